@@ -1,0 +1,92 @@
+package resource
+
+import (
+	"fmt"
+	"strconv"
+)
+
+// Path is the place of a value in a document, as users read it:
+// `conf.to[0].targetRef.kind`. Root is the spec itself.
+type Path string
+
+// Root is the path of the spec.
+const Root Path = ""
+
+// Field returns the path of a member of an object.
+func (p Path) Field(name string) Path {
+	if p == "" {
+		return Path(name)
+	}
+	return p + "." + Path(name)
+}
+
+// Key returns the path of a map entry whose key may hold dots or slashes.
+func (p Path) Key(name string) Path { return p + Path("["+strconv.Quote(name)+"]") }
+
+// Index returns the path of an element of a list, counted from zero.
+func (p Path) Index(i int) Path { return p + Path("["+strconv.Itoa(i)+"]") }
+
+// Severity tells a refusal from advice.
+type Severity int
+
+const (
+	// Error refuses the document.
+	Error Severity = iota
+	// Warning lets the document through and tells the user about it.
+	Warning
+	// Info tells the user something they may want to know, such as which of two
+	// policies has priority.
+	Info
+)
+
+// Problem is one thing to tell the author of a document: where, what, and how
+// to mend it.
+type Problem struct {
+	Path     Path
+	Message  string
+	Severity Severity
+}
+
+// String prints "path: message", or the message alone at the root.
+func (p Problem) String() string {
+	if p.Path == "" {
+		return p.Message
+	}
+	return string(p.Path) + ": " + p.Message
+}
+
+// Report collects the problems of one document, in the order they were found.
+// The zero value is ready for use; it is not safe for concurrent use.
+type Report struct {
+	Problems []Problem
+}
+
+// Errorf adds a problem that refuses the document. The message says what is
+// wrong and what to write instead.
+func (r *Report) Errorf(at Path, format string, args ...any) {
+	r.add(Error, at, format, args...)
+}
+
+// Warnf adds a warning.
+func (r *Report) Warnf(at Path, format string, args ...any) {
+	r.add(Warning, at, format, args...)
+}
+
+// Infof adds advice.
+func (r *Report) Infof(at Path, format string, args ...any) {
+	r.add(Info, at, format, args...)
+}
+
+func (r *Report) add(s Severity, at Path, format string, args ...any) {
+	r.Problems = append(r.Problems, Problem{Path: at, Message: fmt.Sprintf(format, args...), Severity: s})
+}
+
+// Failed reports whether any problem refuses the document.
+func (r *Report) Failed() bool {
+	for _, p := range r.Problems {
+		if p.Severity == Error {
+			return true
+		}
+	}
+	return false
+}

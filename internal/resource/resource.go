@@ -1,0 +1,74 @@
+package resource
+
+import (
+	"time"
+)
+
+// Spec is the typed content of a resource. One Go type per kind implements it;
+// the table in kinds.go says which.
+//
+// A Spec is immutable once it has been decoded: it is shared between every
+// reader of the resource.
+type Spec interface {
+	// Validate reports everything wrong with the spec on its own: what can be
+	// said without looking at any other resource. at is the path of the spec in
+	// the document, usually Root.
+	Validate(at Path, r *Report)
+}
+
+// Meta is everything a resource carries besides its spec (SEMANTICS §1.1).
+type Meta struct {
+	Key
+	// Labels holds Kubernetes labels and, under LabelNamespace, the Kubernetes
+	// namespace, which is not part of the identity. Never modified in place.
+	Labels map[string]string
+	// CreationTime and ModificationTime are chosen by the leader and carried in
+	// the command; the zero time means unknown and counts as oldest.
+	CreationTime     time.Time
+	ModificationTime time.Time
+	// Version counts the writes of this resource, from 1. Zero: never stored.
+	Version uint64
+	// Revision is the store's revision that last wrote the resource.
+	Revision Revision
+}
+
+// LabelNamespace is the label that keeps the namespace of a document in
+// Kubernetes form.
+const LabelNamespace = "k8s.kuma.io/namespace"
+
+// LabelMesh is the label by which a document in Kubernetes form may name its
+// mesh.
+const LabelMesh = "kuma.io/mesh"
+
+// Resource is one immutable resource: what was written, when, and as what. It
+// is shared freely between goroutines; to change one, build another.
+type Resource struct {
+	meta      Meta
+	spec      Spec
+	canonical []byte
+}
+
+// New assembles a resource from its parts: the typed spec and the canonical
+// JSON it was decoded from (see Canonicalize). Both are retained, not copied.
+func New(meta Meta, spec Spec, canonical []byte) *Resource {
+	return &Resource{meta: meta, spec: spec, canonical: canonical}
+}
+
+// Meta returns the envelope. Its maps must not be modified.
+func (r *Resource) Meta() Meta { return r.meta }
+
+// Key returns the identity.
+func (r *Resource) Key() Key { return r.meta.Key }
+
+// Spec returns the typed content. It must not be modified.
+func (r *Resource) Spec() Spec { return r.spec }
+
+// Canonical returns the spec's canonical JSON: the bytes that stand in the log,
+// the store, the sync frame and the zone. They must not be modified.
+func (r *Resource) Canonical() []byte { return r.canonical }
+
+// WithMeta returns a copy of the resource with another envelope and the same
+// content.
+func (r *Resource) WithMeta(meta Meta) *Resource {
+	return &Resource{meta: meta, spec: r.spec, canonical: r.canonical}
+}

@@ -1,0 +1,41 @@
+package resource
+
+// ServiceTag is the tag that names a dataplane's service.
+const ServiceTag = "kuma.io/service"
+
+// ZoneTag is the tag the zone adds to every inbound and gateway (SEMANTICS
+// §1.5).
+const ZoneTag = "kuma.io/zone"
+
+// AnyValue in a selector matches every value of a tag that is present.
+const AnyValue = "*"
+
+// Tags is a set of tag values: what an inbound, outbound or gateway carries.
+type Tags map[string]string
+
+// TagSelector matches tag sets (SEMANTICS §2.1): every tag in it must be
+// present and equal, AnyValue accepting any value. An empty selector matches
+// everything; the codec refuses one in a document.
+type TagSelector map[string]string
+
+// Matches reports whether tags satisfies the selector.
+func (s TagSelector) Matches(tags Tags) bool {
+	for tag, want := range s {
+		got, ok := tags[tag]
+		if !ok || (want != AnyValue && got != want) {
+			return false
+		}
+	}
+	return true
+}
+
+// Exact counts the tags that the selector wants with one particular value.
+func (s TagSelector) Exact() int {
+	n := 0
+	for _, v := range s {
+		if v != AnyValue {
+			n++
+		}
+	}
+	return n
+}
