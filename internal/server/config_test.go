@@ -1,0 +1,164 @@
+package server
+
+import (
+	"errors"
+	"io"
+	"log/slog"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/spf13/pflag"
+	"github.com/stretchr/testify/require"
+)
+
+func parse(t *testing.T, file string, env []string, args ...string) (*Options, error) {
+	t.Helper()
+	flags := pflag.NewFlagSet("meridian-test", pflag.ContinueOnError)
+	flags.SetOutput(io.Discard)
+	var o Options
+	o.Bind(flags, "127.0.0.1:1", "127.0.0.1:2")
+	if file != "" {
+		path := filepath.Join(t.TempDir(), "config.yaml")
+		require.NoError(t, os.WriteFile(path, []byte(file), 0o600))
+		args = append(args, "--config", path)
+	}
+	return &o, ParseFlags(flags, args, "MERIDIAN_TEST_", env)
+}
+
+func TestSettingsPrecedence(t *testing.T) {
+	file := "grpc-addr: file:1\nhttp-addr: file:2\ndata-dir: file\nlocalhost-is-admin: false\n"
+	env := []string{"MERIDIAN_TEST_GRPC_ADDR=env:1", "MERIDIAN_TEST_HTTP_ADDR=env:2", "OTHER=x"}
+	o, err := parse(t, file, env, "--grpc-addr", "flag:1")
+	require.NoError(t, err)
+	require.Equal(t, "flag:1", o.GRPCAddr, "a flag goes before the environment")
+	require.Equal(t, "env:2", o.HTTPAddr, "the environment goes before the file")
+	require.Equal(t, "file", o.DataDir, "the file goes before the default")
+	require.False(t, o.LocalhostIsAdmin)
+	require.Equal(t, "info", o.LogLevel, "the default is left")
+}
+
+func TestConfigFileIsNamedByTheEnvironmentToo(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "c.yaml")
+	require.NoError(t, os.WriteFile(path, []byte("log-level: debug\n"), 0o600))
+	o, err := parse(t, "", []string{"MERIDIAN_TEST_CONFIG=" + path})
+	require.NoError(t, err)
+	require.Equal(t, "debug", o.LogLevel)
+}
+
+func TestSettingsThatAreRefused(t *testing.T) {
+	tests := map[string]struct {
+		file string
+		env  []string
+		args []string
+		want string
+	}{
+		"unknown flag":       {args: []string{"--data-dri", "x"}, want: `unknown flag --data-dri; did you mean "data-dir"?`},
+		"argument":           {args: []string{"x"}, want: `unexpected argument "x"`},
+		"environment value":  {env: []string{"MERIDIAN_TEST_LOCALHOST_IS_ADMIN=perhaps"}, want: `MERIDIAN_TEST_LOCALHOST_IS_ADMIN: "perhaps" is not a value of --localhost-is-admin (bool)`},
+		"setting":            {file: "grpc-adr: x\n", want: `there is no setting "grpc-adr"; did you mean "grpc-addr"?`},
+		"file in itself":     {file: "config: x\n", want: `there is no setting "config"`},
+		"not a map":          {file: "- a\n", want: "not a YAML map of settings"},
+		"nested":             {file: "data-dir: {a: b}\n", want: "data-dir: expected a string, number, boolean or list"},
+		"file value":         {file: "localhost-is-admin: maybe\n", want: `"maybe" is not a value of this setting (bool)`},
+		"file not there":     {args: []string{"--config", "/does/not/exist"}, want: "--config: there is no file /does/not/exist"},
+		"written twice":      {file: "data-dir: a\ndata-dir: b\n", want: "not a YAML map of settings"},
+		"flag without value": {args: []string{"--data-dir"}, want: "flag needs an argument: --data-dir"},
+	}
+	for name, tt := range tests {
+		t.Run(name, func(t *testing.T) {
+			_, err := parse(t, tt.file, tt.env, tt.args...)
+			var usage *UsageError
+			require.ErrorAs(t, err, &usage)
+			require.ErrorContains(t, err, tt.want)
+		})
+	}
+}
+
+func TestDataDirIsRequired(t *testing.T) {
+	o, err := parse(t, "", nil)
+	require.NoError(t, err)
+	require.ErrorContains(t, o.Validate(), "--data-dir is required")
+	o.DataDir, o.KeyFile = "x", "y"
+	require.ErrorContains(t, o.Validate(), "go together")
+}
+
+func TestPortInUse(t *testing.T) {
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	require.NoError(t, err)
+	defer func() { require.NoError(t, l.Close()) }()
+	_, err = Listen("grpc-addr", l.Addr().String())
+	require.EqualError(t, err, "--grpc-addr "+l.Addr().String()+": the port is in use by another process; choose another, or 0 for any free one")
+	_, err = Listen("http-addr", "nonsense")
+	var usage *UsageError
+	require.ErrorAs(t, err, &usage)
+}
+
+func TestPrepareDataDir(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "file")
+	require.NoError(t, os.WriteFile(file, nil, 0o600))
+	require.ErrorContains(t, PrepareDataDir(file), "--data-dir "+file)
+	dir := filepath.Join(t.TempDir(), "a", "b")
+	require.NoError(t, PrepareDataDir(dir))
+	entries, err := os.ReadDir(dir)
+	require.NoError(t, err)
+	require.Empty(t, entries, "the probe leaves nothing behind")
+}
+
+func TestHealthEndpoints(t *testing.T) {
+	var failing error
+	h := NewHealth(discard(t), prometheus.NewRegistry(),
+		Check{"store", func() error { return nil }}, Check{"leader", func() error { return failing }})
+	get := func(path string) (int, string) {
+		w := httptest.NewRecorder()
+		h.Handler().ServeHTTP(w, httptest.NewRequest(http.MethodGet, path, nil))
+		return w.Code, w.Body.String()
+	}
+	code, body := get("/readyz?verbose")
+	require.Equal(t, 200, code)
+	require.Equal(t, "[+] store\n[+] leader\nok\n", body)
+	failing = errors.New("no leader is known")
+	code, body = get("/readyz")
+	require.Equal(t, 503, code)
+	require.Equal(t, "[-] leader: no leader is known\n", body)
+	code, _ = get("/livez")
+	require.Equal(t, 200, code, "a server that is not ready is alive")
+	code, _ = get("/metrics")
+	require.Equal(t, 200, code)
+	code, _ = get("/")
+	require.Equal(t, 404, code)
+}
+
+func TestLoggerSettings(t *testing.T) {
+	_, err := NewLogger(io.Discard, "loud", "text")
+	require.ErrorContains(t, err, "none of debug, info, warn, error")
+	_, err = NewLogger(io.Discard, "info", "xml")
+	require.ErrorContains(t, err, "neither text nor json")
+	var out strings.Builder
+	log, err := NewLogger(&out, "warn", "json")
+	require.NoError(t, err)
+	log.Info("quiet")
+	log.Warn("heard")
+	require.Contains(t, out.String(), `"msg":"heard"`)
+	require.NotContains(t, out.String(), "quiet")
+}
+
+func TestWriteFileReplacesAtomically(t *testing.T) {
+	path := filepath.Join(t.TempDir(), AddressesFile)
+	require.NoError(t, WriteAddresses(filepath.Dir(path), Addresses{GRPC: "127.0.0.1:1", HTTP: "127.0.0.1:2"}))
+	data, err := os.ReadFile(path)
+	require.NoError(t, err)
+	require.JSONEq(t, `{"grpc": "127.0.0.1:1", "http": "127.0.0.1:2"}`, string(data))
+	require.NoError(t, RemoveAddresses(filepath.Dir(path)))
+	require.NoError(t, RemoveAddresses(filepath.Dir(path)), "removing twice is fine")
+}
+
+func discard(t *testing.T) *slog.Logger {
+	t.Helper()
+	return slog.New(slog.DiscardHandler)
+}

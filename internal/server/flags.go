@@ -1,0 +1,67 @@
+package server
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"time"
+
+	"github.com/spf13/pflag"
+)
+
+// StopTimeout bounds an orderly stop: what is not finished by then is cut off.
+const StopTimeout = 8 * time.Second
+
+// Options are the settings that the global and the zone have in common.
+type Options struct {
+	// DataDir holds everything the server keeps. Required.
+	DataDir string
+	// GRPCAddr and HTTPAddr are host:port; port 0 means any free port.
+	GRPCAddr string
+	HTTPAddr string
+	// CertFile and KeyFile replace the generated server certificate.
+	CertFile string
+	KeyFile  string
+	// LocalhostIsAdmin makes a caller from loopback without credentials the user
+	// admin (SEMANTICS §6.6).
+	LocalhostIsAdmin bool
+	LogLevel         string
+	LogFormat        string
+}
+
+// Bind defines the flags of the options, with the given default addresses.
+func (o *Options) Bind(flags *pflag.FlagSet, grpcAddr, httpAddr string) {
+	flags.String(ConfigFlag, "", "YAML file of settings, keyed by flag name")
+	flags.StringVar(&o.DataDir, "data-dir", "", "directory that holds everything this server keeps (required)")
+	flags.StringVar(&o.GRPCAddr, "grpc-addr", grpcAddr, "host:port of the gRPC API; port 0 is any free port")
+	flags.StringVar(&o.HTTPAddr, "http-addr", httpAddr, "host:port of health and metrics, plain HTTP")
+	flags.StringVar(&o.CertFile, "cert-file", "", "PEM certificate of the gRPC API, in place of the generated one")
+	flags.StringVar(&o.KeyFile, "key-file", "", "PEM key of --cert-file")
+	flags.BoolVar(&o.LocalhostIsAdmin, "localhost-is-admin", true, "treat a caller from loopback without credentials as the user admin")
+	flags.StringVar(&o.LogLevel, "log-level", "info", "debug, info, warn or error")
+	flags.StringVar(&o.LogFormat, "log-format", "text", "text or json")
+}
+
+// Validate reports the first setting that cannot work, as a *UsageError.
+func (o *Options) Validate() error {
+	switch {
+	case o.DataDir == "":
+		return usagef("--data-dir is required: the directory that holds everything this server keeps")
+	case (o.CertFile == "") != (o.KeyFile == ""):
+		return usagef("--cert-file and --key-file go together")
+	}
+	return nil
+}
+
+// PrepareDataDir creates the data directory if it is missing and makes sure
+// that it can be written.
+func PrepareDataDir(dir string) error {
+	if err := os.MkdirAll(dir, 0o700); err != nil {
+		return fmt.Errorf("--data-dir %s: cannot be created: %w", dir, errors.Unwrap(err))
+	}
+	probe, err := os.CreateTemp(dir, ".writable-*")
+	if err != nil {
+		return fmt.Errorf("--data-dir %s: cannot be written: %w", dir, errors.Unwrap(err))
+	}
+	return errors.Join(probe.Close(), os.Remove(probe.Name()))
+}

@@ -1,0 +1,83 @@
+package server
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"net/http"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/promhttp"
+)
+
+// Check is one named condition of readiness. Ready returns nil when it holds,
+// and otherwise an error that says what is awaited.
+type Check struct {
+	Name  string
+	Ready func() error
+}
+
+// Health serves /livez, /readyz (with ?verbose) and /metrics over plain HTTP,
+// and nothing else.
+type Health struct {
+	server *http.Server
+	log    *slog.Logger
+}
+
+// NewHealth returns the handler of the health endpoints. Checks run in order on
+// every request and must not block.
+func NewHealth(log *slog.Logger, metrics prometheus.Gatherer, checks ...Check) *Health {
+	mux := http.NewServeMux()
+	mux.HandleFunc("GET /livez", func(w http.ResponseWriter, _ *http.Request) { _, _ = fmt.Fprintln(w, "ok") })
+	mux.HandleFunc("GET /readyz", func(w http.ResponseWriter, r *http.Request) { serveReady(w, r, checks) })
+	mux.Handle("GET /metrics", promhttp.HandlerFor(metrics, promhttp.HandlerOpts{}))
+	return &Health{log: log, server: &http.Server{
+		Handler:           mux,
+		ReadHeaderTimeout: 5 * time.Second,
+		ReadTimeout:       10 * time.Second,
+		WriteTimeout:      30 * time.Second,
+		IdleTimeout:       60 * time.Second,
+		MaxHeaderBytes:    16 << 10,
+		ErrorLog:          slog.NewLogLogger(log.Handler(), slog.LevelDebug),
+	}}
+}
+
+// Handler returns the HTTP handler, for use without a listener.
+func (h *Health) Handler() http.Handler { return h.server.Handler }
+
+// Serve answers on l until ctx ends. It closes l.
+func (h *Health) Serve(ctx context.Context, l net.Listener) error {
+	stop := context.AfterFunc(ctx, func() { _ = h.server.Close() })
+	defer stop()
+	if err := h.server.Serve(l); err != nil && !errors.Is(err, http.ErrServerClosed) {
+		return fmt.Errorf("serve health and metrics: %w", err)
+	}
+	return nil
+}
+
+func serveReady(w http.ResponseWriter, r *http.Request, checks []Check) {
+	w.Header().Set("Content-Type", "text/plain; charset=utf-8")
+	_, verbose := r.URL.Query()["verbose"]
+	results := make([]error, len(checks))
+	code := http.StatusOK
+	for i, c := range checks {
+		if results[i] = c.Ready(); results[i] != nil {
+			code = http.StatusServiceUnavailable
+		}
+	}
+	w.WriteHeader(code)
+	for i, c := range checks {
+		switch {
+		case results[i] != nil:
+			_, _ = fmt.Fprintf(w, "[-] %s: %v\n", c.Name, results[i])
+		case verbose:
+			_, _ = fmt.Fprintf(w, "[+] %s\n", c.Name)
+		}
+	}
+	if code == http.StatusOK {
+		_, _ = fmt.Fprintln(w, "ok")
+	}
+}

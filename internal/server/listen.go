@@ -1,0 +1,93 @@
+package server
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net"
+	"os"
+	"path/filepath"
+	"syscall"
+)
+
+// Listen opens a TCP listener for the address given by a flag. The error names
+// the flag and what to do.
+func Listen(flag, addr string) (net.Listener, error) {
+	l, err := net.Listen("tcp", addr)
+	switch {
+	case err == nil:
+		return l, nil
+	case errors.Is(err, syscall.EADDRINUSE):
+		return nil, fmt.Errorf("--%s %s: the port is in use by another process; choose another, or 0 for any free one", flag, addr)
+	case errors.Is(err, syscall.EADDRNOTAVAIL):
+		return nil, fmt.Errorf("--%s %s: this machine has no such address", flag, addr)
+	case errors.Is(err, syscall.EACCES):
+		return nil, fmt.Errorf("--%s %s: not permitted to listen there; ports below 1024 need privileges", flag, addr)
+	default:
+		return nil, usagef("--%s %s: %w", flag, addr, err)
+	}
+}
+
+// AddressesFile is the file in the data directory that lists the bound
+// addresses once the server is ready.
+const AddressesFile = "addresses.json"
+
+// Addresses are the addresses a server is bound to. A field is empty where the
+// server has no such listener.
+type Addresses struct {
+	GRPC    string `json:"grpc"`
+	HTTP    string `json:"http"`
+	Raft    string `json:"raft,omitempty"`
+	Gossip  string `json:"gossip,omitempty"`
+	Webhook string `json:"webhook,omitempty"`
+}
+
+// WriteAddresses writes the bound addresses into the data directory.
+func WriteAddresses(dir string, a Addresses) error {
+	data, err := json.MarshalIndent(a, "", "  ")
+	if err != nil {
+		return fmt.Errorf("encode addresses: %w", err)
+	}
+	return WriteFile(filepath.Join(dir, AddressesFile), append(data, '\n'), 0o644)
+}
+
+// RemoveAddresses removes the list of addresses: a server that is not ready has
+// none to offer.
+func RemoveAddresses(dir string) error {
+	err := os.Remove(filepath.Join(dir, AddressesFile))
+	if err != nil && !errors.Is(err, os.ErrNotExist) {
+		return fmt.Errorf("remove stale addresses: %w", err)
+	}
+	return nil
+}
+
+// WriteFile replaces a file atomically: readers see the old content or the new,
+// and after it returns the new content survives a power cut.
+func WriteFile(path string, data []byte, perm os.FileMode) error {
+	dir := filepath.Dir(path)
+	tmp, err := os.CreateTemp(dir, "."+filepath.Base(path)+".*")
+	if err != nil {
+		return fmt.Errorf("write %s: %w", path, err)
+	}
+	defer func() { _ = os.Remove(tmp.Name()) }()
+	_, err = tmp.Write(data)
+	err = errors.Join(err, tmp.Chmod(perm), tmp.Sync(), tmp.Close())
+	if err == nil {
+		err = os.Rename(tmp.Name(), path)
+	}
+	if err == nil {
+		err = syncDir(dir)
+	}
+	if err != nil {
+		return fmt.Errorf("write %s: %w", path, err)
+	}
+	return nil
+}
+
+func syncDir(dir string) error {
+	d, err := os.Open(dir)
+	if err != nil {
+		return err
+	}
+	return errors.Join(d.Sync(), d.Close())
+}
