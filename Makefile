@@ -1,0 +1,137 @@
+# Everything here works from a fresh clone with Go, make and git: tools are
+# built from the versions pinned in tools/go.mod into .cache/tools.
+
+GO      ?= go
+TOOLS   := $(CURDIR)/.cache/tools
+BIN     := $(CURDIR)/bin
+# go-metrics reports to its own sink only under this tag.
+TAGS    := hashicorpmetrics
+VERSION ?= $(shell git describe --tags --always --dirty 2>/dev/null)
+LDFLAGS := -X meridian/internal/version.stamped=$(VERSION)
+GOBUILD := $(GO) build -trimpath -tags $(TAGS) -ldflags '$(LDFLAGS)'
+
+# What the tests may take; the multi-process ones have their own allowance.
+TEST_TIMEOUT      ?= 15m
+MULTIZONE_TIMEOUT ?= 15m
+# Which packages and how the runner reports.
+PKGS        ?= ./...
+TEST_FORMAT ?= pkgname
+TEST_FLAGS  ?=
+# Where the runner's events go, for the summary of a whole run.
+JUNIT_DIR   := $(CURDIR)/.cache/test
+
+FUZZTIME  ?= 10s
+BENCHTIME ?= 200ms
+BENCH     ?= .
+# The commit or tag that protobuf changes must not break: the last release.
+AGAINST   ?= $(shell git describe --tags --abbrev=0 --match 'v*' 2>/dev/null)
+
+# True where cgo, and so the race detector, can be used.
+HAS_CC = [ "$$($(GO) env CGO_ENABLED)" = 1 ] && \
+	printf '\#include <stdlib.h>\nint main(void){return 0;}\n' | $$($(GO) env CC) -x c -o /dev/null - >/dev/null 2>&1
+
+.DEFAULT_GOAL := help
+.PHONY: help
+help: ## Say what each target does
+	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  %-10s %s\n", $$1, $$2}'
+
+.PHONY: build
+build: ## Build bin/meridian, bin/meridian-global and bin/meridian-zone
+	$(GOBUILD) -o $(BIN)/meridian ./cmd/meridian
+	$(GOBUILD) -o $(BIN)/meridian-global ./cmd/global
+	$(GOBUILD) -o $(BIN)/meridian-zone ./cmd/zone
+
+.PHONY: test
+test: $(TOOLS)/gotestsum ## Run all tests, under the race detector where a C compiler exists
+	@mkdir -p $(JUNIT_DIR); race=; \
+	if $(HAS_CC); then race=-race; echo 'race detector: on'; \
+	else echo 'race detector: off (it needs cgo and a C compiler)'; fi; \
+	$(TOOLS)/gotestsum --format $(TEST_FORMAT) --jsonfile $(JUNIT_DIR)/test.json -- \
+		$$race -tags $(TAGS) -timeout $(TEST_TIMEOUT) $(TEST_FLAGS) $(PKGS)
+
+.PHONY: race
+race: $(TOOLS)/gotestsum ## Run all tests afresh under the race detector, or fail where it cannot run
+	@$(HAS_CC) || { echo 'the race detector needs cgo and a C compiler' >&2; exit 1; }
+	$(TOOLS)/gotestsum --format $(TEST_FORMAT) -- \
+		-race -count=1 -tags $(TAGS) -timeout $(TEST_TIMEOUT) $(TEST_FLAGS) $(PKGS)
+
+.PHONY: multizone
+multizone: build $(TOOLS)/gotestsum ## Run the tests that start whole clusters as processes
+	@mkdir -p $(JUNIT_DIR)
+	MERIDIAN_BIN=$(BIN) $(TOOLS)/gotestsum --format $(TEST_FORMAT) --jsonfile $(JUNIT_DIR)/multizone.json -- \
+		-count=1 -tags $(TAGS),multizone -timeout $(MULTIZONE_TIMEOUT) $(TEST_FLAGS) ./test/multizone/...
+
+# One summary of what `test` and `multizone` last ran.
+.PHONY: summary
+summary: $(TOOLS)/gotestsum
+	@$(TOOLS)/gotestsum --format none --hide-summary=skipped --raw-command -- cat $(JUNIT_DIR)/*.json
+
+.PHONY: lint
+lint: $(TOOLS)/golangci-lint $(TOOLS)/buf ## Check style, layers and protobuf compatibility
+	$(TOOLS)/golangci-lint run
+	$(TOOLS)/buf lint
+	@if [ -n '$(AGAINST)' ]; then $(MAKE) --no-print-directory breaking AGAINST='$(AGAINST)'; \
+	else echo 'buf breaking: nothing is released yet; make breaking AGAINST=main compares with a branch'; fi
+
+.PHONY: breaking
+breaking: $(TOOLS)/buf
+	$(TOOLS)/buf breaking --against '.git#ref=$(AGAINST)'
+
+.PHONY: fmt
+fmt: $(TOOLS)/golangci-lint $(TOOLS)/buf ## Format Go and protobuf sources
+	$(TOOLS)/golangci-lint fmt
+	$(TOOLS)/buf format -w
+
+.PHONY: fmt-check
+fmt-check: $(TOOLS)/golangci-lint $(TOOLS)/buf
+	$(TOOLS)/golangci-lint fmt --diff
+	$(TOOLS)/buf format --diff --exit-code
+
+.PHONY: gen
+gen: $(TOOLS)/buf $(TOOLS)/protoc-gen-go $(TOOLS)/protoc-gen-go-grpc ## Generate the Go code of every .proto under api/
+	PATH='$(TOOLS)':"$$PATH" $(TOOLS)/buf generate
+
+# Generates elsewhere and compares, so that it judges the tree as it is.
+.PHONY: gen-check
+gen-check: $(TOOLS)/buf $(TOOLS)/protoc-gen-go $(TOOLS)/protoc-gen-go-grpc
+	@out=$$(mktemp -d) && trap 'rm -rf "$$out"' EXIT && \
+	PATH='$(TOOLS)':"$$PATH" $(TOOLS)/buf generate -o "$$out" && \
+	diff -ru -x '*.proto' api "$$out/api" || \
+	{ echo 'generated code is out of date: run make gen and commit the result' >&2; exit 1; }
+
+.PHONY: fuzz
+fuzz: ## Run every fuzz target for FUZZTIME each (default 10s)
+	@set -e; for pkg in $$(grep -rl --include='*_test.go' '^func Fuzz' internal cmd test | xargs -r -n1 dirname | sort -u); do \
+		list=$$($(GO) test -tags $(TAGS) -list '^Fuzz' "./$$pkg"); \
+		for target in $$(printf '%s\n' "$$list" | grep '^Fuzz' || true); do \
+			echo "== $$pkg $$target"; \
+			$(GO) test -tags $(TAGS) -run '^$$' -fuzz "^$$target\$$" -fuzztime $(FUZZTIME) "./$$pkg"; \
+		done; \
+	done
+
+.PHONY: bench
+bench: ## Run the benchmarks (BENCH=regexp, BENCHTIME per benchmark)
+	$(GO) test -tags $(TAGS) -run '^$$' -bench '$(BENCH)' -benchtime $(BENCHTIME) -benchmem $(PKGS)
+
+.PHONY: demo
+demo: build ## Start a global and two zones, apply examples/, show what is effective (KEEP=1 leaves it running)
+	@MERIDIAN_BIN=$(BIN) KEEP='$(KEEP)' ./examples/demo.sh
+
+.PHONY: check
+check: ## Everything that CI runs
+	@.ci/run
+
+.PHONY: tools
+tools: $(addprefix $(TOOLS)/,buf protoc-gen-go protoc-gen-go-grpc gotestsum golangci-lint)
+
+# The tools module is its own: the product's go.mod stays honest.
+TOOL_PKG_buf                := github.com/bufbuild/buf/cmd/buf
+TOOL_PKG_protoc-gen-go      := google.golang.org/protobuf/cmd/protoc-gen-go
+TOOL_PKG_protoc-gen-go-grpc := google.golang.org/grpc/cmd/protoc-gen-go-grpc
+TOOL_PKG_gotestsum          := gotest.tools/gotestsum
+TOOL_PKG_golangci-lint      := github.com/golangci/golangci-lint/v2/cmd/golangci-lint
+
+$(TOOLS)/%: tools/go.mod tools/go.sum
+	@mkdir -p $(TOOLS)
+	cd tools && $(GO) build -o $@ $(TOOL_PKG_$*)
+	@touch $@
