@@ -1,0 +1,272 @@
+// Package condition compiles and evaluates the `when` expressions of policies
+// (SEMANTICS §5.6) in the Common Expression Language.
+//
+// Guarantees. An expression is checked once, when it is written: its syntax, its
+// names and that it can be a truth value. Evaluation is a function of the
+// expression and its inputs; it is bounded in cost, recursion and, as a last
+// resort, time, so that no expression can stall a control plane; it never
+// panics. A compiled expression is immutable and safe for concurrent use, and
+// the same text is compiled once.
+//
+// It refuses functions that read a clock, a random source or the outside world:
+// the same policies give the same answer everywhere and at any time.
+package condition
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/google/cel-go/cel"
+	"github.com/google/cel-go/common/types"
+	"github.com/google/cel-go/common/types/ref"
+	"github.com/google/cel-go/ext"
+)
+
+// The variables an expression may use.
+const (
+	// VarSelf is the lower effective policy: kind, metadata and spec.
+	VarSelf = "self"
+	// VarSpec is self.spec.
+	VarSpec = "spec"
+	// VarTarget is the object that the policy with the expression targets.
+	VarTarget = "target"
+)
+
+// Options bound what an expression may cost.
+type Options struct {
+	// MaxLength is the longest expression accepted, in bytes.
+	MaxLength int
+	// CostLimit is the budget of one evaluation in CEL cost units, about one per
+	// operation and per ten characters handled.
+	CostLimit uint64
+	// Timeout ends an evaluation that is inside its budget and yet too slow.
+	Timeout time.Duration
+	// CacheSize is how many compiled expressions are kept.
+	CacheSize int
+}
+
+// DefaultOptions are the bounds used in production.
+func DefaultOptions() Options {
+	return Options{MaxLength: 4 << 10, CostLimit: 100_000, Timeout: time.Second, CacheSize: 10_000}
+}
+
+// interruptEvery is after how many loop iterations the deadline is looked at.
+const interruptEvery = 100
+
+// maxRecursion bounds how deeply an expression may nest.
+const maxRecursion = 100
+
+// Compiler compiles expressions and remembers them by their text. It is safe
+// for concurrent use.
+type Compiler struct {
+	env  *cel.Env
+	opts Options
+
+	mu    sync.Mutex
+	cache map[string]*Condition // guarded by mu
+	order []string              // keys of cache, oldest first; guarded by mu
+}
+
+// NewCompiler returns a compiler.
+func NewCompiler(opts Options) (*Compiler, error) {
+	env, err := cel.NewEnv(
+		cel.CustomTypeAdapter(adapter{types.DefaultTypeAdapter}),
+		cel.Variable(VarSelf, cel.MapType(cel.StringType, cel.DynType)),
+		cel.Variable(VarSpec, cel.MapType(cel.StringType, cel.DynType)),
+		cel.Variable(VarTarget, cel.MapType(cel.StringType, cel.DynType)),
+		cel.CrossTypeNumericComparisons(true),
+		cel.ParserRecursionLimit(maxRecursion),
+		cel.ParserExpressionSizeLimit(opts.MaxLength),
+		ext.Strings(),
+		cel.ASTValidators(cel.ValidateRegexLiterals(), cel.ValidateDurationLiterals(), cel.ValidateTimestampLiterals()),
+	)
+	if err != nil {
+		return nil, fmt.Errorf("condition: build the environment: %w", err)
+	}
+	return &Compiler{env: env, opts: opts, cache: map[string]*Condition{}}, nil
+}
+
+// InvalidError means that an expression cannot be used: its syntax, a name or
+// its type is wrong. The author mends it.
+type InvalidError struct {
+	Expression string
+	Message    string
+}
+
+// Error says what is wrong with the expression, on one line.
+func (e *InvalidError) Error() string { return e.Message }
+
+// Condition is a compiled expression.
+type Condition struct {
+	text    string
+	program cel.Program
+	timeout time.Duration
+	limit   uint64
+}
+
+// String returns the expression as it was written.
+func (c *Condition) String() string { return c.text }
+
+// Compile checks and compiles an expression. The error is an *InvalidError.
+func (c *Compiler) Compile(text string) (*Condition, error) {
+	if cached, ok := c.cached(text); ok {
+		return cached, nil
+	}
+	compiled, err := c.compile(text)
+	if err != nil {
+		return nil, err
+	}
+	c.remember(compiled)
+	return compiled, nil
+}
+
+func (c *Compiler) compile(text string) (*Condition, error) {
+	invalid := func(format string, args ...any) error {
+		return &InvalidError{Expression: text, Message: fmt.Sprintf(format, args...)}
+	}
+	switch {
+	case strings.TrimSpace(text) == "":
+		return nil, invalid("the expression is empty: write a condition such as `spec.limits.size() > 3`, or leave `when` out")
+	case len(text) > c.opts.MaxLength:
+		return nil, invalid("the expression has %d characters; at most %d are allowed", len(text), c.opts.MaxLength)
+	}
+	ast, issues := c.env.Compile(text)
+	if err := issues.Err(); err != nil {
+		return nil, invalid("%s", firstIssue(issues))
+	}
+	if t := ast.OutputType(); !t.IsExactType(cel.BoolType) && !t.IsExactType(cel.DynType) {
+		return nil, invalid("the expression gives a %s; a condition must be true or false", t)
+	}
+	program, err := c.env.Program(ast,
+		cel.EvalOptions(cel.OptOptimize),
+		cel.CostLimit(c.opts.CostLimit),
+		cel.InterruptCheckFrequency(interruptEvery))
+	if err != nil {
+		return nil, invalid("%v", err)
+	}
+	return &Condition{text: text, program: program, timeout: c.opts.Timeout, limit: c.opts.CostLimit}, nil
+}
+
+// firstIssue puts the first problem of a compilation on one line, with its
+// place in the expression.
+func firstIssue(issues *cel.Issues) string {
+	errs := issues.Errors()
+	if len(errs) == 0 {
+		return issues.Err().Error()
+	}
+	message := strings.Join(strings.Fields(errs[0].Message), " ")
+	return fmt.Sprintf("at character %d: %s", errs[0].Location.Column()+1, message)
+}
+
+func (c *Compiler) cached(text string) (*Condition, bool) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	found, ok := c.cache[text]
+	return found, ok
+}
+
+func (c *Compiler) remember(compiled *Condition) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if _, ok := c.cache[compiled.text]; ok {
+		return
+	}
+	if len(c.order) >= c.opts.CacheSize {
+		delete(c.cache, c.order[0])
+		c.order = c.order[1:]
+	}
+	c.cache[compiled.text] = compiled
+	c.order = append(c.order, compiled.text)
+}
+
+// Input is what an expression sees. The maps hold JSON values as
+// encoding/json decodes them (numbers as json.Number) and are only read.
+type Input struct {
+	Self   map[string]any
+	Spec   map[string]any
+	Target map[string]any
+}
+
+// Outcome is what an evaluation came to.
+type Outcome int
+
+const (
+	// NotMatched means that the expression is false, or asks for something that
+	// is not there.
+	NotMatched Outcome = iota
+	// Matched means that the expression is true.
+	Matched
+	// Failed means that the expression could not be decided: a run-time error, a
+	// value that is neither true nor false, or an exhausted budget. The block's
+	// onError says what then happens.
+	Failed
+)
+
+// Verdict is the outcome of an evaluation and, unless it matched, why.
+type Verdict struct {
+	Outcome Outcome
+	Reason  string
+}
+
+// Eval evaluates the condition. It never panics and never takes longer than
+// the options allow.
+func (c *Condition) Eval(ctx context.Context, in Input) (verdict Verdict) {
+	defer func() {
+		if r := recover(); r != nil {
+			verdict = Verdict{Failed, fmt.Sprintf("evaluation broke off: %v", r)}
+		}
+	}()
+	ctx, cancel := context.WithTimeout(ctx, c.timeout)
+	defer cancel()
+	value, _, err := c.program.ContextEval(ctx, map[string]any{
+		VarSelf: in.Self, VarSpec: in.Spec, VarTarget: in.Target,
+	})
+	if err != nil {
+		return c.failure(ctx, err)
+	}
+	switch value {
+	case types.True:
+		return Verdict{Outcome: Matched}
+	case types.False:
+		return Verdict{NotMatched, "false"}
+	default:
+		return Verdict{Failed, fmt.Sprintf("the result is a %s, neither true nor false", typeName(value))}
+	}
+}
+
+func (c *Condition) failure(ctx context.Context, err error) Verdict {
+	message := err.Error()
+	switch {
+	case ctx.Err() != nil:
+		return Verdict{Failed, fmt.Sprintf("evaluation took longer than %s", c.timeout)}
+	case strings.Contains(message, "actual cost limit exceeded"):
+		return Verdict{Failed, fmt.Sprintf("evaluation exceeds the cost limit of %d", c.limit)}
+	case missingKey(err):
+		return Verdict{NotMatched, message}
+	default:
+		return Verdict{Failed, message}
+	}
+}
+
+// missingKey reports whether an evaluation asked for a key that is not there,
+// which means "not matched" (SEMANTICS §5.6) and is no error. CEL has no type
+// for this error; its message is fixed.
+func missingKey(err error) bool {
+	for ; err != nil; err = errors.Unwrap(err) {
+		if strings.HasPrefix(err.Error(), "no such key: ") {
+			return true
+		}
+	}
+	return false
+}
+
+func typeName(v ref.Val) string {
+	if v == nil {
+		return "nothing"
+	}
+	return v.Type().TypeName()
+}
