@@ -16,8 +16,11 @@ var ErrCompacted = errors.New("store: revision is no longer retained")
 // for it first.
 var ErrFuture = errors.New("store: revision has not been applied yet")
 
-// Op is one change of a batch: a resource to put, or a key to delete.
+// Op is one change of a batch: a resource to put, or a key to delete. See Put
+// and Delete.
 type Op struct {
+	// Key names what is changed. It may be left zero when Resource is set; when
+	// both are set they must agree.
 	Key resource.Key
 	// Resource is the new content, nil to delete. Its times, version and
 	// revision are assigned by Apply and ignored here, except in a replica
@@ -25,11 +28,34 @@ type Op struct {
 	Resource *resource.Resource
 }
 
+// Put returns the operation that writes a resource.
+func Put(r *resource.Resource) Op { return Op{Key: r.Key(), Resource: r} }
+
+// Delete returns the operation that deletes a key.
+func Delete(key resource.Key) Op { return Op{Key: key} }
+
 // Precondition must hold for a batch to be applied: the stored version of a
 // key, 0 meaning that it does not exist.
 type Precondition struct {
 	Key     resource.Key
 	Version uint64
+	// Revision, unless zero, must be the revision that last wrote the key.
+	// Versions start again at 1 when a resource is deleted and created anew, so
+	// a decision that depended on the stored content (SEMANTICS §6.4) names
+	// both.
+	Revision resource.Revision
+}
+
+// Epoch names one history of the global's state. Revisions of different epochs
+// cannot be compared: restoring a backup rewinds the state, so it is followed
+// by a new epoch.
+type Epoch struct {
+	// ClusterID is chosen when the cluster is created and never changes.
+	ClusterID string
+	// Incarnation counts the histories of one cluster, from 1.
+	Incarnation uint64
+	// Random tells two incarnations with one number apart.
+	Random uint64
 }
 
 // Txn is one atomic batch, everything that Apply needs as data.
@@ -45,6 +71,8 @@ type Txn struct {
 	// AccessRevision is the revision of the access rules the writer was
 	// authorized on (SEMANTICS §6.4); nil when access was not checked.
 	AccessRevision *resource.Revision
+	// SetEpoch, unless nil, becomes the store's epoch.
+	SetEpoch *Epoch
 }
 
 // Outcome is what became of one operation.
@@ -56,6 +84,9 @@ const (
 	Created
 	Updated
 	Deleted
+	// Missing: the key to delete was not there. The batch is applied all the
+	// same.
+	Missing
 )
 
 // OpResult is the outcome of one operation and the resource's version after it.
@@ -67,11 +98,17 @@ type OpResult struct {
 
 // Result is the outcome of a batch.
 type Result struct {
-	// Revision the batch was written at; when every operation left things
-	// unchanged, the revision of the view it was compared with.
+	// Revision the batch was written at; when nothing changed, the revision of
+	// the last batch before it, which made the state it was compared with.
 	Revision resource.Revision
-	Results  []OpResult
-	// Err is a *ConflictError when a precondition failed; nothing was applied.
+	// Results has one element per operation, in the order of Txn.Ops. It is
+	// shared and must not be modified.
+	Results []OpResult
+	// Duplicate says that the request id had been applied before and that this
+	// is the result of that time.
+	Duplicate bool
+	// Err says why nothing was applied: *ConflictError, *AccessChangedError,
+	// *MeshMissingError, *MeshNotEmptyError or *InvalidOpError.
 	Err error
 }
 
@@ -81,14 +118,40 @@ type Change struct {
 	Before, After *resource.Resource
 }
 
+// Key returns the identity of what changed.
+func (c Change) Key() resource.Key {
+	if c.After != nil {
+		return c.After.Key()
+	}
+	return c.Before.Key()
+}
+
 // Batch is one revision of the change feed.
 type Batch struct {
 	Revision resource.Revision
 	// Prev is the revision of the batch before it, so that a reader can tell a
 	// gap: revisions are not dense.
-	Prev    resource.Revision
-	Time    time.Time
+	Prev resource.Revision
+	// Time is the batch's one time (SEMANTICS §1.1).
+	Time time.Time
+	// Changes are in key order, one per key. Shared, not to be modified.
 	Changes []Change
+	// Epoch is the epoch that the batch set, nil when it kept the one before.
+	Epoch *Epoch
+}
+
+// Filter returns the batch with only the changes of the kinds that keep
+// accepts, and whether anything is left of it. Revision and Prev stay as they
+// are: whoever forwards a filtered feed chains it anew.
+func (b Batch) Filter(keep func(resource.Kind) bool) (Batch, bool) {
+	var kept []Change
+	for _, c := range b.Changes {
+		if keep(c.Key().Kind) {
+			kept = append(kept, c)
+		}
+	}
+	b.Changes = kept
+	return b, len(kept) > 0 || b.Epoch != nil
 }
 
 // Reader is what everyone who reads resources needs: one consistent revision.

@@ -1,0 +1,60 @@
+package store
+
+import (
+	"errors"
+	"time"
+)
+
+// Options bound what a store remembers. DefaultOptions is a good start.
+type Options struct {
+	History  History
+	Requests Requests
+	// ExternalMeshes turns the rules about meshes off (SEMANTICS §1.4: a write
+	// needs its mesh, a mesh with resources stays): for a zone's local store,
+	// whose meshes live in the replica.
+	ExternalMeshes bool
+}
+
+// History bounds the past that is retained, for readers of the feed and for
+// ViewAt. A bound of zero does not bound. The newest batch is always retained.
+type History struct {
+	MaxBatches int
+	// MaxBytes bounds the estimated memory that the past keeps alive.
+	MaxBytes int
+	// MaxAge is measured from batch to batch by the times they carry, never by a
+	// clock.
+	MaxAge time.Duration
+	// SnapshotBytes bounds the newest part of the history that goes into a
+	// snapshot, so that readers resume after a restart.
+	SnapshotBytes int
+}
+
+// Requests bounds the request ids that are remembered. The window is part of
+// the replicated state: every server of a cluster must use the same bounds, or
+// a retry would count as new on some.
+type Requests struct {
+	// Max is the number of ids.
+	Max int
+	// MaxResults is the number of operation results kept with them, in total.
+	MaxResults int
+}
+
+// DefaultOptions returns the bounds that servers use: an hour or 8,192 batches
+// or 64 MiB of history, 16 MiB of it in snapshots; 8,192 request ids.
+func DefaultOptions() Options {
+	return Options{
+		History:  History{MaxBatches: 8192, MaxBytes: 64 << 20, MaxAge: time.Hour, SnapshotBytes: 16 << 20},
+		Requests: Requests{Max: 8192, MaxResults: 1 << 16},
+	}
+}
+
+// Validate reports a bound that makes no sense.
+func (o Options) Validate() error {
+	if o.History.MaxBatches < 0 || o.History.MaxBytes < 0 || o.History.MaxAge < 0 || o.History.SnapshotBytes < 0 {
+		return errors.New("store: history bounds must not be negative")
+	}
+	if o.Requests.Max < 0 || o.Requests.MaxResults < 0 {
+		return errors.New("store: request bounds must not be negative")
+	}
+	return nil
+}

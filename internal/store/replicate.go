@@ -1,0 +1,70 @@
+package store
+
+import (
+	"bytes"
+	"maps"
+
+	"meridian/internal/resource"
+)
+
+// Replicate writes a batch of another store's feed into a replica, which keeps
+// the times, versions and revisions that the source assigned. Of each change
+// only the key and After are read; the replica's own feed tells what it had
+// before. The batch may join several of the source's, the last state of each
+// key standing for all (deleting what is not there is then no mistake).
+//
+// Error: *GapError unless the batch begins where the replica stands, from its
+// last change up to its revision, and ends after it; *InvalidOpError when it
+// has two changes of one key. Nothing is applied then.
+func (s *Store) Replicate(in Batch) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	from := s.View()
+	if in.Prev < from.changed || in.Prev > from.revision || in.Revision <= from.revision {
+		return &GapError{At: from.revision, Prev: in.Prev, Revision: in.Revision}
+	}
+	b := &batch{draft: s.draftLocked(from), revision: in.Revision, time: in.Time}
+	seen := make(map[resource.Key]struct{}, len(in.Changes))
+	for _, c := range in.Changes {
+		if _, twice := seen[c.Key()]; twice {
+			return &InvalidOpError{Key: c.Key(), Reason: "more than one change of this key in a batch"}
+		}
+		seen[c.Key()] = struct{}{}
+		b.adopt(c)
+	}
+	var epoch *Epoch
+	if in.Epoch != nil && *in.Epoch != from.epoch {
+		epoch = in.Epoch
+	}
+	if len(b.changes) == 0 && epoch == nil {
+		s.advanceLocked(in.Revision)
+		return nil
+	}
+	s.commitLocked(from, b, epoch)
+	return nil
+}
+
+func (b *batch) adopt(c Change) {
+	key := c.Key()
+	it, had := b.get(key)
+	switch {
+	case c.After == nil && had:
+		b.delete(key)
+		b.changes = append(b.changes, Change{Before: it.res})
+	case c.After == nil:
+	case !had:
+		b.put(newItem(c.After))
+		b.changes = append(b.changes, Change{After: c.After})
+	case !same(it.res, c.After):
+		b.put(newItem(c.After))
+		b.changes = append(b.changes, Change{Before: it.res, After: c.After})
+	}
+}
+
+// same reports whether two resources are equal in everything that is stored.
+func same(a, b *resource.Resource) bool {
+	x, y := a.Meta(), b.Meta()
+	return x.Key == y.Key && x.Version == y.Version && x.Revision == y.Revision &&
+		x.CreationTime.Equal(y.CreationTime) && x.ModificationTime.Equal(y.ModificationTime) &&
+		maps.Equal(x.Labels, y.Labels) && bytes.Equal(a.Canonical(), b.Canonical())
+}

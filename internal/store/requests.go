@@ -1,0 +1,40 @@
+package store
+
+import "meridian/internal/resource"
+
+// request is a batch that was applied under an id.
+type request struct {
+	id       string
+	revision resource.Revision
+	results  []OpResult
+}
+
+// requests is the bounded window of ids that were applied (SEMANTICS §7.1: the
+// outcome of a write whose leader fell is unknown to its caller, who retries).
+// What it holds depends on the batches before it and on nothing else.
+type requests struct {
+	bounds  Requests
+	window  window[*request]
+	byID    map[string]*request
+	results int
+}
+
+func (w *requests) find(id string) (*request, bool) {
+	r, ok := w.byID[id]
+	return r, ok
+}
+
+func (w *requests) add(r *request) {
+	if w.byID == nil {
+		w.byID = make(map[string]*request)
+	}
+	w.window.push(r)
+	w.byID[r.id] = r
+	w.results += len(r.results)
+	for len(w.window.items) > 1 && (len(w.window.items) > w.bounds.Max || w.results > w.bounds.MaxResults) {
+		oldest := w.window.items[0]
+		delete(w.byID, oldest.id)
+		w.results -= len(oldest.results)
+		w.window.pop()
+	}
+}

@@ -1,0 +1,157 @@
+package store
+
+import (
+	"context"
+	"sync"
+	"sync/atomic"
+
+	"meridian/internal/resource"
+)
+
+// Store holds the state. One goroutine writes (Apply, Replicate, Advance,
+// Reset; calls are serialised, but their order is the caller's affair); any
+// number read. Readers never lock: they load what the writer last published.
+type Store struct {
+	opts Options
+	now  atomic.Pointer[published]
+
+	mu         sync.Mutex // serialises writers, guards what follows
+	tree       *tree      // the newest state; published only as copies
+	generation uint64     // of the last draft
+	history    history
+	requests   requests
+}
+
+// published is everything that readers see, replaced as one.
+type published struct {
+	view  *View
+	past  []*record // retained batches, oldest first
+	base  *View     // the state before past[0]
+	woken chan struct{}
+}
+
+// New returns an empty store at revision 0. It panics if opts are invalid (see
+// Options.Validate).
+func New(opts Options) *Store {
+	if err := opts.Validate(); err != nil {
+		panic(err)
+	}
+	s := &Store{opts: opts, tree: newTree()}
+	empty := &View{tree: s.tree.Copy()}
+	s.history = history{bounds: opts.History, base: empty}
+	s.requests = requests{bounds: opts.Requests}
+	s.publishLocked(empty)
+	return s
+}
+
+// View returns the newest state.
+func (s *Store) View() *View { return s.now.Load().view }
+
+// Revision returns the newest revision applied, whether or not it changed
+// anything.
+func (s *Store) Revision() resource.Revision { return s.View().revision }
+
+// Oldest returns the first revision that ViewAt and Next still accept.
+func (s *Store) Oldest() resource.Revision { return s.now.Load().base.changed }
+
+// ViewAt returns the state at a revision; one that brought no change is the
+// state of the last batch before it. Errors: ErrCompacted, take View and start
+// over; ErrFuture, Wait first.
+func (s *Store) ViewAt(rev resource.Revision) (*View, error) {
+	p := s.now.Load()
+	if err := p.check(rev); err != nil {
+		return nil, err
+	}
+	if rev == p.view.revision {
+		return p.view, nil
+	}
+	v := p.base
+	if i := firstAfter(p.past, rev); i > 0 {
+		v = p.past[i-1].view
+	}
+	if v.revision != rev {
+		at := *v
+		at.revision = rev
+		v = &at
+	}
+	return v, nil
+}
+
+// Wait returns when a revision has been applied, or with the context's cause.
+func (s *Store) Wait(ctx context.Context, rev resource.Revision) error {
+	for {
+		p := s.now.Load()
+		if p.view.revision >= rev {
+			return nil
+		}
+		if err := p.wait(ctx); err != nil {
+			return err
+		}
+	}
+}
+
+// wait returns when p has been replaced.
+func (p *published) wait(ctx context.Context) error {
+	select {
+	case <-p.woken:
+		return nil
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	}
+}
+
+// check says whether the state at a revision is retained.
+func (p *published) check(rev resource.Revision) error {
+	switch {
+	case rev < p.base.changed:
+		return ErrCompacted
+	case rev > p.view.revision:
+		return ErrFuture
+	}
+	return nil
+}
+
+// publishLocked makes v the newest state and wakes who waits.
+func (s *Store) publishLocked(v *View) {
+	newest := *v
+	newest.tail = s.opts.History.SnapshotBytes
+	newest.requests = s.requests.window.slice()
+	newest.history = s.history.window.slice()
+	before := s.now.Swap(&published{
+		view:  &newest,
+		past:  newest.history,
+		base:  s.history.base,
+		woken: make(chan struct{}),
+	})
+	if before != nil {
+		close(before.woken)
+	}
+}
+
+// draftLocked begins the next state.
+func (s *Store) draftLocked(from *View) *draft {
+	s.generation++
+	return &draft{
+		generation: s.generation,
+		tree:       s.tree.Copy(),
+		tallies:    append([]*tally(nil), from.tallies...),
+	}
+}
+
+// Advance raises the revision without a change: everything up to rev is in. For
+// a replica that is told so, and for log entries that are not batches. A rev
+// that is not ahead is ignored.
+func (s *Store) Advance(rev resource.Revision) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.advanceLocked(rev)
+}
+
+func (s *Store) advanceLocked(rev resource.Revision) {
+	v := *s.View()
+	if rev <= v.revision {
+		return
+	}
+	v.revision = rev
+	s.publishLocked(&v)
+}

@@ -1,0 +1,129 @@
+package store
+
+import (
+	"slices"
+	"strings"
+
+	"github.com/tidwall/btree"
+
+	"meridian/internal/resource"
+)
+
+// item is what the tree holds: a resource with what is derived from it once.
+type item struct {
+	key    resource.Key
+	res    *resource.Resource
+	sum    Digest
+	bucket uint8
+}
+
+func newItem(r *resource.Resource) *item {
+	return &item{key: r.Key(), res: r, sum: Sum(r), bucket: uint8(BucketOf(r.Key()))}
+}
+
+type (
+	tree     = btree.BTreeG[*item]
+	iterator = btree.IterG[*item]
+)
+
+// treeDegree keeps nodes small: what a batch copies, and what history then
+// retains, is one node per level.
+const treeDegree = 16
+
+// newTree returns an empty tree. It takes no locks: one writer owns it, and
+// readers see only copies that nobody writes to.
+func newTree() *tree {
+	less := func(a, b *item) bool { return a.key.Compare(b.key) < 0 }
+	return btree.NewBTreeGOptions(less, btree.Options{Degree: treeDegree, NoLocks: true})
+}
+
+func lookup(t *tree, key resource.Key) (*item, bool) { return t.Get(&item{key: key}) }
+
+// The buckets of a kind are two levels of sixteen, so that a change copies 32
+// entries and not 256.
+const fanout = 16
+
+type bucketBlock struct {
+	generation uint64
+	sums       [fanout]Digest
+}
+
+// tally counts and digests the resources of one kind. Tallies are copied on
+// write: generation says which draft may still write to one.
+type tally struct {
+	kind       resource.Kind
+	generation uint64
+	count      int
+	digest     Digest
+	blocks     [fanout]*bucketBlock
+}
+
+// draft is a state under construction. It shares everything it has not changed
+// with the state it began from, and is dropped without a trace when the batch
+// fails.
+type draft struct {
+	generation uint64
+	tree       *tree
+	tallies    []*tally // by kind
+}
+
+func (d *draft) get(key resource.Key) (*item, bool) { return lookup(d.tree, key) }
+
+func (d *draft) put(it *item) {
+	t := d.tallyOf(it.key.Kind)
+	if old, replaced := d.tree.Set(it); replaced {
+		d.subtract(t, old)
+	}
+	t.count++
+	t.digest = t.digest.Add(it.sum)
+	b := d.blockOf(t, it.bucket)
+	b.sums[it.bucket%fanout] = b.sums[it.bucket%fanout].Add(it.sum)
+}
+
+func (d *draft) delete(key resource.Key) {
+	if old, ok := d.tree.Delete(&item{key: key}); ok {
+		d.subtract(d.tallyOf(key.Kind), old)
+	}
+}
+
+func (d *draft) subtract(t *tally, it *item) {
+	t.count--
+	t.digest = t.digest.Sub(it.sum)
+	b := d.blockOf(t, it.bucket)
+	b.sums[it.bucket%fanout] = b.sums[it.bucket%fanout].Sub(it.sum)
+}
+
+// tallyOf returns the tally of a kind, ready to be written to by this draft. A
+// tally that falls to zero stays: kinds are few.
+func (d *draft) tallyOf(kind resource.Kind) *tally {
+	i, found := findTally(d.tallies, kind)
+	if !found {
+		d.tallies = slices.Insert(d.tallies, i, &tally{kind: kind, generation: d.generation})
+		return d.tallies[i]
+	}
+	if d.tallies[i].generation != d.generation {
+		fresh := *d.tallies[i]
+		fresh.generation = d.generation
+		d.tallies[i] = &fresh
+	}
+	return d.tallies[i]
+}
+
+func (d *draft) blockOf(t *tally, bucket uint8) *bucketBlock {
+	at := &t.blocks[bucket/fanout]
+	switch {
+	case *at == nil:
+		*at = &bucketBlock{generation: d.generation}
+	case (*at).generation != d.generation:
+		fresh := **at
+		fresh.generation = d.generation
+		*at = &fresh
+	}
+	return *at
+}
+
+func findTally(tallies []*tally, kind resource.Kind) (int, bool) {
+	return slices.BinarySearchFunc(tallies, kind, func(t *tally, k resource.Kind) int {
+		return strings.Compare(string(t.kind), string(k))
+	})
+}
