@@ -1,5 +1,11 @@
 package resource
 
+import (
+	"slices"
+	"strings"
+	"sync"
+)
+
 // Scope says whether resources of a kind live in a mesh.
 type Scope int
 
@@ -65,11 +71,124 @@ type Descriptor struct {
 	Scope     Scope
 	Owner     Owner
 	// Synced kinds are streamed from the global to every zone.
-	Synced    bool
+	Synced bool
+	// Sensitive kinds hold secret material: reading one takes write access
+	// (SEMANTICS §6.1).
+	Sensitive bool
 	Class     Class
 	Direction Direction
 	// Summary is one sentence for `meridian explain`.
 	Summary string
 	// New returns a pointer to an empty spec to decode into.
 	New func() Spec
+}
+
+// table assembles every kind there is. A group of kinds is one line here and
+// one function beside its specs.
+func table() []Descriptor {
+	return slices.Concat(
+		infrastructureKinds(),
+	)
+}
+
+// infrastructureKinds are the kinds that policies refer to.
+func infrastructureKinds() []Descriptor {
+	return []Descriptor{
+		{
+			Kind: "Mesh", Plural: "meshes", Scope: GlobalScoped, Owner: OwnedByGlobal, Synced: true,
+			Summary: "A mesh of services: its mutual TLS, its observability backends and the rules by which its policies are matched.",
+			New:     func() Spec { return new(Mesh) },
+		},
+		{
+			Kind: "Zone", Plural: "zones", Scope: GlobalScoped, Owner: OwnedByGlobal,
+			Summary: "A zone that may connect to the global control plane.",
+			New:     func() Spec { return new(Zone) },
+		},
+		{
+			Kind: "Dataplane", Plural: "dataplanes", Scope: MeshScoped, Owner: OwnedByZone,
+			Summary: "A proxy in a zone: its address, the services it offers and those it consumes.",
+			New:     func() Spec { return new(Dataplane) },
+		},
+		{
+			Kind: "GlobalSecret", Plural: "global-secrets", Scope: GlobalScoped, Owner: OwnedByEach, Sensitive: true,
+			Summary: "Secret material of a control plane, such as the bootstrap admin token.",
+			New:     func() Spec { return new(Secret) },
+		},
+		{
+			Kind: "Secret", Plural: "secrets", Scope: MeshScoped, Owner: OwnedByZone, Sensitive: true,
+			Summary: "Secret material that a zone keeps for one of its meshes.",
+			New:     func() Spec { return new(Secret) },
+		},
+		{
+			Kind: "SigningKey", Plural: "signing-keys", Scope: GlobalScoped, Owner: OwnedByGlobal, Synced: true,
+			Summary: "The public half of a key by which zones verify the tokens that the global has issued.",
+			New:     func() Spec { return new(SigningKey) },
+		},
+		{
+			Kind: "TokenRevocation", Plural: "token-revocations", Scope: GlobalScoped, Owner: OwnedByGlobal, Synced: true,
+			Summary: "A token that is no longer valid although it has not expired.",
+			New:     func() Spec { return new(TokenRevocation) },
+		},
+	}
+}
+
+// registry is the table with its indexes. It is computed once and never
+// changes.
+type registry struct {
+	all       []*Descriptor        // in bytewise order of kind
+	exact     map[Kind]*Descriptor // by kind and accepted spelling
+	loose     map[string]*Descriptor
+	spellings []string
+}
+
+var kinds = sync.OnceValue(func() *registry {
+	r := &registry{exact: map[Kind]*Descriptor{}, loose: map[string]*Descriptor{}}
+	rows := table()
+	for i := range rows {
+		d := &rows[i]
+		r.all = append(r.all, d)
+		r.loose[fold(d.Plural)] = d
+		for _, spelling := range append([]Kind{d.Kind}, d.Spellings...) {
+			r.exact[spelling] = d
+			r.loose[fold(string(spelling))] = d
+			r.loose[fold(string(spelling))+"s"] = d
+			r.spellings = append(r.spellings, string(spelling))
+		}
+	}
+	slices.SortFunc(r.all, func(a, b *Descriptor) int { return strings.Compare(string(a.Kind), string(b.Kind)) })
+	return r
+})
+
+// fold makes TrafficPermission, traffic-permission and traffic_permission one.
+func fold(name string) string {
+	return strings.NewReplacer("-", "", "_", "").Replace(strings.ToLower(name))
+}
+
+// Kinds returns every kind in bytewise order. The slice and its elements must
+// not be modified.
+func Kinds() []*Descriptor { return kinds().all }
+
+// Describe returns the row of a kind in its canonical spelling.
+func Describe(kind Kind) (*Descriptor, bool) {
+	d, ok := kinds().exact[kind]
+	return d, ok && d.Kind == kind
+}
+
+// Lookup finds a kind by what a person types: in any letter case, singular or
+// plural, kebab or camel, or by another accepted spelling.
+func Lookup(name string) (*Descriptor, bool) {
+	d, ok := kinds().loose[fold(name)]
+	return d, ok
+}
+
+// NearestKind returns the kind that name is most probably a misspelling of.
+func NearestKind(name string) (Kind, bool) {
+	if d, ok := Lookup(name); ok {
+		return d.Kind, true
+	}
+	near, ok := Nearest(name, kinds().spellings)
+	if !ok {
+		return "", false
+	}
+	return kinds().exact[Kind(near)].Kind, true
 }

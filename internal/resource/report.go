@@ -45,6 +45,9 @@ type Problem struct {
 	Path     Path
 	Message  string
 	Severity Severity
+	// Line is the line in the source, from 1; 0 when unknown. The codec fills it
+	// in from Path.
+	Line int
 }
 
 // String prints "path: message", or the message alone at the root.

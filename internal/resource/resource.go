@@ -1,6 +1,11 @@
 package resource
 
 import (
+	"crypto/sha256"
+	"encoding/binary"
+	"maps"
+	"slices"
+	"sync/atomic"
 	"time"
 )
 
@@ -46,6 +51,7 @@ type Resource struct {
 	meta      Meta
 	spec      Spec
 	canonical []byte
+	hash      atomic.Pointer[[sha256.Size]byte] // filled by Hash
 }
 
 // New assembles a resource from its parts: the typed spec and the canonical
@@ -71,4 +77,30 @@ func (r *Resource) Canonical() []byte { return r.canonical }
 // content.
 func (r *Resource) WithMeta(meta Meta) *Resource {
 	return &Resource{meta: meta, spec: r.spec, canonical: r.canonical}
+}
+
+// Hash returns the SHA-256 of what the author wrote: identity, labels and
+// canonical spec. Times, version and revision do not count, so that an unchanged
+// resource has an unchanged hash wherever it is. It is computed once.
+func (r *Resource) Hash() [32]byte {
+	if sum := r.hash.Load(); sum != nil {
+		return *sum
+	}
+	b := make([]byte, 0, 256+len(r.canonical))
+	put := func(s string) {
+		b = binary.AppendUvarint(b, uint64(len(s)))
+		b = append(b, s...)
+	}
+	put(string(r.meta.Kind))
+	put(string(r.meta.Mesh))
+	put(r.meta.Name)
+	b = binary.AppendUvarint(b, uint64(len(r.meta.Labels)))
+	for _, name := range slices.Sorted(maps.Keys(r.meta.Labels)) {
+		put(name)
+		put(r.meta.Labels[name])
+	}
+	b = append(b, r.canonical...)
+	sum := sha256.Sum256(b)
+	r.hash.Store(&sum)
+	return sum
 }

@@ -1,0 +1,130 @@
+package resource
+
+import (
+	"encoding/json"
+	"fmt"
+	"strings"
+)
+
+// MaxSpecBytes bounds the canonical JSON of one spec: 1 MiB. It keeps a batch
+// of one within every limit of log, frame and message.
+const MaxSpecBytes = 1 << 20
+
+// Build decodes and validates one spec from JSON: what a server does with a
+// request, and a store or a zone with what it reads. meta.Kind must be the
+// canonical spelling. Its labels are retained.
+//
+// The error is a *DocumentError with every problem; the problems returned are
+// the warnings and advice of a spec that is accepted.
+func Build(meta Meta, specJSON []byte) (*Resource, []Problem, error) {
+	report := &Report{}
+	refuse := func() (*Resource, []Problem, error) {
+		return nil, nil, &DocumentError{Key: meta.Key, Problems: report.Problems}
+	}
+	descriptor, ok := Describe(meta.Kind)
+	if !ok {
+		report.Errorf("type", "%s", unknownKind(string(meta.Kind)))
+		return refuse()
+	}
+	checkKey(descriptor, meta.Key, report)
+	values, repeats, err := parseJSON(specJSON)
+	switch {
+	case err != nil:
+		report.Errorf(Root, "the spec is not valid JSON: %s", err)
+	case len(values) != 1:
+		report.Errorf(Root, "expected one JSON object as the spec, got %d values", len(values))
+	case repeats:
+		duplicateNames(values[0], Root, report)
+	}
+	if report.Failed() {
+		return refuse()
+	}
+	spec, canonical := decodeSpec(descriptor, values[0], report)
+	if report.Failed() {
+		return refuse()
+	}
+	return New(meta, spec, canonical), report.Problems, nil
+}
+
+// checkKey reports a name or mesh that cannot be, given the kind's scope.
+func checkKey(d *Descriptor, key Key, report *Report) {
+	if err := CheckName(key.Name); err != nil {
+		report.Errorf("name", "%s", err)
+	}
+	switch {
+	case d.Scope == GlobalScoped && key.Mesh != "":
+		report.Errorf("mesh", "a %s does not live in a mesh; remove `mesh`", d.Kind)
+	case d.Scope == MeshScoped:
+		if err := CheckName(string(key.Mesh)); err != nil {
+			report.Errorf("mesh", "%s", err)
+		}
+	}
+}
+
+// unknownKind says so, with the kind that was probably meant.
+func unknownKind(name string) string {
+	if near, ok := NearestKind(name); ok {
+		return fmt.Sprintf("unknown kind %q; did you mean %q?", clip(name), near)
+	}
+	return fmt.Sprintf("unknown kind %q; `meridian explain` lists the kinds", clip(name))
+}
+
+// decodeSpec decodes and validates the tree of a spec and returns it with its
+// canonical JSON. What is wrong goes to report.
+func decodeSpec(d *Descriptor, n *node, report *Report) (Spec, []byte) {
+	spec := d.New()
+	dec := &decoder{}
+	dec.into(spec, n, Root)
+	report.Problems = append(report.Problems, dec.report.Problems...)
+
+	// Validation sees a spec without the fields that could not be decoded. What
+	// it says about those, or about what is inside them, is noise.
+	validation := &Report{}
+	spec.Validate(Root, validation)
+	for _, p := range validation.Problems {
+		if !dec.doubts(p.Path) {
+			report.Problems = append(report.Problems, p)
+		}
+	}
+	canonical := n.canonical(nil)
+	if len(canonical) > MaxSpecBytes {
+		report.Errorf(Root, "the content takes %d bytes; at most %d are allowed", len(canonical), MaxSpecBytes)
+	}
+	return spec, canonical
+}
+
+// doubts reports whether a path is, contains or is inside one that could not be
+// decoded.
+func (d *decoder) doubts(at Path) bool {
+	for _, doubtful := range d.doubtful {
+		if within(at, doubtful) || within(doubtful, at) {
+			return true
+		}
+	}
+	return false
+}
+
+// within reports whether inner is outer or below it.
+func within(inner, outer Path) bool {
+	rest, ok := strings.CutPrefix(string(inner), string(outer))
+	return ok && (rest == "" || outer == Root || rest[0] == '.' || rest[0] == '[')
+}
+
+// Canonicalize returns the canonical form of a JSON value: members sorted
+// bytewise, no insignificant space, numbers in their shortest exact decimal
+// form, strings with the fewest escapes; everything else, durations among it,
+// as written. Equal values have equal canonical forms.
+func Canonicalize(value []byte) (json.RawMessage, error) {
+	values, repeats, err := parseJSON(value)
+	switch {
+	case err != nil:
+		return nil, fmt.Errorf("canonicalize: %w", err)
+	case len(values) != 1:
+		return nil, fmt.Errorf("canonicalize: expected one JSON value, got %d", len(values))
+	case repeats:
+		report := &Report{}
+		duplicateNames(values[0], Root, report)
+		return nil, fmt.Errorf("canonicalize: %s", report.Problems[0])
+	}
+	return values[0].canonical(nil), nil
+}

@@ -1,0 +1,76 @@
+package resource
+
+import (
+	"crypto/x509"
+	"encoding/base64"
+)
+
+// Secret is the content of a GlobalSecret and of a Secret.
+type Secret struct {
+	Data string `json:"data,omitzero" required:"true" doc:"The secret material in base64."`
+}
+
+// Validate implements Spec.
+func (s *Secret) Validate(at Path, r *Report) {
+	if _, err := base64.StdEncoding.DecodeString(s.Data); err != nil {
+		r.Errorf(at.Field("data"), "is not base64; write the output of `base64 -w0`")
+	}
+}
+
+// Bytes returns the secret material itself.
+func (s *Secret) Bytes() []byte {
+	data, err := base64.StdEncoding.DecodeString(s.Data)
+	if err != nil {
+		return nil // Validate has refused it
+	}
+	return data
+}
+
+// What a signing key or a revoked token is for (SEMANTICS §6.8).
+const (
+	UseUserToken      = "user-token"
+	UseDataplaneToken = "dataplane-token"
+	UseZoneToken      = "zone-token"
+)
+
+// SigningKey is the public half of a key that signs tokens. The private half is
+// a GlobalSecret and never leaves the global (SEMANTICS §6.8).
+type SigningKey struct {
+	Use       string `json:"use,omitzero" required:"true" enum:"user-token|dataplane-token|zone-token" doc:"The tokens that the key signs."`
+	Serial    uint64 `json:"serial,omitzero" required:"true" doc:"Counts the keys of one use from 1; the highest signs, all verify."`
+	PublicKey string `json:"publicKey,omitzero" required:"true" doc:"The public key: PKIX, DER, in base64."`
+}
+
+// Validate implements Spec.
+func (k *SigningKey) Validate(at Path, r *Report) {
+	if k.Serial == 0 {
+		r.Errorf(at.Field("serial"), "counts from 1")
+	}
+	der, err := base64.StdEncoding.DecodeString(k.PublicKey)
+	if err != nil {
+		r.Errorf(at.Field("publicKey"), "is not base64")
+		return
+	}
+	if _, err := x509.ParsePKIXPublicKey(der); err != nil {
+		r.Errorf(at.Field("publicKey"), "is not a PKIX public key in DER")
+	}
+}
+
+// TokenRevocation ends one token before it expires (SEMANTICS §6.8). A resource
+// per token lets revocations be written, synced and removed one by one.
+type TokenRevocation struct {
+	Use     string `json:"use,omitzero" required:"true" enum:"user-token|dataplane-token|zone-token" doc:"What kind of token it was."`
+	ID      string `json:"id,omitzero" required:"true" doc:"The token's jti."`
+	Expires string `json:"expires,omitzero" doc:"When the token would have expired, RFC 3339; the revocation can be removed after that."`
+	Reason  string `json:"reason,omitzero" doc:"Why it was revoked, for people."`
+}
+
+// Validate implements Spec.
+func (t *TokenRevocation) Validate(at Path, r *Report) {
+	if t.ID == "" {
+		r.Errorf(at.Field("id"), "is required")
+	}
+	if t.Expires != "" {
+		readTime(&node{shape: shapeText, text: t.Expires}, at.Field("expires"), r)
+	}
+}

@@ -1,0 +1,373 @@
+package resource
+
+import (
+	"encoding/json"
+	"fmt"
+	"reflect"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+)
+
+// How a spec's Go type describes its documents. These conventions are read by
+// the decoder below and by Fields:
+//
+//   - `json:"name,omitzero"` names the field; an embedded struct without a name
+//     is inlined; `json:"-"` hides a field. Names are matched exactly.
+//   - `doc:"one sentence"` is the text of `meridian explain`.
+//   - `enum:"A|B|C"` restricts a string, the elements of a list of strings, or
+//     the values of a map of strings.
+//   - `required:"true"` refuses a document without the field.
+//
+// Optional scalars whose zero value means something (0s, 0, false, "") are
+// pointers. A nil slice or map is absent, an empty one was written as [] or {}.
+// A null, and a name with nothing behind it, is an absent field. `any` receives
+// a value as encoding/json with UseNumber would produce it and json.RawMessage
+// as its canonical JSON; both are opaque: nothing below them is checked.
+
+// nodeDecoder is implemented, on the pointer, by types that read their own
+// part of a document. Problems go to dec.errorf; whatever was stored is
+// discarded with the document then.
+type nodeDecoder interface {
+	decodeNode(n *node, at Path, dec *decoder)
+}
+
+// fieldHinter is implemented by types that know a better answer to an unknown
+// field than the nearest name, such as the kind to use instead. An empty hint
+// falls back to the nearest name.
+type fieldHinter interface {
+	fieldHint(name string) string
+}
+
+// decoder fills a typed value from a tree and collects everything wrong.
+type decoder struct {
+	report Report
+	// doubtful are the paths whose absence a later check should not complain
+	// about: the author wrote them, but misspelt or with the wrong type.
+	doubtful []Path
+}
+
+func (d *decoder) errorf(at Path, format string, args ...any) {
+	d.doubtful = append(d.doubtful, at)
+	d.report.Errorf(at, format, args...)
+}
+
+// into decodes n into what target points to.
+func (d *decoder) into(target any, n *node, at Path) {
+	d.value(n, reflect.ValueOf(target).Elem(), nil, at)
+}
+
+// value decodes n into v. field is the struct field that v belongs to, nil at
+// the root.
+func (d *decoder) value(n *node, v reflect.Value, field *fieldPlan, at Path) {
+	if v.Kind() != reflect.Pointer && v.CanAddr() {
+		if own, ok := v.Addr().Interface().(nodeDecoder); ok {
+			own.decodeNode(n, at, d)
+			return
+		}
+	}
+	switch v.Type() {
+	case rawType:
+		v.SetBytes(n.canonical(nil))
+		return
+	case anyType:
+		if value := n.plain(); value != nil {
+			v.Set(reflect.ValueOf(value))
+		}
+		return
+	}
+	switch v.Kind() {
+	case reflect.Pointer:
+		v.Set(reflect.New(v.Type().Elem()))
+		d.value(n, v.Elem(), field, at)
+	case reflect.Struct:
+		d.object(n, v, at)
+	case reflect.Slice:
+		d.list(n, v, field, at)
+	case reflect.Map:
+		d.table(n, v, field, at)
+	default:
+		d.scalar(n, v, field, at)
+	}
+}
+
+func (d *decoder) object(n *node, v reflect.Value, at Path) {
+	if n.shape != shapeObject {
+		d.errorf(at, "expected an object, got %s", n.describe())
+		return
+	}
+	plan := planOf(v.Type())
+	for _, m := range n.members {
+		i, known := plan.byName[m.name]
+		if !known {
+			d.unknown(plan, v, m.name, at)
+			continue
+		}
+		field := &plan.fields[i]
+		if m.value.shape == shapeNull && !field.opaque {
+			m.value.absent = true
+			continue
+		}
+		d.value(m.value, v.FieldByIndex(field.index), field, at.Field(m.name))
+	}
+	for i := range plan.fields {
+		if field := &plan.fields[i]; field.required {
+			path := at.Field(field.name)
+			if value := n.get(field.name); (value == nil || value.absent) && !slices.Contains(d.doubtful, path) {
+				d.errorf(path, "is required")
+			}
+		}
+	}
+}
+
+func (d *decoder) unknown(plan *structPlan, v reflect.Value, name string, at Path) {
+	path := memberPath(at, name)
+	if v.CanAddr() {
+		if hinter, ok := v.Addr().Interface().(fieldHinter); ok {
+			if hint := hinter.fieldHint(name); hint != "" {
+				d.errorf(path, "unknown field `%s`; %s", clip(name), hint)
+				return
+			}
+		}
+	}
+	if near, ok := Nearest(name, plan.names); ok {
+		d.doubtful = append(d.doubtful, at.Field(near))
+		d.errorf(path, "unknown field `%s`; did you mean `%s`?", clip(name), near)
+		return
+	}
+	d.errorf(path, "unknown field `%s`; %s", clip(name), plan.choices())
+}
+
+func (d *decoder) list(n *node, v reflect.Value, field *fieldPlan, at Path) {
+	if n.shape != shapeList {
+		d.errorf(at, "expected a list, got %s%s", n.describe(), dashHint(n))
+		return
+	}
+	v.Set(reflect.MakeSlice(v.Type(), len(n.items), len(n.items)))
+	for i, item := range n.items {
+		if item.shape == shapeNull && v.Type().Elem() != anyType && v.Type().Elem() != rawType {
+			d.errorf(at.Index(i), "the item is empty; remove it or give it a value")
+			continue
+		}
+		d.value(item, v.Index(i), field, at.Index(i))
+	}
+}
+
+// dashHint helps those who forgot the dash of a list's only item.
+func dashHint(n *node) string {
+	if n.shape == shapeObject {
+		return "; begin each item with a dash (-)"
+	}
+	return ""
+}
+
+func (d *decoder) table(n *node, v reflect.Value, field *fieldPlan, at Path) {
+	if n.shape != shapeObject {
+		d.errorf(at, "expected an object, got %s", n.describe())
+		return
+	}
+	v.Set(reflect.MakeMapWithSize(v.Type(), len(n.members)))
+	element := v.Type().Elem()
+	for _, m := range n.members {
+		path := at.Key(m.name)
+		if m.value.shape == shapeNull && element != anyType && element != rawType {
+			d.errorf(path, "has no value; remove it or give it one")
+			continue
+		}
+		value := reflect.New(element).Elem()
+		d.value(m.value, value, field, path)
+		v.SetMapIndex(reflect.ValueOf(m.name).Convert(v.Type().Key()), value)
+	}
+}
+
+func (d *decoder) scalar(n *node, v reflect.Value, field *fieldPlan, at Path) {
+	switch v.Kind() {
+	case reflect.String:
+		d.text(n, v, field, at)
+	case reflect.Bool:
+		if n.shape != shapeBool {
+			d.errorf(at, "expected true or false, got %s", n.describe())
+			return
+		}
+		v.SetBool(n.text == "true")
+	case reflect.Int, reflect.Int8, reflect.Int16, reflect.Int32, reflect.Int64:
+		value, err := strconv.ParseInt(n.text, 10, 64)
+		if !d.whole(n, err, at) {
+			return
+		}
+		if v.OverflowInt(value) {
+			d.errorf(at, "the number %s is out of range", n.text)
+			return
+		}
+		v.SetInt(value)
+	case reflect.Uint, reflect.Uint8, reflect.Uint16, reflect.Uint32, reflect.Uint64:
+		value, err := strconv.ParseUint(n.text, 10, 64)
+		if n.shape == shapeNumber && strings.HasPrefix(n.text, "-") {
+			d.errorf(at, "the number cannot be negative, got %s", clip(n.text))
+			return
+		}
+		if !d.whole(n, err, at) {
+			return
+		}
+		if v.OverflowUint(value) {
+			d.errorf(at, "the number %s is out of range", n.text)
+			return
+		}
+		v.SetUint(value)
+	case reflect.Float32, reflect.Float64:
+		value, err := strconv.ParseFloat(n.text, 64)
+		if n.shape != shapeNumber {
+			d.errorf(at, "expected a number, got %s", n.describe())
+			return
+		}
+		if err != nil {
+			d.errorf(at, "the number %s is out of range", clip(n.text))
+			return
+		}
+		v.SetFloat(value)
+	default:
+		panic(fmt.Sprintf("resource: no decoding of %s at %s", v.Type(), at)) // a bug in a spec's type, found by the table's test
+	}
+}
+
+// whole reports whether n was a whole number in range, err being the result of
+// parsing it.
+func (d *decoder) whole(n *node, err error, at Path) bool {
+	switch {
+	case n.shape != shapeNumber:
+		d.errorf(at, "expected a number, got %s", n.describe())
+	case strings.ContainsAny(n.text, "."):
+		d.errorf(at, "expected a whole number, got %s", clip(n.text))
+	case err != nil:
+		d.errorf(at, "the number %s is out of range", clip(n.text))
+	default:
+		return true
+	}
+	return false
+}
+
+func (d *decoder) text(n *node, v reflect.Value, field *fieldPlan, at Path) {
+	if n.shape != shapeText {
+		hint := ""
+		if n.shape == shapeNumber || n.shape == shapeBool {
+			hint = "; put it in quotes"
+		}
+		d.errorf(at, "expected a string, got %s%s", n.describe(), hint)
+		return
+	}
+	if field != nil && len(field.enum) > 0 && !slices.Contains(field.enum, n.text) {
+		hint := didYouMean(n.text, field.enum)
+		if hint == "" {
+			hint = "; use one of " + strings.Join(field.enum, ", ")
+		}
+		d.errorf(at, "unknown value %q%s", clip(n.text), hint)
+		return
+	}
+	v.SetString(n.text)
+}
+
+// plain is the value as encoding/json with UseNumber would produce it.
+func (n *node) plain() any {
+	switch n.shape {
+	case shapeNull:
+		return nil
+	case shapeBool:
+		return n.text == "true"
+	case shapeNumber:
+		return json.Number(n.text)
+	case shapeText:
+		return n.text
+	case shapeList:
+		list := make([]any, len(n.items))
+		for i, item := range n.items {
+			list[i] = item.plain()
+		}
+		return list
+	default:
+		object := make(map[string]any, len(n.members))
+		for _, m := range n.members {
+			object[m.name] = m.value.plain()
+		}
+		return object
+	}
+}
+
+var (
+	rawType         = reflect.TypeFor[json.RawMessage]()
+	anyType         = reflect.TypeFor[any]()
+	nodeDecoderType = reflect.TypeFor[nodeDecoder]()
+)
+
+// fieldPlan is what the tags of one struct field say.
+type fieldPlan struct {
+	name     string
+	index    []int
+	typ      reflect.Type
+	doc      string
+	enum     []string
+	required bool
+	opaque   bool // any or json.RawMessage: a null is a value
+}
+
+// structPlan is what the tags of a struct say.
+type structPlan struct {
+	fields []fieldPlan
+	byName map[string]int
+	names  []string
+}
+
+// choices is the end of a message about an unknown field.
+func (p *structPlan) choices() string {
+	const most = 12
+	switch {
+	case len(p.names) == 0:
+		return "no fields are known here"
+	case len(p.names) > most:
+		return "known here are " + strings.Join(p.names[:most], ", ") + ", …"
+	default:
+		return "known here: " + strings.Join(p.names, ", ")
+	}
+}
+
+// plans remembers the result of makePlan, a pure function of the type.
+var plans sync.Map // reflect.Type → *structPlan
+
+func planOf(t reflect.Type) *structPlan {
+	if plan, ok := plans.Load(t); ok {
+		return plan.(*structPlan)
+	}
+	plan := &structPlan{byName: map[string]int{}}
+	plan.add(t, nil)
+	stored, _ := plans.LoadOrStore(t, plan)
+	return stored.(*structPlan)
+}
+
+func (p *structPlan) add(t reflect.Type, index []int) {
+	for i := range t.NumField() {
+		f := t.Field(i)
+		name, _, _ := strings.Cut(f.Tag.Get("json"), ",")
+		at := append(append([]int(nil), index...), i)
+		if f.Anonymous && name == "" && f.Type.Kind() == reflect.Struct {
+			p.add(f.Type, at)
+			continue
+		}
+		if name == "-" || !f.IsExported() {
+			continue
+		}
+		if name == "" {
+			name = f.Name
+		}
+		plan := fieldPlan{
+			name: name, index: at, typ: f.Type, doc: f.Tag.Get("doc"),
+			required: f.Tag.Get("required") == "true",
+			opaque:   f.Type == anyType || f.Type == rawType,
+		}
+		if enum := f.Tag.Get("enum"); enum != "" {
+			plan.enum = strings.Split(enum, "|")
+		}
+		p.byName[name] = len(p.fields)
+		p.fields = append(p.fields, plan)
+		p.names = append(p.names, name)
+	}
+}

@@ -1,0 +1,458 @@
+package resource
+
+import (
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+)
+
+// DecodeOptions is what a command knows that a document may leave out.
+type DecodeOptions struct {
+	// Mesh is the mesh of mesh-scoped documents that name none; empty means
+	// DefaultMesh.
+	Mesh MeshName
+	// MeshExplicit says that the user asked for Mesh: a document that names
+	// another one is then refused (SEMANTICS §1.2).
+	MeshExplicit bool
+}
+
+func (o DecodeOptions) mesh() MeshName {
+	if o.Mesh == "" {
+		return DefaultMesh
+	}
+	return o.Mesh
+}
+
+// Document is one accepted document and where it came from.
+type Document struct {
+	Resource *Resource
+	Source   string
+	// Index counts the documents of the source, from 1.
+	Index int
+	// Line is where the document begins, from 1.
+	Line int
+	// Problems are warnings and advice.
+	Problems []Problem
+}
+
+// Decode reads every document of a source: YAML or JSON, one or many, in either
+// form of SEMANTICS §1.2. It accepts all of them or none; the error is then
+// DocumentErrors with every problem of every document. A source without
+// documents is no error here.
+//
+// source appears in messages; when it ends in ".json", nothing but JSON is
+// accepted.
+func Decode(source string, data []byte, opts DecodeOptions) ([]Document, error) {
+	documents, failed := decodeAll(source, data, opts)
+	failed = append(failed, duplicates(documents)...)
+	if len(failed) > 0 {
+		return nil, failed
+	}
+	return documents, nil
+}
+
+// decodeAll returns what was accepted and what was not.
+func decodeAll(source string, data []byte, opts DecodeOptions) ([]Document, DocumentErrors) {
+	wantJSON := strings.HasSuffix(source, ".json")
+	roots, repeats, err := parse(data, wantJSON)
+	var documents []Document
+	var failed DocumentErrors
+	index := 0
+	for _, root := range roots {
+		for _, n := range splitList(root) {
+			index++
+			document, problem := decodeDocument(n, repeats, opts)
+			if problem != nil {
+				problem.Source, problem.Index, problem.Line = source, index, n.line
+				failed = append(failed, problem)
+				continue
+			}
+			document.Source, document.Index, document.Line = source, index, n.line
+			documents = append(documents, document)
+		}
+	}
+	if err != nil {
+		line := 0
+		if syntax := (*syntaxError)(nil); errors.As(err, &syntax) {
+			line = syntax.line
+		}
+		failed = append(failed, sourceError(source, line, err.Error())...)
+	}
+	return documents, failed
+}
+
+// splitList returns the documents inside a list, a `{"items": […]}` or a
+// Kubernetes List; any other document alone.
+func splitList(root *node) []*node {
+	if root.shape == shapeList {
+		return root.items
+	}
+	items := root.get("items")
+	if items == nil || items.shape != shapeList || root.get("type") != nil || root.get("spec") != nil {
+		return []*node{root}
+	}
+	if kind := root.get("kind"); kind != nil && !strings.HasSuffix(kind.text, "List") {
+		return []*node{root}
+	}
+	for _, m := range root.members {
+		switch m.name {
+		case "items", "apiVersion", "kind", "metadata", "total", "next", "revision":
+		default:
+			return []*node{root} // its own error will say what does not belong
+		}
+	}
+	return items.items
+}
+
+// envelope is what surrounds a spec in either form.
+type envelope struct {
+	descriptor *Descriptor
+	meta       Meta
+	spec       *node
+}
+
+func decodeDocument(n *node, repeats bool, opts DecodeOptions) (Document, *DocumentError) {
+	report := &Report{}
+	e := &envelope{}
+	if repeats {
+		duplicateNames(n, Root, report)
+	}
+	specAt := Root // where the spec stands in the document, to find lines
+	if e.read(n, opts, report); n.get("spec") == e.spec && e.spec != nil {
+		specAt = "spec"
+	}
+	locate(n, report.Problems)
+	var resource *Resource
+	if e.descriptor != nil && e.spec != nil {
+		content := &Report{}
+		spec, canonical := decodeSpec(e.descriptor, e.spec, content)
+		if specAt == Root {
+			locate(n, content.Problems)
+		} else {
+			locate(e.spec, content.Problems)
+		}
+		report.Problems = append(report.Problems, content.Problems...)
+		resource = New(e.meta, spec, canonical)
+	}
+	if report.Failed() {
+		return Document{}, &DocumentError{Key: e.meta.Key, Problems: report.Problems}
+	}
+	return Document{Resource: resource, Problems: report.Problems}, nil
+}
+
+// locate fills in the lines of problems below n.
+func locate(n *node, problems []Problem) {
+	for i := range problems {
+		problems[i].Line = lineAt(n, problems[i].Path)
+	}
+}
+
+// read takes the envelope off a document. Without a descriptor or a spec
+// afterwards, report says why.
+func (e *envelope) read(n *node, opts DecodeOptions, report *Report) {
+	if n.shape != shapeObject {
+		report.Errorf(Root, "expected an object with `type` and `name`, got %s", n.describe())
+		return
+	}
+	universal := n.get("type") != nil
+	kubernetes := n.get("kind") != nil || n.get("apiVersion") != nil || n.get("metadata") != nil
+	switch {
+	case universal && kubernetes:
+		report.Errorf("type", "the document mixes two forms; write either `type` and `name`, or `apiVersion`, `kind` and `metadata`")
+	case universal:
+		e.readUniversal(n, opts, report)
+	case kubernetes:
+		e.readKubernetes(n, opts, report)
+	default:
+		report.Errorf("type", "is required: the kind of the resource, such as TrafficPermission")
+	}
+}
+
+// readKind finds the descriptor.
+func (e *envelope) readKind(n *node, field string, report *Report) {
+	name, ok := readText(n, field, Path(field), report)
+	if !ok {
+		return
+	}
+	e.meta.Kind = Kind(clip(name))
+	d, known := kinds().exact[Kind(name)]
+	if !known {
+		report.Errorf(Path(field), "%s", unknownKind(name))
+		return
+	}
+	e.descriptor, e.meta.Kind = d, d.Kind
+}
+
+// Names of the envelope's fields in the universal form. A spec with a field of
+// one of these names has to stand under `spec`.
+var universalFields = []string{"type", "mesh", "name", "labels", "creationTime", "modificationTime", "version", "revision", "spec"}
+
+func (e *envelope) readUniversal(n *node, opts DecodeOptions, report *Report) {
+	e.readKind(n, "type", report)
+	e.readName(n, "name", report)
+	e.readLabels(n, "labels", report)
+	e.readStamps(n, report)
+	e.readMesh(n, "labels", opts, report)
+
+	rest := &node{shape: shapeObject, line: n.line}
+	for _, m := range n.members {
+		if !slices.Contains(universalFields, m.name) {
+			rest.members = append(rest.members, m)
+		}
+	}
+	e.spec = rest
+	spec := n.get("spec")
+	if spec == nil {
+		return
+	}
+	e.spec = specObject(spec, report)
+	for _, m := range rest.members {
+		path := memberPath(Root, m.name)
+		if e.descriptor != nil && !slices.Contains(e.fieldNames(), m.name) {
+			report.Errorf(path, "unknown field `%s`%s", clip(m.name), didYouMean(m.name, append(e.fieldNames(), universalFields...)))
+			continue
+		}
+		report.Errorf(path, "stands beside `spec`; the fields of a %s go either all under `spec` or all at the top level", e.meta.Kind)
+	}
+}
+
+// specObject returns the spec, an empty object for one without content.
+func specObject(spec *node, report *Report) *node {
+	switch spec.shape {
+	case shapeObject:
+		return spec
+	case shapeNull:
+		return &node{shape: shapeObject, line: spec.line}
+	default:
+		report.Errorf("spec", "expected an object, got %s", spec.describe())
+		return nil
+	}
+}
+
+// fieldNames lists the top-level fields of the kind's spec.
+func (e *envelope) fieldNames() []string {
+	return slices.Clone(planOf(specType(e.descriptor)).names)
+}
+
+// Names of the envelope's fields in the Kubernetes form. Status belongs to
+// whoever serves the object and is not read.
+var kubernetesFields = []string{"apiVersion", "kind", "metadata", "mesh", "spec", "status", "creationTime", "modificationTime", "version", "revision"}
+
+// Names in metadata. Those that no rule uses are what Kubernetes adds to every
+// object.
+var metadataFields = []string{
+	"name", "namespace", "labels", "annotations", "creationTimestamp",
+	"uid", "resourceVersion", "generation", "generateName", "managedFields", "ownerReferences",
+	"finalizers", "selfLink", "deletionTimestamp", "deletionGracePeriodSeconds",
+}
+
+func (e *envelope) readKubernetes(n *node, opts DecodeOptions, report *Report) {
+	e.readKind(n, "kind", report)
+	if n.get("apiVersion") != nil {
+		readText(n, "apiVersion", "apiVersion", report)
+	}
+	e.readStamps(n, report)
+	metadata := n.get("metadata")
+	switch {
+	case metadata == nil || metadata.shape == shapeNull:
+		report.Errorf("metadata.name", "is required")
+	case metadata.shape != shapeObject:
+		report.Errorf("metadata", "expected an object with `name`, got %s", metadata.describe())
+	default:
+		e.readMetadata(metadata, report)
+	}
+	e.readMesh(n, "metadata.labels", opts, report)
+
+	for _, m := range n.members {
+		if slices.Contains(kubernetesFields, m.name) {
+			continue
+		}
+		hint := didYouMean(m.name, kubernetesFields)
+		if e.descriptor != nil && slices.Contains(e.fieldNames(), m.name) {
+			hint = "; it goes under `spec`"
+		}
+		report.Errorf(memberPath(Root, m.name), "unknown field `%s`%s", clip(m.name), hint)
+	}
+	e.spec = &node{shape: shapeObject, line: n.line}
+	if spec := n.get("spec"); spec != nil {
+		e.spec = specObject(spec, report)
+	}
+}
+
+func (e *envelope) readMetadata(metadata *node, report *Report) {
+	e.readName(metadata, "metadata.name", report)
+	e.readLabels(metadata, "metadata.labels", report)
+	if namespace := metadata.get("namespace"); namespace != nil && namespace.shape != shapeNull {
+		if text, ok := readText(metadata, "namespace", "metadata.namespace", report); ok && text != "" {
+			e.setLabel(LabelNamespace, text)
+		}
+	}
+	if stamp := metadata.get("creationTimestamp"); stamp != nil && stamp.shape != shapeNull && e.meta.CreationTime.IsZero() {
+		e.meta.CreationTime = readTime(stamp, "metadata.creationTimestamp", report)
+	}
+	if annotations := metadata.get("annotations"); annotations != nil && annotations.get(LabelMesh) != nil {
+		report.Errorf(Path("metadata.annotations").Key(LabelMesh), "the mesh is named by `mesh` at the top level or by the label %s, not by an annotation", LabelMesh)
+	}
+	for _, m := range metadata.members {
+		if !slices.Contains(metadataFields, m.name) {
+			report.Errorf(memberPath("metadata", m.name), "unknown field `%s`%s", clip(m.name), didYouMean(m.name, metadataFields))
+		}
+	}
+}
+
+// readName reads the last step of the path from n.
+func (e *envelope) readName(n *node, at Path, report *Report) {
+	name, ok := readText(n, "name", at, report)
+	if !ok {
+		return
+	}
+	e.meta.Name = clip(name)
+	if err := CheckName(name); err != nil {
+		report.Errorf(at, "%s", err)
+		return
+	}
+	e.meta.Name = name
+}
+
+func (e *envelope) readLabels(n *node, at Path, report *Report) {
+	labels := n.get("labels")
+	if labels == nil || labels.shape == shapeNull {
+		return
+	}
+	dec := &decoder{}
+	var written map[string]string
+	dec.into(&written, labels, at)
+	report.Problems = append(report.Problems, dec.report.Problems...)
+	for name, value := range written {
+		e.setLabel(name, value)
+	}
+}
+
+func (e *envelope) setLabel(name, value string) {
+	if e.meta.Labels == nil {
+		e.meta.Labels = map[string]string{}
+	}
+	e.meta.Labels[name] = value
+}
+
+// readStamps reads what a server had assigned when the document was exported.
+func (e *envelope) readStamps(n *node, report *Report) {
+	if t := n.get("creationTime"); t != nil && t.shape != shapeNull {
+		e.meta.CreationTime = readTime(t, "creationTime", report)
+	}
+	if t := n.get("modificationTime"); t != nil && t.shape != shapeNull {
+		e.meta.ModificationTime = readTime(t, "modificationTime", report)
+	}
+	e.meta.Version = readCount(n, "version", report)
+	e.meta.Revision = Revision(readCount(n, "revision", report))
+}
+
+// readMesh applies SEMANTICS §1.2: the mesh at the top level or in a label, and
+// the command's when the document names none.
+func (e *envelope) readMesh(n *node, labelsAt Path, opts DecodeOptions, report *Report) {
+	at, mesh := Path("mesh"), ""
+	if written := n.get("mesh"); written != nil && written.shape != shapeNull {
+		mesh, _ = readText(n, "mesh", "mesh", report)
+	}
+	if label, ok := e.meta.Labels[LabelMesh]; ok {
+		// The mesh is part of the identity; a label that repeats it would only
+		// make equal resources differ.
+		e.meta.Labels = maps.Clone(e.meta.Labels)
+		if delete(e.meta.Labels, LabelMesh); len(e.meta.Labels) == 0 {
+			e.meta.Labels = nil
+		}
+		switch {
+		case mesh == "":
+			mesh, at = label, labelsAt.Key(LabelMesh)
+		case mesh != label:
+			report.Errorf("mesh", "says %q and the label %s says %q; keep one of them", clip(mesh), LabelMesh, clip(label))
+			return
+		}
+	}
+	if e.descriptor == nil {
+		return
+	}
+	if e.descriptor.Scope == GlobalScoped {
+		if mesh != "" {
+			report.Errorf(at, "a %s does not live in a mesh; remove `mesh`", e.meta.Kind)
+		}
+		return
+	}
+	if mesh == "" {
+		e.meta.Mesh = opts.mesh()
+		if err := CheckName(string(e.meta.Mesh)); err != nil {
+			report.Errorf(at, "the command's mesh: %s", err)
+		}
+		return
+	}
+	e.meta.Mesh = MeshName(clip(mesh))
+	if err := CheckName(mesh); err != nil {
+		report.Errorf(at, "%s", err)
+		return
+	}
+	e.meta.Mesh = MeshName(mesh)
+	if opts.MeshExplicit && e.meta.Mesh != opts.mesh() {
+		report.Errorf(at, "the document is for mesh %q, the command for mesh %q; leave out one of them", mesh, opts.mesh())
+	}
+}
+
+// readText reads a string member of n that has to be there.
+func readText(n *node, name string, at Path, report *Report) (string, bool) {
+	value := n.get(name)
+	if value == nil || value.shape == shapeNull {
+		report.Errorf(at, "is required")
+		return "", false
+	}
+	var text string
+	dec := &decoder{}
+	dec.into(&text, value, at)
+	report.Problems = append(report.Problems, dec.report.Problems...)
+	return text, !dec.report.Failed()
+}
+
+func readTime(n *node, at Path, report *Report) time.Time {
+	if n.shape == shapeText {
+		if t, err := time.Parse(time.RFC3339, n.text); err == nil {
+			return t.UTC()
+		}
+	}
+	report.Errorf(at, "expected a time such as 2026-01-31T20:00:00Z, got %s", n.describe())
+	return time.Time{}
+}
+
+func readCount(n *node, name string, report *Report) uint64 {
+	value := n.get(name)
+	if value == nil || value.shape == shapeNull {
+		return 0
+	}
+	count, err := strconv.ParseUint(value.text, 10, 64)
+	if value.shape != shapeNumber || err != nil {
+		report.Errorf(Path(name), "expected a whole number, got %s", value.describe())
+	}
+	return count
+}
+
+// duplicates reports every document whose identity an earlier one has.
+func duplicates(documents []Document) DocumentErrors {
+	var failed DocumentErrors
+	first := make(map[Key]*Document, len(documents))
+	for i := range documents {
+		d := &documents[i]
+		key := d.Resource.Key()
+		earlier, again := first[key]
+		if !again {
+			first[key] = d
+			continue
+		}
+		failed = append(failed, &DocumentError{
+			Source: d.Source, Index: d.Index, Line: d.Line, Key: key,
+			Problems: []Problem{{Line: d.Line, Message: fmt.Sprintf("%s is already defined in %s, document %d, line %d; keep one of them",
+				key, earlier.Source, earlier.Index, earlier.Line)}},
+		})
+	}
+	return failed
+}

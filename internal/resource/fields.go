@@ -1,0 +1,100 @@
+package resource
+
+import (
+	"reflect"
+	"strings"
+)
+
+// FieldDoc describes one field of a kind's spec, for `meridian explain`.
+type FieldDoc struct {
+	// Path is the field's place in the spec, with [] for the items of a list and
+	// .* for the values of a map.
+	Path string
+	// Type is what to write there: string, number, boolean, duration, object, a
+	// list or map of one of them.
+	Type     string
+	Required bool
+	// Enum lists the accepted values; nil when any is.
+	Enum []string
+	Doc  string
+}
+
+// Fields lists the fields of a kind's spec, each before those inside it. It
+// returns nil for a kind that does not exist.
+func Fields(kind Kind) []FieldDoc {
+	d, ok := Describe(kind)
+	if !ok {
+		return nil
+	}
+	return appendFields(nil, specType(d), "", nil)
+}
+
+// specType is the struct type of a kind's spec.
+func specType(d *Descriptor) reflect.Type { return reflect.TypeOf(d.New()).Elem() }
+
+func appendFields(docs []FieldDoc, t reflect.Type, prefix string, open []reflect.Type) []FieldDoc {
+	if t.Kind() != reflect.Struct {
+		return docs
+	}
+	for _, outer := range open {
+		if outer == t { // a type inside itself: described once
+			return docs
+		}
+	}
+	open = append(open, t)
+	for _, f := range planOf(t).fields {
+		path := prefix + f.name
+		name, inner, suffix := typeName(f.typ)
+		docs = append(docs, FieldDoc{Path: path, Type: name, Required: f.required, Enum: f.enum, Doc: f.doc})
+		if inner != nil {
+			docs = appendFields(docs, inner, path+suffix+".", open)
+		}
+	}
+	return docs
+}
+
+// fieldTyper is implemented by types that decode themselves and know better
+// than their Go type how to name what they accept.
+type fieldTyper interface {
+	fieldType() string
+}
+
+// typeName names a type for people and returns the struct inside it, if any,
+// with the path from the field to that struct.
+func typeName(t reflect.Type) (name string, inner reflect.Type, suffix string) {
+	if own, ok := reflect.New(t).Interface().(fieldTyper); ok {
+		return own.fieldType(), nil, ""
+	}
+	switch t {
+	case rawType, anyType:
+		return "any", nil, ""
+	}
+	switch t.Kind() {
+	case reflect.Pointer:
+		return typeName(t.Elem())
+	case reflect.Struct:
+		return "object", t, ""
+	case reflect.Slice:
+		name, inner, suffix = typeName(t.Elem())
+		return "list of " + plural(name), inner, "[]" + suffix
+	case reflect.Map:
+		name, inner, suffix = typeName(t.Elem())
+		return "map of " + plural(name), inner, ".*" + suffix
+	case reflect.String:
+		return "string", nil, ""
+	case reflect.Bool:
+		return "boolean", nil, ""
+	default:
+		return "number", nil, ""
+	}
+}
+
+func plural(name string) string {
+	if name == "any" || strings.HasPrefix(name, "list of") || strings.HasPrefix(name, "map of") {
+		return name
+	}
+	return name + "s"
+}
+
+func (Duration) fieldType() string   { return "duration" }
+func (Percentage) fieldType() string { return "percentage" }

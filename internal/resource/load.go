@@ -1,0 +1,149 @@
+package resource
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+)
+
+// MaxSourceBytes bounds one file or standard input: 32 MiB, some fifty thousand
+// policies. What is larger is refused before it is read.
+const MaxSourceBytes = 32 << 20
+
+// Load reads every document of the given files, of the directories with
+// everything below them, and of stdin where a path is "-". In directories, the
+// files ending in .yaml, .yml and .json count and hidden ones do not; they are
+// read in bytewise order of their paths.
+//
+// As Decode, it accepts everything or nothing; two documents with one identity
+// are found across sources. The error is DocumentErrors, with the sources that
+// could not be read among the rest.
+func Load(paths []string, stdin io.Reader, opts DecodeOptions) ([]Document, error) {
+	var documents []Document
+	var failed DocumentErrors
+	for _, path := range paths {
+		sources, err := expand(path)
+		if err != nil {
+			failed = append(failed, sourceError(path, 0, err.Error())...)
+			continue
+		}
+		found, broken := 0, len(failed)
+		for _, source := range sources {
+			name, data, err := readSource(source, stdin)
+			if err != nil {
+				failed = append(failed, sourceError(name, 0, err.Error())...)
+				continue
+			}
+			decoded, problems := decodeAll(name, data, opts)
+			documents = append(documents, decoded...)
+			failed = append(failed, problems...)
+			found += len(decoded)
+		}
+		if found == 0 && len(failed) == broken {
+			failed = append(failed, sourceError(sourceName(path), 0, "holds no resources")...)
+		}
+	}
+	failed = append(failed, duplicates(documents)...)
+	if len(failed) > 0 {
+		return nil, failed
+	}
+	return documents, nil
+}
+
+// sourceName is what messages call a path.
+func sourceName(path string) string {
+	if path == "-" {
+		return "stdin"
+	}
+	return path
+}
+
+// expand turns a path into the files it stands for.
+func expand(path string) ([]string, error) {
+	if path == "-" {
+		return []string{path}, nil
+	}
+	info, err := os.Stat(path)
+	if err != nil {
+		return nil, plainError(err)
+	}
+	if !info.IsDir() {
+		return []string{path}, nil
+	}
+	var files []string
+	err = filepath.WalkDir(path, func(file string, entry fs.DirEntry, err error) error {
+		switch {
+		case err != nil:
+			return err
+		case file != path && strings.HasPrefix(entry.Name(), "."):
+			if entry.IsDir() {
+				return fs.SkipDir
+			}
+			return nil
+		case entry.IsDir():
+			return nil
+		}
+		switch strings.ToLower(filepath.Ext(file)) {
+		case ".yaml", ".yml", ".json":
+			// Mounted configuration is symbolic links; follow those to files.
+			if target, err := os.Stat(file); err != nil || target.Mode().IsRegular() {
+				files = append(files, file)
+			}
+		}
+		return nil
+	})
+	if err != nil {
+		return nil, plainError(err)
+	}
+	if len(files) == 0 {
+		return nil, errors.New("the directory holds no .yaml, .yml or .json file")
+	}
+	slices.Sort(files)
+	return files, nil
+}
+
+// readSource reads one file or stdin, at most MaxSourceBytes of it.
+func readSource(path string, stdin io.Reader) (name string, data []byte, err error) {
+	name = sourceName(path)
+	reader := stdin
+	if path != "-" {
+		file, err := os.Open(path)
+		if err != nil {
+			return name, nil, plainError(err)
+		}
+		defer file.Close() //nolint:errcheck // only read from
+		if info, err := file.Stat(); err == nil && info.Size() > MaxSourceBytes {
+			return name, nil, tooLarge(fmt.Sprintf("%d MiB", info.Size()>>20))
+		}
+		reader = file
+	}
+	if reader == nil {
+		return name, nil, errors.New("there is no standard input here")
+	}
+	data, err = io.ReadAll(io.LimitReader(reader, MaxSourceBytes+1))
+	if err != nil {
+		return name, nil, plainError(err)
+	}
+	if len(data) > MaxSourceBytes {
+		return name, nil, tooLarge("more than that")
+	}
+	return name, data, nil
+}
+
+func tooLarge(size string) error {
+	return fmt.Errorf("a file of documents can have %d MiB, this one has %s; split it", MaxSourceBytes>>20, size)
+}
+
+// plainError takes the operation and the path, which the message has already,
+// off a file system error.
+func plainError(err error) error {
+	if pathError := (*fs.PathError)(nil); errors.As(err, &pathError) {
+		return pathError.Err
+	}
+	return err
+}

@@ -1,0 +1,102 @@
+package resource
+
+import (
+	"encoding/json"
+	"fmt"
+	"strconv"
+	"time"
+)
+
+// Duration is a span of time that remembers how its author wrote it: "90s"
+// stays "90s" and never becomes "1m30s" (SEMANTICS §1.2). The zero value is no
+// duration at all; fields where "0s" differs from absence use a pointer.
+type Duration struct {
+	text  string
+	value time.Duration
+}
+
+// ParseDuration reads a duration such as "5s", "1h30m" or "0s". The error is a
+// clause for the author of the document. Negative durations are refused: no
+// field of any kind has a use for one.
+func ParseDuration(text string) (Duration, error) {
+	value, err := time.ParseDuration(text)
+	if err != nil {
+		return Duration{}, fmt.Errorf("expected a duration such as 5s, 100ms or 1h30m, got %q", clip(text))
+	}
+	if value < 0 {
+		return Duration{}, fmt.Errorf("a duration cannot be negative, got %q", clip(text))
+	}
+	return Duration{text: text, value: value}, nil
+}
+
+// MustDuration is ParseDuration for constants and tests; it panics on an error.
+func MustDuration(text string) Duration {
+	d, err := ParseDuration(text)
+	if err != nil {
+		panic(err)
+	}
+	return d
+}
+
+// String returns the duration as it was written.
+func (d Duration) String() string { return d.text }
+
+// Value returns the span of time.
+func (d Duration) Value() time.Duration { return d.value }
+
+// MarshalJSON writes the duration as it was written.
+func (d Duration) MarshalJSON() ([]byte, error) { return json.Marshal(d.text) }
+
+func (d *Duration) decodeNode(n *node, at Path, dec *decoder) {
+	if n.shape == shapeNumber {
+		dec.errorf(at, "expected a duration with its unit, such as %ss, got %s", unitless(n.text), n.describe())
+		return
+	}
+	if n.shape != shapeText {
+		dec.errorf(at, "expected a duration such as 5s, 100ms or 1h30m, got %s", n.describe())
+		return
+	}
+	parsed, err := ParseDuration(n.text)
+	if err != nil {
+		dec.errorf(at, "%s", err)
+		return
+	}
+	*d = parsed
+}
+
+// unitless is the number to show in front of a unit in an example.
+func unitless(number string) string {
+	if len(number) > 12 || number[0] == '-' {
+		return "5"
+	}
+	return number
+}
+
+// Percentage is a share between 0 and 100, such as 50 or 99.9.
+type Percentage float64
+
+func (p *Percentage) decodeNode(n *node, at Path, dec *decoder) {
+	if n.shape != shapeNumber {
+		dec.errorf(at, "expected a percentage between 0 and 100, such as 50 or 99.9, got %s", n.describe())
+		return
+	}
+	value, err := strconv.ParseFloat(n.text, 64)
+	if err != nil || value < 0 || value > 100 {
+		dec.errorf(at, "a percentage lies between 0 and 100, got %s", n.text)
+		return
+	}
+	*p = Percentage(value)
+}
+
+// clip shortens text for a message.
+func clip(text string) string {
+	const most = 60
+	if len(text) <= most {
+		return text
+	}
+	cut := most
+	for cut > 0 && text[cut]&0xC0 == 0x80 { // not in the middle of a character
+		cut--
+	}
+	return text[:cut] + "…"
+}
