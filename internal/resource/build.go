@@ -19,6 +19,7 @@ const MaxSpecBytes = 1 << 20
 func Build(meta Meta, specJSON []byte) (*Resource, []Problem, error) {
 	report := &Report{}
 	refuse := func() (*Resource, []Problem, error) {
+		report.curb()
 		return nil, nil, &DocumentError{Key: meta.Key, Problems: report.Problems}
 	}
 	descriptor, ok := Describe(meta.Kind)
@@ -43,6 +44,7 @@ func Build(meta Meta, specJSON []byte) (*Resource, []Problem, error) {
 	if report.Failed() {
 		return refuse()
 	}
+	report.curb()
 	return New(meta, spec, canonical), report.Problems, nil
 }
 
@@ -73,6 +75,10 @@ func unknownKind(name string) string {
 // canonical JSON. What is wrong goes to report.
 func decodeSpec(d *Descriptor, n *node, report *Report) (Spec, []byte) {
 	spec := d.New()
+	if n.deeper(maxSpecDepth) {
+		report.Errorf(Root, "nested more than %d levels deep", maxSpecDepth)
+		return spec, nil
+	}
 	dec := &decoder{}
 	dec.into(spec, n, Root)
 	report.Problems = append(report.Problems, dec.report.Problems...)

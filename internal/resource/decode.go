@@ -49,6 +49,9 @@ type decoder struct {
 }
 
 func (d *decoder) errorf(at Path, format string, args ...any) {
+	if len(d.report.Problems) > maxProblems {
+		return // enough is enough, see curb
+	}
 	d.doubtful = append(d.doubtful, at)
 	d.report.Errorf(at, format, args...)
 }
@@ -127,9 +130,13 @@ func (d *decoder) unknown(plan *structPlan, v reflect.Value, name string, at Pat
 		if hinter, ok := v.Addr().Interface().(fieldHinter); ok {
 			if hint := hinter.fieldHint(name); hint != "" {
 				d.errorf(path, "unknown field `%s`; %s", clip(name), hint)
+				d.doubtful = append(d.doubtful, at) // meant for another kind: what is missing here is noise
 				return
 			}
 		}
+	}
+	if len(d.report.Problems) > maxProblems {
+		return
 	}
 	if near, ok := Nearest(name, plan.names); ok {
 		d.doubtful = append(d.doubtful, at.Field(near))

@@ -1,9 +1,9 @@
 package resource
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
-	"maps"
 	"slices"
 	"strconv"
 	"strings"
@@ -121,24 +121,23 @@ func decodeDocument(n *node, repeats bool, opts DecodeOptions) (Document, *Docum
 	if repeats {
 		duplicateNames(n, Root, report)
 	}
-	specAt := Root // where the spec stands in the document, to find lines
-	if e.read(n, opts, report); n.get("spec") == e.spec && e.spec != nil {
-		specAt = "spec"
-	}
+	e.read(n, opts, report)
+	report.curb()
 	locate(n, report.Problems)
 	var resource *Resource
 	if e.descriptor != nil && e.spec != nil {
-		content := &Report{}
-		spec, canonical := decodeSpec(e.descriptor, e.spec, content)
-		if specAt == Root {
-			locate(n, content.Problems)
-		} else {
-			locate(e.spec, content.Problems)
+		content, below := &Report{}, n // where the paths of the spec begin
+		if n.get("spec") == e.spec {
+			below = e.spec
 		}
+		spec, canonical := decodeSpec(e.descriptor, e.spec, content)
+		content.curb()
+		locate(below, content.Problems)
 		report.Problems = append(report.Problems, content.Problems...)
 		resource = New(e.meta, spec, canonical)
 	}
 	if report.Failed() {
+		slices.SortStableFunc(report.Problems, func(a, b Problem) int { return cmp.Compare(a.Line, b.Line) })
 		return Document{}, &DocumentError{Key: e.meta.Key, Problems: report.Problems}
 	}
 	return Document{Resource: resource, Problems: report.Problems}, nil
@@ -361,7 +360,6 @@ func (e *envelope) readMesh(n *node, labelsAt Path, opts DecodeOptions, report *
 	if label, ok := e.meta.Labels[LabelMesh]; ok {
 		// The mesh is part of the identity; a label that repeats it would only
 		// make equal resources differ.
-		e.meta.Labels = maps.Clone(e.meta.Labels)
 		if delete(e.meta.Labels, LabelMesh); len(e.meta.Labels) == 0 {
 			e.meta.Labels = nil
 		}

@@ -1,6 +1,8 @@
 package resource
 
 import (
+	"cmp"
+	"slices"
 	"strconv"
 	"strings"
 )
@@ -79,6 +81,20 @@ func (e DocumentErrors) Unwrap() []error {
 		all[i] = document
 	}
 	return all
+}
+
+// maxProblems bounds how many problems of one document are told: nobody mends
+// more at once, and looking for more only helps those who mean harm.
+const maxProblems = 100
+
+// curb cuts a report down to maxProblems and says so.
+func (r *Report) curb() {
+	if len(r.Problems) <= maxProblems {
+		return
+	}
+	slices.SortStableFunc(r.Problems, func(a, b Problem) int { return cmp.Compare(a.Severity, b.Severity) })
+	last := r.Problems[maxProblems]
+	r.Problems = append(r.Problems[:maxProblems:maxProblems], Problem{Message: "there are more problems; mend these first", Severity: last.Severity})
 }
 
 // sourceError is a problem of a whole source.

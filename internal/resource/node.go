@@ -7,9 +7,13 @@ import (
 	"strings"
 )
 
-// maxDepth bounds how deeply a document may nest: far above any honest policy,
-// far below what would exhaust a stack.
-const maxDepth = 100
+const (
+	// maxSpecDepth bounds how deeply a spec may nest: far above any honest
+	// policy, far below what would exhaust a stack.
+	maxSpecDepth = 100
+	// maxDepth leaves room for what stands around a spec in a document.
+	maxDepth = maxSpecDepth + 8
+)
 
 // shape is what a value of a document is.
 type shape uint8
@@ -54,6 +58,24 @@ func (n *node) get(name string) *node {
 		}
 	}
 	return nil
+}
+
+// deeper reports whether n nests more than levels deep.
+func (n *node) deeper(levels int) bool {
+	if levels < 0 {
+		return true
+	}
+	for i := range n.members {
+		if n.members[i].value.deeper(levels - 1) {
+			return true
+		}
+	}
+	for _, item := range n.items {
+		if item.deeper(levels - 1) {
+			return true
+		}
+	}
+	return false
 }
 
 // describe names the value for a message: "the string "abc"", "a list".
