@@ -1,0 +1,30 @@
+package policy
+
+import (
+	"meridian/internal/resource"
+)
+
+// Advice is something to tell the author of a resource that is accepted all the
+// same.
+type Advice struct {
+	Key resource.Key
+	resource.Problem
+}
+
+// Lint collects what engines have to say about resources as they are written,
+// in the order of the resources. view is what they stand in once written.
+func Lint(view View, resources []*resource.Resource, engines ...Engine) []Advice {
+	var advice []Advice
+	for _, r := range resources {
+		for _, e := range engines {
+			adviser, ok := e.(Adviser)
+			if !ok {
+				continue
+			}
+			for _, p := range adviser.Advise(view, r) {
+				advice = append(advice, Advice{Key: r.Key(), Problem: p})
+			}
+		}
+	}
+	return advice
+}

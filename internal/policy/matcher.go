@@ -1,0 +1,474 @@
+package policy
+
+import (
+	"errors"
+	"iter"
+	"maps"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+
+	"meridian/internal/resource"
+)
+
+// ErrNoDataplane means that no dataplane of that name exists in that mesh.
+var ErrNoDataplane = errors.New("policy: no such dataplane")
+
+// ErrNoPolicy means that no policy of that kind and name exists in that mesh.
+var ErrNoPolicy = errors.New("policy: no such policy")
+
+// maxMemos bounds how many shapes keep their computed rules. Beyond it they are
+// computed again when asked for, which takes microseconds.
+const maxMemos = 4096
+
+// Matcher knows which policies take effect on which dataplanes, and follows
+// changes.
+//
+// It keeps indexes, not results: policies by the service or tag that they name,
+// dataplanes by shape. A result is computed when it is asked for, and kept
+// until a change touches it. Safe for concurrent use; an Update waits for
+// readers and readers for an Update.
+type Matcher struct {
+	engines   []Engine
+	byKind    map[resource.Kind]Engine
+	kinds     []resource.Kind // in bytewise order
+	followers []Follower
+
+	computed atomic.Uint64
+	memos    atomic.Int64
+
+	mu         sync.RWMutex // guards everything below
+	view       View
+	meshes     map[resource.MeshName]*meshState
+	dataplanes map[resource.Key]*group
+	dependents map[resource.Key]map[resource.Key]struct{} // resource → policies compiled from it
+}
+
+// Follower is state that is kept up to date together with a matcher, from the
+// same views and in the same order: the paths of the inherited policies
+// (SEMANTICS §5), which do not attach to dataplanes. Its methods are called
+// with the matcher locked and must not call it.
+type Follower interface {
+	// Reset starts again from a view.
+	Reset(view View)
+	// Update takes a later view in which only the given keys differ.
+	Update(view View, changed []resource.Key)
+}
+
+// meshState is what is indexed of one mesh.
+type meshState struct {
+	mesh   *Mesh
+	kinds  map[resource.Kind]*kindIndex
+	shapes *shapeIndex
+	// named counts the policies that name a dataplane, by its name.
+	named map[string]int
+}
+
+// group is the dataplanes of one shape, and their shared rules once computed.
+type group struct {
+	*Shape
+	members map[string]struct{} // names
+	memo    atomic.Pointer[[]Rule]
+}
+
+// NewMatcher returns a matcher without resources: call Reset before anything
+// else. It panics when two engines answer for one kind, which no input can
+// cause.
+func NewMatcher(engines ...Engine) *Matcher {
+	m := &Matcher{engines: engines, byKind: map[resource.Kind]Engine{}}
+	for _, e := range engines {
+		for _, k := range e.Kinds() {
+			if m.byKind[k] != nil {
+				panic("policy: two engines for kind " + string(k))
+			}
+			m.byKind[k] = e
+			m.kinds = append(m.kinds, k)
+		}
+	}
+	slices.Sort(m.kinds)
+	m.Reset(NewSnapshot())
+	return m
+}
+
+// Following adds state to keep up to date. Call it before Reset.
+func (m *Matcher) Following(f Follower) *Matcher {
+	m.followers = append(m.followers, f)
+	return m
+}
+
+// FollowerOf returns the matcher's follower of a type, or false.
+func FollowerOf[T Follower](m *Matcher) (T, bool) {
+	for _, f := range m.followers {
+		if t, ok := f.(T); ok {
+			return t, true
+		}
+	}
+	var none T
+	return none, false
+}
+
+// Reset indexes a view from scratch.
+func (m *Matcher) Reset(view View) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.view = view
+	m.meshes = map[resource.MeshName]*meshState{}
+	m.dataplanes = map[resource.Key]*group{}
+	m.dependents = map[resource.Key]map[resource.Key]struct{}{}
+	m.memos.Store(0)
+	for _, kind := range m.kinds {
+		for r := range view.List(kind, "") {
+			m.addPolicyLocked(m.byKind[kind].Compile(view, r))
+		}
+	}
+	for r := range view.List(dataplaneKind, "") {
+		m.addDataplaneLocked(r)
+	}
+	for _, f := range m.followers {
+		f.Reset(view)
+	}
+}
+
+// Computed counts how often the rules of one kind on one attachment have been
+// worked out: a measure of work, for tests and metrics.
+func (m *Matcher) Computed() uint64 { return m.computed.Load() }
+
+// meshLocked returns the state of a mesh, which need not exist as a resource.
+func (m *Matcher) meshLocked(name resource.MeshName) *meshState {
+	ms := m.meshes[name]
+	if ms == nil {
+		ms = &meshState{
+			mesh:   MeshOf(m.view, name),
+			kinds:  map[resource.Kind]*kindIndex{},
+			shapes: newShapeIndex(),
+			named:  map[string]int{},
+		}
+		m.meshes[name] = ms
+	}
+	return ms
+}
+
+func (m *Matcher) addPolicyLocked(p *Policy) {
+	key := p.Key()
+	ms := m.meshLocked(key.Mesh)
+	x := ms.kinds[key.Kind]
+	if x == nil {
+		x = newKindIndex()
+		ms.kinds[key.Kind] = x
+	}
+	x.add(p)
+	for _, name := range namesIn(p) {
+		ms.named[name]++
+	}
+	for _, d := range p.Depends {
+		if m.dependents[d] == nil {
+			m.dependents[d] = map[resource.Key]struct{}{}
+		}
+		m.dependents[d][key] = struct{}{}
+	}
+}
+
+func (m *Matcher) removePolicyLocked(p *Policy) {
+	key := p.Key()
+	ms := m.meshLocked(key.Mesh)
+	ms.kinds[key.Kind].remove(key.Name)
+	if len(ms.kinds[key.Kind].byName) == 0 {
+		delete(ms.kinds, key.Kind)
+	}
+	for _, name := range namesIn(p) {
+		if ms.named[name]--; ms.named[name] == 0 {
+			delete(ms.named, name)
+		}
+	}
+	for _, d := range p.Depends {
+		delete(m.dependents[d], key)
+		if len(m.dependents[d]) == 0 {
+			delete(m.dependents, d)
+		}
+	}
+	m.dropMeshLocked(key.Mesh)
+}
+
+// policyLocked returns a policy as compiled, or nil.
+func (m *Matcher) policyLocked(key resource.Key) *Policy {
+	if ms := m.meshes[key.Mesh]; ms != nil && ms.kinds[key.Kind] != nil {
+		if f := ms.kinds[key.Kind].byName[key.Name]; f != nil {
+			return f.Policy
+		}
+	}
+	return nil
+}
+
+// namesIn lists the dataplanes a policy names, each once.
+func namesIn(p *Policy) []string {
+	var names []string
+	for i := range p.Reach {
+		if n := p.Reach[i].Name; n != "" && !slices.Contains(names, n) {
+			names = append(names, n)
+		}
+	}
+	return names
+}
+
+func (m *Matcher) addDataplaneLocked(r *resource.Resource) {
+	key := r.Key()
+	shape := shapeOf(r)
+	shapes := m.meshLocked(key.Mesh).shapes
+	g := shapes.shapes[shape.key]
+	if g == nil {
+		g = &group{Shape: shape, members: map[string]struct{}{}}
+		shapes.add(g)
+	}
+	g.members[key.Name] = struct{}{}
+	m.dataplanes[key] = g
+}
+
+func (m *Matcher) removeDataplaneLocked(key resource.Key) {
+	g := m.dataplanes[key]
+	if g == nil {
+		return
+	}
+	delete(m.dataplanes, key)
+	delete(g.members, key.Name)
+	if len(g.members) == 0 {
+		m.forget(g)
+		m.meshes[key.Mesh].shapes.remove(g)
+		m.dropMeshLocked(key.Mesh)
+	}
+}
+
+// dropMeshLocked forgets a mesh in which nothing is left.
+func (m *Matcher) dropMeshLocked(name resource.MeshName) {
+	if ms := m.meshes[name]; len(ms.kinds) == 0 && len(ms.shapes.shapes) == 0 {
+		delete(m.meshes, name)
+	}
+}
+
+// subject returns what an engine sees of a dataplane of a group: with its name
+// when some policy names it, as one of the crowd otherwise.
+func (ms *meshState) subject(g *group, name string) *Dataplane {
+	if ms.named[name] == 0 {
+		name = ""
+	}
+	return &Dataplane{Name: name, Shape: g.Shape}
+}
+
+// Effective returns everything that takes effect on a dataplane, in order, as
+// what is to be enforced: without the reasons. The rules are shared and must
+// not be modified. It fails with ErrNoDataplane.
+func (m *Matcher) Effective(key resource.Key) ([]Rule, error) {
+	m.mu.RLock()
+	defer m.mu.RUnlock()
+	g := m.dataplanes[key]
+	if g == nil {
+		return nil, ErrNoDataplane
+	}
+	ms := m.meshes[key.Mesh]
+	dp := ms.subject(g, key.Name)
+	if dp.Name != "" {
+		return m.rulesLocked(ms, dp, m.kinds, false), nil
+	}
+	if memo := g.memo.Load(); memo != nil {
+		return *memo, nil
+	}
+	rules := m.rulesLocked(ms, dp, m.kinds, false)
+	if m.memos.Add(1) > maxMemos || !g.memo.CompareAndSwap(nil, &rules) {
+		m.memos.Add(-1)
+	}
+	return rules, nil
+}
+
+// forget drops the rules a group has kept.
+func (m *Matcher) forget(g *group) {
+	if g.memo.Swap(nil) != nil {
+		m.memos.Add(-1)
+	}
+}
+
+// rulesLocked works out the rules of some kinds on all attachments.
+func (m *Matcher) rulesLocked(ms *meshState, dp *Dataplane, kinds []resource.Kind, explain bool) []Rule {
+	if !ms.mesh.Exists {
+		return nil
+	}
+	var rules []Rule
+	var scratch []*Policy
+	routes := false
+	for _, kind := range kinds {
+		x := ms.kinds[kind]
+		if x == nil {
+			continue
+		}
+		q := Query{Mesh: ms.mesh, Dataplane: dp, Kind: kind, Explain: explain}
+		if explain {
+			q.Candidates = x.selecting(dp)
+		}
+		for i := range dp.Attachments {
+			q.Attachment = &dp.Attachments[i]
+			if !explain {
+				scratch = x.candidates(scratch[:0], dp, q.Attachment)
+				q.Candidates = scratch
+			}
+			rules = append(rules, m.ask(&q)...)
+		}
+	}
+	for i := range rules {
+		routes = routes || rules[i].Attachment.Route != ""
+	}
+	if routes || len(kinds) > 1 {
+		slices.SortStableFunc(rules, func(a, b Rule) int { return a.Target.Compare(&b.Target) })
+	}
+	return rules
+}
+
+// ask puts one question to the engine of its kind.
+func (m *Matcher) ask(q *Query) []Rule {
+	if len(q.Candidates) == 0 {
+		return nil
+	}
+	m.computed.Add(1)
+	return m.byKind[q.Kind].Rules(q)
+}
+
+// Reading is a consistent look at a matcher: nothing changes while it lasts.
+type Reading struct {
+	m *Matcher
+}
+
+// Read calls do with a consistent look at the matcher and returns its error. do
+// must not keep the Reading, nor call the Matcher.
+func (m *Matcher) Read(do func(*Reading) error) error {
+	m.mu.RLock()
+	defer m.mu.RUnlock()
+	return do(&Reading{m: m})
+}
+
+// View returns the resources that are matched.
+func (r *Reading) View() View { return r.m.view }
+
+// Mesh returns what matching knows of a mesh.
+func (r *Reading) Mesh(name resource.MeshName) *Mesh {
+	if ms := r.m.meshes[name]; ms != nil {
+		return ms.mesh
+	}
+	return MeshOf(r.m.view, name)
+}
+
+// Matches reports whether policies of a kind attach to dataplanes.
+func (r *Reading) Matches(kind resource.Kind) bool { return r.m.byKind[kind] != nil }
+
+// Dataplane returns the shape of a dataplane. It fails with ErrNoDataplane.
+func (r *Reading) Dataplane(key resource.Key) (*Shape, error) {
+	g := r.m.dataplanes[key]
+	if g == nil {
+		return nil, ErrNoDataplane
+	}
+	return g.Shape, nil
+}
+
+// Dataplanes yields the dataplanes of a mesh (empty: every mesh) in key order.
+func (r *Reading) Dataplanes(mesh resource.MeshName) iter.Seq2[resource.Key, *Shape] {
+	return func(yield func(resource.Key, *Shape) bool) {
+		for _, key := range slices.SortedFunc(maps.Keys(r.m.dataplanes), resource.Key.Compare) {
+			if (mesh == "" || key.Mesh == mesh) && !yield(key, r.m.dataplanes[key].Shape) {
+				return
+			}
+		}
+	}
+}
+
+// Explain returns everything that takes effect on a dataplane of the given
+// kinds (none: all), in order, with every policy that selects the dataplane
+// accounted for. It fails with ErrNoDataplane.
+func (r *Reading) Explain(key resource.Key, kinds ...resource.Kind) ([]Rule, error) {
+	g := r.m.dataplanes[key]
+	if g == nil {
+		return nil, ErrNoDataplane
+	}
+	if len(kinds) == 0 {
+		kinds = r.m.kinds
+	}
+	ms := r.m.meshes[key.Mesh]
+	return r.m.rulesLocked(ms, ms.subject(g, key.Name), kinds, true), nil
+}
+
+// Warnings returns what the engines have to say about the rules of a dataplane,
+// as Explain returned them for all kinds, without duplicates and in bytewise
+// order.
+func (r *Reading) Warnings(key resource.Key, rules []Rule) []string {
+	g := r.m.dataplanes[key]
+	if g == nil {
+		return nil
+	}
+	var warnings []string
+	for i := range rules {
+		warnings = append(warnings, rules[i].Warnings...)
+	}
+	dp := r.m.meshes[key.Mesh].subject(g, key.Name)
+	for _, e := range r.m.engines {
+		if w, ok := e.(Warner); ok {
+			warnings = append(warnings, w.Warnings(dp, rules)...)
+		}
+	}
+	slices.Sort(warnings)
+	return slices.Compact(warnings)
+}
+
+// Placement is one dataplane on which a policy takes effect, and where on it.
+type Placement struct {
+	Dataplane   resource.Key
+	Zone        resource.ZoneName
+	Attachments []Attachment
+}
+
+// Placements returns where a policy is used, in key order. It fails with
+// ErrNoPolicy.
+func (r *Reading) Placements(key resource.Key) ([]Placement, error) {
+	p := r.m.policyLocked(key)
+	if p == nil {
+		return nil, ErrNoPolicy
+	}
+	ms := r.m.meshes[key.Mesh]
+	var placed []Placement
+	for g, attachments := range reachedBy(ms, p) {
+		for _, v := range ms.variants(g, nil) {
+			used := r.m.usedLocked(ms, v.subject, attachments, key)
+			if len(used) == 0 {
+				continue
+			}
+			for _, name := range v.names {
+				placed = append(placed, Placement{
+					Dataplane:   DataplaneKey(key.Mesh, name),
+					Zone:        g.Zone(),
+					Attachments: used,
+				})
+			}
+		}
+	}
+	slices.SortFunc(placed, func(a, b Placement) int { return strings.Compare(a.Dataplane.Name, b.Dataplane.Name) })
+	return placed, nil
+}
+
+// usedLocked lists the attachments on which a policy contributes.
+func (m *Matcher) usedLocked(ms *meshState, dp *Dataplane, attachments []int, key resource.Key) []Attachment {
+	var used []Attachment
+	for _, i := range attachments {
+		for _, rule := range m.rulesAtLocked(ms, dp, i, key.Kind) {
+			if slices.Contains(rule.Policies(), key) {
+				used = append(used, rule.Attachment)
+			}
+		}
+	}
+	return used
+}
+
+// rulesAtLocked works out one kind on one attachment.
+func (m *Matcher) rulesAtLocked(ms *meshState, dp *Dataplane, i int, kind resource.Kind) []Rule {
+	x := ms.kinds[kind]
+	if x == nil || !ms.mesh.Exists {
+		return nil
+	}
+	q := Query{Mesh: ms.mesh, Dataplane: dp, Kind: kind, Attachment: &dp.Attachments[i]}
+	q.Candidates = x.candidates(nil, dp, q.Attachment)
+	return m.ask(&q)
+}

@@ -1,0 +1,188 @@
+package policy
+
+import (
+	"slices"
+
+	"meridian/internal/resource"
+)
+
+// Step is one policy's contribution to a configuration, in the place its engine
+// gave it.
+type Step struct {
+	Op Op
+	// Conf is what the policy configures; nil is the same as empty.
+	Conf Tree
+	// Origin is the policy.
+	Origin resource.Key
+	// Match says for which callers the step holds, in a rule that differs per
+	// caller. Nil or empty: for all.
+	Match resource.TagSelector
+	// Standing explains the step's place. Never nil.
+	Standing Standing
+}
+
+// Standing is the place of a step in its engine's order: the data by which it
+// was ranked, kept so that the reason can be put in words when somebody asks.
+// Standings of one rule are comparable with one another.
+type Standing interface {
+	// Over explains why the receiver has priority over other. The zero Decision
+	// means that there is nothing to tell, as between two entries of one policy.
+	Over(other Standing) Decision
+	// Alone explains why the receiver applies when it has no rival.
+	Alone() Decision
+}
+
+// Decision is the outcome of one comparison, in words.
+type Decision struct {
+	// Rule is the number of the deciding rule in SEMANTICS, such as "3.3".
+	Rule string
+	// Won is a short sentence about the winner: "4 tags beat 2".
+	Won string
+	// Lost is a short sentence about the loser that names the winner: "loses to
+	// web-to-backend: matches 2 tags, the winner matches 4". Empty from Alone.
+	Lost string
+}
+
+// Passed is a policy that selects the dataplane and contributes no step to a
+// rule: it does not reach the attachment, or lost before it could.
+type Passed struct {
+	Policy resource.Key
+	Rule   string
+	Reason string
+}
+
+// Rule is everything that takes effect for one kind on one attachment: ordered
+// steps, the highest priority first.
+type Rule struct {
+	Target
+	// PerCaller marks a rule whose configuration differs per caller: its steps
+	// are an ordered list, and a caller's configuration is the fold of those
+	// that match it (SEMANTICS §4.7).
+	PerCaller bool
+	Units     Units
+	Steps     []Step
+	// Passed is filled only when an explanation was asked for.
+	Passed []Passed
+	// Warnings are things its operator should know about this rule.
+	Warnings []string
+}
+
+// Fold applies every step, whatever its caller.
+func (r *Rule) Fold() *Fold {
+	f := NewFold(r.Units)
+	for _, s := range r.Steps {
+		f.Apply(s)
+	}
+	return f
+}
+
+// ForCaller returns the part of the rule that holds for a caller, given as all
+// the tag sets it has: a step matches it if it matches one.
+func (r *Rule) ForCaller(caller []resource.Tags) *Rule {
+	mine := *r
+	mine.Steps = nil
+	for _, s := range r.Steps {
+		if matchesAny(s.Match, caller) {
+			mine.Steps = append(mine.Steps, s)
+		}
+	}
+	return &mine
+}
+
+// matchesAny reports whether a selector matches one of the tag sets. An empty
+// selector matches every caller, also one without any tags.
+func matchesAny(s resource.TagSelector, sets []resource.Tags) bool {
+	return len(s) == 0 || slices.ContainsFunc(sets, s.Matches)
+}
+
+// Policies returns the policies that contribute, highest priority first.
+func (r *Rule) Policies() []resource.Key {
+	var used []resource.Key
+	for _, v := range r.Verdicts() {
+		if v.Used {
+			used = append(used, v.Policy)
+		}
+	}
+	return used
+}
+
+// Shadows returns for every step the index of the first earlier step that
+// matches all its callers and sets all its fields, or -1. It is meant for rules
+// that differ per caller. An override is never shadowed by what it overrides.
+func (r *Rule) Shadows() []int {
+	shadows := make([]int, len(r.Steps))
+	earlier := map[pair][]int{}
+	for i, s := range r.Steps {
+		shadows[i] = -1
+		if s.Op == Fill || s.Op == Unless {
+			shadows[i] = r.firstShadow(i, earlier)
+		}
+		at := anchorOf(s.Match)
+		earlier[at] = append(earlier[at], i)
+	}
+	return shadows
+}
+
+// firstShadow looks for the shadow of step i among the earlier steps that could
+// match all its callers: those without any exact value, and those anchored to a
+// value that step i wants too.
+func (r *Rule) firstShadow(i int, earlier map[pair][]int) int {
+	first := -1
+	s := &r.Steps[i]
+	leaves := Leaves(s.Conf, r.Units.Depth)
+	try := func(at pair) {
+		for _, j := range earlier[at] {
+			if first >= 0 && j > first {
+				return
+			}
+			if t := &r.Steps[j]; coversCallers(t.Match, s.Match) && (s.Op == Unless || hasAll(t.Conf, leaves)) {
+				first = j
+				return
+			}
+		}
+	}
+	try(pair{})
+	for tag, value := range s.Match {
+		if value != resource.AnyValue {
+			try(pair{tag, value})
+		}
+	}
+	return first
+}
+
+// coversCallers reports whether every caller that narrow matches is matched by
+// wide too.
+func coversCallers(wide, narrow resource.TagSelector) bool {
+	for tag, value := range wide {
+		got, ok := narrow[tag]
+		if !ok || (value != resource.AnyValue && got != value) {
+			return false
+		}
+	}
+	return true
+}
+
+// hasAll reports whether a configuration decides every leaf: it has a value
+// there, or a scalar in the place of an object around it.
+func hasAll(t Tree, leaves []Pointer) bool {
+	for _, leaf := range leaves {
+		if !decides(t, leaf) {
+			return false
+		}
+	}
+	return true
+}
+
+func decides(t Tree, leaf Pointer) bool {
+	var v any = t
+	for _, name := range leaf.Names() {
+		object, ok := v.(Tree)
+		if !ok {
+			return true
+		}
+		if v, ok = object[name]; !ok {
+			return false
+		}
+	}
+	return true
+}

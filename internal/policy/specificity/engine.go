@@ -1,0 +1,255 @@
+package specificity
+
+import (
+	"fmt"
+	"slices"
+	"time"
+
+	"meridian/internal/policy"
+	"meridian/internal/resource"
+)
+
+// permissionKind is the one kind whose policies may add up (SEMANTICS §3.5).
+const permissionKind resource.Kind = "TrafficPermission"
+
+// Engine implements policy.Engine for the twelve source/destination kinds. It
+// is stateless.
+type Engine struct{}
+
+var (
+	_ policy.Engine  = Engine{}
+	_ policy.Adviser = Engine{}
+)
+
+// Kinds implements policy.Engine: the table of kinds says which these are.
+func (Engine) Kinds() []resource.Kind {
+	var kinds []resource.Kind
+	for _, d := range resource.Kinds() {
+		if d.Class == resource.SourceDestination {
+			kinds = append(kinds, d.Kind)
+		}
+	}
+	return kinds
+}
+
+// compiled is a policy ready to be ranked.
+type compiled struct {
+	key      resource.Key
+	modified time.Time
+	// Sources and destinations of connection policies; selectors of dataplane
+	// policies are sources: they select the dataplane itself.
+	sources, destinations side
+	conf                  policy.Tree
+}
+
+// Compile implements policy.Engine. Every combination of a source and a
+// destination is an area the policy reaches; on inbounds, the destinations
+// alone say where, and the sources only for whom.
+func (Engine) Compile(_ policy.View, r *resource.Resource) *policy.Policy {
+	c := &compiled{key: r.Key(), modified: r.Meta().ModificationTime}
+	if spec, ok := r.Spec().(resource.ConfSpec); ok {
+		c.conf = spec.ConfTree()
+	}
+	if c.conf == nil {
+		c.conf = policy.Tree{}
+	}
+	p := &policy.Policy{Resource: r, Data: c}
+	switch spec := r.Spec().(type) {
+	case resource.DataplaneSpec:
+		c.sources = newSide(spec.DataplaneSelectors())
+		for i := range c.sources.written {
+			p.Reach = append(p.Reach, policy.Reach{On: policy.OnDataplane, Member: c.sources.written[i].match})
+		}
+	case resource.ConnectionSpec:
+		c.sources = newSide(spec.SourceSelectors())
+		c.destinations = newSide(spec.DestinationSelectors())
+		for i := range c.destinations.written {
+			to := c.destinations.written[i].match
+			if direction(c.key.Kind) == resource.OnInbound {
+				p.Reach = append(p.Reach, policy.Reach{On: policy.OnInbound, Member: to, Attachment: to})
+				continue
+			}
+			for j := range c.sources.written {
+				from := c.sources.written[j].match
+				p.Reach = append(p.Reach, policy.Reach{On: policy.OnOutbound, Member: from, Attachment: to})
+			}
+		}
+	}
+	return p
+}
+
+func direction(kind resource.Kind) resource.Direction {
+	if d, ok := resource.Describe(kind); ok {
+		return d.Direction
+	}
+	return 0
+}
+
+// Rules implements policy.Engine.
+func (Engine) Rules(q *policy.Query) []policy.Rule {
+	bids, passed := collect(q)
+	if len(bids) == 0 {
+		return nil
+	}
+	slices.SortFunc(bids, func(a, b bid) int { return compareBids(&a, &b) })
+	rule := policy.Rule{Target: policy.Target{Attachment: *q.Attachment, Kind: q.Kind}}
+	if q.Attachment.Type == policy.OnInbound {
+		rule.PerCaller = true
+		rule.Steps, rule.Passed = perCaller(q, bids)
+	} else {
+		rule.Steps = make([]policy.Step, len(bids))
+		for i := range bids {
+			rule.Steps[i] = bids[i].step(&bids[i], policy.Unless)
+		}
+	}
+	rule.Passed = append(rule.Passed, passed...)
+	return []policy.Rule{rule}
+}
+
+// collect ranks the candidates that match the attachment (SEMANTICS §3.2, §3.3)
+// and, when asked to explain, says why the others do not.
+func collect(q *policy.Query) ([]bid, []policy.Passed) {
+	bids := make([]bid, 0, len(q.Candidates))
+	var passed []policy.Passed
+	byTime := q.Mesh.Matching.SourceDestination != resource.Kuma2020
+	for _, candidate := range q.Candidates {
+		c := candidate.Data.(*compiled)
+		if r, matches := c.rankOn(q); matches {
+			bids = append(bids, bid{compiled: c, rank: r, byTime: byTime})
+		} else if q.Explain {
+			passed = append(passed, policy.Passed{
+				Policy: c.key, Rule: "3.2",
+				Reason: fmt.Sprintf("its destinations do not match this %s", q.Attachment.Type),
+			})
+		}
+	}
+	return bids, passed
+}
+
+// rankOn matches a policy with an attachment (SEMANTICS §3.2) and ranks it
+// (§3.3): outbound policies by the tags of both sides together, inbound
+// policies by their destinations alone, for the caller is not known yet.
+func (c *compiled) rankOn(q *policy.Query) (rank, bool) {
+	switch q.Attachment.Type {
+	case policy.OnDataplane:
+		return c.sources.best(q.Dataplane.Members)
+	case policy.OnInbound:
+		return c.destinations.bestOf(q.Attachment.Tags)
+	default:
+		to, matches := c.destinations.bestOf(q.Attachment.Tags)
+		if !matches {
+			return rank{}, false
+		}
+		from, matches := c.sources.best(q.Dataplane.Members)
+		return from.plus(to), matches
+	}
+}
+
+// step turns a bid into a step. standing outlives the call.
+func (b *bid) step(standing *bid, op policy.Op) policy.Step {
+	s := policy.Step{Op: op, Conf: b.conf, Origin: b.key, Standing: standing}
+	if b.selector != nil {
+		s.Match = b.selector.match
+	}
+	return s
+}
+
+// perCaller lists for which callers the sorted bids of an inbound hold
+// (SEMANTICS §3.5).
+func perCaller(q *policy.Query, bids []bid) ([]policy.Step, []policy.Passed) {
+	switch {
+	case q.Mesh.Matching.SourceDestination != resource.Kuma2020:
+		return chosen(q, bids)
+	case q.Kind == permissionKind:
+		return everySource(bids, policy.Fill), nil
+	default:
+		return rankedPerCaller(bids), nil
+	}
+}
+
+// chosen gives an inbound exactly one policy, with its sources in the order
+// they are written (SEMANTICS §3.5, KongMesh).
+func chosen(q *policy.Query, bids []bid) ([]policy.Step, []policy.Passed) {
+	if len(bids) > 1 {
+		bids[0].runnerUp = &bids[1]
+	}
+	var passed []policy.Passed
+	if q.Explain {
+		for i := range bids[1:] {
+			d := bids[0].Over(&bids[1+i])
+			passed = append(passed, policy.Passed{Policy: bids[1+i].key, Rule: d.Rule, Reason: d.Lost})
+		}
+	}
+	return everySource(bids[:1], policy.Unless), passed
+}
+
+// everySource makes one step for every source of every bid, in order. With Fill
+// all bids apply together, which is how permissions add up.
+func everySource(bids []bid, op policy.Op) []policy.Step {
+	var steps []policy.Step
+	for i := range bids {
+		bids[i].together = op == policy.Fill
+		for j := range bids[i].sources.written {
+			s := bids[i].step(&bids[i], op)
+			s.Match = bids[i].sources.written[j].match
+			steps = append(steps, s)
+		}
+	}
+	return steps
+}
+
+// rankedPerCaller ranks over both selectors for a given connection (SEMANTICS
+// §3.5, Kuma2020): the first step that matches a caller is that of the policy
+// that ranks best for it.
+func rankedPerCaller(bids []bid) []policy.Step {
+	var each []bid
+	for i := range bids {
+		for j := range bids[i].sources.written {
+			b := bids[i]
+			b.selector = &b.sources.written[j]
+			b.rank = b.rank.plus(b.selector.rank)
+			each = append(each, b)
+		}
+	}
+	slices.SortStableFunc(each, func(a, b bid) int { return compareBids(&a, &b) })
+	steps := make([]policy.Step, len(each))
+	for i := range each {
+		steps[i] = each[i].step(&each[i], policy.Unless)
+	}
+	return steps
+}
+
+// Advise implements policy.Adviser: backends that the Mesh does not define
+// (SEMANTICS §1.4).
+func (Engine) Advise(view policy.View, r *resource.Resource) []resource.Problem {
+	referrer, ok := r.Spec().(resource.BackendReferrer)
+	if !ok {
+		return nil
+	}
+	found, ok := view.Get(resource.Key{Kind: "Mesh", Name: string(r.Key().Mesh)})
+	if !ok {
+		return nil
+	}
+	mesh := found.Spec().(*resource.Mesh)
+	report := &resource.Report{}
+	for _, ref := range referrer.BackendRefs() {
+		if ref.Name != "" && !hasBackend(mesh, ref) {
+			report.Warnf(ref.Path, "mesh %s has no %s backend %q; the policy configures nothing until it has",
+				r.Key().Mesh, ref.Use, ref.Name)
+		}
+	}
+	return report.Problems
+}
+
+func hasBackend(mesh *resource.Mesh, ref resource.BackendRef) bool {
+	switch ref.Use {
+	case resource.LoggingBackend:
+		return mesh.HasLoggingBackend(ref.Name)
+	case resource.TracingBackend:
+		return mesh.HasTracingBackend(ref.Name)
+	default:
+		return mesh.Metrics != nil && slices.ContainsFunc(mesh.Metrics.Backends, func(b resource.Backend) bool {
+			return b.Name == ref.Name
+		})
+	}
+}

@@ -1,0 +1,190 @@
+package specificity
+
+import (
+	"cmp"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"meridian/internal/policy"
+	"meridian/internal/resource"
+)
+
+// rank is how specific a match is (SEMANTICS §3.3).
+type rank struct {
+	tags, exact int
+}
+
+func (r rank) plus(other rank) rank { return rank{r.tags + other.tags, r.exact + other.exact} }
+
+// compare orders ranks, the more specific first (SEMANTICS §3.3): more tags,
+// then more exact values.
+func (r rank) compare(other rank) int {
+	return cmp.Or(cmp.Compare(other.tags, r.tags), cmp.Compare(other.exact, r.exact))
+}
+
+// selector is one entry of sources, destinations or selectors, ready to match.
+type selector struct {
+	rank
+	match resource.TagSelector
+	wants []want
+}
+
+// want is one tag of a selector.
+type want struct {
+	tag, value string
+}
+
+func newSelector(match resource.TagSelector) selector {
+	s := selector{rank: rank{len(match), match.Exact()}, match: match}
+	for tag, value := range match {
+		s.wants = append(s.wants, want{tag, value})
+	}
+	return s
+}
+
+// matches is TagSelector.Matches without walking a map.
+func (s *selector) matches(tags resource.Tags) bool {
+	for _, w := range s.wants {
+		if got, ok := tags[w.tag]; !ok || (w.value != resource.AnyValue && got != w.value) {
+			return false
+		}
+	}
+	return true
+}
+
+func (s *selector) matchesAny(sets []resource.Tags) bool { return slices.ContainsFunc(sets, s.matches) }
+
+// side is the entries of one section of a policy: any of them suffices, and the
+// best-ranked one that matches counts (SEMANTICS §3.2).
+type side struct {
+	written []selector // in document order
+	ranked  []selector // the most specific first
+}
+
+func newSide(selectors []resource.TagSelector) side {
+	var s side
+	for _, match := range selectors {
+		s.written = append(s.written, newSelector(match))
+	}
+	s.ranked = slices.Clone(s.written)
+	slices.SortStableFunc(s.ranked, func(a, b selector) int { return a.compare(b.rank) })
+	return s
+}
+
+// best returns the rank of the best entry that matches one of the tag sets.
+func (s *side) best(sets []resource.Tags) (rank, bool) {
+	for i := range s.ranked {
+		if s.ranked[i].matchesAny(sets) {
+			return s.ranked[i].rank, true
+		}
+	}
+	return rank{}, false
+}
+
+// bestOf is best for a single tag set.
+func (s *side) bestOf(tags resource.Tags) (rank, bool) {
+	for i := range s.ranked {
+		if s.ranked[i].matches(tags) {
+			return s.ranked[i].rank, true
+		}
+	}
+	return rank{}, false
+}
+
+// bid is a matching policy with its rank: what is sorted, and what explains the
+// order afterwards. It implements policy.Standing.
+type bid struct {
+	*compiled
+	rank
+	// byTime breaks ties by time (KongMesh), else by name (Kuma2020).
+	byTime bool
+	// together is set where all bids apply (SEMANTICS §3.5).
+	together bool
+	// runnerUp is the best policy that was left out altogether, if any.
+	runnerUp *bid
+	// selector is the source of a bid for some callers only.
+	selector *selector
+}
+
+// compareBids puts the bid that wins first: rank (SEMANTICS §3.3), then the
+// tie-break of the mesh (§3.4).
+func compareBids(a, b *bid) int {
+	if c := a.rank.compare(b.rank); c != 0 {
+		return c
+	}
+	if a.byTime {
+		if c := b.modified.Compare(a.modified); c != 0 {
+			return c
+		}
+	}
+	return strings.Compare(a.key.Name, b.key.Name)
+}
+
+// Over implements policy.Standing.
+func (b *bid) Over(other policy.Standing) policy.Decision {
+	loser := other.(*bid)
+	switch {
+	case b.key == loser.key:
+		return policy.Decision{}
+	case b.together:
+		return together()
+	case b.tags != loser.tags:
+		return policy.Decision{
+			Rule: "3.3",
+			Won:  fmt.Sprintf("%s beat %d", count(b.tags, "tag"), loser.tags),
+			Lost: fmt.Sprintf("loses to %s: matches %s, the winner matches %d", b.key.Name, count(loser.tags, "tag"), b.tags),
+		}
+	case b.exact != loser.exact:
+		return policy.Decision{
+			Rule: "3.3",
+			Won:  fmt.Sprintf("%s beat %d", count(b.exact, "exact value"), loser.exact),
+			Lost: fmt.Sprintf("loses to %s: matches %s, the winner matches %d", b.key.Name, count(loser.exact, "exact value"), b.exact),
+		}
+	case b.byTime && !b.modified.Equal(loser.modified):
+		return policy.Decision{
+			Rule: "3.4",
+			Won:  "as specific as " + loser.key.Name + " and modified later",
+			Lost: fmt.Sprintf("loses to %s: equally specific, the winner was modified later (%s, this one %s)",
+				b.key.Name, moment(b.modified), moment(loser.modified)),
+		}
+	default:
+		return policy.Decision{
+			Rule: "3.4",
+			Won:  "as specific as " + loser.key.Name + " and its name sorts first",
+			Lost: fmt.Sprintf("loses to %s: equally specific, the winner's name sorts first", b.key.Name),
+		}
+	}
+}
+
+// Alone implements policy.Standing.
+func (b *bid) Alone() policy.Decision {
+	switch {
+	case b.together:
+		return together()
+	case b.runnerUp != nil:
+		return policy.Decision{Rule: b.Over(b.runnerUp).Rule, Won: b.Over(b.runnerUp).Won}
+	default:
+		return policy.Decision{Rule: "3.2", Won: "no other policy matches"}
+	}
+}
+
+func together() policy.Decision {
+	return policy.Decision{Rule: "3.5", Won: "all permissions that match apply together"}
+}
+
+func count(n int, what string) string {
+	if n == 1 {
+		return "1 " + what
+	}
+	return fmt.Sprintf("%d %ss", n, what)
+}
+
+// moment prints a time for people; documents without one are the oldest.
+func moment(t time.Time) string {
+	if t.IsZero() {
+		return "at no known time"
+	}
+	return t.UTC().Format(time.RFC3339Nano)
+}
