@@ -88,6 +88,7 @@ type Descriptor struct {
 func table() []Descriptor {
 	return slices.Concat(
 		infrastructureKinds(),
+		sourceDestinationKinds(),
 	)
 }
 
