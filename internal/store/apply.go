@@ -197,7 +197,7 @@ func (b *batch) checkMeshes(results []OpResult) error {
 	}
 	known := resource.MeshName("")
 	for _, r := range results {
-		if r.Key.Mesh == known || r.Outcome == Deleted || r.Outcome == Missing {
+		if r.Key.Mesh == "" || r.Key.Mesh == known || r.Outcome == Deleted || r.Outcome == Missing {
 			continue
 		}
 		if _, ok := b.get(resource.Key{Kind: kindMesh, Name: string(r.Key.Mesh)}); !ok {

@@ -13,6 +13,19 @@
 // (package consensus on the global, the replica in package sync in a zone).
 //
 // The same package serves twice (one store, two uses): in the global the raft
-// FSM calls Apply; in a zone the sync stream calls the same Apply on the
-// replica of what the global owns.
+// FSM calls Apply, which checks, numbers and times each batch; in a zone the
+// sync stream calls Replicate on the replica of what the global owns, which
+// keeps what the source assigned.
+//
+// How it works. Resources stand in a copy-on-write B-tree, so that a view is a
+// pointer and a batch copies one node per level. Each batch leaves a record: its
+// changes and the view it made. The newest view, the retained records and a
+// channel are published together behind one atomic pointer; readers load it and,
+// if they have seen it all, wait for the channel, which the writer closes when it
+// publishes the next. Readers take no lock, so none can hold the writer up.
+//
+// Revisions are raft indices and thus not dense: a batch that changes nothing or
+// is refused, and an entry that is not a batch, raise Store.Revision (Wait returns
+// for it) but leave no record. View.Changed is the last record's revision, and
+// the chain of Batch.Prev runs through records only.
 package store

@@ -116,11 +116,11 @@ func (s *Store) publishLocked(v *View) {
 	newest := *v
 	newest.tail = s.opts.History.SnapshotBytes
 	newest.requests = s.requests.window.slice()
-	newest.history = s.history.window.slice()
+	newest.history, newest.base = s.history.window.slice(), s.history.base
 	before := s.now.Swap(&published{
 		view:  &newest,
 		past:  newest.history,
-		base:  s.history.base,
+		base:  newest.base,
 		woken: make(chan struct{}),
 	})
 	if before != nil {

@@ -16,15 +16,16 @@ type View struct {
 	access   resource.Revision // last batch that touched access rules
 	time     time.Time         // of the last batch
 	epoch    Epoch
-	timeline uint64    // counts the Resets that rewound the store
-	tree     *tree // never written to; its own copy
+	timeline uint64 // counts the Resets that rewound the store
+	tree     *tree  // never written to; its own copy
 	tallies  []*tally
 
 	// What a snapshot carries besides the state. Only in the newest view: views
 	// inside the history must not hold on to the history.
 	requests []*request
 	history  []*record
-	tail     int // bytes of history in a snapshot
+	base     *View // the state before history[0]
+	tail     int   // bytes of history in a snapshot
 }
 
 var _ Reader = (*View)(nil)

@@ -1,0 +1,319 @@
+package store_test
+
+import (
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"meridian/internal/resource"
+	"meridian/internal/store"
+)
+
+// SEMANTICS §1.1: version counts from 1, creation time stays, modification
+// time, version and revision move with each write.
+func TestApplyAssignsTheEnvelope(t *testing.T) {
+	s := opened(t, store.DefaultOptions())
+	first := puts(retry("a", 1))
+	first.Time = clock(5)
+	result := s.Apply(7, first)
+	require.NoError(t, result.Err)
+	require.Equal(t, resource.Revision(7), result.Revision)
+	require.Equal(t, []store.OpResult{{Key: retryKey("default", "a"), Outcome: store.Created, Version: 1}}, result.Results)
+
+	second := puts(retry("a", 2))
+	second.Time = clock(9)
+	result = s.Apply(9, second)
+	require.Equal(t, store.Updated, result.Results[0].Outcome)
+	require.Equal(t, uint64(2), result.Results[0].Version)
+
+	m := get(t, s.View(), retryKey("default", "a")).Meta()
+	require.Equal(t, clock(5), m.CreationTime)
+	require.Equal(t, clock(9), m.ModificationTime)
+	require.Equal(t, uint64(2), m.Version)
+	require.Equal(t, resource.Revision(9), m.Revision)
+
+	require.Equal(t, store.Deleted, s.Apply(11, deletes(m.Key)).Results[0].Outcome)
+	result = s.Apply(12, puts(retry("a", 3)))
+	require.Equal(t, store.OpResult{Key: m.Key, Outcome: store.Created, Version: 1}, result.Results[0])
+}
+
+// The envelope that a writer brings is ignored.
+func TestApplyIgnoresTheWritersEnvelope(t *testing.T) {
+	s := opened(t, store.DefaultOptions())
+	forged := retry("a", 1).WithMeta(resource.Meta{
+		Key: retryKey("default", "a"), Version: 40, Revision: 90, CreationTime: clock(-100), ModificationTime: clock(900),
+	})
+	txn := puts(forged)
+	txn.Time = clock(1)
+	require.NoError(t, s.Apply(2, txn).Err)
+	m := get(t, s.View(), forged.Key()).Meta()
+	require.Equal(t, resource.Meta{
+		Key: forged.Key(), Version: 1, Revision: 2, CreationTime: clock(1), ModificationTime: clock(1),
+	}, m)
+}
+
+// SEMANTICS §1.1: a batch has one time, raised to the last batch's + 1 ns.
+func TestApplyRaisesTime(t *testing.T) {
+	s := opened(t, store.DefaultOptions())
+	for i, c := range []struct {
+		name     string
+		proposed time.Time
+		want     time.Time
+	}{
+		{"later", clock(10), clock(10)},
+		{"equal", clock(10), clock(10).Add(1)},
+		{"earlier", clock(2), clock(10).Add(2)},
+		{"absent", time.Time{}, clock(10).Add(3)},
+		{"another time zone", clock(11).In(time.FixedZone("x", 3600)), clock(11)},
+	} {
+		txn := puts(retry("a", i))
+		txn.Time = c.proposed
+		require.NoError(t, s.Apply(resource.Revision(10+i), txn).Err, c.name)
+		require.Equal(t, c.want, get(t, s.View(), retryKey("default", "a")).Meta().ModificationTime, c.name)
+		require.Equal(t, c.want, s.View().Time(), c.name)
+	}
+}
+
+// Equal canonical bytes and labels are no change: the envelope stays, the feed
+// is silent, and the revision moves all the same.
+func TestApplyUnchanged(t *testing.T) {
+	s := opened(t, store.DefaultOptions())
+	require.NoError(t, s.Apply(3, puts(retry("a", 1))).Err)
+	before := get(t, s.View(), retryKey("default", "a"))
+
+	again := retry("a", 1)
+	again = again.WithMeta(resource.Meta{Key: again.Key(), Labels: map[string]string{}})
+	result := s.Apply(5, puts(again))
+	require.NoError(t, result.Err)
+	require.Equal(t, []store.OpResult{{Key: before.Key(), Outcome: store.Unchanged, Version: 1}}, result.Results)
+	require.Equal(t, resource.Revision(3), result.Revision)
+	require.Same(t, before, get(t, s.View(), before.Key()))
+	require.Equal(t, resource.Revision(5), s.Revision())
+	require.Equal(t, resource.Revision(3), s.View().Changed())
+	require.NoError(t, s.Wait(t.Context(), 5))
+
+	labelled := again.WithMeta(resource.Meta{Key: again.Key(), Labels: map[string]string{"team": "x"}})
+	require.Equal(t, store.Updated, s.Apply(6, puts(labelled)).Results[0].Outcome)
+	batches, err := s.Next(t.Context(), 3)
+	require.NoError(t, err)
+	require.Len(t, batches, 1)
+	require.Equal(t, resource.Revision(6), batches[0].Revision)
+	require.Equal(t, resource.Revision(3), batches[0].Prev)
+}
+
+func TestApplyDeletesWhatIsMissing(t *testing.T) {
+	s := opened(t, store.DefaultOptions())
+	result := s.Apply(2, store.Txn{Ops: []store.Op{store.Delete(retryKey("default", "gone")), store.Put(retry("a", 1))}})
+	require.NoError(t, result.Err)
+	require.Equal(t, store.Missing, result.Results[0].Outcome)
+	require.Equal(t, store.Created, result.Results[1].Outcome)
+}
+
+// SEMANTICS §1.2: a batch is applied whole or not at all; §1.4 and §6.4 name
+// the reasons. Each refusal leaves state and feed alone and uses its revision.
+func TestApplyRefuses(t *testing.T) {
+	rev := func(r resource.Revision) *resource.Revision { return &r }
+	a := retryKey("default", "a")
+	for _, c := range []struct {
+		name string
+		txn  store.Txn
+		want error
+	}{
+		{
+			"precondition: another version",
+			store.Txn{Preconditions: []store.Precondition{{Key: a, Version: 2}}},
+			&store.ConflictError{Key: a, Want: 2, Have: 1, HaveRevision: 2},
+		},
+		{
+			"precondition: must not exist",
+			store.Txn{Preconditions: []store.Precondition{{Key: a}}},
+			&store.ConflictError{Key: a, Have: 1, HaveRevision: 2},
+		},
+		{
+			"precondition: must exist",
+			store.Txn{Preconditions: []store.Precondition{{Key: retryKey("default", "b"), Version: 1}}},
+			&store.ConflictError{Key: retryKey("default", "b"), Want: 1},
+		},
+		{
+			"precondition: created anew",
+			store.Txn{Preconditions: []store.Precondition{{Key: a, Version: 1, Revision: 1}}},
+			&store.ConflictError{Key: a, Want: 1, Have: 1, WantRevision: 1, HaveRevision: 2},
+		},
+		{
+			"§6.4: access rules changed",
+			store.Txn{AccessRevision: rev(2)},
+			&store.AccessChangedError{Decided: 2, Current: 3},
+		},
+		{
+			"§1.4: no such mesh",
+			puts(thing(retryKey("demo", "x"), 1)),
+			&store.MeshMissingError{Key: retryKey("demo", "x")},
+		},
+		{
+			"§1.4: mesh has resources",
+			deletes(meshKey("default")),
+			&store.MeshNotEmptyError{Mesh: "default", Count: 2, Example: a},
+		},
+		{
+			"§1.4: write into a mesh deleted with it",
+			store.Txn{Ops: []store.Op{store.Delete(meshKey("default")), store.Delete(a), store.Put(retry("b", 1))}},
+			&store.MeshNotEmptyError{Mesh: "default", Count: 2, Example: retryKey("default", "b")},
+		},
+		{
+			"two operations on a key",
+			store.Txn{Ops: []store.Op{store.Put(retry("b", 1)), store.Delete(retryKey("default", "b"))}},
+			&store.InvalidOpError{Key: retryKey("default", "b"), Reason: "more than one operation on this key in a batch"},
+		},
+		{
+			"key of another resource",
+			store.Txn{Ops: []store.Op{{Key: a, Resource: retry("b", 1)}}},
+			&store.InvalidOpError{Key: a, Reason: "its resource is Retry/default/b"},
+		},
+		{
+			"no key",
+			store.Txn{Ops: []store.Op{{}}},
+			&store.InvalidOpError{Reason: "kind and name are required"},
+		},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			s := opened(t, store.DefaultOptions())
+			require.NoError(t, s.Apply(2, puts(retry("a", 1))).Err)
+			require.NoError(t, s.Apply(3, puts(role("admin", 1))).Err)
+			before := s.View()
+
+			c.txn.RequestID = "refused"
+			c.txn.Ops = append([]store.Op{store.Put(retry("new", 1))}, c.txn.Ops...)
+			result := s.Apply(4, c.txn)
+			require.Equal(t, c.want, result.Err)
+			require.NotEmpty(t, result.Err.Error())
+			require.Empty(t, result.Results)
+			require.Equal(t, resource.Revision(3), result.Revision)
+
+			require.Equal(t, resource.Revision(4), s.Revision())
+			require.Equal(t, dump(before.All()), dump(s.View().All()))
+			require.Equal(t, before.DigestOf(nil), s.View().DigestOf(nil))
+			require.Equal(t, before.Buckets(nil), s.View().Buckets(nil))
+			require.Equal(t, 1, s.View().Count("Retry"))
+
+			retried := puts(retry("new", 1))
+			retried.RequestID = "refused"
+			require.False(t, s.Apply(5, retried).Duplicate, "a refused request had no effect and may be tried again")
+		})
+	}
+}
+
+// SEMANTICS §1.2: the order of documents does not matter, so a mesh and what
+// lives in it come and go together.
+func TestApplyMeshWithItsResources(t *testing.T) {
+	s := store.New(store.DefaultOptions())
+	require.NoError(t, s.Apply(1, puts(thing(retryKey("demo", "x"), 1), mesh("demo"))).Err)
+	require.NoError(t, s.Apply(2, deletes(meshKey("demo"), retryKey("demo", "x"))).Err)
+	require.Zero(t, s.View().Len())
+	require.Empty(t, s.View().Kinds())
+}
+
+func TestApplyExternalMeshes(t *testing.T) {
+	opts := store.DefaultOptions()
+	opts.ExternalMeshes = true
+	s := store.New(opts)
+	require.NoError(t, s.Apply(1, puts(thing(retryKey("elsewhere", "x"), 1))).Err)
+}
+
+// SEMANTICS §6.4: the access revision follows roles and bindings and nothing
+// else.
+func TestAccessRevision(t *testing.T) {
+	s := opened(t, store.DefaultOptions())
+	require.Zero(t, s.View().AccessRevision())
+	require.NoError(t, s.Apply(2, puts(role("a", 1))).Err)
+	require.NoError(t, s.Apply(3, puts(retry("a", 1))).Err)
+	require.NoError(t, s.Apply(4, puts(role("a", 1))).Err, "unchanged")
+	require.Equal(t, resource.Revision(2), s.View().AccessRevision())
+	decided := s.View().AccessRevision()
+	binding := resource.Key{Kind: "AccessRoleBinding", Name: "b"}
+	require.NoError(t, s.Apply(5, store.Txn{Ops: []store.Op{store.Put(thing(binding, 1))}, AccessRevision: &decided}).Err)
+	require.Equal(t, resource.Revision(5), s.View().AccessRevision())
+	require.NoError(t, s.Apply(6, deletes(binding)).Err)
+	require.Equal(t, resource.Revision(6), s.View().AccessRevision())
+}
+
+// REPLICATION I9: a request id takes effect at most once.
+func TestRequestIDs(t *testing.T) {
+	s := opened(t, store.DefaultOptions())
+	txn := puts(retry("a", 1))
+	txn.RequestID = "r1"
+	first := s.Apply(2, txn)
+	require.NoError(t, s.Apply(3, puts(retry("a", 2))).Err)
+
+	again := s.Apply(4, txn)
+	require.True(t, again.Duplicate)
+	require.Equal(t, first.Revision, again.Revision)
+	require.Equal(t, first.Results, again.Results)
+	require.Equal(t, []byte(`{"n":2}`), get(t, s.View(), retryKey("default", "a")).Canonical())
+	require.Equal(t, resource.Revision(4), s.Revision())
+
+	idle := puts(retry("a", 2))
+	idle.RequestID = "idle"
+	require.Equal(t, store.Unchanged, s.Apply(5, idle).Results[0].Outcome)
+	require.NoError(t, s.Apply(6, puts(retry("a", 3))).Err)
+	require.Equal(t, store.Unchanged, s.Apply(7, idle).Results[0].Outcome, "what changed nothing is remembered too")
+}
+
+func TestRequestIDsAreForgottenInOrder(t *testing.T) {
+	opts := store.DefaultOptions()
+	opts.Requests = store.Requests{Max: 3, MaxResults: 4}
+	s := opened(t, opts)
+	rev := resource.Revision(1)
+	do := func(id string, resources ...*resource.Resource) store.Result {
+		rev++
+		txn := puts(resources...)
+		txn.RequestID = id
+		return s.Apply(rev, txn)
+	}
+	do("a", retry("a", 1))
+	do("b", retry("b", 1))
+	do("c", retry("c", 1))
+	require.True(t, do("a").Duplicate)
+	do("d", retry("d", 1))
+	require.True(t, do("b").Duplicate)
+	require.False(t, do("a", retry("a", 9)).Duplicate, "a was the oldest of four")
+	do("big", retry("e", 1), retry("f", 1), retry("g", 1), retry("h", 1), retry("i", 1))
+	require.True(t, do("big").Duplicate, "the newest stays, however big")
+	require.False(t, do("d", retry("d", 2)).Duplicate)
+}
+
+func TestEpoch(t *testing.T) {
+	s := opened(t, store.DefaultOptions())
+	require.Zero(t, s.View().Epoch())
+	e := store.Epoch{ClusterID: "c", Incarnation: 1, Random: 77}
+	result := s.Apply(2, store.Txn{SetEpoch: &e})
+	require.NoError(t, result.Err)
+	require.Equal(t, resource.Revision(2), result.Revision)
+	require.Equal(t, e, s.View().Epoch())
+	batches, err := s.Next(t.Context(), 1)
+	require.NoError(t, err)
+	require.Equal(t, &e, batches[0].Epoch)
+	require.Empty(t, batches[0].Changes)
+
+	require.Equal(t, resource.Revision(2), s.Apply(3, store.Txn{SetEpoch: &e}).Revision, "the same epoch is no change")
+	past, err := s.ViewAt(1)
+	require.NoError(t, err)
+	require.Zero(t, past.Epoch())
+}
+
+func TestApplyPanicsOnAnOldRevision(t *testing.T) {
+	s := opened(t, store.DefaultOptions())
+	require.Panics(t, func() { s.Apply(1, store.Txn{}) })
+	s.Advance(9)
+	require.Panics(t, func() { s.Apply(9, store.Txn{}) })
+	s.Advance(4)
+	require.Equal(t, resource.Revision(9), s.Revision())
+}
+
+func TestOptionsValidate(t *testing.T) {
+	require.NoError(t, store.DefaultOptions().Validate())
+	require.NoError(t, store.Options{}.Validate())
+	require.Error(t, store.Options{History: store.History{MaxAge: -1}}.Validate())
+	require.Error(t, store.Options{Requests: store.Requests{Max: -1}}.Validate())
+	require.Panics(t, func() { store.New(store.Options{History: store.History{MaxBytes: -1}}) })
+}

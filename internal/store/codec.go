@@ -1,0 +1,173 @@
+package store
+
+import (
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"time"
+
+	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/reflect/protoreflect"
+	"google.golang.org/protobuf/types/known/timestamppb"
+
+	storev1 "meridian/api/store/v1"
+	"meridian/internal/resource"
+)
+
+// Unreadable is the spec of a resource whose stored bytes this release cannot
+// decode: a kind it does not know, or content that an earlier release accepted
+// and this one does not. The bytes are kept, count in every digest and are
+// replaced by the next valid write; the resource has no effect until then.
+type Unreadable struct {
+	// Err says why.
+	Err error
+}
+
+// Validate reports why the spec cannot be read.
+func (u *Unreadable) Validate(at resource.Path, r *resource.Report) {
+	r.Errorf(at, "this release cannot read the stored spec: %s", u.Err)
+}
+
+// Restore makes a resource from stored bytes. The bytes are kept as they are,
+// whatever this release would make of them, so that digests agree between
+// releases; a spec that cannot be decoded becomes Unreadable.
+func Restore(meta resource.Meta, canonical []byte) *resource.Resource {
+	built, _, err := resource.Build(meta, canonical)
+	if err != nil {
+		return resource.New(meta, &Unreadable{Err: err}, canonical)
+	}
+	return resource.New(meta, built.Spec(), canonical)
+}
+
+func keyToProto(k resource.Key) *storev1.Key {
+	return &storev1.Key{Kind: string(k.Kind), Mesh: string(k.Mesh), Name: k.Name}
+}
+
+func keyFromProto(k *storev1.Key) (resource.Key, error) {
+	key := resource.Key{Kind: resource.Kind(k.GetKind()), Mesh: resource.MeshName(k.GetMesh()), Name: k.GetName()}
+	if key.Kind == "" || key.Name == "" {
+		return key, errors.New("a key without kind or name")
+	}
+	return key, nil
+}
+
+// timeToProto writes the zero time as absent.
+func timeToProto(t time.Time) *timestamppb.Timestamp {
+	if t.IsZero() {
+		return nil
+	}
+	return timestamppb.New(t)
+}
+
+func timeFromProto(t *timestamppb.Timestamp) (time.Time, error) {
+	if t == nil {
+		return time.Time{}, nil
+	}
+	return t.AsTime(), t.CheckValid()
+}
+
+func labelsToProto(labels map[string]string) []*storev1.Label {
+	var out []*storev1.Label
+	for _, name := range slices.Sorted(maps.Keys(labels)) {
+		out = append(out, &storev1.Label{Name: name, Value: labels[name]})
+	}
+	return out
+}
+
+func labelsFromProto(in []*storev1.Label) (map[string]string, error) {
+	if len(in) == 0 {
+		return nil, nil
+	}
+	labels := make(map[string]string, len(in))
+	for _, l := range in {
+		if _, twice := labels[l.GetName()]; twice {
+			return nil, fmt.Errorf("label %q twice", l.GetName())
+		}
+		labels[l.GetName()] = l.GetValue()
+	}
+	return labels, nil
+}
+
+func resourceToProto(r *resource.Resource) *storev1.Resource {
+	m := r.Meta()
+	return &storev1.Resource{
+		Key:              keyToProto(m.Key),
+		Labels:           labelsToProto(m.Labels),
+		CreationTime:     timeToProto(m.CreationTime),
+		ModificationTime: timeToProto(m.ModificationTime),
+		Version:          m.Version,
+		Revision:         uint64(m.Revision),
+		Spec:             r.Canonical(),
+	}
+}
+
+func resourceFromProto(in *storev1.Resource) (*resource.Resource, error) {
+	key, err := keyFromProto(in.GetKey())
+	if err != nil {
+		return nil, err
+	}
+	labels, err := labelsFromProto(in.GetLabels())
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w", key, err)
+	}
+	created, err := timeFromProto(in.GetCreationTime())
+	if err != nil {
+		return nil, fmt.Errorf("%s: creation time: %w", key, err)
+	}
+	modified, err := timeFromProto(in.GetModificationTime())
+	if err != nil {
+		return nil, fmt.Errorf("%s: modification time: %w", key, err)
+	}
+	return Restore(resource.Meta{
+		Key: key, Labels: labels, CreationTime: created, ModificationTime: modified,
+		Version: in.GetVersion(), Revision: resource.Revision(in.GetRevision()),
+	}, in.GetSpec()), nil
+}
+
+// epochToProto writes the zero epoch as an empty message, which is not absent.
+func epochToProto(e Epoch) *storev1.Epoch {
+	return &storev1.Epoch{ClusterId: e.ClusterID, Incarnation: e.Incarnation, Random: e.Random}
+}
+
+func epochFromProto(e *storev1.Epoch) Epoch {
+	return Epoch{ClusterID: e.GetClusterId(), Incarnation: e.GetIncarnation(), Random: e.GetRandom()}
+}
+
+// marshal encodes a message the same way every time.
+func marshal(m proto.Message) ([]byte, error) {
+	return proto.MarshalOptions{Deterministic: true}.Marshal(m)
+}
+
+// unmarshal decodes a message and refuses fields that this release does not
+// know: they were written by a newer one, and ignoring them would make servers
+// of one cluster disagree.
+func unmarshal(data []byte, m proto.Message) error {
+	if err := proto.Unmarshal(data, m); err != nil {
+		return fmt.Errorf("%w: %w", ErrCorrupt, err)
+	}
+	if hasUnknown(m.ProtoReflect()) {
+		return fmt.Errorf("%w: %s has a field of a newer release", ErrUnknownFormat, m.ProtoReflect().Descriptor().Name())
+	}
+	return nil
+}
+
+func hasUnknown(m protoreflect.Message) bool {
+	if len(m.GetUnknown()) > 0 {
+		return true
+	}
+	found := false
+	m.Range(func(f protoreflect.FieldDescriptor, v protoreflect.Value) bool {
+		switch {
+		case f.Message() == nil:
+		case f.IsList():
+			for i := range v.List().Len() {
+				found = found || hasUnknown(v.List().Get(i).Message())
+			}
+		default:
+			found = hasUnknown(v.Message())
+		}
+		return !found
+	})
+	return found
+}

@@ -1,0 +1,141 @@
+package store
+
+import (
+	"encoding/binary"
+	"fmt"
+	"hash/crc32"
+
+	storev1 "meridian/api/store/v1"
+	"meridian/internal/resource"
+)
+
+// A command is an envelope around a storev1.Command: one byte of format, four
+// of CRC32C (little-endian) over the format and the message, the message.
+const (
+	commandFormat   = 1
+	commandOverhead = 5
+)
+
+// EncodeCommand turns a batch into the bytes of a log entry. It fails only on
+// text that is not UTF-8.
+func EncodeCommand(txn Txn) ([]byte, error) {
+	message, err := marshal(commandToProto(txn))
+	if err != nil {
+		return nil, fmt.Errorf("encode command: %w", err)
+	}
+	data := make([]byte, commandOverhead, commandOverhead+len(message))
+	data[0] = commandFormat
+	data = append(data, message...)
+	binary.LittleEndian.PutUint32(data[1:], commandSum(data))
+	return data, nil
+}
+
+// DecodeCommand reads a log entry. Errors: ErrUnknownFormat, a newer release
+// wrote it; ErrCorrupt, it is not what was written. Either way the log cannot
+// be applied any further by this server (a log entry is never skipped).
+//
+// The resources keep data's bytes; it must not be modified afterwards.
+func DecodeCommand(data []byte) (Txn, error) {
+	if len(data) < commandOverhead {
+		return Txn{}, fmt.Errorf("decode command: %w: %d bytes", ErrCorrupt, len(data))
+	}
+	if data[0] != commandFormat {
+		return Txn{}, fmt.Errorf("decode command: %w: %d", ErrUnknownFormat, data[0])
+	}
+	if binary.LittleEndian.Uint32(data[1:]) != commandSum(data) {
+		return Txn{}, fmt.Errorf("decode command: %w: checksum", ErrCorrupt)
+	}
+	var message storev1.Command
+	if err := unmarshal(data[commandOverhead:], &message); err != nil {
+		return Txn{}, fmt.Errorf("decode command: %w", err)
+	}
+	txn, err := commandFromProto(&message)
+	if err != nil {
+		return Txn{}, fmt.Errorf("decode command: %w: %w", ErrCorrupt, err)
+	}
+	return txn, nil
+}
+
+func commandSum(data []byte) uint32 {
+	return crc32.Update(crc32.Checksum(data[:1], castagnoli), castagnoli, data[commandOverhead:])
+}
+
+func commandToProto(txn Txn) *storev1.Command {
+	c := &storev1.Command{RequestId: txn.RequestID, Time: timeToProto(txn.Time)}
+	for _, op := range txn.Ops {
+		change := &storev1.Operation{}
+		if op.Resource != nil {
+			change.Change = &storev1.Operation_Put{Put: putToProto(op.Resource)}
+		} else {
+			change.Change = &storev1.Operation_Delete{Delete: keyToProto(op.Key)}
+		}
+		c.Operations = append(c.Operations, change)
+	}
+	for _, p := range txn.Preconditions {
+		c.Preconditions = append(c.Preconditions, &storev1.Precondition{
+			Key: keyToProto(p.Key), Version: p.Version, Revision: uint64(p.Revision),
+		})
+	}
+	if txn.AccessRevision != nil {
+		rev := uint64(*txn.AccessRevision)
+		c.AccessRevision = &rev
+	}
+	if txn.SetEpoch != nil {
+		c.SetEpoch = epochToProto(*txn.SetEpoch)
+	}
+	return c
+}
+
+// putToProto leaves out what Apply assigns.
+func putToProto(r *resource.Resource) *storev1.Resource {
+	m := r.Meta()
+	return &storev1.Resource{Key: keyToProto(m.Key), Labels: labelsToProto(m.Labels), Spec: r.Canonical()}
+}
+
+func commandFromProto(c *storev1.Command) (Txn, error) {
+	at, err := timeFromProto(c.GetTime())
+	if err != nil {
+		return Txn{}, fmt.Errorf("time: %w", err)
+	}
+	txn := Txn{RequestID: c.GetRequestId(), Time: at}
+	for i, change := range c.GetOperations() {
+		op, err := opFromProto(change)
+		if err != nil {
+			return Txn{}, fmt.Errorf("operation %d: %w", i, err)
+		}
+		txn.Ops = append(txn.Ops, op)
+	}
+	for i, p := range c.GetPreconditions() {
+		key, err := keyFromProto(p.GetKey())
+		if err != nil {
+			return Txn{}, fmt.Errorf("precondition %d: %w", i, err)
+		}
+		txn.Preconditions = append(txn.Preconditions, Precondition{
+			Key: key, Version: p.GetVersion(), Revision: resource.Revision(p.GetRevision()),
+		})
+	}
+	if c.AccessRevision != nil {
+		rev := resource.Revision(c.GetAccessRevision())
+		txn.AccessRevision = &rev
+	}
+	if c.GetSetEpoch() != nil {
+		e := epochFromProto(c.GetSetEpoch())
+		txn.SetEpoch = &e
+	}
+	return txn, nil
+}
+
+func opFromProto(in *storev1.Operation) (Op, error) {
+	switch change := in.GetChange().(type) {
+	case *storev1.Operation_Put:
+		r, err := resourceFromProto(change.Put)
+		if err != nil {
+			return Op{}, err
+		}
+		return Put(r), nil
+	case *storev1.Operation_Delete:
+		key, err := keyFromProto(change.Delete)
+		return Delete(key), err
+	}
+	return Op{}, fmt.Errorf("neither a resource nor a key")
+}

@@ -1,0 +1,164 @@
+package store_test
+
+import (
+	"encoding/hex"
+	"errors"
+	"hash/crc32"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	"google.golang.org/protobuf/encoding/protowire"
+
+	"meridian/internal/resource"
+	"meridian/internal/store"
+)
+
+func fullCommand() store.Txn {
+	access := resource.Revision(0)
+	labelled := retry("a", 1)
+	labelled = labelled.WithMeta(resource.Meta{Key: labelled.Key(), Labels: map[string]string{"z": "1", "a": "2"}})
+	return store.Txn{
+		RequestID:      "id-1",
+		Time:           clock(3).Add(5 * time.Nanosecond),
+		Ops:            []store.Op{store.Put(labelled), store.Delete(retryKey("default", "b")), store.Put(mesh("m"))},
+		Preconditions:  []store.Precondition{{Key: retryKey("default", "b"), Version: 3, Revision: 8}, {Key: meshKey("m")}},
+		AccessRevision: &access,
+		SetEpoch:       &store.Epoch{ClusterID: "c", Incarnation: 2, Random: 1<<63 + 1},
+	}
+}
+
+func TestCommandRoundTrip(t *testing.T) {
+	for name, txn := range map[string]store.Txn{
+		"everything": fullCommand(),
+		"nothing":    {},
+		"zero epoch": {SetEpoch: &store.Epoch{}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			data, err := store.EncodeCommand(txn)
+			require.NoError(t, err)
+			got, err := store.DecodeCommand(data)
+			require.NoError(t, err)
+			require.Equal(t, txn.RequestID, got.RequestID)
+			require.True(t, txn.Time.Equal(got.Time))
+			require.Equal(t, txn.Preconditions, got.Preconditions)
+			require.Equal(t, txn.AccessRevision, got.AccessRevision)
+			require.Equal(t, txn.SetEpoch, got.SetEpoch)
+			require.Len(t, got.Ops, len(txn.Ops))
+			for i, op := range txn.Ops {
+				require.Equal(t, op.Key, got.Ops[i].Key)
+				require.Equal(t, op.Resource == nil, got.Ops[i].Resource == nil)
+				if op.Resource != nil {
+					require.Equal(t, op.Resource.Meta(), got.Ops[i].Resource.Meta())
+					require.Equal(t, op.Resource.Canonical(), got.Ops[i].Resource.Canonical())
+				}
+			}
+			again, err := store.EncodeCommand(got)
+			require.NoError(t, err)
+			require.Equal(t, data, again)
+		})
+	}
+}
+
+// A log entry of the first format, as it stands in the logs of released
+// versions: it must be readable for ever.
+func TestCommandFormatOne(t *testing.T) {
+	data, err := hex.DecodeString(commandFormatOne)
+	require.NoError(t, err)
+	txn, err := store.DecodeCommand(data)
+	require.NoError(t, err)
+	want, err := store.EncodeCommand(fullCommand())
+	require.NoError(t, err)
+	require.Equal(t, commandFormatOne, hex.EncodeToString(want))
+	require.Equal(t, "id-1", txn.RequestID)
+}
+
+const commandFormatOne = "01310998210a0469642d31120808c3d490cd0610051a300a2e0a130a055265747279120764656661756c741a01611206" +
+	"0a016112013212060a017a1201313a077b226e223a317d1a1512130a055265747279120764656661756c741a01621a11" +
+	"0a0f0a090a044d6573681a016d3a027b7d22190a130a055265747279120764656661756c741a016210031808220b0a09" +
+	"0a044d6573681a016d2800320e0a01631002190100000000000080"
+
+func TestCommandDamage(t *testing.T) {
+	data, err := store.EncodeCommand(fullCommand())
+	require.NoError(t, err)
+	for i := range data {
+		broken := append([]byte(nil), data...)
+		broken[i] ^= 1 << (i % 8)
+		_, err := store.DecodeCommand(broken)
+		require.True(t, errors.Is(err, store.ErrCorrupt) || errors.Is(err, store.ErrUnknownFormat), "byte %d: %v", i, err)
+		_, err = store.DecodeCommand(data[:i])
+		require.ErrorIs(t, err, store.ErrCorrupt, "cut at %d", i)
+	}
+}
+
+// A command with anything that this release does not know is refused, however
+// deep it sits: to ignore it would make servers of one cluster disagree.
+func TestCommandOfALaterRelease(t *testing.T) {
+	unknown := protowire.AppendVarint(protowire.AppendTag(nil, 500, protowire.VarintType), 1)
+	field := func(number protowire.Number, message []byte) []byte {
+		return protowire.AppendBytes(protowire.AppendTag(nil, number, protowire.BytesType), message)
+	}
+	for name, message := range map[string][]byte{
+		"in the command":   unknown,
+		"in an operation":  field(3, unknown),
+		"in a resource":    field(3, field(1, unknown)),
+		"in a key":         field(4, field(1, unknown)),
+		"in the new epoch": field(6, unknown),
+	} {
+		_, err := store.DecodeCommand(enveloped(message))
+		require.ErrorIs(t, err, store.ErrUnknownFormat, name)
+	}
+	_, err := store.DecodeCommand([]byte{2, 0, 0, 0, 0})
+	require.ErrorIs(t, err, store.ErrUnknownFormat)
+}
+
+// Intact, but not what any release writes.
+func TestCommandWithoutSense(t *testing.T) {
+	field := func(number protowire.Number, message []byte) []byte {
+		return protowire.AppendBytes(protowire.AppendTag(nil, number, protowire.BytesType), message)
+	}
+	for name, message := range map[string][]byte{
+		"not a message":              []byte{0xff},
+		"operation without a change": field(3, nil),
+		"deletion without a key":     field(3, field(2, nil)),
+		"resource without a key":     field(3, field(1, nil)),
+		"precondition without a key": field(4, nil),
+		"a time that there is not":   field(2, protowire.AppendVarint(protowire.AppendTag(nil, 2, protowire.VarintType), 1<<31-1)),
+		"a label twice in one resource": field(3, field(1, append(append(
+			field(1, append(field(1, []byte("Mesh")), field(3, []byte("m"))...)),
+			field(2, field(1, []byte("a")))...), field(2, field(1, []byte("a")))...))),
+	} {
+		_, err := store.DecodeCommand(enveloped(message))
+		require.ErrorIs(t, err, store.ErrCorrupt, name)
+	}
+}
+
+func enveloped(message []byte) []byte {
+	table := crc32.MakeTable(crc32.Castagnoli)
+	sum := crc32.Update(crc32.Checksum([]byte{1}, table), table, message)
+	return append([]byte{1, byte(sum), byte(sum >> 8), byte(sum >> 16), byte(sum >> 24)}, message...)
+}
+
+func FuzzDecodeCommand(f *testing.F) {
+	data, err := store.EncodeCommand(fullCommand())
+	require.NoError(f, err)
+	f.Add(data)
+	f.Add(data[5:])
+	f.Add([]byte{})
+	f.Fuzz(func(t *testing.T, data []byte) {
+		// Once as it is, once behind a valid envelope, so that the message
+		// itself is reached.
+		for _, entry := range [][]byte{data, enveloped(data)} {
+			txn, err := store.DecodeCommand(entry)
+			if err != nil {
+				require.True(t, errors.Is(err, store.ErrCorrupt) || errors.Is(err, store.ErrUnknownFormat), "%v", err)
+				continue
+			}
+			again, err := store.EncodeCommand(txn)
+			require.NoError(t, err)
+			_, err = store.DecodeCommand(again)
+			require.NoError(t, err)
+			store.New(store.DefaultOptions()).Apply(1, txn)
+		}
+	})
+}

@@ -1,0 +1,215 @@
+package store
+
+import (
+	"bufio"
+	"fmt"
+	"io"
+
+	storev1 "meridian/api/store/v1"
+	"meridian/internal/resource"
+)
+
+// ReadSnapshot reads what WriteSnapshot wrote, and nothing after it: r must end
+// there. Errors: ErrCorrupt, the snapshot is damaged or cut off; ErrUnknownFormat,
+// a newer release wrote it; those of r. Nothing is believed before its checksum
+// has been seen, and the whole is checked against its count and digest.
+func ReadSnapshot(r io.Reader) (*Snapshot, error) {
+	snap, err := readSnapshot(bufio.NewReaderSize(r, 64<<10))
+	if err != nil {
+		return nil, fmt.Errorf("read snapshot: %w", err)
+	}
+	return snap, nil
+}
+
+func readSnapshot(from io.Reader) (*Snapshot, error) {
+	r := &recordReader{r: from}
+	if err := r.magic(); err != nil {
+		return nil, err
+	}
+	p := &snapshotParser{snap: &Snapshot{}}
+	for !p.done {
+		kind, body, err := r.next()
+		if err != nil {
+			return nil, err
+		}
+		if kind < p.last || (kind == p.last && (kind == headerRecord || kind == trailerRecord)) || (p.last == 0 && kind != headerRecord) {
+			return nil, r.corrupt("a record of kind %d after one of kind %d", kind, p.last)
+		}
+		p.last = kind
+		if err := p.record(kind, body); err != nil {
+			return nil, fmt.Errorf("before byte %d: %w", r.offset, err)
+		}
+	}
+	switch n, err := from.Read(make([]byte, 1)); {
+	case n > 0:
+		return nil, r.corrupt("something follows the trailer")
+	case err != nil && err != io.EOF: //nolint:errorlint // io.Reader returns it bare
+		return nil, err
+	}
+	return p.snap, nil
+}
+
+func (r *recordReader) magic() error {
+	magic := make([]byte, len(snapshotMagic))
+	if err := r.fill(magic); err != nil {
+		return err
+	}
+	name, format := len(snapshotMagic)-1, magic[len(magic)-1]
+	if string(magic[:name]) != snapshotMagic[:name] {
+		return r.corrupt("not a snapshot")
+	}
+	if format != snapshotMagic[name] {
+		return fmt.Errorf("%w: %d", ErrUnknownFormat, format)
+	}
+	return nil
+}
+
+// snapshotParser fills in a snapshot as its records come by.
+type snapshotParser struct {
+	snap   *Snapshot
+	last   recordKind
+	digest Digest
+	done   bool
+}
+
+func (p *snapshotParser) record(kind recordKind, body []byte) error {
+	switch kind {
+	case headerRecord:
+		return p.header(body)
+	case resourceRecord:
+		return p.resource(body)
+	case requestRecord:
+		return p.request(body)
+	case batchRecord:
+		return p.batch(body)
+	case trailerRecord:
+		return p.trailer(body)
+	}
+	return fmt.Errorf("%w: record of kind %d", ErrUnknownFormat, kind)
+}
+
+func (p *snapshotParser) header(body []byte) error {
+	var h storev1.SnapshotHeader
+	if err := unmarshal(body, &h); err != nil {
+		return err
+	}
+	at, err := timeFromProto(h.GetTime())
+	if err != nil {
+		return fmt.Errorf("%w: header: %w", ErrCorrupt, err)
+	}
+	metadata, err := labelsFromProto(h.GetMetadata())
+	if err != nil {
+		return fmt.Errorf("%w: header: %w", ErrCorrupt, err)
+	}
+	p.snap.Revision = resource.Revision(h.GetRevision())
+	p.snap.Changed = resource.Revision(h.GetChanged())
+	p.snap.AccessRevision = resource.Revision(h.GetAccessRevision())
+	p.snap.Time = at
+	p.snap.Epoch = epochFromProto(h.GetEpoch())
+	p.snap.Metadata = metadata
+	return nil
+}
+
+func (p *snapshotParser) resource(body []byte) error {
+	var message storev1.Resource
+	if err := unmarshal(body, &message); err != nil {
+		return err
+	}
+	r, err := resourceFromProto(&message)
+	if err != nil {
+		return fmt.Errorf("%w: %w", ErrCorrupt, err)
+	}
+	p.digest = p.digest.Add(Sum(r))
+	p.snap.Resources = append(p.snap.Resources, r)
+	return nil
+}
+
+func (p *snapshotParser) request(body []byte) error {
+	var message storev1.SnapshotRequest
+	if err := unmarshal(body, &message); err != nil {
+		return err
+	}
+	r := &request{id: message.GetRequestId(), revision: resource.Revision(message.GetRevision())}
+	for _, res := range message.GetResults() {
+		key, err := keyFromProto(res.GetKey())
+		if err != nil {
+			return fmt.Errorf("%w: request %s: %w", ErrCorrupt, r.id, err)
+		}
+		outcome := res.GetOutcome()
+		if _, known := storev1.SnapshotOutcome_name[int32(outcome)]; !known || outcome == storev1.SnapshotOutcome_SNAPSHOT_OUTCOME_UNSPECIFIED {
+			return fmt.Errorf("%w: outcome %d", ErrUnknownFormat, outcome)
+		}
+		r.results = append(r.results, OpResult{Key: key, Outcome: Outcome(outcome - 1), Version: res.GetVersion()})
+	}
+	p.snap.requests = append(p.snap.requests, r)
+	return nil
+}
+
+func (p *snapshotParser) batch(body []byte) error {
+	var message storev1.SnapshotBatch
+	if err := unmarshal(body, &message); err != nil {
+		return err
+	}
+	at, err := timeFromProto(message.GetTime())
+	if err != nil {
+		return fmt.Errorf("%w: batch %d: %w", ErrCorrupt, message.GetRevision(), err)
+	}
+	before, err := timeFromProto(message.GetPreviousTime())
+	if err != nil {
+		return fmt.Errorf("%w: batch %d: %w", ErrCorrupt, message.GetRevision(), err)
+	}
+	u := undo{
+		revision: resource.Revision(message.GetRevision()), time: at,
+		before: View{
+			changed: resource.Revision(message.GetPrevious()),
+			access:  resource.Revision(message.GetPreviousAccessRevision()),
+			time:    before,
+			epoch:   epochFromProto(message.GetPreviousEpoch()),
+		},
+		epoch: message.GetPreviousEpoch() != nil,
+	}
+	for _, c := range message.GetChanges() {
+		change, err := undoFromProto(c)
+		if err != nil {
+			return fmt.Errorf("%w: batch %d: %w", ErrCorrupt, u.revision, err)
+		}
+		u.changes = append(u.changes, change)
+	}
+	p.snap.past = append(p.snap.past, u)
+	return nil
+}
+
+func undoFromProto(in *storev1.SnapshotUndo) (undoChange, error) {
+	switch before := in.GetBefore().(type) {
+	case *storev1.SnapshotUndo_Resource:
+		r, err := resourceFromProto(before.Resource)
+		if err != nil {
+			return undoChange{}, err
+		}
+		return undoChange{key: r.Key(), before: r}, nil
+	case *storev1.SnapshotUndo_Created:
+		key, err := keyFromProto(before.Created)
+		return undoChange{key: key}, err
+	}
+	return undoChange{}, fmt.Errorf("neither a resource nor a key")
+}
+
+func (p *snapshotParser) trailer(body []byte) error {
+	var t storev1.SnapshotTrailer
+	if err := unmarshal(body, &t); err != nil {
+		return err
+	}
+	digest, err := DigestFromBytes(t.GetDigest())
+	if err != nil {
+		return fmt.Errorf("%w: %w", ErrCorrupt, err)
+	}
+	counts := [3]uint64{uint64(len(p.snap.Resources)), uint64(len(p.snap.requests)), uint64(len(p.snap.past))}
+	if counts != [3]uint64{t.GetResources(), t.GetRequests(), t.GetBatches()} {
+		return fmt.Errorf("%w: the trailer counts other records than there are", ErrCorrupt)
+	}
+	if digest != p.digest {
+		return fmt.Errorf("%w: digest %s, expected %s", ErrCorrupt, p.digest, digest)
+	}
+	p.done = true
+	return nil
+}

@@ -1,0 +1,131 @@
+package store
+
+import (
+	"bufio"
+	"fmt"
+	"io"
+	"slices"
+
+	storev1 "meridian/api/store/v1"
+	"meridian/internal/resource"
+)
+
+// WriteSnapshot writes the newest state; see View.WriteSnapshot.
+func (s *Store) WriteSnapshot(w io.Writer) error { return s.View().WriteSnapshot(w) }
+
+// WriteSnapshot writes the state, record by record, in time proportional to its
+// size and memory that does not depend on it. Nobody waits for it: the view is
+// taken in constant time and the store goes on.
+//
+// A view returned by Store.View brings the request ids and the newest part of
+// the history along (History.SnapshotBytes); a past one has neither. Equal
+// histories give equal bytes.
+func (v *View) WriteSnapshot(w io.Writer) error { return v.WriteSnapshotWith(w, nil) }
+
+// WriteSnapshotWith is WriteSnapshot with something to say about the snapshot.
+func (v *View) WriteSnapshotWith(w io.Writer, metadata map[string]string) error {
+	buffered := bufio.NewWriterSize(w, 64<<10)
+	if err := v.writeRecords(buffered, metadata); err != nil {
+		return fmt.Errorf("write snapshot: %w", err)
+	}
+	if err := buffered.Flush(); err != nil {
+		return fmt.Errorf("write snapshot: %w", err)
+	}
+	return nil
+}
+
+func (v *View) writeRecords(to io.Writer, metadata map[string]string) error {
+	if _, err := io.WriteString(to, snapshotMagic); err != nil {
+		return err
+	}
+	w := &recordWriter{w: to}
+	err := w.write(headerRecord, &storev1.SnapshotHeader{
+		Revision:       uint64(v.revision),
+		Changed:        uint64(v.changed),
+		AccessRevision: uint64(v.access),
+		Time:           timeToProto(v.time),
+		Epoch:          epochToProto(v.epoch),
+		Metadata:       labelsToProto(metadata),
+	})
+	if err != nil {
+		return err
+	}
+	v.scan(resource.Key{}, func(it *item) bool {
+		err = w.write(resourceRecord, resourceToProto(it.res))
+		return err == nil
+	})
+	if err != nil {
+		return err
+	}
+	for _, r := range v.requests {
+		if err := w.write(requestRecord, requestToProto(r)); err != nil {
+			return err
+		}
+	}
+	batches, err := v.writeHistory(w)
+	if err != nil {
+		return err
+	}
+	digest := v.DigestOf(nil)
+	return w.write(trailerRecord, &storev1.SnapshotTrailer{
+		Resources: uint64(v.Len()),         //nolint:gosec // a count
+		Requests:  uint64(len(v.requests)), //nolint:gosec // a count
+		Batches:   batches,
+		Digest:    digest.Bytes(),
+	})
+}
+
+// writeHistory writes the newest batches that fit and returns how many.
+func (v *View) writeHistory(w *recordWriter) (uint64, error) {
+	written, room := uint64(0), v.tail
+	for i, r := range slices.Backward(v.history) {
+		if room -= r.size; room < 0 {
+			break
+		}
+		if err := w.write(batchRecord, undoToProto(v.history, i, v.base)); err != nil {
+			return written, err
+		}
+		written++
+	}
+	return written, nil
+}
+
+func requestToProto(r *request) *storev1.SnapshotRequest {
+	out := &storev1.SnapshotRequest{RequestId: r.id, Revision: uint64(r.revision)}
+	for _, res := range r.results {
+		out.Results = append(out.Results, &storev1.SnapshotResult{
+			Key: keyToProto(res.Key), Outcome: outcomeToProto(res.Outcome), Version: res.Version,
+		})
+	}
+	return out
+}
+
+// outcomeToProto and outcomeFromProto differ by the unspecified value alone.
+func outcomeToProto(o Outcome) storev1.SnapshotOutcome { return storev1.SnapshotOutcome(o + 1) } //nolint:gosec // five values
+
+func undoToProto(past []*record, i int, base *View) *storev1.SnapshotBatch {
+	r, before := past[i], base
+	if i > 0 {
+		before = past[i-1].view
+	}
+	out := &storev1.SnapshotBatch{
+		Revision:               uint64(r.batch.Revision),
+		Time:                   timeToProto(r.batch.Time),
+		Previous:               uint64(before.changed),
+		PreviousTime:           timeToProto(before.time),
+		PreviousAccessRevision: uint64(before.access),
+	}
+	if r.batch.Epoch != nil {
+		out.PreviousEpoch = epochToProto(before.epoch)
+	}
+	for _, c := range r.batch.Changes {
+		change := &storev1.SnapshotUndo{}
+		if c.Before != nil {
+			change.Before = &storev1.SnapshotUndo_Resource{Resource: resourceToProto(c.Before)}
+		} else {
+			change.Before = &storev1.SnapshotUndo_Created{Created: keyToProto(c.Key())}
+		}
+		out.Changes = append(out.Changes, change)
+	}
+	return out
+}
