@@ -1,0 +1,162 @@
+package auth
+
+import (
+	"context"
+	"errors"
+	"net"
+	"slices"
+	"strings"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/metadata"
+	"google.golang.org/grpc/peer"
+
+	"meridian/internal/rpcerr"
+)
+
+// Reasons of the refusals, for programs.
+const (
+	ReasonNoCredentials = "CREDENTIALS_MISSING"
+	ReasonBadToken      = "TOKEN_REFUSED"
+	ReasonNotOperator   = "NOT_AN_OPERATOR"
+	ReasonZoneOnly      = "ZONES_ONLY"
+	ReasonNotForZones   = "NOT_FOR_ZONES"
+)
+
+// exempt services tell a stranger nothing worth protecting: whether the server
+// is up, and the public schema.
+var exempt = []string{"/grpc.health.v1.Health/", "/grpc.reflection.v1.ServerReflection/", "/grpc.reflection.v1alpha.ServerReflection/"}
+
+// Authenticator finds out who makes each gRPC request (SEMANTICS §6.6): the
+// holder of its bearer token, else the admin when it comes from loopback and
+// that is enabled, else nobody. Credentials that do not verify refuse the
+// request wherever it comes from. Its methods are safe for concurrent use.
+type Authenticator struct {
+	// Verifier returns the keys of the moment; required.
+	Verifier func() *Verifier
+	// LocalhostIsAdmin makes loopback callers without credentials the admin.
+	LocalhostIsAdmin bool
+	// Admit decides whether a principal may call a method at all; nil admits
+	// everyone. See OperatorsAndZones.
+	Admit func(p Principal, method string) error
+}
+
+// Authenticate returns who makes a request, from its metadata and its peer. The
+// error is an *rpcerr.Error of code Unauthenticated that wraps the ErrToken
+// that refused the token.
+func (a *Authenticator) Authenticate(ctx context.Context) (Principal, error) {
+	md, _ := metadata.FromIncomingContext(ctx)
+	switch credentials := md.Get("authorization"); len(credentials) {
+	case 0:
+		if a.LocalhostIsAdmin && fromLoopback(ctx) {
+			return LoopbackAdmin(), nil
+		}
+		return Anonymous(), nil
+	case 1:
+		return a.bearer(credentials[0])
+	default:
+		return Principal{}, refuse(errors.New("more than one set of credentials"))
+	}
+}
+
+func (a *Authenticator) bearer(credentials string) (Principal, error) {
+	scheme, token, found := strings.Cut(credentials, " ")
+	if !found || !strings.EqualFold(scheme, "bearer") {
+		return Principal{}, refuse(errors.New("only bearer tokens are understood"))
+	}
+	verified, err := a.Verifier().Verify(strings.TrimSpace(token))
+	if err != nil {
+		return Principal{}, refuse(err)
+	}
+	return principalOf(verified), nil
+}
+
+func refuse(err error) error {
+	return rpcerr.New(rpcerr.Unauthenticated, ReasonBadToken, "not authenticated: %w", err)
+}
+
+// fromLoopback reports whether the peer's address is this host's loopback.
+func fromLoopback(ctx context.Context) bool {
+	p, ok := peer.FromContext(ctx)
+	if !ok {
+		return false
+	}
+	addr, ok := p.Addr.(*net.TCPAddr)
+	return ok && addr.IP.IsLoopback()
+}
+
+// enter authenticates and admits a request.
+func (a *Authenticator) enter(ctx context.Context, method string) (context.Context, error) {
+	for _, service := range exempt {
+		if strings.HasPrefix(method, service) {
+			return ctx, nil
+		}
+	}
+	p, err := a.Authenticate(ctx)
+	if err == nil && a.Admit != nil {
+		err = a.Admit(p, method)
+	}
+	if err != nil {
+		return nil, err
+	}
+	return WithPrincipal(ctx, p), nil
+}
+
+// Unary is the server interceptor for unary methods. Refusals leave it as
+// statuses, so it may stand before or after rpcerr.UnaryServer.
+func (a *Authenticator) Unary(ctx context.Context, req any, info *grpc.UnaryServerInfo, handler grpc.UnaryHandler) (any, error) {
+	ctx, err := a.enter(ctx, info.FullMethod)
+	if err != nil {
+		return nil, rpcerr.ToStatus(err).Err()
+	}
+	return handler(ctx, req)
+}
+
+// Stream is the server interceptor for streaming methods. The principal is
+// that of the moment the stream opened: whoever serves long streams ends them
+// when the principal's token expires.
+func (a *Authenticator) Stream(srv any, stream grpc.ServerStream, info *grpc.StreamServerInfo, handler grpc.StreamHandler) error {
+	ctx, err := a.enter(stream.Context(), info.FullMethod)
+	if err != nil {
+		return rpcerr.ToStatus(err).Err()
+	}
+	return handler(srv, &serverStream{ServerStream: stream, ctx: ctx})
+}
+
+// serverStream is a stream whose context knows the principal.
+type serverStream struct {
+	grpc.ServerStream
+	ctx context.Context
+}
+
+// Context returns the stream's context with the principal.
+func (s *serverStream) Context() context.Context { return s.ctx }
+
+// OperatorsAndZones returns the admission rule of servers without access
+// control: members of AdminGroup, who are the loopback callers and the holders
+// of the admin token, call everything but what belongs to zones; zones, by their
+// token, call only that. zoneServices are full service names such as
+// "meridian.sync.v1.SyncService".
+func OperatorsAndZones(zoneServices ...string) func(Principal, string) error {
+	return func(p Principal, method string) error {
+		service, _, _ := strings.Cut(strings.TrimPrefix(method, "/"), "/")
+		forZones := slices.Contains(zoneServices, service)
+		_, isZone := p.Zone()
+		switch {
+		case forZones && isZone:
+			return nil
+		case forZones && p.Source == FromToken:
+			return rpcerr.New(rpcerr.Denied, ReasonZoneOnly, "Access Denied: %s is for zones, which present a zone token", service)
+		case forZones:
+			return rpcerr.New(rpcerr.Unauthenticated, ReasonNoCredentials, "not authenticated: %s is for zones, which present a zone token", service)
+		case isZone:
+			return rpcerr.New(rpcerr.Denied, ReasonNotForZones, "Access Denied: a zone token does not open %s", service)
+		case p.In(AdminGroup):
+			return nil
+		case p.Source == FromToken:
+			return rpcerr.New(rpcerr.Denied, ReasonNotOperator, "Access Denied (user %q cannot access the server): it is not in group %s", p, AdminGroup)
+		}
+		return rpcerr.New(rpcerr.Unauthenticated, ReasonNoCredentials,
+			"not authenticated: this server answers callers on its own host and holders of its admin token (admin.yaml in its data directory has it)")
+	}
+}

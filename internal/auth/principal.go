@@ -1,0 +1,108 @@
+package auth
+
+import (
+	"context"
+	"slices"
+	"strings"
+	"time"
+)
+
+// Names that SEMANTICS §6.5 and §6.6 give to users and groups.
+const (
+	AdminUser            = "admin"
+	AnonymousUser        = "mesh-system:anonymous"
+	AdminGroup           = "mesh-system:admin"
+	AuthenticatedGroup   = "mesh-system:authenticated"
+	UnauthenticatedGroup = "mesh-system:unauthenticated"
+)
+
+// Source says how a principal came to be believed.
+type Source string
+
+// The sources of principals.
+const (
+	FromToken    Source = "token"
+	FromLoopback Source = "loopback"
+	FromNothing  Source = "anonymous"
+)
+
+// Principal is who makes a request. It is immutable.
+type Principal struct {
+	// Name of the user; "zone/NAME" for a zone.
+	Name string
+	// Groups of the user, AuthenticatedGroup last (SEMANTICS §6.7). A zone has
+	// none: it is not a user.
+	Groups []string
+	Source Source
+	// Token is what the token said; nil for other sources.
+	Token *Token
+}
+
+// LoopbackAdmin is who calls from the server's own host without credentials
+// (SEMANTICS §6.6).
+func LoopbackAdmin() Principal {
+	return Principal{Name: AdminUser, Groups: []string{AdminGroup, AuthenticatedGroup}, Source: FromLoopback}
+}
+
+// Anonymous is who calls from elsewhere without credentials.
+func Anonymous() Principal {
+	return Principal{Name: AnonymousUser, Groups: []string{UnauthenticatedGroup}, Source: FromNothing}
+}
+
+// principalOf returns who holds a verified token.
+func principalOf(t Token) Principal {
+	p := Principal{Source: FromToken, Token: &t}
+	switch t.Key.Use {
+	case ZoneToken:
+		p.Name = "zone/" + t.Zone
+	case UserToken:
+		p.Name = t.Name
+		// A token cannot claim to be anonymous, nor list the group twice.
+		for _, group := range t.Groups {
+			if group != AuthenticatedGroup && group != UnauthenticatedGroup {
+				p.Groups = append(p.Groups, group)
+			}
+		}
+		p.Groups = append(p.Groups, AuthenticatedGroup)
+	}
+	return p
+}
+
+// Zone returns the name of the zone that the principal is, or false for users.
+func (p Principal) Zone() (string, bool) {
+	if p.Token == nil || p.Token.Key.Use != ZoneToken {
+		return "", false
+	}
+	return p.Token.Zone, true
+}
+
+// In reports whether the principal belongs to a group.
+func (p Principal) In(group string) bool { return slices.Contains(p.Groups, group) }
+
+// Expires returns when the principal's token runs out; the zero time when it
+// has none.
+func (p Principal) Expires() time.Time {
+	if p.Token == nil {
+		return time.Time{}
+	}
+	return p.Token.Expires
+}
+
+// String prints the principal as a denial names it: the name, a slash, and the
+// groups joined by commas (SEMANTICS §6.7).
+func (p Principal) String() string { return p.Name + "/" + strings.Join(p.Groups, ",") }
+
+type principalKey struct{}
+
+// WithPrincipal returns a context that carries who makes the request.
+func WithPrincipal(ctx context.Context, p Principal) context.Context {
+	return context.WithValue(ctx, principalKey{}, p)
+}
+
+// PrincipalFrom returns who makes the request; Anonymous when nobody asked.
+func PrincipalFrom(ctx context.Context) Principal {
+	if p, ok := ctx.Value(principalKey{}).(Principal); ok {
+		return p
+	}
+	return Anonymous()
+}
