@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"maps"
+	"net/netip"
 	"slices"
 	"strconv"
 	"strings"
@@ -299,9 +300,9 @@ func bareText(s string) bool {
 		c := s[i]
 		letter := (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z')
 		switch {
-		case letter:
-		case i > 0 && strings.IndexByte("0123456789-_./:", c) >= 0:
-		case i == 0 && c >= '0' && c <= '9' && durationText(s):
+		case letter, c == '/':
+		case i > 0 && strings.IndexByte("0123456789-_.:", c) >= 0:
+		case i == 0 && c >= '0' && c <= '9' && bareDigits(s):
 		default:
 			return false
 		}
@@ -313,9 +314,12 @@ func bareText(s string) bool {
 	return true
 }
 
-// durationText reports whether s is digits and units, like 1h30m, which no
-// parser takes for a number. (0e1 would be one; e is no unit.)
-func durationText(s string) bool {
+// bareDigits reports whether s, which begins with a digit, is nevertheless not
+// taken for a number by any parser: a duration like 1h30m or an IPv4 address.
+func bareDigits(s string) bool {
+	if ip, err := netip.ParseAddr(s); err == nil && ip.Is4() {
+		return true
+	}
 	_, err := time.ParseDuration(s)
 	return err == nil && s != "0"
 }

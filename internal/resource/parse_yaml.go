@@ -78,6 +78,7 @@ type yamlConverter struct {
 	repeats bool
 	aliased int // values made from aliases so far
 	inAlias int // depth of aliases around the current value
+	alias   int // line of the outermost of them
 }
 
 func (c *yamlConverter) convert(y *yaml.Node, depth int) (*node, error) {
@@ -86,11 +87,14 @@ func (c *yamlConverter) convert(y *yaml.Node, depth int) (*node, error) {
 	}
 	if c.inAlias > 0 {
 		if c.aliased++; c.aliased > maxAliased {
-			return nil, &syntaxError{y.Line, fmt.Sprintf("the aliases expand to more than %d values", maxAliased)}
+			return nil, &syntaxError{c.alias, fmt.Sprintf("the aliases expand to more than %d values", maxAliased)}
 		}
 	}
 	switch y.Kind {
 	case yaml.AliasNode:
+		if c.inAlias == 0 {
+			c.alias = y.Line
+		}
 		c.inAlias++
 		defer func() { c.inAlias-- }()
 		return c.convert(y.Alias, depth+1)
