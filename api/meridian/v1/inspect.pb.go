@@ -34,6 +34,7 @@ type InspectRequest struct {
 	//	*InspectRequest_Policy
 	//	*InspectRequest_Route
 	//	*InspectRequest_Dataplanes
+	//	*InspectRequest_Why
 	Question      isInspectRequest_Question `protobuf_oneof:"question"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -135,6 +136,15 @@ func (x *InspectRequest) GetDataplanes() *DataplanesQuestion {
 	return nil
 }
 
+func (x *InspectRequest) GetWhy() *WhyQuestion {
+	if x != nil {
+		if x, ok := x.Question.(*InspectRequest_Why); ok {
+			return x.Why
+		}
+	}
+	return nil
+}
+
 type isInspectRequest_Question interface {
 	isInspectRequest_Question()
 }
@@ -159,6 +169,10 @@ type InspectRequest_Dataplanes struct {
 	Dataplanes *DataplanesQuestion `protobuf:"bytes,7,opt,name=dataplanes,proto3,oneof"`
 }
 
+type InspectRequest_Why struct {
+	Why *WhyQuestion `protobuf:"bytes,8,opt,name=why,proto3,oneof"`
+}
+
 func (*InspectRequest_Dataplane) isInspectRequest_Question() {}
 
 func (*InspectRequest_Connection) isInspectRequest_Question() {}
@@ -168,6 +182,8 @@ func (*InspectRequest_Policy) isInspectRequest_Question() {}
 func (*InspectRequest_Route) isInspectRequest_Question() {}
 
 func (*InspectRequest_Dataplanes) isInspectRequest_Question() {}
+
+func (*InspectRequest_Why) isInspectRequest_Question() {}
 
 // What applies on a dataplane?
 type DataplaneQuestion struct {
@@ -392,6 +408,88 @@ func (x *RouteQuestion) GetName() string {
 	return ""
 }
 
+// Who decided what a kind of policy does on a dataplane, and by which rule did
+// the others lose?
+type WhyQuestion struct {
+	state     protoimpl.MessageState `protogen:"open.v1"`
+	Dataplane string                 `protobuf:"bytes,1,opt,name=dataplane,proto3" json:"dataplane,omitempty"`
+	Kind      string                 `protobuf:"bytes,2,opt,name=kind,proto3" json:"kind,omitempty"`
+	// Only this field and what is inside it: a JSON pointer or a dotted path.
+	// Empty means every field.
+	Field string `protobuf:"bytes,3,opt,name=field,proto3" json:"field,omitempty"`
+	// Only the outbounds to this service.
+	To string `protobuf:"bytes,4,opt,name=to,proto3" json:"to,omitempty"`
+	// Only inbounds, as they are for this caller.
+	FromTags      map[string]string `protobuf:"bytes,5,rep,name=from_tags,json=fromTags,proto3" json:"from_tags,omitempty" protobuf_key:"bytes,1,opt,name=key" protobuf_val:"bytes,2,opt,name=value"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *WhyQuestion) Reset() {
+	*x = WhyQuestion{}
+	mi := &file_meridian_v1_inspect_proto_msgTypes[5]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *WhyQuestion) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*WhyQuestion) ProtoMessage() {}
+
+func (x *WhyQuestion) ProtoReflect() protoreflect.Message {
+	mi := &file_meridian_v1_inspect_proto_msgTypes[5]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use WhyQuestion.ProtoReflect.Descriptor instead.
+func (*WhyQuestion) Descriptor() ([]byte, []int) {
+	return file_meridian_v1_inspect_proto_rawDescGZIP(), []int{5}
+}
+
+func (x *WhyQuestion) GetDataplane() string {
+	if x != nil {
+		return x.Dataplane
+	}
+	return ""
+}
+
+func (x *WhyQuestion) GetKind() string {
+	if x != nil {
+		return x.Kind
+	}
+	return ""
+}
+
+func (x *WhyQuestion) GetField() string {
+	if x != nil {
+		return x.Field
+	}
+	return ""
+}
+
+func (x *WhyQuestion) GetTo() string {
+	if x != nil {
+		return x.To
+	}
+	return ""
+}
+
+func (x *WhyQuestion) GetFromTags() map[string]string {
+	if x != nil {
+		return x.FromTags
+	}
+	return nil
+}
+
 // Which dataplanes does the zone have?
 type DataplanesQuestion struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
@@ -401,7 +499,7 @@ type DataplanesQuestion struct {
 
 func (x *DataplanesQuestion) Reset() {
 	*x = DataplanesQuestion{}
-	mi := &file_meridian_v1_inspect_proto_msgTypes[5]
+	mi := &file_meridian_v1_inspect_proto_msgTypes[6]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -413,7 +511,7 @@ func (x *DataplanesQuestion) String() string {
 func (*DataplanesQuestion) ProtoMessage() {}
 
 func (x *DataplanesQuestion) ProtoReflect() protoreflect.Message {
-	mi := &file_meridian_v1_inspect_proto_msgTypes[5]
+	mi := &file_meridian_v1_inspect_proto_msgTypes[6]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -426,7 +524,7 @@ func (x *DataplanesQuestion) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DataplanesQuestion.ProtoReflect.Descriptor instead.
 func (*DataplanesQuestion) Descriptor() ([]byte, []int) {
-	return file_meridian_v1_inspect_proto_rawDescGZIP(), []int{5}
+	return file_meridian_v1_inspect_proto_rawDescGZIP(), []int{6}
 }
 
 type InspectResponse struct {
@@ -441,7 +539,7 @@ type InspectResponse struct {
 
 func (x *InspectResponse) Reset() {
 	*x = InspectResponse{}
-	mi := &file_meridian_v1_inspect_proto_msgTypes[6]
+	mi := &file_meridian_v1_inspect_proto_msgTypes[7]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -453,7 +551,7 @@ func (x *InspectResponse) String() string {
 func (*InspectResponse) ProtoMessage() {}
 
 func (x *InspectResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_meridian_v1_inspect_proto_msgTypes[6]
+	mi := &file_meridian_v1_inspect_proto_msgTypes[7]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -466,7 +564,7 @@ func (x *InspectResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use InspectResponse.ProtoReflect.Descriptor instead.
 func (*InspectResponse) Descriptor() ([]byte, []int) {
-	return file_meridian_v1_inspect_proto_rawDescGZIP(), []int{6}
+	return file_meridian_v1_inspect_proto_rawDescGZIP(), []int{7}
 }
 
 func (x *InspectResponse) GetJson() []byte {
@@ -487,7 +585,7 @@ var File_meridian_v1_inspect_proto protoreflect.FileDescriptor
 
 const file_meridian_v1_inspect_proto_rawDesc = "" +
 	"\n" +
-	"\x19meridian/v1/inspect.proto\x12\vmeridian.v1\"\xf5\x02\n" +
+	"\x19meridian/v1/inspect.proto\x12\vmeridian.v1\"\xa3\x03\n" +
 	"\x0eInspectRequest\x12\x12\n" +
 	"\x04zone\x18\x01 \x01(\tR\x04zone\x12\x12\n" +
 	"\x04mesh\x18\x02 \x01(\tR\x04mesh\x12>\n" +
@@ -499,7 +597,8 @@ const file_meridian_v1_inspect_proto_rawDesc = "" +
 	"\x05route\x18\x06 \x01(\v2\x1a.meridian.v1.RouteQuestionH\x00R\x05route\x12A\n" +
 	"\n" +
 	"dataplanes\x18\a \x01(\v2\x1f.meridian.v1.DataplanesQuestionH\x00R\n" +
-	"dataplanesB\n" +
+	"dataplanes\x12,\n" +
+	"\x03why\x18\b \x01(\v2\x18.meridian.v1.WhyQuestionH\x00R\x03whyB\n" +
 	"\n" +
 	"\bquestion\"'\n" +
 	"\x11DataplaneQuestion\x12\x12\n" +
@@ -517,7 +616,16 @@ const file_meridian_v1_inspect_proto_rawDesc = "" +
 	"\x04name\x18\x02 \x01(\tR\x04name\x12\x12\n" +
 	"\x04rule\x18\x03 \x01(\tR\x04rule\"#\n" +
 	"\rRouteQuestion\x12\x12\n" +
-	"\x04name\x18\x01 \x01(\tR\x04name\"\x14\n" +
+	"\x04name\x18\x01 \x01(\tR\x04name\"\xe7\x01\n" +
+	"\vWhyQuestion\x12\x1c\n" +
+	"\tdataplane\x18\x01 \x01(\tR\tdataplane\x12\x12\n" +
+	"\x04kind\x18\x02 \x01(\tR\x04kind\x12\x14\n" +
+	"\x05field\x18\x03 \x01(\tR\x05field\x12\x0e\n" +
+	"\x02to\x18\x04 \x01(\tR\x02to\x12C\n" +
+	"\tfrom_tags\x18\x05 \x03(\v2&.meridian.v1.WhyQuestion.FromTagsEntryR\bfromTags\x1a;\n" +
+	"\rFromTagsEntry\x12\x10\n" +
+	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
+	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\"\x14\n" +
 	"\x12DataplanesQuestion\":\n" +
 	"\x0fInspectResponse\x12\x12\n" +
 	"\x04json\x18\x01 \x01(\fR\x04json\x12\x13\n" +
@@ -537,31 +645,35 @@ func file_meridian_v1_inspect_proto_rawDescGZIP() []byte {
 	return file_meridian_v1_inspect_proto_rawDescData
 }
 
-var file_meridian_v1_inspect_proto_msgTypes = make([]protoimpl.MessageInfo, 8)
+var file_meridian_v1_inspect_proto_msgTypes = make([]protoimpl.MessageInfo, 10)
 var file_meridian_v1_inspect_proto_goTypes = []any{
 	(*InspectRequest)(nil),     // 0: meridian.v1.InspectRequest
 	(*DataplaneQuestion)(nil),  // 1: meridian.v1.DataplaneQuestion
 	(*ConnectionQuestion)(nil), // 2: meridian.v1.ConnectionQuestion
 	(*PolicyQuestion)(nil),     // 3: meridian.v1.PolicyQuestion
 	(*RouteQuestion)(nil),      // 4: meridian.v1.RouteQuestion
-	(*DataplanesQuestion)(nil), // 5: meridian.v1.DataplanesQuestion
-	(*InspectResponse)(nil),    // 6: meridian.v1.InspectResponse
-	nil,                        // 7: meridian.v1.ConnectionQuestion.FromTagsEntry
+	(*WhyQuestion)(nil),        // 5: meridian.v1.WhyQuestion
+	(*DataplanesQuestion)(nil), // 6: meridian.v1.DataplanesQuestion
+	(*InspectResponse)(nil),    // 7: meridian.v1.InspectResponse
+	nil,                        // 8: meridian.v1.ConnectionQuestion.FromTagsEntry
+	nil,                        // 9: meridian.v1.WhyQuestion.FromTagsEntry
 }
 var file_meridian_v1_inspect_proto_depIdxs = []int32{
 	1, // 0: meridian.v1.InspectRequest.dataplane:type_name -> meridian.v1.DataplaneQuestion
 	2, // 1: meridian.v1.InspectRequest.connection:type_name -> meridian.v1.ConnectionQuestion
 	3, // 2: meridian.v1.InspectRequest.policy:type_name -> meridian.v1.PolicyQuestion
 	4, // 3: meridian.v1.InspectRequest.route:type_name -> meridian.v1.RouteQuestion
-	5, // 4: meridian.v1.InspectRequest.dataplanes:type_name -> meridian.v1.DataplanesQuestion
-	7, // 5: meridian.v1.ConnectionQuestion.from_tags:type_name -> meridian.v1.ConnectionQuestion.FromTagsEntry
-	0, // 6: meridian.v1.InspectService.Inspect:input_type -> meridian.v1.InspectRequest
-	6, // 7: meridian.v1.InspectService.Inspect:output_type -> meridian.v1.InspectResponse
-	7, // [7:8] is the sub-list for method output_type
-	6, // [6:7] is the sub-list for method input_type
-	6, // [6:6] is the sub-list for extension type_name
-	6, // [6:6] is the sub-list for extension extendee
-	0, // [0:6] is the sub-list for field type_name
+	6, // 4: meridian.v1.InspectRequest.dataplanes:type_name -> meridian.v1.DataplanesQuestion
+	5, // 5: meridian.v1.InspectRequest.why:type_name -> meridian.v1.WhyQuestion
+	8, // 6: meridian.v1.ConnectionQuestion.from_tags:type_name -> meridian.v1.ConnectionQuestion.FromTagsEntry
+	9, // 7: meridian.v1.WhyQuestion.from_tags:type_name -> meridian.v1.WhyQuestion.FromTagsEntry
+	0, // 8: meridian.v1.InspectService.Inspect:input_type -> meridian.v1.InspectRequest
+	7, // 9: meridian.v1.InspectService.Inspect:output_type -> meridian.v1.InspectResponse
+	9, // [9:10] is the sub-list for method output_type
+	8, // [8:9] is the sub-list for method input_type
+	8, // [8:8] is the sub-list for extension type_name
+	8, // [8:8] is the sub-list for extension extendee
+	0, // [0:8] is the sub-list for field type_name
 }
 
 func init() { file_meridian_v1_inspect_proto_init() }
@@ -575,6 +687,7 @@ func file_meridian_v1_inspect_proto_init() {
 		(*InspectRequest_Policy)(nil),
 		(*InspectRequest_Route)(nil),
 		(*InspectRequest_Dataplanes)(nil),
+		(*InspectRequest_Why)(nil),
 	}
 	type x struct{}
 	out := protoimpl.TypeBuilder{
@@ -582,7 +695,7 @@ func file_meridian_v1_inspect_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_meridian_v1_inspect_proto_rawDesc), len(file_meridian_v1_inspect_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   8,
+			NumMessages:   10,
 			NumExtensions: 0,
 			NumServices:   1,
 		},
