@@ -1,0 +1,203 @@
+package consensus
+
+import (
+	"crypto/tls"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"time"
+
+	"github.com/hashicorp/raft"
+)
+
+// Role is what a data directory is used for. It is written into the directory
+// on first use and cannot be changed after that.
+type Role string
+
+// The roles of a node.
+const (
+	// RoleGlobal is a server of a global control plane.
+	RoleGlobal Role = "global"
+	// RoleZone is the store of what a zone itself owns.
+	RoleZone Role = "zone"
+)
+
+// Config is how a node runs. DefaultConfig fills everything but what has no
+// default: NodeID, Role and, where there is a network, RaftAddr and TLS.
+type Config struct {
+	// DataDir holds everything the node keeps. It is made if missing.
+	DataDir string
+	// NodeID names the server within its cluster, for as long as the data
+	// directory lives.
+	NodeID string
+	// Role must agree with the data directory's.
+	Role Role
+	// ClusterID, unless empty, must agree with the data directory's; in an empty
+	// directory it names the new cluster. Empty: take the directory's, or a
+	// random one when it is empty.
+	ClusterID string
+
+	// Transport says how peers reach this node.
+	Transport TransportConfig
+	// Timing is when leadership is given up and won.
+	Timing Timing
+	// Snapshots says when the log is cut.
+	Snapshots Snapshots
+
+	// ApplyTimeout bounds Propose where its context does not.
+	ApplyTimeout time.Duration
+	// StallLimit is how long one write to the log may take before Events.Stalled
+	// is called.
+	StallLimit time.Duration
+
+	// Logger gets raft's warnings and errors, and its progress at debug level.
+	Logger *slog.Logger
+	// Clock gives the time of a proposal that carries none (SEMANTICS §1.1).
+	Clock func() time.Time
+	// Events are told what happens to the node.
+	Events Events
+}
+
+// TransportConfig is the way to other servers. The zero value is no network: a
+// cluster of this one server.
+type TransportConfig struct {
+	// Addr is the host:port to listen on; port 0 is any free one.
+	Addr string
+	// Advertise is the host:port that peers dial, the bound one when empty.
+	// Required when Addr is an unspecified host such as 0.0.0.0.
+	Advertise string
+	// TLS serves both directions: its certificates are presented, RootCAs checks
+	// servers, ClientCAs clients, ServerName (or the dialled host) is expected
+	// of servers. TLS 1.3 and client certificates are enforced.
+	TLS *tls.Config
+	// VerifyPeer, unless nil, decides about a peer whose certificate is good:
+	// whether its name belongs to this cluster.
+	VerifyPeer func(tls.ConnectionState) error
+}
+
+// Timing is raft's. Heartbeats wait in line with a follower's disk writes, so
+// Heartbeat should stay at 500 ms or more for servers with real disks.
+type Timing struct {
+	// Heartbeat is how long a follower waits for a leader before it stands for
+	// election, and how long an election lasts. A cluster of one does not wait.
+	Heartbeat time.Duration
+	// Lease is how long a leader goes on without hearing from a majority. At
+	// most Heartbeat.
+	Lease time.Duration
+}
+
+// Snapshots says when the log is cut. Entries are never removed that a kept
+// snapshot would need to be completed with, whatever TrailingLogs says.
+type Snapshots struct {
+	// Threshold is the number of entries after which a snapshot is taken.
+	Threshold uint64
+	// Interval is how often, within a factor of two, the threshold is checked.
+	Interval time.Duration
+	// TrailingLogs is the number of entries kept before the end of the log, from
+	// which slow followers catch up.
+	TrailingLogs uint64
+	// Retain is the number of snapshots kept.
+	Retain int
+}
+
+// Events are callbacks. Each may be nil. They must return promptly and must not
+// call the node.
+type Events struct {
+	// LeaderChanged says that this server started (having applied everything
+	// before) or stopped leading.
+	LeaderChanged func(leading bool)
+	// Stalled says that a write to the log has been running for longer than
+	// StallLimit: the disk hangs. Raft itself never gives up leadership over
+	// that, because heartbeats do not touch the disk, so whoever runs a server
+	// of several should end the process. Called once per stalled write, on a
+	// goroutine of its own that the write waits for.
+	Stalled func(file string, since time.Duration)
+}
+
+// DefaultConfig returns the settings of a node that keeps its data in dir.
+func DefaultConfig(dir string) Config {
+	return Config{
+		DataDir:      dir,
+		Timing:       Timing{Heartbeat: 500 * time.Millisecond, Lease: 250 * time.Millisecond},
+		Snapshots:    Snapshots{Threshold: 16 << 10, Interval: 15 * time.Second, TrailingLogs: 64 << 10, Retain: 3},
+		ApplyTimeout: 10 * time.Second,
+		StallLimit:   5 * time.Second,
+		Logger:       slog.New(slog.DiscardHandler),
+		Clock:        time.Now,
+	}
+}
+
+// Validate reports everything that is missing or impossible.
+func (c Config) Validate() error {
+	var errs []error
+	check := func(ok bool, format string, args ...any) {
+		if !ok {
+			errs = append(errs, fmt.Errorf(format, args...))
+		}
+	}
+	check(c.DataDir != "", "a data directory is required")
+	check(c.NodeID != "", "a node id is required")
+	check(c.Role == RoleGlobal || c.Role == RoleZone, "role %q is neither %q nor %q", c.Role, RoleGlobal, RoleZone)
+	check(c.ApplyTimeout > 0, "apply timeout %s must be positive", c.ApplyTimeout)
+	check(c.StallLimit > 0, "stall limit %s must be positive", c.StallLimit)
+	check(c.Snapshots.Retain > 0, "at least one snapshot must be retained")
+	check(c.Snapshots.Threshold > 0, "snapshot threshold must be positive")
+	check(c.Logger != nil, "a logger is required")
+	check(c.Clock != nil, "a clock is required")
+	if c.NodeID != "" {
+		if err := raft.ValidateConfig(c.raftConfig(nil)); err != nil {
+			errs = append(errs, err)
+		}
+	}
+	errs = append(errs, c.Transport.validate())
+	if err := errors.Join(errs...); err != nil {
+		return fmt.Errorf("consensus: configuration: %w", err)
+	}
+	return nil
+}
+
+func (c TransportConfig) validate() error {
+	if c.Addr == "" {
+		return nil
+	}
+	if c.TLS == nil {
+		return errors.New("a raft address needs TLS: servers do not talk in the clear")
+	}
+	host, _, err := net.SplitHostPort(c.Addr)
+	if err != nil {
+		return fmt.Errorf("raft address: %w", err)
+	}
+	if ip := net.ParseIP(host); c.Advertise == "" && (host == "" || ip != nil && ip.IsUnspecified()) {
+		return fmt.Errorf("raft address %s cannot be dialled by peers: an address to advertise is required", c.Addr)
+	}
+	if c.Advertise != "" {
+		if _, _, err := net.SplitHostPort(c.Advertise); err != nil {
+			return fmt.Errorf("advertised raft address: %w", err)
+		}
+	}
+	return nil
+}
+
+// raftConfig is raft's configuration. BatchApplyCh stays off: it buffers
+// proposals that a shutdown would leave without an answer, and gains nothing,
+// since the leader takes all waiting proposals into one write anyway.
+func (c Config) raftConfig(notify chan<- bool) *raft.Config {
+	rc := raft.DefaultConfig()
+	rc.LocalID = raft.ServerID(c.NodeID)
+	rc.HeartbeatTimeout = c.Timing.Heartbeat
+	rc.ElectionTimeout = c.Timing.Heartbeat
+	rc.LeaderLeaseTimeout = c.Timing.Lease
+	rc.SnapshotThreshold = c.Snapshots.Threshold
+	rc.SnapshotInterval = c.Snapshots.Interval
+	rc.TrailingLogs = c.Snapshots.TrailingLogs
+	rc.MaxAppendEntries = maxAppendEntries
+	rc.NotifyCh = notify
+	rc.NoLegacyTelemetry = true
+	rc.Logger = newRaftLogger(c.Logger)
+	return rc
+}
+
+// maxAppendEntries bounds how many entries one write to the log and one message
+// to a follower hold.
+const maxAppendEntries = 64

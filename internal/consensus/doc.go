@@ -1,0 +1,29 @@
+// Package consensus makes a store durable and, with several servers, replicated:
+// one raft node, its log, its snapshots and the adapter that applies committed
+// entries to a store.Store. It is the only package that imports raft.
+//
+// Guarantees. A write that Propose acknowledged is on the disks of a majority
+// and survives any crash (SEMANTICS §7.1); a batch is applied whole or not at
+// all; the revision of a write is its raft index (SEMANTICS §7.2). Read is a
+// linearizable read point: a view taken after it returns holds every write that
+// was acknowledged before it was called. Every log entry and every vote carries
+// a checksum that is checked on each read, so a damaged file stops the server
+// instead of changing what it believes.
+//
+// It refuses to look inside a command (package store encodes and applies them),
+// to decide who may write (package rbac), to run in a data directory that
+// another process uses or that belongs to another cluster, node or role, and to
+// listen without TLS.
+//
+// Mechanism. hashicorp/raft over raft-boltdb, opened without a synced free list.
+// Several properties of that stack are not optional and stand where they are
+// enforced: heartbeats are never handled outside the main loop (transport.go),
+// committed entries are never restored before the loop runs, a new leader waits
+// for a barrier before it serves reads (leadership.go), log entries are kept
+// back to the oldest snapshot that could be fallen back to (logstore.go).
+//
+// A cluster starts as one server, which needs no network: with an empty
+// RaftAddr the transport is in memory, as in a zone. With an address the TLS
+// listener is bound from the start, so that other servers can be added later
+// without a restart of the first.
+package consensus

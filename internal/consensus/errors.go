@@ -1,0 +1,85 @@
+package consensus
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"syscall"
+
+	"github.com/hashicorp/raft"
+)
+
+// ErrNotLeader means that another server leads; nothing was written. Send the
+// request to the server that Leader names.
+var ErrNotLeader = errors.New("consensus: this server is not the leader")
+
+// ErrUnknownOutcome means that the write may or may not take effect, now or
+// later. Retry it with the same request id: it is applied at most once.
+var ErrUnknownOutcome = errors.New("consensus: outcome of the write is unknown")
+
+// ErrUnavailable means that there is no leader, or that it cannot take requests
+// now; nothing was written. Try again later.
+var ErrUnavailable = errors.New("consensus: no leader is able to serve now")
+
+// ErrClosed means that the node was closed before the request began; nothing
+// was written.
+var ErrClosed = errors.New("consensus: node is closed")
+
+// ErrDataDirInUse means that another process holds the data directory. Stop it
+// or choose another directory.
+var ErrDataDirInUse = errors.New("consensus: data directory is in use by another process")
+
+// ErrDataDirReadOnly means that the data directory cannot be written to. Change
+// its permissions or choose another directory.
+var ErrDataDirReadOnly = errors.New("consensus: data directory is not writable")
+
+// ErrForeignDataDir means that the data directory belongs to another cluster,
+// node or role. Choose the right directory, or an empty one to start anew.
+var ErrForeignDataDir = errors.New("consensus: data directory belongs to something else")
+
+// ErrAddrInUse means that something else listens on the raft address. Choose
+// another address, or port 0 for any free one.
+var ErrAddrInUse = errors.New("consensus: raft address is in use")
+
+// ErrCorrupt means that files in the data directory are damaged: what they hold
+// is not what was written. Nothing is served from them. Restore the directory
+// from a backup or, in a cluster, start the server with an empty one.
+var ErrCorrupt = errors.New("consensus: data is corrupt")
+
+// dataDirError adds ErrDataDirReadOnly to an error of the file system that says
+// so.
+func dataDirError(dir string, err error) error {
+	if errors.Is(err, fs.ErrPermission) || errors.Is(err, syscall.EROFS) {
+		return fmt.Errorf("%w: %s: %w", ErrDataDirReadOnly, dir, err)
+	}
+	return fmt.Errorf("consensus: data directory %s: %w", dir, err)
+}
+
+func corruptf(format string, args ...any) error {
+	return fmt.Errorf("%w: %w", ErrCorrupt, fmt.Errorf(format, args...))
+}
+
+// proposeError translates what raft says about an entry. Whatever is not known
+// to have had no effect counts as unknown: a failed disk write, for example, may
+// have reached the disk all the same.
+func (n *Node) proposeError(err error) error {
+	switch {
+	case errors.Is(err, raft.ErrNotLeader):
+		return n.notLeader()
+	case errors.Is(err, raft.ErrEnqueueTimeout),
+		errors.Is(err, raft.ErrLeadershipTransferInProgress),
+		errors.Is(err, raft.ErrAbortedByRestore):
+		return fmt.Errorf("%w: %w", ErrUnavailable, err)
+	default:
+		return fmt.Errorf("%w: %w", ErrUnknownOutcome, err)
+	}
+}
+
+// notLeader says why this server cannot take a request: another one leads, or
+// none does.
+func (n *Node) notLeader() error {
+	if id, _ := n.Leader(); id == "" || id == n.cfg.NodeID {
+		return ErrUnavailable
+	}
+	return ErrNotLeader
+}

@@ -1,0 +1,72 @@
+package consensus
+
+import (
+	"errors"
+	"fmt"
+	"io"
+
+	"github.com/hashicorp/raft"
+
+	"meridian/internal/resource"
+	"meridian/internal/store"
+)
+
+// fsm applies committed entries to the store. It keeps no state and reads no
+// clock: what Apply does is a function of the entry and the store.
+type fsm struct {
+	st *store.Store
+}
+
+var (
+	_ raft.FSM                = fsm{}
+	_ raft.ConfigurationStore = fsm{}
+)
+
+// Apply applies one batch and returns its store.Result. An entry that cannot be
+// decoded was written by a newer release or by another program; going on
+// without it would make this server's state differ from its peers', so it
+// panics.
+func (f fsm) Apply(entry *raft.Log) any {
+	txn, err := store.DecodeCommand(entry.Data)
+	if err != nil {
+		panic(fmt.Sprintf("consensus: entry %d cannot be applied: %v; run the release that wrote it", entry.Index, err))
+	}
+	return f.st.Apply(resource.Revision(entry.Index), txn)
+}
+
+// StoreConfiguration notes that a change of membership has been passed, so that
+// the store's revision reaches it.
+func (f fsm) StoreConfiguration(index uint64, _ raft.Configuration) {
+	f.st.Advance(resource.Revision(index))
+}
+
+// Snapshot takes the store's current view, which costs nothing and never
+// changes.
+func (f fsm) Snapshot() (raft.FSMSnapshot, error) {
+	return fsmSnapshot{f.st.View()}, nil
+}
+
+// Restore replaces the store's content, or leaves it alone and fails.
+func (f fsm) Restore(source io.ReadCloser) error {
+	defer func() { _ = source.Close() }() // read only
+	snap, err := store.ReadSnapshot(source)
+	if err != nil {
+		return fmt.Errorf("consensus: restore: %w", err)
+	}
+	return f.st.Reset(snap)
+}
+
+type fsmSnapshot struct {
+	view *store.View
+}
+
+// Persist streams the view.
+func (s fsmSnapshot) Persist(sink raft.SnapshotSink) error {
+	if err := s.view.WriteSnapshot(sink); err != nil {
+		return errors.Join(fmt.Errorf("consensus: write snapshot: %w", err), sink.Cancel())
+	}
+	return sink.Close()
+}
+
+// Release does nothing: the view is garbage once it is unreachable.
+func (fsmSnapshot) Release() {}

@@ -1,0 +1,104 @@
+package consensus
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"log"
+	"log/slog"
+
+	"github.com/hashicorp/go-hclog"
+)
+
+// raftLogger passes raft's log lines to slog. Raft is talkative: what it calls
+// information (every election, every snapshot) is debugging to an operator, so
+// everything below a warning becomes slog's debug level.
+type raftLogger struct {
+	to   *slog.Logger
+	name string
+	args []any
+}
+
+func newRaftLogger(to *slog.Logger) hclog.Logger {
+	return &raftLogger{to: to.With("component", "raft")}
+}
+
+func slogLevel(level hclog.Level) slog.Level {
+	switch level {
+	case hclog.Warn:
+		return slog.LevelWarn
+	case hclog.Error:
+		return slog.LevelError
+	case hclog.Trace:
+		return slog.LevelDebug - 4
+	default:
+		return slog.LevelDebug
+	}
+}
+
+func (l *raftLogger) enabled(level hclog.Level) bool {
+	return l.to.Enabled(context.Background(), slogLevel(level))
+}
+
+func (l *raftLogger) Log(level hclog.Level, msg string, args ...any) {
+	if level == hclog.Off || !l.enabled(level) {
+		return
+	}
+	for i, arg := range args {
+		if f, ok := arg.(hclog.Format); ok && len(f) > 0 {
+			args[i] = fmt.Sprintf(fmt.Sprint(f[0]), f[1:]...)
+		}
+	}
+	l.to.Log(context.Background(), slogLevel(level), msg, args...)
+}
+
+func (l *raftLogger) Trace(msg string, args ...any) { l.Log(hclog.Trace, msg, args...) }
+func (l *raftLogger) Debug(msg string, args ...any) { l.Log(hclog.Debug, msg, args...) }
+func (l *raftLogger) Info(msg string, args ...any)  { l.Log(hclog.Info, msg, args...) }
+func (l *raftLogger) Warn(msg string, args ...any)  { l.Log(hclog.Warn, msg, args...) }
+func (l *raftLogger) Error(msg string, args ...any) { l.Log(hclog.Error, msg, args...) }
+
+func (l *raftLogger) IsTrace() bool { return l.enabled(hclog.Trace) }
+func (l *raftLogger) IsDebug() bool { return l.enabled(hclog.Debug) }
+func (l *raftLogger) IsInfo() bool  { return l.enabled(hclog.Info) }
+func (l *raftLogger) IsWarn() bool  { return l.enabled(hclog.Warn) }
+func (l *raftLogger) IsError() bool { return l.enabled(hclog.Error) }
+
+func (l *raftLogger) ImpliedArgs() []any { return l.args }
+func (l *raftLogger) Name() string       { return l.name }
+
+func (l *raftLogger) With(args ...any) hclog.Logger {
+	implied := append(append([]any(nil), l.args...), args...)
+	return &raftLogger{to: l.to.With(args...), name: l.name, args: implied}
+}
+
+func (l *raftLogger) Named(name string) hclog.Logger {
+	if l.name != "" {
+		name = l.name + "." + name
+	}
+	return l.ResetNamed(name)
+}
+
+func (l *raftLogger) ResetNamed(name string) hclog.Logger {
+	return &raftLogger{to: l.to, name: name, args: l.args}
+}
+
+// SetLevel does nothing: the level is the slog handler's.
+func (l *raftLogger) SetLevel(hclog.Level) {}
+
+func (l *raftLogger) GetLevel() hclog.Level {
+	for _, level := range []hclog.Level{hclog.Trace, hclog.Debug, hclog.Warn, hclog.Error} {
+		if l.enabled(level) {
+			return level
+		}
+	}
+	return hclog.Off
+}
+
+func (l *raftLogger) StandardLogger(*hclog.StandardLoggerOptions) *log.Logger {
+	return slog.NewLogLogger(l.to.Handler(), slog.LevelDebug)
+}
+
+func (l *raftLogger) StandardWriter(opts *hclog.StandardLoggerOptions) io.Writer {
+	return l.StandardLogger(opts).Writer()
+}

@@ -1,0 +1,160 @@
+package consensus
+
+import (
+	"context"
+	"crypto/rand"
+	"encoding/binary"
+	"fmt"
+	"sync"
+	"time"
+
+	"github.com/hashicorp/raft"
+
+	"meridian/internal/resource"
+	"meridian/internal/store"
+)
+
+// leadership is what this server knows about its own lead. A term of zero means
+// that it does not lead.
+type leadership struct {
+	mu sync.Mutex
+	// term is the term in which this server leads and has applied everything
+	// committed before.
+	term uint64
+	// changed is closed and replaced when term changes.
+	changed chan struct{}
+}
+
+func newLeadership() *leadership { return &leadership{changed: make(chan struct{})} }
+
+// get returns the term and a channel that is closed when it changes.
+func (l *leadership) get() (uint64, <-chan struct{}) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.term, l.changed
+}
+
+// set reports whether the term changed.
+func (l *leadership) set(term uint64) bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.term == term {
+		return false
+	}
+	l.term = term
+	close(l.changed)
+	l.changed = make(chan struct{})
+	return true
+}
+
+// followLeadership runs until ctx ends: it turns raft's notifications into the
+// lead of a server that is ready to serve.
+func (n *Node) followLeadership(ctx context.Context, notify <-chan bool) {
+	defer n.setLead(0)
+	var retry <-chan time.Time
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case leading := <-notify:
+			if !leading {
+				n.setLead(0)
+			}
+		case <-retry:
+		}
+		retry = nil
+		if n.raft.State() != raft.Leader || n.IsLeader() {
+			continue
+		}
+		if err := n.takeLead(); err != nil {
+			n.cfg.Logger.Warn("could not take the lead yet", "node", n.cfg.NodeID, "error", err)
+			retry = time.After(leadRetry)
+		}
+	}
+}
+
+// leadRetry is how long a new leader waits after it failed to take the lead.
+const leadRetry = 100 * time.Millisecond
+
+// takeLead waits until the store has applied everything that earlier leaders
+// committed: raft returns from a restart at its snapshot, not at the end of its
+// log, and a new leader does not know how far the log was committed until it
+// has committed an entry of its own term.
+func (n *Node) takeLead() error {
+	term := n.raft.CurrentTerm()
+	barrier := n.raft.Barrier(n.cfg.ApplyTimeout)
+	if err := barrier.Error(); err != nil {
+		return fmt.Errorf("barrier: %w", err)
+	}
+	if indexed, ok := barrier.(raft.IndexFuture); ok {
+		n.st.Advance(resource.Revision(indexed.Index()))
+	}
+	if err := n.nameEpoch(); err != nil {
+		return err
+	}
+	if now := n.raft.CurrentTerm(); now != term {
+		return fmt.Errorf("term changed from %d to %d", term, now)
+	}
+	n.setLead(term)
+	n.readyOnce.Do(func() { close(n.ready) })
+	return nil
+}
+
+// nameEpoch gives a new cluster its first epoch, which every server and zone
+// then tells it by. Should an earlier attempt have been committed meanwhile, the
+// request id makes this one a repetition.
+func (n *Node) nameEpoch() error {
+	if n.st.View().Epoch() != (store.Epoch{}) {
+		return nil
+	}
+	var random [8]byte
+	_, _ = rand.Read(random[:]) // never fails
+	command, err := store.EncodeCommand(store.Txn{
+		RequestID: "epoch/" + n.dir.id.ClusterID,
+		Time:      n.cfg.Clock(),
+		SetEpoch: &store.Epoch{
+			ClusterID:   n.dir.id.ClusterID,
+			Incarnation: 1,
+			Random:      binary.BigEndian.Uint64(random[:]),
+		},
+	})
+	if err != nil {
+		return fmt.Errorf("name the first epoch: %w", err)
+	}
+	if err := n.raft.Apply(command, n.cfg.ApplyTimeout).Error(); err != nil {
+		return fmt.Errorf("name the first epoch: %w", err)
+	}
+	return nil
+}
+
+// setLead records the lead and tells the listener when it begins or ends.
+func (n *Node) setLead(term uint64) {
+	before, _ := n.lead.get()
+	if !n.lead.set(term) || (before != 0) == (term != 0) {
+		return
+	}
+	if n.cfg.Events.LeaderChanged != nil {
+		n.cfg.Events.LeaderChanged(term != 0)
+	}
+}
+
+// waitLead returns the term in which this server leads and may serve, waiting
+// while it is about to.
+func (n *Node) waitLead(ctx context.Context) (uint64, error) {
+	for {
+		term, changed := n.lead.get()
+		if term != 0 {
+			return term, nil
+		}
+		if n.raft.State() != raft.Leader {
+			return 0, n.notLeader()
+		}
+		select {
+		case <-changed:
+		case <-n.stopping.Done():
+			return 0, ErrClosed
+		case <-ctx.Done():
+			return 0, fmt.Errorf("%w: %w", ErrUnavailable, context.Cause(ctx))
+		}
+	}
+}

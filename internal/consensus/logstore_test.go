@@ -1,0 +1,206 @@
+package consensus
+
+import (
+	"bytes"
+	"fmt"
+	"math/rand/v2"
+	"os"
+	"path/filepath"
+	"testing"
+	"time"
+
+	"github.com/hashicorp/raft"
+	"github.com/stretchr/testify/require"
+	"pgregory.net/rapid"
+)
+
+func openTestLog(t testing.TB, path string) *logStore {
+	t.Helper()
+	log, err := openLogStore(begunDir(path))
+	require.NoError(t, err)
+	t.Cleanup(func() { _ = log.Close() })
+	return log
+}
+
+// begunDir is a data directory whose log has been begun.
+func begunDir(path string) *dataDir {
+	return &dataDir{path: path, id: identity{Bootstrapped: true}}
+}
+
+func entries(from, to uint64) (logs []*raft.Log) {
+	for i := from; i <= to; i++ {
+		logs = append(logs, &raft.Log{Index: i, Term: 1 + i/10, Type: raft.LogCommand, Data: fmt.Appendf(nil, "entry %d", i)})
+	}
+	return logs
+}
+
+func TestLogKeepsWhatItWasGiven(t *testing.T) {
+	dir := t.TempDir()
+	log := openTestLog(t, dir)
+	in := &raft.Log{Index: 1, Term: 3, Type: raft.LogConfiguration, Data: []byte("data"), Extensions: []byte("ext")}
+	require.NoError(t, log.StoreLog(in))
+	require.Equal(t, []byte("ext"), in.Extensions, "the caller's entry is not modified")
+	require.NoError(t, log.SetUint64(keyCurrentTerm, 7))
+	require.NoError(t, log.Set([]byte("k"), nil))
+	require.NoError(t, log.Close())
+
+	log = openTestLog(t, dir)
+	var out raft.Log
+	require.NoError(t, log.GetLog(1, &out))
+	require.Equal(t, *in, out)
+	require.ErrorIs(t, log.GetLog(2, &out), raft.ErrLogNotFound)
+	term, err := log.GetUint64(keyCurrentTerm)
+	require.NoError(t, err)
+	require.EqualValues(t, 7, term)
+	_, err = log.Get([]byte("absent"))
+	require.EqualError(t, err, "not found", "raft compares the text")
+}
+
+// TestLogAgainstMemory: whatever raft does to a log, ours answers like raft's
+// own in-memory store.
+func TestLogAgainstMemory(t *testing.T) {
+	log := openTestLog(t, t.TempDir())
+	log.chunk = 8
+	rapid.Check(t, func(t *rapid.T) {
+		if first, last, err := log.bounds(); err == nil && last > 0 {
+			require.NoError(t, log.DeleteRange(first, last))
+		}
+		oracle := raft.NewInmemStore()
+		next := uint64(rapid.IntRange(1, 100).Draw(t, "start"))
+		t.Repeat(map[string]func(*rapid.T){
+			"append": func(t *rapid.T) {
+				count := uint64(rapid.IntRange(1, 20).Draw(t, "count"))
+				batch := entries(next, next+count-1)
+				require.NoError(t, log.StoreLogs(batch))
+				require.NoError(t, oracle.StoreLogs(batch))
+				next += count
+			},
+			"cut": func(t *rapid.T) {
+				first, _ := oracle.FirstIndex()
+				last, _ := oracle.LastIndex()
+				if last == 0 {
+					return
+				}
+				at := rapid.Uint64Range(first, last).Draw(t, "at")
+				lo, hi := first, at
+				if rapid.Bool().Draw(t, "end") {
+					lo, hi, next = at, last, at
+				}
+				require.NoError(t, log.DeleteRange(lo, hi))
+				require.NoError(t, oracle.DeleteRange(lo, hi))
+			},
+			"": func(t *rapid.T) {
+				wantFirst, _ := oracle.FirstIndex()
+				wantLast, _ := oracle.LastIndex()
+				first, last, err := log.bounds()
+				require.NoError(t, err)
+				if wantFirst > wantLast { // how the oracle says empty
+					wantFirst, wantLast = 0, 0
+				}
+				require.Equal(t, [2]uint64{wantFirst, wantLast}, [2]uint64{first, last})
+			},
+		})
+	})
+}
+
+// TestFlippedBits: one flipped bit anywhere in the file either changes nothing
+// that raft reads, or is reported. It never crashes the process.
+func TestFlippedBits(t *testing.T) {
+	dir := t.TempDir()
+	log := openTestLog(t, dir)
+	want := entries(1, 200)
+	for _, entry := range want {
+		entry.Data = bytes.Repeat(entry.Data, 20)
+	}
+	require.NoError(t, log.StoreLogs(want))
+	require.NoError(t, log.SetUint64(keyCurrentTerm, 9))
+	require.NoError(t, log.Set(keyLastVoteCandidate, []byte("one")))
+	require.NoError(t, log.Close())
+	path := log.path
+	pristine, err := os.ReadFile(path)
+	require.NoError(t, err)
+
+	rng := rand.New(rand.NewPCG(1, 2))
+	detected := 0
+	const flips = 400
+	for range flips {
+		at, bit := rng.IntN(len(pristine)), byte(1)<<rng.IntN(8)
+		damaged := bytes.Clone(pristine)
+		damaged[at] ^= bit
+		require.NoError(t, os.WriteFile(path, damaged, 0o600))
+		log, err := openLogStore(begunDir(dir))
+		if err != nil {
+			require.ErrorIs(t, err, ErrCorrupt, "byte %d bit %08b", at, bit)
+			require.ErrorContains(t, err, path)
+			detected++
+			continue
+		}
+		for _, entry := range want {
+			var got raft.Log
+			require.NoError(t, log.GetLog(entry.Index, &got))
+			got.AppendedAt = entry.AppendedAt
+			require.Equal(t, *entry, got, "byte %d bit %08b", at, bit)
+		}
+		term, err := log.GetUint64(keyCurrentTerm)
+		require.NoError(t, err)
+		require.EqualValues(t, 9, term)
+		require.NoError(t, log.Close())
+	}
+	t.Logf("%d of %d flips mattered, and were reported", detected, flips)
+	require.Greater(t, detected, flips/10)
+}
+
+func TestTruncatedLog(t *testing.T) {
+	dir := t.TempDir()
+	log := openTestLog(t, dir)
+	require.NoError(t, log.StoreLogs(entries(1, 2000)))
+	require.NoError(t, log.Close())
+	info, err := os.Stat(log.path)
+	require.NoError(t, err)
+	for _, size := range []int64{0, 1, 4096, 8192, info.Size() / 2, info.Size() - 4096} {
+		data, err := os.ReadFile(log.path)
+		require.NoError(t, err)
+		damaged := t.TempDir()
+		require.NoError(t, os.MkdirAll(filepath.Join(damaged, raftDir), 0o700))
+		require.NoError(t, os.WriteFile(filepath.Join(damaged, raftDir, logFile), data[:size], 0o600))
+		got, err := openLogStore(begunDir(damaged))
+		if err != nil {
+			require.ErrorIs(t, err, ErrCorrupt, "size %d", size)
+			continue
+		}
+		// What was cut off may have been free, or the file may count as new.
+		_, last, err := got.bounds()
+		require.NoError(t, err)
+		require.NoError(t, got.Close())
+		require.True(t, last == 2000 || size == 0, "size %d: %d entries", size, last)
+	}
+}
+
+// TestFloor: entries that a kept snapshot needs are not removed, whatever raft
+// asks for; the end of the log still can be.
+func TestFloor(t *testing.T) {
+	log := openTestLog(t, t.TempDir())
+	require.NoError(t, log.StoreLogs(entries(1, 100)))
+	log.floor = func() (uint64, error) { return 41, nil }
+	require.NoError(t, log.DeleteRange(1, 80))
+	first, last, err := log.bounds()
+	require.NoError(t, err)
+	require.Equal(t, [2]uint64{41, 100}, [2]uint64{first, last})
+	require.NoError(t, log.DeleteRange(30, 39))
+	require.NoError(t, log.DeleteRange(60, 100))
+	_, last, err = log.bounds()
+	require.NoError(t, err)
+	require.EqualValues(t, 59, last)
+}
+
+// TestStallIsReported: a write that hangs is told of while it hangs.
+func TestStallIsReported(t *testing.T) {
+	reported := make(chan string, 1)
+	log := &logStore{path: "p", stallLimit: time.Nanosecond, stalled: func(file string, _ time.Duration) { reported <- file }}
+	done := log.watch()
+	require.Equal(t, "p", <-reported)
+	done()
+	log.stallLimit = time.Hour
+	log.watch()()
+	require.Empty(t, reported)
+}

@@ -1,0 +1,410 @@
+package consensus
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"os"
+	"path/filepath"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/hashicorp/raft"
+	"github.com/stretchr/testify/require"
+	"pgregory.net/rapid"
+
+	"meridian/internal/resource"
+	"meridian/internal/store"
+)
+
+// TestRestartKeepsEverything covers SEMANTICS §7.1 and §7.2 for one server.
+func TestRestartKeepsEverything(t *testing.T) {
+	cfg := testConfig(t.TempDir())
+	n, st := open(t, cfg)
+	epoch := st.View().Epoch()
+	require.Equal(t, n.ClusterID(), epoch.ClusterID)
+	require.EqualValues(t, 1, epoch.Incarnation)
+
+	first := propose(t, n, put("a", 1), put("b", 1))
+	second := propose(t, n, put("a", 2))
+	require.Greater(t, second.Revision, first.Revision)
+	require.EqualValues(t, n.Status().Last, second.Revision, "the revision is the raft index")
+	before := st.View()
+	require.NoError(t, n.Close())
+
+	n, st = open(t, cfg)
+	view := st.View()
+	require.Equal(t, before.DigestOf(nil), view.DigestOf(nil))
+	require.Equal(t, epoch, view.Epoch())
+	value, version := stored(t, view, "a")
+	require.Equal(t, 2, value)
+	require.EqualValues(t, 2, version)
+	res, ok := view.Get(key("a"))
+	require.True(t, ok)
+	require.Equal(t, second.Revision, res.Meta().Revision)
+	require.Greater(t, propose(t, n, put("a", 3)).Revision, second.Revision)
+}
+
+func TestRefusalsAreErrorsAndChangeNothing(t *testing.T) {
+	n, st := open(t, testConfig(t.TempDir()))
+	_, err := n.Propose(context.Background(), store.Txn{
+		Ops:           []store.Op{put("a", 1), put("b", 1)},
+		Preconditions: []store.Precondition{{Key: key("b"), Version: 4}},
+	})
+	var conflict *store.ConflictError
+	require.ErrorAs(t, err, &conflict)
+	require.Equal(t, 0, st.View().Len())
+}
+
+// TestReadSeesEveryAcknowledgedWrite: a view taken after Read holds what was
+// acknowledged before it.
+func TestReadSeesEveryAcknowledgedWrite(t *testing.T) {
+	n, st := open(t, testConfig(t.TempDir()))
+	var wg sync.WaitGroup
+	errs := make(chan error, 4)
+	for w := range 4 {
+		wg.Go(func() {
+			for i := 1; i <= 50; i++ {
+				result, err := n.Propose(context.Background(), store.Txn{Ops: []store.Op{put(fmt.Sprint("w", w), i)}})
+				if err != nil {
+					errs <- err
+					return
+				}
+				rev, err := n.Read(context.Background())
+				if err != nil || rev < result.Revision || st.View().Revision() < rev {
+					errs <- errors.Join(err, fmt.Errorf("read at %d after a write at %d", rev, result.Revision))
+					return
+				}
+			}
+		})
+	}
+	wg.Wait()
+	close(errs)
+	require.NoError(t, <-errs)
+	for w := range 4 {
+		value, _ := stored(t, st.View(), fmt.Sprint("w", w))
+		require.Equal(t, 50, value)
+	}
+}
+
+func TestEndedContexts(t *testing.T) {
+	n, _ := open(t, testConfig(t.TempDir()))
+	ctx, cancel := context.WithCancel(context.Background())
+	cancel()
+	_, err := n.Propose(ctx, store.Txn{Ops: []store.Op{put("a", 1)}})
+	require.ErrorIs(t, err, ErrUnavailable, "it was not sent")
+	require.ErrorIs(t, err, context.Canceled)
+	require.NoError(t, n.Close())
+	_, err = n.Propose(context.Background(), store.Txn{})
+	require.ErrorIs(t, err, ErrClosed)
+	_, err = n.Read(context.Background())
+	require.ErrorIs(t, err, ErrClosed)
+	require.ErrorIs(t, n.Snapshot(), ErrClosed)
+	require.NoError(t, n.Close())
+}
+
+// TestCloseAnswersWhatIsUnderWay: every proposal gets an answer, and what was
+// acknowledged is there afterwards.
+func TestCloseAnswersWhatIsUnderWay(t *testing.T) {
+	cfg := testConfig(t.TempDir())
+	n, _ := open(t, cfg)
+	const writers = 16
+	acked := make([]int, writers)
+	var wg sync.WaitGroup
+	started := make(chan struct{}, writers)
+	for w := range writers {
+		wg.Go(func() {
+			for i := 1; ; i++ {
+				_, err := n.Propose(context.Background(), store.Txn{Ops: []store.Op{put(fmt.Sprint("w", w), i)}})
+				if err != nil {
+					return
+				}
+				if acked[w] = i; i == 1 {
+					started <- struct{}{}
+				}
+			}
+		})
+	}
+	for range writers {
+		<-started
+	}
+	require.NoError(t, n.Close())
+	wg.Wait()
+	_, st := open(t, cfg)
+	for w := range writers {
+		value, _ := stored(t, st.View(), fmt.Sprint("w", w))
+		require.Equal(t, acked[w], value, "nothing was in doubt at a clean stop")
+	}
+}
+
+func TestLeaderEvents(t *testing.T) {
+	cfg := testConfig(t.TempDir())
+	var mu sync.Mutex
+	var seen []bool
+	cfg.Events.LeaderChanged = func(leading bool) {
+		mu.Lock()
+		defer mu.Unlock()
+		seen = append(seen, leading)
+	}
+	n, _ := open(t, cfg)
+	require.True(t, n.IsLeader())
+	id, _ := n.Leader()
+	require.Equal(t, "one", id)
+	require.Equal(t, "leader", n.Status().State)
+	require.NoError(t, n.Close())
+	require.Equal(t, []bool{true, false}, seen)
+}
+
+// cutConfig takes a snapshot only when told to, and keeps as little of the log
+// as it may.
+func cutConfig(dir string) Config {
+	cfg := testConfig(dir)
+	cfg.Snapshots.TrailingLogs = 1
+	cfg.Snapshots.Interval = time.Hour
+	return cfg
+}
+
+func snapshotDirs(t *testing.T, cfg Config) []string {
+	t.Helper()
+	dirs, err := filepath.Glob(filepath.Join(cfg.DataDir, raftDir, snapshotsDir, "*-*-*"))
+	require.NoError(t, err)
+	return dirs // oldest first, while term and index have the same number of digits
+}
+
+func TestSnapshotAndTruncation(t *testing.T) {
+	cfg := cutConfig(t.TempDir())
+	n, st := open(t, cfg)
+	last := 0
+	for range 5 {
+		last = fill(t, n, last+1, 30)
+		require.NoError(t, n.Snapshot())
+	}
+	require.NoError(t, n.Snapshot(), "nothing new to write is no error")
+	require.Len(t, snapshotDirs(t, cfg), 3)
+	first, _, err := n.log.bounds()
+	require.NoError(t, err)
+	require.Greater(t, first, uint64(60), "the log is cut")
+	last = fill(t, n, last+1, 5)
+	want := st.View()
+	require.NoError(t, n.Close())
+
+	// What a crash in the middle of a snapshot leaves is removed.
+	stray := filepath.Join(cfg.DataDir, raftDir, snapshotsDir, "9-9-9.tmp")
+	require.NoError(t, os.Mkdir(stray, 0o700))
+	_, st = open(t, cfg)
+	require.NoDirExists(t, stray)
+	value, version := stored(t, st.View(), "k")
+	require.Equal(t, last, value)
+	require.EqualValues(t, last, version)
+	require.Equal(t, want.DigestOf(nil), st.View().DigestOf(nil))
+}
+
+func damageFile(t *testing.T, path string) {
+	t.Helper()
+	data, err := os.ReadFile(path)
+	require.NoError(t, err)
+	data[len(data)/2] ^= 4
+	require.NoError(t, os.WriteFile(path, data, 0o600))
+}
+
+// TestDamagedSnapshots: one damaged snapshot costs nothing, since the log goes
+// back to the oldest; when all are damaged the server says so.
+func TestDamagedSnapshots(t *testing.T) {
+	cfg := cutConfig(t.TempDir())
+	n, st := open(t, cfg)
+	last := 0
+	for range 3 {
+		last = fill(t, n, last+1, 100)
+		require.NoError(t, n.Snapshot())
+	}
+	want := st.View().DigestOf(nil)
+	require.NoError(t, n.Close())
+
+	dirs := snapshotDirs(t, cfg)
+	require.Len(t, dirs, 3)
+	for i := 2; i > 0; i-- {
+		damageFile(t, filepath.Join(dirs[i], "state.bin"))
+		n, st := open(t, cfg)
+		value, _ := stored(t, st.View(), "k")
+		require.Equal(t, last, value)
+		require.Equal(t, want, st.View().DigestOf(nil))
+		require.NoError(t, n.Close())
+	}
+	damageFile(t, filepath.Join(dirs[0], "state.bin"))
+	_, err := Open(context.Background(), cfg, store.New(store.DefaultOptions()))
+	require.ErrorIs(t, err, ErrCorrupt)
+	require.ErrorContains(t, err, snapshotsDir)
+	require.DirExists(t, dirs[0], "evidence is kept")
+}
+
+// TestSnapshotWithoutItsLog: an older snapshot is not used when the log does
+// not continue it, because acknowledged writes would be missing.
+func TestSnapshotWithoutItsLog(t *testing.T) {
+	cfg := cutConfig(t.TempDir())
+	n, _ := open(t, cfg)
+	last := fill(t, n, 1, 20)
+	require.NoError(t, n.Snapshot())
+	fill(t, n, last+1, 20)
+	require.NoError(t, n.Snapshot())
+	require.NoError(t, n.Close())
+	log, err := openLogStore(n.dir)
+	require.NoError(t, err)
+	log.floor = func() (uint64, error) { return 0, nil }
+	_, end, err := log.bounds()
+	require.NoError(t, err)
+	require.NoError(t, log.DeleteRange(1, end-1))
+	require.NoError(t, log.Close())
+
+	damageFile(t, filepath.Join(snapshotDirs(t, cfg)[1], "state.bin"))
+	_, err = Open(context.Background(), cfg, store.New(store.DefaultOptions()))
+	require.ErrorIs(t, err, ErrCorrupt)
+}
+
+func TestLostLog(t *testing.T) {
+	cfg := testConfig(t.TempDir())
+	n, _ := open(t, cfg)
+	fill(t, n, 1, 3)
+	require.NoError(t, n.Snapshot())
+	require.NoError(t, n.Close())
+	require.NoError(t, os.Remove(n.log.path))
+	_, err := Open(context.Background(), cfg, store.New(store.DefaultOptions()))
+	require.ErrorIs(t, err, ErrCorrupt, "an empty log is not a new cluster")
+}
+
+// TestHalfBegun: a crash between any two steps of the first start is no
+// obstacle to the next.
+func TestHalfBegun(t *testing.T) {
+	steps := map[string]func(*Node){
+		"identity": func(*Node) {},
+		"log file": func(n *Node) { requireLog(t, n) },
+		"half a log file": func(n *Node) {
+			require.NoError(t, os.MkdirAll(n.dir.raftPath(), 0o700))
+			require.NoError(t, os.WriteFile(n.dir.logPath(), make([]byte, 5000), 0o600))
+		},
+		"term": func(n *Node) {
+			requireLog(t, n)
+			require.NoError(t, n.log.SetUint64(keyCurrentTerm, 1))
+		},
+		"first entry": func(n *Node) {
+			requireLog(t, n)
+			snapshots, err := openSnapshots(n.dir, n.log, n.cfg)
+			require.NoError(t, err)
+			require.NoError(t, n.bootstrap(snapshots))
+			n.dir.id.Bootstrapped = false
+			require.NoError(t, n.dir.writeIdentity())
+		},
+	}
+	for name, step := range steps {
+		t.Run(name, func(t *testing.T) {
+			cfg := testConfig(t.TempDir())
+			var err error
+			n := &Node{cfg: cfg}
+			n.dir, err = openDataDir(cfg)
+			require.NoError(t, err)
+			n.transport, err = openTransport(context.Background(), cfg)
+			require.NoError(t, err)
+			require.NoError(t, n.dir.claim(cfg))
+			step(n)
+			if n.log != nil {
+				require.NoError(t, n.log.Close())
+			}
+			n.dir.release()
+
+			started, _ := open(t, cfg)
+			require.Equal(t, n.dir.id.ClusterID, started.ClusterID())
+			propose(t, started, put("a", 1))
+		})
+	}
+}
+
+func requireLog(t *testing.T, n *Node) {
+	var err error
+	n.log, err = openLogStore(n.dir)
+	require.NoError(t, err)
+}
+
+// TestDeterminism: the same log makes the same state, on every server, with or
+// without a snapshot in between.
+func TestDeterminism(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		count := rapid.IntRange(1, 30).Draw(t, "entries")
+		cut := rapid.IntRange(0, count-1).Draw(t, "cut")
+		a, b := store.New(store.DefaultOptions()), store.New(store.DefaultOptions())
+		begin, err := store.EncodeCommand(store.Txn{SetEpoch: &store.Epoch{ClusterID: "c", Incarnation: 1}})
+		require.NoError(t, err)
+		require.Equal(t, fsm{a}.Apply(&raft.Log{Index: 3, Data: begin}), fsm{b}.Apply(&raft.Log{Index: 3, Data: begin}))
+		for i := range count {
+			txn := store.Txn{
+				RequestID: rapid.SampledFrom([]string{"", "r1", "r2", "r3"}).Draw(t, "request"),
+				Time:      time.Unix(int64(rapid.IntRange(0, 100).Draw(t, "time")), 0),
+			}
+			for _, name := range rapid.SliceOfNDistinct(rapid.SampledFrom([]string{"a", "b", "c", "d"}), 1, 3, rapid.ID).Draw(t, "names") {
+				if rapid.Bool().Draw(t, "delete") {
+					txn.Ops = append(txn.Ops, store.Delete(key(name)))
+				} else {
+					txn.Ops = append(txn.Ops, put(name, rapid.IntRange(0, 9).Draw(t, "value")))
+				}
+			}
+			if rapid.Bool().Draw(t, "guarded") {
+				txn.Preconditions = []store.Precondition{{Key: key("a"), Version: rapid.Uint64Range(0, 3).Draw(t, "version")}}
+			}
+			command, err := store.EncodeCommand(txn)
+			require.NoError(t, err)
+			entry := &raft.Log{Index: uint64(2*i + 5), Data: command}
+			require.Equal(t, fsm{a}.Apply(entry), fsm{b}.Apply(entry))
+			require.Equal(t, a.View().DigestOf(nil), b.View().DigestOf(nil))
+			require.Equal(t, resource.Revision(entry.Index), b.Revision())
+			if i == cut {
+				b = throughSnapshot(t, b)
+			}
+		}
+	})
+}
+
+// throughSnapshot returns a new store restored from a snapshot of st.
+func throughSnapshot(t require.TestingT, st *store.Store) *store.Store {
+	snapshots := raft.NewInmemSnapshotStore()
+	_, trans := raft.NewInmemTransport("x")
+	sink, err := snapshots.Create(1, 1, 1, raft.Configuration{}, 1, trans)
+	require.NoError(t, err)
+	snap, err := fsm{st}.Snapshot()
+	require.NoError(t, err)
+	require.NoError(t, snap.Persist(sink))
+	snap.Release()
+	_, source, err := snapshots.Open(sink.ID())
+	require.NoError(t, err)
+	restored := store.New(store.DefaultOptions())
+	require.NoError(t, fsm{restored}.Restore(source))
+	return restored
+}
+
+// TestUndecodableEntryStops: a server never goes on without an entry that its
+// peers may have understood.
+func TestUndecodableEntryStops(t *testing.T) {
+	f := fsm{store.New(store.DefaultOptions())}
+	require.Panics(t, func() { f.Apply(&raft.Log{Index: 3, Data: []byte("nonsense")}) })
+}
+
+// TestOneServerStartsAtOnce: it does not wait for a heartbeat timeout.
+func TestOneServerStartsAtOnce(t *testing.T) {
+	cfg := testConfig(t.TempDir())
+	cfg.Timing = Timing{Heartbeat: time.Hour, Lease: time.Hour}
+	for range 2 {
+		n, _ := open(t, cfg)
+		require.NoError(t, n.Close())
+	}
+}
+
+func TestPortInUseLeavesNothing(t *testing.T) {
+	taken, err := net.Listen("tcp", "127.0.0.1:0")
+	require.NoError(t, err)
+	defer func() { require.NoError(t, taken.Close()) }()
+	cfg := testConfig(filepath.Join(t.TempDir(), "data"))
+	cfg.Transport = TransportConfig{Addr: taken.Addr().String(), TLS: newAuthority(t).config(t, "one")}
+	_, err = Open(context.Background(), cfg, store.New(store.DefaultOptions()))
+	require.ErrorIs(t, err, ErrAddrInUse)
+	require.ErrorContains(t, err, taken.Addr().String())
+	require.NoDirExists(t, cfg.DataDir)
+}
