@@ -16,8 +16,8 @@ type Engine interface {
 	Compile(view View, r *resource.Resource) *Policy
 	// Rules decides what one kind does on one attachment. Candidates come in no
 	// particular order, without duplicates, and are a superset of the policies
-	// that reach the attachment: the engine checks each with Policy.Reaches or
-	// more precisely. It returns nothing when no policy applies; one rule for
+	// that reach the attachment: the engine checks each, its type of attachment
+	// too, with Policy.Reaches or more precisely. It returns nothing when no policy applies; one rule for
 	// the attachment; and one more for every route of it that has rules of its
 	// own (SEMANTICS §4.6), with Target.Attachment.Route set.
 	//
@@ -52,7 +52,7 @@ type Query struct {
 	Candidates []*Policy
 	// Explain asks for Rule.Passed: a reason for every candidate without a
 	// step. The candidates are then all policies of the kind that select the
-	// dataplane.
+	// dataplane, also those that reach other attachments only.
 	Explain bool
 }
 

@@ -260,6 +260,10 @@ func (ms *meshState) subject(g *group, name string) *Dataplane {
 func (m *Matcher) Effective(key resource.Key) ([]Rule, error) {
 	m.mu.RLock()
 	defer m.mu.RUnlock()
+	return m.effectiveLocked(key)
+}
+
+func (m *Matcher) effectiveLocked(key resource.Key) ([]Rule, error) {
 	g := m.dataplanes[key]
 	if g == nil {
 		return nil, ErrNoDataplane
@@ -305,9 +309,12 @@ func (m *Matcher) rulesLocked(ms *meshState, dp *Dataplane, kinds []resource.Kin
 		}
 		for i := range dp.Attachments {
 			q.Attachment = &dp.Attachments[i]
-			if !explain {
+			switch {
+			case !explain:
 				scratch = x.candidates(scratch[:0], dp, q.Attachment)
 				q.Candidates = scratch
+			case !actOn(q.Candidates, q.Attachment.Type):
+				continue
 			}
 			rules = append(rules, m.ask(&q)...)
 		}
@@ -319,6 +326,17 @@ func (m *Matcher) rulesLocked(ms *meshState, dp *Dataplane, kinds []resource.Kin
 		slices.SortStableFunc(rules, func(a, b Rule) int { return a.Target.Compare(&b.Target) })
 	}
 	return rules
+}
+
+// actOn reports whether any of the policies can take effect on a type of
+// attachment at all.
+func actOn(policies []*Policy, t AttachmentType) bool {
+	for _, p := range policies {
+		if slices.ContainsFunc(p.Reach, func(r Reach) bool { return r.On == t }) {
+			return true
+		}
+	}
+	return false
 }
 
 // ask puts one question to the engine of its kind.
@@ -375,6 +393,24 @@ func (r *Reading) Dataplanes(mesh resource.MeshName) iter.Seq2[resource.Key, *Sh
 			}
 		}
 	}
+}
+
+// Effective is Matcher.Effective.
+func (r *Reading) Effective(key resource.Key) ([]Rule, error) { return r.m.effectiveLocked(key) }
+
+// Selecting returns the policies of a kind that select a dataplane, by name,
+// whether or not they take effect on it.
+func (r *Reading) Selecting(key resource.Key, kind resource.Kind) []resource.Key {
+	g := r.m.dataplanes[key]
+	if g == nil || r.m.meshes[key.Mesh].kinds[kind] == nil {
+		return []resource.Key{}
+	}
+	ms := r.m.meshes[key.Mesh]
+	keys := []resource.Key{}
+	for _, p := range ms.kinds[kind].selecting(ms.subject(g, key.Name)) {
+		keys = append(keys, p.Key())
+	}
+	return keys
 }
 
 // Explain returns everything that takes effect on a dataplane of the given

@@ -47,6 +47,9 @@ type Decision struct {
 // rule: it does not reach the attachment, or lost before it could.
 type Passed struct {
 	Policy resource.Key
+	// Missed is true when the policy does not reach the attachment, false when
+	// it does and lost.
+	Missed bool
 	Rule   string
 	Reason string
 }

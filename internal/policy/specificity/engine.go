@@ -118,7 +118,7 @@ func collect(q *policy.Query) ([]bid, []policy.Passed) {
 			bids = append(bids, bid{compiled: c, rank: r, byTime: byTime})
 		} else if q.Explain {
 			passed = append(passed, policy.Passed{
-				Policy: c.key, Rule: "3.2",
+				Policy: c.key, Missed: true, Rule: "3.2",
 				Reason: fmt.Sprintf("its destinations do not match this %s", q.Attachment.Type),
 			})
 		}
@@ -148,8 +148,8 @@ func (c *compiled) rankOn(q *policy.Query) (rank, bool) {
 // step turns a bid into a step. standing outlives the call.
 func (b *bid) step(standing *bid, op policy.Op) policy.Step {
 	s := policy.Step{Op: op, Conf: b.conf, Origin: b.key, Standing: standing}
-	if b.selector != nil {
-		s.Match = b.selector.match
+	if b.source != nil {
+		s.Match = b.source.match
 	}
 	return s
 }
@@ -206,14 +206,15 @@ func rankedPerCaller(bids []bid) []policy.Step {
 	for i := range bids {
 		for j := range bids[i].sources.written {
 			b := bids[i]
-			b.selector = &b.sources.written[j]
-			b.rank = b.rank.plus(b.selector.rank)
+			b.source = &b.sources.written[j]
+			b.rank = b.rank.plus(b.source.rank)
 			each = append(each, b)
 		}
 	}
 	slices.SortStableFunc(each, func(a, b bid) int { return compareBids(&a, &b) })
 	steps := make([]policy.Step, len(each))
 	for i := range each {
+		each[i].perCaller, each[i].first = len(bids) > 1, each[i].key == each[0].key
 		steps[i] = each[i].step(&each[i], policy.Unless)
 	}
 	return steps

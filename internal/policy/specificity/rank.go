@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"slices"
 	"strings"
-	"time"
 
 	"meridian/internal/policy"
 	"meridian/internal/resource"
@@ -104,8 +103,11 @@ type bid struct {
 	together bool
 	// runnerUp is the best policy that was left out altogether, if any.
 	runnerUp *bid
-	// selector is the source of a bid for some callers only.
-	selector *selector
+	// perCaller is set where several policies share an inbound's callers; first
+	// marks the one that ranks best.
+	perCaller, first bool
+	// source is what a bid for some callers matches them by.
+	source *selector
 }
 
 // compareBids puts the bid that wins first: rank (SEMANTICS §3.3), then the
@@ -146,8 +148,7 @@ func (b *bid) Over(other policy.Standing) policy.Decision {
 		return policy.Decision{
 			Rule: "3.4",
 			Won:  "as specific as " + loser.key.Name + " and modified later",
-			Lost: fmt.Sprintf("loses to %s: equally specific, the winner was modified later (%s, this one %s)",
-				b.key.Name, moment(b.modified), moment(loser.modified)),
+			Lost: fmt.Sprintf("loses to %s: equally specific, the winner was modified later", b.key.Name),
 		}
 	default:
 		return policy.Decision{
@@ -163,8 +164,13 @@ func (b *bid) Alone() policy.Decision {
 	switch {
 	case b.together:
 		return together()
+	case b.perCaller && b.first:
+		return policy.Decision{Rule: "3.5", Won: "ranks first for the callers it matches"}
+	case b.perCaller:
+		return policy.Decision{Rule: "3.5", Won: "holds for the callers that no rule above matches"}
 	case b.runnerUp != nil:
-		return policy.Decision{Rule: b.Over(b.runnerUp).Rule, Won: b.Over(b.runnerUp).Won}
+		d := b.Over(b.runnerUp)
+		return policy.Decision{Rule: d.Rule, Won: d.Won}
 	default:
 		return policy.Decision{Rule: "3.2", Won: "no other policy matches"}
 	}
@@ -179,12 +185,4 @@ func count(n int, what string) string {
 		return "1 " + what
 	}
 	return fmt.Sprintf("%d %ss", n, what)
-}
-
-// moment prints a time for people; documents without one are the oldest.
-func moment(t time.Time) string {
-	if t.IsZero() {
-		return "at no known time"
-	}
-	return t.UTC().Format(time.RFC3339Nano)
 }
