@@ -317,3 +317,12 @@ func TestOptionsValidate(t *testing.T) {
 	require.Error(t, store.Options{Requests: store.Requests{Max: -1}}.Validate())
 	require.Panics(t, func() { store.New(store.Options{History: store.History{MaxBytes: -1}}) })
 }
+
+func TestOutcomesAreTheWordsOfApply(t *testing.T) {
+	for outcome, word := range map[store.Outcome]string{
+		store.Unchanged: "unchanged", store.Created: "created", store.Updated: "updated",
+		store.Deleted: "deleted", store.Missing: "missing", 42: "outcome(42)",
+	} {
+		require.Equal(t, word, outcome.String())
+	}
+}

@@ -118,7 +118,7 @@ func TestCommandWithoutSense(t *testing.T) {
 		return protowire.AppendBytes(protowire.AppendTag(nil, number, protowire.BytesType), message)
 	}
 	for name, message := range map[string][]byte{
-		"not a message":              []byte{0xff},
+		"not a message":              {0xff},
 		"operation without a change": field(3, nil),
 		"deletion without a key":     field(3, field(2, nil)),
 		"resource without a key":     field(3, field(1, nil)),

@@ -225,10 +225,35 @@ func TestBatchFilter(t *testing.T) {
 	require.NoError(t, s.Apply(2, puts(retry("a", 1), role("r", 1))).Err)
 	batches, err := s.Next(t.Context(), 1)
 	require.NoError(t, err)
-	kept, any := batches[0].Filter(func(k resource.Kind) bool { return k == "Retry" })
-	require.True(t, any)
+	kept, left := batches[0].Filter(func(k resource.Kind) bool { return k == "Retry" })
+	require.True(t, left)
 	require.Len(t, kept.Changes, 1)
 	require.Len(t, batches[0].Changes, 2, "the original is as it was")
-	_, any = batches[0].Filter(func(resource.Kind) bool { return false })
-	require.False(t, any)
+	_, left = batches[0].Filter(func(resource.Kind) bool { return false })
+	require.False(t, left)
+}
+
+// The queue behind feed and history moves to a new array now and then; neither
+// those who read on nor those who hold an old part of it notice.
+func TestLongHistoryInASmallWindow(t *testing.T) {
+	opts := store.DefaultOptions()
+	opts.History.MaxBatches = 5
+	s := opened(t, opts)
+	feed := s.Follow(s.View())
+	held := s.View()
+	before := written(t, held)
+	for i := range 1000 {
+		rev := resource.Revision(i + 2)
+		require.NoError(t, s.Apply(rev, puts(retry("a", i))).Err)
+		batches, err := feed.Next(t.Context())
+		require.NoError(t, err)
+		require.Equal(t, []resource.Revision{rev}, revisions(batches))
+		if i >= 5 {
+			require.Equal(t, rev-5, s.Oldest())
+			tail, err := s.Next(t.Context(), rev-5)
+			require.NoError(t, err)
+			require.Equal(t, []resource.Revision{rev - 4, rev - 3, rev - 2, rev - 1, rev}, revisions(tail))
+		}
+	}
+	require.Equal(t, before, written(t, held))
 }

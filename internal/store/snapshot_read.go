@@ -2,6 +2,7 @@ package store
 
 import (
 	"bufio"
+	"errors"
 	"fmt"
 	"io"
 
@@ -43,7 +44,7 @@ func readSnapshot(from io.Reader) (*Snapshot, error) {
 	switch n, err := from.Read(make([]byte, 1)); {
 	case n > 0:
 		return nil, r.corrupt("something follows the trailer")
-	case err != nil && err != io.EOF: //nolint:errorlint // io.Reader returns it bare
+	case err != nil && !errors.Is(err, io.EOF):
 		return nil, err
 	}
 	return p.snap, nil
