@@ -28,6 +28,9 @@ func Build(meta Meta, specJSON []byte) (*Resource, []Problem, error) {
 		return refuse()
 	}
 	checkKey(descriptor, meta.Key, report)
+	if _, ok := meta.Labels[LabelMesh]; ok {
+		report.Errorf(Path("labels").Key(LabelMesh), "the mesh is part of the identity; leave the label out")
+	}
 	values, repeats, err := parseJSON(specJSON)
 	switch {
 	case err != nil:
@@ -55,7 +58,7 @@ func checkKey(d *Descriptor, key Key, report *Report) {
 	}
 	switch {
 	case d.Scope == GlobalScoped && key.Mesh != "":
-		report.Errorf("mesh", "a %s does not live in a mesh; remove `mesh`", d.Kind)
+		report.Errorf("mesh", "a %s does not live in a mesh; leave the mesh out", d.Kind)
 	case d.Scope == MeshScoped:
 		if err := CheckName(string(key.Mesh)); err != nil {
 			report.Errorf("mesh", "%s", err)

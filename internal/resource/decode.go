@@ -244,7 +244,7 @@ func (d *decoder) whole(n *node, err error, at Path) bool {
 	switch {
 	case n.shape != shapeNumber:
 		d.errorf(at, "expected a number, got %s", n.describe())
-	case strings.ContainsAny(n.text, "."):
+	case strings.Contains(n.text, "e-"), strings.Contains(n.text, ".") && !strings.Contains(n.text, "e"):
 		d.errorf(at, "expected a whole number, got %s", clip(n.text))
 	case err != nil:
 		d.errorf(at, "the number %s is out of range", clip(n.text))

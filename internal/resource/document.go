@@ -57,7 +57,7 @@ func Decode(source string, data []byte, opts DecodeOptions) ([]Document, error) 
 
 // decodeAll returns what was accepted and what was not.
 func decodeAll(source string, data []byte, opts DecodeOptions) ([]Document, DocumentErrors) {
-	wantJSON := strings.HasSuffix(source, ".json")
+	wantJSON := strings.HasSuffix(strings.ToLower(source), ".json")
 	roots, repeats, err := parse(data, wantJSON)
 	var documents []Document
 	var failed DocumentErrors
@@ -376,7 +376,7 @@ func (e *envelope) readMesh(n *node, labelsAt Path, opts DecodeOptions, report *
 	}
 	if e.descriptor.Scope == GlobalScoped {
 		if mesh != "" {
-			report.Errorf(at, "a %s does not live in a mesh; remove `mesh`", e.meta.Kind)
+			report.Errorf(at, "a %s does not live in a mesh; leave the mesh out", e.meta.Kind)
 		}
 		return
 	}

@@ -72,6 +72,19 @@ func TestOwnersOfInfrastructure(t *testing.T) {
 	}
 }
 
+// SEMANTICS §4.1: a document may use another accepted spelling of its kind; the
+// resource has the canonical one.
+func TestSpellingsInDocuments(t *testing.T) {
+	for _, d := range resource.Kinds() {
+		for _, spelling := range d.Spellings {
+			_, err := resource.Decode("in.yaml", []byte("type: "+string(spelling)+"\nname: A"), resource.DecodeOptions{})
+			var failed resource.DocumentErrors
+			require.ErrorAs(t, err, &failed, "the name is wrong")
+			require.Equal(t, d.Kind, failed[0].Key.Kind, spelling)
+		}
+	}
+}
+
 func TestDescribeIsExact(t *testing.T) {
 	for _, name := range []resource.Kind{"", "mesh", "Meshes", "meshes"} {
 		_, ok := resource.Describe(name)

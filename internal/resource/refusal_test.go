@@ -79,7 +79,7 @@ func TestRefusals(t *testing.T) {
 		{rule: "§1.2 not the mesh asked for", text: "type: Secret\nmesh: a\nname: s\ndata: ''", opts: resource.DecodeOptions{Mesh: "b", MeshExplicit: true}, want: []string{
 			`in.yaml: document 1 (Secret/a/s), line 2: mesh: the document is for mesh "a", the command for mesh "b"; leave out one of them`}},
 		{rule: "§1.1 a mesh on a global-scoped kind", text: zone + "mesh: default", want: []string{
-			"in.yaml: document 1 (Zone/east), line 3: mesh: a Zone does not live in a mesh; remove `mesh`"}},
+			"in.yaml: document 1 (Zone/east), line 3: mesh: a Zone does not live in a mesh; leave the mesh out"}},
 		{rule: "§1.1 a name with a capital", text: "type: Zone\nname: East_1", want: []string{
 			`in.yaml: document 1 (Zone/East_1), line 2: name: "East_1" cannot hold 'E': a name is made of lower-case letters, digits, - and .; "east-1" would do`}},
 		{rule: "§1.1 a name with a dash at its end", text: "type: Zone\nname: a.-b", want: []string{
@@ -228,7 +228,7 @@ func TestBuildRefusals(t *testing.T) {
 		{"unknown kind", key("Zon", "", "a"), `{}`, `Zon/a: type: unknown kind "Zon"; did you mean "Zone"?`},
 		{"a spelling is not a kind", key("zone", "", "a"), `{}`, `zone/a: type: unknown kind "zone"; did you mean "Zone"?`},
 		{"mesh missing", key("Secret", "", "a"), `{"data":""}`, `Secret/a: mesh: a name is required`},
-		{"mesh too many", key("Zone", "default", "a"), `{}`, "Zone/default/a: mesh: a Zone does not live in a mesh; remove `mesh`"},
+		{"mesh too many", key("Zone", "default", "a"), `{}`, "Zone/default/a: mesh: a Zone does not live in a mesh; leave the mesh out"},
 		{"name", key("Zone", "", "a/b"), `{}`, `Zone/a/b: name: "a/b" cannot hold '/': a name is made of lower-case letters, digits, - and .; "a-b" would do`},
 		{"no JSON", key("Zone", "", "a"), `{`, `Zone/a: the spec is not valid JSON: expected a name in double quotes, found the end of the text`},
 		{"nothing", key("Zone", "", "a"), ``, `Zone/a: expected one JSON object as the spec, got 0 values`},
@@ -245,6 +245,11 @@ func TestBuildRefusals(t *testing.T) {
 			require.EqualError(t, err, test.want)
 		})
 	}
+}
+
+func TestBuildRefusesTheMeshAsALabel(t *testing.T) {
+	_, _, err := resource.Build(resource.Meta{Key: key("Zone", "", "a"), Labels: map[string]string{resource.LabelMesh: "x"}}, []byte(`{}`))
+	require.EqualError(t, err, `Zone/a: labels["kuma.io/mesh"]: the mesh is part of the identity; leave the label out`)
 }
 
 func TestAThousandProblemsAreCutShort(t *testing.T) {
