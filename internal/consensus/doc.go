@@ -22,6 +22,11 @@
 // for a barrier before it serves reads (leadership.go), log entries are kept
 // back to the oldest snapshot that could be fallen back to (logstore.go).
 //
+// Raft counts and times what it does through go-metrics' global sink, which
+// nothing here sets. A command that wants those figures installs a sink and is
+// built with the tag hashicorpmetrics, without which raft reports to the sink of
+// an older module.
+//
 // A cluster starts as one server, which needs no network: with an empty
 // RaftAddr the transport is in memory, as in a zone. With an address the TLS
 // listener is bound from the start, so that other servers can be added later

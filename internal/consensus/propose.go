@@ -21,8 +21,8 @@ func (n *Node) Propose(ctx context.Context, txn store.Txn) (store.Result, error)
 	if err := n.begin(); err != nil {
 		return store.Result{}, err
 	}
+	defer n.requests.Done()
 	if err := context.Cause(ctx); err != nil {
-		n.requests.Done()
 		return store.Result{}, fmt.Errorf("%w: %w", ErrUnavailable, err)
 	}
 	if txn.Time.IsZero() {
@@ -30,7 +30,6 @@ func (n *Node) Propose(ctx context.Context, txn store.Txn) (store.Result, error)
 	}
 	command, err := store.EncodeCommand(txn)
 	if err != nil {
-		n.requests.Done()
 		return store.Result{}, fmt.Errorf("consensus: propose: %w", err)
 	}
 
@@ -39,8 +38,7 @@ func (n *Node) Propose(ctx context.Context, txn store.Txn) (store.Result, error)
 		err    error
 	}
 	answered := make(chan answer, 1)
-	go func() { // Close waits for it through n.requests
-		defer n.requests.Done()
+	n.requests.Go(func() {
 		future := n.raft.Apply(command, n.cfg.ApplyTimeout)
 		if err := future.Error(); err != nil {
 			answered <- answer{err: n.proposeError(err)}
@@ -48,7 +46,7 @@ func (n *Node) Propose(ctx context.Context, txn store.Txn) (store.Result, error)
 		}
 		result, _ := future.Response().(store.Result)
 		answered <- answer{result: result, err: result.Err}
-	}()
+	})
 
 	patience := time.NewTimer(n.cfg.ApplyTimeout)
 	defer patience.Stop()
@@ -76,17 +74,14 @@ func (n *Node) Read(ctx context.Context) (resource.Revision, error) {
 	if err := n.begin(); err != nil {
 		return 0, err
 	}
+	defer n.requests.Done()
 	term, err := n.waitLead(ctx)
 	if err != nil {
-		n.requests.Done()
 		return 0, err
 	}
 	committed := resource.Revision(n.raft.CommitIndex())
 	verified := make(chan error, 1)
-	go func() { // Close waits for it through n.requests
-		defer n.requests.Done()
-		verified <- n.raft.VerifyLeader().Error()
-	}()
+	n.requests.Go(func() { verified <- n.raft.VerifyLeader().Error() })
 	select {
 	case err = <-verified:
 	case <-ctx.Done():

@@ -67,11 +67,13 @@ func (a *authority) config(t *testing.T, node string) *tls.Config {
 }
 
 // TestOneServerOnTheNetwork: with an address the listener is there from the
-// start, and a restart on another port keeps everything.
+// start, the server leads without waiting for a timeout, and a restart on
+// another port keeps everything.
 func TestOneServerOnTheNetwork(t *testing.T) {
 	ca := newAuthority(t)
 	cfg := testConfig(t.TempDir())
 	cfg.Transport = TransportConfig{Addr: "127.0.0.1:0", TLS: ca.config(t, "one")}
+	cfg.Timing = Timing{Heartbeat: time.Hour, Lease: time.Hour}
 	n, _ := open(t, cfg)
 	propose(t, n, put("a", 1))
 	conn, err := tls.Dial("tcp", n.RaftAddr(), ca.config(t, "two"))
