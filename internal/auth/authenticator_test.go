@@ -1,0 +1,272 @@
+package auth
+
+import (
+	"context"
+	"net"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/credentials"
+	"google.golang.org/grpc/health"
+	"google.golang.org/grpc/health/grpc_health_v1"
+	"google.golang.org/grpc/metadata"
+	"google.golang.org/grpc/peer"
+	"google.golang.org/grpc/test/bufconn"
+
+	meridianv1 "meridian/api/meridian/v1"
+	"meridian/internal/rpcerr"
+)
+
+const syncService = "meridian.sync.v1.SyncService"
+
+// door is an authenticator with the keys behind it.
+type door struct {
+	*Authenticator
+	issuer *Issuer
+}
+
+func newDoor(t *testing.T) door {
+	t.Helper()
+	user, zone := newKey(t, UserToken, 1), newKey(t, ZoneToken, 1)
+	verifier := NewVerifier(at(noon), publicHalves(user, zone)...)
+	return door{
+		Authenticator: &Authenticator{
+			Verifier:         func() *Verifier { return verifier },
+			LocalhostIsAdmin: true,
+			Admit:            OperatorsAndZones(syncService),
+		},
+		issuer: NewIssuer(at(noon), user, zone),
+	}
+}
+
+func (d door) user(t *testing.T, name string, groups ...string) string {
+	t.Helper()
+	raw, _, err := d.issuer.User(name, groups, time.Hour)
+	require.NoError(t, err)
+	return raw
+}
+
+func (d door) zone(t *testing.T, name string) string {
+	t.Helper()
+	raw, _, err := d.issuer.Zone(name, []string{ScopeControlPlane}, time.Hour)
+	require.NoError(t, err)
+	return raw
+}
+
+// request is the context of a call from an address with credentials.
+func request(from net.Addr, authorization ...string) context.Context {
+	ctx := peer.NewContext(context.Background(), &peer.Peer{Addr: from})
+	return metadata.NewIncomingContext(ctx, metadata.MD{"authorization": authorization})
+}
+
+var (
+	near  = &net.TCPAddr{IP: net.ParseIP("127.0.0.1"), Port: 40000}
+	near6 = &net.TCPAddr{IP: net.ParseIP("::1"), Port: 40000}
+	far   = &net.TCPAddr{IP: net.ParseIP("192.0.2.7"), Port: 40000}
+)
+
+// SEMANTICS §6.6: token, else loopback, else nobody; an invalid token is
+// refused, not ignored.
+func TestWhoMakesARequest(t *testing.T) {
+	d := newDoor(t)
+	bob := []string{"team-a", AuthenticatedGroup}
+	for name, tc := range map[string]struct {
+		ctx    context.Context
+		name   string
+		groups []string
+		source Source
+		err    string
+	}{
+		"loopback":               {request(near), AdminUser, []string{AdminGroup, AuthenticatedGroup}, FromLoopback, ""},
+		"loopback IPv6":          {request(near6), AdminUser, []string{AdminGroup, AuthenticatedGroup}, FromLoopback, ""},
+		"elsewhere":              {request(far), AnonymousUser, []string{UnauthenticatedGroup}, FromNothing, ""},
+		"not TCP":                {request(&net.UnixAddr{Name: "@"}), AnonymousUser, []string{UnauthenticatedGroup}, FromNothing, ""},
+		"no peer":                {context.Background(), AnonymousUser, []string{UnauthenticatedGroup}, FromNothing, ""},
+		"token from elsewhere":   {request(far, "Bearer "+d.user(t, "bob", "team-a")), "bob", bob, FromToken, ""},
+		"token beats loopback":   {request(near, "bearer "+d.user(t, "bob", "team-a")), "bob", bob, FromToken, ""},
+		"group is not doubled":   {request(near, "Bearer "+d.user(t, "bob", AuthenticatedGroup, "team-a", UnauthenticatedGroup)), "bob", bob, FromToken, ""},
+		"zone":                   {request(far, "Bearer "+d.zone(t, "east")), "zone/east", nil, FromToken, ""},
+		"bad token, loopback":    {request(near, "Bearer x"), "", nil, "", "not authenticated: the token is malformed"},
+		"empty token, loopback":  {request(near, "Bearer "), "", nil, "", "not authenticated: the token is malformed"},
+		"other scheme, loopback": {request(near, "Basic YTpi"), "", nil, "", "not authenticated: only bearer tokens are understood"},
+		"two tokens": {
+			request(near, "Bearer "+d.user(t, "bob"), "Bearer "+d.user(t, "eve")), "", nil, "",
+			"not authenticated: more than one set of credentials",
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			p, err := d.Authenticate(tc.ctx)
+			if tc.err != "" {
+				require.EqualError(t, err, tc.err)
+				require.Equal(t, rpcerr.Unauthenticated, rpcerr.CodeOf(err))
+				require.True(t, rpcerr.HasReason(err, ReasonBadToken))
+				return
+			}
+			require.NoError(t, err)
+			require.Equal(t, tc.name, p.Name)
+			require.Equal(t, tc.groups, p.Groups)
+			require.Equal(t, tc.source, p.Source)
+		})
+	}
+
+	d.LocalhostIsAdmin = false
+	p, err := d.Authenticate(request(near))
+	require.NoError(t, err)
+	require.Equal(t, Anonymous(), p)
+}
+
+func TestPrincipals(t *testing.T) {
+	d := newDoor(t)
+	// SEMANTICS §6.7: name, then groups joined by commas, authenticated last.
+	p, err := d.Authenticate(request(far, "Bearer "+d.user(t, "backend-owner")))
+	require.NoError(t, err)
+	require.Equal(t, "backend-owner/mesh-system:authenticated", p.String())
+	require.Equal(t, noon.Add(time.Hour), p.Expires())
+	_, isZone := p.Zone()
+	require.False(t, isZone)
+
+	p, err = d.Authenticate(request(far, "Bearer "+d.zone(t, "east")))
+	require.NoError(t, err)
+	zone, isZone := p.Zone()
+	require.True(t, isZone)
+	require.Equal(t, "east", zone)
+	require.NoError(t, p.Token.CheckZone("east", ScopeControlPlane))
+
+	require.True(t, Anonymous().Expires().IsZero())
+	require.Equal(t, Anonymous(), PrincipalFrom(context.Background()))
+	require.Equal(t, p, PrincipalFrom(WithPrincipal(context.Background(), p)))
+}
+
+func TestOperatorsAndZones(t *testing.T) {
+	d := newDoor(t)
+	const apply, stream = "/meridian.v1.AdminService/Apply", "/" + syncService + "/Stream"
+	admin, bob, east := d.user(t, "admin", AdminGroup), d.user(t, "bob"), d.zone(t, "east")
+	for name, tc := range map[string]struct {
+		ctx    context.Context
+		method string
+		code   rpcerr.Code
+		err    string
+	}{
+		"loopback":         {request(near), apply, 0, ""},
+		"admin token":      {request(far, "Bearer "+admin), apply, 0, ""},
+		"zone, its stream": {request(far, "Bearer "+east), stream, 0, ""},
+		"anonymous": {
+			request(far), apply, rpcerr.Unauthenticated,
+			"not authenticated: this server answers callers on its own host and holders of its admin token (admin.yaml in its data directory has it)",
+		},
+		"user": {
+			request(near, "Bearer "+bob), apply, rpcerr.Denied,
+			`Access Denied (user "bob/mesh-system:authenticated" cannot access the server): it is not in group mesh-system:admin`,
+		},
+		"zone, apply": {request(near, "Bearer "+east), apply, rpcerr.Denied, "Access Denied: a zone token does not open meridian.v1.AdminService"},
+		"loopback, stream": {
+			request(near), stream, rpcerr.Unauthenticated,
+			"not authenticated: meridian.sync.v1.SyncService is for zones, which present a zone token",
+		},
+		"admin, stream": {
+			request(near, "Bearer "+admin), stream, rpcerr.Denied,
+			"Access Denied: meridian.sync.v1.SyncService is for zones, which present a zone token",
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			_, err := d.enter(tc.ctx, tc.method)
+			if tc.err == "" {
+				require.NoError(t, err)
+				return
+			}
+			require.EqualError(t, err, tc.err)
+			require.Equal(t, tc.code, rpcerr.CodeOf(err))
+		})
+	}
+}
+
+// whoami answers with the principal that its context carries.
+type whoami struct {
+	meridianv1.UnimplementedControlServiceServer
+	meridianv1.UnimplementedAdminServiceServer
+}
+
+func (whoami) Info(ctx context.Context, _ *meridianv1.InfoRequest) (*meridianv1.InfoResponse, error) {
+	return &meridianv1.InfoResponse{Name: PrincipalFrom(ctx).String()}, nil
+}
+
+func (whoami) List(_ *meridianv1.ListRequest, stream grpc.ServerStreamingServer[meridianv1.ListResponse]) error {
+	return rpcerr.New(rpcerr.NotFound, "NOT_FOUND", "%s", PrincipalFrom(stream.Context()))
+}
+
+// serve runs a real server, over TLS in memory, behind an authenticator.
+func (d door) serve(t *testing.T, p *PKI) *bufconn.Listener {
+	t.Helper()
+	listener := bufconn.Listen(64 << 10)
+	server := grpc.NewServer(grpc.Creds(credentials.NewTLS(p.ServerTLS())),
+		grpc.UnaryInterceptor(d.Unary), grpc.StreamInterceptor(d.Stream))
+	grpc_health_v1.RegisterHealthServer(server, health.NewServer())
+	meridianv1.RegisterControlServiceServer(server, whoami{})
+	meridianv1.RegisterAdminServiceServer(server, whoami{})
+	done := make(chan error, 1)
+	go func() { done <- server.Serve(listener) }()
+	t.Cleanup(func() {
+		server.Stop()
+		require.NoError(t, <-done)
+	})
+	return listener
+}
+
+func connect(t *testing.T, listener *bufconn.Listener, config ClientTLSConfig, opts ...grpc.DialOption) *grpc.ClientConn {
+	t.Helper()
+	transport, err := ClientTransport(config)
+	require.NoError(t, err)
+	conn, err := grpc.NewClient("passthrough:///localhost:5685", append(opts,
+		grpc.WithTransportCredentials(transport),
+		grpc.WithContextDialer(func(ctx context.Context, _ string) (net.Conn, error) { return listener.DialContext(ctx) }),
+		grpc.WithUnaryInterceptor(rpcerr.UnaryClient), grpc.WithStreamInterceptor(rpcerr.StreamClient))...)
+	require.NoError(t, err)
+	t.Cleanup(func() { require.NoError(t, conn.Close()) })
+	return conn
+}
+
+func TestARealServerKnowsItsCallers(t *testing.T) {
+	// The certificate must hold at the time of the machine's clock, which gRPC uses.
+	p := openPKI(t, testPKI(t, t.TempDir(), time.Now()))
+	d := newDoor(t)
+	listener := d.serve(t, p)
+	trusted := ClientTLSConfig{CAPEM: p.CAPEM(), Source: "admin.yaml"}
+
+	admin := connect(t, listener, trusted, grpc.WithPerRPCCredentials(TokenCredentials(d.user(t, "root", AdminGroup), false)))
+	info, err := meridianv1.NewControlServiceClient(admin).Info(t.Context(), &meridianv1.InfoRequest{})
+	require.NoError(t, err)
+	require.Equal(t, "root/mesh-system:admin,mesh-system:authenticated", info.GetName())
+	stream, err := meridianv1.NewAdminServiceClient(admin).List(t.Context(), &meridianv1.ListRequest{})
+	require.NoError(t, err)
+	_, err = stream.Recv()
+	require.EqualError(t, err, "root/mesh-system:admin,mesh-system:authenticated")
+
+	nobody := connect(t, listener, trusted)
+	_, err = meridianv1.NewControlServiceClient(nobody).Info(t.Context(), &meridianv1.InfoRequest{})
+	require.Equal(t, rpcerr.Unauthenticated, rpcerr.CodeOf(err))
+	require.True(t, rpcerr.HasReason(err, ReasonNoCredentials))
+	stream, err = meridianv1.NewAdminServiceClient(nobody).List(t.Context(), &meridianv1.ListRequest{})
+	require.NoError(t, err)
+	_, err = stream.Recv()
+	require.Equal(t, rpcerr.Unauthenticated, rpcerr.CodeOf(err))
+	_, err = grpc_health_v1.NewHealthClient(nobody).Check(t.Context(), &grpc_health_v1.HealthCheckRequest{})
+	require.NoError(t, err, "health is for everyone")
+}
+
+func TestAClientSaysWhoItDoesNotTrust(t *testing.T) {
+	p := openPKI(t, testPKI(t, t.TempDir(), time.Now()))
+	other, err := NewCA(time.Now())
+	require.NoError(t, err)
+	conn := connect(t, newDoor(t).serve(t, p), ClientTLSConfig{CAPEM: other.CertificatePEM(), Source: "east.bundle"})
+	_, err = meridianv1.NewControlServiceClient(conn).Info(t.Context(), &meridianv1.InfoRequest{})
+	require.Equal(t, rpcerr.Unavailable, rpcerr.CodeOf(err))
+	require.ErrorContains(t, err, "the server's certificate is not signed by the CA in east.bundle")
+}
+
+func TestTokensDoNotTravelInTheClear(t *testing.T) {
+	require.True(t, TokenCredentials("t", false).RequireTransportSecurity())
+	require.False(t, TokenCredentials("t", true).RequireTransportSecurity())
+	require.Equal(t, "a bearer token", TokenCredentials("t", true).(tokenCredentials).String())
+}
