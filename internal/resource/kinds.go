@@ -89,6 +89,9 @@ func table() []Descriptor {
 	return slices.Concat(
 		infrastructureKinds(),
 		sourceDestinationKinds(),
+		targetRefKinds(),
+		gatewayKinds(),
+		accessControlKinds(),
 	)
 }
 

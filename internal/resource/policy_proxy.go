@@ -245,7 +245,8 @@ func (p TemplateParameter) tag() string {
 }
 
 // checkTemplate refuses text that is no template or uses an unknown parameter.
-// It only parses: executing an author's template could run for ever.
+// Nil parameters are defined elsewhere. It only parses: executing an author's
+// template could run for ever.
 func checkTemplate(at Path, text string, parameters []string, r *Report) {
 	if text == "" {
 		r.Errorf(at, "must not be empty")
@@ -274,7 +275,8 @@ func checkPipe(at Path, pipe *template.PipeNode, parameters []string, r *Report)
 		for _, argument := range command.Args {
 			switch a := argument.(type) {
 			case *template.FieldNode:
-				if name := a.Ident[0]; len(a.Ident) > 1 || !slices.Contains(parameters, name) {
+				name := a.Ident[0]
+				if len(a.Ident) > 1 || (parameters != nil && !slices.Contains(parameters, name)) {
 					r.Errorf(at, "uses {{%s}}, which no parameter defines%s", a, didYouMean(name, parameters))
 				}
 			case *template.PipeNode:

@@ -1,0 +1,204 @@
+package resource
+
+import (
+	"slices"
+)
+
+// Access is something that a role can grant (SEMANTICS §6.1).
+type Access string
+
+// Everything that a role can grant.
+const (
+	AccessCreate                 Access = "CREATE"
+	AccessUpdate                 Access = "UPDATE"
+	AccessDelete                 Access = "DELETE"
+	AccessGenerateDataplaneToken Access = "GENERATE_DATAPLANE_TOKEN"
+	AccessGenerateUserToken      Access = "GENERATE_USER_TOKEN"
+	AccessGenerateZoneCPToken    Access = "GENERATE_ZONE_CP_TOKEN"
+	AccessGenerateZoneToken      Access = "GENERATE_ZONE_TOKEN"
+)
+
+// AccessRole is a set of rights that bindings give to users and groups.
+type AccessRole struct {
+	Rules []AccessRule `json:"rules,omitzero" doc:"What the role grants; one rule that grants an access is enough."`
+}
+
+// AccessRule grants access to the resources it covers.
+type AccessRule struct {
+	Types  []Kind       `json:"types,omitzero" doc:"Kinds of resources; all when absent or empty."`
+	Names  []string     `json:"names,omitzero" doc:"Names of resources; all when absent or empty."`
+	Mesh   *MeshName    `json:"mesh,omitzero" doc:"Mesh of the resources, '*' for any; restricts the rule to kinds that live in a mesh."`
+	Access []Access     `json:"access" required:"true" enum:"CREATE|UPDATE|DELETE|GENERATE_DATAPLANE_TOKEN|GENERATE_USER_TOKEN|GENERATE_ZONE_CP_TOKEN|GENERATE_ZONE_TOKEN" doc:"What is granted."`
+	When   []AccessWhen `json:"when,omitzero" doc:"Conditions on the content; one entry that holds is enough, none is no condition."`
+}
+
+// AccessWhen is one condition: every qualifier that is written must hold
+// (SEMANTICS §6.3).
+type AccessWhen struct {
+	Sources      *TagQualifier    `json:"sources,omitzero" doc:"Tags that every entry of the policy's sources must have."`
+	Destinations *TagQualifier    `json:"destinations,omitzero" doc:"Tags that every entry of the policy's destinations must have."`
+	Selectors    *TagQualifier    `json:"selectors,omitzero" doc:"Tags that every entry of the policy's selectors must have."`
+	DPToken      *TokenQualifier  `json:"dpToken,omitzero" doc:"Condition on the dataplane token to generate."`
+	TargetRef    *Target          `json:"targetRef,omitzero" doc:"Target that must cover the policy's own."`
+	To           *TargetQualifier `json:"to,omitzero" doc:"Target that must cover every to item of the policy."`
+	From         *TargetQualifier `json:"from,omitzero" doc:"Target that must cover every from item of the policy."`
+}
+
+// TagQualifier holds the tags that selectors must have.
+type TagQualifier struct {
+	Match TagSelector `json:"match" required:"true" doc:"Tags and their values; '*' accepts any value of a tag that is present."`
+}
+
+// TokenQualifier is a condition on a dataplane token.
+type TokenQualifier struct {
+	Tags []TokenTag `json:"tags" required:"true" doc:"Tags that the token must carry, with no other value."`
+}
+
+// TokenTag is a tag that a token must carry.
+type TokenTag struct {
+	Name  string `json:"name" required:"true" doc:"Name of the tag."`
+	Value string `json:"value" required:"true" doc:"The one value that the token may carry for it."`
+}
+
+// TargetQualifier holds a target that must cover items.
+type TargetQualifier struct {
+	TargetRef Target `json:"targetRef" required:"true" doc:"The target."`
+}
+
+// Normalized returns a target in canonical spelling, as policies are compared.
+func (t *Target) Normalized() Target { return t.normalized() }
+
+// Validate implements Spec.
+func (a *AccessRole) Validate(at Path, r *Report) {
+	if len(a.Rules) == 0 {
+		r.Errorf(at.Field("rules"), "is required: a role without rules grants nothing")
+	}
+	for i := range a.Rules {
+		a.Rules[i].check(at.Field("rules").Index(i), r)
+	}
+}
+
+func (a *AccessRule) check(at Path, r *Report) {
+	for i, kind := range a.Types {
+		if _, known := kinds().exact[kind]; !known {
+			r.Errorf(at.Field("types").Index(i), "%s", unknownKind(string(kind)))
+		}
+	}
+	for i, name := range a.Names {
+		if err := CheckName(name); err != nil {
+			r.Errorf(at.Field("names").Index(i), "%s", err)
+		}
+	}
+	if a.Mesh != nil && *a.Mesh != AnyValue {
+		if err := CheckName(string(*a.Mesh)); err != nil {
+			r.Errorf(at.Field("mesh"), "%s; '*' is any mesh", err)
+		}
+	}
+	if len(a.Access) == 0 {
+		r.Errorf(at.Field("access"), "is required: a rule without access grants nothing")
+	}
+	for i := range a.When {
+		a.When[i].check(at.Field("when").Index(i), r)
+	}
+}
+
+func (w *AccessWhen) check(at Path, r *Report) {
+	if *w == (AccessWhen{}) {
+		r.Errorf(at, "holds for everything: write a qualifier, or remove when")
+	}
+	w.Sources.check(at.Field("sources"), r)
+	w.Destinations.check(at.Field("destinations"), r)
+	w.Selectors.check(at.Field("selectors"), r)
+	if w.DPToken != nil {
+		tags := at.Field("dpToken").Field("tags")
+		if len(w.DPToken.Tags) == 0 {
+			r.Errorf(tags, "needs at least one tag")
+		}
+		for i, tag := range w.DPToken.Tags {
+			checkText(tags.Index(i).Field("name"), tag.Name, r)
+			checkText(tags.Index(i).Field("value"), tag.Value, r)
+		}
+	}
+	if w.TargetRef != nil {
+		w.TargetRef.check(at.Field("targetRef"), TargetKinds(), r)
+	}
+	if w.To != nil {
+		w.To.TargetRef.check(at.Field("to").Field("targetRef"), toTargets, r)
+	}
+	if w.From != nil {
+		w.From.TargetRef.check(at.Field("from").Field("targetRef"), fromTargets, r)
+	}
+}
+
+func (q *TagQualifier) check(at Path, r *Report) {
+	if q == nil {
+		return
+	}
+	if len(q.Match) == 0 {
+		r.Errorf(at.Field("match"), "needs at least one tag")
+	}
+	checkTags(at.Field("match"), q.Match, r)
+}
+
+// SubjectType says whether a binding names a user or a group.
+type SubjectType string
+
+// The types of subjects.
+const (
+	SubjectUser  SubjectType = "User"
+	SubjectGroup SubjectType = "Group"
+)
+
+// AccessRoleBinding gives roles to users and groups.
+type AccessRoleBinding struct {
+	Subjects []Subject `json:"subjects,omitzero" doc:"Users and groups that get the roles."`
+	Roles    []string  `json:"roles,omitzero" doc:"Names of the roles they get."`
+}
+
+// Subject is a user or a group.
+type Subject struct {
+	Type SubjectType `json:"type" required:"true" enum:"User|Group" doc:"Whether the name is a user's or a group's."`
+	Name string      `json:"name" required:"true" doc:"Name of the user or group."`
+}
+
+// Validate implements Spec. A role that does not exist is no error here
+// (SEMANTICS §6.2).
+func (b *AccessRoleBinding) Validate(at Path, r *Report) {
+	if len(b.Subjects) == 0 {
+		r.Errorf(at.Field("subjects"), "is required: at least one user or group")
+	}
+	for i, s := range b.Subjects {
+		path := at.Field("subjects").Index(i)
+		checkText(path.Field("name"), s.Name, r)
+		if slices.Contains(b.Subjects[:i], s) {
+			r.Warnf(path, "%s %s is listed twice", s.Type, clip(s.Name))
+		}
+	}
+	if len(b.Roles) == 0 {
+		r.Errorf(at.Field("roles"), "is required: at least one role")
+	}
+	for i, role := range b.Roles {
+		path := at.Field("roles").Index(i)
+		if err := CheckName(role); err != nil {
+			r.Errorf(path, "%s", err)
+		} else if slices.Contains(b.Roles[:i], role) {
+			r.Warnf(path, "%s is listed twice", role)
+		}
+	}
+}
+
+// accessControlKinds are the rows of SEMANTICS §6.
+func accessControlKinds() []Descriptor {
+	return []Descriptor{
+		{
+			Kind: "AccessRole", Plural: "access-roles", Scope: GlobalScoped, Owner: OwnedByEach, Class: AccessControl,
+			Summary: "Rights on resources and tokens that bindings give to users and groups.",
+			New:     func() Spec { return new(AccessRole) },
+		},
+		{
+			Kind: "AccessRoleBinding", Plural: "access-role-bindings", Scope: GlobalScoped, Owner: OwnedByEach, Class: AccessControl,
+			Summary: "Gives access roles to users and groups.",
+			New:     func() Spec { return new(AccessRoleBinding) },
+		},
+	}
+}

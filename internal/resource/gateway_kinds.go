@@ -1,0 +1,28 @@
+package resource
+
+// gatewayKinds are the rows of gateways, their routes and the policies that
+// flow down them (SEMANTICS §5).
+func gatewayKinds() []Descriptor {
+	row := func(kind Kind, plural string, class Class, direction Direction, make func() Spec, summary string) Descriptor {
+		return Descriptor{
+			Kind: kind, Plural: plural, Scope: MeshScoped, Owner: OwnedByGlobal, Synced: true,
+			Class: class, Direction: direction, Summary: summary, New: make,
+		}
+	}
+	return []Descriptor{
+		row("Gateway", "gateways", Infrastructure, 0, func() Spec { return new(Gateway) },
+			"An entry for traffic with its listeners, in the shape of the Gateway API."),
+		row("HTTPRoute", "http-routes", Infrastructure, 0, func() Spec { return new(HTTPRoute) },
+			"Routes HTTP requests of gateways or services by rules, in the shape of the Gateway API."),
+		row("GRPCRoute", "grpc-routes", Infrastructure, 0, func() Spec { return new(GRPCRoute) },
+			"Routes gRPC calls of gateways or services by rules, in the shape of the Gateway API."),
+		row("AuthPolicy", "auth-policies", Inherited, OnRoute, func() Spec { return new(AuthPolicy) },
+			"Authentication and authorization rules that flow down from a gateway to its listeners, routes and their rules."),
+		row("RateLimitPolicy", "rate-limit-policies", Inherited, OnRoute, func() Spec { return new(RateLimitPolicy) },
+			"Limits on requests that flow down from a gateway to its listeners, routes and their rules."),
+		row("MeshGateway", "mesh-gateways", Infrastructure, 0, func() Spec { return new(MeshGateway) },
+			"The listeners of the gateway dataplanes it selects."),
+		row("MeshGatewayRoute", "mesh-gateway-routes", Infrastructure, 0, func() Spec { return new(MeshGatewayRoute) },
+			"Routes the traffic of the gateway dataplanes it selects."),
+	}
+}
