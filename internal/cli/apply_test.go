@@ -1,0 +1,193 @@
+package cli
+
+import (
+	"encoding/json"
+	"sync/atomic"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	meridianv1 "meridian/api/meridian/v1"
+	"meridian/internal/rpcerr"
+)
+
+func TestApplyPrintsOutcomesInInputOrderThenTheRevision(t *testing.T) {
+	h := newHarness(t)
+	all := h.write("all.yaml", webToBackend+"---\n"+meshYAML+"---\n"+catchAllK8s)
+	require.Equal(t, "TrafficPermission/web-to-backend created\nMesh/default created\nTrafficPermission/catch-all created\nrevision 1841\n",
+		h.ok("apply", "-f", all))
+	require.Equal(t, "TrafficPermission/web-to-backend unchanged\nMesh/default unchanged\nTrafficPermission/catch-all unchanged\nrevision 1841\n",
+		h.ok("apply", "-f", all))
+	require.Contains(t, h.server.tokens, "Bearer secret")
+}
+
+func TestApplyReadsFilesDirectoriesAndStdin(t *testing.T) {
+	h := newHarness(t)
+	h.write("dir/a.yaml", webToBackend)
+	h.write("dir/sub/b.yml", catchAllK8s)
+	out := h.runWith(t.Context(), meshYAML, "apply", "-f", h.home+"/dir", "-f", "-")
+	require.Equal(t, exitOK, out.code, out.stderr)
+	require.Equal(t, "TrafficPermission/web-to-backend created\nTrafficPermission/catch-all created\nMesh/default created\nrevision 1841\n", out.stdout)
+	require.Empty(t, out.stderr)
+}
+
+func TestApplyJSON(t *testing.T) {
+	h := newHarness(t)
+	out := h.runWith(t.Context(), webToBackend, "apply", "-f", "-", "-o", "json")
+	require.Equal(t, exitOK, out.code, out.stderr)
+	require.JSONEq(t, `{"results": [{"type": "TrafficPermission", "mesh": "default", "name": "web-to-backend", "outcome": "created", "version": 1}], "revision": 1841}`, out.stdout)
+	out = h.runWith(t.Context(), webToBackend, "apply", "-f", "-", "-o", "name")
+	require.Equal(t, "TrafficPermission/web-to-backend\n", out.stdout)
+}
+
+func TestApplyDryRun(t *testing.T) {
+	h := newHarness(t)
+	out := h.runWith(t.Context(), webToBackend, "apply", "-f", "-", "--dry-run=client")
+	require.Equal(t, outcome{
+		exitOK, "TrafficPermission/web-to-backend valid\n",
+		"Dry run: the documents are valid; nothing was sent to a control plane.\n",
+	}, out)
+	require.Empty(t, h.server.calls)
+
+	out = h.runWith(t.Context(), webToBackend, "apply", "-f", "-", "--dry-run=server")
+	require.Equal(t, outcome{
+		exitOK, "TrafficPermission/web-to-backend created\nrevision 1840\n", "Dry run: nothing was written.\n",
+	}, out)
+	require.Empty(t, h.server.stored)
+	require.Empty(t, h.server.applies[0].GetRequestId())
+}
+
+func TestApplyIfVersion(t *testing.T) {
+	h := newHarness(t)
+	policy := h.write("p.yaml", webToBackend)
+	h.ok("apply", "-f", policy, "--if-version", "0")
+	out := h.run("apply", "-f", policy, "--if-version", "0")
+	require.Equal(t, outcome{exitConflict, "", "Error: TrafficPermission/default/web-to-backend has version 1, not 0\n"}, out)
+	h.ok("apply", "-f", policy, "--if-version", "1")
+
+	two := h.write("two.yaml", webToBackend+"---\n"+meshYAML)
+	out = h.run("apply", "-f", two, "--if-version", "1")
+	require.Equal(t, exitUsage, out.code)
+	require.Contains(t, out.stderr, "Error: --if-version is about one resource; the input holds 2\n")
+}
+
+func TestApplyMesh(t *testing.T) {
+	h := newHarness(t)
+	meshless := `type: TrafficPermission
+name: p
+sources: [{match: {kuma.io/service: web}}]
+destinations: [{match: {kuma.io/service: backend}}]
+`
+	out := h.runWith(t.Context(), meshless, "apply", "-f", "-", "-m", "demo", "-o", "json")
+	require.Equal(t, exitOK, out.code, out.stderr)
+	require.Contains(t, out.stdout, `"mesh": "demo"`)
+	out = h.runWith(t.Context(), webToBackend, "apply", "-f", "-", "-m", "demo")
+	require.Equal(t, exitUsage, out.code)
+	require.Contains(t, out.stderr, `the document is for mesh "default", the command for mesh "demo"`)
+}
+
+// A write whose acknowledgement is lost is sent again under the same request
+// id, and so takes effect once.
+func TestApplyRetriesWithOneRequestID(t *testing.T) {
+	h := newHarness(t)
+	var lost atomic.Int32
+	h.server.after = func(method string) error {
+		if method == "Apply" && lost.Add(1) <= 2 {
+			return rpcerr.New(rpcerr.Unavailable, "NO_LEADER", "there is no leader")
+		}
+		return nil
+	}
+	out := h.runWith(t.Context(), webToBackend, "apply", "-f", "-")
+	require.Equal(t, exitOK, out.code, out.stderr)
+	require.Equal(t, "TrafficPermission/web-to-backend created\nrevision 1841\n", out.stdout)
+	require.Len(t, h.server.applies, 3)
+	id := h.server.applies[0].GetRequestId()
+	require.NotEmpty(t, id)
+	for _, a := range h.server.applies {
+		require.Equal(t, id, a.GetRequestId())
+	}
+
+	h.server.after = nil
+	h.runWith(t.Context(), webToBackend, "apply", "-f", "-")
+	require.NotEqual(t, id, h.server.applies[3].GetRequestId(), "another invocation is another request")
+}
+
+func TestApplyGivesUpWhenUnavailableForTheWholeTimeout(t *testing.T) {
+	h := newHarness(t)
+	h.server.before = func(string) error { return rpcerr.New(rpcerr.Unavailable, "NO_LEADER", "there is no leader") }
+	out := h.runWith(t.Context(), webToBackend, "apply", "-f", "-", "--timeout", "150ms")
+	require.Equal(t, outcome{
+		exitUnavailable, "", "Error: the control plane at " + h.address + " is unavailable: there is no leader\n",
+	}, out)
+	require.Greater(t, len(h.server.calls), 1)
+}
+
+func TestApplyWaitForZones(t *testing.T) {
+	h := newHarness(t)
+	out := h.runWith(t.Context(), webToBackend, "apply", "-f", "-", "--wait=zones")
+	require.Equal(t, exitOK, out.code, out.stderr)
+	require.Equal(t, "TrafficPermission/web-to-backend created\nrevision 1841\n", out.stdout)
+	require.Len(t, h.server.applies, 2)
+	require.False(t, h.server.applies[0].GetWaitForZones())
+	require.True(t, h.server.applies[1].GetWaitForZones())
+	require.Equal(t, h.server.applies[0].GetRequestId(), h.server.applies[1].GetRequestId())
+}
+
+// The result of the write is never hidden behind a wait that failed.
+func TestApplyWaitForZonesTimesOut(t *testing.T) {
+	h := newHarness(t)
+	h.server.zones = []*meridianv1.ZoneStatus{
+		{Name: "east", State: "in-sync", Revision: 1841, Instances: []string{"e1"}},
+		{Name: "west", State: "stale", Revision: 1700, Instances: []string{"w1"}, LastError: "disk full"},
+		{Name: "north", State: "offline", Revision: 1},
+	}
+	var applies atomic.Int32
+	h.server.before = func(method string) error {
+		if method == "Apply" && applies.Add(1) == 2 {
+			return rpcerr.New(rpcerr.Timeout, "ZONES_LAG", "not every zone has applied it")
+		}
+		return nil
+	}
+	out := h.runWith(t.Context(), webToBackend, "apply", "-f", "-", "--wait=zones")
+	require.Equal(t, exitTimeout, out.code)
+	require.Equal(t, "TrafficPermission/web-to-backend created\nrevision 1841\n", out.stdout)
+	require.Equal(t, "Error: revision 1841 is written, but not every connected zone has applied it within 30s\n"+
+		"  zone west is stale at revision 1700: disk full\n", out.stderr)
+}
+
+func TestApplyWarningsGoToStderr(t *testing.T) {
+	h := newHarness(t)
+	h.server.warnings = []string{"TrafficLog/default/x: the mesh has no backend file"}
+	out := h.runWith(t.Context(), meshYAML, "apply", "-f", "-", "-o", "json")
+	require.Equal(t, exitOK, out.code)
+	require.Equal(t, "Warning: TrafficLog/default/x: the mesh has no backend file\n", out.stderr)
+	require.True(t, json.Valid([]byte(out.stdout)))
+}
+
+func TestDelete(t *testing.T) {
+	h := newHarness(t)
+	h.ok("apply", "-f", h.write("all.yaml", webToBackend+"---\n"+catchAllK8s+"---\n"+meshYAML))
+	require.Equal(t, "TrafficPermission/catch-all deleted\nrevision 1842\n", h.ok("delete", "traffic-permission", "catch-all"))
+	out := h.run("delete", "TrafficPermission/catch-all")
+	require.Equal(t, outcome{exitNo, "", "Error: TrafficPermission/default/catch-all does not exist\n"}, out)
+	require.Equal(t, "TrafficPermission/web-to-backend deleted\nrevision 1842\n",
+		h.ok("delete", "-f", h.write("one.yaml", webToBackend), "--dry-run=server"))
+	require.Equal(t, "TrafficPermission/web-to-backend deleted\nrevision 1843\n", h.ok("delete", "-f", h.write("one.yaml", webToBackend)))
+
+	// One that is missing leaves everything as it is.
+	out = h.run("delete", "-f", h.write("all.yaml", meshYAML+"---\n"+webToBackend))
+	require.Equal(t, exitNo, out.code)
+	require.Equal(t, "Mesh/default\n", h.ok("get", "meshes", "-o", "name"))
+}
+
+func TestDeleteJSON(t *testing.T) {
+	h := newHarness(t)
+	h.ok("apply", "-f", h.write("m.yaml", meshYAML))
+	var got struct {
+		Results  []resultView
+		Revision uint64
+	}
+	require.NoError(t, json.Unmarshal([]byte(h.ok("delete", "mesh", "default", "-o", "json")), &got))
+	require.Equal(t, uint64(1842), got.Revision)
+	require.Equal(t, "deleted", got.Results[0].Outcome)
+}

@@ -1,0 +1,187 @@
+package cli
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"strings"
+	"time"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/backoff"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/credentials"
+	"google.golang.org/grpc/resolver"
+	"google.golang.org/grpc/resolver/manual"
+	"google.golang.org/grpc/status"
+
+	meridianv1 "meridian/api/meridian/v1"
+	"meridian/internal/rpcerr"
+	"meridian/internal/version"
+)
+
+// maxMessageBytes bounds one message in either direction. It is well above the
+// largest batch that a server accepts, so that the server's own limit, with its
+// own message, is the one that is met.
+const maxMessageBytes = 64 << 20
+
+// Pauses between attempts while a control plane is unavailable.
+const (
+	firstRetryPause = 50 * time.Millisecond
+	maxRetryPause   = time.Second
+)
+
+// target is the control plane that a command talks to.
+type target struct {
+	// addresses are host:port of its servers; any of them takes any request.
+	addresses []string
+	// transport explains its failures, see auth.ClientTransport.
+	transport credentials.TransportCredentials
+	// credentials go with every call; nil for a caller without a token.
+	credentials credentials.PerRPCCredentials
+	// source says where all this was configured, for messages.
+	source string
+}
+
+func (t target) String() string { return strings.Join(t.addresses, ",") }
+
+// client is a connection to a control plane. Close it.
+type client struct {
+	meridianv1.AdminServiceClient
+	meridianv1.InspectServiceClient
+	meridianv1.ControlServiceClient
+
+	conn    *grpc.ClientConn
+	target  target
+	log     *connectionLog
+	timeout time.Duration
+}
+
+// connect opens the control plane that the flags and the configuration choose.
+// Nothing is sent until the first call.
+func (a *app) connect() (*client, error) {
+	t, err := a.target()
+	if err != nil {
+		return nil, err
+	}
+	return dial(t, a.connection.timeout)
+}
+
+func dial(t target, timeout time.Duration) (*client, error) {
+	log := &connectionLog{}
+	servers := manual.NewBuilderWithScheme("meridian")
+	var state resolver.State
+	for _, address := range t.addresses {
+		host, _, err := net.SplitHostPort(address)
+		if err != nil {
+			return nil, usagef("address %q: write HOST:PORT", address)
+		}
+		state.Addresses = append(state.Addresses, resolver.Address{Addr: address, ServerName: host})
+	}
+	servers.InitialState(state)
+	options := []grpc.DialOption{
+		grpc.WithResolvers(servers),
+		grpc.WithTransportCredentials(log.observe(t.transport)),
+		grpc.WithContextDialer(log.dial),
+		grpc.WithUserAgent("meridian/" + version.String()),
+		grpc.WithConnectParams(grpc.ConnectParams{
+			Backoff:           backoff.Config{BaseDelay: firstRetryPause, Multiplier: 1.6, Jitter: 0.2, MaxDelay: maxRetryPause},
+			MinConnectTimeout: 5 * time.Second,
+		}),
+		grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(maxMessageBytes), grpc.MaxCallSendMsgSize(maxMessageBytes)),
+		grpc.WithDisableServiceConfig(),
+	}
+	if t.credentials != nil {
+		options = append(options, grpc.WithPerRPCCredentials(t.credentials))
+	}
+	conn, err := grpc.NewClient("meridian:///"+t.String(), options...)
+	if err != nil {
+		return nil, fmt.Errorf("prepare the connection to %s: %w", t, err)
+	}
+	return &client{
+		AdminServiceClient:   meridianv1.NewAdminServiceClient(conn),
+		InspectServiceClient: meridianv1.NewInspectServiceClient(conn),
+		ControlServiceClient: meridianv1.NewControlServiceClient(conn),
+		conn:                 conn,
+		target:               t,
+		log:                  log,
+		timeout:              timeout,
+	}, nil
+}
+
+// Close releases the connection.
+func (c *client) Close() { _ = c.conn.Close() }
+
+// call makes one request within the timeout. While a control plane that was
+// reached before is unavailable (it restarts, or it chooses a leader) the
+// request is sent again: fn must be safe to repeat, which writes are by their
+// request id. A control plane that cannot be reached at all is reported at once.
+func (c *client) call(ctx context.Context, fn func(context.Context) error) error {
+	ctx, cancel := context.WithTimeout(ctx, c.timeout)
+	defer cancel()
+	return c.explain(ctx, c.repeat(ctx, fn))
+}
+
+func (c *client) repeat(ctx context.Context, fn func(context.Context) error) error {
+	for wait := firstRetryPause; ; wait = min(2*wait, maxRetryPause) {
+		err := fn(ctx)
+		if status.Code(err) != codes.Unavailable || !c.log.connected() || c.log.rejected() {
+			return err
+		}
+		if pause(ctx, wait); ctx.Err() != nil {
+			return err
+		}
+	}
+}
+
+// pause waits for a while or until the context ends.
+func pause(ctx context.Context, d time.Duration) {
+	timer := time.NewTimer(d)
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+	case <-ctx.Done():
+	}
+}
+
+// explain turns the outcome of a call into words about this control plane.
+func (c *client) explain(ctx context.Context, err error) error {
+	if err == nil {
+		return nil
+	}
+	if errors.Is(ctx.Err(), context.Canceled) {
+		return context.Canceled
+	}
+	var answered *rpcerr.Error
+	if err = rpcerr.FromStatus(err); !errors.As(err, &answered) {
+		return err
+	}
+	// An error that names its reason is the server's own word.
+	own := answered.Reason != ""
+	switch {
+	case answered.Code == rpcerr.Timeout && !c.log.connected():
+		return failf(exitTimeout, "no connection to the control plane at %s within %s", c.target, c.timeout).
+			with("A firewall may drop the packets; --timeout waits longer.", c.whereFrom())
+	case answered.Code == rpcerr.Timeout && !own:
+		return failf(exitTimeout, "the control plane at %s did not finish within %s", c.target, c.timeout).
+			with("It may still be working on the request; --timeout waits longer.")
+	case answered.Code == rpcerr.Unavailable && c.log.connected() && !c.log.rejected():
+		return failf(exitUnavailable, "the control plane at %s is unavailable: %s", c.target, answered.Message)
+	case answered.Code == rpcerr.Unavailable:
+		return c.explainUnreachable(answered.Message)
+	}
+	return answered
+}
+
+// explainUnreachable says why no connection came about.
+func (c *client) explainUnreachable(message string) error {
+	cause := c.log.lastError()
+	if cause == nil {
+		return failf(exitUnavailable, "the control plane at %s cannot be reached: %s", c.target, message).with(c.whereFrom())
+	}
+	what, check := describeConnectError(cause)
+	return failf(exitUnavailable, "the control plane at %s cannot be reached: %s", c.target, what).with(check, c.whereFrom())
+}
+
+func (c *client) whereFrom() string { return "The address comes from " + c.target.source + "." }

@@ -1,0 +1,213 @@
+package cli
+
+import (
+	"encoding/json"
+	"maps"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"meridian/internal/resource"
+)
+
+// column is one column of a table of resources: what it is called and what it
+// shows of a spec.
+type column struct {
+	title string
+	show  func(spec map[string]any) string
+}
+
+// columnsOf returns the columns that tell resources of a kind apart.
+func columnsOf(d *resource.Descriptor) []column {
+	switch {
+	case d == nil:
+		return nil
+	case d.Kind == "Mesh":
+		return []column{
+			{"MTLS", func(spec map[string]any) string { return orWord(textAt(spec, "mtls", "enabledBackend"), "off") }},
+			{"MATCHING", func(spec map[string]any) string {
+				return orWord(textAt(spec, "matching", "sourceDestination"), "KongMesh") + "," +
+					orWord(textAt(spec, "matching", "targetRef"), "FirstWins")
+			}},
+		}
+	case d.Kind == "Zone":
+		return []column{{"ENABLED", func(spec map[string]any) string {
+			if enabled, ok := spec["enabled"].(bool); ok {
+				return strconv.FormatBool(enabled)
+			}
+			return "true"
+		}}}
+	case d.Kind == "Dataplane":
+		return []column{
+			{"ADDRESS", func(spec map[string]any) string { return textAt(spec, "networking", "address") }},
+			{"SERVICES", services},
+		}
+	case d.Class == resource.SourceDestination && d.Direction == resource.OnDataplane:
+		return []column{{"SELECTORS", selectorsAt("selectors")}}
+	case d.Class == resource.SourceDestination:
+		return []column{{"SOURCES", selectorsAt("sources")}, {"DESTINATIONS", selectorsAt("destinations")}}
+	case d.Class == resource.TargetRef, d.Class == resource.Inherited:
+		return []column{{"TARGET", targetRef}}
+	}
+	return nil
+}
+
+// resourceTable lists resources, all of a kind or, with kind nil, mixed.
+func (a *app) resourceTable(resources []*resource.Resource, kind *resource.Descriptor, wide bool) *table {
+	t := &table{}
+	inMesh := kind == nil || kind.Scope == resource.MeshScoped
+	if kind == nil {
+		t.header = append(t.header, "TYPE")
+	}
+	if inMesh {
+		t.header = append(t.header, "MESH")
+	}
+	t.header = append(t.header, "NAME")
+	columns := columnsOf(kind)
+	for _, c := range columns {
+		t.header = append(t.header, c.title)
+	}
+	t.header = append(t.header, "VERSION", "AGE")
+	if wide {
+		t.header = append(t.header, "REVISION", "MODIFIED", "LABELS")
+	}
+	for _, r := range resources {
+		m := r.Meta()
+		var row []string
+		if kind == nil {
+			row = append(row, string(m.Kind))
+		}
+		if inMesh {
+			row = append(row, string(m.Mesh))
+		}
+		row = append(row, m.Name)
+		spec := specObject(r)
+		for _, c := range columns {
+			row = append(row, c.show(spec))
+		}
+		row = append(row, strconv.FormatUint(m.Version, 10), a.age(m.CreationTime))
+		if wide {
+			row = append(row, strconv.FormatUint(uint64(m.Revision), 10), stamp(m.ModificationTime), tagText(m.Labels))
+		}
+		t.add(row...)
+	}
+	return t
+}
+
+// specObject returns a spec as a tree, empty when it is not an object.
+func specObject(r *resource.Resource) map[string]any {
+	var spec map[string]any
+	if json.Unmarshal(r.Canonical(), &spec) != nil {
+		return nil
+	}
+	return spec
+}
+
+// textAt returns the string at a path of an object, or "".
+func textAt(object map[string]any, path ...string) string {
+	for _, name := range path[:len(path)-1] {
+		object, _ = object[name].(map[string]any)
+	}
+	text, _ := object[path[len(path)-1]].(string)
+	return text
+}
+
+func orWord(text, otherwise string) string {
+	if text == "" {
+		return otherwise
+	}
+	return text
+}
+
+// selectorsAt shows a list of selectors: tags joined by commas, alternatives by
+// " | ".
+func selectorsAt(section string) func(map[string]any) string {
+	return func(spec map[string]any) string {
+		list, _ := spec[section].([]any)
+		var alternatives []string
+		for _, item := range list {
+			selector, _ := item.(map[string]any)
+			alternatives = append(alternatives, tagText(stringMap(selector["match"])))
+		}
+		return strings.Join(alternatives, " | ")
+	}
+}
+
+// targetRef shows a policy's targetRef; without one a policy is about the mesh.
+func targetRef(spec map[string]any) string {
+	ref, ok := spec["targetRef"].(map[string]any)
+	if !ok {
+		return "Mesh"
+	}
+	text := textAt(ref, "kind")
+	if name := textAt(ref, "name"); name != "" {
+		text += "/" + name
+	}
+	if tags := tagText(stringMap(ref["tags"])); tags != "" {
+		text += " " + tags
+	}
+	return text
+}
+
+// services shows what a dataplane offers: each service once.
+func services(spec map[string]any) string {
+	networking, _ := spec["networking"].(map[string]any)
+	var names []string
+	collect := func(holder any) {
+		object, _ := holder.(map[string]any)
+		if name := stringMap(object["tags"])[resource.ServiceTag]; name != "" && !slices.Contains(names, name) {
+			names = append(names, name)
+		}
+	}
+	inbounds, _ := networking["inbound"].([]any)
+	for _, inbound := range inbounds {
+		collect(inbound)
+	}
+	collect(networking["gateway"])
+	return strings.Join(names, ",")
+}
+
+func stringMap(value any) map[string]string {
+	object, _ := value.(map[string]any)
+	out := make(map[string]string, len(object))
+	for name, v := range object {
+		out[name], _ = v.(string)
+	}
+	return out
+}
+
+// tagText prints tags in bytewise order.
+func tagText(tags map[string]string) string {
+	parts := make([]string, 0, len(tags))
+	for _, name := range slices.Sorted(maps.Keys(tags)) {
+		parts = append(parts, name+"="+tags[name])
+	}
+	return strings.Join(parts, ",")
+}
+
+// age prints the time since t in its largest unit: 45s, 12m, 3h, 9d.
+func (a *app) age(t time.Time) string {
+	if t.IsZero() {
+		return ""
+	}
+	d := max(a.now().Sub(t), 0)
+	switch {
+	case d < 2*time.Minute:
+		return strconv.Itoa(int(d.Seconds())) + "s"
+	case d < 2*time.Hour:
+		return strconv.Itoa(int(d.Minutes())) + "m"
+	case d < 48*time.Hour:
+		return strconv.Itoa(int(d.Hours())) + "h"
+	default:
+		return strconv.Itoa(int(d.Hours()/24)) + "d"
+	}
+}
+
+// stamp prints a time to the second, in UTC.
+func stamp(t time.Time) string {
+	if t.IsZero() {
+		return ""
+	}
+	return t.UTC().Format(time.RFC3339)
+}

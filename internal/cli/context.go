@@ -1,0 +1,200 @@
+package cli
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"net"
+	"os"
+	"path/filepath"
+	"strings"
+	"time"
+
+	"github.com/spf13/pflag"
+	"google.golang.org/grpc/credentials/insecure"
+
+	"meridian/internal/auth"
+)
+
+const (
+	// configVariable names the environment variable that stands for --config.
+	configVariable = "MERIDIAN_CONFIG"
+	// defaultPort is that of a global's API.
+	defaultPort    = "5685"
+	defaultTimeout = 30 * time.Second
+)
+
+// connectionFlags choose the control plane and how to reach it.
+type connectionFlags struct {
+	config     string
+	context    string
+	address    string
+	token      string
+	caFile     string
+	skipVerify bool
+	timeout    time.Duration
+
+	flags *pflag.FlagSet
+}
+
+func (c *connectionFlags) bind(flags *pflag.FlagSet) {
+	c.flags = flags
+	flags.StringVar(&c.config, "config", "", "client configuration file (default $"+configVariable+", else ~/.config/meridian/config.yaml)")
+	flags.StringVar(&c.context, "context", "", "control plane to use, by its name in the configuration")
+	flags.StringVar(&c.address, "address", "", "HOST:PORT of the control plane's servers, separated by commas; without --config or --context the configuration is not read")
+	flags.StringVar(&c.token, "token", "", "token to authenticate with")
+	flags.StringVar(&c.caFile, "ca-cert-file", "", "PEM file of the CA to trust")
+	flags.BoolVar(&c.skipVerify, "skip-verify", false, "believe any server certificate (for experiments only)")
+	flags.DurationVar(&c.timeout, "timeout", defaultTimeout, "how long a request may take")
+}
+
+// configPath returns the configuration file and whether the user named it.
+func (a *app) configPath() (path string, explicit bool, err error) {
+	switch {
+	case a.connection.config != "":
+		return a.connection.config, true, nil
+	case a.env[configVariable] != "":
+		return a.env[configVariable], true, nil
+	case a.env["HOME"] == "":
+		return "", false, usagef("there is no home directory to look for a configuration in; use --config FILE or %s", configVariable)
+	}
+	return filepath.Join(a.env["HOME"], ".config", "meridian", "config.yaml"), false, nil
+}
+
+// target decides which control plane to talk to. Flags win over the entry of
+// the configuration. --address alone stands for itself: the token of an entry
+// is never sent to an address that the user did not connect with it.
+func (a *app) target() (target, error) {
+	c := &a.connection
+	if c.timeout <= 0 {
+		return target{}, usagef("--timeout %s: a request needs some time", c.timeout)
+	}
+	var entry auth.ControlPlane
+	source := "--address"
+	if c.address == "" || c.config != "" || c.context != "" {
+		var err error
+		if entry, source, err = a.chosenEntry(); err != nil {
+			return target{}, err
+		}
+	}
+	if c.address != "" {
+		addresses, err := parseAddresses(c.address)
+		if err != nil {
+			return target{}, err
+		}
+		entry.Addresses, source = addresses, "--address"
+	}
+	if c.token != "" {
+		entry.Token = c.token
+	}
+	entry.SkipVerify = entry.SkipVerify || c.skipVerify
+	caSource := "the CA of " + source
+	if c.caFile != "" {
+		pem, err := os.ReadFile(c.caFile)
+		if err != nil {
+			return target{}, usagef("--ca-cert-file: %w", err)
+		}
+		entry.CA, caSource = string(pem), c.caFile
+	}
+	return newTarget(entry, source, caSource)
+}
+
+func newTarget(entry auth.ControlPlane, source, caSource string) (target, error) {
+	t := target{addresses: entry.Addresses, source: source}
+	if entry.Token != "" {
+		t.credentials = auth.TokenCredentials(entry.Token, entry.Plaintext)
+	}
+	if entry.Plaintext {
+		t.transport = insecure.NewCredentials()
+		return t, nil
+	}
+	if entry.CA == "" {
+		caSource = ""
+	}
+	transport, err := auth.ClientTransport(auth.ClientTLSConfig{
+		CAPEM: []byte(entry.CA), Source: caSource, SkipVerify: entry.SkipVerify,
+	})
+	if err != nil {
+		return target{}, usagef("%w", err)
+	}
+	t.transport = transport
+	return t, nil
+}
+
+// chosenEntry returns the entry of the configuration that the flags choose, and
+// where it stands.
+func (a *app) chosenEntry() (auth.ControlPlane, string, error) {
+	path, explicit, err := a.configPath()
+	if err != nil {
+		return auth.ControlPlane{}, "", err
+	}
+	contexts, err := auth.LoadContexts(path)
+	switch {
+	case errors.Is(err, fs.ErrNotExist) && explicit:
+		return auth.ControlPlane{}, "", failf(exitUsage, "there is no configuration file %s", path).with(
+			"It comes from --config or " + configVariable + "; a server writes one, admin.yaml, into its data directory.")
+	case errors.Is(err, fs.ErrNotExist):
+		return auth.ControlPlane{}, "", notConfigured()
+	case err != nil:
+		return auth.ControlPlane{}, "", &failure{code: exitUsage, err: err}
+	}
+	entry, err := contexts.Get(a.connection.context)
+	if err == nil {
+		return entry, fmt.Sprintf("the control plane %q in %s", entry.Name, path), nil
+	}
+	if len(contexts.ControlPlanes) == 0 {
+		return auth.ControlPlane{}, "", notConfigured()
+	}
+	names := contextNames(contexts)
+	if a.connection.context == "" {
+		return auth.ControlPlane{}, "", failf(exitUsage, "%s has several control planes and none is chosen", path).with(
+			"Choose with --context or `meridian config control-planes switch`: " + strings.Join(names, ", "))
+	}
+	return auth.ControlPlane{}, "", failf(exitUsage, "there is no control plane %q in %s%s",
+		a.connection.context, path, didYouMean(a.connection.context, names)).with("There are: " + strings.Join(names, ", "))
+}
+
+func contextNames(c *auth.Contexts) []string {
+	names := make([]string, len(c.ControlPlanes))
+	for i, cp := range c.ControlPlanes {
+		names[i] = cp.Name
+	}
+	return names
+}
+
+// notConfigured is what a user sees first who has not set anything up.
+func notConfigured() error {
+	return failf(exitUsage, "no control plane is configured").with(
+		"Every server writes a configuration that is ready to use into its data directory:",
+		"  meridian --config DIR/admin.yaml …     (or "+configVariable+"=DIR/admin.yaml)",
+		"To keep one of your own:",
+		"  meridian config control-planes add --name NAME --address HOST:PORT --ca-cert-file FILE --auth-type=tokens --auth-conf token=TOKEN",
+	)
+}
+
+// parseAddresses reads a comma-separated list of addresses. A scheme of https
+// and a missing port are tolerated.
+func parseAddresses(list string) ([]string, error) {
+	var addresses []string
+	for entry := range strings.SplitSeq(list, ",") {
+		address := strings.TrimSuffix(strings.TrimPrefix(strings.TrimSpace(entry), "https://"), "/")
+		switch {
+		case address == "":
+			return nil, usagef("--address %q: write HOST:PORT, several separated by commas", list)
+		case strings.Contains(address, "://") || strings.Contains(address, "/"):
+			return nil, usagef("--address %q: write HOST:PORT; the API speaks gRPC over TLS, no other scheme and no path", address)
+		}
+		host, port, err := net.SplitHostPort(address)
+		if err != nil {
+			host, port = strings.Trim(address, "[]"), defaultPort
+			if strings.Contains(host, ":") && net.ParseIP(host) == nil {
+				return nil, usagef("--address %q: write HOST:PORT", address)
+			}
+		}
+		if host == "" || port == "" {
+			return nil, usagef("--address %q: write HOST:PORT", address)
+		}
+		addresses = append(addresses, net.JoinHostPort(host, port))
+	}
+	return addresses, nil
+}

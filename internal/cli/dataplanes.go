@@ -1,0 +1,98 @@
+package cli
+
+import (
+	"strconv"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	meridianv1 "meridian/api/meridian/v1"
+	"meridian/internal/policy/answer"
+	"meridian/internal/resource"
+)
+
+func newDataplanesCommand(a *app) *cobra.Command {
+	var (
+		zone      string
+		mesh      *meshFlag
+		allMeshes bool
+	)
+	cmd := &cobra.Command{
+		Use:   "dataplanes",
+		Short: "Show the dataplanes of a zone, or of all connected zones",
+		Long: `Show the dataplanes of a zone, or through the global those of all connected
+zones: what they offer, what they consume, and how many policies take effect on
+them. All meshes are shown unless -m names one.`,
+		Args: exactly(),
+	}
+	cmd.Flags().StringVar(&zone, "zone", "", "the zone to ask, through the global")
+	mesh = bindMesh(cmd)
+	cmd.Flags().BoolVarP(&allMeshes, "all-meshes", "A", false, "show every mesh (the default without -m)")
+	output := bindFormat(cmd.Flags(), formatTable, formatWide, formatJSON, formatYAML, formatName)
+	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
+		if err := mesh.check(); err != nil {
+			return err
+		}
+		if zone != "" {
+			if err := resource.CheckName(zone); err != nil {
+				return usagef("--zone: %w", err)
+			}
+		}
+		request := &meridianv1.InspectRequest{
+			Zone:     zone,
+			Question: &meridianv1.InspectRequest_Dataplanes{Dataplanes: &meridianv1.DataplanesQuestion{}},
+		}
+		if mesh.explicit() && !allMeshes {
+			request.Mesh = mesh.name
+		}
+		document, err := a.inspect(cmd.Context(), request)
+		if err != nil {
+			return err
+		}
+		return a.printDataplanes(output.value, document)
+	}
+	return cmd
+}
+
+func (a *app) printDataplanes(f format, document []byte) error {
+	if f == formatJSON || f == formatYAML {
+		return a.writeDocument(f, document)
+	}
+	var list answer.DataplanesAnswer
+	if err := answer.Unmarshal(document, &list); err != nil {
+		return err
+	}
+	if len(list.Items) == 0 {
+		a.message("There are no dataplanes.")
+		return nil
+	}
+	if f == formatName {
+		for _, d := range list.Items {
+			if err := a.println("Dataplane/" + d.Name); err != nil {
+				return err
+			}
+		}
+		return nil
+	}
+	t := &table{header: []string{"ZONE", "MESH", "NAME", "SERVICES", "POLICIES"}}
+	if f == formatWide {
+		t.header = append(t.header, "OUTBOUNDS", "NOTE")
+	}
+	for _, d := range list.Items {
+		offers := strings.Join(d.Services, ",")
+		if d.Gateway {
+			offers += " (gateway)"
+		}
+		row := []string{string(d.Zone), string(d.Mesh), d.Name, offers, strconv.Itoa(d.Policies)}
+		if f == formatWide {
+			row = append(row, strings.Join(d.Outbounds, ","), d.Unmatched)
+		}
+		t.add(row...)
+	}
+	for _, d := range list.Items {
+		if d.Unmatched != "" {
+			a.warn("dataplane " + d.Name + " in mesh " + string(d.Mesh) + " has no policies: " + d.Unmatched)
+		}
+	}
+	return a.write([]byte(t.String()))
+}

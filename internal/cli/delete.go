@@ -1,0 +1,109 @@
+package cli
+
+import (
+	"context"
+	"crypto/rand"
+
+	"github.com/spf13/cobra"
+
+	meridianv1 "meridian/api/meridian/v1"
+	"meridian/internal/resource"
+)
+
+func newDeleteCommand(a *app) *cobra.Command {
+	var (
+		o         applyOptions
+		ifVersion uint64
+	)
+	cmd := &cobra.Command{
+		Use:   "delete TYPE NAME | -f FILE|DIR|-",
+		Short: "Delete resources, all of them or none",
+		Long: `Delete one resource by name, or all that the documents name, in one atomic
+batch. If one of them does not exist, nothing is deleted and the exit code is 1.`,
+		Example: `  meridian delete traffic-permission allow-all
+  meridian delete -f policies/`,
+		Args:              between(0, "TYPE", "NAME"),
+		ValidArgsFunction: completeKinds(nil),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			if cmd.Flags().Changed("if-version") {
+				o.ifVersion = &ifVersion
+			}
+			return a.delete(cmd.Context(), splitSlash(args), &o)
+		},
+	}
+	bindFiles(cmd, &o.files)
+	o.mesh = bindMesh(cmd)
+	o.output = bindFormat(cmd.Flags(), formatTable, formatJSON, formatYAML, formatName)
+	cmd.Flags().StringVar(&o.dryRun, "dry-run", "", "server: decide everything, delete nothing")
+	cmd.Flags().Uint64Var(&ifVersion, "if-version", 0, "delete the one resource only if its stored version is this one")
+	return cmd
+}
+
+func (a *app) delete(ctx context.Context, args []string, o *applyOptions) error {
+	if o.dryRun != "" && o.dryRun != "server" {
+		return usagef("--dry-run %q: only the server can tell what a deletion would do: write server", o.dryRun)
+	}
+	keys, err := a.keysToDelete(args, o)
+	if err != nil {
+		return err
+	}
+	if err := o.check(len(keys)); err != nil {
+		return err
+	}
+	request := &meridianv1.DeleteRequest{Keys: keys, DryRun: o.dryRun == "server", IfVersion: o.ifVersion}
+	if !request.DryRun {
+		request.RequestId = rand.Text()
+	}
+	c, err := a.connect()
+	if err != nil {
+		return err
+	}
+	defer c.Close()
+	var response *meridianv1.DeleteResponse
+	err = c.call(ctx, func(ctx context.Context) (err error) {
+		response, err = c.Delete(ctx, request)
+		return err
+	})
+	if err != nil {
+		return err
+	}
+	if request.DryRun {
+		a.message("Dry run: nothing was deleted.")
+	}
+	return a.printResults(o.output.value, response.GetResults(), response.GetRevision())
+}
+
+func (a *app) keysToDelete(args []string, o *applyOptions) ([]*meridianv1.ResourceKey, error) {
+	switch {
+	case len(args) > 0 && len(o.files) > 0:
+		return nil, usagef("name one resource, or give documents with -f, not both")
+	case len(args) == 1:
+		return nil, usagef("missing NAME: which %s is to be deleted", args[0])
+	case len(args) == 0 && len(o.files) == 0:
+		return nil, usagef("missing TYPE and NAME, or -f")
+	case len(args) == 2:
+		kind, err := lookupKind(args[0])
+		if err != nil {
+			return nil, err
+		}
+		if err := o.mesh.check(); err != nil {
+			return nil, err
+		}
+		key, err := keyOf(kind, o.mesh.name, args[1])
+		return []*meridianv1.ResourceKey{key}, err
+	}
+	documents, err := a.load(o.files, o.mesh)
+	if err != nil {
+		return nil, err
+	}
+	keys := make([]*meridianv1.ResourceKey, len(documents))
+	for i, d := range documents {
+		k := d.Resource.Key()
+		keys[i] = messageKey(k)
+	}
+	return keys, nil
+}
+
+func messageKey(k resource.Key) *meridianv1.ResourceKey {
+	return &meridianv1.ResourceKey{Kind: string(k.Kind), Mesh: string(k.Mesh), Name: k.Name}
+}

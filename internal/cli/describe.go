@@ -1,0 +1,86 @@
+package cli
+
+import (
+	"context"
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+	"sigs.k8s.io/yaml"
+
+	meridianv1 "meridian/api/meridian/v1"
+	"meridian/internal/resource"
+)
+
+func newDescribeCommand(a *app) *cobra.Command {
+	var mesh *meshFlag
+	cmd := &cobra.Command{
+		Use:   "describe TYPE NAME",
+		Short: "Show one resource as a page to read",
+		Args: func(cmd *cobra.Command, args []string) error {
+			return exactly("TYPE", "NAME")(cmd, splitSlash(args))
+		},
+		ValidArgsFunction: completeKinds(nil),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			args = splitSlash(args)
+			kind, err := lookupKind(args[0])
+			if err != nil {
+				return err
+			}
+			if err := mesh.check(); err != nil {
+				return err
+			}
+			return a.describe(cmd.Context(), kind, mesh.name, args[1])
+		},
+	}
+	mesh = bindMesh(cmd)
+	return cmd
+}
+
+func (a *app) describe(ctx context.Context, kind *resource.Descriptor, mesh, name string) error {
+	r, err := a.fetch(ctx, kind, mesh, name, meridianv1.Consistency_CONSISTENCY_LINEARIZABLE)
+	if err != nil {
+		return err
+	}
+	var b strings.Builder
+	m := r.Meta()
+	line := func(label, format string, args ...any) {
+		fmt.Fprintf(&b, "%-11s "+format+"\n", append([]any{label + ":"}, args...)...)
+	}
+	line("Name", "%s", m.Name)
+	line("Type", "%s, %s", kind.Kind, kindNature(kind))
+	if m.Mesh != "" {
+		line("Mesh", "%s", m.Mesh)
+	}
+	line("Version", "%d, written at revision %d", m.Version, m.Revision)
+	line("Created", "%s", a.moment(m.CreationTime))
+	line("Modified", "%s", a.moment(m.ModificationTime))
+	if namespace := m.Labels[resource.LabelNamespace]; namespace != "" {
+		line("Namespace", "%s", namespace)
+	}
+	if len(m.Labels) > 0 {
+		line("Labels", "%s", tagText(m.Labels))
+	}
+	if kind.Sensitive {
+		line("Spec", "%d bytes of secret material; `meridian get %s %s -o yaml` shows it", len(r.Canonical()), kind.Kind, m.Name)
+		return a.write([]byte(b.String()))
+	}
+	spec, err := yaml.JSONToYAML(r.Canonical())
+	if err != nil {
+		return fmt.Errorf("show the spec of %s: %w", r.Key(), err)
+	}
+	b.WriteString("Spec:\n")
+	for _, text := range splitLines(string(spec)) {
+		b.WriteString("  " + text + "\n")
+	}
+	return a.write([]byte(b.String()))
+}
+
+// moment prints a time and how long ago it was.
+func (a *app) moment(t time.Time) string {
+	if t.IsZero() {
+		return "unknown"
+	}
+	return stamp(t) + " (" + a.age(t) + " ago)"
+}

@@ -1,0 +1,261 @@
+package cli
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"meridian/internal/resource"
+)
+
+func newExplainCommand(a *app) *cobra.Command {
+	cmd := &cobra.Command{
+		Use:   "explain [KIND [FIELD]]",
+		Short: "Say what a kind is for, how it is matched, and which fields it has",
+		Example: `  meridian explain
+  meridian explain traffic-route
+  meridian explain Retry conf.http`,
+		Args:              between(0, "KIND", "FIELD"),
+		ValidArgsFunction: completeKinds(nil),
+	}
+	output := bindFormat(cmd.Flags(), formatTable, formatJSON, formatYAML, formatName)
+	cmd.RunE = func(_ *cobra.Command, args []string) error {
+		if len(args) == 0 {
+			return a.explainKinds(output.value)
+		}
+		if len(args) == 1 { // also KIND.FIELD
+			if kind, field, ok := strings.Cut(args[0], "."); ok {
+				args = []string{kind, field}
+			}
+		}
+		kind, err := lookupKind(args[0])
+		if err != nil {
+			return err
+		}
+		view := viewKind(kind)
+		if len(args) == 2 {
+			if view.Fields, err = fieldsAt(kind, view.Fields, args[1]); err != nil {
+				return err
+			}
+		}
+		return a.explainKind(output.value, kind, view, len(args) == 2)
+	}
+	return cmd
+}
+
+// kindView is a kind as JSON.
+type kindView struct {
+	Kind      string      `json:"kind"`
+	Plural    string      `json:"plural"`
+	Spellings []string    `json:"spellings,omitempty"`
+	Summary   string      `json:"summary"`
+	Scope     string      `json:"scope"`
+	Owner     string      `json:"owner"`
+	Synced    bool        `json:"synced"`
+	Class     string      `json:"class"`
+	Direction []string    `json:"direction"`
+	Fields    []fieldView `json:"fields,omitempty"`
+}
+
+type fieldView struct {
+	Path     string   `json:"path"`
+	Type     string   `json:"type"`
+	Required bool     `json:"required"`
+	Enum     []string `json:"enum,omitempty"`
+	Doc      string   `json:"doc"`
+}
+
+func viewKind(d *resource.Descriptor) kindView {
+	view := kindView{
+		Kind: string(d.Kind), Plural: d.Plural, Summary: d.Summary, Synced: d.Synced,
+		Scope: "mesh", Owner: "global", Class: className(d.Class), Direction: directions(d.Direction),
+	}
+	for _, s := range d.Spellings {
+		view.Spellings = append(view.Spellings, string(s))
+	}
+	if d.Scope == resource.GlobalScoped {
+		view.Scope = "global"
+	}
+	switch d.Owner {
+	case resource.OwnedByZone:
+		view.Owner = "zone"
+	case resource.OwnedByEach:
+		view.Owner = "each"
+	}
+	for _, f := range resource.Fields(d.Kind) {
+		view.Fields = append(view.Fields, fieldView{f.Path, f.Type, f.Required, f.Enum, f.Doc})
+	}
+	return view
+}
+
+func className(c resource.Class) string {
+	switch c {
+	case resource.SourceDestination:
+		return "source/destination policy"
+	case resource.TargetRef:
+		return "targetRef policy"
+	case resource.Inherited:
+		return "inherited policy"
+	case resource.AccessControl:
+		return "access control"
+	default:
+		return "infrastructure"
+	}
+}
+
+func directions(d resource.Direction) []string {
+	names := []string{}
+	for _, each := range []struct {
+		bit  resource.Direction
+		name string
+	}{
+		{resource.OnInbound, "inbound"},
+		{resource.OnOutbound, "outbound"},
+		{resource.OnDataplane, "dataplane"},
+		{resource.OnRoute, "route"},
+	} {
+		if d&each.bit != 0 {
+			names = append(names, each.name)
+		}
+	}
+	return names
+}
+
+// kindNature is a kind's class and direction in words.
+func kindNature(d *resource.Descriptor) string {
+	text := className(d.Class)
+	if on := directions(d.Direction); len(on) > 0 {
+		text += ", " + strings.Join(on, " and ")
+	}
+	switch d.Class {
+	case resource.SourceDestination, resource.TargetRef:
+		text += ", direct"
+	case resource.Inherited:
+		text += ", inherited"
+	}
+	return text
+}
+
+// explainKinds lists every kind.
+func (a *app) explainKinds(f format) error {
+	kinds := slices.Clone(resource.Kinds())
+	slices.SortStableFunc(kinds, func(x, y *resource.Descriptor) int { return int(x.Class) - int(y.Class) })
+	switch f {
+	case formatJSON, formatYAML:
+		views := make([]kindView, len(kinds))
+		for i, d := range kinds {
+			views[i] = viewKind(d)
+			views[i].Fields = nil
+		}
+		return a.writeValue(f, map[string]any{"items": views})
+	case formatName:
+		return a.println(strings.Join(kindNames(kinds), "\n"))
+	}
+	t := &table{header: []string{"KIND", "PLURAL", "CLASS", "ON", "WRITTEN ON", "FOR"}}
+	for _, d := range kinds {
+		t.add(string(d.Kind), d.Plural, className(d.Class), strings.Join(directions(d.Direction), ","), writtenWhere(d), d.Summary)
+	}
+	return a.write([]byte(t.String()))
+}
+
+func writtenWhere(d *resource.Descriptor) string {
+	switch d.Owner {
+	case resource.OwnedByZone:
+		return "zone"
+	case resource.OwnedByEach:
+		return "global, zone"
+	default:
+		return "global"
+	}
+}
+
+// explainKind prints a kind's page, or only the fields asked for.
+func (a *app) explainKind(f format, d *resource.Descriptor, view kindView, fieldsOnly bool) error {
+	switch f {
+	case formatJSON, formatYAML:
+		return a.writeValue(f, view)
+	case formatName:
+		var b strings.Builder
+		for _, field := range view.Fields {
+			b.WriteString(field.Path + "\n")
+		}
+		return a.write([]byte(b.String()))
+	}
+	var b strings.Builder
+	if !fieldsOnly {
+		fmt.Fprintf(&b, "%s (%s)\n\n  %s\n\n", d.Kind, d.Plural, d.Summary)
+		fmt.Fprintf(&b, "Class:       %s\n", kindNature(d))
+		fmt.Fprintf(&b, "Matching:    %s\n", matchingRules(d))
+		fmt.Fprintf(&b, "Lives in:    %s\n", map[bool]string{true: "a mesh", false: "no mesh"}[d.Scope == resource.MeshScoped])
+		written := writtenWhere(d)
+		if d.Synced {
+			written += ", and received by every zone"
+		}
+		fmt.Fprintf(&b, "Written on:  %s\n", written)
+		if len(view.Spellings) > 0 {
+			fmt.Fprintf(&b, "Also:        %s\n", strings.Join(view.Spellings, ", "))
+		}
+		b.WriteByte('\n')
+	}
+	b.WriteString(fieldTable(view.Fields).String())
+	return a.write([]byte(b.String()))
+}
+
+// matchingRules says in a sentence how policies of the kind are chosen.
+func matchingRules(d *resource.Descriptor) string {
+	switch {
+	case d.Class == resource.SourceDestination && d.Direction == resource.OnDataplane:
+		return "the most specific `selectors` that match the dataplane win (rule 3.3)"
+	case d.Class == resource.SourceDestination && d.Direction == resource.OnInbound:
+		return "the most specific `destinations` that match the inbound win; `sources` say for which callers (rule 3.3)"
+	case d.Class == resource.SourceDestination:
+		return "`sources` match the dataplane and `destinations` the outbound; the most specific pair wins (rule 3.3)"
+	case d.Class == resource.TargetRef:
+		return "all policies whose targetRef selects the dataplane merge, field by field (rules 4.3 to 4.5)"
+	case d.Class == resource.Inherited:
+		return "flows from gateway to listener to route to rule, by defaults and overrides (rule 5.4)"
+	default:
+		return "none; it is not a policy"
+	}
+}
+
+func fieldTable(fields []fieldView) *table {
+	t := &table{header: []string{"FIELD", "TYPE", "REQUIRED", "WHAT"}}
+	for _, f := range fields {
+		required := "no"
+		if f.Required {
+			required = "yes"
+		}
+		what := f.Doc
+		if len(f.Enum) > 0 {
+			what += " One of " + strings.Join(f.Enum, ", ") + "."
+		}
+		t.add(f.Path, f.Type, required, strings.TrimSpace(what))
+	}
+	return t
+}
+
+// fieldsAt returns the field at a path and everything inside it. The marks of
+// lists and maps may be left out: sources.match finds sources[].match.
+func fieldsAt(d *resource.Descriptor, fields []fieldView, path string) ([]fieldView, error) {
+	want := plainPath(path)
+	var found []fieldView
+	names := make([]string, len(fields))
+	for i, f := range fields {
+		names[i] = plainPath(f.Path)
+		if names[i] == want || strings.HasPrefix(names[i], want+".") {
+			found = append(found, f)
+		}
+	}
+	if len(found) == 0 {
+		return nil, usagef("%s has no field %q%s", d.Kind, path, didYouMean(want, names))
+	}
+	return found, nil
+}
+
+func plainPath(path string) string {
+	path = strings.TrimPrefix(strings.TrimPrefix(path, "spec."), "/")
+	return strings.ReplaceAll(strings.NewReplacer("[]", "", ".*", "").Replace(path), "/", ".")
+}

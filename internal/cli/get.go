@@ -1,0 +1,154 @@
+package cli
+
+import (
+	"context"
+
+	"github.com/spf13/cobra"
+
+	meridianv1 "meridian/api/meridian/v1"
+	"meridian/internal/resource"
+)
+
+// allKinds is what `get` takes for every kind.
+const allKinds = "all"
+
+// getOptions are the flags of get.
+type getOptions struct {
+	mesh        *meshFlag
+	allMeshes   bool
+	output      *formatFlag
+	consistency string
+}
+
+func newGetCommand(a *app) *cobra.Command {
+	var o getOptions
+	cmd := &cobra.Command{
+		Use:   "get TYPE [NAME]",
+		Short: "Show one resource, or all of a kind in a mesh",
+		Long: `Show one resource, or all of a kind in a mesh. The kind is written in any case,
+singular or plural, kebab or camel: traffic-permissions, TrafficPermission. The
+word "all" stands for every kind that holds no secrets.
+
+With -o json or -o yaml a resource is printed in the form that apply takes back.`,
+		Example: `  meridian get meshes
+  meridian get traffic-permissions -m demo -o wide
+  meridian get Retry web-retries -o yaml`,
+		Args:              between(1, "TYPE", "NAME"),
+		ValidArgsFunction: completeKinds(nil),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			return a.get(cmd.Context(), splitSlash(args), &o)
+		},
+	}
+	o.mesh = bindMesh(cmd)
+	cmd.Flags().BoolVarP(&o.allMeshes, "all-meshes", "A", false, "list the resources of every mesh")
+	o.output = bindFormat(cmd.Flags(), formatTable, formatWide, formatJSON, formatYAML, formatName)
+	bindConsistency(cmd, &o.consistency)
+	return cmd
+}
+
+func bindConsistency(cmd *cobra.Command, value *string) {
+	cmd.Flags().StringVar(value, "consistency", "linearizable",
+		"linearizable: see every acknowledged write; stale: what the asked server has, also without a leader")
+}
+
+func parseConsistency(value string) (meridianv1.Consistency, error) {
+	switch value {
+	case "linearizable":
+		return meridianv1.Consistency_CONSISTENCY_LINEARIZABLE, nil
+	case "stale":
+		return meridianv1.Consistency_CONSISTENCY_STALE, nil
+	}
+	return 0, usagef("--consistency %q: write linearizable or stale", value)
+}
+
+func (a *app) get(ctx context.Context, args []string, o *getOptions) error {
+	consistency, err := parseConsistency(o.consistency)
+	if err != nil {
+		return err
+	}
+	if err := o.mesh.check(); err != nil {
+		return err
+	}
+	var kind *resource.Descriptor
+	if args[0] != allKinds {
+		if kind, err = lookupKind(args[0]); err != nil {
+			return err
+		}
+	}
+	switch {
+	case len(args) == 2 && kind == nil:
+		return usagef("a name needs its kind: write the kind in place of %q", allKinds)
+	case len(args) == 2 && o.allMeshes && kind.Scope == resource.MeshScoped:
+		return usagef("a name needs its mesh: use -m in place of -A")
+	case len(args) == 2:
+		return a.getOne(ctx, kind, args[1], consistency, o)
+	}
+	return a.getList(ctx, kind, consistency, o)
+}
+
+func (a *app) getOne(ctx context.Context, kind *resource.Descriptor, name string, consistency meridianv1.Consistency, o *getOptions) error {
+	r, err := a.fetch(ctx, kind, o.mesh.name, name, consistency)
+	if err != nil {
+		return err
+	}
+	return a.printResource(o.output.value, r, kind)
+}
+
+// fetch reads one resource from the control plane.
+func (a *app) fetch(ctx context.Context, kind *resource.Descriptor, mesh, name string, consistency meridianv1.Consistency) (*resource.Resource, error) {
+	key, err := keyOf(kind, mesh, name)
+	if err != nil {
+		return nil, err
+	}
+	c, err := a.connect()
+	if err != nil {
+		return nil, err
+	}
+	defer c.Close()
+	var response *meridianv1.GetResponse
+	err = c.call(ctx, func(ctx context.Context) (err error) {
+		response, err = c.Get(ctx, &meridianv1.GetRequest{Key: key, Consistency: consistency})
+		return err
+	})
+	if err != nil {
+		return nil, err
+	}
+	return decodeMessage(response.GetResource()), nil
+}
+
+func (a *app) getList(ctx context.Context, kind *resource.Descriptor, consistency meridianv1.Consistency, o *getOptions) error {
+	request := &meridianv1.ListRequest{Consistency: consistency}
+	switch {
+	case kind == nil:
+		request.Kinds = kindNames(notSensitive())
+	default:
+		request.Kinds = []string{string(kind.Kind)}
+	}
+	if !o.allMeshes && (kind == nil || kind.Scope == resource.MeshScoped) {
+		request.Mesh = o.mesh.name
+	}
+	c, err := a.connect()
+	if err != nil {
+		return err
+	}
+	defer c.Close()
+	found, err := c.list(ctx, request)
+	if err != nil {
+		return err
+	}
+	if len(found) == 0 {
+		a.message("%s", nothingFound(kind, request.GetMesh()))
+	}
+	return a.printResources(o.output.value, found, kind)
+}
+
+func nothingFound(kind *resource.Descriptor, mesh string) string {
+	what := "resources"
+	if kind != nil {
+		what = string(kind.Kind)
+	}
+	if mesh == "" {
+		return "There is no " + what + "."
+	}
+	return "There is no " + what + " in mesh " + mesh + "; -A looks in every mesh."
+}

@@ -1,0 +1,100 @@
+package cli
+
+import (
+	"errors"
+	"fmt"
+
+	"github.com/spf13/cobra"
+
+	"meridian/internal/resource"
+)
+
+// meshFlag is -m and whether the user gave it.
+type meshFlag struct {
+	name string
+	cmd  *cobra.Command
+}
+
+func bindMesh(cmd *cobra.Command) *meshFlag {
+	m := &meshFlag{cmd: cmd}
+	cmd.Flags().StringVarP(&m.name, "mesh", "m", string(resource.DefaultMesh), "mesh")
+	return m
+}
+
+func (m *meshFlag) explicit() bool { return m.cmd.Flags().Changed("mesh") }
+
+// check refuses a name that no mesh can have, before it is sent anywhere.
+func (m *meshFlag) check() error {
+	if err := resource.CheckName(m.name); err != nil {
+		return usagef("--mesh: %w", err)
+	}
+	return nil
+}
+
+// bindFiles defines -f.
+func bindFiles(cmd *cobra.Command, files *[]string) {
+	cmd.Flags().StringArrayVarP(files, "filename", "f", nil, "file or directory to read, or - for standard input; repeatable")
+}
+
+// load reads all documents that -f names. Warnings go to standard error. Every
+// problem of every document is reported at once; the error is then a failure
+// with exit code 2.
+func (a *app) load(files []string, mesh *meshFlag) ([]resource.Document, error) {
+	if len(files) == 0 {
+		return nil, usagef("-f is required: the file or directory to read, or - for standard input")
+	}
+	if err := mesh.check(); err != nil {
+		return nil, err
+	}
+	return a.loadDocuments(files, resource.DecodeOptions{
+		Mesh: resource.MeshName(mesh.name), MeshExplicit: mesh.explicit(),
+	})
+}
+
+func (a *app) loadDocuments(files []string, options resource.DecodeOptions) ([]resource.Document, error) {
+	documents, err := resource.Load(files, a.stdin, options)
+	if err != nil {
+		return nil, inputFailure(err)
+	}
+	for i := range documents {
+		a.warnAbout(&documents[i])
+	}
+	return documents, nil
+}
+
+func resourcesOf(documents []resource.Document) []*resource.Resource {
+	resources := make([]*resource.Resource, len(documents))
+	for i, d := range documents {
+		resources[i] = d.Resource
+	}
+	return resources
+}
+
+// inputFailure reports what is wrong with the input: a single problem on the
+// first line, several below a line that counts them.
+func inputFailure(err error) error {
+	var documents resource.DocumentErrors
+	if !errors.As(err, &documents) {
+		return &failure{code: exitUsage, err: err}
+	}
+	lines := splitLines(documents.Error())
+	if len(lines) == 1 {
+		return &failure{code: exitUsage, err: err}
+	}
+	f := failf(exitUsage, "%s in the input; nothing was done", plural(len(lines), "problem"))
+	for _, line := range lines {
+		f.details = append(f.details, "  "+line)
+	}
+	return f
+}
+
+func (a *app) warnAbout(d *resource.Document) {
+	for _, p := range d.Problems {
+		text := fmt.Sprintf("%s: %s: %s", d.Source, d.Resource.Key(), p)
+		if p.Severity == resource.Warning {
+			a.warn(text)
+		} else {
+			a.message("Note: %s", text)
+		}
+	}
+}

@@ -1,0 +1,340 @@
+package cli
+
+import (
+	"context"
+	"encoding/json"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+	"google.golang.org/protobuf/types/known/timestamppb"
+
+	meridianv1 "meridian/api/meridian/v1"
+	"meridian/internal/resource"
+	"meridian/internal/rpcerr"
+)
+
+const dataplaneYAML = `type: Dataplane
+mesh: default
+name: web-1
+networking:
+  address: 10.0.0.1
+  inbound:
+    - port: 80
+      tags: {kuma.io/service: web}
+    - port: 81
+      tags: {kuma.io/service: admin}
+`
+
+const timeoutYAML = `type: Timeout
+mesh: demo
+name: slow
+labels: {team: a}
+sources: [{match: {kuma.io/service: web, version: v1}}, {match: {kuma.io/service: api}}]
+destinations: [{match: {kuma.io/service: '*'}}]
+conf: {connectTimeout: 5s}
+`
+
+// stocked returns a harness whose server holds one of several kinds.
+func stocked(t *testing.T) *harness {
+	t.Helper()
+	h := newHarness(t)
+	h.ok("apply", "-f", h.write("stock.yaml", strings.Join([]string{
+		meshYAML, webToBackend, catchAllK8s, dataplaneYAML, timeoutYAML,
+		"type: Mesh\nname: demo\nmtls: {enabledBackend: ca, backends: [{name: ca, type: builtin}]}\n",
+		"type: Zone\nname: east\nenabled: false\n",
+		"type: GlobalSecret\nname: key\ndata: c2VjcmV0\n",
+	}, "---\n")))
+	h.server.calls = nil
+	return h
+}
+
+func TestGetTables(t *testing.T) {
+	h := stocked(t)
+	for _, c := range []struct{ args, want string }{
+		{"get meshes", `NAME      MTLS   MATCHING              VERSION   AGE
+default   off    KongMesh,FirstWins    1         10m
+demo      ca     KongMesh,FirstWins    1         10m
+`},
+		{"get traffic-permissions", `MESH      NAME             SOURCES               DESTINATIONS              VERSION   AGE
+default   catch-all        kuma.io/service=*     kuma.io/service=*         1         10m
+default   web-to-backend   kuma.io/service=web   kuma.io/service=backend   1         10m
+`},
+		{"get TIMEOUT -m demo -o wide", `MESH   NAME   SOURCES                                        DESTINATIONS        VERSION   AGE   REVISION   MODIFIED               LABELS
+demo   slow   kuma.io/service=web,version=v1 | kuma.io/service=api   kuma.io/service=*   1         10m   1841       2026-01-31T20:00:00Z   team=a
+`},
+		{"get dataplanes", `MESH      NAME    ADDRESS    SERVICES    VERSION   AGE
+default   web-1   10.0.0.1   web,admin   1         10m
+`},
+		{"get zone", `NAME   ENABLED   VERSION   AGE
+east   false     1         10m
+`},
+		{"get all -A", `TYPE                MESH      NAME             VERSION   AGE
+Dataplane           default   web-1            1         10m
+Mesh                -         default          1         10m
+Mesh                -         demo             1         10m
+Timeout             demo      slow             1         10m
+TrafficPermission   default   catch-all        1         10m
+TrafficPermission   default   web-to-backend   1         10m
+Zone                -         east             1         10m
+`},
+		{"get timeouts -A -o name", "Timeout/slow\n"},
+		{"get TrafficPermission/catch-all -o name", "TrafficPermission/catch-all\n"},
+	} {
+		require.Equal(t, columns(c.want), columns(h.ok(strings.Fields(c.args)...)), c.args)
+	}
+}
+
+// columns forgets how wide a table's columns are, which TestTable is about.
+func columns(text string) [][]string {
+	var rows [][]string
+	for _, line := range strings.Split(text, "\n") {
+		rows = append(rows, strings.Fields(line))
+	}
+	return rows
+}
+
+func TestTable(t *testing.T) {
+	tab := &table{header: []string{"NAME", "STATE"}}
+	tab.add("é", "fine")
+	tab.add("longer", "")
+	tab.add("x", "two\nlines ")
+	require.Equal(t, "NAME     STATE\né        fine\nlonger   -\nx        two lines\n", tab.String())
+}
+
+func TestGetDocuments(t *testing.T) {
+	h := stocked(t)
+	require.Equal(t, `{
+  "type": "TrafficPermission",
+  "mesh": "default",
+  "name": "web-to-backend",
+  "creationTime": "2026-01-31T20:00:00Z",
+  "modificationTime": "2026-01-31T20:00:00Z",
+  "version": 1,
+  "revision": 1841,
+  "destinations": [
+    {
+      "match": {
+        "kuma.io/service": "backend"
+      }
+    }
+  ],
+  "sources": [
+    {
+      "match": {
+        "kuma.io/service": "web"
+      }
+    }
+  ]
+}
+`, h.ok("get", "traffic-permission", "web-to-backend", "-o", "json"))
+	var list struct{ Items []map[string]any }
+	require.NoError(t, json.Unmarshal([]byte(h.ok("get", "traffic-permissions", "-o", "json")), &list))
+	require.Len(t, list.Items, 2)
+	require.Equal(t, "catch-all", list.Items[0]["name"])
+
+	for _, format := range []string{"json", "yaml"} { // what get prints, apply takes
+		document := h.ok("get", "timeout", "slow", "-m", "demo", "-o", format)
+		out := h.runWith(t.Context(), document, "apply", "-f", "-")
+		require.Equal(t, "Timeout/slow unchanged\nrevision 1841\n", out.stdout, out.stderr)
+	}
+}
+
+func TestGetNothing(t *testing.T) {
+	h := stocked(t)
+	require.Equal(t, outcome{exitOK, "", "There is no Retry in mesh default; -A looks in every mesh.\n"}, h.run("get", "retries"))
+	require.Equal(t, outcome{exitOK, "{\n  \"items\": []\n}\n", "There is no Retry.\n"}, h.run("get", "retries", "-A", "-o", "json"))
+	require.Equal(t, outcome{exitNo, "", "Error: Retry/default/x does not exist\n"}, h.run("get", "retry", "x"))
+}
+
+func TestGetConsistency(t *testing.T) {
+	h := stocked(t)
+	h.ok("get", "meshes", "--consistency", "stale")
+	out := h.run("get", "meshes", "--consistency", "eventual")
+	require.Equal(t, exitUsage, out.code)
+	require.Contains(t, out.stderr, `Error: --consistency "eventual": write linearizable or stale`)
+}
+
+// A newer server may hold kinds and fields that this command does not know.
+func TestGetPrintsWhatItDoesNotKnow(t *testing.T) {
+	h := stocked(t)
+	h.server.stored[resource.Key{Kind: "Mesh", Name: "default"}].Spec = []byte(`{"future":{"a":[1]}}`)
+	require.Contains(t, h.ok("get", "mesh", "default", "-o", "yaml"), "future:\n  a:\n  - 1\n")
+	require.Contains(t, h.ok("get", "meshes"), "default")
+}
+
+func TestDescribe(t *testing.T) {
+	h := stocked(t)
+	require.Equal(t, `Name:       slow
+Type:       Timeout, source/destination policy, outbound, direct
+Mesh:       demo
+Version:    1, written at revision 1841
+Created:    2026-01-31T20:00:00Z (10m ago)
+Modified:   2026-01-31T20:00:00Z (10m ago)
+Labels:     team=a
+Spec:
+  conf:
+    connectTimeout: 5s
+  destinations:
+  - match:
+      kuma.io/service: '*'
+  sources:
+  - match:
+      kuma.io/service: web
+      version: v1
+  - match:
+      kuma.io/service: api
+`, h.ok("describe", "timeout", "slow", "-m", "demo"))
+	require.NotContains(t, h.ok("describe", "global-secret", "key"), "c2VjcmV0")
+}
+
+// What a control plane exports, it takes back unchanged.
+func TestExportRoundTrip(t *testing.T) {
+	h := stocked(t)
+	for _, format := range []string{"yaml", "json"} {
+		exported := h.ok("export", "-o", format)
+		require.NotContains(t, exported, "c2VjcmV0")
+		require.NotContains(t, exported, "web-1", "dataplanes belong to zones")
+		out := h.runWith(t.Context(), exported, "apply", "-f", "-")
+		require.Equal(t, exitOK, out.code, out.stderr)
+		require.NotContains(t, out.stdout, "updated")
+		require.Equal(t, 6, strings.Count(out.stdout, " unchanged\n"))
+	}
+	require.Contains(t, h.ok("export", "--include-secrets"), "c2VjcmV0")
+	h.server.role = "zone"
+	require.Equal(t, "Dataplane/web-1\n", h.ok("export", "-o", "name"))
+}
+
+func TestWatchPrintsChangesAndResumes(t *testing.T) {
+	h := stocked(t)
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	watches := 0
+	h.server.before = func(method string) error {
+		if method != "Watch" {
+			return nil
+		}
+		if watches++; watches == 2 { // the second takes up after what the first saw
+			h.server.mu.Lock()
+			defer h.server.mu.Unlock()
+			gone := &meridianv1.Resource{Kind: "Retry", Mesh: "default", Name: "r", Spec: []byte("{}")}
+			h.server.feed = append(h.server.feed, &meridianv1.WatchResponse{
+				Revision: 1850, Time: timestamppb.New(epoch),
+				Changes: []*meridianv1.Change{{Outcome: meridianv1.Outcome_OUTCOME_DELETED, Resource: gone}},
+			})
+		}
+		if watches == 3 {
+			cancel()
+		}
+		return nil
+	}
+	out := h.runWith(ctx, "", "watch", "--from-revision", "1840", "-o", "json")
+	require.Equal(t, exitOK, out.code, out.stderr)
+	var lines []changeView
+	for line := range strings.Lines(out.stdout) {
+		var change changeView
+		require.NoError(t, json.Unmarshal([]byte(line), &change))
+		lines = append(lines, change)
+	}
+	require.Len(t, lines, 9)
+	require.Equal(t, "created", lines[0].Outcome)
+	require.Equal(t, uint64(1850), lines[8].Revision)
+	require.Equal(t, "deleted", lines[8].Outcome)
+	require.Equal(t, "2026-01-31T20:00:00Z", lines[8].Time)
+	require.Contains(t, out.stderr, "The connection was lost; watching on after revision 1841.\n")
+}
+
+func TestWatchTooFarBehind(t *testing.T) {
+	h := newHarness(t)
+	h.server.before = func(method string) error {
+		if method == "Watch" {
+			return rpcerr.New(rpcerr.OutOfRange, "COMPACTED", "revision 3 is no longer retained: list, then watch from the list's revision")
+		}
+		return nil
+	}
+	require.Equal(t, outcome{exitUsage, "", "Error: revision 3 is no longer retained: list, then watch from the list's revision\n"},
+		h.run("watch", "meshes", "--from-revision", "3"))
+}
+
+func TestZones(t *testing.T) {
+	h := newHarness(t)
+	h.server.zones = []*meridianv1.ZoneStatus{
+		{Name: "east", State: "in-sync", Revision: 1840, Instances: []string{"e1", "e2"}, LastSeen: timestamppb.New(epoch)},
+		{Name: "west", State: "lagging", Revision: 1700, Lag: 12, Instances: []string{"w1"}, Quarantined: []*meridianv1.Quarantined{
+			{Kind: "Retry", Mesh: "default", Name: "r", Version: 2, Message: "unknown field"},
+		}},
+		{Name: "north", State: "offline", LastError: "no route\nto host"},
+	}
+	require.Equal(t, `NAME    STATE     REVISION   LAG   INSTANCES   LAST ERROR
+east    in-sync   1840       0     2           -
+west    lagging   1700       12    1           1 resource quarantined, first Retry/r: unknown field
+north   offline   0          0     0           no route to host
+`, h.ok("zones"))
+	require.Contains(t, h.ok("zones", "-o", "wide"), "e1,e2       10m")
+	require.Equal(t, "Zone/east\nZone/west\nZone/north\n", h.ok("zones", "-o", "name"))
+	var got struct {
+		Items    []zoneView
+		Revision uint64
+	}
+	require.NoError(t, json.Unmarshal([]byte(h.ok("zones", "-o", "json")), &got))
+	require.Equal(t, uint64(1840), got.Revision)
+	require.Equal(t, uint64(12), got.Items[1].Lag)
+	require.Equal(t, "unknown field", got.Items[1].Quarantined[0].Message)
+	require.Equal(t, []string{}, got.Items[2].Instances)
+
+	h.server.zones = nil
+	out := h.run("zones")
+	require.Equal(t, exitOK, out.code)
+	require.Empty(t, out.stdout)
+	require.Contains(t, out.stderr, "There are no zones yet.")
+}
+
+func TestGenerateZoneToken(t *testing.T) {
+	h := newHarness(t)
+	require.Equal(t, "token-of-east-for-86400\n", h.ok("generate", "zone-token", "--zone", "east", "--valid-for", "24h"))
+	require.Equal(t, "kind: bundle\n", h.ok("generate", "zone-token", "--zone", "east", "--valid-for", "24h", "--bundle"))
+	for args, want := range map[string]string{
+		"--valid-for 24h":              "Error: --zone is required: the name of the zone that will connect\n",
+		"--zone east":                  "Error: --valid-for is required, such as 24h\n",
+		"--zone east --valid-for 0s":   "Error: --valid-for 0s: a token is valid for at least one second\n",
+		"--zone east --valid-for 1day": "Error: --valid-for \"1day\": not a duration; write one such as 30s, 5m or 24h\n",
+	} {
+		out := h.run(append([]string{"generate", "zone-token"}, strings.Fields(args)...)...)
+		require.Equal(t, exitUsage, out.code, args)
+		require.True(t, strings.HasPrefix(out.stderr, want), out.stderr)
+	}
+}
+
+func TestExplain(t *testing.T) {
+	h := newHarness(t)
+	require.Contains(t, h.ok("explain"), "TrafficPermission")
+	page := h.ok("explain", "traffic-route")
+	for _, want := range []string{"TrafficRoute (traffic-routes)", "source/destination policy, outbound, direct", "sources[].match", "global, and received by every zone"} {
+		require.Contains(t, page, want)
+	}
+	part := h.ok("explain", "TrafficRoute", "sources")
+	require.Contains(t, part, "sources[].match")
+	require.NotContains(t, part, "destinations")
+	require.Equal(t, part, h.ok("explain", "TrafficRoute.sources"))
+	out := h.run("explain", "TrafficRoute", "source")
+	require.Equal(t, exitUsage, out.code)
+	require.Contains(t, out.stderr, `Error: TrafficRoute has no field "source"; did you mean "sources"?`)
+	var view kindView
+	require.NoError(t, json.Unmarshal([]byte(h.ok("explain", "mesh", "-o", "json")), &view))
+	require.Equal(t, "Mesh", view.Kind)
+	require.NotEmpty(t, view.Fields)
+	require.Empty(t, h.server.calls, "explain needs no server")
+}
+
+func TestVersionAndCompletion(t *testing.T) {
+	h := newHarness(t)
+	require.Regexp(t, `^meridian \S+ \(go\S+, \w+/\w+\)\n$`, h.ok("version"))
+	require.Equal(t, h.ok("version"), h.ok("--version"))
+	require.True(t, json.Valid([]byte(h.ok("version", "-o", "json"))))
+	for _, shell := range []string{"bash", "zsh", "fish"} {
+		require.Contains(t, h.ok("completion", shell), "meridian")
+	}
+	require.Equal(t, exitUsage, h.run("completion", "powershell").code)
+	require.Contains(t, h.ok("__complete", "get", "traffic-p"), "traffic-permissions")
+	require.Empty(t, h.server.calls)
+}

@@ -1,0 +1,180 @@
+package cli
+
+import (
+	"errors"
+	"fmt"
+	"strings"
+
+	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
+
+	"meridian/internal/resource"
+)
+
+const rootLong = `meridian writes meshes and policies to a control plane, shows what is effective
+where, and says why. With 'eval' and 'validate' it answers from files, without
+any server.`
+
+const (
+	groupResources = "resources"
+	groupAnswers   = "answers"
+	groupFleet     = "fleet"
+	groupSetup     = "setup"
+)
+
+func newRootCommand(a *app) *cobra.Command {
+	root := &cobra.Command{
+		Use:           "meridian",
+		Short:         "Write policies once, see them explained in every zone",
+		Long:          rootLong,
+		Version:       versionLine(),
+		SilenceErrors: true,
+		SilenceUsage:  true,
+	}
+	root.SetVersionTemplate("{{.Version}}\n")
+	root.SetFlagErrorFunc(flagError)
+	root.CompletionOptions.DisableDefaultCmd = true
+	a.connection.bind(root.PersistentFlags())
+	root.AddGroup(
+		&cobra.Group{ID: groupResources, Title: "Resources:"},
+		&cobra.Group{ID: groupAnswers, Title: "Answers:"},
+		&cobra.Group{ID: groupFleet, Title: "Zones and dataplanes:"},
+		&cobra.Group{ID: groupSetup, Title: "Set-up:"},
+	)
+	add := func(group string, commands ...*cobra.Command) {
+		for _, c := range commands {
+			c.GroupID = group
+			root.AddCommand(c)
+		}
+	}
+	add(groupResources, newApplyCommand(a), newGetCommand(a), newDescribeCommand(a), newDeleteCommand(a),
+		newExportCommand(a), newWatchCommand(a), newValidateCommand(a), newExplainCommand(a))
+	add(groupAnswers, newInspectCommand(a), newWhyCommand(a), newEvalCommand(a))
+	add(groupFleet, newZonesCommand(a), newDataplanesCommand(a))
+	add(groupSetup, newGenerateCommand(a), newConfigCommand(a), newCompletionCommand(a), newVersionCommand(a))
+	root.SetHelpCommandGroupID(groupSetup)
+	root.InitDefaultHelpCmd()
+	return root
+}
+
+// newGroup returns a command that only holds others. It does not parse flags,
+// so that a misspelt subcommand is reported before the flags that follow it.
+func newGroup(use, short string, commands ...*cobra.Command) *cobra.Command {
+	group := &cobra.Command{
+		Use:                use,
+		Short:              short,
+		DisableFlagParsing: true,
+		RunE: func(cmd *cobra.Command, args []string) error {
+			for _, arg := range args {
+				if !strings.HasPrefix(arg, "-") {
+					return unknownCommand(cmd, arg)
+				}
+				if arg == "-h" || arg == "--help" {
+					return cmd.Help()
+				}
+			}
+			if len(args) > 0 {
+				return usagef("%s wants one of: %s", cmd.CommandPath(), strings.Join(commandNames(cmd), ", "))
+			}
+			return cmd.Help()
+		},
+	}
+	group.AddCommand(commands...)
+	return group
+}
+
+// checkCommandName refuses an unknown command before its flags are looked at:
+// of `meridian aply -f x` the wrong word is "aply".
+func checkCommandName(root *cobra.Command, args []string) error {
+	if len(args) > 0 && strings.HasPrefix(args[0], cobra.ShellCompRequestCmd) {
+		return nil
+	}
+	if _, _, err := root.Find(args); err == nil {
+		return nil
+	}
+	for i := 0; i < len(args); i++ {
+		if !strings.HasPrefix(args[i], "-") {
+			return unknownCommand(root, args[i])
+		}
+		name := strings.TrimLeft(args[i], "-")
+		if f := root.PersistentFlags().Lookup(name); f != nil && f.NoOptDefVal == "" {
+			i++ // its value
+		}
+	}
+	return nil
+}
+
+func unknownCommand(cmd *cobra.Command, name string) error {
+	names := commandNames(cmd)
+	err := fmt.Errorf("unknown command %q%s", name, didYouMean(name, names))
+	return &usageError{command: cmd.CommandPath(), err: err}
+}
+
+func commandNames(cmd *cobra.Command) []string {
+	var names []string
+	for _, c := range cmd.Commands() {
+		if c.IsAvailableCommand() {
+			names = append(names, c.Name())
+		}
+	}
+	return names
+}
+
+// flagError rewords what is wrong with a flag and names the nearest one.
+func flagError(cmd *cobra.Command, err error) error {
+	var (
+		unknown *pflag.NotExistError
+		missing *pflag.ValueRequiredError
+		invalid *pflag.InvalidValueError
+	)
+	switch {
+	case errors.Is(err, pflag.ErrHelp):
+		return err
+	case errors.As(err, &unknown) && unknown.GetSpecifiedShortnames() != "":
+		err = fmt.Errorf("unknown flag -%s", unknown.GetSpecifiedName())
+	case errors.As(err, &unknown):
+		var names []string
+		cmd.Flags().VisitAll(func(f *pflag.Flag) { names = append(names, f.Name) })
+		name := unknown.GetSpecifiedName()
+		err = fmt.Errorf("unknown flag --%s%s", name, didYouMean(name, names))
+	case errors.As(err, &missing):
+		err = fmt.Errorf("--%s wants a value", missing.GetFlag().Name)
+	case errors.As(err, &invalid):
+		cause := invalid.Unwrap()
+		if invalid.GetFlag().Value.Type() == "duration" {
+			cause = errors.New("not a duration; write one such as 30s, 5m or 24h")
+		}
+		err = fmt.Errorf("--%s %q: %w", invalid.GetFlag().Name, invalid.GetValue(), cause)
+	}
+	return &usageError{command: cmd.CommandPath(), err: err}
+}
+
+// didYouMean ends a sentence about an unknown name with the nearest valid one,
+// or with nothing.
+func didYouMean(name string, names []string) string {
+	if nearest, ok := resource.Nearest(name, names); ok {
+		return fmt.Sprintf("; did you mean %q?", nearest)
+	}
+	return ""
+}
+
+// exactly returns an argument check that names what is missing.
+func exactly(names ...string) cobra.PositionalArgs {
+	return between(len(names), names...)
+}
+
+// between returns an argument check: at least low of the named arguments, at
+// most all of them.
+func between(low int, names ...string) cobra.PositionalArgs {
+	return func(_ *cobra.Command, args []string) error {
+		switch {
+		case len(args) < low:
+			return usagef("missing %s", strings.Join(names[len(args):low], " and "))
+		case len(args) > len(names) && len(names) == 0:
+			return usagef("unexpected argument %q: this command takes flags only", args[0])
+		case len(args) > len(names):
+			return usagef("unexpected argument %q after %s", args[len(names)], strings.Join(names, " "))
+		}
+		return nil
+	}
+}

@@ -1,0 +1,50 @@
+package cli
+
+import (
+	"github.com/spf13/cobra"
+
+	"meridian/internal/policy"
+	"meridian/internal/resource"
+)
+
+func newValidateCommand(a *app) *cobra.Command {
+	var (
+		files []string
+		mesh  *meshFlag
+	)
+	cmd := &cobra.Command{
+		Use:   "validate -f FILE|DIR|-",
+		Short: "Check documents without any server",
+		Long: `Check documents without any server: their syntax, fields, values and names. All
+problems of all documents are reported, and the exit code is then 2. Warnings and
+notes do not make a document invalid.`,
+		Args: exactly(),
+		RunE: func(*cobra.Command, []string) error {
+			documents, err := a.load(files, mesh)
+			if err != nil {
+				return err
+			}
+			a.lint(resourcesOf(documents))
+			if len(documents) == 1 {
+				return a.println("1 document is valid")
+			}
+			return a.println(plural(len(documents), "document") + " are valid")
+		},
+	}
+	bindFiles(cmd, &files)
+	mesh = bindMesh(cmd)
+	return cmd
+}
+
+// lint tells what the engines have to say about documents as they stand
+// together.
+func (a *app) lint(resources []*resource.Resource) {
+	for _, advice := range policy.Lint(policy.NewSnapshot(resources...), resources, engines()...) {
+		text := advice.Key.String() + ": " + advice.Problem.String()
+		if advice.Severity == resource.Warning {
+			a.warn(text)
+		} else {
+			a.message("Note: %s", text)
+		}
+	}
+}

@@ -1,0 +1,34 @@
+package cli
+
+import (
+	"fmt"
+	"runtime"
+
+	"github.com/spf13/cobra"
+
+	"meridian/internal/version"
+)
+
+func versionLine() string {
+	return fmt.Sprintf("meridian %s (%s, %s/%s)", version.String(), version.GoVersion(), runtime.GOOS, runtime.GOARCH)
+}
+
+func newVersionCommand(a *app) *cobra.Command {
+	cmd := &cobra.Command{
+		Use:   "version",
+		Short: "Print the version of this command",
+		Args:  exactly(),
+	}
+	output := bindFormat(cmd.Flags(), formatTable, formatJSON, formatYAML)
+	cmd.RunE = func(*cobra.Command, []string) error {
+		if !output.structured() {
+			return a.println(versionLine())
+		}
+		return a.writeValue(output.value, struct {
+			Version  string `json:"version"`
+			Go       string `json:"go"`
+			Platform string `json:"platform"`
+		}{version.String(), version.GoVersion(), runtime.GOOS + "/" + runtime.GOARCH})
+	}
+	return cmd
+}

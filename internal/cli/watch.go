@@ -1,0 +1,167 @@
+package cli
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	meridianv1 "meridian/api/meridian/v1"
+	"meridian/internal/resource"
+	"meridian/internal/rpcerr"
+)
+
+func newWatchCommand(a *app) *cobra.Command {
+	var (
+		fromRevision uint64
+		allMeshes    bool
+		mesh         *meshFlag
+	)
+	cmd := &cobra.Command{
+		Use:   "watch [TYPE]",
+		Short: "Print every change as it happens",
+		Long: `Print every change as it happens, in the order of revisions, until interrupted:
+a line per change, or with -o json an object per line. All meshes are watched
+unless -m names one.
+
+A connection that breaks is taken up again after the last revision seen.`,
+		Example: `  meridian watch
+  meridian watch traffic-permissions --from-revision 1841 -o json`,
+		Args:              between(0, "TYPE"),
+		ValidArgsFunction: completeKinds(nil),
+	}
+	mesh = bindMesh(cmd)
+	cmd.Flags().BoolVarP(&allMeshes, "all-meshes", "A", false, "watch every mesh (the default without -m)")
+	cmd.Flags().Uint64Var(&fromRevision, "from-revision", 0, "begin with the changes after this revision; without it, with the next change")
+	output := bindFormat(cmd.Flags(), formatTable, formatJSON, formatYAML, formatName)
+	cmd.RunE = func(cmd *cobra.Command, args []string) error {
+		request := &meridianv1.WatchRequest{}
+		if err := mesh.check(); err != nil {
+			return err
+		}
+		if mesh.explicit() && !allMeshes {
+			request.Mesh = mesh.name
+		}
+		if cmd.Flags().Changed("from-revision") {
+			request.FromRevision = &fromRevision
+		}
+		if len(args) == 1 {
+			kind, err := lookupKind(args[0])
+			if err != nil {
+				return err
+			}
+			request.Kinds = []string{string(kind.Kind)}
+		} else {
+			request.Kinds = kindNames(notSensitive())
+		}
+		return a.watch(cmd.Context(), request, output.value)
+	}
+	return cmd
+}
+
+func (a *app) watch(ctx context.Context, request *meridianv1.WatchRequest, f format) error {
+	c, err := a.connect()
+	if err != nil {
+		return err
+	}
+	defer c.Close()
+	for {
+		seen := request.FromRevision
+		err := a.watchOnce(ctx, c, request, f)
+		if errors.Is(ctx.Err(), context.Canceled) {
+			return nil // interrupted, which is how a watch ends
+		}
+		// Only a watch that knows where it stood can be taken up again without
+		// losing a change.
+		lost := rpcerr.CodeOf(rpcerr.FromStatus(err)) == rpcerr.Unavailable
+		if !lost || request.FromRevision == nil || !c.log.connected() {
+			return c.explain(ctx, err)
+		}
+		if seen == request.FromRevision { // no progress: do not hurry
+			if err := c.call(ctx, c.probe); err != nil {
+				return err
+			}
+			pause(ctx, maxRetryPause)
+		}
+		a.message("The connection was lost; watching on after revision %d.", request.GetFromRevision())
+	}
+}
+
+// probe asks the control plane for anything, to see whether it is back.
+func (c *client) probe(ctx context.Context) error {
+	_, err := c.Info(ctx, &meridianv1.InfoRequest{})
+	return err
+}
+
+// watchOnce prints changes until the stream ends, and keeps in the request the
+// last revision printed.
+func (a *app) watchOnce(ctx context.Context, c *client, request *meridianv1.WatchRequest, f format) error {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	stream, err := c.Watch(ctx, request)
+	if err != nil {
+		return err
+	}
+	for {
+		batch, err := stream.Recv()
+		if errors.Is(err, io.EOF) {
+			return rpcerr.New(rpcerr.Unavailable, "STREAM_ENDED", "the server ended the stream")
+		}
+		if err != nil {
+			return err
+		}
+		for _, change := range batch.GetChanges() {
+			if err := a.printChange(f, batch, change); err != nil {
+				return err
+			}
+		}
+		revision := batch.GetRevision()
+		request.FromRevision = &revision
+	}
+}
+
+// changeView is one change as JSON.
+type changeView struct {
+	Revision uint64          `json:"revision"`
+	Time     string          `json:"time,omitempty"`
+	Outcome  string          `json:"outcome"`
+	Resource json.RawMessage `json:"resource"`
+}
+
+func (a *app) printChange(f format, batch *meridianv1.WatchResponse, change *meridianv1.Change) error {
+	r := decodeMessage(change.GetResource())
+	word := outcomeWord(change.GetOutcome())
+	switch f {
+	case formatName:
+		return a.println(string(r.Key().Kind) + "/" + r.Key().Name)
+	case formatTable:
+		mesh := orWord(string(r.Key().Mesh), "-")
+		return a.println(fmt.Sprintf("%-8d  %-9s  %-12s  %s/%s", batch.GetRevision(), word, mesh, r.Key().Kind, r.Key().Name))
+	}
+	var document bytes.Buffer
+	if err := resource.Encode(&document, resource.FormatJSON, r); err != nil {
+		return err
+	}
+	view := changeView{Revision: batch.GetRevision(), Outcome: word, Resource: document.Bytes()}
+	if t := batch.GetTime(); t != nil {
+		view.Time = t.AsTime().UTC().Format(time.RFC3339Nano)
+	}
+	if f == formatYAML {
+		if err := a.println("---"); err != nil {
+			return err
+		}
+		return a.writeValue(f, view)
+	}
+	var line bytes.Buffer
+	enc := json.NewEncoder(&line)
+	enc.SetEscapeHTML(false)
+	if err := enc.Encode(view); err != nil {
+		return fmt.Errorf("encode a change: %w", err)
+	}
+	return a.write(line.Bytes())
+}

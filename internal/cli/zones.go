@@ -1,0 +1,141 @@
+package cli
+
+import (
+	"context"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	meridianv1 "meridian/api/meridian/v1"
+)
+
+func newZonesCommand(a *app) *cobra.Command {
+	cmd := &cobra.Command{
+		Use:   "zones",
+		Short: "Show how far every zone has followed the global",
+		Long: `Show how far every zone has followed the global: the revision it has applied and
+persisted, how many changes it has yet to acknowledge, and its last error.
+
+States: in-sync, lagging (connected, behind), stale (connected, no progress),
+offline, disabled.`,
+		Args: exactly(),
+	}
+	output := bindFormat(cmd.Flags(), formatTable, formatWide, formatJSON, formatYAML, formatName)
+	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
+		c, err := a.connect()
+		if err != nil {
+			return err
+		}
+		defer c.Close()
+		zones, err := c.zones(cmd.Context())
+		if err != nil {
+			return err
+		}
+		return a.printZones(output.value, zones)
+	}
+	return cmd
+}
+
+func (c *client) zones(ctx context.Context) (*meridianv1.ZonesResponse, error) {
+	var zones *meridianv1.ZonesResponse
+	err := c.call(ctx, func(ctx context.Context) (err error) {
+		zones, err = c.Zones(ctx, &meridianv1.ZonesRequest{})
+		return err
+	})
+	return zones, err
+}
+
+// zoneView is a zone's status as JSON.
+type zoneView struct {
+	Name        string            `json:"name"`
+	State       string            `json:"state"`
+	Revision    uint64            `json:"revision"`
+	Lag         uint64            `json:"lag"`
+	Instances   []string          `json:"instances"`
+	LastError   string            `json:"lastError"`
+	LastSeen    string            `json:"lastSeen,omitempty"`
+	Quarantined []quarantinedView `json:"quarantined"`
+}
+
+type quarantinedView struct {
+	Type    string `json:"type"`
+	Mesh    string `json:"mesh,omitempty"`
+	Name    string `json:"name"`
+	Version uint64 `json:"version"`
+	Message string `json:"message"`
+}
+
+func viewZone(z *meridianv1.ZoneStatus) zoneView {
+	view := zoneView{
+		Name: z.GetName(), State: z.GetState(), Revision: z.GetRevision(), Lag: z.GetLag(),
+		Instances: append([]string{}, z.GetInstances()...), LastError: z.GetLastError(),
+		Quarantined: []quarantinedView{},
+	}
+	if t := z.GetLastSeen(); t != nil {
+		view.LastSeen = t.AsTime().UTC().Format(time.RFC3339)
+	}
+	for _, q := range z.GetQuarantined() {
+		view.Quarantined = append(view.Quarantined, quarantinedView{
+			Type: q.GetKind(), Mesh: q.GetMesh(), Name: q.GetName(), Version: q.GetVersion(), Message: q.GetMessage(),
+		})
+	}
+	return view
+}
+
+func (a *app) printZones(f format, zones *meridianv1.ZonesResponse) error {
+	switch f {
+	case formatJSON, formatYAML:
+		views := make([]zoneView, len(zones.GetZones()))
+		for i, z := range zones.GetZones() {
+			views[i] = viewZone(z)
+		}
+		return a.writeValue(f, struct {
+			Items    []zoneView `json:"items"`
+			Revision uint64     `json:"revision"`
+		}{views, zones.GetRevision()})
+	case formatName:
+		for _, z := range zones.GetZones() {
+			if err := a.println("Zone/" + z.GetName()); err != nil {
+				return err
+			}
+		}
+		return nil
+	}
+	if len(zones.GetZones()) == 0 {
+		a.message("There are no zones yet. `meridian generate zone-token --zone NAME --valid-for 24h --bundle` makes what a new one joins with.")
+		return nil
+	}
+	return a.write([]byte(a.zoneTable(zones, f == formatWide).String()))
+}
+
+func (a *app) zoneTable(zones *meridianv1.ZonesResponse, wide bool) *table {
+	t := &table{header: []string{"NAME", "STATE", "REVISION", "LAG", "INSTANCES", "LAST ERROR"}}
+	if wide {
+		t.header = []string{"NAME", "STATE", "REVISION", "LAG", "INSTANCES", "LAST SEEN", "QUARANTINED", "LAST ERROR"}
+	}
+	for _, z := range zones.GetZones() {
+		lastError := z.GetLastError()
+		if n := len(z.GetQuarantined()); lastError == "" && n > 0 {
+			first := z.GetQuarantined()[0]
+			lastError = plural(n, "resource") + " quarantined, first " + first.GetKind() + "/" + first.GetName() + ": " + first.GetMessage()
+		}
+		row := []string{z.GetName(), z.GetState(), strconv.FormatUint(z.GetRevision(), 10), strconv.FormatUint(z.GetLag(), 10)}
+		if wide {
+			row = append(row, strings.Join(z.GetInstances(), ","), a.ago(z.GetLastSeen()), strconv.Itoa(len(z.GetQuarantined())))
+		} else {
+			row = append(row, strconv.Itoa(len(z.GetInstances())))
+		}
+		t.add(append(row, lastError)...)
+	}
+	return t
+}
+
+// plural prints a count and its noun.
+func plural(n int, noun string) string {
+	if n == 1 {
+		return "1 " + noun
+	}
+	return strconv.Itoa(n) + " " + noun + "s"
+}
