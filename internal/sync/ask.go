@@ -1,0 +1,144 @@
+package zonesync
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+
+	syncv1 "meridian/api/sync/v1"
+	"meridian/internal/resource"
+)
+
+// ErrZoneOffline means that no instance of the zone is connected, or that the
+// one asked went away. Ask again when the zone is back.
+var ErrZoneOffline = errors.New("zonesync: the zone is not connected")
+
+// ErrZoneBusy means that too many questions wait for the zone. Ask again later.
+var ErrZoneBusy = errors.New("zonesync: too many questions wait for the zone")
+
+const (
+	maxPendingAsks = 64
+	// maxAnswer bounds an answer, in bytes.
+	maxAnswer = 64 << 20
+)
+
+// Ask puts a question to a zone and returns its answer; both are opaque to this
+// package. Of several instances the most advanced one is asked.
+//
+// Errors: ErrZoneOffline; ErrZoneBusy; the context's; a gRPC status error that
+// the zone's answerer returned.
+func (s *Server) Ask(ctx context.Context, zone resource.ZoneName, request []byte) ([]byte, error) {
+	c := s.registry.best(zone)
+	if c == nil {
+		return nil, fmt.Errorf("%w: %s", ErrZoneOffline, zone)
+	}
+	ask := &syncv1.Ask{Request: request}
+	if until, ok := ctx.Deadline(); ok {
+		ask.TimeoutMs = uint64(max(time.Until(until).Milliseconds(), 1))
+	}
+	p, err := c.ask(ask)
+	if err != nil {
+		return nil, fmt.Errorf("%w: %s", err, zone)
+	}
+	select {
+	case <-p.done:
+		return p.answer, p.err
+	case <-ctx.Done():
+		c.forget(ask.Id)
+		return nil, context.Cause(ctx)
+	}
+}
+
+// pendingAsk is a question on its way. answer and err may be read when done is
+// closed.
+type pendingAsk struct {
+	done   chan struct{}
+	answer []byte
+	err    error
+}
+
+// askQueue holds a stream's questions. Its owner locks.
+type askQueue struct {
+	last    uint64
+	unsent  []*syncv1.Ask
+	pending map[uint64]*pendingAsk
+	gone    error // set when the stream has ended
+}
+
+func (c *conn) ask(a *syncv1.Ask) (*pendingAsk, error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	q := &c.asks
+	if q.gone != nil {
+		return nil, q.gone
+	}
+	if len(q.pending) >= maxPendingAsks {
+		return nil, ErrZoneBusy
+	}
+	q.last++
+	a.Id = q.last
+	p := &pendingAsk{done: make(chan struct{})}
+	q.pending[a.Id] = p
+	q.unsent = append(q.unsent, a)
+	c.wake()
+	return p, nil
+}
+
+// forget drops a question that nobody waits for any more.
+func (c *conn) forget(id uint64) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	delete(c.asks.pending, id)
+}
+
+// next takes the next question that somebody still waits for, or nil.
+func (q *askQueue) next() *syncv1.Ask {
+	for len(q.unsent) > 0 {
+		a := q.unsent[0]
+		q.unsent = q.unsent[1:]
+		if q.pending[a.Id] != nil {
+			return a
+		}
+	}
+	return nil
+}
+
+// answer takes a part of an answer.
+func (q *askQueue) answer(a *syncv1.Answer) {
+	p := q.pending[a.Id]
+	if p == nil {
+		return // forgotten
+	}
+	if len(p.answer)+len(a.Part) > maxAnswer {
+		p.err = status.Errorf(codes.ResourceExhausted, "the zone's answer is larger than %d bytes", maxAnswer)
+		q.finish(a.Id, p)
+		return
+	}
+	p.answer = append(p.answer, a.Part...)
+	if !a.Last {
+		return
+	}
+	if a.Error != "" || a.Code != 0 {
+		p.answer, p.err = nil, status.Error(cmp.Or(codes.Code(a.Code), codes.Unknown), a.Error)
+	}
+	q.finish(a.Id, p)
+}
+
+func (q *askQueue) finish(id uint64, p *pendingAsk) {
+	delete(q.pending, id)
+	close(p.done)
+}
+
+// fail answers everything that waits.
+func (q *askQueue) fail(err error) {
+	q.gone, q.unsent = err, nil
+	for id, p := range q.pending {
+		p.answer, p.err = nil, err
+		q.finish(id, p)
+	}
+}

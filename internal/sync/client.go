@@ -1,0 +1,174 @@
+package zonesync
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"math/rand/v2"
+	"sync"
+	"time"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/credentials"
+
+	syncv1 "meridian/api/sync/v1"
+)
+
+// ClientConfig is what a Client needs. Fields without a remark are required.
+type ClientConfig struct {
+	Replica *Replica
+	// Addresses of the global's servers, tried in turn from a random one.
+	Addresses []string
+	// Credentials secure the connection.
+	Credentials credentials.TransportCredentials
+	// Token returns the zone's token; it is asked at every connection.
+	Token func(context.Context) (string, error)
+	// Answer answers an operator's question; both are opaque here. It is called
+	// concurrently, with a context that ends when nobody waits any more. An error
+	// travels as a gRPC status. Optional: without it every question is refused.
+	Answer func(ctx context.Context, request []byte) ([]byte, error)
+	Logger *slog.Logger
+	// DialOptions are added to the connection's. Optional.
+	DialOptions []grpc.DialOption
+}
+
+const (
+	// backoffFirst and backoffMost bound the wait before connecting again; each
+	// wait is drawn between half of a doubling value and all of it.
+	backoffFirst = 100 * time.Millisecond
+	backoffMost  = 10 * time.Second
+	// silenceAfter is how long the global may say nothing: it says something
+	// every second.
+	silenceAfter = 10 * time.Second
+	// maxFrame bounds one frame in bytes: a resource is far smaller.
+	maxFrame = 64 << 20
+)
+
+// errSilent means that the global said nothing for too long.
+var errSilent = fmt.Errorf("zonesync: nothing heard from the global for %s", silenceAfter)
+
+// ClientStatus is how a zone's connection stands.
+type ClientStatus struct {
+	// Connected: the global has welcomed the zone.
+	Connected bool
+	// Address is the server connected to, or last tried.
+	Address string
+	// LastError is why the last connection ended or failed; empty while
+	// connected.
+	LastError string
+	// Since is when Connected last changed.
+	Since time.Time
+}
+
+// Client keeps a replica equal to the global. Run it once.
+type Client struct {
+	cfg ClientConfig
+
+	mu     sync.Mutex
+	status ClientStatus
+}
+
+// NewClient returns a client; it does nothing until Run is called.
+func NewClient(cfg ClientConfig) (*Client, error) {
+	if len(cfg.Addresses) == 0 {
+		return nil, errors.New("zonesync: no address of a global given")
+	}
+	return &Client{cfg: cfg, status: ClientStatus{Since: time.Now()}}, nil
+}
+
+// Status returns how the connection stands. Safe for concurrent use.
+func (c *Client) Status() ClientStatus {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.status
+}
+
+func (c *Client) setStatus(connected bool, address string, err error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if connected != c.status.Connected {
+		c.status.Since = time.Now()
+	}
+	c.status.Connected, c.status.Address, c.status.LastError = connected, address, ""
+	if err != nil {
+		c.status.LastError = oneLine(err)
+	}
+}
+
+// Run connects, follows, and connects again until ctx is done; then it returns
+// nil. Nothing that the network or the global does ends it, and whatever
+// happens the replica goes on serving.
+func (c *Client) Run(ctx context.Context) error {
+	next := rand.IntN(len(c.cfg.Addresses))
+	wait := backoffFirst
+	for {
+		address := c.cfg.Addresses[next%len(c.cfg.Addresses)]
+		s := newSession(c, address)
+		err := s.run(ctx)
+		if ctx.Err() != nil {
+			c.setStatus(false, address, nil)
+			return nil
+		}
+		if s.dirty {
+			// Something could not be persisted: what was received is dropped.
+			if rerr := c.cfg.Replica.reload(); rerr != nil {
+				err = errors.Join(err, rerr)
+			}
+		}
+		if s.followed {
+			wait = backoffFirst
+		} else {
+			next++
+		}
+		c.setStatus(false, address, err)
+		pause := wait/2 + rand.N(wait/2+1)
+		c.cfg.Logger.Warn("connection to the global ended", "address", address, "error", err, "retry_in", pause)
+		wait = min(2*wait, backoffMost)
+		select {
+		case <-time.After(pause):
+		case <-ctx.Done():
+		}
+	}
+}
+
+// bearerToken is the zone's credential, sent with each call.
+type bearerToken struct {
+	token  func(context.Context) (string, error)
+	secure bool
+}
+
+func (b bearerToken) GetRequestMetadata(ctx context.Context, _ ...string) (map[string]string, error) {
+	t, err := b.token(ctx)
+	if err != nil {
+		return nil, err
+	}
+	return map[string]string{"authorization": "Bearer " + t}, nil
+}
+
+// RequireTransportSecurity has gRPC refuse to send the token in the clear,
+// unless the connection was asked to be plain.
+func (b bearerToken) RequireTransportSecurity() bool { return b.secure }
+
+func (c *Client) dial(address string) (*grpc.ClientConn, error) {
+	secure := c.cfg.Credentials.Info().SecurityProtocol != "insecure"
+	options := append([]grpc.DialOption{
+		grpc.WithTransportCredentials(c.cfg.Credentials),
+		grpc.WithPerRPCCredentials(bearerToken{token: c.cfg.Token, secure: secure}),
+		grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(maxFrame)),
+	}, c.cfg.DialOptions...)
+	conn, err := grpc.NewClient(address, options...)
+	if err != nil {
+		return nil, fmt.Errorf("zonesync: connect to %s: %w", address, err)
+	}
+	return conn, nil
+}
+
+// open begins a stream.
+func open(ctx context.Context, conn *grpc.ClientConn) (syncv1.SyncService_StreamClient, error) {
+	stream, err := syncv1.NewSyncServiceClient(conn).Stream(ctx)
+	if err != nil {
+		return nil, fmt.Errorf("zonesync: open stream: %w", err)
+	}
+	return stream, nil
+}

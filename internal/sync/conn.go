@@ -1,0 +1,296 @@
+package zonesync
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"time"
+
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+
+	syncv1 "meridian/api/sync/v1"
+	"meridian/internal/resource"
+)
+
+// conn is one zone's stream on the global: a reader and a writer that never wait
+// for each other, and a supervisor that ends both.
+//
+// The supervisor is gRPC's handler. Send and Recv return only when the handler
+// has, so it does not wait for the other two; the Server does.
+type conn struct {
+	server *Server
+	stream syncv1.SyncService_StreamServer
+	token  string
+	kick   chan struct{} // capacity 1: the writer has something to look at
+	done   chan struct{} // closed by end
+	told   chan struct{} // closed when the writer has returned
+
+	mu     sync.Mutex // guards what follows
+	pub    *publisher
+	zone   resource.ZoneName
+	id     string // instance
+	err    error  // why the stream ends
+	asks   askQueue
+	joined bool
+}
+
+func newConn(s *Server, stream syncv1.SyncService_StreamServer) *conn {
+	return &conn{
+		server: s, stream: stream, token: bearer(stream.Context()),
+		kick: make(chan struct{}, 1), done: make(chan struct{}), told: make(chan struct{}),
+		pub:  newPublisher(s.pacing, s.feed, s.cfg.Store.View),
+		asks: askQueue{pending: map[uint64]*pendingAsk{}},
+	}
+}
+
+func (c *conn) serve() error {
+	// Both end soon after this function returns, which cancels the stream.
+	c.server.streams.Go(c.read)
+	c.server.streams.Go(c.write)
+	err := c.supervise()
+	c.end(err)
+	select {
+	case <-c.told:
+	case <-time.After(fenceTimeout):
+	}
+	c.leave()
+	return statusOf(err)
+}
+
+// supervise returns why the stream has to end.
+func (c *conn) supervise() error {
+	s := c.server
+	hello := time.NewTimer(helloTimeout)
+	defer hello.Stop()
+	patrol := time.NewTicker(s.pacing.stallAfter / 4)
+	defer patrol.Stop()
+	checked := time.Now()
+	for {
+		recheck := s.rechecked()
+		select {
+		case <-c.done:
+			return c.reason()
+		case <-c.stream.Context().Done():
+			return context.Cause(c.stream.Context())
+		case <-s.ending:
+			return fencef(syncv1.FenceReason_FENCE_REASON_SHUTDOWN, "the server is shutting down")
+		case <-hello.C:
+			if !c.greeted() {
+				return status.Error(codes.DeadlineExceeded, "no Hello")
+			}
+		case <-patrol.C:
+			if err := c.stalled(time.Now()); err != nil {
+				return err
+			}
+			if time.Since(checked) < recheckEvery {
+				continue
+			}
+			if err := c.readmit(); err != nil {
+				return err
+			}
+			checked = time.Now()
+		case <-recheck:
+			if err := c.readmit(); err != nil {
+				return err
+			}
+		}
+	}
+}
+
+func (c *conn) greeted() bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.joined
+}
+
+// stalled catches a zone that does not even read: the writer is then inside
+// Send and cannot see for itself.
+func (c *conn) stalled(now time.Time) error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.pub.stalled(now)
+}
+
+// readmit asks whether the zone may still be connected.
+func (c *conn) readmit() error {
+	c.mu.Lock()
+	zone, joined := c.zone, c.joined
+	c.mu.Unlock()
+	if !joined {
+		return nil
+	}
+	if err := c.server.cfg.Authorize(c.stream.Context(), c.token, zone); err != nil {
+		return fencef(syncv1.FenceReason_FENCE_REASON_NOT_ADMITTED, "zone %s is no longer admitted: %v", zone, err)
+	}
+	return nil
+}
+
+// end has the stream end, with the first reason given.
+func (c *conn) end(err error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.err == nil {
+		c.err = err
+		close(c.done)
+	}
+}
+
+func (c *conn) reason() error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.err
+}
+
+func (c *conn) leave() {
+	c.mu.Lock()
+	c.pub.close()
+	c.asks.fail(fmt.Errorf("%w: %v", ErrZoneOffline, c.err))
+	zone, id, joined, err := c.zone, c.id, c.joined, c.err
+	c.mu.Unlock()
+	if joined {
+		c.server.registry.leave(zone, c, err, time.Now())
+		c.server.cfg.Logger.Info("zone disconnected", "zone", zone, "instance", id, "reason", err)
+	}
+}
+
+func (c *conn) wake() {
+	select {
+	case c.kick <- struct{}{}:
+	default:
+	}
+}
+
+// read takes the zone's frames until the stream ends.
+func (c *conn) read() {
+	for {
+		f, err := c.stream.Recv()
+		if err == nil {
+			err = c.take(f, time.Now())
+		}
+		if err != nil {
+			c.end(err)
+			return
+		}
+		c.wake()
+	}
+}
+
+func (c *conn) take(f *syncv1.ZoneFrame, now time.Time) error {
+	switch b := f.GetBody().(type) {
+	case *syncv1.ZoneFrame_Hello:
+		return c.hello(b.Hello, now)
+	case *syncv1.ZoneFrame_Ack:
+		c.mu.Lock()
+		err := c.pub.acknowledge(b.Ack, now)
+		c.mu.Unlock()
+		if err == nil {
+			c.server.registry.acknowledge(c.zone, c, b.Ack, now)
+		}
+		return err
+	case *syncv1.ZoneFrame_Answer:
+		c.mu.Lock()
+		defer c.mu.Unlock()
+		c.asks.answer(b.Answer)
+	}
+	return nil // from a later protocol
+}
+
+// hello admits the zone and begins, or begins again. Only the reader calls it.
+func (c *conn) hello(h *syncv1.Hello, now time.Time) error {
+	zone := resource.ZoneName(h.Zone)
+	if h.Zone == "" || h.Instance == "" {
+		return fencef(syncv1.FenceReason_FENCE_REASON_PROTOCOL, "a Hello without zone or instance")
+	}
+	if c.joined && (zone != c.zone || h.Instance != c.id) {
+		return fencef(syncv1.FenceReason_FENCE_REASON_PROTOCOL, "a stream cannot change its zone")
+	}
+	if !c.joined {
+		if err := c.server.cfg.Authorize(c.stream.Context(), c.token, zone); err != nil {
+			if _, ok := status.FromError(err); ok {
+				return err
+			}
+			return fencef(syncv1.FenceReason_FENCE_REASON_NOT_ADMITTED, "zone %s is not admitted: %v", zone, err)
+		}
+		older, err := c.server.registry.join(zone, c, h, now)
+		if err != nil {
+			return err
+		}
+		if older != nil {
+			older.end(fencef(syncv1.FenceReason_FENCE_REASON_REPLACED, "a newer connection of this instance took over"))
+		}
+		c.server.cfg.Logger.Info("zone connected", "zone", zone, "instance", h.Instance, "revision", h.FromRevision, "version", h.Version)
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.zone, c.id, c.joined = zone, h.Instance, true
+	return c.pub.greet(h, now)
+}
+
+// write sends frames until the stream ends, and then why it does.
+func (c *conn) write() {
+	defer close(c.told)
+	for {
+		changed := c.server.feed.changed()
+		f, deadline, err := c.nextFrame(time.Now())
+		if f != nil && err == nil {
+			err = c.stream.Send(f)
+		}
+		if err != nil {
+			c.end(err)
+		}
+		if f != nil && err == nil {
+			select {
+			case <-c.done:
+			default:
+				continue
+			}
+		} else if err == nil {
+			c.pause(changed, deadline)
+		}
+		select {
+		case <-c.done:
+			c.sendFence()
+			return
+		default:
+		}
+	}
+}
+
+// pause waits until there may be something to send.
+func (c *conn) pause(changed <-chan struct{}, deadline time.Time) {
+	var due <-chan time.Time
+	if !deadline.IsZero() {
+		t := time.NewTimer(time.Until(deadline))
+		defer t.Stop()
+		due = t.C
+	}
+	select {
+	case <-changed:
+	case <-c.kick:
+	case <-due:
+	case <-c.done:
+	}
+}
+
+func (c *conn) nextFrame(now time.Time) (*syncv1.GlobalFrame, time.Time, error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if ask := c.asks.next(); ask != nil {
+		return &syncv1.GlobalFrame{Body: &syncv1.GlobalFrame_Ask{Ask: ask}}, time.Time{}, nil
+	}
+	f, err := c.pub.next(now)
+	return f, c.pub.deadline(), err
+}
+
+func (c *conn) sendFence() {
+	var fence *fenceError
+	if !errors.As(c.reason(), &fence) {
+		return
+	}
+	// The stream may be gone already; then there is nobody to tell.
+	_ = c.stream.Send(&syncv1.GlobalFrame{Body: &syncv1.GlobalFrame_Fence{
+		Fence: &syncv1.Fence{Reason: fence.reason, Message: fence.message},
+	}})
+}

@@ -1,0 +1,269 @@
+package zonesync
+
+import (
+	"fmt"
+	"slices"
+	"sync"
+	"time"
+
+	"google.golang.org/protobuf/types/known/timestamppb"
+
+	syncv1 "meridian/api/sync/v1"
+	"meridian/internal/resource"
+	"meridian/internal/store"
+)
+
+// feed is the recent past of the synced kinds, each batch encoded once and
+// shared by every stream. It is bounded by bytes: the oldest batches go first,
+// and a reader that still needed them is told to take the difference instead.
+// One goroutine writes, any number read; nobody waits for a reader.
+type feed struct {
+	synced func(resource.Kind) bool
+	limit  int // bytes
+
+	mu      sync.RWMutex
+	state   feedState
+	bytes   int
+	entries []feedEntry   // in order of revision
+	wake    chan struct{} // closed and replaced at every change
+}
+
+// feedState is where a feed stands.
+type feedState struct {
+	epoch store.Epoch
+	// base is the oldest revision that can be resumed from.
+	base resource.Revision
+	// head is the revision up to which everything is in the feed; last is the
+	// newest at which a synced kind changed.
+	head, last resource.Revision
+	// digest is the digest of the synced kinds at head.
+	digest store.Digest
+	// resources counts the synced resources at head, changes the synced changes
+	// since the feed began.
+	resources, changes uint64
+}
+
+// feedEntry is one batch of synced changes.
+type feedEntry struct {
+	prev, revision resource.Revision
+	time           time.Time
+	parts          [][]byte // encoded Batches, ready to be sent
+	ops            []keyedOp
+	changes        uint64 // synced changes up to and including this batch
+	bytes          int
+}
+
+// keyedOp is an encoded Op and the key it is about.
+type keyedOp struct {
+	key resource.Key
+	raw []byte
+}
+
+func newFeed(synced func(resource.Kind) bool, limit int) *feed {
+	return &feed{synced: synced, limit: limit, wake: make(chan struct{})}
+}
+
+// reset starts the feed over from a state before which nothing is remembered.
+func (f *feed) reset(v *store.View) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	at := v.Changed() // revisions past it brought nothing; batches are what counts
+	f.entries, f.bytes = nil, 0
+	f.state = feedState{
+		epoch: v.Epoch(), base: at, head: at, last: at,
+		digest: v.DigestOf(f.synced), changes: f.state.changes,
+	}
+	for _, kind := range v.Kinds() {
+		if f.synced(kind) {
+			f.state.resources += uint64(v.Count(kind))
+		}
+	}
+	f.wakeLocked()
+}
+
+// append takes the store's next batch. It must follow the one before it.
+func (f *feed) append(b store.Batch) error {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if b.Prev > f.state.head || b.Revision <= f.state.head {
+		return fmt.Errorf("zonesync: batch %d after %d does not follow revision %d", b.Revision, b.Prev, f.state.head)
+	}
+	f.state.head = b.Revision
+	if b.Epoch != nil {
+		f.state.epoch = *b.Epoch
+	}
+	defer f.wakeLocked()
+	synced := make([]store.Change, 0, len(b.Changes))
+	for _, c := range b.Changes {
+		if f.synced(c.Key().Kind) {
+			synced = append(synced, c)
+		}
+	}
+	if len(synced) == 0 {
+		return nil
+	}
+	e, err := f.encode(b, synced)
+	if err != nil {
+		return err
+	}
+	for _, c := range synced {
+		f.accountLocked(c)
+	}
+	f.state.last, f.state.changes = b.Revision, f.state.changes+uint64(len(synced))
+	e.changes = f.state.changes
+	f.entries = append(f.entries, e)
+	f.bytes += e.bytes
+	f.trimLocked()
+	return nil
+}
+
+// encode builds the entry of a batch. The chain skips what is not synced.
+func (f *feed) encode(b store.Batch, synced []store.Change) (feedEntry, error) {
+	e := feedEntry{prev: f.state.last, revision: b.Revision, time: b.Time}
+	raws := make([][]byte, 0, len(synced))
+	for _, c := range synced {
+		raw, err := encodeChange(c)
+		if err != nil {
+			return feedEntry{}, err
+		}
+		raws = append(raws, raw)
+	}
+	head := &syncv1.Batch{Revision: uint64(e.revision), PrevRevision: uint64(e.prev), Time: timestamppb.New(b.Time)}
+	parts, shared, err := encodeBatch(head, raws)
+	if err != nil {
+		return feedEntry{}, err
+	}
+	e.parts = parts
+	e.ops = make([]keyedOp, len(synced))
+	for i, c := range synced {
+		e.ops[i] = keyedOp{key: c.Key(), raw: shared[i]}
+	}
+	for _, p := range parts {
+		e.bytes += len(p)
+	}
+	return e, nil
+}
+
+func encodeChange(c store.Change) ([]byte, error) {
+	if c.After == nil {
+		return encodeDelete(c.Key())
+	}
+	return encodePut(c.After)
+}
+
+func (f *feed) accountLocked(c store.Change) {
+	var old, sum store.Digest
+	if c.Before != nil {
+		old = store.Sum(c.Before)
+		f.state.resources--
+	}
+	if c.After != nil {
+		sum = store.Sum(c.After)
+		f.state.resources++
+	}
+	f.state.digest = f.state.digest.Sub(old).Add(sum)
+}
+
+func (f *feed) trimLocked() {
+	drop := 0
+	// The newest batch stays, however large: someone may be about to send it.
+	for f.bytes > f.limit && drop < len(f.entries)-1 {
+		f.bytes -= f.entries[drop].bytes
+		f.state.base = f.entries[drop].revision
+		drop++
+	}
+	if drop > 0 {
+		clear(f.entries[:drop])
+		f.entries = f.entries[drop:]
+	}
+}
+
+func (f *feed) wakeLocked() {
+	close(f.wake)
+	f.wake = make(chan struct{})
+}
+
+// changed is closed at the next change. Take it before reading.
+func (f *feed) changed() <-chan struct{} {
+	f.mu.RLock()
+	defer f.mu.RUnlock()
+	return f.wake
+}
+
+// position returns where the feed stands.
+func (f *feed) position() feedState {
+	f.mu.RLock()
+	defer f.mu.RUnlock()
+	return f.state
+}
+
+// after returns the batches after a revision, at most max bytes of them and at
+// least one if there is any. ok is false when some are no longer remembered.
+// The result is shared and must not be modified.
+func (f *feed) after(r resource.Revision, max int) (entries []feedEntry, ok bool) {
+	f.mu.RLock()
+	defer f.mu.RUnlock()
+	if r < f.state.base {
+		return nil, false
+	}
+	first := f.searchLocked(r)
+	last, bytes := first, 0
+	for ; last < len(f.entries); last++ {
+		bytes += f.entries[last].bytes
+		if bytes > max && last > first {
+			break
+		}
+	}
+	return slices.Clone(f.entries[first:last]), true
+}
+
+// searchLocked is the index of the first batch after a revision.
+func (f *feed) searchLocked(r resource.Revision) int {
+	i, found := slices.BinarySearchFunc(f.entries, r, func(e feedEntry, r resource.Revision) int {
+		switch {
+		case e.revision < r:
+			return -1
+		case e.revision > r:
+			return 1
+		}
+		return 0
+	})
+	if found {
+		i++
+	}
+	return i
+}
+
+// lag counts the synced changes after a revision. For a revision that is no
+// longer remembered it is the number of synced resources, which is what will be
+// compared.
+func (f *feed) lag(r resource.Revision, epoch store.Epoch) uint64 {
+	f.mu.RLock()
+	defer f.mu.RUnlock()
+	if epoch != f.state.epoch || r < f.state.base {
+		return max(f.state.resources, 1)
+	}
+	i := f.searchLocked(r)
+	if i == len(f.entries) {
+		return 0
+	}
+	before := f.entries[i].changes - uint64(len(f.entries[i].ops))
+	return f.state.changes - before
+}
+
+// floor is the newest revision up to r at which a synced kind changed: a
+// replica that holds it holds r. ok is false while the feed has not reached r.
+func (f *feed) floor(r resource.Revision) (floor resource.Revision, ok bool) {
+	f.mu.RLock()
+	defer f.mu.RUnlock()
+	if r > f.state.head {
+		return 0, false
+	}
+	if r < f.state.base {
+		return r, true
+	}
+	if i := f.searchLocked(r); i > 0 {
+		return f.entries[i-1].revision, true
+	}
+	return f.state.base, true
+}

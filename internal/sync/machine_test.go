@@ -1,0 +1,448 @@
+package zonesync
+
+import (
+	"context"
+	"fmt"
+	"maps"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	"pgregory.net/rapid"
+
+	syncv1 "meridian/api/sync/v1"
+	"meridian/internal/resource"
+	"meridian/internal/store"
+)
+
+// done is a context that is done: a read from a feed returns what there is.
+func done() context.Context {
+	ctx, cancel := context.WithCancel(context.Background())
+	cancel()
+	return ctx
+}
+
+// TestReplicaEqualsSourceAfterAnyCut is SEMANTICS §7.3: whatever is cut, killed
+// or restored, at any frame, each zone sees exact states of the global only, and
+// ends up with the newest.
+func TestReplicaEqualsSourceAfterAnyCut(t *testing.T) {
+	rapid.Check(t, func(rt *rapid.T) {
+		limit := rapid.SampledFrom([]int{1, 600, 4000, 1 << 20}).Draw(rt, "feed bytes")
+		g := newGlobalSim(rt, limit)
+		zones := []*zoneSim{newZoneSim(rt, g, t.TempDir()), newZoneSim(rt, g, t.TempDir())}
+		for _, z := range zones {
+			z.pacing.coalesceAfter = rapid.IntRange(0, 6).Draw(rt, "coalesce")
+			z.pacing.window = uint64(rapid.SampledFrom([]int{1, 500, 1 << 20}).Draw(rt, "window"))
+		}
+		views := []*store.View{g.store.View()}
+		for range rapid.IntRange(1, 60).Draw(rt, "steps") {
+			z := rapid.SampledFrom(zones).Draw(rt, "zone")
+			n := rapid.IntRange(1, 5).Draw(rt, "n")
+			switch rapid.SampledFrom([]string{"write", "write", "write", "send", "send", "receive", "receive", "connect", "crash", "upgrade", "wait", "restart", "restore"}).Draw(rt, "step") {
+			case "write":
+				g.write(drawOps(rt)...)
+				views = append(views, g.store.View())
+			case "send":
+				z.send(n)
+			case "receive":
+				z.receive(n)
+			case "connect":
+				z.connect()
+			case "crash":
+				z.crash()
+			case "upgrade":
+				z.decode = rapid.SampledFrom([]Decoder{decodeOld, decodeNew}).Draw(rt, "decoder")
+				z.crash()
+			case "wait":
+				g.now = g.now.Add(time.Duration(n) * time.Second)
+			case "restart":
+				g.restart()
+				for _, z := range zones {
+					z.cut()
+				}
+			case "restore":
+				g.restore(rapid.SampledFrom(views).Draw(rt, "view"))
+				views = append(views[:0], g.store.View())
+			}
+		}
+		for _, z := range zones {
+			z.settle()
+			z.check()
+			require.Equal(rt, g.store.View().Epoch(), z.store.View().Epoch())
+			require.Len(rt, z.nacks, len(z.replica.machine.bad))
+			z.crash()
+			z.close()
+		}
+	})
+}
+
+func drawOps(rt *rapid.T) []store.Op {
+	names := rapid.SliceOfNDistinct(rapid.IntRange(0, 11), 1, 6, rapid.ID[int]).Draw(rt, "names")
+	var ops []store.Op
+	for _, n := range names {
+		kind := policyKind
+		if n%4 == 3 {
+			kind = secretKind
+		}
+		key := resource.Key{Kind: kind, Mesh: "default", Name: fmt.Sprintf("p-%d", n)}
+		switch rapid.IntRange(0, 5).Draw(rt, "what") {
+		case 0:
+			ops = append(ops, store.Delete(key))
+		case 1:
+			ops = append(ops, put(key, unusable))
+		default:
+			ops = append(ops, put(key, fmt.Sprintf(`{"n":%d}`, rapid.IntRange(0, 3).Draw(rt, "content"))))
+		}
+	}
+	return ops
+}
+
+func lastMode(z *zoneSim) syncv1.Mode {
+	for _, f := range z.down {
+		if w := f.GetWelcome(); w != nil {
+			return w.Mode
+		}
+	}
+	return -1
+}
+
+// reconnect connects anew and returns the mode that the global chose.
+func reconnect(z *zoneSim) syncv1.Mode {
+	z.connect()
+	z.send(2)
+	return lastMode(z)
+}
+
+// TestModes is which way a zone is brought up to date.
+func TestModes(t *testing.T) {
+	g := newGlobalSim(t, 1<<20)
+	z := newZoneSim(t, g, t.TempDir())
+	defer func() { z.close() }()
+	g.write(put(policyKey("a"), `{}`))
+
+	require.Equal(t, syncv1.Mode_MODE_SNAPSHOT, reconnect(z), "an empty replica takes everything")
+	z.settle()
+	require.Equal(t, syncv1.Mode_MODE_RESUME, reconnect(z), "nothing changed")
+	z.settle()
+	g.write(put(policyKey("b"), `{}`))
+	require.Equal(t, syncv1.Mode_MODE_RESUME, reconnect(z), "the feed remembers")
+	z.settle()
+
+	g.limit = 1
+	g.restart()
+	z.cut()
+	g.write(put(policyKey("c"), `{}`))
+	g.write(put(policyKey("d"), `{}`))
+	g.write(put(policyKey("e"), `{}`))
+	require.Equal(t, syncv1.Mode_MODE_DIFF, reconnect(z), "the feed does not remember")
+	z.settle()
+
+	g.restore(g.store.View())
+	require.Equal(t, syncv1.Mode_MODE_DIFF, reconnect(z), "a later incarnation is adopted")
+	z.settle()
+}
+
+// TestRecreatedWhileAway: deleting a resource and creating it with the same
+// content changes its times, which decide between policies (SEMANTICS §3.4), so
+// a zone that takes only the difference must be sent it.
+func TestRecreatedWhileAway(t *testing.T) {
+	g := newGlobalSim(t, 1)
+	z := newZoneSim(t, g, t.TempDir())
+	defer func() { z.close() }()
+	g.write(put(policyKey("a"), `{}`))
+	z.settle()
+	z.cut()
+	g.now = g.now.Add(time.Hour)
+	g.write(store.Delete(policyKey("a")))
+	g.write(put(policyKey("a"), `{}`))
+	g.write(put(policyKey("b"), `{}`))
+	require.Equal(t, syncv1.Mode_MODE_DIFF, reconnect(z))
+	z.settle()
+	require.Equal(t, imageOf(g.store.View()), imageOf(z.store.View()))
+}
+
+// TestReconnectUnchangedIsConstant: a zone that missed nothing is sent a welcome
+// and a bookmark, however much it holds.
+func TestReconnectUnchangedIsConstant(t *testing.T) {
+	g := newGlobalSim(t, 1<<20)
+	z := newZoneSim(t, g, t.TempDir())
+	defer func() { z.close() }()
+	for i := range 50 {
+		g.write(put(policyKey(fmt.Sprintf("p-%d", i)), `{}`))
+	}
+	z.settle()
+	z.connect()
+	for z.send(100) || z.receive(100) {
+	}
+	require.NoError(t, z.ended)
+	require.Less(t, z.bytes, 64)
+}
+
+// TestCoalescedEqualsLast: a zone far behind gets one batch with the last change
+// of each key, and is then exactly where the global is (SEMANTICS §7.3).
+func TestCoalescedEqualsLast(t *testing.T) {
+	g := newGlobalSim(t, 1<<20)
+	z := newZoneSim(t, g, t.TempDir())
+	defer func() { z.close() }()
+	z.settle()
+	for i := range 300 {
+		g.write(put(policyKey(fmt.Sprintf("p-%d", i%7)), fmt.Sprintf(`{"i":%d}`, i)))
+	}
+	for z.send(100) {
+	}
+	require.Len(t, z.down, 1)
+	z.receive(10)
+	require.Equal(t, g.applied, z.store.Revision())
+}
+
+// TestZoneAheadOfServer: a server that has not applied the zone's revision sends
+// nothing old; it waits, then sends the zone elsewhere.
+func TestZoneAheadOfServer(t *testing.T) {
+	g := newGlobalSim(t, 1<<20)
+	z := newZoneSim(t, g, t.TempDir())
+	defer func() { z.close() }()
+	g.write(put(policyKey("a"), `{}`))
+	z.settle()
+
+	behind := newFeed(syncedInTests, 1<<20)
+	v, err := g.store.ViewAt(1)
+	require.NoError(t, err)
+	behind.reset(v)
+	z.connect()
+	z.pub.feed = behind
+	z.send(10)
+	require.Empty(t, z.down)
+	require.Equal(t, g.now.Add(z.pacing.behindGrace), z.pub.deadline())
+	g.now = g.now.Add(z.pacing.behindGrace)
+	z.send(10)
+	var fence *fenceError
+	require.ErrorAs(t, z.ended, &fence)
+	require.Equal(t, syncv1.FenceReason_FENCE_REASON_BEHIND, fence.reason)
+}
+
+// TestForeignCluster: a zone never takes the state of another global.
+func TestForeignCluster(t *testing.T) {
+	g := newGlobalSim(t, 1<<20)
+	z := newZoneSim(t, g, t.TempDir())
+	defer func() { z.close() }()
+	g.write(put(policyKey("a"), `{}`))
+	z.settle()
+	served := imageOf(z.store.View())
+
+	other := newGlobalSim(t, 1<<20)
+	e := store.Epoch{ClusterID: "c2", Incarnation: 5, Random: 1}
+	other.apply(store.Txn{SetEpoch: &e})
+	z.g = other
+	z.connect()
+	z.send(10)
+	require.Equal(t, syncv1.Mode_MODE_UNSPECIFIED, lastMode(z))
+	require.Len(t, z.down, 1, "nothing follows")
+	_, _, err := z.replica.machine.receive(z.down[0], g.now)
+	require.ErrorIs(t, err, ErrForeignCluster)
+	require.ErrorContains(t, err, "c1")
+	require.ErrorContains(t, err, "c2")
+	require.Equal(t, served, imageOf(z.store.View()))
+	z.g = g
+}
+
+// TestOlderIncarnationWaitsForOperator: a global brought back from an old disk
+// is not followed, until the operator says so.
+func TestOlderIncarnationWaitsForOperator(t *testing.T) {
+	g := newGlobalSim(t, 1<<20)
+	z := newZoneSim(t, g, t.TempDir())
+	defer func() { z.close() }()
+	g.restore(g.store.View())
+	g.write(put(policyKey("a"), `{}`))
+	z.settle()
+	old := newGlobalSim(t, 1<<20)
+	maps.Copy(old.past, g.past)
+	z.g, z.pub = old, nil
+	z.connect()
+	z.send(10)
+	_, _, err := z.replica.machine.receive(z.down[0], old.now)
+	require.ErrorIs(t, err, ErrOlderIncarnation)
+
+	z.replica.machine.acceptWipe = true
+	z.connect()
+	z.send(10)
+	_, _, err = z.replica.machine.receive(z.down[0], old.now)
+	require.ErrorIs(t, err, ErrOlderIncarnation)
+	z.settle()
+	require.Equal(t, old.store.View().Epoch(), z.store.View().Epoch())
+	require.Empty(t, imageOf(z.store.View()))
+}
+
+// TestWipeGuard is I10: an emptied global does not empty its zones unasked.
+func TestWipeGuard(t *testing.T) {
+	g := newGlobalSim(t, 1)
+	z := newZoneSim(t, g, t.TempDir())
+	defer func() { z.close() }()
+	empty := g.store.View()
+	var ops []store.Op
+	for i := range 150 {
+		ops = append(ops, put(policyKey(fmt.Sprintf("p-%d", i)), `{}`))
+	}
+	g.write(ops...)
+	z.settle()
+
+	g.restore(empty)
+	z.connect()
+	for z.send(100) || z.receive(100) {
+	}
+	require.NoError(t, z.ended)
+	require.Len(t, imageOf(z.store.View()), 150, "held")
+	require.Contains(t, z.replica.Status().Problem, "--accept-wipe")
+	require.Equal(t, replicaHeld, z.replica.machine.phase)
+
+	g.now = g.now.Add(heldRetry)
+	require.True(t, z.replica.machine.tick(g.now).hello, "asks again")
+
+	z.replica.AcceptWipe()
+	z.replica.takeAccept()
+	require.True(t, z.replica.machine.tick(g.now).hello)
+	z.settle()
+	require.Empty(t, imageOf(z.store.View()))
+	require.False(t, z.replica.machine.acceptWipe, "once")
+}
+
+// TestQuarantine is SEMANTICS §7.4.
+func TestQuarantine(t *testing.T) {
+	g := newGlobalSim(t, 1<<20)
+	z := newZoneSim(t, g, t.TempDir())
+	defer func() { z.close() }()
+	g.write(put(policyKey("a"), `{"v":1}`), put(policyKey("b"), `{"v":1}`))
+	z.settle()
+	good := imageOf(z.store.View())[policyKey("a")]
+
+	g.write(put(policyKey("a"), unusable), put(policyKey("b"), `{"v":2}`), put(policyKey("c"), unusable))
+	z.settle()
+	require.Equal(t, g.applied, z.acked, "the rest flows")
+	require.Equal(t, good, imageOf(z.store.View())[policyKey("a")], "the last good version is served")
+	require.NotContains(t, imageOf(z.store.View()), policyKey("c"))
+	require.Equal(t, map[resource.Key]string{
+		policyKey("a"): "spec.future: unknown field", policyKey("c"): "spec.future: unknown field",
+	}, z.nacks)
+
+	z.crash()
+	require.Len(t, z.replica.Status().Quarantined, 2)
+	require.Equal(t, good, imageOf(z.store.View())[policyKey("a")], "also after a restart")
+	require.Empty(t, z.replica.Status().Damage)
+	require.Equal(t, syncv1.Mode_MODE_RESUME, reconnect(z))
+
+	z.decode = decodeNew // upgraded
+	z.crash()
+	require.Empty(t, z.replica.Status().Quarantined)
+	require.Equal(t, imageOf(g.store.View()), imageOf(z.store.View()))
+	z.decode = decodeOld // and back: what cannot be read is not served
+	z.crash()
+	require.Len(t, z.replica.Status().Quarantined, 2)
+
+	g.write(store.Delete(policyKey("a")), put(policyKey("c"), `{}`))
+	z.settle()
+	require.Empty(t, z.nacks)
+	require.Equal(t, imageOf(g.store.View()), imageOf(z.store.View()))
+}
+
+// TestNackStorm: thousands of unusable resources neither block the stream nor
+// make an acknowledgement large.
+func TestNackStorm(t *testing.T) {
+	g := newGlobalSim(t, 64<<20)
+	z := newZoneSim(t, g, t.TempDir())
+	defer func() { z.close() }()
+	var ops []store.Op
+	for i := range 3000 {
+		ops = append(ops, put(policyKey(fmt.Sprintf("p-%d", i)), unusable))
+	}
+	g.write(ops...)
+	z.connect()
+	for z.send(100) || z.receive(100) {
+	}
+	require.Equal(t, g.applied, z.acked)
+	require.LessOrEqual(t, len(z.nacks), maxNacks*3)
+	for range 3000/maxNacks + 1 {
+		g.now = g.now.Add(time.Second)
+		for z.send(100) || z.receive(100) {
+		}
+	}
+	require.Len(t, z.nacks, 3000)
+}
+
+// TestStalledZone: no acknowledgement for a minute with something outstanding
+// ends the stream; an idle one stays.
+func TestStalledZone(t *testing.T) {
+	g := newGlobalSim(t, 1<<20)
+	z := newZoneSim(t, g, t.TempDir())
+	defer func() { z.close() }()
+	z.settle()
+	g.now = g.now.Add(time.Hour)
+	z.send(1)
+	require.NoError(t, z.ended)
+	g.now = g.now.Add(z.pacing.stallAfter)
+	z.send(1)
+	var fence *fenceError
+	require.ErrorAs(t, z.ended, &fence)
+	require.Equal(t, syncv1.FenceReason_FENCE_REASON_NO_PROGRESS, fence.reason)
+}
+
+// TestWindow: a zone that does not acknowledge is sent a window's worth, however
+// much there is.
+func TestWindow(t *testing.T) {
+	g := newGlobalSim(t, 64<<20)
+	z := newZoneSim(t, g, t.TempDir())
+	defer func() { z.close() }()
+	z.pacing.window = 64 << 10
+	z.settle()
+	big := fmt.Sprintf(`{"x":"%01000d"}`, 0)
+	for i := range 60 {
+		g.write(put(policyKey(fmt.Sprintf("p-%d", i)), big))
+	}
+	for range 300 {
+		g.write(put(policyKey("p"), big))
+		z.send(10)
+	}
+	require.LessOrEqual(t, int(z.pub.sent-z.pub.consumed), 128<<10)
+	z.settle()
+}
+
+// TestDriftIsRepaired is SEMANTICS §7.5: a replica that differs without knowing
+// is found out by the next bookmark and repaired.
+func TestDriftIsRepaired(t *testing.T) {
+	g := newGlobalSim(t, 1<<20)
+	z := newZoneSim(t, g, t.TempDir())
+	defer func() { z.close() }()
+	g.write(put(policyKey("a"), `{}`), put(policyKey("b"), `{}`))
+	z.settle()
+	z.replica.machine.remove(&commit{}, policyKey("a"), func(resource.Key, *resource.Resource, *resource.Resource) {})
+	follow := z.store.Follow(z.store.View())
+	for range 2 {
+		g.now = g.now.Add(time.Second)
+		for z.send(100) || z.receive(100) {
+		}
+	}
+	require.NoError(t, z.ended)
+	require.Equal(t, g.feed.position().digest, z.replica.machine.digest, "within two bookmarks")
+	require.Empty(t, z.replica.Status().Problem)
+	_ = follow
+	require.Equal(t, imageOf(g.store.View()), imageOf(z.store.View()))
+}
+
+// TestUnknownFramesAreIgnored: a later protocol may add frames.
+func TestUnknownFramesAreIgnored(t *testing.T) {
+	g := newGlobalSim(t, 1<<20)
+	z := newZoneSim(t, g, t.TempDir())
+	defer func() { z.close() }()
+	z.settle()
+	c, sig, err := z.replica.machine.receive(&syncv1.GlobalFrame{}, g.now)
+	require.NoError(t, err)
+	require.Nil(t, c)
+	require.Equal(t, signal{}, sig)
+}
+
+// TestNoCommonProtocol is refused with both ranges named.
+func TestNoCommonProtocol(t *testing.T) {
+	g := newGlobalSim(t, 1<<20)
+	p := newPublisher(defaultPacing(), g.feed, g.store.View)
+	err := p.greet(&syncv1.Hello{Protocol: 9, MinProtocol: 7}, g.now)
+	require.ErrorIs(t, err, errNoCommonProtocol)
+	require.ErrorContains(t, err, "7 to 9")
+}

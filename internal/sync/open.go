@@ -1,0 +1,329 @@
+package zonesync
+
+import (
+	"crypto/rand"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"slices"
+	"sync"
+
+	bolt "go.etcd.io/bbolt"
+
+	syncv1 "meridian/api/sync/v1"
+	"meridian/internal/resource"
+	"meridian/internal/store"
+)
+
+// ErrOtherZone means that the data directory holds another zone's replica.
+// Start the zone under the name it had, or with an empty data directory.
+var ErrOtherZone = errors.New("zonesync: the replica belongs to another zone")
+
+// ReplicaConfig says where a replica lives and where it is shown. All fields
+// without a remark are required.
+type ReplicaConfig struct {
+	// Dir is the zone's data directory; the replica is the file replica.db in
+	// it.
+	Dir  string
+	Zone resource.ZoneName
+	// Decode turns content into typed resources.
+	Decode Decoder
+	// Store shows the replica to readers. Nobody else writes to it.
+	Store *store.Store
+	// AcceptWipe lets the next update through that the wipe guard, or an earlier
+	// incarnation of the global, would hold for the operator. Optional.
+	AcceptWipe bool
+	// Version is the software's, told to the global. Optional.
+	Version string
+}
+
+// ReplicaStatus is what a replica holds.
+type ReplicaStatus struct {
+	Epoch store.Epoch
+	// Revision is durable and visible; Head is the global's, as last heard.
+	Revision, Head resource.Revision
+	Digest         store.Digest
+	// Resources counts what is held, in quarantine or not.
+	Resources   int
+	Quarantined []Quarantined // by key
+	// Damage says what was found damaged on disk and not repaired yet. The rest
+	// is served.
+	Damage []string
+	// Problem is what holds the replica back; empty when nothing does.
+	Problem string
+}
+
+// keeper is where a replica is kept: a disk, but in tests of its failures.
+type keeper interface {
+	// save writes operations and state as one; they are durable when it returns.
+	save(writes []write, state *syncv1.ReplicaState) error
+	// read returns what is durable.
+	read() (*contents, error)
+	close() error
+}
+
+// Replica is a zone's durable copy of the synced part of the global. It serves
+// from the moment it is open; a Client keeps it up to date.
+type Replica struct {
+	cfg     ReplicaConfig
+	disk    keeper
+	machine *replica // used by one goroutine, the Client's
+	state   *syncv1.ReplicaState
+	leases  uint32
+
+	mu     sync.Mutex
+	status ReplicaStatus
+	accept bool // AcceptWipe was called
+}
+
+// OpenReplica opens the replica in a directory, verifies every record and shows
+// it in the store (SEMANTICS §7.6). Damaged records are left out, reported in
+// Status and repaired when the global is reached. What an older release put in
+// quarantine is tried again.
+//
+// Errors: ErrReplicaInUse; ErrOtherZone; whatever the file system says.
+func OpenReplica(cfg ReplicaConfig) (*Replica, error) {
+	return openReplica(cfg, bolt.Options{FreelistType: bolt.FreelistMapType})
+}
+
+func openReplica(cfg ReplicaConfig, options bolt.Options) (*Replica, error) {
+	d, c, err := openDisk(cfg.Dir, options)
+	if err != nil {
+		return nil, err
+	}
+	r := &Replica{cfg: cfg, disk: d}
+	if err := r.start(c); err != nil {
+		return nil, errors.Join(err, d.close())
+	}
+	return r, nil
+}
+
+// start builds the machine from what the file held and shows it.
+func (r *Replica) start(c *contents) error {
+	r.state = c.state
+	if r.state == nil {
+		r.state = &syncv1.ReplicaState{Zone: string(r.cfg.Zone), Instance: newInstance()}
+	}
+	if r.state.Zone != string(r.cfg.Zone) {
+		return fmt.Errorf("%w: it is zone %q's, this is zone %q", ErrOtherZone, r.state.Zone, r.cfg.Zone)
+	}
+	r.state.Boots++
+	promoted := r.build(c)
+	m := r.machine
+	r.state.Revision, r.state.Digest = uint64(m.revision), m.digest.Bytes()
+	if m.damaged {
+		// What the state says of the whole is what the global had, so that the
+		// damage is noticed again if the zone is restarted before its repair.
+		r.state.Digest = c.state.GetDigest()
+	}
+	if err := r.disk.save(promoted, r.state); err != nil {
+		return err
+	}
+	snap := &store.Snapshot{Revision: m.revision, Epoch: m.epoch, Resources: m.served()}
+	for _, res := range snap.Resources {
+		if t := res.Meta().ModificationTime; t.After(snap.Time) {
+			snap.Time = t
+		}
+	}
+	if err := r.cfg.Store.Reset(snap); err != nil {
+		return fmt.Errorf("zonesync: show replica: %w", err)
+	}
+	r.publishStatus(c.damage)
+	return nil
+}
+
+// build makes a machine that holds what the file holds, and returns the records
+// that leave quarantine.
+func (r *Replica) build(c *contents) (promoted []write) {
+	m := &replica{
+		zone: r.cfg.Zone, instance: r.state.Instance, version: r.cfg.Version, decode: r.cfg.Decode,
+		acceptWipe: r.cfg.AcceptWipe, held: make(map[resource.Key]*heldResource, len(c.good)),
+		bad: map[resource.Key]*Quarantined{}, reported: map[resource.Key]bool{},
+	}
+	r.machine = m
+	for i := range c.good {
+		m.restore(&c.good[i])
+	}
+	for i := range c.bad {
+		if m.restore(&c.bad[i]) {
+			promoted = append(promoted, write{key: c.bad[i].meta.Key, raw: c.bad[i].raw})
+		}
+	}
+	for key, h := range m.held {
+		m.count(key, store.Digest{}, h.sum)
+	}
+	if c.state != nil && c.state.Epoch != nil {
+		m.epoch, m.revision = epochFrom(c.state.Epoch), resource.Revision(c.state.Revision)
+		want, err := parseDigest(c.state.Digest)
+		m.damaged = err != nil || want != m.digest
+	} else {
+		// The record of revision and epoch is gone, or there never was one. What
+		// is left is served as of the newest revision in it.
+		for _, ch := range slices.Concat(c.good, c.bad) {
+			m.revision = max(m.revision, ch.meta.Revision)
+		}
+		m.damaged = len(m.held) > 0
+	}
+	m.damaged = m.damaged || len(c.damage) > 0
+	m.badChanges++ // so that the status is made anew
+	m.durable, m.durableEpoch, m.head = m.revision, m.epoch, m.revision
+	if m.damaged {
+		m.problem = "part of the replica on disk was damaged; it is repaired when the global is reached"
+	}
+	return promoted
+}
+
+// restore takes one record from disk: newest last, so that quarantined bytes
+// come after the last good ones. It reports whether the record is usable.
+func (r *replica) restore(ch *change) bool {
+	key := ch.meta.Key
+	h := r.held[key]
+	if h == nil {
+		h = &heldResource{}
+		r.held[key] = h
+	}
+	h.sum = ch.sum
+	res, err := r.decode(ch.meta, ch.spec)
+	if err != nil {
+		r.quarantine(h, ch, err)
+		return false
+	}
+	r.clear(key, h)
+	h.good = res
+	return true
+}
+
+// newInstance names a replica's disk.
+func newInstance() string {
+	var b [8]byte
+	// Documented never to fail.
+	_, _ = rand.Read(b[:])
+	return hex.EncodeToString(b[:])
+}
+
+// nextLease numbers a connection: higher than every one before it, of this
+// process or an earlier one.
+func (r *Replica) nextLease() uint64 {
+	r.leases++
+	return r.state.Boots<<32 | uint64(r.leases)
+}
+
+// commit persists steps in one transaction, then shows them one by one.
+func (r *Replica) commit(commits []*commit) error {
+	if len(commits) == 0 {
+		return nil
+	}
+	var writes []write
+	for _, c := range commits {
+		writes = append(writes, c.writes...)
+	}
+	last := commits[len(commits)-1]
+	r.state.Epoch, r.state.Revision, r.state.Digest = epochTo(last.epoch), uint64(last.revision), last.digest.Bytes()
+	if err := r.disk.save(writes, r.state); err != nil {
+		return err
+	}
+	for _, c := range commits {
+		if err := show(r.cfg.Store, c); err != nil {
+			return err
+		}
+		r.machine.persisted(c)
+	}
+	return nil
+}
+
+// show makes a persisted step visible.
+func show(s *store.Store, c *commit) error {
+	if c.swap {
+		if err := s.Reset(&store.Snapshot{Revision: c.revision, Time: c.time, Epoch: c.epoch, Resources: c.whole}); err != nil {
+			return fmt.Errorf("zonesync: show state at %d: %w", c.revision, err)
+		}
+		return nil
+	}
+	at := s.View()
+	b := store.Batch{Revision: c.revision, Prev: at.Revision(), Time: c.time, Changes: c.changes, Epoch: &c.epoch}
+	if c.time.IsZero() {
+		b.Time = at.Time()
+	}
+	if err := s.Replicate(b); err != nil {
+		return fmt.Errorf("zonesync: show revision %d: %w", c.revision, err)
+	}
+	return nil
+}
+
+// reload drops what was received and not persisted, after a failure to persist.
+func (r *Replica) reload() error {
+	c, err := r.disk.read()
+	if err != nil {
+		return err
+	}
+	if c.state == nil {
+		return fmt.Errorf("%w replica: no state", errMalformed)
+	}
+	lost := r.machine
+	r.state = c.state
+	r.build(c)
+	r.machine.repairs, r.machine.adopt, r.machine.acceptWipe = lost.repairs, lost.adopt, lost.acceptWipe
+	r.machine.damaged = r.machine.damaged || lost.damaged
+	r.publishStatus(c.damage)
+	return nil
+}
+
+// publishStatus makes the machine's state visible to Status; nil keeps the
+// damage known unless it has been repaired.
+func (r *Replica) publishStatus(damage []string) {
+	m := r.machine
+	s := ReplicaStatus{
+		Epoch: m.durableEpoch, Revision: m.durable, Head: m.head, Digest: m.digest,
+		Resources: len(m.held), Problem: m.problem,
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if m.damaged {
+		s.Damage = r.status.Damage
+		if damage != nil {
+			s.Damage = damage
+		}
+	}
+	s.Quarantined = r.status.Quarantined
+	if m.badChanges > 0 {
+		m.badChanges = 0
+		s.Quarantined = make([]Quarantined, 0, len(m.bad))
+		for _, q := range m.bad {
+			s.Quarantined = append(s.Quarantined, *q)
+		}
+		slices.SortFunc(s.Quarantined, func(a, b Quarantined) int { return a.Key.Compare(b.Key) })
+	}
+	r.status = s
+}
+
+// Status returns what the replica holds. Safe for concurrent use.
+func (r *Replica) Status() ReplicaStatus {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.status
+}
+
+// AcceptWipe lets one update through that is held for the operator, now or when
+// the next one comes. Safe for concurrent use.
+func (r *Replica) AcceptWipe() {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.accept = true
+}
+
+// takeAccept passes on what AcceptWipe asked for.
+func (r *Replica) takeAccept() {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.accept {
+		r.accept, r.machine.acceptWipe = false, true
+	}
+}
+
+// Close releases the file. The Client must have returned.
+func (r *Replica) Close() error {
+	if err := r.disk.close(); err != nil {
+		return fmt.Errorf("zonesync: close replica: %w", err)
+	}
+	return nil
+}

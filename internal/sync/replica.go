@@ -1,0 +1,595 @@
+package zonesync
+
+import (
+	"errors"
+	"fmt"
+	"strings"
+	"time"
+
+	"google.golang.org/protobuf/proto"
+
+	syncv1 "meridian/api/sync/v1"
+	"meridian/internal/resource"
+	"meridian/internal/store"
+)
+
+// ErrForeignCluster means that the global at the other end is not the one whose
+// state the replica holds. The zone keeps serving what it has and waits for its
+// operator: to point it at the right global, or to start it with an empty data
+// directory.
+var ErrForeignCluster = errors.New("zonesync: another global than the one this replica belongs to")
+
+// ErrOlderIncarnation means that the global is at an earlier incarnation of its
+// history than the replica has seen, such as a server brought back from an old
+// disk. The zone keeps serving what it has and waits for its operator.
+var ErrOlderIncarnation = errors.New("zonesync: the global is at an earlier incarnation than this replica")
+
+// errDiverged means that repairing the replica did not make it equal to the
+// global. It connects again and starts from a snapshot.
+var errDiverged = errors.New("zonesync: the replica differs from the global after a repair")
+
+// errProtocol means that the global sent something that no correct global sends.
+var errProtocol = errors.New("zonesync: protocol violation")
+
+// The wipe guard: an update by comparison that would remove more resources than
+// both of these waits for the operator.
+const (
+	wipeFloor   = 100
+	wipePercent = 20
+)
+
+const (
+	// heldRetry is how often a zone whose update is held asks again: the global
+	// may have got its resources back.
+	heldRetry = 30 * time.Second
+	// maxNacks is how many quarantine reports one Ack carries at most.
+	maxNacks = 200
+	// zoneWindow is how many bytes a zone accepts unacknowledged.
+	zoneWindow = 4 << 20
+)
+
+// Decoder turns stored content into a typed resource. An error quarantines the
+// resource and is shown to the operator.
+type Decoder func(meta resource.Meta, spec []byte) (*resource.Resource, error)
+
+// Quarantined is a resource that the zone keeps but cannot use (SEMANTICS §7.4).
+type Quarantined struct {
+	Key     resource.Key
+	Version uint64
+	Message string
+}
+
+// heldResource is what the replica has for one key.
+type heldResource struct {
+	// sum is the term of the newest bytes received, usable or not.
+	sum store.Digest
+	// good is what is served: the newest that could be decoded, nil if none.
+	good *resource.Resource
+	// bad is set while the newest bytes cannot be used.
+	bad bool
+}
+
+// write is one record to put on disk or take off it.
+type write struct {
+	key resource.Key
+	raw []byte // nil: delete the key altogether
+	bad bool   // put it in quarantine, beside the last good record
+}
+
+// commit is a step of a replica that takes effect as a whole: on disk, then in
+// the store, then in an acknowledgement.
+type commit struct {
+	epoch    store.Epoch
+	revision resource.Revision
+	digest   store.Digest
+	time     time.Time
+	writes   []write
+	// changes is what readers see. A swap shows them whole instead, because it
+	// does not continue from the state before.
+	changes []store.Change
+	swap    bool
+	whole   []*resource.Resource
+}
+
+// signal is what the replica wants said to the global.
+type signal struct{ hello, ack bool }
+
+// staging collects a batch in parts or a sequence of chunks.
+type staging struct {
+	mode     syncv1.Mode // unspecified for a batch
+	epoch    store.Epoch
+	revision resource.Revision
+	prev     resource.Revision
+	parts    uint32 // received
+	of       uint32 // of a batch
+	cover    *bucketSet
+	time     time.Time
+	changes  []change
+}
+
+// replicaPhase is what a replica is doing.
+type replicaPhase int
+
+const (
+	// replicaGreeting: a Hello was said, everything before its Welcome is void.
+	replicaGreeting replicaPhase = iota
+	// replicaLoading: taking chunks.
+	replicaLoading
+	// replicaFollowing: taking batches.
+	replicaFollowing
+	// replicaHeld: an update waits for the operator.
+	replicaHeld
+)
+
+// replica is the zone's side of a stream: it is given frames and says what to
+// persist, publish and answer. It has no socket, disk, clock or goroutine; its
+// methods must not be called concurrently. Its state runs ahead of the disk by
+// the commits it has returned: if one cannot be persisted, the replica is
+// dropped and loaded from disk again.
+type replica struct {
+	zone     resource.ZoneName
+	instance string
+	version  string
+	decode   Decoder
+
+	// What has been received.
+	epoch    store.Epoch
+	revision resource.Revision
+	held     map[resource.Key]*heldResource
+	buckets  buckets
+	digest   store.Digest
+	// bad holds what is in quarantine; badChanges counts its changes.
+	bad        map[resource.Key]*Quarantined
+	badChanges int
+
+	// What is known to be on disk.
+	durable      resource.Revision
+	durableEpoch store.Epoch
+
+	phase    replicaPhase
+	hellos   uint32
+	lease    uint64
+	staging  *staging
+	head     resource.Revision
+	consumed uint64
+	retryAt  time.Time
+
+	damaged    bool // something on disk was lost: resume would keep the hole
+	repairs    int  // since the last bookmark that agreed
+	adopt      bool // the operator lets go of the epoch held
+	acceptWipe bool // the operator lets the next large removal through, once
+
+	reports  []resource.Key // quarantine changes not yet told
+	reported map[resource.Key]bool
+	problem  string
+}
+
+// greet returns the Hello that opens a stream, or asks for a repair within one.
+func (r *replica) greet() *syncv1.Hello {
+	r.hellos++
+	r.phase, r.staging = replicaGreeting, nil
+	h := &syncv1.Hello{
+		Protocol: protocolVersion, MinProtocol: minProtocolVersion,
+		Zone: string(r.zone), Instance: r.instance, Lease: r.lease, Version: r.version,
+		FromRevision: uint64(r.revision), Window: zoneWindow,
+		Repair: r.damaged || r.repairs > 0, Quarantined: uint64(len(r.bad)),
+	}
+	if r.epoch != (store.Epoch{}) && !r.adopt {
+		h.Epoch = epochTo(r.epoch)
+	}
+	// After a repair that did not help, everything is sent anew.
+	if len(r.held) > 0 && r.repairs < 2 {
+		h.Buckets = r.buckets.bytes()
+	}
+	return h
+}
+
+// connect begins a new stream: the global knows nothing of the one before.
+func (r *replica) connect(lease uint64) *syncv1.Hello {
+	r.hellos, r.lease = 0, lease
+	r.reports, r.reported = nil, map[resource.Key]bool{}
+	for key := range r.bad {
+		r.report(key)
+	}
+	return r.greet()
+}
+
+// receive takes a frame. The commit, if any, is to be persisted and published;
+// what the signal asks for is to be said after that.
+func (r *replica) receive(f *syncv1.GlobalFrame, now time.Time) (*commit, signal, error) {
+	if w := f.GetWelcome(); w != nil {
+		return nil, signal{}, r.welcome(w)
+	}
+	if fence := f.GetFence(); fence != nil {
+		return nil, signal{}, fencef(fence.Reason, "the global ended the stream: %s", fence.Message)
+	}
+	size := frameBytes(f)
+	if size == 0 || r.phase == replicaGreeting {
+		return nil, signal{}, nil // nothing for the replica, void, or from a later protocol
+	}
+	r.consumed += uint64(size)
+	switch b := f.Body.(type) {
+	case *syncv1.GlobalFrame_Batch:
+		return r.batch(b.Batch)
+	case *syncv1.GlobalFrame_Chunk:
+		return r.chunk(b.Chunk, now)
+	case *syncv1.GlobalFrame_Bookmark:
+		return r.bookmark(b.Bookmark)
+	}
+	return nil, signal{}, nil
+}
+
+func (r *replica) welcome(w *syncv1.Welcome) error {
+	if w.Hello != r.hellos {
+		return nil // answers a Hello that a later one has replaced
+	}
+	if w.Protocol < minProtocolVersion || w.Protocol > protocolVersion {
+		return fmt.Errorf("%w: the global chose protocol version %d", errProtocol, w.Protocol)
+	}
+	e := epochFrom(w.Epoch)
+	if err := r.admit(e); err != nil {
+		r.problem = err.Error()
+		return err
+	}
+	r.head, r.consumed, r.staging = resource.Revision(w.Head), 0, nil
+	switch w.Mode {
+	case syncv1.Mode_MODE_RESUME:
+		if e != r.epoch {
+			return fmt.Errorf("%w: resumed in another epoch", errProtocol)
+		}
+		r.phase = replicaFollowing
+	case syncv1.Mode_MODE_DIFF, syncv1.Mode_MODE_SNAPSHOT:
+		r.phase, r.staging = replicaLoading, &staging{mode: w.Mode, epoch: e}
+	default:
+		return fmt.Errorf("%w: unknown mode %s", errProtocol, w.Mode)
+	}
+	return nil
+}
+
+// admit decides whether to follow a global: the same cluster, at the same or a
+// later incarnation, or an earlier one that the operator has accepted.
+func (r *replica) admit(e store.Epoch) error {
+	switch {
+	case r.epoch == (store.Epoch{}):
+		return nil
+	case e.ClusterID != r.epoch.ClusterID:
+		return fmt.Errorf("%w: it follows cluster %s, this is cluster %s; give the zone the address of its own global, or an empty data directory to follow this one",
+			ErrForeignCluster, r.epoch.ClusterID, e.ClusterID)
+	case e.Incarnation < r.epoch.Incarnation && !r.adopt:
+		if r.acceptWipe {
+			r.adopt = true // the next connection lets go of the epoch
+		}
+		return fmt.Errorf("%w: %d, the replica has seen %d; if the global was brought back on purpose, start the zone once with --accept-wipe",
+			ErrOlderIncarnation, e.Incarnation, r.epoch.Incarnation)
+	}
+	return nil
+}
+
+func (r *replica) batch(raw []byte) (*commit, signal, error) {
+	if r.phase == replicaHeld {
+		return nil, signal{ack: true}, nil
+	}
+	if r.phase != replicaFollowing {
+		return nil, signal{}, fmt.Errorf("%w: a batch among chunks", errProtocol)
+	}
+	var b syncv1.Batch
+	if err := proto.Unmarshal(raw, &b); err != nil {
+		return nil, signal{}, fmt.Errorf("%w batch: %w", errMalformed, err)
+	}
+	if b.Parts == 0 {
+		b.Part, b.Parts = 1, 1
+	}
+	if b.Part == 1 && r.staging == nil {
+		r.staging = &staging{
+			revision: resource.Revision(b.Revision), prev: resource.Revision(b.PrevRevision),
+			of: b.Parts, time: timeOf(b.Time),
+		}
+	}
+	s := r.staging
+	if s == nil || uint64(s.revision) != b.Revision || s.of != b.Parts || s.parts+1 != b.Part {
+		return nil, signal{}, fmt.Errorf("%w: part %d of %d of batch %d out of place", errProtocol, b.Part, b.Parts, b.Revision)
+	}
+	s.parts++
+	if err := s.add(b.Ops); err != nil {
+		return nil, signal{}, err
+	}
+	if s.parts < s.of {
+		return nil, signal{ack: true}, nil
+	}
+	r.staging = nil
+	// Everything in scope up to the replica's revision is in it, so a batch may
+	// begin at or before that revision, and must end after it.
+	if s.prev > r.revision || s.revision <= r.revision {
+		return r.repair(fmt.Sprintf("batch %d follows revision %d, the replica is at %d", s.revision, s.prev, r.revision))
+	}
+	return r.apply(s, r.epoch, nil), signal{ack: true}, nil
+}
+
+func (s *staging) add(raws [][]byte) error {
+	changes, err := decodeChanges(raws)
+	s.changes = append(s.changes, changes...)
+	return err
+}
+
+func (r *replica) bookmark(b *syncv1.Bookmark) (*commit, signal, error) {
+	at := resource.Revision(b.Revision)
+	r.head = max(r.head, resource.Revision(b.Head))
+	if r.phase == replicaHeld {
+		return nil, signal{ack: true}, nil
+	}
+	if r.phase != replicaFollowing || r.staging != nil || at < r.revision {
+		return nil, signal{}, fmt.Errorf("%w: bookmark at %d out of place, the replica is at %d", errProtocol, at, r.revision)
+	}
+	want, err := parseDigest(b.Digest)
+	if err != nil {
+		return nil, signal{}, err
+	}
+	if want != r.digest {
+		return r.repair(fmt.Sprintf("digest %s at revision %d, the global has %s", r.digest, at, want))
+	}
+	r.repairs, r.damaged, r.problem = 0, false, ""
+	if at == r.revision {
+		return nil, signal{ack: true}, nil
+	}
+	r.revision = at
+	return &commit{epoch: r.epoch, revision: at, digest: r.digest}, signal{ack: true}, nil
+}
+
+// repair asks for the difference, then for everything, then gives up the
+// connection.
+func (r *replica) repair(why string) (*commit, signal, error) {
+	r.problem = "repairing: " + why
+	r.repairs++
+	if r.repairs > 2 {
+		return nil, signal{}, fmt.Errorf("%w: %s", errDiverged, why)
+	}
+	return nil, signal{hello: true}, nil
+}
+
+func (r *replica) chunk(raw []byte, now time.Time) (*commit, signal, error) {
+	if r.phase == replicaHeld {
+		return nil, signal{ack: true}, nil
+	}
+	if r.phase != replicaLoading {
+		return nil, signal{}, fmt.Errorf("%w: a chunk among batches", errProtocol)
+	}
+	var c syncv1.Chunk
+	if err := proto.Unmarshal(raw, &c); err != nil {
+		return nil, signal{}, fmt.Errorf("%w chunk: %w", errMalformed, err)
+	}
+	s := r.staging
+	if c.Part != s.parts+1 || (s.parts > 0 && uint64(s.revision) != c.Revision) {
+		return nil, signal{}, fmt.Errorf("%w: chunk %d of revision %d out of place", errProtocol, c.Part, c.Revision)
+	}
+	s.parts, s.revision = c.Part, resource.Revision(c.Revision)
+	if c.Part == 1 {
+		s.cover = allBuckets()
+		if s.mode == syncv1.Mode_MODE_DIFF {
+			if len(c.Buckets) != len(s.cover) {
+				return nil, signal{}, fmt.Errorf("%w: a difference without its buckets", errProtocol)
+			}
+			copy(s.cover[:], c.Buckets)
+		}
+	}
+	if err := s.add(c.Ops); err != nil {
+		return nil, signal{}, err
+	}
+	if !c.Last {
+		return nil, signal{ack: true}, nil
+	}
+	want, err := parseDigest(c.Digest)
+	if err != nil {
+		return nil, signal{}, err
+	}
+	s.time = timeOf(c.Time)
+	return r.load(s, want, now)
+}
+
+// load takes a complete DIFF or SNAPSHOT: checked against its digest, then
+// against the wipe guard, then as one step.
+func (r *replica) load(s *staging, want store.Digest, now time.Time) (*commit, signal, error) {
+	r.staging = nil
+	if s.epoch == r.epoch && s.revision < r.revision {
+		return nil, signal{}, fmt.Errorf("%w: a state at %d, the replica is at %d", errProtocol, s.revision, r.revision)
+	}
+	sent := make(map[resource.Key]bool, len(s.changes))
+	var got store.Digest
+	for i, part := range r.buckets {
+		if !s.cover.has(i) {
+			got = got.Add(part)
+		}
+	}
+	for _, c := range s.changes {
+		if c.deleted || sent[c.meta.Key] || !s.cover.has(store.BucketOf(c.meta.Key)) {
+			return nil, signal{}, fmt.Errorf("%w: %s out of place in a state", errProtocol, c.meta.Key)
+		}
+		sent[c.meta.Key] = true
+		got = got.Add(c.sum)
+	}
+	if got != want {
+		return r.repair(fmt.Sprintf("state at revision %d has digest %s, not %s as announced", s.revision, got, want))
+	}
+	var gone []resource.Key
+	for key := range r.held {
+		if !sent[key] && s.cover.has(store.BucketOf(key)) {
+			gone = append(gone, key)
+		}
+	}
+	wipe := len(gone) > wipeFloor && len(gone)*100 > len(r.held)*wipePercent
+	if wipe && !r.acceptWipe {
+		r.phase, r.retryAt = replicaHeld, now.Add(heldRetry)
+		r.problem = fmt.Sprintf("held: the global's state at revision %d would remove %d of %d resources; if that is meant, start the zone once with --accept-wipe",
+			s.revision, len(gone), len(r.held))
+		return nil, signal{ack: true}, nil
+	}
+	r.phase, r.acceptWipe, r.adopt = replicaFollowing, r.acceptWipe && !wipe, false
+	r.problem, r.damaged = "", false
+	return r.apply(s, s.epoch, gone), signal{ack: true}, nil
+}
+
+// apply makes the step: removals first, then changes in order.
+func (r *replica) apply(s *staging, epoch store.Epoch, gone []resource.Key) *commit {
+	c := &commit{
+		epoch: epoch, revision: s.revision, time: s.time,
+		swap: s.mode != syncv1.Mode_MODE_UNSPECIFIED && (epoch != r.epoch || s.revision <= r.revision),
+	}
+	served := map[resource.Key]store.Change{}
+	order := make([]resource.Key, 0, len(gone)+len(s.changes))
+	serve := func(key resource.Key, before, after *resource.Resource) {
+		if before == after {
+			return
+		}
+		if _, twice := served[key]; !twice {
+			order = append(order, key)
+		}
+		served[key] = store.Change{Before: before, After: after}
+	}
+	for _, key := range gone {
+		r.remove(c, key, serve)
+	}
+	for i := range s.changes {
+		ch := &s.changes[i]
+		if ch.deleted {
+			r.remove(c, ch.meta.Key, serve)
+		} else {
+			r.put(c, ch, s.mode != syncv1.Mode_MODE_UNSPECIFIED, serve)
+		}
+	}
+	for _, key := range order {
+		if ch := served[key]; ch.Before != nil || ch.After != nil {
+			c.changes = append(c.changes, ch)
+		}
+	}
+	r.epoch, r.revision = epoch, s.revision
+	r.head = max(r.head, r.revision)
+	c.digest = r.digest
+	if c.swap {
+		c.whole = r.served()
+	}
+	return c
+}
+
+type serveFunc func(key resource.Key, before, after *resource.Resource)
+
+func (r *replica) remove(c *commit, key resource.Key, serve serveFunc) {
+	h := r.held[key]
+	if h == nil {
+		return // created and deleted between two coalesced revisions
+	}
+	r.count(key, h.sum, store.Digest{})
+	r.clear(key, h)
+	delete(r.held, key)
+	c.writes = append(c.writes, write{key: key})
+	serve(key, h.good, nil)
+}
+
+func (r *replica) put(c *commit, ch *change, comparing bool, serve serveFunc) {
+	key := ch.meta.Key
+	h := r.held[key]
+	if h == nil {
+		h = &heldResource{}
+		r.held[key] = h
+	} else if comparing && h.sum == ch.sum && !h.bad {
+		return // the bucket differs, this resource does not
+	}
+	r.count(key, h.sum, ch.sum)
+	h.sum = ch.sum
+	r.clear(key, h)
+	res, err := r.decode(ch.meta, ch.spec)
+	if err != nil {
+		r.quarantine(h, ch, err)
+		r.report(key)
+		c.writes = append(c.writes, write{key: key, raw: ch.raw, bad: true})
+		return
+	}
+	before := h.good
+	h.good = res
+	c.writes = append(c.writes, write{key: key, raw: ch.raw})
+	serve(key, before, res)
+}
+
+// quarantine keeps bytes that cannot be used apart.
+func (r *replica) quarantine(h *heldResource, ch *change, err error) {
+	h.bad = true
+	r.bad[ch.meta.Key] = &Quarantined{Key: ch.meta.Key, Version: ch.meta.Version, Message: oneLine(err)}
+	r.badChanges++
+}
+
+// clear ends a key's quarantine, if it is in any.
+func (r *replica) clear(key resource.Key, h *heldResource) {
+	if h.bad {
+		h.bad = false
+		delete(r.bad, key)
+		r.badChanges++
+		r.report(key)
+	}
+}
+
+// count replaces one term of the digests.
+func (r *replica) count(key resource.Key, old, sum store.Digest) {
+	r.buckets.replace(key, old, sum)
+	r.digest = r.digest.Sub(old).Add(sum)
+}
+
+// report notes that a key's quarantine changed.
+func (r *replica) report(key resource.Key) {
+	if !r.reported[key] {
+		r.reported[key] = true
+		r.reports = append(r.reports, key)
+	}
+}
+
+// persisted says that a commit is on disk and visible.
+func (r *replica) persisted(c *commit) { r.durable, r.durableEpoch = c.revision, c.epoch }
+
+// acknowledge returns the Ack for what has been persisted.
+func (r *replica) acknowledge() *syncv1.Ack {
+	a := &syncv1.Ack{
+		Revision: uint64(r.durable), Epoch: epochTo(r.durableEpoch),
+		Quarantined: uint64(len(r.bad)), Error: r.problem, Consumed: r.consumed,
+	}
+	n := min(len(r.reports), maxNacks)
+	for _, key := range r.reports[:n] {
+		delete(r.reported, key)
+		nack := &syncv1.Nack{Kind: string(key.Kind), Mesh: string(key.Mesh), Name: key.Name}
+		if q := r.bad[key]; q != nil {
+			nack.Version, nack.Message = q.Version, q.Message
+		} else {
+			nack.Cleared = true
+		}
+		a.Nacks = append(a.Nacks, nack)
+	}
+	r.reports = r.reports[n:]
+	return a
+}
+
+// tick reports whether a held update is due to be asked for again.
+func (r *replica) tick(now time.Time) signal {
+	if r.phase != replicaHeld || (now.Before(r.retryAt) && !r.acceptWipe) {
+		return signal{}
+	}
+	return signal{hello: true}
+}
+
+// served returns what readers see, in no order.
+func (r *replica) served() []*resource.Resource {
+	out := make([]*resource.Resource, 0, len(r.held))
+	for _, h := range r.held {
+		if h.good != nil {
+			out = append(out, h.good)
+		}
+	}
+	return out
+}
+
+// maxMessage bounds what is reported of one resource, in bytes.
+const maxMessage = 300
+
+// oneLine is an error as it is shown in a table.
+func oneLine(err error) string {
+	s := strings.Join(strings.Fields(err.Error()), " ")
+	if len(s) > maxMessage {
+		s = strings.ToValidUTF8(s[:maxMessage], "") + "…"
+	}
+	return strings.ToValidUTF8(s, "�")
+}

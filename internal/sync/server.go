@@ -1,0 +1,223 @@
+package zonesync
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"strings"
+	"sync"
+	"time"
+
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/metadata"
+	"google.golang.org/grpc/status"
+
+	syncv1 "meridian/api/sync/v1"
+	"meridian/internal/resource"
+	"meridian/internal/store"
+)
+
+// errClosed means that the server is going away.
+var errClosed = errors.New("zonesync: the server is shutting down")
+
+// Authorizer decides whether a token admits a zone (SEMANTICS §7.7): nil, or the
+// reason why not. A gRPC status error reaches the zone as it is; any other one
+// as PERMISSION_DENIED.
+type Authorizer func(ctx context.Context, token string, zone resource.ZoneName) error
+
+// ServerConfig is what a Server needs. All fields are required.
+type ServerConfig struct {
+	// Store is the global's state.
+	Store *store.Store
+	// Synced says which kinds flow to zones.
+	Synced func(resource.Kind) bool
+	// Authorize admits a zone. It is asked again for every stream when a resource
+	// of a kind that Admission accepts changes, and once a minute.
+	Authorize Authorizer
+	Admission func(resource.Kind) bool
+	Logger    *slog.Logger
+}
+
+// SyncedKinds is the Synced of the table of kinds.
+func SyncedKinds(k resource.Kind) bool {
+	d, ok := resource.Describe(k)
+	return ok && d.Synced
+}
+
+const (
+	// feedBytes bounds what the feed remembers.
+	feedBytes = 64 << 20
+	// helloTimeout is how long a connection may stay without a valid Hello.
+	helloTimeout = 10 * time.Second
+	// recheckEvery is how often admission is asked again though nothing changed:
+	// tokens expire.
+	recheckEvery = time.Minute
+	// fenceTimeout is how long ending a stream waits for the zone to be told why.
+	fenceTimeout = time.Second
+)
+
+// Server is the global's end of every zone's stream. Register it with
+// syncv1.RegisterSyncServiceServer and run it with Run. Its methods are safe for
+// concurrent use.
+type Server struct {
+	syncv1.UnimplementedSyncServiceServer
+
+	cfg      ServerConfig
+	pacing   pacing
+	feed     *feed
+	registry *registry
+	ready    chan struct{} // closed when the feed has begun
+
+	mu      sync.Mutex
+	closed  bool
+	recheck chan struct{} // closed and replaced when admission may have changed
+	ending  chan struct{} // closed when Run returns
+	streams sync.WaitGroup
+}
+
+// NewServer returns a server that serves once Run is called.
+func NewServer(cfg ServerConfig) *Server {
+	return &Server{
+		cfg: cfg, pacing: defaultPacing(), feed: newFeed(cfg.Synced, feedBytes),
+		registry: newRegistry(), ready: make(chan struct{}),
+		recheck: make(chan struct{}), ending: make(chan struct{}),
+	}
+}
+
+// Run follows the store until ctx is done, then ends every stream, waits for
+// them and returns nil. Call it once. An error means that the store's feed
+// contradicts itself; the streams have been ended all the same.
+func (s *Server) Run(ctx context.Context) error {
+	err := s.follow(ctx)
+	s.mu.Lock()
+	s.closed = true
+	close(s.ending)
+	s.mu.Unlock()
+	s.streams.Wait()
+	if ctx.Err() != nil {
+		return nil
+	}
+	return err
+}
+
+func (s *Server) follow(ctx context.Context) error {
+	// From the oldest revision retained, so that zones resume over a restart.
+	v, err := s.cfg.Store.ViewAt(s.cfg.Store.Oldest())
+	if err != nil {
+		v = s.cfg.Store.View()
+	}
+	s.feed.reset(v)
+	at := s.cfg.Store.Follow(v)
+	close(s.ready)
+	for {
+		batches, err := at.Next(ctx)
+		if errors.Is(err, store.ErrCompacted) {
+			// The store was replaced by a snapshot, or has run away from here.
+			v = s.cfg.Store.View()
+			s.feed.reset(v)
+			at = s.cfg.Store.Follow(v)
+			s.readmit()
+			continue
+		}
+		if err != nil {
+			return err
+		}
+		if err := s.take(batches); err != nil {
+			return err
+		}
+	}
+}
+
+func (s *Server) take(batches []store.Batch) error {
+	admission := false
+	for _, b := range batches {
+		if err := s.feed.append(b); err != nil {
+			return err
+		}
+		for _, c := range b.Changes {
+			admission = admission || s.cfg.Admission(c.Key().Kind)
+		}
+	}
+	if admission {
+		s.readmit()
+	}
+	at := s.feed.position()
+	if v := s.cfg.Store.View(); v.Changed() == at.head && v.Epoch() == at.epoch && v.DigestOf(s.cfg.Synced) != at.digest {
+		return fmt.Errorf("zonesync: the feed's digest at revision %d is not the store's", at.head)
+	}
+	return nil
+}
+
+// readmit has every stream ask for admission again.
+func (s *Server) readmit() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	close(s.recheck)
+	s.recheck = make(chan struct{})
+}
+
+func (s *Server) rechecked() <-chan struct{} {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.recheck
+}
+
+// enter counts a stream in, unless the server is going away.
+func (s *Server) enter() bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.closed {
+		return false
+	}
+	s.streams.Add(1)
+	return true
+}
+
+// Stream serves one zone's connection. It is called by gRPC.
+func (s *Server) Stream(stream syncv1.SyncService_StreamServer) error {
+	if !s.enter() {
+		return status.Error(codes.Unavailable, errClosed.Error())
+	}
+	defer s.streams.Done()
+	select {
+	case <-s.ready:
+	case <-s.ending:
+		return status.Error(codes.Unavailable, errClosed.Error())
+	case <-stream.Context().Done():
+		return stream.Context().Err()
+	}
+	return newConn(s, stream).serve()
+}
+
+// bearer is the token of a call.
+func bearer(ctx context.Context) string {
+	md, _ := metadata.FromIncomingContext(ctx)
+	for _, v := range md.Get("authorization") {
+		if scheme, token, ok := strings.Cut(v, " "); ok && strings.EqualFold(scheme, "bearer") {
+			return strings.TrimSpace(token)
+		}
+	}
+	return ""
+}
+
+// statusOf is an error as the zone's gRPC client sees it.
+func statusOf(err error) error {
+	if _, ok := status.FromError(err); ok {
+		return err
+	}
+	var fence *fenceError
+	switch {
+	case errors.Is(err, errNoCommonProtocol):
+		return status.Error(codes.FailedPrecondition, err.Error())
+	case errors.As(err, &fence):
+		switch fence.reason {
+		case syncv1.FenceReason_FENCE_REASON_NOT_ADMITTED:
+			return status.Error(codes.PermissionDenied, err.Error())
+		case syncv1.FenceReason_FENCE_REASON_PROTOCOL:
+			return status.Error(codes.InvalidArgument, err.Error())
+		}
+		return status.Error(codes.Aborted, err.Error())
+	}
+	return status.Error(codes.Unavailable, err.Error())
+}

@@ -1,0 +1,250 @@
+package zonesync
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+
+	syncv1 "meridian/api/sync/v1"
+)
+
+const (
+	// frameBuffer is how many frames wait between the network and the disk.
+	frameBuffer = 256
+	// outBuffer is how many frames wait to be sent to the global.
+	outBuffer = 64
+	// maxConcurrentAnswers is how many questions are answered at a time.
+	maxConcurrentAnswers = 8
+	// answerPart is how an answer is cut, in bytes.
+	answerPart = 1 << 20
+)
+
+// session is one connection of a Client: a receiver, an applier and a sender
+// with bounded buffers between them, so that a slow disk holds back the network
+// and not the other way round.
+type session struct {
+	client  *Client
+	replica *Replica
+	address string
+
+	group   *errgroup.Group
+	frames  chan *syncv1.GlobalFrame
+	out     chan *syncv1.ZoneFrame
+	answers chan struct{} // a slot per question being answered
+
+	heard    time.Time // when the global last said something
+	followed bool      // the replica agreed with the global at some time
+	dirty    bool      // the machine is ahead of a disk that failed
+}
+
+func newSession(c *Client, address string) *session {
+	return &session{
+		client: c, replica: c.cfg.Replica, address: address,
+		frames:  make(chan *syncv1.GlobalFrame, frameBuffer),
+		out:     make(chan *syncv1.ZoneFrame, outBuffer),
+		answers: make(chan struct{}, maxConcurrentAnswers),
+	}
+}
+
+// run serves the connection until it fails or ctx is done. Everything it started
+// has ended when it returns.
+func (s *session) run(ctx context.Context) (err error) {
+	conn, err := s.client.dial(s.address)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, conn.Close()) }()
+	s.group, ctx = errgroup.WithContext(ctx)
+	stream, err := open(ctx, conn)
+	if err != nil {
+		return err
+	}
+	s.group.Go(func() error { return s.receive(ctx, stream) })
+	s.group.Go(func() error { return s.send(ctx, stream) })
+	s.group.Go(func() error { return s.apply(ctx) })
+	return s.group.Wait()
+}
+
+func (s *session) receive(ctx context.Context, stream syncv1.SyncService_StreamClient) error {
+	for {
+		f, err := stream.Recv()
+		if errors.Is(err, io.EOF) {
+			err = errors.New("the global closed the stream")
+		}
+		if err != nil {
+			return fmt.Errorf("zonesync: receive: %w", err)
+		}
+		select {
+		case s.frames <- f:
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+	}
+}
+
+func (s *session) send(ctx context.Context, stream syncv1.SyncService_StreamClient) error {
+	for {
+		select {
+		case f := <-s.out:
+			if err := stream.Send(f); err != nil && !errors.Is(err, io.EOF) {
+				return fmt.Errorf("zonesync: send: %w", err)
+			}
+			// After EOF the receiver has the reason.
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+	}
+}
+
+func (s *session) say(ctx context.Context, f *syncv1.ZoneFrame) error {
+	select {
+	case s.out <- f:
+		return nil
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}
+
+func (s *session) sayHello(ctx context.Context, h *syncv1.Hello) error {
+	return s.say(ctx, &syncv1.ZoneFrame{Body: &syncv1.ZoneFrame_Hello{Hello: h}})
+}
+
+// apply owns the replica while the session lasts.
+func (s *session) apply(ctx context.Context) error {
+	defer s.replica.publishStatus(nil)
+	m := s.replica.machine
+	s.replica.takeAccept()
+	if err := s.sayHello(ctx, m.connect(s.replica.nextLease())); err != nil {
+		return err
+	}
+	s.heard = time.Now()
+	tick := time.NewTicker(time.Second)
+	defer tick.Stop()
+	for {
+		select {
+		case f := <-s.frames:
+			s.heard = time.Now()
+			if err := s.step(ctx, f); err != nil {
+				return err
+			}
+		case now := <-tick.C:
+			if now.Sub(s.heard) >= silenceAfter {
+				return errSilent
+			}
+			s.replica.takeAccept()
+			if m.tick(now).hello {
+				if err := s.sayHello(ctx, m.greet()); err != nil {
+					return err
+				}
+			}
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+	}
+}
+
+// step takes a frame and those that wait behind it, persists what they amount to
+// in one transaction, shows it, and answers.
+func (s *session) step(ctx context.Context, f *syncv1.GlobalFrame) error {
+	m := s.replica.machine
+	commits, say, failed := s.gather(ctx, f)
+	if err := s.replica.commit(commits); err != nil {
+		s.dirty = true
+		return errors.Join(err, failed)
+	}
+	s.replica.publishStatus(nil)
+	switch {
+	case failed != nil:
+		return failed
+	case say.hello:
+		return s.sayHello(ctx, m.greet())
+	case say.ack:
+		s.followed = s.followed || m.phase == replicaFollowing
+		return s.say(ctx, &syncv1.ZoneFrame{Body: &syncv1.ZoneFrame_Ack{Ack: m.acknowledge()}})
+	}
+	return nil
+}
+
+// gather takes frames until none waits, one fails, or the replica asks for a
+// repair.
+func (s *session) gather(ctx context.Context, f *syncv1.GlobalFrame) (commits []*commit, say signal, err error) {
+	for {
+		c, sig, err := s.take(ctx, f)
+		if c != nil {
+			commits = append(commits, c)
+		}
+		say.ack, say.hello = say.ack || sig.ack, sig.hello
+		if err != nil || say.hello || len(commits) >= frameBuffer {
+			return commits, say, err
+		}
+		select {
+		case f = <-s.frames:
+		default:
+			return commits, say, nil
+		}
+	}
+}
+
+// take hands one frame to the replica, or to the answerer.
+func (s *session) take(ctx context.Context, f *syncv1.GlobalFrame) (*commit, signal, error) {
+	if ask := f.GetAsk(); ask != nil {
+		return nil, signal{}, s.answer(ctx, ask)
+	}
+	c, sig, err := s.replica.machine.receive(f, time.Now())
+	if err == nil && f.GetWelcome() != nil {
+		s.client.setStatus(true, s.address, nil)
+		s.client.cfg.Logger.Info("connected to the global", "address", s.address,
+			"mode", f.GetWelcome().Mode, "head", f.GetWelcome().Head, "revision", s.replica.machine.revision)
+	}
+	return c, sig, err
+}
+
+// answer has a question answered on the side.
+func (s *session) answer(ctx context.Context, ask *syncv1.Ask) error {
+	if s.client.cfg.Answer == nil {
+		return s.sayAnswer(ctx, ask.Id, nil, status.Error(codes.Unimplemented, "this zone answers no questions"))
+	}
+	select {
+	case s.answers <- struct{}{}:
+	default:
+		return s.sayAnswer(ctx, ask.Id, nil, status.Error(codes.ResourceExhausted, "the zone is answering too many questions"))
+	}
+	s.group.Go(func() error {
+		defer func() { <-s.answers }()
+		limited := ctx
+		if ask.TimeoutMs > 0 {
+			var cancel context.CancelFunc
+			limited, cancel = context.WithTimeout(ctx, time.Duration(ask.TimeoutMs)*time.Millisecond)
+			defer cancel()
+		}
+		answer, err := s.client.cfg.Answer(limited, ask.Request)
+		return s.sayAnswer(ctx, ask.Id, answer, err)
+	})
+	return nil
+}
+
+func (s *session) sayAnswer(ctx context.Context, id uint64, answer []byte, failure error) error {
+	if failure != nil {
+		st := status.Convert(failure)
+		return s.say(ctx, &syncv1.ZoneFrame{Body: &syncv1.ZoneFrame_Answer{Answer: &syncv1.Answer{
+			Id: id, Last: true, Code: uint32(st.Code()), Error: st.Message(),
+		}}})
+	}
+	for {
+		n := min(len(answer), answerPart)
+		a := &syncv1.Answer{Id: id, Part: answer[:n], Last: n == len(answer)}
+		if err := s.say(ctx, &syncv1.ZoneFrame{Body: &syncv1.ZoneFrame_Answer{Answer: a}}); err != nil {
+			return err
+		}
+		if a.Last {
+			return nil
+		}
+		answer = answer[n:]
+	}
+}

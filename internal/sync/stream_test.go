@@ -1,0 +1,530 @@
+package zonesync
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"path/filepath"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"syscall"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	"go.uber.org/goleak"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/credentials/insecure"
+	"google.golang.org/grpc/status"
+	"google.golang.org/grpc/test/bufconn"
+
+	syncv1 "meridian/api/sync/v1"
+	"meridian/internal/resource"
+	"meridian/internal/store"
+)
+
+// The tests in this file run a real server and real clients over gRPC and an
+// in-memory network, in virtual time.
+
+const zoneKind = resource.Kind("Zone")
+
+// cluster is a global and its zones.
+type cluster struct {
+	t      testing.TB
+	global *globalSim
+	server *Server
+	admit  atomic.Pointer[string] // the token that admits
+	lis    *bufconn.Listener
+	grpc   *grpc.Server
+	stop   func()
+
+	diskFull atomic.Bool // of every zone
+}
+
+// fullDisk refuses to write while told to.
+type fullDisk struct {
+	keeper
+	full *atomic.Bool
+}
+
+func (d fullDisk) save(writes []write, state *syncv1.ReplicaState) error {
+	if d.full.Load() {
+		return syscall.ENOSPC
+	}
+	return d.keeper.save(writes, state)
+}
+
+func newCluster(t testing.TB) *cluster {
+	c := &cluster{t: t, global: newGlobalSim(t, 1<<20)}
+	c.global.now = time.Now()
+	token := "secret"
+	c.admit.Store(&token)
+	c.start()
+	return c
+}
+
+// start runs the server; it can be started again after stop.
+func (c *cluster) start() {
+	c.server = NewServer(ServerConfig{
+		Store: c.global.store, Synced: func(k resource.Kind) bool { return k == policyKind },
+		Authorize: func(_ context.Context, token string, zone resource.ZoneName) error {
+			if token != *c.admit.Load() {
+				return fmt.Errorf("the token does not name zone %s", zone)
+			}
+			return nil
+		},
+		Admission: func(k resource.Kind) bool { return k == zoneKind },
+		Logger:    slog.New(slog.DiscardHandler),
+	})
+	ctx, cancel := context.WithCancel(context.Background())
+	c.lis = bufconn.Listen(64 << 10)
+	c.grpc = grpc.NewServer()
+	syncv1.RegisterSyncServiceServer(c.grpc, c.server)
+	var running sync.WaitGroup
+	running.Go(func() { _ = c.grpc.Serve(c.lis) })
+	running.Go(func() { require.NoError(c.t, c.server.Run(ctx)) })
+	c.stop = func() {
+		cancel()
+		c.grpc.Stop()
+		running.Wait()
+	}
+}
+
+func (c *cluster) dial(ctx context.Context, _ string) (net.Conn, error) {
+	return c.lis.DialContext(ctx)
+}
+
+// zone is a running zone.
+type zone struct {
+	replica *Replica
+	client  *Client
+	store   *store.Store
+	stop    func()
+}
+
+type zoneOption func(*ReplicaConfig, *ClientConfig)
+
+func (c *cluster) zone(name, dir string, options ...zoneOption) *zone {
+	z := &zone{store: store.New(memory())}
+	rc := ReplicaConfig{Dir: dir, Zone: resource.ZoneName(name), Decode: decodeOld, Store: z.store}
+	cc := ClientConfig{
+		Addresses: []string{"passthrough:global"}, Credentials: insecure.NewCredentials(),
+		Token:       func(context.Context) (string, error) { return "secret", nil },
+		Logger:      slog.New(slog.DiscardHandler),
+		DialOptions: []grpc.DialOption{grpc.WithContextDialer(c.dial)},
+	}
+	for _, o := range options {
+		o(&rc, &cc)
+	}
+	var err error
+	z.replica, err = OpenReplica(rc)
+	require.NoError(c.t, err)
+	z.replica.disk = fullDisk{keeper: z.replica.disk, full: &c.diskFull}
+	cc.Replica = z.replica
+	z.client, err = NewClient(cc)
+	require.NoError(c.t, err)
+	ctx, cancel := context.WithCancel(context.Background())
+	var running sync.WaitGroup
+	running.Go(func() { require.NoError(c.t, z.client.Run(ctx)) })
+	z.stop = func() {
+		cancel()
+		running.Wait()
+		require.NoError(c.t, z.replica.Close())
+	}
+	return z
+}
+
+// write writes to the global, with the feed of the simulation out of the way:
+// the server has its own.
+func (c *cluster) write(ops ...store.Op) resource.Revision {
+	c.global.feed = nil
+	return c.global.write(ops...)
+}
+
+func (c *cluster) synced(z *zone) {
+	c.t.Helper()
+	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+	defer cancel()
+	require.NoError(c.t, c.visible(z))
+	require.NoError(c.t, c.server.WaitApplied(ctx, c.global.applied))
+}
+
+func (c *cluster) state(name string) ZoneStatus {
+	s, _ := c.server.Zone(resource.ZoneName(name))
+	return s
+}
+
+func TestStreamFollowsReconnectsAndRestarts(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		dir := t.TempDir()
+		c := newCluster(t)
+		c.write(put(policyKey("a"), `{}`))
+		z := c.zone("east", dir)
+		c.synced(z)
+		require.Equal(t, ZoneInSync, c.state("east").State)
+		c.write(put(policyKey("b"), `{}`), put(resource.Key{Kind: secretKind, Name: "s"}, `{}`))
+		c.synced(z)
+		_, leaked := z.store.View().Get(resource.Key{Kind: secretKind, Name: "s"})
+		require.False(t, leaked, "I11")
+
+		c.stop() // the global goes away
+		synctest.Wait()
+		require.False(t, z.client.Status().Connected)
+		require.Equal(t, 2, z.store.View().Len(), "I10: a disconnection deletes nothing")
+		z.stop()
+		z = c.zone("east", dir) // L3: a zone starts without it
+		require.Equal(t, 2, z.store.View().Len())
+
+		c.write(store.Delete(policyKey("a")))
+		c.start()
+		began := time.Now()
+		c.synced(z)
+		require.LessOrEqual(t, time.Since(began), backoffMost, "L2")
+		require.Equal(t, 1, z.store.View().Len())
+		z.stop()
+		synctest.Wait()
+		require.Equal(t, ZoneOffline, c.state("east").State)
+		c.stop()
+	})
+}
+
+// TestHeartbeat: an idle stream carries a bookmark and an Ack a second; a zone
+// that hears nothing for ten connects again.
+func TestHeartbeat(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := newCluster(t)
+		var hung atomic.Bool
+		z := c.zone("east", t.TempDir(), func(_ *ReplicaConfig, cc *ClientConfig) {
+			cc.DialOptions = append(cc.DialOptions, grpc.WithContextDialer(func(ctx context.Context, a string) (net.Conn, error) {
+				conn, err := c.dial(ctx, a)
+				return &hangingConn{Conn: conn, hung: &hung, closed: make(chan struct{})}, err
+			}))
+		})
+		c.synced(z)
+		for range 30 {
+			<-time.After(time.Second)
+			synctest.Wait()
+			require.LessOrEqual(t, time.Since(c.state("east").LastSeen), time.Second)
+			require.Equal(t, ZoneInSync, c.state("east").State)
+		}
+		hung.Store(true) // the network swallows everything, both ways
+		<-time.After(staleAfter + 2*time.Second)
+		require.Equal(t, ZoneStale, c.state("east").State)
+		<-time.After(silenceAfter - staleAfter)
+		require.False(t, z.client.Status().Connected)
+		require.Contains(t, z.client.Status().LastError, "nothing heard")
+		hung.Store(false)
+		c.write(put(policyKey("a"), `{}`))
+		c.synced(z)
+		require.Len(t, c.state("east").Instances, 1, "the older connection was replaced")
+		z.stop()
+		c.stop()
+	})
+}
+
+// hangingConn swallows what is written and delivers nothing while hung, as a
+// network that has gone away without a word.
+type hangingConn struct {
+	net.Conn
+	hung   *atomic.Bool
+	once   sync.Once
+	closed chan struct{}
+}
+
+func (h *hangingConn) Write(b []byte) (int, error) {
+	if h.hung.Load() {
+		return len(b), nil
+	}
+	return h.Conn.Write(b)
+}
+
+func (h *hangingConn) Read(b []byte) (int, error) {
+	n, err := h.Conn.Read(b)
+	if h.hung.Load() {
+		<-h.closed
+		return 0, net.ErrClosed
+	}
+	return n, err
+}
+
+func (h *hangingConn) Close() error {
+	h.once.Do(func() { close(h.closed) })
+	return h.Conn.Close()
+}
+
+// TestDisabledZoneIsCutOff is SEMANTICS §7.7: within a second, with the reason.
+func TestDisabledZoneIsCutOff(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := newCluster(t)
+		z := c.zone("east", t.TempDir())
+		c.synced(z)
+		other := "another"
+		c.admit.Store(&other)
+		began := time.Now()
+		c.write(put(resource.Key{Kind: zoneKind, Name: "east"}, `{"enabled":false}`))
+		synctest.Wait()
+		require.Less(t, time.Since(began), time.Second)
+		require.False(t, z.client.Status().Connected)
+		require.Contains(t, z.client.Status().LastError, "no longer admitted")
+		require.Contains(t, c.state("east").LastError, "no longer admitted")
+		<-time.After(time.Minute)
+		require.Contains(t, z.client.Status().LastError, "is not admitted: the token does not name zone east")
+
+		token := "secret"
+		c.admit.Store(&token)
+		<-time.After(backoffMost + time.Second)
+		require.True(t, z.client.Status().Connected)
+		z.stop()
+		c.stop()
+	})
+}
+
+// TestStalledReaderHoldsNobodyBack is L4 and the progress watchdog: a zone that
+// does not read is cut off after a minute, and meanwhile delays no other.
+func TestStalledReaderHoldsNobodyBack(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := newCluster(t)
+		conn, err := grpc.NewClient("passthrough:global", grpc.WithContextDialer(c.dial), grpc.WithTransportCredentials(insecure.NewCredentials()),
+			grpc.WithPerRPCCredentials(bearerToken{token: func(context.Context) (string, error) { return "secret", nil }}))
+		require.NoError(t, err)
+		stream, err := syncv1.NewSyncServiceClient(conn).Stream(context.Background())
+		require.NoError(t, err)
+		require.NoError(t, stream.Send(&syncv1.ZoneFrame{Body: &syncv1.ZoneFrame_Hello{
+			Hello: &syncv1.Hello{Protocol: 1, MinProtocol: 1, Zone: "stuck", Instance: "i"},
+		}}))
+		z := c.zone("east", t.TempDir())
+		c.synced2(z, "stuck")
+		big := strings.Repeat("x", 64<<10)
+		began := time.Now()
+		for i := range 100 {
+			c.write(put(policyKey(fmt.Sprintf("p-%d", i%10)), fmt.Sprintf(`"%d%s"`, i, big)))
+			require.NoError(t, c.visible(z))
+		}
+		require.Less(t, time.Since(began), time.Second)
+		require.Len(t, c.server.Zones(), 2)
+		require.Equal(t, ZoneStale, func() ZoneState { <-time.After(10 * time.Second); return c.state("stuck").State }())
+
+		ctx, cancel := context.WithTimeout(context.Background(), time.Second)
+		defer cancel()
+		var notApplied *NotAppliedError
+		require.ErrorAs(t, c.server.WaitApplied(ctx, c.global.applied), &notApplied)
+		require.Equal(t, []resource.ZoneName{"stuck"}, notApplied.Zones)
+		require.ErrorIs(t, notApplied, context.DeadlineExceeded)
+
+		<-time.After(2 * time.Minute)
+		require.Equal(t, ZoneOffline, c.state("stuck").State)
+		require.Contains(t, c.state("stuck").LastError, "nothing acknowledged")
+		require.NoError(t, c.server.WaitApplied(context.Background(), c.global.applied))
+		require.NoError(t, conn.Close())
+		z.stop()
+		c.stop()
+	})
+}
+
+// visible waits until a zone serves the newest revision.
+func (c *cluster) visible(z *zone) error {
+	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+	defer cancel()
+	if err := z.store.Wait(ctx, c.global.applied); err != nil {
+		return fmt.Errorf("%w: client %+v, replica %+v", err, z.client.Status(), z.replica.Status())
+	}
+	return nil
+}
+
+// synced2 waits for one zone while another one is stuck.
+func (c *cluster) synced2(z *zone, stuck string) {
+	require.NoError(c.t, c.visible(z))
+	for c.state(stuck).Name == "" || len(c.state(stuck).Instances) == 0 {
+		<-c.server.registry.changed()
+	}
+}
+
+// TestNewerConnectionReplacesOlder: one replica has one stream.
+func TestNewerConnectionReplacesOlder(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := newCluster(t)
+		conn, err := grpc.NewClient("passthrough:global", grpc.WithContextDialer(c.dial), grpc.WithTransportCredentials(insecure.NewCredentials()),
+			grpc.WithPerRPCCredentials(bearerToken{token: func(context.Context) (string, error) { return "secret", nil }}))
+		require.NoError(t, err)
+		open := func(lease uint64) syncv1.SyncService_StreamClient {
+			stream, err := syncv1.NewSyncServiceClient(conn).Stream(context.Background())
+			require.NoError(t, err)
+			require.NoError(t, stream.Send(&syncv1.ZoneFrame{Body: &syncv1.ZoneFrame_Hello{
+				Hello: &syncv1.Hello{Protocol: 1, MinProtocol: 1, Zone: "east", Instance: "i", Lease: lease},
+			}}))
+			return stream
+		}
+		fenced := func(s syncv1.SyncService_StreamClient) syncv1.FenceReason {
+			for {
+				f, err := s.Recv()
+				require.NoError(t, err)
+				if f.GetFence() != nil {
+					return f.GetFence().Reason
+				}
+			}
+		}
+		first := open(5)
+		_, err = first.Recv()
+		require.NoError(t, err)
+		second := open(6)
+		require.Equal(t, syncv1.FenceReason_FENCE_REASON_REPLACED, fenced(first))
+		delayed := open(5)
+		require.Equal(t, syncv1.FenceReason_FENCE_REASON_REPLACED, fenced(delayed))
+		f, err := second.Recv()
+		require.NoError(t, err)
+		require.NotNil(t, f.GetWelcome())
+		require.NoError(t, conn.Close())
+		c.stop()
+	})
+}
+
+func TestRefusedConnections(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := newCluster(t)
+		conn, err := grpc.NewClient("passthrough:global", grpc.WithContextDialer(c.dial), grpc.WithTransportCredentials(insecure.NewCredentials()))
+		require.NoError(t, err)
+		last := func(h *syncv1.Hello) codes.Code {
+			stream, err := syncv1.NewSyncServiceClient(conn).Stream(context.Background())
+			require.NoError(t, err)
+			if h != nil {
+				require.NoError(t, stream.Send(&syncv1.ZoneFrame{Body: &syncv1.ZoneFrame_Hello{Hello: h}}))
+			}
+			for {
+				if _, err := stream.Recv(); err != nil {
+					return status.Code(err)
+				}
+			}
+		}
+		require.Equal(t, codes.DeadlineExceeded, last(nil), "no Hello")
+		require.Equal(t, codes.PermissionDenied, last(&syncv1.Hello{Protocol: 1, Zone: "east", Instance: "i"}), "no token")
+		empty := ""
+		c.admit.Store(&empty)
+		require.Equal(t, codes.InvalidArgument, last(&syncv1.Hello{Protocol: 1}), "no zone")
+		require.Equal(t, codes.FailedPrecondition, last(&syncv1.Hello{Protocol: 9, MinProtocol: 9, Zone: "east", Instance: "i"}))
+		require.NoError(t, conn.Close())
+		c.stop()
+	})
+}
+
+func TestAsk(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := newCluster(t)
+		hold := make(chan struct{})
+		z := c.zone("east", t.TempDir(), func(_ *ReplicaConfig, cc *ClientConfig) {
+			cc.Answer = func(ctx context.Context, request []byte) ([]byte, error) {
+				switch string(request) {
+				case "fail":
+					return nil, status.Error(codes.NotFound, "no such dataplane")
+				case "wait":
+					select {
+					case <-hold:
+					case <-ctx.Done():
+						return nil, ctx.Err()
+					}
+				case "large":
+					return make([]byte, 3<<20), nil
+				}
+				return append([]byte("answer to "), request...), nil
+			}
+		})
+		c.synced(z)
+		ctx := context.Background()
+		answer, err := c.server.Ask(ctx, "east", []byte("q"))
+		require.NoError(t, err)
+		require.Equal(t, "answer to q", string(answer))
+		answer, err = c.server.Ask(ctx, "east", []byte("large"))
+		require.NoError(t, err)
+		require.Len(t, answer, 3<<20)
+		_, err = c.server.Ask(ctx, "east", []byte("fail"))
+		require.Equal(t, codes.NotFound, status.Code(err))
+		_, err = c.server.Ask(ctx, "west", []byte("q"))
+		require.ErrorIs(t, err, ErrZoneOffline)
+		limited, cancel := context.WithTimeout(ctx, 2*time.Second)
+		_, err = c.server.Ask(limited, "east", []byte("wait"))
+		cancel()
+		require.ErrorIs(t, err, context.DeadlineExceeded)
+		synctest.Wait() // the zone has given up too
+
+		failed := make(chan error)
+		go func() {
+			_, err := c.server.Ask(ctx, "east", []byte("wait"))
+			failed <- err
+		}()
+		synctest.Wait()
+		z.stop()
+		require.ErrorIs(t, <-failed, ErrZoneOffline)
+		c.stop()
+	})
+}
+
+// TestSeveralAddresses: a zone finds a server that works.
+func TestSeveralAddresses(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := newCluster(t)
+		z := c.zone("east", t.TempDir(), func(_ *ReplicaConfig, cc *ClientConfig) {
+			cc.Addresses = []string{"passthrough:dead-1", "passthrough:global", "passthrough:dead-2"}
+			cc.DialOptions = []grpc.DialOption{grpc.WithContextDialer(func(ctx context.Context, a string) (net.Conn, error) {
+				if strings.HasPrefix(a, "dead") {
+					return nil, errors.New("connection refused")
+				}
+				return c.dial(ctx, a)
+			})}
+		})
+		c.synced(z)
+		require.Equal(t, "passthrough:global", z.client.Status().Address)
+		z.stop()
+		c.stop()
+	})
+}
+
+// TestFailedDisk: what cannot be persisted is neither shown nor acknowledged,
+// and is fetched again when the disk works again.
+func TestFailedDisk(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := newCluster(t)
+		c.write(put(policyKey("a"), `{}`))
+		z := c.zone("east", t.TempDir())
+		c.synced(z)
+		c.diskFull.Store(true)
+		at := z.store.Revision()
+		for i := range 40 {
+			c.write(put(policyKey(fmt.Sprintf("p-%d", i)), fmt.Sprintf(`"%04000d"`, i)))
+		}
+		<-time.After(30 * time.Second)
+		full := c.state("east")
+		require.Less(t, full.Revision, c.global.applied)
+		require.GreaterOrEqual(t, z.store.Revision(), at)
+		require.Equal(t, z.store.Revision(), z.replica.Status().Revision)
+		c.diskFull.Store(false)
+		c.synced(z)
+		require.Equal(t, 41, z.store.View().Len())
+		z.stop()
+		c.stop()
+	})
+}
+
+// TestRealSockets runs the same over TCP with nothing left behind.
+func TestRealSockets(t *testing.T) {
+	defer goleak.VerifyNone(t)
+	c := newCluster(t)
+	lis, err := net.Listen("tcp", "127.0.0.1:0")
+	require.NoError(t, err)
+	var serving sync.WaitGroup
+	serving.Go(func() { _ = c.grpc.Serve(lis) })
+	z := c.zone("east", filepath.Join(t.TempDir()), func(_ *ReplicaConfig, cc *ClientConfig) {
+		cc.Addresses, cc.DialOptions = []string{lis.Addr().String()}, nil
+	})
+	for i := range 50 {
+		c.write(put(policyKey(fmt.Sprintf("p-%d", i)), `{}`))
+	}
+	c.synced(z)
+	require.Equal(t, 50, z.store.View().Len())
+	z.stop()
+	c.stop()
+	serving.Wait()
+}
