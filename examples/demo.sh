@@ -5,7 +5,7 @@
 set -euo pipefail
 
 cd "$(dirname "$0")/.."
-bin=${BIN:-$PWD/bin}
+bin=${MERIDIAN_BIN:-$PWD/bin}
 keep=${KEEP:-}
 dir=$(mktemp -d "${TMPDIR:-/tmp}/meridian-demo.XXXXXX")
 pids=()

@@ -22,6 +22,8 @@ type Options struct {
 	// CertFile and KeyFile replace the generated server certificate.
 	CertFile string
 	KeyFile  string
+	// CAFile is the authority that signed CertFile, handed to clients.
+	CAFile string
 	// LocalhostIsAdmin makes a caller from loopback without credentials the user
 	// admin (SEMANTICS §6.6).
 	LocalhostIsAdmin bool
@@ -37,6 +39,7 @@ func (o *Options) Bind(flags *pflag.FlagSet, grpcAddr, httpAddr string) {
 	flags.StringVar(&o.HTTPAddr, "http-addr", httpAddr, "host:port of health and metrics, plain HTTP")
 	flags.StringVar(&o.CertFile, "cert-file", "", "PEM certificate of the gRPC API, in place of the generated one")
 	flags.StringVar(&o.KeyFile, "key-file", "", "PEM key of --cert-file")
+	flags.StringVar(&o.CAFile, "ca-file", "", "PEM certificate of the authority that signed --cert-file, handed to clients")
 	flags.BoolVar(&o.LocalhostIsAdmin, "localhost-is-admin", true, "treat a caller from loopback without credentials as the user admin")
 	flags.StringVar(&o.LogLevel, "log-level", "info", "debug, info, warn or error")
 	flags.StringVar(&o.LogFormat, "log-format", "text", "text or json")
@@ -49,6 +52,8 @@ func (o *Options) Validate() error {
 		return usagef("--data-dir is required: the directory that holds everything this server keeps")
 	case (o.CertFile == "") != (o.KeyFile == ""):
 		return usagef("--cert-file and --key-file go together")
+	case o.CAFile != "" && o.CertFile == "":
+		return usagef("--ca-file goes with --cert-file and --key-file")
 	}
 	return nil
 }

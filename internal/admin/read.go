@@ -1,0 +1,226 @@
+package admin
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+
+	"golang.org/x/sync/errgroup"
+	"google.golang.org/grpc"
+
+	meridianv1 "meridian/api/meridian/v1"
+	"meridian/internal/resource"
+	"meridian/internal/rpcerr"
+	"meridian/internal/store"
+)
+
+// listPart bounds one message of List, in bytes of specs.
+const listPart = 256 << 10
+
+// Get returns one resource.
+func (s *Service) Get(ctx context.Context, req *meridianv1.GetRequest) (*meridianv1.GetResponse, error) {
+	key, err := lookupKey(req.GetKey())
+	if err != nil {
+		return nil, err
+	}
+	view, err := s.read(ctx, req.GetConsistency())
+	if err != nil {
+		return nil, err
+	}
+	r, ok := view.Get(key)
+	if !ok {
+		return nil, notFound(view, key)
+	}
+	return &meridianv1.GetResponse{Resource: Encode(r), Revision: uint64(view.Revision())}, nil
+}
+
+// List streams resources in key order, all from one revision.
+func (s *Service) List(req *meridianv1.ListRequest, stream grpc.ServerStreamingServer[meridianv1.ListResponse]) error {
+	kinds, err := descriptors(req.GetKinds())
+	if err != nil {
+		return rpcerr.New(rpcerr.Invalid, "UNKNOWN_KIND", "%w", err)
+	}
+	view, err := s.read(stream.Context(), req.GetConsistency())
+	if err != nil {
+		return err
+	}
+	slices.SortFunc(kinds, func(a, b *resource.Descriptor) int { return strings.Compare(string(a.Kind), string(b.Kind)) })
+	part := &meridianv1.ListResponse{Revision: uint64(view.Revision())}
+	size := 0
+	for _, d := range slices.Compact(kinds) {
+		mesh := resource.MeshName(req.GetMesh())
+		if mesh != "" && d.Scope == resource.GlobalScoped {
+			continue
+		}
+		for r := range view.List(d.Kind, mesh) {
+			part.Resources = append(part.Resources, Encode(r))
+			size += len(r.Canonical())
+			if size < listPart {
+				continue
+			}
+			if err := stream.Send(part); err != nil {
+				return err
+			}
+			part, size = &meridianv1.ListResponse{Revision: part.Revision}, 0
+		}
+	}
+	return stream.Send(part)
+}
+
+// read returns a view as fresh as asked for.
+func (s *Service) read(ctx context.Context, c meridianv1.Consistency) (store.Reader, error) {
+	if c != meridianv1.Consistency_CONSISTENCY_STALE {
+		if _, err := s.cfg.Writer.Read(ctx); err != nil {
+			return nil, rpcerr.New(rpcerr.Unavailable, "NO_LEADER", "cannot read the newest state (%w); a stale read needs no leader", err)
+		}
+	}
+	return s.cfg.View(), nil
+}
+
+func lookupKey(k *meridianv1.ResourceKey) (resource.Key, error) {
+	d, ok := resource.Lookup(k.GetKind())
+	if !ok {
+		return resource.Key{}, rpcerr.New(rpcerr.Invalid, "UNKNOWN_KIND", "%w", unknownKind(k.GetKind()))
+	}
+	key := resource.Key{Kind: d.Kind, Mesh: resource.MeshName(k.GetMesh()), Name: k.GetName()}
+	switch {
+	case key.Name == "":
+		return key, rpcerr.New(rpcerr.Invalid, "NAME_MISSING", "the name of the %s is missing", d.Kind)
+	case d.Scope == resource.GlobalScoped:
+		key.Mesh = ""
+	case key.Mesh == "":
+		return key, rpcerr.New(rpcerr.Invalid, "MESH_MISSING", "%s %q lives in a mesh: name it", d.Kind, key.Name)
+	}
+	return key, nil
+}
+
+// notFound says that a key does not exist, and what is close to it.
+func notFound(view store.Reader, key resource.Key) error {
+	var names []string
+	for r := range view.List(key.Kind, key.Mesh) {
+		names = append(names, r.Key().Name)
+	}
+	message := fmt.Sprintf("%s does not exist", describeKey(key))
+	if nearest, ok := resource.Nearest(key.Name, names); ok {
+		message += fmt.Sprintf("; did you mean %q?", nearest)
+	}
+	return rpcerr.New(rpcerr.NotFound, "NOT_FOUND", "%s", message)
+}
+
+func describeKey(key resource.Key) string {
+	if key.Mesh == "" {
+		return fmt.Sprintf("%s %q", key.Kind, key.Name)
+	}
+	return fmt.Sprintf("%s %q in mesh %q", key.Kind, key.Name, key.Mesh)
+}
+
+// Watch streams changes until the client goes away. On a server whose kinds
+// live in two stores, the stores' changes are interleaved, each store's in its
+// own order; from_revision then needs kinds of one store.
+func (s *Service) Watch(req *meridianv1.WatchRequest, stream grpc.ServerStreamingServer[meridianv1.WatchResponse]) error {
+	kinds, err := descriptors(req.GetKinds())
+	if err != nil {
+		return rpcerr.New(rpcerr.Invalid, "UNKNOWN_KIND", "%w", err)
+	}
+	sources := map[Source]map[resource.Kind]bool{}
+	for _, d := range kinds {
+		src := s.cfg.Source(d)
+		if sources[src] == nil {
+			sources[src] = map[resource.Kind]bool{}
+		}
+		sources[src][d.Kind] = true
+	}
+	if req.FromRevision != nil && len(sources) > 1 {
+		return rpcerr.New(rpcerr.Invalid, "TWO_HISTORIES",
+			"a zone has two histories, its own and the global's: name a kind to watch from a revision")
+	}
+	out := make(chan *meridianv1.WatchResponse)
+	group, ctx := errgroup.WithContext(stream.Context())
+	for src, wanted := range sources {
+		after := src.Revision()
+		if req.FromRevision != nil {
+			after = resource.Revision(req.GetFromRevision())
+		}
+		group.Go(func() error {
+			return follow(ctx, src, after, wanted, resource.MeshName(req.GetMesh()), out)
+		})
+	}
+	group.Go(func() error {
+		for {
+			select {
+			case <-ctx.Done():
+				return nil
+			case response := <-out:
+				if err := stream.Send(response); err != nil {
+					return err
+				}
+			}
+		}
+	})
+	if err := group.Wait(); err != nil {
+		return watchError(err, req)
+	}
+	return nil
+}
+
+// follow sends the changes of one source to out, from a revision on, until ctx
+// ends.
+func follow(ctx context.Context, src Source, after resource.Revision, kinds map[resource.Kind]bool, mesh resource.MeshName, out chan<- *meridianv1.WatchResponse) error {
+	for {
+		batches, err := src.Next(ctx, after)
+		if err != nil {
+			return err
+		}
+		for _, b := range batches {
+			after = b.Revision
+			response := encodeBatch(b, kinds, mesh)
+			if len(response.Changes) == 0 {
+				continue
+			}
+			select {
+			case <-ctx.Done():
+				return ctx.Err()
+			case out <- response:
+			}
+		}
+	}
+}
+
+func encodeBatch(b store.Batch, kinds map[resource.Kind]bool, mesh resource.MeshName) *meridianv1.WatchResponse {
+	response := &meridianv1.WatchResponse{Revision: uint64(b.Revision), Time: encodeTime(b.Time)}
+	for _, c := range b.Changes {
+		change := &meridianv1.Change{}
+		var r *resource.Resource
+		switch {
+		case c.After == nil:
+			r, change.Outcome = c.Before, meridianv1.Outcome_OUTCOME_DELETED
+		case c.Before == nil:
+			r, change.Outcome = c.After, meridianv1.Outcome_OUTCOME_CREATED
+		default:
+			r, change.Outcome = c.After, meridianv1.Outcome_OUTCOME_UPDATED
+		}
+		key := r.Key()
+		if !kinds[key.Kind] || (mesh != "" && key.Mesh != mesh) {
+			continue
+		}
+		change.Resource = Encode(r)
+		response.Changes = append(response.Changes, change)
+	}
+	return response
+}
+
+func watchError(err error, req *meridianv1.WatchRequest) error {
+	switch {
+	case errors.Is(err, store.ErrCompacted):
+		return rpcerr.New(rpcerr.OutOfRange, "COMPACTED",
+			"revision %d is no longer retained: list the resources, then watch from the list's revision", req.GetFromRevision())
+	case errors.Is(err, store.ErrFuture):
+		return rpcerr.New(rpcerr.OutOfRange, "FUTURE_REVISION", "revision %d has not been written yet", req.GetFromRevision())
+	case errors.Is(err, context.Canceled), errors.Is(err, context.DeadlineExceeded):
+		return nil
+	default:
+		return err
+	}
+}

@@ -1,0 +1,292 @@
+package admin
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	meridianv1 "meridian/api/meridian/v1"
+	"meridian/internal/consensus"
+	"meridian/internal/policy"
+	"meridian/internal/resource"
+	"meridian/internal/rpcerr"
+	"meridian/internal/store"
+)
+
+// Apply creates or updates a batch atomically.
+func (s *Service) Apply(ctx context.Context, req *meridianv1.ApplyRequest) (*meridianv1.ApplyResponse, error) {
+	if err := checkRequest(req.GetRequestId(), req.GetDryRun(), len(req.GetResources())); err != nil {
+		return nil, err
+	}
+	if req.IfVersion != nil && len(req.GetResources()) != 1 {
+		return nil, rpcerr.New(rpcerr.Invalid, "IF_VERSION_NEEDS_ONE",
+			"a version condition is about one resource; this batch has %d", len(req.GetResources()))
+	}
+	if err := checkSize(req.GetResources()); err != nil {
+		return nil, err
+	}
+	// The freshest view keeps advice and preparation from being out of date; the
+	// state machine decides what must be exact.
+	view, err := s.read(ctx, meridianv1.Consistency_CONSISTENCY_LINEARIZABLE)
+	if err != nil {
+		return nil, err
+	}
+	batch, warnings, err := s.admit(view, req.GetResources())
+	if err != nil {
+		return nil, err
+	}
+	txn := store.Txn{RequestID: req.GetRequestId(), Time: s.cfg.Now()}
+	for _, r := range batch {
+		txn.Ops = append(txn.Ops, store.Op{Key: r.Key(), Resource: r})
+	}
+	if req.IfVersion != nil {
+		txn.Preconditions = []store.Precondition{{Key: batch[0].Key(), Version: req.GetIfVersion()}}
+	}
+	warnings = append(warnings, s.advise(txn, batch)...)
+	result, err := s.commit(ctx, txn, req.GetDryRun())
+	if err != nil {
+		return nil, err
+	}
+	if req.GetWaitForZones() && !req.GetDryRun() {
+		if err := s.waitForZones(ctx, result.Revision); err != nil {
+			return nil, err
+		}
+	}
+	return &meridianv1.ApplyResponse{
+		Results: encodeResults(result.Results), Revision: uint64(result.Revision), Warnings: warnings,
+	}, nil
+}
+
+// Delete removes a batch atomically.
+func (s *Service) Delete(ctx context.Context, req *meridianv1.DeleteRequest) (*meridianv1.DeleteResponse, error) {
+	if err := checkRequest(req.GetRequestId(), req.GetDryRun(), len(req.GetKeys())); err != nil {
+		return nil, err
+	}
+	if req.IfVersion != nil && len(req.GetKeys()) != 1 {
+		return nil, rpcerr.New(rpcerr.Invalid, "IF_VERSION_NEEDS_ONE",
+			"a version condition is about one resource; this batch has %d", len(req.GetKeys()))
+	}
+	view, err := s.read(ctx, meridianv1.Consistency_CONSISTENCY_LINEARIZABLE)
+	if err != nil {
+		return nil, err
+	}
+	txn := store.Txn{RequestID: req.GetRequestId(), Time: s.cfg.Now()}
+	seen := map[resource.Key]bool{}
+	for _, k := range req.GetKeys() {
+		key, err := s.writableKey(k)
+		if err != nil {
+			return nil, err
+		}
+		if seen[key] {
+			continue
+		}
+		seen[key] = true
+		if _, ok := view.Get(key); !ok {
+			return nil, notFound(view, key)
+		}
+		txn.Ops = append(txn.Ops, store.Op{Key: key})
+	}
+	if req.IfVersion != nil {
+		txn.Preconditions = []store.Precondition{{Key: txn.Ops[0].Key, Version: req.GetIfVersion()}}
+	}
+	result, err := s.commit(ctx, txn, req.GetDryRun())
+	if err != nil {
+		return nil, err
+	}
+	return &meridianv1.DeleteResponse{Results: encodeResults(result.Results), Revision: uint64(result.Revision)}, nil
+}
+
+func checkRequest(id string, dryRun bool, n int) error {
+	switch {
+	case n == 0:
+		return rpcerr.New(rpcerr.Invalid, "EMPTY_BATCH", "the batch is empty")
+	case id == "" && !dryRun:
+		return rpcerr.New(rpcerr.Invalid, "REQUEST_ID_MISSING", "request_id is required, so that a retry takes effect once")
+	case len(id) > 128:
+		return rpcerr.New(rpcerr.Invalid, "REQUEST_ID_TOO_LONG", "request_id has %d characters; at most 128 are allowed", len(id))
+	}
+	return nil
+}
+
+func checkSize(batch []*meridianv1.Resource) error {
+	size := 0
+	for _, m := range batch {
+		size += len(m.GetSpec())
+	}
+	if size > MaxBatchBytes {
+		return rpcerr.New(rpcerr.Invalid, "BATCH_TOO_LARGE",
+			"the batch holds %d MiB of specs; at most %d MiB are applied at once: split it", size>>20, MaxBatchBytes>>20)
+	}
+	return nil
+}
+
+// admit decodes and checks a whole batch, and reports every problem in it.
+func (s *Service) admit(view store.Reader, messages []*meridianv1.Resource) ([]*resource.Resource, []string, error) {
+	var (
+		batch      []*resource.Resource
+		warnings   []string
+		violations []rpcerr.Violation
+	)
+	first := map[resource.Key]int{}
+	for i, m := range messages {
+		r, problems, err := s.admitOne(view, m)
+		if err != nil {
+			violations = append(violations, violationsOf(i, m, err)...)
+			continue
+		}
+		for _, p := range problems {
+			warnings = append(warnings, r.Key().String()+": "+p.String())
+		}
+		if j, ok := first[r.Key()]; ok {
+			violations = append(violations, rpcerr.Violation{
+				Field:       fmt.Sprintf("resources[%d]", i),
+				Description: fmt.Sprintf("%s stands twice in the batch, at %d and %d", describeKey(r.Key()), j, i),
+			})
+			continue
+		}
+		first[r.Key()] = i
+		batch = append(batch, r)
+	}
+	if len(violations) > 0 {
+		return nil, nil, rpcerr.New(rpcerr.Invalid, "INVALID_RESOURCES", "nothing was applied: %s", violations[0].Description).WithViolations(violations...)
+	}
+	return batch, warnings, nil
+}
+
+func (s *Service) admitOne(view store.Reader, m *meridianv1.Resource) (*resource.Resource, []resource.Problem, error) {
+	d, ok := resource.Lookup(m.GetKind())
+	if !ok {
+		return nil, nil, unknownKind(m.GetKind())
+	}
+	if err := s.cfg.Owns(d); err != nil {
+		return nil, nil, err
+	}
+	r, problems, err := Decode(m)
+	if err != nil {
+		return nil, nil, err
+	}
+	if s.cfg.Prepare != nil {
+		if r, err = s.cfg.Prepare(view, r); err != nil {
+			return nil, nil, err
+		}
+	}
+	return r, problems, nil
+}
+
+func violationsOf(i int, m *meridianv1.Resource, err error) []rpcerr.Violation {
+	field := fmt.Sprintf("resources[%d]", i)
+	name := describeKey(resource.Key{Kind: resource.Kind(m.GetKind()), Mesh: resource.MeshName(m.GetMesh()), Name: m.GetName()})
+	var document *resource.DocumentError
+	if !errors.As(err, &document) {
+		return []rpcerr.Violation{{Field: field, Description: name + ": " + err.Error()}}
+	}
+	var out []rpcerr.Violation
+	for _, p := range document.Problems {
+		if p.Severity != resource.Error {
+			continue
+		}
+		at := field
+		if p.Path != resource.Root {
+			at += ".spec." + string(p.Path)
+		}
+		out = append(out, rpcerr.Violation{Field: at, Description: name + ": " + p.String()})
+	}
+	return out
+}
+
+func (s *Service) writableKey(k *meridianv1.ResourceKey) (resource.Key, error) {
+	key, err := lookupKey(k)
+	if err != nil {
+		return key, err
+	}
+	d, _ := resource.Describe(key.Kind)
+	if err := s.cfg.Owns(d); err != nil {
+		return key, rpcerr.New(rpcerr.Invalid, "NOT_OWNED_HERE", "%s: %v", describeKey(key), err)
+	}
+	return key, nil
+}
+
+// commit proposes a transaction, or previews it.
+func (s *Service) commit(ctx context.Context, txn store.Txn, dryRun bool) (store.Result, error) {
+	if dryRun {
+		result, _ := s.cfg.Preview(txn)
+		return result, refusal(result.Err)
+	}
+	result, err := s.cfg.Writer.Propose(ctx, txn)
+	return result, refusal(err)
+}
+
+// advise returns what the author of a batch should know, judged by what there
+// will be once it is written.
+func (s *Service) advise(txn store.Txn, batch []*resource.Resource) []string {
+	result, after := s.cfg.Preview(txn)
+	if result.Err != nil {
+		return nil // it is about to be refused
+	}
+	var warnings []string
+	for _, a := range policy.Lint(after, batch, s.cfg.Engines...) {
+		warnings = append(warnings, a.Key.String()+": "+a.String())
+	}
+	return warnings
+}
+
+// refusal turns why nothing was written, or may not have been, into what the
+// caller is told.
+func refusal(err error) error {
+	var (
+		conflict *store.ConflictError
+		noMesh   *store.MeshMissingError
+		notEmpty *store.MeshNotEmptyError
+	)
+	switch {
+	case err == nil:
+		return nil
+	case errors.As(err, &conflict):
+		return rpcerr.New(rpcerr.Conflict, "VERSION_CONFLICT", "nothing was written: %w", err)
+	case errors.As(err, &noMesh):
+		return rpcerr.New(rpcerr.Invalid, "MESH_MISSING", "nothing was written: %w", err)
+	case errors.As(err, &notEmpty):
+		return rpcerr.New(rpcerr.Conflict, "MESH_NOT_EMPTY", "nothing was deleted: %w", err)
+	case errors.Is(err, consensus.ErrUnknownOutcome):
+		return rpcerr.New(rpcerr.Unavailable, "OUTCOME_UNKNOWN", "the write may or may not take effect: retry it with the same request id (%w)", err)
+	case errors.Is(err, consensus.ErrNotLeader), errors.Is(err, consensus.ErrUnavailable), errors.Is(err, consensus.ErrClosed):
+		return rpcerr.New(rpcerr.Unavailable, "NO_LEADER", "nothing was written: %w", err)
+	default:
+		return err
+	}
+}
+
+func (s *Service) waitForZones(ctx context.Context, revision resource.Revision) error {
+	if s.cfg.WaitForZones == nil {
+		return rpcerr.New(rpcerr.Invalid, "NO_ZONES_HERE", "a zone has no zones to wait for: apply on the global")
+	}
+	if err := s.cfg.WaitForZones(ctx, revision); err != nil {
+		return rpcerr.New(rpcerr.Timeout, "ZONES_LAG",
+			"revision %d is written, but not every connected zone has applied it in time: see `meridian zones` (%v)", revision, err)
+	}
+	return nil
+}
+
+func encodeResults(results []store.OpResult) []*meridianv1.Result {
+	out := make([]*meridianv1.Result, len(results))
+	for i, r := range results {
+		out[i] = &meridianv1.Result{
+			Kind: string(r.Key.Kind), Mesh: string(r.Key.Mesh), Name: r.Key.Name,
+			Outcome: encodeOutcome(r.Outcome), Version: r.Version,
+		}
+	}
+	return out
+}
+
+func encodeOutcome(o store.Outcome) meridianv1.Outcome {
+	switch o {
+	case store.Created:
+		return meridianv1.Outcome_OUTCOME_CREATED
+	case store.Updated:
+		return meridianv1.Outcome_OUTCOME_UPDATED
+	case store.Deleted:
+		return meridianv1.Outcome_OUTCOME_DELETED
+	default:
+		return meridianv1.Outcome_OUTCOME_UNCHANGED
+	}
+}

@@ -1,0 +1,45 @@
+package global
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"meridian/internal/auth"
+	"meridian/internal/resource"
+	"meridian/internal/store"
+)
+
+// defaultMesh is the mesh that a new global begins with (SEMANTICS §1.4).
+var defaultMesh = resource.Key{Kind: "Mesh", Name: "default"}
+
+// bootstrap writes what a global needs before anybody can use it: keys, the
+// admin token and, in a store that has never had any mesh, the default one.
+func (g *global) bootstrap(ctx context.Context) error {
+	fresh := g.store.View().Count(defaultMesh.Kind) == 0 && g.ring.AdminToken() == ""
+	if fresh && !g.cfg.SkipDefaultMesh {
+		if err := g.createDefaultMesh(ctx); err != nil {
+			return err
+		}
+	}
+	// The admin token comes last, so that a start cut off before the mesh was
+	// written is still a first start.
+	return g.ring.Ensure(ctx, g.node, true, auth.UserToken, auth.ZoneToken)
+}
+
+func (g *global) createDefaultMesh(ctx context.Context) error {
+	mesh, _, err := resource.Build(resource.Meta{Key: defaultMesh}, []byte("{}"))
+	if err != nil {
+		return fmt.Errorf("create the default mesh: %w", err)
+	}
+	_, err = g.node.Propose(ctx, store.Txn{
+		Time:          g.now(),
+		Ops:           []store.Op{{Key: defaultMesh, Resource: mesh}},
+		Preconditions: []store.Precondition{{Key: defaultMesh}},
+	})
+	var conflict *store.ConflictError
+	if err != nil && !errors.As(err, &conflict) {
+		return fmt.Errorf("create the default mesh: %w", err)
+	}
+	return nil
+}

@@ -1,0 +1,47 @@
+package global
+
+import (
+	"fmt"
+	"os"
+
+	"github.com/spf13/pflag"
+
+	"meridian/internal/server"
+)
+
+// EnvPrefix begins the name of every environment variable of the global.
+const EnvPrefix = "MERIDIAN_GLOBAL_"
+
+// Config is how a server of the global runs.
+type Config struct {
+	server.Options
+	// Name is the server's, for as long as its data directory lives.
+	Name string
+	// RaftAddr is where other servers of the global reach this one.
+	RaftAddr string
+	// SkipDefaultMesh leaves out the mesh `default` on first start.
+	SkipDefaultMesh bool
+}
+
+// Bind defines the flags of the configuration.
+func (c *Config) Bind(flags *pflag.FlagSet) {
+	c.Options.Bind(flags, "127.0.0.1:5685", "127.0.0.1:5680")
+	host, err := os.Hostname()
+	if err != nil || host == "" {
+		host = "global"
+	}
+	flags.StringVar(&c.Name, "name", host, "name of this server, for as long as its data directory lives")
+	flags.StringVar(&c.RaftAddr, "raft-addr", "127.0.0.1:5690", "host:port for the other servers of this global; port 0 is any free port")
+	flags.BoolVar(&c.SkipDefaultMesh, "skip-default-mesh", false, "do not create the mesh \"default\" on first start")
+}
+
+// Validate reports the first setting that cannot work.
+func (c *Config) Validate() error {
+	if err := c.Options.Validate(); err != nil {
+		return err
+	}
+	if c.Name == "" {
+		return &server.UsageError{Err: fmt.Errorf("--name must not be empty")}
+	}
+	return nil
+}

@@ -1,0 +1,107 @@
+package global
+
+import (
+	"context"
+	"errors"
+	"time"
+
+	"google.golang.org/protobuf/types/known/timestamppb"
+
+	meridianv1 "meridian/api/meridian/v1"
+	"meridian/internal/auth"
+	"meridian/internal/resource"
+	"meridian/internal/rpcerr"
+	"meridian/internal/store"
+	zonesync "meridian/internal/sync"
+	"meridian/internal/version"
+)
+
+// controlService is about this global: what it is, its zones, its credentials.
+type controlService struct {
+	meridianv1.UnimplementedControlServiceServer
+	global *global
+}
+
+// Info says which server this is.
+func (s *controlService) Info(context.Context, *meridianv1.InfoRequest) (*meridianv1.InfoResponse, error) {
+	return &meridianv1.InfoResponse{
+		Role:      "global",
+		Version:   version.String(),
+		ClusterId: s.global.node.ClusterID(),
+		Name:      s.global.cfg.Name,
+		Revision:  uint64(s.global.store.Revision()),
+	}, nil
+}
+
+// Zones lists what is known of every zone.
+func (s *controlService) Zones(context.Context, *meridianv1.ZonesRequest) (*meridianv1.ZonesResponse, error) {
+	response := &meridianv1.ZonesResponse{Revision: uint64(s.global.store.Revision())}
+	for _, z := range s.global.zoneStatuses() {
+		response.Zones = append(response.Zones, encodeZone(z))
+	}
+	return response, nil
+}
+
+func encodeZone(z zonesync.ZoneStatus) *meridianv1.ZoneStatus {
+	out := &meridianv1.ZoneStatus{
+		Name: string(z.Name), State: string(z.State), Revision: uint64(z.Revision), Lag: z.Lag,
+		Instances: z.Instances, LastError: z.LastError,
+	}
+	if !z.LastSeen.IsZero() {
+		out.LastSeen = timestamppb.New(z.LastSeen)
+	}
+	for _, q := range z.Quarantined {
+		out.Quarantined = append(out.Quarantined, &meridianv1.Quarantined{
+			Kind: string(q.Key.Kind), Mesh: string(q.Key.Mesh), Name: q.Key.Name, Version: q.Version, Message: q.Message,
+		})
+	}
+	return out
+}
+
+// GenerateZoneToken issues a token for a zone, creating an enabled Zone if there
+// is none (SEMANTICS §6.8, §7.7).
+func (s *controlService) GenerateZoneToken(ctx context.Context, req *meridianv1.GenerateZoneTokenRequest) (*meridianv1.GenerateZoneTokenResponse, error) {
+	g := s.global
+	if _, err := g.node.Read(ctx); err != nil {
+		return nil, err
+	}
+	zone, _, err := resource.Build(resource.Meta{Key: resource.Key{Kind: "Zone", Name: req.GetZone()}}, []byte("{}"))
+	if err != nil {
+		return nil, rpcerr.New(rpcerr.Invalid, "BAD_ZONE_NAME", "%q cannot be the name of a zone: %w", req.GetZone(), err)
+	}
+	issuer, err := g.ring.Issuer()
+	if err != nil {
+		return nil, err
+	}
+	validFor := time.Duration(req.GetValidForSeconds()) * time.Second
+	token, _, err := issuer.Zone(req.GetZone(), []string{auth.ScopeControlPlane}, validFor)
+	if err != nil {
+		return nil, rpcerr.New(rpcerr.Invalid, "BAD_VALIDITY", "%w", err)
+	}
+	if err := g.ensureZone(ctx, zone); err != nil {
+		return nil, err
+	}
+	response := &meridianv1.GenerateZoneTokenResponse{Token: token}
+	if req.GetBundle() {
+		response.Bundle, err = auth.ZoneBundle{
+			Zone: req.GetZone(), Addresses: []string{g.addresses.GRPC}, CA: string(g.pki.CAPEM()), Token: token,
+		}.Encode()
+	}
+	return response, err
+}
+
+func (g *global) ensureZone(ctx context.Context, zone *resource.Resource) error {
+	if _, ok := g.store.View().Get(zone.Key()); ok {
+		return nil
+	}
+	_, err := g.node.Propose(ctx, store.Txn{
+		Time:          g.now(),
+		Ops:           []store.Op{{Key: zone.Key(), Resource: zone}},
+		Preconditions: []store.Precondition{{Key: zone.Key()}},
+	})
+	var conflict *store.ConflictError
+	if errors.As(err, &conflict) {
+		return nil // somebody created it meanwhile
+	}
+	return err
+}

@@ -1,0 +1,154 @@
+package global
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+	"google.golang.org/protobuf/proto"
+
+	meridianv1 "meridian/api/meridian/v1"
+	"meridian/internal/policy/answer"
+	"meridian/internal/resource"
+	"meridian/internal/rpcerr"
+)
+
+// askTimeout bounds how long a zone may take to answer one question.
+const askTimeout = 10 * time.Second
+
+// inspectService answers questions by passing them to the zones.
+type inspectService struct {
+	meridianv1.UnimplementedInspectServiceServer
+	// connected names the zones that can be asked, in order.
+	connected func() []resource.ZoneName
+	// asking passes a question to a connected zone.
+	asking func(ctx context.Context, zone resource.ZoneName, question []byte) ([]byte, error)
+}
+
+// Inspect passes a question to the zone that it names, or to every connected
+// zone: what only one can answer is answered by that one, and what is spread
+// over zones is put together.
+func (s *inspectService) Inspect(ctx context.Context, req *meridianv1.InspectRequest) (*meridianv1.InspectResponse, error) {
+	connected := s.connected()
+	if zone := resource.ZoneName(req.GetZone()); zone != "" {
+		if !slices.Contains(connected, zone) {
+			return nil, rpcerr.New(rpcerr.NotFound, "ZONE_NOT_CONNECTED", "zone %q is not connected%s", zone, listZones(connected))
+		}
+		return s.ask(ctx, zone, req)
+	}
+	if len(connected) == 0 {
+		return nil, rpcerr.New(rpcerr.Unavailable, "NO_ZONES", "no zone is connected: only a zone knows its dataplanes; see `meridian zones`")
+	}
+	found, err := s.askAll(ctx, connected, req)
+	if err != nil {
+		return nil, err
+	}
+	switch req.GetQuestion().(type) {
+	case *meridianv1.InspectRequest_Policy:
+		return merge(found, answer.MergePolicies)
+	case *meridianv1.InspectRequest_Dataplanes:
+		return merge(found, answer.MergeDataplanes)
+	}
+	if len(found) > 1 {
+		return nil, rpcerr.New(rpcerr.Invalid, "AMBIGUOUS_ZONE", "%s can answer this: name one with --zone", strings.Join(names(found), " and "))
+	}
+	return found[0].response, nil
+}
+
+// reply is one zone's answer.
+type reply struct {
+	zone     resource.ZoneName
+	response *meridianv1.InspectResponse
+}
+
+// askAll asks every zone and returns the replies of those that can answer, at
+// least one.
+func (s *inspectService) askAll(ctx context.Context, connected []resource.ZoneName, req *meridianv1.InspectRequest) ([]reply, error) {
+	replies := make([]*meridianv1.InspectResponse, len(connected))
+	errs := make([]error, len(connected))
+	var group errgroup.Group
+	for i, zone := range connected {
+		group.Go(func() error {
+			replies[i], errs[i] = s.ask(ctx, zone, req)
+			return nil
+		})
+	}
+	_ = group.Wait()
+	var found []reply
+	var missing, failed error
+	for i, zone := range connected {
+		switch {
+		case errs[i] == nil:
+			found = append(found, reply{zone, replies[i]})
+		case rpcerr.CodeOf(errs[i]) == rpcerr.NotFound:
+			missing = errs[i]
+		default:
+			failed = errs[i]
+		}
+	}
+	switch {
+	case failed != nil:
+		return nil, failed // an answer that leaves a zone out would be wrong
+	case len(found) == 0:
+		return nil, missing
+	}
+	return found, nil
+}
+
+func (s *inspectService) ask(ctx context.Context, zone resource.ZoneName, req *meridianv1.InspectRequest) (*meridianv1.InspectResponse, error) {
+	question := proto.CloneOf(req)
+	question.Zone = ""
+	encoded, err := proto.Marshal(question)
+	if err != nil {
+		return nil, fmt.Errorf("encode a question: %w", err)
+	}
+	ctx, cancel := context.WithTimeout(ctx, askTimeout)
+	defer cancel()
+	encoded, err = s.asking(ctx, zone, encoded)
+	if err != nil {
+		return nil, err
+	}
+	var response meridianv1.InspectResponse
+	if err := proto.Unmarshal(encoded, &response); err != nil {
+		return nil, rpcerr.New(rpcerr.Internal, "BAD_ANSWER", "zone %q gave an answer that cannot be read: %w", zone, err)
+	}
+	return &response, nil
+}
+
+// merge puts the answers of several zones together. It holds for the oldest
+// revision among them.
+func merge(found []reply, join func([][]byte) ([]byte, error)) (*meridianv1.InspectResponse, error) {
+	out := found[0].response
+	parts := make([][]byte, len(found))
+	for i, r := range found {
+		parts[i] = r.response.GetJson()
+		out.AsOf = min(out.AsOf, r.response.GetAsOf())
+	}
+	joined, err := join(parts)
+	if err != nil {
+		return nil, fmt.Errorf("join the answers of %s: %w", strings.Join(names(found), ", "), err)
+	}
+	return &meridianv1.InspectResponse{Json: joined, AsOf: out.AsOf}, nil
+}
+
+func names(found []reply) []string {
+	out := make([]string, len(found))
+	for i, r := range found {
+		out[i] = fmt.Sprintf("zone %q", r.zone)
+	}
+	return out
+}
+
+func listZones(connected []resource.ZoneName) string {
+	if len(connected) == 0 {
+		return "; no zone is"
+	}
+	list := make([]string, len(connected))
+	for i, zone := range connected {
+		list[i] = string(zone)
+	}
+	return "; connected are " + strings.Join(list, ", ")
+}

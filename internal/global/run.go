@@ -1,0 +1,257 @@
+package global
+
+import (
+	"context"
+	"crypto/tls"
+	"crypto/x509"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"os"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"golang.org/x/sync/errgroup"
+	"google.golang.org/grpc"
+
+	meridianv1 "meridian/api/meridian/v1"
+	syncv1 "meridian/api/sync/v1"
+	"meridian/internal/admin"
+	"meridian/internal/auth"
+	"meridian/internal/consensus"
+	"meridian/internal/keyring"
+	"meridian/internal/policy"
+	"meridian/internal/policy/specificity"
+	"meridian/internal/resource"
+	"meridian/internal/server"
+	"meridian/internal/store"
+	zonesync "meridian/internal/sync"
+)
+
+// startTimeout bounds how long a server waits for its own cluster at its start.
+const startTimeout = 60 * time.Second
+
+// global is a running server.
+type global struct {
+	cfg Config
+	log *slog.Logger
+	now func() time.Time
+
+	addresses server.Addresses
+	pki       *auth.PKI
+	store     *store.Store
+	node      *consensus.Node
+	ring      *keyring.Ring
+	sync      *zonesync.Server
+	grpc      *server.GRPC
+	metrics   *prometheus.Registry
+}
+
+// Run runs a server of the global until ctx ends. A *server.UsageError means
+// that it could not have started with this configuration; any other error, that
+// it failed. hangups makes it read its certificates again.
+//
+// It stops in this order: it is no longer ready; streams of zones are ended,
+// since they would not end by themselves, while running calls finish; then
+// health and metrics; then the log, when nobody can write to it any more.
+func Run(ctx context.Context, cfg Config, log *slog.Logger, hangups <-chan os.Signal) (err error) {
+	grpcListener, err := server.Listen("grpc-addr", cfg.GRPCAddr)
+	if err != nil {
+		return err
+	}
+	httpListener, err := server.Listen("http-addr", cfg.HTTPAddr)
+	if err != nil {
+		return errors.Join(err, grpcListener.Close())
+	}
+	g := &global{cfg: cfg, log: log, now: time.Now, metrics: server.NewMetrics()}
+	g.addresses = server.Addresses{GRPC: grpcListener.Addr().String(), HTTP: httpListener.Addr().String()}
+	if err := g.open(ctx); err != nil {
+		return errors.Join(err, grpcListener.Close(), httpListener.Close())
+	}
+	defer func() { err = errors.Join(err, g.node.Close()) }()
+	return g.serve(ctx, grpcListener, httpListener, hangups)
+}
+
+// open opens the data directory and everything in it.
+func (g *global) open(ctx context.Context) error {
+	if err := server.PrepareDataDir(g.cfg.DataDir); err != nil {
+		return err
+	}
+	var err error
+	if g.pki, err = server.OpenPKI(g.cfg.Options, g.cfg.Name, g.addresses, g.now, g.log); err != nil {
+		return err
+	}
+	g.store = store.New(store.DefaultOptions())
+	nodeConfig := consensus.DefaultConfig(g.cfg.DataDir)
+	nodeConfig.NodeID = g.cfg.Name
+	nodeConfig.Role = consensus.RoleGlobal
+	nodeConfig.Logger = g.log
+	nodeConfig.Transport = consensus.TransportConfig{Addr: g.cfg.RaftAddr, TLS: peerTLS(g.pki)}
+	nodeConfig.Events.Stalled = func(file string, since time.Duration) {
+		g.log.Error("the disk hangs: a write to the log does not finish", "file", file, "since", since)
+	}
+	if g.node, err = consensus.Open(ctx, nodeConfig, g.store); err != nil {
+		return startError(err)
+	}
+	g.addresses.Raft = g.node.RaftAddr()
+	g.ring = keyring.New(g.store.View, g.now)
+	return nil
+}
+
+// startError names the flag that an error of the node is about.
+func startError(err error) error {
+	switch {
+	case errors.Is(err, consensus.ErrAddrInUse):
+		return fmt.Errorf("--raft-addr: the port is in use by another process; choose another, or 0 for any free one (%w)", err)
+	case errors.Is(err, consensus.ErrDataDirInUse), errors.Is(err, consensus.ErrDataDirReadOnly), errors.Is(err, consensus.ErrForeignDataDir):
+		return fmt.Errorf("--data-dir: %w", err)
+	default:
+		return err
+	}
+}
+
+// peerTLS is how servers of one global know each other: both sides show the
+// server's certificate, signed by the global's CA.
+func peerTLS(pki *auth.PKI) *tls.Config {
+	pool := x509.NewCertPool()
+	pool.AppendCertsFromPEM(pki.CAPEM())
+	config := pki.ServerTLS()
+	config.RootCAs, config.ClientCAs = pool, pool
+	config.GetClientCertificate = func(*tls.CertificateRequestInfo) (*tls.Certificate, error) {
+		return pki.GetCertificate(nil)
+	}
+	return config
+}
+
+// serve makes the server ready and runs it until ctx ends or a part fails.
+func (g *global) serve(ctx context.Context, grpcListener, httpListener net.Listener, hangups <-chan os.Signal) error {
+	var ready server.Gate
+	health := server.NewHealth(g.log, g.metrics, server.Check{Name: "state", Ready: ready.Check}, server.Check{Name: "leader", Ready: g.leads})
+	group, ctx := errgroup.WithContext(ctx)
+	// Health and metrics outlive the rest, so that a stop can be watched.
+	healthContext, stopHealth := context.WithCancel(context.WithoutCancel(ctx))
+	group.Go(func() error { return health.Serve(healthContext, httpListener) })
+	group.Go(func() error {
+		defer stopHealth()
+		if err := g.start(ctx); err != nil {
+			return errors.Join(err, grpcListener.Close())
+		}
+		parts, ctx := errgroup.WithContext(ctx)
+		parts.Go(func() error { return g.sync.Run(ctx) })
+		parts.Go(func() error { return g.grpc.Run(ctx, grpcListener, server.StopTimeout) })
+		parts.Go(func() error { return server.ReloadPKI(ctx, g.pki, hangups, g.log) })
+		parts.Go(func() error { return g.announce(ctx, &ready) })
+		return parts.Wait()
+	})
+	return group.Wait()
+}
+
+// leads is the readiness of the log: without a leader nothing can be written.
+func (g *global) leads() error {
+	if id, _ := g.node.Leader(); id == "" {
+		return errors.New("no leader is known")
+	}
+	return nil
+}
+
+// start waits until everything committed has been applied and assembles the
+// services.
+func (g *global) start(ctx context.Context) error {
+	startContext, cancel := context.WithTimeout(ctx, startTimeout)
+	defer cancel()
+	select {
+	case <-g.node.Ready():
+	case <-startContext.Done():
+		return fmt.Errorf("not ready: the log has no leader: %w", startContext.Err())
+	}
+	if err := g.bootstrap(startContext); err != nil {
+		return err
+	}
+	g.sync = zonesync.NewServer(zonesync.ServerConfig{
+		Store:     g.store,
+		Synced:    zonesync.SyncedKinds,
+		Authorize: g.authorizeZone,
+		Admission: decidesAdmission,
+		Logger:    g.log,
+	})
+	authenticator := &auth.Authenticator{
+		Verifier:         g.verifier,
+		LocalhostIsAdmin: g.cfg.LocalhostIsAdmin,
+		Admit:            auth.OperatorsAndZones(syncv1.SyncService_ServiceDesc.ServiceName),
+	}
+	g.grpc = server.NewGRPC(g.log, g.pki.ServerTLS(),
+		[]grpc.UnaryServerInterceptor{authenticator.Unary}, []grpc.StreamServerInterceptor{authenticator.Stream})
+	meridianv1.RegisterAdminServiceServer(g.grpc, g.admin())
+	meridianv1.RegisterControlServiceServer(g.grpc, &controlService{global: g})
+	meridianv1.RegisterInspectServiceServer(g.grpc, &inspectService{connected: g.connectedZones, asking: g.sync.Ask})
+	syncv1.RegisterSyncServiceServer(g.grpc, g.sync)
+	g.registerMetrics()
+	return nil
+}
+
+// verifier returns the keys of the moment. Keys that cannot be read verify
+// nothing, which refuses every token and says why in the log.
+func (g *global) verifier() *auth.Verifier {
+	v, err := g.ring.Verifier()
+	if err != nil {
+		g.log.Error("cannot read the signing keys: every token is refused", "error", err)
+		return auth.NewVerifier(g.now)
+	}
+	return v
+}
+
+// admin returns the service by which the global's resources are written.
+func (g *global) admin() *admin.Service {
+	return admin.New(admin.Config{
+		Writer:       g.node,
+		Preview:      func(txn store.Txn) (store.Result, store.Reader) { return g.store.Preview(txn) },
+		View:         func() store.Reader { return g.store.View() },
+		Source:       func(*resource.Descriptor) admin.Source { return g.store },
+		Owns:         owns,
+		Engines:      []policy.Engine{specificity.Engine{}},
+		WaitForZones: g.sync.WaitApplied,
+		Now:          g.now,
+	})
+}
+
+// owns refuses what only zones own (SEMANTICS §1.3).
+func owns(d *resource.Descriptor) error {
+	if d.Owner == resource.OwnedByZone {
+		return fmt.Errorf("a %s belongs to a zone: apply it on the zone's control plane", d.Kind)
+	}
+	return nil
+}
+
+// announce tells the outside that the server is ready, and that it no longer is.
+func (g *global) announce(ctx context.Context, ready *server.Gate) error {
+	if err := server.WriteAdminContext(g.cfg.DataDir, g.cfg.Name, g.addresses.GRPC, g.pki.CAPEM(), g.ring.AdminToken()); err != nil {
+		return err
+	}
+	ready.Open()
+	g.grpc.Ready(true)
+	if err := server.WriteAddresses(g.cfg.DataDir, g.addresses); err != nil {
+		return err
+	}
+	g.log.Info("ready", "role", "global", "name", g.cfg.Name, "cluster", g.node.ClusterID(), "grpc", g.addresses.GRPC,
+		"http", g.addresses.HTTP, "raft", g.addresses.Raft, "revision", g.store.Revision())
+	<-ctx.Done()
+	ready.Close()
+	g.log.Info("stopping", "reason", context.Cause(ctx))
+	return server.RemoveAddresses(g.cfg.DataDir)
+}
+
+// registerMetrics adds what only a global can tell.
+func (g *global) registerMetrics() {
+	gauge := func(name, help string, value func() float64) {
+		g.metrics.MustRegister(prometheus.NewGaugeFunc(prometheus.GaugeOpts{Name: name, Help: help}, value))
+	}
+	gauge("meridian_revision", "The newest revision applied.", func() float64 { return float64(g.store.Revision()) })
+	gauge("meridian_resources", "Resources stored.", func() float64 { return float64(g.store.View().Len()) })
+	gauge("meridian_leader", "1 on the server that leads.", func() float64 {
+		if g.node.IsLeader() {
+			return 1
+		}
+		return 0
+	})
+}

@@ -1,0 +1,82 @@
+package global
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+
+	"meridian/internal/auth"
+	"meridian/internal/resource"
+	zonesync "meridian/internal/sync"
+)
+
+const (
+	kindZone       resource.Kind = "Zone"
+	kindSecret     resource.Kind = "GlobalSecret"
+	kindRevocation resource.Kind = "TokenRevocation"
+)
+
+// stateDisabled is the state of a zone that may not connect.
+const stateDisabled = "disabled"
+
+// decidesAdmission reports whether a change of a kind can change which zones may
+// be connected.
+func decidesAdmission(kind resource.Kind) bool {
+	return kind == kindZone || kind == kindSecret || kind == kindRevocation
+}
+
+// authorizeZone decides whether a token admits a zone, at first and for as long
+// as it is connected: the token must name the zone and not be revoked, and the
+// Zone must be enabled (SEMANTICS §7.7).
+func (g *global) authorizeZone(_ context.Context, token string, zone resource.ZoneName) error {
+	verified, err := g.verifier().Zone(token, string(zone), auth.ScopeControlPlane)
+	if err != nil {
+		return err
+	}
+	view := g.store.View()
+	for r := range view.List(kindRevocation, "") {
+		revoked := r.Spec().(*resource.TokenRevocation)
+		if revoked.Use == resource.UseZoneToken && revoked.ID == verified.ID {
+			return fmt.Errorf("its token %s was revoked", verified.ID)
+		}
+	}
+	r, ok := view.Get(resource.Key{Kind: kindZone, Name: string(zone)})
+	switch {
+	case !ok:
+		return fmt.Errorf("there is no Zone %q on the global; `meridian generate zone-token --zone %s` creates it", zone, zone)
+	case !r.Spec().(*resource.Zone).IsEnabled():
+		return fmt.Errorf("Zone %q is disabled on the global", zone)
+	}
+	return nil
+}
+
+// zoneStatuses returns what is known of every zone, in order of their names:
+// those that have been connected, and those that only have a Zone.
+func (g *global) zoneStatuses() []zonesync.ZoneStatus {
+	all := g.sync.Zones()
+	for r := range g.store.View().List(kindZone, "") {
+		name := resource.ZoneName(r.Key().Name)
+		i := slices.IndexFunc(all, func(z zonesync.ZoneStatus) bool { return z.Name == name })
+		if i < 0 {
+			all = append(all, zonesync.ZoneStatus{Name: name, State: zonesync.ZoneOffline})
+			i = len(all) - 1
+		}
+		if !r.Spec().(*resource.Zone).IsEnabled() {
+			all[i].State = stateDisabled
+		}
+	}
+	slices.SortFunc(all, func(a, b zonesync.ZoneStatus) int { return strings.Compare(string(a.Name), string(b.Name)) })
+	return all
+}
+
+// connectedZones names the zones that can be asked, in order.
+func (g *global) connectedZones() []resource.ZoneName {
+	var names []resource.ZoneName
+	for _, z := range g.sync.Zones() {
+		if len(z.Instances) > 0 {
+			names = append(names, z.Name)
+		}
+	}
+	return names
+}

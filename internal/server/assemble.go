@@ -1,0 +1,112 @@
+package server
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"os"
+	"path/filepath"
+	"sync/atomic"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/collectors"
+
+	"meridian/internal/auth"
+	"meridian/internal/version"
+)
+
+// AdminContextFile is the client context that a server writes into its data
+// directory: its address, its CA and the admin token.
+const AdminContextFile = "admin.yaml"
+
+// WriteAdminContext writes the ready-made client context of a server, readable
+// by its owner alone.
+func WriteAdminContext(dir, name, address string, caPEM []byte, token string) error {
+	contexts := &auth.Contexts{Current: name, ControlPlanes: []auth.ControlPlane{{
+		Name: name, Addresses: []string{address}, CA: string(caPEM), Token: token,
+	}}}
+	if err := contexts.Save(filepath.Join(dir, AdminContextFile)); err != nil {
+		return fmt.Errorf("write the client context: %w", err)
+	}
+	return nil
+}
+
+// OpenPKI opens a server's certificates: those that the flags name, or those of
+// the data directory, which are made on the first start.
+func OpenPKI(o Options, name string, bound Addresses, now func() time.Time, log *slog.Logger) (*auth.PKI, error) {
+	hostname, err := os.Hostname()
+	if err != nil {
+		return nil, fmt.Errorf("find out the name of this host: %w", err)
+	}
+	interfaces, err := net.InterfaceAddrs()
+	if err != nil {
+		return nil, fmt.Errorf("find out the addresses of this host: %w", err)
+	}
+	return auth.OpenPKI(auth.PKIConfig{
+		DataDir: o.DataDir, Name: name, CertFile: o.CertFile, KeyFile: o.KeyFile, CAFile: o.CAFile, Now: now, Log: log,
+		Hosts: auth.ServerHosts(hostname, []string{bound.GRPC}, interfaces),
+	})
+}
+
+// renewalCheck is how often a running server looks whether its generated
+// certificate should be renewed.
+const renewalCheck = 24 * time.Hour
+
+// ReloadPKI reads the certificates again on every hangup, and daily, until ctx
+// ends. A failure is logged and leaves the certificates in use.
+func ReloadPKI(ctx context.Context, pki *auth.PKI, hangups <-chan os.Signal, log *slog.Logger) error {
+	daily := time.NewTicker(renewalCheck)
+	defer daily.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-hangups:
+			if err := pki.Reload(); err != nil {
+				log.Error("cannot reload the certificates: those in use stay", "error", err)
+				continue
+			}
+			log.Info("reloaded the certificates", "expires", pki.Expires())
+		case <-daily.C:
+			if err := pki.Reload(); err != nil {
+				log.Error("cannot renew the certificate", "error", err, "expires", pki.Expires())
+			}
+		}
+	}
+}
+
+// NewMetrics returns a registry with the metrics that every server has.
+func NewMetrics() *prometheus.Registry {
+	r := prometheus.NewRegistry()
+	build := prometheus.NewGauge(prometheus.GaugeOpts{
+		Name: "meridian_build_info", Help: "1, labelled with the running version.",
+		ConstLabels: prometheus.Labels{"version": version.String(), "go": version.GoVersion()},
+	})
+	build.Set(1)
+	r.MustRegister(build, collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
+	return r
+}
+
+// errStarting is what an unopened Gate reports.
+var errStarting = errors.New("the server is starting or stopping")
+
+// Gate is a condition of readiness that is opened and closed by hand. The zero
+// value is closed; it is safe for concurrent use.
+type Gate struct{ open atomic.Bool }
+
+// Open makes the condition hold.
+func (g *Gate) Open() { g.open.Store(true) }
+
+// Close makes it not hold.
+func (g *Gate) Close() { g.open.Store(false) }
+
+// Check returns nil when the gate is open.
+func (g *Gate) Check() error {
+	if g.open.Load() {
+		return nil
+	}
+	return errStarting
+}

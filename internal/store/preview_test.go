@@ -1,0 +1,44 @@
+package store_test
+
+import (
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"meridian/internal/store"
+)
+
+func TestPreviewSaysWhatApplyWouldDoAndChangesNothing(t *testing.T) {
+	s := external()
+	a := retry("a", 1)
+	b := retry("b", 1)
+	s.Apply(1, store.Txn{Ops: []store.Op{store.Put(a)}})
+	before := s.View()
+
+	txn := store.Txn{Ops: []store.Op{store.Put(a), store.Put(b)}, RequestID: "r"}
+	result, after := s.Preview(txn)
+	require.NoError(t, result.Err)
+	require.Equal(t, []store.Outcome{store.Unchanged, store.Created}, []store.Outcome{result.Results[0].Outcome, result.Results[1].Outcome})
+	_, ok := after.Get(b.Key())
+	require.True(t, ok, "the view shows the state after the batch")
+
+	require.Same(t, before, s.View())
+	_, ok = s.View().Get(b.Key())
+	require.False(t, ok)
+	applied := s.Apply(2, txn)
+	require.False(t, applied.Duplicate, "a preview does not use up the request id")
+	require.Equal(t, result.Results, applied.Results)
+	require.Equal(t, after.Digest(b.Key().Kind), s.View().Digest(b.Key().Kind))
+
+	refused, view := s.Preview(store.Txn{Ops: []store.Op{store.Put(a)}, Preconditions: []store.Precondition{{Key: a.Key(), Version: 9}}})
+	var conflict *store.ConflictError
+	require.ErrorAs(t, refused.Err, &conflict)
+	require.Same(t, s.View(), view)
+}
+
+// external is a store whose meshes live elsewhere.
+func external() *store.Store {
+	options := store.DefaultOptions()
+	options.ExternalMeshes = true
+	return store.New(options)
+}

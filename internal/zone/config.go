@@ -1,0 +1,116 @@
+package zone
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"strings"
+
+	"github.com/spf13/pflag"
+
+	"meridian/internal/auth"
+	"meridian/internal/resource"
+	"meridian/internal/server"
+)
+
+// EnvPrefix begins the name of every environment variable of a zone.
+const EnvPrefix = "MERIDIAN_ZONE_"
+
+// Config is how a zone runs.
+type Config struct {
+	server.Options
+	// Name is the zone's.
+	Name string
+	// JoinBundle is the file that holds the global's addresses and CA and the
+	// zone's token; GlobalAddrs, GlobalCA and TokenFile are the same one by one.
+	// Without any of them the zone is standalone.
+	JoinBundle  string
+	GlobalAddrs []string
+	GlobalCA    string
+	TokenFile   string
+	// AcceptWipe lets the next snapshot through that would remove more than the
+	// wipe guard allows.
+	AcceptWipe bool
+	// SkipDefaultMesh leaves out the mesh `default` on a standalone zone's first
+	// start.
+	SkipDefaultMesh bool
+}
+
+// Bind defines the flags of the configuration.
+func (c *Config) Bind(flags *pflag.FlagSet) {
+	c.Options.Bind(flags, "127.0.0.1:5678", "127.0.0.1:5679")
+	flags.StringVar(&c.Name, "name", "", "name of this zone (required)")
+	flags.StringVar(&c.JoinBundle, "join-bundle", "", "file from `meridian generate zone-token --bundle`: the global's addresses and CA, and this zone's token")
+	flags.StringSliceVar(&c.GlobalAddrs, "global-addr", nil, "host:port of the global's servers, separated by commas, in place of --join-bundle")
+	flags.StringVar(&c.GlobalCA, "global-ca", "", "PEM file of the global's CA, with --global-addr")
+	flags.StringVar(&c.TokenFile, "token-file", "", "file that holds this zone's token, with --global-addr")
+	flags.BoolVar(&c.AcceptWipe, "accept-wipe", false, "let the next update through that would remove more than a fifth of what this zone holds")
+	flags.BoolVar(&c.SkipDefaultMesh, "skip-default-mesh", false, "do not create the mesh \"default\" on the first start of a standalone zone")
+}
+
+// Validate reports the first setting that cannot work, as a *server.UsageError.
+func (c *Config) Validate() error {
+	if err := c.Options.Validate(); err != nil {
+		return err
+	}
+	usage := func(format string, args ...any) error {
+		return &server.UsageError{Err: fmt.Errorf(format, args...)}
+	}
+	byHand := len(c.GlobalAddrs) > 0 || c.GlobalCA != "" || c.TokenFile != ""
+	switch {
+	case c.Name == "":
+		return usage("--name is required: the name of this zone")
+	case c.JoinBundle != "" && byHand:
+		return usage("--join-bundle already holds what --global-addr, --global-ca and --token-file say: give one or the others")
+	case byHand && (len(c.GlobalAddrs) == 0 || c.TokenFile == ""):
+		return usage("--global-addr and --token-file go together")
+	}
+	if _, _, err := resource.Build(resource.Meta{Key: resource.Key{Kind: "Zone", Name: c.Name}}, []byte("{}")); err != nil {
+		return usage("--name %q cannot be the name of a zone: %w", c.Name, err)
+	}
+	return nil
+}
+
+// federated reports whether the configuration names a global.
+func (c *Config) federated() bool { return c.JoinBundle != "" || len(c.GlobalAddrs) > 0 }
+
+// bundle returns how to reach the global. The error is a *server.UsageError.
+func (c *Config) bundle() (auth.ZoneBundle, error) {
+	bundle, err := c.readBundle()
+	if err != nil {
+		return auth.ZoneBundle{}, &server.UsageError{Err: err}
+	}
+	return bundle, nil
+}
+
+func (c *Config) readBundle() (auth.ZoneBundle, error) {
+	if c.JoinBundle != "" {
+		bundle, err := auth.LoadZoneBundle(c.JoinBundle)
+		if err != nil {
+			return bundle, fmt.Errorf("--join-bundle: %w", err)
+		}
+		if err := bundle.CheckZone(c.Name); err != nil {
+			return bundle, fmt.Errorf("--join-bundle %s: %w", c.JoinBundle, err)
+		}
+		return bundle, nil
+	}
+	bundle := auth.ZoneBundle{Zone: c.Name, Addresses: c.GlobalAddrs}
+	token, err := os.ReadFile(c.TokenFile)
+	if err != nil {
+		return bundle, fmt.Errorf("--token-file: %w", err)
+	}
+	if bundle.Token = strings.TrimSpace(string(token)); bundle.Token == "" {
+		return bundle, fmt.Errorf("--token-file %s: the file is empty", c.TokenFile)
+	}
+	if c.GlobalCA != "" {
+		ca, err := os.ReadFile(c.GlobalCA)
+		if err != nil {
+			return bundle, fmt.Errorf("--global-ca: %w", err)
+		}
+		bundle.CA = string(ca)
+	}
+	if _, err := bundle.Encode(); err != nil {
+		return bundle, errors.Join(errors.New("--global-addr, --global-ca, --token-file"), err)
+	}
+	return bundle, nil
+}

@@ -1,0 +1,103 @@
+package zone
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"google.golang.org/protobuf/proto"
+
+	meridianv1 "meridian/api/meridian/v1"
+	"meridian/internal/policy"
+	"meridian/internal/policy/answer"
+	"meridian/internal/resource"
+	"meridian/internal/rpcerr"
+)
+
+// inspectService answers questions about this zone's dataplanes.
+type inspectService struct {
+	meridianv1.UnimplementedInspectServiceServer
+	zone     resource.ZoneName
+	matching *matching
+}
+
+// Inspect answers one question, from everything this zone has applied.
+func (s *inspectService) Inspect(_ context.Context, req *meridianv1.InspectRequest) (*meridianv1.InspectResponse, error) {
+	if z := resource.ZoneName(req.GetZone()); z != "" && z != s.zone {
+		return nil, rpcerr.New(rpcerr.NotFound, "OTHER_ZONE", "this is zone %q: ask the global, or zone %q itself", s.zone, z)
+	}
+	var encoded []byte
+	var revision resource.Revision
+	err := s.matching.read(func(m *policy.Matcher, asOf resource.Revision) error {
+		document, err := s.answer(m, req, asOf)
+		if err != nil {
+			return err
+		}
+		revision = asOf
+		encoded, err = answer.Marshal(document)
+		return err
+	})
+	switch {
+	case errors.Is(err, answer.ErrNotFound):
+		return nil, rpcerr.New(rpcerr.NotFound, "NOT_FOUND", "zone %q: %w", s.zone, err)
+	case errors.Is(err, answer.ErrInvalid):
+		return nil, rpcerr.New(rpcerr.Invalid, "INVALID_QUESTION", "%w", err)
+	case err != nil:
+		return nil, err
+	}
+	return &meridianv1.InspectResponse{Json: encoded, AsOf: uint64(revision)}, nil
+}
+
+// relayed answers a question that came through the global: a request and a
+// response as bytes.
+func (s *inspectService) relayed(ctx context.Context, question []byte) ([]byte, error) {
+	var req meridianv1.InspectRequest
+	if err := proto.Unmarshal(question, &req); err != nil {
+		return nil, rpcerr.New(rpcerr.Invalid, "BAD_QUESTION", "the question cannot be read: %w", err)
+	}
+	response, err := s.Inspect(ctx, &req)
+	if err != nil {
+		return nil, rpcerr.ToStatus(err).Err()
+	}
+	return proto.Marshal(response)
+}
+
+func (s *inspectService) answer(m *policy.Matcher, req *meridianv1.InspectRequest, asOf resource.Revision) (any, error) {
+	mesh := resource.MeshName(req.GetMesh())
+	switch q := req.GetQuestion().(type) {
+	case *meridianv1.InspectRequest_Dataplane:
+		return answer.Dataplane(m, mesh, q.Dataplane.GetName(), s.zone, asOf)
+	case *meridianv1.InspectRequest_Connection:
+		return answer.Connection(m, answer.ConnectionQuestion{
+			Mesh: mesh, From: q.Connection.GetFrom(), FromTags: q.Connection.GetFromTags(),
+			To: q.Connection.GetTo(), Port: q.Connection.GetPort(),
+		}, asOf)
+	case *meridianv1.InspectRequest_Policy:
+		kind, err := kindOf(q.Policy.GetKind())
+		if err != nil {
+			return nil, err
+		}
+		return answer.Policy(m, kind, mesh, q.Policy.GetName(), s.zone, asOf)
+	case *meridianv1.InspectRequest_Why:
+		kind, err := kindOf(q.Why.GetKind())
+		if err != nil {
+			return nil, err
+		}
+		return answer.Why(m, answer.WhyQuestion{
+			Mesh: mesh, Dataplane: q.Why.GetDataplane(), Kind: kind, Field: q.Why.GetField(),
+			To: q.Why.GetTo(), From: q.Why.GetFromTags(),
+		}, s.zone, asOf)
+	case *meridianv1.InspectRequest_Dataplanes:
+		return answer.Dataplanes(m, mesh, s.zone)
+	default:
+		return nil, fmt.Errorf("%w: this release does not know it", answer.ErrInvalid)
+	}
+}
+
+func kindOf(name string) (resource.Kind, error) {
+	d, ok := resource.Lookup(name)
+	if !ok {
+		return "", fmt.Errorf("%w: there is no kind %q", answer.ErrInvalid, name)
+	}
+	return d.Kind, nil
+}

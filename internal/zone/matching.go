@@ -1,0 +1,122 @@
+package zone
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+
+	"golang.org/x/sync/errgroup"
+
+	"meridian/internal/policy"
+	"meridian/internal/resource"
+	"meridian/internal/store"
+)
+
+// matching keeps a matcher up to date with the stores that it reads. It is safe
+// for concurrent use.
+type matching struct {
+	matcher *policy.Matcher
+	stores  []*store.Store
+
+	mu   sync.RWMutex  // held for reading while an answer is worked out
+	seen []*store.View // what the matcher has taken in, per store; guarded by mu
+}
+
+// newMatching returns a matcher over the union of stores, of which the first is
+// the one whose revision answers hold for.
+func newMatching(matcher *policy.Matcher, stores ...*store.Store) *matching {
+	m := &matching{matcher: matcher, stores: stores, seen: make([]*store.View, len(stores))}
+	for i, s := range stores {
+		m.seen[i] = s.View()
+	}
+	matcher.Reset(unionOf(m.seen))
+	return m
+}
+
+// unionOf reads several views as one.
+func unionOf(views []*store.View) store.Reader {
+	var all store.Reader = views[0]
+	for _, v := range views[1:] {
+		all = store.Union(all, v)
+	}
+	return all
+}
+
+// current brings the matcher up to everything applied so far.
+func (m *matching) current() {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	now := make([]*store.View, len(m.stores))
+	var changed []resource.Key
+	for i, s := range m.stores {
+		now[i] = s.View()
+		changed = append(changed, changedBetween(s, m.seen[i], now[i])...)
+	}
+	m.seen = now
+	if len(changed) > 0 {
+		m.matcher.Update(unionOf(now), changed)
+	}
+}
+
+// read calls ask with a matcher that has taken in everything applied so far and
+// stands still meanwhile, and the revision it stands at.
+func (m *matching) read(ask func(matcher *policy.Matcher, asOf resource.Revision) error) error {
+	m.current()
+	m.mu.RLock()
+	defer m.mu.RUnlock()
+	return ask(m.matcher, m.seen[0].Revision())
+}
+
+// changedBetween returns the keys that differ between two views of a store,
+// from its feed where that still reaches back.
+func changedBetween(s *store.Store, from, to *store.View) []resource.Key {
+	if from.Changed() == to.Changed() && from.Epoch() == to.Epoch() {
+		return nil
+	}
+	var keys []resource.Key
+	diff := func() []resource.Key {
+		keys = keys[:0]
+		for _, c := range store.Diff(from, to) {
+			keys = append(keys, c.Key())
+		}
+		return keys
+	}
+	if to.Changed() <= from.Revision() {
+		return diff() // the store was rewound to a snapshot
+	}
+	feed := s.Follow(from)
+	for feed.Revision() < to.Changed() {
+		batches, err := feed.Next(context.Background()) // there is one: it does not block
+		if errors.Is(err, store.ErrCompacted) {
+			return diff()
+		}
+		if err != nil {
+			panic(fmt.Sprintf("zone: a store's feed contradicts its view: %v", err))
+		}
+		for _, b := range batches {
+			for _, c := range b.Changes {
+				keys = append(keys, c.Key())
+			}
+		}
+	}
+	return keys
+}
+
+// run follows the stores until ctx ends, so that a question finds little left to
+// do.
+func (m *matching) run(ctx context.Context) error {
+	group, ctx := errgroup.WithContext(ctx)
+	for _, s := range m.stores {
+		group.Go(func() error {
+			for {
+				at := s.Revision()
+				m.current()
+				if err := s.Wait(ctx, at+1); err != nil {
+					return nil // ctx has ended
+				}
+			}
+		})
+	}
+	return group.Wait()
+}

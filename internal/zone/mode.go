@@ -1,0 +1,59 @@
+package zone
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+
+	"meridian/internal/server"
+)
+
+// modeFile says what a zone's data directory is, for life.
+const modeFile = "zone.json"
+
+// mode is the content of modeFile.
+type mode struct {
+	FormatVersion int    `json:"formatVersion"`
+	Name          string `json:"name"`
+	Federated     bool   `json:"federated"`
+}
+
+func (m mode) String() string {
+	if m.Federated {
+		return "a zone of a global"
+	}
+	return "a standalone zone"
+}
+
+// claimMode checks that a data directory is what it is about to be used for, and
+// notes it down on first use (SEMANTICS §1.3).
+func claimMode(dir string, want mode) error {
+	path := filepath.Join(dir, modeFile)
+	data, err := os.ReadFile(path)
+	if errors.Is(err, fs.ErrNotExist) {
+		encoded, err := json.MarshalIndent(want, "", "  ")
+		if err != nil {
+			return fmt.Errorf("encode %s: %w", modeFile, err)
+		}
+		return server.WriteFile(path, append(encoded, '\n'), 0o644)
+	}
+	if err != nil {
+		return fmt.Errorf("--data-dir: %w", err)
+	}
+	var have mode
+	if err := json.Unmarshal(data, &have); err != nil {
+		return fmt.Errorf("--data-dir: %s is damaged (%w); restore it, or start with an empty directory", path, err)
+	}
+	switch {
+	case have.FormatVersion > want.FormatVersion:
+		return fmt.Errorf("--data-dir %s was written by a newer release", dir)
+	case have.Name != want.Name:
+		return fmt.Errorf("--data-dir %s belongs to zone %q, not %q; choose another directory", dir, have.Name, want.Name)
+	case have.Federated != want.Federated:
+		return fmt.Errorf("--data-dir %s belongs to %s, and would now be used for %s; that never changes: choose another directory", dir, have, want)
+	}
+	return nil
+}

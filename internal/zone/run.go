@@ -1,0 +1,322 @@
+package zone
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"os"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"golang.org/x/sync/errgroup"
+	"google.golang.org/grpc"
+
+	meridianv1 "meridian/api/meridian/v1"
+	"meridian/internal/auth"
+	"meridian/internal/consensus"
+	"meridian/internal/keyring"
+	"meridian/internal/policy"
+	"meridian/internal/resource"
+	"meridian/internal/server"
+	"meridian/internal/store"
+	zonesync "meridian/internal/sync"
+	"meridian/internal/version"
+)
+
+const (
+	// startTimeout bounds how long a zone waits for its own store at its start.
+	startTimeout = 60 * time.Second
+	// firstSync is how long a zone that has never heard from its global waits
+	// for it before it calls itself ready all the same.
+	firstSync = 5 * time.Second
+)
+
+// zone is a running zone.
+type zone struct {
+	cfg Config
+	log *slog.Logger
+	now func() time.Time
+
+	addresses server.Addresses
+	pki       *auth.PKI
+	ring      *keyring.Ring
+	// local is what the zone owns, kept by node.
+	local *store.Store
+	node  *consensus.Node
+	// replica shows what the global owns; copy keeps it on disk and client up to
+	// date. All nil in a standalone zone.
+	replica *store.Store
+	copy    *zonesync.Replica
+	client  *zonesync.Client
+
+	matching *matching
+	inspect  *inspectService
+	grpc     *server.GRPC
+	metrics  *prometheus.Registry
+}
+
+// Run runs a zone until ctx ends. A *server.UsageError means that it could not
+// have started with this configuration; any other error, that it failed. hangups
+// makes it read its certificates again.
+//
+// It stops in this order: it is no longer ready; running calls finish while the
+// stream to the global and the matcher end; then health and metrics; then the
+// replica and the zone's own log, when nobody can write to them any more.
+func Run(ctx context.Context, cfg Config, log *slog.Logger, hangups <-chan os.Signal) (err error) {
+	var bundle auth.ZoneBundle
+	if cfg.federated() {
+		if bundle, err = cfg.bundle(); err != nil {
+			return err
+		}
+	}
+	grpcListener, err := server.Listen("grpc-addr", cfg.GRPCAddr)
+	if err != nil {
+		return err
+	}
+	httpListener, err := server.Listen("http-addr", cfg.HTTPAddr)
+	if err != nil {
+		return errors.Join(err, grpcListener.Close())
+	}
+	z := &zone{cfg: cfg, log: log.With("zone", cfg.Name), now: time.Now, metrics: server.NewMetrics()}
+	z.addresses = server.Addresses{GRPC: grpcListener.Addr().String(), HTTP: httpListener.Addr().String()}
+	defer func() { err = errors.Join(err, z.close()) }()
+	if err := z.open(ctx, bundle); err != nil {
+		return errors.Join(err, grpcListener.Close(), httpListener.Close())
+	}
+	return z.serve(ctx, grpcListener, httpListener, hangups)
+}
+
+// open opens the data directory and everything in it.
+func (z *zone) open(ctx context.Context, bundle auth.ZoneBundle) error {
+	if err := server.PrepareDataDir(z.cfg.DataDir); err != nil {
+		return err
+	}
+	options := store.DefaultOptions()
+	options.ExternalMeshes = z.cfg.federated()
+	z.local = store.New(options)
+	nodeConfig := consensus.DefaultConfig(z.cfg.DataDir)
+	nodeConfig.NodeID = z.cfg.Name
+	nodeConfig.Role = consensus.RoleZone
+	nodeConfig.Logger = z.log
+	var err error
+	if z.node, err = consensus.Open(ctx, nodeConfig, z.local); err != nil {
+		return fmt.Errorf("--data-dir: %w", err)
+	}
+	if err := claimMode(z.cfg.DataDir, mode{FormatVersion: 1, Name: z.cfg.Name, Federated: z.cfg.federated()}); err != nil {
+		return err
+	}
+	if z.pki, err = server.OpenPKI(z.cfg.Options, z.cfg.Name, z.addresses, z.now, z.log); err != nil {
+		return err
+	}
+	z.ring = keyring.New(z.local.View, z.now)
+	if z.cfg.federated() {
+		return z.openReplica(bundle)
+	}
+	return nil
+}
+
+func (z *zone) openReplica(bundle auth.ZoneBundle) error {
+	z.replica = store.New(store.DefaultOptions())
+	var err error
+	z.copy, err = zonesync.OpenReplica(zonesync.ReplicaConfig{
+		Dir: z.cfg.DataDir, Zone: resource.ZoneName(z.cfg.Name), Store: z.replica, AcceptWipe: z.cfg.AcceptWipe, Version: version.String(),
+		Decode: func(meta resource.Meta, spec []byte) (*resource.Resource, error) {
+			r, _, err := resource.Build(meta, spec)
+			return r, err
+		},
+	})
+	if err != nil {
+		return fmt.Errorf("--data-dir %s: %w", z.cfg.DataDir, err)
+	}
+	for _, damage := range z.copy.Status().Damage {
+		z.log.Error("a record of the replica is damaged: it is not served until the global repairs it", "record", damage)
+	}
+	credentials, err := auth.ClientTransport(auth.ClientTLSConfig{CAPEM: []byte(bundle.CA), Source: z.bundleSource()})
+	if err != nil {
+		return &server.UsageError{Err: err}
+	}
+	z.inspect = &inspectService{zone: resource.ZoneName(z.cfg.Name)}
+	z.client, err = zonesync.NewClient(zonesync.ClientConfig{
+		Replica: z.copy, Addresses: bundle.Addresses, Credentials: credentials, Logger: z.log,
+		Token:  func(context.Context) (string, error) { return bundle.Token, nil },
+		Answer: z.inspect.relayed,
+	})
+	return err
+}
+
+// bundleSource names the file that the global's CA came from, for error
+// messages.
+func (z *zone) bundleSource() string {
+	if z.cfg.JoinBundle != "" {
+		return z.cfg.JoinBundle
+	}
+	return z.cfg.GlobalCA
+}
+
+// close closes what open opened, as far as it came.
+func (z *zone) close() error {
+	var errs []error
+	if z.copy != nil {
+		errs = append(errs, z.copy.Close())
+	}
+	if z.node != nil {
+		errs = append(errs, z.node.Close())
+	}
+	return errors.Join(errs...)
+}
+
+// serve makes the zone ready and runs it until ctx ends or a part fails.
+func (z *zone) serve(ctx context.Context, grpcListener, httpListener net.Listener, hangups <-chan os.Signal) error {
+	var ready server.Gate
+	health := server.NewHealth(z.log, z.metrics, server.Check{Name: "state", Ready: ready.Check}, server.Check{Name: "replica", Ready: z.replicaReady})
+	group, ctx := errgroup.WithContext(ctx)
+	// Health and metrics outlive the rest, so that a stop can be watched.
+	healthContext, stopHealth := context.WithCancel(context.WithoutCancel(ctx))
+	group.Go(func() error { return health.Serve(healthContext, httpListener) })
+	group.Go(func() error {
+		defer stopHealth()
+		if err := z.start(ctx); err != nil {
+			return errors.Join(err, grpcListener.Close())
+		}
+		parts, ctx := errgroup.WithContext(ctx)
+		if z.client != nil {
+			parts.Go(func() error { return z.client.Run(ctx) })
+		}
+		parts.Go(func() error { return z.matching.run(ctx) })
+		parts.Go(func() error { return z.grpc.Run(ctx, grpcListener, server.StopTimeout) })
+		parts.Go(func() error { return server.ReloadPKI(ctx, z.pki, hangups, z.log) })
+		parts.Go(func() error { return z.announce(ctx, &ready) })
+		return parts.Wait()
+	})
+	return group.Wait()
+}
+
+// errNeverSynced means that the zone holds nothing of its global yet.
+var errNeverSynced = errors.New("nothing has been received from the global yet")
+
+// replicaReady is the readiness of what the global owns. A zone that has once
+// been in sync is ready with the global away.
+func (z *zone) replicaReady() error {
+	if z.copy == nil || z.copy.Status().Revision > 0 {
+		return nil
+	}
+	if last := z.client.Status().LastError; last != "" {
+		return fmt.Errorf("%w: %s", errNeverSynced, last)
+	}
+	return errNeverSynced
+}
+
+// start waits until the zone's own store has everything committed, and assembles
+// the services.
+func (z *zone) start(ctx context.Context) error {
+	startContext, cancel := context.WithTimeout(ctx, startTimeout)
+	defer cancel()
+	select {
+	case <-z.node.Ready():
+	case <-startContext.Done():
+		return fmt.Errorf("not ready: the zone's own log has no leader: %w", startContext.Err())
+	}
+	if err := z.bootstrap(startContext); err != nil {
+		return err
+	}
+	matcher := policy.NewMatcher(Engines()...)
+	if z.replica != nil {
+		z.matching = newMatching(matcher, z.replica, z.local)
+	} else {
+		z.inspect = &inspectService{zone: resource.ZoneName(z.cfg.Name)}
+		z.matching = newMatching(matcher, z.local)
+	}
+	z.inspect.matching = z.matching
+	authenticator := &auth.Authenticator{
+		Verifier: z.verifier, LocalhostIsAdmin: z.cfg.LocalhostIsAdmin, Admit: auth.OperatorsAndZones(),
+	}
+	z.grpc = server.NewGRPC(z.log, z.pki.ServerTLS(),
+		[]grpc.UnaryServerInterceptor{authenticator.Unary}, []grpc.StreamServerInterceptor{authenticator.Stream})
+	meridianv1.RegisterAdminServiceServer(z.grpc, z.admin())
+	meridianv1.RegisterControlServiceServer(z.grpc, &controlService{zone: z})
+	meridianv1.RegisterInspectServiceServer(z.grpc, z.inspect)
+	z.registerMetrics()
+	return nil
+}
+
+// verifier returns the keys of the moment. Keys that cannot be read verify
+// nothing, which refuses every token and says why in the log.
+func (z *zone) verifier() *auth.Verifier {
+	v, err := z.ring.Verifier()
+	if err != nil {
+		z.log.Error("cannot read the signing keys: every token is refused", "error", err)
+		return auth.NewVerifier(z.now)
+	}
+	return v
+}
+
+// announce tells the outside that the zone is ready, and that it no longer is.
+func (z *zone) announce(ctx context.Context, ready *server.Gate) error {
+	if err := server.WriteAdminContext(z.cfg.DataDir, z.cfg.Name, z.addresses.GRPC, z.pki.CAPEM(), z.ring.AdminToken()); err != nil {
+		return err
+	}
+	z.awaitFirstSync(ctx)
+	ready.Open()
+	z.grpc.Ready(true)
+	if err := server.WriteAddresses(z.cfg.DataDir, z.addresses); err != nil {
+		return err
+	}
+	z.log.Info("ready", "role", z.role(), "grpc", z.addresses.GRPC, "http", z.addresses.HTTP, "revision", z.revision())
+	<-ctx.Done()
+	ready.Close()
+	z.log.Info("stopping", "reason", context.Cause(ctx))
+	return server.RemoveAddresses(z.cfg.DataDir)
+}
+
+// awaitFirstSync gives a new zone the time to fetch what the global has, so that
+// it does not refuse its first dataplanes for want of a mesh.
+func (z *zone) awaitFirstSync(ctx context.Context) {
+	if z.replica == nil || z.replica.Revision() > 0 {
+		return
+	}
+	ctx, cancel := context.WithTimeout(ctx, firstSync)
+	defer cancel()
+	if err := z.replica.Wait(ctx, 1); err != nil && z.replica.Revision() == 0 {
+		z.log.Warn("nothing received from the global yet: going on without", "error", z.client.Status().LastError)
+	}
+}
+
+// revision is the one that answers hold for.
+func (z *zone) revision() resource.Revision {
+	if z.replica != nil {
+		return z.replica.Revision()
+	}
+	return z.local.Revision()
+}
+
+func (z *zone) role() string {
+	if z.replica != nil {
+		return "zone"
+	}
+	return "standalone"
+}
+
+// registerMetrics adds what only a zone can tell.
+func (z *zone) registerMetrics() {
+	gauge := func(name, help string, value func() float64) {
+		z.metrics.MustRegister(prometheus.NewGaugeFunc(prometheus.GaugeOpts{Name: name, Help: help}, value))
+	}
+	gauge("meridian_revision", "The newest revision applied.", func() float64 { return float64(z.revision()) })
+	gauge("meridian_local_resources", "Resources that the zone owns.", func() float64 { return float64(z.local.View().Len()) })
+	z.metrics.MustRegister(prometheus.NewCounterFunc(prometheus.CounterOpts{
+		Name: "meridian_matcher_computed_total", Help: "How often the rules of one kind on one attachment were worked out.",
+	}, func() float64 { return float64(z.matching.matcher.Computed()) }))
+	if z.copy == nil {
+		return
+	}
+	gauge("meridian_replica_resources", "Resources received from the global.", func() float64 { return float64(z.copy.Status().Resources) })
+	gauge("meridian_replica_quarantined", "Received resources that this zone cannot use.", func() float64 { return float64(len(z.copy.Status().Quarantined)) })
+	gauge("meridian_connected", "1 while the zone follows the global.", func() float64 {
+		if z.client.Status().Connected {
+			return 1
+		}
+		return 0
+	})
+}

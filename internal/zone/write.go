@@ -1,0 +1,140 @@
+package zone
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	meridianv1 "meridian/api/meridian/v1"
+	"meridian/internal/admin"
+	"meridian/internal/auth"
+	"meridian/internal/policy"
+	"meridian/internal/policy/specificity"
+	"meridian/internal/resource"
+	"meridian/internal/store"
+	"meridian/internal/version"
+)
+
+const (
+	kindMesh      resource.Kind = "Mesh"
+	kindDataplane resource.Kind = "Dataplane"
+)
+
+// bootstrap writes what a zone needs before anybody can use it.
+func (z *zone) bootstrap(ctx context.Context) error {
+	fresh := z.local.View().Count(kindMesh) == 0 && z.ring.AdminToken() == ""
+	if fresh && !z.cfg.federated() && !z.cfg.SkipDefaultMesh {
+		if err := z.createDefaultMesh(ctx); err != nil {
+			return err
+		}
+	}
+	// The admin token comes last, so that a start cut off before the mesh was
+	// written is still a first start.
+	return z.ring.Ensure(ctx, z.node, false, auth.UserToken)
+}
+
+func (z *zone) createDefaultMesh(ctx context.Context) error {
+	key := resource.Key{Kind: kindMesh, Name: "default"}
+	mesh, _, err := resource.Build(resource.Meta{Key: key}, []byte("{}"))
+	if err != nil {
+		return fmt.Errorf("create the default mesh: %w", err)
+	}
+	_, err = z.node.Propose(ctx, store.Txn{
+		Time:          z.now(),
+		Ops:           []store.Op{{Key: key, Resource: mesh}},
+		Preconditions: []store.Precondition{{Key: key}},
+	})
+	var conflict *store.ConflictError
+	if err != nil && !errors.As(err, &conflict) {
+		return fmt.Errorf("create the default mesh: %w", err)
+	}
+	return nil
+}
+
+// admin returns the service by which the zone's resources are written and
+// everything it has is read.
+func (z *zone) admin() *admin.Service {
+	return admin.New(admin.Config{
+		Writer:  z.node,
+		Preview: z.preview,
+		View:    z.view,
+		Source:  z.source,
+		Owns:    z.owns,
+		Prepare: z.prepare,
+		Engines: Engines(),
+		Now:     z.now,
+	})
+}
+
+// view reads everything the zone has.
+func (z *zone) view() store.Reader {
+	if z.replica == nil {
+		return z.local.View()
+	}
+	return store.Union(z.replica.View(), z.local.View())
+}
+
+// preview says what a transaction would do, and what the zone would then have.
+func (z *zone) preview(txn store.Txn) (store.Result, store.Reader) {
+	result, after := z.local.Preview(txn)
+	if z.replica == nil {
+		return result, after
+	}
+	return result, store.Union(z.replica.View(), after)
+}
+
+// source returns the store that holds a kind.
+func (z *zone) source(d *resource.Descriptor) admin.Source {
+	if z.replica != nil && d.Synced {
+		return z.replica
+	}
+	return z.local
+}
+
+// owns refuses what a global owns (SEMANTICS §1.3). A standalone zone owns
+// everything.
+func (z *zone) owns(d *resource.Descriptor) error {
+	if z.replica != nil && d.Owner == resource.OwnedByGlobal {
+		return fmt.Errorf("a %s belongs to the global control plane, and %q is a zone of it: apply it on the global", d.Kind, z.cfg.Name)
+	}
+	return nil
+}
+
+// prepare completes a dataplane with the zone's tag (SEMANTICS §1.5) and checks
+// what the zone's own store cannot: that the mesh exists (SEMANTICS §1.4).
+func (z *zone) prepare(view store.Reader, r *resource.Resource) (*resource.Resource, error) {
+	key := r.Key()
+	if z.replica != nil && key.Mesh != "" {
+		if _, ok := view.Get(resource.Key{Kind: kindMesh, Name: string(key.Mesh)}); !ok {
+			if err := z.replicaReady(); err != nil {
+				return nil, fmt.Errorf("mesh %q is not known here: %w", key.Mesh, err)
+			}
+			return nil, fmt.Errorf("mesh %q does not exist: create it on the global first", key.Mesh)
+		}
+	}
+	if key.Kind != kindDataplane {
+		return r, nil
+	}
+	return resource.WithZone(r, resource.ZoneName(z.cfg.Name))
+}
+
+// Engines are the engines that every zone matches with.
+func Engines() []policy.Engine { return []policy.Engine{specificity.Engine{}} }
+
+// controlService is about this zone.
+type controlService struct {
+	meridianv1.UnimplementedControlServiceServer
+	zone *zone
+}
+
+// Info says which server this is.
+func (s *controlService) Info(context.Context, *meridianv1.InfoRequest) (*meridianv1.InfoResponse, error) {
+	z := s.zone
+	cluster := z.node.ClusterID()
+	if z.copy != nil {
+		cluster = z.copy.Status().Epoch.ClusterID
+	}
+	return &meridianv1.InfoResponse{
+		Role: z.role(), Version: version.String(), ClusterId: cluster, Name: z.cfg.Name, Revision: uint64(z.revision()),
+	}, nil
+}
