@@ -52,7 +52,8 @@ type Query struct {
 	Candidates []*Policy
 	// Explain asks for Rule.Passed: a reason for every candidate without a
 	// step. The candidates are then all policies of the kind that select the
-	// dataplane, also those that reach other attachments only.
+	// dataplane, also those that reach other attachments only. When false, steps
+	// that cannot show in the result may be left out.
 	Explain bool
 }
 

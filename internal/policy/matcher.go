@@ -395,6 +395,17 @@ func (r *Reading) Dataplanes(mesh resource.MeshName) iter.Seq2[resource.Key, *Sh
 	}
 }
 
+// Match works out what takes effect on a dataplane of the given kinds, in order,
+// without the reasons. It fails with ErrNoDataplane.
+func (r *Reading) Match(key resource.Key, kinds ...resource.Kind) ([]Rule, error) {
+	g := r.m.dataplanes[key]
+	if g == nil {
+		return nil, ErrNoDataplane
+	}
+	ms := r.m.meshes[key.Mesh]
+	return r.m.rulesLocked(ms, ms.subject(g, key.Name), kinds, false), nil
+}
+
 // Effective is Matcher.Effective.
 func (r *Reading) Effective(key resource.Key) ([]Rule, error) { return r.m.effectiveLocked(key) }
 

@@ -138,7 +138,7 @@ func (r *Rule) firstShadow(i int, earlier map[pair][]int) int {
 			if first >= 0 && j > first {
 				return
 			}
-			if t := &r.Steps[j]; coversCallers(t.Match, s.Match) && (s.Op == Unless || hasAll(t.Conf, leaves)) {
+			if r.shadows(j, s, leaves) {
 				first = j
 				return
 			}
@@ -153,37 +153,33 @@ func (r *Rule) firstShadow(i int, earlier map[pair][]int) int {
 	return first
 }
 
+// shadows reports whether step j, which comes before s, leaves nothing for it to
+// do. An atomic default takes no fields from a later step unless it is first of
+// all: it may itself have come too late.
+func (r *Rule) shadows(j int, s *Step, leaves []Pointer) bool {
+	t := &r.Steps[j]
+	switch {
+	case !coversCallers(t.Match, s.Match):
+		return false
+	case s.Op == Unless:
+		return !r.Units.EmptyGivesWay || len(t.Conf) > 0
+	case t.Op == Unless && j > 0:
+		return false
+	}
+	for _, leaf := range leaves {
+		if _, has := At(t.Conf, leaf); !has {
+			return false
+		}
+	}
+	return true
+}
+
 // coversCallers reports whether every caller that narrow matches is matched by
 // wide too.
 func coversCallers(wide, narrow resource.TagSelector) bool {
 	for tag, value := range wide {
 		got, ok := narrow[tag]
 		if !ok || (value != resource.AnyValue && got != value) {
-			return false
-		}
-	}
-	return true
-}
-
-// hasAll reports whether a configuration decides every leaf: it has a value
-// there, or a scalar in the place of an object around it.
-func hasAll(t Tree, leaves []Pointer) bool {
-	for _, leaf := range leaves {
-		if !decides(t, leaf) {
-			return false
-		}
-	}
-	return true
-}
-
-func decides(t Tree, leaf Pointer) bool {
-	var v any = t
-	for _, name := range leaf.Names() {
-		object, ok := v.(Tree)
-		if !ok {
-			return true
-		}
-		if v, ok = object[name]; !ok {
 			return false
 		}
 	}

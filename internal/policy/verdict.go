@@ -1,6 +1,7 @@
 package policy
 
 import (
+	"maps"
 	"slices"
 
 	"meridian/internal/resource"
@@ -70,6 +71,10 @@ func (r *Rule) trace() *trace {
 			t.record(j, i)
 		}
 	}
+	maps.DeleteFunc(t.owner, func(leaf Pointer, _ int) bool {
+		_, kept := At(t.fold.Conf(), leaf)
+		return !kept
+	})
 	return t
 }
 
@@ -196,11 +201,7 @@ func (r *Rule) callerVerdicts() []stepVerdict {
 // rule that differs per caller, ask on ForCaller's result.
 func (r *Rule) FieldVerdicts() []FieldVerdict {
 	t := r.trace()
-	fields := make([]Pointer, 0, len(t.owner))
-	for p := range t.owner {
-		fields = append(fields, p)
-	}
-	slices.Sort(fields)
+	fields := slices.Sorted(maps.Keys(t.fold.Fields()))
 	verdicts := make([]FieldVerdict, 0, len(fields))
 	for _, p := range fields {
 		verdicts = append(verdicts, t.field(p))

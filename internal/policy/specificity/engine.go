@@ -106,16 +106,30 @@ func (Engine) Rules(q *policy.Query) []policy.Rule {
 	return []policy.Rule{rule}
 }
 
+// winnerOnly reports whether one policy takes all and nobody asks about the
+// others: then they need not be sorted.
+func winnerOnly(q *policy.Query) bool {
+	perCaller := q.Attachment.Type == policy.OnInbound && q.Mesh.Matching.SourceDestination == resource.Kuma2020
+	return !q.Explain && !perCaller
+}
+
 // collect ranks the candidates that match the attachment (SEMANTICS §3.2, §3.3)
 // and, when asked to explain, says why the others do not.
 func collect(q *policy.Query) ([]bid, []policy.Passed) {
-	bids := make([]bid, 0, len(q.Candidates))
+	var bids []bid
 	var passed []policy.Passed
+	winner := winnerOnly(q)
 	byTime := q.Mesh.Matching.SourceDestination != resource.Kuma2020
 	for _, candidate := range q.Candidates {
 		c := candidate.Data.(*compiled)
 		if r, matches := c.rankOn(q); matches {
-			bids = append(bids, bid{compiled: c, rank: r, byTime: byTime})
+			b := bid{compiled: c, rank: r, byTime: byTime}
+			switch {
+			case !winner || len(bids) == 0:
+				bids = append(bids, b)
+			case compareBids(&b, &bids[0]) < 0:
+				bids[0] = b
+			}
 		} else if q.Explain {
 			passed = append(passed, policy.Passed{
 				Policy: c.key, Missed: true, Rule: "3.2",
@@ -161,6 +175,9 @@ func perCaller(q *policy.Query, bids []bid) ([]policy.Step, []policy.Passed) {
 	case q.Mesh.Matching.SourceDestination != resource.Kuma2020:
 		return chosen(q, bids)
 	case q.Kind == permissionKind:
+		for i := range bids {
+			bids[i].together = true
+		}
 		return everySource(bids, policy.Fill), nil
 	default:
 		return rankedPerCaller(bids), nil
@@ -180,15 +197,17 @@ func chosen(q *policy.Query, bids []bid) ([]policy.Step, []policy.Passed) {
 			passed = append(passed, policy.Passed{Policy: bids[1+i].key, Rule: d.Rule, Reason: d.Lost})
 		}
 	}
+	if q.Kind == permissionKind {
+		return everySource(bids[:1], policy.Fill), passed
+	}
 	return everySource(bids[:1], policy.Unless), passed
 }
 
-// everySource makes one step for every source of every bid, in order. With Fill
-// all bids apply together, which is how permissions add up.
+// everySource makes one step for every source of every bid, in order. Permissions
+// are merged defaults: they have nothing to set and so add up.
 func everySource(bids []bid, op policy.Op) []policy.Step {
 	var steps []policy.Step
 	for i := range bids {
-		bids[i].together = op == policy.Fill
 		for j := range bids[i].sources.written {
 			s := bids[i].step(&bids[i], op)
 			s.Match = bids[i].sources.written[j].match
