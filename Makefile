@@ -8,7 +8,8 @@ BIN     := $(CURDIR)/bin
 TAGS    := hashicorpmetrics
 VERSION ?= $(shell git describe --tags --always --dirty 2>/dev/null)
 LDFLAGS := -X meridian/internal/version.stamped=$(VERSION)
-GOBUILD := $(GO) build -trimpath -tags $(TAGS) -ldflags '$(LDFLAGS)'
+# Programs are static: no C compiler is needed, and the host does not matter.
+GOBUILD := CGO_ENABLED=0 $(GO) build -trimpath -tags $(TAGS) -ldflags '$(LDFLAGS)'
 
 # What the tests may take; the multi-process ones have their own allowance.
 TEST_TIMEOUT      ?= 15m
@@ -18,7 +19,7 @@ PKGS        ?= ./...
 TEST_FORMAT ?= pkgname
 TEST_FLAGS  ?=
 # Where the runner's events go, for the summary of a whole run.
-JUNIT_DIR   := $(CURDIR)/.cache/test
+EVENTS_DIR  := $(CURDIR)/.cache/test
 
 FUZZTIME  ?= 10s
 BENCHTIME ?= 200ms
@@ -43,10 +44,10 @@ build: ## Build bin/meridian, bin/meridian-global and bin/meridian-zone
 
 .PHONY: test
 test: $(TOOLS)/gotestsum ## Run all tests, under the race detector where a C compiler exists
-	@mkdir -p $(JUNIT_DIR); race=; \
+	@mkdir -p $(EVENTS_DIR); race=; \
 	if $(HAS_CC); then race=-race; echo 'race detector: on'; \
-	else echo 'race detector: off (it needs cgo and a C compiler)'; fi; \
-	$(TOOLS)/gotestsum --format $(TEST_FORMAT) --jsonfile $(JUNIT_DIR)/test.json -- \
+	else export CGO_ENABLED=0; echo 'race detector: off (it needs cgo and a C compiler)'; fi; \
+	$(TOOLS)/gotestsum --format $(TEST_FORMAT) --jsonfile $(EVENTS_DIR)/test.json -- \
 		$$race -tags $(TAGS) -timeout $(TEST_TIMEOUT) $(TEST_FLAGS) $(PKGS)
 
 .PHONY: race
@@ -57,14 +58,14 @@ race: $(TOOLS)/gotestsum ## Run all tests afresh under the race detector, or fai
 
 .PHONY: multizone
 multizone: build $(TOOLS)/gotestsum ## Run the tests that start whole clusters as processes
-	@mkdir -p $(JUNIT_DIR)
-	MERIDIAN_BIN=$(BIN) $(TOOLS)/gotestsum --format $(TEST_FORMAT) --jsonfile $(JUNIT_DIR)/multizone.json -- \
+	@mkdir -p $(EVENTS_DIR)
+	MERIDIAN_BIN=$(BIN) $(TOOLS)/gotestsum --format $(TEST_FORMAT) --jsonfile $(EVENTS_DIR)/multizone.json -- \
 		-count=1 -tags $(TAGS),multizone -timeout $(MULTIZONE_TIMEOUT) $(TEST_FLAGS) ./test/multizone/...
 
 # One summary of what `test` and `multizone` last ran.
 .PHONY: summary
 summary: $(TOOLS)/gotestsum
-	@$(TOOLS)/gotestsum --format none --hide-summary=skipped --raw-command -- cat $(JUNIT_DIR)/*.json
+	@$(TOOLS)/gotestsum --format none --hide-summary=skipped --raw-command -- cat $(EVENTS_DIR)/*.json
 
 .PHONY: lint
 lint: $(TOOLS)/golangci-lint $(TOOLS)/buf ## Check style, layers and protobuf compatibility
@@ -133,5 +134,5 @@ TOOL_PKG_golangci-lint      := github.com/golangci/golangci-lint/v2/cmd/golangci
 
 $(TOOLS)/%: tools/go.mod tools/go.sum
 	@mkdir -p $(TOOLS)
-	cd tools && $(GO) build -o $@ $(TOOL_PKG_$*)
+	cd tools && CGO_ENABLED=0 $(GO) build -o $@ $(TOOL_PKG_$*)
 	@touch $@
