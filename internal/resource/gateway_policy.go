@@ -274,7 +274,7 @@ func (p *AuthPolicy) Validate(at Path, r *Report) {
 	p.DefaultsBlock.check(at.Field("defaults"), r)
 	p.OverridesBlock.check(at.Field("overrides"), r)
 	checkForms(at, formsOf{
-		bare: p.Rules != nil, bareName: "rules",
+		bare: p.Rules != nil, bareName: "`rules`",
 		defaults: p.DefaultsBlock != nil, overrides: p.OverridesBlock != nil, unset: p.Unset != nil,
 	}, r)
 	checkUnset(at.Field("unset"), p.Unset, false, r)
@@ -347,7 +347,7 @@ func (p *RateLimitPolicy) Validate(at Path, r *Report) {
 	p.DefaultsBlock.check(at.Field("defaults"), r)
 	p.OverridesBlock.check(at.Field("overrides"), r)
 	checkForms(at, formsOf{
-		bare: p.Limits != nil, bareName: "limits",
+		bare: p.Limits != nil, bareName: "`limits`",
 		defaults: p.DefaultsBlock != nil, overrides: p.OverridesBlock != nil, unset: p.Unset != nil,
 	}, r)
 	checkUnset(at.Field("unset"), p.Unset, true, r)

@@ -74,7 +74,7 @@ func (v itemView[I, P]) validate(at Path, r *Report) {
 	if v.conf != nil {
 		v.conf.check(at.Field("conf"), r)
 		if direct {
-			r.Errorf(at.Field("conf"), "%s stand directly in the spec too; keep them in one place", v.lists)
+			r.Errorf(at.Field("conf"), "the items stand both here and directly in the spec; keep them in one place")
 		}
 	}
 	bare := direct
@@ -131,9 +131,9 @@ func checkForms(at Path, f formsOf, r *Report) {
 		if !f.defaults {
 			block = "overrides"
 		}
-		r.Errorf(at.Field(block), "cannot stand beside bare %s; move them into defaults, or leave the block out", f.bareName)
+		r.Errorf(at.Field(block), "cannot stand beside bare %s; move them into `defaults`, or leave the block out", f.bareName)
 	case !f.bare && !f.defaults && !f.overrides && !f.unset:
-		r.Errorf(at, "configures nothing: write %s, defaults, overrides or unset", f.bareName)
+		r.Errorf(at, "configures nothing: write %s, `defaults`, `overrides` or `unset`", f.bareName)
 	}
 }
 
@@ -155,7 +155,7 @@ type ToPolicy[I any, P itemOf[I]] struct {
 }
 
 func (p *ToPolicy[I, P]) view() itemView[I, P] {
-	v := itemView[I, P]{target: &p.PolicyTarget, unset: &p.PolicyUnset, direct: &p.ToSection, lists: "to"}
+	v := itemView[I, P]{target: &p.PolicyTarget, unset: &p.PolicyUnset, direct: &p.ToSection, lists: "`to`"}
 	if p.Conf != nil {
 		v.conf = p.Conf
 	}
@@ -201,7 +201,7 @@ type FromPolicy[I any, P itemOf[I]] struct {
 }
 
 func (p *FromPolicy[I, P]) view() itemView[I, P] {
-	v := itemView[I, P]{target: &p.PolicyTarget, unset: &p.PolicyUnset, direct: &p.FromSection, lists: "from"}
+	v := itemView[I, P]{target: &p.PolicyTarget, unset: &p.PolicyUnset, direct: &p.FromSection, lists: "`from`"}
 	if p.Conf != nil {
 		v.conf = p.Conf
 	}
@@ -247,7 +247,7 @@ type BothPolicy[I any, P itemOf[I]] struct {
 }
 
 func (p *BothPolicy[I, P]) view() itemView[I, P] {
-	v := itemView[I, P]{target: &p.PolicyTarget, unset: &p.PolicyUnset, direct: &p.BothSection, lists: "to or from"}
+	v := itemView[I, P]{target: &p.PolicyTarget, unset: &p.PolicyUnset, direct: &p.BothSection, lists: "`to` or `from`"}
 	if p.Conf != nil {
 		v.conf = p.Conf
 	}
@@ -301,7 +301,7 @@ func (p *OwnPolicy[C, PC, B, PB]) Validate(at Path, r *Report) {
 	if p.Default != nil {
 		PC(p.Default).check(at.Field("default"), r)
 		if p.Conf != nil {
-			r.Errorf(at.Field("default"), "is another place for conf; keep one of them")
+			r.Errorf(at.Field("default"), "is another place for `conf`; keep one of them")
 		}
 	}
 	for _, block := range []struct {
@@ -314,12 +314,12 @@ func (p *OwnPolicy[C, PC, B, PB]) Validate(at Path, r *Report) {
 		head, conf := PB(block.b).parts()
 		head.check(block.at, r)
 		if reflect.ValueOf(conf).Elem().IsZero() {
-			r.Errorf(block.at, "is empty: write what conf would hold, or leave the block out")
+			r.Errorf(block.at, "is empty: write what `conf` would hold, or leave the block out")
 		}
 		conf.check(block.at, r)
 	}
 	checkForms(at, formsOf{
-		bare: p.Conf != nil || p.Default != nil, bareName: "conf",
+		bare: p.Conf != nil || p.Default != nil, bareName: "`conf`",
 		defaults: p.DefaultsBlock != nil, overrides: p.OverridesBlock != nil, unset: p.Unset != nil,
 	}, r)
 	p.PolicyUnset.check(at, reflect.TypeFor[C](), r)
