@@ -19,6 +19,11 @@ type Config struct {
 	Name string
 	// RaftAddr is where other servers of the global reach this one.
 	RaftAddr string
+	// GossipAddr is where servers of the global tell each other their addresses.
+	GossipAddr string
+	// GossipKeyFile holds the key of gossip in base64, in place of the generated
+	// one.
+	GossipKeyFile string
 	// SkipDefaultMesh leaves out the mesh `default` on first start.
 	SkipDefaultMesh bool
 }
@@ -32,6 +37,8 @@ func (c *Config) Bind(flags *pflag.FlagSet) {
 	}
 	flags.StringVar(&c.Name, "name", host, "name of this server, for as long as its data directory lives")
 	flags.StringVar(&c.RaftAddr, "raft-addr", "127.0.0.1:5690", "host:port for the other servers of this global; port 0 is any free port")
+	flags.StringVar(&c.GossipAddr, "gossip-addr", "127.0.0.1:5691", "host:port at which servers of this global find each other, TCP and UDP, encrypted; port 0 is any free port")
+	flags.StringVar(&c.GossipKeyFile, "gossip-key-file", "", "file with the base64 key that gossip is encrypted with, in place of the generated one")
 	flags.BoolVar(&c.SkipDefaultMesh, "skip-default-mesh", false, "do not create the mesh \"default\" on first start")
 }
 

@@ -2,6 +2,7 @@ package global
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"slices"
 	"strings"
@@ -14,6 +15,7 @@ import (
 	"meridian/internal/policy/answer"
 	"meridian/internal/resource"
 	"meridian/internal/rpcerr"
+	zonesync "meridian/internal/sync"
 )
 
 // askTimeout bounds how long a zone may take to answer one question.
@@ -108,8 +110,11 @@ func (s *inspectService) ask(ctx context.Context, zone resource.ZoneName, req *m
 	ctx, cancel := context.WithTimeout(ctx, askTimeout)
 	defer cancel()
 	encoded, err = s.asking(ctx, zone, encoded)
-	if err != nil {
-		return nil, err
+	switch {
+	case errors.Is(err, zonesync.ErrZoneOffline), errors.Is(err, zonesync.ErrZoneBusy):
+		return nil, rpcerr.New(rpcerr.Unavailable, "ZONE_UNAVAILABLE", "zone %q cannot answer now: %w", zone, err)
+	case err != nil:
+		return nil, rpcerr.FromStatus(err)
 	}
 	var response meridianv1.InspectResponse
 	if err := proto.Unmarshal(encoded, &response); err != nil {

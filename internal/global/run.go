@@ -42,6 +42,7 @@ type global struct {
 	pki       *auth.PKI
 	store     *store.Store
 	node      *consensus.Node
+	gossip    *consensus.Gossip
 	ring      *keyring.Ring
 	sync      *zonesync.Server
 	grpc      *server.GRPC
@@ -54,7 +55,8 @@ type global struct {
 //
 // It stops in this order: it is no longer ready; streams of zones are ended,
 // since they would not end by themselves, while running calls finish; then
-// health and metrics; then the log, when nobody can write to it any more.
+// health and metrics; then gossip and the log, when nobody can write to it any
+// more.
 func Run(ctx context.Context, cfg Config, log *slog.Logger, hangups <-chan os.Signal) (err error) {
 	grpcListener, err := server.Listen("grpc-addr", cfg.GRPCAddr)
 	if err != nil {
@@ -69,7 +71,7 @@ func Run(ctx context.Context, cfg Config, log *slog.Logger, hangups <-chan os.Si
 	if err := g.open(ctx); err != nil {
 		return errors.Join(err, grpcListener.Close(), httpListener.Close())
 	}
-	defer func() { err = errors.Join(err, g.node.Close()) }()
+	defer func() { err = errors.Join(err, g.gossip.Close(), g.node.Close()) }()
 	return g.serve(ctx, grpcListener, httpListener, hangups)
 }
 
@@ -95,7 +97,33 @@ func (g *global) open(ctx context.Context) error {
 		return startError(err)
 	}
 	g.addresses.Raft = g.node.RaftAddr()
+	if err := server.RemoveAddresses(g.cfg.DataDir); err != nil {
+		return errors.Join(err, g.node.Close())
+	}
 	g.ring = keyring.New(g.store.View, g.now)
+	if err := g.openGossip(); err != nil {
+		return errors.Join(err, g.node.Close())
+	}
+	return nil
+}
+
+// openGossip makes this server's addresses known to others of its cluster.
+func (g *global) openGossip() error {
+	key, err := gossipKey(g.cfg)
+	if err != nil {
+		return err
+	}
+	g.gossip, err = consensus.OpenGossip(consensus.GossipConfig{
+		Addr: g.cfg.GossipAddr, ClusterID: g.node.ClusterID(), Key: key, Logger: g.log,
+		Self: consensus.Member{Name: g.cfg.Name, GRPC: g.addresses.GRPC, Raft: g.addresses.Raft},
+	})
+	if errors.Is(err, consensus.ErrAddrInUse) {
+		return fmt.Errorf("--gossip-addr %s: the port is in use by another process; choose another, or 0 for any free one", g.cfg.GossipAddr)
+	}
+	if err != nil {
+		return fmt.Errorf("--gossip-addr: %w", err)
+	}
+	g.addresses.Gossip = g.gossip.Addr()
 	return nil
 }
 
@@ -248,6 +276,7 @@ func (g *global) registerMetrics() {
 	}
 	gauge("meridian_revision", "The newest revision applied.", func() float64 { return float64(g.store.Revision()) })
 	gauge("meridian_resources", "Resources stored.", func() float64 { return float64(g.store.View().Len()) })
+	gauge("meridian_gossip_members", "Servers of this global that gossip believes alive.", func() float64 { return float64(len(g.gossip.Members())) })
 	gauge("meridian_leader", "1 on the server that leads.", func() float64 {
 		if g.node.IsLeader() {
 			return 1

@@ -104,6 +104,9 @@ func (z *zone) open(ctx context.Context, bundle auth.ZoneBundle) error {
 	if z.node, err = consensus.Open(ctx, nodeConfig, z.local); err != nil {
 		return fmt.Errorf("--data-dir: %w", err)
 	}
+	if err := server.RemoveAddresses(z.cfg.DataDir); err != nil {
+		return err
+	}
 	if err := claimMode(z.cfg.DataDir, mode{FormatVersion: 1, Name: z.cfg.Name, Federated: z.cfg.federated()}); err != nil {
 		return err
 	}

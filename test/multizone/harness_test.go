@@ -86,7 +86,6 @@ func newProcess(t *testing.T, program, name string, args ...string) *process {
 // start starts the process and does not wait for it to be ready.
 func (p *process) start() *process {
 	p.t.Helper()
-	require.NoError(p.t, errors.Join(removeIfThere(filepath.Join(p.dir, "addresses.json"))))
 	p.cmd = exec.Command(filepath.Join(binaries, p.program), append([]string{"--data-dir", p.dir}, p.args...)...)
 	p.log = &bytes.Buffer{}
 	p.cmd.Stdout, p.cmd.Stderr = p.log, p.log
@@ -99,13 +98,6 @@ func (p *process) start() *process {
 		close(done)
 	}()
 	return p
-}
-
-func removeIfThere(path string) error {
-	if err := os.Remove(path); err != nil && !errors.Is(err, os.ErrNotExist) {
-		return err
-	}
-	return nil
 }
 
 // ready waits until the server has listed its addresses.
@@ -139,11 +131,15 @@ func (p *process) await(what string, holds func() bool) {
 	require.Eventually(p.t, holds, patience, 20*time.Millisecond, "%s: waiting for %s", p.name, what)
 }
 
-// kill ends the process without warning, as a power cut would.
+// kill ends the process without warning, as a power cut would. The list of
+// addresses it leaves behind is removed, so that ready waits for the next one.
 func (p *process) kill() {
 	p.t.Helper()
 	require.NoError(p.t, p.cmd.Process.Kill())
 	p.wait()
+	if err := os.Remove(filepath.Join(p.dir, "addresses.json")); err != nil && !errors.Is(err, os.ErrNotExist) {
+		p.t.Fatal(err)
+	}
 }
 
 // stop ends the process in an orderly way and returns its exit code.
