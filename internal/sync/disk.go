@@ -100,22 +100,48 @@ func openDisk(dir string, options bolt.Options) (*disk, *contents, error) {
 	if err != nil {
 		return nil, nil, err
 	}
-	if !intact {
-		aside, err := setAside(path)
-		if err != nil {
-			return nil, nil, err
+	if intact {
+		d, err := openForWriting(path, options, c, false)
+		if !errors.Is(err, errMalformed) {
+			return d, c, err
 		}
-		c.damage = append(c.damage, "the file was damaged and is set aside as "+filepath.Base(aside))
+		c.damage = append(c.damage, err.Error())
 	}
-	db, err := openBolt(path, options)
+	aside, err := setAside(path)
 	if err != nil {
 		return nil, nil, err
 	}
-	d := &disk{db: db, path: path}
-	if err := d.prepare(c, !intact); err != nil {
-		return nil, nil, errors.Join(err, db.Close())
+	c.damage = append(c.damage, "the file was damaged and is set aside as "+filepath.Base(aside))
+	d, err := openForWriting(path, options, c, true)
+	return d, c, err
+}
+
+// openForWriting opens a file whose contents have been read, or with refill a
+// new one that takes them over. Damage that reading did not meet, such as in the
+// list of free pages, is errMalformed.
+func openForWriting(path string, options bolt.Options, c *contents, refill bool) (d *disk, err error) {
+	defer catchDamage(&err)()
+	db, err := openBolt(path, options)
+	if err != nil {
+		return nil, err
 	}
-	return d, c, nil
+	d = &disk{db: db, path: path}
+	if err := d.prepare(c, refill); err != nil {
+		return nil, errors.Join(err, db.Close())
+	}
+	return d, nil
+}
+
+// catchDamage returns a function to defer that turns the library's panics on a
+// damaged file, and faults of the memory map, into errMalformed.
+func catchDamage(err *error) func() {
+	before := debug.SetPanicOnFault(true)
+	return func() {
+		debug.SetPanicOnFault(before)
+		if p := recover(); p != nil {
+			*err = fmt.Errorf("%w replica: %v", errMalformed, p)
+		}
+	}
 }
 
 func openBolt(path string, options bolt.Options) (*bolt.DB, error) {
@@ -159,12 +185,7 @@ func survey(path string, options bolt.Options) (c *contents, intact bool, err er
 }
 
 func (c *contents) read(db *bolt.DB) (err error) {
-	defer debug.SetPanicOnFault(debug.SetPanicOnFault(true))
-	defer func() {
-		if p := recover(); p != nil {
-			err = fmt.Errorf("%w replica: %v", errMalformed, p)
-		}
-	}()
+	defer catchDamage(&err)()
 	return db.View(func(tx *bolt.Tx) error {
 		if b := tx.Bucket(aboutBucket); b != nil {
 			c.readState(b)
@@ -295,8 +316,9 @@ func putState(tx *bolt.Tx, s *syncv1.ReplicaState) error {
 
 // save writes operations and state in one transaction that is on the medium when
 // it returns.
-func (d *disk) save(writes []write, state *syncv1.ReplicaState) error {
-	err := d.db.Update(func(tx *bolt.Tx) error {
+func (d *disk) save(writes []write, state *syncv1.ReplicaState) (err error) {
+	defer catchDamage(&err)()
+	err = d.db.Update(func(tx *bolt.Tx) error {
 		records, quarantine := tx.Bucket(recordsBucket), tx.Bucket(quarantineBucket)
 		for _, w := range writes {
 			if err := saveWrite(records, quarantine, w); err != nil {

@@ -110,11 +110,11 @@ func (r *Replica) start(c *contents) error {
 	r.state.Boots++
 	promoted := r.build(c)
 	m := r.machine
-	r.state.Revision, r.state.Digest = uint64(m.revision), m.digest.Bytes()
-	if m.damaged {
-		// What the state says of the whole is what the global had, so that the
-		// damage is noticed again if the zone is restarted before its repair.
-		r.state.Digest = c.state.GetDigest()
+	r.state.Revision = uint64(m.revision)
+	if !m.damaged {
+		// Else the digest stays what it was to be, so that the damage is noticed
+		// again if the zone restarts before its repair.
+		r.state.Digest = m.digest.Bytes()
 	}
 	if err := r.disk.save(promoted, r.state); err != nil {
 		return err
@@ -282,6 +282,9 @@ func (r *Replica) publishStatus(damage []string) {
 		s.Damage = r.status.Damage
 		if damage != nil {
 			s.Damage = damage
+		}
+		if len(s.Damage) == 0 {
+			s.Damage = []string{"records were found damaged at an earlier start"}
 		}
 	}
 	s.Quarantined = r.status.Quarantined

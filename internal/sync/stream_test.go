@@ -121,11 +121,28 @@ func (c *cluster) zone(name, dir string, options ...zoneOption) *zone {
 	for _, o := range options {
 		o(&rc, &cc)
 	}
-	var err error
-	z.replica, err = OpenReplica(rc)
+	r, err := OpenReplica(rc)
 	require.NoError(c.t, err)
+	z.start(c, r, cc)
+	return z
+}
+
+// attach runs a client for a replica that is open, over TCP.
+func (c *cluster) attach(r *Replica, s *store.Store, address string) *zone {
+	z := &zone{store: s}
+	z.start(c, r, ClientConfig{
+		Addresses: []string{address}, Credentials: insecure.NewCredentials(),
+		Token:  func(context.Context) (string, error) { return "secret", nil },
+		Logger: slog.New(slog.DiscardHandler),
+	})
+	return z
+}
+
+func (z *zone) start(c *cluster, r *Replica, cc ClientConfig) {
+	z.replica = r
 	z.replica.disk = fullDisk{keeper: z.replica.disk, full: &c.diskFull}
 	cc.Replica = z.replica
+	var err error
 	z.client, err = NewClient(cc)
 	require.NoError(c.t, err)
 	ctx, cancel := context.WithCancel(context.Background())
@@ -136,7 +153,6 @@ func (c *cluster) zone(name, dir string, options ...zoneOption) *zone {
 		running.Wait()
 		require.NoError(c.t, z.replica.Close())
 	}
-	return z
 }
 
 // write writes to the global, with the feed of the simulation out of the way:
