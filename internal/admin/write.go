@@ -25,6 +25,9 @@ func (s *Service) Apply(ctx context.Context, req *meridianv1.ApplyRequest) (*mer
 	if err := checkSize(req.GetResources()); err != nil {
 		return nil, err
 	}
+	if req.GetWaitForZones() && s.cfg.WaitForZones == nil {
+		return nil, rpcerr.New(rpcerr.Invalid, "NO_ZONES_HERE", "a zone has no zones to wait for: apply on the global")
+	}
 	// The freshest view keeps advice and preparation from being out of date; the
 	// state machine decides what must be exact.
 	view, err := s.read(ctx, meridianv1.Consistency_CONSISTENCY_LINEARIZABLE)
@@ -257,9 +260,6 @@ func refusal(err error) error {
 }
 
 func (s *Service) waitForZones(ctx context.Context, revision resource.Revision) error {
-	if s.cfg.WaitForZones == nil {
-		return rpcerr.New(rpcerr.Invalid, "NO_ZONES_HERE", "a zone has no zones to wait for: apply on the global")
-	}
 	if err := s.cfg.WaitForZones(ctx, revision); err != nil {
 		return rpcerr.New(rpcerr.Timeout, "ZONES_LAG",
 			"revision %d is written, but not every connected zone has applied it in time: see `meridian zones` (%v)", revision, err)

@@ -115,7 +115,7 @@ func (g *global) openGossip() error {
 	}
 	g.gossip, err = consensus.OpenGossip(consensus.GossipConfig{
 		Addr: g.cfg.GossipAddr, ClusterID: g.node.ClusterID(), Key: key, Logger: g.log,
-		Self: consensus.Member{Name: g.cfg.Name, GRPC: g.addresses.GRPC, Raft: g.addresses.Raft},
+		Self: consensus.Member{Name: g.cfg.Name, GRPC: g.cfg.Advertised(g.addresses.GRPC), Raft: g.addresses.Raft},
 	})
 	if errors.Is(err, consensus.ErrAddrInUse) {
 		return fmt.Errorf("--gossip-addr %s: the port is in use by another process; choose another, or 0 for any free one", g.cfg.GossipAddr)

@@ -29,14 +29,9 @@ const (
 	kindSigningKey resource.Kind = "SigningKey"
 )
 
-const (
-	// AdminTokenName names the GlobalSecret that holds the bootstrap admin
-	// token (SEMANTICS §6.6).
-	AdminTokenName = "admin-user-token"
-	// AdminName and AdminGroup are the identity of its bearer.
-	AdminName  = "admin"
-	AdminGroup = "mesh-system:admin"
-)
+// AdminTokenName names the GlobalSecret that holds the bootstrap admin token
+// (SEMANTICS §6.6).
+const AdminTokenName = "admin-user-token"
 
 // adminTokenValidity is how long the bootstrap admin token lasts.
 const adminTokenValidity = 10 * 365 * 24 * time.Hour
@@ -170,7 +165,7 @@ func (r *Ring) ensureAdminToken(ctx context.Context, p Proposer) error {
 	if err != nil {
 		return err
 	}
-	token, _, err := issuer.User(AdminName, []string{AdminGroup}, adminTokenValidity)
+	token, _, err := issuer.User(auth.AdminUser, []string{auth.AdminGroup}, adminTokenValidity)
 	if err != nil {
 		return fmt.Errorf("issue the admin token: %w", err)
 	}

@@ -2,7 +2,6 @@ package resource
 
 import (
 	"encoding/json"
-	"errors"
 	"strings"
 	"testing"
 	"time"
@@ -167,6 +166,6 @@ func TestParseDuration(t *testing.T) {
 func TestDocumentErrorsUnwrap(t *testing.T) {
 	_, err := Decode("in.yaml", []byte("type: Zone"), DecodeOptions{})
 	var one *DocumentError
-	require.True(t, errors.As(err, &one))
+	require.ErrorAs(t, err, &one)
 	require.Equal(t, 1, one.Index)
 }

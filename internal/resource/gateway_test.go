@@ -124,7 +124,7 @@ func TestRuleIDRoundTrip(t *testing.T) {
 		id := resource.RuleID{Section: "authentication", Name: rapid.StringN(1, 20, -1).Draw(t, "name")}
 		section, name, err := resource.ParseUnset("rules." + id.String())
 		require.NoError(t, err)
-		require.Equal(t, id, resource.RuleID{Section: section, Name: name})
+		require.Equal(t, resource.RuleID{Section: section, Name: name}, id)
 	})
 }
 

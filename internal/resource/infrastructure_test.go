@@ -1,7 +1,6 @@
 package resource_test
 
 import (
-	"errors"
 	"strings"
 	"testing"
 
@@ -24,7 +23,7 @@ func refusal(t *testing.T, kind, spec string) string {
 		return ""
 	}
 	var failed resource.DocumentErrors
-	require.True(t, errors.As(err, &failed))
+	require.ErrorAs(t, err, &failed)
 	var lines []string
 	for _, p := range failed[0].Problems {
 		lines = append(lines, p.String())
@@ -56,22 +55,38 @@ func TestMesh(t *testing.T) {
 
 func TestMeshRefusals(t *testing.T) {
 	tests := []struct{ rule, spec, want string }{
-		{"enabledBackend exists", "{mtls: {enabledBackend: ca-2, backends: [{name: ca-1, type: builtin}]}}",
-			"mtls.enabledBackend: there is no backend \"ca-2\" in `backends`; did you mean `ca-1`?"},
-		{"enabledBackend without backends", "{mtls: {enabledBackend: ca-2}}",
-			"mtls.enabledBackend: there is no backend \"ca-2\" in `backends`"},
-		{"defaultBackend exists", "{logging: {defaultBackend: x, backends: [{name: file, type: file}, {name: tcp, type: tcp}]}}",
-			"logging.defaultBackend: there is no backend \"x\" in `backends`; there are file, tcp"},
-		{"backend names are distinct", "{tracing: {backends: [{name: a, type: zipkin}, {name: a, type: zipkin}]}}",
-			`tracing.backends[1].name: "a" is the name of an earlier backend; each needs its own`},
-		{"a backend has name and type", "{metrics: {backends: [{}]}}",
-			"metrics.backends[0].name: is required\nmetrics.backends[0].type: is required"},
-		{"an empty item", "{metrics: {backends: [null]}}",
-			"metrics.backends[0]: the item is empty; remove it or give it a value"},
-		{"constraints have tags", "{constraints: {dataplaneProxy: {requirements: [{tags: {}}]}}}",
-			"constraints.dataplaneProxy.requirements[0].tags: needs at least one tag"},
-		{"modes", "{mtls: {backends: [{name: a, type: b, mode: strict}]}}",
-			"mtls.backends[0].mode: unknown value \"strict\"; did you mean `STRICT`?"},
+		{
+			"enabledBackend exists", "{mtls: {enabledBackend: ca-2, backends: [{name: ca-1, type: builtin}]}}",
+			"mtls.enabledBackend: there is no backend \"ca-2\" in `backends`; did you mean `ca-1`?",
+		},
+		{
+			"enabledBackend without backends", "{mtls: {enabledBackend: ca-2}}",
+			"mtls.enabledBackend: there is no backend \"ca-2\" in `backends`",
+		},
+		{
+			"defaultBackend exists", "{logging: {defaultBackend: x, backends: [{name: file, type: file}, {name: tcp, type: tcp}]}}",
+			"logging.defaultBackend: there is no backend \"x\" in `backends`; there are file, tcp",
+		},
+		{
+			"backend names are distinct", "{tracing: {backends: [{name: a, type: zipkin}, {name: a, type: zipkin}]}}",
+			`tracing.backends[1].name: "a" is the name of an earlier backend; each needs its own`,
+		},
+		{
+			"a backend has name and type", "{metrics: {backends: [{}]}}",
+			"metrics.backends[0].name: is required\nmetrics.backends[0].type: is required",
+		},
+		{
+			"an empty item", "{metrics: {backends: [null]}}",
+			"metrics.backends[0]: the item is empty; remove it or give it a value",
+		},
+		{
+			"constraints have tags", "{constraints: {dataplaneProxy: {requirements: [{tags: {}}]}}}",
+			"constraints.dataplaneProxy.requirements[0].tags: needs at least one tag",
+		},
+		{
+			"modes", "{mtls: {backends: [{name: a, type: b, mode: strict}]}}",
+			"mtls.backends[0].mode: unknown value \"strict\"; did you mean `STRICT`?",
+		},
 	}
 	for _, test := range tests {
 		t.Run("§1.4 "+test.rule, func(t *testing.T) {
@@ -120,20 +135,30 @@ func TestDataplaneRefusals(t *testing.T) {
 		{"advertised address", "{address: a, advertisedAddress: 'a b', " + inbound + "}", `networking.advertisedAddress: "a b" is neither an IP address nor a host name`},
 		{"inbounds or gateway", "{address: a}", "networking: a dataplane needs at least one `inbound`, or a `gateway`"},
 		{"not both", "{address: a, gateway: {tags: {kuma.io/service: g}}, " + inbound + "}", "networking.gateway: a dataplane has `inbound` or `gateway`, not both"},
-		{"ports", "{address: a, inbound: [{port: 0, servicePort: 65536, tags: {kuma.io/service: web}}]}",
-			"networking.inbound[0].port: a port lies between 1 and 65535, got 0\nnetworking.inbound[0].servicePort: a port lies between 1 and 65535, got 65536"},
+		{
+			"ports", "{address: a, inbound: [{port: 0, servicePort: 65536, tags: {kuma.io/service: web}}]}",
+			"networking.inbound[0].port: a port lies between 1 and 65535, got 0\nnetworking.inbound[0].servicePort: a port lies between 1 and 65535, got 65536",
+		},
 		{"ports are whole", "{address: a, inbound: [{port: 80.5, tags: {kuma.io/service: web}}]}", "networking.inbound[0].port: expected a whole number, got 80.5"},
 		{"ports are not negative", "{address: a, inbound: [{port: -1, tags: {kuma.io/service: web}}]}", "networking.inbound[0].port: the number cannot be negative, got -1"},
 		{"ports fit", "{address: a, inbound: [{port: 1e30, tags: {kuma.io/service: web}}]}", "networking.inbound[0].port: the number 1e30 is out of range"},
-		{"the service of an inbound", "{address: a, inbound: [{port: 80, tags: {version: v1}}]}",
-			`networking.inbound[0].tags["kuma.io/service"]: is required: the name of the service`},
-		{"the service of an outbound", "{address: a, " + inbound + ", outbound: [{port: 1, tags: {kuma.io/service: ''}}]}",
-			`networking.outbound[0].tags["kuma.io/service"]: is required: the name of the service`},
+		{
+			"the service of an inbound", "{address: a, inbound: [{port: 80, tags: {version: v1}}]}",
+			`networking.inbound[0].tags["kuma.io/service"]: is required: the name of the service`,
+		},
+		{
+			"the service of an outbound", "{address: a, " + inbound + ", outbound: [{port: 1, tags: {kuma.io/service: ''}}]}",
+			`networking.outbound[0].tags["kuma.io/service"]: is required: the name of the service`,
+		},
 		{"the service of a gateway", "{address: a, gateway: {tags: {}}}", `networking.gateway.tags["kuma.io/service"]: is required: the name of the service`},
-		{"exact values", "{address: a, inbound: [{port: 80, tags: {kuma.io/service: web, version: '*'}}]}",
-			`networking.inbound[0].tags["version"]: "*" stands for any value in a selector; a dataplane has exact values`},
-		{"tags have values", "{address: a, inbound: [{port: 80, tags: {kuma.io/service: web, version: }}]}",
-			`networking.inbound[0].tags["version"]: has no value; remove it or give it one`},
+		{
+			"exact values", "{address: a, inbound: [{port: 80, tags: {kuma.io/service: web, version: '*'}}]}",
+			`networking.inbound[0].tags["version"]: "*" stands for any value in a selector; a dataplane has exact values`,
+		},
+		{
+			"tags have values", "{address: a, inbound: [{port: 80, tags: {kuma.io/service: web, version: }}]}",
+			`networking.inbound[0].tags["version"]: has no value; remove it or give it one`,
+		},
 	}
 	for _, test := range tests {
 		t.Run("§1.5 "+test.rule, func(t *testing.T) {

@@ -116,7 +116,7 @@ func readSource(path string, stdin io.Reader) (name string, data []byte, err err
 		if err != nil {
 			return name, nil, plainError(err)
 		}
-		defer file.Close() //nolint:errcheck // only read from
+		defer file.Close()
 		if info, err := file.Stat(); err == nil && info.Size() > MaxSourceBytes {
 			return name, nil, tooLarge(fmt.Sprintf("%d MiB", info.Size()>>20))
 		}

@@ -271,9 +271,11 @@ func TestInvalidPolicies(t *testing.T) {
 		{"TrafficPermission", "\nname: p\n", "sources: is required: write at least one `- match:` with a tag, such as kuma.io/service: '*'\n" +
 			"destinations: is required: write at least one `- match:` with a tag, such as kuma.io/service: '*'"},
 		{"TrafficPermission", "\nname: p\nsources:\n- match: {}\ndestinations:\n- match: {version: v1}\n", "sources[0].match: needs at least one tag, such as kuma.io/service: '*'"},
-		{"TrafficPermission", "\nname: p\nsources:\n- match: {kuma.io/service: web-*}\ndestinations:\n- match: {a: ''}\n",
+		{
+			"TrafficPermission", "\nname: p\nsources:\n- match: {kuma.io/service: web-*}\ndestinations:\n- match: {a: ''}\n",
 			"sources[0].match[\"kuma.io/service\"]: '*' only stands alone and matches any value; \"web-*\" would never match\n" +
-				"destinations[0].match.a: a tag needs a value; '*' matches any value"},
+				"destinations[0].match.a: a tag needs a value; '*' matches any value",
+		},
 		{"TrafficPermission", connection + "conf: {}\n", "conf: unknown field `conf`; known here: sources, destinations"},
 		{"TrafficTrace", "\nname: p\nselectors: []\n", "selectors: is required: write at least one `- match:` with a tag, such as kuma.io/service: '*'"},
 		{"TrafficLog", "\nname: p\ntargetRef: {kind: Mesh}\n", "targetRef: unknown field `targetRef`; the kind that takes a targetRef is `MeshLogging`"},

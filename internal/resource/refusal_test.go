@@ -1,7 +1,6 @@
 package resource_test
 
 import (
-	"errors"
 	"os"
 	"path/filepath"
 	"strings"
@@ -22,99 +21,144 @@ func TestRefusals(t *testing.T) {
 		want       []string
 	}{
 		{rule: "§1.2 unknown kind", text: "type: Zones\nname: a", want: []string{
-			"in.yaml: document 1 (Zones/a), line 1: type: unknown kind \"Zones\"; did you mean \"Zone\"?"}},
+			"in.yaml: document 1 (Zones/a), line 1: type: unknown kind \"Zones\"; did you mean \"Zone\"?",
+		}},
 		{rule: "§1.2 unknown kind, nothing near", text: "kind: ClusterRoleBinding\nmetadata: {name: a}", want: []string{
-			"in.yaml: document 1 (ClusterRoleBinding/a), line 1: kind: unknown kind \"ClusterRoleBinding\"; `meridian explain` lists the kinds"}},
+			"in.yaml: document 1 (ClusterRoleBinding/a), line 1: kind: unknown kind \"ClusterRoleBinding\"; `meridian explain` lists the kinds",
+		}},
 		{rule: "§1.2 no kind", text: "name: a", want: []string{
-			"in.yaml: document 1, line 1: type: is required: the kind of the resource, such as TrafficPermission"}},
+			"in.yaml: document 1, line 1: type: is required: the kind of the resource, such as TrafficPermission",
+		}},
 		{rule: "§1.2 no name", text: "type: Zone", want: []string{
-			"in.yaml: document 1 (Zone/), line 1: name: is required"}},
+			"in.yaml: document 1 (Zone/), line 1: name: is required",
+		}},
 		{rule: "§1.2 no metadata", text: "kind: Zone", want: []string{
-			"in.yaml: document 1 (Zone/), line 1: metadata.name: is required"}},
+			"in.yaml: document 1 (Zone/), line 1: metadata.name: is required",
+		}},
 		{rule: "§1.2 unknown field", text: zone + "enabeld: true", want: []string{
-			"in.yaml: document 1 (Zone/east), line 3: enabeld: unknown field `enabeld`; did you mean `enabled`?"}},
+			"in.yaml: document 1 (Zone/east), line 3: enabeld: unknown field `enabeld`; did you mean `enabled`?",
+		}},
 		{rule: "§1.2 unknown field, nothing near", text: zone + "colour: red", want: []string{
-			"in.yaml: document 1 (Zone/east), line 3: colour: unknown field `colour`; known here: enabled"}},
+			"in.yaml: document 1 (Zone/east), line 3: colour: unknown field `colour`; known here: enabled",
+		}},
 		{rule: "§1.2 unknown field deep inside", text: "type: Mesh\nname: m\nmtls:\n  backends:\n  - name: a\n    type: builtin\n    dpCrt: {}", want: []string{
-			"in.yaml: document 1 (Mesh/m), line 7: mtls.backends[0].dpCrt: unknown field `dpCrt`; did you mean `dpCert`?"}},
+			"in.yaml: document 1 (Mesh/m), line 7: mtls.backends[0].dpCrt: unknown field `dpCrt`; did you mean `dpCert`?",
+		}},
 		{rule: "§1.2 unknown field in metadata", text: "kind: Zone\nmetadata: {name: a, lables: {}}", want: []string{
-			"in.yaml: document 1 (Zone/a), line 2: metadata.lables: unknown field `lables`; did you mean `labels`?"}},
+			"in.yaml: document 1 (Zone/a), line 2: metadata.lables: unknown field `lables`; did you mean `labels`?",
+		}},
 		{rule: "§1.2 a spec field at the top of the Kubernetes form", text: "kind: Zone\nmetadata: {name: a}\nenabled: true", want: []string{
-			"in.yaml: document 1 (Zone/a), line 3: enabled: unknown field `enabled`; it goes under `spec`"}},
+			"in.yaml: document 1 (Zone/a), line 3: enabled: unknown field `enabled`; it goes under `spec`",
+		}},
 		{rule: "§1.2 wrong type", text: zone + "enabled: 'yes'", want: []string{
-			`in.yaml: document 1 (Zone/east), line 3: enabled: expected true or false, got the string "yes"`}},
+			`in.yaml: document 1 (Zone/east), line 3: enabled: expected true or false, got the string "yes"`,
+		}},
 		{rule: "§1.2 wrong type: a number for text", text: "type: Secret\nname: s\ndata: 12", want: []string{
-			"in.yaml: document 1 (Secret/default/s), line 3: data: expected a string, got the number 12; put it in quotes"}},
+			"in.yaml: document 1 (Secret/default/s), line 3: data: expected a string, got the number 12; put it in quotes",
+		}},
 		{rule: "§1.2 wrong type: an object for a list", text: "type: Mesh\nname: m\nmtls: {backends: {name: a}}", want: []string{
-			"in.yaml: document 1 (Mesh/m), line 3: mtls.backends: expected a list, got an object; begin each item with a dash (-)"}},
+			"in.yaml: document 1 (Mesh/m), line 3: mtls.backends: expected a list, got an object; begin each item with a dash (-)",
+		}},
 		{rule: "§1.2 wrong type: spec", text: "type: Zone\nname: a\nspec: []", want: []string{
-			"in.yaml: document 1 (Zone/a), line 3: spec: expected an object, got a list"}},
+			"in.yaml: document 1 (Zone/a), line 3: spec: expected an object, got a list",
+		}},
 		{rule: "§1.2 a duplicate key", text: zone + "enabled: true\nenabled: false", want: []string{
-			"in.yaml: document 1 (Zone/east), line 4: enabled: written twice, first in line 3; keep one of them"}},
+			"in.yaml: document 1 (Zone/east), line 4: enabled: written twice, first in line 3; keep one of them",
+		}},
 		{rule: "§1.2 a bad duration", text: "type: Mesh\nname: m\nmtls: {backends: [{name: a, type: b, dpCert: {requestTimeout: 5 seconds}}]}", want: []string{
-			`in.yaml: document 1 (Mesh/m), line 3: mtls.backends[0].dpCert.requestTimeout: expected a duration such as 5s, 100ms or 1h30m, got "5 seconds"`}},
+			`in.yaml: document 1 (Mesh/m), line 3: mtls.backends[0].dpCert.requestTimeout: expected a duration such as 5s, 100ms or 1h30m, got "5 seconds"`,
+		}},
 		{rule: "§1.2 a duration without unit", text: "type: Mesh\nname: m\nmtls: {backends: [{name: a, type: b, dpCert: {requestTimeout: 15}}]}", want: []string{
-			"in.yaml: document 1 (Mesh/m), line 3: mtls.backends[0].dpCert.requestTimeout: expected a duration with its unit, such as 15s, got the number 15"}},
+			"in.yaml: document 1 (Mesh/m), line 3: mtls.backends[0].dpCert.requestTimeout: expected a duration with its unit, such as 15s, got the number 15",
+		}},
 		{rule: "§1.2 a negative duration", text: "type: Mesh\nname: m\nmtls: {backends: [{name: a, type: b, dpCert: {requestTimeout: -1s}}]}", want: []string{
-			`in.yaml: document 1 (Mesh/m), line 3: mtls.backends[0].dpCert.requestTimeout: a duration cannot be negative, got "-1s"`}},
+			`in.yaml: document 1 (Mesh/m), line 3: mtls.backends[0].dpCert.requestTimeout: a duration cannot be negative, got "-1s"`,
+		}},
 		{rule: "§1.2 a percentage out of range", text: "type: Mesh\nname: m\ntracing: {backends: [{name: a, type: b, sampling: 101}]}", want: []string{
-			"in.yaml: document 1 (Mesh/m), line 3: tracing.backends[0].sampling: a percentage lies between 0 and 100, got 101"}},
+			"in.yaml: document 1 (Mesh/m), line 3: tracing.backends[0].sampling: a percentage lies between 0 and 100, got 101",
+		}},
 		{rule: "§1.2 an unknown value", text: "type: Mesh\nname: m\nmatching: {sourceDestination: Kuma2021, targetRef: Random}", want: []string{
 			"in.yaml: document 1 (Mesh/m), line 3: matching.sourceDestination: unknown value \"Kuma2021\"; did you mean `Kuma2020`?",
-			"in.yaml: document 1 (Mesh/m), line 3: matching.targetRef: unknown value \"Random\"; use one of FirstWins, LastWins"}},
+			"in.yaml: document 1 (Mesh/m), line 3: matching.targetRef: unknown value \"Random\"; use one of FirstWins, LastWins",
+		}},
 		{rule: "§1.2 a bad time", text: zone + "creationTime: yesterday", want: []string{
-			`in.yaml: document 1 (Zone/east), line 3: creationTime: expected a time such as 2026-01-31T20:00:00Z, got the string "yesterday"`}},
+			`in.yaml: document 1 (Zone/east), line 3: creationTime: expected a time such as 2026-01-31T20:00:00Z, got the string "yesterday"`,
+		}},
 		{rule: "§1.2 a bad version", text: zone + "version: -1", want: []string{
-			"in.yaml: document 1 (Zone/east), line 3: version: expected a whole number, got the number -1"}},
+			"in.yaml: document 1 (Zone/east), line 3: version: expected a whole number, got the number -1",
+		}},
 		{rule: "§1.2 both forms in one", text: "type: Zone\nname: a\nmetadata: {name: a}", want: []string{
-			"in.yaml: document 1, line 1: type: the document mixes two forms; write either `type` and `name`, or `apiVersion`, `kind` and `metadata`"}},
+			"in.yaml: document 1, line 1: type: the document mixes two forms; write either `type` and `name`, or `apiVersion`, `kind` and `metadata`",
+		}},
 		{rule: "§1.2 spec fields in both places", text: zone + "enabled: true\nspec: {}", want: []string{
-			"in.yaml: document 1 (Zone/east), line 3: enabled: stands beside `spec`; the fields of a Zone go either all under `spec` or all at the top level"}},
+			"in.yaml: document 1 (Zone/east), line 3: enabled: stands beside `spec`; the fields of a Zone go either all under `spec` or all at the top level",
+		}},
 		{rule: "§1.2 an unknown field beside spec", text: zone + "sepc: {}\nspec: {}", want: []string{
-			"in.yaml: document 1 (Zone/east), line 3: sepc: unknown field `sepc`; did you mean `spec`?"}},
+			"in.yaml: document 1 (Zone/east), line 3: sepc: unknown field `sepc`; did you mean `spec`?",
+		}},
 		{rule: "§1.2 the meshes of field and label differ", text: "kind: Secret\nmesh: a\nmetadata: {name: s, labels: {kuma.io/mesh: b}}\nspec: {data: ''}", want: []string{
-			`in.yaml: document 1 (Secret/s), line 2: mesh: says "a" and the label kuma.io/mesh says "b"; keep one of them`}},
+			`in.yaml: document 1 (Secret/s), line 2: mesh: says "a" and the label kuma.io/mesh says "b"; keep one of them`,
+		}},
 		{rule: "§1.2 a mesh in an annotation", text: "kind: Secret\nmetadata: {name: s, annotations: {kuma.io/mesh: b}}\nspec: {data: ''}", want: []string{
-			"in.yaml: document 1 (Secret/default/s), line 2: metadata.annotations[\"kuma.io/mesh\"]: the mesh is named by `mesh` at the top level or by the label kuma.io/mesh, not by an annotation"}},
+			"in.yaml: document 1 (Secret/default/s), line 2: metadata.annotations[\"kuma.io/mesh\"]: the mesh is named by `mesh` at the top level or by the label kuma.io/mesh, not by an annotation",
+		}},
 		{rule: "§1.2 not the mesh asked for", text: "type: Secret\nmesh: a\nname: s\ndata: ''", opts: resource.DecodeOptions{Mesh: "b", MeshExplicit: true}, want: []string{
-			`in.yaml: document 1 (Secret/a/s), line 2: mesh: the document is for mesh "a", the command for mesh "b"; leave out one of them`}},
+			`in.yaml: document 1 (Secret/a/s), line 2: mesh: the document is for mesh "a", the command for mesh "b"; leave out one of them`,
+		}},
 		{rule: "§1.1 a mesh on a global-scoped kind", text: zone + "mesh: default", want: []string{
-			"in.yaml: document 1 (Zone/east), line 3: mesh: a Zone does not live in a mesh; leave the mesh out"}},
+			"in.yaml: document 1 (Zone/east), line 3: mesh: a Zone does not live in a mesh; leave the mesh out",
+		}},
 		{rule: "§1.1 a name with a capital", text: "type: Zone\nname: East_1", want: []string{
-			`in.yaml: document 1 (Zone/East_1), line 2: name: "East_1" cannot hold 'E': a name is made of lower-case letters, digits, - and .; "east-1" would do`}},
+			`in.yaml: document 1 (Zone/East_1), line 2: name: "East_1" cannot hold 'E': a name is made of lower-case letters, digits, - and .; "east-1" would do`,
+		}},
 		{rule: "§1.1 a name with a dash at its end", text: "type: Zone\nname: a.-b", want: []string{
-			`in.yaml: document 1 (Zone/a.-b), line 2: name: "a.-b" must begin and end with a letter or digit, before and after every dot too; "a.b" would do`}},
+			`in.yaml: document 1 (Zone/a.-b), line 2: name: "a.-b" must begin and end with a letter or digit, before and after every dot too; "a.b" would do`,
+		}},
 		{rule: "§1.1 a name that cannot be mended", text: "type: Zone\nname: '*'", want: []string{
-			`in.yaml: document 1 (Zone/*), line 2: name: "*" cannot hold '*': a name is made of lower-case letters, digits, - and .`}},
+			`in.yaml: document 1 (Zone/*), line 2: name: "*" cannot hold '*': a name is made of lower-case letters, digits, - and .`,
+		}},
 		{rule: "§1.1 a name of 300 characters", text: "type: Zone\nname: " + strings.Repeat("a", 300), want: []string{
-			"in.yaml: document 1 (Zone/" + strings.Repeat("a", 60) + "…), line 2: name: \"" + strings.Repeat("a", 60) + "…\" is 300 characters long; a name has at most 253"}},
+			"in.yaml: document 1 (Zone/" + strings.Repeat("a", 60) + "…), line 2: name: \"" + strings.Repeat("a", 60) + "…\" is 300 characters long; a name has at most 253",
+		}},
 		{rule: "§1.1 a mesh that cannot be", text: "type: Secret\nmesh: De_mo\nname: s\ndata: ''", want: []string{
-			`in.yaml: document 1 (Secret/De_mo/s), line 2: mesh: "De_mo" cannot hold 'D': a name is made of lower-case letters, digits, - and .; "de-mo" would do`}},
+			`in.yaml: document 1 (Secret/De_mo/s), line 2: mesh: "De_mo" cannot hold 'D': a name is made of lower-case letters, digits, - and .; "de-mo" would do`,
+		}},
 		{rule: "§1.2 two documents with one identity", text: zone + "---\nkind: Zone\nmetadata: {name: east}", want: []string{
-			"in.yaml: document 2 (Zone/east), line 4: Zone/east is already defined in in.yaml, document 1, line 1; keep one of them"}},
+			"in.yaml: document 2 (Zone/east), line 4: Zone/east is already defined in in.yaml, document 1, line 1; keep one of them",
+		}},
 		{rule: "§1.2 not a document", text: "hello, world", want: []string{
-			"in.yaml: document 1, line 1: expected an object with `type` and `name`, got the string \"hello, world\""}},
+			"in.yaml: document 1, line 1: expected an object with `type` and `name`, got the string \"hello, world\"",
+		}},
 		{rule: "§1.2 not YAML", text: "type: Zone\nname: [", want: []string{
-			"in.yaml, line 2: not valid YAML: did not find expected node content"}},
+			"in.yaml, line 2: not valid YAML: did not find expected node content",
+		}},
 		{rule: "§1.2 binary", text: "\x7fELF\x02\x01\x01\x00\x00", want: []string{
-			"in.yaml: not valid YAML: control characters are not allowed"}},
+			"in.yaml: not valid YAML: control characters are not allowed",
+		}},
 		{rule: "§1.2 a number that YAML versions read differently", text: zone + "enabled: 010", want: []string{
-			"in.yaml, line 3: 010 is ambiguous: put it in quotes if it is text, write it without the leading zero if it is a number"}},
+			"in.yaml, line 3: 010 is ambiguous: put it in quotes if it is text, write it without the leading zero if it is a number",
+		}},
 		{rule: "§1.2 no number", text: zone + "enabled: .nan", want: []string{
-			"in.yaml, line 3: .nan is no number that can be used here; put it in quotes if it is text"}},
+			"in.yaml, line 3: .nan is no number that can be used here; put it in quotes if it is text",
+		}},
 		{rule: "§1.2 a tag", text: zone + "enabled: !!binary aGk=", want: []string{
-			"in.yaml, line 3: the tag !!binary is not supported; write the value as plain text"}},
+			"in.yaml, line 3: the tag !!binary is not supported; write the value as plain text",
+		}},
 		{rule: "§1.2 nested too deeply", text: zone + "x: " + strings.Repeat("[", 200) + strings.Repeat("]", 200), want: []string{
-			"in.yaml, line 3: nested more than 108 levels deep"}},
+			"in.yaml, line 3: nested more than 108 levels deep",
+		}},
 		{rule: "§1.2 an alias inside its own anchor", text: zone + "x: &a [*a]", want: []string{
-			"in.yaml, line 3: nested more than 108 levels deep"}},
+			"in.yaml, line 3: nested more than 108 levels deep",
+		}},
 		{rule: "§1.2 an alias bomb", text: aliasBomb(), want: []string{
-			"in.yaml, line 6: the aliases expand to more than 100000 values"}},
+			"in.yaml, line 6: the aliases expand to more than 100000 values",
+		}},
 		{rule: "§1.2 everything of every document at once", text: "type: Zone\nname: A\nenabeld: 1\n---\ntype: Mesh\nname: m\nmatching: {unset: Never}\nrouting: {zoneEgress: 1}", want: []string{
 			`in.yaml: document 1 (Zone/A), line 2: name: "A" cannot hold 'A': a name is made of lower-case letters, digits, - and .; "a" would do`,
 			"in.yaml: document 1 (Zone/A), line 3: enabeld: unknown field `enabeld`; did you mean `enabled`?",
 			`in.yaml: document 2 (Mesh/m), line 7: matching.unset: unknown value "Never"; use one of Allowed, Forbidden`,
-			"in.yaml: document 2 (Mesh/m), line 8: routing.zoneEgress: expected true or false, got the number 1"}},
+			"in.yaml: document 2 (Mesh/m), line 8: routing.zoneEgress: expected true or false, got the number 1",
+		}},
 	}
 	for _, test := range tests {
 		t.Run(test.rule, func(t *testing.T) {
@@ -191,8 +235,11 @@ func TestLoadRefusals(t *testing.T) {
 		{"a file of comments", []string{path("comment.yaml")}, path("comment.yaml") + ": holds no resources"},
 		{"empty standard input", []string{"-"}, "stdin: holds no resources"},
 		{"100 MB", []string{path("huge.yaml")}, path("huge.yaml") + ": a file of documents can have 32 MiB, this one has 100 MiB; split it"},
-		{"one identity in two files", []string{path("one.yaml"), path("two.yaml")},
-			path("two.yaml") + ": document 1 (Zone/a), line 2: Zone/a is already defined in " + path("one.yaml") + ", document 1, line 1; keep one of them"},
+		{
+			"one identity in two files",
+			[]string{path("one.yaml"), path("two.yaml")},
+			path("two.yaml") + ": document 1 (Zone/a), line 2: Zone/a is already defined in " + path("one.yaml") + ", document 1, line 1; keep one of them",
+		},
 	}
 	for _, test := range tests {
 		t.Run(test.name, func(t *testing.T) {
@@ -233,15 +280,17 @@ func TestBuildRefusals(t *testing.T) {
 		{"no JSON", key("Zone", "", "a"), `{`, `Zone/a: the spec is not valid JSON: expected a name in double quotes, found the end of the text`},
 		{"nothing", key("Zone", "", "a"), ``, `Zone/a: expected one JSON object as the spec, got 0 values`},
 		{"not an object", key("Zone", "", "a"), `[]`, `Zone/a: expected an object, got a list`},
-		{"too large", key("Secret", "default", "a"), `{"data":"` + strings.Repeat("AAAA", 300_000) + `"}`,
-			`Secret/default/a: the content takes 1200011 bytes; at most 1048576 are allowed`},
+		{
+			"too large", key("Secret", "default", "a"), `{"data":"` + strings.Repeat("AAAA", 300_000) + `"}`,
+			`Secret/default/a: the content takes 1200011 bytes; at most 1048576 are allowed`,
+		},
 	}
 	for _, test := range tests {
 		t.Run(test.name, func(t *testing.T) {
 			r, _, err := resource.Build(resource.Meta{Key: test.key}, []byte(test.spec))
 			require.Nil(t, r)
 			var failed *resource.DocumentError
-			require.True(t, errors.As(err, &failed))
+			require.ErrorAs(t, err, &failed)
 			require.EqualError(t, err, test.want)
 		})
 	}

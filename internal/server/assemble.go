@@ -47,7 +47,7 @@ func OpenPKI(o Options, name string, bound Addresses, now func() time.Time, log 
 	}
 	return auth.OpenPKI(auth.PKIConfig{
 		DataDir: o.DataDir, Name: name, CertFile: o.CertFile, KeyFile: o.KeyFile, CAFile: o.CAFile, Now: now, Log: log,
-		Hosts: auth.ServerHosts(hostname, []string{bound.GRPC}, interfaces),
+		Hosts: auth.ServerHosts(hostname, []string{bound.GRPC, o.Advertised(bound.GRPC)}, interfaces),
 	})
 }
 

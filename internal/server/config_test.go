@@ -86,6 +86,19 @@ func TestDataDirIsRequired(t *testing.T) {
 	require.ErrorContains(t, o.Validate(), "--data-dir is required")
 	o.DataDir, o.KeyFile = "x", "y"
 	require.ErrorContains(t, o.Validate(), "go together")
+	o.KeyFile, o.AdvertiseAddr = "", "host-without-port"
+	require.ErrorContains(t, o.Validate(), "--advertise-addr host-without-port: write host:port")
+}
+
+func TestAdvertisedAddress(t *testing.T) {
+	host, err := os.Hostname()
+	require.NoError(t, err)
+	o := &Options{}
+	require.Equal(t, "127.0.0.1:1", o.Advertised("127.0.0.1:1"))
+	require.Equal(t, host+":1", o.Advertised("0.0.0.0:1"), "nobody can dial an unspecified host")
+	require.Equal(t, host+":1", o.Advertised("[::]:1"))
+	o.AdvertiseAddr = "global.example:5685"
+	require.Equal(t, "global.example:5685", o.Advertised("0.0.0.0:1"))
 }
 
 func TestPortInUse(t *testing.T) {

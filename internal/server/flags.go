@@ -3,6 +3,7 @@ package server
 import (
 	"errors"
 	"fmt"
+	"net"
 	"os"
 	"time"
 
@@ -19,6 +20,9 @@ type Options struct {
 	// GRPCAddr and HTTPAddr are host:port; port 0 means any free port.
 	GRPCAddr string
 	HTTPAddr string
+	// AdvertiseAddr is the host:port by which others reach GRPCAddr, the bound one
+	// when empty.
+	AdvertiseAddr string
 	// CertFile and KeyFile replace the generated server certificate.
 	CertFile string
 	KeyFile  string
@@ -37,6 +41,7 @@ func (o *Options) Bind(flags *pflag.FlagSet, grpcAddr, httpAddr string) {
 	flags.StringVar(&o.DataDir, "data-dir", "", "directory that holds everything this server keeps (required)")
 	flags.StringVar(&o.GRPCAddr, "grpc-addr", grpcAddr, "host:port of the gRPC API; port 0 is any free port")
 	flags.StringVar(&o.HTTPAddr, "http-addr", httpAddr, "host:port of health and metrics, plain HTTP")
+	flags.StringVar(&o.AdvertiseAddr, "advertise-addr", "", "host:port by which clients and zones reach --grpc-addr, where that is not what they should dial")
 	flags.StringVar(&o.CertFile, "cert-file", "", "PEM certificate of the gRPC API, in place of the generated one")
 	flags.StringVar(&o.KeyFile, "key-file", "", "PEM key of --cert-file")
 	flags.StringVar(&o.CAFile, "ca-file", "", "PEM certificate of the authority that signed --cert-file, handed to clients")
@@ -50,12 +55,37 @@ func (o *Options) Validate() error {
 	switch {
 	case o.DataDir == "":
 		return usagef("--data-dir is required: the directory that holds everything this server keeps")
+	case o.AdvertiseAddr != "" && !hasPort(o.AdvertiseAddr):
+		return usagef("--advertise-addr %s: write host:port", o.AdvertiseAddr)
 	case (o.CertFile == "") != (o.KeyFile == ""):
 		return usagef("--cert-file and --key-file go together")
 	case o.CAFile != "" && o.CertFile == "":
 		return usagef("--ca-file goes with --cert-file and --key-file")
 	}
 	return nil
+}
+
+func hasPort(addr string) bool {
+	host, _, err := net.SplitHostPort(addr)
+	return err == nil && host != ""
+}
+
+// Advertised returns the host:port by which others reach the bound gRPC address.
+// Nobody can dial an unspecified host such as 0.0.0.0, so the name of this host
+// stands for it.
+func (o *Options) Advertised(bound string) string {
+	if o.AdvertiseAddr != "" {
+		return o.AdvertiseAddr
+	}
+	host, port, err := net.SplitHostPort(bound)
+	if ip := net.ParseIP(host); err != nil || ip == nil || !ip.IsUnspecified() {
+		return bound
+	}
+	name, err := os.Hostname()
+	if err != nil {
+		return bound
+	}
+	return net.JoinHostPort(name, port)
 }
 
 // PrepareDataDir creates the data directory if it is missing and makes sure

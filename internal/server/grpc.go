@@ -3,6 +3,7 @@ package server
 import (
 	"context"
 	"crypto/tls"
+	"errors"
 	"fmt"
 	"log/slog"
 	"net"
@@ -73,7 +74,9 @@ func (g *GRPC) Run(ctx context.Context, l net.Listener, grace time.Duration) err
 	cut := time.AfterFunc(grace, g.Stop)
 	defer cut.Stop()
 	g.GracefulStop()
-	<-served
+	if err := <-served; err != nil && !errors.Is(err, grpc.ErrServerStopped) {
+		return fmt.Errorf("serve gRPC: %w", err)
+	}
 	return nil
 }
 
