@@ -49,6 +49,7 @@ type Query struct {
 	Dataplane  *Dataplane
 	Attachment *Attachment
 	Kind       resource.Kind
+	// Candidates is valid during the call only: the slice is reused.
 	Candidates []*Policy
 	// Explain asks for Rule.Passed: a reason for every candidate without a
 	// step. The candidates are then all policies of the kind that select the

@@ -499,8 +499,9 @@ func (r *Reading) Placements(key resource.Key) ([]Placement, error) {
 // usedLocked lists the attachments on which a policy contributes.
 func (m *Matcher) usedLocked(ms *meshState, dp *Dataplane, attachments []int, key resource.Key) []Attachment {
 	var used []Attachment
+	var scratch []*Policy
 	for _, i := range attachments {
-		for _, rule := range m.rulesAtLocked(ms, dp, i, key.Kind) {
+		for _, rule := range m.rulesAtLocked(ms, dp, i, key.Kind, &scratch) {
 			if slices.Contains(rule.Policies(), key) {
 				used = append(used, rule.Attachment)
 			}
@@ -509,13 +510,15 @@ func (m *Matcher) usedLocked(ms *meshState, dp *Dataplane, attachments []int, ke
 	return used
 }
 
-// rulesAtLocked works out one kind on one attachment.
-func (m *Matcher) rulesAtLocked(ms *meshState, dp *Dataplane, i int, kind resource.Kind) []Rule {
+// rulesAtLocked works out one kind on one attachment. scratch is reused from
+// call to call.
+func (m *Matcher) rulesAtLocked(ms *meshState, dp *Dataplane, i int, kind resource.Kind, scratch *[]*Policy) []Rule {
 	x := ms.kinds[kind]
 	if x == nil || !ms.mesh.Exists {
 		return nil
 	}
 	q := Query{Mesh: ms.mesh, Dataplane: dp, Kind: kind, Attachment: &dp.Attachments[i]}
-	q.Candidates = x.candidates(nil, dp, q.Attachment)
+	*scratch = x.candidates((*scratch)[:0], dp, q.Attachment)
+	q.Candidates = *scratch
 	return m.ask(&q)
 }

@@ -30,7 +30,8 @@ func (m *Matcher) Update(view View, changed []resource.Key) []Touch {
 	u := m.planLocked(view, changed)
 	u.measure(func(o *outcome, rules []Rule) { o.before = rules })
 	for key := range u.dataplanes {
-		u.dataplanes[key] = u.rulesOf(key)
+		_, existed := m.dataplanes[key]
+		u.dataplanes[key] = past{existed, u.rulesOf(key)}
 	}
 	u.apply()
 	u.measure(func(o *outcome, rules []Rule) { o.after = rules })
@@ -50,12 +51,19 @@ type update struct {
 	policies map[resource.Key]*Policy
 	// meshes are the new settings of the meshes whose settings changed.
 	meshes map[resource.MeshName]*Mesh
-	// dataplanes are the changed ones, each with its rules before the change.
-	dataplanes map[resource.Key][]Rule
+	// dataplanes are the changed ones, each as it was before the change.
+	dataplanes map[resource.Key]past
 	// areas is what has to be worked out again, each for every variant of its
 	// group.
 	areas    map[area][]outcome
 	variants map[*group][]*variant
+	scratch  []*Policy
+}
+
+// past is what a dataplane was before it changed.
+type past struct {
+	existed bool
+	rules   []Rule
 }
 
 // area is one kind on one attachment of one shape.
@@ -129,7 +137,7 @@ func (m *Matcher) planLocked(view View, changed []resource.Key) *update {
 		m: m, view: view,
 		policies:   map[resource.Key]*Policy{},
 		meshes:     map[resource.MeshName]*Mesh{},
-		dataplanes: map[resource.Key][]Rule{},
+		dataplanes: map[resource.Key]past{},
 		areas:      map[area][]outcome{},
 		variants:   map[*group][]*variant{},
 	}
@@ -141,7 +149,7 @@ func (m *Matcher) planLocked(view View, changed []resource.Key) *update {
 				u.meshes[name] = after
 			}
 		case key.Kind == dataplaneKind:
-			u.dataplanes[key] = nil
+			u.dataplanes[key] = past{}
 		case m.byKind[key.Kind] != nil:
 			u.compile(key)
 		}
@@ -218,7 +226,7 @@ func (u *update) measure(keep func(*outcome, []Rule)) {
 			continue
 		}
 		for i, v := range u.variants[a.group] {
-			keep(&outcomes[i], u.m.rulesAtLocked(ms, v.subject, a.attachment, a.kind))
+			keep(&outcomes[i], u.m.rulesAtLocked(ms, v.subject, a.attachment, a.kind, &u.scratch))
 		}
 	}
 }
@@ -280,10 +288,12 @@ func (u *update) touched() []Touch {
 		}
 	}
 	for key, before := range u.dataplanes {
-		if _, exists := u.m.dataplanes[key]; !exists {
+		if _, exists := u.m.dataplanes[key]; exists {
+			if targets := differences(before.rules, u.rulesOf(key)); len(targets) > 0 {
+				touched = append(touched, Touch{Dataplane: key, Targets: targets})
+			}
+		} else if before.existed {
 			touched = append(touched, Touch{Dataplane: key, Gone: true})
-		} else if targets := differences(before, u.rulesOf(key)); len(targets) > 0 {
-			touched = append(touched, Touch{Dataplane: key, Targets: targets})
 		}
 	}
 	slices.SortFunc(touched, func(a, b Touch) int { return a.Dataplane.Compare(b.Dataplane) })
@@ -333,6 +343,9 @@ func sameOutcome(a, b *Rule) bool {
 	}
 	if a.PerCaller || b.PerCaller {
 		return a.PerCaller == b.PerCaller && slices.EqualFunc(x, y, equalStep)
+	}
+	if len(x) == 1 && len(y) == 1 {
+		return x[0].Origin == y[0].Origin && reflect.DeepEqual(x[0].Conf, y[0].Conf)
 	}
 	f, g := a.Fold(), b.Fold()
 	return maps.Equal(f.Fields(), g.Fields()) && reflect.DeepEqual(f.Conf(), g.Conf()) &&

@@ -1,0 +1,315 @@
+package answer
+
+import (
+	"encoding/json"
+	"fmt"
+	"io"
+	"maps"
+	"slices"
+	"strconv"
+	"strings"
+
+	"meridian/internal/policy"
+	"meridian/internal/resource"
+)
+
+// RenderDataplane prints what takes effect on a dataplane as a table. wide adds
+// the configuration and every policy that lost, with the reason.
+func RenderDataplane(w io.Writer, a *DataplaneAnswer, wide bool) error {
+	p := newPrinter(w)
+	p.line("%s  %s", a.Dataplane, place(a.Mesh, a.Zone, a.AsOf))
+	p.line("")
+	if len(a.Effective) == 0 {
+		p.line("No policy takes effect on it.")
+	} else {
+		t := newTable("", "ATTACHMENT", "KIND", "POLICY", "WHY")
+		attachments := make([]policy.Attachment, len(a.Effective))
+		for i := range a.Effective {
+			attachments[i] = a.Effective[i].Attachment
+		}
+		last := ""
+		for i := range a.Effective {
+			e := &a.Effective[i]
+			at := label(&e.Attachment, attachments)
+			shown := at
+			if at == last {
+				shown = ""
+			}
+			last = at
+			r := t.add(shown, string(e.Kind), commas(e.Policies), firstReason(e.Considered))
+			if wide {
+				r.explain(e)
+			}
+		}
+		t.write(p)
+	}
+	warn(p, a.Warnings)
+	return p.close()
+}
+
+// explain adds to a row everything that the narrow table leaves out.
+func (r *row) explain(e *Effective) {
+	if e.Rules == nil {
+		r.note("%s", compact(e.Conf))
+	}
+	r.callerRules(e.Rules)
+	r.losers(e.Considered)
+}
+
+func (r *row) callerRules(rules []CallerRule) {
+	for i, rule := range rules {
+		line := fmt.Sprintf("%d. from %s", i+1, callers(rule.Match))
+		if len(rule.Conf) > 0 {
+			line += "  " + compact(rule.Conf)
+		}
+		line += "  " + rule.Policy
+		if rule.ShadowedBy != "" {
+			line += "  (shadowed by " + rule.ShadowedBy + ")"
+		}
+		r.note("%s", line)
+	}
+}
+
+func (r *row) losers(list []Considered) {
+	for _, c := range list {
+		if !c.Used {
+			r.note("not %s: %s (§%s)", c.Policy, c.Reason, c.Rule)
+		}
+	}
+}
+
+// RenderConnection prints a connection.
+func RenderConnection(w io.Writer, a *ConnectionAnswer, _ bool) error {
+	p := newPrinter(w)
+	from := a.From
+	if from == "" {
+		from = "(tags)"
+	}
+	p.line("%s -> %s  %s", from, a.To, place(a.Mesh, "", a.AsOf))
+	switch {
+	case !a.Allowed && len(a.Inbounds) > 0:
+		p.line("denied on some inbounds")
+	case !a.Allowed:
+		p.line("denied: no permission admits this caller")
+	case len(a.AllowedBy) == 0:
+		p.line("allowed: no permission is required")
+	default:
+		p.line("allowed by %s", listed(a.AllowedBy))
+	}
+	if len(a.Inbounds) > 0 {
+		p.line("")
+		t := newTable("", "INBOUND", "ALLOWED", "BY")
+		for _, in := range a.Inbounds {
+			t.add(in.Service+":"+strconv.FormatUint(uint64(in.Port), 10), yes(in.Allowed), commas(slices.Concat(in.AllowedBy, in.DeniedBy)))
+		}
+		t.write(p)
+	}
+	if len(a.Effective) > 0 {
+		p.line("")
+		t := newTable("", "SIDE", "PORT", "KIND", "POLICY", "CONF")
+		for _, e := range a.Effective {
+			side := string(e.Side)
+			if e.Route != "" {
+				side += " route " + e.Route
+			}
+			t.add(side, strconv.FormatUint(uint64(e.Port), 10), string(e.Kind), commas(e.Policies), compact(e.Conf))
+		}
+		t.write(p)
+	}
+	return p.close()
+}
+
+// RenderPolicy prints where a policy takes effect.
+func RenderPolicy(w io.Writer, a *PolicyAnswer, _ bool) error {
+	p := newPrinter(w)
+	p.line("%s %s  %s", a.Kind, a.Name, place(a.Mesh, "", a.AsOf))
+	p.line("")
+	if len(a.Conditions) > 0 {
+		t := newTable("", "CONDITION", "STATUS", "REASON", "MESSAGE")
+		for _, c := range a.Conditions {
+			t.add(c.Type, c.Status, c.Reason, c.Message)
+		}
+		t.write(p)
+		p.line("")
+	}
+	if len(a.Dataplanes) == 0 {
+		p.line("It takes effect on no dataplane.")
+		return p.close()
+	}
+	t := newTable("", "DATAPLANE", "ZONE", "ATTACHMENTS")
+	for _, d := range a.Dataplanes {
+		var at []string
+		for i := range d.Attachments {
+			at = append(at, label(&d.Attachments[i], d.Attachments))
+		}
+		t.add(d.Name, string(d.Zone), commas(at))
+	}
+	t.write(p)
+	return p.close()
+}
+
+// RenderWhy prints who decided each field. wide adds every policy considered.
+func RenderWhy(w io.Writer, a *WhyAnswer, wide bool) error {
+	p := newPrinter(w)
+	p.line("%s on %s  %s", a.Kind, a.Dataplane, place(a.Mesh, a.Zone, a.AsOf))
+	if len(a.Entries) == 0 {
+		p.line("")
+		p.line("No policy of this kind takes effect there.")
+	}
+	attachments := make([]policy.Attachment, len(a.Entries))
+	for i := range a.Entries {
+		attachments[i] = a.Entries[i].Attachment
+	}
+	for i := range a.Entries {
+		e := &a.Entries[i]
+		p.line("")
+		p.line("%s", label(&e.Attachment, attachments))
+		e.render(p, wide)
+	}
+	if len(a.Elsewhere) > 0 {
+		p.line("")
+		p.line("Not reaching this, though selecting the dataplane: %s.", commas(a.Elsewhere))
+	}
+	return p.close()
+}
+
+func (e *WhyEntry) render(p *printer, wide bool) {
+	if len(e.Fields) > 0 {
+		t := newTable("  ", "FIELD", "VALUE", "POLICY", "WHY")
+		for _, f := range e.Fields {
+			r := t.add(string(f.Field), compact(f.Value), f.Policy, because(f.Reason, f.Rule))
+			for _, l := range f.Losers {
+				bid := l.Policy
+				if l.Value != nil {
+					bid = compact(l.Value) + " of " + l.Policy
+				}
+				r.note("not %s: %s (§%s)", bid, l.Reason, l.Rule)
+			}
+		}
+		t.write(p)
+	}
+	if len(e.Rules) > 0 {
+		t := newTable("  ", "#", "FROM", "POLICY", "CONF", "")
+		for i, rule := range e.Rules {
+			shadow := ""
+			if rule.ShadowedBy != "" {
+				shadow = "shadowed by " + rule.ShadowedBy
+			}
+			t.add(strconv.Itoa(i+1), callers(rule.Match), rule.Policy, compact(rule.Conf), shadow)
+		}
+		t.write(p)
+	}
+	if wide || len(e.Fields) == 0 {
+		t := newTable("  ", "POLICY", "USED", "WHY")
+		for _, c := range e.Considered {
+			t.add(c.Policy, yes(c.Used), because(c.Reason, c.Rule))
+		}
+		t.write(p)
+	}
+}
+
+// RenderDataplanes prints a list of dataplanes.
+func RenderDataplanes(w io.Writer, a *DataplanesAnswer, wide bool) error {
+	p := newPrinter(w)
+	header := []string{"MESH", "NAME", "ZONE", "SERVICES", "POLICIES"}
+	if wide {
+		header = append(header, "OUTBOUNDS")
+	}
+	t := newTable("", header...)
+	for _, d := range a.Items {
+		services := commas(d.Services)
+		if d.Gateway {
+			services += " (gateway)"
+		}
+		cells := []string{string(d.Mesh), d.Name, string(d.Zone), services, strconv.Itoa(d.Policies)}
+		if wide {
+			cells = append(cells, commas(d.Outbounds))
+		}
+		r := t.add(cells...)
+		if d.Unmatched != "" {
+			r.note("unmatched: %s", d.Unmatched)
+		}
+	}
+	t.write(p)
+	return p.close()
+}
+
+// place says where and as of when an answer holds.
+func place(mesh resource.MeshName, zone resource.ZoneName, asOf resource.Revision) string {
+	s := "mesh " + string(mesh)
+	if zone != "" {
+		s += ", zone " + string(zone)
+	}
+	if asOf != 0 {
+		s += ", revision " + strconv.FormatUint(uint64(asOf), 10)
+	}
+	return s
+}
+
+// label names an attachment, with all its tags where its name alone could mean
+// another one of the list.
+func label(a *policy.Attachment, among []policy.Attachment) string {
+	name := a.String()
+	twin := func(b policy.Attachment) bool { return b.String() == name && !maps.Equal(a.Tags, b.Tags) }
+	if !slices.ContainsFunc(among, twin) {
+		return name
+	}
+	return name + " " + tagList(a.Tags)
+}
+
+// callers names the callers a selector matches.
+func callers(match resource.TagSelector) string {
+	if len(match) == 0 {
+		return "any caller"
+	}
+	return tagList(match)
+}
+
+func tagList[M ~map[string]string](tags M) string {
+	var list []string
+	for _, tag := range slices.Sorted(maps.Keys(tags)) {
+		list = append(list, tag+"="+tags[tag])
+	}
+	return strings.Join(list, ",")
+}
+
+// firstReason is why the highest-ranking policy in use won.
+func firstReason(list []Considered) string {
+	for _, c := range list {
+		if c.Used {
+			return because(c.Reason, c.Rule)
+		}
+	}
+	return ""
+}
+
+func because(reason, rule string) string { return reason + " (§" + rule + ")" }
+
+func commas(words []string) string { return strings.Join(words, ", ") }
+
+func yes(b bool) string {
+	if b {
+		return "yes"
+	}
+	return "no"
+}
+
+// compact spells a value on one line.
+func compact(v any) string {
+	var b strings.Builder
+	enc := json.NewEncoder(&b)
+	enc.SetEscapeHTML(false)
+	if err := enc.Encode(v); err != nil {
+		return fmt.Sprint(v) // not a JSON value: nothing Unmarshal returns
+	}
+	return strings.TrimSuffix(b.String(), "\n")
+}
+
+func warn(p *printer, warnings []string) {
+	if len(warnings) > 0 {
+		p.line("")
+	}
+	for _, warning := range warnings {
+		p.line("warning: %s", warning)
+	}
+}

@@ -1,0 +1,127 @@
+package inherit
+
+import (
+	"cmp"
+	"errors"
+	"fmt"
+	"strings"
+	"time"
+
+	"meridian/internal/policy"
+	"meridian/internal/policy/condition"
+	"meridian/internal/resource"
+)
+
+// The names of blocks.
+const (
+	blockDefaults  = "defaults"
+	blockOverrides = "overrides"
+)
+
+// target is what policies of one kind attach to: an object, or one section of
+// it.
+type target struct {
+	schema  int
+	kind    resource.Kind
+	name    string
+	section string // empty: the whole object
+}
+
+// compiled is a policy ready to be folded.
+type compiled struct {
+	key     resource.Key
+	created time.Time
+	// label is namespace/name, or the name where there is no namespace.
+	label    string
+	metadata map[string]any
+	target   target
+	blocks   []block
+	unset    []policy.Pointer
+	// invalid says why the policy is left out; empty when it is not.
+	invalid string
+}
+
+// block is a policy's defaults or overrides.
+type block struct {
+	name    string
+	op      policy.Op
+	rules   policy.Tree
+	when    *condition.Condition // nil: always
+	onError resource.OnError
+}
+
+// compile prepares a policy. One that cannot be used is compiled all the same,
+// with the reason.
+func compile(compiler *condition.Compiler, r *resource.Resource, schema int) *compiled {
+	meta := r.Meta()
+	c := &compiled{key: meta.Key, created: meta.CreationTime, label: label(meta), metadata: metadata(meta)}
+	spec, ok := r.Spec().(resource.InheritedSpec)
+	if !ok {
+		c.invalid = fmt.Sprintf("a %s has no rules to inherit", meta.Kind)
+		return c
+	}
+	at := spec.Target()
+	c.target = target{schema: schema, kind: resource.Kind(at.Kind), name: at.Name, section: at.Section()}
+	for _, id := range spec.UnsetRules() {
+		c.unset = append(c.unset, pointer(id))
+	}
+	for _, problem := range compiler.Check(spec) {
+		c.invalid = cmp.Or(c.invalid, problem.String())
+	}
+	if c.invalid != "" {
+		return c
+	}
+	c.add(compiler, blockDefaults, spec.Defaults(), policy.Unless, policy.Fill)
+	c.add(compiler, blockOverrides, spec.Overrides(), policy.Replace, policy.Overlay)
+	return c
+}
+
+// add compiles a block, whose op depends on its strategy (SEMANTICS §5.4).
+func (c *compiled) add(compiler *condition.Compiler, name string, b *resource.RuleBlock, atomic, merge policy.Op) {
+	if b == nil {
+		return
+	}
+	made := block{name: name, op: atomic, rules: b.Rules, onError: b.OnError}
+	if b.Strategy == resource.Merge {
+		made.op = merge
+	}
+	if b.When != "" {
+		when, err := compiler.Compile(b.When)
+		var invalid *condition.InvalidError
+		if errors.As(err, &invalid) {
+			c.invalid = string(b.Path.Field("when")) + ": " + invalid.Message
+			return
+		}
+		made.when = when
+	}
+	c.blocks = append(c.blocks, made)
+}
+
+// label is how 004 names a policy: namespace/name, where it has a namespace.
+func label(meta resource.Meta) string {
+	if namespace := meta.Labels[resource.LabelNamespace]; namespace != "" {
+		return namespace + "/" + meta.Name
+	}
+	return meta.Name
+}
+
+// metadata is what a condition sees as an object's metadata.
+func metadata(meta resource.Meta) map[string]any {
+	labels := make(map[string]any, len(meta.Labels))
+	for name, value := range meta.Labels {
+		if name != resource.LabelNamespace {
+			labels[name] = value
+		}
+	}
+	return map[string]any{
+		"name": meta.Name, "namespace": meta.Labels[resource.LabelNamespace],
+		"mesh": string(meta.Mesh), "labels": labels,
+	}
+}
+
+// compareSpecific orders policies of one target from the most specific, which
+// is folded first, to the established one, which counts as higher: the older
+// creation time, then the namespace/name that sorts first (SEMANTICS §5.5).
+func compareSpecific(a, b *compiled) int {
+	return cmp.Or(b.created.Compare(a.created), strings.Compare(b.label, a.label), b.key.Compare(a.key))
+}

@@ -1,0 +1,183 @@
+package inherit
+
+import (
+	"cmp"
+	"slices"
+	"strings"
+
+	"meridian/internal/policy"
+	"meridian/internal/resource"
+)
+
+// object is what both ends of the hierarchy have in common.
+type object struct {
+	key      resource.Key
+	resource *resource.Resource
+	tree     map[string]any // what conditions see as target; made when asked for
+}
+
+// asTarget is the object as a condition sees it (SEMANTICS §5.6), with the
+// section that the policy targets.
+func (o *object) asTarget(section string) map[string]any {
+	if o.tree == nil {
+		spec, err := policy.ParseTree(o.resource.Canonical())
+		if err != nil {
+			spec = policy.Tree{} // canonical JSON is an object: it was decoded from one
+		}
+		o.tree = map[string]any{"kind": string(o.key.Kind), "metadata": metadata(o.resource.Meta()), "spec": spec}
+	}
+	if section == "" {
+		return o.tree
+	}
+	return map[string]any{
+		"kind": o.tree["kind"], "metadata": o.tree["metadata"], "spec": o.tree["spec"], "sectionName": section,
+	}
+}
+
+// gateway is the root of a hierarchy.
+type gateway struct {
+	object
+	listeners []resource.GatewayListener
+}
+
+// route is an HTTPRoute or GRPCRoute and the ways that lead to it.
+type route struct {
+	object
+	parents   []resource.ParentRef
+	hostnames []string
+	rules     []string
+	// legs are the listeners it is attached to, in order.
+	legs []*leg
+}
+
+// leg is a route on one listener. It keeps what has been computed for its rules
+// until a change touches it; kinds are numbered as in schemas.
+type leg struct {
+	gateway  *gateway
+	listener int
+	route    *route
+	// virtual is what rules without policies of their own get (SEMANTICS §5.1).
+	virtual [len(schemas)]*outcome
+	// own is what the others get, by the place of the rule.
+	own map[int]*[len(schemas)]*outcome
+}
+
+// path is the way through the leg to one of the route's rules.
+func (l *leg) path(rule int) policy.Path {
+	return policy.Path{
+		Gateway: l.gateway.key.Name, Listener: l.gateway.listeners[l.listener].Name,
+		Route: l.route.key, Rule: l.route.rules[rule],
+	}
+}
+
+func newGateway(r *resource.Resource) *gateway {
+	return &gateway{object: object{key: r.Key(), resource: r}, listeners: r.Spec().(*resource.Gateway).Listeners}
+}
+
+// implicitRule is the one rule of a route that writes none: it matches every
+// request, as in the Gateway API.
+const implicitRule = "rule-1"
+
+func newRoute(r *resource.Resource) *route {
+	spec := r.Spec().(resource.RouteSpec)
+	made := &route{object: object{key: r.Key(), resource: r}, parents: spec.Parents(), rules: spec.RuleNames()}
+	if len(made.rules) == 0 {
+		made.rules = []string{implicitRule}
+	}
+	for _, name := range spec.HostNames() {
+		made.hostnames = append(made.hostnames, normalHost(name))
+	}
+	return made
+}
+
+// parentGateways names the gateways that the route asks for, each once. A
+// parent of another kind, such as a Service, leads to no gateway.
+func (r *route) parentGateways() []string {
+	var names []string
+	for i := range r.parents {
+		if p := &r.parents[i]; p.ParentKind() == string(kindGateway) && !slices.Contains(names, p.Name) {
+			names = append(names, p.Name)
+		}
+	}
+	slices.Sort(names)
+	return names
+}
+
+// attach finds the listeners that take the route (SEMANTICS §5.1).
+func (r *route) attach(gateways map[string]*gateway) {
+	r.legs = nil
+	for _, name := range r.parentGateways() {
+		g := gateways[name]
+		if g == nil {
+			continue
+		}
+		for i := range g.listeners {
+			asked := slices.ContainsFunc(r.parents, func(p resource.ParentRef) bool {
+				return p.ParentKind() == string(kindGateway) && p.Name == name && asksFor(&p, &g.listeners[i])
+			})
+			if asked && admits(&g.listeners[i], r) {
+				r.legs = append(r.legs, &leg{gateway: g, listener: i, route: r})
+			}
+		}
+	}
+}
+
+// asksFor reports whether a parentRef means a listener.
+func asksFor(p *resource.ParentRef, l *resource.GatewayListener) bool {
+	return (p.SectionName == nil || *p.SectionName == l.Name) && (p.Port == nil || *p.Port == l.Port)
+}
+
+// admits reports whether a listener takes a route that asks for it: its
+// protocol speaks HTTP, it allows the kind, and some host name is served by
+// both. Namespaces are not part of an identity (SEMANTICS §1.1), so of the rules
+// about them only None can be told.
+func admits(l *resource.GatewayListener, r *route) bool {
+	if l.Protocol != "HTTP" && l.Protocol != "HTTPS" {
+		return false
+	}
+	if rule := l.AllowedRoutes; rule != nil {
+		if n := rule.Namespaces; n != nil && n.From != nil && *n.From == "None" {
+			return false
+		}
+		ofKind := func(k resource.RouteGroupKind) bool { return k.Kind == string(r.key.Kind) }
+		if len(rule.Kinds) > 0 && !slices.ContainsFunc(rule.Kinds, ofKind) {
+			return false
+		}
+	}
+	if l.Hostname == nil || *l.Hostname == "" || len(r.hostnames) == 0 {
+		return true
+	}
+	served := normalHost(*l.Hostname)
+	return slices.ContainsFunc(r.hostnames, func(wanted string) bool { return hostsMeet(served, wanted) })
+}
+
+// normalHost is a host name as it is compared: in small letters, without the
+// dot of the root.
+func normalHost(name string) string { return strings.TrimSuffix(strings.ToLower(name), ".") }
+
+// hostsMeet reports whether some host is meant by both names. A name that begins
+// with *. means every host below it, at any depth, but not the domain itself.
+func hostsMeet(a, b string) bool {
+	below, wildA := strings.CutPrefix(a, "*")
+	under, wildB := strings.CutPrefix(b, "*")
+	switch {
+	case wildA && wildB:
+		return strings.HasSuffix(below, under) || strings.HasSuffix(under, below)
+	case wildA:
+		return len(b) > len(below) && strings.HasSuffix(b, below)
+	case wildB:
+		return len(a) > len(under) && strings.HasSuffix(a, under)
+	default:
+		return a == b
+	}
+}
+
+// compareLegs orders the ways to routes of one name: by gateway, listener, and
+// kind of route as listed in routeKinds.
+func compareLegs(a, b *leg) int {
+	return cmp.Or(
+		strings.Compare(a.gateway.key.Name, b.gateway.key.Name),
+		cmp.Compare(a.listener, b.listener),
+		cmp.Compare(slices.Index(routeKinds, a.route.key.Kind), slices.Index(routeKinds, b.route.key.Kind)),
+	)
+}

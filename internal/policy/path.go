@@ -1,0 +1,112 @@
+package policy
+
+import "meridian/internal/resource"
+
+// Path is one way that requests take through the hierarchy of SEMANTICS §5.1.
+type Path struct {
+	Gateway string
+	// Listener is empty for one without a name.
+	Listener string
+	// Route is an HTTPRoute or GRPCRoute.
+	Route resource.Key
+	// Rule is the name of the route's rule; rule-1, rule-2, … by its place when
+	// it has none.
+	Rule string
+}
+
+// String prints the path from the gateway down.
+func (p Path) String() string {
+	return p.Gateway + "/" + p.Listener + "/" + p.Route.Name + "/" + p.Rule
+}
+
+// PathRules is what the inherited policies of one kind come to on a path, and
+// how (SEMANTICS §5.4). Rules are named by their identity (§5.3): the path of
+// `unset` without its first step. Shared: do not modify.
+type PathRules struct {
+	Path
+	Kind resource.Kind
+	// Rules are the effective rules by section and name, or limits by name.
+	Rules Tree
+	// Origins has the policy of every effective rule.
+	Origins map[string]resource.Key
+	// Overridden has every rule that some policy wrote and another kept out or
+	// replaced, with the policy that won.
+	Overridden map[string]resource.Key
+	// Unset has every default that was dropped, with the policy that unset it.
+	Unset map[string]resource.Key
+	// Decided has every condition that was evaluated, from the most specific
+	// policy up.
+	Decided []Decided
+}
+
+// Decided is the evaluation of one block's condition (SEMANTICS §5.6).
+type Decided struct {
+	Policy resource.Key
+	// Block is "defaults" or "overrides".
+	Block string
+	// Expression is the condition as it was written.
+	Expression string
+	// Matched is its truth value; false when it asked for something that is not
+	// there, or could not be decided.
+	Matched bool
+	// Failed means that it could not be decided.
+	Failed bool
+	// Reason says why it did not match: "false", or what went wrong.
+	Reason string
+	// Applied is whether the block was used: because it matched, or because it
+	// failed and says to apply then.
+	Applied bool
+}
+
+// RouteState is everything that inherited policies do to the routes of one
+// name.
+type RouteState struct {
+	// Paths are in order of gateway name, listener, route kind, rule and kind;
+	// listeners and rules in the order they are written in.
+	Paths []PathRules
+	// Conditions are those of the route as a target (SEMANTICS §5.8).
+	Conditions []Condition
+}
+
+// RuleState is what became of one rule of a policy on one path.
+type RuleState string
+
+// The states of a rule on a path.
+const (
+	// RuleEffective rules are enforced there.
+	RuleEffective RuleState = "effective"
+	// RuleOverridden rules lost to another policy.
+	RuleOverridden RuleState = "overridden"
+	// RuleUnset rules were taken out by a more specific policy.
+	RuleUnset RuleState = "unset"
+	// RuleSkipped rules stand in a block whose condition did not hold.
+	RuleSkipped RuleState = "skipped"
+)
+
+// RuleReach is one rule of a policy on one path (SEMANTICS §5.9).
+type RuleReach struct {
+	Path
+	// ID is the rule's identity.
+	ID string
+	// Block is "defaults" or "overrides".
+	Block string
+	State RuleState
+	// By is the policy that overrode or unset the rule; zero otherwise.
+	By resource.Key
+	// Rule is the number of the deciding rule in SEMANTICS, Reason a short
+	// sentence about it.
+	Rule, Reason string
+}
+
+// Inheritance is a Follower that knows the paths of the inherited policies
+// (SEMANTICS §5).
+type Inheritance interface {
+	Conditioner
+	// Route returns the state of the HTTPRoute and GRPCRoute of a name; false
+	// when there is none.
+	Route(mesh resource.MeshName, name string) (RouteState, bool)
+	// Reach returns every place of a policy's rules, or of the one with an
+	// identity when id is not empty, and the identities that it has, sorted.
+	// False when there is no such policy.
+	Reach(key resource.Key, id string) (places []RuleReach, ids []string, ok bool)
+}
