@@ -177,10 +177,12 @@ func stringMap(value any) map[string]string {
 	return out
 }
 
+func sortedNames[V any](object map[string]V) []string { return slices.Sorted(maps.Keys(object)) }
+
 // tagText prints tags in bytewise order.
 func tagText(tags map[string]string) string {
 	parts := make([]string, 0, len(tags))
-	for _, name := range slices.Sorted(maps.Keys(tags)) {
+	for _, name := range sortedNames(tags) {
 		parts = append(parts, name+"="+tags[name])
 	}
 	return strings.Join(parts, ",")

@@ -180,7 +180,7 @@ func (a *app) printContexts(f format, c *auth.Contexts) error {
 		t.add(mark, cp.Name, strings.Join(cp.Addresses, ","), orWord(views[i].AuthType, "none"))
 	}
 	switch {
-	case f == formatJSON || f == formatYAML:
+	case f.structured():
 		return a.writeValue(f, map[string]any{"items": views})
 	case f == formatName && len(views) > 0:
 		return a.println(strings.Join(contextNames(c), "\n"))

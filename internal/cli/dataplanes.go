@@ -1,8 +1,7 @@
 package cli
 
 import (
-	"strconv"
-	"strings"
+	"bytes"
 
 	"github.com/spf13/cobra"
 
@@ -55,7 +54,7 @@ them. All meshes are shown unless -m names one.`,
 }
 
 func (a *app) printDataplanes(f format, document []byte) error {
-	if f == formatJSON || f == formatYAML {
+	if f.structured() {
 		return a.writeDocument(f, document)
 	}
 	var list answer.DataplanesAnswer
@@ -66,33 +65,12 @@ func (a *app) printDataplanes(f format, document []byte) error {
 		a.message("There are no dataplanes.")
 		return nil
 	}
-	if f == formatName {
-		for _, d := range list.Items {
-			if err := a.println("Dataplane/" + d.Name); err != nil {
-				return err
-			}
-		}
-		return nil
+	if f != formatName {
+		return a.printAnswer(f, aboutDataplanes, document)
 	}
-	t := &table{header: []string{"ZONE", "MESH", "NAME", "SERVICES", "POLICIES"}}
-	if f == formatWide {
-		t.header = append(t.header, "OUTBOUNDS", "NOTE")
-	}
+	var names bytes.Buffer
 	for _, d := range list.Items {
-		offers := strings.Join(d.Services, ",")
-		if d.Gateway {
-			offers += " (gateway)"
-		}
-		row := []string{string(d.Zone), string(d.Mesh), d.Name, offers, strconv.Itoa(d.Policies)}
-		if f == formatWide {
-			row = append(row, strings.Join(d.Outbounds, ","), d.Unmatched)
-		}
-		t.add(row...)
+		names.WriteString("Dataplane/" + d.Name + "\n")
 	}
-	for _, d := range list.Items {
-		if d.Unmatched != "" {
-			a.warn("dataplane " + d.Name + " in mesh " + string(d.Mesh) + " has no policies: " + d.Unmatched)
-		}
-	}
-	return a.write([]byte(t.String()))
+	return a.write(names.Bytes())
 }

@@ -332,6 +332,15 @@ func (h *harness) ok(args ...string) string {
 	return out.stdout
 }
 
+// serveDocument makes the server answer every question with a document.
+func (h *harness) serveDocument(document []byte) {
+	h.server.mu.Lock()
+	defer h.server.mu.Unlock()
+	h.server.answer = func(*meridianv1.InspectRequest) (*meridianv1.InspectResponse, error) {
+		return &meridianv1.InspectResponse{Json: document}, nil
+	}
+}
+
 const (
 	meshYAML = `type: Mesh
 name: default

@@ -66,8 +66,8 @@ func (f *formatFlag) Set(s string) error {
 	return nil
 }
 
-// structured reports whether the output is for programs, as one document.
-func (f *formatFlag) structured() bool { return f.value == formatJSON || f.value == formatYAML }
+// structured reports whether a format is for programs, as one document.
+func (f format) structured() bool { return f == formatJSON || f == formatYAML }
 
 // write puts data on standard output.
 func (a *app) write(data []byte) error {
@@ -125,7 +125,7 @@ type table struct {
 
 func (t *table) add(cells ...string) { t.rows = append(t.rows, cells) }
 
-// String lays the table out: columns three spaces apart, no trailing spaces,
+// String lays the table out: columns two spaces apart, no trailing spaces,
 // "-" for an empty cell so that columns can be counted.
 func (t *table) String() string {
 	widths := make([]int, len(t.header))
@@ -141,7 +141,7 @@ func (t *table) String() string {
 			cell = orDash(cell)
 			b.WriteString(cell)
 			if i < len(line)-1 {
-				b.WriteString(strings.Repeat(" ", widths[i]-utf8.RuneCountInString(cell)+3))
+				b.WriteString(strings.Repeat(" ", widths[i]-utf8.RuneCountInString(cell)+2))
 			}
 		}
 		b.WriteByte('\n')

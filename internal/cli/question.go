@@ -14,7 +14,7 @@ type question struct {
 	subject  subject
 	mesh     string
 	zone     string
-	name     string               // of the dataplane, policy or route
+	name     string               // of the dataplane or policy
 	kind     *resource.Descriptor // of the policy
 	from, to string
 	fromTags map[string]string
@@ -28,8 +28,8 @@ const (
 	aboutDataplane  subject = "dataplane"
 	aboutConnection subject = "connection"
 	aboutPolicy     subject = "policy"
-	aboutRoute      subject = "route"
 	aboutWhy        subject = "why"
+	aboutDataplanes subject = "dataplanes"
 )
 
 // request is the question as a server takes it.
@@ -46,8 +46,6 @@ func (q *question) request() *meridianv1.InspectRequest {
 		request.Question = &meridianv1.InspectRequest_Policy{Policy: &meridianv1.PolicyQuestion{
 			Kind: string(q.kind.Kind), Name: q.name,
 		}}
-	case aboutRoute:
-		request.Question = &meridianv1.InspectRequest_Route{Route: &meridianv1.RouteQuestion{Name: q.name}}
 	}
 	return request
 }
@@ -62,7 +60,6 @@ func questionCommands(ask asker, extend func(*cobra.Command, *question)) []*cobr
 		newDataplaneQuestion(ask, extend),
 		newConnectionQuestion(ask, extend),
 		newPolicyQuestion(ask, extend),
-		newRouteQuestion(ask, extend),
 	}
 }
 
@@ -162,22 +159,6 @@ func newPolicyQuestion(ask asker, extend func(*cobra.Command, *question)) *cobra
 		q.name = args[1]
 		if err := resource.CheckName(q.name); err != nil {
 			return usagef("%s: %w", q.kind.Kind, err)
-		}
-		return nil
-	})
-}
-
-func newRouteQuestion(ask asker, extend func(*cobra.Command, *question)) *cobra.Command {
-	q := &question{subject: aboutRoute}
-	cmd := &cobra.Command{
-		Use:   "route NAME",
-		Short: "What is effective on each path through a route, and where it comes from",
-		Args:  exactly("NAME"),
-	}
-	return newQuestion(cmd, q, ask, extend, func(args []string) error {
-		q.name = args[0]
-		if err := resource.CheckName(q.name); err != nil {
-			return usagef("route: %w", err)
 		}
 		return nil
 	})

@@ -99,7 +99,7 @@ func TestTable(t *testing.T) {
 	tab.add("é", "fine")
 	tab.add("longer", "")
 	tab.add("x", "two\nlines ")
-	require.Equal(t, "NAME     STATE\né        fine\nlonger   -\nx        two lines\n", tab.String())
+	require.Equal(t, "NAME    STATE\né       fine\nlonger  -\nx       two lines\n", tab.String())
 }
 
 func TestGetDocuments(t *testing.T) {
@@ -265,12 +265,12 @@ func TestZones(t *testing.T) {
 		}},
 		{Name: "north", State: "offline", LastError: "no route\nto host"},
 	}
-	require.Equal(t, `NAME    STATE     REVISION   LAG   INSTANCES   LAST ERROR
-east    in-sync   1840       0     2           -
-west    lagging   1700       12    1           1 resource quarantined, first Retry/r: unknown field
-north   offline   0          0     0           no route to host
+	require.Equal(t, `NAME   STATE    REVISION  LAG  INSTANCES  LAST ERROR
+east   in-sync  1840      0    2          -
+west   lagging  1700      12   1          1 resource quarantined, first Retry/r: unknown field
+north  offline  0         0    0          no route to host
 `, h.ok("zones"))
-	require.Contains(t, h.ok("zones", "-o", "wide"), "e1,e2       10m")
+	require.Contains(t, h.ok("zones", "-o", "wide"), "e1,e2      10m")
 	require.Equal(t, "Zone/east\nZone/west\nZone/north\n", h.ok("zones", "-o", "name"))
 	var got struct {
 		Items    []zoneView

@@ -65,12 +65,14 @@ func newGroup(use, short string, commands ...*cobra.Command) *cobra.Command {
 		Short:              short,
 		DisableFlagParsing: true,
 		RunE: func(cmd *cobra.Command, args []string) error {
-			for _, arg := range args {
-				if !strings.HasPrefix(arg, "-") {
-					return unknownCommand(cmd, arg)
-				}
-				if arg == "-h" || arg == "--help" {
+			for i := 0; i < len(args); i++ {
+				switch arg := args[i]; {
+				case arg == "-h" || arg == "--help":
 					return cmd.Help()
+				case !strings.HasPrefix(arg, "-"):
+					return unknownCommand(cmd, arg)
+				case !strings.Contains(arg, "="):
+					i++ // presumably its value
 				}
 			}
 			if len(args) > 0 {

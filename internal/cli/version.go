@@ -21,7 +21,7 @@ func newVersionCommand(a *app) *cobra.Command {
 	}
 	output := bindFormat(cmd.Flags(), formatTable, formatJSON, formatYAML)
 	cmd.RunE = func(*cobra.Command, []string) error {
-		if !output.structured() {
+		if !output.value.structured() {
 			return a.println(versionLine())
 		}
 		return a.writeValue(output.value, struct {

@@ -41,7 +41,7 @@ they are for one caller. With -f the answer comes from files, without any server
 	cmd.Flags().StringVar(&o.to, "to", "", "only the outbounds to this service")
 	cmd.Flags().StringSliceVar(&from, "from", nil, "only inbounds, as they are for a caller with these tags, TAG=VALUE,…")
 	cmd.Flags().StringVar(&o.zone, "zone", "", "the zone to ask through the global; with -f, the zone of dataplanes that name none")
-	output := bindFormat(cmd.Flags(), formatTable, formatJSON, formatYAML)
+	output := bindFormat(cmd.Flags(), formatTable, formatWide, formatJSON, formatYAML)
 	cmd.RunE = func(cmd *cobra.Command, args []string) (err error) {
 		if err := mesh.check(); err != nil {
 			return err

@@ -1,0 +1,146 @@
+package cli
+
+import (
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	meridianv1 "meridian/api/meridian/v1"
+	"meridian/internal/rpcerr"
+)
+
+const scenarios = "../policy/testdata"
+
+// TestEvalScenarios runs the specification by example through the command: the
+// answers are the same to the byte as those of a zone.
+func TestEvalScenarios(t *testing.T) {
+	folders, err := filepath.Glob(filepath.Join(scenarios, "*", "command"))
+	require.NoError(t, err)
+	require.NotEmpty(t, folders)
+	h := newHarness(t)
+	for _, command := range folders {
+		t.Run(filepath.Base(filepath.Dir(command)), func(t *testing.T) {
+			line, err := os.ReadFile(command)
+			require.NoError(t, err)
+			want, err := os.ReadFile(filepath.Join(filepath.Dir(command), "want.json"))
+			require.NoError(t, err)
+			args := append([]string{"eval"}, strings.Fields(string(line))...)
+			args = append(args, "-f", filepath.Join(filepath.Dir(command), "input.yaml"))
+			require.Equal(t, string(want), h.ok(append(args, "-o", "json")...))
+			require.NotEmpty(t, h.ok(args...))
+			require.NotEmpty(t, h.ok(append(args, "-o", "yaml")...))
+		})
+	}
+	require.Empty(t, h.server.calls)
+}
+
+// scenario is the input of a folder of the specification.
+func scenario(name string) string { return filepath.Join(scenarios, name, "input.yaml") }
+
+// What a server answers is printed as it came, to the byte.
+func TestInspectPrintsTheServersBytes(t *testing.T) {
+	h := newHarness(t)
+	document := h.ok("eval", "dataplane", "web-1", "-f", scenario("more-tags-win"), "-o", "json")
+	h.serveDocument([]byte(document))
+	require.Equal(t, document, h.ok("inspect", "dataplane", "web-1", "-o", "json"))
+	require.Equal(t, h.ok("eval", "dataplane", "web-1", "-f", scenario("more-tags-win")), h.ok("inspect", "dataplane", "web-1"))
+}
+
+func TestInspectQuestions(t *testing.T) {
+	h := newHarness(t)
+	h.serveDocument([]byte("{}\n"))
+	last := func() *meridianv1.InspectRequest { return h.server.inspected[len(h.server.inspected)-1] }
+
+	h.ok("inspect", "dataplane", "web-1", "--zone", "east", "-m", "demo", "-o", "json")
+	require.Equal(t, "east", last().GetZone())
+	require.Equal(t, "demo", last().GetMesh())
+	require.Equal(t, "web-1", last().GetDataplane().GetName())
+
+	h.ok("inspect", "connection", "--from-tags", "kuma.io/service=web,version=v1", "--to", "b", "--port", "80", "-o", "json")
+	require.Equal(t, map[string]string{"kuma.io/service": "web", "version": "v1"}, last().GetConnection().GetFromTags())
+	require.Equal(t, uint32(80), last().GetConnection().GetPort())
+
+	h.ok("inspect", "policy", "traffic-permissions", "allow", "-o", "json")
+	require.Equal(t, "TrafficPermission", last().GetPolicy().GetKind())
+	h.ok("inspect", "policy", "Timeout/slow", "-o", "json")
+	require.Equal(t, "slow", last().GetPolicy().GetName())
+
+	h.ok("why", "web-1", "timeout", "http.requestTimeout", "--to", "backend", "-o", "json")
+	require.Equal(t, "Timeout", last().GetWhy().GetKind())
+	require.Equal(t, "http.requestTimeout", last().GetWhy().GetField())
+	require.Equal(t, "backend", last().GetWhy().GetTo())
+	require.Equal(t, "default", last().GetMesh())
+
+	h.server.answer = func(*meridianv1.InspectRequest) (*meridianv1.InspectResponse, error) {
+		return nil, rpcerr.New(rpcerr.NotFound, "NOT_FOUND", `there is no dataplane "web-2"; did you mean "web-1"?`)
+	}
+	require.Equal(t, outcome{exitNo, "", "Error: there is no dataplane \"web-2\"; did you mean \"web-1\"?\n"}, h.run("inspect", "dataplane", "web-2"))
+}
+
+func TestDataplanes(t *testing.T) {
+	h := newHarness(t)
+	h.server.answer = func(*meridianv1.InspectRequest) (*meridianv1.InspectResponse, error) {
+		return &meridianv1.InspectResponse{Json: []byte(`{"items": [
+			{"mesh": "default", "name": "web-1", "zone": "east", "gateway": false, "services": ["web"], "outbounds": ["backend"], "policies": 3},
+			{"mesh": "gone", "name": "gw", "zone": "west", "gateway": true, "services": ["edge"], "outbounds": [], "policies": 0, "unmatched": "mesh gone does not exist"}]}`)}, nil
+	}
+	out := h.run("dataplanes", "--zone", "east")
+	require.Equal(t, exitOK, out.code)
+	require.Contains(t, out.stdout, "web-1")
+	require.Contains(t, out.stdout, "mesh gone does not exist")
+	require.Empty(t, out.stderr)
+	require.Equal(t, "east", h.server.inspected[0].GetZone())
+	require.Empty(t, h.server.inspected[0].GetMesh())
+	require.Equal(t, "Dataplane/web-1\nDataplane/gw\n", h.ok("dataplanes", "-o", "name"))
+	require.Contains(t, h.ok("dataplanes", "-o", "wide"), "OUTBOUNDS")
+}
+
+func TestEvalRefuses(t *testing.T) {
+	h := newHarness(t)
+	input := scenario("zone-tag-added")
+	out := h.run("eval", "dataplane", "web-2", "-f", input)
+	require.Equal(t, outcome{exitNo, "", "Error: dataplane \"web-2\" in mesh \"default\": not found; did you mean \"web-1\"?\n"}, out)
+	out = h.run("eval", "policy", "Timeout", "east-onli", "-f", input)
+	require.Equal(t, exitNo, out.code)
+	require.Contains(t, out.stderr, `did you mean "east-only"?`)
+
+	// §1.5: a tag that names another zone is an error with an explicit --zone.
+	tagged := h.write("tagged.yaml", `type: Dataplane
+mesh: default
+name: web-1
+networking:
+  address: 10.0.0.1
+  inbound: [{port: 80, tags: {kuma.io/service: web, kuma.io/zone: west}}]
+`)
+	require.Contains(t, h.ok("eval", "dataplane", "web-1", "-f", tagged, "-o", "json"), `"zone": "west"`)
+	out = h.run("eval", "dataplane", "web-1", "-f", tagged, "--zone", "east")
+	require.Equal(t, exitUsage, out.code)
+	require.Contains(t, out.stderr, "kuma.io/zone")
+}
+
+func TestWhyFromFiles(t *testing.T) {
+	h := newHarness(t)
+	input := scenario("tie-newest-wins")
+	text := h.ok("why", "web-1", "timeouts", "-f", input)
+	require.NotEmpty(t, text)
+	require.Contains(t, h.ok("why", "web-1", "Timeout", "-f", input, "-o", "json"), `"losers"`)
+	out := h.run("why", "web-1", "Timeout", "--to", "nowhere", "-f", input)
+	require.Equal(t, exitNo, out.code)
+	require.Empty(t, h.server.calls)
+}
+
+// A server whose answer is not what this release reads is reported, not shown
+// as an empty page.
+func TestAnswerOfAnotherKind(t *testing.T) {
+	h := newHarness(t)
+	h.serveDocument([]byte("not json"))
+	for _, question := range []string{"inspect dataplane a", "inspect policy Retry a", "inspect connection --from a --to b", "why a Retry", "dataplanes"} {
+		out := h.run(strings.Fields(question)...)
+		require.Equal(t, exitNo, out.code, question)
+		require.Empty(t, out.stdout, question)
+		require.NotEmpty(t, out.stderr, question)
+	}
+}

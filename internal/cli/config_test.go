@@ -1,0 +1,131 @@
+package cli
+
+import (
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+)
+
+// The walk through the control planes of a user, as in the access-control
+// document: add two, switch back, remove.
+func TestConfigControlPlanes(t *testing.T) {
+	h := newHarness(t)
+	h.env = []string{"HOME=" + h.home}
+	path := filepath.Join(h.home, ".config", "meridian", "config.yaml")
+
+	out := h.run("config", "control-planes", "list")
+	require.Equal(t, outcome{exitOK, "", "There is no control plane in " + path + ".\n"}, out)
+
+	out = h.run("config", "control-planes", "add", "--name=cp-admin", "--address=https://"+h.address, "--skip-verify=true",
+		"--auth-type=tokens", "--auth-conf", "token=admin-token")
+	require.Equal(t, outcome{exitOK, "", "Added control plane \"cp-admin\" to " + path + " and switched to it.\n"}, out)
+	info, err := os.Stat(path)
+	require.NoError(t, err)
+	require.Equal(t, os.FileMode(0o600), info.Mode().Perm())
+	h.ok("zones")
+	require.Equal(t, "Bearer admin-token", h.server.tokens[0])
+
+	h.ok("config", "control-planes", "add", "--name", "cp-owner", "--address", h.address, "--ca-cert-file", h.caFile,
+		"--auth-type=tokens", "--auth-conf", "token=owner-token")
+	h.ok("zones")
+	require.Equal(t, "Bearer owner-token", h.server.tokens[1])
+	require.Equal(t, columns("CURRENT NAME ADDRESS AUTH\n- cp-admin "+h.address+" tokens\n* cp-owner "+h.address+" tokens\n"),
+		columns(h.ok("config", "control-planes", "list")))
+
+	h.ok("config", "control-planes", "switch", "--name", "cp-admin")
+	h.ok("zones")
+	require.Equal(t, "Bearer admin-token", h.server.tokens[2])
+	h.ok("zones", "--context", "cp-owner")
+	require.Equal(t, "Bearer owner-token", h.server.tokens[3])
+	h.ok("zones", "--token", "other")
+	require.Equal(t, "Bearer other", h.server.tokens[4])
+
+	out = h.run("config", "control-planes", "add", "--name", "cp-owner", "--address", h.address)
+	require.Equal(t, exitConflict, out.code)
+	h.ok("config", "control-planes", "add", "--name", "cp-owner", "--address", h.address, "--overwrite")
+
+	h.ok("config", "control-planes", "remove", "cp-owner")
+	out = h.run("zones")
+	require.Equal(t, exitUsage, out.code)
+	require.Contains(t, out.stderr, "has several control planes and none is chosen")
+	require.Equal(t, "cp-admin\n", h.ok("config", "control-planes", "list", "-o", "name"))
+	require.NotContains(t, h.ok("config", "control-planes", "list", "-o", "json"), "admin-token", "a list shows no secret")
+	out = h.run("config", "control-planes", "remove", "--name", "cp-admn")
+	require.Equal(t, outcome{exitNo, "", "Error: there is no control plane \"cp-admn\" in " + path + "; did you mean \"cp-admin\"?\n"}, out)
+}
+
+func TestConfigAddRefuses(t *testing.T) {
+	h := newHarness(t)
+	before, err := os.ReadFile(h.config)
+	require.NoError(t, err)
+	for args, want := range map[string]string{
+		"--address a:1":          "--name is required",
+		"--name x":               "--address is required: HOST:PORT of the control plane's servers",
+		"--name x --address a/b": `--address "a/b": write HOST:PORT`,
+		"--name x --address a:1 --auth-type=certs":                       `--auth-type "certs": the only type is tokens`,
+		"--name x --address a:1 --auth-type=tokens":                      "--auth-conf token=TOKEN is required with --auth-type=tokens; the token is empty",
+		"--name x --address a:1 --auth-type=tokens --auth-conf eyJhbGci": "--auth-conf: the only setting of tokens is token=TOKEN",
+		"--name x --address a:1 --ca-cert-file /none":                    "--ca-cert-file: open /none: no such file or directory",
+		"--name x --address a:1 --ca-cert-file " + h.config:              "no certificate in PEM",
+	} {
+		out := h.run(append([]string{"config", "control-planes", "add"}, strings.Fields(args)...)...)
+		require.Equal(t, exitUsage, out.code, args)
+		require.Contains(t, out.stderr, want)
+		require.True(t, strings.HasPrefix(out.stderr, "Error: "))
+		require.NotContains(t, out.stderr, "eyJhbGci", "what may be a token is not repeated")
+	}
+	after, err := os.ReadFile(h.config)
+	require.NoError(t, err)
+	require.Equal(t, before, after, "a refused addition leaves no trace")
+}
+
+func TestNotConfigured(t *testing.T) {
+	h := newHarness(t)
+	h.env = []string{"HOME=" + t.TempDir()}
+	out := h.run("get", "meshes")
+	require.Equal(t, exitUsage, out.code)
+	require.True(t, strings.HasPrefix(out.stderr, "Error: no control plane is configured\n"), out.stderr)
+	require.Contains(t, out.stderr, "--config DIR/admin.yaml")
+
+	out = h.run("get", "meshes", "--config", "/none/admin.yaml")
+	require.Equal(t, exitUsage, out.code)
+	require.Contains(t, out.stderr, "Error: there is no configuration file /none/admin.yaml\n")
+
+	out = h.run("get", "meshes", "--config", h.config, "--context", "globl")
+	require.Equal(t, exitUsage, out.code)
+	require.Contains(t, out.stderr, `Error: there is no control plane "globl" in `+h.config+`; did you mean "global"?`)
+
+	out = h.run("get", "meshes", "--config", h.write("broken.yaml", "current: 3: 4"))
+	require.Equal(t, exitUsage, out.code)
+	require.Contains(t, out.stderr, "broken.yaml")
+}
+
+// The token of a configured control plane goes to that control plane only.
+func TestAddressAloneSendsNoToken(t *testing.T) {
+	h := newHarness(t)
+	h.ok("zones", "--address", h.address, "--ca-cert-file", h.caFile)
+	require.Equal(t, []string{""}, h.server.tokens)
+	h.ok("zones", "--context", "global", "--address", h.address)
+	require.Equal(t, "Bearer secret", h.server.tokens[1])
+}
+
+func TestParseAddresses(t *testing.T) {
+	for list, want := range map[string][]string{
+		"cp:1":                   {"cp:1"},
+		"cp":                     {"cp:5685"},
+		"https://cp:5682/":       {"cp:5682"},
+		"a:1, b:2":               {"a:1", "b:2"},
+		"[::1]:7,::1,[fe80::1]":  {"[::1]:7", "[::1]:5685", "[fe80::1]:5685"},
+		"127.0.0.1,example.com:": nil,
+		":5685":                  nil,
+		"a:b:c":                  nil,
+		"":                       nil,
+	} {
+		got, err := parseAddresses(list)
+		require.Equal(t, want == nil, err != nil, list)
+		require.Equal(t, want, got)
+	}
+}
