@@ -18,5 +18,6 @@
 //
 // Reading order: tree.go and fold.go (what a step does), rule.go (steps and
 // their reasons), engine.go (what an engine is asked), subject.go (what
-// policies attach to), index.go and matcher.go (speed).
+// policies attach to), index.go, matcher.go and update.go (speed), reading.go
+// (what answers are made from).
 package policy

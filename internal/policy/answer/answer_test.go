@@ -8,14 +8,13 @@ import (
 
 	"meridian/internal/policy"
 	"meridian/internal/policy/answer"
-	"meridian/internal/policy/specificity"
 	"meridian/internal/resource"
 )
 
 // scenario returns a matcher over the documents of a scenario.
 func scenario(t *testing.T, name string) *policy.Matcher {
 	t.Helper()
-	m := policy.NewMatcher(specificity.Engine{})
+	m := policy.NewMatcher(engines()...)
 	m.Reset(load(t, scenarios+"/"+name+"/input.yaml", "east", false))
 	return m
 }

@@ -22,6 +22,35 @@ var update = flag.Bool("update", false, "write want.json instead of comparing wi
 // scenarios holds one folder per example; its README says what is in them.
 const scenarios = "../testdata"
 
+// engines are all there are.
+func engines() []policy.Engine { return []policy.Engine{specificity.Engine{}} }
+
+// examples says which folder shows which worked example of SEMANTICS §3.7, so
+// that none gets lost.
+var examples = map[string][]string{
+	"web-to-backend-policy beats catch-all-policy": {"more-tags-win"},
+	"and only there":                                                {"more-tags-win-only-there", "policy-where-used"},
+	"{web, v1} beats {web, *}":                                      {"exact-beats-wildcard"},
+	"exact beats wildcard (000, 002 example 2)":                     {"exact-service-beats-any"},
+	"more tags, though wildcards (000, 002 example 1)":              {"wildcards-with-more-tags"},
+	"the newer of two equals beats the older (KongMesh)":            {"tie-newest-wins"},
+	"policy-1 beats policy-2 (Kuma2020, 002 example 4)":             {"kuma2020-tie-name-wins"},
+	"allow-b-to-a and allow-c-to-a override one another (KongMesh)": {"permissions-override", "permissions-override-explained"},
+	"they add up (Kuma2020)":                                        {"kuma2020-permissions-add-up", "kuma2020-permissions-add-up-explained"},
+	"allow-b-c-to-a admits both under either":                       {"permission-combined", "kuma2020-permission-combined"},
+	"the HealthCheck on web's first outbound only":                  {"health-check-on-first-outbound", "health-check-leaves-destination-alone"},
+	"the TrafficPermission on backend's first inbound only":         {"permission-on-first-inbound", "permission-leaves-source-alone"},
+	"ProxyTemplate on web-1":                                        {"proxy-template-on-dataplane"},
+}
+
+func TestWorkedExamplesAreScenarios(t *testing.T) {
+	for example, folders := range examples {
+		for _, folder := range folders {
+			require.FileExists(t, filepath.Join(scenarios, folder, "want.json"), example)
+		}
+	}
+}
+
 // TestScenarios reads every folder of the specification by example.
 func TestScenarios(t *testing.T) {
 	folders, err := filepath.Glob(filepath.Join(scenarios, "*", "command"))
@@ -93,7 +122,7 @@ func ask(t *testing.T, path string, q question) []byte {
 	if zone == "" {
 		zone, strict = "default", false
 	}
-	m := policy.NewMatcher(specificity.Engine{})
+	m := policy.NewMatcher(engines()...)
 	m.Reset(load(t, path, zone, strict))
 	document, err := reply(m, q, zone)
 	require.NoError(t, err)
