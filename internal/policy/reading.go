@@ -157,7 +157,7 @@ func (r *Reading) Placements(key resource.Key) ([]Placement, error) {
 	return placed, nil
 }
 
-// usedLocked lists the attachments on which a policy contributes.
+// usedLocked lists, in order, the attachments on which a policy contributes.
 func (m *Matcher) usedLocked(ms *meshState, dp *Dataplane, attachments []int, key resource.Key) []Attachment {
 	var used []Attachment
 	var scratch []*Policy
@@ -168,5 +168,6 @@ func (m *Matcher) usedLocked(ms *meshState, dp *Dataplane, attachments []int, ke
 			}
 		}
 	}
+	slices.SortFunc(used, func(a, b Attachment) int { return a.Compare(&b) })
 	return used
 }

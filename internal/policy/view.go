@@ -19,20 +19,6 @@ type View interface {
 	Revision() resource.Revision
 }
 
-// Change is one resource before and after a batch; one of them is nil for a
-// creation or deletion.
-type Change struct {
-	Before, After *resource.Resource
-}
-
-// key is the identity of the resource that changed.
-func (c Change) key() resource.Key {
-	if c.After != nil {
-		return c.After.Key()
-	}
-	return c.Before.Key()
-}
-
 // Snapshot is a View of a fixed set of resources: what offline evaluation reads
 // from files. Its revision is 0.
 type Snapshot struct {
