@@ -127,6 +127,11 @@ func (r *Ring) ensureKey(ctx context.Context, p Proposer, publish bool, id auth.
 			return nil
 		}
 	}
+	return r.addKey(ctx, p, publish, id)
+}
+
+// addKey makes a key and stores both halves, or only the private one.
+func (r *Ring) addKey(ctx context.Context, p Proposer, publish bool, id auth.KeyID) error {
 	key, err := auth.GenerateSigningKey(id)
 	if err != nil {
 		return err

@@ -1,0 +1,107 @@
+package global
+
+import (
+	"context"
+	"fmt"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+	"google.golang.org/protobuf/proto"
+
+	meridianv1 "meridian/api/meridian/v1"
+	"meridian/internal/resource"
+	"meridian/internal/rpcerr"
+	zonesync "meridian/internal/sync"
+)
+
+// zonesThat returns a service over zones that answer with what reply gives.
+func zonesThat(reply func(zone resource.ZoneName) (string, uint64, error), zones ...resource.ZoneName) *inspectService {
+	return &inspectService{
+		connected: func() []resource.ZoneName { return zones },
+		asking: func(_ context.Context, zone resource.ZoneName, question []byte) ([]byte, error) {
+			var req meridianv1.InspectRequest
+			if err := proto.Unmarshal(question, &req); err != nil || req.GetZone() != "" {
+				return nil, fmt.Errorf("unexpected question %v: %w", &req, err)
+			}
+			json, asOf, err := reply(zone)
+			if err != nil {
+				return nil, rpcerr.ToStatus(err).Err()
+			}
+			return proto.Marshal(&meridianv1.InspectResponse{Json: []byte(json), AsOf: asOf})
+		},
+	}
+}
+
+func aboutDataplane(zone string) *meridianv1.InspectRequest {
+	return &meridianv1.InspectRequest{Zone: zone, Mesh: "default", Question: &meridianv1.InspectRequest_Dataplane{
+		Dataplane: &meridianv1.DataplaneQuestion{Name: "web-1"},
+	}}
+}
+
+func notFound(resource.ZoneName) (string, uint64, error) {
+	return "", 0, rpcerr.New(rpcerr.NotFound, "NOT_FOUND", "no dataplane web-1")
+}
+
+func TestQuestionIsPassedToTheZoneThatCanAnswer(t *testing.T) {
+	onlyWest := func(zone resource.ZoneName) (string, uint64, error) {
+		if zone != "west" {
+			return notFound(zone)
+		}
+		return "{}\n", 7, nil
+	}
+	s := zonesThat(onlyWest, "east", "west")
+	for _, zone := range []string{"", "west"} {
+		r, err := s.Inspect(t.Context(), aboutDataplane(zone))
+		require.NoError(t, err)
+		require.Equal(t, "{}\n", string(r.GetJson()), "the zone's bytes, untouched")
+		require.Equal(t, uint64(7), r.GetAsOf())
+	}
+	_, err := s.Inspect(t.Context(), aboutDataplane("east"))
+	require.Equal(t, rpcerr.NotFound, rpcerr.CodeOf(err))
+	_, err = s.Inspect(t.Context(), aboutDataplane("mars"))
+	require.Equal(t, rpcerr.NotFound, rpcerr.CodeOf(err))
+	require.ErrorContains(t, err, `zone "mars" is not connected; connected are east, west`)
+}
+
+func TestAmbiguousAndFailingZones(t *testing.T) {
+	everywhere := func(resource.ZoneName) (string, uint64, error) { return "{}\n", 7, nil }
+	_, err := zonesThat(everywhere, "east", "west").Inspect(t.Context(), aboutDataplane(""))
+	require.Equal(t, rpcerr.Invalid, rpcerr.CodeOf(err))
+	require.ErrorContains(t, err, `zone "east" and zone "west" can answer this: name one with --zone`)
+
+	_, err = zonesThat(notFound, "east", "west").Inspect(t.Context(), aboutDataplane(""))
+	require.Equal(t, rpcerr.NotFound, rpcerr.CodeOf(err))
+
+	_, err = zonesThat(notFound).Inspect(t.Context(), aboutDataplane(""))
+	require.Equal(t, rpcerr.Unavailable, rpcerr.CodeOf(err))
+	require.ErrorContains(t, err, "no zone is connected")
+
+	busy := zonesThat(everywhere, "east")
+	busy.asking = func(context.Context, resource.ZoneName, []byte) ([]byte, error) { return nil, zonesync.ErrZoneBusy }
+	_, err = busy.Inspect(t.Context(), aboutDataplane("east"))
+	require.Equal(t, rpcerr.Unavailable, rpcerr.CodeOf(err))
+
+	oneDown := func(zone resource.ZoneName) (string, uint64, error) {
+		if zone == "west" {
+			return "", 0, rpcerr.New(rpcerr.Unavailable, "X", "west is busy")
+		}
+		return "{}\n", 7, nil
+	}
+	_, err = zonesThat(oneDown, "east", "west").Inspect(t.Context(), aboutDataplane(""))
+	require.ErrorContains(t, err, "west is busy", "an answer that leaves a zone out would be wrong")
+}
+
+func TestAnswersOfSeveralZonesArePutTogether(t *testing.T) {
+	reply := func(zone resource.ZoneName) (string, uint64, error) {
+		asOf := map[resource.ZoneName]uint64{"east": 9, "west": 7}[zone]
+		return fmt.Sprintf(`{"kind": "Timeout", "mesh": "default", "name": "t", "asOf": %d,
+			"dataplanes": [{"name": "dp-%s", "zone": %q, "attachments": []}], "conditions": []}`, asOf, zone, zone), asOf, nil
+	}
+	r, err := zonesThat(reply, "east", "west").Inspect(t.Context(), &meridianv1.InspectRequest{Mesh: "default",
+		Question: &meridianv1.InspectRequest_Policy{Policy: &meridianv1.PolicyQuestion{Kind: "Timeout", Name: "t"}}})
+	require.NoError(t, err)
+	require.Equal(t, uint64(7), r.GetAsOf(), "it holds for the oldest revision among them")
+	require.JSONEq(t, `{"kind": "Timeout", "mesh": "default", "name": "t", "asOf": 7, "dataplanes": [
+		{"name": "dp-east", "zone": "east", "attachments": []}, {"name": "dp-west", "zone": "west", "attachments": []}], "conditions": []}`,
+		string(r.GetJson()))
+}

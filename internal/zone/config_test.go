@@ -1,0 +1,65 @@
+package zone
+
+import (
+	"os"
+	"path/filepath"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"meridian/internal/server"
+)
+
+func TestSettingsThatContradictEachOther(t *testing.T) {
+	tests := map[string]struct {
+		change func(*Config)
+		want   string
+	}{
+		"no name":               {func(c *Config) { c.Name = "" }, "--name is required"},
+		"name":                  {func(c *Config) { c.Name = "East!" }, `--name "East!" cannot be the name of a zone`},
+		"bundle and address":    {func(c *Config) { c.JoinBundle, c.GlobalAddrs = "b", []string{"x:1"} }, "--join-bundle already holds"},
+		"address without token": {func(c *Config) { c.GlobalAddrs = []string{"x:1"} }, "--global-addr and --token-file go together"},
+		"token without address": {func(c *Config) { c.TokenFile = "t" }, "--global-addr and --token-file go together"},
+	}
+	for name, tt := range tests {
+		t.Run(name, func(t *testing.T) {
+			c := &Config{Options: server.Options{DataDir: "d"}, Name: "east"}
+			require.NoError(t, c.Validate())
+			tt.change(c)
+			err := c.Validate()
+			var usage *server.UsageError
+			require.ErrorAs(t, err, &usage)
+			require.ErrorContains(t, err, tt.want)
+		})
+	}
+}
+
+func TestGlobalGivenByFlags(t *testing.T) {
+	token := filepath.Join(t.TempDir(), "token")
+	c := &Config{Name: "east", GlobalAddrs: []string{"a:1", "b:2"}, TokenFile: token}
+	_, err := c.bundle()
+	require.ErrorContains(t, err, "--token-file")
+	require.NoError(t, os.WriteFile(token, []byte("\n"), 0o600))
+	_, err = c.bundle()
+	require.ErrorContains(t, err, "the file is empty")
+	require.NoError(t, os.WriteFile(token, []byte("secret\n"), 0o600))
+	bundle, err := c.bundle()
+	require.NoError(t, err)
+	require.Equal(t, "secret", bundle.Token)
+	require.Equal(t, []string{"a:1", "b:2"}, bundle.Addresses)
+}
+
+// SEMANTICS §1.3: a data directory is standalone or federated for life.
+func TestModeIsForLife(t *testing.T) {
+	dir := t.TempDir()
+	east := mode{FormatVersion: 1, Name: "east", Federated: true}
+	require.NoError(t, claimMode(dir, east))
+	require.NoError(t, claimMode(dir, east), "the same again is fine")
+	require.ErrorContains(t, claimMode(dir, mode{FormatVersion: 1, Name: "west", Federated: true}), `belongs to zone "east", not "west"`)
+	require.ErrorContains(t, claimMode(dir, mode{FormatVersion: 1, Name: "east"}), "belongs to a zone of a global, and would now be used for a standalone zone")
+	path := filepath.Join(dir, modeFile)
+	require.NoError(t, os.WriteFile(path, []byte("{"), 0o600))
+	require.ErrorContains(t, claimMode(dir, east), "is damaged")
+	require.NoError(t, os.WriteFile(path, []byte(`{"formatVersion": 2, "name": "east", "federated": true}`), 0o600))
+	require.ErrorContains(t, claimMode(dir, east), "newer release")
+}
