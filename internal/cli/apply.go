@@ -81,6 +81,7 @@ func (a *app) apply(ctx context.Context, o *applyOptions) error {
 		return err
 	}
 	if o.dryRun == "client" {
+		a.warnAbout(documents)
 		a.message("Dry run: the documents are valid; nothing was sent to a control plane.")
 		return a.printChecked(o.output.value, documents)
 	}

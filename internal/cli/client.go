@@ -30,6 +30,9 @@ const maxMessageBytes = 64 << 20
 const (
 	firstRetryPause = 50 * time.Millisecond
 	maxRetryPause   = time.Second
+	// noticedAttempt is the attempt after which the user is told: about a second
+	// after the first.
+	noticedAttempt = 5
 )
 
 // target is the control plane that a command talks to.
@@ -56,6 +59,8 @@ type client struct {
 	target  target
 	log     *connectionLog
 	timeout time.Duration
+	// notice tells the user what is going on.
+	notice func(format string, args ...any)
 }
 
 // connect opens the control plane that the flags and the configuration choose.
@@ -65,10 +70,10 @@ func (a *app) connect() (*client, error) {
 	if err != nil {
 		return nil, err
 	}
-	return dial(t, a.connection.timeout)
+	return dial(t, a.connection.timeout, a.message)
 }
 
-func dial(t target, timeout time.Duration) (*client, error) {
+func dial(t target, timeout time.Duration, notice func(string, ...any)) (*client, error) {
 	log := &connectionLog{}
 	servers := manual.NewBuilderWithScheme("meridian")
 	var state resolver.State
@@ -107,6 +112,7 @@ func dial(t target, timeout time.Duration) (*client, error) {
 		target:               t,
 		log:                  log,
 		timeout:              timeout,
+		notice:               notice,
 	}, nil
 }
 
@@ -124,15 +130,30 @@ func (c *client) call(ctx context.Context, fn func(context.Context) error) error
 }
 
 func (c *client) repeat(ctx context.Context, fn func(context.Context) error) error {
-	for wait := firstRetryPause; ; wait = min(2*wait, maxRetryPause) {
+	var unavailable error
+	for attempt, wait := 1, firstRetryPause; ; attempt, wait = attempt+1, min(2*wait, maxRetryPause) {
 		err := fn(ctx)
-		if status.Code(err) != codes.Unavailable || !c.log.connected() || c.log.rejected() {
+		if status.Code(err) == codes.DeadlineExceeded && unavailable != nil {
+			return unavailable // it was so all the time: say why
+		}
+		if status.Code(err) != codes.Unavailable || !c.log.connected() || c.log.rejected() || lasting(err) {
 			return err
+		}
+		unavailable = err
+		if attempt == noticedAttempt {
+			c.notice("The control plane is unavailable (%s); trying on for up to %s.", status.Convert(err).Message(), c.timeout)
 		}
 		if pause(ctx, wait); ctx.Err() != nil {
 			return err
 		}
 	}
+}
+
+// lasting reports whether the control plane itself is fine and what it lacks is
+// a zone to ask: waiting for one is for the user to decide.
+func lasting(err error) bool {
+	err = rpcerr.FromStatus(err)
+	return rpcerr.HasReason(err, "NO_ZONES") || rpcerr.HasReason(err, "ZONE_UNAVAILABLE")
 }
 
 // pause waits for a while or until the context ends.
@@ -166,6 +187,8 @@ func (c *client) explain(ctx context.Context, err error) error {
 	case answered.Code == rpcerr.Timeout && !own:
 		return failf(exitTimeout, "the control plane at %s did not finish within %s", c.target, c.timeout).
 			with("It may still be working on the request; --timeout waits longer.")
+	case lasting(answered):
+		return answered
 	case answered.Code == rpcerr.Unavailable && c.log.connected() && !c.log.rejected():
 		return failf(exitUnavailable, "the control plane at %s is unavailable: %s", c.target, answered.Message)
 	case answered.Code == rpcerr.Unavailable:

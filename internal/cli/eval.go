@@ -58,6 +58,7 @@ func (a *app) loadMatcher(o *offline, mesh string) (*policy.Matcher, resource.Zo
 	if err != nil {
 		return nil, "", err
 	}
+	a.warnAbout(documents)
 	zone, strict := resource.ZoneName(o.zone), o.zone != ""
 	if !strict {
 		zone = defaultZone

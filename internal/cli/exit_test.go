@@ -14,6 +14,7 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 
+	meridianv1 "meridian/api/meridian/v1"
 	"meridian/internal/policy/answer"
 	"meridian/internal/rpcerr"
 )
@@ -158,6 +159,17 @@ func TestTimeout(t *testing.T) {
 	out = h.run("zones", "--address", silent.Addr().String(), "--timeout", "50ms")
 	require.Equal(t, exitTimeout, out.code)
 	require.Contains(t, out.stderr, "Error: no connection to the control plane at ")
+}
+
+// A zone that is not there is not waited for.
+func TestNoZoneToAsk(t *testing.T) {
+	h := newHarness(t)
+	h.server.answer = func(*meridianv1.InspectRequest) (*meridianv1.InspectResponse, error) {
+		return nil, rpcerr.New(rpcerr.Unavailable, "NO_ZONES", "no zone is connected")
+	}
+	out := h.run("dataplanes")
+	require.Equal(t, outcome{exitUnavailable, "", "Error: no zone is connected\n"}, out)
+	require.Len(t, h.server.inspected, 1)
 }
 
 func TestInterrupted(t *testing.T) {

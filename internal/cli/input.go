@@ -2,7 +2,6 @@ package cli
 
 import (
 	"errors"
-	"fmt"
 
 	"github.com/spf13/cobra"
 
@@ -36,9 +35,9 @@ func bindFiles(cmd *cobra.Command, files *[]string) {
 	cmd.Flags().StringArrayVarP(files, "filename", "f", nil, "file or directory to read, or - for standard input; repeatable")
 }
 
-// load reads all documents that -f names. Warnings go to standard error. Every
-// problem of every document is reported at once; the error is then a failure
-// with exit code 2.
+// load reads all documents that -f names. Every problem of every document is
+// reported at once; the error is then a failure with exit code 2. Warnings are
+// left to warnAbout: a server that gets the documents gives them itself.
 func (a *app) load(files []string, mesh *meshFlag) ([]resource.Document, error) {
 	if len(files) == 0 {
 		return nil, usagef("-f is required: the file or directory to read, or - for standard input")
@@ -55,9 +54,6 @@ func (a *app) loadDocuments(files []string, options resource.DecodeOptions) ([]r
 	documents, err := resource.Load(files, a.stdin, options)
 	if err != nil {
 		return nil, inputFailure(err)
-	}
-	for i := range documents {
-		a.warnAbout(&documents[i])
 	}
 	return documents, nil
 }
@@ -88,13 +84,22 @@ func inputFailure(err error) error {
 	return f
 }
 
-func (a *app) warnAbout(d *resource.Document) {
-	for _, p := range d.Problems {
-		text := fmt.Sprintf("%s: %s: %s", d.Source, d.Resource.Key(), p)
-		if p.Severity == resource.Warning {
-			a.warn(text)
-		} else {
-			a.message("Note: %s", text)
+// warnAbout tells what documents made the decoder say, though it took them.
+func (a *app) warnAbout(documents []resource.Document) {
+	for i := range documents {
+		d := &documents[i]
+		for _, p := range d.Problems {
+			a.advise(d.Source+": "+d.Resource.Key().String(), p)
 		}
 	}
+}
+
+// advise writes a warning, or a note, about what stands somewhere.
+func (a *app) advise(where string, p resource.Problem) {
+	text := where + ": " + p.String()
+	if p.Severity == resource.Warning {
+		a.warn(text)
+		return
+	}
+	a.message("Note: %s", text)
 }

@@ -24,6 +24,7 @@ notes do not make a document invalid.`,
 			if err != nil {
 				return err
 			}
+			a.warnAbout(documents)
 			a.lint(resourcesOf(documents))
 			if len(documents) == 1 {
 				return a.println("1 document is valid")
@@ -40,11 +41,6 @@ notes do not make a document invalid.`,
 // together.
 func (a *app) lint(resources []*resource.Resource) {
 	for _, advice := range policy.Lint(policy.NewSnapshot(resources...), resources, engines()...) {
-		text := advice.Key.String() + ": " + advice.Problem.String()
-		if advice.Severity == resource.Warning {
-			a.warn(text)
-		} else {
-			a.message("Note: %s", text)
-		}
+		a.advise(advice.Key.String(), advice.Problem)
 	}
 }

@@ -1,0 +1,76 @@
+package cli
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+
+	"meridian/internal/rpcerr"
+)
+
+// TestRepeat is when a request is sent again, and until when, in virtual time.
+func TestRepeat(t *testing.T) {
+	noLeader := status.Error(codes.Unavailable, "there is no leader")
+	noZones := rpcerr.New(rpcerr.Unavailable, "NO_ZONES", "no zone is connected").GRPCStatus().Err()
+	for name, c := range map[string]struct {
+		never    bool // the control plane was never reached
+		answers  []error
+		forever  error
+		want     error
+		attempts int
+		notices  int
+	}{
+		"answered at once":           {attempts: 1},
+		"answered in the end":        {answers: []error{noLeader, noLeader, noLeader}, attempts: 4},
+		"told after a while":         {answers: []error{noLeader, noLeader, noLeader, noLeader, noLeader}, attempts: 6, notices: 1},
+		"refused":                    {answers: []error{status.Error(codes.NotFound, "no")}, want: status.Error(codes.NotFound, "no"), attempts: 1},
+		"never reached":              {never: true, answers: []error{noLeader}, want: noLeader, attempts: 1},
+		"no zone to ask":             {answers: []error{noZones}, want: noZones, attempts: 1},
+		"unavailable to the end":     {forever: noLeader, want: noLeader, attempts: 14, notices: 1},
+		"too slow in the end":        {answers: []error{noLeader}, forever: status.Error(codes.DeadlineExceeded, "late"), want: noLeader, attempts: 2},
+		"too slow from the start":    {forever: status.Error(codes.DeadlineExceeded, "late"), want: status.Error(codes.DeadlineExceeded, "late"), attempts: 1},
+		"the client's own interrupt": {forever: context.Canceled, want: context.Canceled, attempts: 1},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+				defer cancel()
+				attempts, notices := 0, []string{}
+				client := &client{log: &connectionLog{ok: !c.never}, timeout: 10 * time.Second}
+				client.notice = func(format string, args ...any) { notices = append(notices, fmt.Sprintf(format, args...)) }
+				err := client.repeat(ctx, func(context.Context) error {
+					attempts++
+					if attempts <= len(c.answers) {
+						return c.answers[attempts-1]
+					}
+					return c.forever
+				})
+				require.Equal(t, c.want, err)
+				require.Equal(t, c.attempts, attempts)
+				require.Len(t, notices, c.notices)
+				for _, notice := range notices {
+					require.Equal(t, "The control plane is unavailable (there is no leader); trying on for up to 10s.", notice)
+				}
+			})
+		})
+	}
+}
+
+func TestConnectionLog(t *testing.T) {
+	l := &connectionLog{}
+	require.False(t, l.connected())
+	l.record(errors.New("refused"))
+	require.False(t, l.connected())
+	l.record(nil)
+	require.True(t, l.connected())
+	l.record(errors.New("reset"))
+	require.True(t, l.connected(), "it was reached once")
+	require.EqualError(t, l.lastError(), "reset")
+}
