@@ -345,3 +345,32 @@ func TestShadowedStepsChangeNothing(t *testing.T) {
 		require.True(rt, reflect.DeepEqual(a.Conf(), b.Conf()), "%v differs from %v", a.Conf(), b.Conf())
 	})
 }
+
+// Whatever object a document holds, its leaves can be found, and one step over
+// nothing gives it back.
+func FuzzTree(f *testing.F) {
+	for _, seed := range []string{`{}`, `null`, `{"a":{"b":[1,{"c":2}],"":{}}}`, `{"a/b":{"~1":1e400,"~":null}}`, `{"x":{"y":{"z":{}}}}`} {
+		f.Add([]byte(seed), 0)
+		f.Add([]byte(seed), 2)
+	}
+	f.Fuzz(func(t *testing.T, data []byte, depth int) {
+		parsed, err := policy.ParseTree(data)
+		if err != nil || depth < 0 {
+			return
+		}
+		before := copyOf(parsed)
+		leaves := policy.Leaves(parsed, depth)
+		for _, leaf := range leaves {
+			_, ok := policy.At(parsed, leaf)
+			require.True(t, ok, "%s", leaf)
+		}
+		rule := policy.Rule{Units: policy.Units{Depth: depth}, Steps: []policy.Step{{Conf: parsed, Standing: standing{}}}}
+		fold := rule.Fold()
+		require.Equal(t, before, any(fold.Conf()))
+		require.Len(t, fold.Fields(), len(leaves))
+		rest, removed := policy.Without(parsed, leaves, depth)
+		require.Equal(t, leaves, removed)
+		require.Empty(t, rest)
+		require.Equal(t, before, any(parsed))
+	})
+}

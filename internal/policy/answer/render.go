@@ -87,7 +87,7 @@ func RenderConnection(w io.Writer, a *ConnectionAnswer, _ bool) error {
 	}
 	p.line("%s -> %s  %s", from, a.To, place(a.Mesh, "", a.AsOf))
 	switch {
-	case !a.Allowed && len(a.Inbounds) > 0:
+	case !a.Allowed && slices.ContainsFunc(a.Inbounds, func(in InboundAccess) bool { return in.Allowed }):
 		p.line("denied on some inbounds")
 	case !a.Allowed:
 		p.line("denied: no permission admits this caller")

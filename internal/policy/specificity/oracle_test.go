@@ -88,6 +88,30 @@ func (o *oracle) ranked(kind resource.Kind, dp *resource.Resource, at *policy.At
 	return found
 }
 
+// selecting lists the policies of a kind that select a dataplane, wherever they
+// reach on it: what an explanation has to account for.
+func (o *oracle) selecting(kind resource.Kind, dp *resource.Resource) []string {
+	var list []string
+	d, _ := resource.Describe(kind)
+	members := dp.Spec().(*resource.Dataplane).TagSets()
+	for r := range o.view.List(kind, dp.Key().Mesh) {
+		selectors := []resource.TagSelector{}
+		switch spec := r.Spec().(type) {
+		case resource.DataplaneSpec:
+			selectors = spec.DataplaneSelectors()
+		case resource.ConnectionSpec:
+			selectors = spec.SourceSelectors()
+			if d.Direction == resource.OnInbound {
+				selectors = spec.DestinationSelectors()
+			}
+		}
+		if _, ok := score(selectors, members); ok {
+			list = append(list, r.Key().Name)
+		}
+	}
+	return list
+}
+
 // forCaller lists the policies that hold for a caller on an inbound (§3.5,
 // §3.6).
 func (o *oracle) forCaller(kind resource.Kind, dp *resource.Resource, at *policy.Attachment, caller []resource.Tags) []string {
@@ -164,6 +188,12 @@ func TestEngineEqualsPlainReading(t *testing.T) {
 					if rule == nil {
 						continue
 					}
+					var accounted []string
+					for _, v := range rule.Verdicts() {
+						accounted = append(accounted, v.Policy.Name)
+					}
+					slices.Sort(accounted)
+					require.Equal(rt, o.selecting(d.Kind, dp), accounted)
 					if at.Type == policy.OnInbound {
 						mine := rule.ForCaller(caller)
 						mine.PerCaller = false
