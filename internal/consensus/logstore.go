@@ -14,6 +14,8 @@ import (
 	"github.com/hashicorp/raft"
 	raftboltdb "github.com/hashicorp/raft-boltdb/v2"
 	"go.etcd.io/bbolt"
+
+	"meridian/internal/boltcheck"
 )
 
 // checksumVersion is the first byte of every checksum we store; the rest is a
@@ -118,7 +120,7 @@ func verifyLog(path string) (err error) {
 			err = corruptLog(path, fmt.Errorf("%v", p))
 		}
 	}()
-	if err := checkBolt(path); err != nil {
+	if err := boltcheck.Check(path); err != nil {
 		return boltError(path, err)
 	}
 	bolt, err := openBolt(path, &bbolt.Options{Timeout: time.Second, ReadOnly: true})

@@ -9,7 +9,6 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
-	"runtime/debug"
 	"time"
 
 	bolt "go.etcd.io/bbolt"
@@ -17,6 +16,7 @@ import (
 	"google.golang.org/protobuf/proto"
 
 	syncv1 "meridian/api/sync/v1"
+	"meridian/internal/boltcheck"
 )
 
 // ErrReplicaInUse means that another process has the replica open. One process
@@ -86,122 +86,84 @@ type contents struct {
 type stray struct{ bucket, key []byte }
 
 // disk is the replica's file.
-type disk struct {
-	db   *bolt.DB
-	path string
-}
+type disk struct{ db *bolt.DB }
+
+// lockWait is how long another process may hold the file before it counts as in
+// use.
+const lockWait = time.Second
 
 // openDisk opens or creates the replica in a directory and reads and verifies
 // all of it. What is damaged is left out and reported; a file whose structure
-// is damaged is set aside and what could be read goes into a new one.
+// is damaged is set aside and what could be read goes into a new one, so that
+// bbolt, which believes what it reads, is only ever given an intact file.
 func openDisk(dir string, options bolt.Options) (*disk, *contents, error) {
 	path := filepath.Join(dir, replicaFile)
-	c, intact, err := survey(path, options)
+	c, intact, err := survey(path)
 	if err != nil {
 		return nil, nil, err
 	}
-	if intact {
-		d, err := openForWriting(path, options, c, false)
-		if !errors.Is(err, errMalformed) {
-			return d, c, err
+	if !intact {
+		aside, err := setAside(path)
+		if err != nil {
+			return nil, nil, err
 		}
-		c.damage = append(c.damage, err.Error())
+		c.damage = append(c.damage, "the file was damaged and is set aside as "+filepath.Base(aside))
 	}
-	aside, err := setAside(path)
-	if err != nil {
-		return nil, nil, err
-	}
-	c.damage = append(c.damage, "the file was damaged and is set aside as "+filepath.Base(aside))
-	d, err := openForWriting(path, options, c, true)
-	return d, c, err
-}
-
-// openForWriting opens a file whose contents have been read, or with refill a
-// new one that takes them over. Damage that reading did not meet, such as in the
-// list of free pages, is errMalformed.
-func openForWriting(path string, options bolt.Options, c *contents, refill bool) (d *disk, err error) {
-	defer catchDamage(&err)()
-	db, err := openBolt(path, options)
-	if err != nil {
-		return nil, err
-	}
-	d = &disk{db: db, path: path}
-	if err := d.prepare(c, refill); err != nil {
-		return nil, errors.Join(err, db.Close())
-	}
-	return d, nil
-}
-
-// catchDamage returns a function to defer that turns the library's panics on a
-// damaged file, and faults of the memory map, into errMalformed.
-func catchDamage(err *error) func() {
-	before := debug.SetPanicOnFault(true)
-	return func() {
-		debug.SetPanicOnFault(before)
-		if p := recover(); p != nil {
-			*err = fmt.Errorf("%w replica: %v", errMalformed, p)
-		}
-	}
-}
-
-func openBolt(path string, options bolt.Options) (*bolt.DB, error) {
-	options.Timeout = time.Second
+	options.Timeout, options.NoFreelistSync, options.FreelistType = lockWait, true, bolt.FreelistMapType
 	db, err := bolt.Open(path, 0o600, &options)
-	if errors.Is(err, bolterrors.ErrTimeout) {
-		return nil, fmt.Errorf("%w: %s", ErrReplicaInUse, path)
-	}
 	if err != nil {
-		return nil, fmt.Errorf("zonesync: open replica: %w", err)
+		return nil, nil, openError(path, err)
 	}
-	return db, nil
+	d := &disk{db: db}
+	if err := d.prepare(c, !intact); err != nil {
+		return nil, nil, errors.Join(err, db.Close())
+	}
+	return d, c, nil
+}
+
+func openError(path string, err error) error {
+	if errors.Is(err, bolterrors.ErrTimeout) {
+		return fmt.Errorf("%w: %s", ErrReplicaInUse, path)
+	}
+	return fmt.Errorf("zonesync: open replica: %w", err)
 }
 
 // survey reads a file without changing it. intact is false when its structure
-// is damaged; what was read before the damage is returned. The library panics on
-// a damaged page, and memory maps fault beyond a truncated file's end; both stay
-// in here. Opening read-only matters: it is the library's one way that neither
-// starts goroutines, whose panics nobody could catch, nor reads the list of free
-// pages.
-func survey(path string, options bolt.Options) (c *contents, intact bool, err error) {
+// is damaged; what can be read all the same is returned.
+func survey(path string) (c *contents, intact bool, err error) {
 	c = &contents{}
-	if _, err := os.Stat(path); errors.Is(err, fs.ErrNotExist) {
-		return c, true, nil
+	info, err := os.Stat(path)
+	if errors.Is(err, fs.ErrNotExist) || (err == nil && info.Size() == 0) {
+		return c, true, nil // bbolt makes it
 	}
-	options.ReadOnly = true
-	db, err := openBolt(path, options)
-	switch {
-	case errors.Is(err, ErrReplicaInUse), errors.Is(err, fs.ErrPermission):
-		return nil, false, err
-	case err != nil:
-		c.damage = append(c.damage, err.Error())
-		return c, false, nil
+	if err != nil {
+		return nil, false, openError(path, err)
 	}
-	defer func() { err = errors.Join(err, db.Close()) }()
-	if err := c.read(db); err != nil {
-		c.damage = append(c.damage, err.Error())
-		return c, false, nil
+	damage, err := boltcheck.Salvage(path, c.visit)
+	if err != nil {
+		return nil, false, openError(path, err)
 	}
-	return c, true, nil
+	for _, d := range damage {
+		c.damage = append(c.damage, d.Error())
+	}
+	return c, len(damage) == 0, nil
 }
 
-func (c *contents) read(db *bolt.DB) (err error) {
-	defer catchDamage(&err)()
-	return db.View(func(tx *bolt.Tx) error {
-		if b := tx.Bucket(aboutBucket); b != nil {
-			c.readState(b)
+// visit takes one entry of the file.
+func (c *contents) visit(bucket string, key, value []byte) {
+	switch bucket {
+	case string(aboutBucket):
+		if bytes.Equal(key, stateKey) {
+			c.readState(value)
 		}
-		if err := c.readRecords(tx, quarantineBucket, &c.bad); err != nil {
-			return err
-		}
-		return c.readRecords(tx, recordsBucket, &c.good)
-	})
+	case string(recordsBucket):
+		c.readRecord(recordsBucket, key, value, &c.good)
+	case string(quarantineBucket):
+		c.readRecord(quarantineBucket, key, value, &c.bad)
+	}
 }
 
-func (c *contents) readState(b *bolt.Bucket) {
-	raw := b.Get(stateKey)
-	if raw == nil {
-		return
-	}
+func (c *contents) readState(raw []byte) {
 	payload, err := openRecord(stateKey, raw)
 	if err == nil {
 		s := &syncv1.ReplicaState{}
@@ -213,21 +175,14 @@ func (c *contents) readState(b *bolt.Bucket) {
 	c.damage = append(c.damage, fmt.Sprintf("the record of revision and epoch: %v", err))
 }
 
-func (c *contents) readRecords(tx *bolt.Tx, bucket []byte, into *[]change) error {
-	b := tx.Bucket(bucket)
-	if b == nil {
-		return nil
+func (c *contents) readRecord(bucket, key, value []byte, into *[]change) {
+	ch, err := readRecord(key, value)
+	if err != nil {
+		c.damage = append(c.damage, fmt.Sprintf("%s: %v", readableKey(key), err))
+		c.strays = append(c.strays, stray{bucket: bucket, key: bytes.Clone(key)})
+		return
 	}
-	return b.ForEach(func(k, v []byte) error {
-		ch, err := readRecord(k, v)
-		if err != nil {
-			c.damage = append(c.damage, fmt.Sprintf("%s: %v", readableKey(k), err))
-			c.strays = append(c.strays, stray{bucket: bucket, key: bytes.Clone(k)})
-			return nil
-		}
-		*into = append(*into, ch)
-		return nil
-	})
+	*into = append(*into, ch)
 }
 
 func readRecord(k, v []byte) (change, error) {
@@ -316,9 +271,8 @@ func putState(tx *bolt.Tx, s *syncv1.ReplicaState) error {
 
 // save writes operations and state in one transaction that is on the medium when
 // it returns.
-func (d *disk) save(writes []write, state *syncv1.ReplicaState) (err error) {
-	defer catchDamage(&err)()
-	err = d.db.Update(func(tx *bolt.Tx) error {
+func (d *disk) save(writes []write, state *syncv1.ReplicaState) error {
+	err := d.db.Update(func(tx *bolt.Tx) error {
 		records, quarantine := tx.Bucket(recordsBucket), tx.Bucket(quarantineBucket)
 		for _, w := range writes {
 			if err := saveWrite(records, quarantine, w); err != nil {
@@ -349,7 +303,18 @@ func saveWrite(records, quarantine *bolt.Bucket, w write) error {
 
 func (d *disk) read() (*contents, error) {
 	c := &contents{}
-	return c, c.read(d.db)
+	err := d.db.View(func(tx *bolt.Tx) error {
+		return tx.ForEach(func(name []byte, b *bolt.Bucket) error {
+			return b.ForEach(func(k, v []byte) error {
+				c.visit(string(name), k, v)
+				return nil
+			})
+		})
+	})
+	if err != nil {
+		return nil, fmt.Errorf("zonesync: read replica: %w", err)
+	}
+	return c, nil
 }
 
 func (d *disk) close() error { return d.db.Close() }

@@ -83,7 +83,7 @@ type Replica struct {
 //
 // Errors: ErrReplicaInUse; ErrOtherZone; whatever the file system says.
 func OpenReplica(cfg ReplicaConfig) (*Replica, error) {
-	return openReplica(cfg, bolt.Options{FreelistType: bolt.FreelistMapType})
+	return openReplica(cfg, bolt.Options{})
 }
 
 func openReplica(cfg ReplicaConfig, options bolt.Options) (*Replica, error) {

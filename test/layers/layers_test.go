@@ -20,8 +20,9 @@ const module = "meridian/"
 var levels = map[string]int{
 	"api/": 0,
 
-	"internal/resource": 0,
-	"internal/version":  0,
+	"internal/boltcheck": 0,
+	"internal/resource":  0,
+	"internal/version":   0,
 
 	"internal/policy": 1,
 	"internal/rbac":   1,

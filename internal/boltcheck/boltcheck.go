@@ -1,8 +1,19 @@
-package consensus
+// Package boltcheck tells whether the structure of a bbolt file is intact, and
+// reads what is left of one that is not.
+//
+// bbolt believes its pages: it checksums only the two that say where the rest
+// is. A damaged page can make it end the process, read for ever, or write over
+// pages in use. So whoever keeps something in such a file checks it before bbolt
+// opens it for writing. This package reads pages itself, believes nothing, and
+// returns errors where bbolt would panic.
+//
+// It refuses to judge keys and values: those want checksums of their own.
+package boltcheck
 
 import (
 	"bytes"
 	"encoding/binary"
+	"errors"
 	"fmt"
 	"io"
 	"os"
@@ -23,21 +34,47 @@ const (
 	boltBucketLen  = 16
 )
 
-// checkBolt walks the pages of a bbolt file and checks everything that bbolt
+// lockWait is how long another process may hold the file before it counts as in
+// use.
+const lockWait = time.Second
+
+// Check walks the pages of a bbolt file and checks everything that bbolt
 // believes without a checksum: which pages there are, how long they are, where
-// their keys and values lie. Without it, a page that claims to be longer than it
-// is ends the process when the free list is computed, and one that claims to be
-// shorter gets overwritten.
-func checkBolt(path string) (err error) {
-	db, err := bbolt.Open(path, 0o600, &bbolt.Options{Timeout: time.Second, ReadOnly: true})
+// their keys and values lie. It changes nothing.
+//
+// Errors: bbolt's ErrTimeout while another process has the file open; the file
+// system's; anything else is damage.
+func Check(path string) error {
+	return walk(path, &checker{damage: func(err error) error { return err }})
+}
+
+// Salvage is Check for a file whose contents are wanted whatever its state: it
+// calls visit with each key and value of each top-level bucket on an intact
+// page, valid during the call, and returns what is wrong with the others. Empty
+// damage means that the structure is intact and visit has seen everything; with
+// damage it may also see a key twice.
+//
+// Errors: bbolt's ErrTimeout while another process has the file open; the file
+// system's. A file that is not bbolt's at all is damage.
+func Salvage(path string, visit func(bucket string, key, value []byte)) (damage []error, err error) {
+	c := &checker{visit: visit, damage: func(err error) error {
+		damage = append(damage, err)
+		return nil
+	}}
+	err = walk(path, c)
+	var pathError *os.PathError
+	if err != nil && !errors.Is(err, bbolt.ErrTimeout) && !errors.As(err, &pathError) {
+		damage, err = append(damage, err), nil
+	}
+	return damage, err
+}
+
+func walk(path string, c *checker) (err error) {
+	db, err := bbolt.Open(path, 0o600, &bbolt.Options{Timeout: lockWait, ReadOnly: true})
 	if err != nil {
 		return err
 	}
-	defer func() {
-		if closeErr := db.Close(); err == nil {
-			err = closeErr
-		}
-	}()
+	defer func() { err = errors.Join(err, db.Close()) }()
 	file, err := os.Open(path)
 	if err != nil {
 		return err
@@ -45,20 +82,36 @@ func checkBolt(path string) (err error) {
 	defer func() { _ = file.Close() }() // read only
 	return db.View(func(tx *bbolt.Tx) error {
 		size := db.Info().PageSize
-		c := &boltCheck{file: file, pageSize: size, seen: make([]bool, tx.Size()/int64(size))}
+		c.file, c.pageSize, c.seen = file, size, make([]bool, tx.Size()/int64(size))
 		return c.pages(uint64(tx.Cursor().Bucket().RootPage()), nil, nil)
 	})
 }
 
-type boltCheck struct {
+// checker walks one file.
+type checker struct {
 	file     io.ReaderAt
 	pageSize int
 	seen     []bool // by page
+
+	// damage is told of a page that is not intact; the walk goes on without it
+	// if it returns nil.
+	damage func(error) error
+	// visit, if any, is called with the contents of the bucket that the walk is
+	// in, empty outside any.
+	visit  func(bucket string, key, value []byte)
+	bucket string
 }
 
 // pages checks the tree below a page, whose keys must be at least low and below
 // high; nil does not bound.
-func (c *boltCheck) pages(id uint64, low, high []byte) error {
+func (c *checker) pages(id uint64, low, high []byte) error {
+	if err := c.tree(id, low, high); err != nil {
+		return c.damage(err)
+	}
+	return nil
+}
+
+func (c *checker) tree(id uint64, low, high []byte) error {
 	if id >= uint64(len(c.seen)) {
 		return fmt.Errorf("page %d is past the end, page %d", id, len(c.seen))
 	}
@@ -95,7 +148,7 @@ func (c *boltCheck) pages(id uint64, low, high []byte) error {
 
 // elements checks the content of a page and what lies below it, and returns how
 // many bytes it uses.
-func (c *boltCheck) elements(page []byte, low, high []byte) (used int, err error) {
+func (c *checker) elements(page []byte, low, high []byte) (used int, err error) {
 	kind := binary.NativeEndian.Uint16(page[8:])
 	count := int(binary.NativeEndian.Uint16(page[10:]))
 	if kind != boltBranch && kind != boltLeaf {
@@ -105,7 +158,7 @@ func (c *boltCheck) elements(page []byte, low, high []byte) (used int, err error
 	if used > len(page) || kind == boltBranch && count == 0 {
 		return 0, fmt.Errorf("%d elements", count)
 	}
-	keys, values, children := make([][]byte, count), make([][]byte, count), make([]uint64, count)
+	keys, values, buckets, children := make([][]byte, count), make([][]byte, count), make([]bool, count), make([]uint64, count)
 	for i := range count {
 		at := boltHeaderLen + i*boltElementLen
 		element := page[at : at+boltElementLen]
@@ -122,11 +175,10 @@ func (c *boltCheck) elements(page []byte, low, high []byte) (used int, err error
 			return 0, fmt.Errorf("element %d is not where it should be", i)
 		}
 		keys[i] = page[used : used+int(keyLen)]
-		if flags == boltBucketFlag {
-			values[i] = page[used+int(keyLen) : end]
-			if len(values[i]) < boltBucketLen {
-				return 0, fmt.Errorf("bucket %q has no header", keys[i])
-			}
+		values[i] = page[used+int(keyLen) : end]
+		buckets[i] = flags == boltBucketFlag
+		if buckets[i] && len(values[i]) < boltBucketLen {
+			return 0, fmt.Errorf("bucket %q has no header", keys[i])
 		}
 		used = int(end)
 	}
@@ -144,8 +196,10 @@ func (c *boltCheck) elements(page []byte, low, high []byte) (used int, err error
 			err = c.pages(children[i], keys[i], keys[i+1])
 		case kind == boltBranch:
 			err = c.pages(children[i], keys[i], high)
-		case values[i] != nil:
-			err = c.bucket(values[i])
+		case buckets[i]:
+			err = c.nested(keys[i], values[i])
+		case c.visit != nil:
+			c.visit(c.bucket, keys[i], values[i])
 		}
 		if err != nil {
 			return 0, err
@@ -154,9 +208,11 @@ func (c *boltCheck) elements(page []byte, low, high []byte) (used int, err error
 	return used, nil
 }
 
-// bucket checks a bucket: a tree of its own or, while it is small, a page within
+// nested checks a bucket: a tree of its own or, while it is small, a page within
 // its value.
-func (c *boltCheck) bucket(value []byte) error {
+func (c *checker) nested(name, value []byte) error {
+	defer func(outer string) { c.bucket = outer }(c.bucket)
+	c.bucket = string(name)
 	if root := binary.NativeEndian.Uint64(value); root != 0 {
 		return c.pages(root, nil, nil)
 	}
