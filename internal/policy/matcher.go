@@ -313,7 +313,11 @@ func (m *Matcher) rulesLocked(ms *meshState, dp *Dataplane, kinds []resource.Kin
 			case !actOn(q.Candidates, q.Attachment.Type):
 				continue
 			}
-			rules = append(rules, m.ask(&q)...)
+			found := m.ask(&q)
+			if rules == nil && len(found) > 0 {
+				rules = make([]Rule, 0, len(dp.Attachments))
+			}
+			rules = append(rules, found...)
 		}
 	}
 	for i := range rules {
