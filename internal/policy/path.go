@@ -93,9 +93,9 @@ type RuleReach struct {
 	State RuleState
 	// By is the policy that overrode or unset the rule; zero otherwise.
 	By resource.Key
-	// Rule is the number of the deciding rule in SEMANTICS, Reason a short
+	// DecidedBy is the number of the deciding rule in SEMANTICS, Reason a short
 	// sentence about it.
-	Rule, Reason string
+	DecidedBy, Reason string
 }
 
 // Inheritance is a Follower that knows the paths of the inherited policies

@@ -2,7 +2,6 @@ package inherit
 
 import (
 	"cmp"
-	"errors"
 	"fmt"
 	"strings"
 	"time"
@@ -65,12 +64,6 @@ func compile(compiler *condition.Compiler, r *resource.Resource, schema int) *co
 	for _, id := range spec.UnsetRules() {
 		c.unset = append(c.unset, pointer(id))
 	}
-	for _, problem := range compiler.Check(spec) {
-		c.invalid = cmp.Or(c.invalid, problem.String())
-	}
-	if c.invalid != "" {
-		return c
-	}
 	c.add(compiler, blockDefaults, spec.Defaults(), policy.Unless, policy.Fill)
 	c.add(compiler, blockOverrides, spec.Overrides(), policy.Replace, policy.Overlay)
 	return c
@@ -87,10 +80,8 @@ func (c *compiled) add(compiler *condition.Compiler, name string, b *resource.Ru
 	}
 	if b.When != "" {
 		when, err := compiler.Compile(b.When)
-		var invalid *condition.InvalidError
-		if errors.As(err, &invalid) {
-			c.invalid = string(b.Path.Field("when")) + ": " + invalid.Message
-			return
+		if err != nil {
+			c.invalid = cmp.Or(c.invalid, string(b.Path.Field("when"))+": "+err.Error())
 		}
 		made.when = when
 	}

@@ -1,0 +1,221 @@
+package answer
+
+import (
+	"fmt"
+
+	"meridian/internal/policy"
+	"meridian/internal/resource"
+)
+
+// RouteAnswer says what inherited policies come to on every path through a
+// route (SEMANTICS §5).
+type RouteAnswer struct {
+	Mesh  resource.MeshName `json:"mesh"`
+	Route string            `json:"route"`
+	// AsOf is the revision the answer holds for; 0 offline.
+	AsOf       resource.Revision  `json:"asOf"`
+	Paths      []RoutePath        `json:"paths"`
+	Conditions []policy.Condition `json:"conditions"`
+}
+
+// RoutePath is what the policies of one kind come to on one path. Rules are
+// named as `unset` names them, without the leading `rules.` or `limits.`.
+type RoutePath struct {
+	Gateway  string        `json:"gateway"`
+	Listener string        `json:"listener"`
+	Rule     string        `json:"rule"`
+	Kind     resource.Kind `json:"kind"`
+	// RouteKind is set where an HTTPRoute and a GRPCRoute share the name.
+	RouteKind resource.Kind `json:"routeKind,omitempty"`
+	// Rules are the effective rules, by section and name, or limits by name.
+	Rules   policy.Tree       `json:"rules"`
+	Origins map[string]string `json:"origins"`
+	// Overridden has the winner of every rule that another policy wrote too, or
+	// left no room for.
+	Overridden map[string]string `json:"overridden"`
+	// Unset has the policy that took a default out.
+	Unset   map[string]string `json:"unset"`
+	Skipped []SkippedBlock    `json:"skipped"`
+	// When has every condition that was evaluated for this path.
+	When []WhenVerdict `json:"when,omitempty"`
+}
+
+// SkippedBlock is a block of a policy that is left out on a path.
+type SkippedBlock struct {
+	Policy string `json:"policy"`
+	// Block is "defaults" or "overrides".
+	Block  string `json:"block"`
+	Reason string `json:"reason"`
+}
+
+// WhenVerdict is the truth value of a block's condition on a path.
+type WhenVerdict struct {
+	Policy     string `json:"policy"`
+	Block      string `json:"block"`
+	Expression string `json:"expression"`
+	// Value is "true", "false", or "error" when it could not be decided.
+	Value string `json:"value"`
+	// Reason says what went wrong, or what the condition asked for in vain.
+	Reason string `json:"reason,omitempty"`
+	// Applied is whether the block was used.
+	Applied bool `json:"applied"`
+}
+
+// Route answers what is effective on the paths through the HTTPRoute and
+// GRPCRoute of a name. It fails with ErrNotFound.
+func Route(m *policy.Matcher, mesh resource.MeshName, name string, asOf resource.Revision) (*RouteAnswer, error) {
+	inheritance, ok := policy.FollowerOf[policy.Inheritance](m)
+	if !ok {
+		return nil, fmt.Errorf("route %q: %w: inherited policies are not followed here", name, ErrInvalid)
+	}
+	var a *RouteAnswer
+	err := m.Read(func(r *policy.Reading) error {
+		state, found := inheritance.Route(mesh, name)
+		if !found {
+			return noRoute(r, mesh, name)
+		}
+		a = &RouteAnswer{Mesh: mesh, Route: name, AsOf: asOf, Paths: []RoutePath{}, Conditions: state.Conditions}
+		kinds := map[resource.Kind]bool{}
+		for i := range state.Paths {
+			kinds[state.Paths[i].Route.Kind] = true
+		}
+		for i := range state.Paths {
+			p := routePath(&state.Paths[i])
+			if len(kinds) > 1 {
+				p.RouteKind = state.Paths[i].Route.Kind
+			}
+			a.Paths = append(a.Paths, p)
+		}
+		return nil
+	})
+	return a, err
+}
+
+// noRoute says that there is no route of a name, and the one that was probably
+// meant.
+func noRoute(r *policy.Reading, mesh resource.MeshName, name string) error {
+	var others []string
+	for _, kind := range []resource.Kind{"HTTPRoute", "GRPCRoute"} {
+		for route := range r.View().List(kind, mesh) {
+			others = append(others, route.Key().Name)
+		}
+	}
+	return notFound(fmt.Sprintf("route %q in mesh %q", name, mesh), name, others, "")
+}
+
+func routePath(p *policy.PathRules) RoutePath {
+	path := RoutePath{
+		Gateway: p.Gateway, Listener: p.Listener, Rule: p.Rule, Kind: p.Kind, Rules: p.Rules,
+		Origins: policyNames(p.Origins), Overridden: policyNames(p.Overridden), Unset: policyNames(p.Unset),
+		Skipped: []SkippedBlock{},
+	}
+	for _, d := range p.Decided {
+		if !d.Applied {
+			path.Skipped = append(path.Skipped, SkippedBlock{d.Policy.Name, d.Block, "when: " + d.Reason})
+		}
+		path.When = append(path.When, whenVerdict(d))
+	}
+	return path
+}
+
+func whenVerdict(d policy.Decided) WhenVerdict {
+	v := WhenVerdict{
+		Policy: d.Policy.Name, Block: d.Block, Expression: d.Expression,
+		Value: "false", Reason: d.Reason, Applied: d.Applied,
+	}
+	switch {
+	case d.Matched:
+		v.Value = "true"
+	case d.Failed:
+		v.Value = "error"
+	case d.Reason == v.Value:
+		v.Reason = ""
+	}
+	return v
+}
+
+// policyNames replaces policies by their names, never nil.
+func policyNames(by map[string]resource.Key) map[string]string {
+	named := make(map[string]string, len(by))
+	for id, key := range by {
+		named[id] = key.Name
+	}
+	return named
+}
+
+// RuleAnswer says where the rules of an inherited policy reach and what becomes
+// of them there (SEMANTICS §5.9).
+type RuleAnswer struct {
+	Kind       resource.Kind      `json:"kind"`
+	Mesh       resource.MeshName  `json:"mesh"`
+	Name       string             `json:"name"`
+	AsOf       resource.Revision  `json:"asOf"`
+	Dataplanes []PolicyDataplane  `json:"dataplanes"`
+	Conditions []policy.Condition `json:"conditions"`
+	Rules      []RulePlace        `json:"rules"`
+}
+
+// RulePlace is a rule of a policy on a path.
+type RulePlace struct {
+	// ID is the rule's identity, such as authentication.a.
+	ID       string `json:"id"`
+	Block    string `json:"block"`
+	Gateway  string `json:"gateway"`
+	Listener string `json:"listener"`
+	Route    string `json:"route"`
+	Rule     string `json:"rule"`
+	// State is effective, overridden, unset or skipped.
+	State policy.RuleState `json:"state"`
+	// By is the policy that overrode or unset the rule; empty otherwise.
+	By string `json:"by"`
+	// DecidedBy is the number of the deciding rule in SEMANTICS.
+	DecidedBy string `json:"decidedBy"`
+	Reason    string `json:"reason"`
+}
+
+// AllRules asks PolicyRules for every rule of a policy.
+const AllRules = "*"
+
+// PolicyRules answers where a rule of an inherited policy reaches, or all of
+// them. It fails with ErrNotFound, and with ErrInvalid for a kind that has no
+// named rules.
+func PolicyRules(m *policy.Matcher, kind resource.Kind, mesh resource.MeshName, name, rule string, zone resource.ZoneName, asOf resource.Revision) (*RuleAnswer, error) {
+	about, err := Policy(m, kind, mesh, name, zone, asOf)
+	if err != nil {
+		return nil, err
+	}
+	key := resource.Key{Kind: kind, Mesh: mesh, Name: name}
+	inheritance, ok := policy.FollowerOf[policy.Inheritance](m)
+	if !ok {
+		return nil, fmt.Errorf("rules of %s: %w: inherited policies are not followed here", key, ErrInvalid)
+	}
+	if rule == AllRules {
+		rule = ""
+	}
+	places, ids, ok := inheritance.Reach(key, rule)
+	if !ok {
+		return nil, fmt.Errorf("rules of %s: %w: only policies that are inherited along routes have named rules", key, ErrInvalid)
+	}
+	a := &RuleAnswer{
+		Kind: kind, Mesh: mesh, Name: name, AsOf: asOf,
+		Dataplanes: about.Dataplanes, Conditions: about.Conditions, Rules: []RulePlace{},
+	}
+	found := rule == ""
+	for _, id := range ids {
+		found = found || id == rule
+	}
+	if !found {
+		hint := ""
+		if len(ids) > 0 {
+			hint = "; it has " + listed(ids)
+		}
+		return nil, notFound(fmt.Sprintf("rule %q of %s %q", rule, kind, name), rule, ids, hint)
+	}
+	for _, p := range places {
+		a.Rules = append(a.Rules, RulePlace{
+			ID: p.ID, Block: p.Block, Gateway: p.Gateway, Listener: p.Listener, Route: p.Route.Name, Rule: p.Rule,
+			State: p.State, By: p.By.Name, DecidedBy: p.DecidedBy, Reason: p.Reason,
+		})
+	}
+	return a, nil
+}

@@ -1,0 +1,134 @@
+package answer
+
+import (
+	"fmt"
+	"io"
+	"maps"
+	"slices"
+	"strings"
+
+	"meridian/internal/policy"
+)
+
+// RenderRoute prints the effective rules of every path through a route. wide
+// adds the rules' bodies, and every rule and block that lost.
+func RenderRoute(w io.Writer, a *RouteAnswer, wide bool) error {
+	p := newPrinter(w)
+	p.line("route %s  %s", a.Route, place(a.Mesh, "", a.AsOf))
+	p.line("")
+	renderConditions(p, a.Conditions)
+	if len(a.Paths) == 0 {
+		p.line("No policy reaches it.")
+		return p.close()
+	}
+	t := newTable("", "GATEWAY", "LISTENER", "RULE", "KIND", "EFFECTIVE", "FROM")
+	for i := range a.Paths {
+		a.Paths[i].row(t, wide)
+	}
+	t.write(p)
+	return p.close()
+}
+
+// row adds a path to a table: a line per effective rule, then what did not get
+// there.
+func (path *RoutePath) row(t *table, wide bool) {
+	kind := string(path.Kind)
+	if path.RouteKind != "" {
+		kind += " (" + string(path.RouteKind) + ")"
+	}
+	head := []string{path.Gateway, path.Listener, path.Rule, kind}
+	ids := slices.Sorted(maps.Keys(path.Origins))
+	if len(ids) == 0 {
+		ids = []string{"no rules"}
+	}
+	var last *row
+	for i, id := range ids {
+		if i > 0 {
+			head = []string{"", "", "", ""}
+		}
+		shown := id
+		if body, ok := path.body(id); wide && ok {
+			shown += " " + compact(body)
+		}
+		last = t.add(append(head, shown, path.Origins[id])...)
+	}
+	notes := func(by map[string]string, format string) {
+		for _, id := range slices.Sorted(maps.Keys(by)) {
+			last.note(format, id, by[id])
+		}
+	}
+	notes(path.Overridden, "%s: another one lost to %s")
+	notes(path.Unset, "%s: a default was unset by %s")
+	for _, v := range path.When {
+		if wide || !v.Applied {
+			last.note("%s", v.sentence())
+		}
+	}
+}
+
+// body finds a rule by its identity.
+func (path *RoutePath) body(id string) (any, bool) {
+	if body, ok := path.Rules[id]; ok {
+		return body, true
+	}
+	section, _, found := strings.Cut(id, ".")
+	if !found {
+		section, _, _ = strings.Cut(id, "[")
+	}
+	rules, ok := path.Rules[section].(policy.Tree)
+	if !ok {
+		return nil, false
+	}
+	for name, body := range rules {
+		if id == section+"."+name || id == fmt.Sprintf("%s[%q]", section, name) {
+			return body, true
+		}
+	}
+	return nil, false
+}
+
+// sentence says what a condition came to.
+func (v *WhenVerdict) sentence() string {
+	s := fmt.Sprintf("%s of %s ", v.Block, v.Policy)
+	if v.Applied {
+		s += "applied"
+	} else {
+		s += "skipped"
+	}
+	s += fmt.Sprintf(": when %s is %s", v.Expression, v.Value)
+	if v.Reason != "" {
+		s += " (" + v.Reason + ")"
+	}
+	return s
+}
+
+// RenderRules prints where the rules of a policy reach.
+func RenderRules(w io.Writer, a *RuleAnswer, _ bool) error {
+	p := newPrinter(w)
+	p.line("%s %s  %s", a.Kind, a.Name, place(a.Mesh, "", a.AsOf))
+	p.line("")
+	renderConditions(p, a.Conditions)
+	if len(a.Rules) == 0 {
+		p.line("Its rules reach no route.")
+		return p.close()
+	}
+	t := newTable("", "POLICY RULE", "BLOCK", "GATEWAY", "LISTENER", "ROUTE", "RULE", "STATE", "BY", "WHY")
+	for _, r := range a.Rules {
+		t.add(r.ID, r.Block, r.Gateway, r.Listener, r.Route, r.Rule, string(r.State), r.By, because(r.Reason, r.DecidedBy))
+	}
+	t.write(p)
+	return p.close()
+}
+
+// renderConditions prints conditions as a table with an empty line below it.
+func renderConditions(p *printer, conditions []policy.Condition) {
+	if len(conditions) == 0 {
+		return
+	}
+	t := newTable("", "CONDITION", "STATUS", "REASON", "MESSAGE")
+	for _, c := range conditions {
+		t.add(c.Type, c.Status, c.Reason, c.Message)
+	}
+	t.write(p)
+	p.line("")
+}

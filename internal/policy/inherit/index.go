@@ -1,0 +1,319 @@
+package inherit
+
+import (
+	"slices"
+	"sync"
+
+	"meridian/internal/policy"
+	"meridian/internal/policy/condition"
+	"meridian/internal/resource"
+)
+
+// Index knows the effective policies of every path and follows changes. It
+// computes a path when it is asked about, and keeps the result until a change
+// touches the path. It is safe for concurrent use.
+type Index struct {
+	compiler *condition.Compiler
+
+	mu       sync.Mutex // guards everything below
+	meshes   map[resource.MeshName]*mesh
+	computed uint64
+	stats    *Stats // nil: not counted since the last change
+}
+
+var (
+	_ policy.Inheritance = (*Index)(nil)
+	_ policy.Follower    = (*Index)(nil)
+)
+
+// New returns an index without resources; Reset gives it some. The compiler may
+// be shared.
+func New(compiler *condition.Compiler) *Index {
+	return &Index{compiler: compiler, meshes: map[resource.MeshName]*mesh{}}
+}
+
+// mesh is what is indexed of one mesh.
+type mesh struct {
+	name     resource.MeshName
+	mayUnset bool
+	gateways map[string]*gateway
+	routes   map[resource.Key]*route
+	// asking has the routes that ask for a gateway, present or not, by its name.
+	asking   map[string]map[resource.Key]*route
+	policies map[resource.Key]*compiled
+	// targeting has the policies that are not invalid by what they target, the
+	// most specific first. The target need not exist.
+	targeting map[target][]*compiled
+}
+
+// Computed counts how often the chain of a path has been folded: a measure of
+// work, for tests and metrics.
+func (x *Index) Computed() uint64 {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	return x.computed
+}
+
+// Reset implements policy.Follower.
+func (x *Index) Reset(view policy.View) {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	x.meshes, x.stats = map[resource.MeshName]*mesh{}, nil
+	for r := range view.List(kindGateway, "") {
+		m := x.meshLocked(view, r.Key().Mesh)
+		m.gateways[r.Key().Name] = newGateway(r)
+	}
+	for _, kind := range routeKinds {
+		for r := range view.List(kind, "") {
+			x.meshLocked(view, r.Key().Mesh).addRoute(newRoute(r))
+		}
+	}
+	for i := range schemas {
+		for r := range view.List(schemas[i].kind, "") {
+			x.meshLocked(view, r.Key().Mesh).addPolicy(compile(x.compiler, r, i))
+		}
+	}
+}
+
+// Update implements policy.Follower. It drops what was computed for the paths
+// that the changes touch, and nothing else.
+func (x *Index) Update(view policy.View, changed []resource.Key) {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	for _, key := range changed {
+		if !concerns(key.Kind) {
+			continue
+		}
+		x.stats = nil
+		after, exists := view.Get(key)
+		if key.Kind == kindMesh {
+			x.updateMeshLocked(view, resource.MeshName(key.Name))
+			continue
+		}
+		m := x.meshLocked(view, key.Mesh)
+		switch schema := schemaOf(key.Kind); {
+		case schema >= 0:
+			if m.policies[key] != nil {
+				m.removePolicy(key)
+			}
+			if exists {
+				m.addPolicy(compile(x.compiler, after, schema))
+			}
+		case key.Kind == kindGateway:
+			delete(m.gateways, key.Name)
+			if exists {
+				m.gateways[key.Name] = newGateway(after)
+			}
+			for _, r := range m.asking[key.Name] {
+				r.attach(m.gateways)
+			}
+		default:
+			m.removeRoute(key)
+			if exists {
+				m.addRoute(newRoute(after))
+			}
+		}
+		if m.empty() {
+			delete(x.meshes, key.Mesh)
+		}
+	}
+}
+
+// concerns reports whether resources of a kind are part of any path.
+func concerns(kind resource.Kind) bool {
+	return kind == kindMesh || kind == kindGateway || slices.Contains(routeKinds, kind) || schemaOf(kind) >= 0
+}
+
+// meshLocked returns what is indexed of a mesh, which need not exist as a
+// resource.
+func (x *Index) meshLocked(view policy.View, name resource.MeshName) *mesh {
+	m := x.meshes[name]
+	if m == nil {
+		m = &mesh{
+			name:      name,
+			mayUnset:  mayUnset(view, name),
+			gateways:  map[string]*gateway{},
+			routes:    map[resource.Key]*route{},
+			asking:    map[string]map[resource.Key]*route{},
+			policies:  map[resource.Key]*compiled{},
+			targeting: map[target][]*compiled{},
+		}
+		x.meshes[name] = m
+	}
+	return m
+}
+
+// mayUnset reads the switch of SEMANTICS §1.4.
+func mayUnset(view policy.View, name resource.MeshName) bool {
+	return policy.MeshOf(view, name).Matching.Unset != resource.UnsetForbidden
+}
+
+// updateMeshLocked forgets what was computed in a mesh that now treats `unset`
+// in another way.
+func (x *Index) updateMeshLocked(view policy.View, name resource.MeshName) {
+	m := x.meshes[name]
+	if m == nil || m.mayUnset == mayUnset(view, name) {
+		return
+	}
+	m.mayUnset = !m.mayUnset
+	for _, r := range m.routes {
+		r.attach(m.gateways)
+	}
+}
+
+func (m *mesh) empty() bool { return len(m.gateways)+len(m.routes)+len(m.policies) == 0 }
+
+// addRoute adds a route and the ways that lead to it from the gateways there
+// are.
+func (m *mesh) addRoute(r *route) {
+	m.routes[r.key] = r
+	for _, name := range r.parentGateways() {
+		if m.asking[name] == nil {
+			m.asking[name] = map[resource.Key]*route{}
+		}
+		m.asking[name][r.key] = r
+	}
+	r.attach(m.gateways)
+}
+
+func (m *mesh) removeRoute(key resource.Key) {
+	r := m.routes[key]
+	if r == nil {
+		return
+	}
+	delete(m.routes, key)
+	for _, name := range r.parentGateways() {
+		delete(m.asking[name], key)
+		if len(m.asking[name]) == 0 {
+			delete(m.asking, name)
+		}
+	}
+}
+
+func (m *mesh) addPolicy(c *compiled) {
+	m.policies[c.key] = c
+	if c.invalid != "" {
+		return
+	}
+	peers := m.targeting[c.target]
+	at, _ := slices.BinarySearchFunc(peers, c, compareSpecific)
+	// A new slice: chains that were folded share the old one.
+	m.targeting[c.target] = slices.Insert(slices.Clone(peers), at, c)
+	m.forget(c.target)
+}
+
+func (m *mesh) removePolicy(key resource.Key) {
+	c := m.policies[key]
+	delete(m.policies, key)
+	if c.invalid != "" {
+		return
+	}
+	rest := slices.DeleteFunc(slices.Clone(m.targeting[c.target]), func(other *compiled) bool { return other == c })
+	if len(rest) == 0 {
+		delete(m.targeting, c.target)
+	} else {
+		m.targeting[c.target] = rest
+	}
+	m.forget(c.target)
+}
+
+// forget drops what was computed for the paths through a target.
+func (m *mesh) forget(t target) {
+	for l := range m.legsThrough(t) {
+		if rule := l.ruleOf(t); rule >= 0 {
+			if own := l.own[rule]; own != nil {
+				own[t.schema] = nil
+			}
+			continue
+		}
+		l.virtual[t.schema] = nil
+		for _, own := range l.own {
+			own[t.schema] = nil
+		}
+	}
+}
+
+// ruleOf returns the place of the rule that a target is, or -1 when it is
+// something larger.
+func (l *leg) ruleOf(t target) int {
+	if t.kind == kindGateway || t.section == "" {
+		return -1
+	}
+	return slices.Index(l.route.rules, t.section)
+}
+
+// legsThrough yields the ways to routes that lead through a target, in no
+// particular order.
+func (m *mesh) legsThrough(t target) func(yield func(*leg) bool) {
+	return func(yield func(*leg) bool) {
+		if t.kind != kindGateway {
+			r := m.routes[resource.Key{Kind: t.kind, Mesh: m.name, Name: t.name}]
+			if r == nil || (t.section != "" && !slices.Contains(r.rules, t.section)) {
+				return
+			}
+			for _, l := range r.legs {
+				if !yield(l) {
+					return
+				}
+			}
+			return
+		}
+		for _, r := range m.asking[t.name] {
+			for _, l := range r.legs {
+				through := l.gateway.key.Name == t.name &&
+					(t.section == "" || l.gateway.listeners[l.listener].Name == t.section)
+				if through && !yield(l) {
+					return
+				}
+			}
+		}
+	}
+}
+
+// at returns the effective policy of a kind on the way to a rule, and nil where
+// no accepted policy of the kind targets any part of the path (SEMANTICS §5.1).
+func (x *Index) atLocked(m *mesh, l *leg, rule, schema int) *outcome {
+	own := m.targeting[target{schema, l.route.key.Kind, l.route.key.Name, l.route.rules[rule]}]
+	slot := &l.virtual[schema]
+	if len(own) > 0 {
+		if l.own == nil {
+			l.own = map[int]*[len(schemas)]*outcome{}
+		}
+		if l.own[rule] == nil {
+			l.own[rule] = new([len(schemas)]*outcome)
+		}
+		slot = &l.own[rule][schema]
+	}
+	if *slot == nil {
+		*slot = x.computeLocked(m, l, own, schema)
+	}
+	if *slot == nowhere {
+		return nil
+	}
+	return *slot
+}
+
+// nowhere stands for the outcome of a chain without policies.
+var nowhere = new(outcome)
+
+func (x *Index) computeLocked(m *mesh, l *leg, own []*compiled, schema int) *outcome {
+	r, g := &l.route.object, &l.gateway.object
+	listener := l.gateway.listeners[l.listener].Name
+	var chain []link
+	add := func(policies []*compiled, o *object, level int) {
+		for _, c := range policies {
+			chain = append(chain, link{compiled: c, object: o, level: level})
+		}
+	}
+	add(own, r, levelRule)
+	add(m.targeting[target{schema, r.key.Kind, r.key.Name, ""}], r, levelRoute)
+	if listener != "" {
+		add(m.targeting[target{schema, kindGateway, g.key.Name, listener}], g, levelListener)
+	}
+	add(m.targeting[target{schema, kindGateway, g.key.Name, ""}], g, levelGateway)
+	if len(chain) == 0 {
+		return nowhere
+	}
+	x.computed++
+	return fold(&schemas[schema], chain, m.mayUnset)
+}

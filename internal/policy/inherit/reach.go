@@ -1,0 +1,209 @@
+package inherit
+
+import (
+	"cmp"
+	"iter"
+	"slices"
+	"strings"
+
+	"meridian/internal/policy"
+	"meridian/internal/resource"
+)
+
+// Route implements policy.Inheritance.
+func (x *Index) Route(name resource.MeshName, route string) (policy.RouteState, bool) {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	m, found := x.meshes[name], false
+	if m == nil {
+		return policy.RouteState{}, false
+	}
+	state := policy.RouteState{Paths: []policy.PathRules{}, Conditions: []policy.Condition{}}
+	var legs []*leg
+	for _, kind := range routeKinds {
+		key := resource.Key{Kind: kind, Mesh: name, Name: route}
+		if r := m.routes[key]; r != nil {
+			found = true
+			legs = append(legs, r.legs...)
+			state.Conditions = append(state.Conditions, x.targetConditionsLocked(m, key)...)
+		}
+	}
+	slices.SortStableFunc(legs, compareLegs)
+	for _, l := range legs {
+		for rule := range l.route.rules {
+			for schema := range schemas {
+				if o := x.atLocked(m, l, rule, schema); o != nil {
+					state.Paths = append(state.Paths, o.told(&schemas[schema], l.path(rule)))
+				}
+			}
+		}
+	}
+	return state, found
+}
+
+// told is an outcome as it is told to the outside.
+func (o *outcome) told(s *schema, at policy.Path) policy.PathRules {
+	p := policy.PathRules{
+		Path: at, Kind: s.kind, Rules: o.rules,
+		Origins: map[string]resource.Key{}, Overridden: map[string]resource.Key{}, Unset: map[string]resource.Key{},
+	}
+	for rule, c := range o.owner {
+		p.Origins[s.id(rule)] = o.chain[c.link].key
+	}
+	for rule, losers := range o.losers {
+		for _, loser := range losers {
+			if winner, lost := o.lost(rule, loser.link); lost {
+				p.Overridden[s.id(rule)] = o.chain[winner.link].key
+			}
+		}
+	}
+	for rule, d := range o.dropped {
+		p.Unset[s.id(rule)] = o.chain[d.by].key
+	}
+	for _, d := range o.decided {
+		p.Decided = append(p.Decided, o.toldDecision(d))
+	}
+	return p
+}
+
+func (o *outcome) toldDecision(d decision) policy.Decided {
+	return policy.Decided{
+		Policy: o.chain[d.link].key, Block: d.block.name, Expression: d.block.when.String(),
+		Matched: d.matched(), Failed: d.failed(), Reason: d.verdict.Reason, Applied: d.applied,
+	}
+}
+
+// visit is one rule of a route on one listener, with its effective policy.
+type visit struct {
+	leg     *leg
+	rule    int
+	outcome *outcome
+}
+
+// visitsLocked yields the paths through a target on which the effective policy of its
+// kind is not empty of policies, in order.
+func (x *Index) visitsLocked(m *mesh, t target) iter.Seq[visit] {
+	return func(yield func(visit) bool) {
+		legs := slices.SortedFunc(m.legsThrough(t), func(a, b *leg) int {
+			return cmp.Or(compareLegs(a, b), a.route.key.Compare(b.route.key))
+		})
+		for _, l := range legs {
+			only := l.ruleOf(t)
+			for rule := range l.route.rules {
+				if only >= 0 && rule != only {
+					continue
+				}
+				if o := x.atLocked(m, l, rule, t.schema); o != nil && !yield(visit{l, rule, o}) {
+					return
+				}
+			}
+		}
+	}
+}
+
+// linkOf returns the place of a policy on a chain, or -1.
+func (o *outcome) linkOf(c *compiled) int {
+	return slices.IndexFunc(o.chain, func(l link) bool { return l.compiled == c })
+}
+
+// fate is what became of one rule of a policy's block on one path.
+type fate struct {
+	rule  policy.Pointer
+	block *block
+	state policy.RuleState
+	// by is the block that overrode the rule, or has the policy that unset it.
+	by claim
+}
+
+// fates returns what became of every rule of a policy, by its index in chain,
+// in order of block and rule.
+func (o *outcome) fates(s *schema, at int) []fate {
+	var fates []fate
+	for i := range o.chain[at].blocks {
+		b := &o.chain[at].blocks[i]
+		for _, rule := range policy.Leaves(b.rules, s.depth()) {
+			fates = append(fates, o.fate(rule, claim{at, b}))
+		}
+	}
+	return fates
+}
+
+func (o *outcome) fate(rule policy.Pointer, c claim) fate {
+	f := fate{rule: rule, block: c.block, state: policy.RuleEffective}
+	same := func(other claim) bool { return other == c }
+	switch d := o.dropped[rule]; {
+	case o.skipped(c):
+		f.state = policy.RuleSkipped
+	case slices.ContainsFunc(d.from, same):
+		f.state, f.by = policy.RuleUnset, claim{link: d.by}
+	case o.owner[rule] != c:
+		f.state, f.by = policy.RuleOverridden, o.winner(rule)
+	}
+	return f
+}
+
+// skipped reports whether a block was left out for its condition.
+func (o *outcome) skipped(c claim) bool {
+	return slices.ContainsFunc(o.decided, func(d decision) bool { return d.claim == c && !d.applied })
+}
+
+// Reach implements policy.Inheritance.
+func (x *Index) Reach(key resource.Key, id string) (places []policy.RuleReach, ids []string, ok bool) {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	m := x.meshes[key.Mesh]
+	if m == nil || m.policies[key] == nil {
+		return nil, nil, false
+	}
+	c := m.policies[key]
+	s := &schemas[schemaOf(key.Kind)]
+	for i := range c.blocks {
+		for _, rule := range policy.Leaves(c.blocks[i].rules, s.depth()) {
+			ids = append(ids, s.id(rule))
+		}
+	}
+	slices.Sort(ids)
+	ids = slices.Compact(ids)
+	if c.invalid != "" {
+		return nil, ids, true
+	}
+	for v := range x.visitsLocked(m, c.target) {
+		at := v.outcome.linkOf(c)
+		for _, f := range v.outcome.fates(s, at) {
+			if name := s.id(f.rule); id == "" || name == id {
+				places = append(places, v.reach(at, name, f))
+			}
+		}
+	}
+	slices.SortStableFunc(places, func(a, b policy.RuleReach) int { return strings.Compare(a.ID, b.ID) })
+	return places, ids, true
+}
+
+func (v visit) reach(at int, id string, f fate) policy.RuleReach {
+	o := v.outcome
+	r := policy.RuleReach{Path: v.leg.path(v.rule), ID: id, Block: f.block.name, State: f.state}
+	mine := standing{o.chain[at], f.block}
+	switch f.state {
+	case policy.RuleEffective:
+		d := mine.Alone()
+		r.DecidedBy, r.Reason = d.Rule, d.Won
+	case policy.RuleUnset:
+		r.By = o.chain[f.by.link].key
+		r.DecidedBy, r.Reason = "5.4", "unset by "+o.chain[f.by.link].label+" on "+levelNames[o.chain[f.by.link].level]
+	case policy.RuleOverridden:
+		winner := o.chain[f.by.link]
+		r.By = winner.key
+		d := standing{winner, f.by.block}.Over(mine)
+		r.DecidedBy, r.Reason = d.Rule, d.Lost
+		if d.Rule == "" { // the policy's own other block
+			r.DecidedBy, r.Reason = "5.4", "gives way to the policy's own "+f.by.block.name
+		}
+	case policy.RuleSkipped:
+		for _, d := range o.decided {
+			if d.claim == (claim{at, f.block}) {
+				r.DecidedBy, r.Reason = "5.6", "when: "+d.verdict.Reason
+			}
+		}
+	}
+	return r
+}

@@ -1,0 +1,414 @@
+package inherit
+
+import (
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+
+	"meridian/internal/policy"
+	"meridian/internal/policy/condition"
+	"meridian/internal/resource"
+)
+
+// Types and reasons of conditions (SEMANTICS §5.8). Several policies on one
+// target are folded together (§5.5), so that none is ever Conflicted.
+const (
+	typeAccepted = "Accepted"
+	typeEnforced = "Enforced"
+	// typeConditionFailed says that a `when` could not be decided somewhere
+	// (SEMANTICS §5.6).
+	typeConditionFailed = "ConditionFailed"
+
+	reasonAccepted          = "Accepted"
+	reasonInvalid           = "Invalid"
+	reasonTargetNotFound    = "TargetNotFound"
+	reasonEnforced          = "Enforced"
+	reasonPartiallyEnforced = "PartiallyEnforced"
+	reasonOverridden        = "Overridden"
+	reasonUnknown           = "Unknown"
+	reasonEvaluationFailed  = "EvaluationFailed"
+	reasonUnaffected        = "Unaffected"
+	reasonAffected          = "Affected"
+	reasonPartiallyAffected = "PartiallyAffected"
+)
+
+// The sentences of 004's tables, in its spelling, which readers of status match
+// on.
+const (
+	saidAccepted = "Policy has been accepted"
+	saidInvalid  = "Policy is invalid"
+	saidEnforced = "Policy has been successfuly enforced" //nolint:misspell // as 004 spells it
+	saidIssues   = "Policy has encountered some issues"
+)
+
+// maxTold bounds how many paths a message names.
+const maxTold = 3
+
+const (
+	isTrue  = "True"
+	isFalse = "False"
+)
+
+// Conditions implements policy.Conditioner, for policies and for the objects
+// that they can target.
+func (x *Index) Conditions(key resource.Key) ([]policy.Condition, bool) {
+	isPolicy := schemaOf(key.Kind) >= 0
+	if !isPolicy && key.Kind != kindGateway && !slices.Contains(routeKinds, key.Kind) {
+		return nil, false
+	}
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	m := x.meshes[key.Mesh]
+	switch {
+	case m == nil:
+		return nil, true
+	case !isPolicy:
+		return x.targetConditionsLocked(m, key), true
+	case m.policies[key] == nil:
+		return nil, true
+	default:
+		return x.policyConditionsLocked(m, m.policies[key]), true
+	}
+}
+
+func (x *Index) policyConditionsLocked(m *mesh, c *compiled) []policy.Condition {
+	if why := m.refusal(c); why != nil {
+		return []policy.Condition{*why, {
+			Type: typeEnforced, Status: isFalse, Reason: reasonUnknown, Message: saidIssues + ": it is not accepted",
+		}}
+	}
+	s := x.surveyLocked(m, c)
+	accepted := policy.Condition{Type: typeAccepted, Status: isTrue, Reason: reasonAccepted, Message: saidAccepted}
+	conditions := []policy.Condition{accepted, s.enforced()}
+	if len(s.failures) > 0 {
+		conditions = append(conditions, policy.Condition{
+			Type: typeConditionFailed, Status: isTrue, Reason: reasonEvaluationFailed, Message: s.failureMessage(),
+		})
+	}
+	return conditions
+}
+
+// refusal returns the condition of a policy that is not accepted, or nil.
+func (m *mesh) refusal(c *compiled) *policy.Condition {
+	if c.invalid != "" {
+		return &policy.Condition{Type: typeAccepted, Status: isFalse, Reason: reasonInvalid, Message: saidInvalid + ": " + c.invalid}
+	}
+	name, why := m.missing(c.target)
+	if why == "" {
+		return nil
+	}
+	return &policy.Condition{
+		Type: typeAccepted, Status: isFalse, Reason: reasonTargetNotFound,
+		Message: fmt.Sprintf("Policy target %s was not found: %s", name, why),
+	}
+}
+
+// missing says what of a target does not exist; nothing when all of it does.
+func (m *mesh) missing(t target) (name, why string) {
+	var sections, others []string
+	what, exists := "rule", false
+	if t.kind == kindGateway {
+		what = "listener"
+		others = slices.Collect(maps.Keys(m.gateways))
+		if g := m.gateways[t.name]; g != nil {
+			exists = true
+			for i := range g.listeners {
+				sections = append(sections, g.listeners[i].Name)
+			}
+		}
+	} else {
+		for key, r := range m.routes {
+			if key.Kind != t.kind {
+				continue
+			}
+			others = append(others, key.Name)
+			if key.Name == t.name {
+				exists, sections = true, r.rules
+			}
+		}
+	}
+	switch {
+	case t.name == "":
+		return string(t.kind), "targetRef has no name"
+	case !exists:
+		return t.name, fmt.Sprintf("mesh %q has no %s of that name%s", m.name, t.kind, meant(t.name, others))
+	case t.section != "" && !slices.Contains(sections, t.section):
+		return t.name + "/" + t.section, fmt.Sprintf("%s %s has no %s of that name%s", t.kind, t.name, what, meant(t.section, sections))
+	default:
+		return "", ""
+	}
+}
+
+func meant(name string, candidates []string) string {
+	slices.Sort(candidates)
+	if near, ok := resource.Nearest(name, candidates); ok {
+		return fmt.Sprintf("; did you mean %q?", near)
+	}
+	return ""
+}
+
+// survey is what became of a policy on all its paths.
+type survey struct {
+	paths int
+	// effective counts rules in effect; unsets counts defaults that the policy
+	// took out.
+	effective, unsets int
+	// overridden and unset have the policy's rules by who overrode or unset
+	// them; the others have the rules that policies above added to its own.
+	overridden, unset, defaultsAdded, overridesAdded byPolicy
+	skipped                                          map[string]bool // blocks
+	failures                                         []failure
+}
+
+// failure is a condition that could not be decided on a path.
+type failure struct {
+	path    policy.Path
+	block   string
+	reason  string
+	applied bool
+}
+
+// byPolicy is identities of rules by the label of a policy.
+type byPolicy map[string]map[string]bool
+
+func (b byPolicy) add(policy, rule string) {
+	if b[policy] == nil {
+		b[policy] = map[string]bool{}
+	}
+	b[policy][rule] = true
+}
+
+// String prints "p: x, y; by q: z" in bytewise order.
+func (b byPolicy) String() string {
+	var parts []string
+	for _, policy := range slices.Sorted(maps.Keys(b)) {
+		parts = append(parts, policy+": "+strings.Join(slices.Sorted(maps.Keys(b[policy])), ", "))
+	}
+	return strings.Join(parts, "; by ")
+}
+
+func (x *Index) surveyLocked(m *mesh, c *compiled) *survey {
+	s := &survey{
+		overridden: byPolicy{}, unset: byPolicy{}, defaultsAdded: byPolicy{}, overridesAdded: byPolicy{},
+		skipped: map[string]bool{},
+	}
+	seen := map[*outcome]bool{} // rules without policies of their own share one
+	for v := range x.visitsLocked(m, c.target) {
+		s.paths++
+		if seen[v.outcome] {
+			continue
+		}
+		seen[v.outcome] = true
+		s.look(v, c)
+	}
+	return s
+}
+
+func (s *survey) look(v visit, c *compiled) {
+	o, sch := v.outcome, &schemas[c.target.schema]
+	at := o.linkOf(c)
+	for _, f := range o.fates(sch, at) {
+		id := sch.id(f.rule)
+		switch f.state {
+		case policy.RuleEffective:
+			s.effective++
+		case policy.RuleOverridden:
+			if f.by.link != at {
+				s.overridden.add(o.chain[f.by.link].label, id)
+			}
+		case policy.RuleUnset:
+			s.unset.add(o.chain[f.by.link].label, id)
+		case policy.RuleSkipped:
+			s.skipped[f.block.name] = true
+		}
+	}
+	for rule, owner := range o.owner {
+		if owner.link <= at {
+			continue
+		}
+		if added := o.chain[owner.link].label; owner.block.name == blockDefaults {
+			s.defaultsAdded.add(added, sch.id(rule))
+		} else if !slices.ContainsFunc(o.losers[rule], func(l claim) bool { return l.link == at }) {
+			s.overridesAdded.add(added, sch.id(rule))
+		}
+	}
+	for _, d := range o.dropped {
+		if d.by == at {
+			s.unsets++
+		}
+	}
+	for _, d := range o.decided {
+		if d.link == at && d.failed() {
+			s.failures = append(s.failures, failure{v.leg.path(v.rule), d.block.name, d.verdict.Reason, d.applied})
+		}
+	}
+}
+
+func (d *decision) failed() bool  { return d.verdict.Outcome == condition.Failed }
+func (d *decision) matched() bool { return d.verdict.Outcome == condition.Matched }
+
+// enforced judges a policy that is accepted. One that asks for nothing at the
+// moment, since its conditions do not hold, is enforced: it is not a fault.
+func (s *survey) enforced() policy.Condition {
+	lost := len(s.overridden)+len(s.unset) > 0
+	c := policy.Condition{Type: typeEnforced, Status: isTrue, Reason: reasonEnforced}
+	switch {
+	case s.paths == 0:
+		c.Status, c.Reason, c.Message = isFalse, reasonUnknown, saidIssues+": no route leads through its target"
+		return c
+	case s.effective == 0 && lost:
+		by := slices.Collect(maps.Keys(s.overridden))
+		by = append(by, slices.Collect(maps.Keys(s.unset))...)
+		slices.Sort(by)
+		c.Status, c.Reason = isFalse, reasonOverridden
+		c.Message = "Policy has been overridden by " + strings.Join(slices.Compact(by), ", ")
+		return c
+	case s.effective == 0 && len(s.failures) > 0:
+		c.Status, c.Reason, c.Message = isFalse, reasonUnknown, saidIssues+": "+s.failureMessage()
+		return c
+	case lost:
+		c.Reason = reasonPartiallyEnforced
+	}
+	c.Message = s.enforcedMessage()
+	return c
+}
+
+// enforcedMessage composes the message of 004 from the parts that apply.
+func (s *survey) enforcedMessage() string {
+	var parts []string
+	add := func(what string, rules byPolicy) {
+		if len(rules) > 0 {
+			parts = append(parts, "the following "+what+" by "+rules.String())
+		}
+	}
+	add("rules have been overridden", s.overridden)
+	add("rules have been unset", s.unset)
+	add("defaults have been added", s.defaultsAdded)
+	add("overrides have been added", s.overridesAdded)
+	message := saidEnforced
+	if len(parts) > 0 {
+		message += ". T" + strings.TrimPrefix(strings.Join(parts, "; "), "t")
+	}
+	if s.effective == 0 && s.unsets == 0 && len(s.skipped) > 0 {
+		blocks := strings.Join(slices.Sorted(maps.Keys(s.skipped)), " and ")
+		message += fmt.Sprintf(". It asks for nothing at the moment: the condition of its %s does not hold on any path", blocks)
+	}
+	return message
+}
+
+func (s *survey) failureMessage() string {
+	var told []string
+	for i, f := range s.failures {
+		if i == maxTold {
+			told = append(told, fmt.Sprintf("and on %d more", len(s.failures)-i))
+			break
+		}
+		then := "left out"
+		if f.applied {
+			then = "applied, as onError says"
+		}
+		told = append(told, fmt.Sprintf("%s.when on %s: %s (%s)", f.block, f.path, f.reason, then))
+	}
+	return "the condition could not be decided: " + strings.Join(told, "; ")
+}
+
+// targetConditionsLocked returns, for every kind that the mesh has policies of, how
+// they affect an object that policies can target.
+func (x *Index) targetConditionsLocked(m *mesh, key resource.Key) []policy.Condition {
+	var conditions []policy.Condition
+	for schema := range schemas {
+		kind := schemas[schema].kind
+		ofKind := func(p resource.Key) bool { return p.Kind == kind }
+		if !slices.ContainsFunc(slices.Collect(maps.Keys(m.policies)), ofKind) {
+			continue
+		}
+		a := x.affectionsLocked(m, target{schema: schema, kind: key.Kind, name: key.Name})
+		conditions = append(conditions, a.condition(kind))
+	}
+	return conditions
+}
+
+// affections are the sections of an object on which policies contribute to what
+// is enforced.
+type affections struct {
+	prefix string // of sections in messages
+	total  int
+	// idle sections have no path through them.
+	idle map[int]bool
+	// sections has the affected ones by policy; whole the policies that are not
+	// about single sections of the object.
+	sections map[string]map[int]bool
+	whole    map[string]bool
+}
+
+func (x *Index) affectionsLocked(m *mesh, t target) *affections {
+	a := &affections{prefix: "rules", idle: map[int]bool{}, sections: map[string]map[int]bool{}, whole: map[string]bool{}}
+	onGateway := t.kind == kindGateway
+	if g := m.gateways[t.name]; onGateway && g != nil {
+		a.prefix, a.total = "listeners", len(g.listeners)
+	} else if r := m.routes[resource.Key{Kind: t.kind, Mesh: m.name, Name: t.name}]; r != nil {
+		a.total = len(r.rules)
+	}
+	for i := range a.total {
+		a.idle[i] = true
+	}
+	for v := range x.visitsLocked(m, t) {
+		section := v.rule
+		if onGateway {
+			section = v.leg.listener
+		}
+		delete(a.idle, section)
+		for _, c := range v.outcome.owner {
+			l := v.outcome.chain[c.link]
+			if onGateway && l.target.kind != kindGateway {
+				continue // it is about the route, not about the gateway
+			}
+			if a.sections[l.label] == nil {
+				a.sections[l.label] = map[int]bool{}
+			}
+			a.sections[l.label][section] = true
+			if l.target.section == "" || l.target.kind != t.kind {
+				a.whole[l.label] = true
+			}
+		}
+	}
+	return a
+}
+
+// condition puts affections in the words of 004.
+func (a *affections) condition(kind resource.Kind) policy.Condition {
+	c := policy.Condition{Type: "kuadrant.io/" + string(kind) + "Affected", Status: isTrue, Reason: reasonPartiallyAffected}
+	if len(a.sections) == 0 {
+		c.Status, c.Reason = isFalse, reasonUnaffected
+		c.Message = fmt.Sprintf("The object is not affected by any %s", kind)
+		return c
+	}
+	var entirely, partly []string
+	covered := map[int]bool{}
+	for _, label := range slices.Sorted(maps.Keys(a.sections)) {
+		mine := a.sections[label]
+		if a.whole[label] {
+			maps.Copy(mine, a.idle)
+		}
+		maps.Copy(covered, mine)
+		if len(mine) == a.total {
+			entirely = append(entirely, label)
+			continue
+		}
+		var sections []string
+		for _, i := range slices.Sorted(maps.Keys(mine)) {
+			sections = append(sections, fmt.Sprintf("%s.%d", a.prefix, i))
+		}
+		partly = append(partly, fmt.Sprintf("The following sections of the object are affected by %s %s: %s",
+			kind, label, strings.Join(sections, ", ")))
+	}
+	if len(covered) == a.total {
+		c.Reason = reasonAffected
+	}
+	if len(entirely) > 0 {
+		partly = slices.Insert(partly, 0, fmt.Sprintf("The object is affected by %s %s", kind, strings.Join(entirely, ", ")))
+	}
+	c.Message = strings.Join(partly, ". ")
+	return c
+}
