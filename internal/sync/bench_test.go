@@ -107,12 +107,12 @@ func BenchmarkReconnectUnchanged(b *testing.B) {
 	for b.Loop() {
 		b.StopTimer()
 		z.stop()
-		z = c.zone("east", dir, atAddress("127.0.0.1:1")) // nobody there
-		z.stop()
-		z = nil
 		s := store.New(memory())
 		r, err := OpenReplica(ReplicaConfig{Dir: dir, Zone: "east", Decode: decodeNew, Store: s})
 		require.NoError(b, err)
+		for c.state("east").State != ZoneOffline {
+			<-c.server.registry.changed()
+		}
 		b.StartTimer()
 		z = c.attach(r, s, address)
 		for c.state("east").State != ZoneInSync {

@@ -367,6 +367,54 @@ func TestNackStorm(t *testing.T) {
 	require.Len(t, z.nacks, 3000)
 }
 
+// TestLargeBatch: a batch too large for one frame takes effect as one.
+func TestLargeBatch(t *testing.T) {
+	g := newGlobalSim(t, 64<<20)
+	z := newZoneSim(t, g, t.TempDir())
+	defer func() { z.close() }()
+	z.settle()
+	var ops []store.Op
+	for i := range 9 {
+		ops = append(ops, put(policyKey(fmt.Sprintf("p-%d", i)), fmt.Sprintf(`"%0600000d"`, i)))
+	}
+	g.write(append(ops, put(policyKey("huge"), fmt.Sprintf(`"%03000000d"`, 1)))...)
+	parts := 0
+	for ; z.store.View().Len() == 0; parts++ {
+		for len(z.down) == 0 {
+			require.True(t, z.send(1))
+		}
+		z.receive(1)
+	}
+	require.Greater(t, parts, 5)
+	require.Equal(t, 10, z.store.View().Len())
+	other := newZoneSim(t, g, t.TempDir()) // and as chunks, into an empty replica
+	other.settle()
+	require.Equal(t, imageOf(g.store.View()), imageOf(other.store.View()))
+	other.close()
+}
+
+// TestFeedCounts is what zone status and --wait=zones are computed from.
+func TestFeedCounts(t *testing.T) {
+	g := newGlobalSim(t, 1<<20)
+	first := g.write(put(policyKey("a"), `{}`), put(policyKey("b"), `{}`))
+	secret := g.write(put(resource.Key{Kind: secretKind, Name: "s"}, `{}`))
+	last := g.write(put(policyKey("c"), `{}`))
+	e := g.store.View().Epoch()
+	require.Equal(t, uint64(0), g.feed.lag(last, e))
+	require.Equal(t, uint64(1), g.feed.lag(secret, e))
+	require.Equal(t, uint64(1), g.feed.lag(first, e))
+	require.Equal(t, uint64(3), g.feed.lag(first-1, e))
+	require.Equal(t, uint64(3), g.feed.lag(last, store.Epoch{ClusterID: "c2"}), "everything")
+
+	for rev, want := range map[resource.Revision]resource.Revision{first: first, secret: first, last - 1: first, last: last} {
+		floor, reached := g.feed.floor(rev)
+		require.True(t, reached)
+		require.Equal(t, want, floor)
+	}
+	_, reached := g.feed.floor(last + 1)
+	require.False(t, reached)
+}
+
 // TestStalledZone: no acknowledgement for a minute with something outstanding
 // ends the stream; an idle one stays.
 func TestStalledZone(t *testing.T) {

@@ -60,6 +60,8 @@ func (s *session) run(ctx context.Context) (err error) {
 		return err
 	}
 	defer func() { err = errors.Join(err, conn.Close()) }()
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
 	s.group, ctx = errgroup.WithContext(ctx)
 	stream, err := open(ctx, conn)
 	if err != nil {
