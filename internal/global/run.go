@@ -21,8 +21,7 @@ import (
 	"meridian/internal/auth"
 	"meridian/internal/consensus"
 	"meridian/internal/keyring"
-	"meridian/internal/policy"
-	"meridian/internal/policy/specificity"
+	"meridian/internal/policy/engines"
 	"meridian/internal/resource"
 	"meridian/internal/server"
 	"meridian/internal/store"
@@ -237,7 +236,7 @@ func (g *global) admin() *admin.Service {
 		View:         func() store.Reader { return g.store.View() },
 		Source:       func(*resource.Descriptor) admin.Source { return g.store },
 		Owns:         owns,
-		Engines:      []policy.Engine{specificity.Engine{}},
+		Engines:      engines.All(),
 		WaitForZones: g.sync.WaitApplied,
 		Now:          g.now,
 	})

@@ -35,6 +35,14 @@ type Adviser interface {
 	Advise(view View, r *resource.Resource) []resource.Problem
 }
 
+// Surveyor is an Engine that advises on many resources at the cost of one look
+// at everything.
+type Surveyor interface {
+	// Survey returns an adviser for one view. It is used for one batch and not
+	// concurrently.
+	Survey(view View) Adviser
+}
+
 // Warner is an Engine that has something to say about everything that takes
 // effect on a dataplane together.
 type Warner interface {

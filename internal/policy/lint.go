@@ -14,14 +14,19 @@ type Advice struct {
 // Lint collects what engines have to say about resources as they are written,
 // in the order of the resources. view is what they stand in once written.
 func Lint(view View, resources []*resource.Resource, engines ...Engine) []Advice {
+	advisers := make([]Adviser, 0, len(engines))
+	for _, e := range engines {
+		switch e := e.(type) {
+		case Surveyor:
+			advisers = append(advisers, e.Survey(view))
+		case Adviser:
+			advisers = append(advisers, e)
+		}
+	}
 	var advice []Advice
 	for _, r := range resources {
-		for _, e := range engines {
-			adviser, ok := e.(Adviser)
-			if !ok {
-				continue
-			}
-			for _, p := range adviser.Advise(view, r) {
+		for _, a := range advisers {
+			for _, p := range a.Advise(view, r) {
 				advice = append(advice, Advice{Key: r.Key(), Problem: p})
 			}
 		}

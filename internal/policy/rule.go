@@ -1,6 +1,7 @@
 package policy
 
 import (
+	"cmp"
 	"slices"
 
 	"meridian/internal/resource"
@@ -41,7 +42,13 @@ type Decision struct {
 	// Lost is a short sentence about the loser that names the winner: "loses to
 	// web-to-backend: matches 2 tags, the winner matches 4". Empty from Alone.
 	Lost string
+	// WonRule is the number that explains the winner's place where it is not
+	// Rule's; empty otherwise.
+	WonRule string
 }
+
+// won is what is told of the winner.
+func (d Decision) won() (rule, reason string) { return cmp.Or(d.WonRule, d.Rule), d.Won }
 
 // Passed is a policy that selects the dataplane and contributes no step to a
 // rule: it does not reach the attachment, or lost before it could.

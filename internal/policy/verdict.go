@@ -148,11 +148,9 @@ func (s stepVerdict) verdict(r *Rule, i int) Verdict {
 	mine := r.Steps[i].Standing
 	switch {
 	case s.rival < 0:
-		d := mine.Alone()
-		v.Rule, v.Reason = d.Rule, d.Won
+		v.Rule, v.Reason = mine.Alone().won()
 	case s.used:
-		d := mine.Over(r.Steps[s.rival].Standing)
-		v.Rule, v.Reason = d.Rule, d.Won
+		v.Rule, v.Reason = mine.Over(r.Steps[s.rival].Standing).won()
 	default:
 		d := r.Steps[s.rival].Standing.Over(mine)
 		v.Rule, v.Reason = d.Rule, d.Lost
@@ -232,7 +230,8 @@ func (t *trace) field(p Pointer) FieldVerdict {
 			Verdict: Verdict{Policy: s.Origin, Rule: d.Rule, Reason: d.Lost}, Value: bid, Has: has,
 		})
 	}
-	v.Winner.Verdict = Verdict{Policy: winner.Origin, Used: true, Rule: won.Rule, Reason: won.Won}
+	v.Winner.Verdict = Verdict{Policy: winner.Origin, Used: true}
+	v.Winner.Rule, v.Winner.Reason = won.won()
 	return v
 }
 

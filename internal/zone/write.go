@@ -9,7 +9,7 @@ import (
 	"meridian/internal/admin"
 	"meridian/internal/auth"
 	"meridian/internal/policy"
-	"meridian/internal/policy/specificity"
+	"meridian/internal/policy/engines"
 	"meridian/internal/resource"
 	"meridian/internal/store"
 	"meridian/internal/version"
@@ -119,7 +119,7 @@ func (z *zone) prepare(view store.Reader, r *resource.Resource) (*resource.Resou
 }
 
 // Engines are the engines that every zone matches with.
-func Engines() []policy.Engine { return []policy.Engine{specificity.Engine{}} }
+func Engines() []policy.Engine { return engines.All() }
 
 // controlService is about this zone.
 type controlService struct {

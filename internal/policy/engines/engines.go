@@ -1,0 +1,18 @@
+// Package engines lists the engines of the product, so that a zone, the global
+// and the command match with the same ones.
+//
+// It guarantees that a kind added to the table of kinds is answered for
+// everywhere or nowhere. It refuses to hold any state of its own.
+package engines
+
+import (
+	"meridian/internal/policy"
+	"meridian/internal/policy/specificity"
+	"meridian/internal/policy/targetref"
+)
+
+// All returns the engines of policies that are matched to dataplanes: those of
+// SEMANTICS §3 and §4.
+func All() []policy.Engine {
+	return []policy.Engine{specificity.Engine{}, targetref.New()}
+}

@@ -1,0 +1,21 @@
+// Package targetref is the engine of the targetRef policies (SEMANTICS §4): all
+// policies that select a dataplane are put in one order, and what they say is
+// merged field by field.
+//
+// A policy's top-level target says which dataplanes it selects and how much
+// priority it has; its `to` and `from` items say which outbounds and which
+// callers they are about. Every item that is about an attachment becomes a step,
+// the highest priority first; all steps are merged defaults, so the first step
+// that has a field sets it. Overrides stand above all defaults and so come first
+// (SEMANTICS §4.10). What holds for callers stays an ordered list: nothing here
+// enumerates combinations of callers, whose number is exponential in their tags.
+//
+// Reading order: engine.go (the order of policies), compile.go (a policy made
+// ready), scope.go (which dataplanes and attachments), walk.go (from the order
+// of policies to the order of steps), condition.go (when), standing.go (the
+// reasons), warnings.go (both generations at once), advise.go and survey.go
+// (what an author should know).
+//
+// It refuses to guess: a target that does not exist selects nothing, and a
+// condition that cannot be evaluated does what its block says.
+package targetref

@@ -1,0 +1,251 @@
+package targetref
+
+import (
+	"maps"
+	"slices"
+
+	"meridian/internal/policy"
+	"meridian/internal/resource"
+)
+
+const (
+	httpRouteKind        resource.Kind = "HTTPRoute"
+	meshGatewayKind      resource.Kind = "MeshGateway"
+	meshGatewayRouteKind resource.Kind = "MeshGatewayRoute"
+)
+
+// routeID tells routes apart: one of each kind may have the same name.
+type routeID struct {
+	kind resource.TargetKind
+	name string
+}
+
+// route is a route that policies target, and where it is.
+type route struct {
+	routeID
+	places []place
+}
+
+// place is one outbound of some dataplanes that a route is on (SEMANTICS §4.2).
+type place struct {
+	// member must match the gateway's tags; nil for routes of a service, which
+	// are on every dataplane that sends to it.
+	member  resource.TagSelector
+	gateway bool
+	// outbound are the destination's tags, kuma.io/service among them; nil when
+	// the route leads nowhere.
+	outbound resource.TagSelector
+}
+
+// on reports whether the route is on an outbound of a dataplane.
+func (r *route) on(dp *policy.Dataplane, a *policy.Attachment) bool {
+	return slices.ContainsFunc(r.places, func(p place) bool { return p.holds(dp) && p.leads(a) })
+}
+
+// selects reports whether the route is on a dataplane at all. A gateway's route
+// is, even without a destination.
+func (r *route) selects(dp *policy.Dataplane) bool {
+	return slices.ContainsFunc(r.places, func(p place) bool {
+		if p.gateway {
+			return p.holds(dp)
+		}
+		for i := range dp.Attachments {
+			if a := &dp.Attachments[i]; a.Type == policy.OnOutbound && p.leads(a) {
+				return true
+			}
+		}
+		return false
+	})
+}
+
+func (p *place) holds(dp *policy.Dataplane) bool {
+	return !p.gateway || (dp.Gateway && slices.ContainsFunc(dp.Members, p.member.Matches))
+}
+
+// leads reports whether an outbound goes to the place's destination: it is to
+// the same service, and has no tag that contradicts.
+func (p *place) leads(a *policy.Attachment) bool {
+	if p.outbound == nil {
+		return false
+	}
+	for tag, want := range p.outbound {
+		got, ok := a.Tags[tag]
+		if !ok && tag != resource.ServiceTag {
+			continue
+		}
+		if !ok || (want != resource.AnyValue && got != want) {
+			return false
+		}
+	}
+	return true
+}
+
+// reach is the place as an area for the index. Its attachment part may be wider
+// than the truth.
+func (p *place) reach() policy.Reach {
+	r := policy.Reach{On: policy.OnOutbound, Member: p.member, GatewayOnly: p.gateway, Attachment: nowhere}
+	if p.outbound != nil {
+		r.Attachment = service(p.outbound[resource.ServiceTag])
+	}
+	if !p.gateway {
+		r.Sends = r.Attachment
+	}
+	return r
+}
+
+// nowhere is a selector that no outbound matches: no document can hold a tag
+// name with NUL.
+var nowhere = resource.TagSelector{"\x00nowhere": "-"}
+
+func service(name string) resource.TagSelector {
+	return resource.TagSelector{resource.ServiceTag: name}
+}
+
+// both returns the selector that matches what a and b both match, for a single
+// tag set; false when nothing can.
+func both(a, b resource.TagSelector) (resource.TagSelector, bool) {
+	switch {
+	case len(a) == 0:
+		return b, true
+	case len(b) == 0:
+		return a, true
+	}
+	merged := maps.Clone(a)
+	for tag, value := range b {
+		switch have, ok := merged[tag]; {
+		case !ok || have == resource.AnyValue:
+			merged[tag] = value
+		case value != resource.AnyValue && value != have:
+			return nil, false
+		}
+	}
+	return merged, true
+}
+
+// resolver looks up what targets point to, and remembers what it looked at.
+type resolver struct {
+	view    policy.View
+	mesh    resource.MeshName
+	depends []resource.Key
+	routes  map[routeID]*route
+}
+
+func (v *resolver) get(kind resource.Kind, name string) (*resource.Resource, bool) {
+	key := resource.Key{Kind: kind, Mesh: v.mesh, Name: name}
+	if !slices.Contains(v.depends, key) {
+		v.depends = append(v.depends, key)
+	}
+	return v.view.Get(key)
+}
+
+// route finds a route. One that does not exist is on nothing.
+func (v *resolver) route(id routeID) *route {
+	if known := v.routes[id]; known != nil {
+		return known
+	}
+	r := &route{routeID: id}
+	if id.kind == resource.TargetMeshGatewayRoute {
+		r.places = v.meshGatewayRoute(id.name)
+	} else {
+		r.places = v.httpRoute(id.name)
+	}
+	if v.routes == nil {
+		v.routes = map[routeID]*route{}
+	}
+	v.routes[id] = r
+	return r
+}
+
+// httpRoute lists where an HTTPRoute is: on the outbounds to its parent
+// services, and on those of its parent gateways to the services it sends to.
+func (v *resolver) httpRoute(name string) []place {
+	found, ok := v.get(httpRouteKind, name)
+	if !ok {
+		return nil
+	}
+	spec := found.Spec().(*resource.HTTPRoute)
+	var places []place
+	for i := range spec.ParentRefs {
+		parent := &spec.ParentRefs[i]
+		switch parent.ParentKind() {
+		case "Service":
+			places = append(places, place{outbound: service(parent.Name)})
+		case "MeshGateway":
+			if gateway, ok := v.get(meshGatewayKind, parent.Name); ok {
+				selectors := gateway.Spec().(*resource.MeshGateway).DataplaneSelectors()
+				places = append(places, onGateways(selectors, backendsOf(spec))...)
+			}
+		}
+	}
+	return places
+}
+
+// backendsOf lists the destinations of an HTTPRoute, each once.
+func backendsOf(spec *resource.HTTPRoute) []resource.TagSelector {
+	var destinations []resource.TagSelector
+	for _, rule := range spec.Rules {
+		for _, b := range rule.BackendRefs {
+			to, ok := both(service(b.Name), b.Tags)
+			if ok {
+				destinations = appendSelector(destinations, to)
+			}
+		}
+	}
+	return destinations
+}
+
+// meshGatewayRoute lists where a MeshGatewayRoute is: on the gateways that its
+// selectors match, on the outbound to each destination.
+func (v *resolver) meshGatewayRoute(name string) []place {
+	found, ok := v.get(meshGatewayRouteKind, name)
+	if !ok {
+		return nil
+	}
+	spec := found.Spec().(*resource.MeshGatewayRoute)
+	return onGateways(spec.DataplaneSelectors(), destinationsOf(spec))
+}
+
+// destinationsOf lists the destinations of a MeshGatewayRoute, each once.
+func destinationsOf(spec *resource.MeshGatewayRoute) []resource.TagSelector {
+	var destinations []resource.TagSelector
+	add := func(backends []resource.MeshBackend) {
+		for _, b := range backends {
+			destinations = appendSelector(destinations, b.Destination)
+		}
+	}
+	if spec.Conf == nil {
+		return nil
+	}
+	if spec.Conf.TCP != nil {
+		for _, rule := range spec.Conf.TCP.Rules {
+			add(rule.Backends)
+		}
+	}
+	if spec.Conf.HTTP != nil {
+		for _, rule := range spec.Conf.HTTP.Rules {
+			add(rule.Backends)
+		}
+	}
+	return destinations
+}
+
+func appendSelector(list []resource.TagSelector, s resource.TagSelector) []resource.TagSelector {
+	if slices.ContainsFunc(list, func(other resource.TagSelector) bool { return maps.Equal(s, other) }) {
+		return list
+	}
+	return append(list, s)
+}
+
+// onGateways lists every destination on every gateway that a selector matches.
+func onGateways(selectors, destinations []resource.TagSelector) []place {
+	if len(destinations) == 0 {
+		destinations = []resource.TagSelector{nil}
+	}
+	var places []place
+	for _, member := range selectors {
+		for _, to := range destinations {
+			places = append(places, place{member: member, gateway: true, outbound: to})
+		}
+	}
+	return places
+}
