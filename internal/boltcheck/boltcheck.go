@@ -20,6 +20,7 @@ import (
 	"time"
 
 	"go.etcd.io/bbolt"
+	bolterrors "go.etcd.io/bbolt/errors"
 )
 
 // The layout of a bbolt page: a header (id 8 bytes, type 2, count 2, overflow
@@ -63,7 +64,7 @@ func Salvage(path string, visit func(bucket string, key, value []byte)) (damage 
 	}}
 	err = walk(path, c)
 	var pathError *os.PathError
-	if err != nil && !errors.Is(err, bbolt.ErrTimeout) && !errors.As(err, &pathError) {
+	if err != nil && !errors.Is(err, bolterrors.ErrTimeout) && !errors.As(err, &pathError) {
 		damage, err = append(damage, err), nil
 	}
 	return damage, err

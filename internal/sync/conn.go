@@ -146,7 +146,7 @@ func (c *conn) reason() error {
 func (c *conn) leave() {
 	c.mu.Lock()
 	c.pub.close()
-	c.asks.fail(fmt.Errorf("%w: %v", ErrZoneOffline, c.err))
+	c.asks.fail(fmt.Errorf("%w: %s", ErrZoneOffline, oneLine(c.err)))
 	zone, id, joined, err := c.zone, c.id, c.joined, c.err
 	c.mu.Unlock()
 	if joined {

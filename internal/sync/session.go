@@ -202,7 +202,7 @@ func (s *session) take(ctx context.Context, f *syncv1.GlobalFrame) (*commit, sig
 	if err == nil && f.GetWelcome() != nil {
 		s.client.setStatus(true, s.address, nil)
 		s.client.cfg.Logger.Info("connected to the global", "address", s.address,
-			"mode", f.GetWelcome().Mode, "head", f.GetWelcome().Head, "revision", s.replica.machine.revision)
+			"mode", f.GetWelcome().Mode.String(), "head", f.GetWelcome().Head, "revision", s.replica.machine.revision)
 	}
 	return c, sig, err
 }
