@@ -51,6 +51,9 @@ type Config struct {
 	Owns func(*resource.Descriptor) error
 	// Prepare completes or refuses a resource before it is stored. Optional.
 	Prepare func(view store.Reader, r *resource.Resource) (*resource.Resource, error)
+	// Check reports what is wrong with a spec beyond what its kind checks, such
+	// as conditions that cannot be used (SEMANTICS §5.6). Optional.
+	Check func(spec resource.Spec) []resource.Problem
 	// Engines advise on policies as they are written.
 	Engines []policy.Engine
 	// WaitForZones waits until every connected zone has applied a revision. nil

@@ -168,6 +168,11 @@ func (s *Service) admitOne(view store.Reader, m *meridianv1.Resource) (*resource
 	if err != nil {
 		return nil, nil, err
 	}
+	if s.cfg.Check != nil {
+		if wrong := s.cfg.Check(r.Spec()); len(wrong) > 0 {
+			return nil, nil, &resource.DocumentError{Key: r.Key(), Problems: wrong}
+		}
+	}
 	if s.cfg.Prepare != nil {
 		if r, err = s.cfg.Prepare(view, r); err != nil {
 			return nil, nil, err

@@ -30,6 +30,10 @@ func renderAnswer(w io.Writer, about subject, document []byte, wide bool) error 
 		return render(w, document, wide, answer.RenderConnection)
 	case aboutPolicy:
 		return render(w, document, wide, answer.RenderPolicy)
+	case aboutRules:
+		return render(w, document, wide, answer.RenderRules)
+	case aboutRoute:
+		return render(w, document, wide, answer.RenderRoute)
 	case aboutWhy:
 		return render(w, document, wide, answer.RenderWhy)
 	case aboutDataplanes:

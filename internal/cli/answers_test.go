@@ -68,6 +68,11 @@ func TestInspectQuestions(t *testing.T) {
 	h.ok("inspect", "policy", "Timeout/slow", "-o", "json")
 	require.Equal(t, "slow", last().GetPolicy().GetName())
 
+	h.ok("inspect", "policy", "AuthPolicy", "gw", "--rule", "authentication.a", "-o", "json")
+	require.Equal(t, "authentication.a", last().GetPolicy().GetRule())
+	h.ok("inspect", "route", "r1", "-o", "json")
+	require.Equal(t, "r1", last().GetRoute().GetName())
+
 	h.ok("why", "web-1", "timeout", "http.requestTimeout", "--to", "backend", "-o", "json")
 	require.Equal(t, "Timeout", last().GetWhy().GetKind())
 	require.Equal(t, "http.requestTimeout", last().GetWhy().GetField())
@@ -137,7 +142,7 @@ func TestWhyFromFiles(t *testing.T) {
 func TestAnswerOfAnotherKind(t *testing.T) {
 	h := newHarness(t)
 	h.serveDocument([]byte("not json"))
-	for _, question := range []string{"inspect dataplane a", "inspect policy Retry a", "inspect connection --from a --to b", "why a Retry", "dataplanes"} {
+	for _, question := range []string{"inspect dataplane a", "inspect policy Retry a", "inspect policy AuthPolicy a --rule b", "inspect route a", "inspect connection --from a --to b", "why a Retry", "dataplanes"} {
 		out := h.run(strings.Fields(question)...)
 		require.Equal(t, exitNo, out.code, question)
 		require.Empty(t, out.stdout, question)

@@ -77,6 +77,9 @@ func (a *app) apply(ctx context.Context, o *applyOptions) error {
 	if err != nil {
 		return err
 	}
+	if err := checkConditions(documents); err != nil {
+		return err
+	}
 	if err := o.check(len(documents)); err != nil {
 		return err
 	}

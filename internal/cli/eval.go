@@ -5,15 +5,13 @@ import (
 
 	"meridian/internal/policy"
 	"meridian/internal/policy/answer"
-	"meridian/internal/policy/specificity"
+	"meridian/internal/policy/condition"
+	"meridian/internal/policy/engines"
 	"meridian/internal/resource"
 )
 
 // defaultZone is the zone of dataplanes in files that name none.
 const defaultZone = "default"
-
-// engines are the policy engines of the product, as a zone runs them.
-func engines() []policy.Engine { return []policy.Engine{specificity.Engine{}} }
 
 // offline is where eval and why find resources when no server is asked.
 type offline struct {
@@ -43,7 +41,8 @@ func newEvalCommand(a *app) *cobra.Command {
 	group.Long = `Answer the same questions as inspect from files, without any server. Matching is
 the zones' own, so the answer is the same to the byte; asOf is 0.`
 	group.Example = `  meridian eval dataplane web-1 -f policies/ -f dataplanes/
-  meridian eval connection --from web-1 --to backend-1 -f . -o json`
+  meridian eval connection --from web-1 --to backend-1 -f . -o json
+  meridian eval route checkout -f gateways/ -f policies/`
 	return group
 }
 
@@ -67,7 +66,11 @@ func (a *app) loadMatcher(o *offline, mesh string) (*policy.Matcher, resource.Zo
 	if err != nil {
 		return nil, "", &failure{code: exitUsage, err: err}
 	}
-	matcher := policy.NewMatcher(engines()...)
+	compiler, err := condition.NewCompiler(condition.DefaultOptions())
+	if err != nil {
+		return nil, "", err
+	}
+	matcher := engines.NewMatcher(compiler)
 	matcher.Reset(view)
 	return matcher, zone, nil
 }
@@ -80,6 +83,10 @@ func (q *question) answer(m *policy.Matcher, zone resource.ZoneName) (any, error
 		return answer.Connection(m, answer.ConnectionQuestion{
 			Mesh: mesh, From: q.from, FromTags: q.fromTags, To: q.to, Port: q.port,
 		}, 0)
+	case aboutRoute:
+		return answer.Route(m, mesh, q.name, 0)
+	case aboutRules:
+		return answer.PolicyRules(m, q.kind.Kind, mesh, q.name, q.rule, zone, 0)
 	case aboutPolicy:
 		return answer.Policy(m, q.kind.Kind, mesh, q.name, zone, 0)
 	default:

@@ -14,8 +14,9 @@ type question struct {
 	subject  subject
 	mesh     string
 	zone     string
-	name     string               // of the dataplane or policy
+	name     string               // of the dataplane, policy or route
 	kind     *resource.Descriptor // of the policy
+	rule     string               // of an inherited policy
 	from, to string
 	fromTags map[string]string
 	port     uint32
@@ -28,6 +29,8 @@ const (
 	aboutDataplane  subject = "dataplane"
 	aboutConnection subject = "connection"
 	aboutPolicy     subject = "policy"
+	aboutRules      subject = "rules"
+	aboutRoute      subject = "route"
 	aboutWhy        subject = "why"
 	aboutDataplanes subject = "dataplanes"
 )
@@ -42,10 +45,12 @@ func (q *question) request() *meridianv1.InspectRequest {
 		request.Question = &meridianv1.InspectRequest_Connection{Connection: &meridianv1.ConnectionQuestion{
 			From: q.from, FromTags: q.fromTags, To: q.to, Port: q.port,
 		}}
-	case aboutPolicy:
+	case aboutPolicy, aboutRules:
 		request.Question = &meridianv1.InspectRequest_Policy{Policy: &meridianv1.PolicyQuestion{
-			Kind: string(q.kind.Kind), Name: q.name,
+			Kind: string(q.kind.Kind), Name: q.name, Rule: q.rule,
 		}}
+	case aboutRoute:
+		request.Question = &meridianv1.InspectRequest_Route{Route: &meridianv1.RouteQuestion{Name: q.name}}
 	}
 	return request
 }
@@ -60,6 +65,7 @@ func questionCommands(ask asker, extend func(*cobra.Command, *question)) []*cobr
 		newDataplaneQuestion(ask, extend),
 		newConnectionQuestion(ask, extend),
 		newPolicyQuestion(ask, extend),
+		newRouteQuestion(ask, extend),
 	}
 }
 
@@ -151,6 +157,7 @@ func newPolicyQuestion(ask asker, extend func(*cobra.Command, *question)) *cobra
 		Args:              func(cmd *cobra.Command, args []string) error { return exactly("TYPE", "NAME")(cmd, splitSlash(args)) },
 		ValidArgsFunction: completeKinds(isPolicy),
 	}
+	cmd.Flags().StringVar(&q.rule, "rule", "", "where one rule reaches, such as authentication.a; '*' for every rule of the policy")
 	return newQuestion(cmd, q, ask, extend, func(args []string) (err error) {
 		args = splitSlash(args)
 		if q.kind, err = lookupPolicyKind(args[0]); err != nil {
@@ -159,6 +166,28 @@ func newPolicyQuestion(ask asker, extend func(*cobra.Command, *question)) *cobra
 		q.name = args[1]
 		if err := resource.CheckName(q.name); err != nil {
 			return usagef("%s: %w", q.kind.Kind, err)
+		}
+		if q.rule != "" {
+			if q.kind.Class != resource.Inherited {
+				return usagef("--rule: a %s has no named rules; policies on gateways and routes have", q.kind.Kind)
+			}
+			q.subject = aboutRules
+		}
+		return nil
+	})
+}
+
+func newRouteQuestion(ask asker, extend func(*cobra.Command, *question)) *cobra.Command {
+	q := &question{subject: aboutRoute}
+	cmd := &cobra.Command{
+		Use:   "route NAME",
+		Short: "The rules in force on every path to a route, and where each comes from",
+		Args:  exactly("NAME"),
+	}
+	return newQuestion(cmd, q, ask, extend, func(args []string) error {
+		q.name = args[0]
+		if err := resource.CheckName(q.name); err != nil {
+			return usagef("route: %w", err)
 		}
 		return nil
 	})

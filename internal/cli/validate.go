@@ -4,6 +4,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"meridian/internal/policy"
+	"meridian/internal/policy/engines"
 	"meridian/internal/resource"
 )
 
@@ -24,6 +25,9 @@ notes do not make a document invalid.`,
 			if err != nil {
 				return err
 			}
+			if err := checkConditions(documents); err != nil {
+				return err
+			}
 			a.warnAbout(documents)
 			a.lint(resourcesOf(documents))
 			if len(documents) == 1 {
@@ -40,7 +44,7 @@ notes do not make a document invalid.`,
 // lint tells what the engines have to say about documents as they stand
 // together.
 func (a *app) lint(resources []*resource.Resource) {
-	for _, advice := range policy.Lint(policy.NewSnapshot(resources...), resources, engines()...) {
+	for _, advice := range policy.Lint(policy.NewSnapshot(resources...), resources, engines.All()...) {
 		a.advise(advice.Key.String(), advice.Problem)
 	}
 }

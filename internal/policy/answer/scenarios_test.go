@@ -13,7 +13,8 @@ import (
 
 	"meridian/internal/policy"
 	"meridian/internal/policy/answer"
-	"meridian/internal/policy/specificity"
+	"meridian/internal/policy/condition"
+	"meridian/internal/policy/engines"
 	"meridian/internal/resource"
 )
 
@@ -22,8 +23,13 @@ var update = flag.Bool("update", false, "write want.json instead of comparing wi
 // scenarios holds one folder per example; its README says what is in them.
 const scenarios = "../testdata"
 
-// engines are all there are.
-func engines() []policy.Engine { return []policy.Engine{specificity.Engine{}} }
+// newMatcher returns a matcher with everything that a zone follows.
+func newMatcher(t testing.TB) *policy.Matcher {
+	t.Helper()
+	compiler, err := condition.NewCompiler(condition.DefaultOptions())
+	require.NoError(t, err)
+	return engines.NewMatcher(compiler)
+}
 
 // examples says which folder shows which worked example of SEMANTICS §3.7, so
 // that none gets lost.
@@ -122,7 +128,7 @@ func ask(t *testing.T, path string, q question) []byte {
 	if zone == "" {
 		zone, strict = "default", false
 	}
-	m := policy.NewMatcher(engines()...)
+	m := newMatcher(t)
 	m.Reset(load(t, path, zone, strict))
 	document, err := reply(m, q, zone)
 	require.NoError(t, err)
@@ -136,7 +142,12 @@ func reply(m *policy.Matcher, q question, zone resource.ZoneName) (any, error) {
 	switch q.words[0] {
 	case "dataplane":
 		return answer.Dataplane(m, mesh, q.words[1], zone, 0)
+	case "route":
+		return answer.Route(m, mesh, q.words[1], 0)
 	case "policy":
+		if rule := q.flags["--rule"]; rule != "" {
+			return answer.PolicyRules(m, resource.Kind(q.words[1]), mesh, q.words[2], rule, zone, 0)
+		}
 		return answer.Policy(m, resource.Kind(q.words[1]), mesh, q.words[2], zone, 0)
 	case "connection":
 		c := answer.ConnectionQuestion{Mesh: mesh, From: q.flags["--from"], To: q.flags["--to"]}

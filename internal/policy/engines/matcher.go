@@ -9,10 +9,6 @@ import (
 // NewMatcher returns a matcher that answers for every kind of policy: with all
 // engines, and followed by the paths of the inherited policies (SEMANTICS §5).
 // It holds no resources until Reset.
-func NewMatcher() (*policy.Matcher, error) {
-	compiler, err := condition.NewCompiler(condition.DefaultOptions())
-	if err != nil {
-		return nil, err
-	}
-	return policy.NewMatcher(All()...).Following(inherit.New(compiler)), nil
+func NewMatcher(compiler *condition.Compiler) *policy.Matcher {
+	return policy.NewMatcher(All()...).Following(inherit.New(compiler))
 }
