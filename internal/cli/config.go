@@ -115,7 +115,7 @@ func (a *app) editContexts(edit func(c *auth.Contexts, path string) error) error
 		return err
 	}
 	if err := c.Save(path); err != nil {
-		return &failure{code: exitUsage, err: err}
+		return failf(exitUsage, "the configuration cannot be kept: %w", err)
 	}
 	return nil
 }
@@ -131,7 +131,7 @@ func (a *app) loadContexts() (*auth.Contexts, string, error) {
 	case errors.Is(err, fs.ErrNotExist):
 		return &auth.Contexts{}, path, nil
 	case err != nil:
-		return nil, "", &failure{code: exitUsage, err: err}
+		return nil, "", failf(exitUsage, "the configuration cannot be read: %w", err)
 	}
 	return c, path, nil
 }

@@ -136,7 +136,7 @@ func (a *app) chosenEntry() (auth.ControlPlane, string, error) {
 	case errors.Is(err, fs.ErrNotExist):
 		return auth.ControlPlane{}, "", notConfigured()
 	case err != nil:
-		return auth.ControlPlane{}, "", &failure{code: exitUsage, err: err}
+		return auth.ControlPlane{}, "", failf(exitUsage, "the configuration cannot be read: %w", err)
 	}
 	entry, err := contexts.Get(a.connection.context)
 	if err == nil {

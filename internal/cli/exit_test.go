@@ -200,7 +200,9 @@ func TestUsage(t *testing.T) {
 		{"--timeout 5s aply -f x", `unknown command "aply"; did you mean "apply"?`, "meridian"},
 		{"inspect datplane web-1 -o json", `unknown command "datplane"; did you mean "dataplane"?`, "meridian inspect"},
 		{"config control-planes ad --name x", `unknown command "ad"; did you mean "add"?`, "meridian config control-planes"},
-		{"inspect --zone east", `meridian inspect wants one of: connection, dataplane, policy`, "meridian inspect"},
+		{"inspect --zone east", `meridian inspect wants one of: connection, dataplane, policy, route`, "meridian inspect"},
+		{"help gte", `unknown command "gte"; did you mean "get"?`, "meridian"},
+		{"help inspect polcy", `unknown command "polcy"; did you mean "policy"?`, "meridian inspect"},
 		{"get", "missing TYPE", "meridian get"},
 		{"get meshes x y", `unexpected argument "y" after TYPE NAME`, "meridian get"},
 		{"get traffic-permisions", `unknown kind "traffic-permisions"; did you mean "TrafficPermission"?`, "meridian get"},
@@ -293,6 +295,10 @@ func TestSeveralProblemsAreCountedAndListed(t *testing.T) {
 	require.Equal(t, "Error: 2 problems in the input; nothing was done", lines[0])
 	require.Equal(t, "  stdin: document 1 (Mesh/), line 1: name: is required", lines[1])
 	require.Contains(t, lines[2], `unknown kind "Nope"`)
+
+	out = h.runWith(t.Context(), strings.Repeat("type: Mesh\n---\n", 60), "validate", "-f", "-")
+	require.True(t, strings.HasSuffix(out.stderr, "\n  … and 10 more\n"), out.stderr)
+	require.Equal(t, 52, strings.Count(out.stderr, "\n"))
 }
 
 func TestValidate(t *testing.T) {

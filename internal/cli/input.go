@@ -2,11 +2,16 @@ package cli
 
 import (
 	"errors"
+	"fmt"
 
 	"github.com/spf13/cobra"
 
 	"meridian/internal/resource"
 )
+
+// maxProblemsListed bounds what is listed of a wrong input: whoever pointed -f at
+// the wrong directory wants to see that, and not all of it.
+const maxProblemsListed = 50
 
 // meshFlag is -m and whether the user gave it.
 type meshFlag struct {
@@ -78,7 +83,11 @@ func inputFailure(err error) error {
 		return &failure{code: exitUsage, err: err}
 	}
 	f := failf(exitUsage, "%s in the input; nothing was done", plural(len(lines), "problem"))
-	for _, line := range lines {
+	for i, line := range lines {
+		if i == maxProblemsListed {
+			f.details = append(f.details, fmt.Sprintf("  … and %d more", len(lines)-i))
+			break
+		}
 		f.details = append(f.details, "  "+line)
 	}
 	return f

@@ -331,6 +331,9 @@ func TestVersionAndCompletion(t *testing.T) {
 	require.Regexp(t, `^meridian \S+ \(go\S+, \w+/\w+\)\n$`, h.ok("version"))
 	require.Equal(t, h.ok("version"), h.ok("--version"))
 	require.True(t, json.Valid([]byte(h.ok("version", "-o", "json"))))
+	require.Equal(t, h.ok("get", "--help"), h.ok("help", "get"))
+	require.Equal(t, h.ok("inspect", "policy", "--help"), h.ok("help", "inspect", "policy"))
+	require.Equal(t, h.ok(), h.ok("help"))
 	for _, shell := range []string{"bash", "zsh", "fish"} {
 		require.Contains(t, h.ok("completion", shell), "meridian")
 	}

@@ -53,8 +53,32 @@ func newRootCommand(a *app) *cobra.Command {
 	add(groupFleet, newZonesCommand(a), newDataplanesCommand(a))
 	add(groupSetup, newGenerateCommand(a), newConfigCommand(a), newCompletionCommand(a), newVersionCommand(a))
 	root.SetHelpCommandGroupID(groupSetup)
+	root.SetHelpCommand(newHelpCommand())
 	root.InitDefaultHelpCmd()
 	return root
+}
+
+// newHelpCommand replaces cobra's, which takes an unknown command for success.
+func newHelpCommand() *cobra.Command {
+	return &cobra.Command{
+		Use:   "help [COMMAND]",
+		Short: "Show the help of a command",
+		RunE: func(cmd *cobra.Command, args []string) error {
+			if err := checkCommandName(cmd.Root(), args); err != nil {
+				return err
+			}
+			of, rest, err := cmd.Root().Find(args)
+			if err == nil && of.HasSubCommands() && len(rest) > 0 && of != cmd.Root() {
+				return unknownCommand(of, rest[0])
+			}
+			if err != nil {
+				return err
+			}
+			of.InitDefaultHelpFlag()
+			of.InitDefaultVersionFlag()
+			return of.Help()
+		},
+	}
 }
 
 // newGroup returns a command that only holds others. It does not parse flags,
