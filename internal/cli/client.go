@@ -183,7 +183,7 @@ func (c *client) explain(ctx context.Context, err error) error {
 	switch {
 	case answered.Code == rpcerr.Timeout && !c.log.connected():
 		return failf(exitTimeout, "no connection to the control plane at %s within %s", c.target, c.timeout).
-			with("A firewall may drop the packets; --timeout waits longer.", c.whereFrom())
+			with("The server may hang, or a firewall drop the packets; --timeout waits longer.", c.whereFrom())
 	case answered.Code == rpcerr.Timeout && !own:
 		return failf(exitTimeout, "the control plane at %s did not finish within %s", c.target, c.timeout).
 			with("It may still be working on the request; --timeout waits longer.")
