@@ -97,8 +97,10 @@ func TestAnswersOfSeveralZonesArePutTogether(t *testing.T) {
 		return fmt.Sprintf(`{"kind": "Timeout", "mesh": "default", "name": "t", "asOf": %d,
 			"dataplanes": [{"name": "dp-%s", "zone": %q, "attachments": []}], "conditions": []}`, asOf, zone, zone), asOf, nil
 	}
-	r, err := zonesThat(reply, "east", "west").Inspect(t.Context(), &meridianv1.InspectRequest{Mesh: "default",
-		Question: &meridianv1.InspectRequest_Policy{Policy: &meridianv1.PolicyQuestion{Kind: "Timeout", Name: "t"}}})
+	r, err := zonesThat(reply, "east", "west").Inspect(t.Context(), &meridianv1.InspectRequest{
+		Mesh:     "default",
+		Question: &meridianv1.InspectRequest_Policy{Policy: &meridianv1.PolicyQuestion{Kind: "Timeout", Name: "t"}},
+	})
 	require.NoError(t, err)
 	require.Equal(t, uint64(7), r.GetAsOf(), "it holds for the oldest revision among them")
 	require.JSONEq(t, `{"kind": "Timeout", "mesh": "default", "name": "t", "asOf": 7, "dataplanes": [

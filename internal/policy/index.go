@@ -150,11 +150,9 @@ func (x *kindIndex) candidates(found []*Policy, dp *Dataplane, a *Attachment) []
 		if d.on != a.Type {
 			continue
 		}
-		attach, ok := "", true
-		if d.attachTag != "" {
-			if attach, ok = a.Tags[d.attachTag]; !ok {
-				continue
-			}
+		attach, ok := a.Tags[d.attachTag]
+		if d.attachTag != "" && !ok {
+			continue
 		}
 		switch d.memberTag {
 		case "":

@@ -340,7 +340,7 @@ func TestPlacementsAreWhereItIsUsed(t *testing.T) {
 						got[at.Dataplane.Name] = append(got[at.Dataplane.Name], targetName(&policy.Target{Attachment: at.Attachments[i]}))
 					}
 				}
-				require.Equal(rt, len(want[p.Key()]), len(got))
+				require.Len(rt, got, len(want[p.Key()]))
 				for name, targets := range want[p.Key()] {
 					require.Equal(rt, targets, got[name])
 				}

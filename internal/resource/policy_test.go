@@ -1,6 +1,7 @@
 package resource_test
 
 import (
+	"errors"
 	"encoding/json"
 	"strings"
 	"testing"
@@ -42,8 +43,8 @@ func decodeOne(t *testing.T, document string) *resource.Resource {
 // error.
 func problems(document string) string {
 	_, err := resource.Decode("", []byte(document), resource.DecodeOptions{})
-	failed, ok := err.(resource.DocumentErrors)
-	if !ok {
+	var failed resource.DocumentErrors
+	if !errors.As(err, &failed) {
 		return ""
 	}
 	var lines []string

@@ -69,7 +69,7 @@ type printer struct {
 func newPrinter(w io.Writer) *printer { return &printer{w: bufio.NewWriter(w)} }
 
 func (p *printer) line(format string, args ...any) {
-	fmt.Fprintf(p.w, format+"\n", args...) //nolint:errcheck // bufio keeps the error for Flush
+	_, _ = fmt.Fprintf(p.w, format+"\n", args...) // bufio keeps the error for Flush
 }
 
 func (p *printer) close() error {
