@@ -10,6 +10,8 @@ import (
 	"sigs.k8s.io/yaml"
 
 	meridianv1 "meridian/api/meridian/v1"
+	"meridian/internal/policy/answer"
+	"meridian/internal/policy/inherit"
 	"meridian/internal/resource"
 )
 
@@ -66,6 +68,13 @@ func (a *app) describe(ctx context.Context, kind *resource.Descriptor, mesh, nam
 		line("Spec", "%d bytes of secret material; `meridian get %s %s -o yaml` shows it", len(r.Canonical()), kind.Kind, m.Name)
 		return a.write([]byte(b.String()))
 	}
+	if inherit.Follows(kind.Kind) {
+		conditions, err := a.conditionsOf(ctx, r.Key())
+		if err != nil {
+			return err
+		}
+		b.WriteString(conditions)
+	}
 	spec, err := yaml.JSONToYAML(r.Canonical())
 	if err != nil {
 		return fmt.Errorf("show the spec of %s: %w", r.Key(), err)
@@ -75,6 +84,33 @@ func (a *app) describe(ctx context.Context, kind *resource.Descriptor, mesh, nam
 		b.WriteString("  " + text + "\n")
 	}
 	return a.write([]byte(b.String()))
+}
+
+// conditionsOf asks in what condition a policy is, or what policies do to a
+// gateway or route (SEMANTICS §5.8).
+func (a *app) conditionsOf(ctx context.Context, key resource.Key) (string, error) {
+	document, err := a.inspect(ctx, &meridianv1.InspectRequest{
+		Mesh: string(key.Mesh),
+		Question: &meridianv1.InspectRequest_Policy{
+			Policy: &meridianv1.PolicyQuestion{Kind: string(key.Kind), Name: key.Name},
+		},
+	})
+	if err != nil {
+		return "", err
+	}
+	var about answer.PolicyAnswer
+	if err := answer.Unmarshal(document, &about); err != nil {
+		return "", err
+	}
+	if len(about.Conditions) == 0 {
+		return "", nil
+	}
+	var b strings.Builder
+	b.WriteString("Conditions:\n")
+	for _, c := range about.Conditions {
+		fmt.Fprintf(&b, "  %s=%s (%s): %s\n", c.Type, c.Status, c.Reason, c.Message)
+	}
+	return b.String(), nil
 }
 
 // moment prints a time and how long ago it was.

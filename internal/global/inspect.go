@@ -12,7 +12,10 @@ import (
 	"google.golang.org/protobuf/proto"
 
 	meridianv1 "meridian/api/meridian/v1"
+	"meridian/internal/matching"
+	"meridian/internal/policy"
 	"meridian/internal/policy/answer"
+	"meridian/internal/policy/inherit"
 	"meridian/internal/resource"
 	"meridian/internal/rpcerr"
 	zonesync "meridian/internal/sync"
@@ -21,9 +24,15 @@ import (
 // askTimeout bounds how long a zone may take to answer one question.
 const askTimeout = 10 * time.Second
 
-// inspectService answers questions by passing them to the zones.
+// inspectService answers questions about inherited policies itself, since the
+// global owns everything they depend on (SEMANTICS §5.8), and passes all others
+// to the zones.
 type inspectService struct {
 	meridianv1.UnimplementedInspectServiceServer
+	// matching follows the paths of the inherited policies.
+	matching *matching.Matching
+	// zones returns what is known of every zone.
+	zones func() []zonesync.ZoneStatus
 	// connected names the zones that can be asked, in order.
 	connected func() []resource.ZoneName
 	// asking passes a question to a connected zone.
@@ -34,6 +43,11 @@ type inspectService struct {
 // zone: what only one can answer is answered by that one, and what is spread
 // over zones is put together.
 func (s *inspectService) Inspect(ctx context.Context, req *meridianv1.InspectRequest) (*meridianv1.InspectResponse, error) {
+	if req.GetZone() == "" {
+		if response, own, err := s.own(req); own {
+			return response, err
+		}
+	}
 	connected := s.connected()
 	if zone := resource.ZoneName(req.GetZone()); zone != "" {
 		if !slices.Contains(connected, zone) {
@@ -58,6 +72,73 @@ func (s *inspectService) Inspect(ctx context.Context, req *meridianv1.InspectReq
 		return nil, rpcerr.New(rpcerr.Invalid, "AMBIGUOUS_ZONE", "%s can answer this: name one with --zone", strings.Join(names(found), " and "))
 	}
 	return found[0].response, nil
+}
+
+// own answers a question that is about inherited policies alone; false when it
+// is not.
+func (s *inspectService) own(req *meridianv1.InspectRequest) (*meridianv1.InspectResponse, bool, error) {
+	var ask func(*policy.Matcher, resource.Revision) (any, error)
+	mesh := resource.MeshName(req.GetMesh())
+	switch q := req.GetQuestion().(type) {
+	case *meridianv1.InspectRequest_Route:
+		ask = func(m *policy.Matcher, asOf resource.Revision) (any, error) {
+			return answer.Route(m, mesh, q.Route.GetName(), asOf)
+		}
+	case *meridianv1.InspectRequest_Policy:
+		d, ok := resource.Lookup(q.Policy.GetKind())
+		if !ok || !inherit.Follows(d.Kind) {
+			return nil, false, nil
+		}
+		key := resource.Key{Kind: d.Kind, Mesh: mesh, Name: q.Policy.GetName()}
+		ask = func(m *policy.Matcher, asOf resource.Revision) (any, error) {
+			return s.policy(m, key, q.Policy.GetRule(), asOf)
+		}
+	default:
+		return nil, false, nil
+	}
+	response := &meridianv1.InspectResponse{}
+	err := s.matching.Read(func(m *policy.Matcher, asOf resource.Revision) error {
+		document, err := ask(m, asOf)
+		if err != nil {
+			return err
+		}
+		response.AsOf = uint64(asOf)
+		response.Json, err = answer.Marshal(document)
+		return err
+	})
+	switch {
+	case errors.Is(err, answer.ErrNotFound):
+		err = rpcerr.New(rpcerr.NotFound, "NOT_FOUND", "%w", err)
+	case errors.Is(err, answer.ErrInvalid):
+		err = rpcerr.New(rpcerr.Invalid, "INVALID_QUESTION", "%w", err)
+	}
+	return response, true, err
+}
+
+// policy answers about an inherited policy, with the zones that cannot use it.
+func (s *inspectService) policy(m *policy.Matcher, key resource.Key, rule string, asOf resource.Revision) (any, error) {
+	var held []policy.Condition
+	for _, z := range s.zones() {
+		for _, q := range z.Quarantined {
+			if q.Key == key {
+				held = append(held, answer.Quarantined(z.Name, q.Version, q.Message))
+			}
+		}
+	}
+	if rule != "" {
+		a, err := answer.PolicyRules(m, key.Kind, key.Mesh, key.Name, rule, "", asOf)
+		if err != nil {
+			return nil, err
+		}
+		a.Conditions = append(a.Conditions, held...)
+		return a, nil
+	}
+	a, err := answer.Policy(m, key.Kind, key.Mesh, key.Name, "", asOf)
+	if err != nil {
+		return nil, err
+	}
+	a.Conditions = append(a.Conditions, held...)
+	return a, nil
 }
 
 // reply is one zone's answer.

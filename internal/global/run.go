@@ -21,7 +21,11 @@ import (
 	"meridian/internal/auth"
 	"meridian/internal/consensus"
 	"meridian/internal/keyring"
+	"meridian/internal/matching"
+	"meridian/internal/policy"
+	"meridian/internal/policy/condition"
 	"meridian/internal/policy/engines"
+	"meridian/internal/policy/inherit"
 	"meridian/internal/resource"
 	"meridian/internal/server"
 	"meridian/internal/store"
@@ -44,8 +48,11 @@ type global struct {
 	gossip    *consensus.Gossip
 	ring      *keyring.Ring
 	sync      *zonesync.Server
-	grpc      *server.GRPC
-	metrics   *prometheus.Registry
+	// conditions compiles the conditions of policies.
+	conditions *condition.Compiler
+	matching   *matching.Matching
+	grpc       *server.GRPC
+	metrics    *prometheus.Registry
 }
 
 // Run runs a server of the global until ctx ends. A *server.UsageError means
@@ -166,6 +173,7 @@ func (g *global) serve(ctx context.Context, grpcListener, httpListener net.Liste
 		}
 		parts, ctx := errgroup.WithContext(ctx)
 		parts.Go(func() error { return g.sync.Run(ctx) })
+		parts.Go(func() error { return g.matching.Run(ctx) })
 		parts.Go(func() error { return g.grpc.Run(ctx, grpcListener, server.StopTimeout) })
 		parts.Go(func() error { return server.ReloadPKI(ctx, g.pki, hangups, g.log) })
 		parts.Go(func() error { return g.announce(ctx, &ready) })
@@ -192,9 +200,15 @@ func (g *global) start(ctx context.Context) error {
 	case <-startContext.Done():
 		return fmt.Errorf("not ready: the log has no leader: %w", startContext.Err())
 	}
-	if err := g.bootstrap(startContext); err != nil {
+	err := g.bootstrap(startContext)
+	if err != nil {
 		return err
 	}
+	if g.conditions, err = condition.NewCompiler(condition.DefaultOptions()); err != nil {
+		return err
+	}
+	// Dataplanes are the zones' to match; the paths of routes are known here.
+	g.matching = matching.New(policy.NewMatcher().Following(inherit.New(g.conditions)), g.store)
 	g.sync = zonesync.NewServer(zonesync.ServerConfig{
 		Store:     g.store,
 		Synced:    zonesync.SyncedKinds,
@@ -211,7 +225,9 @@ func (g *global) start(ctx context.Context) error {
 		[]grpc.UnaryServerInterceptor{authenticator.Unary}, []grpc.StreamServerInterceptor{authenticator.Stream})
 	meridianv1.RegisterAdminServiceServer(g.grpc, g.admin())
 	meridianv1.RegisterControlServiceServer(g.grpc, &controlService{global: g})
-	meridianv1.RegisterInspectServiceServer(g.grpc, &inspectService{connected: g.connectedZones, asking: g.sync.Ask})
+	meridianv1.RegisterInspectServiceServer(g.grpc, &inspectService{
+		matching: g.matching, zones: g.zoneStatuses, connected: g.connectedZones, asking: g.sync.Ask,
+	})
 	syncv1.RegisterSyncServiceServer(g.grpc, g.sync)
 	g.registerMetrics()
 	return nil
@@ -236,6 +252,7 @@ func (g *global) admin() *admin.Service {
 		View:         func() store.Reader { return g.store.View() },
 		Source:       func(*resource.Descriptor) admin.Source { return g.store },
 		Owns:         owns,
+		Check:        g.conditions.Check,
 		Engines:      engines.All(),
 		WaitForZones: g.sync.WaitApplied,
 		Now:          g.now,
@@ -276,6 +293,7 @@ func (g *global) registerMetrics() {
 	gauge("meridian_revision", "The newest revision applied.", func() float64 { return float64(g.store.Revision()) })
 	gauge("meridian_resources", "Resources stored.", func() float64 { return float64(g.store.View().Len()) })
 	gauge("meridian_gossip_members", "Servers of this global that gossip believes alive.", func() float64 { return float64(len(g.gossip.Members())) })
+	g.metrics.MustRegister(g.matching.Collector())
 	gauge("meridian_leader", "1 on the server that leads.", func() float64 {
 		if g.node.IsLeader() {
 			return 1

@@ -8,6 +8,7 @@ import (
 	"google.golang.org/protobuf/proto"
 
 	meridianv1 "meridian/api/meridian/v1"
+	"meridian/internal/matching"
 	"meridian/internal/policy"
 	"meridian/internal/policy/answer"
 	"meridian/internal/resource"
@@ -18,7 +19,9 @@ import (
 type inspectService struct {
 	meridianv1.UnimplementedInspectServiceServer
 	zone     resource.ZoneName
-	matching *matching
+	matching *matching.Matching
+	// quarantined says why a resource that was received cannot be used here.
+	quarantined func(key resource.Key) (policy.Condition, bool)
 }
 
 // Inspect answers one question, from everything this zone has applied.
@@ -28,7 +31,7 @@ func (s *inspectService) Inspect(_ context.Context, req *meridianv1.InspectReque
 	}
 	var encoded []byte
 	var revision resource.Revision
-	err := s.matching.read(func(m *policy.Matcher, asOf resource.Revision) error {
+	err := s.matching.Read(func(m *policy.Matcher, asOf resource.Revision) error {
 		document, err := s.answer(m, req, asOf)
 		if err != nil {
 			return err
@@ -77,7 +80,12 @@ func (s *inspectService) answer(m *policy.Matcher, req *meridianv1.InspectReques
 		if err != nil {
 			return nil, err
 		}
-		return answer.Policy(m, kind, mesh, q.Policy.GetName(), s.zone, asOf)
+		if rule := q.Policy.GetRule(); rule != "" {
+			return answer.PolicyRules(m, kind, mesh, q.Policy.GetName(), rule, s.zone, asOf)
+		}
+		return s.policy(m, resource.Key{Kind: kind, Mesh: mesh, Name: q.Policy.GetName()}, asOf)
+	case *meridianv1.InspectRequest_Route:
+		return answer.Route(m, mesh, q.Route.GetName(), asOf)
 	case *meridianv1.InspectRequest_Why:
 		kind, err := kindOf(q.Why.GetKind())
 		if err != nil {
@@ -92,6 +100,23 @@ func (s *inspectService) answer(m *policy.Matcher, req *meridianv1.InspectReques
 	default:
 		return nil, fmt.Errorf("%w: this release does not know it", answer.ErrInvalid)
 	}
+}
+
+// policy answers for one that is in quarantine too: it says so, beside what the
+// last usable version does, if there is one (SEMANTICS §5.8).
+func (s *inspectService) policy(m *policy.Matcher, key resource.Key, asOf resource.Revision) (any, error) {
+	a, err := answer.Policy(m, key.Kind, key.Mesh, key.Name, s.zone, asOf)
+	held, quarantined := s.quarantined(key)
+	if !quarantined || (err != nil && !errors.Is(err, answer.ErrNotFound)) {
+		return a, err
+	}
+	if err != nil {
+		a = &answer.PolicyAnswer{
+			Kind: key.Kind, Mesh: key.Mesh, Name: key.Name, AsOf: asOf, Dataplanes: []answer.PolicyDataplane{},
+		}
+	}
+	a.Conditions = append(a.Conditions, held)
+	return a, nil
 }
 
 func kindOf(name string) (resource.Kind, error) {

@@ -17,7 +17,11 @@ import (
 	"meridian/internal/auth"
 	"meridian/internal/consensus"
 	"meridian/internal/keyring"
+	"meridian/internal/matching"
 	"meridian/internal/policy"
+	"meridian/internal/policy/answer"
+	"meridian/internal/policy/condition"
+	"meridian/internal/policy/engines"
 	"meridian/internal/resource"
 	"meridian/internal/server"
 	"meridian/internal/store"
@@ -51,10 +55,12 @@ type zone struct {
 	copy    *zonesync.Replica
 	client  *zonesync.Client
 
-	matching *matching
-	inspect  *inspectService
-	grpc     *server.GRPC
-	metrics  *prometheus.Registry
+	// conditions compiles the conditions of policies.
+	conditions *condition.Compiler
+	matching   *matching.Matching
+	inspect    *inspectService
+	grpc       *server.GRPC
+	metrics    *prometheus.Registry
 }
 
 // Run runs a zone until ctx ends. A *server.UsageError means that it could not
@@ -187,7 +193,7 @@ func (z *zone) serve(ctx context.Context, grpcListener, httpListener net.Listene
 		if z.client != nil {
 			parts.Go(func() error { return z.client.Run(ctx) })
 		}
-		parts.Go(func() error { return z.matching.run(ctx) })
+		parts.Go(func() error { return z.matching.Run(ctx) })
 		parts.Go(func() error { return z.grpc.Run(ctx, grpcListener, server.StopTimeout) })
 		parts.Go(func() error { return server.ReloadPKI(ctx, z.pki, hangups, z.log) })
 		parts.Go(func() error { return z.announce(ctx, &ready) })
@@ -221,17 +227,21 @@ func (z *zone) start(ctx context.Context) error {
 	case <-startContext.Done():
 		return fmt.Errorf("not ready: the zone's own log has no leader: %w", startContext.Err())
 	}
-	if err := z.bootstrap(startContext); err != nil {
+	err := z.bootstrap(startContext)
+	if err != nil {
 		return err
 	}
-	matcher := policy.NewMatcher(Engines()...)
+	if z.conditions, err = condition.NewCompiler(condition.DefaultOptions()); err != nil {
+		return err
+	}
+	matcher := engines.NewMatcher(z.conditions)
 	if z.replica != nil {
-		z.matching = newMatching(matcher, z.replica, z.local)
+		z.matching = matching.New(matcher, z.replica, z.local)
 	} else {
 		z.inspect = &inspectService{zone: resource.ZoneName(z.cfg.Name)}
-		z.matching = newMatching(matcher, z.local)
+		z.matching = matching.New(matcher, z.local)
 	}
-	z.inspect.matching = z.matching
+	z.inspect.matching, z.inspect.quarantined = z.matching, z.quarantined
 	authenticator := &auth.Authenticator{
 		Verifier: z.verifier, LocalhostIsAdmin: z.cfg.LocalhostIsAdmin, Admit: auth.OperatorsAndZones(),
 	}
@@ -242,6 +252,20 @@ func (z *zone) start(ctx context.Context) error {
 	meridianv1.RegisterInspectServiceServer(z.grpc, z.inspect)
 	z.registerMetrics()
 	return nil
+}
+
+// quarantined says why a received resource cannot be used here (SEMANTICS §7.4),
+// or nothing when it can.
+func (z *zone) quarantined(key resource.Key) (policy.Condition, bool) {
+	if z.copy == nil {
+		return policy.Condition{}, false
+	}
+	for _, q := range z.copy.Status().Quarantined {
+		if q.Key == key {
+			return answer.Quarantined(resource.ZoneName(z.cfg.Name), q.Version, q.Message), true
+		}
+	}
+	return policy.Condition{}, false
 }
 
 // verifier returns the keys of the moment. Keys that cannot be read verify
@@ -310,7 +334,8 @@ func (z *zone) registerMetrics() {
 	gauge("meridian_local_resources", "Resources that the zone owns.", func() float64 { return float64(z.local.View().Len()) })
 	z.metrics.MustRegister(prometheus.NewCounterFunc(prometheus.CounterOpts{
 		Name: "meridian_matcher_computed_total", Help: "How often the rules of one kind on one attachment were worked out.",
-	}, func() float64 { return float64(z.matching.matcher.Computed()) }))
+	}, func() float64 { return float64(z.matching.Computed()) }))
+	z.metrics.MustRegister(z.matching.Collector())
 	if z.copy == nil {
 		return
 	}

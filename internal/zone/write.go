@@ -8,7 +8,6 @@ import (
 	meridianv1 "meridian/api/meridian/v1"
 	"meridian/internal/admin"
 	"meridian/internal/auth"
-	"meridian/internal/policy"
 	"meridian/internal/policy/engines"
 	"meridian/internal/resource"
 	"meridian/internal/store"
@@ -61,7 +60,8 @@ func (z *zone) admin() *admin.Service {
 		Source:  z.source,
 		Owns:    z.owns,
 		Prepare: z.prepare,
-		Engines: Engines(),
+		Check:   z.conditions.Check,
+		Engines: engines.All(),
 		Now:     z.now,
 	})
 }
@@ -117,9 +117,6 @@ func (z *zone) prepare(view store.Reader, r *resource.Resource) (*resource.Resou
 	}
 	return resource.WithZone(r, resource.ZoneName(z.cfg.Name))
 }
-
-// Engines are the engines that every zone matches with.
-func Engines() []policy.Engine { return engines.All() }
 
 // controlService is about this zone.
 type controlService struct {

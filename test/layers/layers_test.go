@@ -32,6 +32,7 @@ var levels = map[string]int{
 	"internal/auth":               2,
 	"internal/consensus":          2,
 	"internal/keyring":            2,
+	"internal/matching":           2,
 	"internal/policy/engines":     2,
 	"internal/policy/inherit":     2,
 	"internal/policy/specificity": 2,

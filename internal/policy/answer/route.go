@@ -173,6 +173,15 @@ type RulePlace struct {
 	Reason    string `json:"reason"`
 }
 
+// Quarantined is the condition of a policy that a zone has received and cannot
+// use (SEMANTICS §5.8, §7.4).
+func Quarantined(zone resource.ZoneName, version uint64, why string) policy.Condition {
+	return policy.Condition{
+		Type: "Quarantined", Status: "True", Reason: "ZoneCannotUse",
+		Message: fmt.Sprintf("Zone %q cannot use version %d: %s", zone, version, why),
+	}
+}
+
 // AllRules asks PolicyRules for every rule of a policy.
 const AllRules = "*"
 

@@ -119,9 +119,13 @@ func (x *Index) Update(view policy.View, changed []resource.Key) {
 	}
 }
 
-// concerns reports whether resources of a kind are part of any path.
-func concerns(kind resource.Kind) bool {
-	return kind == kindMesh || kind == kindGateway || slices.Contains(routeKinds, kind) || schemaOf(kind) >= 0
+// concerns reports whether a change of a resource of a kind can change any path.
+func concerns(kind resource.Kind) bool { return kind == kindMesh || Follows(kind) }
+
+// Follows reports whether an Index knows the conditions of resources of a kind:
+// inherited policies, and the objects they can target.
+func Follows(kind resource.Kind) bool {
+	return kind == kindGateway || slices.Contains(routeKinds, kind) || schemaOf(kind) >= 0
 }
 
 // meshLocked returns what is indexed of a mesh, which need not exist as a

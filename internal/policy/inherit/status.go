@@ -54,7 +54,7 @@ const (
 // that they can target.
 func (x *Index) Conditions(key resource.Key) ([]policy.Condition, bool) {
 	isPolicy := schemaOf(key.Kind) >= 0
-	if !isPolicy && key.Kind != kindGateway && !slices.Contains(routeKinds, key.Kind) {
+	if !Follows(key.Kind) {
 		return nil, false
 	}
 	x.mu.Lock()

@@ -1,4 +1,4 @@
-package zone
+package matching
 
 import (
 	"bytes"
@@ -36,11 +36,11 @@ func dataplane(t *testing.T) *resource.Resource {
 
 // effective asks for the timeout on web-1's outbound and the revision of the
 // answer.
-func effective(t *testing.T, m *matching) (string, resource.Revision) {
+func effective(t *testing.T, m *Matching) (string, resource.Revision) {
 	t.Helper()
 	var conf string
 	var revision resource.Revision
-	require.NoError(t, m.read(func(matcher *policy.Matcher, asOf resource.Revision) error {
+	require.NoError(t, m.Read(func(matcher *policy.Matcher, asOf resource.Revision) error {
 		a, err := answer.Dataplane(matcher, "default", "web-1", "east", asOf)
 		if err != nil {
 			return err
@@ -60,7 +60,7 @@ func effective(t *testing.T, m *matching) (string, resource.Revision) {
 // from both stores, and says the replica's revision.
 func TestAnswersFollowBothStores(t *testing.T) {
 	replica, local := store.New(store.DefaultOptions()), store.New(store.Options{ExternalMeshes: true})
-	m := newMatching(policy.NewMatcher(specificity.Engine{}), replica, local)
+	m := New(policy.NewMatcher(specificity.Engine{}), replica, local)
 	mesh := build(t, "Mesh", "", "default", "{}")
 	require.NoError(t, replica.Apply(5, store.Txn{Ops: []store.Op{store.Put(mesh), store.Put(timeoutPolicy(t, "1s"))}}).Err)
 	require.NoError(t, local.Apply(1, store.Txn{Ops: []store.Op{store.Put(dataplane(t))}}).Err)
@@ -91,7 +91,7 @@ func TestMatchingSurvivesASnapshot(t *testing.T) {
 			require.NoError(t, replica.Apply(at, store.Txn{Ops: []store.Op{
 				store.Put(build(t, "Mesh", "", "default", "{}")), store.Put(timeoutPolicy(t, "1s")),
 			}}).Err)
-			m := newMatching(policy.NewMatcher(specificity.Engine{}), replica, local)
+			m := New(policy.NewMatcher(specificity.Engine{}), replica, local)
 			conf, _ := effective(t, m)
 			require.Equal(t, "1s", conf)
 			snapshot(t, source, replica)
@@ -102,13 +102,13 @@ func TestMatchingSurvivesASnapshot(t *testing.T) {
 	}
 }
 
-// matching.run ends with its context and leaves nothing running.
+// Run ends with its context and leaves nothing running.
 func TestMatchingStops(t *testing.T) {
 	s := store.New(store.DefaultOptions())
-	m := newMatching(policy.NewMatcher(specificity.Engine{}), s)
+	m := New(policy.NewMatcher(specificity.Engine{}), s)
 	ctx, cancel := context.WithCancel(context.Background())
 	done := make(chan error, 1)
-	go func() { done <- m.run(ctx) }()
+	go func() { done <- m.Run(ctx) }()
 	require.NoError(t, s.Apply(1, store.Txn{Ops: []store.Op{store.Put(build(t, "Mesh", "", "default", "{}"))}}).Err)
 	cancel()
 	require.NoError(t, <-done)

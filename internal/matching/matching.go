@@ -1,4 +1,4 @@
-package zone
+package matching
 
 import (
 	"context"
@@ -13,9 +13,9 @@ import (
 	"meridian/internal/store"
 )
 
-// matching keeps a matcher up to date with the stores that it reads. It is safe
+// Matching keeps a matcher up to date with the stores that it reads. It is safe
 // for concurrent use.
-type matching struct {
+type Matching struct {
 	matcher *policy.Matcher
 	stores  []*store.Store
 
@@ -23,10 +23,10 @@ type matching struct {
 	seen []*store.View // what the matcher has taken in, per store; guarded by mu
 }
 
-// newMatching returns a matcher over the union of stores, of which the first is
-// the one whose revision answers hold for.
-func newMatching(matcher *policy.Matcher, stores ...*store.Store) *matching {
-	m := &matching{matcher: matcher, stores: stores, seen: make([]*store.View, len(stores))}
+// New returns a matcher over the union of stores, of which the first is the one
+// whose revision answers hold for.
+func New(matcher *policy.Matcher, stores ...*store.Store) *Matching {
+	m := &Matching{matcher: matcher, stores: stores, seen: make([]*store.View, len(stores))}
 	for i, s := range stores {
 		m.seen[i] = s.View()
 	}
@@ -44,7 +44,7 @@ func unionOf(views []*store.View) store.Reader {
 }
 
 // current brings the matcher up to everything applied so far.
-func (m *matching) current() {
+func (m *Matching) current() {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	now := make([]*store.View, len(m.stores))
@@ -59,14 +59,18 @@ func (m *matching) current() {
 	}
 }
 
-// read calls ask with a matcher that has taken in everything applied so far and
+// Read calls ask with a matcher that has taken in everything applied so far and
 // stands still meanwhile, and the revision it stands at.
-func (m *matching) read(ask func(matcher *policy.Matcher, asOf resource.Revision) error) error {
+func (m *Matching) Read(ask func(matcher *policy.Matcher, asOf resource.Revision) error) error {
 	m.current()
 	m.mu.RLock()
 	defer m.mu.RUnlock()
 	return ask(m.matcher, m.seen[0].Revision())
 }
+
+// Computed counts how often the rules of one kind on one attachment were worked
+// out.
+func (m *Matching) Computed() uint64 { return m.matcher.Computed() }
 
 // changedBetween returns the keys that differ between two views of a store,
 // from its feed where that still reaches back.
@@ -92,7 +96,7 @@ func changedBetween(s *store.Store, from, to *store.View) []resource.Key {
 			return diff()
 		}
 		if err != nil {
-			panic(fmt.Sprintf("zone: a store's feed contradicts its view: %v", err))
+			panic(fmt.Sprintf("matching: a store's feed contradicts its view: %v", err))
 		}
 		for _, b := range batches {
 			for _, c := range b.Changes {
@@ -103,9 +107,9 @@ func changedBetween(s *store.Store, from, to *store.View) []resource.Key {
 	return keys
 }
 
-// run follows the stores until ctx ends, so that a question finds little left to
+// Run follows the stores until ctx ends, so that a question finds little left to
 // do.
-func (m *matching) run(ctx context.Context) error {
+func (m *Matching) Run(ctx context.Context) error {
 	group, ctx := errgroup.WithContext(ctx)
 	for _, s := range m.stores {
 		group.Go(func() error {
