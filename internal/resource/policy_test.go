@@ -1,8 +1,8 @@
 package resource_test
 
 import (
-	"errors"
 	"encoding/json"
+	"errors"
 	"strings"
 	"testing"
 
