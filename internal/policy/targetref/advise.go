@@ -205,7 +205,7 @@ func (a *advice) tie(peers []*resource.Resource, above bool) {
 		if !above {
 			verb = "gives way to"
 		}
-		a.Infof("targetRef", "%s %s, which targets %s too and sets %s: of policies on one kind of target the one whose name sorts %s has priority",
+		a.Infof("targetRef", "%s %s, which targets %s too and sets %s: the name that sorts %s has priority",
 			verb, other.key.Name, other.target, field, sorts)
 		return
 	}

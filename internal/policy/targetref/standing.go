@@ -53,7 +53,7 @@ func (s *standing) over(loser *standing) policy.Decision {
 		d.WonRule = "4.3"
 		return d
 	default:
-		return decision("4.3", fmt.Sprintf("targets a %s like %s and its name sorts %s", s.target.Kind, loser.key.Name, s.sorts()),
+		return decision("4.3", fmt.Sprintf("targets a %s as %s does, and its name sorts %s", s.target.Kind, loser.key.Name, s.sorts()),
 			s.loses(loser)+fmt.Sprintf("both target a %s, the winner's name sorts %s", s.target.Kind, s.sorts()))
 	}
 }
