@@ -39,7 +39,7 @@ type AccessWhen struct {
 	Destinations *TagQualifier    `json:"destinations,omitzero" doc:"Tags that every entry of the policy's destinations must have."`
 	Selectors    *TagQualifier    `json:"selectors,omitzero" doc:"Tags that every entry of the policy's selectors must have."`
 	DPToken      *TokenQualifier  `json:"dpToken,omitzero" doc:"Condition on the dataplane token to generate."`
-	TargetRef    *Target          `json:"targetRef,omitzero" doc:"Target that must cover the policy's own."`
+	TargetRef    *PolicyTargetRef `json:"targetRef,omitzero" doc:"Target that must cover the policy's own."`
 	To           *TargetQualifier `json:"to,omitzero" doc:"Target that must cover every to item of the policy."`
 	From         *TargetQualifier `json:"from,omitzero" doc:"Target that must cover every from item of the policy."`
 }
@@ -63,6 +63,40 @@ type TokenTag struct {
 // TargetQualifier holds a target that must cover items.
 type TargetQualifier struct {
 	TargetRef Target `json:"targetRef" required:"true" doc:"The target."`
+}
+
+// PolicyTargetRef is a target that must cover the one of a policy: of a
+// targetRef policy, or of one that flows down from gateways (SEMANTICS §6.3).
+type PolicyTargetRef struct {
+	Kind TargetKind  `json:"kind" required:"true" enum:"Mesh|MeshSubset|Service|ServiceSubset|Proxy|MeshGatewayRoute|HTTPRoute|Gateway|GRPCRoute|MeshService|MeshServiceSubset|MeshHTTPRoute" doc:"What the policy may target."`
+	Name string      `json:"name,omitzero" doc:"Name of the service, proxy, gateway or route; not with Mesh and MeshSubset."`
+	Tags TagSelector `json:"tags,omitzero" doc:"Tags that the target of the policy must have; required with MeshSubset and ServiceSubset, nowhere else allowed."`
+}
+
+// The targets that only policies of SEMANTICS §5 have.
+const (
+	TargetGateway   TargetKind = "Gateway"
+	TargetGRPCRoute TargetKind = "GRPCRoute"
+)
+
+// Normalized returns the target in canonical spelling.
+func (t *PolicyTargetRef) Normalized() Target {
+	target := Target(*t)
+	return target.normalized()
+}
+
+func (t *PolicyTargetRef) check(at Path, r *Report) {
+	if t.Kind != TargetGateway && t.Kind != TargetGRPCRoute {
+		target := Target(*t)
+		target.check(at, TargetKinds(), r)
+		return
+	}
+	if t.Name == "" {
+		r.Errorf(at.Field("name"), "is required with kind %s", t.Kind)
+	}
+	if t.Tags != nil {
+		r.Errorf(at.Field("tags"), "is not taken by kind %s; leave it out", t.Kind)
+	}
 }
 
 // Normalized returns a target in canonical spelling, as policies are compared.
@@ -120,7 +154,7 @@ func (w *AccessWhen) check(at Path, r *Report) {
 		}
 	}
 	if w.TargetRef != nil {
-		w.TargetRef.check(at.Field("targetRef"), TargetKinds(), r)
+		w.TargetRef.check(at.Field("targetRef"), r)
 	}
 	if w.To != nil {
 		w.To.TargetRef.check(at.Field("to").Field("targetRef"), toTargets, r)

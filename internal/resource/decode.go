@@ -18,7 +18,8 @@ import (
 //   - `doc:"one sentence"` is the text of `meridian explain`.
 //   - `enum:"A|B|C"` restricts a string, the elements of a list of strings, or
 //     the values of a map of strings.
-//   - `required:"true"` refuses a document without the field.
+//   - `required:"true"` refuses a document without the field;
+//     `required:"validated"` says that Validate does, with better words.
 //
 // Optional scalars whose zero value means something (0s, 0, false, "") are
 // pointers. A nil slice or map is absent, an empty one was written as [] or {}.
@@ -115,7 +116,7 @@ func (d *decoder) object(n *node, v reflect.Value, at Path) {
 		d.value(m.value, v.FieldByIndex(field.index), field, at.Field(m.name))
 	}
 	for i := range plan.fields {
-		if field := &plan.fields[i]; field.required {
+		if field := &plan.fields[i]; field.enforced {
 			path := at.Field(field.name)
 			if value := n.get(field.name); (value == nil || value.absent) && !slices.Contains(d.doubtful, path) {
 				d.errorf(path, "is required")
@@ -313,7 +314,8 @@ type fieldPlan struct {
 	typ      reflect.Type
 	doc      string
 	enum     []string
-	required bool
+	required bool // as explained to users
+	enforced bool // by the decoder
 	opaque   bool // any or json.RawMessage: a null is a value
 }
 
@@ -367,7 +369,8 @@ func (p *structPlan) add(t reflect.Type, index []int) {
 		}
 		plan := fieldPlan{
 			name: name, index: at, typ: f.Type, doc: f.Tag.Get("doc"),
-			required: f.Tag.Get("required") == "true",
+			required: f.Tag.Get("required") != "",
+			enforced: f.Tag.Get("required") == "true",
 			opaque:   f.Type == anyType || f.Type == rawType,
 		}
 		if enum := f.Tag.Get("enum"); enum != "" {

@@ -63,8 +63,8 @@ type Selector struct {
 
 // ConnectionMatch says between whom a policy holds.
 type ConnectionMatch struct {
-	Sources      []Selector `json:"sources,omitzero" doc:"Dataplanes that open the connections; one matching entry is enough."`
-	Destinations []Selector `json:"destinations,omitzero" doc:"Services or dataplanes that the connections go to; one matching entry is enough."`
+	Sources      []Selector `json:"sources,omitzero" required:"validated" doc:"Dataplanes that open the connections; one matching entry is enough."`
+	Destinations []Selector `json:"destinations,omitzero" required:"validated" doc:"Services or dataplanes that the connections go to; one matching entry is enough."`
 }
 
 // SourceSelectors returns the tags of every entry of `sources`.
@@ -110,7 +110,7 @@ func (p *Connection[C, P]) ConfTree() map[string]any { return confTree(p.Conf) }
 
 // DataplaneMatch says which dataplanes a policy configures.
 type DataplaneMatch struct {
-	Selectors []Selector `json:"selectors,omitzero" doc:"Dataplanes to configure, by the tags of any inbound or of the gateway; one matching entry is enough."`
+	Selectors []Selector `json:"selectors,omitzero" required:"validated" doc:"Dataplanes to configure, by the tags of any inbound or of the gateway; one matching entry is enough."`
 }
 
 // DataplaneSelectors returns the tags of every entry of `selectors`.

@@ -8,13 +8,14 @@ import (
 
 	"meridian/internal/policy"
 	"meridian/internal/policy/answer"
+	"meridian/internal/policy/engines"
 	"meridian/internal/resource"
 )
 
 // scenario returns a matcher over the documents of a scenario.
 func scenario(t *testing.T, name string) *policy.Matcher {
 	t.Helper()
-	m := policy.NewMatcher(engines()...)
+	m := policy.NewMatcher(engines.All()...)
 	m.Reset(load(t, scenarios+"/"+name+"/input.yaml", "east", false))
 	return m
 }

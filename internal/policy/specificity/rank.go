@@ -135,13 +135,13 @@ func (b *bid) Over(other policy.Standing) policy.Decision {
 	case b.tags != loser.tags:
 		return policy.Decision{
 			Rule: "3.3",
-			Won:  fmt.Sprintf("%s beat %d", count(b.tags, "tag"), loser.tags),
+			Won:  beats(b.tags, "tag", loser.tags),
 			Lost: fmt.Sprintf("loses to %s: matches %s, the winner matches %d", b.key.Name, count(loser.tags, "tag"), b.tags),
 		}
 	case b.exact != loser.exact:
 		return policy.Decision{
 			Rule: "3.3",
-			Won:  fmt.Sprintf("%s beat %d", count(b.exact, "exact value"), loser.exact),
+			Won:  beats(b.exact, "exact value", loser.exact),
 			Lost: fmt.Sprintf("loses to %s: matches %s, the winner matches %d", b.key.Name, count(loser.exact, "exact value"), b.exact),
 		}
 	case b.byTime && !b.modified.Equal(loser.modified):
@@ -178,6 +178,14 @@ func (b *bid) Alone() policy.Decision {
 
 func together() policy.Decision {
 	return policy.Decision{Rule: "3.5", Won: "all permissions that match apply together"}
+}
+
+func beats(n int, what string, fewer int) string {
+	verb := "beat"
+	if n == 1 {
+		verb = "beats"
+	}
+	return fmt.Sprintf("%s %s %d", count(n, what), verb, fewer)
 }
 
 func count(n int, what string) string {
