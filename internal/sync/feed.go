@@ -14,16 +14,17 @@ import (
 )
 
 // feed is the recent past of the synced kinds, each batch encoded once and
-// shared by every stream. It is bounded by bytes: the oldest batches go first,
-// and a reader that still needed them is told to take the difference instead.
-// One goroutine writes, any number read; nobody waits for a reader.
+// shared by every stream. It is bounded by the memory it keeps alive: the oldest
+// batches go first, and a reader that still needed them is told to take the
+// difference instead. One goroutine writes, any number read; nobody waits for a
+// reader.
 type feed struct {
 	synced func(resource.Kind) bool
 	limit  int // bytes
 
 	mu      sync.RWMutex
 	state   feedState
-	bytes   int
+	bytes   int           // the footprints of entries
 	entries []feedEntry   // in order of revision
 	wake    chan struct{} // closed and replaced at every change
 }
@@ -50,8 +51,18 @@ type feedEntry struct {
 	parts          [][]byte // encoded Batches, ready to be sent
 	ops            []keyedOp
 	changes        uint64 // synced changes up to and including this batch
-	bytes          int
+	bytes          int    // of parts
 }
+
+// Estimates of what an entry and an operation keep alive besides the encoded
+// bytes: small batches are mostly that.
+const (
+	entryOverhead = 192
+	opOverhead    = 80
+)
+
+// footprint is the memory that the feed needs for a batch, in bytes.
+func (e feedEntry) footprint() int { return e.bytes + entryOverhead + opOverhead*len(e.ops) }
 
 // keyedOp is an encoded Op and the key it is about.
 type keyedOp struct {
@@ -112,7 +123,7 @@ func (f *feed) append(b store.Batch) error {
 	f.state.last, f.state.changes = b.Revision, f.state.changes+uint64(len(synced))
 	e.changes = f.state.changes
 	f.entries = append(f.entries, e)
-	f.bytes += e.bytes
+	f.bytes += e.footprint()
 	f.trimLocked()
 	return nil
 }
@@ -168,7 +179,7 @@ func (f *feed) trimLocked() {
 	drop := 0
 	// The newest batch stays, however large: someone may be about to send it.
 	for f.bytes > f.limit && drop < len(f.entries)-1 {
-		f.bytes -= f.entries[drop].bytes
+		f.bytes -= f.entries[drop].footprint()
 		f.state.base = f.entries[drop].revision
 		drop++
 	}

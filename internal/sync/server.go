@@ -46,8 +46,10 @@ func SyncedKinds(k resource.Kind) bool {
 }
 
 const (
-	// feedBytes bounds what the feed remembers.
-	feedBytes = 64 << 20
+	// feedBytes bounds what the feed remembers: some 20,000 small changes. Who
+	// was away for longer gets the buckets that differ, which costs little more,
+	// and a small global is not made large by its past.
+	feedBytes = 16 << 20
 	// helloTimeout is how long a connection may stay without a valid Hello.
 	helloTimeout = 10 * time.Second
 	// recheckEvery is how often admission is asked again though nothing changed:
