@@ -8,6 +8,7 @@ import (
 	"log/slog"
 	"os"
 	"os/signal"
+	"runtime/debug"
 	"syscall"
 
 	"github.com/spf13/pflag"
@@ -21,10 +22,20 @@ const (
 	exitOnSignal = 130
 )
 
+// gcPercent is how much garbage a server lets stand before it collects, as a
+// part of what is alive, unless GOGC says otherwise. A control plane's memory is
+// mostly state that stays, and it writes seldom: half of the customary allowance
+// saves up to a quarter of its memory and costs nothing that can be measured
+// while it takes hundreds of writes a second.
+const gcPercent = 50
+
 // Run runs a server until it fails or a signal asks it to stop, and returns the
 // process's exit code. SIGINT and SIGTERM cancel the context that run is given;
 // a second one ends the process at once. hangups delivers each SIGHUP.
 func Run(stderr io.Writer, run func(ctx context.Context, hangups <-chan os.Signal) error) int {
+	if os.Getenv("GOGC") == "" {
+		debug.SetGCPercent(gcPercent)
+	}
 	ctx, cancel := context.WithCancelCause(context.Background())
 	defer cancel(nil)
 	signals := make(chan os.Signal, 2)
