@@ -33,6 +33,14 @@ type Standing interface {
 	Alone() Decision
 }
 
+// Remarker is a Standing with more to say about its policy as a whole, whatever
+// field is asked about.
+type Remarker interface {
+	Standing
+	// Remark is the end of a sentence, or empty.
+	Remark() string
+}
+
 // Decision is the outcome of one comparison, in words.
 type Decision struct {
 	// Rule is the number of the deciding rule in SEMANTICS, such as "3.3".

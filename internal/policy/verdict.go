@@ -155,6 +155,9 @@ func (s stepVerdict) verdict(r *Rule, i int) Verdict {
 		d := r.Steps[s.rival].Standing.Over(mine)
 		v.Rule, v.Reason = d.Rule, d.Lost
 	}
+	if m, ok := mine.(Remarker); ok {
+		v.Reason += m.Remark()
+	}
 	return v
 }
 

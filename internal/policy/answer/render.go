@@ -78,6 +78,18 @@ func (r *row) losers(list []Considered) {
 	}
 }
 
+// denying lists the policies that deny the caller in so many words, which only
+// a MeshTrafficPermission can.
+func (a *ConnectionAnswer) denying() []string {
+	var names []string
+	for _, e := range a.Effective {
+		if e.Kind == meshPermissionKind && e.Conf["action"] == resource.ActionDeny {
+			names = append(names, e.Policies...)
+		}
+	}
+	return names
+}
+
 // RenderConnection prints a connection.
 func RenderConnection(w io.Writer, a *ConnectionAnswer, _ bool) error {
 	p := newPrinter(w)
@@ -89,6 +101,8 @@ func RenderConnection(w io.Writer, a *ConnectionAnswer, _ bool) error {
 	switch {
 	case !a.Allowed && slices.ContainsFunc(a.Inbounds, func(in InboundAccess) bool { return in.Allowed }):
 		p.line("denied on some inbounds")
+	case !a.Allowed && len(a.denying()) > 0:
+		p.line("denied by %s", listed(a.denying()))
 	case !a.Allowed:
 		p.line("denied: no permission admits this caller")
 	case len(a.AllowedBy) == 0:

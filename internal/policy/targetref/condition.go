@@ -58,13 +58,12 @@ func (w *walk) holds(c *compiled, b *block, same string) bool {
 	})
 	switch {
 	case verdict.Outcome == condition.Matched:
-		w.note(c, "when (%s) holds for its %s", b.when, where)
 		return true
 	case verdict.Outcome == condition.NotMatched:
 		w.note(c, "when (%s) of its %s does not hold: %s", b.when, where, verdict.Reason)
 		return false
 	case b.onError == resource.ApplyOnError:
-		w.note(c, "when (%s) of its %s failed and onError is apply: %s", b.when, where, verdict.Reason)
+		w.note(c, "the condition of its %s failed and onError is apply: %s", where, verdict.Reason)
 		return true
 	default:
 		w.note(c, "when (%s) of its %s failed: %s", b.when, where, verdict.Reason)

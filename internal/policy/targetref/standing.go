@@ -7,54 +7,47 @@ import (
 )
 
 // standing is the place of a step: what it was sorted by, which explains the
-// order afterwards. It implements policy.Standing.
+// order afterwards. It implements policy.Remarker.
 type standing struct {
 	*compiled
 	order
 	form form
 	// item is nil for a policy that only unsets.
 	item *item
-	// place is the item's among those of its block that select the attachment.
-	place int
 	// sole is set when no other policy has a step.
 	sole bool
 	// effective is set when the policy's unset has taken something out.
 	effective bool
-	notes     *notes // nil unless an explanation was asked for
+	// held says which condition let the block in; empty when it has none.
+	held  string
+	notes *notes // nil unless an explanation was asked for
 }
 
 // Over implements policy.Standing.
 func (s *standing) Over(other policy.Standing) policy.Decision {
 	loser := other.(*standing)
-	d := s.over(loser)
-	d.Won += s.remarks()
-	d.Lost += loser.remarks()
-	return d
-}
-
-func (s *standing) over(loser *standing) policy.Decision {
 	switch {
 	case s.form == overrides && loser.form != overrides:
-		return decision("4.10", "its overrides stand above defaults",
-			s.loses(loser)+"overrides stand above defaults")
+		return decision("4.10", "its overrides stand above defaults"+s.held,
+			s.loses()+"overrides stand above defaults"+s.held)
 	case s.key == loser.key:
 		return s.overOwn(loser)
 	case s.form == overrides && s.level != loser.level:
 		return decision("4.10", fmt.Sprintf("overrides of %s stand above those of %s", s.target, loser.target),
-			s.loses(loser)+fmt.Sprintf("it targets %s, and overrides of the less specific %s stand higher", loser.target, s.target))
+			s.loses()+fmt.Sprintf("it targets %s, and overrides of the less specific %s stand higher", loser.target, s.target))
 	case s.form == overrides && !s.created.Equal(loser.created):
-		return decision("4.10", "overrides like "+loser.key.Name+" and is older", s.loses(loser)+"both override, the winner is older")
+		return decision("4.10", "overrides like "+loser.key.Name+" and is older", s.loses()+"both override, the winner is older")
 	case s.form == overrides:
 		return decision("4.10", "overrides like "+loser.key.Name+" and its name sorts first",
-			s.loses(loser)+"both override and are of one age, the winner's name sorts first")
+			s.loses()+"both override and are of one age, the winner's name sorts first")
 	case s.level != loser.level:
 		d := decision("4.2", fmt.Sprintf("targets %s, which stands above %s", s.target, loser.target),
-			s.loses(loser)+fmt.Sprintf("it targets %s, the winner %s", loser.target, s.target))
+			s.loses()+fmt.Sprintf("it targets %s, the winner %s", loser.target, s.target))
 		d.WonRule = "4.3"
 		return d
 	default:
 		return decision("4.3", fmt.Sprintf("targets a %s as %s does, and its name sorts %s", s.target.Kind, loser.key.Name, s.sorts()),
-			s.loses(loser)+fmt.Sprintf("both target a %s, the winner's name sorts %s", s.target.Kind, s.sorts()))
+			s.loses()+fmt.Sprintf("both target a %s, the winner's name sorts %s", s.target.Kind, s.sorts()))
 	}
 }
 
@@ -70,7 +63,7 @@ func (s *standing) overOwn(loser *standing) policy.Decision {
 
 // loses is how the sentence about a loser begins: with the item of the winner,
 // where it is one of several.
-func (s *standing) loses(*standing) string {
+func (s *standing) loses() string {
 	if s.item == nil || len(s.item.path) == 0 || s.item.target.Kind == "" {
 		return fmt.Sprintf("loses to %s: ", s.key.Name)
 	}
@@ -94,21 +87,20 @@ func (s *standing) sorts() string {
 
 // Alone implements policy.Standing.
 func (s *standing) Alone() policy.Decision {
-	d := decision("4.5", "sets what nothing above it sets", "")
 	switch {
 	case s.form == overrides:
-		d = decision("4.10", "its overrides stand above defaults", "")
+		return decision("4.10", "its overrides stand above defaults"+s.held, "")
 	case s.item == nil:
-		d = decision("4.10", "only unsets", "")
+		return decision("4.10", "only unsets", "")
 	case s.sole:
-		d = decision("4.5", "no other policy configures this", "")
+		return decision("4.5", "no other policy configures this", "")
+	default:
+		return decision("4.5", "sets what nothing above it sets", "")
 	}
-	d.Won += s.remarks()
-	return d
 }
 
-// remarks are the notes as the end of a sentence.
-func (s *standing) remarks() string {
+// Remark implements policy.Remarker: the notes as the end of a sentence.
+func (s *standing) Remark() string {
 	if s.notes == nil || len(s.notes.said) == 0 {
 		return ""
 	}

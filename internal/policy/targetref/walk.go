@@ -209,7 +209,7 @@ func (w *walk) started() bool {
 func (w *walk) place(c *compiled, b *block, items []*item) []placed {
 	steps := make([]placed, 0, len(items))
 	holds := map[string]bool{}
-	for i, it := range items {
+	for _, it := range items {
 		same := w.sameOf(it)
 		if b.conditional() {
 			held, known := holds[same]
@@ -228,7 +228,11 @@ func (w *walk) place(c *compiled, b *block, items []*item) []placed {
 			}
 		}
 		s := policy.Step{Op: policy.Fill, Conf: conf, Origin: c.key, Match: it.callers}
-		s.Standing = &standing{compiled: c, form: b.form, item: it, place: i, order: w.order, notes: w.note(c, "")}
+		st := &standing{compiled: c, form: b.form, item: it, order: w.order, notes: w.note(c, "")}
+		if w.Explain && b.when != nil {
+			st.held = fmt.Sprintf(", when (%s)", b.when)
+		}
+		s.Standing = st
 		steps = append(steps, placed{Step: s, from: c, same: same})
 	}
 	return steps
