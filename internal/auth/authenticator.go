@@ -21,6 +21,7 @@ const (
 	ReasonNotOperator   = "NOT_AN_OPERATOR"
 	ReasonZoneOnly      = "ZONES_ONLY"
 	ReasonNotForZones   = "NOT_FOR_ZONES"
+	ReasonNotForProxies = "NOT_FOR_DATAPLANES"
 )
 
 // exempt services tell a stranger nothing worth protecting: whether the server
@@ -39,6 +40,12 @@ type Authenticator struct {
 	// Admit decides whether a principal may call a method at all; nil admits
 	// everyone. See OperatorsAndZones.
 	Admit func(p Principal, method string) error
+	// Refused hears of every request that was refused and of every stream that
+	// was ended, with as much as is known of who made it. Optional; it must not
+	// block.
+	Refused func(ctx context.Context, p Principal, method string, err error)
+
+	open openStreams
 }
 
 // Authenticate returns who makes a request, from its metadata and its peer. The
@@ -97,9 +104,16 @@ func (a *Authenticator) enter(ctx context.Context, method string) (context.Conte
 		err = a.Admit(p, method)
 	}
 	if err != nil {
+		a.refused(ctx, p, method, err)
 		return nil, err
 	}
 	return WithPrincipal(ctx, p), nil
+}
+
+func (a *Authenticator) refused(ctx context.Context, p Principal, method string, err error) {
+	if a.Refused != nil {
+		a.Refused(ctx, p, method, err)
+	}
 }
 
 // Unary is the server interceptor for unary methods. Refusals leave it as
@@ -112,25 +126,20 @@ func (a *Authenticator) Unary(ctx context.Context, req any, info *grpc.UnaryServ
 	return handler(ctx, req)
 }
 
-// Stream is the server interceptor for streaming methods. The principal is
-// that of the moment the stream opened: whoever serves long streams ends them
-// when the principal's token expires.
+// Stream is the server interceptor for streaming methods. A stream ends with its
+// token: when that expires, or when it is refused by Recheck. The streams of
+// zones are left to those who serve them, who ask for admission again.
 func (a *Authenticator) Stream(srv any, stream grpc.ServerStream, info *grpc.StreamServerInfo, handler grpc.StreamHandler) error {
 	ctx, err := a.enter(stream.Context(), info.FullMethod)
 	if err != nil {
 		return rpcerr.ToStatus(err).Err()
 	}
-	return handler(srv, &serverStream{ServerStream: stream, ctx: ctx})
+	p := PrincipalFrom(ctx)
+	if _, isZone := p.Zone(); p.Token == nil || isZone {
+		return handler(srv, &serverStream{ServerStream: stream, ctx: ctx})
+	}
+	return a.guarded(ctx, srv, stream, info.FullMethod, handler)
 }
-
-// serverStream is a stream whose context knows the principal.
-type serverStream struct {
-	grpc.ServerStream
-	ctx context.Context
-}
-
-// Context returns the stream's context with the principal.
-func (s *serverStream) Context() context.Context { return s.ctx }
 
 // OperatorsAndZones returns the admission rule of servers without access
 // control: members of AdminGroup, who are the loopback callers and the holders
@@ -151,6 +160,8 @@ func OperatorsAndZones(zoneServices ...string) func(Principal, string) error {
 			return rpcerr.New(rpcerr.Unauthenticated, ReasonNoCredentials, "not authenticated: %s is for zones, which present a zone token", service)
 		case isZone:
 			return rpcerr.New(rpcerr.Denied, ReasonNotForZones, "Access Denied: a zone token does not open %s", service)
+		case p.Token != nil && p.Token.Key.Use == DataplaneToken:
+			return rpcerr.New(rpcerr.Denied, ReasonNotForProxies, "Access Denied: a dataplane token does not open %s", service)
 		case p.In(AdminGroup):
 			return nil
 		case p.Source == FromToken:

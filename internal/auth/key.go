@@ -33,16 +33,27 @@ type KeyID struct {
 	Use Use
 	// Serial counts the keys of one use, from 1. The highest signs, all verify.
 	Serial uint64
+	// Issuer names the zone whose own key it is; empty for the global's. It keeps
+	// a token of one control plane from being taken for another's.
+	Issuer string
 }
 
-// String returns the id as it is written, such as "zone-token-signing-key-1".
-func (id KeyID) String() string { return string(id.Use) + keyInfix + strconv.FormatUint(id.Serial, 10) }
+// String returns the id as it is written, such as "zone-token-signing-key-1",
+// or "dataplane-token-signing-key-2.east" for a key of the zone east.
+func (id KeyID) String() string {
+	s := string(id.Use) + keyInfix + strconv.FormatUint(id.Serial, 10)
+	if id.Issuer != "" {
+		s += "." + id.Issuer
+	}
+	return s
+}
 
 // ParseKeyID reads what String prints, and nothing else.
 func ParseKeyID(s string) (KeyID, error) {
-	use, digits, found := strings.Cut(s, keyInfix)
+	use, rest, found := strings.Cut(s, keyInfix)
+	digits, issuer, _ := strings.Cut(rest, ".")
 	serial, err := strconv.ParseUint(digits, 10, 64)
-	id := KeyID{Use: Use(use), Serial: serial}
+	id := KeyID{Use: Use(use), Serial: serial, Issuer: issuer}
 	if !found || err != nil || serial == 0 || !id.Use.valid() || id.String() != s {
 		return KeyID{}, fmt.Errorf("%q does not name a signing key", s)
 	}

@@ -25,7 +25,7 @@ func TestKeysSurviveTheirEncodings(t *testing.T) {
 func TestKeyIDs(t *testing.T) {
 	id, err := ParseKeyID("zone-token-signing-key-12")
 	require.NoError(t, err)
-	require.Equal(t, KeyID{ZoneToken, 12}, id)
+	require.Equal(t, KeyID{Use: ZoneToken, Serial: 12}, id)
 	for _, bad := range []string{
 		"", "1", "zone-token", "zone-token-signing-key-", "zone-token-signing-key-0", "zone-token-signing-key-01",
 		"zone-token-signing-key--1", "other-token-signing-key-1", "zone-token-signing-key-99999999999999999999",
@@ -38,7 +38,7 @@ func TestKeyIDs(t *testing.T) {
 }
 
 func TestBadKeyMaterialIsRefused(t *testing.T) {
-	id := KeyID{ZoneToken, 1}
+	id := KeyID{Use: ZoneToken, Serial: 1}
 	ca, err := NewCA(noon)
 	require.NoError(t, err)
 	ecdsaKey, err := ca.KeyPEM()

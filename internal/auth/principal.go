@@ -28,10 +28,11 @@ const (
 
 // Principal is who makes a request. It is immutable.
 type Principal struct {
-	// Name of the user; "zone/NAME" for a zone.
+	// Name of the user; "zone/NAME" for a zone, "dataplane/MESH/NAME" for a
+	// dataplane.
 	Name string
-	// Groups of the user, AuthenticatedGroup last (SEMANTICS §6.7). A zone has
-	// none: it is not a user.
+	// Groups of the user, AuthenticatedGroup last (SEMANTICS §6.7). Zones and
+	// dataplanes have none: they are not users.
 	Groups []string
 	Source Source
 	// Token is what the token said; nil for other sources.
@@ -54,21 +55,31 @@ func principalOf(t Token) Principal {
 	p := Principal{Source: FromToken, Token: &t}
 	switch t.Key.Use {
 	case ZoneToken:
-		p.Name = "zone/" + t.Zone
+		p.Name = "zone/" + t.Subject()
+	case DataplaneToken:
+		p.Name = "dataplane/" + t.Subject()
 	case UserToken:
-		p.Name = t.Name
-		// A token cannot claim to be anonymous, nor list the group twice.
-		for _, group := range t.Groups {
-			if group != AuthenticatedGroup && group != UnauthenticatedGroup {
-				p.Groups = append(p.Groups, group)
-			}
-		}
-		p.Groups = append(p.Groups, AuthenticatedGroup)
+		user := UserPrincipal(t.Name, t.Groups)
+		p.Name, p.Groups = user.Name, user.Groups
 	}
 	return p
 }
 
-// Zone returns the name of the zone that the principal is, or false for users.
+// UserPrincipal returns an authenticated user of that name and groups, as a
+// token would make it. A user can neither claim to be anonymous nor be in
+// AuthenticatedGroup twice.
+func UserPrincipal(name string, groups []string) Principal {
+	p := Principal{Name: name, Source: FromToken}
+	for _, group := range groups {
+		if group != AuthenticatedGroup && group != UnauthenticatedGroup {
+			p.Groups = append(p.Groups, group)
+		}
+	}
+	p.Groups = append(p.Groups, AuthenticatedGroup)
+	return p
+}
+
+// Zone returns the name of the zone that the principal is, or false for others.
 func (p Principal) Zone() (string, bool) {
 	if p.Token == nil || p.Token.Key.Use != ZoneToken {
 		return "", false

@@ -4,7 +4,9 @@ import (
 	"crypto/rand"
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/golang-jwt/jwt/v5"
@@ -60,7 +62,20 @@ var (
 	ErrTokenOtherZone = errors.New("the token is for another zone")
 	// ErrTokenScope means that a zone token does not cover this.
 	ErrTokenScope = errors.New("the token does not have the scope")
+	// ErrTokenRevoked means that it was ended before its time.
+	ErrTokenRevoked = errors.New("the token was revoked")
+	// ErrTokenOtherMesh means that a dataplane token is for another mesh.
+	ErrTokenOtherMesh = errors.New("the token is for another mesh")
+	// ErrTokenOtherDataplane means that a dataplane token is that of another one.
+	ErrTokenOtherDataplane = errors.New("the token is for another dataplane")
+	// ErrTokenTags means that a dataplane has tags that its token does not cover.
+	ErrTokenTags = errors.New("the token does not cover the dataplane's tags")
+	// ErrTokenType means that a dataplane token is for a proxy of another type.
+	ErrTokenType = errors.New("the token is for a proxy of another type")
 )
+
+// TypeDataplane is the type of the tokens by which dataplanes register.
+const TypeDataplane = "dataplane"
 
 // Token is what a verified token says.
 type Token struct {
@@ -70,12 +85,35 @@ type Token struct {
 	Key                          KeyID
 	IssuedAt, NotBefore, Expires time.Time
 
-	// Name and Groups are a user's.
-	Name   string
+	// Name is a user's, or the one dataplane that the token is for; empty in a
+	// dataplane token for any that has its tags.
+	Name string
+	// Groups are a user's.
 	Groups []string
 	// Zone and Scope are a zone's.
 	Zone  string
 	Scope []string
+	// Mesh, Tags and Type are a dataplane's: where it may register, the values
+	// that it may have of each tag, and as what.
+	Mesh string
+	Tags map[string][]string
+	Type string
+}
+
+// Subject says in one line who or what the token speaks for.
+func (t Token) Subject() string {
+	switch t.Key.Use {
+	case ZoneToken:
+		return t.Zone
+	case DataplaneToken:
+		name := t.Name
+		if name == "" {
+			name = "*"
+		}
+		return t.Mesh + "/" + name
+	default:
+		return t.Name
+	}
 }
 
 // claims is the payload on the wire.
@@ -85,6 +123,10 @@ type claims struct {
 	Groups []string `json:"groups,omitempty"`
 	Zone   string   `json:"zone,omitempty"`
 	Scope  []string `json:"scope,omitempty"`
+	Mesh   string   `json:"mesh,omitempty"`
+	Type   string   `json:"type,omitempty"`
+
+	Tags map[string][]string `json:"tags,omitempty"`
 }
 
 // Issuer signs tokens, for each use with the key of the highest serial. It is
@@ -122,6 +164,20 @@ func (i *Issuer) Zone(zone string, scope []string, validFor time.Duration) (stri
 	return i.issue(ZoneToken, claims{Zone: zone, Scope: slices.Clone(scope)}, validFor)
 }
 
+// Dataplane issues a token for the dataplanes of a mesh that have the name, if
+// one is given, and no other values of the given tags.
+func (i *Issuer) Dataplane(mesh, name string, tags map[string][]string, validFor time.Duration) (string, Token, error) {
+	if mesh == "" {
+		return "", Token{}, errors.New("a dataplane token needs a mesh")
+	}
+	for tag, values := range tags {
+		if tag == "" || len(values) == 0 || slices.Contains(values, "") {
+			return "", Token{}, fmt.Errorf("a dataplane token needs a value for tag %q", tag)
+		}
+	}
+	return i.issue(DataplaneToken, claims{Mesh: mesh, Name: name, Tags: maps.Clone(tags), Type: TypeDataplane}, validFor)
+}
+
 func (i *Issuer) issue(use Use, c claims, validFor time.Duration) (string, Token, error) {
 	key, ok := i.keys[use]
 	if !ok {
@@ -132,7 +188,8 @@ func (i *Issuer) issue(use Use, c claims, validFor time.Duration) (string, Token
 	}
 	now := i.now()
 	c.RegisteredClaims = jwt.RegisteredClaims{
-		ID:        rand.Text(),
+		// Lower case lets the id name a resource.
+		ID:        strings.ToLower(rand.Text()),
 		IssuedAt:  jwt.NewNumericDate(now),
 		NotBefore: jwt.NewNumericDate(now.Add(-tokenSkew)),
 		ExpiresAt: jwt.NewNumericDate(now.Add(validFor)),
@@ -151,5 +208,6 @@ func (c *claims) token(key KeyID) Token {
 		ID: c.ID, Key: key,
 		IssuedAt: c.IssuedAt.UTC(), NotBefore: c.NotBefore.UTC(), Expires: c.ExpiresAt.UTC(),
 		Name: c.Name, Groups: c.Groups, Zone: c.Zone, Scope: c.Scope,
+		Mesh: c.Mesh, Tags: c.Tags, Type: c.Type,
 	}
 }

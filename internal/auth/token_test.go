@@ -62,7 +62,7 @@ func TestTokensAreVerifiedAsIssued(t *testing.T) {
 	require.Equal(t, "bob", got.Name)
 	require.Equal(t, []string{"team-a", "team-b"}, got.Groups)
 	require.Equal(t, noon.Add(time.Hour), got.Expires)
-	require.Equal(t, KeyID{UserToken, 1}, got.Key)
+	require.Equal(t, KeyID{Use: UserToken, Serial: 1}, got.Key)
 
 	raw, issued, err = issuer.Zone("east", []string{ScopeControlPlane}, time.Hour)
 	require.NoError(t, err)
@@ -225,7 +225,7 @@ func TestIssuerRefuses(t *testing.T) {
 }
 
 func FuzzVerify(f *testing.F) {
-	key, err := GenerateSigningKey(KeyID{UserToken, 1})
+	key, err := GenerateSigningKey(KeyID{Use: UserToken, Serial: 1})
 	require.NoError(f, err)
 	good, _, err := NewIssuer(at(noon), key).User("bob", []string{"team"}, time.Hour)
 	require.NoError(f, err)

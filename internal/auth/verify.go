@@ -3,18 +3,22 @@ package auth
 import (
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 	"time"
 
 	"github.com/golang-jwt/jwt/v5"
 )
 
-// Verifier tells good tokens from bad ones. It is immutable and safe for
-// concurrent use; a rotation of keys makes a new one.
+// Verifier tells good tokens from bad ones. It is safe for concurrent use. Its
+// keys never change: a rotation makes a new one, and with it an empty memory of
+// signatures that held.
 type Verifier struct {
-	now    func() time.Time
-	keys   map[string]PublicKey
-	parser *jwt.Parser
+	now     func() time.Time
+	keys    map[string]PublicKey
+	parser  *jwt.Parser
+	revoked func(Use, string) bool
+	seen    *tokenCache
 }
 
 // NewVerifier returns a verifier with a clock and the keys it knows.
@@ -23,7 +27,9 @@ func NewVerifier(now func() time.Time, keys ...PublicKey) *Verifier {
 		now:  now,
 		keys: make(map[string]PublicKey, len(keys)),
 		// The claims are checked below, each with an error of its own.
-		parser: jwt.NewParser(jwt.WithoutClaimsValidation(), jwt.WithStrictDecoding()),
+		parser:  jwt.NewParser(jwt.WithoutClaimsValidation(), jwt.WithStrictDecoding()),
+		revoked: func(Use, string) bool { return false },
+		seen:    newTokenCache(cachedTokens),
 	}
 	for _, key := range keys {
 		v.keys[key.id.String()] = key
@@ -31,12 +37,52 @@ func NewVerifier(now func() time.Time, keys ...PublicKey) *Verifier {
 	return v
 }
 
+// Revoking returns a verifier with the same keys that also asks, every time,
+// whether a token was revoked. revoked must be safe for concurrent use.
+func (v *Verifier) Revoking(revoked func(use Use, id string) bool) *Verifier {
+	out := *v
+	out.revoked, out.seen = revoked, newTokenCache(cachedTokens)
+	return &out
+}
+
 // Verify returns what a token of any use says, or the first reason to refuse
-// it: one of the ErrToken errors.
+// it: one of the ErrToken errors. That a signature holds is remembered; whether
+// the token's time has come or gone, and whether it was revoked, is looked at
+// every time. What it returns is shared and must not be modified.
 func (v *Verifier) Verify(token string) (Token, error) {
 	if len(token) > maxTokenBytes {
 		return Token{}, fmt.Errorf("%w: it has %d bytes", ErrTokenMalformed, len(token))
 	}
+	digest := digestOf(token)
+	t, known := v.seen.get(digest)
+	if !known {
+		var err error
+		if t, err = v.parse(token); err != nil {
+			return Token{}, err
+		}
+	}
+	if err := v.current(t); err != nil {
+		v.seen.drop(digest)
+		return Token{}, err
+	}
+	if !known {
+		v.seen.add(digest, t)
+	}
+	return t, nil
+}
+
+// Recheck says whether a token that was verified before still holds: whether
+// its key is still known, its time is not over, and it was not revoked.
+func (v *Verifier) Recheck(t Token) error {
+	if _, ok := v.keys[t.Key.String()]; !ok {
+		return fmt.Errorf("%w: %q", ErrTokenUnknownKey, t.Key)
+	}
+	return v.current(t)
+}
+
+// parse verifies a token's signature and the claims that do not change with
+// time.
+func (v *Verifier) parse(token string) (Token, error) {
 	var (
 		c       claims
 		key     PublicKey
@@ -52,7 +98,7 @@ func (v *Verifier) Verify(token string) (Token, error) {
 	case err != nil:
 		return Token{}, refusal(err)
 	}
-	if err := v.check(&c, key.id.Use); err != nil {
+	if err := c.check(key.id.Use); err != nil {
 		return Token{}, err
 	}
 	return c.token(key.id), nil
@@ -85,6 +131,46 @@ func (t Token) CheckZone(zone, scope string) error {
 	return nil
 }
 
+// Dataplane verifies the token of a dataplane that wants to register with a
+// name and its tags: those of each inbound, or of the gateway.
+func (v *Verifier) Dataplane(token, mesh, name string, tags ...map[string]string) (Token, error) {
+	t, err := v.use(token, DataplaneToken)
+	if err != nil {
+		return Token{}, err
+	}
+	return t, t.CheckDataplane(mesh, name, tags...)
+}
+
+// CheckDataplane refuses a verified token that does not let a dataplane register
+// (SEMANTICS §6.8): mesh and name agree, each tag of the token is present on at
+// least one of the sets, and every value of it anywhere is in the token's list.
+func (t Token) CheckDataplane(mesh, name string, sets ...map[string]string) error {
+	switch {
+	case t.Key.Use != DataplaneToken:
+		return fmt.Errorf("%w: a %s where a %s is wanted", ErrTokenUse, t.Key.Use, DataplaneToken)
+	case t.Type != TypeDataplane:
+		return fmt.Errorf("%w: %q, not %q", ErrTokenType, t.Type, TypeDataplane)
+	case t.Mesh != mesh:
+		return fmt.Errorf("%w: it names %q, not %q", ErrTokenOtherMesh, t.Mesh, mesh)
+	case t.Name != "" && t.Name != name:
+		return fmt.Errorf("%w: it names %q, not %q", ErrTokenOtherDataplane, t.Name, name)
+	}
+	for _, tag := range slices.Sorted(maps.Keys(t.Tags)) {
+		present := false
+		for _, set := range sets {
+			value, ok := set[tag]
+			present = present || ok
+			if ok && !slices.Contains(t.Tags[tag], value) {
+				return fmt.Errorf("%w: %s is %q, and the token allows %q", ErrTokenTags, tag, value, t.Tags[tag])
+			}
+		}
+		if !present {
+			return fmt.Errorf("%w: the dataplane has no tag %s, and the token wants %q", ErrTokenTags, tag, t.Tags[tag])
+		}
+	}
+	return nil
+}
+
 func (v *Verifier) use(token string, use Use) (Token, error) {
 	t, err := v.Verify(token)
 	if err != nil {
@@ -113,8 +199,8 @@ func (v *Verifier) keyOf(t *jwt.Token) (PublicKey, error) {
 	return key, nil
 }
 
-// check looks at the claims of a token whose signature holds.
-func (v *Verifier) check(c *claims, use Use) error {
+// check looks for the claims that a token of a use must have.
+func (c *claims) check(use Use) error {
 	for _, required := range []struct {
 		claim   string
 		missing bool
@@ -126,19 +212,28 @@ func (v *Verifier) check(c *claims, use Use) error {
 		{"name", use == UserToken && c.Name == ""},
 		{"zone", use == ZoneToken && c.Zone == ""},
 		{"scope", use == ZoneToken && len(c.Scope) == 0},
+		{"mesh", use == DataplaneToken && c.Mesh == ""},
+		{"type", use == DataplaneToken && c.Type == ""},
 	} {
 		if required.missing {
 			return fmt.Errorf("%w: %s", ErrTokenClaim, required.claim)
 		}
 	}
+	return nil
+}
+
+// current looks at what changes with time: the clock and revocations.
+func (v *Verifier) current(t Token) error {
 	now := v.now()
 	switch {
-	case !now.Before(c.ExpiresAt.Time):
-		return fmt.Errorf("%w on %s", ErrTokenExpired, c.ExpiresAt.UTC().Format(time.RFC3339))
-	case now.Before(c.NotBefore.Time):
-		return fmt.Errorf("%w: it will be on %s", ErrTokenNotYetValid, c.NotBefore.UTC().Format(time.RFC3339))
-	case now.Add(tokenSkew).Before(c.IssuedAt.Time):
-		return fmt.Errorf("%w: it was issued on %s", ErrTokenNotYetValid, c.IssuedAt.UTC().Format(time.RFC3339))
+	case !now.Before(t.Expires):
+		return fmt.Errorf("%w on %s", ErrTokenExpired, t.Expires.Format(time.RFC3339))
+	case now.Before(t.NotBefore):
+		return fmt.Errorf("%w: it will be on %s", ErrTokenNotYetValid, t.NotBefore.Format(time.RFC3339))
+	case now.Add(tokenSkew).Before(t.IssuedAt):
+		return fmt.Errorf("%w: it was issued on %s", ErrTokenNotYetValid, t.IssuedAt.Format(time.RFC3339))
+	case v.revoked(t.Key.Use, t.ID):
+		return fmt.Errorf("%w: %.64q", ErrTokenRevoked, t.ID)
 	}
 	return nil
 }
