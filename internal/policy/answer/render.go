@@ -219,7 +219,26 @@ func (e *WhyEntry) render(p *printer, wide bool) {
 			t.add(c.Policy, yes(c.Used), because(c.Reason, c.Rule))
 		}
 		t.write(p)
+		return
 	}
+	for _, c := range e.leftOut() {
+		p.line("  not %s: %s (§%s)", c.Policy, c.Reason, c.Rule)
+	}
+}
+
+// leftOut are the policies that would have had a say, had their own condition or
+// another policy not kept them out altogether (SEMANTICS §4.10).
+func (e *WhyEntry) leftOut() []Considered {
+	var out []Considered
+	for _, c := range e.Considered {
+		lost := slices.ContainsFunc(e.Fields, func(f WhyField) bool {
+			return slices.ContainsFunc(f.Losers, func(l WhyLoser) bool { return l.Policy == c.Policy })
+		})
+		if !c.Used && !lost && c.Rule == "4.10" {
+			out = append(out, c)
+		}
+	}
+	return out
 }
 
 // RenderDataplanes prints a list of dataplanes.
