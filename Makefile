@@ -111,8 +111,8 @@ fuzz: ## Run every fuzz target for FUZZTIME each (default 10s)
 	done
 
 .PHONY: bench
-bench: ## Run the benchmarks (BENCH=regexp, BENCHTIME per benchmark)
-	$(GO) test -tags $(TAGS) -run '^$$' -bench '$(BENCH)' -benchtime $(BENCHTIME) -benchmem $(PKGS)
+bench: build ## Run the benchmarks (BENCH=regexp, BENCHTIME per benchmark)
+	MERIDIAN_BIN=$(BIN) $(GO) test -tags $(TAGS) -run '^$$' -bench '$(BENCH)' -benchtime $(BENCHTIME) -benchmem $(PKGS)
 
 .PHONY: demo
 demo: build ## Start a global and two zones, apply examples/, show what is effective (KEEP=1 leaves it running)

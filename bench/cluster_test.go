@@ -1,0 +1,173 @@
+package bench
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"sync/atomic"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+	"google.golang.org/grpc"
+
+	meridianv1 "meridian/api/meridian/v1"
+	"meridian/internal/admin"
+	"meridian/internal/auth"
+)
+
+// global is a global of one server.
+type global struct {
+	*process
+	grpcAddr string
+	api      *client
+}
+
+// zone is a zone of a global.
+type zone struct {
+	*process
+	api *client
+}
+
+// client is a connection to a server.
+type client struct {
+	meridianv1.AdminServiceClient
+	meridianv1.ControlServiceClient
+	requests atomic.Int64
+}
+
+const anyPort = "127.0.0.1:0"
+
+// newGlobal starts a global and writes the first n policies to it.
+func newGlobal(b *testing.B, n int) *global {
+	b.Helper()
+	g := startGlobal(b, b.TempDir())
+	g.api.apply(b, policies(n))
+	return g
+}
+
+// startGlobal starts a global and waits until it is ready.
+func startGlobal(b *testing.B, dir string) *global {
+	b.Helper()
+	g := &global{process: start(b, "meridian-global", dir,
+		"--grpc-addr", anyPort, "--http-addr", anyPort, "--raft-addr", anyPort, "--gossip-addr", anyPort)}
+	g.grpcAddr = g.ready(b).GRPC
+	g.api = dial(b, dir)
+	return g
+}
+
+// bundle writes what a zone needs to join into a file and returns its path.
+// Through says at which address the zone reaches the global.
+func (g *global) bundle(b *testing.B, zone, through string) string {
+	b.Helper()
+	response, err := g.api.GenerateZoneToken(b.Context(), &meridianv1.GenerateZoneTokenRequest{Zone: zone, ValidForSeconds: 3600, Bundle: true})
+	require.NoError(b, err)
+	bundle, err := auth.DecodeZoneBundle(response.GetBundle())
+	require.NoError(b, err)
+	bundle.Addresses = []string{through}
+	data, err := bundle.Encode()
+	require.NoError(b, err)
+	path := filepath.Join(b.TempDir(), zone+".bundle")
+	require.NoError(b, os.WriteFile(path, data, 0o600))
+	return path
+}
+
+// startZone starts a zone and waits until it is ready.
+func startZone(b *testing.B, bundle, dir string) *zone {
+	b.Helper()
+	z := &zone{process: start(b, "meridian-zone", dir,
+		"--name", "east", "--join-bundle", bundle, "--grpc-addr", anyPort, "--http-addr", anyPort)}
+	z.ready(b)
+	z.api = dial(b, dir)
+	return z
+}
+
+// newZone starts a zone that reaches its global at an address, waits until the
+// global knows it to be in sync, and gives it dataplanes.
+func newZone(b *testing.B, g *global, through string) *zone {
+	b.Helper()
+	z := startZone(b, g.bundle(b, "east", through), b.TempDir())
+	z.await(b, connected, 0)
+	z.api.apply(b, proxies())
+	g.api.write(b, policy(0, 1), true)
+	return z
+}
+
+// connected is what a zone logs when the global has welcomed it.
+const connected = "connected to the global"
+
+// dial connects to the server that keeps its data in dir.
+func dial(b *testing.B, dir string) *client {
+	b.Helper()
+	contexts, err := auth.LoadContexts(filepath.Join(dir, "admin.yaml"))
+	require.NoError(b, err)
+	server, err := contexts.Get("")
+	require.NoError(b, err)
+	transport, err := auth.ClientTransport(auth.ClientTLSConfig{CAPEM: []byte(server.CA), Source: dir})
+	require.NoError(b, err)
+	conn, err := grpc.NewClient(server.Addresses[0], grpc.WithTransportCredentials(transport),
+		grpc.WithPerRPCCredentials(auth.TokenCredentials(server.Token, false)))
+	require.NoError(b, err)
+	b.Cleanup(func() { _ = conn.Close() })
+	return &client{AdminServiceClient: meridianv1.NewAdminServiceClient(conn), ControlServiceClient: meridianv1.NewControlServiceClient(conn)}
+}
+
+// apply writes resources in batches as large as a server takes.
+func (c *client) apply(b *testing.B, all []*meridianv1.Resource) {
+	b.Helper()
+	for len(all) > 0 {
+		n, size := 0, 0
+		for ; n < len(all) && size+len(all[n].GetSpec()) <= admin.MaxBatchBytes; n++ {
+			size += len(all[n].GetSpec())
+		}
+		_, err := c.Apply(b.Context(), &meridianv1.ApplyRequest{Resources: all[:n], RequestId: c.requestID()})
+		require.NoError(b, err)
+		all = all[n:]
+	}
+}
+
+// write writes one changed resource and returns the revision; with confirm,
+// when the zones have it on their disks.
+func (c *client) write(b *testing.B, r *meridianv1.Resource, confirm bool) uint64 {
+	b.Helper()
+	revision, err := c.put(b.Context(), r, confirm)
+	require.NoError(b, err)
+	return revision
+}
+
+// put is write for any goroutine.
+func (c *client) put(ctx context.Context, r *meridianv1.Resource, confirm bool) (uint64, error) {
+	ctx, cancel := context.WithTimeout(ctx, patience)
+	defer cancel()
+	response, err := c.Apply(ctx, &meridianv1.ApplyRequest{Resources: []*meridianv1.Resource{r}, RequestId: c.requestID(), WaitForZones: confirm})
+	if err != nil {
+		return 0, fmt.Errorf("apply %s: %w", r.GetName(), err)
+	}
+	if outcome := response.GetResults()[0].GetOutcome(); outcome != meridianv1.Outcome_OUTCOME_UPDATED {
+		return 0, fmt.Errorf("apply %s: %s, there is nothing to measure", r.GetName(), outcome)
+	}
+	return response.GetRevision(), nil
+}
+
+func (c *client) requestID() string {
+	return fmt.Sprintf("bench-%p-%d", c, c.requests.Add(1))
+}
+
+// holds fails unless the server holds exactly n policies.
+func (c *client) holds(b *testing.B, n int) {
+	b.Helper()
+	stream, err := c.List(b.Context(), &meridianv1.ListRequest{Kinds: kinds, Consistency: meridianv1.Consistency_CONSISTENCY_STALE})
+	require.NoError(b, err)
+	got := 0
+	for {
+		part, err := stream.Recv()
+		if errors.Is(err, io.EOF) {
+			break
+		}
+		require.NoError(b, err)
+		got += len(part.GetResources())
+	}
+	require.Equal(b, n, got)
+}
