@@ -211,3 +211,28 @@ func TestEveryPolicyIsAccountedFor(t *testing.T) {
 		}))
 	})
 }
+
+// Asking for the reasons changes nothing: save for entries in which nothing takes
+// effect, the rules are those that are enforced.
+func TestExplainingChangesNothing(t *testing.T) {
+	rapid.Check(t, func(rt *rapid.T) {
+		m := matcher(drawWorld(rt, true).view())
+		require.NoError(rt, m.Read(func(r *policy.Reading) error {
+			for key := range r.Dataplanes(mesh) {
+				enforced, err := r.Effective(key)
+				require.NoError(rt, err)
+				explained, err := r.Explain(key)
+				require.NoError(rt, err)
+				explained = slices.DeleteFunc(explained, func(rule policy.Rule) bool { return len(rule.Steps) == 0 })
+				require.Len(rt, explained, len(enforced))
+				for i := range enforced {
+					require.Zero(rt, enforced[i].Target.Compare(&explained[i].Target))
+					require.True(rt, slices.EqualFunc(enforced[i].Steps, explained[i].Steps, func(a, b policy.Step) bool {
+						return a.Origin == b.Origin && spell(rt, a.Conf) == spell(rt, b.Conf) && maps.Equal(a.Match, b.Match)
+					}))
+				}
+			}
+			return nil
+		}))
+	})
+}
