@@ -42,9 +42,11 @@ type compiled struct {
 
 // block is a policy's defaults or overrides.
 type block struct {
-	name    string
-	op      policy.Op
-	rules   policy.Tree
+	name  string
+	op    policy.Op
+	rules policy.Tree
+	// leaves are the places of the rules, in bytewise order.
+	leaves  []policy.Pointer
 	when    *condition.Condition // nil: always
 	onError resource.OnError
 }
@@ -75,6 +77,7 @@ func (c *compiled) add(compiler *condition.Compiler, name string, b *resource.Ru
 		return
 	}
 	made := block{name: name, op: atomic, rules: b.Rules, onError: b.OnError}
+	made.leaves = policy.Leaves(b.Rules, schemas[c.target.schema].depth())
 	if b.Strategy == resource.Merge {
 		made.op = merge
 	}

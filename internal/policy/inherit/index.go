@@ -41,6 +41,8 @@ type mesh struct {
 	// asking has the routes that ask for a gateway, present or not, by its name.
 	asking   map[string]map[resource.Key]*route
 	policies map[resource.Key]*compiled
+	// written counts the policies of each kind.
+	written [len(schemas)]int
 	// targeting has the policies that are not invalid by what they target, the
 	// most specific first. The target need not exist.
 	targeting map[target][]*compiled
@@ -196,6 +198,7 @@ func (m *mesh) removeRoute(key resource.Key) {
 
 func (m *mesh) addPolicy(c *compiled) {
 	m.policies[c.key] = c
+	m.written[schemaOf(c.key.Kind)]++
 	if c.invalid != "" {
 		return
 	}
@@ -209,6 +212,7 @@ func (m *mesh) addPolicy(c *compiled) {
 func (m *mesh) removePolicy(key resource.Key) {
 	c := m.policies[key]
 	delete(m.policies, key)
+	m.written[schemaOf(key.Kind)]--
 	if c.invalid != "" {
 		return
 	}

@@ -115,17 +115,19 @@ type fate struct {
 	by claim
 }
 
-// fates returns what became of every rule of a policy, by its index in chain,
+// fates yields what became of every rule of a policy, by its index in chain,
 // in order of block and rule.
-func (o *outcome) fates(s *schema, at int) []fate {
-	var fates []fate
-	for i := range o.chain[at].blocks {
-		b := &o.chain[at].blocks[i]
-		for _, rule := range policy.Leaves(b.rules, s.depth()) {
-			fates = append(fates, o.fate(rule, claim{at, b}))
+func (o *outcome) fates(at int) iter.Seq[fate] {
+	return func(yield func(fate) bool) {
+		for i := range o.chain[at].blocks {
+			b := &o.chain[at].blocks[i]
+			for _, rule := range b.leaves {
+				if !yield(o.fate(rule, claim{at, b})) {
+					return
+				}
+			}
 		}
 	}
-	return fates
 }
 
 func (o *outcome) fate(rule policy.Pointer, c claim) fate {
@@ -158,7 +160,7 @@ func (x *Index) Reach(key resource.Key, id string) (places []policy.RuleReach, i
 	c := m.policies[key]
 	s := &schemas[schemaOf(key.Kind)]
 	for i := range c.blocks {
-		for _, rule := range policy.Leaves(c.blocks[i].rules, s.depth()) {
+		for _, rule := range c.blocks[i].leaves {
 			ids = append(ids, s.id(rule))
 		}
 	}
@@ -169,7 +171,7 @@ func (x *Index) Reach(key resource.Key, id string) (places []policy.RuleReach, i
 	}
 	for v := range x.visitsLocked(m, c.target) {
 		at := v.outcome.linkOf(c)
-		for _, f := range v.outcome.fates(s, at) {
+		for f := range v.outcome.fates(at) {
 			if name := s.id(f.rule); id == "" || name == id {
 				places = append(places, v.reach(at, name, f))
 			}

@@ -44,19 +44,21 @@ func (x *Index) countLocked() *Stats {
 	s := &Stats{Policies: map[PolicyCount]int{}, Rules: map[RuleCount]int{}}
 	for _, m := range x.meshes {
 		for _, c := range m.policies {
-			for _, condition := range x.policyConditionsLocked(m, c) {
+			conditions, rules := x.policyConditionsLocked(m, c)
+			for _, condition := range conditions {
 				s.Policies[PolicyCount{c.key.Kind, condition.Type, condition.Status, condition.Reason}]++
 			}
-			if c.invalid != "" {
-				continue
-			}
-			sch := &schemas[c.target.schema]
-			for v := range x.visitsLocked(m, c.target) {
-				for _, f := range v.outcome.fates(sch, v.outcome.linkOf(c)) {
-					s.Rules[RuleCount{c.key.Kind, f.state}]++
-				}
-			}
+			s.count(c.key.Kind, policy.RuleEffective, rules.effective)
+			s.count(c.key.Kind, policy.RuleOverridden, rules.overridden)
+			s.count(c.key.Kind, policy.RuleUnset, rules.unset)
+			s.count(c.key.Kind, policy.RuleSkipped, rules.skipped)
 		}
 	}
 	return s
+}
+
+func (s *Stats) count(kind resource.Kind, state policy.RuleState, n int) {
+	if n > 0 {
+		s.Rules[RuleCount{kind, state}] += n
+	}
 }

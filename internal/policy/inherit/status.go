@@ -68,17 +68,25 @@ func (x *Index) Conditions(key resource.Key) ([]policy.Condition, bool) {
 	case m.policies[key] == nil:
 		return nil, true
 	default:
-		return x.policyConditionsLocked(m, m.policies[key]), true
+		conditions, _ := x.policyConditionsLocked(m, m.policies[key])
+		return conditions, true
 	}
 }
 
-func (x *Index) policyConditionsLocked(m *mesh, c *compiled) []policy.Condition {
+// policyConditionsLocked returns the conditions of a policy, and what became of
+// its rules where it is accepted.
+func (x *Index) policyConditionsLocked(m *mesh, c *compiled) ([]policy.Condition, tally) {
 	if why := m.refusal(c); why != nil {
 		return []policy.Condition{*why, {
 			Type: typeEnforced, Status: isFalse, Reason: reasonUnknown, Message: saidIssues + ": it is not accepted",
-		}}
+		}}, tally{}
 	}
 	s := x.surveyLocked(m, c)
+	return s.conditions(), s.rules
+}
+
+// conditions are those of a policy that is accepted.
+func (s *survey) conditions() []policy.Condition {
 	accepted := policy.Condition{Type: typeAccepted, Status: isTrue, Reason: reasonAccepted, Message: saidAccepted}
 	conditions := []policy.Condition{accepted, s.enforced()}
 	if len(s.failures) > 0 {
@@ -106,33 +114,12 @@ func (m *mesh) refusal(c *compiled) *policy.Condition {
 
 // missing says what of a target does not exist; nothing when all of it does.
 func (m *mesh) missing(t target) (name, why string) {
-	var sections, others []string
-	what, exists := "rule", false
-	if t.kind == kindGateway {
-		what = "listener"
-		others = slices.Collect(maps.Keys(m.gateways))
-		if g := m.gateways[t.name]; g != nil {
-			exists = true
-			for i := range g.listeners {
-				sections = append(sections, g.listeners[i].Name)
-			}
-		}
-	} else {
-		for key, r := range m.routes {
-			if key.Kind != t.kind {
-				continue
-			}
-			others = append(others, key.Name)
-			if key.Name == t.name {
-				exists, sections = true, r.rules
-			}
-		}
-	}
+	sections, what, exists := m.sectionsOf(t)
 	switch {
 	case t.name == "":
 		return string(t.kind), "targetRef has no name"
 	case !exists:
-		return t.name, fmt.Sprintf("mesh %q has no %s of that name%s", m.name, t.kind, meant(t.name, others))
+		return t.name, fmt.Sprintf("mesh %q has no %s of that name%s", m.name, t.kind, meant(t.name, m.objects(t.kind)))
 	case t.section != "" && !slices.Contains(sections, t.section):
 		return t.name + "/" + t.section, fmt.Sprintf("%s %s has no %s of that name%s", t.kind, t.name, what, meant(t.section, sections))
 	default:
@@ -140,8 +127,42 @@ func (m *mesh) missing(t target) (name, why string) {
 	}
 }
 
+// sectionsOf lists the sections of a target's object and says what they are;
+// false when there is no such object.
+func (m *mesh) sectionsOf(t target) (sections []string, what string, exists bool) {
+	if t.kind != kindGateway {
+		r := m.routes[resource.Key{Kind: t.kind, Mesh: m.name, Name: t.name}]
+		if r == nil {
+			return nil, "rule", false
+		}
+		return r.rules, "rule", true
+	}
+	g := m.gateways[t.name]
+	if g == nil {
+		return nil, "listener", false
+	}
+	for i := range g.listeners {
+		sections = append(sections, g.listeners[i].Name)
+	}
+	return sections, "listener", true
+}
+
+// objects lists what a kind of target could be named, in bytewise order.
+func (m *mesh) objects(kind resource.Kind) []string {
+	if kind == kindGateway {
+		return slices.Sorted(maps.Keys(m.gateways))
+	}
+	var names []string
+	for key := range m.routes {
+		if key.Kind == kind {
+			names = append(names, key.Name)
+		}
+	}
+	slices.Sort(names)
+	return names
+}
+
 func meant(name string, candidates []string) string {
-	slices.Sort(candidates)
 	if near, ok := resource.Nearest(name, candidates); ok {
 		return fmt.Sprintf("; did you mean %q?", near)
 	}
@@ -151,14 +172,25 @@ func meant(name string, candidates []string) string {
 // survey is what became of a policy on all its paths.
 type survey struct {
 	paths int
-	// effective counts rules in effect; unsets counts defaults that the policy
-	// took out.
-	effective, unsets int
+	// rules counts the policy's rules on all paths; unsets counts defaults that
+	// it took out.
+	rules  tally
+	unsets int
 	// overridden and unset have the policy's rules by who overrode or unset
 	// them; the others have the rules that policies above added to its own.
 	overridden, unset, defaultsAdded, overridesAdded byPolicy
 	skipped                                          map[string]bool // blocks
 	failures                                         []failure
+}
+
+// tally counts rules by what became of them.
+type tally struct{ effective, overridden, unset, skipped int }
+
+func (t *tally) add(other tally) {
+	t.effective += other.effective
+	t.overridden += other.overridden
+	t.unset += other.unset
+	t.skipped += other.skipped
 }
 
 // failure is a condition that could not be decided on a path.
@@ -193,33 +225,48 @@ func (x *Index) surveyLocked(m *mesh, c *compiled) *survey {
 		overridden: byPolicy{}, unset: byPolicy{}, defaultsAdded: byPolicy{}, overridesAdded: byPolicy{},
 		skipped: map[string]bool{},
 	}
-	seen := map[*outcome]bool{} // rules without policies of their own share one
+	seen := map[*outcome]tally{} // rules without policies of their own share one
 	for v := range x.visitsLocked(m, c.target) {
-		s.paths++
-		if seen[v.outcome] {
-			continue
+		t, again := seen[v.outcome]
+		if !again {
+			t = s.look(v.outcome, c)
+			seen[v.outcome] = t
 		}
-		seen[v.outcome] = true
-		s.look(v, c)
+		s.paths++
+		s.rules.add(t)
+		s.addFailures(v, v.outcome.linkOf(c))
 	}
 	return s
 }
 
-func (s *survey) look(v visit, c *compiled) {
-	o, sch := v.outcome, &schemas[c.target.schema]
-	at := o.linkOf(c)
-	for _, f := range o.fates(sch, at) {
-		id := sch.id(f.rule)
+// addFailures notes the conditions of a policy that could not be decided on a
+// path.
+func (s *survey) addFailures(v visit, at int) {
+	for _, d := range v.outcome.decided {
+		if d.link == at && d.failed() {
+			s.failures = append(s.failures, failure{v.leg.path(v.rule), d.block.name, d.verdict.Reason, d.applied})
+		}
+	}
+}
+
+// look takes in what became of the policy on a path and returns the count of its
+// rules.
+func (s *survey) look(o *outcome, c *compiled) (t tally) {
+	sch, at := &schemas[c.target.schema], o.linkOf(c)
+	for f := range o.fates(at) {
 		switch f.state {
 		case policy.RuleEffective:
-			s.effective++
+			t.effective++
 		case policy.RuleOverridden:
+			t.overridden++
 			if f.by.link != at {
-				s.overridden.add(o.chain[f.by.link].label, id)
+				s.overridden.add(o.chain[f.by.link].label, sch.id(f.rule))
 			}
 		case policy.RuleUnset:
-			s.unset.add(o.chain[f.by.link].label, id)
+			t.unset++
+			s.unset.add(o.chain[f.by.link].label, sch.id(f.rule))
 		case policy.RuleSkipped:
+			t.skipped++
 			s.skipped[f.block.name] = true
 		}
 	}
@@ -238,11 +285,7 @@ func (s *survey) look(v visit, c *compiled) {
 			s.unsets++
 		}
 	}
-	for _, d := range o.decided {
-		if d.link == at && d.failed() {
-			s.failures = append(s.failures, failure{v.leg.path(v.rule), d.block.name, d.verdict.Reason, d.applied})
-		}
-	}
+	return t
 }
 
 func (d *decision) failed() bool  { return d.verdict.Outcome == condition.Failed }
@@ -257,14 +300,14 @@ func (s *survey) enforced() policy.Condition {
 	case s.paths == 0:
 		c.Status, c.Reason, c.Message = isFalse, reasonUnknown, saidIssues+": no route leads through its target"
 		return c
-	case s.effective == 0 && lost:
+	case s.rules.effective == 0 && lost:
 		by := slices.Collect(maps.Keys(s.overridden))
 		by = append(by, slices.Collect(maps.Keys(s.unset))...)
 		slices.Sort(by)
 		c.Status, c.Reason = isFalse, reasonOverridden
 		c.Message = "Policy has been overridden by " + strings.Join(slices.Compact(by), ", ")
 		return c
-	case s.effective == 0 && len(s.failures) > 0:
+	case s.rules.effective == 0 && len(s.failures) > 0:
 		c.Status, c.Reason, c.Message = isFalse, reasonUnknown, saidIssues+": "+s.failureMessage()
 		return c
 	case lost:
@@ -290,7 +333,7 @@ func (s *survey) enforcedMessage() string {
 	if len(parts) > 0 {
 		message += ". T" + strings.TrimPrefix(strings.Join(parts, "; "), "t")
 	}
-	if s.effective == 0 && s.unsets == 0 && len(s.skipped) > 0 {
+	if s.rules.effective == 0 && s.unsets == 0 && len(s.skipped) > 0 {
 		blocks := strings.Join(slices.Sorted(maps.Keys(s.skipped)), " and ")
 		message += fmt.Sprintf(". It asks for nothing at the moment: the condition of its %s does not hold on any path", blocks)
 	}
@@ -318,13 +361,11 @@ func (s *survey) failureMessage() string {
 func (x *Index) targetConditionsLocked(m *mesh, key resource.Key) []policy.Condition {
 	var conditions []policy.Condition
 	for schema := range schemas {
-		kind := schemas[schema].kind
-		ofKind := func(p resource.Key) bool { return p.Kind == kind }
-		if !slices.ContainsFunc(slices.Collect(maps.Keys(m.policies)), ofKind) {
+		if m.written[schema] == 0 {
 			continue
 		}
 		a := x.affectionsLocked(m, target{schema: schema, kind: key.Kind, name: key.Name})
-		conditions = append(conditions, a.condition(kind))
+		conditions = append(conditions, a.condition(schemas[schema].kind))
 	}
 	return conditions
 }
@@ -343,13 +384,12 @@ type affections struct {
 }
 
 func (x *Index) affectionsLocked(m *mesh, t target) *affections {
-	a := &affections{prefix: "rules", idle: map[int]bool{}, sections: map[string]map[int]bool{}, whole: map[string]bool{}}
-	onGateway := t.kind == kindGateway
-	if g := m.gateways[t.name]; onGateway && g != nil {
-		a.prefix, a.total = "listeners", len(g.listeners)
-	} else if r := m.routes[resource.Key{Kind: t.kind, Mesh: m.name, Name: t.name}]; r != nil {
-		a.total = len(r.rules)
+	sections, what, _ := m.sectionsOf(t)
+	a := &affections{
+		prefix: what + "s", total: len(sections),
+		idle: map[int]bool{}, sections: map[string]map[int]bool{}, whole: map[string]bool{},
 	}
+	onGateway := t.kind == kindGateway
 	for i := range a.total {
 		a.idle[i] = true
 	}
