@@ -71,6 +71,9 @@ func (v *Verifier) Verify(token string) (Token, error) {
 	return t, nil
 }
 
+// Revoked reports whether a token was revoked.
+func (v *Verifier) Revoked(use Use, id string) bool { return v.revoked(use, id) }
+
 // Recheck says whether a token that was verified before still holds: whether
 // its key is still known, its time is not over, and it was not revoked.
 func (v *Verifier) Recheck(t Token) error {

@@ -24,7 +24,7 @@ func (g *global) bootstrap(ctx context.Context) error {
 	}
 	// The admin token comes last, so that a start cut off before the mesh was
 	// written is still a first start.
-	return g.ring.Ensure(ctx, g.node, true, auth.UserToken, auth.ZoneToken)
+	return g.ring.Ensure(ctx, g.node, auth.UserToken, auth.ZoneToken, auth.DataplaneToken)
 }
 
 func (g *global) createDefaultMesh(ctx context.Context) error {

@@ -106,7 +106,7 @@ func (g *global) open(ctx context.Context) error {
 	if err := server.RemoveAddresses(g.cfg.DataDir); err != nil {
 		return errors.Join(err, g.node.Close())
 	}
-	g.ring = keyring.New(g.store.View, g.now)
+	g.ring = keyring.New(keyring.Config{Local: g.store.View, Now: g.now})
 	if err := g.openGossip(); err != nil {
 		return errors.Join(err, g.node.Close())
 	}

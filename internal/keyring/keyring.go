@@ -1,32 +1,38 @@
-// Package keyring keeps a control plane's signing keys and its bootstrap admin
-// token as resources of its own store: private halves are GlobalSecrets, which
-// never leave the server's cluster; public halves are SigningKeys, which the
-// global syncs to its zones (SEMANTICS §6.8).
+// Package keyring keeps a control plane's signing keys, its bootstrap admin
+// token and the records of the tokens it has issued as resources of its own
+// store: private halves are GlobalSecrets, which never leave the server's
+// cluster; public halves are SigningKeys, which the global syncs to its zones
+// (SEMANTICS §6.8); an IssuedToken says what was issued to whom.
 //
 // It guarantees that a key or token is made once, however often and on however
-// many servers a start is interrupted, and that a change of the stored keys
-// takes effect on the next token that is issued or verified.
+// many servers a start is interrupted, and that a change of the stored keys and
+// revocations takes effect on the next token that is issued or verified.
+//
+// It refuses to decide who may have a token issued or a key rotated: it says
+// what would be written, and its callers ask access control.
 package keyring
 
 import (
-	"bytes"
 	"context"
 	"encoding/base64"
-	"encoding/json"
-	"errors"
 	"fmt"
+	"strings"
 	"sync"
 	"time"
+
+	"golang.org/x/sync/errgroup"
 
 	"meridian/internal/auth"
 	"meridian/internal/resource"
 	"meridian/internal/store"
 )
 
-// The kinds that keys are kept as.
+// The kinds that keys and tokens are kept as.
 const (
-	kindSecret     resource.Kind = "GlobalSecret"
-	kindSigningKey resource.Kind = "SigningKey"
+	KindSecret      resource.Kind = "GlobalSecret"
+	KindSigningKey  resource.Kind = "SigningKey"
+	KindRevocation  resource.Kind = "TokenRevocation"
+	KindIssuedToken resource.Kind = "IssuedToken"
 )
 
 // AdminTokenName names the GlobalSecret that holds the bootstrap admin token
@@ -41,22 +47,46 @@ type Proposer interface {
 	Propose(ctx context.Context, txn store.Txn) (store.Result, error)
 }
 
-// Ring issues and verifies tokens with the keys that a store holds now. It is
+// Config says whose keys a ring holds.
+type Config struct {
+	// Local reads the store that this control plane writes. Required.
+	Local func() *store.View
+	// Global reads the replica of what a zone's global owns; nil on the global
+	// and in a standalone zone. The public halves of the global's dataplane keys
+	// verify here, and its revocations count here.
+	Global func() *store.View
+	// Zone names the zone whose keys these are; empty on the global.
+	Zone string
+	// Now is the clock. Required.
+	Now func() time.Time
+}
+
+// Ring issues and verifies tokens with the keys that its stores hold now. It is
 // safe for concurrent use.
 type Ring struct {
-	view func() *store.View
-	now  func() time.Time
+	cfg Config
 
 	mu       sync.Mutex
-	digest   store.Digest // of the secrets that the rest was made from; guarded by mu
+	madeOf   material // guarded by mu, as is all below
 	made     bool
 	issuer   *auth.Issuer
 	verifier *auth.Verifier
 }
 
-// New returns the ring of the store that view reads.
-func New(view func() *store.View, now func() time.Time) *Ring {
-	return &Ring{view: view, now: now}
+// material identifies what issuer and verifier are made from.
+type material struct{ secrets, published, revoked, revokedByGlobal store.Digest }
+
+// New returns a ring.
+func New(cfg Config) *Ring { return &Ring{cfg: cfg} }
+
+// issuerName is the part of a key's id that says whose it is. It stands in the
+// names of resources, which have a bounded length.
+func (r *Ring) issuerName() string {
+	const longest = 200
+	if len(r.cfg.Zone) <= longest {
+		return r.cfg.Zone
+	}
+	return strings.TrimRight(r.cfg.Zone[:longest], ".-")
 }
 
 // Issuer returns an issuer with the current keys.
@@ -65,143 +95,147 @@ func (r *Ring) Issuer() (*auth.Issuer, error) {
 	return issuer, err
 }
 
-// Verifier returns a verifier with the current keys.
+// Verifier returns a verifier with the current keys and revocations.
 func (r *Ring) Verifier() (*auth.Verifier, error) {
 	_, verifier, err := r.current()
 	return verifier, err
 }
 
 func (r *Ring) current() (*auth.Issuer, *auth.Verifier, error) {
-	view := r.view()
-	digest := view.Digest(kindSecret)
+	local := r.cfg.Local()
+	of := material{secrets: local.Digest(KindSecret), revoked: local.Digest(KindRevocation)}
+	var global *store.View
+	if r.cfg.Global != nil {
+		global = r.cfg.Global()
+		of.published, of.revokedByGlobal = global.Digest(KindSigningKey), global.Digest(KindRevocation)
+	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if r.made && r.digest == digest {
+	if r.made && r.madeOf == of {
 		return r.issuer, r.verifier, nil
 	}
-	var private []auth.SigningKey
+	private, err := privateKeys(local)
+	if err != nil {
+		return nil, nil, err
+	}
 	var public []auth.PublicKey
-	for s := range view.List(kindSecret, "") {
+	if global != nil {
+		public = publishedKeys(global)
+	}
+	for _, key := range private {
+		public = append(public, key.Public()) // last: its own keys go before others of their name
+	}
+	r.issuer = auth.NewIssuer(r.cfg.Now, private...)
+	r.verifier = auth.NewVerifier(r.cfg.Now, public...).Revoking(r.revoked(local, global))
+	r.madeOf, r.made = of, true
+	return r.issuer, r.verifier, nil
+}
+
+func privateKeys(view *store.View) ([]auth.SigningKey, error) {
+	var keys []auth.SigningKey
+	for s := range view.List(KindSecret, "") {
 		id, err := auth.ParseKeyID(s.Key().Name)
 		if err != nil {
 			continue // a secret that is not a key
 		}
 		key, err := auth.ParseSigningKey(id, s.Spec().(*resource.Secret).Bytes())
 		if err != nil {
-			return nil, nil, fmt.Errorf("GlobalSecret %q does not hold a signing key: %w", s.Key().Name, err)
+			return nil, fmt.Errorf("GlobalSecret %q does not hold a signing key: %w", s.Key().Name, err)
 		}
-		private = append(private, key)
-		public = append(public, key.Public())
+		keys = append(keys, key)
 	}
-	r.issuer, r.verifier = auth.NewIssuer(r.now, private...), auth.NewVerifier(r.now, public...)
-	r.digest, r.made = digest, true
-	return r.issuer, r.verifier, nil
+	return keys, nil
+}
+
+// publishedKeys returns the global's keys by which a zone verifies: those of
+// dataplanes. The global's users are not the zone's (SEMANTICS §6.10). One that
+// cannot be used is left out, so that it refuses its own tokens only.
+func publishedKeys(view *store.View) []auth.PublicKey {
+	var keys []auth.PublicKey
+	for k := range view.List(KindSigningKey, "") {
+		spec := k.Spec().(*resource.SigningKey)
+		id, err := auth.ParseKeyID(k.Key().Name)
+		if err != nil || id.Use != auth.DataplaneToken || string(id.Use) != spec.Use || id.Serial != spec.Serial {
+			continue
+		}
+		der, err := base64.StdEncoding.DecodeString(spec.PublicKey)
+		if err != nil {
+			continue
+		}
+		if key, err := auth.ParsePublicKey(id, der); err == nil {
+			keys = append(keys, key)
+		}
+	}
+	return keys
+}
+
+// revoked returns the question whether a token was revoked: by a TokenRevocation
+// in one of the views, or by its own record as that stands when asked.
+func (r *Ring) revoked(views ...*store.View) func(auth.Use, string) bool {
+	type token struct {
+		use auth.Use
+		id  string
+	}
+	all := map[token]bool{}
+	for _, view := range views {
+		if view == nil {
+			continue
+		}
+		for res := range view.List(KindRevocation, "") {
+			spec := res.Spec().(*resource.TokenRevocation)
+			all[token{auth.Use(spec.Use), spec.ID}] = true
+		}
+	}
+	return func(use auth.Use, id string) bool {
+		if all[token{use, id}] {
+			return true
+		}
+		record, ok := r.cfg.Local().Get(recordKey(id))
+		if !ok {
+			return false
+		}
+		spec := record.Spec().(*resource.IssuedToken)
+		return spec.Revoked && spec.ID == id && auth.Use(spec.Use) == use
+	}
+}
+
+// Follow calls changed whenever keys or revocations have changed, until ctx
+// ends. stores are those that the ring reads.
+func (r *Ring) Follow(ctx context.Context, changed func(), stores ...*store.Store) error {
+	group, ctx := errgroup.WithContext(ctx)
+	for _, s := range stores {
+		group.Go(func() error {
+			last := s.View()
+			for {
+				if err := s.Wait(ctx, last.Revision()+1); err != nil {
+					return nil // ctx has ended
+				}
+				now := s.View()
+				if differs(last, now) {
+					changed()
+				}
+				last = now
+			}
+		})
+	}
+	return group.Wait()
+}
+
+// differs reports whether two views may verify differently.
+func differs(a, b *store.View) bool {
+	for _, kind := range []resource.Kind{KindSecret, KindSigningKey, KindRevocation, KindIssuedToken} {
+		if a.Digest(kind) != b.Digest(kind) {
+			return true
+		}
+	}
+	return false
 }
 
 // AdminToken returns the bootstrap admin token, or "" when it was deleted.
 func (r *Ring) AdminToken() string {
-	s, ok := r.view().Get(resource.Key{Kind: kindSecret, Name: AdminTokenName})
+	s, ok := r.cfg.Local().Get(resource.Key{Kind: KindSecret, Name: AdminTokenName})
 	if !ok {
 		return ""
 	}
 	return string(s.Spec().(*resource.Secret).Bytes())
-}
-
-// Ensure makes what is missing: a signing key for each use, published as a
-// SigningKey when publish is set, and the admin token. It is for the leader, at
-// its start.
-func (r *Ring) Ensure(ctx context.Context, p Proposer, publish bool, uses ...auth.Use) error {
-	for _, use := range uses {
-		if err := r.ensureKey(ctx, p, publish, auth.KeyID{Use: use, Serial: 1}); err != nil {
-			return err
-		}
-	}
-	return r.ensureAdminToken(ctx, p)
-}
-
-// ensureKey makes the first key of a use, unless there is any key of that use:
-// one that was rotated away is not made again.
-func (r *Ring) ensureKey(ctx context.Context, p Proposer, publish bool, id auth.KeyID) error {
-	for s := range r.view().List(kindSecret, "") {
-		if have, err := auth.ParseKeyID(s.Key().Name); err == nil && have.Use == id.Use {
-			return nil
-		}
-	}
-	return r.addKey(ctx, p, publish, id)
-}
-
-// addKey makes a key and stores both halves, or only the private one.
-func (r *Ring) addKey(ctx context.Context, p Proposer, publish bool, id auth.KeyID) error {
-	key, err := auth.GenerateSigningKey(id)
-	if err != nil {
-		return err
-	}
-	private, err := key.PEM()
-	if err != nil {
-		return err
-	}
-	batch := []*resource.Resource{}
-	secret, err := build(kindSecret, id.String(), map[string]any{"data": base64.StdEncoding.EncodeToString(private)})
-	if err != nil {
-		return err
-	}
-	batch = append(batch, secret)
-	if publish {
-		der, err := key.Public().PKIX()
-		if err != nil {
-			return err
-		}
-		public, err := build(kindSigningKey, id.String(), map[string]any{
-			"use": string(id.Use), "serial": id.Serial, "publicKey": base64.StdEncoding.EncodeToString(der),
-		})
-		if err != nil {
-			return err
-		}
-		batch = append(batch, public)
-	}
-	return r.create(ctx, p, batch...)
-}
-
-func (r *Ring) ensureAdminToken(ctx context.Context, p Proposer) error {
-	if r.AdminToken() != "" {
-		return nil
-	}
-	issuer, err := r.Issuer()
-	if err != nil {
-		return err
-	}
-	token, _, err := issuer.User(auth.AdminUser, []string{auth.AdminGroup}, adminTokenValidity)
-	if err != nil {
-		return fmt.Errorf("issue the admin token: %w", err)
-	}
-	secret, err := build(kindSecret, AdminTokenName, map[string]any{"data": base64.StdEncoding.EncodeToString([]byte(token))})
-	if err != nil {
-		return err
-	}
-	return r.create(ctx, p, secret)
-}
-
-// create writes resources that must not be there yet. Losing that race is fine:
-// somebody else made them.
-func (r *Ring) create(ctx context.Context, p Proposer, batch ...*resource.Resource) error {
-	txn := store.Txn{Time: r.now()}
-	for _, res := range batch {
-		txn.Ops = append(txn.Ops, store.Op{Key: res.Key(), Resource: res})
-		txn.Preconditions = append(txn.Preconditions, store.Precondition{Key: res.Key()})
-	}
-	_, err := p.Propose(ctx, txn)
-	var conflict *store.ConflictError
-	if err != nil && !errors.As(err, &conflict) {
-		return fmt.Errorf("store %s: %w", batch[0].Key(), err)
-	}
-	return nil
-}
-
-func build(kind resource.Kind, name string, spec map[string]any) (*resource.Resource, error) {
-	var b bytes.Buffer
-	if err := json.NewEncoder(&b).Encode(spec); err != nil {
-		return nil, fmt.Errorf("encode %s/%s: %w", kind, name, err)
-	}
-	r, _, err := resource.Build(resource.Meta{Key: resource.Key{Kind: kind, Name: name}}, b.Bytes())
-	return r, err
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/base64"
 	"errors"
+	"strings"
 	"testing"
 	"time"
 
@@ -30,51 +31,87 @@ func (p *proposer) Propose(_ context.Context, txn store.Txn) (store.Result, erro
 	return r, r.Err
 }
 
+// put writes resources.
+func (p *proposer) put(t *testing.T, batch ...*resource.Resource) {
+	t.Helper()
+	txn := store.Txn{Time: now()}
+	for _, r := range batch {
+		txn.Ops = append(txn.Ops, store.Put(r))
+	}
+	_, err := p.Propose(t.Context(), txn)
+	require.NoError(t, err)
+}
+
 func now() time.Time { return time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC) }
 
-func TestKeysAndTokenAreMadeOnce(t *testing.T) {
+// newGlobal returns the ring of a global.
+func newGlobal() (*Ring, *proposer) {
 	p := &proposer{store: store.New(store.DefaultOptions())}
-	r := New(p.store.View, now)
-	require.NoError(t, r.Ensure(t.Context(), p, true, auth.UserToken, auth.ZoneToken))
+	return New(Config{Local: p.store.View, Now: now}), p
+}
+
+// newZone returns the ring of a zone of the global that p writes.
+func newZone(name string, global *proposer) (*Ring, *proposer) {
+	options := store.DefaultOptions()
+	options.ExternalMeshes = true
+	p := &proposer{store: store.New(options)}
+	return New(Config{Local: p.store.View, Global: global.store.View, Zone: name, Now: now}), p
+}
+
+func verifierOf(t *testing.T, r *Ring) *auth.Verifier {
+	t.Helper()
+	v, err := r.Verifier()
+	require.NoError(t, err)
+	return v
+}
+
+func issuerOf(t *testing.T, r *Ring) *auth.Issuer {
+	t.Helper()
+	i, err := r.Issuer()
+	require.NoError(t, err)
+	return i
+}
+
+func TestKeysAndTokenAreMadeOnce(t *testing.T) {
+	r, p := newGlobal()
+	require.NoError(t, r.Ensure(t.Context(), p, auth.UserToken, auth.ZoneToken))
 	token, revision := r.AdminToken(), p.store.Revision()
 	require.NotEmpty(t, token)
-	require.NoError(t, r.Ensure(t.Context(), p, true, auth.UserToken, auth.ZoneToken))
+	require.NoError(t, r.Ensure(t.Context(), p, auth.UserToken, auth.ZoneToken))
 	require.Equal(t, token, r.AdminToken())
 	require.Equal(t, revision, p.store.Revision(), "nothing is written the second time")
 
-	verifier, err := r.Verifier()
-	require.NoError(t, err)
-	admin, err := verifier.User(token)
+	admin, err := verifierOf(t, r).User(token)
 	require.NoError(t, err)
 	require.Equal(t, auth.AdminUser, admin.Name)
 	require.Equal(t, []string{auth.AdminGroup}, admin.Groups)
+	issued, err := r.Issued("")
+	require.NoError(t, err)
+	require.Len(t, issued, 1)
+	require.Equal(t, admin.ID, issued[0].ID)
+	require.Equal(t, "2035-12-", issued[0].Expires[:8])
 }
 
 // An interrupted first start is completed by the next one, with keys that fit.
 func TestInterruptedStartIsCompleted(t *testing.T) {
 	for stop := 1; stop <= 3; stop++ {
-		p := &proposer{store: store.New(store.DefaultOptions()), failAt: stop}
-		r := New(p.store.View, now)
-		require.Error(t, r.Ensure(t.Context(), p, true, auth.UserToken, auth.ZoneToken))
-		require.NoError(t, r.Ensure(t.Context(), p, true, auth.UserToken, auth.ZoneToken))
-		verifier, err := r.Verifier()
-		require.NoError(t, err)
-		_, err = verifier.User(r.AdminToken())
+		r, p := newGlobal()
+		p.failAt = stop
+		require.Error(t, r.Ensure(t.Context(), p, auth.UserToken, auth.ZoneToken))
+		require.NoError(t, r.Ensure(t.Context(), p, auth.UserToken, auth.ZoneToken))
+		_, err := verifierOf(t, r).User(r.AdminToken())
 		require.NoError(t, err, "stopped at write %d", stop)
 	}
 }
 
 // SEMANTICS §6.8: only public halves are published.
 func TestPublishedKeysArePublicHalves(t *testing.T) {
-	p := &proposer{store: store.New(store.DefaultOptions())}
-	r := New(p.store.View, now)
-	require.NoError(t, r.Ensure(t.Context(), p, true, auth.ZoneToken, auth.UserToken))
-	issuer, err := r.Issuer()
-	require.NoError(t, err)
-	token, _, err := issuer.Zone("east", []string{auth.ScopeControlPlane}, time.Hour)
+	r, p := newGlobal()
+	require.NoError(t, r.Ensure(t.Context(), p, auth.ZoneToken, auth.UserToken))
+	token, _, err := issuerOf(t, r).Zone("east", []string{auth.ScopeControlPlane}, time.Hour)
 	require.NoError(t, err)
 	var public []auth.PublicKey
-	for k := range p.store.View().List(kindSigningKey, "") {
+	for k := range p.store.View().List(KindSigningKey, "") {
 		d, ok := resource.Describe(k.Key().Kind)
 		require.True(t, ok)
 		require.True(t, d.Synced, "zones verify with it")
@@ -88,24 +125,198 @@ func TestPublishedKeysArePublicHalves(t *testing.T) {
 	}
 	_, err = auth.NewVerifier(now, public...).Zone(token, "east", auth.ScopeControlPlane)
 	require.NoError(t, err, "the published half verifies what the private one signed")
-	secret, _ := resource.Describe(kindSecret)
-	require.False(t, secret.Synced, "private halves never leave")
+	for _, kind := range []resource.Kind{KindSecret, KindIssuedToken} {
+		d, _ := resource.Describe(kind)
+		require.False(t, d.Synced, "private halves and records never leave")
+	}
 }
 
-// A key that is added takes effect on the next token.
-func TestRingFollowsTheStore(t *testing.T) {
-	p := &proposer{store: store.New(store.DefaultOptions())}
-	r := New(p.store.View, now)
-	require.NoError(t, r.Ensure(t.Context(), p, false, auth.UserToken))
+// SEMANTICS §6.8: a rotated key signs the next token, and all verify.
+func TestRotation(t *testing.T) {
+	r, p := newGlobal()
+	require.NoError(t, r.Ensure(t.Context(), p, auth.UserToken))
 	old := r.AdminToken()
-	require.NoError(t, r.addKey(t.Context(), p, false, auth.KeyID{Use: auth.UserToken, Serial: 2}))
-	issuer, err := r.Issuer()
+	id, batch, err := r.Rotation(auth.UserToken)
 	require.NoError(t, err)
-	_, issued, err := issuer.User("bob", nil, time.Hour)
+	require.Equal(t, "user-token-signing-key-2", id.String())
+	require.Len(t, batch, 2, "both halves")
+	p.put(t, batch...)
+	fresh, issued, err := issuerOf(t, r).User("bob", nil, time.Hour)
 	require.NoError(t, err)
 	require.Equal(t, uint64(2), issued.Key.Serial, "the highest serial signs")
-	verifier, err := r.Verifier()
+	for _, raw := range []string{old, fresh} {
+		_, err = verifierOf(t, r).User(raw)
+		require.NoError(t, err, "all verify")
+	}
+	_, err = p.Propose(t.Context(), store.Txn{Time: now(), Ops: []store.Op{
+		store.Delete(resource.Key{Kind: KindSecret, Name: "user-token-signing-key-1"}),
+	}})
 	require.NoError(t, err)
-	_, err = verifier.User(old)
-	require.NoError(t, err, "all verify")
+	_, err = verifierOf(t, r).User(old)
+	require.ErrorIs(t, err, auth.ErrTokenUnknownKey, "a key that is deleted takes its tokens with it")
+}
+
+// SEMANTICS §6.8: a zone verifies the dataplane tokens of its global and its own,
+// and nothing else of either.
+func TestZonesVerifyTheGlobalsDataplaneTokens(t *testing.T) {
+	global, written := newGlobal()
+	require.NoError(t, global.Ensure(t.Context(), written, auth.UserToken, auth.ZoneToken, auth.DataplaneToken))
+	east, eastWritten := newZone("east", written)
+	require.NoError(t, east.Ensure(t.Context(), eastWritten, auth.UserToken, auth.DataplaneToken))
+	west, westWritten := newZone("west", written)
+	require.NoError(t, west.Ensure(t.Context(), westWritten, auth.UserToken, auth.DataplaneToken))
+	require.Zero(t, eastWritten.store.View().Count(KindSigningKey), "a zone publishes nothing")
+
+	fromGlobal, token, err := issuerOf(t, global).Dataplane("default", "web-1", nil, time.Hour)
+	require.NoError(t, err)
+	fromEast, _, err := issuerOf(t, east).Dataplane("default", "web-1", nil, time.Hour)
+	require.NoError(t, err)
+	for _, r := range []*Ring{global, east, west} {
+		_, err = verifierOf(t, r).Verify(fromGlobal)
+		require.NoError(t, err)
+	}
+	_, err = verifierOf(t, east).Verify(fromEast)
+	require.NoError(t, err)
+	for _, r := range []*Ring{global, west} {
+		_, err = verifierOf(t, r).Verify(fromEast)
+		require.ErrorIs(t, err, auth.ErrTokenUnknownKey, "a token of one zone opens no other door")
+	}
+	_, err = verifierOf(t, east).Verify(global.AdminToken())
+	require.ErrorIs(t, err, auth.ErrTokenUnknownKey, "the global's users are not the zone's")
+	_, err = verifierOf(t, global).Verify(east.AdminToken())
+	require.ErrorIs(t, err, auth.ErrTokenUnknownKey)
+
+	// The global's revocations hold in every zone.
+	record, err := Record(token, "bob")
+	require.NoError(t, err)
+	revocation, err := global.Revocation(record.Spec().(*resource.IssuedToken), "lost")
+	require.NoError(t, err)
+	require.Equal(t, KindRevocation, revocation.Key().Kind)
+	written.put(t, revocation)
+	for _, r := range []*Ring{global, east, west} {
+		_, err = verifierOf(t, r).Verify(fromGlobal)
+		require.ErrorIs(t, err, auth.ErrTokenRevoked)
+	}
+}
+
+// A zone of a global owns no TokenRevocation (SEMANTICS §1.3): it marks the
+// record of its own token.
+func TestAZoneRevokesItsOwnTokens(t *testing.T) {
+	_, written := newGlobal()
+	east, p := newZone("east", written)
+	require.NoError(t, east.Ensure(t.Context(), p, auth.UserToken, auth.DataplaneToken))
+	raw, token, err := issuerOf(t, east).Dataplane("default", "", map[string][]string{"kuma.io/service": {"web"}}, time.Hour)
+	require.NoError(t, err)
+	record, err := Record(token, "bob")
+	require.NoError(t, err)
+	p.put(t, record)
+	verifier := verifierOf(t, east)
+	_, err = verifier.Verify(raw)
+	require.NoError(t, err)
+
+	_, spec, ok := east.Find(strings.ToUpper(token.ID))
+	require.True(t, ok)
+	marked, err := east.Revocation(spec, "lost")
+	require.NoError(t, err)
+	require.Equal(t, record.Key(), marked.Key())
+	p.put(t, marked)
+	_, err = verifier.Verify(raw)
+	require.ErrorIs(t, err, auth.ErrTokenRevoked, "also with a verifier from before")
+	issued, err := east.Issued(auth.DataplaneToken)
+	require.NoError(t, err)
+	require.Len(t, issued, 1)
+	require.True(t, issued[0].RevokedNow)
+	require.Equal(t, "default/*", issued[0].Subject)
+	require.Equal(t, "bob", issued[0].Issuer)
+	_, _, ok = east.Find("unknown")
+	require.False(t, ok)
+}
+
+// The admin token of a release that kept no records is recorded, so that it can
+// be revoked.
+func TestOldAdminTokenIsRecorded(t *testing.T) {
+	r, p := newGlobal()
+	require.NoError(t, r.Ensure(t.Context(), p, auth.UserToken))
+	issued, err := r.Issued("")
+	require.NoError(t, err)
+	_, err = p.Propose(t.Context(), store.Txn{Time: now(), Ops: []store.Op{store.Delete(issued[0].Resource.Key())}})
+	require.NoError(t, err)
+	require.NoError(t, r.Ensure(t.Context(), p, auth.UserToken))
+	again, err := r.Issued("")
+	require.NoError(t, err)
+	require.Len(t, again, 1)
+	require.Equal(t, issued[0].ID, again[0].ID)
+}
+
+// One published key that is damaged refuses its own tokens only.
+func TestDamagedPublishedKeyIsLeftOut(t *testing.T) {
+	global, written := newGlobal()
+	require.NoError(t, global.Ensure(t.Context(), written, auth.UserToken, auth.DataplaneToken))
+	raw, _, err := issuerOf(t, global).Dataplane("default", "", nil, time.Hour)
+	require.NoError(t, err)
+	_, batch, err := global.Rotation(auth.DataplaneToken)
+	require.NoError(t, err)
+	renamed, err := build(KindSigningKey, "dataplane-token-signing-key-9", *batch[1].Spec().(*resource.SigningKey))
+	require.NoError(t, err)
+	written.put(t, renamed)
+	east, _ := newZone("east", written)
+	_, err = verifierOf(t, east).Verify(raw)
+	require.NoError(t, err)
+}
+
+func TestExpiredRecordsArePruned(t *testing.T) {
+	r, p := newGlobal()
+	require.NoError(t, r.Ensure(t.Context(), p, auth.UserToken))
+	past := auth.NewIssuer(func() time.Time { return now().Add(-50 * time.Hour) }, mustKeys(t, p)...)
+	var gone []resource.Key
+	for _, validFor := range []time.Duration{time.Hour, 48 * time.Hour} {
+		_, token, err := past.User("bob", nil, validFor)
+		require.NoError(t, err)
+		record, err := Record(token, "")
+		require.NoError(t, err)
+		revocation, err := r.Revocation(record.Spec().(*resource.IssuedToken), "")
+		require.NoError(t, err)
+		p.put(t, record, revocation)
+		if validFor == time.Hour {
+			gone = append(gone, record.Key(), revocation.Key())
+		}
+	}
+	require.ElementsMatch(t, gone, r.Expired(), "a day after the token has expired")
+}
+
+func mustKeys(t *testing.T, p *proposer) []auth.SigningKey {
+	t.Helper()
+	keys, err := privateKeys(p.store.View())
+	require.NoError(t, err)
+	return keys
+}
+
+func TestFollowersHearOfKeysAndRevocations(t *testing.T) {
+	r, p := newGlobal()
+	require.NoError(t, r.Ensure(t.Context(), p, auth.UserToken))
+	ctx, cancel := context.WithCancel(t.Context())
+	heard := make(chan struct{}, 16)
+	following := make(chan error, 1)
+	ready := make(chan struct{})
+	go func() {
+		close(ready)
+		following <- r.Follow(ctx, func() { heard <- struct{}{} }, p.store)
+	}()
+	<-ready
+	// The follower may have begun before or after any one write, so writes go on
+	// until it has heard of one.
+	for serial := 0; ; serial++ {
+		_, batch, err := r.Rotation(auth.UserToken)
+		require.NoError(t, err)
+		p.put(t, batch...)
+		select {
+		case <-heard:
+		case <-time.After(10 * time.Millisecond):
+			require.Less(t, serial, 1000)
+			continue
+		}
+		break
+	}
+	cancel()
+	require.NoError(t, <-following)
 }

@@ -74,3 +74,32 @@ func (t *TokenRevocation) Validate(at Path, r *Report) {
 		readTime(&node{shape: shapeText, text: t.Expires}, at.Field("expires"), r)
 	}
 }
+
+// IssuedToken records a token that a control plane has issued, so that it can be
+// listed and revoked. It holds nothing that could be used as one.
+type IssuedToken struct {
+	Use     string              `json:"use,omitzero" required:"true" enum:"user-token|dataplane-token|zone-token" doc:"What kind of token it is."`
+	ID      string              `json:"id,omitzero" required:"true" doc:"The token's jti."`
+	Subject string              `json:"subject,omitzero" required:"true" doc:"Who holds it: a user, a zone, or MESH/NAME of a dataplane, '*' for any name."`
+	Groups  []string            `json:"groups,omitzero" doc:"Groups of the user."`
+	Tags    map[string][]string `json:"tags,omitzero" doc:"Values that the dataplane may have of each tag."`
+	Scope   []string            `json:"scope,omitzero" doc:"What the zone's token is good for."`
+	Serial  uint64              `json:"serial,omitzero" required:"true" doc:"Serial number of the key that signed it."`
+	Issued  string              `json:"issued,omitzero" required:"true" doc:"When it was issued, RFC 3339."`
+	Expires string              `json:"expires,omitzero" required:"true" doc:"When it expires, RFC 3339; the record can be removed after that."`
+	Issuer  string              `json:"issuer,omitzero" doc:"The user who had it issued."`
+	Revoked bool                `json:"revoked,omitzero" doc:"That it was ended before it expires, where no TokenRevocation can say so: in a zone of a global, for the zone's own tokens."`
+	Reason  string              `json:"reason,omitzero" doc:"Why it was revoked, for people."`
+}
+
+// Validate implements Spec.
+func (t *IssuedToken) Validate(at Path, r *Report) {
+	if t.ID == "" {
+		r.Errorf(at.Field("id"), "is required")
+	}
+	if t.Serial == 0 {
+		r.Errorf(at.Field("serial"), "counts from 1")
+	}
+	readTime(&node{shape: shapeText, text: t.Issued}, at.Field("issued"), r)
+	readTime(&node{shape: shapeText, text: t.Expires}, at.Field("expires"), r)
+}

@@ -238,3 +238,13 @@ func TestSigningKeysAndRevocations(t *testing.T) {
 	require.Equal(t, "id: is required\nexpires: expected a time such as 2026-01-31T20:00:00Z, got the string \"soon\"",
 		refusal(t, "TokenRevocation", "{use: zone-token, id: '', expires: soon}"))
 }
+
+func TestIssuedTokens(t *testing.T) {
+	const times = "issued: 2026-01-31T20:00:00Z, expires: 2026-02-01T20:00:00Z"
+	require.Equal(t, "", refusal(t, "IssuedToken",
+		"{use: dataplane-token, id: a1, subject: default/*, tags: {kuma.io/service: [web, api]}, serial: 2, issuer: bob, revoked: true, reason: lost, "+times+"}"))
+	require.Equal(t, "", refusal(t, "IssuedToken", "{use: user-token, id: a1, subject: bob, groups: [a], serial: 1, "+times+"}"))
+	require.Equal(t, "id: is required\nserial: counts from 1\nexpires: expected a time such as 2026-01-31T20:00:00Z, got the string \"soon\"",
+		refusal(t, "IssuedToken", "{use: user-token, id: '', subject: bob, serial: 0, issued: 2026-01-31T20:00:00Z, expires: soon}"))
+	require.Equal(t, "issued: is required", refusal(t, "IssuedToken", "{use: user-token, id: a, subject: bob, serial: 1, expires: 2026-01-31T20:00:00Z}"))
+}

@@ -133,6 +133,11 @@ func infrastructureKinds() []Descriptor {
 			Summary: "A token that is no longer valid although it has not expired.",
 			New:     func() Spec { return new(TokenRevocation) },
 		},
+		{
+			Kind: "IssuedToken", Plural: "issued-tokens", Scope: GlobalScoped, Owner: OwnedByEach,
+			Summary: "The record of a token that this control plane has issued; not the token itself.",
+			New:     func() Spec { return new(IssuedToken) },
+		},
 	}
 }
 

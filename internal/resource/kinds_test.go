@@ -61,6 +61,7 @@ func TestOwnersOfInfrastructure(t *testing.T) {
 		"Mesh":            {resource.GlobalScoped, resource.OwnedByGlobal, true},
 		"SigningKey":      {resource.GlobalScoped, resource.OwnedByGlobal, true},
 		"TokenRevocation": {resource.GlobalScoped, resource.OwnedByGlobal, true},
+		"IssuedToken":     {resource.GlobalScoped, resource.OwnedByEach, false},
 		"Zone":            {resource.GlobalScoped, resource.OwnedByGlobal, false},
 		"GlobalSecret":    {resource.GlobalScoped, resource.OwnedByEach, false},
 		"Dataplane":       {resource.MeshScoped, resource.OwnedByZone, false},

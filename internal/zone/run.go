@@ -119,7 +119,12 @@ func (z *zone) open(ctx context.Context, bundle auth.ZoneBundle) error {
 	if z.pki, err = server.OpenPKI(z.cfg.Options, z.cfg.Name, z.addresses, z.now, z.log); err != nil {
 		return err
 	}
-	z.ring = keyring.New(z.local.View, z.now)
+	keys := keyring.Config{Local: z.local.View, Zone: z.cfg.Name, Now: z.now}
+	if z.cfg.federated() {
+		// The replica is opened below, before anything is verified.
+		keys.Global = func() *store.View { return z.replica.View() }
+	}
+	z.ring = keyring.New(keys)
 	if z.cfg.federated() {
 		return z.openReplica(bundle)
 	}

@@ -29,7 +29,7 @@ func (z *zone) bootstrap(ctx context.Context) error {
 	}
 	// The admin token comes last, so that a start cut off before the mesh was
 	// written is still a first start.
-	return z.ring.Ensure(ctx, z.node, false, auth.UserToken)
+	return z.ring.Ensure(ctx, z.node, auth.UserToken, auth.DataplaneToken)
 }
 
 func (z *zone) createDefaultMesh(ctx context.Context) error {

@@ -1,0 +1,143 @@
+package keyring
+
+import (
+	"bytes"
+	"context"
+	"encoding/base64"
+	"encoding/json"
+	"errors"
+	"fmt"
+
+	"meridian/internal/auth"
+	"meridian/internal/resource"
+	"meridian/internal/store"
+)
+
+// Ensure makes what is missing: a signing key for each use, the admin token, and
+// its record. It is for the leader, at its start.
+func (r *Ring) Ensure(ctx context.Context, p Proposer, uses ...auth.Use) error {
+	for _, use := range uses {
+		if r.latest(use) > 0 {
+			continue // one that was rotated away is not made again
+		}
+		_, batch, err := r.Rotation(use)
+		if err != nil {
+			return err
+		}
+		if err := r.create(ctx, p, batch...); err != nil {
+			return err
+		}
+	}
+	return r.ensureAdminToken(ctx, p)
+}
+
+// latest returns the highest serial number of a use; 0 when there is no key.
+func (r *Ring) latest(use auth.Use) uint64 {
+	var serial uint64
+	for s := range r.cfg.Local().List(KindSecret, "") {
+		if id, err := auth.ParseKeyID(s.Key().Name); err == nil && id.Use == use {
+			serial = max(serial, id.Serial)
+		}
+	}
+	return serial
+}
+
+// Rotation makes the next key of a use and returns the resources that hold it,
+// which must not be there yet: its private half and, on a global, its public
+// one. Once they are stored, new tokens are signed with it; the keys before it
+// verify what they have signed until they are deleted.
+func (r *Ring) Rotation(use auth.Use) (auth.KeyID, []*resource.Resource, error) {
+	id := auth.KeyID{Use: use, Serial: r.latest(use) + 1, Issuer: r.issuerName()}
+	key, err := auth.GenerateSigningKey(id)
+	if err != nil {
+		return id, nil, err
+	}
+	private, err := key.PEM()
+	if err != nil {
+		return id, nil, err
+	}
+	secret, err := build(KindSecret, id.String(), resource.Secret{Data: base64.StdEncoding.EncodeToString(private)})
+	if err != nil || r.cfg.Zone != "" {
+		return id, []*resource.Resource{secret}, err
+	}
+	der, err := key.Public().PKIX()
+	if err != nil {
+		return id, nil, err
+	}
+	public, err := build(KindSigningKey, id.String(), resource.SigningKey{
+		Use: string(use), Serial: id.Serial, PublicKey: base64.StdEncoding.EncodeToString(der),
+	})
+	return id, []*resource.Resource{secret, public}, err
+}
+
+func (r *Ring) ensureAdminToken(ctx context.Context, p Proposer) error {
+	if raw := r.AdminToken(); raw != "" {
+		return r.recordAdminToken(ctx, p, raw)
+	}
+	issuer, err := r.Issuer()
+	if err != nil {
+		return err
+	}
+	raw, token, err := issuer.User(auth.AdminUser, []string{auth.AdminGroup}, adminTokenValidity)
+	if err != nil {
+		return fmt.Errorf("issue the admin token: %w", err)
+	}
+	secret, err := build(KindSecret, AdminTokenName, resource.Secret{Data: base64.StdEncoding.EncodeToString([]byte(raw))})
+	if err != nil {
+		return err
+	}
+	record, err := Record(token, "")
+	if err != nil {
+		return err
+	}
+	return r.create(ctx, p, secret, record)
+}
+
+// recordAdminToken records an admin token of a release that kept no records. One
+// that is no longer good for anything needs none.
+func (r *Ring) recordAdminToken(ctx context.Context, p Proposer, raw string) error {
+	verifier, err := r.Verifier()
+	if err != nil {
+		return err
+	}
+	token, err := verifier.User(raw)
+	if err != nil {
+		return nil
+	}
+	record, err := Record(token, "")
+	if err != nil {
+		return err
+	}
+	if _, ok := r.cfg.Local().Get(record.Key()); ok {
+		return nil
+	}
+	return r.create(ctx, p, record)
+}
+
+// create writes resources that must not be there yet. Losing that race is fine:
+// somebody else made them.
+func (r *Ring) create(ctx context.Context, p Proposer, batch ...*resource.Resource) error {
+	txn := store.Txn{Time: r.cfg.Now()}
+	for _, res := range batch {
+		txn.Ops = append(txn.Ops, store.Put(res))
+		txn.Preconditions = append(txn.Preconditions, store.Precondition{Key: res.Key()})
+	}
+	_, err := p.Propose(ctx, txn)
+	var conflict *store.ConflictError
+	if err != nil && !errors.As(err, &conflict) {
+		return fmt.Errorf("store %s: %w", batch[0].Key(), err)
+	}
+	return nil
+}
+
+func build(kind resource.Kind, name string, spec any) (*resource.Resource, error) {
+	var b bytes.Buffer
+	if err := json.NewEncoder(&b).Encode(spec); err != nil {
+		return nil, fmt.Errorf("encode %s/%s: %w", kind, name, err)
+	}
+	r, _, err := resource.Build(resource.Meta{Key: resource.Key{Kind: kind, Name: name}}, b.Bytes())
+	if err != nil {
+		return nil, fmt.Errorf("build %s/%s: %w", kind, name, err)
+	}
+	return r, nil
+}

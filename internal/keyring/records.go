@@ -1,0 +1,113 @@
+package keyring
+
+import (
+	"slices"
+	"strings"
+	"time"
+
+	"meridian/internal/auth"
+	"meridian/internal/resource"
+)
+
+// maxPruned is how many records one issue of a token removes at most.
+const maxPruned = 32
+
+// recordKey names the record of a token. Ids of tokens issued by older releases
+// are in upper case, which names of resources are not.
+func recordKey(id string) resource.Key {
+	return resource.Key{Kind: KindIssuedToken, Name: strings.ToLower(id)}
+}
+
+// Record returns the record of a token that by, a user, had issued; empty when
+// the server issued it by itself.
+func Record(t auth.Token, by string) (*resource.Resource, error) {
+	return build(KindIssuedToken, recordKey(t.ID).Name, resource.IssuedToken{
+		Use: string(t.Key.Use), ID: t.ID, Subject: t.Subject(), Groups: t.Groups, Tags: t.Tags, Scope: t.Scope,
+		Serial: t.Key.Serial, Issued: t.IssuedAt.Format(time.RFC3339), Expires: t.Expires.Format(time.RFC3339), Issuer: by,
+	})
+}
+
+// Issued is a record as it stands, and whether the token was revoked.
+type Issued struct {
+	Resource *resource.Resource
+	*resource.IssuedToken
+	// RevokedNow is true when the record or a TokenRevocation says so.
+	RevokedNow bool
+}
+
+// Issued returns the records of a use, or of all when it is empty, the newest
+// first.
+func (r *Ring) Issued(use auth.Use) ([]Issued, error) {
+	revoked, err := r.revocations()
+	if err != nil {
+		return nil, err
+	}
+	var all []Issued
+	for res := range r.cfg.Local().List(KindIssuedToken, "") {
+		spec := res.Spec().(*resource.IssuedToken)
+		if use == "" || auth.Use(spec.Use) == use {
+			all = append(all, Issued{res, spec, revoked(auth.Use(spec.Use), spec.ID)})
+		}
+	}
+	slices.SortStableFunc(all, func(a, b Issued) int { return strings.Compare(b.IssuedToken.Issued, a.IssuedToken.Issued) })
+	return all, nil
+}
+
+func (r *Ring) revocations() (func(auth.Use, string) bool, error) {
+	verifier, err := r.Verifier()
+	if err != nil {
+		return nil, err
+	}
+	return verifier.Revoked, nil
+}
+
+// Find returns the record of a token by its id, in any letter case.
+func (r *Ring) Find(id string) (*resource.Resource, *resource.IssuedToken, bool) {
+	res, ok := r.cfg.Local().Get(recordKey(id))
+	if !ok {
+		return nil, nil, false
+	}
+	return res, res.Spec().(*resource.IssuedToken), true
+}
+
+// Revocation returns the resource that revokes a recorded token once it is
+// stored. A zone of a global, which does not own TokenRevocations, marks the
+// record.
+func (r *Ring) Revocation(record *resource.IssuedToken, reason string) (*resource.Resource, error) {
+	name := recordKey(record.ID).Name
+	if r.cfg.Global != nil {
+		marked := *record
+		marked.Revoked, marked.Reason = true, reason
+		return build(KindIssuedToken, name, marked)
+	}
+	return build(KindRevocation, name, resource.TokenRevocation{
+		Use: record.Use, ID: record.ID, Expires: record.Expires, Reason: reason,
+	})
+}
+
+// Expired returns some records and revocations that are of no use any more:
+// those of tokens that have expired over a day ago. Removing them whenever a
+// token is issued keeps their number in proportion to that of living tokens.
+func (r *Ring) Expired() []resource.Key {
+	before := r.cfg.Now().Add(-24 * time.Hour)
+	past := func(expires string) bool {
+		t, err := time.Parse(time.RFC3339, expires)
+		return err == nil && t.Before(before)
+	}
+	var keys []resource.Key
+	view := r.cfg.Local()
+	for res := range view.List(KindIssuedToken, "") {
+		if len(keys) < maxPruned && past(res.Spec().(*resource.IssuedToken).Expires) {
+			keys = append(keys, res.Key())
+		}
+	}
+	if r.cfg.Global != nil {
+		return keys
+	}
+	for res := range view.List(KindRevocation, "") {
+		if len(keys) < maxPruned && past(res.Spec().(*resource.TokenRevocation).Expires) {
+			keys = append(keys, res.Key())
+		}
+	}
+	return keys
+}
