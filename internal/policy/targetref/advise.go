@@ -47,29 +47,31 @@ type advice struct {
 // top warns of a top-level target that selects nothing.
 func (a *advice) top() {
 	const at resource.Path = "targetRef"
-	c := a.census(a.key.Mesh)
 	switch a.target.Kind {
 	case resource.TargetMesh:
 	case resource.TargetProxy:
-		if c.resources > 0 && !slices.Contains(c.names, a.target.Name) {
-			names := map[string]bool{}
-			for _, name := range c.names {
-				names[name] = true
-			}
-			guess, _ := didYouMean(a.target.Name, names)
-			a.Warnf(at.Field("name"), "there is no dataplane %s%s", a.target.Name, guess)
-		}
+		a.lostProxy(at.Field("name"))
 	case resource.TargetHTTPRoute, resource.TargetMeshGatewayRoute:
 		a.lost(at.Field("name"), a.compiled.route)
 	default:
 		member, never := memberOf(a.target)
 		if never {
 			a.Warnf(at.Field("tags"), "selects nothing: %s stands against the service %s", resource.ServiceTag, a.target.Name)
-		} else if c.resources > 0 {
+		} else if c := a.census(a.key.Mesh); len(c.specs) > 0 {
 			if message, _ := c.lacks(member); message != "" {
 				a.Warnf(at, "%s", message)
 			}
 		}
+	}
+}
+
+func (a *advice) lostProxy(at resource.Path) {
+	if _, exists := a.view.Get(policy.DataplaneKey(a.key.Mesh, a.target.Name)); exists {
+		return
+	}
+	if names := a.named(dataplaneKind, a.key.Mesh); len(names) > 0 {
+		guess, _ := didYouMean(a.target.Name, names)
+		a.Warnf(at, "there is no dataplane %s%s", a.target.Name, guess)
 	}
 }
 
@@ -80,37 +82,29 @@ func (a *advice) lost(at resource.Path, r *route) {
 		kind = meshGatewayRouteKind
 	}
 	_, exists := a.view.Get(resource.Key{Kind: kind, Mesh: a.key.Mesh, Name: r.name})
-	c := a.census(a.key.Mesh)
-	switch {
+	switch c := a.census(a.key.Mesh); {
 	case !exists:
 		guess, _ := didYouMean(r.name, a.named(kind, a.key.Mesh))
 		a.Warnf(at, "there is no %s %s%s", kind, r.name, guess)
 	case len(r.places) == 0:
 		a.Warnf(at, "%s %s is attached to no service and to no mesh gateway with destinations", kind, r.name)
-	case c.resources > 0 && !slices.ContainsFunc(r.places, c.reaches):
+	case len(c.specs) > 0 && !slices.ContainsFunc(r.places, c.reaches):
 		a.Warnf(at, "no outbound leads to what %s %s is attached to", kind, r.name)
 	}
 }
 
-// reaches reports whether some dataplane may have the place.
-func (c *census) reaches(p place) bool {
-	if p.gateway {
-		return slices.ContainsFunc(c.gateways, p.holds)
-	}
-	return c.consumed[p.outbound[resource.ServiceTag]]
-}
-
 func (a *advice) toItem(it *item) {
 	at := it.path.Field("targetRef").Field("name")
-	c := a.census(a.key.Mesh)
 	switch {
 	case it.route != nil && a.compiled.route != nil && it.route.routeID != a.compiled.route.routeID:
 		a.Warnf(at, "can never take effect: the policy holds for %s only", a.target)
 	case it.route != nil:
 		a.lost(at, it.route)
-	case it.target.Kind == resource.TargetService && len(c.consumed) > 0 && !c.consumed[it.target.Name]:
-		guess, _ := didYouMean(it.target.Name, c.consumed)
-		a.Warnf(at, "no outbound has %s=%s%s", resource.ServiceTag, it.target.Name, guess)
+	case it.target.Kind == resource.TargetService:
+		if consumed := a.census(a.key.Mesh).consumed(); len(consumed) > 0 && !consumed[it.target.Name] {
+			guess, _ := didYouMean(it.target.Name, consumed)
+			a.Warnf(at, "no outbound has %s=%s%s", resource.ServiceTag, it.target.Name, guess)
+		}
 	}
 }
 
@@ -121,7 +115,7 @@ func (a *advice) fromItem(it *item) {
 	switch c := a.census(a.key.Mesh); {
 	case it.never:
 		a.Warnf(at.Field("tags"), "can never take effect: %s stands against the service %s", resource.ServiceTag, it.target.Name)
-	case len(it.callers) > 0 && c.resources > 0:
+	case len(it.callers) > 0 && len(c.specs) > 0:
 		if message, near := c.lacks(it.callers); near {
 			a.Warnf(at, "%s", message)
 		}

@@ -8,6 +8,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"meridian/internal/policy"
+	"meridian/internal/policy/targetref"
 	"meridian/internal/resource"
 )
 
@@ -166,5 +167,32 @@ func BenchmarkColdStart(b *testing.B) {
 				b.Fatal(err)
 			}
 		}
+	}
+}
+
+// BenchmarkAdvice is what advice adds to writing one policy next to 10,000 of
+// its kind, as the global does it, and next to 10,000 dataplanes, as a zone that
+// stands alone does.
+func BenchmarkAdvice(b *testing.B) {
+	alone := newWorld()
+	alone.put(b, "Mesh", "", mesh, `{}`, 0)
+	timeouts(b, alone, 10000)
+	crowded := newWorld()
+	crowded.put(b, "Mesh", "", mesh, `{}`, 0)
+	timeouts(b, crowded, 1)
+	for i := range 10000 {
+		crowded.put(b, "Dataplane", mesh, fmt.Sprintf("d%05d", i), fmt.Sprintf(
+			`{"networking":{"address":"10.0.0.1","inbound":[{"port":80,"tags":{"kuma.io/service":"s%d"}}],"outbound":[{"port":1,"tags":{"kuma.io/service":"s0"}}]}}`, i%200), 0)
+	}
+	for name, w := range map[string]*world{"policies": alone, "dataplanes": crowded} {
+		b.Run(name, func(b *testing.B) {
+			view := w.view()
+			r, _ := view.Get(resource.Key{Kind: "MeshUpstreamTimeout", Mesh: mesh, Name: "p00000"})
+			engine := targetref.New()
+			b.ReportAllocs()
+			for b.Loop() {
+				policy.Lint(view, []*resource.Resource{r}, engine)
+			}
+		})
 	}
 }

@@ -4,6 +4,7 @@ import (
 	"maps"
 	"slices"
 	"strings"
+	"sync"
 
 	"meridian/internal/policy"
 	"meridian/internal/resource"
@@ -18,6 +19,7 @@ type survey struct {
 	view     policy.View
 	meshes   map[resource.MeshName]*census
 	peers    map[peerGroup][]*resource.Resource // with one target, in order of name
+	grouped  map[peerGroup]bool                 // kinds of which peers is complete
 	compiled map[resource.Key]*policy.Policy
 }
 
@@ -27,81 +29,122 @@ func (e *Engine) Survey(view policy.View) policy.Adviser {
 		engine: e, view: view,
 		meshes:   map[resource.MeshName]*census{},
 		peers:    map[peerGroup][]*resource.Resource{},
+		grouped:  map[peerGroup]bool{},
 		compiled: map[resource.Key]*policy.Policy{},
 	}
 }
 
 // census is what the dataplanes of a mesh are like, as far as they are known
-// here: all of them in a zone, none on the global.
+// here: all of them in a zone, none on the global. Every part is found out when
+// it is first asked for.
 type census struct {
-	names     []string
-	members   map[string]resource.Tags   // distinct tag sets of inbounds and gateways
-	values    map[string]map[string]bool // of their tags
-	consumed  map[string]bool            // services of outbounds
-	gateways  []*policy.Dataplane        // by which routes of gateways are found
-	resources int
+	specs []*resource.Dataplane
+	// members are the tag sets of inbounds and gateways, by service.
+	members func() map[string][]resource.Tags
+	// values are the values of every tag of theirs.
+	values func() map[string]map[string]bool
+	// consumed are the services of outbounds.
+	consumed func() map[string]bool
 }
 
 func (s *survey) census(mesh resource.MeshName) *census {
 	if known := s.meshes[mesh]; known != nil {
 		return known
 	}
-	c := &census{members: map[string]resource.Tags{}, values: map[string]map[string]bool{}, consumed: map[string]bool{}}
-	s.meshes[mesh] = c
+	c := &census{}
 	for r := range s.view.List(dataplaneKind, mesh) {
-		spec := r.Spec().(*resource.Dataplane)
-		c.resources++
-		c.names = append(c.names, r.Key().Name)
-		for _, tags := range spec.TagSets() {
-			c.count(tags)
-		}
-		for _, out := range spec.Outbounds() {
-			c.consumed[out.Tags[resource.ServiceTag]] = true
-		}
-		if tags := spec.GatewayTags(); tags != nil {
-			shape := &policy.Shape{Gateway: true, Members: []resource.Tags{tags}}
-			c.gateways = append(c.gateways, &policy.Dataplane{Name: r.Key().Name, Shape: shape})
-		}
+		c.specs = append(c.specs, r.Spec().(*resource.Dataplane))
 	}
+	c.members, c.values, c.consumed = sync.OnceValue(c.countMembers), sync.OnceValue(c.countValues), sync.OnceValue(c.countConsumed)
+	s.meshes[mesh] = c
 	return c
 }
 
-func (c *census) count(tags resource.Tags) {
-	key := resource.Target{Tags: resource.TagSelector(tags)}.String()
-	if _, known := c.members[key]; known {
-		return
+func (c *census) countMembers() map[string][]resource.Tags {
+	members := map[string][]resource.Tags{}
+	add := func(tags resource.Tags) {
+		service := tags[resource.ServiceTag]
+		members[service] = append(members[service], tags)
 	}
-	c.members[key] = tags
-	for tag, value := range tags {
-		if c.values[tag] == nil {
-			c.values[tag] = map[string]bool{}
+	for _, spec := range c.specs {
+		if tags := spec.GatewayTags(); tags != nil {
+			add(tags)
 		}
-		c.values[tag][value] = true
+		for _, in := range spec.Inbounds() {
+			add(in.Tags)
+		}
 	}
+	return members
+}
+
+func (c *census) countValues() map[string]map[string]bool {
+	values := map[string]map[string]bool{}
+	for _, sets := range c.members() {
+		for _, tags := range sets {
+			for tag, value := range tags {
+				if values[tag] == nil {
+					values[tag] = map[string]bool{}
+				}
+				values[tag][value] = true
+			}
+		}
+	}
+	return values
+}
+
+func (c *census) countConsumed() map[string]bool {
+	consumed := map[string]bool{}
+	for _, spec := range c.specs {
+		for _, out := range spec.Outbounds() {
+			consumed[out.Tags[resource.ServiceTag]] = true
+		}
+	}
+	return consumed
+}
+
+// has reports whether an inbound or gateway matches a selector.
+func (c *census) has(member resource.TagSelector) bool {
+	if service, ok := member[resource.ServiceTag]; ok && service != resource.AnyValue {
+		return slices.ContainsFunc(c.members()[service], member.Matches)
+	}
+	for _, sets := range c.members() {
+		if slices.ContainsFunc(sets, member.Matches) {
+			return true
+		}
+	}
+	return false
+}
+
+// reaches reports whether some dataplane may have the place of a route.
+func (c *census) reaches(p place) bool {
+	if !p.gateway {
+		return c.consumed()[p.outbound[resource.ServiceTag]]
+	}
+	return slices.ContainsFunc(c.specs, func(spec *resource.Dataplane) bool {
+		tags := spec.GatewayTags()
+		return tags != nil && p.member.Matches(tags)
+	})
 }
 
 // lacks says what of a selector no inbound has, and what was probably meant;
 // nothing when one matches.
 func (c *census) lacks(member resource.TagSelector) (message string, near bool) {
-	for _, tags := range c.members {
-		if member.Matches(tags) {
-			return "", false
-		}
+	if c.has(member) {
+		return "", false
 	}
+	values := c.values()
+	var pairs []string
 	for _, tag := range slices.Sorted(maps.Keys(member)) {
 		value := member[tag]
 		switch {
-		case len(c.values[tag]) == 0:
-			guess, near := didYouMean(tag, c.values)
+		case len(values[tag]) == 0:
+			guess, near := didYouMean(tag, values)
 			return "no inbound has the tag " + tag + guess, near
-		case value != resource.AnyValue && !c.values[tag][value]:
-			guess, near := didYouMean(value, c.values[tag])
+		case value != resource.AnyValue && !values[tag][value]:
+			guess, near := didYouMean(value, values[tag])
 			return "no inbound has " + tag + "=" + value + guess, near
 		}
-	}
-	var pairs []string
-	for _, tag := range slices.Sorted(maps.Keys(member)) {
-		pairs = append(pairs, tag+"="+member[tag])
+		pairs = append(pairs, tag+"="+value)
 	}
 	return "no inbound has all of " + strings.Join(pairs, ", "), false
 }
@@ -127,23 +170,31 @@ func (s *survey) named(kind resource.Kind, mesh resource.MeshName) map[string]bo
 type peerGroup struct {
 	kind   resource.Kind
 	mesh   resource.MeshName
-	target string
+	target resource.TargetKind
+	name   string
+	tags   string
+}
+
+func (c *compiled) group(t resource.Target) peerGroup {
+	g := peerGroup{kind: c.key.Kind, mesh: c.key.Mesh, target: t.Kind, name: t.Name}
+	if len(t.Tags) > 0 {
+		g.tags = t.String()
+	}
+	return g
 }
 
 // peersOf returns the policies with the target of a policy, itself among them,
 // in order of name.
 func (s *survey) peersOf(c *compiled) []*resource.Resource {
-	group := peerGroup{c.key.Kind, c.key.Mesh, c.target.String()}
-	marker := peerGroup{kind: c.key.Kind, mesh: c.key.Mesh}
-	if _, done := s.peers[marker]; !done {
-		s.peers[marker] = nil
+	all := peerGroup{kind: c.key.Kind, mesh: c.key.Mesh}
+	if !s.grouped[all] {
+		s.grouped[all] = true
 		for r := range s.view.List(c.key.Kind, c.key.Mesh) {
-			g := group
-			g.target = r.Spec().(resource.TargetRefSpec).TopTarget().String()
+			g := c.group(r.Spec().(resource.TargetRefSpec).TopTarget())
 			s.peers[g] = append(s.peers[g], r)
 		}
 	}
-	return s.peers[group]
+	return s.peers[c.group(c.target)]
 }
 
 // policy returns a policy ready to be looked at.
