@@ -146,6 +146,10 @@ func RenderPolicy(w io.Writer, a *PolicyAnswer, _ bool) error {
 		t.write(p)
 		p.line("")
 	}
+	if d, ok := resource.Describe(a.Kind); ok && d.Class == resource.Inherited {
+		p.line("--rule '*' shows where each of its rules reaches.")
+		return p.close()
+	}
 	if len(a.Dataplanes) == 0 {
 		p.line("It takes effect on no dataplane.")
 		return p.close()

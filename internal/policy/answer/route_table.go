@@ -57,8 +57,8 @@ func (path *RoutePath) row(t *table, wide bool) {
 			last.note(format, id, by[id])
 		}
 	}
-	notes(path.Overridden, "%s: another one lost to %s")
-	notes(path.Unset, "%s: a default was unset by %s")
+	notes(path.Overridden, "%s of another policy gave way to %s")
+	notes(path.Unset, "%s, a default, was unset by %s")
 	for _, v := range path.When {
 		if wide || !v.Applied {
 			last.note("%s", v.sentence())
@@ -95,9 +95,13 @@ func (v *WhenVerdict) sentence() string {
 	} else {
 		s += "skipped"
 	}
-	s += fmt.Sprintf(": when %s is %s", v.Expression, v.Value)
+	s += ": when " + v.Expression
+	if v.Value == "error" {
+		return s + " failed: " + v.Reason
+	}
+	s += " is " + v.Value
 	if v.Reason != "" {
-		s += " (" + v.Reason + ")"
+		s += ": " + v.Reason
 	}
 	return s
 }

@@ -173,8 +173,10 @@ func TestUnsetForbidden(t *testing.T) {
 	s := parseStack(t, "G D(a); R =(b) -a")
 	for setting, want := range map[string]string{"Forbidden": "a:G b:R", "Allowed": "b:R | unset a:R"} {
 		mesh := build(t, "Mesh", "default", `{"matching": {"unset": "`+setting+`"}}`)
-		require.Equal(t, want, short(pathOf(t, indexOf(t, append(s.resources(t), mesh)...), "rule-1")))
+		x := indexOf(t, append(s.resources(t), mesh)...)
+		require.Equal(t, want, short(pathOf(t, x, "rule-1")))
 		require.Equal(t, want, s.naive(setting == "Allowed"))
+		require.Equal(t, setting == "Forbidden", strings.Contains(conditionsOf(t, x, "AuthPolicy", "r")[0].Message, "forbids unsetting"))
 	}
 }
 

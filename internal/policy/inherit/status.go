@@ -81,13 +81,16 @@ func (x *Index) policyConditionsLocked(m *mesh, c *compiled) ([]policy.Condition
 			Type: typeEnforced, Status: isFalse, Reason: reasonUnknown, Message: saidIssues + ": it is not accepted",
 		}}, tally{}
 	}
+	accepted := policy.Condition{Type: typeAccepted, Status: isTrue, Reason: reasonAccepted, Message: saidAccepted}
+	if len(c.unset) > 0 && !m.mayUnset {
+		accepted.Message += ". Its unset has no effect: the mesh forbids unsetting"
+	}
 	s := x.surveyLocked(m, c)
-	return s.conditions(), s.rules
+	return s.conditions(accepted), s.rules
 }
 
 // conditions are those of a policy that is accepted.
-func (s *survey) conditions() []policy.Condition {
-	accepted := policy.Condition{Type: typeAccepted, Status: isTrue, Reason: reasonAccepted, Message: saidAccepted}
+func (s *survey) conditions(accepted policy.Condition) []policy.Condition {
 	conditions := []policy.Condition{accepted, s.enforced()}
 	if len(s.failures) > 0 {
 		conditions = append(conditions, policy.Condition{
