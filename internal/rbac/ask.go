@@ -1,0 +1,102 @@
+package rbac
+
+import (
+	"slices"
+
+	"meridian/internal/resource"
+)
+
+// Question is what people ask: may somebody have an access, on a resource of
+// which maybe only the identity is given?
+type Question struct {
+	Access resource.Access
+	// Key is the resource's identity when there is no content. Without a name
+	// the question is whether the access is granted whatever the name.
+	Key resource.Key
+	// New is the content to store, or to delete; Old is what an UPDATE replaces.
+	New, Old *Object
+	// Stored looks a resource up that no content was given for; nil when nothing
+	// is stored anywhere.
+	Stored func(key resource.Key) (Object, bool)
+	Token  Token
+}
+
+// Answer is the decision in words.
+type Answer struct {
+	Allowed bool
+	// Reasons are lines: the rules that grant it, or what is missing and the
+	// rule that came nearest.
+	Reasons []string
+}
+
+// Ask decides a question, by Check. An identity stands for what is stored under
+// it; an UPDATE of what is not stored anywhere is judged by the new content
+// alone.
+func (s *Set) Ask(subject Subject, q Question) Answer {
+	d := s.Check(q.request(subject))
+	if !d.Allowed {
+		return Answer{Reasons: []string{"missing: " + d.Denial.Missing(), "nearest rule: " + d.Denial.Rule()}}
+	}
+	reasons := []string{d.By.String()}
+	if d.ByOld != nil && d.ByOld.Rule != d.By.Rule {
+		reasons = append(reasons, "on what is stored: "+d.ByOld.String())
+	}
+	return Answer{Allowed: true, Reasons: reasons}
+}
+
+func (q *Question) request(subject Subject) Request {
+	r := Request{Subject: subject, Access: q.Access, Token: q.Token}
+	if !OnResources(q.Access) {
+		return r
+	}
+	key := q.Key
+	if q.New != nil {
+		key = q.New.Key
+	}
+	stored, exists := Object{Key: key}, false
+	if q.Stored != nil && key.Name != "" {
+		if o, ok := q.Stored(key); ok {
+			stored, exists = o, true
+		}
+	}
+	r.New, r.Old = stored, stored
+	if q.New != nil {
+		r.New = *q.New
+		// A deletion is judged by what is stored, wherever something is.
+		if !exists {
+			r.Old = *q.New
+		}
+	}
+	if q.Old != nil {
+		r.Old = *q.Old
+	}
+	return r
+}
+
+// HeldRole is a role that a subject has, and how it came by it.
+type HeldRole struct {
+	Role, Binding string
+	Subject       resource.Subject
+	// Missing says that there is no such role.
+	Missing bool
+}
+
+// RolesOf lists the roles that bindings give a subject, in order of the
+// bindings' names.
+func (s *Set) RolesOf(subject Subject) []HeldRole {
+	var held []HeldRole
+	for _, b := range s.bindings {
+		for _, to := range b.spec.Subjects {
+			is := to.Type == resource.SubjectUser && to.Name == subject.Name ||
+				to.Type == resource.SubjectGroup && slices.Contains(subject.Groups, to.Name)
+			if !is {
+				continue
+			}
+			for _, role := range b.spec.Roles {
+				_, exists := s.roles[role]
+				held = append(held, HeldRole{Role: role, Binding: b.name, Subject: to, Missing: !exists})
+			}
+		}
+	}
+	return held
+}

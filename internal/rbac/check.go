@@ -1,0 +1,196 @@
+package rbac
+
+import (
+	"slices"
+
+	"meridian/internal/resource"
+)
+
+// Decision is the answer to a Request.
+type Decision struct {
+	Allowed bool
+	// By is the rule that grants the access: for an UPDATE, on the new content.
+	// Nil when it is denied.
+	By *Grant
+	// ByOld is the rule that grants an UPDATE on the stored content. It may be
+	// another one than By (SEMANTICS §6.3).
+	ByOld *Grant
+	// Denial says what was missing; nil when the access is allowed.
+	Denial *Denial
+}
+
+// Check decides. Allowed accesses that need no look at the content are decided
+// without allocating.
+func (s *Set) Check(r Request) Decision {
+	switch r.Access {
+	case resource.AccessCreate:
+		return s.checkOn(&r, sideNew)
+	case resource.AccessDelete:
+		return s.checkOn(&r, sideOld)
+	case resource.AccessUpdate:
+		return s.checkUpdate(&r)
+	default:
+		return s.checkToken(&r)
+	}
+}
+
+// side says which content of a request is meant.
+type side int
+
+const (
+	sideNew side = iota
+	sideOld
+)
+
+func (r *Request) on(at side) Object {
+	if at == sideOld {
+		return r.Old
+	}
+	return r.New
+}
+
+func (s *Set) checkOn(r *Request, at side) Decision {
+	if by := s.find(r.Subject, accessBit(r.Access), r.on(at)); by != nil {
+		return Decision{Allowed: true, By: by}
+	}
+	return Decision{Denial: s.deny(*r, at)}
+}
+
+// checkUpdate holds SEMANTICS §6.4: the stored and the new content must both be
+// granted, maybe by different rules.
+func (s *Set) checkUpdate(r *Request) Decision {
+	byOld := s.find(r.Subject, accessBit(r.Access), r.Old)
+	if byOld == nil {
+		return Decision{Denial: s.deny(*r, sideOld)}
+	}
+	by := s.find(r.Subject, accessBit(r.Access), r.New)
+	if by == nil {
+		return Decision{Denial: s.deny(*r, sideNew)}
+	}
+	return Decision{Allowed: true, By: by, ByOld: byOld}
+}
+
+func (s *Set) checkToken(r *Request) Decision {
+	access := accessBit(r.Access)
+	for h := range s.holdings(r.Subject) {
+		for _, g := range h.tokens {
+			if g.access&access != 0 && g.grantsToken(r.Access, r.Token) {
+				return Decision{Allowed: true, By: g}
+			}
+		}
+	}
+	return Decision{Denial: s.deny(*r, sideNew)}
+}
+
+// find returns the first grant of an access on an object, nil if there is none:
+// among the rules that name the object, then those about its kind, then those
+// about every kind, then those about its tags; as a user, then by each group.
+func (s *Set) find(subject Subject, access accessSet, o Object) *Grant {
+	if o.absent() {
+		return nil
+	}
+	if g := s.users[subject.Name].find(access, o); g != nil {
+		return g
+	}
+	for _, group := range subject.Groups {
+		if g := s.groups[group].find(access, o); g != nil {
+			return g
+		}
+	}
+	return nil
+}
+
+func (h *holding) find(access accessSet, o Object) *Grant {
+	if h == nil {
+		return nil
+	}
+	var c *content // made once, when the first rule looks at it
+	for _, candidates := range [...][]*Grant{h.byName[o.Key.Name], h.byKind[o.Key.Kind], h.wide} {
+		for _, g := range candidates {
+			if g.access&access == 0 || !g.covers(o.Key) {
+				continue
+			}
+			if len(g.when) > 0 && c == nil {
+				c = contentOf(o.Spec)
+			}
+			if g.holdsFor(c) {
+				return g
+			}
+		}
+	}
+	if len(h.byTag) == 0 || o.Spec == nil {
+		return nil
+	}
+	if c == nil {
+		c = contentOf(o.Spec)
+	}
+	return h.findByTag(access, o.Key, c)
+}
+
+// findByTag looks at the rules whose conditions ask for a tag that the content
+// has. A qualifier asks it of every selector, so the first one has it. Tags come
+// in no order: of several grants it is the first that was given.
+func (h *holding) findByTag(access accessSet, key resource.Key, c *content) *Grant {
+	var first *Grant
+	for section, selectors := range c.selectors() {
+		if len(selectors) == 0 {
+			continue
+		}
+		for tag, value := range selectors[0] {
+			for _, g := range h.byTag[handle{section, tag, value}] {
+				if g.access&access != 0 && (first == nil || g.order < first.order) && g.covers(key) && g.holdsFor(c) {
+					first = g
+				}
+			}
+		}
+	}
+	return first
+}
+
+// covers reports whether the rule is about a resource of this identity.
+func (r *Rule) covers(key resource.Key) bool {
+	return r.hasType(key.Kind) && r.hasMesh(key.Mesh) && r.hasName(key.Name)
+}
+
+func (r *Rule) hasType(kind resource.Kind) bool {
+	return len(r.types) == 0 || slices.Contains(r.types, kind)
+}
+
+func (r *Rule) hasName(name string) bool {
+	if len(r.names) == 0 {
+		return true
+	}
+	_, ok := slices.BinarySearch(r.names, name)
+	return ok
+}
+
+// hasMesh holds SEMANTICS §6.1 and §6.2: a rule with a mesh covers what lives in
+// it, and so never a global-scoped resource, the Mesh of that name included.
+func (r *Rule) hasMesh(mesh resource.MeshName) bool {
+	switch {
+	case r.mesh == nil:
+		return true
+	case mesh == "":
+		return false
+	}
+	return *r.mesh == resource.AnyValue || *r.mesh == mesh
+}
+
+// holdsFor reports whether one of the conditions holds, or there is none.
+func (r *Rule) holdsFor(c *content) bool {
+	for i := range r.when {
+		if r.when[i].unmet(c).none() {
+			return true
+		}
+	}
+	return len(r.when) == 0
+}
+
+// grantsToken reports whether the rule, which has the access, grants it for this
+// token. Types and names do not matter (SEMANTICS §6.2).
+func (r *Rule) grantsToken(access resource.Access, t Token) bool {
+	if access == resource.AccessGenerateDataplaneToken && !r.hasMesh(t.Mesh) {
+		return false
+	}
+	return len(r.when) == 0 || r.holdsFor(contentOfToken(access, t))
+}

@@ -1,0 +1,175 @@
+package rbac
+
+import (
+	"slices"
+
+	"meridian/internal/resource"
+)
+
+// AdminRole names the role that every control plane is given at its start
+// (SEMANTICS §6.5).
+const AdminRole = "admin"
+
+// Within reports whether everything that r grants is granted by other alone:
+// whoever holds other gains nothing by r. It looks at how the rules are
+// written, and says no where it cannot tell.
+func (r *Rule) Within(other *Rule) bool {
+	if r.access&^other.access != 0 {
+		return false
+	}
+	if r.access&onResources != 0 && !r.resourcesWithin(other) {
+		return false
+	}
+	if r.access&onMeshTokens != 0 && !meshWithin(r.mesh, other.mesh) {
+		return false
+	}
+	return r.whenWithin(other)
+}
+
+func (r *Rule) resourcesWithin(other *Rule) bool {
+	types, mesh := r.types, r.mesh
+	if mesh != nil && len(types) > 0 {
+		// A mesh takes the kinds out that live in none (SEMANTICS §6.1).
+		types = slices.DeleteFunc(slices.Clone(types), func(k resource.Kind) bool { return !inMesh(k) })
+		if len(types) == 0 {
+			return true // it covers nothing
+		}
+	}
+	if mesh == nil && len(types) > 0 && !slices.ContainsFunc(types, func(k resource.Kind) bool { return !inMesh(k) }) {
+		mesh = anyMesh() // which is all that a mesh could be absent for
+	}
+	return meshWithin(mesh, other.mesh) && listWithin(types, other.types) && listWithin(r.names, other.names)
+}
+
+func inMesh(kind resource.Kind) bool {
+	d, ok := resource.Describe(kind)
+	return ok && d.Scope == resource.MeshScoped
+}
+
+func anyMesh() *resource.MeshName {
+	mesh := resource.MeshName(resource.AnyValue)
+	return &mesh
+}
+
+// meshWithin compares the meshes of two rules; absent is no restriction.
+func meshWithin(mesh, other *resource.MeshName) bool {
+	switch {
+	case other == nil:
+		return true
+	case mesh == nil:
+		return false
+	}
+	return *other == resource.AnyValue || *mesh == *other
+}
+
+// listWithin compares lists of which an empty one means everything.
+func listWithin[T comparable](list, other []T) bool {
+	if len(other) == 0 {
+		return true
+	}
+	return len(list) > 0 && !slices.ContainsFunc(list, func(v T) bool { return !slices.Contains(other, v) })
+}
+
+// whenWithin reports whether whatever fulfils a condition of r fulfils one of
+// other's.
+func (r *Rule) whenWithin(other *Rule) bool {
+	if len(other.when) == 0 {
+		return true
+	}
+	if len(r.when) == 0 {
+		return false
+	}
+	for i := range r.when {
+		if !slices.ContainsFunc(other.when, func(w condition) bool { return r.when[i].within(&w) }) {
+			return false
+		}
+	}
+	return true
+}
+
+// within reports whether what fulfils w fulfils other: every qualifier of other
+// is asked by one of w that asks no less.
+func (w *condition) within(other *condition) bool {
+	for i := range w.tags {
+		if !qualifierWithin(w.tags[i], other.tags[i]) {
+			return false
+		}
+	}
+	return targetWithin(w.targetRef, other.targetRef) &&
+		targetWithin(w.to, other.to) &&
+		targetWithin(w.from, other.from) &&
+		!slices.ContainsFunc(other.token, func(t resource.TokenTag) bool { return !slices.Contains(w.token, t) })
+}
+
+func qualifierWithin(q, other tagSet) bool {
+	if other == nil || q == nil {
+		return other == nil
+	}
+	_, missing := uncovered(other, q.asMap())
+	return !missing
+}
+
+func targetWithin(t, other *target) bool {
+	return other == nil || t != nil && other.covers(t)
+}
+
+// Excess returns the first of the rules that is contained in none of those that
+// the subject holds, nil when the subject holds them all.
+func (s *Set) Excess(subject Subject, rules []*Rule) *Rule {
+	held := s.Held(subject)
+	for _, r := range rules {
+		if !slices.ContainsFunc(held, func(g *Grant) bool { return r.Within(g.Rule) }) {
+			return r
+		}
+	}
+	return nil
+}
+
+// Granted returns the rules that next gives to anybody who does not have them
+// in s: rules of roles that are not contained in one of the role's own former
+// rules, and the rules of roles that a binding gives to a subject anew.
+func (s *Set) Granted(next *Set) []*Rule {
+	var rules []*Rule
+	for _, name := range sortedKeys(next.roles) {
+		former := s.roles[name]
+		for _, r := range next.roles[name] {
+			if !slices.ContainsFunc(former, func(f *Rule) bool { return r.Within(f) }) {
+				rules = append(rules, r)
+			}
+		}
+	}
+	type pair struct {
+		subject resource.Subject
+		role    string
+	}
+	given := map[pair]bool{}
+	s.pairs(func(subject resource.Subject, role string) { given[pair{subject, role}] = true })
+	next.pairs(func(subject resource.Subject, role string) {
+		if p := (pair{subject, role}); !given[p] {
+			given[p] = true
+			rules = append(rules, next.roles[role]...)
+		}
+	})
+	return rules
+}
+
+// pairs calls f with every subject and role that a binding joins.
+func (s *Set) pairs(f func(subject resource.Subject, role string)) {
+	for _, b := range s.bindings {
+		for _, subject := range b.spec.Subjects {
+			for _, role := range b.spec.Roles {
+				f(subject, role)
+			}
+		}
+	}
+}
+
+// HasAdmin reports whether some binding gives somebody the role admin, and the
+// role grants everything.
+func (s *Set) HasAdmin() bool {
+	rules := s.roles[AdminRole]
+	all := slices.ContainsFunc(rules, func(r *Rule) bool {
+		return r.access == everyAccess && len(r.types) == 0 && len(r.names) == 0 && r.mesh == nil && len(r.when) == 0
+	})
+	return all && len(s.Holders(AdminRole)) > 0
+}

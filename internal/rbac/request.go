@@ -1,0 +1,114 @@
+package rbac
+
+import (
+	"iter"
+	"maps"
+	"slices"
+
+	"meridian/internal/resource"
+)
+
+// The kinds that hold the rules.
+const (
+	KindRole    resource.Kind = "AccessRole"
+	KindBinding resource.Kind = "AccessRoleBinding"
+)
+
+// View is what a Set is compiled from: all resources of a kind, in key order.
+// An empty mesh means every mesh.
+type View interface {
+	List(kind resource.Kind, mesh resource.MeshName) iter.Seq[*resource.Resource]
+}
+
+// Subject is who asks: a user's name and groups, as they were authenticated
+// (SEMANTICS §6.6).
+type Subject struct {
+	Name   string
+	Groups []string
+}
+
+// Object is a resource as access control sees it. Without a Spec only its
+// identity is known, and no condition on its content holds.
+type Object struct {
+	Key  resource.Key
+	Spec resource.Spec
+}
+
+// ObjectOf returns what access control sees of a resource.
+func ObjectOf(r *resource.Resource) Object { return Object{Key: r.Key(), Spec: r.Spec()} }
+
+// absent reports whether there is no object at all.
+func (o Object) absent() bool { return o.Key.Kind == "" }
+
+// Token is the dataplane token that a GENERATE_DATAPLANE_TOKEN asks for: its
+// mesh, and every value it would carry for each tag.
+type Token struct {
+	Mesh resource.MeshName
+	Tags map[string][]string
+}
+
+// Request is one question: may the subject have the access?
+type Request struct {
+	Subject Subject
+	Access  resource.Access
+	// Old is the stored resource of an UPDATE or DELETE, New the one that a
+	// CREATE or UPDATE would store (SEMANTICS §6.3, §6.4).
+	Old, New Object
+	// Token is what GENERATE_DATAPLANE_TOKEN is about.
+	Token Token
+}
+
+// Accesses lists everything that a role can grant, in the order of SEMANTICS
+// §6.1.
+func Accesses() []resource.Access {
+	return []resource.Access{
+		resource.AccessCreate, resource.AccessUpdate, resource.AccessDelete,
+		resource.AccessGenerateDataplaneToken, resource.AccessGenerateUserToken,
+		resource.AccessGenerateZoneCPToken, resource.AccessGenerateZoneToken,
+	}
+}
+
+// OnResources reports whether an access is about a resource, and not about
+// generating a token.
+func OnResources(a resource.Access) bool {
+	return a == resource.AccessCreate || a == resource.AccessUpdate || a == resource.AccessDelete
+}
+
+// accessSet is a set of accesses, one bit each in the order of Accesses.
+type accessSet uint8
+
+func accessBit(a resource.Access) accessSet {
+	switch a {
+	case resource.AccessCreate:
+		return 1 << 0
+	case resource.AccessUpdate:
+		return 1 << 1
+	case resource.AccessDelete:
+		return 1 << 2
+	case resource.AccessGenerateDataplaneToken:
+		return 1 << 3
+	case resource.AccessGenerateUserToken:
+		return 1 << 4
+	case resource.AccessGenerateZoneCPToken:
+		return 1 << 5
+	case resource.AccessGenerateZoneToken:
+		return 1 << 6
+	default:
+		return 0
+	}
+}
+
+const (
+	onResources   accessSet = 1<<0 | 1<<1 | 1<<2
+	onTokens      accessSet = 1<<3 | 1<<4 | 1<<5 | 1<<6
+	onMeshTokens  accessSet = 1 << 3
+	everyAccess             = onResources | onTokens
+	outsideMeshes           = onTokens &^ onMeshTokens
+)
+
+// list spells a set out.
+func (s accessSet) list() []resource.Access {
+	return slices.DeleteFunc(Accesses(), func(a resource.Access) bool { return s&accessBit(a) == 0 })
+}
+
+func sortedKeys[V any](m map[string]V) []string { return slices.Sorted(maps.Keys(m)) }
