@@ -8,6 +8,7 @@ import (
 	"google.golang.org/protobuf/types/known/timestamppb"
 
 	meridianv1 "meridian/api/meridian/v1"
+	"meridian/internal/access"
 	"meridian/internal/policy"
 	"meridian/internal/resource"
 	"meridian/internal/store"
@@ -35,10 +36,24 @@ type Source interface {
 	Next(ctx context.Context, after resource.Revision) ([]store.Batch, error)
 }
 
+// Access decides what the caller of a request may do. *access.Authorizer
+// implements it; its errors are *rpcerr.Error and say what is missing.
+type Access interface {
+	// Write decides a batch on the newest state, and returns what the state
+	// machine must still find when it makes it (SEMANTICS §6.4).
+	Write(ctx context.Context, ops []store.Op, force bool) (access.Permit, error)
+	// Read decides whether a stored resource may be shown.
+	Read(ctx context.Context, r *resource.Resource) error
+}
+
 // Config says how a server serves its resources. Every field is required
 // unless marked otherwise.
 type Config struct {
 	Writer Writer
+	Access Access
+	// Applied returns what became of the batch that was applied under a request
+	// id, as long as that is remembered.
+	Applied func(requestID string) (store.Result, bool)
 	// Preview says what a transaction would do, and what there would then be to
 	// read, changing nothing.
 	Preview func(txn store.Txn) (store.Result, store.Reader)

@@ -13,6 +13,7 @@ import (
 	"google.golang.org/grpc/test/bufconn"
 
 	meridianv1 "meridian/api/meridian/v1"
+	"meridian/internal/access"
 	"meridian/internal/policy"
 	"meridian/internal/policy/specificity"
 	"meridian/internal/resource"
@@ -53,6 +54,8 @@ func newFixture(t *testing.T, change func(*Config)) *fixture {
 	clock := time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
 	cfg := Config{
 		Writer:  f.writer,
+		Access:  access.New(s.View),
+		Applied: s.Applied,
 		Preview: func(txn store.Txn) (store.Result, store.Reader) { return s.Preview(txn) },
 		View:    func() store.Reader { return s.View() },
 		Source:  func(*resource.Descriptor) Source { return s },
@@ -69,6 +72,8 @@ func newFixture(t *testing.T, change func(*Config)) *fixture {
 		change(&cfg)
 	}
 	listener := bufconn.Listen(1 << 20)
+	everybody := access.Defaults{}
+	require.NoError(t, everybody.Ensure(t.Context(), s.View, f.writer, cfg.Now))
 	server := grpc.NewServer(grpc.UnaryInterceptor(rpcerr.UnaryServer), grpc.StreamInterceptor(rpcerr.StreamServer))
 	meridianv1.RegisterAdminServiceServer(server, New(cfg))
 	served := make(chan error, 1)

@@ -33,10 +33,14 @@ func (s *Service) Get(ctx context.Context, req *meridianv1.GetRequest) (*meridia
 	if !ok {
 		return nil, notFound(view, key)
 	}
+	if err := s.cfg.Access.Read(ctx, r); err != nil {
+		return nil, err
+	}
 	return &meridianv1.GetResponse{Resource: Encode(r), Revision: uint64(view.Revision())}, nil
 }
 
-// List streams resources in key order, all from one revision.
+// List streams resources in key order, all from one revision, leaving out secret
+// material that the caller may not read (SEMANTICS §6.1).
 func (s *Service) List(req *meridianv1.ListRequest, stream grpc.ServerStreamingServer[meridianv1.ListResponse]) error {
 	kinds, err := descriptors(req.GetKinds())
 	if err != nil {
@@ -54,7 +58,14 @@ func (s *Service) List(req *meridianv1.ListRequest, stream grpc.ServerStreamingS
 		if mesh != "" && d.Scope == resource.GlobalScoped {
 			continue
 		}
+		var withheld error
+		shown := false
 		for r := range view.List(d.Kind, mesh) {
+			if err := s.cfg.Access.Read(stream.Context(), r); err != nil {
+				withheld = err
+				continue
+			}
+			shown = true
 			part.Resources = append(part.Resources, Encode(r))
 			size += len(r.Canonical())
 			if size < listPart {
@@ -64,6 +75,11 @@ func (s *Service) List(req *meridianv1.ListRequest, stream grpc.ServerStreamingS
 				return err
 			}
 			part, size = &meridianv1.ListResponse{Revision: part.Revision}, 0
+		}
+		// Who asks for a kind by name and may see nothing of it is told so; a list
+		// of everything leaves out what the caller may not see.
+		if withheld != nil && !shown && len(req.GetKinds()) > 0 {
+			return withheld
 		}
 	}
 	return stream.Send(part)
@@ -144,7 +160,7 @@ func (s *Service) Watch(req *meridianv1.WatchRequest, stream grpc.ServerStreamin
 			after = resource.Revision(req.GetFromRevision())
 		}
 		group.Go(func() error {
-			return follow(ctx, src, after, wanted, resource.MeshName(req.GetMesh()), out)
+			return s.follow(ctx, src, after, wanted, resource.MeshName(req.GetMesh()), out)
 		})
 	}
 	group.Go(func() error {
@@ -167,7 +183,7 @@ func (s *Service) Watch(req *meridianv1.WatchRequest, stream grpc.ServerStreamin
 
 // follow sends the changes of one source to out, from a revision on, until ctx
 // ends.
-func follow(ctx context.Context, src Source, after resource.Revision, kinds map[resource.Kind]bool, mesh resource.MeshName, out chan<- *meridianv1.WatchResponse) error {
+func (s *Service) follow(ctx context.Context, src Source, after resource.Revision, kinds map[resource.Kind]bool, mesh resource.MeshName, out chan<- *meridianv1.WatchResponse) error {
 	for {
 		batches, err := src.Next(ctx, after)
 		if err != nil {
@@ -175,7 +191,7 @@ func follow(ctx context.Context, src Source, after resource.Revision, kinds map[
 		}
 		for _, b := range batches {
 			after = b.Revision
-			response := encodeBatch(b, kinds, mesh)
+			response := encodeBatch(b, kinds, mesh, func(r *resource.Resource) bool { return s.cfg.Access.Read(ctx, r) == nil })
 			if len(response.Changes) == 0 {
 				continue
 			}
@@ -188,7 +204,9 @@ func follow(ctx context.Context, src Source, after resource.Revision, kinds map[
 	}
 }
 
-func encodeBatch(b store.Batch, kinds map[resource.Kind]bool, mesh resource.MeshName) *meridianv1.WatchResponse {
+// encodeBatch returns the changes of a batch that were asked for and may be
+// shown.
+func encodeBatch(b store.Batch, kinds map[resource.Kind]bool, mesh resource.MeshName, shown func(*resource.Resource) bool) *meridianv1.WatchResponse {
 	response := &meridianv1.WatchResponse{Revision: uint64(b.Revision), Time: encodeTime(b.Time)}
 	for _, c := range b.Changes {
 		change := &meridianv1.Change{}
@@ -202,7 +220,7 @@ func encodeBatch(b store.Batch, kinds map[resource.Kind]bool, mesh resource.Mesh
 			r, change.Outcome = c.After, meridianv1.Outcome_OUTCOME_UPDATED
 		}
 		key := r.Key()
-		if !kinds[key.Kind] || (mesh != "" && key.Mesh != mesh) {
+		if !kinds[key.Kind] || (mesh != "" && key.Mesh != mesh) || !shown(r) {
 			continue
 		}
 		change.Resource = Encode(r)

@@ -28,25 +28,7 @@ func (s *Service) Apply(ctx context.Context, req *meridianv1.ApplyRequest) (*mer
 	if req.GetWaitForZones() && s.cfg.WaitForZones == nil {
 		return nil, rpcerr.New(rpcerr.Invalid, "NO_ZONES_HERE", "a zone has no zones to wait for: apply on the global")
 	}
-	// The freshest view keeps advice and preparation from being out of date; the
-	// state machine decides what must be exact.
-	view, err := s.read(ctx, meridianv1.Consistency_CONSISTENCY_LINEARIZABLE)
-	if err != nil {
-		return nil, err
-	}
-	batch, warnings, err := s.admit(view, req.GetResources())
-	if err != nil {
-		return nil, err
-	}
-	txn := store.Txn{RequestID: req.GetRequestId(), Time: s.cfg.Now()}
-	for _, r := range batch {
-		txn.Ops = append(txn.Ops, store.Op{Key: r.Key(), Resource: r})
-	}
-	if req.IfVersion != nil {
-		txn.Preconditions = []store.Precondition{{Key: batch[0].Key(), Version: req.GetIfVersion()}}
-	}
-	warnings = append(warnings, s.advise(txn, batch)...)
-	result, err := s.commit(ctx, txn, req.GetDryRun())
+	result, warnings, err := s.apply(ctx, req)
 	if err != nil {
 		return nil, err
 	}
@@ -58,6 +40,29 @@ func (s *Service) Apply(ctx context.Context, req *meridianv1.ApplyRequest) (*mer
 	return &meridianv1.ApplyResponse{
 		Results: encodeResults(result.Results), Revision: uint64(result.Revision), Warnings: warnings,
 	}, nil
+}
+
+func (s *Service) apply(ctx context.Context, req *meridianv1.ApplyRequest) (store.Result, []string, error) {
+	// The freshest view keeps advice and preparation from being out of date; the
+	// state machine decides what must be exact.
+	view, err := s.read(ctx, meridianv1.Consistency_CONSISTENCY_LINEARIZABLE)
+	if err != nil {
+		return store.Result{}, nil, err
+	}
+	if result, ok := s.cfg.Applied(req.GetRequestId()); ok {
+		return result, nil, nil
+	}
+	batch, warnings, err := s.admit(view, req.GetResources())
+	if err != nil {
+		return store.Result{}, nil, err
+	}
+	txn := store.Txn{RequestID: req.GetRequestId(), Time: s.cfg.Now()}
+	for _, r := range batch {
+		txn.Ops = append(txn.Ops, store.Op{Key: r.Key(), Resource: r})
+	}
+	warnings = append(warnings, s.advise(txn, batch)...)
+	result, more, err := s.commit(ctx, txn, req.IfVersion, writeOptions{dryRun: req.GetDryRun(), force: req.GetForce()})
+	return result, append(warnings, more...), err
 }
 
 // Delete removes a batch atomically.
@@ -72,6 +77,9 @@ func (s *Service) Delete(ctx context.Context, req *meridianv1.DeleteRequest) (*m
 	view, err := s.read(ctx, meridianv1.Consistency_CONSISTENCY_LINEARIZABLE)
 	if err != nil {
 		return nil, err
+	}
+	if result, ok := s.cfg.Applied(req.GetRequestId()); ok {
+		return &meridianv1.DeleteResponse{Results: encodeResults(result.Results), Revision: uint64(result.Revision)}, nil
 	}
 	txn := store.Txn{RequestID: req.GetRequestId(), Time: s.cfg.Now()}
 	seen := map[resource.Key]bool{}
@@ -89,10 +97,7 @@ func (s *Service) Delete(ctx context.Context, req *meridianv1.DeleteRequest) (*m
 		}
 		txn.Ops = append(txn.Ops, store.Op{Key: key})
 	}
-	if req.IfVersion != nil {
-		txn.Preconditions = []store.Precondition{{Key: txn.Ops[0].Key, Version: req.GetIfVersion()}}
-	}
-	result, err := s.commit(ctx, txn, req.GetDryRun())
+	result, _, err := s.commit(ctx, txn, req.IfVersion, writeOptions{dryRun: req.GetDryRun(), force: req.GetForce()})
 	if err != nil {
 		return nil, err
 	}
@@ -212,16 +217,6 @@ func (s *Service) writableKey(k *meridianv1.ResourceKey) (resource.Key, error) {
 		return key, rpcerr.New(rpcerr.Invalid, "NOT_OWNED_HERE", "%s: %v", describeKey(key), err)
 	}
 	return key, nil
-}
-
-// commit proposes a transaction, or previews it.
-func (s *Service) commit(ctx context.Context, txn store.Txn, dryRun bool) (store.Result, error) {
-	if dryRun {
-		result, _ := s.cfg.Preview(txn)
-		return result, refusal(result.Err)
-	}
-	result, err := s.cfg.Writer.Propose(ctx, txn)
-	return result, refusal(err)
 }
 
 // advise returns what the author of a batch should know, judged by what there

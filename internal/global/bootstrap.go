@@ -5,22 +5,29 @@ import (
 	"errors"
 	"fmt"
 
+	"meridian/internal/access"
 	"meridian/internal/auth"
 	"meridian/internal/resource"
+	"meridian/internal/server"
 	"meridian/internal/store"
 )
 
 // defaultMesh is the mesh that a new global begins with (SEMANTICS §1.4).
 var defaultMesh = resource.Key{Kind: "Mesh", Name: "default"}
 
-// bootstrap writes what a global needs before anybody can use it: keys, the
-// admin token and, in a store that has never had any mesh, the default one.
+// bootstrap writes what a global needs before anybody can use it: the default
+// access rules, keys, the admin token and, in a store that has never had any
+// mesh, the default one.
 func (g *global) bootstrap(ctx context.Context) error {
 	fresh := g.store.View().Count(defaultMesh.Kind) == 0 && g.ring.AdminToken() == ""
 	if fresh && !g.cfg.SkipDefaultMesh {
 		if err := g.createDefaultMesh(ctx); err != nil {
 			return err
 		}
+	}
+	rules := access.Defaults{Kubernetes: g.cfg.Environment == server.EnvironmentKubernetes}
+	if err := rules.Ensure(ctx, g.store.View, g.node, g.now); err != nil {
+		return err
 	}
 	// The admin token comes last, so that a start cut off before the mesh was
 	// written is still a first start.

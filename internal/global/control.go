@@ -65,6 +65,10 @@ func (s *controlService) GenerateZoneToken(ctx context.Context, req *meridianv1.
 	if _, err := g.node.Read(ctx); err != nil {
 		return nil, err
 	}
+	scope := []string{auth.ScopeControlPlane}
+	if err := g.access.GenerateZoneToken(ctx, scope...); err != nil {
+		return nil, err
+	}
 	zone, _, err := resource.Build(resource.Meta{Key: resource.Key{Kind: "Zone", Name: req.GetZone()}}, []byte("{}"))
 	if err != nil {
 		return nil, rpcerr.New(rpcerr.Invalid, "BAD_ZONE_NAME", "%q cannot be the name of a zone: %w", req.GetZone(), err)
@@ -74,7 +78,7 @@ func (s *controlService) GenerateZoneToken(ctx context.Context, req *meridianv1.
 		return nil, err
 	}
 	validFor := time.Duration(req.GetValidForSeconds()) * time.Second
-	token, _, err := issuer.Zone(req.GetZone(), []string{auth.ScopeControlPlane}, validFor)
+	token, _, err := issuer.Zone(req.GetZone(), scope, validFor)
 	if err != nil {
 		return nil, rpcerr.New(rpcerr.Invalid, "BAD_VALIDITY", "%w", err)
 	}

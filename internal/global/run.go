@@ -17,6 +17,7 @@ import (
 
 	meridianv1 "meridian/api/meridian/v1"
 	syncv1 "meridian/api/sync/v1"
+	"meridian/internal/access"
 	"meridian/internal/admin"
 	"meridian/internal/auth"
 	"meridian/internal/consensus"
@@ -47,6 +48,7 @@ type global struct {
 	node      *consensus.Node
 	gossip    *consensus.Gossip
 	ring      *keyring.Ring
+	access    *access.Authorizer
 	sync      *zonesync.Server
 	// conditions compiles the conditions of policies.
 	conditions *condition.Compiler
@@ -107,6 +109,7 @@ func (g *global) open(ctx context.Context) error {
 		return errors.Join(err, g.node.Close())
 	}
 	g.ring = keyring.New(keyring.Config{Local: g.store.View, Now: g.now})
+	g.access = access.New(g.store.View)
 	if err := g.openGossip(); err != nil {
 		return errors.Join(err, g.node.Close())
 	}
@@ -219,7 +222,7 @@ func (g *global) start(ctx context.Context) error {
 	authenticator := &auth.Authenticator{
 		Verifier:         g.verifier,
 		LocalhostIsAdmin: g.cfg.LocalhostIsAdmin,
-		Admit:            auth.OperatorsAndZones(syncv1.SyncService_ServiceDesc.ServiceName),
+		Admit:            access.Doors(syncv1.SyncService_ServiceDesc.ServiceName),
 	}
 	g.grpc = server.NewGRPC(g.log, g.pki.ServerTLS(),
 		[]grpc.UnaryServerInterceptor{authenticator.Unary}, []grpc.StreamServerInterceptor{authenticator.Stream})
@@ -228,6 +231,7 @@ func (g *global) start(ctx context.Context) error {
 	meridianv1.RegisterInspectServiceServer(g.grpc, &inspectService{
 		matching: g.matching, zones: g.zoneStatuses, connected: g.connectedZones, asking: g.sync.Ask,
 	})
+	meridianv1.RegisterAccessServiceServer(g.grpc, access.NewService(g.access, g.node.Read))
 	syncv1.RegisterSyncServiceServer(g.grpc, g.sync)
 	g.registerMetrics()
 	return nil
@@ -248,6 +252,8 @@ func (g *global) verifier() *auth.Verifier {
 func (g *global) admin() *admin.Service {
 	return admin.New(admin.Config{
 		Writer:       g.node,
+		Access:       g.access,
+		Applied:      g.store.Applied,
 		Preview:      func(txn store.Txn) (store.Result, store.Reader) { return g.store.Preview(txn) },
 		View:         func() store.Reader { return g.store.View() },
 		Source:       func(*resource.Descriptor) admin.Source { return g.store },

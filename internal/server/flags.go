@@ -13,6 +13,12 @@ import (
 // StopTimeout bounds an orderly stop: what is not finished by then is cut off.
 const StopTimeout = 8 * time.Second
 
+// The values of --environment.
+const (
+	EnvironmentUniversal  = "universal"
+	EnvironmentKubernetes = "kubernetes"
+)
+
 // Options are the settings that the global and the zone have in common.
 type Options struct {
 	// DataDir holds everything the server keeps. Required.
@@ -31,8 +37,11 @@ type Options struct {
 	// LocalhostIsAdmin makes a caller from loopback without credentials the user
 	// admin (SEMANTICS §6.6).
 	LocalhostIsAdmin bool
-	LogLevel         string
-	LogFormat        string
+	// Environment is "universal" or "kubernetes": it decides which groups the
+	// default access rules name (SEMANTICS §6.5).
+	Environment string
+	LogLevel    string
+	LogFormat   string
 }
 
 // Bind defines the flags of the options, with the given default addresses.
@@ -46,6 +55,7 @@ func (o *Options) Bind(flags *pflag.FlagSet, grpcAddr, httpAddr string) {
 	flags.StringVar(&o.KeyFile, "key-file", "", "PEM key of --cert-file")
 	flags.StringVar(&o.CAFile, "ca-file", "", "PEM certificate of the authority that signed --cert-file, handed to clients")
 	flags.BoolVar(&o.LocalhostIsAdmin, "localhost-is-admin", true, "treat a caller from loopback without credentials as the user admin")
+	flags.StringVar(&o.Environment, "environment", EnvironmentUniversal, "universal or kubernetes: kubernetes adds its own groups to the default access rules, on first start")
 	flags.StringVar(&o.LogLevel, "log-level", "info", "debug, info, warn or error")
 	flags.StringVar(&o.LogFormat, "log-format", "text", "text or json")
 }
@@ -55,6 +65,8 @@ func (o *Options) Validate() error {
 	switch {
 	case o.DataDir == "":
 		return usagef("--data-dir is required: the directory that holds everything this server keeps")
+	case o.Environment != "" && o.Environment != EnvironmentUniversal && o.Environment != EnvironmentKubernetes:
+		return usagef("--environment %q: write %s or %s", o.Environment, EnvironmentUniversal, EnvironmentKubernetes)
 	case o.AdvertiseAddr != "" && !hasPort(o.AdvertiseAddr):
 		return usagef("--advertise-addr %s: write host:port", o.AdvertiseAddr)
 	case (o.CertFile == "") != (o.KeyFile == ""):

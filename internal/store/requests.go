@@ -38,3 +38,16 @@ func (w *requests) add(r *request) {
 		w.window.pop()
 	}
 }
+
+// Applied returns what became of the batch that was applied under a request id,
+// as long as it is remembered. A caller who retries is answered with it, also
+// where the batch could not be decided again on the state that it left.
+func (s *Store) Applied(requestID string) (Result, bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	r, ok := s.requests.find(requestID)
+	if !ok || requestID == "" {
+		return Result{}, false
+	}
+	return Result{Revision: r.revision, Results: r.results, Duplicate: true}, true
+}

@@ -14,6 +14,7 @@ import (
 	"google.golang.org/grpc"
 
 	meridianv1 "meridian/api/meridian/v1"
+	"meridian/internal/access"
 	"meridian/internal/auth"
 	"meridian/internal/consensus"
 	"meridian/internal/keyring"
@@ -46,6 +47,7 @@ type zone struct {
 	addresses server.Addresses
 	pki       *auth.PKI
 	ring      *keyring.Ring
+	access    *access.Authorizer
 	// local is what the zone owns, kept by node.
 	local *store.Store
 	node  *consensus.Node
@@ -125,6 +127,7 @@ func (z *zone) open(ctx context.Context, bundle auth.ZoneBundle) error {
 		keys.Global = func() *store.View { return z.replica.View() }
 	}
 	z.ring = keyring.New(keys)
+	z.access = access.New(z.local.View)
 	if z.cfg.federated() {
 		return z.openReplica(bundle)
 	}
@@ -248,13 +251,14 @@ func (z *zone) start(ctx context.Context) error {
 	}
 	z.inspect.matching, z.inspect.quarantined = z.matching, z.quarantined
 	authenticator := &auth.Authenticator{
-		Verifier: z.verifier, LocalhostIsAdmin: z.cfg.LocalhostIsAdmin, Admit: auth.OperatorsAndZones(),
+		Verifier: z.verifier, LocalhostIsAdmin: z.cfg.LocalhostIsAdmin, Admit: access.Doors(),
 	}
 	z.grpc = server.NewGRPC(z.log, z.pki.ServerTLS(),
 		[]grpc.UnaryServerInterceptor{authenticator.Unary}, []grpc.StreamServerInterceptor{authenticator.Stream})
 	meridianv1.RegisterAdminServiceServer(z.grpc, z.admin())
 	meridianv1.RegisterControlServiceServer(z.grpc, &controlService{zone: z})
 	meridianv1.RegisterInspectServiceServer(z.grpc, z.inspect)
+	meridianv1.RegisterAccessServiceServer(z.grpc, access.NewService(z.access, z.node.Read))
 	z.registerMetrics()
 	return nil
 }

@@ -6,10 +6,12 @@ import (
 	"fmt"
 
 	meridianv1 "meridian/api/meridian/v1"
+	"meridian/internal/access"
 	"meridian/internal/admin"
 	"meridian/internal/auth"
 	"meridian/internal/policy/engines"
 	"meridian/internal/resource"
+	"meridian/internal/server"
 	"meridian/internal/store"
 	"meridian/internal/version"
 )
@@ -26,6 +28,10 @@ func (z *zone) bootstrap(ctx context.Context) error {
 		if err := z.createDefaultMesh(ctx); err != nil {
 			return err
 		}
+	}
+	rules := access.Defaults{Kubernetes: z.cfg.Environment == server.EnvironmentKubernetes, Restricted: z.cfg.federated()}
+	if err := rules.Ensure(ctx, z.local.View, z.node, z.now); err != nil {
+		return err
 	}
 	// The admin token comes last, so that a start cut off before the mesh was
 	// written is still a first start.
@@ -55,6 +61,8 @@ func (z *zone) createDefaultMesh(ctx context.Context) error {
 func (z *zone) admin() *admin.Service {
 	return admin.New(admin.Config{
 		Writer:  z.node,
+		Access:  z.access,
+		Applied: z.local.Applied,
 		Preview: z.preview,
 		View:    z.view,
 		Source:  z.source,

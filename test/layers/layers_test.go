@@ -40,6 +40,7 @@ var levels = map[string]int{
 	"internal/server":             2,
 	"internal/sync":               2,
 
+	"internal/access": 3,
 	"internal/admin":  3,
 	"internal/cli":    3,
 	"internal/global": 3,

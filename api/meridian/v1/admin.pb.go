@@ -91,7 +91,10 @@ type ApplyRequest struct {
 	IfVersion *uint64 `protobuf:"varint,4,opt,name=if_version,json=ifVersion,proto3,oneof" json:"if_version,omitempty"`
 	// Wait until every connected zone has applied and persisted the revision, at
 	// most until the call's deadline.
-	WaitForZones  bool `protobuf:"varint,5,opt,name=wait_for_zones,json=waitForZones,proto3" json:"wait_for_zones,omitempty"`
+	WaitForZones bool `protobuf:"varint,5,opt,name=wait_for_zones,json=waitForZones,proto3" json:"wait_for_zones,omitempty"`
+	// Lets a member of mesh-system:admin write what would otherwise be refused to
+	// keep rights from growing or the last admin from being locked out.
+	Force         bool `protobuf:"varint,6,opt,name=force,proto3" json:"force,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -157,6 +160,13 @@ func (x *ApplyRequest) GetIfVersion() uint64 {
 func (x *ApplyRequest) GetWaitForZones() bool {
 	if x != nil {
 		return x.WaitForZones
+	}
+	return false
+}
+
+func (x *ApplyRequest) GetForce() bool {
+	if x != nil {
+		return x.Force
 	}
 	return false
 }
@@ -302,11 +312,13 @@ func (x *Result) GetVersion() uint64 {
 }
 
 type DeleteRequest struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
-	Keys          []*ResourceKey         `protobuf:"bytes,1,rep,name=keys,proto3" json:"keys,omitempty"`
-	RequestId     string                 `protobuf:"bytes,2,opt,name=request_id,json=requestId,proto3" json:"request_id,omitempty"`
-	DryRun        bool                   `protobuf:"varint,3,opt,name=dry_run,json=dryRun,proto3" json:"dry_run,omitempty"`
-	IfVersion     *uint64                `protobuf:"varint,4,opt,name=if_version,json=ifVersion,proto3,oneof" json:"if_version,omitempty"`
+	state     protoimpl.MessageState `protogen:"open.v1"`
+	Keys      []*ResourceKey         `protobuf:"bytes,1,rep,name=keys,proto3" json:"keys,omitempty"`
+	RequestId string                 `protobuf:"bytes,2,opt,name=request_id,json=requestId,proto3" json:"request_id,omitempty"`
+	DryRun    bool                   `protobuf:"varint,3,opt,name=dry_run,json=dryRun,proto3" json:"dry_run,omitempty"`
+	IfVersion *uint64                `protobuf:"varint,4,opt,name=if_version,json=ifVersion,proto3,oneof" json:"if_version,omitempty"`
+	// As in ApplyRequest.
+	Force         bool `protobuf:"varint,5,opt,name=force,proto3" json:"force,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -367,6 +379,13 @@ func (x *DeleteRequest) GetIfVersion() uint64 {
 		return *x.IfVersion
 	}
 	return 0
+}
+
+func (x *DeleteRequest) GetForce() bool {
+	if x != nil {
+		return x.Force
+	}
+	return false
 }
 
 type ResourceKey struct {
@@ -881,7 +900,7 @@ var File_meridian_v1_admin_proto protoreflect.FileDescriptor
 
 const file_meridian_v1_admin_proto_rawDesc = "" +
 	"\n" +
-	"\x17meridian/v1/admin.proto\x12\vmeridian.v1\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x1ameridian/v1/resource.proto\"\xd4\x01\n" +
+	"\x17meridian/v1/admin.proto\x12\vmeridian.v1\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x1ameridian/v1/resource.proto\"\xea\x01\n" +
 	"\fApplyRequest\x123\n" +
 	"\tresources\x18\x01 \x03(\v2\x15.meridian.v1.ResourceR\tresources\x12\x1d\n" +
 	"\n" +
@@ -889,7 +908,8 @@ const file_meridian_v1_admin_proto_rawDesc = "" +
 	"\adry_run\x18\x03 \x01(\bR\x06dryRun\x12\"\n" +
 	"\n" +
 	"if_version\x18\x04 \x01(\x04H\x00R\tifVersion\x88\x01\x01\x12$\n" +
-	"\x0ewait_for_zones\x18\x05 \x01(\bR\fwaitForZonesB\r\n" +
+	"\x0ewait_for_zones\x18\x05 \x01(\bR\fwaitForZones\x12\x14\n" +
+	"\x05force\x18\x06 \x01(\bR\x05forceB\r\n" +
 	"\v_if_version\"v\n" +
 	"\rApplyResponse\x12-\n" +
 	"\aresults\x18\x01 \x03(\v2\x13.meridian.v1.ResultR\aresults\x12\x1a\n" +
@@ -900,14 +920,15 @@ const file_meridian_v1_admin_proto_rawDesc = "" +
 	"\x04mesh\x18\x02 \x01(\tR\x04mesh\x12\x12\n" +
 	"\x04name\x18\x03 \x01(\tR\x04name\x12.\n" +
 	"\aoutcome\x18\x04 \x01(\x0e2\x14.meridian.v1.OutcomeR\aoutcome\x12\x18\n" +
-	"\aversion\x18\x05 \x01(\x04R\aversion\"\xa8\x01\n" +
+	"\aversion\x18\x05 \x01(\x04R\aversion\"\xbe\x01\n" +
 	"\rDeleteRequest\x12,\n" +
 	"\x04keys\x18\x01 \x03(\v2\x18.meridian.v1.ResourceKeyR\x04keys\x12\x1d\n" +
 	"\n" +
 	"request_id\x18\x02 \x01(\tR\trequestId\x12\x17\n" +
 	"\adry_run\x18\x03 \x01(\bR\x06dryRun\x12\"\n" +
 	"\n" +
-	"if_version\x18\x04 \x01(\x04H\x00R\tifVersion\x88\x01\x01B\r\n" +
+	"if_version\x18\x04 \x01(\x04H\x00R\tifVersion\x88\x01\x01\x12\x14\n" +
+	"\x05force\x18\x05 \x01(\bR\x05forceB\r\n" +
 	"\v_if_version\"I\n" +
 	"\vResourceKey\x12\x12\n" +
 	"\x04kind\x18\x01 \x01(\tR\x04kind\x12\x12\n" +
