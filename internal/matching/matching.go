@@ -21,6 +21,8 @@ type Matching struct {
 
 	mu   sync.RWMutex  // held for reading while an answer is worked out
 	seen []*store.View // what the matcher has taken in, per store; guarded by mu
+	// touched is told what every change touched; guarded by mu.
+	touched func([]policy.Touch)
 }
 
 // New returns a matcher over the union of stores, of which the first is the one
@@ -54,15 +56,33 @@ func (m *Matching) current() {
 		changed = append(changed, changedBetween(s, m.seen[i], now[i])...)
 	}
 	m.seen = now
-	if len(changed) > 0 {
-		m.matcher.Update(unionOf(now), changed)
+	if len(changed) == 0 {
+		return
 	}
+	if touched := m.matcher.Update(unionOf(now), changed); m.touched != nil && len(touched) > 0 {
+		m.touched(touched)
+	}
+}
+
+// OnTouch has f called with the dataplanes that each change from now on touched,
+// change by change. f must be quick and must not call the Matching: nobody reads
+// meanwhile. Standing, called after f, holds the change.
+func (m *Matching) OnTouch(f func([]policy.Touch)) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.touched = f
 }
 
 // Read calls ask with a matcher that has taken in everything applied so far and
 // stands still meanwhile, and the revision it stands at.
 func (m *Matching) Read(ask func(matcher *policy.Matcher, asOf resource.Revision) error) error {
 	m.current()
+	return m.Standing(ask)
+}
+
+// Standing is Read without taking in anything first: what OnTouch has told of is
+// in, newer changes may not be. Any number of readers cost each other nothing.
+func (m *Matching) Standing(ask func(matcher *policy.Matcher, asOf resource.Revision) error) error {
 	m.mu.RLock()
 	defer m.mu.RUnlock()
 	return ask(m.matcher, m.seen[0].Revision())

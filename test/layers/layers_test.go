@@ -43,6 +43,8 @@ var levels = map[string]int{
 	"internal/access": 3,
 	"internal/admin":  3,
 	"internal/cli":    3,
+	"internal/door":   3,
+	"internal/tokens": 3,
 	"internal/global": 3,
 	"internal/zone":   3,
 

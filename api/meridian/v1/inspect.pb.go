@@ -532,7 +532,10 @@ type InspectResponse struct {
 	// The answer as the JSON document of the contract.
 	Json []byte `protobuf:"bytes,1,opt,name=json,proto3" json:"json,omitempty"`
 	// The revision the answer holds for.
-	AsOf          uint64 `protobuf:"varint,2,opt,name=as_of,json=asOf,proto3" json:"as_of,omitempty"`
+	AsOf uint64 `protobuf:"varint,2,opt,name=as_of,json=asOf,proto3" json:"as_of,omitempty"`
+	// Of a DataplaneQuestion: the proxy's side of the answer, which is no part of
+	// the document.
+	Connection    *DataplaneConnection `protobuf:"bytes,3,opt,name=connection,proto3" json:"connection,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -581,6 +584,96 @@ func (x *InspectResponse) GetAsOf() uint64 {
 	return 0
 }
 
+func (x *InspectResponse) GetConnection() *DataplaneConnection {
+	if x != nil {
+		return x.Connection
+	}
+	return nil
+}
+
+// DataplaneConnection is how a dataplane's proxy stands to its zone.
+type DataplaneConnection struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// "online", "offline" (registered by a proxy that has gone) or "manual"
+	// (applied by an operator, without a proxy).
+	State string `protobuf:"bytes,1,opt,name=state,proto3" json:"state,omitempty"`
+	// Who registered the dataplane: "proxy" or "operator".
+	RegisteredBy string `protobuf:"bytes,2,opt,name=registered_by,json=registeredBy,proto3" json:"registered_by,omitempty"`
+	// The revision of the last configuration that the proxy took on; 0 if none.
+	Acked uint64 `protobuf:"varint,3,opt,name=acked,proto3" json:"acked,omitempty"`
+	// How many changes of its configuration the proxy has yet to take on.
+	Lag uint64 `protobuf:"varint,4,opt,name=lag,proto3" json:"lag,omitempty"`
+	// Why the proxy refused the last configuration; empty when it did not.
+	LastError     string `protobuf:"bytes,5,opt,name=last_error,json=lastError,proto3" json:"last_error,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *DataplaneConnection) Reset() {
+	*x = DataplaneConnection{}
+	mi := &file_meridian_v1_inspect_proto_msgTypes[8]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *DataplaneConnection) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*DataplaneConnection) ProtoMessage() {}
+
+func (x *DataplaneConnection) ProtoReflect() protoreflect.Message {
+	mi := &file_meridian_v1_inspect_proto_msgTypes[8]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use DataplaneConnection.ProtoReflect.Descriptor instead.
+func (*DataplaneConnection) Descriptor() ([]byte, []int) {
+	return file_meridian_v1_inspect_proto_rawDescGZIP(), []int{8}
+}
+
+func (x *DataplaneConnection) GetState() string {
+	if x != nil {
+		return x.State
+	}
+	return ""
+}
+
+func (x *DataplaneConnection) GetRegisteredBy() string {
+	if x != nil {
+		return x.RegisteredBy
+	}
+	return ""
+}
+
+func (x *DataplaneConnection) GetAcked() uint64 {
+	if x != nil {
+		return x.Acked
+	}
+	return 0
+}
+
+func (x *DataplaneConnection) GetLag() uint64 {
+	if x != nil {
+		return x.Lag
+	}
+	return 0
+}
+
+func (x *DataplaneConnection) GetLastError() string {
+	if x != nil {
+		return x.LastError
+	}
+	return ""
+}
+
 var File_meridian_v1_inspect_proto protoreflect.FileDescriptor
 
 const file_meridian_v1_inspect_proto_rawDesc = "" +
@@ -626,10 +719,20 @@ const file_meridian_v1_inspect_proto_rawDesc = "" +
 	"\rFromTagsEntry\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
 	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\"\x14\n" +
-	"\x12DataplanesQuestion\":\n" +
+	"\x12DataplanesQuestion\"|\n" +
 	"\x0fInspectResponse\x12\x12\n" +
 	"\x04json\x18\x01 \x01(\fR\x04json\x12\x13\n" +
-	"\x05as_of\x18\x02 \x01(\x04R\x04asOf2V\n" +
+	"\x05as_of\x18\x02 \x01(\x04R\x04asOf\x12@\n" +
+	"\n" +
+	"connection\x18\x03 \x01(\v2 .meridian.v1.DataplaneConnectionR\n" +
+	"connection\"\x97\x01\n" +
+	"\x13DataplaneConnection\x12\x14\n" +
+	"\x05state\x18\x01 \x01(\tR\x05state\x12#\n" +
+	"\rregistered_by\x18\x02 \x01(\tR\fregisteredBy\x12\x14\n" +
+	"\x05acked\x18\x03 \x01(\x04R\x05acked\x12\x10\n" +
+	"\x03lag\x18\x04 \x01(\x04R\x03lag\x12\x1d\n" +
+	"\n" +
+	"last_error\x18\x05 \x01(\tR\tlastError2V\n" +
 	"\x0eInspectService\x12D\n" +
 	"\aInspect\x12\x1b.meridian.v1.InspectRequest\x1a\x1c.meridian.v1.InspectResponseB%Z#meridian/api/meridian/v1;meridianv1b\x06proto3"
 
@@ -645,35 +748,37 @@ func file_meridian_v1_inspect_proto_rawDescGZIP() []byte {
 	return file_meridian_v1_inspect_proto_rawDescData
 }
 
-var file_meridian_v1_inspect_proto_msgTypes = make([]protoimpl.MessageInfo, 10)
+var file_meridian_v1_inspect_proto_msgTypes = make([]protoimpl.MessageInfo, 11)
 var file_meridian_v1_inspect_proto_goTypes = []any{
-	(*InspectRequest)(nil),     // 0: meridian.v1.InspectRequest
-	(*DataplaneQuestion)(nil),  // 1: meridian.v1.DataplaneQuestion
-	(*ConnectionQuestion)(nil), // 2: meridian.v1.ConnectionQuestion
-	(*PolicyQuestion)(nil),     // 3: meridian.v1.PolicyQuestion
-	(*RouteQuestion)(nil),      // 4: meridian.v1.RouteQuestion
-	(*WhyQuestion)(nil),        // 5: meridian.v1.WhyQuestion
-	(*DataplanesQuestion)(nil), // 6: meridian.v1.DataplanesQuestion
-	(*InspectResponse)(nil),    // 7: meridian.v1.InspectResponse
-	nil,                        // 8: meridian.v1.ConnectionQuestion.FromTagsEntry
-	nil,                        // 9: meridian.v1.WhyQuestion.FromTagsEntry
+	(*InspectRequest)(nil),      // 0: meridian.v1.InspectRequest
+	(*DataplaneQuestion)(nil),   // 1: meridian.v1.DataplaneQuestion
+	(*ConnectionQuestion)(nil),  // 2: meridian.v1.ConnectionQuestion
+	(*PolicyQuestion)(nil),      // 3: meridian.v1.PolicyQuestion
+	(*RouteQuestion)(nil),       // 4: meridian.v1.RouteQuestion
+	(*WhyQuestion)(nil),         // 5: meridian.v1.WhyQuestion
+	(*DataplanesQuestion)(nil),  // 6: meridian.v1.DataplanesQuestion
+	(*InspectResponse)(nil),     // 7: meridian.v1.InspectResponse
+	(*DataplaneConnection)(nil), // 8: meridian.v1.DataplaneConnection
+	nil,                         // 9: meridian.v1.ConnectionQuestion.FromTagsEntry
+	nil,                         // 10: meridian.v1.WhyQuestion.FromTagsEntry
 }
 var file_meridian_v1_inspect_proto_depIdxs = []int32{
-	1, // 0: meridian.v1.InspectRequest.dataplane:type_name -> meridian.v1.DataplaneQuestion
-	2, // 1: meridian.v1.InspectRequest.connection:type_name -> meridian.v1.ConnectionQuestion
-	3, // 2: meridian.v1.InspectRequest.policy:type_name -> meridian.v1.PolicyQuestion
-	4, // 3: meridian.v1.InspectRequest.route:type_name -> meridian.v1.RouteQuestion
-	6, // 4: meridian.v1.InspectRequest.dataplanes:type_name -> meridian.v1.DataplanesQuestion
-	5, // 5: meridian.v1.InspectRequest.why:type_name -> meridian.v1.WhyQuestion
-	8, // 6: meridian.v1.ConnectionQuestion.from_tags:type_name -> meridian.v1.ConnectionQuestion.FromTagsEntry
-	9, // 7: meridian.v1.WhyQuestion.from_tags:type_name -> meridian.v1.WhyQuestion.FromTagsEntry
-	0, // 8: meridian.v1.InspectService.Inspect:input_type -> meridian.v1.InspectRequest
-	7, // 9: meridian.v1.InspectService.Inspect:output_type -> meridian.v1.InspectResponse
-	9, // [9:10] is the sub-list for method output_type
-	8, // [8:9] is the sub-list for method input_type
-	8, // [8:8] is the sub-list for extension type_name
-	8, // [8:8] is the sub-list for extension extendee
-	0, // [0:8] is the sub-list for field type_name
+	1,  // 0: meridian.v1.InspectRequest.dataplane:type_name -> meridian.v1.DataplaneQuestion
+	2,  // 1: meridian.v1.InspectRequest.connection:type_name -> meridian.v1.ConnectionQuestion
+	3,  // 2: meridian.v1.InspectRequest.policy:type_name -> meridian.v1.PolicyQuestion
+	4,  // 3: meridian.v1.InspectRequest.route:type_name -> meridian.v1.RouteQuestion
+	6,  // 4: meridian.v1.InspectRequest.dataplanes:type_name -> meridian.v1.DataplanesQuestion
+	5,  // 5: meridian.v1.InspectRequest.why:type_name -> meridian.v1.WhyQuestion
+	9,  // 6: meridian.v1.ConnectionQuestion.from_tags:type_name -> meridian.v1.ConnectionQuestion.FromTagsEntry
+	10, // 7: meridian.v1.WhyQuestion.from_tags:type_name -> meridian.v1.WhyQuestion.FromTagsEntry
+	8,  // 8: meridian.v1.InspectResponse.connection:type_name -> meridian.v1.DataplaneConnection
+	0,  // 9: meridian.v1.InspectService.Inspect:input_type -> meridian.v1.InspectRequest
+	7,  // 10: meridian.v1.InspectService.Inspect:output_type -> meridian.v1.InspectResponse
+	10, // [10:11] is the sub-list for method output_type
+	9,  // [9:10] is the sub-list for method input_type
+	9,  // [9:9] is the sub-list for extension type_name
+	9,  // [9:9] is the sub-list for extension extendee
+	0,  // [0:9] is the sub-list for field type_name
 }
 
 func init() { file_meridian_v1_inspect_proto_init() }
@@ -695,7 +800,7 @@ func file_meridian_v1_inspect_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_meridian_v1_inspect_proto_rawDesc), len(file_meridian_v1_inspect_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   10,
+			NumMessages:   11,
 			NumExtensions: 0,
 			NumServices:   1,
 		},
