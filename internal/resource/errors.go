@@ -17,8 +17,11 @@ type DocumentError struct {
 	// Line is where the document begins, from 1; 0 when unknown.
 	Line int
 	// Key is as much of the identity as could be read.
-	Key      Key
-	Problems []Problem
+	Key Key
+	// Identified says that Key is beyond doubt, and only the content is wrong.
+	// DecodeObject alone finds out.
+	Identified bool
+	Problems   []Problem
 }
 
 // Error prints a line per problem that refuses the document.
