@@ -120,7 +120,7 @@ func TestGlobalShowsQuarantines(t *testing.T) {
 		{Type: "Accepted", Status: "True", Reason: "Accepted", Message: "Policy has been accepted"},
 		{
 			Type: "Enforced", Status: "True", Reason: "PartiallyEnforced",
-			Message: "Policy has been successfuly enforced. The following rules have been overridden by own: authentication.a", //nolint:misspell // as 004 spells it
+			Message: "Policy has been successfuly enforced. The following rules have been overridden by own: authentication.a",
 		},
 		{Type: "Quarantined", Status: "True", Reason: "ZoneCannotUse", Message: `Zone "east" cannot use version 3: unknown field`},
 	}, about.Conditions)

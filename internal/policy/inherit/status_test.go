@@ -53,8 +53,10 @@ func TestEnforced(t *testing.T) {
 		{"unsets only", "G D(a); R -a", "r", "True/Enforced", saidEnforced},
 		{"own override above own default", "G D(a) O(a)", "g", "True/Enforced", saidEnforced},
 		{"complied with", "G O(a)?f; R =(a)", "g", "True/Enforced", saidEnforced + ". It asks for nothing at the moment: the condition of its overrides does not hold on any path"},
-		{"failed and nothing else", "G O(a)?e; R =(b)", "g", "False/Unknown ConditionFailed=True/EvaluationFailed",
-			saidIssues + ": the condition could not be decided: overrides.when on g/http/r/rule-1: division by zero (left out); overrides.when on g/http/r/rule-2: division by zero (left out)"},
+		{
+			"failed and nothing else", "G O(a)?e; R =(b)", "g", "False/Unknown ConditionFailed=True/EvaluationFailed",
+			saidIssues + ": the condition could not be decided: overrides.when on g/http/r/rule-1: division by zero (left out); overrides.when on g/http/r/rule-2: division by zero (left out)",
+		},
 		{"failed and enforced besides", "G D(c) O(a)?e; R =(b)", "g", "True/Enforced ConditionFailed=True/EvaluationFailed", saidEnforced},
 		{"failed closed", "G O(a)?e!; R =(b)", "g", "True/Enforced ConditionFailed=True/EvaluationFailed", saidEnforced},
 		{"several of one level are never in conflict", "R1@1 O(a); R2@2 O(a,b)", "r1", "True/Enforced", saidEnforced},
@@ -75,22 +77,38 @@ func TestEnforced(t *testing.T) {
 func TestAccepted(t *testing.T) {
 	rules := `"rules": {"authentication": {"a": 1}}}`
 	tests := []struct{ name, spec, want, message string }{
-		{"no such gateway", `{"targetRef": {"kind": "Gateway", "name": "gg"}, ` + rules, "Accepted=False/TargetNotFound Enforced=False/Unknown",
-			`Policy target gg was not found: mesh "default" has no Gateway of that name`},
-		{"no such route", `{"targetRef": {"kind": "HTTPRoute", "name": "elsewhere"}, ` + rules, "Accepted=False/TargetNotFound Enforced=False/Unknown",
-			`Policy target elsewhere was not found: mesh "default" has no HTTPRoute of that name`},
-		{"a route of the other kind", `{"targetRef": {"kind": "GRPCRoute", "name": "r"}, ` + rules, "Accepted=False/TargetNotFound Enforced=False/Unknown",
-			`Policy target r was not found: mesh "default" has no GRPCRoute of that name`},
-		{"no such listener", `{"targetRef": {"kind": "Gateway", "name": "g", "sectionName": "htp"}, ` + rules, "Accepted=False/TargetNotFound Enforced=False/Unknown",
-			`Policy target g/htp was not found: Gateway g has no listener of that name; did you mean "http"?`},
-		{"no such rule", `{"targetRef": {"kind": "HTTPRoute", "name": "r", "sectionName": "rule-3"}, ` + rules, "Accepted=False/TargetNotFound Enforced=False/Unknown",
-			`Policy target r/rule-3 was not found: HTTPRoute r has no rule of that name; did you mean "rule-1"?`},
-		{"no name", `{"targetRef": {"kind": "Gateway"}, ` + rules, "Accepted=False/TargetNotFound Enforced=False/Unknown",
-			`Policy target Gateway was not found: targetRef has no name`},
-		{"condition that cannot be used", `{"targetRef": {"kind": "Gateway", "name": "g"}, "overrides": {"when": "spek.a", ` + rules + `}`, "Accepted=False/Invalid Enforced=False/Unknown",
-			`Policy is invalid: overrides.when: at character 1: undeclared reference to 'spek' (in container '')`},
-		{"condition that is no truth value", `{"targetRef": {"kind": "Gateway", "name": "g"}, "defaults": {"when": "1 + 1", ` + rules + `}`, "Accepted=False/Invalid Enforced=False/Unknown",
-			`Policy is invalid: defaults.when: the expression gives a int; a condition must be true or false`},
+		{
+			"no such gateway", `{"targetRef": {"kind": "Gateway", "name": "gg"}, ` + rules, "Accepted=False/TargetNotFound Enforced=False/Unknown",
+			`Policy target gg was not found: mesh "default" has no Gateway of that name`,
+		},
+		{
+			"no such route", `{"targetRef": {"kind": "HTTPRoute", "name": "elsewhere"}, ` + rules, "Accepted=False/TargetNotFound Enforced=False/Unknown",
+			`Policy target elsewhere was not found: mesh "default" has no HTTPRoute of that name`,
+		},
+		{
+			"a route of the other kind", `{"targetRef": {"kind": "GRPCRoute", "name": "r"}, ` + rules, "Accepted=False/TargetNotFound Enforced=False/Unknown",
+			`Policy target r was not found: mesh "default" has no GRPCRoute of that name`,
+		},
+		{
+			"no such listener", `{"targetRef": {"kind": "Gateway", "name": "g", "sectionName": "htp"}, ` + rules, "Accepted=False/TargetNotFound Enforced=False/Unknown",
+			`Policy target g/htp was not found: Gateway g has no listener of that name; did you mean "http"?`,
+		},
+		{
+			"no such rule", `{"targetRef": {"kind": "HTTPRoute", "name": "r", "sectionName": "rule-3"}, ` + rules, "Accepted=False/TargetNotFound Enforced=False/Unknown",
+			`Policy target r/rule-3 was not found: HTTPRoute r has no rule of that name; did you mean "rule-1"?`,
+		},
+		{
+			"no name", `{"targetRef": {"kind": "Gateway"}, ` + rules, "Accepted=False/TargetNotFound Enforced=False/Unknown",
+			`Policy target Gateway was not found: targetRef has no name`,
+		},
+		{
+			"condition that cannot be used", `{"targetRef": {"kind": "Gateway", "name": "g"}, "overrides": {"when": "spek.a", ` + rules + `}`, "Accepted=False/Invalid Enforced=False/Unknown",
+			`Policy is invalid: overrides.when: at character 1: undeclared reference to 'spek' (in container '')`,
+		},
+		{
+			"condition that is no truth value", `{"targetRef": {"kind": "Gateway", "name": "g"}, "defaults": {"when": "1 + 1", ` + rules + `}`, "Accepted=False/Invalid Enforced=False/Unknown",
+			`Policy is invalid: defaults.when: the expression gives a int; a condition must be true or false`,
+		},
 		{"no traffic", `{"targetRef": {"kind": "Gateway", "name": "idle"}, ` + rules, "Accepted=True/Accepted Enforced=False/Unknown", saidAccepted},
 	}
 	for _, tt := range tests {
@@ -140,10 +158,14 @@ func TestAffected(t *testing.T) {
 		{"of both", "G D(a); R =(b)", "HTTPRoute", "r", "True/Affected", "The object is affected by AuthPolicy g, r"},
 		{"one that lost does not affect", "G d(a); R =(b)", "HTTPRoute", "r", "True/Affected", "The object is affected by AuthPolicy r"},
 		{"a rule", "U =(a)", "HTTPRoute", "r", "True/PartiallyAffected", "The following sections of the object are affected by AuthPolicy u: rules.0"},
-		{"a rule and the rest", "G d(a); U =(b)", "HTTPRoute", "r", "True/Affected",
-			"The following sections of the object are affected by AuthPolicy g: rules.1. The following sections of the object are affected by AuthPolicy u: rules.0"},
-		{"a whole and a rule", "G D(a); U =(b)", "HTTPRoute", "r", "True/Affected",
-			"The object is affected by AuthPolicy g. The following sections of the object are affected by AuthPolicy u: rules.0"},
+		{
+			"a rule and the rest", "G d(a); U =(b)", "HTTPRoute", "r", "True/Affected",
+			"The following sections of the object are affected by AuthPolicy g: rules.1. The following sections of the object are affected by AuthPolicy u: rules.0",
+		},
+		{
+			"a whole and a rule", "G D(a); U =(b)", "HTTPRoute", "r", "True/Affected",
+			"The object is affected by AuthPolicy g. The following sections of the object are affected by AuthPolicy u: rules.0",
+		},
 		{"nothing is in effect", "G O(a)?f", "HTTPRoute", "r", "False/Unaffected", unaffected},
 		{"a gateway", "G D(a); R =(b)", "Gateway", "g", "True/Affected", "The object is affected by AuthPolicy g"},
 		{"a gateway whose policy lost", "G d(a); R =(b)", "Gateway", "g", "False/Unaffected", unaffected},

@@ -1,0 +1,93 @@
+package zone
+
+import (
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	meridianv1 "meridian/api/meridian/v1"
+	"meridian/internal/matching"
+	"meridian/internal/policy"
+	"meridian/internal/policy/answer"
+	"meridian/internal/policy/condition"
+	"meridian/internal/policy/engines"
+	"meridian/internal/resource"
+	"meridian/internal/rpcerr"
+	"meridian/internal/store"
+)
+
+// gateways is a zone's service over a replica with a gateway, a route and a
+// policy on each, of which a version of "held" is in quarantine, and so is
+// "unusable", of which no version was ever usable.
+func gateways(t *testing.T) *inspectService {
+	t.Helper()
+	build := func(kind resource.Kind, mesh resource.MeshName, name, spec string) store.Op {
+		r, _, err := resource.Build(resource.Meta{Key: resource.Key{Kind: kind, Mesh: mesh, Name: name}}, []byte(spec))
+		require.NoError(t, err)
+		return store.Put(r)
+	}
+	s := store.New(store.DefaultOptions())
+	require.NoError(t, s.Apply(7, store.Txn{Ops: []store.Op{
+		build("Mesh", "", "default", `{}`),
+		build("Gateway", "default", "g", `{"listeners": [{"name": "http", "port": 80, "protocol": "HTTP"}]}`),
+		build("HTTPRoute", "default", "r1", `{"parentRefs": [{"name": "g"}], "rules": [{}]}`),
+		build("AuthPolicy", "default", "held", `{"targetRef": {"kind": "Gateway", "name": "g"}, "rules": {"authentication": {"a": 1}}}`),
+	}}).Err)
+	compiler, err := condition.NewCompiler(condition.DefaultOptions())
+	require.NoError(t, err)
+	return &inspectService{
+		zone: "east", matching: matching.New(engines.NewMatcher(compiler), s),
+		quarantined: func(key resource.Key) (policy.Condition, bool) {
+			return answer.Quarantined("east", 2, "unknown field"), key.Name == "held" || key.Name == "unusable"
+		},
+	}
+}
+
+func ask[D any](t *testing.T, s *inspectService, req *meridianv1.InspectRequest) (*D, error) {
+	t.Helper()
+	req.Mesh = "default"
+	response, err := s.Inspect(t.Context(), req)
+	if err != nil {
+		return nil, err
+	}
+	require.Equal(t, uint64(7), response.GetAsOf())
+	var d D
+	require.NoError(t, answer.Unmarshal(response.GetJson(), &d))
+	return &d, nil
+}
+
+func aboutPolicy(name, rule string) *meridianv1.InspectRequest {
+	return &meridianv1.InspectRequest{Question: &meridianv1.InspectRequest_Policy{
+		Policy: &meridianv1.PolicyQuestion{Kind: "AuthPolicy", Name: name, Rule: rule},
+	}}
+}
+
+func TestZoneAnswersForRoutes(t *testing.T) {
+	s := gateways(t)
+	route, err := ask[answer.RouteAnswer](t, s, &meridianv1.InspectRequest{
+		Question: &meridianv1.InspectRequest_Route{Route: &meridianv1.RouteQuestion{Name: "r1"}},
+	})
+	require.NoError(t, err)
+	require.Equal(t, map[string]string{"authentication.a": "held"}, route.Paths[0].Origins)
+	rules, err := ask[answer.RuleAnswer](t, s, aboutPolicy("held", "authentication.a"))
+	require.NoError(t, err)
+	require.Len(t, rules.Rules, 1)
+}
+
+// SEMANTICS §5.8, §7.4: a zone that holds a policy in quarantine says so, and
+// goes on with the last version it could use.
+func TestZoneTellsOfQuarantine(t *testing.T) {
+	s := gateways(t)
+	held, err := ask[answer.PolicyAnswer](t, s, aboutPolicy("held", ""))
+	require.NoError(t, err)
+	require.Len(t, held.Conditions, 3)
+	require.Equal(t, `Zone "east" cannot use version 2: unknown field`, held.Conditions[2].Message)
+
+	unusable, err := ask[answer.PolicyAnswer](t, s, aboutPolicy("unusable", ""))
+	require.NoError(t, err)
+	require.Len(t, unusable.Conditions, 1)
+	require.Empty(t, unusable.Dataplanes)
+
+	_, err = ask[answer.PolicyAnswer](t, s, aboutPolicy("nobody", ""))
+	require.Equal(t, rpcerr.NotFound, rpcerr.CodeOf(err))
+}
