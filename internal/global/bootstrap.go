@@ -31,7 +31,12 @@ func (g *global) bootstrap(ctx context.Context) error {
 	}
 	// The admin token comes last, so that a start cut off before the mesh was
 	// written is still a first start.
-	return g.ring.Ensure(ctx, g.node, auth.UserToken, auth.ZoneToken, auth.DataplaneToken)
+	return g.ring.Ensure(ctx, g.node, tokenUses()...)
+}
+
+// tokenUses are the tokens that a global issues.
+func tokenUses() []auth.Use {
+	return []auth.Use{auth.UserToken, auth.ZoneToken, auth.DataplaneToken}
 }
 
 func (g *global) createDefaultMesh(ctx context.Context) error {

@@ -2,8 +2,6 @@ package global
 
 import (
 	"context"
-	"errors"
-	"time"
 
 	"google.golang.org/protobuf/types/known/timestamppb"
 
@@ -11,7 +9,6 @@ import (
 	"meridian/internal/auth"
 	"meridian/internal/resource"
 	"meridian/internal/rpcerr"
-	"meridian/internal/store"
 	zonesync "meridian/internal/sync"
 	"meridian/internal/version"
 )
@@ -62,27 +59,12 @@ func encodeZone(z zonesync.ZoneStatus) *meridianv1.ZoneStatus {
 // is none (SEMANTICS §6.8, §7.7).
 func (s *controlService) GenerateZoneToken(ctx context.Context, req *meridianv1.GenerateZoneTokenRequest) (*meridianv1.GenerateZoneTokenResponse, error) {
 	g := s.global
-	if _, err := g.node.Read(ctx); err != nil {
-		return nil, err
-	}
-	scope := []string{auth.ScopeControlPlane}
-	if err := g.access.GenerateZoneToken(ctx, scope...); err != nil {
-		return nil, err
-	}
-	zone, _, err := resource.Build(resource.Meta{Key: resource.Key{Kind: "Zone", Name: req.GetZone()}}, []byte("{}"))
+	zone, _, err := resource.Build(resource.Meta{Key: resource.Key{Kind: kindZone, Name: req.GetZone()}}, []byte("{}"))
 	if err != nil {
 		return nil, rpcerr.New(rpcerr.Invalid, "BAD_ZONE_NAME", "%q cannot be the name of a zone: %w", req.GetZone(), err)
 	}
-	issuer, err := g.ring.Issuer()
+	token, err := g.tokens.Zone(ctx, zone, req.GetScope(), req.GetValidForSeconds())
 	if err != nil {
-		return nil, err
-	}
-	validFor := time.Duration(req.GetValidForSeconds()) * time.Second
-	token, _, err := issuer.Zone(req.GetZone(), scope, validFor)
-	if err != nil {
-		return nil, rpcerr.New(rpcerr.Invalid, "BAD_VALIDITY", "%w", err)
-	}
-	if err := g.ensureZone(ctx, zone); err != nil {
 		return nil, err
 	}
 	response := &meridianv1.GenerateZoneTokenResponse{Token: token}
@@ -92,20 +74,4 @@ func (s *controlService) GenerateZoneToken(ctx context.Context, req *meridianv1.
 		}.Encode()
 	}
 	return response, err
-}
-
-func (g *global) ensureZone(ctx context.Context, zone *resource.Resource) error {
-	if _, ok := g.store.View().Get(zone.Key()); ok {
-		return nil
-	}
-	_, err := g.node.Propose(ctx, store.Txn{
-		Time:          g.now(),
-		Ops:           []store.Op{{Key: zone.Key(), Resource: zone}},
-		Preconditions: []store.Precondition{{Key: zone.Key()}},
-	})
-	var conflict *store.ConflictError
-	if errors.As(err, &conflict) {
-		return nil // somebody created it meanwhile
-	}
-	return err
 }

@@ -31,6 +31,7 @@ import (
 	"meridian/internal/server"
 	"meridian/internal/store"
 	zonesync "meridian/internal/sync"
+	"meridian/internal/tokens"
 )
 
 // startTimeout bounds how long a server waits for its own cluster at its start.
@@ -49,7 +50,11 @@ type global struct {
 	gossip    *consensus.Gossip
 	ring      *keyring.Ring
 	access    *access.Authorizer
-	sync      *zonesync.Server
+	tokens    *tokens.Service
+	// callers knows who makes each request, and ends the streams of those whose
+	// token is revoked.
+	callers *auth.Authenticator
+	sync    *zonesync.Server
 	// conditions compiles the conditions of policies.
 	conditions *condition.Compiler
 	matching   *matching.Matching
@@ -177,6 +182,7 @@ func (g *global) serve(ctx context.Context, grpcListener, httpListener net.Liste
 		parts, ctx := errgroup.WithContext(ctx)
 		parts.Go(func() error { return g.sync.Run(ctx) })
 		parts.Go(func() error { return g.matching.Run(ctx) })
+		parts.Go(func() error { return g.ring.Follow(ctx, g.callers.Recheck, g.store) })
 		parts.Go(func() error { return g.grpc.Run(ctx, grpcListener, server.StopTimeout) })
 		parts.Go(func() error { return server.ReloadPKI(ctx, g.pki, hangups, g.log) })
 		parts.Go(func() error { return g.announce(ctx, &ready) })
@@ -219,18 +225,24 @@ func (g *global) start(ctx context.Context) error {
 		Admission: decidesAdmission,
 		Logger:    g.log,
 	})
-	authenticator := &auth.Authenticator{
+	g.tokens = tokens.New(tokens.Config{
+		Ring: g.ring, Writer: g.node, Access: g.access, Local: g.store.View, Now: g.now,
+		View: func() store.Reader { return g.store.View() },
+		Uses: tokenUses(),
+	})
+	g.callers = &auth.Authenticator{
 		Verifier:         g.verifier,
 		LocalhostIsAdmin: g.cfg.LocalhostIsAdmin,
 		Admit:            access.Doors(syncv1.SyncService_ServiceDesc.ServiceName),
 	}
 	g.grpc = server.NewGRPC(g.log, g.pki.ServerTLS(),
-		[]grpc.UnaryServerInterceptor{authenticator.Unary}, []grpc.StreamServerInterceptor{authenticator.Stream})
+		[]grpc.UnaryServerInterceptor{g.callers.Unary}, []grpc.StreamServerInterceptor{g.callers.Stream})
 	meridianv1.RegisterAdminServiceServer(g.grpc, g.admin())
 	meridianv1.RegisterControlServiceServer(g.grpc, &controlService{global: g})
 	meridianv1.RegisterInspectServiceServer(g.grpc, &inspectService{
 		matching: g.matching, zones: g.zoneStatuses, connected: g.connectedZones, asking: g.sync.Ask,
 	})
+	meridianv1.RegisterTokenServiceServer(g.grpc, g.tokens)
 	meridianv1.RegisterAccessServiceServer(g.grpc, access.NewService(g.access, g.node.Read))
 	syncv1.RegisterSyncServiceServer(g.grpc, g.sync)
 	g.registerMetrics()

@@ -7,15 +7,12 @@ import (
 	"strings"
 
 	"meridian/internal/auth"
+	"meridian/internal/keyring"
 	"meridian/internal/resource"
 	zonesync "meridian/internal/sync"
 )
 
-const (
-	kindZone       resource.Kind = "Zone"
-	kindSecret     resource.Kind = "GlobalSecret"
-	kindRevocation resource.Kind = "TokenRevocation"
-)
+const kindZone resource.Kind = "Zone"
 
 // stateDisabled is the state of a zone that may not connect.
 const stateDisabled = "disabled"
@@ -23,24 +20,17 @@ const stateDisabled = "disabled"
 // decidesAdmission reports whether a change of a kind can change which zones may
 // be connected.
 func decidesAdmission(kind resource.Kind) bool {
-	return kind == kindZone || kind == kindSecret || kind == kindRevocation
+	return kind == kindZone || kind == keyring.KindSecret || kind == keyring.KindRevocation
 }
 
 // authorizeZone decides whether a token admits a zone, at first and for as long
 // as it is connected: the token must name the zone and not be revoked, and the
 // Zone must be enabled (SEMANTICS §7.7).
 func (g *global) authorizeZone(_ context.Context, token string, zone resource.ZoneName) error {
-	verified, err := g.verifier().Zone(token, string(zone), auth.ScopeControlPlane)
-	if err != nil {
+	if _, err := g.verifier().Zone(token, string(zone), auth.ScopeControlPlane); err != nil {
 		return err
 	}
 	view := g.store.View()
-	for r := range view.List(kindRevocation, "") {
-		revoked := r.Spec().(*resource.TokenRevocation)
-		if revoked.Use == resource.UseZoneToken && revoked.ID == verified.ID {
-			return fmt.Errorf("its token %s was revoked", verified.ID)
-		}
-	}
 	r, ok := view.Get(resource.Key{Kind: kindZone, Name: string(zone)})
 	switch {
 	case !ok:

@@ -27,6 +27,7 @@ import (
 	"meridian/internal/server"
 	"meridian/internal/store"
 	zonesync "meridian/internal/sync"
+	"meridian/internal/tokens"
 	"meridian/internal/version"
 )
 
@@ -48,6 +49,9 @@ type zone struct {
 	pki       *auth.PKI
 	ring      *keyring.Ring
 	access    *access.Authorizer
+	// callers knows who makes each request, and ends the streams of those whose
+	// token is revoked.
+	callers *auth.Authenticator
 	// local is what the zone owns, kept by node.
 	local *store.Store
 	node  *consensus.Node
@@ -202,6 +206,7 @@ func (z *zone) serve(ctx context.Context, grpcListener, httpListener net.Listene
 			parts.Go(func() error { return z.client.Run(ctx) })
 		}
 		parts.Go(func() error { return z.matching.Run(ctx) })
+		parts.Go(func() error { return z.ring.Follow(ctx, z.callers.Recheck, z.stores()...) })
 		parts.Go(func() error { return z.grpc.Run(ctx, grpcListener, server.StopTimeout) })
 		parts.Go(func() error { return server.ReloadPKI(ctx, z.pki, hangups, z.log) })
 		parts.Go(func() error { return z.announce(ctx, &ready) })
@@ -250,17 +255,28 @@ func (z *zone) start(ctx context.Context) error {
 		z.matching = matching.New(matcher, z.local)
 	}
 	z.inspect.matching, z.inspect.quarantined = z.matching, z.quarantined
-	authenticator := &auth.Authenticator{
+	z.callers = &auth.Authenticator{
 		Verifier: z.verifier, LocalhostIsAdmin: z.cfg.LocalhostIsAdmin, Admit: access.Doors(),
 	}
 	z.grpc = server.NewGRPC(z.log, z.pki.ServerTLS(),
-		[]grpc.UnaryServerInterceptor{authenticator.Unary}, []grpc.StreamServerInterceptor{authenticator.Stream})
+		[]grpc.UnaryServerInterceptor{z.callers.Unary}, []grpc.StreamServerInterceptor{z.callers.Stream})
 	meridianv1.RegisterAdminServiceServer(z.grpc, z.admin())
 	meridianv1.RegisterControlServiceServer(z.grpc, &controlService{zone: z})
 	meridianv1.RegisterInspectServiceServer(z.grpc, z.inspect)
+	meridianv1.RegisterTokenServiceServer(z.grpc, tokens.New(tokens.Config{
+		Ring: z.ring, Writer: z.node, Access: z.access, Local: z.local.View, View: z.view, Uses: tokenUses(), Now: z.now,
+	}))
 	meridianv1.RegisterAccessServiceServer(z.grpc, access.NewService(z.access, z.node.Read))
 	z.registerMetrics()
 	return nil
+}
+
+// stores are those that the zone reads.
+func (z *zone) stores() []*store.Store {
+	if z.replica == nil {
+		return []*store.Store{z.local}
+	}
+	return []*store.Store{z.local, z.replica}
 }
 
 // quarantined says why a received resource cannot be used here (SEMANTICS §7.4),

@@ -35,8 +35,12 @@ func (z *zone) bootstrap(ctx context.Context) error {
 	}
 	// The admin token comes last, so that a start cut off before the mesh was
 	// written is still a first start.
-	return z.ring.Ensure(ctx, z.node, auth.UserToken, auth.DataplaneToken)
+	return z.ring.Ensure(ctx, z.node, tokenUses()...)
 }
+
+// tokenUses are the tokens that a zone issues: those of its own users, and those
+// of the dataplanes that register with it.
+func tokenUses() []auth.Use { return []auth.Use{auth.UserToken, auth.DataplaneToken} }
 
 func (z *zone) createDefaultMesh(ctx context.Context) error {
 	key := resource.Key{Kind: kindMesh, Name: "default"}

@@ -414,7 +414,10 @@ type GenerateZoneTokenRequest struct {
 	// Seconds the token is valid for; required.
 	ValidForSeconds int64 `protobuf:"varint,2,opt,name=valid_for_seconds,json=validForSeconds,proto3" json:"valid_for_seconds,omitempty"`
 	// Also return a join bundle: address, CA and token in one file.
-	Bundle        bool `protobuf:"varint,3,opt,name=bundle,proto3" json:"bundle,omitempty"`
+	Bundle bool `protobuf:"varint,3,opt,name=bundle,proto3" json:"bundle,omitempty"`
+	// What the token is good for: "cp" for the zone's control plane, "ingress",
+	// "egress". Empty: "cp".
+	Scope         []string `protobuf:"bytes,4,rep,name=scope,proto3" json:"scope,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -468,6 +471,13 @@ func (x *GenerateZoneTokenRequest) GetBundle() bool {
 		return x.Bundle
 	}
 	return false
+}
+
+func (x *GenerateZoneTokenRequest) GetScope() []string {
+	if x != nil {
+		return x.Scope
+	}
+	return nil
 }
 
 type GenerateZoneTokenResponse struct {
@@ -556,11 +566,12 @@ const file_meridian_v1_control_proto_rawDesc = "" +
 	"\x04mesh\x18\x02 \x01(\tR\x04mesh\x12\x12\n" +
 	"\x04name\x18\x03 \x01(\tR\x04name\x12\x18\n" +
 	"\aversion\x18\x04 \x01(\x04R\aversion\x12\x18\n" +
-	"\amessage\x18\x05 \x01(\tR\amessage\"r\n" +
+	"\amessage\x18\x05 \x01(\tR\amessage\"\x88\x01\n" +
 	"\x18GenerateZoneTokenRequest\x12\x12\n" +
 	"\x04zone\x18\x01 \x01(\tR\x04zone\x12*\n" +
 	"\x11valid_for_seconds\x18\x02 \x01(\x03R\x0fvalidForSeconds\x12\x16\n" +
-	"\x06bundle\x18\x03 \x01(\bR\x06bundle\"I\n" +
+	"\x06bundle\x18\x03 \x01(\bR\x06bundle\x12\x14\n" +
+	"\x05scope\x18\x04 \x03(\tR\x05scope\"I\n" +
 	"\x19GenerateZoneTokenResponse\x12\x14\n" +
 	"\x05token\x18\x01 \x01(\tR\x05token\x12\x16\n" +
 	"\x06bundle\x18\x02 \x01(\fR\x06bundle2\xf1\x01\n" +
