@@ -21,7 +21,10 @@ func newDataplanesCommand(a *app) *cobra.Command {
 		Short: "Show the dataplanes of a zone, or of all connected zones",
 		Long: `Show the dataplanes of a zone, or through the global those of all connected
 zones: what they offer, what they consume, and how many policies take effect on
-them. All meshes are shown unless -m names one.`,
+them; and whether their proxies are online, offline (registered by a proxy that
+has gone, for as long as the zone's --dataplane-grace) or applied by an operator
+(manual), the revision of the configuration they have taken on, and how many
+changes of it they have yet to take on. All meshes are shown unless -m names one.`,
 		Args: exactly(),
 	}
 	cmd.Flags().StringVar(&zone, "zone", "", "the zone to ask, through the global")

@@ -1,20 +1,27 @@
 package cli
 
 import (
+	"bytes"
 	"context"
+	"io"
 
 	"github.com/spf13/cobra"
 
 	meridianv1 "meridian/api/meridian/v1"
+	"meridian/internal/policy/answer"
+	"meridian/internal/resource"
 )
 
 func newInspectCommand(a *app) *cobra.Command {
 	ask := func(cmd *cobra.Command, q *question, f format) error {
-		document, err := a.inspect(cmd.Context(), q.request())
+		response, err := a.ask(cmd.Context(), q.request())
 		if err != nil {
 			return err
 		}
-		return a.printAnswer(f, q.subject, document)
+		if c := response.GetConnection(); c != nil && !f.structured() {
+			return a.printConnected(f, response.GetJson(), c)
+		}
+		return a.printAnswer(f, q.subject, response.GetJson())
 	}
 	extend := func(cmd *cobra.Command, q *question) {
 		cmd.Flags().StringVar(&q.zone, "zone", "", "the zone to ask, through the global; not needed when one zone can answer")
@@ -28,8 +35,31 @@ dataplanes; the global passes the question to the zone.`
 	return group
 }
 
+// printConnected prints the page about a dataplane with how its proxy stands to
+// the zone, which is no part of the document.
+func (a *app) printConnected(f format, document []byte, c *meridianv1.DataplaneConnection) error {
+	page := func(w io.Writer, d *answer.DataplaneAnswer, wide bool) error {
+		d.Proxy = &answer.ProxyState{
+			State: c.GetState(), RegisteredBy: c.GetRegisteredBy(),
+			Acked: resource.Revision(c.GetAcked()), Lag: c.GetLag(), LastError: c.GetLastError(),
+		}
+		return answer.RenderDataplane(w, d, wide)
+	}
+	var b bytes.Buffer
+	if err := render(&b, document, f == formatWide, page); err != nil {
+		return err
+	}
+	return a.write(b.Bytes())
+}
+
 // inspect puts a question to the control plane and returns its JSON as it came.
 func (a *app) inspect(ctx context.Context, request *meridianv1.InspectRequest) ([]byte, error) {
+	response, err := a.ask(ctx, request)
+	return response.GetJson(), err
+}
+
+// ask puts a question to the control plane.
+func (a *app) ask(ctx context.Context, request *meridianv1.InspectRequest) (*meridianv1.InspectResponse, error) {
 	c, err := a.connect()
 	if err != nil {
 		return nil, err
@@ -40,5 +70,5 @@ func (a *app) inspect(ctx context.Context, request *meridianv1.InspectRequest) (
 		response, err = c.Inspect(ctx, request)
 		return err
 	})
-	return response.GetJson(), err
+	return response, err
 }

@@ -5,10 +5,12 @@ import (
 	"fmt"
 	"os"
 	"strings"
+	"time"
 
 	"github.com/spf13/pflag"
 
 	"meridian/internal/auth"
+	"meridian/internal/door"
 	"meridian/internal/resource"
 	"meridian/internal/server"
 )
@@ -34,6 +36,9 @@ type Config struct {
 	// SkipDefaultMesh leaves out the mesh `default` on a standalone zone's first
 	// start.
 	SkipDefaultMesh bool
+	// DataplaneGrace is how long a dataplane stays registered after its proxy has
+	// gone; zero means not at all.
+	DataplaneGrace time.Duration
 }
 
 // Bind defines the flags of the configuration.
@@ -46,6 +51,7 @@ func (c *Config) Bind(flags *pflag.FlagSet) {
 	flags.StringVar(&c.TokenFile, "token-file", "", "file that holds this zone's token, with --global-addr")
 	flags.BoolVar(&c.AcceptWipe, "accept-wipe", false, "let the next update through that would remove more than a fifth of what this zone holds")
 	flags.BoolVar(&c.SkipDefaultMesh, "skip-default-mesh", false, "do not create the mesh \"default\" on the first start of a standalone zone")
+	flags.DurationVar(&c.DataplaneGrace, "dataplane-grace", door.DefaultGrace, "how long a dataplane stays registered after its proxy has gone, also through a restart of the zone")
 }
 
 // Validate reports the first setting that cannot work, as a *server.UsageError.
@@ -62,6 +68,8 @@ func (c *Config) Validate() error {
 		return usage("--name is required: the name of this zone")
 	case c.JoinBundle != "" && byHand:
 		return usage("--join-bundle already holds what --global-addr, --global-ca and --token-file say: give one or the others")
+	case c.DataplaneGrace < 0:
+		return usage("--dataplane-grace %s: a time is not negative", c.DataplaneGrace)
 	case byHand && (len(c.GlobalAddrs) == 0 || c.TokenFile == ""):
 		return usage("--global-addr and --token-file go together")
 	}

@@ -19,6 +19,7 @@ func TestSettingsThatContradictEachOther(t *testing.T) {
 		"name":                  {func(c *Config) { c.Name = "East!" }, `--name "East!" cannot be the name of a zone`},
 		"bundle and address":    {func(c *Config) { c.JoinBundle, c.GlobalAddrs = "b", []string{"x:1"} }, "--join-bundle already holds"},
 		"address without token": {func(c *Config) { c.GlobalAddrs = []string{"x:1"} }, "--global-addr and --token-file go together"},
+		"grace":                 {func(c *Config) { c.DataplaneGrace = -1 }, "--dataplane-grace -1ns: a time is not negative"},
 		"token without address": {func(c *Config) { c.TokenFile = "t" }, "--global-addr and --token-file go together"},
 	}
 	for name, tt := range tests {

@@ -8,6 +8,7 @@ import (
 	"google.golang.org/protobuf/proto"
 
 	meridianv1 "meridian/api/meridian/v1"
+	"meridian/internal/door"
 	"meridian/internal/matching"
 	"meridian/internal/policy"
 	"meridian/internal/policy/answer"
@@ -22,6 +23,7 @@ type inspectService struct {
 	matching *matching.Matching
 	// quarantined says why a resource that was received cannot be used here.
 	quarantined func(key resource.Key) (policy.Condition, bool)
+	door        *door.Door
 }
 
 // Inspect answers one question, from everything this zone has applied.
@@ -48,7 +50,7 @@ func (s *inspectService) Inspect(_ context.Context, req *meridianv1.InspectReque
 	case err != nil:
 		return nil, err
 	}
-	return &meridianv1.InspectResponse{Json: encoded, AsOf: uint64(revision)}, nil
+	return &meridianv1.InspectResponse{Json: encoded, AsOf: uint64(revision), Connection: s.connection(req)}, nil
 }
 
 // relayed answers a question that came through the global: a request and a
@@ -96,7 +98,7 @@ func (s *inspectService) answer(m *policy.Matcher, req *meridianv1.InspectReques
 			To: q.Why.GetTo(), From: q.Why.GetFromTags(),
 		}, s.zone, asOf)
 	case *meridianv1.InspectRequest_Dataplanes:
-		return answer.Dataplanes(m, mesh, s.zone)
+		return s.dataplanes(m, mesh)
 	default:
 		return nil, fmt.Errorf("%w: this release does not know it", answer.ErrInvalid)
 	}

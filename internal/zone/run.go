@@ -17,6 +17,7 @@ import (
 	"meridian/internal/access"
 	"meridian/internal/auth"
 	"meridian/internal/consensus"
+	"meridian/internal/door"
 	"meridian/internal/keyring"
 	"meridian/internal/matching"
 	"meridian/internal/policy"
@@ -65,6 +66,7 @@ type zone struct {
 	conditions *condition.Compiler
 	matching   *matching.Matching
 	inspect    *inspectService
+	door       *door.Door
 	grpc       *server.GRPC
 	metrics    *prometheus.Registry
 }
@@ -206,6 +208,7 @@ func (z *zone) serve(ctx context.Context, grpcListener, httpListener net.Listene
 			parts.Go(func() error { return z.client.Run(ctx) })
 		}
 		parts.Go(func() error { return z.matching.Run(ctx) })
+		parts.Go(func() error { return z.door.Run(ctx) })
 		parts.Go(func() error { return z.ring.Follow(ctx, z.callers.Recheck, z.stores()...) })
 		parts.Go(func() error { return z.grpc.Run(ctx, grpcListener, server.StopTimeout) })
 		parts.Go(func() error { return server.ReloadPKI(ctx, z.pki, hangups, z.log) })
@@ -254,15 +257,17 @@ func (z *zone) start(ctx context.Context) error {
 		z.inspect = &inspectService{zone: resource.ZoneName(z.cfg.Name)}
 		z.matching = matching.New(matcher, z.local)
 	}
-	z.inspect.matching, z.inspect.quarantined = z.matching, z.quarantined
+	z.door = z.newDoor()
+	z.inspect.matching, z.inspect.quarantined, z.inspect.door = z.matching, z.quarantined, z.door
 	z.callers = &auth.Authenticator{
-		Verifier: z.verifier, LocalhostIsAdmin: z.cfg.LocalhostIsAdmin, Admit: access.Doors(),
+		Verifier: z.verifier, LocalhostIsAdmin: z.cfg.LocalhostIsAdmin, Admit: door.Admit(access.Doors()),
 	}
 	z.grpc = server.NewGRPC(z.log, z.pki.ServerTLS(),
 		[]grpc.UnaryServerInterceptor{z.callers.Unary}, []grpc.StreamServerInterceptor{z.callers.Stream})
 	meridianv1.RegisterAdminServiceServer(z.grpc, z.admin())
 	meridianv1.RegisterControlServiceServer(z.grpc, &controlService{zone: z})
 	meridianv1.RegisterInspectServiceServer(z.grpc, z.inspect)
+	meridianv1.RegisterDataplaneServiceServer(z.grpc, z.door)
 	meridianv1.RegisterTokenServiceServer(z.grpc, tokens.New(tokens.Config{
 		Ring: z.ring, Writer: z.node, Access: z.access, Local: z.local.View, View: z.view, Uses: tokenUses(), Now: z.now,
 	}))
@@ -356,6 +361,10 @@ func (z *zone) registerMetrics() {
 		z.metrics.MustRegister(prometheus.NewGaugeFunc(prometheus.GaugeOpts{Name: name, Help: help}, value))
 	}
 	gauge("meridian_revision", "The newest revision applied.", func() float64 { return float64(z.revision()) })
+	gauge("meridian_dataplanes_connected", "Proxies that are connected.", func() float64 { return float64(z.door.Connected()) })
+	z.metrics.MustRegister(prometheus.NewCounterFunc(prometheus.CounterOpts{
+		Name: "meridian_configurations_sent_total", Help: "Configurations sent to proxies, full ones and changes.",
+	}, func() float64 { return float64(z.door.Sent()) }))
 	gauge("meridian_local_resources", "Resources that the zone owns.", func() float64 { return float64(z.local.View().Len()) })
 	z.metrics.MustRegister(prometheus.NewCounterFunc(prometheus.CounterOpts{
 		Name: "meridian_matcher_computed_total", Help: "How often the rules of one kind on one attachment were worked out.",

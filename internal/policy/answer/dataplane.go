@@ -18,6 +18,8 @@ type DataplaneAnswer struct {
 	AsOf      resource.Revision `json:"asOf"`
 	Effective []Effective       `json:"effective"`
 	Warnings  []string          `json:"warnings"`
+	// Proxy is shown on the page when it is known; it is no part of the document.
+	Proxy *ProxyState `json:"-"`
 }
 
 // Effective is what one kind does on one attachment.
@@ -110,6 +112,8 @@ type DataplaneSummary struct {
 	Policies int `json:"policies"`
 	// Unmatched says why no policy is matched to it; empty when they are.
 	Unmatched string `json:"unmatched,omitempty"`
+	// ProxyState is absent where nobody knows of proxies.
+	*ProxyState
 }
 
 // Dataplanes lists the dataplanes of a mesh, of every mesh when it is empty.

@@ -18,6 +18,9 @@ import (
 func RenderDataplane(w io.Writer, a *DataplaneAnswer, wide bool) error {
 	p := newPrinter(w)
 	p.line("%s  %s", a.Dataplane, place(a.Mesh, a.Zone, a.AsOf))
+	if a.Proxy != nil {
+		p.line("%s", a.Proxy)
+	}
 	p.line("")
 	if len(a.Effective) == 0 {
 		p.line("No policy takes effect on it.")
@@ -249,6 +252,10 @@ func (e *WhyEntry) leftOut() []Considered {
 func RenderDataplanes(w io.Writer, a *DataplanesAnswer, wide bool) error {
 	p := newPrinter(w)
 	header := []string{"MESH", "NAME", "ZONE", "SERVICES", "POLICIES"}
+	proxies := slices.ContainsFunc(a.Items, func(d DataplaneSummary) bool { return d.ProxyState != nil })
+	if proxies {
+		header = append(header, "STATE", "ACKED", "LAG")
+	}
 	if wide {
 		header = append(header, "OUTBOUNDS")
 	}
@@ -259,12 +266,18 @@ func RenderDataplanes(w io.Writer, a *DataplanesAnswer, wide bool) error {
 			services += " (gateway)"
 		}
 		cells := []string{string(d.Mesh), d.Name, string(d.Zone), services, strconv.Itoa(d.Policies)}
+		if proxies {
+			cells = append(cells, d.ProxyState.cells()...)
+		}
 		if wide {
 			cells = append(cells, commas(d.Outbounds))
 		}
 		r := t.add(cells...)
 		if d.Unmatched != "" {
 			r.note("unmatched: %s", d.Unmatched)
+		}
+		if d.ProxyState != nil && d.LastError != "" {
+			r.note("refused: %s", d.LastError)
 		}
 	}
 	t.write(p)

@@ -1,0 +1,57 @@
+package zone
+
+import (
+	meridianv1 "meridian/api/meridian/v1"
+	"meridian/internal/door"
+	"meridian/internal/policy"
+	"meridian/internal/policy/answer"
+	"meridian/internal/resource"
+)
+
+// newDoor returns the door of the zone's dataplanes.
+func (z *zone) newDoor() *door.Door {
+	return door.New(door.Config{
+		Matching: z.matching, Local: z.local, Writer: z.node, Grace: z.cfg.DataplaneGrace, Now: z.now, Log: z.log,
+		Prepare: func(r *resource.Resource) (*resource.Resource, error) { return z.prepare(z.view(), r) },
+	})
+}
+
+// proxyState says in the words of the public contract how a dataplane's proxy
+// stands to the zone.
+func proxyState(s door.State) *answer.ProxyState {
+	state := &answer.ProxyState{
+		State: answer.ProxyManual, RegisteredBy: answer.ByOperator, Acked: s.Acked, Lag: s.Lag, LastError: s.LastError,
+	}
+	if s.Registered {
+		state.State, state.RegisteredBy = answer.ProxyOffline, answer.ByProxy
+	}
+	if s.Connected {
+		state.State = answer.ProxyOnline
+	}
+	return state
+}
+
+// dataplanes lists the zone's dataplanes and how their proxies stand to it.
+func (s *inspectService) dataplanes(m *policy.Matcher, mesh resource.MeshName) (any, error) {
+	a, err := answer.Dataplanes(m, mesh, s.zone)
+	if err != nil {
+		return nil, err
+	}
+	for i := range a.Items {
+		a.Items[i].ProxyState = proxyState(s.door.State(policy.DataplaneKey(a.Items[i].Mesh, a.Items[i].Name)))
+	}
+	return a, nil
+}
+
+// connection is what goes beside an answer about one dataplane; nil for other
+// questions.
+func (s *inspectService) connection(req *meridianv1.InspectRequest) *meridianv1.DataplaneConnection {
+	q, ok := req.GetQuestion().(*meridianv1.InspectRequest_Dataplane)
+	if !ok {
+		return nil
+	}
+	state := proxyState(s.door.State(policy.DataplaneKey(resource.MeshName(req.GetMesh()), q.Dataplane.GetName())))
+	return &meridianv1.DataplaneConnection{
+		State: state.State, RegisteredBy: state.RegisteredBy, Acked: uint64(state.Acked), Lag: state.Lag, LastError: state.LastError,
+	}
+}
