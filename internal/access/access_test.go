@@ -1,0 +1,371 @@
+package access
+
+import (
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	meridianv1 "meridian/api/meridian/v1"
+	"meridian/internal/auth"
+	"meridian/internal/rbac"
+	"meridian/internal/resource"
+	"meridian/internal/rpcerr"
+	"meridian/internal/store"
+)
+
+// SEMANTICS §6.5: whom the default binding names.
+func TestDefaultBindings(t *testing.T) {
+	for _, tt := range []struct {
+		name     string
+		defaults Defaults
+		groups   []string
+	}{
+		{"global or standalone", Defaults{}, []string{"mesh-system:authenticated", "mesh-system:unauthenticated"}},
+		{"federated zone", Defaults{Restricted: true}, []string{"mesh-system:admin"}},
+		{"on Kubernetes", Defaults{Kubernetes: true}, []string{"mesh-system:authenticated", "mesh-system:unauthenticated", "system:authenticated", "system:unauthenticated"}},
+		{"federated on Kubernetes", Defaults{Kubernetes: true, Restricted: true}, []string{"mesh-system:admin", "system:masters", "system:serviceaccounts:kube-system"}},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			p := newPlane(t, &tt.defaults)
+			r, ok := p.View().Get(bindingDefault)
+			require.True(t, ok)
+			var groups []string
+			for _, s := range r.Spec().(*resource.AccessRoleBinding).Subjects {
+				require.Equal(t, resource.SubjectGroup, s.Type)
+				groups = append(groups, s.Name)
+			}
+			require.Equal(t, tt.groups, groups)
+			role, ok := p.View().Get(roleAdmin)
+			require.True(t, ok)
+			require.Equal(t, rbac.Accesses(), role.Spec().(*resource.AccessRole).Rules[0].Access)
+
+			open := tt.groups[0] == auth.AuthenticatedGroup
+			require.Equal(t, open, p.may(as("bob"), permission("x")) == nil)
+			require.Equal(t, open, p.may(anonymous(), permission("x")) == nil, "anonymous callers have the rights of their group")
+			require.NoError(t, p.may(admin(), permission("x")))
+		})
+	}
+}
+
+// SEMANTICS §6.5: the role is recreated at start when missing; the binding is
+// created once and left alone.
+func TestDefaultsAtALaterStart(t *testing.T) {
+	d := Defaults{}
+	p := newPlane(t, &d)
+	start := func() { require.NoError(t, d.Ensure(t.Context(), p.View, p, p.now)) }
+
+	before := p.Store.Revision()
+	start()
+	require.Equal(t, before, p.Store.Revision(), "nothing is missing, nothing is written")
+
+	p.write(restricted)
+	p.remove(roleAdmin)
+	start()
+	_, ok := p.View().Get(roleAdmin)
+	require.True(t, ok, "the role is back")
+	require.NotNil(t, p.may(as("bob"), permission("x")), "the binding is as it was left")
+
+	p.remove(roleAdmin, bindingDefault)
+	start()
+	_, ok = p.View().Get(bindingDefault)
+	require.False(t, ok, "a binding that was deleted stays deleted")
+}
+
+// Two servers that start together agree on one outcome.
+func TestDefaultsLoseARace(t *testing.T) {
+	p := newPlane(t, nil)
+	other := Defaults{Restricted: true}
+	raced := false
+	p.before = func() {
+		if !raced {
+			raced = true
+			require.NoError(t, other.Ensure(t.Context(), p.View, p, p.now))
+		}
+	}
+	require.NoError(t, Defaults{}.Ensure(t.Context(), p.View, p, p.now))
+	r, _ := p.View().Get(bindingDefault)
+	require.Len(t, r.Spec().(*resource.AccessRoleBinding).Subjects, 1, "the first one's stands")
+}
+
+// SEMANTICS §6.7 and §6.11: the walk-through, with its exact denial.
+func TestWalkThrough(t *testing.T) {
+	p := newPlane(t, &Defaults{})
+	require.NoError(t, p.may(admin(), restricted))
+	p.write(restricted)
+	require.NoError(t, p.may(admin(), backendOwner))
+	p.write(backendOwner)
+
+	user := as("backend-owner")
+	require.NoError(t, p.may(user, permission("backend")))
+	p.write(permission("backend"))
+	err := p.may(user, permission("other"))
+	requireDenied(t, err, ReasonDenied)
+	require.Equal(t, []string{
+		`Access Denied (user "backend-owner/mesh-system:authenticated" cannot access the resource)`,
+		`  missing: UPDATE on TrafficPermission "web-to-backend" in mesh "default"`,
+		`  nearest rule: rules[0] of AccessRole "backend-owner", through AccessRoleBinding "backend-owners" to user "backend-owner": when[0].destinations wants kuma.io/service: backend, entry 1 has other`,
+	}, strings.Split(err.Error(), "\n"))
+
+	err = p.may(as("eve", "team-a", "team-b"), permission("backend"))
+	requireDenied(t, err, ReasonDenied, `(user "eve/team-a,team-b,mesh-system:authenticated" cannot access the resource)`, "no role is bound")
+	err = p.may(anonymous(), permission("backend"))
+	requireDenied(t, err, ReasonDenied, `(user "mesh-system:anonymous/mesh-system:unauthenticated" cannot access the resource)`)
+}
+
+// A batch is refused whole, with what is missing on each of its resources.
+func TestADenialNamesEveryResource(t *testing.T) {
+	p := newPlane(t, &Defaults{Restricted: true})
+	var batch []string
+	for _, name := range []string{"a", "b", "c", "d", "e", "f", "g"} {
+		batch = append(batch, strings.Replace(permission("x"), "web-to-backend", name, 1))
+	}
+	err := p.may(as("bob"), strings.Join(batch, "---"))
+	requireDenied(t, err, ReasonDenied, `CREATE on TrafficPermission "a"`, `CREATE on TrafficPermission "e"`, "and 2 more resources")
+}
+
+// SEMANTICS §6.3: what is deleted is what is stored.
+func TestDeletionsAreJudgedByWhatIsStored(t *testing.T) {
+	p := newPlane(t, &Defaults{Restricted: true})
+	p.write(backendOwner)
+	p.write(permission("other"))
+	key := documentsOf(t, permission("x"))[0].Resource.Key()
+	_, err := p.Write(as("backend-owner"), []store.Op{store.Delete(key)}, false)
+	requireDenied(t, err, ReasonDenied, "DELETE on TrafficPermission", "entry 1 has other")
+	p.write(permission("backend"))
+	permit, err := p.Write(as("backend-owner"), []store.Op{store.Delete(key)}, false)
+	require.NoError(t, err)
+	stored, _ := p.View().Get(key)
+	require.Equal(t, []store.Precondition{{Key: key, Version: 2, Revision: stored.Meta().Revision}}, permit.Preconditions)
+	require.Equal(t, p.View().AccessRevision(), permit.AccessRevision)
+	_, err = p.Write(admin(), []store.Op{store.Delete(resource.Key{Kind: "Mesh", Name: "none"})}, false)
+	require.Equal(t, rpcerr.NotFound, rpcerr.CodeOf(err))
+}
+
+// SEMANTICS §6.1: secret material takes write access to it, everything else is
+// open.
+func TestReading(t *testing.T) {
+	p := newPlane(t, &Defaults{Restricted: true})
+	p.write(`
+type: GlobalSecret
+name: db
+data: c2VjcmV0
+---
+type: GlobalSecret
+name: other
+data: c2VjcmV0
+---
+type: AccessRole
+name: db
+rules: [{types: [GlobalSecret], names: [db], access: [CREATE, UPDATE]}, {types: [GlobalSecret], access: [DELETE]}]
+---
+type: AccessRoleBinding
+name: db
+subjects: [{type: User, name: dba}]
+roles: [db]
+`)
+	secret := func(name string) *resource.Resource {
+		r, ok := p.View().Get(resource.Key{Kind: "GlobalSecret", Name: name})
+		require.True(t, ok)
+		return r
+	}
+	mesh, _ := p.View().Get(resource.Key{Kind: "Mesh", Name: "default"})
+	require.NoError(t, p.Read(anonymous(), mesh))
+	require.NoError(t, p.Read(as("dba"), secret("db")))
+	requireDenied(t, p.Read(as("dba"), secret("other")), ReasonDenied, `UPDATE on GlobalSecret "other"`, `names db, not "other"`)
+	requireDenied(t, p.Read(as("bob"), secret("db")), ReasonDenied, "takes write access")
+	require.NoError(t, p.Read(admin(), secret("other")))
+}
+
+// Nobody can grant what they do not hold.
+func TestRightsDoNotGrow(t *testing.T) {
+	p := newPlane(t, &Defaults{Restricted: true})
+	p.write(`
+type: AccessRole
+name: delegate
+rules:
+- {mesh: demo, access: [CREATE, UPDATE]}
+- {types: [AccessRole, AccessRoleBinding], access: [CREATE, UPDATE, DELETE]}
+- {access: [GENERATE_USER_TOKEN]}
+---
+type: AccessRoleBinding
+name: delegates
+subjects: [{type: User, name: ann}]
+roles: [delegate]
+`)
+	ann := as("ann")
+	role := func(rule string) string { return "type: AccessRole\nname: x\nrules: [" + rule + "]\n" }
+	bind := func(role string) string {
+		return "type: AccessRoleBinding\nname: x\nsubjects: [{type: User, name: ann}]\nroles: [" + role + "]\n"
+	}
+	require.NoError(t, p.may(ann, role("{mesh: demo, types: [Retry], access: [CREATE]}")))
+	requireDenied(t, p.may(ann, role("{mesh: demo, access: [CREATE, DELETE]}")), ReasonEscalation, "CREATE, DELETE on everything in a mesh in mesh demo", "only a member of mesh-system:admin")
+	requireDenied(t, p.may(ann, bind("admin")), ReasonEscalation, `rules[0] of AccessRole "admin"`)
+	requireDenied(t, p.may(ann, role("{access: [CREATE]}")+"---\n"+bind("x")), ReasonEscalation)
+	requireDenied(t, p.may(ann, bind("admin"), true), ReasonEscalation, "only a member of mesh-system:admin")
+	require.NoError(t, p.may(ann, bind("delegate")))
+	require.NoError(t, p.may(ann, bind("not-there")))
+
+	p.write(bind("later"))
+	requireDenied(t, p.may(ann, "type: AccessRole\nname: later\nrules: [{access: [DELETE]}]\n"), ReasonEscalation)
+
+	// Who is in mesh-system:admin but holds less can insist.
+	p.write(strings.Replace(restricted, "roles: [admin]", "roles: [delegate]", 1))
+	p.write("type: AccessRoleBinding\nname: root\nsubjects: [{type: User, name: root}]\nroles: [admin]\n")
+	requireDenied(t, p.may(admin(), bind("admin")), ReasonEscalation, "--force does it all the same")
+	require.NoError(t, p.may(admin(), bind("admin"), true))
+	require.NoError(t, p.may(as("root"), bind("admin")), "who holds everything may grant it")
+
+	// Tokens
+	require.NoError(t, p.GenerateUserToken(ann, "carl", nil, false))
+	require.NoError(t, p.GenerateUserToken(ann, "ann", nil, false))
+	requireDenied(t, p.GenerateUserToken(ann, "root", nil, false), ReasonEscalation, `user "root/mesh-system:authenticated" would hold`)
+	requireDenied(t, p.GenerateUserToken(ann, "carl", []string{auth.AdminGroup}, false), ReasonEscalation, "membership of group mesh-system:admin")
+	requireDenied(t, p.GenerateUserToken(as("carl"), "carl", nil, false), ReasonDenied, "missing: GENERATE_USER_TOKEN")
+	require.NoError(t, p.GenerateUserToken(admin(), "root", nil, true))
+}
+
+// The last binding that grants admin cannot be lost by accident.
+func TestTheLastAdmin(t *testing.T) {
+	p := newPlane(t, &Defaults{})
+	remove := func(key resource.Key, force bool) error {
+		_, err := p.Write(admin(), []store.Op{store.Delete(key)}, force)
+		return err
+	}
+	weaker := strings.Replace(restricted, "roles: [admin]", "roles: [other]", 1)
+	requireDenied(t, remove(bindingDefault, false), ReasonLastAdmin, "--force")
+	requireDenied(t, remove(roleAdmin, false), ReasonLastAdmin)
+	requireDenied(t, p.may(admin(), weaker), ReasonLastAdmin)
+	_, err := p.Write(as("bob"), []store.Op{store.Delete(bindingDefault)}, true)
+	requireDenied(t, err, ReasonLastAdmin, "only a member of mesh-system:admin")
+	require.NoError(t, remove(bindingDefault, true))
+
+	p.write("type: AccessRoleBinding\nname: second\nsubjects: [{type: User, name: root}]\nroles: [admin]\n")
+	require.NoError(t, remove(bindingDefault, false), "there is another one")
+}
+
+// SEMANTICS §6.2: a binding to a role that does not exist is accepted with a
+// warning.
+func TestBindingToNothing(t *testing.T) {
+	p := newPlane(t, &Defaults{})
+	binding := "type: AccessRoleBinding\nname: x\nsubjects: [{type: User, name: ann}]\nroles: [nothing, admin]\n"
+	permit, err := p.Write(admin(), documentsOf(t, binding), false)
+	require.NoError(t, err)
+	require.Equal(t, []string{`AccessRoleBinding/x: there is no AccessRole "nothing": until there is, it grants nothing`}, permit.Warnings)
+	permit, err = p.Write(admin(), documentsOf(t, binding+"---\ntype: AccessRole\nname: nothing\nrules: [{access: [CREATE]}]\n"), false)
+	require.NoError(t, err)
+	require.Empty(t, permit.Warnings, "the role comes with it")
+}
+
+// SEMANTICS §6.2: what each token takes.
+func TestTokens(t *testing.T) {
+	p := newPlane(t, &Defaults{Restricted: true})
+	p.write(`
+type: AccessRole
+name: zones
+rules: [{access: [GENERATE_ZONE_CP_TOKEN]}]
+---
+type: AccessRole
+name: edges
+rules: [{access: [GENERATE_ZONE_TOKEN]}, {mesh: demo, access: [GENERATE_DATAPLANE_TOKEN]}]
+---
+type: AccessRoleBinding
+name: zones
+subjects: [{type: User, name: zoe}]
+roles: [zones]
+---
+type: AccessRoleBinding
+name: edges
+subjects: [{type: User, name: ed}]
+roles: [edges]
+`)
+	require.NoError(t, p.GenerateZoneToken(as("zoe"), auth.ScopeControlPlane))
+	requireDenied(t, p.GenerateZoneToken(as("zoe"), auth.ScopeIngress), ReasonDenied, "GENERATE_ZONE_TOKEN")
+	requireDenied(t, p.GenerateZoneToken(as("zoe"), auth.ScopeControlPlane, auth.ScopeEgress), ReasonDenied)
+	require.NoError(t, p.GenerateZoneToken(as("ed"), auth.ScopeIngress, auth.ScopeEgress))
+	requireDenied(t, p.GenerateZoneToken(as("ed"), auth.ScopeControlPlane), ReasonDenied, "missing: GENERATE_ZONE_CP_TOKEN", "it grants GENERATE_ZONE_TOKEN, not GENERATE_ZONE_CP_TOKEN")
+	require.NoError(t, p.GenerateDataplaneToken(as("ed"), rbac.Token{Mesh: "demo"}))
+	requireDenied(t, p.GenerateDataplaneToken(as("ed"), rbac.Token{Mesh: "default"}), ReasonDenied, `in mesh "default"`)
+	require.NoError(t, p.RequireAdmin(admin()))
+	requireDenied(t, p.RequireAdmin(as("ed")), ReasonDenied, "membership of group mesh-system:admin")
+}
+
+// Rules are compiled once for as long as they stay as they are.
+func TestRulesAreCompiledOnce(t *testing.T) {
+	p := newPlane(t, &Defaults{})
+	first := p.Rules(p.View())
+	p.write(permission("x"))
+	require.Same(t, first, p.Rules(p.View()), "another resource changed")
+	p.write(restricted)
+	require.NotSame(t, first, p.Rules(p.View()))
+}
+
+func TestDoors(t *testing.T) {
+	admit := Doors("zones.Sync")
+	user, zone := auth.UserPrincipal("bob", nil), auth.Principal{Source: auth.FromToken, Token: &auth.Token{Key: auth.KeyID{Use: auth.ZoneToken}, Zone: "east"}}
+	other := auth.Principal{Source: auth.FromToken, Token: &auth.Token{Key: auth.KeyID{Use: "dataplane-token"}}}
+	for _, p := range []auth.Principal{user, auth.Anonymous(), auth.LoopbackAdmin()} {
+		require.NoError(t, admit(p, "/admin.Admin/Apply"))
+		require.Error(t, admit(p, "/zones.Sync/Stream"))
+	}
+	require.Equal(t, rpcerr.Unauthenticated, rpcerr.CodeOf(admit(auth.Anonymous(), "/zones.Sync/Stream")))
+	require.NoError(t, admit(zone, "/zones.Sync/Stream"))
+	require.True(t, rpcerr.HasReason(admit(zone, "/admin.Admin/Get"), auth.ReasonNotForZones))
+	require.True(t, rpcerr.HasReason(admit(other, "/admin.Admin/Get"), ReasonNotForUsers))
+	require.True(t, rpcerr.HasReason(admit(other, "/zones.Sync/Stream"), auth.ReasonZoneOnly))
+}
+
+func TestService(t *testing.T) {
+	p := newPlane(t, &Defaults{Restricted: true})
+	p.write(backendOwner)
+	p.write(permission("other"))
+	s := NewService(p.Authorizer, p.read)
+
+	me, err := s.WhoAmI(as("backend-owner", "team"), &meridianv1.WhoAmIRequest{})
+	require.NoError(t, err)
+	require.Equal(t, "backend-owner", me.GetName())
+	require.Equal(t, []string{"team", "mesh-system:authenticated"}, me.GetGroups())
+	require.Equal(t, "token", me.GetSource())
+	require.Equal(t, "backend-owners", me.GetRoles()[0].GetBinding())
+
+	stored, _ := p.View().Get(documentsOf(t, permission("x"))[0].Resource.Key())
+	message := func(text string) *meridianv1.Resource {
+		r := documentsOf(t, text)[0].Resource
+		return &meridianv1.Resource{Kind: string(r.Key().Kind), Mesh: string(r.Key().Mesh), Name: r.Key().Name, Spec: r.Canonical()}
+	}
+	require.NotNil(t, stored)
+	for name, tt := range map[string]struct {
+		req  *meridianv1.CanIRequest
+		want bool
+	}{
+		"create":          {&meridianv1.CanIRequest{Access: "CREATE", Resource: message(permission("backend"))}, true},
+		"what is stored":  {&meridianv1.CanIRequest{Access: "UPDATE", Resource: message(permission("backend"))}, false},
+		"old given":       {&meridianv1.CanIRequest{Access: "UPDATE", Resource: message(permission("backend")), Old: message(permission("backend"))}, true},
+		"by identity":     {&meridianv1.CanIRequest{Access: "DELETE", Key: &meridianv1.ResourceKey{Kind: "traffic-permission", Mesh: "default", Name: "web-to-backend"}}, false},
+		"another":         {&meridianv1.CanIRequest{Access: "GENERATE_USER_TOKEN", AsUser: "admin", AsGroups: []string{"mesh-system:admin"}}, true},
+		"another without": {&meridianv1.CanIRequest{Access: "CREATE", Resource: message(permission("backend")), AsUser: "eve"}, false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			answer, err := s.CanI(as("backend-owner"), tt.req)
+			require.NoError(t, err)
+			require.Equal(t, tt.want, answer.GetAllowed(), answer.GetReasons())
+			require.NotEmpty(t, answer.GetReasons())
+		})
+	}
+	for name, req := range map[string]*meridianv1.CanIRequest{
+		"access":   {Access: "READ"},
+		"resource": {Access: "CREATE"},
+		"kind":     {Access: "CREATE", Key: &meridianv1.ResourceKey{Kind: "Nothing"}},
+		"content":  {Access: "CREATE", Resource: &meridianv1.Resource{Kind: "Mesh", Name: "x", Spec: []byte("[]")}},
+	} {
+		_, err := s.CanI(as("bob"), req)
+		require.Equal(t, rpcerr.Invalid, rpcerr.CodeOf(err), name)
+	}
+	who, err := s.WhoCan(as("bob"), &meridianv1.WhoCanRequest{Access: "UPDATE", Key: &meridianv1.ResourceKey{Kind: "TrafficPermission", Mesh: "default", Name: "x"}})
+	require.NoError(t, err)
+	require.Len(t, who.GetHolders(), 2)
+	require.Equal(t, "mesh-system:admin", who.GetHolders()[0].GetSubject().GetName())
+	require.True(t, who.GetHolders()[1].GetConditional())
+	_, err = s.WhoCan(as("bob"), &meridianv1.WhoCanRequest{Access: "UPDATE"})
+	require.Equal(t, rpcerr.Invalid, rpcerr.CodeOf(err))
+}

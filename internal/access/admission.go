@@ -1,0 +1,63 @@
+package access
+
+import (
+	"context"
+	"slices"
+
+	"meridian/internal/rbac"
+	"meridian/internal/resource"
+	"meridian/internal/store"
+)
+
+// Change is a write that somebody else carries out, and asks about first: the
+// API server of Kubernetes, which keeps the objects itself (SEMANTICS §6.9).
+type Change struct {
+	// Access is CREATE, UPDATE or DELETE.
+	Access resource.Access
+	// Old is what an UPDATE or DELETE finds stored, there and not here.
+	Old rbac.Object
+	// New is what a CREATE or UPDATE would store.
+	New *resource.Resource
+}
+
+// Admission is a change that is allowed.
+type Admission struct {
+	// GrantedBy describes the rules that grant it.
+	GrantedBy []string
+	// Warnings are things that the author should know.
+	Warnings []string
+}
+
+// Admit decides whether the caller may make a change elsewhere, by the access
+// rules of the moment. Rights are kept from growing and from being lost as if
+// the change were made here; nobody can insist.
+//
+// The error is an *rpcerr.Error of code Denied that says what is missing.
+func (a *Authorizer) Admit(ctx context.Context, c Change) (Admission, error) {
+	view := a.view()
+	rules := a.Rules(view)
+	who, subject := caller(ctx)
+	request := rbac.Request{Subject: subject, Access: c.Access, Old: c.Old}
+	op := store.Op{Key: c.Old.Key}
+	if c.New != nil {
+		request.New, op = rbac.ObjectOf(c.New), store.Put(c.New)
+	}
+	d := rules.Check(request)
+	if !d.Allowed {
+		return Admission{}, denied(who, d.Denial)
+	}
+	admission := Admission{GrantedBy: []string{d.By.String()}}
+	if d.ByOld != nil && d.ByOld.Rule != d.By.Rule {
+		admission.GrantedBy = append(admission.GrantedBy, d.ByOld.String())
+	}
+	rulesThemselves := []resource.Kind{rbac.KindRole, rbac.KindBinding}
+	if slices.Contains(rulesThemselves, request.New.Key.Kind) || slices.Contains(rulesThemselves, request.Old.Key.Kind) {
+		ops := []store.Op{op}
+		next := rbac.Compile(after(view, ops))
+		if err := guard(who, rules, next, false); err != nil {
+			return Admission{}, err
+		}
+		admission.Warnings = missingRoles(next, ops)
+	}
+	return admission, nil
+}

@@ -1,0 +1,34 @@
+package admin
+
+import (
+	"meridian/internal/resource"
+	"meridian/internal/store"
+)
+
+// Review judges a resource that somebody else is about to keep, such as an
+// object of Kubernetes, as Apply would. What makes it useless wherever it is
+// kept is an error, a *resource.DocumentError; what would only keep it out of
+// this control plane is a warning, beside the advice that every author gets.
+func (s *Service) Review(r *resource.Resource) ([]string, error) {
+	if s.cfg.Check != nil {
+		if wrong := s.cfg.Check(r.Spec()); len(wrong) > 0 {
+			return nil, &resource.DocumentError{Key: r.Key(), Problems: wrong}
+		}
+	}
+	d, _ := resource.Describe(r.Key().Kind)
+	if err := s.cfg.Owns(d); err != nil {
+		return []string{err.Error()}, nil
+	}
+	if s.cfg.Prepare != nil {
+		prepared, err := s.cfg.Prepare(s.cfg.View(), r)
+		if err != nil {
+			return []string{err.Error()}, nil
+		}
+		r = prepared
+	}
+	txn := store.Txn{Time: s.cfg.Now(), Ops: []store.Op{store.Put(r)}}
+	if result, _ := s.cfg.Preview(txn); result.Err != nil {
+		return []string{result.Err.Error()}, nil
+	}
+	return s.advise(txn, []*resource.Resource{r}), nil
+}
