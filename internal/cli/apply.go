@@ -22,6 +22,7 @@ type applyOptions struct {
 	dryRun    string
 	ifVersion *uint64
 	wait      string
+	force     bool
 }
 
 func newApplyCommand(a *app) *cobra.Command {
@@ -53,8 +54,14 @@ written.`,
 	o.output = bindFormat(cmd.Flags(), formatTable, formatJSON, formatYAML, formatName)
 	cmd.Flags().StringVar(&o.dryRun, "dry-run", "", "client: check the documents only; server: decide everything, write nothing")
 	cmd.Flags().Uint64Var(&ifVersion, "if-version", 0, "apply the one resource only if its stored version is this one; 0: it must not exist")
+	bindForce(cmd, &o.force)
 	cmd.Flags().StringVar(&o.wait, "wait", "", "zones: return when every connected zone has applied the revision")
 	return cmd
+}
+
+// bindForce defines --force.
+func bindForce(cmd *cobra.Command, force *bool) {
+	cmd.Flags().BoolVar(force, "force", false, "as a member of mesh-system:admin: let rights grow beyond your own, or the last admin go")
 }
 
 func (o *applyOptions) check(documents int) error {
@@ -88,7 +95,7 @@ func (a *app) apply(ctx context.Context, o *applyOptions) error {
 		a.message("Dry run: the documents are valid; nothing was sent to a control plane.")
 		return a.printChecked(o.output.value, documents)
 	}
-	request := &meridianv1.ApplyRequest{DryRun: o.dryRun == "server", IfVersion: o.ifVersion}
+	request := &meridianv1.ApplyRequest{DryRun: o.dryRun == "server", IfVersion: o.ifVersion, Force: o.force}
 	if !request.DryRun {
 		request.RequestId = rand.Text()
 	}

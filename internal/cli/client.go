@@ -54,6 +54,7 @@ type client struct {
 	meridianv1.AdminServiceClient
 	meridianv1.InspectServiceClient
 	meridianv1.ControlServiceClient
+	meridianv1.AccessServiceClient
 
 	conn    *grpc.ClientConn
 	target  target
@@ -108,6 +109,7 @@ func dial(t target, timeout time.Duration, notice func(string, ...any)) (*client
 		AdminServiceClient:   meridianv1.NewAdminServiceClient(conn),
 		InspectServiceClient: meridianv1.NewInspectServiceClient(conn),
 		ControlServiceClient: meridianv1.NewControlServiceClient(conn),
+		AccessServiceClient:  meridianv1.NewAccessServiceClient(conn),
 		conn:                 conn,
 		target:               t,
 		log:                  log,

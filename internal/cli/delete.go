@@ -36,6 +36,7 @@ batch. If one of them does not exist, nothing is deleted and the exit code is 1.
 	o.output = bindFormat(cmd.Flags(), formatTable, formatJSON, formatYAML, formatName)
 	cmd.Flags().StringVar(&o.dryRun, "dry-run", "", "server: decide everything, delete nothing")
 	cmd.Flags().Uint64Var(&ifVersion, "if-version", 0, "delete the one resource only if its stored version is this one")
+	bindForce(cmd, &o.force)
 	return cmd
 }
 
@@ -50,7 +51,7 @@ func (a *app) delete(ctx context.Context, args []string, o *applyOptions) error 
 	if err := o.check(len(keys)); err != nil {
 		return err
 	}
-	request := &meridianv1.DeleteRequest{Keys: keys, DryRun: o.dryRun == "server", IfVersion: o.ifVersion}
+	request := &meridianv1.DeleteRequest{Keys: keys, DryRun: o.dryRun == "server", IfVersion: o.ifVersion, Force: o.force}
 	if !request.DryRun {
 		request.RequestId = rand.Text()
 	}

@@ -12,6 +12,7 @@ import (
 	meridianv1 "meridian/api/meridian/v1"
 	"meridian/internal/policy/answer"
 	"meridian/internal/policy/inherit"
+	"meridian/internal/rbac"
 	"meridian/internal/resource"
 )
 
@@ -74,6 +75,13 @@ func (a *app) describe(ctx context.Context, kind *resource.Descriptor, mesh, nam
 			return err
 		}
 		b.WriteString(conditions)
+	}
+	if kind.Kind == rbac.KindRole {
+		holders, err := a.holdersOf(ctx, m.Name)
+		if err != nil {
+			return err
+		}
+		b.WriteString(holders)
 	}
 	spec, err := yaml.JSONToYAML(r.Canonical())
 	if err != nil {

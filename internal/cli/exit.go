@@ -76,6 +76,8 @@ func explainError(err error) report {
 	switch {
 	case err == nil:
 		return report{code: exitOK}
+	case errors.Is(err, errNo):
+		return report{code: exitNo}
 	case errors.As(err, &f):
 		return report{code: f.code, lines: append(splitLines(err.Error()), f.details...)}
 	case errors.As(err, &usage):

@@ -53,6 +53,7 @@ type fakeServer struct {
 	tokens        []string
 	applies       []*meridianv1.ApplyRequest
 	inspected     []*meridianv1.InspectRequest
+	access        meridianv1.AccessServiceServer
 }
 
 func newFakeServer() *fakeServer {
@@ -242,6 +243,24 @@ func (s *fakeServer) GenerateZoneToken(_ context.Context, req *meridianv1.Genera
 	return resp, nil
 }
 
+// accessService passes questions to whatever the test has put in place.
+type accessService struct {
+	meridianv1.UnimplementedAccessServiceServer
+	server *fakeServer
+}
+
+func (s accessService) WhoAmI(ctx context.Context, req *meridianv1.WhoAmIRequest) (*meridianv1.WhoAmIResponse, error) {
+	return s.server.access.WhoAmI(ctx, req)
+}
+
+func (s accessService) CanI(ctx context.Context, req *meridianv1.CanIRequest) (*meridianv1.CanIResponse, error) {
+	return s.server.access.CanI(ctx, req)
+}
+
+func (s accessService) WhoCan(ctx context.Context, req *meridianv1.WhoCanRequest) (*meridianv1.WhoCanResponse, error) {
+	return s.server.access.WhoCan(ctx, req)
+}
+
 // harness runs commands against a fake server.
 type harness struct {
 	t      *testing.T
@@ -273,6 +292,7 @@ func newHarness(t *testing.T) *harness {
 	meridianv1.RegisterAdminServiceServer(server, h.server)
 	meridianv1.RegisterInspectServiceServer(server, h.server)
 	meridianv1.RegisterControlServiceServer(server, h.server)
+	meridianv1.RegisterAccessServiceServer(server, accessService{server: h.server})
 	served := make(chan error, 1)
 	go func() { served <- server.Serve(listener) }()
 	h.stop = sync.OnceFunc(func() {

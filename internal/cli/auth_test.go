@@ -1,0 +1,221 @@
+package cli
+
+import (
+	"context"
+	"encoding/json"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	meridianv1 "meridian/api/meridian/v1"
+	"meridian/internal/access"
+	"meridian/internal/resource"
+	"meridian/internal/store"
+)
+
+const rolesYAML = `type: AccessRole
+name: backend-owner
+rules:
+- types: ["TrafficPermission"]
+  mesh: default
+  access: ["CREATE", "UPDATE", "DELETE"]
+  when:
+  - destinations:
+      match:
+        kuma.io/service: backend
+- mesh: default
+  access: ["GENERATE_DATAPLANE_TOKEN"]
+  when:
+  - dpToken:
+      tags:
+      - name: kuma.io/service
+        value: web
+---
+type: AccessRole
+name: mesh-admin
+rules:
+- types: ["Mesh"]
+  access: ["CREATE", "UPDATE", "DELETE"]
+---
+type: AccessRoleBinding
+name: owners
+subjects:
+- type: User
+  name: bob
+roles:
+- backend-owner
+---
+type: AccessRoleBinding
+name: team
+subjects:
+- type: Group
+  name: team-a
+roles:
+- mesh-admin
+---
+type: AccessRoleBinding
+name: everybody
+subjects:
+- type: Group
+  name: mesh-system:authenticated
+roles:
+- nothing
+`
+
+// accessPlane is a control plane that answers who may do what.
+type accessPlane struct {
+	*store.Store
+}
+
+func (p accessPlane) Propose(_ context.Context, txn store.Txn) (store.Result, error) {
+	r := p.Apply(p.Revision()+1, txn)
+	return r, r.Err
+}
+
+func (p accessPlane) read(context.Context) (resource.Revision, error) { return p.Revision(), nil }
+
+// serveRoles makes the fake server answer by the roles of a document, with the
+// default ones of a federated zone.
+func (h *harness) serveRoles(text string) {
+	h.t.Helper()
+	p := accessPlane{store.New(store.DefaultOptions())}
+	now := func() time.Time { return epoch }
+	require.NoError(h.t, access.Defaults{Restricted: true}.Ensure(h.t.Context(), p.View, p, now))
+	documents, err := resource.Decode("roles.yaml", []byte(text), resource.DecodeOptions{})
+	require.NoError(h.t, err)
+	var ops []store.Op
+	for _, d := range documents {
+		ops = append(ops, store.Put(d.Resource))
+		m := encodeMessage(d.Resource)
+		h.server.stored[d.Resource.Key()] = m
+	}
+	require.NoError(h.t, p.Apply(p.Revision()+1, store.Txn{Ops: ops}).Err)
+	h.server.access = access.NewService(access.New(p.View), p.read)
+}
+
+func TestCanIOffline(t *testing.T) {
+	h := newHarness(t)
+	h.env = []string{"HOME=" + h.home} // there is no control plane at all
+	roles, policy := h.write("roles.yaml", rolesYAML), h.write("new.yaml", webToBackend)
+	other := h.write("old.yaml", `{"type": "TrafficPermission", "mesh": "default", "name": "web-to-backend",
+		"sources": [{"match": {"kuma.io/service": "web"}}], "destinations": [{"match": {"kuma.io/service": "other"}}]}`)
+	for _, tt := range []struct {
+		name string
+		args []string
+		yes  bool
+		want string
+	}{
+		{"content", []string{"UPDATE", "-f", policy, "--as", "bob"}, true, `rules[0] of AccessRole "backend-owner"`},
+		{"what is replaced", []string{"UPDATE", "-f", policy, "--old", other, "--as", "bob"}, false, "as it is stored"},
+		{"both", []string{"UPDATE", "-f", policy, "--old", policy, "--as", "bob"}, true, "rules[0]"},
+		{"other content", []string{"CREATE", "-f", other, "--as", "bob"}, false, "wants kuma.io/service: backend, entry 1 has other"},
+		{"several documents", []string{"CREATE", "-f", policy, "-f", h.write("catch.yaml", catchAllK8s), "--as", "bob"}, false, "TrafficPermission/default/catch-all: missing: CREATE"},
+		{"another user", []string{"UPDATE", "-f", policy, "--as", "carl"}, false, "no role is bound"},
+		{"group", []string{"create", "mesh/x", "--as", "carl", "--as-group", "x", "--as-group", "team-a"}, true, `AccessRoleBinding "team" to group "team-a"`},
+		{"type alone", []string{"delete", "meshes", "--as", "carl", "--as-group", "team-a"}, true, "rules[0]"},
+		{"identity alone", []string{"DELETE", "TrafficPermission/web", "--as", "bob"}, false, "cannot be judged without the content"},
+		{"token", []string{"GENERATE_DATAPLANE_TOKEN", "-m", "default", "--tag", "kuma.io/service=web", "--as", "bob"}, true, "rules[1]"},
+		{"token of two values", []string{"generate-dataplane-token", "--tag", "kuma.io/service=web", "--tag", "kuma.io/service=api", "--as", "bob"}, false, "the token carries api"},
+		{"token of another mesh", []string{"GENERATE_DATAPLANE_TOKEN", "-m", "demo", "--tag", "kuma.io/service=web", "--as", "bob"}, false, `mesh "default", not "demo"`},
+		{"no default roles", []string{"GENERATE_USER_TOKEN", "--as", "admin", "--as-group", "mesh-system:admin"}, false, "no role is bound"},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			out := h.run(append(append([]string{"auth", "can-i"}, tt.args...), "--offline", "--roles", roles)...)
+			require.Empty(t, out.stderr)
+			require.Contains(t, out.stdout, tt.want)
+			if tt.yes {
+				require.Equal(t, exitOK, out.code)
+				require.Regexp(t, `^yes\n`, out.stdout)
+				return
+			}
+			require.Equal(t, exitNo, out.code)
+			require.Regexp(t, `^no\n`, out.stdout)
+		})
+	}
+	out := h.run("auth", "can-i", "UPDATE", "-f", policy, "--as", "bob", "--offline", "--roles", roles, "-o", "json")
+	require.Equal(t, exitOK, out.code)
+	var answer verdictView
+	require.NoError(t, json.Unmarshal([]byte(out.stdout), &answer))
+	require.True(t, answer.Allowed)
+
+	require.Equal(t, `TYPE  NAME  ROLE           RULE      BINDING  COVERS
+User  bob   backend-owner  rules[0]  owners   TrafficPermission in mesh default depending on the content
+`, h.ok("auth", "who-can", "UPDATE", "TrafficPermission/web", "--offline", "--roles", roles))
+}
+
+func TestAuthUsage(t *testing.T) {
+	h := newHarness(t)
+	roles, policy := h.write("roles.yaml", rolesYAML), h.write("new.yaml", webToBackend)
+	for want, args := range map[string][]string{
+		`unknown access "CRATE"; did you mean "CREATE"?`: {"can-i", "CRATE", "mesh/x"},
+		"unknown access \"READ\"; write one of CREATE":   {"can-i", "READ", "mesh/x"},
+		"missing ACCESS":                           {"can-i"},
+		"missing TYPE/NAME, or -f":                 {"can-i", "CREATE"},
+		"not both":                                 {"can-i", "CREATE", "mesh/x", "-f", policy},
+		"is about no resource":                     {"can-i", "GENERATE_USER_TOKEN", "mesh/x"},
+		"leave -f out":                             {"can-i", "GENERATE_USER_TOKEN", "-f", policy},
+		"--old goes with UPDATE":                   {"can-i", "CREATE", "-f", policy, "--old", policy},
+		"--tag goes with GENERATE_DATAPLANE_TOKEN": {"can-i", "GENERATE_USER_TOKEN", "--tag", "a=b"},
+		"write TAG=VALUE":                          {"can-i", "GENERATE_DATAPLANE_TOKEN", "--tag", "a"},
+		"--as-group goes with --as":                {"can-i", "CREATE", "mesh/x", "--as-group", "g"},
+		"--as is required with --offline":          {"can-i", "CREATE", "mesh/x", "--offline", "--roles", roles},
+		"--offline and --roles go together":        {"can-i", "CREATE", "mesh/x", "--as", "bob", "--offline"},
+		"did you mean \"Mesh\"":                    {"can-i", "CREATE", "msh/x"},
+		"missing TYPE":                             {"who-can", "CREATE"},
+	} {
+		out := h.run(append([]string{"auth"}, args...)...)
+		require.Equal(t, exitUsage, out.code, "%v\n%s%s", args, out.stdout, out.stderr)
+		require.Contains(t, out.stderr, want)
+		require.Empty(t, out.stdout)
+	}
+}
+
+// The callers of the fake server are anonymous.
+func TestAuthOnline(t *testing.T) {
+	h := newHarness(t)
+	h.serveRoles(rolesYAML)
+	policy := h.write("new.yaml", webToBackend)
+
+	require.Equal(t, `User:   mesh-system:anonymous
+Groups: mesh-system:unauthenticated
+Known:  not at all: no credentials were sent
+Roles:  none: you can read everything but secret material, and write nothing
+`, h.ok("auth", "whoami"))
+
+	out := h.run("auth", "can-i", "CREATE", "-f", policy)
+	require.Equal(t, exitNo, out.code)
+	require.Regexp(t, `^no\n`, out.stdout)
+	require.Regexp(t, `^yes\n`, h.ok("auth", "can-i", "CREATE", "-f", policy, "--as", "bob"))
+	require.Regexp(t, `^yes\n`, h.ok("auth", "can-i", "UPDATE", "-f", policy, "--old", policy, "--as", "bob"))
+	require.Regexp(t, `^yes\n`, h.ok("auth", "can-i", "GENERATE_DATAPLANE_TOKEN", "--tag", "kuma.io/service=web", "--as", "bob"))
+	require.Regexp(t, `^yes\n`, h.ok("auth", "can-i", "DELETE", "mesh/demo", "--as", "carl", "--as-group", "team-a"))
+	require.Equal(t, `TYPE   NAME               ROLE        RULE      BINDING  COVERS
+Group  mesh-system:admin  admin       rules[0]  default  everything
+Group  team-a             mesh-admin  rules[0]  team     Mesh
+`, h.ok("auth", "who-can", "UPDATE", "mesh/demo"))
+	var held struct {
+		Items []holderView `json:"items"`
+	}
+	require.NoError(t, json.Unmarshal([]byte(h.ok("auth", "who-can", "GENERATE_USER_TOKEN", "-o", "json")), &held))
+	require.Len(t, held.Items, 1)
+}
+
+func TestDescribeRoleShowsWhoHoldsIt(t *testing.T) {
+	h := newHarness(t)
+	h.serveRoles(rolesYAML)
+	page := h.ok("describe", "access-role", "backend-owner")
+	require.Contains(t, page, "Held by:\n  user bob, through AccessRoleBinding owners\n")
+	h.server.stored[resource.Key{Kind: "AccessRole", Name: "lonely"}] = &meridianv1.Resource{
+		Kind: "AccessRole", Name: "lonely", Spec: []byte(`{"rules":[{"access":["CREATE"]}]}`),
+	}
+	require.Contains(t, h.ok("describe", "AccessRole/lonely"), "nobody: no AccessRoleBinding gives it")
+}
+
+func TestForceIsSent(t *testing.T) {
+	h := newHarness(t)
+	h.ok("apply", "-f", h.write("mesh.yaml", meshYAML))
+	h.ok("apply", "-f", h.write("mesh.yaml", meshYAML), "--force")
+	require.False(t, h.server.applies[0].GetForce())
+	require.True(t, h.server.applies[1].GetForce())
+}

@@ -1,0 +1,271 @@
+package cli
+
+import (
+	"context"
+	"errors"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	meridianv1 "meridian/api/meridian/v1"
+	"meridian/internal/auth"
+	"meridian/internal/rbac"
+	"meridian/internal/resource"
+)
+
+// errNo means that the answer was "no" and has been printed: the exit code is
+// all that is left to say.
+var errNo = errors.New("the answer is no")
+
+// canIFlags are the flags of can-i.
+type canIFlags struct {
+	roles  rolesFlags
+	mesh   *meshFlag
+	output *formatFlag
+	files  []string
+	old    string
+	tags   []string
+	as     string
+	groups []string
+}
+
+func newCanICommand(a *app) *cobra.Command {
+	var o canIFlags
+	cmd := &cobra.Command{
+		Use:   "can-i ACCESS [TYPE/NAME | -f FILE]",
+		Short: "Whether you, or somebody else, may do something, and by which rule",
+		Long: `Say whether an access is granted: CREATE, UPDATE or DELETE on a resource, or a
+GENERATE_… access to tokens. Prints yes or no and the reason; the exit code is 0
+or 1.
+
+Rules may look at what a resource contains: give it with -f. Without -f, TYPE/NAME
+stands for what is stored. An UPDATE is judged by what is stored (or --old) and
+by the new content.
+
+With --offline the answer comes from the roles and bindings of --roles alone.`,
+		Example: `  meridian auth can-i UPDATE -f new.yaml
+  meridian auth can-i CREATE traffic-permission/web --as bob --as-group team-a
+  meridian auth can-i GENERATE_DATAPLANE_TOKEN -m default --tag kuma.io/service=web
+  meridian auth can-i UPDATE -f new.yaml --old old.yaml --as bob --offline --roles roles.yaml`,
+		Args: between(1, "ACCESS", "TYPE", "NAME"),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			return a.canI(cmd.Context(), args, &o)
+		},
+	}
+	o.mesh = bindMesh(cmd)
+	o.roles.bind(cmd)
+	bindFiles(cmd, &o.files)
+	cmd.Flags().StringVar(&o.old, "old", "", "with UPDATE: file that holds what is replaced, in place of what is stored")
+	cmd.Flags().StringArrayVar(&o.tags, "tag", nil, "with GENERATE_DATAPLANE_TOKEN: TAG=VALUE that the token would carry; repeatable")
+	cmd.Flags().StringVar(&o.as, "as", "", "ask about this user, as an authenticated one")
+	cmd.Flags().StringArrayVar(&o.groups, "as-group", nil, "with --as: a group of the user; repeatable")
+	o.output = bindFormat(cmd.Flags(), formatTable, formatJSON, formatYAML)
+	return cmd
+}
+
+func (a *app) canI(ctx context.Context, args []string, o *canIFlags) error {
+	granted, err := accessNamed(args[0])
+	if err != nil {
+		return err
+	}
+	if err := o.check(granted, args[1:]); err != nil {
+		return err
+	}
+	questions, err := a.questions(granted, args[1:], o)
+	if err != nil {
+		return err
+	}
+	ask, stop, err := a.asker(ctx, o)
+	if err != nil {
+		return err
+	}
+	defer stop()
+	verdict := verdictView{Allowed: true}
+	for _, q := range questions {
+		answer, err := ask(q)
+		if err != nil {
+			return err
+		}
+		verdict.add(q, answer, len(questions) > 1)
+	}
+	return a.printVerdict(o.output.value, verdict)
+}
+
+func (o *canIFlags) check(granted resource.Access, args []string) error {
+	onResources := rbac.OnResources(granted)
+	switch {
+	case !onResources && len(o.files) > 0:
+		return usagef("%s is about no resource: leave -f out", granted)
+	case onResources && len(args) == 0 && len(o.files) == 0:
+		return usagef("missing TYPE/NAME, or -f: %s is about a resource", granted)
+	case len(args) > 0 && len(o.files) > 0:
+		return usagef("name one resource, or give documents with -f, not both")
+	case o.old != "" && (granted != resource.AccessUpdate || len(o.files) == 0):
+		return usagef("--old goes with UPDATE and -f: it is what the update replaces")
+	case len(o.tags) > 0 && granted != resource.AccessGenerateDataplaneToken:
+		return usagef("--tag goes with %s", resource.AccessGenerateDataplaneToken)
+	case len(o.groups) > 0 && o.as == "":
+		return usagef("--as-group goes with --as: the user who is in the group")
+	case o.roles.offline && o.as == "":
+		return usagef("--as is required with --offline: there is nobody to be taken for")
+	}
+	if err := o.mesh.check(); err != nil {
+		return err
+	}
+	return o.roles.check()
+}
+
+// accessQuestion is a question, with the documents that its objects came from.
+type accessQuestion struct {
+	rbac.Question
+	resource, old *resource.Resource
+}
+
+// questions are what is asked: one, or one for each document.
+func (a *app) questions(granted resource.Access, args []string, o *canIFlags) ([]accessQuestion, error) {
+	if len(o.files) == 0 {
+		key, err := resourceNamed(granted, args, o.mesh.name)
+		if err != nil {
+			return nil, err
+		}
+		token, err := o.token()
+		return []accessQuestion{{Question: rbac.Question{Access: granted, Key: key, Token: token}}}, err
+	}
+	loaded, err := a.load(o.files, o.mesh)
+	if err != nil {
+		return nil, err
+	}
+	questions := make([]accessQuestion, len(loaded))
+	for i, d := range loaded {
+		object := rbac.ObjectOf(d.Resource)
+		questions[i] = accessQuestion{
+			Question: rbac.Question{Access: granted, Key: object.Key, New: &object},
+			resource: d.Resource,
+		}
+	}
+	if o.old == "" {
+		return questions, nil
+	}
+	old, err := a.replaced(loaded, o)
+	if err != nil {
+		return nil, err
+	}
+	object := rbac.ObjectOf(old)
+	questions[0].Old, questions[0].old = &object, old
+	return questions, nil
+}
+
+// replaced reads what an update replaces.
+func (a *app) replaced(loaded []resource.Document, o *canIFlags) (*resource.Resource, error) {
+	replaced, err := a.load([]string{o.old}, o.mesh)
+	switch {
+	case err != nil:
+		return nil, err
+	case len(loaded) != 1 || len(replaced) != 1:
+		return nil, usagef("--old is about one resource: -f and --old hold one document each")
+	case loaded[0].Resource.Key() != replaced[0].Resource.Key():
+		return nil, usagef("--old holds %s, and -f %s: an update replaces a resource by itself", replaced[0].Resource.Key(), loaded[0].Resource.Key())
+	}
+	return replaced[0].Resource, nil
+}
+
+func (o *canIFlags) token() (rbac.Token, error) {
+	token := rbac.Token{Mesh: resource.MeshName(o.mesh.name)}
+	for _, entry := range o.tags {
+		name, value, ok := strings.Cut(entry, "=")
+		if !ok || name == "" || value == "" {
+			return token, usagef("--tag %q: write TAG=VALUE", entry)
+		}
+		if token.Tags == nil {
+			token.Tags = map[string][]string{}
+		}
+		token.Tags[name] = append(token.Tags[name], value)
+	}
+	return token, nil
+}
+
+// asker returns what answers a question: the roles of files, or a control plane.
+func (a *app) asker(ctx context.Context, o *canIFlags) (ask func(accessQuestion) (rbac.Answer, error), stop func(), err error) {
+	if o.roles.offline {
+		set, err := a.set(o.roles.files)
+		if err != nil {
+			return nil, nil, err
+		}
+		user := auth.UserPrincipal(o.as, o.groups)
+		subject := rbac.Subject{Name: user.Name, Groups: user.Groups}
+		return func(q accessQuestion) (rbac.Answer, error) { return set.Ask(subject, q.Question), nil }, func() {}, nil
+	}
+	c, err := a.connect()
+	if err != nil {
+		return nil, nil, err
+	}
+	return func(q accessQuestion) (rbac.Answer, error) {
+		var response *meridianv1.CanIResponse
+		err := c.call(ctx, func(ctx context.Context) (err error) {
+			response, err = c.CanI(ctx, encodeQuestion(q, o))
+			return err
+		})
+		return rbac.Answer{Allowed: response.GetAllowed(), Reasons: response.GetReasons()}, err
+	}, c.Close, nil
+}
+
+func encodeQuestion(q accessQuestion, o *canIFlags) *meridianv1.CanIRequest {
+	request := &meridianv1.CanIRequest{
+		Access: string(q.Access), Mesh: string(q.Token.Mesh), AsUser: o.as, AsGroups: o.groups,
+	}
+	if q.resource != nil {
+		request.Resource = encodeMessage(q.resource)
+	}
+	if q.old != nil {
+		request.Old = encodeMessage(q.old)
+	}
+	if rbac.OnResources(q.Access) {
+		request.Key = messageKey(q.Key)
+	}
+	for name, values := range q.Token.Tags {
+		for _, value := range values {
+			request.Tags = append(request.Tags, &meridianv1.TokenTag{Name: name, Value: value})
+		}
+	}
+	return request
+}
+
+// verdictView is the answer to can-i, as JSON.
+type verdictView struct {
+	Allowed bool     `json:"allowed"`
+	Reasons []string `json:"reasons"`
+}
+
+// add takes one more answer in: all must be yes, and the reasons of those that
+// are not come alone.
+func (v *verdictView) add(q accessQuestion, answer rbac.Answer, named bool) {
+	if v.Allowed && !answer.Allowed {
+		v.Allowed, v.Reasons = false, nil
+	}
+	if v.Allowed != answer.Allowed {
+		return
+	}
+	for _, reason := range answer.Reasons {
+		if named {
+			reason = q.Key.String() + ": " + reason
+		}
+		v.Reasons = append(v.Reasons, reason)
+	}
+}
+
+func (a *app) printVerdict(f format, v verdictView) error {
+	var err error
+	if f.structured() {
+		err = a.writeValue(f, v)
+	} else {
+		word := "no"
+		if v.Allowed {
+			word = "yes"
+		}
+		err = a.println(strings.Join(append([]string{word}, v.Reasons...), "\n  "))
+	}
+	if err == nil && !v.Allowed {
+		return errNo
+	}
+	return err
+}
