@@ -24,6 +24,8 @@ const (
 	FromToken    Source = "token"
 	FromLoopback Source = "loopback"
 	FromNothing  Source = "anonymous"
+	// FromKubernetes: the API server of Kubernetes has authenticated the user.
+	FromKubernetes Source = "kubernetes"
 )
 
 // Principal is who makes a request. It is immutable.
@@ -76,6 +78,17 @@ func UserPrincipal(name string, groups []string) Principal {
 		}
 	}
 	p.Groups = append(p.Groups, AuthenticatedGroup)
+	return p
+}
+
+// KubernetesPrincipal returns a user as Kubernetes names it, with these groups
+// and no other (SEMANTICS §6.9): Kubernetes has its own system:authenticated,
+// which is why the default binding names both (§6.5).
+func KubernetesPrincipal(name string, groups []string) Principal {
+	p := Principal{Name: name, Groups: slices.Clone(groups), Source: FromKubernetes}
+	if i := slices.Index(p.Groups, AuthenticatedGroup); i >= 0 {
+		p.Groups = append(slices.Delete(p.Groups, i, i+1), AuthenticatedGroup)
+	}
 	return p
 }
 

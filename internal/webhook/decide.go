@@ -1,0 +1,164 @@
+package webhook
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/http"
+	"strings"
+
+	"meridian/internal/access"
+	"meridian/internal/auth"
+	"meridian/internal/rbac"
+	"meridian/internal/resource"
+	"meridian/internal/rpcerr"
+)
+
+// Reasons as Kubernetes spells them.
+const (
+	reasonForbidden = "Forbidden"
+	reasonInvalid   = "Invalid"
+	statusFailure   = "Failure"
+)
+
+// maxWarnings bounds what an author is told at once; the API server passes on
+// 4096 characters in all.
+const maxWarnings = 16
+
+// auditGrantedBy is the annotation, under the webhook's name, by which the audit
+// log of Kubernetes says why something was allowed.
+const auditGrantedBy = "granted-by"
+
+// decide answers a review that has been checked. The error is errMalformed for
+// objects that contradict the request, or says why there is no decision.
+func (s *Server) decide(ctx context.Context, r *request) (*response, error) {
+	if !r.ours() || r.Operation == opConnect {
+		return &response{UID: r.UID, Allowed: true}, nil
+	}
+	change, warnings, err := s.readChange(r)
+	if err != nil {
+		return refusal(r, err)
+	}
+	if _, err := s.cfg.Read(ctx); err != nil {
+		return nil, fmt.Errorf("cannot read the newest access rules: %w", err)
+	}
+	user := auth.KubernetesPrincipal(r.UserInfo.Username, r.UserInfo.Groups)
+	admission, err := s.cfg.Access.Admit(auth.WithPrincipal(ctx, user), change)
+	if err != nil {
+		return refusal(r, err)
+	}
+	warnings = append(warnings, admission.Warnings...)
+	if change.New != nil {
+		if err := sameIdentity(change); err != nil {
+			return refusal(r, err)
+		}
+		advice, err := s.review(change.New)
+		if err != nil {
+			return refusal(r, err)
+		}
+		warnings = append(warnings, advice...)
+	}
+	return &response{
+		UID: r.UID, Allowed: true, Warnings: oneLineEach(warnings),
+		AuditAnnotations: map[string]string{auditGrantedBy: strings.Join(admission.GrantedBy, "; ")},
+	}, nil
+}
+
+// readChange decodes what a review is about, and returns what the author should
+// know about it. The error is errMalformed or a *resource.DocumentError.
+func (s *Server) readChange(r *request) (access.Change, []string, error) {
+	change := access.Change{Access: resource.Access(r.Operation)}
+	var warnings []string
+	if r.Operation != opCreate {
+		if err := r.checkObject("oldObject", r.OldObject); err != nil {
+			return change, nil, err
+		}
+		var err error
+		if change.Old, warnings, err = readStored(r); err != nil {
+			return change, nil, err
+		}
+	}
+	if r.Operation == opDelete {
+		return change, warnings, nil
+	}
+	if err := r.checkObject("object", r.Object); err != nil {
+		return change, nil, err
+	}
+	document, err := resource.DecodeObject(r.Object)
+	if err != nil {
+		return change, nil, err
+	}
+	change.New = document.Resource
+	for _, p := range document.Problems {
+		warnings = append(warnings, p.String())
+	}
+	return change, warnings, nil
+}
+
+// readStored decodes what Kubernetes holds. It may have been stored before this
+// webhook was there, and be invalid; somebody must be able to mend or delete it.
+// Then it counts by its identity alone, and no condition on its content holds.
+func readStored(r *request) (rbac.Object, []string, error) {
+	document, err := resource.DecodeObject(r.OldObject)
+	var invalid *resource.DocumentError
+	switch {
+	case err == nil:
+		return rbac.ObjectOf(document.Resource), nil, nil
+	case errors.As(err, &invalid) && invalid.Identified:
+		first, _, _ := strings.Cut(invalid.Error(), "\n")
+		return rbac.Object{Key: invalid.Key}, []string{"what is stored is not valid, so only rules without conditions grant access to it: " + first}, nil
+	default:
+		return rbac.Object{}, nil, fmt.Errorf("what is stored cannot be told apart from other objects: %w", err)
+	}
+}
+
+// sameIdentity refuses an UPDATE that would make another resource of an object:
+// the mesh is part of the identity (SEMANTICS §1.1), although Kubernetes takes it
+// for content.
+func sameIdentity(c access.Change) error {
+	if c.Access != resource.AccessUpdate || c.Old.Key == c.New.Key() {
+		return nil
+	}
+	return &resource.DocumentError{Key: c.New.Key(), Problems: []resource.Problem{{
+		Path:    "mesh",
+		Message: fmt.Sprintf("the stored object is %s; an object never moves to another mesh: delete it and create it anew", c.Old.Key),
+	}}}
+}
+
+func (s *Server) review(r *resource.Resource) ([]string, error) {
+	if s.cfg.Review == nil {
+		return nil, nil
+	}
+	return s.cfg.Review(r)
+}
+
+// refusal turns an error into the answer no, where it is one.
+func refusal(r *request, err error) (*response, error) {
+	no := &response{UID: r.UID, Status: &status{Status: statusFailure}}
+	var (
+		invalid *resource.DocumentError
+		denied  *rpcerr.Error
+	)
+	switch {
+	case errors.As(err, &denied) && denied.Code == rpcerr.Denied:
+		no.Status.Message, no.Status.Reason, no.Status.Code = denied.Message, reasonForbidden, http.StatusForbidden
+	case errors.As(err, &invalid):
+		no.Status.Message, no.Status.Reason, no.Status.Code = err.Error(), reasonInvalid, http.StatusUnprocessableEntity
+	default:
+		return nil, err
+	}
+	return no, nil
+}
+
+// oneLineEach makes warnings fit for the header that the API server passes them
+// on in.
+func oneLineEach(warnings []string) []string {
+	if more := len(warnings) - maxWarnings; more > 0 {
+		warnings = append(warnings[:maxWarnings:maxWarnings], fmt.Sprintf("and %d more", more))
+	}
+	lines := make([]string, len(warnings))
+	for i, w := range warnings {
+		lines[i] = strings.Join(strings.FieldsFunc(w, func(r rune) bool { return r == '\n' || r == '\r' }), "; ")
+	}
+	return lines
+}

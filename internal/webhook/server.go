@@ -1,0 +1,201 @@
+package webhook
+
+import (
+	"context"
+	"crypto/tls"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"mime"
+	"net"
+	"net/http"
+	"strconv"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"meridian/internal/access"
+	"meridian/internal/resource"
+)
+
+// Path is where reviews are answered.
+const Path = "/validate"
+
+// MaxBodyBytes bounds one review: an object and what it replaces, each several
+// times what Kubernetes stores.
+const MaxBodyBytes = 8 << 20
+
+// Patience with callers. The API server waits for 30 s at most, and for 10 s
+// unless told otherwise.
+const (
+	headerTimeout = 5 * time.Second
+	readTimeout   = 10 * time.Second
+	decideTimeout = 5 * time.Second
+	writeTimeout  = 20 * time.Second // from the end of the header
+	idleTimeout   = 90 * time.Second
+	maxHeader     = 16 << 10
+)
+
+// Access decides changes. *access.Authorizer implements it.
+type Access interface {
+	// Admit decides whether the principal of ctx may make a change. The error is
+	// an *rpcerr.Error; of code Denied it is an answer, of any other code none.
+	Admit(ctx context.Context, c access.Change) (access.Admission, error)
+}
+
+// Config is what a Server needs. Every field is required unless marked
+// otherwise.
+type Config struct {
+	Access Access
+	// Read waits until the rules that Access decides by hold every write
+	// acknowledged before the call.
+	Read func(ctx context.Context) (resource.Revision, error)
+	// Review returns what the author of a resource should know, or, as a
+	// *resource.DocumentError, why it can never be used. Optional.
+	Review func(r *resource.Resource) (warnings []string, err error)
+	// Certificate serves the certificate of the moment to every handshake.
+	Certificate func(*tls.ClientHelloInfo) (*tls.Certificate, error)
+	Log         *slog.Logger
+}
+
+// Server answers reviews. It is safe for concurrent use.
+type Server struct {
+	cfg     Config
+	http    *http.Server
+	reviews *prometheus.CounterVec
+}
+
+// New returns a server that is not serving yet.
+func New(cfg Config) *Server {
+	s := &Server{cfg: cfg, reviews: prometheus.NewCounterVec(prometheus.CounterOpts{
+		Name: "meridian_webhook_reviews_total",
+		Help: "Requests to the admission webhook, by operation and outcome (allowed, denied, invalid, ignored, refused, failed).",
+	}, []string{"operation", "outcome"})}
+	mux := http.NewServeMux()
+	mux.HandleFunc("POST "+Path, s.serve)
+	s.http = &http.Server{
+		Handler: mux,
+		// API servers may be told to speak TLS 1.2 and no newer.
+		TLSConfig:         &tls.Config{MinVersion: tls.VersionTLS12, GetCertificate: cfg.Certificate},
+		ReadHeaderTimeout: headerTimeout,
+		ReadTimeout:       readTimeout,
+		WriteTimeout:      writeTimeout,
+		IdleTimeout:       idleTimeout,
+		MaxHeaderBytes:    maxHeader,
+		ErrorLog:          slog.NewLogLogger(cfg.Log.Handler(), slog.LevelDebug),
+	}
+	return s
+}
+
+// Handler returns the HTTP handler, for use without a listener.
+func (s *Server) Handler() http.Handler { return s.http.Handler }
+
+// Collector returns the metrics of the server.
+func (s *Server) Collector() prometheus.Collector { return s.reviews }
+
+// Run serves HTTPS on l until ctx ends, then lets running reviews finish for at
+// most grace before it cuts them off. It closes l.
+func (s *Server) Run(ctx context.Context, l net.Listener, grace time.Duration) error {
+	served := make(chan error, 1)
+	go func() { served <- s.http.ServeTLS(l, "", "") }()
+	select {
+	case err := <-served:
+		return fmt.Errorf("serve the admission webhook: %w", err)
+	case <-ctx.Done():
+	}
+	stopping, cancel := context.WithTimeout(context.WithoutCancel(ctx), grace)
+	defer cancel()
+	if err := s.http.Shutdown(stopping); err != nil {
+		_ = s.http.Close() // what is left had its time
+	}
+	if err := <-served; err != nil && !errors.Is(err, http.ErrServerClosed) {
+		return fmt.Errorf("serve the admission webhook: %w", err)
+	}
+	return nil
+}
+
+// serve answers one review.
+func (s *Server) serve(w http.ResponseWriter, r *http.Request) {
+	body, code, err := readBody(w, r)
+	if err != nil {
+		s.refuse(w, "", code, err)
+		return
+	}
+	req, err := decodeReview(body)
+	if err != nil {
+		s.refuse(w, "", http.StatusBadRequest, err)
+		return
+	}
+	ctx, cancel := context.WithTimeout(r.Context(), decideTimeout)
+	defer cancel()
+	answer, err := s.decide(ctx, req)
+	if errors.Is(err, errMalformed) {
+		s.refuse(w, req.Operation, http.StatusBadRequest, err)
+		return
+	}
+	if err != nil {
+		s.cfg.Log.Error("no decision on a review", "uid", req.UID, "operation", req.Operation, "error", err)
+		s.refuse(w, req.Operation, http.StatusServiceUnavailable, err)
+		return
+	}
+	s.report(req, answer)
+	s.answer(w, answer)
+}
+
+// readBody reads a request's body; code is the HTTP status of an error.
+func readBody(w http.ResponseWriter, r *http.Request) (body []byte, code int, err error) {
+	if mediaType, _, err := mime.ParseMediaType(r.Header.Get("Content-Type")); err != nil || mediaType != "application/json" {
+		return nil, http.StatusUnsupportedMediaType, fmt.Errorf("the Content-Type is %q; expected application/json", r.Header.Get("Content-Type"))
+	}
+	body, err = io.ReadAll(http.MaxBytesReader(w, r.Body, MaxBodyBytes))
+	var tooLarge *http.MaxBytesError
+	switch {
+	case errors.As(err, &tooLarge):
+		return nil, http.StatusRequestEntityTooLarge, fmt.Errorf("the review is larger than %d MiB", MaxBodyBytes>>20)
+	case err != nil:
+		return nil, http.StatusBadRequest, fmt.Errorf("the body could not be read: %w", err)
+	}
+	return body, http.StatusOK, nil
+}
+
+// refuse answers what cannot be decided.
+func (s *Server) refuse(w http.ResponseWriter, op operation, code int, err error) {
+	outcome := "refused"
+	if code >= http.StatusInternalServerError {
+		outcome = "failed"
+	}
+	s.reviews.WithLabelValues(string(op), outcome).Inc()
+	http.Error(w, err.Error(), code)
+}
+
+// report counts a decision and logs a refusal.
+func (s *Server) report(r *request, answer *response) {
+	outcome := "allowed"
+	switch {
+	case !answer.Allowed && answer.Status.Code == http.StatusForbidden:
+		outcome = "denied"
+	case !answer.Allowed:
+		outcome = "invalid"
+	case !r.ours() || r.Operation == opConnect:
+		outcome = "ignored"
+	}
+	s.reviews.WithLabelValues(string(r.Operation), outcome).Inc()
+	if !answer.Allowed {
+		s.cfg.Log.Info("refused a change in Kubernetes", "outcome", outcome, "uid", r.UID, "user", r.UserInfo.Username, "operation", r.Operation,
+			"kind", r.Kind.Kind, "name", r.Name, "dry_run", r.DryRun, "message", answer.Status.Message)
+	}
+}
+
+// answer sends a decision.
+func (s *Server) answer(w http.ResponseWriter, answer *response) {
+	body, err := encodeReview(answer)
+	if err != nil {
+		s.cfg.Log.Error("cannot encode the answer to a review", "uid", answer.UID, "error", err)
+		http.Error(w, "the server failed on this review; its log says more", http.StatusInternalServerError)
+		return
+	}
+	w.Header().Set("Content-Type", "application/json")
+	w.Header().Set("Content-Length", strconv.Itoa(len(body)))
+	_, _ = w.Write(body) // a caller that is gone misses nothing
+}
