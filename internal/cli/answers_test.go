@@ -149,3 +149,45 @@ func TestAnswerOfAnotherKind(t *testing.T) {
 		require.NotEmpty(t, out.stderr, question)
 	}
 }
+
+// SEMANTICS §5.8: the widest table has the conditions that the server worked
+// out.
+func TestGetWideShowsConditions(t *testing.T) {
+	h := newHarness(t)
+	h.ok("apply", "-f", h.write("gateways.yaml", meshYAML+`---
+type: AuthPolicy
+mesh: default
+name: gw
+targetRef: {kind: Gateway, name: edge}
+rules: {authentication: {a: {}}}
+---
+type: AuthPolicy
+mesh: default
+name: lost
+targetRef: {kind: Gateway, name: egde}
+rules: {authentication: {a: {}}}
+`))
+	h.serveDocument([]byte(`{"kind": "AuthPolicy", "mesh": "default", "asOf": 1841, "items": [
+		{"mesh": "default", "name": "gw", "conditions": [
+			{"type": "Accepted", "status": "True", "reason": "Accepted"}, {"type": "Enforced", "status": "False", "reason": "Overridden"}]},
+		{"mesh": "default", "name": "lost", "conditions": [
+			{"type": "Accepted", "status": "False", "reason": "TargetNotFound"}, {"type": "Quarantined", "status": "True", "reason": "ZoneCannotUse"}]}]}`))
+	require.Equal(t, `MESH     NAME  TARGET        ACCEPTED                ENFORCED            QUARANTINED           VERSION  AGE  REVISION  MODIFIED              LABELS
+default  gw    Gateway/edge  True (Accepted)         False (Overridden)  -                     1        10m  1841      2026-01-31T20:00:00Z  -
+default  lost  Gateway/egde  False (TargetNotFound)  -                   True (ZoneCannotUse)  1        10m  1841      2026-01-31T20:00:00Z  -
+`, h.ok("get", "auth-policies", "-o", "wide"))
+	require.Equal(t, "AuthPolicy", h.server.inspected[0].GetConditions().GetKind())
+	require.NotContains(t, h.ok("get", "AuthPolicy", "gw", "-o", "wide"), "QUARANTINED", "of the resources that are shown")
+	h.ok("get", "auth-policies")
+	h.ok("get", "meshes", "-o", "wide")
+	require.Len(t, h.server.inspected, 2, "asked about nothing else")
+
+	// A server that cannot tell does not keep the resources back.
+	h.server.answer = func(*meridianv1.InspectRequest) (*meridianv1.InspectResponse, error) {
+		return nil, rpcerr.New(rpcerr.Invalid, "INVALID_QUESTION", "this release does not know it")
+	}
+	out := h.run("get", "auth-policies", "-o", "wide")
+	require.Equal(t, exitOK, out.code)
+	require.Contains(t, out.stdout, "Gateway/egde")
+	require.Contains(t, out.stderr, "The status is not known: ")
+}

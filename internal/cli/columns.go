@@ -53,8 +53,9 @@ func columnsOf(d *resource.Descriptor) []column {
 	return nil
 }
 
-// resourceTable lists resources, all of a kind or, with kind nil, mixed.
-func (a *app) resourceTable(resources []*resource.Resource, kind *resource.Descriptor, wide bool) *table {
+// resourceTable lists resources, all of a kind or, with kind nil, mixed. status
+// are further columns.
+func (a *app) resourceTable(resources []*resource.Resource, kind *resource.Descriptor, wide bool, status []statusColumn) *table {
 	t := &table{}
 	inMesh := kind == nil || kind.Scope == resource.MeshScoped
 	if kind == nil {
@@ -67,6 +68,9 @@ func (a *app) resourceTable(resources []*resource.Resource, kind *resource.Descr
 	columns := columnsOf(kind)
 	for _, c := range columns {
 		t.header = append(t.header, c.title)
+	}
+	for i := range status {
+		t.header = append(t.header, status[i].title())
 	}
 	t.header = append(t.header, "VERSION", "AGE")
 	if wide {
@@ -85,6 +89,9 @@ func (a *app) resourceTable(resources []*resource.Resource, kind *resource.Descr
 		spec := specObject(r)
 		for _, c := range columns {
 			row = append(row, c.show(spec))
+		}
+		for i := range status {
+			row = append(row, status[i].reasons[m.Key])
 		}
 		row = append(row, strconv.FormatUint(m.Version, 10), a.age(m.CreationTime))
 		if wide {

@@ -29,7 +29,9 @@ func newGetCommand(a *app) *cobra.Command {
 singular or plural, kebab or camel: traffic-permissions, TrafficPermission. The
 word "all" stands for every kind that holds no secrets.
 
-With -o json or -o yaml a resource is printed in the form that apply takes back.`,
+With -o json or -o yaml a resource is printed in the form that apply takes back.
+With -o wide, policies on gateways and routes, and what they target, show in what
+condition they are; describe has the messages.`,
 		Example: `  meridian get meshes
   meridian get traffic-permissions -m demo -o wide
   meridian get Retry web-retries -o yaml`,
@@ -91,7 +93,15 @@ func (a *app) getOne(ctx context.Context, kind *resource.Descriptor, name string
 	if err != nil {
 		return err
 	}
-	return a.printResource(o.output.value, r, kind)
+	return a.printResource(o.output.value, r, kind, a.wideStatus(ctx, o, kind, o.mesh.name, r)...)
+}
+
+// wideStatus returns the columns of conditions for the widest table.
+func (a *app) wideStatus(ctx context.Context, o *getOptions, kind *resource.Descriptor, mesh string, found ...*resource.Resource) []statusColumn {
+	if o.output.value != formatWide {
+		return nil
+	}
+	return a.statusColumns(ctx, kind, mesh, found)
 }
 
 // fetch reads one resource from the control plane.
@@ -139,7 +149,7 @@ func (a *app) getList(ctx context.Context, kind *resource.Descriptor, consistenc
 	if len(found) == 0 {
 		a.message("%s", nothingFound(kind, request.GetMesh()))
 	}
-	return a.printResources(o.output.value, found, kind)
+	return a.printResources(o.output.value, found, kind, a.wideStatus(ctx, o, kind, request.GetMesh(), found...)...)
 }
 
 func nothingFound(kind *resource.Descriptor, mesh string) string {

@@ -105,8 +105,8 @@ func (c *client) list(ctx context.Context, request *meridianv1.ListRequest) ([]*
 }
 
 // printResources prints a list of resources. kind is that of all of them, or
-// nil when they are mixed.
-func (a *app) printResources(f format, resources []*resource.Resource, kind *resource.Descriptor) error {
+// nil when they are mixed; status are further columns of a table.
+func (a *app) printResources(f format, resources []*resource.Resource, kind *resource.Descriptor, status ...statusColumn) error {
 	var out bytes.Buffer
 	switch f {
 	case formatJSON:
@@ -125,16 +125,16 @@ func (a *app) printResources(f format, resources []*resource.Resource, kind *res
 		if len(resources) == 0 {
 			return nil
 		}
-		out.WriteString(a.resourceTable(resources, kind, f == formatWide).String())
+		out.WriteString(a.resourceTable(resources, kind, f == formatWide, status).String())
 	}
 	return a.write(out.Bytes())
 }
 
 // printResource prints one resource by itself: in JSON and YAML the document
 // that apply takes back.
-func (a *app) printResource(f format, r *resource.Resource, kind *resource.Descriptor) error {
+func (a *app) printResource(f format, r *resource.Resource, kind *resource.Descriptor, status ...statusColumn) error {
 	if f != formatJSON {
-		return a.printResources(f, []*resource.Resource{r}, kind)
+		return a.printResources(f, []*resource.Resource{r}, kind, status...)
 	}
 	var out bytes.Buffer
 	if err := resource.Encode(&out, resource.FormatJSON, r); err != nil {

@@ -142,3 +142,43 @@ func TestInheritedPolicyMetrics(t *testing.T) {
 	require.NoError(t, err)
 	require.Equal(t, 2, n, "effective and overridden")
 }
+
+// SEMANTICS §5.8: the conditions of everything of a kind, with the zones that
+// cannot use a policy, for `get -o wide`.
+func TestGlobalSummarisesConditions(t *testing.T) {
+	inspect := service(t, gatewayStore(t), zonesync.ZoneStatus{
+		Name: "east", Quarantined: []zonesync.Quarantined{{Key: resource.Key{Kind: "AuthPolicy", Mesh: "default", Name: "own"}}},
+	})
+	about := func(kind, mesh string) (*answer.ConditionsAnswer, error) {
+		response, err := inspect.Inspect(t.Context(), &meridianv1.InspectRequest{Mesh: mesh, Question: &meridianv1.InspectRequest_Conditions{
+			Conditions: &meridianv1.ConditionsQuestion{Kind: kind},
+		}})
+		if err != nil {
+			return nil, err
+		}
+		a := new(answer.ConditionsAnswer)
+		return a, answer.Unmarshal(response.GetJson(), a)
+	}
+	accepted := answer.ConditionSummary{Type: "Accepted", Status: "True", Reason: "Accepted"}
+	for _, mesh := range []string{"default", ""} {
+		a, err := about("auth-policies", mesh)
+		require.NoError(t, err)
+		require.Equal(t, []answer.ConditionsItem{
+			{Mesh: "default", Name: "gw", Conditions: []answer.ConditionSummary{accepted, {Type: "Enforced", Status: "True", Reason: "PartiallyEnforced"}}},
+			{Mesh: "default", Name: "own", Conditions: []answer.ConditionSummary{
+				accepted, {Type: "Enforced", Status: "True", Reason: "Enforced"}, {Type: "Quarantined", Status: "True", Reason: "ZoneCannotUse"},
+			}},
+		}, a.Items)
+		require.Equal(t, resource.Revision(7), a.AsOf)
+	}
+	a, err := about("HTTPRoute", "default")
+	require.NoError(t, err)
+	require.Equal(t, "kuadrant.io/AuthPolicyAffected", a.Items[0].Conditions[0].Type)
+	a, err = about("AuthPolicy", "other")
+	require.NoError(t, err)
+	require.Empty(t, a.Items)
+	for _, kind := range []string{"TrafficPermission", "nothing"} {
+		_, err = about(kind, "default")
+		require.Equal(t, rpcerr.Invalid, rpcerr.CodeOf(err), kind)
+	}
+}

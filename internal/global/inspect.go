@@ -93,6 +93,14 @@ func (s *inspectService) own(req *meridianv1.InspectRequest) (*meridianv1.Inspec
 		ask = func(m *policy.Matcher, asOf resource.Revision) (any, error) {
 			return s.policy(m, key, q.Policy.GetRule(), asOf)
 		}
+	case *meridianv1.InspectRequest_Conditions:
+		kind, held := resource.Kind(q.Conditions.GetKind()), s.quarantines()
+		if d, ok := resource.Lookup(q.Conditions.GetKind()); ok {
+			kind = d.Kind
+		}
+		ask = func(m *policy.Matcher, asOf resource.Revision) (any, error) {
+			return answer.Conditions(m, kind, mesh, asOf, func(key resource.Key) []policy.Condition { return held[key] })
+		}
 	default:
 		return nil, false, nil
 	}
@@ -117,14 +125,7 @@ func (s *inspectService) own(req *meridianv1.InspectRequest) (*meridianv1.Inspec
 
 // policy answers about an inherited policy, with the zones that cannot use it.
 func (s *inspectService) policy(m *policy.Matcher, key resource.Key, rule string, asOf resource.Revision) (any, error) {
-	var held []policy.Condition
-	for _, z := range s.zones() {
-		for _, q := range z.Quarantined {
-			if q.Key == key {
-				held = append(held, answer.Quarantined(z.Name, q.Version, q.Message))
-			}
-		}
-	}
+	held := s.quarantines()[key]
 	if rule != "" {
 		a, err := answer.PolicyRules(m, key.Kind, key.Mesh, key.Name, rule, "", asOf)
 		if err != nil {
@@ -139,6 +140,17 @@ func (s *inspectService) policy(m *policy.Matcher, key resource.Key, rule string
 	}
 	a.Conditions = append(a.Conditions, held...)
 	return a, nil
+}
+
+// quarantines has what the zones cannot use, with a condition for every zone.
+func (s *inspectService) quarantines() map[resource.Key][]policy.Condition {
+	held := map[resource.Key][]policy.Condition{}
+	for _, z := range s.zones() {
+		for _, q := range z.Quarantined {
+			held[q.Key] = append(held[q.Key], answer.Quarantined(z.Name, q.Version, q.Message))
+		}
+	}
+	return held
 }
 
 // reply is one zone's answer.

@@ -91,3 +91,22 @@ func TestZoneTellsOfQuarantine(t *testing.T) {
 	_, err = ask[answer.PolicyAnswer](t, s, aboutPolicy("nobody", ""))
 	require.Equal(t, rpcerr.NotFound, rpcerr.CodeOf(err))
 }
+
+// SEMANTICS §5.8: the conditions of everything of a kind.
+func TestZoneSummarisesConditions(t *testing.T) {
+	s := gateways(t)
+	about := func(kind string) (*answer.ConditionsAnswer, error) {
+		return ask[answer.ConditionsAnswer](t, s, &meridianv1.InspectRequest{Question: &meridianv1.InspectRequest_Conditions{
+			Conditions: &meridianv1.ConditionsQuestion{Kind: kind},
+		}})
+	}
+	a, err := about("auth-policy")
+	require.NoError(t, err)
+	require.Equal(t, []answer.ConditionsItem{{Mesh: "default", Name: "held", Conditions: []answer.ConditionSummary{
+		{Type: "Accepted", Status: "True", Reason: "Accepted"},
+		{Type: "Enforced", Status: "True", Reason: "Enforced"},
+		{Type: "Quarantined", Status: "True", Reason: "ZoneCannotUse"},
+	}}}, a.Items)
+	_, err = about("Retry")
+	require.Equal(t, rpcerr.Invalid, rpcerr.CodeOf(err))
+}

@@ -97,6 +97,12 @@ func (s *inspectService) answer(m *policy.Matcher, req *meridianv1.InspectReques
 			Mesh: mesh, Dataplane: q.Why.GetDataplane(), Kind: kind, Field: q.Why.GetField(),
 			To: q.Why.GetTo(), From: q.Why.GetFromTags(),
 		}, s.zone, asOf)
+	case *meridianv1.InspectRequest_Conditions:
+		kind, err := kindOf(q.Conditions.GetKind())
+		if err != nil {
+			return nil, err
+		}
+		return answer.Conditions(m, kind, mesh, asOf, s.held)
 	case *meridianv1.InspectRequest_Dataplanes:
 		return s.dataplanes(m, mesh)
 	default:
@@ -119,6 +125,14 @@ func (s *inspectService) policy(m *policy.Matcher, key resource.Key, asOf resour
 	}
 	a.Conditions = append(a.Conditions, held)
 	return a, nil
+}
+
+// held is the condition of a resource that is in quarantine, if it is.
+func (s *inspectService) held(key resource.Key) []policy.Condition {
+	if c, quarantined := s.quarantined(key); quarantined {
+		return []policy.Condition{c}
+	}
+	return nil
 }
 
 func kindOf(name string) (resource.Kind, error) {

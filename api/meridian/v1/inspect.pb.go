@@ -35,6 +35,7 @@ type InspectRequest struct {
 	//	*InspectRequest_Route
 	//	*InspectRequest_Dataplanes
 	//	*InspectRequest_Why
+	//	*InspectRequest_Conditions
 	Question      isInspectRequest_Question `protobuf_oneof:"question"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -145,6 +146,15 @@ func (x *InspectRequest) GetWhy() *WhyQuestion {
 	return nil
 }
 
+func (x *InspectRequest) GetConditions() *ConditionsQuestion {
+	if x != nil {
+		if x, ok := x.Question.(*InspectRequest_Conditions); ok {
+			return x.Conditions
+		}
+	}
+	return nil
+}
+
 type isInspectRequest_Question interface {
 	isInspectRequest_Question()
 }
@@ -173,6 +183,10 @@ type InspectRequest_Why struct {
 	Why *WhyQuestion `protobuf:"bytes,8,opt,name=why,proto3,oneof"`
 }
 
+type InspectRequest_Conditions struct {
+	Conditions *ConditionsQuestion `protobuf:"bytes,9,opt,name=conditions,proto3,oneof"`
+}
+
 func (*InspectRequest_Dataplane) isInspectRequest_Question() {}
 
 func (*InspectRequest_Connection) isInspectRequest_Question() {}
@@ -184,6 +198,8 @@ func (*InspectRequest_Route) isInspectRequest_Question() {}
 func (*InspectRequest_Dataplanes) isInspectRequest_Question() {}
 
 func (*InspectRequest_Why) isInspectRequest_Question() {}
+
+func (*InspectRequest_Conditions) isInspectRequest_Question() {}
 
 // What applies on a dataplane?
 type DataplaneQuestion struct {
@@ -363,6 +379,53 @@ func (x *PolicyQuestion) GetRule() string {
 	return ""
 }
 
+// In what condition is everything of a kind? It is asked about inherited
+// policies and about what they can target, of the mesh or, without one, of
+// every mesh.
+type ConditionsQuestion struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Kind          string                 `protobuf:"bytes,1,opt,name=kind,proto3" json:"kind,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ConditionsQuestion) Reset() {
+	*x = ConditionsQuestion{}
+	mi := &file_meridian_v1_inspect_proto_msgTypes[4]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ConditionsQuestion) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ConditionsQuestion) ProtoMessage() {}
+
+func (x *ConditionsQuestion) ProtoReflect() protoreflect.Message {
+	mi := &file_meridian_v1_inspect_proto_msgTypes[4]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ConditionsQuestion.ProtoReflect.Descriptor instead.
+func (*ConditionsQuestion) Descriptor() ([]byte, []int) {
+	return file_meridian_v1_inspect_proto_rawDescGZIP(), []int{4}
+}
+
+func (x *ConditionsQuestion) GetKind() string {
+	if x != nil {
+		return x.Kind
+	}
+	return ""
+}
+
 // What is effective on a route's paths?
 type RouteQuestion struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
@@ -373,7 +436,7 @@ type RouteQuestion struct {
 
 func (x *RouteQuestion) Reset() {
 	*x = RouteQuestion{}
-	mi := &file_meridian_v1_inspect_proto_msgTypes[4]
+	mi := &file_meridian_v1_inspect_proto_msgTypes[5]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -385,7 +448,7 @@ func (x *RouteQuestion) String() string {
 func (*RouteQuestion) ProtoMessage() {}
 
 func (x *RouteQuestion) ProtoReflect() protoreflect.Message {
-	mi := &file_meridian_v1_inspect_proto_msgTypes[4]
+	mi := &file_meridian_v1_inspect_proto_msgTypes[5]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -398,7 +461,7 @@ func (x *RouteQuestion) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RouteQuestion.ProtoReflect.Descriptor instead.
 func (*RouteQuestion) Descriptor() ([]byte, []int) {
-	return file_meridian_v1_inspect_proto_rawDescGZIP(), []int{4}
+	return file_meridian_v1_inspect_proto_rawDescGZIP(), []int{5}
 }
 
 func (x *RouteQuestion) GetName() string {
@@ -427,7 +490,7 @@ type WhyQuestion struct {
 
 func (x *WhyQuestion) Reset() {
 	*x = WhyQuestion{}
-	mi := &file_meridian_v1_inspect_proto_msgTypes[5]
+	mi := &file_meridian_v1_inspect_proto_msgTypes[6]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -439,7 +502,7 @@ func (x *WhyQuestion) String() string {
 func (*WhyQuestion) ProtoMessage() {}
 
 func (x *WhyQuestion) ProtoReflect() protoreflect.Message {
-	mi := &file_meridian_v1_inspect_proto_msgTypes[5]
+	mi := &file_meridian_v1_inspect_proto_msgTypes[6]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -452,7 +515,7 @@ func (x *WhyQuestion) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WhyQuestion.ProtoReflect.Descriptor instead.
 func (*WhyQuestion) Descriptor() ([]byte, []int) {
-	return file_meridian_v1_inspect_proto_rawDescGZIP(), []int{5}
+	return file_meridian_v1_inspect_proto_rawDescGZIP(), []int{6}
 }
 
 func (x *WhyQuestion) GetDataplane() string {
@@ -499,7 +562,7 @@ type DataplanesQuestion struct {
 
 func (x *DataplanesQuestion) Reset() {
 	*x = DataplanesQuestion{}
-	mi := &file_meridian_v1_inspect_proto_msgTypes[6]
+	mi := &file_meridian_v1_inspect_proto_msgTypes[7]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -511,7 +574,7 @@ func (x *DataplanesQuestion) String() string {
 func (*DataplanesQuestion) ProtoMessage() {}
 
 func (x *DataplanesQuestion) ProtoReflect() protoreflect.Message {
-	mi := &file_meridian_v1_inspect_proto_msgTypes[6]
+	mi := &file_meridian_v1_inspect_proto_msgTypes[7]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -524,7 +587,7 @@ func (x *DataplanesQuestion) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DataplanesQuestion.ProtoReflect.Descriptor instead.
 func (*DataplanesQuestion) Descriptor() ([]byte, []int) {
-	return file_meridian_v1_inspect_proto_rawDescGZIP(), []int{6}
+	return file_meridian_v1_inspect_proto_rawDescGZIP(), []int{7}
 }
 
 type InspectResponse struct {
@@ -542,7 +605,7 @@ type InspectResponse struct {
 
 func (x *InspectResponse) Reset() {
 	*x = InspectResponse{}
-	mi := &file_meridian_v1_inspect_proto_msgTypes[7]
+	mi := &file_meridian_v1_inspect_proto_msgTypes[8]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -554,7 +617,7 @@ func (x *InspectResponse) String() string {
 func (*InspectResponse) ProtoMessage() {}
 
 func (x *InspectResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_meridian_v1_inspect_proto_msgTypes[7]
+	mi := &file_meridian_v1_inspect_proto_msgTypes[8]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -567,7 +630,7 @@ func (x *InspectResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use InspectResponse.ProtoReflect.Descriptor instead.
 func (*InspectResponse) Descriptor() ([]byte, []int) {
-	return file_meridian_v1_inspect_proto_rawDescGZIP(), []int{7}
+	return file_meridian_v1_inspect_proto_rawDescGZIP(), []int{8}
 }
 
 func (x *InspectResponse) GetJson() []byte {
@@ -611,7 +674,7 @@ type DataplaneConnection struct {
 
 func (x *DataplaneConnection) Reset() {
 	*x = DataplaneConnection{}
-	mi := &file_meridian_v1_inspect_proto_msgTypes[8]
+	mi := &file_meridian_v1_inspect_proto_msgTypes[9]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -623,7 +686,7 @@ func (x *DataplaneConnection) String() string {
 func (*DataplaneConnection) ProtoMessage() {}
 
 func (x *DataplaneConnection) ProtoReflect() protoreflect.Message {
-	mi := &file_meridian_v1_inspect_proto_msgTypes[8]
+	mi := &file_meridian_v1_inspect_proto_msgTypes[9]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -636,7 +699,7 @@ func (x *DataplaneConnection) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DataplaneConnection.ProtoReflect.Descriptor instead.
 func (*DataplaneConnection) Descriptor() ([]byte, []int) {
-	return file_meridian_v1_inspect_proto_rawDescGZIP(), []int{8}
+	return file_meridian_v1_inspect_proto_rawDescGZIP(), []int{9}
 }
 
 func (x *DataplaneConnection) GetState() string {
@@ -678,7 +741,7 @@ var File_meridian_v1_inspect_proto protoreflect.FileDescriptor
 
 const file_meridian_v1_inspect_proto_rawDesc = "" +
 	"\n" +
-	"\x19meridian/v1/inspect.proto\x12\vmeridian.v1\"\xa3\x03\n" +
+	"\x19meridian/v1/inspect.proto\x12\vmeridian.v1\"\xe6\x03\n" +
 	"\x0eInspectRequest\x12\x12\n" +
 	"\x04zone\x18\x01 \x01(\tR\x04zone\x12\x12\n" +
 	"\x04mesh\x18\x02 \x01(\tR\x04mesh\x12>\n" +
@@ -691,7 +754,10 @@ const file_meridian_v1_inspect_proto_rawDesc = "" +
 	"\n" +
 	"dataplanes\x18\a \x01(\v2\x1f.meridian.v1.DataplanesQuestionH\x00R\n" +
 	"dataplanes\x12,\n" +
-	"\x03why\x18\b \x01(\v2\x18.meridian.v1.WhyQuestionH\x00R\x03whyB\n" +
+	"\x03why\x18\b \x01(\v2\x18.meridian.v1.WhyQuestionH\x00R\x03why\x12A\n" +
+	"\n" +
+	"conditions\x18\t \x01(\v2\x1f.meridian.v1.ConditionsQuestionH\x00R\n" +
+	"conditionsB\n" +
 	"\n" +
 	"\bquestion\"'\n" +
 	"\x11DataplaneQuestion\x12\x12\n" +
@@ -707,7 +773,9 @@ const file_meridian_v1_inspect_proto_rawDesc = "" +
 	"\x0ePolicyQuestion\x12\x12\n" +
 	"\x04kind\x18\x01 \x01(\tR\x04kind\x12\x12\n" +
 	"\x04name\x18\x02 \x01(\tR\x04name\x12\x12\n" +
-	"\x04rule\x18\x03 \x01(\tR\x04rule\"#\n" +
+	"\x04rule\x18\x03 \x01(\tR\x04rule\"(\n" +
+	"\x12ConditionsQuestion\x12\x12\n" +
+	"\x04kind\x18\x01 \x01(\tR\x04kind\"#\n" +
 	"\rRouteQuestion\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\"\xe7\x01\n" +
 	"\vWhyQuestion\x12\x1c\n" +
@@ -748,37 +816,39 @@ func file_meridian_v1_inspect_proto_rawDescGZIP() []byte {
 	return file_meridian_v1_inspect_proto_rawDescData
 }
 
-var file_meridian_v1_inspect_proto_msgTypes = make([]protoimpl.MessageInfo, 11)
+var file_meridian_v1_inspect_proto_msgTypes = make([]protoimpl.MessageInfo, 12)
 var file_meridian_v1_inspect_proto_goTypes = []any{
 	(*InspectRequest)(nil),      // 0: meridian.v1.InspectRequest
 	(*DataplaneQuestion)(nil),   // 1: meridian.v1.DataplaneQuestion
 	(*ConnectionQuestion)(nil),  // 2: meridian.v1.ConnectionQuestion
 	(*PolicyQuestion)(nil),      // 3: meridian.v1.PolicyQuestion
-	(*RouteQuestion)(nil),       // 4: meridian.v1.RouteQuestion
-	(*WhyQuestion)(nil),         // 5: meridian.v1.WhyQuestion
-	(*DataplanesQuestion)(nil),  // 6: meridian.v1.DataplanesQuestion
-	(*InspectResponse)(nil),     // 7: meridian.v1.InspectResponse
-	(*DataplaneConnection)(nil), // 8: meridian.v1.DataplaneConnection
-	nil,                         // 9: meridian.v1.ConnectionQuestion.FromTagsEntry
-	nil,                         // 10: meridian.v1.WhyQuestion.FromTagsEntry
+	(*ConditionsQuestion)(nil),  // 4: meridian.v1.ConditionsQuestion
+	(*RouteQuestion)(nil),       // 5: meridian.v1.RouteQuestion
+	(*WhyQuestion)(nil),         // 6: meridian.v1.WhyQuestion
+	(*DataplanesQuestion)(nil),  // 7: meridian.v1.DataplanesQuestion
+	(*InspectResponse)(nil),     // 8: meridian.v1.InspectResponse
+	(*DataplaneConnection)(nil), // 9: meridian.v1.DataplaneConnection
+	nil,                         // 10: meridian.v1.ConnectionQuestion.FromTagsEntry
+	nil,                         // 11: meridian.v1.WhyQuestion.FromTagsEntry
 }
 var file_meridian_v1_inspect_proto_depIdxs = []int32{
 	1,  // 0: meridian.v1.InspectRequest.dataplane:type_name -> meridian.v1.DataplaneQuestion
 	2,  // 1: meridian.v1.InspectRequest.connection:type_name -> meridian.v1.ConnectionQuestion
 	3,  // 2: meridian.v1.InspectRequest.policy:type_name -> meridian.v1.PolicyQuestion
-	4,  // 3: meridian.v1.InspectRequest.route:type_name -> meridian.v1.RouteQuestion
-	6,  // 4: meridian.v1.InspectRequest.dataplanes:type_name -> meridian.v1.DataplanesQuestion
-	5,  // 5: meridian.v1.InspectRequest.why:type_name -> meridian.v1.WhyQuestion
-	9,  // 6: meridian.v1.ConnectionQuestion.from_tags:type_name -> meridian.v1.ConnectionQuestion.FromTagsEntry
-	10, // 7: meridian.v1.WhyQuestion.from_tags:type_name -> meridian.v1.WhyQuestion.FromTagsEntry
-	8,  // 8: meridian.v1.InspectResponse.connection:type_name -> meridian.v1.DataplaneConnection
-	0,  // 9: meridian.v1.InspectService.Inspect:input_type -> meridian.v1.InspectRequest
-	7,  // 10: meridian.v1.InspectService.Inspect:output_type -> meridian.v1.InspectResponse
-	10, // [10:11] is the sub-list for method output_type
-	9,  // [9:10] is the sub-list for method input_type
-	9,  // [9:9] is the sub-list for extension type_name
-	9,  // [9:9] is the sub-list for extension extendee
-	0,  // [0:9] is the sub-list for field type_name
+	5,  // 3: meridian.v1.InspectRequest.route:type_name -> meridian.v1.RouteQuestion
+	7,  // 4: meridian.v1.InspectRequest.dataplanes:type_name -> meridian.v1.DataplanesQuestion
+	6,  // 5: meridian.v1.InspectRequest.why:type_name -> meridian.v1.WhyQuestion
+	4,  // 6: meridian.v1.InspectRequest.conditions:type_name -> meridian.v1.ConditionsQuestion
+	10, // 7: meridian.v1.ConnectionQuestion.from_tags:type_name -> meridian.v1.ConnectionQuestion.FromTagsEntry
+	11, // 8: meridian.v1.WhyQuestion.from_tags:type_name -> meridian.v1.WhyQuestion.FromTagsEntry
+	9,  // 9: meridian.v1.InspectResponse.connection:type_name -> meridian.v1.DataplaneConnection
+	0,  // 10: meridian.v1.InspectService.Inspect:input_type -> meridian.v1.InspectRequest
+	8,  // 11: meridian.v1.InspectService.Inspect:output_type -> meridian.v1.InspectResponse
+	11, // [11:12] is the sub-list for method output_type
+	10, // [10:11] is the sub-list for method input_type
+	10, // [10:10] is the sub-list for extension type_name
+	10, // [10:10] is the sub-list for extension extendee
+	0,  // [0:10] is the sub-list for field type_name
 }
 
 func init() { file_meridian_v1_inspect_proto_init() }
@@ -793,6 +863,7 @@ func file_meridian_v1_inspect_proto_init() {
 		(*InspectRequest_Route)(nil),
 		(*InspectRequest_Dataplanes)(nil),
 		(*InspectRequest_Why)(nil),
+		(*InspectRequest_Conditions)(nil),
 	}
 	type x struct{}
 	out := protoimpl.TypeBuilder{
@@ -800,7 +871,7 @@ func file_meridian_v1_inspect_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_meridian_v1_inspect_proto_rawDesc), len(file_meridian_v1_inspect_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   11,
+			NumMessages:   12,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

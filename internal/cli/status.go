@@ -1,0 +1,68 @@
+package cli
+
+import (
+	"context"
+	"slices"
+	"strings"
+
+	meridianv1 "meridian/api/meridian/v1"
+	"meridian/internal/policy/answer"
+	"meridian/internal/policy/inherit"
+	"meridian/internal/resource"
+)
+
+// statusColumns asks the server, which works it out, in what condition the
+// resources of a kind are (SEMANTICS §5.8), and returns a column for every type
+// of condition that occurs, in the server's order. Kinds without conditions have
+// no columns. Where the server cannot tell, a message says why and the resources
+// are shown all the same.
+func (a *app) statusColumns(ctx context.Context, kind *resource.Descriptor, mesh string, resources []*resource.Resource) []statusColumn {
+	if kind == nil || !inherit.Follows(kind.Kind) || len(resources) == 0 {
+		return nil
+	}
+	document, err := a.inspect(ctx, &meridianv1.InspectRequest{
+		Mesh: mesh,
+		Question: &meridianv1.InspectRequest_Conditions{
+			Conditions: &meridianv1.ConditionsQuestion{Kind: string(kind.Kind)},
+		},
+	})
+	var about answer.ConditionsAnswer
+	if err == nil {
+		err = answer.Unmarshal(document, &about)
+	}
+	if err != nil {
+		a.message("The status is not known: %v", err)
+		return nil
+	}
+	shown := make(map[resource.Key]bool, len(resources))
+	for _, r := range resources {
+		shown[r.Key()] = true
+	}
+	var columns []statusColumn
+	for _, item := range about.Items {
+		key := resource.Key{Kind: kind.Kind, Mesh: item.Mesh, Name: item.Name}
+		if !shown[key] {
+			continue
+		}
+		for _, c := range item.Conditions {
+			at := slices.IndexFunc(columns, func(known statusColumn) bool { return known.condition == c.Type })
+			if at < 0 {
+				at = len(columns)
+				columns = append(columns, statusColumn{condition: c.Type, reasons: map[resource.Key]string{}})
+			}
+			columns[at].reasons[key] = c.Status + " (" + c.Reason + ")"
+		}
+	}
+	return columns
+}
+
+// statusColumn is one type of condition: what it says of each resource.
+type statusColumn struct {
+	condition string
+	reasons   map[resource.Key]string
+}
+
+// title is the type of the condition without the domain in front of it.
+func (c *statusColumn) title() string {
+	return strings.ToUpper(c.condition[strings.LastIndexByte(c.condition, '/')+1:])
+}
