@@ -7,7 +7,6 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"net"
 	"os"
 	"time"
 
@@ -32,6 +31,7 @@ import (
 	"meridian/internal/store"
 	zonesync "meridian/internal/sync"
 	"meridian/internal/tokens"
+	"meridian/internal/webhook"
 )
 
 // startTimeout bounds how long a server waits for its own cluster at its start.
@@ -60,6 +60,8 @@ type global struct {
 	matching   *matching.Matching
 	grpc       *server.GRPC
 	metrics    *prometheus.Registry
+	// webhook is nil where it is off.
+	webhook *webhook.Server
 }
 
 // Run runs a server of the global until ctx ends. A *server.UsageError means
@@ -71,21 +73,17 @@ type global struct {
 // health and metrics; then gossip and the log, when nobody can write to it any
 // more.
 func Run(ctx context.Context, cfg Config, log *slog.Logger, hangups <-chan os.Signal) (err error) {
-	grpcListener, err := server.Listen("grpc-addr", cfg.GRPCAddr)
+	listeners, err := server.OpenListeners(cfg.Options)
 	if err != nil {
 		return err
 	}
-	httpListener, err := server.Listen("http-addr", cfg.HTTPAddr)
-	if err != nil {
-		return errors.Join(err, grpcListener.Close())
-	}
 	g := &global{cfg: cfg, log: log, now: time.Now, metrics: server.NewMetrics()}
-	g.addresses = server.Addresses{GRPC: grpcListener.Addr().String(), HTTP: httpListener.Addr().String()}
+	g.addresses = listeners.Addresses()
 	if err := g.open(ctx); err != nil {
-		return errors.Join(err, grpcListener.Close(), httpListener.Close())
+		return errors.Join(err, listeners.Close())
 	}
 	defer func() { err = errors.Join(err, g.gossip.Close(), g.node.Close()) }()
-	return g.serve(ctx, grpcListener, httpListener, hangups)
+	return g.serve(ctx, listeners, hangups)
 }
 
 // open opens the data directory and everything in it.
@@ -167,23 +165,26 @@ func peerTLS(pki *auth.PKI) *tls.Config {
 }
 
 // serve makes the server ready and runs it until ctx ends or a part fails.
-func (g *global) serve(ctx context.Context, grpcListener, httpListener net.Listener, hangups <-chan os.Signal) error {
+func (g *global) serve(ctx context.Context, listeners server.Listeners, hangups <-chan os.Signal) error {
 	var ready server.Gate
 	health := server.NewHealth(g.log, g.metrics, server.Check{Name: "state", Ready: ready.Check}, server.Check{Name: "leader", Ready: g.leads})
 	group, ctx := errgroup.WithContext(ctx)
 	// Health and metrics outlive the rest, so that a stop can be watched.
 	healthContext, stopHealth := context.WithCancel(context.WithoutCancel(ctx))
-	group.Go(func() error { return health.Serve(healthContext, httpListener) })
+	group.Go(func() error { return health.Serve(healthContext, listeners.HTTP) })
 	group.Go(func() error {
 		defer stopHealth()
 		if err := g.start(ctx); err != nil {
-			return errors.Join(err, grpcListener.Close())
+			return errors.Join(err, listeners.CloseServices())
 		}
 		parts, ctx := errgroup.WithContext(ctx)
 		parts.Go(func() error { return g.sync.Run(ctx) })
 		parts.Go(func() error { return g.matching.Run(ctx) })
 		parts.Go(func() error { return g.ring.Follow(ctx, g.callers.Recheck, g.store) })
-		parts.Go(func() error { return g.grpc.Run(ctx, grpcListener, server.StopTimeout) })
+		parts.Go(func() error { return g.grpc.Run(ctx, listeners.GRPC, server.StopTimeout) })
+		if g.webhook != nil {
+			parts.Go(func() error { return g.webhook.Run(ctx, listeners.Webhook, server.StopTimeout) })
+		}
 		parts.Go(func() error { return server.ReloadPKI(ctx, g.pki, hangups, g.log) })
 		parts.Go(func() error { return g.announce(ctx, &ready) })
 		return parts.Wait()
@@ -237,7 +238,8 @@ func (g *global) start(ctx context.Context) error {
 	}
 	g.grpc = server.NewGRPC(g.log, g.pki.ServerTLS(),
 		[]grpc.UnaryServerInterceptor{g.callers.Unary}, []grpc.StreamServerInterceptor{g.callers.Stream})
-	meridianv1.RegisterAdminServiceServer(g.grpc, g.admin())
+	resources := g.admin()
+	meridianv1.RegisterAdminServiceServer(g.grpc, resources)
 	meridianv1.RegisterControlServiceServer(g.grpc, &controlService{global: g})
 	meridianv1.RegisterInspectServiceServer(g.grpc, &inspectService{
 		matching: g.matching, zones: g.zoneStatuses, connected: g.connectedZones, asking: g.sync.Ask,
@@ -245,6 +247,12 @@ func (g *global) start(ctx context.Context) error {
 	meridianv1.RegisterTokenServiceServer(g.grpc, g.tokens)
 	meridianv1.RegisterAccessServiceServer(g.grpc, access.NewService(g.access, g.node.Read))
 	syncv1.RegisterSyncServiceServer(g.grpc, g.sync)
+	if g.cfg.WebhookAddr != "" {
+		g.webhook = webhook.New(webhook.Config{
+			Access: g.access, Read: g.node.Read, Review: resources.Review, Certificate: g.pki.GetCertificate, Log: g.log,
+		})
+		g.metrics.MustRegister(g.webhook.Collector())
+	}
 	g.registerMetrics()
 	return nil
 }

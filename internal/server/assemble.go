@@ -45,9 +45,13 @@ func OpenPKI(o Options, name string, bound Addresses, now func() time.Time, log 
 	if err != nil {
 		return nil, fmt.Errorf("find out the addresses of this host: %w", err)
 	}
+	listen := append([]string{bound.GRPC, o.Advertised(bound.GRPC)}, o.WebhookHosts...)
+	if bound.Webhook != "" {
+		listen = append(listen, bound.Webhook)
+	}
 	return auth.OpenPKI(auth.PKIConfig{
 		DataDir: o.DataDir, Name: name, CertFile: o.CertFile, KeyFile: o.KeyFile, CAFile: o.CAFile, Now: now, Log: log,
-		Hosts: auth.ServerHosts(hostname, []string{bound.GRPC, o.Advertised(bound.GRPC)}, interfaces),
+		Hosts: auth.ServerHosts(hostname, listen, interfaces),
 	})
 }
 

@@ -175,3 +175,30 @@ func discard(t *testing.T) *slog.Logger {
 	t.Helper()
 	return slog.New(slog.DiscardHandler)
 }
+
+func TestListeners(t *testing.T) {
+	l, err := OpenListeners(Options{GRPCAddr: "127.0.0.1:0", HTTPAddr: "127.0.0.1:0"})
+	require.NoError(t, err)
+	require.Nil(t, l.Webhook, "the webhook is off unless it has an address")
+	require.Empty(t, l.Addresses().Webhook)
+	require.NoError(t, l.Close())
+
+	l, err = OpenListeners(Options{GRPCAddr: "127.0.0.1:0", HTTPAddr: "127.0.0.1:0", WebhookAddr: "127.0.0.1:0"})
+	require.NoError(t, err)
+	taken := l.Addresses()
+	require.NotEmpty(t, taken.Webhook)
+	_, err = OpenListeners(Options{GRPCAddr: "127.0.0.1:0", HTTPAddr: "127.0.0.1:0", WebhookAddr: taken.Webhook})
+	require.ErrorContains(t, err, "--webhook-addr "+taken.Webhook+": the port is in use")
+	require.NoError(t, l.Close())
+}
+
+func TestWebhookHostsAreForTheGeneratedCertificate(t *testing.T) {
+	o, err := parse(t, "", nil, "--data-dir", "x", "--webhook-host", "a.svc,b.svc")
+	require.NoError(t, err)
+	require.Equal(t, []string{"a.svc", "b.svc"}, o.WebhookHosts)
+	require.ErrorContains(t, o.Validate(), "--webhook-host goes with --webhook-addr")
+	o.WebhookAddr = ":5443"
+	require.NoError(t, o.Validate())
+	o.CertFile, o.KeyFile = "c", "k"
+	require.ErrorContains(t, o.Validate(), "brings its own names")
+}

@@ -26,6 +26,11 @@ type Options struct {
 	// GRPCAddr and HTTPAddr are host:port; port 0 means any free port.
 	GRPCAddr string
 	HTTPAddr string
+	// WebhookAddr is the host:port of the admission webhook, which is off when it
+	// is empty. WebhookHosts are the names by which the API server of Kubernetes
+	// calls it, for the generated certificate.
+	WebhookAddr  string
+	WebhookHosts []string
 	// AdvertiseAddr is the host:port by which others reach GRPCAddr, the bound one
 	// when empty.
 	AdvertiseAddr string
@@ -50,6 +55,8 @@ func (o *Options) Bind(flags *pflag.FlagSet, grpcAddr, httpAddr string) {
 	flags.StringVar(&o.DataDir, "data-dir", "", "directory that holds everything this server keeps (required)")
 	flags.StringVar(&o.GRPCAddr, "grpc-addr", grpcAddr, "host:port of the gRPC API; port 0 is any free port")
 	flags.StringVar(&o.HTTPAddr, "http-addr", httpAddr, "host:port of health and metrics, plain HTTP")
+	flags.StringVar(&o.WebhookAddr, "webhook-addr", "", "host:port of the admission webhook for Kubernetes, HTTPS, customarily port 5443; off when empty")
+	flags.StringSliceVar(&o.WebhookHosts, "webhook-host", nil, "names by which Kubernetes calls --webhook-addr, such as meridian-webhook.meridian-system.svc, for the generated certificate")
 	flags.StringVar(&o.AdvertiseAddr, "advertise-addr", "", "host:port by which clients and zones reach --grpc-addr, where that is not what they should dial")
 	flags.StringVar(&o.CertFile, "cert-file", "", "PEM certificate of the gRPC API, in place of the generated one")
 	flags.StringVar(&o.KeyFile, "key-file", "", "PEM key of --cert-file")
@@ -71,6 +78,10 @@ func (o *Options) Validate() error {
 		return usagef("--advertise-addr %s: write host:port", o.AdvertiseAddr)
 	case (o.CertFile == "") != (o.KeyFile == ""):
 		return usagef("--cert-file and --key-file go together")
+	case len(o.WebhookHosts) > 0 && o.WebhookAddr == "":
+		return usagef("--webhook-host goes with --webhook-addr")
+	case len(o.WebhookHosts) > 0 && o.CertFile != "":
+		return usagef("--webhook-host is for the generated certificate; that of --cert-file brings its own names")
 	case o.CAFile != "" && o.CertFile == "":
 		return usagef("--ca-file goes with --cert-file and --key-file")
 	}

@@ -28,6 +28,50 @@ func Listen(flag, addr string) (net.Listener, error) {
 	}
 }
 
+// Listeners are those that both servers have. Webhook is nil where it is off.
+type Listeners struct {
+	GRPC, HTTP, Webhook net.Listener
+}
+
+// OpenListeners opens the listeners that the options ask for, all or none.
+func OpenListeners(o Options) (Listeners, error) {
+	var l Listeners
+	var err error
+	if l.GRPC, err = Listen("grpc-addr", o.GRPCAddr); err != nil {
+		return Listeners{}, err
+	}
+	if l.HTTP, err = Listen("http-addr", o.HTTPAddr); err != nil {
+		return Listeners{}, errors.Join(err, l.GRPC.Close())
+	}
+	if o.WebhookAddr == "" {
+		return l, nil
+	}
+	if l.Webhook, err = Listen("webhook-addr", o.WebhookAddr); err != nil {
+		return Listeners{}, errors.Join(err, l.GRPC.Close(), l.HTTP.Close())
+	}
+	return l, nil
+}
+
+// Close closes those that nobody serves on yet.
+func (l Listeners) Close() error { return errors.Join(l.HTTP.Close(), l.CloseServices()) }
+
+// CloseServices closes all but that of health and metrics.
+func (l Listeners) CloseServices() error {
+	if l.Webhook == nil {
+		return l.GRPC.Close()
+	}
+	return errors.Join(l.GRPC.Close(), l.Webhook.Close())
+}
+
+// Addresses returns what the listeners are bound to.
+func (l Listeners) Addresses() Addresses {
+	a := Addresses{GRPC: l.GRPC.Addr().String(), HTTP: l.HTTP.Addr().String()}
+	if l.Webhook != nil {
+		a.Webhook = l.Webhook.Addr().String()
+	}
+	return a
+}
+
 // AddressesFile is the file in the data directory that lists the bound
 // addresses once the server is ready.
 const AddressesFile = "addresses.json"

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"net"
 	"os"
 	"time"
 
@@ -30,6 +29,7 @@ import (
 	zonesync "meridian/internal/sync"
 	"meridian/internal/tokens"
 	"meridian/internal/version"
+	"meridian/internal/webhook"
 )
 
 const (
@@ -69,6 +69,8 @@ type zone struct {
 	door       *door.Door
 	grpc       *server.GRPC
 	metrics    *prometheus.Registry
+	// webhook is nil where it is off.
+	webhook *webhook.Server
 }
 
 // Run runs a zone until ctx ends. A *server.UsageError means that it could not
@@ -85,21 +87,17 @@ func Run(ctx context.Context, cfg Config, log *slog.Logger, hangups <-chan os.Si
 			return err
 		}
 	}
-	grpcListener, err := server.Listen("grpc-addr", cfg.GRPCAddr)
+	listeners, err := server.OpenListeners(cfg.Options)
 	if err != nil {
 		return err
 	}
-	httpListener, err := server.Listen("http-addr", cfg.HTTPAddr)
-	if err != nil {
-		return errors.Join(err, grpcListener.Close())
-	}
 	z := &zone{cfg: cfg, log: log.With("zone", cfg.Name), now: time.Now, metrics: server.NewMetrics()}
-	z.addresses = server.Addresses{GRPC: grpcListener.Addr().String(), HTTP: httpListener.Addr().String()}
+	z.addresses = listeners.Addresses()
 	defer func() { err = errors.Join(err, z.close()) }()
 	if err := z.open(ctx, bundle); err != nil {
-		return errors.Join(err, grpcListener.Close(), httpListener.Close())
+		return errors.Join(err, listeners.Close())
 	}
-	return z.serve(ctx, grpcListener, httpListener, hangups)
+	return z.serve(ctx, listeners, hangups)
 }
 
 // open opens the data directory and everything in it.
@@ -191,17 +189,17 @@ func (z *zone) close() error {
 }
 
 // serve makes the zone ready and runs it until ctx ends or a part fails.
-func (z *zone) serve(ctx context.Context, grpcListener, httpListener net.Listener, hangups <-chan os.Signal) error {
+func (z *zone) serve(ctx context.Context, listeners server.Listeners, hangups <-chan os.Signal) error {
 	var ready server.Gate
 	health := server.NewHealth(z.log, z.metrics, server.Check{Name: "state", Ready: ready.Check}, server.Check{Name: "replica", Ready: z.replicaReady})
 	group, ctx := errgroup.WithContext(ctx)
 	// Health and metrics outlive the rest, so that a stop can be watched.
 	healthContext, stopHealth := context.WithCancel(context.WithoutCancel(ctx))
-	group.Go(func() error { return health.Serve(healthContext, httpListener) })
+	group.Go(func() error { return health.Serve(healthContext, listeners.HTTP) })
 	group.Go(func() error {
 		defer stopHealth()
 		if err := z.start(ctx); err != nil {
-			return errors.Join(err, grpcListener.Close())
+			return errors.Join(err, listeners.CloseServices())
 		}
 		parts, ctx := errgroup.WithContext(ctx)
 		if z.client != nil {
@@ -210,7 +208,10 @@ func (z *zone) serve(ctx context.Context, grpcListener, httpListener net.Listene
 		parts.Go(func() error { return z.matching.Run(ctx) })
 		parts.Go(func() error { return z.door.Run(ctx) })
 		parts.Go(func() error { return z.ring.Follow(ctx, z.callers.Recheck, z.stores()...) })
-		parts.Go(func() error { return z.grpc.Run(ctx, grpcListener, server.StopTimeout) })
+		parts.Go(func() error { return z.grpc.Run(ctx, listeners.GRPC, server.StopTimeout) })
+		if z.webhook != nil {
+			parts.Go(func() error { return z.webhook.Run(ctx, listeners.Webhook, server.StopTimeout) })
+		}
 		parts.Go(func() error { return server.ReloadPKI(ctx, z.pki, hangups, z.log) })
 		parts.Go(func() error { return z.announce(ctx, &ready) })
 		return parts.Wait()
@@ -264,7 +265,8 @@ func (z *zone) start(ctx context.Context) error {
 	}
 	z.grpc = server.NewGRPC(z.log, z.pki.ServerTLS(),
 		[]grpc.UnaryServerInterceptor{z.callers.Unary}, []grpc.StreamServerInterceptor{z.callers.Stream})
-	meridianv1.RegisterAdminServiceServer(z.grpc, z.admin())
+	resources := z.admin()
+	meridianv1.RegisterAdminServiceServer(z.grpc, resources)
 	meridianv1.RegisterControlServiceServer(z.grpc, &controlService{zone: z})
 	meridianv1.RegisterInspectServiceServer(z.grpc, z.inspect)
 	meridianv1.RegisterDataplaneServiceServer(z.grpc, z.door)
@@ -272,6 +274,12 @@ func (z *zone) start(ctx context.Context) error {
 		Ring: z.ring, Writer: z.node, Access: z.access, Local: z.local.View, View: z.view, Uses: tokenUses(), Now: z.now,
 	}))
 	meridianv1.RegisterAccessServiceServer(z.grpc, access.NewService(z.access, z.node.Read))
+	if z.cfg.WebhookAddr != "" {
+		z.webhook = webhook.New(webhook.Config{
+			Access: z.access, Read: z.node.Read, Review: resources.Review, Certificate: z.pki.GetCertificate, Log: z.log,
+		})
+		z.metrics.MustRegister(z.webhook.Collector())
+	}
 	z.registerMetrics()
 	return nil
 }
