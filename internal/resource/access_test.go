@@ -1,0 +1,45 @@
+package resource
+
+import (
+	"testing"
+
+	"github.com/stretchr/testify/require"
+)
+
+// SEMANTICS §6.1–§6.3: what a role may say, and how it is refused otherwise.
+func TestAccessRoleConditions(t *testing.T) {
+	rule := func(when string) string {
+		return `{"rules": [{"access": ["CREATE"], "when": [` + when + `]}]}`
+	}
+	for name, tt := range map[string]struct {
+		spec string
+		want string // empty: accepted
+	}{
+		"a gateway":              {rule(`{"targetRef": {"kind": "Gateway", "name": "public"}}`), ""},
+		"a route":                {rule(`{"targetRef": {"kind": "GRPCRoute", "name": "r"}}`), ""},
+		"a service":              {rule(`{"targetRef": {"kind": "MeshService", "name": "web"}}`), ""},
+		"a subset":               {rule(`{"targetRef": {"kind": "MeshSubset", "tags": {"team": "*"}}}`), ""},
+		"every qualifier":        {rule(`{"sources": {"match": {"a": "b"}}, "to": {"targetRef": {"kind": "Mesh"}}, "dpToken": {"tags": [{"name": "a", "value": "b"}]}}`), ""},
+		"a gateway without name": {rule(`{"targetRef": {"kind": "Gateway"}}`), "is required with kind Gateway"},
+		"a gateway with tags":    {rule(`{"targetRef": {"kind": "Gateway", "name": "x", "tags": {"a": "b"}}}`), "is not taken by kind Gateway"},
+		"a service without name": {rule(`{"targetRef": {"kind": "Service"}}`), "is required with kind Service"},
+		"a gateway as caller":    {rule(`{"from": {"targetRef": {"kind": "Gateway", "name": "x"}}}`), "kind"},
+		"an unknown target":      {rule(`{"targetRef": {"kind": "Gatway", "name": "x"}}`), "kind"},
+		"an empty entry":         {rule(`{}`), "holds for everything"},
+		"no tags":                {rule(`{"selectors": {"match": {}}}`), "at least one tag"},
+		"no token tags":          {rule(`{"dpToken": {"tags": []}}`), "at least one tag"},
+		"an unknown type":        {`{"rules": [{"access": ["CREATE"], "types": ["TrafficPermision"]}]}`, `did you mean "TrafficPermission"?`},
+		"an unknown access":      {`{"rules": [{"access": ["READ"]}]}`, "access"},
+		"no access":              {`{"rules": [{"access": []}]}`, "a rule without access grants nothing"},
+		"a mesh of two stars":    {`{"rules": [{"access": ["CREATE"], "mesh": "**"}]}`, "'*' is any mesh"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			_, _, err := Build(Meta{Key: Key{Kind: "AccessRole", Name: "r"}}, []byte(tt.spec))
+			if tt.want == "" {
+				require.NoError(t, err)
+				return
+			}
+			require.ErrorContains(t, err, tt.want)
+		})
+	}
+}
