@@ -77,7 +77,6 @@ const (
 	failedMesh
 	failedName
 	failedWhen
-	granted
 )
 
 // deny explains why nothing grants the request on one side. It goes through
@@ -91,63 +90,73 @@ func (s *Set) deny(r Request, at side) *Denial {
 	best := stage(-1)
 	for h := range s.holdings(r.Subject) {
 		for _, g := range h.all {
-			if reached, because := g.judge(&r, at); reached > best {
-				best, d.Nearest, d.Because = reached, g, because
+			if reached := g.reach(&r, at); reached > best {
+				best, d.Nearest = reached, g
 			}
 		}
+	}
+	if d.Nearest != nil {
+		d.Because = d.Nearest.because(best, &r, at)
 	}
 	return d
 }
 
-// judge returns how far a rule gets with a request, and why no further.
-func (r *Rule) judge(q *Request, at side) (stage, string) {
-	if r.access&accessBit(q.Access) == 0 {
-		return failedAccess, fmt.Sprintf("it grants %s, not %s", accessText(r.access), q.Access)
+// reach returns how far a rule gets with a request.
+func (r *Rule) reach(q *Request, at side) stage {
+	tokens := !OnResources(q.Access)
+	key := q.on(at).Key
+	if q.Access == resource.AccessGenerateDataplaneToken {
+		key.Mesh = q.Token.Mesh
 	}
-	if !OnResources(q.Access) {
-		return r.judgeToken(q)
-	}
-	o := q.on(at)
 	switch {
-	case !r.hasType(o.Key.Kind):
-		return failedType, fmt.Sprintf("it is about %s, not %s", limited(r.types), o.Key.Kind)
-	case !r.hasMesh(o.Key.Mesh) && o.Key.Mesh == "":
-		return failedMesh, fmt.Sprintf("it is about resources in mesh %q; a %s lives in none", *r.mesh, o.Key.Kind)
-	case !r.hasMesh(o.Key.Mesh):
-		return failedMesh, fmt.Sprintf("it is about mesh %q, not %q", *r.mesh, o.Key.Mesh)
-	case !r.hasName(o.Key.Name) && o.Key.Name == "":
-		return failedName, fmt.Sprintf("it is about the names %s only", limited(r.names))
-	case !r.hasName(o.Key.Name):
-		return failedName, fmt.Sprintf("it is about the names %s, not %q", limited(r.names), o.Key.Name)
+	case r.access&accessBit(q.Access) == 0:
+		return failedAccess
+	case !tokens && !r.hasType(key.Kind):
+		return failedType
+	case !r.hasMesh(key.Mesh):
+		return failedMesh
+	case !tokens && !r.hasName(key.Name):
+		return failedName
 	}
-	return r.judgeWhen(contentOf(o.Spec))
+	return failedWhen
 }
 
-func (r *Rule) judgeToken(q *Request) (stage, string) {
-	if q.Access == resource.AccessGenerateDataplaneToken && !r.hasMesh(q.Token.Mesh) {
-		return failedMesh, fmt.Sprintf("it is about mesh %q, not %q", *r.mesh, q.Token.Mesh)
+// because says why a rule that reaches a stage gets no further.
+func (r *Rule) because(reached stage, q *Request, at side) string {
+	o := q.on(at)
+	mesh := o.Key.Mesh
+	if q.Access == resource.AccessGenerateDataplaneToken {
+		mesh = q.Token.Mesh
 	}
-	return r.judgeWhen(contentOfToken(q.Access, q.Token))
+	switch {
+	case reached == failedAccess:
+		return fmt.Sprintf("it grants %s, not %s", accessText(r.access), q.Access)
+	case reached == failedType:
+		return fmt.Sprintf("it is about %s, not %s", limited(r.types), o.Key.Kind)
+	case reached == failedMesh && mesh == "" && OnResources(q.Access):
+		return fmt.Sprintf("it is about resources in mesh %q; a %s lives in none", *r.mesh, o.Key.Kind)
+	case reached == failedMesh:
+		return fmt.Sprintf("it is about mesh %q, not %q", *r.mesh, mesh)
+	case reached == failedName && o.Key.Name == "":
+		return fmt.Sprintf("it is about the names %s only", limited(r.names))
+	case reached == failedName:
+		return fmt.Sprintf("it is about the names %s, not %q", limited(r.names), o.Key.Name)
+	case OnResources(q.Access):
+		return r.unmet(contentOf(o.Spec))
+	}
+	return r.unmet(contentOfToken(q.Access, q.Token))
 }
 
-func (r *Rule) judgeWhen(c *content) (stage, string) {
-	if len(r.when) == 0 {
-		return granted, ""
-	}
+// unmet says why none of the conditions holds.
+func (r *Rule) unmet(c *content) string {
 	var reasons []string
-	for i := range r.when {
-		s := r.when[i].unmet(c)
-		if s.none() {
-			return granted, ""
-		}
-		if text := fmt.Sprintf("when[%d].%s", i, s); len(reasons) < maxReasons {
-			reasons = append(reasons, text)
-		}
+	for i := range r.when[:min(maxReasons, len(r.when))] {
+		reasons = append(reasons, fmt.Sprintf("when[%d].%s", i, r.when[i].unmet(c)))
 	}
 	if more := len(r.when) - len(reasons); more > 0 {
 		reasons = append(reasons, fmt.Sprintf("and %d more", more))
 	}
-	return failedWhen, strings.Join(reasons, "; ")
+	return strings.Join(reasons, "; ")
 }
 
 // maxReasons bounds what a denial lists.
