@@ -89,8 +89,14 @@ func (a *Authorizer) Write(ctx context.Context, ops []store.Op, force bool) (Per
 			return Permit{}, err
 		}
 		permit.Preconditions = append(permit.Preconditions, precondition)
-		if d := rules.Check(request); !d.Allowed {
+		d := rules.Check(request)
+		if !d.Allowed {
 			denials = append(denials, d.Denial)
+			continue
+		}
+		auth.AddGround(ctx, d.By)
+		if d.ByOld != nil {
+			auth.AddGround(ctx, d.ByOld)
 		}
 	}
 	if len(denials) > 0 {
@@ -187,9 +193,11 @@ func (a *Authorizer) GenerateZoneToken(ctx context.Context, scope ...string) err
 func (a *Authorizer) generate(ctx context.Context, request rbac.Request) error {
 	var who auth.Principal
 	who, request.Subject = caller(ctx)
-	if d := a.Rules(a.view()).Check(request); !d.Allowed {
+	d := a.Rules(a.view()).Check(request)
+	if !d.Allowed {
 		return denied(who, d.Denial)
 	}
+	auth.AddGround(ctx, d.By)
 	return nil
 }
 

@@ -55,6 +55,7 @@ type client struct {
 	meridianv1.InspectServiceClient
 	meridianv1.ControlServiceClient
 	meridianv1.AccessServiceClient
+	meridianv1.TokenServiceClient
 
 	conn    *grpc.ClientConn
 	target  target
@@ -110,6 +111,7 @@ func dial(t target, timeout time.Duration, notice func(string, ...any)) (*client
 		InspectServiceClient: meridianv1.NewInspectServiceClient(conn),
 		ControlServiceClient: meridianv1.NewControlServiceClient(conn),
 		AccessServiceClient:  meridianv1.NewAccessServiceClient(conn),
+		TokenServiceClient:   meridianv1.NewTokenServiceClient(conn),
 		conn:                 conn,
 		target:               t,
 		log:                  log,

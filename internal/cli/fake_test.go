@@ -265,6 +265,7 @@ func (s accessService) WhoCan(ctx context.Context, req *meridianv1.WhoCanRequest
 type harness struct {
 	t      *testing.T
 	server *fakeServer
+	tokens *fakeTokens
 	// address is the server's, caFile and config are files for it.
 	address, caFile, config string
 	home                    string
@@ -274,7 +275,7 @@ type harness struct {
 
 func newHarness(t *testing.T) *harness {
 	t.Helper()
-	h := &harness{t: t, server: newFakeServer(), home: t.TempDir()}
+	h := &harness{t: t, server: newFakeServer(), tokens: &fakeTokens{}, home: t.TempDir()}
 	now := time.Now()
 	ca, err := auth.NewCA(now)
 	require.NoError(t, err)
@@ -292,6 +293,7 @@ func newHarness(t *testing.T) *harness {
 	meridianv1.RegisterAdminServiceServer(server, h.server)
 	meridianv1.RegisterInspectServiceServer(server, h.server)
 	meridianv1.RegisterControlServiceServer(server, h.server)
+	meridianv1.RegisterTokenServiceServer(server, h.tokens)
 	meridianv1.RegisterAccessServiceServer(server, accessService{server: h.server})
 	served := make(chan error, 1)
 	go func() { served <- server.Serve(listener) }()

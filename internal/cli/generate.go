@@ -3,15 +3,19 @@ package cli
 import (
 	"bytes"
 	"context"
+	"slices"
+	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
 
 	meridianv1 "meridian/api/meridian/v1"
+	"meridian/internal/auth"
 )
 
 func newGenerateCommand(a *app) *cobra.Command {
-	group := newGroup("generate", "Issue credentials", newGenerateZoneTokenCommand(a))
+	group := newGroup("generate", "Issue credentials",
+		newGenerateUserTokenCommand(a), newGenerateDataplaneTokenCommand(a), newGenerateZoneTokenCommand(a))
 	group.Long = "Issue credentials. The credential alone is printed on standard output."
 	return group
 }
@@ -21,37 +25,59 @@ func newGenerateZoneTokenCommand(a *app) *cobra.Command {
 		zone     string
 		validFor time.Duration
 		bundle   bool
+		scope    []string
 	)
 	cmd := &cobra.Command{
-		Use:   "zone-token --zone ZONE --valid-for DURATION [--bundle]",
+		Use:   "zone-token --zone ZONE --valid-for DURATION [--bundle] [--scope SCOPE]",
 		Short: "Issue the token by which a zone connects, creating the zone if there is none",
 		Long: `Issue the token by which a zone connects to the global. A Zone that does not
 exist yet is created, enabled.
 
 With --bundle the output is everything the zone needs in one file: the global's
-addresses, its CA and the token. Keep it as you would a password.`,
+addresses, its CA and the token. Keep it as you would a password.
+
+It takes the access GENERATE_ZONE_CP_TOKEN; with --scope ingress or egress, for
+the zone's proxies and not for its control plane, GENERATE_ZONE_TOKEN.`,
 		Example: `  meridian generate zone-token --zone east --valid-for 24h --bundle > east.bundle
   meridian-zone --data-dir /var/lib/meridian --name east --join-bundle east.bundle`,
 		Args: exactly(),
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			switch {
-			case zone == "":
+			if zone == "" {
 				return usagef("--zone is required: the name of the zone that will connect")
-			case !cmd.Flags().Changed("valid-for"):
-				return usagef("--valid-for is required, such as 24h")
-			case validFor < time.Second:
-				return usagef("--valid-for %s: a token is valid for at least one second", validFor)
 			}
-			return a.generateZoneToken(cmd.Context(), zone, validFor, bundle)
+			if err := checkValidFor(cmd, validFor); err != nil {
+				return err
+			}
+			if bundle && len(scope) > 0 && !slices.Contains(scope, auth.ScopeControlPlane) {
+				return usagef("--bundle is what a zone's control plane joins with: it does not go with --scope %s alone", strings.Join(scope, ","))
+			}
+			return a.generateZoneToken(cmd.Context(), &meridianv1.GenerateZoneTokenRequest{
+				Zone: zone, ValidForSeconds: int64(validFor / time.Second), Bundle: bundle, Scope: scope,
+			})
 		},
 	}
 	cmd.Flags().StringVar(&zone, "zone", "", "name of the zone (required)")
-	cmd.Flags().DurationVar(&validFor, "valid-for", 0, "how long the token is valid, such as 24h (required)")
+	bindValidFor(cmd, &validFor)
+	cmd.Flags().StringSliceVar(&scope, "scope", nil, "what it is good for: cp (the default), ingress, egress")
 	cmd.Flags().BoolVar(&bundle, "bundle", false, "print a join bundle: addresses, CA and token in one file")
 	return cmd
 }
 
-func (a *app) generateZoneToken(ctx context.Context, zone string, validFor time.Duration, bundle bool) error {
+func bindValidFor(cmd *cobra.Command, validFor *time.Duration) {
+	cmd.Flags().DurationVar(validFor, "valid-for", 0, "how long the token is valid, such as 24h (required)")
+}
+
+func checkValidFor(cmd *cobra.Command, validFor time.Duration) error {
+	switch {
+	case !cmd.Flags().Changed("valid-for"):
+		return usagef("--valid-for is required, such as 24h")
+	case validFor < time.Second:
+		return usagef("--valid-for %s: a token is valid for at least one second", validFor)
+	}
+	return nil
+}
+
+func (a *app) generateZoneToken(ctx context.Context, request *meridianv1.GenerateZoneTokenRequest) error {
 	c, err := a.connect()
 	if err != nil {
 		return err
@@ -59,15 +85,13 @@ func (a *app) generateZoneToken(ctx context.Context, zone string, validFor time.
 	defer c.Close()
 	var response *meridianv1.GenerateZoneTokenResponse
 	err = c.call(ctx, func(ctx context.Context) (err error) {
-		response, err = c.GenerateZoneToken(ctx, &meridianv1.GenerateZoneTokenRequest{
-			Zone: zone, ValidForSeconds: int64(validFor / time.Second), Bundle: bundle,
-		})
+		response, err = c.GenerateZoneToken(ctx, request)
 		return err
 	})
 	if err != nil {
 		return err
 	}
-	if !bundle {
+	if !request.GetBundle() {
 		return a.println(response.GetToken())
 	}
 	return a.write(append(bytes.TrimRight(response.GetBundle(), "\n"), '\n'))

@@ -51,7 +51,8 @@ func newRootCommand(a *app) *cobra.Command {
 		newExportCommand(a), newWatchCommand(a), newValidateCommand(a), newExplainCommand(a))
 	add(groupAnswers, newInspectCommand(a), newWhyCommand(a), newEvalCommand(a))
 	add(groupFleet, newZonesCommand(a), newDataplanesCommand(a))
-	add(groupSetup, newAuthCommand(a), newGenerateCommand(a), newConfigCommand(a), newCompletionCommand(a), newVersionCommand(a))
+	add(groupSetup, newAuthCommand(a), newGenerateCommand(a), newTokensCommand(a), newAuditCommand(a),
+		newConfigCommand(a), newCompletionCommand(a), newVersionCommand(a))
 	root.SetHelpCommandGroupID(groupSetup)
 	root.SetHelpCommand(newHelpCommand())
 	root.InitDefaultHelpCmd()

@@ -29,6 +29,7 @@ var levels = map[string]int{
 	"internal/rpcerr": 1,
 	"internal/store":  1,
 
+	"internal/audit":              2,
 	"internal/auth":               2,
 	"internal/consensus":          2,
 	"internal/keyring":            2,

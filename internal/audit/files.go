@@ -1,0 +1,120 @@
+package audit
+
+import (
+	"bufio"
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"slices"
+)
+
+// rotated returns the full files of a directory, oldest first.
+func rotated(dir string) ([]string, error) {
+	files, err := filepath.Glob(filepath.Join(dir, "audit-[0-9]*.log"))
+	if err != nil {
+		return nil, fmt.Errorf("audit: list the files: %w", err)
+	}
+	slices.Sort(files) // the numbers have leading zeros
+	return files, nil
+}
+
+// fileEnd is what a file ends with.
+type fileEnd struct {
+	head  Head
+	first uint64 // the first record's
+	lines int
+	// size is that of the whole lines, torn that of what follows them.
+	size, torn int64
+	// bad is what is wrong with the last line.
+	bad error
+}
+
+// lastRecord reads a file to its end.
+func lastRecord(path string) (fileEnd, error) {
+	f, err := os.Open(path)
+	if err != nil {
+		return fileEnd{}, err
+	}
+	defer func() { _ = f.Close() }()
+	var end fileEnd
+	lines := newLines(f)
+	for {
+		line, whole, err := lines.next()
+		if errors.Is(err, io.EOF) {
+			return end, nil
+		}
+		if err != nil {
+			return end, fmt.Errorf("audit: read %s: %w", path, err)
+		}
+		if !whole {
+			end.torn = int64(len(line))
+			return end, nil
+		}
+		r, hash, bad := decodeRecord(line)
+		end.lines++
+		end.size += int64(len(line)) + 1
+		end.bad = bad
+		if bad == nil {
+			end.head = Head{Seq: r.Seq, Hash: hash, Time: r.Time}
+			if end.first == 0 {
+				end.first = r.Seq
+			}
+		}
+	}
+}
+
+// lines reads lines of bounded length.
+type lines struct{ r *bufio.Reader }
+
+func newLines(r io.Reader) *lines { return &lines{bufio.NewReaderSize(r, maxLine)} }
+
+// next returns the next line without its newline, and whether it has one. A line
+// that is too long comes in pieces, none of which is a record.
+func (l *lines) next() (line []byte, whole bool, err error) {
+	line, err = l.r.ReadSlice('\n')
+	switch {
+	case err == nil:
+		return bytes.TrimSuffix(line, []byte("\n")), true, nil
+	case errors.Is(err, bufio.ErrBufferFull):
+		return line, true, nil
+	case errors.Is(err, io.EOF) && len(line) > 0:
+		return line, false, nil
+	}
+	return nil, false, err
+}
+
+// writeHead replaces the checkpoint atomically.
+func writeHead(path string, h Head) error {
+	data, err := json.Marshal(h)
+	if err != nil {
+		return fmt.Errorf("audit: encode the checkpoint: %w", err)
+	}
+	tmp, err := os.CreateTemp(filepath.Dir(path), ".head-*")
+	if err != nil {
+		return fmt.Errorf("audit: write the checkpoint: %w", err)
+	}
+	_, err = tmp.Write(append(data, '\n'))
+	err = errors.Join(err, tmp.Chmod(filePerm), tmp.Sync(), tmp.Close())
+	if err == nil {
+		err = os.Rename(tmp.Name(), path)
+	}
+	if err != nil {
+		return fmt.Errorf("audit: write the checkpoint: %w", errors.Join(err, os.Remove(tmp.Name())))
+	}
+	return nil
+}
+
+func syncDir(dir string) error {
+	d, err := os.Open(dir)
+	if err != nil {
+		return fmt.Errorf("audit: sync the directory: %w", err)
+	}
+	if err := errors.Join(d.Sync(), d.Close()); err != nil {
+		return fmt.Errorf("audit: sync the directory: %w", err)
+	}
+	return nil
+}

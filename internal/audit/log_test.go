@@ -1,0 +1,296 @@
+package audit
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/require"
+)
+
+func clock() time.Time { return time.Date(2026, 1, 2, 3, 4, 5, 6, time.UTC) }
+
+func config(dir string) Config {
+	return Config{Dir: dir, Now: clock, Logger: slog.New(slog.DiscardHandler)}
+}
+
+func open(t *testing.T, c Config) *Log {
+	t.Helper()
+	l, err := Open(c)
+	require.NoError(t, err)
+	t.Cleanup(func() { require.NoError(t, l.Close()) })
+	return l
+}
+
+// write is a record of a write of one resource.
+func write(name string) Record {
+	return Record{
+		Who: Who{Name: "bob", Groups: []string{"team-a"}, Source: "token", Token: "id-1"}, From: "192.0.2.7:4000",
+		Method: "meridian.v1.AdminService/Apply", Decision: Allowed, Rule: `rules[0] of AccessRole "admin"`,
+		Targets: []Target{{Action: "create", Kind: "Timeout", Mesh: "default", Name: name, Version: 1}}, Revision: 7, Request: "r-" + name,
+	}
+}
+
+func denial(name, from string) Record {
+	return Record{Who: Who{Name: name, Source: "token"}, From: from, Method: "m", Decision: Denied, Rule: "ACCESS_DENIED", Message: "Access Denied"}
+}
+
+func lineCount(t *testing.T, path string) int {
+	t.Helper()
+	data, err := os.ReadFile(path)
+	require.NoError(t, err)
+	return bytes.Count(data, []byte("\n"))
+}
+
+func verifyDir(t *testing.T, dir string) Report {
+	t.Helper()
+	files, head, err := Files(dir)
+	require.NoError(t, err)
+	report, err := Verify(files, head)
+	require.NoError(t, err)
+	return report
+}
+
+func TestRecordsAreLinesOfJSONInAChain(t *testing.T) {
+	dir := filepath.Join(t.TempDir(), "audit")
+	l := open(t, config(dir))
+	l.Write(write("a"))
+	l.Write(write("b"))
+	l.flush()
+	data, err := os.ReadFile(filepath.Join(dir, CurrentFile))
+	require.NoError(t, err)
+	lines := strings.Split(strings.TrimSuffix(string(data), "\n"), "\n")
+	require.Len(t, lines, 2)
+	first, hash, err := decodeRecord([]byte(lines[0]))
+	require.NoError(t, err)
+	require.Equal(t, uint64(1), first.Seq)
+	require.Equal(t, zeroHash, first.Prev)
+	second, _, err := decodeRecord([]byte(lines[1]))
+	require.NoError(t, err)
+	require.Equal(t, hash, second.Prev)
+	want := write("b")
+	want.Seq, want.Time, want.Prev = 2, clock(), hash
+	require.Equal(t, want, second)
+	require.Contains(t, lines[0], `{"seq":1,"time":"2026-01-02T03:04:05.000000006Z","who":{"name":"bob","groups":["team-a"],"source":"token","token":"id-1"},"from":"192.0.2.7:4000"`)
+
+	report := verifyDir(t, dir)
+	require.Empty(t, report.Problems)
+	require.Equal(t, l.Head().Hash, report.Hash)
+	for _, name := range []string{CurrentFile, HeadFile} {
+		info, err := os.Stat(filepath.Join(dir, name))
+		require.NoError(t, err)
+		require.Equal(t, os.FileMode(0o600), info.Mode().Perm(), name)
+	}
+}
+
+func TestTheChainGoesOnThroughRestartsAndFiles(t *testing.T) {
+	dir := t.TempDir()
+	c := config(dir)
+	c.MaxBytes = 2000
+	c.MaxFiles = 3
+	for i := range 40 {
+		l, err := Open(c)
+		require.NoError(t, err)
+		l.Write(write(fmt.Sprintf("n-%d", i)))
+		require.NoError(t, l.Close())
+	}
+	files, _, err := Files(dir)
+	require.NoError(t, err)
+	require.Len(t, files, 3, "old files are removed")
+	for _, file := range files {
+		info, err := os.Stat(file)
+		require.NoError(t, err)
+		require.LessOrEqual(t, info.Size(), c.MaxBytes)
+	}
+	report := verifyDir(t, dir)
+	require.Empty(t, report.Problems)
+	require.Equal(t, uint64(40), report.Last)
+	require.Contains(t, report.Notes[0], "those before it have been removed")
+
+	reversed, err := Verify([]string{files[2], files[0], files[1]}, nil)
+	require.NoError(t, err)
+	require.Empty(t, reversed.Problems, "files may be given in any order")
+	without, err := Verify([]string{files[0], files[2]}, nil)
+	require.NoError(t, err)
+	require.Len(t, without.Problems, 1)
+	require.Contains(t, without.Problems[0].String(), "missing before record")
+	require.Equal(t, files[2], without.Problems[0].File)
+}
+
+func TestAWriteOfManyResourcesHasSeveralRecords(t *testing.T) {
+	dir := t.TempDir()
+	l := open(t, config(dir))
+	r := write("x")
+	r.Targets = nil
+	for i := range 2*maxTargets + 1 {
+		r.Targets = append(r.Targets, Target{Action: "create", Kind: "Timeout", Name: fmt.Sprint(i)})
+	}
+	l.Write(r)
+	require.Equal(t, 3, lineCount(t, filepath.Join(dir, CurrentFile)))
+	data, err := os.ReadFile(filepath.Join(dir, CurrentFile))
+	require.NoError(t, err)
+	named := 0
+	for i, line := range strings.Split(strings.TrimSpace(string(data)), "\n") {
+		got, _, err := decodeRecord([]byte(line))
+		require.NoError(t, err)
+		require.Equal(t, i+1, got.Part)
+		require.Equal(t, r.Request, got.Request)
+		named += len(got.Targets)
+	}
+	require.Equal(t, len(r.Targets), named)
+}
+
+// A stranger who knocks a million times leaves a few lines.
+func TestEqualRefusalsAreCounted(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		dir := t.TempDir()
+		c := config(dir)
+		c.Now = time.Now
+		l := open(t, c)
+		ctx, cancel := context.WithCancel(t.Context())
+		done := make(chan error, 1)
+		go func() { done <- l.Run(ctx) }()
+		for i := range 1000 {
+			l.Write(denial("bob", fmt.Sprintf("192.0.2.7:%d", i)))
+		}
+		l.Write(denial("eve", "192.0.2.8:1"))
+		l.Write(write("a"))
+		require.Equal(t, 3, lineCount(t, filepath.Join(dir, CurrentFile)))
+		<-time.After(SyncEvery + time.Millisecond)
+		synctest.Wait()
+		require.Equal(t, uint64(4), l.Head().Seq, "what was counted follows")
+		for i := range 100_000 {
+			l.Write(denial(fmt.Sprintf("user-%d", i), "192.0.2.9:1"))
+		}
+		<-time.After(SyncEvery + time.Millisecond)
+		synctest.Wait()
+		require.Equal(t, uint64(4+maxCrowd+1), l.Head().Seq)
+		cancel()
+		require.NoError(t, <-done)
+
+		data, err := os.ReadFile(filepath.Join(dir, CurrentFile))
+		require.NoError(t, err)
+		var total uint64
+		for _, line := range strings.Split(strings.TrimSpace(string(data)), "\n") {
+			r, _, err := decodeRecord([]byte(line))
+			require.NoError(t, err)
+			if r.Decision != Allowed {
+				total += 1 + r.Repeated
+			}
+		}
+		require.Equal(t, uint64(1000+1+100_000), total, "every refusal is accounted for")
+		require.Empty(t, verifyDir(t, dir).Problems)
+	})
+}
+
+func TestTextsOfStrangersAreBounded(t *testing.T) {
+	dir := t.TempDir()
+	l := open(t, config(dir))
+	r := denial(strings.Repeat("é", 5000), "192.0.2.7:1")
+	r.Message, r.Request = strings.Repeat("x", 1<<20), "\x00\xff\n\"}"
+	l.Write(r)
+	info, err := os.Stat(filepath.Join(dir, CurrentFile))
+	require.NoError(t, err)
+	require.Less(t, info.Size(), int64(4*maxText))
+	l.flush()
+	require.Empty(t, verifyDir(t, dir).Problems)
+}
+
+func TestATornRecordIsCutOff(t *testing.T) {
+	dir := t.TempDir()
+	l, err := Open(config(dir))
+	require.NoError(t, err)
+	l.Write(write("a"))
+	require.NoError(t, l.Close())
+	f, err := os.OpenFile(filepath.Join(dir, CurrentFile), os.O_APPEND|os.O_WRONLY, 0)
+	require.NoError(t, err)
+	_, err = f.WriteString(`{"seq":2,"ti`)
+	require.NoError(t, err)
+	require.NoError(t, f.Close())
+	require.Contains(t, verifyDir(t, dir).Notes[0], "not complete")
+
+	l = open(t, config(dir))
+	l.Write(write("b"))
+	l.flush()
+	report := verifyDir(t, dir)
+	require.Empty(t, report.Problems)
+	require.Equal(t, uint64(3), report.Last, "a, the note about the torn one, b")
+	data, err := os.ReadFile(filepath.Join(dir, CurrentFile))
+	require.NoError(t, err)
+	require.Contains(t, string(data), "a torn record of 12 bytes was cut off")
+}
+
+// A log whose end was tampered with does not keep a server from starting, and
+// does not become sound by it.
+func TestADamagedEndIsSetAside(t *testing.T) {
+	dir := t.TempDir()
+	l, err := Open(config(dir))
+	require.NoError(t, err)
+	l.Write(write("a"))
+	l.Write(write("b"))
+	require.NoError(t, l.Close())
+	path := filepath.Join(dir, CurrentFile)
+	data, err := os.ReadFile(path)
+	require.NoError(t, err)
+	require.NoError(t, os.WriteFile(path, bytes.Replace(data, []byte(`"name":"b"`), []byte(`"name":"c"`), 1), 0o600))
+
+	l = open(t, config(dir))
+	l.Write(write("d"))
+	l.flush()
+	report := verifyDir(t, dir)
+	require.NotEmpty(t, report.Problems)
+	require.Contains(t, report.Problems[0].What, "its hash does not fit: it was altered")
+	require.Equal(t, 2, report.Problems[0].Line)
+}
+
+func TestAMissingEndIsNoticedByTheNextStart(t *testing.T) {
+	dir := t.TempDir()
+	l, err := Open(config(dir))
+	require.NoError(t, err)
+	for i := range 5 {
+		l.Write(write(fmt.Sprint(i)))
+	}
+	require.NoError(t, l.Close())
+	path := filepath.Join(dir, CurrentFile)
+	data, err := os.ReadFile(path)
+	require.NoError(t, err)
+	lines := bytes.SplitAfter(data, []byte("\n"))
+	require.NoError(t, os.WriteFile(path, bytes.Join(lines[:3], nil), 0o600))
+	require.Contains(t, verifyDir(t, dir).Problems[0].String(), "records 4 to 5 are missing at the end, by the checkpoint")
+
+	l = open(t, config(dir))
+	l.flush()
+	report := verifyDir(t, dir)
+	require.Len(t, report.Problems, 1)
+	require.Contains(t, report.Problems[0].String(), "records 4 to 5 are missing before record 6")
+}
+
+func TestFailuresAreReportedAndOvercome(t *testing.T) {
+	dir := t.TempDir()
+	l := open(t, config(dir))
+	l.Write(write("a"))
+	require.NoError(t, l.Err())
+	good := l.file
+	broken, err := os.Open(filepath.Join(dir, CurrentFile)) // cannot be written
+	require.NoError(t, err)
+	l.file = broken
+	l.Write(write("lost"))
+	require.Error(t, l.Err())
+	require.Equal(t, uint64(1), l.Head().Seq)
+	l.file = good
+	require.NoError(t, broken.Close())
+	l.flush()
+	require.NoError(t, l.Err())
+	l.Write(write("b"))
+	l.flush()
+	report := verifyDir(t, dir)
+	require.Empty(t, report.Problems, "the chain is whole")
+	require.Equal(t, uint64(3), report.Last, "a, the note about lost records, b")
+}

@@ -1,0 +1,197 @@
+package audit
+
+import (
+	"context"
+	"errors"
+	"strings"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/peer"
+
+	meridianv1 "meridian/api/meridian/v1"
+	"meridian/internal/auth"
+	"meridian/internal/resource"
+	"meridian/internal/rpcerr"
+	"meridian/internal/store"
+)
+
+// Unary is the server interceptor that records the denials of unary methods, and
+// has the rules remembered that allow their writes. It stands after the
+// authenticator, whose refusals it does not see: give those to Refused.
+func (l *Log) Unary(ctx context.Context, req any, info *grpc.UnaryServerInfo, handler grpc.UnaryHandler) (any, error) {
+	ctx = auth.CollectGrounds(ctx)
+	resp, err := handler(ctx, req)
+	if err != nil {
+		l.denial(ctx, auth.PrincipalFrom(ctx), info.FullMethod, req, err)
+	}
+	return resp, err
+}
+
+// Stream is the same for streaming methods.
+func (l *Log) Stream(srv any, stream grpc.ServerStream, info *grpc.StreamServerInfo, handler grpc.StreamHandler) error {
+	err := handler(srv, stream)
+	if err != nil {
+		ctx := stream.Context()
+		l.denial(ctx, auth.PrincipalFrom(ctx), info.FullMethod, nil, err)
+	}
+	return err
+}
+
+// Refused records a request that an authenticator has refused.
+func (l *Log) Refused(ctx context.Context, p auth.Principal, method string, err error) {
+	l.denial(ctx, p, method, nil, err)
+}
+
+// denial records an error that is a refusal, and no other.
+func (l *Log) denial(ctx context.Context, p auth.Principal, method string, req any, err error) {
+	var e *rpcerr.Error
+	if !errors.As(rpcerr.FromStatus(err), &e) {
+		return
+	}
+	r := Record{Who: whoIs(p), From: from(ctx), Method: strings.TrimPrefix(method, "/"), Rule: e.Reason, Message: e.Message}
+	switch e.Code {
+	case rpcerr.Denied:
+		r.Decision = Denied
+	case rpcerr.Unauthenticated:
+		r.Decision = Refused
+	default:
+		return
+	}
+	r.Targets, r.Request = asked(req)
+	l.Write(r)
+}
+
+// asked returns what a request is about.
+func asked(req any) (targets []Target, request string) {
+	switch req := req.(type) {
+	case *meridianv1.ApplyRequest:
+		for _, m := range req.GetResources() {
+			targets = append(targets, Target{Action: "apply", Kind: clip(m.GetKind()), Mesh: clip(m.GetMesh()), Name: clip(m.GetName())})
+		}
+		request = req.GetRequestId()
+	case *meridianv1.DeleteRequest:
+		for _, k := range req.GetKeys() {
+			targets = append(targets, keyTarget("delete", k))
+		}
+		request = req.GetRequestId()
+	case *meridianv1.GetRequest:
+		targets = []Target{keyTarget("read", req.GetKey())}
+	case *meridianv1.GenerateUserTokenRequest:
+		targets = []Target{{Action: "generate", Kind: "user-token", Name: clip(req.GetName())}}
+	case *meridianv1.GenerateDataplaneTokenRequest:
+		targets = []Target{{Action: "generate", Kind: "dataplane-token", Mesh: clip(req.GetMesh()), Name: clip(req.GetName())}}
+	case *meridianv1.GenerateZoneTokenRequest:
+		targets = []Target{{Action: "generate", Kind: "zone-token", Name: clip(req.GetZone())}}
+	case *meridianv1.RotateKeyRequest:
+		targets = []Target{{Action: "rotate", Kind: clip(req.GetKind())}}
+		request = req.GetRequestId()
+	case *meridianv1.RevokeTokenRequest:
+		targets = []Target{{Action: "revoke", Kind: "token", Name: clip(req.GetId())}}
+		request = req.GetRequestId()
+	}
+	return targets, request
+}
+
+func keyTarget(action string, k *meridianv1.ResourceKey) Target {
+	return Target{Action: action, Kind: clip(k.GetKind()), Mesh: clip(k.GetMesh()), Name: clip(k.GetName())}
+}
+
+func whoIs(p auth.Principal) Who {
+	w := Who{Name: p.Name, Groups: p.Groups, Source: string(p.Source)}
+	if p.Token != nil {
+		w.Token = p.Token.ID
+	}
+	if w.Source == "" {
+		w.Source = "unknown" // a token that did not verify says nothing
+	}
+	return w
+}
+
+// from returns the address that a request came from.
+func from(ctx context.Context) string {
+	if p, ok := peer.FromContext(ctx); ok && p.Addr != nil {
+		return p.Addr.String()
+	}
+	return ""
+}
+
+// Node is where a server's writes go. *consensus.Node implements it.
+type Node interface {
+	Propose(ctx context.Context, txn store.Txn) (store.Result, error)
+	Read(ctx context.Context) (resource.Revision, error)
+}
+
+// Writer is a Node whose writes are recorded: all that goes through it, whoever
+// asks for it.
+type Writer struct {
+	Node
+	log *Log
+	// unknown reports whether an error leaves open what became of a write.
+	unknown func(error) bool
+}
+
+// NewWriter returns a Writer. unknown reports whether an error of the node leaves
+// open whether the write took effect.
+func NewWriter(node Node, log *Log, unknown func(error) bool) *Writer {
+	return &Writer{node, log, unknown}
+}
+
+// Propose proposes a transaction and records it, unless it certainly was not
+// written or changed nothing.
+func (w *Writer) Propose(ctx context.Context, txn store.Txn) (store.Result, error) {
+	result, err := w.Node.Propose(ctx, txn)
+	r := Record{Decision: Allowed, From: from(ctx), Who: serverItself, Method: "server", Request: txn.RequestID}
+	if method, ok := grpc.Method(ctx); ok {
+		r.Method = strings.TrimPrefix(method, "/")
+	}
+	if r.From != "" {
+		r.Who = whoIs(auth.PrincipalFrom(ctx))
+	}
+	r.Rule = clip(strings.Join(auth.Grounds(ctx), "; "))
+	switch {
+	case err == nil:
+		r.Revision, r.Targets = uint64(result.Revision), written(result)
+		if len(r.Targets) == 0 {
+			return result, nil
+		}
+	case w.unknown(err):
+		r.Decision, r.Message, r.Targets = Unknown, err.Error(), attempted(txn)
+	default:
+		return result, err
+	}
+	w.log.Write(r)
+	return result, err
+}
+
+// written returns what a batch changed.
+func written(result store.Result) []Target {
+	var out []Target
+	for _, op := range result.Results {
+		t := Target{Kind: string(op.Key.Kind), Mesh: string(op.Key.Mesh), Name: op.Key.Name, Version: op.Version}
+		switch op.Outcome {
+		case store.Created:
+			t.Action = "create"
+		case store.Updated:
+			t.Action = "update"
+		case store.Deleted:
+			t.Action = "delete"
+		default:
+			continue
+		}
+		out = append(out, t)
+	}
+	return out
+}
+
+// attempted returns what a batch would have changed.
+func attempted(txn store.Txn) []Target {
+	out := make([]Target, len(txn.Ops))
+	for i, op := range txn.Ops {
+		key, action := op.Key, "delete"
+		if op.Resource != nil {
+			key, action = op.Resource.Key(), "apply"
+		}
+		out[i] = Target{Action: action, Kind: string(key.Kind), Mesh: string(key.Mesh), Name: key.Name}
+	}
+	return out
+}

@@ -1,0 +1,240 @@
+package cli
+
+import (
+	"context"
+	"crypto/rand"
+	"errors"
+	"io"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	meridianv1 "meridian/api/meridian/v1"
+	"meridian/internal/auth"
+)
+
+func newTokensCommand(a *app) *cobra.Command {
+	return newGroup("tokens", "List and revoke issued tokens, and rotate the keys that sign them",
+		newTokensListCommand(a), newTokensRotateCommand(a), newTokensRevokeCommand(a))
+}
+
+// parseTokenKind reads a kind of token as a person types it: user, user-token or
+// user-tokens.
+func parseTokenKind(text string) (string, error) {
+	kind := strings.TrimSuffix(strings.TrimSuffix(strings.ToLower(text), "s"), "-token") + "-token"
+	switch auth.Use(kind) {
+	case auth.UserToken, auth.DataplaneToken, auth.ZoneToken:
+		return kind, nil
+	}
+	return "", usagef("%q is no kind of token; the kinds are user, dataplane and zone", text)
+}
+
+func newTokensListCommand(a *app) *cobra.Command {
+	cmd := &cobra.Command{
+		Use:   "list [KIND]",
+		Short: "List the tokens that this control plane has issued",
+		Long: `List the tokens that this control plane has issued: their ids, for whom, until
+when. The tokens themselves are kept nowhere. Records of expired tokens are
+removed after a day.`,
+		Args: between(0, "KIND"),
+	}
+	output := bindFormat(cmd.Flags(), formatTable, formatWide, formatJSON, formatYAML, formatName)
+	cmd.RunE = func(cmd *cobra.Command, args []string) error {
+		kind := ""
+		if len(args) > 0 {
+			var err error
+			if kind, err = parseTokenKind(args[0]); err != nil {
+				return err
+			}
+		}
+		c, err := a.connect()
+		if err != nil {
+			return err
+		}
+		defer c.Close()
+		tokens, err := c.tokens(cmd.Context(), kind)
+		if err != nil {
+			return err
+		}
+		return a.printTokens(output.value, tokens)
+	}
+	return cmd
+}
+
+func (c *client) tokens(ctx context.Context, kind string) ([]*meridianv1.IssuedToken, error) {
+	var all []*meridianv1.IssuedToken
+	err := c.call(ctx, func(ctx context.Context) error {
+		all = nil
+		stream, err := c.ListTokens(ctx, &meridianv1.ListTokensRequest{Kind: kind})
+		if err != nil {
+			return err
+		}
+		for {
+			part, err := stream.Recv()
+			if errors.Is(err, io.EOF) {
+				return nil
+			}
+			if err != nil {
+				return err
+			}
+			all = append(all, part.GetTokens()...)
+		}
+	})
+	return all, err
+}
+
+// tokenView is the record of a token as JSON.
+type tokenView struct {
+	ID        string              `json:"id"`
+	Kind      string              `json:"kind"`
+	Subject   string              `json:"subject"`
+	State     string              `json:"state"`
+	Issued    time.Time           `json:"issued"`
+	Expires   time.Time           `json:"expires"`
+	KeySerial uint64              `json:"keySerial"`
+	Issuer    string              `json:"issuer,omitempty"`
+	Groups    []string            `json:"groups,omitempty"`
+	Tags      map[string][]string `json:"tags,omitempty"`
+	Scope     []string            `json:"scope,omitempty"`
+}
+
+func viewToken(t *meridianv1.IssuedToken) tokenView {
+	view := tokenView{
+		ID: t.GetId(), Kind: t.GetKind(), Subject: t.GetSubject(), State: t.GetState(),
+		Issued: t.GetIssued().AsTime(), Expires: t.GetExpires().AsTime(), KeySerial: t.GetKeySerial(),
+		Issuer: t.GetIssuer(), Groups: t.GetGroups(), Scope: t.GetScope(),
+	}
+	for _, tag := range t.GetTags() {
+		if view.Tags == nil {
+			view.Tags = map[string][]string{}
+		}
+		view.Tags[tag.GetName()] = tag.GetValues()
+	}
+	return view
+}
+
+func (a *app) printTokens(f format, tokens []*meridianv1.IssuedToken) error {
+	switch f {
+	case formatJSON, formatYAML:
+		views := make([]tokenView, len(tokens))
+		for i, t := range tokens {
+			views[i] = viewToken(t)
+		}
+		return a.writeValue(f, struct {
+			Items []tokenView `json:"items"`
+		}{views})
+	case formatName:
+		for _, t := range tokens {
+			if err := a.println(t.GetId()); err != nil {
+				return err
+			}
+		}
+		return nil
+	}
+	if len(tokens) == 0 {
+		a.message("No token of that kind is recorded here.")
+		return nil
+	}
+	t := &table{header: []string{"ID", "KIND", "SUBJECT", "STATE", "EXPIRES", "KEY"}}
+	if f == formatWide {
+		t.header = append(t.header, "ISSUED", "ISSUER", "FOR")
+	}
+	for _, token := range tokens {
+		row := []string{
+			token.GetId(), token.GetKind(), token.GetSubject(), token.GetState(),
+			token.GetExpires().AsTime().UTC().Format(time.RFC3339), strconv.FormatUint(token.GetKeySerial(), 10),
+		}
+		if f == formatWide {
+			row = append(row, token.GetIssued().AsTime().UTC().Format(time.RFC3339), token.GetIssuer(), tokenDetails(token))
+		}
+		t.add(row...)
+	}
+	return a.write([]byte(t.String()))
+}
+
+// tokenDetails are the groups, tags or scopes of a token, in a cell.
+func tokenDetails(t *meridianv1.IssuedToken) string {
+	details := append(append([]string{}, t.GetGroups()...), t.GetScope()...)
+	for _, tag := range t.GetTags() {
+		details = append(details, tag.GetName()+"="+strings.Join(tag.GetValues(), "|"))
+	}
+	return strings.Join(details, ",")
+}
+
+func newTokensRotateCommand(a *app) *cobra.Command {
+	return &cobra.Command{
+		Use:   "rotate KIND",
+		Short: "Sign tokens of a kind with a new key from now on",
+		Long: `Make a new key that signs the tokens of a kind from now on. The keys before it
+go on verifying the tokens that they have signed; deleting the GlobalSecret and
+the SigningKey of such a key ends all of its tokens at once.
+
+It takes what creating a GlobalSecret and, on a global, a SigningKey takes.`,
+		Example: "  meridian tokens rotate dataplane",
+		Args:    exactly("KIND"),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			kind, err := parseTokenKind(args[0])
+			if err != nil {
+				return err
+			}
+			c, err := a.connect()
+			if err != nil {
+				return err
+			}
+			defer c.Close()
+			request := &meridianv1.RotateKeyRequest{Kind: kind, RequestId: rand.Text()}
+			var response *meridianv1.RotateKeyResponse
+			err = c.call(cmd.Context(), func(ctx context.Context) (err error) {
+				response, err = c.RotateKey(ctx, request)
+				return err
+			})
+			if err != nil {
+				return err
+			}
+			return a.println(response.GetKey() + " created\nrevision " + strconv.FormatUint(response.GetRevision(), 10))
+		},
+	}
+}
+
+func newTokensRevokeCommand(a *app) *cobra.Command {
+	var reason string
+	cmd := &cobra.Command{
+		Use:   "revoke ID",
+		Short: "End a token before it expires",
+		Long: `End a token before it expires, by its id (jti), on the control plane that issued
+it. Whoever holds it is refused from then on, in every zone that hears of it, and
+the streams that live on it end within a second.
+
+It takes what creating a TokenRevocation takes; in a zone of a global, what
+updating an IssuedToken takes.`,
+		Example: "  meridian tokens revoke 5kt4gq6gkzdx3qk2ffakr3o5xe --reason 'laptop lost'",
+		Args:    exactly("ID"),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			c, err := a.connect()
+			if err != nil {
+				return err
+			}
+			defer c.Close()
+			request := &meridianv1.RevokeTokenRequest{Id: args[0], Reason: reason, RequestId: rand.Text()}
+			var response *meridianv1.RevokeTokenResponse
+			err = c.call(cmd.Context(), func(ctx context.Context) (err error) {
+				response, err = c.RevokeToken(ctx, request)
+				return err
+			})
+			if err != nil {
+				return err
+			}
+			outcome := "revoked"
+			if response.GetAlreadyRevoked() {
+				outcome = "unchanged"
+			}
+			t := response.GetToken()
+			a.message("The %s of %s.", t.GetKind(), t.GetSubject())
+			return a.println(t.GetId() + " " + outcome + "\nrevision " + strconv.FormatUint(response.GetRevision(), 10))
+		},
+	}
+	cmd.Flags().StringVar(&reason, "reason", "", "why, for people")
+	return cmd
+}
