@@ -45,6 +45,7 @@ func (s *Server) decide(ctx context.Context, r *request) (*response, error) {
 	user := auth.KubernetesPrincipal(r.UserInfo.Username, r.UserInfo.Groups)
 	admission, err := s.cfg.Access.Admit(auth.WithPrincipal(ctx, user), change)
 	if err != nil {
+		s.record(r, user, change, err)
 		return refusal(r, err)
 	}
 	warnings = append(warnings, admission.Warnings...)
@@ -123,6 +124,19 @@ func sameIdentity(c access.Change) error {
 		Path:    "mesh",
 		Message: fmt.Sprintf("the stored object is %s; an object never moves to another mesh: delete it and create it anew", c.Old.Key),
 	}}}
+}
+
+// record passes a denial on to whoever keeps the record of them.
+func (s *Server) record(r *request, user auth.Principal, c access.Change, err error) {
+	var denied *rpcerr.Error
+	if s.cfg.Denied == nil || !errors.As(err, &denied) || denied.Code != rpcerr.Denied {
+		return
+	}
+	key := c.Old.Key
+	if c.New != nil {
+		key = c.New.Key()
+	}
+	s.cfg.Denied(Denial{Who: user, From: r.from, UID: r.UID, Access: c.Access, Key: key, DryRun: r.DryRun, Err: denied})
 }
 
 func (s *Server) review(r *resource.Resource) ([]string, error) {

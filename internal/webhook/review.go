@@ -49,6 +49,9 @@ type request struct {
 	Object      json.RawMessage      `json:"object"`
 	OldObject   json.RawMessage      `json:"oldObject"`
 	DryRun      bool                 `json:"dryRun"`
+
+	// from is the address that the question came from.
+	from string
 }
 
 type groupVersionKind struct {

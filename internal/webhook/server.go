@@ -16,7 +16,9 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"meridian/internal/access"
+	"meridian/internal/auth"
 	"meridian/internal/resource"
+	"meridian/internal/rpcerr"
 )
 
 // Path is where reviews are answered.
@@ -54,9 +56,24 @@ type Config struct {
 	// Review returns what the author of a resource should know, or, as a
 	// *resource.DocumentError, why it can never be used. Optional.
 	Review func(r *resource.Resource) (warnings []string, err error)
+	// Denied is told of every denial before it is answered, for the record. It
+	// must not block. Optional.
+	Denied func(d Denial)
 	// Certificate serves the certificate of the moment to every handshake.
 	Certificate func(*tls.ClientHelloInfo) (*tls.Certificate, error)
 	Log         *slog.Logger
+}
+
+// Denial is a change in Kubernetes that the access rules did not allow.
+type Denial struct {
+	Who auth.Principal
+	// From is the host:port of the API server that asked, UID what it calls its
+	// question.
+	From, UID string
+	Access    resource.Access
+	Key       resource.Key
+	DryRun    bool
+	Err       *rpcerr.Error
 }
 
 // Server answers reviews. It is safe for concurrent use.
@@ -127,6 +144,7 @@ func (s *Server) serve(w http.ResponseWriter, r *http.Request) {
 		s.refuse(w, "", http.StatusBadRequest, err)
 		return
 	}
+	req.from = r.RemoteAddr
 	ctx, cancel := context.WithTimeout(r.Context(), decideTimeout)
 	defer cancel()
 	answer, err := s.decide(ctx, req)

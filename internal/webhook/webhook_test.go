@@ -20,6 +20,7 @@ import (
 
 	"meridian/internal/access"
 	"meridian/internal/admin"
+	"meridian/internal/auth"
 	"meridian/internal/policy"
 	"meridian/internal/policy/condition"
 	"meridian/internal/policy/specificity"
@@ -306,6 +307,28 @@ func TestAFailureIsNoDenial(t *testing.T) {
 	c := config(t, world(t))
 	c.Access = failing{rpcerr.New(rpcerr.Unavailable, "X", "later")}
 	require.Equal(t, http.StatusServiceUnavailable, post(New(c), recorded(t, "create")).Code)
+}
+
+// Denials, and nothing else, are passed on for the record.
+func TestDenialsArePassedOn(t *testing.T) {
+	c := config(t, world(t))
+	var denials []Denial
+	c.Denied = func(d Denial) { denials = append(denials, d) }
+	s := New(c)
+	for _, name := range []string{"create", "create-invalid", "other-group", "delete-denied", "create-dry-run-denied"} {
+		answerTo(t, s, recorded(t, name))
+	}
+	require.Len(t, denials, 2)
+	d := denials[0]
+	require.Equal(t, "backend-owner/system:authenticated", d.Who.String())
+	require.Equal(t, auth.FromKubernetes, d.Who.Source)
+	require.Equal(t, resource.AccessDelete, d.Access)
+	require.Equal(t, resource.Key{Kind: "TrafficPermission", Mesh: "default", Name: "web-to-backend"}, d.Key)
+	require.Equal(t, "192.0.2.1:1234", d.From)
+	require.NotEmpty(t, d.UID)
+	require.False(t, d.DryRun)
+	require.Equal(t, access.ReasonDenied, d.Err.Reason)
+	require.True(t, denials[1].DryRun)
 }
 
 // A rule that was written is in force for the next review, and one that was
