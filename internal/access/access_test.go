@@ -354,6 +354,7 @@ func TestService(t *testing.T) {
 	}
 	for name, req := range map[string]*meridianv1.CanIRequest{
 		"access":   {Access: "READ"},
+		"user":     {Access: "GENERATE_USER_TOKEN", AsGroups: []string{"g"}},
 		"resource": {Access: "CREATE"},
 		"kind":     {Access: "CREATE", Key: &meridianv1.ResourceKey{Kind: "Nothing"}},
 		"content":  {Access: "CREATE", Resource: &meridianv1.Resource{Kind: "Mesh", Name: "x", Spec: []byte("[]")}},

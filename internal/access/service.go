@@ -59,8 +59,11 @@ func (s *Service) CanI(ctx context.Context, req *meridianv1.CanIRequest) (*merid
 		return nil, err
 	}
 	who, _ := caller(ctx)
-	if req.GetAsUser() != "" || len(req.GetAsGroups()) > 0 {
+	switch {
+	case req.GetAsUser() != "":
 		who = auth.UserPrincipal(req.GetAsUser(), req.GetAsGroups())
+	case len(req.GetAsGroups()) > 0:
+		return nil, rpcerr.New(rpcerr.Invalid, "USER_MISSING", "groups are asked about with the user who is in them")
 	}
 	question, err := readQuestion(req)
 	if err != nil {

@@ -79,6 +79,18 @@ func accessNamed(name string) (resource.Access, error) {
 	return "", usagef("unknown access %q; write one of %s", name, strings.Join(names, ", "))
 }
 
+// completeAccesses offers the accesses, then the kinds.
+func completeAccesses(cmd *cobra.Command, args []string, typed string) ([]cobra.Completion, cobra.ShellCompDirective) {
+	if len(args) > 0 {
+		return completeKinds(nil)(cmd, args[1:], typed)
+	}
+	var accesses []cobra.Completion
+	for _, access := range rbac.Accesses() {
+		accesses = append(accesses, cobra.Completion(access))
+	}
+	return accesses, cobra.ShellCompDirectiveNoFileComp
+}
+
 // resourceNamed reads TYPE, TYPE/NAME or TYPE NAME. An access to tokens is about
 // no resource.
 func resourceNamed(access resource.Access, args []string, mesh string) (resource.Key, error) {
@@ -206,7 +218,8 @@ Without a name: those who have it whatever the name. A rule that covers somethin
 about a particular one.`,
 		Example: `  meridian auth who-can UPDATE TrafficPermission/web-to-backend
   meridian auth who-can GENERATE_USER_TOKEN`,
-		Args: between(1, "ACCESS", "TYPE", "NAME"),
+		Args:              between(1, "ACCESS", "TYPE", "NAME"),
+		ValidArgsFunction: completeAccesses,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			access, err := accessNamed(args[0])
 			if err != nil {

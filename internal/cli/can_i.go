@@ -47,7 +47,8 @@ With --offline the answer comes from the roles and bindings of --roles alone.`,
   meridian auth can-i CREATE traffic-permission/web --as bob --as-group team-a
   meridian auth can-i GENERATE_DATAPLANE_TOKEN -m default --tag kuma.io/service=web
   meridian auth can-i UPDATE -f new.yaml --old old.yaml --as bob --offline --roles roles.yaml`,
-		Args: between(1, "ACCESS", "TYPE", "NAME"),
+		Args:              between(1, "ACCESS", "TYPE", "NAME"),
+		ValidArgsFunction: completeAccesses,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			return a.canI(cmd.Context(), args, &o)
 		},

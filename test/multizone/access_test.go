@@ -1,0 +1,160 @@
+//go:build multizone
+
+package multizone
+
+import (
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+)
+
+// stranger writes a client context that trusts a server and has no token.
+func (p *process) stranger() string {
+	p.t.Helper()
+	text, err := os.ReadFile(filepath.Join(p.dir, "admin.yaml"))
+	require.NoError(p.t, err)
+	var kept []string
+	for _, line := range strings.SplitAfter(string(text), "\n") {
+		if !strings.HasPrefix(strings.TrimSpace(line), "token:") {
+			kept = append(kept, line)
+		}
+	}
+	require.Less(p.t, len(kept), strings.Count(string(text), "\n")+1, "a token was left out")
+	path := filepath.Join(p.t.TempDir(), "stranger.yaml")
+	require.NoError(p.t, os.WriteFile(path, []byte(strings.Join(kept, "")), 0o600))
+	return path
+}
+
+const (
+	adminsOnly = `type: AccessRoleBinding
+name: default
+subjects:
+- type: Group
+  name: mesh-system:admin
+roles:
+- admin
+`
+	backendOwnerRole = `
+type: AccessRole
+name: backend-owner
+rules:
+- types: ["TrafficPermission"]
+  mesh: default
+  access: ["CREATE", "UPDATE", "DELETE"]
+  when:
+  - destinations:
+      match:
+        kuma.io/service: backend
+`
+	backendOwnerBinding = `
+type: AccessRoleBinding
+name: backend-owners
+subjects:
+- type: User
+  name: backend-owner
+roles:
+- backend-owner
+`
+)
+
+func webTo(destination string) string {
+	return `
+type: TrafficPermission
+mesh: default
+name: web-to-backend
+sources:
+- match:
+    kuma.io/service: web
+destinations:
+- match:
+    kuma.io/service: ` + destination + "\n"
+}
+
+// SEMANTICS §6.11: the walk-through of a new user whose access is restricted to
+// the TrafficPermissions of backend, step by step, with its exact denial (§6.7).
+func TestAccessWalkThrough(t *testing.T) {
+	global := newGlobal(t, "--localhost-is-admin=false").start().ready()
+	config := filepath.Join(t.TempDir(), "config.yaml")
+	run := func(stdin string, args ...string) result { return meridian(t, config, stdin, args...) }
+	must := func(stdin string, args ...string) string {
+		r := run(stdin, args...)
+		require.Zero(t, r.code, "meridian %s\n%s%s", strings.Join(args, " "), r.stdout, r.stderr)
+		return strings.TrimSpace(r.stdout)
+	}
+	add := func(name, token string) {
+		must("", "config", "control-planes", "add", "--name="+name, "--address="+global.addresses()["grpc"],
+			"--skip-verify=true", "--auth-type=tokens", "--auth-conf", "token="+token)
+	}
+	add("cp-admin", tokenOf(t, global))
+	must("", "config", "control-planes", "switch", "--name", "cp-admin")
+	add("cp-backend-owner", must("", "generate", "user-token", "--valid-for=24h", "--name", "backend-owner"))
+	must("", "config", "control-planes", "switch", "--name", "cp-admin")
+
+	must(adminsOnly, "apply", "-f", "-")
+	must(backendOwnerRole, "apply", "-f", "-")
+	must(backendOwnerBinding, "apply", "-f", "-")
+	require.Contains(t, must("", "describe", "AccessRole", "backend-owner"), "user backend-owner, through AccessRoleBinding backend-owners")
+
+	must("", "config", "control-planes", "switch", "--name", "cp-backend-owner")
+	require.Contains(t, must("", "auth", "whoami"), "backend-owner, through AccessRoleBinding backend-owners")
+	must(webTo("backend"), "apply", "-f", "-")
+	denied := run(webTo("other"), "apply", "-f", "-")
+	require.Equal(t, 4, denied.code)
+	require.Empty(t, denied.stdout)
+	lines := strings.Split(denied.stderr, "\n")
+	require.Equal(t, `Error: Access Denied (user "backend-owner/mesh-system:authenticated" cannot access the resource)`, lines[0])
+	require.Contains(t, lines[1], `UPDATE on TrafficPermission "web-to-backend" in mesh "default"`)
+	require.Contains(t, lines[2], `rules[0] of AccessRole "backend-owner"`)
+
+	no := run(webTo("other"), "auth", "can-i", "UPDATE", "-f", "-")
+	require.Equal(t, 1, no.code, no.stderr)
+	require.True(t, strings.HasPrefix(no.stdout, "no\n"), no.stdout)
+	require.True(t, strings.HasPrefix(must(webTo("backend"), "auth", "can-i", "UPDATE", "-f", "-"), "yes"))
+
+	// Reading is open, but not secrets; rights do not grow.
+	require.Contains(t, must("", "get", "traffic-permissions"), "web-to-backend")
+	require.Equal(t, 4, run("", "get", "global-secret", "admin-user-token").code)
+	require.Equal(t, 4, run("", "generate", "zone-token", "--zone", "east", "--valid-for", "1h").code)
+	require.Equal(t, 4, run("", "delete", "mesh", "default").code)
+
+	must("", "config", "control-planes", "switch", "--name", "cp-admin")
+	last := run("", "delete", "access-role-binding", "default")
+	require.Equal(t, 4, last.code, last.stderr)
+	require.Contains(t, last.stderr, "--force")
+	require.Contains(t, must("", "auth", "who-can", "UPDATE", "TrafficPermission/web-to-backend"), "backend-owner")
+}
+
+// SEMANTICS §6.5, §6.6, §6.10: strangers have the rights of their group, which
+// are all on a global and none in its zones; roles stay where they were written.
+func TestAccessOfStrangers(t *testing.T) {
+	global := newGlobal(t, "--localhost-is-admin=false").start().ready()
+	zone := newZone(t, global, "east", "--localhost-is-admin=false", "--environment", "kubernetes").start().ready()
+	global.awaitState("east", "in-sync")
+	global.mustWith(backendOwnerRole, "apply", "-f", "-", "--wait=zones")
+
+	open := meridian(t, global.stranger(), webTo("backend"), "apply", "-f", "-", "--wait=zones")
+	require.Zero(t, open.code, open.stderr)
+
+	outside := zone.stranger()
+	who := meridian(t, outside, "", "auth", "whoami")
+	require.Contains(t, who.stdout, "mesh-system:anonymous")
+	require.Contains(t, meridian(t, outside, "", "get", "traffic-permissions").stdout, "web-to-backend", "reading is open")
+	closed := meridian(t, outside, webDataplane, "apply", "-f", "-")
+	require.Equal(t, 4, closed.code)
+	require.Contains(t, closed.stderr, `Error: Access Denied (user "mesh-system:anonymous/mesh-system:unauthenticated" cannot access the resource)`)
+	require.Equal(t, 4, meridian(t, outside, "", "get", "global-secrets").code)
+	zone.mustWith(webDataplane, "apply", "-f", "-")
+
+	require.Equal(t, "AccessRole/admin\n", zone.must("get", "access-roles", "-o", "name"), "the global's roles stay there")
+	require.Contains(t, zone.must("get", "access-role-binding", "default", "-o", "yaml"), "system:masters")
+	require.NotContains(t, global.must("get", "access-role-binding", "default", "-o", "yaml"), "system:masters")
+
+	// The role is back after a restart; the binding is left as it was.
+	zone.must("delete", "access-role", "admin", "--force")
+	require.Zero(t, zone.stop())
+	zone.start().ready()
+	require.Equal(t, "AccessRole/admin\n", zone.must("get", "access-roles", "-o", "name"))
+}
