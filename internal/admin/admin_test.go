@@ -318,6 +318,24 @@ func TestWatchFromARevision(t *testing.T) {
 	requireCode(t, err, rpcerr.OutOfRange, "has not been written yet")
 }
 
+// A watch from now on can be taken up again before anything has changed.
+func TestWatchFromNowSaysWhereItBegins(t *testing.T) {
+	f := newFixture(t, nil)
+	ctx, cancel := context.WithCancel(f.ctx)
+	defer cancel()
+	stream, err := f.Watch(ctx, &meridianv1.WatchRequest{})
+	require.NoError(t, err)
+	first, err := stream.Recv()
+	require.NoError(t, err)
+	require.Empty(t, first.GetChanges())
+	require.Equal(t, uint64(f.store.Revision()), first.GetRevision())
+	_, err = f.apply("1", trafficLog("a", "x"))
+	require.NoError(t, err)
+	second, err := stream.Recv()
+	require.NoError(t, err)
+	require.Equal(t, created, second.GetChanges()[0].GetOutcome())
+}
+
 func TestLimits(t *testing.T) {
 	f := newFixture(t, func(c *Config) { c.WaitForZones = nil })
 	_, err := f.apply("1")

@@ -134,7 +134,9 @@ func describeKey(key resource.Key) string {
 
 // Watch streams changes until the client goes away. On a server whose kinds
 // live in two stores, the stores' changes are interleaved, each store's in its
-// own order; from_revision then needs kinds of one store.
+// own order; from_revision then needs kinds of one store. A watch of one store
+// from now on begins with a response that has a revision and no changes, from
+// which it can be taken up again before anything has changed.
 func (s *Service) Watch(req *meridianv1.WatchRequest, stream grpc.ServerStreamingServer[meridianv1.WatchResponse]) error {
 	kinds, err := descriptors(req.GetKinds())
 	if err != nil {
@@ -156,8 +158,13 @@ func (s *Service) Watch(req *meridianv1.WatchRequest, stream grpc.ServerStreamin
 	group, ctx := errgroup.WithContext(stream.Context())
 	for src, wanted := range sources {
 		after := src.Revision()
-		if req.FromRevision != nil {
+		switch {
+		case req.FromRevision != nil:
 			after = resource.Revision(req.GetFromRevision())
+		case len(sources) == 1:
+			if err := stream.Send(&meridianv1.WatchResponse{Revision: uint64(after)}); err != nil {
+				return err
+			}
 		}
 		group.Go(func() error {
 			return s.follow(ctx, src, after, wanted, resource.MeshName(req.GetMesh()), out)

@@ -145,12 +145,37 @@ func (c *client) repeat(ctx context.Context, fn func(context.Context) error) err
 		}
 		unavailable = err
 		if attempt == noticedAttempt {
-			c.notice("The control plane is unavailable (%s); trying on for up to %s.", status.Convert(err).Message(), c.timeout)
+			c.notice("The control plane is unavailable (%s); trying on for up to %s.", c.problem(err), c.timeout)
 		}
 		if pause(ctx, wait); ctx.Err() != nil {
 			return err
 		}
 	}
+}
+
+// problem says in words why a control plane that was reached before is
+// unavailable: in its own, or by what happened to the connection.
+func (c *client) problem(err error) string {
+	var answered *rpcerr.Error
+	if errors.As(rpcerr.FromStatus(err), &answered) && (answered.Reason != "" || !fromTransport(answered.Message)) {
+		return answered.Message
+	}
+	if last := c.log.lastError(); last != nil {
+		what, _ := describeConnectError(last)
+		return what
+	}
+	return "the connection was lost"
+}
+
+// fromTransport reports whether gRPC made a message up about a connection that
+// broke: it has no other mark than its text.
+func fromTransport(message string) bool {
+	for _, mark := range []string{"connection error:", "error reading from server", "closing transport", "transport is closing"} {
+		if strings.Contains(message, mark) {
+			return true
+		}
+	}
+	return false
 }
 
 // lasting reports whether the control plane itself is fine and what it lacks is
@@ -194,7 +219,7 @@ func (c *client) explain(ctx context.Context, err error) error {
 	case lasting(answered):
 		return answered
 	case answered.Code == rpcerr.Unavailable && c.log.connected() && !c.log.rejected():
-		return failf(exitUnavailable, "the control plane at %s is unavailable: %s", c.target, answered.Message)
+		return failf(exitUnavailable, "the control plane at %s is unavailable: %s", c.target, c.problem(answered))
 	case answered.Code == rpcerr.Unavailable:
 		return c.explainUnreachable(answered.Message)
 	}

@@ -4,6 +4,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net"
+	"syscall"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -73,4 +75,14 @@ func TestConnectionLog(t *testing.T) {
 	l.record(errors.New("reset"))
 	require.True(t, l.connected(), "it was reached once")
 	require.EqualError(t, l.lastError(), "reset")
+}
+
+func TestProblemsOfConnectionsAreSaidInWords(t *testing.T) {
+	lost := status.Error(codes.Unavailable, `closing transport due to: connection error: desc = "error reading from server: EOF"`)
+	c := &client{log: &connectionLog{}}
+	require.Equal(t, "the connection was lost", c.problem(lost))
+	c.log.record(&net.OpError{Op: "dial", Err: syscall.ECONNREFUSED})
+	require.Equal(t, "connection refused", c.problem(lost))
+	own := rpcerr.New(rpcerr.Unavailable, "NO_LEADER", "there is no leader")
+	require.Equal(t, "there is no leader", c.problem(own.GRPCStatus().Err()))
 }

@@ -244,6 +244,50 @@ func TestWatchPrintsChangesAndResumes(t *testing.T) {
 	require.Contains(t, out.stderr, "The connection was lost; watching on after revision 1841.\n")
 }
 
+// Without --from-revision the server says where the watch begins, and a lost
+// connection is taken up from there even when nothing has changed yet.
+func TestWatchFromNowResumes(t *testing.T) {
+	h := newHarness(t)
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	h.server.feed = []*meridianv1.WatchResponse{{Revision: 1840}}
+	watches := 0
+	h.server.before = func(method string) error {
+		if method != "Watch" {
+			return nil
+		}
+		if watches++; watches == 2 {
+			gone := &meridianv1.Resource{Kind: "Retry", Mesh: "default", Name: "r", Spec: []byte("{}")}
+			h.server.mu.Lock()
+			defer h.server.mu.Unlock()
+			h.server.feed = []*meridianv1.WatchResponse{{
+				Revision: 1850, Changes: []*meridianv1.Change{{Outcome: meridianv1.Outcome_OUTCOME_DELETED, Resource: gone}},
+			}}
+		}
+		if watches == 3 {
+			cancel()
+		}
+		return nil
+	}
+	out := h.runWith(ctx, "", "watch", "-o", "name")
+	require.Equal(t, exitOK, out.code, out.stderr)
+	require.Equal(t, "Retry/r\n", out.stdout)
+	require.Contains(t, out.stderr, "The connection was lost; watching on after revision 1840.\n")
+}
+
+// A zone's two histories have no one revision to go on from.
+func TestWatchOfTwoHistoriesEndsWithTheConnection(t *testing.T) {
+	h := newHarness(t)
+	gone := &meridianv1.Resource{Kind: "Retry", Mesh: "default", Name: "r", Spec: []byte("{}")}
+	h.server.feed = []*meridianv1.WatchResponse{{
+		Revision: 1850, Changes: []*meridianv1.Change{{Outcome: meridianv1.Outcome_OUTCOME_DELETED, Resource: gone}},
+	}}
+	out := h.run("watch", "-o", "name")
+	require.Equal(t, exitUnavailable, out.code, out.stderr)
+	require.Equal(t, "Retry/r\n", out.stdout)
+	require.Contains(t, out.stderr, "the server is stopping")
+}
+
 func TestWatchTooFarBehind(t *testing.T) {
 	h := newHarness(t)
 	h.server.before = func(method string) error {

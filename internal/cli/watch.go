@@ -29,7 +29,9 @@ func newWatchCommand(a *app) *cobra.Command {
 a line per change, or with -o json an object per line. All meshes are watched
 unless -m names one.
 
-A connection that breaks is taken up again after the last revision seen.`,
+A connection that breaks is taken up again after the last revision seen, except
+where a zone is asked for kinds of its own and of the global together: those have
+two histories, and no one revision says where the watch stood.`,
 		Example: `  meridian watch
   meridian watch traffic-permissions --from-revision 1841 -o json`,
 		Args:              between(0, "TYPE"),
@@ -83,10 +85,10 @@ func (a *app) watch(ctx context.Context, request *meridianv1.WatchRequest, f for
 			return c.explain(ctx, err)
 		}
 		if seen == request.FromRevision { // no progress: do not hurry
-			if err := c.call(ctx, c.probe); err != nil {
-				return err
-			}
 			pause(ctx, maxRetryPause)
+		}
+		if err := c.call(ctx, c.probe); err != nil {
+			return err
 		}
 		a.message("The connection was lost; watching on after revision %d.", request.GetFromRevision())
 	}
@@ -99,7 +101,7 @@ func (c *client) probe(ctx context.Context) error {
 }
 
 // watchOnce prints changes until the stream ends, and keeps in the request the
-// last revision printed.
+// last revision printed, where a watch can be taken up again from it.
 func (a *app) watchOnce(ctx context.Context, c *client, request *meridianv1.WatchRequest, f format) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
@@ -107,6 +109,7 @@ func (a *app) watchOnce(ctx context.Context, c *client, request *meridianv1.Watc
 	if err != nil {
 		return err
 	}
+	resumable := request.FromRevision != nil
 	for {
 		batch, err := stream.Recv()
 		if errors.Is(err, io.EOF) {
@@ -120,8 +123,13 @@ func (a *app) watchOnce(ctx context.Context, c *client, request *meridianv1.Watc
 				return err
 			}
 		}
-		revision := batch.GetRevision()
-		request.FromRevision = &revision
+		// The first response to a watch from now on says where that is, if one
+		// revision can say it.
+		resumable = resumable || len(batch.GetChanges()) == 0
+		if resumable {
+			revision := batch.GetRevision()
+			request.FromRevision = &revision
+		}
 	}
 }
 

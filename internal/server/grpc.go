@@ -27,15 +27,16 @@ const MaxMessageBytes = 24 << 20
 // GRPC is a server's gRPC side: TLS, limits, keepalive, health and reflection.
 type GRPC struct {
 	*grpc.Server
-	health *health.Server
+	health  *health.Server
+	watches stopper
 }
 
 // NewGRPC returns a gRPC server that is not serving yet. Every call passes
 // through unary and stream, in order, and a handler that panics fails its own
 // call only.
 func NewGRPC(log *slog.Logger, config *tls.Config, unary []grpc.UnaryServerInterceptor, stream []grpc.StreamServerInterceptor) *GRPC {
-	guard := guard{log}
-	g := &GRPC{health: health.NewServer(), Server: grpc.NewServer(
+	guard, watches := guard{log}, newStopper()
+	g := &GRPC{health: health.NewServer(), watches: watches, Server: grpc.NewServer(
 		grpc.Creds(credentials.NewTLS(config)),
 		grpc.MaxRecvMsgSize(MaxMessageBytes),
 		grpc.MaxSendMsgSize(MaxMessageBytes),
@@ -43,7 +44,7 @@ func NewGRPC(log *slog.Logger, config *tls.Config, unary []grpc.UnaryServerInter
 		grpc.KeepaliveParams(keepalive.ServerParameters{Time: 30 * time.Second, Timeout: 10 * time.Second}),
 		grpc.KeepaliveEnforcementPolicy(keepalive.EnforcementPolicy{MinTime: 10 * time.Second, PermitWithoutStream: true}),
 		grpc.ChainUnaryInterceptor(append([]grpc.UnaryServerInterceptor{rpcerr.UnaryServer, guard.unary}, unary...)...),
-		grpc.ChainStreamInterceptor(append([]grpc.StreamServerInterceptor{rpcerr.StreamServer, guard.stream}, stream...)...),
+		grpc.ChainStreamInterceptor(append([]grpc.StreamServerInterceptor{rpcerr.StreamServer, guard.stream, watches.stream}, stream...)...),
 	)}
 	g.health.SetServingStatus("", healthv1.HealthCheckResponse_NOT_SERVING)
 	healthv1.RegisterHealthServer(g.Server, g.health)
@@ -60,8 +61,8 @@ func (g *GRPC) Ready(ready bool) {
 	g.health.SetServingStatus("", status)
 }
 
-// Run serves on l until ctx ends, then lets running calls finish for at most
-// grace before it cuts them off. It closes l.
+// Run serves on l until ctx ends, then ends the watches and lets all other calls
+// finish for at most grace before it cuts them off. It closes l.
 func (g *GRPC) Run(ctx context.Context, l net.Listener, grace time.Duration) error {
 	served := make(chan error, 1)
 	go func() { served <- g.Serve(l) }()
@@ -71,6 +72,7 @@ func (g *GRPC) Run(ctx context.Context, l net.Listener, grace time.Duration) err
 	case <-ctx.Done():
 	}
 	g.health.Shutdown()
+	g.watches.stop()
 	cut := time.AfterFunc(grace, g.Stop)
 	defer cut.Stop()
 	g.GracefulStop()

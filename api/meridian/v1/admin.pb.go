@@ -783,6 +783,8 @@ func (x *WatchRequest) GetFromRevision() uint64 {
 	return 0
 }
 
+// The first response to a watch without from_revision may have no changes: it
+// names the revision that the watch begins after.
 type WatchResponse struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Revision      uint64                 `protobuf:"varint,1,opt,name=revision,proto3" json:"revision,omitempty"`
