@@ -35,6 +35,7 @@ type zone struct {
 type client struct {
 	meridianv1.AdminServiceClient
 	meridianv1.ControlServiceClient
+	tokens   meridianv1.TokenServiceClient
 	requests atomic.Int64
 }
 
@@ -111,7 +112,10 @@ func dial(b *testing.B, dir string) *client {
 		grpc.WithPerRPCCredentials(auth.TokenCredentials(server.Token, false)))
 	require.NoError(b, err)
 	b.Cleanup(func() { _ = conn.Close() })
-	return &client{AdminServiceClient: meridianv1.NewAdminServiceClient(conn), ControlServiceClient: meridianv1.NewControlServiceClient(conn)}
+	return &client{
+		AdminServiceClient: meridianv1.NewAdminServiceClient(conn), ControlServiceClient: meridianv1.NewControlServiceClient(conn),
+		tokens: meridianv1.NewTokenServiceClient(conn),
+	}
 }
 
 // apply writes resources in batches as large as a server takes.

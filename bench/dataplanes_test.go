@@ -1,0 +1,205 @@
+package bench
+
+import (
+	"context"
+	"fmt"
+	"path/filepath"
+	"sync"
+	"sync/atomic"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	"golang.org/x/sync/errgroup"
+	"google.golang.org/grpc"
+
+	meridianv1 "meridian/api/meridian/v1"
+	"meridian/internal/auth"
+)
+
+const (
+	// streams is how many proxies connect.
+	streams = 10_000
+	// perService is how many of them are one service: those that a change of one
+	// policy touches.
+	perService = 100
+	// changes is how many such changes are followed.
+	changes = 50
+)
+
+// BenchmarkDataplanes connects 10,000 proxies to one zone, each with a stream of
+// its own over 100 TLS connections, as agents of nodes would, and follows
+// changes that touch 100 of them from the request at the global to the proxies.
+// Anybody else hearing of one is a failure.
+func BenchmarkDataplanes(b *testing.B) { dataplaneStreams(b, 100) }
+
+// BenchmarkDataplanesAlone is the same with a TLS connection for every proxy.
+func BenchmarkDataplanesAlone(b *testing.B) { dataplaneStreams(b, streams) }
+
+func dataplaneStreams(b *testing.B, connections int) {
+	system(b)
+	procfs(b)
+	enoughFiles(b)
+	g := newGlobal(b, few)
+	z := startZone(b, g.bundle(b, "east", g.grpcAddr), b.TempDir())
+	z.await(b, connected, 0)
+	g.api.write(b, policy(0, 1), true)
+	alone := z.memory(b, "VmRSS")
+	crowd := connectCrowd(b, g, z, connections)
+	var delivered samples
+	edition := 1
+	for b.Loop() {
+		for i := range changes {
+			edition++
+			delivered = append(delivered, crowd.change(b, g, i, edition)...)
+		}
+	}
+	stated(b, "zone-MB", z.memory(b, "VmRSS"), 600)
+	stated(b, "zone-peak-MB", z.memory(b, "VmHWM"), 600)
+	report(b, "kB/stream", (z.memory(b, "VmRSS")-alone)*1000/streams)
+	report(b, "delivered-p50-ms", delivered.p50())
+	stated(b, "delivered-p99-ms", delivered.p99(), 100)
+	report(b, "connected-s", crowd.took.Seconds())
+}
+
+// enoughFiles skips the benchmark where a process may not have a socket for each
+// stream.
+func enoughFiles(b *testing.B) {
+	b.Helper()
+	var limit syscall.Rlimit
+	require.NoError(b, syscall.Getrlimit(syscall.RLIMIT_NOFILE, &limit))
+	if limit.Max < streams+500 {
+		b.Skipf("a process may open %d files here, and %d streams are to be opened", limit.Max, streams)
+	}
+}
+
+// crowd is many proxies.
+type crowd struct {
+	took time.Duration
+	// received counts all configurations; arrivals are told of each that is not
+	// the first of its stream.
+	received atomic.Int64
+	arrivals chan time.Time
+}
+
+// connectCrowd connects all proxies over a number of connections and waits until
+// each has its configuration.
+func connectCrowd(b *testing.B, g *global, z *zone, connections int) *crowd {
+	b.Helper()
+	issued, err := g.api.tokens.GenerateDataplaneToken(b.Context(), &meridianv1.GenerateDataplaneTokenRequest{Mesh: "default", ValidForSeconds: 3600})
+	require.NoError(b, err)
+	contexts, err := auth.LoadContexts(filepath.Join(z.dir, "admin.yaml"))
+	require.NoError(b, err)
+	server, err := contexts.Get("")
+	require.NoError(b, err)
+	transport, err := auth.ClientTransport(auth.ClientTLSConfig{CAPEM: []byte(server.CA), Source: z.dir})
+	require.NoError(b, err)
+	c := &crowd{arrivals: make(chan time.Time, streams)}
+	ctx, cancel := context.WithCancel(b.Context())
+	var following sync.WaitGroup
+	began := time.Now()
+	conns := make([]*grpc.ClientConn, connections)
+	for i := range conns {
+		conns[i], err = grpc.NewClient(server.Addresses[0], grpc.WithTransportCredentials(transport),
+			grpc.WithPerRPCCredentials(auth.TokenCredentials(issued.GetToken(), false)),
+			grpc.WithReadBufferSize(4<<10), grpc.WithSharedWriteBuffer(true))
+		require.NoError(b, err)
+	}
+	var connecting errgroup.Group
+	connecting.SetLimit(64)
+	for i := range streams {
+		connecting.Go(func() error {
+			stream, err := c.connect(ctx, conns[i%connections], i)
+			if err != nil {
+				return fmt.Errorf("proxy %d: %w", i, err)
+			}
+			following.Go(func() { c.follow(stream) })
+			return nil
+		})
+	}
+	b.Cleanup(func() {
+		cancel()
+		following.Wait()
+		for _, conn := range conns {
+			_ = conn.Close()
+		}
+	})
+	require.NoError(b, connecting.Wait())
+	c.took = time.Since(began)
+	return c
+}
+
+type dataplaneStream = grpc.BidiStreamingClient[meridianv1.ConnectRequest, meridianv1.ConnectResponse]
+
+// connect connects the i-th proxy and takes its first configuration.
+func (c *crowd) connect(ctx context.Context, conn *grpc.ClientConn, i int) (dataplaneStream, error) {
+	stream, err := meridianv1.NewDataplaneServiceClient(conn).Connect(ctx)
+	if err != nil {
+		return nil, err
+	}
+	spec := fmt.Appendf(nil, `{"networking":{"address":"10.%d.%d.1","inbound":[{"port":9000,"servicePort":8080,"tags":{"kuma.io/service":"service-%d","version":"v1"}}],"outbound":[`, i/256, i%256, i/perService)
+	for j := range outbounds {
+		if j > 0 {
+			spec = append(spec, ',')
+		}
+		spec = fmt.Appendf(spec, `{"port":%d,"tags":{"kuma.io/service":"service-%d"}}`, 10_000+j, (i/perService*outbounds+j)%services)
+	}
+	hello := &meridianv1.DataplaneHello{Mesh: "default", Name: fmt.Sprintf("proxy-%05d", i), Spec: append(spec, "]}}"...)}
+	if err := stream.Send(&meridianv1.ConnectRequest{Message: &meridianv1.ConnectRequest_Hello{Hello: hello}}); err != nil {
+		_, err = stream.Recv()
+		return nil, err
+	}
+	first, err := stream.Recv()
+	if err != nil {
+		return nil, err
+	}
+	c.received.Add(1)
+	return stream, acknowledge(stream, first)
+}
+
+// follow takes configurations until the stream ends.
+func (c *crowd) follow(stream dataplaneStream) {
+	for {
+		configuration, err := stream.Recv()
+		if err != nil {
+			return
+		}
+		c.received.Add(1)
+		c.arrivals <- time.Now()
+		if acknowledge(stream, configuration) != nil {
+			return
+		}
+	}
+}
+
+func acknowledge(stream dataplaneStream, c *meridianv1.ConnectResponse) error {
+	return stream.Send(&meridianv1.ConnectRequest{Message: &meridianv1.ConnectRequest_Ack{Ack: &meridianv1.DataplaneAck{Sequence: c.GetSequence()}}})
+}
+
+// change changes a policy of one service and returns how long after the request
+// each of its proxies had it.
+func (c *crowd) change(b *testing.B, g *global, service, edition int) samples {
+	b.Helper()
+	r := &meridianv1.Resource{Kind: "Timeout", Mesh: "default", Name: fmt.Sprintf("crowd-%d", service), Spec: fmt.Appendf(nil,
+		`{"sources":[{"match":{"kuma.io/service":"service-%d","version":"v1"}}],"destinations":[{"match":{"kuma.io/service":"*"}}],"conf":{"connectTimeout":"%dms"}}`,
+		service, edition)}
+	before := c.received.Load()
+	began := time.Now()
+	_, err := g.api.Apply(b.Context(), &meridianv1.ApplyRequest{Resources: []*meridianv1.Resource{r}, RequestId: g.api.requestID()})
+	require.NoError(b, err)
+	var times samples
+	timeout := time.After(patience)
+	for range perService {
+		select {
+		case at := <-c.arrivals:
+			times.add(at.Sub(began))
+		case <-timeout:
+			require.Fail(b, "timeout", "%d of %d proxies have the change", len(times), perService)
+		}
+	}
+	// Whoever hears of it without being concerned is found here or by the next.
+	require.Equal(b, before+perService, c.received.Load())
+	require.Empty(b, c.arrivals)
+	return times
+}
