@@ -126,13 +126,13 @@ type Node interface {
 type Writer struct {
 	Node
 	log *Log
-	// unknown reports whether an error leaves open what became of a write.
-	unknown func(error) bool
+	// unknown is the error that leaves open what became of a write.
+	unknown error
 }
 
-// NewWriter returns a Writer. unknown reports whether an error of the node leaves
-// open whether the write took effect.
-func NewWriter(node Node, log *Log, unknown func(error) bool) *Writer {
+// NewWriter returns a Writer. unknown is the node's error for a write that may or
+// may not have taken effect.
+func NewWriter(node Node, log *Log, unknown error) *Writer {
 	return &Writer{node, log, unknown}
 }
 
@@ -154,7 +154,7 @@ func (w *Writer) Propose(ctx context.Context, txn store.Txn) (store.Result, erro
 		if len(r.Targets) == 0 {
 			return result, nil
 		}
-	case w.unknown(err):
+	case errors.Is(err, w.unknown):
 		r.Decision, r.Message, r.Targets = Unknown, err.Error(), attempted(txn)
 	default:
 		return result, err

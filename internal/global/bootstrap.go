@@ -26,12 +26,12 @@ func (g *global) bootstrap(ctx context.Context) error {
 		}
 	}
 	rules := access.Defaults{Kubernetes: g.cfg.Environment == server.EnvironmentKubernetes}
-	if err := rules.Ensure(ctx, g.store.View, g.node, g.now); err != nil {
+	if err := rules.Ensure(ctx, g.store.View, g.writer, g.now); err != nil {
 		return err
 	}
 	// The admin token comes last, so that a start cut off before the mesh was
 	// written is still a first start.
-	return g.ring.Ensure(ctx, g.node, tokenUses()...)
+	return g.ring.Ensure(ctx, g.writer, tokenUses()...)
 }
 
 // tokenUses are the tokens that a global issues.
@@ -44,7 +44,7 @@ func (g *global) createDefaultMesh(ctx context.Context) error {
 	if err != nil {
 		return fmt.Errorf("create the default mesh: %w", err)
 	}
-	_, err = g.node.Propose(ctx, store.Txn{
+	_, err = g.writer.Propose(ctx, store.Txn{
 		Time:          g.now(),
 		Ops:           []store.Op{{Key: defaultMesh, Resource: mesh}},
 		Preconditions: []store.Precondition{{Key: defaultMesh}},

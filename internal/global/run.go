@@ -18,6 +18,7 @@ import (
 	syncv1 "meridian/api/sync/v1"
 	"meridian/internal/access"
 	"meridian/internal/admin"
+	"meridian/internal/audit"
 	"meridian/internal/auth"
 	"meridian/internal/consensus"
 	"meridian/internal/keyring"
@@ -48,9 +49,12 @@ type global struct {
 	store     *store.Store
 	node      *consensus.Node
 	gossip    *consensus.Gossip
-	ring      *keyring.Ring
-	access    *access.Authorizer
-	tokens    *tokens.Service
+	// audit records what writer writes, and who was refused.
+	audit  *audit.Log
+	writer *audit.Writer
+	ring   *keyring.Ring
+	access *access.Authorizer
+	tokens *tokens.Service
 	// callers knows who makes each request, and ends the streams of those whose
 	// token is revoked.
 	callers *auth.Authenticator
@@ -71,7 +75,7 @@ type global struct {
 // It stops in this order: it is no longer ready; streams of zones are ended,
 // since they would not end by themselves, while running calls finish; then
 // health and metrics; then gossip and the log, when nobody can write to it any
-// more.
+// more; and last the record of what was written.
 func Run(ctx context.Context, cfg Config, log *slog.Logger, hangups <-chan os.Signal) (err error) {
 	listeners, err := server.OpenListeners(cfg.Options)
 	if err != nil {
@@ -82,7 +86,7 @@ func Run(ctx context.Context, cfg Config, log *slog.Logger, hangups <-chan os.Si
 	if err := g.open(ctx); err != nil {
 		return errors.Join(err, listeners.Close())
 	}
-	defer func() { err = errors.Join(err, g.gossip.Close(), g.node.Close()) }()
+	defer func() { err = errors.Join(err, g.gossip.Close(), g.node.Close(), g.audit.Close()) }()
 	return g.serve(ctx, listeners, hangups)
 }
 
@@ -113,8 +117,12 @@ func (g *global) open(ctx context.Context) error {
 	}
 	g.ring = keyring.New(keyring.Config{Local: g.store.View, Now: g.now})
 	g.access = access.New(g.store.View)
-	if err := g.openGossip(); err != nil {
+	if g.audit, err = server.OpenAudit(g.cfg.Options, g.metrics, g.now, g.log); err != nil {
 		return errors.Join(err, g.node.Close())
+	}
+	g.writer = audit.NewWriter(g.node, g.audit, consensus.ErrUnknownOutcome)
+	if err := g.openGossip(); err != nil {
+		return errors.Join(err, g.node.Close(), g.audit.Close())
 	}
 	return nil
 }
@@ -167,7 +175,7 @@ func peerTLS(pki *auth.PKI) *tls.Config {
 // serve makes the server ready and runs it until ctx ends or a part fails.
 func (g *global) serve(ctx context.Context, listeners server.Listeners, hangups <-chan os.Signal) error {
 	var ready server.Gate
-	health := server.NewHealth(g.log, g.metrics, server.Check{Name: "state", Ready: ready.Check}, server.Check{Name: "leader", Ready: g.leads})
+	health := server.NewHealth(g.log, g.metrics, server.Check{Name: "state", Ready: ready.Check}, server.Check{Name: "leader", Ready: g.leads}, server.Check{Name: "audit", Ready: g.audit.Err})
 	group, ctx := errgroup.WithContext(ctx)
 	// Health and metrics outlive the rest, so that a stop can be watched.
 	healthContext, stopHealth := context.WithCancel(context.WithoutCancel(ctx))
@@ -180,6 +188,7 @@ func (g *global) serve(ctx context.Context, listeners server.Listeners, hangups 
 		parts, ctx := errgroup.WithContext(ctx)
 		parts.Go(func() error { return g.sync.Run(ctx) })
 		parts.Go(func() error { return g.matching.Run(ctx) })
+		parts.Go(func() error { return g.audit.Run(ctx) })
 		parts.Go(func() error { return g.ring.Follow(ctx, g.callers.Recheck, g.store) })
 		parts.Go(func() error { return g.grpc.Run(ctx, listeners.GRPC, server.StopTimeout) })
 		if g.webhook != nil {
@@ -227,7 +236,7 @@ func (g *global) start(ctx context.Context) error {
 		Logger:    g.log,
 	})
 	g.tokens = tokens.New(tokens.Config{
-		Ring: g.ring, Writer: g.node, Access: g.access, Local: g.store.View, Now: g.now,
+		Ring: g.ring, Writer: g.writer, Access: g.access, Local: g.store.View, Now: g.now,
 		View: func() store.Reader { return g.store.View() },
 		Uses: tokenUses(),
 	})
@@ -235,9 +244,10 @@ func (g *global) start(ctx context.Context) error {
 		Verifier:         g.verifier,
 		LocalhostIsAdmin: g.cfg.LocalhostIsAdmin,
 		Admit:            access.Doors(syncv1.SyncService_ServiceDesc.ServiceName),
+		Refused:          g.audit.Refused,
 	}
 	g.grpc = server.NewGRPC(g.log, g.pki.ServerTLS(),
-		[]grpc.UnaryServerInterceptor{g.callers.Unary}, []grpc.StreamServerInterceptor{g.callers.Stream})
+		[]grpc.UnaryServerInterceptor{g.callers.Unary, g.audit.Unary}, []grpc.StreamServerInterceptor{g.callers.Stream, g.audit.Stream})
 	resources := g.admin()
 	meridianv1.RegisterAdminServiceServer(g.grpc, resources)
 	meridianv1.RegisterControlServiceServer(g.grpc, &controlService{global: g})
@@ -271,7 +281,7 @@ func (g *global) verifier() *auth.Verifier {
 // admin returns the service by which the global's resources are written.
 func (g *global) admin() *admin.Service {
 	return admin.New(admin.Config{
-		Writer:       g.node,
+		Writer:       g.writer,
 		Access:       g.access,
 		Applied:      g.store.Applied,
 		Preview:      func(txn store.Txn) (store.Result, store.Reader) { return g.store.Preview(txn) },

@@ -11,7 +11,7 @@ import (
 // newDoor returns the door of the zone's dataplanes.
 func (z *zone) newDoor() *door.Door {
 	return door.New(door.Config{
-		Matching: z.matching, Local: z.local, Writer: z.node, Grace: z.cfg.DataplaneGrace, Now: z.now, Log: z.log,
+		Matching: z.matching, Local: z.local, Writer: z.writer, Grace: z.cfg.DataplaneGrace, Now: z.now, Log: z.log,
 		Prepare: func(r *resource.Resource) (*resource.Resource, error) { return z.prepare(z.view(), r) },
 	})
 }

@@ -14,6 +14,7 @@ import (
 
 	meridianv1 "meridian/api/meridian/v1"
 	"meridian/internal/access"
+	"meridian/internal/audit"
 	"meridian/internal/auth"
 	"meridian/internal/consensus"
 	"meridian/internal/door"
@@ -56,6 +57,9 @@ type zone struct {
 	// local is what the zone owns, kept by node.
 	local *store.Store
 	node  *consensus.Node
+	// audit records what writer writes, and who was refused.
+	audit  *audit.Log
+	writer *audit.Writer
 	// replica shows what the global owns; copy keeps it on disk and client up to
 	// date. All nil in a standalone zone.
 	replica *store.Store
@@ -79,7 +83,8 @@ type zone struct {
 //
 // It stops in this order: it is no longer ready; running calls finish while the
 // stream to the global and the matcher end; then health and metrics; then the
-// replica and the zone's own log, when nobody can write to them any more.
+// replica and the zone's own log, when nobody can write to them any more; and
+// last the record of what was written.
 func Run(ctx context.Context, cfg Config, log *slog.Logger, hangups <-chan os.Signal) (err error) {
 	var bundle auth.ZoneBundle
 	if cfg.federated() {
@@ -125,6 +130,10 @@ func (z *zone) open(ctx context.Context, bundle auth.ZoneBundle) error {
 	if z.pki, err = server.OpenPKI(z.cfg.Options, z.cfg.Name, z.addresses, z.now, z.log); err != nil {
 		return err
 	}
+	if z.audit, err = server.OpenAudit(z.cfg.Options, z.metrics, z.now, z.log); err != nil {
+		return err
+	}
+	z.writer = audit.NewWriter(z.node, z.audit, consensus.ErrUnknownOutcome)
 	keys := keyring.Config{Local: z.local.View, Zone: z.cfg.Name, Now: z.now}
 	if z.cfg.federated() {
 		// The replica is opened below, before anything is verified.
@@ -185,13 +194,16 @@ func (z *zone) close() error {
 	if z.node != nil {
 		errs = append(errs, z.node.Close())
 	}
+	if z.audit != nil {
+		errs = append(errs, z.audit.Close())
+	}
 	return errors.Join(errs...)
 }
 
 // serve makes the zone ready and runs it until ctx ends or a part fails.
 func (z *zone) serve(ctx context.Context, listeners server.Listeners, hangups <-chan os.Signal) error {
 	var ready server.Gate
-	health := server.NewHealth(z.log, z.metrics, server.Check{Name: "state", Ready: ready.Check}, server.Check{Name: "replica", Ready: z.replicaReady})
+	health := server.NewHealth(z.log, z.metrics, server.Check{Name: "state", Ready: ready.Check}, server.Check{Name: "replica", Ready: z.replicaReady}, server.Check{Name: "audit", Ready: z.audit.Err})
 	group, ctx := errgroup.WithContext(ctx)
 	// Health and metrics outlive the rest, so that a stop can be watched.
 	healthContext, stopHealth := context.WithCancel(context.WithoutCancel(ctx))
@@ -207,6 +219,7 @@ func (z *zone) serve(ctx context.Context, listeners server.Listeners, hangups <-
 		}
 		parts.Go(func() error { return z.matching.Run(ctx) })
 		parts.Go(func() error { return z.door.Run(ctx) })
+		parts.Go(func() error { return z.audit.Run(ctx) })
 		parts.Go(func() error { return z.ring.Follow(ctx, z.callers.Recheck, z.stores()...) })
 		parts.Go(func() error { return z.grpc.Run(ctx, listeners.GRPC, server.StopTimeout) })
 		if z.webhook != nil {
@@ -261,17 +274,17 @@ func (z *zone) start(ctx context.Context) error {
 	z.door = z.newDoor()
 	z.inspect.matching, z.inspect.quarantined, z.inspect.door = z.matching, z.quarantined, z.door
 	z.callers = &auth.Authenticator{
-		Verifier: z.verifier, LocalhostIsAdmin: z.cfg.LocalhostIsAdmin, Admit: door.Admit(access.Doors()),
+		Verifier: z.verifier, LocalhostIsAdmin: z.cfg.LocalhostIsAdmin, Admit: door.Admit(access.Doors()), Refused: z.audit.Refused,
 	}
 	z.grpc = server.NewGRPC(z.log, z.pki.ServerTLS(),
-		[]grpc.UnaryServerInterceptor{z.callers.Unary}, []grpc.StreamServerInterceptor{z.callers.Stream})
+		[]grpc.UnaryServerInterceptor{z.callers.Unary, z.audit.Unary}, []grpc.StreamServerInterceptor{z.callers.Stream, z.audit.Stream})
 	resources := z.admin()
 	meridianv1.RegisterAdminServiceServer(z.grpc, resources)
 	meridianv1.RegisterControlServiceServer(z.grpc, &controlService{zone: z})
 	meridianv1.RegisterInspectServiceServer(z.grpc, z.inspect)
 	meridianv1.RegisterDataplaneServiceServer(z.grpc, z.door)
 	meridianv1.RegisterTokenServiceServer(z.grpc, tokens.New(tokens.Config{
-		Ring: z.ring, Writer: z.node, Access: z.access, Local: z.local.View, View: z.view, Uses: tokenUses(), Now: z.now,
+		Ring: z.ring, Writer: z.writer, Access: z.access, Local: z.local.View, View: z.view, Uses: tokenUses(), Now: z.now,
 	}))
 	meridianv1.RegisterAccessServiceServer(z.grpc, access.NewService(z.access, z.node.Read))
 	if z.cfg.WebhookAddr != "" {

@@ -30,12 +30,12 @@ func (z *zone) bootstrap(ctx context.Context) error {
 		}
 	}
 	rules := access.Defaults{Kubernetes: z.cfg.Environment == server.EnvironmentKubernetes, Restricted: z.cfg.federated()}
-	if err := rules.Ensure(ctx, z.local.View, z.node, z.now); err != nil {
+	if err := rules.Ensure(ctx, z.local.View, z.writer, z.now); err != nil {
 		return err
 	}
 	// The admin token comes last, so that a start cut off before the mesh was
 	// written is still a first start.
-	return z.ring.Ensure(ctx, z.node, tokenUses()...)
+	return z.ring.Ensure(ctx, z.writer, tokenUses()...)
 }
 
 // tokenUses are the tokens that a zone issues: those of its own users, and those
@@ -48,7 +48,7 @@ func (z *zone) createDefaultMesh(ctx context.Context) error {
 	if err != nil {
 		return fmt.Errorf("create the default mesh: %w", err)
 	}
-	_, err = z.node.Propose(ctx, store.Txn{
+	_, err = z.writer.Propose(ctx, store.Txn{
 		Time:          z.now(),
 		Ops:           []store.Op{{Key: key, Resource: mesh}},
 		Preconditions: []store.Precondition{{Key: key}},
@@ -64,7 +64,7 @@ func (z *zone) createDefaultMesh(ctx context.Context) error {
 // everything it has is read.
 func (z *zone) admin() *admin.Service {
 	return admin.New(admin.Config{
-		Writer:  z.node,
+		Writer:  z.writer,
 		Access:  z.access,
 		Applied: z.local.Applied,
 		Preview: z.preview,
