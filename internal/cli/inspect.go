@@ -18,7 +18,8 @@ func newInspectCommand(a *app) *cobra.Command {
 		if err != nil {
 			return err
 		}
-		if c := response.GetConnection(); c != nil && !f.structured() {
+		// Of a dataplane without a proxy there is nothing to tell.
+		if c := response.GetConnection(); c != nil && c.GetState() != answer.ProxyManual && !f.structured() {
 			return a.printConnected(f, response.GetJson(), c)
 		}
 		return a.printAnswer(f, q.subject, response.GetJson())

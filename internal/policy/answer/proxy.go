@@ -53,7 +53,7 @@ func (s *ProxyState) cells() []string {
 // String says the same in a sentence for the head of a page.
 func (s *ProxyState) String() string {
 	parts := []string{map[string]string{
-		ProxyOnline: "proxy online", ProxyOffline: "proxy offline", ProxyManual: "applied by an operator, no proxy connected",
+		ProxyOnline: "proxy online", ProxyOffline: "proxy offline", ProxyManual: "no proxy connected",
 	}[s.State]}
 	if s.Acked != 0 {
 		parts = append(parts, "has taken on revision "+strconv.FormatUint(uint64(s.Acked), 10))

@@ -56,6 +56,6 @@ default  web-5  east  web       0
 	require.Contains(t, page.String(),
 		"revision 7\nproxy online, has taken on revision 9, 2 changes behind, refused the last configuration: no such cluster\n\n")
 	require.Equal(t, "proxy offline, has taken on revision 9", states[2].String())
-	require.Equal(t, "applied by an operator, no proxy connected", states[3].String())
+	require.Equal(t, "no proxy connected", states[3].String())
 	require.Equal(t, "proxy online, 1 change behind", (&answer.ProxyState{State: answer.ProxyOnline, Lag: 1}).String())
 }
