@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"net"
-	"slices"
 	"strings"
 
 	"google.golang.org/grpc"
@@ -18,10 +17,8 @@ import (
 const (
 	ReasonNoCredentials = "CREDENTIALS_MISSING"
 	ReasonBadToken      = "TOKEN_REFUSED"
-	ReasonNotOperator   = "NOT_AN_OPERATOR"
 	ReasonZoneOnly      = "ZONES_ONLY"
 	ReasonNotForZones   = "NOT_FOR_ZONES"
-	ReasonNotForProxies = "NOT_FOR_DATAPLANES"
 )
 
 // exempt services tell a stranger nothing worth protecting: whether the server
@@ -38,7 +35,7 @@ type Authenticator struct {
 	// LocalhostIsAdmin makes loopback callers without credentials the admin.
 	LocalhostIsAdmin bool
 	// Admit decides whether a principal may call a method at all; nil admits
-	// everyone. See OperatorsAndZones.
+	// everyone.
 	Admit func(p Principal, method string) error
 	// Refused hears of every request that was refused and of every stream that
 	// was ended, with as much as is known of who made it. Optional; it must not
@@ -139,35 +136,4 @@ func (a *Authenticator) Stream(srv any, stream grpc.ServerStream, info *grpc.Str
 		return handler(srv, &serverStream{ServerStream: stream, ctx: ctx})
 	}
 	return a.guarded(ctx, srv, stream, info.FullMethod, handler)
-}
-
-// OperatorsAndZones returns the admission rule of servers without access
-// control: members of AdminGroup, who are the loopback callers and the holders
-// of the admin token, call everything but what belongs to zones; zones, by their
-// token, call only that. zoneServices are full service names such as
-// "meridian.sync.v1.SyncService".
-func OperatorsAndZones(zoneServices ...string) func(Principal, string) error {
-	return func(p Principal, method string) error {
-		service, _, _ := strings.Cut(strings.TrimPrefix(method, "/"), "/")
-		forZones := slices.Contains(zoneServices, service)
-		_, isZone := p.Zone()
-		switch {
-		case forZones && isZone:
-			return nil
-		case forZones && p.Source == FromToken:
-			return rpcerr.New(rpcerr.Denied, ReasonZoneOnly, "Access Denied: %s is for zones, which present a zone token", service)
-		case forZones:
-			return rpcerr.New(rpcerr.Unauthenticated, ReasonNoCredentials, "not authenticated: %s is for zones, which present a zone token", service)
-		case isZone:
-			return rpcerr.New(rpcerr.Denied, ReasonNotForZones, "Access Denied: a zone token does not open %s", service)
-		case p.Token != nil && p.Token.Key.Use == DataplaneToken:
-			return rpcerr.New(rpcerr.Denied, ReasonNotForProxies, "Access Denied: a dataplane token does not open %s", service)
-		case p.In(AdminGroup):
-			return nil
-		case p.Source == FromToken:
-			return rpcerr.New(rpcerr.Denied, ReasonNotOperator, "Access Denied (user %q cannot access the server): it is not in group %s", p, AdminGroup)
-		}
-		return rpcerr.New(rpcerr.Unauthenticated, ReasonNoCredentials,
-			"not authenticated: this server answers callers on its own host and holders of its admin token (admin.yaml in its data directory has it)")
-	}
 }

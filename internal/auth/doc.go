@@ -8,9 +8,8 @@
 // of making it anonymous (SEMANTICS §6.6), and that every refusal says which of
 // the many reasons it was.
 //
-// It refuses to decide what a principal may do: that is access control. Until
-// roles are asked, Authenticator.Admit narrows servers to their operators and
-// their zones.
+// It refuses to decide what a principal may do: that is access control, which
+// says through Authenticator.Admit who may call a service at all.
 //
 // Keys and tokens are values here. Where they are kept (secrets of the global,
 // files of a data directory) is the business of those who assemble a server.
