@@ -69,8 +69,8 @@ type Config struct {
 	// Check reports what is wrong with a spec beyond what its kind checks, such
 	// as conditions that cannot be used (SEMANTICS §5.6). Optional.
 	Check func(spec resource.Spec) []resource.Problem
-	// Engines advise on policies as they are written.
-	Engines []policy.Engine
+	// Surveyors advise on resources as they are written.
+	Surveyors []policy.Surveyor
 	// WaitForZones waits until every connected zone has applied a revision. nil
 	// where there are no zones.
 	WaitForZones func(ctx context.Context, revision resource.Revision) error

@@ -65,8 +65,8 @@ func newFixture(t *testing.T, change func(*Config)) *fixture {
 			}
 			return nil
 		},
-		Engines: []policy.Engine{specificity.Engine{}},
-		Now:     func() time.Time { return clock },
+		Surveyors: []policy.Surveyor{specificity.Engine{}},
+		Now:       func() time.Time { return clock },
 	}
 	if change != nil {
 		change(&cfg)

@@ -227,7 +227,7 @@ func (s *Service) advise(txn store.Txn, batch []*resource.Resource) []string {
 		return nil // it is about to be refused
 	}
 	var warnings []string
-	for _, a := range policy.Lint(after, batch, s.cfg.Engines...) {
+	for _, a := range policy.Lint(after, batch, s.cfg.Surveyors...) {
 		warnings = append(warnings, a.Key.String()+": "+a.String())
 	}
 	return warnings

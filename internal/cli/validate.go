@@ -41,10 +41,10 @@ notes do not make a document invalid.`,
 	return cmd
 }
 
-// lint tells what the engines have to say about documents as they stand
+// lint tells what there is to say about documents as they stand
 // together.
 func (a *app) lint(resources []*resource.Resource) {
-	for _, advice := range policy.Lint(policy.NewSnapshot(resources...), resources, engines.All()...) {
+	for _, advice := range policy.Lint(policy.NewSnapshot(resources...), resources, engines.Surveyors()...) {
 		a.advise(advice.Key.String(), advice.Problem)
 	}
 }

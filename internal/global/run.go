@@ -289,7 +289,7 @@ func (g *global) admin() *admin.Service {
 		Source:       func(*resource.Descriptor) admin.Source { return g.store },
 		Owns:         owns,
 		Check:        g.conditions.Check,
-		Engines:      engines.All(),
+		Surveyors:    engines.Surveyors(),
 		WaitForZones: g.sync.WaitApplied,
 		Now:          g.now,
 	})

@@ -26,17 +26,15 @@ type Engine interface {
 	Rules(q *Query) []Rule
 }
 
-// Adviser is an Engine that has something to say about policies as they are
-// written.
+// Adviser has something to say about resources as they are written.
 type Adviser interface {
-	// Advise reports what an author may want to know about a policy in the
+	// Advise reports what an author may want to know about a resource in the
 	// context of the other resources. Severity Error is never used: advice does
 	// not refuse.
 	Advise(view View, r *resource.Resource) []resource.Problem
 }
 
-// Surveyor is an Engine that advises on many resources at the cost of one look
-// at everything.
+// Surveyor advises on many resources at the cost of one look at everything.
 type Surveyor interface {
 	// Survey returns an adviser for one view. It is used for one batch and not
 	// concurrently.

@@ -11,17 +11,12 @@ type Advice struct {
 	resource.Problem
 }
 
-// Lint collects what engines have to say about resources as they are written,
+// Lint collects what surveyors have to say about resources as they are written,
 // in the order of the resources. view is what they stand in once written.
-func Lint(view View, resources []*resource.Resource, engines ...Engine) []Advice {
-	advisers := make([]Adviser, 0, len(engines))
-	for _, e := range engines {
-		switch e := e.(type) {
-		case Surveyor:
-			advisers = append(advisers, e.Survey(view))
-		case Adviser:
-			advisers = append(advisers, e)
-		}
+func Lint(view View, resources []*resource.Resource, surveyors ...Surveyor) []Advice {
+	advisers := make([]Adviser, len(surveyors))
+	for i, s := range surveyors {
+		advisers[i] = s.Survey(view)
 	}
 	var advice []Advice
 	for _, r := range resources {

@@ -45,6 +45,11 @@ type MeshListenerLimits struct {
 	ConnectionLimit *uint32 `json:"connectionLimit,omitzero" doc:"Highest number of open connections; unbounded when absent."`
 }
 
+// Serves reports whether the gateway has a listener on a port.
+func (g *MeshGateway) Serves(port uint32) bool {
+	return g.Conf != nil && slices.ContainsFunc(g.Conf.Listeners, func(l MeshListener) bool { return l.Port == port })
+}
+
 // Validate implements Spec.
 func (g *MeshGateway) Validate(at Path, r *Report) {
 	g.DataplaneMatch.Validate(at, r)

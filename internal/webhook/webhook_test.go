@@ -51,12 +51,12 @@ func config(t testing.TB, s *store.Store) Config {
 	conditions, err := condition.NewCompiler(condition.DefaultOptions())
 	require.NoError(t, err)
 	reviewer := admin.New(admin.Config{
-		Preview: func(txn store.Txn) (store.Result, store.Reader) { return s.Preview(txn) },
-		View:    func() store.Reader { return s.View() },
-		Owns:    func(*resource.Descriptor) error { return nil },
-		Check:   conditions.Check,
-		Engines: []policy.Engine{specificity.Engine{}},
-		Now:     time.Now,
+		Preview:   func(txn store.Txn) (store.Result, store.Reader) { return s.Preview(txn) },
+		View:      func() store.Reader { return s.View() },
+		Owns:      func(*resource.Descriptor) error { return nil },
+		Check:     conditions.Check,
+		Surveyors: []policy.Surveyor{specificity.Engine{}},
+		Now:       time.Now,
 	})
 	return Config{
 		Access: access.New(s.View),

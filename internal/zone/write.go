@@ -64,17 +64,17 @@ func (z *zone) createDefaultMesh(ctx context.Context) error {
 // everything it has is read.
 func (z *zone) admin() *admin.Service {
 	return admin.New(admin.Config{
-		Writer:  z.writer,
-		Access:  z.access,
-		Applied: z.local.Applied,
-		Preview: z.preview,
-		View:    z.view,
-		Source:  z.source,
-		Owns:    z.owns,
-		Prepare: z.prepare,
-		Check:   z.conditions.Check,
-		Engines: engines.All(),
-		Now:     z.now,
+		Writer:    z.writer,
+		Access:    z.access,
+		Applied:   z.local.Applied,
+		Preview:   z.preview,
+		View:      z.view,
+		Source:    z.source,
+		Owns:      z.owns,
+		Prepare:   z.prepare,
+		Check:     z.conditions.Check,
+		Surveyors: engines.Surveyors(),
+		Now:       z.now,
 	})
 }
 

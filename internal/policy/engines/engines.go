@@ -7,6 +7,7 @@ package engines
 
 import (
 	"meridian/internal/policy"
+	"meridian/internal/policy/inherit"
 	"meridian/internal/policy/specificity"
 	"meridian/internal/policy/targetref"
 )
@@ -15,4 +16,9 @@ import (
 // SEMANTICS §3 and §4.
 func All() []policy.Engine {
 	return []policy.Engine{specificity.Engine{}, targetref.New()}
+}
+
+// Surveyors returns everything that advises on resources as they are written.
+func Surveyors() []policy.Surveyor {
+	return []policy.Surveyor{specificity.Engine{}, targetref.New(), inherit.Surveyor{}}
 }

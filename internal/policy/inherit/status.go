@@ -105,7 +105,7 @@ func (m *mesh) refusal(c *compiled) *policy.Condition {
 	if c.invalid != "" {
 		return &policy.Condition{Type: typeAccepted, Status: isFalse, Reason: reasonInvalid, Message: saidInvalid + ": " + c.invalid}
 	}
-	name, why := m.missing(c.target)
+	name, why := m.missing(c.target, m.objects)
 	if why == "" {
 		return nil
 	}
@@ -116,13 +116,14 @@ func (m *mesh) refusal(c *compiled) *policy.Condition {
 }
 
 // missing says what of a target does not exist; nothing when all of it does.
-func (m *mesh) missing(t target) (name, why string) {
+// objects lists what its object could be named.
+func (m *mesh) missing(t target, objects func(resource.Kind) []string) (name, why string) {
 	sections, what, exists := m.sectionsOf(t)
 	switch {
 	case t.name == "":
 		return string(t.kind), "targetRef has no name"
 	case !exists:
-		return t.name, fmt.Sprintf("mesh %q has no %s of that name%s", m.name, t.kind, meant(t.name, m.objects(t.kind)))
+		return t.name, fmt.Sprintf("mesh %q has no %s of that name%s", m.name, t.kind, meant(t.name, objects(t.kind)))
 	case t.section != "" && !slices.Contains(sections, t.section):
 		return t.name + "/" + t.section, fmt.Sprintf("%s %s has no %s of that name%s", t.kind, t.name, what, meant(t.section, sections))
 	default:

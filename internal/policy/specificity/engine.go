@@ -17,8 +17,8 @@ const permissionKind resource.Kind = "TrafficPermission"
 type Engine struct{}
 
 var (
-	_ policy.Engine  = Engine{}
-	_ policy.Adviser = Engine{}
+	_ policy.Engine   = Engine{}
+	_ policy.Surveyor = Engine{}
 )
 
 // Kinds implements policy.Engine: the table of kinds says which these are.
@@ -238,6 +238,9 @@ func rankedPerCaller(bids []bid) []policy.Step {
 	}
 	return steps
 }
+
+// Survey implements policy.Surveyor: the engine has nothing to find out first.
+func (e Engine) Survey(policy.View) policy.Adviser { return e }
 
 // Advise implements policy.Adviser: backends that the Mesh does not define
 // (SEMANTICS §1.4).

@@ -241,6 +241,39 @@ overrides:
 		why(t, m, answer.WhyQuestion{Kind: "MeshUpstreamTimeout"}))
 }
 
+// SEMANTICS §4.2: a parentRef with a port means a gateway that listens there.
+func TestRouteOnPortOfGateway(t *testing.T) {
+	for port, want := range map[string]int{"": 1, ", port: 8080": 1, ", port: 8081": 0} {
+		m := load(t, `
+type: MeshGateway
+mesh: m
+name: edge
+selectors: [{match: {kuma.io/service: edge}}]
+conf: {listeners: [{port: 80, protocol: HTTP}, {port: 8080, protocol: HTTP}]}
+---
+type: HTTPRoute
+mesh: m
+name: shop
+parentRefs: [{kind: MeshGateway, name: edge`+port+`}]
+rules: [{backendRefs: [{kind: Service, name: backend}]}]
+---
+type: MeshRequestRetry
+mesh: m
+name: retries
+to: [{targetRef: {kind: HTTPRoute, name: shop}, http: {numRetries: 3}}]
+---
+type: Dataplane
+mesh: m
+name: edge-1
+networking:
+  address: 10.0.0.1
+  gateway: {tags: {kuma.io/service: edge}}
+  outbound: [{port: 1, tags: {kuma.io/service: backend}}]
+`)
+		require.Len(t, effective(t, m, policy.DataplaneKey("m", "edge-1")), want, port)
+	}
+}
+
 // Where policies of both generations meet, a warning names the pair, whatever
 // the kind (SEMANTICS §4.7); elsewhere there is none.
 func TestBothGenerations(t *testing.T) {

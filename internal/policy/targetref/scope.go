@@ -157,7 +157,8 @@ func (v *resolver) route(id routeID) *route {
 }
 
 // httpRoute lists where an HTTPRoute is: on the outbounds to its parent
-// services, and on those of its parent gateways to the services it sends to.
+// services, and on those of its parent gateways to the services it sends to. A
+// parentRef with a port means a gateway that has a listener there.
 func (v *resolver) httpRoute(name string) []place {
 	found, ok := v.get(httpRouteKind, name)
 	if !ok {
@@ -171,9 +172,10 @@ func (v *resolver) httpRoute(name string) []place {
 		case "Service":
 			places = append(places, place{outbound: service(parent.Name)})
 		case "MeshGateway":
-			if gateway, ok := v.get(meshGatewayKind, parent.Name); ok {
-				selectors := gateway.Spec().(*resource.MeshGateway).DataplaneSelectors()
-				places = append(places, onGateways(selectors, backendsOf(spec))...)
+			if found, ok := v.get(meshGatewayKind, parent.Name); ok {
+				if gateway := found.Spec().(*resource.MeshGateway); parent.Port == nil || gateway.Serves(*parent.Port) {
+					places = append(places, onGateways(gateway.DataplaneSelectors(), backendsOf(spec))...)
+				}
 			}
 		}
 	}

@@ -1,0 +1,124 @@
+package inherit
+
+import (
+	"fmt"
+	"slices"
+
+	"meridian/internal/policy"
+	"meridian/internal/resource"
+)
+
+// Surveyor advises on policies and routes as they are written, in the words of
+// their status (SEMANTICS §5.8). It keeps nothing.
+type Surveyor struct{}
+
+var _ policy.Surveyor = Surveyor{}
+
+// Survey implements policy.Surveyor.
+func (Surveyor) Survey(view policy.View) policy.Adviser {
+	return &adviser{view: view, named: map[resource.Key][]string{}}
+}
+
+// maxGuesses bounds for how many names of a batch a misspelling is looked for.
+const maxGuesses = 100
+
+// adviser answers from one view. What it finds out about a mesh is kept for the
+// rest of a batch.
+type adviser struct {
+	view policy.View
+	// named has the names of a kind in a mesh, under a key without a name.
+	named   map[resource.Key][]string
+	guesses int
+}
+
+// Advise implements policy.Adviser: a target that does not exist, an unset that
+// the mesh forbids, and a route that a gateway does not take.
+func (a *adviser) Advise(_ policy.View, r *resource.Resource) []resource.Problem {
+	report := &resource.Report{}
+	mesh := r.Key().Mesh
+	switch spec := r.Spec().(type) {
+	case resource.InheritedSpec:
+		at := spec.Target()
+		t := target{schema: schemaOf(r.Key().Kind), kind: resource.Kind(at.Kind), name: at.Name, section: at.Section()}
+		named := func(kind resource.Kind) []string { return a.objects(mesh, kind) }
+		if name, why := a.mesh(mesh, t).missing(t, named); why != "" {
+			report.Warnf("targetRef", "%s was not found, so the policy has no effect: %s", name, why)
+		}
+		if len(spec.UnsetRules()) > 0 && !mayUnset(a.view, mesh) {
+			report.Warnf("unset", "has no effect: mesh %s forbids unsetting", mesh)
+		}
+	case resource.RouteSpec:
+		a.parents(newRoute(r), report)
+	}
+	return report.Problems
+}
+
+// mesh is as much of a mesh as a target needs.
+func (a *adviser) mesh(name resource.MeshName, t target) *mesh {
+	m := &mesh{name: name, gateways: map[string]*gateway{}, routes: map[resource.Key]*route{}}
+	key := resource.Key{Kind: t.kind, Mesh: name, Name: t.name}
+	switch found, ok := a.view.Get(key); {
+	case !ok:
+	case t.kind == kindGateway:
+		m.gateways[t.name] = newGateway(found)
+	default:
+		m.routes[key] = newRoute(found)
+	}
+	return m
+}
+
+// objects lists the names of a kind that a misspelled one is compared with; none
+// when that has been done often enough.
+func (a *adviser) objects(mesh resource.MeshName, kind resource.Kind) []string {
+	if a.guesses++; a.guesses > maxGuesses {
+		return nil
+	}
+	key := resource.Key{Kind: kind, Mesh: mesh}
+	names, known := a.named[key]
+	if !known {
+		for r := range a.view.List(kind, mesh) {
+			names = append(names, r.Key().Name)
+		}
+		a.named[key] = names
+	}
+	return names
+}
+
+// parents warns of parent gateways that do not exist, and of those of which no
+// listener takes the route (SEMANTICS §5.1).
+func (a *adviser) parents(r *route, report *resource.Report) {
+	for i := range r.parents {
+		p, at := &r.parents[i], resource.Path("parentRefs").Index(i)
+		if p.ParentKind() == "Service" && p.Port != nil {
+			report.Warnf(at.Field("port"), "has no effect: the route is on every outbound to the service, whatever its port")
+		}
+		if p.ParentKind() != string(kindGateway) {
+			continue
+		}
+		found, ok := a.view.Get(resource.Key{Kind: kindGateway, Mesh: r.key.Mesh, Name: p.Name})
+		if !ok {
+			report.Warnf(at.Field("name"), "there is no Gateway %s%s", p.Name, meant(p.Name, a.objects(r.key.Mesh, kindGateway)))
+			continue
+		}
+		g := newGateway(found)
+		asked := slices.DeleteFunc(slices.Clone(g.listeners), func(l resource.GatewayListener) bool { return !asksFor(p, &l) })
+		switch {
+		case len(asked) == 0:
+			report.Warnf(at, "attaches the route to nothing: Gateway %s has no listener%s", p.Name, askedFor(p))
+		case !slices.ContainsFunc(asked, func(l resource.GatewayListener) bool { return admits(&l, r) }):
+			report.Warnf(at, "attaches the route to nothing: no listener of Gateway %s%s takes a route of its kind and host names", p.Name, askedFor(p))
+		}
+	}
+}
+
+// askedFor says which listeners a parentRef means, after "listener".
+func askedFor(p *resource.ParentRef) string {
+	text := ""
+	if p.SectionName != nil {
+		text += " named " + *p.SectionName
+	}
+	if p.Port != nil {
+		text += fmt.Sprintf(" on port %d", *p.Port)
+	}
+	return text
+}
