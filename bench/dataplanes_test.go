@@ -103,7 +103,7 @@ func connectCrowd(b *testing.B, g *global, z *zone, connections int) *crowd {
 	for i := range conns {
 		conns[i], err = grpc.NewClient(server.Addresses[0], grpc.WithTransportCredentials(transport),
 			grpc.WithPerRPCCredentials(auth.TokenCredentials(issued.GetToken(), false)),
-			grpc.WithReadBufferSize(4<<10), grpc.WithSharedWriteBuffer(true))
+			grpc.WithReadBufferSize(4<<10))
 		require.NoError(b, err)
 	}
 	var connecting errgroup.Group

@@ -3,7 +3,6 @@ package door
 import (
 	"context"
 	"fmt"
-	"io"
 	"log/slog"
 	"net"
 	"slices"
@@ -108,7 +107,7 @@ func (w *world) open() {
 			}
 			return resource.WithZone(r, "east")
 		},
-		Log: slog.New(slog.NewTextHandler(io.Discard, nil)),
+		Log: slog.New(slog.DiscardHandler),
 	})
 	server := grpc.NewServer(grpc.ChainStreamInterceptor(rpcerr.StreamServer, w.auth.Stream))
 	meridianv1.RegisterDataplaneServiceServer(server, w.door)

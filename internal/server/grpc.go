@@ -47,7 +47,6 @@ func NewGRPC(log *slog.Logger, config *tls.Config, unary []grpc.UnaryServerInter
 		grpc.ConnectionTimeout(10*time.Second),
 		// Thousands of proxies hold a connection each and say little on it: what a
 		// connection keeps while it is idle decides what a server needs.
-		grpc.SharedWriteBuffer(true),
 		grpc.ReadBufferSize(readBuffer),
 		grpc.KeepaliveParams(keepalive.ServerParameters{Time: 30 * time.Second, Timeout: 10 * time.Second}),
 		grpc.KeepaliveEnforcementPolicy(keepalive.EnforcementPolicy{MinTime: 10 * time.Second, PermitWithoutStream: true}),
