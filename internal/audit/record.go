@@ -34,7 +34,8 @@ type Who struct {
 	Name   string   `json:"name"`
 	Groups []string `json:"groups,omitempty"`
 	// Source is how the caller was recognized: "token", "loopback", "anonymous",
-	// "kubernetes", or "server" for what a server does by itself.
+	// "kubernetes"; "unknown" when its credentials were refused; "server" for what
+	// a server does by itself.
 	Source string `json:"source"`
 	// Token is the id (jti) of the caller's token.
 	Token string `json:"token,omitempty"`

@@ -49,7 +49,9 @@ func (r *Ring) Issued(use auth.Use) ([]Issued, error) {
 			all = append(all, Issued{res, spec, revoked(auth.Use(spec.Use), spec.ID)})
 		}
 	}
-	slices.SortStableFunc(all, func(a, b Issued) int { return strings.Compare(b.IssuedToken.Issued, a.IssuedToken.Issued) })
+	slices.SortStableFunc(all, func(a, b Issued) int {
+		return b.Resource.Meta().CreationTime.Compare(a.Resource.Meta().CreationTime)
+	})
 	return all, nil
 }
 
