@@ -114,11 +114,25 @@ func (p *PKI) ServerTLS() *tls.Config {
 	return &tls.Config{MinVersion: tls.VersionTLS13, GetCertificate: p.GetCertificate}
 }
 
+// CheckGiven reports what is wrong with the files that the operator named, if
+// they are named. It writes nothing.
+func CheckGiven(config PKIConfig) error {
+	if config.CertFile == "" {
+		return nil
+	}
+	_, err := (&PKI{config: config}).given()
+	return err
+}
+
 // given loads the files that the operator named.
 func (p *PKI) given() (*material, error) {
-	certPEM, keyPEM, err := readPair(p.config.CertFile, p.config.KeyFile)
+	certPEM, err := readBounded(p.config.CertFile, maxPEMBytes)
 	if err != nil {
 		return nil, fmt.Errorf("loading the server's certificate: %w", err)
+	}
+	keyPEM, err := readBounded(p.config.KeyFile, maxPEMBytes)
+	if err != nil {
+		return nil, fmt.Errorf("loading the key of the server's certificate: %w", err)
 	}
 	pair, err := tls.X509KeyPair(certPEM, keyPEM)
 	if err != nil {

@@ -147,9 +147,24 @@ func (a *app) getList(ctx context.Context, kind *resource.Descriptor, consistenc
 		return err
 	}
 	if len(found) == 0 {
+		if err := c.checkMesh(ctx, request.GetMesh(), o); err != nil {
+			return err
+		}
 		a.message("%s", nothingFound(kind, request.GetMesh()))
 	}
 	return a.printResources(o.output.value, found, kind, a.wideStatus(ctx, o, kind, request.GetMesh(), found...)...)
+}
+
+// checkMesh fails where nothing was found because there is no such mesh as the
+// caller named: most likely it is misspelt.
+func (c *client) checkMesh(ctx context.Context, mesh string, o *getOptions) error {
+	if mesh == "" || !o.mesh.explicit() {
+		return nil
+	}
+	return c.call(ctx, func(ctx context.Context) error {
+		_, err := c.Get(ctx, &meridianv1.GetRequest{Key: &meridianv1.ResourceKey{Kind: "Mesh", Name: mesh}})
+		return err
+	})
 }
 
 func nothingFound(kind *resource.Descriptor, mesh string) string {

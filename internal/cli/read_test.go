@@ -143,6 +143,7 @@ func TestGetDocuments(t *testing.T) {
 func TestGetNothing(t *testing.T) {
 	h := stocked(t)
 	require.Equal(t, outcome{exitOK, "", "There is no Retry in mesh default; -A looks in every mesh.\n"}, h.run("get", "retries"))
+	require.Equal(t, outcome{exitNo, "", "Error: Mesh/defualt does not exist\n"}, h.run("get", "retries", "-m", "defualt"), "a mesh that is named and not there")
 	require.Equal(t, outcome{exitOK, "{\n  \"items\": []\n}\n", "There is no Retry.\n"}, h.run("get", "retries", "-A", "-o", "json"))
 	require.Equal(t, outcome{exitNo, "", "Error: Retry/default/x does not exist\n"}, h.run("get", "retry", "x"))
 }
@@ -312,7 +313,7 @@ func TestZones(t *testing.T) {
 	require.Equal(t, `NAME   STATE    REVISION  LAG  INSTANCES  LAST ERROR
 east   in-sync  1840      0    2          -
 west   lagging  1700      12   1          1 resource quarantined, first Retry/r: unknown field
-north  offline  0         0    0          no route to host
+north  offline  -         -    0          no route to host
 `, h.ok("zones"))
 	require.Contains(t, h.ok("zones", "-o", "wide"), "e1,e2      10m")
 	require.Equal(t, "Zone/east\nZone/west\nZone/north\n", h.ok("zones", "-o", "name"))

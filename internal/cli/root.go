@@ -168,8 +168,13 @@ func flagError(cmd *cobra.Command, err error) error {
 		err = fmt.Errorf("--%s wants a value", missing.GetFlag().Name)
 	case errors.As(err, &invalid):
 		cause := invalid.Unwrap()
-		if invalid.GetFlag().Value.Type() == "duration" {
+		switch invalid.GetFlag().Value.Type() {
+		case "duration":
 			cause = errors.New("not a duration; write one such as 30s, 5m or 24h")
+		case "uint", "uint32", "uint64":
+			cause = errors.New("not a number; write one such as 0 or 1841")
+		case "bool":
+			cause = errors.New("write true or false")
 		}
 		err = fmt.Errorf("--%s %q: %w", invalid.GetFlag().Name, invalid.GetValue(), cause)
 	}

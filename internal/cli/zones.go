@@ -122,6 +122,9 @@ func (a *app) zoneTable(zones *meridianv1.ZonesResponse, wide bool) *table {
 			lastError = plural(n, "resource") + " quarantined, first " + first.GetKind() + "/" + first.GetName() + ": " + first.GetMessage()
 		}
 		row := []string{z.GetName(), z.GetState(), strconv.FormatUint(z.GetRevision(), 10), strconv.FormatUint(z.GetLag(), 10)}
+		if z.GetLastSeen() == nil && z.GetRevision() == 0 {
+			row[2], row[3] = "", "" // never heard of by this server: it may be anywhere
+		}
 		if wide {
 			row = append(row, strings.Join(z.GetInstances(), ","), a.ago(z.GetLastSeen()), strconv.Itoa(len(z.GetQuarantined())))
 		} else {

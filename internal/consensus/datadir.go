@@ -90,12 +90,12 @@ func (d *dataDir) readIdentity(cfg Config) error {
 		return fmt.Errorf("%w: %s has format %d, this release reads %d", ErrForeignDataDir, path, d.id.FormatVersion, identityFormat)
 	}
 	for _, part := range []struct{ what, have, want string }{
-		{"role", string(d.id.Role), string(cfg.Role)},
-		{"cluster", d.id.ClusterID, cfg.ClusterID},
-		{"node", d.id.NodeID, cfg.NodeID},
+		{"a " + string(d.id.Role) + ", not of a " + string(cfg.Role), string(d.id.Role), string(cfg.Role)},
+		{fmt.Sprintf("cluster %q, not %q", d.id.ClusterID, cfg.ClusterID), d.id.ClusterID, cfg.ClusterID},
+		{fmt.Sprintf("a server with the name %q, not %q", d.id.NodeID, cfg.NodeID), d.id.NodeID, cfg.NodeID},
 	} {
 		if part.want != "" && part.have != part.want {
-			return fmt.Errorf("%w: %s is of %s %q, not %q", ErrForeignDataDir, d.path, part.what, part.have, part.want)
+			return fmt.Errorf("%w: %s is of %s", ErrForeignDataDir, d.path, part.what)
 		}
 	}
 	return nil

@@ -37,8 +37,8 @@ func TestForeignDataDir(t *testing.T) {
 	n, _ := open(t, cfg)
 	require.NoError(t, n.Close())
 	for name, change := range map[string]func(*Config){
-		`role "global", not "zone"`:              func(c *Config) { c.Role = RoleZone },
-		`node "one", not "two"`:                  func(c *Config) { c.NodeID = "two" },
+		`of a global, not of a zone`:             func(c *Config) { c.Role = RoleZone },
+		`the name "one", not "two"`:              func(c *Config) { c.NodeID = "two" },
 		`cluster "` + n.ClusterID() + `", not "`: func(c *Config) { c.ClusterID = "other" },
 	} {
 		other := cfg

@@ -51,7 +51,7 @@ func (s *inspectService) Inspect(ctx context.Context, req *meridianv1.InspectReq
 	connected := s.connected()
 	if zone := resource.ZoneName(req.GetZone()); zone != "" {
 		if !slices.Contains(connected, zone) {
-			return nil, rpcerr.New(rpcerr.NotFound, "ZONE_NOT_CONNECTED", "zone %q is not connected%s", zone, listZones(connected))
+			return nil, s.notConnected(zone, connected)
 		}
 		return s.ask(ctx, zone, req)
 	}
@@ -72,6 +72,22 @@ func (s *inspectService) Inspect(ctx context.Context, req *meridianv1.InspectReq
 		return nil, rpcerr.New(rpcerr.Invalid, "AMBIGUOUS_ZONE", "%s can answer this: name one with --zone", strings.Join(names(found), " and "))
 	}
 	return found[0].response, nil
+}
+
+// notConnected says why a zone cannot be asked: it is away, or there is none of
+// that name.
+func (s *inspectService) notConnected(zone resource.ZoneName, connected []resource.ZoneName) error {
+	var known []string
+	for _, z := range s.zones() {
+		if z.Name == zone {
+			return rpcerr.New(rpcerr.Unavailable, "ZONE_UNAVAILABLE", "zone %q is %s: only the zone itself knows its dataplanes; see `meridian zones`", zone, z.State)
+		}
+		known = append(known, string(z.Name))
+	}
+	if nearest, ok := resource.Nearest(string(zone), known); ok {
+		return rpcerr.New(rpcerr.NotFound, "NO_SUCH_ZONE", "there is no zone %q; did you mean %q?", zone, nearest)
+	}
+	return rpcerr.New(rpcerr.NotFound, "NO_SUCH_ZONE", "there is no zone %q%s", zone, listZones(connected))
 }
 
 // own answers a question that is about inherited policies alone; false when it
@@ -200,10 +216,13 @@ func (s *inspectService) ask(ctx context.Context, zone resource.ZoneName, req *m
 	if err != nil {
 		return nil, fmt.Errorf("encode a question: %w", err)
 	}
-	ctx, cancel := context.WithTimeout(ctx, askTimeout)
+	patience := askPatience(ctx)
+	asked, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
-	encoded, err = s.asking(ctx, zone, encoded)
+	encoded, err = s.asking(asked, zone, encoded)
 	switch {
+	case errors.Is(err, context.DeadlineExceeded) && ctx.Err() == nil:
+		return nil, rpcerr.New(rpcerr.Timeout, "ZONE_TIMEOUT", "zone %q is connected but did not answer within %s; see `meridian zones`", zone, patience.Round(time.Millisecond))
 	case errors.Is(err, zonesync.ErrZoneOffline), errors.Is(err, zonesync.ErrZoneBusy):
 		return nil, rpcerr.New(rpcerr.Unavailable, "ZONE_UNAVAILABLE", "zone %q cannot answer now: %w", zone, err)
 	case err != nil:
@@ -214,6 +233,17 @@ func (s *inspectService) ask(ctx context.Context, zone resource.ZoneName, req *m
 		return nil, rpcerr.New(rpcerr.Internal, "BAD_ANSWER", "zone %q gave an answer that cannot be read: %w", zone, err)
 	}
 	return &response, nil
+}
+
+// askPatience is how long a zone is waited for: less than the caller waits, so
+// that the caller hears which zone it was.
+func askPatience(ctx context.Context) time.Duration {
+	until, ok := ctx.Deadline()
+	if !ok {
+		return askTimeout
+	}
+	left := time.Until(until)
+	return min(askTimeout, left-min(left/10, time.Second))
 }
 
 // merge puts the answers of several zones together. It holds for the oldest

@@ -4,6 +4,8 @@ import (
 	"context"
 	"fmt"
 	"testing"
+	"testing/synctest"
+	"time"
 
 	"github.com/stretchr/testify/require"
 	"google.golang.org/protobuf/proto"
@@ -18,6 +20,7 @@ import (
 func zonesThat(reply func(zone resource.ZoneName) (string, uint64, error), zones ...resource.ZoneName) *inspectService {
 	return &inspectService{
 		connected: func() []resource.ZoneName { return zones },
+		zones:     func() []zonesync.ZoneStatus { return nil },
 		asking: func(_ context.Context, zone resource.ZoneName, question []byte) ([]byte, error) {
 			var req meridianv1.InspectRequest
 			if err := proto.Unmarshal(question, &req); err != nil || req.GetZone() != "" {
@@ -60,7 +63,35 @@ func TestQuestionIsPassedToTheZoneThatCanAnswer(t *testing.T) {
 	require.Equal(t, rpcerr.NotFound, rpcerr.CodeOf(err))
 	_, err = s.Inspect(t.Context(), aboutDataplane("mars"))
 	require.Equal(t, rpcerr.NotFound, rpcerr.CodeOf(err))
-	require.ErrorContains(t, err, `zone "mars" is not connected; connected are east, west`)
+	require.ErrorContains(t, err, `there is no zone "mars"; connected are east, west`)
+	s.zones = func() []zonesync.ZoneStatus {
+		return []zonesync.ZoneStatus{{Name: "east", State: zonesync.ZoneInSync}, {Name: "north", State: zonesync.ZoneOffline}}
+	}
+	_, err = s.Inspect(t.Context(), aboutDataplane("north"))
+	require.Equal(t, rpcerr.Unavailable, rpcerr.CodeOf(err), "it exists, and is away")
+	require.ErrorContains(t, err, `zone "north" is offline`)
+	_, err = s.Inspect(t.Context(), aboutDataplane("norht"))
+	require.Equal(t, rpcerr.NotFound, rpcerr.CodeOf(err))
+	require.ErrorContains(t, err, `there is no zone "norht"; did you mean "north"?`)
+}
+
+// A zone that hangs is named before the caller gives up.
+func TestZoneThatDoesNotAnswer(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := zonesThat(nil, "east")
+		s.asking = func(ctx context.Context, _ resource.ZoneName, _ []byte) ([]byte, error) {
+			<-ctx.Done()
+			return nil, context.Cause(ctx)
+		}
+		ctx, cancel := context.WithTimeout(t.Context(), 2*time.Second)
+		defer cancel()
+		for _, zone := range []string{"", "east"} {
+			_, err := s.Inspect(ctx, aboutDataplane(zone))
+			require.Equal(t, rpcerr.Timeout, rpcerr.CodeOf(err))
+			require.ErrorContains(t, err, `zone "east" is connected but did not answer within`)
+			require.NoError(t, ctx.Err())
+		}
+	})
 }
 
 func TestAmbiguousAndFailingZones(t *testing.T) {

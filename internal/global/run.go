@@ -77,6 +77,11 @@ type global struct {
 // health and metrics; then gossip and the log, when nobody can write to it any
 // more; and last the record of what was written.
 func Run(ctx context.Context, cfg Config, log *slog.Logger, hangups <-chan os.Signal) (err error) {
+	// These two are bound below, once the data directory is open; a start that
+	// fails for want of a port leaves no trace in it.
+	if err := errors.Join(server.CheckFree("raft-addr", cfg.RaftAddr), server.CheckFree("gossip-addr", cfg.GossipAddr)); err != nil {
+		return err
+	}
 	listeners, err := server.OpenListeners(cfg.Options)
 	if err != nil {
 		return err

@@ -144,6 +144,9 @@ func settingText(value any) (string, error) {
 
 func suggestFlag(flags *pflag.FlagSet, err error) error {
 	var unknown *pflag.NotExistError
+	if errors.As(err, &unknown) && unknown.GetSpecifiedShortnames() != "" {
+		return fmt.Errorf("unknown flag -%s: flags are written with two dashes", unknown.GetSpecifiedName())
+	}
 	if errors.As(err, &unknown) {
 		return fmt.Errorf("unknown flag --%s%s", unknown.GetSpecifiedName(), didYouMean(flags, unknown.GetSpecifiedName()))
 	}

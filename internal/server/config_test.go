@@ -202,3 +202,31 @@ func TestWebhookHostsAreForTheGeneratedCertificate(t *testing.T) {
 	o.CertFile, o.KeyFile = "c", "k"
 	require.ErrorContains(t, o.Validate(), "brings its own names")
 }
+
+func TestGivenCertificateIsLookedAtFirst(t *testing.T) {
+	dir := t.TempDir()
+	o, err := parse(t, "", nil, "--data-dir", filepath.Join(dir, "data"), "--cert-file", filepath.Join(dir, "no.crt"), "--key-file", filepath.Join(dir, "no.key"))
+	require.NoError(t, err)
+	err = o.Validate()
+	var usage *UsageError
+	require.ErrorAs(t, err, &usage)
+	require.ErrorContains(t, err, "--cert-file: loading the server's certificate: open "+filepath.Join(dir, "no.crt"))
+	require.NotContains(t, err.Error(), "\n", "one line")
+	require.NoDirExists(t, o.DataDir)
+}
+
+func TestErrorsDoNotNamePackages(t *testing.T) {
+	var stderr strings.Builder
+	require.Equal(t, ExitFailure, report(&stderr, errors.New("--data-dir: consensus: data directory is in use by another process: /d")))
+	require.Equal(t, ExitFailure, report(&stderr, errors.New("--raft-addr: in use (consensus: raft address is in use: 127.0.0.1:1)")))
+	require.Equal(t, "Error: --data-dir: data directory is in use by another process: /d\n"+
+		"Error: --raft-addr: in use (raft address is in use: 127.0.0.1:1)\n", stderr.String())
+}
+
+func TestCheckFree(t *testing.T) {
+	l, err := Listen("raft-addr", "127.0.0.1:0")
+	require.NoError(t, err)
+	require.ErrorContains(t, CheckFree("raft-addr", l.Addr().String()), "--raft-addr "+l.Addr().String()+": the port is in use")
+	require.NoError(t, l.Close())
+	require.NoError(t, CheckFree("raft-addr", l.Addr().String()))
+}

@@ -8,6 +8,8 @@ import (
 	"time"
 
 	"github.com/spf13/pflag"
+
+	"meridian/internal/auth"
 )
 
 // StopTimeout bounds an orderly stop: what is not finished by then is cut off.
@@ -84,6 +86,10 @@ func (o *Options) Validate() error {
 		return usagef("--webhook-host is for the generated certificate; that of --cert-file brings its own names")
 	case o.CAFile != "" && o.CertFile == "":
 		return usagef("--ca-file goes with --cert-file and --key-file")
+	}
+	given := auth.PKIConfig{CertFile: o.CertFile, KeyFile: o.KeyFile, CAFile: o.CAFile, Now: time.Now}
+	if err := auth.CheckGiven(given); err != nil {
+		return usagef("--cert-file: %w", err)
 	}
 	return nil
 }

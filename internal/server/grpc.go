@@ -59,13 +59,17 @@ func NewGRPC(log *slog.Logger, config *tls.Config, unary []grpc.UnaryServerInter
 	return g
 }
 
-// Ready tells health checks whether the server can do its work.
+// Ready tells health checks whether the server can do its work: of the server as
+// a whole and of every service registered.
 func (g *GRPC) Ready(ready bool) {
 	status := healthv1.HealthCheckResponse_NOT_SERVING
 	if ready {
 		status = healthv1.HealthCheckResponse_SERVING
 	}
 	g.health.SetServingStatus("", status)
+	for service := range g.GetServiceInfo() {
+		g.health.SetServingStatus(service, status)
+	}
 }
 
 // Run serves on l until ctx ends, then ends the watches and lets all other calls

@@ -28,6 +28,16 @@ func Listen(flag, addr string) (net.Listener, error) {
 	}
 }
 
+// CheckFree reports, in Listen's words, an address that could not be listened on
+// now.
+func CheckFree(flag, addr string) error {
+	l, err := Listen(flag, addr)
+	if err != nil {
+		return err
+	}
+	return l.Close()
+}
+
 // Listeners are those that both servers have. Webhook is nil where it is off.
 type Listeners struct {
 	GRPC, HTTP, Webhook net.Listener

@@ -45,7 +45,7 @@ type Config struct {
 func (c *Config) Bind(flags *pflag.FlagSet) {
 	c.Options.Bind(flags, "127.0.0.1:5678", "127.0.0.1:5679")
 	flags.StringVar(&c.Name, "name", "", "name of this zone (required)")
-	flags.StringVar(&c.JoinBundle, "join-bundle", "", "file from `meridian generate zone-token --bundle`: the global's addresses and CA, and this zone's token")
+	flags.StringVar(&c.JoinBundle, "join-bundle", "", "file made by meridian generate zone-token --bundle: the global's addresses and CA, and this zone's token")
 	flags.StringSliceVar(&c.GlobalAddrs, "global-addr", nil, "host:port of the global's servers, separated by commas, in place of --join-bundle")
 	flags.StringVar(&c.GlobalCA, "global-ca", "", "PEM file of the global's CA, with --global-addr")
 	flags.StringVar(&c.TokenFile, "token-file", "", "file that holds this zone's token, with --global-addr")
