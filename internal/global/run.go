@@ -264,7 +264,8 @@ func (g *global) start(ctx context.Context) error {
 	syncv1.RegisterSyncServiceServer(g.grpc, g.sync)
 	if g.cfg.WebhookAddr != "" {
 		g.webhook = webhook.New(webhook.Config{
-			Access: g.access, Read: g.node.Read, Review: resources.Review, Certificate: g.pki.GetCertificate, Log: g.log,
+			Access: g.access, Read: g.node.Read, Review: resources.Review, Audit: g.audit,
+			Certificate: g.pki.GetCertificate, Log: g.log,
 		})
 		g.metrics.MustRegister(g.webhook.Collector())
 	}

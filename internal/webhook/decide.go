@@ -8,6 +8,7 @@ import (
 	"strings"
 
 	"meridian/internal/access"
+	"meridian/internal/audit"
 	"meridian/internal/auth"
 	"meridian/internal/rbac"
 	"meridian/internal/resource"
@@ -126,17 +127,27 @@ func sameIdentity(c access.Change) error {
 	}}}
 }
 
-// record passes a denial on to whoever keeps the record of them.
+// record puts a denial into the audit log. The address is that of the API
+// server, the request's id what it calls its question.
 func (s *Server) record(r *request, user auth.Principal, c access.Change, err error) {
 	var denied *rpcerr.Error
-	if s.cfg.Denied == nil || !errors.As(err, &denied) || denied.Code != rpcerr.Denied {
+	if s.cfg.Audit == nil || !errors.As(err, &denied) || denied.Code != rpcerr.Denied {
 		return
 	}
 	key := c.Old.Key
 	if c.New != nil {
 		key = c.New.Key()
 	}
-	s.cfg.Denied(Denial{Who: user, From: r.from, UID: r.UID, Access: c.Access, Key: key, DryRun: r.DryRun, Err: denied})
+	action := strings.ToLower(string(c.Access))
+	if r.DryRun {
+		action = "dry-run " + action
+	}
+	s.cfg.Audit.Write(audit.Record{
+		Who:  audit.Who{Name: user.Name, Groups: user.Groups, Source: string(user.Source)},
+		From: r.from, Method: reviewKind, Request: r.UID,
+		Decision: audit.Denied, Rule: denied.Reason, Message: denied.Message,
+		Targets: []audit.Target{{Action: action, Kind: string(key.Kind), Mesh: string(key.Mesh), Name: key.Name}},
+	})
 }
 
 func (s *Server) review(r *resource.Resource) ([]string, error) {

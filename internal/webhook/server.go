@@ -16,9 +16,8 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"meridian/internal/access"
-	"meridian/internal/auth"
+	"meridian/internal/audit"
 	"meridian/internal/resource"
-	"meridian/internal/rpcerr"
 )
 
 // Path is where reviews are answered.
@@ -46,6 +45,11 @@ type Access interface {
 	Admit(ctx context.Context, c access.Change) (access.Admission, error)
 }
 
+// Recorder keeps the record of denials. *audit.Log implements it.
+type Recorder interface {
+	Write(r audit.Record)
+}
+
 // Config is what a Server needs. Every field is required unless marked
 // otherwise.
 type Config struct {
@@ -56,24 +60,11 @@ type Config struct {
 	// Review returns what the author of a resource should know, or, as a
 	// *resource.DocumentError, why it can never be used. Optional.
 	Review func(r *resource.Resource) (warnings []string, err error)
-	// Denied is told of every denial before it is answered, for the record. It
-	// must not block. Optional.
-	Denied func(d Denial)
+	// Audit is given every denial before it is answered. Optional.
+	Audit Recorder
 	// Certificate serves the certificate of the moment to every handshake.
 	Certificate func(*tls.ClientHelloInfo) (*tls.Certificate, error)
 	Log         *slog.Logger
-}
-
-// Denial is a change in Kubernetes that the access rules did not allow.
-type Denial struct {
-	Who auth.Principal
-	// From is the host:port of the API server that asked, UID what it calls its
-	// question.
-	From, UID string
-	Access    resource.Access
-	Key       resource.Key
-	DryRun    bool
-	Err       *rpcerr.Error
 }
 
 // Server answers reviews. It is safe for concurrent use.

@@ -20,7 +20,7 @@ import (
 
 	"meridian/internal/access"
 	"meridian/internal/admin"
-	"meridian/internal/auth"
+	"meridian/internal/audit"
 	"meridian/internal/policy"
 	"meridian/internal/policy/condition"
 	"meridian/internal/policy/specificity"
@@ -309,26 +309,31 @@ func TestAFailureIsNoDenial(t *testing.T) {
 	require.Equal(t, http.StatusServiceUnavailable, post(New(c), recorded(t, "create")).Code)
 }
 
-// Denials, and nothing else, are passed on for the record.
-func TestDenialsArePassedOn(t *testing.T) {
+// records keeps what it is given.
+type records struct{ written []audit.Record }
+
+func (r *records) Write(record audit.Record) { r.written = append(r.written, record) }
+
+// Denials, and nothing else, are in the audit log: the objects themselves are
+// written elsewhere.
+func TestDenialsAreRecorded(t *testing.T) {
 	c := config(t, world(t))
-	var denials []Denial
-	c.Denied = func(d Denial) { denials = append(denials, d) }
+	kept := &records{}
+	c.Audit = kept
 	s := New(c)
 	for _, name := range []string{"create", "create-invalid", "other-group", "delete-denied", "create-dry-run-denied"} {
 		answerTo(t, s, recorded(t, name))
 	}
-	require.Len(t, denials, 2)
-	d := denials[0]
-	require.Equal(t, "backend-owner/system:authenticated", d.Who.String())
-	require.Equal(t, auth.FromKubernetes, d.Who.Source)
-	require.Equal(t, resource.AccessDelete, d.Access)
-	require.Equal(t, resource.Key{Kind: "TrafficPermission", Mesh: "default", Name: "web-to-backend"}, d.Key)
-	require.Equal(t, "192.0.2.1:1234", d.From)
-	require.NotEmpty(t, d.UID)
-	require.False(t, d.DryRun)
-	require.Equal(t, access.ReasonDenied, d.Err.Reason)
-	require.True(t, denials[1].DryRun)
+	require.Len(t, kept.written, 2)
+	r := kept.written[0]
+	require.Equal(t, audit.Who{Name: "backend-owner", Groups: []string{"system:authenticated"}, Source: "kubernetes"}, r.Who)
+	require.Equal(t, audit.Denied, r.Decision)
+	require.Equal(t, access.ReasonDenied, r.Rule)
+	require.Contains(t, r.Message, walkThroughDenial)
+	require.Equal(t, []audit.Target{{Action: "delete", Kind: "TrafficPermission", Mesh: "default", Name: "web-to-backend"}}, r.Targets)
+	require.Equal(t, "192.0.2.1:1234", r.From)
+	require.NotEmpty(t, r.Request)
+	require.Equal(t, "dry-run create", kept.written[1].Targets[0].Action)
 }
 
 // A rule that was written is in force for the next review, and one that was

@@ -289,7 +289,8 @@ func (z *zone) start(ctx context.Context) error {
 	meridianv1.RegisterAccessServiceServer(z.grpc, access.NewService(z.access, z.node.Read))
 	if z.cfg.WebhookAddr != "" {
 		z.webhook = webhook.New(webhook.Config{
-			Access: z.access, Read: z.node.Read, Review: resources.Review, Certificate: z.pki.GetCertificate, Log: z.log,
+			Access: z.access, Read: z.node.Read, Review: resources.Review, Audit: z.audit,
+			Certificate: z.pki.GetCertificate, Log: z.log,
 		})
 		z.metrics.MustRegister(z.webhook.Collector())
 	}
