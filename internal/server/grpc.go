@@ -28,6 +28,18 @@ const MaxMessageBytes = 24 << 20
 // records, so that little is lost by a small one.
 const readBuffer = 2 << 10
 
+// Limits of one connection.
+const (
+	// handshakeTimeout bounds the TLS handshake.
+	handshakeTimeout = 10 * time.Second
+	// maxHeaderBytes bounds the headers of a request.
+	maxHeaderBytes = 64 << 10
+	// maxStreams bounds the calls that run at once.
+	maxStreams = 1024
+	// maxIdle is how long a connection may stay without a call.
+	maxIdle = 15 * time.Minute
+)
+
 // GRPC is a server's gRPC side: TLS, limits, keepalive, health and reflection.
 type GRPC struct {
 	*grpc.Server
@@ -44,11 +56,15 @@ func NewGRPC(log *slog.Logger, config *tls.Config, unary []grpc.UnaryServerInter
 		grpc.Creds(credentials.NewTLS(config)),
 		grpc.MaxRecvMsgSize(MaxMessageBytes),
 		grpc.MaxSendMsgSize(MaxMessageBytes),
-		grpc.ConnectionTimeout(10*time.Second),
+		grpc.ConnectionTimeout(handshakeTimeout),
+		// What a stranger can make a server hold: headers somewhat above the longest
+		// token, a number of streams, and a connection without any for a while.
+		grpc.MaxHeaderListSize(maxHeaderBytes),
+		grpc.MaxConcurrentStreams(maxStreams),
 		// Thousands of proxies hold a connection each and say little on it: what a
 		// connection keeps while it is idle decides what a server needs.
 		grpc.ReadBufferSize(readBuffer),
-		grpc.KeepaliveParams(keepalive.ServerParameters{Time: 30 * time.Second, Timeout: 10 * time.Second}),
+		grpc.KeepaliveParams(keepalive.ServerParameters{MaxConnectionIdle: maxIdle, Time: 30 * time.Second, Timeout: 10 * time.Second}),
 		grpc.KeepaliveEnforcementPolicy(keepalive.EnforcementPolicy{MinTime: 10 * time.Second, PermitWithoutStream: true}),
 		grpc.ChainUnaryInterceptor(append([]grpc.UnaryServerInterceptor{rpcerr.UnaryServer, guard.unary}, unary...)...),
 		grpc.ChainStreamInterceptor(append([]grpc.StreamServerInterceptor{rpcerr.StreamServer, guard.stream, watches.stream}, stream...)...),

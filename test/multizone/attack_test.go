@@ -1,0 +1,308 @@
+//go:build multizone
+
+package multizone
+
+import (
+	"context"
+	"crypto/ed25519"
+	"crypto/hmac"
+	"crypto/rand"
+	"crypto/sha256"
+	"crypto/tls"
+	"crypto/x509"
+	"encoding/base64"
+	"encoding/json"
+	"errors"
+	"io"
+	"maps"
+	"net"
+	"net/http"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	"golang.org/x/sync/errgroup"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/credentials"
+	"google.golang.org/grpc/metadata"
+	"google.golang.org/grpc/status"
+
+	meridianv1 "meridian/api/meridian/v1"
+	syncv1 "meridian/api/sync/v1"
+)
+
+// dial opens a gRPC connection to a server whose CA is trusted.
+func (p *process) dial() *grpc.ClientConn {
+	p.t.Helper()
+	conn, err := grpc.NewClient(p.addresses()["grpc"], grpc.WithTransportCredentials(credentials.NewTLS(p.trust())))
+	require.NoError(p.t, err)
+	p.t.Cleanup(func() { _ = conn.Close() })
+	return conn
+}
+
+func (p *process) trust() *tls.Config {
+	p.t.Helper()
+	pem, err := os.ReadFile(filepath.Join(p.dir, "pki", "ca.pem"))
+	require.NoError(p.t, err)
+	pool := x509.NewCertPool()
+	require.True(p.t, pool.AppendCertsFromPEM(pem))
+	return &tls.Config{RootCAs: pool, NextProtos: []string{"h2"}, MinVersion: tls.VersionTLS13}
+}
+
+// healthy proves that a server does its work: it is ready, and a write and a
+// read come through soon.
+func (p *process) healthy(after string) {
+	p.t.Helper()
+	client := &http.Client{Timeout: 5 * time.Second, Transport: &http.Transport{DisableKeepAlives: true}}
+	response, err := client.Get("http://" + p.addresses()["http"] + "/readyz")
+	require.NoError(p.t, err, after)
+	require.NoError(p.t, response.Body.Close())
+	require.Equal(p.t, http.StatusOK, response.StatusCode, after)
+	r := p.commandWith("{type: GlobalSecret, name: pulse, data: "+base64.StdEncoding.EncodeToString([]byte(rand.Text()))+"}", "apply", "-f", "-", "--timeout", "10s")
+	require.Zero(p.t, r.code, "after %s: %s", after, r.stderr)
+	require.Zero(p.t, p.command("get", "global-secret", "pulse", "--timeout", "10s").code, after)
+}
+
+func bearing(ctx context.Context, token string) context.Context {
+	return metadata.AppendToOutgoingContext(ctx, "authorization", "Bearer "+token)
+}
+
+// segments of a token, decoded, to be put together otherwise.
+type segments struct {
+	header, payload map[string]any
+	raw             []string
+}
+
+func taken(t *testing.T, token string) segments {
+	t.Helper()
+	s := segments{raw: strings.Split(token, ".")}
+	require.Len(t, s.raw, 3)
+	for i, into := range []*map[string]any{&s.header, &s.payload} {
+		data, err := base64.RawURLEncoding.DecodeString(s.raw[i])
+		require.NoError(t, err)
+		require.NoError(t, json.Unmarshal(data, into))
+	}
+	return s
+}
+
+func (s segments) with(header, payload map[string]any) string {
+	h, p := maps.Clone(s.header), maps.Clone(s.payload)
+	maps.Copy(h, header)
+	maps.Copy(p, payload)
+	encode := func(m map[string]any) string {
+		data, _ := json.Marshal(m)
+		return base64.RawURLEncoding.EncodeToString(data)
+	}
+	return encode(h) + "." + encode(p)
+}
+
+// SEMANTICS §6.8: tokens that were tampered with, made up, or meant for another
+// door open none, and each is told why.
+func TestAttacksWithTokens(t *testing.T) {
+	global := newGlobal(t).start().ready()
+	admin := strings.TrimSpace(global.must("generate", "user-token", "--name", "root", "--group", "mesh-system:admin", "--valid-for", "1h"))
+	bob := strings.TrimSpace(global.must("generate", "user-token", "--name", "bob", "--valid-for", "1h"))
+	zone := strings.TrimSpace(global.must("generate", "zone-token", "--zone", "east", "--valid-for", "1h"))
+	stolen := taken(t, bob)
+
+	// Everybody may read the public keys; an attacker tries them as HMAC secrets.
+	var key struct{ PublicKey string }
+	require.NoError(t, json.Unmarshal([]byte(global.must("get", "signing-key", "user-token-signing-key-1", "-o", "json")), &key))
+	confused := stolen.with(map[string]any{"alg": "HS256"}, map[string]any{"groups": []string{"mesh-system:admin"}})
+	mac := hmac.New(sha256.New, []byte(decodeBase64(t, key.PublicKey)))
+	mac.Write([]byte(confused))
+	confused += "." + base64.RawURLEncoding.EncodeToString(mac.Sum(nil))
+	_, own, err := ed25519.GenerateKey(rand.Reader)
+	require.NoError(t, err)
+	sign := func(unsigned string) string {
+		return unsigned + "." + base64.RawURLEncoding.EncodeToString(ed25519.Sign(own, []byte(unsigned)))
+	}
+	promoted := stolen.with(nil, map[string]any{"groups": []string{"mesh-system:admin"}})
+
+	conn := global.dial()
+	client := meridianv1.NewAdminServiceClient(conn)
+	get := func(ctx context.Context) error {
+		_, err := client.Get(ctx, &meridianv1.GetRequest{Key: &meridianv1.ResourceKey{Kind: "Mesh", Name: "default"}})
+		return err
+	}
+	require.NoError(t, get(bearing(t.Context(), admin)), "the token that opens")
+	for name, tc := range map[string]struct{ token, want string }{
+		"forged payload":       {promoted + "." + stolen.raw[2], "the token's signature does not verify"},
+		"own key, stolen kid":  {sign(promoted), "the token's signature does not verify"},
+		"own key, own kid":     {sign(stolen.with(map[string]any{"kid": "user-token-signing-key-9"}, nil)), "the token's signing key is not known here"},
+		"kid of another use":   {stolen.with(map[string]any{"kid": "zone-token-signing-key-1"}, nil) + "." + stolen.raw[2], "the token's signature does not verify"},
+		"kid as a path":        {sign(stolen.with(map[string]any{"kid": "../../admin.yaml"}, nil)), "the token's signing key is not known here"},
+		"key in the header":    {sign(stolen.with(map[string]any{"kid": "", "jwk": map[string]string{"kty": "OKP", "crv": "Ed25519"}}, nil)), "the token names no signing key (kid)"},
+		"no algorithm":         {stolen.with(map[string]any{"alg": "none"}, nil) + ".", `the token is not signed with EdDSA but with "none"`},
+		"algorithm confusion":  {confused, `the token is not signed with EdDSA but with "HS256"`},
+		"truncated signature":  {bob[:len(bob)-22], "the token's signature does not verify"},
+		"truncated payload":    {stolen.raw[0] + "." + stolen.raw[1][:10] + "." + stolen.raw[2], "the token is malformed"},
+		"without signature":    {stolen.raw[0] + "." + stolen.raw[1], "the token is malformed"},
+		"signature of another": {stolen.raw[0] + "." + stolen.raw[1] + "." + strings.Split(admin, ".")[2], "the token's signature does not verify"},
+		"huge":                 {strings.Repeat("A", 20<<10), "the token is malformed: it has 20480 bytes"},
+		"nothing":              {"", "the token is malformed"},
+		"zone token, replayed": {zone, "Access Denied: a zone token does not open meridian.v1.AdminService"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			err := get(bearing(t.Context(), tc.token))
+			require.Contains(t, []codes.Code{codes.Unauthenticated, codes.PermissionDenied}, status.Code(err), err)
+			require.ErrorContains(t, err, tc.want)
+		})
+	}
+	err = get(metadata.AppendToOutgoingContext(t.Context(), "authorization", "Bearer "+bob, "authorization", "Bearer "+admin))
+	require.ErrorContains(t, err, "more than one set of credentials")
+	global.healthy("bad tokens")
+
+	// The stream of zones opens for neither users nor other zones.
+	for name, tc := range map[string]struct {
+		ctx  context.Context
+		want string
+	}{
+		"user":   {bearing(t.Context(), admin), "is for zones, which present a zone token"},
+		"nobody": {t.Context(), "is for zones, which present a zone token"},
+	} {
+		stream, err := syncv1.NewSyncServiceClient(conn).Stream(tc.ctx)
+		require.NoError(t, err)
+		_, err = stream.Recv()
+		require.ErrorContains(t, err, tc.want, name)
+	}
+	bundle := global.must("generate", "zone-token", "--zone", "east", "--valid-for", "1h", "--bundle")
+	stolenBundle := filepath.Join(t.TempDir(), "west.bundle")
+	require.NoError(t, os.WriteFile(stolenBundle, []byte(strings.ReplaceAll(bundle, "east", "west")), 0o600))
+	global.must("generate", "zone-token", "--zone", "west", "--valid-for", "1h")
+	impostor := newProcess(t, "meridian-zone", "west", "--name", "west", "--join-bundle", stolenBundle, "--grpc-addr", anyPort, "--http-addr", anyPort).start()
+	impostor.ready()
+	require.NotEqual(t, "in-sync", global.zones()["west"].State, "the token of one zone does not let another in")
+	require.Empty(t, items(t, impostor.must("get", "meshes", "-o", "json")), "it has received nothing")
+	global.healthy("an impostor zone")
+}
+
+// Requests beyond the limits are refused without being taken in.
+func TestAttacksWithOversizedRequests(t *testing.T) {
+	global := newGlobal(t).start().ready()
+	conn := global.dial()
+	client := meridianv1.NewAdminServiceClient(conn)
+	huge := &meridianv1.Resource{Kind: "Mesh", Name: "m", Spec: make([]byte, 30<<20)}
+	_, err := client.Apply(t.Context(), &meridianv1.ApplyRequest{Resources: []*meridianv1.Resource{huge}, RequestId: "r"}, grpc.MaxCallSendMsgSize(64<<20))
+	require.Equal(t, codes.ResourceExhausted, status.Code(err), err)
+	var many []*meridianv1.Resource
+	for range 20 {
+		many = append(many, &meridianv1.Resource{Kind: "Mesh", Name: "m", Spec: make([]byte, 1<<20)})
+	}
+	_, err = client.Apply(t.Context(), &meridianv1.ApplyRequest{Resources: many, RequestId: "r"}, grpc.MaxCallSendMsgSize(64<<20))
+	require.ErrorContains(t, err, "at most 16 MiB are applied at once")
+	_, err = client.Get(bearing(t.Context(), strings.Repeat("A", 1<<20)), &meridianv1.GetRequest{Key: &meridianv1.ResourceKey{Kind: "Mesh", Name: "default"}})
+	require.Error(t, err)
+	_, err = client.Get(t.Context(), &meridianv1.GetRequest{Key: &meridianv1.ResourceKey{Kind: "Mesh", Name: strings.Repeat("x", 1<<20)}})
+	require.Error(t, err)
+	global.healthy("oversized gRPC requests")
+
+	request, err := http.NewRequestWithContext(t.Context(), http.MethodGet, "http://"+global.addresses()["http"]+"/readyz", nil)
+	require.NoError(t, err)
+	request.Header.Set("X", strings.Repeat("x", 1<<20))
+	response, err := http.DefaultClient.Do(request)
+	if err == nil {
+		require.NoError(t, response.Body.Close())
+		require.Equal(t, http.StatusRequestHeaderFieldsTooLarge, response.StatusCode)
+	}
+	global.healthy("oversized HTTP requests")
+}
+
+const (
+	crowdSize = 2000
+	slowSize  = 300
+)
+
+// open opens n connections and returns them; begin is what each does first.
+func openMany(t *testing.T, n int, addr string, begin func(net.Conn) error) []net.Conn {
+	t.Helper()
+	conns := make([]net.Conn, n)
+	var group errgroup.Group
+	group.SetLimit(64)
+	for i := range conns {
+		group.Go(func() error {
+			conn, err := net.DialTimeout("tcp", addr, patience)
+			if err != nil {
+				return err
+			}
+			conns[i] = conn
+			return begin(conn)
+		})
+	}
+	require.NoError(t, group.Wait())
+	t.Cleanup(func() {
+		for _, conn := range conns {
+			_ = conn.Close()
+		}
+	})
+	return conns
+}
+
+// Connections that never say who they are do not keep a server from its work,
+// however many there are.
+func TestAttacksWithConnections(t *testing.T) {
+	global := newGlobal(t).start().ready()
+	trust := global.trust()
+	trust.ServerName = "127.0.0.1"
+	preface := []byte("PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\x00\x00\x00\x04\x00\x00\x00\x00\x00")
+	openMany(t, crowdSize, global.addresses()["grpc"], func(conn net.Conn) error {
+		secure := tls.Client(conn, trust)
+		_, err := secure.Write(preface)
+		return err
+	})
+	global.healthy("2,000 idle connections")
+	openMany(t, crowdSize/4, global.addresses()["http"], func(net.Conn) error { return nil })
+	global.healthy("500 idle connections to the plain port")
+
+	// A crowd that asks, and is refused, all at once.
+	conn := global.dial()
+	client := meridianv1.NewAdminServiceClient(conn)
+	var group errgroup.Group
+	group.SetLimit(64)
+	for range crowdSize {
+		group.Go(func() error {
+			_, err := client.Get(bearing(t.Context(), "no.such.token"), &meridianv1.GetRequest{Key: &meridianv1.ResourceKey{Kind: "Mesh", Name: "default"}})
+			if status.Code(err) != codes.Unauthenticated {
+				return err
+			}
+			return nil
+		})
+	}
+	require.NoError(t, group.Wait())
+	global.healthy("2,000 refusals")
+	log, err := os.ReadFile(filepath.Join(global.dir, "audit", "audit.log"))
+	require.NoError(t, err)
+	require.Less(t, strings.Count(string(log), "TOKEN_REFUSED"), 100, "equal refusals are counted, not listed")
+}
+
+// Who is slow at saying hello is hung up on, on every port.
+func TestAttacksWithSlowHandshakes(t *testing.T) {
+	global := newGlobal(t).start().ready()
+	addresses := global.addresses()
+	slow := map[string][]net.Conn{
+		// A TLS record that promises more than ever comes.
+		"gRPC": openMany(t, slowSize, addresses["grpc"], func(conn net.Conn) error {
+			_, err := conn.Write([]byte{0x16, 0x03, 0x01, 0x02, 0x00, 0x01})
+			return err
+		}),
+		"gRPC, silent": openMany(t, slowSize, addresses["grpc"], func(net.Conn) error { return nil }),
+		"HTTP": openMany(t, slowSize, addresses["http"], func(conn net.Conn) error {
+			_, err := conn.Write([]byte("GET /readyz HTTP/1.1\r\nHost: x\r\nX-A"))
+			return err
+		}),
+	}
+	global.healthy("slow handshakes")
+	for name, conns := range slow {
+		deadline := time.Now().Add(patience)
+		for _, conn := range conns {
+			require.NoError(t, conn.SetReadDeadline(deadline))
+			_, err := io.Copy(io.Discard, conn)
+			require.False(t, errors.Is(err, os.ErrDeadlineExceeded), "%s: the server still waits", name)
+		}
+	}
+	global.healthy("slow handshakes that were hung up on")
+}
