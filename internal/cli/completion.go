@@ -2,9 +2,11 @@ package cli
 
 import (
 	"bytes"
+	"strings"
 
 	"github.com/spf13/cobra"
 
+	"meridian/internal/auth"
 	"meridian/internal/resource"
 )
 
@@ -43,6 +45,48 @@ func newCompletionCommand(a *app) *cobra.Command {
 			return a.write(script.Bytes())
 		},
 	}
+}
+
+// completeFlags teaches the shell the values of the flags that have a fixed
+// choice: the output formats of each command, and the control planes known.
+func (a *app) completeFlags(cmd *cobra.Command) {
+	if f := cmd.Flags().Lookup("output"); f != nil {
+		if formats, ok := f.Value.(*formatFlag); ok {
+			offer(cmd, "output", func() []string { return strings.Split(formats.list(), "|") })
+		}
+	}
+	if cmd.PersistentFlags().Lookup("context") != nil {
+		offer(cmd, "context", a.contextNames)
+	}
+	for _, c := range cmd.Commands() {
+		a.completeFlags(c)
+	}
+}
+
+// offer makes a flag complete to one of some words.
+func offer(cmd *cobra.Command, flag string, words func() []string) {
+	// It fails for a flag that does not exist or is completed already.
+	_ = cmd.RegisterFlagCompletionFunc(flag, func(*cobra.Command, []string, string) ([]cobra.Completion, cobra.ShellCompDirective) {
+		return words(), cobra.ShellCompDirectiveNoFileComp
+	})
+}
+
+// contextNames lists the control planes of the configuration, none where it
+// cannot be read.
+func (a *app) contextNames() []string {
+	path, _, err := a.configPath()
+	if err != nil {
+		return nil
+	}
+	contexts, err := auth.LoadContexts(path)
+	if err != nil {
+		return nil
+	}
+	names := make([]string, len(contexts.ControlPlanes))
+	for i, cp := range contexts.ControlPlanes {
+		names[i] = cp.Name
+	}
+	return names
 }
 
 // completeKinds offers the kinds, in the plural, for the first argument.

@@ -121,6 +121,9 @@ func TestParseAddresses(t *testing.T) {
 		"[::1]:7,::1,[fe80::1]":  {"[::1]:7", "[::1]:5685", "[fe80::1]:5685"},
 		"127.0.0.1,example.com:": nil,
 		":5685":                  nil,
+		"cp:grpc":                nil,
+		"cp:0":                   nil,
+		"cp:65536":               nil,
 		"a:b:c":                  nil,
 		"":                       nil,
 	} {
@@ -128,4 +131,12 @@ func TestParseAddresses(t *testing.T) {
 		require.Equal(t, want == nil, err != nil, list)
 		require.Equal(t, want, got)
 	}
+}
+
+func TestShellsAreOfferedTheValuesOfFlags(t *testing.T) {
+	h := newHarness(t)
+	require.Contains(t, h.ok("__complete", "get", "meshes", "-o", ""), "table\nwide\njson\nyaml\nname\n")
+	require.Contains(t, h.ok("__complete", "export", "--output", ""), "yaml\njson\nname\n")
+	require.Contains(t, h.ok("__complete", "zones", "--context", ""), "global\n")
+	require.NotContains(t, h.ok("__complete", "--config", "/nowhere", "zones", "--context", ""), "global\n")
 }

@@ -7,6 +7,7 @@ import (
 	"net"
 	"os"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"time"
 
@@ -191,8 +192,8 @@ func parseAddresses(list string) ([]string, error) {
 				return nil, usagef("--address %q: write HOST:PORT", address)
 			}
 		}
-		if host == "" || port == "" {
-			return nil, usagef("--address %q: write HOST:PORT", address)
+		if n, err := strconv.ParseUint(port, 10, 16); host == "" || err != nil || n == 0 {
+			return nil, usagef("--address %q: write HOST:PORT, with a port between 1 and 65535", address)
 		}
 		addresses = append(addresses, net.JoinHostPort(host, port))
 	}

@@ -56,6 +56,7 @@ func newRootCommand(a *app) *cobra.Command {
 	root.SetHelpCommandGroupID(groupSetup)
 	root.SetHelpCommand(newHelpCommand())
 	root.InitDefaultHelpCmd()
+	a.completeFlags(root)
 	return root
 }
 

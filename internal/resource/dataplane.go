@@ -182,9 +182,9 @@ func checkServiceTags(at Path, tags Tags, r *Report) {
 		case tag == "":
 			r.Errorf(at, "a tag needs a name")
 		case value == "" && tag != ServiceTag:
-			r.Errorf(at.Key(tag), "a tag needs a value")
+			r.Errorf(memberPath(at, tag), "a tag needs a value")
 		case value == AnyValue:
-			r.Errorf(at.Key(tag), "%q stands for any value in a selector; a dataplane has exact values", AnyValue)
+			r.Errorf(memberPath(at, tag), "%q stands for any value in a selector; a dataplane has exact values", AnyValue)
 		}
 	}
 }

@@ -178,7 +178,7 @@ func (d *decoder) table(n *node, v reflect.Value, field *fieldPlan, at Path) {
 	v.Set(reflect.MakeMapWithSize(v.Type(), len(n.members)))
 	element := v.Type().Elem()
 	for _, m := range n.members {
-		path := at.Key(m.name)
+		path := memberPath(at, m.name)
 		if m.value.shape == shapeNull && element != anyType && element != rawType {
 			d.errorf(path, "has no value; remove it or give it one")
 			continue

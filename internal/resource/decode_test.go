@@ -113,7 +113,7 @@ func TestDecodeProblems(t *testing.T) {
 		"share: half":                       `share: expected a percentage between 0 and 100, such as 50 or 99.9, got the string "half"`,
 		"share: 100.1":                      "share: a percentage lies between 0 and 100, got 100.1",
 		"labels: []":                        "labels: expected an object, got a list",
-		"labels: {a: true}":                 `labels["a"]: expected a string, got true; put it in quotes`,
+		"labels: {a: true}":                 `labels.a: expected a string, got true; put it in quotes`,
 		"children: [{txet: red}]":           "children[0].txet: unknown field `txet`; did you mean `text`?",
 		"children: [[]]":                    "children[0]: expected an object, got a list",
 		"Hidden: x":                         "Hidden: unknown field `Hidden`; known here are inner, text, flag, small, count, ratio, wait, share, colours, labels, children, body, …",

@@ -113,6 +113,9 @@ type envelope struct {
 	descriptor *Descriptor
 	meta       Meta
 	spec       *node
+	// misplaced are fields of the spec that stand beside it: that they are
+	// missing in it need not be said as well.
+	misplaced []Path
 }
 
 func decodeDocument(n *node, repeats bool, opts DecodeOptions) (Document, *DocumentError) {
@@ -131,6 +134,7 @@ func decodeDocument(n *node, repeats bool, opts DecodeOptions) (Document, *Docum
 			below = e.spec
 		}
 		spec, canonical := decodeSpec(e.descriptor, e.spec, content)
+		content.Problems = slices.DeleteFunc(content.Problems, func(p Problem) bool { return slices.Contains(e.misplaced, p.Path) })
 		content.curb()
 		locate(below, content.Problems)
 		report.Problems = append(report.Problems, content.Problems...)
@@ -273,6 +277,7 @@ func (e *envelope) readKubernetes(n *node, opts DecodeOptions, report *Report) {
 		hint := didYouMean(m.name, kubernetesFields)
 		if e.descriptor != nil && slices.Contains(e.fieldNames(), m.name) {
 			hint = "; it goes under `spec`"
+			e.misplaced = append(e.misplaced, memberPath(Root, m.name))
 		}
 		report.Errorf(memberPath(Root, m.name), "unknown field `%s`%s", clip(m.name), hint)
 	}

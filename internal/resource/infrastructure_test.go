@@ -153,11 +153,11 @@ func TestDataplaneRefusals(t *testing.T) {
 		{"the service of a gateway", "{address: a, gateway: {tags: {}}}", `networking.gateway.tags["kuma.io/service"]: is required: the name of the service`},
 		{
 			"exact values", "{address: a, inbound: [{port: 80, tags: {kuma.io/service: web, version: '*'}}]}",
-			`networking.inbound[0].tags["version"]: "*" stands for any value in a selector; a dataplane has exact values`,
+			`networking.inbound[0].tags.version: "*" stands for any value in a selector; a dataplane has exact values`,
 		},
 		{
 			"tags have values", "{address: a, inbound: [{port: 80, tags: {kuma.io/service: web, version: }}]}",
-			`networking.inbound[0].tags["version"]: has no value; remove it or give it one`,
+			`networking.inbound[0].tags.version: has no value; remove it or give it one`,
 		},
 	}
 	for _, test := range tests {

@@ -50,6 +50,18 @@ func TestRefusals(t *testing.T) {
 		{rule: "§1.2 a spec field at the top of the Kubernetes form", text: "kind: Zone\nmetadata: {name: a}\nenabled: true", want: []string{
 			"in.yaml: document 1 (Zone/a), line 3: enabled: unknown field `enabled`; it goes under `spec`",
 		}},
+		{
+			rule: "§1.2 required fields at the top of the Kubernetes form are said to be misplaced, not missing too",
+			text: "kind: TrafficPermission\nmetadata: {name: a}\nsources: [{match: {a: b}}]\nspec: {destinations: [{match: {a: b}}]}", want: []string{
+				"in.yaml: document 1 (TrafficPermission/default/a), line 3: sources: unknown field `sources`; it goes under `spec`",
+			},
+		},
+		{
+			rule: "§1.2 a tag of the wrong type is one mistake",
+			text: "type: TrafficPermission\nname: a\nsources: [{match: {a: true}}]\ndestinations: [{match: {a: b}}]", want: []string{
+				"in.yaml: document 1 (TrafficPermission/default/a), line 3: sources[0].match.a: expected a string, got true; put it in quotes",
+			},
+		},
 		{rule: "§1.2 wrong type", text: zone + "enabled: 'yes'", want: []string{
 			`in.yaml: document 1 (Zone/east), line 3: enabled: expected true or false, got the string "yes"`,
 		}},
