@@ -94,7 +94,7 @@ func Open(cfg Config) (*Log, error) {
 		return nil, err
 	}
 	if note != "" {
-		cfg.Logger.Warn("audit: " + note)
+		cfg.Logger.Warn("audit: the log was mended", "what", note)
 		l.Write(Record{Method: "audit/open", Who: serverItself, Decision: Noted, Message: note})
 	}
 	return l, nil

@@ -3,13 +3,12 @@ package cli
 import (
 	"context"
 	"encoding/json"
+	"log/slog"
 	"os"
 	"path/filepath"
 	"strings"
 	"testing"
 	"time"
-
-	"log/slog"
 
 	"github.com/stretchr/testify/require"
 	"google.golang.org/grpc"
