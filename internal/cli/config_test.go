@@ -112,6 +112,15 @@ func TestAddressAloneSendsNoToken(t *testing.T) {
 	require.Equal(t, "Bearer secret", h.server.tokens[1])
 }
 
+// An empty --token is not the same as none: it would act with other rights.
+func TestEmptyTokenIsRefused(t *testing.T) {
+	h := newHarness(t)
+	out := h.run("zones", "--token", "")
+	require.Equal(t, exitUsage, out.code)
+	require.Contains(t, out.stderr, "--token is empty")
+	require.Empty(t, h.server.calls)
+}
+
 func TestParseAddresses(t *testing.T) {
 	for list, want := range map[string][]string{
 		"cp:1":                   {"cp:1"},

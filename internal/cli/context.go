@@ -70,6 +70,11 @@ func (a *app) target() (target, error) {
 	if c.timeout <= 0 {
 		return target{}, usagef("--timeout %s: a request needs some time", c.timeout)
 	}
+	if c.flags.Changed("token") && c.token == "" {
+		// Most likely of a variable that is not set. Without a token the request
+		// would be made as someone else.
+		return target{}, usagef("--token is empty")
+	}
 	var entry auth.ControlPlane
 	source := "--address"
 	if c.address == "" || c.config != "" || c.context != "" {

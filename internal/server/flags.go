@@ -12,8 +12,10 @@ import (
 	"meridian/internal/auth"
 )
 
-// StopTimeout bounds an orderly stop: what is not finished by then is cut off.
-const StopTimeout = 8 * time.Second
+// StopTimeout bounds how long running calls may take at a stop: what is not
+// finished by then is cut off. It leaves the rest of ten seconds for what comes
+// after, such as closing the log.
+const StopTimeout = 6 * time.Second
 
 // The values of --environment.
 const (

@@ -6,11 +6,13 @@ import (
 	"fmt"
 	"log/slog"
 	"math/rand/v2"
+	"strings"
 	"sync"
 	"time"
 
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/credentials"
+	"google.golang.org/grpc/status"
 
 	syncv1 "meridian/api/sync/v1"
 )
@@ -168,7 +170,29 @@ func (c *Client) dial(address string) (*grpc.ClientConn, error) {
 func open(ctx context.Context, conn *grpc.ClientConn) (syncv1.SyncService_StreamClient, error) {
 	stream, err := syncv1.NewSyncServiceClient(conn).Stream(ctx)
 	if err != nil {
-		return nil, fmt.Errorf("zonesync: open stream: %w", err)
+		return nil, &streamError{"open stream", err}
 	}
 	return stream, nil
 }
+
+// streamError is what gRPC says about a stream, without the wrapping that its
+// transport adds: operators read it in the log, in /readyz and in LastError.
+type streamError struct {
+	doing string
+	err   error
+}
+
+func (e *streamError) Error() string {
+	message := e.err.Error()
+	if s, ok := status.FromError(e.err); ok {
+		message = s.Message()
+	}
+	for _, wrapping := range []string{"Error while dialing: ", "authentication handshake failed: "} {
+		if _, cause, found := strings.Cut(message, wrapping); found {
+			message = strings.ReplaceAll(strings.TrimSuffix(cause, `"`), `\"`, `"`)
+		}
+	}
+	return "zonesync: " + e.doing + ": " + message
+}
+
+func (e *streamError) Unwrap() error { return e.err }

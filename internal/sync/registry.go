@@ -270,9 +270,11 @@ func (e *NotAppliedError) Error() string {
 func (e *NotAppliedError) Unwrap() error { return e.Cause }
 
 // WaitApplied returns when every zone connected to this server has applied and
-// persisted a revision. It does not wait for zones that are away. Error:
-// *NotAppliedError when ctx ends first.
+// persisted a revision. It does not wait for zones that were away all the time;
+// one that goes away while it is waited for is waited for until it is back.
+// Error: *NotAppliedError when ctx ends first, or the server does.
 func (s *Server) WaitApplied(ctx context.Context, rev resource.Revision) error {
+	awaited := map[resource.ZoneName]bool{}
 	for {
 		feed, zones := s.feed.changed(), s.registry.changed()
 		if v := s.cfg.Store.View(); v.Revision() >= rev {
@@ -281,13 +283,15 @@ func (s *Server) WaitApplied(ctx context.Context, rev resource.Revision) error {
 		floor, reached := s.feed.floor(rev)
 		var missing []resource.ZoneName
 		if reached {
-			if missing = s.registry.behind(floor, s.feed.position().epoch); len(missing) == 0 {
+			if missing = s.registry.behind(floor, s.feed.position().epoch, awaited); len(missing) == 0 {
 				return nil
 			}
 		}
 		select {
 		case <-feed:
 		case <-zones:
+		case <-s.ending:
+			return &NotAppliedError{Revision: rev, Zones: missing, Cause: errClosed}
 		case <-ctx.Done():
 			return &NotAppliedError{Revision: rev, Zones: missing, Cause: context.Cause(ctx)}
 		}
@@ -295,17 +299,21 @@ func (s *Server) WaitApplied(ctx context.Context, rev resource.Revision) error {
 }
 
 // behind lists the zones with a connected instance that has not acknowledged a
-// revision.
-func (r *registry) behind(rev resource.Revision, epoch store.Epoch) []resource.ZoneName {
+// revision, and those that were listed before and are away. It adds what it
+// lists to awaited.
+func (r *registry) behind(rev resource.Revision, epoch store.Epoch, awaited map[resource.ZoneName]bool) []resource.ZoneName {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	var out []resource.ZoneName
 	for name, instances := range r.zones {
+		connected, late := false, false
 		for _, in := range instances {
-			if in.conn != nil && (in.epoch != epoch || in.acked < rev) {
-				out = append(out, name)
-				break
-			}
+			connected = connected || in.conn != nil
+			late = late || in.conn != nil && (in.epoch != epoch || in.acked < rev)
+		}
+		if late || !connected && awaited[name] {
+			out = append(out, name)
+			awaited[name] = true
 		}
 	}
 	slices.Sort(out)

@@ -80,7 +80,7 @@ func (s *session) receive(ctx context.Context, stream syncv1.SyncService_StreamC
 			err = errors.New("the global closed the stream")
 		}
 		if err != nil {
-			return fmt.Errorf("zonesync: receive: %w", err)
+			return &streamError{"receive", err}
 		}
 		select {
 		case s.frames <- f:

@@ -331,14 +331,21 @@ func TestStalledReaderHoldsNobodyBack(t *testing.T) {
 		require.ErrorAs(t, c.server.WaitApplied(ctx, c.global.applied), &notApplied)
 		require.Equal(t, []resource.ZoneName{"stuck"}, notApplied.Zones)
 		require.ErrorIs(t, notApplied, context.DeadlineExceeded)
+		waiting := make(chan error, 1)
+		go func() { waiting <- c.server.WaitApplied(context.Background(), c.global.applied) }()
 
 		<-time.After(2 * time.Minute)
 		require.Equal(t, ZoneOffline, c.state("stuck").State)
 		require.Contains(t, c.state("stuck").LastError, "nothing acknowledged")
-		require.NoError(t, c.server.WaitApplied(context.Background(), c.global.applied))
+		require.NoError(t, c.server.WaitApplied(context.Background(), c.global.applied), "it was away all the time")
+		synctest.Wait()
+		require.Empty(t, waiting, "a zone that went away while it was waited for has not applied anything")
 		require.NoError(t, conn.Close())
 		z.stop()
 		c.stop()
+		require.ErrorAs(t, <-waiting, &notApplied, "nor has it when the server stops")
+		require.Equal(t, []resource.ZoneName{"stuck"}, notApplied.Zones)
+		require.ErrorIs(t, notApplied, errClosed)
 	})
 }
 
