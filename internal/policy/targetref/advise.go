@@ -58,7 +58,7 @@ func (a *advice) top() {
 		if never {
 			a.Warnf(at.Field("tags"), "selects nothing: %s stands against the service %s", resource.ServiceTag, a.target.Name)
 		} else if c := a.census(a.key.Mesh); len(c.specs) > 0 {
-			if message, _ := c.lacks(member); message != "" {
+			if message, _ := a.lacks(c, member); message != "" {
 				a.Warnf(at, "%s", message)
 			}
 		}
@@ -70,7 +70,7 @@ func (a *advice) lostProxy(at resource.Path) {
 		return
 	}
 	if names := a.named(dataplaneKind, a.key.Mesh); len(names) > 0 {
-		guess, _ := didYouMean(a.target.Name, names)
+		guess, _ := didYouMean(a.survey, a.target.Name, names)
 		a.Warnf(at, "there is no dataplane %s%s", a.target.Name, guess)
 	}
 }
@@ -84,7 +84,7 @@ func (a *advice) lost(at resource.Path, r *route) {
 	_, exists := a.view.Get(resource.Key{Kind: kind, Mesh: a.key.Mesh, Name: r.name})
 	switch c := a.census(a.key.Mesh); {
 	case !exists:
-		guess, _ := didYouMean(r.name, a.named(kind, a.key.Mesh))
+		guess, _ := didYouMean(a.survey, r.name, a.named(kind, a.key.Mesh))
 		a.Warnf(at, "there is no %s %s%s", kind, r.name, guess)
 	case len(r.places) == 0:
 		a.Warnf(at, "%s %s is attached to no service and to no mesh gateway with destinations", kind, r.name)
@@ -102,7 +102,7 @@ func (a *advice) toItem(it *item) {
 		a.lost(at, it.route)
 	case it.target.Kind == resource.TargetService:
 		if consumed := a.census(a.key.Mesh).consumed(); len(consumed) > 0 && !consumed[it.target.Name] {
-			guess, _ := didYouMean(it.target.Name, consumed)
+			guess, _ := didYouMean(a.survey, it.target.Name, consumed)
 			a.Warnf(at, "no outbound has %s=%s%s", resource.ServiceTag, it.target.Name, guess)
 		}
 	}
@@ -116,7 +116,7 @@ func (a *advice) fromItem(it *item) {
 	case it.never:
 		a.Warnf(at.Field("tags"), "can never take effect: %s stands against the service %s", resource.ServiceTag, it.target.Name)
 	case len(it.callers) > 0 && len(c.specs) > 0:
-		if message, near := c.lacks(it.callers); near {
+		if message, near := a.lacks(c, it.callers); near {
 			a.Warnf(at, "%s", message)
 		}
 	}

@@ -1,8 +1,11 @@
 package targetref_test
 
 import (
+	"fmt"
 	"slices"
+	"strings"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 
@@ -151,4 +154,26 @@ func TestAdviceOnABatch(t *testing.T) {
 	batch := slices.Collect(view.List("MeshUpstreamTimeout", mesh))
 	advice := policy.Lint(view, batch, targetref.New())
 	require.Len(t, advice, 3000-10, "every policy for a service that nobody consumes")
+}
+
+// Many names that are missed in one batch are not each compared with every name
+// there is.
+func TestAdviceOnManyMissingRoutesStaysCheap(t *testing.T) {
+	const n = 5000
+	var routes []*resource.Resource
+	items := make([]string, n)
+	for i := range n {
+		r, _, err := resource.Build(resource.Meta{Key: resource.Key{Kind: "HTTPRoute", Mesh: "m", Name: fmt.Sprintf("checkout-of-shop-%d", i)}}, []byte("{}"))
+		require.NoError(t, err)
+		routes = append(routes, r)
+		items[i] = fmt.Sprintf(`{"targetRef": {"kind": "HTTPRoute", "name": "chekout-of-shop-%d"}, "connectTimeout": "1s"}`, i)
+	}
+	p, _, err := resource.Build(resource.Meta{Key: resource.Key{Kind: "MeshUpstreamTimeout", Mesh: "m", Name: "p"}},
+		[]byte(`{"to": [`+strings.Join(items, ",")+`]}`))
+	require.NoError(t, err)
+	begun := time.Now()
+	advice := policy.Lint(policy.NewSnapshot(append(routes, p)...), []*resource.Resource{p}, targetref.New())
+	require.Less(t, time.Since(begun), 5*time.Second)
+	require.NotEmpty(t, advice)
+	require.Contains(t, advice[0].String(), "did you mean checkout-of-shop-0?")
 }

@@ -3,6 +3,8 @@ package targetref
 import (
 	"maps"
 	"slices"
+	"strconv"
+	"strings"
 
 	"meridian/internal/policy"
 	"meridian/internal/resource"
@@ -127,12 +129,17 @@ type resolver struct {
 	view    policy.View
 	mesh    resource.MeshName
 	depends []resource.Key
+	looked  map[resource.Key]bool // what depends has
 	routes  map[routeID]*route
 }
 
 func (v *resolver) get(kind resource.Kind, name string) (*resource.Resource, bool) {
 	key := resource.Key{Kind: kind, Mesh: v.mesh, Name: name}
-	if !slices.Contains(v.depends, key) {
+	if !v.looked[key] {
+		if v.looked == nil {
+			v.looked = map[resource.Key]bool{}
+		}
+		v.looked[key] = true
 		v.depends = append(v.depends, key)
 	}
 	return v.view.Get(key)
@@ -184,16 +191,15 @@ func (v *resolver) httpRoute(name string) []place {
 
 // backendsOf lists the destinations of an HTTPRoute, each once.
 func backendsOf(spec *resource.HTTPRoute) []resource.TagSelector {
-	var destinations []resource.TagSelector
+	var destinations selectors
 	for _, rule := range spec.Rules {
 		for _, b := range rule.BackendRefs {
-			to, ok := both(service(b.Name), b.Tags)
-			if ok {
-				destinations = appendSelector(destinations, to)
+			if to, ok := both(service(b.Name), b.Tags); ok {
+				destinations.add(to)
 			}
 		}
 	}
-	return destinations
+	return destinations.list
 }
 
 // meshGatewayRoute lists where a MeshGatewayRoute is: on the gateways that its
@@ -209,10 +215,10 @@ func (v *resolver) meshGatewayRoute(name string) []place {
 
 // destinationsOf lists the destinations of a MeshGatewayRoute, each once.
 func destinationsOf(spec *resource.MeshGatewayRoute) []resource.TagSelector {
-	var destinations []resource.TagSelector
+	var destinations selectors
 	add := func(backends []resource.MeshBackend) {
 		for _, b := range backends {
-			destinations = appendSelector(destinations, b.Destination)
+			destinations.add(b.Destination)
 		}
 	}
 	if spec.Conf == nil {
@@ -228,14 +234,28 @@ func destinationsOf(spec *resource.MeshGatewayRoute) []resource.TagSelector {
 			add(rule.Backends)
 		}
 	}
-	return destinations
+	return destinations.list
 }
 
-func appendSelector(list []resource.TagSelector, s resource.TagSelector) []resource.TagSelector {
-	if slices.ContainsFunc(list, func(other resource.TagSelector) bool { return maps.Equal(s, other) }) {
-		return list
+// selectors is a list in which every selector stands once.
+type selectors struct {
+	list []resource.TagSelector
+	has  map[string]bool
+}
+
+func (l *selectors) add(s resource.TagSelector) {
+	var key strings.Builder
+	for _, tag := range slices.Sorted(maps.Keys(s)) {
+		key.WriteString(strconv.Quote(tag) + strconv.Quote(s[tag]))
 	}
-	return append(list, s)
+	if l.has[key.String()] {
+		return
+	}
+	if l.has == nil {
+		l.has = map[string]bool{}
+	}
+	l.has[key.String()] = true
+	l.list = append(l.list, s)
 }
 
 // onGateways lists every destination on every gateway that a selector matches.

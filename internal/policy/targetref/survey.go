@@ -21,7 +21,13 @@ type survey struct {
 	peers    map[peerGroup][]*resource.Resource // with one target, in order of name
 	grouped  map[peerGroup]bool                 // kinds of which peers is complete
 	compiled map[resource.Key]*policy.Policy
+	names    map[resource.Key]map[string]bool // by kind and mesh, under a key without a name
+	guesses  int
 }
+
+// maxGuesses bounds for how many names of a batch a misspelling is looked for:
+// each is compared with every name there is.
+const maxGuesses = 100
 
 // Survey implements policy.Surveyor.
 func (e *Engine) Survey(view policy.View) policy.Adviser {
@@ -31,6 +37,7 @@ func (e *Engine) Survey(view policy.View) policy.Adviser {
 		peers:    map[peerGroup][]*resource.Resource{},
 		grouped:  map[peerGroup]bool{},
 		compiled: map[resource.Key]*policy.Policy{},
+		names:    map[resource.Key]map[string]bool{},
 	}
 }
 
@@ -128,7 +135,7 @@ func (c *census) reaches(p place) bool {
 
 // lacks says what of a selector no inbound has, and what was probably meant;
 // nothing when one matches.
-func (c *census) lacks(member resource.TagSelector) (message string, near bool) {
+func (s *survey) lacks(c *census, member resource.TagSelector) (message string, near bool) {
 	if c.has(member) {
 		return "", false
 	}
@@ -138,10 +145,10 @@ func (c *census) lacks(member resource.TagSelector) (message string, near bool) 
 		value := member[tag]
 		switch {
 		case len(values[tag]) == 0:
-			guess, near := didYouMean(tag, values)
+			guess, near := didYouMean(s, tag, values)
 			return "no inbound has the tag " + tag + guess, near
 		case value != resource.AnyValue && !values[tag][value]:
-			guess, near := didYouMean(value, values[tag])
+			guess, near := didYouMean(s, value, values[tag])
 			return "no inbound has " + tag + "=" + value + guess, near
 		}
 		pairs = append(pairs, tag+"="+value)
@@ -149,8 +156,12 @@ func (c *census) lacks(member resource.TagSelector) (message string, near bool) 
 	return "no inbound has all of " + strings.Join(pairs, ", "), false
 }
 
-// didYouMean is the end of a message about an unknown name.
-func didYouMean[V any](word string, known map[string]V) (string, bool) {
+// didYouMean is the end of a message about an unknown name; nothing when a batch
+// has had enough of them.
+func didYouMean[V any](s *survey, word string, known map[string]V) (string, bool) {
+	if s.guesses++; s.guesses > maxGuesses {
+		return "", false
+	}
 	if near, ok := resource.Nearest(word, slices.Sorted(maps.Keys(known))); ok {
 		return "; did you mean " + near + "?", true
 	}
@@ -159,9 +170,14 @@ func didYouMean[V any](word string, known map[string]V) (string, bool) {
 
 // named returns the names of the resources of a kind.
 func (s *survey) named(kind resource.Kind, mesh resource.MeshName) map[string]bool {
-	names := map[string]bool{}
-	for r := range s.view.List(kind, mesh) {
-		names[r.Key().Name] = true
+	key := resource.Key{Kind: kind, Mesh: mesh}
+	names, known := s.names[key]
+	if !known {
+		names = map[string]bool{}
+		for r := range s.view.List(kind, mesh) {
+			names[r.Key().Name] = true
+		}
+		s.names[key] = names
 	}
 	return names
 }
