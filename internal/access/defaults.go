@@ -16,11 +16,6 @@ import (
 // DefaultBinding names the binding that is created on first start.
 const DefaultBinding = "default"
 
-// Proposer commits transactions. *consensus.Node implements it.
-type Proposer interface {
-	Propose(ctx context.Context, txn store.Txn) (store.Result, error)
-}
-
 // Defaults says what a control plane starts with.
 type Defaults struct {
 	// Kubernetes adds the groups that Kubernetes knows users by.
@@ -34,7 +29,7 @@ type Defaults struct {
 // whenever it is missing, and, in a store that has never had any access rules,
 // the binding default. Losing a race for either is fine: another server of the
 // same control plane wrote it.
-func (d Defaults) Ensure(ctx context.Context, view func() *store.View, p Proposer, now func() time.Time) error {
+func (d Defaults) Ensure(ctx context.Context, view func() *store.View, p store.Proposer, now func() time.Time) error {
 	for {
 		v := view()
 		txn, err := d.missing(v)

@@ -25,18 +25,13 @@ const kindDataplane resource.Kind = "Dataplane"
 // gone, unless configured otherwise.
 const DefaultGrace = 30 * time.Second
 
-// Proposer commits transactions. *consensus.Node implements it.
-type Proposer interface {
-	Propose(ctx context.Context, txn store.Txn) (store.Result, error)
-}
-
 // Config is what a Door needs. All fields are required; Grace may be zero.
 type Config struct {
 	// Matching decides what is effective; it reads Local, among others.
 	Matching *matching.Matching
 	// Local is where dataplanes are kept, and Writer commits to it.
 	Local  *store.Store
-	Writer Proposer
+	Writer store.Proposer
 	// Prepare completes a dataplane with the zone's tag and refuses one that the
 	// zone cannot have.
 	Prepare func(r *resource.Resource) (*resource.Resource, error)

@@ -2,7 +2,6 @@ package global
 
 import (
 	"context"
-	"errors"
 	"fmt"
 
 	"meridian/internal/access"
@@ -44,14 +43,5 @@ func (g *global) createDefaultMesh(ctx context.Context) error {
 	if err != nil {
 		return fmt.Errorf("create the default mesh: %w", err)
 	}
-	_, err = g.writer.Propose(ctx, store.Txn{
-		Time:          g.now(),
-		Ops:           []store.Op{{Key: defaultMesh, Resource: mesh}},
-		Preconditions: []store.Precondition{{Key: defaultMesh}},
-	})
-	var conflict *store.ConflictError
-	if err != nil && !errors.As(err, &conflict) {
-		return fmt.Errorf("create the default mesh: %w", err)
-	}
-	return nil
+	return store.CreateMissing(ctx, g.writer, g.now(), mesh)
 }

@@ -42,11 +42,6 @@ const AdminTokenName = "admin-user-token"
 // adminTokenValidity is how long the bootstrap admin token lasts.
 const adminTokenValidity = 10 * 365 * 24 * time.Hour
 
-// Proposer commits transactions. *consensus.Node implements it.
-type Proposer interface {
-	Propose(ctx context.Context, txn store.Txn) (store.Result, error)
-}
-
 // Config says whose keys a ring holds.
 type Config struct {
 	// Local reads the store that this control plane writes. Required.

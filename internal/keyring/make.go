@@ -5,7 +5,6 @@ import (
 	"context"
 	"encoding/base64"
 	"encoding/json"
-	"errors"
 	"fmt"
 
 	"meridian/internal/auth"
@@ -15,7 +14,7 @@ import (
 
 // Ensure makes what is missing: a signing key for each use, the admin token, and
 // its record. It is for the leader, at its start.
-func (r *Ring) Ensure(ctx context.Context, p Proposer, uses ...auth.Use) error {
+func (r *Ring) Ensure(ctx context.Context, p store.Proposer, uses ...auth.Use) error {
 	for _, use := range uses {
 		if r.latest(use) > 0 {
 			continue // one that was rotated away is not made again
@@ -24,7 +23,7 @@ func (r *Ring) Ensure(ctx context.Context, p Proposer, uses ...auth.Use) error {
 		if err != nil {
 			return err
 		}
-		if err := r.create(ctx, p, batch...); err != nil {
+		if err := store.CreateMissing(ctx, p, r.cfg.Now(), batch...); err != nil {
 			return err
 		}
 	}
@@ -70,7 +69,7 @@ func (r *Ring) Rotation(use auth.Use) (auth.KeyID, []*resource.Resource, error) 
 	return id, []*resource.Resource{secret, public}, err
 }
 
-func (r *Ring) ensureAdminToken(ctx context.Context, p Proposer) error {
+func (r *Ring) ensureAdminToken(ctx context.Context, p store.Proposer) error {
 	if raw := r.AdminToken(); raw != "" {
 		return r.recordAdminToken(ctx, p, raw)
 	}
@@ -90,12 +89,12 @@ func (r *Ring) ensureAdminToken(ctx context.Context, p Proposer) error {
 	if err != nil {
 		return err
 	}
-	return r.create(ctx, p, secret, record)
+	return store.CreateMissing(ctx, p, r.cfg.Now(), secret, record)
 }
 
 // recordAdminToken records an admin token of a release that kept no records. One
 // that is no longer good for anything needs none.
-func (r *Ring) recordAdminToken(ctx context.Context, p Proposer, raw string) error {
+func (r *Ring) recordAdminToken(ctx context.Context, p store.Proposer, raw string) error {
 	verifier, err := r.Verifier()
 	if err != nil {
 		return err
@@ -111,23 +110,7 @@ func (r *Ring) recordAdminToken(ctx context.Context, p Proposer, raw string) err
 	if _, ok := r.cfg.Local().Get(record.Key()); ok {
 		return nil
 	}
-	return r.create(ctx, p, record)
-}
-
-// create writes resources that must not be there yet. Losing that race is fine:
-// somebody else made them.
-func (r *Ring) create(ctx context.Context, p Proposer, batch ...*resource.Resource) error {
-	txn := store.Txn{Time: r.cfg.Now()}
-	for _, res := range batch {
-		txn.Ops = append(txn.Ops, store.Put(res))
-		txn.Preconditions = append(txn.Preconditions, store.Precondition{Key: res.Key()})
-	}
-	_, err := p.Propose(ctx, txn)
-	var conflict *store.ConflictError
-	if err != nil && !errors.As(err, &conflict) {
-		return fmt.Errorf("store %s: %w", batch[0].Key(), err)
-	}
-	return nil
+	return store.CreateMissing(ctx, p, r.cfg.Now(), record)
 }
 
 func build(kind resource.Kind, name string, spec any) (*resource.Resource, error) {

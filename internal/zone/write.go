@@ -2,7 +2,6 @@ package zone
 
 import (
 	"context"
-	"errors"
 	"fmt"
 
 	meridianv1 "meridian/api/meridian/v1"
@@ -48,16 +47,7 @@ func (z *zone) createDefaultMesh(ctx context.Context) error {
 	if err != nil {
 		return fmt.Errorf("create the default mesh: %w", err)
 	}
-	_, err = z.writer.Propose(ctx, store.Txn{
-		Time:          z.now(),
-		Ops:           []store.Op{{Key: key, Resource: mesh}},
-		Preconditions: []store.Precondition{{Key: key}},
-	})
-	var conflict *store.ConflictError
-	if err != nil && !errors.As(err, &conflict) {
-		return fmt.Errorf("create the default mesh: %w", err)
-	}
-	return nil
+	return store.CreateMissing(ctx, z.writer, z.now(), mesh)
 }
 
 // admin returns the service by which the zone's resources are written and
