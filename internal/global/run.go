@@ -334,6 +334,7 @@ func (g *global) registerMetrics() {
 	}
 	gauge("meridian_revision", "The newest revision applied.", func() float64 { return float64(g.store.Revision()) })
 	gauge("meridian_resources", "Resources stored.", func() float64 { return float64(g.store.View().Len()) })
+	g.metrics.MustRegister(newZoneCollector(g.zoneStatuses))
 	gauge("meridian_gossip_members", "Servers of this global that gossip believes alive.", func() float64 { return float64(len(g.gossip.Members())) })
 	g.metrics.MustRegister(g.matching.Collector())
 	gauge("meridian_leader", "1 on the server that leads.", func() float64 {

@@ -1,0 +1,51 @@
+package global
+
+import (
+	"github.com/prometheus/client_golang/prometheus"
+
+	zonesync "meridian/internal/sync"
+)
+
+// zoneCollector reports how every zone stands (SEMANTICS §7.4).
+type zoneCollector struct {
+	zones                         func() []zonesync.ZoneStatus
+	state, lag, quarantined, seen *prometheus.Desc
+}
+
+func newZoneCollector(zones func() []zonesync.ZoneStatus) *zoneCollector {
+	desc := func(name, help string, labels ...string) *prometheus.Desc {
+		return prometheus.NewDesc(name, help, append([]string{"zone"}, labels...), nil)
+	}
+	return &zoneCollector{
+		zones:       zones,
+		state:       desc("meridian_zone_state", "1 for the state that a zone is in: in-sync, lagging, stale, offline or disabled.", "state"),
+		lag:         desc("meridian_zone_lag", "Synced changes that a zone has yet to acknowledge."),
+		quarantined: desc("meridian_zone_quarantined", "Resources that a zone cannot use."),
+		seen:        desc("meridian_zone_last_seen_timestamp_seconds", "When a zone was last heard of."),
+	}
+}
+
+// Describe implements prometheus.Collector.
+func (c *zoneCollector) Describe(ch chan<- *prometheus.Desc) {
+	ch <- c.state
+	ch <- c.lag
+	ch <- c.quarantined
+	ch <- c.seen
+}
+
+// Collect implements prometheus.Collector.
+func (c *zoneCollector) Collect(ch chan<- prometheus.Metric) {
+	gauge := func(desc *prometheus.Desc, value float64, labels ...string) {
+		ch <- prometheus.MustNewConstMetric(desc, prometheus.GaugeValue, value, labels...)
+	}
+	for _, z := range c.zones() {
+		name := string(z.Name)
+		gauge(c.state, 1, name, string(z.State))
+		if z.LastSeen.IsZero() {
+			continue // nothing is known of its lag
+		}
+		gauge(c.lag, float64(z.Lag), name)
+		gauge(c.quarantined, float64(len(z.Quarantined)), name)
+		gauge(c.seen, float64(z.LastSeen.UnixMilli())/1000, name)
+	}
+}

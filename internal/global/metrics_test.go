@@ -1,0 +1,36 @@
+package global
+
+import (
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus/testutil"
+	"github.com/stretchr/testify/require"
+
+	zonesync "meridian/internal/sync"
+)
+
+func TestZoneMetrics(t *testing.T) {
+	c := newZoneCollector(func() []zonesync.ZoneStatus {
+		return []zonesync.ZoneStatus{
+			{Name: "east", State: zonesync.ZoneLagging, Lag: 3, LastSeen: time.Unix(100, 500_000_000), Quarantined: make([]zonesync.Quarantined, 2)},
+			{Name: "west", State: zonesync.ZoneOffline},
+		}
+	})
+	require.NoError(t, testutil.CollectAndCompare(c, strings.NewReader(`
+# HELP meridian_zone_lag Synced changes that a zone has yet to acknowledge.
+# TYPE meridian_zone_lag gauge
+meridian_zone_lag{zone="east"} 3
+# HELP meridian_zone_last_seen_timestamp_seconds When a zone was last heard of.
+# TYPE meridian_zone_last_seen_timestamp_seconds gauge
+meridian_zone_last_seen_timestamp_seconds{zone="east"} 100.5
+# HELP meridian_zone_quarantined Resources that a zone cannot use.
+# TYPE meridian_zone_quarantined gauge
+meridian_zone_quarantined{zone="east"} 2
+# HELP meridian_zone_state 1 for the state that a zone is in: in-sync, lagging, stale, offline or disabled.
+# TYPE meridian_zone_state gauge
+meridian_zone_state{state="lagging",zone="east"} 1
+meridian_zone_state{state="offline",zone="west"} 1
+`)))
+}
