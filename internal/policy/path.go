@@ -66,7 +66,14 @@ type RouteState struct {
 	Paths []PathRules
 	// Conditions are those of the route as a target (SEMANTICS §5.8).
 	Conditions []Condition
+	// Cut is set when there are more paths than fit into an answer.
+	Cut bool
 }
+
+// MaxPlaces bounds an answer about inherited policies, counted in rules of
+// policies on paths: a server can build and send it, and somebody may still read
+// it.
+const MaxPlaces = 100_000
 
 // RuleState is what became of one rule of a policy on one path.
 type RuleState string
@@ -107,6 +114,6 @@ type Inheritance interface {
 	Route(mesh resource.MeshName, name string) (RouteState, bool)
 	// Reach returns every place of a policy's rules, or of the one with an
 	// identity when id is not empty, and the identities that it has, sorted.
-	// False when there is no such policy.
+	// False when there is no such policy. It stops above MaxPlaces places.
 	Reach(key resource.Key, id string) (places []RuleReach, ids []string, ok bool)
 }

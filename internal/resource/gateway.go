@@ -81,6 +81,7 @@ func (g *Gateway) Validate(at Path, r *Report) {
 	if len(g.Listeners) == 0 {
 		r.Errorf(at.Field("listeners"), "is required: at least one listener")
 	}
+	checkCount(at.Field("listeners"), len(g.Listeners), maxListeners, r)
 	names := map[string]int{}
 	for i, l := range g.Listeners {
 		path := at.Field("listeners").Index(i)
@@ -92,6 +93,22 @@ func (g *Gateway) Validate(at Path, r *Report) {
 		if tls := l.Protocol == "HTTPS" || l.Protocol == "TLS"; l.TLS != nil && !tls {
 			r.Errorf(path.Field("tls"), "belongs to protocol HTTPS or TLS, not %s", l.Protocol)
 		}
+	}
+}
+
+// Bounds in the spirit of the Gateway API, whose are not above these. A route is followed through every listener that
+// takes it, and answers have one entry for each of its rules there.
+const (
+	maxListeners  = 64
+	maxParentRefs = 32
+	maxHostnames  = 16
+	maxRouteRules = 128
+)
+
+// checkCount refuses a list that is too long.
+func checkCount(at Path, n, limit int, r *Report) {
+	if n > limit {
+		r.Errorf(at, "has %d entries; at most %d are allowed", n, limit)
 	}
 }
 
@@ -149,6 +166,8 @@ func (h *RouteHead) check(at Path, r *Report) {
 	if len(h.ParentRefs) == 0 {
 		r.Warnf(at.Field("parentRefs"), "names no gateway and no service: the route is attached to nothing")
 	}
+	checkCount(at.Field("parentRefs"), len(h.ParentRefs), maxParentRefs, r)
+	checkCount(at.Field("hostnames"), len(h.Hostnames), maxHostnames, r)
 	for i, p := range h.ParentRefs {
 		path := at.Field("parentRefs").Index(i)
 		checkText(path.Field("name"), p.Name, r)
@@ -194,8 +213,10 @@ func ruleName(name *string, i int) string {
 	return *name
 }
 
-// checkRuleNames refuses rules that could not be told apart by name.
+// checkRuleNames refuses too many rules, and rules that could not be told apart
+// by name.
 func checkRuleNames(at Path, written []*string, r *Report) {
+	checkCount(at, len(written), maxRouteRules, r)
 	for i, name := range written {
 		if name == nil {
 			continue

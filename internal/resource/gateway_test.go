@@ -1,8 +1,10 @@
 package resource_test
 
 import (
+	"fmt"
 	"os"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"testing"
 
@@ -247,5 +249,33 @@ func TestInterfaces(t *testing.T) {
 	for _, kind := range []resource.Kind{"MeshGateway", "MeshGatewayRoute"} {
 		d, _ := resource.Describe(kind)
 		require.Implements(t, (*resource.DataplaneSpec)(nil), d.New())
+	}
+}
+
+// TestListsAreBounded holds what keeps the ways through gateways to rules few
+// enough to follow.
+func TestListsAreBounded(t *testing.T) {
+	list := func(n int, item string) string {
+		items := make([]string, n)
+		for i := range items {
+			items[i] = strings.ReplaceAll(item, "%", strconv.Itoa(i))
+		}
+		return "[" + strings.Join(items, ", ") + "]"
+	}
+	for _, c := range []struct {
+		kind, field, item string
+		limit             int
+	}{
+		{"Gateway", "listeners", "{name: l%, port: 80, protocol: HTTP}", 64},
+		{"HTTPRoute", "parentRefs", "{name: g%}", 32},
+		{"HTTPRoute", "hostnames", "h%.example", 16},
+		{"HTTPRoute", "rules", "{name: r%}", 128},
+		{"GRPCRoute", "rules", "{}", 128},
+	} {
+		document := "type: " + c.kind + "\nmesh: default\nname: n\n" + c.field + ": "
+		_, err := resource.Decode("", []byte(document+list(c.limit, c.item)), resource.DecodeOptions{})
+		require.NoError(t, err)
+		_, err = resource.Decode("", []byte(document+list(c.limit+1, c.item)), resource.DecodeOptions{})
+		require.ErrorContains(t, err, fmt.Sprintf("%s: has %d entries; at most %d are allowed", c.field, c.limit+1, c.limit))
 	}
 }

@@ -74,6 +74,10 @@ func Route(m *policy.Matcher, mesh resource.MeshName, name string, asOf resource
 		if !found {
 			return noRoute(r, mesh, name)
 		}
+		if state.Cut {
+			return fmt.Errorf("route %q in mesh %q: %w: its paths have more than %d rules; ask about single policies and their rules",
+				name, mesh, ErrInvalid, policy.MaxPlaces)
+		}
 		a = &RouteAnswer{Mesh: mesh, Route: name, AsOf: asOf, Paths: []RoutePath{}, Conditions: state.Conditions}
 		kinds := map[resource.Kind]bool{}
 		for i := range state.Paths {
@@ -219,6 +223,13 @@ func PolicyRules(m *policy.Matcher, kind resource.Kind, mesh resource.MeshName, 
 			hint = "; it has " + listed(ids)
 		}
 		return nil, notFound(fmt.Sprintf("rule %q of %s %q", rule, kind, name), rule, ids, hint)
+	}
+	if len(places) > policy.MaxPlaces {
+		hint := "name one of its rules"
+		if rule != "" {
+			hint = "ask about single routes"
+		}
+		return nil, fmt.Errorf("rules of %s: %w: they are in more than %d places; %s", key, ErrInvalid, policy.MaxPlaces, hint)
 	}
 	for _, p := range places {
 		a.Rules = append(a.Rules, RulePlace{

@@ -2,7 +2,6 @@ package inherit
 
 import (
 	"fmt"
-	"slices"
 
 	"meridian/internal/policy"
 	"meridian/internal/resource"
@@ -100,12 +99,18 @@ func (a *adviser) parents(r *route, report *resource.Report) {
 			report.Warnf(at.Field("name"), "there is no Gateway %s%s", p.Name, meant(p.Name, a.objects(r.key.Mesh, kindGateway)))
 			continue
 		}
-		g := newGateway(found)
-		asked := slices.DeleteFunc(slices.Clone(g.listeners), func(l resource.GatewayListener) bool { return !asksFor(p, &l) })
+		asked, admitted := false, false
+		listeners := newGateway(found).listeners
+		for i := range listeners {
+			if asksFor(p, &listeners[i]) {
+				asked = true
+				admitted = admitted || admits(&listeners[i], r)
+			}
+		}
 		switch {
-		case len(asked) == 0:
+		case !asked:
 			report.Warnf(at, "attaches the route to nothing: Gateway %s has no listener%s", p.Name, askedFor(p))
-		case !slices.ContainsFunc(asked, func(l resource.GatewayListener) bool { return admits(&l, r) }):
+		case !admitted:
 			report.Warnf(at, "attaches the route to nothing: no listener of Gateway %s%s takes a route of its kind and host names", p.Name, askedFor(p))
 		}
 	}

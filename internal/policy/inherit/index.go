@@ -43,6 +43,9 @@ type mesh struct {
 	policies map[resource.Key]*compiled
 	// written counts the policies of each kind.
 	written [len(schemas)]int
+	// folded has what chains came to, for other ways with the same chain. It is
+	// emptied by every change: what stays valid is kept with the legs.
+	folded map[chainKey]*outcome
 	// targeting has the policies that are not invalid by what they target, the
 	// most specific first. The target need not exist.
 	targeting map[target][]*compiled
@@ -93,6 +96,7 @@ func (x *Index) Update(view policy.View, changed []resource.Key) {
 			continue
 		}
 		m := x.meshLocked(view, key.Mesh)
+		clear(m.folded)
 		switch schema := schemaOf(key.Kind); {
 		case schema >= 0:
 			if m.policies[key] != nil {
@@ -143,6 +147,7 @@ func (x *Index) meshLocked(view policy.View, name resource.MeshName) *mesh {
 			asking:    map[string]map[resource.Key]*route{},
 			policies:  map[resource.Key]*compiled{},
 			targeting: map[target][]*compiled{},
+			folded:    map[chainKey]*outcome{},
 		}
 		x.meshes[name] = m
 	}
@@ -162,6 +167,7 @@ func (x *Index) updateMeshLocked(view policy.View, name resource.MeshName) {
 		return
 	}
 	m.mayUnset = !m.mayUnset
+	clear(m.folded)
 	for _, r := range m.routes {
 		r.attach(m.gateways)
 	}
@@ -304,24 +310,55 @@ func (x *Index) atLocked(m *mesh, l *leg, rule, schema int) *outcome {
 // nowhere stands for the outcome of a chain without policies.
 var nowhere = new(outcome)
 
+// chainKey is what the outcome of a chain depends on, besides the mesh: the
+// policies of each level, as the list of them that is replaced when one changes,
+// and the objects that they target. Ways with the same chain share its outcome:
+// those to all routes without policies of their own, through all listeners
+// without any.
+type chainKey struct {
+	schema                         int
+	rule, route, listener, gateway **compiled
+	throughRoute, throughGateway   *object
+}
+
+// listed identifies a list of policies; nil for none.
+func listed(policies []*compiled) **compiled {
+	if len(policies) == 0 {
+		return nil
+	}
+	return &policies[0]
+}
+
 func (x *Index) computeLocked(m *mesh, l *leg, own []*compiled, schema int) *outcome {
 	r, g := &l.route.object, &l.gateway.object
-	listener := l.gateway.listeners[l.listener].Name
+	onRoute := m.targeting[target{schema, r.key.Kind, r.key.Name, ""}]
+	var onListener []*compiled
+	if listener := l.gateway.listeners[l.listener].Name; listener != "" {
+		onListener = m.targeting[target{schema, kindGateway, g.key.Name, listener}]
+	}
+	onGateway := m.targeting[target{schema, kindGateway, g.key.Name, ""}]
+	key := chainKey{
+		schema: schema, rule: listed(own), route: listed(onRoute), listener: listed(onListener), gateway: listed(onGateway),
+	}
 	var chain []link
-	add := func(policies []*compiled, o *object, level int) {
+	add := func(policies []*compiled, o *object, level int, through **object) {
 		for _, c := range policies {
 			chain = append(chain, link{compiled: c, object: o, level: level})
+			*through = o
 		}
 	}
-	add(own, r, levelRule)
-	add(m.targeting[target{schema, r.key.Kind, r.key.Name, ""}], r, levelRoute)
-	if listener != "" {
-		add(m.targeting[target{schema, kindGateway, g.key.Name, listener}], g, levelListener)
-	}
-	add(m.targeting[target{schema, kindGateway, g.key.Name, ""}], g, levelGateway)
+	add(own, r, levelRule, &key.throughRoute)
+	add(onRoute, r, levelRoute, &key.throughRoute)
+	add(onListener, g, levelListener, &key.throughGateway)
+	add(onGateway, g, levelGateway, &key.throughGateway)
 	if len(chain) == 0 {
 		return nowhere
 	}
-	x.computed++
-	return fold(&schemas[schema], chain, m.mayUnset)
+	known := m.folded[key]
+	if known == nil {
+		x.computed++
+		known = fold(&schemas[schema], chain, m.mayUnset)
+		m.folded[key] = known
+	}
+	return known
 }

@@ -153,3 +153,36 @@ func TestConcurrentUse(t *testing.T) {
 		<-done
 	}
 }
+
+// Ways with the same chain of policies share one computation, whatever route and
+// listener they belong to, and a change of the chain is seen on all of them.
+func TestEqualChainsAreComputedOnce(t *testing.T) {
+	resources := []*resource.Resource{
+		build(t, "Gateway", "g", `{"listeners": [{"name": "a", "port": 80, "protocol": "HTTP"}, {"name": "b", "port": 81, "protocol": "HTTP"}]}`),
+		build(t, "AuthPolicy", "on-b", `{"targetRef": {"kind": "Gateway", "name": "g", "sectionName": "b"}, "rules": {"authentication": {"b": 1}}}`),
+		onGateway(t, "g"),
+	}
+	const routes = 50
+	for i := range routes {
+		resources = append(resources, build(t, "HTTPRoute", fmt.Sprintf("r-%d", i), `{"parentRefs": [{"name": "g"}], "rules": [{}, {}]}`))
+	}
+	x := indexOf(t, resources...)
+	computed := func() uint64 {
+		before := x.Computed()
+		for i := range routes {
+			require.Len(t, paths(t, x, fmt.Sprintf("r-%d", i)), 4)
+		}
+		return x.Computed() - before
+	}
+	require.Equal(t, uint64(2), computed(), "one for each listener")
+	require.Zero(t, computed())
+
+	changed := build(t, "AuthPolicy", "on-g", `{"targetRef": {"kind": "Gateway", "name": "g"}, "overrides": {"rules": {"authentication": {"z": 1}}}}`)
+	resources[2] = changed
+	x.Update(policy.NewSnapshot(resources...), []resource.Key{changed.Key()})
+	require.Equal(t, uint64(2), computed())
+	state, _ := x.Route("default", "r-7")
+	for _, p := range state.Paths {
+		require.Equal(t, map[string]resource.Key{"authentication.z": changed.Key()}, p.Origins)
+	}
+}

@@ -29,10 +29,15 @@ func (x *Index) Route(name resource.MeshName, route string) (policy.RouteState, 
 		}
 	}
 	slices.SortStableFunc(legs, compareLegs)
+	told := 0
 	for _, l := range legs {
 		for rule := range l.route.rules {
 			for schema := range schemas {
 				if o := x.atLocked(m, l, rule, schema); o != nil {
+					if told += 1 + len(o.owner) + len(o.losers) + len(o.dropped); told > policy.MaxPlaces {
+						state.Cut = true
+						return state, found
+					}
 					state.Paths = append(state.Paths, o.told(&schemas[schema], l.path(rule)))
 				}
 			}
@@ -172,6 +177,9 @@ func (x *Index) Reach(key resource.Key, id string) (places []policy.RuleReach, i
 	for v := range x.visitsLocked(m, c.target) {
 		at := v.outcome.linkOf(c)
 		for f := range v.outcome.fates(at) {
+			if len(places) > policy.MaxPlaces {
+				return places, ids, true
+			}
 			if name := s.id(f.rule); id == "" || name == id {
 				places = append(places, v.reach(at, name, f))
 			}

@@ -393,31 +393,55 @@ func (x *Index) affectionsLocked(m *mesh, t target) *affections {
 		prefix: what + "s", total: len(sections),
 		idle: map[int]bool{}, sections: map[string]map[int]bool{}, whole: map[string]bool{},
 	}
-	onGateway := t.kind == kindGateway
 	for i := range a.total {
 		a.idle[i] = true
 	}
+	seen := map[*outcome][]*compiled{} // ways with one chain share its outcome
 	for v := range x.visitsLocked(m, t) {
 		section := v.rule
-		if onGateway {
+		if t.kind == kindGateway {
 			section = v.leg.listener
 		}
 		delete(a.idle, section)
-		for _, c := range v.outcome.owner {
-			l := v.outcome.chain[c.link]
-			if onGateway && l.target.kind != kindGateway {
-				continue // it is about the route, not about the gateway
-			}
-			if a.sections[l.label] == nil {
-				a.sections[l.label] = map[int]bool{}
-			}
-			a.sections[l.label][section] = true
-			if l.target.section == "" || l.target.kind != t.kind {
-				a.whole[l.label] = true
-			}
+		policies, again := seen[v.outcome]
+		if !again {
+			policies = v.outcome.contributors()
+			seen[v.outcome] = policies
+		}
+		for _, c := range policies {
+			a.add(c, t, section)
 		}
 	}
 	return a
+}
+
+// contributors are the policies with an effective rule.
+func (o *outcome) contributors() []*compiled {
+	links := make([]bool, len(o.chain))
+	for _, c := range o.owner {
+		links[c.link] = true
+	}
+	var policies []*compiled
+	for i, contributes := range links {
+		if contributes {
+			policies = append(policies, o.chain[i].compiled)
+		}
+	}
+	return policies
+}
+
+// add notes that a policy contributes to a section of the target's object.
+func (a *affections) add(c *compiled, t target, section int) {
+	if t.kind == kindGateway && c.target.kind != kindGateway {
+		return // it is about the route, not about the gateway
+	}
+	if a.sections[c.label] == nil {
+		a.sections[c.label] = map[int]bool{}
+	}
+	a.sections[c.label][section] = true
+	if c.target.section == "" || c.target.kind != t.kind {
+		a.whole[c.label] = true
+	}
 }
 
 // condition puts affections in the words of 004.
