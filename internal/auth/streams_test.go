@@ -42,10 +42,10 @@ func TestStreamsEndWhenTheirTokenIsRevoked(t *testing.T) {
 		var revoked atomic.Value
 		revoked.Store("")
 		verifier := NewVerifier(time.Now, key.Public()).Revoking(func(_ Use, id string) bool { return id == revoked.Load() })
-		var heard []error
+		heard := make(chan error, 4)
 		a := &Authenticator{
 			Verifier: func() *Verifier { return verifier },
-			Refused:  func(_ context.Context, _ Principal, _ string, err error) { heard = append(heard, err) },
+			Refused:  func(_ context.Context, _ Principal, _ string, err error) { heard <- err },
 		}
 		issuer := NewIssuer(time.Now, key)
 		first, token, err := issuer.User("bob", nil, time.Hour)
@@ -70,7 +70,7 @@ func TestStreamsEndWhenTheirTokenIsRevoked(t *testing.T) {
 		require.Equal(t, rpcerr.Unauthenticated, rpcerr.CodeOf(err))
 		require.ErrorContains(t, err, "not authenticated any more: the token was revoked")
 		require.Len(t, heard, 1)
-		require.ErrorIs(t, heard[0], ErrTokenRevoked)
+		require.ErrorIs(t, <-heard, ErrTokenRevoked)
 
 		<-time.After(2 * time.Hour) // of the test's own clock
 		synctest.Wait()
