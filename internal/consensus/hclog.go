@@ -2,10 +2,13 @@ package consensus
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"log"
 	"log/slog"
+	"net"
+	"slices"
 
 	"github.com/hashicorp/go-hclog"
 )
@@ -41,6 +44,9 @@ func (l *raftLogger) enabled(level hclog.Level) bool {
 }
 
 func (l *raftLogger) Log(level hclog.Level, msg string, args ...any) {
+	if closing(args) {
+		level = hclog.Debug
+	}
 	if level == hclog.Off || !l.enabled(level) {
 		return
 	}
@@ -50,6 +56,15 @@ func (l *raftLogger) Log(level hclog.Level, msg string, args ...any) {
 		}
 	}
 	l.to.Log(context.Background(), slogLevel(level), msg, args...)
+}
+
+// closing reports whether a message is about a connection that this side has
+// closed, which is how a stop looks from inside raft and nothing to worry about.
+func closing(args []any) bool {
+	return slices.ContainsFunc(args, func(arg any) bool {
+		err, ok := arg.(error)
+		return ok && errors.Is(err, net.ErrClosed)
+	})
 }
 
 func (l *raftLogger) Trace(msg string, args ...any) { l.Log(hclog.Trace, msg, args...) }

@@ -109,7 +109,11 @@ func (g *global) open(ctx context.Context) error {
 	nodeConfig.NodeID = g.cfg.Name
 	nodeConfig.Role = consensus.RoleGlobal
 	nodeConfig.Logger = g.log
-	nodeConfig.Transport = consensus.TransportConfig{Addr: g.cfg.RaftAddr, TLS: peerTLS(g.pki)}
+	peers, err := g.peerPKI()
+	if err != nil {
+		return err
+	}
+	nodeConfig.Transport = consensus.TransportConfig{Addr: g.cfg.RaftAddr, TLS: peerTLS(peers)}
 	nodeConfig.Events.Stalled = func(file string, since time.Duration) {
 		g.log.Error("the disk hangs: a write to the log does not finish", "file", file, "since", since)
 	}
@@ -162,6 +166,18 @@ func startError(err error) error {
 	default:
 		return err
 	}
+}
+
+// peerPKI returns the certificates by which servers of this global know each
+// other. A given certificate serves for that only with its authority; without
+// it clients may trust it, but nobody could check a peer's.
+func (g *global) peerPKI() (*auth.PKI, error) {
+	if g.cfg.CertFile == "" || g.cfg.CAFile != "" {
+		return g.pki, nil
+	}
+	own := g.cfg.Options
+	own.CertFile, own.KeyFile = "", ""
+	return server.OpenPKI(own, g.cfg.Name, g.addresses, g.now, g.log)
 }
 
 // peerTLS is how servers of one global know each other: both sides show the

@@ -285,6 +285,18 @@ func TestCertificatesAreReloaded(t *testing.T) {
 	require.NoError(t, err)
 }
 
+// A certificate given without its authority is for clients only: servers of the
+// global go on knowing each other by their own. Neither the start nor the stop
+// has anything to complain about.
+func TestCertificateWithoutItsAuthority(t *testing.T) {
+	donor := newGlobal(t).start().ready()
+	pki := filepath.Join(donor.dir, "pki")
+	global := newGlobal(t, "--cert-file", filepath.Join(pki, "server.pem"), "--key-file", filepath.Join(pki, "server-key.pem")).start().ready()
+	require.Zero(t, global.stop())
+	require.NotContains(t, global.log.String(), "level=ERROR")
+	require.NotContains(t, global.log.String(), "level=WARN")
+}
+
 // No port that takes credentials speaks anything but TLS 1.3.
 func TestNothingIsServedInTheClear(t *testing.T) {
 	global := newGlobal(t).start().ready()
