@@ -120,19 +120,29 @@ type fate struct {
 	by claim
 }
 
-// fates yields what became of every rule of a policy, by its index in chain,
-// in order of block and rule.
-func (o *outcome) fates(at int) iter.Seq[fate] {
+// fates yields what became of every rule of a policy, by its index in chain, or
+// of the one in only, in order of block and rule.
+func (o *outcome) fates(at int, only ...policy.Pointer) iter.Seq[fate] {
 	return func(yield func(fate) bool) {
 		for i := range o.chain[at].blocks {
 			b := &o.chain[at].blocks[i]
-			for _, rule := range b.leaves {
+			rules := b.leaves
+			if len(only) > 0 {
+				rules = slices.DeleteFunc(slices.Clone(only), func(rule policy.Pointer) bool { return !b.has(rule) })
+			}
+			for _, rule := range rules {
 				if !yield(o.fate(rule, claim{at, b})) {
 					return
 				}
 			}
 		}
 	}
+}
+
+// has reports whether the block writes a rule.
+func (b *block) has(rule policy.Pointer) bool {
+	_, found := slices.BinarySearch(b.leaves, rule)
+	return found
 }
 
 func (o *outcome) fate(rule policy.Pointer, c claim) fate {
@@ -164,25 +174,28 @@ func (x *Index) Reach(key resource.Key, id string) (places []policy.RuleReach, i
 	}
 	c := m.policies[key]
 	s := &schemas[schemaOf(key.Kind)]
+	var only []policy.Pointer
 	for i := range c.blocks {
 		for _, rule := range c.blocks[i].leaves {
-			ids = append(ids, s.id(rule))
+			name := s.id(rule)
+			ids = append(ids, name)
+			if name == id && len(only) == 0 {
+				only = append(only, rule)
+			}
 		}
 	}
 	slices.Sort(ids)
 	ids = slices.Compact(ids)
-	if c.invalid != "" {
+	if c.invalid != "" || (id != "" && only == nil) {
 		return nil, ids, true
 	}
 	for v := range x.visitsLocked(m, c.target) {
 		at := v.outcome.linkOf(c)
-		for f := range v.outcome.fates(at) {
+		for f := range v.outcome.fates(at, only...) {
 			if len(places) > policy.MaxPlaces {
 				return places, ids, true
 			}
-			if name := s.id(f.rule); id == "" || name == id {
-				places = append(places, v.reach(at, name, f))
-			}
+			places = append(places, v.reach(at, s.id(f.rule), f))
 		}
 	}
 	slices.SortStableFunc(places, func(a, b policy.RuleReach) int { return strings.Compare(a.ID, b.ID) })

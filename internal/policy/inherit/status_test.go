@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 
@@ -275,4 +276,26 @@ func TestStats(t *testing.T) {
 		{"RateLimitPolicy", "Accepted", "False", "TargetNotFound"}: 1,
 		{"RateLimitPolicy", "Enforced", "False", "Unknown"}:        1,
 	}, stats.Policies)
+}
+
+// Where one rule reaches costs no look at the others on every path.
+func TestReachOfOneRuleStaysCheap(t *testing.T) {
+	var rules []string
+	resources := []*resource.Resource{
+		build(t, "Gateway", "g", `{"listeners": [{"name": "http", "port": 80, "protocol": "HTTP"}]}`),
+	}
+	for i := range 5000 {
+		rules = append(rules, fmt.Sprintf(`"a%d": {}`, i))
+		resources = append(resources, build(t, "HTTPRoute", fmt.Sprintf("r-%d", i), `{"parentRefs": [{"name": "g"}]}`))
+	}
+	p := build(t, "AuthPolicy", "p", `{"targetRef": {"kind": "Gateway", "name": "g"}, "rules": {"authentication": {`+strings.Join(rules, ",")+`}}}`)
+	x := indexOf(t, append(resources, p)...)
+	begun := time.Now()
+	places, ids, ok := x.Reach(p.Key(), "authentication.a7")
+	require.True(t, ok)
+	require.Len(t, places, 5000)
+	require.Len(t, ids, 5000)
+	places, _, _ = x.Reach(p.Key(), "authentication.none")
+	require.Empty(t, places)
+	require.Less(t, time.Since(begun), 5*time.Second)
 }
