@@ -164,7 +164,7 @@ rules: {authentication: {a: {}}}
 type: AuthPolicy
 mesh: default
 name: lost
-targetRef: {kind: Gateway, name: egde}
+targetRef: {kind: Gateway, name: egde, sectionName: http}
 rules: {authentication: {a: {}}}
 `))
 	h.serveDocument([]byte(`{"kind": "AuthPolicy", "mesh": "default", "asOf": 1841, "items": [
@@ -172,9 +172,9 @@ rules: {authentication: {a: {}}}
 			{"type": "Accepted", "status": "True", "reason": "Accepted"}, {"type": "Enforced", "status": "False", "reason": "Overridden"}]},
 		{"mesh": "default", "name": "lost", "conditions": [
 			{"type": "Accepted", "status": "False", "reason": "TargetNotFound"}, {"type": "Quarantined", "status": "True", "reason": "ZoneCannotUse"}]}]}`))
-	require.Equal(t, `MESH     NAME  TARGET        ACCEPTED                ENFORCED            QUARANTINED           VERSION  AGE  REVISION  MODIFIED              LABELS
-default  gw    Gateway/edge  True (Accepted)         False (Overridden)  -                     1        10m  1841      2026-01-31T20:00:00Z  -
-default  lost  Gateway/egde  False (TargetNotFound)  -                   True (ZoneCannotUse)  1        10m  1841      2026-01-31T20:00:00Z  -
+	require.Equal(t, `MESH     NAME  TARGET             ACCEPTED                ENFORCED            QUARANTINED           VERSION  AGE  REVISION  MODIFIED              LABELS
+default  gw    Gateway/edge       True (Accepted)         False (Overridden)  -                     1        10m  1841      2026-01-31T20:00:00Z  -
+default  lost  Gateway/egde/http  False (TargetNotFound)  -                   True (ZoneCannotUse)  1        10m  1841      2026-01-31T20:00:00Z  -
 `, h.ok("get", "auth-policies", "-o", "wide"))
 	require.Equal(t, "AuthPolicy", h.server.inspected[0].GetConditions().GetKind())
 	require.NotContains(t, h.ok("get", "AuthPolicy", "gw", "-o", "wide"), "QUARANTINED", "of the resources that are shown")

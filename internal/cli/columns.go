@@ -151,6 +151,9 @@ func targetRef(spec map[string]any) string {
 	if name := textAt(ref, "name"); name != "" {
 		text += "/" + name
 	}
+	if section := textAt(ref, "sectionName"); section != "" {
+		text += "/" + section
+	}
 	if tags := tagText(stringMap(ref["tags"])); tags != "" {
 		text += " " + tags
 	}

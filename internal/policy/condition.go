@@ -17,4 +17,7 @@ type Conditioner interface {
 	// Conditions returns the conditions of a policy in the order they are
 	// shown in; false when it is not of a kind the follower answers for.
 	Conditions(key resource.Key) ([]Condition, bool)
+	// States is Conditions without the messages, which take longer than the rest:
+	// it is for many policies at once.
+	States(key resource.Key) ([]Condition, bool)
 }

@@ -41,12 +41,16 @@ func Conditions(
 ) (*ConditionsAnswer, error) {
 	a := &ConditionsAnswer{Kind: kind, Mesh: mesh, AsOf: asOf, Items: []ConditionsItem{}}
 	err := m.Read(func(r *policy.Reading) error {
-		if _, known := conditionsOf(m, resource.Key{Kind: kind}); !known {
+		conditioner, ok := policy.FollowerOf[policy.Conditioner](m)
+		if ok {
+			_, ok = conditioner.States(resource.Key{Kind: kind})
+		}
+		if !ok {
 			return fmt.Errorf("conditions of %s: %w: only inherited policies and what they target have conditions", kind, ErrInvalid)
 		}
 		for found := range r.View().List(kind, mesh) {
 			key := found.Key()
-			conditions, _ := conditionsOf(m, key)
+			conditions, _ := conditioner.States(key)
 			if more != nil {
 				conditions = append(conditions, more(key)...)
 			}

@@ -87,7 +87,11 @@ func (a *ConnectionAnswer) denying() []string {
 	var names []string
 	for _, e := range a.Effective {
 		if e.Kind == meshPermissionKind && e.Conf["action"] == resource.ActionDeny {
-			names = append(names, e.Policies...)
+			for _, name := range e.Policies {
+				if !slices.Contains(names, name) { // one policy may deny several inbounds
+					names = append(names, name)
+				}
+			}
 		}
 	}
 	return names

@@ -2,9 +2,13 @@ package answer_test
 
 import (
 	"path/filepath"
+	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/require"
+
+	"meridian/internal/policy"
+	"meridian/internal/policy/answer"
 )
 
 // targetRefExamples says which folder shows which example of 003 (SEMANTICS
@@ -31,4 +35,14 @@ func TestWorkedExamplesOfTargetRefAreScenarios(t *testing.T) {
 			require.FileExists(t, filepath.Join(scenarios, folder, "want.json"), example)
 		}
 	}
+}
+
+// A policy that denies every inbound is named once.
+func TestRenderDeniedOnEveryInbound(t *testing.T) {
+	deny := answer.OnConnection{Side: "inbound", Kind: "MeshTrafficPermission", Conf: policy.Tree{"action": "DENY"}, Policies: []string{"perm"}}
+	a := &answer.ConnectionAnswer{
+		Mesh: "m", From: "b1", To: "web-1", Inbounds: []answer.InboundAccess{{Port: 80, Service: "web"}, {Port: 81, Service: "admin"}},
+		Effective: []answer.OnConnection{deny, deny},
+	}
+	require.Contains(t, render(t, func(b *strings.Builder) error { return answer.RenderConnection(b, a, false) }), "denied by perm\n")
 }

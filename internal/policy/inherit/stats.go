@@ -44,7 +44,7 @@ func (x *Index) countLocked() *Stats {
 	s := &Stats{Policies: map[PolicyCount]int{}, Rules: map[RuleCount]int{}}
 	for _, m := range x.meshes {
 		for _, c := range m.policies {
-			conditions, rules := x.policyConditionsLocked(m, c)
+			conditions, rules := x.policyConditionsLocked(m, c, brief)
 			for _, condition := range conditions {
 				s.Policies[PolicyCount{c.key.Kind, condition.Type, condition.Status, condition.Reason}]++
 			}

@@ -53,6 +53,28 @@ const (
 // Conditions implements policy.Conditioner, for policies and for the objects
 // that they can target.
 func (x *Index) Conditions(key resource.Key) ([]policy.Condition, bool) {
+	return x.conditions(key, inFull)
+}
+
+// States implements policy.Conditioner.
+func (x *Index) States(key resource.Key) ([]policy.Condition, bool) {
+	states, known := x.conditions(key, brief)
+	for i := range states {
+		states[i].Message = ""
+	}
+	return states, known
+}
+
+// detail is how much of a condition's message is worth its price.
+type detail int
+
+const (
+	// brief leaves out the name that was probably meant.
+	brief detail = iota
+	inFull
+)
+
+func (x *Index) conditions(key resource.Key, d detail) ([]policy.Condition, bool) {
 	isPolicy := schemaOf(key.Kind) >= 0
 	if !Follows(key.Kind) {
 		return nil, false
@@ -68,15 +90,15 @@ func (x *Index) Conditions(key resource.Key) ([]policy.Condition, bool) {
 	case m.policies[key] == nil:
 		return nil, true
 	default:
-		conditions, _ := x.policyConditionsLocked(m, m.policies[key])
+		conditions, _ := x.policyConditionsLocked(m, m.policies[key], d)
 		return conditions, true
 	}
 }
 
 // policyConditionsLocked returns the conditions of a policy, and what became of
 // its rules where it is accepted.
-func (x *Index) policyConditionsLocked(m *mesh, c *compiled) ([]policy.Condition, tally) {
-	if why := m.refusal(c); why != nil {
+func (x *Index) policyConditionsLocked(m *mesh, c *compiled, d detail) ([]policy.Condition, tally) {
+	if why := m.refusal(c, d); why != nil {
 		return []policy.Condition{*why, {
 			Type: typeEnforced, Status: isFalse, Reason: reasonUnknown, Message: saidIssues + ": it is not accepted",
 		}}, tally{}
@@ -101,11 +123,15 @@ func (s *survey) conditions(accepted policy.Condition) []policy.Condition {
 }
 
 // refusal returns the condition of a policy that is not accepted, or nil.
-func (m *mesh) refusal(c *compiled) *policy.Condition {
+func (m *mesh) refusal(c *compiled, d detail) *policy.Condition {
 	if c.invalid != "" {
 		return &policy.Condition{Type: typeAccepted, Status: isFalse, Reason: reasonInvalid, Message: saidInvalid + ": " + c.invalid}
 	}
-	name, why := m.missing(c.target, m.objects)
+	objects := m.objects
+	if d == brief {
+		objects = func(resource.Kind) []string { return nil }
+	}
+	name, why := m.missing(c.target, objects)
 	if why == "" {
 		return nil
 	}

@@ -299,3 +299,25 @@ func TestReachOfOneRuleStaysCheap(t *testing.T) {
 	require.Empty(t, places)
 	require.Less(t, time.Since(begun), 5*time.Second)
 }
+
+// The metrics and the conditions of everything come without comparing each name
+// that is missed with each that there is.
+func TestStatesOfManyMissingTargetsStayCheap(t *testing.T) {
+	var resources []*resource.Resource
+	for i := range 5000 {
+		resources = append(resources,
+			build(t, "HTTPRoute", fmt.Sprintf("checkout-of-shop-%d", i), `{}`),
+			build(t, "AuthPolicy", fmt.Sprintf("p-%d", i),
+				fmt.Sprintf(`{"targetRef": {"kind": "HTTPRoute", "name": "chekout-of-shop-%d"}, "rules": {"authentication": {"a": 1}}}`, i)))
+	}
+	x := indexOf(t, resources...)
+	begun := time.Now()
+	require.Equal(t, 5000, x.Stats().Policies[PolicyCount{"AuthPolicy", "Accepted", "False", "TargetNotFound"}])
+	for i := range 5000 {
+		states, ok := x.States(resource.Key{Kind: "AuthPolicy", Mesh: "default", Name: fmt.Sprintf("p-%d", i)})
+		require.True(t, ok)
+		require.Equal(t, policy.Condition{Type: "Accepted", Status: "False", Reason: "TargetNotFound"}, states[0])
+	}
+	require.Less(t, time.Since(begun), 5*time.Second)
+	require.Contains(t, conditionsOf(t, x, "AuthPolicy", "p-7")[0].Message, `did you mean "checkout-of-shop-7"?`)
+}
