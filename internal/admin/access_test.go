@@ -172,6 +172,7 @@ func TestDecisionAndWriteAreOne(t *testing.T) {
 func TestRaceOfRolesAndWrites(t *testing.T) {
 	s := newSecured(t)
 	const writers, writes, flips = 4, 40, 60
+	require.NoError(t, s.as(bob, "first", permission("first", "backend")), "with the right, before it comes and goes")
 	group := sync.WaitGroup{}
 	for w := range writers {
 		group.Go(func() {

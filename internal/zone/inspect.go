@@ -14,6 +14,7 @@ import (
 	"meridian/internal/policy/answer"
 	"meridian/internal/resource"
 	"meridian/internal/rpcerr"
+	"meridian/internal/server"
 )
 
 // inspectService answers questions about this zone's dataplanes.
@@ -25,6 +26,9 @@ type inspectService struct {
 	quarantined func(key resource.Key) (policy.Condition, bool)
 	door        *door.Door
 }
+
+// maxAnswerBytes leaves room for the envelope of the largest message.
+const maxAnswerBytes = server.MaxMessageBytes - 1<<20
 
 // Inspect answers one question, from everything this zone has applied.
 func (s *inspectService) Inspect(_ context.Context, req *meridianv1.InspectRequest) (*meridianv1.InspectResponse, error) {
@@ -49,6 +53,10 @@ func (s *inspectService) Inspect(_ context.Context, req *meridianv1.InspectReque
 		return nil, rpcerr.New(rpcerr.Invalid, "INVALID_QUESTION", "%w", err)
 	case err != nil:
 		return nil, err
+	case len(encoded) > maxAnswerBytes:
+		return nil, rpcerr.New(rpcerr.TooLarge, "ANSWER_TOO_LARGE",
+			"zone %q: the answer has %d MiB, more than the %d that are sent: ask for less, with `meridian why DATAPLANE KIND` or `meridian inspect connection`",
+			s.zone, len(encoded)>>20, maxAnswerBytes>>20)
 	}
 	return &meridianv1.InspectResponse{Json: encoded, AsOf: uint64(revision), Connection: s.connection(req)}, nil
 }

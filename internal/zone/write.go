@@ -97,7 +97,7 @@ func (z *zone) source(d *resource.Descriptor) admin.Source {
 // everything.
 func (z *zone) owns(d *resource.Descriptor) error {
 	if z.replica != nil && d.Owner == resource.OwnedByGlobal {
-		return fmt.Errorf("a %s belongs to the global control plane, and %q is a zone of it: apply it on the global", d.Kind, z.cfg.Name)
+		return fmt.Errorf("%s resources belong to the global control plane, and %q is a zone of it: apply them on the global", d.Kind, z.cfg.Name)
 	}
 	return nil
 }
