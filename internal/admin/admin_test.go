@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"net"
+	"strings"
 	"testing"
 	"time"
 
@@ -16,6 +17,7 @@ import (
 	"meridian/internal/access"
 	"meridian/internal/policy"
 	"meridian/internal/policy/specificity"
+	"meridian/internal/policy/targetref"
 	"meridian/internal/resource"
 	"meridian/internal/rpcerr"
 	"meridian/internal/store"
@@ -233,6 +235,22 @@ func TestAdviceIsAboutTheStateAfterTheBatch(t *testing.T) {
 	r, err = f.apply("2", trafficLog("b", "splunk"), mesh)
 	require.NoError(t, err)
 	require.Empty(t, r.GetWarnings(), "the mesh that comes with it defines the backend")
+}
+
+// What is as it should be is a note, not a warning: which of two policies on one
+// target has priority (SEMANTICS §4.3).
+func TestInformationIsANote(t *testing.T) {
+	f := newFixture(t, func(c *Config) { c.Surveyors = []policy.Surveyor{targetref.New()} })
+	timeouts := func(name string) *meridianv1.Resource {
+		return message("MeshUpstreamTimeout", "default", name, `{"targetRef": {"kind": "Mesh"}, "to": [{"targetRef": {"kind": "Mesh"}, "default": {"connectTimeout": "5s"}}]}`)
+	}
+	r, err := f.apply("1", timeouts("a"), timeouts("b"))
+	require.NoError(t, err)
+	require.NotEmpty(t, r.GetNotes())
+	require.Contains(t, strings.Join(r.GetNotes(), "\n"), "priority")
+	for _, note := range r.GetNotes() {
+		require.NotContains(t, r.GetWarnings(), note)
+	}
 }
 
 func TestDelete(t *testing.T) {

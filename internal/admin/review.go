@@ -30,5 +30,5 @@ func (s *Service) Review(r *resource.Resource) ([]string, error) {
 	if result, _ := s.cfg.Preview(txn); result.Err != nil {
 		return []string{result.Err.Error()}, nil
 	}
-	return s.advise(txn, []*resource.Resource{r}), nil
+	return s.advise(txn, []*resource.Resource{r}).warnings, nil
 }

@@ -28,7 +28,7 @@ func (s *Service) Apply(ctx context.Context, req *meridianv1.ApplyRequest) (*mer
 	if req.GetWaitForZones() && s.cfg.WaitForZones == nil {
 		return nil, rpcerr.New(rpcerr.Invalid, "NO_ZONES_HERE", "a zone has no zones to wait for: apply on the global")
 	}
-	result, warnings, err := s.apply(ctx, req)
+	result, said, err := s.apply(ctx, req)
 	if err != nil {
 		return nil, err
 	}
@@ -38,31 +38,49 @@ func (s *Service) Apply(ctx context.Context, req *meridianv1.ApplyRequest) (*mer
 		}
 	}
 	return &meridianv1.ApplyResponse{
-		Results: encodeResults(result.Results), Revision: uint64(result.Revision), Warnings: warnings,
+		Results: encodeResults(result.Results), Revision: uint64(result.Revision), Warnings: said.warnings, Notes: said.notes,
 	}, nil
 }
 
-func (s *Service) apply(ctx context.Context, req *meridianv1.ApplyRequest) (store.Result, []string, error) {
+func (s *Service) apply(ctx context.Context, req *meridianv1.ApplyRequest) (store.Result, remarks, error) {
 	// The freshest view keeps advice and preparation from being out of date; the
 	// state machine decides what must be exact.
 	view, err := s.read(ctx, meridianv1.Consistency_CONSISTENCY_LINEARIZABLE)
 	if err != nil {
-		return store.Result{}, nil, err
+		return store.Result{}, remarks{}, err
 	}
 	if result, ok := s.cfg.Applied(req.GetRequestId()); ok {
-		return result, nil, nil
+		return result, remarks{}, nil
 	}
-	batch, warnings, err := s.admit(view, req.GetResources())
+	batch, said, err := s.admit(view, req.GetResources())
 	if err != nil {
-		return store.Result{}, nil, err
+		return store.Result{}, remarks{}, err
 	}
 	txn := store.Txn{RequestID: req.GetRequestId(), Time: s.cfg.Now()}
 	for _, r := range batch {
 		txn.Ops = append(txn.Ops, store.Op{Key: r.Key(), Resource: r})
 	}
-	warnings = append(warnings, s.advise(txn, batch)...)
+	said.join(s.advise(txn, batch))
 	result, more, err := s.commit(ctx, txn, req.IfVersion, writeOptions{dryRun: req.GetDryRun(), force: req.GetForce()})
-	return result, append(warnings, more...), err
+	said.warnings = append(said.warnings, more...)
+	return result, said, err
+}
+
+// remarks are what the author of a batch that is accepted should know.
+type remarks struct{ warnings, notes []string }
+
+func (r *remarks) add(key resource.Key, p resource.Problem) {
+	text := key.String() + ": " + p.String()
+	if p.Severity == resource.Info {
+		r.notes = append(r.notes, text)
+		return
+	}
+	r.warnings = append(r.warnings, text)
+}
+
+func (r *remarks) join(other remarks) {
+	r.warnings = append(r.warnings, other.warnings...)
+	r.notes = append(r.notes, other.notes...)
 }
 
 // Delete removes a batch atomically.
@@ -129,10 +147,10 @@ func checkSize(batch []*meridianv1.Resource) error {
 }
 
 // admit decodes and checks a whole batch, and reports every problem in it.
-func (s *Service) admit(view store.Reader, messages []*meridianv1.Resource) ([]*resource.Resource, []string, error) {
+func (s *Service) admit(view store.Reader, messages []*meridianv1.Resource) ([]*resource.Resource, remarks, error) {
 	var (
 		batch      []*resource.Resource
-		warnings   []string
+		said       remarks
 		violations []rpcerr.Violation
 	)
 	first := map[resource.Key]int{}
@@ -143,7 +161,7 @@ func (s *Service) admit(view store.Reader, messages []*meridianv1.Resource) ([]*
 			continue
 		}
 		for _, p := range problems {
-			warnings = append(warnings, r.Key().String()+": "+p.String())
+			said.add(r.Key(), p)
 		}
 		if j, ok := first[r.Key()]; ok {
 			violations = append(violations, rpcerr.Violation{
@@ -156,9 +174,9 @@ func (s *Service) admit(view store.Reader, messages []*meridianv1.Resource) ([]*
 		batch = append(batch, r)
 	}
 	if len(violations) > 0 {
-		return nil, nil, rpcerr.New(rpcerr.Invalid, "INVALID_RESOURCES", "nothing was applied: %s", violations[0].Description).WithViolations(violations...)
+		return nil, remarks{}, rpcerr.New(rpcerr.Invalid, "INVALID_RESOURCES", "nothing was applied: %s", violations[0].Description).WithViolations(violations...)
 	}
-	return batch, warnings, nil
+	return batch, said, nil
 }
 
 func (s *Service) admitOne(view store.Reader, m *meridianv1.Resource) (*resource.Resource, []resource.Problem, error) {
@@ -221,16 +239,16 @@ func (s *Service) writableKey(k *meridianv1.ResourceKey) (resource.Key, error) {
 
 // advise returns what the author of a batch should know, judged by what there
 // will be once it is written.
-func (s *Service) advise(txn store.Txn, batch []*resource.Resource) []string {
+func (s *Service) advise(txn store.Txn, batch []*resource.Resource) remarks {
 	result, after := s.cfg.Preview(txn)
+	var said remarks
 	if result.Err != nil {
-		return nil // it is about to be refused
+		return said // it is about to be refused
 	}
-	var warnings []string
 	for _, a := range policy.Lint(after, batch, s.cfg.Surveyors...) {
-		warnings = append(warnings, a.Key.String()+": "+a.String())
+		said.add(a.Key, a.Problem)
 	}
-	return warnings
+	return said
 }
 
 // refusal turns why nothing was written, or may not have been, into what the

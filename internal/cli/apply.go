@@ -125,6 +125,9 @@ func (a *app) sendApply(ctx context.Context, c *client, request *meridianv1.Appl
 	for _, warning := range response.GetWarnings() {
 		a.warn(warning)
 	}
+	for _, note := range response.GetNotes() {
+		a.message("Note: %s", note)
+	}
 	if request.GetDryRun() {
 		a.message("Dry run: nothing was written.")
 	}

@@ -179,7 +179,10 @@ type ApplyResponse struct {
 	// changed.
 	Revision uint64 `protobuf:"varint,2,opt,name=revision,proto3" json:"revision,omitempty"`
 	// Things the author should know, such as a backend that no mesh defines.
-	Warnings      []string `protobuf:"bytes,3,rep,name=warnings,proto3" json:"warnings,omitempty"`
+	Warnings []string `protobuf:"bytes,3,rep,name=warnings,proto3" json:"warnings,omitempty"`
+	// Things that are as they should be and good to know, such as which of two
+	// policies has priority.
+	Notes         []string `protobuf:"bytes,4,rep,name=notes,proto3" json:"notes,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -231,6 +234,13 @@ func (x *ApplyResponse) GetRevision() uint64 {
 func (x *ApplyResponse) GetWarnings() []string {
 	if x != nil {
 		return x.Warnings
+	}
+	return nil
+}
+
+func (x *ApplyResponse) GetNotes() []string {
+	if x != nil {
+		return x.Notes
 	}
 	return nil
 }
@@ -912,11 +922,12 @@ const file_meridian_v1_admin_proto_rawDesc = "" +
 	"if_version\x18\x04 \x01(\x04H\x00R\tifVersion\x88\x01\x01\x12$\n" +
 	"\x0ewait_for_zones\x18\x05 \x01(\bR\fwaitForZones\x12\x14\n" +
 	"\x05force\x18\x06 \x01(\bR\x05forceB\r\n" +
-	"\v_if_version\"v\n" +
+	"\v_if_version\"\x8c\x01\n" +
 	"\rApplyResponse\x12-\n" +
 	"\aresults\x18\x01 \x03(\v2\x13.meridian.v1.ResultR\aresults\x12\x1a\n" +
 	"\brevision\x18\x02 \x01(\x04R\brevision\x12\x1a\n" +
-	"\bwarnings\x18\x03 \x03(\tR\bwarnings\"\x8e\x01\n" +
+	"\bwarnings\x18\x03 \x03(\tR\bwarnings\x12\x14\n" +
+	"\x05notes\x18\x04 \x03(\tR\x05notes\"\x8e\x01\n" +
 	"\x06Result\x12\x12\n" +
 	"\x04kind\x18\x01 \x01(\tR\x04kind\x12\x12\n" +
 	"\x04mesh\x18\x02 \x01(\tR\x04mesh\x12\x12\n" +
