@@ -70,6 +70,20 @@ func openDataDir(cfg Config) (_ *dataDir, err error) {
 	return d, nil
 }
 
+// NodeIn returns the node id that a data directory was first used with, "" when
+// it has not been used or cannot be read: Open says what is wrong with it.
+func NodeIn(dir string) string {
+	data, err := os.ReadFile(filepath.Join(dir, identityFile))
+	if err != nil {
+		return ""
+	}
+	var id identity
+	if json.Unmarshal(data, &id) != nil {
+		return ""
+	}
+	return id.NodeID
+}
+
 func (d *dataDir) readIdentity(cfg Config) error {
 	path := filepath.Join(d.path, identityFile)
 	data, err := os.ReadFile(path)

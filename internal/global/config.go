@@ -1,11 +1,11 @@
 package global
 
 import (
-	"fmt"
 	"os"
 
 	"github.com/spf13/pflag"
 
+	"meridian/internal/consensus"
 	"meridian/internal/server"
 )
 
@@ -15,7 +15,8 @@ const EnvPrefix = "MERIDIAN_GLOBAL_"
 // Config is how a server of the global runs.
 type Config struct {
 	server.Options
-	// Name is the server's, for as long as its data directory lives.
+	// Name is the server's, for as long as its data directory lives. Empty: the
+	// one that the directory was first used with, else this host's.
 	Name string
 	// RaftAddr is where other servers of the global reach this one.
 	RaftAddr string
@@ -31,11 +32,7 @@ type Config struct {
 // Bind defines the flags of the configuration.
 func (c *Config) Bind(flags *pflag.FlagSet) {
 	c.Options.Bind(flags, "127.0.0.1:5685", "127.0.0.1:5680")
-	host, err := os.Hostname()
-	if err != nil || host == "" {
-		host = "global"
-	}
-	flags.StringVar(&c.Name, "name", host, "name of this server, for as long as its data directory lives")
+	flags.StringVar(&c.Name, "name", "", "name of this server, for as long as its data directory lives (default: what the directory says, else the name of this host)")
 	flags.StringVar(&c.RaftAddr, "raft-addr", "127.0.0.1:5690", "host:port for the other servers of this global; port 0 is any free port")
 	flags.StringVar(&c.GossipAddr, "gossip-addr", "127.0.0.1:5691", "host:port at which servers of this global find each other, TCP and UDP, encrypted; port 0 is any free port")
 	flags.StringVar(&c.GossipKeyFile, "gossip-key-file", "", "file with the base64 key that gossip is encrypted with, in place of the generated one")
@@ -43,12 +40,19 @@ func (c *Config) Bind(flags *pflag.FlagSet) {
 }
 
 // Validate reports the first setting that cannot work.
-func (c *Config) Validate() error {
-	if err := c.Options.Validate(); err != nil {
-		return err
+func (c *Config) Validate() error { return c.Options.Validate() }
+
+// serverName is the name this server goes by. A host that is renamed, or a
+// container that gets another name at every start, stays the same server.
+func (c *Config) serverName() string {
+	if c.Name != "" {
+		return c.Name
 	}
-	if c.Name == "" {
-		return &server.UsageError{Err: fmt.Errorf("--name must not be empty")}
+	if name := consensus.NodeIn(c.DataDir); name != "" {
+		return name
 	}
-	return nil
+	if host, err := os.Hostname(); err == nil && host != "" {
+		return host
+	}
+	return "global"
 }

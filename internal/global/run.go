@@ -86,6 +86,7 @@ func Run(ctx context.Context, cfg Config, log *slog.Logger, hangups <-chan os.Si
 	if err != nil {
 		return err
 	}
+	cfg.Name = cfg.serverName()
 	g := &global{cfg: cfg, log: log, now: time.Now, metrics: server.NewMetrics()}
 	g.addresses = listeners.Addresses()
 	if err := g.open(ctx); err != nil {
@@ -289,16 +290,8 @@ func (g *global) start(ctx context.Context) error {
 	return nil
 }
 
-// verifier returns the keys of the moment. Keys that cannot be read verify
-// nothing, which refuses every token and says why in the log.
-func (g *global) verifier() *auth.Verifier {
-	v, err := g.ring.Verifier()
-	if err != nil {
-		g.log.Error("cannot read the signing keys: every token is refused", "error", err)
-		return auth.NewVerifier(g.now)
-	}
-	return v
-}
+// verifier returns the keys of the moment.
+func (g *global) verifier() *auth.Verifier { return g.ring.CurrentVerifier(g.log) }
 
 // admin returns the service by which the global's resources are written.
 func (g *global) admin() *admin.Service {

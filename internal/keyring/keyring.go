@@ -16,6 +16,7 @@ import (
 	"context"
 	"encoding/base64"
 	"fmt"
+	"log/slog"
 	"strings"
 	"sync"
 	"time"
@@ -94,6 +95,17 @@ func (r *Ring) Issuer() (*auth.Issuer, error) {
 func (r *Ring) Verifier() (*auth.Verifier, error) {
 	_, verifier, err := r.current()
 	return verifier, err
+}
+
+// CurrentVerifier is Verifier for a door that has to decide now: keys that cannot
+// be read verify nothing, which refuses every token, and log says why.
+func (r *Ring) CurrentVerifier(log *slog.Logger) *auth.Verifier {
+	v, err := r.Verifier()
+	if err != nil {
+		log.Error("cannot read the signing keys: every token is refused", "error", err)
+		return auth.NewVerifier(r.cfg.Now)
+	}
+	return v
 }
 
 func (r *Ring) current() (*auth.Issuer, *auth.Verifier, error) {

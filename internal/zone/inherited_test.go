@@ -110,3 +110,15 @@ func TestZoneSummarisesConditions(t *testing.T) {
 	_, err = about("Retry")
 	require.Equal(t, rpcerr.Invalid, rpcerr.CodeOf(err))
 }
+
+// An answer that no message could hold is refused with what to ask instead.
+func TestAnswerTooLargeToSend(t *testing.T) {
+	s := gateways(t)
+	question := &meridianv1.InspectRequest{Mesh: "default", Question: &meridianv1.InspectRequest_Dataplanes{Dataplanes: &meridianv1.DataplanesQuestion{}}}
+	_, err := s.Inspect(t.Context(), question)
+	require.NoError(t, err)
+	s.maxBytes = 8
+	_, err = s.Inspect(t.Context(), question)
+	require.Equal(t, rpcerr.TooLarge, rpcerr.CodeOf(err))
+	require.ErrorContains(t, err, "meridian why DATAPLANE KIND")
+}

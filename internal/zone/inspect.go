@@ -1,6 +1,7 @@
 package zone
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -24,11 +25,15 @@ type inspectService struct {
 	matching *matching.Matching
 	// quarantined says why a resource that was received cannot be used here.
 	quarantined func(key resource.Key) (policy.Condition, bool)
-	door        *door.Door
+	// maxBytes bounds an answer; 0 is maxAnswerBytes.
+	maxBytes int
+	door     *door.Door
 }
 
 // maxAnswerBytes leaves room for the envelope of the largest message.
 const maxAnswerBytes = server.MaxMessageBytes - 1<<20
+
+func (s *inspectService) limit() int { return cmp.Or(s.maxBytes, maxAnswerBytes) }
 
 // Inspect answers one question, from everything this zone has applied.
 func (s *inspectService) Inspect(_ context.Context, req *meridianv1.InspectRequest) (*meridianv1.InspectResponse, error) {
@@ -53,10 +58,10 @@ func (s *inspectService) Inspect(_ context.Context, req *meridianv1.InspectReque
 		return nil, rpcerr.New(rpcerr.Invalid, "INVALID_QUESTION", "%w", err)
 	case err != nil:
 		return nil, err
-	case len(encoded) > maxAnswerBytes:
+	case len(encoded) > s.limit():
 		return nil, rpcerr.New(rpcerr.TooLarge, "ANSWER_TOO_LARGE",
-			"zone %q: the answer has %d MiB, more than the %d that are sent: ask for less, with `meridian why DATAPLANE KIND` or `meridian inspect connection`",
-			s.zone, len(encoded)>>20, maxAnswerBytes>>20)
+			"zone %q: the answer has %d bytes, more than the %d that are sent: ask for less, with `meridian why DATAPLANE KIND` or `meridian inspect connection`",
+			s.zone, len(encoded), s.limit())
 	}
 	return &meridianv1.InspectResponse{Json: encoded, AsOf: uint64(revision), Connection: s.connection(req)}, nil
 }

@@ -320,16 +320,8 @@ func (z *zone) quarantined(key resource.Key) (policy.Condition, bool) {
 	return policy.Condition{}, false
 }
 
-// verifier returns the keys of the moment. Keys that cannot be read verify
-// nothing, which refuses every token and says why in the log.
-func (z *zone) verifier() *auth.Verifier {
-	v, err := z.ring.Verifier()
-	if err != nil {
-		z.log.Error("cannot read the signing keys: every token is refused", "error", err)
-		return auth.NewVerifier(z.now)
-	}
-	return v
-}
+// verifier returns the keys of the moment.
+func (z *zone) verifier() *auth.Verifier { return z.ring.CurrentVerifier(z.log) }
 
 // announce tells the outside that the zone is ready, and that it no longer is.
 func (z *zone) announce(ctx context.Context, ready *server.Gate) error {
