@@ -105,8 +105,8 @@ func TestKillLosesNothing(t *testing.T) {
 	var ackedAt [crashWriters]resource.Revision
 	total, kills := 0, 0
 	began := time.Now()
-	cut := func() bool { return len(snapshotDirs(t, crashConfig(dir))) == 3 }
-	for round := 0; !cut() || (round < rounds && time.Since(began) < budget); round++ {
+	cut := func() bool { return len(snapshotDirs(t, crashConfig(dir))) >= 3 }
+	for round := 0; (!cut() && round < 200) || (round < rounds && time.Since(began) < budget); round++ {
 		kills++
 		total += crashRound(t, dir, &acked, &ackedAt)
 		st := store.New(store.DefaultOptions())

@@ -39,7 +39,7 @@ type cluster struct {
 	global *globalSim
 	server *Server
 	admit  atomic.Pointer[string] // the token that admits
-	lis    *bufconn.Listener
+	lis    atomic.Pointer[bufconn.Listener]
 	grpc   *grpc.Server
 	stop   func()
 
@@ -82,11 +82,12 @@ func (c *cluster) start() {
 		Logger:    slog.New(slog.DiscardHandler),
 	})
 	ctx, cancel := context.WithCancel(context.Background())
-	c.lis = bufconn.Listen(64 << 10)
+	lis := bufconn.Listen(64 << 10)
+	c.lis.Store(lis)
 	c.grpc = grpc.NewServer()
 	syncv1.RegisterSyncServiceServer(c.grpc, c.server)
 	var running sync.WaitGroup
-	running.Go(func() { _ = c.grpc.Serve(c.lis) })
+	running.Go(func() { _ = c.grpc.Serve(lis) })
 	running.Go(func() { require.NoError(c.t, c.server.Run(ctx)) })
 	c.stop = func() {
 		cancel()
@@ -96,7 +97,7 @@ func (c *cluster) start() {
 }
 
 func (c *cluster) dial(ctx context.Context, _ string) (net.Conn, error) {
-	return c.lis.DialContext(ctx)
+	return c.lis.Load().DialContext(ctx)
 }
 
 // zone is a running zone.
