@@ -56,6 +56,7 @@ type client struct {
 	meridianv1.ControlServiceClient
 	meridianv1.AccessServiceClient
 	meridianv1.TokenServiceClient
+	meridianv1.ClusterServiceClient
 
 	conn    *grpc.ClientConn
 	target  target
@@ -112,6 +113,7 @@ func dial(t target, timeout time.Duration, notice func(string, ...any)) (*client
 		ControlServiceClient: meridianv1.NewControlServiceClient(conn),
 		AccessServiceClient:  meridianv1.NewAccessServiceClient(conn),
 		TokenServiceClient:   meridianv1.NewTokenServiceClient(conn),
+		ClusterServiceClient: meridianv1.NewClusterServiceClient(conn),
 		conn:                 conn,
 		target:               t,
 		log:                  log,

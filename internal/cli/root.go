@@ -38,7 +38,7 @@ func newRootCommand(a *app) *cobra.Command {
 	root.AddGroup(
 		&cobra.Group{ID: groupResources, Title: "Resources:"},
 		&cobra.Group{ID: groupAnswers, Title: "Answers:"},
-		&cobra.Group{ID: groupFleet, Title: "Zones and dataplanes:"},
+		&cobra.Group{ID: groupFleet, Title: "Zones, dataplanes and servers:"},
 		&cobra.Group{ID: groupSetup, Title: "Set-up:"},
 	)
 	add := func(group string, commands ...*cobra.Command) {
@@ -50,7 +50,7 @@ func newRootCommand(a *app) *cobra.Command {
 	add(groupResources, newApplyCommand(a), newGetCommand(a), newDescribeCommand(a), newDeleteCommand(a),
 		newExportCommand(a), newWatchCommand(a), newValidateCommand(a), newExplainCommand(a))
 	add(groupAnswers, newInspectCommand(a), newWhyCommand(a), newEvalCommand(a))
-	add(groupFleet, newZonesCommand(a), newDataplanesCommand(a))
+	add(groupFleet, newZonesCommand(a), newDataplanesCommand(a), newClusterCommand(a))
 	add(groupSetup, newAuthCommand(a), newGenerateCommand(a), newTokensCommand(a), newAuditCommand(a),
 		newConfigCommand(a), newCompletionCommand(a), newVersionCommand(a))
 	root.SetHelpCommandGroupID(groupSetup)

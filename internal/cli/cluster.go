@@ -1,0 +1,110 @@
+package cli
+
+import (
+	"context"
+	"strconv"
+
+	"github.com/spf13/cobra"
+
+	meridianv1 "meridian/api/meridian/v1"
+)
+
+func newClusterCommand(a *app) *cobra.Command {
+	group := newGroup("cluster", "Operate the servers of a global",
+		newMembersCommand(a))
+	group.Long = `Operate the servers of a global: who they are, which of them leads, and how one
+leaves. Any server takes any of these.`
+	return group
+}
+
+func newMembersCommand(a *app) *cobra.Command {
+	cmd := &cobra.Command{
+		Use:   "members",
+		Short: "Show the servers of the global and how each of them stands",
+		Long: `Show the servers of the global, as the server that is asked knows them. It needs
+no leader.
+
+States: leader, follower, candidate (it asks for votes), unreachable. A server
+without a vote is new and catches up; it is given one by itself.`,
+		Args: exactly(),
+	}
+	output := bindFormat(cmd.Flags(), formatTable, formatWide, formatJSON, formatYAML, formatName)
+	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
+		c, err := a.connect()
+		if err != nil {
+			return err
+		}
+		defer c.Close()
+		members, err := c.members(cmd.Context())
+		if err != nil {
+			return err
+		}
+		return a.printMembers(output.value, members)
+	}
+	return cmd
+}
+
+func (c *client) members(ctx context.Context) (*meridianv1.MembersResponse, error) {
+	var members *meridianv1.MembersResponse
+	err := c.call(ctx, func(ctx context.Context) (err error) {
+		members, err = c.Members(ctx, &meridianv1.MembersRequest{})
+		return err
+	})
+	return members, err
+}
+
+// memberView is a server as JSON. The first keys are fixed by the contract.
+type memberView struct {
+	Name            string `json:"name"`
+	GRPC            string `json:"grpc"`
+	Raft            string `json:"raft"`
+	State           string `json:"state"`
+	Voter           bool   `json:"voter"`
+	AppliedRevision uint64 `json:"appliedRevision"`
+	Version         string `json:"version"`
+	Problem         string `json:"problem,omitempty"`
+}
+
+func (a *app) printMembers(f format, members *meridianv1.MembersResponse) error {
+	switch f {
+	case formatJSON, formatYAML:
+		views := make([]memberView, len(members.GetMembers()))
+		for i, m := range members.GetMembers() {
+			views[i] = memberView{
+				Name: m.GetName(), GRPC: m.GetGrpc(), Raft: m.GetRaft(), State: m.GetState(), Voter: m.GetVoter(),
+				AppliedRevision: m.GetAppliedRevision(), Version: m.GetVersion(), Problem: m.GetProblem(),
+			}
+		}
+		return a.writeValue(f, views)
+	case formatName:
+		for _, m := range members.GetMembers() {
+			if err := a.println(m.GetName()); err != nil {
+				return err
+			}
+		}
+		return nil
+	}
+	return a.write([]byte(memberTable(members, f == formatWide).String()))
+}
+
+func memberTable(members *meridianv1.MembersResponse, wide bool) *table {
+	t := &table{header: []string{"NAME", "STATE", "VOTER", "REVISION", "GRPC", "PROBLEM"}}
+	if wide {
+		t.header = []string{"NAME", "STATE", "VOTER", "REVISION", "GRPC", "RAFT", "VERSION", "PROBLEM"}
+	}
+	for _, m := range members.GetMembers() {
+		row := []string{m.GetName(), m.GetState(), yesNo(m.GetVoter()), strconv.FormatUint(m.GetAppliedRevision(), 10), m.GetGrpc()}
+		if wide {
+			row = append(row, m.GetRaft(), m.GetVersion())
+		}
+		t.add(append(row, m.GetProblem())...)
+	}
+	return t
+}
+
+func yesNo(yes bool) string {
+	if yes {
+		return "yes"
+	}
+	return "no"
+}
