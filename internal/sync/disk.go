@@ -83,7 +83,10 @@ type contents struct {
 	strays []stray
 }
 
-type stray struct{ bucket, key []byte }
+type stray struct {
+	bucket string
+	key    []byte
+}
 
 // disk is the replica's file.
 type disk struct{ db *bolt.DB }
@@ -157,9 +160,9 @@ func (c *contents) visit(bucket string, key, value []byte) {
 			c.readState(value)
 		}
 	case string(recordsBucket):
-		c.readRecord(recordsBucket, key, value, &c.good)
+		c.readRecord(bucket, key, value, &c.good)
 	case string(quarantineBucket):
-		c.readRecord(quarantineBucket, key, value, &c.bad)
+		c.readRecord(bucket, key, value, &c.bad)
 	}
 }
 
@@ -175,7 +178,7 @@ func (c *contents) readState(raw []byte) {
 	c.damage = append(c.damage, fmt.Sprintf("the record of revision and epoch: %v", err))
 }
 
-func (c *contents) readRecord(bucket, key, value []byte, into *[]change) {
+func (c *contents) readRecord(bucket string, key, value []byte, into *[]change) {
 	ch, err := readRecord(key, value)
 	if err != nil {
 		c.damage = append(c.damage, fmt.Sprintf("%s: %v", readableKey(key), err))
@@ -228,93 +231,51 @@ func (d *disk) prepare(c *contents, refill bool) error {
 				return err
 			}
 		}
-		if !refill {
-			for _, s := range c.strays {
-				if err := tx.Bucket(s.bucket).Delete(s.key); err != nil {
-					return err
-				}
-			}
-			return nil
-		}
-		for _, ch := range c.good {
-			if err := putRecord(tx, recordsBucket, diskKey(ch.meta.Key), ch.raw); err != nil {
-				return err
-			}
-		}
-		for _, ch := range c.bad {
-			if err := putRecord(tx, quarantineBucket, diskKey(ch.meta.Key), ch.raw); err != nil {
-				return err
-			}
-		}
-		if c.state != nil {
-			return putState(tx, c.state)
-		}
 		return nil
 	})
+	entries := c.removals()
+	if err == nil && refill {
+		entries, err = c.entries()
+	}
+	if err == nil && len(entries) > 0 {
+		err = d.Write(entries)
+	}
 	if err != nil {
 		return fmt.Errorf("zonesync: prepare replica: %w", err)
 	}
 	return nil
 }
 
-func putRecord(tx *bolt.Tx, bucket, key, payload []byte) error {
-	return tx.Bucket(bucket).Put(key, sealRecord(key, payload))
-}
-
-func putState(tx *bolt.Tx, s *syncv1.ReplicaState) error {
-	payload, err := proto.Marshal(s)
-	if err != nil {
-		return err
-	}
-	return putRecord(tx, aboutBucket, stateKey, payload)
-}
-
-// save writes operations and state in one transaction that is on the medium when
-// it returns.
-func (d *disk) save(writes []write, state *syncv1.ReplicaState) error {
-	err := d.db.Update(func(tx *bolt.Tx) error {
-		records, quarantine := tx.Bucket(recordsBucket), tx.Bucket(quarantineBucket)
-		for _, w := range writes {
-			if err := saveWrite(records, quarantine, w); err != nil {
-				return fmt.Errorf("%s: %w", w.key, err)
+// Write changes the file in one transaction, which is on the disk when Write
+// returns.
+func (d *disk) Write(entries []Entry) error {
+	return d.db.Update(func(tx *bolt.Tx) error {
+		for _, e := range entries {
+			bucket, err := tx.Bucket([]byte(e.Bucket)), error(nil)
+			if e.Value == nil {
+				err = bucket.Delete(e.Key)
+			} else {
+				err = bucket.Put(e.Key, e.Value)
+			}
+			if err != nil {
+				return fmt.Errorf("%s: %w", readableKey(e.Key), err)
 			}
 		}
-		return putState(tx, state)
+		return nil
 	})
-	if err != nil {
-		return fmt.Errorf("zonesync: save replica: %w", err)
-	}
-	return nil
 }
 
-func saveWrite(records, quarantine *bolt.Bucket, w write) error {
-	key := diskKey(w.key)
-	if w.bad {
-		return quarantine.Put(key, sealRecord(key, w.raw))
-	}
-	if err := quarantine.Delete(key); err != nil {
-		return err
-	}
-	if w.raw == nil {
-		return records.Delete(key)
-	}
-	return records.Put(key, sealRecord(key, w.raw))
-}
-
-func (d *disk) read() (*contents, error) {
-	c := &contents{}
-	err := d.db.View(func(tx *bolt.Tx) error {
+// Read visits every entry.
+func (d *disk) Read(visit func(bucket string, key, value []byte)) error {
+	return d.db.View(func(tx *bolt.Tx) error {
 		return tx.ForEach(func(name []byte, b *bolt.Bucket) error {
 			return b.ForEach(func(k, v []byte) error {
-				c.visit(string(name), k, v)
+				visit(string(name), k, v)
 				return nil
 			})
 		})
 	})
-	if err != nil {
-		return nil, fmt.Errorf("zonesync: read replica: %w", err)
-	}
-	return c, nil
 }
 
-func (d *disk) close() error { return d.db.Close() }
+// Close releases the file.
+func (d *disk) Close() error { return d.db.Close() }

@@ -150,3 +150,54 @@ func TestLeasesRise(t *testing.T) {
 	require.Equal(t, instance, z.replica.machine.instance)
 	z.close()
 }
+
+// memoryMedium is a medium that remembers.
+type memoryMedium map[string]Entry
+
+func (m memoryMedium) Write(entries []Entry) error {
+	for _, e := range entries {
+		at := e.Bucket + "\x00" + string(e.Key)
+		delete(m, at)
+		if e.Value != nil {
+			m[at] = e
+		}
+	}
+	return nil
+}
+
+func (m memoryMedium) Read(visit func(bucket string, key, value []byte)) error {
+	for _, e := range m {
+		visit(e.Bucket, e.Key, e.Value)
+	}
+	return nil
+}
+
+func (m memoryMedium) Close() error { return nil }
+
+// TestGivenMedium: a replica that is kept elsewhere comes back from there, and
+// what its medium damaged is found out and repaired.
+func TestGivenMedium(t *testing.T) {
+	g := newGlobalSim(t, 1<<20)
+	z := newZoneSim(t, g, t.TempDir())
+	z.close()
+	m := memoryMedium{}
+	z.medium = m
+	z.open()
+	for i := range 5 {
+		g.write(put(policyKey(fmt.Sprintf("p-%d", i)), `{}`))
+	}
+	z.settle()
+	z.crash()
+	require.Equal(t, 5, z.store.View().Len())
+
+	at := string(recordsBucket) + "\x00" + string(diskKey(policyKey("p-3")))
+	m[at].Value[len(m[at].Value)-1] ^= 1
+	z.crash()
+	require.Equal(t, 4, z.store.View().Len())
+	require.Len(t, z.replica.Status().Damage, 1)
+	require.NotContains(t, m, at, "what is damaged is taken off the medium")
+	z.settle()
+	require.Equal(t, 5, z.store.View().Len())
+	require.Empty(t, z.replica.Status().Damage)
+	z.close()
+}

@@ -24,8 +24,10 @@ var ErrOtherZone = errors.New("zonesync: the replica belongs to another zone")
 type ReplicaConfig struct {
 	// Dir is the zone's data directory; the replica is the file replica.db in
 	// it.
-	Dir  string
-	Zone resource.ZoneName
+	Dir string
+	// Medium, unless nil, keeps the replica in place of a file in Dir. Optional.
+	Medium Medium
+	Zone   resource.ZoneName
 	// Decode turns content into typed resources.
 	Decode Decoder
 	// Store shows the replica to readers. Nobody else writes to it.
@@ -53,15 +55,6 @@ type ReplicaStatus struct {
 	Problem string
 }
 
-// keeper is where a replica is kept: a disk, but in tests of its failures.
-type keeper interface {
-	// save writes operations and state as one; they are durable when it returns.
-	save(writes []write, state *syncv1.ReplicaState) error
-	// read returns what is durable.
-	read() (*contents, error)
-	close() error
-}
-
 // Replica is a zone's durable copy of the synced part of the global. It serves
 // from the moment it is open; a Client keeps it up to date.
 type Replica struct {
@@ -87,13 +80,18 @@ func OpenReplica(cfg ReplicaConfig) (*Replica, error) {
 }
 
 func openReplica(cfg ReplicaConfig, options bolt.Options) (*Replica, error) {
-	d, c, err := openDisk(cfg.Dir, options)
+	medium, c, err := cfg.Medium, (*contents)(nil), error(nil)
+	if medium == nil {
+		medium, c, err = openDisk(cfg.Dir, options)
+	} else {
+		c, err = openMedium(medium)
+	}
 	if err != nil {
 		return nil, err
 	}
-	r := &Replica{cfg: cfg, disk: d}
+	r := &Replica{cfg: cfg, disk: records{medium}}
 	if err := r.start(c); err != nil {
-		return nil, errors.Join(err, d.close())
+		return nil, errors.Join(err, medium.Close())
 	}
 	return r, nil
 }

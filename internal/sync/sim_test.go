@@ -174,6 +174,7 @@ type zoneSim struct {
 	t       tester
 	g       *globalSim
 	dir     string
+	medium  Medium
 	decode  Decoder
 	accept  bool
 	pacing  pacing
@@ -198,7 +199,7 @@ func newZoneSim(t tester, g *globalSim, dir string) *zoneSim {
 func (z *zoneSim) open() {
 	z.t.Helper()
 	z.store = store.New(memory())
-	r, err := openReplica(ReplicaConfig{Dir: z.dir, Zone: "east", Decode: z.decode, Store: z.store, AcceptWipe: z.accept},
+	r, err := openReplica(ReplicaConfig{Dir: z.dir, Medium: z.medium, Zone: "east", Decode: z.decode, Store: z.store, AcceptWipe: z.accept},
 		bolt.Options{NoSync: true, NoGrowSync: true})
 	require.NoError(z.t, err)
 	z.replica = r
