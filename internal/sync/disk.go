@@ -251,7 +251,8 @@ func (d *disk) prepare(c *contents, refill bool) error {
 func (d *disk) Write(entries []Entry) error {
 	return d.db.Update(func(tx *bolt.Tx) error {
 		for _, e := range entries {
-			bucket, err := tx.Bucket([]byte(e.Bucket)), error(nil)
+			bucket := tx.Bucket([]byte(e.Bucket))
+			var err error
 			if e.Value == nil {
 				err = bucket.Delete(e.Key)
 			} else {

@@ -80,7 +80,9 @@ func OpenReplica(cfg ReplicaConfig) (*Replica, error) {
 }
 
 func openReplica(cfg ReplicaConfig, options bolt.Options) (*Replica, error) {
-	medium, c, err := cfg.Medium, (*contents)(nil), error(nil)
+	medium := cfg.Medium
+	var c *contents
+	var err error
 	if medium == nil {
 		medium, c, err = openDisk(cfg.Dir, options)
 	} else {
