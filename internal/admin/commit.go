@@ -13,6 +13,45 @@ import (
 // decided on has changed meanwhile.
 const maxDecisions = 16
 
+// decide has a write decided and made by attempt, at first on what this server
+// has applied: asking the leader whether that is the newest state would cost
+// every write a round to a majority, and what is proposed is checked again where
+// it takes effect. A refusal is different. It is given only on a state that is
+// surely the newest, and so is the answer to a dry run.
+//
+// A request that was applied before is answered with its result, which attempt
+// puts into result otherwise.
+func (s *Service) decide(ctx context.Context, requestID string, dryRun bool, result *store.Result, attempt func(store.Reader) error) error {
+	if !dryRun {
+		if applied, ok := s.cfg.Applied(requestID); ok {
+			*result = applied
+			return nil
+		}
+		if err := attempt(s.cfg.View()); err == nil || !refused(err) {
+			return err
+		}
+	}
+	view, err := s.read(ctx, meridianv1.Consistency_CONSISTENCY_LINEARIZABLE)
+	if err != nil {
+		return err
+	}
+	if applied, ok := s.cfg.Applied(requestID); ok {
+		*result = applied
+		return nil
+	}
+	return attempt(view)
+}
+
+// refused reports whether a write was refused for what it is or who wants it,
+// and not because it could not be made.
+func refused(err error) bool {
+	switch rpcerr.CodeOf(err) {
+	case rpcerr.NotFound, rpcerr.Invalid, rpcerr.Denied, rpcerr.Unauthenticated:
+		return true
+	}
+	return false
+}
+
 // writeOptions are how a request wants its batch written.
 type writeOptions struct {
 	dryRun bool

@@ -42,16 +42,15 @@ func (s *Service) Apply(ctx context.Context, req *meridianv1.ApplyRequest) (*mer
 	}, nil
 }
 
-func (s *Service) apply(ctx context.Context, req *meridianv1.ApplyRequest) (store.Result, remarks, error) {
-	// The freshest view keeps advice and preparation from being out of date; the
-	// state machine decides what must be exact.
-	view, err := s.read(ctx, meridianv1.Consistency_CONSISTENCY_LINEARIZABLE)
-	if err != nil {
-		return store.Result{}, remarks{}, err
-	}
-	if result, ok := s.cfg.Applied(req.GetRequestId()); ok {
-		return result, remarks{}, nil
-	}
+func (s *Service) apply(ctx context.Context, req *meridianv1.ApplyRequest) (result store.Result, said remarks, err error) {
+	err = s.decide(ctx, req.GetRequestId(), req.GetDryRun(), &result, func(view store.Reader) error {
+		result, said, err = s.applyOn(ctx, view, req)
+		return err
+	})
+	return result, said, err
+}
+
+func (s *Service) applyOn(ctx context.Context, view store.Reader, req *meridianv1.ApplyRequest) (store.Result, remarks, error) {
 	batch, said, err := s.admit(view, req.GetResources())
 	if err != nil {
 		return store.Result{}, remarks{}, err
@@ -92,34 +91,36 @@ func (s *Service) Delete(ctx context.Context, req *meridianv1.DeleteRequest) (*m
 		return nil, rpcerr.New(rpcerr.Invalid, "IF_VERSION_NEEDS_ONE",
 			"a version condition is about one resource; this batch has %d", len(req.GetKeys()))
 	}
-	view, err := s.read(ctx, meridianv1.Consistency_CONSISTENCY_LINEARIZABLE)
+	var result store.Result
+	err := s.decide(ctx, req.GetRequestId(), req.GetDryRun(), &result, func(view store.Reader) (err error) {
+		result, err = s.deleteOn(ctx, view, req)
+		return err
+	})
 	if err != nil {
 		return nil, err
 	}
-	if result, ok := s.cfg.Applied(req.GetRequestId()); ok {
-		return &meridianv1.DeleteResponse{Results: encodeResults(result.Results), Revision: uint64(result.Revision)}, nil
-	}
+	return &meridianv1.DeleteResponse{Results: encodeResults(result.Results), Revision: uint64(result.Revision)}, nil
+}
+
+func (s *Service) deleteOn(ctx context.Context, view store.Reader, req *meridianv1.DeleteRequest) (store.Result, error) {
 	txn := store.Txn{RequestID: req.GetRequestId(), Time: s.cfg.Now()}
 	seen := map[resource.Key]bool{}
 	for _, k := range req.GetKeys() {
 		key, err := s.writableKey(k)
 		if err != nil {
-			return nil, err
+			return store.Result{}, err
 		}
 		if seen[key] {
 			continue
 		}
 		seen[key] = true
 		if _, ok := view.Get(key); !ok {
-			return nil, notFound(view, key)
+			return store.Result{}, notFound(view, key)
 		}
 		txn.Ops = append(txn.Ops, store.Op{Key: key})
 	}
 	result, _, err := s.commit(ctx, txn, req.IfVersion, writeOptions{dryRun: req.GetDryRun(), force: req.GetForce()})
-	if err != nil {
-		return nil, err
-	}
-	return &meridianv1.DeleteResponse{Results: encodeResults(result.Results), Revision: uint64(result.Revision)}, nil
+	return result, err
 }
 
 func checkRequest(id string, dryRun bool, n int) error {
