@@ -26,8 +26,12 @@ const (
 // Config is how a node runs. DefaultConfig fills everything but what has no
 // default: NodeID, Role and, where there is a network, RaftAddr and TLS.
 type Config struct {
-	// DataDir holds everything the node keeps. It is made if missing.
+	// DataDir holds everything the node keeps. It is made if missing. Not used
+	// with a Storage.
 	DataDir string
+	// Storage is where the node keeps everything instead of in files below
+	// DataDir, unless it is nil. It outlives the node: the next one opens it again.
+	Storage Storage
 	// NodeID names the server within its cluster, for as long as the data
 	// directory lives.
 	NodeID string
@@ -136,7 +140,7 @@ func (c Config) Validate() error {
 			errs = append(errs, fmt.Errorf(format, args...))
 		}
 	}
-	check(c.DataDir != "", "a data directory is required")
+	check(c.DataDir != "" || c.Storage != nil, "a data directory is required")
 	check(c.NodeID != "", "a node id is required")
 	check(c.Role == RoleGlobal || c.Role == RoleZone, "role %q is neither %q nor %q", c.Role, RoleGlobal, RoleZone)
 	check(c.ApplyTimeout > 0, "apply timeout %s must be positive", c.ApplyTimeout)

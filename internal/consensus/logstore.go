@@ -5,17 +5,9 @@ import (
 	"errors"
 	"fmt"
 	"hash/crc32"
-	"io/fs"
-	"os"
-	"path/filepath"
-	"runtime/debug"
 	"time"
 
 	"github.com/hashicorp/raft"
-	raftboltdb "github.com/hashicorp/raft-boltdb/v2"
-	"go.etcd.io/bbolt"
-
-	"meridian/internal/boltcheck"
 )
 
 // checksumVersion is the first byte of every checksum we store; the rest is a
@@ -31,14 +23,14 @@ var castagnoli = crc32.MakeTable(crc32.Castagnoli)
 // the database's only write lock, and so every append, for as long as it takes.
 const deleteChunk = 2048
 
-// logStore is the raft log and raft's stable values (term and vote) in one
-// raft-boltdb file, each with a checksum that is checked on every read. bbolt
-// itself checks only its root pages, so without it a flipped bit would be
-// replicated as truth.
+// logStore is the raft log and raft's stable values (term and vote), each with a
+// checksum that is checked on every read. Storage does not check what it returns
+// (bbolt only its root pages), so without it a flipped bit would be replicated as
+// truth.
 //
 // The log has no gaps (see IsMonotonic): a missing entry is always damage.
 type logStore struct {
-	bolt *raftboltdb.BoltStore
+	file LogFile
 	path string
 	// floor returns the oldest index that must stay, because a snapshot would be
 	// completed with the entries from there on; 0 means none must.
@@ -56,81 +48,33 @@ var (
 	_ raft.MonotonicLogStore = (*logStore)(nil)
 )
 
-// openLogStore opens the log, or makes an empty one. An existing file is first
-// read from end to end, read-only: bbolt answers damage with a panic, in part on
-// goroutines of its own, and raft answers it with another.
+// openLogStore opens the log, or makes an empty one. An existing one is first
+// read from end to end.
 func openLogStore(dir *dataDir) (*logStore, error) {
-	path := dir.logPath()
-	if err := os.MkdirAll(dir.raftPath(), 0o700); err != nil {
-		return nil, dataDirError(dir.path, err)
-	}
-	if err := verifyLog(path); errors.Is(err, ErrCorrupt) && !dir.id.Bootstrapped {
+	file, err := dir.OpenLog(verifyLog)
+	if errors.Is(err, ErrCorrupt) && !dir.id.Bootstrapped {
 		// The first start was cut short while it made the file: nothing was ever
 		// acknowledged out of it.
-		if err := os.Remove(path); err != nil {
-			return nil, dataDirError(dir.path, err)
+		if err := dir.RemoveLog(); err != nil {
+			return nil, err
 		}
-	} else if err != nil {
-		return nil, err
+		file, err = dir.OpenLog(verifyLog)
 	}
-	// Without a synced free list an append costs the same however long the log
-	// once was; opening scans the file instead, some 50 ms per GiB.
-	bolt, err := openBolt(path, &bbolt.Options{Timeout: time.Second, NoFreelistSync: true, FreelistType: bbolt.FreelistMapType})
 	if err != nil {
 		return nil, err
 	}
-	if err := errors.Join(syncDir(dir.raftPath()), syncDir(dir.path), syncDir(filepath.Dir(dir.path))); err != nil {
-		_ = bolt.Close()
-		return nil, dataDirError(filepath.Dir(path), err)
-	}
-	return &logStore{bolt: bolt, path: path, floor: func() (uint64, error) { return 0, nil }, chunk: deleteChunk}, nil
+	return newLogStore(file), nil
 }
 
-func openBolt(path string, opts *bbolt.Options) (*raftboltdb.BoltStore, error) {
-	bolt, err := raftboltdb.New(raftboltdb.Options{Path: path, BoltOptions: opts})
-	if err != nil {
-		return nil, boltError(path, err)
-	}
-	return bolt, nil
+func newLogStore(file LogFile) *logStore {
+	return &logStore{file: file, path: file.Name(), floor: func() (uint64, error) { return 0, nil }, chunk: deleteChunk}
 }
 
-// boltError tells damage from a file that cannot be opened: a file system's
-// error names a path, anything else is about the content.
-func boltError(path string, err error) error {
-	if pathErr := (*fs.PathError)(nil); errors.As(err, &pathErr) {
-		return dataDirError(filepath.Dir(path), err)
-	}
-	return corruptLog(path, err)
-}
-
-// verifyLog reads every entry and every stable value of an existing log. A fault
-// while reading a mapped page (the file is shorter than it says) is damage like
-// any other.
-func verifyLog(path string) (err error) {
-	info, err := os.Stat(path)
-	if errors.Is(err, fs.ErrNotExist) || err == nil && info.Size() == 0 {
-		return nil // bbolt makes it
-	}
-	if err != nil {
-		return dataDirError(filepath.Dir(path), err)
-	}
-	defer debug.SetPanicOnFault(debug.SetPanicOnFault(true))
-	defer func() {
-		if p := recover(); p != nil {
-			err = corruptLog(path, fmt.Errorf("%v", p))
-		}
-	}()
-	if err := boltcheck.Check(path); err != nil {
-		return boltError(path, err)
-	}
-	bolt, err := openBolt(path, &bbolt.Options{Timeout: time.Second, ReadOnly: true})
-	if err != nil {
-		return err
-	}
-	defer func() { err = errors.Join(err, bolt.Close()) }()
-	s := &logStore{bolt: bolt, path: path}
+// verifyLog reads every entry and every stable value.
+func verifyLog(file LogFile) error {
+	s := newLogStore(file)
 	for _, key := range [][]byte{keyCurrentTerm, keyLastVoteTerm, keyLastVoteCandidate} {
-		if _, err := s.Get(key); err != nil && !errors.Is(err, raftboltdb.ErrKeyNotFound) {
+		if _, err := s.Get(key); err != nil && !isNotFound(err) {
 			return err
 		}
 	}
@@ -141,7 +85,7 @@ func verifyLog(path string) (err error) {
 	for index := first; index <= last; index++ {
 		var entry raft.Log
 		if err := s.GetLog(index, &entry); errors.Is(err, raft.ErrLogNotFound) {
-			return corruptLog(path, fmt.Errorf("entry %d is missing between %d and %d", index, first, last))
+			return corruptLog(s.path, fmt.Errorf("entry %d is missing between %d and %d", index, first, last))
 		} else if err != nil {
 			return err
 		}
@@ -161,10 +105,10 @@ func corruptLog(path string, err error) error {
 }
 
 func (s *logStore) bounds() (first, last uint64, err error) {
-	if first, err = s.bolt.FirstIndex(); err != nil {
+	if first, err = s.file.FirstIndex(); err != nil {
 		return 0, 0, err
 	}
-	last, err = s.bolt.LastIndex()
+	last, err = s.file.LastIndex()
 	return first, last, err
 }
 
@@ -173,15 +117,15 @@ func (s *logStore) bounds() (first, last uint64, err error) {
 func (s *logStore) IsMonotonic() bool { return true }
 
 // FirstIndex returns the first index of the log, 0 when it is empty.
-func (s *logStore) FirstIndex() (uint64, error) { return s.bolt.FirstIndex() }
+func (s *logStore) FirstIndex() (uint64, error) { return s.file.FirstIndex() }
 
 // LastIndex returns the last index of the log, 0 when it is empty.
-func (s *logStore) LastIndex() (uint64, error) { return s.bolt.LastIndex() }
+func (s *logStore) LastIndex() (uint64, error) { return s.file.LastIndex() }
 
 // GetLog reads an entry. It fails with raft.ErrLogNotFound, or with ErrCorrupt
 // when what is stored is not what was written.
 func (s *logStore) GetLog(index uint64, log *raft.Log) error {
-	if err := s.bolt.GetLog(index, log); err != nil {
+	if err := s.file.GetLog(index, log); err != nil {
 		if errors.Is(err, raft.ErrLogNotFound) {
 			return err
 		}
@@ -218,7 +162,7 @@ func (s *logStore) StoreLogs(logs []*raft.Log) error {
 		sealed[i].Extensions = append(envelope, log.Extensions...)
 		out[i] = &sealed[i]
 	}
-	if err := s.bolt.StoreLogs(out); err != nil {
+	if err := s.file.StoreLogs(out); err != nil {
 		return fmt.Errorf("consensus: write %s: %w", s.path, err)
 	}
 	return nil
@@ -256,7 +200,7 @@ func (s *logStore) DeleteRange(lo, hi uint64) error {
 		hi = last
 		for lo <= hi {
 			from := max(lo, hi-min(hi, s.chunk)+1)
-			if err := s.bolt.DeleteRange(from, hi); err != nil {
+			if err := s.file.DeleteRange(from, hi); err != nil {
 				return fmt.Errorf("consensus: cut %s: %w", s.path, err)
 			}
 			hi = from - 1
@@ -271,7 +215,7 @@ func (s *logStore) DeleteRange(lo, hi uint64) error {
 		hi = min(hi, floor-1)
 	}
 	for ; lo <= hi; lo += s.chunk {
-		if err := s.bolt.DeleteRange(lo, min(hi, lo+s.chunk-1)); err != nil {
+		if err := s.file.DeleteRange(lo, min(hi, lo+s.chunk-1)); err != nil {
 			return fmt.Errorf("consensus: cut %s: %w", s.path, err)
 		}
 	}
@@ -282,13 +226,13 @@ func (s *logStore) DeleteRange(lo, hi uint64) error {
 func (s *logStore) Set(key, value []byte) error {
 	defer s.watch()()
 	sealed := append([]byte{checksumVersion}, binary.BigEndian.AppendUint32(nil, valueChecksum(key, value))...)
-	return s.bolt.Set(key, append(sealed, value...))
+	return s.file.Set(key, append(sealed, value...))
 }
 
-// Get reads a value. It fails with raftboltdb.ErrKeyNotFound, whose text raft
+// Get reads a value. It fails with the text "not found", which raft
 // compares, or with ErrCorrupt.
 func (s *logStore) Get(key []byte) ([]byte, error) {
-	sealed, err := s.bolt.Get(key)
+	sealed, err := s.file.Get(key)
 	if err != nil {
 		return nil, err
 	}
@@ -317,7 +261,7 @@ func (s *logStore) GetUint64(key []byte) (uint64, error) {
 }
 
 // Close releases the file.
-func (s *logStore) Close() error { return s.bolt.Close() }
+func (s *logStore) Close() error { return s.file.Close() }
 
 // entryChecksum covers everything in an entry that raft acts on. The time of
 // appending is left out: it informs operators only, and its encoding is the

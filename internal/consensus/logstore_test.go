@@ -24,7 +24,7 @@ func openTestLog(t testing.TB, path string) *logStore {
 
 // begunDir is a data directory whose log has been begun.
 func begunDir(path string) *dataDir {
-	return &dataDir{path: path, id: identity{Bootstrapped: true}}
+	return &dataDir{Storage: &files{path: path}, id: identity{Bootstrapped: true}}
 }
 
 func entries(from, to uint64) (logs []*raft.Log) {

@@ -123,7 +123,7 @@ func (n *Node) bootstrap(snapshots raft.SnapshotStore) error {
 func (n *Node) startRaft(snapshots *snapshotStore, notify chan<- bool) (err error) {
 	defer func() {
 		if p := recover(); p != nil {
-			err = corruptf("%s: %v", n.dir.raftPath(), p)
+			err = corruptf("%s: %v", n.dir.Name(), p)
 		}
 	}()
 	n.raft, err = raft.NewRaft(n.cfg.raftConfig(notify), fsm{n.st}, n.log, n.log, snapshots, n.transport)
@@ -296,6 +296,6 @@ func (n *Node) close() error {
 		}
 		return nil
 	case <-patience.C:
-		return fmt.Errorf("consensus: %s did not stop writing within %s; end the process", n.dir.path, closePatience)
+		return fmt.Errorf("consensus: %s did not stop writing within %s; end the process", n.dir.Name(), closePatience)
 	}
 }

@@ -280,8 +280,8 @@ func TestHalfBegun(t *testing.T) {
 		"identity": func(*Node) {},
 		"log file": func(n *Node) { requireLog(t, n) },
 		"half a log file": func(n *Node) {
-			require.NoError(t, os.MkdirAll(n.dir.raftPath(), 0o700))
-			require.NoError(t, os.WriteFile(n.dir.logPath(), make([]byte, 5000), 0o600))
+			require.NoError(t, os.MkdirAll(filepath.Join(n.cfg.DataDir, raftDir), 0o700))
+			require.NoError(t, os.WriteFile(filepath.Join(n.cfg.DataDir, raftDir, logFile), make([]byte, 5000), 0o600))
 		},
 		"term": func(n *Node) {
 			requireLog(t, n)

@@ -4,22 +4,17 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"os"
-	"path/filepath"
-	"strconv"
-	"strings"
 	"sync/atomic"
 
 	"github.com/hashicorp/raft"
 )
 
-// snapshotStore is raft's file store with one more rule. Raft falls back to an
+// snapshotStore is the storage's snapshots with one more rule. Raft falls back to an
 // older snapshot when the newest cannot be read; that is right only while the
 // log still holds everything after the older one. Where it does not, raft would
 // panic or, worse, go on without writes that were acknowledged.
 type snapshotStore struct {
-	*raft.FileSnapshotStore
-	dir string
+	SnapshotFiles
 	log *logStore
 	// damage is the first reason why a snapshot was refused. Used while the node
 	// opens only, by one goroutine.
@@ -30,47 +25,14 @@ type snapshotStore struct {
 
 // openSnapshots opens the store and removes what a crash left half-written.
 func openSnapshots(dir *dataDir, log *logStore, cfg Config) (*snapshotStore, error) {
-	path := dir.snapshotPath()
-	entries, err := os.ReadDir(path)
-	if err != nil && !os.IsNotExist(err) {
-		return nil, dataDirError(path, err)
-	}
-	for _, entry := range entries {
-		if strings.HasSuffix(entry.Name(), ".tmp") {
-			if err := os.RemoveAll(filepath.Join(path, entry.Name())); err != nil {
-				return nil, dataDirError(path, err)
-			}
-		}
-	}
-	files, err := raft.NewFileSnapshotStoreWithLogger(dir.raftPath(), cfg.Snapshots.Retain, newRaftLogger(cfg.Logger))
+	snapshots, err := dir.OpenSnapshots(cfg.Snapshots.Retain, newRaftLogger(cfg.Logger))
 	if err != nil {
-		return nil, dataDirError(path, err)
+		return nil, err
 	}
-	s := &snapshotStore{FileSnapshotStore: files, dir: path, log: log}
+	s := &snapshotStore{SnapshotFiles: snapshots, log: log}
 	s.opening.Store(true)
 	log.floor = s.floor
 	return s, nil
-}
-
-// newest returns the index of the newest snapshot, readable or not, 0 if none.
-// It goes by the names (term-index-time), which a damaged file does not change.
-func (s *snapshotStore) newest() (uint64, error) {
-	entries, err := os.ReadDir(s.dir)
-	if err != nil {
-		return 0, dataDirError(s.dir, err)
-	}
-	var newest uint64
-	for _, entry := range entries {
-		parts := strings.Split(entry.Name(), "-")
-		if len(parts) != 3 || strings.HasSuffix(entry.Name(), ".tmp") {
-			continue
-		}
-		index, err := strconv.ParseUint(parts[1], 10, 64)
-		if err == nil {
-			newest = max(newest, index)
-		}
-	}
-	return newest, nil
 }
 
 // floor returns the first entry that the oldest kept snapshot needs.
@@ -85,7 +47,7 @@ func (s *snapshotStore) floor() (uint64, error) {
 // Open returns a snapshot. While the node starts, it refuses one that the log
 // does not complete.
 func (s *snapshotStore) Open(id string) (*raft.SnapshotMeta, io.ReadCloser, error) {
-	meta, source, err := s.FileSnapshotStore.Open(id)
+	meta, source, err := s.SnapshotFiles.Open(id)
 	if !s.opening.Load() {
 		return meta, source, err
 	}
@@ -97,7 +59,7 @@ func (s *snapshotStore) Open(id string) (*raft.SnapshotMeta, io.ReadCloser, erro
 	}
 	if err != nil {
 		if s.damage == nil {
-			s.damage = fmt.Errorf("snapshot %s: %w", filepath.Join(s.dir, id), err)
+			s.damage = fmt.Errorf("snapshot %s: %w", snapshotName(s, id), err)
 		}
 		return nil, nil, err
 	}
@@ -111,7 +73,7 @@ func (s *snapshotStore) complete(index uint64) error {
 	if err != nil {
 		return err
 	}
-	newest, err := s.newest()
+	newest, err := s.Newest()
 	if err != nil {
 		return err
 	}
@@ -128,7 +90,7 @@ func (s *snapshotStore) check(id identity) error {
 	if err != nil {
 		return err
 	}
-	newest, err := s.newest()
+	newest, err := s.Newest()
 	if err != nil {
 		return err
 	}
@@ -144,7 +106,7 @@ func (s *snapshotStore) check(id identity) error {
 	case id.Bootstrapped && (term == 0 || last == 0 && newest == 0):
 		return corruptLog(s.log.path, errors.New("the log is empty, although this server has run before"))
 	case len(metas) == 0 && first > 1:
-		return corruptf("%s: the log starts at entry %d, and there is no readable snapshot of what came before", s.dir, first)
+		return corruptf("%s: the log starts at entry %d, and there is no readable snapshot of what came before", s.Name(), first)
 	case last > 0 && last < newest:
 		return s.finishRestore(metas, newest, first, last)
 	}
@@ -156,14 +118,14 @@ func (s *snapshotStore) check(id identity) error {
 // continues after the snapshot, or there would be a gap.
 func (s *snapshotStore) finishRestore(metas []*raft.SnapshotMeta, newest, first, last uint64) error {
 	if len(metas) == 0 || metas[0].Index != newest {
-		return corruptf("%s: the snapshot of entry %d cannot be read, and the log ends at entry %d", s.dir, newest, last)
+		return corruptf("%s: the snapshot of entry %d cannot be read, and the log ends at entry %d", s.Name(), newest, last)
 	}
-	_, source, err := s.FileSnapshotStore.Open(metas[0].ID)
+	_, source, err := s.SnapshotFiles.Open(metas[0].ID)
 	if err != nil {
-		return corruptf("snapshot %s: %w", filepath.Join(s.dir, metas[0].ID), err)
+		return corruptf("snapshot %s: %w", snapshotName(s, metas[0].ID), err)
 	}
 	if err := source.Close(); err != nil {
-		return dataDirError(s.dir, err)
+		return fmt.Errorf("snapshot %s: %w", snapshotName(s, metas[0].ID), err)
 	}
 	return s.log.DeleteRange(first, last)
 }

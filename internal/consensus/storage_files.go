@@ -1,0 +1,277 @@
+package consensus
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"runtime/debug"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/hashicorp/go-hclog"
+	"github.com/hashicorp/raft"
+	raftboltdb "github.com/hashicorp/raft-boltdb/v2"
+	"go.etcd.io/bbolt"
+
+	"meridian/internal/boltcheck"
+)
+
+const (
+	identityFile = "identity.json"
+	lockFile     = "LOCK"
+	raftDir      = "raft"
+	logFile      = "log.db"
+	snapshotsDir = "snapshots"
+)
+
+// files is a Storage in a directory that this process holds the lock of.
+type files struct {
+	path string
+	lock *os.File
+	// made lists what this process created in a directory that was new, so that
+	// a failed start leaves nothing behind; nil once there is something to keep.
+	made []string
+}
+
+var _ Storage = (*files)(nil)
+
+// Name is the directory.
+func (f *files) Name() string { return f.path }
+
+func (f *files) identityPath() string { return filepath.Join(f.path, identityFile) }
+func (f *files) raftPath() string     { return filepath.Join(f.path, raftDir) }
+func (f *files) logPath() string      { return filepath.Join(f.path, raftDir, logFile) }
+
+// Acquire makes the directory if it is missing, and locks it.
+func (f *files) Acquire() (err error) {
+	if _, err := os.Stat(f.path); errors.Is(err, fs.ErrNotExist) {
+		f.made = append(f.made, f.path)
+	}
+	if err := os.MkdirAll(f.path, 0o700); err != nil {
+		return dataDirError(f.path, err)
+	}
+	lockPath := filepath.Join(f.path, lockFile)
+	if _, err := os.Stat(lockPath); errors.Is(err, fs.ErrNotExist) {
+		f.made = append(f.made, lockPath)
+	}
+	f.lock, err = acquireLock(lockPath)
+	if err != nil {
+		if errors.Is(err, errLocked) {
+			return fmt.Errorf("%w: %s", ErrDataDirInUse, f.path)
+		}
+		f.Release(true)
+		return dataDirError(f.path, err)
+	}
+	return nil
+}
+
+// Identity reads the identity.
+func (f *files) Identity() ([]byte, error) {
+	data, err := os.ReadFile(f.identityPath())
+	if errors.Is(err, fs.ErrNotExist) {
+		if _, err := os.Stat(f.raftPath()); err == nil {
+			return nil, fmt.Errorf("%w: %s holds a raft log but no %s", ErrForeignDataDir, f.path, identityFile)
+		}
+		return nil, nil
+	}
+	if err != nil {
+		return nil, dataDirError(f.path, err)
+	}
+	f.made = nil
+	return data, nil
+}
+
+// SetIdentity replaces the identity.
+func (f *files) SetIdentity(data []byte) error {
+	if _, err := os.Stat(f.identityPath()); errors.Is(err, fs.ErrNotExist) {
+		f.made = append(f.made, f.identityPath(), f.raftPath())
+	}
+	if err := writeFile(f.identityPath(), data); err != nil {
+		return dataDirError(f.path, err)
+	}
+	return nil
+}
+
+// OpenLog opens the bbolt file. An existing one is first checked and read from
+// end to end, read-only: bbolt answers damage with a panic, in part on
+// goroutines of its own, and raft answers it with another.
+func (f *files) OpenLog(verify func(LogFile) error) (LogFile, error) {
+	path := f.logPath()
+	if err := os.MkdirAll(f.raftPath(), 0o700); err != nil {
+		return nil, dataDirError(f.path, err)
+	}
+	if err := verifyBolt(path, verify); err != nil {
+		return nil, err
+	}
+	// Without a synced free list an append costs the same however long the log
+	// once was; opening scans the file instead, some 50 ms per GiB.
+	bolt, err := openBolt(path, &bbolt.Options{Timeout: time.Second, NoFreelistSync: true, FreelistType: bbolt.FreelistMapType})
+	if err != nil {
+		return nil, err
+	}
+	if err := errors.Join(syncDir(f.raftPath()), syncDir(f.path), syncDir(filepath.Dir(f.path))); err != nil {
+		_ = bolt.Close()
+		return nil, dataDirError(f.raftPath(), err)
+	}
+	return bolt, nil
+}
+
+// RemoveLog removes the bbolt file.
+func (f *files) RemoveLog() error {
+	if err := os.Remove(f.logPath()); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return dataDirError(f.path, err)
+	}
+	return nil
+}
+
+// OpenSnapshots opens raft's file store.
+func (f *files) OpenSnapshots(retain int, logger hclog.Logger) (SnapshotFiles, error) {
+	path := filepath.Join(f.raftPath(), snapshotsDir)
+	entries, err := os.ReadDir(path)
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return nil, dataDirError(path, err)
+	}
+	for _, entry := range entries {
+		if strings.HasSuffix(entry.Name(), ".tmp") {
+			if err := os.RemoveAll(filepath.Join(path, entry.Name())); err != nil {
+				return nil, dataDirError(path, err)
+			}
+		}
+	}
+	store, err := raft.NewFileSnapshotStoreWithLogger(f.raftPath(), retain, logger)
+	if err != nil {
+		return nil, dataDirError(path, err)
+	}
+	return snapshotDir{FileSnapshotStore: store, path: path}, nil
+}
+
+// Release closes the lock, having removed what was made if that is wanted. A
+// directory that others have put files into stays.
+func (f *files) Release(discard bool) {
+	for i := len(f.made) - 1; discard && i >= 0; i-- {
+		if f.made[i] == f.raftPath() {
+			_ = os.RemoveAll(f.made[i])
+			continue
+		}
+		_ = os.Remove(f.made[i])
+	}
+	f.made = nil
+	if f.lock != nil {
+		_ = f.lock.Close()
+		f.lock = nil
+	}
+}
+
+// boltFile is the log in a raft-boltdb file.
+type boltFile struct {
+	*raftboltdb.BoltStore
+	path string
+}
+
+// Name is the path of the file.
+func (b boltFile) Name() string { return b.path }
+
+func openBolt(path string, opts *bbolt.Options) (boltFile, error) {
+	bolt, err := raftboltdb.New(raftboltdb.Options{Path: path, BoltOptions: opts})
+	if err != nil {
+		return boltFile{}, boltError(path, err)
+	}
+	return boltFile{BoltStore: bolt, path: path}, nil
+}
+
+// boltError tells damage from a file that cannot be opened: a file system's
+// error names a path, anything else is about the content.
+func boltError(path string, err error) error {
+	if pathErr := (*fs.PathError)(nil); errors.As(err, &pathErr) {
+		return dataDirError(filepath.Dir(path), err)
+	}
+	return corruptLog(path, err)
+}
+
+// verifyBolt checks the structure of an existing file and then what it holds. A
+// fault while reading a mapped page (the file is shorter than it says) is damage
+// like any other.
+func verifyBolt(path string, verify func(LogFile) error) (err error) {
+	info, err := os.Stat(path)
+	if errors.Is(err, fs.ErrNotExist) || err == nil && info.Size() == 0 {
+		return nil // bbolt makes it
+	}
+	if err != nil {
+		return dataDirError(filepath.Dir(path), err)
+	}
+	defer debug.SetPanicOnFault(debug.SetPanicOnFault(true))
+	defer func() {
+		if p := recover(); p != nil {
+			err = corruptLog(path, fmt.Errorf("%v", p))
+		}
+	}()
+	if err := boltcheck.Check(path); err != nil {
+		return boltError(path, err)
+	}
+	bolt, err := openBolt(path, &bbolt.Options{Timeout: time.Second, ReadOnly: true})
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, bolt.Close()) }()
+	return verify(bolt)
+}
+
+// snapshotDir is raft's file store.
+type snapshotDir struct {
+	*raft.FileSnapshotStore
+	path string
+}
+
+// Name is the path of the directory.
+func (s snapshotDir) Name() string { return s.path }
+
+// Newest goes by the names (term-index-time), which a damaged file does not
+// change.
+func (s snapshotDir) Newest() (uint64, error) {
+	entries, err := os.ReadDir(s.path)
+	if err != nil {
+		return 0, dataDirError(s.path, err)
+	}
+	var newest uint64
+	for _, entry := range entries {
+		parts := strings.Split(entry.Name(), "-")
+		if len(parts) != 3 || strings.HasSuffix(entry.Name(), ".tmp") {
+			continue
+		}
+		index, err := strconv.ParseUint(parts[1], 10, 64)
+		if err == nil {
+			newest = max(newest, index)
+		}
+	}
+	return newest, nil
+}
+
+// writeFile replaces a file so that after a crash it has the old content or the
+// new.
+func writeFile(path string, data []byte) error {
+	tmp, err := os.CreateTemp(filepath.Dir(path), ".tmp-*")
+	if err != nil {
+		return err
+	}
+	defer func() { _ = os.Remove(tmp.Name()) }()
+	_, err = tmp.Write(data)
+	if err = errors.Join(err, tmp.Sync(), tmp.Close()); err != nil {
+		return err
+	}
+	if err := os.Rename(tmp.Name(), path); err != nil {
+		return err
+	}
+	return syncDir(filepath.Dir(path))
+}
+
+// syncDir makes the names in a directory survive a power cut.
+func syncDir(path string) error {
+	dir, err := os.Open(path)
+	if err != nil {
+		return err
+	}
+	return errors.Join(dir.Sync(), dir.Close())
+}
