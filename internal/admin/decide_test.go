@@ -70,9 +70,10 @@ func TestRefusedOnTheNewestStateOnly(t *testing.T) {
 
 	_, err = s.Delete(t.Context(), &meridianv1.DeleteRequest{RequestId: "c", Keys: []*meridianv1.ResourceKey{{Kind: "Mesh", Name: "demo"}}})
 	require.Equal(t, rpcerr.NotFound, rpcerr.CodeOf(err))
-	require.Equal(t, 2, f.reads)
+	require.Greater(t, f.reads, 1, "that there is none is said after a look at the newest state")
+	f.reads = 0
 
 	_, err = s.Apply(t.Context(), &meridianv1.ApplyRequest{DryRun: true, Resources: mesh.GetResources()})
 	require.NoError(t, err)
-	require.Equal(t, 3, f.reads, "a dry run tells what the newest state would become")
+	require.Equal(t, 1, f.reads, "a dry run tells what the newest state would become")
 }
