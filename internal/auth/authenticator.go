@@ -41,6 +41,9 @@ type Authenticator struct {
 	// was ended, with as much as is known of who made it. Optional; it must not
 	// block.
 	Refused func(ctx context.Context, p Principal, method string, err error)
+	// Open reports that a method is open at the moment to everybody, whoever they
+	// say they are: a server that has yet to learn its keys cannot tell. Optional.
+	Open func(method string) bool
 
 	open openStreams
 }
@@ -95,6 +98,9 @@ func (a *Authenticator) enter(ctx context.Context, method string) (context.Conte
 		if strings.HasPrefix(method, service) {
 			return ctx, nil
 		}
+	}
+	if a.Open != nil && a.Open(method) {
+		return ctx, nil
 	}
 	p, err := a.Authenticate(ctx)
 	if err == nil && a.Admit != nil {

@@ -6,6 +6,7 @@ import (
 
 	"meridian/internal/access"
 	"meridian/internal/auth"
+	"meridian/internal/rbac"
 	"meridian/internal/resource"
 	"meridian/internal/server"
 	"meridian/internal/store"
@@ -16,7 +17,9 @@ var defaultMesh = resource.Key{Kind: "Mesh", Name: "default"}
 
 // bootstrap writes what a global needs before anybody can use it: the default
 // access rules, keys, the admin token and, in a store that has never had any
-// mesh, the default one.
+// mesh, the default one. It is for the leader. Each write is made on the
+// condition that nobody else has made it, so that a leader that falls in the
+// middle and the next one do not both count.
 func (g *global) bootstrap(ctx context.Context) error {
 	fresh := g.store.View().Count(defaultMesh.Kind) == 0 && g.ring.AdminToken() == ""
 	if fresh && !g.cfg.SkipDefaultMesh {
@@ -31,6 +34,24 @@ func (g *global) bootstrap(ctx context.Context) error {
 	// The admin token comes last, so that a start cut off before the mesh was
 	// written is still a first start.
 	return g.ring.Ensure(ctx, g.writer, tokenUses()...)
+}
+
+// missing names something of what a global begins with that is not there, or
+// nothing.
+func (g *global) missing() string {
+	view := g.store.View()
+	if _, ok := view.Get(resource.Key{Kind: rbac.KindRole, Name: rbac.AdminRole}); !ok {
+		return "the role " + rbac.AdminRole
+	}
+	for _, use := range tokenUses() {
+		if !g.ring.Has(use) {
+			return "a signing key for " + string(use) + "s"
+		}
+	}
+	if g.ring.AdminToken() == "" {
+		return "the admin token"
+	}
+	return ""
 }
 
 // tokenUses are the tokens that a global issues.

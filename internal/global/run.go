@@ -2,12 +2,11 @@ package global
 
 import (
 	"context"
-	"crypto/tls"
-	"crypto/x509"
 	"errors"
 	"fmt"
 	"log/slog"
 	"os"
+	"slices"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -35,20 +34,25 @@ import (
 	"meridian/internal/webhook"
 )
 
-// startTimeout bounds how long a server waits for its own cluster at its start.
-const startTimeout = 60 * time.Second
-
 // global is a running server.
 type global struct {
 	cfg Config
 	log *slog.Logger
 	now func() time.Time
 
+	// gate opens when the server is ready; health tells.
+	gate   server.Gate
+	health *server.Health
+	// leading is told, without waiting, that this server has come to lead.
+	leading chan struct{}
+	// ports are those of the last run.
+	ports     server.Ports
 	addresses server.Addresses
-	pki       *auth.PKI
-	store     *store.Store
-	node      *consensus.Node
-	gossip    *consensus.Gossip
+	// pki is what clients see, peers what the other servers see; mostly the same.
+	pki, peers *auth.PKI
+	store      *store.Store
+	node       *consensus.Node
+	gossip     *consensus.Gossip
 	// audit records what writer writes, and who was refused.
 	audit  *audit.Log
 	writer *audit.Writer
@@ -77,7 +81,7 @@ type global struct {
 // health and metrics; then gossip and the log, when nobody can write to it any
 // more; and last the record of what was written.
 func Run(ctx context.Context, cfg Config, log *slog.Logger, hangups <-chan os.Signal) (err error) {
-	// These two are bound below, once the data directory is open; a start that
+	// These two are bound later, once the data directory is open; a start that
 	// fails for want of a port leaves no trace in it.
 	if err := errors.Join(server.CheckFree("raft-addr", cfg.RaftAddr), server.CheckFree("gossip-addr", cfg.GossipAddr)); err != nil {
 		return err
@@ -87,140 +91,97 @@ func Run(ctx context.Context, cfg Config, log *slog.Logger, hangups <-chan os.Si
 		return err
 	}
 	cfg.Name = cfg.serverName()
-	g := &global{cfg: cfg, log: log, now: time.Now, metrics: server.NewMetrics()}
-	g.addresses = listeners.Addresses()
-	if err := g.open(ctx); err != nil {
-		return errors.Join(err, listeners.Close())
+	g := &global{
+		cfg: cfg, log: log, now: time.Now, metrics: server.NewMetrics(),
+		leading: make(chan struct{}, 1), ports: server.LastPorts(cfg.DataDir), addresses: listeners.Addresses(),
 	}
-	defer func() { err = errors.Join(err, g.gossip.Close(), g.node.Close(), g.audit.Close()) }()
-	return g.serve(ctx, listeners, hangups)
+	g.health = server.NewHealth(log, g.metrics, server.Check{Name: "state", Ready: g.gate.Check})
+	// Deferred calls run last to first: health outlives the services, so that a
+	// stop can be watched, and the log outlives both.
+	defer func() { err = errors.Join(err, g.close()) }()
+	health, stopHealth := context.WithCancel(context.WithoutCancel(ctx))
+	group, ctx := errgroup.WithContext(ctx)
+	group.Go(func() error { return g.health.Serve(health, listeners.HTTP) })
+	group.Go(func() error {
+		defer stopHealth()
+		if err := g.open(ctx); err != nil {
+			return errors.Join(err, listeners.CloseServices())
+		}
+		return g.serve(ctx, listeners, hangups)
+	})
+	return group.Wait()
 }
 
-// open opens the data directory and everything in it.
+// open opens the data directory and everything in it, and assembles the services
+// that read it.
 func (g *global) open(ctx context.Context) error {
 	if err := server.PrepareDataDir(g.cfg.DataDir); err != nil {
 		return err
 	}
-	var err error
-	if g.pki, err = server.OpenPKI(g.cfg.Options, g.cfg.Name, g.addresses, g.now, g.log); err != nil {
+	if err := g.openPKI(); err != nil {
 		return err
 	}
 	g.store = store.New(store.DefaultOptions())
-	nodeConfig := consensus.DefaultConfig(g.cfg.DataDir)
-	nodeConfig.NodeID = g.cfg.Name
-	nodeConfig.Role = consensus.RoleGlobal
-	nodeConfig.Logger = g.log
-	peers, err := g.peerPKI()
-	if err != nil {
+	if err := g.openNode(ctx); err != nil {
 		return err
 	}
-	nodeConfig.Transport = consensus.TransportConfig{Addr: g.cfg.RaftAddr, TLS: peerTLS(peers)}
-	nodeConfig.Events.Stalled = func(file string, since time.Duration) {
-		g.log.Error("the disk hangs: a write to the log does not finish", "file", file, "since", since)
-	}
-	if g.node, err = consensus.Open(ctx, nodeConfig, g.store); err != nil {
-		return startError(err)
-	}
-	g.addresses.Raft = g.node.RaftAddr()
 	if err := server.RemoveAddresses(g.cfg.DataDir); err != nil {
-		return errors.Join(err, g.node.Close())
+		return err
 	}
 	g.ring = keyring.New(keyring.Config{Local: g.store.View, Now: g.now})
 	g.access = access.New(g.store.View)
+	var err error
 	if g.audit, err = server.OpenAudit(g.cfg.Options, g.metrics, g.now, g.log); err != nil {
-		return errors.Join(err, g.node.Close())
+		return err
 	}
 	g.writer = audit.NewWriter(g.node, g.audit, consensus.ErrUnknownOutcome)
 	if err := g.openGossip(); err != nil {
-		return errors.Join(err, g.node.Close(), g.audit.Close())
-	}
-	return nil
-}
-
-// openGossip makes this server's addresses known to others of its cluster.
-func (g *global) openGossip() error {
-	key, err := gossipKey(g.cfg)
-	if err != nil {
 		return err
 	}
-	g.gossip, err = consensus.OpenGossip(consensus.GossipConfig{
-		Addr: g.cfg.GossipAddr, ClusterID: g.node.ClusterID(), Key: key, Logger: g.log,
-		Self: consensus.Member{Name: g.cfg.Name, GRPC: g.cfg.Advertised(g.addresses.GRPC), Raft: g.addresses.Raft},
-	})
-	if errors.Is(err, consensus.ErrAddrInUse) {
-		return fmt.Errorf("--gossip-addr %s: the port is in use by another process; choose another, or 0 for any free one", g.cfg.GossipAddr)
-	}
-	if err != nil {
-		return fmt.Errorf("--gossip-addr: %w", err)
-	}
-	g.addresses.Gossip = g.gossip.Addr()
-	return nil
-}
-
-// startError names the flag that an error of the node is about.
-func startError(err error) error {
-	switch {
-	case errors.Is(err, consensus.ErrAddrInUse):
-		return fmt.Errorf("--raft-addr: the port is in use by another process; choose another, or 0 for any free one (%w)", err)
-	case errors.Is(err, consensus.ErrDataDirInUse), errors.Is(err, consensus.ErrDataDirReadOnly), errors.Is(err, consensus.ErrForeignDataDir):
-		return fmt.Errorf("--data-dir: %w", err)
-	default:
+	if err := server.RememberPorts(g.cfg.DataDir, g.addresses); err != nil {
 		return err
 	}
+	g.health.Add(server.Check{Name: "leader", Ready: g.leads}, server.Check{Name: "audit", Ready: g.audit.Err})
+	return g.assemble()
 }
 
-// peerPKI returns the certificates by which servers of this global know each
-// other. A given certificate serves for that only with its authority; without
-// it clients may trust it, but nobody could check a peer's.
-func (g *global) peerPKI() (*auth.PKI, error) {
-	if g.cfg.CertFile == "" || g.cfg.CAFile != "" {
-		return g.pki, nil
+// close closes what open opened, as far as it came.
+func (g *global) close() error {
+	var errs []error
+	if g.gossip != nil {
+		errs = append(errs, g.gossip.Close())
 	}
-	own := g.cfg.Options
-	own.CertFile, own.KeyFile = "", ""
-	return server.OpenPKI(own, g.cfg.Name, g.addresses, g.now, g.log)
-}
-
-// peerTLS is how servers of one global know each other: both sides show the
-// server's certificate, signed by the global's CA.
-func peerTLS(pki *auth.PKI) *tls.Config {
-	pool := x509.NewCertPool()
-	pool.AppendCertsFromPEM(pki.CAPEM())
-	config := pki.ServerTLS()
-	config.RootCAs, config.ClientCAs = pool, pool
-	config.GetClientCertificate = func(*tls.CertificateRequestInfo) (*tls.Certificate, error) {
-		return pki.GetCertificate(nil)
+	if g.node != nil {
+		errs = append(errs, g.node.Close())
 	}
-	return config
+	if g.audit != nil {
+		errs = append(errs, g.audit.Close())
+	}
+	return errors.Join(errs...)
 }
 
-// serve makes the server ready and runs it until ctx ends or a part fails.
+// serve runs the server until ctx ends or a part fails. The API answers from the
+// beginning; what it cannot answer yet, it refuses (see answersAlways).
 func (g *global) serve(ctx context.Context, listeners server.Listeners, hangups <-chan os.Signal) error {
-	var ready server.Gate
-	health := server.NewHealth(g.log, g.metrics, server.Check{Name: "state", Ready: ready.Check}, server.Check{Name: "leader", Ready: g.leads}, server.Check{Name: "audit", Ready: g.audit.Err})
-	group, ctx := errgroup.WithContext(ctx)
-	// Health and metrics outlive the rest, so that a stop can be watched.
-	healthContext, stopHealth := context.WithCancel(context.WithoutCancel(ctx))
-	group.Go(func() error { return health.Serve(healthContext, listeners.HTTP) })
-	group.Go(func() error {
-		defer stopHealth()
-		if err := g.start(ctx); err != nil {
-			return errors.Join(err, listeners.CloseServices())
+	parts, ctx := errgroup.WithContext(ctx)
+	parts.Go(func() error { return g.grpc.Run(ctx, listeners.GRPC, server.StopTimeout) })
+	parts.Go(func() error { return g.audit.Run(ctx) })
+	parts.Go(func() error { return server.ReloadPKI(ctx, hangups, g.log, g.pki, g.peers) })
+	parts.Go(func() error {
+		err := g.awaitStart(ctx)
+		if err != nil || ctx.Err() != nil {
+			return errors.Join(err, listeners.CloseWebhook())
 		}
-		parts, ctx := errgroup.WithContext(ctx)
 		parts.Go(func() error { return g.sync.Run(ctx) })
 		parts.Go(func() error { return g.matching.Run(ctx) })
-		parts.Go(func() error { return g.audit.Run(ctx) })
 		parts.Go(func() error { return g.ring.Follow(ctx, g.callers.Recheck, g.store) })
-		parts.Go(func() error { return g.grpc.Run(ctx, listeners.GRPC, server.StopTimeout) })
+		parts.Go(func() error { return g.keepBootstrapped(ctx) })
 		if g.webhook != nil {
 			parts.Go(func() error { return g.webhook.Run(ctx, listeners.Webhook, server.StopTimeout) })
 		}
-		parts.Go(func() error { return server.ReloadPKI(ctx, g.pki, hangups, g.log) })
-		parts.Go(func() error { return g.announce(ctx, &ready) })
-		return parts.Wait()
+		return g.announce(ctx)
 	})
-	return group.Wait()
+	return parts.Wait()
 }
 
 // leads is the readiness of the log: without a leader nothing can be written.
@@ -231,20 +192,15 @@ func (g *global) leads() error {
 	return nil
 }
 
-// start waits until everything committed has been applied and assembles the
-// services.
-func (g *global) start(ctx context.Context) error {
-	startContext, cancel := context.WithTimeout(ctx, startTimeout)
-	defer cancel()
-	select {
-	case <-g.node.Ready():
-	case <-startContext.Done():
-		return fmt.Errorf("not ready: the log has no leader: %w", startContext.Err())
-	}
-	err := g.bootstrap(startContext)
-	if err != nil {
-		return err
-	}
+// answersAlways are the methods that a server answers before it is ready, when
+// it may not even know its keys: to everybody, and as somebody who is not known.
+func answersAlways() []string {
+	return []string{meridianv1.ClusterService_Members_FullMethodName}
+}
+
+// assemble makes the services.
+func (g *global) assemble() error {
+	var err error
 	if g.conditions, err = condition.NewCompiler(condition.DefaultOptions()); err != nil {
 		return err
 	}
@@ -267,19 +223,13 @@ func (g *global) start(ctx context.Context) error {
 		LocalhostIsAdmin: g.cfg.LocalhostIsAdmin,
 		Admit:            access.Doors(syncv1.SyncService_ServiceDesc.ServiceName),
 		Refused:          g.audit.Refused,
+		Open:             func(method string) bool { return !g.gate.Started() && slices.Contains(answersAlways(), method) },
 	}
 	g.grpc = server.NewGRPC(g.log, g.pki.ServerTLS(),
-		[]grpc.UnaryServerInterceptor{g.callers.Unary, g.audit.Unary}, []grpc.StreamServerInterceptor{g.callers.Stream, g.audit.Stream})
+		[]grpc.UnaryServerInterceptor{g.gate.Unary(answersAlways()...), g.callers.Unary, g.audit.Unary},
+		[]grpc.StreamServerInterceptor{g.gate.Stream(), g.callers.Stream, g.audit.Stream})
 	resources := g.admin()
-	meridianv1.RegisterAdminServiceServer(g.grpc, resources)
-	meridianv1.RegisterControlServiceServer(g.grpc, &controlService{global: g})
-	meridianv1.RegisterClusterServiceServer(g.grpc, &clusterService{global: g})
-	meridianv1.RegisterInspectServiceServer(g.grpc, &inspectService{
-		matching: g.matching, zones: g.zoneStatuses, connected: g.connectedZones, asking: g.sync.Ask,
-	})
-	meridianv1.RegisterTokenServiceServer(g.grpc, g.tokens)
-	meridianv1.RegisterAccessServiceServer(g.grpc, access.NewService(g.access, g.node.Read))
-	syncv1.RegisterSyncServiceServer(g.grpc, g.sync)
+	g.register(resources)
 	if g.cfg.WebhookAddr != "" {
 		g.webhook = webhook.New(webhook.Config{
 			Access: g.access, Read: g.node.Read, Review: resources.Review, Audit: g.audit,
@@ -289,6 +239,19 @@ func (g *global) start(ctx context.Context) error {
 	}
 	g.registerMetrics()
 	return nil
+}
+
+// register adds the services to the API.
+func (g *global) register(resources *admin.Service) {
+	meridianv1.RegisterAdminServiceServer(g.grpc, resources)
+	meridianv1.RegisterControlServiceServer(g.grpc, &controlService{global: g})
+	meridianv1.RegisterClusterServiceServer(g.grpc, &clusterService{global: g})
+	meridianv1.RegisterInspectServiceServer(g.grpc, &inspectService{
+		matching: g.matching, zones: g.zoneStatuses, connected: g.connectedZones, asking: g.sync.Ask,
+	})
+	meridianv1.RegisterTokenServiceServer(g.grpc, g.tokens)
+	meridianv1.RegisterAccessServiceServer(g.grpc, access.NewService(g.access, g.node.Read))
+	syncv1.RegisterSyncServiceServer(g.grpc, g.sync)
 }
 
 // verifier returns the keys of the moment.
@@ -320,11 +283,11 @@ func owns(d *resource.Descriptor) error {
 }
 
 // announce tells the outside that the server is ready, and that it no longer is.
-func (g *global) announce(ctx context.Context, ready *server.Gate) error {
+func (g *global) announce(ctx context.Context) error {
 	if err := server.WriteAdminContext(g.cfg.DataDir, g.cfg.Name, g.addresses.GRPC, g.pki.CAPEM(), g.ring.AdminToken()); err != nil {
 		return err
 	}
-	ready.Open()
+	g.gate.Open()
 	g.grpc.Ready(true)
 	if err := server.WriteAddresses(g.cfg.DataDir, g.addresses); err != nil {
 		return err
@@ -332,7 +295,7 @@ func (g *global) announce(ctx context.Context, ready *server.Gate) error {
 	g.log.Info("ready", "role", "global", "name", g.cfg.Name, "cluster", g.node.ClusterID(), "grpc", g.addresses.GRPC,
 		"http", g.addresses.HTTP, "raft", g.addresses.Raft, "revision", g.store.Revision())
 	<-ctx.Done()
-	ready.Close()
+	g.gate.Close()
 	g.log.Info("stopping", "reason", context.Cause(ctx))
 	return server.RemoveAddresses(g.cfg.DataDir)
 }

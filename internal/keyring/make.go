@@ -30,6 +30,9 @@ func (r *Ring) Ensure(ctx context.Context, p store.Proposer, uses ...auth.Use) e
 	return r.ensureAdminToken(ctx, p)
 }
 
+// Has reports whether there is a key that signs the tokens of a use.
+func (r *Ring) Has(use auth.Use) bool { return r.latest(use) > 0 }
+
 // latest returns the highest serial number of a use; 0 when there is no key.
 func (r *Ring) latest(use auth.Use) uint64 {
 	var serial uint64

@@ -2,13 +2,12 @@ package server
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"log/slog"
 	"net"
 	"os"
 	"path/filepath"
-	"sync/atomic"
+	"slices"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -46,8 +45,10 @@ func OpenPKI(o Options, name string, bound Addresses, now func() time.Time, log 
 		return nil, fmt.Errorf("find out the addresses of this host: %w", err)
 	}
 	listen := append([]string{bound.GRPC, o.Advertised(bound.GRPC)}, o.WebhookHosts...)
-	if bound.Webhook != "" {
-		listen = append(listen, bound.Webhook)
+	for _, more := range []string{bound.Webhook, bound.Raft} {
+		if more != "" {
+			listen = append(listen, more)
+		}
 	}
 	return auth.OpenPKI(auth.PKIConfig{
 		DataDir: o.DataDir, Name: name, CertFile: o.CertFile, KeyFile: o.KeyFile, CAFile: o.CAFile, Now: now, Log: log,
@@ -60,24 +61,29 @@ func OpenPKI(o Options, name string, bound Addresses, now func() time.Time, log 
 const renewalCheck = 24 * time.Hour
 
 // ReloadPKI reads the certificates again on every hangup, and daily, until ctx
-// ends. A failure is logged and leaves the certificates in use.
-func ReloadPKI(ctx context.Context, pki *auth.PKI, hangups <-chan os.Signal, log *slog.Logger) error {
+// ends. A failure is logged and leaves the certificates in use. One that is
+// given twice is read once.
+func ReloadPKI(ctx context.Context, hangups <-chan os.Signal, log *slog.Logger, all ...*auth.PKI) error {
 	daily := time.NewTicker(renewalCheck)
 	defer daily.Stop()
+	all = slices.Compact(all)
+	reload := func(failed, done string) {
+		for _, pki := range all {
+			if err := pki.Reload(); err != nil {
+				log.Error(failed, "error", err, "expires", pki.Expires())
+			} else if done != "" {
+				log.Info(done, "expires", pki.Expires())
+			}
+		}
+	}
 	for {
 		select {
 		case <-ctx.Done():
 			return nil
 		case <-hangups:
-			if err := pki.Reload(); err != nil {
-				log.Error("cannot reload the certificates: those in use stay", "error", err)
-				continue
-			}
-			log.Info("reloaded the certificates", "expires", pki.Expires())
+			reload("cannot reload the certificates: those in use stay", "reloaded the certificates")
 		case <-daily.C:
-			if err := pki.Reload(); err != nil {
-				log.Error("cannot renew the certificate", "error", err, "expires", pki.Expires())
-			}
+			reload("cannot renew the certificate", "")
 		}
 	}
 }
@@ -92,25 +98,4 @@ func NewMetrics() *prometheus.Registry {
 	build.Set(1)
 	r.MustRegister(build, collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
 	return r
-}
-
-// errStarting is what an unopened Gate reports.
-var errStarting = errors.New("the server is starting or stopping")
-
-// Gate is a condition of readiness that is opened and closed by hand. The zero
-// value is closed; it is safe for concurrent use.
-type Gate struct{ open atomic.Bool }
-
-// Open makes the condition hold.
-func (g *Gate) Open() { g.open.Store(true) }
-
-// Close makes it not hold.
-func (g *Gate) Close() { g.open.Store(false) }
-
-// Check returns nil when the gate is open.
-func (g *Gate) Check() error {
-	if g.open.Load() {
-		return nil
-	}
-	return errStarting
 }

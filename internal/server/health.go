@@ -7,6 +7,8 @@ import (
 	"log/slog"
 	"net"
 	"net/http"
+	"slices"
+	"sync"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -25,16 +27,20 @@ type Check struct {
 type Health struct {
 	server *http.Server
 	log    *slog.Logger
+
+	mu     sync.Mutex
+	checks []Check // guarded by mu; appended to, never changed in place
 }
 
 // NewHealth returns the handler of the health endpoints. Checks run in order on
 // every request and must not block.
 func NewHealth(log *slog.Logger, metrics prometheus.Gatherer, checks ...Check) *Health {
+	h := &Health{log: log, checks: checks}
 	mux := http.NewServeMux()
 	mux.HandleFunc("GET /livez", func(w http.ResponseWriter, _ *http.Request) { _, _ = fmt.Fprintln(w, "ok") })
-	mux.HandleFunc("GET /readyz", func(w http.ResponseWriter, r *http.Request) { serveReady(w, r, checks) })
+	mux.HandleFunc("GET /readyz", func(w http.ResponseWriter, r *http.Request) { serveReady(w, r, h.current()) })
 	mux.Handle("GET /metrics", promhttp.HandlerFor(metrics, promhttp.HandlerOpts{}))
-	return &Health{log: log, server: &http.Server{
+	h.server = &http.Server{
 		Handler:           mux,
 		ReadHeaderTimeout: 5 * time.Second,
 		ReadTimeout:       10 * time.Second,
@@ -42,7 +48,22 @@ func NewHealth(log *slog.Logger, metrics prometheus.Gatherer, checks ...Check) *
 		IdleTimeout:       60 * time.Second,
 		MaxHeaderBytes:    16 << 10,
 		ErrorLog:          slog.NewLogLogger(log.Handler(), slog.LevelDebug),
-	}}
+	}
+	return h
+}
+
+// Add adds checks to a server that may be serving already: those of parts that
+// have only now come to be.
+func (h *Health) Add(checks ...Check) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.checks = append(slices.Clone(h.checks), checks...)
+}
+
+func (h *Health) current() []Check {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return h.checks
 }
 
 // Handler returns the HTTP handler, for use without a listener.

@@ -43,20 +43,22 @@ type Listeners struct {
 	GRPC, HTTP, Webhook net.Listener
 }
 
-// OpenListeners opens the listeners that the options ask for, all or none.
+// OpenListeners opens the listeners that the options ask for, all or none. A
+// port of 0 is the one of the data directory's last run, if that is free.
 func OpenListeners(o Options) (Listeners, error) {
 	var l Listeners
 	var err error
-	if l.GRPC, err = Listen("grpc-addr", o.GRPCAddr); err != nil {
+	last := LastPorts(o.DataDir)
+	if l.GRPC, err = last.listen("grpc-addr", o.GRPCAddr); err != nil {
 		return Listeners{}, err
 	}
-	if l.HTTP, err = Listen("http-addr", o.HTTPAddr); err != nil {
+	if l.HTTP, err = last.listen("http-addr", o.HTTPAddr); err != nil {
 		return Listeners{}, errors.Join(err, l.GRPC.Close())
 	}
 	if o.WebhookAddr == "" {
 		return l, nil
 	}
-	if l.Webhook, err = Listen("webhook-addr", o.WebhookAddr); err != nil {
+	if l.Webhook, err = last.listen("webhook-addr", o.WebhookAddr); err != nil {
 		return Listeners{}, errors.Join(err, l.GRPC.Close(), l.HTTP.Close())
 	}
 	return l, nil
@@ -66,11 +68,14 @@ func OpenListeners(o Options) (Listeners, error) {
 func (l Listeners) Close() error { return errors.Join(l.HTTP.Close(), l.CloseServices()) }
 
 // CloseServices closes all but that of health and metrics.
-func (l Listeners) CloseServices() error {
+func (l Listeners) CloseServices() error { return errors.Join(l.GRPC.Close(), l.CloseWebhook()) }
+
+// CloseWebhook closes that of the webhook, if there is one.
+func (l Listeners) CloseWebhook() error {
 	if l.Webhook == nil {
-		return l.GRPC.Close()
+		return nil
 	}
-	return errors.Join(l.GRPC.Close(), l.Webhook.Close())
+	return l.Webhook.Close()
 }
 
 // Addresses returns what the listeners are bound to.

@@ -124,6 +124,9 @@ func (z *zone) open(ctx context.Context, bundle auth.ZoneBundle) error {
 	if err := server.RemoveAddresses(z.cfg.DataDir); err != nil {
 		return err
 	}
+	if err := server.RememberPorts(z.cfg.DataDir, z.addresses); err != nil {
+		return err
+	}
 	if err := claimMode(z.cfg.DataDir, mode{FormatVersion: 1, Name: z.cfg.Name, Federated: z.cfg.federated()}); err != nil {
 		return err
 	}
@@ -225,7 +228,7 @@ func (z *zone) serve(ctx context.Context, listeners server.Listeners, hangups <-
 		if z.webhook != nil {
 			parts.Go(func() error { return z.webhook.Run(ctx, listeners.Webhook, server.StopTimeout) })
 		}
-		parts.Go(func() error { return server.ReloadPKI(ctx, z.pki, hangups, z.log) })
+		parts.Go(func() error { return server.ReloadPKI(ctx, hangups, z.log, z.pki) })
 		parts.Go(func() error { return z.announce(ctx, &ready) })
 		return parts.Wait()
 	})

@@ -1,0 +1,124 @@
+package global
+
+import (
+	"context"
+	"crypto/tls"
+	"crypto/x509"
+	"errors"
+	"fmt"
+	"time"
+
+	"meridian/internal/auth"
+	"meridian/internal/consensus"
+	"meridian/internal/server"
+)
+
+// openPKI opens the certificates by which clients know this server, and those by
+// which the servers of this global know each other. A given certificate serves
+// for the latter only with its authority; without it clients may trust it, but
+// nobody could check a peer's.
+func (g *global) openPKI() error {
+	bound := g.addresses
+	bound.Raft = g.cfg.RaftAddr
+	var err error
+	if g.pki, err = server.OpenPKI(g.cfg.Options, g.cfg.Name, bound, g.now, g.log); err != nil {
+		return err
+	}
+	g.peers = g.pki
+	if g.cfg.CertFile == "" || g.cfg.CAFile != "" {
+		return nil
+	}
+	own := g.cfg.Options
+	own.CertFile, own.KeyFile = "", ""
+	g.peers, err = server.OpenPKI(own, g.cfg.Name, bound, g.now, g.log)
+	return err
+}
+
+// peerTLS is how servers of one global know each other: both sides show the
+// server's certificate, signed by the global's CA.
+func peerTLS(pki *auth.PKI) *tls.Config {
+	pool := x509.NewCertPool()
+	pool.AppendCertsFromPEM(pki.CAPEM())
+	config := pki.ServerTLS()
+	config.RootCAs, config.ClientCAs = pool, pool
+	config.GetClientCertificate = func(*tls.CertificateRequestInfo) (*tls.Certificate, error) {
+		return pki.GetCertificate(nil)
+	}
+	return config
+}
+
+// openNode opens the log and restores the store from it.
+func (g *global) openNode(ctx context.Context) error {
+	config := consensus.DefaultConfig(g.cfg.DataDir)
+	config.NodeID = g.cfg.Name
+	config.Role = consensus.RoleGlobal
+	config.Logger = g.log
+	config.Events.LeaderChanged = func(leading bool) {
+		if !leading {
+			return
+		}
+		select {
+		case g.leading <- struct{}{}:
+		default: // it has been told and has not looked yet
+		}
+	}
+	config.Events.Stalled = func(file string, since time.Duration) {
+		g.log.Error("the disk hangs: a write to the log does not finish", "file", file, "since", since)
+	}
+	open := func(addr string) (err error) {
+		config.Transport = consensus.TransportConfig{Addr: addr, TLS: peerTLS(g.peers)}
+		g.node, err = consensus.Open(ctx, config, g.store)
+		return err
+	}
+	again := g.ports.Free("raft-addr", g.cfg.RaftAddr)
+	err := open(again)
+	if errors.Is(err, consensus.ErrAddrInUse) && again != g.cfg.RaftAddr {
+		err = open(g.cfg.RaftAddr)
+	}
+	if err != nil {
+		g.node = nil
+		return startError(err)
+	}
+	g.addresses.Raft = g.node.RaftAddr()
+	return nil
+}
+
+// startError names the flag that an error of the node is about.
+func startError(err error) error {
+	switch {
+	case errors.Is(err, consensus.ErrAddrInUse):
+		return fmt.Errorf("--raft-addr: the port is in use by another process; choose another, or 0 for any free one (%w)", err)
+	case errors.Is(err, consensus.ErrDataDirInUse), errors.Is(err, consensus.ErrDataDirReadOnly), errors.Is(err, consensus.ErrForeignDataDir):
+		return fmt.Errorf("--data-dir: %w", err)
+	default:
+		return err
+	}
+}
+
+// openGossip makes this server's addresses known to others of its cluster.
+func (g *global) openGossip() error {
+	key, err := gossipKey(g.cfg)
+	if err != nil {
+		return err
+	}
+	open := func(addr string) (err error) {
+		g.gossip, err = consensus.OpenGossip(consensus.GossipConfig{
+			Addr: addr, ClusterID: g.node.ClusterID(), Key: key, Logger: g.log,
+			Self: consensus.Member{Name: g.cfg.Name, GRPC: g.cfg.Advertised(g.addresses.GRPC), Raft: g.addresses.Raft},
+		})
+		return err
+	}
+	again := g.ports.Free("gossip-addr", g.cfg.GossipAddr)
+	err = open(again)
+	if errors.Is(err, consensus.ErrAddrInUse) && again != g.cfg.GossipAddr {
+		err = open(g.cfg.GossipAddr)
+	}
+	switch {
+	case errors.Is(err, consensus.ErrAddrInUse):
+		return fmt.Errorf("--gossip-addr %s: the port is in use by another process; choose another, or 0 for any free one", g.cfg.GossipAddr)
+	case err != nil:
+		return fmt.Errorf("--gossip-addr: %w", err)
+	}
+	g.addresses.Gossip = g.gossip.Addr()
+	return nil
+}

@@ -1,0 +1,108 @@
+package global
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"meridian/internal/consensus"
+)
+
+const (
+	// lookEvery is how often a server that waits for the others looks again at
+	// what is missing, and tellEvery how often it says so in the log.
+	lookEvery = time.Second
+	tellEvery = 15 * time.Second
+	// bootstrapPatience is how long a server that does not lead waits for the
+	// leader to write what a new global begins with.
+	bootstrapPatience = 10 * time.Second
+)
+
+// awaitStart waits until everything committed has been applied here and the
+// global has what it begins with. It waits for as long as it takes: a server of
+// several that gave up would only make it longer.
+func (g *global) awaitStart(ctx context.Context) error {
+	look, tell := time.NewTicker(lookEvery), time.NewTicker(tellEvery)
+	defer look.Stop()
+	defer tell.Stop()
+	for {
+		g.gate.Await(g.awaited())
+		select {
+		case <-g.node.Ready():
+			return g.awaitBootstrap(ctx)
+		case <-ctx.Done():
+			return nil
+		case <-look.C:
+		case <-tell.C:
+			g.log.Warn("not ready yet", "waiting", g.awaited())
+		}
+	}
+}
+
+// awaited says what the log of this server lacks to be ready.
+func (g *global) awaited() string {
+	if id, _ := g.node.Leader(); id != "" {
+		return fmt.Sprintf("the leader is %s; this server is catching up", id)
+	}
+	return "waiting for a leader"
+}
+
+// awaitBootstrap returns when the global has what it begins with. The leader
+// writes it, the others wait for it: for a while, since somebody may have
+// deleted some of it, which the leader makes good only when it comes to lead.
+func (g *global) awaitBootstrap(ctx context.Context) error {
+	patience := time.NewTimer(bootstrapPatience)
+	defer patience.Stop()
+	for {
+		if g.node.IsLeader() {
+			err := g.bootstrap(ctx)
+			if err == nil || ctx.Err() != nil {
+				return nil
+			}
+			if !passing(err) {
+				return err
+			}
+		}
+		missing := g.missing()
+		if missing == "" {
+			return nil
+		}
+		g.gate.Await("waiting for the leader to write " + missing)
+		changed, stop := context.WithTimeout(ctx, lookEvery)
+		err := g.store.Wait(changed, g.store.Revision()+1)
+		stop()
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-patience.C:
+			if !g.node.IsLeader() {
+				g.log.Warn("the leader has not written what a global begins with: going on without", "missing", missing, "error", err)
+				return nil
+			}
+			patience.Reset(bootstrapPatience)
+		default:
+		}
+	}
+}
+
+// passing reports whether an error of the log is about the leadership of the
+// moment.
+func passing(err error) bool {
+	return errors.Is(err, consensus.ErrNotLeader) || errors.Is(err, consensus.ErrUnavailable) || errors.Is(err, consensus.ErrUnknownOutcome)
+}
+
+// keepBootstrapped has whoever comes to lead write what the leader before may
+// not have come to write, until ctx ends.
+func (g *global) keepBootstrapped(ctx context.Context) error {
+	for {
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-g.leading:
+		}
+		if err := g.bootstrap(ctx); err != nil && !passing(err) && ctx.Err() == nil {
+			g.log.Error("cannot write what a global begins with", "error", err)
+		}
+	}
+}
