@@ -2,95 +2,238 @@ package consensus
 
 import (
 	"cmp"
+	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
 	"log"
 	"log/slog"
+	"maps"
 	"net"
 	"slices"
 	"strconv"
 	"strings"
+	"sync"
 	"syscall"
 	"time"
 
 	"github.com/hashicorp/memberlist"
 )
 
-// GossipKeyBytes is the length of the key that gossip is encrypted with
-// (AES-256).
+// GossipKeyBytes is the length of a key that gossip is encrypted with (AES-256).
 const GossipKeyBytes = 32
+
+const (
+	// gossipLabel stands before every message in the clear, so that whatever else
+	// arrives at the port is dropped before it is decrypted. It is the same for
+	// every cluster: the key keeps clusters apart, and must be enough for a
+	// server that does not know its cluster yet and while keys are rotated.
+	gossipLabel = "meridian-gossip/1"
+	// gossipTimeout bounds one exchange with a peer, and so how long Close waits
+	// for one.
+	gossipTimeout = 2 * time.Second
+	// leaveTimeout bounds how long a server waits for others to hear that it
+	// leaves on purpose, or that it has moved.
+	leaveTimeout = time.Second
+	// rejoinEvery is how often peers that are out of sight are looked for. Gossip
+	// itself stops doing that half a minute after they were lost.
+	rejoinEvery = 15 * time.Second
+)
 
 // GossipConfig is how a server makes itself known to the others of its cluster.
 type GossipConfig struct {
 	// Addr is the host:port to listen on, TCP and UDP; port 0 is any free one.
 	Addr string
+	// Advertise is the host that others reach this server at, Addr's when empty.
+	// It is resolved once.
+	Advertise string
 	// Self is what the others learn about this server.
-	Self Member
-	// ClusterID keeps the gossip of several clusters apart.
-	ClusterID string
-	// Key encrypts everything, GossipKeyBytes long. Who does not have it is not
-	// heard; that it has the key proves nothing more.
-	Key []byte
-	// Logger gets memberlist's messages at debug level.
+	Self Peer
+	// Keys encrypt everything, GossipKeyBytes each: the first is used for what is
+	// sent, any for what is received. Who has none is not heard; that it has one
+	// proves nothing more.
+	Keys [][]byte
+	// PeersFile keeps what is known of the others for the next start; empty: it
+	// is forgotten.
+	PeersFile string
+	// Changed, unless nil, is told of every other server that appears, changes
+	// or is lost, in order. It must not call Close.
+	Changed func(Peer)
+	// Clock gives the time of changes.
+	Clock func() time.Time
+	// Logger gets memberlist's messages at debug level, and warnings.
 	Logger *slog.Logger
+
+	// tune changes memberlist's settings, in tests; rejoin replaces rejoinEvery.
+	tune   func(*memberlist.Config)
+	rejoin time.Duration
 }
 
-// Member is a server of the cluster as gossip knows it.
-type Member struct {
-	Name string `json:"-"`
-	// GRPC and Raft are the addresses at which it serves.
-	GRPC string `json:"grpc"`
-	Raft string `json:"raft"`
+// PeerState is what gossip believes about a server.
+type PeerState string
+
+// What gossip believes about a server.
+const (
+	// PeerUnseen is a server that is known from an earlier run only.
+	PeerUnseen PeerState = ""
+	PeerAlive  PeerState = "alive"
+	// PeerDead is a server that stopped answering or said goodbye; memberlist does
+	// not let its listeners tell the two apart.
+	PeerDead PeerState = "dead"
+)
+
+// Peer is a server as gossip knows it.
+type Peer struct {
+	Name string `json:"name"`
+	// GRPC and Raft are the addresses at which it serves, Gossip the one at which
+	// it was heard.
+	GRPC   string `json:"grpc,omitempty"`
+	Raft   string `json:"raft,omitempty"`
+	Gossip string `json:"gossip,omitempty"`
+	// Cluster is the id of its cluster, empty while it does not know.
+	Cluster string `json:"cluster,omitempty"`
+	// Version is the release that it runs.
+	Version string `json:"version,omitempty"`
+	// State is what is believed now, Since when that began.
+	State PeerState `json:"-"`
+	Since time.Time `json:"-"`
 }
 
-// Gossip spreads the addresses of a cluster's servers and notices their
-// failures. What it says are hints: membership itself is decided in the log.
-// It is safe for concurrent use.
-type Gossip struct {
-	list *memberlist.Memberlist
-	addr string
+// announcement is what a server says about itself, as JSON. A later release may
+// say more, so unknown fields are passed over.
+type announcement struct {
+	GRPC    string `json:"grpc,omitempty"`
+	Raft    string `json:"raft,omitempty"`
+	Cluster string `json:"cluster,omitempty"`
+	Version string `json:"version,omitempty"`
 }
 
-// leaveTimeout bounds how long a server waits for others to hear that it leaves
-// on purpose.
-const leaveTimeout = time.Second
-
-// OpenGossip begins to listen. Error: ErrAddrInUse, or what is wrong with the
-// configuration.
-func OpenGossip(cfg GossipConfig) (*Gossip, error) {
-	if len(cfg.Key) != GossipKeyBytes {
-		return nil, fmt.Errorf("consensus: a gossip key has %d bytes, not %d", GossipKeyBytes, len(cfg.Key))
-	}
-	host, port, err := splitAddr(cfg.Addr)
-	if err != nil {
-		return nil, fmt.Errorf("consensus: gossip address: %w", err)
-	}
-	meta, err := json.Marshal(cfg.Self)
+func announce(p Peer) ([]byte, error) {
+	meta, err := json.Marshal(announcement{GRPC: p.GRPC, Raft: p.Raft, Cluster: p.Cluster, Version: p.Version})
 	if err != nil {
 		return nil, fmt.Errorf("consensus: encode gossip: %w", err)
 	}
 	if len(meta) > memberlist.MetaMaxSize {
 		return nil, fmt.Errorf("consensus: the addresses of this server take %d bytes, gossip carries %d", len(meta), memberlist.MetaMaxSize)
 	}
-	mc := memberlist.DefaultLANConfig()
-	mc.Name = cfg.Self.Name
-	mc.BindAddr, mc.BindPort, mc.AdvertisePort = host, port, port
-	mc.Label = cfg.ClusterID
-	mc.SecretKey = cfg.Key
-	mc.GossipVerifyIncoming, mc.GossipVerifyOutgoing = true, true
-	mc.Delegate = announcement(meta)
-	mc.Logger = log.New(debugLog{cfg.Logger}, "", 0)
-	list, err := memberlist.Create(mc)
+	return meta, nil
+}
+
+// Gossip spreads the addresses of a cluster's servers and notices their
+// failures. What it says are hints: membership itself is decided in the log. It
+// remembers whom it has met and keeps looking for those that are out of sight,
+// so that a server which restarts alone finds the others, and two halves of a
+// cluster find each other after a long separation.
+//
+// It is safe for concurrent use.
+type Gossip struct {
+	cfg  GossipConfig
+	list *memberlist.Memberlist
+	keys *memberlist.Keyring
+	addr string
+
+	mu sync.Mutex
+	// self and meta are what is said about this server.
+	self Peer
+	meta []byte
+	// peers are the others, by name.
+	peers map[string]Peer
+	// news are changes that have not been reported yet.
+	news []Peer
+	// changed is closed and replaced when peers change.
+	changed chan struct{}
+
+	// wake tells keep that there is something to save or report.
+	wake chan struct{}
+	stop context.CancelFunc
+	work sync.WaitGroup
+
+	closeOnce sync.Once
+	closeErr  error
+}
+
+// OpenGossip begins to listen and to look for the peers that are remembered.
+// Error: ErrAddrInUse, or what is wrong with the configuration.
+func OpenGossip(cfg GossipConfig) (*Gossip, error) {
+	if cfg.Clock == nil {
+		cfg.Clock = time.Now
+	}
+	meta, err := announce(cfg.Self)
+	if err != nil {
+		return nil, err
+	}
+	g := &Gossip{
+		cfg: cfg, self: cfg.Self, meta: meta,
+		changed: make(chan struct{}), wake: make(chan struct{}, 1),
+	}
+	if g.keys, err = keyring(cfg.Keys); err != nil {
+		return nil, err
+	}
+	g.peers = g.remembered()
+	mc, err := g.listConfig()
+	if err != nil {
+		return nil, err
+	}
+	g.list, err = memberlist.Create(mc)
 	if errors.Is(err, syscall.EADDRINUSE) || (err != nil && strings.Contains(err.Error(), "address already in use")) {
 		return nil, fmt.Errorf("%w: gossip on %s", ErrAddrInUse, cfg.Addr)
 	}
 	if err != nil {
 		return nil, fmt.Errorf("consensus: start gossip on %s: %w", cfg.Addr, err)
 	}
-	local := list.LocalNode()
-	return &Gossip{list: list, addr: net.JoinHostPort(host, strconv.Itoa(int(local.Port)))}, nil
+	g.addr = net.JoinHostPort(mc.BindAddr, strconv.Itoa(int(g.list.LocalNode().Port)))
+	ctx, stop := context.WithCancel(context.Background())
+	g.stop = stop
+	g.work.Go(func() { g.keep(ctx) })
+	return g, nil
+}
+
+func (g *Gossip) listConfig() (*memberlist.Config, error) {
+	host, port, err := splitAddr(g.cfg.Addr)
+	if err != nil {
+		return nil, fmt.Errorf("consensus: gossip address: %w", err)
+	}
+	mc := memberlist.DefaultLANConfig()
+	mc.Name = g.cfg.Self.Name
+	mc.BindAddr, mc.BindPort, mc.AdvertisePort = host, port, port
+	if g.cfg.Advertise != "" {
+		ip, err := net.ResolveIPAddr("ip", g.cfg.Advertise)
+		if err != nil {
+			return nil, fmt.Errorf("consensus: advertised gossip address: %w", err)
+		}
+		mc.AdvertiseAddr = ip.String()
+	}
+	mc.Label = gossipLabel
+	mc.Keyring = g.keys
+	mc.GossipVerifyIncoming, mc.GossipVerifyOutgoing = true, true
+	mc.TCPTimeout = gossipTimeout
+	// A server that comes back elsewhere under its name is heard as soon as it
+	// was noticed to be gone from where it was.
+	mc.DeadNodeReclaimTime = time.Millisecond
+	hooks := gossipHooks{g}
+	mc.Delegate, mc.Events, mc.Conflict, mc.Merge, mc.Alive = hooks, hooks, hooks, hooks, hooks
+	mc.Logger = log.New(debugLog{g.cfg.Logger}, "", 0)
+	if g.cfg.tune != nil {
+		g.cfg.tune(mc)
+	}
+	return mc, nil
+}
+
+func keyring(keys [][]byte) (*memberlist.Keyring, error) {
+	if len(keys) == 0 {
+		return nil, errors.New("consensus: gossip needs a key")
+	}
+	for _, key := range keys {
+		if len(key) != GossipKeyBytes {
+			return nil, fmt.Errorf("consensus: a gossip key has %d bytes, not %d", GossipKeyBytes, len(key))
+		}
+	}
+	ring, err := memberlist.NewKeyring(keys, keys[0])
+	if err != nil {
+		return nil, fmt.Errorf("consensus: gossip keys: %w", err)
+	}
+	return ring, nil
 }
 
 func splitAddr(addr string) (host string, port int, err error) {
@@ -111,38 +254,167 @@ func splitAddr(addr string) (host string, port int, err error) {
 // Addr is the address listened on.
 func (g *Gossip) Addr() string { return g.addr }
 
-// Members returns the servers that are believed to be alive, this one among
-// them, by name.
-func (g *Gossip) Members() []Member {
-	var members []Member
-	for _, n := range g.list.Members() {
-		m := Member{Name: n.Name}
-		if json.Unmarshal(n.Meta, &m) == nil { // a later release may say more, or otherwise
-			members = append(members, m)
+// Join gets in touch with the servers at the given gossip addresses, all at
+// once, and returns how many answered. One is enough to hear of all the others.
+// It fails when none did.
+func (g *Gossip) Join(ctx context.Context, addrs []string) (int, error) {
+	errs := make([]error, len(addrs))
+	var contacts sync.WaitGroup
+	for i, addr := range addrs {
+		contacts.Go(func() { errs[i] = g.contact(ctx, addr) })
+	}
+	contacts.Wait()
+	reached := 0
+	for _, err := range errs {
+		if err == nil {
+			reached++
 		}
 	}
-	slices.SortFunc(members, func(a, b Member) int { return cmp.Compare(a.Name, b.Name) })
+	if reached > 0 || len(addrs) == 0 {
+		return reached, nil
+	}
+	return 0, fmt.Errorf("consensus: no server answers gossip: %w", errors.Join(errs...))
+}
+
+// contact exchanges everything known with the server at addr. Names are resolved
+// here, because memberlist would do it without regard to ctx.
+func (g *Gossip) contact(ctx context.Context, addr string) error {
+	host, port, err := net.SplitHostPort(addr)
+	if err != nil {
+		return fmt.Errorf("gossip address: %w", err)
+	}
+	ctx, cancel := context.WithTimeout(ctx, gossipTimeout)
+	defer cancel()
+	ips, err := net.DefaultResolver.LookupHost(ctx, host)
+	if err != nil {
+		return err
+	}
+	err = nil
+	for _, ip := range ips {
+		if err = context.Cause(ctx); err != nil {
+			return fmt.Errorf("%s: %w", addr, err)
+		}
+		if _, err = g.list.Join([]string{net.JoinHostPort(ip, port)}); err == nil {
+			return nil
+		}
+	}
+	return err
+}
+
+// Members returns the servers that are believed to be alive, this one among
+// them, by name.
+func (g *Gossip) Members() []Peer {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	members := []Peer{g.selfLocked()}
+	for _, p := range g.peers {
+		if p.State == PeerAlive {
+			members = append(members, p)
+		}
+	}
+	slices.SortFunc(members, byName)
 	return members
 }
 
-// Close says goodbye to the others and stops listening.
-func (g *Gossip) Close() error {
-	if err := errors.Join(g.list.Leave(leaveTimeout), g.list.Shutdown()); err != nil {
-		return fmt.Errorf("consensus: stop gossip: %w", err)
+// Peers returns every other server that is known or remembered, by name.
+func (g *Gossip) Peers() []Peer {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	return slices.SortedFunc(maps.Values(g.peers), byName)
+}
+
+// Changed returns a channel that is closed when Members or Peers change.
+func (g *Gossip) Changed() <-chan struct{} {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	return g.changed
+}
+
+func byName(a, b Peer) int { return cmp.Compare(a.Name, b.Name) }
+
+func (g *Gossip) selfLocked() Peer {
+	self := g.self
+	self.State, self.Gossip = PeerAlive, g.addr
+	return self
+}
+
+// SetSelf changes what the others learn about this server: its addresses,
+// cluster and release. Its name stays.
+func (g *Gossip) SetSelf(self Peer) error {
+	meta, err := announce(self)
+	if err != nil {
+		return err
+	}
+	g.mu.Lock()
+	same := string(g.meta) == string(meta)
+	self.Name = g.self.Name
+	g.self, g.meta = self, meta
+	g.mu.Unlock()
+	if same {
+		return nil
+	}
+	if err := g.list.UpdateNode(leaveTimeout); err != nil {
+		// Whoever did not hear it now does in the next exchange.
+		g.cfg.Logger.Debug("gossip", "message", err.Error())
 	}
 	return nil
 }
 
-// announcement is what memberlist asks of us: what to say about this server.
-// The rest of its interface is about messages and state, which we do not send
-// this way.
-type announcement []byte
+// SetKeys replaces the keys. To change keys without losing sight of anyone, give
+// every server the new key as its second one, then as its first, then alone.
+func (g *Gossip) SetKeys(keys [][]byte) error {
+	if _, err := keyring(keys); err != nil {
+		return err
+	}
+	for _, key := range keys {
+		if err := g.keys.AddKey(key); err != nil {
+			return fmt.Errorf("consensus: gossip keys: %w", err)
+		}
+	}
+	err := g.keys.UseKey(keys[0])
+	for _, old := range g.keys.GetKeys() {
+		if !slices.ContainsFunc(keys, func(key []byte) bool { return string(key) == string(old) }) {
+			err = errors.Join(err, g.keys.RemoveKey(old))
+		}
+	}
+	if err != nil {
+		return fmt.Errorf("consensus: gossip keys: %w", err)
+	}
+	return nil
+}
 
-func (a announcement) NodeMeta(int) []byte             { return a }
-func (announcement) NotifyMsg([]byte)                  {}
-func (announcement) GetBroadcasts(int, int) [][]byte   { return nil }
-func (announcement) LocalState(bool) []byte            { return nil }
-func (announcement) MergeRemoteState(_ []byte, _ bool) {}
+// Forget drops a server that is not a member any more, unless it is heard of
+// again.
+func (g *Gossip) Forget(name string) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if p, ok := g.peers[name]; ok && p.State != PeerAlive {
+		delete(g.peers, name)
+		g.changedLocked()
+	}
+}
+
+// Close says goodbye to the others and stops listening. Calls after the first
+// return what it returned.
+func (g *Gossip) Close() error {
+	g.closeOnce.Do(func() { g.closeErr = g.close(true) })
+	return g.closeErr
+}
+
+func (g *Gossip) close(politely bool) error {
+	g.stop()
+	g.work.Wait()
+	if politely {
+		if err := g.list.Leave(leaveTimeout); err != nil {
+			// They notice all the same, only later.
+			g.cfg.Logger.Debug("gossip", "message", err.Error())
+		}
+	}
+	if err := g.list.Shutdown(); err != nil {
+		return fmt.Errorf("consensus: stop gossip: %w", err)
+	}
+	return nil
+}
 
 // debugLog writes lines of memberlist's log as debug events.
 type debugLog struct{ log *slog.Logger }

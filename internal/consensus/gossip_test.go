@@ -1,55 +1,295 @@
 package consensus
 
 import (
+	"context"
 	"log/slog"
+	"os"
+	"path/filepath"
+	"slices"
 	"testing"
 	"time"
 
+	"github.com/hashicorp/memberlist"
 	"github.com/stretchr/testify/require"
 )
 
-func openGossip(t *testing.T, name, cluster string, key byte) *Gossip {
+// gossipKeyOf returns a key that differs for every number.
+func gossipKeyOf(number byte) []byte {
+	key := make([]byte, GossipKeyBytes)
+	key[0] = number
+	return key
+}
+
+// gossipConfig is a server on loopback that notices failures quickly and looks
+// for lost peers often.
+func gossipConfig(name string) GossipConfig {
+	return GossipConfig{
+		Addr:   "127.0.0.1:0",
+		Self:   Peer{Name: name, GRPC: name + ":1", Raft: name + ":2", Cluster: "cluster", Version: "v1"},
+		Keys:   [][]byte{gossipKeyOf(1)},
+		Logger: slog.New(slog.DiscardHandler),
+		rejoin: 50 * time.Millisecond,
+		tune: func(mc *memberlist.Config) {
+			mc.ProbeInterval, mc.ProbeTimeout = 100*time.Millisecond, 50*time.Millisecond
+			mc.SuspicionMult, mc.SuspicionMaxTimeoutMult = 1, 1
+			mc.GossipInterval, mc.PushPullInterval = 20*time.Millisecond, time.Second
+		},
+	}
+}
+
+func openGossip(t *testing.T, cfg GossipConfig) *Gossip {
 	t.Helper()
-	secret := make([]byte, GossipKeyBytes)
-	secret[0] = key
-	g, err := OpenGossip(GossipConfig{
-		Addr: "127.0.0.1:0", Self: Member{Name: name, GRPC: name + ":1", Raft: name + ":2"},
-		ClusterID: cluster, Key: secret, Logger: slog.New(slog.DiscardHandler),
-	})
+	g, err := OpenGossip(cfg)
 	require.NoError(t, err)
 	t.Cleanup(func() { require.NoError(t, g.Close()) })
 	return g
 }
 
-func TestGossipSpreadsAddresses(t *testing.T) {
-	a, b := openGossip(t, "a", "cluster", 1), openGossip(t, "b", "cluster", 1)
-	require.Equal(t, []Member{{"a", "a:1", "a:2"}}, a.Members())
-	_, err := b.list.Join([]string{a.Addr()})
-	require.NoError(t, err)
-	both := []Member{{"a", "a:1", "a:2"}, {"b", "b:1", "b:2"}}
-	require.Equal(t, both, b.Members())
-	require.Eventually(t, func() bool { return len(a.Members()) == 2 }, 10*time.Second, 10*time.Millisecond)
-	require.Equal(t, both, a.Members())
+// crash makes a server silent without a goodbye.
+func (g *Gossip) crash(t *testing.T) {
+	t.Helper()
+	g.closeOnce.Do(func() { g.closeErr = g.close(false) })
+	require.NoError(t, g.closeErr)
 }
 
+// sees waits until a server's members are the given ones.
+func sees(t *testing.T, g *Gossip, names ...string) {
+	t.Helper()
+	waitGossip(t, g, func() bool {
+		var have []string
+		for _, m := range g.Members() {
+			have = append(have, m.Name)
+		}
+		return slices.Equal(have, names)
+	})
+}
+
+func waitGossip(t *testing.T, g *Gossip, cond func() bool) {
+	t.Helper()
+	deadline := time.After(time.Minute)
+	for {
+		changed := g.Changed()
+		if cond() {
+			return
+		}
+		select {
+		case <-changed:
+		case <-deadline:
+			require.FailNow(t, "gossip did not get there", "peers: %+v", g.Peers())
+		}
+	}
+}
+
+// stateOf returns what a server believes about another.
+func stateOf(g *Gossip, name string) PeerState {
+	for _, p := range g.Peers() {
+		if p.Name == name {
+			return p.State
+		}
+	}
+	return PeerUnseen
+}
+
+// TestGossipSpreadsAddresses: who knows one server hears of all.
+func TestGossipSpreadsAddresses(t *testing.T) {
+	a, b, c := openGossip(t, gossipConfig("a")), openGossip(t, gossipConfig("b")), openGossip(t, gossipConfig("c"))
+	require.Len(t, a.Members(), 1)
+	require.Equal(t, "a", a.Members()[0].Name)
+	_, err := b.Join(t.Context(), []string{a.Addr()})
+	require.NoError(t, err)
+	reached, err := c.Join(t.Context(), []string{"127.0.0.1:1", b.Addr()})
+	require.NoError(t, err, "one that answers is enough")
+	require.Equal(t, 1, reached)
+	for _, g := range []*Gossip{a, b, c} {
+		sees(t, g, "a", "b", "c")
+	}
+	for _, p := range a.Peers() {
+		require.False(t, p.Since.IsZero())
+		require.Equal(t, Peer{
+			Name: p.Name, GRPC: p.Name + ":1", Raft: p.Name + ":2", Cluster: "cluster", Version: "v1",
+			Gossip: map[string]string{"b": b.Addr(), "c": c.Addr()}[p.Name], State: PeerAlive, Since: p.Since,
+		}, p)
+	}
+	_, err = a.Join(t.Context(), []string{"127.0.0.1:1", "nonsense"})
+	require.ErrorContains(t, err, "no server answers")
+}
+
+// TestGossipNoticesWhoIsGone: after a crash and after a goodbye; and whoever
+// comes back, even elsewhere, is heard again.
+func TestGossipNoticesWhoIsGone(t *testing.T) {
+	news := make(chan Peer, 64)
+	cfg := gossipConfig("a")
+	cfg.Changed = func(p Peer) { news <- p }
+	a, b, c := openGossip(t, cfg), openGossip(t, gossipConfig("b")), openGossip(t, gossipConfig("c"))
+	for _, g := range []*Gossip{b, c} {
+		_, err := g.Join(t.Context(), []string{a.Addr()})
+		require.NoError(t, err)
+	}
+	sees(t, a, "a", "b", "c")
+	require.NoError(t, b.Close())
+	waitGossip(t, a, func() bool { return stateOf(a, "b") == PeerDead })
+	c.crash(t)
+	waitGossip(t, a, func() bool { return stateOf(a, "c") == PeerDead })
+	sees(t, a, "a")
+
+	again := openGossip(t, gossipConfig("c"))
+	_, err := again.Join(t.Context(), []string{a.Addr()})
+	require.NoError(t, err)
+	waitGossip(t, a, func() bool { return stateOf(a, "c") == PeerAlive })
+
+	a.Forget("c")
+	a.Forget("b")
+	require.Len(t, a.Peers(), 1, "who is alive cannot be forgotten")
+	require.NoError(t, a.Close())
+	close(news)
+	states := map[string][]PeerState{}
+	for p := range news {
+		if had := states[p.Name]; len(had) == 0 || had[len(had)-1] != p.State {
+			states[p.Name] = append(had, p.State)
+		}
+	}
+	require.Equal(t, []PeerState{PeerAlive, PeerDead}, states["b"])
+	require.Subset(t, states["c"], []PeerState{PeerAlive, PeerDead})
+}
+
+// TestGossipFindsPeersAgain: a server that restarts alone finds the others by
+// what it remembers, whoever was restarted meanwhile.
+func TestGossipFindsPeersAgain(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "peers.json")
+	b := openGossip(t, gossipConfig("b"))
+	cfg := gossipConfig("a")
+	cfg.PeersFile = file
+	a := openGossip(t, cfg)
+	_, err := a.Join(t.Context(), []string{b.Addr()})
+	require.NoError(t, err)
+	sees(t, a, "a", "b")
+	a.crash(t)
+	// The file is written behind the change; what is missing then is missing
+	// after a crash, too.
+	a.save()
+	known, err := ReadPeers(file)
+	require.NoError(t, err)
+	require.Equal(t, []Peer{{Name: "b", GRPC: "b:1", Raft: "b:2", Gossip: b.Addr(), Cluster: "cluster", Version: "v1"}}, known)
+
+	b.crash(t)
+	a = openGossip(t, cfg)
+	require.Equal(t, known, a.Peers(), "remembered, not alive")
+	moved := gossipConfig("b")
+	moved.Addr = b.Addr() // b comes back later, and knows nobody
+	openGossip(t, moved)
+	sees(t, a, "a", "b")
+}
+
+// TestGossipDamagedPeersFile: hints are not worth a failed start.
+func TestGossipDamagedPeersFile(t *testing.T) {
+	cfg := gossipConfig("a")
+	cfg.PeersFile = filepath.Join(t.TempDir(), "peers.json")
+	require.NoError(t, os.WriteFile(cfg.PeersFile, []byte("{"), 0o600))
+	a := openGossip(t, cfg)
+	require.Empty(t, a.Peers())
+	_, err := ReadPeers(cfg.PeersFile)
+	require.Error(t, err)
+}
+
+func TestGossipRemembersABoundedNumber(t *testing.T) {
+	cfg := gossipConfig("a")
+	cfg.PeersFile = filepath.Join(t.TempDir(), "peers.json")
+	a := openGossip(t, cfg)
+	a.mu.Lock()
+	for i := range maxRememberedPeers + 10 {
+		name := "old" + string(rune('A'+i))
+		a.peers[name] = Peer{Name: name}
+	}
+	a.peers["z"] = Peer{Name: "z", Since: time.Unix(1, 0)}
+	a.mu.Unlock()
+	a.save()
+	known, err := ReadPeers(cfg.PeersFile)
+	require.NoError(t, err)
+	require.Len(t, known, maxRememberedPeers)
+	require.Equal(t, "z", known[len(known)-1].Name, "who was seen last is kept")
+}
+
+// TestGossipHearsNobodyElse: neither without the key, nor of another cluster
+// that was given the same key.
 func TestGossipHearsNobodyElse(t *testing.T) {
-	a := openGossip(t, "a", "cluster", 1)
-	for name, stranger := range map[string]*Gossip{
-		"other key":     openGossip(t, "b", "cluster", 2),
-		"other cluster": openGossip(t, "c", "elsewhere", 1),
-	} {
-		_, err := stranger.list.Join([]string{a.Addr()})
+	a := openGossip(t, gossipConfig("a"))
+	otherKey, otherCluster := gossipConfig("b"), gossipConfig("c")
+	otherKey.Keys = [][]byte{gossipKeyOf(2)}
+	otherCluster.Self.Cluster = "elsewhere"
+	for name, cfg := range map[string]GossipConfig{"other key": otherKey, "other cluster": otherCluster} {
+		_, err := openGossip(t, cfg).Join(t.Context(), []string{a.Addr()})
 		require.Error(t, err, name)
 		require.Len(t, a.Members(), 1, name)
 	}
 }
 
-func TestGossipAddressInUse(t *testing.T) {
-	a := openGossip(t, "a", "cluster", 1)
-	_, err := OpenGossip(GossipConfig{Addr: a.Addr(), Self: Member{Name: "b"}, Key: make([]byte, GossipKeyBytes), Logger: slog.New(slog.DiscardHandler)})
+// TestGossipOfAServerThatJoins: it need not know its cluster beforehand, and
+// says so once it does.
+func TestGossipOfAServerThatJoins(t *testing.T) {
+	a := openGossip(t, gossipConfig("a"))
+	cfg := gossipConfig("b")
+	cfg.Self.Cluster, cfg.Self.Raft = "", ""
+	b := openGossip(t, cfg)
+	_, err := b.Join(t.Context(), []string{a.Addr()})
+	require.NoError(t, err)
+	sees(t, a, "a", "b")
+	self := b.Members()[1]
+	self.Cluster, self.Raft = "cluster", "b:2"
+	require.NoError(t, b.SetSelf(self))
+	waitGossip(t, a, func() bool { return a.Members()[1].Raft == "b:2" && a.Members()[1].Cluster == "cluster" })
+	self.Raft = string(make([]byte, 600))
+	require.ErrorContains(t, b.SetSelf(self), "gossip carries")
+}
+
+// TestGossipKeyRotation: with the steps that SetKeys names, servers hear each
+// other throughout; the old key is worth nothing afterwards.
+func TestGossipKeyRotation(t *testing.T) {
+	old, fresh := gossipKeyOf(1), gossipKeyOf(2)
+	a, b := openGossip(t, gossipConfig("a")), openGossip(t, gossipConfig("b"))
+	_, err := b.Join(t.Context(), []string{a.Addr()})
+	require.NoError(t, err)
+	for _, step := range [][][]byte{{old, fresh}, {fresh, old}, {fresh}} {
+		for _, g := range []*Gossip{a, b} {
+			require.NoError(t, g.SetKeys(step))
+			_, err := b.Join(t.Context(), []string{a.Addr()})
+			require.NoError(t, err)
+			_, err = a.Join(t.Context(), []string{b.Addr()})
+			require.NoError(t, err)
+		}
+	}
+	sees(t, a, "a", "b")
+	_, err = openGossip(t, gossipConfig("c")).Join(t.Context(), []string{a.Addr()})
+	require.Error(t, err)
+	cfg := gossipConfig("d")
+	cfg.Keys = [][]byte{old, fresh}
+	_, err = openGossip(t, cfg).Join(t.Context(), []string{a.Addr()})
+	require.Error(t, err, "what it sends is under the old key")
+	require.Error(t, a.SetKeys(nil))
+	require.ErrorContains(t, a.SetKeys([][]byte{[]byte("short")}), "32 bytes")
+}
+
+func TestGossipRefusals(t *testing.T) {
+	a := openGossip(t, gossipConfig("a"))
+	cfg := gossipConfig("b")
+	cfg.Addr = a.Addr()
+	_, err := OpenGossip(cfg)
 	require.ErrorIs(t, err, ErrAddrInUse)
-	_, err = OpenGossip(GossipConfig{Addr: "nonsense", Key: make([]byte, GossipKeyBytes)})
+	cfg.Addr = "nonsense"
+	_, err = OpenGossip(cfg)
 	require.ErrorContains(t, err, "gossip address")
-	_, err = OpenGossip(GossipConfig{Addr: "127.0.0.1:0", Key: []byte("short")})
+	cfg = gossipConfig("b")
+	cfg.Keys = [][]byte{[]byte("short")}
+	_, err = OpenGossip(cfg)
 	require.ErrorContains(t, err, "32 bytes")
+	cfg.Keys = nil
+	_, err = OpenGossip(cfg)
+	require.ErrorContains(t, err, "needs a key")
+	cfg = gossipConfig("b")
+	cfg.Self.GRPC = string(make([]byte, 600))
+	_, err = OpenGossip(cfg)
+	require.ErrorContains(t, err, "gossip carries")
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	_, err = a.Join(ctx, []string{a.Addr()})
+	require.ErrorIs(t, err, context.Canceled)
 }

@@ -17,40 +17,57 @@ import (
 // gossipKeyFile is the generated key, below the data directory.
 const gossipKeyFile = "pki/gossip.key"
 
-// gossipKey reads the key that gossip is encrypted with, from the file that the
-// configuration names or from the data directory, where it is made on the first
-// start.
-func gossipKey(cfg Config) ([]byte, error) {
+// gossipKeys reads the keys that gossip is encrypted with, from the file that
+// the configuration names or from the data directory, where one is made on the
+// first start. The file holds a key a line: the first is used for what is sent,
+// every one for what is received.
+func gossipKeys(cfg Config) ([][]byte, error) {
 	if cfg.GossipKeyFile != "" {
-		key, err := readGossipKey(cfg.GossipKeyFile)
+		keys, err := readGossipKeys(cfg.GossipKeyFile)
 		if err != nil {
 			return nil, &server.UsageError{Err: fmt.Errorf("--gossip-key-file: %w", err)}
 		}
-		return key, nil
+		return keys, nil
 	}
 	path := filepath.Join(cfg.DataDir, gossipKeyFile)
-	key, err := readGossipKey(path)
+	keys, err := readGossipKeys(path)
 	if !errors.Is(err, fs.ErrNotExist) {
-		return key, err
+		return keys, err
 	}
-	key = make([]byte, consensus.GossipKeyBytes)
+	key := make([]byte, consensus.GossipKeyBytes)
 	if _, err := rand.Read(key); err != nil {
 		return nil, fmt.Errorf("make a gossip key: %w", err)
 	}
 	if err := os.MkdirAll(filepath.Dir(path), 0o700); err != nil {
 		return nil, fmt.Errorf("make a gossip key: %w", err)
 	}
-	return key, server.WriteFile(path, []byte(base64.StdEncoding.EncodeToString(key)+"\n"), 0o600)
+	return [][]byte{key}, server.WriteFile(path, []byte(base64.StdEncoding.EncodeToString(key)+"\n"), 0o600)
 }
 
-func readGossipKey(path string) ([]byte, error) {
+func readGossipKeys(path string) ([][]byte, error) {
 	text, err := os.ReadFile(path)
 	if err != nil {
 		return nil, err
 	}
-	key, err := base64.StdEncoding.DecodeString(strings.TrimSpace(string(text)))
-	if err != nil || len(key) != consensus.GossipKeyBytes {
-		return nil, fmt.Errorf("%s does not hold %d bytes in base64; make one with: head -c %d /dev/urandom | base64", path, consensus.GossipKeyBytes, consensus.GossipKeyBytes)
+	var keys [][]byte
+	for line := range strings.Lines(string(text)) {
+		line = strings.TrimSpace(line)
+		if line == "" || strings.HasPrefix(line, "#") {
+			continue
+		}
+		key, err := base64.StdEncoding.DecodeString(line)
+		if err != nil || len(key) != consensus.GossipKeyBytes {
+			return nil, gossipKeyError(path)
+		}
+		keys = append(keys, key)
 	}
-	return key, nil
+	if len(keys) == 0 {
+		return nil, gossipKeyError(path)
+	}
+	return keys, nil
+}
+
+func gossipKeyError(path string) error {
+	return fmt.Errorf("%s does not hold %d bytes in base64 on each line; make a key with: head -c %d /dev/urandom | base64",
+		path, consensus.GossipKeyBytes, consensus.GossipKeyBytes)
 }

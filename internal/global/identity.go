@@ -6,11 +6,13 @@ import (
 	"crypto/x509"
 	"errors"
 	"fmt"
+	"path/filepath"
 	"time"
 
 	"meridian/internal/auth"
 	"meridian/internal/consensus"
 	"meridian/internal/server"
+	"meridian/internal/version"
 )
 
 // openPKI opens the certificates by which clients know this server, and those by
@@ -95,16 +97,24 @@ func startError(err error) error {
 	}
 }
 
+// peersFile is what is remembered of the other servers, below the data
+// directory.
+const peersFile = "peers.json"
+
 // openGossip makes this server's addresses known to others of its cluster.
 func (g *global) openGossip() error {
-	key, err := gossipKey(g.cfg)
+	keys, err := gossipKeys(g.cfg)
 	if err != nil {
 		return err
 	}
 	open := func(addr string) (err error) {
 		g.gossip, err = consensus.OpenGossip(consensus.GossipConfig{
-			Addr: addr, ClusterID: g.node.ClusterID(), Key: key, Logger: g.log,
-			Self: consensus.Member{Name: g.cfg.Name, GRPC: g.cfg.Advertised(g.addresses.GRPC), Raft: g.addresses.Raft},
+			Addr: addr, Keys: keys, Logger: g.log,
+			PeersFile: filepath.Join(g.cfg.DataDir, peersFile),
+			Self: consensus.Peer{
+				Name: g.cfg.Name, GRPC: g.cfg.Advertised(g.addresses.GRPC), Raft: g.addresses.Raft,
+				Cluster: g.node.ClusterID(), Version: version.String(),
+			},
 		})
 		return err
 	}
