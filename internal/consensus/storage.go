@@ -83,8 +83,11 @@ func openStorage(cfg Config) Storage {
 	if cfg.Storage != nil {
 		return cfg.Storage
 	}
-	return &files{path: cfg.DataDir}
+	return Files(cfg.DataDir)
 }
+
+// Files is the storage of a node without one in its Config: files below dir.
+func Files(dir string) Storage { return &files{path: dir} }
 
 // errNotFound is how raft is told that a key is absent: it compares the text.
 const errNotFound = "not found"
