@@ -48,16 +48,26 @@ func sound() *history.History {
 	}
 	commits := []*history.Commit{
 		{Epoch: first, Revision: 2, Whole: true, Seen: at(1), All: image(2), Synced: image(102), Sum: store.Digest{Lo: 2}},
-		{Epoch: first, Revision: 4, Prev: 2, Seen: at(2), Request: "r1", All: image(4), Synced: image(104), Sum: store.Digest{Lo: 4},
-			Changes: []history.Change{marker("r1"), {Key: key(1), State: state(1, 4, "a")}}},
-		{Epoch: first, Revision: 5, Prev: 4, Seen: at(4), Request: "r2", All: image(5), Synced: image(105), Sum: store.Digest{Lo: 5},
-			Changes: []history.Change{marker("r2"), {Key: key(1), State: state(2, 5, "b")}}},
-		{Epoch: first, Revision: 7, Prev: 5, Seen: at(6), Request: "r3", All: image(7), Synced: image(107), Sum: store.Digest{Lo: 7},
-			Changes: []history.Change{marker("r3"), {Key: key(1)}}},
-		{Epoch: first, Revision: 8, Prev: 7, Seen: at(7), Request: "r4", All: image(8), Synced: image(107), Sum: store.Digest{Lo: 7},
-			Changes: []history.Change{marker("r4")}},
-		{Epoch: second, Revision: 12, Whole: true, Seen: at(10), All: image(12), Synced: image(105), Sum: store.Digest{Lo: 5},
-			Changes: []history.Change{marker("r2"), {Key: key(1), State: state(2, 5, "b")}}},
+		{
+			Epoch: first, Revision: 4, Prev: 2, Seen: at(2), Request: "r1", All: image(4), Synced: image(104), Sum: store.Digest{Lo: 4},
+			Changes: []history.Change{marker("r1"), {Key: key(1), State: state(1, 4, "a")}},
+		},
+		{
+			Epoch: first, Revision: 5, Prev: 4, Seen: at(4), Request: "r2", All: image(5), Synced: image(105), Sum: store.Digest{Lo: 5},
+			Changes: []history.Change{marker("r2"), {Key: key(1), State: state(2, 5, "b")}},
+		},
+		{
+			Epoch: first, Revision: 7, Prev: 5, Seen: at(6), Request: "r3", All: image(7), Synced: image(107), Sum: store.Digest{Lo: 7},
+			Changes: []history.Change{marker("r3"), {Key: key(1)}},
+		},
+		{
+			Epoch: first, Revision: 8, Prev: 7, Seen: at(7), Request: "r4", All: image(8), Synced: image(107), Sum: store.Digest{Lo: 7},
+			Changes: []history.Change{marker("r4")},
+		},
+		{
+			Epoch: second, Revision: 12, Whole: true, Seen: at(10), All: image(12), Synced: image(105), Sum: store.Digest{Lo: 5},
+			Changes: []history.Change{marker("r2"), {Key: key(1), State: state(2, 5, "b")}},
+		},
 	}
 	for _, c := range commits {
 		h.Source.Add(c)
@@ -69,16 +79,20 @@ func sound() *history.History {
 	}
 	zero := uint64(0)
 	h.Ops = []*history.Op{
-		{Client: 1, Server: "g1", Kind: history.Put, Key: key(1), Request: "r1", Value: "a", If: &zero, Call: at(1), Return: at(2),
-			Outcome: history.Done, State: state(1, 4, "a"), Revision: 4},
+		{
+			Client: 1, Server: "g1", Kind: history.Put, Key: key(1), Request: "r1", Value: "a", If: &zero, Call: at(1), Return: at(2),
+			Outcome: history.Done, State: state(1, 4, "a"), Revision: 4,
+		},
 		{Client: 2, Server: "g2", Kind: history.Read, Key: key(1), Call: at(1), Return: at(3), Outcome: history.Done, State: state(1, 4, "a")},
 		{Client: 1, Server: "g1", Kind: history.Put, Key: key(1), Request: "r2", Value: "b", Call: at(3), Return: history.Never, Outcome: history.Unknown},
 		{Client: 2, Server: "g2", Kind: history.Put, Key: key(1), Value: "c", Request: "r9", If: &zero, Call: at(4), Return: at(5), Outcome: history.Conflict},
 		{Client: 2, Server: "g2", Kind: history.Delete, Key: key(1), Request: "r3", Call: at(5), Return: at(6), Outcome: history.Done, Revision: 7},
 		{Client: 3, Server: "g2", Kind: history.Read, Key: key(1), Call: at(7), Return: at(8), Outcome: history.Done},
 		{Client: 1, Server: "g2", Kind: history.Put, Key: key(1), Request: "r8", Value: "x", Call: at(7), Return: at(8), Outcome: history.Refused},
-		{Client: 0, Server: "g1", Kind: history.Restore, Call: at(9), Return: at(10), Outcome: history.Done,
-			Restored: map[resource.Key]history.State{key(1): state(2, 5, "b")}},
+		{
+			Client: 0, Server: "g1", Kind: history.Restore, Call: at(9), Return: at(10), Outcome: history.Done,
+			Restored: map[resource.Key]history.State{key(1): state(2, 5, "b")},
+		},
 		{Client: 3, Server: "g1", Kind: history.Read, Key: key(1), Call: at(11), Return: at(12), Outcome: history.Done, State: state(2, 5, "b")},
 	}
 	h.Leads = []history.Lead{{Server: "g1", At: at(1), Epoch: first, Revision: 2}, {Server: "g2", At: at(9), Epoch: first, Revision: 8}}
@@ -94,8 +108,10 @@ func sound() *history.History {
 		{Zone: "z", Boot: 2, Disk: 1, At: at(11), Epoch: second, Revision: 12, Synced: image(105)},
 	}
 	frame := func(n int, stream int, kind history.FrameKind, rev, prev resource.Revision) history.Frame {
-		return history.Frame{Zone: "z", Instance: "i", Stream: stream, Server: "g1", At: at(n), Kind: kind, Epoch: first,
-			Revision: rev, Prev: prev, Part: 1, Parts: 1, Lease: uint64(stream), Sum: store.Digest{Lo: uint64(rev)}, Kinds: []resource.Kind{synced}}
+		return history.Frame{
+			Zone: "z", Instance: "i", Stream: stream, Server: "g1", At: at(n), Kind: kind, Epoch: first,
+			Revision: rev, Prev: prev, Part: 1, Parts: 1, Lease: uint64(stream), Sum: store.Digest{Lo: uint64(rev)}, Kinds: []resource.Kind{synced},
+		}
 	}
 	h.Frames = []history.Frame{
 		frame(2, 1, history.HelloFrame, 2, 0), frame(2, 1, history.WelcomeFrame, 4, 0),

@@ -136,7 +136,7 @@ func ServersAgree(h *History) []Violation {
 	return f.list
 }
 
-// SourceIsOneLine: in each epoch every commit names the one before it.
+// SourceIsOneLine holds that in each epoch every commit names the one before it.
 func SourceIsOneLine(h *History) []Violation {
 	f := findings{promise: "history"}
 	for _, e := range h.Source.Epochs() {

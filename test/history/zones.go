@@ -78,12 +78,11 @@ func DeletionsAreReal(h *History) []Violation {
 
 // stream is a zone's connection while its frames are read.
 type stream struct {
-	epoch    store.Epoch
-	at       resource.Revision // everything in scope up to here was sent
-	resuming bool
-	loading  bool
-	open     bool
-	parts    uint32
+	epoch   store.Epoch
+	at      resource.Revision // everything in scope up to here was sent
+	loading bool
+	open    bool
+	parts   uint32
 }
 
 // streams reads the frames of every stream in order.
