@@ -33,7 +33,9 @@ type Writer interface {
 type Source interface {
 	View() *store.View
 	Revision() resource.Revision
-	Next(ctx context.Context, after resource.Revision) ([]store.Batch, error)
+	Wait(ctx context.Context, rev resource.Revision) error
+	Follow(v *store.View) *store.Feed
+	FollowFrom(after resource.Revision) *store.Feed
 }
 
 // Access decides what the caller of a request may do. *access.Authorizer

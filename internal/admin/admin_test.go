@@ -3,6 +3,7 @@ package admin
 import (
 	"context"
 	"errors"
+	"fmt"
 	"net"
 	"strings"
 	"testing"
@@ -352,6 +353,36 @@ func TestWatchFromNowSaysWhereItBegins(t *testing.T) {
 	second, err := stream.Recv()
 	require.NoError(t, err)
 	require.Equal(t, created, second.GetChanges()[0].GetOutcome())
+}
+
+// A watch does not go on over a state that was replaced: what differs is no
+// change that anybody made.
+func TestWatchEndsWhenTheStateIsReplaced(t *testing.T) {
+	f := newFixture(t, nil)
+	stream, err := f.Watch(f.ctx, &meridianv1.WatchRequest{})
+	require.NoError(t, err)
+	first, err := stream.Recv()
+	require.NoError(t, err)
+	require.NoError(t, f.store.Reset(&store.Snapshot{Revision: 1}))
+	_, err = stream.Recv()
+	requireCode(t, err, rpcerr.OutOfRange, fmt.Sprintf("what follows revision %d is no longer retained", first.GetRevision()))
+}
+
+// A watch that is taken up again at a server that is a little behind waits for
+// it.
+func TestWatchWaitsForARevisionThatIsNear(t *testing.T) {
+	f := newFixture(t, nil)
+	ctx, cancel := context.WithCancel(f.ctx)
+	defer cancel()
+	near := uint64(f.store.Revision()) + 1
+	stream, err := f.Watch(ctx, &meridianv1.WatchRequest{FromRevision: &near})
+	require.NoError(t, err)
+	f.store.Advance(f.store.Revision() + 1)
+	_, err = f.apply("1", trafficLog("a", "x"))
+	require.NoError(t, err)
+	got, err := stream.Recv()
+	require.NoError(t, err)
+	require.Greater(t, got.GetRevision(), near)
 }
 
 func TestLimits(t *testing.T) {

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+	"time"
 
 	"golang.org/x/sync/errgroup"
 	"google.golang.org/grpc"
@@ -157,17 +158,20 @@ func (s *Service) Watch(req *meridianv1.WatchRequest, stream grpc.ServerStreamin
 	out := make(chan *meridianv1.WatchResponse)
 	group, ctx := errgroup.WithContext(stream.Context())
 	for src, wanted := range sources {
-		after := src.Revision()
+		now := src.View()
+		feed := src.Follow(now)
 		switch {
 		case req.FromRevision != nil:
-			after = resource.Revision(req.GetFromRevision())
+			if feed, err = feedFrom(ctx, src, resource.Revision(req.GetFromRevision())); err != nil {
+				return err
+			}
 		case len(sources) == 1:
-			if err := stream.Send(&meridianv1.WatchResponse{Revision: uint64(after)}); err != nil {
+			if err := stream.Send(&meridianv1.WatchResponse{Revision: uint64(now.Revision())}); err != nil {
 				return err
 			}
 		}
 		group.Go(func() error {
-			return s.follow(ctx, src, after, wanted, resource.MeshName(req.GetMesh()), out)
+			return s.follow(ctx, feed, wanted, resource.MeshName(req.GetMesh()), out)
 		})
 	}
 	group.Go(func() error {
@@ -182,22 +186,35 @@ func (s *Service) Watch(req *meridianv1.WatchRequest, stream grpc.ServerStreamin
 			}
 		}
 	})
-	if err := group.Wait(); err != nil {
-		return watchError(err, req)
+	if err := group.Wait(); err != nil && stream.Context().Err() == nil {
+		return err
 	}
 	return nil
 }
 
-// follow sends the changes of one source to out, from a revision on, until ctx
-// ends.
-func (s *Service) follow(ctx context.Context, src Source, after resource.Revision, kinds map[resource.Kind]bool, mesh resource.MeshName, out chan<- *meridianv1.WatchResponse) error {
+// catchUpGrace is how long a watch waits for this server to reach the revision
+// that it is to begin at: another one may have been a little further.
+const catchUpGrace = 2 * time.Second
+
+// feedFrom returns the changes after a revision, once that has been reached.
+func feedFrom(ctx context.Context, src Source, after resource.Revision) (*store.Feed, error) {
+	limited, cancel := context.WithTimeout(ctx, catchUpGrace)
+	defer cancel()
+	if err := src.Wait(limited, after); err != nil && ctx.Err() == nil {
+		return nil, rpcerr.New(rpcerr.OutOfRange, "FUTURE_REVISION", "revision %d has not been written yet; the newest is %d", after, src.Revision())
+	}
+	return src.FollowFrom(after), nil
+}
+
+// follow sends the changes of one source to out until ctx ends.
+func (s *Service) follow(ctx context.Context, feed *store.Feed, kinds map[resource.Kind]bool, mesh resource.MeshName, out chan<- *meridianv1.WatchResponse) error {
 	for {
-		batches, err := src.Next(ctx, after)
+		after := feed.Revision()
+		batches, err := feed.Next(ctx)
 		if err != nil {
-			return err
+			return watchError(err, after)
 		}
 		for _, b := range batches {
-			after = b.Revision
 			response := encodeBatch(b, kinds, mesh, func(r *resource.Resource) bool { return s.cfg.Access.Read(ctx, r) == nil })
 			if len(response.Changes) == 0 {
 				continue
@@ -236,13 +253,13 @@ func encodeBatch(b store.Batch, kinds map[resource.Kind]bool, mesh resource.Mesh
 	return response
 }
 
-func watchError(err error, req *meridianv1.WatchRequest) error {
+// watchError explains why a watch cannot go on after a revision. A feed is also
+// cut when the state was replaced by a backup's: what came between is no change.
+func watchError(err error, after resource.Revision) error {
 	switch {
 	case errors.Is(err, store.ErrCompacted):
 		return rpcerr.New(rpcerr.OutOfRange, "COMPACTED",
-			"revision %d is no longer retained: list the resources, then watch from the list's revision", req.GetFromRevision())
-	case errors.Is(err, store.ErrFuture):
-		return rpcerr.New(rpcerr.OutOfRange, "FUTURE_REVISION", "revision %d has not been written yet", req.GetFromRevision())
+			"what follows revision %d is no longer retained: list the resources, then watch from the list's revision", after)
 	case errors.Is(err, context.Canceled), errors.Is(err, context.DeadlineExceeded):
 		return nil
 	default:

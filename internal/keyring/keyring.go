@@ -214,10 +214,10 @@ func (r *Ring) Follow(ctx context.Context, changed func(), stores ...*store.Stor
 		group.Go(func() error {
 			last := s.View()
 			for {
-				if err := s.Wait(ctx, last.Revision()+1); err != nil {
+				now, err := s.Await(ctx, last)
+				if err != nil {
 					return nil // ctx has ended
 				}
-				now := s.View()
 				if differs(last, now) {
 					changed()
 				}

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/stretchr/testify/require"
@@ -319,4 +320,30 @@ func TestFollowersHearOfKeysAndRevocations(t *testing.T) {
 	}
 	cancel()
 	require.NoError(t, <-following)
+}
+
+// A revocation that comes with a restored history ends streams at once, also
+// where that history stands at a lower revision than the one before.
+func TestFollowersHearOfARewoundStore(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		global, written := newGlobal()
+		require.NoError(t, global.Ensure(t.Context(), written, auth.UserToken, auth.DataplaneToken))
+		replica := store.New(store.DefaultOptions())
+		replica.Advance(5000)
+		east, _ := newZone("east", &proposer{store: replica})
+		ctx, cancel := context.WithCancel(t.Context())
+		heard := make(chan struct{}, 16)
+		stopped := make(chan error)
+		go func() { stopped <- east.Follow(ctx, func() { heard <- struct{}{} }, replica) }()
+		synctest.Wait()
+		var keys []*resource.Resource
+		for k := range written.store.View().List(KindSigningKey, "") {
+			keys = append(keys, k)
+		}
+		require.NoError(t, replica.Reset(&store.Snapshot{Revision: 7, Resources: keys}))
+		synctest.Wait()
+		require.Len(t, heard, 1)
+		cancel()
+		require.NoError(t, <-stopped)
+	})
 }

@@ -134,9 +134,9 @@ func (m *Matching) Run(ctx context.Context) error {
 	for _, s := range m.stores {
 		group.Go(func() error {
 			for {
-				at := s.Revision()
+				at := s.View()
 				m.current()
-				if err := s.Wait(ctx, at+1); err != nil {
+				if _, err := s.Await(ctx, at); err != nil {
 					return nil // ctx has ended
 				}
 			}

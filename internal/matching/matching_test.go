@@ -5,6 +5,7 @@ import (
 	"context"
 	"fmt"
 	"testing"
+	"testing/synctest"
 
 	"github.com/stretchr/testify/require"
 
@@ -122,4 +123,32 @@ func snapshot(t *testing.T, from, to *store.Store) {
 	s, err := store.ReadSnapshot(&b)
 	require.NoError(t, err)
 	require.NoError(t, to.Reset(s))
+}
+
+// A replica that adopts a restored history may stand at a lower revision than
+// before: proxies hear of the change all the same, and at once.
+func TestFollowersHearOfARewoundStore(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		replica, local := store.New(store.DefaultOptions()), store.New(store.Options{ExternalMeshes: true})
+		mesh := build(t, "Mesh", "", "default", "{}")
+		require.NoError(t, replica.Apply(5000, store.Txn{Ops: []store.Op{store.Put(mesh), store.Put(timeoutPolicy(t, "1s"))}}).Err)
+		require.NoError(t, local.Apply(1, store.Txn{Ops: []store.Op{store.Put(dataplane(t))}}).Err)
+		m := New(policy.NewMatcher(specificity.Engine{}), replica, local)
+		touched := make(chan []policy.Touch, 8)
+		m.OnTouch(func(touches []policy.Touch) { touched <- touches })
+		ctx, cancel := context.WithCancel(t.Context())
+		stopped := make(chan error)
+		go func() { stopped <- m.Run(ctx) }()
+		synctest.Wait()
+
+		require.NoError(t, replica.Reset(&store.Snapshot{Revision: 7, Epoch: store.Epoch{Incarnation: 2}, Resources: []*resource.Resource{mesh, timeoutPolicy(t, "2s")}}))
+		synctest.Wait()
+		require.Len(t, touched, 1)
+		require.NoError(t, m.Standing(func(_ *policy.Matcher, asOf resource.Revision) error {
+			require.Equal(t, resource.Revision(7), asOf)
+			return nil
+		}))
+		cancel()
+		require.NoError(t, <-stopped)
+	})
 }

@@ -73,6 +73,9 @@ type Txn struct {
 	AccessRevision *resource.Revision
 	// SetEpoch, unless nil, becomes the store's epoch.
 	SetEpoch *Epoch
+	// Restore makes the batch a part of a state that replaces the store's. It has
+	// nothing else but a time.
+	Restore *RestorePart
 }
 
 // Outcome is what became of one operation.
@@ -108,7 +111,7 @@ type Result struct {
 	// is the result of that time.
 	Duplicate bool
 	// Err says why nothing was applied: *ConflictError, *AccessChangedError,
-	// *MeshMissingError, *MeshNotEmptyError or *InvalidOpError.
+	// *MeshMissingError, *MeshNotEmptyError, *InvalidOpError or *RestoreError.
 	Err error
 }
 

@@ -35,6 +35,10 @@ func (s *Store) Apply(rev resource.Revision, txn Txn) Result {
 	if rev <= from.revision {
 		panic(fmt.Sprintf("store: batch %d applied after revision %d", rev, from.revision))
 	}
+	if txn.Restore != nil {
+		return s.applyRestoreLocked(rev, txn)
+	}
+	s.restoring = nil // whoever was restoring has been interrupted
 	if txn.RequestID != "" {
 		if r, ok := s.requests.find(txn.RequestID); ok {
 			s.advanceLocked(rev)

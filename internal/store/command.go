@@ -83,6 +83,9 @@ func commandToProto(txn Txn) *storev1.Command {
 	if txn.SetEpoch != nil {
 		c.SetEpoch = epochToProto(*txn.SetEpoch)
 	}
+	if txn.Restore != nil {
+		c.Restore = restoreToProto(txn.Restore)
+	}
 	return c
 }
 
@@ -122,7 +125,53 @@ func commandFromProto(c *storev1.Command) (Txn, error) {
 		e := epochFromProto(c.GetSetEpoch())
 		txn.SetEpoch = &e
 	}
+	if c.GetRestore() != nil {
+		if txn.Restore, err = restoreFromProto(c.GetRestore()); err != nil {
+			return Txn{}, fmt.Errorf("restore: %w", err)
+		}
+	}
 	return txn, nil
+}
+
+func restoreToProto(part *RestorePart) *storev1.Restore {
+	out := &storev1.Restore{Id: part.ID, Number: uint64(part.Number)} //nolint:gosec // counts from 0
+	for _, r := range part.Resources {
+		out.Resources = append(out.Resources, resourceToProto(r))
+	}
+	if end := part.End; end != nil {
+		out.End = &storev1.RestoreEnd{
+			Replaces: epochToProto(end.Replaces), Epoch: epochToProto(end.Epoch), Time: timeToProto(end.Time),
+			Resources: uint64(end.Resources), Digest: end.Digest.Bytes(), //nolint:gosec // a count
+		}
+	}
+	return out
+}
+
+func restoreFromProto(in *storev1.Restore) (*RestorePart, error) {
+	part := &RestorePart{ID: in.GetId(), Number: int(in.GetNumber())} //nolint:gosec // a number that does not fit follows no other
+	for i, m := range in.GetResources() {
+		r, err := resourceFromProto(m)
+		if err != nil {
+			return nil, fmt.Errorf("resource %d: %w", i, err)
+		}
+		part.Resources = append(part.Resources, r)
+	}
+	if in.GetEnd() == nil {
+		return part, nil
+	}
+	at, err := timeFromProto(in.GetEnd().GetTime())
+	if err != nil {
+		return nil, fmt.Errorf("time: %w", err)
+	}
+	digest, err := DigestFromBytes(in.GetEnd().GetDigest())
+	if err != nil {
+		return nil, err
+	}
+	part.End = &RestoreEnd{
+		Replaces: epochFromProto(in.GetEnd().GetReplaces()), Epoch: epochFromProto(in.GetEnd().GetEpoch()), Time: at,
+		Resources: int(in.GetEnd().GetResources()), Digest: digest, //nolint:gosec // compared with what there is
+	}
+	return part, nil
 }
 
 func opFromProto(in *storev1.Operation) (Op, error) {

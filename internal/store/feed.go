@@ -54,6 +54,12 @@ func (s *Store) Follow(v *View) *Feed {
 	return &Feed{store: s, timeline: v.timeline, at: v.revision}
 }
 
+// FollowFrom returns a feed that begins after a revision, of whatever history the
+// store has now. A reader that has a view uses Follow.
+func (s *Store) FollowFrom(after resource.Revision) *Feed {
+	return &Feed{store: s, timeline: s.View().timeline, at: after}
+}
+
 // Next returns the batches after the last one returned, as Store.Next does, and
 // ErrCompacted also when the store was rewound to an older snapshot since. After
 // ErrCompacted the reader takes a view, compares it with the one it has (see

@@ -27,6 +27,7 @@ type Snapshot struct {
 
 	requests []*request
 	past     []undo // newest first
+	size     int64  // of the file it was read from, in bytes
 }
 
 // undo is a batch told as the way back to the state before it.
@@ -93,7 +94,7 @@ func (s *Store) Reset(snap *Snapshot) error {
 	for _, r := range slices.Backward(records) {
 		fresh.add(r)
 	}
-	s.tree = d.tree
+	s.tree, s.restoring = d.tree, nil
 	s.history = fresh
 	s.requests = requests{bounds: s.opts.Requests}
 	for _, r := range snap.requests {

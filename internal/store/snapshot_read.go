@@ -47,6 +47,7 @@ func readSnapshot(from io.Reader) (*Snapshot, error) {
 	case err != nil && !errors.Is(err, io.EOF):
 		return nil, err
 	}
+	p.snap.size = r.offset
 	return p.snap, nil
 }
 

@@ -34,6 +34,15 @@ func (v *View) WriteSnapshotWith(w io.Writer, metadata map[string]string) error 
 	return nil
 }
 
+// WriteBackup is WriteSnapshotWith for a file that is kept apart from the
+// server: without request ids and history, which are of use only where the state
+// goes on from.
+func (v *View) WriteBackup(w io.Writer, metadata map[string]string) error {
+	bare := *v
+	bare.requests, bare.history, bare.base, bare.tail = nil, nil, nil, 0
+	return bare.WriteSnapshotWith(w, metadata)
+}
+
 func (v *View) writeRecords(to io.Writer, metadata map[string]string) error {
 	if _, err := io.WriteString(to, snapshotMagic); err != nil {
 		return err

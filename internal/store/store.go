@@ -20,6 +20,7 @@ type Store struct {
 	generation uint64     // of the last draft
 	history    history
 	requests   requests
+	restoring  *restoring // parts of a state that is not in effect yet
 }
 
 // published is everything that readers see, replaced as one.
@@ -86,6 +87,21 @@ func (s *Store) Wait(ctx context.Context, rev resource.Revision) error {
 		}
 		if err := p.wait(ctx); err != nil {
 			return err
+		}
+	}
+}
+
+// Await returns the newest state once it is another than seen, or with the
+// context's cause. Unlike Wait for the next revision it also notices a store
+// that was rewound to an older snapshot.
+func (s *Store) Await(ctx context.Context, seen *View) (*View, error) {
+	for {
+		p := s.now.Load()
+		if v := p.view; v.revision != seen.revision || v.timeline != seen.timeline || v.epoch != seen.epoch {
+			return v, nil
+		}
+		if err := p.wait(ctx); err != nil {
+			return nil, err
 		}
 	}
 }

@@ -40,7 +40,9 @@ type Command struct {
 	// when access was not checked.
 	AccessRevision *uint64 `protobuf:"varint,5,opt,name=access_revision,json=accessRevision,proto3,oneof" json:"access_revision,omitempty"`
 	// The epoch to begin; absent to keep the current one.
-	SetEpoch      *Epoch `protobuf:"bytes,6,opt,name=set_epoch,json=setEpoch,proto3" json:"set_epoch,omitempty"`
+	SetEpoch *Epoch `protobuf:"bytes,6,opt,name=set_epoch,json=setEpoch,proto3" json:"set_epoch,omitempty"`
+	// A part of a state that replaces the stored one; with it, only time is set.
+	Restore       *Restore `protobuf:"bytes,7,opt,name=restore,proto3" json:"restore,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -113,6 +115,13 @@ func (x *Command) GetAccessRevision() uint64 {
 func (x *Command) GetSetEpoch() *Epoch {
 	if x != nil {
 		return x.SetEpoch
+	}
+	return nil
+}
+
+func (x *Command) GetRestore() *Restore {
+	if x != nil {
+		return x.Restore
 	}
 	return nil
 }
@@ -537,11 +546,165 @@ func (x *Epoch) GetRandom() uint64 {
 	return 0
 }
 
+// Restore is one part of a whole state, one of a sequence of commands without
+// another between them. The last puts the state into effect.
+type Restore struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Tells one attempt from another.
+	Id uint64 `protobuf:"fixed64,1,opt,name=id,proto3" json:"id,omitempty"`
+	// Counts the parts from 0.
+	Number    uint64      `protobuf:"varint,2,opt,name=number,proto3" json:"number,omitempty"`
+	Resources []*Resource `protobuf:"bytes,3,rep,name=resources,proto3" json:"resources,omitempty"`
+	// Present in the last part.
+	End           *RestoreEnd `protobuf:"bytes,4,opt,name=end,proto3" json:"end,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Restore) Reset() {
+	*x = Restore{}
+	mi := &file_store_v1_command_proto_msgTypes[7]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Restore) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Restore) ProtoMessage() {}
+
+func (x *Restore) ProtoReflect() protoreflect.Message {
+	mi := &file_store_v1_command_proto_msgTypes[7]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Restore.ProtoReflect.Descriptor instead.
+func (*Restore) Descriptor() ([]byte, []int) {
+	return file_store_v1_command_proto_rawDescGZIP(), []int{7}
+}
+
+func (x *Restore) GetId() uint64 {
+	if x != nil {
+		return x.Id
+	}
+	return 0
+}
+
+func (x *Restore) GetNumber() uint64 {
+	if x != nil {
+		return x.Number
+	}
+	return 0
+}
+
+func (x *Restore) GetResources() []*Resource {
+	if x != nil {
+		return x.Resources
+	}
+	return nil
+}
+
+func (x *Restore) GetEnd() *RestoreEnd {
+	if x != nil {
+		return x.End
+	}
+	return nil
+}
+
+// RestoreEnd puts a restored state into effect.
+type RestoreEnd struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The epoch of the state that is replaced.
+	Replaces *Epoch `protobuf:"bytes,1,opt,name=replaces,proto3" json:"replaces,omitempty"`
+	// The epoch that begins.
+	Epoch *Epoch `protobuf:"bytes,2,opt,name=epoch,proto3" json:"epoch,omitempty"`
+	// The time of the restored state's last batch.
+	Time *timestamppb.Timestamp `protobuf:"bytes,3,opt,name=time,proto3" json:"time,omitempty"`
+	// How many resources the parts hold, and their digest, 16 bytes.
+	Resources     uint64 `protobuf:"varint,4,opt,name=resources,proto3" json:"resources,omitempty"`
+	Digest        []byte `protobuf:"bytes,5,opt,name=digest,proto3" json:"digest,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *RestoreEnd) Reset() {
+	*x = RestoreEnd{}
+	mi := &file_store_v1_command_proto_msgTypes[8]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *RestoreEnd) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*RestoreEnd) ProtoMessage() {}
+
+func (x *RestoreEnd) ProtoReflect() protoreflect.Message {
+	mi := &file_store_v1_command_proto_msgTypes[8]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use RestoreEnd.ProtoReflect.Descriptor instead.
+func (*RestoreEnd) Descriptor() ([]byte, []int) {
+	return file_store_v1_command_proto_rawDescGZIP(), []int{8}
+}
+
+func (x *RestoreEnd) GetReplaces() *Epoch {
+	if x != nil {
+		return x.Replaces
+	}
+	return nil
+}
+
+func (x *RestoreEnd) GetEpoch() *Epoch {
+	if x != nil {
+		return x.Epoch
+	}
+	return nil
+}
+
+func (x *RestoreEnd) GetTime() *timestamppb.Timestamp {
+	if x != nil {
+		return x.Time
+	}
+	return nil
+}
+
+func (x *RestoreEnd) GetResources() uint64 {
+	if x != nil {
+		return x.Resources
+	}
+	return 0
+}
+
+func (x *RestoreEnd) GetDigest() []byte {
+	if x != nil {
+		return x.Digest
+	}
+	return nil
+}
+
 var File_store_v1_command_proto protoreflect.FileDescriptor
 
 const file_store_v1_command_proto_rawDesc = "" +
 	"\n" +
-	"\x16store/v1/command.proto\x12\bstore.v1\x1a\x1fgoogle/protobuf/timestamp.proto\"\xbb\x02\n" +
+	"\x16store/v1/command.proto\x12\bstore.v1\x1a\x1fgoogle/protobuf/timestamp.proto\"\xe8\x02\n" +
 	"\aCommand\x12\x1d\n" +
 	"\n" +
 	"request_id\x18\x01 \x01(\tR\trequestId\x12.\n" +
@@ -551,7 +714,8 @@ const file_store_v1_command_proto_rawDesc = "" +
 	"operations\x12<\n" +
 	"\rpreconditions\x18\x04 \x03(\v2\x16.store.v1.PreconditionR\rpreconditions\x12,\n" +
 	"\x0faccess_revision\x18\x05 \x01(\x04H\x00R\x0eaccessRevision\x88\x01\x01\x12,\n" +
-	"\tset_epoch\x18\x06 \x01(\v2\x0f.store.v1.EpochR\bsetEpochB\x12\n" +
+	"\tset_epoch\x18\x06 \x01(\v2\x0f.store.v1.EpochR\bsetEpoch\x12+\n" +
+	"\arestore\x18\a \x01(\v2\x11.store.v1.RestoreR\arestoreB\x12\n" +
 	"\x10_access_revision\"f\n" +
 	"\tOperation\x12&\n" +
 	"\x03put\x18\x01 \x01(\v2\x12.store.v1.ResourceH\x00R\x03put\x12'\n" +
@@ -580,7 +744,19 @@ const file_store_v1_command_proto_rawDesc = "" +
 	"\n" +
 	"cluster_id\x18\x01 \x01(\tR\tclusterId\x12 \n" +
 	"\vincarnation\x18\x02 \x01(\x04R\vincarnation\x12\x16\n" +
-	"\x06random\x18\x03 \x01(\x06R\x06randomB\x1fZ\x1dmeridian/api/store/v1;storev1b\x06proto3"
+	"\x06random\x18\x03 \x01(\x06R\x06random\"\x8b\x01\n" +
+	"\aRestore\x12\x0e\n" +
+	"\x02id\x18\x01 \x01(\x06R\x02id\x12\x16\n" +
+	"\x06number\x18\x02 \x01(\x04R\x06number\x120\n" +
+	"\tresources\x18\x03 \x03(\v2\x12.store.v1.ResourceR\tresources\x12&\n" +
+	"\x03end\x18\x04 \x01(\v2\x14.store.v1.RestoreEndR\x03end\"\xc6\x01\n" +
+	"\n" +
+	"RestoreEnd\x12+\n" +
+	"\breplaces\x18\x01 \x01(\v2\x0f.store.v1.EpochR\breplaces\x12%\n" +
+	"\x05epoch\x18\x02 \x01(\v2\x0f.store.v1.EpochR\x05epoch\x12.\n" +
+	"\x04time\x18\x03 \x01(\v2\x1a.google.protobuf.TimestampR\x04time\x12\x1c\n" +
+	"\tresources\x18\x04 \x01(\x04R\tresources\x12\x16\n" +
+	"\x06digest\x18\x05 \x01(\fR\x06digestB\x1fZ\x1dmeridian/api/store/v1;storev1b\x06proto3"
 
 var (
 	file_store_v1_command_proto_rawDescOnce sync.Once
@@ -594,7 +770,7 @@ func file_store_v1_command_proto_rawDescGZIP() []byte {
 	return file_store_v1_command_proto_rawDescData
 }
 
-var file_store_v1_command_proto_msgTypes = make([]protoimpl.MessageInfo, 7)
+var file_store_v1_command_proto_msgTypes = make([]protoimpl.MessageInfo, 9)
 var file_store_v1_command_proto_goTypes = []any{
 	(*Command)(nil),               // 0: store.v1.Command
 	(*Operation)(nil),             // 1: store.v1.Operation
@@ -603,25 +779,33 @@ var file_store_v1_command_proto_goTypes = []any{
 	(*Label)(nil),                 // 4: store.v1.Label
 	(*Resource)(nil),              // 5: store.v1.Resource
 	(*Epoch)(nil),                 // 6: store.v1.Epoch
-	(*timestamppb.Timestamp)(nil), // 7: google.protobuf.Timestamp
+	(*Restore)(nil),               // 7: store.v1.Restore
+	(*RestoreEnd)(nil),            // 8: store.v1.RestoreEnd
+	(*timestamppb.Timestamp)(nil), // 9: google.protobuf.Timestamp
 }
 var file_store_v1_command_proto_depIdxs = []int32{
-	7,  // 0: store.v1.Command.time:type_name -> google.protobuf.Timestamp
+	9,  // 0: store.v1.Command.time:type_name -> google.protobuf.Timestamp
 	1,  // 1: store.v1.Command.operations:type_name -> store.v1.Operation
 	2,  // 2: store.v1.Command.preconditions:type_name -> store.v1.Precondition
 	6,  // 3: store.v1.Command.set_epoch:type_name -> store.v1.Epoch
-	5,  // 4: store.v1.Operation.put:type_name -> store.v1.Resource
-	3,  // 5: store.v1.Operation.delete:type_name -> store.v1.Key
-	3,  // 6: store.v1.Precondition.key:type_name -> store.v1.Key
-	3,  // 7: store.v1.Resource.key:type_name -> store.v1.Key
-	4,  // 8: store.v1.Resource.labels:type_name -> store.v1.Label
-	7,  // 9: store.v1.Resource.creation_time:type_name -> google.protobuf.Timestamp
-	7,  // 10: store.v1.Resource.modification_time:type_name -> google.protobuf.Timestamp
-	11, // [11:11] is the sub-list for method output_type
-	11, // [11:11] is the sub-list for method input_type
-	11, // [11:11] is the sub-list for extension type_name
-	11, // [11:11] is the sub-list for extension extendee
-	0,  // [0:11] is the sub-list for field type_name
+	7,  // 4: store.v1.Command.restore:type_name -> store.v1.Restore
+	5,  // 5: store.v1.Operation.put:type_name -> store.v1.Resource
+	3,  // 6: store.v1.Operation.delete:type_name -> store.v1.Key
+	3,  // 7: store.v1.Precondition.key:type_name -> store.v1.Key
+	3,  // 8: store.v1.Resource.key:type_name -> store.v1.Key
+	4,  // 9: store.v1.Resource.labels:type_name -> store.v1.Label
+	9,  // 10: store.v1.Resource.creation_time:type_name -> google.protobuf.Timestamp
+	9,  // 11: store.v1.Resource.modification_time:type_name -> google.protobuf.Timestamp
+	5,  // 12: store.v1.Restore.resources:type_name -> store.v1.Resource
+	8,  // 13: store.v1.Restore.end:type_name -> store.v1.RestoreEnd
+	6,  // 14: store.v1.RestoreEnd.replaces:type_name -> store.v1.Epoch
+	6,  // 15: store.v1.RestoreEnd.epoch:type_name -> store.v1.Epoch
+	9,  // 16: store.v1.RestoreEnd.time:type_name -> google.protobuf.Timestamp
+	17, // [17:17] is the sub-list for method output_type
+	17, // [17:17] is the sub-list for method input_type
+	17, // [17:17] is the sub-list for extension type_name
+	17, // [17:17] is the sub-list for extension extendee
+	0,  // [0:17] is the sub-list for field type_name
 }
 
 func init() { file_store_v1_command_proto_init() }
@@ -640,7 +824,7 @@ func file_store_v1_command_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_store_v1_command_proto_rawDesc), len(file_store_v1_command_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   7,
+			NumMessages:   9,
 			NumExtensions: 0,
 			NumServices:   0,
 		},
