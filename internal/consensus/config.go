@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/hashicorp/raft"
+	"google.golang.org/grpc"
 )
 
 // Role is what a data directory is used for. It is written into the directory
@@ -24,7 +25,7 @@ const (
 )
 
 // Config is how a node runs. DefaultConfig fills everything but what has no
-// default: NodeID, Role and, where there is a network, RaftAddr and TLS.
+// default: NodeID, Role and, where there is a network, Transport.Addr and TLS.
 type Config struct {
 	// DataDir holds everything the node keeps. It is made if missing. Not used
 	// with a Storage.
@@ -44,6 +45,16 @@ type Config struct {
 
 	// Transport says how peers reach this node.
 	Transport TransportConfig
+	// Network is used in place of Transport, unless nil.
+	Network Network
+	// PeerServices, unless nil, registers services that other servers of this
+	// cluster call through Node.PeerConn, before the first call arrives.
+	PeerServices func(grpc.ServiceRegistrar)
+	// Addresses, unless nil, are where this server serves beside raft. Peers are
+	// told.
+	Addresses func() Addresses
+	// Join is how the node finds a cluster that exists.
+	Join JoinConfig
 	// Timing is when leadership is given up and won.
 	Timing Timing
 	// Snapshots says when the log is cut.
@@ -78,6 +89,25 @@ type TransportConfig struct {
 	// VerifyPeer, unless nil, decides about a peer whose certificate is good:
 	// whether its name belongs to this cluster.
 	VerifyPeer func(tls.ConnectionState) error
+}
+
+// Addresses are where a server serves, beside its raft address, as host:port.
+// Empty: unknown, or not at all.
+type Addresses struct {
+	GRPC, Gossip string
+}
+
+// JoinConfig is how a node finds the other servers of its cluster.
+type JoinConfig struct {
+	// Fresh makes a new data directory join a cluster that exists. It does not
+	// begin one of its own, however long that takes; nor does it after a restart
+	// without Fresh, until it was a member once. A directory in use is what it
+	// is.
+	Fresh bool
+	// Addrs, unless nil, are raft addresses at which some server of the cluster
+	// may be found, in addition to those of the members the node knows. It is
+	// called whenever no leader is known, from one goroutine.
+	Addrs func() []string
 }
 
 // Timing is raft's. Heartbeats wait in line with a follower's disk writes, so
@@ -117,6 +147,10 @@ type Events struct {
 	// of several should end the process. Called once per stalled write, on a
 	// goroutine of its own that the write waits for.
 	Stalled func(file string, since time.Duration)
+	// Fatal says that the node cannot go on safely and why: the process must end
+	// at once, without waiting for anything. Called once at most, on a goroutine
+	// of its own. ErrRemoved and ErrCorrupt are among the reasons.
+	Fatal func(error)
 }
 
 // DefaultConfig returns the settings of a node that keeps its data in dir.
@@ -197,6 +231,7 @@ func (c Config) raftConfig(notify chan<- bool) *raft.Config {
 	rc.TrailingLogs = c.Snapshots.TrailingLogs
 	rc.MaxAppendEntries = maxAppendEntries
 	rc.NotifyCh = notify
+	rc.CommitTimeout = commitTimeout
 	rc.NoLegacyTelemetry = true
 	rc.Logger = newRaftLogger(c.Logger)
 	return rc
@@ -205,3 +240,7 @@ func (c Config) raftConfig(notify chan<- bool) *raft.Config {
 // maxAppendEntries bounds how many entries one write to the log and one message
 // to a follower hold.
 const maxAppendEntries = 64
+
+// commitTimeout is, within a factor of two, how late a follower may learn that
+// an entry was committed when nothing else is written. Its zones wait for it.
+const commitTimeout = 10 * time.Millisecond

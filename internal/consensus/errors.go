@@ -25,6 +25,11 @@ var ErrUnavailable = errors.New("consensus: no leader is able to serve now")
 // was written.
 var ErrClosed = errors.New("consensus: node is closed")
 
+// ErrRemoved means that this server was taken out of its cluster: it holds
+// state that no longer follows the others'. To bring it back, empty its data
+// directory and let it join as a new server.
+var ErrRemoved = errors.New("consensus: this server was removed from the cluster")
+
 // ErrDataDirInUse means that another process holds the data directory. Stop it
 // or choose another directory.
 var ErrDataDirInUse = errors.New("consensus: data directory is in use by another process")

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/hashicorp/raft"
+	"google.golang.org/grpc"
 
 	"meridian/internal/resource"
 	"meridian/internal/store"
@@ -20,8 +21,13 @@ type Node struct {
 	st        *store.Store
 	dir       *dataDir
 	log       *logStore
-	transport transport
+	network   Network // nil: none
+	transport Transport
 	raft      *raft.Raft
+
+	peers      *peers
+	peerServer *grpc.Server   // nil without a network
+	serving    sync.WaitGroup // what peerServer runs
 
 	lead      *leadership
 	ready     chan struct{}
@@ -36,6 +42,7 @@ type Node struct {
 	mu     sync.RWMutex
 	closed bool
 
+	fatalOnce sync.Once
 	closeOnce sync.Once
 	closeErr  error
 }
@@ -61,8 +68,14 @@ func Open(ctx context.Context, cfg Config, st *store.Store) (_ *Node, err error)
 			n.abandon()
 		}
 	}()
-	if n.transport, err = openTransport(ctx, cfg); err != nil {
+	if n.network, err = openNetwork(ctx, cfg); err != nil {
 		return nil, err
+	}
+	n.peers = newPeers(n.network)
+	if n.network == nil {
+		n.transport = alone(cfg.NodeID)
+	} else {
+		n.transport = n.network.Transport()
 	}
 	if err = n.dir.claim(cfg); err != nil {
 		return nil, err
@@ -88,6 +101,9 @@ func Open(ctx context.Context, cfg Config, st *store.Store) (_ *Node, err error)
 	n.dir.keep()
 	n.stopping, n.stop = context.WithCancel(context.WithoutCancel(ctx))
 	n.background.Go(func() { n.followLeadership(n.stopping, notify) })
+	if n.network != nil {
+		n.servePeers()
+	}
 	n.stand()
 	return n, nil
 }
@@ -161,6 +177,9 @@ func (n *Node) stand() {
 func (n *Node) abandon() {
 	if n.transport != nil {
 		_ = n.transport.Close()
+	}
+	if n.network != nil {
+		_ = n.network.Close()
 	}
 	if n.log != nil {
 		_ = n.log.Close()
@@ -246,6 +265,16 @@ func (n *Node) Snapshot() error {
 	return nil
 }
 
+// fatal reports that the node cannot go on safely, once.
+func (n *Node) fatal(err error) {
+	n.fatalOnce.Do(func() {
+		n.cfg.Logger.Error("this server cannot go on", "node", n.cfg.NodeID, "error", err)
+		if n.cfg.Events.Fatal != nil {
+			go n.cfg.Events.Fatal(err) // not waited for: a disk may hang
+		}
+	})
+}
+
 // begin registers a request, unless the node is closed.
 func (n *Node) begin() error {
 	n.mu.RLock()
@@ -283,8 +312,13 @@ func (n *Node) close() error {
 	go func() { // ends with Close, unless the disk hangs
 		n.background.Wait()
 		n.requests.Wait()
+		n.stopPeers()
 		err := n.raft.Shutdown().Error()
-		stopped <- errors.Join(err, n.transport.Close(), n.log.Close())
+		err = errors.Join(err, n.transport.Close())
+		if n.network != nil {
+			err = errors.Join(err, n.network.Close())
+		}
+		stopped <- errors.Join(err, n.log.Close())
 	}()
 	patience := time.NewTimer(closePatience)
 	defer patience.Stop()

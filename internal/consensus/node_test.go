@@ -303,8 +303,7 @@ func TestHalfBegun(t *testing.T) {
 			n := &Node{cfg: cfg}
 			n.dir, err = openDataDir(cfg)
 			require.NoError(t, err)
-			n.transport, err = openTransport(context.Background(), cfg)
-			require.NoError(t, err)
+			n.transport = alone(cfg.NodeID)
 			require.NoError(t, n.dir.claim(cfg))
 			step(n)
 			if n.log != nil {

@@ -14,48 +14,31 @@ import (
 )
 
 const (
-	// rpcTimeout bounds one message between servers.
-	rpcTimeout = 10 * time.Second
+	// rpcTimeout bounds how long a message between servers may go without
+	// progress.
+	rpcTimeout = 2 * time.Second
 	// handshakeTimeout bounds how long a connection may take to prove who it is.
 	handshakeTimeout = 5 * time.Second
 	// connsPerPeer is how many idle connections are kept to each server.
 	connsPerPeer = 3
+	// maxHandshakes bounds the connections that have not proved yet who they are.
+	maxHandshakes = 256
 )
 
-// transport is what a node needs of a way to its peers.
-type transport interface {
-	raft.Transport
-	raft.WithPreVote
-	raft.WithClose
-}
-
-// openTransport returns the way to other servers: none, in memory, without an
-// address; TLS on the address otherwise.
-func openTransport(ctx context.Context, cfg Config) (transport, error) {
-	if cfg.Transport.Addr == "" {
-		addr, t := raft.NewInmemTransportWithTimeout(raft.ServerAddress(cfg.NodeID), rpcTimeout)
-		t.Connect(addr, t)
-		return t, nil
-	}
-	stream, err := listenTLS(ctx, cfg.Transport)
-	if err != nil {
-		return nil, err
-	}
-	return safeTransport{raft.NewNetworkTransportWithConfig(&raft.NetworkTransportConfig{
-		Stream:  stream,
-		MaxPool: connsPerPeer,
-		Timeout: rpcTimeout,
-		Logger:  newRaftLogger(cfg.Logger),
-	})}, nil
-}
+// The protocols of the raft port, agreed upon in the handshake. A peer that
+// names none speaks raft's.
+const (
+	protocolRaft  = "meridian-raft/1"
+	protocolCalls = "h2"
+)
 
 // safeTransport is raft's network transport without its fast path for
 // heartbeats. The fast path changes term and state on the connection's
 // goroutine while the main loop may be about to append in its old term; the
 // entry would then carry the new leader's term (hashicorp/raft#695).
 //
-// The concrete type is embedded on purpose: wrapping the interface would lose
-// PreVote without a word.
+// The concrete type is embedded on purpose: wrapping raft's interface would
+// lose PreVote without a word.
 type safeTransport struct {
 	*raft.NetworkTransport
 }
@@ -69,20 +52,27 @@ func (t safeTransport) Close() error {
 	return t.NetworkTransport.Close()
 }
 
-// tlsStream carries raft's messages over mutually authenticated TLS 1.3.
-type tlsStream struct {
+// tlsNetwork carries raft's messages and peers' calls over mutually
+// authenticated TLS 1.3 on one port.
+type tlsNetwork struct {
 	listener       net.Listener
-	advertise      net.Addr
 	server, client *tls.Config
+	transport      safeTransport
+	// raft and calls are handed the connections of their protocol.
+	raft, calls *doorway
 
-	mu sync.Mutex
+	// stop ends accepting and every handshake; accepting waits for both.
+	stop      context.CancelFunc
+	accepting sync.WaitGroup
+	mu        sync.Mutex
 	// conns are the accepted connections that are open; nil once closed.
-	conns map[*peerConn]struct{}
+	conns map[net.Conn]struct{}
 }
 
-var _ raft.StreamLayer = (*tlsStream)(nil)
+var _ Network = (*tlsNetwork)(nil)
 
-func listenTLS(ctx context.Context, cfg TransportConfig) (*tlsStream, error) {
+func listenTLS(ctx context.Context, node Config) (*tlsNetwork, error) {
+	cfg := node.Transport
 	var lc net.ListenConfig
 	listener, err := lc.Listen(ctx, "tcp", cfg.Addr)
 	if errors.Is(err, syscall.EADDRINUSE) {
@@ -91,18 +81,32 @@ func listenTLS(ctx context.Context, cfg TransportConfig) (*tlsStream, error) {
 	if err != nil {
 		return nil, fmt.Errorf("consensus: listen on raft address %s: %w", cfg.Addr, err)
 	}
-	s := &tlsStream{listener: listener, advertise: listener.Addr(), conns: map[*peerConn]struct{}{}}
+	advertise := listener.Addr()
 	if cfg.Advertise != "" {
-		s.advertise = advertised(cfg.Advertise)
+		advertise = advertised(cfg.Advertise)
 	}
 	base := cfg.TLS.Clone()
 	base.MinVersion = tls.VersionTLS13
 	base.ClientAuth = tls.RequireAndVerifyClientCert
+	base.NextProtos = []string{protocolRaft, protocolCalls}
 	if cfg.VerifyPeer != nil {
 		base.VerifyConnection = cfg.VerifyPeer
 	}
-	s.server, s.client = base, base
-	return s, nil
+	n := &tlsNetwork{
+		listener: listener, server: base, client: base.Clone(),
+		raft: newDoorway(advertise), calls: newDoorway(advertise),
+		conns: map[net.Conn]struct{}{},
+	}
+	accepting, stop := context.WithCancel(context.WithoutCancel(ctx))
+	n.stop = stop
+	n.accepting.Go(func() { n.accept(accepting) })
+	n.transport = safeTransport{raft.NewNetworkTransportWithConfig(&raft.NetworkTransportConfig{
+		Stream:  raftStream{n},
+		MaxPool: connsPerPeer,
+		Timeout: rpcTimeout,
+		Logger:  newRaftLogger(node.Logger),
+	})}
+	return n, nil
 }
 
 // advertised is an address of which only the text matters.
@@ -111,71 +115,197 @@ type advertised string
 func (advertised) Network() string  { return "tcp" }
 func (a advertised) String() string { return string(a) }
 
-// Dial connects to a peer and completes the handshake.
-func (s *tlsStream) Dial(addr raft.ServerAddress, timeout time.Duration) (net.Conn, error) {
-	return tls.DialWithDialer(&net.Dialer{Timeout: timeout}, "tcp", string(addr), s.client)
+// accept takes connections until ctx ends. Each proves who it is on a goroutine
+// of its own, so that a slow peer holds up nobody.
+func (n *tlsNetwork) accept(ctx context.Context) {
+	handshakes := make(chan struct{}, maxHandshakes)
+	pause := time.Duration(0)
+	for ctx.Err() == nil {
+		raw, err := n.listener.Accept()
+		if err != nil {
+			pause = min(max(5*time.Millisecond, 2*pause), time.Second)
+			select {
+			case <-ctx.Done():
+			case <-time.After(pause): // out of file descriptors, for example
+			}
+			continue
+		}
+		pause = 0
+		conn := &peerConn{Conn: tls.Server(newProgressConn(raw), n.server), network: n}
+		if !n.register(conn) {
+			_ = raw.Close()
+			return
+		}
+		select {
+		case handshakes <- struct{}{}:
+			n.accepting.Go(func() {
+				defer func() { <-handshakes }()
+				n.admit(ctx, conn)
+			})
+		default: // more strangers than peers there could be
+			_ = conn.abort()
+		}
+	}
 }
 
-// Accept returns the next connection. Its handshake happens on its first read,
-// which is on its own goroutine, so that a slow peer holds up nobody.
-func (s *tlsStream) Accept() (net.Conn, error) {
-	raw, err := s.listener.Accept()
+// admit completes the handshake and hands the connection to its protocol.
+func (n *tlsNetwork) admit(ctx context.Context, conn *peerConn) {
+	limited, cancel := context.WithTimeout(ctx, handshakeTimeout)
+	defer cancel()
+	if err := conn.HandshakeContext(limited); err != nil {
+		_ = conn.abort()
+		return
+	}
+	to := n.raft
+	if conn.ConnectionState().NegotiatedProtocol == protocolCalls {
+		to = n.calls
+	}
+	if !to.hand(ctx, conn) {
+		_ = conn.abort()
+	}
+}
+
+// register notes an open connection, unless the network is closed.
+func (n *tlsNetwork) register(c net.Conn) bool {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	if n.conns == nil {
+		return false
+	}
+	n.conns[c] = struct{}{}
+	return true
+}
+
+func (n *tlsNetwork) forget(c net.Conn) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	delete(n.conns, c)
+}
+
+// dial connects to a peer for one protocol and completes the handshake.
+func (n *tlsNetwork) dial(ctx context.Context, addr, protocol string) (net.Conn, error) {
+	raw, err := (&net.Dialer{}).DialContext(ctx, "tcp", addr)
 	if err != nil {
 		return nil, err
 	}
-	c := &peerConn{Conn: tls.Server(raw, s.server), stream: s}
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if s.conns == nil {
-		_ = raw.Close()
-		return nil, net.ErrClosed
+	config := n.client.Clone()
+	config.NextProtos = []string{protocol}
+	if config.ServerName == "" {
+		if config.ServerName, _, err = net.SplitHostPort(addr); err != nil {
+			return nil, errors.Join(err, raw.Close())
+		}
 	}
-	s.conns[c] = struct{}{}
-	return c, nil
+	conn := tls.Client(newProgressConn(raw), config)
+	if err := conn.HandshakeContext(ctx); err != nil {
+		return nil, errors.Join(err, raw.Close())
+	}
+	return conn, nil
 }
 
-// Addr is the address that peers dial.
-func (s *tlsStream) Addr() net.Addr { return s.advertise }
+// Transport carries raft's messages.
+func (n *tlsNetwork) Transport() Transport { return n.transport }
+
+// Listener accepts the calls of peers.
+func (n *tlsNetwork) Listener() net.Listener { return n.calls }
+
+// Dial connects to a peer for calls.
+func (n *tlsNetwork) Dial(ctx context.Context, addr string) (net.Conn, error) {
+	return n.dial(ctx, addr, protocolCalls)
+}
 
 // Close stops listening and ends every accepted connection: raft leaves those
 // open, and with them the goroutines that read from them.
-func (s *tlsStream) Close() error {
-	s.mu.Lock()
-	conns := s.conns
-	s.conns = nil
-	s.mu.Unlock()
-	err := s.listener.Close()
+func (n *tlsNetwork) Close() error {
+	n.mu.Lock()
+	conns := n.conns
+	n.conns = nil
+	n.mu.Unlock()
+	n.stop()
+	err := n.listener.Close()
 	for c := range conns {
-		_ = c.Conn.NetConn().Close()
+		_ = c.(*peerConn).NetConn().Close()
 	}
-	return err
+	n.accepting.Wait()
+	return errors.Join(err, n.transport.Close(), n.calls.Close())
+}
+
+// raftStream is the side of the network that raft sees.
+type raftStream struct{ *tlsNetwork }
+
+var _ raft.StreamLayer = raftStream{}
+
+// Dial connects to a peer for raft's messages.
+func (s raftStream) Dial(addr raft.ServerAddress, timeout time.Duration) (net.Conn, error) {
+	ctx, cancel := context.WithTimeout(context.Background(), timeout)
+	defer cancel()
+	return s.dial(ctx, string(addr), protocolRaft)
+}
+
+// Accept returns the next connection for raft.
+func (s raftStream) Accept() (net.Conn, error) { return s.tlsNetwork.raft.Accept() }
+
+// Addr is the address that peers dial.
+func (s raftStream) Addr() net.Addr { return s.tlsNetwork.raft.Addr() }
+
+// Close stops Accept.
+func (s raftStream) Close() error { return s.tlsNetwork.raft.Close() }
+
+// doorway is a listener that is handed its connections.
+type doorway struct {
+	addr   net.Addr
+	conns  chan net.Conn
+	closed chan struct{}
+	once   sync.Once
+}
+
+func newDoorway(addr net.Addr) *doorway {
+	return &doorway{addr: addr, conns: make(chan net.Conn), closed: make(chan struct{})}
+}
+
+// hand passes a connection to Accept and reports whether it was taken.
+func (d *doorway) hand(ctx context.Context, c net.Conn) bool {
+	select {
+	case d.conns <- c:
+		return true
+	case <-d.closed:
+	case <-ctx.Done():
+	}
+	return false
+}
+
+// Accept returns the next connection.
+func (d *doorway) Accept() (net.Conn, error) {
+	select {
+	case c := <-d.conns:
+		return c, nil
+	case <-d.closed:
+		return nil, net.ErrClosed
+	}
+}
+
+// Addr is the address that peers dial.
+func (d *doorway) Addr() net.Addr { return d.addr }
+
+// Close stops Accept.
+func (d *doorway) Close() error {
+	d.once.Do(func() { close(d.closed) })
+	return nil
 }
 
 // peerConn is an accepted connection.
 type peerConn struct {
 	*tls.Conn
-	stream    *tlsStream
-	handshake sync.Once
-	err       error
-}
-
-// Read completes the handshake, within handshakeTimeout, before the first byte.
-func (c *peerConn) Read(b []byte) (int, error) {
-	c.handshake.Do(func() {
-		ctx, cancel := context.WithTimeout(context.Background(), handshakeTimeout)
-		defer cancel()
-		c.err = c.HandshakeContext(ctx)
-	})
-	if c.err != nil {
-		return 0, c.err
-	}
-	return c.Conn.Read(b)
+	network *tlsNetwork
 }
 
 // Close ends the connection.
 func (c *peerConn) Close() error {
-	c.stream.mu.Lock()
-	delete(c.stream.conns, c)
-	c.stream.mu.Unlock()
+	c.network.forget(c)
 	return c.Conn.Close()
+}
+
+// abort ends a connection that was never used, without a farewell.
+func (c *peerConn) abort() error {
+	c.network.forget(c)
+	return c.NetConn().Close()
 }

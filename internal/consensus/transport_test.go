@@ -91,12 +91,13 @@ func TestOneServerOnTheNetwork(t *testing.T) {
 }
 
 // answering opens a transport that grants every vote.
-func answering(t *testing.T, cfg TransportConfig) transport {
+func answering(t *testing.T, cfg TransportConfig) Transport {
 	t.Helper()
 	node := testConfig("d")
 	node.Transport = cfg
-	trans, err := openTransport(context.Background(), node)
+	network, err := openNetwork(context.Background(), node)
 	require.NoError(t, err)
+	trans := network.Transport()
 	stop, stopped := make(chan struct{}), make(chan struct{})
 	go func() {
 		defer close(stopped)
@@ -113,6 +114,7 @@ func answering(t *testing.T, cfg TransportConfig) transport {
 		close(stop)
 		<-stopped
 		require.NoError(t, trans.Close())
+		require.NoError(t, network.Close())
 	})
 	return trans
 }

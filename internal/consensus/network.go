@@ -1,0 +1,60 @@
+package consensus
+
+import (
+	"context"
+	"fmt"
+	"net"
+
+	"github.com/hashicorp/raft"
+)
+
+// Network is a node's way to its peers. Both ways of talking, raft's messages
+// and calls (RaftService and Config.PeerServices), use the node's raft address.
+// The node closes it.
+type Network interface {
+	// Transport carries raft's messages. It must not handle heartbeats on a path
+	// of their own (hashicorp/raft#695): SetHeartbeatHandler does nothing.
+	Transport() Transport
+	// Listener accepts the calls of peers; every connection it returns has proved
+	// to be a peer's.
+	Listener() net.Listener
+	// Dial connects to the Listener of the peer with a raft address and returns
+	// once it has proved who it is.
+	Dial(ctx context.Context, addr string) (net.Conn, error)
+	// Close ends what Transport.Close and Listener.Close leave.
+	Close() error
+}
+
+// Transport is what raft needs of a network.
+type Transport interface {
+	raft.Transport
+	raft.WithPreVote
+	raft.WithClose
+}
+
+// openNetwork returns the configured network, nil when there is none.
+func openNetwork(ctx context.Context, cfg Config) (Network, error) {
+	switch {
+	case cfg.Network != nil:
+		return cfg.Network, nil
+	case cfg.Transport.Addr != "":
+		n, err := listenTLS(ctx, cfg)
+		if err != nil {
+			return nil, err
+		}
+		return n, nil
+	}
+	return nil, nil
+}
+
+// alone is the transport of a node without a network: it reaches itself.
+func alone(id string) Transport {
+	addr, t := raft.NewInmemTransportWithTimeout(raft.ServerAddress(id), rpcTimeout)
+	t.Connect(addr, t)
+	return t
+}
+
+// noNetwork is the error of whatever needs a peer in a node without a network.
+func noNetwork(addr string) error {
+	return fmt.Errorf("consensus: no way to the server at %s: this one has no network", addr)
+}
