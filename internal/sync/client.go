@@ -6,11 +6,14 @@ import (
 	"fmt"
 	"log/slog"
 	"math/rand/v2"
+	"net"
+	"slices"
 	"strings"
 	"sync"
 	"time"
 
 	"google.golang.org/grpc"
+	"google.golang.org/grpc/backoff"
 	"google.golang.org/grpc/credentials"
 	"google.golang.org/grpc/status"
 
@@ -22,6 +25,12 @@ type ClientConfig struct {
 	Replica *Replica
 	// Addresses of the global's servers, tried in turn from a random one.
 	Addresses []string
+	// Known are further addresses, learned earlier. Optional.
+	Known []string
+	// Learn keeps the addresses that the global names, to be Known at the next
+	// start. It is called when they change, Addresses not among them. Optional:
+	// without it the client goes to Addresses only.
+	Learn func(addresses []string) error
 	// Credentials secure the connection.
 	Credentials credentials.TransportCredentials
 	// Token returns the zone's token; it is asked at every connection.
@@ -43,6 +52,11 @@ const (
 	// silenceAfter is how long the global may say nothing: it says something
 	// every second.
 	silenceAfter = 10 * time.Second
+	// connectPatience bounds an attempt to connect while there are other servers
+	// to try.
+	connectPatience = 3 * time.Second
+	// maxLearned bounds the addresses that a global may name.
+	maxLearned = 64
 	// maxFrame bounds one frame in bytes: a resource is far smaller.
 	maxFrame = 64 << 20
 )
@@ -67,8 +81,9 @@ type ClientStatus struct {
 type Client struct {
 	cfg ClientConfig
 
-	mu     sync.Mutex
-	status ClientStatus
+	mu      sync.Mutex // guards what follows
+	status  ClientStatus
+	learned []string
 }
 
 // NewClient returns a client; it does nothing until Run is called.
@@ -76,7 +91,7 @@ func NewClient(cfg ClientConfig) (*Client, error) {
 	if len(cfg.Addresses) == 0 {
 		return nil, errors.New("zonesync: no address of a global given")
 	}
-	return &Client{cfg: cfg, status: ClientStatus{Since: time.Now()}}, nil
+	return &Client{cfg: cfg, status: ClientStatus{Since: time.Now()}, learned: cfg.Known}, nil
 }
 
 // Status returns how the connection stands. Safe for concurrent use.
@@ -98,14 +113,74 @@ func (c *Client) setStatus(connected bool, address string, err error) {
 	}
 }
 
+// round returns the order in which to try every server. Those that were
+// configured come first: what was learned may be out of this zone's reach. Of
+// either, the last one tried comes last: it may be cut off, or on its way out.
+func (c *Client) round(last string) []string {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return slices.Concat(after(c.cfg.Addresses, last), after(c.learned, last))
+}
+
+// after rotates addresses so that they begin after one of them, or anywhere when
+// it is not among them.
+func after(addresses []string, last string) []string {
+	if len(addresses) == 0 {
+		return nil
+	}
+	at := slices.Index(addresses, last) + 1
+	if at == 0 {
+		at = rand.IntN(len(addresses))
+	}
+	at %= len(addresses)
+	return slices.Concat(addresses[at:], addresses[:at])
+}
+
+// learn takes the addresses that a server at an address has named.
+func (c *Client) learn(from string, addresses []string) {
+	if c.cfg.Learn == nil || len(addresses) > maxLearned {
+		return
+	}
+	var learned []string
+	for _, address := range addresses {
+		_, _, err := net.SplitHostPort(address)
+		known := slices.Contains(c.cfg.Addresses, address) || slices.Contains(learned, address)
+		// A server that listens on loopback is nowhere to be found from elsewhere.
+		if err == nil && !known && (!onLoopback(address) || onLoopback(from)) {
+			learned = append(learned, address)
+		}
+	}
+	c.mu.Lock()
+	same := slices.Equal(learned, c.learned)
+	c.learned = learned
+	c.mu.Unlock()
+	if same {
+		return
+	}
+	c.cfg.Logger.Info("the global's servers have changed", "configured", c.cfg.Addresses, "learned", learned)
+	if err := c.cfg.Learn(learned); err != nil {
+		c.cfg.Logger.Warn("the addresses of the global's servers could not be kept: they are learned again after a restart", "error", err)
+	}
+}
+
+func onLoopback(address string) bool {
+	host, _, err := net.SplitHostPort(address)
+	ip := net.ParseIP(host)
+	return err == nil && (host == "localhost" || ip != nil && ip.IsLoopback())
+}
+
 // Run connects, follows, and connects again until ctx is done; then it returns
 // nil. Nothing that the network or the global does ends it, and whatever
 // happens the replica goes on serving.
+//
+// Whatever ended a connection, the next one is to another server if there is
+// one, and waits grow only once every server has been tried.
 func (c *Client) Run(ctx context.Context) error {
-	next := rand.IntN(len(c.cfg.Addresses))
+	round := c.round("")
 	wait := backoffFirst
 	for {
-		address := c.cfg.Addresses[next%len(c.cfg.Addresses)]
+		address := round[0]
+		round = round[1:]
 		s := newSession(c, address)
 		err := s.run(ctx)
 		if ctx.Err() != nil {
@@ -118,15 +193,16 @@ func (c *Client) Run(ctx context.Context) error {
 				err = errors.Join(err, rerr)
 			}
 		}
-		if s.followed {
-			wait = backoffFirst
-		} else {
-			next++
+		pause := backoffFirst
+		switch {
+		case s.followed:
+			wait, round = backoffFirst, c.round(address)
+		case len(round) == 0:
+			pause, wait, round = wait, min(2*wait, backoffMost), c.round(address)
 		}
 		c.setStatus(false, address, err)
-		pause := wait/2 + rand.N(wait/2+1)
+		pause = pause/2 + rand.N(pause/2+1)
 		c.cfg.Logger.Warn("connection to the global ended", "address", address, "error", err, "retry_in", pause)
-		wait = min(2*wait, backoffMost)
 		select {
 		case <-time.After(pause):
 		case <-ctx.Done():
@@ -159,6 +235,11 @@ func (c *Client) dial(address string) (*grpc.ClientConn, error) {
 		grpc.WithPerRPCCredentials(bearerToken{token: c.cfg.Token, secure: secure}),
 		grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(maxFrame)),
 	}, c.cfg.DialOptions...)
+	if len(c.round(address)) > 1 {
+		options = append(options, grpc.WithConnectParams(grpc.ConnectParams{
+			Backoff: backoff.DefaultConfig, MinConnectTimeout: connectPatience,
+		}))
+	}
 	conn, err := grpc.NewClient(address, options...)
 	if err != nil {
 		return nil, fmt.Errorf("zonesync: connect to %s: %w", address, err)

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"sync"
 	"time"
 
@@ -34,6 +35,10 @@ type conn struct {
 	err    error  // why the stream ends
 	asks   askQueue
 	joined bool
+	// servers are the global's, as the zone was last told; serversAt is when they
+	// were last looked up.
+	servers   []string
+	serversAt time.Time
 }
 
 func newConn(s *Server, stream syncv1.SyncService_StreamServer) *conn {
@@ -68,7 +73,10 @@ func (c *conn) supervise() error {
 	defer patrol.Stop()
 	checked := time.Now()
 	for {
-		recheck := s.rechecked()
+		recheck, err := s.rechecked()
+		if err != nil {
+			return err
+		}
 		select {
 		case <-c.done:
 			return c.reason()
@@ -280,8 +288,27 @@ func (c *conn) nextFrame(now time.Time) (*syncv1.GlobalFrame, time.Time, error) 
 	if ask := c.asks.next(); ask != nil {
 		return &syncv1.GlobalFrame{Body: &syncv1.GlobalFrame_Ask{Ask: ask}}, time.Time{}, nil
 	}
+	if f := c.serversLocked(now); f != nil {
+		return f, time.Time{}, nil
+	}
 	f, err := c.pub.next(now)
 	return f, c.pub.deadline(), err
+}
+
+// serversLocked tells a zone that was welcomed where the global's servers are,
+// when it does not know. The bookmarks of an idle stream make it look again.
+func (c *conn) serversLocked(now time.Time) *syncv1.GlobalFrame {
+	welcomed := c.pub.phase == phaseChunks || c.pub.phase == phaseFeed
+	if c.server.cfg.Servers == nil || !welcomed || now.Sub(c.serversAt) < c.server.pacing.bookmarkEvery {
+		return nil
+	}
+	c.serversAt = now
+	servers := c.server.cfg.Servers()
+	if len(servers) == 0 || slices.Equal(servers, c.servers) {
+		return nil
+	}
+	c.servers = servers
+	return &syncv1.GlobalFrame{Body: &syncv1.GlobalFrame_Servers{Servers: &syncv1.Servers{Addresses: servers}}}
 }
 
 func (c *conn) sendFence() {

@@ -1,11 +1,7 @@
 package zonesync
 
 import (
-	"context"
-	"fmt"
 	"maps"
-	"slices"
-	"strings"
 	"sync"
 	"time"
 
@@ -37,8 +33,8 @@ const (
 	maxQuarantined = 10_000
 )
 
-// ZoneStatus is what a server knows of a zone that connected to it. It is soft
-// state: gone when the server restarts, known to this server only.
+// ZoneStatus is what servers know of a zone that connected to them. It is soft
+// state: gone when they restart.
 type ZoneStatus struct {
 	Name  resource.ZoneName
 	State ZoneState
@@ -186,136 +182,4 @@ func (r *registry) best(zone resource.ZoneName) *conn {
 		return nil
 	}
 	return best.conn
-}
-
-// Zones returns what is known of every zone that has connected to this server,
-// by name.
-func (s *Server) Zones() []ZoneStatus {
-	r := s.registry
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	out := make([]ZoneStatus, 0, len(r.zones))
-	for _, name := range slices.Sorted(maps.Keys(r.zones)) {
-		out = append(out, s.statusLocked(name, time.Now()))
-	}
-	return out
-}
-
-// Zone returns what is known of one zone; false if it never connected to this
-// server.
-func (s *Server) Zone(name resource.ZoneName) (ZoneStatus, bool) {
-	r := s.registry
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	if len(r.zones[name]) == 0 {
-		return ZoneStatus{Name: name, State: ZoneOffline}, false
-	}
-	return s.statusLocked(name, time.Now()), true
-}
-
-func (s *Server) statusLocked(name resource.ZoneName, now time.Time) ZoneStatus {
-	out := ZoneStatus{Name: name, State: ZoneOffline}
-	quarantined := map[resource.Key]Quarantined{}
-	silent, first := false, true
-	for id, in := range s.registry.zones[name] {
-		if in.conn != nil {
-			out.Instances = append(out.Instances, id)
-			silent = silent || now.Sub(in.lastSeen) > staleAfter
-		}
-		if in.lastSeen.After(out.LastSeen) {
-			out.LastSeen = in.lastSeen
-		}
-		out.LastError = max(out.LastError, in.lastError)
-		maps.Copy(quarantined, in.quarantined)
-		if lag := s.feed.lag(in.acked, in.epoch); first || lag > out.Lag {
-			out.Lag = lag
-		}
-		if first || in.acked < out.Revision {
-			out.Revision = in.acked
-		}
-		first = false
-	}
-	slices.Sort(out.Instances)
-	out.Quarantined = slices.SortedFunc(maps.Values(quarantined), func(a, b Quarantined) int { return a.Key.Compare(b.Key) })
-	switch {
-	case len(out.Instances) == 0:
-	case silent:
-		out.State = ZoneStale
-	case out.Lag > 0:
-		out.State = ZoneLagging
-	default:
-		out.State = ZoneInSync
-	}
-	return out
-}
-
-// NotAppliedError means that the caller stopped waiting before every connected
-// zone had applied a revision. The write itself stands.
-type NotAppliedError struct {
-	Revision resource.Revision
-	// Zones are those that had not, sorted.
-	Zones []resource.ZoneName
-	// Cause is why the wait ended.
-	Cause error
-}
-
-func (e *NotAppliedError) Error() string {
-	names := make([]string, len(e.Zones))
-	for i, z := range e.Zones {
-		names[i] = string(z)
-	}
-	return fmt.Sprintf("revision %d is not applied yet in: %s", e.Revision, strings.Join(names, ", "))
-}
-
-func (e *NotAppliedError) Unwrap() error { return e.Cause }
-
-// WaitApplied returns when every zone connected to this server has applied and
-// persisted a revision. It does not wait for zones that were away all the time;
-// one that goes away while it is waited for is waited for until it is back.
-// Error: *NotAppliedError when ctx ends first, or the server does.
-func (s *Server) WaitApplied(ctx context.Context, rev resource.Revision) error {
-	awaited := map[resource.ZoneName]bool{}
-	for {
-		feed, zones := s.feed.changed(), s.registry.changed()
-		if v := s.cfg.Store.View(); v.Revision() >= rev {
-			rev = min(rev, v.Changed()) // nothing changed after that
-		}
-		floor, reached := s.feed.floor(rev)
-		var missing []resource.ZoneName
-		if reached {
-			if missing = s.registry.behind(floor, s.feed.position().epoch, awaited); len(missing) == 0 {
-				return nil
-			}
-		}
-		select {
-		case <-feed:
-		case <-zones:
-		case <-s.ending:
-			return &NotAppliedError{Revision: rev, Zones: missing, Cause: errClosed}
-		case <-ctx.Done():
-			return &NotAppliedError{Revision: rev, Zones: missing, Cause: context.Cause(ctx)}
-		}
-	}
-}
-
-// behind lists the zones with a connected instance that has not acknowledged a
-// revision, and those that were listed before and are away. It adds what it
-// lists to awaited.
-func (r *registry) behind(rev resource.Revision, epoch store.Epoch, awaited map[resource.ZoneName]bool) []resource.ZoneName {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	var out []resource.ZoneName
-	for name, instances := range r.zones {
-		connected, late := false, false
-		for _, in := range instances {
-			connected = connected || in.conn != nil
-			late = late || in.conn != nil && (in.epoch != epoch || in.acked < rev)
-		}
-		if late || !connected && awaited[name] {
-			out = append(out, name)
-			awaited[name] = true
-		}
-	}
-	slices.Sort(out)
-	return out
 }

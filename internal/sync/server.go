@@ -26,7 +26,7 @@ var errClosed = errors.New("zonesync: the server is shutting down")
 // as PERMISSION_DENIED.
 type Authorizer func(ctx context.Context, token string, zone resource.ZoneName) error
 
-// ServerConfig is what a Server needs. All fields are required.
+// ServerConfig is what a Server needs. All fields without a remark are required.
 type ServerConfig struct {
 	// Store is the global's state.
 	Store *store.Store
@@ -37,6 +37,9 @@ type ServerConfig struct {
 	Authorize Authorizer
 	Admission func(resource.Kind) bool
 	Logger    *slog.Logger
+	// Servers returns the host:port of every server of the global, which zones
+	// are told. It is asked often. Optional.
+	Servers func() []string
 }
 
 // SyncedKinds is the Synced of the table of kinds.
@@ -71,11 +74,12 @@ type Server struct {
 	registry *registry
 	ready    chan struct{} // closed when the feed has begun
 
-	mu      sync.Mutex
-	closed  bool
-	recheck chan struct{} // closed and replaced when admission may have changed
-	ending  chan struct{} // closed when Run returns
-	streams sync.WaitGroup
+	mu        sync.Mutex
+	closed    bool
+	suspended string        // why no zone is served, empty when they are
+	recheck   chan struct{} // closed and replaced when admission may have changed
+	ending    chan struct{} // closed when Run returns
+	streams   sync.WaitGroup
 }
 
 // NewServer returns a server that serves once Run is called.
@@ -159,10 +163,32 @@ func (s *Server) readmit() {
 	s.recheck = make(chan struct{})
 }
 
-func (s *Server) rechecked() <-chan struct{} {
+// rechecked is closed when admission may have changed; the error says that no
+// zone is served now.
+func (s *Server) rechecked() (<-chan struct{}, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return s.recheck
+	if s.suspended != "" {
+		return s.recheck, fencef(syncv1.FenceReason_FENCE_REASON_SUSPENDED, "this server does not serve zones now: %s", s.suspended)
+	}
+	return s.recheck, nil
+}
+
+// Suspend ends every stream and refuses new ones, with the reason, until Resume
+// is called: what this server would send may be out of date, and zones are to
+// go to another one. What was heard of zones is still known.
+func (s *Server) Suspend(reason string) {
+	s.mu.Lock()
+	s.suspended = reason
+	s.mu.Unlock()
+	s.readmit()
+}
+
+// Resume serves zones again.
+func (s *Server) Resume() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.suspended = ""
 }
 
 // enter counts a stream in, unless the server is going away.
@@ -188,6 +214,9 @@ func (s *Server) Stream(stream syncv1.SyncService_StreamServer) error {
 		return status.Error(codes.Unavailable, errClosed.Error())
 	case <-stream.Context().Done():
 		return stream.Context().Err()
+	}
+	if _, err := s.rechecked(); err != nil {
+		return statusOf(err)
 	}
 	return newConn(s, stream).serve()
 }
@@ -218,6 +247,8 @@ func statusOf(err error) error {
 			return status.Error(codes.PermissionDenied, err.Error())
 		case syncv1.FenceReason_FENCE_REASON_PROTOCOL:
 			return status.Error(codes.InvalidArgument, err.Error())
+		case syncv1.FenceReason_FENCE_REASON_SUSPENDED:
+			return status.Error(codes.Unavailable, err.Error())
 		}
 		return status.Error(codes.Aborted, err.Error())
 	}

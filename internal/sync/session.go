@@ -198,6 +198,10 @@ func (s *session) take(ctx context.Context, f *syncv1.GlobalFrame) (*commit, sig
 	if ask := f.GetAsk(); ask != nil {
 		return nil, signal{}, s.answer(ctx, ask)
 	}
+	if servers := f.GetServers(); servers != nil {
+		s.client.learn(s.address, servers.Addresses)
+		return nil, signal{}, nil
+	}
 	c, sig, err := s.replica.machine.receive(f, time.Now())
 	if err == nil && f.GetWelcome() != nil {
 		s.client.setStatus(true, s.address, nil)

@@ -105,6 +105,8 @@ const (
 	// The zone fell behind what the server remembers: connect again to be sent
 	// the difference.
 	FenceReason_FENCE_REASON_COMPACTED FenceReason = 8
+	// The server cannot tell whether it is up to date: another one may.
+	FenceReason_FENCE_REASON_SUSPENDED FenceReason = 9
 )
 
 // Enum value maps for FenceReason.
@@ -119,6 +121,7 @@ var (
 		6: "FENCE_REASON_PROTOCOL",
 		7: "FENCE_REASON_EPOCH",
 		8: "FENCE_REASON_COMPACTED",
+		9: "FENCE_REASON_SUSPENDED",
 	}
 	FenceReason_value = map[string]int32{
 		"FENCE_REASON_UNSPECIFIED":  0,
@@ -130,6 +133,7 @@ var (
 		"FENCE_REASON_PROTOCOL":     6,
 		"FENCE_REASON_EPOCH":        7,
 		"FENCE_REASON_COMPACTED":    8,
+		"FENCE_REASON_SUSPENDED":    9,
 	}
 )
 
@@ -270,6 +274,7 @@ type GlobalFrame struct {
 	//	*GlobalFrame_Bookmark
 	//	*GlobalFrame_Fence
 	//	*GlobalFrame_Ask
+	//	*GlobalFrame_Servers
 	Body          isGlobalFrame_Body `protobuf_oneof:"body"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -366,6 +371,15 @@ func (x *GlobalFrame) GetAsk() *Ask {
 	return nil
 }
 
+func (x *GlobalFrame) GetServers() *Servers {
+	if x != nil {
+		if x, ok := x.Body.(*GlobalFrame_Servers); ok {
+			return x.Servers
+		}
+	}
+	return nil
+}
+
 type isGlobalFrame_Body interface {
 	isGlobalFrame_Body()
 }
@@ -397,6 +411,10 @@ type GlobalFrame_Ask struct {
 	Ask *Ask `protobuf:"bytes,6,opt,name=ask,proto3,oneof"`
 }
 
+type GlobalFrame_Servers struct {
+	Servers *Servers `protobuf:"bytes,7,opt,name=servers,proto3,oneof"`
+}
+
 func (*GlobalFrame_Welcome) isGlobalFrame_Body() {}
 
 func (*GlobalFrame_Batch) isGlobalFrame_Body() {}
@@ -408,6 +426,8 @@ func (*GlobalFrame_Bookmark) isGlobalFrame_Body() {}
 func (*GlobalFrame_Fence) isGlobalFrame_Body() {}
 
 func (*GlobalFrame_Ask) isGlobalFrame_Body() {}
+
+func (*GlobalFrame_Servers) isGlobalFrame_Body() {}
 
 // Epoch identifies one history of revisions. Two states are comparable by
 // revision only within one epoch.
@@ -1370,6 +1390,53 @@ func (x *Fence) GetMessage() string {
 	return ""
 }
 
+// Servers says where the global's servers are. It follows the first Welcome of a
+// stream, and again when they change.
+type Servers struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// host:port of every server, this one among them.
+	Addresses     []string `protobuf:"bytes,1,rep,name=addresses,proto3" json:"addresses,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Servers) Reset() {
+	*x = Servers{}
+	mi := &file_sync_v1_sync_proto_msgTypes[13]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Servers) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Servers) ProtoMessage() {}
+
+func (x *Servers) ProtoReflect() protoreflect.Message {
+	mi := &file_sync_v1_sync_proto_msgTypes[13]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Servers.ProtoReflect.Descriptor instead.
+func (*Servers) Descriptor() ([]byte, []int) {
+	return file_sync_v1_sync_proto_rawDescGZIP(), []int{13}
+}
+
+func (x *Servers) GetAddresses() []string {
+	if x != nil {
+		return x.Addresses
+	}
+	return nil
+}
+
 // Ask puts an operator's question to the zone.
 type Ask struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -1384,7 +1451,7 @@ type Ask struct {
 
 func (x *Ask) Reset() {
 	*x = Ask{}
-	mi := &file_sync_v1_sync_proto_msgTypes[13]
+	mi := &file_sync_v1_sync_proto_msgTypes[14]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1396,7 +1463,7 @@ func (x *Ask) String() string {
 func (*Ask) ProtoMessage() {}
 
 func (x *Ask) ProtoReflect() protoreflect.Message {
-	mi := &file_sync_v1_sync_proto_msgTypes[13]
+	mi := &file_sync_v1_sync_proto_msgTypes[14]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1409,7 +1476,7 @@ func (x *Ask) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Ask.ProtoReflect.Descriptor instead.
 func (*Ask) Descriptor() ([]byte, []int) {
-	return file_sync_v1_sync_proto_rawDescGZIP(), []int{13}
+	return file_sync_v1_sync_proto_rawDescGZIP(), []int{14}
 }
 
 func (x *Ask) GetId() uint64 {
@@ -1449,7 +1516,7 @@ type Answer struct {
 
 func (x *Answer) Reset() {
 	*x = Answer{}
-	mi := &file_sync_v1_sync_proto_msgTypes[14]
+	mi := &file_sync_v1_sync_proto_msgTypes[15]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1461,7 +1528,7 @@ func (x *Answer) String() string {
 func (*Answer) ProtoMessage() {}
 
 func (x *Answer) ProtoReflect() protoreflect.Message {
-	mi := &file_sync_v1_sync_proto_msgTypes[14]
+	mi := &file_sync_v1_sync_proto_msgTypes[15]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1474,7 +1541,7 @@ func (x *Answer) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Answer.ProtoReflect.Descriptor instead.
 func (*Answer) Descriptor() ([]byte, []int) {
-	return file_sync_v1_sync_proto_rawDescGZIP(), []int{14}
+	return file_sync_v1_sync_proto_rawDescGZIP(), []int{15}
 }
 
 func (x *Answer) GetId() uint64 {
@@ -1529,7 +1596,7 @@ type ReplicaState struct {
 
 func (x *ReplicaState) Reset() {
 	*x = ReplicaState{}
-	mi := &file_sync_v1_sync_proto_msgTypes[15]
+	mi := &file_sync_v1_sync_proto_msgTypes[16]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1541,7 +1608,7 @@ func (x *ReplicaState) String() string {
 func (*ReplicaState) ProtoMessage() {}
 
 func (x *ReplicaState) ProtoReflect() protoreflect.Message {
-	mi := &file_sync_v1_sync_proto_msgTypes[15]
+	mi := &file_sync_v1_sync_proto_msgTypes[16]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1554,7 +1621,7 @@ func (x *ReplicaState) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReplicaState.ProtoReflect.Descriptor instead.
 func (*ReplicaState) Descriptor() ([]byte, []int) {
-	return file_sync_v1_sync_proto_rawDescGZIP(), []int{15}
+	return file_sync_v1_sync_proto_rawDescGZIP(), []int{16}
 }
 
 func (x *ReplicaState) GetEpoch() *Epoch {
@@ -1608,14 +1675,15 @@ const file_sync_v1_sync_proto_rawDesc = "" +
 	"\x05hello\x18\x01 \x01(\v2\x17.meridian.sync.v1.HelloH\x00R\x05hello\x12)\n" +
 	"\x03ack\x18\x02 \x01(\v2\x15.meridian.sync.v1.AckH\x00R\x03ack\x122\n" +
 	"\x06answer\x18\x03 \x01(\v2\x18.meridian.sync.v1.AnswerH\x00R\x06answerB\x06\n" +
-	"\x04body\"\x92\x02\n" +
+	"\x04body\"\xc9\x02\n" +
 	"\vGlobalFrame\x125\n" +
 	"\awelcome\x18\x01 \x01(\v2\x19.meridian.sync.v1.WelcomeH\x00R\awelcome\x12\x16\n" +
 	"\x05batch\x18\x02 \x01(\fH\x00R\x05batch\x12\x16\n" +
 	"\x05chunk\x18\x03 \x01(\fH\x00R\x05chunk\x128\n" +
 	"\bbookmark\x18\x04 \x01(\v2\x1a.meridian.sync.v1.BookmarkH\x00R\bbookmark\x12/\n" +
 	"\x05fence\x18\x05 \x01(\v2\x17.meridian.sync.v1.FenceH\x00R\x05fence\x12)\n" +
-	"\x03ask\x18\x06 \x01(\v2\x15.meridian.sync.v1.AskH\x00R\x03askB\x06\n" +
+	"\x03ask\x18\x06 \x01(\v2\x15.meridian.sync.v1.AskH\x00R\x03ask\x125\n" +
+	"\aservers\x18\a \x01(\v2\x19.meridian.sync.v1.ServersH\x00R\aserversB\x06\n" +
 	"\x04body\"^\n" +
 	"\x05Epoch\x12\x1d\n" +
 	"\n" +
@@ -1696,7 +1764,9 @@ const file_sync_v1_sync_proto_rawDesc = "" +
 	"\acleared\x18\x06 \x01(\bR\acleared\"X\n" +
 	"\x05Fence\x125\n" +
 	"\x06reason\x18\x01 \x01(\x0e2\x1d.meridian.sync.v1.FenceReasonR\x06reason\x12\x18\n" +
-	"\amessage\x18\x02 \x01(\tR\amessage\"N\n" +
+	"\amessage\x18\x02 \x01(\tR\amessage\"'\n" +
+	"\aServers\x12\x1c\n" +
+	"\taddresses\x18\x01 \x03(\tR\taddresses\"N\n" +
 	"\x03Ask\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\x04R\x02id\x12\x18\n" +
 	"\arequest\x18\x02 \x01(\fR\arequest\x12\x1d\n" +
@@ -1719,7 +1789,7 @@ const file_sync_v1_sync_proto_rawDesc = "" +
 	"\x10MODE_UNSPECIFIED\x10\x00\x12\x0f\n" +
 	"\vMODE_RESUME\x10\x01\x12\r\n" +
 	"\tMODE_DIFF\x10\x02\x12\x11\n" +
-	"\rMODE_SNAPSHOT\x10\x03*\x86\x02\n" +
+	"\rMODE_SNAPSHOT\x10\x03*\xa2\x02\n" +
 	"\vFenceReason\x12\x1c\n" +
 	"\x18FENCE_REASON_UNSPECIFIED\x10\x00\x12\x19\n" +
 	"\x15FENCE_REASON_REPLACED\x10\x01\x12\x1d\n" +
@@ -1729,7 +1799,8 @@ const file_sync_v1_sync_proto_rawDesc = "" +
 	"\x15FENCE_REASON_SHUTDOWN\x10\x05\x12\x19\n" +
 	"\x15FENCE_REASON_PROTOCOL\x10\x06\x12\x16\n" +
 	"\x12FENCE_REASON_EPOCH\x10\a\x12\x1a\n" +
-	"\x16FENCE_REASON_COMPACTED\x10\b2W\n" +
+	"\x16FENCE_REASON_COMPACTED\x10\b\x12\x1a\n" +
+	"\x16FENCE_REASON_SUSPENDED\x10\t2W\n" +
 	"\vSyncService\x12H\n" +
 	"\x06Stream\x12\x1b.meridian.sync.v1.ZoneFrame\x1a\x1d.meridian.sync.v1.GlobalFrame(\x010\x01B\x1dZ\x1bmeridian/api/sync/v1;syncv1b\x06proto3"
 
@@ -1746,7 +1817,7 @@ func file_sync_v1_sync_proto_rawDescGZIP() []byte {
 }
 
 var file_sync_v1_sync_proto_enumTypes = make([]protoimpl.EnumInfo, 2)
-var file_sync_v1_sync_proto_msgTypes = make([]protoimpl.MessageInfo, 17)
+var file_sync_v1_sync_proto_msgTypes = make([]protoimpl.MessageInfo, 18)
 var file_sync_v1_sync_proto_goTypes = []any{
 	(Mode)(0),                     // 0: meridian.sync.v1.Mode
 	(FenceReason)(0),              // 1: meridian.sync.v1.FenceReason
@@ -1763,40 +1834,42 @@ var file_sync_v1_sync_proto_goTypes = []any{
 	(*Ack)(nil),                   // 12: meridian.sync.v1.Ack
 	(*Nack)(nil),                  // 13: meridian.sync.v1.Nack
 	(*Fence)(nil),                 // 14: meridian.sync.v1.Fence
-	(*Ask)(nil),                   // 15: meridian.sync.v1.Ask
-	(*Answer)(nil),                // 16: meridian.sync.v1.Answer
-	(*ReplicaState)(nil),          // 17: meridian.sync.v1.ReplicaState
-	nil,                           // 18: meridian.sync.v1.Record.LabelsEntry
-	(*timestamppb.Timestamp)(nil), // 19: google.protobuf.Timestamp
+	(*Servers)(nil),               // 15: meridian.sync.v1.Servers
+	(*Ask)(nil),                   // 16: meridian.sync.v1.Ask
+	(*Answer)(nil),                // 17: meridian.sync.v1.Answer
+	(*ReplicaState)(nil),          // 18: meridian.sync.v1.ReplicaState
+	nil,                           // 19: meridian.sync.v1.Record.LabelsEntry
+	(*timestamppb.Timestamp)(nil), // 20: google.protobuf.Timestamp
 }
 var file_sync_v1_sync_proto_depIdxs = []int32{
 	5,  // 0: meridian.sync.v1.ZoneFrame.hello:type_name -> meridian.sync.v1.Hello
 	12, // 1: meridian.sync.v1.ZoneFrame.ack:type_name -> meridian.sync.v1.Ack
-	16, // 2: meridian.sync.v1.ZoneFrame.answer:type_name -> meridian.sync.v1.Answer
+	17, // 2: meridian.sync.v1.ZoneFrame.answer:type_name -> meridian.sync.v1.Answer
 	6,  // 3: meridian.sync.v1.GlobalFrame.welcome:type_name -> meridian.sync.v1.Welcome
 	11, // 4: meridian.sync.v1.GlobalFrame.bookmark:type_name -> meridian.sync.v1.Bookmark
 	14, // 5: meridian.sync.v1.GlobalFrame.fence:type_name -> meridian.sync.v1.Fence
-	15, // 6: meridian.sync.v1.GlobalFrame.ask:type_name -> meridian.sync.v1.Ask
-	4,  // 7: meridian.sync.v1.Hello.epoch:type_name -> meridian.sync.v1.Epoch
-	4,  // 8: meridian.sync.v1.Welcome.epoch:type_name -> meridian.sync.v1.Epoch
-	0,  // 9: meridian.sync.v1.Welcome.mode:type_name -> meridian.sync.v1.Mode
-	8,  // 10: meridian.sync.v1.Op.record:type_name -> meridian.sync.v1.Record
-	18, // 11: meridian.sync.v1.Record.labels:type_name -> meridian.sync.v1.Record.LabelsEntry
-	19, // 12: meridian.sync.v1.Record.creation_time:type_name -> google.protobuf.Timestamp
-	19, // 13: meridian.sync.v1.Record.modification_time:type_name -> google.protobuf.Timestamp
-	19, // 14: meridian.sync.v1.Batch.time:type_name -> google.protobuf.Timestamp
-	19, // 15: meridian.sync.v1.Chunk.time:type_name -> google.protobuf.Timestamp
-	13, // 16: meridian.sync.v1.Ack.nacks:type_name -> meridian.sync.v1.Nack
-	4,  // 17: meridian.sync.v1.Ack.epoch:type_name -> meridian.sync.v1.Epoch
-	1,  // 18: meridian.sync.v1.Fence.reason:type_name -> meridian.sync.v1.FenceReason
-	4,  // 19: meridian.sync.v1.ReplicaState.epoch:type_name -> meridian.sync.v1.Epoch
-	2,  // 20: meridian.sync.v1.SyncService.Stream:input_type -> meridian.sync.v1.ZoneFrame
-	3,  // 21: meridian.sync.v1.SyncService.Stream:output_type -> meridian.sync.v1.GlobalFrame
-	21, // [21:22] is the sub-list for method output_type
-	20, // [20:21] is the sub-list for method input_type
-	20, // [20:20] is the sub-list for extension type_name
-	20, // [20:20] is the sub-list for extension extendee
-	0,  // [0:20] is the sub-list for field type_name
+	16, // 6: meridian.sync.v1.GlobalFrame.ask:type_name -> meridian.sync.v1.Ask
+	15, // 7: meridian.sync.v1.GlobalFrame.servers:type_name -> meridian.sync.v1.Servers
+	4,  // 8: meridian.sync.v1.Hello.epoch:type_name -> meridian.sync.v1.Epoch
+	4,  // 9: meridian.sync.v1.Welcome.epoch:type_name -> meridian.sync.v1.Epoch
+	0,  // 10: meridian.sync.v1.Welcome.mode:type_name -> meridian.sync.v1.Mode
+	8,  // 11: meridian.sync.v1.Op.record:type_name -> meridian.sync.v1.Record
+	19, // 12: meridian.sync.v1.Record.labels:type_name -> meridian.sync.v1.Record.LabelsEntry
+	20, // 13: meridian.sync.v1.Record.creation_time:type_name -> google.protobuf.Timestamp
+	20, // 14: meridian.sync.v1.Record.modification_time:type_name -> google.protobuf.Timestamp
+	20, // 15: meridian.sync.v1.Batch.time:type_name -> google.protobuf.Timestamp
+	20, // 16: meridian.sync.v1.Chunk.time:type_name -> google.protobuf.Timestamp
+	13, // 17: meridian.sync.v1.Ack.nacks:type_name -> meridian.sync.v1.Nack
+	4,  // 18: meridian.sync.v1.Ack.epoch:type_name -> meridian.sync.v1.Epoch
+	1,  // 19: meridian.sync.v1.Fence.reason:type_name -> meridian.sync.v1.FenceReason
+	4,  // 20: meridian.sync.v1.ReplicaState.epoch:type_name -> meridian.sync.v1.Epoch
+	2,  // 21: meridian.sync.v1.SyncService.Stream:input_type -> meridian.sync.v1.ZoneFrame
+	3,  // 22: meridian.sync.v1.SyncService.Stream:output_type -> meridian.sync.v1.GlobalFrame
+	22, // [22:23] is the sub-list for method output_type
+	21, // [21:22] is the sub-list for method input_type
+	21, // [21:21] is the sub-list for extension type_name
+	21, // [21:21] is the sub-list for extension extendee
+	0,  // [0:21] is the sub-list for field type_name
 }
 
 func init() { file_sync_v1_sync_proto_init() }
@@ -1816,6 +1889,7 @@ func file_sync_v1_sync_proto_init() {
 		(*GlobalFrame_Bookmark)(nil),
 		(*GlobalFrame_Fence)(nil),
 		(*GlobalFrame_Ask)(nil),
+		(*GlobalFrame_Servers)(nil),
 	}
 	type x struct{}
 	out := protoimpl.TypeBuilder{
@@ -1823,7 +1897,7 @@ func file_sync_v1_sync_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_sync_v1_sync_proto_rawDesc), len(file_sync_v1_sync_proto_rawDesc)),
 			NumEnums:      2,
-			NumMessages:   17,
+			NumMessages:   18,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

@@ -1,0 +1,318 @@
+package zonesync
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"time"
+
+	"meridian/internal/resource"
+	"meridian/internal/store"
+)
+
+// Instance is what one server knows of one replica of a zone, which is connected
+// to it or was last.
+type Instance struct {
+	Zone resource.ZoneName
+	ID   string
+	// Lease rises with every connection of the instance, to whichever server: of
+	// two servers, the one with the higher lease heard of it later.
+	Lease     uint64
+	Connected bool
+	// Quiet is how long ago anything was heard of it. It is an age and not a time,
+	// since the clocks of servers differ.
+	Quiet time.Duration
+	// Epoch and Revision are what it has applied and persisted, Lag the synced
+	// changes after that, as far as the server has them.
+	Epoch     store.Epoch
+	Revision  resource.Revision
+	Lag       uint64
+	LastError string
+	// Quarantined is what it could not accept, by key.
+	Quarantined []Quarantined
+	// Applied says, in an answer of Await, that it holds what was waited for.
+	Applied bool
+}
+
+// Report is what one server knows of the zones that are or were connected to
+// it.
+type Report struct {
+	// Epoch is the server's, Newest the newest revision in it that changed
+	// anything synced, as far as the server has come.
+	Epoch  store.Epoch
+	Newest resource.Revision
+	// Reached says, in an answer of Await, that the server itself has applied
+	// the revision waited for; Late names the zones that had yet to apply it when
+	// they were last heard of.
+	Reached   bool
+	Late      []resource.ZoneName
+	Instances []Instance
+}
+
+// newer reports whether a has come further than b.
+func (a Report) newer(b Report) bool {
+	return cmp.Or(cmp.Compare(a.Epoch.Incarnation, b.Epoch.Incarnation), cmp.Compare(a.Newest, b.Newest)) > 0
+}
+
+// Report returns what this server knows of zones.
+func (s *Server) Report() Report {
+	at := s.feed.position()
+	return Report{Epoch: at.epoch, Newest: at.last, Instances: s.instances(time.Now(), nil)}
+}
+
+// instances returns what the registry holds, in order of zones and instances.
+// applied, unless nil, decides what an instance's Applied says.
+func (s *Server) instances(now time.Time, applied func(*instance) bool) []Instance {
+	r := s.registry
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	var out []Instance
+	for _, zone := range slices.Sorted(maps.Keys(r.zones)) {
+		for _, id := range slices.Sorted(maps.Keys(r.zones[zone])) {
+			in := r.zones[zone][id]
+			out = append(out, Instance{
+				Zone: zone, ID: id, Lease: in.lease, Connected: in.conn != nil, Quiet: now.Sub(in.lastSeen),
+				Epoch: in.epoch, Revision: in.acked, Lag: s.feed.lag(in.acked, in.epoch), LastError: in.lastError,
+				Quarantined: slices.SortedFunc(maps.Values(in.quarantined), func(a, b Quarantined) int { return a.Key.Compare(b.Key) }),
+				Applied:     applied != nil && applied(in),
+			})
+		}
+	}
+	return out
+}
+
+// Zones returns what is known of every zone that has connected to this server,
+// or to one of those whose reports are given, by name.
+func (s *Server) Zones(others ...Report) []ZoneStatus {
+	own := s.Report()
+	newest := own
+	for _, r := range others {
+		if r.newer(newest) {
+			newest = r
+		}
+	}
+	// A server that is behind others counts too few changes: they are counted
+	// here instead, where this server has come further, or else at least known to
+	// be there.
+	for i := range others {
+		for j := range others[i].Instances {
+			in := &others[i].Instances[j]
+			if own.newer(others[i]) {
+				in.Lag = s.feed.lag(in.Revision, in.Epoch)
+			}
+		}
+	}
+	merged := merge(append([]Report{own}, others...))
+	out := make([]ZoneStatus, 0, len(merged))
+	now := time.Now()
+	for _, zone := range slices.Sorted(maps.Keys(merged)) {
+		for i := range merged[zone] {
+			in := &merged[zone][i]
+			if in.Lag == 0 && (in.Epoch != newest.Epoch || in.Revision < newest.Newest) {
+				in.Lag = 1
+			}
+		}
+		out = append(out, summary(zone, merged[zone], now))
+	}
+	return out
+}
+
+// Zone returns what is known of one zone; false if it never connected to this
+// server.
+func (s *Server) Zone(name resource.ZoneName) (ZoneStatus, bool) {
+	for _, z := range s.Zones() {
+		if z.Name == name {
+			return z, true
+		}
+	}
+	return ZoneStatus{Name: name, State: ZoneOffline}, false
+}
+
+// merge decides, where several servers know an instance, which of them heard of
+// it last; and forgets instances that are gone of a zone that is connected.
+func merge(reports []Report) map[resource.ZoneName][]Instance {
+	type replica struct {
+		zone resource.ZoneName
+		id   string
+	}
+	last := map[replica]Instance{}
+	connected := map[resource.ZoneName]bool{}
+	for _, r := range reports {
+		for _, in := range r.Instances {
+			key := replica{in.Zone, in.ID}
+			if known, ok := last[key]; !ok || later(in, known) {
+				last[key] = in
+			}
+		}
+	}
+	for key, in := range last {
+		connected[key.zone] = connected[key.zone] || in.Connected
+	}
+	out := map[resource.ZoneName][]Instance{}
+	for key, in := range last {
+		if in.Connected || !connected[key.zone] {
+			out[key.zone] = append(out[key.zone], in)
+		}
+	}
+	for _, instances := range out {
+		slices.SortFunc(instances, func(a, b Instance) int { return strings.Compare(a.ID, b.ID) })
+	}
+	return out
+}
+
+// later reports whether a says more recent things of an instance than b.
+func later(a, b Instance) bool {
+	switch {
+	case a.Lease != b.Lease:
+		return a.Lease > b.Lease
+	case a.Connected != b.Connected:
+		return a.Connected
+	}
+	return a.Quiet < b.Quiet
+}
+
+// summary sums the instances of a zone up: either all of them are connected, or
+// none is.
+func summary(zone resource.ZoneName, instances []Instance, now time.Time) ZoneStatus {
+	out := ZoneStatus{Name: zone, State: ZoneOffline}
+	quarantined := map[resource.Key]Quarantined{}
+	silent := false
+	for i, in := range instances {
+		if in.Connected {
+			out.Instances = append(out.Instances, in.ID)
+			silent = silent || in.Quiet > staleAfter
+		}
+		if seen := now.Add(-in.Quiet); seen.After(out.LastSeen) {
+			out.LastSeen = seen
+		}
+		out.LastError = max(out.LastError, in.LastError)
+		for _, q := range in.Quarantined {
+			quarantined[q.Key] = q
+		}
+		out.Lag = max(out.Lag, in.Lag)
+		if i == 0 || in.Revision < out.Revision {
+			out.Revision = in.Revision
+		}
+	}
+	out.Quarantined = slices.SortedFunc(maps.Values(quarantined), func(a, b Quarantined) int { return a.Key.Compare(b.Key) })
+	switch {
+	case len(out.Instances) == 0:
+	case silent:
+		out.State = ZoneStale
+	case out.Lag > 0:
+		out.State = ZoneLagging
+	default:
+		out.State = ZoneInSync
+	}
+	return out
+}
+
+// NotAppliedError means that the caller stopped waiting before every connected
+// zone had applied a revision. The write itself stands.
+type NotAppliedError struct {
+	Revision resource.Revision
+	// Zones are those that had not, sorted.
+	Zones []resource.ZoneName
+	// Cause is why the wait ended.
+	Cause error
+}
+
+func (e *NotAppliedError) Error() string {
+	names := make([]string, len(e.Zones))
+	for i, z := range e.Zones {
+		names[i] = string(z)
+	}
+	return fmt.Sprintf("revision %d is not applied yet in: %s", e.Revision, strings.Join(names, ", "))
+}
+
+func (e *NotAppliedError) Unwrap() error { return e.Cause }
+
+// Await returns when this server has applied a revision, and so has every zone
+// that was connected to it during the call; or when ctx ends: then the report
+// says how far they have come.
+func (s *Server) Await(ctx context.Context, rev resource.Revision) Report {
+	var wait Wait
+	for {
+		feed, zones := s.feed.changed(), s.registry.changed()
+		report := s.reportAt(rev)
+		report.Late = wait.Missing(report)
+		if report.Reached && len(report.Late) == 0 {
+			return report
+		}
+		select {
+		case <-feed:
+		case <-zones:
+		case <-s.ending:
+			return report
+		case <-ctx.Done():
+			return report
+		}
+	}
+}
+
+// reportAt is a report that says who has applied a revision.
+func (s *Server) reportAt(rev resource.Revision) Report {
+	if v := s.cfg.Store.View(); v.Revision() >= rev {
+		rev = min(rev, v.Changed()) // nothing changed after that
+	}
+	floor, reached := s.feed.floor(rev)
+	at := s.feed.position()
+	return Report{
+		Epoch: at.epoch, Newest: at.last, Reached: reached,
+		Instances: s.instances(time.Now(), func(in *instance) bool {
+			return reached && in.epoch == at.epoch && in.acked >= floor
+		}),
+	}
+}
+
+// Wait follows, from report to report, which zones have yet to apply a revision.
+// It does not wait for zones that are away all the time; one that goes away
+// while it is waited for is waited for until it is back, on whichever server.
+// The zero value is ready to use.
+type Wait struct{ awaited map[resource.ZoneName]bool }
+
+// Missing returns the zones that have yet to apply the revision that the reports
+// are about, in order. The reports are those of Await, of every server that can
+// be asked.
+func (w *Wait) Missing(reports ...Report) []resource.ZoneName {
+	if w.awaited == nil {
+		w.awaited = map[resource.ZoneName]bool{}
+	}
+	for _, r := range reports {
+		for _, zone := range r.Late {
+			w.awaited[zone] = true
+		}
+	}
+	zones := merge(reports)
+	for zone, instances := range zones {
+		connected, applied := false, true
+		for _, in := range instances {
+			connected, applied = connected || in.Connected, applied && in.Applied
+		}
+		switch {
+		case applied:
+			delete(w.awaited, zone)
+		case connected:
+			w.awaited[zone] = true
+		}
+	}
+	return slices.Sorted(maps.Keys(w.awaited))
+}
+
+// WaitApplied returns when every zone connected to this server has applied and
+// persisted a revision. It does not wait for zones that were away all the time;
+// one that goes away while it is waited for is waited for until it is back.
+// Error: *NotAppliedError when ctx ends first, or the server does.
+func (s *Server) WaitApplied(ctx context.Context, rev resource.Revision) error {
+	report := s.Await(ctx, rev)
+	switch {
+	case report.Reached && len(report.Late) == 0:
+		return nil
+	case ctx.Err() != nil:
+		return &NotAppliedError{Revision: rev, Zones: report.Late, Cause: context.Cause(ctx)}
+	}
+	return &NotAppliedError{Revision: rev, Zones: report.Late, Cause: errClosed}
+}
