@@ -1,7 +1,6 @@
 package access
 
 import (
-	"slices"
 	"strings"
 
 	"meridian/internal/auth"
@@ -9,26 +8,44 @@ import (
 )
 
 // Doors returns who may call which service at all: users, known or anonymous,
-// everything but what belongs to zones; zones, by their token, only that; other
-// holders of tokens nothing. What a user may then do is decided call by call.
+// everything but the doors; the holder of any other token only the door that
+// such tokens open, if there is one. What a user may then do is decided call by
+// call.
 //
-// zoneServices are full service names such as "meridian.sync.v1.SyncService".
-func Doors(zoneServices ...string) func(p auth.Principal, method string) error {
+// doors says by which token each service is opened that is not for users, by
+// full names such as "meridian.sync.v1.SyncService".
+func Doors(doors map[string]auth.Use) func(p auth.Principal, method string) error {
 	return func(p auth.Principal, method string) error {
 		service, _, _ := strings.Cut(strings.TrimPrefix(method, "/"), "/")
-		forZones := slices.Contains(zoneServices, service)
-		_, isZone := p.Zone()
+		wanted, isDoor := doors[service]
 		isUser := p.Token == nil || p.Token.Key.Use == auth.UserToken
 		switch {
-		case forZones && isZone, !forZones && isUser:
+		case !isDoor && isUser:
 			return nil
-		case forZones && p.Source == auth.FromToken:
-			return rpcerr.New(rpcerr.Denied, auth.ReasonZoneOnly, "Access Denied: %s is for zones, which present a zone token", service)
-		case forZones:
-			return rpcerr.New(rpcerr.Unauthenticated, auth.ReasonNoCredentials, "not authenticated: %s is for zones, which present a zone token", service)
-		case isZone:
-			return rpcerr.New(rpcerr.Denied, auth.ReasonNotForZones, "Access Denied: a zone token does not open %s", service)
+		case !isDoor:
+			return shut(p.Token.Key.Use, service)
+		case p.Token != nil && p.Token.Key.Use == wanted:
+			return nil
 		}
-		return rpcerr.New(rpcerr.Denied, ReasonNotForUsers, "Access Denied: a %s does not open %s", p.Token.Key.Use, service)
+		reason, whom := auth.ReasonZoneOnly, "zones, which present a zone token"
+		if wanted == auth.ServerToken {
+			reason, whom = auth.ReasonServerOnly, "new servers, which present a server token"
+		}
+		if p.Source == auth.FromToken {
+			return rpcerr.New(rpcerr.Denied, reason, "Access Denied: %s is for %s, not a %s", service, whom, p.Token.Key.Use)
+		}
+		return rpcerr.New(rpcerr.Unauthenticated, auth.ReasonNoCredentials, "not authenticated: %s is for %s", service, whom)
 	}
+}
+
+// shut refuses the holder of a token that is not a user's what is for users.
+func shut(use auth.Use, service string) error {
+	reason := ReasonNotForUsers
+	switch use {
+	case auth.ZoneToken:
+		reason = auth.ReasonNotForZones
+	case auth.ServerToken:
+		reason = auth.ReasonNotForServers
+	}
+	return rpcerr.New(rpcerr.Denied, reason, "Access Denied: a %s does not open %s", strings.ReplaceAll(string(use), "-", " "), service)
 }

@@ -82,6 +82,11 @@ func asked(req any) (targets []Target, request string) {
 		targets = []Target{{Action: "generate", Kind: "dataplane-token", Mesh: clip(req.GetMesh()), Name: clip(req.GetName())}}
 	case *meridianv1.GenerateZoneTokenRequest:
 		targets = []Target{{Action: "generate", Kind: "zone-token", Name: clip(req.GetZone())}}
+	case *meridianv1.GenerateServerTokenRequest:
+		targets = []Target{{Action: "generate", Kind: "server-token"}}
+	case *meridianv1.JoinRequest:
+		targets = []Target{{Action: "join", Kind: "server", Name: clip(req.GetName())}}
+		request = clip(req.GetRequestId())
 	case *meridianv1.RotateKeyRequest:
 		targets = []Target{{Action: "rotate", Kind: clip(req.GetKind())}}
 		request = req.GetRequestId()

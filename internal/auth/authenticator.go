@@ -19,6 +19,8 @@ const (
 	ReasonBadToken      = "TOKEN_REFUSED"
 	ReasonZoneOnly      = "ZONES_ONLY"
 	ReasonNotForZones   = "NOT_FOR_ZONES"
+	ReasonServerOnly    = "SERVERS_ONLY"
+	ReasonNotForServers = "NOT_FOR_SERVERS"
 )
 
 // exempt services tell a stranger nothing worth protecting: whether the server

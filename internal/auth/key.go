@@ -20,9 +20,13 @@ const (
 	UserToken      Use = "user-token"
 	DataplaneToken Use = "dataplane-token"
 	ZoneToken      Use = "zone-token"
+	// ServerToken lets one new server join a global, once.
+	ServerToken Use = "server-token"
 )
 
-func (u Use) valid() bool { return u == UserToken || u == DataplaneToken || u == ZoneToken }
+func (u Use) valid() bool {
+	return u == UserToken || u == DataplaneToken || u == ZoneToken || u == ServerToken
+}
 
 // keyInfix stands between use and serial in the name of a key.
 const keyInfix = "-signing-key-"

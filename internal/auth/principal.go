@@ -31,7 +31,7 @@ const (
 // Principal is who makes a request. It is immutable.
 type Principal struct {
 	// Name of the user; "zone/NAME" for a zone, "dataplane/MESH/NAME" for a
-	// dataplane.
+	// dataplane, "server" for a server that wants to join.
 	Name string
 	// Groups of the user, AuthenticatedGroup last (SEMANTICS §6.7). Zones and
 	// dataplanes have none: they are not users.
@@ -60,6 +60,8 @@ func principalOf(t Token) Principal {
 		p.Name = "zone/" + t.Subject()
 	case DataplaneToken:
 		p.Name = "dataplane/" + t.Subject()
+	case ServerToken:
+		p.Name = t.Subject()
 	case UserToken:
 		user := UserPrincipal(t.Name, t.Groups)
 		p.Name, p.Groups = user.Name, user.Groups

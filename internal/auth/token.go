@@ -100,6 +100,10 @@ type Token struct {
 	Type string
 }
 
+// serverSubject is whom a server token speaks for: a server that has no name
+// yet.
+const serverSubject = "server"
+
 // Subject says in one line who or what the token speaks for.
 func (t Token) Subject() string {
 	switch t.Key.Use {
@@ -111,6 +115,8 @@ func (t Token) Subject() string {
 			name = "*"
 		}
 		return t.Mesh + "/" + name
+	case ServerToken:
+		return serverSubject
 	default:
 		return t.Name
 	}
@@ -176,6 +182,11 @@ func (i *Issuer) Dataplane(mesh, name string, tags map[string][]string, validFor
 		}
 	}
 	return i.issue(DataplaneToken, claims{Mesh: mesh, Name: name, Tags: maps.Clone(tags), Type: TypeDataplane}, validFor)
+}
+
+// Server issues a token by which one new server may join.
+func (i *Issuer) Server(validFor time.Duration) (string, Token, error) {
+	return i.issue(ServerToken, claims{}, validFor)
 }
 
 func (i *Issuer) issue(use Use, c claims, validFor time.Duration) (string, Token, error) {

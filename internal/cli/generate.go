@@ -15,7 +15,7 @@ import (
 
 func newGenerateCommand(a *app) *cobra.Command {
 	group := newGroup("generate", "Issue credentials",
-		newGenerateUserTokenCommand(a), newGenerateDataplaneTokenCommand(a), newGenerateZoneTokenCommand(a))
+		newGenerateUserTokenCommand(a), newGenerateDataplaneTokenCommand(a), newGenerateZoneTokenCommand(a), newGenerateServerTokenCommand(a))
 	group.Long = "Issue credentials. The credential alone is printed on standard output."
 	return group
 }
@@ -91,8 +91,13 @@ func (a *app) generateZoneToken(ctx context.Context, request *meridianv1.Generat
 	if err != nil {
 		return err
 	}
-	if !request.GetBundle() {
-		return a.println(response.GetToken())
+	return a.printCredential(response.GetToken(), response.GetBundle())
+}
+
+// printCredential prints a token, or the bundle that holds it.
+func (a *app) printCredential(token string, bundle []byte) error {
+	if len(bundle) == 0 {
+		return a.println(token)
 	}
-	return a.write(append(bytes.TrimRight(response.GetBundle(), "\n"), '\n'))
+	return a.write(append(bytes.TrimRight(bundle, "\n"), '\n'))
 }

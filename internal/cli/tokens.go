@@ -25,10 +25,10 @@ func newTokensCommand(a *app) *cobra.Command {
 func parseTokenKind(text string) (string, error) {
 	kind := strings.TrimSuffix(strings.TrimSuffix(strings.ToLower(text), "s"), "-token") + "-token"
 	switch auth.Use(kind) {
-	case auth.UserToken, auth.DataplaneToken, auth.ZoneToken:
+	case auth.UserToken, auth.DataplaneToken, auth.ZoneToken, auth.ServerToken:
 		return kind, nil
 	}
-	return "", usagef("%q is no kind of token; the kinds are user, dataplane and zone", text)
+	return "", usagef("%q is no kind of token; the kinds are user, dataplane, zone and server", text)
 }
 
 func newTokensListCommand(a *app) *cobra.Command {
@@ -98,13 +98,14 @@ type tokenView struct {
 	Groups    []string            `json:"groups,omitempty"`
 	Tags      map[string][]string `json:"tags,omitempty"`
 	Scope     []string            `json:"scope,omitempty"`
+	UsedBy    string              `json:"usedBy,omitempty"`
 }
 
 func viewToken(t *meridianv1.IssuedToken) tokenView {
 	view := tokenView{
 		ID: t.GetId(), Kind: t.GetKind(), Subject: t.GetSubject(), State: t.GetState(),
 		Issued: t.GetIssued().AsTime(), Expires: t.GetExpires().AsTime(), KeySerial: t.GetKeySerial(),
-		Issuer: t.GetIssuer(), Groups: t.GetGroups(), Scope: t.GetScope(),
+		Issuer: t.GetIssuer(), Groups: t.GetGroups(), Scope: t.GetScope(), UsedBy: t.GetUsedBy(),
 	}
 	for _, tag := range t.GetTags() {
 		if view.Tags == nil {
@@ -154,11 +155,15 @@ func (a *app) printTokens(f format, tokens []*meridianv1.IssuedToken) error {
 	return a.write([]byte(t.String()))
 }
 
-// tokenDetails are the groups, tags or scopes of a token, in a cell.
+// tokenDetails are the groups, tags or scopes of a token, or the server that
+// used it up, in a cell.
 func tokenDetails(t *meridianv1.IssuedToken) string {
 	details := append(append([]string{}, t.GetGroups()...), t.GetScope()...)
 	for _, tag := range t.GetTags() {
 		details = append(details, tag.GetName()+"="+strings.Join(tag.GetValues(), "|"))
+	}
+	if t.GetUsedBy() != "" {
+		details = append(details, "used by "+t.GetUsedBy())
 	}
 	return strings.Join(details, ",")
 }

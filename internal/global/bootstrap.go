@@ -56,7 +56,7 @@ func (g *global) missing() string {
 
 // tokenUses are the tokens that a global issues.
 func tokenUses() []auth.Use {
-	return []auth.Use{auth.UserToken, auth.ZoneToken, auth.DataplaneToken}
+	return []auth.Use{auth.UserToken, auth.ZoneToken, auth.DataplaneToken, auth.ServerToken}
 }
 
 func (g *global) createDefaultMesh(ctx context.Context) error {

@@ -221,9 +221,12 @@ func (g *global) assemble() error {
 	g.callers = &auth.Authenticator{
 		Verifier:         g.verifier,
 		LocalhostIsAdmin: g.cfg.LocalhostIsAdmin,
-		Admit:            access.Doors(syncv1.SyncService_ServiceDesc.ServiceName),
-		Refused:          g.audit.Refused,
-		Open:             func(method string) bool { return !g.gate.Started() && slices.Contains(answersAlways(), method) },
+		Admit: access.Doors(map[string]auth.Use{
+			syncv1.SyncService_ServiceDesc.ServiceName:     auth.ZoneToken,
+			meridianv1.JoinService_ServiceDesc.ServiceName: auth.ServerToken,
+		}),
+		Refused: g.audit.Refused,
+		Open:    func(method string) bool { return !g.gate.Started() && slices.Contains(answersAlways(), method) },
 	}
 	g.grpc = server.NewGRPC(g.log, g.pki.ServerTLS(),
 		[]grpc.UnaryServerInterceptor{g.gate.Unary(answersAlways()...), g.callers.Unary, g.audit.Unary},

@@ -31,12 +31,13 @@ const (
 	UseUserToken      = "user-token"
 	UseDataplaneToken = "dataplane-token"
 	UseZoneToken      = "zone-token"
+	UseServerToken    = "server-token"
 )
 
 // SigningKey is the public half of a key that signs tokens. The private half is
 // a GlobalSecret and never leaves the global (SEMANTICS §6.8).
 type SigningKey struct {
-	Use       string `json:"use,omitzero" required:"true" enum:"user-token|dataplane-token|zone-token" doc:"The tokens that the key signs."`
+	Use       string `json:"use,omitzero" required:"true" enum:"user-token|dataplane-token|zone-token|server-token" doc:"The tokens that the key signs."`
 	Serial    uint64 `json:"serial,omitzero" required:"true" doc:"Counts the keys of one use from 1; the highest signs, all verify."`
 	PublicKey string `json:"publicKey,omitzero" required:"true" doc:"The public key: PKIX, DER, in base64."`
 }
@@ -59,7 +60,7 @@ func (k *SigningKey) Validate(at Path, r *Report) {
 // TokenRevocation ends one token before it expires (SEMANTICS §6.8). A resource
 // per token lets revocations be written, synced and removed one by one.
 type TokenRevocation struct {
-	Use     string `json:"use,omitzero" required:"true" enum:"user-token|dataplane-token|zone-token" doc:"What kind of token it was."`
+	Use     string `json:"use,omitzero" required:"true" enum:"user-token|dataplane-token|zone-token|server-token" doc:"What kind of token it was."`
 	ID      string `json:"id,omitzero" required:"true" doc:"The token's jti."`
 	Expires string `json:"expires,omitzero" doc:"When the token would have expired, RFC 3339; the revocation can be removed after that."`
 	Reason  string `json:"reason,omitzero" doc:"Why it was revoked, for people."`
@@ -78,9 +79,9 @@ func (t *TokenRevocation) Validate(at Path, r *Report) {
 // IssuedToken records a token that a control plane has issued, so that it can be
 // listed and revoked. It holds nothing that could be used as one.
 type IssuedToken struct {
-	Use     string              `json:"use,omitzero" required:"true" enum:"user-token|dataplane-token|zone-token" doc:"What kind of token it is."`
+	Use     string              `json:"use,omitzero" required:"true" enum:"user-token|dataplane-token|zone-token|server-token" doc:"What kind of token it is."`
 	ID      string              `json:"id,omitzero" required:"true" doc:"The token's jti."`
-	Subject string              `json:"subject,omitzero" required:"true" doc:"Who holds it: a user, a zone, or MESH/NAME of a dataplane, '*' for any name."`
+	Subject string              `json:"subject,omitzero" required:"true" doc:"Who holds it: a user, a zone, MESH/NAME of a dataplane, '*' for any name, or 'server'."`
 	Groups  []string            `json:"groups,omitzero" doc:"Groups of the user."`
 	Tags    map[string][]string `json:"tags,omitzero" doc:"Values that the dataplane may have of each tag."`
 	Scope   []string            `json:"scope,omitzero" doc:"What the zone's token is good for."`
@@ -88,6 +89,8 @@ type IssuedToken struct {
 	Issued  string              `json:"issued,omitzero" required:"true" doc:"When it was issued, RFC 3339."`
 	Expires string              `json:"expires,omitzero" required:"true" doc:"When it expires, RFC 3339; the record can be removed after that."`
 	Issuer  string              `json:"issuer,omitzero" doc:"The user who had it issued."`
+	UsedBy  string              `json:"usedBy,omitzero" doc:"The server that joined with it: a server token is good for one."`
+	UsedFor string              `json:"usedFor,omitzero" doc:"The attempt to join that used it up, which alone may be repeated."`
 	Revoked bool                `json:"revoked,omitzero" doc:"That it was ended before it expires, where no TokenRevocation can say so: in a zone of a global, for the zone's own tokens."`
 	Reason  string              `json:"reason,omitzero" doc:"Why it was revoked, for people."`
 }

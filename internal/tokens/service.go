@@ -41,6 +41,7 @@ type Access interface {
 	GenerateUserToken(ctx context.Context, name string, groups []string, force bool) error
 	GenerateDataplaneToken(ctx context.Context, token rbac.Token) error
 	GenerateZoneToken(ctx context.Context, scope ...string) error
+	RequireAdmin(ctx context.Context) error
 	Write(ctx context.Context, ops []store.Op, force bool) (access.Permit, error)
 }
 
@@ -231,7 +232,7 @@ func (s *Service) ListTokens(req *meridianv1.ListTokensRequest, stream grpc.Serv
 func encode(t *resource.IssuedToken, revoked bool, now time.Time) *meridianv1.IssuedToken {
 	out := &meridianv1.IssuedToken{
 		Id: t.ID, Kind: t.Use, Subject: t.Subject, State: "active", KeySerial: t.Serial, Issuer: t.Issuer,
-		Groups: t.Groups, Scope: t.Scope, Tags: encodeTags(t.Tags),
+		Groups: t.Groups, Scope: t.Scope, Tags: encodeTags(t.Tags), UsedBy: t.UsedBy,
 	}
 	if issued, err := time.Parse(time.RFC3339, t.Issued); err == nil {
 		out.Issued = timestamppb.New(issued)
@@ -241,6 +242,9 @@ func encode(t *resource.IssuedToken, revoked bool, now time.Time) *meridianv1.Is
 		if !now.Before(expires) {
 			out.State = "expired"
 		}
+	}
+	if t.UsedBy != "" {
+		out.State = "used"
 	}
 	if revoked {
 		out.State = "revoked"

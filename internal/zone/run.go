@@ -277,7 +277,7 @@ func (z *zone) start(ctx context.Context) error {
 	z.door = z.newDoor()
 	z.inspect.matching, z.inspect.quarantined, z.inspect.door = z.matching, z.quarantined, z.door
 	z.callers = &auth.Authenticator{
-		Verifier: z.verifier, LocalhostIsAdmin: z.cfg.LocalhostIsAdmin, Admit: door.Admit(access.Doors()), Refused: z.audit.Refused,
+		Verifier: z.verifier, LocalhostIsAdmin: z.cfg.LocalhostIsAdmin, Admit: door.Admit(access.Doors(nil)), Refused: z.audit.Refused,
 	}
 	z.grpc = server.NewGRPC(z.log, z.pki.ServerTLS(),
 		[]grpc.UnaryServerInterceptor{z.callers.Unary, z.audit.Unary}, []grpc.StreamServerInterceptor{z.callers.Stream, z.audit.Stream})

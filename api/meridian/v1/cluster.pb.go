@@ -611,7 +611,7 @@ type GenerateServerTokenRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Seconds the token is valid for; required.
 	ValidForSeconds int64 `protobuf:"varint,1,opt,name=valid_for_seconds,json=validForSeconds,proto3" json:"valid_for_seconds,omitempty"`
-	// Also return a join bundle: addresses, CA, gossip key and token in one file.
+	// Also return a join bundle: addresses, CA and token in one file.
 	Bundle        bool `protobuf:"varint,2,opt,name=bundle,proto3" json:"bundle,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache

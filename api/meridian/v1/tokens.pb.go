@@ -324,7 +324,7 @@ func (x *GenerateDataplaneTokenResponse) GetId() string {
 
 type ListTokensRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// "user-token", "dataplane-token" or "zone-token"; empty: all.
+	// "user-token", "dataplane-token", "zone-token" or "server-token"; empty: all.
 	Kind          string `protobuf:"bytes,1,opt,name=kind,proto3" json:"kind,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -417,19 +417,21 @@ type IssuedToken struct {
 	// The token's jti.
 	Id   string `protobuf:"bytes,1,opt,name=id,proto3" json:"id,omitempty"`
 	Kind string `protobuf:"bytes,2,opt,name=kind,proto3" json:"kind,omitempty"`
-	// A user, a zone, or MESH/NAME of a dataplane, "*" for any name.
+	// A user, a zone, MESH/NAME of a dataplane, "*" for any name, or "server".
 	Subject string `protobuf:"bytes,3,opt,name=subject,proto3" json:"subject,omitempty"`
-	// "active", "expired" or "revoked".
+	// "active", "expired", "used" or "revoked".
 	State   string                 `protobuf:"bytes,4,opt,name=state,proto3" json:"state,omitempty"`
 	Issued  *timestamppb.Timestamp `protobuf:"bytes,5,opt,name=issued,proto3" json:"issued,omitempty"`
 	Expires *timestamppb.Timestamp `protobuf:"bytes,6,opt,name=expires,proto3" json:"expires,omitempty"`
 	// Serial number of the key that signed it.
 	KeySerial uint64 `protobuf:"varint,7,opt,name=key_serial,json=keySerial,proto3" json:"key_serial,omitempty"`
 	// The user who had it issued; empty when the server did so by itself.
-	Issuer        string            `protobuf:"bytes,8,opt,name=issuer,proto3" json:"issuer,omitempty"`
-	Groups        []string          `protobuf:"bytes,9,rep,name=groups,proto3" json:"groups,omitempty"`
-	Tags          []*TokenTagValues `protobuf:"bytes,10,rep,name=tags,proto3" json:"tags,omitempty"`
-	Scope         []string          `protobuf:"bytes,11,rep,name=scope,proto3" json:"scope,omitempty"`
+	Issuer string            `protobuf:"bytes,8,opt,name=issuer,proto3" json:"issuer,omitempty"`
+	Groups []string          `protobuf:"bytes,9,rep,name=groups,proto3" json:"groups,omitempty"`
+	Tags   []*TokenTagValues `protobuf:"bytes,10,rep,name=tags,proto3" json:"tags,omitempty"`
+	Scope  []string          `protobuf:"bytes,11,rep,name=scope,proto3" json:"scope,omitempty"`
+	// The server that joined with it, and so used it up.
+	UsedBy        string `protobuf:"bytes,12,opt,name=used_by,json=usedBy,proto3" json:"used_by,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -541,9 +543,16 @@ func (x *IssuedToken) GetScope() []string {
 	return nil
 }
 
+func (x *IssuedToken) GetUsedBy() string {
+	if x != nil {
+		return x.UsedBy
+	}
+	return ""
+}
+
 type RotateKeyRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// "user-token", "dataplane-token" or "zone-token".
+	// "user-token", "dataplane-token", "zone-token" or "server-token".
 	Kind string `protobuf:"bytes,1,opt,name=kind,proto3" json:"kind,omitempty"`
 	// Names this attempt: a retry with the same id takes effect once. Required.
 	RequestId     string `protobuf:"bytes,2,opt,name=request_id,json=requestId,proto3" json:"request_id,omitempty"`
@@ -807,7 +816,7 @@ const file_meridian_v1_tokens_proto_rawDesc = "" +
 	"\x11ListTokensRequest\x12\x12\n" +
 	"\x04kind\x18\x01 \x01(\tR\x04kind\"F\n" +
 	"\x12ListTokensResponse\x120\n" +
-	"\x06tokens\x18\x01 \x03(\v2\x18.meridian.v1.IssuedTokenR\x06tokens\"\xe1\x02\n" +
+	"\x06tokens\x18\x01 \x03(\v2\x18.meridian.v1.IssuedTokenR\x06tokens\"\xfa\x02\n" +
 	"\vIssuedToken\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\tR\x02id\x12\x12\n" +
 	"\x04kind\x18\x02 \x01(\tR\x04kind\x12\x18\n" +
@@ -821,7 +830,8 @@ const file_meridian_v1_tokens_proto_rawDesc = "" +
 	"\x06groups\x18\t \x03(\tR\x06groups\x12/\n" +
 	"\x04tags\x18\n" +
 	" \x03(\v2\x1b.meridian.v1.TokenTagValuesR\x04tags\x12\x14\n" +
-	"\x05scope\x18\v \x03(\tR\x05scope\"E\n" +
+	"\x05scope\x18\v \x03(\tR\x05scope\x12\x17\n" +
+	"\aused_by\x18\f \x01(\tR\x06usedBy\"E\n" +
 	"\x10RotateKeyRequest\x12\x12\n" +
 	"\x04kind\x18\x01 \x01(\tR\x04kind\x12\x1d\n" +
 	"\n" +

@@ -1,0 +1,61 @@
+package cli
+
+import (
+	"context"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	meridianv1 "meridian/api/meridian/v1"
+)
+
+func newGenerateServerTokenCommand(a *app) *cobra.Command {
+	var (
+		validFor time.Duration
+		bundle   bool
+	)
+	cmd := &cobra.Command{
+		Use:   "server-token --valid-for DURATION [--bundle]",
+		Short: "Issue the token by which one new server joins the global",
+		Long: `Issue the token by which one new server joins the global. The first server that
+comes with it uses it up: every further one takes a token of its own.
+
+With --bundle the output is everything that the new server needs in one file: the
+addresses of the global's servers, their CA and the token. Keep it as you would a
+password, and let it be valid for as long as it takes to start the server: whoever
+joins with it holds everything that the global holds.
+
+It takes membership of the group mesh-system:admin, which no role can grant.`,
+		Example: `  meridian generate server-token --valid-for 1h --bundle > second.bundle
+  meridian-global --data-dir /var/lib/meridian --name second --join-bundle second.bundle`,
+		Args: exactly(),
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			if err := checkValidFor(cmd, validFor); err != nil {
+				return err
+			}
+			return a.generateServerToken(cmd.Context(), &meridianv1.GenerateServerTokenRequest{
+				ValidForSeconds: int64(validFor / time.Second), Bundle: bundle,
+			})
+		},
+	}
+	bindValidFor(cmd, &validFor)
+	cmd.Flags().BoolVar(&bundle, "bundle", false, "print a join bundle: addresses, CA and token in one file")
+	return cmd
+}
+
+func (a *app) generateServerToken(ctx context.Context, request *meridianv1.GenerateServerTokenRequest) error {
+	c, err := a.connect()
+	if err != nil {
+		return err
+	}
+	defer c.Close()
+	var response *meridianv1.GenerateServerTokenResponse
+	err = c.call(ctx, func(ctx context.Context) (err error) {
+		response, err = c.GenerateServerToken(ctx, request)
+		return err
+	})
+	if err != nil {
+		return err
+	}
+	return a.printCredential(response.GetToken(), response.GetBundle())
+}
