@@ -301,8 +301,9 @@ func TestRulesAreCompiledOnce(t *testing.T) {
 }
 
 func TestDoors(t *testing.T) {
-	admit := Doors("zones.Sync")
+	admit := Doors(map[string]auth.Use{"zones.Sync": auth.ZoneToken, "servers.Join": auth.ServerToken})
 	user, zone := auth.UserPrincipal("bob", nil), auth.Principal{Source: auth.FromToken, Token: &auth.Token{Key: auth.KeyID{Use: auth.ZoneToken}, Zone: "east"}}
+	server := auth.Principal{Source: auth.FromToken, Token: &auth.Token{Key: auth.KeyID{Use: auth.ServerToken}}}
 	other := auth.Principal{Source: auth.FromToken, Token: &auth.Token{Key: auth.KeyID{Use: "dataplane-token"}}}
 	for _, p := range []auth.Principal{user, auth.Anonymous(), auth.LoopbackAdmin()} {
 		require.NoError(t, admit(p, "/admin.Admin/Apply"))
@@ -313,6 +314,17 @@ func TestDoors(t *testing.T) {
 	require.True(t, rpcerr.HasReason(admit(zone, "/admin.Admin/Get"), auth.ReasonNotForZones))
 	require.True(t, rpcerr.HasReason(admit(other, "/admin.Admin/Get"), ReasonNotForUsers))
 	require.True(t, rpcerr.HasReason(admit(other, "/zones.Sync/Stream"), auth.ReasonZoneOnly))
+
+	require.NoError(t, admit(server, "/servers.Join/Join"))
+	for _, p := range []auth.Principal{user, zone, other, auth.Anonymous(), auth.LoopbackAdmin()} {
+		require.Error(t, admit(p, "/servers.Join/Join"))
+	}
+	require.True(t, rpcerr.HasReason(admit(zone, "/servers.Join/Join"), auth.ReasonServerOnly))
+	require.Equal(t, rpcerr.Unauthenticated, rpcerr.CodeOf(admit(auth.LoopbackAdmin(), "/servers.Join/Join")))
+	require.True(t, rpcerr.HasReason(admit(server, "/zones.Sync/Stream"), auth.ReasonZoneOnly))
+	err := admit(server, "/admin.Admin/Get")
+	require.True(t, rpcerr.HasReason(err, auth.ReasonNotForServers))
+	require.EqualError(t, err, "Access Denied: a server token does not open admin.Admin")
 }
 
 func TestService(t *testing.T) {

@@ -32,7 +32,7 @@ func Doors(doors map[string]auth.Use) func(p auth.Principal, method string) erro
 			reason, whom = auth.ReasonServerOnly, "new servers, which present a server token"
 		}
 		if p.Source == auth.FromToken {
-			return rpcerr.New(rpcerr.Denied, reason, "Access Denied: %s is for %s, not a %s", service, whom, p.Token.Key.Use)
+			return rpcerr.New(rpcerr.Denied, reason, "Access Denied: %s is for %s", service, whom)
 		}
 		return rpcerr.New(rpcerr.Unauthenticated, auth.ReasonNoCredentials, "not authenticated: %s is for %s", service, whom)
 	}

@@ -41,8 +41,8 @@ func TestBadBundlesAreRefused(t *testing.T) {
 		is   error
 		want string
 	}{
-		"empty":           {"", ErrNotBundle, "not a zone's join bundle: it has no kind"},
-		"not YAML":        {"\tx", ErrNotBundle, "not a zone's join bundle: it is not YAML with a kind and a version"},
+		"empty":           {"", ErrNotBundle, "not a join bundle: it has no kind"},
+		"not YAML":        {"\tx", ErrNotBundle, "not a join bundle: it is not YAML with a kind and a version"},
 		"a list":          {"[1, 2]", ErrNotBundle, "it is not YAML with a kind and a version"},
 		"huge":            {strings.Repeat("#", maxBundleBytes+1), ErrNotBundle, "it has 1048577 bytes"},
 		"a resource":      {"kind: Mesh\nmetadata: {name: default}", ErrNotBundle, `its kind is "Mesh", not MeridianZoneBundle`},
@@ -63,6 +63,40 @@ func TestBadBundlesAreRefused(t *testing.T) {
 		})
 	}
 	_, err = ZoneBundle{}.Encode()
+	require.Error(t, err)
+}
+
+// A server's bundle and a zone's are told apart, each where the other is wanted.
+func TestServerBundles(t *testing.T) {
+	want := ServerBundle{Cluster: "c1", Addresses: []string{"10.0.0.1:5685", "10.0.0.2:5685"}, CA: testCA(t), Token: "a.b.c"}
+	data, err := want.Encode()
+	require.NoError(t, err)
+	path := filepath.Join(t.TempDir(), "second.bundle")
+	require.NoError(t, os.WriteFile(path, data, 0o600))
+	got, err := LoadServerBundle(path)
+	require.NoError(t, err)
+	require.Equal(t, want, got)
+	_, err = LoadZoneBundle(path)
+	require.ErrorIs(t, err, ErrBundleKind)
+	require.ErrorContains(t, err, "for meridian-global; a zone's comes from `meridian generate zone-token --bundle`")
+	zone, err := testBundle(t).Encode()
+	require.NoError(t, err)
+	_, err = DecodeServerBundle(zone)
+	require.ErrorIs(t, err, ErrBundleKind)
+	require.ErrorContains(t, err, "for meridian-zone; a server's comes from `meridian generate server-token --bundle`")
+
+	const head = "kind: MeridianServerBundle\nversion: 1\n"
+	for name, tc := range map[string]struct{ data, want string }{
+		"no cluster":      {head + "token: t\naddresses: ['a:1']", "the join bundle names no cluster"},
+		"no token":        {head + "cluster: c\naddresses: ['a:1']", "the join bundle has no token"},
+		"no address":      {head + "cluster: c\ntoken: t", "the join bundle's addresses: at least one is needed"},
+		"unknown field":   {string(data) + "more: 1\n", "the join bundle is damaged: "},
+		"from the future": {"kind: MeridianServerBundle\nversion: 2", "it is of version 2, this release reads up to 1"},
+	} {
+		_, err := DecodeServerBundle([]byte(tc.data))
+		require.ErrorContains(t, err, tc.want, name)
+	}
+	_, err = ServerBundle{}.Encode()
 	require.Error(t, err)
 }
 

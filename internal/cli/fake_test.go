@@ -36,6 +36,7 @@ type fakeServer struct {
 	meridianv1.UnimplementedAdminServiceServer
 	meridianv1.UnimplementedInspectServiceServer
 	meridianv1.UnimplementedControlServiceServer
+	meridianv1.UnimplementedClusterServiceServer
 
 	mu       sync.Mutex // guards all below
 	role     string
@@ -235,6 +236,14 @@ func (s *fakeServer) Zones(context.Context, *meridianv1.ZonesRequest) (*meridian
 	return &meridianv1.ZonesResponse{Zones: s.zones, Revision: s.revision}, nil
 }
 
+func (s *fakeServer) GenerateServerToken(_ context.Context, req *meridianv1.GenerateServerTokenRequest) (*meridianv1.GenerateServerTokenResponse, error) {
+	resp := &meridianv1.GenerateServerTokenResponse{Token: fmt.Sprintf("server-token-for-%d", req.GetValidForSeconds())}
+	if req.GetBundle() {
+		resp.Bundle = []byte("kind: server bundle\n\n")
+	}
+	return resp, nil
+}
+
 func (s *fakeServer) GenerateZoneToken(_ context.Context, req *meridianv1.GenerateZoneTokenRequest) (*meridianv1.GenerateZoneTokenResponse, error) {
 	resp := &meridianv1.GenerateZoneTokenResponse{Token: fmt.Sprintf("token-of-%s-for-%d", req.GetZone(), req.GetValidForSeconds())}
 	if req.GetBundle() {
@@ -293,6 +302,7 @@ func newHarness(t *testing.T) *harness {
 	meridianv1.RegisterAdminServiceServer(server, h.server)
 	meridianv1.RegisterInspectServiceServer(server, h.server)
 	meridianv1.RegisterControlServiceServer(server, h.server)
+	meridianv1.RegisterClusterServiceServer(server, h.server)
 	meridianv1.RegisterTokenServiceServer(server, h.tokens)
 	meridianv1.RegisterAccessServiceServer(server, accessService{server: h.server})
 	served := make(chan error, 1)

@@ -350,6 +350,22 @@ func TestGenerateZoneToken(t *testing.T) {
 	}
 }
 
+func TestGenerateServerToken(t *testing.T) {
+	h := newHarness(t)
+	require.Equal(t, "server-token-for-3600\n", h.ok("generate", "server-token", "--valid-for", "1h"))
+	require.Equal(t, "kind: server bundle\n", h.ok("generate", "server-token", "--valid-for", "1h", "--bundle"))
+	for args, want := range map[string]string{
+		"":                        "Error: --valid-for is required, such as 24h\n",
+		"--valid-for 0s":          "Error: --valid-for 0s: a token is valid for at least one second\n",
+		"--valid-for 1h a":        "Error: ",
+		"--valid-for 1h --zone a": "Error: ",
+	} {
+		out := h.run(append([]string{"generate", "server-token"}, strings.Fields(args)...)...)
+		require.Equal(t, exitUsage, out.code, args)
+		require.True(t, strings.HasPrefix(out.stderr, want), out.stderr)
+	}
+}
+
 func TestExplain(t *testing.T) {
 	h := newHarness(t)
 	require.Contains(t, h.ok("explain"), "TrafficPermission")

@@ -51,6 +51,10 @@ func (f *fakeTokens) ListTokens(req *meridianv1.ListTokensRequest, stream grpc.S
 			Issued: timestamppb.New(epoch), Expires: timestamppb.New(epoch.Add(time.Hour)),
 			Tags: []*meridianv1.TokenTagValues{{Name: "kuma.io/service", Values: []string{"web", "api"}}},
 		},
+		{
+			Id: "c3", Kind: "server-token", Subject: "server", State: "used", KeySerial: 1, Issuer: "admin", UsedBy: "second",
+			Issued: timestamppb.New(epoch), Expires: timestamppb.New(epoch.Add(time.Hour)),
+		},
 		{Id: "a1", Kind: "user-token", Subject: "bob", State: "revoked", KeySerial: 1, Issued: timestamppb.New(epoch), Expires: timestamppb.New(epoch)},
 	}})
 }
@@ -105,15 +109,18 @@ func TestTokens(t *testing.T) {
 	h := newHarness(t)
 	require.Equal(t, `ID  KIND             SUBJECT        STATE    EXPIRES               KEY
 b2  dataplane-token  default/web-1  active   2026-01-31T21:00:00Z  2
+c3  server-token     server         used     2026-01-31T21:00:00Z  1
 a1  user-token       bob            revoked  2026-01-31T20:00:00Z  1
 `, h.ok("tokens", "list"))
 	require.Contains(t, h.ok("tokens", "list", "-o", "wide"), "kuma.io/service=web|api")
-	require.Equal(t, "b2\na1\n", h.ok("tokens", "list", "-o", "name"))
+	require.Equal(t, "b2\nc3\na1\n", h.ok("tokens", "list", "-o", "name"))
 	var got struct{ Items []tokenView }
 	require.NoError(t, json.Unmarshal([]byte(h.ok("tokens", "list", "users", "-o", "json")), &got))
 	require.Equal(t, "user-token", h.tokens.listed)
 	require.Equal(t, map[string][]string{"kuma.io/service": {"web", "api"}}, got.Items[0].Tags)
 	require.Equal(t, epoch.Add(time.Hour), got.Items[0].Expires)
+	require.Equal(t, "second", got.Items[1].UsedBy)
+	require.Contains(t, h.ok("tokens", "list", "-o", "wide"), "used by second")
 	out := h.run("tokens", "list", "zone")
 	require.Equal(t, exitOK, out.code)
 	require.Contains(t, out.stderr, "No token of that kind is recorded here.")
@@ -125,9 +132,9 @@ a1  user-token       bob            revoked  2026-01-31T20:00:00Z  1
 	require.Equal(t, "lost", h.tokens.revoke.GetReason())
 	require.Equal(t, "a1 unchanged\nrevision 9\n", h.ok("tokens", "revoke", "a1", "--reason", "again"))
 	require.Equal(t, exitNo, h.run("tokens", "revoke", "nope").code)
-	out = h.run("tokens", "rotate", "server")
+	out = h.run("tokens", "rotate", "host")
 	require.Equal(t, exitUsage, out.code)
-	require.Contains(t, out.stderr, `"server" is no kind of token; the kinds are user, dataplane and zone`)
+	require.Contains(t, out.stderr, `"host" is no kind of token; the kinds are user, dataplane, zone and server`)
 }
 
 func TestAuditVerify(t *testing.T) {

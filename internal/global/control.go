@@ -70,7 +70,7 @@ func (s *controlService) GenerateZoneToken(ctx context.Context, req *meridianv1.
 	response := &meridianv1.GenerateZoneTokenResponse{Token: token}
 	if req.GetBundle() {
 		response.Bundle, err = auth.ZoneBundle{
-			Zone: req.GetZone(), Addresses: []string{g.cfg.Advertised(g.addresses.GRPC)}, CA: string(g.pki.CAPEM()), Token: token,
+			Zone: req.GetZone(), Addresses: g.serverAddresses(), CA: string(g.pki.CAPEM()), Token: token,
 		}.Encode()
 	}
 	return response, err

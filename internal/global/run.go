@@ -249,6 +249,7 @@ func (g *global) register(resources *admin.Service) {
 	meridianv1.RegisterAdminServiceServer(g.grpc, resources)
 	meridianv1.RegisterControlServiceServer(g.grpc, &controlService{global: g})
 	meridianv1.RegisterClusterServiceServer(g.grpc, &clusterService{global: g})
+	meridianv1.RegisterJoinServiceServer(g.grpc, &joinService{global: g})
 	meridianv1.RegisterInspectServiceServer(g.grpc, &inspectService{
 		matching: g.matching, zones: g.zoneStatuses, connected: g.connectedZones, asking: g.sync.Ask,
 	})

@@ -782,8 +782,9 @@ type JoinResponse struct {
 	// The authority in PEM: its certificate, and its key, which is a secret.
 	Ca    []byte `protobuf:"bytes,2,opt,name=ca,proto3" json:"ca,omitempty"`
 	CaKey []byte `protobuf:"bytes,3,opt,name=ca_key,json=caKey,proto3" json:"ca_key,omitempty"`
-	// A secret.
-	GossipKey []byte `protobuf:"bytes,4,opt,name=gossip_key,json=gossipKey,proto3" json:"gossip_key,omitempty"`
+	// The keys of gossip, which are secrets: the first is used for what is sent,
+	// any for what is received.
+	GossipKeys [][]byte `protobuf:"bytes,4,rep,name=gossip_keys,json=gossipKeys,proto3" json:"gossip_keys,omitempty"`
 	// The servers to get in touch with.
 	Peers         []*JoinPeer `protobuf:"bytes,5,rep,name=peers,proto3" json:"peers,omitempty"`
 	unknownFields protoimpl.UnknownFields
@@ -841,9 +842,9 @@ func (x *JoinResponse) GetCaKey() []byte {
 	return nil
 }
 
-func (x *JoinResponse) GetGossipKey() []byte {
+func (x *JoinResponse) GetGossipKeys() [][]byte {
 	if x != nil {
-		return x.GossipKey
+		return x.GossipKeys
 	}
 	return nil
 }
@@ -972,14 +973,14 @@ const file_meridian_v1_cluster_proto_rawDesc = "" +
 	"\n" +
 	"request_id\x18\x01 \x01(\tR\trequestId\x12\x12\n" +
 	"\x04name\x18\x02 \x01(\tR\x04name\x12\x18\n" +
-	"\aversion\x18\x03 \x01(\tR\aversion\"\xa0\x01\n" +
+	"\aversion\x18\x03 \x01(\tR\aversion\"\xa2\x01\n" +
 	"\fJoinResponse\x12\x1d\n" +
 	"\n" +
 	"cluster_id\x18\x01 \x01(\tR\tclusterId\x12\x0e\n" +
 	"\x02ca\x18\x02 \x01(\fR\x02ca\x12\x15\n" +
-	"\x06ca_key\x18\x03 \x01(\fR\x05caKey\x12\x1d\n" +
-	"\n" +
-	"gossip_key\x18\x04 \x01(\fR\tgossipKey\x12+\n" +
+	"\x06ca_key\x18\x03 \x01(\fR\x05caKey\x12\x1f\n" +
+	"\vgossip_keys\x18\x04 \x03(\fR\n" +
+	"gossipKeys\x12+\n" +
 	"\x05peers\x18\x05 \x03(\v2\x15.meridian.v1.JoinPeerR\x05peers\"^\n" +
 	"\bJoinPeer\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x12\n" +

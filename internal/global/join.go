@@ -1,0 +1,158 @@
+package global
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"unicode"
+
+	meridianv1 "meridian/api/meridian/v1"
+	"meridian/internal/auth"
+	"meridian/internal/rpcerr"
+)
+
+// Why a server is not let in, for programs. Those about its token are
+// internal/tokens'.
+const (
+	reasonOwnCertificates = "OWN_CERTIFICATES"
+	reasonNameTaken       = "NAME_TAKEN"
+)
+
+// GenerateServerToken issues the token by which one new server joins (SEMANTICS
+// §6.2: it takes membership of mesh-system:admin).
+func (s *clusterService) GenerateServerToken(ctx context.Context, req *meridianv1.GenerateServerTokenRequest) (*meridianv1.GenerateServerTokenResponse, error) {
+	g := s.global
+	if err := g.access.RequireAdmin(ctx); err != nil {
+		return nil, err
+	}
+	if err := g.handsOutItsAuthority(); err != nil {
+		return nil, err
+	}
+	token, err := g.tokens.Server(ctx, req.GetValidForSeconds())
+	if err != nil {
+		return nil, err
+	}
+	response := &meridianv1.GenerateServerTokenResponse{Token: token}
+	if req.GetBundle() {
+		response.Bundle, err = auth.ServerBundle{
+			Cluster: g.node.ClusterID(), Addresses: g.serverAddresses(), CA: string(g.pki.CAPEM()), Token: token,
+		}.Encode()
+	}
+	return response, err
+}
+
+// handsOutItsAuthority refuses where new servers cannot be given the key that
+// signs their certificates.
+func (g *global) handsOutItsAuthority() error {
+	if g.peers.CA() != nil {
+		return nil
+	}
+	return rpcerr.New(rpcerr.Invalid, reasonOwnCertificates,
+		"the certificates of this global were given (--ca-file), so it cannot make one for a new server: start it with --ca-file, --cert-file, --key-file and --gossip-key-file of its own, and --join %s", g.addresses.Raft)
+}
+
+// serverAddresses are the gRPC addresses of all servers of this global, this one
+// first.
+func (g *global) serverAddresses() []string {
+	addresses := []string{g.cfg.Advertised(g.addresses.GRPC)}
+	for _, p := range g.gossip.Peers() {
+		if p.GRPC != "" && !slices.Contains(addresses, p.GRPC) {
+			addresses = append(addresses, p.GRPC)
+		}
+	}
+	return addresses
+}
+
+// joinService is the door of new servers. Only a server token opens it.
+type joinService struct {
+	meridianv1.UnimplementedJoinServiceServer
+	global *global
+}
+
+// Join hands a new server the authority by which it proves to be one. Whatever
+// can be refused is refused before the token is used up.
+func (s *joinService) Join(ctx context.Context, req *meridianv1.JoinRequest) (*meridianv1.JoinResponse, error) {
+	g := s.global
+	token := auth.PrincipalFrom(ctx).Token
+	if token == nil || token.Key.Use != auth.ServerToken {
+		return nil, rpcerr.New(rpcerr.Unauthenticated, auth.ReasonNoCredentials, "not authenticated: a new server presents a server token")
+	}
+	if req.GetRequestId() == "" || len(req.GetRequestId()) > maxRequestID {
+		return nil, rpcerr.New(rpcerr.Invalid, "REQUEST_ID_MISSING", "request_id is required, of at most %d characters, so that an answer that was lost can be asked for again", maxRequestID)
+	}
+	if err := checkServerName(req.GetName()); err != nil {
+		return nil, rpcerr.New(rpcerr.Invalid, "BAD_SERVER_NAME", "%w", err)
+	}
+	if err := g.handsOutItsAuthority(); err != nil {
+		return nil, err
+	}
+	if at, taken := g.nameTaken(req.GetName()); taken {
+		return nil, rpcerr.New(rpcerr.Conflict, reasonNameTaken,
+			"a server called %q runs already, at %s: give the new one another name with --name", req.GetName(), at)
+	}
+	response, err := g.joinResponse()
+	if err != nil {
+		return nil, err
+	}
+	if err := g.tokens.UseUp(ctx, *token, req.GetRequestId(), req.GetName()); err != nil {
+		return nil, err
+	}
+	g.log.Info("a new server was let in", "server", req.GetName(), "version", req.GetVersion(), "token", token.ID)
+	return response, nil
+}
+
+// maxRequestID bounds a request id, in bytes.
+const maxRequestID = 128
+
+// joinResponse is what a new server needs.
+func (g *global) joinResponse() (*meridianv1.JoinResponse, error) {
+	ca := g.peers.CA()
+	key, err := ca.KeyPEM()
+	if err != nil {
+		return nil, err
+	}
+	gossip, err := gossipKeys(g.cfg)
+	if err != nil {
+		return nil, err
+	}
+	response := &meridianv1.JoinResponse{
+		ClusterId: g.node.ClusterID(), Ca: ca.CertificatePEM(), CaKey: key, GossipKeys: gossip,
+		Peers: []*meridianv1.JoinPeer{{
+			Name: g.cfg.Name, Grpc: g.cfg.Advertised(g.addresses.GRPC), Raft: g.addresses.Raft, Gossip: g.addresses.Gossip,
+		}},
+	}
+	for _, p := range g.gossip.Peers() {
+		response.Peers = append(response.Peers, &meridianv1.JoinPeer{Name: p.Name, Grpc: p.GRPC, Raft: p.Raft, Gossip: p.Gossip})
+	}
+	return response, nil
+}
+
+// nameTaken says where a server of that name is running. One that is gone may
+// come back under its name with an empty disk.
+func (g *global) nameTaken(name string) (at string, taken bool) {
+	for _, p := range g.gossip.Members() {
+		if p.Name == name {
+			return p.Raft, true
+		}
+	}
+	return "", false
+}
+
+// maxServerName bounds the name of a server, in bytes.
+const maxServerName = 128
+
+// checkServerName refuses names that logs, tables and certificates could not
+// show as they are.
+func checkServerName(name string) error {
+	switch {
+	case name == "":
+		return errors.New("a server needs a name")
+	case len(name) > maxServerName:
+		return fmt.Errorf("the name of a server has at most %d bytes, not %d", maxServerName, len(name))
+	case strings.ContainsFunc(name, func(r rune) bool { return !unicode.IsPrint(r) || unicode.IsSpace(r) || r == '/' }):
+		return fmt.Errorf("%q cannot be the name of a server: no spaces, slashes or characters that do not print", name)
+	}
+	return nil
+}
