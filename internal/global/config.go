@@ -20,6 +20,9 @@ type Config struct {
 	Name string
 	// RaftAddr is where other servers of the global reach this one.
 	RaftAddr string
+	// AdvertiseRaftAddr is the host:port by which other servers reach RaftAddr,
+	// the bound one when empty.
+	AdvertiseRaftAddr string
 	// GossipAddr is where servers of the global tell each other their addresses.
 	GossipAddr string
 	// GossipKeyFile holds the key of gossip in base64, in place of the generated
@@ -34,6 +37,7 @@ func (c *Config) Bind(flags *pflag.FlagSet) {
 	c.Options.Bind(flags, "127.0.0.1:5685", "127.0.0.1:5680")
 	flags.StringVar(&c.Name, "name", "", "name of this server, for as long as its data directory lives (default: what the directory says, else the name of this host)")
 	flags.StringVar(&c.RaftAddr, "raft-addr", "127.0.0.1:5690", "host:port for the other servers of this global; port 0 is any free port")
+	flags.StringVar(&c.AdvertiseRaftAddr, "advertise-raft-addr", "", "host:port by which the other servers reach --raft-addr, where that is not what they should dial")
 	flags.StringVar(&c.GossipAddr, "gossip-addr", "127.0.0.1:5691", "host:port at which servers of this global find each other, TCP and UDP, encrypted; port 0 is any free port")
 	flags.StringVar(&c.GossipKeyFile, "gossip-key-file", "", "file with the base64 key that gossip is encrypted with, in place of the generated one")
 	flags.BoolVar(&c.SkipDefaultMesh, "skip-default-mesh", false, "do not create the mesh \"default\" on first start")
@@ -41,6 +45,18 @@ func (c *Config) Bind(flags *pflag.FlagSet) {
 
 // Validate reports the first setting that cannot work.
 func (c *Config) Validate() error { return c.Options.Validate() }
+
+// advertisedRaft is the host:port by which other servers reach RaftAddr: the
+// name of this host where it listens on every address; empty for the bound one.
+func (c *Config) advertisedRaft() string {
+	if c.AdvertiseRaftAddr != "" {
+		return c.AdvertiseRaftAddr
+	}
+	if named := server.Dialable(c.RaftAddr); named != c.RaftAddr {
+		return named
+	}
+	return ""
+}
 
 // serverName is the name this server goes by. A host that is renamed, or a
 // container that gets another name at every start, stays the same server.

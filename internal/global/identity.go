@@ -22,6 +22,9 @@ import (
 func (g *global) openPKI() error {
 	bound := g.addresses
 	bound.Raft = g.cfg.RaftAddr
+	if advertised := g.cfg.advertisedRaft(); advertised != "" {
+		bound.Raft = advertised
+	}
 	var err error
 	if g.pki, err = server.OpenPKI(g.cfg.Options, g.cfg.Name, bound, g.now, g.log); err != nil {
 		return err
@@ -68,7 +71,7 @@ func (g *global) openNode(ctx context.Context) error {
 		g.log.Error("the disk hangs: a write to the log does not finish", "file", file, "since", since)
 	}
 	open := func(addr string) (err error) {
-		config.Transport = consensus.TransportConfig{Addr: addr, TLS: peerTLS(g.peers)}
+		config.Transport = consensus.TransportConfig{Addr: addr, Advertise: g.cfg.advertisedRaft(), TLS: peerTLS(g.peers)}
 		g.node, err = consensus.Open(ctx, config, g.store)
 		return err
 	}

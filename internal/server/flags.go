@@ -108,13 +108,19 @@ func (o *Options) Advertised(bound string) string {
 	if o.AdvertiseAddr != "" {
 		return o.AdvertiseAddr
 	}
-	host, port, err := net.SplitHostPort(bound)
-	if ip := net.ParseIP(host); err != nil || ip == nil || !ip.IsUnspecified() {
-		return bound
+	return Dialable(bound)
+}
+
+// Dialable puts the name of this host in place of an unspecified one, such as
+// 0.0.0.0, which nobody can dial.
+func Dialable(addr string) string {
+	host, port, err := net.SplitHostPort(addr)
+	if ip := net.ParseIP(host); err != nil || host != "" && (ip == nil || !ip.IsUnspecified()) {
+		return addr
 	}
 	name, err := os.Hostname()
 	if err != nil {
-		return bound
+		return addr
 	}
 	return net.JoinHostPort(name, port)
 }
