@@ -269,7 +269,7 @@ type History struct {
 // Source is the global's history: per epoch, the commits in order.
 type Source struct {
 	epochs map[store.Epoch]*line
-	byID   map[string]*Commit
+	byID   map[string][]*Commit
 }
 
 // line is the history of one epoch.
@@ -282,7 +282,7 @@ type line struct {
 // that counts: the first, unless that was found whole and this one is told.
 func (s *Source) Add(c *Commit) *Commit {
 	if s.epochs == nil {
-		s.epochs, s.byID = map[store.Epoch]*line{}, map[string]*Commit{}
+		s.epochs, s.byID = map[store.Epoch]*line{}, map[string][]*Commit{}
 	}
 	l := s.epochs[c.Epoch]
 	if l == nil {
@@ -297,8 +297,8 @@ func (s *Source) Add(c *Commit) *Commit {
 		c.Seen = min(c.Seen, known.Seen)
 	}
 	l.commits[c.Revision], l.sorted = c, nil
-	if c.Request != "" && s.byID[c.Request] == nil {
-		s.byID[c.Request] = c
+	if c.Request != "" && !c.Whole {
+		s.byID[c.Request] = append(s.byID[c.Request], c)
 	}
 	return c
 }
@@ -340,8 +340,9 @@ func (s *Source) Between(e store.Epoch, from, to resource.Revision) []*Commit {
 	return commits[after(commits, from):max(after(commits, from), after(commits, to))]
 }
 
-// Made returns the commit that was asked for under a request id, or nil.
-func (s *Source) Made(request string) *Commit { return s.byID[request] }
+// Made returns the commits that were asked for under a request id: at most one
+// in each epoch, if all is well.
+func (s *Source) Made(request string) []*Commit { return s.byID[request] }
 
 // StateAt returns a key at a revision.
 func (s *Source) StateAt(e store.Epoch, r resource.Revision, key resource.Key) State {

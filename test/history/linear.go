@@ -95,7 +95,9 @@ func perKey(h *History) map[resource.Key][]porcupine.Operation {
 	for _, op := range h.Ops {
 		if op.Kind == Restore && op.Outcome != Refused {
 			restores = append(restores, op)
-		} else if op = settle(h, op); op != nil {
+			continue
+		}
+		for _, op := range settle(h, op) {
 			byKey[op.Key] = append(byKey[op.Key], porcupine.Operation{
 				ClientId: op.Client, Input: op, Call: int64(op.Call), Return: int64(op.Return),
 			})
@@ -113,29 +115,35 @@ func perKey(h *History) map[resource.Key][]porcupine.Operation {
 	return byKey
 }
 
-// settle returns an operation as it is checked, nil if it says nothing. Where
-// the whole history of the global is known, so is what became of an operation
-// that its client knows nothing of: it took effect before its commit was first
-// seen, or not at all.
-func settle(h *History, op *Op) *Op {
+// settle returns an operation as it is checked: nothing if it says nothing.
+// Where the whole history of the global is known, so is what became of an
+// operation that its client knows nothing of: it took effect before its commit
+// was first seen, or not at all. An operation that was tried again after a
+// restore, which forgets requests, can have taken effect before it too.
+func settle(h *History, op *Op) []*Op {
 	switch {
 	case op.Outcome == Refused, op.Kind == Read && op.Outcome != Done:
 		return nil
-	case op.Outcome != Unknown || !h.Complete || op.Request == "":
-		return op
+	case op.Kind == Read, op.Request == "", op.Outcome == Conflict, op.Outcome == Unknown && !h.Complete:
+		return []*Op{op}
 	}
-	made := h.Source.Made(op.Request)
-	if made == nil {
-		return nil
+	var out []*Op
+	if op.Outcome == Done {
+		out = append(out, op)
 	}
-	for _, ch := range made.Changes {
-		if ch.Key == op.Key {
-			known := *op
-			known.Outcome, known.State, known.Return = Done, ch.State, max(op.Call, made.Seen)
-			return &known
+	for _, c := range h.Source.Made(op.Request) {
+		if op.Outcome == Done && (op.Revision == 0 || op.Revision == c.Revision) {
+			continue // what the client was told
+		}
+		for _, ch := range c.Changes {
+			if ch.Key == op.Key { // else a deletion of what was not there
+				known := *op
+				known.Outcome, known.State, known.Revision, known.Return = Done, ch.State, c.Revision, max(op.Call, c.Seen)
+				out = append(out, &known)
+			}
 		}
 	}
-	return nil // a deletion of what was not there
+	return out
 }
 
 // firstImpossible is when the shortest beginning of a history ends that is not

@@ -90,13 +90,10 @@ func AcknowledgedSurvive(h *History) []Violation {
 		if op.Outcome != Done || op.Request == "" || op.Kind != Put && op.Kind != Delete {
 			continue
 		}
-		made := h.Source.Made(op.Request)
+		made := h.made(op)
 		if made == nil {
 			f.add(op.Return, "acknowledged, but in no state of the global: %s", op)
 			continue
-		}
-		if op.Revision != 0 && made.Revision != op.Revision {
-			f.add(op.Return, "acknowledged at revision %d, but committed at %d: %s", op.Revision, made.Revision, op)
 		}
 		line := newest[made.Epoch]
 		if len(line) == 0 || line[len(line)-1].rev < made.Revision {
@@ -112,6 +109,16 @@ func AcknowledgedSurvive(h *History) []Violation {
 		}
 	}
 	return f.list
+}
+
+// made is the commit that an acknowledged write was told, nil if there is none.
+func (h *History) made(op *Op) *Commit {
+	for _, c := range h.Source.Made(op.Request) {
+		if op.Revision == 0 || c.Revision == op.Revision {
+			return c
+		}
+	}
+	return nil
 }
 
 // ServersAgree is I2: whoever held a revision of an epoch, at whatever time, held
