@@ -10,6 +10,8 @@ import (
 
 	"github.com/hashicorp/raft"
 	"google.golang.org/grpc"
+
+	"meridian/internal/store"
 )
 
 // Role is what a data directory is used for. It is written into the directory
@@ -59,6 +61,11 @@ type Config struct {
 	Timing Timing
 	// Snapshots says when the log is cut.
 	Snapshots Snapshots
+
+	// Fresh, unless nil, says whether a state holds nothing but what a first start
+	// writes. Such a cluster takes over the identity of a backup that is restored
+	// into it.
+	Fresh func(*store.View) bool
 
 	// ApplyTimeout bounds Propose where its context does not.
 	ApplyTimeout time.Duration

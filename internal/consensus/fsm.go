@@ -40,9 +40,17 @@ func (f fsm) StoreConfiguration(index uint64, _ raft.Configuration) {
 	f.st.Advance(resource.Revision(index))
 }
 
+// errRestoring postpones a snapshot.
+var errRestoring = errors.New("consensus: a backup is being restored; the snapshot is taken after that")
+
 // Snapshot takes the store's current view, which costs nothing and never
-// changes.
+// changes. While a restore is under way there is none: it would lack the parts
+// that have come so far, and a server that starts from it would not find them in
+// the log that follows.
 func (f fsm) Snapshot() (raft.FSMSnapshot, error) {
+	if f.st.Restoring() {
+		return nil, errRestoring
+	}
 	return fsmSnapshot{f.st.View()}, nil
 }
 

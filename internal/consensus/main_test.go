@@ -20,7 +20,11 @@ import (
 // TestMain also runs this binary as the process that the crash test kills.
 func TestMain(m *testing.M) {
 	if dir := os.Getenv(crashDirEnv); dir != "" {
-		if err := crashWriter(dir); err != nil {
+		crash := crashWriter
+		if os.Getenv(crashRestoreEnv) != "" {
+			crash = crashRestorer
+		}
+		if err := crash(dir); err != nil {
 			fmt.Fprintln(os.Stderr, err)
 			os.Exit(1)
 		}

@@ -29,6 +29,9 @@ type Node struct {
 	peerServer *grpc.Server   // nil without a network
 	serving    sync.WaitGroup // what peerServer runs
 
+	// writes are held back while the state is replaced.
+	writes gate
+
 	lead      *leadership
 	ready     chan struct{}
 	readyOnce sync.Once

@@ -38,7 +38,11 @@ func (n *Node) Propose(ctx context.Context, txn store.Txn) (store.Result, error)
 		err    error
 	}
 	answered := make(chan answer, 1)
+	if err := n.writes.enter(ctx, n.cfg.ApplyTimeout); err != nil {
+		return store.Result{}, err
+	}
 	n.requests.Go(func() {
+		defer n.writes.leave()
 		future := n.raft.Apply(command, n.cfg.ApplyTimeout)
 		if err := future.Error(); err != nil {
 			answered <- answer{err: n.proposeError(err)}

@@ -121,6 +121,9 @@ func (p *snapshotParser) resource(body []byte) error {
 	if err != nil {
 		return fmt.Errorf("%w: %w", ErrCorrupt, err)
 	}
+	if n := len(p.snap.Resources); n > 0 && p.snap.Resources[n-1].Key().Compare(r.Key()) >= 0 {
+		return fmt.Errorf("%w: %s after %s", ErrCorrupt, r.Key(), p.snap.Resources[n-1].Key())
+	}
 	p.digest = p.digest.Add(Sum(r))
 	p.snap.Resources = append(p.snap.Resources, r)
 	return nil

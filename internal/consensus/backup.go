@@ -1,0 +1,48 @@
+package consensus
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"time"
+
+	"meridian/internal/resource"
+	"meridian/internal/version"
+)
+
+// What a backup says about itself, beside the state's own revision and epoch.
+const (
+	// BackupServer is the server that wrote it.
+	BackupServer = "server"
+	// BackupRelease is the release that server ran.
+	BackupRelease = "release"
+	// BackupTaken is when it was written, by that server's clock (RFC 3339).
+	BackupTaken = "taken"
+)
+
+// SaveBackup writes the whole state as a file that Restore takes, and returns
+// the revision that it is as of: the newest state, or with stale whatever this
+// server has applied, which needs no leader. Nobody waits for it: writes go on
+// while w takes its time.
+//
+// The file holds every secret of the cluster. It is complete when SaveBackup
+// returns without an error, and its last record says so.
+//
+// Errors: those of Read unless stale; those of w.
+func (n *Node) SaveBackup(ctx context.Context, w io.Writer, stale bool) (resource.Revision, error) {
+	if !stale {
+		if _, err := n.Read(ctx); err != nil {
+			return 0, err
+		}
+	}
+	view := n.st.View()
+	err := view.WriteBackup(w, map[string]string{
+		BackupServer:  n.cfg.NodeID,
+		BackupRelease: version.String(),
+		BackupTaken:   n.cfg.Clock().UTC().Format(time.RFC3339),
+	})
+	if err != nil {
+		return 0, fmt.Errorf("consensus: save a backup: %w", err)
+	}
+	return view.Revision(), nil
+}

@@ -1,0 +1,101 @@
+package consensus
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"time"
+)
+
+// errStillRestoring is why a write that waited for a restore was given up.
+var errStillRestoring = errors.New("it has not ended in time")
+
+// gate holds writes back while the state is being replaced. The zero value is
+// open.
+type gate struct {
+	mu     sync.Mutex
+	inside int
+	// reopened is closed when a shut gate opens; nil while it is open.
+	reopened chan struct{}
+	// emptied is closed when the last write leaves a shut gate.
+	emptied chan struct{}
+}
+
+// pass lets a write in, or returns what is closed when the gate opens again.
+func (g *gate) pass() (shut <-chan struct{}) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if g.reopened == nil {
+		g.inside++
+		return nil
+	}
+	return g.reopened
+}
+
+// enter lets a write in, waiting while the gate is shut, for no longer than
+// patience. leave must follow once the write is decided.
+//
+// Errors: ErrUnavailable, nothing was written.
+func (g *gate) enter(ctx context.Context, patience time.Duration) error {
+	reopened := g.pass()
+	if reopened == nil {
+		return nil
+	}
+	ctx, cancel := context.WithTimeoutCause(ctx, patience, errStillRestoring)
+	defer cancel()
+	for ; reopened != nil; reopened = g.pass() {
+		select {
+		case <-reopened:
+		case <-ctx.Done():
+			return fmt.Errorf("%w: the state is being replaced by a backup: %w", ErrUnavailable, context.Cause(ctx))
+		}
+	}
+	return nil
+}
+
+func (g *gate) leave() {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	g.inside--
+	if g.inside == 0 && g.emptied != nil {
+		close(g.emptied)
+		g.emptied = nil
+	}
+}
+
+// shut keeps new writes out and returns once those inside have left. Unless it
+// fails, open must follow.
+//
+// Errors: ErrUnavailable, the gate is as it was.
+func (g *gate) shut(ctx context.Context) error {
+	g.mu.Lock()
+	if g.reopened != nil {
+		g.mu.Unlock()
+		return fmt.Errorf("%w: another restore is under way", ErrUnavailable)
+	}
+	g.reopened = make(chan struct{})
+	var emptied chan struct{}
+	if g.inside > 0 {
+		emptied = make(chan struct{})
+		g.emptied = emptied
+	}
+	g.mu.Unlock()
+	if emptied == nil {
+		return nil
+	}
+	select {
+	case <-emptied:
+		return nil
+	case <-ctx.Done():
+		g.open()
+		return fmt.Errorf("%w: writes under way did not end: %w", ErrUnavailable, context.Cause(ctx))
+	}
+}
+
+func (g *gate) open() {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	close(g.reopened)
+	g.reopened, g.emptied = nil, nil
+}

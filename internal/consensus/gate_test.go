@@ -1,0 +1,68 @@
+package consensus
+
+import (
+	"context"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/require"
+)
+
+func TestGateHoldsWritesBack(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var g gate
+		require.NoError(t, g.enter(t.Context(), time.Minute))
+		shut := make(chan error)
+		go func() { shut <- g.shut(t.Context()) }()
+		synctest.Wait()
+		select {
+		case <-shut:
+			require.Fail(t, "a write is still inside")
+		default:
+		}
+		entered := make(chan error)
+		go func() { entered <- g.enter(t.Context(), time.Minute) }()
+		synctest.Wait()
+		g.leave()
+		require.NoError(t, <-shut)
+		require.ErrorIs(t, g.shut(t.Context()), ErrUnavailable, "one restore at a time")
+		select {
+		case <-entered:
+			require.Fail(t, "it came in while the gate was shut")
+		case <-time.After(time.Second):
+		}
+		g.open()
+		require.NoError(t, <-entered)
+		g.leave()
+		require.NoError(t, g.shut(t.Context()), "it can be shut again")
+		g.open()
+	})
+}
+
+func TestGateIsWaitedForWithinLimits(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var g gate
+		require.NoError(t, g.shut(t.Context()))
+		began := time.Now()
+		err := g.enter(t.Context(), 10*time.Second)
+		require.ErrorIs(t, err, ErrUnavailable)
+		require.ErrorIs(t, err, errStillRestoring)
+		require.Equal(t, 10*time.Second, time.Since(began))
+		canceled, cancel := context.WithCancel(t.Context())
+		cancel()
+		require.ErrorIs(t, g.enter(canceled, time.Second), context.Canceled)
+		g.open()
+
+		// A write that does not end leaves the gate as it was.
+		require.NoError(t, g.enter(t.Context(), time.Second))
+		limited, cancel := context.WithTimeout(t.Context(), time.Second)
+		defer cancel()
+		require.ErrorIs(t, g.shut(limited), ErrUnavailable)
+		require.NoError(t, g.enter(t.Context(), time.Second))
+		g.leave()
+		g.leave()
+		require.NoError(t, g.shut(t.Context()))
+		g.open()
+	})
+}

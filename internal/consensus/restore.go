@@ -1,0 +1,178 @@
+package consensus
+
+import (
+	"context"
+	"crypto/rand"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"io"
+	"time"
+
+	"github.com/hashicorp/raft"
+
+	"meridian/internal/resource"
+	"meridian/internal/store"
+)
+
+// ErrBadBackup means that a backup cannot be restored: it is damaged, or a newer
+// release wrote it. Nothing was changed. Use another backup, or that release.
+var ErrBadBackup = errors.New("consensus: the backup cannot be used")
+
+// Restored is what a restore brought.
+type Restored struct {
+	// Saved is the revision that the backup was taken at, in its own history.
+	Saved resource.Revision
+	// Revision is the one at which its state took the place of the one before.
+	Revision resource.Revision
+	// Epoch begins with it.
+	Epoch store.Epoch
+	// Resources counts what it holds.
+	Resources int
+}
+
+const (
+	// restorePart is the size of one command of a restore, in bytes: small enough
+	// that several fit into a message between servers without holding up
+	// heartbeats.
+	restorePart = 256 << 10
+	// restoreWindow is how many commands are on their way at a time.
+	restoreWindow = 4
+)
+
+// Restore replaces the whole state by a backup's, on every server in one step,
+// as a new incarnation of the cluster's history. source is read to its end and
+// verified before anything is done. Writes wait meanwhile.
+//
+// The state goes through the log like any write, in parts of which the last puts
+// it into effect together with its epoch. So there is never a mixture: before
+// that last part is committed every server shows the state of before, after it
+// every server that comes so far shows the new one, whoever stops or leads
+// meanwhile. Raft's own Restore promises less: it gives the leader a snapshot
+// that no majority has agreed on, and a leader that falls before its followers
+// have fetched it comes back with a state that they never had.
+//
+// Errors: ErrBadBackup, ErrNotLeader, ErrUnavailable, ErrClosed (nothing was
+// restored), ErrUnknownOutcome (it may have been, whole).
+func (n *Node) Restore(ctx context.Context, source io.Reader) (Restored, error) {
+	if err := n.begin(); err != nil {
+		return Restored{}, err
+	}
+	defer n.requests.Done()
+	return n.restoreHere(ctx, source, randomID())
+}
+
+func randomID() uint64 {
+	var b [8]byte
+	_, _ = rand.Read(b[:]) // never fails
+	return binary.BigEndian.Uint64(b[:])
+}
+
+// restoreHere restores a backup on the leader. id names the attempt, and tells
+// the epoch from others of its incarnation.
+func (n *Node) restoreHere(ctx context.Context, source io.Reader, id uint64) (Restored, error) {
+	if _, err := n.waitLead(ctx); err != nil {
+		return Restored{}, err
+	}
+	snap, err := store.ReadSnapshot(source)
+	switch {
+	case errors.Is(err, store.ErrCorrupt), errors.Is(err, store.ErrUnknownFormat):
+		return Restored{}, fmt.Errorf("%w: %w", ErrBadBackup, err)
+	case err != nil:
+		return Restored{}, fmt.Errorf("%w: the backup did not arrive: %w", ErrUnavailable, err)
+	}
+	if err := n.writes.shut(ctx); err != nil {
+		return Restored{}, err
+	}
+	defer n.writes.open()
+	// What the decision below is made on is everything that was ever acknowledged.
+	if _, err := n.Read(ctx); err != nil {
+		return Restored{}, err
+	}
+	view := n.st.View()
+	fresh := n.cfg.Fresh != nil && n.cfg.Fresh(view)
+	epoch := nextEpoch(view.Epoch(), snap.Epoch, fresh, id)
+	revision, err := n.proposeParts(ctx, snap.Parts(view.Epoch(), epoch, restorePart))
+	if err != nil {
+		return Restored{}, err
+	}
+	n.cfg.Logger.Warn("the state was replaced by a backup", "node", n.cfg.NodeID, "revision", revision,
+		"saved", snap.Revision, "resources", len(snap.Resources), "cluster", epoch.ClusterID, "incarnation", epoch.Incarnation)
+	return Restored{Saved: snap.Revision, Revision: revision, Epoch: epoch, Resources: len(snap.Resources)}, nil
+}
+
+// nextEpoch names the history that begins with a restore. A cluster that holds
+// nothing of its own takes over the identity of the one that was saved, so that
+// its zones follow; any other stays what it is.
+func nextEpoch(running, saved store.Epoch, fresh bool, random uint64) store.Epoch {
+	next := store.Epoch{ClusterID: running.ClusterID, Incarnation: max(running.Incarnation, saved.Incarnation) + 1, Random: random}
+	if fresh && saved.ClusterID != "" {
+		next.ClusterID = saved.ClusterID
+	}
+	return next
+}
+
+// proposeParts writes the parts of a restore, a few at a time, and the last one
+// only when all others have been applied: until then, giving up has no effect.
+func (n *Node) proposeParts(ctx context.Context, parts []store.RestorePart) (resource.Revision, error) {
+	now := n.cfg.Clock()
+	var flying []raft.ApplyFuture
+	land := func(down int) error {
+		for len(flying) > down {
+			if _, err := n.applied(flying[0]); err != nil {
+				return err
+			}
+			flying = flying[1:]
+		}
+		return nil
+	}
+	last := len(parts) - 1
+	for i := range parts {
+		down := restoreWindow - 1
+		if i == last {
+			down = 0
+		}
+		err := land(down)
+		if err == nil {
+			err = context.Cause(ctx)
+		}
+		if err != nil {
+			n.abandonRestore(now)
+			return 0, notRestored(err)
+		}
+		command, err := store.EncodeCommand(store.Txn{Time: now, Restore: &parts[i]})
+		if err != nil {
+			n.abandonRestore(now)
+			return 0, notRestored(err)
+		}
+		flying = append(flying, n.raft.Apply(command, n.cfg.ApplyTimeout))
+	}
+	result, err := n.applied(flying[0])
+	return result.Revision, err
+}
+
+// notRestored is the error of a restore that was given up before its last part.
+// Whatever became of the other parts, they have no effect.
+func notRestored(why error) error {
+	return fmt.Errorf("%w: nothing was restored: %v", ErrUnavailable, why) //nolint:errorlint // the kind of why is that of a part
+}
+
+// applied waits for a command to be decided.
+func (n *Node) applied(future raft.ApplyFuture) (store.Result, error) {
+	if err := future.Error(); err != nil {
+		return store.Result{}, n.proposeError(err)
+	}
+	result, _ := future.Response().(store.Result)
+	if refused := (*store.RestoreError)(nil); errors.As(result.Err, &refused) {
+		return result, fmt.Errorf("%w: %w", ErrUnavailable, refused)
+	}
+	return result, result.Err
+}
+
+// abandonRestore has every server forget the parts of a restore that does not go
+// on. Nothing waits for it: any other write does the same.
+func (n *Node) abandonRestore(now time.Time) {
+	if command, err := store.EncodeCommand(store.Txn{Time: now}); err == nil {
+		n.raft.Apply(command, n.cfg.ApplyTimeout)
+	}
+}
