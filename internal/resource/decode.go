@@ -187,6 +187,9 @@ func (d *decoder) table(n *node, v reflect.Value, field *fieldPlan, at Path) {
 		d.value(m.value, value, field, path)
 		v.SetMapIndex(reflect.ValueOf(m.name).Convert(v.Type().Key()), value)
 	}
+	if tags, ok := v.Interface().(Tags); ok {
+		v.Set(reflect.ValueOf(shared.of(tags)))
+	}
 }
 
 func (d *decoder) scalar(n *node, v reflect.Value, field *fieldPlan, at Path) {
