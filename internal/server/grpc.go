@@ -24,10 +24,6 @@ import (
 // largest, with room for the envelope.
 const MaxMessageBytes = 24 << 20
 
-// readBuffer is what a connection reads ahead, in bytes. TLS hands over whole
-// records, so that little is lost by a small one.
-const readBuffer = 2 << 10
-
 // Limits of one connection.
 const (
 	// handshakeTimeout bounds the TLS handshake.
@@ -63,7 +59,7 @@ func NewGRPC(log *slog.Logger, config *tls.Config, unary []grpc.UnaryServerInter
 		grpc.MaxConcurrentStreams(maxStreams),
 		// Thousands of proxies hold a connection each and say little on it: what a
 		// connection keeps while it is idle decides what a server needs.
-		grpc.ReadBufferSize(readBuffer),
+		grpc.ReadBufferSize(0),
 		grpc.KeepaliveParams(keepalive.ServerParameters{MaxConnectionIdle: maxIdle, Time: 30 * time.Second, Timeout: 10 * time.Second}),
 		grpc.KeepaliveEnforcementPolicy(keepalive.EnforcementPolicy{MinTime: 10 * time.Second, PermitWithoutStream: true}),
 		grpc.ChainUnaryInterceptor(append([]grpc.UnaryServerInterceptor{rpcerr.UnaryServer, guard.unary}, unary...)...),
