@@ -55,6 +55,12 @@ type Config struct {
 	// Addresses, unless nil, are where this server serves beside raft. Peers are
 	// told.
 	Addresses func() Addresses
+	// Peers, unless nil, is what gossip believes about the other servers. It is
+	// a second opinion on who is dead, and tells addresses of those that do not
+	// answer.
+	Peers func() []Peer
+	// Autopilot is how a leader looks after its members.
+	Autopilot Autopilot
 	// Join is how the node finds a cluster that exists.
 	Join JoinConfig
 	// Timing is when leadership is given up and won.
@@ -168,6 +174,7 @@ func DefaultConfig(dir string) Config {
 		Snapshots:    Snapshots{Threshold: 16 << 10, Interval: 15 * time.Second, TrailingLogs: 64 << 10, Retain: 3},
 		ApplyTimeout: 10 * time.Second,
 		StallLimit:   5 * time.Second,
+		Autopilot:    DefaultAutopilot(),
 		Logger:       slog.New(slog.DiscardHandler),
 		Clock:        time.Now,
 	}
@@ -195,7 +202,7 @@ func (c Config) Validate() error {
 			errs = append(errs, err)
 		}
 	}
-	errs = append(errs, c.Transport.validate())
+	errs = append(errs, c.Transport.validate(), c.Autopilot.validate())
 	if err := errors.Join(errs...); err != nil {
 		return fmt.Errorf("consensus: configuration: %w", err)
 	}

@@ -1,14 +1,25 @@
 package consensus
 
 import (
+	"context"
+	"errors"
+	"fmt"
+
 	"github.com/hashicorp/raft"
 
 	peerv1 "meridian/api/peer/v1"
+	"meridian/internal/rpcerr"
 )
+
+// servers returns the members as this server knows them: the newest
+// configuration in its log, whether it is committed or not.
+func (n *Node) servers() []raft.Server {
+	return n.raft.GetConfiguration().Configuration().Servers
+}
 
 // memberAddresses returns the members as this server knows them.
 func (n *Node) memberAddresses() []*peerv1.MemberAddress {
-	servers := n.raft.GetConfiguration().Configuration().Servers
+	servers := n.servers()
 	members := make([]*peerv1.MemberAddress, 0, len(servers))
 	for _, s := range servers {
 		members = append(members, &peerv1.MemberAddress{
@@ -16,4 +27,154 @@ func (n *Node) memberAddresses() []*peerv1.MemberAddress {
 		})
 	}
 	return members
+}
+
+// membership is what this server, which leads, decides a change on.
+func (n *Node) membership() membership {
+	return membership{
+		cluster: n.dir.id.ClusterID, self: raft.ServerID(n.cfg.NodeID), servers: n.servers(),
+		silence: n.contacts.silence,
+		// One failed heartbeat is not silence: it may have been lost.
+		gone: 2 * n.cfg.Timing.Heartbeat,
+	}
+}
+
+// addMember makes a server a member without a vote, or notes its new address. It
+// has to be called on the leader.
+//
+// Errors: a refusal (*rpcerr.Error with one of the reasons), ErrNotLeader,
+// ErrUnavailable, ErrClosed, ErrUnknownOutcome: ask again.
+func (n *Node) addMember(ctx context.Context, a addition) error {
+	if a.name == "" || a.addr == "" {
+		return rpcerr.New(rpcerr.Invalid, "", "a member has a name and an address, not %q and %q", a.name, a.addr)
+	}
+	return n.changeMembers(ctx, func() error {
+		steps, err := n.membership().admit(a)
+		if err != nil {
+			return err
+		}
+		for _, s := range steps {
+			if err := n.take(s, raft.ServerID(a.name), raft.ServerAddress(a.addr)); err != nil {
+				return err
+			}
+		}
+		if len(steps) > 0 {
+			n.cfg.Logger.Info("a server is a member", "name", a.name, "raft", a.addr, "fresh", a.fresh, "version", a.version)
+		}
+		return nil
+	})
+}
+
+// removeMember takes a server out of the cluster. It has to be called on the
+// leader; the leader itself hands over first, and fails with ErrNotLeader: the
+// next leader removes it.
+//
+// Errors: as addMember.
+func (n *Node) removeMember(ctx context.Context, name string, force bool) error {
+	if name != n.cfg.NodeID {
+		return n.changeMembers(ctx, func() error {
+			if err := n.membership().release(name, force); err != nil {
+				return err
+			}
+			if err := n.take(stepRemove, raft.ServerID(name), ""); err != nil {
+				return err
+			}
+			n.cfg.Logger.Info("a server is not a member any more", "name", name, "forced", force)
+			return nil
+		})
+	}
+	if _, err := n.waitLead(ctx); err != nil {
+		return err
+	}
+	if err := n.membership().release(name, force); err != nil {
+		return err
+	}
+	if _, err := n.TransferLeadership(ctx, ""); err != nil {
+		return err
+	}
+	return ErrNotLeader
+}
+
+// changeMembers runs a decision about members and what it leads to, one at a
+// time: what one decides on must not change under it. Only a leader changes
+// members, and raft refuses the change of one that has stopped leading, so
+// nothing else can.
+//
+// The change goes on when ctx ends.
+func (n *Node) changeMembers(ctx context.Context, change func() error) error {
+	if err := n.begin(); err != nil {
+		return err
+	}
+	defer n.requests.Done()
+	if _, err := n.waitLead(ctx); err != nil {
+		return err
+	}
+	select {
+	case n.changing <- struct{}{}:
+	case <-n.stopping.Done():
+		return ErrClosed
+	case <-ctx.Done():
+		return fmt.Errorf("%w: %w", ErrUnavailable, context.Cause(ctx))
+	}
+	done := make(chan error, 1)
+	n.requests.Go(func() {
+		defer func() { <-n.changing }()
+		done <- change()
+	})
+	select {
+	case err := <-done:
+		return err
+	case <-ctx.Done():
+		return fmt.Errorf("%w: %w", ErrUnknownOutcome, context.Cause(ctx))
+	}
+}
+
+// take changes raft's configuration and returns once the change is committed. A
+// server that is added has no vote; one that moved keeps what it has.
+func (n *Node) take(s step, id raft.ServerID, addr raft.ServerAddress) error {
+	var future raft.IndexFuture
+	switch s {
+	case stepRemove:
+		future = n.raft.RemoveServer(id, 0, n.cfg.ApplyTimeout)
+	case stepAdd, stepReplace: // raft leaves a voter its vote
+		future = n.raft.AddNonvoter(id, addr, 0, n.cfg.ApplyTimeout)
+	}
+	if err := future.Error(); err != nil {
+		return fmt.Errorf("%s %s: %w", s, id, n.proposeError(err))
+	}
+	if s == stepAdd {
+		n.contacts.add(id)
+	}
+	return nil
+}
+
+// Remove takes a server out of the cluster. Any server may be asked, also the
+// one that is to go; a leader that is to go hands over first. With force it is
+// done also to a server that is alive. A server that was removed stops with
+// ErrRemoved once it finds out.
+//
+// Errors: a refusal (*rpcerr.Error with the reason LAST_VOTER,
+// WOULD_LOSE_QUORUM, IS_ALIVE or UNKNOWN_SERVER), ErrUnavailable, ErrClosed,
+// ErrUnknownOutcome: look at the members, or ask again.
+func (n *Node) Remove(ctx context.Context, name string, force bool) error {
+	tried := false
+	return n.atLeader(ctx, func(ctx context.Context) error {
+		err := n.removeMember(ctx, name, force)
+		tried = tried || errors.Is(err, ErrUnknownOutcome)
+		return removed(err, tried)
+	}, func(ctx context.Context, leader peerv1.RaftServiceClient) error {
+		_, err := leader.RemoveMember(ctx, &peerv1.RemoveMemberRequest{Name: name, Force: force})
+		err = memberError(err)
+		tried = tried || errors.Is(err, ErrUnknownOutcome)
+		return removed(err, tried)
+	})
+}
+
+// removed makes a success of the discovery that a server is gone whose removal
+// was tried before with an unknown outcome.
+func removed(err error, tried bool) error {
+	if tried && rpcerr.HasReason(err, ReasonUnknownServer) {
+		return nil
+	}
+	return err
 }

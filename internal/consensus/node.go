@@ -31,6 +31,10 @@ type Node struct {
 
 	// writes are held back while the state is replaced.
 	writes gate
+	contacts *contacts
+	pilot    *pilot
+	// changing holds a token while members are being changed.
+	changing chan struct{}
 
 	lead      *leadership
 	ready     chan struct{}
@@ -62,7 +66,11 @@ func Open(ctx context.Context, cfg Config, st *store.Store) (_ *Node, err error)
 	if err := cfg.Validate(); err != nil {
 		return nil, err
 	}
-	n := &Node{cfg: cfg, st: st, lead: newLeadership(), ready: make(chan struct{})}
+	n := &Node{
+		cfg: cfg, st: st, lead: newLeadership(), ready: make(chan struct{}),
+		contacts: newContacts(), changing: make(chan struct{}, 1),
+	}
+	n.pilot = &pilot{node: n}
 	if n.dir, err = openDataDir(cfg); err != nil {
 		return nil, err
 	}
@@ -106,6 +114,8 @@ func Open(ctx context.Context, cfg Config, st *store.Store) (_ *Node, err error)
 	n.background.Go(func() { n.followLeadership(n.stopping, notify) })
 	if n.network != nil {
 		n.servePeers()
+		n.background.Go(func() { n.observeHeartbeats(n.stopping) })
+		n.background.Go(func() { n.pilot.run(n.stopping) })
 	}
 	n.stand()
 	return n, nil

@@ -1045,6 +1045,8 @@ type AddMemberRequest struct {
 	ClusterId     string `protobuf:"bytes,4,opt,name=cluster_id,json=clusterId,proto3" json:"cluster_id,omitempty"`
 	Version       string `protobuf:"bytes,5,opt,name=version,proto3" json:"version,omitempty"`
 	CommandFormat uint32 `protobuf:"varint,6,opt,name=command_format,json=commandFormat,proto3" json:"command_format,omitempty"`
+	// Another server passed it on: it is not passed on again.
+	Forwarded     bool `protobuf:"varint,7,opt,name=forwarded,proto3" json:"forwarded,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1119,6 +1121,13 @@ func (x *AddMemberRequest) GetCommandFormat() uint32 {
 		return x.CommandFormat
 	}
 	return 0
+}
+
+func (x *AddMemberRequest) GetForwarded() bool {
+	if x != nil {
+		return x.Forwarded
+	}
+	return false
 }
 
 type AddMemberResponse struct {
@@ -1787,7 +1796,7 @@ const file_peer_v1_peer_proto_rawDesc = "" +
 	"\rMemberAddress\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x12\n" +
 	"\x04raft\x18\x02 \x01(\tR\x04raft\x12\x14\n" +
-	"\x05voter\x18\x03 \x01(\bR\x05voter\"\xb0\x01\n" +
+	"\x05voter\x18\x03 \x01(\bR\x05voter\"\xce\x01\n" +
 	"\x10AddMemberRequest\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x12\n" +
 	"\x04raft\x18\x02 \x01(\tR\x04raft\x12\x14\n" +
@@ -1795,7 +1804,8 @@ const file_peer_v1_peer_proto_rawDesc = "" +
 	"\n" +
 	"cluster_id\x18\x04 \x01(\tR\tclusterId\x12\x18\n" +
 	"\aversion\x18\x05 \x01(\tR\aversion\x12%\n" +
-	"\x0ecommand_format\x18\x06 \x01(\rR\rcommandFormat\"m\n" +
+	"\x0ecommand_format\x18\x06 \x01(\rR\rcommandFormat\x12\x1c\n" +
+	"\tforwarded\x18\a \x01(\bR\tforwarded\"m\n" +
 	"\x11AddMemberResponse\x12\x1d\n" +
 	"\n" +
 	"cluster_id\x18\x01 \x01(\tR\tclusterId\x129\n" +

@@ -1,0 +1,303 @@
+package consensus
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"time"
+
+	"github.com/hashicorp/raft"
+	autopilot "github.com/hashicorp/raft-autopilot"
+
+	peerv1 "meridian/api/peer/v1"
+)
+
+// Autopilot is how a leader looks after its members: it gives a new server its
+// vote once that is safe, and removes one that is gone for good.
+type Autopilot struct {
+	// Interval is how often the members are looked at.
+	Interval time.Duration
+	// Stabilization is for how long a new server has to be up and close to the
+	// end of the log before it gets its vote: a vote of a server that comes and
+	// goes does harm. At least rpcTimeout (2 s), so that no answer from before a
+	// server lost its disk counts as one of its new life.
+	Stabilization time.Duration
+	// MaxTrailing is by how many entries a healthy server may be behind.
+	MaxTrailing uint64
+	// DeadAfter is for how long a server has to be silent towards heartbeats and
+	// gossip both before it is removed; 0: never.
+	DeadAfter time.Duration
+	// MinVoters is how many voters have to be left for a dead server to be
+	// removed.
+	MinVoters uint
+}
+
+// DefaultAutopilot returns the settings for servers that are near each other.
+func DefaultAutopilot() Autopilot {
+	return Autopilot{
+		Interval: 2 * time.Second, Stabilization: 10 * time.Second, MaxTrailing: 1000,
+		DeadAfter: 5 * time.Minute, MinVoters: 3,
+	}
+}
+
+func (a Autopilot) validate() error {
+	switch {
+	case a.Interval <= 0:
+		return fmt.Errorf("autopilot: interval %s must be positive", a.Interval)
+	case a.Stabilization < rpcTimeout:
+		return fmt.Errorf("autopilot: stabilization %s must be at least %s", a.Stabilization, rpcTimeout)
+	case a.DeadAfter < 0:
+		return fmt.Errorf("autopilot: time until removal %s must not be negative", a.DeadAfter)
+	case a.MinVoters < 3 && a.DeadAfter > 0:
+		return errors.New("autopilot: at least 3 voters must remain when a dead one is removed")
+	}
+	return nil
+}
+
+// pilot runs raft-autopilot while this server leads. It decides when a server is
+// stable or dead; whether a change is still right is decided again when it is
+// made, like every other change of members (membership.go).
+type pilot struct {
+	node *Node
+
+	mu sync.Mutex
+	// state is what was found last, nil while this server does not lead.
+	state *autopilot.State
+	// at is when.
+	at time.Time
+}
+
+var (
+	_ autopilot.ApplicationIntegration = (*pilot)(nil)
+	_ autopilot.Promoter               = (*pilot)(nil)
+)
+
+// voterNode and joinerNode are autopilot's node types: only the former count
+// when it works out how many voters would be left.
+const (
+	voterNode  = autopilot.NodeVoter
+	joinerNode = autopilot.NodeType("joiner")
+)
+
+// run starts and stops autopilot with the lead, until ctx ends.
+func (p *pilot) run(ctx context.Context) {
+	for {
+		term, changed := p.node.lead.get()
+		if term != 0 {
+			p.lead(ctx, changed)
+		}
+		select {
+		case <-changed:
+		case <-ctx.Done():
+			return
+		}
+	}
+}
+
+// lead runs autopilot until the lead changes. It is a new one each time: what an
+// earlier one knew is old.
+func (p *pilot) lead(ctx context.Context, changed <-chan struct{}) {
+	interval := p.node.cfg.Autopilot.Interval
+	a := autopilot.New(pilotRaft{p.node}, p,
+		autopilot.WithLogger(newRaftLogger(p.node.cfg.Logger)),
+		autopilot.WithPromoter(p),
+		autopilot.WithUpdateInterval(interval),
+		autopilot.WithReconcileInterval(interval),
+	)
+	a.Start(ctx)
+	select {
+	case <-changed:
+	case <-ctx.Done():
+	}
+	<-a.Stop()
+	p.NotifyState(nil)
+}
+
+// AutopilotConfig implements autopilot.ApplicationIntegration.
+func (p *pilot) AutopilotConfig() *autopilot.Config {
+	cfg := p.node.cfg
+	return &autopilot.Config{
+		CleanupDeadServers:      cfg.Autopilot.DeadAfter > 0,
+		LastContactThreshold:    2 * cfg.Timing.Heartbeat,
+		MaxTrailingLogs:         cfg.Autopilot.MaxTrailing,
+		MinQuorum:               cfg.Autopilot.MinVoters,
+		ServerStabilizationTime: cfg.Autopilot.Stabilization,
+	}
+}
+
+// NotifyState keeps what was found.
+func (p *pilot) NotifyState(state *autopilot.State) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.state, p.at = state, time.Now()
+}
+
+// KnownServers says which members are dead. It names every member: autopilot
+// takes what it is not told of for stale and removes it at once.
+func (p *pilot) KnownServers() map[raft.ServerID]*autopilot.Server {
+	servers := p.node.servers()
+	known := make(map[raft.ServerID]*autopilot.Server, len(servers))
+	for _, s := range servers {
+		status := autopilot.NodeAlive
+		if p.dead(s.ID) {
+			status = autopilot.NodeFailed
+		}
+		known[s.ID] = &autopilot.Server{
+			ID: s.ID, Name: string(s.ID), Address: s.Address,
+			NodeStatus: status, NodeType: nodeType(s.Suffrage == raft.Voter),
+			IsLeader: string(s.ID) == p.node.cfg.NodeID,
+		}
+	}
+	return known
+}
+
+func nodeType(voter bool) autopilot.NodeType {
+	if voter {
+		return voterNode
+	}
+	return joinerNode
+}
+
+// dead reports whether a member has been silent for too long, by every means
+// there is. Heartbeats alone may fail because of a link that only the leader
+// needs; gossip, which goes around it, has to agree. Whoever gossip has not
+// heard of is not alive either, unless gossip hears nobody at all and so proves
+// nothing.
+func (p *pilot) dead(id raft.ServerID) bool {
+	limit := p.node.cfg.Autopilot.DeadAfter
+	if limit == 0 || string(id) == p.node.cfg.NodeID || p.node.contacts.silence(id) < limit {
+		return false
+	}
+	if p.node.cfg.Peers == nil {
+		return true
+	}
+	hears := false
+	for _, peer := range p.node.cfg.Peers() {
+		switch {
+		case peer.Name != string(id):
+			hears = hears || peer.State == PeerAlive
+		case peer.State == PeerAlive:
+			return false
+		case peer.State == PeerDead && time.Since(peer.Since) < limit:
+			return false
+		}
+	}
+	return hears
+}
+
+// FetchServerStats asks every member how far it is. Who does not answer, or
+// answers as somebody else, is not healthy.
+func (p *pilot) FetchServerStats(ctx context.Context, servers map[raft.ServerID]*autopilot.Server) map[raft.ServerID]*autopilot.ServerStats {
+	var (
+		mu    sync.Mutex
+		asked sync.WaitGroup
+		stats = make(map[raft.ServerID]*autopilot.ServerStats, len(servers))
+	)
+	for id, s := range servers {
+		asked.Go(func() {
+			stat := p.stats(ctx, s)
+			mu.Lock()
+			defer mu.Unlock()
+			stats[id] = &stat
+		})
+	}
+	asked.Wait()
+	return stats
+}
+
+// silent is how autopilot is told that a server is not there.
+const silent = time.Duration(-1)
+
+func (p *pilot) stats(ctx context.Context, s *autopilot.Server) autopilot.ServerStats {
+	n := p.node
+	if string(s.ID) == n.cfg.NodeID {
+		return autopilot.ServerStats{LastTerm: n.lastLogTerm(), LastIndex: n.raft.LastIndex()}
+	}
+	status, err := n.statusOf(ctx, string(s.ID), string(s.Address))
+	if err != nil {
+		return autopilot.ServerStats{LastContact: silent}
+	}
+	return autopilot.ServerStats{
+		LastContact: n.contacts.silence(s.ID), LastTerm: status.GetLastTerm(), LastIndex: status.GetLastIndex(),
+	}
+}
+
+// statusOf asks the member with a name and address how it stands.
+func (n *Node) statusOf(ctx context.Context, name, addr string) (*peerv1.StatusResponse, error) {
+	status, err := peerv1.NewRaftServiceClient(n.PeerConn(addr)).Status(ctx, &peerv1.StatusRequest{})
+	switch {
+	case err != nil:
+		return nil, memberError(err)
+	case status.GetName() != name:
+		return nil, fmt.Errorf("consensus: the server at %s is %s, not %s", addr, status.GetName(), name)
+	case status.GetClusterId() != n.dir.id.ClusterID:
+		return nil, fmt.Errorf("consensus: the server at %s is of cluster %s", addr, status.GetClusterId())
+	}
+	return status, nil
+}
+
+// RemoveFailedServer removes a server that is dead still. Autopilot has made
+// sure that enough voters remain.
+func (p *pilot) RemoveFailedServer(s *autopilot.Server) {
+	n := p.node
+	err := n.changeMembers(n.stopping, func() error {
+		known, ok := n.membership().find(string(s.ID))
+		if !ok || known.Address != s.Address || !p.dead(s.ID) {
+			return nil
+		}
+		silence := n.contacts.silence(s.ID)
+		if err := n.take(stepRemove, s.ID, ""); err != nil {
+			return err
+		}
+		n.cfg.Logger.Warn("a dead server is not a member any more: to bring it back, empty its data directory and let it join again",
+			"name", s.ID, "silent_for", silence.Round(time.Second))
+		return nil
+	})
+	if err != nil {
+		n.cfg.Logger.Warn("a dead server could not be removed", "name", s.ID, "error", err)
+	}
+}
+
+// GetServerExt implements autopilot.Promoter: there is nothing to add.
+func (*pilot) GetServerExt(*autopilot.Config, *autopilot.ServerState) any { return nil }
+
+// GetStateExt implements autopilot.Promoter: there is nothing to add.
+func (*pilot) GetStateExt(*autopilot.Config, *autopilot.State) any { return nil }
+
+// GetNodeTypes implements autopilot.Promoter.
+func (*pilot) GetNodeTypes(_ *autopilot.Config, state *autopilot.State) map[raft.ServerID]autopilot.NodeType {
+	types := make(map[raft.ServerID]autopilot.NodeType, len(state.Servers))
+	for id, s := range state.Servers {
+		types[id] = nodeType(s.HasVotingRights())
+	}
+	return types
+}
+
+// IsPotentialVoter implements autopilot.Promoter.
+func (*pilot) IsPotentialVoter(t autopilot.NodeType) bool { return t == voterNode }
+
+// FilterFailedServerRemovals keeps dead joiners of a cluster that is too small
+// to lose anybody, and stale servers: there are none, only ones that were added
+// while autopilot was looking.
+func (p *pilot) FilterFailedServerRemovals(cfg *autopilot.Config, state *autopilot.State, failed *autopilot.FailedServers) *autopilot.FailedServers {
+	kept := &autopilot.FailedServers{FailedVoters: failed.FailedVoters}
+	if uint(len(state.Voters)) >= cfg.MinQuorum {
+		kept.FailedNonVoters = failed.FailedNonVoters
+	}
+	return kept
+}
+
+// CalculatePromotionsAndDemotions promotes joiners that have been healthy for
+// the whole of the stabilization time. Autopilot's own promoter lets a new
+// leader promote at once.
+func (p *pilot) CalculatePromotionsAndDemotions(cfg *autopilot.Config, state *autopilot.State) autopilot.RaftChanges {
+	var changes autopilot.RaftChanges
+	now := time.Now()
+	for id, s := range state.Servers {
+		if s.State == autopilot.RaftNonVoter && s.Health.IsStable(now, cfg.ServerStabilizationTime) && !p.node.contacts.newSince(id, cfg.ServerStabilizationTime) {
+			changes.Promotions = append(changes.Promotions, id)
+		}
+	}
+	return changes
+}

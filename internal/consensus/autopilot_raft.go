@@ -1,0 +1,100 @@
+package consensus
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/hashicorp/raft"
+	autopilot "github.com/hashicorp/raft-autopilot"
+)
+
+// pilotRaft is raft as autopilot sees it. Autopilot acts on what it saw up to
+// an interval ago and would make a voter of a server that was removed meanwhile;
+// so the one change it makes here is decided once more.
+type pilotRaft struct{ node *Node }
+
+var _ autopilot.Raft = pilotRaft{}
+
+// AddVoter gives a joiner its vote.
+func (r pilotRaft) AddVoter(id raft.ServerID, addr raft.ServerAddress, _ uint64, _ time.Duration) raft.IndexFuture {
+	return settled{r.node.promote(id, addr)}
+}
+
+// promote gives a server its vote, if it is a member without one, at the same
+// address, and still close to the end of the log.
+func (n *Node) promote(id raft.ServerID, addr raft.ServerAddress) error {
+	return n.changeMembers(n.stopping, func() error {
+		s, ok := n.membership().find(string(id))
+		if !ok || s.Address != addr || s.Suffrage != raft.Nonvoter {
+			return fmt.Errorf("%s is not a joiner at %s any more", id, addr)
+		}
+		ctx, cancel := context.WithTimeout(n.stopping, rpcTimeout)
+		defer cancel()
+		last := n.raft.LastIndex()
+		status, err := n.statusOf(ctx, string(id), string(addr))
+		if err != nil {
+			return err
+		}
+		if status.GetLastIndex()+n.cfg.Autopilot.MaxTrailing < last {
+			return fmt.Errorf("%s has fallen behind, at entry %d of %d", id, status.GetLastIndex(), last)
+		}
+		if err := n.raft.AddVoter(id, addr, 0, n.cfg.ApplyTimeout).Error(); err != nil {
+			return n.proposeError(err)
+		}
+		n.cfg.Logger.Info("a server has caught up and may vote", "name", id, "raft", addr)
+		return nil
+	})
+}
+
+// GetConfiguration returns the members.
+func (r pilotRaft) GetConfiguration() raft.ConfigurationFuture { return r.node.raft.GetConfiguration() }
+
+// LastIndex returns the end of the log.
+func (r pilotRaft) LastIndex() uint64 { return r.node.raft.LastIndex() }
+
+// Leader returns the leader's address.
+func (r pilotRaft) Leader() raft.ServerAddress {
+	addr, _ := r.node.raft.LeaderWithID()
+	return addr
+}
+
+// State returns raft's state.
+func (r pilotRaft) State() raft.RaftState { return r.node.raft.State() }
+
+// Stats returns raft's statistics, of which autopilot reads the term of the last
+// entry.
+func (r pilotRaft) Stats() map[string]string { return r.node.raft.Stats() }
+
+// errNotAutopilots is the answer to changes that only people decide on.
+var errNotAutopilots = errors.New("consensus: autopilot does not decide that")
+
+// AddNonvoter refuses: servers are added when they ask for it.
+func (pilotRaft) AddNonvoter(raft.ServerID, raft.ServerAddress, uint64, time.Duration) raft.IndexFuture {
+	return settled{errNotAutopilots}
+}
+
+// DemoteVoter refuses: no server loses its vote and stays.
+func (pilotRaft) DemoteVoter(raft.ServerID, uint64, time.Duration) raft.IndexFuture {
+	return settled{errNotAutopilots}
+}
+
+// RemoveServer refuses: the dead are removed by RemoveFailedServer.
+func (pilotRaft) RemoveServer(raft.ServerID, uint64, time.Duration) raft.IndexFuture {
+	return settled{errNotAutopilots}
+}
+
+// LeadershipTransferToServer refuses: any leader is as good as another.
+func (pilotRaft) LeadershipTransferToServer(raft.ServerID, raft.ServerAddress) raft.Future {
+	return settled{errNotAutopilots}
+}
+
+// settled is the outcome of something that is over.
+type settled struct{ err error }
+
+// Error returns the outcome.
+func (s settled) Error() error { return s.err }
+
+// Index returns nothing: autopilot does not ask.
+func (settled) Index() uint64 { return 0 }

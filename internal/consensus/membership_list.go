@@ -1,0 +1,184 @@
+package consensus
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"slices"
+	"strconv"
+	"sync"
+	"time"
+
+	"github.com/hashicorp/raft"
+
+	"meridian/internal/resource"
+	"meridian/internal/version"
+)
+
+// Member is a server of the cluster, as the server that lists it knows it.
+type Member struct {
+	Name string
+	// Raft, GRPC and Gossip are where it serves; empty where that is not known.
+	Raft, GRPC, Gossip string
+	// State is leader, follower, candidate or unreachable.
+	State string
+	// Voter says that it takes part in decisions. A server that has joined does
+	// not until it has caught up.
+	Voter bool
+	// Applied is the revision of its store.
+	Applied resource.Revision
+	// Version is the release that it runs.
+	Version string
+	// Problem is what is wrong with it, for people; empty when nothing is.
+	Problem string
+}
+
+// StateUnreachable is the state of a member that does not answer.
+const StateUnreachable = "unreachable"
+
+// askPatience is how long the members have to say how they stand.
+const askPatience = time.Second
+
+// Members returns the servers of the cluster by name, this one among them. It
+// asks every one how it stands, all at once, and needs no leader. A server that
+// has not joined its cluster yet lists itself.
+func (n *Node) Members(ctx context.Context) []Member {
+	ctx, cancel := context.WithTimeout(ctx, askPatience)
+	defer cancel()
+	servers := n.servers()
+	hints := n.hints()
+	members := make([]Member, len(servers))
+	var asked sync.WaitGroup
+	joining := true
+	for i, s := range servers {
+		if string(s.ID) == n.cfg.NodeID {
+			joining = false
+			members[i] = n.self(s)
+			continue
+		}
+		asked.Go(func() { members[i] = n.ask(ctx, s, hints[string(s.ID)]) })
+	}
+	asked.Wait()
+	if joining {
+		self := n.self(raft.Server{ID: raft.ServerID(n.cfg.NodeID), Address: n.transport.LocalAddr()})
+		self.Problem = "it is not a member yet: it waits to be let in"
+		members = append(members, self)
+	}
+	slices.SortFunc(members, func(a, b Member) int { return cmp.Compare(a.Name, b.Name) })
+	return members
+}
+
+// hints returns what gossip believes about the others, by name.
+func (n *Node) hints() map[string]Peer {
+	hints := map[string]Peer{}
+	if n.cfg.Peers != nil {
+		for _, p := range n.cfg.Peers() {
+			hints[p.Name] = p
+		}
+	}
+	return hints
+}
+
+// self is this server as a member.
+func (n *Node) self(s raft.Server) Member {
+	status := n.Status()
+	m := Member{
+		Name: n.cfg.NodeID, Raft: n.RaftAddr(), State: status.State, Voter: s.Suffrage == raft.Voter,
+		Applied: status.Applied, Version: version.String(),
+	}
+	if n.cfg.Addresses != nil {
+		addresses := n.cfg.Addresses()
+		m.GRPC, m.Gossip = addresses.GRPC, addresses.Gossip
+	}
+	if status.Leader == "" {
+		m.Problem = "it knows no leader"
+	}
+	return m
+}
+
+// ask asks a member how it stands, and makes do with what gossip said about it
+// where it does not answer.
+func (n *Node) ask(ctx context.Context, s raft.Server, hint Peer) Member {
+	m := Member{
+		Name: string(s.ID), Raft: string(s.Address), GRPC: hint.GRPC, Gossip: hint.Gossip,
+		State: StateUnreachable, Voter: s.Suffrage == raft.Voter, Version: hint.Version,
+	}
+	status, err := n.statusOf(ctx, m.Name, m.Raft)
+	if err != nil {
+		m.Problem = fmt.Sprintf("it does not answer: %v", err)
+		if silence := n.contacts.silence(s.ID); silence > 0 {
+			m.Problem += fmt.Sprintf(" (silent for %s)", silence.Round(time.Second))
+		}
+		return m
+	}
+	m.State, m.Applied, m.Version = status.GetState(), resource.Revision(status.GetApplied()), status.GetVersion()
+	m.GRPC, m.Gossip = cmp.Or(status.GetGrpc(), m.GRPC), cmp.Or(status.GetGossip(), m.Gossip)
+	switch {
+	case status.GetLeader() == "":
+		m.Problem = "it knows no leader"
+	case n.contacts.silence(s.ID) > 2*n.cfg.Timing.Heartbeat:
+		m.Problem = fmt.Sprintf("it does not answer the leader's heartbeats (for %s)", n.contacts.silence(s.ID).Round(time.Second))
+	}
+	return m
+}
+
+// lastLogTerm is the term of the last entry of the log.
+func (n *Node) lastLogTerm() uint64 {
+	term, _ := strconv.ParseUint(n.raft.Stats()["last_log_term"], 10, 64) // raft says it nowhere else
+	return term
+}
+
+// Health is how the members of the cluster do, in the eyes of the leader.
+type Health struct {
+	// Leading says that this server leads. Others know nothing of all this.
+	Leading bool
+	// Healthy says that every member is.
+	Healthy bool
+	// FailureTolerance is how many servers may fail now without the cluster
+	// ceasing to take writes; Voters is how many have a vote.
+	FailureTolerance, Voters int
+	Members                  []MemberHealth
+}
+
+// MemberHealth is how one member does, in the eyes of the leader.
+type MemberHealth struct {
+	Name    string
+	Voter   bool
+	Healthy bool
+	// Since is when Healthy became what it is, at the earliest when this server
+	// began to lead.
+	Since time.Time
+	// LastContact is for how long it has not answered heartbeats, 0 while it
+	// does.
+	LastContact time.Duration
+	// Lag is by how many entries its log is behind the leader's.
+	Lag uint64
+}
+
+// Health returns how the members do, by name. What it says is as old as
+// Config.Autopilot.Interval at most.
+func (n *Node) Health() Health {
+	n.pilot.mu.Lock()
+	state := n.pilot.state
+	n.pilot.mu.Unlock()
+	if state == nil {
+		return Health{}
+	}
+	h := Health{Leading: true, Healthy: state.Healthy, FailureTolerance: state.FailureTolerance, Voters: len(state.Voters)}
+	last := n.raft.LastIndex()
+	if self, ok := state.Servers[raft.ServerID(n.cfg.NodeID)]; ok {
+		last = self.Stats.LastIndex // of the same moment as the others'
+	}
+	for id, s := range state.Servers {
+		m := MemberHealth{
+			Name: string(id), Voter: s.HasVotingRights(), Healthy: s.Health.Healthy,
+			Since: s.Health.StableSince, LastContact: n.contacts.silence(id),
+		}
+		if s.Stats.LastIndex < last {
+			m.Lag = last - s.Stats.LastIndex
+		}
+		h.Members = append(h.Members, m)
+	}
+	slices.SortFunc(h.Members, func(a, b MemberHealth) int { return cmp.Compare(a.Name, b.Name) })
+	return h
+}

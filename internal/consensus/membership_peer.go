@@ -1,0 +1,92 @@
+package consensus
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	peerv1 "meridian/api/peer/v1"
+	"meridian/internal/rpcerr"
+)
+
+// AddMember makes a server a member, here while this server leads, else at the
+// leader, once.
+func (s *peerService) AddMember(ctx context.Context, req *peerv1.AddMemberRequest) (*peerv1.AddMemberResponse, error) {
+	n := s.node
+	err := n.addMember(ctx, addition{
+		name: req.GetName(), addr: req.GetRaft(), fresh: req.GetFresh(), cluster: req.GetClusterId(),
+		format: req.GetCommandFormat(), version: req.GetVersion(),
+	})
+	switch {
+	case err == nil:
+		return &peerv1.AddMemberResponse{ClusterId: n.dir.id.ClusterID, Members: n.memberAddresses()}, nil
+	case errors.Is(err, ErrNotLeader) && !req.GetForwarded():
+		return s.forwardAddMember(ctx, req)
+	}
+	return nil, memberStatus(err)
+}
+
+// forwardAddMember passes a request on to the leader.
+func (s *peerService) forwardAddMember(ctx context.Context, req *peerv1.AddMemberRequest) (*peerv1.AddMemberResponse, error) {
+	name, addr := s.node.Leader()
+	if name == "" || name == s.node.cfg.NodeID {
+		return nil, memberStatus(ErrUnavailable)
+	}
+	forwarded := &peerv1.AddMemberRequest{
+		Name: req.GetName(), Raft: req.GetRaft(), Fresh: req.GetFresh(), ClusterId: req.GetClusterId(),
+		Version: req.GetVersion(), CommandFormat: req.GetCommandFormat(), Forwarded: true,
+	}
+	return peerv1.NewRaftServiceClient(s.node.PeerConn(addr)).AddMember(ctx, forwarded)
+}
+
+// RemoveMember takes a server out of the cluster, which only the leader can.
+func (s *peerService) RemoveMember(ctx context.Context, req *peerv1.RemoveMemberRequest) (*peerv1.RemoveMemberResponse, error) {
+	if err := s.node.removeMember(ctx, req.GetName(), req.GetForce()); err != nil {
+		return nil, memberStatus(err)
+	}
+	return &peerv1.RemoveMemberResponse{}, nil
+}
+
+// Reasons by which a peer tells errors of this package apart.
+const (
+	reasonNotLeader      = "NOT_LEADER"
+	reasonUnavailable    = "UNAVAILABLE"
+	reasonUnknownOutcome = "UNKNOWN_OUTCOME"
+)
+
+// memberStatus makes an error fit to travel to a peer; memberError is its
+// counterpart.
+func memberStatus(err error) error {
+	switch {
+	case errors.Is(err, ErrNotLeader):
+		err = rpcerr.New(rpcerr.Unavailable, reasonNotLeader, "%w", err)
+	case errors.Is(err, ErrUnknownOutcome):
+		err = rpcerr.New(rpcerr.Unavailable, reasonUnknownOutcome, "%w", err)
+	case errors.Is(err, ErrUnavailable), errors.Is(err, ErrClosed):
+		err = rpcerr.New(rpcerr.Unavailable, reasonUnavailable, "%w", err)
+	}
+	return rpcerr.ToStatus(err).Err()
+}
+
+// memberError makes what a peer said an error of this package. What says nothing
+// about why it failed may have been done.
+func memberError(err error) error {
+	if err == nil {
+		return nil
+	}
+	err = rpcerr.FromStatus(err)
+	var said *rpcerr.Error
+	if !errors.As(err, &said) {
+		return fmt.Errorf("%w: %w", ErrUnknownOutcome, err)
+	}
+	switch {
+	case said.Reason == reasonNotLeader:
+		return fmt.Errorf("%w: %w", ErrNotLeader, err)
+	case said.Reason == reasonUnavailable:
+		return fmt.Errorf("%w: %w", ErrUnavailable, err)
+	case said.Code == rpcerr.NotFound, said.Code == rpcerr.Conflict, said.Code == rpcerr.Invalid, said.Code == rpcerr.Unsupported:
+		return err
+	default:
+		return fmt.Errorf("%w: %w", ErrUnknownOutcome, err)
+	}
+}

@@ -1,0 +1,184 @@
+package consensus
+
+import (
+	"fmt"
+	"time"
+
+	"github.com/hashicorp/raft"
+
+	"meridian/internal/rpcerr"
+)
+
+// Reasons why a change of membership is refused, for programs. They survive the
+// wire: rpcerr.HasReason finds them at the caller, however many servers passed
+// the request on.
+const (
+	// ReasonAlreadyRunning: a server of that name answers, so the one that asks
+	// is another. Every server needs a name of its own; ask again in a few
+	// seconds if it is the same one, which has just stopped.
+	ReasonAlreadyRunning = "ALREADY_RUNNING"
+	// ReasonRemoved: the server holds a log and is not a member any more.
+	ReasonRemoved = "REMOVED"
+	// ReasonForeignCluster: the server belongs to another cluster.
+	ReasonForeignCluster = "FOREIGN_CLUSTER"
+	// ReasonTooOld: the server runs a release that cannot read what is written
+	// here.
+	ReasonTooOld = "TOO_OLD"
+	// ReasonAddressInUse: another member has that address.
+	ReasonAddressInUse = "ADDRESS_IN_USE"
+	// ReasonLastVoter: nobody would be left to decide anything.
+	ReasonLastVoter = "LAST_VOTER"
+	// ReasonWouldLoseQuorum: those that would be left and answer are too few to
+	// decide anything.
+	ReasonWouldLoseQuorum = "WOULD_LOSE_QUORUM"
+	// ReasonIsAlive: the server answers; removing it takes force.
+	ReasonIsAlive = "IS_ALIVE"
+	// ReasonUnknownServer: no member has that name.
+	ReasonUnknownServer = "UNKNOWN_SERVER"
+)
+
+// addition is a server that asks to become a member, or says where it is.
+type addition struct {
+	name, addr string
+	// fresh: it holds nothing.
+	fresh bool
+	// own: it is the leader itself that asks.
+	own bool
+	// cluster is the one it believes to be a member of, empty when it does not
+	// know.
+	cluster string
+	// format is the newest format of log entries that it can apply.
+	format  uint32
+	version string
+}
+
+// membership is what a leader decides a change of members on.
+type membership struct {
+	cluster string
+	self    raft.ServerID
+	servers []raft.Server
+	// silence is for how long a server has not answered heartbeats, 0 when it
+	// does.
+	silence func(raft.ServerID) time.Duration
+	// gone is the silence from which on a server counts as unreachable.
+	gone time.Duration
+}
+
+// step is one change of raft's configuration.
+type step string
+
+// The steps that a change of membership consists of. Each is safe by itself, so
+// that a leader may fail between two of them.
+const (
+	stepRemove  step = "remove"
+	stepAdd     step = "add without a vote"
+	stepReplace step = "change the address"
+)
+
+// admit decides what it takes to make a server a member.
+//
+// A server that lost its disk has forgotten its votes and the entries that it
+// acknowledged. It must not vote again as if nothing had happened: it is removed
+// first, which those that are left decide without it, and then it is a new
+// server without a vote. The server keeps silent towards raft until then
+// (membership_gate.go), so it counts as unreachable although its process runs.
+func (m membership) admit(a addition) ([]step, error) {
+	if a.cluster != "" && a.cluster != m.cluster {
+		return nil, rpcerr.New(rpcerr.Conflict, ReasonForeignCluster,
+			"%s is a server of cluster %s, and this is cluster %s: give it an empty data directory to join this one", a.name, a.cluster, m.cluster)
+	}
+	if a.format < commandFormat {
+		return nil, rpcerr.New(rpcerr.Conflict, ReasonTooOld,
+			"%s runs release %s, which cannot read what the servers of this cluster write: give it a newer one", a.name, orUnknown(a.version))
+	}
+	if other, ok := m.at(a.addr); ok && string(other.ID) != a.name {
+		return nil, rpcerr.New(rpcerr.Conflict, ReasonAddressInUse,
+			"%s says that it is at %s, and so is the member %s: remove that one first if it is gone (meridian cluster remove %s)", a.name, a.addr, other.ID, other.ID)
+	}
+	known, member := m.find(a.name)
+	switch {
+	case !member && a.fresh:
+		return []step{stepAdd}, nil
+	case !member:
+		return nil, rpcerr.New(rpcerr.Conflict, ReasonRemoved,
+			"%s is not a member of this cluster any more: to bring it back, empty its data directory and let it join again", a.name)
+	case !a.fresh && string(known.Address) == a.addr:
+		return nil, nil
+	case m.answers(known.ID) && !a.own && !repeats(a, known):
+		return nil, rpcerr.New(rpcerr.Conflict, ReasonAlreadyRunning,
+			"a server called %s is running at %s: every server needs a name of its own (--name)", a.name, known.Address)
+	case !a.fresh:
+		return []step{stepReplace}, nil
+	default:
+		return []step{stepRemove, stepAdd}, nil
+	}
+}
+
+// repeats reports whether a request is one that was granted before: nobody else
+// has that address, and without a vote there is nothing to forget.
+func repeats(a addition, known raft.Server) bool {
+	return a.fresh && known.Suffrage != raft.Voter && string(known.Address) == a.addr
+}
+
+// release decides whether a server may be removed. Removing a voter that does
+// not answer leaves more servers able to decide than before, so only one that
+// answers can cost the quorum.
+func (m membership) release(name string, force bool) error {
+	server, ok := m.find(name)
+	if !ok {
+		return rpcerr.New(rpcerr.NotFound, ReasonUnknownServer, "no server of this cluster is called %s", name)
+	}
+	voters, answering := 0, 0
+	for _, s := range m.servers {
+		if s.Suffrage != raft.Voter || s.ID == server.ID {
+			continue
+		}
+		voters++
+		if m.answers(s.ID) {
+			answering++
+		}
+	}
+	if server.Suffrage == raft.Voter {
+		if voters == 0 {
+			return rpcerr.New(rpcerr.Conflict, ReasonLastVoter, "%s is the only server of this cluster that has a vote: nobody would be left to decide anything", name)
+		}
+		if answering < voters/2+1 {
+			return rpcerr.New(rpcerr.Conflict, ReasonWouldLoseQuorum,
+				"without %s the cluster could not decide anything: of the %d servers with a vote that would be left, %d answer; remove those that do not first, or bring them back",
+				name, voters, answering)
+		}
+	}
+	if m.answers(server.ID) && !force {
+		return rpcerr.New(rpcerr.Conflict, ReasonIsAlive,
+			"%s is running: stop it first, or remove it all the same with --force", name)
+	}
+	return nil
+}
+
+// answers reports whether a server is reached by the leader.
+func (m membership) answers(id raft.ServerID) bool { return id == m.self || m.silence(id) < m.gone }
+
+func (m membership) find(name string) (raft.Server, bool) {
+	for _, s := range m.servers {
+		if string(s.ID) == name {
+			return s, true
+		}
+	}
+	return raft.Server{}, false
+}
+
+func (m membership) at(addr string) (raft.Server, bool) {
+	for _, s := range m.servers {
+		if string(s.Address) == addr {
+			return s, true
+		}
+	}
+	return raft.Server{}, false
+}
+
+func orUnknown(version string) string {
+	if version == "" {
+		return "(unknown)"
+	}
+	return fmt.Sprintf("%q", version)
+}

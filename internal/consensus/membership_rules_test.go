@@ -1,0 +1,108 @@
+package consensus
+
+import (
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/hashicorp/raft"
+	"github.com/stretchr/testify/require"
+
+	"meridian/internal/rpcerr"
+)
+
+// members is a membership led by a; who is in silent has not answered for long.
+func members(silent string, servers ...raft.Server) membership {
+	return membership{
+		cluster: "here", self: "a", servers: servers, gone: time.Second,
+		silence: func(id raft.ServerID) time.Duration {
+			if slices.Contains([]byte(silent), id[0]) {
+				return time.Minute
+			}
+			return 0
+		},
+	}
+}
+
+func voter(name string) raft.Server {
+	return raft.Server{ID: raft.ServerID(name), Address: raft.ServerAddress(name + ":1"), Suffrage: raft.Voter}
+}
+
+func nonvoter(name string) raft.Server {
+	s := voter(name)
+	s.Suffrage = raft.Nonvoter
+	return s
+}
+
+func TestWhoIsAdmitted(t *testing.T) {
+	fresh := addition{name: "d", addr: "d:1", fresh: true, format: commandFormat}
+	known := addition{name: "b", addr: "b:1", cluster: "here", format: commandFormat}
+	as := func(a addition, change func(*addition)) addition { change(&a); return a }
+	three := func(silent string) membership { return members(silent, voter("a"), voter("b"), voter("c")) }
+	for name, tc := range map[string]struct {
+		in     membership
+		ask    addition
+		steps  []step
+		reason string
+	}{
+		"a new server":                               {in: three(""), ask: fresh, steps: []step{stepAdd}},
+		"a member that restarted":                    {in: three(""), ask: known},
+		"a member that restarted, not yet reached":   {in: three("b"), ask: known},
+		"a member that moved":                        {in: three("b"), ask: as(known, func(a *addition) { a.addr = "b:2" }), steps: []step{stepReplace}},
+		"the leader itself moved":                    {in: three(""), ask: as(known, func(a *addition) { a.name, a.addr, a.own = "a", "a:2", true }), steps: []step{stepReplace}},
+		"somebody with the name of the leader":       {in: three(""), ask: as(known, func(a *addition) { a.name, a.addr = "a", "a:2" }), reason: ReasonAlreadyRunning},
+		"a member that moved, and answers elsewhere": {in: three(""), ask: as(known, func(a *addition) { a.addr = "b:2" }), reason: ReasonAlreadyRunning},
+		"a voter that lost its disk":                 {in: three("b"), ask: as(known, func(a *addition) { a.fresh = true }), steps: []step{stepRemove, stepAdd}},
+		"a name that is taken":                       {in: three(""), ask: as(fresh, func(a *addition) { a.name = "b" }), reason: ReasonAlreadyRunning},
+		"the name of the leader":                     {in: three(""), ask: as(fresh, func(a *addition) { a.name = "a" }), reason: ReasonAlreadyRunning},
+		"a voter that still answers":                 {in: three(""), ask: as(known, func(a *addition) { a.fresh = true }), reason: ReasonAlreadyRunning},
+		"a joiner that asks again":                   {in: members("", voter("a"), nonvoter("d")), ask: fresh, steps: []step{stepRemove, stepAdd}},
+		"a joiner's name elsewhere":                  {in: members("", voter("a"), nonvoter("d")), ask: as(fresh, func(a *addition) { a.addr = "d:2" }), reason: ReasonAlreadyRunning},
+		"a joiner that moved":                        {in: members("d", voter("a"), nonvoter("d")), ask: as(fresh, func(a *addition) { a.addr = "d:2" }), steps: []step{stepRemove, stepAdd}},
+		"a member that was removed":                  {in: three(""), ask: as(fresh, func(a *addition) { a.fresh = false }), reason: ReasonRemoved},
+		"of another cluster":                         {in: three(""), ask: as(fresh, func(a *addition) { a.cluster = "there" }), reason: ReasonForeignCluster},
+		"too old":                                    {in: three(""), ask: as(fresh, func(a *addition) { a.format = commandFormat - 1 }), reason: ReasonTooOld},
+		"at the address of another":                  {in: three("b"), ask: as(fresh, func(a *addition) { a.addr = "b:1" }), reason: ReasonAddressInUse},
+	} {
+		steps, err := tc.in.admit(tc.ask)
+		require.Equal(t, tc.steps, steps, name)
+		if tc.reason == "" {
+			require.NoError(t, err, name)
+			continue
+		}
+		require.True(t, rpcerr.HasReason(err, tc.reason), "%s: %v", name, err)
+	}
+}
+
+func TestWhoMayBeRemoved(t *testing.T) {
+	for name, tc := range map[string]struct {
+		in     membership
+		remove string
+		force  bool
+		reason string
+	}{
+		"a dead one of three":                 {in: members("c", voter("a"), voter("b"), voter("c")), remove: "c"},
+		"a dead one of two":                   {in: members("b", voter("a"), voter("b")), remove: "b"},
+		"a dead joiner":                       {in: members("d", voter("a"), nonvoter("d")), remove: "d"},
+		"a live one":                          {in: members("", voter("a"), voter("b"), voter("c")), remove: "c", reason: ReasonIsAlive},
+		"a live one, by force":                {in: members("", voter("a"), voter("b"), voter("c")), remove: "c", force: true},
+		"the leader":                          {in: members("", voter("a"), voter("b"), voter("c")), remove: "a", reason: ReasonIsAlive},
+		"the leader, by force":                {in: members("", voter("a"), voter("b"), voter("c")), remove: "a", force: true},
+		"a live joiner":                       {in: members("", voter("a"), nonvoter("d")), remove: "d", reason: ReasonIsAlive},
+		"a live joiner, by force":             {in: members("", voter("a"), nonvoter("d")), remove: "d", force: true},
+		"the only one":                        {in: members("", voter("a")), remove: "a", force: true, reason: ReasonLastVoter},
+		"the only voter":                      {in: members("", voter("a"), nonvoter("d")), remove: "a", force: true, reason: ReasonLastVoter},
+		"a live one beside a dead one":        {in: members("c", voter("a"), voter("b"), voter("c")), remove: "b", force: true, reason: ReasonWouldLoseQuorum},
+		"a live one of five beside a dead":    {in: members("e", voter("a"), voter("b"), voter("c"), voter("d"), voter("e")), remove: "b", force: true},
+		"a live one of five beside two":       {in: members("de", voter("a"), voter("b"), voter("c"), voter("d"), voter("e")), remove: "b", force: true, reason: ReasonWouldLoseQuorum},
+		"nobody":                              {in: members("", voter("a")), remove: "x", reason: ReasonUnknownServer},
+		"a joiner does not make up for death": {in: members("c", voter("a"), voter("b"), voter("c"), nonvoter("d")), remove: "b", force: true, reason: ReasonWouldLoseQuorum},
+	} {
+		err := tc.in.release(tc.remove, tc.force)
+		if tc.reason == "" {
+			require.NoError(t, err, name)
+			continue
+		}
+		require.True(t, rpcerr.HasReason(err, tc.reason), "%s: %v", name, err)
+	}
+}

@@ -1,0 +1,106 @@
+package consensus
+
+import (
+	"context"
+	"sync"
+	"time"
+
+	"github.com/hashicorp/raft"
+)
+
+// contacts is what a leader knows about whom it reaches. Raft tells of a
+// heartbeat that fails, each time, and of the first one that succeeds after
+// that. Only the leader sends heartbeats, so only it learns anything.
+type contacts struct {
+	mu sync.Mutex
+	// failures are of the servers whose last heartbeat failed.
+	failures map[raft.ServerID]failure
+	// added is when this server, leading, last made a server a member.
+	added map[raft.ServerID]time.Time
+}
+
+// failure is a heartbeat that was not answered.
+type failure struct {
+	// last is when the server was heard last, told when raft said so.
+	last, told time.Time
+}
+
+// failureStale is how long a failed heartbeat says anything about now. Raft
+// tries again after half an election timeout at most, and every attempt ends
+// within rpcTimeout; so who has not failed for longer than this has been heard,
+// or this server does not lead any more. It makes up for an observation that was
+// dropped.
+const failureStale = 3 * rpcTimeout
+
+// observationQueue is how many observations may wait. Raft drops what does not
+// fit.
+const observationQueue = 256
+
+func newContacts() *contacts {
+	return &contacts{failures: map[raft.ServerID]failure{}, added: map[raft.ServerID]time.Time{}}
+}
+
+// observeHeartbeats feeds contacts until ctx ends.
+func (n *Node) observeHeartbeats(ctx context.Context) {
+	observations := make(chan raft.Observation, observationQueue)
+	observer := raft.NewObserver(observations, false, func(o *raft.Observation) bool {
+		switch o.Data.(type) {
+		case raft.FailedHeartbeatObservation, raft.ResumedHeartbeatObservation, raft.PeerObservation:
+			return true
+		}
+		return false
+	})
+	n.raft.RegisterObserver(observer)
+	defer n.raft.DeregisterObserver(observer)
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case o := <-observations:
+			n.contacts.observe(o.Data)
+		}
+	}
+}
+
+func (c *contacts) observe(data any) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	switch o := data.(type) {
+	case raft.FailedHeartbeatObservation:
+		c.failures[o.PeerID] = failure{last: o.LastContact, told: time.Now()}
+	case raft.ResumedHeartbeatObservation:
+		delete(c.failures, o.PeerID)
+	case raft.PeerObservation: // it was added or removed: what was known is of another
+		delete(c.failures, o.Peer.ID)
+	}
+}
+
+// silence returns for how long a server has not answered heartbeats; 0 when it
+// answers, or when this server does not lead.
+func (c *contacts) silence(id raft.ServerID) time.Duration {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	f, ok := c.failures[id]
+	if !ok || time.Since(f.told) > failureStale {
+		return 0
+	}
+	return max(time.Since(f.last), time.Nanosecond)
+}
+
+// add notes that a server was made a member: whatever was known of its name is
+// of another.
+func (c *contacts) add(id raft.ServerID) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	delete(c.failures, id)
+	c.added[id] = time.Now()
+}
+
+// newSince reports whether this server made another one a member within the
+// time given.
+func (c *contacts) newSince(id raft.ServerID, within time.Duration) bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	at, ok := c.added[id]
+	return ok && time.Since(at) < within
+}
