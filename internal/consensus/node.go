@@ -30,7 +30,7 @@ type Node struct {
 	serving    sync.WaitGroup // what peerServer runs
 
 	// writes are held back while the state is replaced.
-	writes gate
+	writes   gate
 	contacts *contacts
 	pilot    *pilot
 	// changing holds a token while members are being changed.
