@@ -33,9 +33,11 @@ func (s *Service) Apply(ctx context.Context, req *meridianv1.ApplyRequest) (*mer
 		return nil, err
 	}
 	if req.GetWaitForZones() && !req.GetDryRun() {
-		if err := s.waitForZones(ctx, result.Revision); err != nil {
+		unknown, err := s.waitForZones(ctx, result.Revision)
+		if err != nil {
 			return nil, err
 		}
+		said.warnings = append(said.warnings, unknown...)
 	}
 	return &meridianv1.ApplyResponse{
 		Results: encodeResults(result.Results), Revision: uint64(result.Revision), Warnings: said.warnings, Notes: said.notes,
@@ -278,12 +280,13 @@ func refusal(err error) error {
 	}
 }
 
-func (s *Service) waitForZones(ctx context.Context, revision resource.Revision) error {
-	if err := s.cfg.WaitForZones(ctx, revision); err != nil {
-		return rpcerr.New(rpcerr.Timeout, "ZONES_LAG",
+func (s *Service) waitForZones(ctx context.Context, revision resource.Revision) ([]string, error) {
+	warnings, err := s.cfg.WaitForZones(ctx, revision)
+	if err != nil {
+		return nil, rpcerr.New(rpcerr.Timeout, "ZONES_LAG",
 			"revision %d is written, but not every connected zone has applied it in time: see `meridian zones` (%v)", revision, err)
 	}
-	return nil
+	return warnings, nil
 }
 
 func encodeResults(results []store.OpResult) []*meridianv1.Result {

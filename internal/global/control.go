@@ -30,10 +30,11 @@ func (s *controlService) Info(context.Context, *meridianv1.InfoRequest) (*meridi
 	}, nil
 }
 
-// Zones lists what is known of every zone.
-func (s *controlService) Zones(context.Context, *meridianv1.ZonesRequest) (*meridianv1.ZonesResponse, error) {
-	response := &meridianv1.ZonesResponse{Revision: uint64(s.global.store.Revision())}
-	for _, z := range s.global.zoneStatuses() {
+// Zones lists what the servers of this global know of every zone.
+func (s *controlService) Zones(ctx context.Context, _ *meridianv1.ZonesRequest) (*meridianv1.ZonesResponse, error) {
+	known := s.global.zonesEverywhere(ctx)
+	response := &meridianv1.ZonesResponse{Revision: uint64(s.global.store.Revision()), Notes: known.notes()}
+	for _, z := range known.zones {
 		response.Zones = append(response.Zones, encodeZone(z))
 	}
 	return response, nil
@@ -42,15 +43,11 @@ func (s *controlService) Zones(context.Context, *meridianv1.ZonesRequest) (*meri
 func encodeZone(z zonesync.ZoneStatus) *meridianv1.ZoneStatus {
 	out := &meridianv1.ZoneStatus{
 		Name: string(z.Name), State: string(z.State), Revision: uint64(z.Revision), Lag: z.Lag,
-		Instances: z.Instances, LastError: z.LastError,
+		Instances: z.Instances, Servers: z.Servers, LastError: z.LastError,
+		Quarantined: encodeQuarantined(z.Quarantined),
 	}
 	if !z.LastSeen.IsZero() {
 		out.LastSeen = timestamppb.New(z.LastSeen)
-	}
-	for _, q := range z.Quarantined {
-		out.Quarantined = append(out.Quarantined, &meridianv1.Quarantined{
-			Kind: string(q.Key.Kind), Mesh: string(q.Key.Mesh), Name: q.Key.Name, Version: q.Version, Message: q.Message,
-		})
 	}
 	return out
 }

@@ -9,6 +9,9 @@ import (
 	"path/filepath"
 	"time"
 
+	"google.golang.org/grpc"
+
+	peerv1 "meridian/api/peer/v1"
 	"meridian/internal/auth"
 	"meridian/internal/consensus"
 	"meridian/internal/server"
@@ -57,6 +60,8 @@ func (g *global) openNode(ctx context.Context) error {
 	config := consensus.DefaultConfig(g.cfg.DataDir)
 	config.NodeID = g.cfg.Name
 	config.Role = consensus.RoleGlobal
+	g.peerZones = &peerZones{name: g.cfg.Name}
+	config.PeerServices = func(r grpc.ServiceRegistrar) { peerv1.RegisterZoneServiceServer(r, g.peerZones) }
 	config.Logger = g.log
 	config.Events.LeaderChanged = func(leading bool) {
 		if !leading {

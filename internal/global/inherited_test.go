@@ -1,6 +1,7 @@
 package global
 
 import (
+	"context"
 	"testing"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -47,7 +48,11 @@ func service(t *testing.T, s *store.Store, zones ...zonesync.ZoneStatus) *inspec
 	require.NoError(t, err)
 	service := zonesThat(notFound, "east")
 	service.matching = matching.New(policy.NewMatcher().Following(inherit.New(compiler)), s)
-	service.zones = func() []zonesync.ZoneStatus { return zones }
+	service.zones = func(context.Context) census {
+		c := connectedTo("a", "east")
+		c.zones = zones
+		return c
+	}
 	return service
 }
 

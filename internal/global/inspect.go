@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"slices"
 	"strings"
 	"time"
 
@@ -32,68 +31,78 @@ type inspectService struct {
 	// matching follows the paths of the inherited policies.
 	matching *matching.Matching
 	// zones returns what is known of every zone.
-	zones func() []zonesync.ZoneStatus
-	// connected names the zones that can be asked, in order.
-	connected func() []resource.ZoneName
-	// asking passes a question to a connected zone.
-	asking func(ctx context.Context, zone resource.ZoneName, question []byte) ([]byte, error)
+	zones func(ctx context.Context) census
+	// asking passes a question to a zone that is connected to a server.
+	asking func(ctx context.Context, zone resource.ZoneName, server string, question []byte) ([]byte, error)
 }
 
 // Inspect passes a question to the zone that it names, or to every connected
-// zone: what only one can answer is answered by that one, and what is spread
-// over zones is put together.
+// zone, whichever server it is connected to: what only one can answer is
+// answered by that one, and what is spread over zones is put together.
 func (s *inspectService) Inspect(ctx context.Context, req *meridianv1.InspectRequest) (*meridianv1.InspectResponse, error) {
 	if req.GetZone() == "" {
-		if response, own, err := s.own(req); own {
+		if response, own, err := s.own(ctx, req); own {
 			return response, err
 		}
 	}
-	connected := s.connected()
+	known := s.zones(ctx)
 	if zone := resource.ZoneName(req.GetZone()); zone != "" {
-		if !slices.Contains(connected, zone) {
-			return nil, s.notConnected(zone, connected)
+		if _, connected := known.at[zone]; !connected {
+			return nil, notConnected(zone, known)
 		}
-		return s.ask(ctx, zone, req)
+		return s.ask(ctx, zone, known, req)
 	}
-	if len(connected) == 0 {
-		return nil, rpcerr.New(rpcerr.Unavailable, "NO_ZONES", "no zone is connected: only a zone knows its dataplanes; see `meridian zones`")
+	if len(known.at) == 0 {
+		return nil, rpcerr.New(rpcerr.Unavailable, "NO_ZONES", "no zone is connected: only a zone knows its dataplanes; see `meridian zones`%s", unless(known))
 	}
-	found, err := s.askAll(ctx, connected, req)
+	found, err := s.askAll(ctx, known, req)
 	if err != nil {
 		return nil, err
 	}
 	switch req.GetQuestion().(type) {
 	case *meridianv1.InspectRequest_Policy:
-		return merge(found, answer.MergePolicies)
+		return merge(found, answer.MergePolicies, known.notes())
 	case *meridianv1.InspectRequest_Dataplanes:
-		return merge(found, answer.MergeDataplanes)
+		return merge(found, answer.MergeDataplanes, known.notes())
 	}
 	if len(found) > 1 {
 		return nil, rpcerr.New(rpcerr.Invalid, "AMBIGUOUS_ZONE", "%s can answer this: name one with --zone", strings.Join(names(found), " and "))
 	}
+	found[0].response.Notes = known.notes()
 	return found[0].response, nil
 }
 
 // notConnected says why a zone cannot be asked: it is away, or there is none of
 // that name.
-func (s *inspectService) notConnected(zone resource.ZoneName, connected []resource.ZoneName) error {
-	var known []string
-	for _, z := range s.zones() {
+func notConnected(zone resource.ZoneName, known census) error {
+	var zones []string
+	for _, z := range known.zones {
 		if z.Name == zone {
-			return rpcerr.New(rpcerr.Unavailable, "ZONE_UNAVAILABLE", "zone %q is %s: only the zone itself knows its dataplanes; see `meridian zones`", zone, z.State)
+			return rpcerr.New(rpcerr.Unavailable, "ZONE_UNAVAILABLE", "zone %q is %s: only the zone itself knows its dataplanes; see `meridian zones`%s", zone, z.State, unless(known))
 		}
-		known = append(known, string(z.Name))
+		zones = append(zones, string(z.Name))
 	}
-	if nearest, ok := resource.Nearest(string(zone), known); ok {
+	if nearest, ok := resource.Nearest(string(zone), zones); ok {
 		return rpcerr.New(rpcerr.NotFound, "NO_SUCH_ZONE", "there is no zone %q; did you mean %q?", zone, nearest)
 	}
-	return rpcerr.New(rpcerr.NotFound, "NO_SUCH_ZONE", "there is no zone %q%s", zone, listZones(connected))
+	return rpcerr.New(rpcerr.NotFound, "NO_SUCH_ZONE", "there is no zone %q%s", zone, listZones(known.connected()))
+}
+
+// unless adds to a refusal that a server which could not be asked may know
+// better.
+func unless(known census) string {
+	if len(known.unasked) == 0 {
+		return ""
+	}
+	return " (" + strings.Join(known.notes(), "; ") + ")"
 }
 
 // own answers a question that is about inherited policies alone; false when it
 // is not.
-func (s *inspectService) own(req *meridianv1.InspectRequest) (*meridianv1.InspectResponse, bool, error) {
+func (s *inspectService) own(ctx context.Context, req *meridianv1.InspectRequest) (*meridianv1.InspectResponse, bool, error) {
 	var ask func(*policy.Matcher, resource.Revision) (any, error)
+	var held map[resource.Key][]policy.Condition
+	var notes []string
 	mesh := resource.MeshName(req.GetMesh())
 	switch q := req.GetQuestion().(type) {
 	case *meridianv1.InspectRequest_Route:
@@ -106,11 +115,13 @@ func (s *inspectService) own(req *meridianv1.InspectRequest) (*meridianv1.Inspec
 			return nil, false, nil
 		}
 		key := resource.Key{Kind: d.Kind, Mesh: mesh, Name: q.Policy.GetName()}
+		held, notes = s.quarantines(ctx)
 		ask = func(m *policy.Matcher, asOf resource.Revision) (any, error) {
-			return s.policy(m, key, q.Policy.GetRule(), asOf)
+			return policyAnswer(m, key, q.Policy.GetRule(), asOf, held[key])
 		}
 	case *meridianv1.InspectRequest_Conditions:
-		kind, held := resource.Kind(q.Conditions.GetKind()), s.quarantines()
+		kind := resource.Kind(q.Conditions.GetKind())
+		held, notes = s.quarantines(ctx)
 		if d, ok := resource.Lookup(q.Conditions.GetKind()); ok {
 			kind = d.Kind
 		}
@@ -120,7 +131,7 @@ func (s *inspectService) own(req *meridianv1.InspectRequest) (*meridianv1.Inspec
 	default:
 		return nil, false, nil
 	}
-	response := &meridianv1.InspectResponse{}
+	response := &meridianv1.InspectResponse{Notes: notes}
 	err := s.matching.Read(func(m *policy.Matcher, asOf resource.Revision) error {
 		document, err := ask(m, asOf)
 		if err != nil {
@@ -139,9 +150,9 @@ func (s *inspectService) own(req *meridianv1.InspectRequest) (*meridianv1.Inspec
 	return response, true, err
 }
 
-// policy answers about an inherited policy, with the zones that cannot use it.
-func (s *inspectService) policy(m *policy.Matcher, key resource.Key, rule string, asOf resource.Revision) (any, error) {
-	held := s.quarantines()[key]
+// policyAnswer is about an inherited policy; held are the zones that cannot use
+// it.
+func policyAnswer(m *policy.Matcher, key resource.Key, rule string, asOf resource.Revision, held []policy.Condition) (any, error) {
 	if rule != "" {
 		a, err := answer.PolicyRules(m, key.Kind, key.Mesh, key.Name, rule, "", asOf)
 		if err != nil {
@@ -158,15 +169,17 @@ func (s *inspectService) policy(m *policy.Matcher, key resource.Key, rule string
 	return a, nil
 }
 
-// quarantines has what the zones cannot use, with a condition for every zone.
-func (s *inspectService) quarantines() map[resource.Key][]policy.Condition {
+// quarantines has what the zones cannot use, with a condition for every zone, and
+// says what that may lack.
+func (s *inspectService) quarantines(ctx context.Context) (map[resource.Key][]policy.Condition, []string) {
 	held := map[resource.Key][]policy.Condition{}
-	for _, z := range s.zones() {
+	known := s.zones(ctx)
+	for _, z := range known.zones {
 		for _, q := range z.Quarantined {
 			held[q.Key] = append(held[q.Key], answer.Quarantined(z.Name, q.Version, q.Message))
 		}
 	}
-	return held
+	return held, known.notes()
 }
 
 // reply is one zone's answer.
@@ -177,13 +190,14 @@ type reply struct {
 
 // askAll asks every zone and returns the replies of those that can answer, at
 // least one.
-func (s *inspectService) askAll(ctx context.Context, connected []resource.ZoneName, req *meridianv1.InspectRequest) ([]reply, error) {
+func (s *inspectService) askAll(ctx context.Context, known census, req *meridianv1.InspectRequest) ([]reply, error) {
+	connected := known.connected()
 	replies := make([]*meridianv1.InspectResponse, len(connected))
 	errs := make([]error, len(connected))
 	var group errgroup.Group
 	for i, zone := range connected {
 		group.Go(func() error {
-			replies[i], errs[i] = s.ask(ctx, zone, req)
+			replies[i], errs[i] = s.ask(ctx, zone, known, req)
 			return nil
 		})
 	}
@@ -209,7 +223,7 @@ func (s *inspectService) askAll(ctx context.Context, connected []resource.ZoneNa
 	return found, nil
 }
 
-func (s *inspectService) ask(ctx context.Context, zone resource.ZoneName, req *meridianv1.InspectRequest) (*meridianv1.InspectResponse, error) {
+func (s *inspectService) ask(ctx context.Context, zone resource.ZoneName, known census, req *meridianv1.InspectRequest) (*meridianv1.InspectResponse, error) {
 	question := proto.CloneOf(req)
 	question.Zone = ""
 	encoded, err := proto.Marshal(question)
@@ -219,7 +233,13 @@ func (s *inspectService) ask(ctx context.Context, zone resource.ZoneName, req *m
 	patience := askPatience(ctx)
 	asked, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
-	encoded, err = s.asking(asked, zone, encoded)
+	reply, err := s.asking(asked, zone, known.at[zone], encoded)
+	if errors.Is(err, zonesync.ErrZoneOffline) {
+		// It may have gone to another server in the meantime.
+		if server, connected := s.zones(asked).at[zone]; connected {
+			reply, err = s.asking(asked, zone, server, encoded)
+		}
+	}
 	switch {
 	case errors.Is(err, context.DeadlineExceeded) && ctx.Err() == nil:
 		return nil, rpcerr.New(rpcerr.Timeout, "ZONE_TIMEOUT", "zone %q is connected but did not answer within %s; see `meridian zones`", zone, patience.Round(time.Millisecond))
@@ -229,7 +249,7 @@ func (s *inspectService) ask(ctx context.Context, zone resource.ZoneName, req *m
 		return nil, rpcerr.FromStatus(err)
 	}
 	var response meridianv1.InspectResponse
-	if err := proto.Unmarshal(encoded, &response); err != nil {
+	if err := proto.Unmarshal(reply, &response); err != nil {
 		return nil, rpcerr.New(rpcerr.Internal, "BAD_ANSWER", "zone %q gave an answer that cannot be read: %w", zone, err)
 	}
 	return &response, nil
@@ -248,7 +268,7 @@ func askPatience(ctx context.Context) time.Duration {
 
 // merge puts the answers of several zones together. It holds for the oldest
 // revision among them.
-func merge(found []reply, join func([][]byte) ([]byte, error)) (*meridianv1.InspectResponse, error) {
+func merge(found []reply, join func([][]byte) ([]byte, error), notes []string) (*meridianv1.InspectResponse, error) {
 	out := found[0].response
 	parts := make([][]byte, len(found))
 	for i, r := range found {
@@ -259,7 +279,7 @@ func merge(found []reply, join func([][]byte) ([]byte, error)) (*meridianv1.Insp
 	if err != nil {
 		return nil, fmt.Errorf("join the answers of %s: %w", strings.Join(names(found), ", "), err)
 	}
-	return &meridianv1.InspectResponse{Json: joined, AsOf: out.AsOf}, nil
+	return &meridianv1.InspectResponse{Json: joined, AsOf: out.AsOf, Notes: notes}, nil
 }
 
 func names(found []reply) []string {

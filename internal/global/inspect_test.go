@@ -19,9 +19,8 @@ import (
 // zonesThat returns a service over zones that answer with what reply gives.
 func zonesThat(reply func(zone resource.ZoneName) (string, uint64, error), zones ...resource.ZoneName) *inspectService {
 	return &inspectService{
-		connected: func() []resource.ZoneName { return zones },
-		zones:     func() []zonesync.ZoneStatus { return nil },
-		asking: func(_ context.Context, zone resource.ZoneName, question []byte) ([]byte, error) {
+		zones: func(context.Context) census { return connectedTo("a", zones...) },
+		asking: func(_ context.Context, zone resource.ZoneName, _ string, question []byte) ([]byte, error) {
 			var req meridianv1.InspectRequest
 			if err := proto.Unmarshal(question, &req); err != nil || req.GetZone() != "" {
 				return nil, fmt.Errorf("unexpected question %v: %w", &req, err)
@@ -33,6 +32,16 @@ func zonesThat(reply func(zone resource.ZoneName) (string, uint64, error), zones
 			return proto.Marshal(&meridianv1.InspectResponse{Json: []byte(json), AsOf: asOf})
 		},
 	}
+}
+
+// connectedTo is what is known when zones are connected to a server.
+func connectedTo(server string, zones ...resource.ZoneName) census {
+	c := census{at: map[resource.ZoneName]string{}}
+	for _, zone := range zones {
+		c.at[zone] = server
+		c.zones = append(c.zones, zonesync.ZoneStatus{Name: zone, State: zonesync.ZoneInSync})
+	}
+	return c
 }
 
 func aboutDataplane(zone string) *meridianv1.InspectRequest {
@@ -64,8 +73,10 @@ func TestQuestionIsPassedToTheZoneThatCanAnswer(t *testing.T) {
 	_, err = s.Inspect(t.Context(), aboutDataplane("mars"))
 	require.Equal(t, rpcerr.NotFound, rpcerr.CodeOf(err))
 	require.ErrorContains(t, err, `there is no zone "mars"; connected are east, west`)
-	s.zones = func() []zonesync.ZoneStatus {
-		return []zonesync.ZoneStatus{{Name: "east", State: zonesync.ZoneInSync}, {Name: "north", State: zonesync.ZoneOffline}}
+	s.zones = func(context.Context) census {
+		c := connectedTo("a", "east")
+		c.zones = append(c.zones, zonesync.ZoneStatus{Name: "north", State: zonesync.ZoneOffline})
+		return c
 	}
 	_, err = s.Inspect(t.Context(), aboutDataplane("north"))
 	require.Equal(t, rpcerr.Unavailable, rpcerr.CodeOf(err), "it exists, and is away")
@@ -79,7 +90,7 @@ func TestQuestionIsPassedToTheZoneThatCanAnswer(t *testing.T) {
 func TestZoneThatDoesNotAnswer(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := zonesThat(nil, "east")
-		s.asking = func(ctx context.Context, _ resource.ZoneName, _ []byte) ([]byte, error) {
+		s.asking = func(ctx context.Context, _ resource.ZoneName, _ string, _ []byte) ([]byte, error) {
 			<-ctx.Done()
 			return nil, context.Cause(ctx)
 		}
@@ -108,7 +119,9 @@ func TestAmbiguousAndFailingZones(t *testing.T) {
 	require.ErrorContains(t, err, "no zone is connected")
 
 	busy := zonesThat(everywhere, "east")
-	busy.asking = func(context.Context, resource.ZoneName, []byte) ([]byte, error) { return nil, zonesync.ErrZoneBusy }
+	busy.asking = func(context.Context, resource.ZoneName, string, []byte) ([]byte, error) {
+		return nil, zonesync.ErrZoneBusy
+	}
 	_, err = busy.Inspect(t.Context(), aboutDataplane("east"))
 	require.Equal(t, rpcerr.Unavailable, rpcerr.CodeOf(err))
 

@@ -10,6 +10,7 @@ import (
 
 	meridianv1 "meridian/api/meridian/v1"
 	"meridian/internal/auth"
+	"meridian/internal/consensus"
 	"meridian/internal/rpcerr"
 )
 
@@ -57,8 +58,11 @@ func (g *global) handsOutItsAuthority() error {
 // first.
 func (g *global) serverAddresses() []string {
 	addresses := []string{g.cfg.Advertised(g.addresses.GRPC)}
+	members := g.node.Servers()
 	for _, p := range g.gossip.Peers() {
-		if p.GRPC != "" && !slices.Contains(addresses, p.GRPC) {
+		// Gossip also remembers servers that were removed.
+		member := slices.ContainsFunc(members, func(s consensus.Server) bool { return s.Name == p.Name })
+		if member && p.GRPC != "" && !slices.Contains(addresses, p.GRPC) {
 			addresses = append(addresses, p.GRPC)
 		}
 	}

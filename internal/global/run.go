@@ -63,6 +63,10 @@ type global struct {
 	// token is revoked.
 	callers *auth.Authenticator
 	sync    *zonesync.Server
+	// directory knows the zones of all servers; peerZones tells the others about
+	// those connected here.
+	directory *directory
+	peerZones *peerZones
 	// conditions compiles the conditions of policies.
 	conditions *condition.Compiler
 	matching   *matching.Matching
@@ -173,6 +177,8 @@ func (g *global) serve(ctx context.Context, listeners server.Listeners, hangups 
 			return errors.Join(err, listeners.CloseWebhook())
 		}
 		parts.Go(func() error { return g.sync.Run(ctx) })
+		parts.Go(func() error { return g.directory.Run(ctx) })
+		parts.Go(func() error { return g.watchCurrency(ctx) })
 		parts.Go(func() error { return g.matching.Run(ctx) })
 		parts.Go(func() error { return g.ring.Follow(ctx, g.callers.Recheck, g.store) })
 		parts.Go(func() error { return g.keepBootstrapped(ctx) })
@@ -207,12 +213,16 @@ func (g *global) assemble() error {
 	// Dataplanes are the zones' to match; the paths of routes are known here.
 	g.matching = matching.New(policy.NewMatcher().Following(inherit.New(g.conditions)), g.store)
 	g.sync = zonesync.NewServer(zonesync.ServerConfig{
+		Name:      g.cfg.Name,
 		Store:     g.store,
 		Synced:    zonesync.SyncedKinds,
 		Authorize: g.authorizeZone,
 		Admission: decidesAdmission,
 		Logger:    g.log,
+		Servers:   g.serverAddresses,
 	})
+	g.peerZones.zones.Store(g.sync)
+	g.directory = newDirectory(g.sync, g.otherServers)
 	g.tokens = tokens.New(tokens.Config{
 		Ring: g.ring, Writer: g.writer, Access: g.access, Local: g.store.View, Now: g.now,
 		View: func() store.Reader { return g.store.View() },
@@ -251,7 +261,7 @@ func (g *global) register(resources *admin.Service) {
 	meridianv1.RegisterClusterServiceServer(g.grpc, &clusterService{global: g})
 	meridianv1.RegisterJoinServiceServer(g.grpc, &joinService{global: g})
 	meridianv1.RegisterInspectServiceServer(g.grpc, &inspectService{
-		matching: g.matching, zones: g.zoneStatuses, connected: g.connectedZones, asking: g.sync.Ask,
+		matching: g.matching, zones: g.zonesEverywhere, asking: g.directory.Ask,
 	})
 	meridianv1.RegisterTokenServiceServer(g.grpc, g.tokens)
 	meridianv1.RegisterAccessServiceServer(g.grpc, access.NewService(g.access, g.node.Read))
@@ -273,7 +283,7 @@ func (g *global) admin() *admin.Service {
 		Owns:         owns,
 		Check:        g.conditions.Check,
 		Surveyors:    engines.Surveyors(),
-		WaitForZones: g.sync.WaitApplied,
+		WaitForZones: g.directory.WaitApplied,
 		Now:          g.now,
 	})
 }
@@ -311,7 +321,7 @@ func (g *global) registerMetrics() {
 	}
 	gauge("meridian_revision", "The newest revision applied.", func() float64 { return float64(g.store.Revision()) })
 	gauge("meridian_resources", "Resources stored.", func() float64 { return float64(g.store.View().Len()) })
-	g.metrics.MustRegister(newZoneCollector(g.zoneStatuses))
+	g.metrics.MustRegister(newZoneCollector(g.zonesHere))
 	gauge("meridian_gossip_members", "Servers of this global that gossip believes alive.", func() float64 { return float64(len(g.gossip.Members())) })
 	g.metrics.MustRegister(g.matching.Collector())
 	gauge("meridian_leader", "1 on the server that leads.", func() float64 {

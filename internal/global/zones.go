@@ -41,10 +41,9 @@ func (g *global) authorizeZone(_ context.Context, token string, zone resource.Zo
 	return nil
 }
 
-// zoneStatuses returns what is known of every zone, in order of their names:
-// those that have been connected, and those that only have a Zone.
-func (g *global) zoneStatuses() []zonesync.ZoneStatus {
-	all := g.sync.Zones()
+// withResources adds the zones that only have a Zone to those that have been
+// connected, and says which are disabled; in order of their names.
+func (g *global) withResources(all []zonesync.ZoneStatus) []zonesync.ZoneStatus {
 	for r := range g.store.View().List(kindZone, "") {
 		name := resource.ZoneName(r.Key().Name)
 		i := slices.IndexFunc(all, func(z zonesync.ZoneStatus) bool { return z.Name == name })
@@ -60,13 +59,24 @@ func (g *global) zoneStatuses() []zonesync.ZoneStatus {
 	return all
 }
 
-// connectedZones names the zones that can be asked, in order.
-func (g *global) connectedZones() []resource.ZoneName {
-	var names []resource.ZoneName
-	for _, z := range g.sync.Zones() {
-		if len(z.Instances) > 0 {
-			names = append(names, z.Name)
+// zonesHere returns what this server knows of every zone.
+func (g *global) zonesHere() []zonesync.ZoneStatus { return g.withResources(g.sync.Zones()) }
+
+// zonesEverywhere returns what is known of every zone by the servers that
+// answer.
+func (g *global) zonesEverywhere(ctx context.Context) census {
+	c := g.directory.look(ctx)
+	c.zones = g.withResources(c.zones)
+	return c
+}
+
+// otherServers returns how to reach the other servers of this global.
+func (g *global) otherServers() []peer {
+	var out []peer
+	for _, s := range g.node.Servers() {
+		if s.Name != g.cfg.Name {
+			out = append(out, peer{s.Name, g.node.PeerConn(s.Addr)})
 		}
 	}
-	return names
+	return out
 }

@@ -18,6 +18,8 @@ import (
 type Instance struct {
 	Zone resource.ZoneName
 	ID   string
+	// Server is the one that knows it, as ServerConfig.Name.
+	Server string
 	// Lease rises with every connection of the instance, to whichever server: of
 	// two servers, the one with the higher lease heard of it later.
 	Lease     uint64
@@ -74,7 +76,7 @@ func (s *Server) instances(now time.Time, applied func(*instance) bool) []Instan
 		for _, id := range slices.Sorted(maps.Keys(r.zones[zone])) {
 			in := r.zones[zone][id]
 			out = append(out, Instance{
-				Zone: zone, ID: id, Lease: in.lease, Connected: in.conn != nil, Quiet: now.Sub(in.lastSeen),
+				Zone: zone, ID: id, Server: s.cfg.Name, Lease: in.lease, Connected: in.conn != nil, Quiet: now.Sub(in.lastSeen),
 				Epoch: in.epoch, Revision: in.acked, Lag: s.feed.lag(in.acked, in.epoch), LastError: in.lastError,
 				Quarantined: slices.SortedFunc(maps.Values(in.quarantined), func(a, b Quarantined) int { return a.Key.Compare(b.Key) }),
 				Applied:     applied != nil && applied(in),
@@ -88,6 +90,7 @@ func (s *Server) instances(now time.Time, applied func(*instance) bool) []Instan
 // or to one of those whose reports are given, by name.
 func (s *Server) Zones(others ...Report) []ZoneStatus {
 	own := s.Report()
+	others = slices.Clone(others)
 	newest := own
 	for _, r := range others {
 		if r.newer(newest) {
@@ -97,15 +100,15 @@ func (s *Server) Zones(others ...Report) []ZoneStatus {
 	// A server that is behind others counts too few changes: they are counted
 	// here instead, where this server has come further, or else at least known to
 	// be there.
-	for i := range others {
-		for j := range others[i].Instances {
-			in := &others[i].Instances[j]
-			if own.newer(others[i]) {
-				in.Lag = s.feed.lag(in.Revision, in.Epoch)
+	for i, other := range others {
+		if own.newer(other) {
+			others[i].Instances = slices.Clone(other.Instances)
+			for j, in := range other.Instances {
+				others[i].Instances[j].Lag = s.feed.lag(in.Revision, in.Epoch)
 			}
 		}
 	}
-	merged := merge(append([]Report{own}, others...))
+	merged := Merge(append([]Report{own}, others...)...)
 	out := make([]ZoneStatus, 0, len(merged))
 	now := time.Now()
 	for _, zone := range slices.Sorted(maps.Keys(merged)) {
@@ -131,9 +134,10 @@ func (s *Server) Zone(name resource.ZoneName) (ZoneStatus, bool) {
 	return ZoneStatus{Name: name, State: ZoneOffline}, false
 }
 
-// merge decides, where several servers know an instance, which of them heard of
-// it last; and forgets instances that are gone of a zone that is connected.
-func merge(reports []Report) map[resource.ZoneName][]Instance {
+// Merge puts together what several servers know: of an instance that more than
+// one of them knows, what the one says that heard of it last; of a zone that is
+// connected, only the instances that are. Instances are in order.
+func Merge(reports ...Report) map[resource.ZoneName][]Instance {
 	type replica struct {
 		zone resource.ZoneName
 		id   string
@@ -183,6 +187,9 @@ func summary(zone resource.ZoneName, instances []Instance, now time.Time) ZoneSt
 	for i, in := range instances {
 		if in.Connected {
 			out.Instances = append(out.Instances, in.ID)
+			if !slices.Contains(out.Servers, in.Server) {
+				out.Servers = append(out.Servers, in.Server)
+			}
 			silent = silent || in.Quiet > staleAfter
 		}
 		if seen := now.Add(-in.Quiet); seen.After(out.LastSeen) {
@@ -216,16 +223,25 @@ type NotAppliedError struct {
 	Revision resource.Revision
 	// Zones are those that had not, sorted.
 	Zones []resource.ZoneName
+	// Unasked are the servers that could not say how their zones stand.
+	Unasked []string
 	// Cause is why the wait ended.
 	Cause error
 }
 
 func (e *NotAppliedError) Error() string {
+	if len(e.Zones) == 0 && len(e.Unasked) > 0 {
+		return fmt.Sprintf("whether revision %d is applied is not known of the zones of %s, which cannot be reached", e.Revision, strings.Join(e.Unasked, ", "))
+	}
 	names := make([]string, len(e.Zones))
 	for i, z := range e.Zones {
 		names[i] = string(z)
 	}
-	return fmt.Sprintf("revision %d is not applied yet in: %s", e.Revision, strings.Join(names, ", "))
+	text := fmt.Sprintf("revision %d is not applied yet in: %s", e.Revision, strings.Join(names, ", "))
+	if len(e.Unasked) > 0 {
+		text += "; nor is it known of the zones of " + strings.Join(e.Unasked, ", ") + ", which cannot be reached"
+	}
+	return text
 }
 
 func (e *NotAppliedError) Unwrap() error { return e.Cause }
@@ -286,7 +302,7 @@ func (w *Wait) Missing(reports ...Report) []resource.ZoneName {
 			w.awaited[zone] = true
 		}
 	}
-	zones := merge(reports)
+	zones := Merge(reports...)
 	for zone, instances := range zones {
 		connected, applied := false, true
 		for _, in := range instances {

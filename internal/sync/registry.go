@@ -43,8 +43,9 @@ type ZoneStatus struct {
 	Revision resource.Revision
 	// Lag counts the synced changes after it.
 	Lag uint64
-	// Instances are the connected ones, sorted.
+	// Instances are the connected ones, sorted, and Servers where.
 	Instances []string
+	Servers   []string
 	// LastError is what last went wrong, empty when all is well.
 	LastError string
 	LastSeen  time.Time

@@ -28,6 +28,9 @@ type Authorizer func(ctx context.Context, token string, zone resource.ZoneName) 
 
 // ServerConfig is what a Server needs. All fields without a remark are required.
 type ServerConfig struct {
+	// Name is this server's among those of the global. Optional where there is
+	// one.
+	Name string
 	// Store is the global's state.
 	Store *store.Store
 	// Synced says which kinds flow to zones.

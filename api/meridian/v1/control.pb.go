@@ -178,7 +178,9 @@ type ZonesResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	Zones []*ZoneStatus          `protobuf:"bytes,1,rep,name=zones,proto3" json:"zones,omitempty"`
 	// The global's current revision.
-	Revision      uint64 `protobuf:"varint,2,opt,name=revision,proto3" json:"revision,omitempty"`
+	Revision uint64 `protobuf:"varint,2,opt,name=revision,proto3" json:"revision,omitempty"`
+	// What the list may lack, such as the zones of a server that cannot be asked.
+	Notes         []string `protobuf:"bytes,3,rep,name=notes,proto3" json:"notes,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -227,6 +229,13 @@ func (x *ZonesResponse) GetRevision() uint64 {
 	return 0
 }
 
+func (x *ZonesResponse) GetNotes() []string {
+	if x != nil {
+		return x.Notes
+	}
+	return nil
+}
+
 type ZoneStatus struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	Name  string                 `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
@@ -237,10 +246,12 @@ type ZoneStatus struct {
 	// How many changes of synced kinds it has yet to acknowledge.
 	Lag uint64 `protobuf:"varint,4,opt,name=lag,proto3" json:"lag,omitempty"`
 	// Connected instances of the zone.
-	Instances     []string               `protobuf:"bytes,5,rep,name=instances,proto3" json:"instances,omitempty"`
-	LastError     string                 `protobuf:"bytes,6,opt,name=last_error,json=lastError,proto3" json:"last_error,omitempty"`
-	LastSeen      *timestamppb.Timestamp `protobuf:"bytes,7,opt,name=last_seen,json=lastSeen,proto3" json:"last_seen,omitempty"`
-	Quarantined   []*Quarantined         `protobuf:"bytes,8,rep,name=quarantined,proto3" json:"quarantined,omitempty"`
+	Instances   []string               `protobuf:"bytes,5,rep,name=instances,proto3" json:"instances,omitempty"`
+	LastError   string                 `protobuf:"bytes,6,opt,name=last_error,json=lastError,proto3" json:"last_error,omitempty"`
+	LastSeen    *timestamppb.Timestamp `protobuf:"bytes,7,opt,name=last_seen,json=lastSeen,proto3" json:"last_seen,omitempty"`
+	Quarantined []*Quarantined         `protobuf:"bytes,8,rep,name=quarantined,proto3" json:"quarantined,omitempty"`
+	// The servers of the global that its instances are connected to.
+	Servers       []string `protobuf:"bytes,9,rep,name=servers,proto3" json:"servers,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -327,6 +338,13 @@ func (x *ZoneStatus) GetLastSeen() *timestamppb.Timestamp {
 func (x *ZoneStatus) GetQuarantined() []*Quarantined {
 	if x != nil {
 		return x.Quarantined
+	}
+	return nil
+}
+
+func (x *ZoneStatus) GetServers() []string {
+	if x != nil {
+		return x.Servers
 	}
 	return nil
 }
@@ -546,10 +564,11 @@ const file_meridian_v1_control_proto_rawDesc = "" +
 	"cluster_id\x18\x03 \x01(\tR\tclusterId\x12\x12\n" +
 	"\x04name\x18\x04 \x01(\tR\x04name\x12\x1a\n" +
 	"\brevision\x18\x05 \x01(\x04R\brevision\"\x0e\n" +
-	"\fZonesRequest\"Z\n" +
+	"\fZonesRequest\"p\n" +
 	"\rZonesResponse\x12-\n" +
 	"\x05zones\x18\x01 \x03(\v2\x17.meridian.v1.ZoneStatusR\x05zones\x12\x1a\n" +
-	"\brevision\x18\x02 \x01(\x04R\brevision\"\x96\x02\n" +
+	"\brevision\x18\x02 \x01(\x04R\brevision\x12\x14\n" +
+	"\x05notes\x18\x03 \x03(\tR\x05notes\"\xb0\x02\n" +
 	"\n" +
 	"ZoneStatus\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x14\n" +
@@ -560,7 +579,8 @@ const file_meridian_v1_control_proto_rawDesc = "" +
 	"\n" +
 	"last_error\x18\x06 \x01(\tR\tlastError\x127\n" +
 	"\tlast_seen\x18\a \x01(\v2\x1a.google.protobuf.TimestampR\blastSeen\x12:\n" +
-	"\vquarantined\x18\b \x03(\v2\x18.meridian.v1.QuarantinedR\vquarantined\"}\n" +
+	"\vquarantined\x18\b \x03(\v2\x18.meridian.v1.QuarantinedR\vquarantined\x12\x18\n" +
+	"\aservers\x18\t \x03(\tR\aservers\"}\n" +
 	"\vQuarantined\x12\x12\n" +
 	"\x04kind\x18\x01 \x01(\tR\x04kind\x12\x12\n" +
 	"\x04mesh\x18\x02 \x01(\tR\x04mesh\x12\x12\n" +

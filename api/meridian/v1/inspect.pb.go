@@ -598,7 +598,9 @@ type InspectResponse struct {
 	AsOf uint64 `protobuf:"varint,2,opt,name=as_of,json=asOf,proto3" json:"as_of,omitempty"`
 	// Of a DataplaneQuestion: the proxy's side of the answer, which is no part of
 	// the document.
-	Connection    *DataplaneConnection `protobuf:"bytes,3,opt,name=connection,proto3" json:"connection,omitempty"`
+	Connection *DataplaneConnection `protobuf:"bytes,3,opt,name=connection,proto3" json:"connection,omitempty"`
+	// What the answer may lack, such as the zones of a server that cannot be asked.
+	Notes         []string `protobuf:"bytes,4,rep,name=notes,proto3" json:"notes,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -650,6 +652,13 @@ func (x *InspectResponse) GetAsOf() uint64 {
 func (x *InspectResponse) GetConnection() *DataplaneConnection {
 	if x != nil {
 		return x.Connection
+	}
+	return nil
+}
+
+func (x *InspectResponse) GetNotes() []string {
+	if x != nil {
+		return x.Notes
 	}
 	return nil
 }
@@ -787,13 +796,14 @@ const file_meridian_v1_inspect_proto_rawDesc = "" +
 	"\rFromTagsEntry\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
 	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\"\x14\n" +
-	"\x12DataplanesQuestion\"|\n" +
+	"\x12DataplanesQuestion\"\x92\x01\n" +
 	"\x0fInspectResponse\x12\x12\n" +
 	"\x04json\x18\x01 \x01(\fR\x04json\x12\x13\n" +
 	"\x05as_of\x18\x02 \x01(\x04R\x04asOf\x12@\n" +
 	"\n" +
 	"connection\x18\x03 \x01(\v2 .meridian.v1.DataplaneConnectionR\n" +
-	"connection\"\x97\x01\n" +
+	"connection\x12\x14\n" +
+	"\x05notes\x18\x04 \x03(\tR\x05notes\"\x97\x01\n" +
 	"\x13DataplaneConnection\x12\x14\n" +
 	"\x05state\x18\x01 \x01(\tR\x05state\x12#\n" +
 	"\rregistered_by\x18\x02 \x01(\tR\fregisteredBy\x12\x14\n" +

@@ -14,7 +14,8 @@ package peerv1
 import (
 	protoreflect "google.golang.org/protobuf/reflect/protoreflect"
 	protoimpl "google.golang.org/protobuf/runtime/protoimpl"
-	v1 "meridian/api/meridian/v1"
+	v11 "meridian/api/meridian/v1"
+	v1 "meridian/api/sync/v1"
 	reflect "reflect"
 	sync "sync"
 	unsafe "unsafe"
@@ -1503,7 +1504,7 @@ func (*ZonesRequest) Descriptor() ([]byte, []int) {
 
 type ZonesResponse struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
-	Zones         []*v1.ZoneStatus       `protobuf:"bytes,1,rep,name=zones,proto3" json:"zones,omitempty"`
+	Report        *ZoneReport            `protobuf:"bytes,1,opt,name=report,proto3" json:"report,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1538,11 +1539,231 @@ func (*ZonesResponse) Descriptor() ([]byte, []int) {
 	return file_peer_v1_peer_proto_rawDescGZIP(), []int{24}
 }
 
-func (x *ZonesResponse) GetZones() []*v1.ZoneStatus {
+func (x *ZonesResponse) GetReport() *ZoneReport {
 	if x != nil {
-		return x.Zones
+		return x.Report
 	}
 	return nil
+}
+
+// ZoneReport is what one server knows of zones.
+type ZoneReport struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The server's name.
+	Server string `protobuf:"bytes,1,opt,name=server,proto3" json:"server,omitempty"`
+	// The history that the server has, and the newest revision in it that changed
+	// anything synced, as far as it has applied.
+	Epoch     *v1.Epoch       `protobuf:"bytes,2,opt,name=epoch,proto3" json:"epoch,omitempty"`
+	Newest    uint64          `protobuf:"varint,3,opt,name=newest,proto3" json:"newest,omitempty"`
+	Instances []*ZoneInstance `protobuf:"bytes,4,rep,name=instances,proto3" json:"instances,omitempty"`
+	// Of a WaitAppliedResponse: the server itself has applied the revision, and
+	// these zones had not when they were last heard of.
+	Reached       bool     `protobuf:"varint,5,opt,name=reached,proto3" json:"reached,omitempty"`
+	Late          []string `protobuf:"bytes,6,rep,name=late,proto3" json:"late,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ZoneReport) Reset() {
+	*x = ZoneReport{}
+	mi := &file_peer_v1_peer_proto_msgTypes[25]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ZoneReport) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ZoneReport) ProtoMessage() {}
+
+func (x *ZoneReport) ProtoReflect() protoreflect.Message {
+	mi := &file_peer_v1_peer_proto_msgTypes[25]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ZoneReport.ProtoReflect.Descriptor instead.
+func (*ZoneReport) Descriptor() ([]byte, []int) {
+	return file_peer_v1_peer_proto_rawDescGZIP(), []int{25}
+}
+
+func (x *ZoneReport) GetServer() string {
+	if x != nil {
+		return x.Server
+	}
+	return ""
+}
+
+func (x *ZoneReport) GetEpoch() *v1.Epoch {
+	if x != nil {
+		return x.Epoch
+	}
+	return nil
+}
+
+func (x *ZoneReport) GetNewest() uint64 {
+	if x != nil {
+		return x.Newest
+	}
+	return 0
+}
+
+func (x *ZoneReport) GetInstances() []*ZoneInstance {
+	if x != nil {
+		return x.Instances
+	}
+	return nil
+}
+
+func (x *ZoneReport) GetReached() bool {
+	if x != nil {
+		return x.Reached
+	}
+	return false
+}
+
+func (x *ZoneReport) GetLate() []string {
+	if x != nil {
+		return x.Late
+	}
+	return nil
+}
+
+// ZoneInstance is one replica of a zone, connected or last seen.
+type ZoneInstance struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	Zone  string                 `protobuf:"bytes,1,opt,name=zone,proto3" json:"zone,omitempty"`
+	Id    string                 `protobuf:"bytes,2,opt,name=id,proto3" json:"id,omitempty"`
+	// Rises with every connection of the instance, to whichever server.
+	Lease     uint64 `protobuf:"varint,3,opt,name=lease,proto3" json:"lease,omitempty"`
+	Connected bool   `protobuf:"varint,4,opt,name=connected,proto3" json:"connected,omitempty"`
+	// How long ago it was heard of, in milliseconds.
+	QuietMs uint64 `protobuf:"varint,5,opt,name=quiet_ms,json=quietMs,proto3" json:"quiet_ms,omitempty"`
+	// What it has applied and persisted.
+	Epoch    *v1.Epoch `protobuf:"bytes,6,opt,name=epoch,proto3" json:"epoch,omitempty"`
+	Revision uint64    `protobuf:"varint,7,opt,name=revision,proto3" json:"revision,omitempty"`
+	// The synced changes after that, as far as the server has them.
+	Lag         uint64             `protobuf:"varint,8,opt,name=lag,proto3" json:"lag,omitempty"`
+	LastError   string             `protobuf:"bytes,9,opt,name=last_error,json=lastError,proto3" json:"last_error,omitempty"`
+	Quarantined []*v11.Quarantined `protobuf:"bytes,10,rep,name=quarantined,proto3" json:"quarantined,omitempty"`
+	// Of a WaitAppliedResponse: it has applied the revision.
+	Applied       bool `protobuf:"varint,11,opt,name=applied,proto3" json:"applied,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ZoneInstance) Reset() {
+	*x = ZoneInstance{}
+	mi := &file_peer_v1_peer_proto_msgTypes[26]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ZoneInstance) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ZoneInstance) ProtoMessage() {}
+
+func (x *ZoneInstance) ProtoReflect() protoreflect.Message {
+	mi := &file_peer_v1_peer_proto_msgTypes[26]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ZoneInstance.ProtoReflect.Descriptor instead.
+func (*ZoneInstance) Descriptor() ([]byte, []int) {
+	return file_peer_v1_peer_proto_rawDescGZIP(), []int{26}
+}
+
+func (x *ZoneInstance) GetZone() string {
+	if x != nil {
+		return x.Zone
+	}
+	return ""
+}
+
+func (x *ZoneInstance) GetId() string {
+	if x != nil {
+		return x.Id
+	}
+	return ""
+}
+
+func (x *ZoneInstance) GetLease() uint64 {
+	if x != nil {
+		return x.Lease
+	}
+	return 0
+}
+
+func (x *ZoneInstance) GetConnected() bool {
+	if x != nil {
+		return x.Connected
+	}
+	return false
+}
+
+func (x *ZoneInstance) GetQuietMs() uint64 {
+	if x != nil {
+		return x.QuietMs
+	}
+	return 0
+}
+
+func (x *ZoneInstance) GetEpoch() *v1.Epoch {
+	if x != nil {
+		return x.Epoch
+	}
+	return nil
+}
+
+func (x *ZoneInstance) GetRevision() uint64 {
+	if x != nil {
+		return x.Revision
+	}
+	return 0
+}
+
+func (x *ZoneInstance) GetLag() uint64 {
+	if x != nil {
+		return x.Lag
+	}
+	return 0
+}
+
+func (x *ZoneInstance) GetLastError() string {
+	if x != nil {
+		return x.LastError
+	}
+	return ""
+}
+
+func (x *ZoneInstance) GetQuarantined() []*v11.Quarantined {
+	if x != nil {
+		return x.Quarantined
+	}
+	return nil
+}
+
+func (x *ZoneInstance) GetApplied() bool {
+	if x != nil {
+		return x.Applied
+	}
+	return false
 }
 
 type AskRequest struct {
@@ -1556,7 +1777,7 @@ type AskRequest struct {
 
 func (x *AskRequest) Reset() {
 	*x = AskRequest{}
-	mi := &file_peer_v1_peer_proto_msgTypes[25]
+	mi := &file_peer_v1_peer_proto_msgTypes[27]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1568,7 +1789,7 @@ func (x *AskRequest) String() string {
 func (*AskRequest) ProtoMessage() {}
 
 func (x *AskRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_peer_v1_peer_proto_msgTypes[25]
+	mi := &file_peer_v1_peer_proto_msgTypes[27]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1581,7 +1802,7 @@ func (x *AskRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AskRequest.ProtoReflect.Descriptor instead.
 func (*AskRequest) Descriptor() ([]byte, []int) {
-	return file_peer_v1_peer_proto_rawDescGZIP(), []int{25}
+	return file_peer_v1_peer_proto_rawDescGZIP(), []int{27}
 }
 
 func (x *AskRequest) GetZone() string {
@@ -1599,15 +1820,22 @@ func (x *AskRequest) GetQuestion() []byte {
 }
 
 type AskResponse struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
-	Answer        []byte                 `protobuf:"bytes,1,opt,name=answer,proto3" json:"answer,omitempty"`
+	state  protoimpl.MessageState `protogen:"open.v1"`
+	Answer []byte                 `protobuf:"bytes,1,opt,name=answer,proto3" json:"answer,omitempty"`
+	// The google.rpc.Code and message of the zone's refusal; zero when it answered.
+	Code  uint32 `protobuf:"varint,2,opt,name=code,proto3" json:"code,omitempty"`
+	Error string `protobuf:"bytes,3,opt,name=error,proto3" json:"error,omitempty"`
+	// The zone is not connected to this server, or has too many questions to
+	// answer.
+	Offline       bool `protobuf:"varint,4,opt,name=offline,proto3" json:"offline,omitempty"`
+	Busy          bool `protobuf:"varint,5,opt,name=busy,proto3" json:"busy,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *AskResponse) Reset() {
 	*x = AskResponse{}
-	mi := &file_peer_v1_peer_proto_msgTypes[26]
+	mi := &file_peer_v1_peer_proto_msgTypes[28]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1619,7 +1847,7 @@ func (x *AskResponse) String() string {
 func (*AskResponse) ProtoMessage() {}
 
 func (x *AskResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_peer_v1_peer_proto_msgTypes[26]
+	mi := &file_peer_v1_peer_proto_msgTypes[28]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1632,7 +1860,7 @@ func (x *AskResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AskResponse.ProtoReflect.Descriptor instead.
 func (*AskResponse) Descriptor() ([]byte, []int) {
-	return file_peer_v1_peer_proto_rawDescGZIP(), []int{26}
+	return file_peer_v1_peer_proto_rawDescGZIP(), []int{28}
 }
 
 func (x *AskResponse) GetAnswer() []byte {
@@ -1642,16 +1870,46 @@ func (x *AskResponse) GetAnswer() []byte {
 	return nil
 }
 
+func (x *AskResponse) GetCode() uint32 {
+	if x != nil {
+		return x.Code
+	}
+	return 0
+}
+
+func (x *AskResponse) GetError() string {
+	if x != nil {
+		return x.Error
+	}
+	return ""
+}
+
+func (x *AskResponse) GetOffline() bool {
+	if x != nil {
+		return x.Offline
+	}
+	return false
+}
+
+func (x *AskResponse) GetBusy() bool {
+	if x != nil {
+		return x.Busy
+	}
+	return false
+}
+
 type WaitAppliedRequest struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
-	Revision      uint64                 `protobuf:"varint,1,opt,name=revision,proto3" json:"revision,omitempty"`
+	state    protoimpl.MessageState `protogen:"open.v1"`
+	Revision uint64                 `protobuf:"varint,1,opt,name=revision,proto3" json:"revision,omitempty"`
+	// How long to wait, in milliseconds.
+	PatienceMs    uint64 `protobuf:"varint,2,opt,name=patience_ms,json=patienceMs,proto3" json:"patience_ms,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *WaitAppliedRequest) Reset() {
 	*x = WaitAppliedRequest{}
-	mi := &file_peer_v1_peer_proto_msgTypes[27]
+	mi := &file_peer_v1_peer_proto_msgTypes[29]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1663,7 +1921,7 @@ func (x *WaitAppliedRequest) String() string {
 func (*WaitAppliedRequest) ProtoMessage() {}
 
 func (x *WaitAppliedRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_peer_v1_peer_proto_msgTypes[27]
+	mi := &file_peer_v1_peer_proto_msgTypes[29]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1676,7 +1934,7 @@ func (x *WaitAppliedRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WaitAppliedRequest.ProtoReflect.Descriptor instead.
 func (*WaitAppliedRequest) Descriptor() ([]byte, []int) {
-	return file_peer_v1_peer_proto_rawDescGZIP(), []int{27}
+	return file_peer_v1_peer_proto_rawDescGZIP(), []int{29}
 }
 
 func (x *WaitAppliedRequest) GetRevision() uint64 {
@@ -1686,15 +1944,23 @@ func (x *WaitAppliedRequest) GetRevision() uint64 {
 	return 0
 }
 
+func (x *WaitAppliedRequest) GetPatienceMs() uint64 {
+	if x != nil {
+		return x.PatienceMs
+	}
+	return 0
+}
+
 type WaitAppliedResponse struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
+	Report        *ZoneReport            `protobuf:"bytes,1,opt,name=report,proto3" json:"report,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *WaitAppliedResponse) Reset() {
 	*x = WaitAppliedResponse{}
-	mi := &file_peer_v1_peer_proto_msgTypes[28]
+	mi := &file_peer_v1_peer_proto_msgTypes[30]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1706,7 +1972,7 @@ func (x *WaitAppliedResponse) String() string {
 func (*WaitAppliedResponse) ProtoMessage() {}
 
 func (x *WaitAppliedResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_peer_v1_peer_proto_msgTypes[28]
+	mi := &file_peer_v1_peer_proto_msgTypes[30]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1719,14 +1985,21 @@ func (x *WaitAppliedResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WaitAppliedResponse.ProtoReflect.Descriptor instead.
 func (*WaitAppliedResponse) Descriptor() ([]byte, []int) {
-	return file_peer_v1_peer_proto_rawDescGZIP(), []int{28}
+	return file_peer_v1_peer_proto_rawDescGZIP(), []int{30}
+}
+
+func (x *WaitAppliedResponse) GetReport() *ZoneReport {
+	if x != nil {
+		return x.Report
+	}
+	return nil
 }
 
 var File_peer_v1_peer_proto protoreflect.FileDescriptor
 
 const file_peer_v1_peer_proto_rawDesc = "" +
 	"\n" +
-	"\x12peer/v1/peer.proto\x12\x10meridian.peer.v1\x1a\x19meridian/v1/control.proto\"*\n" +
+	"\x12peer/v1/peer.proto\x12\x10meridian.peer.v1\x1a\x19meridian/v1/control.proto\x1a\x12sync/v1/sync.proto\"*\n" +
 	"\x0eProposeRequest\x12\x18\n" +
 	"\acommand\x18\x01 \x01(\fR\acommand\"\xcc\x01\n" +
 	"\x0fProposeResponse\x12\x1a\n" +
@@ -1824,18 +2097,47 @@ const file_peer_v1_peer_proto_rawDesc = "" +
 	"\brevision\x18\x01 \x01(\x04R\brevision\x12 \n" +
 	"\vincarnation\x18\x02 \x01(\x04R\vincarnation\x12\x1c\n" +
 	"\tresources\x18\x03 \x01(\x04R\tresources\"\x0e\n" +
-	"\fZonesRequest\">\n" +
-	"\rZonesResponse\x12-\n" +
-	"\x05zones\x18\x01 \x03(\v2\x17.meridian.v1.ZoneStatusR\x05zones\"<\n" +
+	"\fZonesRequest\"E\n" +
+	"\rZonesResponse\x124\n" +
+	"\x06report\x18\x01 \x01(\v2\x1c.meridian.peer.v1.ZoneReportR\x06report\"\xd7\x01\n" +
+	"\n" +
+	"ZoneReport\x12\x16\n" +
+	"\x06server\x18\x01 \x01(\tR\x06server\x12-\n" +
+	"\x05epoch\x18\x02 \x01(\v2\x17.meridian.sync.v1.EpochR\x05epoch\x12\x16\n" +
+	"\x06newest\x18\x03 \x01(\x04R\x06newest\x12<\n" +
+	"\tinstances\x18\x04 \x03(\v2\x1e.meridian.peer.v1.ZoneInstanceR\tinstances\x12\x18\n" +
+	"\areached\x18\x05 \x01(\bR\areached\x12\x12\n" +
+	"\x04late\x18\x06 \x03(\tR\x04late\"\xd3\x02\n" +
+	"\fZoneInstance\x12\x12\n" +
+	"\x04zone\x18\x01 \x01(\tR\x04zone\x12\x0e\n" +
+	"\x02id\x18\x02 \x01(\tR\x02id\x12\x14\n" +
+	"\x05lease\x18\x03 \x01(\x04R\x05lease\x12\x1c\n" +
+	"\tconnected\x18\x04 \x01(\bR\tconnected\x12\x19\n" +
+	"\bquiet_ms\x18\x05 \x01(\x04R\aquietMs\x12-\n" +
+	"\x05epoch\x18\x06 \x01(\v2\x17.meridian.sync.v1.EpochR\x05epoch\x12\x1a\n" +
+	"\brevision\x18\a \x01(\x04R\brevision\x12\x10\n" +
+	"\x03lag\x18\b \x01(\x04R\x03lag\x12\x1d\n" +
+	"\n" +
+	"last_error\x18\t \x01(\tR\tlastError\x12:\n" +
+	"\vquarantined\x18\n" +
+	" \x03(\v2\x18.meridian.v1.QuarantinedR\vquarantined\x12\x18\n" +
+	"\aapplied\x18\v \x01(\bR\aapplied\"<\n" +
 	"\n" +
 	"AskRequest\x12\x12\n" +
 	"\x04zone\x18\x01 \x01(\tR\x04zone\x12\x1a\n" +
-	"\bquestion\x18\x02 \x01(\fR\bquestion\"%\n" +
+	"\bquestion\x18\x02 \x01(\fR\bquestion\"}\n" +
 	"\vAskResponse\x12\x16\n" +
-	"\x06answer\x18\x01 \x01(\fR\x06answer\"0\n" +
+	"\x06answer\x18\x01 \x01(\fR\x06answer\x12\x12\n" +
+	"\x04code\x18\x02 \x01(\rR\x04code\x12\x14\n" +
+	"\x05error\x18\x03 \x01(\tR\x05error\x12\x18\n" +
+	"\aoffline\x18\x04 \x01(\bR\aoffline\x12\x12\n" +
+	"\x04busy\x18\x05 \x01(\bR\x04busy\"Q\n" +
 	"\x12WaitAppliedRequest\x12\x1a\n" +
-	"\brevision\x18\x01 \x01(\x04R\brevision\"\x15\n" +
-	"\x13WaitAppliedResponse2\xf8\x04\n" +
+	"\brevision\x18\x01 \x01(\x04R\brevision\x12\x1f\n" +
+	"\vpatience_ms\x18\x02 \x01(\x04R\n" +
+	"patienceMs\"K\n" +
+	"\x13WaitAppliedResponse\x124\n" +
+	"\x06report\x18\x01 \x01(\v2\x1c.meridian.peer.v1.ZoneReportR\x06report2\xf8\x04\n" +
 	"\vRaftService\x12N\n" +
 	"\aPropose\x12 .meridian.peer.v1.ProposeRequest\x1a!.meridian.peer.v1.ProposeResponse\x12T\n" +
 	"\tReadIndex\x12\".meridian.peer.v1.ReadIndexRequest\x1a#.meridian.peer.v1.ReadIndexResponse\x12K\n" +
@@ -1861,7 +2163,7 @@ func file_peer_v1_peer_proto_rawDescGZIP() []byte {
 	return file_peer_v1_peer_proto_rawDescData
 }
 
-var file_peer_v1_peer_proto_msgTypes = make([]protoimpl.MessageInfo, 29)
+var file_peer_v1_peer_proto_msgTypes = make([]protoimpl.MessageInfo, 31)
 var file_peer_v1_peer_proto_goTypes = []any{
 	(*ProposeRequest)(nil),             // 0: meridian.peer.v1.ProposeRequest
 	(*ProposeResponse)(nil),            // 1: meridian.peer.v1.ProposeResponse
@@ -1888,11 +2190,14 @@ var file_peer_v1_peer_proto_goTypes = []any{
 	(*RestoreResponse)(nil),            // 22: meridian.peer.v1.RestoreResponse
 	(*ZonesRequest)(nil),               // 23: meridian.peer.v1.ZonesRequest
 	(*ZonesResponse)(nil),              // 24: meridian.peer.v1.ZonesResponse
-	(*AskRequest)(nil),                 // 25: meridian.peer.v1.AskRequest
-	(*AskResponse)(nil),                // 26: meridian.peer.v1.AskResponse
-	(*WaitAppliedRequest)(nil),         // 27: meridian.peer.v1.WaitAppliedRequest
-	(*WaitAppliedResponse)(nil),        // 28: meridian.peer.v1.WaitAppliedResponse
-	(*v1.ZoneStatus)(nil),              // 29: meridian.v1.ZoneStatus
+	(*ZoneReport)(nil),                 // 25: meridian.peer.v1.ZoneReport
+	(*ZoneInstance)(nil),               // 26: meridian.peer.v1.ZoneInstance
+	(*AskRequest)(nil),                 // 27: meridian.peer.v1.AskRequest
+	(*AskResponse)(nil),                // 28: meridian.peer.v1.AskResponse
+	(*WaitAppliedRequest)(nil),         // 29: meridian.peer.v1.WaitAppliedRequest
+	(*WaitAppliedResponse)(nil),        // 30: meridian.peer.v1.WaitAppliedResponse
+	(*v1.Epoch)(nil),                   // 31: meridian.sync.v1.Epoch
+	(*v11.Quarantined)(nil),            // 32: meridian.v1.Quarantined
 }
 var file_peer_v1_peer_proto_depIdxs = []int32{
 	3,  // 0: meridian.peer.v1.ProposeResponse.results:type_name -> meridian.peer.v1.OpResult
@@ -1909,32 +2214,37 @@ var file_peer_v1_peer_proto_depIdxs = []int32{
 	2,  // 11: meridian.peer.v1.InvalidOp.key:type_name -> meridian.peer.v1.Key
 	14, // 12: meridian.peer.v1.StatusResponse.members:type_name -> meridian.peer.v1.MemberAddress
 	14, // 13: meridian.peer.v1.AddMemberResponse.members:type_name -> meridian.peer.v1.MemberAddress
-	29, // 14: meridian.peer.v1.ZonesResponse.zones:type_name -> meridian.v1.ZoneStatus
-	0,  // 15: meridian.peer.v1.RaftService.Propose:input_type -> meridian.peer.v1.ProposeRequest
-	10, // 16: meridian.peer.v1.RaftService.ReadIndex:input_type -> meridian.peer.v1.ReadIndexRequest
-	12, // 17: meridian.peer.v1.RaftService.Status:input_type -> meridian.peer.v1.StatusRequest
-	15, // 18: meridian.peer.v1.RaftService.AddMember:input_type -> meridian.peer.v1.AddMemberRequest
-	17, // 19: meridian.peer.v1.RaftService.RemoveMember:input_type -> meridian.peer.v1.RemoveMemberRequest
-	19, // 20: meridian.peer.v1.RaftService.TransferLeadership:input_type -> meridian.peer.v1.TransferLeadershipRequest
-	21, // 21: meridian.peer.v1.RaftService.Restore:input_type -> meridian.peer.v1.RestoreRequest
-	23, // 22: meridian.peer.v1.ZoneService.Zones:input_type -> meridian.peer.v1.ZonesRequest
-	25, // 23: meridian.peer.v1.ZoneService.Ask:input_type -> meridian.peer.v1.AskRequest
-	27, // 24: meridian.peer.v1.ZoneService.WaitApplied:input_type -> meridian.peer.v1.WaitAppliedRequest
-	1,  // 25: meridian.peer.v1.RaftService.Propose:output_type -> meridian.peer.v1.ProposeResponse
-	11, // 26: meridian.peer.v1.RaftService.ReadIndex:output_type -> meridian.peer.v1.ReadIndexResponse
-	13, // 27: meridian.peer.v1.RaftService.Status:output_type -> meridian.peer.v1.StatusResponse
-	16, // 28: meridian.peer.v1.RaftService.AddMember:output_type -> meridian.peer.v1.AddMemberResponse
-	18, // 29: meridian.peer.v1.RaftService.RemoveMember:output_type -> meridian.peer.v1.RemoveMemberResponse
-	20, // 30: meridian.peer.v1.RaftService.TransferLeadership:output_type -> meridian.peer.v1.TransferLeadershipResponse
-	22, // 31: meridian.peer.v1.RaftService.Restore:output_type -> meridian.peer.v1.RestoreResponse
-	24, // 32: meridian.peer.v1.ZoneService.Zones:output_type -> meridian.peer.v1.ZonesResponse
-	26, // 33: meridian.peer.v1.ZoneService.Ask:output_type -> meridian.peer.v1.AskResponse
-	28, // 34: meridian.peer.v1.ZoneService.WaitApplied:output_type -> meridian.peer.v1.WaitAppliedResponse
-	25, // [25:35] is the sub-list for method output_type
-	15, // [15:25] is the sub-list for method input_type
-	15, // [15:15] is the sub-list for extension type_name
-	15, // [15:15] is the sub-list for extension extendee
-	0,  // [0:15] is the sub-list for field type_name
+	25, // 14: meridian.peer.v1.ZonesResponse.report:type_name -> meridian.peer.v1.ZoneReport
+	31, // 15: meridian.peer.v1.ZoneReport.epoch:type_name -> meridian.sync.v1.Epoch
+	26, // 16: meridian.peer.v1.ZoneReport.instances:type_name -> meridian.peer.v1.ZoneInstance
+	31, // 17: meridian.peer.v1.ZoneInstance.epoch:type_name -> meridian.sync.v1.Epoch
+	32, // 18: meridian.peer.v1.ZoneInstance.quarantined:type_name -> meridian.v1.Quarantined
+	25, // 19: meridian.peer.v1.WaitAppliedResponse.report:type_name -> meridian.peer.v1.ZoneReport
+	0,  // 20: meridian.peer.v1.RaftService.Propose:input_type -> meridian.peer.v1.ProposeRequest
+	10, // 21: meridian.peer.v1.RaftService.ReadIndex:input_type -> meridian.peer.v1.ReadIndexRequest
+	12, // 22: meridian.peer.v1.RaftService.Status:input_type -> meridian.peer.v1.StatusRequest
+	15, // 23: meridian.peer.v1.RaftService.AddMember:input_type -> meridian.peer.v1.AddMemberRequest
+	17, // 24: meridian.peer.v1.RaftService.RemoveMember:input_type -> meridian.peer.v1.RemoveMemberRequest
+	19, // 25: meridian.peer.v1.RaftService.TransferLeadership:input_type -> meridian.peer.v1.TransferLeadershipRequest
+	21, // 26: meridian.peer.v1.RaftService.Restore:input_type -> meridian.peer.v1.RestoreRequest
+	23, // 27: meridian.peer.v1.ZoneService.Zones:input_type -> meridian.peer.v1.ZonesRequest
+	27, // 28: meridian.peer.v1.ZoneService.Ask:input_type -> meridian.peer.v1.AskRequest
+	29, // 29: meridian.peer.v1.ZoneService.WaitApplied:input_type -> meridian.peer.v1.WaitAppliedRequest
+	1,  // 30: meridian.peer.v1.RaftService.Propose:output_type -> meridian.peer.v1.ProposeResponse
+	11, // 31: meridian.peer.v1.RaftService.ReadIndex:output_type -> meridian.peer.v1.ReadIndexResponse
+	13, // 32: meridian.peer.v1.RaftService.Status:output_type -> meridian.peer.v1.StatusResponse
+	16, // 33: meridian.peer.v1.RaftService.AddMember:output_type -> meridian.peer.v1.AddMemberResponse
+	18, // 34: meridian.peer.v1.RaftService.RemoveMember:output_type -> meridian.peer.v1.RemoveMemberResponse
+	20, // 35: meridian.peer.v1.RaftService.TransferLeadership:output_type -> meridian.peer.v1.TransferLeadershipResponse
+	22, // 36: meridian.peer.v1.RaftService.Restore:output_type -> meridian.peer.v1.RestoreResponse
+	24, // 37: meridian.peer.v1.ZoneService.Zones:output_type -> meridian.peer.v1.ZonesResponse
+	28, // 38: meridian.peer.v1.ZoneService.Ask:output_type -> meridian.peer.v1.AskResponse
+	30, // 39: meridian.peer.v1.ZoneService.WaitApplied:output_type -> meridian.peer.v1.WaitAppliedResponse
+	30, // [30:40] is the sub-list for method output_type
+	20, // [20:30] is the sub-list for method input_type
+	20, // [20:20] is the sub-list for extension type_name
+	20, // [20:20] is the sub-list for extension extendee
+	0,  // [0:20] is the sub-list for field type_name
 }
 
 func init() { file_peer_v1_peer_proto_init() }
@@ -1955,7 +2265,7 @@ func file_peer_v1_peer_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_peer_v1_peer_proto_rawDesc), len(file_peer_v1_peer_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   29,
+			NumMessages:   31,
 			NumExtensions: 0,
 			NumServices:   2,
 		},

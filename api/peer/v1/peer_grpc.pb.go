@@ -395,7 +395,8 @@ type ZoneServiceClient interface {
 	// Ask puts a question to a zone that is connected to this server.
 	Ask(ctx context.Context, in *AskRequest, opts ...grpc.CallOption) (*AskResponse, error)
 	// WaitApplied returns when every zone connected to this server has applied and
-	// persisted a revision.
+	// persisted a revision, or when the patience is at its end: the report says
+	// how far they have come.
 	WaitApplied(ctx context.Context, in *WaitAppliedRequest, opts ...grpc.CallOption) (*WaitAppliedResponse, error)
 }
 
@@ -449,7 +450,8 @@ type ZoneServiceServer interface {
 	// Ask puts a question to a zone that is connected to this server.
 	Ask(context.Context, *AskRequest) (*AskResponse, error)
 	// WaitApplied returns when every zone connected to this server has applied and
-	// persisted a revision.
+	// persisted a revision, or when the patience is at its end: the report says
+	// how far they have come.
 	WaitApplied(context.Context, *WaitAppliedRequest) (*WaitAppliedResponse, error)
 	mustEmbedUnimplementedZoneServiceServer()
 }

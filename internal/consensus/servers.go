@@ -1,0 +1,22 @@
+package consensus
+
+import "github.com/hashicorp/raft"
+
+// Server is a member of the cluster as this server's copy of the log has it.
+type Server struct {
+	// Name is its node id, Addr its raft address.
+	Name, Addr string
+	Voter      bool
+}
+
+// Servers returns the members of the cluster, this server among them, in the
+// order of the log. It asks nobody: a server that is cut off may not have heard
+// of a change.
+func (n *Node) Servers() []Server {
+	servers := n.raft.GetConfiguration().Configuration().Servers
+	out := make([]Server, 0, len(servers))
+	for _, s := range servers {
+		out = append(out, Server{Name: string(s.ID), Addr: string(s.Address), Voter: s.Suffrage == raft.Voter})
+	}
+	return out
+}

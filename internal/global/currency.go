@@ -1,0 +1,57 @@
+package global
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+)
+
+const (
+	// suspendAfter is how long a server may be cut off from the leader before it
+	// lets its zones go: longer than an election takes, with room for a second
+	// one.
+	suspendAfter = 5 * time.Second
+	// assureEvery is how often a server makes sure that it is up to date, and how
+	// long that may take.
+	assureEvery = time.Second
+)
+
+// errNotCurrent is why a server does not serve zones.
+var errNotCurrent = errors.New("it has had no touch with a leader")
+
+// watchCurrency makes sure, until ctx ends, that what this server sends to zones
+// is the newest there is: a server that cannot do a linearizable read for some
+// time may be far behind without knowing, because it is cut off, because its
+// disk hangs, or because there is no leader at all. It lets its zones go, so
+// that they find one that is current, and serves them again when it is.
+func (g *global) watchCurrency(ctx context.Context) error {
+	tick := time.NewTicker(assureEvery)
+	defer tick.Stop()
+	current, suspended := time.Now(), false
+	for {
+		assured, cancel := context.WithTimeout(ctx, assureEvery)
+		_, err := g.node.Read(assured)
+		cancel()
+		now := time.Now()
+		switch {
+		case ctx.Err() != nil:
+			return nil
+		case err == nil && suspended:
+			g.log.Info("up to date again: zones are served", "away", now.Sub(current).Round(time.Second))
+			g.sync.Resume()
+			fallthrough
+		case err == nil:
+			current, suspended = now, false
+		case !suspended && now.Sub(current) >= suspendAfter:
+			suspended = true
+			g.log.Warn("cut off from the leader: zones are sent to other servers", "since", current, "error", err)
+			g.sync.Suspend(fmt.Sprintf("%v for %s", errNotCurrent, suspendAfter))
+		}
+		select {
+		case <-tick.C:
+		case <-ctx.Done():
+			return nil
+		}
+	}
+}

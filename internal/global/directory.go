@@ -1,0 +1,265 @@
+package global
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+
+	peerv1 "meridian/api/peer/v1"
+	"meridian/internal/resource"
+	zonesync "meridian/internal/sync"
+)
+
+const (
+	// surveyTimeout bounds how long another server may take to say what it knows
+	// of zones.
+	surveyTimeout = time.Second
+	// waitRound is how long one question lasts whether zones have applied a
+	// revision.
+	waitRound = time.Second
+	// waitPause is how long a wait rests that has nothing to wait for but servers
+	// and zones that are away.
+	waitPause = 100 * time.Millisecond
+	// lostGrace is after how long without an answer a server has no zones any
+	// more: cut off from the others it lets them go within suspendAfter, and a
+	// zone that hears nothing leaves within ten seconds.
+	lostGrace = 15 * time.Second
+	// lookAfter is how often a server looks which of the others can be asked.
+	lookAfter = 5 * time.Second
+)
+
+// directory knows the zones of the whole global: those connected to this server,
+// and, by asking them, those connected to the others. Nothing it knows is kept:
+// each question is answered by those who know now, and what cannot be asked is
+// named.
+//
+// It is safe for concurrent use.
+type directory struct {
+	zones *zonesync.Server
+	// peers returns the other servers of the global.
+	peers func() []peer
+
+	mu sync.Mutex
+	// lost are the servers that could not be asked, and since when.
+	lost map[string]time.Time // guarded by mu
+}
+
+// peer is another server.
+type peer struct {
+	name string
+	conn grpc.ClientConnInterface
+}
+
+func newDirectory(zones *zonesync.Server, peers func() []peer) *directory {
+	return &directory{zones: zones, peers: peers, lost: map[string]time.Time{}}
+}
+
+// census is what is known of the zones at one moment.
+type census struct {
+	zones []zonesync.ZoneStatus
+	// at is the server to ask for each connected zone: the one with its most
+	// advanced instance.
+	at map[resource.ZoneName]string
+	// unasked are the servers that did not answer, by name.
+	unasked []unasked
+}
+
+// unasked is a server that did not answer.
+type unasked struct {
+	name  string
+	since time.Time
+	err   error
+}
+
+// connected names the zones that can be asked, in order.
+func (c census) connected() []resource.ZoneName { return slices.Sorted(maps.Keys(c.at)) }
+
+// notes says what the census may lack.
+func (c census) notes() []string {
+	notes := make([]string, len(c.unasked))
+	for i, u := range c.unasked {
+		notes[i] = fmt.Sprintf("server %s could not be asked for its zones: %s", u.name, reasonOf(u.err))
+	}
+	return notes
+}
+
+// reasonOf is why a server could not be asked, in few words.
+func reasonOf(err error) string {
+	switch s, ok := status.FromError(err); {
+	case status.Code(err) == codes.DeadlineExceeded, errors.Is(err, context.DeadlineExceeded):
+		return "no answer within " + surveyTimeout.String()
+	case ok:
+		return s.Message()
+	}
+	return err.Error()
+}
+
+// survey asks every other server at the same time, and remembers which of them
+// did not answer.
+func (d *directory) survey(ctx context.Context, timeout time.Duration, ask func(context.Context, peerv1.ZoneServiceClient) (*peerv1.ZoneReport, error)) ([]zonesync.Report, []unasked) {
+	peers := d.peers()
+	reports := make([]zonesync.Report, len(peers))
+	errs := make([]error, len(peers))
+	var asking sync.WaitGroup
+	for i, p := range peers {
+		asking.Go(func() {
+			asked, cancel := context.WithTimeout(ctx, timeout)
+			defer cancel()
+			report, err := ask(asked, peerv1.NewZoneServiceClient(p.conn))
+			reports[i], errs[i] = decodeReport(report), err
+		})
+	}
+	asking.Wait()
+	var answers []zonesync.Report
+	var silent []unasked
+	for i, p := range peers {
+		if errs[i] == nil {
+			answers = append(answers, reports[i])
+		} else {
+			silent = append(silent, unasked{name: p.name, err: errs[i]})
+		}
+	}
+	// A caller that goes away says nothing about the others.
+	d.note(silent, ctx.Err() == nil)
+	return answers, silent
+}
+
+// note remembers, unless it is not to learn, who did not answer, and fills in
+// since when.
+func (d *directory) note(silent []unasked, learn bool) {
+	slices.SortFunc(silent, func(a, b unasked) int { return strings.Compare(a.name, b.name) })
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	now := time.Now()
+	lost := map[string]time.Time{} // of the members of the moment
+	for i, u := range silent {
+		since, known := d.lost[u.name]
+		if !known {
+			since = now
+		}
+		silent[i].since, lost[u.name] = since, since
+	}
+	if learn {
+		d.lost = lost
+	}
+}
+
+// look asks every server what it knows of zones.
+func (d *directory) look(ctx context.Context) census {
+	reports, silent := d.survey(ctx, surveyTimeout, func(ctx context.Context, c peerv1.ZoneServiceClient) (*peerv1.ZoneReport, error) {
+		r, err := c.Zones(ctx, &peerv1.ZonesRequest{})
+		return r.GetReport(), err
+	})
+	c := census{zones: d.zones.Zones(reports...), at: map[resource.ZoneName]string{}, unasked: silent}
+	for zone, instances := range zonesync.Merge(append(reports, d.zones.Report())...) {
+		best := slices.MaxFunc(instances, func(a, b zonesync.Instance) int { return cmp.Compare(a.Revision, b.Revision) })
+		if best.Connected {
+			c.at[zone] = best.Server
+		}
+	}
+	return c
+}
+
+// Ask puts a question to a zone, through the server that the zone is connected
+// to. Errors are those of zonesync.Server.Ask.
+func (d *directory) Ask(ctx context.Context, zone resource.ZoneName, server string, question []byte) ([]byte, error) {
+	for _, p := range d.peers() {
+		if p.name == server {
+			return forward(ctx, p, zone, question)
+		}
+	}
+	return d.zones.Ask(ctx, zone, question)
+}
+
+// forward asks a zone through another server, which answers for its own zones
+// only.
+func forward(ctx context.Context, p peer, zone resource.ZoneName, question []byte) ([]byte, error) {
+	answer, err := peerv1.NewZoneServiceClient(p.conn).Ask(ctx, &peerv1.AskRequest{Zone: string(zone), Question: question})
+	switch {
+	case ctx.Err() != nil:
+		return nil, context.Cause(ctx)
+	case err != nil:
+		return nil, fmt.Errorf("%w: its server %s cannot be asked: %s", zonesync.ErrZoneOffline, p.name, reasonOf(err))
+	case answer.GetOffline():
+		return nil, fmt.Errorf("%w: %s", zonesync.ErrZoneOffline, zone)
+	case answer.GetBusy():
+		return nil, fmt.Errorf("%w: %s", zonesync.ErrZoneBusy, zone)
+	case answer.GetCode() != 0:
+		return nil, status.Error(codes.Code(answer.GetCode()), answer.GetError())
+	}
+	return answer.GetAnswer(), nil
+}
+
+// WaitApplied returns when every zone that is connected to a server of the
+// global has applied and persisted a revision. A zone that changes servers
+// meanwhile is waited for. A server that cannot be asked is waited for as long
+// as it may still have zones; after that a note names it.
+//
+// Error: *zonesync.NotAppliedError when ctx ends first.
+func (d *directory) WaitApplied(ctx context.Context, rev resource.Revision) (notes []string, err error) {
+	var wait zonesync.Wait
+	for {
+		reports, silent := d.await(ctx, rev)
+		missing := wait.Missing(reports...)
+		var recent []string
+		for _, u := range silent {
+			if time.Since(u.since) < lostGrace {
+				recent = append(recent, u.name)
+			}
+		}
+		if len(missing) == 0 && len(recent) == 0 && ctx.Err() == nil {
+			for _, u := range silent {
+				notes = append(notes, fmt.Sprintf("server %s cannot be asked whether its zones have applied revision %d: %s", u.name, rev, reasonOf(u.err)))
+			}
+			return notes, nil
+		}
+		pause := time.NewTimer(waitPause)
+		select {
+		case <-pause.C:
+		case <-ctx.Done():
+			pause.Stop()
+			return nil, &zonesync.NotAppliedError{Revision: rev, Zones: missing, Unasked: recent, Cause: context.Cause(ctx)}
+		}
+	}
+}
+
+// await asks every server, this one among them, whether its zones have applied a
+// revision, and gives them a while for it.
+func (d *directory) await(ctx context.Context, rev resource.Revision) ([]zonesync.Report, []unasked) {
+	round, cancel := context.WithTimeout(ctx, waitRound)
+	defer cancel()
+	own := make(chan zonesync.Report, 1)
+	var asking sync.WaitGroup
+	asking.Go(func() { own <- d.zones.Await(round, rev) })
+	reports, silent := d.survey(ctx, waitRound+surveyTimeout, func(ctx context.Context, c peerv1.ZoneServiceClient) (*peerv1.ZoneReport, error) {
+		r, err := c.WaitApplied(ctx, &peerv1.WaitAppliedRequest{Revision: uint64(rev), PatienceMs: uint64(waitRound.Milliseconds())})
+		return r.GetReport(), err
+	})
+	asking.Wait()
+	return append(reports, <-own), silent
+}
+
+// Run looks after the other servers until ctx ends, so that it is known since
+// when one of them cannot be asked.
+func (d *directory) Run(ctx context.Context) error {
+	tick := time.NewTicker(lookAfter)
+	defer tick.Stop()
+	for {
+		select {
+		case <-tick.C:
+			d.look(ctx)
+		case <-ctx.Done():
+			return nil
+		}
+	}
+}

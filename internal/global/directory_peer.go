@@ -1,0 +1,129 @@
+package global
+
+import (
+	"context"
+	"errors"
+	"sync/atomic"
+	"time"
+
+	"google.golang.org/grpc/status"
+
+	meridianv1 "meridian/api/meridian/v1"
+	peerv1 "meridian/api/peer/v1"
+	syncv1 "meridian/api/sync/v1"
+	"meridian/internal/resource"
+	"meridian/internal/store"
+	zonesync "meridian/internal/sync"
+)
+
+// maxWaitRound bounds how long another server may have this one wait for its
+// zones.
+const maxWaitRound = 30 * time.Second
+
+// peerZones tells the other servers of this global about the zones that are
+// connected to this one. It answers for those only: a question is passed on
+// once.
+type peerZones struct {
+	peerv1.UnimplementedZoneServiceServer
+	// zones is nil until the server has been assembled: peers may call earlier.
+	zones atomic.Pointer[zonesync.Server]
+	name  string
+}
+
+// Zones lists what this server knows of zones.
+func (s *peerZones) Zones(context.Context, *peerv1.ZonesRequest) (*peerv1.ZonesResponse, error) {
+	response := &peerv1.ZonesResponse{Report: &peerv1.ZoneReport{Server: s.name}}
+	if zones := s.zones.Load(); zones != nil {
+		response.Report = encodeReport(s.name, zones.Report())
+	}
+	return response, nil
+}
+
+// Ask puts a question to a zone that is connected to this server.
+func (s *peerZones) Ask(ctx context.Context, req *peerv1.AskRequest) (*peerv1.AskResponse, error) {
+	zones := s.zones.Load()
+	if zones == nil {
+		return &peerv1.AskResponse{Offline: true}, nil
+	}
+	answer, err := zones.Ask(ctx, resource.ZoneName(req.GetZone()), req.GetQuestion())
+	switch {
+	case err == nil:
+		return &peerv1.AskResponse{Answer: answer}, nil
+	case ctx.Err() != nil:
+		return nil, status.FromContextError(context.Cause(ctx)).Err()
+	case errors.Is(err, zonesync.ErrZoneOffline):
+		return &peerv1.AskResponse{Offline: true}, nil
+	case errors.Is(err, zonesync.ErrZoneBusy):
+		return &peerv1.AskResponse{Busy: true}, nil
+	}
+	refusal := status.Convert(err)
+	return &peerv1.AskResponse{Code: uint32(refusal.Code()), Error: refusal.Message()}, nil
+}
+
+// WaitApplied returns when every zone connected to this server has applied a
+// revision, or says how far they are when the patience is at its end.
+func (s *peerZones) WaitApplied(ctx context.Context, req *peerv1.WaitAppliedRequest) (*peerv1.WaitAppliedResponse, error) {
+	zones := s.zones.Load()
+	if zones == nil {
+		return &peerv1.WaitAppliedResponse{Report: &peerv1.ZoneReport{Server: s.name}}, nil // nor has it any zone
+	}
+	patience := time.Duration(min(req.GetPatienceMs(), uint64(maxWaitRound.Milliseconds()))) * time.Millisecond
+	ctx, cancel := context.WithTimeout(ctx, patience)
+	defer cancel()
+	return &peerv1.WaitAppliedResponse{Report: encodeReport(s.name, zones.Await(ctx, resource.Revision(req.GetRevision())))}, nil
+}
+
+func encodeReport(server string, r zonesync.Report) *peerv1.ZoneReport {
+	out := &peerv1.ZoneReport{Server: server, Epoch: encodeEpoch(r.Epoch), Newest: uint64(r.Newest), Reached: r.Reached}
+	for _, zone := range r.Late {
+		out.Late = append(out.Late, string(zone))
+	}
+	for _, in := range r.Instances {
+		out.Instances = append(out.Instances, &peerv1.ZoneInstance{
+			Zone: string(in.Zone), Id: in.ID, Lease: in.Lease, Connected: in.Connected,
+			QuietMs: uint64(max(in.Quiet, 0).Milliseconds()), Epoch: encodeEpoch(in.Epoch), Revision: uint64(in.Revision),
+			Lag: in.Lag, LastError: in.LastError, Quarantined: encodeQuarantined(in.Quarantined), Applied: in.Applied,
+		})
+	}
+	return out
+}
+
+func decodeReport(r *peerv1.ZoneReport) zonesync.Report {
+	out := zonesync.Report{Epoch: decodeEpoch(r.GetEpoch()), Newest: resource.Revision(r.GetNewest()), Reached: r.GetReached()}
+	for _, zone := range r.GetLate() {
+		out.Late = append(out.Late, resource.ZoneName(zone))
+	}
+	for _, in := range r.GetInstances() {
+		instance := zonesync.Instance{
+			Zone: resource.ZoneName(in.GetZone()), ID: in.GetId(), Server: r.GetServer(), Lease: in.GetLease(), Connected: in.GetConnected(),
+			Quiet: time.Duration(in.GetQuietMs()) * time.Millisecond, Epoch: decodeEpoch(in.GetEpoch()), Revision: resource.Revision(in.GetRevision()),
+			Lag: in.GetLag(), LastError: in.GetLastError(), Applied: in.GetApplied(),
+		}
+		for _, q := range in.GetQuarantined() {
+			instance.Quarantined = append(instance.Quarantined, zonesync.Quarantined{
+				Key:     resource.Key{Kind: resource.Kind(q.GetKind()), Mesh: resource.MeshName(q.GetMesh()), Name: q.GetName()},
+				Version: q.GetVersion(), Message: q.GetMessage(),
+			})
+		}
+		out.Instances = append(out.Instances, instance)
+	}
+	return out
+}
+
+func encodeEpoch(e store.Epoch) *syncv1.Epoch {
+	return &syncv1.Epoch{ClusterId: e.ClusterID, Incarnation: e.Incarnation, Nonce: e.Random}
+}
+
+func decodeEpoch(e *syncv1.Epoch) store.Epoch {
+	return store.Epoch{ClusterID: e.GetClusterId(), Incarnation: e.GetIncarnation(), Random: e.GetNonce()}
+}
+
+func encodeQuarantined(all []zonesync.Quarantined) []*meridianv1.Quarantined {
+	var out []*meridianv1.Quarantined
+	for _, q := range all {
+		out = append(out, &meridianv1.Quarantined{
+			Kind: string(q.Key.Kind), Mesh: string(q.Key.Mesh), Name: q.Key.Name, Version: q.Version, Message: q.Message,
+		})
+	}
+	return out
+}
