@@ -1,6 +1,7 @@
 package global
 
 import (
+	"net"
 	"os"
 
 	"github.com/spf13/pflag"
@@ -52,7 +53,8 @@ func (c *Config) advertisedRaft() string {
 	if c.AdvertiseRaftAddr != "" {
 		return c.AdvertiseRaftAddr
 	}
-	if named := server.Dialable(c.RaftAddr); named != c.RaftAddr {
+	_, port, err := net.SplitHostPort(c.RaftAddr)
+	if named := server.Dialable(c.RaftAddr); err == nil && port != "0" && named != c.RaftAddr {
 		return named
 	}
 	return ""

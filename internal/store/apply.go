@@ -7,6 +7,7 @@ import (
 	"slices"
 	"time"
 
+	"meridian/internal/mutant"
 	"meridian/internal/resource"
 )
 
@@ -39,7 +40,7 @@ func (s *Store) Apply(rev resource.Revision, txn Txn) Result {
 		return s.applyRestoreLocked(rev, txn)
 	}
 	s.restoring = nil // whoever was restoring has been interrupted
-	if txn.RequestID != "" {
+	if txn.RequestID != "" && !mutant.On(mutant.ForgetRequestID) {
 		if r, ok := s.requests.find(txn.RequestID); ok {
 			s.advanceLocked(rev)
 			return Result{Revision: r.revision, Results: r.results, Duplicate: true}

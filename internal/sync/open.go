@@ -11,6 +11,7 @@ import (
 	bolt "go.etcd.io/bbolt"
 
 	syncv1 "meridian/api/sync/v1"
+	"meridian/internal/mutant"
 	"meridian/internal/resource"
 	"meridian/internal/store"
 )
@@ -219,9 +220,19 @@ func (r *Replica) commit(commits []*commit) error {
 	}
 	last := commits[len(commits)-1]
 	r.state.Epoch, r.state.Revision, r.state.Digest = epochTo(last.epoch), uint64(last.revision), last.digest.Bytes()
-	if err := r.disk.save(writes, r.state); err != nil {
+	persist := func() error { return r.disk.save(writes, r.state) }
+	publish := func() error { return r.publish(commits) }
+	if mutant.On(mutant.PublishBeforePersist) {
+		persist, publish = publish, persist
+	}
+	if err := persist(); err != nil {
 		return err
 	}
+	return publish()
+}
+
+// publish makes persisted steps visible, one by one.
+func (r *Replica) publish(commits []*commit) error {
 	for _, c := range commits {
 		if err := show(r.cfg.Store, c); err != nil {
 			return err

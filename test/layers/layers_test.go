@@ -21,6 +21,7 @@ var levels = map[string]int{
 	"api/": 0,
 
 	"internal/boltcheck": 0,
+	"internal/mutant":    0,
 	"internal/resource":  0,
 	"internal/version":   0,
 

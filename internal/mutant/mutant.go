@@ -1,0 +1,53 @@
+// Package mutant names the bugs that can be planted on purpose, to see that the
+// tests notice them: a proof that nobody has seen fail proves nothing.
+//
+// A bug is in the program only when it is built with the tag "mutants", and
+// active only when it is the one that MERIDIAN_MUTANT names. In every other
+// build On is the constant false and what it guards is not compiled in.
+//
+// The package decides nothing else. Where a bug is planted, the line that asks
+// for it stands beside the line that is right, so that both are read together.
+package mutant
+
+// Name is one planted bug.
+type Name string
+
+// The planted bugs, and the promise that each breaks.
+const (
+	// AckBeforeSync acknowledges log entries before they are on the disk (I1).
+	AckBeforeSync Name = "ack-before-sync"
+	// VoteNotStored forgets whom a server voted for when it restarts (I1).
+	VoteNotStored Name = "vote-not-stored"
+	// SkipChecksum believes a log entry whatever its checksum says (I2).
+	SkipChecksum Name = "skip-checksum"
+	// TimeFromClock has the state machine stamp changes by its own clock (I2).
+	TimeFromClock Name = "time-from-clock"
+	// ForgetRequestID applies a retried batch again (I9).
+	ForgetRequestID Name = "forget-request-id"
+	// ReadUnverified lets a leader read without asking whether it still leads.
+	ReadUnverified Name = "read-unverified"
+	// ReadUnapplied lets a follower read before it has applied what the leader
+	// had committed.
+	ReadUnapplied Name = "read-unapplied"
+	// ServeBeforeCaughtUp lets a new leader serve before it has applied what
+	// earlier leaders committed.
+	ServeBeforeCaughtUp Name = "serve-before-caught-up"
+	// AsyncHeartbeat handles heartbeats outside raft's main loop
+	// (hashicorp/raft#695).
+	AsyncHeartbeat Name = "async-heartbeat"
+	// RestoreKeepsEpoch restores a snapshot under the history it replaces (I4).
+	RestoreKeepsEpoch Name = "restore-keeps-epoch"
+	// LostDiskVotes lets a server that lost its disk vote at once (I1).
+	LostDiskVotes Name = "lost-disk-votes"
+	// DropOnResume leaves out one batch after a zone has resumed (I6).
+	DropOnResume Name = "drop-on-resume"
+	// ResumeAcrossEpochs lets a zone resume from a revision of another history
+	// (I3).
+	ResumeAcrossEpochs Name = "resume-across-epochs"
+	// PublishBeforePersist shows a zone's readers what is not on its disk (I4).
+	PublishBeforePersist Name = "publish-before-persist"
+	// NoWipeGuard lets a zone delete most of what it holds without asking (I10).
+	NoWipeGuard Name = "no-wipe-guard"
+	// SyncSecrets sends zones what is not theirs (I11).
+	SyncSecrets Name = "sync-secrets"
+)
