@@ -14,7 +14,7 @@ func TestSyncedKinds(t *testing.T) {
 	for _, kind := range []resource.Kind{"AccessRole", "AccessRoleBinding", "GlobalSecret", "Zone", "Dataplane", "Secret", "NoSuchKind"} {
 		require.False(t, SyncedKinds(kind), kind)
 	}
-	for _, kind := range []resource.Kind{"Mesh", "TrafficPermission", "MeshTimeout", "AuthPolicy", "SigningKey", "TokenRevocation"} {
+	for _, kind := range []resource.Kind{"Mesh", "TrafficPermission", "MeshUpstreamTimeout", "AuthPolicy", "SigningKey", "TokenRevocation"} {
 		require.True(t, SyncedKinds(kind), kind)
 	}
 }
