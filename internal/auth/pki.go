@@ -1,6 +1,7 @@
 package auth
 
 import (
+	"bytes"
 	"crypto/tls"
 	"crypto/x509"
 	"errors"
@@ -200,6 +201,36 @@ func (p *PKI) openCA(dir string) (*CA, error) {
 	}
 	p.config.Log.Info("made a certificate authority", "file", certPath)
 	return ca, nil
+}
+
+// ErrOtherCA means that the data directory has an authority of its own already,
+// which may have signed something. Start with an empty directory.
+var ErrOtherCA = errors.New("auth: there is another CA in the data directory")
+
+// ImportCA puts an authority into a data directory that has none, as if it had
+// been made there. Doing it again changes nothing. Errors: ErrOtherCA, and what
+// is wrong with the authority.
+func ImportCA(dataDir string, certPEM, keyPEM []byte) error {
+	ca, err := ParseCA(certPEM, keyPEM)
+	if err != nil {
+		return err
+	}
+	dir := filepath.Join(dataDir, pkiDir)
+	if err := os.MkdirAll(dir, dirPerm); err != nil {
+		return fmt.Errorf("making the PKI directory: %w", err)
+	}
+	if err := syncDir(dataDir); err != nil {
+		return fmt.Errorf("making the PKI directory: %w", err)
+	}
+	certPath, keyPath := filepath.Join(dir, caFile), filepath.Join(dir, caKeyFile)
+	have, err := readBounded(certPath, maxPEMBytes)
+	switch {
+	case err == nil && !bytes.Equal(have, ca.CertificatePEM()):
+		return fmt.Errorf("%w: %s", ErrOtherCA, certPath)
+	case err != nil && !errors.Is(err, fs.ErrNotExist):
+		return fmt.Errorf("loading the CA: %w", err)
+	}
+	return writePair(certPath, ca.CertificatePEM(), keyPath, keyPEM)
 }
 
 // interrupted reports whether the very first start was cut off after the CA's

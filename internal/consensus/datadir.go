@@ -46,16 +46,17 @@ func openDataDir(cfg Config) (*dataDir, error) {
 
 // NodeIn returns the node id that a data directory was first used with, "" when
 // it has not been used or cannot be read: Open says what is wrong with it.
-func NodeIn(dir string) string {
+func NodeIn(dir string) string { return identityIn(dir).NodeID }
+
+// ClusterIn is the same for the id of the cluster.
+func ClusterIn(dir string) string { return identityIn(dir).ClusterID }
+
+func identityIn(dir string) (id identity) {
 	data, err := os.ReadFile(filepath.Join(dir, identityFile))
-	if err != nil {
-		return ""
+	if err != nil || json.Unmarshal(data, &id) != nil {
+		return identity{}
 	}
-	var id identity
-	if json.Unmarshal(data, &id) != nil {
-		return ""
-	}
-	return id.NodeID
+	return id
 }
 
 func (d *dataDir) readIdentity(cfg Config) error {

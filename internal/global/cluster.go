@@ -20,7 +20,7 @@ func (s *clusterService) Members(context.Context, *meridianv1.MembersRequest) (*
 	status := g.node.Status()
 	return &meridianv1.MembersResponse{
 		Members: []*meridianv1.ClusterMember{{
-			Name: g.cfg.Name, Grpc: g.cfg.Advertised(g.addresses.GRPC), Raft: g.addresses.Raft,
+			Name: g.cfg.Name, Grpc: g.advertisedGRPC, Raft: g.addresses.Raft,
 			State: status.State, Voter: true, AppliedRevision: uint64(status.Applied), Version: version.String(),
 		}},
 		Leader: status.Leader, Self: g.cfg.Name, ClusterId: g.node.ClusterID(),

@@ -1,6 +1,7 @@
 package global
 
 import (
+	"fmt"
 	"net"
 	"os"
 
@@ -29,6 +30,12 @@ type Config struct {
 	// GossipKeyFile holds the key of gossip in base64, in place of the generated
 	// one.
 	GossipKeyFile string
+	// JoinBundle is the file with what a new server joins a global by; it is used
+	// once.
+	JoinBundle string
+	// Join are addresses of servers of a global to join or find, where the
+	// certificates are given.
+	Join []string
 	// SkipDefaultMesh leaves out the mesh `default` on first start.
 	SkipDefaultMesh bool
 }
@@ -41,23 +48,73 @@ func (c *Config) Bind(flags *pflag.FlagSet) {
 	flags.StringVar(&c.AdvertiseRaftAddr, "advertise-raft-addr", "", "host:port by which the other servers reach --raft-addr, where that is not what they should dial")
 	flags.StringVar(&c.GossipAddr, "gossip-addr", "127.0.0.1:5691", "host:port at which servers of this global find each other, TCP and UDP, encrypted; port 0 is any free port")
 	flags.StringVar(&c.GossipKeyFile, "gossip-key-file", "", "file with the base64 key that gossip is encrypted with, in place of the generated one")
+	flags.StringVar(&c.JoinBundle, "join-bundle", "", "file made by meridian generate server-token --bundle on a running server: this one joins its global, once, with an empty data directory")
+	flags.StringSliceVar(&c.Join, "join", nil, "host:port of servers of the global to join, separated by commas: where --ca-file, --cert-file, --key-file and --gossip-key-file stand in for --join-bundle")
 	flags.BoolVar(&c.SkipDefaultMesh, "skip-default-mesh", false, "do not create the mesh \"default\" on first start")
 }
 
-// Validate reports the first setting that cannot work.
-func (c *Config) Validate() error { return c.Options.Validate() }
+// Validate reports the first setting that cannot work, as a *server.UsageError.
+func (c *Config) Validate() error {
+	if err := c.Options.Validate(); err != nil {
+		return err
+	}
+	usage := func(format string, args ...any) error {
+		return &server.UsageError{Err: fmt.Errorf(format, args...)}
+	}
+	given := c.CAFile != "" && c.CertFile != "" && c.GossipKeyFile != ""
+	switch {
+	case c.JoinBundle != "" && len(c.Join) > 0:
+		return usage("--join-bundle already holds what --join says: give one or the other")
+	case c.JoinBundle != "" && c.CAFile != "":
+		return usage("--join-bundle has this server's certificate made; with one of its own (--ca-file) it joins by --join, without a bundle")
+	case len(c.Join) > 0 && !given:
+		return usage("--join goes with --ca-file, --cert-file, --key-file and --gossip-key-file, by which the servers know each other; without those, join by --join-bundle")
+	}
+	if c.AdvertiseRaftAddr != "" && !hasHostAndPort(c.AdvertiseRaftAddr) {
+		return usage("--advertise-raft-addr %s: write host:port", c.AdvertiseRaftAddr)
+	}
+	for _, addr := range c.Join {
+		if !hasHostAndPort(addr) {
+			return usage("--join %s: write host:port", addr)
+		}
+	}
+	if c.Name != "" {
+		if err := checkServerName(c.Name); err != nil {
+			return usage("--name: %w", err)
+		}
+	}
+	return nil
+}
 
-// advertisedRaft is the host:port by which other servers reach RaftAddr: the
-// name of this host where it listens on every address; empty for the bound one.
-func (c *Config) advertisedRaft() string {
+func hasHostAndPort(addr string) bool {
+	host, port, err := net.SplitHostPort(addr)
+	return err == nil && host != "" && port != ""
+}
+
+// advertisedRaft is the host:port by which other servers reach addr, where this
+// one listens for them: the name of this host where it listens on every address;
+// empty for the bound one.
+func (c *Config) advertisedRaft(addr string) string {
 	if c.AdvertiseRaftAddr != "" {
 		return c.AdvertiseRaftAddr
 	}
-	_, port, err := net.SplitHostPort(c.RaftAddr)
-	if named := server.Dialable(c.RaftAddr); err == nil && port != "0" && named != c.RaftAddr {
+	if named := server.Dialable(addr); named != addr {
 		return named
 	}
 	return ""
+}
+
+// gossipHost is the host by which other servers reach GossipAddr; empty for its
+// own or, where it listens on every address, whichever gossip finds.
+func (c *Config) gossipHost() string {
+	if server.Dialable(c.GossipAddr) == c.GossipAddr {
+		return ""
+	}
+	host, _, err := net.SplitHostPort(c.AdvertiseRaftAddr)
+	if err != nil {
+		return ""
+	}
+	return host
 }
 
 // serverName is the name this server goes by. A host that is renamed, or a
@@ -68,6 +125,9 @@ func (c *Config) serverName() string {
 	}
 	if name := consensus.NodeIn(c.DataDir); name != "" {
 		return name
+	}
+	if note, err := readJoinNote(c.DataDir); err == nil && note != nil && note.Answered {
+		return note.Name
 	}
 	if host, err := os.Hostname(); err == nil && host != "" {
 		return host

@@ -67,6 +67,20 @@ func readGossipKeys(path string) ([][]byte, error) {
 	return keys, nil
 }
 
+// writeGossipKeys keeps the keys that the global's gossip is encrypted with in
+// place of one of this server's own.
+func writeGossipKeys(dir string, keys [][]byte) error {
+	var text strings.Builder
+	for _, key := range keys {
+		text.WriteString(base64.StdEncoding.EncodeToString(key) + "\n")
+	}
+	path := filepath.Join(dir, gossipKeyFile)
+	if err := os.MkdirAll(filepath.Dir(path), 0o700); err != nil {
+		return fmt.Errorf("keep the gossip keys: %w", err)
+	}
+	return server.WriteFile(path, []byte(text.String()), 0o600)
+}
+
 func gossipKeyError(path string) error {
 	return fmt.Errorf("%s does not hold %d bytes in base64 on each line; make a key with: head -c %d /dev/urandom | base64",
 		path, consensus.GossipKeyBytes, consensus.GossipKeyBytes)

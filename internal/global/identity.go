@@ -6,6 +6,7 @@ import (
 	"crypto/x509"
 	"errors"
 	"fmt"
+	"net"
 	"path/filepath"
 	"time"
 
@@ -25,7 +26,7 @@ import (
 func (g *global) openPKI() error {
 	bound := g.addresses
 	bound.Raft = g.cfg.RaftAddr
-	if advertised := g.cfg.advertisedRaft(); advertised != "" {
+	if advertised := g.cfg.advertisedRaft(g.cfg.RaftAddr); advertised != "" {
 		bound.Raft = advertised
 	}
 	var err error
@@ -33,13 +34,34 @@ func (g *global) openPKI() error {
 		return err
 	}
 	g.peers = g.pki
-	if g.cfg.CertFile == "" || g.cfg.CAFile != "" {
+	if g.cfg.CAFile != "" {
+		return g.checkGiven(bound.Raft)
+	}
+	if g.cfg.CertFile == "" {
 		return nil
 	}
 	own := g.cfg.Options
 	own.CertFile, own.KeyFile = "", ""
 	g.peers, err = server.OpenPKI(own, g.cfg.Name, bound, g.now, g.log)
 	return err
+}
+
+// checkGiven says what other servers will not like about a certificate that was
+// given. It stops only a server that is to join some: one alone can do without.
+func (g *global) checkGiven(raft string) error {
+	host, _, err := net.SplitHostPort(raft)
+	if err == nil {
+		err = g.pki.CheckServer(host)
+	}
+	if err == nil {
+		return nil
+	}
+	err = fmt.Errorf("--cert-file %s: no other server of a global would take this one for one of theirs: %w", g.cfg.CertFile, err)
+	if len(g.cfg.Join) > 0 {
+		return &server.UsageError{Err: err}
+	}
+	g.log.Warn("this server will have to stay alone", "reason", err)
+	return nil
 }
 
 // peerTLS is how servers of one global know each other: both sides show the
@@ -75,15 +97,42 @@ func (g *global) openNode(ctx context.Context) error {
 	config.Events.Stalled = func(file string, since time.Duration) {
 		g.log.Error("the disk hangs: a write to the log does not finish", "file", file, "since", since)
 	}
+	config.Events.Fatal = func(err error) {
+		select {
+		case g.failed <- err:
+		default: // one reason is enough
+		}
+	}
+	config.Addresses = func() consensus.Addresses {
+		a := consensus.Addresses{GRPC: g.advertisedGRPC}
+		if gossip := g.gossip.Load(); gossip != nil {
+			a.Gossip = server.Dialable(gossip.Addr())
+		}
+		return a
+	}
+	config.Join = consensus.JoinConfig{Fresh: g.joined != nil || len(g.cfg.Join) > 0, Addrs: g.raftAddresses}
+	if g.joined != nil {
+		config.ClusterID = g.joined.Cluster
+	}
 	open := func(addr string) (err error) {
-		config.Transport = consensus.TransportConfig{Addr: addr, Advertise: g.cfg.advertisedRaft(), TLS: peerTLS(g.peers)}
+		advertise := g.cfg.advertisedRaft(addr)
+		if advertise != "" && g.cfg.AdvertiseRaftAddr == "" {
+			// Its port has to be known before anybody listens on it.
+			if addr, err = server.PickPort(addr); err != nil {
+				return err
+			}
+			advertise = g.cfg.advertisedRaft(addr)
+		}
+		config.Transport = consensus.TransportConfig{
+			Addr: addr, Advertise: advertise, TLS: peerTLS(g.peers), VerifyPeer: auth.VerifyServer,
+		}
 		g.node, err = consensus.Open(ctx, config, g.store)
 		return err
 	}
 	again := g.ports.Free("raft-addr", g.cfg.RaftAddr)
 	err := open(again)
 	if errors.Is(err, consensus.ErrAddrInUse) && again != g.cfg.RaftAddr {
-		err = open(g.cfg.RaftAddr)
+		err = open(g.cfg.RaftAddr) // somebody took the port meanwhile
 	}
 	if err != nil {
 		g.node = nil
@@ -116,14 +165,17 @@ func (g *global) openGossip() error {
 		return err
 	}
 	open := func(addr string) (err error) {
-		g.gossip, err = consensus.OpenGossip(consensus.GossipConfig{
-			Addr: addr, Keys: keys, Logger: g.log,
+		gossip, err := consensus.OpenGossip(consensus.GossipConfig{
+			Addr: addr, Advertise: g.cfg.gossipHost(), Keys: keys, Logger: g.log,
 			PeersFile: filepath.Join(g.cfg.DataDir, peersFile),
 			Self: consensus.Peer{
-				Name: g.cfg.Name, GRPC: g.cfg.Advertised(g.addresses.GRPC), Raft: g.addresses.Raft,
+				Name: g.cfg.Name, GRPC: g.advertisedGRPC, Raft: g.addresses.Raft,
 				Cluster: g.node.ClusterID(), Version: version.String(),
 			},
 		})
+		if err == nil {
+			g.gossip.Store(gossip)
+		}
 		return err
 	}
 	again := g.ports.Free("gossip-addr", g.cfg.GossipAddr)
@@ -137,6 +189,6 @@ func (g *global) openGossip() error {
 	case err != nil:
 		return fmt.Errorf("--gossip-addr: %w", err)
 	}
-	g.addresses.Gossip = g.gossip.Addr()
+	g.addresses.Gossip = g.gossip.Load().Addr()
 	return nil
 }

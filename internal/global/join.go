@@ -12,6 +12,7 @@ import (
 	"meridian/internal/auth"
 	"meridian/internal/consensus"
 	"meridian/internal/rpcerr"
+	"meridian/internal/server"
 )
 
 // Why a server is not let in, for programs. Those about its token are
@@ -57,9 +58,9 @@ func (g *global) handsOutItsAuthority() error {
 // serverAddresses are the gRPC addresses of all servers of this global, this one
 // first.
 func (g *global) serverAddresses() []string {
-	addresses := []string{g.cfg.Advertised(g.addresses.GRPC)}
+	addresses := []string{g.advertisedGRPC}
 	members := g.node.Servers()
-	for _, p := range g.gossip.Peers() {
+	for _, p := range g.gossip.Load().Peers() {
 		// Gossip also remembers servers that were removed.
 		member := slices.ContainsFunc(members, func(s consensus.Server) bool { return s.Name == p.Name })
 		if member && p.GRPC != "" && !slices.Contains(addresses, p.GRPC) {
@@ -124,10 +125,10 @@ func (g *global) joinResponse() (*meridianv1.JoinResponse, error) {
 	response := &meridianv1.JoinResponse{
 		ClusterId: g.node.ClusterID(), Ca: ca.CertificatePEM(), CaKey: key, GossipKeys: gossip,
 		Peers: []*meridianv1.JoinPeer{{
-			Name: g.cfg.Name, Grpc: g.cfg.Advertised(g.addresses.GRPC), Raft: g.addresses.Raft, Gossip: g.addresses.Gossip,
+			Name: g.cfg.Name, Grpc: g.advertisedGRPC, Raft: g.addresses.Raft, Gossip: server.Dialable(g.addresses.Gossip),
 		}},
 	}
-	for _, p := range g.gossip.Peers() {
+	for _, p := range g.gossip.Load().Peers() {
 		response.Peers = append(response.Peers, &meridianv1.JoinPeer{Name: p.Name, Grpc: p.GRPC, Raft: p.Raft, Gossip: p.Gossip})
 	}
 	return response, nil
@@ -136,7 +137,7 @@ func (g *global) joinResponse() (*meridianv1.JoinResponse, error) {
 // nameTaken says where a server of that name is running. One that is gone may
 // come back under its name with an empty disk.
 func (g *global) nameTaken(name string) (at string, taken bool) {
-	for _, p := range g.gossip.Members() {
+	for _, p := range g.gossip.Load().Members() {
 		if p.Name == name {
 			return p.Raft, true
 		}

@@ -7,6 +7,7 @@ import (
 	"log/slog"
 	"os"
 	"slices"
+	"sync/atomic"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -46,13 +47,21 @@ type global struct {
 	// leading is told, without waiting, that this server has come to lead.
 	leading chan struct{}
 	// ports are those of the last run.
-	ports     server.Ports
+	ports server.Ports
+	// joined says how this server comes to a global that exists, as long as it has
+	// not arrived there; nil otherwise.
+	joined    *joinNote
 	addresses server.Addresses
+	// advertisedGRPC is where clients, zones and servers reach addresses.GRPC.
+	advertisedGRPC string
 	// pki is what clients see, peers what the other servers see; mostly the same.
 	pki, peers *auth.PKI
 	store      *store.Store
 	node       *consensus.Node
-	gossip     *consensus.Gossip
+	// gossip is empty until it was opened, which is after the node.
+	gossip atomic.Pointer[consensus.Gossip]
+	// failed is told what the process has to end over at once.
+	failed chan error
 	// audit records what writer writes, and who was refused.
 	audit  *audit.Log
 	writer *audit.Writer
@@ -80,11 +89,12 @@ type global struct {
 // that it could not have started with this configuration; any other error, that
 // it failed. hangups makes it read its certificates again.
 //
-// It stops in this order: it is no longer ready; streams of zones are ended,
-// since they would not end by themselves, while running calls finish; then
-// health and metrics; then gossip and the log, when nobody can write to it any
-// more; and last the record of what was written.
-func Run(ctx context.Context, cfg Config, log *slog.Logger, hangups <-chan os.Signal) (err error) {
+// It stops in this order: it is no longer ready, and hands over the lead; streams
+// of zones are ended, since they would not end by themselves, while running calls
+// finish, through the next leader; then health and metrics; then gossip and the
+// log, when nobody can write to it any more; and last the record of what was
+// written.
+func Run(ctx context.Context, cfg Config, log *slog.Logger, hangups <-chan os.Signal) error {
 	// These two are bound later, once the data directory is open; a start that
 	// fails for want of a port leaves no trace in it.
 	if err := errors.Join(server.CheckFree("raft-addr", cfg.RaftAddr), server.CheckFree("gossip-addr", cfg.GossipAddr)); err != nil {
@@ -97,11 +107,27 @@ func Run(ctx context.Context, cfg Config, log *slog.Logger, hangups <-chan os.Si
 	cfg.Name = cfg.serverName()
 	g := &global{
 		cfg: cfg, log: log, now: time.Now, metrics: server.NewMetrics(),
-		leading: make(chan struct{}, 1), ports: server.LastPorts(cfg.DataDir), addresses: listeners.Addresses(),
+		leading: make(chan struct{}, 1), failed: make(chan error, 1), ports: server.LastPorts(cfg.DataDir), addresses: listeners.Addresses(),
 	}
+	g.advertisedGRPC = cfg.Advertised(g.addresses.GRPC)
 	g.health = server.NewHealth(log, g.metrics, server.Check{Name: "state", Ready: g.gate.Check})
-	// Deferred calls run last to first: health outlives the services, so that a
-	// stop can be watched, and the log outlives both.
+	done := make(chan error, 1)
+	go func() { done <- g.run(ctx, listeners, hangups) }() // ends before this function, unless it cannot be waited for
+	select {
+	case err := <-done:
+		return err
+	case err := <-g.failed:
+		// Whatever hangs or would be wrong is left as it is: the process ends, and
+		// the other servers go on.
+		log.Error("this server cannot go on and ends at once", "error", err)
+		return err
+	}
+}
+
+// run opens the server and runs it until ctx ends.
+func (g *global) run(ctx context.Context, listeners server.Listeners, hangups <-chan os.Signal) (err error) {
+	// Health outlives the services, so that a stop can be watched, and the log
+	// outlives both.
 	defer func() { err = errors.Join(err, g.close()) }()
 	health, stopHealth := context.WithCancel(context.WithoutCancel(ctx))
 	group, ctx := errgroup.WithContext(ctx)
@@ -109,6 +135,9 @@ func Run(ctx context.Context, cfg Config, log *slog.Logger, hangups <-chan os.Si
 	group.Go(func() error {
 		defer stopHealth()
 		if err := g.open(ctx); err != nil {
+			if ctx.Err() != nil {
+				err = nil // it was asked to stop before it had started
+			}
 			return errors.Join(err, listeners.CloseServices())
 		}
 		return g.serve(ctx, listeners, hangups)
@@ -120,6 +149,9 @@ func Run(ctx context.Context, cfg Config, log *slog.Logger, hangups <-chan os.Si
 // that read it.
 func (g *global) open(ctx context.Context) error {
 	if err := server.PrepareDataDir(g.cfg.DataDir); err != nil {
+		return err
+	}
+	if err := g.join(ctx); err != nil {
 		return err
 	}
 	if err := g.openPKI(); err != nil {
@@ -152,8 +184,8 @@ func (g *global) open(ctx context.Context) error {
 // close closes what open opened, as far as it came.
 func (g *global) close() error {
 	var errs []error
-	if g.gossip != nil {
-		errs = append(errs, g.gossip.Close())
+	if gossip := g.gossip.Load(); gossip != nil {
+		errs = append(errs, gossip.Close())
 	}
 	if g.node != nil {
 		errs = append(errs, g.node.Close())
@@ -170,6 +202,8 @@ func (g *global) serve(ctx context.Context, listeners server.Listeners, hangups 
 	parts, ctx := errgroup.WithContext(ctx)
 	parts.Go(func() error { return g.grpc.Run(ctx, listeners.GRPC, server.StopTimeout) })
 	parts.Go(func() error { return g.audit.Run(ctx) })
+	parts.Go(func() error { return g.meet(ctx) })
+	parts.Go(func() error { return g.handOver(ctx) })
 	parts.Go(func() error { return server.ReloadPKI(ctx, hangups, g.log, g.pki, g.peers) })
 	parts.Go(func() error {
 		err := g.awaitStart(ctx)
@@ -189,6 +223,27 @@ func (g *global) serve(ctx context.Context, listeners server.Listeners, hangups 
 	})
 	return parts.Wait()
 }
+
+// handOver passes the lead on as soon as the server is to stop, so that the calls
+// which are running finish through the next leader.
+func (g *global) handOver(ctx context.Context) error {
+	<-ctx.Done()
+	if !g.node.IsLeader() {
+		return nil
+	}
+	stopping, cancel := context.WithTimeout(context.WithoutCancel(ctx), handOverTimeout)
+	defer cancel()
+	if next, err := g.node.TransferLeadership(stopping, ""); err != nil {
+		g.log.Debug("there is nobody to hand the lead to", "error", err)
+	} else {
+		g.log.Info("handed the lead over", "to", next)
+	}
+	return nil
+}
+
+// handOverTimeout bounds handing over the lead, of the ten seconds that a stop
+// takes at most.
+const handOverTimeout = 2 * time.Second
 
 // leads is the readiness of the log: without a leader nothing can be written.
 func (g *global) leads() error {
@@ -322,7 +377,7 @@ func (g *global) registerMetrics() {
 	gauge("meridian_revision", "The newest revision applied.", func() float64 { return float64(g.store.Revision()) })
 	gauge("meridian_resources", "Resources stored.", func() float64 { return float64(g.store.View().Len()) })
 	g.metrics.MustRegister(newZoneCollector(g.zonesHere))
-	gauge("meridian_gossip_members", "Servers of this global that gossip believes alive.", func() float64 { return float64(len(g.gossip.Members())) })
+	gauge("meridian_gossip_members", "Servers of this global that gossip believes alive.", func() float64 { return float64(len(g.gossip.Load().Members())) })
 	g.metrics.MustRegister(g.matching.Collector())
 	gauge("meridian_leader", "1 on the server that leads.", func() float64 {
 		if g.node.IsLeader() {

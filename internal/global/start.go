@@ -30,6 +30,9 @@ func (g *global) awaitStart(ctx context.Context) error {
 		g.gate.Await(g.awaited())
 		select {
 		case <-g.node.Ready():
+			if err := removeJoinNote(g.cfg.DataDir); err != nil {
+				return err
+			}
 			return g.awaitBootstrap(ctx)
 		case <-ctx.Done():
 			return nil

@@ -2,6 +2,7 @@ package server
 
 import (
 	"encoding/json"
+	"errors"
 	"fmt"
 	"net"
 	"os"
@@ -77,6 +78,21 @@ func (p Ports) Free(flag, addr string) string {
 	}
 	_ = u.Close()
 	return again
+}
+
+// PickPort replaces port 0 of an address by a port that is free now, for those
+// who have to say which it is before they listen on it.
+func PickPort(addr string) (string, error) {
+	host, port, err := splitPort(addr)
+	if err != nil || port != 0 {
+		return addr, nil // whoever listens says what is wrong with it
+	}
+	l, err := net.Listen("tcp", addr)
+	if err != nil {
+		return "", fmt.Errorf("find a free port on %s: %w", addr, err)
+	}
+	_, port, err = splitPort(l.Addr().String())
+	return net.JoinHostPort(host, strconv.Itoa(port)), errors.Join(err, l.Close())
 }
 
 // listen is Listen on the last time's port where that is free and any would do.

@@ -1,0 +1,177 @@
+package global
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"strings"
+	"sync"
+	"time"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/credentials"
+
+	meridianv1 "meridian/api/meridian/v1"
+	"meridian/internal/auth"
+	"meridian/internal/rpcerr"
+	"meridian/internal/version"
+)
+
+const (
+	// applyTimeout bounds one attempt at one server.
+	applyTimeout = 10 * time.Second
+	// firstPause and longestPause stand between rounds of attempts.
+	firstPause, longestPause = 250 * time.Millisecond, 5 * time.Second
+)
+
+// applicant is a server that wants to be let in.
+type applicant struct {
+	bundle auth.ServerBundle
+	// source names the bundle's file.
+	source  string
+	request *meridianv1.JoinRequest
+	log     *slog.Logger
+	now     func() time.Time
+	// waiting is told what is waited for.
+	waiting func(string)
+}
+
+// apply asks every server of the bundle in turn until one lets it in, for as long
+// as none can answer. It gives up when a server refuses and no other one lets it
+// in either.
+func (a *applicant) apply(ctx context.Context) (*meridianv1.JoinResponse, error) {
+	var told time.Time
+	for pause := firstPause; ; pause = min(2*pause, longestPause) {
+		response, unreached, err := a.round(ctx)
+		if response != nil || err != nil {
+			return response, err
+		}
+		a.waiting("no server of the global can let this one in (" + unreached + ")")
+		if now := a.now(); now.Sub(told) >= tellEvery {
+			told = now
+			a.log.Warn("no server of the global can let this one in yet: trying on", "reasons", unreached)
+		}
+		select {
+		case <-ctx.Done():
+			return nil, context.Cause(ctx)
+		case <-time.After(pause):
+		}
+	}
+}
+
+// round asks every server once. unreached says why those cannot answer that do
+// not.
+func (a *applicant) round(ctx context.Context) (_ *meridianv1.JoinResponse, unreached string, err error) {
+	var refused error
+	var reasons []string
+	for _, addr := range a.bundle.Addresses {
+		response, err := a.ask(ctx, addr)
+		switch {
+		case err == nil:
+			return response, "", nil
+		case ctx.Err() != nil:
+			return nil, "", context.Cause(ctx)
+		case final(err):
+			refused = fmt.Errorf("--join-bundle %s: the server at %s does not let this one in: %w", a.source, addr, err)
+		default:
+			reasons = append(reasons, addr+": "+err.Error())
+		}
+	}
+	return nil, strings.Join(reasons, "; "), refused
+}
+
+// final reports whether a server has refused, as opposed to not being able to
+// decide now.
+func final(err error) bool {
+	switch rpcerr.CodeOf(err) {
+	case rpcerr.Unauthenticated, rpcerr.Denied, rpcerr.Conflict, rpcerr.Invalid, rpcerr.NotFound, rpcerr.Unsupported:
+		return true
+	}
+	return false
+}
+
+// ask asks one server.
+func (a *applicant) ask(ctx context.Context, addr string) (*meridianv1.JoinResponse, error) {
+	transport, err := auth.ClientTransport(auth.ClientTLSConfig{CAPEM: []byte(a.bundle.CA), Source: a.source})
+	if err != nil {
+		return nil, rpcerr.New(rpcerr.Invalid, "", "%w", err)
+	}
+	attempt := &attempt{TransportCredentials: transport, seen: new(seen)}
+	conn, err := grpc.NewClient("passthrough:///"+addr,
+		grpc.WithTransportCredentials(attempt),
+		grpc.WithContextDialer(attempt.dial),
+		grpc.WithPerRPCCredentials(auth.TokenCredentials(a.bundle.Token, false)),
+		grpc.WithUserAgent("meridian-global/"+version.String()),
+		grpc.WithDisableServiceConfig(),
+	)
+	if err != nil {
+		return nil, rpcerr.New(rpcerr.Invalid, "", "%w", err)
+	}
+	defer func() { _ = conn.Close() }()
+	ctx, cancel := context.WithTimeout(ctx, applyTimeout)
+	defer cancel()
+	response, err := meridianv1.NewJoinServiceClient(conn).Join(ctx, a.request)
+	if err == nil {
+		return response, nil
+	}
+	if cause := attempt.failure(); cause != nil {
+		return nil, cause
+	}
+	return nil, rpcerr.FromStatus(err)
+}
+
+// attempt is TLS that remembers why a connection did not come about: gRPC passes
+// that on inside words of its own.
+type attempt struct {
+	credentials.TransportCredentials
+	*seen
+}
+
+// seen is the failure of the last attempt to connect. It is safe for concurrent
+// use.
+type seen struct {
+	mu  sync.Mutex
+	err error // guarded by mu
+}
+
+func (s *seen) note(err error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.err = err
+}
+
+func (s *seen) failure() error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.err
+}
+
+func (a *attempt) dial(ctx context.Context, addr string) (net.Conn, error) {
+	var d net.Dialer
+	conn, err := d.DialContext(ctx, "tcp", addr)
+	a.note(plainDial(err))
+	return conn, err
+}
+
+// plainDial leaves out what is said beside the error anyway: the address.
+func plainDial(err error) error {
+	var op *net.OpError
+	if errors.As(err, &op) {
+		return op.Err
+	}
+	return err
+}
+
+// ClientHandshake implements credentials.TransportCredentials.
+func (a *attempt) ClientHandshake(ctx context.Context, authority string, raw net.Conn) (net.Conn, credentials.AuthInfo, error) {
+	conn, info, err := a.TransportCredentials.ClientHandshake(ctx, authority, raw)
+	a.note(err)
+	return conn, info, err
+}
+
+// Clone implements credentials.TransportCredentials.
+func (a *attempt) Clone() credentials.TransportCredentials {
+	return &attempt{TransportCredentials: a.TransportCredentials.Clone(), seen: a.seen}
+}

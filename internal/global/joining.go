@@ -1,0 +1,161 @@
+package global
+
+import (
+	"context"
+	"crypto/rand"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+
+	meridianv1 "meridian/api/meridian/v1"
+	"meridian/internal/auth"
+	"meridian/internal/consensus"
+	"meridian/internal/server"
+	"meridian/internal/version"
+)
+
+// joinFile notes how far a server has come with joining, below the data
+// directory. It is there from before the first request until the server has
+// caught up with the others for the first time.
+const joinFile = "join.json"
+
+// joinNote is the content of joinFile.
+type joinNote struct {
+	FormatVersion int `json:"formatVersion"`
+	// RequestID names the attempt, so that an answer that was lost can be asked
+	// for again though the token is used up.
+	RequestID string `json:"requestId"`
+	// Name is the one that the server joins under.
+	Name string `json:"name"`
+	// Cluster is the id of the global.
+	Cluster string `json:"cluster"`
+	// Answered says that what was asked for is in the data directory.
+	Answered bool `json:"answered"`
+	// Peers are the servers to get in touch with.
+	Peers []consensus.Peer `json:"peers,omitempty"`
+}
+
+const joinFormat = 1
+
+// readJoinNote returns nil when there is none.
+func readJoinNote(dir string) (*joinNote, error) {
+	path := filepath.Join(dir, joinFile)
+	data, err := os.ReadFile(path)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, fmt.Errorf("--data-dir: %w", err)
+	}
+	var note joinNote
+	if err := json.Unmarshal(data, &note); err != nil || note.FormatVersion != joinFormat {
+		return nil, fmt.Errorf("--data-dir: %s cannot be read by this release; start the server with an empty directory", path)
+	}
+	return &note, nil
+}
+
+func (n *joinNote) write(dir string) error {
+	data, err := json.MarshalIndent(n, "", "  ")
+	if err != nil {
+		return fmt.Errorf("encode %s: %w", joinFile, err)
+	}
+	return server.WriteFile(filepath.Join(dir, joinFile), append(data, '\n'), 0o600)
+}
+
+func removeJoinNote(dir string) error {
+	if err := os.Remove(filepath.Join(dir, joinFile)); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return fmt.Errorf("remove %s: %w", joinFile, err)
+	}
+	return nil
+}
+
+// join has a new server fetch what makes it one of a global that exists, once:
+// the authority that signs its certificate and the keys of gossip. Afterwards
+// the directory holds them, and g.joined says where the global is to be found. A
+// directory that is in use needs none of it.
+func (g *global) join(ctx context.Context) error {
+	dir := g.cfg.DataDir
+	cluster := consensus.ClusterIn(dir)
+	used := consensus.NodeIn(dir) != ""
+	note, err := readJoinNote(dir)
+	if err != nil {
+		return err
+	}
+	if used {
+		g.joined = note // as long as it is there, the server has yet to arrive
+		return g.ignoreBundle(cluster)
+	}
+	if note != nil && note.Answered {
+		g.joined = note
+		return g.ignoreBundle(note.Cluster)
+	}
+	if g.cfg.JoinBundle == "" {
+		if note != nil {
+			return &server.UsageError{Err: fmt.Errorf("--data-dir %s: this server was about to join global %s and has not been let in: give it --join-bundle again, or start it with an empty directory", dir, note.Cluster)}
+		}
+		return nil
+	}
+	bundle, err := auth.LoadServerBundle(g.cfg.JoinBundle)
+	if err != nil {
+		return &server.UsageError{Err: fmt.Errorf("--join-bundle: %w", err)}
+	}
+	if note == nil {
+		note = &joinNote{FormatVersion: joinFormat, RequestID: rand.Text()}
+	}
+	note.Name, note.Cluster = g.cfg.Name, bundle.Cluster
+	if err := note.write(dir); err != nil {
+		return err
+	}
+	return g.enter(ctx, bundle, note)
+}
+
+// enter asks to be let in and keeps what comes back. The note that this is done
+// comes last, so that whatever is cut off is done again.
+func (g *global) enter(ctx context.Context, bundle auth.ServerBundle, note *joinNote) error {
+	a := &applicant{
+		bundle: bundle, source: g.cfg.JoinBundle, log: g.log, now: g.now, waiting: g.gate.Await,
+		request: &meridianv1.JoinRequest{RequestId: note.RequestID, Name: note.Name, Version: version.String()},
+	}
+	response, err := a.apply(ctx)
+	if err != nil {
+		return err
+	}
+	dir := g.cfg.DataDir
+	if response.GetClusterId() != bundle.Cluster {
+		return fmt.Errorf("--join-bundle %s: it is for global %s, and the server that answered is of global %s", g.cfg.JoinBundle, bundle.Cluster, response.GetClusterId())
+	}
+	if err := auth.ImportCA(dir, response.GetCa(), response.GetCaKey()); err != nil {
+		return fmt.Errorf("--data-dir %s: %w", dir, err)
+	}
+	if err := writeGossipKeys(dir, response.GetGossipKeys()); err != nil {
+		return err
+	}
+	note.Answered, note.Peers = true, nil
+	for _, p := range response.GetPeers() {
+		note.Peers = append(note.Peers, consensus.Peer{Name: p.GetName(), GRPC: p.GetGrpc(), Raft: p.GetRaft(), Gossip: p.GetGossip()})
+	}
+	if err := note.write(dir); err != nil {
+		return err
+	}
+	g.log.Info("let in: this server has what it needs to join", "cluster", note.Cluster, "name", note.Name)
+	g.joined = note
+	return nil
+}
+
+// ignoreBundle says that a bundle is not needed any more, which is no mistake: a
+// server is restarted as it was started. One for another global is.
+func (g *global) ignoreBundle(cluster string) error {
+	if g.cfg.JoinBundle == "" {
+		return nil
+	}
+	bundle, err := auth.LoadServerBundle(g.cfg.JoinBundle)
+	if err == nil && bundle.Cluster != cluster {
+		return &server.UsageError{Err: fmt.Errorf("--join-bundle %s is for global %s, and --data-dir %s belongs to global %s: leave the bundle out to go on there, or start with an empty directory to join the other",
+			g.cfg.JoinBundle, bundle.Cluster, g.cfg.DataDir, cluster)}
+	}
+	g.log.Info("the join bundle is not used: this server has joined before", "bundle", g.cfg.JoinBundle, "cluster", cluster)
+	return nil
+}
