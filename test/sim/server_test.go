@@ -1,0 +1,355 @@
+package sim
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"strings"
+	"sync"
+	"time"
+
+	"google.golang.org/grpc"
+
+	syncv1 "meridian/api/sync/v1"
+	"meridian/internal/consensus"
+	"meridian/internal/consensus/consensustest"
+	"meridian/internal/resource"
+	"meridian/internal/store"
+	zonesync "meridian/internal/sync"
+	"meridian/test/history"
+)
+
+// server is a machine of the global: an address, a disk, and the process that
+// runs on it. As under a supervisor, a process that dies is started again.
+type server struct {
+	w    *world
+	name string
+
+	mu   sync.Mutex // guards what follows
+	disk *consensustest.Disk
+	// boot counts the starts; p is the process of the last one, nil until it is
+	// open and after it ended.
+	boot int
+	p    *process
+	// wanted says that a process is to run.
+	wanted bool
+	// replaced says that the disk was exchanged for an empty one and that the
+	// server has not become a voter again.
+	replaced bool
+	skew     time.Duration
+	hung     bool
+}
+
+// process is one run of a server.
+type process struct {
+	s    *server
+	boot int
+	// ctx ends when the process does.
+	ctx    context.Context
+	cancel context.CancelFunc
+
+	node  *consensus.Node
+	store *store.Store
+	zones *zonesync.Server
+	calls *grpc.Server
+
+	running sync.WaitGroup
+}
+
+func newServer(w *world, name string) *server {
+	return &server{w: w, name: name, disk: consensustest.NewDisk(name)}
+}
+
+// process returns the one that runs, or nil.
+func (s *server) process() *process {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.p
+}
+
+// start has a process run from now on.
+func (s *server) start() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.wanted {
+		return
+	}
+	s.wanted = true
+	s.bootLocked()
+}
+
+func (s *server) bootLocked() {
+	s.boot++
+	boot, disk := s.boot, s.disk
+	s.w.running.Go(func() { s.run(boot, disk) })
+}
+
+// run opens a process, unless the server is stopped meanwhile.
+func (s *server) run(boot int, disk *consensustest.Disk) {
+	p := &process{s: s, boot: boot, store: store.New(storeOptions())}
+	p.ctx, p.cancel = context.WithCancel(s.w.ctx)
+	node, err := consensus.Open(p.ctx, s.config(p, disk), p.store)
+	if err != nil {
+		p.cancel()
+		s.failed(boot, fmt.Errorf("start: %w", err))
+		return
+	}
+	p.node = node
+	s.mu.Lock()
+	if s.boot != boot || !s.wanted {
+		s.mu.Unlock()
+		p.cancel()
+		_ = node.Close()
+		return
+	}
+	s.p = p
+	s.mu.Unlock()
+	p.serve()
+}
+
+func (s *server) config(p *process, disk *consensustest.Disk) consensus.Config {
+	cfg := consensus.DefaultConfig("")
+	cfg.Storage, cfg.NodeID, cfg.Role = disk, s.name, consensus.RoleGlobal
+	cfg.Network = s.w.net.Node(s.name)
+	cfg.Join = consensus.JoinConfig{Fresh: s.w.begun.Load(), Addrs: s.w.names}
+	cfg.Snapshots = consensus.Snapshots{Threshold: 300, Interval: 10 * time.Second, TrailingLogs: 150, Retain: 2}
+	cfg.Logger = s.w.logger.With("server", s.name)
+	cfg.Clock = func() time.Time {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		return time.Now().Add(s.skew)
+	}
+	cfg.Events = consensus.Events{
+		LeaderChanged: func(leading bool) {
+			if v := p.store.View(); leading && p.ctx.Err() == nil {
+				s.w.rec.Lead(history.Lead{Server: s.name, Epoch: v.Epoch(), Revision: v.Revision()})
+			}
+		},
+		Fatal: func(err error) { s.failed(p.boot, err) },
+	}
+	return cfg
+}
+
+// storeOptions keep little, so that everyone who reads the past also meets its
+// end.
+func storeOptions() store.Options {
+	o := store.DefaultOptions()
+	o.History.MaxBatches, o.History.SnapshotBytes = 400, 64<<10
+	return o
+}
+
+// serve begins what a process does beside consensus.
+func (p *process) serve() {
+	w := p.s.w
+	p.zones = zonesync.NewServer(zonesync.ServerConfig{
+		Store: p.store, Synced: zonesync.SyncedKinds, Authorize: w.admit,
+		Admission: func(k resource.Kind) bool { return k == "Zone" },
+		Logger:    w.logger.With("server", p.s.name),
+	})
+	p.calls = grpc.NewServer()
+	syncv1.RegisterSyncServiceServer(p.calls, p.zones)
+	lis := w.zoneNet.Node(p.s.name)
+	p.running.Go(func() {
+		select {
+		case <-p.node.Ready():
+		case <-p.ctx.Done():
+			return
+		}
+		p.running.Go(func() { _ = p.calls.Serve(lis.Listener()) })
+		if err := p.zones.Run(p.ctx); err != nil {
+			w.violate("sync", "%s: %v", p.s.name, err)
+		}
+	})
+	p.running.Go(p.observe)
+	p.running.Go(p.vouch)
+	w.running.Go(func() { // the process ends when its context does
+		<-p.ctx.Done()
+		p.calls.Stop()
+		_ = p.node.Close()
+		_ = lis.Close()
+		p.running.Wait()
+	})
+}
+
+// vouch does as the global does: a server that hears of no leader sends its
+// zones elsewhere.
+func (p *process) vouch() {
+	tick := time.NewTicker(time.Second)
+	defer tick.Stop()
+	alone := 0
+	for {
+		select {
+		case <-tick.C:
+		case <-p.ctx.Done():
+			return
+		}
+		if leader, _ := p.node.Leader(); leader != "" {
+			if alone > 5 {
+				p.zones.Resume()
+			}
+			alone = 0
+			continue
+		}
+		if alone++; alone == 6 {
+			p.zones.Suspend("no leader")
+		}
+	}
+}
+
+// observe records every state that the store goes through.
+func (p *process) observe() {
+	var at *store.Feed
+	var epoch store.Epoch
+	for p.ctx.Err() == nil {
+		if at == nil {
+			v, err := p.store.ViewAt(p.store.Oldest())
+			if err != nil {
+				continue // it moved on just now
+			}
+			epoch = v.Epoch()
+			p.s.w.rec.Commit(p.s.name, wholeCommit(v))
+			at = p.store.Follow(v)
+		}
+		batches, err := at.Next(p.ctx)
+		if err != nil {
+			at = nil
+			continue
+		}
+		for _, b := range batches {
+			if b.Epoch != nil {
+				epoch = *b.Epoch
+			}
+			v, err := p.store.ViewAt(b.Revision)
+			if err != nil || v.Epoch() != epoch {
+				at = nil // the store was rewound, or has run away
+				break
+			}
+			p.s.w.rec.Commit(p.s.name, commitOf(b, v))
+		}
+	}
+}
+
+func commitOf(b store.Batch, v *store.View) *history.Commit {
+	c := &history.Commit{Epoch: v.Epoch(), Revision: b.Revision, Prev: b.Prev, Changes: changesOf(b.Changes)}
+	for _, ch := range c.Changes {
+		if ch.Key.Kind == markerKind && strings.HasPrefix(ch.Key.Name, "client-") {
+			c.Request = ch.State.Value
+		}
+	}
+	return portray(c, v)
+}
+
+func wholeCommit(v *store.View) *history.Commit {
+	c := &history.Commit{Epoch: v.Epoch(), Revision: v.Changed(), Whole: true}
+	for r := range v.All() {
+		c.Changes = append(c.Changes, history.Change{Key: r.Key(), State: stateOf(r)})
+	}
+	return portray(c, v)
+}
+
+// portray adds what identifies the state after a commit.
+func portray(c *history.Commit, v *store.View) *history.Commit {
+	c.All = history.ImageOf(v.All(), nil)
+	c.Synced = history.ImageOf(v.All(), zonesync.SyncedKinds)
+	c.Sum = v.DigestOf(zonesync.SyncedKinds)
+	return c
+}
+
+func changesOf(in []store.Change) []history.Change {
+	out := make([]history.Change, 0, len(in))
+	for _, ch := range in {
+		out = append(out, history.Change{Key: ch.Key(), State: stateOf(ch.After)})
+	}
+	return out
+}
+
+// failed is a process that cannot go on: it exits, and is started again. A disk
+// that is damaged is exchanged for an empty one, as the message asks for.
+func (s *server) failed(boot int, err error) {
+	s.mu.Lock()
+	if s.boot != boot || !s.wanted {
+		s.mu.Unlock()
+		return
+	}
+	s.w.rec.Note("%s cannot go on: %v", s.name, err)
+	s.exitLocked(false)
+	if errors.Is(err, consensus.ErrCorrupt) || errors.Is(err, consensus.ErrRemoved) {
+		s.exchangeLocked()
+	}
+	again := s.boot
+	s.mu.Unlock()
+	s.w.running.Go(func() {
+		if !s.w.pause(2 * time.Second) {
+			return
+		}
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		if s.boot == again && s.wanted {
+			s.bootLocked()
+		}
+	})
+}
+
+// exchangeLocked puts an empty disk in. The server joins anew.
+func (s *server) exchangeLocked() {
+	s.w.rec.Note("%s gets an empty disk", s.name)
+	s.disk, s.replaced, s.hung = consensustest.NewDisk(s.name), true, false
+}
+
+// exitLocked ends the process at once, as a loss of power does.
+func (s *server) exitLocked(torn bool) {
+	s.boot++
+	s.w.net.Stop(s.name)
+	s.w.zoneNet.Stop(s.name)
+	if torn {
+		s.disk.CrashTorn()
+	} else {
+		s.disk.Crash()
+	}
+	if s.p != nil {
+		s.p.cancel()
+		s.p = nil
+	}
+}
+
+// crash ends the process at once, until start.
+func (s *server) crash(torn bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.wanted = false
+	s.exitLocked(torn)
+}
+
+// stop ends the process in good order, until start.
+func (s *server) stop() {
+	s.mu.Lock()
+	p := s.p
+	s.wanted, s.p = false, nil
+	s.mu.Unlock()
+	if p == nil {
+		s.crash(false)
+		return
+	}
+	_ = p.node.Close()
+	p.cancel()
+	s.crash(false)
+}
+
+func (s *server) String() string { return s.name }
+
+// up says whether a process runs that is ready.
+func (s *server) up() bool {
+	p := s.process()
+	if p == nil {
+		return false
+	}
+	select {
+	case <-p.node.Ready():
+		return true
+	default:
+		return false
+	}
+}
+
+var discard = slog.New(slog.DiscardHandler)

@@ -1,0 +1,77 @@
+package sim
+
+import (
+	"fmt"
+	"os"
+	"strconv"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"meridian/test/history"
+)
+
+// outcome is what a simulation leaves.
+type outcome struct {
+	history    *history.History
+	violations []history.Violation
+	virtual    time.Duration
+	faults     int
+}
+
+// simulate runs a world for some virtual time and checks its history.
+func simulate(t *testing.T, seed uint64, p plan, run func(*world)) outcome {
+	t.Helper()
+	var out outcome
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(seed, discard)
+		defer w.end()
+		require.NoError(t, w.begin(p))
+		run(w)
+		w.heal()
+		w.liveness()
+		w.settle()
+		out.virtual = w.rec.Now()
+		w.end()
+		out.history, out.violations = w.rec.Finish(true), w.violations
+	})
+	// In real time, which the search for an order is bounded by.
+	out.violations = append(out.violations, history.Check(out.history)...)
+	out.violations = append(out.violations, history.Linearizable(out.history, time.Minute)...)
+	return out
+}
+
+// require fails the test with everything that is known about a violation.
+func (o outcome) require(t *testing.T, how string) {
+	t.Helper()
+	c := o.history.Count()
+	t.Logf("%s: %s of virtual time, %d faults: %+v", how, o.virtual.Round(time.Second), o.faults, c)
+	if len(o.violations) == 0 {
+		return
+	}
+	var report strings.Builder
+	history.Report(&report, o.history, o.violations, 60)
+	if dir := os.Getenv("SIM_PAGES"); dir != "" {
+		pages, err := history.Visualize(o.history, dir)
+		fmt.Fprintln(&report, "pages:", pages, err)
+	}
+	t.Errorf("%s broke promises; the same faults again: %s\n%s", how, how, report.String())
+}
+
+func number(name string, otherwise int) int {
+	if n, err := strconv.Atoi(os.Getenv(name)); err == nil {
+		return n
+	}
+	return otherwise
+}
+
+// TestQuiet: without faults everything is as promised.
+func TestQuiet(t *testing.T) {
+	o := simulate(t, 1, plan{servers: number("SIM_SERVERS", 3), zones: 2, clients: 4, watchers: 2, think: 300 * time.Millisecond}, func(w *world) {
+		w.pause(time.Duration(number("SIM_MINUTES", 3)) * time.Minute)
+	})
+	o.require(t, "TestQuiet")
+}

@@ -1,0 +1,340 @@
+package sim
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"hash/fnv"
+	"log/slog"
+	"math/rand/v2"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"meridian/internal/consensus/consensustest"
+	"meridian/internal/resource"
+	"meridian/internal/store"
+	zonesync "meridian/internal/sync"
+	"meridian/test/history"
+)
+
+// world is everything that one simulation runs, inside one bubble of virtual
+// time.
+type world struct {
+	seed   uint64
+	rec    *history.Recorder
+	logger *slog.Logger
+	// net joins the servers, zoneNet servers and zones; links are between names.
+	net, zoneNet *consensustest.Network
+	ctx          context.Context
+	cancel       context.CancelFunc
+	// running are all goroutines of the world; clients end before it.
+	running, clients sync.WaitGroup
+	stopClients      context.CancelFunc
+
+	// begun says that there is a cluster to join.
+	begun atomic.Bool
+
+	mu         sync.Mutex // guards what follows
+	servers    []*server  // the members, and those that are to be
+	zones      []*zone
+	violations []history.Violation
+	probes     int
+}
+
+// plan is the size of a world.
+type plan struct {
+	servers, zones, clients, watchers int
+	// think is the mean pause of a client between operations.
+	think time.Duration
+}
+
+func newWorld(seed uint64, logger *slog.Logger) *world {
+	w := &world{
+		seed: seed, logger: logger, net: consensustest.NewNetwork(), zoneNet: consensustest.NewNetwork(),
+		rec: history.NewRecorder(time.Now, zonesync.SyncedKinds),
+	}
+	w.ctx, w.cancel = context.WithCancel(context.Background())
+	return w
+}
+
+// random returns a source of choices that depends on the seed and a name only.
+func (w *world) random(name string) *rand.Rand {
+	h := fnv.New64a()
+	_, _ = h.Write([]byte(name)) // never fails
+	return rand.New(rand.NewPCG(w.seed, h.Sum64()))
+}
+
+// pause waits, and reports whether the world still is.
+func (w *world) pause(d time.Duration) bool {
+	select {
+	case <-time.After(d):
+		return true
+	case <-w.ctx.Done():
+		return false
+	}
+}
+
+// violate records that something happened which must not.
+func (w *world) violate(promise, format string, args ...any) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.violations = append(w.violations, history.Violation{Promise: promise, At: w.rec.Now(), What: fmt.Sprintf(format, args...)})
+}
+
+// members are the servers of the global.
+func (w *world) members() []*server {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return slices.Clone(w.servers)
+}
+
+// names are their raft addresses, which are those that zones dial too.
+func (w *world) names() []string {
+	var out []string
+	for _, s := range w.members() {
+		out = append(out, s.name)
+	}
+	return out
+}
+
+func (w *world) followers() []*zone {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return slices.Clone(w.zones)
+}
+
+// admit decides about a zone's token.
+func (w *world) admit(_ context.Context, token string, zone resource.ZoneName) error {
+	if token != "zone-"+string(zone) {
+		return errors.New("the token is another zone's")
+	}
+	return nil
+}
+
+// add puts a server into the world and starts it.
+func (w *world) add(name string) *server {
+	s := newServer(w, name)
+	w.mu.Lock()
+	w.servers = append(w.servers, s)
+	w.mu.Unlock()
+	s.start()
+	return s
+}
+
+// begin starts everything and waits until it works.
+func (w *world) begin(p plan) error {
+	first := w.add("g1")
+	if !w.await(time.Minute, first.up) {
+		return errors.New("the first server does not become ready")
+	}
+	w.begun.Store(true)
+	for i := 2; i <= p.servers; i++ {
+		s := w.add(fmt.Sprintf("g%d", i))
+		if !w.await(2*time.Minute, s.up) {
+			return fmt.Errorf("%s does not become ready", s.name)
+		}
+	}
+	mesh := content(resource.Key{Kind: "Mesh", Name: "default"}, "mesh")
+	if _, err := w.probe(w.ctx, time.Minute, store.Put(mesh)); err != nil {
+		return err
+	}
+	for i := range p.zones {
+		z := newZone(w, fmt.Sprintf("z%d", i+1))
+		w.zones = append(w.zones, z)
+		z.start()
+	}
+	ctx, stop := context.WithCancel(w.ctx)
+	w.stopClients = stop
+	for i := range p.clients {
+		c := newClient(w, i+1)
+		w.clients.Go(func() { c.run(ctx, p.think) })
+	}
+	for i := range p.watchers {
+		name := fmt.Sprintf("watcher %d", i+1)
+		w.clients.Go(func() { w.watch(ctx, name) })
+	}
+	return nil
+}
+
+// await polls until something holds.
+func (w *world) await(limit time.Duration, holds func() bool) bool {
+	for began := time.Now(); time.Since(began) < limit; {
+		if holds() {
+			return true
+		}
+		if !w.pause(10 * time.Millisecond) {
+			return false
+		}
+	}
+	return holds()
+}
+
+// probe writes through any server until it is acknowledged, and returns the
+// revision.
+func (w *world) probe(ctx context.Context, limit time.Duration, ops ...store.Op) (resource.Revision, error) {
+	w.mu.Lock()
+	w.probes++
+	id := fmt.Sprintf("c0-%d", w.probes)
+	w.mu.Unlock()
+	txn := store.Txn{RequestID: id, Ops: append([]store.Op{store.Put(content(markerKey(0), id))}, ops...)}
+	ctx, cancel := context.WithTimeout(ctx, limit)
+	defer cancel()
+	for n := 0; ctx.Err() == nil; n++ {
+		members := w.members()
+		p := members[n%len(members)].process()
+		if p == nil {
+			w.pause(10 * time.Millisecond)
+			continue
+		}
+		within, stop := context.WithTimeout(ctx, time.Second)
+		result, err := p.node.Propose(within, txn)
+		stop()
+		if err == nil {
+			return result.Revision, nil
+		}
+		w.pause(10 * time.Millisecond)
+	}
+	return 0, fmt.Errorf("no write was acknowledged within %s", limit)
+}
+
+// heal ends every fault and waits until a majority runs again.
+func (w *world) heal() bool {
+	w.net.HealAll()
+	w.zoneNet.HealAll()
+	for _, s := range w.members() {
+		s.mend()
+		s.start()
+	}
+	for _, z := range w.followers() {
+		z.disk.resume()
+		z.disk.setFull(false)
+		z.start()
+	}
+	return w.await(time.Minute, func() bool {
+		up := 0
+		for _, s := range w.members() {
+			if s.process() != nil {
+				up++
+			}
+		}
+		return 2*up > len(w.members())
+	})
+}
+
+// mend ends the faults of a server's disk and clock.
+func (s *server) mend() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.disk.Resume()
+	s.disk.Fail(nil, 0, 0)
+	s.disk.Full(false)
+	s.disk.Slow(0, 0)
+	s.skew, s.hung = 0, false
+}
+
+// Limits of what is promised within a time. Those of L1 and L2 are REPLICATION's;
+// reconnecting is the zone's own: silence is noticed after 10 s, and the pause
+// before the next attempt grows to 10 s.
+const (
+	resumeLimit    = 3 * time.Second
+	reconnectLimit = 40 * time.Second
+	reachLimit     = time.Second
+)
+
+// liveness holds L1 and L2 after a healing: writes resume, every zone comes back,
+// and is then told of a write within a second.
+func (w *world) liveness() {
+	began := time.Now()
+	rev, err := w.probe(w.ctx, time.Minute, store.Put(content(dataKey(dataKeys), fmt.Sprintf("probe-%d", w.rec.Now()))))
+	w.rec.Waited(history.Wait{Promise: "L1", What: "the first write after the healing", Took: time.Since(began), Limit: resumeLimit})
+	if err != nil {
+		return
+	}
+	began = time.Now()
+	w.await(2*time.Minute, func() bool { return w.zonesAt(rev) })
+	w.rec.Waited(history.Wait{Promise: "L2", What: "until every zone followed again", Took: time.Since(began), Limit: reconnectLimit})
+	if rev, err = w.probe(w.ctx, time.Minute, store.Put(content(dataKey(dataKeys), fmt.Sprintf("probe-%d", w.rec.Now())))); err != nil {
+		return
+	}
+	began = time.Now()
+	w.await(2*time.Minute, func() bool { return w.zonesAt(rev) })
+	w.rec.Waited(history.Wait{Promise: "L2", What: "until every connected zone had a write", Took: time.Since(began), Limit: reachLimit})
+}
+
+// zonesAt says whether every zone has reached a revision.
+func (w *world) zonesAt(rev resource.Revision) bool {
+	for _, z := range w.followers() {
+		if p := z.process(); p == nil || p.store.Revision() < rev {
+			return false
+		}
+	}
+	return true
+}
+
+// settle ends the clients and waits until every server and zone holds the same.
+func (w *world) settle() {
+	w.stopClients()
+	w.clients.Wait()
+	began := time.Now()
+	var lag string
+	w.await(3*time.Minute, func() bool {
+		lag = w.lagging()
+		return lag == ""
+	})
+	if lag != "" {
+		w.violate("L2", "after the end: %s", lag)
+	}
+	w.rec.Waited(history.Wait{Promise: "L2", What: "until everything was everywhere", Took: time.Since(began), Limit: time.Minute})
+	// Commits that nobody has shown yet would look as if they had not been.
+	w.pause(time.Second)
+}
+
+// lagging names somebody who does not hold what the newest server holds.
+func (w *world) lagging() string {
+	var newest *store.View
+	for _, s := range w.members() {
+		if p := s.process(); p != nil && (newest == nil || p.store.Revision() > newest.Revision()) {
+			newest = p.store.View()
+		}
+	}
+	if newest == nil {
+		return "no server runs"
+	}
+	for _, s := range w.members() {
+		p := s.process()
+		if p == nil {
+			return s.name + " does not run"
+		}
+		if v := p.store.View(); v.Changed() != newest.Changed() || v.Epoch() != newest.Epoch() || v.DigestOf(nil) != newest.DigestOf(nil) {
+			return fmt.Sprintf("%s is at %d, the newest at %d", s.name, v.Changed(), newest.Changed())
+		}
+	}
+	for _, z := range w.followers() {
+		p := z.process()
+		if p == nil {
+			return "zone " + z.name + " does not run"
+		}
+		if v := p.store.View(); v.Epoch() != newest.Epoch() || v.DigestOf(nil) != newest.DigestOf(zonesync.SyncedKinds) {
+			return fmt.Sprintf("zone %s is at %d, the global at %d: %+v, %+v", z.name, v.Revision(), newest.Changed(), p.client.Status(), p.replica.Status())
+		}
+	}
+	return ""
+}
+
+// end stops everything.
+func (w *world) end() {
+	if w.stopClients != nil {
+		w.stopClients()
+		w.clients.Wait()
+	}
+	for _, z := range w.followers() {
+		z.crash()
+	}
+	for _, s := range w.members() {
+		s.crash(false)
+	}
+	w.cancel()
+	w.running.Wait()
+}
