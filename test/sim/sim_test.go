@@ -3,6 +3,7 @@ package sim
 import (
 	"fmt"
 	"os"
+	"slices"
 	"strconv"
 	"strings"
 	"testing"
@@ -23,14 +24,14 @@ type outcome struct {
 }
 
 // simulate runs a world for some virtual time and checks its history.
-func simulate(t *testing.T, seed uint64, p plan, run func(*world)) outcome {
+func simulate(t *testing.T, seed uint64, p plan, run func(*world) (faults int)) outcome {
 	t.Helper()
 	var out outcome
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(seed, discard)
 		defer w.end()
 		require.NoError(t, w.begin(p))
-		run(w)
+		out.faults = run(w)
 		w.heal()
 		w.liveness()
 		w.settle()
@@ -70,8 +71,42 @@ func number(name string, otherwise int) int {
 
 // TestQuiet: without faults everything is as promised.
 func TestQuiet(t *testing.T) {
-	o := simulate(t, 1, plan{servers: number("SIM_SERVERS", 3), zones: 2, clients: 4, watchers: 2, think: 300 * time.Millisecond}, func(w *world) {
+	o := simulate(t, 1, plan{servers: number("SIM_SERVERS", 3), zones: 2, clients: 4, watchers: 2, think: 300 * time.Millisecond}, func(w *world) int {
 		w.pause(time.Duration(number("SIM_MINUTES", 3)) * time.Minute)
+		return 0
 	})
 	o.require(t, "TestQuiet")
+}
+
+// profile is a kind of weather.
+type profile struct {
+	name   string
+	plan   plan
+	faults []fault
+}
+
+func profiles() []profile {
+	busy := plan{servers: number("SIM_SERVERS", 3), zones: 2, clients: 4, watchers: 2, think: 500 * time.Millisecond}
+	return []profile{
+		{"network", busy, networkFaults},
+		{"machines", busy, machineFaults},
+		{"disks", busy, diskFaults},
+		{"zones", busy, zoneFaults},
+		{"restores", busy, slices.Concat(historyFaults, zoneFaults)},
+		{"everything", busy, slices.Concat(networkFaults, machineFaults, diskFaults, zoneFaults, historyFaults)},
+	}
+}
+
+// TestSimulation runs each kind of weather from fixed seeds.
+func TestSimulation(t *testing.T) {
+	seed := uint64(number("SIM_SEED", 1))
+	minutes := number("SIM_MINUTES", 10)
+	for _, p := range profiles() {
+		t.Run(p.name, func(t *testing.T) {
+			o := simulate(t, seed, p.plan, func(w *world) int {
+				return w.disturb(time.Duration(minutes)*time.Minute, p.faults)
+			})
+			o.require(t, fmt.Sprintf("SIM_SEED=%d SIM_MINUTES=%d go test ./test/sim -run TestSimulation/%s", seed, minutes, p.name))
+		})
+	}
 }

@@ -317,10 +317,17 @@ func (w *world) lagging() string {
 			return "zone " + z.name + " does not run"
 		}
 		if v := p.store.View(); v.Epoch() != newest.Epoch() || v.DigestOf(nil) != newest.DigestOf(zonesync.SyncedKinds) {
-			return fmt.Sprintf("zone %s is at %d, the global at %d: %+v, %+v", z.name, v.Revision(), newest.Changed(), p.client.Status(), p.replica.Status())
+			return fmt.Sprintf("zone %s is at %d, the global at %d: %s", z.name, v.Revision(), newest.Changed(), p.status())
 		}
 	}
 	return ""
+}
+
+func (p *zoneProcess) status() string {
+	if p.client.Load() == nil {
+		return "it is not open"
+	}
+	return fmt.Sprintf("%+v, %+v", p.client.Load().Status(), p.replica.Load().Status())
 }
 
 // end stops everything.
@@ -329,12 +336,12 @@ func (w *world) end() {
 		w.stopClients()
 		w.clients.Wait()
 	}
+	w.cancel()
 	for _, z := range w.followers() {
 		z.crash()
 	}
 	for _, s := range w.members() {
 		s.crash(false)
 	}
-	w.cancel()
 	w.running.Wait()
 }

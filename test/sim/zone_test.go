@@ -7,12 +7,15 @@ import (
 	"net"
 	"strings"
 	"sync"
+	"sync/atomic"
+	"time"
 
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/credentials/insecure"
 	"google.golang.org/protobuf/proto"
 
 	syncv1 "meridian/api/sync/v1"
+	"meridian/internal/consensus"
 	"meridian/internal/resource"
 	"meridian/internal/store"
 	zonesync "meridian/internal/sync"
@@ -30,21 +33,22 @@ type zone struct {
 	boot, disks int
 	p           *zoneProcess
 	streams     int
-	// wiped says that the record of revision and epoch may be lost.
-	damagedOnDisk bool
+	// wanted says that a process is to run.
+	wanted bool
 }
 
 // zoneProcess is one run of a zone.
 type zoneProcess struct {
-	z       *zone
-	boot    int
-	disk    int
-	ctx     context.Context
-	cancel  context.CancelFunc
-	store   *store.Store
-	replica *zonesync.Replica
-	client  *zonesync.Client
-	running sync.WaitGroup
+	z      *zone
+	boot   int
+	disk   int
+	ctx    context.Context
+	cancel context.CancelFunc
+	store  *store.Store
+	// replica and client are set once they are open.
+	replica atomic.Pointer[zonesync.Replica]
+	client  atomic.Pointer[zonesync.Client]
+	ended   chan struct{}
 }
 
 func newZone(w *world, name string) *zone {
@@ -57,67 +61,88 @@ func (z *zone) process() *zoneProcess {
 	return z.p
 }
 
-// start opens the replica and follows the global. It does nothing when the zone
-// runs.
+// start has the zone run from now on.
 func (z *zone) start() {
 	z.mu.Lock()
 	defer z.mu.Unlock()
-	if z.p != nil {
+	if z.wanted {
 		return
 	}
+	z.wanted = true
 	z.boot++
 	options := storeOptions()
 	options.ExternalMeshes = true
-	p := &zoneProcess{z: z, boot: z.boot, disk: z.disks, store: store.New(options)}
-	var err error
-	p.replica, err = zonesync.OpenReplica(zonesync.ReplicaConfig{
-		Medium: z.disk.open(), Zone: resource.ZoneName(z.name), Decode: decode, Store: p.store,
+	p := &zoneProcess{z: z, boot: z.boot, disk: z.disks, store: store.New(options), ended: make(chan struct{})}
+	p.ctx, p.cancel = context.WithCancel(z.w.ctx)
+	z.p = p
+	disk := z.disk.open()
+	z.w.running.Go(func() { p.run(disk) })
+}
+
+// run opens the replica and follows the global until the process ends.
+func (p *zoneProcess) run(disk *mediumSession) {
+	defer close(p.ended)
+	z := p.z
+	replica, err := zonesync.OpenReplica(zonesync.ReplicaConfig{
+		Medium: disk, Zone: resource.ZoneName(z.name), Decode: decode, Store: p.store,
 	})
 	if err != nil {
-		z.w.rec.Note("zone %s cannot start: %v", z.name, err)
-		z.disk.crash()
+		if p.ctx.Err() == nil {
+			z.w.rec.Note("zone %s cannot start: %v", z.name, err)
+			z.w.running.Go(z.restart)
+		}
 		return
 	}
 	network := z.w.zoneNet.Node(z.name)
-	dial := func(ctx context.Context, addr string) (net.Conn, error) { return network.Dial(ctx, addr) }
+	client, err := zonesync.NewClient(z.clientConfig(replica, network))
+	if err != nil {
+		z.w.violate("zone", "%s: %v", z.name, err)
+		return
+	}
+	p.replica.Store(replica)
+	p.client.Store(client)
+	var observer sync.WaitGroup
+	observer.Go(p.observe)
+	_ = client.Run(p.ctx)
+	_ = network.Close()
+	observer.Wait()
+}
+
+// restart is what a supervisor does with a process that cannot start.
+func (z *zone) restart() {
+	z.crash()
+	if z.w.pause(2 * time.Second) {
+		z.start()
+	}
+}
+
+func (z *zone) clientConfig(replica *zonesync.Replica, network consensus.Network) zonesync.ClientConfig {
 	var addresses []string
 	for _, name := range z.w.names() {
 		addresses = append(addresses, "passthrough:"+name)
 	}
-	p.client, err = zonesync.NewClient(zonesync.ClientConfig{
-		Replica: p.replica, Addresses: addresses, Credentials: insecure.NewCredentials(),
+	dial := func(ctx context.Context, addr string) (net.Conn, error) { return network.Dial(ctx, addr) }
+	return zonesync.ClientConfig{
+		Replica: replica, Addresses: addresses, Credentials: insecure.NewCredentials(),
 		Token:  func(context.Context) (string, error) { return "zone-" + z.name, nil },
 		Logger: z.w.logger.With("zone", z.name),
 		DialOptions: []grpc.DialOption{
 			grpc.WithContextDialer(dial), grpc.WithStreamInterceptor(z.tap),
 		},
-	})
-	if err != nil {
-		z.w.violate("zone", "%s: %v", z.name, err)
-		return
 	}
-	p.ctx, p.cancel = context.WithCancel(z.w.ctx)
-	z.p = p
-	p.running.Go(p.observe)
-	p.running.Go(func() { _ = p.client.Run(p.ctx) })
-	z.w.running.Go(func() { // the process ends when its context does
-		<-p.ctx.Done()
-		p.running.Wait()
-		_ = network.Close()
-	})
 }
 
-// crash ends the process at once, with whatever it has persisted.
+// crash ends the process at once, with whatever it has persisted, until start.
 func (z *zone) crash() {
 	z.mu.Lock()
 	p := z.p
-	z.p = nil
+	z.p, z.wanted = nil, false
 	z.disk.crash()
 	z.w.zoneNet.Stop(z.name)
 	z.mu.Unlock()
 	if p != nil {
 		p.cancel()
-		p.running.Wait()
+		<-p.ended
 	}
 }
 
@@ -132,7 +157,7 @@ func (p *zoneProcess) observe() {
 	var before *store.View
 	for p.ctx.Err() == nil {
 		if at == nil {
-			damaged := len(p.replica.Status().Damage) > 0
+			damaged := len(p.replica.Load().Status().Damage) > 0
 			v := p.store.View()
 			var gone []resource.Key
 			if before != nil {
@@ -150,7 +175,7 @@ func (p *zoneProcess) observe() {
 			at = nil
 			continue
 		}
-		damaged := len(p.replica.Status().Damage) > 0
+		damaged := len(p.replica.Load().Status().Damage) > 0
 		for _, b := range batches {
 			v, err := p.store.ViewAt(b.Revision)
 			if err != nil {
