@@ -51,6 +51,13 @@ var ErrAddrInUse = errors.New("consensus: raft address is in use")
 // from a backup or, in a cluster, start the server with an empty one.
 var ErrCorrupt = errors.New("consensus: data is corrupt")
 
+// ErrDiskFull means that the disk is full or nearly so: nothing was written.
+// Free some space; writes go on by themselves.
+var ErrDiskFull = errors.New("consensus: the disk is nearly full")
+
+// ErrDiskHangs means that writes to the disk do not end.
+var ErrDiskHangs = errors.New("consensus: the disk hangs")
+
 // dataDirError adds ErrDataDirReadOnly to an error of the file system that says
 // so.
 func dataDirError(dir string, err error) error {
@@ -71,6 +78,8 @@ func (n *Node) proposeError(err error) error {
 	switch {
 	case errors.Is(err, raft.ErrNotLeader):
 		return n.notLeader()
+	case errors.Is(err, ErrDiskFull):
+		return err // the leader could not store it, and so nobody did
 	case errors.Is(err, raft.ErrEnqueueTimeout),
 		errors.Is(err, raft.ErrLeadershipTransferInProgress),
 		errors.Is(err, raft.ErrAbortedByRestore):

@@ -1,10 +1,14 @@
 package consensus
 
 import (
+	"bytes"
 	"encoding/binary"
 	"errors"
 	"fmt"
 	"hash/crc32"
+	"runtime/debug"
+	"slices"
+	"sync"
 	"time"
 
 	"github.com/hashicorp/raft"
@@ -28,18 +32,45 @@ const deleteChunk = 2048
 // (bbolt only its root pages), so without it a flipped bit would be replicated as
 // truth.
 //
-// The log has no gaps (see IsMonotonic): a missing entry is always damage.
+// The log has no gaps (see IsMonotonic): a missing entry is always damage, and an
+// entry that would leave a gap is refused.
+//
+// A write that fails is never tried again, except where there was no room and
+// nothing has changed (isNoSpace). Whatever else fails is the end: see storageFailure.
 type logStore struct {
 	file LogFile
 	path string
 	// floor returns the oldest index that must stay, because a snapshot would be
 	// completed with the entries from there on; 0 means none must.
 	floor func() (uint64, error)
-	// stallLimit and stalled are Config.StallLimit and Events.Stalled.
-	stallLimit time.Duration
-	stalled    func(file string, since time.Duration)
 	// chunk is deleteChunk, except in tests.
 	chunk uint64
+	// host is the node once raft is about to run, nil before.
+	host  logHost
+	fail  *storageFailure
+	stall stallWatch
+
+	// mu guards what the log is known to hold.
+	mu sync.Mutex
+	// first and last are its bounds, zeros when it is empty.
+	first, last uint64
+	// values are the keys that have a value.
+	values map[string]bool
+	// shortened says that the end of the log was cut off, and that raft believes
+	// otherwise until something is appended.
+	shortened bool
+}
+
+// logHost is what a log needs to know of its node when there is no room.
+type logHost interface {
+	// onlyVoter says that no other server votes.
+	onlyVoter() bool
+	// leads says that this server leads.
+	leads() bool
+	// diskFull is told that there was no room.
+	diskFull()
+	// closing ends when the node is being closed.
+	closing() <-chan struct{}
 }
 
 var (
@@ -63,11 +94,18 @@ func openLogStore(dir *dataDir) (*logStore, error) {
 	if err != nil {
 		return nil, err
 	}
-	return newLogStore(file), nil
+	s := newLogStore(file)
+	if s.first, s.last, err = s.bounds(); err != nil {
+		return nil, errors.Join(err, file.Close())
+	}
+	return s, nil
 }
 
 func newLogStore(file LogFile) *logStore {
-	return &logStore{file: file, path: file.Name(), floor: func() (uint64, error) { return 0, nil }, chunk: deleteChunk}
+	return &logStore{
+		file: file, path: file.Name(), floor: func() (uint64, error) { return 0, nil }, chunk: deleteChunk,
+		fail: new(storageFailure), values: map[string]bool{},
+	}
 }
 
 // verifyLog reads every entry and every stable value.
@@ -78,15 +116,12 @@ func verifyLog(file LogFile) error {
 			return err
 		}
 	}
-	first, last, err := s.bounds()
-	if err != nil || last == 0 {
+	var err error
+	if s.first, s.last, err = s.bounds(); err != nil || s.last == 0 {
 		return err
 	}
-	for index := first; index <= last; index++ {
-		var entry raft.Log
-		if err := s.GetLog(index, &entry); errors.Is(err, raft.ErrLogNotFound) {
-			return corruptLog(s.path, fmt.Errorf("entry %d is missing between %d and %d", index, first, last))
-		} else if err != nil {
+	for index := s.first; index <= s.last; index++ {
+		if err := s.GetLog(index, new(raft.Log)); err != nil {
 			return err
 		}
 	}
@@ -101,7 +136,7 @@ var (
 )
 
 func corruptLog(path string, err error) error {
-	return corruptf("raft log %s: %w; restore the data directory from a backup or, in a cluster, start this server with an empty one", path, err)
+	return corruptf("raft log %s: %w", path, err)
 }
 
 func (s *logStore) bounds() (first, last uint64, err error) {
@@ -124,7 +159,35 @@ func (s *logStore) LastIndex() (uint64, error) { return s.file.LastIndex() }
 
 // GetLog reads an entry. It fails with raft.ErrLogNotFound, or with ErrCorrupt
 // when what is stored is not what was written.
+//
+// Raft panics when it cannot read an entry that it is about to apply. That
+// entry becomes one that the state machine stops at (frozenFSM). Nobody else is
+// given it: a leader that reads entries for a follower gets the error, and sends
+// nothing.
 func (s *logStore) GetLog(index uint64, log *raft.Log) error {
+	err := s.guard(func() error { return s.readLog(index, log) })
+	if errors.Is(err, raft.ErrLogNotFound) {
+		s.mu.Lock()
+		first, last := s.first, s.last
+		s.mu.Unlock()
+		if index < first || index > last {
+			return err
+		}
+		err = corruptLog(s.path, fmt.Errorf("entry %d is missing between %d and %d", index, first, last))
+	}
+	if err == nil {
+		return nil
+	}
+	if s.host != nil && calledBy("(*Raft).processLogs") {
+		s.fail.hole.CompareAndSwap(0, index)
+		*log = raft.Log{Index: index, Type: raft.LogCommand}
+		_ = s.fail.set(err)
+		return nil
+	}
+	return s.fail.set(err)
+}
+
+func (s *logStore) readLog(index uint64, log *raft.Log) error {
 	if err := s.file.GetLog(index, log); err != nil {
 		if errors.Is(err, raft.ErrLogNotFound) {
 			return err
@@ -145,13 +208,62 @@ func (s *logStore) GetLog(index uint64, log *raft.Log) error {
 	return nil
 }
 
+// guard turns a panic into damage: bbolt believes its pages, and a page that
+// cannot be read ends in a fault.
+func (s *logStore) guard(do func() error) (err error) {
+	defer debug.SetPanicOnFault(debug.SetPanicOnFault(true))
+	defer func() {
+		if p := recover(); p != nil {
+			err = corruptLog(s.path, fmt.Errorf("%v", p))
+		}
+	}()
+	return do()
+}
+
 // StoreLog writes one entry.
 func (s *logStore) StoreLog(log *raft.Log) error { return s.StoreLogs([]*raft.Log{log}) }
 
 // StoreLogs writes entries and returns once they are on disk. The entries are
 // not modified: raft goes on to send them to followers.
+//
+// Without room it fails with ErrDiskFull and has no effect; a leader then steps
+// down, and leaves the lead to a server that has room. It waits for room where
+// that is better: nobody could take over, or raft would go on from an end of the
+// log that was cut off.
 func (s *logStore) StoreLogs(logs []*raft.Log) error {
-	defer s.watch()()
+	if err := s.fail.get(); err != nil {
+		return err
+	}
+	s.mu.Lock()
+	last, wait := s.last, s.shortened
+	s.mu.Unlock()
+	for i, log := range logs {
+		if last != 0 && log.Index > last+1 || i > 0 && log.Index != logs[i-1].Index+1 {
+			return s.fail.set(corruptLog(s.path, fmt.Errorf("entry %d cannot follow entry %d", log.Index, last)))
+		}
+		last = max(last, log.Index)
+	}
+	out := seal(logs)
+	err := s.write(wait || s.host != nil && s.host.onlyVoter(), func() error { return s.file.StoreLogs(out) })
+	if errors.Is(err, ErrDiskFull) && s.host != nil && s.host.leads() && changesMembers(logs) {
+		// Raft has taken the new members into account and does not go back, though
+		// they are in nobody's log.
+		return s.fail.set(err)
+	}
+	if err != nil || len(logs) == 0 {
+		return err
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.last == 0 {
+		s.first = logs[0].Index
+	}
+	s.last, s.shortened = last, false
+	return nil
+}
+
+// seal returns copies of the entries with their checksums.
+func seal(logs []*raft.Log) []*raft.Log {
 	sealed := make([]raft.Log, len(logs))
 	out := make([]*raft.Log, len(logs))
 	for i, log := range logs {
@@ -162,26 +274,44 @@ func (s *logStore) StoreLogs(logs []*raft.Log) error {
 		sealed[i].Extensions = append(envelope, log.Extensions...)
 		out[i] = &sealed[i]
 	}
-	if err := s.file.StoreLogs(out); err != nil {
-		return fmt.Errorf("consensus: write %s: %w", s.path, err)
-	}
-	return nil
+	return out
 }
 
-// watch reports a write that takes longer than the limit. The function it
-// returns ends the watch, and waits for a report that is being made.
-func (s *logStore) watch() (done func()) {
-	if s.stalled == nil {
-		return func() {}
-	}
-	reported := make(chan struct{})
-	timer := time.AfterFunc(s.stallLimit, func() {
-		defer close(reported)
-		s.stalled(s.path, s.stallLimit)
-	})
-	return func() {
-		if !timer.Stop() {
-			<-reported
+func changesMembers(logs []*raft.Log) bool {
+	return slices.ContainsFunc(logs, func(log *raft.Log) bool { return log.Type == raft.LogConfiguration })
+}
+
+// roomRetry is how often a write that waits for room is tried.
+const roomRetry = time.Second
+
+// write does one write, which has an effect or none. Without room it waits until
+// there is some, or fails with ErrDiskFull; any other failure is the end.
+func (s *logStore) write(wait bool, do func() error) error {
+	for {
+		if err := s.fail.get(); err != nil {
+			return err
+		}
+		end := s.stall.begin()
+		err := s.guard(do)
+		end()
+		if err == nil {
+			return nil
+		}
+		if !isNoSpace(err) {
+			return s.fail.set(fmt.Errorf("consensus: write %s: %w", s.path, err))
+		}
+		err = fmt.Errorf("%w: write %s: %w", ErrDiskFull, s.path, err)
+		if s.host == nil {
+			return err
+		}
+		s.host.diskFull()
+		if !wait {
+			return err
+		}
+		select {
+		case <-time.After(roomRetry):
+		case <-s.host.closing():
+			return s.fail.end(err)
 		}
 	}
 }
@@ -197,15 +327,7 @@ func (s *logStore) DeleteRange(lo, hi uint64) error {
 	}
 	lo = max(lo, 1)
 	if hi >= last {
-		hi = last
-		for lo <= hi {
-			from := max(lo, hi-min(hi, s.chunk)+1)
-			if err := s.file.DeleteRange(from, hi); err != nil {
-				return fmt.Errorf("consensus: cut %s: %w", s.path, err)
-			}
-			hi = from - 1
-		}
-		return nil
+		return s.cutEnd(lo, last)
 	}
 	floor, err := s.floor()
 	if err != nil {
@@ -214,27 +336,100 @@ func (s *logStore) DeleteRange(lo, hi uint64) error {
 	if floor > 0 {
 		hi = min(hi, floor-1)
 	}
+	return s.cutBeginning(lo, hi)
+}
+
+// cutEnd removes everything from lo on. It waits for room: raft would not know
+// how much of it had been removed.
+func (s *logStore) cutEnd(lo, last uint64) error {
+	s.mu.Lock()
+	s.shortened = true
+	s.mu.Unlock()
+	for hi := last; lo <= hi; {
+		from := max(lo, hi-min(hi, s.chunk)+1)
+		s.mu.Lock()
+		if s.last = from - 1; s.last < s.first {
+			s.first, s.last = 0, 0
+		}
+		s.mu.Unlock()
+		if err := s.write(s.host != nil, func() error { return s.file.DeleteRange(from, hi) }); err != nil {
+			return err
+		}
+		hi = from - 1
+	}
+	return nil
+}
+
+// cutBeginning removes what snapshots have made superfluous. Without room it may
+// have removed a part of it, which is as well.
+func (s *logStore) cutBeginning(lo, hi uint64) error {
 	for ; lo <= hi; lo += s.chunk {
-		if err := s.file.DeleteRange(lo, min(hi, lo+s.chunk-1)); err != nil {
-			return fmt.Errorf("consensus: cut %s: %w", s.path, err)
+		to := min(hi, lo+s.chunk-1)
+		s.mu.Lock()
+		s.first = max(s.first, to+1)
+		s.mu.Unlock()
+		if err := s.write(false, func() error { return s.file.DeleteRange(lo, to) }); err != nil {
+			return err
 		}
 	}
 	return nil
 }
 
-// Set stores a value with its checksum.
+// Set stores a value with its checksum. Without room it waits: raft has to know
+// its term and its vote before it can do anything else.
+//
+// Raft panics when it cannot save its term. So that error stays here, which is
+// safe: a server that neither gives a vote nor stores an entry in a term owes it
+// nothing, and after a failure all that is refused.
 func (s *logStore) Set(key, value []byte) error {
-	defer s.watch()()
+	isTerm := s.host != nil && bytes.Equal(key, keyCurrentTerm)
+	if have, err := s.Get(key); err == nil && bytes.Equal(have, value) && (isTerm || s.fail.get() == nil) {
+		return nil
+	}
 	sealed := append([]byte{checksumVersion}, binary.BigEndian.AppendUint32(nil, valueChecksum(key, value))...)
-	return s.file.Set(key, append(sealed, value...))
+	sealed = append(sealed, value...)
+	err := s.write(s.host != nil, func() error { return s.file.Set(key, sealed) })
+	if err == nil {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		s.values[string(key)] = true
+		return nil
+	}
+	if isTerm {
+		return nil
+	}
+	return err
 }
 
-// Get reads a value. It fails with the text "not found", which raft
-// compares, or with ErrCorrupt.
+// Get reads a value. It fails with the text "not found", which raft compares, or
+// with ErrCorrupt.
 func (s *logStore) Get(key []byte) ([]byte, error) {
-	sealed, err := s.file.Get(key)
-	if err != nil {
+	var value []byte
+	err := s.guard(func() (err error) {
+		value, err = s.readValue(key)
+		return err
+	})
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	switch {
+	case err == nil:
+		s.values[string(key)] = true
+		return value, nil
+	case isNotFound(err) && !s.values[string(key)]:
 		return nil, err
+	case isNotFound(err):
+		err = corruptLog(s.path, fmt.Errorf("value %q is missing", key))
+	}
+	return nil, s.fail.set(err)
+}
+
+func (s *logStore) readValue(key []byte) ([]byte, error) {
+	sealed, err := s.file.Get(key)
+	if isNotFound(err) {
+		return nil, err
+	}
+	if err != nil {
+		return nil, corruptLog(s.path, fmt.Errorf("value %q: %w", key, err))
 	}
 	if len(sealed) < checksumLen || sealed[0] != checksumVersion ||
 		binary.BigEndian.Uint32(sealed[1:]) != valueChecksum(key, sealed[checksumLen:]) {

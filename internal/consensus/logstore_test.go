@@ -7,6 +7,7 @@ import (
 	"os"
 	"path/filepath"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/hashicorp/raft"
@@ -193,14 +194,28 @@ func TestFloor(t *testing.T) {
 	require.EqualValues(t, 59, last)
 }
 
-// TestStallIsReported: a write that hangs is told of while it hangs.
+// TestStallIsReported: writes of which none ends are told of once, while they
+// hang; a write that waits while others end is not stalled.
 func TestStallIsReported(t *testing.T) {
-	reported := make(chan string, 1)
-	log := &logStore{path: "p", stallLimit: time.Nanosecond, stalled: func(file string, _ time.Duration) { reported <- file }}
-	done := log.watch()
-	require.Equal(t, "p", <-reported)
-	done()
-	log.stallLimit = time.Hour
-	log.watch()()
-	require.Empty(t, reported)
+	synctest.Test(t, func(t *testing.T) {
+		var reported []time.Duration
+		w := &stallWatch{limit: 5 * time.Second, stalled: func(since time.Duration) { reported = append(reported, since) }}
+		endLong := w.begin()
+		for range 4 {
+			end := w.begin()
+			<-time.After(3 * time.Second)
+			end()
+		}
+		require.Empty(t, reported)
+		<-time.After(time.Hour)
+		require.Equal(t, []time.Duration{5 * time.Second}, reported)
+		require.Equal(t, time.Hour, w.stuck())
+		endLong()
+		require.Zero(t, w.stuck())
+		<-time.After(time.Hour)
+		end := w.begin()
+		<-time.After(6 * time.Second)
+		end()
+		require.Len(t, reported, 2)
+	})
 }

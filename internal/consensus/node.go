@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/hashicorp/raft"
@@ -24,6 +25,8 @@ type Node struct {
 	network   Network // nil: none
 	transport Transport
 	raft      *raft.Raft
+	// running is raft once it runs, for what it calls from its own goroutines.
+	running atomic.Pointer[raft.Raft]
 
 	peers      *peers
 	peerServer *grpc.Server   // nil without a network
@@ -77,6 +80,7 @@ func Open(ctx context.Context, cfg Config, st *store.Store) (_ *Node, err error)
 	defer func() {
 		if err != nil {
 			n.abandon()
+			err = startError(cfg, n.dir.Name(), err)
 		}
 	}()
 	if n.network, err = openNetwork(ctx, cfg); err != nil {
@@ -94,7 +98,6 @@ func Open(ctx context.Context, cfg Config, st *store.Store) (_ *Node, err error)
 	if n.log, err = openLogStore(n.dir); err != nil {
 		return nil, err
 	}
-	n.log.stallLimit, n.log.stalled = cfg.StallLimit, cfg.Events.Stalled
 	snapshots, err := openSnapshots(n.dir, n.log, cfg)
 	if err != nil {
 		return nil, err
@@ -105,12 +108,12 @@ func Open(ctx context.Context, cfg Config, st *store.Store) (_ *Node, err error)
 	if err = n.bootstrap(snapshots); err != nil {
 		return nil, err
 	}
+	n.stopping, n.stop = context.WithCancel(context.WithoutCancel(ctx))
 	notify := make(chan bool, 16)
 	if err = n.startRaft(snapshots, notify); err != nil {
 		return nil, err
 	}
 	n.dir.keep()
-	n.stopping, n.stop = context.WithCancel(context.WithoutCancel(ctx))
 	n.background.Go(func() { n.followLeadership(n.stopping, notify) })
 	if n.network != nil {
 		n.servePeers()
@@ -152,16 +155,25 @@ func (n *Node) bootstrap(snapshots raft.SnapshotStore) error {
 func (n *Node) startRaft(snapshots *snapshotStore, notify chan<- bool) (err error) {
 	defer func() {
 		if p := recover(); p != nil {
-			err = corruptf("%s: %v", n.dir.Name(), p)
+			if err = n.log.fail.get(); err == nil {
+				err = corruptf("%s: %v", n.dir.Name(), p)
+			}
 		}
 	}()
-	n.raft, err = raft.NewRaft(n.cfg.raftConfig(notify), fsm{n.st}, n.log, n.log, snapshots, n.transport)
+	n.watchStorage()
+	machine := frozenFSM{fsm: fsm{n.st}, fail: n.log.fail, snapshots: snapshots}
+	n.raft, err = raft.NewRaft(n.cfg.raftConfig(notify), machine, n.log, n.log, snapshots, n.transport)
 	snapshots.opening.Store(false)
 	if err == nil {
+		n.running.Store(n.raft)
+		n.log.fail.arm(n.storageFailed)
 		return nil
 	}
 	if snapshots.damage != nil {
 		return corruptf("%w", snapshots.damage)
+	}
+	if failed := n.log.fail.get(); failed != nil {
+		return failed
 	}
 	return fmt.Errorf("consensus: start: %w", err)
 }
@@ -188,6 +200,9 @@ func (n *Node) stand() {
 
 // abandon undoes what Open did so far.
 func (n *Node) abandon() {
+	if n.stop != nil {
+		n.stop()
+	}
 	if n.transport != nil {
 		_ = n.transport.Close()
 	}

@@ -4,20 +4,26 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"slices"
 	"sync/atomic"
 
 	"github.com/hashicorp/raft"
 )
 
-// snapshotStore is the storage's snapshots with one more rule. Raft falls back to an
-// older snapshot when the newest cannot be read; that is right only while the
-// log still holds everything after the older one. Where it does not, raft would
-// panic or, worse, go on without writes that were acknowledged.
+// snapshotStore is the storage's snapshots with two more rules.
+//
+// What is read is what was written (see sealedSink and sealedSource): a snapshot
+// that is damaged is never restored from, nor sent.
+//
+// Raft falls back to an older snapshot when the newest cannot be read; that is
+// right only while the log still holds everything after the older one. Where it
+// does not, raft would panic or, worse, go on without writes that were
+// acknowledged.
 type snapshotStore struct {
 	SnapshotFiles
 	log *logStore
 	// damage is the first reason why a snapshot was refused. Used while the node
-	// opens only, by one goroutine.
+	// opens only, on one goroutine.
 	damage error
 	// opening is set until raft runs: refusals apply to what raft starts from.
 	opening atomic.Bool
@@ -44,12 +50,50 @@ func (s *snapshotStore) floor() (uint64, error) {
 	return metas[len(metas)-1].Index + 1, nil
 }
 
-// Open returns a snapshot. While the node starts, it refuses one that the log
-// does not complete.
+// Create begins a snapshot. After a failure of the storage none is made: it would
+// outlive the reason why nothing may be written any more.
+func (s *snapshotStore) Create(version raft.SnapshotVersion, index, term uint64, members raft.Configuration, membersIndex uint64, trans raft.Transport) (raft.SnapshotSink, error) {
+	if err := s.log.fail.get(); err != nil {
+		return nil, err
+	}
+	sink, err := s.SnapshotFiles.Create(version, index, term, members, membersIndex, trans)
+	if err != nil {
+		return nil, err
+	}
+	meta := raft.SnapshotMeta{Index: index, Term: term, Configuration: members, ConfigurationIndex: membersIndex}
+	return newSealedSink(sink, meta), nil
+}
+
+// List returns the snapshots, the newest first. While raft runs, it fails when
+// the newest is there and cannot be read about: raft would send an older one.
+func (s *snapshotStore) List() ([]*raft.SnapshotMeta, error) {
+	newest, err := s.Newest()
+	if err != nil {
+		return nil, err
+	}
+	metas, err := s.SnapshotFiles.List()
+	if err != nil {
+		return nil, err
+	}
+	if !s.opening.Load() && newest > 0 && (len(metas) == 0 || metas[0].Index < newest) {
+		return nil, s.log.fail.set(corruptf("%s: the snapshot of entry %d cannot be read", s.Name(), newest))
+	}
+	for i, meta := range metas {
+		metas[i] = unsealedMeta(meta)
+	}
+	return metas, nil
+}
+
+// Open returns a snapshot. The last part of it is not read before all of it has
+// turned out intact. While the node starts, Open refuses one that the log does
+// not complete.
 func (s *snapshotStore) Open(id string) (*raft.SnapshotMeta, io.ReadCloser, error) {
-	meta, source, err := s.SnapshotFiles.Open(id)
+	meta, source, err := s.open(id)
 	if !s.opening.Load() {
-		return meta, source, err
+		if err == nil || !errors.Is(err, ErrCorrupt) || s.gone(id) {
+			return meta, source, err
+		}
+		return nil, nil, s.log.fail.set(err)
 	}
 	if err == nil {
 		err = s.complete(meta.Index)
@@ -58,12 +102,55 @@ func (s *snapshotStore) Open(id string) (*raft.SnapshotMeta, io.ReadCloser, erro
 		}
 	}
 	if err != nil {
-		if s.damage == nil {
-			s.damage = fmt.Errorf("snapshot %s: %w", snapshotName(s, id), err)
-		}
+		s.damaged(err)
 		return nil, nil, err
 	}
 	return meta, source, nil
+}
+
+func (s *snapshotStore) open(id string) (*raft.SnapshotMeta, io.ReadCloser, error) {
+	name := snapshotName(s, id)
+	meta, source, err := s.SnapshotFiles.Open(id)
+	if isShortage(err) {
+		return nil, nil, fmt.Errorf("consensus: open snapshot %s: %w", name, err)
+	}
+	if err != nil {
+		return nil, nil, corruptf("snapshot %s: %w", name, err)
+	}
+	sealed, err := newSealedSource(source, meta, func(err error) error {
+		err = corruptf("snapshot %s: %w", name, err)
+		if s.opening.Load() {
+			s.damaged(err)
+			return err
+		}
+		return s.log.fail.set(err)
+	})
+	if err != nil {
+		return nil, nil, errors.Join(corruptf("snapshot %s: %w", name, err), source.Close())
+	}
+	return unsealedMeta(meta), sealed, nil
+}
+
+// damaged notes why a snapshot cannot be used to start from. Another may be.
+func (s *snapshotStore) damaged(err error) {
+	if s.damage == nil {
+		s.damage = err
+	}
+}
+
+// unusable notes that what a snapshot holds cannot be restored. Later on that is
+// for the leader to hear, which sent it.
+func (s *snapshotStore) unusable(err error) {
+	if s.opening.Load() {
+		s.damaged(corruptf("snapshot below %s: %w", s.Name(), err))
+	}
+}
+
+// gone says that a snapshot has been removed since it was listed, for a newer
+// one.
+func (s *snapshotStore) gone(id string) bool {
+	metas, err := s.SnapshotFiles.List()
+	return err == nil && len(metas) > 0 && !slices.ContainsFunc(metas, func(m *raft.SnapshotMeta) bool { return m.ID == id })
 }
 
 // complete checks that the log holds everything that was ever committed after
@@ -120,12 +207,15 @@ func (s *snapshotStore) finishRestore(metas []*raft.SnapshotMeta, newest, first,
 	if len(metas) == 0 || metas[0].Index != newest {
 		return corruptf("%s: the snapshot of entry %d cannot be read, and the log ends at entry %d", s.Name(), newest, last)
 	}
-	_, source, err := s.SnapshotFiles.Open(metas[0].ID)
+	_, source, err := s.open(metas[0].ID)
 	if err != nil {
-		return corruptf("snapshot %s: %w", snapshotName(s, metas[0].ID), err)
+		return err
+	}
+	if _, err = io.Copy(io.Discard, source); err != nil {
+		return errors.Join(err, source.Close())
 	}
 	if err := source.Close(); err != nil {
-		return fmt.Errorf("snapshot %s: %w", snapshotName(s, metas[0].ID), err)
+		return fmt.Errorf("consensus: snapshot %s: %w", snapshotName(s, metas[0].ID), err)
 	}
 	return s.log.DeleteRange(first, last)
 }

@@ -1,0 +1,76 @@
+package consensus
+
+import (
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/hashicorp/raft"
+)
+
+// watchStorage makes the node answer for its storage from now on, which is just
+// before raft begins to use it.
+func (n *Node) watchStorage() {
+	n.log.host = n
+	n.log.stall.limit = n.cfg.StallLimit
+	n.log.stall.stalled = n.stalled
+}
+
+// storageFailed reports that the storage can no longer be trusted.
+func (n *Node) storageFailed(err error) {
+	n.fatal(fmt.Errorf("%w; %s", err, mend(n.cfg, n.dir.Name(), !n.onlyVoter(), true)))
+}
+
+// stalled reports a disk that hangs. Raft itself never gives up leadership over
+// that, since heartbeats do not touch the disk; and a follower would go on
+// serving a state that grows old. So where others can take over, this server
+// leaves them to it.
+func (n *Node) stalled(since time.Duration) {
+	if n.cfg.Events.Stalled != nil {
+		n.cfg.Events.Stalled(n.log.path, since)
+	}
+	if n.onlyVoter() {
+		return
+	}
+	n.fatal(fmt.Errorf("%w: no write to %s has ended for %s; the other servers go on without this one: restart it once its disk answers, or replace the disk",
+		ErrDiskHangs, n.log.path, since.Round(time.Millisecond)))
+}
+
+// onlyVoter says that this server votes and no other does, so that nobody could
+// take over from it. While raft starts, it says no.
+func (n *Node) onlyVoter() bool {
+	r := n.running.Load()
+	if r == nil {
+		return false
+	}
+	votes := false
+	for _, server := range r.GetConfiguration().Configuration().Servers {
+		switch {
+		case server.Suffrage != raft.Voter:
+		case server.ID != raft.ServerID(n.cfg.NodeID):
+			return false
+		default:
+			votes = true
+		}
+	}
+	return votes
+}
+
+// leads says that raft leads here, ready to serve or not.
+func (n *Node) leads() bool {
+	r := n.running.Load()
+	return r != nil && r.State() == raft.Leader
+}
+
+func (n *Node) diskFull() {}
+
+// closing ends when Close begins.
+func (n *Node) closing() <-chan struct{} { return n.stopping.Done() }
+
+// startError adds to an error of Open what helps against it.
+func startError(cfg Config, where string, err error) error {
+	if errors.Is(err, ErrCorrupt) {
+		return fmt.Errorf("%w; %s", err, mend(cfg, where, false, false))
+	}
+	return err
+}
