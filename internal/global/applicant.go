@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"log/slog"
 	"net"
+	"os"
 	"strings"
 	"sync"
 	"time"
@@ -151,15 +152,25 @@ func (s *seen) failure() error {
 func (a *attempt) dial(ctx context.Context, addr string) (net.Conn, error) {
 	var d net.Dialer
 	conn, err := d.DialContext(ctx, "tcp", addr)
-	a.note(plainDial(err))
+	a.note(plain(err))
 	return conn, err
 }
 
-// plainDial leaves out what is said beside the error anyway: the address.
-func plainDial(err error) error {
-	var op *net.OpError
-	if errors.As(err, &op) {
+// plain leaves out what is said beside the error anyway: the address, and that
+// it was about connecting.
+func plain(err error) error {
+	var (
+		call      *os.SyscallError
+		op        *net.OpError
+		handshake *auth.HandshakeError
+	)
+	switch {
+	case errors.As(err, &call):
+		return call.Err
+	case errors.As(err, &op):
 		return op.Err
+	case errors.As(err, &handshake):
+		return errors.New(handshake.Problem)
 	}
 	return err
 }
@@ -167,7 +178,7 @@ func plainDial(err error) error {
 // ClientHandshake implements credentials.TransportCredentials.
 func (a *attempt) ClientHandshake(ctx context.Context, authority string, raw net.Conn) (net.Conn, credentials.AuthInfo, error) {
 	conn, info, err := a.TransportCredentials.ClientHandshake(ctx, authority, raw)
-	a.note(err)
+	a.note(plain(err))
 	return conn, info, err
 }
 

@@ -67,6 +67,20 @@ func readGossipKeys(path string) ([][]byte, error) {
 	return keys, nil
 }
 
+// reloadGossipKeys reads the keys again, so that they can be replaced while every
+// server runs.
+func (g *global) reloadGossipKeys() {
+	keys, err := gossipKeys(g.cfg)
+	if err == nil {
+		err = g.gossip.Load().SetKeys(keys)
+	}
+	if err != nil {
+		g.log.Error("cannot reload the keys of gossip: those in use stay", "error", err)
+		return
+	}
+	g.log.Info("reloaded the keys of gossip", "keys", len(keys))
+}
+
 // writeGossipKeys keeps the keys that the global's gossip is encrypted with in
 // place of one of this server's own.
 func writeGossipKeys(dir string, keys [][]byte) error {

@@ -110,6 +110,12 @@ func (g *global) openNode(ctx context.Context) error {
 		}
 		return a
 	}
+	config.Peers = func() []consensus.Peer {
+		if gossip := g.gossip.Load(); gossip != nil {
+			return gossip.Peers()
+		}
+		return nil
+	}
 	config.Join = consensus.JoinConfig{Fresh: g.joined != nil || len(g.cfg.Join) > 0, Addrs: g.raftAddresses}
 	if g.joined != nil {
 		config.ClusterID = g.joined.Cluster

@@ -93,7 +93,7 @@ func (s *joinService) Join(ctx context.Context, req *meridianv1.JoinRequest) (*m
 	if err := g.handsOutItsAuthority(); err != nil {
 		return nil, err
 	}
-	if at, taken := g.nameTaken(req.GetName()); taken {
+	if at, taken := g.nameTaken(ctx, req.GetName()); taken {
 		return nil, rpcerr.New(rpcerr.Conflict, reasonNameTaken,
 			"a server called %q runs already, at %s: give the new one another name with --name", req.GetName(), at)
 	}
@@ -134,12 +134,12 @@ func (g *global) joinResponse() (*meridianv1.JoinResponse, error) {
 	return response, nil
 }
 
-// nameTaken says where a server of that name is running. One that is gone may
-// come back under its name with an empty disk.
-func (g *global) nameTaken(name string) (at string, taken bool) {
-	for _, p := range g.gossip.Load().Members() {
-		if p.Name == name {
-			return p.Raft, true
+// nameTaken says where a member of that name answers. One that is gone may come
+// back under its name with an empty disk.
+func (g *global) nameTaken(ctx context.Context, name string) (at string, taken bool) {
+	for _, m := range g.node.Members(ctx) {
+		if m.Name == name && m.State != consensus.StateUnreachable {
+			return m.Raft, true
 		}
 	}
 	return "", false

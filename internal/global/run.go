@@ -204,7 +204,7 @@ func (g *global) serve(ctx context.Context, listeners server.Listeners, hangups 
 	parts.Go(func() error { return g.audit.Run(ctx) })
 	parts.Go(func() error { return g.meet(ctx) })
 	parts.Go(func() error { return g.handOver(ctx) })
-	parts.Go(func() error { return server.ReloadPKI(ctx, hangups, g.log, g.pki, g.peers) })
+	parts.Go(func() error { return server.ReloadPKI(ctx, hangups, g.log, g.reloadGossipKeys, g.pki, g.peers) })
 	parts.Go(func() error {
 		err := g.awaitStart(ctx)
 		if err != nil || ctx.Err() != nil {

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strings"
 	"time"
 
 	"meridian/internal/consensus"
@@ -27,7 +28,7 @@ func (g *global) awaitStart(ctx context.Context) error {
 	defer look.Stop()
 	defer tell.Stop()
 	for {
-		g.gate.Await(g.awaited())
+		g.gate.Await(g.awaited(ctx))
 		select {
 		case <-g.node.Ready():
 			if err := removeJoinNote(g.cfg.DataDir); err != nil {
@@ -38,17 +39,40 @@ func (g *global) awaitStart(ctx context.Context) error {
 			return nil
 		case <-look.C:
 		case <-tell.C:
-			g.log.Warn("not ready yet", "waiting", g.awaited())
+			g.log.Warn("not ready yet", "reason", g.awaited(ctx))
 		}
 	}
 }
 
-// awaited says what the log of this server lacks to be ready.
-func (g *global) awaited() string {
+// awaited says what the log of this server lacks to be ready: a leader, and who
+// of those that could choose one is here.
+func (g *global) awaited(ctx context.Context) string {
 	if id, _ := g.node.Leader(); id != "" {
 		return fmt.Sprintf("the leader is %s; this server is catching up", id)
 	}
-	return "waiting for a leader"
+	return "waiting for a leader" + roll(g.node.Members(ctx), g.cfg.Name)
+}
+
+// roll says which other members answer, and why those do not that do not.
+func roll(members []consensus.Member, self string) string {
+	var here, away []string
+	for _, m := range members {
+		switch {
+		case m.Name == self:
+		case m.State == consensus.StateUnreachable:
+			away = append(away, fmt.Sprintf("%s at %s (%s)", m.Name, m.Raft, m.Problem))
+		default:
+			here = append(here, m.Name)
+		}
+	}
+	var text string
+	if len(here) > 0 {
+		text += "; heard of " + strings.Join(here, ", ")
+	}
+	if len(away) > 0 {
+		text += "; cannot reach " + strings.Join(away, ", ")
+	}
+	return text
 }
 
 // awaitBootstrap returns when the global has what it begins with. The leader

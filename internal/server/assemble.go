@@ -62,8 +62,8 @@ const renewalCheck = 24 * time.Hour
 
 // ReloadPKI reads the certificates again on every hangup, and daily, until ctx
 // ends. A failure is logged and leaves the certificates in use. One that is
-// given twice is read once.
-func ReloadPKI(ctx context.Context, hangups <-chan os.Signal, log *slog.Logger, all ...*auth.PKI) error {
+// given twice is read once. more, unless nil, is called after every hangup.
+func ReloadPKI(ctx context.Context, hangups <-chan os.Signal, log *slog.Logger, more func(), all ...*auth.PKI) error {
 	daily := time.NewTicker(renewalCheck)
 	defer daily.Stop()
 	all = slices.Compact(all)
@@ -82,6 +82,9 @@ func ReloadPKI(ctx context.Context, hangups <-chan os.Signal, log *slog.Logger, 
 			return nil
 		case <-hangups:
 			reload("cannot reload the certificates: those in use stay", "reloaded the certificates")
+			if more != nil {
+				more()
+			}
 		case <-daily.C:
 			reload("cannot renew the certificate", "")
 		}

@@ -228,7 +228,7 @@ func (z *zone) serve(ctx context.Context, listeners server.Listeners, hangups <-
 		if z.webhook != nil {
 			parts.Go(func() error { return z.webhook.Run(ctx, listeners.Webhook, server.StopTimeout) })
 		}
-		parts.Go(func() error { return server.ReloadPKI(ctx, hangups, z.log, z.pki) })
+		parts.Go(func() error { return server.ReloadPKI(ctx, hangups, z.log, nil, z.pki) })
 		parts.Go(func() error { return z.announce(ctx, &ready) })
 		return parts.Wait()
 	})

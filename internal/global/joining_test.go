@@ -1,0 +1,335 @@
+package global
+
+import (
+	"context"
+	"log/slog"
+	"net"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/metadata"
+
+	meridianv1 "meridian/api/meridian/v1"
+	"meridian/internal/auth"
+	"meridian/internal/consensus"
+	"meridian/internal/rpcerr"
+	"meridian/internal/server"
+	"meridian/internal/store"
+)
+
+// host is a server that lets others in, or not.
+type host struct {
+	meridianv1.UnimplementedJoinServiceServer
+	addr string
+	ca   *auth.CA
+
+	mu    sync.Mutex // guards all below
+	asked []*meridianv1.JoinRequest
+	token string
+	reply func(*meridianv1.JoinRequest) (*meridianv1.JoinResponse, error)
+}
+
+func (h *host) Join(ctx context.Context, req *meridianv1.JoinRequest) (*meridianv1.JoinResponse, error) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.asked = append(h.asked, req)
+	md, _ := metadata.FromIncomingContext(ctx)
+	h.token = strings.Join(md.Get("authorization"), "")
+	if h.reply != nil {
+		return h.reply(req)
+	}
+	return h.letIn()
+}
+
+func (h *host) letIn() (*meridianv1.JoinResponse, error) {
+	key, err := h.ca.KeyPEM()
+	return &meridianv1.JoinResponse{
+		ClusterId: "c1", Ca: h.ca.CertificatePEM(), CaKey: key, GossipKeys: [][]byte{make([]byte, consensus.GossipKeyBytes)},
+		Peers: []*meridianv1.JoinPeer{{Name: "first", Grpc: h.addr, Raft: "127.0.0.1:1", Gossip: "127.0.0.1:2"}},
+	}, err
+}
+
+// newHost starts a host with an authority of its own, or with the given one's.
+func newHost(t *testing.T, like *host) *host {
+	t.Helper()
+	dir := t.TempDir()
+	if like != nil {
+		key, err := like.ca.KeyPEM()
+		require.NoError(t, err)
+		require.NoError(t, auth.ImportCA(dir, like.ca.CertificatePEM(), key))
+	}
+	pki, err := auth.OpenPKI(auth.PKIConfig{DataDir: dir, Name: "first", Hosts: []string{"127.0.0.1"}, Now: time.Now, Log: slog.New(slog.DiscardHandler)})
+	require.NoError(t, err)
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	require.NoError(t, err)
+	h := &host{addr: l.Addr().String(), ca: pki.CA()}
+	s := server.NewGRPC(slog.New(slog.DiscardHandler), pki.ServerTLS(), []grpc.UnaryServerInterceptor{}, nil)
+	meridianv1.RegisterJoinServiceServer(s, h)
+	ctx, stop := context.WithCancel(context.WithoutCancel(t.Context()))
+	served := make(chan error, 1)
+	go func() { served <- s.Run(ctx, l, time.Second) }()
+	t.Cleanup(func() {
+		stop()
+		require.NoError(t, <-served)
+	})
+	return h
+}
+
+// closedAddr is an address where nobody listens.
+func closedAddr(t *testing.T) string {
+	t.Helper()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	require.NoError(t, err)
+	require.NoError(t, l.Close())
+	return l.Addr().String()
+}
+
+func (h *host) bundle(addrs ...string) auth.ServerBundle {
+	return auth.ServerBundle{Cluster: "c1", Addresses: addrs, CA: string(h.ca.CertificatePEM()), Token: "the.server.token"}
+}
+
+func newApplicant(bundle auth.ServerBundle) *applicant {
+	return &applicant{
+		bundle: bundle, source: "second.bundle", request: &meridianv1.JoinRequest{RequestId: "r1", Name: "second"},
+		log: slog.New(slog.DiscardHandler), now: time.Now, waiting: func(string) {},
+	}
+}
+
+// A server that is asked to wait, or that cannot be reached, is asked again; any
+// of those in the bundle will do.
+func TestApplicantTriesUntilOneLetsItIn(t *testing.T) {
+	h := newHost(t, nil)
+	refusals := 2
+	h.reply = func(*meridianv1.JoinRequest) (*meridianv1.JoinResponse, error) {
+		if refusals--; refusals >= 0 {
+			return nil, rpcerr.New(rpcerr.Unavailable, server.ReasonStarting, "starting: waiting for a leader")
+		}
+		return h.letIn()
+	}
+	down, stranger := closedAddr(t), newHost(t, nil)
+	a := newApplicant(h.bundle(down, stranger.addr, h.addr))
+	var waited []string
+	a.waiting = func(what string) { waited = append(waited, what) }
+	response, err := a.apply(t.Context())
+	require.NoError(t, err)
+	require.Equal(t, "c1", response.GetClusterId())
+	require.Equal(t, "Bearer the.server.token", h.token)
+	require.Equal(t, "r1", h.asked[0].GetRequestId())
+	require.Len(t, waited, 2)
+	require.Equal(t, "no server of the global can let this one in ("+
+		down+": connection refused; "+
+		stranger.addr+": the server's certificate is not signed by the CA in second.bundle; "+
+		h.addr+": starting: waiting for a leader)", waited[0])
+	require.Empty(t, stranger.token, "who does not prove to be the global hears no token")
+}
+
+// A refusal ends it, unless another server lets it in: one that is cut off may
+// not have heard of the token.
+func TestApplicantTakesARefusalForAnAnswer(t *testing.T) {
+	h := newHost(t, nil)
+	behind := newHost(t, h)
+	refuse := func(*meridianv1.JoinRequest) (*meridianv1.JoinResponse, error) {
+		return nil, rpcerr.New(rpcerr.Denied, "TOKEN_USED", "Access Denied: the server token x was used up")
+	}
+	behind.reply = refuse
+	_, err := newApplicant(h.bundle(behind.addr, h.addr)).apply(t.Context())
+	require.NoError(t, err)
+	h.reply = refuse
+	_, err = newApplicant(h.bundle(closedAddr(t), h.addr)).apply(t.Context())
+	require.EqualError(t, err, "--join-bundle second.bundle: the server at "+h.addr+" does not let this one in: Access Denied: the server token x was used up")
+	require.Equal(t, rpcerr.Denied, rpcerr.CodeOf(err))
+}
+
+func TestApplicantCanBeStopped(t *testing.T) {
+	h := newHost(t, nil)
+	ctx, stop := context.WithCancel(t.Context())
+	a := newApplicant(h.bundle(closedAddr(t)))
+	a.waiting = func(string) { stop() }
+	_, err := a.apply(ctx)
+	require.ErrorIs(t, err, context.Canceled)
+}
+
+// joiner is a server that is about to join, on a directory.
+func joiner(t *testing.T, dir, bundle, name string) *global {
+	t.Helper()
+	cfg := Config{Options: server.Options{DataDir: dir}, Name: name, JoinBundle: bundle}
+	require.NoError(t, cfg.Validate())
+	return &global{cfg: cfg, log: slog.New(slog.DiscardHandler), now: time.Now}
+}
+
+func writeBundle(t *testing.T, b auth.ServerBundle) string {
+	t.Helper()
+	data, err := b.Encode()
+	require.NoError(t, err)
+	path := filepath.Join(t.TempDir(), "second.bundle")
+	require.NoError(t, os.WriteFile(path, data, 0o600))
+	return path
+}
+
+// What a new server is handed is in its directory once it goes on, and it needs
+// the bundle no more.
+func TestJoiningFetchesAnIdentityOnce(t *testing.T) {
+	h := newHost(t, nil)
+	dir, bundle := t.TempDir(), writeBundle(t, h.bundle(h.addr))
+	g := joiner(t, dir, bundle, "second")
+	require.NoError(t, g.join(t.Context()))
+	require.Len(t, h.asked, 1)
+	require.Equal(t, "second", h.asked[0].GetName())
+	require.Equal(t, []consensus.Peer{{Name: "first", GRPC: h.addr, Raft: "127.0.0.1:1", Gossip: "127.0.0.1:2"}}, g.joined.Peers)
+	require.Equal(t, []string{"127.0.0.1:1"}, g.raftAddresses())
+	require.Equal(t, []string{"127.0.0.1:2"}, g.gossipAddresses())
+	keys, err := gossipKeys(g.cfg)
+	require.NoError(t, err)
+	require.Equal(t, [][]byte{make([]byte, consensus.GossipKeyBytes)}, keys)
+	ca, err := os.ReadFile(filepath.Join(dir, "pki", "ca.pem"))
+	require.NoError(t, err)
+	require.Equal(t, h.ca.CertificatePEM(), ca)
+
+	// It restarts before its log was begun: without the bundle, with it, and
+	// under the name that it was let in by.
+	for _, with := range []string{"", bundle, "absent"} {
+		again := joiner(t, dir, with, "")
+		require.Equal(t, "second", again.cfg.serverName())
+		require.NoError(t, again.join(t.Context()))
+		require.Equal(t, g.joined, again.joined)
+	}
+	require.Len(t, h.asked, 1)
+	other := h.bundle(h.addr)
+	other.Cluster = "c2"
+	err = joiner(t, dir, writeBundle(t, other), "").join(t.Context())
+	var usage *server.UsageError
+	require.ErrorAs(t, err, &usage)
+	require.ErrorContains(t, err, "is for global c2, and --data-dir "+dir+" belongs to global c1")
+}
+
+// A start that is cut off asks again by the same attempt, so that the token it
+// has used up lets it in again.
+func TestJoiningIsTakenUpAgain(t *testing.T) {
+	h := newHost(t, nil)
+	dir, bundle := t.TempDir(), writeBundle(t, h.bundle(h.addr))
+	ctx, cut := context.WithCancel(t.Context())
+	h.reply = func(*meridianv1.JoinRequest) (*meridianv1.JoinResponse, error) {
+		cut() // the answer is lost
+		return nil, rpcerr.New(rpcerr.Unavailable, "", "lost")
+	}
+	require.ErrorIs(t, joiner(t, dir, bundle, "second").join(ctx), context.Canceled)
+	h.reply = nil
+
+	err := joiner(t, dir, "", "second").join(t.Context())
+	var usage *server.UsageError
+	require.ErrorAs(t, err, &usage, "it must not begin a global of its own by mistake")
+	require.ErrorContains(t, err, "was about to join global c1 and has not been let in: give it --join-bundle again")
+
+	// Whatever of the answer was written before the next cut is written anew.
+	require.NoError(t, os.MkdirAll(filepath.Join(dir, "pki"), 0o700))
+	require.NoError(t, os.WriteFile(filepath.Join(dir, "pki", "ca-key.pem"), []byte("part"), 0o600))
+	require.NoError(t, joiner(t, dir, bundle, "second").join(t.Context()))
+	require.Len(t, h.asked, 2)
+	require.Equal(t, h.asked[0].GetRequestId(), h.asked[1].GetRequestId())
+	require.NotEmpty(t, h.asked[0].GetRequestId())
+}
+
+// Nothing in a directory is overwritten by joining.
+func TestJoiningLeavesOtherDirectoriesAlone(t *testing.T) {
+	h := newHost(t, nil)
+	bundle := writeBundle(t, h.bundle(h.addr))
+
+	// A server of the same global: restarted as it was started.
+	used := t.TempDir()
+	config := consensus.DefaultConfig(used)
+	config.NodeID, config.Role, config.ClusterID = "second", consensus.RoleGlobal, "c1"
+	openAndClose(t, config)
+	g := joiner(t, used, bundle, "")
+	require.NoError(t, g.join(t.Context()))
+	require.Nil(t, g.joined)
+
+	// Another global's.
+	foreign := t.TempDir()
+	config.DataDir, config.ClusterID = foreign, "c9"
+	openAndClose(t, config)
+	err := joiner(t, foreign, bundle, "").join(t.Context())
+	require.ErrorContains(t, err, "belongs to global c9: leave the bundle out to go on there, or start with an empty directory to join the other")
+	require.Empty(t, h.asked)
+
+	// A directory with an authority of its own that nothing else is known of.
+	own := t.TempDir()
+	_, err = auth.OpenPKI(auth.PKIConfig{DataDir: own, Name: "x", Now: time.Now, Log: slog.New(slog.DiscardHandler)})
+	require.NoError(t, err)
+	require.ErrorIs(t, joiner(t, own, bundle, "second").join(t.Context()), auth.ErrOtherCA)
+
+	// The server that answers is of another global than the bundle.
+	wrong := h.bundle(h.addr)
+	wrong.Cluster = "c2"
+	err = joiner(t, t.TempDir(), writeBundle(t, wrong), "second").join(t.Context())
+	require.ErrorContains(t, err, "it is for global c2, and the server that answered is of global c1")
+
+	zone, err := auth.ZoneBundle{Zone: "east", Addresses: []string{h.addr}, Token: "t"}.Encode()
+	require.NoError(t, err)
+	path := filepath.Join(t.TempDir(), "east.bundle")
+	require.NoError(t, os.WriteFile(path, zone, 0o600))
+	err = joiner(t, t.TempDir(), path, "second").join(t.Context())
+	require.ErrorIs(t, err, auth.ErrBundleKind)
+	var usage *server.UsageError
+	require.ErrorAs(t, err, &usage)
+}
+
+func openAndClose(t *testing.T, config consensus.Config) {
+	t.Helper()
+	config.Logger = slog.New(slog.DiscardHandler)
+	node, err := consensus.Open(t.Context(), config, store.New(store.DefaultOptions()))
+	require.NoError(t, err)
+	require.NoError(t, node.Close())
+}
+
+func TestJoinSettings(t *testing.T) {
+	h := newHost(t, nil)
+	dir := t.TempDir()
+	pki, err := auth.OpenPKI(auth.PKIConfig{DataDir: dir, Name: "x", Hosts: []string{"127.0.0.1"}, Now: time.Now, Log: slog.New(slog.DiscardHandler)})
+	require.NoError(t, err)
+	require.NotEqual(t, h.ca.CertificatePEM(), pki.CAPEM())
+	own := server.Options{
+		DataDir: dir, CAFile: filepath.Join(dir, "pki", "ca.pem"),
+		CertFile: filepath.Join(dir, "pki", "server.pem"), KeyFile: filepath.Join(dir, "pki", "server-key.pem"),
+	}
+	generated := server.Options{DataDir: dir}
+	for want, c := range map[string]Config{
+		"":                                 {Options: own, Join: []string{"a:1", "[::1]:2"}, GossipKeyFile: "k", Name: "a.b-c_1"},
+		"give one or the other":            {Options: own, Join: []string{"a:1"}, GossipKeyFile: "k", JoinBundle: "b"},
+		"with one of its own (--ca-file)":  {Options: own, JoinBundle: "b"},
+		"--join goes with --ca-file":       {Options: generated, Join: []string{"a:1"}, GossipKeyFile: "k"},
+		"and --gossip-key-file":            {Options: own, Join: []string{"a:1"}},
+		"--join a: write host:port":        {Options: own, Join: []string{"a"}, GossipKeyFile: "k"},
+		"--join :1: write host:port":       {Options: own, Join: []string{":1"}, GossipKeyFile: "k"},
+		"--advertise-raft-addr a":          {Options: generated, AdvertiseRaftAddr: "a"},
+		"--name: \"a b\" cannot be":        {Options: generated, Name: "a b"},
+		"--name: \"a/b\" cannot be":        {Options: generated, Name: "a/b"},
+		"--name: the name of a server has": {Options: generated, Name: strings.Repeat("x", maxServerName+1)},
+	} {
+		err := c.Validate()
+		if want == "" {
+			require.NoError(t, err)
+			continue
+		}
+		var usage *server.UsageError
+		require.ErrorAs(t, err, &usage, want)
+		require.ErrorContains(t, err, want)
+	}
+}
+
+// A server that waits for a leader names those it has heard of and those it
+// cannot reach.
+func TestRollOfMembers(t *testing.T) {
+	require.Empty(t, roll([]consensus.Member{{Name: "a", State: "follower"}}, "a"))
+	require.Equal(t, "; heard of b; cannot reach c at 10.0.0.3:5690 (it does not answer: connection refused), d at x:1 (gone)", roll([]consensus.Member{
+		{Name: "a", State: consensus.StateUnreachable},
+		{Name: "b", State: "candidate"},
+		{Name: "c", State: consensus.StateUnreachable, Raft: "10.0.0.3:5690", Problem: "it does not answer: connection refused"},
+		{Name: "d", State: consensus.StateUnreachable, Raft: "x:1", Problem: "gone"},
+	}, "a"))
+}
