@@ -1,0 +1,518 @@
+package global
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"slices"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/backoff"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/credentials/insecure"
+	"google.golang.org/grpc/status"
+	"google.golang.org/grpc/test/bufconn"
+
+	peerv1 "meridian/api/peer/v1"
+	syncv1 "meridian/api/sync/v1"
+	"meridian/internal/resource"
+	"meridian/internal/store"
+	zonesync "meridian/internal/sync"
+)
+
+// The tests in this file run three servers of a global, each with a store and
+// zones of its own, over gRPC and an in-memory network, in virtual time. What
+// raft does is done by hand: every write is applied to every store.
+
+// fleet is the servers.
+type fleet struct {
+	t       *testing.T
+	servers map[string]*fleetServer
+	applied resource.Revision
+	epoch   store.Epoch
+}
+
+type fleetServer struct {
+	name      string
+	store     *store.Store
+	sync      *zonesync.Server
+	directory *directory
+	listen    *bufconn.Listener
+	stop      func()
+
+	mu     sync.Mutex
+	down   bool       // guarded by mu: nobody listens
+	hangs  bool       // guarded by mu: it takes connections and never answers
+	lags   bool       // what is written is not applied
+	missed []func()   // while it lags
+	conns  []net.Conn // guarded by mu: to it
+	peers  []*grpc.ClientConn
+}
+
+func newFleet(t *testing.T, names ...string) *fleet {
+	f := &fleet{t: t, servers: map[string]*fleetServer{}, epoch: store.Epoch{ClusterID: "c", Incarnation: 1, Random: 1}}
+	for _, name := range names {
+		f.servers[name] = f.server(name)
+	}
+	for _, s := range f.servers {
+		f.join(s, names)
+	}
+	f.apply(store.Txn{SetEpoch: &f.epoch})
+	t.Cleanup(func() {
+		for _, s := range f.servers {
+			for _, c := range s.peers {
+				_ = c.Close()
+			}
+			s.stop()
+		}
+	})
+	return f
+}
+
+func (f *fleet) server(name string) *fleetServer {
+	s := &fleetServer{name: name, store: store.New(store.DefaultOptions()), listen: bufconn.Listen(64 << 10)}
+	s.sync = zonesync.NewServer(zonesync.ServerConfig{
+		Name: name, Store: s.store, Synced: zonesync.SyncedKinds,
+		Authorize: func(context.Context, string, resource.ZoneName) error { return nil },
+		Admission: func(resource.Kind) bool { return false },
+		Logger:    slog.New(slog.DiscardHandler),
+	})
+	peers := &peerZones{name: name}
+	peers.zones.Store(s.sync)
+	g := grpc.NewServer()
+	syncv1.RegisterSyncServiceServer(g, s.sync)
+	peerv1.RegisterZoneServiceServer(g, peers)
+	ctx, cancel := context.WithCancel(context.Background())
+	var running sync.WaitGroup
+	running.Go(func() { _ = g.Serve(s.listen) })
+	running.Go(func() { require.NoError(f.t, s.sync.Run(ctx)) })
+	s.stop = func() {
+		cancel()
+		g.Stop()
+		running.Wait()
+	}
+	return s
+}
+
+// join makes the others known to a server.
+func (f *fleet) join(s *fleetServer, names []string) {
+	var others []peer
+	for _, name := range names {
+		if name == s.name {
+			continue
+		}
+		conn, err := grpc.NewClient("passthrough:"+name, grpc.WithContextDialer(f.servers[name].dial),
+			grpc.WithTransportCredentials(insecure.NewCredentials()),
+			grpc.WithConnectParams(grpc.ConnectParams{Backoff: backoff.Config{BaseDelay: 50 * time.Millisecond, Multiplier: 1.6, MaxDelay: 500 * time.Millisecond}}))
+		require.NoError(f.t, err)
+		s.peers = append(s.peers, conn)
+		others = append(others, peer{name, conn})
+	}
+	s.directory = newDirectory(s.sync, func() []peer { return others })
+}
+
+func (s *fleetServer) dial(ctx context.Context, _ string) (net.Conn, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.down {
+		return nil, errors.New("connection refused")
+	}
+	conn, err := s.listen.DialContext(ctx)
+	if err == nil {
+		conn = &hangingConn{Conn: conn, hangs: s.isHanging, closed: make(chan struct{})}
+		s.conns = append(s.conns, conn)
+	}
+	return conn, err
+}
+
+func (s *fleetServer) isHanging() bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.hangs
+}
+
+// hang has the network swallow whatever is said to a server and by it.
+func (s *fleetServer) hang(hangs bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.hangs = hangs
+}
+
+// kill ends a server: its connections break and nobody listens any more.
+func (s *fleetServer) kill() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.down = true
+	for _, c := range s.conns {
+		_ = c.Close()
+	}
+}
+
+// hangingConn is a connection that may swallow everything.
+type hangingConn struct {
+	net.Conn
+	hangs  func() bool
+	once   sync.Once
+	closed chan struct{}
+}
+
+func (h *hangingConn) Write(b []byte) (int, error) {
+	if h.hangs() {
+		return len(b), nil
+	}
+	return h.Conn.Write(b)
+}
+
+func (h *hangingConn) Read(b []byte) (int, error) {
+	n, err := h.Conn.Read(b)
+	if h.hangs() {
+		<-h.closed
+		return 0, net.ErrClosed
+	}
+	return n, err
+}
+
+func (h *hangingConn) Close() error {
+	h.once.Do(func() { close(h.closed) })
+	return h.Conn.Close()
+}
+
+func (f *fleet) apply(txn store.Txn) resource.Revision {
+	f.t.Helper()
+	f.applied++
+	at := f.applied
+	txn.Time = time.Now()
+	for _, s := range f.servers {
+		apply := func() { require.NoError(f.t, s.store.Apply(at, txn).Err) }
+		if s.lags {
+			s.missed = append(s.missed, apply)
+		} else {
+			apply()
+		}
+	}
+	return at
+}
+
+// write changes something that zones are sent.
+func (f *fleet) write(name string) resource.Revision {
+	f.t.Helper()
+	mesh, _, err := resource.Build(resource.Meta{Key: resource.Key{Kind: "Mesh", Name: name}}, []byte("{}"))
+	require.NoError(f.t, err)
+	return f.apply(store.Txn{Ops: []store.Op{store.Put(mesh)}})
+}
+
+func (s *fleetServer) catchUp() {
+	for _, apply := range s.missed {
+		apply()
+	}
+	s.lags, s.missed = false, nil
+}
+
+// fleetZone is a running zone.
+type fleetZone struct {
+	store  *store.Store
+	client *zonesync.Client
+	stop   func()
+}
+
+// zone runs a zone that knows some of the servers. It answers every question
+// with its name and the question, and refuses the question "refuse".
+func (f *fleet) zone(name resource.ZoneName, servers ...string) *fleetZone {
+	z := &fleetZone{store: store.New(store.DefaultOptions())}
+	replica, err := zonesync.OpenReplica(zonesync.ReplicaConfig{
+		Dir: f.t.TempDir(), Zone: name, Store: z.store,
+		Decode: func(meta resource.Meta, spec []byte) (*resource.Resource, error) {
+			r, _, err := resource.Build(meta, spec)
+			return r, err
+		},
+	})
+	require.NoError(f.t, err)
+	addresses := make([]string, len(servers))
+	for i, s := range servers {
+		addresses[i] = "passthrough:" + s
+	}
+	z.client, err = zonesync.NewClient(zonesync.ClientConfig{
+		Replica: replica, Addresses: addresses, Credentials: insecure.NewCredentials(),
+		Token:  func(context.Context) (string, error) { return "secret", nil },
+		Logger: slog.New(slog.DiscardHandler),
+		Answer: func(_ context.Context, question []byte) ([]byte, error) {
+			if string(question) == "refuse" {
+				return nil, status.Error(codes.NotFound, "no such dataplane")
+			}
+			return fmt.Appendf(nil, "%s: %s", name, question), nil
+		},
+		DialOptions: []grpc.DialOption{grpc.WithContextDialer(func(ctx context.Context, to string) (net.Conn, error) {
+			return f.servers[to].dial(ctx, to)
+		})},
+	})
+	require.NoError(f.t, err)
+	ctx, cancel := context.WithCancel(context.Background())
+	var running sync.WaitGroup
+	running.Go(func() { require.NoError(f.t, z.client.Run(ctx)) })
+	z.stop = sync.OnceFunc(func() {
+		cancel()
+		running.Wait()
+		require.NoError(f.t, replica.Close())
+	})
+	f.t.Cleanup(z.stop)
+	return z
+}
+
+func (f *fleet) reaches(z *fleetZone, rev resource.Revision) {
+	f.t.Helper()
+	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+	defer cancel()
+	require.NoError(f.t, z.store.Wait(ctx, rev), "%+v", z.client.Status())
+	synctest.Wait()
+}
+
+// TestZonesThroughEveryServer: whichever server is asked, it knows the zones of
+// all of them, and asks them.
+func TestZonesThroughEveryServer(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := newFleet(t, "a", "b", "c")
+		east, west := f.zone("east", "a"), f.zone("west", "b")
+		rev := f.write("one")
+		f.reaches(east, rev)
+		f.reaches(west, rev)
+		for name, s := range f.servers {
+			c := s.directory.look(t.Context())
+			require.Empty(t, c.notes(), name)
+			require.Equal(t, []resource.ZoneName{"east", "west"}, c.connected(), name)
+			require.Len(t, c.zones, 2, name)
+			for i, at := range []string{"a", "b"} {
+				require.Equal(t, zonesync.ZoneInSync, c.zones[i].State, name)
+				require.Equal(t, rev, c.zones[i].Revision, name)
+				require.Equal(t, []string{at}, c.zones[i].Servers, name)
+				require.Len(t, c.zones[i].Instances, 1, name)
+			}
+			for _, zone := range c.connected() {
+				answer, err := s.directory.Ask(t.Context(), zone, c.at[zone], []byte("who are you?"))
+				require.NoError(t, err, name)
+				require.Equal(t, fmt.Sprintf("%s: who are you?", zone), string(answer))
+				_, err = s.directory.Ask(t.Context(), zone, c.at[zone], []byte("refuse"))
+				require.Equal(t, codes.NotFound, status.Code(err), "%s: the zone's own refusal: %v", name, err)
+				require.ErrorContains(t, err, "no such dataplane")
+			}
+			_, err := s.directory.Ask(t.Context(), "west", "a", []byte("?"))
+			require.ErrorIs(t, err, zonesync.ErrZoneOffline, "%s: a question is passed on once", name)
+		}
+		east.stop()
+		west.stop()
+	})
+}
+
+// TestZoneOnALaggingServer: its lag is counted against the newest state that any
+// server has.
+func TestZoneOnALaggingServer(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := newFleet(t, "a", "b")
+		east := f.zone("east", "b")
+		f.reaches(east, f.write("one"))
+		f.servers["b"].lags = true
+		f.write("two")
+		f.write("three")
+		for _, s := range f.servers {
+			zones := s.directory.look(t.Context()).zones
+			require.Equal(t, zonesync.ZoneLagging, zones[0].State, s.name)
+			require.Equal(t, map[string]uint64{"a": 2, "b": 1}[s.name], zones[0].Lag, "%s: a counts, b knows that there is more", s.name)
+		}
+		f.servers["b"].catchUp()
+		f.reaches(east, f.applied)
+		require.Equal(t, zonesync.ZoneInSync, f.servers["a"].directory.look(t.Context()).zones[0].State)
+		east.stop()
+	})
+}
+
+// TestServerThatCannotBeAsked is named, and costs a second at most.
+func TestServerThatCannotBeAsked(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := newFleet(t, "a", "b", "c")
+		east, west := f.zone("east", "a"), f.zone("west", "b")
+		f.reaches(east, f.write("one"))
+		f.reaches(west, f.applied)
+		a := f.servers["a"].directory
+		a.look(t.Context())
+		f.servers["b"].hang(true)
+		began := time.Now()
+		c := a.look(t.Context())
+		require.Equal(t, surveyTimeout, time.Since(began))
+		require.Equal(t, []string{"server b could not be asked for its zones: no answer within 1s"}, c.notes())
+		require.Equal(t, []resource.ZoneName{"east"}, c.connected())
+		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+		defer cancel()
+		_, err := a.Ask(ctx, "west", "b", []byte("?"))
+		require.ErrorIs(t, err, context.DeadlineExceeded)
+		f.servers["b"].hang(false)
+		f.servers["b"].kill()
+		_, err = a.Ask(t.Context(), "west", "b", []byte("?"))
+		require.ErrorIs(t, err, zonesync.ErrZoneOffline)
+		require.ErrorContains(t, err, "its server b cannot be asked")
+		c = a.look(t.Context())
+		require.Len(t, c.unasked, 1)
+		require.Equal(t, began.Add(surveyTimeout), c.unasked[0].since, "since it was first noticed")
+		require.Contains(t, c.notes()[0], "connection refused")
+		east.stop()
+		west.stop()
+	})
+}
+
+// TestWaitForZonesOfAllServers is --wait=zones: it returns when the zones of
+// every server have applied and persisted the revision.
+func TestWaitForZonesOfAllServers(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := newFleet(t, "a", "b", "c")
+		east, west := f.zone("east", "a"), f.zone("west", "b")
+		f.reaches(east, f.write("one"))
+		f.reaches(west, f.applied)
+		c := f.servers["c"].directory
+		rev := f.write("two")
+		began := time.Now()
+		notes, err := c.WaitApplied(t.Context(), rev)
+		require.NoError(t, err)
+		require.Empty(t, notes)
+		require.Zero(t, time.Since(began), "no poll in between")
+		require.Equal(t, rev, west.store.View().Revision())
+
+		f.servers["b"].lags = true
+		rev = f.write("three")
+		ctx, cancel := context.WithTimeout(t.Context(), 5*time.Second)
+		defer cancel()
+		_, err = c.WaitApplied(ctx, rev)
+		var late *zonesync.NotAppliedError
+		require.ErrorAs(t, err, &late)
+		require.Equal(t, []resource.ZoneName{"west"}, late.Zones)
+		require.ErrorIs(t, err, context.DeadlineExceeded)
+
+		waiting := make(chan error, 1)
+		go func() {
+			_, err := c.WaitApplied(context.Background(), rev)
+			waiting <- err
+		}()
+		<-time.After(3 * time.Second)
+		synctest.Wait()
+		require.Empty(t, waiting)
+		f.servers["b"].catchUp()
+		require.NoError(t, <-waiting)
+		east.stop()
+		west.stop()
+	})
+}
+
+// TestWaitForAZoneThatChangesServers: it is waited for wherever it goes, also
+// when the server it was connected to cannot be asked any more.
+func TestWaitForAZoneThatChangesServers(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := newFleet(t, "a", "b", "c")
+		west := f.zone("west", "b", "c")
+		f.reaches(west, f.write("one"))
+		c := f.servers["a"].directory.look(t.Context())
+		at := f.servers[c.at["west"]]
+		other := f.servers[map[string]string{"b": "c", "c": "b"}[at.name]]
+		at.lags, other.lags = true, true
+		rev := f.write("two")
+		waiting := make(chan error, 1)
+		go func() {
+			notes, err := f.servers["a"].directory.WaitApplied(context.Background(), rev)
+			if err == nil && len(notes) != 1 {
+				err = fmt.Errorf("unexpected notes: %q", notes)
+			}
+			waiting <- err
+		}()
+		<-time.After(1500 * time.Millisecond)
+		at.kill()
+		<-time.After(5 * time.Second)
+		synctest.Wait()
+		require.Empty(t, waiting)
+		require.Equal(t, "passthrough:"+other.name, west.client.Status().Address)
+		other.catchUp()
+		f.reaches(west, rev)
+		<-time.After(2 * time.Second)
+		synctest.Wait()
+		require.Empty(t, waiting, "the server that was lost may have other zones still")
+		require.NoError(t, <-waiting)
+		require.Equal(t, rev, west.store.View().Revision())
+		west.stop()
+	})
+}
+
+// TestWaitWithAServerLostLongAgo: it has no zones any more, and is named.
+func TestWaitWithAServerLostLongAgo(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := newFleet(t, "a", "b")
+		east := f.zone("east", "a")
+		f.reaches(east, f.write("one"))
+		a := f.servers["a"].directory
+		running, stop := context.WithCancel(context.Background())
+		var looking sync.WaitGroup
+		looking.Go(func() { _ = a.Run(running) })
+		f.servers["b"].kill()
+		began := time.Now()
+		ctx, cancel := context.WithTimeout(t.Context(), 5*time.Second)
+		defer cancel()
+		_, err := a.WaitApplied(ctx, f.applied)
+		require.EqualError(t, err, fmt.Sprintf("whether revision %d is applied is not known of the zones of b, which cannot be reached", f.applied))
+		notes, err := a.WaitApplied(t.Context(), f.applied)
+		require.NoError(t, err)
+		require.Len(t, notes, 1)
+		require.Contains(t, notes[0], fmt.Sprintf("server b cannot be asked whether its zones have applied revision %d: ", f.applied))
+		require.Less(t, time.Since(began), lostGrace+2*waitRound)
+
+		<-time.After(time.Minute)
+		began = time.Now()
+		_, err = a.WaitApplied(t.Context(), f.write("two"))
+		require.NoError(t, err)
+		require.Less(t, time.Since(began), time.Second, "it is known to be lost")
+		stop()
+		looking.Wait()
+		east.stop()
+	})
+}
+
+// TestInspectFollowsAZone: a zone that has gone to another server is asked
+// there.
+func TestInspectFollowsAZone(t *testing.T) {
+	asked := []string{}
+	s := zonesThat(nil, "east")
+	s.asking = func(_ context.Context, _ resource.ZoneName, server string, _ []byte) ([]byte, error) {
+		asked = append(asked, server)
+		s.zones = func(context.Context) census { return connectedTo("b", "east") }
+		if server == "a" {
+			return nil, fmt.Errorf("%w: east", zonesync.ErrZoneOffline)
+		}
+		return nil, nil
+	}
+	_, err := s.Inspect(t.Context(), aboutDataplane("east"))
+	require.NoError(t, err)
+	require.Equal(t, []string{"a", "b"}, asked)
+}
+
+// TestAnswersSayWhatTheyMayLack: zones of a server that cannot be asked.
+func TestAnswersSayWhatTheyMayLack(t *testing.T) {
+	s := zonesThat(func(resource.ZoneName) (string, uint64, error) { return "{}\n", 7, nil }, "east")
+	known := connectedTo("a", "east")
+	known.unasked = []unasked{{name: "b", err: errors.New("connection refused")}}
+	known.zones = append(known.zones, zonesync.ZoneStatus{Name: "west", State: zonesync.ZoneOffline})
+	s.zones = func(context.Context) census { return known }
+	note := "server b could not be asked for its zones: connection refused"
+	r, err := s.Inspect(t.Context(), aboutDataplane(""))
+	require.NoError(t, err)
+	require.Equal(t, []string{note}, r.GetNotes())
+	r, err = s.Inspect(t.Context(), aboutDataplane("east"))
+	require.NoError(t, err)
+	require.Empty(t, r.GetNotes(), "the zone that was named has answered")
+	_, err = s.Inspect(t.Context(), aboutDataplane("west"))
+	require.ErrorContains(t, err, "("+note+")")
+	known.at = nil
+	_, err = s.Inspect(t.Context(), aboutDataplane(""))
+	require.ErrorContains(t, err, "no zone is connected")
+	require.ErrorContains(t, err, "("+note+")")
+	require.True(t, slices.IsSorted(known.connected()))
+}
