@@ -132,6 +132,10 @@ type Timing struct {
 	// Lease is how long a leader goes on without hearing from a majority. At
 	// most Heartbeat.
 	Lease time.Duration
+	// Commit is, within a factor of two, how late a follower may learn that an
+	// entry was committed when nothing else is written. Its zones wait for it; a
+	// leader says something to every follower that often.
+	Commit time.Duration
 }
 
 // Snapshots says when the log is cut. Entries are never removed that a kept
@@ -170,7 +174,7 @@ type Events struct {
 func DefaultConfig(dir string) Config {
 	return Config{
 		DataDir:      dir,
-		Timing:       Timing{Heartbeat: 500 * time.Millisecond, Lease: 250 * time.Millisecond},
+		Timing:       Timing{Heartbeat: 500 * time.Millisecond, Lease: 250 * time.Millisecond, Commit: 10 * time.Millisecond},
 		Snapshots:    Snapshots{Threshold: 16 << 10, Interval: 15 * time.Second, TrailingLogs: 64 << 10, Retain: 3},
 		ApplyTimeout: 10 * time.Second,
 		StallLimit:   5 * time.Second,
@@ -245,7 +249,7 @@ func (c Config) raftConfig(notify chan<- bool) *raft.Config {
 	rc.TrailingLogs = c.Snapshots.TrailingLogs
 	rc.MaxAppendEntries = maxAppendEntries
 	rc.NotifyCh = notify
-	rc.CommitTimeout = commitTimeout
+	rc.CommitTimeout = c.Timing.Commit
 	rc.NoLegacyTelemetry = true
 	rc.Logger = newRaftLogger(c.Logger)
 	return rc
@@ -254,7 +258,3 @@ func (c Config) raftConfig(notify chan<- bool) *raft.Config {
 // maxAppendEntries bounds how many entries one write to the log and one message
 // to a follower hold.
 const maxAppendEntries = 64
-
-// commitTimeout is, within a factor of two, how late a follower may learn that
-// an entry was committed when nothing else is written. Its zones wait for it.
-const commitTimeout = 10 * time.Millisecond

@@ -389,7 +389,7 @@ func TestUndecodableEntryStops(t *testing.T) {
 // TestOneServerStartsAtOnce: it does not wait for a heartbeat timeout.
 func TestOneServerStartsAtOnce(t *testing.T) {
 	cfg := testConfig(t.TempDir())
-	cfg.Timing = Timing{Heartbeat: time.Hour, Lease: time.Hour}
+	cfg.Timing.Heartbeat, cfg.Timing.Lease = time.Hour, time.Hour
 	for range 2 {
 		n, _ := open(t, cfg)
 		require.NoError(t, n.Close())

@@ -73,7 +73,7 @@ func TestOneServerOnTheNetwork(t *testing.T) {
 	ca := newAuthority(t)
 	cfg := testConfig(t.TempDir())
 	cfg.Transport = TransportConfig{Addr: "127.0.0.1:0", TLS: ca.config(t, "one")}
-	cfg.Timing = Timing{Heartbeat: time.Hour, Lease: time.Hour}
+	cfg.Timing.Heartbeat, cfg.Timing.Lease = time.Hour, time.Hour
 	n, _ := open(t, cfg)
 	propose(t, n, put("a", 1))
 	conn, err := tls.Dial("tcp", n.RaftAddr(), ca.config(t, "two"))
