@@ -62,24 +62,32 @@ func newClient(w *world, id int) *client {
 	return &client{w: w, id: id, rng: w.random(fmt.Sprintf("client %d", id)), known: map[resource.Key]uint64{}}
 }
 
-// run works until the world's clients are told to stop.
+// run works until the world's clients are told to stop: bursts of operations,
+// with pauses of think on average between them.
 func (c *client) run(ctx context.Context, think time.Duration) {
 	for {
 		pause := time.Duration(c.rng.ExpFloat64() * float64(think))
-		select {
-		case <-time.After(pause):
-		case <-ctx.Done():
-			return
+		for range 1 + c.rng.IntN(9) {
+			select {
+			case <-time.After(pause):
+			case <-ctx.Done():
+				return
+			}
+			c.act(ctx)
+			pause = time.Duration(c.rng.ExpFloat64() * float64(60*time.Millisecond))
 		}
-		key := dataKey(c.rng.IntN(dataKeys))
-		switch roll := c.rng.IntN(100); {
-		case roll < 30:
-			c.read(ctx, key)
-		case roll < 42:
-			c.write(ctx, history.Delete, key)
-		default:
-			c.write(ctx, history.Put, key)
-		}
+	}
+}
+
+func (c *client) act(ctx context.Context) {
+	key := dataKey(c.rng.IntN(dataKeys))
+	switch roll := c.rng.IntN(100); {
+	case roll < 30:
+		c.read(ctx, key)
+	case roll < 42:
+		c.write(ctx, history.Delete, key)
+	default:
+		c.write(ctx, history.Put, key)
 	}
 }
 

@@ -71,7 +71,7 @@ func number(name string, otherwise int) int {
 
 // TestQuiet: without faults everything is as promised.
 func TestQuiet(t *testing.T) {
-	o := simulate(t, 1, plan{servers: number("SIM_SERVERS", 1), zones: 2, clients: 4, watchers: 2, think: 300 * time.Millisecond}, func(w *world) int {
+	o := simulate(t, 1, plan{servers: number("SIM_SERVERS", 1), zones: 2, clients: 4, watchers: 2, think: time.Second}, func(w *world) int {
 		w.pause(time.Duration(number("SIM_MINUTES", 3)) * time.Minute)
 		return 0
 	})
@@ -86,7 +86,7 @@ type profile struct {
 }
 
 func profiles() []profile {
-	busy := plan{servers: number("SIM_SERVERS", 1), zones: 2, clients: 4, watchers: 2, think: 500 * time.Millisecond}
+	busy := plan{servers: number("SIM_SERVERS", 1), zones: 2, clients: 4, watchers: 2, think: 4 * time.Second}
 	return []profile{
 		{"network", busy, networkFaults},
 		{"machines", busy, machineFaults},

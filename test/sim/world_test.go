@@ -46,7 +46,7 @@ type world struct {
 // plan is the size of a world.
 type plan struct {
 	servers, zones, clients, watchers int
-	// think is the mean pause of a client between operations.
+	// think is the mean pause of a client between bursts of operations.
 	think time.Duration
 }
 
