@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"sync"
 )
 
 const identityFormat = 1
@@ -20,11 +21,16 @@ type identity struct {
 	// Bootstrapped says that the log has been begun: from then on an empty one
 	// is a lost one.
 	Bootstrapped bool `json:"bootstrapped"`
+	// Joining says that the server is to become a member of a cluster that exists
+	// and has not held all of its state yet. The cluster's id may not be known.
+	Joining bool `json:"joining,omitempty"`
 }
 
 // dataDir is a storage that this node holds, and whose it is.
 type dataDir struct {
 	Storage
+	// mu guards id once the node runs.
+	mu sync.Mutex
 	id identity
 	// started says that the storage holds something worth keeping.
 	started bool
@@ -76,7 +82,7 @@ func (d *dataDir) readIdentity(cfg Config) error {
 		{fmt.Sprintf("cluster %q, not %q", d.id.ClusterID, cfg.ClusterID), d.id.ClusterID, cfg.ClusterID},
 		{fmt.Sprintf("a server with the name %q, not %q", d.id.NodeID, cfg.NodeID), d.id.NodeID, cfg.NodeID},
 	} {
-		if part.want != "" && part.have != part.want {
+		if part.want != "" && part.have != part.want && !(part.have == "" && d.id.Joining) {
 			return fmt.Errorf("%w: %s is of %s", ErrForeignDataDir, d.Name(), part.what)
 		}
 	}
@@ -89,12 +95,12 @@ func (d *dataDir) claim(cfg Config) error {
 		return nil
 	}
 	clusterID := cfg.ClusterID
-	if clusterID == "" {
+	if clusterID == "" && !cfg.Join.Fresh {
 		var b [16]byte
 		_, _ = rand.Read(b[:]) // never fails
 		clusterID = hex.EncodeToString(b[:])
 	}
-	d.id = identity{FormatVersion: identityFormat, Role: cfg.Role, ClusterID: clusterID, NodeID: cfg.NodeID}
+	d.id = identity{FormatVersion: identityFormat, Role: cfg.Role, ClusterID: clusterID, NodeID: cfg.NodeID, Joining: cfg.Join.Fresh}
 	return d.writeIdentity()
 }
 
@@ -105,6 +111,57 @@ func (d *dataDir) markBootstrapped() error {
 	}
 	d.id.Bootstrapped = true
 	return d.writeIdentity()
+}
+
+func (d *dataDir) clusterID() string {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return d.id.ClusterID
+}
+
+// joining says that this server has not been a full member yet.
+func (d *dataDir) joining() bool {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return d.id.Joining
+}
+
+// change makes a change to the identity, once it is on disk.
+func (d *dataDir) change(change func(*identity)) error {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	before := d.id
+	change(&d.id)
+	if d.id == before {
+		return nil
+	}
+	if err := d.writeIdentity(); err != nil {
+		d.id = before
+		return err
+	}
+	return nil
+}
+
+// belongsTo notes the cluster that took this server in.
+func (d *dataDir) belongsTo(cluster string) error {
+	if have := d.clusterID(); have != "" && have != cluster {
+		return fmt.Errorf("%w: %s is of cluster %q, not %q", ErrForeignDataDir, d.Name(), have, cluster)
+	}
+	return d.change(func(id *identity) { id.ClusterID = cluster })
+}
+
+// begun notes that the log holds something: from then on an empty one is lost.
+func (d *dataDir) begun() error {
+	return d.change(func(id *identity) { id.Bootstrapped = true })
+}
+
+// joined notes that this server has held the cluster's whole state.
+func (d *dataDir) joined() error {
+	return d.change(func(id *identity) {
+		if id.Joining {
+			id.Bootstrapped, id.Joining = true, false
+		}
+	})
 }
 
 func (d *dataDir) writeIdentity() error {

@@ -80,9 +80,10 @@ func (n *Node) proposeError(err error) error {
 		return n.notLeader()
 	case errors.Is(err, ErrDiskFull):
 		return err // the leader could not store it, and so nobody did
-	case errors.Is(err, raft.ErrEnqueueTimeout),
-		errors.Is(err, raft.ErrLeadershipTransferInProgress),
-		errors.Is(err, raft.ErrAbortedByRestore):
+	case errors.Is(err, raft.ErrLeadershipTransferInProgress):
+		n.refusedByTransfer()
+		return fmt.Errorf("%w: %w", ErrUnavailable, err)
+	case errors.Is(err, raft.ErrEnqueueTimeout), errors.Is(err, raft.ErrAbortedByRestore):
 		return fmt.Errorf("%w: %w", ErrUnavailable, err)
 	default:
 		return fmt.Errorf("%w: %w", ErrUnknownOutcome, err)

@@ -8,14 +8,21 @@ import (
 	"time"
 )
 
-// errStillRestoring is why a write that waited for a restore was given up.
-var errStillRestoring = errors.New("it has not ended in time")
+// errStillShut is why a write that waited for the gate was given up.
+var errStillShut = errors.New("it has not ended in time")
 
-// gate holds writes back while the state is being replaced. The zero value is
-// open.
+// Why the gate is shut.
+const (
+	whileRestoring   = "the state is being replaced by a backup"
+	whileHandingOver = "the leadership is being handed over"
+)
+
+// gate holds writes back while the state is being replaced, or while another
+// server takes over. The zero value is open.
 type gate struct {
 	mu     sync.Mutex
 	inside int
+	why    string
 	// reopened is closed when a shut gate opens; nil while it is open.
 	reopened chan struct{}
 	// emptied is closed when the last write leaves a shut gate.
@@ -42,16 +49,22 @@ func (g *gate) enter(ctx context.Context, patience time.Duration) error {
 	if reopened == nil {
 		return nil
 	}
-	ctx, cancel := context.WithTimeoutCause(ctx, patience, errStillRestoring)
+	ctx, cancel := context.WithTimeoutCause(ctx, patience, errStillShut)
 	defer cancel()
 	for ; reopened != nil; reopened = g.pass() {
 		select {
 		case <-reopened:
 		case <-ctx.Done():
-			return fmt.Errorf("%w: the state is being replaced by a backup: %w", ErrUnavailable, context.Cause(ctx))
+			return fmt.Errorf("%w: %s: %w", ErrUnavailable, g.reason(), context.Cause(ctx))
 		}
 	}
 	return nil
+}
+
+func (g *gate) reason() string {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	return g.why
 }
 
 func (g *gate) leave() {
@@ -68,12 +81,13 @@ func (g *gate) leave() {
 // fails, open must follow.
 //
 // Errors: ErrUnavailable, the gate is as it was.
-func (g *gate) shut(ctx context.Context) error {
+func (g *gate) shut(ctx context.Context, why string) error {
 	g.mu.Lock()
 	if g.reopened != nil {
-		g.mu.Unlock()
-		return fmt.Errorf("%w: another restore is under way", ErrUnavailable)
+		defer g.mu.Unlock()
+		return fmt.Errorf("%w: %s", ErrUnavailable, g.why)
 	}
+	g.why = why
 	g.reopened = make(chan struct{})
 	var emptied chan struct{}
 	if g.inside > 0 {

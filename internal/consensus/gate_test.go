@@ -14,7 +14,7 @@ func TestGateHoldsWritesBack(t *testing.T) {
 		var g gate
 		require.NoError(t, g.enter(t.Context(), time.Minute))
 		shut := make(chan error)
-		go func() { shut <- g.shut(t.Context()) }()
+		go func() { shut <- g.shut(t.Context(), whileRestoring) }()
 		synctest.Wait()
 		select {
 		case <-shut:
@@ -26,7 +26,7 @@ func TestGateHoldsWritesBack(t *testing.T) {
 		synctest.Wait()
 		g.leave()
 		require.NoError(t, <-shut)
-		require.ErrorIs(t, g.shut(t.Context()), ErrUnavailable, "one restore at a time")
+		require.ErrorIs(t, g.shut(t.Context(), whileRestoring), ErrUnavailable, "one restore at a time")
 		select {
 		case <-entered:
 			require.Fail(t, "it came in while the gate was shut")
@@ -35,7 +35,7 @@ func TestGateHoldsWritesBack(t *testing.T) {
 		g.open()
 		require.NoError(t, <-entered)
 		g.leave()
-		require.NoError(t, g.shut(t.Context()), "it can be shut again")
+		require.NoError(t, g.shut(t.Context(), whileRestoring), "it can be shut again")
 		g.open()
 	})
 }
@@ -43,11 +43,11 @@ func TestGateHoldsWritesBack(t *testing.T) {
 func TestGateIsWaitedForWithinLimits(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var g gate
-		require.NoError(t, g.shut(t.Context()))
+		require.NoError(t, g.shut(t.Context(), whileRestoring))
 		began := time.Now()
 		err := g.enter(t.Context(), 10*time.Second)
 		require.ErrorIs(t, err, ErrUnavailable)
-		require.ErrorIs(t, err, errStillRestoring)
+		require.ErrorIs(t, err, errStillShut)
 		require.Equal(t, 10*time.Second, time.Since(began))
 		canceled, cancel := context.WithCancel(t.Context())
 		cancel()
@@ -58,11 +58,11 @@ func TestGateIsWaitedForWithinLimits(t *testing.T) {
 		require.NoError(t, g.enter(t.Context(), time.Second))
 		limited, cancel := context.WithTimeout(t.Context(), time.Second)
 		defer cancel()
-		require.ErrorIs(t, g.shut(limited), ErrUnavailable)
+		require.ErrorIs(t, g.shut(limited, whileRestoring), ErrUnavailable)
 		require.NoError(t, g.enter(t.Context(), time.Second))
 		g.leave()
 		g.leave()
-		require.NoError(t, g.shut(t.Context()))
+		require.NoError(t, g.shut(t.Context(), whileRestoring))
 		g.open()
 	})
 }

@@ -10,7 +10,6 @@ import (
 
 	"github.com/hashicorp/raft"
 
-	"meridian/internal/resource"
 	"meridian/internal/store"
 )
 
@@ -80,14 +79,14 @@ const leadRetry = 100 * time.Millisecond
 // committed: raft returns from a restart at its snapshot, not at the end of its
 // log, and a new leader does not know how far the log was committed until it
 // has committed an entry of its own term.
+//
+// That entry is an empty batch, not raft's barrier: it passes through every
+// server's store, so that what this server says is committed is a revision that
+// the others reach too.
 func (n *Node) takeLead() error {
 	term := n.raft.CurrentTerm()
-	barrier := n.raft.Barrier(n.cfg.ApplyTimeout)
-	if err := barrier.Error(); err != nil {
-		return fmt.Errorf("barrier: %w", err)
-	}
-	if indexed, ok := barrier.(raft.IndexFuture); ok {
-		n.st.Advance(resource.Revision(indexed.Index()))
+	if err := n.proposeEmpty(); err != nil {
+		return err
 	}
 	if err := n.nameEpoch(); err != nil {
 		return err
@@ -96,7 +95,21 @@ func (n *Node) takeLead() error {
 		return fmt.Errorf("term changed from %d to %d", term, now)
 	}
 	n.setLead(term)
-	n.readyOnce.Do(func() { close(n.ready) })
+	n.becomeReady()
+	return nil
+}
+
+// proposeEmpty writes a batch without operations: once it returns, everything
+// before it is committed and applied here.
+func (n *Node) proposeEmpty() error {
+	command, err := store.EncodeCommand(store.Txn{Time: n.cfg.Clock()})
+	if err != nil {
+		return fmt.Errorf("empty batch: %w", err)
+	}
+	if err := n.raft.Apply(command, n.cfg.ApplyTimeout).Error(); err != nil {
+		return fmt.Errorf("empty batch: %w", n.proposeError(err))
+	}
+	n.transferring.accepted()
 	return nil
 }
 
@@ -110,10 +123,10 @@ func (n *Node) nameEpoch() error {
 	var random [8]byte
 	_, _ = rand.Read(random[:]) // never fails
 	command, err := store.EncodeCommand(store.Txn{
-		RequestID: "epoch/" + n.dir.id.ClusterID,
+		RequestID: "epoch/" + n.ClusterID(),
 		Time:      n.cfg.Clock(),
 		SetEpoch: &store.Epoch{
-			ClusterID:   n.dir.id.ClusterID,
+			ClusterID:   n.ClusterID(),
 			Incarnation: 1,
 			Random:      binary.BigEndian.Uint64(random[:]),
 		},
@@ -130,7 +143,11 @@ func (n *Node) nameEpoch() error {
 // setLead records the lead and tells the listener when it begins or ends.
 func (n *Node) setLead(term uint64) {
 	before, _ := n.lead.get()
-	if !n.lead.set(term) || (before != 0) == (term != 0) {
+	if !n.lead.set(term) {
+		return
+	}
+	n.moved.wake()
+	if (before != 0) == (term != 0) {
 		return
 	}
 	if n.cfg.Events.LeaderChanged != nil {
@@ -139,22 +156,44 @@ func (n *Node) setLead(term uint64) {
 }
 
 // waitLead returns the term in which this server leads and may serve, waiting
-// while it is about to.
-func (n *Node) waitLead(ctx context.Context) (uint64, error) {
+// while it is about to, and a channel that is closed when that ends.
+func (n *Node) waitLead(ctx context.Context) (uint64, <-chan struct{}, error) {
 	for {
+		moved := n.moved.wait()
 		term, changed := n.lead.get()
 		if term != 0 {
-			return term, nil
+			return term, changed, nil
 		}
 		if n.raft.State() != raft.Leader {
-			return 0, n.notLeader()
+			return 0, nil, n.notLeader()
 		}
 		select {
 		case <-changed:
+		case <-moved:
 		case <-n.stopping.Done():
-			return 0, ErrClosed
+			return 0, nil, ErrClosed
 		case <-ctx.Done():
-			return 0, fmt.Errorf("%w: %w", ErrUnavailable, context.Cause(ctx))
+			return 0, nil, fmt.Errorf("%w: %w", ErrUnavailable, context.Cause(ctx))
 		}
 	}
 }
+
+// observeLeader wakes who waits for a leader whenever raft hears of another one,
+// or of none. It runs on raft's goroutine.
+func (n *Node) observeLeader() {
+	n.raft.RegisterObserver(raft.NewObserver(nil, false, func(o *raft.Observation) bool {
+		switch o.Data.(type) {
+		case raft.LeaderObservation, raft.RaftState:
+			n.moved.wake()
+		}
+		return false
+	}))
+}
+
+// LeaderChanged returns a channel that is closed when Leader may return something
+// else. Take it before asking.
+func (n *Node) LeaderChanged() <-chan struct{} { return n.moved.wait() }
+
+// becomeReady marks the moment at which the store held everything that was
+// committed before the start.
+func (n *Node) becomeReady() { n.readyOnce.Do(func() { close(n.ready) }) }

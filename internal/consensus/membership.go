@@ -32,7 +32,7 @@ func (n *Node) memberAddresses() []*peerv1.MemberAddress {
 // membership is what this server, which leads, decides a change on.
 func (n *Node) membership() membership {
 	return membership{
-		cluster: n.dir.id.ClusterID, self: raft.ServerID(n.cfg.NodeID), servers: n.servers(),
+		cluster: n.ClusterID(), self: raft.ServerID(n.cfg.NodeID), servers: n.servers(),
 		silence: n.contacts.silence,
 		// One failed heartbeat is not silence: it may have been lost.
 		gone: 2 * n.cfg.Timing.Heartbeat,
@@ -50,6 +50,14 @@ func (n *Node) addMember(ctx context.Context, a addition) error {
 	}
 	return n.changeMembers(ctx, func() error {
 		steps, err := n.membership().admit(a)
+		if rpcerr.HasReason(err, ReasonRemoved) {
+			// Only a server that leads may say so, and what the server was removed by
+			// may not be committed yet.
+			if err := n.proposeEmpty(); err != nil {
+				return err
+			}
+			steps, err = n.membership().admit(a)
+		}
 		if err != nil {
 			return err
 		}
@@ -83,7 +91,7 @@ func (n *Node) removeMember(ctx context.Context, name string, force bool) error 
 			return nil
 		})
 	}
-	if _, err := n.waitLead(ctx); err != nil {
+	if _, _, err := n.waitLead(ctx); err != nil {
 		return err
 	}
 	if err := n.membership().release(name, force); err != nil {
@@ -106,7 +114,7 @@ func (n *Node) changeMembers(ctx context.Context, change func() error) error {
 		return err
 	}
 	defer n.requests.Done()
-	if _, err := n.waitLead(ctx); err != nil {
+	if _, _, err := n.waitLead(ctx); err != nil {
 		return err
 	}
 	select {

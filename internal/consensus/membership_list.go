@@ -56,7 +56,7 @@ func (n *Node) Members(ctx context.Context) []Member {
 			members[i] = n.self(s)
 			continue
 		}
-		asked.Go(func() { members[i] = n.ask(ctx, s, hints[string(s.ID)]) })
+		asked.Go(func() { members[i] = n.askStatus(ctx, s, hints[string(s.ID)]) })
 	}
 	asked.Wait()
 	if joining {
@@ -96,9 +96,9 @@ func (n *Node) self(s raft.Server) Member {
 	return m
 }
 
-// ask asks a member how it stands, and makes do with what gossip said about it
+// askStatus asks a member how it stands, and makes do with what gossip said about it
 // where it does not answer.
-func (n *Node) ask(ctx context.Context, s raft.Server, hint Peer) Member {
+func (n *Node) askStatus(ctx context.Context, s raft.Server, hint Peer) Member {
 	m := Member{
 		Name: string(s.ID), Raft: string(s.Address), GRPC: hint.GRPC, Gossip: hint.Gossip,
 		State: StateUnreachable, Voter: s.Suffrage == raft.Voter, Version: hint.Version,

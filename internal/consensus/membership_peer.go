@@ -19,7 +19,7 @@ func (s *peerService) AddMember(ctx context.Context, req *peerv1.AddMemberReques
 	})
 	switch {
 	case err == nil:
-		return &peerv1.AddMemberResponse{ClusterId: n.dir.id.ClusterID, Members: n.memberAddresses()}, nil
+		return &peerv1.AddMemberResponse{ClusterId: n.ClusterID(), Members: n.memberAddresses()}, nil
 	case errors.Is(err, ErrNotLeader) && !req.GetForwarded():
 		return s.forwardAddMember(ctx, req)
 	}
@@ -49,9 +49,14 @@ func (s *peerService) RemoveMember(ctx context.Context, req *peerv1.RemoveMember
 
 // Reasons by which a peer tells errors of this package apart.
 const (
-	reasonNotLeader      = "NOT_LEADER"
-	reasonUnavailable    = "UNAVAILABLE"
+	// reasonNotLeader: only the leader can do it, and nothing happened.
+	reasonNotLeader = "NOT_LEADER"
+	// reasonUnavailable: it cannot be done now, and nothing happened.
+	reasonUnavailable = "UNAVAILABLE"
+	// reasonUnknownOutcome: it may or may not be done, now or later.
 	reasonUnknownOutcome = "UNKNOWN_OUTCOME"
+	// reasonDiskFull: the leader has no room for it, and nothing happened.
+	reasonDiskFull = "DISK_FULL"
 )
 
 // memberStatus makes an error fit to travel to a peer; memberError is its
@@ -62,6 +67,8 @@ func memberStatus(err error) error {
 		err = rpcerr.New(rpcerr.Unavailable, reasonNotLeader, "%w", err)
 	case errors.Is(err, ErrUnknownOutcome):
 		err = rpcerr.New(rpcerr.Unavailable, reasonUnknownOutcome, "%w", err)
+	case errors.Is(err, ErrDiskFull):
+		err = rpcerr.New(rpcerr.TooLarge, reasonDiskFull, "%w", err)
 	case errors.Is(err, ErrUnavailable), errors.Is(err, ErrClosed):
 		err = rpcerr.New(rpcerr.Unavailable, reasonUnavailable, "%w", err)
 	}

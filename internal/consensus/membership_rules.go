@@ -81,7 +81,7 @@ const (
 // acknowledged. It must not vote again as if nothing had happened: it is removed
 // first, which those that are left decide without it, and then it is a new
 // server without a vote. The server keeps silent towards raft until then
-// (membership_gate.go), so it counts as unreachable although its process runs.
+// (witness.go), so it counts as unreachable although its process runs.
 func (m membership) admit(a addition) ([]step, error) {
 	if a.cluster != "" && a.cluster != m.cluster {
 		return nil, rpcerr.New(rpcerr.Conflict, ReasonForeignCluster,

@@ -12,9 +12,15 @@ import (
 // and calls (RaftService and Config.PeerServices), use the node's raft address.
 // The node closes it.
 type Network interface {
-	// Transport carries raft's messages. It must not handle heartbeats on a path
-	// of their own (hashicorp/raft#695): SetHeartbeatHandler does nothing.
-	Transport() Transport
+	// Transport carries raft's messages, to the server that is meant and between
+	// servers of one cluster only: an address may have passed to another server,
+	// which must neither vote nor confirm entries in its place. cluster names this
+	// server's, "" while it has none; then nothing is carried to or from it.
+	// Called once.
+	//
+	// A transport must not handle heartbeats on a path of their own
+	// (hashicorp/raft#695): SetHeartbeatHandler does nothing.
+	Transport(cluster func() string) Transport
 	// Listener accepts the calls of peers; every connection it returns has proved
 	// to be a peer's.
 	Listener() net.Listener

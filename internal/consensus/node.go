@@ -32,22 +32,37 @@ type Node struct {
 	peerServer *grpc.Server   // nil without a network
 	serving    sync.WaitGroup // what peerServer runs
 
-	// writes are held back while the state is replaced.
-	writes   gate
 	contacts *contacts
 	pilot    *pilot
 	// changing holds a token while members are being changed.
 	changing chan struct{}
 
-	lead      *leadership
+	// witness is the transport as raft sees it.
+	witness *witness
+	// writes are held back while the state is replaced or another server takes
+	// over.
+	writes gate
+	// forwarded counts the batches that were sent to the leader.
+	forwarded atomic.Uint64
+
+	lead *leadership
+	// moved wakes when the leader that raft knows, or this server's lead, changes.
+	moved        signal
+	transferring transferWatch
+	waiting      waiting
+
 	ready     chan struct{}
 	readyOnce sync.Once
 
-	// stopping ends when Close begins.
-	stopping context.Context
-	stop     context.CancelFunc
-	// background are the node's own goroutines, requests the calls in progress.
-	background, requests sync.WaitGroup
+	// stopping ends when Close begins to stop the node's own goroutines, aborting
+	// when it can wait no longer for the answers of peers.
+	stopping, aborting context.Context
+	stop, abort        context.CancelFunc
+	// background and upkeep are the node's own goroutines, requests the calls in
+	// progress. Upkeep makes requests of its own, so it ends first.
+	background, upkeep, requests sync.WaitGroup
+	upkeeping                    context.Context
+	stopUpkeep                   context.CancelFunc
 	// mu orders the beginning of requests and Close; it guards closed.
 	mu     sync.RWMutex
 	closed bool
@@ -90,8 +105,9 @@ func Open(ctx context.Context, cfg Config, st *store.Store) (_ *Node, err error)
 	if n.network == nil {
 		n.transport = alone(cfg.NodeID)
 	} else {
-		n.transport = n.network.Transport()
+		n.transport = n.network.Transport(n.ClusterID)
 	}
+	n.witness = newWitness(n.transport)
 	if err = n.dir.claim(cfg); err != nil {
 		return nil, err
 	}
@@ -108,27 +124,41 @@ func Open(ctx context.Context, cfg Config, st *store.Store) (_ *Node, err error)
 	if err = n.bootstrap(snapshots); err != nil {
 		return nil, err
 	}
-	n.stopping, n.stop = context.WithCancel(context.WithoutCancel(ctx))
+	if err = n.awaitAdmission(); err != nil {
+		return nil, err
+	}
+	background := context.WithoutCancel(ctx)
+	n.stopping, n.stop = context.WithCancel(background)
+	n.aborting, n.abort = context.WithCancel(background)
+	n.upkeeping, n.stopUpkeep = context.WithCancel(background)
 	notify := make(chan bool, 16)
 	if err = n.startRaft(snapshots, notify); err != nil {
 		return nil, err
 	}
 	n.dir.keep()
+	n.run(notify)
+	return n, nil
+}
+
+// run starts the node's own goroutines.
+func (n *Node) run(notify <-chan bool) {
+	n.observeLeader()
 	n.background.Go(func() { n.followLeadership(n.stopping, notify) })
 	if n.network != nil {
 		n.servePeers()
 		n.background.Go(func() { n.observeHeartbeats(n.stopping) })
 		n.background.Go(func() { n.pilot.run(n.stopping) })
+		n.upkeep.Go(func() { n.catchUp(n.upkeeping) })
+		n.upkeep.Go(func() { n.belong(n.upkeeping) })
 	}
 	n.stand()
-	return n, nil
 }
 
 // bootstrap begins the log of a new cluster with this server as its only
 // member. Raft's own function would refuse to go on after a crash between its
 // two writes; here the second makes the first count.
 func (n *Node) bootstrap(snapshots raft.SnapshotStore) error {
-	if n.dir.id.Bootstrapped {
+	if n.dir.id.Bootstrapped || n.dir.id.Joining {
 		return nil
 	}
 	last, err := n.log.LastIndex()
@@ -149,6 +179,26 @@ func (n *Node) bootstrap(snapshots raft.SnapshotStore) error {
 	return n.dir.markBootstrapped()
 }
 
+// awaitAdmission keeps raft from hearing anything in a server that holds nothing
+// yet, until the cluster that it joins has taken it in.
+func (n *Node) awaitAdmission() error {
+	if !n.dir.id.Joining {
+		return nil
+	}
+	_, last, err := n.log.bounds()
+	if err != nil {
+		return err
+	}
+	term, err := n.log.GetUint64(keyCurrentTerm)
+	if err != nil && !isNotFound(err) {
+		return err
+	}
+	if last == 0 && term == 0 {
+		n.witness.shut()
+	}
+	return nil
+}
+
 // startRaft restores the newest snapshot and starts raft. Raft panics on
 // entries it cannot read; those have been looked for, but a start must not end
 // a process.
@@ -162,7 +212,7 @@ func (n *Node) startRaft(snapshots *snapshotStore, notify chan<- bool) (err erro
 	}()
 	n.watchStorage()
 	machine := frozenFSM{fsm: fsm{n.st}, fail: n.log.fail, snapshots: snapshots}
-	n.raft, err = raft.NewRaft(n.cfg.raftConfig(notify), machine, n.log, n.log, snapshots, n.transport)
+	n.raft, err = raft.NewRaft(n.cfg.raftConfig(notify), machine, n.log, n.log, snapshots, n.witness)
 	snapshots.opening.Store(false)
 	if err == nil {
 		n.running.Store(n.raft)
@@ -203,6 +253,9 @@ func (n *Node) abandon() {
 	if n.stop != nil {
 		n.stop()
 	}
+	if n.witness != nil {
+		n.witness.end()
+	}
 	if n.transport != nil {
 		_ = n.transport.Close()
 	}
@@ -236,8 +289,9 @@ func (n *Node) Leader() (id, addr string) {
 // network.
 func (n *Node) RaftAddr() string { return string(n.transport.LocalAddr()) }
 
-// ClusterID names the cluster for as long as it lives.
-func (n *Node) ClusterID() string { return n.dir.id.ClusterID }
+// ClusterID names the cluster for as long as it lives. It is empty while a new
+// server has not found the cluster that it joins.
+func (n *Node) ClusterID() string { return n.dir.clusterID() }
 
 // Status is a moment of a node's life, for people and metrics.
 type Status struct {
@@ -256,7 +310,7 @@ type Status struct {
 func (n *Node) Status() Status {
 	leader, _ := n.Leader()
 	return Status{
-		ClusterID: n.dir.id.ClusterID, NodeID: n.cfg.NodeID,
+		ClusterID: n.ClusterID(), NodeID: n.cfg.NodeID,
 		State:     stateName(n.raft.State()),
 		Leader:    leader,
 		Term:      n.raft.CurrentTerm(),
@@ -314,13 +368,18 @@ func (n *Node) begin() error {
 	return nil
 }
 
-// closePatience is how long Close waits for what is under way. Only a disk that
-// hangs takes longer.
-const closePatience = 8 * time.Second
+const (
+	// closePatience is how long Close waits for what is under way. Only a disk
+	// that hangs takes longer.
+	closePatience = 8 * time.Second
+	// closeGrace is how long requests that wait for another server may go on.
+	closeGrace = 2 * time.Second
+)
 
-// Close stops the node, in this order: no new requests; our own goroutines and
-// the requests in progress, which end by themselves (raft would leave some
-// without an answer if it stopped first); raft and its connections; the log;
+// Close stops the node, in this order: another server takes over, if this one
+// leads and there is one; no new requests; those in progress, which end by
+// themselves (raft would leave some without an answer if it stopped first), and
+// our own goroutines; the answers to peers; raft and its connections; the log;
 // last the lock, so that nobody opens a directory that is still written to.
 // Calls after the first return what it returned.
 //
@@ -332,22 +391,8 @@ func (n *Node) Close() error {
 }
 
 func (n *Node) close() error {
-	n.mu.Lock()
-	n.closed = true
-	n.mu.Unlock()
-	n.stop()
 	stopped := make(chan error, 1)
-	go func() { // ends with Close, unless the disk hangs
-		n.background.Wait()
-		n.requests.Wait()
-		n.stopPeers()
-		err := n.raft.Shutdown().Error()
-		err = errors.Join(err, n.transport.Close())
-		if n.network != nil {
-			err = errors.Join(err, n.network.Close())
-		}
-		stopped <- errors.Join(err, n.log.Close())
-	}()
+	go func() { stopped <- n.shutDown() }() // ends with Close, unless the disk hangs
 	patience := time.NewTimer(closePatience)
 	defer patience.Stop()
 	select {
@@ -360,4 +405,30 @@ func (n *Node) close() error {
 	case <-patience.C:
 		return fmt.Errorf("consensus: %s did not stop writing within %s; end the process", n.dir.Name(), closePatience)
 	}
+}
+
+func (n *Node) shutDown() error {
+	n.stepAside()
+	n.stopUpkeep()
+	n.upkeep.Wait()
+	n.mu.Lock()
+	n.closed = true
+	n.mu.Unlock()
+	grace := time.AfterFunc(closeGrace, n.abort)
+	defer grace.Stop()
+	if leader, _ := n.Leader(); n.network != nil && leader != "" && leader != n.cfg.NodeID {
+		n.requests.Wait() // they may have to find the leader, which stop would end
+	}
+	n.stop()
+	n.background.Wait()
+	n.requests.Wait()
+	n.abort()
+	n.stopPeers()
+	err := n.raft.Shutdown().Error()
+	n.witness.end()
+	err = errors.Join(err, n.transport.Close())
+	if n.network != nil {
+		err = errors.Join(err, n.network.Close())
+	}
+	return errors.Join(err, n.log.Close())
 }

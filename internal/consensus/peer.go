@@ -13,6 +13,7 @@ import (
 	"google.golang.org/grpc/keepalive"
 
 	peerv1 "meridian/api/peer/v1"
+	"meridian/internal/rpcerr"
 )
 
 const (
@@ -23,6 +24,9 @@ const (
 	peerIdle, peerSilence = 10 * time.Second, rpcTimeout
 	// peerConnect bounds an attempt to connect.
 	peerConnect = rpcTimeout
+	// peerRetirement is how long calls may go on using a connection that seems
+	// dead.
+	peerRetirement = 10 * time.Second
 	// peerFarewell is how long Close lets the answers of calls that are done
 	// reach their callers.
 	peerFarewell = 500 * time.Millisecond
@@ -35,10 +39,12 @@ type peers struct {
 	mu sync.Mutex
 	// conns are by raft address; nil once closed.
 	conns map[string]*grpc.ClientConn
+	// retired are those that no new call uses, with what will close them.
+	retired map[*grpc.ClientConn]*time.Timer
 }
 
 func newPeers(network Network) *peers {
-	return &peers{network: network, conns: map[string]*grpc.ClientConn{}}
+	return &peers{network: network, conns: map[string]*grpc.ClientConn{}, retired: map[*grpc.ClientConn]*time.Timer{}}
 }
 
 // conn returns the connection to an address. It is made when it is first used.
@@ -65,6 +71,7 @@ func (p *peers) conn(addr string) (*grpc.ClientConn, error) {
 		grpc.WithKeepaliveParams(keepalive.ClientParameters{Time: peerIdle, Timeout: peerSilence}),
 		grpc.WithIdleTimeout(0),
 		grpc.WithDisableServiceConfig(),
+		grpc.WithChainUnaryInterceptor(rpcerr.UnaryClient), grpc.WithChainStreamInterceptor(rpcerr.StreamClient),
 		grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(maxPeerMessage), grpc.MaxCallSendMsgSize(maxPeerMessage)),
 	)
 	if err != nil {
@@ -74,23 +81,33 @@ func (p *peers) conn(addr string) (*grpc.ClientConn, error) {
 	return c, nil
 }
 
-// drop closes a connection that seems dead, so that the next call makes a new
-// one. Calls in progress on it fail.
-func (p *peers) drop(addr string, dead *grpc.ClientConn) {
+// retire makes the next call to an address use a new connection, because this
+// one seems dead. Calls in progress on it have some time left to finish.
+func (p *peers) retire(addr string, dead *grpc.ClientConn) {
 	p.mu.Lock()
-	if p.conns[addr] == dead {
-		delete(p.conns, addr)
+	defer p.mu.Unlock()
+	if p.conns[addr] != dead {
+		return
 	}
-	p.mu.Unlock()
-	_ = dead.Close()
+	delete(p.conns, addr)
+	p.retired[dead] = time.AfterFunc(peerRetirement, func() {
+		p.mu.Lock()
+		delete(p.retired, dead)
+		p.mu.Unlock()
+		_ = dead.Close()
+	})
 }
 
 func (p *peers) close() {
 	p.mu.Lock()
-	conns := p.conns
-	p.conns = nil
+	conns, retired := p.conns, p.retired
+	p.conns, p.retired = nil, nil
 	p.mu.Unlock()
 	for _, c := range conns {
+		_ = c.Close()
+	}
+	for c, timer := range retired {
+		timer.Stop()
 		_ = c.Close()
 	}
 }
@@ -129,6 +146,7 @@ func (c peerConnTo) NewStream(ctx context.Context, desc *grpc.StreamDesc, method
 func (n *Node) servePeers() {
 	n.peerServer = grpc.NewServer(
 		grpc.MaxRecvMsgSize(maxPeerMessage), grpc.MaxSendMsgSize(maxPeerMessage),
+		grpc.ChainUnaryInterceptor(rpcerr.UnaryServer), grpc.ChainStreamInterceptor(rpcerr.StreamServer),
 		grpc.ConnectionTimeout(handshakeTimeout),
 		grpc.KeepaliveParams(keepalive.ServerParameters{Time: peerIdle, Timeout: peerSilence}),
 		grpc.KeepaliveEnforcementPolicy(keepalive.EnforcementPolicy{MinTime: peerIdle / 2, PermitWithoutStream: true}),

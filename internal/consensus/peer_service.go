@@ -2,7 +2,7 @@ package consensus
 
 import (
 	"context"
-	"strconv"
+	"time"
 
 	peerv1 "meridian/api/peer/v1"
 	"meridian/internal/version"
@@ -11,21 +11,54 @@ import (
 // commandFormat is the newest format of log entries that this release applies.
 const commandFormat = 1
 
-// peerService answers the calls of other servers.
+// peerService answers the calls of other servers. Its errors carry the reasons
+// of peer_codec.go.
 type peerService struct {
 	peerv1.UnimplementedRaftServiceServer
 	node *Node
+}
+
+var _ peerv1.RaftServiceServer = (*peerService)(nil)
+
+// Propose writes a batch that another server decided. It is not passed on: the
+// caller knows best who leads now.
+func (s *peerService) Propose(ctx context.Context, request *peerv1.ProposeRequest) (*peerv1.ProposeResponse, error) {
+	n := s.node
+	if err := n.begin(); err != nil {
+		return nil, memberStatus(err)
+	}
+	defer n.requests.Done()
+	p := proposal{command: request.GetCommand(), patience: time.NewTimer(n.cfg.ApplyTimeout)}
+	defer p.patience.Stop()
+	result, index, err := n.proposeHere(ctx, &p)
+	if err != nil && result.Err == nil {
+		return nil, memberStatus(err)
+	}
+	return resultToPeer(result, index)
+}
+
+// ReadIndex returns what a linearizable read has to wait for.
+func (s *peerService) ReadIndex(ctx context.Context, _ *peerv1.ReadIndexRequest) (*peerv1.ReadIndexResponse, error) {
+	n := s.node
+	if err := n.begin(); err != nil {
+		return nil, memberStatus(err)
+	}
+	defer n.requests.Done()
+	point, term, err := n.readPointHere(ctx)
+	if err != nil {
+		return nil, memberStatus(err)
+	}
+	return &peerv1.ReadIndexResponse{Revision: uint64(point), Term: term}, nil
 }
 
 // Status says how this server stands.
 func (s *peerService) Status(context.Context, *peerv1.StatusRequest) (*peerv1.StatusResponse, error) {
 	n := s.node
 	status := n.Status()
-	lastTerm, _ := strconv.ParseUint(n.raft.Stats()["last_log_term"], 10, 64) // raft says it nowhere else
 	response := &peerv1.StatusResponse{
 		ClusterId: status.ClusterID, Name: status.NodeID,
 		State: status.State, Leader: status.Leader, Term: status.Term,
-		LastIndex: uint64(status.Last), LastTerm: lastTerm,
+		LastIndex: uint64(status.Last), LastTerm: n.lastLogTerm(),
 		Committed: uint64(status.Committed), Applied: uint64(status.Applied),
 		Version: version.String(), CommandFormat: commandFormat,
 		Raft: n.RaftAddr(), Members: n.memberAddresses(),
@@ -35,4 +68,18 @@ func (s *peerService) Status(context.Context, *peerv1.StatusRequest) (*peerv1.St
 		response.Grpc, response.Gossip = addresses.GRPC, addresses.Gossip
 	}
 	return response, nil
+}
+
+// TransferLeadership makes another server the leader in place of this one.
+func (s *peerService) TransferLeadership(ctx context.Context, request *peerv1.TransferLeadershipRequest) (*peerv1.TransferLeadershipResponse, error) {
+	n := s.node
+	if err := n.begin(); err != nil {
+		return nil, memberStatus(err)
+	}
+	defer n.requests.Done()
+	leader, err := n.handOver(ctx, request.GetTo())
+	if err != nil {
+		return nil, memberStatus(err)
+	}
+	return &peerv1.TransferLeadershipResponse{Leader: leader}, nil
 }

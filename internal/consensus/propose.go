@@ -2,11 +2,23 @@ package consensus
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"time"
 
+	"github.com/hashicorp/raft"
+
 	"meridian/internal/resource"
 	"meridian/internal/store"
+)
+
+const (
+	// retryPause is how long a request waits for a leader before it looks again,
+	// should nothing wake it.
+	retryPause = 20 * time.Millisecond
+	// answerGrace is how long the answer of a server that no longer leads is
+	// waited for.
+	answerGrace = 250 * time.Millisecond
 )
 
 // Propose writes a batch: it returns once the batch is on the disks of a
@@ -14,9 +26,15 @@ import (
 // is the raft index of the write (SEMANTICS §7.2). A txn without a time gets
 // the clock's.
 //
+// Any server takes a batch; the leader gets it. Within ApplyTimeout an attempt
+// that had no effect is repeated, so that a change of leader is a delay; one
+// whose outcome is unknown is repeated when the txn has a request id, with which
+// it is applied at most once.
+//
 // Errors: whatever refused the batch (Result.Err, a *store.ConflictError for
 // one; nothing was written), ErrNotLeader, ErrUnavailable, ErrClosed (nothing
-// was written), ErrUnknownOutcome (it may have been), among it the end of ctx.
+// was written), ErrUnknownOutcome (it may have been, or yet be), among it the
+// end of ctx.
 func (n *Node) Propose(ctx context.Context, txn store.Txn) (store.Result, error) {
 	if err := n.begin(); err != nil {
 		return store.Result{}, err
@@ -32,46 +50,130 @@ func (n *Node) Propose(ctx context.Context, txn store.Txn) (store.Result, error)
 	if err != nil {
 		return store.Result{}, fmt.Errorf("consensus: propose: %w", err)
 	}
+	p := proposal{command: command, repeatable: txn.RequestID != "", patience: time.NewTimer(n.cfg.ApplyTimeout), begun: time.Now()}
+	defer p.patience.Stop()
+	for {
+		moved := n.moved.wait()
+		result, err := n.attempt(ctx, &p, moved)
+		if err == nil || result.Err != nil || !p.again(err) || n.network == nil {
+			return p.outcome(result, err)
+		}
+		if !n.pause(ctx, moved, p.patience.C) {
+			return p.outcome(store.Result{}, err)
+		}
+	}
+}
 
+// proposal is a batch on its way into the log.
+type proposal struct {
+	command []byte
+	// repeatable says that the batch carries a request id.
+	repeatable bool
+	patience   *time.Timer
+	begun      time.Time
+	// over says that patience or the caller's context ended during an attempt.
+	over bool
+	// doubtful says that an attempt may have had an effect; astray, that it may
+	// not even have arrived yet: then it can take effect after a later one.
+	doubtful, astray bool
+}
+
+// again notes how an attempt failed and reports whether to make another.
+func (p *proposal) again(err error) bool {
+	if errors.Is(err, ErrUnknownOutcome) {
+		p.doubtful = true
+		return p.repeatable && !p.over
+	}
+	return !p.over && (errors.Is(err, ErrNotLeader) || errors.Is(err, ErrUnavailable))
+}
+
+// outcome is what the caller gets: that nothing was written is said only when it
+// is true of every attempt.
+func (p *proposal) outcome(result store.Result, err error) (store.Result, error) {
+	switch {
+	case err == nil, errors.Is(err, ErrUnknownOutcome):
+		return result, err
+	case result.Err != nil && !p.astray:
+		return result, err
+	case p.doubtful:
+		return store.Result{}, fmt.Errorf("%w: an earlier attempt had no answer, the last one failed: %v", ErrUnknownOutcome, err) //nolint:errorlint // what the last attempt says is not true of the write
+	}
+	return result, err
+}
+
+// attempt proposes once, here or at the leader.
+func (n *Node) attempt(ctx context.Context, p *proposal, moved <-chan struct{}) (store.Result, error) {
+	id, addr := n.Leader()
+	if id == n.cfg.NodeID || n.network == nil {
+		result, _, err := n.proposeHere(ctx, p)
+		return result, err
+	}
+	if id == "" {
+		return store.Result{}, ErrUnavailable
+	}
+	return n.proposeThere(ctx, p, addr, moved)
+}
+
+// proposeHere appends a batch to this server's log and returns once it is
+// committed and applied here, with its index.
+func (n *Node) proposeHere(ctx context.Context, p *proposal) (store.Result, uint64, error) {
+	if err := n.writes.enter(ctx, n.cfg.ApplyTimeout); err != nil {
+		p.over = true
+		return store.Result{}, 0, err
+	}
 	type answer struct {
 		result store.Result
+		index  uint64
 		err    error
 	}
 	answered := make(chan answer, 1)
-	if err := n.writes.enter(ctx, n.cfg.ApplyTimeout); err != nil {
-		return store.Result{}, err
-	}
 	n.requests.Go(func() {
 		defer n.writes.leave()
-		future := n.raft.Apply(command, n.cfg.ApplyTimeout)
+		future := n.raft.Apply(p.command, n.cfg.ApplyTimeout)
 		if err := future.Error(); err != nil {
 			answered <- answer{err: n.proposeError(err)}
 			return
 		}
+		n.transferring.accepted()
 		result, _ := future.Response().(store.Result)
-		answered <- answer{result: result, err: result.Err}
+		answered <- answer{result: result, index: future.Index(), err: result.Err}
 	})
-
-	patience := time.NewTimer(n.cfg.ApplyTimeout)
-	defer patience.Stop()
 	select {
 	case a := <-answered:
-		return a.result, a.err
+		return a.result, a.index, a.err
 	case <-ctx.Done():
-		return store.Result{}, fmt.Errorf("%w: %w", ErrUnknownOutcome, context.Cause(ctx))
-	case <-patience.C:
-		return store.Result{}, fmt.Errorf("%w: no answer within %s", ErrUnknownOutcome, n.cfg.ApplyTimeout)
+		p.over = true
+		return store.Result{}, 0, fmt.Errorf("%w: %w", ErrUnknownOutcome, context.Cause(ctx))
+	case <-p.patience.C:
+		p.over = true
+		return store.Result{}, 0, fmt.Errorf("%w: no answer within %s", ErrUnknownOutcome, n.cfg.ApplyTimeout)
 	}
+}
+
+// pause waits until another attempt may do better, and reports whether there is
+// time for one.
+func (n *Node) pause(ctx context.Context, moved <-chan struct{}, over <-chan time.Time) bool {
+	again := time.NewTimer(retryPause)
+	defer again.Stop()
+	select {
+	case <-moved:
+		return true
+	case <-again.C:
+		return true
+	case <-over:
+	case <-ctx.Done():
+	case <-n.stopping.Done():
+	}
+	return false
 }
 
 // Read is a linearizable read point: views of the store taken after it returns
 // hold every write that was acknowledged, by any server, before it was called.
 // It returns the store's revision at that point.
 //
-// It asks a majority whether this server still leads, having noted what is
-// committed, and then waits until the store has applied that much. The lead has
-// to be of one term throughout: a leader that lost and regained it may not know
-// yet what was committed in between.
+// Any server takes a read. The leader says up to where its store has to be; this
+// server then waits until its own is. Within ApplyTimeout a change of leader is
+// waited out.
 //
 // Errors: ErrNotLeader, ErrUnavailable (among it the end of ctx), ErrClosed.
 func (n *Node) Read(ctx context.Context) (resource.Revision, error) {
@@ -79,26 +181,96 @@ func (n *Node) Read(ctx context.Context) (resource.Revision, error) {
 		return 0, err
 	}
 	defer n.requests.Done()
-	term, err := n.waitLead(ctx)
-	if err != nil {
-		return 0, err
+	return n.read(ctx)
+}
+
+func (n *Node) read(ctx context.Context) (resource.Revision, error) {
+	patience := time.NewTimer(n.cfg.ApplyTimeout)
+	defer patience.Stop()
+	begun := time.Now()
+	for {
+		moved := n.moved.wait()
+		point, err := n.readPoint(ctx, begun, moved)
+		if err == nil {
+			if err = n.awaitApplied(ctx, begun, point); err != nil {
+				return 0, fmt.Errorf("%w: this server has not caught up with revision %d: %w", ErrUnavailable, point, err)
+			}
+			return n.st.Revision(), nil
+		}
+		if n.network == nil || context.Cause(ctx) != nil || !n.pause(ctx, moved, patience.C) {
+			return 0, err
+		}
 	}
+}
+
+// readPoint asks the leader, which may be this server, for a revision that holds
+// everything acknowledged so far.
+func (n *Node) readPoint(ctx context.Context, begun time.Time, moved <-chan struct{}) (resource.Revision, error) {
+	id, addr := n.Leader()
+	if id == n.cfg.NodeID || n.network == nil {
+		point, _, err := n.readPointHere(ctx)
+		return point, err
+	}
+	if id == "" {
+		return 0, ErrUnavailable
+	}
+	return n.readPointThere(ctx, addr, begun, moved)
+}
+
+// readPointHere returns what is committed, once a majority has confirmed that
+// this server still leads, and the term it leads in. The lead has to be of one
+// term throughout: a leader that lost and regained it may not know yet what was
+// committed in between.
+func (n *Node) readPointHere(ctx context.Context) (resource.Revision, uint64, error) {
+	term, changed, err := n.waitLead(ctx)
+	if err != nil {
+		return 0, 0, err
+	}
+	asked := n.witness.ask()
 	committed := resource.Revision(n.raft.CommitIndex())
+	for {
+		proof := n.witness.moved.wait()
+		if err := n.verifyLead(ctx); err != nil {
+			return 0, 0, err
+		}
+		if n.raft.CurrentTerm() != term {
+			return 0, 0, ErrUnavailable
+		}
+		if n.network == nil || n.witness.proved(raft.ServerID(n.cfg.NodeID), n.servers(), term, asked) {
+			return committed, term, nil
+		}
+		select {
+		case <-proof:
+		case <-changed:
+			return 0, 0, n.notLeader()
+		case <-ctx.Done():
+			return 0, 0, fmt.Errorf("%w: %w", ErrUnavailable, context.Cause(ctx))
+		}
+	}
+}
+
+// verifyLead makes the leader ask its followers at once.
+func (n *Node) verifyLead(ctx context.Context) error {
 	verified := make(chan error, 1)
 	n.requests.Go(func() { verified <- n.raft.VerifyLeader().Error() })
 	select {
-	case err = <-verified:
+	case err := <-verified:
+		if err != nil {
+			return fmt.Errorf("%w: %w", n.notLeader(), err)
+		}
+		return nil
 	case <-ctx.Done():
-		return 0, fmt.Errorf("%w: %w", ErrUnavailable, context.Cause(ctx))
+		return fmt.Errorf("%w: %w", ErrUnavailable, context.Cause(ctx))
 	}
-	if err != nil {
-		return 0, fmt.Errorf("%w: %w", n.notLeader(), err)
+}
+
+// awaitApplied waits until this server's store has a revision, as long as a
+// request that began then may take.
+func (n *Node) awaitApplied(ctx context.Context, begun time.Time, rev resource.Revision) error {
+	if n.st.Revision() >= rev {
+		return nil
 	}
-	if n.raft.CurrentTerm() != term {
-		return 0, ErrUnavailable
-	}
-	if err := n.st.Wait(ctx, committed); err != nil {
-		return 0, fmt.Errorf("%w: %w", ErrUnavailable, err)
-	}
-	return n.st.Revision(), nil
+	limited, done := n.limited(ctx, begun, nil)
+	defer done()
+	return n.st.Wait(limited, rev)
 }

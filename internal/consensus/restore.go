@@ -71,7 +71,7 @@ func randomID() uint64 {
 // restoreHere restores a backup on the leader. id names the attempt, and tells
 // the epoch from others of its incarnation.
 func (n *Node) restoreHere(ctx context.Context, source io.Reader, id uint64) (Restored, error) {
-	if _, err := n.waitLead(ctx); err != nil {
+	if _, _, err := n.waitLead(ctx); err != nil {
 		return Restored{}, err
 	}
 	snap, err := store.ReadSnapshot(source)
@@ -81,7 +81,7 @@ func (n *Node) restoreHere(ctx context.Context, source io.Reader, id uint64) (Re
 	case err != nil:
 		return Restored{}, fmt.Errorf("%w: the backup did not arrive: %w", ErrUnavailable, err)
 	}
-	if err := n.writes.shut(ctx); err != nil {
+	if err := n.writes.shut(ctx, whileRestoring); err != nil {
 		return Restored{}, err
 	}
 	defer n.writes.open()

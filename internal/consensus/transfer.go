@@ -4,51 +4,172 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"sync/atomic"
+	"time"
 
 	"github.com/hashicorp/raft"
+
+	peerv1 "meridian/api/peer/v1"
 )
 
+// transferPatience is how long Close lets another server take over.
+const transferPatience = 2 * time.Second
+
 // TransferLeadership makes another voter the leader, the one named or, when to
-// is empty, whichever is furthest along, and returns its name. Writes wait
-// meanwhile.
+// is empty, whichever is furthest along, and returns the new leader's name. Any
+// server takes the request. Writes wait meanwhile; none is lost.
 //
-// Errors: ErrNotLeader, ErrUnavailable, ErrClosed, or why the server named
-// cannot lead. This server may or may not lead after an error.
+// Errors: ErrUnavailable (there is no leader, or the other server did not take
+// over; the old leader goes on), ErrClosed, or why the server named cannot lead.
 func (n *Node) TransferLeadership(ctx context.Context, to string) (string, error) {
 	if err := n.begin(); err != nil {
 		return "", err
 	}
 	defer n.requests.Done()
+	if id, addr := n.Leader(); id != n.cfg.NodeID && n.network != nil {
+		if id == "" {
+			return "", ErrUnavailable
+		}
+		request := &peerv1.TransferLeadershipRequest{To: to}
+		response, err := peerv1.NewRaftServiceClient(n.PeerConn(addr)).TransferLeadership(ctx, request)
+		if err != nil {
+			return "", fmt.Errorf("consensus: ask the leader %s to hand over: %w", id, err)
+		}
+		return response.GetLeader(), nil
+	}
+	return n.handOver(ctx, to)
+}
+
+// handOver makes another server the leader in place of this one. Writes that
+// have no outcome yet finish first, and new ones wait: raft would answer those
+// that are under way with an unknown outcome.
+func (n *Node) handOver(ctx context.Context, to string) (string, error) {
 	if n.raft.State() != raft.Leader {
 		return "", n.notLeader()
 	}
+	if to == n.cfg.NodeID {
+		return to, nil
+	}
+	addr, err := n.successor(to)
+	if err != nil {
+		return "", err
+	}
+	drain, cancel := context.WithTimeout(ctx, 2*n.cfg.Timing.Heartbeat)
+	defer cancel()
+	switch err := n.writes.shut(drain, whileHandingOver); {
+	case err == nil:
+		defer n.writes.open()
+	case drain.Err() == nil || ctx.Err() != nil:
+		return "", err
+	default: // a majority is slow, which is no reason to stay; some outcomes may be unknown
+	}
+
+	moved := n.moved.wait()
 	var future raft.Future
 	if to == "" {
 		future = n.raft.LeadershipTransfer()
 	} else {
-		addr, err := n.voterAddress(to)
-		if err != nil {
-			return "", err
-		}
 		future = n.raft.LeadershipTransferToServer(raft.ServerID(to), addr)
 	}
-	if err := future.Error(); err != nil {
+	answered := make(chan error, 1)
+	n.requests.Go(func() { answered <- future.Error() })
+	select {
+	case err = <-answered:
+	case <-ctx.Done():
+		return "", fmt.Errorf("%w: hand over the leadership: %w", ErrUnavailable, context.Cause(ctx))
+	}
+	if err != nil {
 		return "", fmt.Errorf("%w: hand over the leadership: %w", ErrUnavailable, err)
 	}
-	leader, _ := n.Leader()
-	return leader, nil
+	for {
+		if id, _ := n.Leader(); id != "" && id != n.cfg.NodeID {
+			return id, nil
+		}
+		select {
+		case <-moved:
+			moved = n.moved.wait()
+		case <-n.stopping.Done():
+			return "", ErrClosed
+		case <-ctx.Done():
+			return "", fmt.Errorf("%w: nobody leads yet: %w", ErrUnavailable, context.Cause(ctx))
+		}
+	}
 }
 
-// voterAddress returns the address of a server that may lead.
-func (n *Node) voterAddress(name string) (raft.ServerAddress, error) {
-	for _, s := range n.raft.GetConfiguration().Configuration().Servers {
-		if s.ID != raft.ServerID(name) {
+// successor returns the address of the server that is to lead, any when to is
+// empty, or why there is none.
+func (n *Node) successor(to string) (raft.ServerAddress, error) {
+	others := 0
+	for _, s := range n.servers() {
+		if s.Suffrage == raft.Voter && s.ID != raft.ServerID(n.cfg.NodeID) {
+			others++
+		}
+		if to == "" || s.ID != raft.ServerID(to) {
 			continue
 		}
 		if s.Suffrage != raft.Voter {
-			return "", fmt.Errorf("consensus: %s has no vote yet and cannot lead", name)
+			return "", fmt.Errorf("consensus: %s has no vote yet and cannot lead", to)
 		}
 		return s.Address, nil
 	}
-	return "", errors.New("consensus: no server of this cluster is called " + name)
+	switch {
+	case to != "":
+		return "", errors.New("consensus: no server of this cluster is called " + to)
+	case others == 0:
+		return "", errors.New("consensus: there is no other server that could lead")
+	}
+	return "", nil
+}
+
+// stepAside hands over before this server stops, so that the others need not
+// find out that it is gone. Should nobody take over in time, they will.
+func (n *Node) stepAside() {
+	if n.network == nil || n.raft.State() != raft.Leader {
+		return
+	}
+	if _, err := n.successor(""); err != nil {
+		return
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), transferPatience)
+	defer cancel()
+	if _, err := n.handOver(ctx, ""); err != nil {
+		n.cfg.Logger.Warn("stopping without having handed over the leadership", "node", n.cfg.NodeID, "error", err)
+	}
+}
+
+// transferWatch notices a leader that refuses every write because of a transfer
+// that never ends (hashicorp/raft#696).
+type transferWatch struct {
+	// since is when the first write was refused after the last that was accepted,
+	// in nanoseconds since the epoch; 0: none was.
+	since atomic.Int64
+}
+
+// accepted notes that the log takes writes.
+func (w *transferWatch) accepted() {
+	if w.since.Load() != 0 {
+		w.since.Store(0)
+	}
+}
+
+// refused notes a write that was refused at a moment and returns since when all
+// of them were.
+func (w *transferWatch) refused(at time.Time) time.Time {
+	w.since.CompareAndSwap(0, at.UnixNano())
+	return time.Unix(0, w.since.Load())
+}
+
+// stuckTransfer is how long a leader may refuse writes because of a transfer.
+// Raft gives up a transfer after an election timeout and then waits for the
+// message to the successor, which takes at most rpcTimeout.
+func (n *Node) stuckTransfer() time.Duration { return 2*n.cfg.Timing.Heartbeat + rpcTimeout }
+
+// refusedByTransfer ends a leader that has refused writes for too long.
+func (n *Node) refusedByTransfer() {
+	now := time.Now()
+	since := n.transferring.refused(now)
+	if now.Sub(since) < n.stuckTransfer() {
+		return
+	}
+	n.fatal(fmt.Errorf("consensus: a transfer of leadership that began %s ago never ended, and every write is refused; start this server again", now.Sub(since).Round(time.Millisecond)))
 }

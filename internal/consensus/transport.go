@@ -2,14 +2,19 @@ package consensus
 
 import (
 	"context"
+	"crypto/sha256"
 	"crypto/tls"
+	"encoding/hex"
 	"errors"
 	"fmt"
+	"io"
 	"net"
+	"strings"
 	"sync"
 	"syscall"
 	"time"
 
+	"github.com/hashicorp/go-hclog"
 	"github.com/hashicorp/raft"
 )
 
@@ -25,12 +30,16 @@ const (
 	maxHandshakes = 256
 )
 
-// The protocols of the raft port, agreed upon in the handshake. A peer that
-// names none speaks raft's.
-const (
-	protocolRaft  = "meridian-raft/1"
-	protocolCalls = "h2"
-)
+// The protocols of the raft port, agreed upon in the handshake: calls, and raft's
+// messages to one server of one cluster.
+const protocolCalls = "h2"
+
+// protocolRaft is what carries raft's messages to a server. The name of a
+// protocol is at most 255 bytes long, so cluster and server are hashed.
+func protocolRaft(cluster, node string) string {
+	sum := sha256.Sum256(fmt.Appendf(nil, "%q/%q", cluster, node))
+	return "meridian-raft/1/" + hex.EncodeToString(sum[:16])
+}
 
 // safeTransport is raft's network transport without its fast path for
 // heartbeats. The fast path changes term and state on the connection's
@@ -41,6 +50,42 @@ const (
 // lose PreVote without a word.
 type safeTransport struct {
 	*raft.NetworkTransport
+}
+
+// meant names the server that a message is for, besides its address: the
+// handshake asks for it.
+func meant(id raft.ServerID, target raft.ServerAddress) raft.ServerAddress {
+	return raft.ServerAddress(id) + "@" + target
+}
+
+// AppendEntries sends entries or a heartbeat.
+func (t safeTransport) AppendEntries(id raft.ServerID, target raft.ServerAddress, args *raft.AppendEntriesRequest, resp *raft.AppendEntriesResponse) error {
+	return t.NetworkTransport.AppendEntries(id, meant(id, target), args, resp)
+}
+
+// AppendEntriesPipeline opens a way for entries.
+func (t safeTransport) AppendEntriesPipeline(id raft.ServerID, target raft.ServerAddress) (raft.AppendPipeline, error) {
+	return t.NetworkTransport.AppendEntriesPipeline(id, meant(id, target))
+}
+
+// RequestVote asks for a vote.
+func (t safeTransport) RequestVote(id raft.ServerID, target raft.ServerAddress, args *raft.RequestVoteRequest, resp *raft.RequestVoteResponse) error {
+	return t.NetworkTransport.RequestVote(id, meant(id, target), args, resp)
+}
+
+// RequestPreVote asks whether a vote would be given.
+func (t safeTransport) RequestPreVote(id raft.ServerID, target raft.ServerAddress, args *raft.RequestPreVoteRequest, resp *raft.RequestPreVoteResponse) error {
+	return t.NetworkTransport.RequestPreVote(id, meant(id, target), args, resp)
+}
+
+// InstallSnapshot sends a snapshot.
+func (t safeTransport) InstallSnapshot(id raft.ServerID, target raft.ServerAddress, args *raft.InstallSnapshotRequest, resp *raft.InstallSnapshotResponse, data io.Reader) error {
+	return t.NetworkTransport.InstallSnapshot(id, meant(id, target), args, resp, data)
+}
+
+// TimeoutNow makes another server stand for election.
+func (t safeTransport) TimeoutNow(id raft.ServerID, target raft.ServerAddress, args *raft.TimeoutNowRequest, resp *raft.TimeoutNowResponse) error {
+	return t.NetworkTransport.TimeoutNow(id, meant(id, target), args, resp)
 }
 
 // SetHeartbeatHandler does nothing, so that heartbeats go through the main loop.
@@ -55,15 +100,21 @@ func (t safeTransport) Close() error {
 // tlsNetwork carries raft's messages and peers' calls over mutually
 // authenticated TLS 1.3 on one port.
 type tlsNetwork struct {
-	listener       net.Listener
-	server, client *tls.Config
-	transport      safeTransport
+	listener net.Listener
+	tls      *tls.Config
+	node     string
+	logger   hclog.Logger
+	// cluster is set, and transport made, before the first message of raft's.
+	cluster   func() string
+	transport *safeTransport
 	// raft and calls are handed the connections of their protocol.
 	raft, calls *doorway
 
-	// stop ends accepting and every handshake; accepting waits for both.
+	// accepting ends with stop, and every handshake with it; users are the
+	// goroutines that do both.
+	accepting context.Context
 	stop      context.CancelFunc
-	accepting sync.WaitGroup
+	users     sync.WaitGroup
 	mu        sync.Mutex
 	// conns are the accepted connections that are open; nil once closed.
 	conns map[net.Conn]struct{}
@@ -88,25 +139,42 @@ func listenTLS(ctx context.Context, node Config) (*tlsNetwork, error) {
 	base := cfg.TLS.Clone()
 	base.MinVersion = tls.VersionTLS13
 	base.ClientAuth = tls.RequireAndVerifyClientCert
-	base.NextProtos = []string{protocolRaft, protocolCalls}
 	if cfg.VerifyPeer != nil {
 		base.VerifyConnection = cfg.VerifyPeer
 	}
 	n := &tlsNetwork{
-		listener: listener, server: base, client: base.Clone(),
+		listener: listener, tls: base, node: node.NodeID, logger: newRaftLogger(node.Logger),
 		raft: newDoorway(advertise), calls: newDoorway(advertise),
 		conns: map[net.Conn]struct{}{},
 	}
-	accepting, stop := context.WithCancel(context.WithoutCancel(ctx))
-	n.stop = stop
-	n.accepting.Go(func() { n.accept(accepting) })
-	n.transport = safeTransport{raft.NewNetworkTransportWithConfig(&raft.NetworkTransportConfig{
+	n.accepting, n.stop = context.WithCancel(context.WithoutCancel(ctx))
+	return n, nil
+}
+
+// Transport carries raft's messages, and has both kinds of connections accepted.
+func (n *tlsNetwork) Transport(cluster func() string) Transport {
+	n.cluster = cluster
+	n.transport = &safeTransport{raft.NewNetworkTransportWithConfig(&raft.NetworkTransportConfig{
 		Stream:  raftStream{n},
 		MaxPool: connsPerPeer,
 		Timeout: rpcTimeout,
-		Logger:  newRaftLogger(node.Logger),
+		Logger:  n.logger,
 	})}
-	return n, nil
+	n.tls.GetConfigForClient = func(*tls.ClientHelloInfo) (*tls.Config, error) { return n.speaking(n.node), nil }
+	n.users.Go(n.accept)
+	return *n.transport
+}
+
+// speaking returns the TLS of a connection to a server: calls are for any, raft's
+// messages for the one that is meant, once this one belongs to a cluster.
+func (n *tlsNetwork) speaking(node string) *tls.Config {
+	config := n.tls.Clone()
+	config.GetConfigForClient = nil
+	config.NextProtos = []string{protocolCalls}
+	if cluster := n.cluster(); cluster != "" {
+		config.NextProtos = append(config.NextProtos, protocolRaft(cluster, node))
+	}
+	return config
 }
 
 // advertised is an address of which only the text matters.
@@ -115,9 +183,10 @@ type advertised string
 func (advertised) Network() string  { return "tcp" }
 func (a advertised) String() string { return string(a) }
 
-// accept takes connections until ctx ends. Each proves who it is on a goroutine
+// accept takes connections until Close. Each proves who it is on a goroutine
 // of its own, so that a slow peer holds up nobody.
-func (n *tlsNetwork) accept(ctx context.Context) {
+func (n *tlsNetwork) accept() {
+	ctx := n.accepting
 	handshakes := make(chan struct{}, maxHandshakes)
 	pause := time.Duration(0)
 	for ctx.Err() == nil {
@@ -131,14 +200,14 @@ func (n *tlsNetwork) accept(ctx context.Context) {
 			continue
 		}
 		pause = 0
-		conn := &peerConn{Conn: tls.Server(newProgressConn(raw), n.server), network: n}
+		conn := &peerConn{Conn: tls.Server(newProgressConn(raw), n.tls), network: n}
 		if !n.register(conn) {
 			_ = raw.Close()
 			return
 		}
 		select {
 		case handshakes <- struct{}{}:
-			n.accepting.Go(func() {
+			n.users.Go(func() {
 				defer func() { <-handshakes }()
 				n.admit(ctx, conn)
 			})
@@ -157,8 +226,12 @@ func (n *tlsNetwork) admit(ctx context.Context, conn *peerConn) {
 		return
 	}
 	to := n.raft
-	if conn.ConnectionState().NegotiatedProtocol == protocolCalls {
+	switch conn.ConnectionState().NegotiatedProtocol {
+	case protocolCalls:
 		to = n.calls
+	case "": // whoever names no protocol may mean another server
+		_ = conn.abort()
+		return
 	}
 	if !to.hand(ctx, conn) {
 		_ = conn.abort()
@@ -182,14 +255,12 @@ func (n *tlsNetwork) forget(c net.Conn) {
 	delete(n.conns, c)
 }
 
-// dial connects to a peer for one protocol and completes the handshake.
-func (n *tlsNetwork) dial(ctx context.Context, addr, protocol string) (net.Conn, error) {
+// dial connects to a peer, over TLS as given, and completes the handshake.
+func (n *tlsNetwork) dial(ctx context.Context, addr string, config *tls.Config) (net.Conn, error) {
 	raw, err := (&net.Dialer{}).DialContext(ctx, "tcp", addr)
 	if err != nil {
 		return nil, err
 	}
-	config := n.client.Clone()
-	config.NextProtos = []string{protocol}
 	if config.ServerName == "" {
 		if config.ServerName, _, err = net.SplitHostPort(addr); err != nil {
 			return nil, errors.Join(err, raw.Close())
@@ -202,15 +273,15 @@ func (n *tlsNetwork) dial(ctx context.Context, addr, protocol string) (net.Conn,
 	return conn, nil
 }
 
-// Transport carries raft's messages.
-func (n *tlsNetwork) Transport() Transport { return n.transport }
-
 // Listener accepts the calls of peers.
 func (n *tlsNetwork) Listener() net.Listener { return n.calls }
 
 // Dial connects to a peer for calls.
 func (n *tlsNetwork) Dial(ctx context.Context, addr string) (net.Conn, error) {
-	return n.dial(ctx, addr, protocolCalls)
+	config := n.tls.Clone()
+	config.GetConfigForClient = nil
+	config.NextProtos = []string{protocolCalls}
+	return n.dial(ctx, addr, config)
 }
 
 // Close stops listening and ends every accepted connection: raft leaves those
@@ -225,8 +296,11 @@ func (n *tlsNetwork) Close() error {
 	for c := range conns {
 		_ = c.(*peerConn).NetConn().Close()
 	}
-	n.accepting.Wait()
-	return errors.Join(err, n.transport.Close(), n.calls.Close())
+	n.users.Wait()
+	if n.transport != nil {
+		err = errors.Join(err, n.transport.Close())
+	}
+	return errors.Join(err, n.calls.Close())
 }
 
 // raftStream is the side of the network that raft sees.
@@ -234,11 +308,26 @@ type raftStream struct{ *tlsNetwork }
 
 var _ raft.StreamLayer = raftStream{}
 
-// Dial connects to a peer for raft's messages.
-func (s raftStream) Dial(addr raft.ServerAddress, timeout time.Duration) (net.Conn, error) {
-	ctx, cancel := context.WithTimeout(context.Background(), timeout)
+// Dial connects to the server that is meant, for raft's messages.
+func (s raftStream) Dial(target raft.ServerAddress, timeout time.Duration) (net.Conn, error) {
+	ctx, cancel := context.WithTimeout(s.accepting, timeout)
 	defer cancel()
-	return s.dial(ctx, string(addr), protocolRaft)
+	node, addr := "", string(target)
+	if i := strings.LastIndex(addr, "@"); i >= 0 {
+		node, addr = addr[:i], addr[i+1:]
+	}
+	cluster := s.cluster()
+	if cluster == "" {
+		return nil, errNotAdmitted
+	}
+	config := s.tls.Clone()
+	config.GetConfigForClient = nil
+	config.NextProtos = []string{protocolRaft(cluster, node)}
+	conn, err := s.dial(ctx, addr, config)
+	if err != nil {
+		return nil, fmt.Errorf("reach server %s of this cluster: %w", node, err)
+	}
+	return conn, nil
 }
 
 // Accept returns the next connection for raft.

@@ -97,7 +97,7 @@ func answering(t *testing.T, cfg TransportConfig) Transport {
 	node.Transport = cfg
 	network, err := openNetwork(context.Background(), node)
 	require.NoError(t, err)
-	trans := network.Transport()
+	trans := network.Transport(func() string { return "cluster" })
 	stop, stopped := make(chan struct{}), make(chan struct{})
 	go func() {
 		defer close(stopped)

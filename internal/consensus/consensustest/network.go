@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"net"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/hashicorp/raft"
@@ -212,7 +213,9 @@ type endpoint struct {
 	network    *Network
 	name, addr string
 	consumer   chan raft.RPC
-	calls      *listener
+	// cluster names the node's cluster, once it has asked for its transport.
+	cluster atomic.Pointer[func() string]
+	calls   *listener
 	// detached is closed when the server is gone or its node closed; users are
 	// the goroutines that move its connections' bytes.
 	detached chan struct{}
@@ -244,7 +247,18 @@ func (e *endpoint) use(f func()) error {
 }
 
 // Transport carries raft's messages.
-func (e *endpoint) Transport() consensus.Transport { return transport{e} }
+func (e *endpoint) Transport(cluster func() string) consensus.Transport {
+	e.cluster.Store(&cluster)
+	return transport{e}
+}
+
+// of returns the name of the node's cluster, "" when it has none.
+func (e *endpoint) of() string {
+	if cluster := e.cluster.Load(); cluster != nil {
+		return (*cluster)()
+	}
+	return ""
+}
 
 // Listener accepts calls.
 func (e *endpoint) Listener() net.Listener { return e.calls }

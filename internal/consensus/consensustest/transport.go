@@ -40,42 +40,42 @@ func (t transport) Close() error {
 }
 
 // AppendEntries sends entries, or a heartbeat.
-func (t transport) AppendEntries(_ raft.ServerID, target raft.ServerAddress, args *raft.AppendEntriesRequest, resp *raft.AppendEntriesResponse) error {
-	return call(t, target, copyOf(args), nil, resp)
+func (t transport) AppendEntries(id raft.ServerID, target raft.ServerAddress, args *raft.AppendEntriesRequest, resp *raft.AppendEntriesResponse) error {
+	return call(t, id, target, copyOf(args), nil, resp)
 }
 
 // RequestVote asks for a vote.
-func (t transport) RequestVote(_ raft.ServerID, target raft.ServerAddress, args *raft.RequestVoteRequest, resp *raft.RequestVoteResponse) error {
+func (t transport) RequestVote(id raft.ServerID, target raft.ServerAddress, args *raft.RequestVoteRequest, resp *raft.RequestVoteResponse) error {
 	request := *args
-	return call(t, target, &request, nil, resp)
+	return call(t, id, target, &request, nil, resp)
 }
 
 // RequestPreVote asks whether a vote would be given.
-func (t transport) RequestPreVote(_ raft.ServerID, target raft.ServerAddress, args *raft.RequestPreVoteRequest, resp *raft.RequestPreVoteResponse) error {
+func (t transport) RequestPreVote(id raft.ServerID, target raft.ServerAddress, args *raft.RequestPreVoteRequest, resp *raft.RequestPreVoteResponse) error {
 	request := *args
-	return call(t, target, &request, nil, resp)
+	return call(t, id, target, &request, nil, resp)
 }
 
 // InstallSnapshot sends a snapshot. It may take as long as it moves.
-func (t transport) InstallSnapshot(_ raft.ServerID, target raft.ServerAddress, args *raft.InstallSnapshotRequest, resp *raft.InstallSnapshotResponse, data io.Reader) error {
+func (t transport) InstallSnapshot(id raft.ServerID, target raft.ServerAddress, args *raft.InstallSnapshotRequest, resp *raft.InstallSnapshotResponse, data io.Reader) error {
 	request := *args
-	return call(t, target, &request, data, resp)
+	return call(t, id, target, &request, data, resp)
 }
 
 // TimeoutNow makes another server stand for election.
-func (t transport) TimeoutNow(_ raft.ServerID, target raft.ServerAddress, args *raft.TimeoutNowRequest, resp *raft.TimeoutNowResponse) error {
+func (t transport) TimeoutNow(id raft.ServerID, target raft.ServerAddress, args *raft.TimeoutNowRequest, resp *raft.TimeoutNowResponse) error {
 	request := *args
-	return call(t, target, &request, nil, resp)
+	return call(t, id, target, &request, nil, resp)
 }
 
 // AppendEntriesPipeline returns a way to send entries without waiting for the
 // answer to those before.
-func (t transport) AppendEntriesPipeline(_ raft.ServerID, target raft.ServerAddress) (raft.AppendPipeline, error) {
+func (t transport) AppendEntriesPipeline(id raft.ServerID, target raft.ServerAddress) (raft.AppendPipeline, error) {
 	if _, err := t.network.find(string(target)); err != nil {
 		return nil, err
 	}
 	p := &pipeline{
-		transport: t, target: target, closed: make(chan struct{}),
+		transport: t, id: id, target: target, closed: make(chan struct{}),
 		sent: make(chan *appended, pipelined), done: make(chan raft.AppendFuture, pipelined),
 	}
 	if err := t.use(p.run); err != nil {
@@ -99,13 +99,16 @@ func copyOf(args *raft.AppendEntriesRequest) *raft.AppendEntriesRequest {
 var errTimeout = errors.New("i/o timeout")
 
 // call sends a request and waits for the answer.
-func call[T any](t transport, target raft.ServerAddress, request any, data io.Reader, resp *T) error {
+func call[T any](t transport, id raft.ServerID, target raft.ServerAddress, request any, data io.Reader, resp *T) error {
 	if err := gone(t.endpoint); err != nil {
 		return err
 	}
 	to, err := t.network.find(string(target))
 	if err != nil {
 		return err
+	}
+	if cluster := t.of(); to.name != string(id) || cluster == "" || cluster != to.of() {
+		return fmt.Errorf("%s is not server %s of cluster %s", target, id, cluster)
 	}
 	limit := newLimit()
 	defer limit.stop()
@@ -191,6 +194,7 @@ const pipelined = 2
 // pipeline sends requests in order.
 type pipeline struct {
 	transport transport
+	id        raft.ServerID
 	target    raft.ServerAddress
 	sent      chan *appended
 	done      chan raft.AppendFuture
@@ -204,7 +208,7 @@ func (p *pipeline) run() {
 	for {
 		select {
 		case next := <-p.sent:
-			next.answer(call(p.transport, p.target, copyOf(next.request), nil, next.response))
+			next.answer(call(p.transport, p.id, p.target, copyOf(next.request), nil, next.response))
 			select {
 			case p.done <- next:
 			case <-p.closed:

@@ -1,0 +1,128 @@
+package consensus
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"google.golang.org/grpc/peer"
+
+	"google.golang.org/grpc"
+
+	peerv1 "meridian/api/peer/v1"
+	"meridian/internal/resource"
+	"meridian/internal/store"
+)
+
+// readAttempt is how long the leader may take to answer a read before it is
+// asked again, on another connection.
+const readAttempt = rpcTimeout
+
+var (
+	errPatience = errors.New("no answer in time")
+	errMoved    = errors.New("the leader changed")
+	errStopping = errors.New("this server is stopping")
+)
+
+// limited bounds what is done for a request that began then: by its patience, by
+// the stop of this node and, unless moved is nil, by a change of leader, after
+// which an answer is waited for a little longer.
+func (n *Node) limited(ctx context.Context, begun time.Time, moved <-chan struct{}) (context.Context, func()) {
+	ctx, cancel := context.WithCancelCause(ctx)
+	done := make(chan struct{})
+	n.requests.Go(func() {
+		patience := time.NewTimer(time.Until(begun.Add(n.cfg.ApplyTimeout)))
+		defer patience.Stop()
+		var grace <-chan time.Time
+		for {
+			select {
+			case <-patience.C:
+				cancel(errPatience)
+			case <-n.aborting.Done():
+				cancel(errStopping)
+			case <-moved:
+				moved = nil
+				timer := time.NewTimer(answerGrace)
+				defer timer.Stop()
+				grace = timer.C
+				continue
+			case <-grace:
+				cancel(errMoved)
+			case <-done:
+			}
+			return
+		}
+	})
+	return ctx, func() {
+		cancel(nil)
+		close(done)
+	}
+}
+
+// proposeThere sends a batch to the leader and waits until this server has
+// applied it too.
+func (n *Node) proposeThere(ctx context.Context, p *proposal, addr string, moved <-chan struct{}) (store.Result, error) {
+	if !p.repeatable {
+		moved = nil // an answer, however late, is better than none
+	}
+	limited, done := n.limited(ctx, p.begun, moved)
+	defer done()
+	conn, err := n.peers.conn(addr)
+	if err != nil {
+		return store.Result{}, fmt.Errorf("%w: %w", ErrUnavailable, err)
+	}
+	var reached peer.Peer
+	response, err := peerv1.NewRaftServiceClient(conn).Propose(limited, &peerv1.ProposeRequest{Command: p.command}, grpc.Peer(&reached))
+	n.forwarded.Add(1)
+	if err != nil {
+		return store.Result{}, n.forwardError(limited, ctx, p, err, reached.Addr != nil)
+	}
+	result, refused := resultFromPeer(response)
+	if err := n.awaitApplied(ctx, p.begun, resource.Revision(response.GetIndex())); err != nil {
+		p.over = true
+		if refused != nil {
+			return result, refused
+		}
+		return store.Result{}, fmt.Errorf("%w: it was written at revision %d, but this server has not caught up: %w", ErrUnknownOutcome, result.Revision, err)
+	}
+	return result, refused
+}
+
+// forwardError translates the failure of a batch that was sent to the leader.
+func (n *Node) forwardError(limited, ctx context.Context, p *proposal, err error, sent bool) error {
+	cause := context.Cause(limited)
+	p.over = p.over || cause != nil && (ctx.Err() != nil || !errors.Is(cause, errMoved))
+	if ctx.Err() != nil {
+		err = errors.Join(context.Cause(ctx), err)
+	}
+	switch reason := reasonOf(err); {
+	case reason == reasonNotLeader, reason == reasonUnavailable, !sent:
+		return fmt.Errorf("%w: %w", ErrUnavailable, err)
+	case reason == reasonDiskFull:
+		return fmt.Errorf("%w: %w", ErrDiskFull, err)
+	case reason != reasonUnknownOutcome:
+		p.astray = true
+	}
+	return fmt.Errorf("%w: %w", ErrUnknownOutcome, err)
+}
+
+// readPointThere asks the leader for a read point.
+func (n *Node) readPointThere(ctx context.Context, addr string, begun time.Time, moved <-chan struct{}) (resource.Revision, error) {
+	limited, done := n.limited(ctx, begun, moved)
+	defer done()
+	attempt, cancel := context.WithTimeout(limited, readAttempt)
+	defer cancel()
+	conn, err := n.peers.conn(addr)
+	if err != nil {
+		return 0, fmt.Errorf("%w: %w", ErrUnavailable, err)
+	}
+	response, err := peerv1.NewRaftServiceClient(conn).ReadIndex(attempt, &peerv1.ReadIndexRequest{})
+	if err == nil {
+		return resource.Revision(response.GetRevision()), nil
+	}
+	if errors.Is(attempt.Err(), context.DeadlineExceeded) && limited.Err() == nil {
+		n.peers.retire(addr, conn)
+	}
+	return 0, fmt.Errorf("%w: ask the leader at %s: %w", ErrUnavailable, addr, errors.Join(context.Cause(ctx), err))
+}

@@ -1,0 +1,240 @@
+package consensus
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/hashicorp/raft"
+
+	peerv1 "meridian/api/peer/v1"
+	"meridian/internal/rpcerr"
+	"meridian/internal/version"
+)
+
+const (
+	// belongEvery is how often a server checks that it is a member at the address
+	// where it is, without an event that says so.
+	belongEvery = time.Second
+	// askAgain is how long a server that was told it is a member waits for the
+	// leader to call before it asks again.
+	askAgain = 3 * time.Second
+	// askTimeout bounds asking one server to be taken in.
+	askTimeout = 3 * time.Second
+	// loneliness is how many election timeouts a server waits to hear from a
+	// leader before it asks the others whether it is still one of them.
+	loneliness = 4
+)
+
+// waiting is what a node that is not ready waits for.
+type waiting struct {
+	mu   sync.Mutex
+	what string
+}
+
+func (w *waiting) set(what string) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.what = what
+}
+
+// Waiting says, in a few words for people, what the node waits for before it is
+// ready, or in order to find its leader; empty when it waits for nothing.
+func (n *Node) Waiting() string {
+	n.waiting.mu.Lock()
+	what := n.waiting.what
+	n.waiting.mu.Unlock()
+	if what != "" {
+		return what
+	}
+	if id, _ := n.Leader(); id == "" {
+		return "a leader: a majority of the servers has to be up and reach each other"
+	}
+	select {
+	case <-n.ready:
+		return ""
+	default:
+		return "this server to catch up with the leader"
+	}
+}
+
+// catchUp makes a server that does not lead ready: once a read has succeeded,
+// the store holds everything that was committed before the start.
+func (n *Node) catchUp(ctx context.Context) {
+	for {
+		select {
+		case <-n.ready:
+			n.joined()
+			return
+		case <-ctx.Done():
+			return
+		default:
+		}
+		if _, err := n.read(ctx); err == nil {
+			n.becomeReady()
+		}
+	}
+}
+
+// joined notes that this server holds the cluster's state: from now on an empty
+// log is a lost one.
+func (n *Node) joined() {
+	if err := n.dir.joined(); err != nil {
+		n.fatal(fmt.Errorf("consensus: note that this server has joined: %w", err))
+	}
+}
+
+// belong keeps this server a member of its cluster, under the address where it
+// is, until ctx ends.
+func (n *Node) belong(ctx context.Context) {
+	tick := time.NewTicker(belongEvery)
+	defer tick.Stop()
+	heard := time.Now() // when a leader was last known
+	var asked time.Time
+	for {
+		moved := n.moved.wait()
+		leader, _ := n.Leader()
+		if leader != "" {
+			heard = time.Now()
+		}
+		member, known := n.membership().find(n.cfg.NodeID)
+		joining := n.dir.joining()
+		if known && joining {
+			n.begun()
+		}
+		switch {
+		case time.Since(asked) < askAgain:
+		case joining && !known:
+			// While a leader sends the log, this server only has not read that far.
+			if leader == "" && n.apply(ctx, true) {
+				asked = time.Now()
+			}
+		case known && string(member.Address) != n.RaftAddr(), time.Since(heard) > loneliness*n.cfg.Timing.Heartbeat:
+			if n.apply(ctx, false) {
+				asked = time.Now()
+			}
+		}
+		if leader != "" {
+			n.waiting.set("")
+		}
+		select {
+		case <-ctx.Done():
+			return
+		case <-moved:
+		case <-tick.C:
+		}
+	}
+}
+
+// begun notes that this server has a log.
+func (n *Node) begun() {
+	if err := n.dir.begun(); err != nil {
+		n.fatal(fmt.Errorf("consensus: note that this server has begun to join: %w", err))
+	}
+}
+
+// apply asks the servers that may be there, one after the other, to take this one
+// in, until one does, and reports whether one did.
+func (n *Node) apply(ctx context.Context, fresh bool) bool {
+	request := &peerv1.AddMemberRequest{
+		Name: n.cfg.NodeID, Raft: n.RaftAddr(), Fresh: fresh,
+		ClusterId: n.ClusterID(), Version: version.String(), CommandFormat: commandFormat,
+	}
+	var failures []error
+	for _, addr := range n.whereOthersMayBe() {
+		response, err := n.askAt(ctx, addr, request)
+		if err == nil {
+			n.takenIn(response)
+			return true
+		}
+		if ctx.Err() != nil {
+			return false
+		}
+		failures = append(failures, fmt.Errorf("%s: %w", addr, err))
+		if n.turnedAway(err) {
+			return false
+		}
+	}
+	why := errors.Join(failures...)
+	if why == nil {
+		why = errors.New("no address of another server is known")
+	}
+	n.waiting.set(fmt.Sprintf("a server of the cluster to answer (%v)", why))
+	n.cfg.Logger.Debug("no server of the cluster answers", "node", n.cfg.NodeID, "error", why)
+	return false
+}
+
+// askAt asks the server at an address, which may be this one.
+func (n *Node) askAt(ctx context.Context, addr string, request *peerv1.AddMemberRequest) (*peerv1.AddMemberResponse, error) {
+	ctx, cancel := context.WithTimeout(ctx, askTimeout)
+	defer cancel()
+	if addr == n.RaftAddr() {
+		err := n.addMember(ctx, addition{
+			name: request.GetName(), addr: request.GetRaft(), own: true, cluster: request.GetClusterId(),
+			format: request.GetCommandFormat(), version: request.GetVersion(),
+		})
+		return &peerv1.AddMemberResponse{ClusterId: n.ClusterID()}, err
+	}
+	return peerv1.NewRaftServiceClient(n.PeerConn(addr)).AddMember(ctx, request)
+}
+
+// whereOthersMayBe lists addresses, the likeliest first: the leader's, those of
+// the members, those that were given. This server's own is among them only when
+// it leads.
+func (n *Node) whereOthersMayBe() []string {
+	var addrs []string
+	add := func(addr string) {
+		if addr != "" && !slices.Contains(addrs, addr) {
+			addrs = append(addrs, addr)
+		}
+	}
+	_, leader := n.Leader()
+	add(leader)
+	for _, s := range n.servers() {
+		if s.ID != raft.ServerID(n.cfg.NodeID) {
+			add(string(s.Address))
+		}
+	}
+	if n.cfg.Join.Addrs != nil {
+		for _, addr := range n.cfg.Join.Addrs() {
+			if addr != n.RaftAddr() {
+				add(addr)
+			}
+		}
+	}
+	return addrs
+}
+
+// takenIn notes the answer of the leader: this server is a member.
+func (n *Node) takenIn(response *peerv1.AddMemberResponse) {
+	if err := n.dir.belongsTo(response.GetClusterId()); err != nil {
+		n.fatal(err)
+		return
+	}
+	n.witness.admit()
+	n.waiting.set("")
+}
+
+// turnedAway deals with an answer that asking others will not change, and
+// reports whether err is one.
+func (n *Node) turnedAway(err error) bool {
+	var said *rpcerr.Error
+	if !errors.As(err, &said) {
+		return false
+	}
+	switch said.Reason {
+	case ReasonRemoved:
+		n.fatal(fmt.Errorf("%w; to bring it back, stop it, empty its data directory and let it join as a new server", ErrRemoved))
+	case ReasonForeignCluster, ReasonTooOld:
+		n.fatal(fmt.Errorf("consensus: %s", said.Message))
+	case ReasonAlreadyRunning, ReasonAddressInUse:
+		n.waiting.set(said.Message) // until whoever has it is gone
+		n.cfg.Logger.Warn("cannot join", "node", n.cfg.NodeID, "error", said.Message)
+	default:
+		return false
+	}
+	return true
+}
