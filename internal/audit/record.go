@@ -25,7 +25,7 @@ const (
 	Refused Decision = "refused"
 	// Unknown: a write was attempted, and it may or may not have taken effect.
 	Unknown Decision = "unknown"
-	// Noted: something about the log itself.
+	// Noted: something about the log itself, or that happened to the server.
 	Noted Decision = "noted"
 )
 

@@ -120,6 +120,28 @@ func from(ctx context.Context) string {
 	return ""
 }
 
+// Did records what the request of ctx brought about beside writing resources, or
+// what it began when it failed. Who asked, from where and by which method is
+// filled in; the decision is Allowed unless it is given.
+func (l *Log) Did(ctx context.Context, r Record, failed error) {
+	r.Who, r.From = whoIs(auth.PrincipalFrom(ctx)), from(ctx)
+	if method, ok := grpc.Method(ctx); ok {
+		r.Method = strings.TrimPrefix(method, "/")
+	}
+	if r.Decision == "" {
+		r.Decision = Allowed
+	}
+	if failed != nil {
+		r.Message = "it failed: " + failed.Error()
+	}
+	l.Write(r)
+}
+
+// Noted records what happened to the server without anybody asking this one.
+func (l *Log) Noted(message string) {
+	l.Write(Record{Method: "server", Who: serverItself, Decision: Noted, Message: message})
+}
+
 // Node is where a server's writes go. *consensus.Node implements it.
 type Node interface {
 	Propose(ctx context.Context, txn store.Txn) (store.Result, error)

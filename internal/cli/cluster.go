@@ -11,7 +11,7 @@ import (
 
 func newClusterCommand(a *app) *cobra.Command {
 	group := newGroup("cluster", "Operate the servers of a global",
-		newMembersCommand(a))
+		newMembersCommand(a), newSnapshotCommand(a))
 	group.Long = `Operate the servers of a global: who they are, which of them leads, and how one
 leaves. Any server takes any of these.`
 	return group

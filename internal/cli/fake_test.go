@@ -55,6 +55,7 @@ type fakeServer struct {
 	applies       []*meridianv1.ApplyRequest
 	inspected     []*meridianv1.InspectRequest
 	access        meridianv1.AccessServiceServer
+	snapshots     *snapshotService
 }
 
 func newFakeServer() *fakeServer {
@@ -234,6 +235,14 @@ func (s *fakeServer) Zones(context.Context, *meridianv1.ZonesRequest) (*meridian
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return &meridianv1.ZonesResponse{Zones: s.zones, Revision: s.revision}, nil
+}
+
+func (s *fakeServer) SaveSnapshot(req *meridianv1.SaveSnapshotRequest, stream grpc.ServerStreamingServer[meridianv1.SaveSnapshotResponse]) error {
+	return s.snapshots.SaveSnapshot(req, stream)
+}
+
+func (s *fakeServer) RestoreSnapshot(stream grpc.ClientStreamingServer[meridianv1.RestoreSnapshotRequest, meridianv1.RestoreSnapshotResponse]) error {
+	return s.snapshots.RestoreSnapshot(stream)
 }
 
 func (s *fakeServer) GenerateServerToken(_ context.Context, req *meridianv1.GenerateServerTokenRequest) (*meridianv1.GenerateServerTokenResponse, error) {

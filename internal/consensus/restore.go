@@ -19,9 +19,15 @@ import (
 // release wrote it. Nothing was changed. Use another backup, or that release.
 var ErrBadBackup = errors.New("consensus: the backup cannot be used")
 
+// ErrNotRestored means that a backup was not restored, for a reason other than
+// the backup: no leader, a leader that changed, a caller that went away. The
+// state is as it was. Try again.
+var ErrNotRestored = errors.New("consensus: nothing was restored")
+
 // Restored is what a restore brought.
 type Restored struct {
-	// Saved is the revision that the backup was taken at, in its own history.
+	// Saved is the revision that the backup was taken at, in its own history;
+	// zero when the answer got lost, and only the state says that it is restored.
 	Saved resource.Revision
 	// Revision is the one at which its state took the place of the one before.
 	Revision resource.Revision
@@ -52,14 +58,42 @@ const (
 // that no majority has agreed on, and a leader that falls before its followers
 // have fetched it comes back with a state that they never had.
 //
-// Errors: ErrBadBackup, ErrNotLeader, ErrUnavailable, ErrClosed (nothing was
-// restored), ErrUnknownOutcome (it may have been, whole).
+// Any server takes it; one that does not lead passes it on.
+//
+// Errors: ErrBadBackup, ErrNotRestored, ErrClosed (nothing was changed),
+// ErrUnknownOutcome (it may have been restored, whole).
 func (n *Node) Restore(ctx context.Context, source io.Reader) (Restored, error) {
 	if err := n.begin(); err != nil {
 		return Restored{}, err
 	}
 	defer n.requests.Done()
-	return n.restoreHere(ctx, source, randomID())
+	id := randomID()
+	_, _, err := n.waitLead(ctx)
+	var restored Restored
+	switch _, leader := n.Leader(); {
+	case err == nil:
+		restored, err = n.restoreHere(ctx, source, id)
+	case errors.Is(err, ErrNotLeader):
+		restored, err = n.relayRestore(ctx, leader, source, id)
+	default:
+		return Restored{}, notRestored(err)
+	}
+	if errors.Is(err, ErrUnknownOutcome) {
+		restored, err = n.settle(ctx, id, err)
+	}
+	if err != nil {
+		return Restored{}, err
+	}
+	if err := n.st.Wait(ctx, restored.Revision); err != nil {
+		n.cfg.Logger.Info("a backup is restored, and this server has yet to follow", "node", n.cfg.NodeID, "revision", restored.Revision)
+	}
+	return restored, nil
+}
+
+// notRestored is the error of a restore that was given up before its last part.
+// Whatever became of the other parts, they have no effect.
+func notRestored(why error) error {
+	return fmt.Errorf("%w: %v", ErrNotRestored, why) //nolint:errorlint // the kind of why may be that of a part
 }
 
 func randomID() uint64 {
@@ -72,22 +106,22 @@ func randomID() uint64 {
 // the epoch from others of its incarnation.
 func (n *Node) restoreHere(ctx context.Context, source io.Reader, id uint64) (Restored, error) {
 	if _, _, err := n.waitLead(ctx); err != nil {
-		return Restored{}, err
+		return Restored{}, notRestored(err)
 	}
 	snap, err := store.ReadSnapshot(source)
 	switch {
 	case errors.Is(err, store.ErrCorrupt), errors.Is(err, store.ErrUnknownFormat):
 		return Restored{}, fmt.Errorf("%w: %w", ErrBadBackup, err)
 	case err != nil:
-		return Restored{}, fmt.Errorf("%w: the backup did not arrive: %w", ErrUnavailable, err)
+		return Restored{}, notRestored(&sourceError{err})
 	}
 	if err := n.writes.shut(ctx, whileRestoring); err != nil {
-		return Restored{}, err
+		return Restored{}, notRestored(err)
 	}
 	defer n.writes.open()
 	// What the decision below is made on is everything that was ever acknowledged.
 	if _, err := n.Read(ctx); err != nil {
-		return Restored{}, err
+		return Restored{}, notRestored(err)
 	}
 	view := n.st.View()
 	fresh := n.cfg.Fresh != nil && n.cfg.Fresh(view)
@@ -96,8 +130,6 @@ func (n *Node) restoreHere(ctx context.Context, source io.Reader, id uint64) (Re
 	if err != nil {
 		return Restored{}, err
 	}
-	n.cfg.Logger.Warn("the state was replaced by a backup", "node", n.cfg.NodeID, "revision", revision,
-		"saved", snap.Revision, "resources", len(snap.Resources), "cluster", epoch.ClusterID, "incarnation", epoch.Incarnation)
 	return Restored{Saved: snap.Revision, Revision: revision, Epoch: epoch, Resources: len(snap.Resources)}, nil
 }
 
@@ -151,22 +183,19 @@ func (n *Node) proposeParts(ctx context.Context, parts []store.RestorePart) (res
 	return result.Revision, err
 }
 
-// notRestored is the error of a restore that was given up before its last part.
-// Whatever became of the other parts, they have no effect.
-func notRestored(why error) error {
-	return fmt.Errorf("%w: nothing was restored: %v", ErrUnavailable, why) //nolint:errorlint // the kind of why is that of a part
-}
-
 // applied waits for a command to be decided.
 func (n *Node) applied(future raft.ApplyFuture) (store.Result, error) {
 	if err := future.Error(); err != nil {
-		return store.Result{}, n.proposeError(err)
+		if err = n.proposeError(err); !errors.Is(err, ErrUnknownOutcome) {
+			err = notRestored(err)
+		}
+		return store.Result{}, err
 	}
 	result, _ := future.Response().(store.Result)
-	if refused := (*store.RestoreError)(nil); errors.As(result.Err, &refused) {
-		return result, fmt.Errorf("%w: %w", ErrUnavailable, refused)
+	if result.Err != nil {
+		return result, notRestored(result.Err)
 	}
-	return result, result.Err
+	return result, nil
 }
 
 // abandonRestore has every server forget the parts of a restore that does not go

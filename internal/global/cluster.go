@@ -23,6 +23,6 @@ func (s *clusterService) Members(context.Context, *meridianv1.MembersRequest) (*
 			Name: g.cfg.Name, Grpc: g.advertisedGRPC, Raft: g.addresses.Raft,
 			State: status.State, Voter: true, AppliedRevision: uint64(status.Applied), Version: version.String(),
 		}},
-		Leader: status.Leader, Self: g.cfg.Name, ClusterId: g.node.ClusterID(),
+		Leader: status.Leader, Self: g.cfg.Name, ClusterId: g.clusterID(),
 	}, nil
 }

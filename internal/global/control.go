@@ -24,7 +24,7 @@ func (s *controlService) Info(context.Context, *meridianv1.InfoRequest) (*meridi
 	return &meridianv1.InfoResponse{
 		Role:      "global",
 		Version:   version.String(),
-		ClusterId: s.global.node.ClusterID(),
+		ClusterId: s.global.clusterID(),
 		Name:      s.global.cfg.Name,
 		Revision:  uint64(s.global.store.Revision()),
 	}, nil

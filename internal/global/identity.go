@@ -85,13 +85,10 @@ func (g *global) openNode(ctx context.Context) error {
 	g.peerZones = &peerZones{name: g.cfg.Name}
 	config.PeerServices = func(r grpc.ServiceRegistrar) { peerv1.RegisterZoneServiceServer(r, g.peerZones) }
 	config.Logger = g.log
+	config.Fresh = untouched
 	config.Events.LeaderChanged = func(leading bool) {
-		if !leading {
-			return
-		}
-		select {
-		case g.leading <- struct{}{}:
-		default: // it has been told and has not looked yet
+		if leading {
+			g.tellLeading()
 		}
 	}
 	config.Events.Stalled = func(file string, since time.Duration) {
@@ -146,6 +143,15 @@ func (g *global) openNode(ctx context.Context) error {
 	}
 	g.addresses.Raft = g.node.RaftAddr()
 	return nil
+}
+
+// tellLeading has the leader look whether everything is there that a global
+// begins with.
+func (g *global) tellLeading() {
+	select {
+	case g.leading <- struct{}{}:
+	default: // it has been told and has not looked yet
+	}
 }
 
 // startError names the flag that an error of the node is about.

@@ -216,6 +216,7 @@ func (g *global) serve(ctx context.Context, listeners server.Listeners, hangups 
 		parts.Go(func() error { return g.matching.Run(ctx) })
 		parts.Go(func() error { return g.ring.Follow(ctx, g.callers.Recheck, g.store) })
 		parts.Go(func() error { return g.keepBootstrapped(ctx) })
+		parts.Go(func() error { return g.followReplacements(ctx) })
 		if g.webhook != nil {
 			parts.Go(func() error { return g.webhook.Run(ctx, listeners.Webhook, server.StopTimeout) })
 		}
@@ -351,9 +352,15 @@ func owns(d *resource.Descriptor) error {
 	return nil
 }
 
+// writeAdminContext writes the client context by which an operator on this host
+// reaches the server.
+func (g *global) writeAdminContext() error {
+	return server.WriteAdminContext(g.cfg.DataDir, g.cfg.Name, g.addresses.GRPC, g.pki.CAPEM(), g.ring.AdminToken())
+}
+
 // announce tells the outside that the server is ready, and that it no longer is.
 func (g *global) announce(ctx context.Context) error {
-	if err := server.WriteAdminContext(g.cfg.DataDir, g.cfg.Name, g.addresses.GRPC, g.pki.CAPEM(), g.ring.AdminToken()); err != nil {
+	if err := g.writeAdminContext(); err != nil {
 		return err
 	}
 	g.gate.Open()
@@ -361,7 +368,7 @@ func (g *global) announce(ctx context.Context) error {
 	if err := server.WriteAddresses(g.cfg.DataDir, g.addresses); err != nil {
 		return err
 	}
-	g.log.Info("ready", "role", "global", "name", g.cfg.Name, "cluster", g.node.ClusterID(), "grpc", g.addresses.GRPC,
+	g.log.Info("ready", "role", "global", "name", g.cfg.Name, "cluster", g.clusterID(), "grpc", g.addresses.GRPC,
 		"http", g.addresses.HTTP, "raft", g.addresses.Raft, "revision", g.store.Revision())
 	<-ctx.Done()
 	g.gate.Close()

@@ -47,7 +47,7 @@ type RestoreError struct {
 	Reason string
 }
 
-func (e *RestoreError) Error() string { return "nothing was restored: " + e.Reason }
+func (e *RestoreError) Error() string { return "the state was not put into effect: " + e.Reason }
 
 // restoring holds the parts that have come so far.
 type restoring struct {

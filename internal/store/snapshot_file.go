@@ -113,5 +113,5 @@ func (r *recordReader) failed(err error) error {
 }
 
 func (r *recordReader) corrupt(format string, args ...any) error {
-	return fmt.Errorf("%w: %s, before byte %d", ErrCorrupt, fmt.Sprintf(format, args...), r.offset)
+	return fmt.Errorf("%w: %s", ErrCorrupt, fmt.Sprintf(format, args...))
 }

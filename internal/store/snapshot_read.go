@@ -11,19 +11,34 @@ import (
 )
 
 // ReadSnapshot reads what WriteSnapshot wrote, and nothing after it: r must end
-// there. Errors: ErrCorrupt, the snapshot is damaged or cut off; ErrUnknownFormat,
-// a newer release wrote it; those of r. Nothing is believed before its checksum
-// has been seen, and the whole is checked against its count and digest.
+// there. Errors: a *SnapshotError that says where, for ErrCorrupt, the snapshot is
+// damaged or cut off, and ErrUnknownFormat, a newer release wrote it; those of r.
+// Nothing is believed before its checksum has been seen, and the whole is checked
+// against its count and digest.
 func ReadSnapshot(r io.Reader) (*Snapshot, error) {
-	snap, err := readSnapshot(bufio.NewReaderSize(r, 64<<10))
-	if err != nil {
+	records := &recordReader{r: bufio.NewReaderSize(r, 64<<10)}
+	snap, err := records.snapshot()
+	switch {
+	case errors.Is(err, ErrCorrupt), errors.Is(err, ErrUnknownFormat):
+		return nil, fmt.Errorf("read snapshot: %w", &SnapshotError{Offset: records.offset, Err: err})
+	case err != nil:
 		return nil, fmt.Errorf("read snapshot: %w", err)
 	}
 	return snap, nil
 }
 
-func readSnapshot(from io.Reader) (*Snapshot, error) {
-	r := &recordReader{r: from}
+// SnapshotError is what is wrong with a stored snapshot, and where.
+type SnapshotError struct {
+	// Offset is how many bytes had been read when it was noticed.
+	Offset int64
+	// Err is ErrCorrupt or ErrUnknownFormat, and what was found.
+	Err error
+}
+
+func (e *SnapshotError) Error() string { return fmt.Sprintf("%s, before byte %d", e.Err, e.Offset) }
+func (e *SnapshotError) Unwrap() error { return e.Err }
+
+func (r *recordReader) snapshot() (*Snapshot, error) {
 	if err := r.magic(); err != nil {
 		return nil, err
 	}
@@ -38,10 +53,10 @@ func readSnapshot(from io.Reader) (*Snapshot, error) {
 		}
 		p.last = kind
 		if err := p.record(kind, body); err != nil {
-			return nil, fmt.Errorf("before byte %d: %w", r.offset, err)
+			return nil, err
 		}
 	}
-	switch n, err := from.Read(make([]byte, 1)); {
+	switch n, err := r.r.Read(make([]byte, 1)); {
 	case n > 0:
 		return nil, r.corrupt("something follows the trailer")
 	case err != nil && !errors.Is(err, io.EOF):

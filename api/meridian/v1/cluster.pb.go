@@ -550,8 +550,12 @@ type RestoreSnapshotResponse struct {
 	// The revision that the state was saved at.
 	Revision uint64 `protobuf:"varint,1,opt,name=revision,proto3" json:"revision,omitempty"`
 	// The incarnation of the history that begins with it.
-	Incarnation   uint64 `protobuf:"varint,2,opt,name=incarnation,proto3" json:"incarnation,omitempty"`
-	Resources     uint64 `protobuf:"varint,3,opt,name=resources,proto3" json:"resources,omitempty"`
+	Incarnation uint64 `protobuf:"varint,2,opt,name=incarnation,proto3" json:"incarnation,omitempty"`
+	Resources   uint64 `protobuf:"varint,3,opt,name=resources,proto3" json:"resources,omitempty"`
+	// The revision at which it took the place of the state before.
+	Effective uint64 `protobuf:"varint,4,opt,name=effective,proto3" json:"effective,omitempty"`
+	// The cluster that the state now is of.
+	ClusterId     string `protobuf:"bytes,5,opt,name=cluster_id,json=clusterId,proto3" json:"cluster_id,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -605,6 +609,20 @@ func (x *RestoreSnapshotResponse) GetResources() uint64 {
 		return x.Resources
 	}
 	return 0
+}
+
+func (x *RestoreSnapshotResponse) GetEffective() uint64 {
+	if x != nil {
+		return x.Effective
+	}
+	return 0
+}
+
+func (x *RestoreSnapshotResponse) GetClusterId() string {
+	if x != nil {
+		return x.ClusterId
+	}
+	return ""
 }
 
 type GenerateServerTokenRequest struct {
@@ -958,11 +976,14 @@ const file_meridian_v1_cluster_proto_rawDesc = "" +
 	"\x14SaveSnapshotResponse\x12\x12\n" +
 	"\x04data\x18\x01 \x01(\fR\x04data\",\n" +
 	"\x16RestoreSnapshotRequest\x12\x12\n" +
-	"\x04data\x18\x01 \x01(\fR\x04data\"u\n" +
+	"\x04data\x18\x01 \x01(\fR\x04data\"\xb2\x01\n" +
 	"\x17RestoreSnapshotResponse\x12\x1a\n" +
 	"\brevision\x18\x01 \x01(\x04R\brevision\x12 \n" +
 	"\vincarnation\x18\x02 \x01(\x04R\vincarnation\x12\x1c\n" +
-	"\tresources\x18\x03 \x01(\x04R\tresources\"`\n" +
+	"\tresources\x18\x03 \x01(\x04R\tresources\x12\x1c\n" +
+	"\teffective\x18\x04 \x01(\x04R\teffective\x12\x1d\n" +
+	"\n" +
+	"cluster_id\x18\x05 \x01(\tR\tclusterId\"`\n" +
 	"\x1aGenerateServerTokenRequest\x12*\n" +
 	"\x11valid_for_seconds\x18\x01 \x01(\x03R\x0fvalidForSeconds\x12\x16\n" +
 	"\x06bundle\x18\x02 \x01(\bR\x06bundle\"K\n" +

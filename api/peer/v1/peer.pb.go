@@ -1364,7 +1364,10 @@ func (x *TransferLeadershipResponse) GetLeader() string {
 type RestoreRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// A part of the snapshot file.
-	Data          []byte `protobuf:"bytes,1,opt,name=data,proto3" json:"data,omitempty"`
+	Data []byte `protobuf:"bytes,1,opt,name=data,proto3" json:"data,omitempty"`
+	// Names the attempt, in the first message: the new epoch carries it, so that
+	// the caller can tell whether it took effect after it lost the answer.
+	Id            uint64 `protobuf:"fixed64,2,opt,name=id,proto3" json:"id,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1406,11 +1409,23 @@ func (x *RestoreRequest) GetData() []byte {
 	return nil
 }
 
+func (x *RestoreRequest) GetId() uint64 {
+	if x != nil {
+		return x.Id
+	}
+	return 0
+}
+
 type RestoreResponse struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
-	Revision      uint64                 `protobuf:"varint,1,opt,name=revision,proto3" json:"revision,omitempty"`
-	Incarnation   uint64                 `protobuf:"varint,2,opt,name=incarnation,proto3" json:"incarnation,omitempty"`
-	Resources     uint64                 `protobuf:"varint,3,opt,name=resources,proto3" json:"resources,omitempty"`
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The revision that the state was saved at.
+	Revision    uint64 `protobuf:"varint,1,opt,name=revision,proto3" json:"revision,omitempty"`
+	Incarnation uint64 `protobuf:"varint,2,opt,name=incarnation,proto3" json:"incarnation,omitempty"`
+	Resources   uint64 `protobuf:"varint,3,opt,name=resources,proto3" json:"resources,omitempty"`
+	// The revision at which it took effect.
+	Effective uint64 `protobuf:"varint,4,opt,name=effective,proto3" json:"effective,omitempty"`
+	// The cluster that the state now is of.
+	ClusterId     string `protobuf:"bytes,5,opt,name=cluster_id,json=clusterId,proto3" json:"cluster_id,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1464,6 +1479,20 @@ func (x *RestoreResponse) GetResources() uint64 {
 		return x.Resources
 	}
 	return 0
+}
+
+func (x *RestoreResponse) GetEffective() uint64 {
+	if x != nil {
+		return x.Effective
+	}
+	return 0
+}
+
+func (x *RestoreResponse) GetClusterId() string {
+	if x != nil {
+		return x.ClusterId
+	}
+	return ""
 }
 
 type ZonesRequest struct {
@@ -2090,13 +2119,17 @@ const file_peer_v1_peer_proto_rawDesc = "" +
 	"\x19TransferLeadershipRequest\x12\x0e\n" +
 	"\x02to\x18\x01 \x01(\tR\x02to\"4\n" +
 	"\x1aTransferLeadershipResponse\x12\x16\n" +
-	"\x06leader\x18\x01 \x01(\tR\x06leader\"$\n" +
+	"\x06leader\x18\x01 \x01(\tR\x06leader\"4\n" +
 	"\x0eRestoreRequest\x12\x12\n" +
-	"\x04data\x18\x01 \x01(\fR\x04data\"m\n" +
+	"\x04data\x18\x01 \x01(\fR\x04data\x12\x0e\n" +
+	"\x02id\x18\x02 \x01(\x06R\x02id\"\xaa\x01\n" +
 	"\x0fRestoreResponse\x12\x1a\n" +
 	"\brevision\x18\x01 \x01(\x04R\brevision\x12 \n" +
 	"\vincarnation\x18\x02 \x01(\x04R\vincarnation\x12\x1c\n" +
-	"\tresources\x18\x03 \x01(\x04R\tresources\"\x0e\n" +
+	"\tresources\x18\x03 \x01(\x04R\tresources\x12\x1c\n" +
+	"\teffective\x18\x04 \x01(\x04R\teffective\x12\x1d\n" +
+	"\n" +
+	"cluster_id\x18\x05 \x01(\tR\tclusterId\"\x0e\n" +
 	"\fZonesRequest\"E\n" +
 	"\rZonesResponse\x124\n" +
 	"\x06report\x18\x01 \x01(\v2\x1c.meridian.peer.v1.ZoneReportR\x06report\"\xd7\x01\n" +

@@ -1,0 +1,245 @@
+package cli
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"time"
+
+	"github.com/spf13/cobra"
+	"google.golang.org/grpc"
+
+	meridianv1 "meridian/api/meridian/v1"
+	"meridian/internal/store"
+)
+
+func newSnapshotCommand(a *app) *cobra.Command {
+	group := newGroup("snapshot", "Save the state of a global to a file, look into one, restore one",
+		newSnapshotSaveCommand(a), newSnapshotRestoreCommand(a), newSnapshotInspectCommand(a))
+	group.Long = `Save the whole state of a global to a file, look into such a file, and put its
+state back in place. Any server takes these; saving and restoring take membership
+of mesh-system:admin.`
+	return group
+}
+
+func newSnapshotSaveCommand(a *app) *cobra.Command {
+	var stale, force bool
+	cmd := &cobra.Command{
+		Use:   "save FILE",
+		Short: "Save the whole state of the global to a file",
+		Long: `Save the whole state of the global to a file: every resource, with the signing
+keys and every other secret. Keep the file as you would a password; it is readable
+by its owner alone.
+
+The state is that of one moment, the newest there is. Nobody waits for it: writes
+go on. The file is checked as it arrives and appears under its name only when it
+is whole. FILE - writes to standard output.
+
+What the file does not hold lies in the servers' data directories: the
+certificates (pki/) and the audit log.`,
+		Example: `  meridian cluster snapshot save meridian-$(date +%F).snapshot
+  meridian cluster snapshot save - | age -r … > meridian.snapshot.age`,
+		Args: exactly("FILE"),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			return a.saveSnapshot(cmd.Context(), args[0], stale, force)
+		},
+	}
+	cmd.Flags().BoolVar(&stale, "stale", false, "save what the server that is asked has applied, which needs no leader")
+	cmd.Flags().BoolVar(&force, "force", false, "replace the file if it exists")
+	return cmd
+}
+
+func (a *app) saveSnapshot(ctx context.Context, path string, stale, force bool) error {
+	if path == "-" && isTerminal(a.stdout) {
+		return usagef("a snapshot is no text, and holds secrets: name a file, or send the output into one")
+	}
+	if _, err := os.Lstat(path); path != "-" && !force && err == nil {
+		return usagef("%s exists: --force replaces it", path)
+	}
+	c, err := a.connect()
+	if err != nil {
+		return err
+	}
+	defer c.Close()
+	if err := c.call(ctx, c.probe); err != nil {
+		return err
+	}
+	if path == "-" {
+		_, err := c.download(ctx, stale, outputOf(a))
+		return err
+	}
+	file, err := newSnapshotFile(path, force)
+	if err != nil {
+		return err
+	}
+	defer file.discard()
+	snap, err := c.download(ctx, stale, file)
+	if err != nil {
+		return err
+	}
+	if err := file.commit(); err != nil {
+		return err
+	}
+	s := snap.Summary()
+	a.message("Saved revision %d of cluster %s: %s, %s.", s.Revision, s.Epoch.ClusterID, plural(s.Resources, "resource"), sizeOf(s.Bytes))
+	return nil
+}
+
+// download saves the state to w, and checks it on the way.
+func (c *client) download(ctx context.Context, stale bool, w io.Writer) (*store.Snapshot, error) {
+	ctx, watch := watchProgress(ctx, c.timeout)
+	defer watch.end()
+	stream, err := c.SaveSnapshot(ctx, &meridianv1.SaveSnapshotRequest{Stale: stale})
+	if err != nil {
+		return nil, c.explainStream(ctx, err)
+	}
+	source := &snapshotSource{stream: stream, progress: func() { watch.allow(c.timeout) }}
+	out := &snapshotSink{w: w}
+	snap, err := store.ReadSnapshot(io.TeeReader(source, out))
+	switch {
+	case out.err != nil:
+		return nil, out.err
+	case source.err != nil:
+		return nil, c.explainStream(ctx, source.err)
+	case err != nil:
+		return nil, failf(exitNo, "what the control plane sent is not whole: %w", err)
+	}
+	return snap, nil
+}
+
+// snapshotSource reads what the control plane sends.
+type snapshotSource struct {
+	stream   grpc.ServerStreamingClient[meridianv1.SaveSnapshotResponse]
+	progress func()
+	rest     []byte
+	err      error
+}
+
+// Read implements io.Reader.
+func (s *snapshotSource) Read(p []byte) (int, error) {
+	for len(s.rest) == 0 {
+		m, err := s.stream.Recv()
+		if err != nil {
+			if !errors.Is(err, io.EOF) {
+				s.err = err
+			}
+			return 0, err
+		}
+		s.progress()
+		s.rest = m.GetData()
+	}
+	n := copy(p, s.rest)
+	s.rest = s.rest[n:]
+	return n, nil
+}
+
+// snapshotSink remembers why writing failed.
+type snapshotSink struct {
+	w   io.Writer
+	err error
+}
+
+// Write implements io.Writer.
+func (s *snapshotSink) Write(p []byte) (int, error) {
+	n, err := s.w.Write(p)
+	if err != nil {
+		s.err = err
+	}
+	return n, err
+}
+
+// outputOf is standard output as a writer.
+func outputOf(a *app) io.Writer { return writerFunc(a.write) }
+
+type writerFunc func([]byte) error
+
+// Write implements io.Writer.
+func (f writerFunc) Write(p []byte) (int, error) {
+	if err := f(p); err != nil {
+		return 0, err
+	}
+	return len(p), nil
+}
+
+// errNoProgress means that the other side said nothing for too long.
+var errNoProgress = errors.New("no progress")
+
+// watchdog ends a context that nothing happens in.
+type watchdog struct {
+	timer  *time.Timer
+	cancel context.CancelCauseFunc
+}
+
+// watchProgress returns a context that ends after limit, unless the watchdog
+// allows more. end must be called.
+func watchProgress(ctx context.Context, limit time.Duration) (context.Context, *watchdog) {
+	ctx, cancel := context.WithCancelCause(ctx)
+	return ctx, &watchdog{timer: time.AfterFunc(limit, func() { cancel(errNoProgress) }), cancel: cancel}
+}
+
+// allow gives so long from now on.
+func (w *watchdog) allow(limit time.Duration) { w.timer.Reset(limit) }
+
+func (w *watchdog) end() {
+	w.timer.Stop()
+	w.cancel(nil)
+}
+
+// explainStream is explain for a call that is watched.
+func (c *client) explainStream(ctx context.Context, err error) error {
+	if errors.Is(context.Cause(ctx), errNoProgress) {
+		return failf(exitTimeout, "the control plane at %s made no progress for %s", c.target, c.timeout).
+			with("--timeout waits longer.")
+	}
+	return c.explain(ctx, err)
+}
+
+// snapshotFile is a file that appears under its name only when it is whole.
+type snapshotFile struct {
+	*os.File
+	path  string
+	force bool
+}
+
+// newSnapshotFile makes it beside its later place, readable by its owner alone.
+func newSnapshotFile(path string, force bool) (*snapshotFile, error) {
+	f, err := os.CreateTemp(filepath.Dir(path), "."+filepath.Base(path)+".*")
+	if err != nil {
+		return nil, usagef("%s cannot be written: %w", path, err)
+	}
+	return &snapshotFile{File: f, path: path, force: force}, nil
+}
+
+// commit puts the file in its place, and returns once it is on disk.
+func (f *snapshotFile) commit() error {
+	err := errors.Join(f.Chmod(0o600), f.Sync(), f.Close())
+	if err == nil && f.force {
+		err = os.Rename(f.Name(), f.path)
+	} else if err == nil {
+		// A link, unlike a rename, never replaces a file that came meanwhile.
+		err = os.Link(f.Name(), f.path)
+	}
+	if errors.Is(err, os.ErrExist) {
+		return usagef("%s exists by now: --force replaces it", f.path)
+	}
+	if err != nil {
+		return fmt.Errorf("write %s: %w", f.path, err)
+	}
+	dir, err := os.Open(filepath.Dir(f.path))
+	if err != nil {
+		return fmt.Errorf("write %s: %w", f.path, err)
+	}
+	if err := errors.Join(dir.Sync(), dir.Close()); err != nil {
+		return fmt.Errorf("write %s: %w", f.path, err)
+	}
+	return nil
+}
+
+// discard removes what is left of the temporary file.
+func (f *snapshotFile) discard() {
+	_ = f.Close()
+	_ = os.Remove(f.Name())
+}

@@ -1,0 +1,201 @@
+package cli
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	meridianv1 "meridian/api/meridian/v1"
+	"meridian/internal/consensus"
+	"meridian/internal/store"
+)
+
+// restorePatience is how long the servers may take at least to put a state in
+// place that they have received.
+const restorePatience = 5 * time.Minute
+
+type restoreOptions struct {
+	dryRun, yes bool
+	output      *formatFlag
+}
+
+func newSnapshotRestoreCommand(a *app) *cobra.Command {
+	o := &restoreOptions{}
+	cmd := &cobra.Command{
+		Use:   "restore FILE",
+		Short: "Replace the whole state of the global by a saved one",
+		Long: `Replace the whole state of the global by a saved one, on every server, in one
+step: there is the state of before or the saved one, never a part of either. The
+file is checked first, here and by the leader. Writes wait meanwhile.
+
+What was written after the state was saved is gone, deletions and revocations
+among it. The history begins a new incarnation: watches end, and zones take the
+state over as a whole; one that would lose more than a fifth of its resources waits
+for its operator.
+
+A global that has never been used takes over the identity of the one that was
+saved, so that its zones follow. Any other keeps its own.
+
+It says what it would do and asks; where there is no terminal it takes --yes.`,
+		Example: `  meridian cluster snapshot restore meridian-2026-03-01.snapshot --dry-run
+  meridian cluster snapshot restore meridian-2026-03-01.snapshot --yes`,
+		Args: exactly("FILE"),
+		RunE: func(cmd *cobra.Command, args []string) error { return a.restoreSnapshot(cmd.Context(), args[0], o) },
+	}
+	cmd.Flags().BoolVar(&o.dryRun, "dry-run", false, "check the file, say what would be done, change nothing")
+	cmd.Flags().BoolVarP(&o.yes, "yes", "y", false, "do not ask")
+	o.output = bindFormat(cmd.Flags(), formatTable, formatJSON, formatYAML)
+	return cmd
+}
+
+func (a *app) restoreSnapshot(ctx context.Context, path string, o *restoreOptions) error {
+	data, snap, err := a.readSnapshot(path)
+	if err != nil {
+		return err
+	}
+	c, err := a.connect()
+	if err != nil {
+		return err
+	}
+	defer c.Close()
+	var info *meridianv1.InfoResponse
+	err = c.call(ctx, func(ctx context.Context) (err error) {
+		info, err = c.Info(ctx, &meridianv1.InfoRequest{})
+		return err
+	})
+	if err != nil {
+		return err
+	}
+	if info.GetRole() != "global" {
+		return usagef("%s is a zone: snapshots are of a global", c.target)
+	}
+	a.announceRestore(info, snap.Summary())
+	if o.dryRun {
+		a.message("Dry run: nothing was changed.")
+		return nil
+	}
+	if err := a.confirm(o.yes, path == "-"); err != nil {
+		return err
+	}
+	var source io.Reader = bytes.NewReader(data)
+	if path != "-" {
+		f, err := os.Open(path)
+		if err != nil {
+			return usagef("%w", err)
+		}
+		defer func() { _ = f.Close() }() // read only
+		source = f
+	}
+	response, err := c.upload(ctx, source)
+	if err != nil {
+		return err
+	}
+	return a.printRestored(o.output.value, response)
+}
+
+// announceRestore says what is about to happen.
+func (a *app) announceRestore(info *meridianv1.InfoResponse, s store.Summary) {
+	saved := ""
+	if taken := s.Metadata[consensus.BackupTaken]; taken != "" {
+		saved = fmt.Sprintf(", saved %s by %s", taken, orDash(s.Metadata[consensus.BackupServer]))
+	}
+	a.message("This replaces everything in cluster %s, which is at revision %d,", info.GetClusterId(), info.GetRevision())
+	a.message("by %s of cluster %s, incarnation %d, at revision %d%s.", plural(s.Resources, "resource"), orDash(s.Epoch.ClusterID), s.Epoch.Incarnation, s.Revision, saved)
+	a.message("What was written since is lost; tokens revoked since are good again; zones take the state over.")
+	if s.Epoch.ClusterID != info.GetClusterId() {
+		a.warn("the snapshot is of another cluster; a global that was never used takes over its identity, and its zones follow; any other keeps its own")
+	}
+	if s.Unreadable > 0 {
+		a.warn(plural(s.Unreadable, "resource") + " in it cannot be used by this release of the command: a newer one wrote them")
+	}
+}
+
+// confirm asks whether to go on, unless yes says so already.
+func (a *app) confirm(yes, inputTaken bool) error {
+	if yes {
+		return nil
+	}
+	if inputTaken || !isTerminal(a.stdin) {
+		return errNoTerminal()
+	}
+	_, _ = fmt.Fprint(a.stderr, "Go on? Write yes: ")
+	answer, err := bufio.NewReader(a.stdin).ReadString('\n')
+	switch {
+	case errors.Is(err, io.EOF) && answer == "": // a terminal in name only, such as /dev/null
+		return errNoTerminal()
+	case err != nil && !errors.Is(err, io.EOF):
+		return fmt.Errorf("read the answer: %w", err)
+	}
+	if strings.TrimSpace(answer) != "yes" {
+		return failf(exitNo, "nothing was changed: the answer was not yes")
+	}
+	return nil
+}
+
+func errNoTerminal() error {
+	return usagef("there is no terminal to ask at: --yes goes on without asking")
+}
+
+// upload sends a state and waits until it is in place.
+func (c *client) upload(ctx context.Context, source io.Reader) (*meridianv1.RestoreSnapshotResponse, error) {
+	ctx, watch := watchProgress(ctx, c.timeout)
+	defer watch.end()
+	stream, err := c.RestoreSnapshot(ctx)
+	if err != nil {
+		return nil, c.explainStream(ctx, err)
+	}
+	buf := make([]byte, 256<<10)
+	for {
+		n, err := io.ReadFull(source, buf)
+		if n > 0 {
+			if sendErr := stream.Send(&meridianv1.RestoreSnapshotRequest{Data: buf[:n]}); sendErr != nil {
+				break // the control plane has ended the stream; below it says why
+			}
+			watch.allow(c.timeout)
+		}
+		if errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) {
+			break
+		}
+		if err != nil {
+			return nil, fmt.Errorf("nothing was changed: read the snapshot: %w", err)
+		}
+	}
+	watch.allow(max(c.timeout, restorePatience))
+	response, err := stream.CloseAndRecv()
+	if err == nil {
+		return response, nil
+	}
+	if errors.Is(context.Cause(ctx), errNoProgress) {
+		return nil, failf(exitTimeout, "the control plane at %s did not say in time that the snapshot is restored", c.target).
+			with("It is, or it will be, or it never will, each as a whole: look at what is there before restoring it again.")
+	}
+	return nil, c.explain(ctx, err)
+}
+
+// restoredView is the outcome as JSON.
+type restoredView struct {
+	Saved       uint64 `json:"saved"`
+	Revision    uint64 `json:"revision"`
+	Resources   uint64 `json:"resources"`
+	ClusterID   string `json:"clusterId"`
+	Incarnation uint64 `json:"incarnation"`
+}
+
+func (a *app) printRestored(f format, r *meridianv1.RestoreSnapshotResponse) error {
+	if f.structured() {
+		return a.writeValue(f, restoredView{
+			Saved: r.GetRevision(), Revision: r.GetEffective(), Resources: r.GetResources(),
+			ClusterID: r.GetClusterId(), Incarnation: r.GetIncarnation(),
+		})
+	}
+	return a.println(fmt.Sprintf("restored %s; incarnation %d of cluster %s begins at revision %d",
+		plural(int(r.GetResources()), "resource"), r.GetIncarnation(), r.GetClusterId(), r.GetEffective())) //nolint:gosec // a count
+}

@@ -1,0 +1,167 @@
+package consensus
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"time"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+
+	peerv1 "meridian/api/peer/v1"
+	"meridian/internal/resource"
+	"meridian/internal/store"
+)
+
+const (
+	// restoreChunk is how much of a backup one message carries, in bytes.
+	restoreChunk = 256 << 10
+	// restoreRecheck bounds how long an answer that got lost is looked for in the
+	// state itself.
+	restoreRecheck = 10 * time.Second
+)
+
+// Restore serves another server's Restore on the leader.
+func (s *peerService) Restore(stream grpc.ClientStreamingServer[peerv1.RestoreRequest, peerv1.RestoreResponse]) error {
+	n := s.node
+	if err := n.begin(); err != nil {
+		return restoreStatus(err)
+	}
+	defer n.requests.Done()
+	first, err := stream.Recv()
+	if err != nil {
+		return restoreStatus(notRestored(&sourceError{err}))
+	}
+	restored, err := n.restoreHere(stream.Context(), &restoreStream{stream: stream, rest: first.GetData()}, first.GetId())
+	if err != nil {
+		return restoreStatus(err)
+	}
+	return stream.SendAndClose(&peerv1.RestoreResponse{
+		Revision: uint64(restored.Saved), Effective: uint64(restored.Revision), Resources: uint64(restored.Resources), //nolint:gosec // a count
+		ClusterId: restored.Epoch.ClusterID, Incarnation: restored.Epoch.Incarnation,
+	})
+}
+
+// restoreStream is a backup that comes in messages.
+type restoreStream struct {
+	stream grpc.ClientStreamingServer[peerv1.RestoreRequest, peerv1.RestoreResponse]
+	rest   []byte
+}
+
+// Read implements io.Reader.
+func (r *restoreStream) Read(p []byte) (int, error) {
+	for len(r.rest) == 0 {
+		m, err := r.stream.Recv()
+		if err != nil {
+			return 0, err
+		}
+		r.rest = m.GetData()
+	}
+	n := copy(p, r.rest)
+	r.rest = r.rest[n:]
+	return n, nil
+}
+
+// restoreStatus and restoreError carry the kind of an error between servers.
+func restoreStatus(err error) error {
+	code := codes.FailedPrecondition // nothing was restored
+	switch {
+	case errors.Is(err, ErrBadBackup):
+		code = codes.InvalidArgument
+	case errors.Is(err, ErrUnknownOutcome):
+		code = codes.Aborted
+	}
+	return status.Error(code, err.Error())
+}
+
+func restoreError(err error) error {
+	switch st := status.Convert(err); st.Code() {
+	case codes.InvalidArgument:
+		return &peerError{ErrBadBackup, st.Message()}
+	case codes.FailedPrecondition:
+		return &peerError{ErrNotRestored, st.Message()}
+	default:
+		return fmt.Errorf("%w: the answer of the leader got lost: %s", ErrUnknownOutcome, st.Message())
+	}
+}
+
+// peerError is an error of another server, in its words.
+type peerError struct {
+	kind    error
+	message string
+}
+
+func (e *peerError) Error() string { return e.message }
+func (e *peerError) Unwrap() error { return e.kind }
+
+// relayRestore has the leader restore a backup.
+func (n *Node) relayRestore(ctx context.Context, leader string, source io.Reader, id uint64) (Restored, error) {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel() // a stream that was not closed brings no restore about
+	stream, err := peerv1.NewRaftServiceClient(n.PeerConn(leader)).Restore(ctx)
+	if err != nil {
+		return Restored{}, notRestored(err)
+	}
+	err = sendBackup(stream, source, id)
+	if err != nil && !errors.Is(err, io.EOF) {
+		return Restored{}, notRestored(err)
+	}
+	sent := err == nil // else the leader has ended the stream, and says why
+	response, err := stream.CloseAndRecv()
+	if err != nil {
+		if err = restoreError(err); !sent && errors.Is(err, ErrUnknownOutcome) {
+			err = notRestored(err)
+		}
+		return Restored{}, err
+	}
+	return Restored{
+		Saved: resource.Revision(response.GetRevision()), Revision: resource.Revision(response.GetEffective()),
+		Epoch:     store.Epoch{ClusterID: response.GetClusterId(), Incarnation: response.GetIncarnation(), Random: id},
+		Resources: int(response.GetResources()), //nolint:gosec // a count
+	}, nil
+}
+
+func sendBackup(stream grpc.ClientStreamingClient[peerv1.RestoreRequest, peerv1.RestoreResponse], source io.Reader, id uint64) error {
+	for buf, first := make([]byte, restoreChunk), true; ; first = false {
+		n, err := io.ReadFull(source, buf)
+		if n > 0 || first {
+			m := &peerv1.RestoreRequest{Data: buf[:n]}
+			if first {
+				m.Id = id
+			}
+			if err := stream.Send(m); err != nil {
+				return err
+			}
+		}
+		switch {
+		case errors.Is(err, io.EOF), errors.Is(err, io.ErrUnexpectedEOF):
+			return nil
+		case err != nil:
+			return &sourceError{err}
+		}
+	}
+}
+
+// sourceError keeps an end of the source apart from the end of the stream.
+type sourceError struct{ err error }
+
+func (e *sourceError) Error() string { return "the backup did not arrive: " + e.err.Error() }
+
+// settle finds out what became of a restore whose answer got lost: a state of
+// its epoch says that it took effect. A state of another says no more than that
+// it has not yet.
+func (n *Node) settle(ctx context.Context, id uint64, lost error) (Restored, error) {
+	ctx, cancel := context.WithTimeout(ctx, restoreRecheck)
+	defer cancel()
+	if _, err := n.Read(ctx); err != nil {
+		return Restored{}, lost
+	}
+	view := n.st.View()
+	if view.Epoch().Random != id {
+		return Restored{}, lost
+	}
+	return Restored{Revision: view.Changed(), Epoch: view.Epoch(), Resources: view.Len()}, nil
+}

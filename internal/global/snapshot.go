@@ -1,0 +1,207 @@
+package global
+
+import (
+	"bufio"
+	"context"
+	"errors"
+	"fmt"
+
+	"google.golang.org/grpc"
+
+	meridianv1 "meridian/api/meridian/v1"
+	"meridian/internal/access"
+	"meridian/internal/audit"
+	"meridian/internal/auth"
+	"meridian/internal/consensus"
+	"meridian/internal/keyring"
+	"meridian/internal/rbac"
+	"meridian/internal/resource"
+	"meridian/internal/rpcerr"
+	"meridian/internal/store"
+)
+
+// Why a backup is not restored, for programs.
+const (
+	reasonBadBackup   = "BAD_BACKUP"
+	reasonNotRestored = "NOT_RESTORED"
+	reasonUnknown     = "OUTCOME_UNKNOWN"
+)
+
+// backupPart is how much of a backup one message carries, in bytes.
+const backupPart = 256 << 10
+
+// SaveSnapshot streams the whole state as a file. It holds every secret of the
+// cluster, so it takes membership of mesh-system:admin.
+func (s *clusterService) SaveSnapshot(req *meridianv1.SaveSnapshotRequest, stream grpc.ServerStreamingServer[meridianv1.SaveSnapshotResponse]) error {
+	g, ctx := s.global, stream.Context()
+	if err := g.access.RequireAdmin(ctx); err != nil {
+		return err
+	}
+	out := &backupWriter{stream: stream}
+	buffered := bufio.NewWriterSize(out, backupPart)
+	revision, err := g.node.SaveBackup(ctx, buffered, req.GetStale())
+	if err == nil {
+		err = buffered.Flush()
+	}
+	if out.sent > 0 { // also a part of the file may hold a secret
+		g.audit.Did(ctx, audit.Record{
+			Rule: "member of " + auth.AdminGroup, Revision: uint64(revision),
+			Targets: []audit.Target{{Action: "save", Kind: "snapshot", Name: fmt.Sprintf("%d bytes", out.sent)}},
+		}, err)
+	}
+	if err != nil && out.sent == 0 {
+		return rpcerr.New(rpcerr.Unavailable, "NO_LEADER", "nothing was saved: %w", err)
+	}
+	return err
+}
+
+// backupWriter sends what is written to it.
+type backupWriter struct {
+	stream grpc.ServerStreamingServer[meridianv1.SaveSnapshotResponse]
+	sent   int
+}
+
+// Write implements io.Writer.
+func (w *backupWriter) Write(p []byte) (int, error) {
+	if err := w.stream.Send(&meridianv1.SaveSnapshotResponse{Data: p}); err != nil {
+		return 0, err
+	}
+	w.sent += len(p)
+	return len(p), nil
+}
+
+// RestoreSnapshot replaces the whole state by a saved one.
+func (s *clusterService) RestoreSnapshot(stream grpc.ClientStreamingServer[meridianv1.RestoreSnapshotRequest, meridianv1.RestoreSnapshotResponse]) error {
+	g, ctx := s.global, stream.Context()
+	if err := g.access.RequireAdmin(ctx); err != nil {
+		return err
+	}
+	restored, err := g.node.Restore(ctx, &backupReader{stream: stream})
+	record := audit.Record{
+		Rule: "member of " + auth.AdminGroup, Revision: uint64(restored.Revision),
+		Targets: []audit.Target{{Action: "restore", Kind: "snapshot", Name: fmt.Sprintf("incarnation %d", restored.Epoch.Incarnation)}},
+	}
+	switch {
+	case err == nil:
+		g.audit.Did(ctx, record, nil)
+	case errors.Is(err, consensus.ErrUnknownOutcome):
+		record.Decision, record.Targets[0].Name = audit.Unknown, ""
+		g.audit.Did(ctx, record, err)
+	}
+	if err != nil {
+		return restoreRefusal(err)
+	}
+	return stream.SendAndClose(&meridianv1.RestoreSnapshotResponse{
+		Revision: uint64(restored.Saved), Effective: uint64(restored.Revision), Resources: uint64(restored.Resources), //nolint:gosec // a count
+		Incarnation: restored.Epoch.Incarnation, ClusterId: restored.Epoch.ClusterID,
+	})
+}
+
+// restoreRefusal says what became of a restore that did not succeed.
+func restoreRefusal(err error) error {
+	switch {
+	case errors.Is(err, consensus.ErrBadBackup):
+		return rpcerr.New(rpcerr.Invalid, reasonBadBackup, "nothing was changed: %w", err)
+	case errors.Is(err, consensus.ErrUnknownOutcome):
+		return rpcerr.New(rpcerr.Unavailable, reasonUnknown,
+			"the backup may have been restored, as a whole, or not at all: look at what is there, and restore it again if it is not (%w)", err)
+	case errors.Is(err, consensus.ErrNotRestored), errors.Is(err, consensus.ErrClosed):
+		return rpcerr.New(rpcerr.Unavailable, reasonNotRestored, "nothing was changed: %w", err)
+	}
+	return err
+}
+
+// backupReader reads what a client sends.
+type backupReader struct {
+	stream grpc.ClientStreamingServer[meridianv1.RestoreSnapshotRequest, meridianv1.RestoreSnapshotResponse]
+	rest   []byte
+}
+
+// Read implements io.Reader.
+func (r *backupReader) Read(p []byte) (int, error) {
+	for len(r.rest) == 0 {
+		m, err := r.stream.Recv()
+		if err != nil {
+			return 0, err
+		}
+		r.rest = m.GetData()
+	}
+	n := copy(p, r.rest)
+	r.rest = r.rest[n:]
+	return n, nil
+}
+
+// untouched reports whether a state holds nothing but what a first start and
+// servers that joined have written: nobody has used this global yet.
+func untouched(v *store.View) bool {
+	if v.Epoch().Incarnation > 1 {
+		return false
+	}
+	for r := range v.All() {
+		if !writtenByServers(r) {
+			return false
+		}
+	}
+	return true
+}
+
+func writtenByServers(r *resource.Resource) bool {
+	switch key := r.Key(); key.Kind {
+	case keyring.KindSigningKey, keyring.KindIssuedToken, keyring.KindRevocation:
+		return true
+	case keyring.KindSecret:
+		_, err := auth.ParseKeyID(key.Name)
+		return err == nil || key.Name == keyring.AdminTokenName
+	case rbac.KindRole:
+		return key.Name == rbac.AdminRole && r.Meta().Version == 1
+	case rbac.KindBinding:
+		return key.Name == access.DefaultBinding && r.Meta().Version == 1
+	case defaultMesh.Kind:
+		return key == defaultMesh && r.Meta().Version == 1
+	}
+	return false
+}
+
+// clusterID names the global to the outside. A backup that was restored into a
+// new cluster brings the name along under which zones know it; what the servers
+// of the cluster call it among themselves stays.
+func (g *global) clusterID() string {
+	if id := g.store.View().Epoch().ClusterID; id != "" {
+		return id
+	}
+	return g.node.ClusterID()
+}
+
+// followReplacements does what a server has to do when its state is replaced by
+// a backup's, until ctx ends: what a global begins with may be missing in it, and
+// the admin token is another.
+func (g *global) followReplacements(ctx context.Context) error {
+	token := g.ring.AdminToken()
+	for v := g.store.View(); ; {
+		next, err := g.store.Await(ctx, v)
+		if err != nil {
+			return nil // ctx has ended
+		}
+		if next.Epoch() != v.Epoch() {
+			g.replaced(next)
+		}
+		if now := g.ring.AdminToken(); now != token && now != "" {
+			if err := g.writeAdminContext(); err != nil {
+				g.log.Error("cannot write the client context with the new admin token", "error", err)
+			}
+			token = now
+		}
+		v = next
+	}
+}
+
+func (g *global) replaced(v *store.View) {
+	epoch := v.Epoch()
+	g.log.Warn("the state was replaced: a new incarnation of its history begins", "cluster", epoch.ClusterID,
+		"incarnation", epoch.Incarnation, "revision", v.Revision(), "resources", v.Len())
+	g.audit.Noted(fmt.Sprintf("the state was replaced by a backup: incarnation %d of cluster %s begins at revision %d with %d resources",
+		epoch.Incarnation, epoch.ClusterID, v.Revision(), v.Len()))
+	if g.node.IsLeader() {
+		g.tellLeading()
+	}
+}
