@@ -2,65 +2,101 @@ package global
 
 import (
 	"context"
+	"fmt"
 	"slices"
+	"sync"
 	"time"
+
+	"google.golang.org/grpc"
+
+	meridianv1 "meridian/api/meridian/v1"
+	"meridian/internal/auth"
+	"meridian/internal/version"
 )
 
 // meetEvery is how often a server that has heard of no other tries to.
 const meetEvery = 2 * time.Second
 
+// meeting is what a server has been told about where the others are. It is safe
+// for concurrent use.
+type meeting struct {
+	mu   sync.Mutex
+	raft []string // guarded by mu
+}
+
+func (m *meeting) learn(addr string) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if !slices.Contains(m.raft, addr) {
+		m.raft = append(m.raft, addr)
+	}
+}
+
+func (m *meeting) learned() []string {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return slices.Clone(m.raft)
+}
+
 // raftAddresses are where some server of this global may be found: those that
 // the operator named, those that let this server in, and those that gossip knows
 // or remembers. It is called from a goroutine of the node.
 func (g *global) raftAddresses() []string {
-	var all []string
-	add := func(addr string) {
-		if addr != "" && !slices.Contains(all, addr) {
-			all = append(all, addr)
-		}
-	}
-	for _, addr := range g.cfg.Join {
-		add(addr)
-	}
+	all := slices.Concat(g.cfg.Join, g.meeting.learned())
 	if g.joined != nil {
 		for _, p := range g.joined.Peers {
-			add(p.Raft)
+			all = append(all, p.Raft)
 		}
 	}
 	if gossip := g.gossip.Load(); gossip != nil {
 		for _, p := range gossip.Peers() {
-			add(p.Raft)
+			all = append(all, p.Raft)
 		}
 	}
-	return all
+	return distinct(all)
 }
 
 // gossipAddresses are where gossip of this global may be heard for the first
 // time; after that it remembers by itself.
-func (g *global) gossipAddresses() []string {
+func (g *global) gossipAddresses(ctx context.Context) []string {
 	all := slices.Clone(g.cfg.Join)
 	if g.joined != nil {
 		for _, p := range g.joined.Peers {
-			if p.Gossip != "" {
-				all = append(all, p.Gossip)
-			}
+			all = append(all, p.Gossip)
 		}
 	}
-	return all
+	for _, m := range g.node.Members(ctx) {
+		if m.Name != g.cfg.Name {
+			all = append(all, m.Gossip)
+		}
+	}
+	return distinct(all)
 }
 
-// meet gets in touch with gossip until somebody was heard, or ctx ends.
-func (g *global) meet(ctx context.Context) error {
-	addrs := g.gossipAddresses()
-	if len(addrs) == 0 {
-		return nil
+// distinct returns the addresses that are known, each once.
+func distinct(addrs []string) []string {
+	var out []string
+	for _, addr := range addrs {
+		if addr != "" && !slices.Contains(out, addr) {
+			out = append(out, addr)
+		}
 	}
+	return out
+}
+
+// meet gets in touch with the others until gossip has heard of one, or ctx ends.
+// An address that the operator named may be any of a server's: the node tries it
+// as one of raft; here it is tried as one of gossip, and of the API.
+func (g *global) meet(ctx context.Context) error {
 	gossip := g.gossip.Load()
 	again := time.NewTicker(meetEvery)
 	defer again.Stop()
 	for len(gossip.Peers()) == 0 {
-		if _, err := gossip.Join(ctx, addrs); err != nil && ctx.Err() == nil {
-			g.log.Debug("nobody answers gossip yet", "error", err)
+		if addrs := g.gossipAddresses(ctx); len(addrs) > 0 {
+			if _, err := gossip.Join(ctx, addrs); err != nil && ctx.Err() == nil {
+				g.log.Debug("nobody answers gossip yet", "error", err)
+				g.askForMembers(ctx)
+			}
 		}
 		select {
 		case <-ctx.Done():
@@ -69,4 +105,37 @@ func (g *global) meet(ctx context.Context) error {
 		}
 	}
 	return nil
+}
+
+// askForMembers learns raft addresses from servers whose API was named.
+func (g *global) askForMembers(ctx context.Context) {
+	for _, addr := range g.cfg.Join {
+		members, err := g.membersAt(ctx, addr)
+		if err != nil {
+			g.log.Debug("no server's API answers there", "address", addr, "error", err)
+			continue
+		}
+		for _, m := range members {
+			g.meeting.learn(m.GetRaft())
+		}
+	}
+}
+
+// membersAt asks a server of this global, which has to prove that it is one, for
+// the servers that it knows. Everybody may.
+func (g *global) membersAt(ctx context.Context, addr string) ([]*meridianv1.ClusterMember, error) {
+	transport, err := auth.ClientTransport(auth.ClientTLSConfig{CAPEM: g.pki.CAPEM(), Source: g.cfg.CAFile})
+	if err != nil {
+		return nil, err
+	}
+	conn, err := grpc.NewClient("passthrough:///"+addr, grpc.WithTransportCredentials(transport),
+		grpc.WithUserAgent("meridian-global/"+version.String()), grpc.WithDisableServiceConfig())
+	if err != nil {
+		return nil, fmt.Errorf("ask %s for the servers that it knows: %w", addr, err)
+	}
+	defer func() { _ = conn.Close() }()
+	ctx, cancel := context.WithTimeout(ctx, meetEvery)
+	defer cancel()
+	response, err := meridianv1.NewClusterServiceClient(conn).Members(ctx, &meridianv1.MembersRequest{})
+	return response.GetMembers(), err
 }

@@ -54,6 +54,7 @@ type global struct {
 	addresses server.Addresses
 	// advertisedGRPC is where clients, zones and servers reach addresses.GRPC.
 	advertisedGRPC string
+	meeting        meeting
 	// pki is what clients see, peers what the other servers see; mostly the same.
 	pki, peers *auth.PKI
 	store      *store.Store
