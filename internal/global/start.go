@@ -47,10 +47,11 @@ func (g *global) awaitStart(ctx context.Context) error {
 // awaited says what the log of this server lacks to be ready: a leader, and who
 // of those that could choose one is here.
 func (g *global) awaited(ctx context.Context) string {
+	waiting := "waiting for " + g.node.Waiting()
 	if id, _ := g.node.Leader(); id != "" {
-		return fmt.Sprintf("the leader is %s; this server is catching up", id)
+		return waiting + ", " + id
 	}
-	return "waiting for a leader" + roll(g.node.Members(ctx), g.cfg.Name)
+	return waiting + roll(g.node.Members(ctx), g.cfg.Name)
 }
 
 // roll says which other members answer, and why those do not that do not.
