@@ -4,7 +4,6 @@ import (
 	"context"
 
 	meridianv1 "meridian/api/meridian/v1"
-	"meridian/internal/version"
 )
 
 // clusterService operates the servers of this global. Reading is open to every
@@ -15,14 +14,15 @@ type clusterService struct {
 }
 
 // Members lists the servers as this one knows them. It needs no leader.
-func (s *clusterService) Members(context.Context, *meridianv1.MembersRequest) (*meridianv1.MembersResponse, error) {
+func (s *clusterService) Members(ctx context.Context, _ *meridianv1.MembersRequest) (*meridianv1.MembersResponse, error) {
 	g := s.global
-	status := g.node.Status()
-	return &meridianv1.MembersResponse{
-		Members: []*meridianv1.ClusterMember{{
-			Name: g.cfg.Name, Grpc: g.advertisedGRPC, Raft: g.addresses.Raft,
-			State: status.State, Voter: true, AppliedRevision: uint64(status.Applied), Version: version.String(),
-		}},
-		Leader: status.Leader, Self: g.cfg.Name, ClusterId: g.clusterID(),
-	}, nil
+	leader, _ := g.node.Leader()
+	response := &meridianv1.MembersResponse{Leader: leader, Self: g.cfg.Name, ClusterId: g.node.ClusterID()}
+	for _, m := range g.node.Members(ctx) {
+		response.Members = append(response.Members, &meridianv1.ClusterMember{
+			Name: m.Name, Grpc: m.GRPC, Raft: m.Raft, State: m.State, Voter: m.Voter,
+			AppliedRevision: uint64(m.Applied), Version: m.Version, Problem: m.Problem,
+		})
+	}
+	return response, nil
 }
