@@ -3,22 +3,15 @@ package cli
 import (
 	"context"
 	"errors"
-	"fmt"
-	"net"
 	"strings"
 	"time"
 
-	"google.golang.org/grpc"
-	"google.golang.org/grpc/backoff"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/credentials"
-	"google.golang.org/grpc/resolver"
-	"google.golang.org/grpc/resolver/manual"
 	"google.golang.org/grpc/status"
 
 	meridianv1 "meridian/api/meridian/v1"
 	"meridian/internal/rpcerr"
-	"meridian/internal/version"
 )
 
 // maxMessageBytes bounds one message in either direction. It is well above the
@@ -58,7 +51,7 @@ type client struct {
 	meridianv1.TokenServiceClient
 	meridianv1.ClusterServiceClient
 
-	conn    *grpc.ClientConn
+	servers *servers
 	target  target
 	log     *connectionLog
 	timeout time.Duration
@@ -77,44 +70,19 @@ func (a *app) connect() (*client, error) {
 }
 
 func dial(t target, timeout time.Duration, notice func(string, ...any)) (*client, error) {
-	log := &connectionLog{}
-	servers := manual.NewBuilderWithScheme("meridian")
-	var state resolver.State
-	for _, address := range t.addresses {
-		host, _, err := net.SplitHostPort(address)
-		if err != nil {
-			return nil, usagef("address %q: write HOST:PORT", address)
-		}
-		state.Addresses = append(state.Addresses, resolver.Address{Addr: address, ServerName: host})
-	}
-	servers.InitialState(state)
-	options := []grpc.DialOption{
-		grpc.WithResolvers(servers),
-		grpc.WithTransportCredentials(log.observe(t.transport)),
-		grpc.WithContextDialer(log.dial),
-		grpc.WithUserAgent("meridian/" + version.String()),
-		grpc.WithConnectParams(grpc.ConnectParams{
-			Backoff:           backoff.Config{BaseDelay: firstRetryPause, Multiplier: 1.6, Jitter: 0.2, MaxDelay: maxRetryPause},
-			MinConnectTimeout: 5 * time.Second,
-		}),
-		grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(maxMessageBytes), grpc.MaxCallSendMsgSize(maxMessageBytes)),
-		grpc.WithDisableServiceConfig(),
-	}
-	if t.credentials != nil {
-		options = append(options, grpc.WithPerRPCCredentials(t.credentials))
-	}
-	conn, err := grpc.NewClient("meridian:///"+t.String(), options...)
+	log := newConnectionLog()
+	servers, err := newServers(t, log)
 	if err != nil {
-		return nil, fmt.Errorf("prepare the connection to %s: %w", t, err)
+		return nil, err
 	}
 	return &client{
-		AdminServiceClient:   meridianv1.NewAdminServiceClient(conn),
-		InspectServiceClient: meridianv1.NewInspectServiceClient(conn),
-		ControlServiceClient: meridianv1.NewControlServiceClient(conn),
-		AccessServiceClient:  meridianv1.NewAccessServiceClient(conn),
-		TokenServiceClient:   meridianv1.NewTokenServiceClient(conn),
-		ClusterServiceClient: meridianv1.NewClusterServiceClient(conn),
-		conn:                 conn,
+		AdminServiceClient:   meridianv1.NewAdminServiceClient(servers),
+		InspectServiceClient: meridianv1.NewInspectServiceClient(servers),
+		ControlServiceClient: meridianv1.NewControlServiceClient(servers),
+		AccessServiceClient:  meridianv1.NewAccessServiceClient(servers),
+		TokenServiceClient:   meridianv1.NewTokenServiceClient(servers),
+		ClusterServiceClient: meridianv1.NewClusterServiceClient(servers),
+		servers:              servers,
 		target:               t,
 		log:                  log,
 		timeout:              timeout,
@@ -123,12 +91,13 @@ func dial(t target, timeout time.Duration, notice func(string, ...any)) (*client
 }
 
 // Close releases the connection.
-func (c *client) Close() { _ = c.conn.Close() }
+func (c *client) Close() { c.servers.Close() }
 
 // call makes one request within the timeout. While a control plane that was
 // reached before is unavailable (it restarts, or it chooses a leader) the
-// request is sent again: fn must be safe to repeat, which writes are by their
-// request id. A control plane that cannot be reached at all is reported at once.
+// request is sent again, to the next of its servers if it has several: fn must
+// be safe to repeat, which writes are by their request id. A control plane that
+// cannot be reached at all is reported at once.
 func (c *client) call(ctx context.Context, fn func(context.Context) error) error {
 	ctx, cancel := context.WithTimeout(ctx, c.timeout)
 	defer cancel()
@@ -137,7 +106,8 @@ func (c *client) call(ctx context.Context, fn func(context.Context) error) error
 
 func (c *client) repeat(ctx context.Context, fn func(context.Context) error) error {
 	var unavailable error
-	for attempt, wait := 1, firstRetryPause; ; attempt, wait = attempt+1, min(2*wait, maxRetryPause) {
+	tried := 0
+	for attempt, wait := 1, firstRetryPause; ; {
 		err := fn(ctx)
 		if status.Code(err) == codes.DeadlineExceeded && unavailable != nil {
 			return unavailable // it was so all the time: say why
@@ -146,12 +116,21 @@ func (c *client) repeat(ctx context.Context, fn func(context.Context) error) err
 			return err
 		}
 		unavailable = err
+		// Another server may be able to do what this one cannot.
+		c.servers.leave(c.log.blame(errors.New(c.problem(err))))
+		if tried++; tried < len(c.target.addresses) {
+			if ctx.Err() != nil {
+				return err
+			}
+			continue
+		}
 		if attempt == noticedAttempt {
 			c.notice("The control plane is unavailable (%s); trying on for up to %s.", c.problem(err), c.timeout)
 		}
 		if pause(ctx, wait); ctx.Err() != nil {
 			return err
 		}
+		tried, attempt, wait = 0, attempt+1, min(2*wait, maxRetryPause)
 	}
 }
 
@@ -214,6 +193,7 @@ func (c *client) explain(ctx context.Context, err error) error {
 	switch {
 	case answered.Code == rpcerr.Timeout && !c.log.connected():
 		return failf(exitTimeout, "no connection to the control plane at %s within %s", c.target, c.timeout).
+			with(c.eachServer()...).
 			with("The server may hang, or a firewall drop the packets; --timeout waits longer.", c.whereFrom())
 	case answered.Code == rpcerr.Timeout && !own:
 		return failf(exitTimeout, "the control plane at %s did not finish within %s", c.target, c.timeout).
@@ -221,7 +201,7 @@ func (c *client) explain(ctx context.Context, err error) error {
 	case lasting(answered):
 		return answered
 	case answered.Code == rpcerr.Unavailable && c.log.connected() && !c.log.rejected():
-		return failf(exitUnavailable, "the control plane at %s is unavailable: %s", c.target, c.problem(answered))
+		return failf(exitUnavailable, "the control plane at %s is unavailable: %s", c.target, c.problem(answered)).with(c.eachServer()...)
 	case answered.Code == rpcerr.Unavailable:
 		return c.explainUnreachable(answered.Message)
 	}
@@ -235,7 +215,24 @@ func (c *client) explainUnreachable(message string) error {
 		return failf(exitUnavailable, "the control plane at %s cannot be reached: %s", c.target, message).with(c.whereFrom())
 	}
 	what, check := describeConnectError(cause)
-	return failf(exitUnavailable, "the control plane at %s cannot be reached: %s", c.target, what).with(check, c.whereFrom())
+	return failf(exitUnavailable, "the control plane at %s cannot be reached: %s", c.target, what).
+		with(c.eachServer()...).with(check, c.whereFrom())
+}
+
+// eachServer says, where there are several servers, what is wrong with each.
+func (c *client) eachServer() []string {
+	if len(c.target.addresses) == 1 {
+		return nil
+	}
+	lines := make([]string, len(c.target.addresses))
+	for i, address := range c.target.addresses {
+		lines[i] = "  " + address + ": not tried"
+		if err := c.log.problem(address); err != nil {
+			what, _ := describeConnectError(err)
+			lines[i] = "  " + address + ": " + what
+		}
+	}
+	return lines
 }
 
 func (c *client) whereFrom() string { return "The address comes from " + c.target.source + "." }

@@ -14,6 +14,7 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 
+	"meridian/internal/auth"
 	"meridian/internal/rpcerr"
 )
 
@@ -45,7 +46,10 @@ func TestRepeat(t *testing.T) {
 				ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
 				defer cancel()
 				attempts, notices := 0, []string{}
-				client := &client{log: &connectionLog{ok: !c.never}, timeout: 10 * time.Second}
+				client := &client{log: newConnectionLog(), servers: &servers{}, timeout: 10 * time.Second}
+				if !c.never {
+					client.log.record("a:1", nil)
+				}
 				client.notice = func(format string, args ...any) { notices = append(notices, fmt.Sprintf(format, args...)) }
 				err := client.repeat(ctx, func(context.Context) error {
 					attempts++
@@ -66,22 +70,36 @@ func TestRepeat(t *testing.T) {
 }
 
 func TestConnectionLog(t *testing.T) {
-	l := &connectionLog{}
+	l := newConnectionLog()
 	require.False(t, l.connected())
-	l.record(errors.New("refused"))
+	l.record("a:1", errors.New("refused"))
 	require.False(t, l.connected())
-	l.record(nil)
+	require.EqualError(t, l.problem("a:1"), "refused")
+	l.record("a:1", nil)
 	require.True(t, l.connected())
-	l.record(errors.New("reset"))
+	require.NoError(t, l.problem("a:1"))
+	l.record("b:1", errors.New("reset"))
 	require.True(t, l.connected(), "it was reached once")
 	require.EqualError(t, l.lastError(), "reset")
+	l.record("b:1", fmt.Errorf("dial: %w", context.Canceled))
+	require.EqualError(t, l.problem("b:1"), "reset", "an attempt that was called off says nothing")
+	require.Equal(t, "a:1", l.blame(errors.New("no leader")))
+	require.EqualError(t, l.problem("a:1"), "no leader")
+
+	l = newConnectionLog()
+	wrong := &auth.HandshakeError{Problem: "another CA"}
+	l.record("a:1", wrong)
+	require.True(t, l.rejected())
+	l.record("b:1", errors.New("refused"))
+	l.record("a:1", wrong)
+	require.False(t, l.rejected(), "b may be the right one, and come back")
 }
 
 func TestProblemsOfConnectionsAreSaidInWords(t *testing.T) {
 	lost := status.Error(codes.Unavailable, `closing transport due to: connection error: desc = "error reading from server: EOF"`)
-	c := &client{log: &connectionLog{}}
+	c := &client{log: newConnectionLog()}
 	require.Equal(t, "the connection was lost", c.problem(lost))
-	c.log.record(&net.OpError{Op: "dial", Err: syscall.ECONNREFUSED})
+	c.log.record("a:1", &net.OpError{Op: "dial", Err: syscall.ECONNREFUSED})
 	require.Equal(t, "connection refused", c.problem(lost))
 	own := rpcerr.New(rpcerr.Unavailable, "NO_LEADER", "there is no leader")
 	require.Equal(t, "there is no leader", c.problem(own.GRPCStatus().Err()))

@@ -44,6 +44,7 @@ without a vote is new and catches up; it is given one by itself.`,
 	return cmd
 }
 
+// members lists the servers as one of them knows them.
 func (c *client) members(ctx context.Context) (*meridianv1.MembersResponse, error) {
 	var members *meridianv1.MembersResponse
 	err := c.call(ctx, func(ctx context.Context) (err error) {

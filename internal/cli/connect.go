@@ -21,15 +21,42 @@ import (
 type connectionLog struct {
 	mu sync.Mutex // guards all below
 	ok bool
-	// last is the error of the latest attempt, nil after a successful one.
-	last error
+	// current is the server of the latest connection.
+	current string
+	// last is the error of the latest attempt, nil after a successful one;
+	// problems are what is wrong with each server that was tried.
+	last     error
+	problems map[string]error
 }
 
-func (l *connectionLog) record(err error) {
+func newConnectionLog() *connectionLog {
+	return &connectionLog{problems: map[string]error{}}
+}
+
+// record notes how an attempt to connect to a server went.
+func (l *connectionLog) record(server string, err error) {
+	if errors.Is(err, context.Canceled) {
+		return // another server was quicker
+	}
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.last = err
 	l.ok = l.ok || err == nil
+	if l.problems[server] = err; err == nil {
+		l.current = server
+		delete(l.problems, server)
+	}
+}
+
+// blame notes that the server of the latest connection did not do what it was
+// asked to, and returns it.
+func (l *connectionLog) blame(err error) string {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.problems[l.current] == nil {
+		l.problems[l.current] = err
+	}
+	return l.current
 }
 
 // connected reports whether any attempt has succeeded.
@@ -39,11 +66,23 @@ func (l *connectionLog) connected() bool {
 	return l.ok
 }
 
-// rejected reports whether the latest attempt failed for a reason that waiting
-// does not mend: the other end is not the one this client trusts.
+// rejected reports whether the latest attempts failed, with every server that
+// was tried, for a reason that waiting does not mend: the other end is not the
+// one this client trusts.
 func (l *connectionLog) rejected() bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for _, err := range l.problems {
+		if !isRejection(err) {
+			return false
+		}
+	}
+	return isRejection(l.last)
+}
+
+func isRejection(err error) bool {
 	var handshake *auth.HandshakeError
-	return errors.As(l.lastError(), &handshake)
+	return errors.As(err, &handshake)
 }
 
 func (l *connectionLog) lastError() error {
@@ -52,14 +91,28 @@ func (l *connectionLog) lastError() error {
 	return l.last
 }
 
+// problem is what is wrong with a server, nil when nothing is known of it.
+func (l *connectionLog) problem(server string) error {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.problems[server]
+}
+
 // dial opens a TCP connection and records a failure.
-func (l *connectionLog) dial(ctx context.Context, address string) (net.Conn, error) {
+func (l *connectionLog) dial(ctx context.Context, server string) (net.Conn, error) {
 	var d net.Dialer
-	conn, err := d.DialContext(ctx, "tcp", address)
+	conn, err := d.DialContext(ctx, "tcp", server)
 	if err != nil {
-		l.record(err)
+		l.record(server, err)
+		return nil, err
 	}
-	return conn, err
+	return dialledConn{conn, server}, nil
+}
+
+// dialledConn is a connection that knows which server was meant.
+type dialledConn struct {
+	net.Conn
+	server string
 }
 
 // observe returns credentials that record how each handshake went.
@@ -75,7 +128,15 @@ type observedCredentials struct {
 // ClientHandshake implements credentials.TransportCredentials.
 func (o *observedCredentials) ClientHandshake(ctx context.Context, authority string, raw net.Conn) (net.Conn, credentials.AuthInfo, error) {
 	conn, info, err := o.TransportCredentials.ClientHandshake(ctx, authority, raw)
-	o.log.record(err)
+	server := authority
+	if dialled, ok := raw.(dialledConn); ok {
+		server = dialled.server
+	}
+	if err != nil && errors.Is(ctx.Err(), context.Canceled) {
+		o.log.record(server, ctx.Err())
+	} else {
+		o.log.record(server, err)
+	}
 	return conn, info, err
 }
 

@@ -45,6 +45,7 @@ type fakeServer struct {
 	applied  map[string]*meridianv1.ApplyResponse // by request id
 	feed     []*meridianv1.WatchResponse
 	zones    []*meridianv1.ZoneStatus
+	notes    []string
 	answer   func(*meridianv1.InspectRequest) (*meridianv1.InspectResponse, error)
 	// before is called with every method's short name and may fail the call;
 	// after may hide that a call succeeded.
@@ -56,6 +57,8 @@ type fakeServer struct {
 	inspected     []*meridianv1.InspectRequest
 	access        meridianv1.AccessServiceServer
 	snapshots     *snapshotService
+	members       *meridianv1.MembersResponse
+	operated      []any
 }
 
 func newFakeServer() *fakeServer {
@@ -234,7 +237,7 @@ func (s *fakeServer) Info(context.Context, *meridianv1.InfoRequest) (*meridianv1
 func (s *fakeServer) Zones(context.Context, *meridianv1.ZonesRequest) (*meridianv1.ZonesResponse, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return &meridianv1.ZonesResponse{Zones: s.zones, Revision: s.revision}, nil
+	return &meridianv1.ZonesResponse{Zones: s.zones, Revision: s.revision, Notes: s.notes}, nil
 }
 
 func (s *fakeServer) SaveSnapshot(req *meridianv1.SaveSnapshotRequest, stream grpc.ServerStreamingServer[meridianv1.SaveSnapshotResponse]) error {
@@ -288,6 +291,7 @@ type harness struct {
 	address, caFile, config string
 	home                    string
 	env                     []string
+	tls                     *tls.Config
 	stop                    func()
 }
 
@@ -301,26 +305,8 @@ func newHarness(t *testing.T) *harness {
 	require.NoError(t, err)
 	pair, err := tls.X509KeyPair(cert, key)
 	require.NoError(t, err)
-	listener, err := net.Listen("tcp", "127.0.0.1:0")
-	require.NoError(t, err)
-	h.address = listener.Addr().String()
-	server := grpc.NewServer(
-		grpc.Creds(credentials.NewTLS(&tls.Config{Certificates: []tls.Certificate{pair}, MinVersion: tls.VersionTLS13})),
-		grpc.UnaryInterceptor(h.server.unary), grpc.StreamInterceptor(h.server.stream),
-	)
-	meridianv1.RegisterAdminServiceServer(server, h.server)
-	meridianv1.RegisterInspectServiceServer(server, h.server)
-	meridianv1.RegisterControlServiceServer(server, h.server)
-	meridianv1.RegisterClusterServiceServer(server, h.server)
-	meridianv1.RegisterTokenServiceServer(server, h.tokens)
-	meridianv1.RegisterAccessServiceServer(server, accessService{server: h.server})
-	served := make(chan error, 1)
-	go func() { served <- server.Serve(listener) }()
-	h.stop = sync.OnceFunc(func() {
-		server.Stop()
-		<-served
-	})
-	t.Cleanup(h.stop)
+	h.tls = &tls.Config{Certificates: []tls.Certificate{pair}, MinVersion: tls.VersionTLS13}
+	h.address, h.stop = h.serve(h.server)
 
 	h.caFile = h.write("ca.pem", string(ca.CertificatePEM()))
 	h.config = filepath.Join(h.home, "admin.yaml")
@@ -332,6 +318,30 @@ func newHarness(t *testing.T) *harness {
 	require.NoError(t, contexts.Save(h.config))
 	h.env = []string{"HOME=" + h.home, "MERIDIAN_CONFIG=" + h.config}
 	return h
+}
+
+// serve runs a server, and returns its address and what stops it.
+func (h *harness) serve(fake *fakeServer) (address string, stop func()) {
+	h.t.Helper()
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	require.NoError(h.t, err)
+	server := grpc.NewServer(
+		grpc.Creds(credentials.NewTLS(h.tls)), grpc.UnaryInterceptor(fake.unary), grpc.StreamInterceptor(fake.stream),
+	)
+	meridianv1.RegisterAdminServiceServer(server, fake)
+	meridianv1.RegisterInspectServiceServer(server, fake)
+	meridianv1.RegisterControlServiceServer(server, fake)
+	meridianv1.RegisterTokenServiceServer(server, h.tokens)
+	meridianv1.RegisterAccessServiceServer(server, accessService{server: fake})
+	meridianv1.RegisterClusterServiceServer(server, fake)
+	served := make(chan error, 1)
+	go func() { served <- server.Serve(listener) }()
+	stop = sync.OnceFunc(func() {
+		server.Stop()
+		<-served
+	})
+	h.t.Cleanup(stop)
+	return listener.Addr().String(), stop
 }
 
 // write makes a file in the harness's directory.

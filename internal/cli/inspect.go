@@ -71,5 +71,8 @@ func (a *app) ask(ctx context.Context, request *meridianv1.InspectRequest) (*mer
 		response, err = c.Inspect(ctx, request)
 		return err
 	})
+	for _, note := range response.GetNotes() {
+		a.warn("this may lack something: " + note)
+	}
 	return response, err
 }

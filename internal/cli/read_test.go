@@ -304,7 +304,7 @@ func TestWatchTooFarBehind(t *testing.T) {
 func TestZones(t *testing.T) {
 	h := newHarness(t)
 	h.server.zones = []*meridianv1.ZoneStatus{
-		{Name: "east", State: "in-sync", Revision: 1840, Instances: []string{"e1", "e2"}, LastSeen: timestamppb.New(epoch)},
+		{Name: "east", State: "in-sync", Revision: 1840, Instances: []string{"e1", "e2"}, Servers: []string{"g1", "g2"}, LastSeen: timestamppb.New(epoch)},
 		{Name: "west", State: "lagging", Revision: 1700, Lag: 12, Instances: []string{"w1"}, Quarantined: []*meridianv1.Quarantined{
 			{Kind: "Retry", Mesh: "default", Name: "r", Version: 2, Message: "unknown field"},
 		}},
@@ -315,7 +315,12 @@ east   in-sync  1840      0    2          -
 west   lagging  1700      12   1          1 resource quarantined, first Retry/r: unknown field
 north  offline  -         -    0          no route to host
 `, h.ok("zones"))
-	require.Contains(t, h.ok("zones", "-o", "wide"), "e1,e2      10m")
+	require.Contains(t, h.ok("zones", "-o", "wide"), "e1,e2      g1,g2    10m")
+	h.server.notes = []string{"server g3 could not be asked for its zones: connection refused"}
+	out := h.run("zones")
+	require.Equal(t, "Warning: zones may be shown as offline that are not: server g3 could not be asked for its zones: connection refused\n", out.stderr)
+	require.Contains(t, h.ok("zones", "-o", "json"), `"notes": [`)
+	h.server.notes = nil
 	require.Equal(t, "Zone/east\nZone/west\nZone/north\n", h.ok("zones", "-o", "name"))
 	var got struct {
 		Items    []zoneView
@@ -328,7 +333,7 @@ north  offline  -         -    0          no route to host
 	require.Equal(t, []string{}, got.Items[2].Instances)
 
 	h.server.zones = nil
-	out := h.run("zones")
+	out = h.run("zones")
 	require.Equal(t, exitOK, out.code)
 	require.Empty(t, out.stdout)
 	require.Contains(t, out.stderr, "There are no zones yet.")

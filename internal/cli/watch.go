@@ -84,6 +84,7 @@ func (a *app) watch(ctx context.Context, request *meridianv1.WatchRequest, f for
 		if !lost || request.FromRevision == nil || !c.log.connected() {
 			return c.explain(ctx, err)
 		}
+		c.servers.leave(c.log.blame(errors.New(c.problem(err))))
 		if seen == request.FromRevision { // no progress: do not hurry
 			pause(ctx, maxRetryPause)
 		}

@@ -33,6 +33,9 @@ offline, disabled.`,
 		if err != nil {
 			return err
 		}
+		for _, note := range zones.GetNotes() {
+			a.warn("zones may be shown as offline that are not: " + note)
+		}
 		return a.printZones(output.value, zones)
 	}
 	return cmd
@@ -54,6 +57,7 @@ type zoneView struct {
 	Revision    uint64            `json:"revision"`
 	Lag         uint64            `json:"lag"`
 	Instances   []string          `json:"instances"`
+	Servers     []string          `json:"servers"`
 	LastError   string            `json:"lastError"`
 	LastSeen    string            `json:"lastSeen,omitempty"`
 	Quarantined []quarantinedView `json:"quarantined"`
@@ -70,7 +74,7 @@ type quarantinedView struct {
 func viewZone(z *meridianv1.ZoneStatus) zoneView {
 	view := zoneView{
 		Name: z.GetName(), State: z.GetState(), Revision: z.GetRevision(), Lag: z.GetLag(),
-		Instances: append([]string{}, z.GetInstances()...), LastError: z.GetLastError(),
+		Instances: append([]string{}, z.GetInstances()...), Servers: append([]string{}, z.GetServers()...), LastError: z.GetLastError(),
 		Quarantined: []quarantinedView{},
 	}
 	if t := z.GetLastSeen(); t != nil {
@@ -94,7 +98,8 @@ func (a *app) printZones(f format, zones *meridianv1.ZonesResponse) error {
 		return a.writeValue(f, struct {
 			Items    []zoneView `json:"items"`
 			Revision uint64     `json:"revision"`
-		}{views, zones.GetRevision()})
+			Notes    []string   `json:"notes,omitempty"`
+		}{views, zones.GetRevision(), zones.GetNotes()})
 	case formatName:
 		for _, z := range zones.GetZones() {
 			if err := a.println("Zone/" + z.GetName()); err != nil {
@@ -113,7 +118,7 @@ func (a *app) printZones(f format, zones *meridianv1.ZonesResponse) error {
 func (a *app) zoneTable(zones *meridianv1.ZonesResponse, wide bool) *table {
 	t := &table{header: []string{"NAME", "STATE", "REVISION", "LAG", "INSTANCES", "LAST ERROR"}}
 	if wide {
-		t.header = []string{"NAME", "STATE", "REVISION", "LAG", "INSTANCES", "LAST SEEN", "QUARANTINED", "LAST ERROR"}
+		t.header = []string{"NAME", "STATE", "REVISION", "LAG", "INSTANCES", "SERVERS", "LAST SEEN", "QUARANTINED", "LAST ERROR"}
 	}
 	for _, z := range zones.GetZones() {
 		lastError := z.GetLastError()
@@ -126,7 +131,7 @@ func (a *app) zoneTable(zones *meridianv1.ZonesResponse, wide bool) *table {
 			row[2], row[3] = "", "" // never heard of by this server: it may be anywhere
 		}
 		if wide {
-			row = append(row, strings.Join(z.GetInstances(), ","), a.ago(z.GetLastSeen()), strconv.Itoa(len(z.GetQuarantined())))
+			row = append(row, strings.Join(z.GetInstances(), ","), strings.Join(z.GetServers(), ","), a.ago(z.GetLastSeen()), strconv.Itoa(len(z.GetQuarantined())))
 		} else {
 			row = append(row, strconv.Itoa(len(z.GetInstances())))
 		}

@@ -30,6 +30,9 @@ type Config struct {
 	GlobalAddrs []string
 	GlobalCA    string
 	TokenFile   string
+	// LearnGlobalAddrs lets the zone also go to servers that the global names,
+	// such as those that were added later.
+	LearnGlobalAddrs bool
 	// AcceptWipe lets the next snapshot through that would remove more than the
 	// wipe guard allows.
 	AcceptWipe bool
@@ -49,6 +52,7 @@ func (c *Config) Bind(flags *pflag.FlagSet) {
 	flags.StringSliceVar(&c.GlobalAddrs, "global-addr", nil, "host:port of the global's servers, separated by commas, in place of --join-bundle")
 	flags.StringVar(&c.GlobalCA, "global-ca", "", "PEM file of the global's CA, with --global-addr")
 	flags.StringVar(&c.TokenFile, "token-file", "", "file that holds this zone's token, with --global-addr")
+	flags.BoolVar(&c.LearnGlobalAddrs, "learn-global-addrs", true, "also go to servers that the global names, such as those added later; false: only to those given")
 	flags.BoolVar(&c.AcceptWipe, "accept-wipe", false, "let the next update through that would remove more than a fifth of what this zone holds")
 	flags.BoolVar(&c.SkipDefaultMesh, "skip-default-mesh", false, "do not create the mesh \"default\" on the first start of a standalone zone")
 	flags.DurationVar(&c.DataplaneGrace, "dataplane-grace", door.DefaultGrace, "how long a dataplane stays registered after its proxy has gone, also through a restart of the zone")

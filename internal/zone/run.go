@@ -171,11 +171,16 @@ func (z *zone) openReplica(bundle auth.ZoneBundle) error {
 		return &server.UsageError{Err: err}
 	}
 	z.inspect = &inspectService{zone: resource.ZoneName(z.cfg.Name)}
-	z.client, err = zonesync.NewClient(zonesync.ClientConfig{
+	client := zonesync.ClientConfig{
 		Replica: z.copy, Addresses: bundle.Addresses, Credentials: credentials, Logger: z.log,
 		Token:  func(context.Context) (string, error) { return bundle.Token, nil },
 		Answer: z.inspect.relayed,
-	})
+	}
+	if z.cfg.LearnGlobalAddrs {
+		client.Known = loadServers(z.cfg.DataDir, bundle.Addresses, z.log)
+		client.Learn = func(learned []string) error { return saveServers(z.cfg.DataDir, bundle.Addresses, learned) }
+	}
+	z.client, err = zonesync.NewClient(client)
 	return err
 }
 

@@ -1,0 +1,91 @@
+package cli
+
+import (
+	"net"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"meridian/internal/rpcerr"
+)
+
+// unused returns an address at which nobody listens.
+func unused(t *testing.T) string {
+	t.Helper()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	require.NoError(t, err)
+	defer func() { require.NoError(t, l.Close()) }()
+	return l.Addr().String()
+}
+
+// hole returns an address that takes connections and never says anything, as a
+// server does that was stopped.
+func hole(t *testing.T) string {
+	t.Helper()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	require.NoError(t, err)
+	t.Cleanup(func() { require.NoError(t, l.Close()) })
+	return l.Addr().String()
+}
+
+// TestServerThatIsGone costs a moment: the next one is asked.
+func TestServerThatIsGone(t *testing.T) {
+	h := newHarness(t)
+	for _, gone := range []string{unused(t), hole(t)} {
+		out := h.run("--config", h.config, "--address", gone+","+h.address, "zones", "-o", "json", "--timeout", "20s")
+		require.Equal(t, exitOK, out.code, out.stderr)
+	}
+}
+
+// TestServerThatCannotServe: a request goes to the next server, under the same
+// request id.
+func TestServerThatCannotServe(t *testing.T) {
+	h := newHarness(t)
+	other := newFakeServer()
+	address, _ := h.serve(other)
+	addresses := h.address + "," + address
+	noLeader := rpcerr.New(rpcerr.Unavailable, "NO_LEADER", "there is no leader")
+
+	h.server.before = func(string) error { return noLeader }
+	out := h.runWith(t.Context(), meshYAML, "--config", h.config, "--address", addresses, "apply", "-f", "-")
+	require.Equal(t, outcome{exitOK, "Mesh/default created\nrevision 1841\n", ""}, out)
+	require.Empty(t, h.server.applies)
+
+	// The first server writes and goes away before it has answered.
+	h.server.before = nil
+	h.server.after = func(string) error { return rpcerr.New(rpcerr.Unavailable, "OUTCOME_UNKNOWN", "the leader was lost") }
+	out = h.runWith(t.Context(), meshYAML, "--config", h.config, "--address", addresses, "apply", "-f", "-")
+	require.Equal(t, exitOK, out.code, out.stderr)
+	require.Len(t, h.server.applies, 1)
+	require.Len(t, other.applies, 2)
+	require.NotEmpty(t, h.server.applies[0].GetRequestId())
+	require.Equal(t, h.server.applies[0].GetRequestId(), other.applies[1].GetRequestId())
+}
+
+// TestNoServerCanServe: what is wrong with each of them is said.
+func TestNoServerCanServe(t *testing.T) {
+	h := newHarness(t)
+	gone := unused(t)
+	other := newFakeServer()
+	address, _ := h.serve(other)
+	addresses := strings.Join([]string{h.address, gone, address}, ",")
+	h.server.before = func(string) error { return rpcerr.New(rpcerr.Unavailable, "NO_LEADER", "there is no leader") }
+	other.before = func(string) error {
+		return rpcerr.New(rpcerr.Unavailable, "STARTING", "starting: waiting for a leader")
+	}
+	out := h.run("--config", h.config, "--address", addresses, "zones", "--timeout", "3s")
+	require.Equal(t, exitUnavailable, out.code)
+	for _, line := range []string{
+		"Error: the control plane at " + addresses + " is unavailable: ",
+		"  " + h.address + ": there is no leader\n",
+		"  " + gone + ": connection refused\n",
+		"  " + address + ": starting: waiting for a leader\n",
+	} {
+		require.Contains(t, out.stderr, line)
+	}
+
+	out = h.run("--config", h.config, "--address", gone+","+gone, "zones")
+	require.Equal(t, exitUnavailable, out.code)
+	require.Contains(t, out.stderr, "Error: the control plane at "+gone+","+gone+" cannot be reached: connection refused\n  "+gone+": connection refused\n")
+}
