@@ -31,10 +31,15 @@ func (l *Log) Unary(ctx context.Context, req any, info *grpc.UnaryServerInfo, ha
 func (l *Log) Stream(srv any, stream grpc.ServerStream, info *grpc.StreamServerInfo, handler grpc.StreamHandler) error {
 	err := handler(srv, stream)
 	if err != nil {
-		ctx := stream.Context()
-		l.denial(ctx, auth.PrincipalFrom(ctx), info.FullMethod, nil, err)
+		l.streamDenial(stream.Context(), info.FullMethod, err)
 	}
 	return err
+}
+
+// streamDenial is apart from Stream, which waits for as long as its stream lasts
+// and has only what it needs on its stack.
+func (l *Log) streamDenial(ctx context.Context, method string, err error) {
+	l.denial(ctx, auth.PrincipalFrom(ctx), method, nil, err)
 }
 
 // Refused records a request that an authenticator has refused.

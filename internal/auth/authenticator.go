@@ -130,18 +130,3 @@ func (a *Authenticator) Unary(ctx context.Context, req any, info *grpc.UnaryServ
 	}
 	return handler(ctx, req)
 }
-
-// Stream is the server interceptor for streaming methods. A stream ends with its
-// token: when that expires, or when it is refused by Recheck. The streams of
-// zones are left to those who serve them, who ask for admission again.
-func (a *Authenticator) Stream(srv any, stream grpc.ServerStream, info *grpc.StreamServerInfo, handler grpc.StreamHandler) error {
-	ctx, err := a.enter(stream.Context(), info.FullMethod)
-	if err != nil {
-		return rpcerr.ToStatus(err).Err()
-	}
-	p := PrincipalFrom(ctx)
-	if _, isZone := p.Zone(); p.Token == nil || isZone {
-		return handler(srv, &serverStream{ServerStream: stream, ctx: ctx})
-	}
-	return a.guarded(ctx, srv, stream, info.FullMethod, handler)
-}

@@ -8,6 +8,7 @@ import (
 
 	"google.golang.org/grpc"
 
+	"meridian/internal/aside"
 	"meridian/internal/rpcerr"
 )
 
@@ -15,34 +16,28 @@ import (
 // is safe for concurrent use.
 type openStreams struct {
 	mu  sync.Mutex
-	all map[*openStream]struct{} // guarded by mu
+	all map[*serverStream]struct{} // guarded by mu
 }
 
-// openStream is one of them.
-type openStream struct {
-	token Token
-	end   context.CancelCauseFunc
-}
-
-func (o *openStreams) add(s *openStream) {
+func (o *openStreams) add(s *serverStream) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	if o.all == nil {
-		o.all = map[*openStream]struct{}{}
+		o.all = map[*serverStream]struct{}{}
 	}
 	o.all[s] = struct{}{}
 }
 
-func (o *openStreams) remove(s *openStream) {
+func (o *openStreams) remove(s *serverStream) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	delete(o.all, s)
 }
 
-func (o *openStreams) list() []*openStream {
+func (o *openStreams) list() []*serverStream {
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	out := make([]*openStream, 0, len(o.all))
+	out := make([]*serverStream, 0, len(o.all))
 	for s := range o.all {
 		out = append(out, s)
 	}
@@ -58,7 +53,7 @@ func (a *Authenticator) Recheck() {
 	}
 	verifier := a.Verifier()
 	for _, s := range streams {
-		if err := verifier.Recheck(s.token); err != nil {
+		if err := verifier.Recheck(*s.token); err != nil {
 			s.end(ended(err))
 		}
 	}
@@ -69,34 +64,69 @@ func ended(err error) error {
 	return rpcerr.New(rpcerr.Unauthenticated, ReasonBadToken, "not authenticated any more: %w", err)
 }
 
-// guarded runs a stream that ends with its token.
-func (a *Authenticator) guarded(ctx context.Context, srv any, stream grpc.ServerStream, method string, handler grpc.StreamHandler) error {
-	p := PrincipalFrom(ctx)
-	ctx, end := context.WithCancelCause(ctx)
-	defer end(nil)
-	entry := &openStream{token: *p.Token, end: end}
-	a.open.add(entry)
-	defer a.open.remove(entry)
-	err := a.serveWhileValid(ctx, srv, stream, *p.Token, end, handler)
-	if cause := context.Cause(ctx); rpcerr.HasReason(cause, ReasonBadToken) {
-		a.refused(stream.Context(), p, method, cause)
-		return rpcerr.ToStatus(cause).Err()
-	}
-	return err
-}
-
-func (a *Authenticator) serveWhileValid(ctx context.Context, srv any, stream grpc.ServerStream, token Token, end context.CancelCauseFunc, handler grpc.StreamHandler) error {
-	verifier := a.Verifier()
-	// What was revoked between the first look and now has not seen the stream.
-	if err := verifier.Recheck(token); err != nil {
-		end(ended(err))
+// Stream is the server interceptor for streaming methods. A stream ends with its
+// token: when that expires, or when it is refused by Recheck. The streams of
+// zones are left to those who serve them, who ask for admission again.
+//
+// It waits for the handler, for days perhaps and ten thousand times over: what
+// it needs room for is done elsewhere.
+func (a *Authenticator) Stream(srv any, stream grpc.ServerStream, info *grpc.StreamServerInfo, handler grpc.StreamHandler) error {
+	s, err := a.admitted(stream, info.FullMethod)
+	if err != nil {
 		return err
 	}
-	timer := time.AfterFunc(token.Expires.Sub(verifier.now()), func() {
-		end(ended(fmt.Errorf("%w on %s", ErrTokenExpired, token.Expires.Format(time.RFC3339))))
-	})
-	defer timer.Stop()
-	return handler(srv, &serverStream{ServerStream: stream, ctx: ctx})
+	defer a.forget(s)
+	return a.outcome(s, info.FullMethod, handler(srv, s))
+}
+
+func (a *Authenticator) admitted(stream grpc.ServerStream, method string) (s *serverStream, err error) {
+	aside.Do(func() { s, err = a.admit(stream, method) })
+	return s, err
+}
+
+// admit authenticates and admits a stream. Refusals leave it as statuses.
+func (a *Authenticator) admit(stream grpc.ServerStream, method string) (*serverStream, error) {
+	ctx, err := a.enter(stream.Context(), method)
+	if err != nil {
+		return nil, rpcerr.ToStatus(err).Err()
+	}
+	s := &serverStream{ServerStream: stream, ctx: ctx}
+	p := PrincipalFrom(ctx)
+	if _, isZone := p.Zone(); p.Token == nil || isZone {
+		return s, nil
+	}
+	s.ctx, s.end = endable(ctx)
+	s.token = p.Token
+	a.open.add(s)
+	verifier := a.Verifier()
+	// What was revoked between the first look and now has not seen the stream.
+	if err := verifier.Recheck(*s.token); err != nil {
+		s.end(ended(err))
+		a.forget(s)
+		return nil, a.outcome(s, method, err)
+	}
+	s.expiry = time.AfterFunc(s.token.Expires.Sub(verifier.now()), s.expire)
+	return s, nil
+}
+
+// forget lets go of a stream that is over.
+func (a *Authenticator) forget(s *serverStream) {
+	if s.token == nil {
+		return
+	}
+	if s.expiry != nil {
+		s.expiry.Stop()
+	}
+	a.open.remove(s)
+}
+
+// outcome is how a stream ended, given what its handler says.
+func (a *Authenticator) outcome(s *serverStream, method string, err error) error {
+	if over := s.over(); over != nil && s.token != nil {
+		a.refused(s.ServerStream.Context(), PrincipalFrom(s.ctx), method, context.Cause(s.ctx))
+		return over
+	}
+	return err
 }
 
 // serverStream is a stream whose context knows the principal. Once that context
@@ -104,6 +134,15 @@ func (a *Authenticator) serveWhileValid(ctx context.Context, srv any, stream grp
 type serverStream struct {
 	grpc.ServerStream
 	ctx context.Context
+	// token is what the stream lives on, and end ends it; nil when it lives
+	// without.
+	token  *Token
+	end    func(error)
+	expiry *time.Timer
+}
+
+func (s *serverStream) expire() {
+	s.end(ended(fmt.Errorf("%w on %s", ErrTokenExpired, s.token.Expires.Format(time.RFC3339))))
 }
 
 // Context returns the stream's context with the principal.

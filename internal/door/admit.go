@@ -23,6 +23,8 @@ const (
 	ReasonStopping      = "ZONE_STOPPING"
 	ReasonNotRegistered = "NOT_REGISTERED"
 	ReasonProxiesOnly   = "DATAPLANES_ONLY"
+	ReasonBroken        = "ZONE_BROKEN"
+	ReasonNotEndable    = "STREAMS_WITHOUT_END"
 )
 
 // Admit returns the admission rule of a zone's gRPC port: dataplane tokens, and

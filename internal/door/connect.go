@@ -2,10 +2,12 @@ package door
 
 import (
 	"context"
+	"log/slog"
 
 	"google.golang.org/grpc"
 
 	meridianv1 "meridian/api/meridian/v1"
+	"meridian/internal/aside"
 	"meridian/internal/auth"
 	"meridian/internal/resource"
 	"meridian/internal/rpcerr"
@@ -15,33 +17,44 @@ import (
 type connectStream = grpc.BidiStreamingServer[meridianv1.ConnectRequest, meridianv1.ConnectResponse]
 
 // Connect implements the DataplaneService. See its description there.
+//
+// Its goroutine is the one that a proxy has, and lasts as long: it receives. The
+// rest is done aside, by the workers, or by goroutines that end when it is done.
 func (d *Door) Connect(stream connectStream) error {
-	principal := auth.PrincipalFrom(stream.Context())
+	s, err := d.begin(stream)
+	if err != nil {
+		return err
+	}
+	outcome := errBroken // of a panic
+	defer func() { d.exit(s, outcome) }()
+	outcome = s.reason(d.serve(s))
+	return outcome
+}
+
+// begin makes the session of a stream, once the door is open.
+func (d *Door) begin(stream connectStream) (*session, error) {
+	ctx := stream.Context()
+	principal := auth.PrincipalFrom(ctx)
 	if principal.Token == nil {
-		return rpcerr.New(rpcerr.Unauthenticated, auth.ReasonNoCredentials, "not authenticated: this is for proxies, which present a dataplane token")
+		return nil, rpcerr.New(rpcerr.Unauthenticated, auth.ReasonNoCredentials, "not authenticated: this is for proxies, which present a dataplane token")
 	}
-	// The stream's context ends with its token, and says why.
-	ctx, end := context.WithCancelCause(stream.Context())
-	defer end(nil)
-	s := &session{
-		door: d, stream: stream, token: *principal.Token, ctx: ctx, end: end, full: true,
-		inbox: make(chan *meridianv1.ConnectRequest), wake: make(chan struct{}, 1), sent: make(chan error, 1), gone: make(chan struct{}),
+	// The stream's context ends with its token too, and says why.
+	end, ok := auth.EndOf(ctx)
+	if !ok {
+		return nil, rpcerr.New(rpcerr.Internal, ReasonNotEndable, "the server cannot end streams, which this one has to")
 	}
+	s := &session{door: d, stream: stream, token: principal.Token, ctx: ctx, end: end, full: true}
 	if !d.enter(s) {
-		return errStopping
+		return nil, errStopping
 	}
-	defer d.exit(s)
-	d.streams.Go(s.receive)
 	select {
 	case <-d.running:
+		return s, nil
 	case <-ctx.Done():
-		return context.Cause(ctx)
+		err := s.reason(nil)
+		d.exit(s, err)
+		return nil, err
 	}
-	hello, err := s.hello()
-	if err != nil {
-		return s.reason(err)
-	}
-	return d.serve(s, hello)
 }
 
 // enter notes a stream, unless the door has been closed.
@@ -56,34 +69,61 @@ func (d *Door) enter(s *session) bool {
 	return true
 }
 
-func (d *Door) exit(s *session) {
-	d.mu.Lock()
-	delete(d.sessions, s)
-	d.mu.Unlock()
+// exit takes leave of a stream that ends with err: nothing is sent on it from now
+// on.
+func (d *Door) exit(s *session, err error) {
+	d.leave(s)
+	s.end(err) // a send that waits for the proxy returns
+	s.sending.Wait()
 	d.streams.Done()
 }
 
-// serve admits a proxy, registers its dataplane and serves it until the end.
-func (d *Door) serve(s *session, hello *meridianv1.DataplaneHello) error {
-	key := resource.Key{Kind: kindDataplane, Mesh: resource.MeshName(hello.GetMesh()), Name: hello.GetName()}
-	if err := permitsKey(s.token, key); err != nil {
+// serve admits a proxy, registers its dataplane and takes its answers until the
+// end.
+func (d *Door) serve(s *session) error {
+	hello, err := s.hello()
+	if err != nil {
 		return err
 	}
-	if _, err := d.wanted(s.token, key, hello.GetSpec()); err != nil {
+	select {
+	case d.registering <- struct{}{}:
+	case <-s.ctx.Done():
+		return context.Cause(s.ctx)
+	}
+	aside.Do(func() {
+		defer func() { <-d.registering }()
+		err = d.open(s, hello)
+	})
+	if err != nil {
+		return err
+	}
+	err = s.reason(s.follow())
+	d.log(s).Info("proxy gone", "reason", err)
+	return err
+}
+
+// open registers a proxy's dataplane and makes it hear of its configuration.
+func (d *Door) open(s *session, hello *meridianv1.DataplaneHello) error {
+	key := resource.Key{Kind: kindDataplane, Mesh: resource.MeshName(hello.GetMesh()), Name: hello.GetName()}
+	if err := permitsKey(*s.token, key); err != nil {
+		return err
+	}
+	if _, err := d.wanted(*s.token, key, hello.GetSpec()); err != nil {
 		return err // before anyone is replaced for it
 	}
 	d.admit(s, key)
-	defer d.leave(s)
 	r, err := d.register(s, key, hello.GetSpec())
 	if err != nil {
-		return s.reason(err)
+		return err
 	}
 	d.opened(s, r)
-	log := d.cfg.Log.With("mesh", key.Mesh, "dataplane", key.Name, "token", s.token.ID)
-	log.Info("proxy connected", "registered", byProxy(r))
-	err = s.reason(s.run())
-	log.Info("proxy gone", "reason", err)
-	return err
+	d.log(s).Info("proxy connected", "registered", byProxy(r))
+	return nil
+}
+
+// log is for lines about a session that is in the table.
+func (d *Door) log(s *session) *slog.Logger {
+	return d.cfg.Log.With("mesh", s.proxy.key.Mesh, "dataplane", s.proxy.key.Name, "token", s.token.ID)
 }
 
 // admit puts a session in the table in the place of an older one, and waits until
@@ -99,11 +139,15 @@ func (d *Door) admit(s *session, key resource.Key) {
 	p.session, s.proxy = s, p
 	p.changed++ // from nothing to something
 	p.acked, p.lastError = 0, ""
+	var gone chan struct{}
+	if older != nil {
+		gone = older.leaving()
+	}
 	d.mu.Unlock()
 	if older != nil {
 		older.end(rpcerr.New(rpcerr.Conflict, ReasonReplaced, "another connection of dataplane %q in mesh %q took the place of this one", key.Name, key.Mesh))
 		select {
-		case <-older.gone:
+		case <-gone:
 		case <-s.ctx.Done():
 		}
 	}
@@ -126,18 +170,22 @@ func (d *Door) opened(s *session, r *resource.Resource) {
 		stored = nil
 	}
 	s.look(stored)
-	s.nudge()
+	s.nudgeLocked()
 }
 
 // leave takes a session out of the table and starts the grace period of what it
 // registered.
 func (d *Door) leave(s *session) {
-	defer close(s.gone)
 	d.mu.Lock()
 	defer d.mu.Unlock()
+	delete(d.sessions, s)
+	s.over = true
+	if s.gone != nil {
+		defer close(s.gone)
+	}
 	p := s.proxy
-	if p.session != s {
-		return // a newer one has taken the place
+	if p == nil || p.session != s {
+		return // it never had a place, or a newer one has taken it
 	}
 	p.session = nil
 	if r, ok := d.cfg.Local.View().Get(p.key); ok && byProxy(r) {

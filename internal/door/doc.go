@@ -23,8 +23,14 @@
 // It refuses to decide what is effective, which is internal/policy's, and to
 // trust anything a proxy says beyond its token.
 //
-// One lock guards the table of proxies. It is never held while anything blocks:
-// who waits, for the store, the matcher or a proxy, does so as the goroutine of
-// one stream. Sending is a goroutine of its own, since only the end of a stream
-// frees a send to a proxy that has stopped reading.
+// One lock guards the table of proxies and what the sessions stand at. It is
+// never held while anything blocks.
+//
+// There are ten thousand proxies and next to nothing happens, so that what an
+// idle one holds is what a zone needs. Each has one goroutine, which receives and
+// whose stack stays small: the registration is done aside; configurations are
+// made by as many workers as there are processors; and each is sent by a
+// goroutine that is gone when it is, since a proxy that has stopped reading holds
+// up its send until the stream ends. The stream is ended from within by
+// auth.EndOf, without which the goroutine that receives could not be.
 package door

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"runtime"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -52,6 +53,9 @@ type Door struct {
 	sent    atomic.Uint64
 	running chan struct{} // closed when Run has taken over
 	poke    chan struct{} // capacity 1: the departures have changed
+	ready   chan struct{} // capacity 1: there are sessions to work on
+	// registering holds an element for each registration that is under way.
+	registering chan struct{}
 
 	streams sync.WaitGroup // goroutines that serve streams
 
@@ -63,6 +67,8 @@ type Door struct {
 	// leaving are the departures in order of their deadlines. One that has come
 	// back since, or left again, is stale: its proxy says another deadline.
 	leaving []departure
+	// queue are the sessions whose configuration may have changed, each once.
+	queue []*session
 }
 
 // proxy is what is known of a dataplane that is, or was until lately, connected.
@@ -92,8 +98,9 @@ type departure struct {
 // serves.
 func New(cfg Config) *Door {
 	d := &Door{
-		cfg: cfg, running: make(chan struct{}), poke: make(chan struct{}, 1),
-		sessions: map[*session]struct{}{}, proxies: map[resource.Key]*proxy{},
+		cfg: cfg, running: make(chan struct{}), poke: make(chan struct{}, 1), ready: make(chan struct{}, 1),
+		registering: make(chan struct{}, maxRegistering),
+		sessions:    map[*session]struct{}{}, proxies: map[resource.Key]*proxy{},
 	}
 	cfg.Matching.OnTouch(d.touch)
 	return d
@@ -107,6 +114,9 @@ func (d *Door) Run(ctx context.Context) error {
 	group, parts := errgroup.WithContext(ctx)
 	group.Go(func() error { return d.follow(parts) })
 	group.Go(func() error { return d.removeDeparted(parts) })
+	for range runtime.GOMAXPROCS(0) {
+		group.Go(func() error { return d.work(parts) })
+	}
 	err := group.Wait()
 	d.endAll()
 	d.streams.Wait()
@@ -154,7 +164,7 @@ func (d *Door) touch(touched []policy.Touch) {
 		}
 		p.changed++
 		if p.session != nil {
-			p.session.nudge()
+			p.session.nudgeLocked()
 		}
 	}
 }

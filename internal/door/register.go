@@ -25,6 +25,9 @@ const (
 func byProxy(r *resource.Resource) bool { return r.Meta().Labels[LabelRegisteredBy] == ByProxy }
 
 const (
+	// maxRegistering bounds the registrations under way, each of which takes a
+	// goroutine and memory of its own. Those of one moment share a write.
+	maxRegistering = 128
 	// maxAttempts bounds how often a registration is decided anew because the
 	// stored dataplane changed meanwhile.
 	maxAttempts = 5
@@ -107,7 +110,7 @@ func (d *Door) register(s *session, key resource.Key, spec []byte) (*resource.Re
 		if s.ctx.Err() != nil {
 			return nil, context.Cause(s.ctx)
 		}
-		w, err := d.wanted(s.token, key, spec)
+		w, err := d.wanted(*s.token, key, spec)
 		if err != nil || !w.write {
 			return w.resource, err
 		}

@@ -3,14 +3,13 @@ package door
 import (
 	"context"
 	"errors"
-	"fmt"
 	"io"
 	"strings"
+	"sync"
 	"time"
 
 	meridianv1 "meridian/api/meridian/v1"
 	"meridian/internal/auth"
-	"meridian/internal/policy"
 	"meridian/internal/resource"
 	"meridian/internal/rpcerr"
 )
@@ -22,28 +21,32 @@ const helloTimeout = 10 * time.Second
 type session struct {
 	door   *Door
 	stream connectStream
-	token  auth.Token
+	token  *auth.Token
 	// ctx ends with the reason for which the stream ends.
 	ctx context.Context
-	end context.CancelCauseFunc
+	end func(error)
+	// sending is work on a configuration that is under way.
+	sending sync.WaitGroup
 
-	inbox chan *meridianv1.ConnectRequest
-	wake  chan struct{} // capacity 1: the configuration may have changed
-	sent  chan error    // the outcome of a send
-	gone  chan struct{} // closed when the session has left the table
+	// What follows is guarded by door.mu.
 
-	// registered is true once the dataplane is stored; guarded by door.mu.
+	// registered is true once the dataplane is stored.
 	registered bool
-	// proxy is the session's place in the table, set once by admit. What it holds
-	// is guarded by door.mu, save its key.
+	// over is true once the session has left the table: nothing is begun any more.
+	over bool
+	// gone is closed then; made by who waits for it.
+	gone chan struct{}
+	// proxy is the session's place in the table, set once by admit. Its key can be
+	// read without the lock after that.
 	proxy *proxy
 
-	// What follows belongs to the goroutine that serves the stream.
-	sequence    uint64
-	have        []entry
-	full        bool
-	sending     bool
-	outstanding *delivery
+	// woken: the configuration may have changed. scheduled: the session is in the
+	// queue, or being worked on.
+	woken, scheduled bool
+	sequence         uint64
+	have             []entry
+	full             bool
+	outstanding      *delivery
 }
 
 // delivery is a configuration that the proxy has not answered yet.
@@ -53,12 +56,13 @@ type delivery struct {
 	changed  uint64 // proxy.changed when it was made
 }
 
-// nudge makes the session look at its configuration again.
-func (s *session) nudge() {
-	select {
-	case s.wake <- struct{}{}:
-	default: // it will, already
+// leaving returns what is closed when the session has left the table. Called
+// with the door locked.
+func (s *session) leaving() chan struct{} {
+	if s.gone == nil {
+		s.gone = make(chan struct{})
 	}
+	return s.gone
 }
 
 var errDeleted = rpcerr.New(rpcerr.NotFound, ReasonDeleted, "the dataplane was deleted")
@@ -71,7 +75,7 @@ func (s *session) look(r *resource.Resource) {
 		s.end(errDeleted)
 		return
 	}
-	if err := permits(s.token, r); err != nil {
+	if err := permits(*s.token, r); err != nil {
 		s.end(err)
 	}
 }
@@ -88,133 +92,71 @@ func (s *session) reason(err error) error {
 	return err
 }
 
-// receive passes on what the proxy sends until the stream ends.
-func (s *session) receive() {
-	for {
-		m, err := s.stream.Recv()
-		if err != nil {
-			if errors.Is(err, io.EOF) {
-				err = errHungUp
-			}
-			s.end(err)
-			return
-		}
-		select {
-		case s.inbox <- m:
-		case <-s.ctx.Done():
-			return
-		}
-	}
-}
-
 // errHungUp means that the proxy closed its side: it goes in peace.
 var errHungUp = errors.New("the proxy hung up")
 
+// errNoHello ends a stream that stays silent.
+var errNoHello = rpcerr.New(rpcerr.Timeout, ReasonNoHello, "no hello came within %s", helloTimeout)
+
+// receive waits for what the proxy sends, or for the end of the session.
+func (s *session) receive() (*meridianv1.ConnectRequest, error) {
+	m, err := s.stream.Recv()
+	if errors.Is(err, io.EOF) {
+		err = errHungUp
+	}
+	return m, err
+}
+
 // hello waits for the first message.
 func (s *session) hello() (*meridianv1.DataplaneHello, error) {
-	patience := time.NewTimer(helloTimeout)
+	patience := time.AfterFunc(helloTimeout, func() { s.end(errNoHello) })
 	defer patience.Stop()
-	select {
-	case m := <-s.inbox:
-		if hello := m.GetHello(); hello != nil {
-			return hello, nil
-		}
-		return nil, rpcerr.New(rpcerr.Invalid, ReasonNoHello, "the first message of a proxy is its hello")
-	case <-patience.C:
-		return nil, rpcerr.New(rpcerr.Timeout, ReasonNoHello, "no hello came within %s", helloTimeout)
-	case <-s.ctx.Done():
-		return nil, context.Cause(s.ctx)
+	m, err := s.receive()
+	if err != nil {
+		return nil, err
 	}
+	if hello := m.GetHello(); hello != nil {
+		return hello, nil
+	}
+	return nil, rpcerr.New(rpcerr.Invalid, ReasonNoHello, "the first message of a proxy is its hello")
 }
 
-// run keeps the proxy at its configuration until the session ends.
-func (s *session) run() error {
+// follow takes the proxy's answers until the session ends.
+func (s *session) follow() error {
 	for {
-		wake := s.wake
-		if s.sending || s.outstanding != nil {
-			wake = nil // one at a time: what comes next is the state of then
+		m, err := s.receive()
+		if err != nil {
+			return err
 		}
-		select {
-		case <-s.ctx.Done():
-			return context.Cause(s.ctx)
-		case <-wake:
-			if err := s.deliver(); err != nil {
-				return err
-			}
-		case err := <-s.sent:
-			if s.sending = false; err != nil {
-				return err
-			}
-		case m := <-s.inbox:
-			if err := s.answered(m.GetAck()); err != nil {
-				return err
-			}
+		if err := s.answered(m.GetAck()); err != nil {
+			return err
 		}
 	}
-}
-
-// deliver sends what is new since the last configuration, if anything is.
-func (s *session) deliver() error {
-	d := s.door
-	d.mu.Lock()
-	changed := s.proxy.changed
-	d.mu.Unlock()
-	read := d.cfg.Matching.Standing
-	if s.sequence == 0 {
-		read = d.cfg.Matching.Read // the registration itself may not be in yet
-	}
-	now, revision, err := d.builder.effective(read, s.proxy.key)
-	switch {
-	case errors.Is(err, policy.ErrNoDataplane):
-		return errDeleted
-	case err != nil:
-		return fmt.Errorf("door: match %s: %w", s.proxy.key, err)
-	}
-	response := &meridianv1.ConnectResponse{Revision: uint64(revision), Full: s.full}
-	if s.full {
-		response.Set = now.messages
-	} else if response.Set, response.Removed = now.since(s.have); len(response.Set)+len(response.Removed) == 0 {
-		s.settle(&delivery{changed: changed})
-		return nil
-	}
-	s.sequence++
-	response.Sequence = s.sequence
-	s.outstanding = &delivery{sequence: s.sequence, revision: revision, changed: changed}
-	s.have, s.full, s.sending = now.entries, false, true
-	d.sent.Add(1)
-	d.streams.Go(func() { s.sent <- s.stream.Send(response) })
-	return nil
 }
 
 // answered takes the proxy's answer to the outstanding configuration.
 func (s *session) answered(ack *meridianv1.DataplaneAck) error {
-	switch {
-	case ack == nil:
+	if ack == nil {
 		return rpcerr.New(rpcerr.Invalid, ReasonBadAnswer, "after its hello a proxy sends answers only")
-	case s.outstanding == nil || ack.GetSequence() != s.outstanding.sequence:
+	}
+	if message := ack.GetError(); message != "" {
+		defer s.door.refused(s.proxy, message)
+	}
+	s.door.mu.Lock()
+	defer s.door.mu.Unlock()
+	to := s.outstanding
+	if to == nil || ack.GetSequence() != to.sequence {
 		return rpcerr.New(rpcerr.Invalid, ReasonBadAnswer, "the answer is to configuration %d, which is not waiting for one", ack.GetSequence())
 	}
-	answered := s.outstanding
 	s.outstanding = nil
 	if ack.GetError() != "" {
 		// What the proxy holds is not what it was sent: the next one is full.
 		s.full = true
-		s.door.refused(s.proxy, ack.GetError())
-		return nil
+	} else {
+		s.proxy.settled, s.proxy.acked, s.proxy.lastError = to.changed, to.revision, ""
 	}
-	s.settle(answered)
+	s.scheduleLocked()
 	return nil
-}
-
-// settle notes what the proxy has; a delivery without a number was none, since
-// the changes came to nothing.
-func (s *session) settle(to *delivery) {
-	s.door.mu.Lock()
-	defer s.door.mu.Unlock()
-	s.proxy.settled = to.changed
-	if to.sequence != 0 {
-		s.proxy.acked, s.proxy.lastError = to.revision, ""
-	}
 }
 
 // maxErrorBytes bounds what is kept of a proxy's refusal.

@@ -33,6 +33,11 @@ func (s stopper) stream(srv any, ss grpc.ServerStream, info *grpc.StreamServerIn
 	if !strings.HasSuffix(info.FullMethod, watchSuffix) {
 		return handler(srv, ss)
 	}
+	return s.watch(srv, ss, handler)
+}
+
+// watch serves a call that ends when the server stops.
+func (s stopper) watch(srv any, ss grpc.ServerStream, handler grpc.StreamHandler) error {
 	ctx, end := context.WithCancelCause(ss.Context())
 	defer end(nil)
 	unhook := context.AfterFunc(s.stopping, func() { end(errStopping) })

@@ -20,6 +20,7 @@ const module = "meridian/"
 var levels = map[string]int{
 	"api/": 0,
 
+	"internal/aside":     0,
 	"internal/boltcheck": 0,
 	"internal/mutant":    0,
 	"internal/resource":  0,
