@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"sync"
 	"time"
 
@@ -64,8 +65,16 @@ type pilot struct {
 	mu sync.Mutex
 	// state is what was found last, nil while this server does not lead.
 	state *autopilot.State
-	// at is when.
-	at time.Time
+	// since is when each member became as healthy as it is. Autopilot has a field
+	// for that which stays what it was when the member was first seen (v0.3.0,
+	// state.go: it compares the new value with a pointer to itself).
+	since map[raft.ServerID]health
+}
+
+// health is whether a member is healthy, and since when.
+type health struct {
+	healthy bool
+	since   time.Time
 }
 
 var (
@@ -100,7 +109,7 @@ func (p *pilot) run(ctx context.Context) {
 func (p *pilot) lead(ctx context.Context, changed <-chan struct{}) {
 	interval := p.node.cfg.Autopilot.Interval
 	a := autopilot.New(pilotRaft{p.node}, p,
-		autopilot.WithLogger(newRaftLogger(p.node.cfg.Logger)),
+		autopilot.WithLogger(newRaftLogger(slog.New(murmur{p.node.cfg.Logger.Handler()}))),
 		autopilot.WithPromoter(p),
 		autopilot.WithUpdateInterval(interval),
 		autopilot.WithReconcileInterval(interval),
@@ -130,7 +139,26 @@ func (p *pilot) AutopilotConfig() *autopilot.Config {
 func (p *pilot) NotifyState(state *autopilot.State) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	p.state, p.at = state, time.Now()
+	before := p.since
+	p.state, p.since = state, map[raft.ServerID]health{}
+	if state == nil {
+		return
+	}
+	for id, s := range state.Servers {
+		now := health{s.Health.Healthy, time.Now()}
+		if was, ok := before[id]; ok && was.healthy == now.healthy {
+			now = was
+		}
+		p.since[id] = now
+	}
+}
+
+// stable reports whether a member has been healthy for some time.
+func (p *pilot) stable(id raft.ServerID, long time.Duration) bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	h := p.since[id]
+	return h.healthy && time.Since(h.since) >= long && !p.node.contacts.newSince(id, long)
 }
 
 // KnownServers says which members are dead. It names every member: autopilot
@@ -228,7 +256,7 @@ func (n *Node) statusOf(ctx context.Context, name, addr string) (*peerv1.StatusR
 	status, err := peerv1.NewRaftServiceClient(n.PeerConn(addr)).Status(ctx, &peerv1.StatusRequest{})
 	switch {
 	case err != nil:
-		return nil, memberError(err)
+		return nil, unanswered(err)
 	case status.GetName() != name:
 		return nil, fmt.Errorf("consensus: the server at %s is %s, not %s", addr, status.GetName(), name)
 	case status.GetClusterId() != n.dir.id.ClusterID:
@@ -293,9 +321,8 @@ func (p *pilot) FilterFailedServerRemovals(cfg *autopilot.Config, state *autopil
 // leader promote at once.
 func (p *pilot) CalculatePromotionsAndDemotions(cfg *autopilot.Config, state *autopilot.State) autopilot.RaftChanges {
 	var changes autopilot.RaftChanges
-	now := time.Now()
 	for id, s := range state.Servers {
-		if s.State == autopilot.RaftNonVoter && s.Health.IsStable(now, cfg.ServerStabilizationTime) && !p.node.contacts.newSince(id, cfg.ServerStabilizationTime) {
+		if s.State == autopilot.RaftNonVoter && p.stable(id, cfg.ServerStabilizationTime) {
 			changes.Promotions = append(changes.Promotions, id)
 		}
 	}

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"time"
 
 	"github.com/hashicorp/raft"
@@ -19,7 +20,11 @@ var _ autopilot.Raft = pilotRaft{}
 
 // AddVoter gives a joiner its vote.
 func (r pilotRaft) AddVoter(id raft.ServerID, addr raft.ServerAddress, _ uint64, _ time.Duration) raft.IndexFuture {
-	return settled{r.node.promote(id, addr)}
+	err := r.node.promote(id, addr)
+	if err != nil {
+		r.node.cfg.Logger.Info("a server does not get its vote yet", "name", id, "raft", addr, "reason", err)
+	}
+	return settled{err}
 }
 
 // promote gives a server its vote, if it is a member without one, at the same
@@ -27,8 +32,11 @@ func (r pilotRaft) AddVoter(id raft.ServerID, addr raft.ServerAddress, _ uint64,
 func (n *Node) promote(id raft.ServerID, addr raft.ServerAddress) error {
 	return n.changeMembers(n.stopping, func() error {
 		s, ok := n.membership().find(string(id))
-		if !ok || s.Address != addr || s.Suffrage != raft.Nonvoter {
-			return fmt.Errorf("%s is not a joiner at %s any more", id, addr)
+		if !ok || s.Address != addr {
+			return fmt.Errorf("%s is not a member at %s any more", id, addr)
+		}
+		if s.Suffrage == raft.Voter {
+			return nil
 		}
 		ctx, cancel := context.WithTimeout(n.stopping, rpcTimeout)
 		defer cancel()
@@ -98,3 +106,24 @@ func (s settled) Error() error { return s.err }
 
 // Index returns nothing: autopilot does not ask.
 func (settled) Index() uint64 { return 0 }
+
+// murmur is a log whose lines are all for debugging: what matters of autopilot's
+// doings is logged where it is done.
+type murmur struct{ slog.Handler }
+
+// Enabled implements slog.Handler.
+func (m murmur) Enabled(ctx context.Context, level slog.Level) bool {
+	return m.Handler.Enabled(ctx, min(level, slog.LevelDebug))
+}
+
+// Handle implements slog.Handler.
+func (m murmur) Handle(ctx context.Context, r slog.Record) error {
+	r.Level = min(r.Level, slog.LevelDebug)
+	return m.Handler.Handle(ctx, r)
+}
+
+// WithAttrs implements slog.Handler.
+func (m murmur) WithAttrs(attrs []slog.Attr) slog.Handler { return murmur{m.Handler.WithAttrs(attrs)} }
+
+// WithGroup implements slog.Handler.
+func (m murmur) WithGroup(name string) slog.Handler { return murmur{m.Handler.WithGroup(name)} }

@@ -6,9 +6,8 @@ import (
 	"fmt"
 	"time"
 
-	"google.golang.org/grpc/peer"
-
 	"google.golang.org/grpc"
+	"google.golang.org/grpc/peer"
 
 	peerv1 "meridian/api/peer/v1"
 	"meridian/internal/resource"

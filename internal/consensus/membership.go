@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"sync"
 
 	"github.com/hashicorp/raft"
 
@@ -81,7 +82,7 @@ func (n *Node) addMember(ctx context.Context, a addition) error {
 func (n *Node) removeMember(ctx context.Context, name string, force bool) error {
 	if name != n.cfg.NodeID {
 		return n.changeMembers(ctx, func() error {
-			if err := n.membership().release(name, force); err != nil {
+			if err := n.called(n.stopping).release(name, force); err != nil {
 				return err
 			}
 			if err := n.take(stepRemove, raft.ServerID(name), ""); err != nil {
@@ -94,13 +95,37 @@ func (n *Node) removeMember(ctx context.Context, name string, force bool) error 
 	if _, _, err := n.waitLead(ctx); err != nil {
 		return err
 	}
-	if err := n.membership().release(name, force); err != nil {
+	if err := n.called(ctx).release(name, force); err != nil {
 		return err
 	}
 	if _, err := n.TransferLeadership(ctx, ""); err != nil {
 		return err
 	}
 	return ErrNotLeader
+}
+
+// called is the membership, and who answers a call now.
+func (n *Node) called(ctx context.Context) membership {
+	ctx, cancel := context.WithTimeout(ctx, askPatience)
+	defer cancel()
+	m := n.membership()
+	answered := make([]bool, len(m.servers))
+	var asked sync.WaitGroup
+	for i, s := range m.servers {
+		if s.ID == m.self {
+			continue
+		}
+		asked.Go(func() {
+			_, err := n.statusOf(ctx, string(s.ID), string(s.Address))
+			answered[i] = err == nil
+		})
+	}
+	asked.Wait()
+	m.called = map[raft.ServerID]bool{}
+	for i, s := range m.servers {
+		m.called[s.ID] = answered[i]
+	}
+	return m
 }
 
 // changeMembers runs a decision about members and what it leads to, one at a

@@ -3,13 +3,17 @@ package consensus
 import (
 	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"slices"
 	"strconv"
+	"strings"
 	"sync"
 	"time"
 
 	"github.com/hashicorp/raft"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
 
 	"meridian/internal/resource"
 	"meridian/internal/version"
@@ -81,16 +85,16 @@ func (n *Node) hints() map[string]Peer {
 
 // self is this server as a member.
 func (n *Node) self(s raft.Server) Member {
-	status := n.Status()
+	own := n.Status()
 	m := Member{
-		Name: n.cfg.NodeID, Raft: n.RaftAddr(), State: status.State, Voter: s.Suffrage == raft.Voter,
-		Applied: status.Applied, Version: version.String(),
+		Name: n.cfg.NodeID, Raft: n.RaftAddr(), State: own.State, Voter: s.Suffrage == raft.Voter,
+		Applied: own.Applied, Version: version.String(),
 	}
 	if n.cfg.Addresses != nil {
 		addresses := n.cfg.Addresses()
 		m.GRPC, m.Gossip = addresses.GRPC, addresses.Gossip
 	}
-	if status.Leader == "" {
+	if own.Leader == "" {
 		m.Problem = "it knows no leader"
 	}
 	return m
@@ -103,7 +107,7 @@ func (n *Node) askStatus(ctx context.Context, s raft.Server, hint Peer) Member {
 		Name: string(s.ID), Raft: string(s.Address), GRPC: hint.GRPC, Gossip: hint.Gossip,
 		State: StateUnreachable, Voter: s.Suffrage == raft.Voter, Version: hint.Version,
 	}
-	status, err := n.statusOf(ctx, m.Name, m.Raft)
+	answer, err := n.statusOf(ctx, m.Name, m.Raft)
 	if err != nil {
 		m.Problem = fmt.Sprintf("it does not answer: %v", err)
 		if silence := n.contacts.silence(s.ID); silence > 0 {
@@ -111,15 +115,33 @@ func (n *Node) askStatus(ctx context.Context, s raft.Server, hint Peer) Member {
 		}
 		return m
 	}
-	m.State, m.Applied, m.Version = status.GetState(), resource.Revision(status.GetApplied()), status.GetVersion()
-	m.GRPC, m.Gossip = cmp.Or(status.GetGrpc(), m.GRPC), cmp.Or(status.GetGossip(), m.Gossip)
+	m.State, m.Applied, m.Version = answer.GetState(), resource.Revision(answer.GetApplied()), answer.GetVersion()
+	m.GRPC, m.Gossip = cmp.Or(answer.GetGrpc(), m.GRPC), cmp.Or(answer.GetGossip(), m.Gossip)
 	switch {
-	case status.GetLeader() == "":
+	case answer.GetLeader() == "":
 		m.Problem = "it knows no leader"
 	case n.contacts.silence(s.ID) > 2*n.cfg.Timing.Heartbeat:
 		m.Problem = fmt.Sprintf("it does not answer the leader's heartbeats (for %s)", n.contacts.silence(s.ID).Round(time.Second))
 	}
 	return m
+}
+
+// unanswered says in a few words why a call to a peer has no answer, without
+// what gRPC adds about itself.
+func unanswered(err error) error {
+	said := status.Convert(err)
+	switch said.Code() {
+	case codes.DeadlineExceeded, codes.Canceled:
+		return errors.New("no answer in time")
+	case codes.Unavailable:
+		text := said.Message()
+		if _, cause, ok := strings.Cut(text, "Error while dialing: "); ok {
+			text = strings.TrimSuffix(cause, `"`)
+		}
+		return errors.New(text)
+	default:
+		return err
+	}
 }
 
 // lastLogTerm is the term of the last entry of the log.
@@ -159,7 +181,7 @@ type MemberHealth struct {
 // Config.Autopilot.Interval at most.
 func (n *Node) Health() Health {
 	n.pilot.mu.Lock()
-	state := n.pilot.state
+	state, since := n.pilot.state, n.pilot.since
 	n.pilot.mu.Unlock()
 	if state == nil {
 		return Health{}
@@ -172,7 +194,7 @@ func (n *Node) Health() Health {
 	for id, s := range state.Servers {
 		m := MemberHealth{
 			Name: string(id), Voter: s.HasVotingRights(), Healthy: s.Health.Healthy,
-			Since: s.Health.StableSince, LastContact: n.contacts.silence(id),
+			Since: since[id].since, LastContact: n.contacts.silence(id),
 		}
 		if s.Stats.LastIndex < last {
 			m.Lag = last - s.Stats.LastIndex

@@ -62,6 +62,9 @@ type membership struct {
 	silence func(raft.ServerID) time.Duration
 	// gone is the silence from which on a server counts as unreachable.
 	gone time.Duration
+	// called are the servers that have answered a call just now, apart from the
+	// leader. Only removals need to know.
+	called map[raft.ServerID]bool
 }
 
 // step is one change of raft's configuration.
@@ -120,9 +123,11 @@ func repeats(a addition, known raft.Server) bool {
 	return a.fresh && known.Suffrage != raft.Voter && string(known.Address) == a.addr
 }
 
-// release decides whether a server may be removed. Removing a voter that does
-// not answer leaves more servers able to decide than before, so only one that
-// answers can cost the quorum.
+// release decides whether a server may be removed. A voter that does not answer
+// can be spared; one that does may be the one without which nothing could be
+// decided any more, the removal itself included. That those that are left are
+// there is worth asking: a heartbeat takes a moment to be missed. The server
+// itself, on the other hand, is alive if it gives any sign of life.
 func (m membership) release(name string, force bool) error {
 	server, ok := m.find(name)
 	if !ok {
@@ -134,7 +139,7 @@ func (m membership) release(name string, force bool) error {
 			continue
 		}
 		voters++
-		if m.answers(s.ID) {
+		if s.ID == m.self || m.answers(s.ID) && m.called[s.ID] {
 			answering++
 		}
 	}
@@ -148,7 +153,7 @@ func (m membership) release(name string, force bool) error {
 				name, voters, answering)
 		}
 	}
-	if m.answers(server.ID) && !force {
+	if (m.answers(server.ID) || m.called[server.ID]) && !force {
 		return rpcerr.New(rpcerr.Conflict, ReasonIsAlive,
 			"%s is running: stop it first, or remove it all the same with --force", name)
 	}

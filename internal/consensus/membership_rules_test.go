@@ -1,7 +1,7 @@
 package consensus
 
 import (
-	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -13,15 +13,27 @@ import (
 
 // members is a membership led by a; who is in silent has not answered for long.
 func members(silent string, servers ...raft.Server) membership {
+	called := map[raft.ServerID]bool{}
+	for _, s := range servers {
+		called[s.ID] = !strings.Contains(silent, string(s.ID))
+	}
 	return membership{
-		cluster: "here", self: "a", servers: servers, gone: time.Second,
+		cluster: "here", self: "a", servers: servers, gone: time.Second, called: called,
 		silence: func(id raft.ServerID) time.Duration {
-			if slices.Contains([]byte(silent), id[0]) {
+			if strings.Contains(silent, string(id)) {
 				return time.Minute
 			}
 			return 0
 		},
 	}
+}
+
+// called is a membership of which only some have answered a call.
+func called(m membership, answered string) membership {
+	for id := range m.called {
+		m.called[id] = strings.Contains(answered, string(id))
+	}
+	return m
 }
 
 func voter(name string) raft.Server {
@@ -81,22 +93,25 @@ func TestWhoMayBeRemoved(t *testing.T) {
 		force  bool
 		reason string
 	}{
-		"a dead one of three":                 {in: members("c", voter("a"), voter("b"), voter("c")), remove: "c"},
-		"a dead one of two":                   {in: members("b", voter("a"), voter("b")), remove: "b"},
-		"a dead joiner":                       {in: members("d", voter("a"), nonvoter("d")), remove: "d"},
-		"a live one":                          {in: members("", voter("a"), voter("b"), voter("c")), remove: "c", reason: ReasonIsAlive},
-		"a live one, by force":                {in: members("", voter("a"), voter("b"), voter("c")), remove: "c", force: true},
-		"the leader":                          {in: members("", voter("a"), voter("b"), voter("c")), remove: "a", reason: ReasonIsAlive},
-		"the leader, by force":                {in: members("", voter("a"), voter("b"), voter("c")), remove: "a", force: true},
-		"a live joiner":                       {in: members("", voter("a"), nonvoter("d")), remove: "d", reason: ReasonIsAlive},
-		"a live joiner, by force":             {in: members("", voter("a"), nonvoter("d")), remove: "d", force: true},
-		"the only one":                        {in: members("", voter("a")), remove: "a", force: true, reason: ReasonLastVoter},
-		"the only voter":                      {in: members("", voter("a"), nonvoter("d")), remove: "a", force: true, reason: ReasonLastVoter},
-		"a live one beside a dead one":        {in: members("c", voter("a"), voter("b"), voter("c")), remove: "b", force: true, reason: ReasonWouldLoseQuorum},
-		"a live one of five beside a dead":    {in: members("e", voter("a"), voter("b"), voter("c"), voter("d"), voter("e")), remove: "b", force: true},
-		"a live one of five beside two":       {in: members("de", voter("a"), voter("b"), voter("c"), voter("d"), voter("e")), remove: "b", force: true, reason: ReasonWouldLoseQuorum},
-		"nobody":                              {in: members("", voter("a")), remove: "x", reason: ReasonUnknownServer},
-		"a joiner does not make up for death": {in: members("c", voter("a"), voter("b"), voter("c"), nonvoter("d")), remove: "b", force: true, reason: ReasonWouldLoseQuorum},
+		"a dead one of three":                  {in: members("c", voter("a"), voter("b"), voter("c")), remove: "c"},
+		"a dead one of two":                    {in: members("b", voter("a"), voter("b")), remove: "b"},
+		"a dead joiner":                        {in: members("d", voter("a"), nonvoter("d")), remove: "d"},
+		"a live one":                           {in: members("", voter("a"), voter("b"), voter("c")), remove: "c", reason: ReasonIsAlive},
+		"a live one, by force":                 {in: members("", voter("a"), voter("b"), voter("c")), remove: "c", force: true},
+		"the leader":                           {in: members("", voter("a"), voter("b"), voter("c")), remove: "a", reason: ReasonIsAlive},
+		"the leader, by force":                 {in: members("", voter("a"), voter("b"), voter("c")), remove: "a", force: true},
+		"a live joiner":                        {in: members("", voter("a"), nonvoter("d")), remove: "d", reason: ReasonIsAlive},
+		"a live joiner, by force":              {in: members("", voter("a"), nonvoter("d")), remove: "d", force: true},
+		"the only one":                         {in: members("", voter("a")), remove: "a", force: true, reason: ReasonLastVoter},
+		"the only voter":                       {in: members("", voter("a"), nonvoter("d")), remove: "a", force: true, reason: ReasonLastVoter},
+		"a live one beside a dead one":         {in: members("c", voter("a"), voter("b"), voter("c")), remove: "b", force: true, reason: ReasonWouldLoseQuorum},
+		"a live one of five beside a dead":     {in: members("e", voter("a"), voter("b"), voter("c"), voter("d"), voter("e")), remove: "b", force: true},
+		"a live one of five beside two":        {in: members("de", voter("a"), voter("b"), voter("c"), voter("d"), voter("e")), remove: "b", force: true, reason: ReasonWouldLoseQuorum},
+		"nobody":                               {in: members("", voter("a")), remove: "x", reason: ReasonUnknownServer},
+		"a joiner does not make up for death":  {in: members("c", voter("a"), voter("b"), voter("c"), nonvoter("d")), remove: "b", force: true, reason: ReasonWouldLoseQuorum},
+		"a live one beside one that just died": {in: called(members("", voter("a"), voter("b"), voter("c")), "b"), remove: "b", force: true, reason: ReasonWouldLoseQuorum},
+		"one that just died":                   {in: called(members("", voter("a"), voter("b"), voter("c")), "b"), remove: "c", reason: ReasonIsAlive},
+		"one that only the heartbeats miss":    {in: called(members("c", voter("a"), voter("b"), voter("c")), "bc"), remove: "c", reason: ReasonIsAlive},
 	} {
 		err := tc.in.release(tc.remove, tc.force)
 		if tc.reason == "" {
