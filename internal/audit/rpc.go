@@ -92,6 +92,10 @@ func asked(req any) (targets []Target, request string) {
 	case *meridianv1.JoinRequest:
 		targets = []Target{{Action: "join", Kind: "server", Name: clip(req.GetName())}}
 		request = clip(req.GetRequestId())
+	case *meridianv1.TransferLeadershipRequest:
+		targets = []Target{{Action: "transfer-leadership", Kind: "server", Name: clip(req.GetTo())}}
+	case *meridianv1.RemoveMemberRequest:
+		targets = []Target{{Action: "remove", Kind: "server", Name: clip(req.GetName())}}
 	case *meridianv1.RotateKeyRequest:
 		targets = []Target{{Action: "rotate", Kind: clip(req.GetKind())}}
 		request = req.GetRequestId()

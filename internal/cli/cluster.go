@@ -11,9 +11,9 @@ import (
 
 func newClusterCommand(a *app) *cobra.Command {
 	group := newGroup("cluster", "Operate the servers of a global",
-		newMembersCommand(a), newSnapshotCommand(a))
-	group.Long = `Operate the servers of a global: who they are, which of them leads, and how one
-leaves. Any server takes any of these.`
+		newMembersCommand(a), newLeaderCommand(a), newTransferLeadershipCommand(a), newRemoveCommand(a), newSnapshotCommand(a))
+	group.Long = `Operate the servers of a global: who they are, which of them leads, how one
+leaves, and how all that they hold is saved. Any server takes any of these.`
 	return group
 }
 
@@ -66,15 +66,19 @@ type memberView struct {
 	Problem         string `json:"problem,omitempty"`
 }
 
+func viewMember(m *meridianv1.ClusterMember) memberView {
+	return memberView{
+		Name: m.GetName(), GRPC: m.GetGrpc(), Raft: m.GetRaft(), State: m.GetState(), Voter: m.GetVoter(),
+		AppliedRevision: m.GetAppliedRevision(), Version: m.GetVersion(), Problem: m.GetProblem(),
+	}
+}
+
 func (a *app) printMembers(f format, members *meridianv1.MembersResponse) error {
 	switch f {
 	case formatJSON, formatYAML:
 		views := make([]memberView, len(members.GetMembers()))
 		for i, m := range members.GetMembers() {
-			views[i] = memberView{
-				Name: m.GetName(), GRPC: m.GetGrpc(), Raft: m.GetRaft(), State: m.GetState(), Voter: m.GetVoter(),
-				AppliedRevision: m.GetAppliedRevision(), Version: m.GetVersion(), Problem: m.GetProblem(),
-			}
+			views[i] = viewMember(m)
 		}
 		return a.writeValue(f, views)
 	case formatName:
@@ -84,6 +88,9 @@ func (a *app) printMembers(f format, members *meridianv1.MembersResponse) error 
 			}
 		}
 		return nil
+	}
+	if members.GetLeader() == "" {
+		a.warn("server " + members.GetSelf() + " knows of no leader: nothing can be written now")
 	}
 	return a.write([]byte(memberTable(members, f == formatWide).String()))
 }
@@ -95,6 +102,9 @@ func memberTable(members *meridianv1.MembersResponse, wide bool) *table {
 	}
 	for _, m := range members.GetMembers() {
 		row := []string{m.GetName(), m.GetState(), yesNo(m.GetVoter()), strconv.FormatUint(m.GetAppliedRevision(), 10), m.GetGrpc()}
+		if m.GetState() == stateUnreachable {
+			row[3] = "" // it does not say
+		}
 		if wide {
 			row = append(row, m.GetRaft(), m.GetVersion())
 		}

@@ -2,8 +2,25 @@ package global
 
 import (
 	"context"
+	"errors"
+	"slices"
+	"strings"
 
 	meridianv1 "meridian/api/meridian/v1"
+	"meridian/internal/audit"
+	"meridian/internal/auth"
+	"meridian/internal/consensus"
+	"meridian/internal/resource"
+	"meridian/internal/rpcerr"
+)
+
+// Why a request about the cluster is refused, beside the reasons of package
+// consensus.
+const (
+	reasonNoVote      = "NO_VOTE"
+	reasonOnlyServer  = "ONLY_SERVER"
+	reasonServerName  = "SERVER_NAME_MISSING"
+	reasonNotHandedOn = "NOT_HANDED_OVER"
 )
 
 // clusterService operates the servers of this global. Reading is open to every
@@ -25,4 +42,101 @@ func (s *clusterService) Members(ctx context.Context, _ *meridianv1.MembersReque
 		})
 	}
 	return response, nil
+}
+
+// TransferLeadership makes another server the leader.
+func (s *clusterService) TransferLeadership(ctx context.Context, req *meridianv1.TransferLeadershipRequest) (*meridianv1.TransferLeadershipResponse, error) {
+	g := s.global
+	if err := g.access.RequireAdmin(ctx); err != nil {
+		return nil, err
+	}
+	if err := mayLead(g.node.Servers(), req.GetTo()); err != nil {
+		return nil, err
+	}
+	before, _ := g.node.Leader()
+	leader, err := g.node.TransferLeadership(ctx, req.GetTo())
+	if now, _ := g.node.Leader(); err != nil && now != "" && now == req.GetTo() {
+		leader, err = now, nil // the answer was lost
+	}
+	if err != nil {
+		return nil, handOverError(before, err)
+	}
+	g.audit.Did(ctx, operation("transfer-leadership", leader), nil)
+	return &meridianv1.TransferLeadershipResponse{Leader: leader}, nil
+}
+
+// handOverError says what became of a transfer that did not succeed.
+func handOverError(before string, err error) error {
+	var said *rpcerr.Error
+	if errors.As(rpcerr.FromStatus(err), &said) && said.Code != rpcerr.Unavailable && said.Code != rpcerr.Internal {
+		return said
+	}
+	if before == "" {
+		return rpcerr.New(rpcerr.Unavailable, "NO_LEADER", "no server leads now, so none can hand over: %w", err)
+	}
+	return rpcerr.New(rpcerr.Unavailable, reasonNotHandedOn, "%s did not hand over, and goes on leading unless it is gone; see `meridian cluster members` (%w)", before, err)
+}
+
+// mayLead refuses a server that cannot be made the leader.
+func mayLead(servers []consensus.Server, to string) error {
+	others := slices.ContainsFunc(servers, func(s consensus.Server) bool { return s.Voter && s.Name != to })
+	at := slices.IndexFunc(servers, func(s consensus.Server) bool { return s.Name == to })
+	switch {
+	case to != "" && at < 0:
+		return unknownServer(servers, to)
+	case to != "" && !servers[at].Voter:
+		return rpcerr.New(rpcerr.Conflict, reasonNoVote, "%s has no vote yet and cannot lead: it is given one when it has caught up; see `meridian cluster members`", to)
+	case to == "" && (!others || len(servers) < 2):
+		return rpcerr.New(rpcerr.Conflict, reasonOnlyServer, "there is no other server that could lead")
+	}
+	return nil
+}
+
+func unknownServer(servers []consensus.Server, name string) error {
+	names := make([]string, len(servers))
+	for i, s := range servers {
+		names[i] = s.Name
+	}
+	slices.Sort(names)
+	hint := "; there are: " + strings.Join(names, ", ")
+	if nearest, ok := resource.Nearest(name, names); ok {
+		hint = "; did you mean \"" + nearest + "\"?"
+	}
+	return rpcerr.New(rpcerr.NotFound, consensus.ReasonUnknownServer, "no server of this global is called %q%s", name, hint)
+}
+
+// RemoveMember takes a server out of the cluster.
+func (s *clusterService) RemoveMember(ctx context.Context, req *meridianv1.RemoveMemberRequest) (*meridianv1.RemoveMemberResponse, error) {
+	g := s.global
+	if err := g.access.RequireAdmin(ctx); err != nil {
+		return nil, err
+	}
+	name := req.GetName()
+	if name == "" {
+		return nil, rpcerr.New(rpcerr.Invalid, reasonServerName, "the name of the server is required")
+	}
+	err := g.node.Remove(ctx, name, req.GetForce())
+	switch {
+	case err == nil:
+		g.gossip.Load().Forget(name)
+		g.audit.Did(ctx, operation("remove", name), nil)
+		return &meridianv1.RemoveMemberResponse{}, nil
+	case rpcerr.HasReason(err, consensus.ReasonUnknownServer):
+		return nil, unknownServer(g.node.Servers(), name)
+	case errors.Is(err, consensus.ErrUnknownOutcome):
+		record := operation("remove", name)
+		record.Decision = audit.Unknown
+		g.audit.Did(ctx, record, err)
+		return nil, rpcerr.New(rpcerr.Unavailable, reasonUnknown, "%s may or may not have been removed: see `meridian cluster members`, or repeat it (%w)", name, err)
+	case errors.Is(err, consensus.ErrUnavailable), errors.Is(err, consensus.ErrNotLeader), errors.Is(err, consensus.ErrClosed):
+		return nil, rpcerr.New(rpcerr.Unavailable, "NO_LEADER", "nothing was changed: %w", err)
+	}
+	return nil, err
+}
+
+// operation is the record of something done to a server.
+func operation(action, name string) audit.Record {
+	return audit.Record{
+		Rule: "member of " + auth.AdminGroup, Targets: []audit.Target{{Action: action, Kind: "server", Name: name}},
+	}
 }

@@ -1,0 +1,194 @@
+package cli
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/spf13/cobra"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+
+	meridianv1 "meridian/api/meridian/v1"
+)
+
+func newLeaderCommand(a *app) *cobra.Command {
+	cmd := &cobra.Command{
+		Use:   "leader",
+		Short: "Show which server leads",
+		Long: `Show which server leads. It exits with 5 when none is known: then nothing can be
+written; ` + "`meridian cluster members`" + ` shows which servers are missing.`,
+		Args: exactly(),
+	}
+	output := bindFormat(cmd.Flags(), formatTable, formatWide, formatJSON, formatYAML, formatName)
+	cmd.RunE = func(cmd *cobra.Command, _ []string) error { return a.showLeader(cmd.Context(), output.value) }
+	return cmd
+}
+
+func (a *app) showLeader(ctx context.Context, f format) error {
+	c, err := a.connect()
+	if err != nil {
+		return err
+	}
+	defer c.Close()
+	members, err := c.members(ctx)
+	if err != nil {
+		return err
+	}
+	leading := &meridianv1.MembersResponse{}
+	for _, m := range members.GetMembers() {
+		if m.GetName() == members.GetLeader() {
+			leading.Members = []*meridianv1.ClusterMember{m}
+		}
+	}
+	switch {
+	case len(leading.GetMembers()) == 0:
+		return noLeader(members)
+	case f == formatName:
+		return a.println(members.GetLeader())
+	case f.structured():
+		return a.writeValue(f, viewMember(leading.GetMembers()[0]))
+	}
+	return a.write([]byte(memberTable(leading, f == formatWide).String()))
+}
+
+// noLeader says that nobody leads, and which servers are missing for that.
+func noLeader(members *meridianv1.MembersResponse) error {
+	voters, answering := 0, 0
+	var missing []string
+	for _, m := range members.GetMembers() {
+		if !m.GetVoter() {
+			continue
+		}
+		voters++
+		if m.GetState() == stateUnreachable {
+			missing = append(missing, fmt.Sprintf("  %s at %s does not answer", m.GetName(), orDash(m.GetRaft())))
+		} else {
+			answering++
+		}
+	}
+	out := failf(exitUnavailable, "server %s knows of no leader: nothing can be written now", members.GetSelf())
+	if answering < voters/2+1 {
+		out = failf(exitUnavailable, "there is no leader: of %d servers with a vote %d answer, and it takes %d", voters, answering, voters/2+1)
+	}
+	return out.with(missing...)
+}
+
+// stateUnreachable is how a member is listed that does not answer.
+const stateUnreachable = "unreachable"
+
+func newTransferLeadershipCommand(a *app) *cobra.Command {
+	return &cobra.Command{
+		Use:   "transfer-leadership [SERVER]",
+		Short: "Make another server the leader, such as before this one's machine is serviced",
+		Long: `Make another server the leader: the one that is named, or whichever is furthest
+along. Writes wait for a moment and none is lost. A server that is stopped in an
+orderly way hands over by itself.
+
+It takes membership of mesh-system:admin.`,
+		Args:              between(0, "SERVER"),
+		ValidArgsFunction: a.completeServers,
+		RunE: func(cmd *cobra.Command, args []string) error {
+			request := &meridianv1.TransferLeadershipRequest{}
+			if len(args) > 0 {
+				request.To = args[0]
+			}
+			return a.transferLeadership(cmd.Context(), request)
+		},
+	}
+}
+
+func (a *app) transferLeadership(ctx context.Context, request *meridianv1.TransferLeadershipRequest) error {
+	c, err := a.connect()
+	if err != nil {
+		return err
+	}
+	defer c.Close()
+	var response *meridianv1.TransferLeadershipResponse
+	err = c.call(ctx, func(ctx context.Context) (err error) {
+		response, err = c.TransferLeadership(ctx, request)
+		return err
+	})
+	if err != nil {
+		return err
+	}
+	return a.println(response.GetLeader() + " leads")
+}
+
+func newRemoveCommand(a *app) *cobra.Command {
+	var force bool
+	cmd := &cobra.Command{
+		Use:   "remove SERVER",
+		Short: "Take a server out of the global, for good",
+		Long: `Take a server out of the global. It does not come back by itself: to bring it
+back, empty its data directory and let it join as a new server.
+
+Stop the server first. One that runs is removed only with --force: it then stops
+by itself once it finds out. What is never done, also not with --force, is to
+remove a server without which the others could not decide anything.
+
+It takes membership of mesh-system:admin.`,
+		Example: `  meridian cluster members
+  meridian cluster remove global-3`,
+		Args:              exactly("SERVER"),
+		ValidArgsFunction: a.completeServers,
+		RunE: func(cmd *cobra.Command, args []string) error {
+			return a.removeMember(cmd.Context(), &meridianv1.RemoveMemberRequest{Name: args[0], Force: force})
+		},
+	}
+	cmd.Flags().BoolVar(&force, "force", false, "also a server that is running")
+	return cmd
+}
+
+func (a *app) removeMember(ctx context.Context, request *meridianv1.RemoveMemberRequest) error {
+	c, err := a.connect()
+	if err != nil {
+		return err
+	}
+	defer c.Close()
+	attempts := 0
+	err = c.call(ctx, func(ctx context.Context) error {
+		attempts++
+		_, err := c.RemoveMember(ctx, request)
+		if attempts > 1 && status.Code(err) == codes.NotFound {
+			return nil // an earlier attempt did it, and its answer was lost
+		}
+		return err
+	})
+	var f *failure
+	if errors.As(err, &f) && f.code == exitTimeout {
+		return f.with("It may have been removed: `meridian cluster members` shows.")
+	}
+	if err != nil {
+		return err
+	}
+	return a.println(request.GetName() + " removed")
+}
+
+// completionTimeout bounds how long a shell waits for names.
+const completionTimeout = 2 * time.Second
+
+// completeServers offers the names of the servers for the first argument; none
+// where they cannot be asked.
+func (a *app) completeServers(cmd *cobra.Command, args []string, _ string) ([]cobra.Completion, cobra.ShellCompDirective) {
+	if len(args) > 0 {
+		return nil, cobra.ShellCompDirectiveNoFileComp
+	}
+	c, err := a.connect()
+	if err != nil {
+		return nil, cobra.ShellCompDirectiveNoFileComp
+	}
+	defer c.Close()
+	ctx, cancel := context.WithTimeout(cmd.Context(), completionTimeout)
+	defer cancel()
+	members, err := c.Members(ctx, &meridianv1.MembersRequest{})
+	if err != nil {
+		return nil, cobra.ShellCompDirectiveNoFileComp
+	}
+	var names []cobra.Completion
+	for _, m := range members.GetMembers() {
+		names = append(names, cobra.CompletionWithDesc(m.GetName(), m.GetState()))
+	}
+	return names, cobra.ShellCompDirectiveNoFileComp
+}

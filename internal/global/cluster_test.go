@@ -1,0 +1,39 @@
+package global
+
+import (
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"meridian/internal/consensus"
+	"meridian/internal/rpcerr"
+)
+
+func TestWhoMayLead(t *testing.T) {
+	one := []consensus.Server{{Name: "a", Voter: true}}
+	three := []consensus.Server{{Name: "a", Voter: true}, {Name: "b", Voter: true}, {Name: "c"}}
+	for to, want := range map[string]string{"": "", "b": "", "a": "", "c": reasonNoVote, "d": consensus.ReasonUnknownServer} {
+		err := mayLead(three, to)
+		if want == "" {
+			require.NoError(t, err, to)
+		} else {
+			require.True(t, rpcerr.HasReason(err, want), "%q: %v", to, err)
+		}
+	}
+	require.True(t, rpcerr.HasReason(mayLead(one, ""), reasonOnlyServer))
+	require.EqualError(t, unknownServer([]consensus.Server{{Name: "global-2"}, {Name: "global-1"}}, "globa-1"),
+		`no server of this global is called "globa-1"; did you mean "global-1"?`)
+	require.EqualError(t, unknownServer([]consensus.Server{{Name: "global-2"}, {Name: "global-1"}}, "x"),
+		`no server of this global is called "x"; there are: global-1, global-2`)
+}
+
+// TestHandOverErrors: what a leader refuses is passed on in its own words, and
+// what went wrong on the way says who leads now.
+func TestHandOverErrors(t *testing.T) {
+	refusal := rpcerr.New(rpcerr.Conflict, "WHY", "because")
+	require.Equal(t, refusal.Message, handOverError("a", refusal).Error())
+	err := handOverError("a", consensus.ErrUnavailable)
+	require.Equal(t, rpcerr.Unavailable, rpcerr.CodeOf(err))
+	require.ErrorContains(t, err, "a did not hand over, and goes on leading unless it is gone")
+	require.ErrorContains(t, handOverError("", consensus.ErrUnavailable), "no server leads now")
+}
