@@ -250,7 +250,7 @@ const handOverTimeout = 2 * time.Second
 // leads is the readiness of the log: without a leader nothing can be written.
 func (g *global) leads() error {
 	if id, _ := g.node.Leader(); id == "" {
-		return errors.New("no leader is known")
+		return fmt.Errorf("no leader is known: waiting for %s", g.node.Waiting())
 	}
 	return nil
 }

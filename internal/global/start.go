@@ -17,7 +17,7 @@ const (
 	tellEvery = 15 * time.Second
 	// bootstrapPatience is how long a server that does not lead waits for the
 	// leader to write what a new global begins with.
-	bootstrapPatience = 10 * time.Second
+	bootstrapPatience = 5 * time.Second
 )
 
 // awaitStart waits until everything committed has been applied here and the
