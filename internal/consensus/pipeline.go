@@ -1,0 +1,63 @@
+package consensus
+
+import (
+	"sync"
+
+	"github.com/hashicorp/raft"
+)
+
+// pipeline is a way for entries that ends with the first answer that is no
+// success. Raft reads no answer after that one, while its sender may be in the
+// middle of AppendEntries; with as few messages under way as raft's transport
+// allows by default nobody would take the sender's next one, and the sender,
+// which is to close the pipeline, would wait for ever: that follower would get
+// no entry any more, and the server could not be shut down.
+type pipeline struct {
+	raft.AppendPipeline
+	answers chan raft.AppendFuture
+	closed  chan struct{}
+	once    sync.Once
+}
+
+var _ raft.AppendPipeline = (*pipeline)(nil)
+
+// AppendEntriesPipeline opens a way for entries.
+func (w *witness) AppendEntriesPipeline(id raft.ServerID, target raft.ServerAddress) (raft.AppendPipeline, error) {
+	inner, err := w.Transport.AppendEntriesPipeline(id, target)
+	if err != nil {
+		return nil, err
+	}
+	p := &pipeline{AppendPipeline: inner, answers: make(chan raft.AppendFuture), closed: make(chan struct{})}
+	w.passing.Go(p.pass)
+	return p, nil
+}
+
+// pass hands answers to raft until one ends the pipeline or raft closes it.
+func (p *pipeline) pass() {
+	for {
+		select {
+		case answer := <-p.AppendPipeline.Consumer():
+			last := answer.Error() != nil || !answer.Response().Success || answer.Response().Term > answer.Request().Term
+			select {
+			case p.answers <- answer:
+			case <-p.closed:
+				return
+			}
+			if last {
+				_ = p.AppendPipeline.Close() // frees the sender; it never fails
+				return
+			}
+		case <-p.closed:
+			return
+		}
+	}
+}
+
+// Consumer returns the answers.
+func (p *pipeline) Consumer() <-chan raft.AppendFuture { return p.answers }
+
+// Close ends the pipeline.
+func (p *pipeline) Close() error {
+	p.once.Do(func() { close(p.closed) })
+	return p.AppendPipeline.Close()
+}
