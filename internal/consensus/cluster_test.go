@@ -106,6 +106,7 @@ func (c *cluster) open(s *server, change func(*consensus.Config)) {
 	var err error
 	s.node, err = consensus.Open(context.Background(), cfg, s.store)
 	require.NoError(c.t, err)
+	consensus.CutFinely(s.node)
 }
 
 func joining(addrs ...string) func(*consensus.Config) {

@@ -42,6 +42,8 @@ type Node struct {
 	// writes are held back while the state is replaced or another server takes
 	// over.
 	writes gate
+	// restorePart is defaultRestorePart, except in tests.
+	restorePart int
 	// forwarded counts the batches that were sent to the leader.
 	forwarded atomic.Uint64
 
@@ -85,7 +87,7 @@ func Open(ctx context.Context, cfg Config, st *store.Store) (_ *Node, err error)
 		return nil, err
 	}
 	n := &Node{
-		cfg: cfg, st: st, lead: newLeadership(), ready: make(chan struct{}),
+		cfg: cfg, st: st, restorePart: defaultRestorePart, lead: newLeadership(), ready: make(chan struct{}),
 		contacts: newContacts(), changing: make(chan struct{}, 1),
 	}
 	n.pilot = &pilot{node: n}

@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"strings"
 	"time"
 
 	"github.com/hashicorp/raft"
@@ -38,10 +39,10 @@ type Restored struct {
 }
 
 const (
-	// restorePart is the size of one command of a restore, in bytes: small enough
+	// defaultRestorePart is the size of one command of a restore, in bytes: small enough
 	// that several fit into a message between servers without holding up
 	// heartbeats.
-	restorePart = 256 << 10
+	defaultRestorePart = 256 << 10
 	// restoreWindow is how many commands are on their way at a time.
 	restoreWindow = 4
 )
@@ -93,6 +94,12 @@ func (n *Node) Restore(ctx context.Context, source io.Reader) (Restored, error) 
 // notRestored is the error of a restore that was given up before its last part.
 // Whatever became of the other parts, they have no effect.
 func notRestored(why error) error {
+	if errors.Is(why, ErrNotRestored) {
+		return why
+	}
+	if errors.Is(why, ErrUnknownOutcome) {
+		why = errors.New(strings.TrimPrefix(why.Error(), ErrUnknownOutcome.Error()+": "))
+	}
 	return fmt.Errorf("%w: %v", ErrNotRestored, why) //nolint:errorlint // the kind of why may be that of a part
 }
 
@@ -126,7 +133,7 @@ func (n *Node) restoreHere(ctx context.Context, source io.Reader, id uint64) (Re
 	view := n.st.View()
 	fresh := n.cfg.Fresh != nil && n.cfg.Fresh(view)
 	epoch := nextEpoch(view.Epoch(), snap.Epoch, fresh, id)
-	revision, err := n.proposeParts(ctx, snap.Parts(view.Epoch(), epoch, restorePart))
+	revision, err := n.proposeParts(ctx, snap.Parts(view.Epoch(), epoch, n.restorePart))
 	if err != nil {
 		return Restored{}, err
 	}

@@ -8,11 +8,10 @@ import (
 	"time"
 
 	"google.golang.org/grpc"
-	"google.golang.org/grpc/codes"
-	"google.golang.org/grpc/status"
 
 	peerv1 "meridian/api/peer/v1"
 	"meridian/internal/resource"
+	"meridian/internal/rpcerr"
 	"meridian/internal/store"
 )
 
@@ -65,27 +64,31 @@ func (r *restoreStream) Read(p []byte) (int, error) {
 	return n, nil
 }
 
+// Why a backup was not restored, from one server to another.
+const (
+	reasonBadBackup   = "BAD_BACKUP"
+	reasonNotRestored = "NOT_RESTORED"
+)
+
 // restoreStatus and restoreError carry the kind of an error between servers.
 func restoreStatus(err error) error {
-	code := codes.FailedPrecondition // nothing was restored
 	switch {
 	case errors.Is(err, ErrBadBackup):
-		code = codes.InvalidArgument
+		return rpcerr.New(rpcerr.Invalid, reasonBadBackup, "%w", err)
 	case errors.Is(err, ErrUnknownOutcome):
-		code = codes.Aborted
+		return rpcerr.New(rpcerr.Unavailable, reasonUnknownOutcome, "%w", err)
 	}
-	return status.Error(code, err.Error())
+	return rpcerr.New(rpcerr.Unavailable, reasonNotRestored, "%w", err)
 }
 
 func restoreError(err error) error {
-	switch st := status.Convert(err); st.Code() {
-	case codes.InvalidArgument:
-		return &peerError{ErrBadBackup, st.Message()}
-	case codes.FailedPrecondition:
-		return &peerError{ErrNotRestored, st.Message()}
-	default:
-		return fmt.Errorf("%w: the answer of the leader got lost: %s", ErrUnknownOutcome, st.Message())
+	switch reasonOf(err) {
+	case reasonBadBackup:
+		return &peerError{ErrBadBackup, err.Error()}
+	case reasonNotRestored:
+		return &peerError{ErrNotRestored, err.Error()}
 	}
+	return fmt.Errorf("%w: the answer of the leader got lost: %w", ErrUnknownOutcome, err)
 }
 
 // peerError is an error of another server, in its words.

@@ -245,7 +245,7 @@ func TestRestoreGivenUpHasNoEffect(t *testing.T) {
 	require.NoError(t, err)
 	propose(t, n, put("k", 1))
 	before := dumpOf(st.View())
-	parts := snap.Parts(st.View().Epoch(), store.Epoch{ClusterID: "c", Incarnation: 2, Random: 9}, restorePart)
+	parts := snap.Parts(st.View().Epoch(), store.Epoch{ClusterID: "c", Incarnation: 2, Random: 9}, defaultRestorePart)
 	require.Greater(t, len(parts), 2)
 
 	// Without its end, as a leader leaves it that falls.
