@@ -21,11 +21,11 @@ import (
 // directory: its address, its CA and the admin token.
 const AdminContextFile = "admin.yaml"
 
-// WriteAdminContext writes the ready-made client context of a server, readable
-// by its owner alone.
+// WriteAdminContext writes the ready-made client context of a server that is
+// bound to an address, readable by its owner alone.
 func WriteAdminContext(dir, name, address string, caPEM []byte, token string) error {
 	contexts := &auth.Contexts{Current: name, ControlPlanes: []auth.ControlPlane{{
-		Name: name, Addresses: []string{address}, CA: string(caPEM), Token: token,
+		Name: name, Addresses: []string{Dialable(address)}, CA: string(caPEM), Token: token,
 	}}}
 	if err := contexts.Save(filepath.Join(dir, AdminContextFile)); err != nil {
 		return fmt.Errorf("write the client context: %w", err)

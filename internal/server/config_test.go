@@ -15,6 +15,8 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/spf13/pflag"
 	"github.com/stretchr/testify/require"
+
+	"meridian/internal/auth"
 )
 
 func parse(t *testing.T, file string, env []string, args ...string) (*Options, error) {
@@ -229,4 +231,19 @@ func TestCheckFree(t *testing.T) {
 	require.ErrorContains(t, CheckFree("raft-addr", l.Addr().String()), "--raft-addr "+l.Addr().String()+": the port is in use")
 	require.NoError(t, l.Close())
 	require.NoError(t, CheckFree("raft-addr", l.Addr().String()))
+}
+
+// Nobody can dial 0.0.0.0, which is what a server may be bound to.
+func TestAdminContextCanBeDialled(t *testing.T) {
+	dir := t.TempDir()
+	host, err := os.Hostname()
+	require.NoError(t, err)
+	for bound, want := range map[string]string{
+		"[::]:5685": net.JoinHostPort(host, "5685"), "0.0.0.0:5685": net.JoinHostPort(host, "5685"), "10.0.0.1:5685": "10.0.0.1:5685",
+	} {
+		require.NoError(t, WriteAdminContext(dir, "one", bound, nil, "t"))
+		contexts, err := auth.LoadContexts(filepath.Join(dir, AdminContextFile))
+		require.NoError(t, err)
+		require.Equal(t, []string{want}, contexts.ControlPlanes[0].Addresses)
+	}
 }
