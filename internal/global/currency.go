@@ -17,8 +17,16 @@ const (
 	assureEvery = time.Second
 )
 
-// errNotCurrent is why a server does not serve zones.
-var errNotCurrent = errors.New("it has had no touch with a leader")
+// errCutOff is why a server is not ready that runs well otherwise.
+var errCutOff = errors.New("cut off from the leader: what is read here may be out of date, and zones are sent to other servers")
+
+// current is the readiness of what this server tells zones.
+func (g *global) current() error {
+	if g.cutOff.Load() {
+		return errCutOff
+	}
+	return nil
+}
 
 // watchCurrency makes sure, until ctx ends, that what this server sends to zones
 // is the newest there is: a server that cannot do a linearizable read for some
@@ -28,7 +36,7 @@ var errNotCurrent = errors.New("it has had no touch with a leader")
 func (g *global) watchCurrency(ctx context.Context) error {
 	tick := time.NewTicker(assureEvery)
 	defer tick.Stop()
-	current, suspended := time.Now(), false
+	current := time.Now()
 	for {
 		assured, cancel := context.WithTimeout(ctx, assureEvery)
 		_, err := g.node.Read(assured)
@@ -37,16 +45,15 @@ func (g *global) watchCurrency(ctx context.Context) error {
 		switch {
 		case ctx.Err() != nil:
 			return nil
-		case err == nil && suspended:
-			g.log.Info("up to date again: zones are served", "away", now.Sub(current).Round(time.Second))
+		case err == nil && g.cutOff.CompareAndSwap(true, false):
+			g.log.Info("up to date again: zones are served", "after", now.Sub(current).Round(time.Second))
 			g.sync.Resume()
-			fallthrough
+			current = now
 		case err == nil:
-			current, suspended = now, false
-		case !suspended && now.Sub(current) >= suspendAfter:
-			suspended = true
+			current = now
+		case now.Sub(current) >= suspendAfter && g.cutOff.CompareAndSwap(false, true):
 			g.log.Warn("cut off from the leader: zones are sent to other servers", "since", current, "error", err)
-			g.sync.Suspend(fmt.Sprintf("%v for %s", errNotCurrent, suspendAfter))
+			g.sync.Suspend(fmt.Sprintf("it has had no touch with a leader for %s", suspendAfter))
 		}
 		select {
 		case <-tick.C:

@@ -77,6 +77,8 @@ type global struct {
 	// those connected here.
 	directory *directory
 	peerZones *peerZones
+	// cutOff: this server cannot tell whether it is up to date.
+	cutOff atomic.Bool
 	// conditions compiles the conditions of policies.
 	conditions *condition.Compiler
 	matching   *matching.Matching
@@ -178,7 +180,7 @@ func (g *global) open(ctx context.Context) error {
 	if err := server.RememberPorts(g.cfg.DataDir, g.addresses); err != nil {
 		return err
 	}
-	g.health.Add(server.Check{Name: "leader", Ready: g.leads}, server.Check{Name: "audit", Ready: g.audit.Err})
+	g.health.Add(server.Check{Name: "leader", Ready: g.leads}, server.Check{Name: "current", Ready: g.current}, server.Check{Name: "audit", Ready: g.audit.Err})
 	return g.assemble()
 }
 
