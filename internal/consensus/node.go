@@ -426,11 +426,14 @@ func (n *Node) shutDown() error {
 	n.requests.Wait()
 	n.abort()
 	n.stopPeers()
-	err := n.raft.Shutdown().Error()
-	n.witness.end()
-	err = errors.Join(err, n.transport.Close())
+	// Raft waits for its messages under way, and those to a server that has gone
+	// silent take as long as a message may: the connections are ended first.
+	ended := n.raft.Shutdown()
+	err := n.transport.Close()
 	if n.network != nil {
 		err = errors.Join(err, n.network.Close())
 	}
+	err = errors.Join(ended.Error(), err)
+	n.witness.end()
 	return errors.Join(err, n.log.Close())
 }

@@ -116,7 +116,8 @@ type tlsNetwork struct {
 	stop      context.CancelFunc
 	users     sync.WaitGroup
 	mu        sync.Mutex
-	// conns are the accepted connections that are open; nil once closed.
+	// conns are the open connections: those accepted, and those that carry raft's
+	// messages to others; nil once closed.
 	conns map[net.Conn]struct{}
 }
 
@@ -256,7 +257,7 @@ func (n *tlsNetwork) forget(c net.Conn) {
 }
 
 // dial connects to a peer, over TLS as given, and completes the handshake.
-func (n *tlsNetwork) dial(ctx context.Context, addr string, config *tls.Config) (net.Conn, error) {
+func (n *tlsNetwork) dial(ctx context.Context, addr string, config *tls.Config) (*tls.Conn, error) {
 	raw, err := (&net.Dialer{}).DialContext(ctx, "tcp", addr)
 	if err != nil {
 		return nil, err
@@ -281,11 +282,15 @@ func (n *tlsNetwork) Dial(ctx context.Context, addr string) (net.Conn, error) {
 	config := n.tls.Clone()
 	config.GetConfigForClient = nil
 	config.NextProtos = []string{protocolCalls}
-	return n.dial(ctx, addr, config)
+	conn, err := n.dial(ctx, addr, config)
+	if err != nil {
+		return nil, err
+	}
+	return conn, nil
 }
 
-// Close stops listening and ends every accepted connection: raft leaves those
-// open, and with them the goroutines that read from them.
+// Close stops listening and ends every connection: raft leaves those that it
+// accepted open, and waits for an answer on those that it opened.
 func (n *tlsNetwork) Close() error {
 	n.mu.Lock()
 	conns := n.conns
@@ -294,7 +299,7 @@ func (n *tlsNetwork) Close() error {
 	n.stop()
 	err := n.listener.Close()
 	for c := range conns {
-		_ = c.(*peerConn).NetConn().Close()
+		_ = c.(*peerConn).NetConn().Close() // without a farewell, which the peer might not take
 	}
 	n.users.Wait()
 	if n.transport != nil {
@@ -323,9 +328,13 @@ func (s raftStream) Dial(target raft.ServerAddress, timeout time.Duration) (net.
 	config := s.tls.Clone()
 	config.GetConfigForClient = nil
 	config.NextProtos = []string{protocolRaft(cluster, node)}
-	conn, err := s.dial(ctx, addr, config)
+	raw, err := s.dial(ctx, addr, config)
 	if err != nil {
 		return nil, fmt.Errorf("reach server %s of this cluster: %w", node, err)
+	}
+	conn := &peerConn{Conn: raw, network: s.tlsNetwork}
+	if !s.register(conn) {
+		return nil, errors.Join(net.ErrClosed, conn.abort())
 	}
 	return conn, nil
 }
@@ -381,7 +390,7 @@ func (d *doorway) Close() error {
 	return nil
 }
 
-// peerConn is an accepted connection.
+// peerConn is a connection that ends with the network.
 type peerConn struct {
 	*tls.Conn
 	network *tlsNetwork
