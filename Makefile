@@ -21,6 +21,11 @@ TEST_FLAGS  ?=
 # Where the runner's events go, for the summary of a whole run.
 EVENTS_DIR  := $(CURDIR)/.cache/test
 
+# How long, from which seed and with how many clients `make torture` attacks.
+DURATION ?= 1h
+SEED     ?= 1
+CLIENTS  ?= 32
+
 FUZZTIME  ?= 10s
 BENCHTIME ?= 200ms
 BENCH     ?= .
@@ -113,6 +118,19 @@ fuzz: ## Run every fuzz target for FUZZTIME each (default 10s)
 .PHONY: bench
 bench: build ## Run the benchmarks (BENCH=regexp, BENCHTIME per benchmark)
 	MERIDIAN_BIN=$(BIN) $(GO) test -tags $(TAGS) -run '^$$' -bench '$(BENCH)' -benchtime $(BENCHTIME) -benchmem $(PKGS)
+
+.PHONY: bench-etcd
+bench-etcd: build ## Compare writes with an etcd found on PATH, and measure failovers
+	MERIDIAN_BIN=$(BIN) $(GO) test -tags $(TAGS) -run '^$$' -bench 'WritesAgainstEtcd|Failover' -benchtime 1x -timeout 60m -v ./bench
+
+.PHONY: torture
+torture: build ## Attack a cluster of processes for DURATION from SEED and hold it to its promises
+	MERIDIAN_BIN=$(BIN) MERIDIAN_TORTURE_DURATION=$(DURATION) MERIDIAN_TORTURE_SEED=$(SEED) MERIDIAN_TORTURE_CLIENTS=$(CLIENTS) \
+		$(GO) test -count=1 -tags $(TAGS),multizone -timeout 0 -run '^TestTorture$$' -v ./test/multizone
+
+.PHONY: mutants
+mutants: ## Plant bugs on purpose, one at a time, and see that the tests notice each
+	$(GO) test -count=1 -tags $(TAGS),mutants -timeout 60m -v ./test/mutants
 
 .PHONY: demo
 demo: build ## Start a global and two zones, apply examples/, show what is effective (KEEP=1 leaves it running)

@@ -1,0 +1,237 @@
+//go:build multizone
+
+package multizone
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"os"
+	"path/filepath"
+	"syscall"
+	"time"
+)
+
+// fault is a way to hurt a cluster. It returns what ends it; between the two the
+// cluster may be as broken as it likes.
+type fault struct {
+	name string
+	// weight is how often it is chosen, of all weights together; hold is the
+	// longest it lasts.
+	weight int
+	hold   time.Duration
+	begin  func(*torture, *rand.Rand) (what string, end func())
+}
+
+// faults are the ways in which servers, zones and the network fail while their
+// disks stay what they are. What happens to disks has scenarios of its own.
+var faults = []fault{
+	{"kill the leader", 6, 2 * time.Second, func(x *torture, _ *rand.Rand) (string, func()) { return x.killed(x.leading()) }},
+	{"kill a server", 4, 3 * time.Second, func(x *torture, r *rand.Rand) (string, func()) { return x.killed(x.server(r)) }},
+	{"kill all servers", 1, time.Second, (*torture).killAll},
+	{"restart a server", 3, 0, func(x *torture, r *rand.Rand) (string, func()) { return x.restart(x.server(r)) }},
+	{"pause the leader", 4, 5 * time.Second, func(x *torture, _ *rand.Rand) (string, func()) { return x.paused(x.leading()) }},
+	{"pause a server", 3, 5 * time.Second, func(x *torture, r *rand.Rand) (string, func()) { return x.paused(x.server(r)) }},
+	{"isolate the leader", 4, 4 * time.Second, func(x *torture, _ *rand.Rand) (string, func()) { return x.isolated(x.leading(), trouble{cut: true}) }},
+	{"cut between two servers", 4, 4 * time.Second, (*torture).cutPair},
+	{"one direction", 4, 4 * time.Second, (*torture).oneWay},
+	{"silence around a server", 3, 3 * time.Second, func(x *torture, r *rand.Rand) (string, func()) {
+		return x.isolated(x.server(r), trouble{deaf: true, mute: true})
+	}},
+	{"slow network", 3, 4 * time.Second, (*torture).slow},
+	{"flapping link", 2, 3 * time.Second, (*torture).flapping},
+	{"transfer the lead", 4, 0, (*torture).transfer},
+	{"kill a zone", 4, time.Second, func(x *torture, r *rand.Rand) (string, func()) {
+		return x.killed(x.zones[r.IntN(len(x.zones))].process)
+	}},
+	{"pause a zone", 2, 3 * time.Second, func(x *torture, r *rand.Rand) (string, func()) {
+		return x.paused(x.zones[r.IntN(len(x.zones))].process)
+	}},
+	{"cut zones off a server", 4, 3 * time.Second, (*torture).cutZones},
+}
+
+// choose draws a fault by weight.
+func choose(r *rand.Rand) fault {
+	total := 0
+	for _, f := range faults {
+		total += f.weight
+	}
+	at := r.IntN(total)
+	for _, f := range faults {
+		if at -= f.weight; at < 0 {
+			return f
+		}
+	}
+	return faults[0]
+}
+
+// server draws a server.
+func (x *torture) server(r *rand.Rand) *process {
+	return x.globals.servers[r.IntN(len(x.globals.servers))]
+}
+
+// leading returns the server that says of itself that it leads, or any that
+// runs, or the first.
+func (x *torture) leading() *process {
+	for _, p := range x.globals.servers {
+		if value, ok := p.metric("meridian_leader"); ok && value == 1 {
+			return p
+		}
+	}
+	return x.globals.servers[0]
+}
+
+func nothing() {}
+
+// killed ends a process without warning, for a while.
+func (x *torture) killed(p *process) (string, func()) {
+	if x.stopped[p] || !p.running() {
+		return "", nothing
+	}
+	p.kill()
+	return p.name, func() {
+		if !p.running() {
+			x.begin(p)
+		}
+	}
+}
+
+func (x *torture) killAll(_ *rand.Rand) (string, func()) {
+	var ends []func()
+	for _, p := range x.globals.servers {
+		_, end := x.killed(p)
+		ends = append(ends, end)
+	}
+	return "", func() {
+		for _, end := range ends {
+			end()
+		}
+	}
+}
+
+// restart stops a server in an orderly way and starts it again.
+func (x *torture) restart(p *process) (string, func()) {
+	if x.stopped[p] || !p.running() {
+		return "", nothing
+	}
+	if code := p.stop(); code != 0 {
+		x.t.Errorf("%s ended with code %d on SIGTERM:\n%s", p.name, code, tail(p.log.String(), 30))
+	}
+	x.begin(p)
+	return p.name, nothing
+}
+
+// begin starts a process again and tells the links its new number.
+func (x *torture) begin(p *process) {
+	_ = os.Remove(filepath.Join(p.dir, "addresses.json"))
+	p.start()
+	x.introduce(p)
+}
+
+// paused freezes a process and lets it go on.
+func (x *torture) paused(p *process) (string, func()) {
+	if x.stopped[p] || !p.running() {
+		return "", nothing
+	}
+	x.stopped[p] = true
+	_ = p.cmd.Process.Signal(syscall.SIGSTOP)
+	return p.name, func() {
+		_ = p.cmd.Process.Signal(syscall.SIGCONT)
+		delete(x.stopped, p)
+	}
+}
+
+// isolated does something to every connection between a server and the others.
+func (x *torture) isolated(p *process, how trouble) (string, func()) {
+	set := func(how trouble) {
+		for _, other := range x.globals.servers {
+			if other != p {
+				x.raft[p].disturb(other.name, how)
+				x.raft[other].disturb(p.name, how)
+			}
+		}
+	}
+	set(how)
+	return p.name, func() { set(trouble{}) }
+}
+
+// pair draws two servers.
+func (x *torture) pair(r *rand.Rand) (a, b *process) {
+	i := r.IntN(len(x.globals.servers))
+	j := (i + 1 + r.IntN(len(x.globals.servers)-1)) % len(x.globals.servers)
+	return x.globals.servers[i], x.globals.servers[j]
+}
+
+func (x *torture) cutPair(r *rand.Rand) (string, func()) {
+	a, b := x.pair(r)
+	x.raft[a].disturb(b.name, trouble{cut: true})
+	x.raft[b].disturb(a.name, trouble{cut: true})
+	return a.name + " and " + b.name, func() {
+		x.raft[a].disturb(b.name, trouble{})
+		x.raft[b].disturb(a.name, trouble{})
+	}
+}
+
+// oneWay lets a server speak to another that it cannot hear, or that cannot hear
+// it.
+func (x *torture) oneWay(r *rand.Rand) (string, func()) {
+	a, b := x.pair(r)
+	how, what := trouble{deaf: true}, "does not hear"
+	if r.IntN(2) == 0 {
+		how, what = trouble{mute: true}, "does not answer"
+	}
+	x.raft[a].disturb(b.name, how)
+	return fmt.Sprintf("%s %s %s", a.name, what, b.name), func() { x.raft[a].disturb(b.name, trouble{}) }
+}
+
+func (x *torture) slow(r *rand.Rand) (string, func()) {
+	how := trouble{delay: time.Duration(20+r.IntN(200)) * time.Millisecond}
+	for _, l := range x.raft {
+		l.disturb("", how)
+	}
+	return how.delay.String(), func() {
+		for _, l := range x.raft {
+			l.disturb("", trouble{})
+		}
+	}
+}
+
+// flapping cuts a link and joins it again, some times a second, until it ends.
+func (x *torture) flapping(r *rand.Rand) (string, func()) {
+	a, b := x.pair(r)
+	stop, stopped := make(chan struct{}), make(chan struct{})
+	every := time.Duration(50+r.IntN(300)) * time.Millisecond
+	go func() {
+		defer close(stopped)
+		tick := time.NewTicker(every)
+		defer tick.Stop()
+		for cut := true; ; cut = !cut {
+			x.raft[a].disturb(b.name, trouble{cut: cut})
+			select {
+			case <-tick.C:
+			case <-stop:
+				x.raft[a].disturb(b.name, trouble{})
+				return
+			}
+		}
+	}()
+	return fmt.Sprintf("%s to %s every %s", b.name, a.name, every), func() {
+		close(stop)
+		<-stopped
+	}
+}
+
+func (x *torture) transfer(_ *rand.Rand) (string, func()) {
+	p := x.leading()
+	if x.stopped[p] || !p.running() {
+		return "", nothing
+	}
+	r := p.command("cluster", "transfer-leadership", "--timeout", "5s")
+	return fmt.Sprintf("from %s: exit %d", p.name, r.code), nothing
+}
+
+// cutZones keeps every zone away from one server.
+func (x *torture) cutZones(r *rand.Rand) (string, func()) {
+	p := x.server(r)
+	x.door[p].disturb("", trouble{cut: true})
+	return p.name, func() { x.door[p].disturb("", trouble{}) }
+}
