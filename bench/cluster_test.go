@@ -22,6 +22,7 @@ import (
 type global struct {
 	*process
 	grpcAddr string
+	args     []string
 	api      *client
 }
 
@@ -36,6 +37,7 @@ type client struct {
 	meridianv1.AdminServiceClient
 	meridianv1.ControlServiceClient
 	tokens   meridianv1.TokenServiceClient
+	cluster  meridianv1.ClusterServiceClient
 	requests atomic.Int64
 }
 
@@ -50,10 +52,11 @@ func newGlobal(b *testing.B, n int) *global {
 }
 
 // startGlobal starts a global and waits until it is ready.
-func startGlobal(b *testing.B, dir string) *global {
+func startGlobal(b *testing.B, dir string, args ...string) *global {
 	b.Helper()
-	g := &global{process: start(b, "meridian-global", dir,
-		"--grpc-addr", anyPort, "--http-addr", anyPort, "--raft-addr", anyPort, "--gossip-addr", anyPort)}
+	g := &global{args: args, process: start(b, "meridian-global", dir, append([]string{
+		"--grpc-addr", anyPort, "--http-addr", anyPort, "--raft-addr", anyPort, "--gossip-addr", anyPort,
+	}, args...)...)}
 	g.grpcAddr = g.ready(b).GRPC
 	g.api = dial(b, dir)
 	return g
@@ -112,9 +115,13 @@ func dial(b *testing.B, dir string) *client {
 		grpc.WithPerRPCCredentials(auth.TokenCredentials(server.Token, false)))
 	require.NoError(b, err)
 	b.Cleanup(func() { _ = conn.Close() })
+	return newClient(conn)
+}
+
+func newClient(conn *grpc.ClientConn) *client {
 	return &client{
 		AdminServiceClient: meridianv1.NewAdminServiceClient(conn), ControlServiceClient: meridianv1.NewControlServiceClient(conn),
-		tokens: meridianv1.NewTokenServiceClient(conn),
+		tokens: meridianv1.NewTokenServiceClient(conn), cluster: meridianv1.NewClusterServiceClient(conn),
 	}
 }
 
