@@ -12,8 +12,12 @@ import (
 	peerv1 "meridian/api/peer/v1"
 )
 
-// transferPatience is how long Close lets another server take over.
-const transferPatience = 2 * time.Second
+const (
+	// transferLimit is how long another server may take to take over.
+	transferLimit = 5 * time.Second
+	// transferPatience is how long Close waits for that.
+	transferPatience = 2 * time.Second
+)
 
 // TransferLeadership makes another voter the leader, the one named or, when to
 // is empty, whichever is furthest along, and returns the new leader's name. Any
@@ -54,6 +58,8 @@ func (n *Node) handOver(ctx context.Context, to string) (string, error) {
 	if err != nil {
 		return "", err
 	}
+	ctx, cancel := context.WithTimeoutCause(ctx, transferLimit, errors.New("nobody took over in time"))
+	defer cancel()
 	drain, cancel := context.WithTimeout(ctx, 2*n.cfg.Timing.Heartbeat)
 	defer cancel()
 	switch err := n.writes.shut(drain, whileHandingOver); {
@@ -81,6 +87,12 @@ func (n *Node) handOver(ctx context.Context, to string) (string, error) {
 	if err != nil {
 		return "", fmt.Errorf("%w: hand over the leadership: %w", ErrUnavailable, err)
 	}
+	return n.nextLeader(ctx, moved)
+}
+
+// nextLeader waits until another server leads. Raft counts a transfer as done as
+// soon as this one does not lead any more, for whatever reason.
+func (n *Node) nextLeader(ctx context.Context, moved <-chan struct{}) (string, error) {
 	for {
 		if id, _ := n.Leader(); id != "" && id != n.cfg.NodeID {
 			return id, nil
@@ -91,7 +103,7 @@ func (n *Node) handOver(ctx context.Context, to string) (string, error) {
 		case <-n.stopping.Done():
 			return "", ErrClosed
 		case <-ctx.Done():
-			return "", fmt.Errorf("%w: nobody leads yet: %w", ErrUnavailable, context.Cause(ctx))
+			return "", fmt.Errorf("%w: hand over the leadership: %w", ErrUnavailable, context.Cause(ctx))
 		}
 	}
 }

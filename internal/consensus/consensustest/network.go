@@ -18,6 +18,11 @@ import (
 // as in the product.
 const Timeout = 2 * time.Second
 
+// Latency is how long everything takes that one server says to another, on a
+// good link. Without it no time would pass inside a bubble while servers are
+// busy.
+const Latency = 100 * time.Microsecond
+
 // Network joins the nodes of one process. Servers are known by name; every link
 // from one to another is good until it is cut or delayed. It is safe for
 // concurrent use.
@@ -173,7 +178,7 @@ func (n *Network) travel(from, to *endpoint, sent time.Time, stop <-chan struct{
 		f, changed := n.look(link{from.name, to.name})
 		var arrived <-chan time.Time
 		if !f.cut {
-			wait := time.Until(sent.Add(f.delay))
+			wait := time.Until(sent.Add(Latency + f.delay))
 			if wait <= 0 {
 				return gone(from, to)
 			}

@@ -1,0 +1,368 @@
+package consensus_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"meridian/internal/consensus"
+	"meridian/internal/resource"
+	"meridian/internal/store"
+)
+
+// crash ends a server as a power cut does.
+func (c *cluster) crash(s *server) {
+	c.t.Helper()
+	c.network.Stop(s.name)
+	s.disk.Crash()
+	_ = s.node.Close() // it finds its disk gone
+	s.node = nil
+}
+
+// others returns the servers that run, without one.
+func (c *cluster) others(than *server) []*server {
+	var others []*server
+	for _, name := range []string{"a", "b", "c", "d", "e"} {
+		if s := c.servers[name]; s != nil && s != than && s.node != nil {
+			others = append(others, s)
+		}
+	}
+	return others
+}
+
+func (c *cluster) isolate(s *server) {
+	for _, other := range c.others(s) {
+		c.network.CutBoth(s.name, other.name)
+	}
+}
+
+// TestEveryServerTakesWritesAndReads: what one server acknowledged, every other
+// shows to the next read.
+func TestEveryServerTakesWritesAndReads(t *testing.T) {
+	bubble(t, func(t *testing.T, c *cluster) {
+		a, b, d := c.three()
+		for i, from := range []*server{a, b, d} {
+			result := from.write(t, "k", fmt.Sprint(i))
+			require.EqualValues(t, fmt.Sprint(i), value(from.store, "k"), "the server that took it has applied it")
+			require.LessOrEqual(t, result.Revision, from.store.Revision())
+			for _, at := range []*server{a, b, d} {
+				require.Equal(t, fmt.Sprint(i), at.read(t, "k"), "written at %s, read at %s", from.name, at.name)
+			}
+		}
+	})
+}
+
+// TestWritesOutliveTheLeader: a crash of the leader is a delay to those who
+// write, at whichever server.
+func TestWritesOutliveTheLeader(t *testing.T) {
+	bubble(t, func(t *testing.T, c *cluster) {
+		c.three()
+		leader := c.leader(c.others(nil)...)
+		leader.write(t, "k", "before")
+		c.crash(leader)
+		for _, s := range c.others(nil) {
+			require.Equal(t, "before", s.read(t, "k"))
+			s.write(t, s.name, "after")
+		}
+		c.open(leader, nil)
+		c.ready(leader)
+		for _, s := range c.others(nil) {
+			require.Equal(t, "before", s.read(t, "k"))
+			require.Equal(t, "after", s.read(t, c.others(leader)[0].name))
+		}
+	})
+}
+
+// TestARetriedRequestIsAppliedOnce: while leaders fall, batches with a request id
+// are repeated until they have an outcome, and take effect once (SEMANTICS
+// §7.1).
+func TestARetriedRequestIsAppliedOnce(t *testing.T) {
+	bubble(t, func(t *testing.T, c *cluster) {
+		c.three()
+		stop := make(chan struct{})
+		var writers sync.WaitGroup
+		acked := make([]int, 3)
+		errs := make(chan error, 3)
+		for i, s := range c.others(nil) {
+			writers.Go(func() {
+				for n := 1; ; n++ {
+					select {
+					case <-stop:
+						return
+					case <-time.After(20 * time.Millisecond):
+					}
+					// The version is the number of writes that took effect.
+					txn := store.Txn{
+						RequestID:     fmt.Sprint(s.name, n),
+						Ops:           []store.Op{put(s.name, fmt.Sprint(n))},
+						Preconditions: []store.Precondition{{Key: key(s.name), Version: uint64(n - 1)}},
+					}
+					result, err := s.node.Propose(context.Background(), txn)
+					if err != nil || result.Results[0].Version != uint64(n) {
+						errs <- fmt.Errorf("%s %d: %+v: %w", s.name, n, result, err)
+						return
+					}
+					acked[i] = n
+				}
+			})
+		}
+		for range 5 {
+			leader := c.leader(c.others(nil)...)
+			c.isolate(leader)
+			time.Sleep(3 * time.Second)
+			c.network.HealAll()
+			time.Sleep(time.Second)
+		}
+		close(stop)
+		writers.Wait()
+		close(errs)
+		require.NoError(t, <-errs)
+		for i, s := range c.others(nil) {
+			require.Greater(t, acked[i], 50)
+			for _, at := range c.others(nil) {
+				require.Equal(t, fmt.Sprint(acked[i]), at.read(t, s.name))
+			}
+		}
+	})
+}
+
+// TestRefusalsSurviveTheWire: what refused a batch arrives at a follower's
+// caller as the leader's store said it.
+func TestRefusalsSurviveTheWire(t *testing.T) {
+	mesh := func(name string) resource.Key { return resource.Key{Kind: "Mesh", Name: name} }
+	timeout := func(mesh string) store.Op {
+		return store.Put(resource.New(resource.Meta{Key: resource.Key{Kind: "Timeout", Mesh: resource.MeshName(mesh), Name: "t"}}, &resource.Secret{}, []byte(`{}`)))
+	}
+	decided := resource.Revision(7)
+	txns := map[string]store.Txn{
+		"conflict":  {Ops: []store.Op{put("k", "1")}, Preconditions: []store.Precondition{{Key: key("k"), Version: 9, Revision: 3}}},
+		"access":    {Ops: []store.Op{put("k", "1")}, AccessRevision: &decided},
+		"no mesh":   {Ops: []store.Op{timeout("missing")}},
+		"mesh full": {Ops: []store.Op{store.Delete(mesh("m"))}},
+		"twice":     {Ops: []store.Op{put("k", "1"), put("k", "2")}},
+	}
+	bubble(t, func(t *testing.T, c *cluster) {
+		c.three()
+		leader := c.leader(c.others(nil)...)
+		_, err := leader.node.Propose(t.Context(), store.Txn{Ops: []store.Op{
+			store.Put(resource.New(resource.Meta{Key: mesh("m")}, &resource.Secret{}, []byte(`{}`))), timeout("m"),
+		}})
+		require.NoError(t, err)
+		for name, txn := range txns {
+			_, want := leader.node.Propose(t.Context(), txn)
+			require.Error(t, want, name)
+			require.NotErrorIs(t, want, consensus.ErrUnknownOutcome)
+			for _, follower := range c.others(leader) {
+				result, err := follower.node.Propose(t.Context(), txn)
+				require.Equal(t, want, err, name)
+				require.Equal(t, want, result.Err, name)
+			}
+		}
+	})
+}
+
+// TestResultsSurviveTheWire: a follower returns what the leader's store did.
+func TestResultsSurviveTheWire(t *testing.T) {
+	bubble(t, func(t *testing.T, c *cluster) {
+		c.three()
+		leader := c.leader(c.others(nil)...)
+		follower := c.others(leader)[0]
+		txn := store.Txn{RequestID: "one", Ops: []store.Op{put("a", "1"), put("b", "1"), store.Delete(key("x"))}}
+		first, err := follower.node.Propose(t.Context(), txn)
+		require.NoError(t, err)
+		require.Equal(t, []store.OpResult{
+			{Key: key("a"), Outcome: store.Created, Version: 1}, {Key: key("b"), Outcome: store.Created, Version: 1}, {Key: key("x"), Outcome: store.Missing},
+		}, first.Results)
+		require.False(t, first.Duplicate)
+		again, err := leader.node.Propose(t.Context(), txn)
+		require.NoError(t, err)
+		require.True(t, again.Duplicate)
+		again.Duplicate = false
+		require.Equal(t, first, again)
+		unchanged, err := follower.node.Propose(t.Context(), store.Txn{Ops: []store.Op{put("a", "1")}})
+		require.NoError(t, err)
+		require.Equal(t, first.Revision, unchanged.Revision)
+	})
+}
+
+// TestReadsSeeWhatWasAcknowledgedElsewhere: a server that was cut off and comes
+// back does not answer from what it had.
+func TestReadsSeeWhatWasAcknowledgedElsewhere(t *testing.T) {
+	bubble(t, func(t *testing.T, c *cluster) {
+		c.three()
+		leader := c.leader(c.others(nil)...)
+		follower := c.others(leader)[0]
+		leader.write(t, "k", "old")
+		require.Equal(t, "old", follower.read(t, "k"))
+		c.isolate(follower)
+		leader.write(t, "k", "new")
+
+		short, cancel := context.WithTimeout(t.Context(), time.Second)
+		defer cancel()
+		_, err := follower.node.Read(short)
+		require.ErrorIs(t, err, consensus.ErrUnavailable)
+		require.Equal(t, "old", value(follower.store, "k"))
+
+		waiting := make(chan string)
+		go func() { waiting <- follower.read(t, "k") }()
+		time.Sleep(time.Second)
+		c.network.HealAll()
+		require.Equal(t, "new", <-waiting, "the read waited out the partition")
+	})
+}
+
+// TestAStaleLeaderRefusesReads: a leader that lost its majority does not know of
+// the writes of the next one.
+func TestAStaleLeaderRefusesReads(t *testing.T) {
+	bubble(t, func(t *testing.T, c *cluster) {
+		c.three()
+		old := c.leader(c.others(nil)...)
+		old.write(t, "k", "old")
+		c.isolate(old)
+		read := make(chan error)
+		short, cancel := context.WithTimeout(t.Context(), 5*time.Second)
+		defer cancel()
+		go func() {
+			_, err := old.node.Read(short)
+			read <- err
+		}()
+		others := c.others(old)
+		c.eventually("another leader", func() bool { return others[0].node.IsLeader() || others[1].node.IsLeader() })
+		others[0].write(t, "k", "new")
+		require.ErrorIs(t, <-read, consensus.ErrUnavailable)
+		require.False(t, old.node.IsLeader())
+		c.network.HealAll()
+		require.Equal(t, "new", old.read(t, "k"))
+	})
+}
+
+// TestOneWayCuts: a leader that is heard but hears nothing gives up, and the
+// others elect another.
+func TestOneWayCuts(t *testing.T) {
+	bubble(t, func(t *testing.T, c *cluster) {
+		c.three()
+		deaf := c.leader(c.others(nil)...)
+		others := c.others(deaf)
+		for _, other := range others {
+			c.network.Cut(other.name, deaf.name)
+		}
+		others[0].write(t, "k", "1")
+		require.Equal(t, "1", others[1].read(t, "k"))
+		c.network.HealAll()
+		require.Equal(t, "1", deaf.read(t, "k"))
+	})
+}
+
+// TestHandingOverLosesNoWrite: while the leadership moves, also because servers
+// stop, every write succeeds, with or without a request id.
+func TestHandingOverLosesNoWrite(t *testing.T) {
+	bubble(t, func(t *testing.T, c *cluster) {
+		c.three()
+		stop := make(chan struct{})
+		var writers sync.WaitGroup
+		written := make([]int, 3)
+		errs := make(chan error, 3)
+		// Writers use a server that is not stopped.
+		stays := c.others(c.leader(c.others(nil)...))[0]
+		for i := range written {
+			writers.Go(func() {
+				for n := 1; ; n++ {
+					select {
+					case <-stop:
+						return
+					case <-time.After(20 * time.Millisecond):
+					}
+					_, err := stays.node.Propose(context.Background(), store.Txn{Ops: []store.Op{put(fmt.Sprint(i), fmt.Sprint(n))}})
+					if err != nil {
+						errs <- fmt.Errorf("%d %d: %w", i, n, err)
+						return
+					}
+					written[i] = n
+				}
+			})
+		}
+		for range 5 {
+			before := c.leader(c.others(nil)...)
+			next, err := stays.node.TransferLeadership(t.Context(), "")
+			require.NoError(t, err)
+			require.NotEqual(t, before.name, next)
+			require.Equal(t, next, c.leader(c.others(nil)...).name)
+			time.Sleep(100 * time.Millisecond)
+		}
+		for range 3 {
+			leader := c.leader(c.others(nil)...)
+			if leader == stays {
+				_, err := stays.node.TransferLeadership(t.Context(), c.others(stays)[0].name)
+				require.NoError(t, err)
+				leader = c.leader(c.others(nil)...)
+			}
+			began := time.Now()
+			require.NoError(t, leader.node.Close())
+			leader.node = nil
+			c.leader(c.others(nil)...)
+			require.Less(t, time.Since(began), 500*time.Millisecond, "nobody had to find out that it is gone")
+			c.open(leader, nil)
+			c.ready(leader)
+		}
+		close(stop)
+		writers.Wait()
+		close(errs)
+		require.NoError(t, <-errs)
+		for i, n := range written {
+			require.Equal(t, fmt.Sprint(n), stays.read(t, fmt.Sprint(i)))
+		}
+	})
+}
+
+func TestWhoCannotTakeOver(t *testing.T) {
+	bubble(t, func(t *testing.T, c *cluster) {
+		a := c.start("a", nil)
+		c.ready(a)
+		_, err := a.node.TransferLeadership(t.Context(), "")
+		require.ErrorContains(t, err, "no other server")
+		b := c.start("b", joining("a"))
+		c.ready(b)
+		_, err = b.node.TransferLeadership(t.Context(), "b")
+		require.ErrorContains(t, err, "no vote yet")
+		_, err = b.node.TransferLeadership(t.Context(), "x")
+		require.ErrorContains(t, err, `called x`)
+		next, err := b.node.TransferLeadership(t.Context(), "a")
+		require.NoError(t, err, "it leads already")
+		require.Equal(t, "a", next)
+		c.voters("a", "b")
+		c.isolate(b)
+		_, err = a.node.TransferLeadership(t.Context(), "b")
+		require.ErrorIs(t, err, consensus.ErrUnavailable)
+		c.network.HealAll()
+		c.leader(a, b)
+		a.write(t, "k", "1")
+	})
+}
+
+// TestWithoutAMajority: nothing is written, requests end in time and say so.
+func TestWithoutAMajority(t *testing.T) {
+	bubble(t, func(t *testing.T, c *cluster) {
+		c.three()
+		leader := c.leader(c.others(nil)...)
+		follower := c.others(leader)[0]
+		c.isolate(leader)
+		c.isolate(follower)
+		for _, s := range c.others(nil) {
+			began := time.Now()
+			_, err := s.node.Propose(t.Context(), store.Txn{Ops: []store.Op{put("lost", "1")}})
+			require.Error(t, err)
+			require.True(t, errors.Is(err, consensus.ErrUnavailable) || errors.Is(err, consensus.ErrUnknownOutcome), err)
+			require.LessOrEqual(t, time.Since(began), 11*time.Second)
+			_, err = s.node.Read(t.Context())
+			require.ErrorIs(t, err, consensus.ErrUnavailable)
+		}
+		c.network.HealAll()
+		c.leader(c.others(nil)...)
+		follower.write(t, "k", "1")
+	})
+}
