@@ -47,9 +47,13 @@ type serverUnderTest struct {
 	disk  *consensustest.Disk
 	node  *consensus.Node // nil while it does not run
 	store *store.Store
+	fate  *fate
+}
 
-	mu    sync.Mutex
-	fatal error
+// fate is what a node says before its process would have ended.
+type fate struct {
+	mu  sync.Mutex
+	err error
 }
 
 // inBubble runs a test with a cluster of one server called a.
@@ -86,14 +90,13 @@ func (c *fleet) start(name string) *serverUnderTest {
 	cfg.NodeID, cfg.Role = name, consensus.RoleGlobal
 	cfg.Logger = c.logger(name)
 	cfg.Network, cfg.Storage = c.network(name), s.disk
-	cfg.Join = consensus.JoinConfig{Fresh: name != c.first, Addrs: func() []string {
-		return slices.DeleteFunc(slices.Sorted(maps.Keys(c.servers)), func(other string) bool { return other == name })
-	}}
+	cfg.Join = consensus.JoinConfig{Fresh: name != c.first, Addrs: func() []string { return []string{"a", "b", "c", "d", "e"} }}
 	cfg.Addresses = func() consensus.Addresses { return consensus.Addresses{GRPC: name + ":grpc", Gossip: name + ":gossip"} }
+	end := &fate{}
 	cfg.Events.Fatal = func(err error) {
-		s.mu.Lock()
-		defer s.mu.Unlock()
-		s.fatal = err
+		end.mu.Lock()
+		defer end.mu.Unlock()
+		end.err = err
 	}
 	if c.gossip != nil {
 		cfg.Peers = func() []consensus.Peer { return c.gossip(name) }
@@ -104,7 +107,7 @@ func (c *fleet) start(name string) *serverUnderTest {
 	s.store = store.New(store.DefaultOptions())
 	node, err := consensus.Open(c.t.Context(), cfg, s.store)
 	require.NoError(c.t, err, name)
-	s.node, s.fatal = node, nil
+	s.node, s.fate = node, end
 	return s
 }
 
@@ -144,9 +147,9 @@ func (c *fleet) loseDisk(name string) *consensustest.Disk {
 }
 
 func (s *serverUnderTest) fatalError() error {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.fatal
+	s.fate.mu.Lock()
+	defer s.fate.mu.Unlock()
+	return s.fate.err
 }
 
 // waits is how long a test waits for something to happen, on the bubble's clock.
