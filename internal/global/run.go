@@ -121,8 +121,10 @@ func Run(ctx context.Context, cfg Config, log *slog.Logger, hangups <-chan os.Si
 		return err
 	case err := <-g.failed:
 		// Whatever hangs or would be wrong is left as it is: the process ends, and
-		// the other servers go on.
-		log.Error("this server cannot go on and ends at once", "error", err)
+		// the other servers go on. The node has logged why.
+		if errors.Is(err, consensus.ErrRemoved) {
+			err = fmt.Errorf("%w (its data directory is %s; the bundle to join with comes from `meridian generate server-token --valid-for 1h --bundle` on another server)", err, cfg.DataDir)
+		}
 		return err
 	}
 }

@@ -426,6 +426,20 @@ func TestAServerThatMovesOrLosesItsDisk(t *testing.T) {
 	follower := servers[(slices.Index(servers, leader)+1)%3]
 	require.Zero(t, follower.stop())
 	follower.start().ready()
+
+	// Who was removed ends, and stays away until it is made a new server.
+	three.must("cluster", "remove", "two", "--force")
+	for range 2 {
+		require.Equal(t, 1, two.wait())
+		require.Contains(t, two.log.String(), "this server was removed from the cluster; to bring it back, stop it, empty its data directory")
+		two.start()
+	}
+	require.Equal(t, 1, two.wait())
+	require.NoError(t, os.RemoveAll(two.dir))
+	two.withoutBundle()
+	two.args = append(two.args, "--join-bundle", three.serverBundle())
+	two.start().ready()
+	writesAndReads(t, two, servers, "once-more")
 }
 
 // authority is an operator's own.
