@@ -4,9 +4,11 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"time"
 
 	"github.com/hashicorp/raft"
 
+	"meridian/internal/mutant"
 	"meridian/internal/resource"
 	"meridian/internal/store"
 )
@@ -30,6 +32,9 @@ func (f fsm) Apply(entry *raft.Log) any {
 	txn, err := store.DecodeCommand(entry.Data)
 	if err != nil {
 		panic(fmt.Sprintf("consensus: entry %d cannot be applied: %v; run the release that wrote it", entry.Index, err))
+	}
+	if mutant.On(mutant.TimeFromClock) {
+		txn.Time = time.Now() //nolint:forbidigo // the bug
 	}
 	return f.st.Apply(resource.Revision(entry.Index), txn)
 }

@@ -10,6 +10,7 @@ import (
 
 	"github.com/hashicorp/raft"
 
+	"meridian/internal/mutant"
 	"meridian/internal/store"
 )
 
@@ -85,6 +86,11 @@ const leadRetry = 100 * time.Millisecond
 // the others reach too.
 func (n *Node) takeLead() error {
 	term := n.raft.CurrentTerm()
+	if mutant.On(mutant.ServeBeforeCaughtUp) {
+		n.setLead(term)
+		n.becomeReady()
+		return nil
+	}
 	if err := n.proposeEmpty(); err != nil {
 		return err
 	}

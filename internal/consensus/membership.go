@@ -10,6 +10,8 @@ import (
 
 	peerv1 "meridian/api/peer/v1"
 	"meridian/internal/rpcerr"
+
+	"meridian/internal/mutant"
 )
 
 // servers returns the members as this server knows them: the newest
@@ -170,6 +172,10 @@ func (n *Node) take(s step, id raft.ServerID, addr raft.ServerAddress) error {
 	case stepRemove:
 		future = n.raft.RemoveServer(id, 0, n.cfg.ApplyTimeout)
 	case stepAdd, stepReplace: // raft leaves a voter its vote
+		if mutant.On(mutant.LostDiskVotes) {
+			future = n.raft.AddVoter(id, addr, 0, n.cfg.ApplyTimeout)
+			break
+		}
 		future = n.raft.AddNonvoter(id, addr, 0, n.cfg.ApplyTimeout)
 	}
 	if err := future.Error(); err != nil {

@@ -16,6 +16,8 @@ import (
 
 	"github.com/hashicorp/go-hclog"
 	"github.com/hashicorp/raft"
+
+	"meridian/internal/mutant"
 )
 
 const (
@@ -89,7 +91,11 @@ func (t safeTransport) TimeoutNow(id raft.ServerID, target raft.ServerAddress, a
 }
 
 // SetHeartbeatHandler does nothing, so that heartbeats go through the main loop.
-func (safeTransport) SetHeartbeatHandler(func(raft.RPC)) {}
+func (t safeTransport) SetHeartbeatHandler(handle func(raft.RPC)) {
+	if mutant.On(mutant.AsyncHeartbeat) {
+		t.NetworkTransport.SetHeartbeatHandler(handle)
+	}
+}
 
 // Close ends the connections in both directions.
 func (t safeTransport) Close() error {
