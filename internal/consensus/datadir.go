@@ -24,6 +24,10 @@ type identity struct {
 	// Joining says that the server is to become a member of a cluster that exists
 	// and has not held all of its state yet. The cluster's id may not be known.
 	Joining bool `json:"joining,omitempty"`
+	// RecoveryID is the name that the cluster gets when its recovery with this
+	// server alone has reached the log, at RecoveryEntry.
+	RecoveryID    string `json:"recoveryId,omitempty"`
+	RecoveryEntry uint64 `json:"recoveryEntry,omitempty"`
 }
 
 // dataDir is a storage that this node holds, and whose it is.

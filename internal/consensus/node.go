@@ -116,6 +116,9 @@ func Open(ctx context.Context, cfg Config, st *store.Store) (_ *Node, err error)
 	if n.log, err = openLogStore(n.dir); err != nil {
 		return nil, err
 	}
+	if err = n.dir.finishRecovery(n.log); err != nil {
+		return nil, err
+	}
 	snapshots, err := openSnapshots(n.dir, n.log, cfg)
 	if err != nil {
 		return nil, err

@@ -1,0 +1,211 @@
+package cli
+
+import (
+	"errors"
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"meridian/internal/consensus"
+)
+
+type recoverOptions struct {
+	dataDir, confirm string
+	dryRun           bool
+	output           *formatFlag
+}
+
+func newRecoverCommand(a *app) *cobra.Command {
+	o := &recoverOptions{}
+	cmd := &cobra.Command{
+		Use:   "recover --data-dir DIR [--dry-run | --confirm CLUSTER-ID]",
+		Short: "Go on with one server when a majority of the cluster is lost for good",
+		Long: `Go on with the data directory of one server when a majority of the cluster is lost
+for good. The server must be stopped; no other server is asked.
+
+The server becomes the only one of its cluster, with everything in its log as the
+state, as a new incarnation of the history. Writes that were acknowledged and are
+not in its log are lost. Other servers of the cluster must not be started again as
+they are: they would go on as a second history. They join anew, empty.
+
+Where more than one data directory can be read, examine each with --dry-run and
+recover the one with the highest last term and, among those, the highest last
+entry: it has lost least.
+
+If a majority can be brought back, bring it back instead: nothing is lost then.`,
+		Example: `  meridian cluster recover --data-dir /var/lib/meridian --dry-run
+  meridian cluster recover --data-dir /var/lib/meridian --confirm 0af7651916cd43dd8448eb211c80319c`,
+		Args: exactly(),
+		RunE: func(*cobra.Command, []string) error { return a.recoverCluster(o) },
+	}
+	cmd.Flags().StringVar(&o.dataDir, "data-dir", "", "data directory of the stopped server (required)")
+	cmd.Flags().BoolVar(&o.dryRun, "dry-run", false, "say what is there and what would be done, change nothing")
+	cmd.Flags().StringVar(&o.confirm, "confirm", "", "id of the cluster, as --dry-run shows it: do it")
+	o.output = bindFormat(cmd.Flags(), formatTable, formatJSON, formatYAML)
+	return cmd
+}
+
+func (a *app) recoverCluster(o *recoverOptions) (err error) {
+	switch {
+	case o.dataDir == "":
+		return usagef("--data-dir is required: the data directory of the stopped server")
+	case o.dryRun && o.confirm != "":
+		return usagef("--dry-run changes nothing and --confirm does: choose one")
+	}
+	r, err := consensus.OpenRecovery(consensus.Files(o.dataDir))
+	if err != nil {
+		return explainRecovery(o.dataDir, err)
+	}
+	defer func() { err = errors.Join(err, r.Close()) }()
+	if o.confirm != "" && o.confirm != r.Epoch.ClusterID {
+		return usagef("--confirm %s: the directory is of cluster %s", o.confirm, r.Epoch.ClusterID)
+	}
+	recovered := o.confirm != "" && !r.Alone()
+	if recovered {
+		if err := r.Recover(a.now()); err != nil {
+			return fmt.Errorf("the recovery was cut off; repeat it: %w", err)
+		}
+	}
+	if o.output.value.structured() {
+		err = a.writeValue(o.output.value, viewRecovery(o.dataDir, r, recovered))
+	} else {
+		err = a.write([]byte(describeRecovery(o.dataDir, r, recovered)))
+	}
+	if err != nil {
+		return err
+	}
+	switch {
+	case recovered:
+		a.message("Recovered. Start this server, and see `meridian cluster members`.")
+	case r.Alone():
+		a.message("Nothing was changed: there is nothing to recover.")
+	case o.dryRun:
+		a.message("Dry run: nothing was changed. --confirm %s does it.", r.Epoch.ClusterID)
+	default:
+		return usagef("nothing was changed: --confirm %s does what is said above", r.Epoch.ClusterID)
+	}
+	return nil
+}
+
+// explainRecovery says what to do about a directory that cannot be recovered
+// from.
+func explainRecovery(dir string, err error) error {
+	message := strings.ReplaceAll(err.Error(), "consensus: ", "")
+	switch {
+	case errors.Is(err, consensus.ErrDataDirInUse):
+		return failf(exitUsage, "%s", message).
+			with("A server runs on it. Recovery is for a server that is stopped, and only when a majority is lost for good.")
+	case errors.Is(err, consensus.ErrNotRecoverable):
+		return failf(exitUsage, "%s", message)
+	case errors.Is(err, consensus.ErrCorrupt):
+		return failf(exitUsage, "%s", message).
+			with("What it holds cannot be trusted. Recover from the directory of another server, or restore a snapshot into a new global:",
+				"  meridian cluster snapshot restore FILE")
+	}
+	return fmt.Errorf("%s: %w", dir, err)
+}
+
+// recoveryView is a recovery as JSON.
+type recoveryView struct {
+	DataDir     string               `json:"dataDir"`
+	Server      string               `json:"server"`
+	Voter       bool                 `json:"voter"`
+	ClusterID   string               `json:"clusterId"`
+	Incarnation uint64               `json:"incarnation"`
+	Members     []recoveryMemberView `json:"members"`
+	Revision    uint64               `json:"revision"`
+	Time        string               `json:"time"`
+	Resources   int                  `json:"resources"`
+	FirstEntry  uint64               `json:"firstEntry"`
+	LastEntry   uint64               `json:"lastEntry"`
+	LastTerm    uint64               `json:"lastTerm"`
+	Snapshot    uint64               `json:"snapshot"`
+	Alone       bool                 `json:"alone"`
+	Recovered   bool                 `json:"recovered"`
+	// NextIncarnation begins, or would begin, with the recovery.
+	NextIncarnation uint64 `json:"nextIncarnation,omitempty"`
+}
+
+type recoveryMemberView struct {
+	Name  string `json:"name"`
+	Raft  string `json:"raft"`
+	Voter bool   `json:"voter"`
+}
+
+func viewRecovery(dir string, r *consensus.Recovery, recovered bool) recoveryView {
+	v := recoveryView{
+		DataDir: dir, Server: r.Server, Voter: r.Voter, ClusterID: r.Epoch.ClusterID, Incarnation: r.Epoch.Incarnation,
+		Members: []recoveryMemberView{}, Revision: uint64(r.Revision), Time: r.Time.UTC().Format(time.RFC3339Nano), Resources: r.Resources,
+		FirstEntry: r.FirstEntry, LastEntry: r.LastEntry, LastTerm: r.LastTerm, Snapshot: r.Snapshot,
+		Alone: r.Alone(), Recovered: recovered,
+	}
+	if !r.Alone() {
+		v.NextIncarnation = r.Next.Incarnation
+	}
+	for _, m := range r.Members {
+		v.Members = append(v.Members, recoveryMemberView{Name: m.Name, Raft: m.Raft, Voter: m.Voter})
+	}
+	return v
+}
+
+func describeRecovery(dir string, r *consensus.Recovery, recovered bool) string {
+	var b strings.Builder
+	line := func(name, format string, args ...any) {
+		_, _ = fmt.Fprintf(&b, "%-15s %s\n", name+":", fmt.Sprintf(format, args...))
+	}
+	standing, others, vote := standingOf(r)
+	line("Data directory", "%s", dir)
+	line("Server", "%s, %s", r.Server, standing)
+	line("Cluster", "%s, incarnation %d", r.Epoch.ClusterID, r.Epoch.Incarnation)
+	line("Others", "%s", orDash(strings.Join(others, ", ")))
+	line("State", "revision %d, %s, last written %s", r.Revision, plural(r.Resources, "resource"), r.Time.UTC().Format(time.RFC3339))
+	line("Log", "ends at entry %d of term %d", r.LastEntry, r.LastTerm)
+	if r.Alone() {
+		b.WriteString("\nThis server is the only one of its cluster: start it.\n")
+		return b.String()
+	}
+	tense := "becomes"
+	if recovered {
+		tense = "is now"
+	}
+	_, _ = fmt.Fprintf(&b, "\n%s %s the only server of the cluster, as incarnation %d of its history.\n", r.Server, tense, r.Next.Incarnation)
+	b.WriteString("- Everything in its log is in effect, also what was never acknowledged.\n")
+	b.WriteString("- Lost is what was acknowledged and is not in its log: whatever it had not received when it stopped.\n")
+	if !vote {
+		b.WriteString("- It had no vote: a majority went on without asking it, so that it may lack much. Prefer another server.\n")
+	}
+	_, _ = fmt.Fprintf(&b, "- Do not start these again as they are: %s. They would go on as a second history, which zones\n"+
+		"  and clients might follow. Empty their data directories and have them join as new servers:\n"+
+		"  meridian generate server-token --valid-for 1h --bundle\n", strings.Join(otherNames(r), ", "))
+	b.WriteString("- Zones follow by themselves; one that would lose more than a fifth of its resources waits for its operator.\n")
+	return b.String()
+}
+
+// standingOf says what the server is to its cluster, and who the others are.
+func standingOf(r *consensus.Recovery) (standing string, others []string, vote bool) {
+	standing = "which was removed from the cluster: what it holds ends there"
+	for _, m := range r.Members {
+		switch {
+		case m.Name != r.Server:
+			others = append(others, fmt.Sprintf("%s (%s)", m.Name, m.Raft))
+		case m.Voter:
+			standing, vote = "a member with a vote", true
+		default:
+			standing = "a member without a vote"
+		}
+	}
+	return standing, others, vote
+}
+
+// otherNames are those of the other servers.
+func otherNames(r *consensus.Recovery) []string {
+	var out []string
+	for _, m := range r.Members {
+		if m.Name != r.Server {
+			out = append(out, m.Name)
+		}
+	}
+	return out
+}

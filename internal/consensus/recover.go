@@ -1,0 +1,268 @@
+package consensus
+
+import (
+	"crypto/rand"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"io/fs"
+	"log/slog"
+	"os"
+	"time"
+
+	"github.com/hashicorp/raft"
+
+	"meridian/internal/resource"
+	"meridian/internal/store"
+)
+
+// ErrNotRecoverable means that a data directory is not one that a cluster can be
+// recovered from. Nothing was changed; the message says what to do instead.
+var ErrNotRecoverable = errors.New("consensus: no cluster can be recovered from this data directory")
+
+// Recovery is what the data directory of a stopped server holds, when a majority
+// of its cluster is lost for good, and the way to go on with it alone.
+//
+// What it goes on with is the server's whole log: entries that were acknowledged
+// and are not in it are lost, and entries that were never acknowledged but are in
+// it take effect. The state begins a new incarnation, so that nobody takes it for
+// a continuation of the history before.
+type Recovery struct {
+	// Server is the name of the server, and Voter whether it has a vote.
+	Server string
+	Voter  bool
+	// Members are the servers of the cluster as this one knows them. Without this
+	// one, it was removed from the cluster, and what it holds ends there.
+	Members []Member
+	// Epoch is the state's, and Next the one that it gets.
+	Epoch, Next store.Epoch
+	// Revision and Time are the state's, Resources what it holds.
+	Revision  resource.Revision
+	Time      time.Time
+	Resources int
+	// FirstEntry, LastEntry and LastTerm are the log's; Snapshot is the entry that
+	// the state is read up to without it. Of several servers, the one with the
+	// highest term, and among those the one with the highest entry, has lost least.
+	FirstEntry, LastEntry, LastTerm, Snapshot uint64
+
+	dir *dataDir
+	log *logStore
+}
+
+// OpenRecovery examines the data directory of a stopped server of a global and
+// keeps it locked until Close. storage is where the directory is; see Files. It
+// changes no more than a start of the server would, which tidies up after a crash.
+//
+// Errors: ErrNotRecoverable, ErrDataDirInUse (a server runs), ErrDataDirReadOnly,
+// ErrCorrupt.
+func OpenRecovery(storage Storage) (_ *Recovery, err error) {
+	if f, ok := storage.(*files); ok {
+		if _, err := os.Stat(f.identityPath()); errors.Is(err, fs.ErrNotExist) {
+			return nil, fmt.Errorf("%w: %s is no data directory of a server that has run", ErrNotRecoverable, f.path)
+		}
+	}
+	cfg := DefaultConfig("")
+	cfg.Storage, cfg.Logger = storage, slog.New(slog.DiscardHandler)
+	r := &Recovery{}
+	if r.dir, err = openDataDir(cfg); err != nil {
+		return nil, err
+	}
+	defer func() {
+		if err != nil {
+			err = errors.Join(err, r.Close())
+		}
+	}()
+	r.dir.keep()
+	if err := r.dir.recoverable(); err != nil {
+		return nil, err
+	}
+	if r.log, err = openLogStore(r.dir); err != nil {
+		return nil, err
+	}
+	if err := r.dir.finishRecovery(r.log); err != nil {
+		return nil, err
+	}
+	snapshots, err := openSnapshots(r.dir, r.log, cfg)
+	if err != nil {
+		return nil, err
+	}
+	if err := snapshots.check(r.dir.id); err != nil {
+		return nil, err
+	}
+	return r, r.examine(snapshots)
+}
+
+// recoverable refuses directories that hold no state of a cluster.
+func (d *dataDir) recoverable() error {
+	switch {
+	case d.id.FormatVersion == 0:
+		return fmt.Errorf("%w: no server has run on %s", ErrNotRecoverable, d.Name())
+	case d.id.Role != RoleGlobal:
+		return fmt.Errorf("%w: %s is of a %s, which has one server and no majority to lose; if it does not start, its message says why", ErrNotRecoverable, d.Name(), d.id.Role)
+	case d.id.Joining:
+		return fmt.Errorf("%w: %s is of a server that was still joining and has never held the whole state; use the directory of another server, or restore a backup into a new global", ErrNotRecoverable, d.Name())
+	case !d.id.Bootstrapped:
+		return fmt.Errorf("%w: the server of %s has never finished its first start", ErrNotRecoverable, d.Name())
+	}
+	return nil
+}
+
+// examine replays what a start would: the newest snapshot, then the log to its
+// end.
+func (r *Recovery) examine(snapshots *snapshotStore) error {
+	st := store.New(store.DefaultOptions())
+	members, term, err := r.replaySnapshot(snapshots, st)
+	if err != nil {
+		return err
+	}
+	r.LastEntry, r.LastTerm = r.Snapshot, term
+	first, last, err := r.log.bounds()
+	if err != nil {
+		return err
+	}
+	r.FirstEntry = first
+	for index := r.Snapshot + 1; index <= last; index++ {
+		var entry raft.Log
+		if err := r.log.GetLog(index, &entry); err != nil {
+			return err
+		}
+		switch entry.Type {
+		case raft.LogCommand:
+			txn, err := store.DecodeCommand(entry.Data)
+			if err != nil {
+				return fmt.Errorf("%w: entry %d cannot be applied: %w; use the release that wrote it", ErrNotRecoverable, index, err)
+			}
+			st.Apply(resource.Revision(index), txn)
+		case raft.LogConfiguration:
+			members = raft.DecodeConfiguration(entry.Data)
+		}
+		st.Advance(resource.Revision(index))
+		r.LastEntry, r.LastTerm = index, entry.Term
+	}
+	view := st.View()
+	r.Epoch, r.Revision, r.Time, r.Resources = view.Epoch(), view.Revision(), view.Time(), view.Len()
+	if r.Epoch == (store.Epoch{}) {
+		return fmt.Errorf("%w: %s holds nothing that was ever written", ErrNotRecoverable, r.dir.Name())
+	}
+	r.Next = store.Epoch{ClusterID: r.Epoch.ClusterID, Incarnation: r.Epoch.Incarnation + 1, Random: randomID()}
+	r.Server = r.dir.id.NodeID
+	for _, s := range members.Servers {
+		m := Member{Name: string(s.ID), Raft: string(s.Address), Voter: s.Suffrage == raft.Voter}
+		r.Members = append(r.Members, m)
+		r.Voter = r.Voter || m.Voter && m.Name == r.Server
+	}
+	return nil
+}
+
+// replaySnapshot restores the newest snapshot that can be, if there is any, and
+// returns the members and the term that it was taken in.
+func (r *Recovery) replaySnapshot(snapshots *snapshotStore, st *store.Store) (members raft.Configuration, term uint64, err error) {
+	metas, err := snapshots.List()
+	if err != nil || len(metas) == 0 {
+		return members, 0, err
+	}
+	for _, listed := range metas {
+		meta, source, err := snapshots.Open(listed.ID)
+		if err != nil {
+			continue // an older one may do, as it would for a server that starts
+		}
+		if err := (fsm{st: st}).Restore(source); err != nil {
+			continue
+		}
+		r.Snapshot = meta.Index
+		return meta.Configuration, meta.Term, nil
+	}
+	return members, 0, corruptf("%s: no snapshot can be read", snapshots.Name())
+}
+
+// Alone reports whether the server is the only one of its cluster: there is
+// nothing to recover, or it has been recovered.
+func (r *Recovery) Alone() bool {
+	return len(r.Members) == 1 && r.Members[0].Name == r.Server && r.Members[0].Voter
+}
+
+// Recover makes the server the only one of its cluster, and begins the next
+// epoch with what it holds. It adds two entries to the log, one of which makes it
+// the only member and the other of which begins the epoch; it removes nothing.
+// Before those are on disk nothing has happened, after that everything has: a
+// crash between leaves either, and Recover can be repeated.
+//
+// With them the servers' own name of the cluster changes, which every message
+// between them carries: those that are left behind have no say any more, should
+// somebody start them.
+func (r *Recovery) Recover(now time.Time) error {
+	var name [16]byte
+	_, _ = rand.Read(name[:]) // never fails
+	err := r.dir.change(func(id *identity) {
+		id.RecoveryID, id.RecoveryEntry = hex.EncodeToString(name[:]), r.LastEntry+1
+	})
+	if err != nil {
+		return fmt.Errorf("consensus: recover: %w", err)
+	}
+	current, err := r.log.GetUint64(keyCurrentTerm)
+	if err != nil {
+		return fmt.Errorf("consensus: recover: %w", err)
+	}
+	term := max(current, r.LastTerm) + 1
+	if err := r.log.SetUint64(keyCurrentTerm, term); err != nil {
+		return fmt.Errorf("consensus: recover: %w", err)
+	}
+	command, err := store.EncodeCommand(store.Txn{Time: now, SetEpoch: &r.Next})
+	if err != nil {
+		return fmt.Errorf("consensus: recover: %w", err)
+	}
+	err = r.log.StoreLogs([]*raft.Log{
+		{Index: r.LastEntry + 1, Term: term, Type: raft.LogConfiguration, Data: raft.EncodeConfiguration(r.alone()), AppendedAt: now},
+		{Index: r.LastEntry + 2, Term: term, Type: raft.LogCommand, Data: command, AppendedAt: now},
+	})
+	if err != nil {
+		return fmt.Errorf("consensus: recover: %w", err)
+	}
+	return r.dir.finishRecovery(r.log)
+}
+
+// finishRecovery gives the cluster its new name when a recovery has reached the
+// log, and forgets one that has not.
+func (d *dataDir) finishRecovery(log *logStore) error {
+	if d.id.RecoveryID == "" {
+		return nil
+	}
+	var entry raft.Log
+	err := log.GetLog(d.id.RecoveryEntry, &entry)
+	if err != nil && !errors.Is(err, raft.ErrLogNotFound) {
+		return err
+	}
+	done := err == nil && entry.Type == raft.LogConfiguration && isAlone(raft.DecodeConfiguration(entry.Data), d.id.NodeID)
+	return d.change(func(id *identity) {
+		if done {
+			id.ClusterID = id.RecoveryID
+		}
+		id.RecoveryID, id.RecoveryEntry = "", 0
+	})
+}
+
+func isAlone(members raft.Configuration, name string) bool {
+	return len(members.Servers) == 1 && members.Servers[0].ID == raft.ServerID(name) && members.Servers[0].Suffrage == raft.Voter
+}
+
+// alone is the membership of this server only. A server that was removed does
+// not know its address; it notes the one it listens on when it starts.
+func (r *Recovery) alone() raft.Configuration {
+	self := raft.Server{Suffrage: raft.Voter, ID: raft.ServerID(r.Server), Address: raft.ServerAddress(r.Server)}
+	for _, m := range r.Members {
+		if m.Name == r.Server {
+			self.Address = raft.ServerAddress(m.Raft)
+		}
+	}
+	return raft.Configuration{Servers: []raft.Server{self}}
+}
+
+// Close lets others have the data directory.
+func (r *Recovery) Close() error {
+	var err error
+	if r.log != nil {
+		err = r.log.Close()
+	}
+	r.dir.release()
+	return err
+}

@@ -1,0 +1,317 @@
+package consensus_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/hashicorp/raft"
+	"github.com/stretchr/testify/require"
+
+	"meridian/internal/consensus"
+	"meridian/internal/consensus/consensustest"
+	"meridian/internal/store"
+)
+
+// lose ends a server as a machine that is gone for good, or for now.
+func (c *cluster) lose(s *server) {
+	c.t.Helper()
+	c.network.Stop(s.name)
+	s.disk.Crash()
+	_ = s.node.Close() // its disk is gone
+	s.node = nil
+}
+
+// stop ends a server in good order.
+func (c *cluster) stop(s *server) {
+	c.t.Helper()
+	require.NoError(c.t, s.node.Close())
+	c.network.Stop(s.name)
+	s.node = nil
+}
+
+func examined(t testing.TB, s *server) *consensus.Recovery {
+	t.Helper()
+	r, err := consensus.OpenRecovery(s.disk)
+	require.NoError(t, err)
+	return r
+}
+
+// One server of three is left: it goes on alone, with everything that was
+// acknowledged and in its log, as the next incarnation; new servers join it. The
+// others, started by mistake, have no say.
+func TestRecoverFromOneServer(t *testing.T) {
+	bubble(t, func(t *testing.T, c *cluster) {
+		a, b, d := c.three()
+		a.bulk(t, "x")
+		require.NoError(t, a.node.Snapshot())
+		a.write(t, "k", "1")
+		c.agree(a, b, d)
+		before := b.store.View()
+		clusterID := b.node.ClusterID()
+		_, err := consensus.OpenRecovery(b.disk)
+		require.ErrorIs(t, err, consensus.ErrDataDirInUse, "its server runs")
+		c.lose(a)
+		c.lose(d)
+		c.stop(b)
+
+		r := examined(t, b)
+		require.Equal(t, "b", r.Server)
+		require.True(t, r.Voter)
+		require.False(t, r.Alone())
+		require.Len(t, r.Members, 3)
+		require.Equal(t, before.Epoch(), r.Epoch)
+		require.Equal(t, before.Len(), r.Resources)
+		require.GreaterOrEqual(t, r.Revision, before.Revision())
+		require.EqualValues(t, 2, r.Next.Incarnation)
+		_, last := b.disk.Entries()
+		require.Equal(t, last, r.LastEntry)
+		require.NoError(t, r.Recover(time.Now()))
+		require.NoError(t, r.Close())
+
+		again := examined(t, b)
+		require.True(t, again.Alone(), "done")
+		require.EqualValues(t, 2, again.Epoch.Incarnation)
+		require.NoError(t, again.Close())
+
+		c.open(b, nil)
+		c.ready(b)
+		require.Equal(t, r.Next, b.store.View().Epoch())
+		require.Equal(t, before.DigestOf(nil), b.store.View().DigestOf(nil))
+		require.Equal(t, "1", b.read(t, "k"))
+		b.write(t, "k", "2")
+		require.NotEqual(t, clusterID, b.node.ClusterID())
+
+		// Those that were lost come back as they were: they elect one of them, and
+		// leave the recovered one alone.
+		c.open(a, nil)
+		c.open(d, nil)
+		c.ready(a, d)
+		old := c.leader(a, d)
+		old.write(t, "k", "of the second history")
+		time.Sleep(20 * time.Second)
+		require.True(t, b.node.IsLeader())
+		require.Equal(t, "2", b.read(t, "k"))
+		require.Len(t, b.node.Servers(), 1)
+		require.NoError(t, b.died())
+		c.stop(a)
+		c.stop(d)
+
+		// Emptied, they join.
+		a.disk, d.disk = consensustest.NewDisk("a"), consensustest.NewDisk("c")
+		c.open(a, joining("b"))
+		c.open(d, joining("b"))
+		c.ready(a, d)
+		c.voters("a", "b", "c")
+		view := c.agree(a, b, d)
+		require.Equal(t, r.Next, view.Epoch())
+		require.Equal(t, "2", a.read(t, "k"))
+	})
+}
+
+// cutDisk fails the write that left counts down to, before or after it has
+// reached the disk.
+type cutDisk struct {
+	consensus.Storage
+	left  *int
+	after bool
+}
+
+var errCut = errors.New("the machine stopped")
+
+func (d cutDisk) write(write func() error) error {
+	if *d.left--; *d.left > 0 {
+		return write()
+	}
+	if d.after {
+		if err := write(); err != nil {
+			return err
+		}
+	}
+	return errCut
+}
+
+func (d cutDisk) SetIdentity(data []byte) error {
+	return d.write(func() error { return d.Storage.SetIdentity(data) })
+}
+
+func (d cutDisk) OpenLog(verify func(consensus.LogFile) error) (consensus.LogFile, error) {
+	log, err := d.Storage.OpenLog(verify)
+	return cutLog{log, d}, err
+}
+
+type cutLog struct {
+	consensus.LogFile
+	disk cutDisk
+}
+
+func (l cutLog) StoreLogs(logs []*raft.Log) error {
+	return l.disk.write(func() error { return l.LogFile.StoreLogs(logs) })
+}
+
+func (l cutLog) Set(key, value []byte) error {
+	return l.disk.write(func() error { return l.LogFile.Set(key, value) })
+}
+
+// A recovery that is cut off at any write leaves the server as it was, or
+// recovered; repeated, it recovers it; nothing is ever lost.
+func TestRecoverCutOff(t *testing.T) {
+	for _, after := range []bool{false, true} {
+		for left := 1; ; left++ {
+			completed := false
+			t.Run(fmt.Sprintf("write %d, after it: %t", left, after), func(t *testing.T) {
+				completed = recoverCutOff(t, left, after)
+			})
+			if completed || t.Failed() {
+				require.Greater(t, left, 4, "the writes were cut")
+				break
+			}
+		}
+	}
+}
+
+func recoverCutOff(t *testing.T, left int, after bool) (completed bool) {
+	bubble(t, func(t *testing.T, c *cluster) {
+		a, b, d := c.three()
+		a.write(t, "k", "1")
+		c.agree(a, b, d)
+		was := b.node.ClusterID()
+		for _, s := range []*server{b, a, d} {
+			c.stop(s)
+		}
+		r, err := consensus.OpenRecovery(cutDisk{b.disk, &left, after})
+		require.NoError(t, err)
+		err = r.Recover(time.Now())
+		if completed = err == nil; !completed {
+			require.ErrorIs(t, err, errCut)
+		}
+		_ = r.Close() // after a write that failed it has nothing more to say
+
+		// The server is one of three still, or alone, and nothing between.
+		c.open(b, nil)
+		members := len(b.node.Servers())
+		if members == 1 {
+			c.ready(b)
+			require.EqualValues(t, 2, b.store.View().Epoch().Incarnation)
+			require.NotEqual(t, was, b.node.ClusterID())
+			require.Equal(t, "1", b.read(t, "k"))
+		} else {
+			require.Equal(t, 3, members)
+			require.Equal(t, was, b.node.ClusterID())
+			c.open(a, nil)
+			c.ready(a, b)
+			require.EqualValues(t, 1, b.store.View().Epoch().Incarnation)
+			b.write(t, "k", "1")
+			c.agree(a, b)
+			c.stop(a)
+		}
+		c.stop(b)
+
+		r = examined(t, b)
+		if !r.Alone() {
+			require.NoError(t, r.Recover(time.Now()))
+		}
+		require.NoError(t, r.Close())
+		c.open(b, nil)
+		c.ready(b)
+		require.EqualValues(t, 2, b.store.View().Epoch().Incarnation)
+		require.Equal(t, "1", b.read(t, "k"))
+	})
+	return completed
+}
+
+// A server that was removed can be recovered with what it held, under another
+// address too.
+func TestRecoverARemovedServer(t *testing.T) {
+	bubble(t, func(t *testing.T, c *cluster) {
+		a, b, d := c.three()
+		a.write(t, "k", "1")
+		c.agree(a, b, d)
+		require.NoError(t, a.node.Remove(context.Background(), "c", true))
+		c.eventually("c is told", func() bool { return d.died() != nil || len(d.node.Servers()) == 2 })
+		for _, s := range []*server{d, a, b} {
+			c.stop(s)
+		}
+		r := examined(t, d)
+		require.False(t, r.Alone())
+		require.NoError(t, r.Recover(time.Now()))
+		require.NoError(t, r.Close())
+		d.addr, d.fatal = "c-elsewhere", nil
+		c.open(d, nil)
+		c.ready(d)
+		require.Equal(t, "1", d.read(t, "k"))
+		d.write(t, "k", "2")
+		c.eventually("it knows its address", func() bool { return d.node.Servers()[0].Addr == "c-elsewhere" })
+	})
+}
+
+func TestRecoverRefuses(t *testing.T) {
+	bubble(t, func(t *testing.T, c *cluster) {
+		refused := func(disk consensus.Storage, why string) {
+			t.Helper()
+			_, err := consensus.OpenRecovery(disk)
+			require.ErrorIs(t, err, consensus.ErrNotRecoverable)
+			require.ErrorContains(t, err, why)
+		}
+		refused(consensustest.NewDisk("new"), "no server has run")
+		refused(consensus.Files(t.TempDir()), "no data directory")
+
+		zone := c.start("zone", func(cfg *consensus.Config) { cfg.Role = consensus.RoleZone })
+		c.ready(zone)
+		c.stop(zone)
+		refused(zone.disk, "which has one server")
+
+		newcomer := c.start("newcomer", joining("nowhere"))
+		time.Sleep(time.Second)
+		c.stop(newcomer)
+		refused(newcomer.disk, "was still joining")
+
+		alone := c.start("alone", nil)
+		c.ready(alone)
+		alone.write(t, "k", "1")
+		require.NoError(t, alone.node.Snapshot())
+		alone.write(t, "k", "2")
+		c.stop(alone)
+		r := examined(t, alone)
+		require.True(t, r.Alone())
+		require.NoError(t, r.Close())
+		_, last := alone.disk.Entries()
+		require.True(t, alone.disk.FlipEntry(last, 77))
+		_, err := consensus.OpenRecovery(alone.disk)
+		require.ErrorIs(t, err, consensus.ErrCorrupt)
+		require.True(t, alone.disk.FlipEntry(last, 77))
+
+		// Damage is found before anything is written.
+		r = examined(t, alone)
+		require.NoError(t, r.Close())
+		c.open(alone, nil)
+		c.ready(alone)
+		require.Equal(t, "2", alone.read(t, "k"))
+	})
+}
+
+// A restore that was under way when the cluster was lost has no effect.
+func TestRecoverForgetsHalfARestore(t *testing.T) {
+	bubble(t, func(t *testing.T, c *cluster) {
+		s := c.start("a", nil)
+		c.ready(s)
+		s.write(t, "k", "1")
+		snap := &store.Snapshot{}
+		parts := snap.Parts(s.store.View().Epoch(), store.Epoch{ClusterID: "x", Incarnation: 5}, 10)
+		parts[0].End = nil
+		_, err := s.node.Propose(context.Background(), store.Txn{Restore: &parts[0]})
+		require.NoError(t, err)
+		require.True(t, s.store.Restoring())
+		c.stop(s)
+		r := examined(t, s)
+		require.NoError(t, r.Recover(time.Now()), "it is alone, and can be recovered all the same")
+		require.NoError(t, r.Close())
+		c.open(s, nil)
+		c.ready(s)
+		require.False(t, s.store.Restoring())
+		require.Equal(t, "1", s.read(t, "k"))
+		require.NoError(t, s.node.Snapshot())
+	})
+}
