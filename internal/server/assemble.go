@@ -67,26 +67,27 @@ func ReloadPKI(ctx context.Context, hangups <-chan os.Signal, log *slog.Logger, 
 	daily := time.NewTicker(renewalCheck)
 	defer daily.Stop()
 	all = slices.Compact(all)
-	reload := func(failed, done string) {
-		for _, pki := range all {
-			if err := pki.Reload(); err != nil {
-				log.Error(failed, "error", err, "expires", pki.Expires())
-			} else if done != "" {
-				log.Info(done, "expires", pki.Expires())
-			}
-		}
-	}
 	for {
 		select {
 		case <-ctx.Done():
 			return nil
 		case <-hangups:
-			reload("cannot reload the certificates: those in use stay", "reloaded the certificates")
+			for _, pki := range all {
+				if err := pki.Reload(); err != nil {
+					log.Error("cannot reload the certificates: those in use stay", "error", err)
+					continue
+				}
+				log.Info("reloaded the certificates", "expires", pki.Expires())
+			}
 			if more != nil {
 				more()
 			}
 		case <-daily.C:
-			reload("cannot renew the certificate", "")
+			for _, pki := range all {
+				if err := pki.Reload(); err != nil {
+					log.Error("cannot renew the certificate", "error", err, "expires", pki.Expires())
+				}
+			}
 		}
 	}
 }
