@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"maps"
 	"slices"
 	"strings"
@@ -49,9 +50,14 @@ type directory struct {
 	// peers returns the other servers of the global.
 	peers func() []peer
 
-	mu sync.Mutex
+	log *slog.Logger
+
+	mu sync.Mutex // guards what follows
 	// lost are the servers that could not be asked, and since when.
-	lost map[string]time.Time // guarded by mu
+	lost map[string]time.Time
+	// differing are the servers that were last found to hold something else than
+	// this one.
+	differing []string
 }
 
 // peer is another server.
@@ -60,8 +66,8 @@ type peer struct {
 	conn grpc.ClientConnInterface
 }
 
-func newDirectory(zones *zonesync.Server, peers func() []peer) *directory {
-	return &directory{zones: zones, peers: peers, lost: map[string]time.Time{}}
+func newDirectory(zones *zonesync.Server, peers func() []peer, log *slog.Logger) *directory {
+	return &directory{zones: zones, peers: peers, log: log, lost: map[string]time.Time{}}
 }
 
 // census is what is known of the zones at one moment.
@@ -160,6 +166,7 @@ func (d *directory) look(ctx context.Context) census {
 		r, err := c.Zones(ctx, &peerv1.ZonesRequest{})
 		return r.GetReport(), err
 	})
+	d.compare(reports)
 	c := census{zones: d.zones.Zones(reports...), at: map[resource.ZoneName]string{}, unasked: silent}
 	for zone, instances := range zonesync.Merge(append(reports, d.zones.Report())...) {
 		best := slices.MaxFunc(instances, func(a, b zonesync.Instance) int { return cmp.Compare(a.Revision, b.Revision) })
@@ -168,6 +175,39 @@ func (d *directory) look(ctx context.Context) census {
 		}
 	}
 	return c
+}
+
+// compare looks whether the other servers hold what this one holds: all of them
+// have applied the same log, so anything else means that one of them is broken.
+func (d *directory) compare(reports []zonesync.Report) {
+	var differing []string
+	for _, r := range reports {
+		if d.zones.Differs(r) {
+			differing = append(differing, r.Server)
+		}
+	}
+	d.mu.Lock()
+	news := !slices.Equal(differing, d.differing)
+	d.differing = differing
+	d.mu.Unlock()
+	if news && len(differing) > 0 {
+		d.log.Error("servers hold different state at the same revision: the one that differs from the majority has to be set up anew; see docs/operations/divergence.md", "differing", differing)
+	}
+}
+
+// unreachable returns the servers that could not be asked last.
+func (d *directory) unreachable() []string {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return slices.Sorted(maps.Keys(d.lost))
+}
+
+// differs returns the servers that were last found to hold something else than
+// this one.
+func (d *directory) differs() []string {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return d.differing
 }
 
 // Ask puts a question to a zone, through the server that the zone is connected

@@ -34,7 +34,7 @@ type peerZones struct {
 func (s *peerZones) Zones(context.Context, *peerv1.ZonesRequest) (*peerv1.ZonesResponse, error) {
 	response := &peerv1.ZonesResponse{Report: &peerv1.ZoneReport{Server: s.name}}
 	if zones := s.zones.Load(); zones != nil {
-		response.Report = encodeReport(s.name, zones.Report())
+		response.Report = encodeReport(zones.Report())
 	}
 	return response, nil
 }
@@ -70,11 +70,11 @@ func (s *peerZones) WaitApplied(ctx context.Context, req *peerv1.WaitAppliedRequ
 	patience := time.Duration(min(req.GetPatienceMs(), uint64(maxWaitRound.Milliseconds()))) * time.Millisecond
 	ctx, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
-	return &peerv1.WaitAppliedResponse{Report: encodeReport(s.name, zones.Await(ctx, resource.Revision(req.GetRevision())))}, nil
+	return &peerv1.WaitAppliedResponse{Report: encodeReport(zones.Await(ctx, resource.Revision(req.GetRevision())))}, nil
 }
 
-func encodeReport(server string, r zonesync.Report) *peerv1.ZoneReport {
-	out := &peerv1.ZoneReport{Server: server, Epoch: encodeEpoch(r.Epoch), Newest: uint64(r.Newest), Reached: r.Reached}
+func encodeReport(r zonesync.Report) *peerv1.ZoneReport {
+	out := &peerv1.ZoneReport{Server: r.Server, Epoch: encodeEpoch(r.Epoch), Newest: uint64(r.Newest), Reached: r.Reached, Changed: uint64(r.Changed), Digest: r.Digest.Bytes()}
 	for _, zone := range r.Late {
 		out.Late = append(out.Late, string(zone))
 	}
@@ -89,7 +89,10 @@ func encodeReport(server string, r zonesync.Report) *peerv1.ZoneReport {
 }
 
 func decodeReport(r *peerv1.ZoneReport) zonesync.Report {
-	out := zonesync.Report{Epoch: decodeEpoch(r.GetEpoch()), Newest: resource.Revision(r.GetNewest()), Reached: r.GetReached()}
+	out := zonesync.Report{Server: r.GetServer(), Epoch: decodeEpoch(r.GetEpoch()), Newest: resource.Revision(r.GetNewest()), Reached: r.GetReached()}
+	if digest, err := store.DigestFromBytes(r.GetDigest()); err == nil {
+		out.Changed, out.Digest = resource.Revision(r.GetChanged()), digest
+	}
 	for _, zone := range r.GetLate() {
 		out.Late = append(out.Late, resource.ZoneName(zone))
 	}

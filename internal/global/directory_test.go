@@ -115,7 +115,7 @@ func (f *fleet) join(s *fleetServer, names []string) {
 		s.peers = append(s.peers, conn)
 		others = append(others, peer{name, conn})
 	}
-	s.directory = newDirectory(s.sync, func() []peer { return others })
+	s.directory = newDirectory(s.sync, func() []peer { return others }, slog.New(slog.DiscardHandler))
 }
 
 func (s *fleetServer) dial(ctx context.Context, _ string) (net.Conn, error) {
@@ -473,6 +473,40 @@ func TestWaitWithAServerLostLongAgo(t *testing.T) {
 		stop()
 		looking.Wait()
 		east.stop()
+	})
+}
+
+// TestServersThatDiffer: the servers have applied the same log, so one that holds
+// something else is broken, and every other one says so.
+func TestServersThatDiffer(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := newFleet(t, "a", "b", "c")
+		f.write("one")
+		look := func() map[string][]string {
+			differs := map[string][]string{}
+			for name, s := range f.servers {
+				s.directory.look(t.Context())
+				differs[name] = s.directory.differs()
+			}
+			return differs
+		}
+		none := map[string][]string{"a": nil, "b": nil, "c": nil}
+		synctest.Wait()
+		require.Equal(t, none, look())
+		f.servers["b"].lags = true
+		f.write("two")
+		synctest.Wait()
+		require.Equal(t, none, look(), "it is behind and holds what the others held then")
+		f.servers["b"].catchUp()
+
+		// A bit flips in memory.
+		f.servers["b"].lags = true
+		mesh, _, err := resource.Build(resource.Meta{Key: resource.Key{Kind: "Mesh", Name: "other"}}, []byte("{}"))
+		require.NoError(t, err)
+		f.write("three")
+		require.NoError(t, f.servers["b"].store.Apply(f.applied, store.Txn{Ops: []store.Op{store.Put(mesh)}, Time: time.Now()}).Err)
+		synctest.Wait()
+		require.Equal(t, map[string][]string{"a": {"b"}, "b": {"a", "c"}, "c": {"b"}}, look(), "the one that differs from both others is the broken one")
 	})
 }
 

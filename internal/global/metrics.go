@@ -6,10 +6,13 @@ import (
 	zonesync "meridian/internal/sync"
 )
 
-// zoneCollector reports how every zone stands (SEMANTICS §7.4).
+// zoneCollector reports how every zone stands in the eyes of one server
+// (SEMANTICS §7.4): a zone is connected to one of several servers, and the others
+// report it as offline. What holds for the global is in the sums and minima over
+// its servers.
 type zoneCollector struct {
-	zones                         func() []zonesync.ZoneStatus
-	state, lag, quarantined, seen *prometheus.Desc
+	zones                                    func() []zonesync.ZoneStatus
+	state, instances, lag, quarantined, seen *prometheus.Desc
 }
 
 func newZoneCollector(zones func() []zonesync.ZoneStatus) *zoneCollector {
@@ -18,7 +21,8 @@ func newZoneCollector(zones func() []zonesync.ZoneStatus) *zoneCollector {
 	}
 	return &zoneCollector{
 		zones:       zones,
-		state:       desc("meridian_zone_state", "1 for the state that a zone is in: in-sync, lagging, stale, offline or disabled.", "state"),
+		state:       desc("meridian_zone_state", "1 for the state that a zone is in: in-sync, lagging, stale, offline or disabled; offline also where it is connected to another server.", "state"),
+		instances:   desc("meridian_zone_instances", "Instances of a zone that are connected to this server; absent for a zone that is disabled."),
 		lag:         desc("meridian_zone_lag", "Synced changes that a zone has yet to acknowledge."),
 		quarantined: desc("meridian_zone_quarantined", "Resources that a zone cannot use."),
 		seen:        desc("meridian_zone_last_seen_timestamp_seconds", "When a zone was last heard of."),
@@ -28,6 +32,7 @@ func newZoneCollector(zones func() []zonesync.ZoneStatus) *zoneCollector {
 // Describe implements prometheus.Collector.
 func (c *zoneCollector) Describe(ch chan<- *prometheus.Desc) {
 	ch <- c.state
+	ch <- c.instances
 	ch <- c.lag
 	ch <- c.quarantined
 	ch <- c.seen
@@ -41,6 +46,9 @@ func (c *zoneCollector) Collect(ch chan<- prometheus.Metric) {
 	for _, z := range c.zones() {
 		name := string(z.Name)
 		gauge(c.state, 1, name, string(z.State))
+		if z.State != stateDisabled {
+			gauge(c.instances, float64(len(z.Instances)), name)
+		}
 		if z.LastSeen.IsZero() {
 			continue // nothing is known of its lag
 		}

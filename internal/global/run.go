@@ -77,8 +77,10 @@ type global struct {
 	// those connected here.
 	directory *directory
 	peerZones *peerZones
-	// cutOff: this server cannot tell whether it is up to date.
-	cutOff atomic.Bool
+	// cutOff: this server cannot tell whether it is up to date; leaders counts how
+	// often the leader changed.
+	cutOff  atomic.Bool
+	leaders atomic.Uint64
 	// conditions compiles the conditions of policies.
 	conditions *condition.Compiler
 	matching   *matching.Matching
@@ -218,6 +220,7 @@ func (g *global) serve(ctx context.Context, listeners server.Listeners, hangups 
 		parts.Go(func() error { return g.sync.Run(ctx) })
 		parts.Go(func() error { return g.directory.Run(ctx) })
 		parts.Go(func() error { return g.watchCurrency(ctx) })
+		parts.Go(func() error { return g.watchLeaders(ctx) })
 		parts.Go(func() error { return g.matching.Run(ctx) })
 		parts.Go(func() error { return g.ring.Follow(ctx, g.callers.Recheck, g.store) })
 		parts.Go(func() error { return g.keepBootstrapped(ctx) })
@@ -283,7 +286,7 @@ func (g *global) assemble() error {
 		Servers:   g.serverAddresses,
 	})
 	g.peerZones.zones.Store(g.sync)
-	g.directory = newDirectory(g.sync, g.otherServers)
+	g.directory = newDirectory(g.sync, g.otherServers, g.log)
 	g.tokens = tokens.New(tokens.Config{
 		Ring: g.ring, Writer: g.writer, Access: g.access, Local: g.store.View, Now: g.now,
 		View: func() store.Reader { return g.store.View() },
@@ -390,11 +393,10 @@ func (g *global) registerMetrics() {
 	gauge("meridian_resources", "Resources stored.", func() float64 { return float64(g.store.View().Len()) })
 	g.metrics.MustRegister(newZoneCollector(g.zonesHere))
 	gauge("meridian_gossip_members", "Servers of this global that gossip believes alive.", func() float64 { return float64(len(g.gossip.Load().Members())) })
-	g.metrics.MustRegister(g.matching.Collector())
-	gauge("meridian_leader", "1 on the server that leads.", func() float64 {
-		if g.node.IsLeader() {
-			return 1
-		}
-		return 0
-	})
+	g.metrics.MustRegister(g.matching.Collector(), newClusterCollector(g.clusterFigures))
+	certificates := map[string]*auth.PKI{"api": g.pki}
+	if g.peers != g.pki {
+		certificates["peers"] = g.peers
+	}
+	server.CertificateMetrics(g.metrics, certificates)
 }

@@ -42,10 +42,17 @@ type Instance struct {
 // Report is what one server knows of the zones that are or were connected to
 // it.
 type Report struct {
+	// Server is the one that reports, as ServerConfig.Name.
+	Server string
 	// Epoch is the server's, Newest the newest revision in it that changed
 	// anything synced, as far as the server has come.
 	Epoch  store.Epoch
 	Newest resource.Revision
+	// Changed is the revision of the newest batch that changed anything at all
+	// there, and Digest that of everything as of then: servers that have come
+	// equally far have equal digests.
+	Changed resource.Revision
+	Digest  store.Digest
 	// Reached says, in an answer of Await, that the server itself has applied
 	// the revision waited for; Late names the zones that had yet to apply it when
 	// they were last heard of.
@@ -61,8 +68,20 @@ func (a Report) newer(b Report) bool {
 
 // Report returns what this server knows of zones.
 func (s *Server) Report() Report {
-	at := s.feed.position()
-	return Report{Epoch: at.epoch, Newest: at.last, Instances: s.instances(time.Now(), nil)}
+	at, v := s.feed.position(), s.cfg.Store.View()
+	r := Report{Server: s.cfg.Name, Epoch: at.epoch, Newest: at.last, Instances: s.instances(time.Now(), nil)}
+	if v.Epoch() == at.epoch {
+		r.Changed, r.Digest = v.Changed(), v.DigestOf(nil)
+	}
+	return r
+}
+
+// Differs reports whether another server holds something else than this one as
+// of the same revision of the same history, which must never be. It is known
+// only of revisions that this server still remembers.
+func (s *Server) Differs(other Report) bool {
+	v, err := s.cfg.Store.ViewAt(other.Changed)
+	return err == nil && other.Changed != 0 && v.Changed() == other.Changed && v.Epoch() == other.Epoch && v.DigestOf(nil) != other.Digest
 }
 
 // instances returns what the registry holds, in order of zones and instances.
@@ -277,7 +296,7 @@ func (s *Server) reportAt(rev resource.Revision) Report {
 	floor, reached := s.feed.floor(rev)
 	at := s.feed.position()
 	return Report{
-		Epoch: at.epoch, Newest: at.last, Reached: reached,
+		Server: s.cfg.Name, Epoch: at.epoch, Newest: at.last, Reached: reached,
 		Instances: s.instances(time.Now(), func(in *instance) bool {
 			return reached && in.epoch == at.epoch && in.acked >= floor
 		}),

@@ -52,6 +52,9 @@ type ReplicaStatus struct {
 	// Damage says what was found damaged on disk and not repaired yet. The rest
 	// is served.
 	Damage []string
+	// Repairs counts how often, since it was opened, the replica turned out to
+	// differ from the global and was sent the difference.
+	Repairs uint64
 	// Problem is what holds the replica back; empty when nothing does.
 	Problem string
 }
@@ -273,7 +276,8 @@ func (r *Replica) reload() error {
 	lost := r.machine
 	r.state = c.state
 	r.build(c)
-	r.machine.repairs, r.machine.adopt, r.machine.acceptWipe = lost.repairs, lost.adopt, lost.acceptWipe
+	r.machine.repairs, r.machine.mended = lost.repairs, lost.mended
+	r.machine.adopt, r.machine.acceptWipe = lost.adopt, lost.acceptWipe
 	r.machine.damaged = r.machine.damaged || lost.damaged
 	r.publishStatus(c.damage)
 	return nil
@@ -285,7 +289,7 @@ func (r *Replica) publishStatus(damage []string) {
 	m := r.machine
 	s := ReplicaStatus{
 		Epoch: m.durableEpoch, Revision: m.durable, Head: m.head, Digest: m.digest,
-		Resources: len(m.held), Problem: m.problem,
+		Resources: len(m.held), Repairs: m.mended, Problem: m.problem,
 	}
 	r.mu.Lock()
 	defer r.mu.Unlock()

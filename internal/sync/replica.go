@@ -154,10 +154,11 @@ type replica struct {
 	consumed uint64
 	retryAt  time.Time
 
-	damaged    bool // something on disk was lost: resume would keep the hole
-	repairs    int  // since the last bookmark that agreed
-	adopt      bool // the operator lets go of the epoch held
-	acceptWipe bool // the operator lets the next large removal through, once
+	damaged    bool   // something on disk was lost: resume would keep the hole
+	repairs    int    // since the last bookmark that agreed
+	mended     uint64 // repairs since the replica was opened
+	adopt      bool   // the operator lets go of the epoch held
+	acceptWipe bool   // the operator lets the next large removal through, once
 
 	reports  []resource.Key // quarantine changes not yet told
 	reported map[resource.Key]bool
@@ -340,6 +341,7 @@ func (r *replica) bookmark(b *syncv1.Bookmark) (*commit, signal, error) {
 func (r *replica) repair(why string) (*commit, signal, error) {
 	r.problem = "repairing: " + why
 	r.repairs++
+	r.mended++
 	if r.repairs > 2 {
 		return nil, signal{}, fmt.Errorf("%w: %s", errDiverged, why)
 	}

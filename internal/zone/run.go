@@ -382,6 +382,7 @@ func (z *zone) registerMetrics() {
 	gauge := func(name, help string, value func() float64) {
 		z.metrics.MustRegister(prometheus.NewGaugeFunc(prometheus.GaugeOpts{Name: name, Help: help}, value))
 	}
+	server.CertificateMetrics(z.metrics, map[string]*auth.PKI{"api": z.pki})
 	gauge("meridian_revision", "The newest revision applied.", func() float64 { return float64(z.revision()) })
 	gauge("meridian_dataplanes_connected", "Proxies that are connected.", func() float64 { return float64(z.door.Connected()) })
 	z.metrics.MustRegister(prometheus.NewCounterFunc(prometheus.CounterOpts{
@@ -396,6 +397,15 @@ func (z *zone) registerMetrics() {
 		return
 	}
 	gauge("meridian_replica_resources", "Resources received from the global.", func() float64 { return float64(z.copy.Status().Resources) })
+	gauge("meridian_replica_damaged", "1 while part of the replica on disk is damaged and not repaired yet.", func() float64 {
+		if len(z.copy.Status().Damage) > 0 {
+			return 1
+		}
+		return 0
+	})
+	z.metrics.MustRegister(prometheus.NewCounterFunc(prometheus.CounterOpts{
+		Name: "meridian_replica_repairs_total", Help: "How often the replica differed from the global at the same revision and was sent the difference.",
+	}, func() float64 { return float64(z.copy.Status().Repairs) }))
 	gauge("meridian_replica_quarantined", "Received resources that this zone cannot use.", func() float64 { return float64(len(z.copy.Status().Quarantined)) })
 	gauge("meridian_connected", "1 while the zone follows the global.", func() float64 {
 		if z.client.Status().Connected {

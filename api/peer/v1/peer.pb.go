@@ -1585,6 +1585,10 @@ type ZoneReport struct {
 	Epoch     *v1.Epoch       `protobuf:"bytes,2,opt,name=epoch,proto3" json:"epoch,omitempty"`
 	Newest    uint64          `protobuf:"varint,3,opt,name=newest,proto3" json:"newest,omitempty"`
 	Instances []*ZoneInstance `protobuf:"bytes,4,rep,name=instances,proto3" json:"instances,omitempty"`
+	// The revision of the newest batch that changed anything there, and the digest
+	// of everything as of then.
+	Changed uint64 `protobuf:"varint,7,opt,name=changed,proto3" json:"changed,omitempty"`
+	Digest  []byte `protobuf:"bytes,8,opt,name=digest,proto3" json:"digest,omitempty"`
 	// Of a WaitAppliedResponse: the server itself has applied the revision, and
 	// these zones had not when they were last heard of.
 	Reached       bool     `protobuf:"varint,5,opt,name=reached,proto3" json:"reached,omitempty"`
@@ -1647,6 +1651,20 @@ func (x *ZoneReport) GetNewest() uint64 {
 func (x *ZoneReport) GetInstances() []*ZoneInstance {
 	if x != nil {
 		return x.Instances
+	}
+	return nil
+}
+
+func (x *ZoneReport) GetChanged() uint64 {
+	if x != nil {
+		return x.Changed
+	}
+	return 0
+}
+
+func (x *ZoneReport) GetDigest() []byte {
+	if x != nil {
+		return x.Digest
 	}
 	return nil
 }
@@ -2132,13 +2150,15 @@ const file_peer_v1_peer_proto_rawDesc = "" +
 	"cluster_id\x18\x05 \x01(\tR\tclusterId\"\x0e\n" +
 	"\fZonesRequest\"E\n" +
 	"\rZonesResponse\x124\n" +
-	"\x06report\x18\x01 \x01(\v2\x1c.meridian.peer.v1.ZoneReportR\x06report\"\xd7\x01\n" +
+	"\x06report\x18\x01 \x01(\v2\x1c.meridian.peer.v1.ZoneReportR\x06report\"\x89\x02\n" +
 	"\n" +
 	"ZoneReport\x12\x16\n" +
 	"\x06server\x18\x01 \x01(\tR\x06server\x12-\n" +
 	"\x05epoch\x18\x02 \x01(\v2\x17.meridian.sync.v1.EpochR\x05epoch\x12\x16\n" +
 	"\x06newest\x18\x03 \x01(\x04R\x06newest\x12<\n" +
 	"\tinstances\x18\x04 \x03(\v2\x1e.meridian.peer.v1.ZoneInstanceR\tinstances\x12\x18\n" +
+	"\achanged\x18\a \x01(\x04R\achanged\x12\x16\n" +
+	"\x06digest\x18\b \x01(\fR\x06digest\x12\x18\n" +
 	"\areached\x18\x05 \x01(\bR\areached\x12\x12\n" +
 	"\x04late\x18\x06 \x03(\tR\x04late\"\xd3\x02\n" +
 	"\fZoneInstance\x12\x12\n" +
