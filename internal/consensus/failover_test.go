@@ -366,3 +366,59 @@ func TestWithoutAMajority(t *testing.T) {
 		follower.write(t, "k", "1")
 	})
 }
+
+// TestOldAnswersDoNotProveTheLead: raft would take the answer to a heartbeat that
+// left before the read began. A leader that was stopped finds such answers when
+// it goes on, while another one leads.
+func TestOldAnswersDoNotProveTheLead(t *testing.T) {
+	const late = 200 * time.Millisecond
+	bubble(t, func(t *testing.T, c *cluster) {
+		patient := func(cfg *consensus.Config) { cfg.Timing.Lease = cfg.Timing.Heartbeat }
+		a := c.start("a", patient)
+		c.ready(a)
+		b := c.start("b", joining("a"))
+		c.ready(b)
+		c.voters("a", "b")
+		c.network.Delay("b", "a", late)
+		time.Sleep(3 * late)
+		for range 20 {
+			began := time.Now()
+			_, err := a.node.Read(t.Context())
+			require.NoError(t, err)
+			require.GreaterOrEqual(t, time.Since(began), late, "the answer was on its way before the question")
+			time.Sleep(17 * time.Millisecond)
+		}
+	})
+}
+
+// TestAServerWithoutAVoteProvesNothing: raft would count its answer.
+func TestAServerWithoutAVoteProvesNothing(t *testing.T) {
+	bubble(t, func(t *testing.T, c *cluster) {
+		slow := func(cfg *consensus.Config) { cfg.Autopilot.Stabilization = time.Hour }
+		a := c.start("a", nil)
+		c.ready(a)
+		b := c.start("b", joining("a"))
+		c.ready(b)
+		c.voters("a", "b")
+		if !a.node.IsLeader() {
+			_, err := a.node.TransferLeadership(t.Context(), "a")
+			require.NoError(t, err)
+		}
+		require.NoError(t, a.node.Close())
+		c.open(a, slow)
+		c.ready(a, b)
+		if !a.node.IsLeader() {
+			_, err := a.node.TransferLeadership(t.Context(), "a")
+			require.NoError(t, err)
+		}
+		d := c.start("c", joining("a"))
+		c.ready(d)
+		c.network.CutBoth("a", "b")
+		time.Sleep(10 * time.Millisecond) // what was on its way has arrived
+		require.True(t, a.node.IsLeader())
+		short, cancel := context.WithTimeout(t.Context(), 150*time.Millisecond)
+		defer cancel()
+		_, err := a.node.Read(short)
+		require.ErrorIs(t, err, consensus.ErrUnavailable)
+	})
+}

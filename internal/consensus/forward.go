@@ -14,13 +14,18 @@ import (
 	"meridian/internal/store"
 )
 
-// readAttempt is how long the leader may take to answer a read before it is
-// asked again, on another connection.
-const readAttempt = rpcTimeout
+const (
+	// readAttempt and writeAttempt are how long the leader may take to answer
+	// before it is asked again, on another connection. A write is asked again only
+	// when it carries a request id.
+	readAttempt  = rpcTimeout
+	writeAttempt = 2 * rpcTimeout
+)
 
 var (
 	errPatience = errors.New("no answer in time")
 	errMoved    = errors.New("the leader changed")
+	errNoAnswer = errors.New("the leader does not answer")
 	errStopping = errors.New("this server is stopping")
 )
 
@@ -67,6 +72,11 @@ func (n *Node) proposeThere(ctx context.Context, p *proposal, addr string, moved
 	}
 	limited, done := n.limited(ctx, p.begun, moved)
 	defer done()
+	if p.repeatable {
+		attempt, cancel := context.WithTimeoutCause(limited, writeAttempt, errNoAnswer)
+		defer cancel()
+		limited = attempt
+	}
 	conn, err := n.peers.conn(addr)
 	if err != nil {
 		return store.Result{}, fmt.Errorf("%w: %w", ErrUnavailable, err)
@@ -75,6 +85,7 @@ func (n *Node) proposeThere(ctx context.Context, p *proposal, addr string, moved
 	response, err := peerv1.NewRaftServiceClient(conn).Propose(limited, &peerv1.ProposeRequest{Command: p.command}, grpc.Peer(&reached))
 	n.forwarded.Add(1)
 	if err != nil {
+		n.retireSilent(limited, addr, conn)
 		return store.Result{}, n.forwardError(limited, ctx, p, err, reached.Addr != nil)
 	}
 	result, refused := resultFromPeer(response)
@@ -91,12 +102,12 @@ func (n *Node) proposeThere(ctx context.Context, p *proposal, addr string, moved
 // forwardError translates the failure of a batch that was sent to the leader.
 func (n *Node) forwardError(limited, ctx context.Context, p *proposal, err error, sent bool) error {
 	cause := context.Cause(limited)
-	p.over = p.over || cause != nil && (ctx.Err() != nil || !errors.Is(cause, errMoved))
+	p.over = p.over || cause != nil && (ctx.Err() != nil || !errors.Is(cause, errMoved) && !errors.Is(cause, errNoAnswer))
 	if ctx.Err() != nil {
 		err = errors.Join(context.Cause(ctx), err)
 	}
 	switch reason := reasonOf(err); {
-	case reason == reasonNotLeader, reason == reasonUnavailable, !sent:
+	case reason == reasonNotLeader, reason == reasonUnavailable, reason == ReasonForeignCluster, !sent:
 		return fmt.Errorf("%w: %w", ErrUnavailable, err)
 	case reason == reasonDiskFull:
 		return fmt.Errorf("%w: %w", ErrDiskFull, err)
@@ -106,11 +117,21 @@ func (n *Node) forwardError(limited, ctx context.Context, p *proposal, err error
 	return fmt.Errorf("%w: %w", ErrUnknownOutcome, err)
 }
 
+// retireSilent has the next call to an address use a new connection when an
+// attempt ended without an answer that should have come: what was sent into a
+// broken line is sent again after ever longer pauses, and everything after it
+// waits.
+func (n *Node) retireSilent(attempt context.Context, addr string, conn *grpc.ClientConn) {
+	if cause := context.Cause(attempt); errors.Is(cause, errNoAnswer) || errors.Is(cause, errMoved) {
+		n.peers.retire(addr, conn)
+	}
+}
+
 // readPointThere asks the leader for a read point.
 func (n *Node) readPointThere(ctx context.Context, addr string, begun time.Time, moved <-chan struct{}) (resource.Revision, error) {
 	limited, done := n.limited(ctx, begun, moved)
 	defer done()
-	attempt, cancel := context.WithTimeout(limited, readAttempt)
+	attempt, cancel := context.WithTimeoutCause(limited, readAttempt, errNoAnswer)
 	defer cancel()
 	conn, err := n.peers.conn(addr)
 	if err != nil {
@@ -120,8 +141,6 @@ func (n *Node) readPointThere(ctx context.Context, addr string, begun time.Time,
 	if err == nil {
 		return resource.Revision(response.GetRevision()), nil
 	}
-	if errors.Is(attempt.Err(), context.DeadlineExceeded) && limited.Err() == nil {
-		n.peers.retire(addr, conn)
-	}
+	n.retireSilent(attempt, addr, conn)
 	return 0, fmt.Errorf("%w: ask the leader at %s: %w", ErrUnavailable, addr, errors.Join(context.Cause(ctx), err))
 }

@@ -182,7 +182,7 @@ func (n *Node) askAt(ctx context.Context, addr string, request *peerv1.AddMember
 }
 
 // whereOthersMayBe lists addresses, the likeliest first: the leader's, those of
-// the members, those that were given. This server's own is among them only when
+// the members, those that gossip has heard of, those that were given. This server's own is among them only when
 // it leads.
 func (n *Node) whereOthersMayBe() []string {
 	var addrs []string
@@ -196,6 +196,13 @@ func (n *Node) whereOthersMayBe() []string {
 	for _, s := range n.servers() {
 		if s.ID != raft.ServerID(n.cfg.NodeID) {
 			add(string(s.Address))
+		}
+	}
+	if n.cfg.Peers != nil {
+		for _, p := range n.cfg.Peers() {
+			if p.Name != n.cfg.NodeID {
+				add(p.Raft)
+			}
 		}
 	}
 	if n.cfg.Join.Addrs != nil {

@@ -321,3 +321,31 @@ func TestASnapshotIsFollowedToo(t *testing.T) {
 		require.Equal(t, a.store.View().DigestOf(nil), d.store.View().DigestOf(nil))
 	})
 }
+
+// TestEveryServerMovesAtOnce: when nobody is at the address in the log, gossip
+// helps them find each other, and the log then learns where they are.
+func TestEveryServerMovesAtOnce(t *testing.T) {
+	bubble(t, func(t *testing.T, c *cluster) {
+		c.three()
+		servers := c.others(nil)
+		servers[0].write(t, "k", "1")
+		for _, s := range servers {
+			require.NoError(t, s.node.Close())
+			s.addr = s.name + "-elsewhere"
+		}
+		for _, s := range servers {
+			c.open(s, func(cfg *consensus.Config) {
+				cfg.Peers = func() []consensus.Peer {
+					return []consensus.Peer{{Name: "a", Raft: "a-elsewhere"}, {Name: "b", Raft: "b-elsewhere"}, {Name: "c", Raft: "c-elsewhere"}}
+				}
+			})
+		}
+		c.ready(servers...)
+		for _, s := range servers {
+			require.Equal(t, "1", s.read(t, "k"))
+			for _, other := range servers {
+				c.knows(s, other.name, other.addr)
+			}
+		}
+	})
+}

@@ -103,13 +103,13 @@ func Open(ctx context.Context, cfg Config, st *store.Store) (_ *Node, err error)
 	if n.network, err = openNetwork(ctx, cfg); err != nil {
 		return nil, err
 	}
-	n.peers = newPeers(n.network)
+	n.peers = newPeers(n.network, n.ClusterID)
 	if n.network == nil {
 		n.transport = alone(cfg.NodeID)
 	} else {
 		n.transport = n.network.Transport(n.ClusterID)
 	}
-	n.witness = newWitness(n.transport)
+	n.witness = newWitness(n.transport, n.hint)
 	if err = n.dir.claim(cfg); err != nil {
 		return nil, err
 	}

@@ -22,6 +22,8 @@ const (
 	// peerIdle is how long a connection to a peer may be silent before it is
 	// asked whether it is alive, peerSilence how long it has to answer.
 	peerIdle, peerSilence = 10 * time.Second, rpcTimeout
+	// peerUnused is how long a connection without calls is kept.
+	peerUnused = 5 * time.Minute
 	// peerConnect bounds an attempt to connect.
 	peerConnect = rpcTimeout
 	// peerRetirement is how long calls may go on using a connection that seems
@@ -35,6 +37,8 @@ const (
 // peers are the connections of a node to the other servers.
 type peers struct {
 	network Network
+	// cluster names this server's cluster, "" while it has none.
+	cluster func() string
 
 	mu sync.Mutex
 	// conns are by raft address; nil once closed.
@@ -43,8 +47,8 @@ type peers struct {
 	retired map[*grpc.ClientConn]*time.Timer
 }
 
-func newPeers(network Network) *peers {
-	return &peers{network: network, conns: map[string]*grpc.ClientConn{}, retired: map[*grpc.ClientConn]*time.Timer{}}
+func newPeers(network Network, cluster func() string) *peers {
+	return &peers{network: network, cluster: cluster, conns: map[string]*grpc.ClientConn{}, retired: map[*grpc.ClientConn]*time.Timer{}}
 }
 
 // conn returns the connection to an address. It is made when it is first used.
@@ -69,9 +73,9 @@ func (p *peers) conn(addr string) (*grpc.ClientConn, error) {
 			MinConnectTimeout: peerConnect,
 		}),
 		grpc.WithKeepaliveParams(keepalive.ClientParameters{Time: peerIdle, Timeout: peerSilence}),
-		grpc.WithIdleTimeout(0),
+		grpc.WithIdleTimeout(peerUnused),
 		grpc.WithDisableServiceConfig(),
-		grpc.WithChainUnaryInterceptor(rpcerr.UnaryClient), grpc.WithChainStreamInterceptor(rpcerr.StreamClient),
+		grpc.WithChainUnaryInterceptor(rpcerr.UnaryClient, p.nameClusterUnary), grpc.WithChainStreamInterceptor(rpcerr.StreamClient, p.nameClusterStream),
 		grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(maxPeerMessage), grpc.MaxCallSendMsgSize(maxPeerMessage)),
 	)
 	if err != nil {
@@ -146,7 +150,7 @@ func (c peerConnTo) NewStream(ctx context.Context, desc *grpc.StreamDesc, method
 func (n *Node) servePeers() {
 	n.peerServer = grpc.NewServer(
 		grpc.MaxRecvMsgSize(maxPeerMessage), grpc.MaxSendMsgSize(maxPeerMessage),
-		grpc.ChainUnaryInterceptor(rpcerr.UnaryServer), grpc.ChainStreamInterceptor(rpcerr.StreamServer),
+		grpc.ChainUnaryInterceptor(rpcerr.UnaryServer, n.sameClusterUnary), grpc.ChainStreamInterceptor(rpcerr.StreamServer, n.sameClusterStream),
 		grpc.ConnectionTimeout(handshakeTimeout),
 		grpc.KeepaliveParams(keepalive.ServerParameters{Time: peerIdle, Timeout: peerSilence}),
 		grpc.KeepaliveEnforcementPolicy(keepalive.EnforcementPolicy{MinTime: peerIdle / 2, PermitWithoutStream: true}),

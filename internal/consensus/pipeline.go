@@ -23,7 +23,8 @@ var _ raft.AppendPipeline = (*pipeline)(nil)
 
 // AppendEntriesPipeline opens a way for entries.
 func (w *witness) AppendEntriesPipeline(id raft.ServerID, target raft.ServerAddress) (raft.AppendPipeline, error) {
-	inner, err := w.Transport.AppendEntriesPipeline(id, target)
+	at, _ := w.whereabouts.find(id, target)
+	inner, err := w.Transport.AppendEntriesPipeline(id, at)
 	if err != nil {
 		return nil, err
 	}

@@ -72,7 +72,7 @@ func TestPipelineFreesItsSender(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				inner := newBarePipeline()
-				w := newWitness(bareTransport{pipeline: inner})
+				w := newWitness(bareTransport{pipeline: inner}, noHint)
 				p, err := w.AppendEntriesPipeline("b", "b")
 				require.NoError(t, err)
 				good := &answer{response: raft.AppendEntriesResponse{Term: 3, Success: true}}
@@ -97,7 +97,7 @@ func TestPipelineFreesItsSender(t *testing.T) {
 	t.Run("closed by raft", func(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
 			inner := newBarePipeline()
-			w := newWitness(bareTransport{pipeline: inner})
+			w := newWitness(bareTransport{pipeline: inner}, noHint)
 			p, err := w.AppendEntriesPipeline("b", "b")
 			require.NoError(t, err)
 			inner.answered <- &answer{response: raft.AppendEntriesResponse{Term: 3, Success: true}} // nobody reads it

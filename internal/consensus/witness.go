@@ -16,9 +16,10 @@ import (
 // waiting for it and would take them for proof that it still leads.
 //
 // It also keeps raft from hearing anything while a new server waits to be taken
-// into a cluster (see shut).
+// into a cluster (see shut), and finds servers that have moved (see whereabouts).
 type witness struct {
 	Transport
+	whereabouts *whereabouts
 	// asked counts the reads that want proof.
 	asked atomic.Uint64
 
@@ -44,8 +45,10 @@ type proof struct {
 	at          time.Time
 }
 
-func newWitness(t Transport) *witness {
-	return &witness{Transport: t, heard: map[raft.ServerID]proof{}, done: make(chan struct{})}
+// newWitness returns the transport for raft. hint returns an address at which a
+// server may be, "" when there is none.
+func newWitness(t Transport, hint func(name string) string) *witness {
+	return &witness{Transport: t, whereabouts: newWhereabouts(hint), heard: map[raft.ServerID]proof{}, done: make(chan struct{})}
 }
 
 // AppendEntries sends entries or a heartbeat. That the answer carries the term
@@ -53,7 +56,7 @@ func newWitness(t Transport) *witness {
 // says so.
 func (w *witness) AppendEntries(id raft.ServerID, target raft.ServerAddress, args *raft.AppendEntriesRequest, resp *raft.AppendEntriesResponse) error {
 	asked := w.asked.Load()
-	err := w.Transport.AppendEntries(id, target, args, resp)
+	err := w.whereabouts.reach(id, target, func(at raft.ServerAddress) error { return w.Transport.AppendEntries(id, at, args, resp) })
 	if err == nil && resp.Term == args.Term {
 		w.note(id, proof{term: args.Term, asked: asked, at: time.Now()})
 	}

@@ -1,0 +1,156 @@
+package consensus
+
+import (
+	"errors"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/hashicorp/raft"
+	"github.com/stretchr/testify/require"
+)
+
+func noHint(string) string { return "" }
+
+// heldTransport answers heartbeats when it is told to, in the term it is told,
+// and notes where they were sent.
+type heldTransport struct {
+	Transport
+	answers chan uint64 // 0: an error
+	sent    chan raft.ServerAddress
+}
+
+func (t heldTransport) AppendEntries(_ raft.ServerID, at raft.ServerAddress, _ *raft.AppendEntriesRequest, resp *raft.AppendEntriesResponse) error {
+	if t.sent != nil {
+		t.sent <- at
+	}
+	if resp.Term = <-t.answers; resp.Term == 0 {
+		return errors.New("no answer")
+	}
+	resp.Success = true
+	return nil
+}
+
+// TestOldAnswersProveNothing: an answer to a heartbeat that was sent before a
+// read began does not say that the server still follows.
+func TestOldAnswersProveNothing(t *testing.T) {
+	servers := []raft.Server{
+		{ID: "a", Suffrage: raft.Voter},
+		{ID: "b", Suffrage: raft.Voter},
+		{ID: "c", Suffrage: raft.Voter},
+		{ID: "d", Suffrage: raft.Nonvoter},
+	}
+	synctest.Test(t, func(t *testing.T) {
+		held := heldTransport{answers: make(chan uint64)}
+		w := newWitness(held, noHint)
+		beat := func(to raft.ServerID) {
+			go func() {
+				_ = w.AppendEntries(to, "", &raft.AppendEntriesRequest{Term: 3}, &raft.AppendEntriesResponse{})
+			}()
+			synctest.Wait()
+		}
+		answer := func(term uint64) {
+			held.answers <- term
+			synctest.Wait()
+		}
+		beat("b")
+		read := w.ask()
+		require.False(t, w.proved("a", servers, 3, read))
+		answer(3)
+		require.False(t, w.proved("a", servers, 3, read), "the heartbeat left before")
+		beat("d")
+		answer(3)
+		require.False(t, w.proved("a", servers, 3, read), "d has no vote")
+		beat("b")
+		answer(4)
+		require.False(t, w.proved("a", servers, 3, read), "b knows of a later term")
+		beat("b")
+		answer(0)
+		require.False(t, w.proved("a", servers, 3, read), "b did not answer")
+		require.True(t, w.lastHeard("c").IsZero())
+		beat("b")
+		moved := w.moved.wait()
+		answer(3)
+		<-moved
+		require.True(t, w.proved("a", servers, 3, read))
+		require.False(t, w.proved("a", servers, 4, read), "of another term")
+		require.False(t, w.proved("a", servers, 3, w.ask()), "the next read wants its own")
+		require.Equal(t, time.Now(), w.lastHeard("b"))
+		require.True(t, w.proved("a", servers[:1], 3, w.ask()), "alone it needs nobody")
+	})
+}
+
+// TestWhereabouts: a server that does not answer at the address in the log is
+// looked for where gossip has heard of it, and the other way round.
+func TestWhereabouts(t *testing.T) {
+	held := heldTransport{answers: make(chan uint64, 1), sent: make(chan raft.ServerAddress, 1)}
+	hint := "b:2"
+	w := newWitness(held, func(string) string { return hint })
+	beat := func(term uint64) raft.ServerAddress {
+		held.answers <- term
+		_ = w.AppendEntries("b", "b:1", &raft.AppendEntriesRequest{Term: 1}, &raft.AppendEntriesResponse{})
+		return <-held.sent
+	}
+	require.EqualValues(t, "b:1", beat(1))
+	require.EqualValues(t, "b:1", beat(0))
+	require.EqualValues(t, "b:2", beat(1))
+	require.EqualValues(t, "b:2", beat(0))
+	require.EqualValues(t, "b:1", beat(0))
+	require.EqualValues(t, "b:2", beat(0))
+	hint = ""
+	require.EqualValues(t, "b:1", beat(0))
+	require.EqualValues(t, "b:1", beat(1))
+}
+
+// TestNobodyIsHeardBeforeAdmission: raft gets no message of others until admit,
+// and everyone an answer.
+func TestNobodyIsHeardBeforeAdmission(t *testing.T) {
+	inner := consuming{messages: make(chan raft.RPC)}
+	w := newWitness(inner, noHint)
+	w.shut()
+	defer w.end()
+	say := func() <-chan raft.RPCResponse {
+		answered := make(chan raft.RPCResponse, 1)
+		inner.messages <- raft.RPC{RespChan: answered}
+		return answered
+	}
+	require.ErrorIs(t, (<-say()).Error, errNotAdmitted)
+	require.ErrorIs(t, (<-say()).Error, errNotAdmitted)
+	w.admit()
+	w.admit()
+	answered := say()
+	message := <-w.Consumer()
+	message.Respond("fine", nil)
+	require.Equal(t, "fine", (<-answered).Response)
+}
+
+type consuming struct {
+	Transport
+	messages chan raft.RPC
+}
+
+func (c consuming) Consumer() <-chan raft.RPC { return c.messages }
+
+// TestAStuckTransferIsFatal: a leader that refuses every write because of a
+// transfer, for longer than one may take, cannot be helped otherwise.
+func TestAStuckTransferIsFatal(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		cfg := testConfig("dir")
+		died := make(chan error, 1)
+		cfg.Events.Fatal = func(err error) { died <- err }
+		n := &Node{cfg: cfg}
+		refuse := func() { require.ErrorIs(t, n.proposeError(raft.ErrLeadershipTransferInProgress), ErrUnavailable) }
+		for range 5 { // one after the other is fine
+			refuse()
+			time.Sleep(n.stuckTransfer() - time.Millisecond)
+			n.transferring.accepted()
+		}
+		refuse()
+		time.Sleep(n.stuckTransfer() / 2)
+		refuse()
+		require.Empty(t, died)
+		time.Sleep(n.stuckTransfer() / 2)
+		refuse()
+		require.ErrorContains(t, <-died, "transfer")
+	})
+}
