@@ -52,6 +52,9 @@ func (n *Node) addMember(ctx context.Context, a addition) error {
 		return rpcerr.New(rpcerr.Invalid, "", "a member has a name and an address, not %q and %q", a.name, a.addr)
 	}
 	return n.changeMembers(ctx, func() error {
+		if at, moved := n.witness.whereabouts.find(raft.ServerID(a.name), ""); moved {
+			a.reached = string(at)
+		}
 		steps, err := n.membership().admit(a)
 		if rpcerr.HasReason(err, ReasonRemoved) {
 			// Only a server that leads may say so, and what the server was removed by

@@ -44,6 +44,9 @@ type addition struct {
 	fresh bool
 	// own: it is the leader itself that asks.
 	own bool
+	// reached is where the leader reaches the member of that name instead of at the
+	// address in the log, empty when it does not.
+	reached string
 	// cluster is the one it believes to be a member of, empty when it does not
 	// know.
 	cluster string
@@ -107,7 +110,7 @@ func (m membership) admit(a addition) ([]step, error) {
 			"%s is not a member of this cluster any more: to bring it back, empty its data directory and let it join again", a.name)
 	case !a.fresh && string(known.Address) == a.addr:
 		return nil, nil
-	case m.answers(known.ID) && !a.own && !repeats(a, known):
+	case m.answers(known.ID) && !a.own && !repeats(a, known) && (a.fresh || a.reached != a.addr):
 		return nil, rpcerr.New(rpcerr.Conflict, ReasonAlreadyRunning,
 			"a server called %s is running at %s: every server needs a name of its own (--name)", a.name, known.Address)
 	case !a.fresh:

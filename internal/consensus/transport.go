@@ -302,6 +302,9 @@ func (n *tlsNetwork) Close() error {
 	conns := n.conns
 	n.conns = nil
 	n.mu.Unlock()
+	if conns == nil {
+		return nil
+	}
 	n.stop()
 	err := n.listener.Close()
 	for c := range conns {
