@@ -354,12 +354,23 @@ func TestDeterminism(t *testing.T) {
 			entry := &raft.Log{Index: uint64(2*i + 5), Data: command}
 			require.Equal(t, fsm{a}.Apply(entry), fsm{b}.Apply(entry))
 			require.Equal(t, a.View().DigestOf(nil), b.View().DigestOf(nil))
+			require.Equal(t, envelopes(a), envelopes(b), "times too are the same everywhere (SEMANTICS §1.1)")
 			require.Equal(t, resource.Revision(entry.Index), b.Revision())
 			if i == cut {
 				b = throughSnapshot(t, b)
 			}
 		}
 	})
+}
+
+// envelopes are the metadata of every resource.
+func envelopes(st *store.Store) (all []resource.Meta) {
+	for _, kind := range st.View().Kinds() {
+		for r := range st.View().List(kind, "") {
+			all = append(all, r.Meta())
+		}
+	}
+	return all
 }
 
 // throughSnapshot returns a new store restored from a snapshot of st.

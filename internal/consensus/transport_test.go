@@ -163,7 +163,10 @@ func TestHeartbeatsStayInLine(t *testing.T) {
 	require.True(t, ok)
 	called := false
 	safe.SetHeartbeatHandler(func(raft.RPC) { called = true })
-	var response raft.RequestVoteResponse
-	require.NoError(t, safe.RequestVote("one", safe.LocalAddr(), &raft.RequestVoteRequest{}, &response))
-	require.False(t, called)
+	// What raft's transport takes for a heartbeat.
+	heartbeat := raft.AppendEntriesRequest{Term: 1, RPCHeader: raft.RPCHeader{
+		ProtocolVersion: raft.ProtocolVersionMax, ID: []byte("one"), Addr: safe.EncodePeer("one", safe.LocalAddr()),
+	}}
+	require.NoError(t, safe.AppendEntries("one", safe.LocalAddr(), &heartbeat, &raft.AppendEntriesResponse{}))
+	require.False(t, called, "handled outside the main loop")
 }

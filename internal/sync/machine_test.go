@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
+	"google.golang.org/protobuf/proto"
 	"pgregory.net/rapid"
 
 	syncv1 "meridian/api/sync/v1"
@@ -493,4 +494,33 @@ func TestNoCommonProtocol(t *testing.T) {
 	err := p.greet(&syncv1.Hello{Protocol: 9, MinProtocol: 7}, g.now)
 	require.ErrorIs(t, err, errNoCommonProtocol)
 	require.ErrorContains(t, err, "7 to 9")
+}
+
+// TestResumeGoesOnWhereTheZoneIs: a zone that comes back is sent every batch
+// that it missed, the first one chained to what it has (I6).
+func TestResumeGoesOnWhereTheZoneIs(t *testing.T) {
+	g := newGlobalSim(t, 1<<20)
+	z := newZoneSim(t, g, t.TempDir())
+	defer func() { z.close() }()
+	g.write(put(policyKey("a"), `{}`))
+	reconnect(z)
+	z.settle()
+	has := uint64(z.replica.machine.revision)
+	z.cut()
+	g.write(put(policyKey("b"), `{}`))
+	g.write(put(policyKey("c"), `{}`))
+	z.connect()
+	z.send(8)
+	require.Equal(t, syncv1.Mode_MODE_RESUME, lastMode(z))
+	var follows []uint64
+	for _, f := range z.down {
+		if raw := f.GetBatch(); raw != nil {
+			var b syncv1.Batch
+			require.NoError(t, proto.Unmarshal(raw, &b))
+			require.LessOrEqual(t, b.GetPrevRevision(), has, "nothing between what the zone has and what it is sent")
+			has = b.GetRevision()
+			follows = append(follows, has)
+		}
+	}
+	require.Len(t, follows, 2)
 }
