@@ -129,8 +129,10 @@ torture: build ## Attack a cluster of processes for DURATION from SEED and hold 
 		$(GO) test -count=1 -tags $(TAGS),multizone -timeout 0 -run '^TestTorture$$' -v ./test/multizone
 
 .PHONY: mutants
-mutants: ## Plant bugs on purpose, one at a time, and see that the tests notice each
-	$(GO) test -count=1 -tags $(TAGS),mutants -timeout 60m -v ./test/mutants
+mutants: $(TOOLS)/gotestsum ## Plant bugs on purpose, one at a time, and see that the tests notice each
+	@mkdir -p $(EVENTS_DIR)
+	$(TOOLS)/gotestsum --format testname --jsonfile $(EVENTS_DIR)/mutants.json -- \
+		-count=1 -tags $(TAGS),mutants -timeout 20m ./test/mutants
 
 .PHONY: demo
 demo: build ## Start a global and two zones, apply examples/, show what is effective (KEEP=1 leaves it running)

@@ -7,6 +7,8 @@ import (
 	"context"
 	"os"
 	"os/exec"
+	"path/filepath"
+	"strings"
 	"testing"
 	"time"
 
@@ -47,6 +49,26 @@ var all = []planted{
 // but should not take the day.
 const patience = 4 * time.Minute
 
+// root is where the module begins; builds holds the programs.
+const root = "../.."
+
+var builds string
+
+func TestMain(m *testing.M) {
+	os.Exit(inDirectory(m))
+}
+
+func inDirectory(m *testing.M) int {
+	dir, err := os.MkdirTemp("", "meridian-mutants-*")
+	if err != nil {
+		_, _ = os.Stderr.WriteString(err.Error() + "\n")
+		return 1
+	}
+	defer func() { _ = os.RemoveAll(dir) }()
+	builds = dir
+	return m.Run()
+}
+
 // Every planted bug is noticed.
 func TestEveryPlantedBugIsNoticed(t *testing.T) {
 	for _, p := range all {
@@ -69,16 +91,33 @@ func TestNothingIsNoticedWithoutABug(t *testing.T) {
 	}
 }
 
+// programs are the packages' tests, built once, by package.
+var programs = map[string]string{}
+
+func program(t *testing.T, pkg string) string {
+	t.Helper()
+	if path, ok := programs[pkg]; ok {
+		return path
+	}
+	path := filepath.Join(builds, strings.ReplaceAll(strings.Trim(pkg, "./"), "/", "-")+".test")
+	build := exec.CommandContext(t.Context(), "go", "test", "-c", "-tags", "hashicorpmetrics,mutants", "-o", path, pkg)
+	build.Dir = root
+	out, err := build.CombinedOutput()
+	require.NoError(t, err, "%s", out)
+	programs[pkg] = path
+	return path
+}
+
 func run(t *testing.T, p planted, bug mutant.Name) (out []byte, failed bool) {
 	t.Helper()
+	path := program(t, p.pkg)
 	ctx, cancel := context.WithTimeout(t.Context(), patience)
 	defer cancel()
-	cmd := exec.CommandContext(ctx, "go", "test", "-tags", "hashicorpmetrics,mutants", "-count", "1", "-failfast", "-timeout", "3m", "-run", p.run, p.pkg)
-	cmd.Dir = "../.."
+	cmd := exec.CommandContext(ctx, path, "-test.v", "-test.failfast", "-test.timeout", "3m", "-test.run", p.run)
+	cmd.Dir = filepath.Join(root, p.pkg)
 	cmd.Env = append(os.Environ(), "MERIDIAN_MUTANT="+string(bug))
 	out, err := cmd.CombinedOutput()
-	require.NotContains(t, string(out), "[build failed]")
-	require.NotContains(t, string(out), "no tests to run")
+	require.Contains(t, string(out), "=== RUN", "no test has this name")
 	return out, err != nil
 }
 
