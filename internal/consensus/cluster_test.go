@@ -138,6 +138,9 @@ func (c *cluster) ready(servers ...*server) {
 	}
 }
 
+// pass lets virtual time go by.
+func (c *cluster) pass(d time.Duration) { <-time.After(d) }
+
 // eventually waits for a condition, in virtual time.
 func (c *cluster) eventually(what string, condition func() bool) {
 	c.t.Helper()
@@ -145,7 +148,7 @@ func (c *cluster) eventually(what string, condition func() bool) {
 		if condition() {
 			return
 		}
-		time.Sleep(10 * time.Millisecond)
+		c.pass(10 * time.Millisecond)
 	}
 	require.FailNow(c.t, "it never came about", what)
 }
@@ -173,11 +176,11 @@ func (c *cluster) leader(among ...*server) *server {
 		leader = nil
 		for _, s := range among {
 			id, _ := s.node.Leader()
-			if l := c.servers[id]; l == nil || !l.node.IsLeader() || leader != nil && leader != l {
+			l := c.servers[id]
+			if l == nil || l.node == nil || !l.node.IsLeader() || leader != nil && leader != l {
 				return false
-			} else {
-				leader = l
 			}
+			leader = l
 		}
 		return leader != nil
 	})

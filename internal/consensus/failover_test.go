@@ -114,9 +114,9 @@ func TestARetriedRequestIsAppliedOnce(t *testing.T) {
 		for range 5 {
 			leader := c.leader(c.others(nil)...)
 			c.isolate(leader)
-			time.Sleep(3 * time.Second)
+			c.pass(3 * time.Second)
 			c.network.HealAll()
-			time.Sleep(time.Second)
+			c.pass(time.Second)
 		}
 		close(stop)
 		writers.Wait()
@@ -210,7 +210,7 @@ func TestReadsSeeWhatWasAcknowledgedElsewhere(t *testing.T) {
 
 		waiting := make(chan string)
 		go func() { waiting <- follower.read(t, "k") }()
-		time.Sleep(time.Second)
+		c.pass(time.Second)
 		c.network.HealAll()
 		require.Equal(t, "new", <-waiting, "the read waited out the partition")
 	})
@@ -292,7 +292,7 @@ func TestHandingOverLosesNoWrite(t *testing.T) {
 			require.NoError(t, err)
 			require.NotEqual(t, before.name, next)
 			require.Equal(t, next, c.leader(c.others(nil)...).name)
-			time.Sleep(100 * time.Millisecond)
+			c.pass(100 * time.Millisecond)
 		}
 		for range 3 {
 			leader := c.leader(c.others(nil)...)
@@ -380,13 +380,13 @@ func TestOldAnswersDoNotProveTheLead(t *testing.T) {
 		c.ready(b)
 		c.voters("a", "b")
 		c.network.Delay("b", "a", late)
-		time.Sleep(3 * late)
+		c.pass(3 * late)
 		for range 20 {
 			began := time.Now()
 			_, err := a.node.Read(t.Context())
 			require.NoError(t, err)
 			require.GreaterOrEqual(t, time.Since(began), late, "the answer was on its way before the question")
-			time.Sleep(17 * time.Millisecond)
+			c.pass(17 * time.Millisecond)
 		}
 	})
 }
@@ -414,7 +414,7 @@ func TestAServerWithoutAVoteProvesNothing(t *testing.T) {
 		d := c.start("c", joining("a"))
 		c.ready(d)
 		c.network.CutBoth("a", "b")
-		time.Sleep(10 * time.Millisecond) // what was on its way has arrived
+		c.pass(10 * time.Millisecond) // what was on its way has arrived
 		require.True(t, a.node.IsLeader())
 		short, cancel := context.WithTimeout(t.Context(), 150*time.Millisecond)
 		defer cancel()

@@ -49,7 +49,7 @@ func TestANewServerGoesOnJoining(t *testing.T) {
 		a.write(t, "k", "1")
 		c.network.CutBoth("a", "b")
 		b := c.start("b", joining("nowhere", "a"))
-		time.Sleep(time.Minute)
+		c.pass(time.Minute)
 		require.Empty(t, b.node.Servers())
 		require.Empty(t, b.node.ClusterID())
 		require.Contains(t, b.node.Waiting(), "connection refused")
@@ -58,7 +58,7 @@ func TestANewServerGoesOnJoining(t *testing.T) {
 			c.open(b, func(cfg *consensus.Config) {
 				cfg.Join.Addrs = func() []string { return []string{"a"} }
 			})
-			time.Sleep(10 * time.Second)
+			c.pass(10 * time.Second)
 			require.Empty(t, b.node.Servers())
 			_, err := b.node.Read(t.Context())
 			require.ErrorIs(t, err, consensus.ErrUnavailable)
@@ -94,7 +94,7 @@ func TestJoiningSurvivesACrashAtAnyTime(t *testing.T) {
 				}
 				b := c.start("b", joining("a"))
 				for range 3 {
-					time.Sleep(after)
+					c.pass(after)
 					c.crash(b)
 					c.open(b, func(cfg *consensus.Config) {
 						cfg.Join.Addrs = func() []string { return []string{"a"} }
@@ -124,7 +124,7 @@ func TestAServerThatLostItsDiskHasNoSay(t *testing.T) {
 		c.wipe(d)
 		c.network.HealAll()
 		c.open(d, joining("a", "b"))
-		time.Sleep(time.Minute)
+		c.pass(time.Minute)
 		require.False(t, b.node.IsLeader(), "c must not have voted")
 		require.Empty(t, d.node.Servers())
 
@@ -149,7 +149,7 @@ func TestAWipedServerDoesNotMixClusters(t *testing.T) {
 		c.ready(d)
 		d.write(t, "k", "another's")
 		a.write(t, "l", "ours")
-		time.Sleep(time.Minute)
+		c.pass(time.Minute)
 		require.Equal(t, "ours", b.read(t, "k"))
 		require.Equal(t, "another's", d.read(t, "k"))
 		require.Empty(t, d.read(t, "l"))
@@ -210,7 +210,7 @@ func TestARemovedServerStops(t *testing.T) {
 		require.Error(t, err)
 
 		c.crash(down)
-		time.Sleep(2 * time.Second)
+		c.pass(2 * time.Second)
 		require.NoError(t, c.leader(leader).node.Remove(t.Context(), down.name, false))
 		c.open(down, nil)
 		c.eventually("it finds out", func() bool { return down.died() != nil })
@@ -234,7 +234,7 @@ func TestASecondServerOfAName(t *testing.T) {
 		twin := &server{name: d.name, addr: "twin", disk: consensustest.NewDisk("twin")}
 		c.servers["twin"] = twin
 		c.open(twin, joining("a", "b"))
-		time.Sleep(time.Minute)
+		c.pass(time.Minute)
 		require.Contains(t, twin.node.Waiting(), "a server called c is running at c")
 		require.NoError(t, twin.died())
 		a.write(t, "k", "1")

@@ -9,9 +9,8 @@ import (
 	"github.com/hashicorp/raft"
 
 	peerv1 "meridian/api/peer/v1"
-	"meridian/internal/rpcerr"
-
 	"meridian/internal/mutant"
+	"meridian/internal/rpcerr"
 )
 
 // servers returns the members as this server knows them: the newest

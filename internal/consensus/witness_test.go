@@ -142,14 +142,14 @@ func TestAStuckTransferIsFatal(t *testing.T) {
 		refuse := func() { require.ErrorIs(t, n.proposeError(raft.ErrLeadershipTransferInProgress), ErrUnavailable) }
 		for range 5 { // one after the other is fine
 			refuse()
-			time.Sleep(n.stuckTransfer() - time.Millisecond)
+			<-time.After(n.stuckTransfer() - time.Millisecond)
 			n.transferring.accepted()
 		}
 		refuse()
-		time.Sleep(n.stuckTransfer() / 2)
+		<-time.After(n.stuckTransfer() / 2)
 		refuse()
 		require.Empty(t, died)
-		time.Sleep(n.stuckTransfer() / 2)
+		<-time.After(n.stuckTransfer() / 2)
 		refuse()
 		require.ErrorContains(t, <-died, "transfer")
 	})
