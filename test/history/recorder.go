@@ -13,6 +13,9 @@ type Recorder struct {
 	began time.Time
 	now   func() time.Time
 
+	// Echo, unless nil, is told each remark as it is made.
+	Echo func(Note)
+
 	mu sync.Mutex // guards what follows
 	h  History
 }
@@ -27,10 +30,11 @@ func (r *Recorder) Now() Time { return r.now().Sub(r.began) }
 
 // Note adds a remark, such as the beginning of a fault.
 func (r *Recorder) Note(format string, args ...any) {
-	at := r.Now()
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	r.h.Notes = append(r.h.Notes, Note{At: at, Text: fmt.Sprintf(format, args...)})
+	n := Note{At: r.Now(), Text: fmt.Sprintf(format, args...)}
+	if r.Echo != nil {
+		r.Echo(n)
+	}
+	add(r, &r.h.Notes, n)
 }
 
 // Call records that an operation begins. Until Return it counts as unknown.

@@ -73,6 +73,17 @@ var zoneFaults = []fault{
 	{"a zone gets a new disk", 1, zoneNewDisk},
 }
 
+// memberFaults change who the servers are.
+var memberFaults = []fault{
+	{"add a server", 4, addServer},
+	{"remove a server", 3, removeServer},
+	{"replace a server", 3, replaceServer},
+	{"lose a disk", 2, diskLost},
+	{"transfer the leadership", 2, transfer},
+	{"crash a server", 2, crashOne},
+	{"isolate a server", 2, isolate},
+}
+
 // historyFaults replace the global's state.
 var historyFaults = []fault{
 	{"restore a backup", 3, restoreBackup},
@@ -488,14 +499,12 @@ func bitFlips(w *world, rng *rand.Rand) (func(), bool) {
 	return w.crash(s, false), true
 }
 
-// disksAreGood says whether every server is a member on a disk of which nothing
+// disksAreGood says whether every server has a vote and a disk of which nothing
 // was lost.
 func (w *world) disksAreGood() bool {
+	voters := w.voters()
 	for _, s := range w.members() {
-		s.mu.Lock()
-		replaced := s.replaced
-		s.mu.Unlock()
-		if replaced || !s.up() {
+		if !s.up() || !slices.Contains(voters, s.name) {
 			return false
 		}
 	}
@@ -516,6 +525,73 @@ func diskLost(w *world, rng *rand.Rand) (func(), bool) {
 		w.rec.Note("%s starts", s)
 		s.start()
 	}, true
+}
+
+// addServer lets another server join.
+func addServer(w *world, _ *rand.Rand) (func(), bool) {
+	if len(w.members()) >= 5 {
+		return nil, false
+	}
+	w.mu.Lock()
+	w.machines++
+	name := fmt.Sprintf("g%d", w.machines)
+	w.mu.Unlock()
+	w.rec.Note("%s joins", name)
+	w.add(name)
+	return nil, true
+}
+
+// removeServer takes a server out for good.
+func removeServer(w *world, rng *rand.Rand) (func(), bool) {
+	if len(w.members()) <= 3 || !w.disksAreGood() {
+		return nil, false
+	}
+	s := w.any(rng)
+	through := w.any(rng).process()
+	if through == nil {
+		return nil, false
+	}
+	w.rec.Note("%s is to be removed through %s", s, through.s)
+	w.running.Go(func() {
+		ctx, cancel := context.WithTimeout(through.ctx, 10*time.Second)
+		defer cancel()
+		err := through.node.Remove(ctx, s.name, true)
+		w.rec.Note("%s is removed: %v", s, err)
+		if err == nil {
+			w.drop(s)
+		}
+	})
+	return nil, true
+}
+
+// drop switches a machine off for good.
+func (w *world) drop(s *server) {
+	w.mu.Lock()
+	w.servers = slices.DeleteFunc(w.servers, func(o *server) bool { return o == s })
+	w.mu.Unlock()
+	s.mu.Lock()
+	s.dropped = true
+	s.mu.Unlock()
+	s.crash(false)
+}
+
+// replaceServer removes a server, which finds out, and comes back empty.
+func replaceServer(w *world, rng *rand.Rand) (func(), bool) {
+	if !w.disksAreGood() {
+		return nil, false
+	}
+	s := w.any(rng)
+	through := w.any(rng).process()
+	if through == nil {
+		return nil, false
+	}
+	w.rec.Note("%s is to be replaced through %s", s, through.s)
+	w.running.Go(func() {
+		ctx, cancel := context.WithTimeout(through.ctx, 10*time.Second)
+		defer cancel()
+		w.rec.Note("%s is removed, to come back empty: %v", s, through.node.Remove(ctx, s.name, true))
+	})
+	return nil, true
 }
 
 // anyZone returns a zone, nil if there is none.

@@ -34,11 +34,9 @@ type server struct {
 	p    *process
 	// wanted says that a process is to run.
 	wanted bool
-	// replaced says that the disk was exchanged for an empty one and that the
-	// server has not become a voter again.
-	replaced bool
-	skew     time.Duration
-	hung     bool
+	// dropped says that the machine was switched off for good.
+	dropped bool
+	skew    time.Duration
 }
 
 // process is one run of a server.
@@ -72,7 +70,7 @@ func (s *server) process() *process {
 func (s *server) start() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.wanted {
+	if s.wanted || s.dropped {
 		return
 	}
 	s.wanted = true
@@ -146,10 +144,11 @@ func (p *process) serve() {
 		Store: p.store, Synced: zonesync.SyncedKinds, Authorize: w.admit,
 		Admission: func(k resource.Kind) bool { return k == "Zone" },
 		Logger:    w.logger.With("server", p.s.name),
+		Servers:   w.targets,
 	})
 	p.calls = grpc.NewServer()
 	syncv1.RegisterSyncServiceServer(p.calls, p.zones)
-	lis := w.zoneNet.Node(p.s.name)
+	lis := w.zoneNet.NodeAt(p.s.name, target(p.s.name))
 	p.running.Go(func() {
 		select {
 		case <-p.node.Ready():
@@ -294,7 +293,7 @@ func (s *server) failed(boot int, err error) {
 // exchangeLocked puts an empty disk in. The server joins anew.
 func (s *server) exchangeLocked() {
 	s.w.rec.Note("%s gets an empty disk", s.name)
-	s.disk, s.replaced, s.hung = consensustest.NewDisk(s.name), true, false
+	s.disk = consensustest.NewDisk(s.name)
 }
 
 // exitLocked ends the process at once, as a loss of power does.

@@ -29,6 +29,9 @@ func simulate(t *testing.T, seed uint64, p plan, run func(*world) (faults int)) 
 	var out outcome
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(seed, discard)
+		if os.Getenv("SIM_TRACE") != "" {
+			w.trace()
+		}
 		defer w.end()
 		require.NoError(t, w.begin(p))
 		out.faults = run(w)
@@ -71,7 +74,7 @@ func number(name string, otherwise int) int {
 
 // TestQuiet: without faults everything is as promised.
 func TestQuiet(t *testing.T) {
-	o := simulate(t, 1, plan{servers: number("SIM_SERVERS", 1), zones: 2, clients: 4, watchers: 2, think: time.Second}, func(w *world) int {
+	o := simulate(t, 1, plan{servers: number("SIM_SERVERS", 3), zones: 2, clients: 4, watchers: 2, think: time.Second}, func(w *world) int {
 		w.pause(time.Duration(number("SIM_MINUTES", 3)) * time.Minute)
 		return 0
 	})
@@ -86,14 +89,15 @@ type profile struct {
 }
 
 func profiles() []profile {
-	busy := plan{servers: number("SIM_SERVERS", 1), zones: 2, clients: 4, watchers: 2, think: 4 * time.Second}
+	busy := plan{servers: number("SIM_SERVERS", 3), zones: 2, clients: 4, watchers: 2, think: 4 * time.Second}
 	return []profile{
 		{"network", busy, networkFaults},
 		{"machines", busy, machineFaults},
 		{"disks", busy, diskFaults},
+		{"members", busy, memberFaults},
 		{"zones", busy, zoneFaults},
 		{"restores", busy, slices.Concat(historyFaults, zoneFaults)},
-		{"everything", busy, slices.Concat(networkFaults, machineFaults, diskFaults, zoneFaults, historyFaults)},
+		{"everything", busy, slices.Concat(networkFaults, machineFaults, diskFaults, memberFaults, zoneFaults, historyFaults)},
 	}
 }
 

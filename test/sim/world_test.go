@@ -7,7 +7,9 @@ import (
 	"hash/fnv"
 	"log/slog"
 	"math/rand/v2"
+	"os"
 	"slices"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -41,6 +43,8 @@ type world struct {
 	zones      []*zone
 	violations []history.Violation
 	probes     int
+	// machines counts the servers there ever were.
+	machines int
 }
 
 // plan is the size of a world.
@@ -57,6 +61,19 @@ func newWorld(seed uint64, logger *slog.Logger) *world {
 	}
 	w.ctx, w.cancel = context.WithCancel(context.Background())
 	return w
+}
+
+// trace shows what happens as it happens, for a run that does not end.
+func (w *world) trace() {
+	w.logger = slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{
+		ReplaceAttr: func(_ []string, a slog.Attr) slog.Attr {
+			if a.Key == slog.TimeKey {
+				a.Value = slog.DurationValue(w.rec.Now())
+			}
+			return a
+		},
+	}))
+	w.rec.Echo = func(n history.Note) { w.logger.Info(n.Text) }
 }
 
 // random returns a source of choices that depends on the seed and a name only.
@@ -90,11 +107,23 @@ func (w *world) members() []*server {
 	return slices.Clone(w.servers)
 }
 
-// names are their raft addresses, which are those that zones dial too.
+// names are their raft addresses.
 func (w *world) names() []string {
 	var out []string
 	for _, s := range w.members() {
 		out = append(out, s.name)
+	}
+	return out
+}
+
+// target is a server as zones dial it: an address that needs no looking up.
+func target(name string) string { return "10.0.0." + strings.TrimPrefix(name, "g") + ":5685" }
+
+// targets are the servers as zones dial them.
+func (w *world) targets() []string {
+	out := w.names()
+	for i := range out {
+		out[i] = target(out[i])
 	}
 	return out
 }
@@ -130,11 +159,15 @@ func (w *world) begin(p plan) error {
 		return errors.New("the first server does not become ready")
 	}
 	w.begun.Store(true)
+	w.machines = p.servers
 	for i := 2; i <= p.servers; i++ {
 		s := w.add(fmt.Sprintf("g%d", i))
 		if !w.await(2*time.Minute, s.up) {
 			return fmt.Errorf("%s does not become ready", s.name)
 		}
+	}
+	if !w.await(2*time.Minute, func() bool { return len(w.voters()) == p.servers }) {
+		return fmt.Errorf("only %v have a vote", w.voters())
 	}
 	mesh := content(resource.Key{Kind: "Mesh", Name: "default"}, "mesh")
 	if _, err := w.probe(w.ctx, time.Minute, store.Put(mesh)); err != nil {
@@ -169,6 +202,25 @@ func (w *world) await(limit time.Duration, holds func() bool) bool {
 		}
 	}
 	return holds()
+}
+
+// voters are the members that have a vote, as the leader knows them; nil when
+// there is none.
+func (w *world) voters() []string {
+	for _, s := range w.members() {
+		p := s.process()
+		if p == nil || !p.node.IsLeader() {
+			continue
+		}
+		var out []string
+		for _, m := range p.node.Members(p.ctx) {
+			if m.Voter {
+				out = append(out, m.Name)
+			}
+		}
+		return out
+	}
+	return nil
 }
 
 // probe writes through any server until it is acknowledged, and returns the
@@ -231,7 +283,7 @@ func (s *server) mend() {
 	s.disk.Fail(nil, 0, 0)
 	s.disk.Full(false)
 	s.disk.Slow(0, 0)
-	s.skew, s.hung = 0, false
+	s.skew = 0
 }
 
 // Limits of what is promised within a time. Those of L1 and L2 are REPLICATION's;

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"net"
-	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -35,6 +34,8 @@ type zone struct {
 	streams     int
 	// wanted says that a process is to run.
 	wanted bool
+	// learned are the addresses that the global named.
+	learned []string
 }
 
 // zoneProcess is one run of a zone.
@@ -108,6 +109,14 @@ func (p *zoneProcess) run(disk *mediumSession) {
 	observer.Wait()
 }
 
+// learn keeps what the global says of its servers.
+func (z *zone) learn(addresses []string) error {
+	z.mu.Lock()
+	defer z.mu.Unlock()
+	z.learned = addresses
+	return nil
+}
+
 // restart is what a supervisor does with a process that cannot start.
 func (z *zone) restart() {
 	z.crash()
@@ -117,13 +126,12 @@ func (z *zone) restart() {
 }
 
 func (z *zone) clientConfig(replica *zonesync.Replica, network consensus.Network) zonesync.ClientConfig {
-	var addresses []string
-	for _, name := range z.w.names() {
-		addresses = append(addresses, "passthrough:"+name)
-	}
+	z.mu.Lock()
+	defer z.mu.Unlock()
 	dial := func(ctx context.Context, addr string) (net.Conn, error) { return network.Dial(ctx, addr) }
 	return zonesync.ClientConfig{
-		Replica: replica, Addresses: addresses, Credentials: insecure.NewCredentials(),
+		Replica: replica, Addresses: z.w.targets(), Credentials: insecure.NewCredentials(),
+		Known: z.learned, Learn: z.learn,
 		Token:  func(context.Context) (string, error) { return "zone-" + z.name, nil },
 		Logger: z.w.logger.With("zone", z.name),
 		DialOptions: []grpc.DialOption{
@@ -210,7 +218,7 @@ func (z *zone) tap(ctx context.Context, desc *grpc.StreamDesc, cc *grpc.ClientCo
 	z.mu.Lock()
 	defer z.mu.Unlock()
 	z.streams++
-	return &tapped{ClientStream: s, zone: z, stream: z.streams, server: strings.TrimPrefix(cc.Target(), "passthrough:")}, nil
+	return &tapped{ClientStream: s, zone: z, stream: z.streams, server: cc.Target()}, nil
 }
 
 type tapped struct {

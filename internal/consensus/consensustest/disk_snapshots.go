@@ -141,7 +141,8 @@ func (k *diskSink) Close() error {
 		return fmt.Errorf("snapshot %s: %w", k.meta.ID, err)
 	}
 	return d.change(k.snapshots.session, func() {
-		all := append(slices.Clone(d.snapshots), &snapshot{id: k.meta.ID, index: k.meta.Index, meta: meta, data: k.data})
+		// Of equals the later one is the newer.
+		all := append([]*snapshot{{id: k.meta.ID, index: k.meta.Index, meta: meta, data: k.data}}, d.snapshots...)
 		slices.SortStableFunc(all, func(a, b *snapshot) int { return newerFirst(a.meta, b.meta) })
 		d.snapshots = all[:min(len(all), k.snapshots.retain)]
 	})
