@@ -63,8 +63,11 @@ type logStore struct {
 	shortened bool
 }
 
-// logHost is what a log needs to know of its node when there is no room.
+// logHost is what a log needs to know of its node.
 type logHost interface {
+	// lastSnapshot is the last entry of the snapshot that raft took or restored
+	// last, zeros when it did neither.
+	lastSnapshot() (index, term uint64)
 	// onlyVoter says that no other server votes.
 	onlyVoter() bool
 	// leads says that this server leads.
@@ -105,8 +108,9 @@ func openLogStore(dir *dataDir) (*logStore, error) {
 
 func newLogStore(file LogFile) *logStore {
 	return &logStore{
-		file: file, path: file.Name(), floor: func() (uint64, error) { return 0, nil }, chunk: deleteChunk,
-		fail: new(storageFailure), values: map[string]bool{},
+		file: file, path: file.Name(), chunk: deleteChunk,
+		floor: func() (uint64, error) { return 0, nil },
+		fail:  new(storageFailure), values: map[string]bool{},
 	}
 }
 
@@ -173,6 +177,9 @@ func (s *logStore) GetLog(index uint64, log *raft.Log) error {
 		first, last := s.first, s.last
 		s.mu.Unlock()
 		if index < first || index > last {
+			if s.lastReplaced(index, log) {
+				return nil
+			}
 			return err
 		}
 		err = corruptLog(s.path, fmt.Errorf("entry %d is missing between %d and %d", index, first, last))
@@ -329,7 +336,14 @@ func (s *logStore) DeleteRange(lo, hi uint64) error {
 	}
 	lo = max(lo, 1)
 	if hi >= last {
-		return s.cutEnd(lo, last)
+		kept, err := s.continued(lo, last)
+		if err != nil {
+			return err
+		}
+		if kept == 0 {
+			return s.cutEnd(lo, last)
+		}
+		hi = kept
 	}
 	floor, err := s.floor()
 	if err != nil {

@@ -216,6 +216,7 @@ func (n *Node) startRaft(snapshots *snapshotStore, notify chan<- bool) (err erro
 		}
 	}()
 	n.watchStorage()
+	n.witness.begin(n.screen)
 	machine := frozenFSM{fsm: fsm{n.st}, fail: n.log.fail, snapshots: snapshots}
 	n.raft, err = raft.NewRaft(n.cfg.raftConfig(notify), machine, n.log, n.log, snapshots, n.witness)
 	snapshots.opening.Store(false)

@@ -196,8 +196,24 @@ func (s *snapshotStore) check(id identity) error {
 		return corruptf("%s: the log starts at entry %d, and there is no readable snapshot of what came before", s.Name(), first)
 	case last > 0 && last < newest:
 		return s.finishRestore(metas, newest, first, last)
+	case len(metas) > 0 && first <= metas[0].Index && metas[0].Index < last:
+		return s.finishTurn(metas[0], first, last)
 	}
 	return nil
+}
+
+// finishTurn empties a log in which the newest snapshot's last entry is another
+// one: what the log holds from there on was never committed, and raft was about
+// to empty it after it restored the snapshot.
+func (s *snapshotStore) finishTurn(newest *raft.SnapshotMeta, first, last uint64) error {
+	var entry raft.Log
+	if err := s.log.GetLog(newest.Index, &entry); err != nil || entry.Term == newest.Term {
+		return err
+	}
+	if err := s.verify(newest.ID); err != nil {
+		return err
+	}
+	return s.log.cutEnd(first, last)
 }
 
 // finishRestore empties a log that ends before the newest snapshot: raft was
@@ -207,7 +223,15 @@ func (s *snapshotStore) finishRestore(metas []*raft.SnapshotMeta, newest, first,
 	if len(metas) == 0 || metas[0].Index != newest {
 		return corruptf("%s: the snapshot of entry %d cannot be read, and the log ends at entry %d", s.Name(), newest, last)
 	}
-	_, source, err := s.open(metas[0].ID)
+	if err := s.verify(metas[0].ID); err != nil {
+		return err
+	}
+	return s.log.DeleteRange(first, last)
+}
+
+// verify reads a whole snapshot.
+func (s *snapshotStore) verify(id string) error {
+	_, source, err := s.open(id)
 	if err != nil {
 		return err
 	}
@@ -215,7 +239,7 @@ func (s *snapshotStore) finishRestore(metas []*raft.SnapshotMeta, newest, first,
 		return errors.Join(err, source.Close())
 	}
 	if err := source.Close(); err != nil {
-		return fmt.Errorf("consensus: snapshot %s: %w", snapshotName(s, metas[0].ID), err)
+		return fmt.Errorf("consensus: snapshot %s: %w", snapshotName(s, id), err)
 	}
-	return s.log.DeleteRange(first, last)
+	return nil
 }

@@ -3,6 +3,7 @@ package consensus
 import (
 	"errors"
 	"fmt"
+	"strconv"
 	"time"
 
 	"github.com/hashicorp/raft"
@@ -18,6 +19,10 @@ func (n *Node) watchStorage() {
 
 // storageFailed reports that the storage can no longer be trusted.
 func (n *Node) storageFailed(err error) {
+	if errors.Is(err, errStartAgain) {
+		n.fatal(err)
+		return
+	}
 	n.fatal(fmt.Errorf("%w; %s", err, mend(n.cfg, n.dir.Name(), !n.onlyVoter(), true)))
 }
 
@@ -63,6 +68,18 @@ func (n *Node) leads() bool {
 }
 
 func (n *Node) diskFull() {}
+
+// lastSnapshot is what raft says of the snapshot that it took or restored last.
+func (n *Node) lastSnapshot() (index, term uint64) {
+	r := n.running.Load()
+	if r == nil {
+		return 0, 0
+	}
+	stats := r.Stats()
+	index, _ = strconv.ParseUint(stats["last_snapshot_index"], 10, 64)
+	term, _ = strconv.ParseUint(stats["last_snapshot_term"], 10, 64)
+	return index, term
+}
 
 // closing ends when Close begins.
 func (n *Node) closing() <-chan struct{} { return n.stopping.Done() }

@@ -15,8 +15,9 @@ import (
 // server without a vote. A leader that was stopped for a while finds such answers
 // waiting for it and would take them for proof that it still leads.
 //
-// It also keeps raft from hearing anything while a new server waits to be taken
-// into a cluster (see shut), and finds servers that have moved (see whereabouts).
+// It also keeps raft from hearing what it must not: anything, while a new server
+// waits to be taken into a cluster (see shut), and what Node.screen keeps back.
+// And it finds servers that have moved (see whereabouts).
 type witness struct {
 	Transport
 	whereabouts *whereabouts
@@ -29,12 +30,14 @@ type witness struct {
 	// moved wakes when there is new proof.
 	moved signal
 
-	// consumer replaces the transport's when this server has to wait for
-	// admission; door is closed when it is admitted, done when raft has ended.
+	// consumer replaces the transport's. door is closed when this server is
+	// admitted, nil when it has no need to be; done when raft has ended.
 	consumer   chan raft.RPC
 	door, done chan struct{}
 	opened     sync.Once
 	passing    sync.WaitGroup
+	// screen looks at a message before raft does.
+	screen func(raft.RPC) (raft.RPC, bool)
 }
 
 // proof is that a server followed this one.
@@ -48,7 +51,17 @@ type proof struct {
 // newWitness returns the transport for raft. hint returns an address at which a
 // server may be, "" when there is none.
 func newWitness(t Transport, hint func(name string) string) *witness {
-	return &witness{Transport: t, whereabouts: newWhereabouts(hint), heard: map[raft.ServerID]proof{}, done: make(chan struct{})}
+	return &witness{
+		Transport: t, whereabouts: newWhereabouts(hint), heard: map[raft.ServerID]proof{},
+		consumer: make(chan raft.RPC), done: make(chan struct{}),
+	}
+}
+
+// begin passes messages to raft, which is about to run, as far as screen lets
+// them through.
+func (w *witness) begin(screen func(raft.RPC) (raft.RPC, bool)) {
+	w.screen = screen
+	w.passing.Go(w.pass)
 }
 
 // AppendEntries sends entries or a heartbeat. That the answer carries the term
@@ -108,11 +121,8 @@ var errNotAdmitted = errors.New("this server is not a member yet")
 // shut keeps every message from raft until admit. A server whose disk was lost
 // may still be a voter in the eyes of the others; it must neither vote nor
 // confirm entries before they have taken its vote away, for it has forgotten
-// what it promised. To be called before raft starts.
-func (w *witness) shut() {
-	w.consumer, w.door = make(chan raft.RPC), make(chan struct{})
-	w.passing.Go(w.pass)
-}
+// what it promised. To be called before begin.
+func (w *witness) shut() { w.door = make(chan struct{}) }
 
 // admit lets messages through.
 func (w *witness) admit() {
@@ -122,12 +132,7 @@ func (w *witness) admit() {
 }
 
 // Consumer returns the messages of others.
-func (w *witness) Consumer() <-chan raft.RPC {
-	if w.consumer == nil {
-		return w.Transport.Consumer()
-	}
-	return w.consumer
-}
+func (w *witness) Consumer() <-chan raft.RPC { return w.consumer }
 
 // pass moves messages to raft, or refuses them, until done.
 func (w *witness) pass() {
@@ -136,10 +141,12 @@ func (w *witness) pass() {
 		case <-w.done:
 			return
 		case rpc := <-w.Transport.Consumer():
-			select {
-			case <-w.door:
-			default:
+			if !w.admitted() {
 				rpc.Respond(nil, errNotAdmitted)
+				continue
+			}
+			rpc, forRaft := w.screen(rpc)
+			if !forRaft {
 				continue
 			}
 			select {
@@ -148,6 +155,18 @@ func (w *witness) pass() {
 				return
 			}
 		}
+	}
+}
+
+func (w *witness) admitted() bool {
+	if w.door == nil {
+		return true
+	}
+	select {
+	case <-w.door:
+		return true
+	default:
+		return false
 	}
 }
 

@@ -108,6 +108,7 @@ func TestNobodyIsHeardBeforeAdmission(t *testing.T) {
 	inner := consuming{messages: make(chan raft.RPC)}
 	w := newWitness(inner, noHint)
 	w.shut()
+	w.begin(func(rpc raft.RPC) (raft.RPC, bool) { return rpc, true })
 	defer w.end()
 	say := func() <-chan raft.RPCResponse {
 		answered := make(chan raft.RPCResponse, 1)

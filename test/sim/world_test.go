@@ -73,7 +73,7 @@ func (w *world) trace() {
 			return a
 		},
 	}))
-	w.rec.Echo = func(n history.Note) { w.logger.Info(n.Text) }
+	w.rec.Echo = func(n history.Note) { w.logger.Info("note", "text", n.Text) }
 }
 
 // random returns a source of choices that depends on the seed and a name only.
