@@ -259,3 +259,49 @@ func TestTokensDoNotTravelInTheClear(t *testing.T) {
 	require.False(t, TokenCredentials("t", true).RequireTransportSecurity())
 	require.Equal(t, "a bearer token", TokenCredentials("t", true).(tokenCredentials).String())
 }
+
+// What is open at the moment is answered to everybody, as somebody who is not
+// known: credentials that cannot be judged yet neither help nor hinder.
+func TestOpenMethods(t *testing.T) {
+	d := newDoor(t)
+	open := true
+	d.Open = func(method string) bool { return open && method == "/cluster.Cluster/Members" }
+	call := func(method, authorization string) (Principal, error) {
+		var who Principal
+		_, err := d.Unary(request(far, authorization), nil, &grpc.UnaryServerInfo{FullMethod: method}, func(ctx context.Context, _ any) (any, error) {
+			who = PrincipalFrom(ctx)
+			return nil, nil
+		})
+		return who, err
+	}
+	for _, authorization := range []string{"Bearer not.a.token", "Bearer " + d.user(t, "bob")} {
+		who, err := call("/cluster.Cluster/Members", authorization)
+		require.NoError(t, err)
+		require.Equal(t, Anonymous(), who)
+	}
+	_, err := call("/admin.Admin/Get", "Bearer not.a.token")
+	require.Error(t, err, "nothing else is")
+	open = false
+	_, err = call("/cluster.Cluster/Members", "Bearer not.a.token")
+	require.Equal(t, rpcerr.Unauthenticated, rpcerr.CodeOf(rpcerr.FromStatus(err)))
+}
+
+// A server token makes nobody a user.
+func TestServerTokenPrincipal(t *testing.T) {
+	key := newKey(t, ServerToken, 1)
+	raw, token, err := NewIssuer(at(noon), key).Server(time.Hour)
+	require.NoError(t, err)
+	verified, err := NewVerifier(at(noon), key.Public()).Verify(raw)
+	require.NoError(t, err)
+	require.Equal(t, token.ID, verified.ID)
+	p := principalOf(verified)
+	require.Equal(t, "server", p.Name)
+	require.Empty(t, p.Groups)
+	_, isZone := p.Zone()
+	require.False(t, isZone)
+	require.Equal(t, "server-token-signing-key-1", token.Key.String())
+	_, err = NewVerifier(at(noon), key.Public()).User(raw)
+	require.ErrorIs(t, err, ErrTokenUse)
+	_, _, err = NewIssuer(at(noon)).Server(time.Hour)
+	require.ErrorContains(t, err, "there is no key to sign a server-token with")
+}

@@ -120,3 +120,21 @@ func FuzzDecodeZoneBundle(f *testing.F) {
 		require.Equal(t, b, back)
 	})
 }
+
+func FuzzDecodeServerBundle(f *testing.F) {
+	good, err := ServerBundle{Cluster: "c1", Addresses: []string{"10.0.0.1:5685"}, Token: "a.b.c"}.Encode()
+	require.NoError(f, err)
+	f.Add(good)
+	f.Add([]byte("kind: MeridianServerBundle\nversion: 1\ncluster: [c1]"))
+	f.Fuzz(func(t *testing.T, data []byte) {
+		b, err := DecodeServerBundle(data)
+		if err != nil {
+			return
+		}
+		again, err := b.Encode()
+		require.NoError(t, err)
+		back, err := DecodeServerBundle(again)
+		require.NoError(t, err)
+		require.Equal(t, b, back)
+	})
+}

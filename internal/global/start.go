@@ -104,7 +104,7 @@ func (g *global) awaitBootstrap(ctx context.Context) error {
 		case <-ctx.Done():
 			return nil
 		case <-patience.C:
-			if !g.node.IsLeader() {
+			if leader, _ := g.node.Leader(); leader != "" && !g.node.IsLeader() {
 				g.log.Warn("the leader has not written what a global begins with: going on without", "missing", missing, "error", err)
 				return nil
 			}

@@ -1,0 +1,181 @@
+package global
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"path/filepath"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"meridian/internal/audit"
+	"meridian/internal/consensus"
+	"meridian/internal/consensus/consensustest"
+	"meridian/internal/keyring"
+	"meridian/internal/rbac"
+	"meridian/internal/resource"
+	"meridian/internal/store"
+)
+
+// nth calls a function ahead of a proposal.
+type nth struct {
+	audit.Node
+	n      int
+	before func()
+
+	mu   sync.Mutex
+	seen int // guarded by mu
+}
+
+func (p *nth) Propose(ctx context.Context, txn store.Txn) (store.Result, error) {
+	p.mu.Lock()
+	p.seen++
+	now := p.seen == p.n
+	p.mu.Unlock()
+	if now {
+		p.before()
+	}
+	return p.Node.Propose(ctx, txn)
+}
+
+// startable is as much of a server as it takes to write what a global begins
+// with. at and before are given to nth.
+func startable(t *testing.T, network *consensustest.Network, name string, join []string, at int, before func()) *global {
+	t.Helper()
+	g := &global{
+		cfg: Config{Name: name}, log: slog.New(slog.DiscardHandler), now: time.Now,
+		store: store.New(store.DefaultOptions()), leading: make(chan struct{}, 1),
+	}
+	config := consensus.DefaultConfig("")
+	config.NodeID, config.Role = name, consensus.RoleGlobal
+	config.Storage, config.Network = consensustest.NewDisk(name), network.Node(name)
+	config.Autopilot.Stabilization = 2 * time.Second
+	config.Join = consensus.JoinConfig{Fresh: len(join) > 0, Addrs: func() []string { return join }}
+	config.Events.LeaderChanged = func(leading bool) {
+		if leading {
+			g.tellLeading()
+		}
+	}
+	var err error
+	g.node, err = consensus.Open(context.Background(), config, g.store)
+	require.NoError(t, err)
+	g.ring = keyring.New(keyring.Config{Local: g.store.View, Now: g.now})
+	g.audit, err = audit.Open(audit.Config{Dir: filepath.Join(t.TempDir(), name), Now: g.now, Logger: g.log})
+	require.NoError(t, err)
+	g.writer = audit.NewWriter(&nth{Node: g.node, n: at, before: before}, g.audit, consensus.ErrUnknownOutcome)
+	return g
+}
+
+// begunOnce checks that a state has everything that a global begins with, once.
+func begunOnce(t *testing.T, g *global) {
+	t.Helper()
+	require.Empty(t, g.missing())
+	view := g.store.View()
+	require.Equal(t, len(tokenUses())+1, view.Count(keyring.KindSecret), "a key for each use and the admin token")
+	require.Equal(t, len(tokenUses()), view.Count(keyring.KindSigningKey))
+	require.Equal(t, 1, view.Count(keyring.KindIssuedToken))
+	require.Equal(t, 1, view.Count(defaultMesh.Kind))
+	require.Equal(t, 1, view.Count(rbac.KindRole))
+	require.Equal(t, 1, view.Count(rbac.KindBinding))
+	verifier, err := g.ring.Verifier()
+	require.NoError(t, err)
+	_, err = verifier.User(g.ring.AdminToken())
+	require.NoError(t, err, "the admin token is signed by the key that is kept")
+}
+
+// Three servers that start at once have what a global begins with, and have it
+// once, also when the one that writes it is cut off after any of its writes.
+func TestThreeServersBeginOnce(t *testing.T) {
+	for at := range 8 { // 0: nobody is cut off
+		t.Run(fmt.Sprintf("cut off before write %d", at), func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) { beginOnce(t, at) })
+		})
+	}
+}
+
+func beginOnce(t *testing.T, at int) {
+	network := consensustest.NewNetwork()
+	a := startable(t, network, "a", nil, at, func() { network.Isolate("a", "b", "c") })
+	<-a.node.Ready()
+	b, c := startable(t, network, "b", []string{"a"}, 0, nil), startable(t, network, "c", []string{"a"}, 0, nil)
+	servers := []*global{a, b, c}
+	defer func() {
+		network.HealAll()
+		for _, g := range servers {
+			require.NoError(t, g.node.Close())
+			require.NoError(t, g.audit.Close())
+		}
+	}()
+	for _, g := range []*global{b, c} {
+		<-g.node.Ready()
+	}
+	for voters := 0; voters < 3; {
+		voters = 0
+		for _, s := range a.node.Servers() {
+			if s.Voter {
+				voters++
+			}
+		}
+		<-time.After(time.Second)
+	}
+
+	ctx, cancel := context.WithTimeout(t.Context(), time.Hour)
+	defer cancel()
+	done := make([]chan error, len(servers))
+	for i, g := range servers {
+		done[i] = make(chan error, 1)
+		go func() { done[i] <- g.awaitBootstrap(ctx) }()
+	}
+	require.NoError(t, <-done[1])
+	require.NoError(t, <-done[2])
+	network.HealAll()
+	require.NoError(t, <-done[0])
+	require.NoError(t, ctx.Err())
+	revision := resource.Revision(0)
+	for _, g := range servers {
+		_, err := g.node.Read(ctx)
+		require.NoError(t, err)
+		begunOnce(t, g)
+		revision = max(revision, g.store.Revision())
+	}
+
+	// Coming to lead again writes nothing.
+	for _, g := range servers {
+		require.NoError(t, g.bootstrap(ctx))
+		begunOnce(t, g)
+		require.Equal(t, a.store.View().Changed(), g.store.View().Changed())
+	}
+}
+
+// Who comes to lead makes good what is missing.
+func TestWhoComesToLeadWritesWhatIsMissing(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		g := startable(t, consensustest.NewNetwork(), "a", nil, 0, nil)
+		defer func() {
+			require.NoError(t, g.node.Close())
+			require.NoError(t, g.audit.Close())
+		}()
+		<-g.node.Ready()
+		require.NoError(t, g.awaitBootstrap(t.Context()))
+		<-g.leading // it has come to lead at its start
+		_, err := g.node.Propose(t.Context(), store.Txn{Ops: []store.Op{
+			store.Delete(resource.Key{Kind: keyring.KindSecret, Name: keyring.AdminTokenName}),
+			store.Delete(resource.Key{Kind: rbac.KindRole, Name: rbac.AdminRole}),
+		}})
+		require.NoError(t, err)
+		ctx, stop := context.WithCancel(t.Context())
+		ended := make(chan error, 1)
+		go func() { ended <- g.keepBootstrapped(ctx) }()
+		synctest.Wait()
+		require.NotEmpty(t, g.missing(), "as long as it leads, what was deleted stays deleted")
+		g.tellLeading()
+		synctest.Wait()
+		require.Empty(t, g.missing())
+		stop()
+		require.NoError(t, <-ended)
+	})
+}
