@@ -33,7 +33,7 @@ const (
 // Errors: ErrZoneOffline; ErrZoneBusy; the context's; a gRPC status error that
 // the zone's answerer returned.
 func (s *Server) Ask(ctx context.Context, zone resource.ZoneName, request []byte) ([]byte, error) {
-	c := s.registry.best(zone)
+	c := s.registry.best(zone, s.feed.position().epoch)
 	if c == nil {
 		return nil, fmt.Errorf("%w: %s", ErrZoneOffline, zone)
 	}

@@ -306,6 +306,61 @@ func TestWipeGuard(t *testing.T) {
 	require.False(t, z.replica.machine.acceptWipe, "once")
 }
 
+// TestZoneFollowsARebuiltGlobal: a global that was lost and built anew from a
+// backup stands at a lower revision than its zones, and its history went another
+// way. A zone takes its state over, and what it had of the lost history is gone.
+func TestZoneFollowsARebuiltGlobal(t *testing.T) {
+	g := newGlobalSim(t, 1<<20)
+	z := newZoneSim(t, g, t.TempDir())
+	defer func() { z.close() }()
+	for i := range 30 {
+		g.write(put(policyKey(fmt.Sprintf("p-%d", i)), `{"n":1}`))
+	}
+	saved := g.store.View()
+	g.now = g.now.Add(time.Hour)
+	g.write(put(policyKey("p-1"), `{"n":2}`), store.Delete(policyKey("p-2")), put(policyKey("lost"), `{}`))
+	z.settle()
+	before := z.store.View()
+
+	rebuilt := newGlobalSim(t, 1<<20)
+	rebuilt.now = g.now.Add(time.Hour)
+	maps.Copy(rebuilt.past, g.past)
+	rebuilt.restore(saved)
+	require.Less(t, rebuilt.applied, before.Revision())
+	feed := z.store.Follow(before)
+	z.cut()
+	z.g = rebuilt
+	z.settle()
+	require.Equal(t, imageOf(rebuilt.store.View()), imageOf(z.store.View()))
+	require.Equal(t, rebuilt.store.View().Epoch(), z.store.View().Epoch())
+	require.Less(t, z.store.Revision(), before.Revision())
+	_, err := feed.Next(t.Context())
+	require.ErrorIs(t, err, store.ErrCompacted, "whoever follows the replica compares")
+
+	// The same again after a restart of the zone, and what comes next arrives.
+	z.crash()
+	rebuilt.write(put(policyKey("p-1"), `{"n":2}`))
+	z.settle()
+	require.Equal(t, imageOf(rebuilt.store.View()), imageOf(z.store.View()))
+}
+
+// TestAskPrefersTheEpoch: of a zone's instances, one that has adopted the
+// global's history is asked, whatever revision another one had before it.
+func TestAskPrefersTheEpoch(t *testing.T) {
+	now, before := store.Epoch{Incarnation: 2}, store.Epoch{Incarnation: 1}
+	old, fresh, further := &conn{}, &conn{}, &conn{}
+	r := newRegistry()
+	r.zones["east"] = map[string]*instance{
+		"gone": {epoch: now, acked: 99}, "old": {conn: old, epoch: before, acked: 5000},
+	}
+	require.Same(t, old, r.best("east", now), "better than none")
+	r.zones["east"]["fresh"] = &instance{conn: fresh, epoch: now, acked: 7}
+	require.Same(t, fresh, r.best("east", now))
+	r.zones["east"]["further"] = &instance{conn: further, epoch: now, acked: 8}
+	require.Same(t, further, r.best("east", now))
+	require.Nil(t, r.best("west", now))
+}
+
 // TestQuarantine is SEMANTICS §7.4.
 func TestQuarantine(t *testing.T) {
 	g := newGlobalSim(t, 1<<20)

@@ -168,14 +168,18 @@ func (r *registry) acknowledge(zone resource.ZoneName, c *conn, a *syncv1.Ack, n
 	}
 }
 
-// best is the connection to ask: of the most advanced instance. Nil if there is
-// none.
-func (r *registry) best(zone resource.ZoneName) *conn {
+// best is the connection to ask: of the most advanced instance in an epoch, or of
+// any other when none is in it. Nil if there is none.
+func (r *registry) best(zone resource.ZoneName, epoch store.Epoch) *conn {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	var best *instance
 	for _, in := range r.zones[zone] {
-		if in.conn != nil && (best == nil || in.acked > best.acked) {
+		if in.conn == nil {
+			continue
+		}
+		if best == nil || (in.epoch == epoch) != (best.epoch == epoch) && in.epoch == epoch ||
+			in.epoch == best.epoch && in.acked > best.acked {
 			best = in
 		}
 	}

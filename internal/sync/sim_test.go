@@ -1,6 +1,7 @@
 package zonesync
 
 import (
+	"bytes"
 	"errors"
 	"fmt"
 	"maps"
@@ -154,19 +155,23 @@ func (g *globalSim) catchUp() {
 	require.Equal(g.t, g.store.View().DigestOf(syncedInTests), at.digest)
 }
 
-// restore rewinds to an older state, as a new incarnation (SEMANTICS §7.3).
+// restore puts an older state in place, as the next incarnation of its history,
+// the way the log does (SEMANTICS §7.3). old may be of another global.
 func (g *globalSim) restore(old *store.View) {
-	e := g.store.View().Epoch()
-	var all []*resource.Resource
-	for r := range old.All() {
-		all = append(all, r)
+	g.t.Helper()
+	var file bytes.Buffer
+	require.NoError(g.t, old.WriteBackup(&file, nil))
+	snap, err := store.ReadSnapshot(&file)
+	require.NoError(g.t, err)
+	now := g.store.View().Epoch()
+	next := store.Epoch{
+		ClusterID: old.Epoch().ClusterID, Random: now.Random + 1,
+		Incarnation: max(now.Incarnation, old.Epoch().Incarnation) + 1,
 	}
-	require.NoError(g.t, g.store.Reset(&store.Snapshot{Revision: old.Revision(), Time: old.Time(), Epoch: e, Resources: all}))
-	g.feed.reset(g.store.View())
-	g.at = g.store.Follow(g.store.View())
-	g.applied = old.Revision()
-	e.Incarnation++
-	g.apply(store.Txn{SetEpoch: &e})
+	for _, part := range snap.Parts(now, next, 100) {
+		g.apply(store.Txn{Restore: &part})
+	}
+	require.Equal(g.t, next, g.store.View().Epoch())
 }
 
 // zoneSim is a zone, its stream, and what is under way in both directions.

@@ -210,6 +210,52 @@ func TestStreamFollowsReconnectsAndRestarts(t *testing.T) {
 	})
 }
 
+// TestConnectedZoneFollowsARestore: a zone that is connected while a backup is
+// restored is told that the history was replaced, connects again and takes the
+// state over by itself; one that would lose too much waits for its operator.
+func TestConnectedZoneFollowsARestore(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := newCluster(t)
+		for i := range 20 {
+			c.write(put(policyKey(fmt.Sprintf("p-%d", i)), `{}`))
+		}
+		saved := c.global.store.View()
+		c.write(put(policyKey("late"), `{}`))
+		z := c.zone("east", t.TempDir())
+		c.synced(z)
+
+		c.global.restore(saved)
+		began := time.Now()
+		c.synced(z)
+		require.LessOrEqual(t, time.Since(began), backoffMost, "L2")
+		require.Equal(t, c.global.store.View().Epoch(), z.replica.Status().Epoch)
+		require.Equal(t, imageOf(c.global.store.View()), imageOf(z.store.View()))
+		require.Equal(t, ZoneInSync, c.state("east").State)
+
+		var many []store.Op
+		for i := range 200 {
+			many = append(many, put(policyKey(fmt.Sprintf("many-%d", i)), `{}`))
+		}
+		c.write(many...)
+		c.synced(z)
+		served := imageOf(z.store.View())
+		c.global.restore(saved)
+		time.Sleep(time.Minute)
+		require.Equal(t, served, imageOf(z.store.View()), "I10: held")
+		require.Equal(t, ZoneLagging, c.state("east").State)
+		require.Contains(t, c.state("east").LastError, "--accept-wipe")
+		c.write(put(policyKey("another"), `{}`))
+		time.Sleep(time.Minute)
+		require.Equal(t, served, imageOf(z.store.View()))
+		z.replica.AcceptWipe()
+		c.synced(z)
+		require.Equal(t, imageOf(c.global.store.View()), imageOf(z.store.View()))
+		require.Equal(t, ZoneInSync, c.state("east").State)
+		z.stop()
+		c.stop()
+	})
+}
+
 // TestHeartbeat: an idle stream carries a bookmark and an Ack a second; a zone
 // that hears nothing for ten connects again.
 func TestHeartbeat(t *testing.T) {

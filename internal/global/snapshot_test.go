@@ -1,0 +1,84 @@
+package global
+
+import (
+	"context"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"meridian/internal/access"
+	"meridian/internal/keyring"
+	"meridian/internal/resource"
+	"meridian/internal/store"
+)
+
+// applier proposes to a store without a log.
+type applier struct{ *store.Store }
+
+func (a applier) Propose(_ context.Context, txn store.Txn) (store.Result, error) {
+	r := a.Apply(a.Revision()+1, txn)
+	return r, r.Err
+}
+
+func (a applier) put(t *testing.T, kind resource.Kind, mesh resource.MeshName, name, spec string) {
+	t.Helper()
+	r, _, err := resource.Build(resource.Meta{Key: resource.Key{Kind: kind, Mesh: mesh, Name: name}}, []byte(spec))
+	require.NoError(t, err)
+	_, err = a.Propose(t.Context(), store.Txn{Ops: []store.Op{store.Put(r)}})
+	require.NoError(t, err)
+}
+
+// A global is untouched as long as only its servers have written: then it takes
+// over the identity of a backup, and its zones with it.
+func TestUntouched(t *testing.T) {
+	now := func() time.Time { return time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC) }
+	fresh := func() applier {
+		a := applier{store.New(store.DefaultOptions())}
+		require.True(t, untouched(a.View()), "empty")
+		_, err := a.Propose(t.Context(), store.Txn{SetEpoch: &store.Epoch{ClusterID: "c", Incarnation: 1}})
+		require.NoError(t, err)
+		a.put(t, "Mesh", "", "default", `{}`)
+		require.NoError(t, access.Defaults{}.Ensure(t.Context(), a.View, a, now))
+		ring := keyring.New(keyring.Config{Local: a.View, Now: now})
+		require.NoError(t, ring.Ensure(t.Context(), a, tokenUses()...))
+		// A server that joined leaves the record of its token.
+		issuer, err := ring.Issuer()
+		require.NoError(t, err)
+		_, token, err := issuer.User("bob", nil, time.Hour)
+		require.NoError(t, err)
+		record, err := keyring.Record(token, "admin")
+		require.NoError(t, err)
+		_, err = a.Propose(t.Context(), store.Txn{Ops: []store.Op{store.Put(record)}})
+		require.NoError(t, err)
+		return a
+	}
+	require.True(t, untouched(fresh().View()))
+	for name, touch := range map[string]func(applier){
+		"a mesh":           func(a applier) { a.put(t, "Mesh", "", "other", `{}`) },
+		"the default mesh": func(a applier) { a.put(t, "Mesh", "", "default", `{"mtls": {"enabledBackend": ""}}`) },
+		"a zone":           func(a applier) { a.put(t, "Zone", "", "east", `{}`) },
+		"a policy": func(a applier) {
+			a.put(t, "TrafficPermission", "default", "p", `{"sources": [{"match": {"kuma.io/service": "*"}}], "destinations": [{"match": {"kuma.io/service": "*"}}]}`)
+		},
+		"a role":         func(a applier) { a.put(t, "AccessRole", "", "r", `{"rules": [{"access": ["CREATE"]}]}`) },
+		"the role admin": func(a applier) { a.put(t, "AccessRole", "", "admin", `{"rules": [{"access": ["CREATE"]}]}`) },
+		"the binding": func(a applier) {
+			a.put(t, "AccessRoleBinding", "", "default", `{"subjects": [{"type": "User", "name": "bob"}], "roles": ["admin"]}`)
+		},
+		"a secret":         func(a applier) { a.put(t, keyring.KindSecret, "", "mine", `{"data": "eA=="}`) },
+		"a restore before": func(a applier) { next(t, a) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			a := fresh()
+			touch(a)
+			require.False(t, untouched(a.View()))
+		})
+	}
+}
+
+// next begins another incarnation.
+func next(t *testing.T, a applier) {
+	_, err := a.Propose(t.Context(), store.Txn{SetEpoch: &store.Epoch{ClusterID: "c", Incarnation: 2}})
+	require.NoError(t, err)
+}
