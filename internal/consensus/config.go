@@ -79,6 +79,10 @@ type Config struct {
 	// is called.
 	StallLimit time.Duration
 
+	// DiskReserve is how many bytes of the disk are kept free, and at most a
+	// twentieth of it. With less, this server takes no writes as a leader. 0: none.
+	DiskReserve uint64
+
 	// Logger gets raft's warnings and errors, and its progress at debug level.
 	Logger *slog.Logger
 	// Clock gives the time of a proposal that carries none (SEMANTICS §1.1).
@@ -178,6 +182,7 @@ func DefaultConfig(dir string) Config {
 		Snapshots:    Snapshots{Threshold: 16 << 10, Interval: 15 * time.Second, TrailingLogs: 64 << 10, Retain: 3},
 		ApplyTimeout: 10 * time.Second,
 		StallLimit:   5 * time.Second,
+		DiskReserve:  64 << 20,
 		Autopilot:    DefaultAutopilot(),
 		Logger:       slog.New(slog.DiscardHandler),
 		Clock:        time.Now,

@@ -79,7 +79,8 @@ func (n *Node) proposeError(err error) error {
 	case errors.Is(err, raft.ErrNotLeader):
 		return n.notLeader()
 	case errors.Is(err, ErrDiskFull):
-		return err // the leader could not store it, and so nobody did
+		// The leader could not store it, so nobody did; the next leader may.
+		return fmt.Errorf("%w: %v", ErrUnavailable, err) //nolint:errorlint // it is not the last word
 	case errors.Is(err, raft.ErrLeadershipTransferInProgress):
 		n.refusedByTransfer()
 		return fmt.Errorf("%w: %w", ErrUnavailable, err)

@@ -107,10 +107,11 @@ func (n *Node) forwardError(limited, ctx context.Context, p *proposal, err error
 		err = errors.Join(context.Cause(ctx), err)
 	}
 	switch reason := reasonOf(err); {
+	case reason == reasonDiskFull:
+		p.over = true // no other server has room either
+		return &fullThereError{err}
 	case reason == reasonNotLeader, reason == reasonUnavailable, reason == ReasonForeignCluster, !sent:
 		return fmt.Errorf("%w: %w", ErrUnavailable, err)
-	case reason == reasonDiskFull:
-		return fmt.Errorf("%w: %w", ErrDiskFull, err)
 	case reason != reasonUnknownOutcome:
 		p.astray = true
 	}

@@ -9,6 +9,7 @@ import (
 	"runtime/debug"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/hashicorp/raft"
@@ -51,6 +52,8 @@ type logStore struct {
 	host  logHost
 	fail  *storageFailure
 	stall stallWatch
+	// starved says that a write waits for room.
+	starved atomic.Bool
 
 	// mu guards what the log is known to hold.
 	mu sync.Mutex
@@ -304,6 +307,7 @@ func (s *logStore) write(wait bool, do func() error) error {
 		err := s.guard(do)
 		end()
 		if err == nil {
+			s.starved.Store(false)
 			return nil
 		}
 		if !isNoSpace(err) {
@@ -317,6 +321,7 @@ func (s *logStore) write(wait bool, do func() error) error {
 		if !wait {
 			return err
 		}
+		s.starved.Store(true)
 		select {
 		case <-time.After(roomRetry):
 		case <-s.host.closing():

@@ -144,10 +144,18 @@ func unanswered(err error) error {
 	}
 }
 
-// lastLogTerm is the term of the last entry of the log.
+// lastLogTerm is the term of the last entry of the log, or of the snapshot that
+// the log has not continued yet.
 func (n *Node) lastLogTerm() uint64 {
-	term, _ := strconv.ParseUint(n.raft.Stats()["last_log_term"], 10, 64) // raft says it nowhere else
-	return term
+	stats := n.raft.Stats() // raft says it nowhere else
+	number := func(name string) uint64 {
+		v, _ := strconv.ParseUint(stats[name], 10, 64)
+		return v
+	}
+	if number("last_snapshot_index") >= number("last_log_index") {
+		return number("last_snapshot_term")
+	}
+	return number("last_log_term")
 }
 
 // Health is how the members of the cluster do, in the eyes of the leader.

@@ -25,6 +25,7 @@ type Node struct {
 	network   Network // nil: none
 	transport Transport
 	raft      *raft.Raft
+	reserve   *reserve
 	// running is raft once it runs, for what it calls from its own goroutines.
 	running atomic.Pointer[raft.Raft]
 
@@ -136,6 +137,7 @@ func Open(ctx context.Context, cfg Config, st *store.Store) (_ *Node, err error)
 	n.stopping, n.stop = context.WithCancel(background)
 	n.aborting, n.abort = context.WithCancel(background)
 	n.upkeeping, n.stopUpkeep = context.WithCancel(background)
+	n.reserve = newReserve(cfg.NodeID, n.dir, cfg.DiskReserve)
 	notify := make(chan bool, 16)
 	if err = n.startRaft(snapshots, notify); err != nil {
 		return nil, err
@@ -148,6 +150,7 @@ func Open(ctx context.Context, cfg Config, st *store.Store) (_ *Node, err error)
 // run starts the node's own goroutines.
 func (n *Node) run(notify <-chan bool) {
 	n.observeLeader()
+	n.background.Go(func() { n.watchDisk(n.stopping) })
 	n.background.Go(func() { n.followLeadership(n.stopping, notify) })
 	if n.network != nil {
 		n.servePeers()
@@ -356,10 +359,11 @@ func (n *Node) Snapshot() error {
 // fatal reports that the node cannot go on safely, once.
 func (n *Node) fatal(err error) {
 	n.fatalOnce.Do(func() {
-		n.cfg.Logger.Error("this server cannot go on", "node", n.cfg.NodeID, "error", err)
-		if n.cfg.Events.Fatal != nil {
-			go n.cfg.Events.Fatal(err) // not waited for: a disk may hang
+		if n.cfg.Events.Fatal == nil {
+			n.cfg.Logger.Error("this server cannot go on", "node", n.cfg.NodeID, "error", err)
+			return
 		}
+		go n.cfg.Events.Fatal(err) // not waited for: a disk may hang
 	})
 }
 

@@ -61,7 +61,7 @@ func (s *peerService) Status(context.Context, *peerv1.StatusRequest) (*peerv1.St
 		LastIndex: uint64(status.Last), LastTerm: n.lastLogTerm(),
 		Committed: uint64(status.Committed), Applied: uint64(status.Applied),
 		Version: version.String(), CommandFormat: commandFormat,
-		Raft: n.RaftAddr(), Members: n.memberAddresses(),
+		Raft: n.RaftAddr(), Members: n.memberAddresses(), DiskLow: n.Disk().Low,
 	}
 	if n.cfg.Addresses != nil {
 		addresses := n.cfg.Addresses()

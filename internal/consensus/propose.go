@@ -118,6 +118,10 @@ func (n *Node) attempt(ctx context.Context, p *proposal, moved <-chan struct{}) 
 // proposeHere appends a batch to this server's log and returns once it is
 // committed and applied here, with its index.
 func (n *Node) proposeHere(ctx context.Context, p *proposal) (store.Result, uint64, error) {
+	if err := n.writable(); err != nil && n.leads() {
+		p.over = errors.Is(err, ErrDiskFull) // nobody has room, and that may last
+		return store.Result{}, 0, err
+	}
 	if err := n.writes.enter(ctx, n.cfg.ApplyTimeout); err != nil {
 		p.over = true
 		return store.Result{}, 0, err
@@ -230,6 +234,11 @@ func (n *Node) readPointHere(ctx context.Context) (resource.Revision, uint64, er
 	asked := n.witness.ask()
 	committed := resource.Revision(n.raft.CommitIndex())
 	if mutant.On(mutant.ReadUnverified) {
+		return committed, term, nil
+	}
+	if n.log.starved.Load() && n.onlyVoter() {
+		// Raft would not answer while it waits for room on the disk. Nobody else
+		// could lead, and there is nobody to ask.
 		return committed, term, nil
 	}
 	for {

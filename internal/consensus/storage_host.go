@@ -67,8 +67,6 @@ func (n *Node) leads() bool {
 	return r != nil && r.State() == raft.Leader
 }
 
-func (n *Node) diskFull() {}
-
 // lastSnapshot is what raft says of the snapshot that it took or restored last.
 func (n *Node) lastSnapshot() (index, term uint64) {
 	r := n.running.Load()

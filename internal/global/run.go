@@ -184,7 +184,10 @@ func (g *global) open(ctx context.Context) error {
 	if err := server.RememberPorts(g.cfg.DataDir, g.addresses); err != nil {
 		return err
 	}
-	g.health.Add(server.Check{Name: "leader", Ready: g.leads}, server.Check{Name: "current", Ready: g.current}, server.Check{Name: "audit", Ready: g.audit.Err})
+	g.health.Add(
+		server.Check{Name: "leader", Ready: g.leads}, server.Check{Name: "current", Ready: g.current},
+		server.Check{Name: "audit", Ready: g.audit.Err}, server.DiskCheck(g.node.Disk),
+	)
 	return g.assemble()
 }
 
@@ -391,6 +394,7 @@ func (g *global) registerMetrics() {
 	}
 	gauge("meridian_revision", "The newest revision applied.", func() float64 { return float64(g.store.Revision()) })
 	gauge("meridian_resources", "Resources stored.", func() float64 { return float64(g.store.View().Len()) })
+	server.RegisterDisk(g.metrics, g.node.Disk)
 	g.metrics.MustRegister(newZoneCollector(g.zonesHere))
 	gauge("meridian_gossip_members", "Servers of this global that gossip believes alive.", func() float64 { return float64(len(g.gossip.Load().Members())) })
 	g.metrics.MustRegister(g.matching.Collector(), newClusterCollector(g.clusterFigures))

@@ -47,6 +47,9 @@ func (g *global) awaitStart(ctx context.Context) error {
 // awaited says what the log of this server lacks to be ready: a leader, and who
 // of those that could choose one is here.
 func (g *global) awaited(ctx context.Context) string {
+	if err := g.node.Disk().Err(); err != nil {
+		return err.Error()
+	}
 	waiting := "waiting for " + g.node.Waiting()
 	if id, _ := g.node.Leader(); id != "" {
 		return waiting + ", " + id

@@ -128,7 +128,7 @@ func TestPrepareDataDir(t *testing.T) {
 func TestHealthEndpoints(t *testing.T) {
 	var failing error
 	h := NewHealth(discard(t), prometheus.NewRegistry(),
-		Check{"store", func() error { return nil }}, Check{"leader", func() error { return failing }})
+		Check{Name: "store", Ready: func() error { return nil }}, Check{Name: "leader", Ready: func() error { return failing }})
 	get := func(path string) (int, string) {
 		w := httptest.NewRecorder()
 		h.Handler().ServeHTTP(w, httptest.NewRequest(http.MethodGet, path, nil))

@@ -16,10 +16,19 @@ import (
 )
 
 // Check is one named condition of readiness. Ready returns nil when it holds,
-// and otherwise an error that says what is awaited.
+// and otherwise an error that says what is awaited. Note, unless nil, returns
+// what should be known while it holds, "" for nothing.
 type Check struct {
 	Name  string
 	Ready func() error
+	Note  func() string
+}
+
+func (c Check) note() string {
+	if c.Note == nil {
+		return ""
+	}
+	return c.Note()
 }
 
 // Health serves /livez, /readyz (with ?verbose) and /metrics over plain HTTP,
@@ -94,6 +103,8 @@ func serveReady(w http.ResponseWriter, r *http.Request, checks []Check) {
 		switch {
 		case results[i] != nil:
 			_, _ = fmt.Fprintf(w, "[-] %s: %v\n", c.Name, results[i])
+		case c.note() != "":
+			_, _ = fmt.Fprintf(w, "[!] %s: %s\n", c.Name, c.note())
 		case verbose:
 			_, _ = fmt.Fprintf(w, "[+] %s\n", c.Name)
 		}

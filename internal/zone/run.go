@@ -57,6 +57,8 @@ type zone struct {
 	// local is what the zone owns, kept by node.
 	local *store.Store
 	node  *consensus.Node
+	// failed is told why the zone's own log cannot go on.
+	failed chan error
 	// audit records what writer writes, and who was refused.
 	audit  *audit.Log
 	writer *audit.Writer
@@ -96,7 +98,7 @@ func Run(ctx context.Context, cfg Config, log *slog.Logger, hangups <-chan os.Si
 	if err != nil {
 		return err
 	}
-	z := &zone{cfg: cfg, log: log.With("zone", cfg.Name), now: time.Now, metrics: server.NewMetrics()}
+	z := &zone{cfg: cfg, log: log.With("zone", cfg.Name), now: time.Now, metrics: server.NewMetrics(), failed: make(chan error, 1)}
 	z.addresses = listeners.Addresses()
 	defer func() { err = errors.Join(err, z.close()) }()
 	if err := z.open(ctx, bundle); err != nil {
@@ -117,6 +119,15 @@ func (z *zone) open(ctx context.Context, bundle auth.ZoneBundle) error {
 	nodeConfig.NodeID = z.cfg.Name
 	nodeConfig.Role = consensus.RoleZone
 	nodeConfig.Logger = z.log
+	nodeConfig.Events.Stalled = func(file string, since time.Duration) {
+		z.log.Error("the disk hangs: a write to the log does not finish", "file", file, "since", since)
+	}
+	nodeConfig.Events.Fatal = func(err error) {
+		select {
+		case z.failed <- err:
+		default: // one reason is enough
+		}
+	}
 	var err error
 	if z.node, err = consensus.Open(ctx, nodeConfig, z.local); err != nil {
 		return fmt.Errorf("--data-dir: %w", err)
@@ -211,11 +222,20 @@ func (z *zone) close() error {
 // serve makes the zone ready and runs it until ctx ends or a part fails.
 func (z *zone) serve(ctx context.Context, listeners server.Listeners, hangups <-chan os.Signal) error {
 	var ready server.Gate
-	health := server.NewHealth(z.log, z.metrics, server.Check{Name: "state", Ready: ready.Check}, server.Check{Name: "replica", Ready: z.replicaReady}, server.Check{Name: "audit", Ready: z.audit.Err})
+	health := server.NewHealth(z.log, z.metrics, server.Check{Name: "state", Ready: ready.Check}, server.Check{Name: "replica", Ready: z.replicaReady}, server.Check{Name: "audit", Ready: z.audit.Err}, server.DiskCheck(z.node.Disk))
 	group, ctx := errgroup.WithContext(ctx)
 	// Health and metrics outlive the rest, so that a stop can be watched.
 	healthContext, stopHealth := context.WithCancel(context.WithoutCancel(ctx))
 	group.Go(func() error { return health.Serve(healthContext, listeners.HTTP) })
+	group.Go(func() error {
+		select {
+		case err := <-z.failed:
+			z.log.Error("this zone cannot go on and ends", "error", err)
+			return err
+		case <-ctx.Done():
+			return nil
+		}
+	})
 	group.Go(func() error {
 		defer stopHealth()
 		if err := z.start(ctx); err != nil {
@@ -263,7 +283,7 @@ func (z *zone) start(ctx context.Context) error {
 	select {
 	case <-z.node.Ready():
 	case <-startContext.Done():
-		return fmt.Errorf("not ready: the zone's own log has no leader: %w", startContext.Err())
+		return errors.Join(fmt.Errorf("not ready: the zone's own log has no leader: %w", startContext.Err()), z.node.Disk().Err())
 	}
 	err := z.bootstrap(startContext)
 	if err != nil {
@@ -383,6 +403,7 @@ func (z *zone) registerMetrics() {
 		z.metrics.MustRegister(prometheus.NewGaugeFunc(prometheus.GaugeOpts{Name: name, Help: help}, value))
 	}
 	server.CertificateMetrics(z.metrics, map[string]*auth.PKI{"api": z.pki})
+	server.RegisterDisk(z.metrics, z.node.Disk)
 	gauge("meridian_revision", "The newest revision applied.", func() float64 { return float64(z.revision()) })
 	gauge("meridian_dataplanes_connected", "Proxies that are connected.", func() float64 { return float64(z.door.Connected()) })
 	z.metrics.MustRegister(prometheus.NewCounterFunc(prometheus.CounterOpts{

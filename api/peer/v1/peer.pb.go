@@ -834,7 +834,9 @@ type StatusResponse struct {
 	// The newest format of log entries that it can apply.
 	CommandFormat uint32 `protobuf:"varint,14,opt,name=command_format,json=commandFormat,proto3" json:"command_format,omitempty"`
 	// The members as it knows them.
-	Members       []*MemberAddress `protobuf:"bytes,15,rep,name=members,proto3" json:"members,omitempty"`
+	Members []*MemberAddress `protobuf:"bytes,15,rep,name=members,proto3" json:"members,omitempty"`
+	// Its disk is nearly full: it should not lead.
+	DiskLow       bool `protobuf:"varint,16,opt,name=disk_low,json=diskLow,proto3" json:"disk_low,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -972,6 +974,13 @@ func (x *StatusResponse) GetMembers() []*MemberAddress {
 		return x.Members
 	}
 	return nil
+}
+
+func (x *StatusResponse) GetDiskLow() bool {
+	if x != nil {
+		return x.DiskLow
+	}
+	return false
 }
 
 type MemberAddress struct {
@@ -2093,7 +2102,7 @@ const file_peer_v1_peer_proto_rawDesc = "" +
 	"\x11ReadIndexResponse\x12\x1a\n" +
 	"\brevision\x18\x01 \x01(\x04R\brevision\x12\x12\n" +
 	"\x04term\x18\x02 \x01(\x04R\x04term\"\x0f\n" +
-	"\rStatusRequest\"\xb5\x03\n" +
+	"\rStatusRequest\"\xd0\x03\n" +
 	"\x0eStatusResponse\x12\x1d\n" +
 	"\n" +
 	"cluster_id\x18\x01 \x01(\tR\tclusterId\x12\x12\n" +
@@ -2112,7 +2121,8 @@ const file_peer_v1_peer_proto_rawDesc = "" +
 	"\x04raft\x18\f \x01(\tR\x04raft\x12\x16\n" +
 	"\x06gossip\x18\r \x01(\tR\x06gossip\x12%\n" +
 	"\x0ecommand_format\x18\x0e \x01(\rR\rcommandFormat\x129\n" +
-	"\amembers\x18\x0f \x03(\v2\x1f.meridian.peer.v1.MemberAddressR\amembers\"M\n" +
+	"\amembers\x18\x0f \x03(\v2\x1f.meridian.peer.v1.MemberAddressR\amembers\x12\x19\n" +
+	"\bdisk_low\x18\x10 \x01(\bR\adiskLow\"M\n" +
 	"\rMemberAddress\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x12\n" +
 	"\x04raft\x18\x02 \x01(\tR\x04raft\x12\x14\n" +

@@ -194,8 +194,8 @@ func (d *Disk) change(s *session, alter func()) error {
 // The rest damages a disk at rest: what is stored changes, and nothing is told.
 // Each says whether there was anything to damage.
 
-// FlipIdentity flips a bit of the identity, counted from its beginning and
-// wrapped round.
+// FlipIdentity flips a bit of the identity, counted from its beginning, or from
+// its end when negative, and wrapped round.
 func (d *Disk) FlipIdentity(bit int) bool {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -313,6 +313,9 @@ func flip(data *[]byte, bit int) bool {
 	}
 	changed := append([]byte(nil), *data...)
 	at := bit % (8 * len(changed))
+	if at < 0 {
+		at += 8 * len(changed)
+	}
 	changed[at/8] ^= 1 << (at % 8)
 	*data = changed
 	return true

@@ -1,0 +1,375 @@
+package consensus_test
+
+import (
+	"context"
+	"fmt"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"meridian/internal/consensus"
+	"meridian/internal/consensus/consensustest"
+	"meridian/internal/resource"
+	"meridian/internal/store"
+)
+
+// end is what becomes of a server that cannot go on: its process ends, and with
+// it whatever hangs.
+func (c *cluster) end(s *server) {
+	c.crash(s)
+	s.disk.Resume()
+	s.disk.Fail(nil, 0, 0)
+}
+
+// dies waits until a server says that it cannot go on.
+func (c *cluster) dies(s *server) error {
+	c.t.Helper()
+	c.eventually(s.name+" says why it cannot go on", func() bool { return s.died() != nil })
+	return s.died()
+}
+
+// alike checks that servers hold the same state.
+func (c *cluster) alike(servers ...*server) {
+	c.t.Helper()
+	c.eventually("all have applied the same", func() bool {
+		for _, s := range servers[1:] {
+			if s.store.Revision() != servers[0].store.Revision() {
+				return false
+			}
+		}
+		return true
+	})
+	for _, s := range servers[1:] {
+		require.Equal(c.t, servers[0].store.View().DigestOf(nil), s.store.View().DigestOf(nil), s.name)
+	}
+}
+
+// try writes until it is acknowledged, each attempt with the same request id.
+func (s *server) try(t testing.TB, name, text string) {
+	t.Helper()
+	var err error
+	for range 20 {
+		_, err = s.node.Propose(context.Background(), store.Txn{RequestID: name + text, Ops: []store.Op{put(name, text)}})
+		if err == nil {
+			return
+		}
+	}
+	require.NoError(t, err)
+}
+
+func cutShort(cfg *consensus.Config) {
+	cfg.Snapshots = consensus.Snapshots{Threshold: 1 << 30, Interval: 1000 * time.Hour, TrailingLogs: 1, Retain: 2}
+}
+
+// TestHungDiskLosesTheLead: a leader whose disk hangs says so and is replaced
+// within ten seconds, whatever part of a write it is that hangs.
+func TestHungDiskLosesTheLead(t *testing.T) {
+	for name, op := range map[string]consensustest.Op{
+		"write": consensustest.WriteLog, "sync": consensustest.SyncLog, "everything": consensustest.Writes | consensustest.Reads,
+	} {
+		t.Run(name, func(t *testing.T) {
+			bubble(t, func(t *testing.T, c *cluster) {
+				a, b, d := c.three()
+				old := c.leader(a, b, d)
+				others := c.others(old)
+				others[0].write(t, "before", "1")
+				old.disk.Hang(op)
+				began := time.Now()
+				written := make(chan struct{})
+				go func() {
+					defer close(written)
+					others[0].try(t, "during", "1")
+				}()
+				err := c.dies(old)
+				require.ErrorIs(t, err, consensus.ErrDiskHangs)
+				require.ErrorContains(t, err, old.name+"/log")
+				c.end(old)
+				c.leader(others...)
+				<-written
+				require.LessOrEqual(t, time.Since(began), 10*time.Second)
+				for _, s := range others {
+					require.Equal(t, "1", s.read(t, "before"))
+					require.Equal(t, "1", s.read(t, "during"))
+					require.NoError(t, s.died())
+				}
+				c.open(old, nil)
+				c.ready(old)
+				c.alike(a, b, d)
+			})
+		})
+	}
+}
+
+// TestHungFollowerEnds: a server whose disk hangs does not stay to serve a state
+// that grows old; one that hangs over its vote ends too; a snapshot may take as
+// long as it likes.
+func TestHungFollowerEnds(t *testing.T) {
+	bubble(t, func(t *testing.T, c *cluster) {
+		a, b, d := c.three()
+		leader := c.leader(a, b, d)
+		follower, other := c.others(leader)[0], c.others(leader)[1]
+
+		other.disk.Hang(consensustest.WriteSnapshot)
+		taken := make(chan error, 1)
+		go func() { taken <- other.node.Snapshot() }()
+		<-time.After(time.Minute)
+		require.Empty(t, taken)
+		require.NoError(t, other.died())
+		other.disk.Resume()
+		require.NoError(t, <-taken)
+
+		follower.disk.Hang(consensustest.SyncLog)
+		leader.write(t, "k", "1")
+		require.ErrorIs(t, c.dies(follower), consensus.ErrDiskHangs)
+		c.end(follower)
+		c.open(follower, nil)
+		c.ready(follower)
+
+		follower.disk.Hang(consensustest.WriteValue)
+		c.end(leader)
+		c.open(leader, nil)
+		require.ErrorIs(t, c.dies(follower), consensus.ErrDiskHangs)
+		c.end(follower)
+		c.open(follower, nil)
+		c.ready(follower, leader, other)
+		require.Equal(t, "1", follower.read(t, "k"))
+	})
+}
+
+// TestFailedDiskOfOne: a leader whose write fails ends, nothing that was
+// acknowledged is lost, and a retried write takes effect once.
+func TestFailedDiskOfOne(t *testing.T) {
+	for name, op := range map[string]consensustest.Op{
+		"log": consensustest.WriteLog, "sync": consensustest.SyncLog, "read": consensustest.ReadLog,
+	} {
+		t.Run(name, func(t *testing.T) {
+			bubble(t, func(t *testing.T, c *cluster) {
+				a, b, d := c.three()
+				old := c.leader(a, b, d)
+				others := c.others(old)
+				others[0].write(t, "k", "1")
+				old.disk.Fail(consensustest.EIO(name), -1, op)
+				others[0].try(t, "k", "2")
+				err := c.dies(old)
+				require.ErrorContains(t, err, old.name+"/log")
+				require.ErrorContains(t, err, "input/output error")
+				require.ErrorContains(t, err, "generate server-token")
+				c.end(old)
+				c.leader(others...)
+				require.Equal(t, "2", others[1].read(t, "k"))
+				res, _ := others[1].store.View().Get(key("k"))
+				require.EqualValues(t, 2, res.Meta().Version)
+				c.open(old, nil)
+				c.ready(old)
+				c.alike(a, b, d)
+			})
+		})
+	}
+}
+
+// TestDamagedEntryIsNotSent: a follower that was away gets nothing from a leader
+// whose log is damaged where it needs it; the leader ends, and the others bring
+// the follower up to date.
+func TestDamagedEntryIsNotSent(t *testing.T) {
+	for name, harm := range map[string]func(*consensustest.Disk, uint64){
+		"flipped": func(d *consensustest.Disk, index uint64) { d.FlipEntry(index, 8*30) },
+		"missing": func(d *consensustest.Disk, index uint64) { d.DropEntries(index, index) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			bubble(t, func(t *testing.T, c *cluster) {
+				a, b, d := c.three()
+				leader := c.leader(a, b, d)
+				away, other := c.others(leader)[0], c.others(leader)[1]
+				c.end(away)
+				for i := range 20 {
+					leader.write(t, fmt.Sprint("k", i), "1")
+				}
+				_, last := leader.disk.Entries()
+				harm(leader.disk, last-10)
+				c.open(away, nil)
+				err := c.dies(leader)
+				require.ErrorIs(t, err, consensus.ErrCorrupt)
+				require.ErrorContains(t, err, fmt.Sprint("entry ", last-10))
+				c.end(leader)
+				c.leader(away, other)
+				require.Equal(t, "1", away.read(t, "k19"))
+				c.alike(away, other)
+
+				// It comes back with an empty disk, as the message says.
+				leader.disk = consensustest.NewDisk(leader.name)
+				c.open(leader, joining(other.addr))
+				c.ready(leader)
+				c.alike(a, b, d)
+			})
+		})
+	}
+}
+
+// TestDamagedSnapshotIsNotSent: a server that joins gets nothing from a leader
+// whose snapshot is damaged, in its content or in what is written about it.
+func TestDamagedSnapshotIsNotSent(t *testing.T) {
+	for name, harm := range map[string]func(*consensustest.Disk){
+		"content":    func(d *consensustest.Disk) { d.FlipSnapshot(0, 8*500) },
+		"last bytes": func(d *consensustest.Disk) { d.FlipSnapshot(0, -1) },
+		"about it":   func(d *consensustest.Disk) { d.FlipSnapshotMeta(0, 8*60) },
+		"truncated":  func(d *consensustest.Disk) { d.TruncateSnapshot(0, 700) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			bubble(t, func(t *testing.T, c *cluster) {
+				a := c.start("a", cutShort)
+				c.ready(a)
+				for i := range 50 {
+					a.write(t, fmt.Sprint("k", i), "1")
+				}
+				require.NoError(t, a.node.Snapshot())
+				a.write(t, "after", "1")
+				harm(a.disk)
+				b := c.start("b", joining("a"))
+				err := c.dies(a)
+				require.ErrorIs(t, err, consensus.ErrCorrupt)
+				require.ErrorContains(t, err, "a/snapshots")
+				require.Zero(t, b.store.View().Len())
+				require.Zero(t, b.disk.Snapshots())
+			})
+		})
+	}
+}
+
+// TestDamagedOnArrival: a snapshot that is damaged between being received and
+// being restored changes nothing, and the server says so.
+func TestDamagedOnArrival(t *testing.T) {
+	bubble(t, func(t *testing.T, c *cluster) {
+		a := c.start("a", cutShort)
+		c.ready(a)
+		for i := range 50 {
+			a.write(t, fmt.Sprint("k", i), "1")
+		}
+		require.NoError(t, a.node.Snapshot())
+		b := &server{name: "b", addr: "b", disk: consensustest.NewDisk("b")}
+		c.servers["b"] = b
+		b.disk.Hang(consensustest.ReadSnapshot)
+		c.open(b, joining("a"))
+		c.eventually("it has arrived", func() bool { return b.disk.Snapshots() == 1 })
+		synctest.Wait()
+		require.True(t, b.disk.FlipSnapshot(0, 8*500))
+		b.disk.Resume()
+		require.ErrorIs(t, c.dies(b), consensus.ErrCorrupt)
+		require.Zero(t, b.store.View().Len())
+		require.NoError(t, a.died())
+	})
+}
+
+// TestFullDiskOfOne: a server without room for an entry leaves the lead to the
+// others, goes on following when there is room again, and does not end.
+func TestFullDiskOfOne(t *testing.T) {
+	bubble(t, func(t *testing.T, c *cluster) {
+		a, b, d := c.three()
+		for round := range 3 {
+			old := c.leader(a, b, d)
+			others := c.others(old)
+			old.disk.Full(true)
+			began := time.Now()
+			for i := range 10 {
+				others[i%2].try(t, fmt.Sprint("k", i), fmt.Sprint(round))
+			}
+			require.Less(t, time.Since(began), 10*time.Second)
+			require.NotEqual(t, old, c.leader(others...))
+			<-time.After(time.Minute)
+			require.True(t, old.node.Disk().Low)
+			require.ErrorIs(t, old.node.Disk().Err(), consensus.ErrDiskFull)
+			old.disk.Full(false)
+			c.ready(old)
+			c.alike(a, b, d)
+			<-time.After(time.Minute)
+			require.NoError(t, old.node.Disk().Err())
+			require.NoError(t, old.died())
+		}
+	})
+}
+
+// TestReserve: with little room left a leader hands over to a server that has
+// more; when none has, writes are refused, at once and with a reason, on every
+// server, reads go on, and all of it ends when there is room.
+func TestReserve(t *testing.T) {
+	bubble(t, func(t *testing.T, c *cluster) {
+		a, b, d := c.three()
+		room := func(bytes uint64, servers ...*server) {
+			for _, s := range servers {
+				s.disk.SetFree(bytes)
+			}
+			<-time.After(20 * time.Second)
+		}
+		room(1<<30, a, b, d)
+		first := c.leader(a, b, d)
+		room(10<<20, first)
+		second := c.leader(a, b, d)
+		require.NotEqual(t, first, second)
+		first.write(t, "k", "1")
+		room(10<<20, second)
+		third := c.leader(a, b, d)
+		require.NotEqual(t, first, third)
+		require.NotEqual(t, second, third)
+		room(10<<20, third)
+		require.Equal(t, third, c.leader(a, b, d), "nobody is better off")
+		for _, s := range []*server{a, b, d} {
+			began := time.Now()
+			_, err := s.node.Propose(context.Background(), store.Txn{Ops: []store.Op{put("k", "2")}})
+			require.ErrorIs(t, err, consensus.ErrDiskFull, s.name)
+			require.ErrorIs(t, err, consensus.ErrUnavailable, s.name)
+			require.ErrorContains(t, err, "the disk of "+third.name+" is nearly full")
+			require.ErrorContains(t, err, "10 MiB are left")
+			require.Less(t, time.Since(began), time.Second)
+			require.Equal(t, "1", s.read(t, "k"))
+		}
+		room(66<<20, third)
+		require.True(t, third.node.Disk().Low, "a little more is not enough, or it would change all the time")
+		room(1<<30, first)
+		require.Equal(t, first, c.leader(a, b, d))
+		for _, s := range []*server{a, b, d} {
+			s.write(t, "k", "3")
+			require.NoError(t, s.died())
+		}
+		c.alike(a, b, d)
+	})
+}
+
+// TestReserveOfOne: a server that is alone refuses writes and serves reads while
+// there is little room, and also while there is none at all.
+func TestReserveOfOne(t *testing.T) {
+	bubble(t, func(t *testing.T, c *cluster) {
+		a := c.start("a", nil)
+		c.ready(a)
+		a.write(t, "k", "1")
+		for _, free := range []uint64{20 << 20, 0} {
+			a.disk.SetFree(free)
+			<-time.After(time.Minute)
+			_, err := a.node.Propose(context.Background(), store.Txn{Ops: []store.Op{put("k", "2")}})
+			require.ErrorIs(t, err, consensus.ErrDiskFull)
+			require.Equal(t, "1", a.read(t, "k"))
+		}
+		a.disk.SetFree(1 << 30)
+		<-time.After(10 * time.Second)
+		a.write(t, "k", "3")
+
+		// Full from one moment to the next, with a write on its way.
+		a.disk.Full(true)
+		late := make(chan error, 1)
+		go func() {
+			_, err := a.node.Propose(context.Background(), store.Txn{Ops: []store.Op{put("late", "1")}})
+			late <- err
+		}()
+		<-time.After(5 * time.Second)
+		require.Equal(t, "3", a.read(t, "k"), "raft waits for room, reads do not")
+		require.ErrorIs(t, <-late, consensus.ErrUnknownOutcome)
+		_, err := a.node.Propose(context.Background(), store.Txn{Ops: []store.Op{put("k", "4")}})
+		require.ErrorIs(t, err, consensus.ErrDiskFull)
+		a.disk.Full(false)
+		<-time.After(10 * time.Second)
+		a.write(t, "k", "5")
+		require.Equal(t, "1", a.read(t, "late"))
+		require.NoError(t, a.died())
+		require.Greater(t, a.store.Revision(), resource.Revision(0))
+	})
+}

@@ -1,0 +1,261 @@
+package consensus
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"time"
+
+	"github.com/hashicorp/raft"
+
+	peerv1 "meridian/api/peer/v1"
+)
+
+const (
+	// diskInterval is how often the room on the disk is looked at.
+	diskInterval = 5 * time.Second
+	// roomTimeout bounds the question to the other servers whether they have room,
+	// and handOverTimeout the transfer to one that has.
+	roomTimeout     = time.Second
+	handOverTimeout = 10 * time.Second
+)
+
+// Disk is how a node's storage stands, for people and metrics.
+type Disk struct {
+	// Server is the name of the server, Where says which disk it is.
+	Server, Where string
+	// Space is the room on it, zeros when that is not known.
+	Space Space
+	// Reserve is how much of it is kept free, in bytes.
+	Reserve uint64
+	// Low says that there is less: this server takes no writes as a leader.
+	Low bool
+	// Hangs is for how long nothing has been written that should have been.
+	Hangs time.Duration
+}
+
+// Err says what is wrong, nil when nothing is.
+func (d Disk) Err() error {
+	switch {
+	case d.Low:
+		return &lowError{d}
+	case d.Hangs > 0:
+		return fmt.Errorf("%w: nothing was written to %s for %s", ErrDiskHangs, d.Where, d.Hangs.Round(time.Second))
+	default:
+		return nil
+	}
+}
+
+// lowError is ErrDiskFull and ErrUnavailable: nothing was written, and that is
+// how it stays until somebody makes room.
+type lowError struct{ disk Disk }
+
+func (e *lowError) Error() string {
+	return fmt.Sprintf("the disk of %s is nearly full: %s are left of %s where %s is, and %s are kept free; free some space there, and writes go on by themselves",
+		e.disk.Server, bytesText(e.disk.Space.Free), bytesText(e.disk.Space.Total), e.disk.Where, bytesText(e.disk.Reserve))
+}
+
+// Is makes it both kinds.
+func (e *lowError) Is(target error) bool { return target == ErrDiskFull || target == ErrUnavailable }
+
+// fullThereError is what the leader said about its disk.
+type fullThereError struct{ said error }
+
+func (e *fullThereError) Error() string { return e.said.Error() }
+
+func (e *fullThereError) Unwrap() error { return e.said }
+
+// Is makes it both kinds.
+func (e *fullThereError) Is(target error) bool {
+	return target == ErrDiskFull || target == ErrUnavailable
+}
+
+// bytesText writes a number of bytes for people.
+func bytesText(n uint64) string {
+	switch {
+	case n >= 10<<30:
+		return fmt.Sprintf("%d GiB", n>>30)
+	case n >= 10<<20:
+		return fmt.Sprintf("%d MiB", n>>20)
+	default:
+		return fmt.Sprintf("%d KiB", n>>10)
+	}
+}
+
+// reserve keeps a part of the disk free: the rest of it is what this server
+// needs to know its term, to give its vote, to store what other servers have
+// committed, and to be repaired. So it takes no writes for itself long before
+// there is no room at all.
+type reserve struct {
+	storage Storage
+	most    uint64
+	// poke makes it look at once.
+	poke chan struct{}
+
+	mu      sync.Mutex
+	disk    Disk
+	unknown bool // the room could not be found out
+	// leaving says that another server may be about to lead, which has room.
+	leaving bool
+}
+
+func newReserve(server string, storage Storage, most uint64) *reserve {
+	return &reserve{storage: storage, most: most, poke: make(chan struct{}, 1), disk: Disk{Server: server, Where: storage.Name()}}
+}
+
+// look finds out how much room there is. It says whether that has begun to be
+// too little, or has ended to be.
+func (r *reserve) look() (changed bool, err error) {
+	space, err := r.storage.Space()
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if err != nil {
+		told := r.unknown
+		r.unknown = true
+		if told {
+			return false, nil
+		}
+		return false, fmt.Errorf("consensus: room on the disk of %s: %w", r.storage.Name(), err)
+	}
+	r.unknown = false
+	before := r.disk.Low
+	r.disk.Space, r.disk.Reserve = space, min(r.most, space.Total/20)
+	limit := r.disk.Reserve
+	if before {
+		limit += limit / 4 // or every byte that comes and goes would change it
+	}
+	r.disk.Low = r.most > 0 && space.Free < limit
+	r.leaving = r.disk.Low && (r.leaving || !before)
+	return r.disk.Low != before, nil
+}
+
+func (r *reserve) setLeaving(leaving bool) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.leaving = leaving && r.disk.Low
+}
+
+// now returns what look found last.
+func (r *reserve) now() Disk {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.disk
+}
+
+// Disk returns how this server's storage stands. Cheap, and never waits for the
+// disk.
+func (n *Node) Disk() Disk {
+	disk := n.reserve.now()
+	if hangs := n.log.stall.stuck(); hangs >= n.cfg.StallLimit {
+		disk.Hangs = hangs
+	}
+	return disk
+}
+
+// writable says why this server, which leads, takes no writes now. ErrDiskFull is
+// how that stays; ErrUnavailable alone, that another server is about to lead.
+func (n *Node) writable() error {
+	n.reserve.mu.Lock()
+	defer n.reserve.mu.Unlock()
+	if !n.reserve.disk.Low {
+		return nil
+	}
+	n.diskFull() // it may be over
+	switch {
+	case n.reserve.leaving:
+		return fmt.Errorf("%w: the disk of %s is nearly full, and another server is about to lead", ErrUnavailable, n.cfg.NodeID)
+	default:
+		return &lowError{n.reserve.disk}
+	}
+}
+
+// diskFull is told that there was no room for something.
+func (n *Node) diskFull() {
+	select {
+	case n.reserve.poke <- struct{}{}:
+	default: // it is about to look anyway
+	}
+}
+
+// watchDisk looks at the room on the disk until ctx ends. While there is too
+// little and this server leads, it passes the lead on to one that has room.
+func (n *Node) watchDisk(ctx context.Context) {
+	ticker := time.NewTicker(diskInterval)
+	defer ticker.Stop()
+	for {
+		_, leadChanged := n.lead.get()
+		n.lookAtDisk()
+		if n.reserve.now().Low {
+			n.leaveToRoomier(ctx)
+		}
+		select {
+		case <-ctx.Done():
+			return
+		case <-ticker.C:
+		case <-n.reserve.poke:
+		case <-leadChanged:
+		}
+	}
+}
+
+// lookAtDisk looks once, and tells the log of a change.
+func (n *Node) lookAtDisk() {
+	changed, err := n.reserve.look()
+	disk := n.reserve.now()
+	switch {
+	case err != nil:
+		n.cfg.Logger.Warn("cannot find out how much room there is", "node", n.cfg.NodeID, "error", err)
+	case changed && disk.Low:
+		n.cfg.Logger.Error("the disk is nearly full: this server takes no writes until there is room", "node", n.cfg.NodeID,
+			"where", disk.Where, "free", disk.Space.Free, "kept_free", disk.Reserve)
+	case changed:
+		n.cfg.Logger.Info("there is room on the disk again", "node", n.cfg.NodeID, "where", disk.Where, "free", disk.Space.Free)
+	}
+}
+
+// leaveToRoomier makes a server that has room the leader, the one of them that
+// is furthest along. Where there is none, nothing would be won.
+func (n *Node) leaveToRoomier(ctx context.Context) {
+	defer n.reserve.setLeaving(false)
+	if !n.IsLeader() || n.onlyVoter() {
+		return
+	}
+	to := n.roomiest(ctx)
+	if to == "" {
+		return
+	}
+	n.reserve.setLeaving(true)
+	ctx, cancel := context.WithTimeout(ctx, handOverTimeout)
+	defer cancel()
+	if leader, err := n.TransferLeadership(ctx, to); err == nil {
+		n.cfg.Logger.Warn("the disk is nearly full: another server leads", "node", n.cfg.NodeID, "leader", leader)
+	} else if !errors.Is(err, ErrClosed) {
+		n.cfg.Logger.Warn("the disk is nearly full, but the lead could not be passed on", "node", n.cfg.NodeID, "to", to, "error", err)
+	}
+}
+
+// roomiest asks the other voters, and returns the name of the one that has room
+// and the longest log; "" when there is none.
+func (n *Node) roomiest(ctx context.Context) (name string) {
+	ctx, cancel := context.WithTimeout(ctx, roomTimeout)
+	defer cancel()
+	var mu sync.Mutex
+	var asking sync.WaitGroup
+	longest := uint64(0)
+	for _, server := range n.servers() {
+		if server.Suffrage != raft.Voter || server.ID == raft.ServerID(n.cfg.NodeID) {
+			continue
+		}
+		asking.Go(func() {
+			status, err := peerv1.NewRaftServiceClient(n.PeerConn(string(server.Address))).Status(ctx, &peerv1.StatusRequest{})
+			mu.Lock()
+			defer mu.Unlock()
+			if err == nil && !status.GetDiskLow() && status.GetLastIndex() >= longest {
+				name, longest = string(server.ID), status.GetLastIndex()
+			}
+		})
+	}
+	asking.Wait()
+	return name
+}

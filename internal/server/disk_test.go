@@ -1,0 +1,52 @@
+package server
+
+import (
+	"net/http"
+	"net/http/httptest"
+	"testing"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/testutil"
+	"github.com/stretchr/testify/require"
+
+	"meridian/internal/consensus"
+)
+
+// TestDiskHealth: a nearly full disk is noted, a hanging one makes the server not
+// ready, and both are counted.
+func TestDiskHealth(t *testing.T) {
+	var disk consensus.Disk
+	current := func() consensus.Disk { return disk }
+	metrics := prometheus.NewRegistry()
+	RegisterDisk(metrics, current)
+	health := NewHealth(discard(t), metrics, DiskCheck(current))
+	ready := func() (int, string) {
+		answer := httptest.NewRecorder()
+		health.Handler().ServeHTTP(answer, httptest.NewRequest(http.MethodGet, "/readyz", http.NoBody))
+		return answer.Code, answer.Body.String()
+	}
+	code, body := ready()
+	require.Equal(t, http.StatusOK, code)
+	require.Equal(t, "ok\n", body)
+
+	disk = consensus.Disk{
+		Server: "one", Where: "/data", Space: consensus.Space{Free: 12 << 20, Total: 1 << 30}, Reserve: 51 << 20, Low: true,
+	}
+	code, body = ready()
+	require.Equal(t, http.StatusOK, code, "it still serves reads")
+	require.Equal(t, "[!] disk: the disk of one is nearly full: 12 MiB are left of 1024 MiB where /data is, and 51 MiB are kept free; free some space there, and writes go on by themselves\nok\n", body)
+
+	disk = consensus.Disk{Server: "one", Where: "/data", Hangs: 7 * time.Second}
+	code, body = ready()
+	require.Equal(t, http.StatusServiceUnavailable, code)
+	require.Contains(t, body, "[-] disk: ")
+	require.Contains(t, body, "nothing was written to /data for 7s")
+
+	families, err := metrics.Gather()
+	require.NoError(t, err)
+	require.Len(t, families, 4)
+	problems, err := testutil.GatherAndLint(metrics)
+	require.NoError(t, err)
+	require.Empty(t, problems)
+}
