@@ -549,7 +549,7 @@ func TestStoppingTheLeaderUnderWrites(t *testing.T) {
 	config := leader.asAnyOf(append([]*process{leader}, rest...)...)
 	const writers = 3
 	ctx, stop := context.WithCancel(t.Context())
-	failed, written := make(chan string, writers), make(chan int, writers)
+	failed, written := make(chan string, writers), make(chan [2]int, writers)
 	for w := range writers {
 		go func() {
 			n := 0
@@ -559,7 +559,7 @@ func TestStoppingTheLeaderUnderWrites(t *testing.T) {
 					break
 				}
 			}
-			written <- n
+			written <- [2]int{w, n}
 		}()
 	}
 	has := func(name string) bool {
@@ -571,10 +571,11 @@ func TestStoppingTheLeaderUnderWrites(t *testing.T) {
 	require.NotEqual(t, leader, rest[0].leader(rest...))
 	rest[0].mustWith("{type: Mesh, name: after}", "apply", "-f", "-")
 	stop()
-	for w := range writers {
-		n := <-written
+	for range writers {
+		of := <-written
+		w, n := of[0], of[1]
 		for i := range n {
-			require.True(t, has(fmt.Sprintf("w-%d-%d", w, i)), "what was acknowledged is there")
+			require.True(t, has(fmt.Sprintf("w-%d-%d", w, i)), "w-%d-%d of %d was acknowledged and is not there", w, i, n)
 		}
 	}
 	close(failed)
