@@ -17,6 +17,8 @@ const (
 // dataplanes and each says of ten services which they are, in a map of its own;
 // the services are a few hundred.
 //
+// Labels are shared alike: what registers proxies gives all of them the same.
+//
 // It forgets: a set that was not met lately is met as a new one, which costs
 // memory and nothing else. What it returns is immutable, as is everything that
 // has been decoded. The zero value is empty; it is safe for concurrent use.
@@ -33,6 +35,10 @@ var (
 	shared  tagSharing
 	tagSeed = maphash.MakeSeed()
 )
+
+// SharedLabels returns labels that equal the given ones: the same map for equal
+// labels when it can. Neither is to be modified from then on.
+func SharedLabels(labels map[string]string) map[string]string { return shared.of(labels) }
 
 // of returns a set that equals tags, the same one for equal tags when it can.
 func (s *tagSharing) of(tags Tags) Tags {

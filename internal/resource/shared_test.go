@@ -29,6 +29,12 @@ func TestEqualTagSetsAreOneInMemory(t *testing.T) {
 	require.Equal(t, Tags{"kuma.io/service": "shared-web", "version": "v2"}, other.Inbounds()[0].Tags)
 }
 
+func TestEqualLabelsAreOneInMemory(t *testing.T) {
+	labels := func() map[string]string { return SharedLabels(map[string]string{"registered-by": "shared-proxy"}) }
+	require.Equal(t, where(labels()), where(labels()))
+	require.Equal(t, map[string]string{"registered-by": "shared-proxy"}, labels())
+}
+
 func TestTagSharing(t *testing.T) {
 	numbered := func(i int) Tags { return Tags{"kuma.io/service": fmt.Sprint(i)} }
 

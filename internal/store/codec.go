@@ -86,7 +86,7 @@ func labelsFromProto(in []*storev1.Label) (map[string]string, error) {
 		}
 		labels[l.GetName()] = l.GetValue()
 	}
-	return labels, nil
+	return resource.SharedLabels(labels), nil
 }
 
 func resourceToProto(r *resource.Resource) *storev1.Resource {

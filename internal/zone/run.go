@@ -36,6 +36,10 @@ import (
 const (
 	// startTimeout bounds how long a zone waits for its own store at its start.
 	startTimeout = 60 * time.Second
+	// localHistory bounds the past of what a federated zone owns, in bytes: mostly
+	// that of dataplanes that came and went, about a thousand of them. Ten thousand
+	// that come at once would leave ten times as much behind.
+	localHistory = 4 << 20
 	// firstSync is how long a zone that has never heard from its global waits
 	// for it before it calls itself ready all the same.
 	firstSync = 5 * time.Second
@@ -107,14 +111,22 @@ func Run(ctx context.Context, cfg Config, log *slog.Logger, hangups <-chan os.Si
 	return z.serve(ctx, listeners, hangups)
 }
 
+// localOptions are those of the store of what a zone owns.
+func localOptions(federated bool) store.Options {
+	options := store.DefaultOptions()
+	if federated {
+		options.ExternalMeshes = true
+		options.History.MaxBytes = localHistory
+	}
+	return options
+}
+
 // open opens the data directory and everything in it.
 func (z *zone) open(ctx context.Context, bundle auth.ZoneBundle) error {
 	if err := server.PrepareDataDir(z.cfg.DataDir); err != nil {
 		return err
 	}
-	options := store.DefaultOptions()
-	options.ExternalMeshes = z.cfg.federated()
-	z.local = store.New(options)
+	z.local = store.New(localOptions(z.cfg.federated()))
 	nodeConfig := consensus.DefaultConfig(z.cfg.DataDir)
 	nodeConfig.NodeID = z.cfg.Name
 	nodeConfig.Role = consensus.RoleZone
