@@ -9,7 +9,6 @@ import (
 	"os"
 	"os/signal"
 	"regexp"
-	"runtime/debug"
 	"syscall"
 
 	"github.com/spf13/pflag"
@@ -23,20 +22,11 @@ const (
 	exitOnSignal = 130
 )
 
-// gcPercent is how much garbage a server lets stand before it collects, as a
-// part of what is alive, unless GOGC says otherwise. A control plane's memory is
-// mostly state that stays, and it writes seldom: less than half of the customary
-// allowance saves up to a quarter of its memory and costs nothing that can be
-// measured while it takes hundreds of writes a second.
-const gcPercent = 40
-
 // Run runs a server until it fails or a signal asks it to stop, and returns the
 // process's exit code. SIGINT and SIGTERM cancel the context that run is given;
 // a second one ends the process at once. hangups delivers each SIGHUP.
 func Run(stderr io.Writer, run func(ctx context.Context, hangups <-chan os.Signal) error) int {
-	if os.Getenv("GOGC") == "" {
-		debug.SetGCPercent(gcPercent)
-	}
+	limitGarbage()
 	ctx, cancel := context.WithCancelCause(context.Background())
 	defer cancel(nil)
 	signals := make(chan os.Signal, 2)
