@@ -5,6 +5,8 @@ import (
 	"errors"
 	"fmt"
 	"time"
+
+	"meridian/internal/rpcerr"
 )
 
 const (
@@ -20,6 +22,9 @@ const (
 // errCutOff is why a server is not ready that runs well otherwise.
 var errCutOff = errors.New("cut off from the leader: what is read here may be out of date, and zones are sent to other servers")
 
+// reasonCutOff names it for programs.
+const reasonCutOff = "CUT_OFF"
+
 // current is the readiness of what this server tells zones.
 func (g *global) current() error {
 	if g.cutOff.Load() {
@@ -31,8 +36,9 @@ func (g *global) current() error {
 // watchCurrency makes sure, until ctx ends, that what this server sends to zones
 // is the newest there is: a server that cannot do a linearizable read for some
 // time may be far behind without knowing, because it is cut off, because its
-// disk hangs, or because there is no leader at all. It lets its zones go, so
-// that they find one that is current, and serves them again when it is.
+// disk hangs, or because there is no leader at all. It lets its zones and
+// whoever watches go, so that they find one that is current, and serves them
+// again when it is.
 func (g *global) watchCurrency(ctx context.Context) error {
 	tick := time.NewTicker(assureEvery)
 	defer tick.Stop()
@@ -48,12 +54,14 @@ func (g *global) watchCurrency(ctx context.Context) error {
 		case err == nil && g.cutOff.CompareAndSwap(true, false):
 			g.log.Info("up to date again: zones are served", "after", now.Sub(current).Round(time.Second))
 			g.sync.Resume()
+			g.grpc.Resume()
 			current = now
 		case err == nil:
 			current = now
 		case now.Sub(current) >= suspendAfter && g.cutOff.CompareAndSwap(false, true):
 			g.log.Warn("cut off from the leader: zones are sent to other servers", "since", current, "error", err)
 			g.sync.Suspend(fmt.Sprintf("it has had no touch with a leader for %s", suspendAfter))
+			g.grpc.Suspend(rpcerr.New(rpcerr.Unavailable, reasonCutOff, "%w", errCutOff))
 		}
 		select {
 		case <-tick.C:

@@ -40,7 +40,7 @@ const (
 type GRPC struct {
 	*grpc.Server
 	health  *health.Server
-	watches stopper
+	watches *stopper
 }
 
 // NewGRPC returns a gRPC server that is not serving yet. Every call passes
@@ -82,6 +82,20 @@ func (g *GRPC) Ready(ready bool) {
 	for service := range g.GetServiceInfo() {
 		g.health.SetServingStatus(service, status)
 	}
+}
+
+// Suspend ends the watches of the API and refuses new ones, with a reason, until
+// Resume: what they would show may be out of date. Health checks fail meanwhile;
+// other calls are answered.
+func (g *GRPC) Suspend(reason error) {
+	g.Ready(false)
+	g.watches.suspend(reason)
+}
+
+// Resume undoes Suspend.
+func (g *GRPC) Resume() {
+	g.watches.resume()
+	g.Ready(true)
 }
 
 // Run serves on l until ctx ends, then ends the watches and lets all other calls

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"strings"
+	"sync"
 
 	"google.golang.org/grpc"
 
@@ -13,43 +14,95 @@ import (
 // errStopping is how a watch ends when the server stops.
 var errStopping = rpcerr.New(rpcerr.Unavailable, "STOPPING", "the server is stopping")
 
-// watchSuffix ends the names of the methods whose calls last until the caller
-// leaves. All others finish by themselves.
-const watchSuffix = "/Watch"
+const (
+	// watchSuffix ends the names of the methods whose calls last until the caller
+	// leaves. All others finish by themselves.
+	watchSuffix = "/Watch"
+	// ownPrefix begins the names of the product's own methods.
+	ownPrefix = "/meridian."
+)
 
-// stopper ends watches when the server stops: they would last for as long as the
-// callers stay, and hold up the stop until it cuts them off.
+// stopper ends watches when the server stops, since they would last for as long
+// as the callers stay and hold up the stop until it cuts them off; and while the
+// server cannot tell whether what it shows is the newest state.
 type stopper struct {
-	stopping context.Context
-	stop     context.CancelFunc
+	mu sync.Mutex // guards what follows
+	// running ends with the reason why watches have to end.
+	running context.Context
+	end     context.CancelCauseFunc
+	// own is the same for the product's own watches, which can be suspended: the
+	// reason is kept until they are resumed.
+	own       context.Context
+	endOwn    context.CancelCauseFunc
+	suspended error
 }
 
-func newStopper() stopper {
-	ctx, cancel := context.WithCancel(context.Background())
-	return stopper{ctx, cancel}
+func newStopper() *stopper {
+	s := &stopper{}
+	s.running, s.end = context.WithCancelCause(context.Background())
+	s.own, s.endOwn = context.WithCancelCause(s.running)
+	return s
 }
 
-func (s stopper) stream(srv any, ss grpc.ServerStream, info *grpc.StreamServerInfo, handler grpc.StreamHandler) error {
+// stop ends every watch, for good.
+func (s *stopper) stop() { s.end(errStopping) }
+
+// suspend ends the product's own watches and refuses new ones, with a reason,
+// until resume.
+func (s *stopper) suspend(reason error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.suspended = reason
+	s.endOwn(reason)
+}
+
+func (s *stopper) resume() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.suspended != nil {
+		s.suspended = nil
+		s.own, s.endOwn = context.WithCancelCause(s.running)
+	}
+}
+
+// of returns the context that a watch depends on.
+func (s *stopper) of(method string) context.Context {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if strings.HasPrefix(method, ownPrefix) {
+		return s.own
+	}
+	return s.running
+}
+
+func (s *stopper) stream(srv any, ss grpc.ServerStream, info *grpc.StreamServerInfo, handler grpc.StreamHandler) error {
 	if !strings.HasSuffix(info.FullMethod, watchSuffix) {
 		return handler(srv, ss)
 	}
-	return s.watch(srv, ss, handler)
+	return s.watch(srv, ss, info.FullMethod, handler)
 }
 
-// watch serves a call that ends when the server stops.
-func (s stopper) watch(srv any, ss grpc.ServerStream, handler grpc.StreamHandler) error {
+// endedError is why the server ended a watch.
+type endedError struct{ reason error }
+
+func (e *endedError) Error() string { return e.reason.Error() }
+
+// watch serves a call that ends when the server says so.
+func (s *stopper) watch(srv any, ss grpc.ServerStream, method string, handler grpc.StreamHandler) error {
+	until := s.of(method)
 	ctx, end := context.WithCancelCause(ss.Context())
 	defer end(nil)
-	unhook := context.AfterFunc(s.stopping, func() { end(errStopping) })
+	unhook := context.AfterFunc(until, func() { end(&endedError{context.Cause(until)}) })
 	defer unhook()
 	err := handler(srv, watchStream{ss, ctx})
-	if errors.Is(context.Cause(ctx), errStopping) {
-		return errStopping
+	var ended *endedError
+	if errors.As(context.Cause(ctx), &ended) {
+		return ended.reason
 	}
 	return err
 }
 
-// watchStream is a stream whose context also ends with the server.
+// watchStream is a stream whose context also ends with the server's leave.
 type watchStream struct {
 	grpc.ServerStream
 	ctx context.Context

@@ -4,6 +4,7 @@ import (
 	"context"
 	"crypto/tls"
 	"crypto/x509"
+	"errors"
 	"net"
 	"testing"
 	"time"
@@ -57,4 +58,50 @@ func TestStoppingEndsWatches(t *testing.T) {
 	}
 	require.Equal(t, codes.Unavailable, status.Code(err))
 	require.ErrorContains(t, err, "the server is stopping")
+}
+
+// quietStream is a stream that only has a context.
+type quietStream struct {
+	grpc.ServerStream
+	ctx context.Context
+}
+
+func (s quietStream) Context() context.Context { return s.ctx }
+
+// A server that cannot tell whether it shows the newest state ends its watches
+// and takes no new ones until it can. Health may be watched all the same.
+func TestSuspendedWatches(t *testing.T) {
+	s := newStopper()
+	why := errors.New("cut off")
+	watch := func(method string) (started <-chan struct{}, ended <-chan error) {
+		begun, done := make(chan struct{}), make(chan error, 1)
+		go func() {
+			done <- s.stream(nil, quietStream{ctx: t.Context()}, &grpc.StreamServerInfo{FullMethod: method}, func(_ any, stream grpc.ServerStream) error {
+				close(begun)
+				<-stream.Context().Done()
+				return stream.Context().Err()
+			})
+		}()
+		return begun, done
+	}
+	const own, health = "/meridian.v1.AdminService/Watch", "/grpc.health.v1.Health/Watch"
+	begun, first := watch(own)
+	<-begun
+	begun, checks := watch(health)
+	<-begun
+	s.suspend(why)
+	require.Equal(t, why, <-first)
+	_, refused := watch(own)
+	require.Equal(t, why, <-refused)
+	s.resume()
+	s.resume()
+	begun, again := watch(own)
+	<-begun
+	require.Empty(t, checks)
+	require.Empty(t, again)
+	s.stop()
+	require.Equal(t, error(errStopping), <-again)
+	require.Equal(t, error(errStopping), <-checks)
+	require.NoError(t, s.stream(nil, quietStream{ctx: t.Context()}, &grpc.StreamServerInfo{FullMethod: "/meridian.v1.AdminService/List"},
+		func(any, grpc.ServerStream) error { return nil }), "what ends by itself is let be")
 }

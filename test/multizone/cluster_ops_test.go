@@ -5,8 +5,11 @@ package multizone
 import (
 	"encoding/json"
 	"fmt"
+	"io"
+	"net/http"
 	"os"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strings"
 	"syscall"
@@ -65,6 +68,17 @@ func (p *process) freeze() (thaw func()) {
 	return func() { require.NoError(p.t, p.cmd.Process.Signal(syscall.SIGCONT)) }
 }
 
+// scrape returns the metrics of a server.
+func (p *process) scrape() string {
+	p.t.Helper()
+	response, err := http.Get("http://" + p.addresses()["http"] + "/metrics")
+	require.NoError(p.t, err)
+	defer func() { _ = response.Body.Close() }()
+	body, err := io.ReadAll(response.Body)
+	require.NoError(p.t, err)
+	return string(body)
+}
+
 // SEMANTICS §7.4: zones are connected to different servers, and every server
 // shows them all, waits for them all and asks them all.
 func TestZonesOnDifferentServers(t *testing.T) {
@@ -98,6 +112,17 @@ func TestZonesOnDifferentServers(t *testing.T) {
 		require.Contains(t, p.must("dataplanes"), "web-2")
 		require.Contains(t, p.must("why", "web-2", "Timeout"), "t")
 		require.Equal(t, 1, p.command("inspect", "dataplane", "web-2", "--zone", "east").code, "it is in the other zone")
+	}
+
+	// Every metric that an alert is about is there.
+	alerts, err := os.ReadFile("../../deploy/alerts/meridian.yaml")
+	require.NoError(t, err)
+	var scraped strings.Builder
+	for _, p := range append(slices.Clone(servers), east, west) {
+		scraped.WriteString(p.scrape())
+	}
+	for _, name := range regexp.MustCompile(`\bmeridian_[a-z_]+`).FindAllString(string(alerts), -1) {
+		require.Regexp(t, `(?m)^`+name+`[ {]`, scraped.String())
 	}
 
 	// A zone of another server that does not answer is waited for, and named.
@@ -225,8 +250,9 @@ func TestZonesLeaveAServerThatIsNotCurrent(t *testing.T) {
 	writesAndReads(t, first, servers, "thawed")
 
 	// Two of three are gone: the one that is left says so and lets the zone go,
-	// which serves what it has.
+	// which serves what it has, and those who watch.
 	left := at(servers[0])
+	watch := watchAs(t, filepath.Join(left.dir, "admin.yaml"))
 	for _, p := range servers {
 		if p != left {
 			p.kill()
@@ -235,6 +261,7 @@ func TestZonesLeaveAServerThatIsNotCurrent(t *testing.T) {
 	left.await("it to let its zones go", func() bool {
 		return strings.Contains(left.readyz(t), "cut off from the leader")
 	})
+	require.Contains(t, left.scrape(), "\nmeridian_current 0\n")
 	east.await("the zone to be told", func() bool {
 		return strings.Contains(east.log.String(), "it has had no touch with a leader")
 	})
@@ -247,6 +274,15 @@ func TestZonesLeaveAServerThatIsNotCurrent(t *testing.T) {
 	}
 	left.mustWith(timeout("back", "backend", "5s"), "apply", "-f", "-", "--timeout", "40s", "--wait=zones")
 	left.await("east to be back", func() bool { return len(left.zoneServers()["east"]) == 1 })
+	left.mustWith("{type: Mesh, name: watched}", "apply", "-f", "-")
+	left.await("the watch to go on where it was", func() bool {
+		select {
+		case line := <-watch.lines:
+			return strings.Contains(line, "Mesh/watched")
+		default:
+			return false
+		}
+	})
 	require.Contains(t, east.must("get", "timeouts", "-o", "name"), "back")
 }
 
