@@ -58,7 +58,6 @@ type fakeServer struct {
 	access        meridianv1.AccessServiceServer
 	snapshots     *snapshotService
 	members       *meridianv1.MembersResponse
-	operated      []any
 }
 
 func newFakeServer() *fakeServer {

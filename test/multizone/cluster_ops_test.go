@@ -138,7 +138,7 @@ func TestZonesOnDifferentServers(t *testing.T) {
 	r = servers[0].command("zones")
 	require.Zero(t, r.code)
 	require.Contains(t, r.stderr, "server two could not be asked for its zones")
-	require.Equal(t, 1, len(servers[0].zoneServers()), "east is known")
+	require.Len(t, servers[0].zoneServers(), 1, "east is known")
 	servers[0].must("inspect", "dataplane", "web-1", "--zone", "east")
 	r = servers[0].command("inspect", "dataplane", "web-2")
 	require.NotZero(t, r.code)
