@@ -12,6 +12,7 @@ import (
 	"crypto/x509"
 	"encoding/base64"
 	"encoding/json"
+	"fmt"
 	"io"
 	"maps"
 	"net"
@@ -19,6 +20,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
@@ -212,9 +214,48 @@ func TestAttacksWithOversizedRequests(t *testing.T) {
 }
 
 const (
-	crowdSize = 2000
-	slowSize  = 300
+	crowdSize   = 10_000
+	refusedSize = 2000
+	slowSize    = 300
+	// otherFiles is what a process opens besides the connections of a crowd.
+	otherFiles = 1000
 )
+
+// roomFor raises the limit on open files, for this process and the servers that
+// it starts, so that each can hold n connections. It returns how many they can:
+// fewer where the machine does not allow it, which it says.
+func roomFor(t *testing.T, n int) int {
+	t.Helper()
+	var limit syscall.Rlimit
+	require.NoError(t, syscall.Getrlimit(syscall.RLIMIT_NOFILE, &limit))
+	want := uint64(n + otherFiles)
+	if limit.Cur < want {
+		raised := syscall.Rlimit{Cur: want, Max: max(limit.Max, want)}
+		if syscall.Setrlimit(syscall.RLIMIT_NOFILE, &raised) != nil {
+			raised = syscall.Rlimit{Cur: limit.Max, Max: limit.Max}
+			require.NoError(t, syscall.Setrlimit(syscall.RLIMIT_NOFILE, &raised))
+		}
+		limit = raised
+	}
+	if limit.Cur >= want {
+		return n
+	}
+	fewer := int(limit.Cur) - otherFiles
+	require.Positive(t, fewer, "a process may open %d files here", limit.Cur)
+	t.Logf("a process may open %d files here: %d connections in place of %d", limit.Cur, fewer, n)
+	return fewer
+}
+
+// requireHungUp waits until a server has closed every connection.
+func requireHungUp(t *testing.T, conns []net.Conn, who string) {
+	t.Helper()
+	deadline := time.Now().Add(3 * patience)
+	for _, conn := range conns {
+		require.NoError(t, conn.SetReadDeadline(deadline))
+		_, err := io.Copy(io.Discard, conn)
+		require.NotErrorIs(t, err, os.ErrDeadlineExceeded, "%s: the server still waits", who)
+	}
+}
 
 // open opens n connections and returns them; begin is what each does first.
 func openMany(t *testing.T, n int, addr string, begin func(net.Conn) error) []net.Conn {
@@ -244,17 +285,25 @@ func openMany(t *testing.T, n int, addr string, begin func(net.Conn) error) []ne
 // Connections that never say who they are do not keep a server from its work,
 // however many there are.
 func TestAttacksWithConnections(t *testing.T) {
+	size := roomFor(t, crowdSize) // before the server starts, which inherits it
 	global := newGlobal(t).start().ready()
 	trust := global.trust()
 	trust.ServerName = "127.0.0.1"
 	preface := []byte("PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\x00\x00\x00\x04\x00\x00\x00\x00\x00")
-	openMany(t, crowdSize, global.addresses()["grpc"], func(conn net.Conn) error {
-		secure := tls.Client(conn, trust)
-		_, err := secure.Write(preface)
-		return err
-	})
-	global.healthy("2,000 idle connections")
-	openMany(t, crowdSize/4, global.addresses()["http"], func(net.Conn) error { return nil })
+	const parts = 5
+	var crowd []net.Conn
+	for range parts {
+		crowd = append(crowd, openMany(t, size/parts, global.addresses()["grpc"], func(conn net.Conn) error {
+			secure := tls.Client(conn, trust)
+			_, err := secure.Write(preface)
+			return err
+		})...)
+		global.healthy(fmt.Sprintf("%d idle connections", len(crowd)))
+	}
+	// They answer no pings either, and are hung up on for that.
+	requireHungUp(t, crowd, "the crowd")
+	global.healthy("a crowd that was hung up on")
+	openMany(t, refusedSize/4, global.addresses()["http"], func(net.Conn) error { return nil })
 	global.healthy("500 idle connections to the plain port")
 
 	// A crowd that asks, and is refused, all at once.
@@ -262,7 +311,7 @@ func TestAttacksWithConnections(t *testing.T) {
 	client := meridianv1.NewAdminServiceClient(conn)
 	var group errgroup.Group
 	group.SetLimit(64)
-	for range crowdSize {
+	for range refusedSize {
 		group.Go(func() error {
 			_, err := client.Get(bearing(t.Context(), "no.such.token"), &meridianv1.GetRequest{Key: &meridianv1.ResourceKey{Kind: "Mesh", Name: "default"}})
 			if status.Code(err) != codes.Unauthenticated {
@@ -296,12 +345,7 @@ func TestAttacksWithSlowHandshakes(t *testing.T) {
 	}
 	global.healthy("slow handshakes")
 	for name, conns := range slow {
-		deadline := time.Now().Add(patience)
-		for _, conn := range conns {
-			require.NoError(t, conn.SetReadDeadline(deadline))
-			_, err := io.Copy(io.Discard, conn)
-			require.NotErrorIs(t, err, os.ErrDeadlineExceeded, "%s: the server still waits", name)
-		}
+		requireHungUp(t, conns, name)
 	}
 	global.healthy("slow handshakes that were hung up on")
 }
