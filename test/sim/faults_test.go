@@ -469,9 +469,10 @@ func diskSlow(w *world, rng *rand.Rand) (func(), bool) {
 	}, true
 }
 
-// bitFlips damages the disk of one server, which is then restarted: it has to
-// notice, and comes back empty. Not while another server has not come back from
-// that: two of three disks are more than is survived.
+// bitFlips damages the disk of one server: it has to notice, when it reads what
+// was damaged or at its next start, which comes at the latest with the healing,
+// and comes back empty. Not while another disk is not whole: two of three are
+// more than is survived.
 func bitFlips(w *world, rng *rand.Rand) (func(), bool) {
 	s := w.any(rng)
 	if !w.disksAreGood() {
@@ -493,8 +494,11 @@ func bitFlips(w *world, rng *rand.Rand) (func(), bool) {
 		return nil, false
 	}
 	w.rec.Note("a bit flips on %s in %s", s, what)
-	if rng.IntN(3) == 0 {
-		return nil, true // it may notice by itself, or never read it again
+	s.mu.Lock()
+	s.damaged = true
+	s.mu.Unlock()
+	if rng.IntN(2) == 0 {
+		return nil, true
 	}
 	return w.crash(s, false), true
 }
@@ -504,7 +508,10 @@ func bitFlips(w *world, rng *rand.Rand) (func(), bool) {
 func (w *world) disksAreGood() bool {
 	voters := w.voters()
 	for _, s := range w.members() {
-		if !s.up() || !slices.Contains(voters, s.name) {
+		s.mu.Lock()
+		damaged := s.damaged
+		s.mu.Unlock()
+		if damaged || !s.up() || !slices.Contains(voters, s.name) {
 			return false
 		}
 	}

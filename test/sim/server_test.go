@@ -34,6 +34,9 @@ type server struct {
 	p    *process
 	// wanted says that a process is to run.
 	wanted bool
+	// damaged says that something on the disk may not be as it was written, and
+	// that no process has started on it since.
+	damaged bool
 	// dropped says that the machine was switched off for good.
 	dropped bool
 	skew    time.Duration
@@ -79,6 +82,7 @@ func (s *server) start() {
 
 func (s *server) bootLocked() {
 	s.boot++
+	s.damaged = false // a start reads everything
 	boot, disk := s.boot, s.disk
 	s.w.running.Go(func() { s.run(boot, disk) })
 }

@@ -258,6 +258,7 @@ func (w *world) heal() bool {
 	for _, s := range w.members() {
 		s.mend()
 		s.start()
+		s.inspect()
 	}
 	for _, z := range w.followers() {
 		z.disk.resume()
@@ -284,6 +285,19 @@ func (s *server) mend() {
 	s.disk.Full(false)
 	s.disk.Slow(0, 0)
 	s.skew = 0
+}
+
+// inspect restarts a server of which something was damaged that it has not
+// noticed.
+func (s *server) inspect() {
+	s.mu.Lock()
+	damaged := s.damaged
+	s.mu.Unlock()
+	if damaged {
+		s.w.rec.Note("%s is restarted", s)
+		s.crash(false)
+		s.start()
+	}
 }
 
 // Limits of what is promised within a time. Those of L1 and L2 are REPLICATION's;

@@ -1,0 +1,243 @@
+package sim
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"meridian/internal/consensus/consensustest"
+	"meridian/internal/store"
+	"meridian/test/history"
+)
+
+// The scenarios in this file are schedules of their own: what they show is too
+// rare, or takes too exact a moment, for chance to find it every time. The
+// promises are checked over all of them as well.
+
+var small = plan{servers: 3, zones: 2, clients: 3, watchers: 1, think: time.Second}
+
+// scenario runs one schedule.
+func scenario(t *testing.T, p plan, run func(t *testing.T, w *world)) {
+	t.Helper()
+	simulate(t, 1, p, func(w *world) int {
+		run(t, w)
+		return 1
+	}).require(t, t.Name())
+}
+
+// roles returns the leader and the others.
+func (w *world) roles(t *testing.T) (leader *server, others []*server) {
+	t.Helper()
+	require.True(t, w.await(10*time.Second, func() bool {
+		for _, s := range w.members() {
+			if p := s.process(); p != nil && p.node.IsLeader() {
+				leader = s
+				return true
+			}
+		}
+		return false
+	}), "nobody leads")
+	return leader, w.others(leader)
+}
+
+// TestHungDiskLosesTheLead is L5: raft itself would lead for ever on a disk that
+// hangs.
+func TestHungDiskLosesTheLead(t *testing.T) {
+	for _, op := range []consensustest.Op{consensustest.WriteLog, consensustest.SyncLog, consensustest.Writes} {
+		t.Run(fmt.Sprint(op), func(t *testing.T) {
+			scenario(t, small, func(t *testing.T, w *world) {
+				leader, others := w.roles(t)
+				leader.currentDisk().Hang(op)
+				began := time.Now()
+				led := w.await(time.Minute, func() bool {
+					for _, s := range others {
+						if p := s.process(); p != nil && p.node.IsLeader() {
+							return true
+						}
+					}
+					return false
+				})
+				w.rec.Waited(history.Wait{Promise: "L5", What: "until a server with a good disk led", Took: time.Since(began), Limit: 10 * time.Second})
+				require.True(t, led)
+			})
+		})
+	}
+}
+
+// TestEmptyDiskDoesNotVote is scenario 23 at its worst: a server lost its disk
+// and with it acknowledged writes that another one never had. The two are a
+// majority in number, and must not become one before the third is back.
+func TestEmptyDiskDoesNotVote(t *testing.T) {
+	scenario(t, small, func(t *testing.T, w *world) {
+		leader, others := w.roles(t)
+		loser, stale := others[0], others[1]
+		w.net.Isolate(stale.name, w.names()...)
+		w.pause(5 * time.Second) // acknowledged by the other two
+		leader.crash(false)
+		loser.crash(false)
+		loser.mu.Lock()
+		loser.exchangeLocked()
+		loser.mu.Unlock()
+		w.net.HealAll()
+		loser.start()
+		for range 60 {
+			w.pause(time.Second)
+			for _, s := range others {
+				p := s.process()
+				require.False(t, p != nil && p.node.IsLeader(), "%s leads", s.name)
+			}
+		}
+		leader.start()
+		require.True(t, w.await(2*time.Minute, w.disksAreGood), "they are not together again: %v", w.voters())
+	})
+}
+
+// TestSnapshotSentAgain: a follower whose disk is slow while it joins is sent the
+// same snapshot and the same entries again and again. It neither goes back nor
+// loses what it has confirmed.
+func TestSnapshotSentAgain(t *testing.T) {
+	scenario(t, small, func(t *testing.T, w *world) {
+		leader, others := w.roles(t)
+		require.NoError(t, leader.process().node.Snapshot())
+		for i := range 200 {
+			_, err := w.probe(w.ctx, time.Minute, store.Put(content(dataKey(dataKeys), fmt.Sprintf("fill-%d", i))))
+			require.NoError(t, err)
+		}
+		require.NoError(t, leader.process().node.Snapshot())
+		rng := rand.New(rand.NewPCG(1, 1))
+		for range 10 {
+			s := others[rng.IntN(len(others))]
+			s.crash(false)
+			s.mu.Lock()
+			s.exchangeLocked()
+			s.mu.Unlock()
+			disk := s.currentDisk()
+			s.start()
+			for range 6 {
+				w.pause(time.Duration(rng.IntN(400)) * time.Millisecond)
+				disk.Hang(consensustest.Writes)
+				w.pause(time.Duration(rng.IntN(3500)) * time.Millisecond)
+				disk.Resume()
+			}
+			require.True(t, w.await(2*time.Minute, w.disksAreGood), "it is not a member again: %v", w.voters())
+		}
+	})
+}
+
+// TestZoneStartsAlone is L3: a zone serves what it had within a second of its
+// start, with the global gone.
+func TestZoneStartsAlone(t *testing.T) {
+	scenario(t, small, func(t *testing.T, w *world) {
+		z := w.followers()[0]
+		for _, s := range w.members() {
+			s.crash(false)
+		}
+		w.pause(time.Second)
+		before := z.process().store.View()
+		require.Positive(t, before.Len())
+		z.crash()
+		w.pause(24 * time.Hour)
+		began := time.Now()
+		z.start()
+		served := w.await(time.Minute, func() bool { return z.process().store.Revision() >= before.Revision() })
+		w.rec.Waited(history.Wait{Promise: "L3", What: "until the zone served", Took: time.Since(began), Limit: time.Second})
+		require.True(t, served)
+		require.Equal(t, before.DigestOf(nil), z.process().store.View().DigestOf(nil))
+	})
+}
+
+// TestStalledZoneHoldsNobodyBack is L4 as far as virtual time shows it: while one
+// zone hears nothing, another has every write at once.
+func TestStalledZoneHoldsNobodyBack(t *testing.T) {
+	scenario(t, small, func(t *testing.T, w *world) {
+		stalled, other := w.followers()[0], w.followers()[1]
+		for _, s := range w.members() {
+			w.zoneNet.Cut(s.name, stalled.name)
+		}
+		for i := range 120 {
+			rev, err := w.probe(w.ctx, time.Minute, store.Put(content(dataKey(dataKeys), fmt.Sprintf("%d-%032000d", i, i))))
+			require.NoError(t, err)
+			began := time.Now()
+			w.await(time.Minute, func() bool { return other.process().store.Revision() >= rev })
+			w.rec.Waited(history.Wait{Promise: "L4", What: "a write's way to a zone beside one that stalls", Took: time.Since(began), Limit: 200 * time.Millisecond})
+			w.pause(time.Second)
+		}
+	})
+}
+
+// TestDriftIsRepaired is L6: a record that a zone's disk has lost is back within
+// two bookmarks of the connection.
+func TestDriftIsRepaired(t *testing.T) {
+	scenario(t, small, func(t *testing.T, w *world) {
+		z := w.followers()[0]
+		for n := range 10 {
+			z.crash()
+			require.True(t, z.disk.flip(n, 1+n*77))
+			z.start()
+			require.True(t, w.await(time.Minute, func() bool {
+				p := z.process()
+				return p.client.Load() != nil && p.client.Load().Status().Connected
+			}))
+			began := time.Now()
+			repaired := w.await(time.Minute, func() bool { return len(z.process().replica.Load().Status().Damage) == 0 })
+			w.rec.Waited(history.Wait{Promise: "L6", What: "until the drift was repaired", Took: time.Since(began), Limit: 2 * time.Second})
+			require.True(t, repaired)
+		}
+	})
+}
+
+// TestMajorityOfDisksStays: with one disk of three lost while the other two crash
+// and come back, nothing is lost.
+func TestMajorityOfDisksStays(t *testing.T) {
+	scenario(t, small, func(t *testing.T, w *world) {
+		for round := range 5 {
+			leader, others := w.roles(t)
+			for _, s := range w.members() {
+				s.crash(round%2 == 0)
+			}
+			lost := append([]*server{leader}, others...)[round%3]
+			lost.mu.Lock()
+			lost.exchangeLocked()
+			lost.mu.Unlock()
+			for _, s := range w.members() {
+				s.start()
+			}
+			require.True(t, w.await(2*time.Minute, w.disksAreGood), "round %d: %v", round, w.voters())
+		}
+	})
+}
+
+// TestZoneKeepsToItsGlobal is scenario 22: another global at the same addresses
+// is not followed, and takes nothing away.
+func TestZoneKeepsToItsGlobal(t *testing.T) {
+	alone := plan{servers: 1, zones: 1}
+	scenario(t, alone, func(t *testing.T, w *world) {
+		_, err := w.probe(w.ctx, time.Minute, store.Put(content(dataKey(0), "kept")))
+		require.NoError(t, err)
+		z := w.followers()[0]
+		g := w.members()[0]
+		require.True(t, w.await(time.Minute, func() bool { _, ok := z.process().store.View().Get(dataKey(0)); return ok }))
+		kept := g.currentDisk()
+		g.crash(false)
+		g.mu.Lock()
+		g.disk = consensustest.NewDisk(g.name)
+		g.mu.Unlock()
+		w.begun.Store(false) // it begins a cluster of its own
+		g.start()
+		require.True(t, w.await(time.Minute, g.up))
+		w.pause(time.Minute)
+		_, ok := z.process().store.View().Get(dataKey(0))
+		require.True(t, ok)
+		require.Contains(t, z.process().status(), "another global")
+		g.crash(false)
+		g.mu.Lock()
+		g.disk = kept
+		g.mu.Unlock()
+		w.begun.Store(true)
+		g.start()
+		require.True(t, w.await(time.Minute, g.up))
+	})
+}
