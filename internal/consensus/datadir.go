@@ -33,9 +33,12 @@ type identity struct {
 // dataDir is a storage that this node holds, and whose it is.
 type dataDir struct {
 	Storage
-	// mu guards id once the node runs.
+	// mu guards id and writing once the node runs. It is not held during a write.
 	mu sync.Mutex
 	id identity
+	// writing is closed when the change of id that is being written is; nil when
+	// there is none.
+	writing chan struct{}
 	// started says that the storage holds something worth keeping.
 	started bool
 }
@@ -105,7 +108,7 @@ func (d *dataDir) claim(cfg Config) error {
 		clusterID = hex.EncodeToString(b[:])
 	}
 	d.id = identity{FormatVersion: identityFormat, Role: cfg.Role, ClusterID: clusterID, NodeID: cfg.NodeID, Joining: cfg.Join.Fresh}
-	return d.writeIdentity()
+	return d.writeIdentity(d.id)
 }
 
 // markBootstrapped records that the log has been begun.
@@ -114,7 +117,7 @@ func (d *dataDir) markBootstrapped() error {
 		return nil
 	}
 	d.id.Bootstrapped = true
-	return d.writeIdentity()
+	return d.writeIdentity(d.id)
 }
 
 func (d *dataDir) clusterID() string {
@@ -130,20 +133,33 @@ func (d *dataDir) joining() bool {
 	return d.id.Joining
 }
 
-// change makes a change to the identity, once it is on disk.
+// change makes a change to the identity, once it is on disk. Whoever reads the
+// identity meanwhile does not wait for the disk, which may hang.
 func (d *dataDir) change(change func(*identity)) error {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	before := d.id
-	change(&d.id)
-	if d.id == before {
+	for d.writing != nil {
+		written := d.writing
+		d.mu.Unlock()
+		<-written
+		d.mu.Lock()
+	}
+	after := d.id
+	change(&after)
+	if after == d.id {
 		return nil
 	}
-	if err := d.writeIdentity(); err != nil {
-		d.id = before
-		return err
+	written := make(chan struct{})
+	d.writing = written
+	d.mu.Unlock()
+	err := d.writeIdentity(after)
+	d.mu.Lock()
+	if err == nil {
+		d.id = after
 	}
-	return nil
+	d.writing = nil
+	close(written)
+	return err
 }
 
 // belongsTo notes the cluster that took this server in.
@@ -168,8 +184,8 @@ func (d *dataDir) joined() error {
 	})
 }
 
-func (d *dataDir) writeIdentity() error {
-	data, err := json.MarshalIndent(d.id, "", "  ")
+func (d *dataDir) writeIdentity(id identity) error {
+	data, err := json.MarshalIndent(id, "", "  ")
 	if err != nil {
 		return fmt.Errorf("consensus: encode identity: %w", err)
 	}

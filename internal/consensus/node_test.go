@@ -293,7 +293,7 @@ func TestHalfBegun(t *testing.T) {
 			require.NoError(t, err)
 			require.NoError(t, n.bootstrap(snapshots))
 			n.dir.id.Bootstrapped = false
-			require.NoError(t, n.dir.writeIdentity())
+			require.NoError(t, n.dir.writeIdentity(n.dir.id))
 		},
 	}
 	for name, step := range steps {
