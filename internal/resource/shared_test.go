@@ -31,8 +31,9 @@ func TestEqualTagSetsAreOneInMemory(t *testing.T) {
 
 func TestEqualLabelsAreOneInMemory(t *testing.T) {
 	labels := func() map[string]string { return SharedLabels(map[string]string{"registered-by": "shared-proxy"}) }
-	require.Equal(t, where(labels()), where(labels()))
-	require.Equal(t, map[string]string{"registered-by": "shared-proxy"}, labels())
+	one, two := labels(), labels()
+	require.Equal(t, where(one), where(two))
+	require.Equal(t, map[string]string{"registered-by": "shared-proxy"}, two)
 }
 
 func TestTagSharing(t *testing.T) {
