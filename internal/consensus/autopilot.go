@@ -259,7 +259,7 @@ func (n *Node) statusOf(ctx context.Context, name, addr string) (*peerv1.StatusR
 		return nil, unanswered(err)
 	case status.GetName() != name:
 		return nil, fmt.Errorf("consensus: the server at %s is %s, not %s", addr, status.GetName(), name)
-	case status.GetClusterId() != n.dir.id.ClusterID:
+	case status.GetClusterId() != n.ClusterID():
 		return nil, fmt.Errorf("consensus: the server at %s is of cluster %s", addr, status.GetClusterId())
 	}
 	return status, nil
