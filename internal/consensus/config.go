@@ -150,7 +150,8 @@ type Snapshots struct {
 	// Interval is how often, within a factor of two, the threshold is checked.
 	Interval time.Duration
 	// TrailingLogs is the number of entries kept before the end of the log, from
-	// which slow followers catch up.
+	// which slow followers catch up. At least one: then only raft's main loop
+	// changes the end of the log.
 	TrailingLogs uint64
 	// Retain is the number of snapshots kept.
 	Retain int
@@ -204,6 +205,7 @@ func (c Config) Validate() error {
 	check(c.StallLimit > 0, "stall limit %s must be positive", c.StallLimit)
 	check(c.Snapshots.Retain > 0, "at least one snapshot must be retained")
 	check(c.Snapshots.Threshold > 0, "snapshot threshold must be positive")
+	check(c.Snapshots.TrailingLogs > 0, "at least one entry must stay in the log")
 	check(c.Logger != nil, "a logger is required")
 	check(c.Clock != nil, "a clock is required")
 	if c.NodeID != "" {

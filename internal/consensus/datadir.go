@@ -1,10 +1,13 @@
 package consensus
 
 import (
+	"bytes"
 	"crypto/rand"
 	"encoding/hex"
 	"encoding/json"
+	"errors"
 	"fmt"
+	"hash/crc32"
 	"os"
 	"path/filepath"
 	"sync"
@@ -28,6 +31,33 @@ type identity struct {
 	// server alone has reached the log, at RecoveryEntry.
 	RecoveryID    string `json:"recoveryId,omitempty"`
 	RecoveryEntry uint64 `json:"recoveryEntry,omitempty"`
+	// Checksum is the CRC32C of all that, in hexadecimal.
+	Checksum string `json:"checksum,omitempty"`
+}
+
+// checksum returns what Checksum should be.
+func (id identity) checksum() (string, error) {
+	id.Checksum = ""
+	data, err := json.Marshal(id)
+	if err != nil {
+		return "", fmt.Errorf("consensus: encode identity: %w", err)
+	}
+	return fmt.Sprintf("%08x", crc32.Checksum(data, castagnoli)), nil
+}
+
+// decodeIdentity reads an identity, and nothing else: a key that is not known is
+// one that was damaged. One without a checksum is of an older release.
+func decodeIdentity(data []byte) (id identity, err error) {
+	decoder := json.NewDecoder(bytes.NewReader(data))
+	decoder.DisallowUnknownFields()
+	if err := decoder.Decode(&id); err != nil {
+		return identity{}, err
+	}
+	sum, err := id.checksum()
+	if err == nil && id.Checksum != "" && id.Checksum != sum {
+		err = errors.New("checksum mismatch")
+	}
+	return id, err
 }
 
 // dataDir is a storage that this node holds, and whose it is.
@@ -78,8 +108,14 @@ func (d *dataDir) readIdentity(cfg Config) error {
 		return err
 	}
 	path := filepath.Join(d.Name(), identityFile)
-	if err := json.Unmarshal(data, &d.id); err != nil {
-		return corruptf("%s: %w", path, err)
+	var version struct {
+		FormatVersion int `json:"formatVersion"`
+	}
+	if json.Unmarshal(data, &version) == nil && version.FormatVersion > identityFormat {
+		return fmt.Errorf("%w: %s has format %d, this release reads %d", ErrForeignDataDir, path, version.FormatVersion, identityFormat)
+	}
+	if d.id, err = decodeIdentity(data); err != nil {
+		return startError(cfg, d.Name(), corruptf("%s: %w", path, err))
 	}
 	if d.id.FormatVersion != identityFormat {
 		return fmt.Errorf("%w: %s has format %d, this release reads %d", ErrForeignDataDir, path, d.id.FormatVersion, identityFormat)
@@ -185,6 +221,10 @@ func (d *dataDir) joined() error {
 }
 
 func (d *dataDir) writeIdentity(id identity) error {
+	var err error
+	if id.Checksum, err = id.checksum(); err != nil {
+		return err
+	}
 	data, err := json.MarshalIndent(id, "", "  ")
 	if err != nil {
 		return fmt.Errorf("consensus: encode identity: %w", err)

@@ -59,8 +59,8 @@ type logStore struct {
 	mu sync.Mutex
 	// first and last are its bounds, zeros when it is empty.
 	first, last uint64
-	// values are the keys that have a value.
-	values map[string]bool
+	// values are what is stored beside the log, as far as it was read or written.
+	values map[string][]byte
 	// shortened says that the end of the log was cut off, and that raft believes
 	// otherwise until something is appended.
 	shortened bool
@@ -113,7 +113,7 @@ func newLogStore(file LogFile) *logStore {
 	return &logStore{
 		file: file, path: file.Name(), chunk: deleteChunk,
 		floor: func() (uint64, error) { return 0, nil },
-		fail:  new(storageFailure), values: map[string]bool{},
+		fail:  new(storageFailure), values: map[string][]byte{},
 	}
 }
 
@@ -246,9 +246,10 @@ func (s *logStore) StoreLogs(logs []*raft.Log) error {
 	if err := s.fail.get(); err != nil {
 		return err
 	}
-	s.mu.Lock()
-	last, wait := s.last, s.shortened
-	s.mu.Unlock()
+	last, wait, err := s.end()
+	if err != nil {
+		return s.fail.set(err)
+	}
 	for i, log := range logs {
 		if last != 0 && log.Index > last+1 || i > 0 && log.Index != logs[i-1].Index+1 {
 			return s.fail.set(corruptLog(s.path, fmt.Errorf("entry %d cannot follow entry %d", log.Index, last)))
@@ -256,7 +257,7 @@ func (s *logStore) StoreLogs(logs []*raft.Log) error {
 		last = max(last, log.Index)
 	}
 	out := seal(logs)
-	err := s.write(wait || s.host != nil && s.host.onlyVoter(), func() error { return s.file.StoreLogs(out) })
+	err = s.write(wait || s.host != nil && s.host.onlyVoter(), func() error { return s.file.StoreLogs(out) })
 	if errors.Is(err, ErrDiskFull) && s.host != nil && s.host.leads() && changesMembers(logs) {
 		// Raft has taken the new members into account and does not go back, though
 		// they are in nobody's log.
@@ -272,6 +273,23 @@ func (s *logStore) StoreLogs(logs []*raft.Log) error {
 	}
 	s.last, s.shortened = last, false
 	return nil
+}
+
+// end returns the last index, and whether raft believes that it is another one.
+// It fails when the file disagrees: it may have gone back by a transaction, and
+// going on from there would hide that.
+func (s *logStore) end() (last uint64, shortened bool, err error) {
+	var stored uint64
+	err = s.guard(func() (err error) {
+		stored, err = s.file.LastIndex()
+		return err
+	})
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if err == nil && stored != s.last {
+		err = corruptLog(s.path, fmt.Errorf("it ends at entry %d, not at %d", stored, s.last))
+	}
+	return s.last, s.shortened, err
 }
 
 // seal returns copies of the entries with their checksums.
@@ -413,7 +431,7 @@ func (s *logStore) Set(key, value []byte) error {
 	if err == nil {
 		s.mu.Lock()
 		defer s.mu.Unlock()
-		s.values[string(key)] = true
+		s.values[string(key)] = bytes.Clone(value)
 		return nil
 	}
 	if isTerm {
@@ -432,11 +450,14 @@ func (s *logStore) Get(key []byte) ([]byte, error) {
 	})
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	known, seen := s.values[string(key)]
 	switch {
-	case err == nil:
-		s.values[string(key)] = true
+	case err == nil && (!seen || bytes.Equal(known, value)):
+		s.values[string(key)] = bytes.Clone(value)
 		return value, nil
-	case isNotFound(err) && !s.values[string(key)]:
+	case err == nil:
+		err = corruptLog(s.path, fmt.Errorf("value %q is an older one", key))
+	case isNotFound(err) && !seen:
 		return nil, err
 	case isNotFound(err):
 		err = corruptLog(s.path, fmt.Errorf("value %q is missing", key))

@@ -42,7 +42,7 @@ func TestLogKeepsWhatItWasGiven(t *testing.T) {
 	require.NoError(t, log.StoreLog(in))
 	require.Equal(t, []byte("ext"), in.Extensions, "the caller's entry is not modified")
 	require.NoError(t, log.SetUint64(keyCurrentTerm, 7))
-	require.NoError(t, log.Set([]byte("k"), nil))
+	require.NoError(t, log.Set(keyLastVoteCandidate, nil))
 	require.NoError(t, log.Close())
 
 	log = openTestLog(t, dir)
@@ -145,6 +145,9 @@ func TestFlippedBits(t *testing.T) {
 		term, err := log.GetUint64(keyCurrentTerm)
 		require.NoError(t, err)
 		require.EqualValues(t, 9, term)
+		vote, err := log.Get(keyLastVoteCandidate)
+		require.NoError(t, err)
+		require.Equal(t, "one", string(vote))
 		require.NoError(t, log.Close())
 	}
 	t.Logf("%d of %d flips mattered, and were reported", detected, flips)

@@ -208,7 +208,11 @@ func verifyBolt(path string, verify func(LogFile) error) (err error) {
 			err = corruptLog(path, fmt.Errorf("%v", p))
 		}
 	}()
-	if err := boltcheck.Check(path); err != nil {
+	// In this order: with a bad root the rest may be of another transaction.
+	if err := boltcheck.CheckRoots(path); err != nil {
+		return boltError(path, err)
+	}
+	if err := boltcheck.CheckKeys(path, knownKey); err != nil {
 		return boltError(path, err)
 	}
 	bolt, err := openBolt(path, &bbolt.Options{Timeout: time.Second, ReadOnly: true})
@@ -217,6 +221,23 @@ func verifyBolt(path string, verify func(LogFile) error) (err error) {
 	}
 	defer func() { err = errors.Join(err, bolt.Close()) }()
 	return verify(bolt)
+}
+
+// knownKey refuses keys that nobody has written: a damaged key would look like
+// one that is absent, and a vote that is absent could be given twice.
+func knownKey(bucket string, key []byte) error {
+	switch bucket {
+	case "logs":
+		if len(key) == 8 {
+			return nil
+		}
+	case "conf":
+		switch string(key) {
+		case string(keyCurrentTerm), string(keyLastVoteTerm), string(keyLastVoteCandidate):
+			return nil
+		}
+	}
+	return fmt.Errorf("unknown key %q in %q", key, bucket)
 }
 
 // snapshotDir is raft's file store.
