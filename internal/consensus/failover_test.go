@@ -422,3 +422,23 @@ func TestAServerWithoutAVoteProvesNothing(t *testing.T) {
 		require.ErrorIs(t, err, consensus.ErrUnavailable)
 	})
 }
+
+// TestTheLeadersClockCounts: a batch has the leader's time, whichever server
+// decided it (SEMANTICS §1.1).
+func TestTheLeadersClockCounts(t *testing.T) {
+	bubble(t, func(t *testing.T, c *cluster) {
+		a := c.start("a", nil)
+		c.ready(a)
+		b := c.start("b", func(cfg *consensus.Config) {
+			joining("a")(cfg)
+			cfg.Clock = func() time.Time { return time.Now().Add(24 * time.Hour) }
+		})
+		c.ready(b)
+		txn := store.Txn{Time: time.Now().Add(24 * time.Hour), Ops: []store.Op{put("k", "1")}}
+		_, err := b.node.Propose(t.Context(), txn)
+		require.NoError(t, err)
+		r, ok := b.store.View().Get(key("k"))
+		require.True(t, ok)
+		require.WithinDuration(t, time.Now(), r.Meta().CreationTime, time.Minute)
+	})
+}

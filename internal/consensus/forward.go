@@ -110,7 +110,7 @@ func (n *Node) forwardError(limited, ctx context.Context, p *proposal, err error
 	case reason == reasonDiskFull:
 		p.over = true // no other server has room either
 		return &fullThereError{err}
-	case reason == reasonNotLeader, reason == reasonUnavailable, reason == ReasonForeignCluster, !sent:
+	case reason == reasonNotLeader, reason == reasonUnavailable, reason == reasonUnreadable, reason == ReasonForeignCluster, !sent:
 		return fmt.Errorf("%w: %w", ErrUnavailable, err)
 	case reason != reasonUnknownOutcome:
 		p.astray = true

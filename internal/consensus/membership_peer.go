@@ -57,6 +57,9 @@ const (
 	reasonUnknownOutcome = "UNKNOWN_OUTCOME"
 	// reasonDiskFull: the leader has no room for it, and nothing happened.
 	reasonDiskFull = "DISK_FULL"
+	// reasonUnreadable: the leader is of a release that cannot apply it, and
+	// nothing happened.
+	reasonUnreadable = "UNREADABLE"
 )
 
 // memberStatus makes an error fit to travel to a peer; memberError is its

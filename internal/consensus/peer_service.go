@@ -5,6 +5,8 @@ import (
 	"time"
 
 	peerv1 "meridian/api/peer/v1"
+	"meridian/internal/rpcerr"
+	"meridian/internal/store"
 	"meridian/internal/version"
 )
 
@@ -20,15 +22,19 @@ type peerService struct {
 
 var _ peerv1.RaftServiceServer = (*peerService)(nil)
 
-// Propose writes a batch that another server decided. It is not passed on: the
-// caller knows best who leads now.
+// Propose writes a batch that another server decided, at this server's time. It
+// is not passed on: the caller knows best who leads now.
 func (s *peerService) Propose(ctx context.Context, request *peerv1.ProposeRequest) (*peerv1.ProposeResponse, error) {
 	n := s.node
 	if err := n.begin(); err != nil {
 		return nil, memberStatus(err)
 	}
 	defer n.requests.Done()
-	p := proposal{command: request.GetCommand(), patience: time.NewTimer(n.cfg.ApplyTimeout)}
+	command, err := store.Restamp(request.GetCommand(), n.cfg.Clock())
+	if err != nil {
+		return nil, rpcerr.New(rpcerr.Invalid, reasonUnreadable, "the leader, which runs release %s, cannot apply this: %w", version.String(), err)
+	}
+	p := proposal{command: command, patience: time.NewTimer(n.cfg.ApplyTimeout)}
 	defer p.patience.Stop()
 	result, index, err := n.proposeHere(ctx, &p)
 	if err != nil && result.Err == nil {

@@ -4,6 +4,7 @@ import (
 	"encoding/binary"
 	"fmt"
 	"hash/crc32"
+	"time"
 
 	storev1 "meridian/api/store/v1"
 	"meridian/internal/resource"
@@ -19,7 +20,11 @@ const (
 // EncodeCommand turns a batch into the bytes of a log entry. It fails only on
 // text that is not UTF-8.
 func EncodeCommand(txn Txn) ([]byte, error) {
-	message, err := marshal(commandToProto(txn))
+	return sealCommand(commandToProto(txn))
+}
+
+func sealCommand(command *storev1.Command) ([]byte, error) {
+	message, err := marshal(command)
 	if err != nil {
 		return nil, fmt.Errorf("encode command: %w", err)
 	}
@@ -36,24 +41,44 @@ func EncodeCommand(txn Txn) ([]byte, error) {
 //
 // The resources keep data's bytes; it must not be modified afterwards.
 func DecodeCommand(data []byte) (Txn, error) {
-	if len(data) < commandOverhead {
-		return Txn{}, fmt.Errorf("decode command: %w: %d bytes", ErrCorrupt, len(data))
+	command, err := openCommand(data)
+	if err != nil {
+		return Txn{}, err
 	}
-	if data[0] != commandFormat {
-		return Txn{}, fmt.Errorf("decode command: %w: %d", ErrUnknownFormat, data[0])
-	}
-	if binary.LittleEndian.Uint32(data[1:]) != commandSum(data) {
-		return Txn{}, fmt.Errorf("decode command: %w: checksum", ErrCorrupt)
-	}
-	var message storev1.Command
-	if err := unmarshal(data[commandOverhead:], &message); err != nil {
-		return Txn{}, fmt.Errorf("decode command: %w", err)
-	}
-	txn, err := commandFromProto(&message)
+	txn, err := commandFromProto(command)
 	if err != nil {
 		return Txn{}, fmt.Errorf("decode command: %w: %w", ErrCorrupt, err)
 	}
 	return txn, nil
+}
+
+func openCommand(data []byte) (*storev1.Command, error) {
+	if len(data) < commandOverhead {
+		return nil, fmt.Errorf("decode command: %w: %d bytes", ErrCorrupt, len(data))
+	}
+	if data[0] != commandFormat {
+		return nil, fmt.Errorf("decode command: %w: %d", ErrUnknownFormat, data[0])
+	}
+	if binary.LittleEndian.Uint32(data[1:]) != commandSum(data) {
+		return nil, fmt.Errorf("decode command: %w: checksum", ErrCorrupt)
+	}
+	var command storev1.Command
+	if err := unmarshal(data[commandOverhead:], &command); err != nil {
+		return nil, fmt.Errorf("decode command: %w", err)
+	}
+	return &command, nil
+}
+
+// Restamp returns a command with another time: the leader's, in a batch that
+// another server decided (SEMANTICS §1.1). Errors: as DecodeCommand, so that a
+// leader puts nothing into the log that it cannot apply itself.
+func Restamp(data []byte, at time.Time) ([]byte, error) {
+	command, err := openCommand(data)
+	if err != nil {
+		return nil, err
+	}
+	command.Time = timeToProto(at)
+	return sealCommand(command)
 }
 
 func commandSum(data []byte) uint32 {

@@ -28,6 +28,26 @@ func fullCommand() store.Txn {
 	}
 }
 
+func TestRestampChangesTheTimeAlone(t *testing.T) {
+	txn := fullCommand()
+	data, err := store.EncodeCommand(txn)
+	require.NoError(t, err)
+	at := clock(77).Add(time.Nanosecond)
+	again, err := store.Restamp(data, at)
+	require.NoError(t, err)
+	txn.Time = at
+	want, err := store.EncodeCommand(txn)
+	require.NoError(t, err)
+	require.Equal(t, want, again)
+
+	data[len(data)-1] ^= 1
+	_, err = store.Restamp(data, at)
+	require.ErrorIs(t, err, store.ErrCorrupt)
+	data[0] = 9
+	_, err = store.Restamp(data, at)
+	require.ErrorIs(t, err, store.ErrUnknownFormat)
+}
+
 func TestCommandRoundTrip(t *testing.T) {
 	for name, txn := range map[string]store.Txn{
 		"everything": fullCommand(),
