@@ -29,6 +29,8 @@ func startTLS(t *testing.T, ca *authority, timing Timing, name string, addrs ...
 	t.Helper()
 	cfg := testConfig(t.TempDir())
 	cfg.Timing = timing
+	// An election may follow a handover that a busy machine was too slow for.
+	cfg.ApplyTimeout = max(cfg.ApplyTimeout, 12*timing.Heartbeat)
 	cfg.NodeID = name
 	cfg.Transport = TransportConfig{Addr: "127.0.0.1:0", TLS: ca.config(t, name)}
 	cfg.Join = JoinConfig{Fresh: len(addrs) > 0, Addrs: func() []string { return addrs }}
