@@ -141,7 +141,7 @@ func restoreUnderFault(t *testing.T, seed uint64) {
 			restored, err := asked.node.Restore(context.Background(), bytes.NewReader(file))
 			answered <- answer{restored, err}
 		}()
-		time.Sleep(time.Duration(random.Int64N(int64(150 * time.Millisecond))))
+		<-time.After(time.Duration(random.Int64N(int64(150 * time.Millisecond))))
 		cut := leader
 		if random.IntN(4) == 0 {
 			cut = asked
@@ -157,7 +157,7 @@ func restoreUnderFault(t *testing.T, seed uint64) {
 		case 2:
 			_, _ = leader.node.TransferLeadership(context.Background(), "")
 		}
-		time.Sleep(time.Duration(random.Int64N(int64(4 * time.Second))))
+		<-time.After(time.Duration(random.Int64N(int64(4 * time.Second))))
 		c.network.HealAll()
 		got := <-answered
 

@@ -91,7 +91,7 @@ func TestRecoverFromOneServer(t *testing.T) {
 		c.ready(a, d)
 		old := c.leader(a, d)
 		old.write(t, "k", "of the second history")
-		time.Sleep(20 * time.Second)
+		<-time.After(20 * time.Second)
 		require.True(t, b.node.IsLeader())
 		require.Equal(t, "2", b.read(t, "k"))
 		require.Len(t, b.node.Servers(), 1)
@@ -264,7 +264,7 @@ func TestRecoverRefuses(t *testing.T) {
 		refused(zone.disk, "which has one server")
 
 		newcomer := c.start("newcomer", joining("nowhere"))
-		time.Sleep(time.Second)
+		<-time.After(time.Second)
 		c.stop(newcomer)
 		refused(newcomer.disk, "was still joining")
 

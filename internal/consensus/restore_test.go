@@ -9,6 +9,7 @@ import (
 	"sync"
 	"testing"
 	"testing/iotest"
+	"time"
 
 	"github.com/stretchr/testify/require"
 
@@ -265,7 +266,8 @@ func TestRestoreGivenUpHasNoEffect(t *testing.T) {
 	require.ErrorContains(t, err, "went away")
 	_, err = n.Read(t.Context())
 	require.NoError(t, err)
-	require.NoError(t, n.Snapshot())
+	// The end of the restore is written on the side.
+	require.Eventually(t, func() bool { return n.Snapshot() == nil }, time.Minute, 10*time.Millisecond)
 	require.Equal(t, before, dumpOf(st.View()))
 	require.EqualValues(t, 1, st.View().Epoch().Incarnation)
 }
