@@ -104,7 +104,7 @@ func profiles() []profile {
 // TestSimulation runs each kind of weather from fixed seeds.
 func TestSimulation(t *testing.T) {
 	seed := uint64(number("SIM_SEED", 1))
-	minutes := number("SIM_MINUTES", 10)
+	minutes := number("SIM_MINUTES", 4)
 	for _, p := range profiles() {
 		t.Run(p.name, func(t *testing.T) {
 			o := simulate(t, seed, p.plan, func(w *world) int {
