@@ -344,6 +344,38 @@ func TestZoneFollowsARebuiltGlobal(t *testing.T) {
 	require.Equal(t, imageOf(rebuilt.store.View()), imageOf(z.store.View()))
 }
 
+// TestARevisionIsOfItsEpoch: a global that was rebuilt, and has since written past
+// the revision that a zone has of the lost history, does not take the zone for one
+// that lacks only what was written since.
+func TestARevisionIsOfItsEpoch(t *testing.T) {
+	g := newGlobalSim(t, 1<<20)
+	z := newZoneSim(t, g, t.TempDir())
+	defer func() { z.close() }()
+	for i := range 10 {
+		g.write(put(policyKey(fmt.Sprintf("p-%d", i)), `{"n":1}`))
+	}
+	saved := g.store.View()
+	g.write(put(policyKey("p-1"), `{"n":2}`), store.Delete(policyKey("p-2")), put(policyKey("lost"), `{}`))
+	for i := range 10 {
+		g.write(put(policyKey("p-3"), fmt.Sprintf(`{"n":%d}`, i)))
+	}
+	z.settle()
+
+	rebuilt := newGlobalSim(t, 1<<20)
+	maps.Copy(rebuilt.past, g.past)
+	rebuilt.restore(saved)
+	require.Less(t, rebuilt.applied, z.store.Revision())
+	for i := 0; rebuilt.applied <= z.store.Revision(); i++ {
+		rebuilt.write(put(policyKey("p-4"), fmt.Sprintf(`{"m":%d}`, i)))
+	}
+	require.LessOrEqual(t, rebuilt.feed.position().base, z.store.Revision(), "its feed goes back to before that revision")
+	z.cut()
+	z.g = rebuilt
+	require.Equal(t, syncv1.Mode_MODE_DIFF, reconnect(z))
+	z.settle()
+	require.Equal(t, imageOf(rebuilt.store.View()), imageOf(z.store.View()))
+}
+
 // TestAskPrefersTheEpoch: of a zone's instances, one that has adopted the
 // global's history is asked, whatever revision another one had before it.
 func TestAskPrefersTheEpoch(t *testing.T) {

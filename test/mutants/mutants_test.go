@@ -39,7 +39,7 @@ var all = []planted{
 	{bug: mutant.RestoreKeepsEpoch, pkg: "./internal/consensus", run: "TestRestoreBringsBackWhatWasSaved"},
 	{bug: mutant.LostDiskVotes, pkg: "./internal/consensus", run: "TestJoinersDoNotVote"},
 	{bug: mutant.DropOnResume, pkg: "./internal/sync", run: "TestResumeGoesOnWhereTheZoneIs"},
-	{bug: mutant.ResumeAcrossEpochs, pkg: "./internal/sync", run: "TestModes"},
+	{bug: mutant.ResumeAcrossEpochs, pkg: "./internal/sync", run: "TestARevisionIsOfItsEpoch"},
 	{bug: mutant.PublishBeforePersist, pkg: "./internal/sync", run: "TestFailedDisk"},
 	{bug: mutant.NoWipeGuard, pkg: "./internal/sync", run: "TestWipeGuard"},
 	{bug: mutant.SyncSecrets, pkg: "./internal/sync", run: "TestSyncedKinds"},
