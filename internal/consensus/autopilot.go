@@ -172,9 +172,9 @@ func (p *pilot) KnownServers() map[raft.ServerID]*autopilot.Server {
 			status = autopilot.NodeFailed
 		}
 		known[s.ID] = &autopilot.Server{
-			ID: s.ID, Name: string(s.ID), Address: s.Address,
+			ID: s.ID, Name: nameOf(s.ID), Address: s.Address,
 			NodeStatus: status, NodeType: nodeType(s.Suffrage == raft.Voter),
-			IsLeader: string(s.ID) == p.node.cfg.NodeID,
+			IsLeader: s.ID == p.node.id,
 		}
 	}
 	return known
@@ -194,7 +194,7 @@ func nodeType(voter bool) autopilot.NodeType {
 // nothing.
 func (p *pilot) dead(id raft.ServerID) bool {
 	limit := p.node.cfg.Autopilot.DeadAfter
-	if limit == 0 || string(id) == p.node.cfg.NodeID || p.node.contacts.silence(id) < limit {
+	if limit == 0 || id == p.node.id || p.node.contacts.silence(id) < limit {
 		return false
 	}
 	if p.node.cfg.Peers == nil {
@@ -203,7 +203,7 @@ func (p *pilot) dead(id raft.ServerID) bool {
 	hears := false
 	for _, peer := range p.node.cfg.Peers() {
 		switch {
-		case peer.Name != string(id):
+		case peer.Name != nameOf(id):
 			hears = hears || peer.State == PeerAlive
 		case peer.State == PeerAlive:
 			return false
@@ -239,10 +239,10 @@ const silent = time.Duration(-1)
 
 func (p *pilot) stats(ctx context.Context, s *autopilot.Server) autopilot.ServerStats {
 	n := p.node
-	if string(s.ID) == n.cfg.NodeID {
+	if s.ID == n.id {
 		return autopilot.ServerStats{LastTerm: n.lastLogTerm(), LastIndex: n.raft.LastIndex()}
 	}
-	status, err := n.statusOf(ctx, string(s.ID), string(s.Address))
+	status, err := n.statusOf(ctx, s.ID, s.Address)
 	if err != nil {
 		return autopilot.ServerStats{LastContact: silent}
 	}
@@ -251,16 +251,18 @@ func (p *pilot) stats(ctx context.Context, s *autopilot.Server) autopilot.Server
 	}
 }
 
-// statusOf asks the member with a name and address how it stands.
-func (n *Node) statusOf(ctx context.Context, name, addr string) (*peerv1.StatusResponse, error) {
-	status, err := peerv1.NewRaftServiceClient(n.PeerConn(addr)).Status(ctx, &peerv1.StatusRequest{})
+// statusOf asks a member at its address how it stands.
+func (n *Node) statusOf(ctx context.Context, id raft.ServerID, addr raft.ServerAddress) (*peerv1.StatusResponse, error) {
+	status, err := peerv1.NewRaftServiceClient(n.PeerConn(string(addr))).Status(ctx, &peerv1.StatusRequest{})
 	switch {
 	case err != nil:
 		return nil, unanswered(err)
-	case status.GetName() != name:
-		return nil, fmt.Errorf("consensus: the server at %s is %s, not %s", addr, status.GetName(), name)
+	case status.GetName() != nameOf(id):
+		return nil, fmt.Errorf("the server at %s is %s, not %s", addr, status.GetName(), nameOf(id))
+	case status.GetDisk() != diskOf(id):
+		return nil, fmt.Errorf("the server at %s has another disk than the member %s", addr, nameOf(id))
 	case status.GetClusterId() != n.ClusterID():
-		return nil, fmt.Errorf("consensus: the server at %s is of cluster %s", addr, status.GetClusterId())
+		return nil, fmt.Errorf("the server at %s is of cluster %s", addr, status.GetClusterId())
 	}
 	return status, nil
 }
@@ -270,20 +272,20 @@ func (n *Node) statusOf(ctx context.Context, name, addr string) (*peerv1.StatusR
 func (p *pilot) RemoveFailedServer(s *autopilot.Server) {
 	n := p.node
 	err := n.changeMembers(n.stopping, func() error {
-		known, ok := n.membership().find(string(s.ID))
+		known, ok := n.membership().disk(s.ID)
 		if !ok || known.Address != s.Address || !p.dead(s.ID) {
 			return nil
 		}
 		silence := n.contacts.silence(s.ID)
-		if err := n.take(stepRemove, s.ID, ""); err != nil {
+		if err := n.take(step{remove, s.ID, ""}); err != nil {
 			return err
 		}
 		n.cfg.Logger.Warn("a dead server is not a member any more: to bring it back, empty its data directory and let it join again",
-			"name", s.ID, "silent_for", silence.Round(time.Second))
+			"name", s.Name, "silent_for", silence.Round(time.Second))
 		return nil
 	})
 	if err != nil {
-		n.cfg.Logger.Warn("a dead server could not be removed", "name", s.ID, "error", err)
+		n.cfg.Logger.Warn("a dead server could not be removed", "name", s.Name, "error", err)
 	}
 }
 

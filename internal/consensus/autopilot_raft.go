@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"strconv"
 	"time"
 
 	"github.com/hashicorp/raft"
@@ -22,7 +23,7 @@ var _ autopilot.Raft = pilotRaft{}
 func (r pilotRaft) AddVoter(id raft.ServerID, addr raft.ServerAddress, _ uint64, _ time.Duration) raft.IndexFuture {
 	err := r.node.promote(id, addr)
 	if err != nil {
-		r.node.cfg.Logger.Info("a server does not get its vote yet", "name", id, "raft", addr, "reason", err)
+		r.node.cfg.Logger.Info("a server does not get its vote yet", "name", nameOf(id), "raft", addr, "reason", err)
 	}
 	return settled{err}
 }
@@ -31,9 +32,9 @@ func (r pilotRaft) AddVoter(id raft.ServerID, addr raft.ServerAddress, _ uint64,
 // address, and still close to the end of the log.
 func (n *Node) promote(id raft.ServerID, addr raft.ServerAddress) error {
 	return n.changeMembers(n.stopping, func() error {
-		s, ok := n.membership().find(string(id))
+		s, ok := n.membership().disk(id)
 		if !ok || s.Address != addr {
-			return fmt.Errorf("%s is not a member at %s any more", id, addr)
+			return fmt.Errorf("%s is not a member at %s any more", nameOf(id), addr)
 		}
 		if s.Suffrage == raft.Voter {
 			return nil
@@ -41,17 +42,17 @@ func (n *Node) promote(id raft.ServerID, addr raft.ServerAddress) error {
 		ctx, cancel := context.WithTimeout(n.stopping, rpcTimeout)
 		defer cancel()
 		last := n.raft.LastIndex()
-		status, err := n.statusOf(ctx, string(id), string(addr))
+		status, err := n.statusOf(ctx, id, addr)
 		if err != nil {
 			return err
 		}
 		if status.GetLastIndex()+n.cfg.Autopilot.MaxTrailing < last {
-			return fmt.Errorf("%s has fallen behind, at entry %d of %d", id, status.GetLastIndex(), last)
+			return fmt.Errorf("%s has fallen behind, at entry %d of %d", nameOf(id), status.GetLastIndex(), last)
 		}
 		if err := n.raft.AddVoter(id, addr, 0, n.cfg.ApplyTimeout).Error(); err != nil {
 			return n.proposeError(err)
 		}
-		n.cfg.Logger.Info("a server has caught up and may vote", "name", id, "raft", addr)
+		n.cfg.Logger.Info("a server has caught up and may vote", "name", nameOf(id), "raft", addr)
 		return nil
 	})
 }
@@ -71,9 +72,11 @@ func (r pilotRaft) Leader() raft.ServerAddress {
 // State returns raft's state.
 func (r pilotRaft) State() raft.RaftState { return r.node.raft.State() }
 
-// Stats returns raft's statistics, of which autopilot reads the term of the last
-// entry.
-func (r pilotRaft) Stats() map[string]string { return r.node.raft.Stats() }
+// Stats returns the term of the last entry, which is what autopilot reads of
+// raft's statistics.
+func (r pilotRaft) Stats() map[string]string {
+	return map[string]string{"last_log_term": strconv.FormatUint(r.node.lastLogTerm(), 10)}
+}
 
 // errNotAutopilots is the answer to changes that only people decide on.
 var errNotAutopilots = errors.New("consensus: autopilot does not decide that")

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"log/slog"
 	"net"
+	"strings"
 	"time"
 
 	"github.com/hashicorp/raft"
@@ -200,6 +201,7 @@ func (c Config) Validate() error {
 	}
 	check(c.DataDir != "" || c.Storage != nil, "a data directory is required")
 	check(c.NodeID != "", "a node id is required")
+	check(!strings.Contains(c.NodeID, diskMark), "node id %q contains %q", c.NodeID, diskMark)
 	check(c.Role == RoleGlobal || c.Role == RoleZone, "role %q is neither %q nor %q", c.Role, RoleGlobal, RoleZone)
 	check(c.ApplyTimeout > 0, "apply timeout %s must be positive", c.ApplyTimeout)
 	check(c.StallLimit > 0, "stall limit %s must be positive", c.StallLimit)
@@ -209,7 +211,7 @@ func (c Config) Validate() error {
 	check(c.Logger != nil, "a logger is required")
 	check(c.Clock != nil, "a clock is required")
 	if c.NodeID != "" {
-		if err := raft.ValidateConfig(c.raftConfig(nil)); err != nil {
+		if err := raft.ValidateConfig(c.raftConfig(raft.ServerID(c.NodeID), nil)); err != nil {
 			errs = append(errs, err)
 		}
 	}
@@ -245,9 +247,9 @@ func (c TransportConfig) validate() error {
 // raftConfig is raft's configuration. BatchApplyCh stays off: it buffers
 // proposals that a shutdown would leave without an answer, and gains nothing,
 // since the leader takes all waiting proposals into one write anyway.
-func (c Config) raftConfig(notify chan<- bool) *raft.Config {
+func (c Config) raftConfig(id raft.ServerID, notify chan<- bool) *raft.Config {
 	rc := raft.DefaultConfig()
-	rc.LocalID = raft.ServerID(c.NodeID)
+	rc.LocalID = id
 	rc.HeartbeatTimeout = c.Timing.Heartbeat
 	rc.ElectionTimeout = c.Timing.Heartbeat
 	rc.LeaderLeaseTimeout = c.Timing.Lease

@@ -21,6 +21,9 @@ type identity struct {
 	Role          Role   `json:"role"`
 	ClusterID     string `json:"clusterId"`
 	NodeID        string `json:"nodeId"`
+	// Disk tells this directory from others that a server of the same name had or
+	// will have; "" in the one that its cluster began with.
+	Disk string `json:"disk,omitempty"`
 	// Bootstrapped says that the log has been begun: from then on an empty one
 	// is a lost one.
 	Bootstrapped bool `json:"bootstrapped"`
@@ -143,17 +146,18 @@ func (d *dataDir) claim(cfg Config) error {
 		_, _ = rand.Read(b[:]) // never fails
 		clusterID = hex.EncodeToString(b[:])
 	}
-	d.id = identity{FormatVersion: identityFormat, Role: cfg.Role, ClusterID: clusterID, NodeID: cfg.NodeID, Joining: cfg.Join.Fresh}
-	return d.writeIdentity(d.id)
+	id := identity{FormatVersion: identityFormat, Role: cfg.Role, ClusterID: clusterID, NodeID: cfg.NodeID, Joining: cfg.Join.Fresh}
+	if cfg.Join.Fresh {
+		var b [8]byte
+		_, _ = rand.Read(b[:]) // never fails
+		id.Disk = hex.EncodeToString(b[:])
+	}
+	return d.change(func(now *identity) { *now = id })
 }
 
 // markBootstrapped records that the log has been begun.
 func (d *dataDir) markBootstrapped() error {
-	if d.id.Bootstrapped {
-		return nil
-	}
-	d.id.Bootstrapped = true
-	return d.writeIdentity(d.id)
+	return d.begun()
 }
 
 func (d *dataDir) clusterID() string {

@@ -8,8 +8,6 @@ import (
 	"sync"
 	"time"
 
-	"github.com/hashicorp/raft"
-
 	peerv1 "meridian/api/peer/v1"
 	"meridian/internal/rpcerr"
 	"meridian/internal/version"
@@ -100,7 +98,7 @@ func (n *Node) belong(ctx context.Context) {
 		if leader != "" {
 			heard = time.Now()
 		}
-		member, known := n.membership().find(n.cfg.NodeID)
+		member, known := n.membership().disk(n.id)
 		joining := n.dir.joining()
 		if known && joining {
 			n.begun()
@@ -140,7 +138,7 @@ func (n *Node) begun() {
 // in, until one does, and reports whether one did.
 func (n *Node) apply(ctx context.Context, fresh bool) bool {
 	request := &peerv1.AddMemberRequest{
-		Name: n.cfg.NodeID, Raft: n.RaftAddr(), Fresh: fresh,
+		Name: n.cfg.NodeID, Disk: diskOf(n.id), Raft: n.RaftAddr(), Fresh: fresh,
 		ClusterId: n.ClusterID(), Version: version.String(), CommandFormat: commandFormat,
 	}
 	var failures []error
@@ -173,7 +171,7 @@ func (n *Node) askAt(ctx context.Context, addr string, request *peerv1.AddMember
 	defer cancel()
 	if addr == n.RaftAddr() {
 		err := n.addMember(ctx, addition{
-			name: request.GetName(), addr: request.GetRaft(), own: true, cluster: request.GetClusterId(),
+			name: request.GetName(), disk: request.GetDisk(), addr: request.GetRaft(), own: true, cluster: request.GetClusterId(),
 			format: request.GetCommandFormat(), version: request.GetVersion(),
 		})
 		return &peerv1.AddMemberResponse{ClusterId: n.ClusterID()}, err
@@ -182,7 +180,8 @@ func (n *Node) askAt(ctx context.Context, addr string, request *peerv1.AddMember
 }
 
 // whereOthersMayBe lists addresses, the likeliest first: the leader's, those of
-// the members, those that gossip has heard of, those that were given. This server's own is among them only when
+// the members, those that gossip has heard of, those that were given. This
+// server's own is among them only when
 // it leads.
 func (n *Node) whereOthersMayBe() []string {
 	var addrs []string
@@ -194,7 +193,7 @@ func (n *Node) whereOthersMayBe() []string {
 	_, leader := n.Leader()
 	add(leader)
 	for _, s := range n.servers() {
-		if s.ID != raft.ServerID(n.cfg.NodeID) {
+		if s.ID != n.id {
 			add(string(s.Address))
 		}
 	}

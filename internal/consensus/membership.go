@@ -9,7 +9,6 @@ import (
 	"github.com/hashicorp/raft"
 
 	peerv1 "meridian/api/peer/v1"
-	"meridian/internal/mutant"
 	"meridian/internal/rpcerr"
 )
 
@@ -25,7 +24,7 @@ func (n *Node) memberAddresses() []*peerv1.MemberAddress {
 	members := make([]*peerv1.MemberAddress, 0, len(servers))
 	for _, s := range servers {
 		members = append(members, &peerv1.MemberAddress{
-			Name: string(s.ID), Raft: string(s.Address), Voter: s.Suffrage == raft.Voter,
+			Name: nameOf(s.ID), Raft: string(s.Address), Voter: s.Suffrage == raft.Voter,
 		})
 	}
 	return members
@@ -34,7 +33,7 @@ func (n *Node) memberAddresses() []*peerv1.MemberAddress {
 // membership is what this server, which leads, decides a change on.
 func (n *Node) membership() membership {
 	return membership{
-		cluster: n.ClusterID(), self: raft.ServerID(n.cfg.NodeID), servers: n.servers(),
+		cluster: n.ClusterID(), self: n.id, servers: n.servers(),
 		silence: n.contacts.silence,
 		// One failed heartbeat is not silence: it may have been lost.
 		gone: 2 * n.cfg.Timing.Heartbeat,
@@ -51,7 +50,7 @@ func (n *Node) addMember(ctx context.Context, a addition) error {
 		return rpcerr.New(rpcerr.Invalid, "", "a member has a name and an address, not %q and %q", a.name, a.addr)
 	}
 	return n.changeMembers(ctx, func() error {
-		if at, moved := n.witness.whereabouts.find(raft.ServerID(a.name), ""); moved {
+		if at, moved := n.witness.whereabouts.find(serverID(a.name, a.disk), ""); moved {
 			a.reached = string(at)
 		}
 		steps, err := n.membership().admit(a)
@@ -67,7 +66,7 @@ func (n *Node) addMember(ctx context.Context, a addition) error {
 			return err
 		}
 		for _, s := range steps {
-			if err := n.take(s, raft.ServerID(a.name), raft.ServerAddress(a.addr)); err != nil {
+			if err := n.take(s); err != nil {
 				return err
 			}
 		}
@@ -86,10 +85,11 @@ func (n *Node) addMember(ctx context.Context, a addition) error {
 func (n *Node) removeMember(ctx context.Context, name string, force bool) error {
 	if name != n.cfg.NodeID {
 		return n.changeMembers(ctx, func() error {
-			if err := n.called(n.stopping).release(name, force); err != nil {
+			gone, err := n.called(n.stopping).release(name, force)
+			if err != nil {
 				return err
 			}
-			if err := n.take(stepRemove, raft.ServerID(name), ""); err != nil {
+			if err := n.take(step{remove, gone.ID, ""}); err != nil {
 				return err
 			}
 			n.cfg.Logger.Info("a server is not a member any more", "name", name, "forced", force)
@@ -99,7 +99,7 @@ func (n *Node) removeMember(ctx context.Context, name string, force bool) error 
 	if _, _, err := n.waitLead(ctx); err != nil {
 		return err
 	}
-	if err := n.called(ctx).release(name, force); err != nil {
+	if _, err := n.called(ctx).release(name, force); err != nil {
 		return err
 	}
 	if _, err := n.TransferLeadership(ctx, ""); err != nil {
@@ -120,7 +120,7 @@ func (n *Node) called(ctx context.Context) membership {
 			continue
 		}
 		asked.Go(func() {
-			_, err := n.statusOf(ctx, string(s.ID), string(s.Address))
+			_, err := n.statusOf(ctx, s.ID, s.Address)
 			answered[i] = err == nil
 		})
 	}
@@ -168,23 +168,19 @@ func (n *Node) changeMembers(ctx context.Context, change func() error) error {
 
 // take changes raft's configuration and returns once the change is committed. A
 // server that is added has no vote; one that moved keeps what it has.
-func (n *Node) take(s step, id raft.ServerID, addr raft.ServerAddress) error {
+func (n *Node) take(s step) error {
 	var future raft.IndexFuture
-	switch s {
-	case stepRemove:
-		future = n.raft.RemoveServer(id, 0, n.cfg.ApplyTimeout)
-	case stepAdd, stepReplace: // raft leaves a voter its vote
-		if mutant.On(mutant.LostDiskVotes) {
-			future = n.raft.AddVoter(id, addr, 0, n.cfg.ApplyTimeout)
-			break
-		}
-		future = n.raft.AddNonvoter(id, addr, 0, n.cfg.ApplyTimeout)
+	switch s.what {
+	case remove:
+		future = n.raft.RemoveServer(s.id, 0, n.cfg.ApplyTimeout)
+	case add, move: // raft leaves a voter its vote
+		future = n.raft.AddNonvoter(s.id, s.addr, 0, n.cfg.ApplyTimeout)
 	}
 	if err := future.Error(); err != nil {
-		return fmt.Errorf("%s %s: %w", s, id, n.proposeError(err))
+		return fmt.Errorf("%s %s: %w", s.what, nameOf(s.id), n.proposeError(err))
 	}
-	if s == stepAdd {
-		n.contacts.add(id)
+	if s.what == add {
+		n.contacts.add(s.id)
 	}
 	return nil
 }

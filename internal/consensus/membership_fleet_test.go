@@ -33,6 +33,9 @@ type fleet struct {
 	// tune changes a server's settings before it starts; gossip is what it hears.
 	tune   func(name string, cfg *consensus.Config)
 	gossip func(name string) []consensus.Peer
+	// cluster is the one that servers are told to belong to, as those that join by
+	// a bundle are; empty: they find out.
+	cluster string
 	// network is how a server reaches the others.
 	network func(name string) consensus.Network
 
@@ -91,6 +94,7 @@ func (c *fleet) start(name string) *serverUnderTest {
 	cfg.Logger = c.logger(name)
 	cfg.Network, cfg.Storage = c.network(name), s.disk
 	cfg.Join = consensus.JoinConfig{Fresh: name != c.first, Addrs: func() []string { return []string{"a", "b", "c", "d", "e"} }}
+	cfg.ClusterID = c.cluster
 	cfg.Addresses = func() consensus.Addresses { return consensus.Addresses{GRPC: name + ":grpc", Gossip: name + ":gossip"} }
 	end := &fate{}
 	cfg.Events.Fatal = func(err error) {

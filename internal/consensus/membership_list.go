@@ -55,16 +55,16 @@ func (n *Node) Members(ctx context.Context) []Member {
 	var asked sync.WaitGroup
 	joining := true
 	for i, s := range servers {
-		if string(s.ID) == n.cfg.NodeID {
+		if s.ID == n.id {
 			joining = false
 			members[i] = n.self(s)
 			continue
 		}
-		asked.Go(func() { members[i] = n.askStatus(ctx, s, hints[string(s.ID)]) })
+		asked.Go(func() { members[i] = n.askStatus(ctx, s, hints[nameOf(s.ID)]) })
 	}
 	asked.Wait()
 	if joining {
-		self := n.self(raft.Server{ID: raft.ServerID(n.cfg.NodeID), Address: n.transport.LocalAddr()})
+		self := n.self(raft.Server{ID: n.id, Address: n.transport.LocalAddr()})
 		self.Problem = "it is not a member yet: it waits to be let in"
 		members = append(members, self)
 	}
@@ -104,10 +104,10 @@ func (n *Node) self(s raft.Server) Member {
 // where it does not answer.
 func (n *Node) askStatus(ctx context.Context, s raft.Server, hint Peer) Member {
 	m := Member{
-		Name: string(s.ID), Raft: string(s.Address), GRPC: hint.GRPC, Gossip: hint.Gossip,
+		Name: nameOf(s.ID), Raft: string(s.Address), GRPC: hint.GRPC, Gossip: hint.Gossip,
 		State: StateUnreachable, Voter: s.Suffrage == raft.Voter, Version: hint.Version,
 	}
-	answer, err := n.statusOf(ctx, m.Name, m.Raft)
+	answer, err := n.statusOf(ctx, s.ID, s.Address)
 	if err != nil {
 		m.Problem = fmt.Sprintf("it does not answer: %v", err)
 		if silence := n.contacts.silence(s.ID); silence > 0 {
@@ -196,12 +196,12 @@ func (n *Node) Health() Health {
 	}
 	h := Health{Leading: true, Healthy: state.Healthy, FailureTolerance: state.FailureTolerance, Voters: len(state.Voters)}
 	last := n.raft.LastIndex()
-	if self, ok := state.Servers[raft.ServerID(n.cfg.NodeID)]; ok {
+	if self, ok := state.Servers[n.id]; ok {
 		last = self.Stats.LastIndex // of the same moment as the others'
 	}
 	for id, s := range state.Servers {
 		m := MemberHealth{
-			Name: string(id), Voter: s.HasVotingRights(), Healthy: s.Health.Healthy,
+			Name: nameOf(id), Voter: s.HasVotingRights(), Healthy: s.Health.Healthy,
 			Since: since[id].since, LastContact: n.contacts.silence(id),
 		}
 		if s.Stats.LastIndex < last {

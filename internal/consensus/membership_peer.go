@@ -14,7 +14,7 @@ import (
 func (s *peerService) AddMember(ctx context.Context, req *peerv1.AddMemberRequest) (*peerv1.AddMemberResponse, error) {
 	n := s.node
 	err := n.addMember(ctx, addition{
-		name: req.GetName(), addr: req.GetRaft(), fresh: req.GetFresh(), cluster: req.GetClusterId(),
+		name: req.GetName(), disk: req.GetDisk(), addr: req.GetRaft(), fresh: req.GetFresh(), cluster: req.GetClusterId(),
 		format: req.GetCommandFormat(), version: req.GetVersion(),
 	})
 	switch {
@@ -33,7 +33,7 @@ func (s *peerService) forwardAddMember(ctx context.Context, req *peerv1.AddMembe
 		return nil, memberStatus(ErrUnavailable)
 	}
 	forwarded := &peerv1.AddMemberRequest{
-		Name: req.GetName(), Raft: req.GetRaft(), Fresh: req.GetFresh(), ClusterId: req.GetClusterId(),
+		Name: req.GetName(), Disk: req.GetDisk(), Raft: req.GetRaft(), Fresh: req.GetFresh(), ClusterId: req.GetClusterId(),
 		Version: req.GetVersion(), CommandFormat: req.GetCommandFormat(), Forwarded: true,
 	}
 	return peerv1.NewRaftServiceClient(s.node.PeerConn(addr)).AddMember(ctx, forwarded)

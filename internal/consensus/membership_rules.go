@@ -39,7 +39,7 @@ const (
 
 // addition is a server that asks to become a member, or says where it is.
 type addition struct {
-	name, addr string
+	name, disk, addr string
 	// fresh: it holds nothing.
 	fresh bool
 	// own: it is the leader itself that asks.
@@ -70,15 +70,20 @@ type membership struct {
 	called map[raft.ServerID]bool
 }
 
-// step is one change of raft's configuration.
-type step string
+// step is one change of raft's configuration. A change of membership consists of
+// some, each safe by itself, so that a leader may fail between two of them.
+type step struct {
+	what action
+	id   raft.ServerID
+	addr raft.ServerAddress
+}
 
-// The steps that a change of membership consists of. Each is safe by itself, so
-// that a leader may fail between two of them.
+type action string
+
 const (
-	stepRemove  step = "remove"
-	stepAdd     step = "add without a vote"
-	stepReplace step = "change the address"
+	remove action = "remove"
+	add    action = "add without a vote"
+	move   action = "change the address of"
 )
 
 // admit decides what it takes to make a server a member.
@@ -86,8 +91,9 @@ const (
 // A server that lost its disk has forgotten its votes and the entries that it
 // acknowledged. It must not vote again as if nothing had happened: it is removed
 // first, which those that are left decide without it, and then it is a new
-// server without a vote. The server keeps silent towards raft until then
-// (witness.go), so it counts as unreachable although its process runs.
+// server without a vote, and another one to raft (diskMark). What raft says to
+// the old one does not reach it, so it counts as unreachable although its process
+// runs; and should the old disk return, it is not a member any more.
 func (m membership) admit(a addition) ([]step, error) {
 	if a.cluster != "" && a.cluster != m.cluster {
 		return nil, rpcerr.New(rpcerr.Conflict, ReasonForeignCluster,
@@ -97,26 +103,27 @@ func (m membership) admit(a addition) ([]step, error) {
 		return nil, rpcerr.New(rpcerr.Conflict, ReasonTooOld,
 			"%s runs release %s, which cannot read what the servers of this cluster write: give it a newer one", a.name, orUnknown(a.version))
 	}
-	if other, ok := m.at(a.addr); ok && string(other.ID) != a.name {
+	if other, ok := m.at(a.addr); ok && nameOf(other.ID) != a.name {
 		return nil, rpcerr.New(rpcerr.Conflict, ReasonAddressInUse,
-			"%s says that it is at %s, and so is the member %s: remove that one first if it is gone (meridian cluster remove %s)", a.name, a.addr, other.ID, other.ID)
+			"%s says that it is at %s, and so is the member %s: remove that one first if it is gone (meridian cluster remove %s)", a.name, a.addr, nameOf(other.ID), nameOf(other.ID))
 	}
+	id, addr := serverID(a.name, a.disk), raft.ServerAddress(a.addr)
 	known, member := m.find(a.name)
 	switch {
 	case !member && a.fresh:
-		return []step{stepAdd}, nil
-	case !member:
+		return []step{{add, id, addr}}, nil
+	case !member, !a.fresh && known.ID != id:
 		return nil, rpcerr.New(rpcerr.Conflict, ReasonRemoved,
 			"%s is not a member of this cluster any more: to bring it back, empty its data directory and let it join again", a.name)
-	case !a.fresh && string(known.Address) == a.addr:
+	case !a.fresh && known.Address == addr:
 		return nil, nil
 	case m.answers(known.ID) && !a.own && !repeats(a, known) && (a.fresh || a.reached != a.addr):
 		return nil, rpcerr.New(rpcerr.Conflict, ReasonAlreadyRunning,
 			"a server called %s is running at %s: every server needs a name of its own (--name)", a.name, known.Address)
 	case !a.fresh:
-		return []step{stepReplace}, nil
+		return []step{{move, id, addr}}, nil
 	default:
-		return []step{stepRemove, stepAdd}, nil
+		return []step{{remove, known.ID, ""}, {add, id, addr}}, nil
 	}
 }
 
@@ -126,15 +133,15 @@ func repeats(a addition, known raft.Server) bool {
 	return a.fresh && known.Suffrage != raft.Voter && string(known.Address) == a.addr
 }
 
-// release decides whether a server may be removed. A voter that does not answer
+// release decides whether a server may be removed, and returns it. A voter that does not answer
 // can be spared; one that does may be the one without which nothing could be
 // decided any more, the removal itself included. That those that are left are
 // there is worth asking: a heartbeat takes a moment to be missed. The server
 // itself, on the other hand, is alive if it gives any sign of life.
-func (m membership) release(name string, force bool) error {
+func (m membership) release(name string, force bool) (raft.Server, error) {
 	server, ok := m.find(name)
 	if !ok {
-		return rpcerr.New(rpcerr.NotFound, ReasonUnknownServer, "no server of this cluster is called %s", name)
+		return raft.Server{}, rpcerr.New(rpcerr.NotFound, ReasonUnknownServer, "no server of this cluster is called %s", name)
 	}
 	voters, answering := 0, 0
 	for _, s := range m.servers {
@@ -148,19 +155,19 @@ func (m membership) release(name string, force bool) error {
 	}
 	if server.Suffrage == raft.Voter {
 		if voters == 0 {
-			return rpcerr.New(rpcerr.Conflict, ReasonLastVoter, "%s is the only server of this cluster that has a vote: nobody would be left to decide anything", name)
+			return raft.Server{}, rpcerr.New(rpcerr.Conflict, ReasonLastVoter, "%s is the only server of this cluster that has a vote: nobody would be left to decide anything", name)
 		}
 		if answering < voters/2+1 {
-			return rpcerr.New(rpcerr.Conflict, ReasonWouldLoseQuorum,
+			return raft.Server{}, rpcerr.New(rpcerr.Conflict, ReasonWouldLoseQuorum,
 				"without %s the cluster could not decide anything: of the %d servers with a vote that would be left, %d answer; remove those that do not first, or bring them back",
 				name, voters, answering)
 		}
 	}
 	if (m.answers(server.ID) || m.called[server.ID]) && !force {
-		return rpcerr.New(rpcerr.Conflict, ReasonIsAlive,
+		return raft.Server{}, rpcerr.New(rpcerr.Conflict, ReasonIsAlive,
 			"%s is running: stop it first, or remove it all the same with --force", name)
 	}
-	return nil
+	return server, nil
 }
 
 // answers reports whether a server is reached by the leader.
@@ -168,11 +175,17 @@ func (m membership) answers(id raft.ServerID) bool { return id == m.self || m.si
 
 func (m membership) find(name string) (raft.Server, bool) {
 	for _, s := range m.servers {
-		if string(s.ID) == name {
+		if nameOf(s.ID) == name {
 			return s, true
 		}
 	}
 	return raft.Server{}, false
+}
+
+// disk returns the member with a name and disk.
+func (m membership) disk(id raft.ServerID) (raft.Server, bool) {
+	s, ok := m.find(nameOf(id))
+	return s, ok && s.ID == id
 }
 
 func (m membership) at(addr string) (raft.Server, bool) {

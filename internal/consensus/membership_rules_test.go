@@ -51,26 +51,30 @@ func TestWhoIsAdmitted(t *testing.T) {
 	known := addition{name: "b", addr: "b:1", cluster: "here", format: commandFormat}
 	as := func(a addition, change func(*addition)) addition { change(&a); return a }
 	three := func(silent string) membership { return members(silent, voter("a"), voter("b"), voter("c")) }
+	added, again := []step{{add, "d", "d:1"}}, []step{{remove, "d", ""}, {add, "d", "d:1"}}
 	for name, tc := range map[string]struct {
 		in     membership
 		ask    addition
 		steps  []step
 		reason string
 	}{
-		"a new server":                               {in: three(""), ask: fresh, steps: []step{stepAdd}},
+		"a new server":                               {in: three(""), ask: fresh, steps: added},
 		"a member that restarted":                    {in: three(""), ask: known},
 		"a member that restarted, not yet reached":   {in: three("b"), ask: known},
-		"a member that moved":                        {in: three("b"), ask: as(known, func(a *addition) { a.addr = "b:2" }), steps: []step{stepReplace}},
-		"the leader itself moved":                    {in: three(""), ask: as(known, func(a *addition) { a.name, a.addr, a.own = "a", "a:2", true }), steps: []step{stepReplace}},
+		"a member that moved":                        {in: three("b"), ask: as(known, func(a *addition) { a.addr = "b:2" }), steps: []step{{move, "b", "b:2"}}},
+		"the leader itself moved":                    {in: three(""), ask: as(known, func(a *addition) { a.name, a.addr, a.own = "a", "a:2", true }), steps: []step{{move, "a", "a:2"}}},
 		"somebody with the name of the leader":       {in: three(""), ask: as(known, func(a *addition) { a.name, a.addr = "a", "a:2" }), reason: ReasonAlreadyRunning},
 		"a member that moved, and answers elsewhere": {in: three(""), ask: as(known, func(a *addition) { a.addr = "b:2" }), reason: ReasonAlreadyRunning},
-		"a voter that lost its disk":                 {in: three("b"), ask: as(known, func(a *addition) { a.fresh = true }), steps: []step{stepRemove, stepAdd}},
+		"a voter that lost its disk":                 {in: three("b"), ask: as(known, func(a *addition) { a.fresh, a.disk = true, "2" }), steps: []step{{remove, "b", ""}, {add, "b#2", "b:1"}}},
+		"one that lost it and moved":                 {in: three("b"), ask: as(known, func(a *addition) { a.fresh, a.disk, a.addr = true, "2", "b:2" }), steps: []step{{remove, "b", ""}, {add, "b#2", "b:2"}}},
+		"a disk that was replaced":                   {in: three("b"), ask: as(known, func(a *addition) { a.disk = "0" }), reason: ReasonRemoved},
+		"a disk that was replaced, elsewhere":        {in: three(""), ask: as(known, func(a *addition) { a.disk, a.addr = "0", "b:2" }), reason: ReasonRemoved},
 		"a name that is taken":                       {in: three(""), ask: as(fresh, func(a *addition) { a.name = "b" }), reason: ReasonAlreadyRunning},
 		"the name of the leader":                     {in: three(""), ask: as(fresh, func(a *addition) { a.name = "a" }), reason: ReasonAlreadyRunning},
 		"a voter that still answers":                 {in: three(""), ask: as(known, func(a *addition) { a.fresh = true }), reason: ReasonAlreadyRunning},
-		"a joiner that asks again":                   {in: members("", voter("a"), nonvoter("d")), ask: fresh, steps: []step{stepRemove, stepAdd}},
+		"a joiner that asks again":                   {in: members("", voter("a"), nonvoter("d")), ask: fresh, steps: again},
 		"a joiner's name elsewhere":                  {in: members("", voter("a"), nonvoter("d")), ask: as(fresh, func(a *addition) { a.addr = "d:2" }), reason: ReasonAlreadyRunning},
-		"a joiner that moved":                        {in: members("d", voter("a"), nonvoter("d")), ask: as(fresh, func(a *addition) { a.addr = "d:2" }), steps: []step{stepRemove, stepAdd}},
+		"a joiner that moved":                        {in: members("d", voter("a"), nonvoter("d")), ask: as(fresh, func(a *addition) { a.addr = "d:2" }), steps: []step{{remove, "d", ""}, {add, "d", "d:2"}}},
 		"a member that was removed":                  {in: three(""), ask: as(fresh, func(a *addition) { a.fresh = false }), reason: ReasonRemoved},
 		"of another cluster":                         {in: three(""), ask: as(fresh, func(a *addition) { a.cluster = "there" }), reason: ReasonForeignCluster},
 		"too old":                                    {in: three(""), ask: as(fresh, func(a *addition) { a.format = commandFormat - 1 }), reason: ReasonTooOld},
@@ -113,9 +117,10 @@ func TestWhoMayBeRemoved(t *testing.T) {
 		"one that just died":                   {in: called(members("", voter("a"), voter("b"), voter("c")), "b"), remove: "c", reason: ReasonIsAlive},
 		"one that only the heartbeats miss":    {in: called(members("c", voter("a"), voter("b"), voter("c")), "bc"), remove: "c", reason: ReasonIsAlive},
 	} {
-		err := tc.in.release(tc.remove, tc.force)
+		gone, err := tc.in.release(tc.remove, tc.force)
 		if tc.reason == "" {
 			require.NoError(t, err, name)
+			require.EqualValues(t, tc.remove, gone.ID, name)
 			continue
 		}
 		require.True(t, rpcerr.HasReason(err, tc.reason), "%s: %v", name, err)

@@ -138,6 +138,22 @@ func TestPromotionTakesTime(t *testing.T) {
 	})
 }
 
+// TestPromotionOfWhoGotASnapshot: the log of a new server is empty until
+// something is written, when all it needed came as a snapshot.
+func TestPromotionOfWhoGotASnapshot(t *testing.T) {
+	short := func(_ string, cfg *consensus.Config) {
+		cfg.Snapshots = consensus.Snapshots{Threshold: 2, Interval: 5 * time.Millisecond, TrailingLogs: 1, Retain: 1}
+	}
+	inBubble(t, short, func(t *testing.T, c *fleet) {
+		for range 20 {
+			c.write("a", "k")
+		}
+		c.start("b")
+		c.voting("a", "b")
+		c.check("a", "b")
+	})
+}
+
 func (c *fleet) hasVote(name string) bool {
 	voters, _ := c.members()
 	return slices.Contains(voters, name)
@@ -152,10 +168,7 @@ func TestJoinersDoNotVote(t *testing.T) {
 		}
 	}, func(t *testing.T, c *fleet) {
 		c.grow("b", "c")
-		for c.leader().name != "c" { // d is judged by the leader, so by c
-			_, err := c.leader().node.TransferLeadership(t.Context(), "c")
-			require.NoError(t, err)
-		}
+		c.leads("c") // d is judged by the leader, so by c
 		c.start("d")
 		c.start("e")
 		c.ready("d", "e")
@@ -198,11 +211,9 @@ func TestLostDisk(t *testing.T) {
 // the vote of an empty b.
 func TestAVoteWithoutItsLogDoesNotCount(t *testing.T) {
 	inBubble(t, nil, func(t *testing.T, c *fleet) {
+		c.cluster = c.servers["a"].node.ClusterID()
 		c.grow("b", "c")
-		for c.leader().name != "a" {
-			_, err := c.leader().node.TransferLeadership(t.Context(), "a")
-			require.NoError(t, err)
-		}
+		c.leads("a")
 		c.net.Isolate("c", "a", "b")
 		c.write("a", "k")
 		c.crash("b")
@@ -262,6 +273,55 @@ func TestStaleDiskOfARemovedServer(t *testing.T) {
 			require.Fail(t, "it serves an old state")
 		default:
 		}
+	})
+}
+
+// TestStaleDiskOfAReplacedServer is the same scenario where the new server took
+// the name of the old one: the old disk knows less than its name has confirmed
+// since.
+func TestStaleDiskOfAReplacedServer(t *testing.T) {
+	inBubble(t, nil, func(t *testing.T, c *fleet) {
+		c.grow("b", "c")
+		c.leads("a")
+		c.crash("b")
+		old := c.loseDisk("b")
+		c.start("b")
+		c.until("its vote is not taken away", func() bool { return !c.hasVote("b") })
+		c.voting("a", "b", "c")
+		c.ready("b")
+
+		// What c has not seen, a and the new b have confirmed.
+		c.net.Isolate("c", "a", "b")
+		c.write("a", "k")
+		c.crash("a")
+		c.crash("b")
+		newer := c.servers["b"].disk
+		c.servers["b"].disk = old
+		stale := c.start("b")
+		c.net.HealAll()
+		c.during(time.Minute, "a server leads that cannot know everything", func() bool {
+			return !stale.node.IsLeader() && !c.servers["c"].node.IsLeader()
+		})
+		c.start("a")
+		c.until("it does not find out", func() bool { return errors.Is(stale.fatalError(), consensus.ErrRemoved) })
+		c.stop("b")
+		c.servers["b"].disk = newer
+		c.start("b")
+		c.ready("a", "b", "c")
+		c.voting("a", "b", "c")
+		c.check("a", "b", "c")
+	})
+}
+
+// leads makes a server the leader.
+func (c *fleet) leads(name string) {
+	c.t.Helper()
+	c.until(name+" does not lead", func() bool {
+		if c.leader().name == name {
+			return true
+		}
+		_, err := c.leader().node.TransferLeadership(c.t.Context(), name)
+		return err == nil
 	})
 }
 

@@ -14,13 +14,13 @@ import (
 type Network interface {
 	// Transport carries raft's messages, to the server that is meant and between
 	// servers of one cluster only: an address may have passed to another server,
-	// which must neither vote nor confirm entries in its place. cluster names this
-	// server's, "" while it has none; then nothing is carried to or from it.
-	// Called once.
+	// which must neither vote nor confirm entries in its place. self says who this
+	// server is; while it has no cluster, nothing is carried to or from it. It is
+	// not called before the first message. Called once.
 	//
 	// A transport must not handle heartbeats on a path of their own
 	// (hashicorp/raft#695): SetHeartbeatHandler does nothing.
-	Transport(cluster func() string) Transport
+	Transport(self func() Identity) Transport
 	// Listener accepts the calls of peers; every connection it returns has proved
 	// to be a peer's.
 	Listener() net.Listener

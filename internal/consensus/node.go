@@ -11,6 +11,7 @@ import (
 	"github.com/hashicorp/raft"
 	"google.golang.org/grpc"
 
+	"meridian/internal/mutant"
 	"meridian/internal/resource"
 	"meridian/internal/store"
 )
@@ -24,8 +25,10 @@ type Node struct {
 	log       *logStore
 	network   Network // nil: none
 	transport Transport
-	raft      *raft.Raft
-	reserve   *reserve
+	// id is what raft knows this server by.
+	id      raft.ServerID
+	raft    *raft.Raft
+	reserve *reserve
 	// running is raft once it runs, for what it calls from its own goroutines.
 	running atomic.Pointer[raft.Raft]
 
@@ -108,12 +111,13 @@ func Open(ctx context.Context, cfg Config, st *store.Store) (_ *Node, err error)
 	if n.network == nil {
 		n.transport = alone(cfg.NodeID)
 	} else {
-		n.transport = n.network.Transport(n.ClusterID)
+		n.transport = n.network.Transport(n.identity)
 	}
 	n.witness = newWitness(n.transport, n.hint)
 	if err = n.dir.claim(cfg); err != nil {
 		return nil, err
 	}
+	n.id = n.dir.id.serverID()
 	if n.log, err = openLogStore(n.dir); err != nil {
 		return nil, err
 	}
@@ -178,9 +182,9 @@ func (n *Node) bootstrap(snapshots raft.SnapshotStore) error {
 			return fmt.Errorf("consensus: begin the log: %w", err)
 		}
 		members := raft.Configuration{Servers: []raft.Server{{
-			Suffrage: raft.Voter, ID: raft.ServerID(n.cfg.NodeID), Address: n.transport.LocalAddr(),
+			Suffrage: raft.Voter, ID: n.id, Address: n.transport.LocalAddr(),
 		}}}
-		if err := raft.BootstrapCluster(n.cfg.raftConfig(nil), n.log, n.log, snapshots, n.transport, members); err != nil {
+		if err := raft.BootstrapCluster(n.cfg.raftConfig(n.id, nil), n.log, n.log, snapshots, n.transport, members); err != nil {
 			return fmt.Errorf("consensus: begin the log: %w", err)
 		}
 	}
@@ -201,7 +205,7 @@ func (n *Node) awaitAdmission() error {
 	if err != nil && !isNotFound(err) {
 		return err
 	}
-	if last == 0 && term == 0 {
+	if last == 0 && term == 0 && !mutant.On(mutant.LostDiskVotes) {
 		n.witness.shut()
 	}
 	return nil
@@ -221,7 +225,7 @@ func (n *Node) startRaft(snapshots *snapshotStore, notify chan<- bool) (err erro
 	n.watchStorage()
 	n.witness.begin(n.screen)
 	machine := frozenFSM{fsm: fsm{n.st}, fail: n.log.fail, snapshots: snapshots}
-	n.raft, err = raft.NewRaft(n.cfg.raftConfig(notify), machine, n.log, n.log, snapshots, n.witness)
+	n.raft, err = raft.NewRaft(n.cfg.raftConfig(n.id, notify), machine, n.log, n.log, snapshots, n.witness)
 	snapshots.opening.Store(false)
 	if err == nil {
 		n.running.Store(n.raft)
@@ -243,7 +247,7 @@ func (n *Node) startRaft(snapshots *snapshotStore, notify chan<- bool) (err erro
 // the heartbeat timeout does the same.
 func (n *Node) stand() {
 	servers := n.raft.GetConfiguration().Configuration().Servers
-	if len(servers) != 1 || servers[0].ID != raft.ServerID(n.cfg.NodeID) {
+	if len(servers) != 1 || servers[0].ID != n.id {
 		return
 	}
 	id, addr := servers[0].ID, n.transport.LocalAddr()
@@ -291,7 +295,7 @@ func (n *Node) IsLeader() bool {
 // not known.
 func (n *Node) Leader() (id, addr string) {
 	address, server := n.raft.LeaderWithID()
-	return string(server), string(address)
+	return nameOf(server), string(address)
 }
 
 // RaftAddr is the address that peers dial, the node's id where there is no

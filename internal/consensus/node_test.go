@@ -305,6 +305,7 @@ func TestHalfBegun(t *testing.T) {
 			require.NoError(t, err)
 			n.transport = alone(cfg.NodeID)
 			require.NoError(t, n.dir.claim(cfg))
+			n.id = n.dir.id.serverID()
 			step(n)
 			if n.log != nil {
 				require.NoError(t, n.log.Close())

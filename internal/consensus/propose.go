@@ -6,8 +6,6 @@ import (
 	"fmt"
 	"time"
 
-	"github.com/hashicorp/raft"
-
 	"meridian/internal/mutant"
 	"meridian/internal/resource"
 	"meridian/internal/store"
@@ -249,7 +247,7 @@ func (n *Node) readPointHere(ctx context.Context) (resource.Revision, uint64, er
 		if n.raft.CurrentTerm() != term {
 			return 0, 0, ErrUnavailable
 		}
-		if n.network == nil || n.witness.proved(raft.ServerID(n.cfg.NodeID), n.servers(), term, asked) {
+		if n.network == nil || n.witness.proved(n.id, n.servers(), term, asked) {
 			return committed, term, nil
 		}
 		select {

@@ -147,7 +147,7 @@ func (r *Recovery) examine(snapshots *snapshotStore) error {
 	r.Next = store.Epoch{ClusterID: r.Epoch.ClusterID, Incarnation: r.Epoch.Incarnation + 1, Random: randomID()}
 	r.Server = r.dir.id.NodeID
 	for _, s := range members.Servers {
-		m := Member{Name: string(s.ID), Raft: string(s.Address), Voter: s.Suffrage == raft.Voter}
+		m := Member{Name: nameOf(s.ID), Raft: string(s.Address), Voter: s.Suffrage == raft.Voter}
 		r.Members = append(r.Members, m)
 		r.Voter = r.Voter || m.Voter && m.Name == r.Server
 	}
@@ -232,7 +232,7 @@ func (d *dataDir) finishRecovery(log *logStore) error {
 	if err != nil && !errors.Is(err, raft.ErrLogNotFound) {
 		return err
 	}
-	done := err == nil && entry.Type == raft.LogConfiguration && isAlone(raft.DecodeConfiguration(entry.Data), d.id.NodeID)
+	done := err == nil && entry.Type == raft.LogConfiguration && isAlone(raft.DecodeConfiguration(entry.Data), d.id.serverID())
 	return d.change(func(id *identity) {
 		if done {
 			id.ClusterID = id.RecoveryID
@@ -241,14 +241,14 @@ func (d *dataDir) finishRecovery(log *logStore) error {
 	})
 }
 
-func isAlone(members raft.Configuration, name string) bool {
-	return len(members.Servers) == 1 && members.Servers[0].ID == raft.ServerID(name) && members.Servers[0].Suffrage == raft.Voter
+func isAlone(members raft.Configuration, id raft.ServerID) bool {
+	return len(members.Servers) == 1 && members.Servers[0].ID == id && members.Servers[0].Suffrage == raft.Voter
 }
 
 // alone is the membership of this server only. A server that was removed does
 // not know its address; it notes the one it listens on when it starts.
 func (r *Recovery) alone() raft.Configuration {
-	self := raft.Server{Suffrage: raft.Voter, ID: raft.ServerID(r.Server), Address: raft.ServerAddress(r.Server)}
+	self := raft.Server{Suffrage: raft.Voter, ID: r.dir.id.serverID(), Address: raft.ServerAddress(r.Server)}
 	for _, m := range r.Members {
 		if m.Name == r.Server {
 			self.Address = raft.ServerAddress(m.Raft)

@@ -8,8 +8,6 @@ import (
 	"time"
 
 	"github.com/hashicorp/raft"
-
-	peerv1 "meridian/api/peer/v1"
 )
 
 const (
@@ -244,15 +242,15 @@ func (n *Node) roomiest(ctx context.Context) (name string) {
 	var asking sync.WaitGroup
 	longest := uint64(0)
 	for _, server := range n.servers() {
-		if server.Suffrage != raft.Voter || server.ID == raft.ServerID(n.cfg.NodeID) {
+		if server.Suffrage != raft.Voter || server.ID == n.id {
 			continue
 		}
 		asking.Go(func() {
-			status, err := peerv1.NewRaftServiceClient(n.PeerConn(string(server.Address))).Status(ctx, &peerv1.StatusRequest{})
+			status, err := n.statusOf(ctx, server.ID, server.Address)
 			mu.Lock()
 			defer mu.Unlock()
 			if err == nil && !status.GetDiskLow() && status.GetLastIndex() >= longest {
-				name, longest = string(server.ID), status.GetLastIndex()
+				name, longest = nameOf(server.ID), status.GetLastIndex()
 			}
 		})
 	}

@@ -52,7 +52,7 @@ func (n *Node) onlyVoter() bool {
 	for _, server := range r.GetConfiguration().Configuration().Servers {
 		switch {
 		case server.Suffrage != raft.Voter:
-		case server.ID != raft.ServerID(n.cfg.NodeID):
+		case server.ID != n.id:
 			return false
 		default:
 			votes = true

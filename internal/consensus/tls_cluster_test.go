@@ -10,6 +10,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/hashicorp/raft"
 	"github.com/stretchr/testify/require"
 	"google.golang.org/grpc"
 	healthv1 "google.golang.org/grpc/health/grpc_health_v1"
@@ -230,7 +231,8 @@ func (fine) Check(context.Context, *healthv1.HealthCheckRequest) (*healthv1.Heal
 }
 
 // TestMessagesReachWhoIsMeant: an address may have passed to another server, of
-// this cluster or not, which must not answer in its place.
+// this cluster or not, or to another disk of the same, which must not answer in
+// its place.
 func TestMessagesReachWhoIsMeant(t *testing.T) {
 	ca := newAuthority(t)
 	cfg := testConfig(t.TempDir())
@@ -238,10 +240,10 @@ func TestMessagesReachWhoIsMeant(t *testing.T) {
 	cfg.Transport = TransportConfig{Addr: "127.0.0.1:0", TLS: ca.config(t, "one")}
 	n, _ := open(t, cfg)
 	for meant, ok := range map[[2]string]bool{
-		{"cluster", "one"}: true, {"cluster", "two"}: false, {"another", "one"}: false,
+		{"cluster", "one"}: true, {"cluster", "two"}: false, {"another", "one"}: false, {"cluster", "one#2"}: false,
 	} {
 		config := ca.config(t, "two")
-		config.NextProtos = []string{protocolRaft(meant[0], meant[1])}
+		config.NextProtos = []string{protocolRaft(meant[0], raft.ServerID(meant[1]))}
 		conn, err := tls.Dial("tcp", n.RaftAddr(), config)
 		if !ok {
 			require.Error(t, err, meant)

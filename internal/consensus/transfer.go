@@ -54,7 +54,7 @@ func (n *Node) handOver(ctx context.Context, to string) (string, error) {
 	if to == n.cfg.NodeID {
 		return to, nil
 	}
-	addr, err := n.successor(to)
+	next, err := n.successor(to)
 	if err != nil {
 		return "", err
 	}
@@ -75,7 +75,7 @@ func (n *Node) handOver(ctx context.Context, to string) (string, error) {
 	if to == "" {
 		future = n.raft.LeadershipTransfer()
 	} else {
-		future = n.raft.LeadershipTransferToServer(raft.ServerID(to), addr)
+		future = n.raft.LeadershipTransferToServer(next.ID, next.Address)
 	}
 	answered := make(chan error, 1)
 	n.requests.Go(func() { answered <- future.Error() })
@@ -108,29 +108,29 @@ func (n *Node) nextLeader(ctx context.Context, moved <-chan struct{}) (string, e
 	}
 }
 
-// successor returns the address of the server that is to lead, any when to is
+// successor returns the server that is to lead, none in particular when to is
 // empty, or why there is none.
-func (n *Node) successor(to string) (raft.ServerAddress, error) {
+func (n *Node) successor(to string) (raft.Server, error) {
 	others := 0
 	for _, s := range n.servers() {
-		if s.Suffrage == raft.Voter && s.ID != raft.ServerID(n.cfg.NodeID) {
+		if s.Suffrage == raft.Voter && s.ID != n.id {
 			others++
 		}
-		if to == "" || s.ID != raft.ServerID(to) {
+		if to == "" || nameOf(s.ID) != to {
 			continue
 		}
 		if s.Suffrage != raft.Voter {
-			return "", fmt.Errorf("consensus: %s has no vote yet and cannot lead", to)
+			return raft.Server{}, fmt.Errorf("consensus: %s has no vote yet and cannot lead", to)
 		}
-		return s.Address, nil
+		return s, nil
 	}
 	switch {
 	case to != "":
-		return "", errors.New("consensus: no server of this cluster is called " + to)
+		return raft.Server{}, errors.New("consensus: no server of this cluster is called " + to)
 	case others == 0:
-		return "", errors.New("consensus: there is no other server that could lead")
+		return raft.Server{}, errors.New("consensus: there is no other server that could lead")
 	}
-	return "", nil
+	return raft.Server{}, nil
 }
 
 // stepAside hands over before this server stops, so that the others need not

@@ -38,8 +38,8 @@ const protocolCalls = "h2"
 
 // protocolRaft is what carries raft's messages to a server. The name of a
 // protocol is at most 255 bytes long, so cluster and server are hashed.
-func protocolRaft(cluster, node string) string {
-	sum := sha256.Sum256(fmt.Appendf(nil, "%q/%q", cluster, node))
+func protocolRaft(cluster string, server raft.ServerID) string {
+	sum := sha256.Sum256(fmt.Appendf(nil, "%q/%q", cluster, server))
 	return "meridian-raft/1/" + hex.EncodeToString(sum[:16])
 }
 
@@ -108,10 +108,9 @@ func (t safeTransport) Close() error {
 type tlsNetwork struct {
 	listener net.Listener
 	tls      *tls.Config
-	node     string
 	logger   hclog.Logger
-	// cluster is set, and transport made, before the first message of raft's.
-	cluster   func() string
+	// self is set, and transport made, before the first message of raft's.
+	self      func() Identity
 	transport *safeTransport
 	// raft and calls are handed the connections of their protocol.
 	raft, calls *doorway
@@ -150,7 +149,7 @@ func listenTLS(ctx context.Context, node Config) (*tlsNetwork, error) {
 		base.VerifyConnection = cfg.VerifyPeer
 	}
 	n := &tlsNetwork{
-		listener: listener, tls: base, node: node.NodeID, logger: newRaftLogger(node.Logger),
+		listener: listener, tls: base, logger: newRaftLogger(node.Logger),
 		raft: newDoorway(advertise), calls: newDoorway(advertise),
 		conns: map[net.Conn]struct{}{},
 	}
@@ -159,27 +158,27 @@ func listenTLS(ctx context.Context, node Config) (*tlsNetwork, error) {
 }
 
 // Transport carries raft's messages, and has both kinds of connections accepted.
-func (n *tlsNetwork) Transport(cluster func() string) Transport {
-	n.cluster = cluster
+func (n *tlsNetwork) Transport(self func() Identity) Transport {
+	n.self = self
 	n.transport = &safeTransport{raft.NewNetworkTransportWithConfig(&raft.NetworkTransportConfig{
 		Stream:  raftStream{n},
 		MaxPool: connsPerPeer,
 		Timeout: rpcTimeout,
 		Logger:  n.logger,
 	})}
-	n.tls.GetConfigForClient = func(*tls.ClientHelloInfo) (*tls.Config, error) { return n.speaking(n.node), nil }
+	n.tls.GetConfigForClient = func(*tls.ClientHelloInfo) (*tls.Config, error) { return n.speaking(), nil }
 	n.users.Go(n.accept)
 	return *n.transport
 }
 
-// speaking returns the TLS of a connection to a server: calls are for any, raft's
-// messages for the one that is meant, once this one belongs to a cluster.
-func (n *tlsNetwork) speaking(node string) *tls.Config {
+// speaking returns the TLS of a connection to this server: calls are for any,
+// raft's messages for the one that is meant, once it belongs to a cluster.
+func (n *tlsNetwork) speaking() *tls.Config {
 	config := n.tls.Clone()
 	config.GetConfigForClient = nil
 	config.NextProtos = []string{protocolCalls}
-	if cluster := n.cluster(); cluster != "" {
-		config.NextProtos = append(config.NextProtos, protocolRaft(cluster, node))
+	if self := n.self(); self.Cluster != "" {
+		config.NextProtos = append(config.NextProtos, protocolRaft(self.Cluster, self.Server))
 	}
 	return config
 }
@@ -326,20 +325,20 @@ var _ raft.StreamLayer = raftStream{}
 func (s raftStream) Dial(target raft.ServerAddress, timeout time.Duration) (net.Conn, error) {
 	ctx, cancel := context.WithTimeout(s.accepting, timeout)
 	defer cancel()
-	node, addr := "", string(target)
+	server, addr := "", string(target)
 	if i := strings.LastIndex(addr, "@"); i >= 0 {
-		node, addr = addr[:i], addr[i+1:]
+		server, addr = addr[:i], addr[i+1:]
 	}
-	cluster := s.cluster()
+	cluster := s.self().Cluster
 	if cluster == "" {
 		return nil, errNotAdmitted
 	}
 	config := s.tls.Clone()
 	config.GetConfigForClient = nil
-	config.NextProtos = []string{protocolRaft(cluster, node)}
+	config.NextProtos = []string{protocolRaft(cluster, raft.ServerID(server))}
 	raw, err := s.dial(ctx, addr, config)
 	if err != nil {
-		return nil, fmt.Errorf("reach server %s of this cluster: %w", node, err)
+		return nil, fmt.Errorf("reach server %s of this cluster: %w", nameOf(raft.ServerID(server)), err)
 	}
 	conn := &peerConn{Conn: raw, network: s.tlsNetwork}
 	if !s.register(conn) {

@@ -97,7 +97,7 @@ func answering(t *testing.T, cfg TransportConfig) Transport {
 	node.Transport = cfg
 	network, err := openNetwork(context.Background(), node)
 	require.NoError(t, err)
-	trans := network.Transport(func() string { return "cluster" })
+	trans := network.Transport(func() Identity { return Identity{Server: "one", Cluster: "cluster"} })
 	stop, stopped := make(chan struct{}), make(chan struct{})
 	go func() {
 		defer close(stopped)

@@ -33,7 +33,7 @@ func (w *whereabouts) reach(id raft.ServerID, target raft.ServerAddress, send fu
 	if err == nil {
 		return nil
 	}
-	next := raft.ServerAddress(w.hint(string(id)))
+	next := raft.ServerAddress(w.hint(nameOf(id)))
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	if moved || next == "" || next == target {

@@ -37,7 +37,8 @@ const (
 	AsyncHeartbeat Name = "async-heartbeat"
 	// RestoreKeepsEpoch restores a snapshot under the history it replaces (I4).
 	RestoreKeepsEpoch Name = "restore-keeps-epoch"
-	// LostDiskVotes lets a server that lost its disk vote at once (I1).
+	// LostDiskVotes lets a server that lost its disk vote in the name of the one
+	// that had it (I1).
 	LostDiskVotes Name = "lost-disk-votes"
 	// DropOnResume leaves out one batch after a zone has resumed (I6).
 	DropOnResume Name = "drop-on-resume"

@@ -836,7 +836,10 @@ type StatusResponse struct {
 	// The members as it knows them.
 	Members []*MemberAddress `protobuf:"bytes,15,rep,name=members,proto3" json:"members,omitempty"`
 	// Its disk is nearly full: it should not lead.
-	DiskLow       bool `protobuf:"varint,16,opt,name=disk_low,json=diskLow,proto3" json:"disk_low,omitempty"`
+	DiskLow bool `protobuf:"varint,16,opt,name=disk_low,json=diskLow,proto3" json:"disk_low,omitempty"`
+	// Tells its data directory from others that a server of that name had; empty
+	// in the one that the cluster began with.
+	Disk          string `protobuf:"bytes,17,opt,name=disk,proto3" json:"disk,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -983,6 +986,13 @@ func (x *StatusResponse) GetDiskLow() bool {
 	return false
 }
 
+func (x *StatusResponse) GetDisk() string {
+	if x != nil {
+		return x.Disk
+	}
+	return ""
+}
+
 type MemberAddress struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Name          string                 `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
@@ -1056,7 +1066,10 @@ type AddMemberRequest struct {
 	Version       string `protobuf:"bytes,5,opt,name=version,proto3" json:"version,omitempty"`
 	CommandFormat uint32 `protobuf:"varint,6,opt,name=command_format,json=commandFormat,proto3" json:"command_format,omitempty"`
 	// Another server passed it on: it is not passed on again.
-	Forwarded     bool `protobuf:"varint,7,opt,name=forwarded,proto3" json:"forwarded,omitempty"`
+	Forwarded bool `protobuf:"varint,7,opt,name=forwarded,proto3" json:"forwarded,omitempty"`
+	// Tells its data directory from others that a server of that name had; empty
+	// in the one that the cluster began with.
+	Disk          string `protobuf:"bytes,8,opt,name=disk,proto3" json:"disk,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1138,6 +1151,13 @@ func (x *AddMemberRequest) GetForwarded() bool {
 		return x.Forwarded
 	}
 	return false
+}
+
+func (x *AddMemberRequest) GetDisk() string {
+	if x != nil {
+		return x.Disk
+	}
+	return ""
 }
 
 type AddMemberResponse struct {
@@ -2102,7 +2122,7 @@ const file_peer_v1_peer_proto_rawDesc = "" +
 	"\x11ReadIndexResponse\x12\x1a\n" +
 	"\brevision\x18\x01 \x01(\x04R\brevision\x12\x12\n" +
 	"\x04term\x18\x02 \x01(\x04R\x04term\"\x0f\n" +
-	"\rStatusRequest\"\xd0\x03\n" +
+	"\rStatusRequest\"\xe4\x03\n" +
 	"\x0eStatusResponse\x12\x1d\n" +
 	"\n" +
 	"cluster_id\x18\x01 \x01(\tR\tclusterId\x12\x12\n" +
@@ -2122,11 +2142,12 @@ const file_peer_v1_peer_proto_rawDesc = "" +
 	"\x06gossip\x18\r \x01(\tR\x06gossip\x12%\n" +
 	"\x0ecommand_format\x18\x0e \x01(\rR\rcommandFormat\x129\n" +
 	"\amembers\x18\x0f \x03(\v2\x1f.meridian.peer.v1.MemberAddressR\amembers\x12\x19\n" +
-	"\bdisk_low\x18\x10 \x01(\bR\adiskLow\"M\n" +
+	"\bdisk_low\x18\x10 \x01(\bR\adiskLow\x12\x12\n" +
+	"\x04disk\x18\x11 \x01(\tR\x04disk\"M\n" +
 	"\rMemberAddress\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x12\n" +
 	"\x04raft\x18\x02 \x01(\tR\x04raft\x12\x14\n" +
-	"\x05voter\x18\x03 \x01(\bR\x05voter\"\xce\x01\n" +
+	"\x05voter\x18\x03 \x01(\bR\x05voter\"\xe2\x01\n" +
 	"\x10AddMemberRequest\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x12\n" +
 	"\x04raft\x18\x02 \x01(\tR\x04raft\x12\x14\n" +
@@ -2135,7 +2156,8 @@ const file_peer_v1_peer_proto_rawDesc = "" +
 	"cluster_id\x18\x04 \x01(\tR\tclusterId\x12\x18\n" +
 	"\aversion\x18\x05 \x01(\tR\aversion\x12%\n" +
 	"\x0ecommand_format\x18\x06 \x01(\rR\rcommandFormat\x12\x1c\n" +
-	"\tforwarded\x18\a \x01(\bR\tforwarded\"m\n" +
+	"\tforwarded\x18\a \x01(\bR\tforwarded\x12\x12\n" +
+	"\x04disk\x18\b \x01(\tR\x04disk\"m\n" +
 	"\x11AddMemberResponse\x12\x1d\n" +
 	"\n" +
 	"cluster_id\x18\x01 \x01(\tR\tclusterId\x129\n" +

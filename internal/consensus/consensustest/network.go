@@ -218,9 +218,9 @@ type endpoint struct {
 	network    *Network
 	name, addr string
 	consumer   chan raft.RPC
-	// cluster names the node's cluster, once it has asked for its transport.
-	cluster atomic.Pointer[func() string]
-	calls   *listener
+	// self says who the node is, once it has asked for its transport.
+	self  atomic.Pointer[func() consensus.Identity]
+	calls *listener
 	// detached is closed when the server is gone or its node closed; users are
 	// the goroutines that move its connections' bytes.
 	detached chan struct{}
@@ -252,17 +252,18 @@ func (e *endpoint) use(f func()) error {
 }
 
 // Transport carries raft's messages.
-func (e *endpoint) Transport(cluster func() string) consensus.Transport {
-	e.cluster.Store(&cluster)
+func (e *endpoint) Transport(self func() consensus.Identity) consensus.Transport {
+	e.self.Store(&self)
 	return transport{e}
 }
 
-// of returns the name of the node's cluster, "" when it has none.
-func (e *endpoint) of() string {
-	if cluster := e.cluster.Load(); cluster != nil {
-		return (*cluster)()
+// identity returns who the node is, nobody before it has asked for its
+// transport.
+func (e *endpoint) identity() consensus.Identity {
+	if self := e.self.Load(); self != nil {
+		return (*self)()
 	}
-	return ""
+	return consensus.Identity{}
 }
 
 // Listener accepts calls.

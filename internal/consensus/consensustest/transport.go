@@ -107,7 +107,8 @@ func call[T any](t transport, id raft.ServerID, target raft.ServerAddress, reque
 	if err != nil {
 		return err
 	}
-	if cluster := t.of(); to.name != string(id) || cluster == "" || cluster != to.of() {
+	cluster, there := t.identity().Cluster, to.identity()
+	if cluster == "" || there != (consensus.Identity{Server: id, Cluster: cluster}) {
 		return fmt.Errorf("%s is not server %s of cluster %s", target, id, cluster)
 	}
 	limit := newLimit()
