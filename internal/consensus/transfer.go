@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"sync"
 	"sync/atomic"
 	"time"
 
@@ -152,23 +153,32 @@ func (n *Node) stepAside() {
 // transferWatch notices a leader that refuses every write because of a transfer
 // that never ends (hashicorp/raft#696).
 type transferWatch struct {
-	// since is when the first write was refused after the last that was accepted,
-	// in nanoseconds since the epoch; 0: none was.
-	since atomic.Int64
+	// refusing says that a write was refused and none accepted since, so that those
+	// that are accepted need no lock.
+	refusing atomic.Bool
+
+	mu sync.Mutex
+	// term and since are when the first of them was refused.
+	term  uint64
+	since time.Time
 }
 
 // accepted notes that the log takes writes.
 func (w *transferWatch) accepted() {
-	if w.since.Load() != 0 {
-		w.since.Store(0)
+	if w.refusing.Load() {
+		w.refusing.Store(false)
 	}
 }
 
-// refused notes a write that was refused at a moment and returns since when all
-// of them were.
-func (w *transferWatch) refused(at time.Time) time.Time {
-	w.since.CompareAndSwap(0, at.UnixNano())
-	return time.Unix(0, w.since.Load())
+// refused notes a write that was refused at a moment of a term, and returns since
+// when all of that term were.
+func (w *transferWatch) refused(term uint64, at time.Time) time.Time {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if !w.refusing.Swap(true) || w.term != term {
+		w.term, w.since = term, at
+	}
+	return w.since
 }
 
 // stuckTransfer is how long a leader may refuse writes because of a transfer.
@@ -179,7 +189,7 @@ func (n *Node) stuckTransfer() time.Duration { return 2*n.cfg.Timing.Heartbeat +
 // refusedByTransfer ends a leader that has refused writes for too long.
 func (n *Node) refusedByTransfer() {
 	now := time.Now()
-	since := n.transferring.refused(now)
+	since := n.transferring.refused(n.raft.CurrentTerm(), now)
 	if now.Sub(since) < n.stuckTransfer() {
 		return
 	}

@@ -1,6 +1,7 @@
 package consensus
 
 import (
+	"container/list"
 	"context"
 	"crypto/sha256"
 	"crypto/tls"
@@ -60,9 +61,44 @@ func meant(id raft.ServerID, target raft.ServerAddress) raft.ServerAddress {
 	return raft.ServerAddress(id) + "@" + target
 }
 
+// again sends a message until it meets a connection that was open. Raft keeps
+// connections for the next message, to a server that may have been restarted
+// since, and takes the end of such a connection for the server's silence: an
+// election loses a vote to it, and seconds with another round. Every message that
+// is sent in this way may arrive twice.
+func again(send func() error) error {
+	for range connsPerPeer {
+		if err := send(); !hungUp(err) {
+			return err
+		}
+	}
+	return send()
+}
+
+// hungUp reports that an error is the end of an established connection.
+func hungUp(err error) bool {
+	var unreached *unreachedError
+	if errors.As(err, &unreached) {
+		return false
+	}
+	return errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) || errors.Is(err, syscall.ECONNRESET) || errors.Is(err, syscall.EPIPE)
+}
+
+// unreachedError says that no connection to a server could be made.
+type unreachedError struct {
+	server string
+	err    error
+}
+
+func (e *unreachedError) Error() string {
+	return fmt.Sprintf("reach server %s of this cluster: %v", e.server, e.err)
+}
+
+func (e *unreachedError) Unwrap() error { return e.err }
+
 // AppendEntries sends entries or a heartbeat.
 func (t safeTransport) AppendEntries(id raft.ServerID, target raft.ServerAddress, args *raft.AppendEntriesRequest, resp *raft.AppendEntriesResponse) error {
-	return t.NetworkTransport.AppendEntries(id, meant(id, target), args, resp)
+	return again(func() error { return t.NetworkTransport.AppendEntries(id, meant(id, target), args, resp) })
 }
 
 // AppendEntriesPipeline opens a way for entries.
@@ -72,12 +108,12 @@ func (t safeTransport) AppendEntriesPipeline(id raft.ServerID, target raft.Serve
 
 // RequestVote asks for a vote.
 func (t safeTransport) RequestVote(id raft.ServerID, target raft.ServerAddress, args *raft.RequestVoteRequest, resp *raft.RequestVoteResponse) error {
-	return t.NetworkTransport.RequestVote(id, meant(id, target), args, resp)
+	return again(func() error { return t.NetworkTransport.RequestVote(id, meant(id, target), args, resp) })
 }
 
 // RequestPreVote asks whether a vote would be given.
 func (t safeTransport) RequestPreVote(id raft.ServerID, target raft.ServerAddress, args *raft.RequestPreVoteRequest, resp *raft.RequestPreVoteResponse) error {
-	return t.NetworkTransport.RequestPreVote(id, meant(id, target), args, resp)
+	return again(func() error { return t.NetworkTransport.RequestPreVote(id, meant(id, target), args, resp) })
 }
 
 // InstallSnapshot sends a snapshot.
@@ -87,7 +123,7 @@ func (t safeTransport) InstallSnapshot(id raft.ServerID, target raft.ServerAddre
 
 // TimeoutNow makes another server stand for election.
 func (t safeTransport) TimeoutNow(id raft.ServerID, target raft.ServerAddress, args *raft.TimeoutNowRequest, resp *raft.TimeoutNowResponse) error {
-	return t.NetworkTransport.TimeoutNow(id, meant(id, target), args, resp)
+	return again(func() error { return t.NetworkTransport.TimeoutNow(id, meant(id, target), args, resp) })
 }
 
 // SetHeartbeatHandler does nothing, so that heartbeats go through the main loop.
@@ -122,8 +158,10 @@ type tlsNetwork struct {
 	users     sync.WaitGroup
 	mu        sync.Mutex
 	// conns are the open connections: those accepted, and those that carry raft's
-	// messages to others; nil once closed.
-	conns map[net.Conn]struct{}
+	// messages to others; nil once closed. strangers are those accepted that have
+	// not proved yet who they are, oldest first.
+	conns     map[*peerConn]struct{}
+	strangers list.List
 }
 
 var _ Network = (*tlsNetwork)(nil)
@@ -151,7 +189,7 @@ func listenTLS(ctx context.Context, node Config) (*tlsNetwork, error) {
 	n := &tlsNetwork{
 		listener: listener, tls: base, logger: newRaftLogger(node.Logger),
 		raft: newDoorway(advertise), calls: newDoorway(advertise),
-		conns: map[net.Conn]struct{}{},
+		conns: map[*peerConn]struct{}{},
 	}
 	n.accepting, n.stop = context.WithCancel(context.WithoutCancel(ctx))
 	return n, nil
@@ -189,11 +227,12 @@ type advertised string
 func (advertised) Network() string  { return "tcp" }
 func (a advertised) String() string { return string(a) }
 
-// accept takes connections until Close. Each proves who it is on a goroutine
-// of its own, so that a slow peer holds up nobody.
+// accept takes connections until Close. Each proves who it is on a goroutine of
+// its own, so that a slow peer holds up nobody. Of too many that have not, the
+// one that has taken longest is given up: strangers may come faster than that,
+// but a peer is quick.
 func (n *tlsNetwork) accept() {
 	ctx := n.accepting
-	handshakes := make(chan struct{}, maxHandshakes)
 	pause := time.Duration(0)
 	for ctx.Err() == nil {
 		raw, err := n.listener.Accept()
@@ -211,15 +250,8 @@ func (n *tlsNetwork) accept() {
 			_ = raw.Close()
 			return
 		}
-		select {
-		case handshakes <- struct{}{}:
-			n.users.Go(func() {
-				defer func() { <-handshakes }()
-				n.admit(ctx, conn)
-			})
-		default: // more strangers than peers there could be
-			_ = conn.abort()
-		}
+		n.estrange(conn)
+		n.users.Go(func() { n.admit(ctx, conn) })
 	}
 }
 
@@ -227,7 +259,9 @@ func (n *tlsNetwork) accept() {
 func (n *tlsNetwork) admit(ctx context.Context, conn *peerConn) {
 	limited, cancel := context.WithTimeout(ctx, handshakeTimeout)
 	defer cancel()
-	if err := conn.HandshakeContext(limited); err != nil {
+	err := conn.HandshakeContext(limited)
+	n.known(conn)
+	if err != nil {
 		_ = conn.abort()
 		return
 	}
@@ -245,7 +279,7 @@ func (n *tlsNetwork) admit(ctx context.Context, conn *peerConn) {
 }
 
 // register notes an open connection, unless the network is closed.
-func (n *tlsNetwork) register(c net.Conn) bool {
+func (n *tlsNetwork) register(c *peerConn) bool {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	if n.conns == nil {
@@ -255,7 +289,30 @@ func (n *tlsNetwork) register(c net.Conn) bool {
 	return true
 }
 
-func (n *tlsNetwork) forget(c net.Conn) {
+// estrange notes a connection whose handshake begins, and gives up the oldest of
+// too many.
+func (n *tlsNetwork) estrange(c *peerConn) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	if n.strangers.Len() == maxHandshakes {
+		oldest := n.strangers.Remove(n.strangers.Front()).(*peerConn)
+		oldest.place = nil
+		_ = oldest.NetConn().Close() // which ends its handshake
+	}
+	c.place = n.strangers.PushBack(c)
+}
+
+// known notes that a connection's handshake is over.
+func (n *tlsNetwork) known(c *peerConn) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	if c.place != nil {
+		n.strangers.Remove(c.place)
+		c.place = nil
+	}
+}
+
+func (n *tlsNetwork) forget(c *peerConn) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	delete(n.conns, c)
@@ -307,7 +364,7 @@ func (n *tlsNetwork) Close() error {
 	n.stop()
 	err := n.listener.Close()
 	for c := range conns {
-		_ = c.(*peerConn).NetConn().Close() // without a farewell, which the peer might not take
+		_ = c.NetConn().Close() // without a farewell, which the peer might not take
 	}
 	n.users.Wait()
 	if n.transport != nil {
@@ -338,7 +395,7 @@ func (s raftStream) Dial(target raft.ServerAddress, timeout time.Duration) (net.
 	config.NextProtos = []string{protocolRaft(cluster, raft.ServerID(server))}
 	raw, err := s.dial(ctx, addr, config)
 	if err != nil {
-		return nil, fmt.Errorf("reach server %s of this cluster: %w", nameOf(raft.ServerID(server)), err)
+		return nil, &unreachedError{nameOf(raft.ServerID(server)), err}
 	}
 	conn := &peerConn{Conn: raw, network: s.tlsNetwork}
 	if !s.register(conn) {
@@ -402,6 +459,8 @@ func (d *doorway) Close() error {
 type peerConn struct {
 	*tls.Conn
 	network *tlsNetwork
+	// place is where it stands among the strangers; nil once it is none.
+	place *list.Element
 }
 
 // Close ends the connection.

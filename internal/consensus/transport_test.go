@@ -16,6 +16,7 @@ import (
 
 	"github.com/hashicorp/raft"
 	"github.com/stretchr/testify/require"
+	"golang.org/x/sync/errgroup"
 )
 
 // authority is a certificate authority for tests.
@@ -90,33 +91,66 @@ func TestOneServerOnTheNetwork(t *testing.T) {
 	propose(t, n, put("a", 2))
 }
 
-// answering opens a transport that grants every vote.
+// answering opens a transport that grants every vote, until the test ends.
 func answering(t *testing.T, cfg TransportConfig) Transport {
+	t.Helper()
+	trans, stop := answeringUntil(t, cfg)
+	t.Cleanup(stop)
+	return trans
+}
+
+// answeringUntil opens a transport that grants every vote, until stop.
+func answeringUntil(t *testing.T, cfg TransportConfig) (trans Transport, stop func()) {
 	t.Helper()
 	node := testConfig("d")
 	node.Transport = cfg
 	network, err := openNetwork(context.Background(), node)
 	require.NoError(t, err)
-	trans := network.Transport(func() Identity { return Identity{Server: "one", Cluster: "cluster"} })
-	stop, stopped := make(chan struct{}), make(chan struct{})
+	trans = network.Transport(func() Identity { return Identity{Server: "one", Cluster: "cluster"} })
+	done, stopped := make(chan struct{}), make(chan struct{})
 	go func() {
 		defer close(stopped)
 		for {
 			select {
 			case rpc := <-trans.Consumer():
 				rpc.Respond(&raft.RequestVoteResponse{Term: 7, Granted: true}, nil)
-			case <-stop:
+			case <-done:
 				return
 			}
 		}
 	}()
-	t.Cleanup(func() {
-		close(stop)
+	return trans, func() {
+		close(done)
 		<-stopped
 		require.NoError(t, trans.Close())
 		require.NoError(t, network.Close())
-	})
-	return trans
+	}
+}
+
+// TestMessagesOutliveARestart: connections that were kept to a server before it
+// was restarted do not cost an election its vote.
+func TestMessagesOutliveARestart(t *testing.T) {
+	ca := newAuthority(t)
+	caller := answering(t, TransportConfig{Addr: "127.0.0.1:0", TLS: ca.config(t, "two")})
+	cfg := TransportConfig{Addr: "127.0.0.1:0", TLS: ca.config(t, "one")}
+	server, stop := answeringUntil(t, cfg)
+	cfg.Addr = string(server.LocalAddr())
+	ask := func() error {
+		var response raft.RequestVoteResponse
+		return caller.RequestVote("one", raft.ServerAddress(cfg.Addr), &raft.RequestVoteRequest{Term: 7}, &response)
+	}
+	for range 3 {
+		var asking errgroup.Group
+		for range connsPerPeer {
+			asking.Go(ask)
+		}
+		require.NoError(t, asking.Wait())
+		stop()
+		_, stop = answeringUntil(t, cfg)
+		require.NoError(t, ask(), "the first after the restart")
+	}
+	stop()
+	require.ErrorContains(t, ask(), "reach server one", "once nobody listens there")
 }
 
 func TestPeersMustProveWhoTheyAre(t *testing.T) {

@@ -4,7 +4,6 @@ import (
 	"errors"
 	"sync"
 	"sync/atomic"
-	"time"
 
 	"github.com/hashicorp/raft"
 )
@@ -45,7 +44,6 @@ type proof struct {
 	// term is the term it followed in; asked the number of reads that had begun
 	// when the message left that it answered.
 	term, asked uint64
-	at          time.Time
 }
 
 // newWitness returns the transport for raft. hint returns an address at which a
@@ -71,7 +69,7 @@ func (w *witness) AppendEntries(id raft.ServerID, target raft.ServerAddress, arg
 	asked := w.asked.Load()
 	err := w.whereabouts.reach(id, target, func(at raft.ServerAddress) error { return w.Transport.AppendEntries(id, at, args, resp) })
 	if err == nil && resp.Term == args.Term {
-		w.note(id, proof{term: args.Term, asked: asked, at: time.Now()})
+		w.note(id, proof{term: args.Term, asked: asked})
 	}
 	return err
 }
@@ -105,14 +103,6 @@ func (w *witness) proved(self raft.ServerID, servers []raft.Server, term, read u
 		}
 	}
 	return following > voters/2
-}
-
-// lastHeard returns when a server last answered this one as its leader, the zero
-// time when it never has.
-func (w *witness) lastHeard(id raft.ServerID) time.Time {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	return w.heard[id].at
 }
 
 // errNotAdmitted is what others hear of a server that waits for admission.
