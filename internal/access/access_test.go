@@ -1,6 +1,7 @@
 package access
 
 import (
+	"bytes"
 	"strings"
 	"testing"
 
@@ -381,4 +382,45 @@ func TestService(t *testing.T) {
 	require.True(t, who.GetHolders()[1].GetConditional())
 	_, err = s.WhoCan(as("bob"), &meridianv1.WhoCanRequest{Access: "UPDATE"})
 	require.Equal(t, rpcerr.Invalid, rpcerr.CodeOf(err))
+}
+
+// The rules of a restored state decide as soon as it is there, also when they
+// are at a revision that other rules were at before.
+func TestRestoredRulesDecide(t *testing.T) {
+	p := newPlane(t, nil)
+	grant := func(user string) {
+		p.write("type: AccessRole\nname: r\nrules: [{access: [CREATE]}]\n---\ntype: AccessRoleBinding\nname: b\nsubjects: [{type: User, name: " + user + "}]\nroles: [r]\n")
+	}
+	may := func(user string) bool {
+		_, err := p.Write(as(user), documentsOf(t, "type: Mesh\nname: new\n"), false)
+		return err == nil
+	}
+	grant("bob")
+	var file bytes.Buffer
+	require.NoError(t, p.View().WriteBackup(&file, nil))
+	grant("alice")
+	require.True(t, may("alice"))
+	require.False(t, may("bob"))
+	before := p.View().AccessRevision()
+
+	snap, err := store.ReadSnapshot(&file)
+	require.NoError(t, err)
+	for _, part := range snap.Parts(p.View().Epoch(), store.Epoch{Incarnation: 2}, 1<<20) {
+		require.NoError(t, p.Apply(p.Store.Revision()+1, store.Txn{Restore: &part}).Err)
+	}
+	require.True(t, may("bob"))
+	require.False(t, may("alice"))
+	require.Greater(t, p.View().AccessRevision(), before)
+
+	// A replica that is rewound may have other rules at the very same revision.
+	revision := p.View().AccessRevision()
+	grant("carol")
+	var all []*resource.Resource
+	for r := range p.View().All() {
+		all = append(all, r)
+	}
+	require.NoError(t, p.Reset(&store.Snapshot{Revision: revision, AccessRevision: revision, Resources: all}))
+	require.Equal(t, revision, p.View().AccessRevision())
+	require.True(t, may("carol"))
+	require.False(t, may("bob"))
 }

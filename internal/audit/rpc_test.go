@@ -171,3 +171,29 @@ type stream struct {
 }
 
 func (s *stream) Context() context.Context { return s.ctx }
+
+// What a request does beside writing resources is recorded with who asked, and
+// what happens to the server without a request.
+func TestDidAndNoted(t *testing.T) {
+	dir := t.TempDir()
+	log := open(t, config(dir))
+	log.Did(request(t), Record{Rule: "member of x", Revision: 7, Targets: []Target{{Action: "save", Kind: "snapshot", Name: "n"}}}, nil)
+	log.Did(request(t), Record{Decision: Unknown}, errors.New("the leader went away"))
+	log.Noted("the state was replaced")
+	got := records(t, dir)
+	require.Len(t, got, 3)
+	for _, r := range got[:2] {
+		require.Equal(t, "bob", r.Who.Name)
+		require.Equal(t, "id-1", r.Who.Token)
+		require.Equal(t, "192.0.2.7:4000", r.From)
+	}
+	require.Equal(t, Allowed, got[0].Decision)
+	require.Equal(t, "member of x", got[0].Rule)
+	require.EqualValues(t, 7, got[0].Revision)
+	require.Equal(t, []Target{{Action: "save", Kind: "snapshot", Name: "n"}}, got[0].Targets)
+	require.Equal(t, Unknown, got[1].Decision)
+	require.Equal(t, "it failed: the leader went away", got[1].Message)
+	require.Equal(t, Noted, got[2].Decision)
+	require.Equal(t, serverItself, got[2].Who)
+	require.Equal(t, "the state was replaced", got[2].Message)
+}

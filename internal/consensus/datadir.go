@@ -10,6 +10,8 @@ import (
 	"hash/crc32"
 	"os"
 	"path/filepath"
+	"slices"
+	"strings"
 	"sync"
 )
 
@@ -34,6 +36,9 @@ type identity struct {
 	// server alone has reached the log, at RecoveryEntry.
 	RecoveryID    string `json:"recoveryId,omitempty"`
 	RecoveryEntry uint64 `json:"recoveryEntry,omitempty"`
+	// Former are the names that the cluster had before its recoveries, the newest
+	// first, with spaces between.
+	Former string `json:"former,omitempty"`
 	// Checksum is the CRC32C of all that, in hexadecimal.
 	Checksum string `json:"checksum,omitempty"`
 }
@@ -96,6 +101,12 @@ func NodeIn(dir string) string { return identityIn(dir).NodeID }
 
 // ClusterIn is the same for the id of the cluster.
 func ClusterIn(dir string) string { return identityIn(dir).ClusterID }
+
+// ClusterBefore reports whether the directory's cluster went by a name before it
+// was recovered.
+func ClusterBefore(dir, cluster string) bool {
+	return slices.Contains(strings.Fields(identityIn(dir).Former), cluster)
+}
 
 func identityIn(dir string) (id identity) {
 	data, err := os.ReadFile(filepath.Join(dir, identityFile))

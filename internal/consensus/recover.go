@@ -8,6 +8,7 @@ import (
 	"io/fs"
 	"log/slog"
 	"os"
+	"strings"
 	"time"
 
 	"github.com/hashicorp/raft"
@@ -235,6 +236,7 @@ func (d *dataDir) finishRecovery(log *logStore) error {
 	done := err == nil && entry.Type == raft.LogConfiguration && isAlone(raft.DecodeConfiguration(entry.Data), d.id.serverID())
 	return d.change(func(id *identity) {
 		if done {
+			id.Former = strings.TrimSpace(id.ClusterID + " " + id.Former)
 			id.ClusterID = id.RecoveryID
 		}
 		id.RecoveryID, id.RecoveryEntry = "", 0

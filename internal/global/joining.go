@@ -152,7 +152,7 @@ func (g *global) ignoreBundle(cluster string) error {
 		return nil
 	}
 	bundle, err := auth.LoadServerBundle(g.cfg.JoinBundle)
-	if err == nil && bundle.Cluster != cluster {
+	if err == nil && bundle.Cluster != cluster && !consensus.ClusterBefore(g.cfg.DataDir, bundle.Cluster) {
 		return &server.UsageError{Err: fmt.Errorf("--join-bundle %s is for global %s, and --data-dir %s belongs to global %s: leave the bundle out to go on there, or start with an empty directory to join the other",
 			g.cfg.JoinBundle, bundle.Cluster, g.cfg.DataDir, cluster)}
 	}

@@ -152,3 +152,25 @@ func TestFollowersHearOfARewoundStore(t *testing.T) {
 		require.NoError(t, <-stopped)
 	})
 }
+
+// A state that a restore puts in place is answered from as soon as it is there.
+func TestAnswersFollowARestore(t *testing.T) {
+	s := store.New(store.DefaultOptions())
+	m := New(policy.NewMatcher(specificity.Engine{}), s)
+	mesh := build(t, "Mesh", "", "default", "{}")
+	require.NoError(t, s.Apply(5, store.Txn{Ops: []store.Op{store.Put(mesh), store.Put(dataplane(t)), store.Put(timeoutPolicy(t, "1s"))}}).Err)
+	var file bytes.Buffer
+	require.NoError(t, s.View().WriteBackup(&file, nil))
+	require.NoError(t, s.Apply(6, store.Txn{Ops: []store.Op{store.Put(timeoutPolicy(t, "2s"))}}).Err)
+	conf, _ := effective(t, m)
+	require.Equal(t, "2s", conf)
+
+	snap, err := store.ReadSnapshot(&file)
+	require.NoError(t, err)
+	for i, part := range snap.Parts(s.View().Epoch(), store.Epoch{Incarnation: 2}, 100) {
+		require.NoError(t, s.Apply(resource.Revision(7+i), store.Txn{Restore: &part}).Err)
+	}
+	conf, revision := effective(t, m)
+	require.Equal(t, "1s", conf)
+	require.Equal(t, s.Revision(), revision)
+}

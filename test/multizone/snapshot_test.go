@@ -221,7 +221,7 @@ func TestRecoverWithOneServer(t *testing.T) {
 	require.EqualValues(t, 2, found.NextIncarnation)
 	recovered := infoOf(t, left.must("cluster", "recover", "--data-dir", left.dir, "--confirm", found.ClusterID, "-o", "json"))
 	require.True(t, recovered.Recovered)
-	left.withoutBundle().start().ready()
+	left.start().ready() // with the bundle by which it joined, as a unit file might have it
 	require.Contains(t, left.must("get", "timeouts", "-o", "name"), "Timeout/t")
 	left.awaitState("east", "in-sync")
 	left.mustWith(timeout("t", "backend", "2s"), "apply", "-f", "-", "--wait=zones")
