@@ -3,6 +3,7 @@ package cli
 import (
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 
@@ -111,10 +112,11 @@ func explainRecovery(dir string, err error) error {
 type recoveryView struct {
 	DataDir     string               `json:"dataDir"`
 	Server      string               `json:"server"`
+	Member      bool                 `json:"member"`
 	Voter       bool                 `json:"voter"`
 	ClusterID   string               `json:"clusterId"`
 	Incarnation uint64               `json:"incarnation"`
-	Members     []recoveryMemberView `json:"members"`
+	Others      []recoveryMemberView `json:"others"`
 	Revision    uint64               `json:"revision"`
 	Time        string               `json:"time"`
 	Resources   int                  `json:"resources"`
@@ -136,16 +138,16 @@ type recoveryMemberView struct {
 
 func viewRecovery(dir string, r *consensus.Recovery, recovered bool) recoveryView {
 	v := recoveryView{
-		DataDir: dir, Server: r.Server, Voter: r.Voter, ClusterID: r.Epoch.ClusterID, Incarnation: r.Epoch.Incarnation,
-		Members: []recoveryMemberView{}, Revision: uint64(r.Revision), Time: r.Time.UTC().Format(time.RFC3339Nano), Resources: r.Resources,
+		DataDir: dir, Server: r.Server, Member: r.Member, Voter: r.Voter, ClusterID: r.Epoch.ClusterID, Incarnation: r.Epoch.Incarnation,
+		Others: []recoveryMemberView{}, Revision: uint64(r.Revision), Time: r.Time.UTC().Format(time.RFC3339Nano), Resources: r.Resources,
 		FirstEntry: r.FirstEntry, LastEntry: r.LastEntry, LastTerm: r.LastTerm, Snapshot: r.Snapshot,
 		Alone: r.Alone(), Recovered: recovered,
 	}
 	if !r.Alone() {
 		v.NextIncarnation = r.Next.Incarnation
 	}
-	for _, m := range r.Members {
-		v.Members = append(v.Members, recoveryMemberView{Name: m.Name, Raft: m.Raft, Voter: m.Voter})
+	for _, m := range r.Others {
+		v.Others = append(v.Others, recoveryMemberView{Name: m.Name, Raft: m.Raft, Voter: m.Voter})
 	}
 	return v
 }
@@ -155,11 +157,18 @@ func describeRecovery(dir string, r *consensus.Recovery, recovered bool) string 
 	line := func(name, format string, args ...any) {
 		_, _ = fmt.Fprintf(&b, "%-15s %s\n", name+":", fmt.Sprintf(format, args...))
 	}
-	standing, others, vote := standingOf(r)
+	var others, addresses []string
+	for _, m := range r.Others {
+		name := m.Name
+		if name == r.Server {
+			name += " with another disk"
+		}
+		others, addresses = append(others, name), append(addresses, fmt.Sprintf("%s (%s)", name, m.Raft))
+	}
 	line("Data directory", "%s", dir)
-	line("Server", "%s, %s", r.Server, standing)
+	line("Server", "%s, %s", r.Server, standingOf(r))
 	line("Cluster", "%s, incarnation %d", r.Epoch.ClusterID, r.Epoch.Incarnation)
-	line("Others", "%s", orDash(strings.Join(others, ", ")))
+	line("Others", "%s", orDash(strings.Join(addresses, ", ")))
 	line("State", "revision %d, %s, last written %s", r.Revision, plural(r.Resources, "resource"), r.Time.UTC().Format(time.RFC3339))
 	line("Log", "ends at entry %d of term %d", r.LastEntry, r.LastTerm)
 	if r.Alone() {
@@ -173,39 +182,27 @@ func describeRecovery(dir string, r *consensus.Recovery, recovered bool) string 
 	_, _ = fmt.Fprintf(&b, "\n%s %s the only server of the cluster, as incarnation %d of its history.\n", r.Server, tense, r.Next.Incarnation)
 	b.WriteString("- Everything in its log is in effect, also what was never acknowledged.\n")
 	b.WriteString("- Lost is what was acknowledged and is not in its log: whatever it had not received when it stopped.\n")
-	if !vote {
+	if !r.Voter {
 		b.WriteString("- It had no vote: a majority went on without asking it, so that it may lack much. Prefer another server.\n")
 	}
 	_, _ = fmt.Fprintf(&b, "- Do not start these again as they are: %s. They would go on as a second history, which zones\n"+
 		"  and clients might follow. Empty their data directories and have them join as new servers:\n"+
-		"  meridian generate server-token --valid-for 1h --bundle\n", strings.Join(otherNames(r), ", "))
+		"  meridian generate server-token --valid-for 1h --bundle\n", orDash(strings.Join(others, ", ")))
 	b.WriteString("- Zones follow by themselves; one that would lose more than a fifth of its resources waits for its operator.\n")
 	return b.String()
 }
 
-// standingOf says what the server is to its cluster, and who the others are.
-func standingOf(r *consensus.Recovery) (standing string, others []string, vote bool) {
-	standing = "which was removed from the cluster: what it holds ends there"
-	for _, m := range r.Members {
-		switch {
-		case m.Name != r.Server:
-			others = append(others, fmt.Sprintf("%s (%s)", m.Name, m.Raft))
-		case m.Voter:
-			standing, vote = "a member with a vote", true
-		default:
-			standing = "a member without a vote"
-		}
+// standingOf says what the server is to its cluster, as far as it knows. Of one
+// that was replaced it may know no more than that it was removed.
+func standingOf(r *consensus.Recovery) string {
+	replaced := slices.ContainsFunc(r.Others, func(m consensus.Member) bool { return m.Name == r.Server })
+	switch {
+	case replaced:
+		return "whose disk was replaced: another disk has its name and its place, and what this one holds ends there"
+	case !r.Member:
+		return "which was removed from the cluster, or replaced: what it holds ends there"
+	case !r.Voter:
+		return "a member without a vote"
 	}
-	return standing, others, vote
-}
-
-// otherNames are those of the other servers.
-func otherNames(r *consensus.Recovery) []string {
-	var out []string
-	for _, m := range r.Members {
-		if m.Name != r.Server {
-			out = append(out, m.Name)
-		}
-	}
-	return out
+	return "a member with a vote"
 }

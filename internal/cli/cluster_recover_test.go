@@ -35,11 +35,12 @@ func twoServers(t *testing.T) (one, two, cluster string) {
 		return cfg.DataDir, n, st
 	}
 	one, a, st := open("one")
-	two, b, _ := open("two", "one")
+	two, b, follower := open("two", "one")
 	r, _, err := resource.Build(resource.Meta{Key: resource.Key{Kind: "Mesh", Name: "default"}}, []byte("{}"))
 	require.NoError(t, err)
-	_, err = a.Propose(t.Context(), store.Txn{Time: epoch, Ops: []store.Op{store.Put(r)}})
+	result, err := a.Propose(t.Context(), store.Txn{Time: epoch, Ops: []store.Op{store.Put(r)}})
 	require.NoError(t, err)
+	require.NoError(t, follower.Wait(t.Context(), result.Revision))
 	cluster = st.View().Epoch().ClusterID
 	require.NoError(t, b.Close())
 	require.NoError(t, a.Close())
@@ -56,8 +57,8 @@ func TestClusterRecover(t *testing.T) {
 	}
 	found := view("--dry-run")
 	require.Equal(t, recoveryView{
-		DataDir: dir, Server: "one", Voter: true, ClusterID: cluster, Incarnation: 1,
-		Members:  []recoveryMemberView{{Name: "one", Raft: "one", Voter: true}, {Name: "two", Raft: "two", Voter: found.Members[1].Voter}},
+		DataDir: dir, Server: "one", Member: true, Voter: true, ClusterID: cluster, Incarnation: 1,
+		Others:   []recoveryMemberView{{Name: "two", Raft: "two", Voter: found.Others[0].Voter}},
 		Revision: found.Revision, Time: found.Time, Resources: 1,
 		FirstEntry: 1, LastEntry: found.LastEntry, LastTerm: found.LastTerm, NextIncarnation: 2,
 	}, found)
@@ -111,6 +112,35 @@ func TestClusterRecover(t *testing.T) {
 	out = h.run("cluster", "recover", "--data-dir", other, "--dry-run")
 	require.Equal(t, exitUsage, out.code)
 	require.Contains(t, out.stderr, "Recover from the directory of another server")
+}
+
+// What a server is to its cluster is said in words, and a disk is told from
+// another one of its name.
+func TestDescribeRecovery(t *testing.T) {
+	one := consensus.Member{Name: "one", Raft: "10.0.0.1:5690", Voter: true}
+	two := consensus.Member{Name: "two", Raft: "10.0.0.2:5690", Voter: true}
+	for _, c := range []struct {
+		r     consensus.Recovery
+		lines []string
+	}{
+		{consensus.Recovery{Server: "three", Member: true, Others: []consensus.Member{one, two}}, []string{
+			"three, a member without a vote\n", "- It had no vote",
+		}},
+		{consensus.Recovery{Server: "three", Others: []consensus.Member{one, two}}, []string{
+			"three, which was removed from the cluster, or replaced: what it holds ends there\n",
+			"Others:         one (10.0.0.1:5690), two (10.0.0.2:5690)\n", "Prefer another server.",
+		}},
+		{consensus.Recovery{Server: "two", Others: []consensus.Member{one, two}}, []string{
+			"two, whose disk was replaced: another disk has its name and its place, and what this one holds ends there\n",
+			"Others:         one (10.0.0.1:5690), two with another disk (10.0.0.2:5690)\n",
+			"Do not start these again as they are: one, two with another disk.",
+		}},
+	} {
+		out := describeRecovery("dir", &c.r, false)
+		for _, line := range c.lines {
+			require.Contains(t, out, line)
+		}
+	}
 }
 
 func TestClusterRecoverOfARunningServer(t *testing.T) {

@@ -36,6 +36,9 @@ type identity struct {
 	// server alone has reached the log, at RecoveryEntry.
 	RecoveryID    string `json:"recoveryId,omitempty"`
 	RecoveryEntry uint64 `json:"recoveryEntry,omitempty"`
+	// Removed says that the cluster told this server that it is no member any more:
+	// it was removed, or its disk was replaced. Its own log may not know that.
+	Removed bool `json:"removed,omitempty"`
 	// Former are the names that the cluster had before its recoveries, the newest
 	// first, with spaces between.
 	Former string `json:"former,omitempty"`
@@ -219,6 +222,11 @@ func (d *dataDir) belongsTo(cluster string) error {
 		return fmt.Errorf("%w: %s is of cluster %q, not %q", ErrForeignDataDir, d.Name(), have, cluster)
 	}
 	return d.change(func(id *identity) { id.ClusterID = cluster })
+}
+
+// removed notes that the cluster has taken this server out.
+func (d *dataDir) removed() error {
+	return d.change(func(id *identity) { id.Removed = true })
 }
 
 // begun notes that the log holds something: from then on an empty one is lost.

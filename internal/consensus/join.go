@@ -233,6 +233,9 @@ func (n *Node) turnedAway(err error) bool {
 	}
 	switch said.Reason {
 	case ReasonRemoved:
+		if err := n.dir.removed(); err != nil { // only Recovery reads it
+			n.cfg.Logger.Warn("cannot note that this server was removed", "node", n.cfg.NodeID, "error", err)
+		}
 		n.fatal(fmt.Errorf("%w; to bring it back, stop it, empty its data directory and let it join as a new server", ErrRemoved))
 	case ReasonForeignCluster, ReasonTooOld:
 		n.fatal(fmt.Errorf("consensus: %s", said.Message))

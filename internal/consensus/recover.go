@@ -29,12 +29,14 @@ var ErrNotRecoverable = errors.New("consensus: no cluster can be recovered from 
 // it take effect. The state begins a new incarnation, so that nobody takes it for
 // a continuation of the history before.
 type Recovery struct {
-	// Server is the name of the server, and Voter whether it has a vote.
-	Server string
-	Voter  bool
-	// Members are the servers of the cluster as this one knows them. Without this
-	// one, it was removed from the cluster, and what it holds ends there.
-	Members []Member
+	// Server is the name of the server. Member says that it belongs to the cluster
+	// as far as it knows, by its log and by what the cluster told it: otherwise it
+	// was removed, or its disk was replaced, and what it holds ends there. Voter says
+	// that it has a vote.
+	Server        string
+	Member, Voter bool
+	// Others are the other servers of the cluster as this one knows them.
+	Others []Member
 	// Epoch is the state's, and Next the one that it gets.
 	Epoch, Next store.Epoch
 	// Revision and Time are the state's, Resources what it holds.
@@ -46,8 +48,9 @@ type Recovery struct {
 	// highest term, and among those the one with the highest entry, has lost least.
 	FirstEntry, LastEntry, LastTerm, Snapshot uint64
 
-	dir *dataDir
-	log *logStore
+	addr raft.ServerAddress // the server's, as a member
+	dir  *dataDir
+	log  *logStore
 }
 
 // OpenRecovery examines the data directory of a stopped server of a global and
@@ -148,9 +151,12 @@ func (r *Recovery) examine(snapshots *snapshotStore) error {
 	r.Next = store.Epoch{ClusterID: r.Epoch.ClusterID, Incarnation: r.Epoch.Incarnation + 1, Random: randomID()}
 	r.Server = r.dir.id.NodeID
 	for _, s := range members.Servers {
-		m := Member{Name: nameOf(s.ID), Raft: string(s.Address), Voter: s.Suffrage == raft.Voter}
-		r.Members = append(r.Members, m)
-		r.Voter = r.Voter || m.Voter && m.Name == r.Server
+		if s.ID == r.dir.id.serverID() {
+			r.Member = !r.dir.id.Removed
+			r.Voter, r.addr = r.Member && s.Suffrage == raft.Voter, s.Address
+			continue
+		}
+		r.Others = append(r.Others, Member{Name: nameOf(s.ID), Raft: string(s.Address), Voter: s.Suffrage == raft.Voter})
 	}
 	return nil
 }
@@ -178,9 +184,7 @@ func (r *Recovery) replaySnapshot(snapshots *snapshotStore, st *store.Store) (me
 
 // Alone reports whether the server is the only one of its cluster: there is
 // nothing to recover, or it has been recovered.
-func (r *Recovery) Alone() bool {
-	return len(r.Members) == 1 && r.Members[0].Name == r.Server && r.Members[0].Voter
-}
+func (r *Recovery) Alone() bool { return r.Voter && len(r.Others) == 0 }
 
 // Recover makes the server the only one of its cluster, and begins the next
 // epoch with what it holds. It adds two entries to the log, one of which makes it
@@ -237,7 +241,7 @@ func (d *dataDir) finishRecovery(log *logStore) error {
 	return d.change(func(id *identity) {
 		if done {
 			id.Former = strings.TrimSpace(id.ClusterID + " " + id.Former)
-			id.ClusterID = id.RecoveryID
+			id.ClusterID, id.Removed = id.RecoveryID, false
 		}
 		id.RecoveryID, id.RecoveryEntry = "", 0
 	})
@@ -250,11 +254,9 @@ func isAlone(members raft.Configuration, id raft.ServerID) bool {
 // alone is the membership of this server only. A server that was removed does
 // not know its address; it notes the one it listens on when it starts.
 func (r *Recovery) alone() raft.Configuration {
-	self := raft.Server{Suffrage: raft.Voter, ID: r.dir.id.serverID(), Address: raft.ServerAddress(r.Server)}
-	for _, m := range r.Members {
-		if m.Name == r.Server {
-			self.Address = raft.ServerAddress(m.Raft)
-		}
+	self := raft.Server{Suffrage: raft.Voter, ID: r.dir.id.serverID(), Address: r.addr}
+	if self.Address == "" {
+		self.Address = raft.ServerAddress(r.Server)
 	}
 	return raft.Configuration{Servers: []raft.Server{self}}
 }

@@ -59,9 +59,10 @@ func TestRecoverFromOneServer(t *testing.T) {
 
 		r := examined(t, b)
 		require.Equal(t, "b", r.Server)
+		require.True(t, r.Member)
 		require.True(t, r.Voter)
 		require.False(t, r.Alone())
-		require.Len(t, r.Members, 3)
+		require.Len(t, r.Others, 2)
 		require.Equal(t, before.Epoch(), r.Epoch)
 		require.Equal(t, before.Len(), r.Resources)
 		require.GreaterOrEqual(t, r.Revision, before.Revision())
@@ -244,6 +245,116 @@ func TestRecoverARemovedServer(t *testing.T) {
 		require.Equal(t, "1", d.read(t, "k"))
 		d.write(t, "k", "2")
 		c.eventually("it knows its address", func() bool { return d.node.Servers()[0].Addr == "c-elsewhere" })
+	})
+}
+
+// replaced takes the disk of server c away while it is cut off, has a new one
+// join under its name, and returns both.
+func (c *cluster) replaced(a, b, old *server) (fresh *server) {
+	c.t.Helper()
+	c.stop(old)
+	fresh = &server{name: "c", addr: "c", disk: consensustest.NewDisk("c again")}
+	c.servers["c"] = fresh
+	c.open(fresh, joining("a", "b"))
+	c.ready(fresh)
+	c.voters("a", "b", "c")
+	c.agree(a, b, fresh)
+	return fresh
+}
+
+func othersOf(r *consensus.Recovery) (names []string) {
+	for _, m := range r.Others {
+		names = append(names, m.Name)
+	}
+	return names
+}
+
+// A disk that was replaced under its name and has come back since says that it is
+// no member. One that has not come back cannot know: what shows is its shorter log.
+func TestRecoverAReplacedDisk(t *testing.T) {
+	bubble(t, func(t *testing.T, c *cluster) {
+		a, b, old := c.three()
+		a.write(t, "k", "1")
+		c.agree(a, b, old)
+		fresh := c.replaced(a, b, old)
+		a.write(t, "k", "2")
+		c.agree(a, b, fresh)
+		c.stop(fresh)
+
+		r := examined(t, fresh)
+		require.True(t, r.Member)
+		require.True(t, r.Voter)
+		require.ElementsMatch(t, []string{"a", "b"}, othersOf(r))
+		last := r.LastEntry
+		require.NoError(t, r.Close())
+		r = examined(t, old)
+		require.True(t, r.Member)
+		require.True(t, r.Voter)
+		require.Less(t, r.LastEntry, last)
+		require.NoError(t, r.Close())
+
+		c.servers["c"] = old
+		c.open(old, nil)
+		c.eventually("the old disk is told", func() bool { return errors.Is(old.died(), consensus.ErrRemoved) })
+		for _, s := range []*server{old, a, b} {
+			c.stop(s)
+		}
+		r = examined(t, old)
+		require.False(t, r.Member)
+		require.False(t, r.Voter)
+		require.False(t, r.Alone())
+		require.ElementsMatch(t, []string{"a", "b"}, othersOf(r))
+
+		// When there is nothing better, it can be recovered all the same.
+		require.NoError(t, r.Recover(time.Now()))
+		require.NoError(t, r.Close())
+		r = examined(t, old)
+		require.True(t, r.Alone())
+		require.NoError(t, r.Close())
+		old.fatal = nil
+		c.open(old, nil)
+		c.ready(old)
+		require.Equal(t, "1", old.read(t, "k"))
+		old.write(t, "k", "3")
+	})
+}
+
+// A disk is not taken for another one of its name, even if the log says that the
+// other one is the member: it is neither a member nor alone.
+func TestRecoverDoesNotTakeAnotherDiskForItself(t *testing.T) {
+	bubble(t, func(t *testing.T, c *cluster) {
+		a, b, old := c.three()
+		fresh := c.replaced(a, b, old)
+		a.write(t, "k", "1")
+		c.agree(a, b, fresh)
+		require.NoError(t, a.node.Remove(context.Background(), "b", true))
+		c.eventually("b is gone", func() bool { return len(fresh.node.Servers()) == 2 })
+		c.stop(a)
+		c.stop(fresh)
+		c.stop(b)
+
+		// The log of the new disk, and the identity of the old one.
+		require.NoError(t, old.disk.Acquire())
+		identity, err := old.disk.Identity()
+		require.NoError(t, err)
+		old.disk.Release(false)
+		require.NoError(t, fresh.disk.Acquire())
+		require.NoError(t, fresh.disk.SetIdentity(identity))
+		fresh.disk.Release(false)
+
+		r := examined(t, fresh)
+		require.Equal(t, "c", r.Server)
+		require.False(t, r.Member)
+		require.False(t, r.Voter)
+		require.ElementsMatch(t, []string{"a", "c"}, othersOf(r), "the c among them has another disk")
+		require.NoError(t, r.Recover(time.Now()))
+		require.NoError(t, r.Close())
+		r = examined(t, fresh)
+		require.True(t, r.Alone())
+		require.NoError(t, r.Close())
+		c.open(fresh, nil)
+		c.ready(fresh)
+		require.Equal(t, "1", fresh.read(t, "k"))
 	})
 }
 

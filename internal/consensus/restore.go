@@ -210,9 +210,9 @@ func (n *Node) applied(future raft.ApplyFuture) (store.Result, error) {
 }
 
 // abandonRestore has every server forget the parts of a restore that does not go
-// on. Nothing waits for it: any other write does the same.
+// on, which holds snapshots back. Should it fail, any other write does the same.
 func (n *Node) abandonRestore(now time.Time) {
 	if command, err := store.EncodeCommand(store.Txn{Time: now}); err == nil {
-		n.raft.Apply(command, n.cfg.ApplyTimeout)
+		_ = n.raft.Apply(command, n.cfg.ApplyTimeout).Error()
 	}
 }
