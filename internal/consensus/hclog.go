@@ -11,11 +11,13 @@ import (
 	"slices"
 
 	"github.com/hashicorp/go-hclog"
+	"github.com/hashicorp/raft"
 )
 
 // raftLogger passes raft's log lines to slog. Raft is talkative: what it calls
 // information (every election, every snapshot) is debugging to an operator, so
-// everything below a warning becomes slog's debug level.
+// everything below a warning becomes slog's debug level, and so does what it
+// calls a failure and is ordinary (routine).
 type raftLogger struct {
 	to   *slog.Logger
 	name string
@@ -44,8 +46,8 @@ func (l *raftLogger) enabled(level hclog.Level) bool {
 }
 
 func (l *raftLogger) Log(level hclog.Level, msg string, args ...any) {
-	if closing(args) {
-		level = hclog.Debug
+	if closing(args) || routine[msg] {
+		level = min(level, hclog.Debug)
 	}
 	if level == hclog.Off || !l.enabled(level) {
 		return
@@ -58,12 +60,32 @@ func (l *raftLogger) Log(level hclog.Level, msg string, args ...any) {
 	l.to.Log(context.Background(), slogLevel(level), msg, args...)
 }
 
+// routine are the messages that raft repeats several times a second while another
+// server restarts, or writes whenever one joins or comes back, and calls warnings
+// and errors. What an operator has to know of it is said once, by
+// observeHeartbeats: that a server does not answer, and that it answers again.
+var routine = map[string]bool{ //nolint:gochecknoglobals // a constant
+	"failed to appendEntries to":                                 true,
+	"failed to heartbeat to":                                     true,
+	"failed to contact":                                          true,
+	"failed to pipeline appendEntries":                           true,
+	"failed to start pipeline replication to":                    true,
+	"failed to make requestVote RPC":                             true,
+	"peer has newer term, stopping replication":                  true,
+	"failed to get previous log":                                 true, // a follower that is behind: the leader sends what is missing
+	"appendEntries rejected, sending older logs":                 true,
+	"rejecting vote request since we have a leader":              true,
+	"rejecting pre-vote request since we have a leader":          true,
+	"rejecting vote request since our last index is greater":     true,
+	"rejecting pre-vote request since our last index is greater": true,
+}
+
 // closing reports whether a message is about a connection that this side has
 // closed, which is how a stop looks from inside raft and nothing to worry about.
 func closing(args []any) bool {
 	return slices.ContainsFunc(args, func(arg any) bool {
 		err, ok := arg.(error)
-		return ok && errors.Is(err, net.ErrClosed)
+		return ok && (errors.Is(err, net.ErrClosed) || errors.Is(err, raft.ErrTransportShutdown))
 	})
 }
 

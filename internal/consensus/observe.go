@@ -23,7 +23,13 @@ type contacts struct {
 type failure struct {
 	// last is when the server was heard last, told when raft said so.
 	last, told time.Time
+	// logged says that the log has it.
+	logged bool
 }
+
+// silenceWorthTelling is how long a server has to be silent before the log says
+// so: longer than an election, since who loses the lead is not heard meanwhile.
+const silenceWorthTelling = time.Second
 
 // failureStale is how long a failed heartbeat says anything about now. Raft
 // tries again after half an election timeout at most, and every attempt ends
@@ -57,22 +63,56 @@ func (n *Node) observeHeartbeats(ctx context.Context) {
 		case <-ctx.Done():
 			return
 		case o := <-observations:
-			n.contacts.observe(o.Data)
+			switch h := n.contacts.observe(o.Data); {
+			case h.server == "":
+			case h.answers:
+				n.cfg.Logger.Info("a server answers again", "name", h.server, "silent_for", h.silent.Round(time.Millisecond))
+			default:
+				n.cfg.Logger.Warn("a server does not answer; `meridian cluster members` says why",
+					"name", h.server, "silent_for", h.silent.Round(time.Millisecond))
+			}
 		}
 	}
 }
 
-func (c *contacts) observe(data any) {
+// heard is a change of what the log should say of a server: that it does not
+// answer, once per silence, or that it answers again. The zero value is none.
+type heard struct {
+	server  string
+	answers bool
+	// silent is for how long it has been, or was, silent.
+	silent time.Duration
+}
+
+func (c *contacts) observe(data any) heard {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	switch o := data.(type) {
 	case raft.FailedHeartbeatObservation:
-		c.failures[o.PeerID] = failure{last: o.LastContact, told: time.Now()}
+		now := time.Now()
+		f, ok := c.failures[o.PeerID]
+		if !ok || now.Sub(f.told) > failureStale { // it is of an earlier lead, or of an earlier silence
+			f = failure{}
+		}
+		f.last, f.told = o.LastContact, now
+		silent, tell := now.Sub(f.last), false
+		if !f.logged && silent > silenceWorthTelling {
+			f.logged, tell = true, true
+		}
+		c.failures[o.PeerID] = f
+		if tell {
+			return heard{server: nameOf(o.PeerID), silent: silent}
+		}
 	case raft.ResumedHeartbeatObservation:
+		f := c.failures[o.PeerID]
 		delete(c.failures, o.PeerID)
+		if f.logged {
+			return heard{server: nameOf(o.PeerID), answers: true, silent: time.Since(f.last)}
+		}
 	case raft.PeerObservation: // it was added or removed: what was known is of another
 		delete(c.failures, o.Peer.ID)
 	}
+	return heard{}
 }
 
 // silence returns for how long a server has not answered heartbeats; 0 when it

@@ -144,15 +144,17 @@ func (g *global) clusterFigures() clusterFigures {
 	}
 }
 
-// watchLeaders counts how often the leader changes, until ctx ends.
+// watchLeaders counts how often the leader changes, and writes each change into
+// the log, until ctx ends.
 func (g *global) watchLeaders(ctx context.Context) error {
 	last := ""
 	for {
 		changed := g.node.LeaderChanged()
-		if leader, _ := g.node.Leader(); leader != "" && leader != last {
+		if leader, addr := g.node.Leader(); leader != "" && leader != last {
 			if last != "" {
 				g.leaders.Add(1)
 			}
+			g.log.Info("a server leads", "leader", leader, "raft", addr, "before", last)
 			last = leader
 		}
 		select {
