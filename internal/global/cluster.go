@@ -21,6 +21,8 @@ const (
 	reasonOnlyServer  = "ONLY_SERVER"
 	reasonServerName  = "SERVER_NAME_MISSING"
 	reasonNotHandedOn = "NOT_HANDED_OVER"
+	// reasonUnreachable: a server that was named does not answer.
+	reasonUnreachable = "SERVER_UNREACHABLE"
 )
 
 // clusterService operates the servers of this global. Reading is open to every
@@ -59,6 +61,9 @@ func (s *clusterService) TransferLeadership(ctx context.Context, req *meridianv1
 		leader, err = now, nil // the answer was lost
 	}
 	if err != nil {
+		if refusal := unreachable(g.node.Members(ctx), req.GetTo()); refusal != nil {
+			return nil, refusal
+		}
 		return nil, handOverError(before, err)
 	}
 	g.audit.Did(ctx, operation("transfer-leadership", leader), nil)
@@ -90,6 +95,16 @@ func mayLead(servers []consensus.Server, to string) error {
 		return rpcerr.New(rpcerr.Conflict, reasonOnlyServer, "there is no other server that could lead")
 	}
 	return nil
+}
+
+// unreachable refuses a server that was to lead and does not answer: to try again
+// would not help. It returns nil where that was not the cause.
+func unreachable(members []consensus.Member, to string) error {
+	at := slices.IndexFunc(members, func(m consensus.Member) bool { return m.Name == to })
+	if to == "" || at < 0 || members[at].State != consensus.StateUnreachable {
+		return nil
+	}
+	return rpcerr.New(rpcerr.Conflict, reasonUnreachable, "%s cannot lead, %s; start it, or hand over to another server", to, members[at].Problem)
 }
 
 func unknownServer(servers []consensus.Server, name string) error {

@@ -37,3 +37,19 @@ func TestHandOverErrors(t *testing.T) {
 	require.ErrorContains(t, err, "a did not hand over, and goes on leading unless it is gone")
 	require.ErrorContains(t, handOverError("", consensus.ErrUnavailable), "no server leads now")
 }
+
+// A server that is down cannot be handed the lead, and a client that tried again
+// for half a minute would learn no more.
+func TestNoHandingOverToWhoDoesNotAnswer(t *testing.T) {
+	members := []consensus.Member{
+		{Name: "a", State: "leader"},
+		{Name: "b", State: consensus.StateUnreachable, Problem: "it does not answer: connection refused"},
+	}
+	err := unreachable(members, "b")
+	require.True(t, rpcerr.HasReason(err, reasonUnreachable))
+	require.ErrorContains(t, err, "b cannot lead, it does not answer: connection refused; start it")
+	require.Equal(t, rpcerr.Conflict, rpcerr.CodeOf(err))
+	for _, to := range []string{"", "a", "c"} {
+		require.NoError(t, unreachable(members, to), to)
+	}
+}
