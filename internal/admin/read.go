@@ -90,7 +90,7 @@ func (s *Service) List(req *meridianv1.ListRequest, stream grpc.ServerStreamingS
 func (s *Service) read(ctx context.Context, c meridianv1.Consistency) (store.Reader, error) {
 	if c != meridianv1.Consistency_CONSISTENCY_STALE {
 		if _, err := s.cfg.Writer.Read(ctx); err != nil {
-			return nil, rpcerr.New(rpcerr.Unavailable, "NO_LEADER", "cannot read the newest state (%w); a stale read needs no leader", err)
+			return nil, rpcerr.New(rpcerr.Unavailable, "NO_LEADER", "cannot read the newest state: %w; a stale read needs no leader, and `meridian cluster members` shows why there is none", err)
 		}
 	}
 	return s.cfg.View(), nil

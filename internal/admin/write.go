@@ -273,8 +273,10 @@ func refusal(err error) error {
 		return rpcerr.New(rpcerr.Conflict, "MESH_NOT_EMPTY", "nothing was deleted: %w", err)
 	case errors.Is(err, consensus.ErrUnknownOutcome):
 		return rpcerr.New(rpcerr.Unavailable, "OUTCOME_UNKNOWN", "the write may or may not take effect: retry it with the same request id (%w)", err)
-	case errors.Is(err, consensus.ErrNotLeader), errors.Is(err, consensus.ErrUnavailable), errors.Is(err, consensus.ErrClosed):
+	case errors.Is(err, consensus.ErrDiskFull), errors.Is(err, consensus.ErrClosed):
 		return rpcerr.New(rpcerr.Unavailable, "NO_LEADER", "nothing was written: %w", err)
+	case errors.Is(err, consensus.ErrNotLeader), errors.Is(err, consensus.ErrUnavailable):
+		return rpcerr.New(rpcerr.Unavailable, "NO_LEADER", "nothing was written: %w; `meridian cluster members` shows why", err)
 	default:
 		return err
 	}

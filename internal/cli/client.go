@@ -24,8 +24,9 @@ const (
 	firstRetryPause = 50 * time.Millisecond
 	maxRetryPause   = time.Second
 	// noticedAttempt is the attempt after which the user is told: about a second
-	// after the first.
+	// after the first. noticedAfter is when that is where attempts take long.
 	noticedAttempt = 5
+	noticedAfter   = 2 * time.Second
 )
 
 // target is the control plane that a command talks to.
@@ -106,7 +107,7 @@ func (c *client) call(ctx context.Context, fn func(context.Context) error) error
 
 func (c *client) repeat(ctx context.Context, fn func(context.Context) error) error {
 	var unavailable error
-	tried := 0
+	tried, begun, noticed := 0, time.Now(), false
 	for attempt, wait := 1, firstRetryPause; ; {
 		err := fn(ctx)
 		if status.Code(err) == codes.DeadlineExceeded && unavailable != nil {
@@ -118,14 +119,17 @@ func (c *client) repeat(ctx context.Context, fn func(context.Context) error) err
 		unavailable = err
 		// Another server may be able to do what this one cannot.
 		c.servers.leave(c.log.blame(errors.New(c.problem(err))))
-		if tried++; tried < len(c.target.addresses) {
+		tried++
+		everywhere := tried >= len(c.target.addresses)
+		if !noticed && (everywhere && attempt == noticedAttempt || time.Since(begun) > noticedAfter) {
+			c.notice("The control plane is unavailable (%s); trying on for up to %s.", c.problem(err), c.timeout)
+			noticed = true
+		}
+		if !everywhere {
 			if ctx.Err() != nil {
 				return err
 			}
 			continue
-		}
-		if attempt == noticedAttempt {
-			c.notice("The control plane is unavailable (%s); trying on for up to %s.", c.problem(err), c.timeout)
 		}
 		if pause(ctx, wait); ctx.Err() != nil {
 			return err

@@ -29,17 +29,19 @@ func TestRepeat(t *testing.T) {
 		want     error
 		attempts int
 		notices  int
+		takes    time.Duration
 	}{
-		"answered at once":           {attempts: 1},
-		"answered in the end":        {answers: []error{noLeader, noLeader, noLeader}, attempts: 4},
-		"told after a while":         {answers: []error{noLeader, noLeader, noLeader, noLeader, noLeader}, attempts: 6, notices: 1},
-		"refused":                    {answers: []error{status.Error(codes.NotFound, "no")}, want: status.Error(codes.NotFound, "no"), attempts: 1},
-		"never reached":              {never: true, answers: []error{noLeader}, want: noLeader, attempts: 1},
-		"no zone to ask":             {answers: []error{noZones}, want: noZones, attempts: 1},
-		"unavailable to the end":     {forever: noLeader, want: noLeader, attempts: 14, notices: 1},
-		"too slow in the end":        {answers: []error{noLeader}, forever: status.Error(codes.DeadlineExceeded, "late"), want: noLeader, attempts: 2},
-		"too slow from the start":    {forever: status.Error(codes.DeadlineExceeded, "late"), want: status.Error(codes.DeadlineExceeded, "late"), attempts: 1},
-		"the client's own interrupt": {forever: context.Canceled, want: context.Canceled, attempts: 1},
+		"answered at once":            {attempts: 1},
+		"answered in the end":         {answers: []error{noLeader, noLeader, noLeader}, attempts: 4},
+		"told after a while":          {answers: []error{noLeader, noLeader, noLeader, noLeader, noLeader}, attempts: 6, notices: 1},
+		"refused":                     {answers: []error{status.Error(codes.NotFound, "no")}, want: status.Error(codes.NotFound, "no"), attempts: 1},
+		"never reached":               {never: true, answers: []error{noLeader}, want: noLeader, attempts: 1},
+		"no zone to ask":              {answers: []error{noZones}, want: noZones, attempts: 1},
+		"unavailable to the end":      {forever: noLeader, want: noLeader, attempts: 14, notices: 1},
+		"told when attempts are slow": {answers: []error{noLeader}, takes: 4 * time.Second, attempts: 2, notices: 1},
+		"too slow in the end":         {answers: []error{noLeader}, forever: status.Error(codes.DeadlineExceeded, "late"), want: noLeader, attempts: 2},
+		"too slow from the start":     {forever: status.Error(codes.DeadlineExceeded, "late"), want: status.Error(codes.DeadlineExceeded, "late"), attempts: 1},
+		"the client's own interrupt":  {forever: context.Canceled, want: context.Canceled, attempts: 1},
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
@@ -53,6 +55,7 @@ func TestRepeat(t *testing.T) {
 				client.notice = func(format string, args ...any) { notices = append(notices, fmt.Sprintf(format, args...)) }
 				err := client.repeat(ctx, func(context.Context) error {
 					attempts++
+					pause(ctx, c.takes)
 					if attempts <= len(c.answers) {
 						return c.answers[attempts-1]
 					}

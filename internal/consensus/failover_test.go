@@ -367,6 +367,49 @@ func TestWithoutAMajority(t *testing.T) {
 	})
 }
 
+// TestWithoutALeaderIsSaidSoon: where LeaderPatience is set, requests do not wait
+// for all of ApplyTimeout while there is nobody to lead, and wait for a leader who
+// comes before that.
+func TestWithoutALeaderIsSaidSoon(t *testing.T) {
+	bubble(t, func(t *testing.T, c *cluster) {
+		patient := func(addr string) func(*consensus.Config) {
+			return func(cfg *consensus.Config) {
+				if addr != "" {
+					joining(addr)(cfg)
+				}
+				cfg.LeaderPatience = 4 * time.Second
+			}
+		}
+		a := c.start("a", patient(""))
+		c.ready(a)
+		b := c.start("b", patient("a"))
+		c.ready(b)
+		c.voters("a", "b")
+		c.isolate(a)
+		c.eventually("nobody leads", func() bool {
+			one, _ := a.node.Leader()
+			other, _ := b.node.Leader()
+			return one == "" && other == ""
+		})
+
+		began := time.Now()
+		_, err := b.node.Propose(t.Context(), store.Txn{RequestID: "1", Ops: []store.Op{put("k", "1")}})
+		require.ErrorIs(t, err, consensus.ErrUnavailable)
+		_, err = b.node.Read(t.Context())
+		require.ErrorIs(t, err, consensus.ErrUnavailable)
+		require.Less(t, time.Since(began), 9*time.Second)
+
+		written := make(chan error, 1)
+		go func() {
+			_, err := b.node.Propose(t.Context(), store.Txn{RequestID: "2", Ops: []store.Op{put("k", "2")}})
+			written <- err
+		}()
+		time.Sleep(time.Second) //nolint:forbidigo // virtual time
+		c.network.HealAll()
+		require.NoError(t, <-written)
+	})
+}
+
 // TestOldAnswersDoNotProveTheLead: raft would take the answer to a heartbeat that
 // left before the read began. A leader that was stopped finds such answers when
 // it goes on, while another one leads.

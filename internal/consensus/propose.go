@@ -51,10 +51,11 @@ func (n *Node) Propose(ctx context.Context, txn store.Txn) (store.Result, error)
 	}
 	p := proposal{command: command, repeatable: txn.RequestID != "", patience: time.NewTimer(n.cfg.ApplyTimeout), begun: time.Now()}
 	defer p.patience.Stop()
+	led := p.begun
 	for {
 		moved := n.moved.wait()
 		result, err := n.attempt(ctx, &p, moved)
-		if err == nil || result.Err != nil || !p.again(err) || n.network == nil {
+		if err == nil || result.Err != nil || !p.again(err) || n.network == nil || n.leaderless(&led) {
 			return p.outcome(result, err)
 		}
 		if !n.pause(ctx, moved, p.patience.C) {
@@ -153,6 +154,16 @@ func (n *Node) proposeHere(ctx context.Context, p *proposal) (store.Result, uint
 	}
 }
 
+// leaderless reports whether a request has waited for a leader for as long as it
+// should. led is when there was one last, to the knowledge of the request.
+func (n *Node) leaderless(led *time.Time) bool {
+	if id, _ := n.Leader(); id != "" || n.cfg.LeaderPatience == 0 {
+		*led = time.Now()
+		return false
+	}
+	return time.Since(*led) > n.cfg.LeaderPatience
+}
+
 // pause waits until another attempt may do better, and reports whether there is
 // time for one.
 func (n *Node) pause(ctx context.Context, moved <-chan struct{}, over <-chan time.Time) bool {
@@ -191,6 +202,7 @@ func (n *Node) read(ctx context.Context) (resource.Revision, error) {
 	patience := time.NewTimer(n.cfg.ApplyTimeout)
 	defer patience.Stop()
 	begun := time.Now()
+	led := begun
 	for {
 		moved := n.moved.wait()
 		point, err := n.readPoint(ctx, begun, moved)
@@ -200,7 +212,7 @@ func (n *Node) read(ctx context.Context) (resource.Revision, error) {
 			}
 			return n.st.Revision(), nil
 		}
-		if n.network == nil || context.Cause(ctx) != nil || !n.pause(ctx, moved, patience.C) {
+		if n.network == nil || context.Cause(ctx) != nil || n.leaderless(&led) || !n.pause(ctx, moved, patience.C) {
 			return 0, err
 		}
 	}

@@ -86,6 +86,7 @@ func (g *global) openNode(ctx context.Context) error {
 	config.PeerServices = func(r grpc.ServiceRegistrar) { peerv1.RegisterZoneServiceServer(r, g.peerZones) }
 	config.Logger = g.log
 	config.Fresh = untouched
+	config.LeaderPatience = leaderPatience
 	config.Events.LeaderChanged = func(leading bool) {
 		if leading {
 			g.tellLeading()
