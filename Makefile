@@ -14,6 +14,10 @@ GOBUILD := CGO_ENABLED=0 $(GO) build -trimpath -tags $(TAGS) -ldflags '$(LDFLAGS
 # What the tests may take; the multi-process ones have their own allowance.
 TEST_TIMEOUT      ?= 15m
 MULTIZONE_TIMEOUT ?= 15m
+# For how many virtual minutes `make sim` runs each kind of weather: at the
+# product's timing, and ten times slower.
+SIM_MINUTES ?= 10
+SIM_LONG    ?= 400
 # Which packages and how the runner reports.
 PKGS        ?= ./...
 TEST_FORMAT ?= pkgname
@@ -127,6 +131,12 @@ bench-etcd: build ## Compare writes with an etcd found on PATH, and measure fail
 torture: build ## Attack a cluster of processes for DURATION from SEED and hold it to its promises
 	MERIDIAN_BIN=$(BIN) MERIDIAN_TORTURE_DURATION=$(DURATION) MERIDIAN_TORTURE_SEED=$(SEED) MERIDIAN_TORTURE_CLIENTS=$(CLIENTS) \
 		$(GO) test -count=1 -tags $(TAGS),multizone -timeout 0 -run '^TestTorture$$' -v ./test/multizone
+
+.PHONY: sim
+sim: $(TOOLS)/gotestsum ## Run whole clusters in virtual time under faults, for longer than `test` does, from SIM_SEED
+	@mkdir -p $(EVENTS_DIR)
+	SIM_MINUTES=$(SIM_MINUTES) SIM_LONG=$(SIM_LONG) $(TOOLS)/gotestsum --format standard-verbose --jsonfile $(EVENTS_DIR)/sim.json -- \
+		-count=1 -tags $(TAGS) -timeout 30m ./test/sim
 
 .PHONY: mutants
 mutants: $(TOOLS)/gotestsum ## Plant bugs on purpose, one at a time, and see that the tests notice each

@@ -74,7 +74,7 @@ func (c *client) run(ctx context.Context, think time.Duration) {
 				return
 			}
 			c.act(ctx)
-			pause = time.Duration(c.rng.ExpFloat64() * float64(60*time.Millisecond))
+			pause = time.Duration(c.rng.ExpFloat64() * float64(c.w.plan.times(60*time.Millisecond)))
 		}
 	}
 }
@@ -128,7 +128,7 @@ func (c *client) write(ctx context.Context, kind history.Kind, key resource.Key)
 func (c *client) attempts(ctx context.Context, record *history.Op, txn store.Txn) {
 	began := time.Now()
 	unknown := false
-	limit := time.Duration(1+c.rng.IntN(8)) * time.Second
+	limit := c.w.plan.times(time.Duration(1+c.rng.IntN(8)) * time.Second)
 	for {
 		server, result, err := c.propose(ctx, txn, limit)
 		var conflict *store.ConflictError
@@ -155,7 +155,7 @@ func (c *client) attempts(ctx context.Context, record *history.Op, txn store.Txn
 		default:
 			unknown = true
 		}
-		if ctx.Err() != nil || time.Since(began) > patience || unknown && c.rng.IntN(6) == 0 || !c.w.pause(time.Duration(c.rng.IntN(200))*time.Millisecond) {
+		if ctx.Err() != nil || time.Since(began) > c.w.plan.times(patience) || unknown && c.rng.IntN(6) == 0 || !c.w.pause(c.w.plan.times(time.Duration(c.rng.IntN(200))*time.Millisecond)) {
 			c.w.rec.Return(record, func(op *history.Op) {
 				op.Server, op.Outcome, op.Err = server, history.Refused, err.Error()
 				if unknown {
@@ -205,7 +205,7 @@ func (c *client) read(ctx context.Context, key resource.Key) {
 	if p == nil {
 		err = errDown
 	} else {
-		within, cancel := context.WithTimeout(p.ctx, 5*time.Second)
+		within, cancel := context.WithTimeout(p.ctx, c.w.plan.times(5*time.Second))
 		defer cancel()
 		defer context.AfterFunc(ctx, cancel)()
 		if _, err = p.node.Read(within); err == nil {

@@ -34,8 +34,9 @@ type server struct {
 	p    *process
 	// wanted says that a process is to run.
 	wanted bool
-	// damaged says that something on the disk may not be as it was written, and
-	// that no process has started on it since.
+	// ended is why the last process that could not go on ended.
+	ended error
+	// damaged says that something on the disk may not be as it was written.
 	damaged bool
 	// dropped says that the machine was switched off for good.
 	dropped bool
@@ -82,16 +83,17 @@ func (s *server) start() {
 
 func (s *server) bootLocked() {
 	s.boot++
-	s.damaged = false // a start reads everything
-	boot, disk := s.boot, s.disk
-	s.w.running.Go(func() { s.run(boot, disk) })
+	// Here and not when it runs: a process that is ended before it begins must not
+	// take the address of the one after it.
+	boot, disk, network := s.boot, s.disk, s.w.net.Node(s.name)
+	s.w.running.Go(func() { s.run(boot, disk, network) })
 }
 
 // run opens a process, unless the server is stopped meanwhile.
-func (s *server) run(boot int, disk *consensustest.Disk) {
+func (s *server) run(boot int, disk *consensustest.Disk, network consensus.Network) {
 	p := &process{s: s, boot: boot, store: store.New(storeOptions())}
 	p.ctx, p.cancel = context.WithCancel(s.w.ctx)
-	node, err := consensus.Open(p.ctx, s.config(p, disk), p.store)
+	node, err := consensus.Open(p.ctx, s.config(p, disk, network), p.store)
 	if err != nil {
 		p.cancel()
 		s.failed(boot, fmt.Errorf("start: %w", err))
@@ -106,16 +108,19 @@ func (s *server) run(boot int, disk *consensustest.Disk) {
 		return
 	}
 	s.p = p
+	lis := s.w.zoneNet.NodeAt(s.name, target(s.name))
 	s.mu.Unlock()
-	p.serve()
+	p.serve(lis)
 }
 
-func (s *server) config(p *process, disk *consensustest.Disk) consensus.Config {
+func (s *server) config(p *process, disk *consensustest.Disk, network consensus.Network) consensus.Config {
 	cfg := consensus.DefaultConfig("")
 	cfg.Storage, cfg.NodeID, cfg.Role = disk, s.name, consensus.RoleGlobal
-	cfg.Network = s.w.net.Node(s.name)
+	cfg.Network = network
 	cfg.Join = consensus.JoinConfig{Fresh: s.w.begun.Load(), Addrs: s.w.names}
-	cfg.Snapshots = consensus.Snapshots{Threshold: 300, Interval: 10 * time.Second, TrailingLogs: 150, Retain: 2}
+	cfg.Timing, cfg.Autopilot = s.w.plan.timing()
+	cfg.ApplyTimeout, cfg.StallLimit = s.w.plan.times(cfg.ApplyTimeout), s.w.plan.times(cfg.StallLimit)
+	cfg.Snapshots = consensus.Snapshots{Threshold: 120, Interval: 10 * time.Second, TrailingLogs: 40, Retain: 2}
 	cfg.Logger = s.w.logger.With("server", s.name)
 	cfg.Clock = func() time.Time {
 		s.mu.Lock()
@@ -142,7 +147,7 @@ func storeOptions() store.Options {
 }
 
 // serve begins what a process does beside consensus.
-func (p *process) serve() {
+func (p *process) serve(lis consensus.Network) {
 	w := p.s.w
 	p.zones = zonesync.NewServer(zonesync.ServerConfig{
 		Store: p.store, Synced: zonesync.SyncedKinds, Authorize: w.admit,
@@ -152,7 +157,6 @@ func (p *process) serve() {
 	})
 	p.calls = grpc.NewServer()
 	syncv1.RegisterSyncServiceServer(p.calls, p.zones)
-	lis := w.zoneNet.NodeAt(p.s.name, target(p.s.name))
 	p.running.Go(func() {
 		select {
 		case <-p.node.Ready():
@@ -187,14 +191,15 @@ func (p *process) vouch() {
 		case <-p.ctx.Done():
 			return
 		}
+		patience := 5 * p.s.w.plan.slower
 		if leader, _ := p.node.Leader(); leader != "" {
-			if alone > 5 {
+			if alone > patience {
 				p.zones.Resume()
 			}
 			alone = 0
 			continue
 		}
-		if alone++; alone == 6 {
+		if alone++; alone == patience+1 {
 			p.zones.Suspend("no leader")
 		}
 	}
@@ -276,6 +281,7 @@ func (s *server) failed(boot int, err error) {
 		return
 	}
 	s.w.rec.Note("%s cannot go on: %v", s.name, err)
+	s.ended = err
 	s.exitLocked(false)
 	if errors.Is(err, consensus.ErrCorrupt) || errors.Is(err, consensus.ErrRemoved) {
 		s.exchangeLocked()
@@ -283,7 +289,7 @@ func (s *server) failed(boot int, err error) {
 	again := s.boot
 	s.mu.Unlock()
 	s.w.running.Go(func() {
-		if !s.w.pause(2 * time.Second) {
+		if !s.w.pause(s.w.plan.times(2 * time.Second)) {
 			return
 		}
 		s.mu.Lock()
@@ -297,7 +303,7 @@ func (s *server) failed(boot int, err error) {
 // exchangeLocked puts an empty disk in. The server joins anew.
 func (s *server) exchangeLocked() {
 	s.w.rec.Note("%s gets an empty disk", s.name)
-	s.disk = consensustest.NewDisk(s.name)
+	s.disk, s.damaged = consensustest.NewDisk(s.name), false
 }
 
 // exitLocked ends the process at once, as a loss of power does.

@@ -3,6 +3,7 @@ package sim
 import (
 	"fmt"
 	"os"
+	"runtime/debug"
 	"slices"
 	"strconv"
 	"strings"
@@ -28,12 +29,12 @@ func simulate(t *testing.T, seed uint64, p plan, run func(*world) (faults int)) 
 	t.Helper()
 	var out outcome
 	synctest.Test(t, func(t *testing.T) {
-		w := newWorld(seed, discard)
+		w := newWorld(t, seed, p, discard)
 		if os.Getenv("SIM_TRACE") != "" {
 			w.trace()
 		}
 		defer w.end()
-		require.NoError(t, w.begin(p))
+		require.NoError(t, w.begin())
 		out.faults = run(w)
 		w.heal()
 		w.liveness()
@@ -72,45 +73,71 @@ func number(name string, otherwise int) int {
 	return otherwise
 }
 
-// TestQuiet: without faults everything is as promised.
-func TestQuiet(t *testing.T) {
-	o := simulate(t, 1, plan{servers: number("SIM_SERVERS", 3), zones: 2, clients: 4, watchers: 2, think: time.Second}, func(w *world) int {
-		w.pause(time.Duration(number("SIM_MINUTES", 3)) * time.Minute)
-		return 0
-	})
-	o.require(t, "TestQuiet")
-}
-
-// profile is a kind of weather.
-type profile struct {
+// weather is a kind of faults.
+type weather struct {
 	name   string
-	plan   plan
 	faults []fault
 }
 
-func profiles() []profile {
-	busy := plan{servers: number("SIM_SERVERS", 3), zones: 2, clients: 4, watchers: 2, think: 4 * time.Second}
-	return []profile{
-		{"network", busy, networkFaults},
-		{"machines", busy, machineFaults},
-		{"disks", busy, diskFaults},
-		{"members", busy, memberFaults},
-		{"zones", busy, zoneFaults},
-		{"restores", busy, slices.Concat(historyFaults, zoneFaults)},
-		{"everything", busy, slices.Concat(networkFaults, machineFaults, diskFaults, memberFaults, zoneFaults, historyFaults)},
+func weathers() []weather {
+	return []weather{
+		{"network", networkFaults},
+		{"machines", machineFaults},
+		{"disks", diskFaults},
+		{"members", memberFaults},
+		{"zones", zoneFaults},
+		{"restores", slices.Concat(historyFaults, zoneFaults)},
+		{"everything", slices.Concat(networkFaults, machineFaults, diskFaults, memberFaults, zoneFaults, historyFaults)},
 	}
 }
 
-// TestSimulation runs each kind of weather from fixed seeds.
+// TestSimulation runs each kind of weather from a seed, at the product's own
+// timing.
 func TestSimulation(t *testing.T) {
-	seed := uint64(number("SIM_SEED", 1))
-	minutes := number("SIM_MINUTES", 4)
-	for _, p := range profiles() {
-		t.Run(p.name, func(t *testing.T) {
-			o := simulate(t, seed, p.plan, func(w *world) int {
-				return w.disturb(time.Duration(minutes)*time.Minute, p.faults)
-			})
-			o.require(t, fmt.Sprintf("SIM_SEED=%d SIM_MINUTES=%d go test ./test/sim -run TestSimulation/%s", seed, minutes, p.name))
+	busy := plan{servers: 3, zones: 2, clients: 4, watchers: 2, think: 6 * time.Second, slower: 1}
+	seed, minutes := uint64(number("SIM_SEED", 1)), number("SIM_MINUTES", defaultMinutes)
+	for _, weather := range weathers() {
+		t.Run(weather.name, func(t *testing.T) {
+			t.Parallel()
+			simulate(t, seed, busy, func(w *world) int {
+				return w.disturb(time.Duration(minutes)*time.Minute, weather.faults)
+			}).require(t, fmt.Sprintf("SIM_SEED=%d SIM_MINUTES=%d go test ./test/sim -run %s", seed, minutes, t.Name()))
 		})
 	}
+}
+
+// TestDays runs all weathers at once for a long time. Everything but the zones is
+// ten times slower, so that a day passes with ten times fewer messages between
+// the faults.
+func TestDays(t *testing.T) {
+	minutes := number("SIM_LONG", 0)
+	if minutes == 0 {
+		t.Skip("SIM_LONG says for how many virtual minutes to run")
+	}
+	seed := uint64(number("SIM_SEED", 1))
+	slow := plan{servers: 3, zones: 2, clients: 4, watchers: 2, think: 6 * time.Second, slower: 10}
+	for _, weather := range weathers() {
+		t.Run(weather.name, func(t *testing.T) {
+			t.Parallel()
+			simulate(t, seed, slow, func(w *world) int {
+				return w.disturb(time.Duration(minutes)*time.Minute, weather.faults)
+			}).require(t, fmt.Sprintf("SIM_SEED=%d SIM_LONG=%d go test ./test/sim -run %s", seed, minutes, t.Name()))
+		})
+	}
+}
+
+// TestQuiet: without faults everything is as promised.
+func TestQuiet(t *testing.T) {
+	t.Parallel()
+	calm := plan{servers: 3, zones: 2, clients: 4, watchers: 2, think: time.Second, slower: 1}
+	simulate(t, 1, calm, func(w *world) int {
+		w.pause(3 * time.Minute / shorter)
+		return 0
+	}).require(t, t.Name())
+}
+
+// TestMain collects garbage less often: worlds are short-lived and small.
+func TestMain(m *testing.M) {
+	debug.SetGCPercent(400)
+	os.Exit(m.Run())
 }

@@ -12,8 +12,10 @@ import (
 	"strings"
 	"sync"
 	"sync/atomic"
+	"testing"
 	"time"
 
+	"meridian/internal/consensus"
 	"meridian/internal/consensus/consensustest"
 	"meridian/internal/resource"
 	"meridian/internal/store"
@@ -24,7 +26,9 @@ import (
 // world is everything that one simulation runs, inside one bubble of virtual
 // time.
 type world struct {
+	t      *testing.T // of the bubble
 	seed   uint64
+	plan   plan
 	rec    *history.Recorder
 	logger *slog.Logger
 	// net joins the servers, zoneNet servers and zones; links are between names.
@@ -52,11 +56,27 @@ type plan struct {
 	servers, zones, clients, watchers int
 	// think is the mean pause of a client between bursts of operations.
 	think time.Duration
+	// slower multiplies every duration that raft, clients and faults go by, and
+	// the limits that follow from them: 1 is as in the product. What zones and
+	// their servers do every second they do all the same.
+	slower int
 }
 
-func newWorld(seed uint64, logger *slog.Logger) *world {
+// timing is raft's, and how long autopilot takes to trust a server.
+func (p plan) timing() (consensus.Timing, consensus.Autopilot) {
+	timing, pilot := consensus.DefaultConfig("").Timing, consensus.DefaultAutopilot()
+	by := time.Duration(p.slower)
+	timing.Heartbeat, timing.Lease, timing.Commit = by*timing.Heartbeat, by*timing.Lease, by*timing.Commit
+	pilot.Interval, pilot.Stabilization = by*pilot.Interval, by*pilot.Stabilization
+	return timing, pilot
+}
+
+// times is a duration in a world of this plan.
+func (p plan) times(d time.Duration) time.Duration { return time.Duration(p.slower) * d }
+
+func newWorld(t *testing.T, seed uint64, p plan, logger *slog.Logger) *world {
 	w := &world{
-		seed: seed, logger: logger, net: consensustest.NewNetwork(), zoneNet: consensustest.NewNetwork(),
+		t: t, seed: seed, plan: p, logger: logger, net: consensustest.NewNetwork(), zoneNet: consensustest.NewNetwork(),
 		rec: history.NewRecorder(time.Now, zonesync.SyncedKinds),
 	}
 	w.ctx, w.cancel = context.WithCancel(context.Background())
@@ -153,7 +173,8 @@ func (w *world) add(name string) *server {
 }
 
 // begin starts everything and waits until it works.
-func (w *world) begin(p plan) error {
+func (w *world) begin() error {
+	p := w.plan
 	first := w.add("g1")
 	if !w.await(time.Minute, first.up) {
 		return errors.New("the first server does not become ready")
@@ -162,15 +183,16 @@ func (w *world) begin(p plan) error {
 	w.machines = p.servers
 	for i := 2; i <= p.servers; i++ {
 		s := w.add(fmt.Sprintf("g%d", i))
-		if !w.await(2*time.Minute, s.up) {
+		if !w.await(p.times(2*time.Minute), s.up) {
 			return fmt.Errorf("%s does not become ready", s.name)
 		}
 	}
-	if !w.await(2*time.Minute, func() bool { return len(w.voters()) == p.servers }) {
+	if !w.await(p.times(2*time.Minute), func() bool { return len(w.voters()) == p.servers }) {
 		return fmt.Errorf("only %v have a vote", w.voters())
 	}
 	mesh := content(resource.Key{Kind: "Mesh", Name: "default"}, "mesh")
-	if _, err := w.probe(w.ctx, time.Minute, store.Put(mesh)); err != nil {
+	rev, err := w.probe(w.ctx, p.times(time.Minute), store.Put(mesh))
+	if err != nil {
 		return err
 	}
 	for i := range p.zones {
@@ -178,11 +200,14 @@ func (w *world) begin(p plan) error {
 		w.zones = append(w.zones, z)
 		z.start()
 	}
+	if !w.await(p.times(time.Minute), func() bool { return w.zonesAt(rev) }) {
+		return errors.New("the zones do not follow")
+	}
 	ctx, stop := context.WithCancel(w.ctx)
 	w.stopClients = stop
 	for i := range p.clients {
 		c := newClient(w, i+1)
-		w.clients.Go(func() { c.run(ctx, p.think) })
+		w.clients.Go(func() { c.run(ctx, p.times(p.think)) })
 	}
 	for i := range p.watchers {
 		name := fmt.Sprintf("watcher %d", i+1)
@@ -197,7 +222,7 @@ func (w *world) await(limit time.Duration, holds func() bool) bool {
 		if holds() {
 			return true
 		}
-		if !w.pause(10 * time.Millisecond) {
+		if !w.pause(w.plan.times(10 * time.Millisecond)) {
 			return false
 		}
 	}
@@ -237,16 +262,16 @@ func (w *world) probe(ctx context.Context, limit time.Duration, ops ...store.Op)
 		members := w.members()
 		p := members[n%len(members)].process()
 		if p == nil {
-			w.pause(10 * time.Millisecond)
+			w.pause(w.plan.times(10 * time.Millisecond))
 			continue
 		}
-		within, stop := context.WithTimeout(ctx, time.Second)
+		within, stop := context.WithTimeout(ctx, w.plan.times(time.Second))
 		result, err := p.node.Propose(within, txn)
 		stop()
 		if err == nil {
 			return result.Revision, nil
 		}
-		w.pause(10 * time.Millisecond)
+		w.pause(w.plan.times(10 * time.Millisecond))
 	}
 	return 0, fmt.Errorf("no write was acknowledged within %s", limit)
 }
@@ -265,7 +290,7 @@ func (w *world) heal() bool {
 		z.disk.setFull(false)
 		z.start()
 	}
-	return w.await(time.Minute, func() bool {
+	return w.await(w.plan.times(time.Minute), func() bool {
 		up := 0
 		for _, s := range w.members() {
 			if s.process() != nil {
@@ -287,17 +312,20 @@ func (s *server) mend() {
 	s.skew = 0
 }
 
-// inspect restarts a server of which something was damaged that it has not
+// inspect replaces a server of which something was damaged that it has not
 // noticed.
 func (s *server) inspect() {
 	s.mu.Lock()
 	damaged := s.damaged
 	s.mu.Unlock()
-	if damaged {
-		s.w.rec.Note("%s is restarted", s)
-		s.crash(false)
-		s.start()
+	if !damaged {
+		return
 	}
+	s.crash(false)
+	s.mu.Lock()
+	s.exchangeLocked()
+	s.mu.Unlock()
+	s.start()
 }
 
 // Limits of what is promised within a time. Those of L1 and L2 are REPLICATION's;
@@ -313,20 +341,20 @@ const (
 // and is then told of a write within a second.
 func (w *world) liveness() {
 	began := time.Now()
-	rev, err := w.probe(w.ctx, time.Minute, store.Put(content(dataKey(dataKeys), fmt.Sprintf("probe-%d", w.rec.Now()))))
-	w.rec.Waited(history.Wait{Promise: "L1", What: "the first write after the healing", Took: time.Since(began), Limit: resumeLimit})
+	rev, err := w.probe(w.ctx, w.plan.times(time.Minute), store.Put(content(dataKey(dataKeys), fmt.Sprintf("probe-%d", w.rec.Now()))))
+	w.rec.Waited(history.Wait{Promise: "L1", What: "the first write after the healing", Took: time.Since(began), Limit: w.plan.times(resumeLimit)})
 	if err != nil {
 		return
 	}
 	began = time.Now()
 	w.await(2*time.Minute, func() bool { return w.zonesAt(rev) })
 	w.rec.Waited(history.Wait{Promise: "L2", What: "until every zone followed again", Took: time.Since(began), Limit: reconnectLimit})
-	if rev, err = w.probe(w.ctx, time.Minute, store.Put(content(dataKey(dataKeys), fmt.Sprintf("probe-%d", w.rec.Now())))); err != nil {
+	if rev, err = w.probe(w.ctx, w.plan.times(time.Minute), store.Put(content(dataKey(dataKeys), fmt.Sprintf("probe-%d", w.rec.Now())))); err != nil {
 		return
 	}
 	began = time.Now()
 	w.await(2*time.Minute, func() bool { return w.zonesAt(rev) })
-	w.rec.Waited(history.Wait{Promise: "L2", What: "until every connected zone had a write", Took: time.Since(began), Limit: reachLimit})
+	w.rec.Waited(history.Wait{Promise: "L2", What: "until every connected zone had a write", Took: time.Since(began), Limit: w.plan.times(reachLimit)})
 }
 
 // zonesAt says whether every zone has reached a revision.
@@ -345,16 +373,16 @@ func (w *world) settle() {
 	w.clients.Wait()
 	began := time.Now()
 	var lag string
-	w.await(3*time.Minute, func() bool {
+	w.await(w.plan.times(3*time.Minute), func() bool {
 		lag = w.lagging()
 		return lag == ""
 	})
 	if lag != "" {
 		w.violate("L2", "after the end: %s", lag)
 	}
-	w.rec.Waited(history.Wait{Promise: "L2", What: "until everything was everywhere", Took: time.Since(began), Limit: time.Minute})
+	w.rec.Waited(history.Wait{Promise: "L2", What: "until everything was everywhere", Took: time.Since(began), Limit: w.plan.times(time.Minute)})
 	// Commits that nobody has shown yet would look as if they had not been.
-	w.pause(time.Second)
+	w.pause(w.plan.times(time.Second))
 }
 
 // lagging names somebody who does not hold what the newest server holds.

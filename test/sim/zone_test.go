@@ -76,13 +76,14 @@ func (z *zone) start() {
 	p := &zoneProcess{z: z, boot: z.boot, disk: z.disks, store: store.New(options), ended: make(chan struct{})}
 	p.ctx, p.cancel = context.WithCancel(z.w.ctx)
 	z.p = p
-	disk := z.disk.open()
-	z.w.running.Go(func() { p.run(disk) })
+	disk, network := z.disk.open(), z.w.zoneNet.Node(z.name)
+	z.w.running.Go(func() { p.run(disk, network) })
 }
 
 // run opens the replica and follows the global until the process ends.
-func (p *zoneProcess) run(disk *mediumSession) {
+func (p *zoneProcess) run(disk *mediumSession, network consensus.Network) {
 	defer close(p.ended)
+	defer func() { _ = network.Close() }()
 	z := p.z
 	replica, err := zonesync.OpenReplica(zonesync.ReplicaConfig{
 		Medium: disk, Zone: resource.ZoneName(z.name), Decode: decode, Store: p.store,
@@ -94,7 +95,6 @@ func (p *zoneProcess) run(disk *mediumSession) {
 		}
 		return
 	}
-	network := z.w.zoneNet.Node(z.name)
 	client, err := zonesync.NewClient(z.clientConfig(replica, network))
 	if err != nil {
 		z.w.violate("zone", "%s: %v", z.name, err)
@@ -105,7 +105,6 @@ func (p *zoneProcess) run(disk *mediumSession) {
 	var observer sync.WaitGroup
 	observer.Go(p.observe)
 	_ = client.Run(p.ctx)
-	_ = network.Close()
 	observer.Wait()
 }
 

@@ -1,6 +1,7 @@
 package consensustest
 
 import (
+	"bytes"
 	"net"
 	"time"
 )
@@ -67,12 +68,12 @@ func (c *connection) carry(from, to *endpoint, source, sink net.Conn) {
 	defer close(end)
 	c.a.users.Go(func() {
 		defer close(said)
+		buf := make([]byte, chunkBytes)
 		for {
-			buf := make([]byte, chunkBytes)
 			n, err := source.Read(buf)
 			if n > 0 {
 				select {
-				case said <- chunk{buf[:n], time.Now()}:
+				case said <- chunk{bytes.Clone(buf[:n]), time.Now()}:
 				case <-end:
 					return
 				}

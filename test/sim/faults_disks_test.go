@@ -1,0 +1,132 @@
+package sim
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"slices"
+	"time"
+
+	"meridian/internal/consensus/consensustest"
+)
+
+// diskFaults befall the disks of servers.
+var diskFaults = []fault{
+	{"disk hangs", 4, diskHangs},
+	{"disk is full", 4, diskFull},
+	{"disk fails", 3, diskFails},
+	{"disk is slow", 3, diskSlow},
+	{"bit flips", 3, bitFlips},
+	{"disk is lost", 2, diskLost},
+	{"take a snapshot", 4, takeSnapshot},
+	{"crash a server", 2, crashOne},
+}
+
+func diskHangs(w *world, rng *rand.Rand) (func(), bool) {
+	s := w.any(rng)
+	w.rec.Note("the disk of %s hangs", s)
+	disk := s.currentDisk()
+	disk.Hang([]consensustest.Op{consensustest.Writes, consensustest.SyncLog, consensustest.WriteLog}[rng.IntN(3)])
+	return func() {
+		w.rec.Note("the disk of %s goes on", s)
+		disk.Resume()
+	}, true
+}
+
+func diskFull(w *world, rng *rand.Rand) (func(), bool) {
+	s := w.any(rng)
+	left := uint64(rng.IntN(20_000))
+	w.rec.Note("the disk of %s has %d bytes left", s, left)
+	disk := s.currentDisk()
+	disk.SetFree(left)
+	return func() {
+		w.rec.Note("the disk of %s has room", s)
+		disk.Full(false)
+	}, true
+}
+
+func diskFails(w *world, rng *rand.Rand) (func(), bool) {
+	s := w.any(rng)
+	ops := []consensustest.Op{consensustest.WriteLog, consensustest.SyncLog, consensustest.WriteValue, consensustest.WriteSnapshot, consensustest.Writes}[rng.IntN(5)]
+	times := 1 + rng.IntN(3)
+	w.rec.Note("the disk of %s fails %d times", s, times)
+	disk := s.currentDisk()
+	disk.Fail(consensustest.EIO("write"), times, ops)
+	return func() { disk.Fail(nil, 0, 0) }, true
+}
+
+func diskSlow(w *world, rng *rand.Rand) (func(), bool) {
+	s := w.any(rng)
+	by := time.Duration(1+rng.IntN(200)) * time.Millisecond
+	w.rec.Note("every sync of %s takes %s", s, by)
+	disk := s.currentDisk()
+	disk.Slow(by, consensustest.SyncLog)
+	return func() {
+		w.rec.Note("the disk of %s is fast again", s)
+		disk.Slow(0, 0)
+	}, true
+}
+
+// bitFlips damages the disk of one server. It has to notice when it reads what
+// was damaged, and comes back empty; until then it may go on, such as from an
+// older snapshot, and is replaced at the latest with the healing. Not while
+// another disk is not whole: two of three are more than is survived.
+func bitFlips(w *world, rng *rand.Rand) (func(), bool) {
+	s := w.any(rng)
+	if !w.disksAreGood() {
+		return nil, false
+	}
+	disk := s.currentDisk()
+	first, last := disk.Entries()
+	what, ok := "", false
+	switch rng.IntN(4) {
+	case 0, 1:
+		index := first + rng.Uint64N(last-first+1)
+		what, ok = fmt.Sprintf("entry %d", index), disk.FlipEntry(index, rng.IntN(1<<20))
+	case 2:
+		what, ok = "the newest snapshot", disk.FlipSnapshot(0, rng.IntN(1<<20))
+	case 3:
+		what, ok = "the term", disk.FlipValue("CurrentTerm", rng.IntN(1<<20))
+	}
+	if !ok {
+		return nil, false
+	}
+	w.rec.Note("a bit flips on %s in %s", s, what)
+	s.mu.Lock()
+	s.damaged = true
+	s.mu.Unlock()
+	if rng.IntN(2) == 0 {
+		return nil, true
+	}
+	return w.crash(s, false), true
+}
+
+// disksAreGood says whether every server has a vote and a disk of which nothing
+// was lost.
+func (w *world) disksAreGood() bool {
+	voters := w.voters()
+	for _, s := range w.members() {
+		s.mu.Lock()
+		damaged := s.damaged
+		s.mu.Unlock()
+		if damaged || !s.up() || !slices.Contains(voters, s.name) {
+			return false
+		}
+	}
+	return true
+}
+
+func diskLost(w *world, rng *rand.Rand) (func(), bool) {
+	s := w.any(rng)
+	if !w.disksAreGood() {
+		return nil, false
+	}
+	w.rec.Note("%s loses its disk", s)
+	s.crash(false)
+	s.mu.Lock()
+	s.exchangeLocked()
+	s.mu.Unlock()
+	return func() {
+		w.rec.Note("%s starts", s)
+		s.start()
+	}, true
+}

@@ -1,0 +1,129 @@
+package sim
+
+import (
+	"math/rand/v2"
+	"time"
+
+	"meridian/internal/consensus/consensustest"
+)
+
+// machineFaults stop servers.
+var machineFaults = []fault{
+	{"crash a server", 5, crashOne},
+	{"crash the leader", 5, crashLeader},
+	{"crash all", 2, crashAll},
+	{"restart a server", 3, restart},
+	{"pause a server", 4, pauseOne},
+	{"turn a clock", 2, turnClock},
+	{"take a snapshot", 4, takeSnapshot},
+}
+
+func crashOne(w *world, rng *rand.Rand) (func(), bool) {
+	return w.crash(w.any(rng), rng.IntN(2) == 0), true
+}
+
+func crashLeader(w *world, rng *rand.Rand) (func(), bool) {
+	return w.crash(w.leader(rng), rng.IntN(2) == 0), true
+}
+
+func (w *world) crash(s *server, torn bool) func() {
+	w.rec.Note("%s crashes (torn: %t)", s, torn)
+	s.crash(torn)
+	return func() {
+		w.rec.Note("%s starts", s)
+		s.start()
+	}
+}
+
+func crashAll(w *world, rng *rand.Rand) (func(), bool) {
+	w.rec.Note("all servers crash")
+	for _, s := range w.members() {
+		s.crash(rng.IntN(2) == 0)
+	}
+	return func() {
+		w.rec.Note("all servers start")
+		for _, s := range w.members() {
+			s.start()
+		}
+	}, true
+}
+
+func restart(w *world, rng *rand.Rand) (func(), bool) {
+	s := w.any(rng)
+	w.rec.Note("%s stops in good order", s)
+	stopped := make(chan struct{})
+	w.running.Go(func() {
+		defer close(stopped)
+		s.stop()
+	})
+	return func() {
+		<-stopped
+		w.rec.Note("%s starts", s)
+		s.start()
+	}, true
+}
+
+// pauseOne is as near to SIGSTOP as a goroutine's world comes: nothing that the
+// server sends or writes gets anywhere until it goes on, and then all of it does.
+func pauseOne(w *world, rng *rand.Rand) (func(), bool) {
+	s := w.any(rng)
+	if rng.IntN(2) == 0 {
+		s = w.leader(rng)
+	}
+	w.rec.Note("%s pauses", s)
+	w.net.Isolate(s.name, w.names()...)
+	for _, z := range w.followers() {
+		w.zoneNet.CutBoth(s.name, z.name)
+	}
+	disk := s.currentDisk()
+	disk.Hang(consensustest.Writes)
+	return func() {
+		w.rec.Note("%s goes on", s)
+		disk.Resume()
+		for _, o := range w.others(s) {
+			w.net.Heal(s.name, o.name)
+		}
+		for _, z := range w.followers() {
+			w.zoneNet.Heal(s.name, z.name)
+		}
+	}, true
+}
+
+func (s *server) currentDisk() *consensustest.Disk {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.disk
+}
+
+func turnClock(w *world, rng *rand.Rand) (func(), bool) {
+	s := w.any(rng)
+	by := time.Hour
+	if rng.IntN(2) == 0 {
+		by = -by
+	}
+	w.rec.Note("the clock of %s is turned by %s", s, by)
+	s.setSkew(by)
+	return func() {
+		w.rec.Note("the clock of %s is right again", s)
+		s.setSkew(0)
+	}, true
+}
+
+func (s *server) setSkew(by time.Duration) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.skew = by
+}
+
+func takeSnapshot(w *world, rng *rand.Rand) (func(), bool) {
+	s := w.any(rng)
+	p := s.process()
+	if p == nil {
+		return nil, false
+	}
+	w.running.Go(func() {
+		err := p.node.Snapshot()
+		w.rec.Note("%s takes a snapshot: %v", s, err)
+	})
+	return nil, true
+}

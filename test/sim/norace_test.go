@@ -1,0 +1,10 @@
+//go:build !race
+
+package sim
+
+const (
+	// defaultMinutes is how long each weather lasts.
+	defaultMinutes = 10
+	// shorter divides how long a schedule repeats itself.
+	shorter = 1
+)
