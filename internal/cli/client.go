@@ -230,11 +230,13 @@ func (c *client) eachServer() []string {
 	}
 	lines := make([]string, len(c.target.addresses))
 	for i, address := range c.target.addresses {
-		lines[i] = "  " + address + ": not tried"
+		said := "not tried"
 		if err := c.log.problem(address); err != nil {
-			what, _ := describeConnectError(err)
-			lines[i] = "  " + address + ": " + what
+			said, _ = describeConnectError(err)
+		} else if c.log.wasReached(address) {
+			said = "was reached"
 		}
+		lines[i] = "  " + address + ": " + said
 	}
 	return lines
 }

@@ -72,6 +72,14 @@ func TestRepeat(t *testing.T) {
 	}
 }
 
+// A server that was connected to is not called untried, whatever it answered.
+func TestEachServerOfSeveral(t *testing.T) {
+	c := &client{log: newConnectionLog(), target: target{addresses: []string{"a:1", "b:1", "c:1"}}}
+	c.log.record("a:1", nil)
+	c.log.record("b:1", errors.New("no leader"))
+	require.Equal(t, []string{"  a:1: was reached", "  b:1: no leader", "  c:1: not tried"}, c.eachServer())
+}
+
 func TestConnectionLog(t *testing.T) {
 	l := newConnectionLog()
 	require.False(t, l.connected())

@@ -27,10 +27,12 @@ type connectionLog struct {
 	// problems are what is wrong with each server that was tried.
 	last     error
 	problems map[string]error
+	// reached are the servers that were connected to at some time.
+	reached map[string]bool
 }
 
 func newConnectionLog() *connectionLog {
-	return &connectionLog{problems: map[string]error{}}
+	return &connectionLog{problems: map[string]error{}, reached: map[string]bool{}}
 }
 
 // record notes how an attempt to connect to a server went.
@@ -44,6 +46,7 @@ func (l *connectionLog) record(server string, err error) {
 	l.ok = l.ok || err == nil
 	if l.problems[server] = err; err == nil {
 		l.current = server
+		l.reached[server] = true
 		delete(l.problems, server)
 	}
 }
@@ -96,6 +99,13 @@ func (l *connectionLog) problem(server string) error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return l.problems[server]
+}
+
+// wasReached reports whether a server was connected to at some time.
+func (l *connectionLog) wasReached(server string) bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.reached[server]
 }
 
 // dial opens a TCP connection and records a failure.

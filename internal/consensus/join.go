@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strings"
 	"sync"
 	"time"
 
@@ -141,7 +142,7 @@ func (n *Node) apply(ctx context.Context, fresh bool) bool {
 		Name: n.cfg.NodeID, Disk: diskOf(n.id), Raft: n.RaftAddr(), Fresh: fresh,
 		ClusterId: n.ClusterID(), Version: version.String(), CommandFormat: commandFormat,
 	}
-	var failures []error
+	var failures []string
 	for _, addr := range n.whereOthersMayBe() {
 		response, err := n.askAt(ctx, addr, request)
 		if err == nil {
@@ -151,16 +152,20 @@ func (n *Node) apply(ctx context.Context, fresh bool) bool {
 		if ctx.Err() != nil {
 			return false
 		}
-		failures = append(failures, fmt.Errorf("%s: %w", addr, err))
+		failures = append(failures, fmt.Sprintf("%s: %v", addr, unanswered(err)))
 		if n.turnedAway(err) {
 			return false
 		}
 	}
-	why := errors.Join(failures...)
-	if why == nil {
-		why = errors.New("no address of another server is known")
+	why := strings.Join(failures, "; ")
+	if why == "" {
+		why = "no address of another server is known"
 	}
-	n.waiting.set(fmt.Sprintf("a server of the cluster to answer (%v)", why))
+	if len(n.servers()) > 1 {
+		n.waiting.set("") // a member waits for a majority, and Members says who of it is missing
+	} else {
+		n.waiting.set(fmt.Sprintf("a server of the cluster to answer (%s)", why))
+	}
 	n.cfg.Logger.Debug("no server of the cluster answers", "node", n.cfg.NodeID, "error", why)
 	return false
 }

@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"slices"
 	"strconv"
-	"strings"
 	"sync"
 	"time"
 
@@ -16,6 +15,7 @@ import (
 	"google.golang.org/grpc/status"
 
 	"meridian/internal/resource"
+	"meridian/internal/rpcerr"
 	"meridian/internal/version"
 )
 
@@ -134,11 +134,7 @@ func unanswered(err error) error {
 	case codes.DeadlineExceeded, codes.Canceled:
 		return errors.New("no answer in time")
 	case codes.Unavailable:
-		text := said.Message()
-		if _, cause, ok := strings.Cut(text, "Error while dialing: "); ok {
-			text = strings.TrimSuffix(cause, `"`)
-		}
-		return errors.New(text)
+		return errors.New(rpcerr.WithoutDialing(said.Message()))
 	default:
 		return err
 	}

@@ -14,6 +14,7 @@ import (
 
 	"meridian/internal/mutant"
 	"meridian/internal/resource"
+	"meridian/internal/rpcerr"
 	"meridian/internal/store"
 )
 
@@ -101,7 +102,7 @@ func notRestored(why error) error {
 	if errors.Is(why, ErrUnknownOutcome) {
 		why = errors.New(strings.TrimPrefix(why.Error(), ErrUnknownOutcome.Error()+": "))
 	}
-	return fmt.Errorf("%w: %v", ErrNotRestored, why) //nolint:errorlint // the kind of why may be that of a part
+	return fmt.Errorf("%w: %s", ErrNotRestored, rpcerr.WithoutDialing(why.Error()))
 }
 
 func randomID() uint64 {

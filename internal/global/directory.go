@@ -18,6 +18,7 @@ import (
 
 	peerv1 "meridian/api/peer/v1"
 	"meridian/internal/resource"
+	"meridian/internal/rpcerr"
 	zonesync "meridian/internal/sync"
 )
 
@@ -105,7 +106,7 @@ func reasonOf(err error) string {
 	case status.Code(err) == codes.DeadlineExceeded, errors.Is(err, context.DeadlineExceeded):
 		return "no answer within " + surveyTimeout.String()
 	case ok:
-		return s.Message()
+		return rpcerr.WithoutDialing(s.Message())
 	}
 	return err.Error()
 }
