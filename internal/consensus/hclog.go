@@ -72,6 +72,8 @@ var routine = map[string]bool{ //nolint:gochecknoglobals // a constant
 	"failed to start pipeline replication to":                    true,
 	"failed to make requestVote RPC":                             true,
 	"peer has newer term, stopping replication":                  true,
+	"no known peers, aborting election":                          true, // a server that joins
+	"Election timeout reached, restarting election":              true, // once is said: heartbeat timeout reached
 	"failed to get previous log":                                 true, // a follower that is behind: the leader sends what is missing
 	"appendEntries rejected, sending older logs":                 true,
 	"rejecting vote request since we have a leader":              true,

@@ -2,6 +2,7 @@ package global
 
 import (
 	"context"
+	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 
@@ -145,22 +146,67 @@ func (g *global) clusterFigures() clusterFigures {
 }
 
 // watchLeaders counts how often the leader changes, and writes each change into
-// the log, until ctx ends.
+// the log, also that there is none for longer than an election takes, until ctx
+// ends.
 func (g *global) watchLeaders(ctx context.Context) error {
-	last := ""
+	tell := time.NewTimer(leaderPatience)
+	defer tell.Stop()
+	watch := leaderWatch{led: true}
 	for {
 		changed := g.node.LeaderChanged()
-		if leader, addr := g.node.Leader(); leader != "" && leader != last {
-			if last != "" {
-				g.leaders.Add(1)
-			}
-			g.log.Info("a server leads", "leader", leader, "raft", addr, "before", last)
-			last = leader
+		leader, addr := g.node.Leader()
+		if leader == "" && watch.led {
+			tell.Reset(leaderPatience)
+		}
+		before := watch.last
+		worthTelling, another := watch.saw(leader)
+		if worthTelling {
+			g.log.Info("a server leads", "leader", leader, "raft", addr, "before", before)
+		}
+		if another {
+			g.leaders.Add(1)
 		}
 		select {
 		case <-changed:
+		case <-tell.C:
+			if !watch.led && g.started() { // a start says itself what it waits for
+				g.log.Warn("there is no leader: nothing can be written", "reason", g.awaited(ctx))
+				watch.missed = true
+			}
+			tell.Reset(tellEvery)
 		case <-ctx.Done():
 			return nil
 		}
+	}
+}
+
+// leaderWatch is what this server has seen of leaders.
+type leaderWatch struct {
+	// last led last; led says that somebody does now.
+	last string
+	led  bool
+	// missed says that the log has it that nobody leads.
+	missed bool
+}
+
+// saw notes who leads, "" for nobody, and reports whether the log should say so
+// and whether it is another server than before.
+func (w *leaderWatch) saw(leader string) (worthTelling, another bool) {
+	if w.led = leader != ""; !w.led {
+		return false, false
+	}
+	another = w.last != "" && w.last != leader
+	worthTelling = w.last != leader || w.missed
+	w.last, w.missed = leader, false
+	return worthTelling, another
+}
+
+// started reports whether the log of this server was ready once.
+func (g *global) started() bool {
+	select {
+	case <-g.node.Ready():
+		return true
+	default:
+		return false
 	}
 }

@@ -72,3 +72,27 @@ func TestClusterMetrics(t *testing.T) {
 	compare("meridian_member_healthy", map[string]float64{})
 	compare("meridian_failure_tolerance", map[string]float64{})
 }
+
+// The log has each leader once, and one that returns only after it had said that
+// there is none.
+func TestWhichLeadersTheLogTellsOf(t *testing.T) {
+	var w leaderWatch
+	for i, c := range []struct {
+		leader                        string
+		missed, worthTelling, another bool
+	}{
+		{leader: ""},
+		{leader: "a", worthTelling: true},
+		{leader: "a"},
+		{leader: ""},
+		{leader: "a"},
+		{leader: "", missed: true},
+		{leader: "a", worthTelling: true},
+		{leader: "b", worthTelling: true, another: true},
+		{leader: "a", worthTelling: true, another: true},
+	} {
+		worthTelling, another := w.saw(c.leader)
+		require.Equal(t, []bool{c.worthTelling, c.another, c.leader != ""}, []bool{worthTelling, another, w.led}, i)
+		w.missed = c.missed
+	}
+}

@@ -12,8 +12,10 @@ import (
 
 const (
 	// lookEvery is how often a server that waits for the others looks again at
-	// what is missing, and tellEvery how often it says so in the log.
+	// what is missing, tellFirst when it first says so in the log, and tellEvery how
+	// often after that.
 	lookEvery = time.Second
+	tellFirst = 3 * time.Second
 	tellEvery = 15 * time.Second
 	// bootstrapPatience is how long a server that does not lead waits for the
 	// leader to write what a new global begins with.
@@ -28,7 +30,7 @@ const (
 // global has what it begins with. It waits for as long as it takes: a server of
 // several that gave up would only make it longer.
 func (g *global) awaitStart(ctx context.Context) error {
-	look, tell := time.NewTicker(lookEvery), time.NewTicker(tellEvery)
+	look, tell := time.NewTicker(lookEvery), time.NewTicker(tellFirst)
 	defer look.Stop()
 	defer tell.Stop()
 	for {
@@ -43,6 +45,7 @@ func (g *global) awaitStart(ctx context.Context) error {
 			return nil
 		case <-look.C:
 		case <-tell.C:
+			tell.Reset(tellEvery)
 			g.log.Warn("not ready yet", "reason", g.awaited(ctx))
 		}
 	}
