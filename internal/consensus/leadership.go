@@ -112,11 +112,24 @@ func (n *Node) proposeEmpty() error {
 	if err != nil {
 		return fmt.Errorf("empty batch: %w", err)
 	}
-	if err := n.raft.Apply(command, n.cfg.ApplyTimeout).Error(); err != nil {
+	if err := n.answer(n.raft.Apply(command, n.cfg.ApplyTimeout)); err != nil {
 		return fmt.Errorf("empty batch: %w", n.proposeError(err))
 	}
 	n.transferring.accepted()
 	return nil
+}
+
+// answer returns raft's answer, or ErrClosed when this server stops: without a
+// majority raft has none before its lease is over.
+func (n *Node) answer(future raft.Future) error {
+	answered := make(chan error, 1)
+	n.answers.Go(func() { answered <- future.Error() })
+	select {
+	case err := <-answered:
+		return err
+	case <-n.stopping.Done():
+		return ErrClosed
+	}
 }
 
 // nameEpoch gives a new cluster its first epoch, which every server and zone
@@ -140,7 +153,7 @@ func (n *Node) nameEpoch() error {
 	if err != nil {
 		return fmt.Errorf("name the first epoch: %w", err)
 	}
-	if err := n.raft.Apply(command, n.cfg.ApplyTimeout).Error(); err != nil {
+	if err := n.answer(n.raft.Apply(command, n.cfg.ApplyTimeout)); err != nil {
 		return fmt.Errorf("name the first epoch: %w", err)
 	}
 	return nil

@@ -65,8 +65,9 @@ type Node struct {
 	stopping, aborting context.Context
 	stop, abort        context.CancelFunc
 	// background and upkeep are the node's own goroutines, requests the calls in
-	// progress. Upkeep makes requests of its own, so it ends first.
-	background, upkeep, requests sync.WaitGroup
+	// progress. Upkeep makes requests of its own, so it ends first. Answers are
+	// waited for from raft, which gives them at its end at the latest.
+	background, upkeep, requests, answers sync.WaitGroup
 	upkeeping                    context.Context
 	stopUpkeep                   context.CancelFunc
 	// mu orders the beginning of requests and Close; it guards closed.
@@ -446,6 +447,7 @@ func (n *Node) shutDown() error {
 		err = errors.Join(err, n.network.Close())
 	}
 	err = errors.Join(ended.Error(), err)
+	n.answers.Wait()
 	n.witness.end()
 	return errors.Join(err, n.log.Close())
 }

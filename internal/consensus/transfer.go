@@ -79,7 +79,7 @@ func (n *Node) handOver(ctx context.Context, to string) (string, error) {
 		future = n.raft.LeadershipTransferToServer(next.ID, next.Address)
 	}
 	answered := make(chan error, 1)
-	n.requests.Go(func() { answered <- future.Error() })
+	n.answers.Go(func() { answered <- future.Error() })
 	select {
 	case err = <-answered:
 	case <-ctx.Done():
