@@ -169,9 +169,9 @@ var kinds = sync.OnceValue(func() *registry {
 })
 
 // fold makes TrafficPermission, traffic-permission and traffic_permission one.
-func fold(name string) string {
-	return strings.NewReplacer("-", "", "_", "").Replace(strings.ToLower(name))
-}
+func fold(name string) string { return separators.Replace(strings.ToLower(name)) }
+
+var separators = strings.NewReplacer("-", "", "_", "")
 
 // Kinds returns every kind in bytewise order. The slice and its elements must
 // not be modified.
@@ -186,6 +186,9 @@ func Describe(kind Kind) (*Descriptor, bool) {
 // Lookup finds a kind by what a person types: in any letter case, singular or
 // plural, kebab or camel, or by another accepted spelling.
 func Lookup(name string) (*Descriptor, bool) {
+	if d, ok := kinds().exact[Kind(name)]; ok {
+		return d, true
+	}
 	d, ok := kinds().loose[fold(name)]
 	return d, ok
 }

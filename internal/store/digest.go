@@ -73,9 +73,12 @@ func Sum(r *resource.Resource) Digest {
 			buf = appendString(buf, m.Labels[name])
 		}
 	}
-	buf = appendString(buf, string(r.Canonical()))
-	h := sha256.Sum256(buf)
-	return Digest{Hi: binary.BigEndian.Uint64(h[:]), Lo: binary.BigEndian.Uint64(h[8:])}
+	buf = binary.BigEndian.AppendUint32(buf, uint32(len(r.Canonical())))
+	hash := sha256.New()
+	_, _ = hash.Write(buf) // a hash takes everything
+	_, _ = hash.Write(r.Canonical())
+	h := hash.Sum(buf[:0])
+	return Digest{Hi: binary.BigEndian.Uint64(h), Lo: binary.BigEndian.Uint64(h[8:])}
 }
 
 // BucketCount is the number of hash buckets that keys are spread over, so that
