@@ -64,6 +64,8 @@ type logStore struct {
 	// shortened says that the end of the log was cut off, and that raft believes
 	// otherwise until something is appended.
 	shortened bool
+	// recent is the end of the log.
+	recent recentEntries
 }
 
 // logHost is what a log needs to know of its node.
@@ -174,6 +176,9 @@ func (s *logStore) LastIndex() (uint64, error) { return s.file.LastIndex() }
 // given it: a leader that reads entries for a follower gets the error, and sends
 // nothing.
 func (s *logStore) GetLog(index uint64, log *raft.Log) error {
+	if s.remembered(index, log) {
+		return nil
+	}
 	err := s.guard(func() error { return s.readLog(index, log) })
 	if errors.Is(err, raft.ErrLogNotFound) {
 		s.mu.Lock()
@@ -272,7 +277,16 @@ func (s *logStore) StoreLogs(logs []*raft.Log) error {
 		s.first = logs[0].Index
 	}
 	s.last, s.shortened = last, false
+	s.recent.add(logs)
 	return nil
+}
+
+// remembered reads an entry that was written so lately that it is still in
+// memory, as almost every entry is that raft asks for.
+func (s *logStore) remembered(index uint64, log *raft.Log) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.recent.get(index, log)
 }
 
 // end returns the last index, and whether raft believes that it is another one.
@@ -383,6 +397,7 @@ func (s *logStore) DeleteRange(lo, hi uint64) error {
 func (s *logStore) cutEnd(lo, last uint64) error {
 	s.mu.Lock()
 	s.shortened = true
+	s.recent.clear()
 	s.mu.Unlock()
 	for hi := last; lo <= hi; {
 		from := max(lo, hi-min(hi, s.chunk)+1)
@@ -406,6 +421,7 @@ func (s *logStore) cutBeginning(lo, hi uint64) error {
 		to := min(hi, lo+s.chunk-1)
 		s.mu.Lock()
 		s.first = max(s.first, to+1)
+		s.recent.cut(s.first)
 		s.mu.Unlock()
 		if err := s.write(false, func() error { return s.file.DeleteRange(lo, to) }); err != nil {
 			return err
