@@ -5,22 +5,28 @@ import (
 	"runtime"
 	"runtime/debug"
 	"runtime/metrics"
+	"time"
 )
 
 // How much garbage a server lets stand before it collects, as a part of what is
 // alive. A control plane's memory is mostly state that stays, and it writes
 // seldom: less than half of the customary allowance saves up to a quarter of its
-// memory and costs nothing that can be measured while it takes hundreds of
-// writes a second.
+// memory and costs nothing that can be measured. While it is kept busy, though,
+// by hundreds of writes a second, collecting that often would take a fifth of its
+// time: it then has the customary allowance, until there is less to do.
 //
 // A server that holds much, ten thousand proxies for one, allows a smaller part.
 // It is not the allowance of all servers: a start is mostly allocation, and one
 // of 10,000 policies would take half as much processor time again.
 const (
 	garbagePercent      = 40
+	garbagePercentBusy  = 100
 	garbagePercentLarge = 25
 	// largeHeap is from where on a server holds much, in bytes that are alive.
 	largeHeap = 128 << 20
+	// busyInterval is how soon after another a collection means that a server is
+	// busy.
+	busyInterval = time.Second
 )
 
 // limitGarbage keeps to the allowance from now on, unless GOGC says otherwise.
@@ -28,7 +34,7 @@ func limitGarbage() {
 	if os.Getenv("GOGC") == "" {
 		debug.SetGCPercent(garbagePercent)
 		a := &allowance{percent: garbagePercent, set: debug.SetGCPercent}
-		afterCollection(func() { a.adjust(liveHeap()) })
+		afterCollection(func() { a.adjust(liveHeap(), time.Now()) })
 	}
 }
 
@@ -42,19 +48,24 @@ func afterCollection(f func()) {
 	}, f)
 }
 
-// allowance follows the size of what is alive.
+// allowance follows the size of what is alive, and how often garbage is collected.
 type allowance struct {
 	percent int
+	last    time.Time // when it was collected last
 	set     func(percent int) int
 }
 
-// adjust sets the allowance for a heap of a size when it is another than before:
-// everything stands still for a moment then.
-func (a *allowance) adjust(live uint64) {
+// adjust sets the allowance after a collection that left a heap of a size, when
+// it is another than before: everything stands still for a moment then.
+func (a *allowance) adjust(live uint64, now time.Time) {
 	percent := garbagePercent
-	if live >= largeHeap {
+	switch {
+	case live >= largeHeap:
 		percent = garbagePercentLarge
+	case now.Sub(a.last) < busyInterval:
+		percent = garbagePercentBusy
 	}
+	a.last = now
 	if percent != a.percent {
 		a.percent = percent
 		a.set(percent)
