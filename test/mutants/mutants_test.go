@@ -37,7 +37,7 @@ var all = []planted{
 	{bug: mutant.ServeBeforeCaughtUp, pkg: "./internal/consensus", run: "TestRestartKeepsEverything"},
 	{bug: mutant.AsyncHeartbeat, pkg: "./internal/consensus", run: "TestHeartbeatsStayInLine"},
 	{bug: mutant.RestoreKeepsEpoch, pkg: "./internal/consensus", run: "TestRestoreBringsBackWhatWasSaved"},
-	{bug: mutant.LostDiskVotes, pkg: "./internal/consensus", run: "TestJoinersDoNotVote"},
+	{bug: mutant.LostDiskVotes, pkg: "./internal/consensus", run: "TestAVoteWithoutItsLogDoesNotCount"},
 	{bug: mutant.DropOnResume, pkg: "./internal/sync", run: "TestResumeGoesOnWhereTheZoneIs"},
 	{bug: mutant.ResumeAcrossEpochs, pkg: "./internal/sync", run: "TestARevisionIsOfItsEpoch"},
 	{bug: mutant.PublishBeforePersist, pkg: "./internal/sync", run: "TestFailedDisk"},
