@@ -158,7 +158,7 @@ func (c *conn) leave() {
 	zone, id, joined, err := c.zone, c.id, c.joined, c.err
 	c.mu.Unlock()
 	if joined {
-		c.server.registry.leave(zone, c, err, time.Now())
+		err = c.server.registry.leave(zone, c, err, c.server.cfg.Store.View().Epoch(), time.Now())
 		c.server.cfg.Logger.Info("zone disconnected", "zone", zone, "instance", id, "reason", err)
 	}
 }

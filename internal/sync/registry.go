@@ -1,9 +1,15 @@
 package zonesync
 
 import (
+	"context"
+	"errors"
+	"fmt"
 	"maps"
 	"sync"
 	"time"
+
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
 
 	syncv1 "meridian/api/sync/v1"
 	"meridian/internal/resource"
@@ -124,13 +130,16 @@ func (r *registry) findLocked(zone resource.ZoneName, c *conn) (string, *instanc
 	return "", nil
 }
 
-func (r *registry) leave(zone resource.ZoneName, c *conn, err error, now time.Time) {
+// leave notes that a connection has ended and returns why, in words for operators.
+// ours is the epoch of this global.
+func (r *registry) leave(zone resource.ZoneName, c *conn, err error, ours store.Epoch, now time.Time) error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	id, in := r.findLocked(zone, c)
 	if in == nil {
-		return
+		return farewell(err, store.Epoch{}, ours)
 	}
+	err = farewell(err, in.epoch, ours)
 	in.conn, in.lastSeen = nil, now
 	if in.lastError == "" && err != nil {
 		in.lastError = oneLine(err)
@@ -143,6 +152,25 @@ func (r *registry) leave(zone resource.ZoneName, c *conn, err error, now time.Ti
 		}
 	}
 	r.wakeLocked()
+	return err
+}
+
+// farewell is why a stream ended. A zone that ends it says nothing; that it does
+// not follow this global can be told from the epoch that it greeted with.
+func farewell(err error, theirs, ours store.Epoch) error {
+	if !errors.Is(err, context.Canceled) && status.Code(err) != codes.Canceled {
+		return err
+	}
+	switch {
+	case theirs == (store.Epoch{}):
+	case theirs.ClusterID != ours.ClusterID:
+		return fmt.Errorf("the zone does not follow this global: it follows cluster %s, this is cluster %s; give the zone the address of its own global, or an empty data directory to follow this one",
+			theirs.ClusterID, ours.ClusterID)
+	case theirs.Incarnation > ours.Incarnation:
+		return fmt.Errorf("the zone does not follow this global: this is an earlier incarnation, %d, and the zone has seen %d; if the global was brought back on purpose, start the zone once with --accept-wipe",
+			ours.Incarnation, theirs.Incarnation)
+	}
+	return errors.New("the zone closed the connection, or it was lost")
 }
 
 func (r *registry) acknowledge(zone resource.ZoneName, c *conn, a *syncv1.Ack, now time.Time) {
