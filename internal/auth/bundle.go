@@ -129,8 +129,10 @@ func decodeBundle(data []byte, kind string, file any) error {
 		return fmt.Errorf("%w: it is not YAML with a kind and a version", ErrNotBundle)
 	}
 	switch {
+	case len(data) == 0:
+		return fmt.Errorf("%w: it is empty; the command that was to write it may have failed", ErrNotBundle)
 	case header.Kind == "":
-		return fmt.Errorf("%w: it has no kind", ErrNotBundle)
+		return fmt.Errorf("%w: it has no kind; it may have been cut off", ErrNotBundle)
 	case header.Kind == zoneBundleKind && kind == serverBundleKind:
 		return fmt.Errorf("%w: it is a zone's, for meridian-zone; a server's comes from `meridian generate server-token --bundle`", ErrBundleKind)
 	case header.Kind == serverBundleKind && kind == zoneBundleKind:

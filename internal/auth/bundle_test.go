@@ -41,7 +41,7 @@ func TestBadBundlesAreRefused(t *testing.T) {
 		is   error
 		want string
 	}{
-		"empty":           {"", ErrNotBundle, "not a join bundle: it has no kind"},
+		"empty":           {"", ErrNotBundle, "not a join bundle: it is empty; the command that was to write it may have failed"},
 		"not YAML":        {"\tx", ErrNotBundle, "not a join bundle: it is not YAML with a kind and a version"},
 		"a list":          {"[1, 2]", ErrNotBundle, "it is not YAML with a kind and a version"},
 		"huge":            {strings.Repeat("#", maxBundleBytes+1), ErrNotBundle, "it has 1048577 bytes"},
