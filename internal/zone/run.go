@@ -234,7 +234,7 @@ func (z *zone) close() error {
 // serve makes the zone ready and runs it until ctx ends or a part fails.
 func (z *zone) serve(ctx context.Context, listeners server.Listeners, hangups <-chan os.Signal) error {
 	var ready server.Gate
-	health := server.NewHealth(z.log, z.metrics, server.Check{Name: "state", Ready: ready.Check}, server.Check{Name: "replica", Ready: z.replicaReady}, server.Check{Name: "audit", Ready: z.audit.Err}, server.DiskCheck(z.node.Disk))
+	health := server.NewHealth(z.log, z.metrics, server.Check{Name: "state", Ready: ready.Check}, server.Check{Name: "replica", Ready: z.replicaReady, Note: z.replicaNote}, server.Check{Name: "audit", Ready: z.audit.Err}, server.DiskCheck(z.node.Disk))
 	group, ctx := errgroup.WithContext(ctx)
 	// Health and metrics outlive the rest, so that a stop can be watched.
 	healthContext, stopHealth := context.WithCancel(context.WithoutCancel(ctx))
@@ -285,6 +285,21 @@ func (z *zone) replicaReady() error {
 		return fmt.Errorf("%w: %s", errNeverSynced, last)
 	}
 	return errNeverSynced
+}
+
+// replicaNote tells who looks at a zone that is ready why it gets no changes.
+func (z *zone) replicaNote() string {
+	if z.copy == nil {
+		return ""
+	}
+	return awayNote(z.client.Status())
+}
+
+func awayNote(s zonesync.ClientStatus) string {
+	if s.Connected || s.LastError == "" {
+		return ""
+	}
+	return "what is here is served, and no changes arrive: not connected to the global: " + s.Address + ": " + s.LastError
 }
 
 // start waits until the zone's own store has everything committed, and assembles
