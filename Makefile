@@ -25,10 +25,12 @@ TEST_FLAGS  ?=
 # Where the runner's events go, for the summary of a whole run.
 EVENTS_DIR  := $(CURDIR)/.cache/test
 
-# How long, from which seed and with how many clients `make torture` attacks.
+# How long, from which seed and with how many clients `make torture` attacks, and
+# for how long it leaves the cluster alone after each time that all was healed.
 DURATION ?= 1h
 SEED     ?= 1
 CLIENTS  ?= 32
+REST     ?= 0s
 
 FUZZTIME  ?= 10s
 BENCHTIME ?= 200ms
@@ -129,7 +131,7 @@ bench-etcd: build ## Compare writes with an etcd found on PATH, and measure fail
 
 .PHONY: torture
 torture: build ## Attack a cluster of processes for DURATION from SEED and hold it to its promises
-	MERIDIAN_BIN=$(BIN) MERIDIAN_TORTURE_DURATION=$(DURATION) MERIDIAN_TORTURE_SEED=$(SEED) MERIDIAN_TORTURE_CLIENTS=$(CLIENTS) \
+	MERIDIAN_BIN=$(BIN) MERIDIAN_TORTURE_DURATION=$(DURATION) MERIDIAN_TORTURE_SEED=$(SEED) MERIDIAN_TORTURE_CLIENTS=$(CLIENTS) MERIDIAN_TORTURE_REST=$(REST) \
 		$(GO) test -count=1 -tags $(TAGS),multizone -timeout 0 -run '^TestTorture$$' -v ./test/multizone
 
 .PHONY: sim

@@ -62,6 +62,8 @@ func TestTorture(t *testing.T) {
 	require.NoError(t, err)
 	clients, err := strconv.Atoi(setting("MERIDIAN_TORTURE_CLIENTS", "12"))
 	require.NoError(t, err)
+	rest, err := time.ParseDuration(setting("MERIDIAN_TORTURE_REST", "0s"))
+	require.NoError(t, err)
 	x := newTorture(t)
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
@@ -82,7 +84,7 @@ func TestTorture(t *testing.T) {
 	}
 	x.awaitWitnesses(servers, base)
 	load := startWorkload(ctx, x.rec, x.connections(clients), seed)
-	x.attack(seed, duration)
+	x.attack(seed, duration, rest)
 	x.heal()
 	load.halt()
 	x.quiet(ctx, servers, load)
@@ -191,8 +193,9 @@ func (x *torture) awaitWitnesses(servers map[string]*witness, r resource.Revisio
 	}
 }
 
-// attack draws faults and lets them overlap until the time is over.
-func (x *torture) attack(seed uint64, duration time.Duration) {
+// attack draws faults and lets them overlap until the time is over, with a rest
+// after each time that nothing was disturbed any more.
+func (x *torture) attack(seed uint64, duration, rest time.Duration) {
 	random := rand.New(rand.NewPCG(seed, 0)) //nolint:gosec // no secret
 	type running struct {
 		name string
@@ -200,6 +203,7 @@ func (x *torture) attack(seed uint64, duration time.Duration) {
 		end  func()
 	}
 	var active []running
+	var calm time.Time // since when nothing is disturbed
 	over := time.NewTimer(duration)
 	defer over.Stop()
 	for {
@@ -210,9 +214,11 @@ func (x *torture) attack(seed uint64, duration time.Duration) {
 			}
 			r.end()
 			x.rec.Note("end of: %s", r.name)
+			calm = now
 			return true
 		})
-		if len(active) < 3 && (len(active) == 0 || random.IntN(3) == 0) {
+		resting := len(active) == 0 && now.Sub(calm) < rest
+		if !resting && len(active) < 3 && (len(active) == 0 || random.IntN(3) == 0) {
 			f := choose(random)
 			hold := 100*time.Millisecond + time.Duration(random.Int64N(int64(f.hold)+1))
 			what, end := f.begin(x, random)
