@@ -280,7 +280,8 @@ func (x *torture) quiet(ctx context.Context, servers map[string]*witness, load *
 	}
 	random := rand.New(rand.NewPCG(load.seed, 1<<32)) //nolint:gosec // no secret
 	for i := range keys {
-		load.run(ctx, i%len(load.servers), random, history.Op{Client: len(load.servers), Kind: history.Read, Key: keyOf(keyName(i))})
+		n := i % len(load.servers)
+		load.run(ctx, n, i%len(load.servers[n]), random, history.Op{Client: len(load.servers), Kind: history.Read, Key: keyOf(keyName(i))})
 	}
 	want := exported(x.t, x.globals.servers[0])
 	for _, p := range x.globals.servers[1:] {

@@ -87,8 +87,12 @@ func valueOf(spec []byte) string {
 	return fmt.Sprint(d.Milliseconds())
 }
 
+// client makes one operation after the other. As a rule it begins with the server
+// that answered the last one, as the command does, and now and then with any: that
+// one may be gone, cut off, or believe that it leads.
 func (w *workload) client(ctx context.Context, n int) {
 	random := rand.New(rand.NewPCG(w.seed, uint64(n))) //nolint:gosec // no secret
+	answered := random.IntN(len(w.servers[n]))
 	for i := 0; ctx.Err() == nil; i++ {
 		op := history.Op{Client: n, Kind: history.Read, Key: keyOf(keyName(random.IntN(keys)))}
 		switch p := random.IntN(100); {
@@ -107,31 +111,34 @@ func (w *workload) client(ctx context.Context, n int) {
 		if op.Kind != history.Read {
 			op.Request = fmt.Sprintf("c%d-%x-%d", n, w.seed, i)
 		}
-		w.run(ctx, n, random, op)
+		if random.IntN(8) == 0 {
+			answered = random.IntN(len(w.servers[n]))
+		}
+		answered = w.run(ctx, n, answered, random, op)
 	}
 }
 
 // run makes one operation, at one server after another under one request id,
-// until it is answered.
-func (w *workload) run(ctx context.Context, n int, random *rand.Rand, op history.Op) {
+// until it is answered. It returns the server that was asked last.
+func (w *workload) run(ctx context.Context, n, first int, random *rand.Rand, op history.Op) (last int) {
 	if op.Kind == history.Put {
 		w.requests.Store(op.Value, op.Request)
 	}
 	call := w.rec.Call(op)
 	patience, cancel := context.WithTimeout(context.WithoutCancel(ctx), giveUp)
 	defer cancel()
-	at := random.IntN(len(w.servers[n]))
 	for attempt := 0; ; attempt++ {
-		server := w.servers[n][(at+attempt)%len(w.servers[n])]
+		last = (first + attempt) % len(w.servers[n])
+		server := w.servers[n][last]
 		answer, err := w.attempt(patience, server, &op)
 		if err == nil {
 			w.rec.Return(call, func(o *history.Op) { o.Server = server.server; answer(o) })
 			w.completed.Add(1)
-			return
+			return last
 		}
 		if patience.Err() != nil || attempt > 0 && ctx.Err() != nil && op.Kind == history.Read {
 			w.rec.Return(call, func(o *history.Op) { o.Server, o.Err = server.server, err.Error() })
-			return
+			return last
 		}
 		pause := time.NewTimer(time.Duration(10+random.IntN(40)) * time.Millisecond)
 		<-pause.C
