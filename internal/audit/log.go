@@ -73,6 +73,14 @@ type Log struct {
 	synced  uint64 // the last record known to be on disk
 	failure error  // of the last write or sync
 	crowd   crowd
+
+	// shown is what Head and Err return, as of the end of the last write or sync:
+	// whoever asks how the log stands does not wait for a disk that hangs.
+	shown struct {
+		sync.Mutex
+		head    Head
+		failure error
+	}
 }
 
 // Open opens the log of a directory, making it if needed. A record that was torn
@@ -86,6 +94,7 @@ func Open(cfg Config) (*Log, error) {
 		cfg.MaxFiles = DefaultMaxFiles
 	}
 	l := &Log{cfg: cfg, head: Head{Hash: zeroHash}}
+	defer l.showLocked()
 	if err := os.MkdirAll(cfg.Dir, dirPerm); err != nil {
 		return nil, fmt.Errorf("audit: make the directory: %w", err)
 	}
@@ -188,6 +197,7 @@ func (l *Log) Write(r Record) {
 	r.Request, r.Rule = clip(r.Request), clip(r.Rule)
 	l.mu.Lock()
 	defer l.mu.Unlock()
+	defer l.showLocked()
 	if (r.Decision == Denied || r.Decision == Refused) && l.crowd.gather(r) {
 		return
 	}
@@ -298,6 +308,7 @@ func (l *Log) syncLocked() error {
 func (l *Log) flush() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
+	defer l.showLocked()
 	for _, r := range l.crowd.disperse() {
 		l.appendLocked(r)
 	}
@@ -333,18 +344,25 @@ func (l *Log) Run(ctx context.Context) error {
 	}
 }
 
-// Err returns why records are being lost, or nil.
-func (l *Log) Err() error {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.failure
+// showLocked has Head and Err return how the log stands.
+func (l *Log) showLocked() {
+	l.shown.Lock()
+	defer l.shown.Unlock()
+	l.shown.head, l.shown.failure = l.head, l.failure
 }
 
-// Head returns the last record written.
+// Err returns why records are being lost, or nil. It never waits for the disk.
+func (l *Log) Err() error {
+	l.shown.Lock()
+	defer l.shown.Unlock()
+	return l.shown.failure
+}
+
+// Head returns the last record written. It never waits for the disk.
 func (l *Log) Head() Head {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.head
+	l.shown.Lock()
+	defer l.shown.Unlock()
+	return l.shown.head
 }
 
 // Close brings everything to the disk and closes the log. What is written later

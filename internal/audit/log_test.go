@@ -294,3 +294,14 @@ func TestFailuresAreReportedAndOvercome(t *testing.T) {
 	require.Empty(t, report.Problems, "the chain is whole")
 	require.Equal(t, uint64(3), report.Last, "a, the note about lost records, b")
 }
+
+// TestTheDiskIsNotWaitedForToSayHowTheLogStands: health and metrics answer while a
+// write hangs.
+func TestTheDiskIsNotWaitedForToSayHowTheLogStands(t *testing.T) {
+	l := open(t, config(t.TempDir()))
+	l.Write(write("a"))
+	l.mu.Lock() // as a write does
+	defer l.mu.Unlock()
+	require.NoError(t, l.Err())
+	require.Equal(t, uint64(1), l.Head().Seq)
+}

@@ -107,7 +107,7 @@ func (c *client) call(ctx context.Context, fn func(context.Context) error) error
 
 func (c *client) repeat(ctx context.Context, fn func(context.Context) error) error {
 	var unavailable error
-	tried, begun, noticed := 0, time.Now(), false
+	tried, begun, noticed, doubtful := 0, time.Now(), false, false
 	for attempt, wait := 1, firstRetryPause; ; {
 		err := fn(ctx)
 		if status.Code(err) == codes.DeadlineExceeded && unavailable != nil {
@@ -116,6 +116,7 @@ func (c *client) repeat(ctx context.Context, fn func(context.Context) error) err
 		if status.Code(err) != codes.Unavailable || !c.log.connected() || c.log.rejected() || lasting(err) {
 			return err
 		}
+		doubtful, err = doubt(err, doubtful)
 		unavailable = err
 		// Another server may be able to do what this one cannot.
 		c.servers.leave(c.log.blame(errors.New(c.problem(err))))
@@ -136,6 +137,25 @@ func (c *client) repeat(ctx context.Context, fn func(context.Context) error) err
 		}
 		tried, attempt, wait = 0, attempt+1, min(2*wait, maxRetryPause)
 	}
+}
+
+// nothingWritten begins what a control plane says about a write that it refused.
+const nothingWritten = "nothing was written: "
+
+// doubt keeps an attempt from saying that nothing was written when one before it
+// had no answer, and may have written or may yet write. It returns whether that
+// is so from now on.
+func doubt(err error, before bool) (doubtful bool, _ error) {
+	var answered *rpcerr.Error
+	if !errors.As(rpcerr.FromStatus(err), &answered) {
+		return before, err
+	}
+	if what, refused := strings.CutPrefix(answered.Message, nothingWritten); refused && before {
+		return true, rpcerr.New(answered.Code, "OUTCOME_UNKNOWN",
+			"whether it was written is not known, since an attempt had no answer; a later one was refused: %s", what)
+	}
+	lost := answered.Reason == "" && fromTransport(answered.Message) && !strings.HasPrefix(answered.Message, "connection error:")
+	return before || lost || answered.Reason == "OUTCOME_UNKNOWN", err
 }
 
 // problem says in words why a control plane that was reached before is

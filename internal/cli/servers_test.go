@@ -63,6 +63,33 @@ func TestServerThatCannotServe(t *testing.T) {
 	require.Equal(t, h.server.applies[0].GetRequestId(), other.applies[1].GetRequestId())
 }
 
+// TestNothingIsClaimedAfterADoubt: a write of which one attempt had no answer may
+// have taken effect, whatever the attempts after it were told.
+func TestNothingIsClaimedAfterADoubt(t *testing.T) {
+	h := newHarness(t)
+	full := rpcerr.New(rpcerr.Unavailable, "NO_LEADER", "nothing was written: the disk of one is nearly full")
+	apply := func() outcome {
+		return h.runWith(t.Context(), meshYAML, "--config", h.config, "apply", "-f", "-", "--timeout", "2s")
+	}
+	h.server.before = func(string) error { return full }
+	out := apply()
+	require.Equal(t, exitUnavailable, out.code)
+	require.Contains(t, out.stderr, "is unavailable: nothing was written: the disk of one is nearly full")
+
+	attempts := 0
+	h.server.before = func(string) error {
+		if attempts++; attempts == 1 {
+			return rpcerr.New(rpcerr.Unavailable, "OUTCOME_UNKNOWN", "no answer within 10s")
+		}
+		return full
+	}
+	out = apply()
+	require.Equal(t, exitUnavailable, out.code)
+	require.Greater(t, attempts, 1)
+	require.NotContains(t, out.stderr, "nothing was written")
+	require.Contains(t, out.stderr, "is unavailable: whether it was written is not known, since an attempt had no answer; a later one was refused: the disk of one is nearly full")
+}
+
 // TestNoServerCanServe: what is wrong with each of them is said.
 func TestNoServerCanServe(t *testing.T) {
 	h := newHarness(t)

@@ -68,8 +68,8 @@ type Node struct {
 	// progress. Upkeep makes requests of its own, so it ends first. Answers are
 	// waited for from raft, which gives them at its end at the latest.
 	background, upkeep, requests, answers sync.WaitGroup
-	upkeeping                    context.Context
-	stopUpkeep                   context.CancelFunc
+	upkeeping                             context.Context
+	stopUpkeep                            context.CancelFunc
 	// mu orders the beginning of requests and Close; it guards closed.
 	mu     sync.RWMutex
 	closed bool
@@ -233,7 +233,10 @@ func (n *Node) startRaft(snapshots *snapshotStore, notify chan<- bool) (err erro
 		n.log.fail.arm(n.storageFailed)
 		return nil
 	}
-	if snapshots.damage != nil {
+	switch {
+	case errors.Is(snapshots.damage, ErrCorrupt):
+		return snapshots.damage
+	case snapshots.damage != nil:
 		return corruptf("%w", snapshots.damage)
 	}
 	if failed := n.log.fail.get(); failed != nil {

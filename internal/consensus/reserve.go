@@ -36,10 +36,10 @@ type Disk struct {
 // Err says what is wrong, nil when nothing is.
 func (d Disk) Err() error {
 	switch {
-	case d.Low:
-		return &lowError{d}
 	case d.Hangs > 0:
 		return fmt.Errorf("%w: nothing was written to %s for %s", ErrDiskHangs, d.Where, d.Hangs.Round(time.Second))
+	case d.Low:
+		return &lowError{d}
 	default:
 		return nil
 	}

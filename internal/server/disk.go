@@ -1,6 +1,8 @@
 package server
 
 import (
+	"errors"
+
 	"github.com/prometheus/client_golang/prometheus"
 
 	"meridian/internal/consensus"
@@ -14,12 +16,12 @@ func DiskCheck(disk func() consensus.Disk) Check {
 		Name: "disk",
 		Ready: func() error {
 			if d := disk(); d.Hangs > 0 {
-				return d.Err()
+				return errors.New(plain(d.Err()))
 			}
 			return nil
 		},
 		Note: func() string {
-			if d := disk(); d.Low {
+			if d := disk(); d.Low && d.Hangs == 0 {
 				return plain(d.Err())
 			}
 			return ""

@@ -40,8 +40,14 @@ func TestDiskHealth(t *testing.T) {
 	disk = consensus.Disk{Server: "one", Where: "/data", Hangs: 7 * time.Second}
 	code, body = ready()
 	require.Equal(t, http.StatusServiceUnavailable, code)
-	require.Contains(t, body, "[-] disk: ")
-	require.Contains(t, body, "nothing was written to /data for 7s")
+	require.Contains(t, body, "[-] disk: the disk hangs: nothing was written to /data for 7s\n")
+	require.InDelta(t, 7, gauge(t, metrics, "meridian_disk_stalled_seconds"), 0)
+	disk.Low = true
+	_, body = ready()
+	require.Contains(t, body, "[-] disk: the disk hangs: ", "that is the worse of the two")
+	disk.Hangs = 0
+	require.Zero(t, gauge(t, metrics, "meridian_disk_stalled_seconds"))
+	require.InDelta(t, 1, gauge(t, metrics, "meridian_disk_low"), 0)
 
 	families, err := metrics.Gather()
 	require.NoError(t, err)
@@ -49,4 +55,18 @@ func TestDiskHealth(t *testing.T) {
 	problems, err := testutil.GatherAndLint(metrics)
 	require.NoError(t, err)
 	require.Empty(t, problems)
+}
+
+// gauge returns the value of a metric without labels.
+func gauge(t *testing.T, metrics prometheus.Gatherer, name string) float64 {
+	t.Helper()
+	families, err := metrics.Gather()
+	require.NoError(t, err)
+	for _, family := range families {
+		if family.GetName() == name {
+			return family.GetMetric()[0].GetGauge().GetValue()
+		}
+	}
+	require.Fail(t, "there is no such metric", name)
+	return 0
 }

@@ -114,7 +114,7 @@ func (x *torture) restart(p *process) (string, func()) {
 		return "", nothing
 	}
 	// One that was stopped before it had a chance to listen ends as any program.
-	if code := p.stop(); code != 0 && p.log.Len() > 0 {
+	if code := p.stop(); code != 0 && p.log.String() != "" {
 		x.t.Errorf("%s ended with code %d on SIGTERM:\n%s", p.name, code, tail(p.log.String(), 30))
 	}
 	x.begin(p)

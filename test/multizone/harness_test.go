@@ -17,6 +17,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"strings"
+	"sync"
 	"syscall"
 	"testing"
 	"time"
@@ -65,8 +66,26 @@ type process struct {
 	args    []string
 
 	cmd  *exec.Cmd
-	log  *bytes.Buffer
+	log  *output
 	done chan struct{} // closed when the process has ended
+}
+
+// output is what a process printed so far.
+type output struct {
+	mu   sync.Mutex
+	text bytes.Buffer
+}
+
+func (o *output) Write(p []byte) (int, error) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	return o.text.Write(p)
+}
+
+func (o *output) String() string {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	return o.text.String()
 }
 
 func newProcess(t *testing.T, program, name string, args ...string) *process {
@@ -87,7 +106,7 @@ func newProcess(t *testing.T, program, name string, args ...string) *process {
 func (p *process) start() *process {
 	p.t.Helper()
 	p.cmd = exec.Command(filepath.Join(binaries, p.program), append([]string{"--data-dir", p.dir}, p.args...)...)
-	p.log = &bytes.Buffer{}
+	p.log = &output{}
 	p.cmd.Stdout, p.cmd.Stderr = p.log, p.log
 	require.NoError(p.t, p.cmd.Start())
 	done := make(chan struct{})
