@@ -34,10 +34,13 @@ type waiting struct {
 	what string
 }
 
-func (w *waiting) set(what string) {
+// set reports whether it is something else than before.
+func (w *waiting) set(what string) bool {
 	w.mu.Lock()
 	defer w.mu.Unlock()
+	changed := w.what != what
 	w.what = what
+	return changed
 }
 
 // Waiting says, in a few words for people, what the node waits for before it is
@@ -245,8 +248,9 @@ func (n *Node) turnedAway(err error) bool {
 	case ReasonForeignCluster, ReasonTooOld:
 		n.fatal(fmt.Errorf("consensus: %s", said.Message))
 	case ReasonAlreadyRunning, ReasonAddressInUse:
-		n.waiting.set(said.Message) // until whoever has it is gone
-		n.cfg.Logger.Warn("cannot join", "node", n.cfg.NodeID, "error", said.Message)
+		if n.waiting.set(said.Message) { // until whoever has it is gone
+			n.cfg.Logger.Warn("cannot join yet", "node", n.cfg.NodeID, "error", said.Message)
+		}
 	default:
 		return false
 	}

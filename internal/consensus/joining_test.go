@@ -2,6 +2,8 @@ package consensus_test
 
 import (
 	"context"
+	"log/slog"
+	"strings"
 	"testing"
 	"time"
 
@@ -233,8 +235,13 @@ func TestASecondServerOfAName(t *testing.T) {
 		a, b, d := c.three()
 		twin := &server{name: d.name, addr: "twin", disk: consensustest.NewDisk("twin")}
 		c.servers["twin"] = twin
-		c.open(twin, joining("a", "b"))
+		var told strings.Builder
+		c.open(twin, func(cfg *consensus.Config) {
+			joining("a", "b")(cfg)
+			cfg.Logger = slog.New(slog.NewTextHandler(&told, nil))
+		})
 		c.pass(time.Minute)
+		require.Equal(t, 1, strings.Count(told.String(), "cannot join"), "it is said once, not at every attempt")
 		require.Contains(t, twin.node.Waiting(), "a server called c is running at c")
 		require.NoError(t, twin.died())
 		a.write(t, "k", "1")
