@@ -23,6 +23,10 @@ const (
 	dataKeys   = 12
 )
 
+// synced says which kinds zones are sent, as the design has it: what the product
+// says of it is under test.
+func synced(kind resource.Kind) bool { return kind != markerKind }
+
 func dataKey(n int) resource.Key {
 	return resource.Key{Kind: dataKind, Mesh: "default", Name: fmt.Sprintf("k-%d", n)}
 }

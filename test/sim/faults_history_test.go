@@ -53,9 +53,13 @@ func (w *world) restore(s *server, backup []byte, snap *store.Snapshot) {
 	record := w.rec.Call(history.Op{Server: s.name, Kind: history.Restore, Restored: states})
 	ctx, cancel := context.WithTimeout(p.ctx, w.plan.times(10*time.Second))
 	defer cancel()
+	before := p.store.View().Epoch()
 	restored, err := p.node.Restore(ctx, bytes.NewReader(backup))
 	if p.ctx.Err() != nil {
 		err = consensus.ErrUnknownOutcome
+	}
+	if err == nil && restored.Epoch.Incarnation <= before.Incarnation {
+		w.violate("I4", "the restore through %s went on with the history %v: %v", s, before, restored.Epoch)
 	}
 	w.rec.Note("the backup of revision %d is restored through %s: %d, %v", snap.Revision, s, restored.Revision, err)
 	w.rec.Return(record, func(op *history.Op) {

@@ -259,8 +259,8 @@ func wholeCommit(v *store.View) *history.Commit {
 // portray adds what identifies the state after a commit.
 func portray(c *history.Commit, v *store.View) *history.Commit {
 	c.All = history.ImageOf(v.All(), nil)
-	c.Synced = history.ImageOf(v.All(), zonesync.SyncedKinds)
-	c.Sum = v.DigestOf(zonesync.SyncedKinds)
+	c.Synced = history.ImageOf(v.All(), synced)
+	c.Sum = v.DigestOf(synced)
 	return c
 }
 

@@ -19,7 +19,6 @@ import (
 	"meridian/internal/consensus/consensustest"
 	"meridian/internal/resource"
 	"meridian/internal/store"
-	zonesync "meridian/internal/sync"
 	"meridian/test/history"
 )
 
@@ -77,7 +76,7 @@ func (p plan) times(d time.Duration) time.Duration { return time.Duration(p.slow
 func newWorld(t *testing.T, seed uint64, p plan, logger *slog.Logger) *world {
 	w := &world{
 		t: t, seed: seed, plan: p, logger: logger, net: consensustest.NewNetwork(), zoneNet: consensustest.NewNetwork(),
-		rec: history.NewRecorder(time.Now, zonesync.SyncedKinds),
+		rec: history.NewRecorder(time.Now, synced),
 	}
 	w.ctx, w.cancel = context.WithCancel(context.Background())
 	return w
@@ -410,7 +409,7 @@ func (w *world) lagging() string {
 		if p == nil {
 			return "zone " + z.name + " does not run"
 		}
-		if v := p.store.View(); v.Epoch() != newest.Epoch() || v.DigestOf(nil) != newest.DigestOf(zonesync.SyncedKinds) {
+		if v := p.store.View(); v.Epoch() != newest.Epoch() || v.DigestOf(nil) != newest.DigestOf(synced) {
 			return fmt.Sprintf("zone %s is at %d, the global at %d: %s", z.name, v.Revision(), newest.Changed(), p.status())
 		}
 	}

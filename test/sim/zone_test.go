@@ -204,7 +204,7 @@ func (p *zoneProcess) observe() {
 func (p *zoneProcess) see(v *store.View, gone []resource.Key, damaged bool) {
 	p.z.w.rec.See(history.Sighting{
 		Zone: p.z.name, Boot: p.boot, Disk: p.disk, Epoch: v.Epoch(), Revision: v.Revision(),
-		Synced: history.ImageOf(v.All(), zonesync.SyncedKinds), Gone: gone, Damaged: damaged,
+		Synced: history.ImageOf(v.All(), synced), Gone: gone, Damaged: damaged,
 	})
 }
 
