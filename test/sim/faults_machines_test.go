@@ -26,7 +26,11 @@ func crashLeader(w *world, rng *rand.Rand) (func(), bool) {
 	return w.crash(w.leader(rng), rng.IntN(2) == 0), true
 }
 
+// crash ends a server, at most tearing the write that is under way. What is torn
+// is not told from what is rotten, and costs the disk: not while another one is
+// not whole.
 func (w *world) crash(s *server, torn bool) func() {
+	torn = torn && w.disksAreGood()
 	w.rec.Note("%s crashes (torn: %t)", s, torn)
 	s.crash(torn)
 	return func() {
@@ -38,7 +42,7 @@ func (w *world) crash(s *server, torn bool) func() {
 func crashAll(w *world, rng *rand.Rand) (func(), bool) {
 	w.rec.Note("all servers crash")
 	for _, s := range w.members() {
-		s.crash(rng.IntN(2) == 0)
+		w.crash(s, rng.IntN(2) == 0)
 	}
 	return func() {
 		w.rec.Note("all servers start")
