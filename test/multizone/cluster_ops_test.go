@@ -82,6 +82,7 @@ func (p *process) scrape() string {
 // SEMANTICS §7.4: zones are connected to different servers, and every server
 // shows them all, waits for them all and asks them all.
 func TestZonesOnDifferentServers(t *testing.T) {
+	t.Parallel()
 	servers := newCluster(t)
 	east := newZoneAt(t, "east", servers[0:1]).start().ready()
 	west := newZoneAt(t, "west", servers[1:2]).start().ready()
@@ -148,6 +149,7 @@ func TestZonesOnDifferentServers(t *testing.T) {
 
 // The servers are operated through any of them, by administrators only.
 func TestServersAreOperated(t *testing.T) {
+	t.Parallel()
 	servers := newCluster(t)
 	leads := func(name string) {
 		t.Helper()
@@ -221,6 +223,7 @@ func sorted(servers []*process) []string {
 // A server that is cut off from the others, or gone, does not keep its zones:
 // they go where the newest state is, and lose nothing.
 func TestZonesLeaveAServerThatIsNotCurrent(t *testing.T) {
+	t.Parallel()
 	servers := newCluster(t)
 	east := newZoneAt(t, "east", servers).start().ready()
 	at := func(p *process) (found *process) {
@@ -289,6 +292,7 @@ func TestZonesLeaveAServerThatIsNotCurrent(t *testing.T) {
 // A server restarts: its zones go to the others and it serves again, knowing
 // where they are.
 func TestWaitForZonesAcrossARestart(t *testing.T) {
+	t.Parallel()
 	servers := newCluster(t)
 	zones := []*process{
 		// East was given the address of one server and learns the others.
@@ -317,6 +321,7 @@ func TestWaitForZonesAcrossARestart(t *testing.T) {
 
 // SEMANTICS §6.8: what is revoked on one server ends on every other, at once.
 func TestRevocationOnEveryServer(t *testing.T) {
+	t.Parallel()
 	servers := newCluster(t)
 	east := newZoneAt(t, "east", servers[1:2]).start().ready()
 	servers[0].await("east to be connected", func() bool { return len(servers[0].zoneServers()["east"]) == 1 })

@@ -7,6 +7,7 @@ import (
 	"math/rand/v2"
 	"net"
 	"path/filepath"
+	"sync"
 	"testing"
 	"time"
 
@@ -25,11 +26,14 @@ type globals struct {
 
 // freePort returns an address of loopback that is free, and stays so while the
 // server that has it is down: the system gives ports of this range to nobody who
-// does not ask for them.
+// does not ask for them, and no test is given one a second time.
 func freePort(t *testing.T) string {
 	t.Helper()
 	for {
 		addr := fmt.Sprintf("127.0.0.1:%d", 10_000+rand.IntN(20_000))
+		if _, given := givenPorts.LoadOrStore(addr, true); given {
+			continue
+		}
 		l, err := net.Listen("tcp", addr)
 		if err != nil {
 			continue
@@ -38,6 +42,8 @@ func freePort(t *testing.T) string {
 		return addr
 	}
 }
+
+var givenPorts sync.Map
 
 // grow adds one server to the global, or makes the first.
 func (c *globals) grow(name string, args ...string) *process {

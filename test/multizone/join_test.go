@@ -141,6 +141,7 @@ func writesAndReads(t *testing.T, by *process, all []*process, mesh string) {
 // without its bundle, or with the stale one; the death of the leader stops
 // nothing but what is under way.
 func TestThreeServersAreOneGlobal(t *testing.T) {
+	t.Parallel()
 	servers := newCluster(t)
 	for i, p := range servers {
 		writesAndReads(t, p, servers, fmt.Sprintf("m-%d", i))
@@ -220,6 +221,7 @@ func (p *process) serverTokens() []serverToken {
 // says for whom, answers who asks it for its members, and stops when it is told
 // to.
 func TestAServerWaitsForAMajority(t *testing.T) {
+	t.Parallel()
 	servers := newCluster(t)
 	for _, p := range servers {
 		p.kill()
@@ -266,6 +268,7 @@ func (p *process) readyz(t *testing.T) string {
 // Whatever keeps a server from joining has a message of its own, and leaves the
 // global as it was.
 func TestServersThatAreNotLetIn(t *testing.T) {
+	t.Parallel()
 	first := newProcess(t, "meridian-global", "one", loopback("one")...).start().ready()
 	zoneBundle := filepath.Join(t.TempDir(), "east.bundle")
 	require.NoError(t, os.WriteFile(zoneBundle, []byte(first.must("generate", "zone-token", "--zone", "east", "--valid-for", "1h", "--bundle")), 0o600))
@@ -361,6 +364,7 @@ func TestServersThatAreNotLetIn(t *testing.T) {
 // While no server of the bundle can be reached, the new one says which and why,
 // and goes on trying until it is stopped, or one answers.
 func TestAServerThatReachesNobody(t *testing.T) {
+	t.Parallel()
 	first := newProcess(t, "meridian-global", "one", loopback("one")...).start().ready()
 	two := newServer(t, first, "two")
 	at := first.addresses()["grpc"]
@@ -379,6 +383,7 @@ func TestAServerThatReachesNobody(t *testing.T) {
 // A server whose start was cut off at any point goes on where it was, though its
 // token is used up.
 func TestAJoinThatIsCutOff(t *testing.T) {
+	t.Parallel()
 	first := newProcess(t, "meridian-global", "one", loopback("one")...).start().ready()
 	two := newServer(t, first, "two")
 	for wait := time.Duration(0); wait <= 400*time.Millisecond; wait += 40 * time.Millisecond {
@@ -399,6 +404,7 @@ func TestAJoinThatIsCutOff(t *testing.T) {
 // A server comes back under its name: at another address, and with an empty disk
 // and a bundle that any of the others issued.
 func TestAServerThatMovesOrLosesItsDisk(t *testing.T) {
+	t.Parallel()
 	servers := newCluster(t)
 	two, three := servers[1].withoutBundle(), servers[2]
 	before := two.addresses()
@@ -503,6 +509,7 @@ func (a *authority) flags(name string, uses ...x509.ExtKeyUsage) []string {
 // Servers with certificates of an authority of the operator's join by any address
 // of a running one.
 func TestServersWithTheirOwnCertificates(t *testing.T) {
+	t.Parallel()
 	const asServer, asClient = x509.ExtKeyUsageServerAuth, x509.ExtKeyUsageClientAuth
 	own := newAuthority(t)
 	server := func(name string, certificate []string, args ...string) *process {
@@ -543,6 +550,7 @@ func TestServersWithTheirOwnCertificates(t *testing.T) {
 // A call that is running when its server is told to stop finishes through the
 // next leader, and the stop is an orderly one within ten seconds.
 func TestStoppingTheLeaderUnderWrites(t *testing.T) {
+	t.Parallel()
 	servers := newCluster(t)
 	leader := servers[0].leader(servers...)
 	rest := slices.DeleteFunc(slices.Clone(servers), func(p *process) bool { return p == leader })

@@ -43,6 +43,7 @@ func (p *process) meshes() string { return p.must("get", "meshes", "-o", "name")
 // effect on all of them and in the zones, under a new incarnation, and who was
 // told what is on record.
 func TestSnapshotAndRestore(t *testing.T) {
+	t.Parallel()
 	servers := newCluster(t)
 	east := newZone(t, servers[0], "east").start().ready()
 	servers[0].mustWith("{type: Mesh, name: saved}\n---\n"+timeout("t", "backend", "1s"), "apply", "-f", "-", "--wait=zones")
@@ -203,6 +204,7 @@ func tokenIn(t *testing.T, p *process) string {
 // Two of three servers are lost for good: the third goes on alone with all that
 // was acknowledged, zones follow, and the others join anew.
 func TestRecoverWithOneServer(t *testing.T) {
+	t.Parallel()
 	servers := newCluster(t)
 	east := newZone(t, servers[2], "east").start().ready()
 	servers[0].mustWith(timeout("t", "backend", "1s"), "apply", "-f", "-", "--wait=zones")

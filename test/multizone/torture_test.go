@@ -319,6 +319,7 @@ func exported(t *testing.T, p *process) []string {
 
 // An orderly stop takes no longer when nobody answers any more.
 func TestStopOfALeaderThatNobodyAnswers(t *testing.T) {
+	t.Parallel()
 	x := newTorture(t)
 	leader := x.leading()
 	_, _ = x.isolated(leader, trouble{deaf: true, mute: true})
