@@ -104,7 +104,7 @@ func TestWrongCA(t *testing.T) {
 	out := h.run("zones", "--address", h.address, "--ca-cert-file", other.caFile)
 	require.Equal(t, exitUnavailable, out.code)
 	require.Equal(t, "Error: the control plane at "+h.address+" cannot be reached: the server's certificate is not signed by the CA in "+other.caFile+"\n"+
-		"The right CA stands in the server's admin.yaml. A server that was set up anew has a new one.\n"+
+		"The right CA stands in the server's admin.yaml: with --address, add --config ADMIN.YAML or --ca-cert-file. A server that was set up anew has a new one.\n"+
 		"The address comes from --address.\n", out.stderr)
 	out = h.run("zones", "--address", h.address)
 	require.Equal(t, exitUnavailable, out.code)

@@ -213,7 +213,7 @@ func (g *Gossip) listConfig() (*memberlist.Config, error) {
 	mc.DeadNodeReclaimTime = time.Millisecond
 	hooks := gossipHooks{g}
 	mc.Delegate, mc.Events, mc.Conflict, mc.Merge, mc.Alive = hooks, hooks, hooks, hooks, hooks
-	mc.Logger = log.New(debugLog{g.cfg.Logger}, "", 0)
+	mc.Logger = log.New(&gossipLog{log: g.cfg.Logger}, "", 0)
 	if g.cfg.tune != nil {
 		g.cfg.tune(mc)
 	}
@@ -416,13 +416,40 @@ func (g *Gossip) close(politely bool) error {
 	return nil
 }
 
-// debugLog writes lines of memberlist's log as debug events.
-type debugLog struct{ log *slog.Logger }
+// gossipLog writes lines of memberlist's log as debug events, but for what an
+// operator has to know.
+type gossipLog struct {
+	log *slog.Logger
 
-var _ io.Writer = debugLog{}
+	mu     sync.Mutex
+	warned time.Time // when another key was told of last
+}
+
+var _ io.Writer = (*gossipLog)(nil)
+
+// otherKey is how memberlist says that a message was encrypted with a key that is
+// not ours, and keyWarnings how often that is passed on: anybody can send such.
+const (
+	otherKey    = "no installed keys could decrypt the message"
+	keyWarnings = time.Minute
+)
 
 // Write implements io.Writer; p is one line.
-func (d debugLog) Write(p []byte) (int, error) {
-	d.log.Debug("gossip", "message", strings.TrimSpace(string(p)))
+func (l *gossipLog) Write(p []byte) (int, error) {
+	line := strings.TrimSpace(string(p))
+	if what, from, _ := strings.Cut(line, " from="); strings.HasSuffix(what, otherKey) && l.mayWarn(time.Now()) {
+		l.log.Warn("gossip arrives that is encrypted with another key: a server has another --gossip-key-file than this one, or a stranger knocks", "from", from)
+	}
+	l.log.Debug("gossip", "message", line)
 	return len(p), nil
+}
+
+func (l *gossipLog) mayWarn(now time.Time) bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if now.Sub(l.warned) < keyWarnings {
+		return false
+	}
+	l.warned = now
+	return true
 }

@@ -6,6 +6,8 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -221,6 +223,41 @@ func TestGossipHearsNobodyElse(t *testing.T) {
 		require.Error(t, err, name)
 		require.Len(t, a.Members(), 1, name)
 	}
+}
+
+// lines is a log that several may write.
+type lines struct {
+	mu   sync.Mutex
+	text strings.Builder
+}
+
+func (l *lines) Write(p []byte) (int, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.text.Write(p)
+}
+
+func (l *lines) String() string {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.text.String()
+}
+
+// TestGossipTellsOfAnotherKey: an operator learns why two servers do not hear each
+// other, once in a while, however much arrives.
+func TestGossipTellsOfAnotherKey(t *testing.T) {
+	heard, stranger := gossipConfig("a"), gossipConfig("b")
+	var log lines
+	heard.Logger = slog.New(slog.NewTextHandler(&log, nil))
+	stranger.Keys = [][]byte{gossipKeyOf(2)}
+	a, b := openGossip(t, heard), openGossip(t, stranger)
+	for range 3 {
+		_, err := b.Join(t.Context(), []string{a.Addr()})
+		require.Error(t, err)
+	}
+	require.Equal(t, 1, strings.Count(log.String(), "level=WARN"), log.String())
+	require.Contains(t, log.String(), "another --gossip-key-file than this one")
+	require.Contains(t, log.String(), "from=127.0.0.1:")
 }
 
 // TestGossipOfAServerThatJoins: it need not know its cluster beforehand, and
