@@ -189,8 +189,7 @@ func (n *Node) askAt(ctx context.Context, addr string, request *peerv1.AddMember
 
 // whereOthersMayBe lists addresses, the likeliest first: the leader's, those of
 // the members, those that gossip has heard of, those that were given. This
-// server's own is among them only when
-// it leads.
+// server's own is among them only when it leads.
 func (n *Node) whereOthersMayBe() []string {
 	var addrs []string
 	add := func(addr string) {
