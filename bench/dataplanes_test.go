@@ -55,6 +55,7 @@ func dataplaneStreams(b *testing.B, connections int) {
 			delivered = append(delivered, crowd.change(b, g, i, edition)...)
 		}
 	}
+	<-time.After(rest)
 	stated(b, "zone-MB", z.memory(b, "VmRSS"), 600)
 	stated(b, "zone-peak-MB", z.memory(b, "VmHWM"), 600)
 	report(b, "kB/stream", (z.memory(b, "VmRSS")-alone)*1000/streams)

@@ -18,6 +18,7 @@ func BenchmarkIdle(b *testing.B) {
 	procfs(b)
 	large, small := newPair(b, many), newPair(b, few)
 	for b.Loop() {
+		<-time.After(rest)
 		large.begin(b)
 		small.begin(b)
 		<-time.After(window)

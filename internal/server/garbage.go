@@ -5,6 +5,7 @@ import (
 	"runtime"
 	"runtime/debug"
 	"runtime/metrics"
+	"sync"
 	"time"
 )
 
@@ -13,7 +14,8 @@ import (
 // seldom: less than half of the customary allowance saves up to a quarter of its
 // memory and costs nothing that can be measured. While it is kept busy, though,
 // by hundreds of writes a second, collecting that often would take a fifth of its
-// time: it then has the customary allowance, until there is less to do.
+// time: it then has the customary allowance, and gives the memory back when there
+// is less to do.
 //
 // A server that holds much, ten thousand proxies for one, allows a smaller part.
 // It is not the allowance of all servers: a start is mostly allocation, and one
@@ -27,13 +29,15 @@ const (
 	// busyInterval is how soon after another a collection means that a server is
 	// busy.
 	busyInterval = time.Second
+	// calmAfter is how long after the last such collection it is not any more.
+	calmAfter = 3 * time.Second
 )
 
 // limitGarbage keeps to the allowance from now on, unless GOGC says otherwise.
 func limitGarbage() {
 	if os.Getenv("GOGC") == "" {
 		debug.SetGCPercent(garbagePercent)
-		a := &allowance{percent: garbagePercent, set: debug.SetGCPercent}
+		a := &allowance{percent: garbagePercent, set: debug.SetGCPercent, giveBack: debug.FreeOSMemory}
 		afterCollection(func() { a.adjust(liveHeap(), time.Now()) })
 	}
 }
@@ -50,26 +54,54 @@ func afterCollection(f func()) {
 
 // allowance follows the size of what is alive, and how often garbage is collected.
 type allowance struct {
+	set      func(percent int) int
+	giveBack func()
+
+	mu      sync.Mutex
 	percent int
-	last    time.Time // when it was collected last
-	set     func(percent int) int
+	last    time.Time   // when it was collected last
+	calm    *time.Timer // ends being busy; nil before the first time
 }
 
-// adjust sets the allowance after a collection that left a heap of a size, when
-// it is another than before: everything stands still for a moment then.
+// adjust sets the allowance after a collection that left a heap of a size.
 func (a *allowance) adjust(live uint64, now time.Time) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	busy := now.Sub(a.last) < busyInterval
+	if busy {
+		if a.calm == nil {
+			a.calm = time.AfterFunc(calmAfter, a.calmDown)
+		}
+		a.calm.Reset(calmAfter)
+	}
 	percent := garbagePercent
 	switch {
 	case live >= largeHeap:
 		percent = garbagePercentLarge
-	case now.Sub(a.last) < busyInterval:
+	case busy:
 		percent = garbagePercentBusy
 	}
 	a.last = now
+	a.allow(percent)
+}
+
+// allow sets the allowance when it is another than before: everything stands
+// still for a moment then.
+func (a *allowance) allow(percent int) {
 	if percent != a.percent {
 		a.percent = percent
 		a.set(percent)
 	}
+}
+
+// calmDown ends being busy.
+func (a *allowance) calmDown() {
+	a.mu.Lock()
+	if a.percent == garbagePercentBusy {
+		a.allow(garbagePercent)
+	}
+	a.mu.Unlock()
+	a.giveBack() // which collects, and so adjusts
 }
 
 // liveHeap is what the last collection found alive, in bytes.
