@@ -404,7 +404,7 @@ func TestWithoutALeaderIsSaidSoon(t *testing.T) {
 			_, err := b.node.Propose(t.Context(), store.Txn{RequestID: "2", Ops: []store.Op{put("k", "2")}})
 			written <- err
 		}()
-		time.Sleep(time.Second) //nolint:forbidigo // virtual time
+		<-time.After(time.Second) // virtual time
 		c.network.HealAll()
 		require.NoError(t, <-written)
 	})

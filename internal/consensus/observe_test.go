@@ -16,7 +16,7 @@ func TestASilenceIsToldOnce(t *testing.T) {
 		c := newContacts()
 		fail := func(since time.Time, times int) (told int) {
 			for range times {
-				time.Sleep(250 * time.Millisecond) //nolint:forbidigo // virtual time
+				<-time.After(250 * time.Millisecond) // virtual time
 				if h := c.observe(raft.FailedHeartbeatObservation{PeerID: "b#1", LastContact: since}); h != (heard{}) {
 					require.Equal(t, "b", h.server)
 					require.False(t, h.answers)
@@ -35,7 +35,7 @@ func TestASilenceIsToldOnce(t *testing.T) {
 		require.Zero(t, c.observe(raft.ResumedHeartbeatObservation{PeerID: "b#1"}))
 
 		require.Equal(t, 1, fail(time.Now(), 20), "the next silence is told again")
-		time.Sleep(time.Hour) //nolint:forbidigo // virtual time, in which this server does not lead
+		<-time.After(time.Hour) // virtual time, in which this server does not lead
 		require.Equal(t, 1, fail(time.Now(), 20), "and so is one of a later lead")
 	})
 }
