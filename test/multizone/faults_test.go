@@ -11,8 +11,8 @@ import (
 	"time"
 )
 
-// fault is a way to hurt a cluster. It returns what ends it; between the two the
-// cluster may be as broken as it likes.
+// fault is a way to hurt a cluster. It returns what ends it, nil when it had no
+// effect; between the two the cluster may be as broken as it likes.
 type fault struct {
 	name string
 	// weight is how often it is chosen, of all weights together; hold is the
@@ -85,7 +85,7 @@ func nothing() {}
 // killed ends a process without warning, for a while.
 func (x *torture) killed(p *process) (string, func()) {
 	if x.stopped[p] || !p.running() {
-		return "", nothing
+		return "", nil
 	}
 	p.kill()
 	return p.name, func() {
@@ -98,8 +98,12 @@ func (x *torture) killed(p *process) (string, func()) {
 func (x *torture) killAll(_ *rand.Rand) (string, func()) {
 	var ends []func()
 	for _, p := range x.globals.servers {
-		_, end := x.killed(p)
-		ends = append(ends, end)
+		if _, end := x.killed(p); end != nil {
+			ends = append(ends, end)
+		}
+	}
+	if len(ends) == 0 {
+		return "", nil
 	}
 	return "", func() {
 		for _, end := range ends {
@@ -111,7 +115,7 @@ func (x *torture) killAll(_ *rand.Rand) (string, func()) {
 // restart stops a server in an orderly way and starts it again.
 func (x *torture) restart(p *process) (string, func()) {
 	if x.stopped[p] || !p.running() {
-		return "", nothing
+		return "", nil
 	}
 	// One that was stopped before it had a chance to listen ends as any program.
 	if code := p.stop(); code != 0 && p.log.String() != "" {
@@ -131,7 +135,7 @@ func (x *torture) begin(p *process) {
 // paused freezes a process and lets it go on.
 func (x *torture) paused(p *process) (string, func()) {
 	if x.stopped[p] || !p.running() {
-		return "", nothing
+		return "", nil
 	}
 	x.stopped[p] = true
 	_ = p.cmd.Process.Signal(syscall.SIGSTOP)
@@ -224,7 +228,7 @@ func (x *torture) flapping(r *rand.Rand) (string, func()) {
 func (x *torture) transfer(_ *rand.Rand) (string, func()) {
 	p := x.leading()
 	if x.stopped[p] || !p.running() {
-		return "", nothing
+		return "", nil
 	}
 	r := p.command("cluster", "transfer-leadership", "--timeout", "5s")
 	return fmt.Sprintf("from %s: exit %d", p.name, r.code), nothing

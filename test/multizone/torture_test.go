@@ -222,9 +222,11 @@ func (x *torture) attack(seed uint64, duration, rest time.Duration) {
 			f := choose(random)
 			hold := 100*time.Millisecond + time.Duration(random.Int64N(int64(f.hold)+1))
 			what, end := f.begin(x, random)
-			x.rec.Note("%s: %s", f.name, what)
-			x.counts[f.name]++
-			active = append(active, running{f.name, now.Add(hold), end})
+			if end != nil {
+				x.rec.Note("%s: %s", f.name, what)
+				x.counts[f.name]++
+				active = append(active, running{f.name, now.Add(hold), end})
+			}
 		}
 		select {
 		case <-time.After(time.Duration(100+random.IntN(900)) * time.Millisecond):
