@@ -96,17 +96,24 @@ func weathers() []weather {
 func TestSimulation(t *testing.T) {
 	busy := plan{servers: 3, zones: 2, clients: 4, watchers: 2, think: 6 * time.Second, slower: 1}
 	seed, minutes := uint64(number("SIM_SEED", 1)), number("SIM_MINUTES", defaultMinutes)
+	inEveryWeather(t, seed, busy, minutes, fmt.Sprintf("SIM_SEED=%d SIM_MINUTES=%d", seed, minutes))
+}
+
+// inEveryWeather disturbs a world of its own for each weather, for some virtual
+// minutes. settings is how the environment repeats it.
+func inEveryWeather(t *testing.T, seed uint64, p plan, minutes int, settings string) {
+	t.Helper()
 	for _, weather := range weathers() {
 		t.Run(weather.name, func(t *testing.T) {
 			t.Parallel()
-			simulate(t, seed, busy, func(w *world) int {
+			simulate(t, seed, p, func(w *world) int {
 				return w.disturb(time.Duration(minutes)*time.Minute, weather.faults)
-			}).require(t, fmt.Sprintf("SIM_SEED=%d SIM_MINUTES=%d go test ./test/sim -run %s", seed, minutes, t.Name()))
+			}).require(t, fmt.Sprintf("%s go test ./test/sim -run %s", settings, t.Name()))
 		})
 	}
 }
 
-// TestDays runs all weathers at once for a long time. Everything but the zones is
+// TestDays runs each kind of weather for a long time. Everything but the zones is
 // ten times slower, so that a day passes with ten times fewer messages between
 // the faults.
 func TestDays(t *testing.T) {
@@ -116,14 +123,7 @@ func TestDays(t *testing.T) {
 	}
 	seed := uint64(number("SIM_SEED", 1))
 	slow := plan{servers: 3, zones: 2, clients: 4, watchers: 2, think: 6 * time.Second, slower: 10}
-	for _, weather := range weathers() {
-		t.Run(weather.name, func(t *testing.T) {
-			t.Parallel()
-			simulate(t, seed, slow, func(w *world) int {
-				return w.disturb(time.Duration(minutes)*time.Minute, weather.faults)
-			}).require(t, fmt.Sprintf("SIM_SEED=%d SIM_LONG=%d go test ./test/sim -run %s", seed, minutes, t.Name()))
-		})
-	}
+	inEveryWeather(t, seed, slow, minutes, fmt.Sprintf("SIM_SEED=%d SIM_LONG=%d", seed, minutes))
 }
 
 // TestQuiet: without faults everything is as promised.
