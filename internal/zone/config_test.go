@@ -57,7 +57,7 @@ func TestModeIsForLife(t *testing.T) {
 	require.NoError(t, claimMode(dir, east))
 	require.NoError(t, claimMode(dir, east), "the same again is fine")
 	require.ErrorContains(t, claimMode(dir, mode{FormatVersion: 1, Name: "west", Federated: true}), `belongs to zone "east", not "west"`)
-	require.ErrorContains(t, claimMode(dir, mode{FormatVersion: 1, Name: "east"}), "belongs to a zone of a global, and would now be used for a standalone zone")
+	require.ErrorContains(t, claimMode(dir, mode{FormatVersion: 1, Name: "east"}), "belongs to a zone of a global, and would now be used for a standalone zone; that never changes: start it with --join-bundle or --global-addr again")
 	path := filepath.Join(dir, modeFile)
 	require.NoError(t, os.WriteFile(path, []byte("{"), 0o600))
 	require.ErrorContains(t, claimMode(dir, east), "is damaged")

@@ -53,7 +53,11 @@ func claimMode(dir string, want mode) error {
 	case have.Name != want.Name:
 		return fmt.Errorf("--data-dir %s belongs to zone %q, not %q; choose another directory", dir, have.Name, want.Name)
 	case have.Federated != want.Federated:
-		return fmt.Errorf("--data-dir %s belongs to %s, and would now be used for %s; that never changes: choose another directory", dir, have, want)
+		mend := "leave out what connects it to a global"
+		if have.Federated {
+			mend = "start it with --join-bundle or --global-addr again"
+		}
+		return fmt.Errorf("--data-dir %s belongs to %s, and would now be used for %s; that never changes: %s, or choose another directory", dir, have, want, mend)
 	}
 	return nil
 }
