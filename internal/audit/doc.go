@@ -4,7 +4,8 @@
 // It guarantees that a record which was altered, removed, inserted or moved is
 // found by Verify, which says where; that a log cut off at its end is found by
 // its head, a checkpoint beside it; that every record is given to the operating
-// system before Write returns, and to the disk within SyncEvery; and that
+// system before Write returns, and to the disk within SyncEvery; that a write
+// which a crash kept from being recorded is recorded after it (Writer); and that
 // whatever strangers do, the log grows by a bounded number of records per second
 // and a bounded number of files.
 //

@@ -31,40 +31,51 @@ type fileEnd struct {
 	size, torn int64
 	// bad is what is wrong with the last line.
 	bad error
+	// revisions are those that lines name, sorted.
+	revisions []uint64
 }
 
-// lastRecord reads a file to its end.
-func lastRecord(path string) (fileEnd, error) {
+// lastRecord reads a file to its end. Only the lines that matter are decoded: the
+// last, and those up to the first that is a record.
+func lastRecord(path string) (end fileEnd, err error) {
 	f, err := os.Open(path)
 	if err != nil {
 		return fileEnd{}, err
 	}
 	defer func() { _ = f.Close() }()
-	var end fileEnd
+	defer func() { slices.Sort(end.revisions) }()
 	lines := newLines(f)
+	var last []byte
 	for {
 		line, whole, err := lines.next()
-		if errors.Is(err, io.EOF) {
-			return end, nil
-		}
-		if err != nil {
+		if err != nil && !errors.Is(err, io.EOF) {
 			return end, fmt.Errorf("audit: read %s: %w", path, err)
 		}
-		if !whole {
+		if err != nil || !whole {
 			end.torn = int64(len(line))
-			return end, nil
+			break
 		}
-		r, hash, bad := decodeRecord(line)
+		last = append(last[:0], line...)
 		end.lines++
 		end.size += int64(len(line)) + 1
-		end.bad = bad
-		if bad == nil {
-			end.head = Head{Seq: r.Seq, Hash: hash, Time: r.Time}
-			if end.first == 0 {
+		if rev := revisionOf(line); rev > 0 {
+			end.revisions = append(end.revisions, rev)
+		}
+		if end.first == 0 {
+			if r, _, bad := decodeRecord(line); bad == nil {
 				end.first = r.Seq
 			}
 		}
 	}
+	if end.lines == 0 {
+		return end, nil
+	}
+	r, hash, bad := decodeRecord(last)
+	if bad == nil {
+		end.head = Head{Seq: r.Seq, Hash: hash, Time: r.Time}
+	}
+	end.bad = bad
+	return end, nil
 }
 
 // lines reads lines of bounded length.

@@ -74,6 +74,17 @@ type Log struct {
 	failure error  // of the last write or sync
 	crowd   crowd
 
+	past past // set once, by Open
+
+	// late are records that wait for the next flush: those of whoever cannot wait
+	// for a disk.
+	late struct {
+		sync.Mutex
+		records []Record
+		// unlessHad are written only if no file has one of their revision.
+		unlessHad []Record
+	}
+
 	// shown is what Head and Err return, as of the end of the last write or sync:
 	// whoever asks how the log stands does not wait for a disk that hangs.
 	shown struct {
@@ -121,6 +132,10 @@ func (l *Log) resume() (note string, err error) {
 	}
 	path := filepath.Join(l.cfg.Dir, CurrentFile)
 	end, err := lastRecord(path)
+	l.past.revisions, l.past.first = end.revisions, end.first
+	if older, err := rotated(l.cfg.Dir); err == nil {
+		l.past.older = older
+	}
 	switch {
 	case errors.Is(err, fs.ErrNotExist), err == nil && end.lines == 0:
 		if err := l.resumeRotated(); err != nil {
@@ -309,7 +324,7 @@ func (l *Log) flush() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	defer l.showLocked()
-	for _, r := range l.crowd.disperse() {
+	for _, r := range append(l.crowd.disperse(), l.takeLateLocked()...) {
 		l.appendLocked(r)
 	}
 	failed := l.failure

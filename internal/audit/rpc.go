@@ -10,9 +10,7 @@ import (
 
 	meridianv1 "meridian/api/meridian/v1"
 	"meridian/internal/auth"
-	"meridian/internal/resource"
 	"meridian/internal/rpcerr"
-	"meridian/internal/store"
 )
 
 // Unary is the server interceptor that records the denials of unary methods, and
@@ -149,85 +147,4 @@ func (l *Log) Did(ctx context.Context, r Record, failed error) {
 // Noted records what happened to the server without anybody asking this one.
 func (l *Log) Noted(message string) {
 	l.Write(Record{Method: "server", Who: serverItself, Decision: Noted, Message: message})
-}
-
-// Node is where a server's writes go. *consensus.Node implements it.
-type Node interface {
-	Propose(ctx context.Context, txn store.Txn) (store.Result, error)
-	Read(ctx context.Context) (resource.Revision, error)
-}
-
-// Writer is a Node whose writes are recorded: all that goes through it, whoever
-// asks for it.
-type Writer struct {
-	Node
-	log *Log
-	// unknown is the error that leaves open what became of a write.
-	unknown error
-}
-
-// NewWriter returns a Writer. unknown is the node's error for a write that may or
-// may not have taken effect.
-func NewWriter(node Node, log *Log, unknown error) *Writer {
-	return &Writer{node, log, unknown}
-}
-
-// Propose proposes a transaction and records it, unless it certainly was not
-// written or changed nothing.
-func (w *Writer) Propose(ctx context.Context, txn store.Txn) (store.Result, error) {
-	result, err := w.Node.Propose(ctx, txn)
-	r := Record{Decision: Allowed, From: from(ctx), Who: serverItself, Method: "server", Request: txn.RequestID}
-	if method, ok := grpc.Method(ctx); ok {
-		r.Method = strings.TrimPrefix(method, "/")
-	}
-	if r.From != "" {
-		r.Who = whoIs(auth.PrincipalFrom(ctx))
-	}
-	r.Rule = clip(strings.Join(auth.Grounds(ctx), "; "))
-	switch {
-	case err == nil:
-		r.Revision, r.Targets = uint64(result.Revision), written(result)
-		if len(r.Targets) == 0 {
-			return result, nil
-		}
-	case errors.Is(err, w.unknown):
-		r.Decision, r.Message, r.Targets = Unknown, err.Error(), attempted(txn)
-	default:
-		return result, err
-	}
-	w.log.Write(r)
-	return result, err
-}
-
-// written returns what a batch changed.
-func written(result store.Result) []Target {
-	var out []Target
-	for _, op := range result.Results {
-		t := Target{Kind: string(op.Key.Kind), Mesh: string(op.Key.Mesh), Name: op.Key.Name, Version: op.Version}
-		switch op.Outcome {
-		case store.Created:
-			t.Action = "create"
-		case store.Updated:
-			t.Action = "update"
-		case store.Deleted:
-			t.Action = "delete"
-		default:
-			continue
-		}
-		out = append(out, t)
-	}
-	return out
-}
-
-// attempted returns what a batch would have changed.
-func attempted(txn store.Txn) []Target {
-	out := make([]Target, len(txn.Ops))
-	for i, op := range txn.Ops {
-		key, action := op.Key, "delete"
-		if op.Resource != nil {
-			key, action = op.Resource.Key(), "apply"
-		}
-		out[i] = Target{Action: action, Kind: string(key.Kind), Mesh: string(key.Mesh), Name: key.Name}
-	}
-	return out
 }

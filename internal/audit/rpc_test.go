@@ -8,6 +8,7 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 	"google.golang.org/grpc"
@@ -31,6 +32,13 @@ type node struct {
 func (n *node) Propose(context.Context, store.Txn) (store.Result, error) { return n.result, n.err }
 func (n *node) Read(context.Context) (resource.Revision, error)          { return 0, nil }
 
+// writer returns the Writer of the server a.
+func writer(n Node, log *Log) *Writer {
+	w := NewWriter("a", time.Now, errUnknown)
+	w.Open(n, log)
+	return w
+}
+
 // because is a rule that allows something.
 type because string
 
@@ -44,11 +52,16 @@ func request(t *testing.T) context.Context {
 	return auth.WithPrincipal(ctx, p)
 }
 
-// records returns all records of a log.
+// records returns all records of a log's current file.
 func records(t *testing.T, dir string) []Record {
 	t.Helper()
 	data, err := os.ReadFile(filepath.Join(dir, CurrentFile))
 	require.NoError(t, err)
+	return decodeAll(t, data)
+}
+
+func decodeAll(t *testing.T, data []byte) []Record {
+	t.Helper()
 	var out []Record
 	for _, line := range strings.Split(strings.TrimSpace(string(data)), "\n") {
 		if line == "" {
@@ -56,6 +69,7 @@ func records(t *testing.T, dir string) []Record {
 		}
 		r, _, err := decodeRecord([]byte(line))
 		require.NoError(t, err)
+		require.Equal(t, r.Revision, revisionOf([]byte(line)))
 		out = append(out, r)
 	}
 	return out
@@ -72,7 +86,7 @@ func TestEveryWriteIsRecorded(t *testing.T) {
 		{Key: key("d"), Outcome: store.Deleted},
 		{Key: key("e"), Outcome: store.Missing},
 	}}}
-	w := NewWriter(n, log, errUnknown)
+	w := writer(n, log)
 	txn := store.Txn{RequestID: "r-1", Ops: []store.Op{store.Delete(key("d"))}}
 	ctx := auth.CollectGrounds(request(t))
 	auth.AddGround(ctx, because("rule one"))

@@ -12,6 +12,7 @@ import (
 	"github.com/hashicorp/raft"
 	"google.golang.org/grpc"
 
+	"meridian/internal/resource"
 	"meridian/internal/store"
 )
 
@@ -173,6 +174,15 @@ type Events struct {
 	// of several should end the process. Called once per stalled write, on a
 	// goroutine of its own that the write waits for.
 	Stalled func(file string, since time.Duration)
+	// Applied tells of every batch that carries a note (store.Txn.Note), whichever
+	// server proposed it, once it was applied here: in the order of the log, and
+	// after a restart again of those that the newest snapshot does not hold. Called
+	// on the goroutine that applies, which waits for it.
+	Applied func(note []byte, result store.Result)
+	// Snapshotting says that everything up to a revision is about to be kept as a
+	// snapshot, after which Applied does not tell of it again. The snapshot waits
+	// for it.
+	Snapshotting func(resource.Revision)
 	// Fatal says that the node cannot go on safely and why: the process must end
 	// at once, without waiting for anything. Called once at most, on a goroutine
 	// of its own. ErrRemoved and ErrCorrupt are among the reasons.

@@ -82,7 +82,7 @@ func (n *Node) proposeThere(ctx context.Context, p *proposal, addr string, moved
 		return store.Result{}, fmt.Errorf("%w: %w", ErrUnavailable, err)
 	}
 	var reached peer.Peer
-	response, err := peerv1.NewRaftServiceClient(conn).Propose(limited, &peerv1.ProposeRequest{Command: p.command}, grpc.Peer(&reached))
+	response, err := peerv1.NewRaftServiceClient(conn).Propose(limited, &peerv1.ProposeRequest{Command: p.command, Note: p.note}, grpc.Peer(&reached))
 	n.forwarded.Add(1)
 	if err != nil {
 		n.retireSilent(limited, addr, conn)

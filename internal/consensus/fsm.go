@@ -14,9 +14,11 @@ import (
 )
 
 // fsm applies committed entries to the store. It keeps no state and reads no
-// clock: what Apply does is a function of the entry and the store.
+// clock: what Apply does is a function of the entry and the store. Of what it did
+// it tells events.
 type fsm struct {
-	st *store.Store
+	st     *store.Store
+	events Events
 }
 
 var (
@@ -36,7 +38,11 @@ func (f fsm) Apply(entry *raft.Log) any {
 	if mutant.On(mutant.TimeFromClock) {
 		txn.Time = time.Now() //nolint:forbidigo // the bug
 	}
-	return f.st.Apply(resource.Revision(entry.Index), txn)
+	result := f.st.Apply(resource.Revision(entry.Index), txn)
+	if len(entry.Extensions) > 0 && f.events.Applied != nil {
+		f.events.Applied(entry.Extensions, result)
+	}
+	return result
 }
 
 // StoreConfiguration notes that a change of membership has been passed, so that
@@ -56,7 +62,7 @@ func (f fsm) Snapshot() (raft.FSMSnapshot, error) {
 	if f.st.Restoring() {
 		return nil, errRestoring
 	}
-	return fsmSnapshot{f.st.View()}, nil
+	return fsmSnapshot{f.st.View(), f.events.Snapshotting}, nil
 }
 
 // Restore replaces the store's content, or leaves it alone and fails.
@@ -70,11 +76,15 @@ func (f fsm) Restore(source io.ReadCloser) error {
 }
 
 type fsmSnapshot struct {
-	view *store.View
+	view   *store.View
+	before func(resource.Revision) // may be nil
 }
 
 // Persist streams the view.
 func (s fsmSnapshot) Persist(sink raft.SnapshotSink) error {
+	if s.before != nil {
+		s.before(s.view.Revision())
+	}
 	if err := s.view.WriteSnapshot(sink); err != nil {
 		return errors.Join(fmt.Errorf("consensus: write snapshot: %w", err), sink.Cancel())
 	}

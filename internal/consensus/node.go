@@ -225,7 +225,7 @@ func (n *Node) startRaft(snapshots *snapshotStore, notify chan<- bool) (err erro
 	}()
 	n.watchStorage()
 	n.witness.begin(n.screen)
-	machine := frozenFSM{fsm: fsm{n.st}, fail: n.log.fail, snapshots: snapshots}
+	machine := frozenFSM{fsm: fsm{n.st, n.cfg.Events}, fail: n.log.fail, snapshots: snapshots}
 	n.raft, err = raft.NewRaft(n.cfg.raftConfig(n.id, notify), machine, n.log, n.log, snapshots, n.witness)
 	snapshots.opening.Store(false)
 	if err == nil {

@@ -334,7 +334,7 @@ func TestDeterminism(t *testing.T) {
 		a, b := store.New(store.DefaultOptions()), store.New(store.DefaultOptions())
 		begin, err := store.EncodeCommand(store.Txn{SetEpoch: &store.Epoch{ClusterID: "c", Incarnation: 1}})
 		require.NoError(t, err)
-		require.Equal(t, fsm{a}.Apply(&raft.Log{Index: 3, Data: begin}), fsm{b}.Apply(&raft.Log{Index: 3, Data: begin}))
+		require.Equal(t, fsm{st: a}.Apply(&raft.Log{Index: 3, Data: begin}), fsm{st: b}.Apply(&raft.Log{Index: 3, Data: begin}))
 		for i := range count {
 			txn := store.Txn{
 				RequestID: rapid.SampledFrom([]string{"", "r1", "r2", "r3"}).Draw(t, "request"),
@@ -353,7 +353,7 @@ func TestDeterminism(t *testing.T) {
 			command, err := store.EncodeCommand(txn)
 			require.NoError(t, err)
 			entry := &raft.Log{Index: uint64(2*i + 5), Data: command}
-			require.Equal(t, fsm{a}.Apply(entry), fsm{b}.Apply(entry))
+			require.Equal(t, fsm{st: a}.Apply(entry), fsm{st: b}.Apply(entry))
 			require.Equal(t, a.View().DigestOf(nil), b.View().DigestOf(nil))
 			require.Equal(t, envelopes(a), envelopes(b), "times too are the same everywhere (SEMANTICS §1.1)")
 			require.Equal(t, resource.Revision(entry.Index), b.Revision())
@@ -380,21 +380,21 @@ func throughSnapshot(t require.TestingT, st *store.Store) *store.Store {
 	_, trans := raft.NewInmemTransport("x")
 	sink, err := snapshots.Create(1, 1, 1, raft.Configuration{}, 1, trans)
 	require.NoError(t, err)
-	snap, err := fsm{st}.Snapshot()
+	snap, err := fsm{st: st}.Snapshot()
 	require.NoError(t, err)
 	require.NoError(t, snap.Persist(sink))
 	snap.Release()
 	_, source, err := snapshots.Open(sink.ID())
 	require.NoError(t, err)
 	restored := store.New(store.DefaultOptions())
-	require.NoError(t, fsm{restored}.Restore(source))
+	require.NoError(t, fsm{st: restored}.Restore(source))
 	return restored
 }
 
 // TestUndecodableEntryStops: a server never goes on without an entry that its
 // peers may have understood.
 func TestUndecodableEntryStops(t *testing.T) {
-	f := fsm{store.New(store.DefaultOptions())}
+	f := fsm{st: store.New(store.DefaultOptions())}
 	require.Panics(t, func() { f.Apply(&raft.Log{Index: 3, Data: []byte("nonsense")}) })
 }
 

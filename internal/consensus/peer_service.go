@@ -34,7 +34,7 @@ func (s *peerService) Propose(ctx context.Context, request *peerv1.ProposeReques
 	if err != nil {
 		return nil, rpcerr.New(rpcerr.Invalid, reasonUnreadable, "the leader, which runs release %s, cannot apply this: %w", version.String(), err)
 	}
-	p := proposal{command: command, patience: time.NewTimer(n.cfg.ApplyTimeout)}
+	p := proposal{command: command, note: request.GetNote(), patience: time.NewTimer(n.cfg.ApplyTimeout)}
 	defer p.patience.Stop()
 	result, index, err := n.proposeHere(ctx, &p)
 	if err != nil && result.Err == nil {

@@ -6,6 +6,8 @@ import (
 	"fmt"
 	"time"
 
+	"github.com/hashicorp/raft"
+
 	"meridian/internal/mutant"
 	"meridian/internal/resource"
 	"meridian/internal/store"
@@ -49,7 +51,7 @@ func (n *Node) Propose(ctx context.Context, txn store.Txn) (store.Result, error)
 	if err != nil {
 		return store.Result{}, fmt.Errorf("consensus: propose: %w", err)
 	}
-	p := proposal{command: command, repeatable: txn.RequestID != "", patience: time.NewTimer(n.cfg.ApplyTimeout), begun: time.Now()}
+	p := proposal{command: command, note: txn.Note, repeatable: txn.RequestID != "", patience: time.NewTimer(n.cfg.ApplyTimeout), begun: time.Now()}
 	defer p.patience.Stop()
 	led := p.begun
 	for {
@@ -66,7 +68,7 @@ func (n *Node) Propose(ctx context.Context, txn store.Txn) (store.Result, error)
 
 // proposal is a batch on its way into the log.
 type proposal struct {
-	command []byte
+	command, note []byte
 	// repeatable says that the batch carries a request id.
 	repeatable bool
 	patience   *time.Timer
@@ -133,7 +135,7 @@ func (n *Node) proposeHere(ctx context.Context, p *proposal) (store.Result, uint
 	answered := make(chan answer, 1)
 	n.requests.Go(func() {
 		defer n.writes.leave()
-		future := n.raft.Apply(p.command, n.cfg.ApplyTimeout)
+		future := n.raft.ApplyLog(raft.Log{Data: p.command, Extensions: p.note}, n.cfg.ApplyTimeout)
 		if err := future.Error(); err != nil {
 			answered <- answer{err: n.proposeError(err)}
 			return

@@ -55,6 +55,8 @@ func startable(t *testing.T, network *consensustest.Network, name string, join [
 	config.Storage, config.Network = consensustest.NewDisk(name), network.Node(name)
 	config.Autopilot.Stabilization = 2 * time.Second
 	config.Join = consensus.JoinConfig{Fresh: len(join) > 0, Addrs: func() []string { return join }}
+	g.writer = audit.NewWriter(name, g.now, consensus.ErrUnknownOutcome)
+	config.Events.Applied, config.Events.Snapshotting = g.writer.Applied, g.writer.Settle
 	config.Events.LeaderChanged = func(leading bool) {
 		if leading {
 			g.tellLeading()
@@ -66,7 +68,7 @@ func startable(t *testing.T, network *consensustest.Network, name string, join [
 	g.ring = keyring.New(keyring.Config{Local: g.store.View, Now: g.now})
 	g.audit, err = audit.Open(audit.Config{Dir: filepath.Join(t.TempDir(), name), Now: g.now, Logger: g.log})
 	require.NoError(t, err)
-	g.writer = audit.NewWriter(&nth{Node: g.node, n: at, before: before}, g.audit, consensus.ErrUnknownOutcome)
+	g.writer.Open(&nth{Node: g.node, n: at, before: before}, g.audit)
 	return g
 }
 

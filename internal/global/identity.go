@@ -13,6 +13,7 @@ import (
 	"google.golang.org/grpc"
 
 	peerv1 "meridian/api/peer/v1"
+	"meridian/internal/audit"
 	"meridian/internal/auth"
 	"meridian/internal/consensus"
 	"meridian/internal/server"
@@ -92,6 +93,8 @@ func (g *global) openNode(ctx context.Context) error {
 			g.tellLeading()
 		}
 	}
+	g.writer = audit.NewWriter(g.cfg.Name, g.now, consensus.ErrUnknownOutcome)
+	config.Events.Applied, config.Events.Snapshotting = g.writer.Applied, g.writer.Settle
 	config.Events.Stalled = func(file string, since time.Duration) {
 		g.log.Error("the disk hangs: a write to the log does not finish", "file", file, "since", since)
 	}

@@ -177,7 +177,7 @@ func (g *global) open(ctx context.Context) error {
 	if g.audit, err = server.OpenAudit(g.cfg.Options, g.metrics, g.now, g.log); err != nil {
 		return err
 	}
-	g.writer = audit.NewWriter(g.node, g.audit, consensus.ErrUnknownOutcome)
+	g.writer.Open(g.node, g.audit)
 	if err := g.openGossip(); err != nil {
 		return err
 	}

@@ -73,6 +73,9 @@ type Txn struct {
 	AccessRevision *resource.Revision
 	// SetEpoch, unless nil, becomes the store's epoch.
 	SetEpoch *Epoch
+	// Note travels with the batch through the log, outside of its command, for
+	// whoever follows what is applied. Apply does not look at it.
+	Note []byte
 	// Restore makes the batch a part of a state that replaces the store's. It has
 	// nothing else but a time.
 	Restore *RestorePart

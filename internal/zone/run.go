@@ -131,6 +131,8 @@ func (z *zone) open(ctx context.Context, bundle auth.ZoneBundle) error {
 	nodeConfig.NodeID = z.cfg.Name
 	nodeConfig.Role = consensus.RoleZone
 	nodeConfig.Logger = z.log
+	z.writer = audit.NewWriter(z.cfg.Name, z.now, consensus.ErrUnknownOutcome)
+	nodeConfig.Events.Applied, nodeConfig.Events.Snapshotting = z.writer.Applied, z.writer.Settle
 	nodeConfig.Events.Stalled = func(file string, since time.Duration) {
 		z.log.Error("the disk hangs: a write to the log does not finish", "file", file, "since", since)
 	}
@@ -159,7 +161,7 @@ func (z *zone) open(ctx context.Context, bundle auth.ZoneBundle) error {
 	if z.audit, err = server.OpenAudit(z.cfg.Options, z.metrics, z.now, z.log); err != nil {
 		return err
 	}
-	z.writer = audit.NewWriter(z.node, z.audit, consensus.ErrUnknownOutcome)
+	z.writer.Open(z.node, z.audit)
 	keys := keyring.Config{Local: z.local.View, Zone: z.cfg.Name, Now: z.now}
 	if z.cfg.federated() {
 		// The replica is opened below, before anything is verified.

@@ -99,6 +99,31 @@ func TestTorture(t *testing.T) {
 	h := x.rec.Finish(false)
 	testify(h, base, seen, shown, &load.requests)
 	x.judge(h, seed, duration)
+	x.audited(h, base)
+}
+
+// audited holds the history against the audit logs: every write stands in that of
+// the server that was asked for it, also when the server was killed before it
+// could answer, and no log has a gap.
+func (x *torture) audited(h *history.History, base resource.Revision) {
+	x.t.Helper()
+	recorded := map[resource.Revision]bool{}
+	for _, p := range x.globals.servers {
+		require.Zero(x.t, p.stop(), "%s", tail(p.log.String(), 20))
+		for _, r := range p.audited() {
+			recorded[resource.Revision(r.Revision)] = true
+		}
+	}
+	var missing []resource.Revision
+	for _, e := range h.Source.Epochs() {
+		for _, c := range h.Source.Between(e, base, 1<<62) {
+			if !recorded[c.Revision] {
+				missing = append(missing, c.Revision)
+			}
+		}
+	}
+	x.t.Logf("%d revisions recorded by the audit logs, %d missing", len(recorded), len(missing))
+	require.Empty(x.t, missing, "no audit log says who wrote these revisions")
 }
 
 func setting(name, otherwise string) string {

@@ -31,7 +31,9 @@ const (
 type ProposeRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// A command as it is stored in the log.
-	Command       []byte `protobuf:"bytes,1,opt,name=command,proto3" json:"command,omitempty"`
+	Command []byte `protobuf:"bytes,1,opt,name=command,proto3" json:"command,omitempty"`
+	// What travels with it through the log, for the server that proposes it.
+	Note          []byte `protobuf:"bytes,2,opt,name=note,proto3" json:"note,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -69,6 +71,13 @@ func (*ProposeRequest) Descriptor() ([]byte, []int) {
 func (x *ProposeRequest) GetCommand() []byte {
 	if x != nil {
 		return x.Command
+	}
+	return nil
+}
+
+func (x *ProposeRequest) GetNote() []byte {
+	if x != nil {
+		return x.Note
 	}
 	return nil
 }
@@ -2075,9 +2084,10 @@ var File_peer_v1_peer_proto protoreflect.FileDescriptor
 
 const file_peer_v1_peer_proto_rawDesc = "" +
 	"\n" +
-	"\x12peer/v1/peer.proto\x12\x10meridian.peer.v1\x1a\x19meridian/v1/control.proto\x1a\x12sync/v1/sync.proto\"*\n" +
+	"\x12peer/v1/peer.proto\x12\x10meridian.peer.v1\x1a\x19meridian/v1/control.proto\x1a\x12sync/v1/sync.proto\">\n" +
 	"\x0eProposeRequest\x12\x18\n" +
-	"\acommand\x18\x01 \x01(\fR\acommand\"\xcc\x01\n" +
+	"\acommand\x18\x01 \x01(\fR\acommand\x12\x12\n" +
+	"\x04note\x18\x02 \x01(\fR\x04note\"\xcc\x01\n" +
 	"\x0fProposeResponse\x12\x1a\n" +
 	"\brevision\x18\x01 \x01(\x04R\brevision\x124\n" +
 	"\aresults\x18\x02 \x03(\v2\x1a.meridian.peer.v1.OpResultR\aresults\x12\x1c\n" +
