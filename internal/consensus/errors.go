@@ -9,54 +9,56 @@ import (
 	"github.com/hashicorp/raft"
 )
 
+// The errors below do not begin with the package's name: operators read them.
+
 // ErrNotLeader means that another server leads; nothing was written. Send the
 // request to the server that Leader names.
-var ErrNotLeader = errors.New("consensus: this server is not the leader")
+var ErrNotLeader = errors.New("this server is not the leader")
 
 // ErrUnknownOutcome means that the write may or may not take effect, now or
 // later. Retry it with the same request id: it is applied at most once.
-var ErrUnknownOutcome = errors.New("consensus: outcome of the write is unknown")
+var ErrUnknownOutcome = errors.New("outcome of the write is unknown")
 
 // ErrUnavailable means that there is no leader, or that it cannot take requests
 // now; nothing was written. Try again later.
-var ErrUnavailable = errors.New("consensus: no leader is able to serve now")
+var ErrUnavailable = errors.New("no leader is able to serve now")
 
 // ErrClosed means that the node was closed before the request began; nothing
 // was written.
-var ErrClosed = errors.New("consensus: node is closed")
+var ErrClosed = errors.New("node is closed")
 
 // ErrRemoved means that this server was taken out of its cluster: it holds
 // state that no longer follows the others'. To bring it back, empty its data
 // directory and let it join as a new server.
-var ErrRemoved = errors.New("consensus: this server was removed from the cluster")
+var ErrRemoved = errors.New("this server was removed from the cluster")
 
 // ErrDataDirInUse means that another process holds the data directory. Stop it
 // or choose another directory.
-var ErrDataDirInUse = errors.New("consensus: data directory is in use by another process")
+var ErrDataDirInUse = errors.New("data directory is in use by another process")
 
 // ErrDataDirReadOnly means that the data directory cannot be written to. Change
 // its permissions or choose another directory.
-var ErrDataDirReadOnly = errors.New("consensus: data directory is not writable")
+var ErrDataDirReadOnly = errors.New("data directory is not writable")
 
 // ErrForeignDataDir means that the data directory belongs to another cluster,
 // node or role. Choose the right directory, or an empty one to start anew.
-var ErrForeignDataDir = errors.New("consensus: data directory belongs to something else")
+var ErrForeignDataDir = errors.New("data directory belongs to something else")
 
 // ErrAddrInUse means that something else listens on the raft address. Choose
 // another address, or port 0 for any free one.
-var ErrAddrInUse = errors.New("consensus: raft address is in use")
+var ErrAddrInUse = errors.New("raft address is in use")
 
 // ErrCorrupt means that files in the data directory are damaged: what they hold
 // is not what was written. Nothing is served from them. Restore the directory
 // from a backup or, in a cluster, start the server with an empty one.
-var ErrCorrupt = errors.New("consensus: data is corrupt")
+var ErrCorrupt = errors.New("data is corrupt")
 
 // ErrDiskFull means that the disk is full or nearly so: nothing was written.
 // Free some space; writes go on by themselves.
-var ErrDiskFull = errors.New("consensus: the disk is nearly full")
+var ErrDiskFull = errors.New("the disk is nearly full")
 
 // ErrDiskHangs means that writes to the disk do not end.
-var ErrDiskHangs = errors.New("consensus: the disk hangs")
+var ErrDiskHangs = errors.New("the disk hangs")
 
 // dataDirError adds ErrDataDirReadOnly to an error of the file system that says
 // so.
