@@ -43,7 +43,7 @@ func main() {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
 	if err := run(ctx, os.Args[1:]); err != nil {
-		fmt.Fprintln(os.Stderr, "Error:", err)
+		fmt.Fprintln(os.Stderr, "Error:", words(err))
 		os.Exit(1)
 	}
 }
@@ -65,6 +65,9 @@ func run(ctx context.Context, args []string) error {
 		}
 		return err
 	}
+	if o.format != "text" && o.format != "json" {
+		return fmt.Errorf("--output is text or json, not %q", o.format)
+	}
 	c, err := newClient(o)
 	if err != nil {
 		return err
@@ -79,6 +82,8 @@ type client struct {
 	conn  *grpc.ClientConn
 	hello *meridianv1.DataplaneHello
 	table table
+	// token is the one of the last attempt.
+	token string
 }
 
 func newClient(o options) (*client, error) {
@@ -116,7 +121,7 @@ func (c *client) stay(ctx context.Context) error {
 		switch {
 		case ctx.Err() != nil || (err == nil && c.once):
 			return nil
-		case !worthRetrying(err):
+		case !worthRetrying(err) && !c.renewed(err):
 			return err
 		}
 		if time.Since(connected) > time.Minute {
@@ -125,7 +130,7 @@ func (c *client) stay(ctx context.Context) error {
 		// Thousands of proxies lose a zone at the same moment: they must not come
 		// back at the same moment too.
 		pause := wait/2 + rand.N(wait)
-		c.note("disconnected: %v; again in %s", err, pause.Round(time.Millisecond))
+		c.note("disconnected: %s; again in %s", words(err), pause.Round(time.Millisecond))
 		select {
 		case <-ctx.Done():
 			return nil
@@ -135,9 +140,47 @@ func (c *client) stay(ctx context.Context) error {
 	}
 }
 
+// words are an error as people read it.
+func words(err error) string {
+	if s, ok := status.FromError(err); ok {
+		return fmt.Sprintf("%s (%s)", s.Message(), s.Code())
+	}
+	return err.Error()
+}
+
+// errNoToken means that there is nothing to connect with.
+var errNoToken = errors.New("--token-file")
+
+// readToken reads the token anew for each connection, so that it can be replaced
+// in its file.
+func (c *client) readToken() (string, error) {
+	content, err := os.ReadFile(c.tokenFile)
+	if err != nil {
+		return "", fmt.Errorf("%w: %w", errNoToken, err)
+	}
+	token := strings.TrimSpace(string(content))
+	if token == "" {
+		return "", fmt.Errorf("%w: %s is empty", errNoToken, c.tokenFile)
+	}
+	return token, nil
+}
+
+// renewed reports whether a token was refused that has been replaced since: a
+// stream ends with the token it began with.
+func (c *client) renewed(refusal error) bool {
+	if code := status.Code(refusal); code != codes.Unauthenticated && code != codes.PermissionDenied {
+		return false
+	}
+	token, err := c.readToken()
+	return err == nil && token != c.token
+}
+
 // worthRetrying tells a zone that cannot be reached, or was asked to remove the
 // dataplane, from one that has refused this proxy.
 func worthRetrying(err error) bool {
+	if errors.Is(err, errNoToken) {
+		return false
+	}
 	switch status.Code(err) {
 	case codes.Unauthenticated, codes.PermissionDenied, codes.InvalidArgument, codes.FailedPrecondition, codes.Unimplemented:
 		return false
@@ -147,14 +190,14 @@ func worthRetrying(err error) bool {
 
 // connect is one stream: hello, then configurations and their answers.
 func (c *client) connect(ctx context.Context) error {
-	// Read anew each time, so that a token can be replaced in its file.
-	token, err := os.ReadFile(c.tokenFile)
+	token, err := c.readToken()
 	if err != nil {
-		return status.Errorf(codes.Unauthenticated, "--token-file: %v", err)
+		return err
 	}
+	c.token = token
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
-	ctx = metadata.AppendToOutgoingContext(ctx, "authorization", "Bearer "+strings.TrimSpace(string(token)))
+	ctx = metadata.AppendToOutgoingContext(ctx, "authorization", "Bearer "+token)
 	stream, err := meridianv1.NewDataplaneServiceClient(c.conn).Connect(ctx)
 	if err != nil {
 		return err

@@ -16,6 +16,7 @@ const (
 	ReasonBadAnswer     = "ANSWER_OUT_OF_TURN"
 	ReasonNotCovered    = "TOKEN_DOES_NOT_COVER"
 	ReasonInvalid       = "INVALID_DATAPLANE"
+	ReasonNoMesh        = "MESH_MISSING"
 	ReasonByHand        = "APPLIED_BY_OPERATOR"
 	ReasonUnknown       = "DATAPLANE_UNKNOWN"
 	ReasonReplaced      = "REPLACED"

@@ -2,6 +2,7 @@ package door
 
 import (
 	"context"
+	"errors"
 	"log/slog"
 
 	"google.golang.org/grpc"
@@ -98,8 +99,19 @@ func (d *Door) serve(s *session) error {
 		return err
 	}
 	err = s.reason(s.follow())
-	d.log(s).Info("proxy gone", "reason", err)
+	d.log(s).Info("proxy gone", "reason", parting(err))
 	return err
+}
+
+// parting says in words why a proxy is gone.
+func parting(err error) string {
+	switch {
+	case err == nil:
+		return "it hung up"
+	case errors.Is(err, context.Canceled):
+		return "it broke off, or cannot be reached any more"
+	}
+	return err.Error()
 }
 
 // open registers a proxy's dataplane and makes it hear of its configuration.
@@ -108,11 +120,15 @@ func (d *Door) open(s *session, hello *meridianv1.DataplaneHello) error {
 	if err := permitsKey(*s.token, key); err != nil {
 		return err
 	}
-	if _, err := d.wanted(*s.token, key, hello.GetSpec()); err != nil {
+	described, err := d.described(*s.token, key, hello.GetSpec())
+	if err != nil {
+		return err
+	}
+	if _, err := d.wanted(*s.token, key, described); err != nil {
 		return err // before anyone is replaced for it
 	}
 	d.admit(s, key)
-	r, err := d.register(s, key, hello.GetSpec())
+	r, err := d.register(s, key, described)
 	if err != nil {
 		return err
 	}

@@ -34,7 +34,8 @@ type Config struct {
 	Local  *store.Store
 	Writer store.Proposer
 	// Prepare completes a dataplane with the zone's tag and refuses one that the
-	// zone cannot have.
+	// zone cannot have: with ReasonNoMesh if that is for want of its mesh, which may
+	// come yet.
 	Prepare func(r *resource.Resource) (*resource.Resource, error)
 	// Grace is how long a dataplane stays registered without its proxy.
 	Grace time.Duration

@@ -133,7 +133,7 @@ func TestWhatIsNoDataplaneIsRefused(t *testing.T) {
 		"not JSON":        {"default", "web-1", `{`, codes.InvalidArgument, "not valid JSON"},
 		"unknown field":   {"default", "web-1", `{"networkin": {}}`, codes.InvalidArgument, "networking"},
 		"name":            {"default", "Web_1", dataplaneSpec("web"), codes.InvalidArgument, "Web_1"},
-		"no mesh":         {"nowhere", "web-1", dataplaneSpec("web"), codes.InvalidArgument, `mesh "nowhere" does not exist`},
+		"no mesh":         {"nowhere", "web-1", dataplaneSpec("web"), codes.NotFound, `cannot be registered yet: mesh "nowhere" does not exist`},
 		"not there":       {"default", "web-1", "", codes.InvalidArgument, "nobody has applied"},
 		"name of nothing": {"default", "", dataplaneSpec("web"), codes.InvalidArgument, "name"},
 	}

@@ -103,7 +103,7 @@ func (w *world) open() {
 		Matching: w.matching, Local: w.local.store, Writer: w.local, Grace: w.grace, Now: time.Now,
 		Prepare: func(r *resource.Resource) (*resource.Resource, error) {
 			if _, ok := w.replica.View().Get(resource.Key{Kind: "Mesh", Name: string(r.Key().Mesh)}); !ok {
-				return nil, fmt.Errorf("mesh %q does not exist", r.Key().Mesh)
+				return nil, rpcerr.New(rpcerr.Invalid, ReasonNoMesh, "mesh %q does not exist", r.Key().Mesh)
 			}
 			return resource.WithZone(r, "east")
 		},

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"maps"
 	"slices"
 	"time"
 
@@ -47,50 +46,52 @@ type wanting struct {
 	write bool
 }
 
-// wanted decides what a hello comes to on what is stored now: the registration
-// of the proxy's dataplane, or the one that an operator applied.
-func (d *Door) wanted(token auth.Token, key resource.Key, spec []byte) (wanting, error) {
-	stored, have := d.cfg.Local.View().Get(key)
-	if !have {
-		stored = nil
-	}
+// described returns the dataplane that a hello describes, which the token covers;
+// nil when it describes none, but means one that an operator has applied.
+func (d *Door) described(token auth.Token, key resource.Key, spec []byte) (*resource.Resource, error) {
 	if len(spec) == 0 {
-		if !have || byProxy(stored) {
-			return wanting{}, rpcerr.New(rpcerr.Invalid, ReasonUnknown,
-				"nobody has applied dataplane %q in mesh %q: send its spec with the hello", key.Name, key.Mesh)
-		}
-		return wanting{resource: stored, stored: stored}, permits(token, stored)
+		return nil, nil
 	}
-	meta := resource.Meta{Key: key}
-	if !have || byProxy(stored) {
-		meta.Labels = map[string]string{LabelRegisteredBy: ByProxy}
-	}
-	if have && byProxy(stored) {
-		meta.Labels = maps.Clone(stored.Meta().Labels)
-	}
-	r, _, err := resource.Build(meta, spec)
+	r, _, err := resource.Build(resource.Meta{Key: key}, spec)
 	if err == nil {
 		r, err = d.cfg.Prepare(r)
 	}
 	if err != nil {
-		return wanting{}, invalid(key, err)
+		return nil, invalid(key, err)
 	}
-	if err := permits(token, r); err != nil {
-		return wanting{}, err
-	}
-	same := have && slices.Equal(stored.Canonical(), r.Canonical())
+	return r, permits(token, r)
+}
+
+// wanted decides what a hello comes to on what is stored now: the registration
+// of the dataplane it describes, or the one that an operator applied.
+func (d *Door) wanted(token auth.Token, key resource.Key, described *resource.Resource) (wanting, error) {
+	stored, have := d.cfg.Local.View().Get(key)
 	switch {
-	case same:
+	case described == nil && (!have || byProxy(stored)):
+		return wanting{}, rpcerr.New(rpcerr.Invalid, ReasonUnknown,
+			"nobody has applied dataplane %q in mesh %q: send its spec with the hello", key.Name, key.Mesh)
+	case described == nil:
+		return wanting{resource: stored, stored: stored}, permits(token, stored)
+	case !have:
+		meta := resource.Meta{Key: key, Labels: map[string]string{LabelRegisteredBy: ByProxy}}
+		return wanting{resource: described.WithMeta(meta), write: true}, nil
+	case slices.Equal(stored.Canonical(), described.Canonical()):
 		return wanting{resource: stored, stored: stored}, nil
-	case have && !byProxy(stored):
-		return wanting{}, rpcerr.New(rpcerr.Invalid, ReasonByHand,
-			"an operator applied dataplane %q in mesh %q, and not as the proxy describes it: connect without a spec to take that one, or have it deleted", key.Name, key.Mesh)
+	case byProxy(stored):
+		meta := resource.Meta{Key: key, Labels: stored.Meta().Labels}
+		return wanting{resource: described.WithMeta(meta), stored: stored, write: true}, nil
 	}
-	return wanting{resource: r, stored: stored, write: true}, nil
+	return wanting{}, rpcerr.New(rpcerr.Invalid, ReasonByHand,
+		"an operator applied dataplane %q in mesh %q, and not as the proxy describes it: connect without a spec to take that one, or have it deleted", key.Name, key.Mesh)
 }
 
 // invalid says what is wrong with a proxy's dataplane.
 func invalid(key resource.Key, err error) error {
+	var meshless *store.MeshMissingError
+	if rpcerr.HasReason(err, ReasonNoMesh) || errors.As(err, &meshless) {
+		// It may be on its way here, and its proxy has done nothing wrong.
+		return rpcerr.New(rpcerr.NotFound, ReasonNoMesh, "dataplane %q cannot be registered yet: %w", key.Name, err)
+	}
 	refusal := rpcerr.New(rpcerr.Invalid, ReasonInvalid, "dataplane %q in mesh %q cannot be registered: %w", key.Name, key.Mesh, err)
 	var document *resource.DocumentError
 	if !errors.As(err, &document) {
@@ -105,12 +106,12 @@ func invalid(key resource.Key, err error) error {
 }
 
 // register stores the dataplane of a hello, unless it is stored already.
-func (d *Door) register(s *session, key resource.Key, spec []byte) (*resource.Resource, error) {
+func (d *Door) register(s *session, key resource.Key, described *resource.Resource) (*resource.Resource, error) {
 	for range maxAttempts {
 		if s.ctx.Err() != nil {
 			return nil, context.Cause(s.ctx)
 		}
-		w, err := d.wanted(*s.token, key, spec)
+		w, err := d.wanted(*s.token, key, described)
 		if err != nil || !w.write {
 			return w.resource, err
 		}

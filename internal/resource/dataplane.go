@@ -242,6 +242,11 @@ func tagZone(r *Resource, zone ZoneName) (*Resource, error) {
 			tags.members = append(tags.members, textMember(ZoneTag, string(zone)))
 		}
 	}
-	tagged, _, err := Build(r.Meta(), values[0].canonical(nil))
-	return tagged, err
+	descriptor, _ := Describe(r.Key().Kind)
+	report := &Report{}
+	spec, canonical := decodeSpec(descriptor, values[0], report)
+	if report.Failed() {
+		return nil, &DocumentError{Key: r.Key(), Problems: report.Problems}
+	}
+	return New(r.Meta(), spec, canonical), nil
 }

@@ -8,8 +8,10 @@ import (
 	"meridian/internal/access"
 	"meridian/internal/admin"
 	"meridian/internal/auth"
+	"meridian/internal/door"
 	"meridian/internal/policy/engines"
 	"meridian/internal/resource"
+	"meridian/internal/rpcerr"
 	"meridian/internal/server"
 	"meridian/internal/store"
 	"meridian/internal/version"
@@ -109,9 +111,9 @@ func (z *zone) prepare(view store.Reader, r *resource.Resource) (*resource.Resou
 	if z.replica != nil && key.Mesh != "" {
 		if _, ok := view.Get(resource.Key{Kind: kindMesh, Name: string(key.Mesh)}); !ok {
 			if err := z.replicaReady(); err != nil {
-				return nil, fmt.Errorf("mesh %q is not known here: %w", key.Mesh, err)
+				return nil, rpcerr.New(rpcerr.Invalid, door.ReasonNoMesh, "mesh %q is not known here: %w", key.Mesh, err)
 			}
-			return nil, fmt.Errorf("mesh %q does not exist: create it on the global first", key.Mesh)
+			return nil, rpcerr.New(rpcerr.Invalid, door.ReasonNoMesh, "mesh %q does not exist: create it on the global first", key.Mesh)
 		}
 	}
 	if key.Kind != kindDataplane {

@@ -40,6 +40,8 @@ type proxy struct {
 	t    *testing.T
 	cmd  *exec.Cmd
 	done chan struct{}
+	// tokenFile is where it reads its token from.
+	tokenFile string
 
 	mu       sync.Mutex
 	received []configuration
@@ -62,7 +64,7 @@ func connectProxy(t *testing.T, client string, zone *process, name, token string
 	document, tokenFile := filepath.Join(dir, "dataplane.yaml"), filepath.Join(dir, "token")
 	require.NoError(t, os.WriteFile(document, []byte(strings.ReplaceAll(webDataplane, "web-1", name)), 0o600))
 	require.NoError(t, os.WriteFile(tokenFile, []byte(token), 0o600))
-	p := &proxy{t: t, done: make(chan struct{})}
+	p := &proxy{t: t, done: make(chan struct{}), tokenFile: tokenFile}
 	p.cmd = exec.Command(client, "--address", zone.addresses()["grpc"], "--ca-file", filepath.Join(zone.dir, "pki", "ca.pem"),
 		"--token-file", tokenFile, "--dataplane", document, "-o", "json")
 	p.cmd.Stderr = &p.stderr
@@ -162,11 +164,17 @@ func TestProxyFollowsItsZone(t *testing.T) {
 	require.Contains(t, east.must("inspect", "dataplane", "web-1"), fmt.Sprintf("proxy online, has taken on revision %d", revision))
 	require.Contains(t, global.must("inspect", "dataplane", "web-1"), "proxy online")
 
+	// Its token is replaced while it serves: it goes on with the new one.
+	renewed := token("web-1", "web")
+	require.NoError(t, os.WriteFile(p.tokenFile, []byte(renewed), 0o600))
+	global.must("tokens", "revoke", tokenID(t, held))
+	require.True(t, p.await(3).Full)
+
 	east.kill()
 	east.start().ready()
-	require.True(t, p.await(3).Full, "it comes back and is told everything")
+	require.True(t, p.await(4).Full, "it comes back and is told everything")
 
-	global.must("tokens", "revoke", tokenID(t, held))
+	global.must("tokens", "revoke", tokenID(t, renewed))
 	revoked := time.Now()
 	<-p.done
 	require.Less(t, time.Since(revoked), time.Second)

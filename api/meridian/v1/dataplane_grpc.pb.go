@@ -40,7 +40,8 @@ type DataplaneServiceClient interface {
 	// token does not cover the dataplane), INVALID_ARGUMENT (the dataplane cannot
 	// be registered as it is), FAILED_PRECONDITION (another connection of the same
 	// dataplane replaced this one: do not come back at once), NOT_FOUND (the
-	// dataplane was deleted), or UNAVAILABLE (connect again, with patience).
+	// dataplane was deleted, or its mesh is not here, perhaps not yet: connect
+	// again, with patience), or UNAVAILABLE (the same).
 	Connect(ctx context.Context, opts ...grpc.CallOption) (grpc.BidiStreamingClient[ConnectRequest, ConnectResponse], error)
 }
 
@@ -83,7 +84,8 @@ type DataplaneServiceServer interface {
 	// token does not cover the dataplane), INVALID_ARGUMENT (the dataplane cannot
 	// be registered as it is), FAILED_PRECONDITION (another connection of the same
 	// dataplane replaced this one: do not come back at once), NOT_FOUND (the
-	// dataplane was deleted), or UNAVAILABLE (connect again, with patience).
+	// dataplane was deleted, or its mesh is not here, perhaps not yet: connect
+	// again, with patience), or UNAVAILABLE (the same).
 	Connect(grpc.BidiStreamingServer[ConnectRequest, ConnectResponse]) error
 	mustEmbedUnimplementedDataplaneServiceServer()
 }
