@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"log/slog"
+	"maps"
 	"net"
 	"slices"
 	"sync"
@@ -139,6 +140,19 @@ func (w *world) globalDelete(key resource.Key) {
 	require.NoError(w.t, w.replica.Apply(w.replica.Revision()+1, store.Txn{Ops: []store.Op{store.Delete(key)}}).Err)
 }
 
+// globalDeleteMesh deletes a mesh and what the global has in it, as one batch.
+func (w *world) globalDeleteMesh(mesh string) {
+	w.t.Helper()
+	txn := store.Txn{}
+	for _, d := range resource.Kinds() {
+		for r := range w.replica.View().List(d.Kind, resource.MeshName(mesh)) {
+			txn.Ops = append(txn.Ops, store.Delete(r.Key()))
+		}
+	}
+	txn.Ops = append(txn.Ops, store.Delete(resource.Key{Kind: "Mesh", Name: mesh}))
+	require.NoError(w.t, w.replica.Apply(w.replica.Revision()+1, txn).Err)
+}
+
 // operator writes a dataplane by hand.
 func (w *world) operator(name, spec string) {
 	w.t.Helper()
@@ -195,7 +209,8 @@ type proxyClient struct {
 	mu       sync.Mutex // guards everything below
 	hold     bool       // do not answer
 	refuse   string     // answer with this error
-	has      map[string]*meridianv1.EffectiveEntry
+	declined bool       // the last answer was an error
+	has      entries
 	received []*meridianv1.ConnectResponse
 	err      error
 	ended    chan struct{}
@@ -218,7 +233,7 @@ func (w *world) dial(token string) *proxyClient {
 	stream, err := meridianv1.NewDataplaneServiceClient(conn).Connect(ctx, options...)
 	require.NoError(w.t, err)
 	return &proxyClient{
-		t: w.t, conn: conn, stream: stream, cancel: cancel, has: map[string]*meridianv1.EffectiveEntry{}, ended: make(chan struct{}),
+		t: w.t, conn: conn, stream: stream, cancel: cancel, has: entries{}, ended: make(chan struct{}),
 	}
 }
 
@@ -265,6 +280,9 @@ func (p *proxyClient) follow() {
 }
 
 func (p *proxyClient) answer(sequence uint64, refuse string) {
+	p.mu.Lock()
+	p.declined = refuse != ""
+	p.mu.Unlock()
 	p.send(&meridianv1.ConnectRequest{Message: &meridianv1.ConnectRequest_Ack{
 		Ack: &meridianv1.DataplaneAck{Sequence: sequence, Error: refuse},
 	}})
@@ -274,6 +292,9 @@ func (p *proxyClient) answer(sequence uint64, refuse string) {
 // the proxy knows already.
 func (p *proxyClient) take(m *meridianv1.ConnectResponse) {
 	p.received = append(p.received, m)
+	if due := len(p.received) == 1 || p.declined; m.GetFull() != due {
+		p.t.Errorf("configuration %d: full is %t, and %t is due", m.GetSequence(), m.GetFull(), due)
+	}
 	if m.GetFull() {
 		clear(p.has)
 		if len(m.GetRemoved()) > 0 {
@@ -325,6 +346,23 @@ func (p *proxyClient) confs(kind string) []string {
 	}
 	slices.Sort(confs)
 	return confs
+}
+
+// holds returns what the proxy has.
+func (p *proxyClient) holds() entries {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return maps.Clone(p.has)
+}
+
+// over reports whether the stream has ended.
+func (p *proxyClient) over() bool {
+	select {
+	case <-p.ended:
+		return true
+	default:
+		return false
+	}
 }
 
 // leave hangs up without a word, as a process that was killed.
