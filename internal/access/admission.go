@@ -16,7 +16,8 @@ type Change struct {
 	Access resource.Access
 	// Old is what an UPDATE or DELETE finds stored, there and not here.
 	Old rbac.Object
-	// New is what a CREATE or UPDATE would store.
+	// New is what a CREATE or UPDATE would store; nil for an UPDATE that leaves
+	// content as it is which cannot be read.
 	New *resource.Resource
 }
 
@@ -39,8 +40,11 @@ func (a *Authorizer) Admit(ctx context.Context, c Change) (Admission, error) {
 	who, subject := caller(ctx)
 	request := rbac.Request{Subject: subject, Access: c.Access, Old: c.Old}
 	op := store.Op{Key: c.Old.Key}
-	if c.New != nil {
+	switch {
+	case c.New != nil:
 		request.New, op = rbac.ObjectOf(c.New), store.Put(c.New)
+	case c.Access == resource.AccessUpdate:
+		request.New = c.Old
 	}
 	d := rules.Check(request)
 	if !d.Allowed {
@@ -49,6 +53,9 @@ func (a *Authorizer) Admit(ctx context.Context, c Change) (Admission, error) {
 	admission := Admission{GrantedBy: []string{d.By.String()}}
 	if d.ByOld != nil && d.ByOld.Rule != d.By.Rule {
 		admission.GrantedBy = append(admission.GrantedBy, d.ByOld.String())
+	}
+	if c.Access == resource.AccessUpdate && c.New == nil {
+		return admission, nil // what cannot be read is not in force here
 	}
 	rulesThemselves := []resource.Kind{rbac.KindRole, rbac.KindBinding}
 	if slices.Contains(rulesThemselves, request.New.Key.Kind) || slices.Contains(rulesThemselves, request.Old.Key.Kind) {

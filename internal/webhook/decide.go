@@ -1,11 +1,15 @@
 package webhook
 
 import (
+	"bytes"
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
+	"maps"
 	"net/http"
 	"strings"
+	"unicode"
 
 	"meridian/internal/access"
 	"meridian/internal/audit"
@@ -47,15 +51,15 @@ func (s *Server) decide(ctx context.Context, r *request) (*response, error) {
 	admission, err := s.cfg.Access.Admit(auth.WithPrincipal(ctx, user), change)
 	if err != nil {
 		s.record(r, user, change, err)
-		return refusal(r, err)
+		return refusal(r, err, warnings...)
 	}
 	warnings = append(warnings, admission.Warnings...)
 	if change.New != nil {
-		if err := sameIdentity(change); err != nil {
+		if err := sameIdentity(change); err != nil && !r.unclear {
 			return refusal(r, err)
 		}
 		advice, err := s.review(change.New)
-		if err != nil {
+		if err != nil && !r.leavesContent() {
 			return refusal(r, err)
 		}
 		warnings = append(warnings, advice...)
@@ -67,7 +71,9 @@ func (s *Server) decide(ctx context.Context, r *request) (*response, error) {
 }
 
 // readChange decodes what a review is about, and returns what the author should
-// know about it. The error is errMalformed or a *resource.DocumentError.
+// know about it. An UPDATE that leaves invalid content alone has no New: somebody
+// must be able to take a finalizer off such an object, or it could never be
+// deleted. The error is errMalformed or a *resource.DocumentError.
 func (s *Server) readChange(r *request) (access.Change, []string, error) {
 	change := access.Change{Access: resource.Access(r.Operation)}
 	var warnings []string
@@ -88,6 +94,9 @@ func (s *Server) readChange(r *request) (access.Change, []string, error) {
 	}
 	document, err := resource.DecodeObject(r.Object)
 	if err != nil {
+		if invalid := documentError(err); r.leavesContent() && (r.unclear || invalid.Identified && invalid.Key == change.Old.Key) {
+			return change, warnings, nil
+		}
 		return change, nil, err
 	}
 	change.New = document.Resource
@@ -98,20 +107,53 @@ func (s *Server) readChange(r *request) (access.Change, []string, error) {
 }
 
 // readStored decodes what Kubernetes holds. It may have been stored before this
-// webhook was there, and be invalid; somebody must be able to mend or delete it.
-// Then it counts by its identity alone, and no condition on its content holds.
+// webhook was there, and be invalid; somebody must be able to mend or delete it,
+// and a namespace that it is in. Then it counts by its identity alone, and no
+// condition on its content holds. Where its mesh is in doubt, or its kind is none
+// of ours, it counts as being in no mesh at all: rules for one, or for any, do not
+// cover it.
 func readStored(r *request) (rbac.Object, []string, error) {
 	document, err := resource.DecodeObject(r.OldObject)
-	var invalid *resource.DocumentError
-	switch {
-	case err == nil:
+	if err == nil {
 		return rbac.ObjectOf(document.Resource), nil, nil
-	case errors.As(err, &invalid) && invalid.Identified:
-		first, _, _ := strings.Cut(invalid.Error(), "\n")
-		return rbac.Object{Key: invalid.Key}, []string{"what is stored is not valid, so only rules without conditions grant access to it: " + first}, nil
-	default:
+	}
+	invalid := documentError(err)
+	key, granting := invalid.Key, "only rules without conditions grant"
+	if !invalid.Identified {
+		r.unclear, key.Mesh, granting = true, "", "only rules without a mesh and without conditions grant"
+	}
+	if key.Kind == "" || key.Name == "" {
 		return rbac.Object{}, nil, fmt.Errorf("what is stored cannot be told apart from other objects: %w", err)
 	}
+	first, _, _ := strings.Cut(err.Error(), "\n")
+	return rbac.Object{Key: key}, []string{"what is stored is not valid, so " + granting + " access to it: " + first}, nil
+}
+
+// documentError returns what is wrong with an object, by an error of decoding it.
+func documentError(err error) resource.DocumentError {
+	var invalid *resource.DocumentError
+	if !errors.As(err, &invalid) {
+		return resource.DocumentError{}
+	}
+	return *invalid
+}
+
+// leavesContent reports whether a review is about an UPDATE of metadata or status
+// at most. The API server writes both objects the same way, so that bytes can be
+// compared; where it does not, the content counts as changed.
+func (r *request) leavesContent() bool {
+	if r.Operation != opUpdate {
+		return false
+	}
+	var before, after map[string]json.RawMessage
+	if json.Unmarshal(r.OldObject, &before) != nil || json.Unmarshal(r.Object, &after) != nil {
+		return false
+	}
+	for _, field := range []string{"metadata", "status"} {
+		delete(before, field)
+		delete(after, field)
+	}
+	return maps.EqualFunc(before, after, func(a, b json.RawMessage) bool { return bytes.Equal(a, b) })
 }
 
 // sameIdentity refuses an UPDATE that would make another resource of an object:
@@ -157,9 +199,10 @@ func (s *Server) review(r *resource.Resource) ([]string, error) {
 	return s.cfg.Review(r)
 }
 
-// refusal turns an error into the answer no, where it is one.
-func refusal(r *request, err error) (*response, error) {
-	no := &response{UID: r.UID, Status: &status{Status: statusFailure}}
+// refusal turns an error into the answer no, where it is one. Warnings say what
+// else there is to know about it.
+func refusal(r *request, err error, warnings ...string) (*response, error) {
+	no := &response{UID: r.UID, Status: &status{Status: statusFailure}, Warnings: oneLineEach(warnings)}
 	var (
 		invalid *resource.DocumentError
 		denied  *rpcerr.Error
@@ -176,14 +219,19 @@ func refusal(r *request, err error) (*response, error) {
 }
 
 // oneLineEach makes warnings fit for the header that the API server passes them
-// on in.
+// on in: it drops those with control characters without a word.
 func oneLineEach(warnings []string) []string {
 	if more := len(warnings) - maxWarnings; more > 0 {
 		warnings = append(warnings[:maxWarnings:maxWarnings], fmt.Sprintf("and %d more", more))
 	}
 	lines := make([]string, len(warnings))
 	for i, w := range warnings {
-		lines[i] = strings.Join(strings.FieldsFunc(w, func(r rune) bool { return r == '\n' || r == '\r' }), "; ")
+		lines[i] = strings.Map(func(r rune) rune {
+			if unicode.IsControl(r) {
+				return ' '
+			}
+			return r
+		}, strings.Join(strings.FieldsFunc(w, func(r rune) bool { return r == '\n' || r == '\r' }), "; "))
 	}
 	return lines
 }

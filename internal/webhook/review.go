@@ -52,6 +52,8 @@ type request struct {
 
 	// from is the address that the question came from.
 	from string
+	// unclear says that nobody can tell which resource the stored object is.
+	unclear bool
 }
 
 type groupVersionKind struct {

@@ -109,6 +109,7 @@ func TestRecordedReviews(t *testing.T) {
 		warning      string
 	}{
 		// The walk-through of 001.
+		{review: "default-binding", rule: "§6.11: an administrator changes the default"},
 		{review: "create", rule: "§6.11: the backend's owner may"},
 		{review: "create-denied", rule: "§6.7: the owner may not grant access to others", code: 403, message: []string{
 			walkThroughDenial + "\n", `missing: CREATE on TrafficPermission "web-to-backend" in mesh "default"`,
@@ -117,6 +118,15 @@ func TestRecordedReviews(t *testing.T) {
 		{review: "update", rule: "§6.4: both contents are the owner's"},
 		{review: "delete", rule: "§6.3: what is stored is the owner's"},
 		{review: "delete-denied", rule: "§6.3: DELETE checks the stored resource", code: 403, message: []string{walkThroughDenial, "missing: DELETE on"}},
+
+		{review: "create-server-side", rule: "§6.9: server-side apply is a CREATE"},
+		{review: "create-generated-name", rule: "§6.9: the name is there by the time it is asked about"},
+		{review: "create-without-spec", rule: "§1.2: the spec of a Mesh may be absent"},
+		{review: "update-server-side", rule: "§6.9: server-side apply is an UPDATE"},
+		{review: "update-replace", rule: "§6.9: whatever the verb"},
+		{review: "update-finalizer", rule: "§6.9: metadata, too"},
+		{review: "delete-held", rule: "§6.9: decided when it is asked for"},
+		{review: "update-while-deleted", rule: "§6.9: and once more when the finalizer goes"},
 
 		{review: "update-denied-new", rule: "§6.4: the new content is not", code: 403, message: []string{walkThroughDenial, "missing: UPDATE on"}},
 		{review: "update-denied-old", rule: "§6.4: the stored content is not", code: 403, message: []string{walkThroughDenial, "as it is stored"}},
@@ -130,14 +140,18 @@ func TestRecordedReviews(t *testing.T) {
 			`user "alice/dev,system:authenticated" cannot`,
 		}},
 		{review: "create-group-verbatim", rule: "§6.9: whom Kubernetes puts there is there", warning: "nowhere"},
+		{review: "create-by-service-account", rule: "§6.9: the groups of a service account", code: 403, message: []string{
+			`user "system:serviceaccount:web:deployer/system:serviceaccounts,system:serviceaccounts:web,system:authenticated" cannot`,
+		}},
+		{review: "create-impersonated", rule: "§6.9: who is impersonated asks"},
 		{review: "delete-by-controller", rule: "§6.5: controllers are in system:serviceaccounts:kube-system"},
 		{review: "mesh-of-operator", rule: "§6.2: the Mesh itself by its name"},
-		{review: "mesh-of-others", rule: "§6.2: and no other Mesh", code: 403, message: []string{`user "oidc:dana@example.com/oidc:demo-operators,oidc:staff,system:authenticated" cannot`}},
+		{review: "mesh-of-others", rule: "§6.2: and no other Mesh", code: 403, message: []string{`user "oidc:dana@example.com/oidc:staff,oidc:demo-operators,system:authenticated" cannot`}},
 
 		// Kubernetes form.
 		{review: "create-mesh-by-label", rule: "§1.2: the mesh in a label"},
 		{review: "create-default-mesh", rule: "§1.2: no mesh is default"},
-		{review: "create-in-namespace", rule: "§1.1: a namespace is no part of the identity, and status is not read"},
+		{review: "create-in-namespace", rule: "§1.1: a namespace is no part of the identity"},
 		{review: "create-invalid", rule: "§1.2: strict", code: 422, message: []string{"TrafficPermission/default/web", "unknown field `destination`; did you mean `destinations`?"}},
 		{review: "create-invalid-by-nobody", rule: "§1.2: decoded before decided", code: 422, message: []string{"sources", "destinations"}},
 		{review: "create-unknown-kind", rule: "§1.2: a kind of this group that is not ours", code: 422, message: []string{`unknown kind "ZoneIngress"`}},
@@ -147,8 +161,13 @@ func TestRecordedReviews(t *testing.T) {
 
 		// What was stored before the webhook was there.
 		{review: "update-mends-stored", rule: "§6.3: by its identity alone", warning: "only rules without conditions grant access"},
-		{review: "update-mends-stored-denied", rule: "§6.3: no condition holds on it", code: 403, message: []string{"as it is stored"}},
+		{review: "update-mends-stored-denied", rule: "§6.3: no condition holds on it", code: 403, message: []string{"as it is stored"}, warning: "only rules without conditions grant access"},
 		{review: "delete-invalid", rule: "§6.3: and it can be deleted", warning: "unknown field `source`"},
+		{review: "update-frees-invalid", rule: "§6.3: and a finalizer be taken off it", warning: "unknown field `source`"},
+		{review: "update-frees-invalid-denied", rule: "§6.3: no condition holds on it", code: 403, message: []string{"as it is stored"}, warning: "unknown field `source`"},
+		{review: "delete-unclear", rule: "§1.2: in two meshes, so in none", warning: "only rules without a mesh and without conditions grant access"},
+		{review: "delete-unclear-denied", rule: "§6.1: a rule for one mesh", code: 403, message: []string{"missing: DELETE on TrafficPermission"}, warning: "keep one of them"},
+		{review: "delete-unknown-kind", rule: "§6.1: every access is every access", warning: `unknown kind "ZoneIngress"`},
 		{review: "delete-one-of-a-collection", rule: "§6.9: the request itself has no name then"},
 
 		// A dry run has the same answer.
@@ -169,6 +188,7 @@ func TestRecordedReviews(t *testing.T) {
 		{review: "core-group", rule: "§6.9: the group without a name"},
 		{review: "connect", rule: "§6.9: CREATE, UPDATE and DELETE only"},
 		{review: "connect-ours", rule: "§6.9: CREATE, UPDATE and DELETE only"},
+		{review: "update-scale", rule: "§6.9: nothing of ours has a scale", code: 422, message: []string{`unknown kind "Scale"`}},
 	}
 	for _, tt := range tests {
 		t.Run(tt.review, func(t *testing.T) {
@@ -197,7 +217,7 @@ func TestRecordedReviews(t *testing.T) {
 	}
 	files, err := os.ReadDir("testdata/reviews")
 	require.NoError(t, err)
-	require.Len(t, tests, len(files), "every recorded review is decided")
+	require.Len(t, files, len(tests), "every recorded review is decided")
 }
 
 // SEMANTICS §6.7: what kubectl prints begins as the denial of the command does.
@@ -224,8 +244,8 @@ func TestMalformedReviews(t *testing.T) {
 		"something else":     {with: `{"apiVersion": "v1", "kind": "Status"}`, want: `kind is "Status"; expected AdmissionReview`},
 		"no request":         {with: `{"apiVersion": "admission.k8s.io/v1", "kind": "AdmissionReview"}`, want: "request is missing"},
 		"an older version":   {review: "create", old: "admission.k8s.io/v1", with: "admission.k8s.io/v1beta1", want: "set admissionReviewVersions to [v1]"},
-		"no uid":             {review: "create", old: `"uid": "705`, with: `"id": "705`, want: "request.uid is missing"},
-		"uid of no type":     {review: "create", old: `"uid": "705ab4f5-6393-11e8-b7cc-42010a800001"`, with: `"uid": 7`, want: "request.uid cannot be a JSON number"},
+		"no uid":             {review: "create", old: `"uid": "`, with: `"id": "`, want: "request.uid is missing"},
+		"uid of no type":     {review: "create", old: `"uid": "`, with: `"uid": 7, "was": "`, want: "request.uid cannot be a JSON number"},
 		"no operation":       {review: "create", old: `"CREATE"`, with: `""`, want: "request.operation is missing"},
 		"unknown operation":  {review: "create", old: `"CREATE"`, with: `"PATCH"`, want: `request.operation is "PATCH"`},
 		"nobody asks":        {review: "create", old: `"backend-owner"`, with: `""`, want: "request.userInfo.username is missing"},
@@ -352,12 +372,9 @@ func TestDecisionsFollowTheRules(t *testing.T) {
 // SEMANTICS §5.6: a condition that does not compile is refused when it is written.
 func TestConditionsThatCannotBeUsedAreInvalid(t *testing.T) {
 	question := func(when string) []byte {
-		return []byte(`{"apiVersion": "admission.k8s.io/v1", "kind": "AdmissionReview", "request": {
-			"uid": "1", "operation": "CREATE", "userInfo": {"username": "root", "groups": ["system:masters"]},
-			"kind": {"group": "kuma.io", "version": "v1alpha1", "kind": "AuthPolicy"},
-			"object": {"apiVersion": "kuma.io/v1alpha1", "kind": "AuthPolicy", "metadata": {"name": "capped"}, "spec": {
-				"targetRef": {"kind": "Gateway", "name": "g"},
-				"overrides": {"when": "` + when + `", "rules": {"authentication": {"a": 1}}}}}}}`)
+		return question("CREATE", "system:masters", "null", `{"apiVersion": "kuma.io/v1alpha1", "kind": "AuthPolicy", "metadata": {"name": "capped"}, "spec": {
+			"targetRef": {"kind": "Gateway", "name": "g"},
+			"overrides": {"when": "`+when+`", "rules": {"authentication": {"a": 1}}}}}`)
 	}
 	s := New(config(t, world(t)))
 	require.True(t, answerTo(t, s, question("spec.a > 1")).Allowed)
@@ -367,12 +384,58 @@ func TestConditionsThatCannotBeUsedAreInvalid(t *testing.T) {
 	require.Contains(t, answer.Status.Message, "overrides.when")
 }
 
+// What is stored may have been stored before it was asked about, and whoever takes a
+// finalizer off it says nothing about its content.
+func TestContentThatStaysIsNotJudged(t *testing.T) {
+	policy := func(metadata, spec string) string {
+		return `{"apiVersion": "kuma.io/v1alpha1", "kind": "AuthPolicy", "metadata": {"name": "capped"` + metadata + `}, "spec": {
+			"targetRef": {"kind": "Gateway", "name": "g"}, ` + spec + `}}`
+	}
+	s := New(config(t, world(t)))
+	const held, moved = `, "finalizers": ["example.com/hold"]`, `, "labels": {"kuma.io/mesh": "other"}`
+	for _, spec := range []string{
+		`"overrides": {"when": "spec.a >", "rules": {"authentication": {"a": 1}}}`, // does not compile
+		`"override": {"rules": {"authentication": {"a": 1}}}`,
+	} {
+		old := policy(held, spec)
+		require.True(t, answerTo(t, s, question("UPDATE", "system:masters", old, policy("", spec))).Allowed)
+		for _, to := range []string{policy("", spec+`, "x": 1`), policy(moved, spec)} {
+			answer := answerTo(t, s, question("UPDATE", "system:masters", old, to))
+			require.False(t, answer.Allowed)
+			require.Equal(t, http.StatusUnprocessableEntity, answer.Status.Code)
+		}
+	}
+}
+
+// A stored object that is not what it should be counts as being in no mesh, even if
+// one is named.
+func TestAnUnclearObjectIsInNoMesh(t *testing.T) {
+	const unclear = `{"apiVersion": "kuma.io/v1alpha1", "kind": "AuthPolicy", "mesh": "demo", "metadata": {"name": "capped"}, "what": "is this"}`
+	s := New(config(t, world(t)))
+	require.False(t, answerTo(t, s, question("DELETE", "oidc:demo-operators", unclear, "null")).Allowed)
+	require.True(t, answerTo(t, s, question("DELETE", "system:masters", unclear, "null")).Allowed)
+	mended := strings.Replace(unclear, `"what": "is this"`, `"spec": {"targetRef": {"kind": "Gateway", "name": "g"}, "rules": {"authentication": {"a": 1}}}`, 1)
+	require.False(t, answerTo(t, s, question("UPDATE", "oidc:demo-operators", unclear, mended)).Allowed)
+	require.True(t, answerTo(t, s, question("UPDATE", "system:masters", unclear, mended)).Allowed)
+}
+
+// question is what a member of a group would make an API server ask about an
+// AuthPolicy.
+func question(op operation, group, old, object string) []byte {
+	return []byte(`{"apiVersion": "admission.k8s.io/v1", "kind": "AdmissionReview", "request": {
+		"uid": "1", "operation": "` + string(op) + `", "userInfo": {"username": "somebody", "groups": ["` + group + `"]},
+		"kind": {"group": "kuma.io", "version": "v1alpha1", "kind": "AuthPolicy"},
+		"oldObject": ` + old + `, "object": ` + object + `}}`)
+}
+
 func TestWarningsFitOnALine(t *testing.T) {
 	many := make([]string, maxWarnings+3)
 	many[0] = "first\n  second\r\n"
+	many[1] = "a\ttab and a \x1b[31mbell\a\u0085"
 	lines := oneLineEach(many)
 	require.Len(t, lines, maxWarnings+1)
 	require.Equal(t, "first;   second", lines[0])
+	require.Equal(t, "a tab and a  [31mbell  ", lines[1], "or the API server drops it")
 	require.Equal(t, "and 3 more", lines[maxWarnings])
 }
 
