@@ -146,6 +146,18 @@ mutants: $(TOOLS)/gotestsum ## Plant bugs on purpose, one at a time, and see tha
 	$(TOOLS)/gotestsum --format testname --jsonfile $(EVENTS_DIR)/mutants.json -- \
 		-count=1 -tags $(TAGS),mutants -timeout 20m ./test/mutants
 
+# The programs of Kubernetes have a module of their own, too, and are built only here.
+KUBERNETES := $(CURDIR)/.cache/kubernetes
+.PHONY: kubernetes
+kubernetes: build $(KUBERNETES)/kube-apiserver ## Try the admission webhook with a real API server (RECORD=1 records what it asks); builds Kubernetes first
+	KUBERNETES_BIN=$(KUBERNETES) MERIDIAN_BIN=$(BIN) RECORD=$(if $(RECORD),$(CURDIR)/internal/webhook/testdata/reviews) \
+		$(GO) test -count=1 -tags $(TAGS),kubernetes ./test/kubernetes
+
+$(KUBERNETES)/kube-apiserver: tools/kubernetes/go.mod tools/kubernetes/go.sum
+	@mkdir -p $(KUBERNETES)
+	cd tools/kubernetes && CGO_ENABLED=0 $(GO) build -trimpath -o $(KUBERNETES)/ tool
+	@touch $@
+
 .PHONY: demo
 demo: build ## Start a global and two zones, apply examples/, show what is effective (KEEP=1 leaves it running)
 	@MERIDIAN_BIN=$(BIN) KEEP='$(KEEP)' ./examples/demo.sh
