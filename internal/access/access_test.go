@@ -245,6 +245,71 @@ func TestTheLastAdmin(t *testing.T) {
 	require.NoError(t, remove(bindingDefault, false), "there is another one")
 }
 
+// SEMANTICS §6.5: the role admin comes back at the next start, so nobody gets it
+// by waiting for that.
+func TestNobodyWaitsForTheRoleAdmin(t *testing.T) {
+	d := Defaults{Restricted: true}
+	p := newPlane(t, &d)
+	p.write(delegates)
+	p.write("type: AccessRole\nname: issuer\nrules: [{access: [GENERATE_USER_TOKEN]}]\n---\n" +
+		"type: AccessRoleBinding\nname: issuers\nsubjects: [{type: User, name: ann}]\nroles: [issuer]\n")
+	p.remove(roleAdmin)
+	const bind = "type: AccessRoleBinding\nname: sneaky\nsubjects: [{type: User, name: ann}]\nroles: [admin]\n"
+	requireDenied(t, p.may(as("ann"), bind), ReasonEscalation, `rules[0] of AccessRole "admin"`)
+	require.NoError(t, p.GenerateUserToken(as("ann"), "carl", []string{"ops"}, false))
+	p.write("type: AccessRoleBinding\nname: ops\nsubjects: [{type: Group, name: ops}]\nroles: [admin]\n")
+	requireDenied(t, p.GenerateUserToken(as("ann"), "carl", []string{"ops"}, false), ReasonEscalation, `user "carl/ops,mesh-system:authenticated" would hold rules[0] of AccessRole "admin"`)
+
+	// A weak role of that name, held by herself, is not hers to take away.
+	p.write("type: AccessRole\nname: admin\nrules: [{mesh: demo, access: [CREATE]}]\n")
+	require.NoError(t, p.may(as("ann"), bind))
+	p.write(bind)
+	_, err := p.Write(as("ann"), []store.Op{store.Delete(roleAdmin)}, false)
+	requireDenied(t, err, ReasonEscalation, `rules[0] of AccessRole "admin"`)
+	_, err = p.Admit(as("ann"), Change{Access: resource.AccessDelete, Old: rbac.Object{Key: roleAdmin}})
+	requireDenied(t, err, ReasonEscalation)
+
+	p.remove(roleAdmin)
+	require.NoError(t, d.Ensure(t.Context(), p.View, p, p.now))
+	require.NoError(t, p.may(as("ann"), "type: Mesh\nname: hers\n"), "this is what all of it is kept from")
+}
+
+// Two administrators who each take away the other's binding do not leave nobody:
+// what was decided first is decided again.
+func TestTheLastAdminIsRaced(t *testing.T) {
+	p := newPlane(t, &Defaults{Restricted: true})
+	p.write("type: AccessRoleBinding\nname: second\nsubjects: [{type: User, name: root}]\nroles: [admin]\n")
+	second := resource.Key{Kind: rbac.KindBinding, Name: "second"}
+	first, err := p.Write(admin(), []store.Op{store.Delete(bindingDefault)}, false)
+	require.NoError(t, err)
+	other, err := p.Write(admin(), []store.Op{store.Delete(second)}, false)
+	require.NoError(t, err)
+	propose := func(permit Permit, key resource.Key) error {
+		_, err := p.Propose(t.Context(), store.Txn{Ops: []store.Op{store.Delete(key)}, AccessRevision: &permit.AccessRevision, Preconditions: permit.Preconditions})
+		return err
+	}
+	require.NoError(t, propose(first, bindingDefault))
+	var changed *store.AccessChangedError
+	require.ErrorAs(t, propose(other, second), &changed)
+	_, err = p.Write(as("root"), []store.Op{store.Delete(second)}, false)
+	requireDenied(t, err, ReasonLastAdmin)
+}
+
+// A batch that takes away two bindings, neither of which is the last, is refused.
+func TestTheLastAdminInABatch(t *testing.T) {
+	p := newPlane(t, &Defaults{Restricted: true})
+	const second = "type: AccessRoleBinding\nname: second\nsubjects: [{type: User, name: root}]\nroles: [admin]\n"
+	p.write(second)
+	keys := []store.Op{store.Delete(bindingDefault), store.Delete(resource.Key{Kind: rbac.KindBinding, Name: "second"})}
+	_, err := p.Write(admin(), keys, false)
+	requireDenied(t, err, ReasonLastAdmin)
+	weaker := strings.ReplaceAll(restricted+"---\n"+second, "[admin]", "[other]")
+	requireDenied(t, p.may(admin(), weaker), ReasonLastAdmin)
+	require.NoError(t, p.may(admin(), strings.Replace(weaker, "[other]", "[admin]", 1)))
+	_, err = p.Admit(admin(), Change{Access: resource.AccessDelete, Old: rbac.Object{Key: roleAdmin}})
+	requireDenied(t, err, ReasonLastAdmin)
+}
+
 // SEMANTICS §6.2: a binding to a role that does not exist is accepted with a
 // warning.
 func TestBindingToNothing(t *testing.T) {
@@ -301,6 +366,9 @@ func TestRulesAreCompiledOnce(t *testing.T) {
 	require.NotSame(t, first, p.Rules(p.View()))
 }
 
+// Both packages know the group by which rights are insisted on.
+func TestOneAdminGroup(t *testing.T) { require.Equal(t, auth.AdminGroup, rbac.AdminGroup) }
+
 func TestDoors(t *testing.T) {
 	admit := Doors(map[string]auth.Use{"zones.Sync": auth.ZoneToken, "servers.Join": auth.ServerToken})
 	user, zone := auth.UserPrincipal("bob", nil), auth.Principal{Source: auth.FromToken, Token: &auth.Token{Key: auth.KeyID{Use: auth.ZoneToken}, Zone: "east"}}
@@ -332,6 +400,8 @@ func TestService(t *testing.T) {
 	p := newPlane(t, &Defaults{Restricted: true})
 	p.write(backendOwner)
 	p.write(permission("other"))
+	p.write("type: AccessRole\nname: tokens\nrules: [{access: [GENERATE_USER_TOKEN]}]\n---\n" +
+		"type: AccessRoleBinding\nname: strangers\nsubjects: [{type: Group, name: 'mesh-system:unauthenticated'}]\nroles: [tokens]\n")
 	s := NewService(p.Authorizer, p.read)
 
 	me, err := s.WhoAmI(as("backend-owner", "team"), &meridianv1.WhoAmIRequest{})
@@ -356,6 +426,7 @@ func TestService(t *testing.T) {
 		"old given":       {&meridianv1.CanIRequest{Access: "UPDATE", Resource: message(permission("backend")), Old: message(permission("backend"))}, true},
 		"by identity":     {&meridianv1.CanIRequest{Access: "DELETE", Key: &meridianv1.ResourceKey{Kind: "traffic-permission", Mesh: "default", Name: "web-to-backend"}}, false},
 		"another":         {&meridianv1.CanIRequest{Access: "GENERATE_USER_TOKEN", AsUser: "admin", AsGroups: []string{"mesh-system:admin"}}, true},
+		"strangers":       {&meridianv1.CanIRequest{Access: "GENERATE_USER_TOKEN", AsUser: "mesh-system:anonymous"}, true},
 		"another without": {&meridianv1.CanIRequest{Access: "CREATE", Resource: message(permission("backend")), AsUser: "eve"}, false},
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -161,11 +161,7 @@ func (a *Authorizer) GenerateUserToken(ctx context.Context, name string, groups 
 	who, subject := caller(ctx)
 	rules := a.Rules(a.view())
 	user := auth.UserPrincipal(name, groups)
-	var rights []*rbac.Rule
-	for _, g := range rules.Held(SubjectOf(user)) {
-		rights = append(rights, g.Rule)
-	}
-	return guardToken(who, rules.Excess(subject, rights), user, force)
+	return guardToken(who, rules.Excess(subject, rules.Entitled(SubjectOf(user))), user, force)
 }
 
 // GenerateDataplaneToken decides whether the caller may issue a token for

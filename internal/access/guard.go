@@ -2,9 +2,6 @@ package access
 
 import (
 	"fmt"
-	"iter"
-	"slices"
-	"strings"
 
 	"meridian/internal/auth"
 	"meridian/internal/rbac"
@@ -19,18 +16,15 @@ func guard(who auth.Principal, now, next *rbac.Set, force bool) error {
 	if force && who.In(auth.AdminGroup) {
 		return nil
 	}
-	if excess := now.Excess(SubjectOf(who), now.Granted(next)); excess != nil {
-		return refusal(ReasonEscalation, who,
-			fmt.Sprintf("it would grant rules[%d] of AccessRole %q: %s", excess.Index, excess.Role, grantText(excess)),
-			"missing: a rule of yours that contains it; nobody can grant what they do not hold",
-			insist(who))
+	over := now.Guard(SubjectOf(who), next)
+	if over == nil {
+		return nil
 	}
-	if now.HasAdmin() && !next.HasAdmin() {
-		return refusal(ReasonLastAdmin, who,
-			fmt.Sprintf("nobody would have the role %q any more, and so nobody could give it back", rbac.AdminRole),
-			insist(who))
+	reason := ReasonEscalation
+	if over.Excess == nil {
+		reason = ReasonLastAdmin
 	}
-	return nil
+	return refusal(reason, who, over.Reasons()...)
 }
 
 // guardToken does the same for a token: who holds it is given nothing that the
@@ -44,27 +38,10 @@ func guardToken(who auth.Principal, excess *rbac.Rule, user auth.Principal, forc
 		return refusal(ReasonEscalation, who,
 			fmt.Sprintf("missing: membership of group %s, which the token would give", auth.AdminGroup))
 	case excess != nil:
-		return refusal(ReasonEscalation, who,
-			fmt.Sprintf("user %q would hold rules[%d] of AccessRole %q: %s", user, excess.Index, excess.Role, grantText(excess)),
-			"missing: a rule of yours that contains it; nobody can grant what they do not hold",
-			insist(who))
+		lines := []string{fmt.Sprintf("user %q would hold %s", user, excess.Grants())}
+		return refusal(ReasonEscalation, who, append(lines, rbac.NotHeld(SubjectOf(who))...)...)
 	}
 	return nil
-}
-
-func insist(who auth.Principal) string {
-	if who.In(auth.AdminGroup) {
-		return "--force does it all the same"
-	}
-	return "only a member of " + auth.AdminGroup + " can do it all the same, with --force"
-}
-
-func grantText(r *rbac.Rule) string {
-	accesses := make([]string, len(r.Spec.Access))
-	for i, a := range r.Spec.Access {
-		accesses[i] = string(a)
-	}
-	return strings.Join(accesses, ", ") + " on " + r.Scope()
 }
 
 // missingRoles warns about bindings to roles that do not exist (SEMANTICS
@@ -89,31 +66,13 @@ func missingRoles(next *rbac.Set, ops []store.Op) []string {
 }
 
 // after is a view as a batch would leave it.
-func after(view *store.View, ops []store.Op) rbac.View { return changed{view, ops} }
-
-type changed struct {
-	view *store.View
-	ops  []store.Op
-}
-
-// List yields the resources of a kind in key order.
-func (c changed) List(kind resource.Kind, mesh resource.MeshName) iter.Seq[*resource.Resource] {
-	touched := map[resource.Key]bool{}
-	var all []*resource.Resource
-	for _, op := range c.ops {
-		key := op.Key
+func after(view *store.View, ops []store.Op) rbac.View {
+	changes := make([]rbac.Change, len(ops))
+	for i, op := range ops {
+		changes[i] = rbac.Change{Key: op.Key, Resource: op.Resource}
 		if op.Resource != nil {
-			if key = op.Resource.Key(); key.Kind == kind {
-				all = append(all, op.Resource)
-			}
-		}
-		touched[key] = true
-	}
-	for r := range c.view.List(kind, mesh) {
-		if !touched[r.Key()] {
-			all = append(all, r)
+			changes[i].Key = op.Resource.Key()
 		}
 	}
-	slices.SortFunc(all, func(a, b *resource.Resource) int { return a.Key().Compare(b.Key()) })
-	return slices.Values(all)
+	return rbac.After(view, changes...)
 }

@@ -61,7 +61,7 @@ func (s *Service) CanI(ctx context.Context, req *meridianv1.CanIRequest) (*merid
 	who, _ := caller(ctx)
 	switch {
 	case req.GetAsUser() != "":
-		who = auth.UserPrincipal(req.GetAsUser(), req.GetAsGroups())
+		who = auth.Named(req.GetAsUser(), req.GetAsGroups())
 	case len(req.GetAsGroups()) > 0:
 		return nil, rpcerr.New(rpcerr.Invalid, "USER_MISSING", "groups are asked about with the user who is in them")
 	}
@@ -69,13 +69,7 @@ func (s *Service) CanI(ctx context.Context, req *meridianv1.CanIRequest) (*merid
 	if err != nil {
 		return nil, err
 	}
-	question.Stored = func(key resource.Key) (rbac.Object, bool) {
-		r, ok := view.Get(key)
-		if !ok {
-			return rbac.Object{}, false
-		}
-		return rbac.ObjectOf(r), true
-	}
+	question.Stored, question.Rules = view.Get, view
 	answer := rules.Ask(SubjectOf(who), question)
 	return &meridianv1.CanIResponse{
 		Allowed: answer.Allowed, Reasons: answer.Reasons, Subject: who.String(), Revision: uint64(view.Revision()),
@@ -100,10 +94,10 @@ func readQuestion(req *meridianv1.CanIRequest) (rbac.Question, error) {
 	if question.Key, err = readKey(req.GetKey()); err != nil {
 		return question, err
 	}
-	if question.New, err = readObject(req.GetResource()); err != nil {
+	if question.New, err = readResource(req.GetResource()); err != nil {
 		return question, err
 	}
-	question.Old, err = readObject(req.GetOld())
+	question.Old, err = readResource(req.GetOld())
 	if err == nil && question.Key.Kind == "" && question.New == nil {
 		err = rpcerr.New(rpcerr.Invalid, "RESOURCE_MISSING", "%s is about a resource: name its kind, or give the resource", question.Access)
 	}
@@ -132,7 +126,7 @@ func readKey(k *meridianv1.ResourceKey) (resource.Key, error) {
 	return key, nil
 }
 
-func readObject(m *meridianv1.Resource) (*rbac.Object, error) {
+func readResource(m *meridianv1.Resource) (*resource.Resource, error) {
 	if m == nil {
 		return nil, nil
 	}
@@ -141,8 +135,7 @@ func readObject(m *meridianv1.Resource) (*rbac.Object, error) {
 	if err != nil {
 		return nil, rpcerr.New(rpcerr.Invalid, "INVALID_RESOURCE", "%s: %w", key, err)
 	}
-	o := rbac.ObjectOf(r)
-	return &o, nil
+	return r, nil
 }
 
 // WhoCan lists who has an access.

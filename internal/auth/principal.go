@@ -83,6 +83,15 @@ func UserPrincipal(name string, groups []string) Principal {
 	return p
 }
 
+// Named returns who is meant by a name and groups in a question about somebody
+// else: an authenticated user, or whoever calls without credentials.
+func Named(name string, groups []string) Principal {
+	if name == AnonymousUser {
+		return Anonymous()
+	}
+	return UserPrincipal(name, groups)
+}
+
 // KubernetesPrincipal returns a user as Kubernetes names it, with these groups
 // and no other (SEMANTICS §6.9): Kubernetes has its own system:authenticated,
 // which is why the default binding names both (§6.5).

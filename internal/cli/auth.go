@@ -53,14 +53,28 @@ func (d documents) List(kind resource.Kind, _ resource.MeshName) iter.Seq[*resou
 	return slices.Values(of)
 }
 
-// set compiles the roles of the files.
-func (a *app) set(files []string) (*rbac.Set, error) {
+// get returns what the documents hold under a key.
+func (d documents) get(key resource.Key) (*resource.Resource, bool) {
+	for r := range d.List(key.Kind, key.Mesh) {
+		if r.Key() == key {
+			return r, true
+		}
+	}
+	return nil, false
+}
+
+// rules loads the roles and bindings of the files.
+func (a *app) rules(files []string) (documents, error) {
 	loaded, err := a.loadDocuments(files, resource.DecodeOptions{})
 	if err != nil {
 		return nil, err
 	}
 	a.warnAbout(loaded)
-	return rbac.Compile(documents(loaded)), nil
+	held := slices.ContainsFunc(loaded, func(d resource.Document) bool { return d.Resource.Key().Kind == rbac.KindBinding })
+	if !held {
+		a.warn("there is no AccessRoleBinding in the files of --roles: nobody holds anything")
+	}
+	return loaded, nil
 }
 
 // accessNamed reads an access in any case, with dashes or underscores.
@@ -287,12 +301,12 @@ func (a *app) whoCan(ctx context.Context, roles *rolesFlags, access resource.Acc
 }
 
 func (a *app) whoCanOffline(roles *rolesFlags, access resource.Access, key resource.Key) ([]holderView, error) {
-	set, err := a.set(roles.files)
+	rules, err := a.rules(roles.files)
 	if err != nil {
 		return nil, err
 	}
 	holders := []holderView{}
-	for _, h := range set.WhoCan(access, key) {
+	for _, h := range rbac.Compile(rules).WhoCan(access, key) {
 		holders = append(holders, holderView{
 			h.Subject, h.Grant.Role, uint32(h.Grant.Index), h.Grant.Binding, h.Grant.Scope(), h.Grant.Conditional(),
 		})

@@ -1,8 +1,10 @@
 package cli
 
 import (
+	"bytes"
 	"context"
 	"encoding/json"
+	"slices"
 	"testing"
 	"time"
 
@@ -163,12 +165,75 @@ func TestAuthUsage(t *testing.T) {
 		"--offline and --roles go together":        {"can-i", "CREATE", "mesh/x", "--as", "bob", "--offline"},
 		"did you mean \"Mesh\"":                    {"can-i", "CREATE", "msh/x"},
 		"missing TYPE":                             {"who-can", "CREATE"},
+		"--as and --as-group want names":           {"can-i", "CREATE", "mesh/x", "--as", ""},
+		"an empty one would ask":                   {"can-i", "CREATE", "mesh/x", "--as", "bob", "--as-group", ""},
+		"--as-group goes with a user":              {"can-i", "CREATE", "mesh/x", "--as", "mesh-system:anonymous", "--as-group", "g"},
+		"no such file or directory":                {"can-i", "CREATE", "mesh/x", "--as", "bob", "--offline", "--roles", roles + ".not"},
+		"auth wants one of: can-i":                 {"--skip-verify", "--token", "abc"},
 	} {
 		out := h.run(append([]string{"auth"}, args...)...)
 		require.Equal(t, exitUsage, out.code, "%v\n%s%s", args, out.stdout, out.stderr)
 		require.Contains(t, out.stderr, want)
 		require.Empty(t, out.stdout)
 	}
+}
+
+// The same questions are answered alike by a control plane and from its export:
+// the word, the reasons and the exit code.
+func TestOnlineAndOfflineAgree(t *testing.T) {
+	h := newHarness(t)
+	h.serveRoles(rolesYAML)
+	var stored []*resource.Resource
+	for _, m := range h.server.stored {
+		r, _, err := resource.Build(resource.Meta{Key: resource.Key{Kind: resource.Kind(m.GetKind()), Name: m.GetName()}}, m.GetSpec())
+		require.NoError(t, err)
+		stored = append(stored, r)
+	}
+	var export bytes.Buffer
+	require.NoError(t, resource.Encode(&export, resource.FormatYAML, stored...))
+	defaults := "---\ntype: AccessRole\nname: admin\nrules: [{access: [CREATE, UPDATE, DELETE, GENERATE_DATAPLANE_TOKEN, GENERATE_USER_TOKEN, GENERATE_ZONE_CP_TOKEN, GENERATE_ZONE_TOKEN]}]\n" +
+		"---\ntype: AccessRoleBinding\nname: default\nsubjects: [{type: Group, name: 'mesh-system:admin'}]\nroles: [admin]\n"
+	roles := h.write("export.yaml", export.String()+defaults)
+	policy, other := h.write("new.yaml", webToBackend), h.write("catch.yaml", catchAllK8s)
+	wide := h.write("wide.yaml", "type: AccessRole\nname: wide\nrules: [{access: [DELETE]}]\n")
+	last := h.write("last.yaml", "type: AccessRoleBinding\nname: default\nsubjects: [{type: User, name: bob}]\nroles: [nothing]\n")
+	codes := map[int]int{}
+	for _, who := range [][]string{{"--as", "bob"}, {"--as", "carl", "--as-group", "team-a"}, {"--as", "admin", "--as-group", "mesh-system:admin"}, {"--as", "mesh-system:anonymous"}} {
+		for _, question := range [][]string{
+			{"CREATE", "-f", policy},
+			{"UPDATE", "-f", policy, "--old", policy},
+			{"CREATE", "-f", other},
+			{"CREATE", "-f", policy, "-f", other},
+			{"DELETE", "mesh/x"},
+			{"CREATE", "meshes"},
+			{"CREATE", "TrafficPermission/web", "-m", "demo"},
+			{"CREATE", "-f", wide},
+			{"UPDATE", "-f", last, "--old", last},
+			{"DELETE", "AccessRole/admin"},
+			{"DELETE", "AccessRole/mesh-admin"},
+			{"GENERATE_USER_TOKEN"},
+			{"GENERATE_DATAPLANE_TOKEN", "--tag", "kuma.io/service=web"},
+			{"GENERATE_DATAPLANE_TOKEN", "-m", "demo"},
+			{"GENERATE_ZONE_TOKEN"},
+		} {
+			args := slices.Concat([]string{"auth", "can-i"}, question, who)
+			online := h.run(args...)
+			offline := h.run(append(args, "--offline", "--roles", roles)...)
+			require.Equal(t, online, offline, "%v", args)
+			require.Empty(t, online.stderr, "%v", args)
+			codes[online.code]++
+		}
+	}
+	require.Greater(t, codes[exitOK], 10)
+	require.Greater(t, codes[exitNo], 10)
+}
+
+// Roles alone answer no question, and files that hold something else none at all.
+func TestRolesWithoutBindings(t *testing.T) {
+	h := newHarness(t)
+	out := h.run("auth", "can-i", "CREATE", "mesh/x", "--as", "bob", "--offline", "--roles", h.write("mesh.yaml", meshYAML))
+	require.Equal(t, exitNo, out.code)
+	require.Contains(t, out.stderr, "there is no AccessRoleBinding in the files of --roles")
 }
 
 // The callers of the fake server are anonymous.

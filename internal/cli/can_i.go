@@ -3,6 +3,7 @@ package cli
 import (
 	"context"
 	"errors"
+	"slices"
 	"strings"
 
 	"github.com/spf13/cobra"
@@ -42,6 +43,9 @@ Rules may look at what a resource contains: give it with -f. Without -f, TYPE/NA
 stands for what is stored. An UPDATE is judged by what is stored (or --old) and
 by the new content.
 
+A role or binding that would give more than its author holds is answered no, as
+it would be refused.
+
 With --offline the answer comes from the roles and bindings of --roles alone.`,
 		Example: `  meridian auth can-i UPDATE -f new.yaml
   meridian auth can-i CREATE traffic-permission/web --as bob --as-group team-a
@@ -50,6 +54,9 @@ With --offline the answer comes from the roles and bindings of --roles alone.`,
 		Args:              between(1, "ACCESS", "TYPE", "NAME"),
 		ValidArgsFunction: completeAccesses,
 		RunE: func(cmd *cobra.Command, args []string) error {
+			if cmd.Flags().Changed("as") && o.as == "" || slices.Contains(o.groups, "") {
+				return usagef("--as and --as-group want names: an empty one would ask about somebody else")
+			}
 			return a.canI(cmd.Context(), args, &o)
 		},
 	}
@@ -58,7 +65,7 @@ With --offline the answer comes from the roles and bindings of --roles alone.`,
 	bindFiles(cmd, &o.files)
 	cmd.Flags().StringVar(&o.old, "old", "", "with UPDATE: file that holds what is replaced, in place of what is stored")
 	cmd.Flags().StringArrayVar(&o.tags, "tag", nil, "with GENERATE_DATAPLANE_TOKEN: TAG=VALUE that the token would carry; repeatable")
-	cmd.Flags().StringVar(&o.as, "as", "", "ask about this user, as an authenticated one")
+	cmd.Flags().StringVar(&o.as, "as", "", "ask about this user, as an authenticated one; mesh-system:anonymous is whoever has no credentials")
 	cmd.Flags().StringArrayVar(&o.groups, "as-group", nil, "with --as: a group of the user; repeatable")
 	o.output = bindFormat(cmd.Flags(), formatTable, formatJSON, formatYAML)
 	return cmd
@@ -107,6 +114,8 @@ func (o *canIFlags) check(granted resource.Access, args []string) error {
 		return usagef("--tag goes with %s", resource.AccessGenerateDataplaneToken)
 	case len(o.groups) > 0 && o.as == "":
 		return usagef("--as-group goes with --as: the user who is in the group")
+	case len(o.groups) > 0 && o.as == auth.AnonymousUser:
+		return usagef("--as-group goes with a user: whoever is %s is in %s only", auth.AnonymousUser, auth.UnauthenticatedGroup)
 	case o.roles.offline && o.as == "":
 		return usagef("--as is required with --offline: there is nobody to be taken for")
 	}
@@ -116,44 +125,28 @@ func (o *canIFlags) check(granted resource.Access, args []string) error {
 	return o.roles.check()
 }
 
-// accessQuestion is a question, with the documents that its objects came from.
-type accessQuestion struct {
-	rbac.Question
-	resource, old *resource.Resource
-}
-
 // questions are what is asked: one, or one for each document.
-func (a *app) questions(granted resource.Access, args []string, o *canIFlags) ([]accessQuestion, error) {
+func (a *app) questions(granted resource.Access, args []string, o *canIFlags) ([]rbac.Question, error) {
 	if len(o.files) == 0 {
 		key, err := resourceNamed(granted, args, o.mesh.name)
 		if err != nil {
 			return nil, err
 		}
 		token, err := o.token()
-		return []accessQuestion{{Question: rbac.Question{Access: granted, Key: key, Token: token}}}, err
+		return []rbac.Question{{Access: granted, Key: key, Token: token}}, err
 	}
 	loaded, err := a.load(o.files, o.mesh)
 	if err != nil {
 		return nil, err
 	}
-	questions := make([]accessQuestion, len(loaded))
+	questions := make([]rbac.Question, len(loaded))
 	for i, d := range loaded {
-		object := rbac.ObjectOf(d.Resource)
-		questions[i] = accessQuestion{
-			Question: rbac.Question{Access: granted, Key: object.Key, New: &object},
-			resource: d.Resource,
-		}
+		questions[i] = rbac.Question{Access: granted, Key: d.Resource.Key(), New: d.Resource}
 	}
-	if o.old == "" {
-		return questions, nil
+	if o.old != "" {
+		questions[0].Old, err = a.replaced(loaded, o)
 	}
-	old, err := a.replaced(loaded, o)
-	if err != nil {
-		return nil, err
-	}
-	object := rbac.ObjectOf(old)
-	questions[0].Old, questions[0].old = &object, old
-	return questions, nil
+	return questions, err
 }
 
 // replaced reads what an update replaces.
@@ -186,21 +179,24 @@ func (o *canIFlags) token() (rbac.Token, error) {
 }
 
 // asker returns what answers a question: the roles of files, or a control plane.
-func (a *app) asker(ctx context.Context, o *canIFlags) (ask func(accessQuestion) (rbac.Answer, error), stop func(), err error) {
+func (a *app) asker(ctx context.Context, o *canIFlags) (ask func(rbac.Question) (rbac.Answer, error), stop func(), err error) {
 	if o.roles.offline {
-		set, err := a.set(o.roles.files)
+		rules, err := a.rules(o.roles.files)
 		if err != nil {
 			return nil, nil, err
 		}
-		user := auth.UserPrincipal(o.as, o.groups)
+		set, user := rbac.Compile(rules), auth.Named(o.as, o.groups)
 		subject := rbac.Subject{Name: user.Name, Groups: user.Groups}
-		return func(q accessQuestion) (rbac.Answer, error) { return set.Ask(subject, q.Question), nil }, func() {}, nil
+		return func(q rbac.Question) (rbac.Answer, error) {
+			q.Stored, q.Rules = rules.get, rules
+			return set.Ask(subject, q), nil
+		}, func() {}, nil
 	}
 	c, err := a.connect()
 	if err != nil {
 		return nil, nil, err
 	}
-	return func(q accessQuestion) (rbac.Answer, error) {
+	return func(q rbac.Question) (rbac.Answer, error) {
 		var response *meridianv1.CanIResponse
 		err := c.call(ctx, func(ctx context.Context) (err error) {
 			response, err = c.CanI(ctx, encodeQuestion(q, o))
@@ -210,15 +206,15 @@ func (a *app) asker(ctx context.Context, o *canIFlags) (ask func(accessQuestion)
 	}, c.Close, nil
 }
 
-func encodeQuestion(q accessQuestion, o *canIFlags) *meridianv1.CanIRequest {
+func encodeQuestion(q rbac.Question, o *canIFlags) *meridianv1.CanIRequest {
 	request := &meridianv1.CanIRequest{
 		Access: string(q.Access), Mesh: string(q.Token.Mesh), AsUser: o.as, AsGroups: o.groups,
 	}
-	if q.resource != nil {
-		request.Resource = encodeMessage(q.resource)
+	if q.New != nil {
+		request.Resource = encodeMessage(q.New)
 	}
-	if q.old != nil {
-		request.Old = encodeMessage(q.old)
+	if q.Old != nil {
+		request.Old = encodeMessage(q.Old)
 	}
 	if rbac.OnResources(q.Access) {
 		request.Key = messageKey(q.Key)
@@ -239,7 +235,7 @@ type verdictView struct {
 
 // add takes one more answer in: all must be yes, and the reasons of those that
 // are not come alone.
-func (v *verdictView) add(q accessQuestion, answer rbac.Answer, named bool) {
+func (v *verdictView) add(q rbac.Question, answer rbac.Answer, named bool) {
 	if v.Allowed && !answer.Allowed {
 		v.Allowed, v.Reasons = false, nil
 	}

@@ -97,6 +97,7 @@ func newGroup(use, short string, commands ...*cobra.Command) *cobra.Command {
 					return cmd.Help()
 				case !strings.HasPrefix(arg, "-"):
 					return unknownCommand(cmd, arg)
+				case isSwitch(cmd, arg):
 				case !strings.Contains(arg, "="):
 					i++ // presumably its value
 				}
@@ -109,6 +110,13 @@ func newGroup(use, short string, commands ...*cobra.Command) *cobra.Command {
 	}
 	group.AddCommand(commands...)
 	return group
+}
+
+// isSwitch reports whether an argument is a flag of every command that takes no
+// value.
+func isSwitch(cmd *cobra.Command, arg string) bool {
+	f := cmd.InheritedFlags().Lookup(strings.TrimLeft(arg, "-"))
+	return f != nil && f.NoOptDefVal != ""
 }
 
 // checkCommandName refuses an unknown command before its flags are looked at:

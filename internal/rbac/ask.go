@@ -14,11 +14,14 @@ type Question struct {
 	// the question is whether the access is granted whatever the name.
 	Key resource.Key
 	// New is the content to store, or to delete; Old is what an UPDATE replaces.
-	New, Old *Object
+	New, Old *resource.Resource
 	// Stored looks a resource up that no content was given for; nil when nothing
 	// is stored anywhere.
-	Stored func(key resource.Key) (Object, bool)
-	Token  Token
+	Stored func(key resource.Key) (*resource.Resource, bool)
+	// Rules is what the set was compiled from: what a change of a role or binding
+	// would give is judged by it.
+	Rules View
+	Token Token
 }
 
 // Answer is the decision in words.
@@ -31,11 +34,17 @@ type Answer struct {
 
 // Ask decides a question, by Check. An identity stands for what is stored under
 // it; an UPDATE of what is not stored anywhere is judged by the new content
-// alone.
+// alone. Who may write roles and bindings is told no all the same where the
+// change would give more than they hold (Guard).
 func (s *Set) Ask(subject Subject, q Question) Answer {
 	d := s.Check(q.request(subject))
 	if !d.Allowed {
 		return Answer{Reasons: []string{"missing: " + d.Denial.Missing(), "nearest rule: " + d.Denial.Rule()}}
+	}
+	if change, ok := q.ofRules(); ok {
+		if over := s.Guard(subject, Compile(After(q.Rules, change))); over != nil {
+			return Answer{Reasons: over.Reasons()}
+		}
 	}
 	reasons := []string{d.By.String()}
 	if d.ByOld != nil && d.ByOld.Rule != d.By.Rule {
@@ -44,31 +53,49 @@ func (s *Set) Ask(subject Subject, q Question) Answer {
 	return Answer{Allowed: true, Reasons: reasons}
 }
 
+func (q *Question) key() resource.Key {
+	if q.New != nil {
+		return q.New.Key()
+	}
+	return q.Key
+}
+
+// ofRules returns the change that is asked about if it is one of the rules
+// themselves.
+func (q *Question) ofRules() (Change, bool) {
+	c := Change{Key: q.key(), Resource: q.New}
+	if c.Key.Kind != KindRole && c.Key.Kind != KindBinding || !OnResources(q.Access) || q.Rules == nil {
+		return c, false
+	}
+	if q.Access == resource.AccessDelete {
+		c.Resource = nil
+		return c, c.Key.Name != ""
+	}
+	return c, c.Resource != nil
+}
+
 func (q *Question) request(subject Subject) Request {
 	r := Request{Subject: subject, Access: q.Access, Token: q.Token}
 	if !OnResources(q.Access) {
 		return r
 	}
-	key := q.Key
-	if q.New != nil {
-		key = q.New.Key
-	}
+	key := q.key()
 	stored, exists := Object{Key: key}, false
 	if q.Stored != nil && key.Name != "" {
 		if o, ok := q.Stored(key); ok {
-			stored, exists = o, true
+			stored, exists = ObjectOf(o), true
 		}
 	}
 	r.New, r.Old = stored, stored
 	if q.New != nil {
-		r.New = *q.New
+		r.New = ObjectOf(q.New)
 		// A deletion is judged by what is stored, wherever something is.
 		if !exists {
-			r.Old = *q.New
+			r.Old = r.New
 		}
 	}
 	if q.Old != nil {
-		r.Old = *q.Old
+		r.Old = ObjectOf(q.Old)
 	}
 	return r
 }

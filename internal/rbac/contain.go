@@ -6,10 +6,6 @@ import (
 	"meridian/internal/resource"
 )
 
-// AdminRole names the role that every control plane is given at its start
-// (SEMANTICS §6.5).
-const AdminRole = "admin"
-
 // Within reports whether everything that r grants is granted by other alone:
 // whoever holds other gains nothing by r. It looks at how the rules are
 // written, and says no where it cannot tell.
@@ -111,65 +107,4 @@ func qualifierWithin(q, other tagSet) bool {
 
 func targetWithin(t, other *target) bool {
 	return other == nil || t != nil && other.covers(t)
-}
-
-// Excess returns the first of the rules that is contained in none of those that
-// the subject holds, nil when the subject holds them all.
-func (s *Set) Excess(subject Subject, rules []*Rule) *Rule {
-	held := s.Held(subject)
-	for _, r := range rules {
-		if !slices.ContainsFunc(held, func(g *Grant) bool { return r.Within(g.Rule) }) {
-			return r
-		}
-	}
-	return nil
-}
-
-// Granted returns the rules that next gives to anybody who does not have them
-// in s: rules of roles that are not contained in one of the role's own former
-// rules, and the rules of roles that a binding gives to a subject anew.
-func (s *Set) Granted(next *Set) []*Rule {
-	var rules []*Rule
-	for _, name := range sortedKeys(next.roles) {
-		former := s.roles[name]
-		for _, r := range next.roles[name] {
-			if !slices.ContainsFunc(former, func(f *Rule) bool { return r.Within(f) }) {
-				rules = append(rules, r)
-			}
-		}
-	}
-	type pair struct {
-		subject resource.Subject
-		role    string
-	}
-	given := map[pair]bool{}
-	s.pairs(func(subject resource.Subject, role string) { given[pair{subject, role}] = true })
-	next.pairs(func(subject resource.Subject, role string) {
-		if p := (pair{subject, role}); !given[p] {
-			given[p] = true
-			rules = append(rules, next.roles[role]...)
-		}
-	})
-	return rules
-}
-
-// pairs calls f with every subject and role that a binding joins.
-func (s *Set) pairs(f func(subject resource.Subject, role string)) {
-	for _, b := range s.bindings {
-		for _, subject := range b.spec.Subjects {
-			for _, role := range b.spec.Roles {
-				f(subject, role)
-			}
-		}
-	}
-}
-
-// HasAdmin reports whether some binding gives somebody the role admin, and the
-// role grants everything.
-func (s *Set) HasAdmin() bool {
-	rules := s.roles[AdminRole]
-	all := slices.ContainsFunc(rules, func(r *Rule) bool {
-		return r.access == everyAccess && len(r.types) == 0 && len(r.names) == 0 && r.mesh == nil && len(r.when) == 0
-	})
-	return all && len(s.Holders(AdminRole)) > 0
 }

@@ -1,6 +1,7 @@
 package rbac
 
 import (
+	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -147,12 +148,66 @@ func TestGrantedAndExcess(t *testing.T) {
 	require.False(t, Compile(world(nil)).HasAdmin())
 }
 
+// The role admin comes back at the next start of a control plane (SEMANTICS
+// §6.5), with every access, to whoever is bound to it by then.
+func TestTheRoleAdminComesBack(t *testing.T) {
+	const without = `
+type: AccessRole
+name: delegate
+rules: [{mesh: demo, access: [CREATE]}, {types: [AccessRole, AccessRoleBinding], access: [CREATE, UPDATE, DELETE]}, {access: [GENERATE_USER_TOKEN]}]
+---
+type: AccessRole
+name: everything
+rules: [{access: [CREATE, UPDATE, DELETE, GENERATE_DATAPLANE_TOKEN, GENERATE_USER_TOKEN, GENERATE_ZONE_CP_TOKEN, GENERATE_ZONE_TOKEN]}]
+---
+type: AccessRoleBinding
+name: roots
+subjects: [{type: User, name: root}]
+roles: [everything]
+---
+type: AccessRoleBinding
+name: anns
+subjects: [{type: User, name: ann}]
+roles: [delegate]
+---
+`
+	const weak = "type: AccessRole\nname: admin\nrules: [{mesh: demo, access: [CREATE]}]\n---\n"
+	const full = "type: AccessRole\nname: admin\nrules: [{access: [CREATE, UPDATE, DELETE, GENERATE_DATAPLANE_TOKEN, GENERATE_USER_TOKEN, GENERATE_ZONE_CP_TOKEN, GENERATE_ZONE_TOKEN]}]\n---\n"
+	const annIsAdmin = "type: AccessRoleBinding\nname: sneaky\nsubjects: [{type: User, name: ann}]\nroles: [admin]\n---\n"
+	const opsAreAdmin = "type: AccessRoleBinding\nname: ops\nsubjects: [{type: Group, name: ops}]\nroles: [admin]\n---\n"
+	ann, root := Subject{Name: "ann", Groups: []string{"mesh-system:authenticated"}}, Subject{Name: "root"}
+	guard := func(who Subject, now, next string) *Overreach {
+		return Compile(decode(t, without+now)).Guard(who, Compile(decode(t, without+next)))
+	}
+	require.NotNil(t, guard(ann, "", annIsAdmin).Excess, "bound while there is no such role")
+	require.Nil(t, guard(root, "", annIsAdmin), "who holds everything may give it")
+	require.NotNil(t, guard(ann, opsAreAdmin, opsAreAdmin+annIsAdmin).Excess)
+	require.Nil(t, guard(ann, weak, weak+annIsAdmin), "the role grants no more than she holds")
+	require.NotNil(t, guard(ann, weak+annIsAdmin, annIsAdmin).Excess, "and is taken away, to come back whole")
+	require.Nil(t, guard(ann, weak, ""), "nobody is bound to it")
+	require.Nil(t, guard(root, weak+annIsAdmin, annIsAdmin))
+	require.NotNil(t, guard(ann, annIsAdmin, full+annIsAdmin).Excess, "nor does she bring it back herself")
+	over := guard(root, full+opsAreAdmin, opsAreAdmin)
+	require.NotNil(t, over)
+	require.Nil(t, over.Excess, "it grants nothing new; it is the last one")
+	require.Nil(t, guard(ann, opsAreAdmin, opsAreAdmin+"type: AccessRole\nname: x\nrules: [{mesh: demo, access: [CREATE]}]\n"), "other changes go on")
+
+	set := Compile(decode(t, without+opsAreAdmin))
+	require.Nil(t, set.Excess(ann, set.Entitled(Subject{Name: "carl"})))
+	require.NotNil(t, set.Excess(ann, set.Entitled(Subject{Name: "carl", Groups: []string{"ops"}})), "a token for who will be admin")
+	require.Nil(t, set.Excess(root, set.Entitled(Subject{Name: "carl", Groups: []string{"ops"}})))
+	require.False(t, set.Check(Request{Subject: Subject{Name: "carl", Groups: []string{"ops"}}, Access: "GENERATE_USER_TOKEN"}).Allowed, "meanwhile nothing is granted")
+}
+
 func TestHasAdmin(t *testing.T) {
 	admin := "type: AccessRole\nname: admin\nrules: [{access: [CREATE, UPDATE, DELETE, GENERATE_DATAPLANE_TOKEN, GENERATE_USER_TOKEN, GENERATE_ZONE_CP_TOKEN, GENERATE_ZONE_TOKEN]}]\n---\n"
 	binding := "type: AccessRoleBinding\nname: b\nsubjects: [{type: Group, name: ops}]\nroles: [admin]\n"
 	require.True(t, Compile(decode(t, admin+binding)).HasAdmin())
 	require.False(t, Compile(decode(t, admin)).HasAdmin(), "nobody has it")
 	require.False(t, Compile(decode(t, binding)).HasAdmin(), "there is no such role")
+	halves := "type: AccessRole\nname: admin\nrules: [{access: [CREATE, UPDATE, DELETE]}, {access: [GENERATE_DATAPLANE_TOKEN, GENERATE_USER_TOKEN, GENERATE_ZONE_CP_TOKEN, GENERATE_ZONE_TOKEN]}]\n---\n"
+	require.True(t, Compile(decode(t, halves+binding)).HasAdmin(), "its rules together grant everything")
+	require.False(t, Compile(decode(t, strings.Replace(halves, "{access: [CREATE,", "{mesh: demo, access: [CREATE,", 1)+binding)).HasAdmin())
 	weak := "type: AccessRole\nname: admin\nrules: [{access: [CREATE]}]\n---\n"
 	require.False(t, Compile(decode(t, weak+binding)).HasAdmin(), "it is not what it was")
 }
@@ -176,7 +231,7 @@ roles: [admin]
 		return out
 	}
 	require.Equal(t, []string{"Group ops", "User admin", "User backend-owner"}, names("GENERATE_ZONE_TOKEN", resource.Key{}))
-	require.Equal(t, []string{"Group ops", "User admin", "User backend-owner", "User demo-mesh-operator", "User observability-operator", "User web-proxies (conditional)"},
+	require.Equal(t, []string{"Group ops", "User admin", "User backend-owner", "User demo-mesh-operator", "User gateway-owner (conditional)", "User observability-operator", "User several", "User web-proxies (conditional)"},
 		names("UPDATE", resource.Key{Kind: "Mesh", Name: "demo"}))
 	require.NotContains(t, names("UPDATE", resource.Key{Kind: "Mesh"}), "User demo-mesh-operator", "only by name")
 	require.Contains(t, names("GENERATE_DATAPLANE_TOKEN", resource.Key{Mesh: "default"}), "User role-1 (conditional)")
@@ -194,24 +249,32 @@ roles: [admin]
 
 func TestAsk(t *testing.T) {
 	set := Compile(exampleRoles(t))
-	good := object(t, "TrafficPermission default/a s=web d=backend")
-	bad := object(t, "TrafficPermission default/a s=web d=other")
+	good := document(t, "TrafficPermission default/a s=web d=backend")
+	bad := document(t, "TrafficPermission default/a s=web d=other")
 	ask := func(user string, q Question) bool {
 		answer := set.Ask(Subject{Name: user}, q)
 		require.NotEmpty(t, answer.Reasons)
 		return answer.Allowed
 	}
-	stored := func(o Object) func(resource.Key) (Object, bool) {
-		return func(k resource.Key) (Object, bool) { return o, k == o.Key }
+	stored := func(r *resource.Resource) func(resource.Key) (*resource.Resource, bool) {
+		return func(k resource.Key) (*resource.Resource, bool) { return r, k == r.Key() }
 	}
-	require.True(t, ask("walk-through", Question{Access: "UPDATE", New: &good}), "what is stored nowhere is judged by the new content")
-	require.False(t, ask("walk-through", Question{Access: "UPDATE", New: &good, Stored: stored(bad)}))
-	require.False(t, ask("walk-through", Question{Access: "UPDATE", New: &good, Old: &bad}))
-	require.True(t, ask("walk-through", Question{Access: "UPDATE", New: &good, Old: &good, Stored: stored(bad)}))
-	require.False(t, ask("walk-through", Question{Access: "DELETE", New: &good, Stored: stored(bad)}), "what is deleted is what is stored")
-	require.True(t, ask("walk-through", Question{Access: "DELETE", Key: good.Key, Stored: stored(good)}))
-	require.False(t, ask("walk-through", Question{Access: "CREATE", Key: good.Key}), "it depends on the content")
+	require.True(t, ask("walk-through", Question{Access: "UPDATE", New: good}), "what is stored nowhere is judged by the new content")
+	require.False(t, ask("walk-through", Question{Access: "UPDATE", New: good, Stored: stored(bad)}))
+	require.False(t, ask("walk-through", Question{Access: "UPDATE", New: good, Old: bad}))
+	require.True(t, ask("walk-through", Question{Access: "UPDATE", New: good, Old: good, Stored: stored(bad)}))
+	require.False(t, ask("walk-through", Question{Access: "DELETE", New: good, Stored: stored(bad)}), "what is deleted is what is stored")
+	require.True(t, ask("walk-through", Question{Access: "DELETE", Key: good.Key(), Stored: stored(good)}))
+	require.False(t, ask("walk-through", Question{Access: "CREATE", Key: good.Key()}), "it depends on the content")
 	require.True(t, ask("demo-mesh-operator", Question{Access: "CREATE", Key: resource.Key{Kind: "Retry", Mesh: "demo"}}))
 	require.False(t, ask("demo-mesh-operator", Question{Access: "CREATE", Key: resource.Key{Kind: "Mesh"}}), "not whatever the name")
 	require.True(t, ask("token-issuer", Question{Access: "GENERATE_USER_TOKEN"}))
+
+	// A role is answered as its writing would be.
+	wide := decode(t, "type: AccessRole\nname: x\nrules: [{access: [DELETE]}]\n")[0]
+	require.True(t, ask("creator", Question{Access: "CREATE", New: wide}), "only who knows the rules can tell")
+	require.False(t, ask("creator", Question{Access: "CREATE", New: wide, Rules: exampleRoles(t)}))
+	require.True(t, ask("admin", Question{Access: "CREATE", New: wide, Rules: exampleRoles(t)}))
+	require.False(t, ask("admin", Question{Access: "DELETE", Key: resource.Key{Kind: "AccessRole", Name: "admin"}, Rules: exampleRoles(t)}))
+	require.True(t, ask("admin", Question{Access: "DELETE", Key: resource.Key{Kind: "AccessRole", Name: "creator"}, Rules: exampleRoles(t)}))
 }

@@ -27,6 +27,12 @@ func TestDecisions(t *testing.T) {
 		t.Run(fmt.Sprintf("line %d: §%s %s %s", i+1, rule, user, access), func(t *testing.T) {
 			request := requestOf(t, user, access, what)
 			d := set.Check(request)
+			old, next := everyForm(t, request.Old), everyForm(t, request.New)
+			for i := range max(len(old), len(next)) {
+				r := request
+				r.Old, r.New = old[min(i, len(old)-1)], next[min(i, len(next)-1)]
+				require.Equal(t, d, set.Check(r), "form %d", i)
+			}
 			if want == "yes" {
 				require.True(t, d.Allowed, "%v", d.Denial)
 				require.Nil(t, d.Denial)
@@ -39,7 +45,7 @@ func TestDecisions(t *testing.T) {
 			require.Contains(t, d.Denial.Missing(), access)
 		})
 	}
-	require.GreaterOrEqual(t, rows, 80)
+	require.GreaterOrEqual(t, rows, 160)
 }
 
 // A group gives its members what it was given, next to what they hold

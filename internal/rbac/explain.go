@@ -2,6 +2,7 @@ package rbac
 
 import (
 	"fmt"
+	"math/bits"
 	"slices"
 	"strings"
 
@@ -18,9 +19,10 @@ type Denial struct {
 	Stored bool
 	// Token is the dataplane token that was asked for.
 	Token Token
-	// Nearest is the rule that failed last, nil when the subject holds none.
+	// Nearest is the rule that failed the fewest tests, nil when the subject holds
+	// none.
 	Nearest *Grant
-	// Because says where it failed, empty without Nearest.
+	// Because says which, empty without Nearest.
 	Because string
 }
 
@@ -67,84 +69,120 @@ func describe(key resource.Key) string {
 	return text
 }
 
-// stage counts the tests of a rule, in order: the further one comes, the nearer
-// it was.
-type stage int
+// failures are the tests that a rule fails, one bit each in the order in which
+// they are made.
+type failures uint8
 
 const (
-	failedAccess stage = iota
-	failedType
-	failedMesh
-	failedName
-	failedWhen
+	failsAccess failures = 1 << iota
+	failsType
+	failsMesh
+	failsName
+	failsWhen
 )
+
+// nearer reports whether a rule that fails f came nearer than one that fails
+// other: by fewer failures, or, with as many, by a later first one.
+func (f failures) nearer(other failures) bool {
+	if n, m := bits.OnesCount8(uint8(f)), bits.OnesCount8(uint8(other)); n != m {
+		return n < m
+	}
+	return bits.TrailingZeros8(uint8(f)) > bits.TrailingZeros8(uint8(other))
+}
 
 // deny explains why nothing grants the request on one side. It goes through
 // everything that the subject holds.
 func (s *Set) deny(r Request, at side) *Denial {
 	d := &Denial{Access: r.Access, Token: r.Token}
+	q := inquiry{access: r.Access}
 	if OnResources(r.Access) {
 		d.Object = r.on(at).Key
 		d.Stored = r.Access == resource.AccessUpdate && at == sideOld
+		q.key, q.content = d.Object, contentOf(r.on(at).Spec)
+	} else {
+		q.content = contentOfToken(r.Access, r.Token)
+		q.key.Mesh = q.content.token.Mesh
 	}
-	best := stage(-1)
+	var fewest failures
 	for h := range s.holdings(r.Subject) {
 		for _, g := range h.all {
-			if reached := g.reach(&r, at); reached > best {
-				best, d.Nearest = reached, g
+			if failed := g.failures(&q); d.Nearest == nil || failed.nearer(fewest) {
+				fewest, d.Nearest = failed, g
 			}
 		}
 	}
 	if d.Nearest != nil {
-		d.Because = d.Nearest.because(best, &r, at)
+		d.Because = strings.Join(d.Nearest.because(fewest, &q), "; ")
 	}
 	return d
 }
 
-// reach returns how far a rule gets with a request.
-func (r *Rule) reach(q *Request, at side) stage {
-	tokens := !OnResources(q.Access)
-	key := q.on(at).Key
-	if q.Access == resource.AccessGenerateDataplaneToken {
-		key.Mesh = q.Token.Mesh
-	}
-	switch {
-	case r.access&accessBit(q.Access) == 0:
-		return failedAccess
-	case !tokens && !r.hasType(key.Kind):
-		return failedType
-	case !r.hasMesh(key.Mesh):
-		return failedMesh
-	case !tokens && !r.hasName(key.Name):
-		return failedName
-	}
-	return failedWhen
+// inquiry is one side of a request, as a rule looks at it.
+type inquiry struct {
+	access  resource.Access
+	key     resource.Key // of a token, its mesh
+	content *content
 }
 
-// because says why a rule that reaches a stage gets no further.
-func (r *Rule) because(reached stage, q *Request, at side) string {
-	o := q.on(at)
-	mesh := o.Key.Mesh
-	if q.Access == resource.AccessGenerateDataplaneToken {
-		mesh = q.Token.Mesh
-	}
+// failures tries all tests of a rule.
+func (r *Rule) failures(q *inquiry) failures {
+	var f failures
+	onResource, bit := OnResources(q.access), accessBit(q.access)
 	switch {
-	case reached == failedAccess:
-		return fmt.Sprintf("it grants %s, not %s", accessText(r.access), q.Access)
-	case reached == failedType:
-		return fmt.Sprintf("it is about %s, not %s", limited(r.types), o.Key.Kind)
-	case reached == failedMesh && mesh == "" && OnResources(q.Access):
-		return fmt.Sprintf("it is about resources in mesh %q; a %s lives in none", *r.mesh, o.Key.Kind)
-	case reached == failedMesh:
-		return fmt.Sprintf("it is about mesh %q, not %q", *r.mesh, mesh)
-	case reached == failedName && o.Key.Name == "":
-		return fmt.Sprintf("it is about the names %s only", limited(r.names))
-	case reached == failedName:
-		return fmt.Sprintf("it is about the names %s, not %q", limited(r.names), o.Key.Name)
-	case OnResources(q.Access):
-		return r.unmet(contentOf(o.Spec))
+	case r.access&bit != 0:
+	case r.mesh != nil && slices.Contains(r.Spec.Access, q.access):
+		f |= failsMesh // with its mesh, it grants no such token
+	default:
+		f |= failsAccess
 	}
-	return r.unmet(contentOfToken(q.Access, q.Token))
+	if onResource && !r.hasType(q.key.Kind) {
+		f |= failsType
+	}
+	if (onResource || bit&onMeshTokens != 0) && !r.hasMesh(q.key.Mesh) {
+		f |= failsMesh
+	}
+	if onResource && !r.hasName(q.key.Name) {
+		f |= failsName
+	}
+	if !r.holdsFor(q.content) {
+		f |= failsWhen
+	}
+	return f
+}
+
+// because says what a rule fails by, test by test: all of it would have to be
+// otherwise. What the conditions of a rule about other kinds want is not said.
+func (r *Rule) because(f failures, q *inquiry) []string {
+	var reasons []string
+	say := func(test failures, format string, args ...any) {
+		if f&test != 0 {
+			reasons = append(reasons, fmt.Sprintf(format, args...))
+		}
+	}
+	say(failsAccess, "it grants %s, not %s", accessText(r.access), q.access)
+	say(failsType, "it is about %s, not %s", limited(r.types), q.key.Kind)
+	if f&failsMesh != 0 {
+		reasons = append(reasons, r.otherMesh(q))
+	}
+	if q.key.Name == "" {
+		say(failsName, "it is about the names %s only", limited(r.names))
+	} else {
+		say(failsName, "it is about the names %s, not %q", limited(r.names), q.key.Name)
+	}
+	if f&failsWhen != 0 && f&failsType == 0 {
+		reasons = append(reasons, r.unmet(q.content))
+	}
+	return reasons
+}
+
+func (r *Rule) otherMesh(q *inquiry) string {
+	switch {
+	case OnResources(q.access) && q.key.Mesh == "":
+		return fmt.Sprintf("it is about resources in mesh %q; no %s lives in one", *r.mesh, q.key.Kind)
+	case !OnResources(q.access) && q.access != resource.AccessGenerateDataplaneToken:
+		return fmt.Sprintf("it is about mesh %q, and a rule about a mesh never grants %s", *r.mesh, q.access)
+	}
+	return fmt.Sprintf("it is about mesh %q, not %q", *r.mesh, q.key.Mesh)
 }
 
 // unmet says why none of the conditions holds.

@@ -1,6 +1,7 @@
 package rbac
 
 import (
+	"bytes"
 	"encoding/json"
 	"iter"
 	"os"
@@ -67,8 +68,10 @@ func exampleRoles(t testing.TB) world {
 	return append(w, bindingFor(t, "both", resource.Subject{Type: resource.SubjectUser, Name: "creator+walk-through"}, "creator", "walk-through"))
 }
 
-// object reads a resource as decisions.txt writes it.
-func object(t testing.TB, text string) Object {
+func object(t testing.TB, text string) Object { return ObjectOf(document(t, text)) }
+
+// document reads a resource as decisions.txt writes it.
+func document(t testing.TB, text string) *resource.Resource {
 	t.Helper()
 	words := strings.Fields(text)
 	mesh, name, ok := strings.Cut(words[1], "/")
@@ -92,7 +95,7 @@ func object(t testing.TB, text string) Object {
 	case "RateLimit":
 		spec["conf"] = map[string]any{"http": map[string]any{"requests": 1, "interval": "1s"}}
 	}
-	return ObjectOf(build(t, words[0], mesh, name, spec))
+	return build(t, words[0], mesh, name, spec)
 }
 
 func writeField(t testing.TB, kind string, spec map[string]any, field, value string) {
@@ -106,10 +109,14 @@ func writeField(t testing.TB, kind string, spec map[string]any, field, value str
 			entries = append(entries, map[string]any{"match": tagsOf(entry)})
 		}
 		spec[sections[field]] = entries
+	case field == "conf":
+		spec[field] = map[string]any{}
 	case field == "t":
 		spec["targetRef"] = targetRef(kind, value)
 	case nested:
 		spec[block] = map[string]any{list: itemsOf(kind, value)}
+	case value == "":
+		spec[field] = []any{}
 	default:
 		spec[field] = itemsOf(kind, value)
 	}
@@ -155,9 +162,12 @@ func itemsOf(kind, text string) []any {
 	var items []any
 	for _, item := range strings.Split(text, ";") {
 		conf := map[string]any{"targetRef": targetRef(kind, item)}
-		if kind == "MeshTrafficPermission" {
+		switch kind {
+		case "MeshTrafficPermission":
 			conf["action"] = "ALLOW"
-		} else {
+		case "MeshLogging":
+			conf["backends"] = []any{}
+		default:
 			conf["connectTimeout"] = "1s"
 		}
 		items = append(items, conf)
@@ -199,4 +209,26 @@ func requestOf(t testing.TB, user, access, what string) Request {
 		r.New = object(t, what)
 	}
 	return r
+}
+
+// everyForm is an object as it is read from every form that it can be written
+// in (SEMANTICS §1.2); just itself when it has no content.
+func everyForm(t testing.TB, o Object) []Object {
+	t.Helper()
+	if o.Spec == nil {
+		return []Object{o}
+	}
+	r := build(t, string(o.Key.Kind), string(o.Key.Mesh), o.Key.Name, o.Spec)
+	nested, err := json.Marshal(map[string]any{"type": o.Key.Kind, "name": o.Key.Name, "mesh": o.Key.Mesh, "spec": o.Spec})
+	require.NoError(t, err)
+	if o.Key.Mesh == "" {
+		nested = bytes.Replace(nested, []byte(`"mesh":"",`), nil, 1)
+	}
+	forms := []Object{o, ObjectOf(decode(t, string(nested))[0])}
+	for _, f := range []resource.Format{resource.FormatYAML, resource.FormatKubernetesYAML, resource.FormatJSON} {
+		var b bytes.Buffer
+		require.NoError(t, resource.Encode(&b, f, r))
+		forms = append(forms, ObjectOf(decode(t, b.String())[0]))
+	}
+	return forms
 }

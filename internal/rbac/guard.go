@@ -1,0 +1,207 @@
+package rbac
+
+import (
+	"fmt"
+	"iter"
+	"slices"
+	"strings"
+
+	"meridian/internal/resource"
+)
+
+// The role that every control plane is given at its start, and the group whose
+// members may insist on what the guard refuses (SEMANTICS §6.5).
+const (
+	AdminRole  = "admin"
+	AdminGroup = "mesh-system:admin"
+)
+
+// Overreach says why a subject may not change the roles and bindings as it
+// wants to, although it has the access.
+type Overreach struct {
+	// Excess is a rule that the change would give to somebody and that none of
+	// the subject's rules contains; nil when the change would leave nobody with
+	// the role admin.
+	Excess *Rule
+
+	subject Subject
+}
+
+// Guard compares the rules before and after a change that the subject has the
+// access to make; nil says that nothing speaks against it. Nobody can give what
+// they do not hold, nor leave nobody with the role admin.
+func (s *Set) Guard(subject Subject, next *Set) *Overreach {
+	if excess := s.Excess(subject, s.Granted(next)); excess != nil {
+		return &Overreach{Excess: excess, subject: subject}
+	}
+	if s.HasAdmin() && !next.HasAdmin() {
+		return &Overreach{subject: subject}
+	}
+	return nil
+}
+
+// Reasons says it in lines.
+func (o *Overreach) Reasons() []string {
+	if o.Excess == nil {
+		return []string{
+			fmt.Sprintf("nobody would have the role %q any more with every access, and so nobody could give it back", AdminRole),
+			Insist(o.subject),
+		}
+	}
+	return append([]string{"it would grant " + o.Excess.Grants()}, NotHeld(o.subject)...)
+}
+
+// NotHeld explains, below a rule that would be given, why it cannot be.
+func NotHeld(subject Subject) []string {
+	return []string{"missing: a rule of yours that contains it; nobody can grant what they do not hold", Insist(subject)}
+}
+
+// Insist says who can do what the guard refuses.
+func Insist(subject Subject) string {
+	if slices.Contains(subject.Groups, AdminGroup) {
+		return "--force does it all the same"
+	}
+	return "only a member of " + AdminGroup + " can do it all the same, with --force"
+}
+
+// Grants names the rule and says in words what it grants.
+func (r *Rule) Grants() string {
+	accesses := make([]string, len(r.Spec.Access))
+	for i, a := range r.Spec.Access {
+		accesses[i] = string(a)
+	}
+	return fmt.Sprintf("rules[%d] of AccessRole %q: %s on %s", r.Index, r.Role, strings.Join(accesses, ", "), r.Scope())
+}
+
+// Excess returns the first of the rules that is contained in none of those that
+// the subject holds, nil when the subject holds them all.
+func (s *Set) Excess(subject Subject, rules []*Rule) *Rule {
+	held := s.Held(subject)
+	for _, r := range rules {
+		if !slices.ContainsFunc(held, func(g *Grant) bool { return r.Within(g.Rule) }) {
+			return r
+		}
+	}
+	return nil
+}
+
+// Granted returns the rules that next gives to anybody who does not have them
+// in s: rules of roles that are not contained in one of the role's own former
+// rules, and the rules of roles that a binding gives to a subject anew.
+func (s *Set) Granted(next *Set) []*Rule {
+	var rules []*Rule
+	grown := func(name string, now []*Rule) {
+		former := s.roles[name]
+		for _, r := range now {
+			if !slices.ContainsFunc(former, func(f *Rule) bool { return r.Within(f) }) {
+				rules = append(rules, r)
+			}
+		}
+	}
+	for _, name := range sortedKeys(next.roles) {
+		grown(name, next.roles[name])
+	}
+	if _, there := s.roles[AdminRole]; there && len(next.Holders(AdminRole)) > 0 {
+		grown(AdminRole, next.later(AdminRole)) // it is taken away, and will be back
+	}
+	given := map[pair]bool{}
+	for p := range s.pairs {
+		given[p] = true
+	}
+	for p := range next.pairs {
+		if given[p] {
+			continue
+		}
+		given[p] = true
+		rules = append(rules, next.roles[p.role]...)
+		rules = append(rules, next.later(p.role)...)
+	}
+	return rules
+}
+
+// Entitled returns every rule that a subject holds, and those that it will hold
+// without anybody's doing once the role admin is back.
+func (s *Set) Entitled(subject Subject) []*Rule {
+	var rules []*Rule
+	for _, g := range s.Held(subject) {
+		rules = append(rules, g.Rule)
+	}
+	if slices.ContainsFunc(s.RolesOf(subject), func(h HeldRole) bool { return h.Role == AdminRole }) {
+		rules = append(rules, s.later(AdminRole)...)
+	}
+	return rules
+}
+
+// later returns the rules that a role will have although there is no such role:
+// a control plane that starts without the role admin creates it (SEMANTICS
+// §6.5). Whoever is bound to it meanwhile holds nothing, and everything then.
+func (s *Set) later(role string) []*Rule {
+	if _, exists := s.roles[AdminRole]; exists || role != AdminRole {
+		return nil
+	}
+	return []*Rule{compileRule(AdminRole, 0, &resource.AccessRule{Access: Accesses()})}
+}
+
+// pair is a subject and a role that a binding joins.
+type pair struct {
+	subject resource.Subject
+	role    string
+}
+
+// pairs yields every pair that the bindings join.
+func (s *Set) pairs(yield func(pair) bool) {
+	for _, b := range s.bindings {
+		for _, subject := range b.spec.Subjects {
+			for _, role := range b.spec.Roles {
+				if !yield(pair{subject, role}) {
+					return
+				}
+			}
+		}
+	}
+}
+
+// HasAdmin reports whether some binding gives somebody the role admin, and the
+// role grants everything.
+func (s *Set) HasAdmin() bool {
+	var granted accessSet
+	for _, r := range s.roles[AdminRole] {
+		if len(r.types) == 0 && len(r.names) == 0 && r.mesh == nil && len(r.when) == 0 {
+			granted |= r.access
+		}
+	}
+	return granted == everyAccess && len(s.Holders(AdminRole)) > 0
+}
+
+// Change puts a resource under a key, or, being nil, removes what is there.
+type Change struct {
+	Key      resource.Key
+	Resource *resource.Resource
+}
+
+// After is a view as changes would leave it.
+func After(view View, changes ...Change) View { return changed{view, changes} }
+
+type changed struct {
+	view    View
+	changes []Change
+}
+
+// List yields the resources of a kind in key order.
+func (c changed) List(kind resource.Kind, mesh resource.MeshName) iter.Seq[*resource.Resource] {
+	touched := map[resource.Key]bool{}
+	var all []*resource.Resource
+	for _, change := range c.changes {
+		touched[change.Key] = true
+		if change.Resource != nil && change.Key.Kind == kind && (mesh == "" || change.Key.Mesh == mesh) {
+			all = append(all, change.Resource)
+		}
+	}
+	for r := range c.view.List(kind, mesh) {
+		if !touched[r.Key()] {
+			all = append(all, r)
+		}
+	}
+	slices.SortFunc(all, func(a, b *resource.Resource) int { return a.Key().Compare(b.Key()) })
+	return slices.Values(all)
+}
