@@ -56,6 +56,12 @@ func caller(ctx context.Context) (auth.Principal, rbac.Subject) {
 	return p, SubjectOf(p)
 }
 
+// StrangersWrite reports whether somebody without credentials holds any role at
+// the moment, and so may perhaps write something.
+func (a *Authorizer) StrangersWrite() bool {
+	return len(a.Rules(a.view()).Held(SubjectOf(auth.Anonymous()))) > 0
+}
+
 // Permit is what a batch was decided on. The transaction that writes it carries
 // all of it, so that it is refused when any of it has changed (SEMANTICS §6.4).
 type Permit struct {

@@ -305,9 +305,12 @@ func (g *global) assemble() error {
 		Refused: g.audit.Refused,
 		Open:    func(method string) bool { return !g.gate.Started() && slices.Contains(answersAlways(), method) },
 	}
-	g.grpc = server.NewGRPC(g.log, g.pki.ServerTLS(),
-		[]grpc.UnaryServerInterceptor{g.gate.Unary(answersAlways()...), g.callers.Unary, g.audit.Unary},
-		[]grpc.StreamServerInterceptor{g.gate.Stream(), g.callers.Stream, g.audit.Stream})
+	g.grpc = server.NewGRPC(g.log, g.pki.ServerTLS(), server.Calls{
+		Enter:          []grpc.UnaryServerInterceptor{g.gate.Unary(answersAlways()...), g.callers.Unary},
+		Unary:          []grpc.UnaryServerInterceptor{g.audit.Unary},
+		Stream:         []grpc.StreamServerInterceptor{g.gate.Stream(), g.callers.Stream, g.audit.Stream},
+		StrangersWrite: g.access.StrangersWrite,
+	})
 	resources := g.admin()
 	g.register(resources)
 	if g.cfg.WebhookAddr != "" {

@@ -8,6 +8,7 @@ import (
 	"log/slog"
 	"net"
 	"runtime/debug"
+	"slices"
 	"time"
 
 	"google.golang.org/grpc"
@@ -28,47 +29,76 @@ const MaxMessageBytes = 24 << 20
 const (
 	// handshakeTimeout bounds the TLS handshake.
 	handshakeTimeout = 10 * time.Second
-	// maxHeaderBytes bounds the headers of a request.
-	maxHeaderBytes = 64 << 10
-	// maxStreams bounds the calls that run at once.
-	maxStreams = 1024
+	// maxHeaderBytes bounds the headers of a request: twice the longest token, so
+	// that one which is too long is told so.
+	maxHeaderBytes = 32 << 10
+	// maxStreams bounds the calls that run at once. Whoever makes more waits, or
+	// opens another connection. The headers of each are held until it has ended,
+	// which somebody who reads nothing puts off until the connection is given up.
+	maxStreams = 128
 	// maxIdle is how long a connection may stay without a call.
 	maxIdle = 15 * time.Minute
 )
 
 // GRPC is a server's gRPC side: TLS, limits, keepalive, health and reflection.
+// Register services with it, not with the server in it: it receives their
+// requests.
 type GRPC struct {
 	*grpc.Server
-	health  *health.Server
-	watches *stopper
+	health   *health.Server
+	watches  *stopper
+	receiver *receiver
+}
+
+// Calls are what the calls of a server pass through, each in order.
+type Calls struct {
+	// Enter is what a unary call passes before its request is received: who may
+	// not call is refused here. The request is nil still.
+	Enter []grpc.UnaryServerInterceptor
+	// Unary is what it passes with its request.
+	Unary []grpc.UnaryServerInterceptor
+	// Stream is what a streaming call passes before its first message is received.
+	Stream []grpc.StreamServerInterceptor
+	// StrangersWrite reports whether somebody without credentials may write
+	// anything at all; else their requests are to be small. It must not block.
+	StrangersWrite func() bool
 }
 
 // NewGRPC returns a gRPC server that is not serving yet. Every call passes
-// through unary and stream, in order, and a handler that panics fails its own
-// call only.
-func NewGRPC(log *slog.Logger, config *tls.Config, unary []grpc.UnaryServerInterceptor, stream []grpc.StreamServerInterceptor) *GRPC {
+// through what calls says, and a handler that panics fails its own call only.
+func NewGRPC(log *slog.Logger, config *tls.Config, calls Calls) *GRPC {
 	guard, watches := guard{log}, newStopper()
-	g := &GRPC{health: health.NewServer(), watches: watches, Server: grpc.NewServer(
+	enter := slices.Concat([]grpc.UnaryServerInterceptor{rpcerr.UnaryServer, guard.unary}, calls.Enter)
+	g := &GRPC{health: health.NewServer(), watches: watches, receiver: newReceiver(enter, calls.StrangersWrite), Server: grpc.NewServer(
 		grpc.Creds(credentials.NewTLS(config)),
 		grpc.MaxRecvMsgSize(MaxMessageBytes),
 		grpc.MaxSendMsgSize(MaxMessageBytes),
 		grpc.ConnectionTimeout(handshakeTimeout),
-		// What a stranger can make a server hold: headers somewhat above the longest
-		// token, a number of streams, and a connection without any for a while.
+		// What a stranger can make a server hold besides: headers, a number of streams,
+		// and a connection without any for a while.
 		grpc.MaxHeaderListSize(maxHeaderBytes),
 		grpc.MaxConcurrentStreams(maxStreams),
+		// Windows that grow with the connection's speed would let a caller send 16 MiB
+		// of every request that nobody has begun to read.
+		grpc.StaticStreamWindowSize(window),
+		grpc.StaticConnWindowSize(connectionWindow),
 		// Thousands of proxies hold a connection each and say little on it: what a
 		// connection keeps while it is idle decides what a server needs.
 		grpc.ReadBufferSize(0),
 		grpc.KeepaliveParams(keepalive.ServerParameters{MaxConnectionIdle: maxIdle, Time: 30 * time.Second, Timeout: 10 * time.Second}),
 		grpc.KeepaliveEnforcementPolicy(keepalive.EnforcementPolicy{MinTime: 10 * time.Second, PermitWithoutStream: true}),
-		grpc.ChainUnaryInterceptor(append([]grpc.UnaryServerInterceptor{rpcerr.UnaryServer, guard.unary}, unary...)...),
-		grpc.ChainStreamInterceptor(append([]grpc.StreamServerInterceptor{rpcerr.StreamServer, guard.stream, watches.stream}, stream...)...),
+		grpc.ChainUnaryInterceptor(calls.Unary...),
+		grpc.ChainStreamInterceptor(slices.Concat([]grpc.StreamServerInterceptor{rpcerr.StreamServer, guard.stream, watches.stream}, calls.Stream)...),
 	)}
 	g.health.SetServingStatus("", healthv1.HealthCheckResponse_NOT_SERVING)
-	healthv1.RegisterHealthServer(g.Server, g.health)
-	reflection.Register(g.Server)
+	healthv1.RegisterHealthServer(g, g.health)
+	reflection.Register(g)
 	return g
+}
+
+// RegisterService implements grpc.ServiceRegistrar.
+func (g *GRPC) RegisterService(desc *grpc.ServiceDesc, impl any) {
+	g.Server.RegisterService(g.receiver.service(desc), impl)
 }
 
 // Ready tells health checks whether the server can do its work: of the server as

@@ -11,12 +11,14 @@ import (
 	"net"
 	"net/http"
 	"strconv"
+	"sync"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 
 	"meridian/internal/access"
 	"meridian/internal/audit"
+	"meridian/internal/intake"
 	"meridian/internal/resource"
 )
 
@@ -26,6 +28,14 @@ const Path = "/validate"
 // MaxBodyBytes bounds one review: an object and what it replaces, each several
 // times what Kubernetes stores.
 const MaxBodyBytes = 8 << 20
+
+// What is held of reviews that have not been answered: anybody may send one.
+const (
+	room = 8 * MaxBodyBytes
+	// firstRead is how much of a review is made room for at first; it doubles as it
+	// is used.
+	firstRead = 64 << 10
+)
 
 // Patience with callers. The API server waits for 30 s at most, and for 10 s
 // unless told otherwise.
@@ -72,11 +82,12 @@ type Server struct {
 	cfg     Config
 	http    *http.Server
 	reviews *prometheus.CounterVec
+	room    *intake.Intake
 }
 
 // New returns a server that is not serving yet.
 func New(cfg Config) *Server {
-	s := &Server{cfg: cfg, reviews: prometheus.NewCounterVec(prometheus.CounterOpts{
+	s := &Server{cfg: cfg, room: intake.New(room), reviews: prometheus.NewCounterVec(prometheus.CounterOpts{
 		Name: "meridian_webhook_reviews_total",
 		Help: "Requests to the admission webhook, by operation and outcome (allowed, denied, invalid, ignored, refused, failed).",
 	}, []string{"operation", "outcome"})}
@@ -125,7 +136,15 @@ func (s *Server) Run(ctx context.Context, l net.Listener, grace time.Duration) e
 
 // serve answers one review.
 func (s *Server) serve(w http.ResponseWriter, r *http.Request) {
-	body, code, err := readBody(w, r)
+	reading := &reading{w: w}
+	defer reading.end()
+	arriving, err := s.room.Begin(firstRead, reading.stop)
+	if err != nil {
+		s.refuse(w, "", http.StatusServiceUnavailable, err)
+		return
+	}
+	defer arriving.Done()
+	body, code, err := readBody(w, r, arriving)
 	if err != nil {
 		s.refuse(w, "", code, err)
 		return
@@ -152,20 +171,66 @@ func (s *Server) serve(w http.ResponseWriter, r *http.Request) {
 	s.answer(w, answer)
 }
 
+// reading is a request whose body is being read.
+type reading struct {
+	mu sync.Mutex
+	w  http.ResponseWriter // guarded by mu; nil once its handler returns, when it is another's
+}
+
+// stop ends a read that waits. The request can still be answered.
+func (r *reading) stop() {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.w != nil {
+		_ = http.NewResponseController(r.w).SetReadDeadline(time.Unix(1, 0))
+	}
+}
+
+func (r *reading) end() {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.w = nil
+}
+
 // readBody reads a request's body; code is the HTTP status of an error.
-func readBody(w http.ResponseWriter, r *http.Request) (body []byte, code int, err error) {
+func readBody(w http.ResponseWriter, r *http.Request, arriving *intake.Request) (body []byte, code int, err error) {
 	if mediaType, _, err := mime.ParseMediaType(r.Header.Get("Content-Type")); err != nil || mediaType != "application/json" {
 		return nil, http.StatusUnsupportedMediaType, fmt.Errorf("the Content-Type is %q; expected application/json", r.Header.Get("Content-Type"))
 	}
-	body, err = io.ReadAll(http.MaxBytesReader(w, r.Body, MaxBodyBytes))
+	body, err = readAll(http.MaxBytesReader(w, r.Body, MaxBodyBytes), arriving)
 	var tooLarge *http.MaxBytesError
 	switch {
 	case errors.As(err, &tooLarge):
 		return nil, http.StatusRequestEntityTooLarge, fmt.Errorf("the review is larger than %d MiB", MaxBodyBytes>>20)
+	case arriving.GivenUp():
+		return nil, http.StatusServiceUnavailable, intake.ErrGivenUp
+	case errors.Is(err, intake.ErrFull):
+		return nil, http.StatusServiceUnavailable, err
 	case err != nil:
 		return nil, http.StatusBadRequest, fmt.Errorf("the body could not be read: %w", err)
 	}
 	return body, http.StatusOK, nil
+}
+
+// readAll reads a body whose first bytes there is room for already.
+func readAll(r io.Reader, arriving *intake.Request) ([]byte, error) {
+	data := make([]byte, 0, firstRead)
+	for {
+		n, err := r.Read(data[len(data):cap(data)])
+		data = data[:len(data)+n]
+		switch {
+		case errors.Is(err, io.EOF):
+			return data, arriving.Received(int64(cap(data)))
+		case err != nil:
+			return nil, err
+		case len(data) < cap(data):
+			continue
+		}
+		if err := arriving.Grow(int64(cap(data))); err != nil {
+			return nil, err
+		}
+		data = append(make([]byte, 0, 2*cap(data)), data...)
+	}
 }
 
 // refuse answers what cannot be decided.

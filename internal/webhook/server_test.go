@@ -272,3 +272,46 @@ func TestAnEndlessReadIsCutOff(t *testing.T) {
 		require.Equal(t, decideTimeout, time.Since(began))
 	})
 }
+
+// Reviews that are large and slow lose their room to those that come after them.
+func TestLargeReviewsGiveWay(t *testing.T) {
+	dir := t.TempDir()
+	certFile, keyFile := filepath.Join(dir, "cert.pem"), filepath.Join(dir, "key.pem")
+	pool := certify(t, certFile, keyFile)
+	pki, err := auth.OpenPKI(auth.PKIConfig{DataDir: dir, CertFile: certFile, KeyFile: keyFile, Now: time.Now, Log: slog.New(slog.DiscardHandler)})
+	require.NoError(t, err)
+	c := config(t, world(t))
+	c.Certificate = pki.GetCertificate
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	require.NoError(t, err)
+	server := New(c)
+	defer start(t, server, l)()
+
+	body := bytes.Repeat([]byte(" "), MaxBodyBytes-1)
+	for _, version := range []string{"http/1.1", "h2"} {
+		const crowd = 2 * room / MaxBodyBytes
+		answers := make(chan string, crowd)
+		for range crowd {
+			sent, slow := io.Pipe()
+			transport := &http.Transport{ForceAttemptHTTP2: version == "h2", TLSClientConfig: &tls.Config{RootCAs: pool, ServerName: "127.0.0.1"}}
+			defer transport.CloseIdleConnections()
+			defer func() { _ = slow.Close() }()
+			go func() {
+				r, err := (&http.Client{Transport: transport}).Post("https://"+l.Addr().String()+Path, "application/json", sent)
+				if err != nil {
+					answers <- err.Error()
+					return
+				}
+				defer r.Body.Close()
+				text, _ := io.ReadAll(r.Body)
+				answers <- r.Status + ": " + string(text)
+			}()
+			_, _ = slow.Write(body) // or it is given up while it sends
+			answer, _ := ask(t, client(pool, tls.VersionTLS13), l.Addr().String(), recorded(t, "create"))
+			require.True(t, answer.Allowed, "who is quick finds room")
+		}
+		for range crowd / 2 {
+			require.Equal(t, "503 Service Unavailable: the request took long to arrive, and the server needed the room for others\n", <-answers)
+		}
+	}
+}

@@ -333,8 +333,12 @@ func (z *zone) start(ctx context.Context) error {
 	z.callers = &auth.Authenticator{
 		Verifier: z.verifier, LocalhostIsAdmin: z.cfg.LocalhostIsAdmin, Admit: door.Admit(access.Doors(nil)), Refused: z.audit.Refused,
 	}
-	z.grpc = server.NewGRPC(z.log, z.pki.ServerTLS(),
-		[]grpc.UnaryServerInterceptor{z.callers.Unary, z.audit.Unary}, []grpc.StreamServerInterceptor{z.callers.Stream, z.audit.Stream})
+	z.grpc = server.NewGRPC(z.log, z.pki.ServerTLS(), server.Calls{
+		Enter:          []grpc.UnaryServerInterceptor{z.callers.Unary},
+		Unary:          []grpc.UnaryServerInterceptor{z.audit.Unary},
+		Stream:         []grpc.StreamServerInterceptor{z.callers.Stream, z.audit.Stream},
+		StrangersWrite: z.access.StrangersWrite,
+	})
 	resources := z.admin()
 	meridianv1.RegisterAdminServiceServer(z.grpc, resources)
 	meridianv1.RegisterControlServiceServer(z.grpc, &controlService{zone: z})

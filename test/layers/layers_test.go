@@ -22,6 +22,7 @@ var levels = map[string]int{
 
 	"internal/aside":     0,
 	"internal/boltcheck": 0,
+	"internal/intake":    0,
 	"internal/mutant":    0,
 	"internal/resource":  0,
 	"internal/version":   0,
