@@ -2,10 +2,9 @@ package audit
 
 import (
 	"context"
-	"crypto/rand"
-	"encoding/json"
 	"errors"
 	"fmt"
+	"math/rand/v2"
 	"slices"
 	"strings"
 	"sync"
@@ -47,7 +46,7 @@ type Writer struct {
 	unknown error
 	server  string
 	now     func() time.Time
-	run     run
+	run     uint64
 
 	mu sync.Mutex // guards all below
 	// attempts are the batches that were proposed and not recorded, by number.
@@ -70,7 +69,7 @@ type attempt struct {
 }
 
 type earlyBatch struct {
-	asked  []byte
+	asked  asking
 	result store.Result
 }
 
@@ -78,8 +77,7 @@ type earlyBatch struct {
 // at once, and the rest after Open. unknown is the node's error for a write that
 // may or may not have taken effect.
 func NewWriter(server string, now func() time.Time, unknown error) *Writer {
-	w := &Writer{unknown: unknown, server: server, now: now, attempts: map[uint64]*attempt{}, ended: make(chan struct{})}
-	_, _ = rand.Read(w.run[:]) // never fails
+	w := &Writer{unknown: unknown, server: server, now: now, run: rand.Uint64(), attempts: map[uint64]*attempt{}, ended: make(chan struct{})}
 	return w
 }
 
@@ -119,14 +117,14 @@ func (w *Writer) Propose(ctx context.Context, txn store.Txn) (store.Result, erro
 
 // begin gives a batch its note.
 func (w *Writer) begin(ctx context.Context, txn *store.Txn) (number uint64, a *attempt) {
-	a = &attempt{asked: asking{Time: w.now().UTC(), Who: serverItself, From: from(ctx), Method: "server", Request: clip(txn.RequestID)}}
+	a = &attempt{asked: asking{time: w.now().UTC(), who: serverItself, from: from(ctx), method: "server", request: clip(txn.RequestID)}}
 	if method, ok := grpc.Method(ctx); ok {
-		a.asked.Method = strings.TrimPrefix(method, "/")
+		a.asked.method = strings.TrimPrefix(method, "/")
 	}
-	if a.asked.From != "" {
-		a.asked.Who = whoIs(auth.PrincipalFrom(ctx))
+	if a.asked.from != "" {
+		a.asked.who = whoIs(auth.PrincipalFrom(ctx))
 	}
-	a.asked.Rule = clip(strings.Join(auth.Grounds(ctx), "; "))
+	a.asked.rule = clip(strings.Join(auth.Grounds(ctx), "; "))
 	w.mu.Lock()
 	w.last++
 	number = w.last
@@ -179,14 +177,14 @@ func complete(r *Record, result store.Result) bool {
 // Applied takes a note that came back with its batch: it is for
 // consensus.Events.Applied. It does not wait for a disk.
 func (w *Writer) Applied(data []byte, result store.Result) {
-	n, asked, ours := decodeNote(data, w.server)
-	if !ours {
+	n := decodeNote(data)
+	if n.server != w.server {
 		return
 	}
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	if n.run != w.run {
-		b := earlyBatch{asked, result}
+		b := earlyBatch{n.asked, result}
 		if w.log == nil {
 			w.early = append(w.early, b)
 			return
@@ -212,12 +210,11 @@ func (w *Writer) Applied(data []byte, result store.Result) {
 // foundLocked records a batch of an earlier run, unless that run did. One that had
 // been written before is not a write.
 func (w *Writer) foundLocked(b earlyBatch) {
-	var asked asking
-	if b.result.Duplicate || w.log.hadRevision(uint64(b.result.Revision)) || json.Unmarshal(b.asked, &asked) != nil {
+	if b.result.Duplicate || w.log.hadRevision(uint64(b.result.Revision)) {
 		return
 	}
-	r := asked.record()
-	r.Message = fmt.Sprintf("asked for at %s; the server stopped before it had recorded it", asked.Time.Format(time.RFC3339))
+	r := b.asked.record()
+	r.Message = fmt.Sprintf("asked for at %s; the server stopped before it had recorded it", b.asked.time.Format(time.RFC3339))
 	if complete(&r, b.result) {
 		w.log.laterUnlessHad(r)
 	}

@@ -700,6 +700,144 @@ func (x *RestoreEnd) GetDigest() []byte {
 	return nil
 }
 
+// Note travels with a command through the log, outside of it: what the audit log
+// of the server that was asked for it says of it. Nothing depends on it, so that
+// fields may be added, and unknown ones are passed over.
+type Note struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The server, which of its runs it was, and which of that run's attempts.
+	Server string `protobuf:"bytes,1,opt,name=server,proto3" json:"server,omitempty"`
+	Run    uint64 `protobuf:"fixed64,2,opt,name=run,proto3" json:"run,omitempty"`
+	Number uint64 `protobuf:"varint,3,opt,name=number,proto3" json:"number,omitempty"`
+	// When it was asked, by the server's clock.
+	Time *timestamppb.Timestamp `protobuf:"bytes,4,opt,name=time,proto3" json:"time,omitempty"`
+	// Who asked: see docs/audit.md for these.
+	Name          string   `protobuf:"bytes,5,opt,name=name,proto3" json:"name,omitempty"`
+	Groups        []string `protobuf:"bytes,6,rep,name=groups,proto3" json:"groups,omitempty"`
+	Source        string   `protobuf:"bytes,7,opt,name=source,proto3" json:"source,omitempty"`
+	Token         string   `protobuf:"bytes,8,opt,name=token,proto3" json:"token,omitempty"`
+	From          string   `protobuf:"bytes,9,opt,name=from,proto3" json:"from,omitempty"`
+	Method        string   `protobuf:"bytes,10,opt,name=method,proto3" json:"method,omitempty"`
+	Rule          string   `protobuf:"bytes,11,opt,name=rule,proto3" json:"rule,omitempty"`
+	Request       string   `protobuf:"bytes,12,opt,name=request,proto3" json:"request,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Note) Reset() {
+	*x = Note{}
+	mi := &file_store_v1_command_proto_msgTypes[9]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Note) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Note) ProtoMessage() {}
+
+func (x *Note) ProtoReflect() protoreflect.Message {
+	mi := &file_store_v1_command_proto_msgTypes[9]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Note.ProtoReflect.Descriptor instead.
+func (*Note) Descriptor() ([]byte, []int) {
+	return file_store_v1_command_proto_rawDescGZIP(), []int{9}
+}
+
+func (x *Note) GetServer() string {
+	if x != nil {
+		return x.Server
+	}
+	return ""
+}
+
+func (x *Note) GetRun() uint64 {
+	if x != nil {
+		return x.Run
+	}
+	return 0
+}
+
+func (x *Note) GetNumber() uint64 {
+	if x != nil {
+		return x.Number
+	}
+	return 0
+}
+
+func (x *Note) GetTime() *timestamppb.Timestamp {
+	if x != nil {
+		return x.Time
+	}
+	return nil
+}
+
+func (x *Note) GetName() string {
+	if x != nil {
+		return x.Name
+	}
+	return ""
+}
+
+func (x *Note) GetGroups() []string {
+	if x != nil {
+		return x.Groups
+	}
+	return nil
+}
+
+func (x *Note) GetSource() string {
+	if x != nil {
+		return x.Source
+	}
+	return ""
+}
+
+func (x *Note) GetToken() string {
+	if x != nil {
+		return x.Token
+	}
+	return ""
+}
+
+func (x *Note) GetFrom() string {
+	if x != nil {
+		return x.From
+	}
+	return ""
+}
+
+func (x *Note) GetMethod() string {
+	if x != nil {
+		return x.Method
+	}
+	return ""
+}
+
+func (x *Note) GetRule() string {
+	if x != nil {
+		return x.Rule
+	}
+	return ""
+}
+
+func (x *Note) GetRequest() string {
+	if x != nil {
+		return x.Request
+	}
+	return ""
+}
+
 var File_store_v1_command_proto protoreflect.FileDescriptor
 
 const file_store_v1_command_proto_rawDesc = "" +
@@ -756,7 +894,21 @@ const file_store_v1_command_proto_rawDesc = "" +
 	"\x05epoch\x18\x02 \x01(\v2\x0f.store.v1.EpochR\x05epoch\x12.\n" +
 	"\x04time\x18\x03 \x01(\v2\x1a.google.protobuf.TimestampR\x04time\x12\x1c\n" +
 	"\tresources\x18\x04 \x01(\x04R\tresources\x12\x16\n" +
-	"\x06digest\x18\x05 \x01(\fR\x06digestB\x1fZ\x1dmeridian/api/store/v1;storev1b\x06proto3"
+	"\x06digest\x18\x05 \x01(\fR\x06digest\"\xac\x02\n" +
+	"\x04Note\x12\x16\n" +
+	"\x06server\x18\x01 \x01(\tR\x06server\x12\x10\n" +
+	"\x03run\x18\x02 \x01(\x06R\x03run\x12\x16\n" +
+	"\x06number\x18\x03 \x01(\x04R\x06number\x12.\n" +
+	"\x04time\x18\x04 \x01(\v2\x1a.google.protobuf.TimestampR\x04time\x12\x12\n" +
+	"\x04name\x18\x05 \x01(\tR\x04name\x12\x16\n" +
+	"\x06groups\x18\x06 \x03(\tR\x06groups\x12\x16\n" +
+	"\x06source\x18\a \x01(\tR\x06source\x12\x14\n" +
+	"\x05token\x18\b \x01(\tR\x05token\x12\x12\n" +
+	"\x04from\x18\t \x01(\tR\x04from\x12\x16\n" +
+	"\x06method\x18\n" +
+	" \x01(\tR\x06method\x12\x12\n" +
+	"\x04rule\x18\v \x01(\tR\x04rule\x12\x18\n" +
+	"\arequest\x18\f \x01(\tR\arequestB\x1fZ\x1dmeridian/api/store/v1;storev1b\x06proto3"
 
 var (
 	file_store_v1_command_proto_rawDescOnce sync.Once
@@ -770,7 +922,7 @@ func file_store_v1_command_proto_rawDescGZIP() []byte {
 	return file_store_v1_command_proto_rawDescData
 }
 
-var file_store_v1_command_proto_msgTypes = make([]protoimpl.MessageInfo, 9)
+var file_store_v1_command_proto_msgTypes = make([]protoimpl.MessageInfo, 10)
 var file_store_v1_command_proto_goTypes = []any{
 	(*Command)(nil),               // 0: store.v1.Command
 	(*Operation)(nil),             // 1: store.v1.Operation
@@ -781,10 +933,11 @@ var file_store_v1_command_proto_goTypes = []any{
 	(*Epoch)(nil),                 // 6: store.v1.Epoch
 	(*Restore)(nil),               // 7: store.v1.Restore
 	(*RestoreEnd)(nil),            // 8: store.v1.RestoreEnd
-	(*timestamppb.Timestamp)(nil), // 9: google.protobuf.Timestamp
+	(*Note)(nil),                  // 9: store.v1.Note
+	(*timestamppb.Timestamp)(nil), // 10: google.protobuf.Timestamp
 }
 var file_store_v1_command_proto_depIdxs = []int32{
-	9,  // 0: store.v1.Command.time:type_name -> google.protobuf.Timestamp
+	10, // 0: store.v1.Command.time:type_name -> google.protobuf.Timestamp
 	1,  // 1: store.v1.Command.operations:type_name -> store.v1.Operation
 	2,  // 2: store.v1.Command.preconditions:type_name -> store.v1.Precondition
 	6,  // 3: store.v1.Command.set_epoch:type_name -> store.v1.Epoch
@@ -794,18 +947,19 @@ var file_store_v1_command_proto_depIdxs = []int32{
 	3,  // 7: store.v1.Precondition.key:type_name -> store.v1.Key
 	3,  // 8: store.v1.Resource.key:type_name -> store.v1.Key
 	4,  // 9: store.v1.Resource.labels:type_name -> store.v1.Label
-	9,  // 10: store.v1.Resource.creation_time:type_name -> google.protobuf.Timestamp
-	9,  // 11: store.v1.Resource.modification_time:type_name -> google.protobuf.Timestamp
+	10, // 10: store.v1.Resource.creation_time:type_name -> google.protobuf.Timestamp
+	10, // 11: store.v1.Resource.modification_time:type_name -> google.protobuf.Timestamp
 	5,  // 12: store.v1.Restore.resources:type_name -> store.v1.Resource
 	8,  // 13: store.v1.Restore.end:type_name -> store.v1.RestoreEnd
 	6,  // 14: store.v1.RestoreEnd.replaces:type_name -> store.v1.Epoch
 	6,  // 15: store.v1.RestoreEnd.epoch:type_name -> store.v1.Epoch
-	9,  // 16: store.v1.RestoreEnd.time:type_name -> google.protobuf.Timestamp
-	17, // [17:17] is the sub-list for method output_type
-	17, // [17:17] is the sub-list for method input_type
-	17, // [17:17] is the sub-list for extension type_name
-	17, // [17:17] is the sub-list for extension extendee
-	0,  // [0:17] is the sub-list for field type_name
+	10, // 16: store.v1.RestoreEnd.time:type_name -> google.protobuf.Timestamp
+	10, // 17: store.v1.Note.time:type_name -> google.protobuf.Timestamp
+	18, // [18:18] is the sub-list for method output_type
+	18, // [18:18] is the sub-list for method input_type
+	18, // [18:18] is the sub-list for extension type_name
+	18, // [18:18] is the sub-list for extension extendee
+	0,  // [0:18] is the sub-list for field type_name
 }
 
 func init() { file_store_v1_command_proto_init() }
@@ -824,7 +978,7 @@ func file_store_v1_command_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_store_v1_command_proto_rawDesc), len(file_store_v1_command_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   9,
+			NumMessages:   10,
 			NumExtensions: 0,
 			NumServices:   0,
 		},
