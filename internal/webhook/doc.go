@@ -17,6 +17,6 @@
 //
 // The endpoint does not authenticate its callers: it says yes or no and does
 // nothing. Whoever can reach it can learn what somebody may do, which every user
-// may know anyway (§6.1). Bodies, headers and patience with slow callers are
-// bounded.
+// may know anyway (§6.1). Headers, bodies, what is held of all of them, and patience
+// with slow callers are bounded.
 package webhook

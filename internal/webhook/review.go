@@ -91,6 +91,13 @@ type status struct {
 	Code    int    `json:"code"`
 }
 
+// failure is a status by itself: the answer where there is no decision.
+type failure struct {
+	APIVersion string `json:"apiVersion"`
+	Kind       string `json:"kind"`
+	status
+}
+
 // errMalformed means that a review cannot be understood. The message that it is
 // wrapped in says what is wrong with it.
 var errMalformed = errors.New("malformed AdmissionReview")

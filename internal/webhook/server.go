@@ -3,6 +3,7 @@ package webhook
 import (
 	"context"
 	"crypto/tls"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -11,6 +12,7 @@ import (
 	"net"
 	"net/http"
 	"strconv"
+	"strings"
 	"sync"
 	"time"
 
@@ -233,14 +235,19 @@ func readAll(r io.Reader, arriving *intake.Request) ([]byte, error) {
 	}
 }
 
-// refuse answers what cannot be decided.
+// refuse answers what cannot be decided. An API server passes on what a Status of
+// Kubernetes says, and nothing else.
 func (s *Server) refuse(w http.ResponseWriter, op operation, code int, err error) {
 	outcome := "refused"
 	if code >= http.StatusInternalServerError {
 		outcome = "failed"
 	}
 	s.reviews.WithLabelValues(string(op), outcome).Inc()
-	http.Error(w, err.Error(), code)
+	reason := strings.ReplaceAll(http.StatusText(code), " ", "") // as Kubernetes spells them
+	body, _ := json.Marshal(failure{                             // two texts and a number: it cannot fail
+		APIVersion: "v1", Kind: "Status", status: status{Status: statusFailure, Message: err.Error(), Reason: reason, Code: code},
+	})
+	send(w, code, body)
 }
 
 // report counts a decision and logs a refusal.
@@ -269,7 +276,12 @@ func (s *Server) answer(w http.ResponseWriter, answer *response) {
 		http.Error(w, "the server failed on this review; its log says more", http.StatusInternalServerError)
 		return
 	}
+	send(w, http.StatusOK, body)
+}
+
+func send(w http.ResponseWriter, code int, body []byte) {
 	w.Header().Set("Content-Type", "application/json")
 	w.Header().Set("Content-Length", strconv.Itoa(len(body)))
+	w.WriteHeader(code)
 	_, _ = w.Write(body) // a caller that is gone misses nothing
 }

@@ -329,11 +329,15 @@ func TestAttacksWithConnections(t *testing.T) {
 
 // Who is slow at saying hello is hung up on, on every port.
 func TestAttacksWithSlowHandshakes(t *testing.T) {
-	global := newGlobal(t).start().ready()
+	global := newGlobal(t, "--webhook-addr", anyPort).start().ready()
 	addresses := global.addresses()
 	slow := map[string][]net.Conn{
 		// A TLS record that promises more than ever comes.
 		"gRPC": openMany(t, slowSize, addresses["grpc"], func(conn net.Conn) error {
+			_, err := conn.Write([]byte{0x16, 0x03, 0x01, 0x02, 0x00, 0x01})
+			return err
+		}),
+		"webhook": openMany(t, slowSize, addresses["webhook"], func(conn net.Conn) error {
 			_, err := conn.Write([]byte{0x16, 0x03, 0x01, 0x02, 0x00, 0x01})
 			return err
 		}),
