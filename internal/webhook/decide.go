@@ -40,7 +40,12 @@ func (s *Server) decide(ctx context.Context, r *request) (*response, error) {
 	if !r.ours() || r.Operation == opConnect {
 		return &response{UID: r.UID, Allowed: true}, nil
 	}
+	done, err := s.turn(ctx, r)
+	if err != nil {
+		return nil, err
+	}
 	change, warnings, err := s.readChange(r)
+	done()
 	if err != nil {
 		return refusal(r, err)
 	}
@@ -70,6 +75,43 @@ func (s *Server) decide(ctx context.Context, r *request) (*response, error) {
 	}, nil
 }
 
+// Decoding takes up to seventy times the memory of what is decoded. So an object is
+// no larger than what an API server takes, 3 MiB, one review with large ones is
+// decoded at a time, and of the others, which nearly all are, a few per processor.
+const (
+	maxObject    = 3 << 20
+	smallReview  = 64 << 10
+	perProcessor = 4
+)
+
+// errBusy means that a review did not get its turn in time.
+var errBusy = errors.New("too many reviews are being decided at the moment; try again")
+
+// turn waits until a review may be decoded, and returns what ends that. The error
+// is errBusy.
+func (s *Server) turn(ctx context.Context, r *request) (done func(), err error) {
+	turns := s.small
+	if len(r.Object)+len(r.OldObject) > smallReview {
+		turns = s.large
+	}
+	select {
+	case turns <- struct{}{}:
+		return func() { <-turns }, nil
+	case <-ctx.Done():
+		return nil, errBusy
+	}
+}
+
+// decodeObject decodes an object that an API server can have been sent.
+func decodeObject(raw json.RawMessage) (resource.Document, error) {
+	if len(raw) > maxObject {
+		return resource.Document{}, &resource.DocumentError{Problems: []resource.Problem{{
+			Path: resource.Root, Message: fmt.Sprintf("the object takes %d bytes; an API server takes %d", len(raw), maxObject),
+		}}}
+	}
+	return resource.DecodeObject(raw)
+}
+
 // readChange decodes what a review is about, and returns what the author should
 // know about it. An UPDATE that leaves invalid content alone has no New: somebody
 // must be able to take a finalizer off such an object, or it could never be
@@ -92,7 +134,7 @@ func (s *Server) readChange(r *request) (access.Change, []string, error) {
 	if err := r.checkObject("object", r.Object); err != nil {
 		return change, nil, err
 	}
-	document, err := resource.DecodeObject(r.Object)
+	document, err := decodeObject(r.Object)
 	if err != nil {
 		if invalid := documentError(err); r.leavesContent() && (r.unclear || invalid.Identified && invalid.Key == change.Old.Key) {
 			return change, warnings, nil
@@ -113,7 +155,7 @@ func (s *Server) readChange(r *request) (access.Change, []string, error) {
 // of ours, it counts as being in no mesh at all: rules for one, or for any, do not
 // cover it.
 func readStored(r *request) (rbac.Object, []string, error) {
-	document, err := resource.DecodeObject(r.OldObject)
+	document, err := decodeObject(r.OldObject)
 	if err == nil {
 		return rbac.ObjectOf(document.Resource), nil, nil
 	}

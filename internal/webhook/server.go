@@ -11,6 +11,7 @@ import (
 	"mime"
 	"net"
 	"net/http"
+	"runtime"
 	"strconv"
 	"strings"
 	"sync"
@@ -85,6 +86,8 @@ type Server struct {
 	http    *http.Server
 	reviews *prometheus.CounterVec
 	room    *intake.Intake
+	// small and large hold one for every review that is being decoded.
+	small, large chan struct{}
 }
 
 // New returns a server that is not serving yet.
@@ -93,6 +96,7 @@ func New(cfg Config) *Server {
 		Name: "meridian_webhook_reviews_total",
 		Help: "Requests to the admission webhook, by operation and outcome (allowed, denied, invalid, ignored, refused, failed).",
 	}, []string{"operation", "outcome"})}
+	s.small, s.large = make(chan struct{}, perProcessor*runtime.GOMAXPROCS(0)), make(chan struct{}, 1)
 	mux := http.NewServeMux()
 	mux.HandleFunc("POST "+Path, s.serve)
 	s.http = &http.Server{

@@ -13,6 +13,7 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus/testutil"
@@ -317,6 +318,34 @@ func TestReviewsAreBounded(t *testing.T) {
 	require.True(t, answerTo(t, s, padded(MaxBodyBytes)).Allowed)
 	require.Contains(t, noAnswer(t, post(s, padded(MaxBodyBytes+1)), http.StatusRequestEntityTooLarge), "larger than 8 MiB")
 	require.True(t, answerTo(t, s, recorded(t, "create")).Allowed, "and the server is as well as before")
+}
+
+// An object that no API server takes is none, whatever it costs to find out more.
+func TestObjectsAreBounded(t *testing.T) {
+	s := New(config(t, world(t)))
+	const object = `{"apiVersion": "kuma.io/v1alpha1", "kind": "AuthPolicy", "metadata": {"name": "n"}, "spec": {"x": "`
+	answer := answerTo(t, s, question("CREATE", "system:masters", "null", object+strings.Repeat("x", maxObject)+`"}}`))
+	require.False(t, answer.Allowed)
+	require.Equal(t, http.StatusUnprocessableEntity, answer.Status.Code)
+	require.Contains(t, answer.Status.Message, "an API server takes 3145728")
+}
+
+// One large review is decoded at a time, and small ones do not wait for it.
+func TestLargeReviewsTakeTurns(t *testing.T) {
+	large := question("CREATE", "system:masters", "null", `{"apiVersion": "kuma.io/v1alpha1", "kind": "AuthPolicy", "metadata": {"name": "n"}, "spec": {
+		"targetRef": {"kind": "Gateway", "name": "g"}, "rules": {"authentication": {"a": "`+strings.Repeat("x", smallReview)+`"}}}}`)
+	synctest.Test(t, func(t *testing.T) {
+		s := New(config(t, world(t)))
+		began := time.Now()
+		s.large <- struct{}{}
+		require.Contains(t, noAnswer(t, post(s, large), http.StatusServiceUnavailable), "try again")
+		require.Equal(t, decideTimeout, time.Since(began))
+		require.True(t, answerTo(t, s, recorded(t, "create")).Allowed)
+		<-s.large
+		for range cap(s.large) + 1 {
+			require.True(t, answerTo(t, s, large).Allowed, "and each gives its turn back")
+		}
+	})
 }
 
 // Without the newest rules there is no decision, neither yes nor no.
