@@ -393,7 +393,7 @@ func TestDoors(t *testing.T) {
 	require.True(t, rpcerr.HasReason(admit(server, "/zones.Sync/Stream"), auth.ReasonZoneOnly))
 	err := admit(server, "/admin.Admin/Get")
 	require.True(t, rpcerr.HasReason(err, auth.ReasonNotForServers))
-	require.EqualError(t, err, "Access Denied: a server token does not open admin.Admin")
+	require.EqualError(t, err, "Access Denied: a server token does not open admin.Admin: users present a user token")
 }
 
 func TestService(t *testing.T) {

@@ -47,5 +47,5 @@ func shut(use auth.Use, service string) error {
 	case auth.ServerToken:
 		reason = auth.ReasonNotForServers
 	}
-	return rpcerr.New(rpcerr.Denied, reason, "Access Denied: a %s does not open %s", strings.ReplaceAll(string(use), "-", " "), service)
+	return rpcerr.New(rpcerr.Denied, reason, "Access Denied: a %s does not open %s: users present a user token", strings.ReplaceAll(string(use), "-", " "), service)
 }

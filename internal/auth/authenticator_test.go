@@ -67,6 +67,14 @@ func request(from net.Addr, authorization ...string) context.Context {
 	return metadata.NewIncomingContext(ctx, metadata.MD{"authorization": authorization})
 }
 
+// forwarded adds what proxies say about whom they speak for, which counts for
+// nothing.
+func forwarded(ctx context.Context, addr string) context.Context {
+	md, _ := metadata.FromIncomingContext(ctx)
+	return metadata.NewIncomingContext(ctx, metadata.Join(md, metadata.Pairs(
+		"x-forwarded-for", addr, "forwarded", "for="+addr, "x-real-ip", addr, "x-forwarded-user", "root", "x-remote-group", AdminGroup)))
+}
+
 var (
 	near  = &net.TCPAddr{IP: net.ParseIP("127.0.0.1"), Port: 40000}
 	near6 = &net.TCPAddr{IP: net.ParseIP("::1"), Port: 40000}
@@ -87,6 +95,11 @@ func TestWhoMakesARequest(t *testing.T) {
 	}{
 		"loopback":               {request(near), AdminUser, []string{AdminGroup, AuthenticatedGroup}, FromLoopback, ""},
 		"loopback IPv6":          {request(near6), AdminUser, []string{AdminGroup, AuthenticatedGroup}, FromLoopback, ""},
+		"loopback, another one":  {request(&net.TCPAddr{IP: net.ParseIP("127.9.9.9")}), AdminUser, []string{AdminGroup, AuthenticatedGroup}, FromLoopback, ""},
+		"loopback IPv4 in IPv6":  {request(&net.TCPAddr{IP: net.ParseIP("::ffff:127.0.0.1")}), AdminUser, []string{AdminGroup, AuthenticatedGroup}, FromLoopback, ""},
+		"this host, otherwise":   {request(&net.TCPAddr{IP: net.ParseIP("0.0.0.0")}), AnonymousUser, []string{UnauthenticatedGroup}, FromNothing, ""},
+		"forwarded for loopback": {forwarded(request(far), "127.0.0.1"), AnonymousUser, []string{UnauthenticatedGroup}, FromNothing, ""},
+		"forwarded by loopback":  {forwarded(request(near), "192.0.2.7"), AdminUser, []string{AdminGroup, AuthenticatedGroup}, FromLoopback, ""},
 		"elsewhere":              {request(far), AnonymousUser, []string{UnauthenticatedGroup}, FromNothing, ""},
 		"not TCP":                {request(&net.UnixAddr{Name: "@"}), AnonymousUser, []string{UnauthenticatedGroup}, FromNothing, ""},
 		"no peer":                {context.Background(), AnonymousUser, []string{UnauthenticatedGroup}, FromNothing, ""},
@@ -96,6 +109,12 @@ func TestWhoMakesARequest(t *testing.T) {
 		"zone":                   {request(far, "Bearer "+d.zone(t, "east")), "zone/east", nil, FromToken, ""},
 		"bad token, loopback":    {request(near, "Bearer x"), "", nil, "", "not authenticated: the token is malformed"},
 		"empty token, loopback":  {request(near, "Bearer "), "", nil, "", "not authenticated: the token is malformed"},
+		"empty header, loopback": {request(near, ""), "", nil, "", "not authenticated: only bearer tokens are understood"},
+		"scheme alone, loopback": {request(near, "Bearer"), "", nil, "", "not authenticated: only bearer tokens are understood"},
+		"twice nothing, loopback": {
+			request(near, "", ""), "", nil, "",
+			"not authenticated: more than one set of credentials",
+		},
 		"other scheme, loopback": {request(near, "Basic YTpi"), "", nil, "", "not authenticated: only bearer tokens are understood"},
 		"two tokens": {
 			request(near, "Bearer "+d.user(t, "bob"), "Bearer "+d.user(t, "eve")), "", nil, "",

@@ -59,14 +59,17 @@ func (c ControlPlane) Validate() error {
 	if err := validateAddresses(c.Addresses); err != nil {
 		return fmt.Errorf("control plane %q: %w", c.Name, err)
 	}
-	if c.CA != "" && !x509.NewCertPool().AppendCertsFromPEM([]byte(c.CA)) {
-		return fmt.Errorf("control plane %q: ca: no certificate in PEM", c.Name)
+	if c.CA != "" && !HasCertificate([]byte(c.CA)) {
+		return fmt.Errorf("control plane %q: the CA that it is to trust holds no certificate in PEM", c.Name)
 	}
 	if c.Plaintext && (c.SkipVerify || c.CA != "") {
 		return fmt.Errorf("control plane %q: plaintext has no certificates, so ca and skipVerify do not go with it", c.Name)
 	}
 	return nil
 }
+
+// HasCertificate reports whether a PEM file holds any certificate.
+func HasCertificate(pem []byte) bool { return x509.NewCertPool().AppendCertsFromPEM(pem) }
 
 // validateAddresses wants at least one address, each HOST:PORT.
 func validateAddresses(addresses []string) error {

@@ -8,6 +8,7 @@ import (
 	"slices"
 	"strings"
 	"time"
+	"unicode/utf8"
 
 	"github.com/golang-jwt/jwt/v5"
 )
@@ -120,6 +121,22 @@ func (t Token) Subject() string {
 	default:
 		return t.Name
 	}
+}
+
+// CheckTokenText says why a text can be no token, whoever issued it: one of the
+// ErrToken errors. It keeps a client from sending what no server could answer.
+func CheckTokenText(text string) error {
+	if len(text) > maxTokenBytes {
+		return fmt.Errorf("%w: it has %d bytes", ErrTokenMalformed, len(text))
+	}
+	other := func(r rune) bool {
+		return (r < 'a' || r > 'z') && (r < 'A' || r > 'Z') && (r < '0' || r > '9') && r != '-' && r != '_' && r != '.'
+	}
+	if i := strings.IndexFunc(text, other); i >= 0 {
+		r, _ := utf8.DecodeRuneInString(text[i:])
+		return fmt.Errorf("%w: it has a %q at position %d, and a token is one line of letters, digits, dots, dashes and underscores", ErrTokenMalformed, r, i+1)
+	}
+	return nil
 }
 
 // claims is the payload on the wire.

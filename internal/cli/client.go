@@ -11,6 +11,7 @@ import (
 	"google.golang.org/grpc/status"
 
 	meridianv1 "meridian/api/meridian/v1"
+	"meridian/internal/auth"
 	"meridian/internal/rpcerr"
 )
 
@@ -37,6 +38,8 @@ type target struct {
 	transport credentials.TransportCredentials
 	// credentials go with every call; nil for a caller without a token.
 	credentials credentials.PerRPCCredentials
+	// tokenSource says where the token of the credentials stands.
+	tokenSource string
 	// source says where all this was configured, for messages.
 	source string
 }
@@ -215,6 +218,8 @@ func (c *client) explain(ctx context.Context, err error) error {
 	// An error that names its reason is the server's own word.
 	own := answered.Reason != ""
 	switch {
+	case answered.Reason == auth.ReasonBadToken:
+		return c.explainToken(answered)
 	case answered.Code == rpcerr.Timeout && !c.log.connected():
 		return failf(exitTimeout, "no connection to the control plane at %s within %s", c.target, c.timeout).
 			with(c.eachServer()...).
@@ -230,6 +235,15 @@ func (c *client) explain(ctx context.Context, err error) error {
 		return c.explainUnreachable(answered.Message)
 	}
 	return answered
+}
+
+// explainToken says whose token it was that was refused, and what to do.
+func (c *client) explainToken(answered *rpcerr.Error) error {
+	f := &failure{code: exitDenied, err: answered}
+	if c.target.tokenSource == "" {
+		return f
+	}
+	return f.with("The token is that of "+c.target.tokenSource+".", "`meridian generate user-token`, by somebody who may, issues another.")
 }
 
 // explainUnreachable says why no connection came about.

@@ -65,7 +65,12 @@ func (a *app) addControlPlane(o *addOptions) error {
 		if err != nil {
 			return usagef("--ca-cert-file: %w", err)
 		}
-		entry.CA = string(pem)
+		if entry.CA = string(pem); !auth.HasCertificate(pem) {
+			return usagef("--ca-cert-file: there is no certificate in %s", o.caFile)
+		}
+		if o.skipVerify {
+			a.message("With --skip-verify the server's certificate is not looked at: --ca-cert-file has no effect.")
+		}
 	}
 	return a.editContexts(func(c *auth.Contexts, path string) error {
 		switch err := c.Add(entry, o.overwrite); {
@@ -87,6 +92,9 @@ func (o *addOptions) token() (string, error) {
 	if o.authType == "" && len(o.authConf) == 0 {
 		return "", nil
 	}
+	if o.authType == "" {
+		return "", usagef("--auth-conf goes with --auth-type=tokens")
+	}
 	if o.authType != "tokens" {
 		return "", usagef("--auth-type %q: the only type is tokens", o.authType)
 	}
@@ -101,6 +109,9 @@ func (o *addOptions) token() (string, error) {
 	}
 	if token == "" {
 		return "", usagef("--auth-conf token=TOKEN is required with --auth-type=tokens; the token is empty")
+	}
+	if err := auth.CheckTokenText(token); err != nil {
+		return "", usagef("--auth-conf: %w", err)
 	}
 	return token, nil
 }

@@ -7,6 +7,10 @@ import (
 	"testing"
 
 	"github.com/stretchr/testify/require"
+
+	meridianv1 "meridian/api/meridian/v1"
+	"meridian/internal/auth"
+	"meridian/internal/rpcerr"
 )
 
 // The walk through the control planes of a user, as in the access-control
@@ -65,11 +69,14 @@ func TestConfigAddRefuses(t *testing.T) {
 		"--address a:1":          "--name is required",
 		"--name x":               "--address is required: HOST:PORT of the control plane's servers",
 		"--name x --address a/b": `--address "a/b": write HOST:PORT`,
-		"--name x --address a:1 --auth-type=certs":                       `--auth-type "certs": the only type is tokens`,
-		"--name x --address a:1 --auth-type=tokens":                      "--auth-conf token=TOKEN is required with --auth-type=tokens; the token is empty",
-		"--name x --address a:1 --auth-type=tokens --auth-conf eyJhbGci": "--auth-conf: the only setting of tokens is token=TOKEN",
-		"--name x --address a:1 --ca-cert-file /none":                    "--ca-cert-file: open /none: no such file or directory",
-		"--name x --address a:1 --ca-cert-file " + h.config:              "no certificate in PEM",
+		"--name x --address a:1 --auth-type=certs":                                                  `--auth-type "certs": the only type is tokens`,
+		"--name x --address a:1 --auth-type=tokens":                                                 "--auth-conf token=TOKEN is required with --auth-type=tokens; the token is empty",
+		"--name x --address a:1 --auth-type=tokens --auth-conf eyJhbGci":                            "--auth-conf: the only setting of tokens is token=TOKEN",
+		"--name x --address a:1 --ca-cert-file /none":                                               "--ca-cert-file: open /none: no such file or directory",
+		"--name x --address a:1 --ca-cert-file " + h.config:                                         "--ca-cert-file: there is no certificate in " + h.config,
+		"--name x --address a:1 --auth-conf token=eyJhbGci":                                         "--auth-conf goes with --auth-type=tokens",
+		"--name x --address a:1 --auth-type=tokens --auth-conf token=eyJhbGci.é":                    "--auth-conf: the token is malformed: it has a 'é' at position 10, and a token is one line of letters, digits, dots, dashes and underscores",
+		"--name x --address a:1 --auth-type=tokens --auth-conf token=" + strings.Repeat("A", 20000): "--auth-conf: the token is malformed: it has 20000 bytes",
 	} {
 		out := h.run(append([]string{"config", "control-planes", "add"}, strings.Fields(args)...)...)
 		require.Equal(t, exitUsage, out.code, args)
@@ -148,4 +155,36 @@ func TestShellsAreOfferedTheValuesOfFlags(t *testing.T) {
 	require.Contains(t, h.ok("__complete", "export", "--output", ""), "yaml\njson\nname\n")
 	require.Contains(t, h.ok("__complete", "zones", "--context", ""), "global\n")
 	require.NotContains(t, h.ok("__complete", "--config", "/nowhere", "zones", "--context", ""), "global\n")
+}
+
+// A token that a server refuses, or that no server could answer, is found by the
+// user where it stands.
+func TestWhoseTokenWasRefused(t *testing.T) {
+	h := newHarness(t)
+	h.server.answer = func(*meridianv1.InspectRequest) (*meridianv1.InspectResponse, error) {
+		return nil, rpcerr.New(rpcerr.Unauthenticated, auth.ReasonBadToken, "not authenticated: the token has expired on Monday").GRPCStatus().Err()
+	}
+	h.ok("config", "control-planes", "add", "--name", "mine", "--address", h.address, "--skip-verify", "--auth-type=tokens", "--auth-conf", "token=a.b.c")
+	const refused, mend = "Error: not authenticated: the token has expired on Monday\n", "`meridian generate user-token`, by somebody who may, issues another.\n"
+	for args, where := range map[string]string{
+		"--context mine":                       `The token is that of the control plane "mine" in ` + h.config + ".\n" + mend,
+		"--context mine --token d.e.f":         "The token is that of --token.\n" + mend,
+		"--skip-verify --address " + h.address: "",
+	} {
+		out := h.run(append([]string{"inspect", "dataplane", "web-1"}, strings.Fields(args)...)...)
+		require.Equal(t, outcome{exitDenied, "", refused + where}, out, args)
+	}
+	out := h.run("inspect", "dataplane", "web-1", "--context", "mine", "--token", "a.b.c\nd")
+	require.Equal(t, exitUsage, out.code)
+	require.Contains(t, out.stderr, `the token is malformed: it has a '\n' at position 6, and a token is one line of letters, digits, dots, dashes and underscores (of --token)`)
+}
+
+func TestSkippingVerificationBeatsACertificate(t *testing.T) {
+	h := newHarness(t)
+	contexts, err := auth.LoadContexts(h.config)
+	require.NoError(t, err)
+	ca := h.write("ca.pem", contexts.ControlPlanes[0].CA)
+	out := h.run("config", "control-planes", "add", "--name", "both", "--address", h.address, "--skip-verify", "--ca-cert-file", ca)
+	require.Zero(t, out.code, out.stderr)
+	require.Contains(t, out.stderr, "With --skip-verify the server's certificate is not looked at: --ca-cert-file has no effect.")
 }

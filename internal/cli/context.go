@@ -83,6 +83,7 @@ func (a *app) target() (target, error) {
 			return target{}, err
 		}
 	}
+	tokenSource := source
 	if c.address != "" {
 		addresses, err := parseAddresses(c.address)
 		if err != nil {
@@ -91,7 +92,7 @@ func (a *app) target() (target, error) {
 		entry.Addresses, source = addresses, "--address"
 	}
 	if c.token != "" {
-		entry.Token = c.token
+		entry.Token, tokenSource = c.token, "--token"
 	}
 	entry.SkipVerify = entry.SkipVerify || c.skipVerify
 	caSource := "the CA of " + source
@@ -102,12 +103,16 @@ func (a *app) target() (target, error) {
 		}
 		entry.CA, caSource = string(pem), c.caFile
 	}
-	return newTarget(entry, source, caSource)
+	return newTarget(entry, source, tokenSource, caSource)
 }
 
-func newTarget(entry auth.ControlPlane, source, caSource string) (target, error) {
+func newTarget(entry auth.ControlPlane, source, tokenSource, caSource string) (target, error) {
 	t := target{addresses: entry.Addresses, source: source}
 	if entry.Token != "" {
+		if err := auth.CheckTokenText(entry.Token); err != nil {
+			return target{}, usagef("%w (of %s)", err, tokenSource)
+		}
+		t.tokenSource = tokenSource
 		t.credentials = auth.TokenCredentials(entry.Token, entry.Plaintext)
 	}
 	if entry.Plaintext {
