@@ -21,9 +21,9 @@ const maxDecisions = 16
 //
 // A request that was applied before is answered with its result, which attempt
 // puts into result otherwise.
-func (s *Service) decide(ctx context.Context, requestID string, dryRun bool, result *store.Result, attempt func(store.Reader) error) error {
+func (s *Service) decide(ctx context.Context, attemptID string, dryRun bool, result *store.Result, attempt func(store.Reader) error) error {
 	if !dryRun {
-		if applied, ok := s.cfg.Applied(requestID); ok {
+		if applied, ok := s.cfg.Applied(attemptID); ok {
 			*result = applied
 			return nil
 		}
@@ -35,7 +35,7 @@ func (s *Service) decide(ctx context.Context, requestID string, dryRun bool, res
 	if err != nil {
 		return err
 	}
-	if applied, ok := s.cfg.Applied(requestID); ok {
+	if applied, ok := s.cfg.Applied(attemptID); ok {
 		*result = applied
 		return nil
 	}

@@ -6,6 +6,7 @@ import (
 	"fmt"
 
 	meridianv1 "meridian/api/meridian/v1"
+	"meridian/internal/auth"
 	"meridian/internal/consensus"
 	"meridian/internal/policy"
 	"meridian/internal/resource"
@@ -45,19 +46,23 @@ func (s *Service) Apply(ctx context.Context, req *meridianv1.ApplyRequest) (*mer
 }
 
 func (s *Service) apply(ctx context.Context, req *meridianv1.ApplyRequest) (result store.Result, said remarks, err error) {
-	err = s.decide(ctx, req.GetRequestId(), req.GetDryRun(), &result, func(view store.Reader) error {
-		result, said, err = s.applyOn(ctx, view, req)
+	attempt, err := auth.AttemptID(ctx, req.GetRequestId(), &meridianv1.ApplyRequest{Resources: req.GetResources()})
+	if err != nil {
+		return result, said, err
+	}
+	err = s.decide(ctx, attempt, req.GetDryRun(), &result, func(view store.Reader) error {
+		result, said, err = s.applyOn(ctx, view, attempt, req)
 		return err
 	})
 	return result, said, err
 }
 
-func (s *Service) applyOn(ctx context.Context, view store.Reader, req *meridianv1.ApplyRequest) (store.Result, remarks, error) {
+func (s *Service) applyOn(ctx context.Context, view store.Reader, attempt string, req *meridianv1.ApplyRequest) (store.Result, remarks, error) {
 	batch, said, err := s.admit(view, req.GetResources())
 	if err != nil {
 		return store.Result{}, remarks{}, err
 	}
-	txn := store.Txn{RequestID: req.GetRequestId(), Time: s.cfg.Now()}
+	txn := store.Txn{RequestID: attempt, Time: s.cfg.Now()}
 	for _, r := range batch {
 		txn.Ops = append(txn.Ops, store.Op{Key: r.Key(), Resource: r})
 	}
@@ -93,9 +98,13 @@ func (s *Service) Delete(ctx context.Context, req *meridianv1.DeleteRequest) (*m
 		return nil, rpcerr.New(rpcerr.Invalid, "IF_VERSION_NEEDS_ONE",
 			"a version condition is about one resource; this batch has %d", len(req.GetKeys()))
 	}
+	attempt, err := auth.AttemptID(ctx, req.GetRequestId(), &meridianv1.DeleteRequest{Keys: req.GetKeys()})
+	if err != nil {
+		return nil, err
+	}
 	var result store.Result
-	err := s.decide(ctx, req.GetRequestId(), req.GetDryRun(), &result, func(view store.Reader) (err error) {
-		result, err = s.deleteOn(ctx, view, req)
+	err = s.decide(ctx, attempt, req.GetDryRun(), &result, func(view store.Reader) (err error) {
+		result, err = s.deleteOn(ctx, view, attempt, req)
 		return err
 	})
 	if err != nil {
@@ -104,8 +113,8 @@ func (s *Service) Delete(ctx context.Context, req *meridianv1.DeleteRequest) (*m
 	return &meridianv1.DeleteResponse{Results: encodeResults(result.Results), Revision: uint64(result.Revision)}, nil
 }
 
-func (s *Service) deleteOn(ctx context.Context, view store.Reader, req *meridianv1.DeleteRequest) (store.Result, error) {
-	txn := store.Txn{RequestID: req.GetRequestId(), Time: s.cfg.Now()}
+func (s *Service) deleteOn(ctx context.Context, view store.Reader, attempt string, req *meridianv1.DeleteRequest) (store.Result, error) {
+	txn := store.Txn{RequestID: attempt, Time: s.cfg.Now()}
 	seen := map[resource.Key]bool{}
 	for _, k := range req.GetKeys() {
 		key, err := s.writableKey(k)

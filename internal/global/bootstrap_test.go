@@ -83,9 +83,7 @@ func begunOnce(t *testing.T, g *global) {
 	require.Equal(t, 1, view.Count(defaultMesh.Kind))
 	require.Equal(t, 1, view.Count(rbac.KindRole))
 	require.Equal(t, 1, view.Count(rbac.KindBinding))
-	verifier, err := g.ring.Verifier()
-	require.NoError(t, err)
-	_, err = verifier.User(g.ring.AdminToken())
+	_, err := g.ring.Verifier().User(g.ring.AdminToken())
 	require.NoError(t, err, "the admin token is signed by the key that is kept")
 }
 

@@ -43,9 +43,7 @@ func TestUntouched(t *testing.T) {
 		ring := keyring.New(keyring.Config{Local: a.View, Now: now})
 		require.NoError(t, ring.Ensure(t.Context(), a, tokenUses()...))
 		// A server that joined leaves the record of its token.
-		issuer, err := ring.Issuer()
-		require.NoError(t, err)
-		_, token, err := issuer.User("bob", nil, time.Hour)
+		_, token, err := ring.Issuer().User("bob", nil, time.Hour)
 		require.NoError(t, err)
 		record, err := keyring.Record(token, "admin")
 		require.NoError(t, err)

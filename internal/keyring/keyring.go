@@ -15,6 +15,7 @@ package keyring
 import (
 	"context"
 	"encoding/base64"
+	"errors"
 	"fmt"
 	"log/slog"
 	"strings"
@@ -67,6 +68,8 @@ type Ring struct {
 	made     bool
 	issuer   *auth.Issuer
 	verifier *auth.Verifier
+	// unusable is what is wrong with stored keys and has not been told yet.
+	unusable error
 }
 
 // material identifies what issuer and verifier are made from.
@@ -86,29 +89,35 @@ func (r *Ring) issuerName() string {
 }
 
 // Issuer returns an issuer with the current keys.
-func (r *Ring) Issuer() (*auth.Issuer, error) {
-	issuer, _, err := r.current()
-	return issuer, err
+func (r *Ring) Issuer() *auth.Issuer {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.refreshLocked()
+	return r.issuer
 }
 
 // Verifier returns a verifier with the current keys and revocations.
-func (r *Ring) Verifier() (*auth.Verifier, error) {
-	_, verifier, err := r.current()
-	return verifier, err
+func (r *Ring) Verifier() *auth.Verifier {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.refreshLocked()
+	return r.verifier
 }
 
-// CurrentVerifier is Verifier for a door that has to decide now: keys that cannot
-// be read verify nothing, which refuses every token, and log says why.
+// CurrentVerifier is Verifier for a door: log says, once, which stored keys cannot
+// be used.
 func (r *Ring) CurrentVerifier(log *slog.Logger) *auth.Verifier {
-	v, err := r.Verifier()
-	if err != nil {
-		log.Error("cannot read the signing keys: every token is refused", "error", err)
-		return auth.NewVerifier(r.cfg.Now)
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.refreshLocked()
+	if r.unusable != nil {
+		log.Error("a signing key cannot be used: tokens that name it are refused, and none is signed with it", "error", r.unusable)
+		r.unusable = nil
 	}
-	return v
+	return r.verifier
 }
 
-func (r *Ring) current() (*auth.Issuer, *auth.Verifier, error) {
+func (r *Ring) refreshLocked() {
 	local := r.cfg.Local()
 	of := material{secrets: local.Digest(KindSecret), revoked: local.Digest(KindRevocation)}
 	var global *store.View
@@ -116,15 +125,10 @@ func (r *Ring) current() (*auth.Issuer, *auth.Verifier, error) {
 		global = r.cfg.Global()
 		of.published, of.revokedByGlobal = global.Digest(KindSigningKey), global.Digest(KindRevocation)
 	}
-	r.mu.Lock()
-	defer r.mu.Unlock()
 	if r.made && r.madeOf == of {
-		return r.issuer, r.verifier, nil
+		return
 	}
-	private, err := privateKeys(local)
-	if err != nil {
-		return nil, nil, err
-	}
+	private, unusable := privateKeys(local)
 	var public []auth.PublicKey
 	if global != nil {
 		public = publishedKeys(global)
@@ -134,12 +138,13 @@ func (r *Ring) current() (*auth.Issuer, *auth.Verifier, error) {
 	}
 	r.issuer = auth.NewIssuer(r.cfg.Now, private...)
 	r.verifier = auth.NewVerifier(r.cfg.Now, public...).Revoking(r.revoked(local, global))
-	r.madeOf, r.made = of, true
-	return r.issuer, r.verifier, nil
+	r.madeOf, r.made, r.unusable = of, true, unusable
 }
 
-func privateKeys(view *store.View) ([]auth.SigningKey, error) {
-	var keys []auth.SigningKey
+// privateKeys returns the keys that a store holds. A secret that has the name of
+// a key and holds none is left out and told of: it must not refuse the tokens of
+// all others, that of whoever could mend it among them.
+func privateKeys(view *store.View) (keys []auth.SigningKey, unusable error) {
 	for s := range view.List(KindSecret, "") {
 		id, err := auth.ParseKeyID(s.Key().Name)
 		if err != nil {
@@ -147,11 +152,12 @@ func privateKeys(view *store.View) ([]auth.SigningKey, error) {
 		}
 		key, err := auth.ParseSigningKey(id, s.Spec().(*resource.Secret).Bytes())
 		if err != nil {
-			return nil, fmt.Errorf("GlobalSecret %q does not hold a signing key: %w", s.Key().Name, err)
+			unusable = errors.Join(unusable, fmt.Errorf("GlobalSecret %q does not hold a signing key: %w", s.Key().Name, err))
+			continue
 		}
 		keys = append(keys, key)
 	}
-	return keys, nil
+	return keys, unusable
 }
 
 // publishedKeys returns the global's keys by which a zone verifies: those of

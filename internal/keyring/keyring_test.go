@@ -1,9 +1,11 @@
 package keyring
 
 import (
+	"bytes"
 	"context"
 	"encoding/base64"
 	"errors"
+	"log/slog"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -59,20 +61,6 @@ func newZone(name string, global *proposer) (*Ring, *proposer) {
 	return New(Config{Local: p.store.View, Global: global.store.View, Zone: name, Now: now}), p
 }
 
-func verifierOf(t *testing.T, r *Ring) *auth.Verifier {
-	t.Helper()
-	v, err := r.Verifier()
-	require.NoError(t, err)
-	return v
-}
-
-func issuerOf(t *testing.T, r *Ring) *auth.Issuer {
-	t.Helper()
-	i, err := r.Issuer()
-	require.NoError(t, err)
-	return i
-}
-
 func TestKeysAndTokenAreMadeOnce(t *testing.T) {
 	r, p := newGlobal()
 	require.NoError(t, r.Ensure(t.Context(), p, auth.UserToken, auth.ZoneToken))
@@ -82,12 +70,11 @@ func TestKeysAndTokenAreMadeOnce(t *testing.T) {
 	require.Equal(t, token, r.AdminToken())
 	require.Equal(t, revision, p.store.Revision(), "nothing is written the second time")
 
-	admin, err := verifierOf(t, r).User(token)
+	admin, err := r.Verifier().User(token)
 	require.NoError(t, err)
 	require.Equal(t, auth.AdminUser, admin.Name)
 	require.Equal(t, []string{auth.AdminGroup}, admin.Groups)
-	issued, err := r.Issued("")
-	require.NoError(t, err)
+	issued := r.Issued("")
 	require.Len(t, issued, 1)
 	require.Equal(t, admin.ID, issued[0].ID)
 	require.Equal(t, "2035-12-", issued[0].Expires[:8])
@@ -100,7 +87,7 @@ func TestInterruptedStartIsCompleted(t *testing.T) {
 		p.failAt = stop
 		require.Error(t, r.Ensure(t.Context(), p, auth.UserToken, auth.ZoneToken))
 		require.NoError(t, r.Ensure(t.Context(), p, auth.UserToken, auth.ZoneToken))
-		_, err := verifierOf(t, r).User(r.AdminToken())
+		_, err := r.Verifier().User(r.AdminToken())
 		require.NoError(t, err, "stopped at write %d", stop)
 	}
 }
@@ -109,7 +96,7 @@ func TestInterruptedStartIsCompleted(t *testing.T) {
 func TestPublishedKeysArePublicHalves(t *testing.T) {
 	r, p := newGlobal()
 	require.NoError(t, r.Ensure(t.Context(), p, auth.ZoneToken, auth.UserToken))
-	token, _, err := issuerOf(t, r).Zone("east", []string{auth.ScopeControlPlane}, time.Hour)
+	token, _, err := r.Issuer().Zone("east", []string{auth.ScopeControlPlane}, time.Hour)
 	require.NoError(t, err)
 	var public []auth.PublicKey
 	for k := range p.store.View().List(KindSigningKey, "") {
@@ -142,18 +129,18 @@ func TestRotation(t *testing.T) {
 	require.Equal(t, "user-token-signing-key-2", id.String())
 	require.Len(t, batch, 2, "both halves")
 	p.put(t, batch...)
-	fresh, issued, err := issuerOf(t, r).User("bob", nil, time.Hour)
+	fresh, issued, err := r.Issuer().User("bob", nil, time.Hour)
 	require.NoError(t, err)
 	require.Equal(t, uint64(2), issued.Key.Serial, "the highest serial signs")
 	for _, raw := range []string{old, fresh} {
-		_, err = verifierOf(t, r).User(raw)
+		_, err = r.Verifier().User(raw)
 		require.NoError(t, err, "all verify")
 	}
 	_, err = p.Propose(t.Context(), store.Txn{Time: now(), Ops: []store.Op{
 		store.Delete(resource.Key{Kind: KindSecret, Name: "user-token-signing-key-1"}),
 	}})
 	require.NoError(t, err)
-	_, err = verifierOf(t, r).User(old)
+	_, err = r.Verifier().User(old)
 	require.ErrorIs(t, err, auth.ErrTokenUnknownKey, "a key that is deleted takes its tokens with it")
 }
 
@@ -168,23 +155,23 @@ func TestZonesVerifyTheGlobalsDataplaneTokens(t *testing.T) {
 	require.NoError(t, west.Ensure(t.Context(), westWritten, auth.UserToken, auth.DataplaneToken))
 	require.Zero(t, eastWritten.store.View().Count(KindSigningKey), "a zone publishes nothing")
 
-	fromGlobal, token, err := issuerOf(t, global).Dataplane("default", "web-1", nil, time.Hour)
+	fromGlobal, token, err := global.Issuer().Dataplane("default", "web-1", nil, time.Hour)
 	require.NoError(t, err)
-	fromEast, _, err := issuerOf(t, east).Dataplane("default", "web-1", nil, time.Hour)
+	fromEast, _, err := east.Issuer().Dataplane("default", "web-1", nil, time.Hour)
 	require.NoError(t, err)
 	for _, r := range []*Ring{global, east, west} {
-		_, err = verifierOf(t, r).Verify(fromGlobal)
+		_, err = r.Verifier().Verify(fromGlobal)
 		require.NoError(t, err)
 	}
-	_, err = verifierOf(t, east).Verify(fromEast)
+	_, err = east.Verifier().Verify(fromEast)
 	require.NoError(t, err)
 	for _, r := range []*Ring{global, west} {
-		_, err = verifierOf(t, r).Verify(fromEast)
+		_, err = r.Verifier().Verify(fromEast)
 		require.ErrorIs(t, err, auth.ErrTokenUnknownKey, "a token of one zone opens no other door")
 	}
-	_, err = verifierOf(t, east).Verify(global.AdminToken())
+	_, err = east.Verifier().Verify(global.AdminToken())
 	require.ErrorIs(t, err, auth.ErrTokenUnknownKey, "the global's users are not the zone's")
-	_, err = verifierOf(t, global).Verify(east.AdminToken())
+	_, err = global.Verifier().Verify(east.AdminToken())
 	require.ErrorIs(t, err, auth.ErrTokenUnknownKey)
 
 	// The global's revocations hold in every zone.
@@ -195,7 +182,7 @@ func TestZonesVerifyTheGlobalsDataplaneTokens(t *testing.T) {
 	require.Equal(t, KindRevocation, revocation.Key().Kind)
 	written.put(t, revocation)
 	for _, r := range []*Ring{global, east, west} {
-		_, err = verifierOf(t, r).Verify(fromGlobal)
+		_, err = r.Verifier().Verify(fromGlobal)
 		require.ErrorIs(t, err, auth.ErrTokenRevoked)
 	}
 }
@@ -206,12 +193,12 @@ func TestAZoneRevokesItsOwnTokens(t *testing.T) {
 	_, written := newGlobal()
 	east, p := newZone("east", written)
 	require.NoError(t, east.Ensure(t.Context(), p, auth.UserToken, auth.DataplaneToken))
-	raw, token, err := issuerOf(t, east).Dataplane("default", "", map[string][]string{"kuma.io/service": {"web"}}, time.Hour)
+	raw, token, err := east.Issuer().Dataplane("default", "", map[string][]string{"kuma.io/service": {"web"}}, time.Hour)
 	require.NoError(t, err)
 	record, err := Record(token, "bob")
 	require.NoError(t, err)
 	p.put(t, record)
-	verifier := verifierOf(t, east)
+	verifier := east.Verifier()
 	_, err = verifier.Verify(raw)
 	require.NoError(t, err)
 
@@ -223,8 +210,7 @@ func TestAZoneRevokesItsOwnTokens(t *testing.T) {
 	p.put(t, marked)
 	_, err = verifier.Verify(raw)
 	require.ErrorIs(t, err, auth.ErrTokenRevoked, "also with a verifier from before")
-	issued, err := east.Issued(auth.DataplaneToken)
-	require.NoError(t, err)
+	issued := east.Issued(auth.DataplaneToken)
 	require.Len(t, issued, 1)
 	require.True(t, issued[0].RevokedNow)
 	require.Equal(t, "default/*", issued[0].Subject)
@@ -238,13 +224,11 @@ func TestAZoneRevokesItsOwnTokens(t *testing.T) {
 func TestOldAdminTokenIsRecorded(t *testing.T) {
 	r, p := newGlobal()
 	require.NoError(t, r.Ensure(t.Context(), p, auth.UserToken))
-	issued, err := r.Issued("")
-	require.NoError(t, err)
-	_, err = p.Propose(t.Context(), store.Txn{Time: now(), Ops: []store.Op{store.Delete(issued[0].Resource.Key())}})
+	issued := r.Issued("")
+	_, err := p.Propose(t.Context(), store.Txn{Time: now(), Ops: []store.Op{store.Delete(issued[0].Resource.Key())}})
 	require.NoError(t, err)
 	require.NoError(t, r.Ensure(t.Context(), p, auth.UserToken))
-	again, err := r.Issued("")
-	require.NoError(t, err)
+	again := r.Issued("")
 	require.Len(t, again, 1)
 	require.Equal(t, issued[0].ID, again[0].ID)
 }
@@ -253,7 +237,7 @@ func TestOldAdminTokenIsRecorded(t *testing.T) {
 func TestDamagedPublishedKeyIsLeftOut(t *testing.T) {
 	global, written := newGlobal()
 	require.NoError(t, global.Ensure(t.Context(), written, auth.UserToken, auth.DataplaneToken))
-	raw, _, err := issuerOf(t, global).Dataplane("default", "", nil, time.Hour)
+	raw, _, err := global.Issuer().Dataplane("default", "", nil, time.Hour)
 	require.NoError(t, err)
 	_, batch, err := global.Rotation(auth.DataplaneToken)
 	require.NoError(t, err)
@@ -261,7 +245,7 @@ func TestDamagedPublishedKeyIsLeftOut(t *testing.T) {
 	require.NoError(t, err)
 	written.put(t, renamed)
 	east, _ := newZone("east", written)
-	_, err = verifierOf(t, east).Verify(raw)
+	_, err = east.Verifier().Verify(raw)
 	require.NoError(t, err)
 }
 
@@ -346,4 +330,26 @@ func TestFollowersHearOfARewoundStore(t *testing.T) {
 		cancel()
 		require.NoError(t, <-stopped)
 	})
+}
+
+// A secret that has the name of a key and is none is told of, and refuses nobody
+// else's token: somebody has to be able to mend it.
+func TestASecretThatIsNoKeyIsLeftOut(t *testing.T) {
+	r, p := newGlobal()
+	require.NoError(t, r.Ensure(t.Context(), p, auth.UserToken))
+	garbage, err := build(KindSecret, "user-token-signing-key-9", resource.Secret{Data: "Z2FyYmFnZQ=="})
+	require.NoError(t, err)
+	p.put(t, garbage)
+	_, err = r.Verifier().Verify(r.AdminToken())
+	require.NoError(t, err)
+	_, issued, err := r.Issuer().User("bob", nil, time.Hour)
+	require.NoError(t, err)
+	require.Equal(t, uint64(1), issued.Key.Serial, "the newest that there is signs")
+
+	var log bytes.Buffer
+	for range 3 {
+		r.CurrentVerifier(slog.New(slog.NewTextHandler(&log, nil)))
+	}
+	require.Equal(t, 1, strings.Count(log.String(), "\n"), "once is enough: %s", &log)
+	require.Contains(t, log.String(), `GlobalSecret \"user-token-signing-key-9\" does not hold a signing key`)
 }

@@ -76,11 +76,7 @@ func (r *Ring) ensureAdminToken(ctx context.Context, p store.Proposer) error {
 	if raw := r.AdminToken(); raw != "" {
 		return r.recordAdminToken(ctx, p, raw)
 	}
-	issuer, err := r.Issuer()
-	if err != nil {
-		return err
-	}
-	raw, token, err := issuer.User(auth.AdminUser, []string{auth.AdminGroup}, adminTokenValidity)
+	raw, token, err := r.Issuer().User(auth.AdminUser, []string{auth.AdminGroup}, adminTokenValidity)
 	if err != nil {
 		return fmt.Errorf("issue the admin token: %w", err)
 	}
@@ -98,11 +94,7 @@ func (r *Ring) ensureAdminToken(ctx context.Context, p store.Proposer) error {
 // recordAdminToken records an admin token of a release that kept no records. One
 // that is no longer good for anything needs none.
 func (r *Ring) recordAdminToken(ctx context.Context, p store.Proposer, raw string) error {
-	verifier, err := r.Verifier()
-	if err != nil {
-		return err
-	}
-	token, err := verifier.User(raw)
+	token, err := r.Verifier().User(raw)
 	if err != nil {
 		return nil
 	}

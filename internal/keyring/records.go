@@ -37,11 +37,8 @@ type Issued struct {
 
 // Issued returns the records of a use, or of all when it is empty, the newest
 // first.
-func (r *Ring) Issued(use auth.Use) ([]Issued, error) {
-	revoked, err := r.revocations()
-	if err != nil {
-		return nil, err
-	}
+func (r *Ring) Issued(use auth.Use) []Issued {
+	revoked := r.Verifier().Revoked
 	var all []Issued
 	for res := range r.cfg.Local().List(KindIssuedToken, "") {
 		spec := res.Spec().(*resource.IssuedToken)
@@ -52,15 +49,7 @@ func (r *Ring) Issued(use auth.Use) ([]Issued, error) {
 	slices.SortStableFunc(all, func(a, b Issued) int {
 		return b.Resource.Meta().CreationTime.Compare(a.Resource.Meta().CreationTime)
 	})
-	return all, nil
-}
-
-func (r *Ring) revocations() (func(auth.Use, string) bool, error) {
-	verifier, err := r.Verifier()
-	if err != nil {
-		return nil, err
-	}
-	return verifier.Revoked, nil
+	return all
 }
 
 // Find returns the record of a token by its id, in any letter case.

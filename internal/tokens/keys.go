@@ -4,6 +4,8 @@ import (
 	"context"
 	"strings"
 
+	"google.golang.org/protobuf/proto"
+
 	meridianv1 "meridian/api/meridian/v1"
 	"meridian/internal/auth"
 	"meridian/internal/resource"
@@ -18,7 +20,7 @@ func (s *Service) RotateKey(ctx context.Context, req *meridianv1.RotateKeyReques
 	if err != nil {
 		return nil, err
 	}
-	result, err := s.write(ctx, req.GetRequestId(), func() ([]*resource.Resource, error) {
+	result, err := s.write(ctx, req.GetRequestId(), &meridianv1.RotateKeyRequest{Kind: req.GetKind()}, func() ([]*resource.Resource, error) {
 		_, batch, err := s.cfg.Ring.Rotation(use)
 		return batch, err
 	})
@@ -44,16 +46,12 @@ func (s *Service) RevokeToken(ctx context.Context, req *meridianv1.RevokeTokenRe
 		return nil, rpcerr.New(rpcerr.NotFound, "TOKEN_UNKNOWN",
 			"no token with the id %q was issued here; `meridian tokens list` shows those that were, and a TokenRevocation on the control plane that issued it ends any other", clip(req.GetId()))
 	}
-	verifier, err := s.cfg.Ring.Verifier()
-	if err != nil {
-		return nil, err
-	}
 	response := &meridianv1.RevokeTokenResponse{Token: encode(record, true, s.cfg.Now())}
-	if verifier.Revoked(auth.Use(record.Use), record.ID) {
+	if s.cfg.Ring.Verifier().Revoked(auth.Use(record.Use), record.ID) {
 		response.AlreadyRevoked, response.Revision = true, uint64(s.cfg.Local().Revision())
 		return response, nil
 	}
-	result, err := s.write(ctx, req.GetRequestId(), func() ([]*resource.Resource, error) {
+	result, err := s.write(ctx, req.GetRequestId(), &meridianv1.RevokeTokenRequest{Id: req.GetId()}, func() ([]*resource.Resource, error) {
 		revocation, err := s.cfg.Ring.Revocation(record, req.GetReason())
 		return []*resource.Resource{revocation}, err
 	})
@@ -62,10 +60,15 @@ func (s *Service) RevokeToken(ctx context.Context, req *meridianv1.RevokeTokenRe
 }
 
 // write asks access control for a batch and proposes it; it decides again when
-// what the decision depended on has changed.
-func (s *Service) write(ctx context.Context, requestID string, batch func() ([]*resource.Resource, error)) (store.Result, error) {
+// what the decision depended on has changed. request is what is asked for under
+// the id.
+func (s *Service) write(ctx context.Context, requestID string, request proto.Message, batch func() ([]*resource.Resource, error)) (store.Result, error) {
 	if requestID == "" || len(requestID) > 128 {
 		return store.Result{}, rpcerr.New(rpcerr.Invalid, "REQUEST_ID_MISSING", "request_id is required, of at most 128 characters, so that a retry takes effect once")
+	}
+	attempt, err := auth.AttemptID(ctx, requestID, request)
+	if err != nil {
+		return store.Result{}, err
 	}
 	for range maxDecisions {
 		if err := s.read(ctx); err != nil {
@@ -75,7 +78,7 @@ func (s *Service) write(ctx context.Context, requestID string, batch func() ([]*
 		if err != nil {
 			return store.Result{}, err
 		}
-		txn := store.Txn{RequestID: requestID, Time: s.cfg.Now()}
+		txn := store.Txn{RequestID: attempt, Time: s.cfg.Now()}
 		for _, r := range resources {
 			txn.Ops = append(txn.Ops, store.Put(r))
 		}

@@ -79,11 +79,7 @@ func (s *Service) UseUp(ctx context.Context, token auth.Token, requestID, name s
 // recheck asks again, on the newest state, whether a token still holds: it was
 // verified on whatever this server had applied when the call came in.
 func (s *Service) recheck(token auth.Token) error {
-	verifier, err := s.cfg.Ring.Verifier()
-	if err != nil {
-		return err
-	}
-	if err := verifier.Recheck(token); err != nil {
+	if err := s.cfg.Ring.Verifier().Recheck(token); err != nil {
 		return rpcerr.New(rpcerr.Unauthenticated, auth.ReasonBadToken, "not authenticated: %w", err)
 	}
 	return nil

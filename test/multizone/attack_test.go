@@ -138,6 +138,11 @@ func TestAttacksWithTokens(t *testing.T) {
 		"kid of another use":   {stolen.with(map[string]any{"kid": "zone-token-signing-key-1"}, nil) + "." + stolen.raw[2], "the token's signature does not verify"},
 		"kid as a path":        {sign(stolen.with(map[string]any{"kid": "../../admin.yaml"}, nil)), "the token's signing key is not known here"},
 		"key in the header":    {sign(stolen.with(map[string]any{"kid": "", "jwk": map[string]string{"kty": "OKP", "crv": "Ed25519"}}, nil)), "the token names no signing key (kid)"},
+		"key to be fetched":    {sign(stolen.with(map[string]any{"jku": "https://198.51.100.1/keys", "x5u": "https://198.51.100.1/x"}, nil)), "the token's signature does not verify"},
+		"critical extension":   {sign(stolen.with(map[string]any{"crit": []string{"b64"}, "b64": false}, nil)), "the token's signature does not verify"},
+		"expired, and forged":  {sign(stolen.with(nil, map[string]any{"exp": 1})), "the token's signature does not verify"},
+		"a list for a kid":     {sign(stolen.with(map[string]any{"kid": []string{"user-token-signing-key-1"}}, nil)), "the token names no signing key (kid)"},
+		"unheard-of algorithm": {stolen.with(map[string]any{"alg": "HS999"}, nil) + "." + stolen.raw[2], "the token is not signed with EdDSA"},
 		"no algorithm":         {stolen.with(map[string]any{"alg": "none"}, nil) + ".", `the token is not signed with EdDSA but with "none"`},
 		"algorithm confusion":  {confused, `the token is not signed with EdDSA but with "HS256"`},
 		"truncated signature":  {bob[:len(bob)-22], "the token's signature does not verify"},
@@ -352,4 +357,35 @@ func TestAttacksWithSlowHandshakes(t *testing.T) {
 		requireHungUp(t, conns, name)
 	}
 	global.healthy("slow handshakes that were hung up on")
+}
+
+// An id of a request that somebody else made gets nobody its answer, past the
+// decision on who may, and takes nobody's write away.
+func TestAttacksWithRequestIDs(t *testing.T) {
+	global := newGlobal(t, "--localhost-is-admin=false").start().ready()
+	for _, document := range []string{adminsOnly, backendOwnerRole, backendOwnerBinding} {
+		global.mustWith(document, "apply", "-f", "-")
+	}
+	owner := strings.TrimSpace(global.must("generate", "user-token", "--name", "backend-owner", "--valid-for", "1h"))
+	admin := meridianv1.NewAdminServiceClient(global.dial())
+	apply := func(ctx context.Context, resource *meridianv1.Resource) (*meridianv1.ApplyResponse, error) {
+		return admin.Apply(ctx, &meridianv1.ApplyRequest{RequestId: "the same", Resources: []*meridianv1.Resource{resource}})
+	}
+	mesh := &meridianv1.Resource{Kind: "Mesh", Name: "secret-plans", Spec: []byte("{}")}
+	root := bearing(t.Context(), tokenOf(t, global))
+	first, err := apply(root, mesh)
+	require.NoError(t, err)
+	again, err := apply(root, mesh)
+	require.NoError(t, err)
+	require.Equal(t, first.GetRevision(), again.GetRevision(), "who asks again is answered again")
+	for who, ctx := range map[string]context.Context{"a stranger": t.Context(), "a user": bearing(t.Context(), owner)} {
+		_, err := apply(ctx, mesh)
+		require.Equal(t, codes.PermissionDenied, status.Code(err), who)
+	}
+	own := &meridianv1.Resource{Kind: "TrafficPermission", Mesh: "default", Name: "own", Spec: []byte(
+		`{"sources": [{"match": {"kuma.io/service": "web"}}], "destinations": [{"match": {"kuma.io/service": "backend"}}]}`)}
+	made, err := apply(bearing(t.Context(), owner), own)
+	require.NoError(t, err)
+	require.Equal(t, "own", made.GetResults()[0].GetName())
+	require.Contains(t, global.must("get", "traffic-permissions", "-o", "name"), "TrafficPermission/own")
 }
