@@ -1,6 +1,7 @@
 package auth
 
 import (
+	"crypto/x509"
 	"errors"
 	"fmt"
 	"io"
@@ -75,4 +76,18 @@ func readBounded(path string, limit int64) ([]byte, error) {
 		return nil, fmt.Errorf("%s has more than the %d bytes that belong in such a file", path, limit)
 	}
 	return data, nil
+}
+
+// ReadAuthorities reads a file of PEM certificates, those of authorities whose
+// clients are trusted.
+func ReadAuthorities(path string) (*x509.CertPool, error) {
+	text, err := readBounded(path, maxPEMBytes)
+	if err != nil {
+		return nil, fmt.Errorf("loading the authorities of clients: %w", err)
+	}
+	pool := x509.NewCertPool()
+	if !pool.AppendCertsFromPEM(text) {
+		return nil, fmt.Errorf("loading the authorities of clients: %s has no PEM certificate", path)
+	}
+	return pool, nil
 }

@@ -316,7 +316,7 @@ func (g *global) assemble() error {
 	if g.cfg.WebhookAddr != "" {
 		g.webhook = webhook.New(webhook.Config{
 			Access: g.access, Read: g.node.Read, Review: resources.Review, Audit: g.audit,
-			Certificate: g.pki.GetCertificate, Log: g.log,
+			Certificate: g.pki.GetCertificate, Clients: g.cfg.WebhookClients(), Log: g.log,
 		})
 		g.metrics.MustRegister(g.webhook.Collector())
 	}

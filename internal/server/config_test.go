@@ -11,6 +11,7 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/spf13/pflag"
@@ -203,6 +204,24 @@ func TestWebhookHostsAreForTheGeneratedCertificate(t *testing.T) {
 	require.NoError(t, o.Validate())
 	o.CertFile, o.KeyFile = "c", "k"
 	require.ErrorContains(t, o.Validate(), "brings its own names")
+}
+
+func TestAuthoritiesOfTheWebhooksClients(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "clients.pem")
+	o, err := parse(t, "", nil, "--data-dir", "x", "--webhook-client-ca", file)
+	require.NoError(t, err)
+	require.ErrorContains(t, o.Validate(), "--webhook-client-ca goes with --webhook-addr")
+	o.WebhookAddr = ":5443"
+	require.ErrorContains(t, o.Validate(), "--webhook-client-ca: loading the authorities of clients: open "+file)
+	require.NoError(t, os.WriteFile(file, []byte("no PEM"), 0o600))
+	require.ErrorContains(t, o.Validate(), file+" has no PEM certificate")
+	ca, err := auth.NewCA(time.Now())
+	require.NoError(t, err)
+	require.NoError(t, os.WriteFile(file, ca.CertificatePEM(), 0o600))
+	require.NoError(t, o.Validate())
+	require.NotNil(t, o.WebhookClients())
+	o.WebhookClientCA = ""
+	require.Nil(t, o.WebhookClients(), "anybody may ask")
 }
 
 func TestGivenCertificateIsLookedAtFirst(t *testing.T) {

@@ -1,6 +1,7 @@
 package server
 
 import (
+	"crypto/x509"
 	"errors"
 	"fmt"
 	"net"
@@ -35,6 +36,9 @@ type Options struct {
 	// calls it, for the generated certificate.
 	WebhookAddr  string
 	WebhookHosts []string
+	// WebhookClientCA is a file with the authorities whose clients alone may call
+	// WebhookAddr; anybody may when it is empty.
+	WebhookClientCA string
 	// AdvertiseAddr is the host:port by which others reach GRPCAddr, the bound one
 	// when empty.
 	AdvertiseAddr string
@@ -61,6 +65,7 @@ func (o *Options) Bind(flags *pflag.FlagSet, grpcAddr, httpAddr string) {
 	flags.StringVar(&o.HTTPAddr, "http-addr", httpAddr, "host:port of health and metrics, plain HTTP")
 	flags.StringVar(&o.WebhookAddr, "webhook-addr", "", "host:port of the admission webhook for Kubernetes, HTTPS, customarily port 5443; off when empty")
 	flags.StringSliceVar(&o.WebhookHosts, "webhook-host", nil, "names by which Kubernetes calls --webhook-addr, such as meridian-webhook.meridian-system.svc, for the generated certificate")
+	flags.StringVar(&o.WebhookClientCA, "webhook-client-ca", "", "PEM certificates of the authorities whose clients alone may call --webhook-addr; read anew for every connection; anybody may when empty")
 	flags.StringVar(&o.AdvertiseAddr, "advertise-addr", "", "host:port by which clients and zones reach --grpc-addr, where that is not what they should dial")
 	flags.StringVar(&o.CertFile, "cert-file", "", "PEM certificate of the gRPC API, in place of the generated one")
 	flags.StringVar(&o.KeyFile, "key-file", "", "PEM key of --cert-file")
@@ -86,6 +91,8 @@ func (o *Options) Validate() error {
 		return usagef("--webhook-host goes with --webhook-addr")
 	case len(o.WebhookHosts) > 0 && o.CertFile != "":
 		return usagef("--webhook-host is for the generated certificate; that of --cert-file brings its own names")
+	case o.WebhookClientCA != "" && o.WebhookAddr == "":
+		return usagef("--webhook-client-ca goes with --webhook-addr")
 	case o.CAFile != "" && o.CertFile == "":
 		return usagef("--ca-file goes with --cert-file and --key-file")
 	}
@@ -93,7 +100,21 @@ func (o *Options) Validate() error {
 	if err := auth.CheckGiven(given); err != nil {
 		return usagef("--cert-file: %w", err)
 	}
+	if authorities := o.WebhookClients(); authorities != nil {
+		if _, err := authorities(); err != nil {
+			return usagef("--webhook-client-ca: %w", err)
+		}
+	}
 	return nil
+}
+
+// WebhookClients returns what reads the authorities whose clients alone may call
+// the webhook, nil where anybody may.
+func (o *Options) WebhookClients() func() (*x509.CertPool, error) {
+	if o.WebhookClientCA == "" {
+		return nil
+	}
+	return func() (*x509.CertPool, error) { return auth.ReadAuthorities(o.WebhookClientCA) }
 }
 
 func hasPort(addr string) bool {

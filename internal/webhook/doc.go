@@ -15,8 +15,8 @@
 // failurePolicy of its configuration. Objects of other API groups, and CONNECT,
 // are none of its business and allowed.
 //
-// The endpoint does not authenticate its callers: it says yes or no and does
-// nothing. Whoever can reach it can learn what somebody may do, which every user
-// may know anyway (§6.1). Headers, bodies, what is held of all of them, and patience
-// with slow callers are bounded.
+// Unless it is told whose clients may ask, the endpoint does not authenticate its
+// callers: it says yes or no and does nothing. Whoever can reach it can learn what
+// somebody may do, which every user may know anyway (§6.1). Headers, bodies, what is
+// held of all of them, and patience with slow callers are bounded.
 package webhook

@@ -3,6 +3,7 @@ package webhook
 import (
 	"context"
 	"crypto/tls"
+	"crypto/x509"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -77,7 +78,10 @@ type Config struct {
 	Audit Recorder
 	// Certificate serves the certificate of the moment to every handshake.
 	Certificate func(*tls.ClientHelloInfo) (*tls.Certificate, error)
-	Log         *slog.Logger
+	// Clients returns the authorities of the moment whose clients alone may ask.
+	// Optional: without it anybody may.
+	Clients func() (*x509.CertPool, error)
+	Log     *slog.Logger
 }
 
 // Server answers reviews. It is safe for concurrent use.
@@ -100,9 +104,8 @@ func New(cfg Config) *Server {
 	mux := http.NewServeMux()
 	mux.HandleFunc("POST "+Path, s.serve)
 	s.http = &http.Server{
-		Handler: mux,
-		// API servers may be told to speak TLS 1.2 and no newer.
-		TLSConfig:         &tls.Config{MinVersion: tls.VersionTLS12, GetCertificate: cfg.Certificate},
+		Handler:           mux,
+		TLSConfig:         serverTLS(cfg),
 		ReadHeaderTimeout: headerTimeout,
 		ReadTimeout:       readTimeout,
 		WriteTimeout:      writeTimeout,
@@ -111,6 +114,30 @@ func New(cfg Config) *Server {
 		ErrorLog:          slog.NewLogLogger(cfg.Log.Handler(), slog.LevelDebug),
 	}
 	return s
+}
+
+// serverTLS is what handshakes go by. API servers may be told to speak TLS 1.2 and
+// no newer.
+func serverTLS(cfg Config) *tls.Config {
+	open := &tls.Config{MinVersion: tls.VersionTLS12, GetCertificate: cfg.Certificate}
+	if cfg.Clients == nil {
+		return open
+	}
+	closed := open.Clone()
+	closed.NextProtos = []string{"h2", "http/1.1"} // as the HTTP server has it for the other
+	closed.ClientAuth = tls.RequireAndVerifyClientCert
+	closed.SessionTicketsDisabled = true // a session would outlive its authority
+	open.GetConfigForClient = func(*tls.ClientHelloInfo) (*tls.Config, error) {
+		authorities, err := cfg.Clients()
+		if err != nil {
+			cfg.Log.Error("nobody can call the admission webhook", "error", err)
+			return nil, err
+		}
+		now := closed.Clone()
+		now.ClientCAs = authorities
+		return now, nil
+	}
+	return open
 }
 
 // Handler returns the HTTP handler, for use without a listener.

@@ -117,6 +117,59 @@ func TestReviewsOverHTTPS(t *testing.T) {
 	})
 }
 
+// Where it is said whose clients may ask, nobody else is answered, and what is said
+// holds from the next connection on.
+func TestOnlyClientsOfTheAuthorityAsk(t *testing.T) {
+	dir := t.TempDir()
+	certFile, keyFile, authorities := filepath.Join(dir, "cert.pem"), filepath.Join(dir, "key.pem"), filepath.Join(dir, "clients.pem")
+	pool := certify(t, certFile, keyFile)
+	pair, err := tls.LoadX509KeyPair(certFile, keyFile)
+	require.NoError(t, err)
+	apiServer := func() *http.Client {
+		ca, err := auth.NewCA(time.Now())
+		require.NoError(t, err)
+		cert, key, err := ca.IssueServer("kube-apiserver", nil, time.Now())
+		require.NoError(t, err)
+		own, err := tls.X509KeyPair(cert, key)
+		require.NoError(t, err)
+		require.NoError(t, os.WriteFile(authorities, ca.CertificatePEM(), 0o600))
+		c := client(pool, tls.VersionTLS13)
+		c.Transport.(*http.Transport).TLSClientConfig.Certificates = []tls.Certificate{own}
+		return c
+	}
+	c := config(t, world(t))
+	c.Certificate = func(*tls.ClientHelloInfo) (*tls.Certificate, error) { return &pair, nil }
+	c.Clients = func() (*x509.CertPool, error) { return auth.ReadAuthorities(authorities) }
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	require.NoError(t, err)
+	addr := l.Addr().String()
+	defer start(t, New(c), l)()
+	refused := func(c *http.Client, why string) {
+		t.Helper()
+		conn, err := tls.Dial("tcp", addr, c.Transport.(*http.Transport).TLSClientConfig)
+		if err == nil { // with TLS 1.3 it is the server that finishes last
+			defer conn.Close()
+			_, err = conn.Read(make([]byte, 1))
+		}
+		require.ErrorContains(t, err, "remote error: tls: "+why)
+	}
+
+	first := apiServer()
+	answer, r := ask(t, first, addr, recorded(t, "create"))
+	require.True(t, answer.Allowed)
+	require.Equal(t, 2, r.ProtoMajor)
+	refused(client(pool, tls.VersionTLS13), "certificate required")
+	refused(client(pool, tls.VersionTLS12), "handshake failure")
+	second := apiServer()
+	answer, _ = ask(t, second, addr, recorded(t, "create"))
+	require.True(t, answer.Allowed)
+	answer, _ = ask(t, first, addr, recorded(t, "create"))
+	require.True(t, answer.Allowed, "a connection that stands is not touched")
+	refused(first, "certificate required")
+	require.NoError(t, os.WriteFile(authorities, nil, 0o600))
+	refused(second, "internal error")
+}
+
 // held keeps a decision back until it is let go.
 type held struct {
 	Access

@@ -351,7 +351,7 @@ func (z *zone) start(ctx context.Context) error {
 	if z.cfg.WebhookAddr != "" {
 		z.webhook = webhook.New(webhook.Config{
 			Access: z.access, Read: z.node.Read, Review: resources.Review, Audit: z.audit,
-			Certificate: z.pki.GetCertificate, Log: z.log,
+			Certificate: z.pki.GetCertificate, Clients: z.cfg.WebhookClients(), Log: z.log,
 		})
 		z.metrics.MustRegister(z.webhook.Collector())
 	}

@@ -47,12 +47,32 @@ type cluster struct {
 	admin  user
 }
 
+// admission and credentials are those of the README.
+const admission = `
+apiVersion: apiserver.config.k8s.io/v1
+kind: AdmissionConfiguration
+plugins:
+  - name: ValidatingAdmissionWebhook
+    configuration:
+      apiVersion: apiserver.config.k8s.io/v1
+      kind: WebhookAdmissionConfiguration
+      kubeConfigFile: %s
+`
+
+const credentials = `
+apiVersion: v1
+kind: Config
+users:
+  - name: %s
+    user: {client-certificate: %s, client-key: %s}
+`
+
 // user is somebody who runs kubectl, by the flags that say who.
 type user []string
 
 // newCluster starts etcd, the API server and the controllers that the walk-through
-// of 001 needs.
-func newCluster(t *testing.T) *cluster {
+// of 001 needs. The API server shows a certificate to the webhook.
+func newCluster(t *testing.T, webhook string) *cluster {
 	t.Helper()
 	c := &cluster{t: t, dir: t.TempDir(), ca: newAuthority(t)}
 	c.write("ca.pem", c.ca.pem)
@@ -60,6 +80,10 @@ func newCluster(t *testing.T) *cluster {
 	c.pair("server", pkix.Name{CommonName: "kube-apiserver"}, "127.0.0.1", "localhost")
 	c.write("service-accounts.pem", keyPEM(t, newKey(t)))
 	c.write("audit-policy.yaml", []byte("apiVersion: audit.k8s.io/v1\nkind: Policy\nrules:\n- level: Metadata\n  resources: [{group: kuma.io}]\n- level: None\n"))
+
+	c.pair("caller", pkix.Name{CommonName: "kube-apiserver"})
+	c.write("admission.yaml", fmt.Appendf(nil, admission, c.path("webhooks.yaml")))
+	c.write("webhooks.yaml", fmt.Appendf(nil, credentials, webhook, c.path("caller.pem"), c.path("caller-key.pem")))
 
 	etcd, peer, secure := freePort(t), freePort(t), freePort(t)
 	c.run("etcd", "server",
@@ -74,7 +98,7 @@ func newCluster(t *testing.T) *cluster {
 		"--tls-cert-file", c.path("server.pem"), "--tls-private-key-file", c.path("server-key.pem"), "--client-ca-file", c.path("ca.pem"),
 		"--service-account-issuer", c.server, "--service-account-key-file", c.path("service-accounts.pem"),
 		"--service-account-signing-key-file", c.path("service-accounts.pem"), "--service-cluster-ip-range", "10.96.0.0/16",
-		"--authorization-mode", "RBAC", "--endpoint-reconciler-type", "none",
+		"--authorization-mode", "RBAC", "--admission-control-config-file", c.path("admission.yaml"), "--endpoint-reconciler-type", "none",
 		"--audit-policy-file", c.path("audit-policy.yaml"), "--audit-log-path", c.path("audit.log"))
 	c.admin = c.userWithCertificate("kubernetes-admin", "system:masters")
 	c.await("the API server", func() bool {

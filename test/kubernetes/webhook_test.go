@@ -27,34 +27,32 @@ const (
 
 // global is the control plane that is asked.
 type global struct {
-	c    *cluster
-	dir  string
-	port string // of the webhook
-	stop func()
+	c       *cluster
+	dir     string
+	webhook string // its address
+	port    string // of it
+	stop    func()
 }
 
-func newGlobal(c *cluster) *global {
+func newGlobal(c *cluster, webhook string) *global {
 	c.t.Helper()
-	g := &global{c: c, dir: c.path("global")}
-	g.start("127.0.0.1:0")
+	_, port, err := net.SplitHostPort(webhook)
+	require.NoError(c.t, err)
+	g := &global{c: c, dir: c.path("global"), webhook: webhook, port: port}
+	g.start()
 	return g
 }
 
-// start follows step 1 of the README, but for the addresses.
-func (g *global) start(webhook string) {
+// start follows the README, but for the addresses.
+func (g *global) start() {
 	g.c.t.Helper()
 	_ = os.Remove(filepath.Join(g.dir, "addresses.json"))
 	any := "127.0.0.1:0"
 	g.stop = background(g.c.t, "meridian-global", filepath.Join(os.Getenv("MERIDIAN_BIN"), "meridian-global"), "--data-dir", g.dir,
 		"--grpc-addr", any, "--http-addr", any, "--raft-addr", any, "--gossip-addr", any,
-		"--webhook-addr", webhook, "--webhook-host", host, "--environment", "kubernetes")
+		"--webhook-addr", g.webhook, "--webhook-host", host, "--webhook-client-ca", g.c.path("ca.pem"), "--environment", "kubernetes")
 	g.c.await("the global", func() bool {
-		text, err := os.ReadFile(filepath.Join(g.dir, "addresses.json"))
-		var a struct{ Webhook string }
-		if err != nil || json.Unmarshal(text, &a) != nil {
-			return false
-		}
-		_, g.port, err = net.SplitHostPort(a.Webhook)
+		_, err := os.Stat(filepath.Join(g.dir, "addresses.json"))
 		return err == nil
 	})
 }
@@ -100,8 +98,11 @@ type step struct {
 }
 
 func TestWebhook(t *testing.T) {
-	c := newCluster(t)
-	g := newGlobal(c)
+	webhook := freePort(t)
+	_, port, err := net.SplitHostPort(webhook)
+	require.NoError(t, err)
+	c := newCluster(t, host+":"+port)
+	g := newGlobal(c, webhook)
 	r := newRecorder(c)
 	users := c.users()
 	definitions, err := os.ReadFile(deployed + "definitions.yaml")
@@ -150,7 +151,7 @@ func TestWebhook(t *testing.T) {
 		as: "backend-owner", args: "apply -f -", in: permission("web-to-backend", "mesh: default", "sources", "backend"),
 		denied: true, says: `failed calling webhook "access.meridian.kuma.io"`,
 	})
-	g.start("127.0.0.1:" + g.port)
+	g.start()
 	do(step{as: "backend-owner", args: "apply -f -", in: permission("web-to-backend", "mesh: default", "sources", "backend"), says: "created"})
 }
 
