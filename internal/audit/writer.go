@@ -117,7 +117,7 @@ func (w *Writer) Propose(ctx context.Context, txn store.Txn) (store.Result, erro
 
 // begin gives a batch its note.
 func (w *Writer) begin(ctx context.Context, txn *store.Txn) (number uint64, a *attempt) {
-	a = &attempt{asked: asking{time: w.now().UTC(), who: serverItself, from: from(ctx), method: "server", request: clip(txn.RequestID)}}
+	a = &attempt{asked: asking{time: w.now().UTC(), who: serverItself, from: from(ctx), method: "server", request: clip(auth.RequestOf(txn.RequestID))}}
 	if method, ok := grpc.Method(ctx); ok {
 		a.asked.method = strings.TrimPrefix(method, "/")
 	}

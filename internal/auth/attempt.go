@@ -5,8 +5,15 @@ import (
 	"crypto/sha256"
 	"encoding/hex"
 	"strconv"
+	"strings"
 
 	"google.golang.org/protobuf/proto"
+)
+
+// What tells attempts under one id apart, and stands before it.
+const (
+	attemptMark  = "#"
+	attemptBytes = 16
 )
 
 // AttemptID names what a caller asks for, for the store to do once: it is the same
@@ -25,5 +32,22 @@ func AttemptID(ctx context.Context, requestID string, request proto.Message) (st
 	h := sha256.New()
 	h.Write(strconv.AppendQuote(nil, PrincipalFrom(ctx).String())) // which says where it ends
 	h.Write(what)
-	return requestID + "/" + hex.EncodeToString(h.Sum(nil)[:16]), nil
+	return requestID + attemptMark + hex.EncodeToString(h.Sum(nil)[:attemptBytes]), nil
+}
+
+// RequestOf returns the id that a caller gave the request of an attempt. What is
+// no attempt of a caller's is returned as it is.
+func RequestOf(attempt string) string {
+	at := len(attempt) - hex.EncodedLen(attemptBytes)
+	if at < len(attemptMark) {
+		return attempt
+	}
+	if _, err := hex.DecodeString(attempt[at:]); err != nil {
+		return attempt
+	}
+	id, _ := strings.CutSuffix(attempt[:at], attemptMark)
+	if len(id) == at {
+		return attempt
+	}
+	return id
 }

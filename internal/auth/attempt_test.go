@@ -23,9 +23,16 @@ func TestAttempts(t *testing.T) {
 	}
 	bob := as(UserPrincipal("bob", []string{"team-a"}))
 	first := attempt(bob, "r", mesh("a"))
-	require.Regexp(t, "^r/[0-9a-f]{32}$", first)
+	require.Regexp(t, "^r#[0-9a-f]{32}$", first)
 	require.Equal(t, first, attempt(as(UserPrincipal("bob", []string{"team-a"})), "r", mesh("a")))
 	require.Empty(t, attempt(bob, "", mesh("a")))
+	require.Equal(t, "r", RequestOf(first))
+	for _, id := range []string{"", "r", "epoch/0123456789abcdef0123456789abcdef", "r#0123456789abcdef0123456789abcdeX", "0123456789abcdef0123456789abcdef"} {
+		require.Equal(t, id, RequestOf(id))
+		if id != "" {
+			require.Equal(t, id, RequestOf(attempt(bob, id, mesh("a"))))
+		}
+	}
 	for _, other := range []string{
 		attempt(bob, "r", mesh("b")),
 		attempt(bob, "s", mesh("a")),
