@@ -352,7 +352,7 @@ type drawn struct {
 }
 
 func drawWorld(t *rapid.T, rules int) *drawn {
-	d := &drawn{naive: naive{roles: map[string]resource.AccessRole{}}, tokens: []Token{drawToken(t), drawToken(t)}}
+	d := &drawn{naive: naive{roles: map[string]resource.AccessRole{}, trees: map[resource.Spec]map[string]any{}}, tokens: []Token{drawToken(t), drawToken(t)}}
 	for _, kind := range drawnKinds() {
 		d.old, d.now = append(d.old, drawObject(t, kind)), append(d.now, drawObject(t, kind))
 	}
@@ -467,6 +467,7 @@ func TestWithinIsSound(t *testing.T) {
 
 func grantsAlone(rule resource.AccessRule, r Request) bool {
 	n := naive{
+		trees:    map[resource.Spec]map[string]any{},
 		roles:    map[string]resource.AccessRole{"r": {Rules: []resource.AccessRule{rule}}},
 		bindings: []resource.AccessRoleBinding{{Subjects: []resource.Subject{{Type: "User", Name: "ann"}}, Roles: []string{"r"}}},
 	}

@@ -12,6 +12,8 @@ import (
 type naive struct {
 	roles    map[string]resource.AccessRole
 	bindings []resource.AccessRoleBinding
+	// trees has the specs that were looked at, as they would be written.
+	trees map[resource.Spec]map[string]any
 	// saw counts what decisions came to depend on, if anybody wants to know.
 	saw map[string]int
 }
@@ -83,7 +85,11 @@ func (n naive) note(what string, held bool) {
 
 // entry decides one entry of `when`: all qualifiers that are there.
 func (n naive) entry(w resource.AccessWhen, r Request, o Object) bool {
-	spec := tree(o.Spec)
+	spec, ok := n.trees[o.Spec]
+	if !ok {
+		spec = tree(o.Spec)
+		n.trees[o.Spec] = spec
+	}
 	all := true
 	for _, q := range []struct {
 		name  string
