@@ -2,6 +2,8 @@ package access
 
 import (
 	"bytes"
+	"encoding/base64"
+	"fmt"
 	"strings"
 	"testing"
 
@@ -220,6 +222,8 @@ roles: [delegate]
 	// Tokens
 	require.NoError(t, p.GenerateUserToken(ann, "carl", nil, false))
 	require.NoError(t, p.GenerateUserToken(ann, "ann", nil, false))
+	requireDenied(t, p.GenerateUserToken(ann, "root", nil, true), ReasonEscalation, "only a member of mesh-system:admin")
+	requireDenied(t, p.GenerateUserToken(ann, "carl", []string{auth.AdminGroup}, true), ReasonEscalation)
 	requireDenied(t, p.GenerateUserToken(ann, "root", nil, false), ReasonEscalation, `user "root/mesh-system:authenticated" would hold`)
 	requireDenied(t, p.GenerateUserToken(ann, "carl", []string{auth.AdminGroup}, false), ReasonEscalation, "membership of group mesh-system:admin")
 	requireDenied(t, p.GenerateUserToken(as("carl"), "carl", nil, false), ReasonDenied, "missing: GENERATE_USER_TOKEN")
@@ -272,6 +276,65 @@ func TestNobodyWaitsForTheRoleAdmin(t *testing.T) {
 	p.remove(roleAdmin)
 	require.NoError(t, d.Ensure(t.Context(), p.View, p, p.now))
 	require.NoError(t, p.may(as("ann"), "type: Mesh\nname: hers\n"), "this is what all of it is kept from")
+}
+
+// Who writes a signing key can make tokens with it, so it takes holding what they
+// give. What is no key does not come to stand in one's place.
+func TestNobodyPlantsAKey(t *testing.T) {
+	p := newPlane(t, &Defaults{Restricted: true})
+	p.write(`
+type: AccessRole
+name: secrets
+rules: [{types: [GlobalSecret, SigningKey], access: [CREATE, UPDATE]}]
+---
+type: AccessRole
+name: proxies
+rules: [{access: [GENERATE_DATAPLANE_TOKEN]}]
+---
+type: AccessRoleBinding
+name: secrets
+subjects: [{type: User, name: mallory}, {type: User, name: paula}]
+roles: [secrets]
+---
+type: AccessRoleBinding
+name: proxies
+subjects: [{type: User, name: paula}]
+roles: [proxies]
+`)
+	secret := func(use auth.Use) string {
+		id := auth.KeyID{Use: use, Serial: 7}
+		key, err := auth.GenerateSigningKey(id)
+		require.NoError(t, err)
+		text, err := key.PEM()
+		require.NoError(t, err)
+		return fmt.Sprintf("type: GlobalSecret\nname: %s\ndata: %s\n", id, base64.StdEncoding.EncodeToString(text))
+	}
+	mallory, paula := as("mallory"), as("paula")
+	require.NoError(t, p.may(mallory, "type: GlobalSecret\nname: db\ndata: AA==\n"))
+	for _, use := range []auth.Use{auth.UserToken, auth.DataplaneToken, auth.ZoneToken, auth.ServerToken} {
+		requireDenied(t, p.may(mallory, secret(use)), ReasonEscalation, "can sign with it", string(use))
+		require.NoError(t, p.may(admin(), secret(use)))
+	}
+	requireDenied(t, p.may(mallory, secret(auth.UserToken), true), ReasonEscalation, "GENERATE_USER_TOKEN", "only a member of mesh-system:admin")
+	require.NoError(t, p.may(paula, secret(auth.DataplaneToken)), "she can issue such tokens anyway")
+	requireDenied(t, p.may(paula, secret(auth.ZoneToken)), ReasonEscalation, "GENERATE_ZONE_CP_TOKEN")
+	key, err := auth.GenerateSigningKey(auth.KeyID{Use: auth.DataplaneToken, Serial: 7})
+	require.NoError(t, err)
+	der, err := key.Public().PKIX()
+	require.NoError(t, err)
+	public := "type: SigningKey\nname: dataplane-token-signing-key-7\nuse: dataplane-token\nserial: 7\npublicKey: " + base64.StdEncoding.EncodeToString(der) + "\n"
+	requireDenied(t, p.may(mallory, public), ReasonEscalation)
+	require.NoError(t, p.may(paula, public))
+
+	kept := secret(auth.UserToken)
+	p.write(kept)
+	require.NoError(t, p.may(mallory, kept), "what is there already gives nothing new")
+	_, err = p.Rotate(mallory, documentsOf(t, secret(auth.UserToken)))
+	require.NoError(t, err, "a key that nobody has seen gives nobody anything")
+
+	err = p.may(admin(), "type: GlobalSecret\nname: user-token-signing-key-9\ndata: Z2FyYmFnZQ==\n", true)
+	require.Equal(t, rpcerr.Invalid, rpcerr.CodeOf(err), "%v", err)
+	require.ErrorContains(t, err, "GlobalSecret/user-token-signing-key-9 is the name of a signing key: reading user-token-signing-key-9: not a PEM file")
 }
 
 // Two administrators who each take away the other's binding do not leave nobody:

@@ -2,7 +2,6 @@ package access
 
 import (
 	"context"
-	"slices"
 
 	"meridian/internal/rbac"
 	"meridian/internal/resource"
@@ -57,14 +56,12 @@ func (a *Authorizer) Admit(ctx context.Context, c Change) (Admission, error) {
 	if c.Access == resource.AccessUpdate && c.New == nil {
 		return admission, nil // what cannot be read is not in force here
 	}
-	rulesThemselves := []resource.Kind{rbac.KindRole, rbac.KindBinding}
-	if slices.Contains(rulesThemselves, request.New.Key.Kind) || slices.Contains(rulesThemselves, request.Old.Key.Kind) {
-		ops := []store.Op{op}
-		next := rbac.Compile(after(view, ops))
-		if err := guard(who, rules, next, false); err != nil {
+	ops := []store.Op{op}
+	if rbac.Guarded(request.New.Key) || rbac.Guarded(request.Old.Key) {
+		if err := guard(who, rules, view, ops, false); err != nil {
 			return Admission{}, err
 		}
-		admission.Warnings = missingRoles(next, ops)
 	}
+	admission.Warnings = missingRoles(view, ops)
 	return admission, nil
 }

@@ -76,20 +76,38 @@ type Permit struct {
 // or from being lost.
 //
 // The error is an *rpcerr.Error: of code Denied with every access that is
-// missing, of code NotFound for a deletion of what is not there.
+// missing, of code NotFound for a deletion of what is not there, of code Invalid
+// for a signing key that is none.
 func (a *Authorizer) Write(ctx context.Context, ops []store.Op, force bool) (Permit, error) {
+	if err := checkKeys(ops); err != nil {
+		return Permit{}, err
+	}
+	return a.decide(ctx, ops, func(who auth.Principal, rules *rbac.Set, view *store.View) error {
+		return guard(who, rules, view, ops, force)
+	})
+}
+
+// Rotate decides whether the caller may store keys that this control plane has
+// just made. Nobody knows their private halves, so they give nobody anything.
+func (a *Authorizer) Rotate(ctx context.Context, ops []store.Op) (Permit, error) {
+	return a.decide(ctx, ops, func(auth.Principal, *rbac.Set, *store.View) error { return nil })
+}
+
+// decide checks the access to each change of a batch, and then, where they could
+// give rights away, what guard says about all of them.
+func (a *Authorizer) decide(ctx context.Context, ops []store.Op, guard func(auth.Principal, *rbac.Set, *store.View) error) (Permit, error) {
 	view := a.view()
 	rules := a.Rules(view)
 	who, subject := caller(ctx)
 	permit := Permit{AccessRevision: view.AccessRevision()}
 	var denials []*rbac.Denial
-	touchesRules := false
+	guarded := false
 	for _, op := range ops {
 		key := op.Key
 		if op.Resource != nil {
 			key = op.Resource.Key()
 		}
-		touchesRules = touchesRules || key.Kind == rbac.KindRole || key.Kind == rbac.KindBinding
+		guarded = guarded || rbac.Guarded(key)
 		request, precondition, err := requestFor(view, subject, key, op.Resource)
 		if err != nil {
 			return Permit{}, err
@@ -108,13 +126,12 @@ func (a *Authorizer) Write(ctx context.Context, ops []store.Op, force bool) (Per
 	if len(denials) > 0 {
 		return Permit{}, denied(who, denials...)
 	}
-	if touchesRules {
-		next := rbac.Compile(after(view, ops))
-		if err := guard(who, rules, next, force); err != nil {
+	if guarded {
+		if err := guard(who, rules, view); err != nil {
 			return Permit{}, err
 		}
-		permit.Warnings = missingRoles(next, ops)
 	}
+	permit.Warnings = missingRoles(view, ops)
 	return permit, nil
 }
 

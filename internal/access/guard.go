@@ -2,21 +2,23 @@ package access
 
 import (
 	"fmt"
+	"slices"
 
 	"meridian/internal/auth"
 	"meridian/internal/rbac"
 	"meridian/internal/resource"
+	"meridian/internal/rpcerr"
 	"meridian/internal/store"
 )
 
-// guard refuses a change of the access rules that would give anybody more than
-// the caller holds, or that would leave nobody with the role admin. A member of
-// mesh-system:admin can insist.
-func guard(who auth.Principal, now, next *rbac.Set, force bool) error {
+// guard refuses changes of the access rules, or of signing keys, that would give
+// anybody more than the caller holds, or that would leave nobody with the role
+// admin. A member of mesh-system:admin can insist.
+func guard(who auth.Principal, rules *rbac.Set, view *store.View, ops []store.Op, force bool) error {
 	if force && who.In(auth.AdminGroup) {
 		return nil
 	}
-	over := now.Guard(SubjectOf(who), next)
+	over := rules.Guard(SubjectOf(who), view, changes(ops)...)
 	if over == nil {
 		return nil
 	}
@@ -44,10 +46,39 @@ func guardToken(who auth.Principal, excess *rbac.Rule, user auth.Principal, forc
 	return nil
 }
 
+// kindSecret is the kind of secrets that signing keys are among.
+const kindSecret resource.Kind = "GlobalSecret"
+
+// checkKeys refuses what would stand where a signing key is looked for and is
+// none: nothing could be verified by it.
+func checkKeys(ops []store.Op) error {
+	for _, op := range ops {
+		if op.Resource == nil {
+			continue
+		}
+		secret, ok := op.Resource.Spec().(*resource.Secret)
+		if !ok || op.Resource.Key().Kind != kindSecret {
+			continue
+		}
+		id, err := auth.ParseKeyID(op.Resource.Key().Name)
+		if err != nil {
+			continue // a secret that is not a key
+		}
+		if _, err := auth.ParseSigningKey(id, secret.Bytes()); err != nil {
+			return rpcerr.New(rpcerr.Invalid, "NOT_A_KEY", "nothing was applied: %s is the name of a signing key: %w", op.Resource.Key(), err)
+		}
+	}
+	return nil
+}
+
 // missingRoles warns about bindings to roles that do not exist (SEMANTICS
 // §6.2).
-func missingRoles(next *rbac.Set, ops []store.Op) []string {
+func missingRoles(view *store.View, ops []store.Op) []string {
+	if !slices.ContainsFunc(ops, func(op store.Op) bool { return op.Resource != nil && op.Resource.Key().Kind == rbac.KindBinding }) {
+		return nil
+	}
 	var warnings []string
+	next := rbac.Compile(rbac.After(view, changes(ops)...))
 	for _, op := range ops {
 		if op.Resource == nil {
 			continue
@@ -65,8 +96,8 @@ func missingRoles(next *rbac.Set, ops []store.Op) []string {
 	return warnings
 }
 
-// after is a view as a batch would leave it.
-func after(view *store.View, ops []store.Op) rbac.View {
+// changes are the operations of a batch as access control sees them.
+func changes(ops []store.Op) []rbac.Change {
 	changes := make([]rbac.Change, len(ops))
 	for i, op := range ops {
 		changes[i] = rbac.Change{Key: op.Key, Resource: op.Resource}
@@ -74,5 +105,5 @@ func after(view *store.View, ops []store.Op) rbac.View {
 			changes[i].Key = op.Resource.Key()
 		}
 	}
-	return rbac.After(view, changes...)
+	return changes
 }

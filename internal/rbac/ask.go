@@ -18,8 +18,8 @@ type Question struct {
 	// Stored looks a resource up that no content was given for; nil when nothing
 	// is stored anywhere.
 	Stored func(key resource.Key) (*resource.Resource, bool)
-	// Rules is what the set was compiled from: what a change of a role or binding
-	// would give is judged by it.
+	// Rules is what the set was compiled from: what a change would give to others
+	// is judged by it.
 	Rules View
 	Token Token
 }
@@ -34,15 +34,15 @@ type Answer struct {
 
 // Ask decides a question, by Check. An identity stands for what is stored under
 // it; an UPDATE of what is not stored anywhere is judged by the new content
-// alone. Who may write roles and bindings is told no all the same where the
-// change would give more than they hold (Guard).
+// alone. Who has the access is told no all the same where the change would give
+// more than they hold (Guard).
 func (s *Set) Ask(subject Subject, q Question) Answer {
 	d := s.Check(q.request(subject))
 	if !d.Allowed {
 		return Answer{Reasons: []string{"missing: " + d.Denial.Missing(), "nearest rule: " + d.Denial.Rule()}}
 	}
-	if change, ok := q.ofRules(); ok {
-		if over := s.Guard(subject, Compile(After(q.Rules, change))); over != nil {
+	if change, ok := q.change(); ok && q.Rules != nil && Guarded(change.Key) {
+		if over := s.Guard(subject, q.Rules, change); over != nil {
 			return Answer{Reasons: over.Reasons()}
 		}
 	}
@@ -60,16 +60,15 @@ func (q *Question) key() resource.Key {
 	return q.Key
 }
 
-// ofRules returns the change that is asked about if it is one of the rules
-// themselves.
-func (q *Question) ofRules() (Change, bool) {
+// change returns the change that is asked about, if so much is known of it.
+func (q *Question) change() (Change, bool) {
 	c := Change{Key: q.key(), Resource: q.New}
-	if c.Key.Kind != KindRole && c.Key.Kind != KindBinding || !OnResources(q.Access) || q.Rules == nil {
+	switch {
+	case !OnResources(q.Access) || c.Key.Name == "":
 		return c, false
-	}
-	if q.Access == resource.AccessDelete {
+	case q.Access == resource.AccessDelete:
 		c.Resource = nil
-		return c, c.Key.Name != ""
+		return c, true
 	}
 	return c, c.Resource != nil
 }

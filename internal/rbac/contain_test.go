@@ -79,6 +79,15 @@ func TestWithin(t *testing.T) {
 			"wider targets", "{access: [CREATE], when: [{targetRef: {kind: Mesh}}]}", "{access: [CREATE], when: [{targetRef: {kind: Service, name: web}}]}", false,
 		},
 		{
+			"to a service", "{access: [CREATE], when: [{to: {targetRef: {kind: Service, name: web}}}]}", "{access: [CREATE], when: [{to: {targetRef: {kind: Mesh}}}]}", true,
+		},
+		{
+			"to everything", "{access: [CREATE], when: [{to: {targetRef: {kind: Mesh}}}]}", "{access: [CREATE], when: [{to: {targetRef: {kind: Service, name: web}}}]}", false,
+		},
+		{
+			"from everything", "{access: [CREATE], when: [{from: {targetRef: {kind: Mesh}}}]}", "{access: [CREATE], when: [{from: {targetRef: {kind: Service, name: web}}}]}", false,
+		},
+		{
 			"to and from", "{access: [CREATE], when: [{to: {targetRef: {kind: Service, name: web}}}]}", "{access: [CREATE], when: [{from: {targetRef: {kind: Mesh}}}]}", false,
 		},
 		{
@@ -177,7 +186,15 @@ roles: [delegate]
 	const opsAreAdmin = "type: AccessRoleBinding\nname: ops\nsubjects: [{type: Group, name: ops}]\nroles: [admin]\n---\n"
 	ann, root := Subject{Name: "ann", Groups: []string{"mesh-system:authenticated"}}, Subject{Name: "root"}
 	guard := func(who Subject, now, next string) *Overreach {
-		return Compile(decode(t, without+now)).Guard(who, Compile(decode(t, without+next)))
+		before, after := decode(t, without+now), decode(t, without+next)
+		var changes []Change
+		for _, r := range before {
+			changes = append(changes, Change{Key: r.Key()})
+		}
+		for _, r := range after {
+			changes = append(changes, Change{r.Key(), r})
+		}
+		return Compile(before).Guard(who, before, changes...)
 	}
 	require.NotNil(t, guard(ann, "", annIsAdmin).Excess, "bound while there is no such role")
 	require.Nil(t, guard(root, "", annIsAdmin), "who holds everything may give it")

@@ -1,6 +1,7 @@
 package rbac
 
 import (
+	"bytes"
 	"fmt"
 	"iter"
 	"slices"
@@ -16,21 +17,43 @@ const (
 	AdminGroup = "mesh-system:admin"
 )
 
-// Overreach says why a subject may not change the roles and bindings as it
-// wants to, although it has the access.
+// Overreach says why a subject may not make changes that it has the accesses to.
 type Overreach struct {
-	// Excess is a rule that the change would give to somebody and that none of
-	// the subject's rules contains; nil when the change would leave nobody with
-	// the role admin.
+	// Excess is a rule that the changes would give to somebody and that none of
+	// the subject's rules contains; nil when they would leave nobody with the role
+	// admin.
 	Excess *Rule
+	// Key names the signing key by which Excess would be given, if it is by one.
+	Key resource.Key
 
 	subject Subject
 }
 
-// Guard compares the rules before and after a change that the subject has the
-// access to make; nil says that nothing speaks against it. Nobody can give what
-// they do not hold, nor leave nobody with the role admin.
-func (s *Set) Guard(subject Subject, next *Set) *Overreach {
+// Guarded reports whether the guard looks at changes of a resource: those of the
+// rules themselves, and of keys.
+func Guarded(key resource.Key) bool { return ofRules(key) || len(signs(key)) > 0 }
+
+func ofRules(key resource.Key) bool { return key.Kind == KindRole || key.Kind == KindBinding }
+
+// Guard looks at changes of the view that the set was compiled from, which the
+// subject has the accesses to make; nil says that nothing speaks against them.
+// Nobody can give what they do not hold, by a rule or by a key that they know,
+// nor leave nobody with the role admin.
+func (s *Set) Guard(subject Subject, view View, changes ...Change) *Overreach {
+	for _, c := range changes {
+		gives := signs(c.Key)
+		if len(gives) == 0 || c.Resource == nil || holds(view, c.Resource) {
+			continue
+		}
+		rule := compileRule("", 0, &resource.AccessRule{Access: gives})
+		if s.Excess(subject, []*Rule{rule}) != nil {
+			return &Overreach{Excess: rule, Key: c.Key, subject: subject}
+		}
+	}
+	if !slices.ContainsFunc(changes, func(c Change) bool { return ofRules(c.Key) }) {
+		return nil
+	}
+	next := Compile(After(view, changes...))
 	if excess := s.Excess(subject, s.Granted(next)); excess != nil {
 		return &Overreach{Excess: excess, subject: subject}
 	}
@@ -40,13 +63,51 @@ func (s *Set) Guard(subject Subject, next *Set) *Overreach {
 	return nil
 }
 
+// The kinds that hold keys, and the names of keys: a use, such as user-token,
+// then this, then a number.
+const (
+	kindSecret     resource.Kind = "GlobalSecret"
+	kindSigningKey resource.Kind = "SigningKey"
+	keyInfix                     = "-signing-key-"
+)
+
+// signs returns what whoever writes a resource can grant with it: who knows a
+// signing key makes tokens, those of users for anybody.
+func signs(key resource.Key) []resource.Access {
+	if key.Kind != kindSecret && key.Kind != kindSigningKey {
+		return nil
+	}
+	switch use, _, ok := strings.Cut(key.Name, keyInfix); {
+	case !ok:
+		return nil
+	case use == "dataplane-token":
+		return []resource.Access{resource.AccessGenerateDataplaneToken}
+	case use == "zone-token":
+		return []resource.Access{resource.AccessGenerateZoneCPToken, resource.AccessGenerateZoneToken}
+	}
+	return Accesses()
+}
+
+// holds reports whether a view has a resource as it is.
+func holds(view View, r *resource.Resource) bool {
+	for stored := range view.List(r.Key().Kind, r.Key().Mesh) {
+		if stored.Key() == r.Key() {
+			return bytes.Equal(stored.Canonical(), r.Canonical())
+		}
+	}
+	return false
+}
+
 // Reasons says it in lines.
 func (o *Overreach) Reasons() []string {
-	if o.Excess == nil {
+	switch {
+	case o.Excess == nil:
 		return []string{
 			fmt.Sprintf("nobody would have the role %q any more with every access, and so nobody could give it back", AdminRole),
 			Insist(o.subject),
 		}
+	case o.Key.Name != "":
+		return append([]string{fmt.Sprintf("who writes %s %q can sign with it: %s", o.Key.Kind, o.Key.Name, o.Excess.what())}, NotHeld(o.subject)...)
 	}
 	return append([]string{"it would grant " + o.Excess.Grants()}, NotHeld(o.subject)...)
 }
@@ -66,11 +127,19 @@ func Insist(subject Subject) string {
 
 // Grants names the rule and says in words what it grants.
 func (r *Rule) Grants() string {
+	return fmt.Sprintf("rules[%d] of AccessRole %q: %s", r.Index, r.Role, r.what())
+}
+
+func (r *Rule) what() string {
 	accesses := make([]string, len(r.Spec.Access))
 	for i, a := range r.Spec.Access {
 		accesses[i] = string(a)
 	}
-	return fmt.Sprintf("rules[%d] of AccessRole %q: %s on %s", r.Index, r.Role, strings.Join(accesses, ", "), r.Scope())
+	text := strings.Join(accesses, ", ")
+	if r.access&onResources != 0 {
+		text += " on " + r.Scope()
+	}
+	return text
 }
 
 // Excess returns the first of the rules that is contained in none of those that
@@ -92,7 +161,10 @@ func (s *Set) Granted(next *Set) []*Rule {
 	var rules []*Rule
 	grown := func(name string, now []*Rule) {
 		former := s.roles[name]
-		for _, r := range now {
+		for i, r := range now {
+			if i < len(former) && r.Within(former[i]) {
+				continue // as it was, most of the time
+			}
 			if !slices.ContainsFunc(former, func(f *Rule) bool { return r.Within(f) }) {
 				rules = append(rules, r)
 			}

@@ -58,7 +58,7 @@ func TestNobodyGainsWhatTheAuthorLacks(t *testing.T) {
 			change := drawChange(t, d)
 			next := world(slices.Collect(each(After(d.view, change))))
 			held := Compile(d.view)
-			if over := held.Guard(author, Compile(next)); over != nil {
+			if held.Guard(author, d.view, change) != nil {
 				refused++
 				continue
 			}

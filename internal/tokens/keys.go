@@ -7,6 +7,7 @@ import (
 	"google.golang.org/protobuf/proto"
 
 	meridianv1 "meridian/api/meridian/v1"
+	"meridian/internal/access"
 	"meridian/internal/auth"
 	"meridian/internal/resource"
 	"meridian/internal/rpcerr"
@@ -20,7 +21,7 @@ func (s *Service) RotateKey(ctx context.Context, req *meridianv1.RotateKeyReques
 	if err != nil {
 		return nil, err
 	}
-	result, err := s.write(ctx, req.GetRequestId(), &meridianv1.RotateKeyRequest{Kind: req.GetKind()}, func() ([]*resource.Resource, error) {
+	result, err := s.write(ctx, req.GetRequestId(), &meridianv1.RotateKeyRequest{Kind: req.GetKind()}, s.cfg.Access.Rotate, func() ([]*resource.Resource, error) {
 		_, batch, err := s.cfg.Ring.Rotation(use)
 		return batch, err
 	})
@@ -51,7 +52,7 @@ func (s *Service) RevokeToken(ctx context.Context, req *meridianv1.RevokeTokenRe
 		response.AlreadyRevoked, response.Revision = true, uint64(s.cfg.Local().Revision())
 		return response, nil
 	}
-	result, err := s.write(ctx, req.GetRequestId(), &meridianv1.RevokeTokenRequest{Id: req.GetId()}, func() ([]*resource.Resource, error) {
+	result, err := s.write(ctx, req.GetRequestId(), &meridianv1.RevokeTokenRequest{Id: req.GetId()}, s.unforced, func() ([]*resource.Resource, error) {
 		revocation, err := s.cfg.Ring.Revocation(record, req.GetReason())
 		return []*resource.Resource{revocation}, err
 	})
@@ -62,7 +63,7 @@ func (s *Service) RevokeToken(ctx context.Context, req *meridianv1.RevokeTokenRe
 // write asks access control for a batch and proposes it; it decides again when
 // what the decision depended on has changed. request is what is asked for under
 // the id.
-func (s *Service) write(ctx context.Context, requestID string, request proto.Message, batch func() ([]*resource.Resource, error)) (store.Result, error) {
+func (s *Service) write(ctx context.Context, requestID string, request proto.Message, allowed allowance, batch func() ([]*resource.Resource, error)) (store.Result, error) {
 	if requestID == "" || len(requestID) > 128 {
 		return store.Result{}, rpcerr.New(rpcerr.Invalid, "REQUEST_ID_MISSING", "request_id is required, of at most 128 characters, so that a retry takes effect once")
 	}
@@ -82,7 +83,7 @@ func (s *Service) write(ctx context.Context, requestID string, request proto.Mes
 		for _, r := range resources {
 			txn.Ops = append(txn.Ops, store.Put(r))
 		}
-		permit, err := s.cfg.Access.Write(ctx, txn.Ops, false)
+		permit, err := allowed(ctx, txn.Ops)
 		if err != nil {
 			return store.Result{}, err
 		}
@@ -93,6 +94,13 @@ func (s *Service) write(ctx context.Context, requestID string, request proto.Mes
 		}
 	}
 	return store.Result{}, contention()
+}
+
+// allowance asks access control for a batch.
+type allowance func(ctx context.Context, ops []store.Op) (access.Permit, error)
+
+func (s *Service) unforced(ctx context.Context, ops []store.Op) (access.Permit, error) {
+	return s.cfg.Access.Write(ctx, ops, false)
 }
 
 // use reads a kind of token, of those that this control plane issues.

@@ -43,6 +43,8 @@ type Access interface {
 	GenerateZoneToken(ctx context.Context, scope ...string) error
 	RequireAdmin(ctx context.Context) error
 	Write(ctx context.Context, ops []store.Op, force bool) (access.Permit, error)
+	// Rotate is Write for keys that were made here.
+	Rotate(ctx context.Context, ops []store.Op) (access.Permit, error)
 }
 
 // Config is what a Service needs. Every field is required.

@@ -302,6 +302,32 @@ func TestAccessLostMeanwhileIssuesNothing(t *testing.T) {
 	require.Len(t, f.list(""), 1)
 }
 
+// What is written about keys and tokens is written as it was decided, too.
+func TestAccessLostMeanwhileWritesNothing(t *testing.T) {
+	f := newFixture(t, nil)
+	issued, err := f.GenerateUserToken(admin(t), &meridianv1.GenerateUserTokenRequest{Name: "bob", ValidForSeconds: hour})
+	require.NoError(t, err)
+	lose := func() {
+		f.grant("hr", `{"access": ["CREATE"]}`)
+		f.writer.before = func() { f.grant("hr", `{"access": ["DELETE"]}`) }
+	}
+	lose()
+	_, err = f.RevokeToken(as(t, "hr"), &meridianv1.RevokeTokenRequest{Id: issued.GetId(), RequestId: "r1"})
+	require.Equal(t, rpcerr.Denied, rpcerr.CodeOf(err))
+	_, err = f.verify(issued.GetToken())
+	require.NoError(t, err)
+	f.writer.before = nil
+	lose()
+	_, err = f.RotateKey(as(t, "hr"), &meridianv1.RotateKeyRequest{Kind: "user-token", RequestId: "r2"})
+	require.Equal(t, rpcerr.Denied, rpcerr.CodeOf(err))
+	f.writer.before = nil
+
+	// Who may write the resources rotates keys; nobody knows what is in them.
+	f.grant("hr", `{"access": ["CREATE"]}`)
+	_, err = f.RotateKey(as(t, "hr"), &meridianv1.RotateKeyRequest{Kind: "user-token", RequestId: "r3"})
+	require.NoError(t, err)
+}
+
 func TestRequestsThatAreRefused(t *testing.T) {
 	f := newFixture(t, nil)
 	long := strings.Repeat("x", 254)
