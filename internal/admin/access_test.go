@@ -3,6 +3,8 @@ package admin
 import (
 	"context"
 	"fmt"
+	"math/rand/v2"
+	"runtime"
 	"slices"
 	"strings"
 	"sync"
@@ -86,6 +88,22 @@ func (s *secured) unbind() {
 	require.NoError(s.t, r.Err)
 }
 
+// change makes a change without asking anybody.
+func (s *secured) change(op store.Op) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if err := s.Store.Apply(s.Revision()+1, store.Txn{Ops: []store.Op{op}}).Err; err != nil {
+		s.t.Errorf("%v", err)
+	}
+}
+
+func (s *secured) op(m *meridianv1.Resource) store.Op {
+	s.t.Helper()
+	r, _, err := Decode(m)
+	require.NoError(s.t, err)
+	return store.Put(r)
+}
+
 func permission(name, destination string) *meridianv1.Resource {
 	return message("TrafficPermission", "default", name, fmt.Sprintf(
 		`{"sources": [{"match": {"kuma.io/service": "*"}}], "destinations": [{"match": {"kuma.io/service": %q}}]}`, destination))
@@ -167,48 +185,70 @@ func TestDecisionAndWriteAreOne(t *testing.T) {
 	})
 }
 
-// SEMANTICS §6.4, raced: while bob's right comes and goes, whatever he wrote was
-// written while he had it.
+// SEMANTICS §6.4, raced: while bob's right comes and goes, and what he writes
+// becomes somebody else's and is free again, whatever he wrote was written while
+// he had the right to it.
 func TestRaceOfRolesAndWrites(t *testing.T) {
 	s := newSecured(t)
-	const writers, writes, flips = 4, 40, 60
+	const writers, writes = 4, 60
 	require.NoError(t, s.as(bob, "first", permission("first", "backend")), "with the right, before it comes and goes")
-	group := sync.WaitGroup{}
+	// Every other writer is held up between decision and write until the state has
+	// been changed under it.
+	change, written := make(chan chan struct{}), make(chan struct{})
+	s.before = func() {
+		if rand.IntN(2) == 0 {
+			done := make(chan struct{})
+			change <- done
+			<-done
+		}
+	}
+	write, flip := sync.WaitGroup{}, sync.WaitGroup{}
 	for w := range writers {
-		group.Go(func() {
+		write.Go(func() {
 			for i := range writes {
 				// Half of them on one name, so that they also race each other.
 				name := fmt.Sprintf("w%d", w)
 				if i%2 == 0 {
 					name = "shared"
 				}
-				destination := []string{"backend", "backend", "other"}[i%3]
-				err := s.as(bob, fmt.Sprintf("%d-%d", w, i), permission(name, destination))
+				err := s.as(bob, fmt.Sprintf("%d-%d", w, i), permission(name, []string{"backend", "backend", "other"}[i%3]))
 				if code := rpcerr.CodeOf(err); err != nil && code != rpcerr.Denied && code != rpcerr.Unavailable {
 					t.Errorf("unexpected: %v", err)
 				}
 			}
 		})
 	}
-	group.Go(func() {
-		for i := range flips {
-			if i%2 == 0 {
-				_, err := s.Service.Delete(root, &meridianv1.DeleteRequest{RequestId: fmt.Sprintf("unbind-%d", i), Keys: []*meridianv1.ResourceKey{{Kind: "AccessRoleBinding", Name: "bob"}}})
-				if err != nil {
-					t.Errorf("unbind: %v", err)
+	key := resource.Key{Kind: "TrafficPermission", Mesh: "default", Name: "shared"}
+	for _, turn := range [][2]store.Op{
+		{store.Delete(resource.Key{Kind: rbac.KindBinding, Name: "bob"}), s.op(bound)},
+		{s.op(permission("shared", "theirs")), store.Delete(key)},
+	} {
+		flip.Go(func() {
+			for {
+				select {
+				case done := <-change:
+					s.change(turn[0])
+					close(done)
+				case <-written:
+					return
 				}
-				continue
+				for range rand.IntN(20) {
+					runtime.Gosched()
+				}
+				s.change(turn[1])
 			}
-			if err := s.as(root, fmt.Sprintf("bind-%d", i), bound); err != nil {
-				t.Errorf("bind: %v", err)
-			}
-		}
-	})
-	group.Wait()
+		})
+	}
+	write.Wait()
+	close(written)
+	flip.Wait()
 
 	batches, err := s.Next(t.Context(), 0)
 	require.NoError(t, err)
-	isBound, written := false, 0
+	destination := func(r *resource.Resource) string {
+		return r.Spec().(resource.ConnectionSpec).DestinationSelectors()[0]["kuma.io/service"]
+	}
+	isBound, his := false, 0
 	for _, b := range batches {
 		for _, c := range b.Changes {
 			switch c.Key().Kind {
@@ -217,13 +257,19 @@ func TestRaceOfRolesAndWrites(t *testing.T) {
 					isBound = c.After != nil
 				}
 			case "TrafficPermission":
-				written++
+				if c.After == nil || destination(c.After) == "theirs" {
+					continue // not by bob
+				}
+				his++
 				require.True(t, isBound, "revision %d writes %s while bob has no right", b.Revision, c.Key())
-				require.Equal(t, "backend", c.After.Spec().(resource.ConnectionSpec).DestinationSelectors()[0]["kuma.io/service"])
+				require.Equal(t, "backend", destination(c.After))
+				if c.Before != nil {
+					require.Equal(t, "backend", destination(c.Before), "revision %d takes %s over", b.Revision, c.Key())
+				}
 			}
 		}
 	}
-	require.Positive(t, written)
+	require.Positive(t, his)
 }
 
 // SEMANTICS §7.1: a retry is answered with what its first attempt did, also when
