@@ -11,6 +11,7 @@ import (
 	"errors"
 	"fmt"
 	"math/rand/v2"
+	"net"
 	"os"
 	"os/signal"
 	"strings"
@@ -72,14 +73,18 @@ func run(ctx context.Context, args []string) error {
 	if err != nil {
 		return err
 	}
-	defer func() { _ = c.conn.Close() }()
 	return c.stay(ctx)
 }
+
+// longestPause is about how long a proxy waits at most before it tries again: half
+// of it to one and a half. It is well below the zone's --dataplane-grace, so that
+// what a proxy registered is still there when it finds the zone back.
+const longestPause = 10 * time.Second
 
 // client is a proxy without traffic.
 type client struct {
 	options
-	conn  *grpc.ClientConn
+	dial  []grpc.DialOption
 	hello *meridianv1.DataplaneHello
 	table table
 	// token is the one of the last attempt.
@@ -91,6 +96,9 @@ func newClient(o options) (*client, error) {
 	if err != nil {
 		return nil, err
 	}
+	if _, _, err := net.SplitHostPort(o.address); err != nil {
+		return nil, fmt.Errorf("--address: %w", err)
+	}
 	pem, err := os.ReadFile(o.caFile)
 	if err != nil {
 		return nil, fmt.Errorf("--ca-file: %w", err)
@@ -99,16 +107,13 @@ func newClient(o options) (*client, error) {
 	if !roots.AppendCertsFromPEM(pem) {
 		return nil, fmt.Errorf("--ca-file %s: there is no certificate in it", o.caFile)
 	}
-	conn, err := grpc.NewClient(o.address,
+	dial := []grpc.DialOption{
 		grpc.WithTransportCredentials(credentials.NewTLS(&tls.Config{RootCAs: roots, MinVersion: tls.VersionTLS13})),
 		grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(maxMessage)),
 		// A zone that vanished without a word is noticed.
 		grpc.WithKeepaliveParams(keepalive.ClientParameters{Time: 30 * time.Second, Timeout: 10 * time.Second}),
-	)
-	if err != nil {
-		return nil, fmt.Errorf("--address: %w", err)
 	}
-	return &client{options: o, conn: conn, hello: hello}, nil
+	return &client{options: o, dial: dial, hello: hello}, nil
 }
 
 // stay connects again and again, until ctx ends or the zone says that there is
@@ -136,7 +141,7 @@ func (c *client) stay(ctx context.Context) error {
 			return nil
 		case <-time.After(pause):
 		}
-		wait = min(2*wait, 30*time.Second)
+		wait = min(2*wait, longestPause)
 	}
 }
 
@@ -195,10 +200,17 @@ func (c *client) connect(ctx context.Context) error {
 		return err
 	}
 	c.token = token
+	// Each stream has a connection of its own: one that is kept has pauses of its
+	// own, up to two minutes, in which it does not try.
+	conn, err := grpc.NewClient(c.address, c.dial...)
+	if err != nil {
+		return fmt.Errorf("--address: %w", err)
+	}
+	defer func() { _ = conn.Close() }()
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	ctx = metadata.AppendToOutgoingContext(ctx, "authorization", "Bearer "+token)
-	stream, err := meridianv1.NewDataplaneServiceClient(c.conn).Connect(ctx)
+	stream, err := meridianv1.NewDataplaneServiceClient(conn).Connect(ctx)
 	if err != nil {
 		return err
 	}

@@ -265,12 +265,20 @@ func (d *Door) State(key resource.Key) State {
 }
 
 // Connected returns how many proxies are connected.
-func (d *Door) Connected() int {
+func (d *Door) Connected() int { return d.count(func(*proxy) bool { return true }) }
+
+// Behind returns how many of them have changes of their configuration to take on.
+func (d *Door) Behind() int {
+	return d.count(func(p *proxy) bool { return p.changed != p.settled })
+}
+
+// count counts the connected proxies of which something holds.
+func (d *Door) count(holds func(*proxy) bool) int {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	n := 0
 	for _, p := range d.proxies {
-		if p.session != nil {
+		if p.session != nil && holds(p) {
 			n++
 		}
 	}

@@ -442,6 +442,8 @@ func TestSlowProxyGetsTheNewestState(t *testing.T) {
 		require.Len(t, slow.messages(), 1)
 		require.EqualValues(t, 4, w.state("slow").Lag, "the first configuration and three changes")
 		require.Zero(t, w.state("quick").Lag)
+		require.Equal(t, 2, w.door.Connected())
+		require.Equal(t, 1, w.door.Behind())
 
 		slow.answer(1, "")
 		synctest.Wait()
@@ -450,6 +452,7 @@ func TestSlowProxyGetsTheNewestState(t *testing.T) {
 		slow.answer(2, "")
 		synctest.Wait()
 		require.Zero(t, w.state("slow").Lag)
+		require.Zero(t, w.door.Behind())
 
 		// There and back again is nothing to tell.
 		w.global(timeoutTo(t, "t", "*", "backend", "4s"))

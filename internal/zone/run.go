@@ -439,6 +439,7 @@ func (z *zone) registerMetrics() {
 	server.RegisterDisk(z.metrics, z.node.Disk)
 	gauge("meridian_revision", "The newest revision applied.", func() float64 { return float64(z.revision()) })
 	gauge("meridian_dataplanes_connected", "Proxies that are connected.", func() float64 { return float64(z.door.Connected()) })
+	gauge("meridian_dataplanes_behind", "Proxies that are connected and have changes of their configuration to take on.", func() float64 { return float64(z.door.Behind()) })
 	z.metrics.MustRegister(prometheus.NewCounterFunc(prometheus.CounterOpts{
 		Name: "meridian_configurations_sent_total", Help: "Configurations sent to proxies, full ones and changes.",
 	}, func() float64 { return float64(z.door.Sent()) }))
