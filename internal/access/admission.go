@@ -2,6 +2,7 @@ package access
 
 import (
 	"context"
+	"fmt"
 
 	"meridian/internal/rbac"
 	"meridian/internal/resource"
@@ -62,6 +63,26 @@ func (a *Authorizer) Admit(ctx context.Context, c Change) (Admission, error) {
 			return Admission{}, err
 		}
 	}
-	admission.Warnings = missingRoles(view, ops)
+	admission.Warnings = append(missingRoles(view, ops), notInForce(view, op)...)
 	return admission, nil
+}
+
+// notInForce warns of a role or a binding that is written elsewhere, and so far only
+// there: somebody may take it for a restriction, or for one that is gone.
+func notInForce(view *store.View, op store.Op) []string {
+	key := op.Key
+	if op.Resource != nil {
+		key = op.Resource.Key()
+	}
+	if key.Kind != rbac.KindRole && key.Kind != rbac.KindBinding {
+		return nil
+	}
+	here, ok := view.Get(key)
+	switch {
+	case op.Resource == nil && ok:
+		return []string{fmt.Sprintf("%s: the control plane has one, which goes on deciding: delete it there, too", key)}
+	case op.Resource != nil && (!ok || here.Hash() != op.Resource.Hash()):
+		return []string{fmt.Sprintf("%s: it decides nothing until it is applied to the control plane, too", key)}
+	}
+	return nil
 }

@@ -217,7 +217,7 @@ func TestRecordedReviews(t *testing.T) {
 			if tt.warning == "" {
 				require.Empty(t, answer.Warnings)
 			} else {
-				require.Len(t, answer.Warnings, 1)
+				require.NotEmpty(t, answer.Warnings)
 				require.Contains(t, answer.Warnings[0], tt.warning)
 			}
 			if tt.code == 0 {
@@ -495,6 +495,26 @@ meridian_webhook_reviews_total{operation="CREATE",outcome="ignored"} 1
 meridian_webhook_reviews_total{operation="CREATE",outcome="invalid"} 1
 `
 	require.NoError(t, testutil.CollectAndCompare(s.Collector(), strings.NewReader(want)))
+}
+
+// Access rules are in force where they are applied (docs/kubernetes.md), and who
+// writes them elsewhere is told.
+func TestAccessRulesThatAreNotInForce(t *testing.T) {
+	state := world(t)
+	s := New(config(t, state))
+	require.Empty(t, answerTo(t, s, recorded(t, "default-binding")).Warnings, "the control plane has the same")
+	changed := bytes.ReplaceAll(recorded(t, "default-binding"), []byte(`"name": "system:masters"`), []byte(`"name": "others"`))
+	require.Equal(t, []string{"AccessRoleBinding/default: it decides nothing until it is applied to the control plane, too"},
+		answerTo(t, s, changed).Warnings)
+	require.Equal(t, []string{
+		`AccessRoleBinding/early: there is no AccessRole "not-yet": until there is, it grants nothing`,
+		"AccessRoleBinding/early: it decides nothing until it is applied to the control plane, too",
+	}, answerTo(t, s, recorded(t, "binding-to-missing-role")).Warnings)
+	gone := bytes.ReplaceAll(recorded(t, "last-admin"), []byte(`"name": "default"`), []byte(`"name": "everybody-logs"`))
+	require.Equal(t, []string{"AccessRoleBinding/everybody-logs: the control plane has one, which goes on deciding: delete it there, too"},
+		answerTo(t, s, gone).Warnings)
+	require.NoError(t, state.Apply(2, store.Txn{Ops: []store.Op{store.Delete(resource.Key{Kind: "AccessRoleBinding", Name: "everybody-logs"})}}).Err)
+	require.Empty(t, answerTo(t, s, gone).Warnings)
 }
 
 // Whatever arrives, the answer is an answer: a decision with the uid of the
