@@ -1,6 +1,7 @@
 package access
 
 import (
+	"encoding/base64"
 	"fmt"
 	"strings"
 	"testing"
@@ -23,6 +24,8 @@ var someRules = []string{
 	"{mesh: '*', access: [DELETE]}",
 	"{types: [AccessRole, AccessRoleBinding], access: [CREATE, UPDATE, DELETE]}",
 	"{types: [GlobalSecret], names: [a], access: [UPDATE]}",
+	"{types: [GlobalSecret], access: [CREATE, UPDATE]}",
+	"{access: [GENERATE_DATAPLANE_TOKEN]}",
 	"{types: [TrafficPermission], access: [CREATE, UPDATE, DELETE], when: [{destinations: {match: {kuma.io/service: backend}}}]}",
 	"{types: [MeshUpstreamTimeout], mesh: default, access: [CREATE, UPDATE], when: [{targetRef: {kind: Service, name: web}}, {to: {targetRef: {kind: Service, name: backend}}}]}",
 	"{names: [a, b], access: [CREATE, DELETE], when: [{selectors: {match: {version: '*'}}}]}",
@@ -40,19 +43,34 @@ subjects: [{type: User, name: ann}]
 roles: [delegate]
 `
 
+// aKey makes a signing key, as a secret holds it.
+func aKey() string {
+	key, err := auth.GenerateSigningKey(auth.KeyID{Use: auth.UserToken, Serial: 7})
+	if err != nil {
+		panic(err)
+	}
+	text, err := key.PEM()
+	if err != nil {
+		panic(err)
+	}
+	return base64.StdEncoding.EncodeToString(text)
+}
+
 // drawDocument writes a resource of one of two names, so that it often meets
 // another that is stored.
 func drawDocument(t *rapid.T) string {
 	pick := func(values ...string) string { return rapid.SampledFrom(values).Draw(t, "value") }
 	head := func(kind string) string { return "type: " + kind + "\nname: " + pick("a", "b") + "\n" }
 	mesh := func() string { return "mesh: " + pick("default", "demo") + "\n" }
-	switch pick("permission", "trace", "timeout", "secret", "role", "role", "binding", "binding", "admin role", "admin binding") {
+	switch pick("key", "permission", "trace", "timeout", "secret", "role", "role", "binding", "binding", "admin role", "admin binding") {
 	case "permission":
 		return head("TrafficPermission") + mesh() + "sources: [{match: {kuma.io/service: '*'}}]\ndestinations: [{match: {kuma.io/service: " + pick("backend", "other") + "}}]\n"
 	case "trace":
 		return head("TrafficTrace") + mesh() + "selectors: [{match: {" + pick("version: v1", "team: a") + "}}]\n"
 	case "timeout":
 		return head("MeshUpstreamTimeout") + mesh() + "targetRef: {kind: Service, name: " + pick("web", "api") + "}\nto: [{targetRef: {kind: Service, name: " + pick("backend", "api") + "}, connectTimeout: 1s}]\n"
+	case "key":
+		return "type: GlobalSecret\nname: " + pick("user", "dataplane") + "-token-signing-key-7\ndata: " + aKey() + "\n"
 	case "secret":
 		return head("GlobalSecret") + "data: AA==\n"
 	case "role":

@@ -132,19 +132,52 @@ func (h *holding) find(access accessSet, o Object) *Grant {
 // in no order: of several grants it is the first that was given.
 func (h *holding) findByTag(access accessSet, key resource.Key, c *content) *Grant {
 	var first *Grant
+	try := func(section int, tag, value string) {
+		for _, g := range h.byTag[handle{section, tag, value}] {
+			if g.access&access != 0 && (first == nil || g.order < first.order) && g.covers(key) && g.holdsFor(c) {
+				first = g
+			}
+		}
+	}
 	for section, selectors := range c.selectors() {
 		if len(selectors) == 0 {
 			continue
 		}
 		for tag, value := range selectors[0] {
-			for _, g := range h.byTag[handle{section, tag, value}] {
-				if g.access&access != 0 && (first == nil || g.order < first.order) && g.covers(key) && g.holdsFor(c) {
-					first = g
-				}
-			}
+			try(section, tag, value)
+		}
+	}
+	for section := sectionTargetRef; section < sections; section++ {
+		if !h.sections[section] {
+			continue
+		}
+		t := c.first(section)
+		switch {
+		case t == nil:
+			continue
+		case !t.tagged:
+			try(section, string(t.kind), t.name)
+			continue
+		case t.service != "":
+			try(section, resource.ServiceTag, t.service)
+		}
+		for tag, value := range t.tags {
+			try(section, tag, value)
 		}
 	}
 	return first
+}
+
+// first returns the policy's target, or that of its first item in `to` or
+// `from`; nil when it has none.
+func (c *content) first(section int) *target {
+	if section == sectionTargetRef {
+		return c.target()
+	}
+	if items := c.targets()[section-sectionTo]; len(items) > 0 {
+		return &items[0]
+	}
+	return nil
 }
 
 // covers reports whether the rule is about a resource of this identity.

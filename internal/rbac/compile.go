@@ -28,9 +28,10 @@ type Rule struct {
 	handles []handle
 }
 
-// handle is a tag in one section of a policy.
+// handle is a tag in one section of a policy; of a target that is compared by
+// kind and name, these.
 type handle struct {
-	section    int // as in condition.tags
+	section    int // as in condition.tags, or sectionTargetRef and those after it
 	tag, value string
 }
 
@@ -52,8 +53,10 @@ type holding struct {
 	// of its conditions asks for, else its kind, else nothing.
 	byName map[string][]*Grant
 	byTag  map[handle][]*Grant
-	byKind map[resource.Kind][]*Grant
-	wide   []*Grant
+	// sections has those of byTag.
+	sections [sections]bool
+	byKind   map[resource.Kind][]*Grant
+	wide     []*Grant
 	// tokens has those that grant tokens: names and types do not restrict them.
 	tokens []*Grant
 	// seen has every rule in all: two bindings may give the same role.
@@ -138,6 +141,7 @@ func (h *holding) add(g *Grant) {
 	case len(g.handles) > 0:
 		for _, tag := range g.handles {
 			h.byTag[tag] = append(h.byTag[tag], g)
+			h.sections[tag.section] = true
 		}
 	case len(g.types) > 0:
 		for _, kind := range g.types {

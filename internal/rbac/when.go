@@ -42,13 +42,40 @@ func (s tagSet) asMap() map[string]string {
 	return tags
 }
 
+// The sections of handles after those of condition.tags.
+const (
+	sectionTargetRef = len(tagSections) + iota
+	sectionTo
+	sectionFrom
+	sections
+)
+
 // handle returns a tag that whatever fulfils the condition has.
 func (w *condition) handle() (handle, bool) {
 	for section, tags := range w.tags {
-		for _, tag := range tags {
-			if tag.Value != resource.AnyValue {
-				return handle{section, tag.Name, tag.Value}, true
-			}
+		if h, ok := tags.handle(section); ok {
+			return h, true
+		}
+	}
+	for i, t := range [...]*target{w.targetRef, w.to, w.from} {
+		if t == nil {
+			continue
+		}
+		section := sectionTargetRef + i
+		if !t.tagged {
+			return handle{section, string(t.kind), t.name}, true
+		}
+		if h, ok := t.want.handle(section); ok {
+			return h, true
+		}
+	}
+	return handle{}, false
+}
+
+func (s tagSet) handle(section int) (handle, bool) {
+	for _, tag := range s {
+		if tag.Value != resource.AnyValue {
+			return handle{section, tag.Name, tag.Value}, true
 		}
 	}
 	return handle{}, false
@@ -62,16 +89,14 @@ func compileCondition(w *resource.AccessWhen) condition {
 		}
 	}
 	if w.TargetRef != nil {
-		t := targetOf(w.TargetRef.Normalized())
-		c.targetRef = &t
+		c.targetRef = qualifierOf(w.TargetRef.Normalized())
 	}
 	for _, q := range []struct {
 		from *resource.TargetQualifier
 		into **target
 	}{{w.To, &c.to}, {w.From, &c.from}} {
 		if q.from != nil {
-			t := targetOf(q.from.TargetRef.Normalized())
-			*q.into = &t
+			*q.into = qualifierOf(q.from.TargetRef.Normalized())
 		}
 	}
 	if w.DPToken != nil {
@@ -83,28 +108,55 @@ func compileCondition(w *resource.AccessWhen) condition {
 // target is a targetRef as qualifiers are compared: a set of tags, or, for the
 // kinds that are none, a kind and a name (SEMANTICS §6.3).
 type target struct {
-	tags map[string]string // nil for a kind that is compared by name
 	kind resource.TargetKind
 	name string
+	// tagged tells the kinds that stand for tags: those in tags, and that of the
+	// service, unless it is empty, before one of its name in tags.
+	tagged  bool
+	service string
+	tags    map[string]string
+	// want has all of them when the target is a qualifier's.
+	want tagSet
 }
 
 func targetOf(t resource.Target) target {
 	switch t.Kind {
 	case resource.TargetMesh:
-		return target{kind: t.Kind, tags: map[string]string{}}
+		return target{kind: t.Kind, tagged: true}
 	case resource.TargetMeshSubset:
-		return target{kind: t.Kind, tags: t.Tags}
+		return target{kind: t.Kind, tagged: true, tags: t.Tags}
 	case resource.TargetService:
-		return target{kind: t.Kind, tags: map[string]string{resource.ServiceTag: t.Name}}
+		return target{kind: t.Kind, tagged: true, service: t.Name}
 	case resource.TargetServiceSubset:
-		tags := maps.Clone(map[string]string(t.Tags))
-		if tags == nil {
-			tags = map[string]string{}
-		}
-		tags[resource.ServiceTag] = t.Name
-		return target{kind: t.Kind, tags: tags}
+		return target{kind: t.Kind, tagged: true, service: t.Name, tags: t.Tags}
 	}
 	return target{kind: t.Kind, name: t.Name}
+}
+
+func qualifierOf(t resource.Target) *target {
+	q := targetOf(t)
+	q.want = tagSetOf(q.allTags())
+	return &q
+}
+
+// tag returns the value of a tag that the target stands for.
+func (t *target) tag(name string) (string, bool) {
+	if name == resource.ServiceTag && t.service != "" {
+		return t.service, true
+	}
+	value, ok := t.tags[name]
+	return value, ok
+}
+
+func (t *target) allTags() map[string]string {
+	tags := maps.Clone(t.tags)
+	if tags == nil {
+		tags = map[string]string{}
+	}
+	if t.service != "" {
+		tags[resource.ServiceTag] = t.service
+	}
+	return tags
 }
 
 // gatewayGroup is the API group that an inherited policy's target has unless it
@@ -123,21 +175,25 @@ func inheritedTarget(t resource.InheritedTarget) target {
 
 // covers reports whether a qualifier's target covers a policy's.
 func (t *target) covers(other *target) bool {
-	if t.tags == nil || other.tags == nil {
-		return t.tags == nil && other.tags == nil && t.kind == other.kind && t.name == other.name
+	if !t.tagged || !other.tagged {
+		return t.tagged == other.tagged && t.kind == other.kind && t.name == other.name
 	}
-	_, missing := uncovered(tagSetOf(t.tags), other.tags)
-	return !missing
+	for _, tag := range t.want {
+		if have, ok := other.tag(tag.Name); !ok || tag.Value != resource.AnyValue && have != tag.Value {
+			return false
+		}
+	}
+	return true
 }
 
 func (t *target) String() string {
-	if t.tags == nil {
+	if !t.tagged {
 		return string(t.kind) + " " + t.name
 	}
-	if len(t.tags) == 0 {
-		return "the whole mesh"
+	if tags := t.allTags(); len(tags) > 0 {
+		return tagText(tags)
 	}
-	return tagText(t.tags)
+	return "the whole mesh"
 }
 
 // uncovered returns the first tag that selector lacks or has with a value the
@@ -164,6 +220,7 @@ type content struct {
 	lists  [3][]resource.TagSelector // sources, destinations, selectors
 	listed bool
 	top    *target
+	topped bool
 	items  [2][]target // to, from
 	aimed  bool
 }
@@ -192,36 +249,40 @@ func (c *content) selectors() [3][]resource.TagSelector {
 	return c.lists
 }
 
-// targets returns the policy's own target, nil when it has none, and those of
-// its `to` and `from` items in every form and block.
-func (c *content) targets() (*target, [2][]target) {
-	if c.aimed {
-		return c.top, c.items
+// target returns the policy's own target, nil when it has none.
+func (c *content) target() *target {
+	if c.topped {
+		return c.top
 	}
-	c.aimed = true
+	c.topped = true
 	switch s := c.spec.(type) {
 	case resource.TargetRefSpec:
 		top := targetOf(s.TopTarget())
 		c.top = &top
-		c.addItems(s.ToItems(), s.FromItems())
-		for _, b := range []*resource.TargetBlock{s.Defaults(), s.Overrides()} {
-			if b != nil {
-				c.addItems(b.To, b.From)
-			}
-		}
 	case resource.InheritedSpec:
 		top := inheritedTarget(s.Target())
 		c.top = &top
 	}
-	return c.top, c.items
+	return c.top
 }
 
-func (c *content) addItems(to, from []resource.TargetItem) {
-	for i, items := range [][]resource.TargetItem{to, from} {
-		for _, item := range items {
-			c.items[i] = append(c.items[i], targetOf(item.Target))
+// targets returns those of the policy's `to` and `from` items in every form and
+// block.
+func (c *content) targets() *[2][]target {
+	if c.aimed {
+		return &c.items
+	}
+	c.aimed = true
+	if s, ok := c.spec.(resource.TargetRefSpec); ok {
+		to, from := s.ItemTargets()
+		for i, targets := range [...][]resource.Target{to, from} {
+			c.items[i] = make([]target, len(targets))
+			for j, t := range targets {
+				c.items[i][j] = targetOf(t)
+			}
 		}
 	}
+	return &c.items
 }
 
 // shortfall is why a condition does not hold, as data: most conditions fail on
@@ -308,16 +369,13 @@ func (w *condition) unmetBy(c *content) shortfall {
 }
 
 func (w *condition) unmetTargets(c *content) shortfall {
-	if w.targetRef == nil && w.to == nil && w.from == nil {
-		return shortfall{}
-	}
-	top, items := c.targets()
-	switch {
-	case w.targetRef == nil:
-	case top == nil:
-		return shortfall{section: "targetRef"}
-	case !w.targetRef.covers(top):
-		return shortfall{section: "targetRef", why: targetDiffers, wanted: w.targetRef, got: top}
+	if w.targetRef != nil {
+		switch top := c.target(); {
+		case top == nil:
+			return shortfall{section: "targetRef"}
+		case !w.targetRef.covers(top):
+			return shortfall{section: "targetRef", why: targetDiffers, wanted: w.targetRef, got: top}
+		}
 	}
 	for i, q := range [...]struct {
 		section string
@@ -326,12 +384,13 @@ func (w *condition) unmetTargets(c *content) shortfall {
 		if q.want == nil {
 			continue
 		}
-		if len(items[i]) == 0 {
+		items := c.targets()[i]
+		if len(items) == 0 {
 			return shortfall{section: q.section}
 		}
-		for j := range items[i] {
-			if !q.want.covers(&items[i][j]) {
-				return shortfall{section: q.section, why: itemDiffers, entry: j, wanted: q.want, got: &items[i][j]}
+		for j := range items {
+			if !q.want.covers(&items[j]) {
+				return shortfall{section: q.section, why: itemDiffers, entry: j, wanted: q.want, got: &items[j]}
 			}
 		}
 	}

@@ -224,6 +224,9 @@ type TargetRefSpec interface {
 	// stand; nil for kinds and documents without.
 	ToItems() []TargetItem
 	FromItems() []TargetItem
+	// ItemTargets returns what all items target, in every form and block, without
+	// building their configuration.
+	ItemTargets() (to, from []Target)
 	// OwnConf returns the bare configuration of a kind without items (SEMANTICS
 	// §4.8); nil for other kinds and for documents without.
 	OwnConf() map[string]any

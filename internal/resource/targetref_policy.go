@@ -46,6 +46,28 @@ func (v itemView[I, P]) fromItems() []TargetItem {
 	return normalItems[I, P](at.Field("from"), from)
 }
 
+func (v itemView[I, P]) itemTargets() (to, from []Target) {
+	add := func(s section[I]) {
+		toItems, fromItems := s.lists()
+		to, from = appendTargets[I, P](to, toItems), appendTargets[I, P](from, fromItems)
+	}
+	add(v.direct)
+	if v.conf != nil {
+		add(v.conf)
+	}
+	for _, b := range v.blocks {
+		add(b.body)
+	}
+	return to, from
+}
+
+func appendTargets[I any, P itemOf[I]](targets []Target, items []I) []Target {
+	for i := range items {
+		targets = append(targets, P(&items[i]).parts().ref.normalized())
+	}
+	return targets
+}
+
 func (b *itemBlock[I]) normal(at Path, items func(Path, []I) []TargetItem) *TargetBlock {
 	if b == nil {
 		return nil
@@ -177,6 +199,9 @@ func (p *ToPolicy[I, P]) ToItems() []TargetItem { return p.view().toItems() }
 // FromItems implements TargetRefSpec: the kind has none.
 func (p *ToPolicy[I, P]) FromItems() []TargetItem { return nil }
 
+// ItemTargets implements TargetRefSpec.
+func (p *ToPolicy[I, P]) ItemTargets() (to, from []Target) { return p.view().itemTargets() }
+
 // Defaults implements TargetRefSpec.
 func (p *ToPolicy[I, P]) Defaults() *TargetBlock { return p.view().defaultsBlock() }
 
@@ -223,6 +248,9 @@ func (p *FromPolicy[I, P]) ToItems() []TargetItem { return nil }
 // FromItems implements TargetRefSpec.
 func (p *FromPolicy[I, P]) FromItems() []TargetItem { return p.view().fromItems() }
 
+// ItemTargets implements TargetRefSpec.
+func (p *FromPolicy[I, P]) ItemTargets() (to, from []Target) { return p.view().itemTargets() }
+
 // Defaults implements TargetRefSpec.
 func (p *FromPolicy[I, P]) Defaults() *TargetBlock { return p.view().defaultsBlock() }
 
@@ -268,6 +296,9 @@ func (p *BothPolicy[I, P]) ToItems() []TargetItem { return p.view().toItems() }
 
 // FromItems implements TargetRefSpec.
 func (p *BothPolicy[I, P]) FromItems() []TargetItem { return p.view().fromItems() }
+
+// ItemTargets implements TargetRefSpec.
+func (p *BothPolicy[I, P]) ItemTargets() (to, from []Target) { return p.view().itemTargets() }
 
 // Defaults implements TargetRefSpec.
 func (p *BothPolicy[I, P]) Defaults() *TargetBlock { return p.view().defaultsBlock() }
@@ -338,6 +369,9 @@ func (p *OwnPolicy[C, PC, B, PB]) OwnConf() map[string]any {
 	}
 	return confTree(p.Conf)
 }
+
+// ItemTargets implements TargetRefSpec: there are no items.
+func (p *OwnPolicy[C, PC, B, PB]) ItemTargets() (to, from []Target) { return nil, nil }
 
 // Defaults implements TargetRefSpec.
 func (p *OwnPolicy[C, PC, B, PB]) Defaults() *TargetBlock {
