@@ -65,8 +65,8 @@ func ended(err error) error {
 }
 
 // Stream is the server interceptor for streaming methods. A stream ends with its
-// token: when that expires, or when it is refused by Recheck. The streams of
-// zones are left to those who serve them, who ask for admission again.
+// token: when that expires, or when it is refused by Recheck. Recheck leaves the
+// streams of zones to those who serve them, who ask for admission again.
 //
 // It waits for the handler, for days perhaps and ten thousand times over: what
 // it needs room for is done elsewhere.
@@ -92,12 +92,14 @@ func (a *Authenticator) admit(stream grpc.ServerStream, method string) (*serverS
 	}
 	s := &serverStream{ServerStream: stream, ctx: ctx}
 	p := PrincipalFrom(ctx)
-	if _, isZone := p.Zone(); p.Token == nil || isZone {
+	if p.Token == nil {
 		return s, nil
 	}
 	s.ctx, s.end = endable(ctx)
 	s.token = p.Token
-	a.open.add(s)
+	if _, isZone := p.Zone(); !isZone {
+		a.open.add(s)
+	}
 	verifier := a.Verifier()
 	// What was revoked between the first look and now has not seen the stream.
 	if err := verifier.Recheck(*s.token); err != nil {

@@ -96,6 +96,33 @@ func TestNothingPassesAnEndedStream(t *testing.T) {
 	require.Equal(t, 1, stream.sent)
 }
 
+// The stream of a zone ends when its token expires; whether it is admitted for as
+// long as that is not asked here.
+func TestAZonesStreamEndsWithItsToken(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		key := newKey(t, ZoneToken, 1)
+		a := &Authenticator{Verifier: func() *Verifier { return NewVerifier(time.Now, key.Public()) }}
+		raw, _, err := NewIssuer(time.Now, key).Zone("east", []string{ScopeControlPlane}, time.Hour)
+		require.NoError(t, err)
+		ended := make(chan error, 1)
+		go func() {
+			ended <- a.Stream(nil, &liveStream{ctx: request(far, "Bearer "+raw)}, watchInfo, func(_ any, s grpc.ServerStream) error {
+				<-s.Context().Done()
+				return s.Context().Err()
+			})
+		}()
+		synctest.Wait()
+		a.Verifier = func() *Verifier { return NewVerifier(time.Now) }
+		a.Recheck()
+		<-time.After(time.Hour - time.Second) // of the test's own clock
+		synctest.Wait()
+		require.Empty(t, ended)
+		<-time.After(time.Second)
+		synctest.Wait()
+		require.ErrorContains(t, <-ended, "not authenticated any more: the token has expired on")
+	})
+}
+
 // Whoever needs no token keeps the stream, and what a handler says stands.
 func TestStreamsWithoutATokenAreLeftAlone(t *testing.T) {
 	d := newDoor(t)

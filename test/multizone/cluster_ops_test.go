@@ -325,6 +325,8 @@ func TestRevocationOnEveryServer(t *testing.T) {
 	servers := newCluster(t)
 	east := newZoneAt(t, "east", servers[1:2]).start().ready()
 	servers[0].await("east to be connected", func() bool { return len(servers[0].zoneServers()["east"]) == 1 })
+	client := referenceClient(t)
+	held := strings.TrimSpace(servers[0].must("generate", "dataplane-token", "--tag", "kuma.io/service=web", "--valid-for", "1h"))
 	raw := strings.TrimSpace(servers[0].must("generate", "user-token", "--name", "bob", "--valid-for", "1h"))
 	var watches []watching
 	for _, p := range servers {
@@ -364,4 +366,23 @@ func TestRevocationOnEveryServer(t *testing.T) {
 	servers[0].await("east to be cut off", func() bool { return servers[0].zones()["east"].State == "disabled" })
 	east.await("the zone to be told", func() bool { return strings.Contains(east.log.String(), "no longer admitted") })
 	t.Logf("the zone was cut off %s after the command to disable it began", time.Since(began))
+	servers[2].mustWith("{type: Zone, name: east, enabled: true}", "apply", "-f", "-")
+	servers[0].await("east to be connected", func() bool { return len(servers[0].zoneServers()["east"]) == 1 })
+
+	// A zone that is connected to another server, and a proxy of it that lives on a
+	// token of the global.
+	proxy := connectProxy(t, client, east, "web-1", held)
+	proxy.await(1)
+	began = time.Now()
+	servers[2].must("tokens", "revoke", tokenID(t, held))
+	<-proxy.done
+	t.Logf("a proxy of a zone was ended %s after the command to revoke began", time.Since(began))
+	require.Contains(t, proxy.stderr.String(), "revoked")
+	zoneToken := servers[2].tokens("zone")[0].ID
+	began = time.Now()
+	servers[2].must("tokens", "revoke", zoneToken)
+	east.await("the zone to be told", func() bool {
+		return strings.Contains(east.log.String(), `no longer admitted: the token was revoked: \"`+zoneToken)
+	})
+	t.Logf("the zone was cut off %s after the command to revoke its token began", time.Since(began))
 }

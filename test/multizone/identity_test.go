@@ -137,6 +137,61 @@ func TestTokensLiveAndDie(t *testing.T) {
 	require.Equal(t, map[string]string{"admin": "active", "bob": "revoked", "eve": "active"}, states)
 }
 
+// SEMANTICS §6.8: after a rotation the key before still verifies; once it is
+// deleted, everything that lives on it ends: a watch, a zone's stream, a proxy.
+func TestDeletedKeysEndWhatLivesOnThem(t *testing.T) {
+	client := referenceClient(t)
+	global := newGlobal(t).start().ready()
+	east := newZone(t, global, "east").start().ready()
+	global.awaitState("east", "in-sync")
+	bob := strings.TrimSpace(global.must("generate", "user-token", "--name", "bob", "--valid-for", "1h"))
+	watch := watchAs(t, global.as(bob))
+	n := 0
+	global.await("the watch to be live", func() bool {
+		n++
+		global.mustWith("{type: Mesh, name: m-"+strings.Repeat("x", n)+"}", "apply", "-f", "-")
+		select {
+		case <-watch.lines:
+			return true
+		case <-time.After(50 * time.Millisecond):
+			return false
+		}
+	})
+	old := strings.TrimSpace(global.must("generate", "dataplane-token", "--tag", "kuma.io/service=web", "--valid-for", "1h"))
+	for _, kind := range []string{"user", "dataplane", "zone", "server"} {
+		require.Contains(t, global.must("tokens", "rotate", kind), kind+"-token-signing-key-2 created")
+	}
+	next := strings.TrimSpace(global.must("generate", "dataplane-token", "--tag", "kuma.io/service=web", "--valid-for", "1h"))
+	proxies := []*proxy{connectProxy(t, client, east, "web-1", old), connectProxy(t, client, east, "web-2", next)}
+	for _, p := range proxies {
+		p.await(1)
+	}
+
+	// The admin's own token names the first key, too.
+	admin := global.as(strings.TrimSpace(global.must("generate", "user-token", "--name", "root", "--group", "mesh-system:admin", "--valid-for", "1h")))
+	remove := func(kind, name string) {
+		t.Helper()
+		r := meridian(t, admin, "", "delete", kind, name)
+		require.Zero(t, r.code, r.stderr)
+	}
+	remove("signing-key", "dataplane-token-signing-key-1")
+	<-proxies[0].done
+	require.Contains(t, proxies[0].stderr.String(), `signing key is not known here: "dataplane-token-signing-key-1"`)
+	remove("global-secret", "user-token-signing-key-1")
+	require.Equal(t, 4, <-watch.ended)
+	require.Equal(t, 4, global.command("get", "meshes").code, "the bootstrap token is none any more")
+	remove("global-secret", "zone-token-signing-key-1")
+	east.await("the zone to be told", func() bool {
+		return strings.Contains(east.log.String(), `no longer admitted: the token's signing key is not known here: \"zone-token-signing-key-1`)
+	})
+	require.Contains(t, east.must("get", "meshes", "-o", "name"), "Mesh/default", "it keeps what it has")
+	select {
+	case <-proxies[1].done:
+		t.Fatalf("the token of the key that stayed was refused: %s", proxies[1].stderr.String())
+	default:
+	}
+}
+
 // SEMANTICS §6.8: a token of one control plane opens no other.
 func TestTokensAreNotForOtherControlPlanes(t *testing.T) {
 	global := newGlobal(t).start().ready()
