@@ -52,3 +52,37 @@ func TestPortsThatCannotBeReadAreNotKnown(t *testing.T) {
 		require.False(t, ok, text)
 	}
 }
+
+// A connection that would take one of the last files is hung up on.
+func TestFilesAreSpared(t *testing.T) {
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	require.NoError(t, err)
+	limit, known := openFiles()
+	if !known {
+		t.Skip("files have no numbers here")
+	}
+	require.Equal(t, sparingListener{l, limit - min(spareFiles, limit/4)}, sparing(l))
+	ended := make(chan error, 1)
+	go func() {
+		_, err := sparingListener{l, 0}.Accept()
+		ended <- err
+	}()
+	conn, err := net.Dial("tcp", l.Addr().String())
+	require.NoError(t, err)
+	_, err = conn.Read(make([]byte, 1))
+	require.Error(t, err, "there is no room for it")
+	require.NoError(t, conn.Close())
+	require.NoError(t, l.Close())
+	require.ErrorIs(t, <-ended, net.ErrClosed)
+
+	l, err = net.Listen("tcp", "127.0.0.1:0")
+	require.NoError(t, err)
+	defer func() { require.NoError(t, l.Close()) }()
+	conn, err = net.Dial("tcp", l.Addr().String())
+	require.NoError(t, err)
+	defer func() { require.NoError(t, conn.Close()) }()
+	taken, err := sparing(l).Accept()
+	require.NoError(t, err)
+	require.IsType(t, &net.TCPConn{}, taken, "as it is, for those who set options")
+	require.NoError(t, taken.Close())
+}

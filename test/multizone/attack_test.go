@@ -34,6 +34,7 @@ import (
 
 	meridianv1 "meridian/api/meridian/v1"
 	syncv1 "meridian/api/sync/v1"
+	"meridian/internal/auth"
 )
 
 // dial opens a gRPC connection to a server whose CA is trusted.
@@ -332,32 +333,80 @@ func TestAttacksWithConnections(t *testing.T) {
 	require.Less(t, strings.Count(string(log), "TOKEN_REFUSED"), 100, "equal refusals are counted, not listed")
 }
 
-// Who is slow at saying hello is hung up on, on every port.
+// More connections than a server may have files open do not keep it from writing
+// its own, and it takes connections again once they are gone.
+func TestAttacksWithMoreConnectionsThanFiles(t *testing.T) {
+	global := newGlobal(t)
+	global.files = 300
+	global.start().ready()
+	standing := global.dial()
+	apply := func(name string) error {
+		_, err := meridianv1.NewAdminServiceClient(standing).Apply(t.Context(), &meridianv1.ApplyRequest{
+			RequestId: name, Resources: []*meridianv1.Resource{{Kind: "Mesh", Name: name, Spec: []byte("{}")}},
+		})
+		return err
+	}
+	require.NoError(t, apply("before"))
+	for _, port := range []string{"grpc", "http"} {
+		openMany(t, 2*global.files, global.addresses()[port], func(net.Conn) error { return nil })
+	}
+	require.NoError(t, apply("meanwhile"), "who is connected is served")
+	save, err := meridianv1.NewClusterServiceClient(standing).SaveSnapshot(bearing(t.Context(), tokenFile(t, global)), &meridianv1.SaveSnapshotRequest{})
+	require.NoError(t, err)
+	for err == nil {
+		_, err = save.Recv()
+	}
+	require.ErrorIs(t, err, io.EOF, "there are files left to write to")
+	global.await("the crowd to be hung up on", func() bool { return global.command("get", "meshes", "--timeout", "5s").code == 0 })
+	global.healthy("more connections than files")
+	require.NotContains(t, global.log.String(), "too many open files")
+}
+
+// tokenFile is the admin token as it stands in the server's own context.
+func tokenFile(t *testing.T, p *process) string {
+	t.Helper()
+	contexts, err := auth.LoadContexts(filepath.Join(p.dir, "admin.yaml"))
+	require.NoError(t, err)
+	return contexts.ControlPlanes[0].Token
+}
+
+// Who is slow at saying hello is hung up on, on every port of both servers.
 func TestAttacksWithSlowHandshakes(t *testing.T) {
 	global := newGlobal(t, "--webhook-addr", anyPort).start().ready()
-	addresses := global.addresses()
-	slow := map[string][]net.Conn{
-		// A TLS record that promises more than ever comes.
-		"gRPC": openMany(t, slowSize, addresses["grpc"], func(conn net.Conn) error {
-			_, err := conn.Write([]byte{0x16, 0x03, 0x01, 0x02, 0x00, 0x01})
-			return err
-		}),
-		"webhook": openMany(t, slowSize, addresses["webhook"], func(conn net.Conn) error {
-			_, err := conn.Write([]byte{0x16, 0x03, 0x01, 0x02, 0x00, 0x01})
-			return err
-		}),
-		"gRPC, silent": openMany(t, slowSize, addresses["grpc"], func(net.Conn) error { return nil }),
-		"HTTP": openMany(t, slowSize, addresses["http"], func(conn net.Conn) error {
-			_, err := conn.Write([]byte("GET /readyz HTTP/1.1\r\nHost: x\r\nX-A"))
-			return err
-		}),
+	zone := newZone(t, global, "east", "--webhook-addr", anyPort).start().ready()
+	// A TLS record that promises more than ever comes.
+	record := []byte{0x16, 0x03, 0x01, 0x02, 0x00, 0x01}
+	slow := map[string][]net.Conn{}
+	for _, p := range []*process{global, zone} {
+		addresses, trust := p.addresses(), p.trust()
+		trust.ServerName, trust.NextProtos = "127.0.0.1", []string{"http/1.1"}
+		for what, how := range map[string]struct {
+			port  string
+			begin func(net.Conn) error
+		}{
+			"half a hello":          {"grpc", func(conn net.Conn) error { return second(conn.Write(record)) }},
+			"silence":               {"grpc", func(net.Conn) error { return nil }},
+			"half a header":         {"http", func(conn net.Conn) error { return second(conn.Write([]byte("GET /readyz HTTP/1.1\r\nHost: x\r\nX-A"))) }},
+			"half a hello, webhook": {"webhook", func(conn net.Conn) error { return second(conn.Write(record)) }},
+			"silence, webhook":      {"webhook", func(net.Conn) error { return nil }},
+			"half a review": {"webhook", func(conn net.Conn) error {
+				return second(tls.Client(conn, trust).Write([]byte("POST /validate HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: 1000000\r\n\r\n{")))
+			}},
+		} {
+			slow[p.name+", "+what] = openMany(t, slowSize, addresses[how.port], how.begin)
+		}
 	}
 	global.healthy("slow handshakes")
+	zone.healthy("slow handshakes")
 	for name, conns := range slow {
 		requireHungUp(t, conns, name)
 	}
 	global.healthy("slow handshakes that were hung up on")
+	zone.healthy("slow handshakes that were hung up on")
 }
+
+// second is the error of a write.
+func second(_ int, err error) error { return err }
 
 // An id of a request that somebody else made gets nobody its answer, past the
 // decision on who may, and takes nobody's write away.

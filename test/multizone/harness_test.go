@@ -64,6 +64,8 @@ type process struct {
 	program string
 	dir     string
 	args    []string
+	// files is how many files it may open, 0 for as many as the test.
+	files int
 
 	cmd  *exec.Cmd
 	log  *output
@@ -105,7 +107,11 @@ func newProcess(t *testing.T, program, name string, args ...string) *process {
 // start starts the process and does not wait for it to be ready.
 func (p *process) start() *process {
 	p.t.Helper()
-	p.cmd = exec.Command(filepath.Join(binaries, p.program), append([]string{"--data-dir", p.dir}, p.args...)...)
+	command := append([]string{filepath.Join(binaries, p.program), "--data-dir", p.dir}, p.args...)
+	if p.files > 0 {
+		command = append([]string{"sh", "-c", fmt.Sprintf(`ulimit -n %d && exec "$0" "$@"`, p.files)}, command...)
+	}
+	p.cmd = exec.Command(command[0], command[1:]...)
 	p.log = &output{}
 	p.cmd.Stdout, p.cmd.Stderr = p.log, p.log
 	require.NoError(p.t, p.cmd.Start())
