@@ -35,7 +35,7 @@ const (
 	// maxStreams bounds the calls that run at once. Whoever makes more waits, or
 	// opens another connection. The headers of each are held until it has ended,
 	// which somebody who reads nothing puts off until the connection is given up.
-	maxStreams = 128
+	maxStreams = 256
 	// maxIdle is how long a connection may stay without a call.
 	maxIdle = 15 * time.Minute
 )
