@@ -337,6 +337,37 @@ roles: [proxies]
 	require.ErrorContains(t, err, "GlobalSecret/user-token-signing-key-9 is the name of a signing key: reading user-token-signing-key-9: not a PEM file")
 }
 
+// bindingOf is a binding of n users to n roles that are not there.
+func bindingOf(n int) string {
+	subjects, roles := make([]string, n), make([]string, n)
+	for i := range n {
+		subjects[i], roles[i] = fmt.Sprintf("{type: User, name: u%d}", i), fmt.Sprintf("r%d", i)
+	}
+	return "type: AccessRoleBinding\nname: huge\nsubjects: [" + strings.Join(subjects, ", ") + "]\nroles: [" + strings.Join(roles, ", ") + "]\n"
+}
+
+// What the rules take to keep is bounded, also for administrators, and for those
+// who only ask.
+func TestGrantsAreBounded(t *testing.T) {
+	p := newPlane(t, &Defaults{Restricted: true})
+	huge := bindingOf(5000)
+	err := p.may(admin(), huge, true)
+	require.Equal(t, rpcerr.Invalid, rpcerr.CodeOf(err))
+	require.ErrorContains(t, err, "there would be 25000001 grants")
+	document := documentsOf(t, huge)[0].Resource
+	answer, err := NewService(p.Authorizer, p.read).CanI(anonymous(), &meridianv1.CanIRequest{
+		Access: "CREATE", AsUser: "admin", AsGroups: []string{auth.AdminGroup},
+		Resource: &meridianv1.Resource{Kind: string(document.Key().Kind), Name: document.Key().Name, Spec: document.Canonical()},
+	})
+	require.NoError(t, err)
+	require.False(t, answer.GetAllowed())
+
+	// Who has so many already can still take some away.
+	p.write(bindingOf(510))
+	require.NoError(t, p.may(admin(), bindingOf(505)))
+	require.Error(t, p.may(admin(), bindingOf(515)))
+}
+
 // Two administrators who each take away the other's binding do not leave nobody:
 // what was decided first is decided again.
 func TestTheLastAdminIsRaced(t *testing.T) {

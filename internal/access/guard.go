@@ -15,11 +15,13 @@ import (
 // anybody more than the caller holds, or that would leave nobody with the role
 // admin. A member of mesh-system:admin can insist.
 func guard(who auth.Principal, rules *rbac.Set, view *store.View, ops []store.Op, force bool) error {
-	if force && who.In(auth.AdminGroup) {
-		return nil
-	}
 	over := rules.Guard(SubjectOf(who), view, changes(ops)...)
-	if over == nil {
+	switch {
+	case over == nil:
+		return nil
+	case over.TooMany > 0:
+		return rpcerr.New(rpcerr.Invalid, "TOO_MANY_GRANTS", "nothing was applied: %s", over.Reasons()[0])
+	case force && who.In(auth.AdminGroup):
 		return nil
 	}
 	reason := ReasonEscalation

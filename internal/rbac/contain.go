@@ -1,6 +1,7 @@
 package rbac
 
 import (
+	"cmp"
 	"slices"
 
 	"meridian/internal/resource"
@@ -58,12 +59,15 @@ func meshWithin(mesh, other *resource.MeshName) bool {
 	return *other == resource.AnyValue || *mesh == *other
 }
 
-// listWithin compares lists of which an empty one means everything.
-func listWithin[T comparable](list, other []T) bool {
+// listWithin compares sorted lists of which an empty one means everything.
+func listWithin[T cmp.Ordered](list, other []T) bool {
 	if len(other) == 0 {
 		return true
 	}
-	return len(list) > 0 && !slices.ContainsFunc(list, func(v T) bool { return !slices.Contains(other, v) })
+	return len(list) > 0 && !slices.ContainsFunc(list, func(v T) bool {
+		_, found := slices.BinarySearch(other, v)
+		return !found
+	})
 }
 
 // whenWithin reports whether whatever fulfils a condition of r fulfils one of

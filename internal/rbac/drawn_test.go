@@ -410,7 +410,7 @@ func (d *drawn) requests(yield func(Request) bool) {
 func TestCheckEqualsAPlainReading(t *testing.T) {
 	saw := map[string]int{}
 	rapid.Check(t, func(t *rapid.T) {
-		d := drawWorld(t, 12)
+		d := drawWorld(t, 8)
 		d.naive.saw = saw
 		set := Compile(d.view)
 		for r := range d.requests {

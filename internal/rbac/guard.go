@@ -25,6 +25,9 @@ type Overreach struct {
 	Excess *Rule
 	// Key names the signing key by which Excess would be given, if it is by one.
 	Key resource.Key
+	// TooMany is how many grants there would be, when there would be more than
+	// MaxGrants; nobody can insist on these.
+	TooMany int
 
 	subject Subject
 }
@@ -36,7 +39,8 @@ func Guarded(key resource.Key) bool { return ofRules(key) || len(signs(key)) > 0
 func ofRules(key resource.Key) bool { return key.Kind == KindRole || key.Kind == KindBinding }
 
 // Guard looks at changes of the view that the set was compiled from, which the
-// subject has the accesses to make; nil says that nothing speaks against them.
+// subject has the accesses to make; nil says that nothing speaks against them. It
+// is asked by whoever likes, so what it takes is bounded.
 // Nobody can give what they do not hold, by a rule or by a key that they know,
 // nor leave nobody with the role admin.
 func (s *Set) Guard(subject Subject, view View, changes ...Change) *Overreach {
@@ -53,7 +57,11 @@ func (s *Set) Guard(subject Subject, view View, changes ...Change) *Overreach {
 	if !slices.ContainsFunc(changes, func(c Change) bool { return ofRules(c.Key) }) {
 		return nil
 	}
-	next := Compile(After(view, changes...))
+	after := After(view, changes...)
+	if n := size(after); n > MaxGrants && n > size(view) {
+		return &Overreach{TooMany: n, subject: subject}
+	}
+	next := Compile(after)
 	if excess := s.Excess(subject, s.Granted(next)); excess != nil {
 		return &Overreach{Excess: excess, subject: subject}
 	}
@@ -61,6 +69,31 @@ func (s *Set) Guard(subject Subject, view View, changes ...Change) *Overreach {
 		return &Overreach{subject: subject}
 	}
 	return nil
+}
+
+// MaxGrants bounds the grants that a control plane keeps: each rule of each role
+// once for each subject that a binding gives it to, some 200 bytes of memory.
+const MaxGrants = 250_000
+
+// size counts the grants of a view, those of a role that is not there as one.
+func size(view View) int {
+	rules := map[string]int{}
+	for r := range view.List(KindRole, "") {
+		if spec, ok := r.Spec().(*resource.AccessRole); ok {
+			rules[r.Key().Name] = len(spec.Rules)
+		}
+	}
+	n := 0
+	for r := range view.List(KindBinding, "") {
+		if spec, ok := r.Spec().(*resource.AccessRoleBinding); ok {
+			given := 0
+			for _, role := range spec.Roles {
+				given += max(1, rules[role])
+			}
+			n += given * len(spec.Subjects)
+		}
+	}
+	return n
 }
 
 // The kinds that hold keys, and the names of keys: a use, such as user-token,
@@ -101,6 +134,8 @@ func holds(view View, r *resource.Resource) bool {
 // Reasons says it in lines.
 func (o *Overreach) Reasons() []string {
 	switch {
+	case o.TooMany > 0:
+		return []string{fmt.Sprintf("there would be %d grants, one for each rule and subject that it is given to: at most %d are kept; bind groups in place of users", o.TooMany, MaxGrants)}
 	case o.Excess == nil:
 		return []string{
 			fmt.Sprintf("nobody would have the role %q any more with every access, and so nobody could give it back", AdminRole),

@@ -49,12 +49,12 @@ func drawChange(t *rapid.T, d *drawn) Change {
 func TestNobodyGainsWhatTheAuthorLacks(t *testing.T) {
 	made, refused, gained := 0, 0, 0
 	rapid.Check(t, func(t *rapid.T) {
-		d := drawWorld(t, 4)
+		d := drawWorld(t, 3)
 		if oneIn(t, 2, "a weak role admin") {
 			d.view = append(d.view, build(t, "AccessRole", "", AdminRole, d.naive.roles["r3"]))
 		}
 		author := Subject{Name: "ann", Groups: []string{"h"}}
-		for range 6 {
+		for range 4 {
 			change := drawChange(t, d)
 			next := world(slices.Collect(each(After(d.view, change))))
 			held := Compile(d.view)

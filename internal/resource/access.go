@@ -1,9 +1,5 @@
 package resource
 
-import (
-	"slices"
-)
-
 // Access is something that a role can grant (SEMANTICS §6.1).
 type Access string
 
@@ -102,10 +98,26 @@ func (t *PolicyTargetRef) check(at Path, r *Report) {
 // Normalized returns a target in canonical spelling, as policies are compared.
 func (t *Target) Normalized() Target { return t.normalized() }
 
+// maxRules bounds the rules of a role, and their conditions together: whether a
+// role gives more than its author holds is found by comparing them pair by pair.
+const maxRules = 1000
+
+// maxTokenTags bounds the tags of a condition on a token, which itself carries no
+// more.
+const maxTokenTags = 64
+
 // Validate implements Spec.
 func (a *AccessRole) Validate(at Path, r *Report) {
 	if len(a.Rules) == 0 {
 		r.Errorf(at.Field("rules"), "is required: a role without rules grants nothing")
+	}
+	conditions := 0
+	for i := range a.Rules {
+		conditions += len(a.Rules[i].When)
+	}
+	if len(a.Rules) > maxRules || conditions > maxRules {
+		r.Errorf(at.Field("rules"), "has %d rules with %d entries of `when`; a role has at most %d of each: write several roles", len(a.Rules), conditions, maxRules)
+		return
 	}
 	for i := range a.Rules {
 		a.Rules[i].check(at.Field("rules").Index(i), r)
@@ -145,8 +157,12 @@ func (w *AccessWhen) check(at Path, r *Report) {
 	w.Selectors.check(at.Field("selectors"), r)
 	if w.DPToken != nil {
 		tags := at.Field("dpToken").Field("tags")
-		if len(w.DPToken.Tags) == 0 {
+		switch n := len(w.DPToken.Tags); {
+		case n == 0:
 			r.Errorf(tags, "needs at least one tag")
+		case n > maxTokenTags:
+			r.Errorf(tags, "has %d tags; a token carries at most %d", n, maxTokenTags)
+			return
 		}
 		for i, tag := range w.DPToken.Tags {
 			checkText(tags.Index(i).Field("name"), tag.Name, r)
@@ -201,12 +217,14 @@ func (b *AccessRoleBinding) Validate(at Path, r *Report) {
 	if len(b.Subjects) == 0 {
 		r.Errorf(at.Field("subjects"), "is required: at least one user or group")
 	}
+	subjects, roles := map[Subject]bool{}, map[string]bool{}
 	for i, s := range b.Subjects {
 		path := at.Field("subjects").Index(i)
 		checkText(path.Field("name"), s.Name, r)
-		if slices.Contains(b.Subjects[:i], s) {
+		if subjects[s] {
 			r.Warnf(path, "%s %s is listed twice", s.Type, clip(s.Name))
 		}
+		subjects[s] = true
 	}
 	if len(b.Roles) == 0 {
 		r.Errorf(at.Field("roles"), "is required: at least one role")
@@ -215,9 +233,10 @@ func (b *AccessRoleBinding) Validate(at Path, r *Report) {
 		path := at.Field("roles").Index(i)
 		if err := CheckName(role); err != nil {
 			r.Errorf(path, "%s", err)
-		} else if slices.Contains(b.Roles[:i], role) {
+		} else if roles[role] {
 			r.Warnf(path, "%s is listed twice", role)
 		}
+		roles[role] = true
 	}
 }
 

@@ -1,6 +1,7 @@
 package resource
 
 import (
+	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -32,6 +33,10 @@ func TestAccessRoleConditions(t *testing.T) {
 		"an unknown access":      {`{"rules": [{"access": ["READ"]}]}`, "access"},
 		"no access":              {`{"rules": [{"access": []}]}`, "a rule without access grants nothing"},
 		"a mesh of two stars":    {`{"rules": [{"access": ["CREATE"], "mesh": "**"}]}`, "'*' is any mesh"},
+		"a thousand rules":       {`{"rules": [` + strings.Repeat(`{"access": ["CREATE"]}, `, 999) + `{"access": ["CREATE"]}]}`, ""},
+		"too many rules":         {`{"rules": [` + strings.Repeat(`{"access": ["CREATE"]}, `, 1000) + `{"access": ["CREATE"]}]}`, "has 1001 rules with 0 entries of `when`; a role has at most 1000 of each"},
+		"too many conditions":    {rule(strings.Repeat(`{"to": {"targetRef": {"kind": "Mesh"}}}, `, 1000) + `{"to": {"targetRef": {"kind": "Mesh"}}}`), "has 1 rules with 1001 entries"},
+		"too many token tags":    {rule(`{"dpToken": {"tags": [` + strings.Repeat(`{"name": "a", "value": "b"}, `, 64) + `{"name": "a", "value": "b"}]}}`), "has 65 tags; a token carries at most 64"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			_, _, err := Build(Meta{Key: Key{Kind: "AccessRole", Name: "r"}}, []byte(tt.spec))
