@@ -311,6 +311,7 @@ roles: [proxies]
 	}
 	mallory, paula := as("mallory"), as("paula")
 	require.NoError(t, p.may(mallory, "type: GlobalSecret\nname: db\ndata: AA==\n"))
+	require.NoError(t, p.may(mallory, "type: GlobalSecret\nname: jwt-signing-key-1\ndata: AA==\n"), "a key of an application")
 	for _, use := range []auth.Use{auth.UserToken, auth.DataplaneToken, auth.ZoneToken, auth.ServerToken} {
 		requireDenied(t, p.may(mallory, secret(use)), ReasonEscalation, "can sign with it", string(use))
 		require.NoError(t, p.may(admin(), secret(use)))

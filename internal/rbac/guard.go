@@ -110,15 +110,18 @@ func signs(key resource.Key) []resource.Access {
 	if key.Kind != kindSecret && key.Kind != kindSigningKey {
 		return nil
 	}
-	switch use, _, ok := strings.Cut(key.Name, keyInfix); {
-	case !ok:
+	use, _, named := strings.Cut(key.Name, keyInfix)
+	switch {
+	case !named:
 		return nil
 	case use == "dataplane-token":
 		return []resource.Access{resource.AccessGenerateDataplaneToken}
 	case use == "zone-token":
 		return []resource.Access{resource.AccessGenerateZoneCPToken, resource.AccessGenerateZoneToken}
+	case use == "user-token" || use == "server-token":
+		return Accesses()
 	}
-	return Accesses()
+	return nil // a key of somebody else's
 }
 
 // holds reports whether a view has a resource as it is.
