@@ -1,10 +1,13 @@
 package zone
 
 import (
+	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"os"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/spf13/pflag"
@@ -93,6 +96,27 @@ func (c *Config) bundle() (auth.ZoneBundle, error) {
 		return auth.ZoneBundle{}, &server.UsageError{Err: err}
 	}
 	return bundle, nil
+}
+
+// renewed returns what gives the token to connect with: the one that is in its
+// file by then, so that it can be replaced before it expires, or after. While the
+// file cannot be used, it is the last one that was there.
+func renewed(cfg Config, token string, log *slog.Logger) func(context.Context) (string, error) {
+	var mu sync.Mutex // guards token and failing
+	failing := false
+	return func(context.Context) (string, error) {
+		mu.Lock()
+		defer mu.Unlock()
+		bundle, err := cfg.readBundle()
+		switch {
+		case err == nil:
+			token, failing = bundle.Token, false
+		case !failing:
+			failing = true
+			log.Warn("the zone's token cannot be read anew; going on with the last one", "error", err)
+		}
+		return token, nil
+	}
 }
 
 func (c *Config) readBundle() (auth.ZoneBundle, error) {

@@ -1,8 +1,10 @@
 package zone
 
 import (
+	"log/slog"
 	"os"
 	"path/filepath"
+	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -48,6 +50,29 @@ func TestGlobalGivenByFlags(t *testing.T) {
 	require.NoError(t, err)
 	require.Equal(t, "secret", bundle.Token)
 	require.Equal(t, []string{"a:1", "b:2"}, bundle.Addresses)
+}
+
+// A token is renewed by writing the next one where the last one was.
+func TestTokenIsReadAnew(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "token")
+	c := Config{Name: "east", GlobalAddrs: []string{"a:1"}, TokenFile: file}
+	var said strings.Builder
+	token := renewed(c, "first", slog.New(slog.NewTextHandler(&said, nil)))
+	is := func(want string) {
+		t.Helper()
+		got, err := token(t.Context())
+		require.NoError(t, err)
+		require.Equal(t, want, got)
+	}
+	is("first")
+	is("first")
+	require.Equal(t, 1, strings.Count(said.String(), "cannot be read anew"), "said once: %s", said.String())
+	require.NoError(t, os.WriteFile(file, []byte("second\n"), 0o600))
+	is("second")
+	require.NoError(t, os.WriteFile(file, nil, 0o600)) // as it is being written
+	is("second")
+	require.Equal(t, 2, strings.Count(said.String(), "cannot be read anew"))
+	require.NotContains(t, said.String(), "second")
 }
 
 // SEMANTICS §1.3: a data directory is standalone or federated for life.

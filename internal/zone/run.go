@@ -198,7 +198,7 @@ func (z *zone) openReplica(bundle auth.ZoneBundle) error {
 	z.inspect = &inspectService{zone: resource.ZoneName(z.cfg.Name)}
 	client := zonesync.ClientConfig{
 		Replica: z.copy, Addresses: bundle.Addresses, Credentials: credentials, Logger: z.log,
-		Token:  func(context.Context) (string, error) { return bundle.Token, nil },
+		Token:  renewed(z.cfg, bundle.Token, z.log),
 		Answer: z.inspect.relayed,
 	}
 	if z.cfg.LearnGlobalAddrs {

@@ -12,6 +12,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"syscall"
 	"testing"
@@ -381,4 +382,27 @@ func TestNothingIsServedInTheClear(t *testing.T) {
 			require.Equal(t, http.StatusNotFound, response.StatusCode, "the plain port has health and metrics, and nothing else")
 		}
 	}
+}
+
+// SEMANTICS §6.8: a zone's stream ends with its token. The next one is taken from
+// the file of the last, without a restart.
+func TestZoneTokenIsRenewed(t *testing.T) {
+	global := newGlobal(t).start().ready()
+	global.pin()
+	east := newZone(t, global, "east")
+	bundle := east.args[slices.Index(east.args, "--join-bundle")+1]
+	give := func(valid string) {
+		t.Helper()
+		text := global.must("generate", "zone-token", "--zone", "east", "--valid-for", valid, "--bundle")
+		require.NoError(t, os.WriteFile(bundle, []byte(text), 0o600))
+	}
+	give("4s")
+	east.start().ready()
+	global.awaitState("east", "in-sync")
+	global.awaitState("east", "offline")
+	east.await("it to say why", func() bool { return strings.Contains(east.log.String(), "the token has expired") })
+	give("1h")
+	global.awaitState("east", "in-sync")
+	global.mustWith(timeout("after", "backend", "5s"), "apply", "-f", "-", "--wait=zones")
+	require.Contains(t, east.must("get", "timeouts"), "after")
 }
