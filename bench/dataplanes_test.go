@@ -3,6 +3,7 @@ package bench
 import (
 	"context"
 	"fmt"
+	"math/rand/v2"
 	"path/filepath"
 	"sync"
 	"sync/atomic"
@@ -64,6 +65,39 @@ func dataplaneStreams(b *testing.B, connections int) {
 	report(b, "connected-s", crowd.took.Seconds())
 }
 
+// BenchmarkDataplanesReturn kills a zone with 10,000 proxies, each on a TLS
+// connection of its own, and starts it again: all of them come back, as
+// impatiently as examples/dataplane. Somebody reads from the zone meanwhile.
+func BenchmarkDataplanesReturn(b *testing.B) {
+	system(b)
+	procfs(b)
+	enoughFiles(b)
+	g := newGlobal(b, few)
+	bundle, dir := g.bundle(b, "east", g.grpcAddr), b.TempDir()
+	z := startZone(b, bundle, dir)
+	z.await(b, connected, 0)
+	g.api.write(b, policy(0, 1), true)
+	crowd := connectCrowd(b, g, z, streams)
+	var ready, took time.Duration
+	var reads samples
+	for b.Loop() {
+		z.kill()
+		z = startZone(b, bundle, dir)
+		ready = time.Since(z.started)
+		reads = append(reads, crowd.awaitAll(b, z)...)
+		took = time.Since(z.started)
+	}
+	report(b, "first-s", crowd.took.Seconds())
+	report(b, "ready-s", ready.Seconds())
+	report(b, "returned-s", took.Seconds())
+	report(b, "zone-cpu-s", z.processor(b).Seconds())
+	report(b, "get-p50-ms", reads.p50())
+	report(b, "get-max-ms", reads.worst())
+	report(b, "zone-peak-MB", z.memory(b, "VmHWM"))
+	<-time.After(rest)
+	stated(b, "zone-MB", z.memory(b, "VmRSS"), 600)
+}
+
 // enoughFiles skips the benchmark where a process may not have a socket for each
 // stream.
 func enoughFiles(b *testing.B) {
@@ -78,10 +112,13 @@ func enoughFiles(b *testing.B) {
 // crowd is many proxies.
 type crowd struct {
 	took time.Duration
+	dial func() (*grpc.ClientConn, error)
 	// received counts all configurations; arrivals are told of each that is not
 	// the first of its stream.
 	received atomic.Int64
 	arrivals chan time.Time
+	// returned has an element for each that has come back.
+	returned chan struct{}
 }
 
 // connectCrowd connects all proxies over a number of connections and waits until
@@ -96,15 +133,18 @@ func connectCrowd(b *testing.B, g *global, z *zone, connections int) *crowd {
 	require.NoError(b, err)
 	transport, err := auth.ClientTransport(auth.ClientTLSConfig{CAPEM: []byte(server.CA), Source: z.dir})
 	require.NoError(b, err)
-	c := &crowd{arrivals: make(chan time.Time, streams)}
+	c := &crowd{arrivals: make(chan time.Time, streams), returned: make(chan struct{}, streams)}
 	ctx, cancel := context.WithCancel(b.Context())
 	var following sync.WaitGroup
 	began := time.Now()
-	conns := make([]*grpc.ClientConn, connections)
-	for i := range conns {
-		conns[i], err = grpc.NewClient(server.Addresses[0], grpc.WithTransportCredentials(transport),
+	c.dial = func() (*grpc.ClientConn, error) {
+		return grpc.NewClient(server.Addresses[0], grpc.WithTransportCredentials(transport),
 			grpc.WithPerRPCCredentials(auth.TokenCredentials(issued.GetToken(), false)),
 			grpc.WithReadBufferSize(4<<10))
+	}
+	conns := make([]*grpc.ClientConn, connections)
+	for i := range conns {
+		conns[i], err = c.dial()
 		require.NoError(b, err)
 	}
 	var connecting errgroup.Group
@@ -115,7 +155,13 @@ func connectCrowd(b *testing.B, g *global, z *zone, connections int) *crowd {
 			if err != nil {
 				return fmt.Errorf("proxy %d: %w", i, err)
 			}
-			following.Go(func() { c.follow(stream) })
+			following.Go(func() {
+				c.follow(stream)
+				if connections == streams {
+					_ = conns[i].Close()
+					c.comeBack(ctx, i)
+				}
+			})
 			return nil
 		})
 	}
@@ -157,6 +203,68 @@ func (c *crowd) connect(ctx context.Context, conn *grpc.ClientConn, i int) (data
 	}
 	c.received.Add(1)
 	return stream, acknowledge(stream, first)
+}
+
+// comeBack connects the i-th proxy again and again, at random moments and over a
+// new connection each time, as proxies should, until ctx ends.
+func (c *crowd) comeBack(ctx context.Context, i int) {
+	wait := time.Second
+	for {
+		select {
+		case <-time.After(wait/2 + rand.N(wait)):
+		case <-ctx.Done():
+			return
+		}
+		wait = min(2*wait, longestPause)
+		conn, err := c.dial()
+		if err != nil {
+			continue
+		}
+		if stream, err := c.connect(ctx, conn, i); err == nil {
+			c.returned <- struct{}{}
+			c.follow(stream)
+			wait = time.Second
+		}
+		_ = conn.Close()
+	}
+}
+
+// longestPause is about how long a proxy waits at most before it tries again.
+const longestPause = 10 * time.Second
+
+// awaitAll waits until all proxies have come back to a zone that was restarted,
+// and returns how long reading from it takes meanwhile.
+func (c *crowd) awaitAll(b *testing.B, z *zone) samples {
+	b.Helper()
+	var reads samples
+	ctx, cancel := context.WithCancel(b.Context())
+	var reading sync.WaitGroup
+	reading.Go(func() {
+		for ctx.Err() == nil {
+			began := time.Now()
+			_, err := z.api.Get(ctx, &meridianv1.GetRequest{Key: &meridianv1.ResourceKey{Kind: "Mesh", Name: "default"}}, grpc.WaitForReady(true))
+			if err == nil {
+				reads.add(time.Since(began))
+			}
+			select {
+			case <-time.After(100 * time.Millisecond):
+			case <-ctx.Done():
+			}
+		}
+	})
+	defer reading.Wait()
+	defer cancel()
+	timeout := time.After(5 * patience)
+	for back := range streams {
+		select {
+		case <-c.returned:
+		case <-timeout:
+			require.Fail(b, "timeout", "%d of %d proxies are back", back, streams)
+		}
+	}
+	cancel()
+	reading.Wait()
+	return reads
 }
 
 // follow takes configurations until the stream ends.

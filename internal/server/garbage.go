@@ -27,8 +27,10 @@ const (
 	// largeHeap is from where on a server holds much, in bytes that are alive.
 	largeHeap = 128 << 20
 	// busyInterval is how soon after another a collection means that a server is
-	// busy.
+	// busy, and stirInterval that one that holds much is: that collects seldom. A
+	// heap that rests is collected every two minutes all the same.
 	busyInterval = time.Second
+	stirInterval = time.Minute
 	// calmAfter is how long after the last such collection it is not any more.
 	calmAfter = 3 * time.Second
 )
@@ -61,6 +63,7 @@ type allowance struct {
 	percent int
 	last    time.Time   // when it was collected last
 	calm    *time.Timer // ends being busy; nil before the first time
+	own     bool        // the next collection is giveBack's
 }
 
 // adjust sets the allowance after a collection that left a heap of a size.
@@ -68,7 +71,9 @@ func (a *allowance) adjust(live uint64, now time.Time) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	busy := now.Sub(a.last) < busyInterval
-	if busy {
+	stirred := live >= largeHeap && now.Sub(a.last) < stirInterval && !a.own
+	a.own = false
+	if busy || stirred {
 		if a.calm == nil {
 			a.calm = time.AfterFunc(calmAfter, a.calmDown)
 		}
@@ -94,9 +99,12 @@ func (a *allowance) allow(percent int) {
 	}
 }
 
-// calmDown ends being busy.
+// calmDown ends being busy. Ten thousand proxies that have all come back at once
+// leave half as much garbage again as is alive, and would leave it for good: with
+// nothing more to do, nothing is collected.
 func (a *allowance) calmDown() {
 	a.mu.Lock()
+	a.own = true
 	if a.percent == garbagePercentBusy {
 		a.allow(garbagePercent)
 	}
