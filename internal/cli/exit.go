@@ -131,7 +131,7 @@ func explainAnswer(e *rpcerr.Error) report {
 		r.lines[0] = "the control plane failed: " + r.lines[0]
 	case rpcerr.Unsupported:
 		r.lines[0] = "this control plane cannot answer that: " + r.lines[0]
-		r.lines = append(r.lines, "A zone answers for its dataplanes, the global for its zones; an older release may not know the question.")
+		r.lines = append(r.lines, "A zone answers for its dataplanes; the global for its zones, its servers and the tokens of both. An older release may not know the question.")
 	}
 	for _, v := range e.Violations {
 		if !strings.Contains(e.Message, v.Description) {

@@ -79,7 +79,7 @@ func TestServerErrors(t *testing.T) {
 		},
 		{rpcerr.New(rpcerr.Timeout, "ZONES_LAG", "zones lag"), exitTimeout, "Error: zones lag\n"},
 		{status.Error(codes.Unimplemented, "unknown method Zones"), exitUsage, "Error: this control plane cannot answer that: unknown method Zones\n" +
-			"A zone answers for its dataplanes, the global for its zones; an older release may not know the question.\n"},
+			"A zone answers for its dataplanes; the global for its zones, its servers and the tokens of both. An older release may not know the question.\n"},
 	} {
 		h.server.before = func(string) error { return c.err }
 		require.Equal(t, outcome{c.code, "", c.want}, h.run("zones"))
