@@ -31,7 +31,7 @@ type fileEnd struct {
 	size, torn int64
 	// bad is what is wrong with the last line.
 	bad error
-	// revisions are those that lines name, sorted.
+	// revisions are those of the writes that it records, sorted.
 	revisions []uint64
 }
 

@@ -84,13 +84,13 @@ func (l *Log) hadSince(rev uint64) func(uint64) bool {
 	}
 }
 
-// revisionOf returns the revision that a line names, or 0: without decoding it,
-// since there are many. No text within a record can look like the field, for its
-// quotes would be escaped.
+// revisionOf returns the revision of the write that a line records, or 0: without
+// decoding it, since there are many. No text within a record can look like a field,
+// for its quotes would be escaped. A snapshot is of a revision that another wrote.
 func revisionOf(line []byte) uint64 {
-	const field = `,"revision":`
+	const field, snapshot = `,"revision":`, `"kind":"snapshot"`
 	i := bytes.LastIndex(line, []byte(field))
-	if i < 0 {
+	if i < 0 || bytes.Contains(line, []byte(snapshot)) {
 		return 0
 	}
 	digits := line[i+len(field):]

@@ -62,7 +62,8 @@ type Writer struct {
 // attempt is a batch that is not recorded, or not as what it turned out to be.
 type attempt struct {
 	asked asking
-	// result is what became of it, once it was applied here.
+	// result is what became of it, once it was applied here: it is not changed by
+	// further tries under the same id.
 	result *store.Result
 	// doubtful says that its caller was told that nobody knows.
 	doubtful bool
@@ -77,8 +78,7 @@ type earlyBatch struct {
 // at once, and the rest after Open. unknown is the node's error for a write that
 // may or may not have taken effect.
 func NewWriter(server string, now func() time.Time, unknown error) *Writer {
-	w := &Writer{unknown: unknown, server: server, now: now, run: rand.Uint64(), attempts: map[uint64]*attempt{}, ended: make(chan struct{})}
-	return w
+	return &Writer{unknown: unknown, server: server, now: now, run: rand.Uint64(), attempts: map[uint64]*attempt{}, ended: make(chan struct{})}
 }
 
 // Open says where the Writer writes, and where it records that.
@@ -101,13 +101,14 @@ func (w *Writer) Propose(ctx context.Context, txn store.Txn) (store.Result, erro
 	switch {
 	case err == nil:
 		w.record(r, result)
-	case !errors.Is(err, w.unknown):
-	case w.doubt(number, a):
-		r.Decision, r.Message, r.Targets = Unknown, err.Error(), attempted(txn)
-		w.log.Write(r)
-		return result, err
-	default: // it was applied here while its answer was awaited
-		w.record(r, *a.result)
+	case errors.Is(err, w.unknown):
+		applied := w.doubt(number, a)
+		if applied == nil {
+			r.Decision, r.Message, r.Targets = Unknown, err.Error(), attempted(txn)
+			w.log.Write(r)
+			return result, err
+		}
+		w.record(r, *applied)
 	}
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -134,20 +135,20 @@ func (w *Writer) begin(ctx context.Context, txn *store.Txn) (number uint64, a *a
 	return number, a
 }
 
-// doubt notes that nobody knows what became of an attempt, unless it was applied
-// here.
-func (w *Writer) doubt(number uint64, a *attempt) bool {
+// doubt notes that nobody knows what became of an attempt, or returns it: it may
+// have been applied here while its answer was awaited.
+func (w *Writer) doubt(number uint64, a *attempt) (applied *store.Result) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	if a.result != nil {
-		return false
+		return a.result
 	}
 	a.doubtful = true
 	w.doubtful = append(w.doubtful, number)
 	if len(w.doubtful) > maxDoubtful {
 		w.endLocked(w.doubtful[0])
 	}
-	return true
+	return nil
 }
 
 // endLocked forgets an attempt.
@@ -195,9 +196,9 @@ func (w *Writer) Applied(data []byte, result store.Result) {
 	a := w.attempts[n.number]
 	switch {
 	case a == nil: // it is recorded
-	case !a.doubtful:
+	case !a.doubtful && a.result == nil:
 		a.result = &result
-	default:
+	case a.doubtful:
 		w.endLocked(n.number)
 		r := a.asked.record()
 		r.Message = "its outcome was unknown at first"
