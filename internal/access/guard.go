@@ -5,6 +5,7 @@ import (
 	"slices"
 
 	"meridian/internal/auth"
+	"meridian/internal/keyring"
 	"meridian/internal/rbac"
 	"meridian/internal/resource"
 	"meridian/internal/rpcerr"
@@ -48,9 +49,6 @@ func guardToken(who auth.Principal, excess *rbac.Rule, user auth.Principal, forc
 	return nil
 }
 
-// kindSecret is the kind of secrets that signing keys are among.
-const kindSecret resource.Kind = "GlobalSecret"
-
 // checkKeys refuses what would stand where a signing key is looked for and is
 // none: nothing could be verified by it.
 func checkKeys(ops []store.Op) error {
@@ -59,7 +57,7 @@ func checkKeys(ops []store.Op) error {
 			continue
 		}
 		secret, ok := op.Resource.Spec().(*resource.Secret)
-		if !ok || op.Resource.Key().Kind != kindSecret {
+		if !ok || op.Resource.Key().Kind != keyring.KindSecret {
 			continue
 		}
 		id, err := auth.ParseKeyID(op.Resource.Key().Name)

@@ -332,18 +332,8 @@ func TestRevocationOnEveryServer(t *testing.T) {
 	for _, p := range servers {
 		watches = append(watches, watchAs(t, p.as(raw)))
 	}
-	n := 0
-	for i, w := range watches {
-		servers[i].await("the watch to be live", func() bool {
-			n++
-			servers[0].mustWith(fmt.Sprintf("{type: Mesh, name: seen-%d}", n), "apply", "-f", "-")
-			select {
-			case <-w.lines:
-				return true
-			case <-time.After(50 * time.Millisecond):
-				return false
-			}
-		})
+	for _, w := range watches {
+		servers[0].seenBy(w)
 	}
 	began := time.Now()
 	servers[2].must("tokens", "revoke", tokenID(t, raw))

@@ -5,6 +5,7 @@ package multizone
 import (
 	"bufio"
 	"context"
+	"crypto/rand"
 	"crypto/tls"
 	"encoding/json"
 	"net"
@@ -76,6 +77,20 @@ func watchAs(t *testing.T, config string) watching {
 	return watching{lines, ended}
 }
 
+// seenBy waits until a watch is live: it shows a change that is made here.
+func (p *process) seenBy(w watching) {
+	p.t.Helper()
+	p.await("the watch to be live", func() bool {
+		p.mustWith("{type: Mesh, name: seen-"+strings.ToLower(rand.Text())+"}", "apply", "-f", "-")
+		select {
+		case <-w.lines:
+			return true
+		case <-time.After(50 * time.Millisecond):
+			return false
+		}
+	})
+}
+
 // SEMANTICS §6.8: issue, list, rotate, revoke; a live stream ends within a
 // second, and so does a zone's.
 func TestTokensLiveAndDie(t *testing.T) {
@@ -84,18 +99,7 @@ func TestTokensLiveAndDie(t *testing.T) {
 	bob := strings.TrimSpace(global.must("generate", "user-token", "--name", "bob", "--valid-for", "1h"))
 	asBob := global.as(bob)
 	watch := watchAs(t, asBob)
-	// The watch is live when it shows a change.
-	n := 0
-	global.await("the watch to be live", func() bool {
-		n++
-		global.mustWith("{type: Mesh, name: m-"+strings.Repeat("x", n)+"}", "apply", "-f", "-")
-		select {
-		case <-watch.lines:
-			return true
-		case <-time.After(50 * time.Millisecond):
-			return false
-		}
-	})
+	global.seenBy(watch)
 
 	global.must("tokens", "rotate", "user")
 	require.Zero(t, meridian(t, asBob, "", "get", "meshes").code, "the key before still verifies")
@@ -147,17 +151,7 @@ func TestDeletedKeysEndWhatLivesOnThem(t *testing.T) {
 	global.awaitState("east", "in-sync")
 	bob := strings.TrimSpace(global.must("generate", "user-token", "--name", "bob", "--valid-for", "1h"))
 	watch := watchAs(t, global.as(bob))
-	n := 0
-	global.await("the watch to be live", func() bool {
-		n++
-		global.mustWith("{type: Mesh, name: m-"+strings.Repeat("x", n)+"}", "apply", "-f", "-")
-		select {
-		case <-watch.lines:
-			return true
-		case <-time.After(50 * time.Millisecond):
-			return false
-		}
-	})
+	global.seenBy(watch)
 	old := strings.TrimSpace(global.must("generate", "dataplane-token", "--tag", "kuma.io/service=web", "--valid-for", "1h"))
 	for _, kind := range []string{"user", "dataplane", "zone", "server"} {
 		require.Contains(t, global.must("tokens", "rotate", kind), kind+"-token-signing-key-2 created")
