@@ -150,7 +150,7 @@ mutants: $(TOOLS)/gotestsum ## Plant bugs on purpose, one at a time, and see tha
 KUBERNETES := $(CURDIR)/.cache/kubernetes
 .PHONY: kubernetes
 kubernetes: build $(KUBERNETES)/kube-apiserver ## Try the admission webhook with a real API server (RECORD=1 records what it asks); builds Kubernetes first
-	KUBERNETES_BIN=$(KUBERNETES) MERIDIAN_BIN=$(BIN) RECORD=$(if $(RECORD),$(CURDIR)/internal/webhook/testdata/reviews) \
+	KUBERNETES_BIN=$(KUBERNETES) MERIDIAN_BIN=$(BIN) RECORD=$(if $(RECORD),$(CURDIR)/internal/service/webhook/testdata/reviews) \
 		$(GO) test -count=1 -tags $(TAGS),kubernetes ./test/kubernetes
 
 $(KUBERNETES)/kube-apiserver: tools/kubernetes/go.mod tools/kubernetes/go.sum

@@ -14,8 +14,8 @@ import (
 	"google.golang.org/grpc"
 
 	meridianv1 "meridian/api/meridian/v1"
-	"meridian/internal/admin"
-	"meridian/internal/auth"
+	"meridian/internal/authn"
+	"meridian/internal/service/admin"
 )
 
 // global is a global of one server.
@@ -68,7 +68,7 @@ func (g *global) bundle(b *testing.B, zone, through string) string {
 	b.Helper()
 	response, err := g.api.GenerateZoneToken(b.Context(), &meridianv1.GenerateZoneTokenRequest{Zone: zone, ValidForSeconds: 3600, Bundle: true})
 	require.NoError(b, err)
-	bundle, err := auth.DecodeZoneBundle(response.GetBundle())
+	bundle, err := authn.DecodeZoneBundle(response.GetBundle())
 	require.NoError(b, err)
 	bundle.Addresses = []string{through}
 	data, err := bundle.Encode()
@@ -105,14 +105,14 @@ const connected = "connected to the global"
 // dial connects to the server that keeps its data in dir.
 func dial(b *testing.B, dir string) *client {
 	b.Helper()
-	contexts, err := auth.LoadContexts(filepath.Join(dir, "admin.yaml"))
+	contexts, err := authn.LoadContexts(filepath.Join(dir, "admin.yaml"))
 	require.NoError(b, err)
 	server, err := contexts.Get("")
 	require.NoError(b, err)
-	transport, err := auth.ClientTransport(auth.ClientTLSConfig{CAPEM: []byte(server.CA), Source: dir})
+	transport, err := authn.ClientTransport(authn.ClientTLSConfig{CAPEM: []byte(server.CA), Source: dir})
 	require.NoError(b, err)
 	conn, err := grpc.NewClient(server.Addresses[0], grpc.WithTransportCredentials(transport),
-		grpc.WithPerRPCCredentials(auth.TokenCredentials(server.Token, false)))
+		grpc.WithPerRPCCredentials(authn.TokenCredentials(server.Token, false)))
 	require.NoError(b, err)
 	b.Cleanup(func() { _ = conn.Close() })
 	return newClient(conn)

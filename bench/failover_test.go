@@ -14,7 +14,7 @@ import (
 	"google.golang.org/grpc/resolver/manual"
 
 	meridianv1 "meridian/api/meridian/v1"
-	"meridian/internal/auth"
+	"meridian/internal/authn"
 )
 
 // BenchmarkFailover takes the leader away again and again, by kill -9 and by a
@@ -114,11 +114,11 @@ func policyForGap(edition int) *meridianv1.Resource {
 // in dir.
 func dialAll(b *testing.B, dir string, addresses []string) *client {
 	b.Helper()
-	contexts, err := auth.LoadContexts(filepath.Join(dir, "admin.yaml"))
+	contexts, err := authn.LoadContexts(filepath.Join(dir, "admin.yaml"))
 	require.NoError(b, err)
 	server, err := contexts.Get("")
 	require.NoError(b, err)
-	transport, err := auth.ClientTransport(auth.ClientTLSConfig{CAPEM: []byte(server.CA), Source: dir})
+	transport, err := authn.ClientTransport(authn.ClientTLSConfig{CAPEM: []byte(server.CA), Source: dir})
 	require.NoError(b, err)
 	servers := manual.NewBuilderWithScheme("servers")
 	var state resolver.State
@@ -129,7 +129,7 @@ func dialAll(b *testing.B, dir string, addresses []string) *client {
 	quick := grpc.ConnectParams{MinConnectTimeout: time.Second}
 	quick.Backoff.BaseDelay, quick.Backoff.Multiplier, quick.Backoff.MaxDelay = 10*time.Millisecond, 1.5, 100*time.Millisecond
 	conn, err := grpc.NewClient("servers:///all", grpc.WithTransportCredentials(transport), grpc.WithResolvers(servers),
-		grpc.WithConnectParams(quick), grpc.WithPerRPCCredentials(auth.TokenCredentials(server.Token, false)))
+		grpc.WithConnectParams(quick), grpc.WithPerRPCCredentials(authn.TokenCredentials(server.Token, false)))
 	require.NoError(b, err)
 	b.Cleanup(func() { _ = conn.Close() })
 	return newClient(conn)

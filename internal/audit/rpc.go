@@ -9,7 +9,7 @@ import (
 	"google.golang.org/grpc/peer"
 
 	meridianv1 "meridian/api/meridian/v1"
-	"meridian/internal/auth"
+	"meridian/internal/authn"
 	"meridian/internal/rpcerr"
 )
 
@@ -17,10 +17,10 @@ import (
 // has the rules remembered that allow their writes. It stands after the
 // authenticator, whose refusals it does not see: give those to Refused.
 func (l *Log) Unary(ctx context.Context, req any, info *grpc.UnaryServerInfo, handler grpc.UnaryHandler) (any, error) {
-	ctx = auth.CollectGrounds(ctx)
+	ctx = authn.CollectGrounds(ctx)
 	resp, err := handler(ctx, req)
 	if err != nil {
-		l.denial(ctx, auth.PrincipalFrom(ctx), info.FullMethod, req, err)
+		l.denial(ctx, authn.PrincipalFrom(ctx), info.FullMethod, req, err)
 	}
 	return resp, err
 }
@@ -37,16 +37,16 @@ func (l *Log) Stream(srv any, stream grpc.ServerStream, info *grpc.StreamServerI
 // streamDenial is apart from Stream, which waits for as long as its stream lasts
 // and has only what it needs on its stack.
 func (l *Log) streamDenial(ctx context.Context, method string, err error) {
-	l.denial(ctx, auth.PrincipalFrom(ctx), method, nil, err)
+	l.denial(ctx, authn.PrincipalFrom(ctx), method, nil, err)
 }
 
 // Refused records a request that an authenticator has refused.
-func (l *Log) Refused(ctx context.Context, p auth.Principal, method string, err error) {
+func (l *Log) Refused(ctx context.Context, p authn.Principal, method string, err error) {
 	l.denial(ctx, p, method, nil, err)
 }
 
 // denial records an error that is a refusal, and no other.
-func (l *Log) denial(ctx context.Context, p auth.Principal, method string, req any, err error) {
+func (l *Log) denial(ctx context.Context, p authn.Principal, method string, req any, err error) {
 	var e *rpcerr.Error
 	if !errors.As(rpcerr.FromStatus(err), &e) {
 		return
@@ -108,7 +108,7 @@ func keyTarget(action string, k *meridianv1.ResourceKey) Target {
 	return Target{Action: action, Kind: clip(k.GetKind()), Mesh: clip(k.GetMesh()), Name: clip(k.GetName())}
 }
 
-func whoIs(p auth.Principal) Who {
+func whoIs(p authn.Principal) Who {
 	w := Who{Name: p.Name, Groups: p.Groups, Source: string(p.Source)}
 	if p.Token != nil {
 		w.Token = p.Token.ID
@@ -131,7 +131,7 @@ func from(ctx context.Context) string {
 // what it began when it failed. Who asked, from where and by which method is
 // filled in; the decision is Allowed unless it is given.
 func (l *Log) Did(ctx context.Context, r Record, failed error) {
-	r.Who, r.From = whoIs(auth.PrincipalFrom(ctx)), from(ctx)
+	r.Who, r.From = whoIs(authn.PrincipalFrom(ctx)), from(ctx)
 	if method, ok := grpc.Method(ctx); ok {
 		r.Method = strings.TrimPrefix(method, "/")
 	}

@@ -15,7 +15,7 @@ import (
 	"google.golang.org/grpc/peer"
 
 	meridianv1 "meridian/api/meridian/v1"
-	"meridian/internal/auth"
+	"meridian/internal/authn"
 	"meridian/internal/resource"
 	"meridian/internal/rpcerr"
 	"meridian/internal/store"
@@ -46,10 +46,10 @@ func (b because) String() string { return string(b) }
 
 // request is the context of a call by bob.
 func request(t *testing.T) context.Context {
-	p := auth.UserPrincipal("bob", []string{"team-a"})
-	p.Token = &auth.Token{ID: "id-1"}
+	p := authn.UserPrincipal("bob", []string{"team-a"})
+	p.Token = &authn.Token{ID: "id-1"}
 	ctx := peer.NewContext(t.Context(), &peer.Peer{Addr: &net.TCPAddr{IP: net.IPv4(192, 0, 2, 7), Port: 4000}})
-	return auth.WithPrincipal(ctx, p)
+	return authn.WithPrincipal(ctx, p)
 }
 
 // records returns all records of a log's current file.
@@ -90,10 +90,10 @@ func TestEveryWriteIsRecorded(t *testing.T) {
 	}}}
 	w := writer(n, log)
 	txn := store.Txn{RequestID: "r-1", Ops: []store.Op{store.Delete(key("d"))}}
-	ctx := auth.CollectGrounds(request(t))
-	auth.AddGround(ctx, because("rule one"))
-	auth.AddGround(ctx, because("rule two"))
-	auth.AddGround(ctx, because("rule one"))
+	ctx := authn.CollectGrounds(request(t))
+	authn.AddGround(ctx, because("rule one"))
+	authn.AddGround(ctx, because("rule two"))
+	authn.AddGround(ctx, because("rule one"))
 	_, err := w.Propose(ctx, txn)
 	require.NoError(t, err)
 	_, err = w.Propose(t.Context(), txn) // by the server itself
@@ -111,7 +111,7 @@ func TestEveryWriteIsRecorded(t *testing.T) {
 	all := records(t, dir)
 	require.Len(t, all, 3, "what was not written and what changed nothing is not recorded")
 	require.Equal(t, Allowed, all[0].Decision)
-	require.Equal(t, Who{Name: "bob", Groups: []string{"team-a", auth.AuthenticatedGroup}, Source: "token", Token: "id-1"}, all[0].Who)
+	require.Equal(t, Who{Name: "bob", Groups: []string{"team-a", authn.AuthenticatedGroup}, Source: "token", Token: "id-1"}, all[0].Who)
 	require.Equal(t, "192.0.2.7:4000", all[0].From)
 	require.Equal(t, "rule one; rule two", all[0].Rule)
 	require.Equal(t, uint64(7), all[0].Revision)
@@ -131,8 +131,8 @@ func TestEveryDenialIsRecorded(t *testing.T) {
 	call := func(req any, err error) {
 		t.Helper()
 		_, got := log.Unary(request(t), req, &grpc.UnaryServerInfo{FullMethod: "/meridian.v1.S/M"}, func(ctx context.Context, _ any) (any, error) {
-			auth.AddGround(ctx, because("x"))
-			require.Len(t, auth.Grounds(ctx), 1, "grounds are collected")
+			authn.AddGround(ctx, because("x"))
+			require.Len(t, authn.Grounds(ctx), 1, "grounds are collected")
 			return nil, err
 		})
 		require.Equal(t, err, got)
@@ -151,7 +151,7 @@ func TestEveryDenialIsRecorded(t *testing.T) {
 	}
 	require.Equal(t, error(denied), log.Stream(nil, &stream{ctx: request(t)}, &grpc.StreamServerInfo{FullMethod: "/meridian.v1.S/Stream"},
 		func(any, grpc.ServerStream) error { return denied }))
-	log.Refused(request(t), auth.Principal{}, "/meridian.v1.S/N", rpcerr.New(rpcerr.Unauthenticated, "TOKEN_REFUSED", "not authenticated: x"))
+	log.Refused(request(t), authn.Principal{}, "/meridian.v1.S/N", rpcerr.New(rpcerr.Unauthenticated, "TOKEN_REFUSED", "not authenticated: x"))
 
 	all := records(t, dir)
 	var targets []string

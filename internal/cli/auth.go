@@ -10,7 +10,7 @@ import (
 	"github.com/spf13/cobra"
 
 	meridianv1 "meridian/api/meridian/v1"
-	"meridian/internal/auth"
+	"meridian/internal/authn"
 	"meridian/internal/rbac"
 	"meridian/internal/resource"
 )
@@ -207,10 +207,10 @@ func subjectOf(s *meridianv1.AccessSubject) resource.Subject {
 }
 
 func sourceText(source string) string {
-	switch auth.Source(source) {
-	case auth.FromToken:
+	switch authn.Source(source) {
+	case authn.FromToken:
 		return "by a token"
-	case auth.FromLoopback:
+	case authn.FromLoopback:
 		return "by calling from the control plane's own host without credentials"
 	default:
 		return "not at all: no credentials were sent"

@@ -11,7 +11,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	meridianv1 "meridian/api/meridian/v1"
-	"meridian/internal/access"
+	"meridian/internal/authz"
 	"meridian/internal/resource"
 	"meridian/internal/store"
 )
@@ -83,7 +83,7 @@ func (h *harness) serveRoles(text string) {
 	h.t.Helper()
 	p := accessPlane{store.New(store.DefaultOptions())}
 	now := func() time.Time { return epoch }
-	require.NoError(h.t, access.Defaults{Restricted: true}.Ensure(h.t.Context(), p.View, p, now))
+	require.NoError(h.t, authz.Defaults{Restricted: true}.Ensure(h.t.Context(), p.View, p, now))
 	documents, err := resource.Decode("roles.yaml", []byte(text), resource.DecodeOptions{})
 	require.NoError(h.t, err)
 	var ops []store.Op
@@ -93,7 +93,7 @@ func (h *harness) serveRoles(text string) {
 		h.server.stored[d.Resource.Key()] = m
 	}
 	require.NoError(h.t, p.Apply(p.Revision()+1, store.Txn{Ops: ops}).Err)
-	h.server.access = access.NewService(access.New(p.View), p.read)
+	h.server.access = authz.NewService(authz.New(p.View), p.read)
 }
 
 func TestCanIOffline(t *testing.T) {

@@ -9,7 +9,7 @@ import (
 	"github.com/spf13/cobra"
 
 	meridianv1 "meridian/api/meridian/v1"
-	"meridian/internal/auth"
+	"meridian/internal/authn"
 	"meridian/internal/rbac"
 	"meridian/internal/resource"
 )
@@ -114,8 +114,8 @@ func (o *canIFlags) check(granted resource.Access, args []string) error {
 		return usagef("--tag goes with %s", resource.AccessGenerateDataplaneToken)
 	case len(o.groups) > 0 && o.as == "":
 		return usagef("--as-group goes with --as: the user who is in the group")
-	case len(o.groups) > 0 && o.as == auth.AnonymousUser:
-		return usagef("--as-group goes with a user: whoever is %s is in %s only", auth.AnonymousUser, auth.UnauthenticatedGroup)
+	case len(o.groups) > 0 && o.as == authn.AnonymousUser:
+		return usagef("--as-group goes with a user: whoever is %s is in %s only", authn.AnonymousUser, authn.UnauthenticatedGroup)
 	case o.roles.offline && o.as == "":
 		return usagef("--as is required with --offline: there is nobody to be taken for")
 	}
@@ -185,7 +185,7 @@ func (a *app) asker(ctx context.Context, o *canIFlags) (ask func(rbac.Question) 
 		if err != nil {
 			return nil, nil, err
 		}
-		set, user := rbac.Compile(rules), auth.Named(o.as, o.groups)
+		set, user := rbac.Compile(rules), authn.Named(o.as, o.groups)
 		subject := rbac.Subject{Name: user.Name, Groups: user.Groups}
 		return func(q rbac.Question) (rbac.Answer, error) {
 			q.Stored, q.Rules = rules.get, rules

@@ -11,7 +11,7 @@ import (
 	"google.golang.org/grpc/status"
 
 	meridianv1 "meridian/api/meridian/v1"
-	"meridian/internal/auth"
+	"meridian/internal/authn"
 	"meridian/internal/rpcerr"
 )
 
@@ -34,7 +34,7 @@ const (
 type target struct {
 	// addresses are host:port of its servers; any of them takes any request.
 	addresses []string
-	// transport explains its failures, see auth.ClientTransport.
+	// transport explains its failures, see authn.ClientTransport.
 	transport credentials.TransportCredentials
 	// credentials go with every call; nil for a caller without a token.
 	credentials credentials.PerRPCCredentials
@@ -218,7 +218,7 @@ func (c *client) explain(ctx context.Context, err error) error {
 	// An error that names its reason is the server's own word.
 	own := answered.Reason != ""
 	switch {
-	case answered.Reason == auth.ReasonBadToken:
+	case answered.Reason == authn.ReasonBadToken:
 		return c.explainToken(answered)
 	case answered.Code == rpcerr.Timeout && !c.log.connected():
 		return failf(exitTimeout, "no connection to the control plane at %s within %s", c.target, c.timeout).

@@ -6,7 +6,7 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"meridian/internal/auth"
+	"meridian/internal/authn"
 	"meridian/internal/resource"
 )
 
@@ -78,7 +78,7 @@ func (a *app) contextNames() []string {
 	if err != nil {
 		return nil
 	}
-	contexts, err := auth.LoadContexts(path)
+	contexts, err := authn.LoadContexts(path)
 	if err != nil {
 		return nil
 	}

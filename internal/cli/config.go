@@ -8,7 +8,7 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"meridian/internal/auth"
+	"meridian/internal/authn"
 )
 
 func newConfigCommand(a *app) *cobra.Command {
@@ -52,7 +52,7 @@ func (a *app) addControlPlane(o *addOptions) error {
 	case o.address == "":
 		return usagef("--address is required: HOST:PORT of the control plane's servers")
 	}
-	entry := auth.ControlPlane{Name: o.name, SkipVerify: o.skipVerify}
+	entry := authn.ControlPlane{Name: o.name, SkipVerify: o.skipVerify}
 	var err error
 	if entry.Addresses, err = parseAddresses(o.address); err != nil {
 		return err
@@ -65,16 +65,16 @@ func (a *app) addControlPlane(o *addOptions) error {
 		if err != nil {
 			return usagef("--ca-cert-file: %w", err)
 		}
-		if entry.CA = string(pem); !auth.HasCertificate(pem) {
+		if entry.CA = string(pem); !authn.HasCertificate(pem) {
 			return usagef("--ca-cert-file: there is no certificate in %s", o.caFile)
 		}
 		if o.skipVerify {
 			a.message("With --skip-verify the server's certificate is not looked at: --ca-cert-file has no effect.")
 		}
 	}
-	return a.editContexts(func(c *auth.Contexts, path string) error {
+	return a.editContexts(func(c *authn.Contexts, path string) error {
 		switch err := c.Add(entry, o.overwrite); {
-		case errors.Is(err, auth.ErrControlPlaneExists):
+		case errors.Is(err, authn.ErrControlPlaneExists):
 			return failf(exitConflict, "there is a control plane %q in %s already", o.name, path).with("Replace it with --overwrite.")
 		case err != nil:
 			return usagef("%w", err)
@@ -110,14 +110,14 @@ func (o *addOptions) token() (string, error) {
 	if token == "" {
 		return "", usagef("--auth-conf token=TOKEN is required with --auth-type=tokens; the token is empty")
 	}
-	if err := auth.CheckTokenText(token); err != nil {
+	if err := authn.CheckTokenText(token); err != nil {
 		return "", usagef("--auth-conf: %w", err)
 	}
 	return token, nil
 }
 
 // editContexts changes the configuration file and saves it if edit agrees.
-func (a *app) editContexts(edit func(c *auth.Contexts, path string) error) error {
+func (a *app) editContexts(edit func(c *authn.Contexts, path string) error) error {
 	c, path, err := a.loadContexts()
 	if err != nil {
 		return err
@@ -132,15 +132,15 @@ func (a *app) editContexts(edit func(c *auth.Contexts, path string) error) error
 }
 
 // loadContexts reads the configuration file, an empty one if there is none.
-func (a *app) loadContexts() (*auth.Contexts, string, error) {
+func (a *app) loadContexts() (*authn.Contexts, string, error) {
 	path, _, err := a.configPath()
 	if err != nil {
 		return nil, "", err
 	}
-	c, err := auth.LoadContexts(path)
+	c, err := authn.LoadContexts(path)
 	switch {
 	case errors.Is(err, fs.ErrNotExist):
-		return &auth.Contexts{}, path, nil
+		return &authn.Contexts{}, path, nil
 	case err != nil:
 		return nil, "", failf(exitUsage, "the configuration cannot be read: %w", err)
 	}
@@ -176,7 +176,7 @@ func newConfigListCommand(a *app) *cobra.Command {
 	return cmd
 }
 
-func (a *app) printContexts(f format, c *auth.Contexts) error {
+func (a *app) printContexts(f format, c *authn.Contexts) error {
 	views := make([]controlPlaneView, len(c.ControlPlanes))
 	t := &table{header: []string{"CURRENT", "NAME", "ADDRESS", "AUTH"}}
 	for i, cp := range c.ControlPlanes {
@@ -202,7 +202,7 @@ func (a *app) printContexts(f format, c *auth.Contexts) error {
 }
 
 func newConfigSwitchCommand(a *app) *cobra.Command {
-	return newConfigNameCommand(a, "switch", "Make a control plane the one that is used", func(c *auth.Contexts, name, path string) error {
+	return newConfigNameCommand(a, "switch", "Make a control plane the one that is used", func(c *authn.Contexts, name, path string) error {
 		if err := c.Switch(name); err != nil {
 			return err
 		}
@@ -212,7 +212,7 @@ func newConfigSwitchCommand(a *app) *cobra.Command {
 }
 
 func newConfigRemoveCommand(a *app) *cobra.Command {
-	return newConfigNameCommand(a, "remove", "Forget a control plane", func(c *auth.Contexts, name, path string) error {
+	return newConfigNameCommand(a, "remove", "Forget a control plane", func(c *authn.Contexts, name, path string) error {
 		wasCurrent := c.Current == name
 		if err := c.Remove(name); err != nil {
 			return err
@@ -227,7 +227,7 @@ func newConfigRemoveCommand(a *app) *cobra.Command {
 
 // newConfigNameCommand returns a command that does something to an entry, named
 // by --name or as the argument.
-func newConfigNameCommand(a *app, use, short string, do func(c *auth.Contexts, name, path string) error) *cobra.Command {
+func newConfigNameCommand(a *app, use, short string, do func(c *authn.Contexts, name, path string) error) *cobra.Command {
 	var name string
 	cmd := &cobra.Command{
 		Use:   use + " --name NAME",
@@ -242,9 +242,9 @@ func newConfigNameCommand(a *app, use, short string, do func(c *auth.Contexts, n
 			case name == "":
 				return usagef("--name is required")
 			}
-			return a.editContexts(func(c *auth.Contexts, path string) error {
+			return a.editContexts(func(c *authn.Contexts, path string) error {
 				err := do(c, name, path)
-				if errors.Is(err, auth.ErrNoControlPlane) {
+				if errors.Is(err, authn.ErrNoControlPlane) {
 					return failf(exitNo, "there is no control plane %q in %s%s", name, path, didYouMean(name, contextNames(c)))
 				}
 				return err

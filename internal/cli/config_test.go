@@ -9,7 +9,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	meridianv1 "meridian/api/meridian/v1"
-	"meridian/internal/auth"
+	"meridian/internal/authn"
 	"meridian/internal/rpcerr"
 )
 
@@ -162,7 +162,7 @@ func TestShellsAreOfferedTheValuesOfFlags(t *testing.T) {
 func TestWhoseTokenWasRefused(t *testing.T) {
 	h := newHarness(t)
 	h.server.answer = func(*meridianv1.InspectRequest) (*meridianv1.InspectResponse, error) {
-		return nil, rpcerr.New(rpcerr.Unauthenticated, auth.ReasonBadToken, "not authenticated: the token has expired on Monday").GRPCStatus().Err()
+		return nil, rpcerr.New(rpcerr.Unauthenticated, authn.ReasonBadToken, "not authenticated: the token has expired on Monday").GRPCStatus().Err()
 	}
 	h.ok("config", "control-planes", "add", "--name", "mine", "--address", h.address, "--skip-verify", "--auth-type=tokens", "--auth-conf", "token=a.b.c")
 	const refused, mend = "Error: not authenticated: the token has expired on Monday\n", "`meridian generate user-token`, by somebody who may, issues another.\n"
@@ -181,7 +181,7 @@ func TestWhoseTokenWasRefused(t *testing.T) {
 
 func TestSkippingVerificationBeatsACertificate(t *testing.T) {
 	h := newHarness(t)
-	contexts, err := auth.LoadContexts(h.config)
+	contexts, err := authn.LoadContexts(h.config)
 	require.NoError(t, err)
 	ca := h.write("ca.pem", contexts.ControlPlanes[0].CA)
 	out := h.run("config", "control-planes", "add", "--name", "both", "--address", h.address, "--skip-verify", "--ca-cert-file", ca)

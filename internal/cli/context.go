@@ -14,7 +14,7 @@ import (
 	"github.com/spf13/pflag"
 	"google.golang.org/grpc/credentials/insecure"
 
-	"meridian/internal/auth"
+	"meridian/internal/authn"
 )
 
 const (
@@ -75,7 +75,7 @@ func (a *app) target() (target, error) {
 		// would be made as someone else.
 		return target{}, usagef("--token is empty")
 	}
-	var entry auth.ControlPlane
+	var entry authn.ControlPlane
 	source := "--address"
 	if c.address == "" || c.config != "" || c.context != "" {
 		var err error
@@ -106,14 +106,14 @@ func (a *app) target() (target, error) {
 	return newTarget(entry, source, tokenSource, caSource)
 }
 
-func newTarget(entry auth.ControlPlane, source, tokenSource, caSource string) (target, error) {
+func newTarget(entry authn.ControlPlane, source, tokenSource, caSource string) (target, error) {
 	t := target{addresses: entry.Addresses, source: source}
 	if entry.Token != "" {
-		if err := auth.CheckTokenText(entry.Token); err != nil {
+		if err := authn.CheckTokenText(entry.Token); err != nil {
 			return target{}, usagef("%w (of %s)", err, tokenSource)
 		}
 		t.tokenSource = tokenSource
-		t.credentials = auth.TokenCredentials(entry.Token, entry.Plaintext)
+		t.credentials = authn.TokenCredentials(entry.Token, entry.Plaintext)
 	}
 	if entry.Plaintext {
 		t.transport = insecure.NewCredentials()
@@ -122,7 +122,7 @@ func newTarget(entry auth.ControlPlane, source, tokenSource, caSource string) (t
 	if entry.CA == "" {
 		caSource = ""
 	}
-	transport, err := auth.ClientTransport(auth.ClientTLSConfig{
+	transport, err := authn.ClientTransport(authn.ClientTLSConfig{
 		CAPEM: []byte(entry.CA), Source: caSource, SkipVerify: entry.SkipVerify,
 	})
 	if err != nil {
@@ -134,38 +134,38 @@ func newTarget(entry auth.ControlPlane, source, tokenSource, caSource string) (t
 
 // chosenEntry returns the entry of the configuration that the flags choose, and
 // where it stands.
-func (a *app) chosenEntry() (auth.ControlPlane, string, error) {
+func (a *app) chosenEntry() (authn.ControlPlane, string, error) {
 	path, explicit, err := a.configPath()
 	if err != nil {
-		return auth.ControlPlane{}, "", err
+		return authn.ControlPlane{}, "", err
 	}
-	contexts, err := auth.LoadContexts(path)
+	contexts, err := authn.LoadContexts(path)
 	switch {
 	case errors.Is(err, fs.ErrNotExist) && explicit:
-		return auth.ControlPlane{}, "", failf(exitUsage, "there is no configuration file %s", path).with(
+		return authn.ControlPlane{}, "", failf(exitUsage, "there is no configuration file %s", path).with(
 			"It comes from --config or " + configVariable + "; a server writes one, admin.yaml, into its data directory.")
 	case errors.Is(err, fs.ErrNotExist):
-		return auth.ControlPlane{}, "", notConfigured()
+		return authn.ControlPlane{}, "", notConfigured()
 	case err != nil:
-		return auth.ControlPlane{}, "", failf(exitUsage, "the configuration cannot be read: %w", err)
+		return authn.ControlPlane{}, "", failf(exitUsage, "the configuration cannot be read: %w", err)
 	}
 	entry, err := contexts.Get(a.connection.context)
 	if err == nil {
 		return entry, fmt.Sprintf("the control plane %q in %s", entry.Name, path), nil
 	}
 	if len(contexts.ControlPlanes) == 0 {
-		return auth.ControlPlane{}, "", notConfigured()
+		return authn.ControlPlane{}, "", notConfigured()
 	}
 	names := contextNames(contexts)
 	if a.connection.context == "" {
-		return auth.ControlPlane{}, "", failf(exitUsage, "%s has several control planes and none is chosen", path).with(
+		return authn.ControlPlane{}, "", failf(exitUsage, "%s has several control planes and none is chosen", path).with(
 			"Choose with --context or `meridian config control-planes switch`: " + strings.Join(names, ", "))
 	}
-	return auth.ControlPlane{}, "", failf(exitUsage, "there is no control plane %q in %s%s",
+	return authn.ControlPlane{}, "", failf(exitUsage, "there is no control plane %q in %s%s",
 		a.connection.context, path, didYouMean(a.connection.context, names)).with("There are: " + strings.Join(names, ", "))
 }
 
-func contextNames(c *auth.Contexts) []string {
+func contextNames(c *authn.Contexts) []string {
 	names := make([]string, len(c.ControlPlanes))
 	for i, cp := range c.ControlPlanes {
 		names[i] = cp.Name

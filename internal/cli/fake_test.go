@@ -21,7 +21,7 @@ import (
 	"google.golang.org/protobuf/types/known/timestamppb"
 
 	meridianv1 "meridian/api/meridian/v1"
-	"meridian/internal/auth"
+	"meridian/internal/authn"
 	"meridian/internal/resource"
 	"meridian/internal/rpcerr"
 )
@@ -298,7 +298,7 @@ func newHarness(t *testing.T) *harness {
 	t.Helper()
 	h := &harness{t: t, server: newFakeServer(), tokens: &fakeTokens{}, home: t.TempDir()}
 	now := time.Now()
-	ca, err := auth.NewCA(now)
+	ca, err := authn.NewCA(now)
 	require.NoError(t, err)
 	cert, key, err := ca.IssueServer("fake", []string{"127.0.0.1"}, now)
 	require.NoError(t, err)
@@ -309,8 +309,8 @@ func newHarness(t *testing.T) *harness {
 
 	h.caFile = h.write("ca.pem", string(ca.CertificatePEM()))
 	h.config = filepath.Join(h.home, "admin.yaml")
-	contexts := &auth.Contexts{}
-	require.NoError(t, contexts.Add(auth.ControlPlane{
+	contexts := &authn.Contexts{}
+	require.NoError(t, contexts.Add(authn.ControlPlane{
 		Name: "global", Addresses: []string{h.address}, CA: string(ca.CertificatePEM()), Token: "secret",
 	}, false))
 	require.NoError(t, contexts.Switch("global"))

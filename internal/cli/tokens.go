@@ -12,7 +12,7 @@ import (
 	"github.com/spf13/cobra"
 
 	meridianv1 "meridian/api/meridian/v1"
-	"meridian/internal/auth"
+	"meridian/internal/authn"
 )
 
 func newTokensCommand(a *app) *cobra.Command {
@@ -24,8 +24,8 @@ func newTokensCommand(a *app) *cobra.Command {
 // user-tokens.
 func parseTokenKind(text string) (string, error) {
 	kind := strings.TrimSuffix(strings.TrimSuffix(strings.ToLower(text), "s"), "-token") + "-token"
-	switch auth.Use(kind) {
-	case auth.UserToken, auth.DataplaneToken, auth.ZoneToken, auth.ServerToken:
+	switch authn.Use(kind) {
+	case authn.UserToken, authn.DataplaneToken, authn.ZoneToken, authn.ServerToken:
 		return kind, nil
 	}
 	return "", usagef("%q is no kind of token; the kinds are user, dataplane, zone and server", text)

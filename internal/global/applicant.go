@@ -15,7 +15,7 @@ import (
 	"google.golang.org/grpc/credentials"
 
 	meridianv1 "meridian/api/meridian/v1"
-	"meridian/internal/auth"
+	"meridian/internal/authn"
 	"meridian/internal/rpcerr"
 	"meridian/internal/version"
 )
@@ -29,7 +29,7 @@ const (
 
 // applicant is a server that wants to be let in.
 type applicant struct {
-	bundle auth.ServerBundle
+	bundle authn.ServerBundle
 	// source names the bundle's file.
 	source  string
 	request *meridianv1.JoinRequest
@@ -95,7 +95,7 @@ func final(err error) bool {
 
 // ask asks one server.
 func (a *applicant) ask(ctx context.Context, addr string) (*meridianv1.JoinResponse, error) {
-	transport, err := auth.ClientTransport(auth.ClientTLSConfig{CAPEM: []byte(a.bundle.CA), Source: a.source})
+	transport, err := authn.ClientTransport(authn.ClientTLSConfig{CAPEM: []byte(a.bundle.CA), Source: a.source})
 	if err != nil {
 		return nil, rpcerr.New(rpcerr.Invalid, "", "%w", err)
 	}
@@ -103,7 +103,7 @@ func (a *applicant) ask(ctx context.Context, addr string) (*meridianv1.JoinRespo
 	conn, err := grpc.NewClient("passthrough:///"+addr,
 		grpc.WithTransportCredentials(attempt),
 		grpc.WithContextDialer(attempt.dial),
-		grpc.WithPerRPCCredentials(auth.TokenCredentials(a.bundle.Token, false)),
+		grpc.WithPerRPCCredentials(authn.TokenCredentials(a.bundle.Token, false)),
 		grpc.WithUserAgent("meridian-global/"+version.String()),
 		grpc.WithDisableServiceConfig(),
 	)
@@ -162,7 +162,7 @@ func plain(err error) error {
 	var (
 		call      *os.SyscallError
 		op        *net.OpError
-		handshake *auth.HandshakeError
+		handshake *authn.HandshakeError
 	)
 	switch {
 	case errors.As(err, &call):

@@ -4,8 +4,8 @@ import (
 	"context"
 	"fmt"
 
-	"meridian/internal/access"
-	"meridian/internal/auth"
+	"meridian/internal/authn"
+	"meridian/internal/authz"
 	"meridian/internal/rbac"
 	"meridian/internal/resource"
 	"meridian/internal/server"
@@ -27,7 +27,7 @@ func (g *global) bootstrap(ctx context.Context) error {
 			return err
 		}
 	}
-	rules := access.Defaults{Kubernetes: g.cfg.Environment == server.EnvironmentKubernetes}
+	rules := authz.Defaults{Kubernetes: g.cfg.Environment == server.EnvironmentKubernetes}
 	if err := rules.Ensure(ctx, g.store.View, g.writer, g.now); err != nil {
 		return err
 	}
@@ -55,8 +55,8 @@ func (g *global) missing() string {
 }
 
 // tokenUses are the tokens that a global issues.
-func tokenUses() []auth.Use {
-	return []auth.Use{auth.UserToken, auth.ZoneToken, auth.DataplaneToken, auth.ServerToken}
+func tokenUses() []authn.Use {
+	return []authn.Use{authn.UserToken, authn.ZoneToken, authn.DataplaneToken, authn.ServerToken}
 }
 
 func (g *global) createDefaultMesh(ctx context.Context) error {

@@ -8,7 +8,7 @@ import (
 
 	meridianv1 "meridian/api/meridian/v1"
 	"meridian/internal/audit"
-	"meridian/internal/auth"
+	"meridian/internal/authn"
 	"meridian/internal/consensus"
 	"meridian/internal/resource"
 	"meridian/internal/rpcerr"
@@ -152,6 +152,6 @@ func (s *clusterService) RemoveMember(ctx context.Context, req *meridianv1.Remov
 // operation is the record of something done to a server.
 func operation(action, name string) audit.Record {
 	return audit.Record{
-		Rule: "member of " + auth.AdminGroup, Targets: []audit.Target{{Action: action, Kind: "server", Name: name}},
+		Rule: "member of " + authn.AdminGroup, Targets: []audit.Target{{Action: action, Kind: "server", Name: name}},
 	}
 }

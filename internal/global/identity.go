@@ -14,7 +14,7 @@ import (
 
 	peerv1 "meridian/api/peer/v1"
 	"meridian/internal/audit"
-	"meridian/internal/auth"
+	"meridian/internal/authn"
 	"meridian/internal/consensus"
 	"meridian/internal/server"
 	"meridian/internal/version"
@@ -67,7 +67,7 @@ func (g *global) checkGiven(raft string) error {
 
 // peerTLS is how servers of one global know each other: both sides show the
 // server's certificate, signed by the global's CA.
-func peerTLS(pki *auth.PKI) *tls.Config {
+func peerTLS(pki *authn.PKI) *tls.Config {
 	pool := x509.NewCertPool()
 	pool.AppendCertsFromPEM(pki.CAPEM())
 	config := pki.ServerTLS()
@@ -131,7 +131,7 @@ func (g *global) openNode(ctx context.Context) error {
 			advertise = g.cfg.advertisedRaft(addr)
 		}
 		config.Transport = consensus.TransportConfig{
-			Addr: addr, Advertise: advertise, TLS: peerTLS(g.peers), VerifyPeer: auth.VerifyServer,
+			Addr: addr, Advertise: advertise, TLS: peerTLS(g.peers), VerifyPeer: authn.VerifyServer,
 		}
 		g.node, err = consensus.Open(ctx, config, g.store)
 		return err

@@ -9,7 +9,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	meridianv1 "meridian/api/meridian/v1"
-	"meridian/internal/matching"
+	"meridian/internal/livematch"
 	"meridian/internal/policy"
 	"meridian/internal/policy/answer"
 	"meridian/internal/policy/condition"
@@ -47,7 +47,7 @@ func service(t *testing.T, s *store.Store, zones ...zonesync.ZoneStatus) *inspec
 	compiler, err := condition.NewCompiler(condition.DefaultOptions())
 	require.NoError(t, err)
 	service := zonesThat(notFound, "east")
-	service.matching = matching.New(policy.NewMatcher().Following(inherit.New(compiler)), s)
+	service.matching = livematch.New(policy.NewMatcher().Following(inherit.New(compiler)), s)
 	service.zones = func(context.Context) census {
 		c := connectedTo("a", "east")
 		c.zones = zones

@@ -11,7 +11,7 @@ import (
 	"google.golang.org/protobuf/proto"
 
 	meridianv1 "meridian/api/meridian/v1"
-	"meridian/internal/matching"
+	"meridian/internal/livematch"
 	"meridian/internal/policy"
 	"meridian/internal/policy/answer"
 	"meridian/internal/policy/inherit"
@@ -29,7 +29,7 @@ const askTimeout = 10 * time.Second
 type inspectService struct {
 	meridianv1.UnimplementedInspectServiceServer
 	// matching follows the paths of the inherited policies.
-	matching *matching.Matching
+	matching *livematch.Matching
 	// zones returns what is known of every zone.
 	zones func(ctx context.Context) census
 	// asking passes a question to a zone that is connected to a server.

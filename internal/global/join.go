@@ -9,14 +9,14 @@ import (
 	"unicode"
 
 	meridianv1 "meridian/api/meridian/v1"
-	"meridian/internal/auth"
+	"meridian/internal/authn"
 	"meridian/internal/consensus"
 	"meridian/internal/rpcerr"
 	"meridian/internal/server"
 )
 
 // Why a server is not let in, for programs. Those about its token are
-// internal/tokens'.
+// internal/service/tokens'.
 const (
 	reasonOwnCertificates = "OWN_CERTIFICATES"
 	reasonNameTaken       = "NAME_TAKEN"
@@ -38,7 +38,7 @@ func (s *clusterService) GenerateServerToken(ctx context.Context, req *meridianv
 	}
 	response := &meridianv1.GenerateServerTokenResponse{Token: token}
 	if req.GetBundle() {
-		response.Bundle, err = auth.ServerBundle{
+		response.Bundle, err = authn.ServerBundle{
 			Cluster: g.node.ClusterID(), Addresses: g.serverAddresses(), CA: string(g.pki.CAPEM()), Token: token,
 		}.Encode()
 	}
@@ -80,9 +80,9 @@ type joinService struct {
 // can be refused is refused before the token is used up.
 func (s *joinService) Join(ctx context.Context, req *meridianv1.JoinRequest) (*meridianv1.JoinResponse, error) {
 	g := s.global
-	token := auth.PrincipalFrom(ctx).Token
-	if token == nil || token.Key.Use != auth.ServerToken {
-		return nil, rpcerr.New(rpcerr.Unauthenticated, auth.ReasonNoCredentials, "not authenticated: a new server presents a server token")
+	token := authn.PrincipalFrom(ctx).Token
+	if token == nil || token.Key.Use != authn.ServerToken {
+		return nil, rpcerr.New(rpcerr.Unauthenticated, authn.ReasonNoCredentials, "not authenticated: a new server presents a server token")
 	}
 	if req.GetRequestId() == "" || len(req.GetRequestId()) > maxRequestID {
 		return nil, rpcerr.New(rpcerr.Invalid, "REQUEST_ID_MISSING", "request_id is required, of at most %d characters, so that an answer that was lost can be asked for again", maxRequestID)

@@ -11,7 +11,7 @@ import (
 	"path/filepath"
 
 	meridianv1 "meridian/api/meridian/v1"
-	"meridian/internal/auth"
+	"meridian/internal/authn"
 	"meridian/internal/consensus"
 	"meridian/internal/server"
 	"meridian/internal/version"
@@ -98,7 +98,7 @@ func (g *global) join(ctx context.Context) error {
 		}
 		return nil
 	}
-	bundle, err := auth.LoadServerBundle(g.cfg.JoinBundle)
+	bundle, err := authn.LoadServerBundle(g.cfg.JoinBundle)
 	if err != nil {
 		return &server.UsageError{Err: fmt.Errorf("--join-bundle: %w", err)}
 	}
@@ -114,7 +114,7 @@ func (g *global) join(ctx context.Context) error {
 
 // enter asks to be let in and keeps what comes back. The note that this is done
 // comes last, so that whatever is cut off is done again.
-func (g *global) enter(ctx context.Context, bundle auth.ServerBundle, note *joinNote) error {
+func (g *global) enter(ctx context.Context, bundle authn.ServerBundle, note *joinNote) error {
 	a := &applicant{
 		bundle: bundle, source: g.cfg.JoinBundle, log: g.log, now: g.now, waiting: g.gate.Await,
 		request: &meridianv1.JoinRequest{RequestId: note.RequestID, Name: note.Name, Version: version.String()},
@@ -127,7 +127,7 @@ func (g *global) enter(ctx context.Context, bundle auth.ServerBundle, note *join
 	if response.GetClusterId() != bundle.Cluster {
 		return fmt.Errorf("--join-bundle %s: it is for global %s, and the server that answered is of global %s", g.cfg.JoinBundle, bundle.Cluster, response.GetClusterId())
 	}
-	if err := auth.ImportCA(dir, response.GetCa(), response.GetCaKey()); err != nil {
+	if err := authn.ImportCA(dir, response.GetCa(), response.GetCaKey()); err != nil {
 		return fmt.Errorf("--data-dir %s: %w", dir, err)
 	}
 	if err := writeGossipKeys(dir, response.GetGossipKeys()); err != nil {
@@ -151,7 +151,7 @@ func (g *global) ignoreBundle(cluster string) error {
 	if g.cfg.JoinBundle == "" {
 		return nil
 	}
-	bundle, err := auth.LoadServerBundle(g.cfg.JoinBundle)
+	bundle, err := authn.LoadServerBundle(g.cfg.JoinBundle)
 	if err == nil && bundle.Cluster != cluster && !consensus.ClusterBefore(g.cfg.DataDir, bundle.Cluster) {
 		return &server.UsageError{Err: fmt.Errorf("--join-bundle %s is for global %s, and --data-dir %s belongs to global %s: leave the bundle out to go on there, or start with an empty directory to join the other",
 			g.cfg.JoinBundle, bundle.Cluster, g.cfg.DataDir, cluster)}

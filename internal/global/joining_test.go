@@ -15,7 +15,7 @@ import (
 	"google.golang.org/grpc/metadata"
 
 	meridianv1 "meridian/api/meridian/v1"
-	"meridian/internal/auth"
+	"meridian/internal/authn"
 	"meridian/internal/consensus"
 	"meridian/internal/rpcerr"
 	"meridian/internal/server"
@@ -26,7 +26,7 @@ import (
 type host struct {
 	meridianv1.UnimplementedJoinServiceServer
 	addr string
-	ca   *auth.CA
+	ca   *authn.CA
 
 	mu    sync.Mutex // guards all below
 	asked []*meridianv1.JoinRequest
@@ -61,9 +61,9 @@ func newHost(t *testing.T, like *host) *host {
 	if like != nil {
 		key, err := like.ca.KeyPEM()
 		require.NoError(t, err)
-		require.NoError(t, auth.ImportCA(dir, like.ca.CertificatePEM(), key))
+		require.NoError(t, authn.ImportCA(dir, like.ca.CertificatePEM(), key))
 	}
-	pki, err := auth.OpenPKI(auth.PKIConfig{DataDir: dir, Name: "first", Hosts: []string{"127.0.0.1"}, Now: time.Now, Log: slog.New(slog.DiscardHandler)})
+	pki, err := authn.OpenPKI(authn.PKIConfig{DataDir: dir, Name: "first", Hosts: []string{"127.0.0.1"}, Now: time.Now, Log: slog.New(slog.DiscardHandler)})
 	require.NoError(t, err)
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	require.NoError(t, err)
@@ -89,11 +89,11 @@ func closedAddr(t *testing.T) string {
 	return l.Addr().String()
 }
 
-func (h *host) bundle(addrs ...string) auth.ServerBundle {
-	return auth.ServerBundle{Cluster: "c1", Addresses: addrs, CA: string(h.ca.CertificatePEM()), Token: "the.server.token"}
+func (h *host) bundle(addrs ...string) authn.ServerBundle {
+	return authn.ServerBundle{Cluster: "c1", Addresses: addrs, CA: string(h.ca.CertificatePEM()), Token: "the.server.token"}
 }
 
-func newApplicant(bundle auth.ServerBundle) *applicant {
+func newApplicant(bundle authn.ServerBundle) *applicant {
 	return &applicant{
 		bundle: bundle, source: "second.bundle", request: &meridianv1.JoinRequest{RequestId: "r1", Name: "second"},
 		log: slog.New(slog.DiscardHandler), now: time.Now, waiting: func(string) {},
@@ -162,7 +162,7 @@ func joiner(t *testing.T, dir, bundle, name string) *global {
 	return &global{cfg: cfg, log: slog.New(slog.DiscardHandler), now: time.Now}
 }
 
-func writeBundle(t *testing.T, b auth.ServerBundle) string {
+func writeBundle(t *testing.T, b authn.ServerBundle) string {
 	t.Helper()
 	data, err := b.Encode()
 	require.NoError(t, err)
@@ -257,9 +257,9 @@ func TestJoiningLeavesOtherDirectoriesAlone(t *testing.T) {
 
 	// A directory with an authority of its own that nothing else is known of.
 	own := t.TempDir()
-	_, err = auth.OpenPKI(auth.PKIConfig{DataDir: own, Name: "x", Now: time.Now, Log: slog.New(slog.DiscardHandler)})
+	_, err = authn.OpenPKI(authn.PKIConfig{DataDir: own, Name: "x", Now: time.Now, Log: slog.New(slog.DiscardHandler)})
 	require.NoError(t, err)
-	require.ErrorIs(t, joiner(t, own, bundle, "second").join(t.Context()), auth.ErrOtherCA)
+	require.ErrorIs(t, joiner(t, own, bundle, "second").join(t.Context()), authn.ErrOtherCA)
 
 	// The server that answers is of another global than the bundle.
 	wrong := h.bundle(h.addr)
@@ -267,12 +267,12 @@ func TestJoiningLeavesOtherDirectoriesAlone(t *testing.T) {
 	err = joiner(t, t.TempDir(), writeBundle(t, wrong), "second").join(t.Context())
 	require.ErrorContains(t, err, "it is for global c2, and the server that answered is of global c1")
 
-	zone, err := auth.ZoneBundle{Zone: "east", Addresses: []string{h.addr}, Token: "t"}.Encode()
+	zone, err := authn.ZoneBundle{Zone: "east", Addresses: []string{h.addr}, Token: "t"}.Encode()
 	require.NoError(t, err)
 	path := filepath.Join(t.TempDir(), "east.bundle")
 	require.NoError(t, os.WriteFile(path, zone, 0o600))
 	err = joiner(t, t.TempDir(), path, "second").join(t.Context())
-	require.ErrorIs(t, err, auth.ErrBundleKind)
+	require.ErrorIs(t, err, authn.ErrBundleKind)
 	var usage *server.UsageError
 	require.ErrorAs(t, err, &usage)
 }
@@ -288,7 +288,7 @@ func openAndClose(t *testing.T, config consensus.Config) {
 func TestJoinSettings(t *testing.T) {
 	h := newHost(t, nil)
 	dir := t.TempDir()
-	pki, err := auth.OpenPKI(auth.PKIConfig{DataDir: dir, Name: "x", Hosts: []string{"127.0.0.1"}, Now: time.Now, Log: slog.New(slog.DiscardHandler)})
+	pki, err := authn.OpenPKI(authn.PKIConfig{DataDir: dir, Name: "x", Hosts: []string{"127.0.0.1"}, Now: time.Now, Log: slog.New(slog.DiscardHandler)})
 	require.NoError(t, err)
 	require.NotEqual(t, h.ca.CertificatePEM(), pki.CAPEM())
 	own := server.Options{

@@ -16,23 +16,23 @@ import (
 
 	meridianv1 "meridian/api/meridian/v1"
 	syncv1 "meridian/api/sync/v1"
-	"meridian/internal/access"
-	"meridian/internal/admin"
 	"meridian/internal/audit"
-	"meridian/internal/auth"
+	"meridian/internal/authn"
+	"meridian/internal/authz"
 	"meridian/internal/consensus"
 	"meridian/internal/keyring"
-	"meridian/internal/matching"
+	"meridian/internal/livematch"
 	"meridian/internal/policy"
 	"meridian/internal/policy/condition"
 	"meridian/internal/policy/engines"
 	"meridian/internal/policy/inherit"
 	"meridian/internal/resource"
 	"meridian/internal/server"
+	"meridian/internal/service/admin"
+	"meridian/internal/service/tokens"
+	"meridian/internal/service/webhook"
 	"meridian/internal/store"
 	zonesync "meridian/internal/sync"
-	"meridian/internal/tokens"
-	"meridian/internal/webhook"
 )
 
 // global is a running server.
@@ -56,7 +56,7 @@ type global struct {
 	advertisedGRPC string
 	meeting        meeting
 	// pki is what clients see, peers what the other servers see; mostly the same.
-	pki, peers *auth.PKI
+	pki, peers *authn.PKI
 	store      *store.Store
 	node       *consensus.Node
 	// gossip is empty until it was opened, which is after the node.
@@ -67,11 +67,11 @@ type global struct {
 	audit  *audit.Log
 	writer *audit.Writer
 	ring   *keyring.Ring
-	access *access.Authorizer
+	access *authz.Authorizer
 	tokens *tokens.Service
 	// callers knows who makes each request, and ends the streams of those whose
 	// token is revoked.
-	callers *auth.Authenticator
+	callers *authn.Authenticator
 	sync    *zonesync.Server
 	// directory knows the zones of all servers; peerZones tells the others about
 	// those connected here.
@@ -83,7 +83,7 @@ type global struct {
 	leaders atomic.Uint64
 	// conditions compiles the conditions of policies.
 	conditions *condition.Compiler
-	matching   *matching.Matching
+	matching   *livematch.Matching
 	grpc       *server.GRPC
 	metrics    *prometheus.Registry
 	// webhook is nil where it is off.
@@ -172,7 +172,7 @@ func (g *global) open(ctx context.Context) error {
 		return err
 	}
 	g.ring = keyring.New(keyring.Config{Local: g.store.View, Now: g.now})
-	g.access = access.New(g.store.View)
+	g.access = authz.New(g.store.View)
 	var err error
 	if g.audit, err = server.OpenAudit(g.cfg.Options, g.metrics, g.now, g.log); err != nil {
 		return err
@@ -278,7 +278,7 @@ func (g *global) assemble() error {
 		return err
 	}
 	// Dataplanes are the zones' to match; the paths of routes are known here.
-	g.matching = matching.New(policy.NewMatcher().Following(inherit.New(g.conditions)), g.store)
+	g.matching = livematch.New(policy.NewMatcher().Following(inherit.New(g.conditions)), g.store)
 	g.sync = zonesync.NewServer(zonesync.ServerConfig{
 		Name:      g.cfg.Name,
 		Store:     g.store,
@@ -295,12 +295,12 @@ func (g *global) assemble() error {
 		View: func() store.Reader { return g.store.View() },
 		Uses: tokenUses(),
 	})
-	g.callers = &auth.Authenticator{
+	g.callers = &authn.Authenticator{
 		Verifier:         g.verifier,
 		LocalhostIsAdmin: g.cfg.LocalhostIsAdmin,
-		Admit: access.Doors(map[string]auth.Use{
-			syncv1.SyncService_ServiceDesc.ServiceName:     auth.ZoneToken,
-			meridianv1.JoinService_ServiceDesc.ServiceName: auth.ServerToken,
+		Admit: authz.Doors(map[string]authn.Use{
+			syncv1.SyncService_ServiceDesc.ServiceName:     authn.ZoneToken,
+			meridianv1.JoinService_ServiceDesc.ServiceName: authn.ServerToken,
 		}),
 		Refused: g.audit.Refused,
 		Open:    func(method string) bool { return !g.gate.Started() && slices.Contains(answersAlways(), method) },
@@ -334,12 +334,12 @@ func (g *global) register(resources *admin.Service) {
 		matching: g.matching, zones: g.zonesEverywhere, asking: g.directory.Ask,
 	})
 	meridianv1.RegisterTokenServiceServer(g.grpc, g.tokens)
-	meridianv1.RegisterAccessServiceServer(g.grpc, access.NewService(g.access, g.node.Read))
+	meridianv1.RegisterAccessServiceServer(g.grpc, authz.NewService(g.access, g.node.Read))
 	syncv1.RegisterSyncServiceServer(g.grpc, g.sync)
 }
 
 // verifier returns the keys of the moment.
-func (g *global) verifier() *auth.Verifier { return g.ring.CurrentVerifier(g.log) }
+func (g *global) verifier() *authn.Verifier { return g.ring.CurrentVerifier(g.log) }
 
 // admin returns the service by which the global's resources are written.
 func (g *global) admin() *admin.Service {
@@ -401,7 +401,7 @@ func (g *global) registerMetrics() {
 	g.metrics.MustRegister(newZoneCollector(g.zonesHere))
 	gauge("meridian_gossip_members", "Servers of this global that gossip believes alive.", func() float64 { return float64(len(g.gossip.Load().Members())) })
 	g.metrics.MustRegister(g.matching.Collector(), newClusterCollector(g.clusterFigures))
-	certificates := map[string]*auth.PKI{"api": g.pki}
+	certificates := map[string]*authn.PKI{"api": g.pki}
 	if g.peers != g.pki {
 		certificates["peers"] = g.peers
 	}

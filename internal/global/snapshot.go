@@ -9,9 +9,9 @@ import (
 	"google.golang.org/grpc"
 
 	meridianv1 "meridian/api/meridian/v1"
-	"meridian/internal/access"
 	"meridian/internal/audit"
-	"meridian/internal/auth"
+	"meridian/internal/authn"
+	"meridian/internal/authz"
 	"meridian/internal/consensus"
 	"meridian/internal/keyring"
 	"meridian/internal/rbac"
@@ -45,7 +45,7 @@ func (s *clusterService) SaveSnapshot(req *meridianv1.SaveSnapshotRequest, strea
 	}
 	if out.sent > 0 { // also a part of the file may hold a secret
 		g.audit.Did(ctx, audit.Record{
-			Rule: "member of " + auth.AdminGroup, Revision: uint64(revision),
+			Rule: "member of " + authn.AdminGroup, Revision: uint64(revision),
 			Targets: []audit.Target{{Action: "save", Kind: "snapshot", Name: fmt.Sprintf("%d bytes", out.sent)}},
 		}, err)
 	}
@@ -78,7 +78,7 @@ func (s *clusterService) RestoreSnapshot(stream grpc.ClientStreamingServer[merid
 	}
 	restored, err := g.node.Restore(ctx, &backupReader{stream: stream})
 	record := audit.Record{
-		Rule: "member of " + auth.AdminGroup, Revision: uint64(restored.Revision),
+		Rule: "member of " + authn.AdminGroup, Revision: uint64(restored.Revision),
 		Targets: []audit.Target{{Action: "restore", Kind: "snapshot", Name: fmt.Sprintf("incarnation %d", restored.Epoch.Incarnation)}},
 	}
 	switch {
@@ -150,12 +150,12 @@ func writtenByServers(r *resource.Resource) bool {
 	case keyring.KindSigningKey, keyring.KindIssuedToken, keyring.KindRevocation:
 		return true
 	case keyring.KindSecret:
-		_, err := auth.ParseKeyID(key.Name)
+		_, err := authn.ParseKeyID(key.Name)
 		return err == nil || key.Name == keyring.AdminTokenName
 	case rbac.KindRole:
 		return key.Name == rbac.AdminRole && r.Meta().Version == 1
 	case rbac.KindBinding:
-		return key.Name == access.DefaultBinding && r.Meta().Version == 1
+		return key.Name == authz.DefaultBinding && r.Meta().Version == 1
 	case defaultMesh.Kind:
 		return key == defaultMesh && r.Meta().Version == 1
 	}

@@ -7,7 +7,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"meridian/internal/access"
+	"meridian/internal/authz"
 	"meridian/internal/keyring"
 	"meridian/internal/resource"
 	"meridian/internal/store"
@@ -39,7 +39,7 @@ func TestUntouched(t *testing.T) {
 		_, err := a.Propose(t.Context(), store.Txn{SetEpoch: &store.Epoch{ClusterID: "c", Incarnation: 1}})
 		require.NoError(t, err)
 		a.put(t, "Mesh", "", "default", `{}`)
-		require.NoError(t, access.Defaults{}.Ensure(t.Context(), a.View, a, now))
+		require.NoError(t, authz.Defaults{}.Ensure(t.Context(), a.View, a, now))
 		ring := keyring.New(keyring.Config{Local: a.View, Now: now})
 		require.NoError(t, ring.Ensure(t.Context(), a, tokenUses()...))
 		// A server that joined leaves the record of its token.

@@ -6,7 +6,7 @@ import (
 	"slices"
 	"strings"
 
-	"meridian/internal/auth"
+	"meridian/internal/authn"
 	"meridian/internal/keyring"
 	"meridian/internal/resource"
 	zonesync "meridian/internal/sync"
@@ -27,7 +27,7 @@ func decidesAdmission(kind resource.Kind) bool {
 // as it is connected: the token must name the zone and not be revoked, and the
 // Zone must be enabled (SEMANTICS §7.7).
 func (g *global) authorizeZone(_ context.Context, token string, zone resource.ZoneName) error {
-	if _, err := g.verifier().Zone(token, string(zone), auth.ScopeControlPlane); err != nil {
+	if _, err := g.verifier().Zone(token, string(zone), authn.ScopeControlPlane); err != nil {
 		return err
 	}
 	view := g.store.View()

@@ -24,7 +24,7 @@ import (
 
 	"golang.org/x/sync/errgroup"
 
-	"meridian/internal/auth"
+	"meridian/internal/authn"
 	"meridian/internal/resource"
 	"meridian/internal/store"
 )
@@ -66,8 +66,8 @@ type Ring struct {
 	mu       sync.Mutex
 	madeOf   material // guarded by mu, as is all below
 	made     bool
-	issuer   *auth.Issuer
-	verifier *auth.Verifier
+	issuer   *authn.Issuer
+	verifier *authn.Verifier
 	// unusable is what is wrong with stored keys and has not been told yet.
 	unusable error
 }
@@ -89,7 +89,7 @@ func (r *Ring) issuerName() string {
 }
 
 // Issuer returns an issuer with the current keys.
-func (r *Ring) Issuer() *auth.Issuer {
+func (r *Ring) Issuer() *authn.Issuer {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.refreshLocked()
@@ -97,7 +97,7 @@ func (r *Ring) Issuer() *auth.Issuer {
 }
 
 // Verifier returns a verifier with the current keys and revocations.
-func (r *Ring) Verifier() *auth.Verifier {
+func (r *Ring) Verifier() *authn.Verifier {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.refreshLocked()
@@ -106,7 +106,7 @@ func (r *Ring) Verifier() *auth.Verifier {
 
 // CurrentVerifier is Verifier for a door: log says, once, which stored keys cannot
 // be used.
-func (r *Ring) CurrentVerifier(log *slog.Logger) *auth.Verifier {
+func (r *Ring) CurrentVerifier(log *slog.Logger) *authn.Verifier {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.refreshLocked()
@@ -129,28 +129,28 @@ func (r *Ring) refreshLocked() {
 		return
 	}
 	private, unusable := privateKeys(local)
-	var public []auth.PublicKey
+	var public []authn.PublicKey
 	if global != nil {
 		public = publishedKeys(global)
 	}
 	for _, key := range private {
 		public = append(public, key.Public()) // last: its own keys go before others of their name
 	}
-	r.issuer = auth.NewIssuer(r.cfg.Now, private...)
-	r.verifier = auth.NewVerifier(r.cfg.Now, public...).Revoking(r.revoked(local, global))
+	r.issuer = authn.NewIssuer(r.cfg.Now, private...)
+	r.verifier = authn.NewVerifier(r.cfg.Now, public...).Revoking(r.revoked(local, global))
 	r.madeOf, r.made, r.unusable = of, true, unusable
 }
 
 // privateKeys returns the keys that a store holds. A secret that has the name of
 // a key and holds none is left out and told of: it must not refuse the tokens of
 // all others, that of whoever could mend it among them.
-func privateKeys(view *store.View) (keys []auth.SigningKey, unusable error) {
+func privateKeys(view *store.View) (keys []authn.SigningKey, unusable error) {
 	for s := range view.List(KindSecret, "") {
-		id, err := auth.ParseKeyID(s.Key().Name)
+		id, err := authn.ParseKeyID(s.Key().Name)
 		if err != nil {
 			continue // a secret that is not a key
 		}
-		key, err := auth.ParseSigningKey(id, s.Spec().(*resource.Secret).Bytes())
+		key, err := authn.ParseSigningKey(id, s.Spec().(*resource.Secret).Bytes())
 		if err != nil {
 			unusable = errors.Join(unusable, fmt.Errorf("GlobalSecret %q does not hold a signing key: %w", s.Key().Name, err))
 			continue
@@ -163,19 +163,19 @@ func privateKeys(view *store.View) (keys []auth.SigningKey, unusable error) {
 // publishedKeys returns the global's keys by which a zone verifies: those of
 // dataplanes. The global's users are not the zone's (SEMANTICS §6.10). One that
 // cannot be used is left out, so that it refuses its own tokens only.
-func publishedKeys(view *store.View) []auth.PublicKey {
-	var keys []auth.PublicKey
+func publishedKeys(view *store.View) []authn.PublicKey {
+	var keys []authn.PublicKey
 	for k := range view.List(KindSigningKey, "") {
 		spec := k.Spec().(*resource.SigningKey)
-		id, err := auth.ParseKeyID(k.Key().Name)
-		if err != nil || id.Use != auth.DataplaneToken || string(id.Use) != spec.Use || id.Serial != spec.Serial {
+		id, err := authn.ParseKeyID(k.Key().Name)
+		if err != nil || id.Use != authn.DataplaneToken || string(id.Use) != spec.Use || id.Serial != spec.Serial {
 			continue
 		}
 		der, err := base64.StdEncoding.DecodeString(spec.PublicKey)
 		if err != nil {
 			continue
 		}
-		if key, err := auth.ParsePublicKey(id, der); err == nil {
+		if key, err := authn.ParsePublicKey(id, der); err == nil {
 			keys = append(keys, key)
 		}
 	}
@@ -184,9 +184,9 @@ func publishedKeys(view *store.View) []auth.PublicKey {
 
 // revoked returns the question whether a token was revoked: by a TokenRevocation
 // in one of the views, or by its own record as that stands when asked.
-func (r *Ring) revoked(views ...*store.View) func(auth.Use, string) bool {
+func (r *Ring) revoked(views ...*store.View) func(authn.Use, string) bool {
 	type token struct {
-		use auth.Use
+		use authn.Use
 		id  string
 	}
 	all := map[token]bool{}
@@ -196,10 +196,10 @@ func (r *Ring) revoked(views ...*store.View) func(auth.Use, string) bool {
 		}
 		for res := range view.List(KindRevocation, "") {
 			spec := res.Spec().(*resource.TokenRevocation)
-			all[token{auth.Use(spec.Use), spec.ID}] = true
+			all[token{authn.Use(spec.Use), spec.ID}] = true
 		}
 	}
-	return func(use auth.Use, id string) bool {
+	return func(use authn.Use, id string) bool {
 		if all[token{use, id}] {
 			return true
 		}
@@ -208,7 +208,7 @@ func (r *Ring) revoked(views ...*store.View) func(auth.Use, string) bool {
 			return false
 		}
 		spec := record.Spec().(*resource.IssuedToken)
-		return spec.Revoked && spec.ID == id && auth.Use(spec.Use) == use
+		return spec.Revoked && spec.ID == id && authn.Use(spec.Use) == use
 	}
 }
 

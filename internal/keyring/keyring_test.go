@@ -13,7 +13,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"meridian/internal/auth"
+	"meridian/internal/authn"
 	"meridian/internal/resource"
 	"meridian/internal/store"
 )
@@ -63,17 +63,17 @@ func newZone(name string, global *proposer) (*Ring, *proposer) {
 
 func TestKeysAndTokenAreMadeOnce(t *testing.T) {
 	r, p := newGlobal()
-	require.NoError(t, r.Ensure(t.Context(), p, auth.UserToken, auth.ZoneToken))
+	require.NoError(t, r.Ensure(t.Context(), p, authn.UserToken, authn.ZoneToken))
 	token, revision := r.AdminToken(), p.store.Revision()
 	require.NotEmpty(t, token)
-	require.NoError(t, r.Ensure(t.Context(), p, auth.UserToken, auth.ZoneToken))
+	require.NoError(t, r.Ensure(t.Context(), p, authn.UserToken, authn.ZoneToken))
 	require.Equal(t, token, r.AdminToken())
 	require.Equal(t, revision, p.store.Revision(), "nothing is written the second time")
 
 	admin, err := r.Verifier().User(token)
 	require.NoError(t, err)
-	require.Equal(t, auth.AdminUser, admin.Name)
-	require.Equal(t, []string{auth.AdminGroup}, admin.Groups)
+	require.Equal(t, authn.AdminUser, admin.Name)
+	require.Equal(t, []string{authn.AdminGroup}, admin.Groups)
 	issued := r.Issued("")
 	require.Len(t, issued, 1)
 	require.Equal(t, admin.ID, issued[0].ID)
@@ -85,8 +85,8 @@ func TestInterruptedStartIsCompleted(t *testing.T) {
 	for stop := 1; stop <= 3; stop++ {
 		r, p := newGlobal()
 		p.failAt = stop
-		require.Error(t, r.Ensure(t.Context(), p, auth.UserToken, auth.ZoneToken))
-		require.NoError(t, r.Ensure(t.Context(), p, auth.UserToken, auth.ZoneToken))
+		require.Error(t, r.Ensure(t.Context(), p, authn.UserToken, authn.ZoneToken))
+		require.NoError(t, r.Ensure(t.Context(), p, authn.UserToken, authn.ZoneToken))
 		_, err := r.Verifier().User(r.AdminToken())
 		require.NoError(t, err, "stopped at write %d", stop)
 	}
@@ -95,23 +95,23 @@ func TestInterruptedStartIsCompleted(t *testing.T) {
 // SEMANTICS §6.8: only public halves are published.
 func TestPublishedKeysArePublicHalves(t *testing.T) {
 	r, p := newGlobal()
-	require.NoError(t, r.Ensure(t.Context(), p, auth.ZoneToken, auth.UserToken))
-	token, _, err := r.Issuer().Zone("east", []string{auth.ScopeControlPlane}, time.Hour)
+	require.NoError(t, r.Ensure(t.Context(), p, authn.ZoneToken, authn.UserToken))
+	token, _, err := r.Issuer().Zone("east", []string{authn.ScopeControlPlane}, time.Hour)
 	require.NoError(t, err)
-	var public []auth.PublicKey
+	var public []authn.PublicKey
 	for k := range p.store.View().List(KindSigningKey, "") {
 		d, ok := resource.Describe(k.Key().Kind)
 		require.True(t, ok)
 		require.True(t, d.Synced, "zones verify with it")
-		id, err := auth.ParseKeyID(k.Key().Name)
+		id, err := authn.ParseKeyID(k.Key().Name)
 		require.NoError(t, err)
 		der, err := base64.StdEncoding.DecodeString(k.Spec().(*resource.SigningKey).PublicKey)
 		require.NoError(t, err)
-		key, err := auth.ParsePublicKey(id, der)
+		key, err := authn.ParsePublicKey(id, der)
 		require.NoError(t, err)
 		public = append(public, key)
 	}
-	_, err = auth.NewVerifier(now, public...).Zone(token, "east", auth.ScopeControlPlane)
+	_, err = authn.NewVerifier(now, public...).Zone(token, "east", authn.ScopeControlPlane)
 	require.NoError(t, err, "the published half verifies what the private one signed")
 	for _, kind := range []resource.Kind{KindSecret, KindIssuedToken} {
 		d, _ := resource.Describe(kind)
@@ -122,9 +122,9 @@ func TestPublishedKeysArePublicHalves(t *testing.T) {
 // SEMANTICS §6.8: a rotated key signs the next token, and all verify.
 func TestRotation(t *testing.T) {
 	r, p := newGlobal()
-	require.NoError(t, r.Ensure(t.Context(), p, auth.UserToken))
+	require.NoError(t, r.Ensure(t.Context(), p, authn.UserToken))
 	old := r.AdminToken()
-	id, batch, err := r.Rotation(auth.UserToken)
+	id, batch, err := r.Rotation(authn.UserToken)
 	require.NoError(t, err)
 	require.Equal(t, "user-token-signing-key-2", id.String())
 	require.Len(t, batch, 2, "both halves")
@@ -141,18 +141,18 @@ func TestRotation(t *testing.T) {
 	}})
 	require.NoError(t, err)
 	_, err = r.Verifier().User(old)
-	require.ErrorIs(t, err, auth.ErrTokenUnknownKey, "a key that is deleted takes its tokens with it")
+	require.ErrorIs(t, err, authn.ErrTokenUnknownKey, "a key that is deleted takes its tokens with it")
 }
 
 // SEMANTICS §6.8: a zone verifies the dataplane tokens of its global and its own,
 // and nothing else of either.
 func TestZonesVerifyTheGlobalsDataplaneTokens(t *testing.T) {
 	global, written := newGlobal()
-	require.NoError(t, global.Ensure(t.Context(), written, auth.UserToken, auth.ZoneToken, auth.DataplaneToken))
+	require.NoError(t, global.Ensure(t.Context(), written, authn.UserToken, authn.ZoneToken, authn.DataplaneToken))
 	east, eastWritten := newZone("east", written)
-	require.NoError(t, east.Ensure(t.Context(), eastWritten, auth.UserToken, auth.DataplaneToken))
+	require.NoError(t, east.Ensure(t.Context(), eastWritten, authn.UserToken, authn.DataplaneToken))
 	west, westWritten := newZone("west", written)
-	require.NoError(t, west.Ensure(t.Context(), westWritten, auth.UserToken, auth.DataplaneToken))
+	require.NoError(t, west.Ensure(t.Context(), westWritten, authn.UserToken, authn.DataplaneToken))
 	require.Zero(t, eastWritten.store.View().Count(KindSigningKey), "a zone publishes nothing")
 
 	fromGlobal, token, err := global.Issuer().Dataplane("default", "web-1", nil, time.Hour)
@@ -167,12 +167,12 @@ func TestZonesVerifyTheGlobalsDataplaneTokens(t *testing.T) {
 	require.NoError(t, err)
 	for _, r := range []*Ring{global, west} {
 		_, err = r.Verifier().Verify(fromEast)
-		require.ErrorIs(t, err, auth.ErrTokenUnknownKey, "a token of one zone opens no other door")
+		require.ErrorIs(t, err, authn.ErrTokenUnknownKey, "a token of one zone opens no other door")
 	}
 	_, err = east.Verifier().Verify(global.AdminToken())
-	require.ErrorIs(t, err, auth.ErrTokenUnknownKey, "the global's users are not the zone's")
+	require.ErrorIs(t, err, authn.ErrTokenUnknownKey, "the global's users are not the zone's")
 	_, err = global.Verifier().Verify(east.AdminToken())
-	require.ErrorIs(t, err, auth.ErrTokenUnknownKey)
+	require.ErrorIs(t, err, authn.ErrTokenUnknownKey)
 
 	// The global's revocations hold in every zone.
 	record, err := Record(token, "bob")
@@ -183,7 +183,7 @@ func TestZonesVerifyTheGlobalsDataplaneTokens(t *testing.T) {
 	written.put(t, revocation)
 	for _, r := range []*Ring{global, east, west} {
 		_, err = r.Verifier().Verify(fromGlobal)
-		require.ErrorIs(t, err, auth.ErrTokenRevoked)
+		require.ErrorIs(t, err, authn.ErrTokenRevoked)
 	}
 }
 
@@ -192,7 +192,7 @@ func TestZonesVerifyTheGlobalsDataplaneTokens(t *testing.T) {
 func TestAZoneRevokesItsOwnTokens(t *testing.T) {
 	_, written := newGlobal()
 	east, p := newZone("east", written)
-	require.NoError(t, east.Ensure(t.Context(), p, auth.UserToken, auth.DataplaneToken))
+	require.NoError(t, east.Ensure(t.Context(), p, authn.UserToken, authn.DataplaneToken))
 	raw, token, err := east.Issuer().Dataplane("default", "", map[string][]string{"kuma.io/service": {"web"}}, time.Hour)
 	require.NoError(t, err)
 	record, err := Record(token, "bob")
@@ -209,8 +209,8 @@ func TestAZoneRevokesItsOwnTokens(t *testing.T) {
 	require.Equal(t, record.Key(), marked.Key())
 	p.put(t, marked)
 	_, err = verifier.Verify(raw)
-	require.ErrorIs(t, err, auth.ErrTokenRevoked, "also with a verifier from before")
-	issued := east.Issued(auth.DataplaneToken)
+	require.ErrorIs(t, err, authn.ErrTokenRevoked, "also with a verifier from before")
+	issued := east.Issued(authn.DataplaneToken)
 	require.Len(t, issued, 1)
 	require.True(t, issued[0].RevokedNow)
 	require.Equal(t, "default/*", issued[0].Subject)
@@ -223,11 +223,11 @@ func TestAZoneRevokesItsOwnTokens(t *testing.T) {
 // be revoked.
 func TestOldAdminTokenIsRecorded(t *testing.T) {
 	r, p := newGlobal()
-	require.NoError(t, r.Ensure(t.Context(), p, auth.UserToken))
+	require.NoError(t, r.Ensure(t.Context(), p, authn.UserToken))
 	issued := r.Issued("")
 	_, err := p.Propose(t.Context(), store.Txn{Time: now(), Ops: []store.Op{store.Delete(issued[0].Resource.Key())}})
 	require.NoError(t, err)
-	require.NoError(t, r.Ensure(t.Context(), p, auth.UserToken))
+	require.NoError(t, r.Ensure(t.Context(), p, authn.UserToken))
 	again := r.Issued("")
 	require.Len(t, again, 1)
 	require.Equal(t, issued[0].ID, again[0].ID)
@@ -236,10 +236,10 @@ func TestOldAdminTokenIsRecorded(t *testing.T) {
 // One published key that is damaged refuses its own tokens only.
 func TestDamagedPublishedKeyIsLeftOut(t *testing.T) {
 	global, written := newGlobal()
-	require.NoError(t, global.Ensure(t.Context(), written, auth.UserToken, auth.DataplaneToken))
+	require.NoError(t, global.Ensure(t.Context(), written, authn.UserToken, authn.DataplaneToken))
 	raw, _, err := global.Issuer().Dataplane("default", "", nil, time.Hour)
 	require.NoError(t, err)
-	_, batch, err := global.Rotation(auth.DataplaneToken)
+	_, batch, err := global.Rotation(authn.DataplaneToken)
 	require.NoError(t, err)
 	renamed, err := build(KindSigningKey, "dataplane-token-signing-key-9", *batch[1].Spec().(*resource.SigningKey))
 	require.NoError(t, err)
@@ -251,8 +251,8 @@ func TestDamagedPublishedKeyIsLeftOut(t *testing.T) {
 
 func TestExpiredRecordsArePruned(t *testing.T) {
 	r, p := newGlobal()
-	require.NoError(t, r.Ensure(t.Context(), p, auth.UserToken))
-	past := auth.NewIssuer(func() time.Time { return now().Add(-50 * time.Hour) }, mustKeys(t, p)...)
+	require.NoError(t, r.Ensure(t.Context(), p, authn.UserToken))
+	past := authn.NewIssuer(func() time.Time { return now().Add(-50 * time.Hour) }, mustKeys(t, p)...)
 	var gone []resource.Key
 	for _, validFor := range []time.Duration{time.Hour, 48 * time.Hour} {
 		_, token, err := past.User("bob", nil, validFor)
@@ -269,7 +269,7 @@ func TestExpiredRecordsArePruned(t *testing.T) {
 	require.ElementsMatch(t, gone, r.Expired(), "a day after the token has expired")
 }
 
-func mustKeys(t *testing.T, p *proposer) []auth.SigningKey {
+func mustKeys(t *testing.T, p *proposer) []authn.SigningKey {
 	t.Helper()
 	keys, err := privateKeys(p.store.View())
 	require.NoError(t, err)
@@ -278,7 +278,7 @@ func mustKeys(t *testing.T, p *proposer) []auth.SigningKey {
 
 func TestFollowersHearOfKeysAndRevocations(t *testing.T) {
 	r, p := newGlobal()
-	require.NoError(t, r.Ensure(t.Context(), p, auth.UserToken))
+	require.NoError(t, r.Ensure(t.Context(), p, authn.UserToken))
 	ctx, cancel := context.WithCancel(t.Context())
 	heard := make(chan struct{}, 16)
 	following := make(chan error, 1)
@@ -291,7 +291,7 @@ func TestFollowersHearOfKeysAndRevocations(t *testing.T) {
 	// The follower may have begun before or after any one write, so writes go on
 	// until it has heard of one.
 	for serial := 0; ; serial++ {
-		_, batch, err := r.Rotation(auth.UserToken)
+		_, batch, err := r.Rotation(authn.UserToken)
 		require.NoError(t, err)
 		p.put(t, batch...)
 		select {
@@ -311,7 +311,7 @@ func TestFollowersHearOfKeysAndRevocations(t *testing.T) {
 func TestFollowersHearOfARewoundStore(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		global, written := newGlobal()
-		require.NoError(t, global.Ensure(t.Context(), written, auth.UserToken, auth.DataplaneToken))
+		require.NoError(t, global.Ensure(t.Context(), written, authn.UserToken, authn.DataplaneToken))
 		replica := store.New(store.DefaultOptions())
 		replica.Advance(5000)
 		east, _ := newZone("east", &proposer{store: replica})
@@ -336,7 +336,7 @@ func TestFollowersHearOfARewoundStore(t *testing.T) {
 // else's token: somebody has to be able to mend it.
 func TestASecretThatIsNoKeyIsLeftOut(t *testing.T) {
 	r, p := newGlobal()
-	require.NoError(t, r.Ensure(t.Context(), p, auth.UserToken))
+	require.NoError(t, r.Ensure(t.Context(), p, authn.UserToken))
 	garbage, err := build(KindSecret, "user-token-signing-key-9", resource.Secret{Data: "Z2FyYmFnZQ=="})
 	require.NoError(t, err)
 	p.put(t, garbage)

@@ -7,14 +7,14 @@ import (
 	"encoding/json"
 	"fmt"
 
-	"meridian/internal/auth"
+	"meridian/internal/authn"
 	"meridian/internal/resource"
 	"meridian/internal/store"
 )
 
 // Ensure makes what is missing: a signing key for each use, the admin token, and
 // its record. It is for the leader, at its start.
-func (r *Ring) Ensure(ctx context.Context, p store.Proposer, uses ...auth.Use) error {
+func (r *Ring) Ensure(ctx context.Context, p store.Proposer, uses ...authn.Use) error {
 	for _, use := range uses {
 		if r.latest(use) > 0 {
 			continue // one that was rotated away is not made again
@@ -31,13 +31,13 @@ func (r *Ring) Ensure(ctx context.Context, p store.Proposer, uses ...auth.Use) e
 }
 
 // Has reports whether there is a key that signs the tokens of a use.
-func (r *Ring) Has(use auth.Use) bool { return r.latest(use) > 0 }
+func (r *Ring) Has(use authn.Use) bool { return r.latest(use) > 0 }
 
 // latest returns the highest serial number of a use; 0 when there is no key.
-func (r *Ring) latest(use auth.Use) uint64 {
+func (r *Ring) latest(use authn.Use) uint64 {
 	var serial uint64
 	for s := range r.cfg.Local().List(KindSecret, "") {
-		if id, err := auth.ParseKeyID(s.Key().Name); err == nil && id.Use == use {
+		if id, err := authn.ParseKeyID(s.Key().Name); err == nil && id.Use == use {
 			serial = max(serial, id.Serial)
 		}
 	}
@@ -48,9 +48,9 @@ func (r *Ring) latest(use auth.Use) uint64 {
 // which must not be there yet: its private half and, on a global, its public
 // one. Once they are stored, new tokens are signed with it; the keys before it
 // verify what they have signed until they are deleted.
-func (r *Ring) Rotation(use auth.Use) (auth.KeyID, []*resource.Resource, error) {
-	id := auth.KeyID{Use: use, Serial: r.latest(use) + 1, Issuer: r.issuerName()}
-	key, err := auth.GenerateSigningKey(id)
+func (r *Ring) Rotation(use authn.Use) (authn.KeyID, []*resource.Resource, error) {
+	id := authn.KeyID{Use: use, Serial: r.latest(use) + 1, Issuer: r.issuerName()}
+	key, err := authn.GenerateSigningKey(id)
 	if err != nil {
 		return id, nil, err
 	}
@@ -76,7 +76,7 @@ func (r *Ring) ensureAdminToken(ctx context.Context, p store.Proposer) error {
 	if raw := r.AdminToken(); raw != "" {
 		return r.recordAdminToken(ctx, p, raw)
 	}
-	raw, token, err := r.Issuer().User(auth.AdminUser, []string{auth.AdminGroup}, adminTokenValidity)
+	raw, token, err := r.Issuer().User(authn.AdminUser, []string{authn.AdminGroup}, adminTokenValidity)
 	if err != nil {
 		return fmt.Errorf("issue the admin token: %w", err)
 	}

@@ -8,7 +8,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/stretchr/testify/require"
 
-	"meridian/internal/auth"
+	"meridian/internal/authn"
 )
 
 func TestCertificateMetrics(t *testing.T) {
@@ -16,7 +16,7 @@ func TestCertificateMetrics(t *testing.T) {
 	pki, err := OpenPKI(Options{DataDir: t.TempDir()}, "one", Addresses{GRPC: "127.0.0.1:5685"}, func() time.Time { return now }, slog.New(slog.DiscardHandler))
 	require.NoError(t, err)
 	metrics := prometheus.NewRegistry()
-	CertificateMetrics(metrics, map[string]*auth.PKI{"api": pki})
+	CertificateMetrics(metrics, map[string]*authn.PKI{"api": pki})
 	families, err := metrics.Gather()
 	require.NoError(t, err)
 	require.Len(t, families, 1)

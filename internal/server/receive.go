@@ -12,7 +12,7 @@ import (
 	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/proto"
 
-	"meridian/internal/auth"
+	"meridian/internal/authn"
 	"meridian/internal/intake"
 	"meridian/internal/rpcerr"
 )
@@ -201,7 +201,7 @@ func (r *receiver) begin(ctx context.Context, method string, n int64) (*call, er
 	}
 	c := &call{wire: w, limit: MaxMessageBytes, held: window}
 	room := r.known
-	if c.known = auth.PrincipalFrom(ctx).Source != auth.FromNothing && !free(method); !c.known {
+	if c.known = authn.PrincipalFrom(ctx).Source != authn.FromNothing && !free(method); !c.known {
 		room = r.strangers
 		if free(method) || !r.strangersWrite() {
 			c.limit = strangersLittle

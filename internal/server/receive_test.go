@@ -25,7 +25,7 @@ import (
 	"google.golang.org/grpc/status"
 
 	meridianv1 "meridian/api/meridian/v1"
-	"meridian/internal/auth"
+	"meridian/internal/authn"
 	"meridian/internal/rpcerr"
 )
 
@@ -100,16 +100,16 @@ func newReceiving(t *testing.T) *receiving {
 	t.Helper()
 	t.Cleanup(func() { goleak.VerifyNone(t) })
 	r := &receiving{t: t, resources: &resources{}, pool: x509.NewCertPool()}
-	pki, err := auth.OpenPKI(auth.PKIConfig{DataDir: t.TempDir(), Name: "s", Hosts: []string{"127.0.0.1"}, Now: time.Now, Log: discard(t)})
+	pki, err := authn.OpenPKI(authn.PKIConfig{DataDir: t.TempDir(), Name: "s", Hosts: []string{"127.0.0.1"}, Now: time.Now, Log: discard(t)})
 	require.NoError(t, err)
 	require.True(t, r.pool.AppendCertsFromPEM(pki.CAPEM()))
 	who := func(ctx context.Context) (context.Context, error) {
 		md, _ := metadata.FromIncomingContext(ctx)
 		switch strings.Join(md.Get("is"), "") {
 		case "forger":
-			return nil, rpcerr.New(rpcerr.Unauthenticated, auth.ReasonBadToken, "not authenticated: forged")
+			return nil, rpcerr.New(rpcerr.Unauthenticated, authn.ReasonBadToken, "not authenticated: forged")
 		case "user":
-			return auth.WithPrincipal(ctx, auth.UserPrincipal("bob", nil)), nil
+			return authn.WithPrincipal(ctx, authn.UserPrincipal("bob", nil)), nil
 		}
 		return ctx, nil
 	}

@@ -12,10 +12,10 @@ import (
 
 	"github.com/spf13/pflag"
 
-	"meridian/internal/auth"
-	"meridian/internal/door"
+	"meridian/internal/authn"
 	"meridian/internal/resource"
 	"meridian/internal/server"
+	"meridian/internal/service/dataplane"
 )
 
 // EnvPrefix begins the name of every environment variable of a zone.
@@ -58,7 +58,7 @@ func (c *Config) Bind(flags *pflag.FlagSet) {
 	flags.BoolVar(&c.LearnGlobalAddrs, "learn-global-addrs", true, "also go to servers that the global names, such as those added later; false: only to those given")
 	flags.BoolVar(&c.AcceptWipe, "accept-wipe", false, "let the next update through that would remove more than a fifth of what this zone holds")
 	flags.BoolVar(&c.SkipDefaultMesh, "skip-default-mesh", false, "do not create the mesh \"default\" on the first start of a standalone zone")
-	flags.DurationVar(&c.DataplaneGrace, "dataplane-grace", door.DefaultGrace, "how long a dataplane stays registered after its proxy has gone, also through a restart of the zone")
+	flags.DurationVar(&c.DataplaneGrace, "dataplane-grace", dataplane.DefaultGrace, "how long a dataplane stays registered after its proxy has gone, also through a restart of the zone")
 }
 
 // Validate reports the first setting that cannot work, as a *server.UsageError.
@@ -90,10 +90,10 @@ func (c *Config) Validate() error {
 func (c *Config) federated() bool { return c.JoinBundle != "" || len(c.GlobalAddrs) > 0 }
 
 // bundle returns how to reach the global. The error is a *server.UsageError.
-func (c *Config) bundle() (auth.ZoneBundle, error) {
+func (c *Config) bundle() (authn.ZoneBundle, error) {
 	bundle, err := c.readBundle()
 	if err != nil {
-		return auth.ZoneBundle{}, &server.UsageError{Err: err}
+		return authn.ZoneBundle{}, &server.UsageError{Err: err}
 	}
 	return bundle, nil
 }
@@ -119,9 +119,9 @@ func renewed(cfg Config, token string, log *slog.Logger) func(context.Context) (
 	}
 }
 
-func (c *Config) readBundle() (auth.ZoneBundle, error) {
+func (c *Config) readBundle() (authn.ZoneBundle, error) {
 	if c.JoinBundle != "" {
-		bundle, err := auth.LoadZoneBundle(c.JoinBundle)
+		bundle, err := authn.LoadZoneBundle(c.JoinBundle)
 		if err != nil {
 			return bundle, fmt.Errorf("--join-bundle: %w", err)
 		}
@@ -130,7 +130,7 @@ func (c *Config) readBundle() (auth.ZoneBundle, error) {
 		}
 		return bundle, nil
 	}
-	bundle := auth.ZoneBundle{Zone: c.Name, Addresses: c.GlobalAddrs}
+	bundle := authn.ZoneBundle{Zone: c.Name, Addresses: c.GlobalAddrs}
 	token, err := os.ReadFile(c.TokenFile)
 	if err != nil {
 		return bundle, fmt.Errorf("--token-file: %w", err)

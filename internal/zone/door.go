@@ -2,15 +2,15 @@ package zone
 
 import (
 	meridianv1 "meridian/api/meridian/v1"
-	"meridian/internal/door"
 	"meridian/internal/policy"
 	"meridian/internal/policy/answer"
 	"meridian/internal/resource"
+	"meridian/internal/service/dataplane"
 )
 
 // newDoor returns the door of the zone's dataplanes.
-func (z *zone) newDoor() *door.Door {
-	return door.New(door.Config{
+func (z *zone) newDoor() *dataplane.Door {
+	return dataplane.New(dataplane.Config{
 		Matching: z.matching, Local: z.local, Writer: z.writer, Grace: z.cfg.DataplaneGrace, Now: z.now, Log: z.log,
 		Prepare: func(r *resource.Resource) (*resource.Resource, error) { return z.prepare(z.view(), r) },
 	})
@@ -18,7 +18,7 @@ func (z *zone) newDoor() *door.Door {
 
 // proxyState says in the words of the public contract how a dataplane's proxy
 // stands to the zone.
-func proxyState(s door.State) *answer.ProxyState {
+func proxyState(s dataplane.State) *answer.ProxyState {
 	state := &answer.ProxyState{
 		State: answer.ProxyManual, RegisteredBy: answer.ByOperator, Acked: s.Acked, Lag: s.Lag, LastError: s.LastError,
 	}

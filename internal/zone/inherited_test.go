@@ -6,7 +6,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	meridianv1 "meridian/api/meridian/v1"
-	"meridian/internal/matching"
+	"meridian/internal/livematch"
 	"meridian/internal/policy"
 	"meridian/internal/policy/answer"
 	"meridian/internal/policy/condition"
@@ -36,7 +36,7 @@ func gateways(t *testing.T) *inspectService {
 	compiler, err := condition.NewCompiler(condition.DefaultOptions())
 	require.NoError(t, err)
 	return &inspectService{
-		zone: "east", matching: matching.New(engines.NewMatcher(compiler), s),
+		zone: "east", matching: livematch.New(engines.NewMatcher(compiler), s),
 		quarantined: func(key resource.Key) (policy.Condition, bool) {
 			return answer.Quarantined("east", 2, "unknown field"), key.Name == "held" || key.Name == "unusable"
 		},

@@ -9,25 +9,25 @@ import (
 	"google.golang.org/protobuf/proto"
 
 	meridianv1 "meridian/api/meridian/v1"
-	"meridian/internal/door"
-	"meridian/internal/matching"
+	"meridian/internal/livematch"
 	"meridian/internal/policy"
 	"meridian/internal/policy/answer"
 	"meridian/internal/resource"
 	"meridian/internal/rpcerr"
 	"meridian/internal/server"
+	"meridian/internal/service/dataplane"
 )
 
 // inspectService answers questions about this zone's dataplanes.
 type inspectService struct {
 	meridianv1.UnimplementedInspectServiceServer
 	zone     resource.ZoneName
-	matching *matching.Matching
+	matching *livematch.Matching
 	// quarantined says why a resource that was received cannot be used here.
 	quarantined func(key resource.Key) (policy.Condition, bool)
 	// maxBytes bounds an answer; 0 is maxAnswerBytes.
 	maxBytes int
-	door     *door.Door
+	door     *dataplane.Door
 }
 
 // maxAnswerBytes leaves room for the envelope of the largest message.

@@ -13,24 +13,24 @@ import (
 	"google.golang.org/grpc"
 
 	meridianv1 "meridian/api/meridian/v1"
-	"meridian/internal/access"
 	"meridian/internal/audit"
-	"meridian/internal/auth"
+	"meridian/internal/authn"
+	"meridian/internal/authz"
 	"meridian/internal/consensus"
-	"meridian/internal/door"
 	"meridian/internal/keyring"
-	"meridian/internal/matching"
+	"meridian/internal/livematch"
 	"meridian/internal/policy"
 	"meridian/internal/policy/answer"
 	"meridian/internal/policy/condition"
 	"meridian/internal/policy/engines"
 	"meridian/internal/resource"
 	"meridian/internal/server"
+	"meridian/internal/service/dataplane"
+	"meridian/internal/service/tokens"
+	"meridian/internal/service/webhook"
 	"meridian/internal/store"
 	zonesync "meridian/internal/sync"
-	"meridian/internal/tokens"
 	"meridian/internal/version"
-	"meridian/internal/webhook"
 )
 
 const (
@@ -52,12 +52,12 @@ type zone struct {
 	now func() time.Time
 
 	addresses server.Addresses
-	pki       *auth.PKI
+	pki       *authn.PKI
 	ring      *keyring.Ring
-	access    *access.Authorizer
+	access    *authz.Authorizer
 	// callers knows who makes each request, and ends the streams of those whose
 	// token is revoked.
-	callers *auth.Authenticator
+	callers *authn.Authenticator
 	// local is what the zone owns, kept by node.
 	local *store.Store
 	node  *consensus.Node
@@ -74,9 +74,9 @@ type zone struct {
 
 	// conditions compiles the conditions of policies.
 	conditions *condition.Compiler
-	matching   *matching.Matching
+	matching   *livematch.Matching
 	inspect    *inspectService
-	door       *door.Door
+	door       *dataplane.Door
 	grpc       *server.GRPC
 	metrics    *prometheus.Registry
 	// webhook is nil where it is off.
@@ -92,7 +92,7 @@ type zone struct {
 // replica and the zone's own log, when nobody can write to them any more; and
 // last the record of what was written.
 func Run(ctx context.Context, cfg Config, log *slog.Logger, hangups <-chan os.Signal) (err error) {
-	var bundle auth.ZoneBundle
+	var bundle authn.ZoneBundle
 	if cfg.federated() {
 		if bundle, err = cfg.bundle(); err != nil {
 			return err
@@ -122,7 +122,7 @@ func localOptions(federated bool) store.Options {
 }
 
 // open opens the data directory and everything in it.
-func (z *zone) open(ctx context.Context, bundle auth.ZoneBundle) error {
+func (z *zone) open(ctx context.Context, bundle authn.ZoneBundle) error {
 	if err := server.PrepareDataDir(z.cfg.DataDir); err != nil {
 		return err
 	}
@@ -168,14 +168,14 @@ func (z *zone) open(ctx context.Context, bundle auth.ZoneBundle) error {
 		keys.Global = func() *store.View { return z.replica.View() }
 	}
 	z.ring = keyring.New(keys)
-	z.access = access.New(z.local.View)
+	z.access = authz.New(z.local.View)
 	if z.cfg.federated() {
 		return z.openReplica(bundle)
 	}
 	return nil
 }
 
-func (z *zone) openReplica(bundle auth.ZoneBundle) error {
+func (z *zone) openReplica(bundle authn.ZoneBundle) error {
 	z.replica = store.New(store.DefaultOptions())
 	var err error
 	z.copy, err = zonesync.OpenReplica(zonesync.ReplicaConfig{
@@ -191,7 +191,7 @@ func (z *zone) openReplica(bundle auth.ZoneBundle) error {
 	for _, damage := range z.copy.Status().Damage {
 		z.log.Error("a record of the replica is damaged: it is not served until the global repairs it", "record", damage)
 	}
-	credentials, err := auth.ClientTransport(auth.ClientTLSConfig{CAPEM: []byte(bundle.CA), Source: z.bundleSource()})
+	credentials, err := authn.ClientTransport(authn.ClientTLSConfig{CAPEM: []byte(bundle.CA), Source: z.bundleSource()})
 	if err != nil {
 		return &server.UsageError{Err: err}
 	}
@@ -323,15 +323,15 @@ func (z *zone) start(ctx context.Context) error {
 	}
 	matcher := engines.NewMatcher(z.conditions)
 	if z.replica != nil {
-		z.matching = matching.New(matcher, z.replica, z.local)
+		z.matching = livematch.New(matcher, z.replica, z.local)
 	} else {
 		z.inspect = &inspectService{zone: resource.ZoneName(z.cfg.Name)}
-		z.matching = matching.New(matcher, z.local)
+		z.matching = livematch.New(matcher, z.local)
 	}
 	z.door = z.newDoor()
 	z.inspect.matching, z.inspect.quarantined, z.inspect.door = z.matching, z.quarantined, z.door
-	z.callers = &auth.Authenticator{
-		Verifier: z.verifier, LocalhostIsAdmin: z.cfg.LocalhostIsAdmin, Admit: door.Admit(access.Doors(nil)), Refused: z.audit.Refused,
+	z.callers = &authn.Authenticator{
+		Verifier: z.verifier, LocalhostIsAdmin: z.cfg.LocalhostIsAdmin, Admit: dataplane.Admit(authz.Doors(nil)), Refused: z.audit.Refused,
 	}
 	z.grpc = server.NewGRPC(z.log, z.pki.ServerTLS(), server.Calls{
 		Enter:          []grpc.UnaryServerInterceptor{z.callers.Unary},
@@ -347,7 +347,7 @@ func (z *zone) start(ctx context.Context) error {
 	meridianv1.RegisterTokenServiceServer(z.grpc, tokens.New(tokens.Config{
 		Ring: z.ring, Writer: z.writer, Access: z.access, Local: z.local.View, View: z.view, Uses: tokenUses(), Now: z.now,
 	}))
-	meridianv1.RegisterAccessServiceServer(z.grpc, access.NewService(z.access, z.node.Read))
+	meridianv1.RegisterAccessServiceServer(z.grpc, authz.NewService(z.access, z.node.Read))
 	if z.cfg.WebhookAddr != "" {
 		z.webhook = webhook.New(webhook.Config{
 			Access: z.access, Read: z.node.Read, Review: resources.Review, Audit: z.audit,
@@ -382,7 +382,7 @@ func (z *zone) quarantined(key resource.Key) (policy.Condition, bool) {
 }
 
 // verifier returns the keys of the moment.
-func (z *zone) verifier() *auth.Verifier { return z.ring.CurrentVerifier(z.log) }
+func (z *zone) verifier() *authn.Verifier { return z.ring.CurrentVerifier(z.log) }
 
 // announce tells the outside that the zone is ready, and that it no longer is.
 func (z *zone) announce(ctx context.Context, ready *server.Gate) error {
@@ -435,7 +435,7 @@ func (z *zone) registerMetrics() {
 	gauge := func(name, help string, value func() float64) {
 		z.metrics.MustRegister(prometheus.NewGaugeFunc(prometheus.GaugeOpts{Name: name, Help: help}, value))
 	}
-	server.CertificateMetrics(z.metrics, map[string]*auth.PKI{"api": z.pki})
+	server.CertificateMetrics(z.metrics, map[string]*authn.PKI{"api": z.pki})
 	server.RegisterDisk(z.metrics, z.node.Disk)
 	gauge("meridian_revision", "The newest revision applied.", func() float64 { return float64(z.revision()) })
 	gauge("meridian_dataplanes_connected", "Proxies that are connected.", func() float64 { return float64(z.door.Connected()) })

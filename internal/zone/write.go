@@ -5,14 +5,14 @@ import (
 	"fmt"
 
 	meridianv1 "meridian/api/meridian/v1"
-	"meridian/internal/access"
-	"meridian/internal/admin"
-	"meridian/internal/auth"
-	"meridian/internal/door"
+	"meridian/internal/authn"
+	"meridian/internal/authz"
 	"meridian/internal/policy/engines"
 	"meridian/internal/resource"
 	"meridian/internal/rpcerr"
 	"meridian/internal/server"
+	"meridian/internal/service/admin"
+	"meridian/internal/service/dataplane"
 	"meridian/internal/store"
 	"meridian/internal/version"
 )
@@ -30,7 +30,7 @@ func (z *zone) bootstrap(ctx context.Context) error {
 			return err
 		}
 	}
-	rules := access.Defaults{Kubernetes: z.cfg.Environment == server.EnvironmentKubernetes, Restricted: z.cfg.federated()}
+	rules := authz.Defaults{Kubernetes: z.cfg.Environment == server.EnvironmentKubernetes, Restricted: z.cfg.federated()}
 	if err := rules.Ensure(ctx, z.local.View, z.writer, z.now); err != nil {
 		return err
 	}
@@ -41,7 +41,7 @@ func (z *zone) bootstrap(ctx context.Context) error {
 
 // tokenUses are the tokens that a zone issues: those of its own users, and those
 // of the dataplanes that register with it.
-func tokenUses() []auth.Use { return []auth.Use{auth.UserToken, auth.DataplaneToken} }
+func tokenUses() []authn.Use { return []authn.Use{authn.UserToken, authn.DataplaneToken} }
 
 func (z *zone) createDefaultMesh(ctx context.Context) error {
 	key := resource.Key{Kind: kindMesh, Name: "default"}
@@ -111,9 +111,9 @@ func (z *zone) prepare(view store.Reader, r *resource.Resource) (*resource.Resou
 	if z.replica != nil && key.Mesh != "" {
 		if _, ok := view.Get(resource.Key{Kind: kindMesh, Name: string(key.Mesh)}); !ok {
 			if err := z.replicaReady(); err != nil {
-				return nil, rpcerr.New(rpcerr.Invalid, door.ReasonNoMesh, "mesh %q is not known here: %w", key.Mesh, err)
+				return nil, rpcerr.New(rpcerr.Invalid, dataplane.ReasonNoMesh, "mesh %q is not known here: %w", key.Mesh, err)
 			}
-			return nil, rpcerr.New(rpcerr.Invalid, door.ReasonNoMesh, "mesh %q does not exist: create it on the global first", key.Mesh)
+			return nil, rpcerr.New(rpcerr.Invalid, dataplane.ReasonNoMesh, "mesh %q does not exist: create it on the global first", key.Mesh)
 		}
 	}
 	if key.Kind != kindDataplane {

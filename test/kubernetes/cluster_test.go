@@ -6,7 +6,7 @@
 // tools/kubernetes pins, as processes on loopback. `make kubernetes` runs it; CI
 // does not, since building Kubernetes takes long.
 //
-// It is also where the reviews in internal/webhook/testdata/reviews come from:
+// It is also where the reviews in internal/service/webhook/testdata/reviews come from:
 // `make kubernetes RECORD=1` writes down what the API server asked.
 package kubernetes
 

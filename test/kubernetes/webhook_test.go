@@ -22,7 +22,7 @@ const host = "meridian-webhook.meridian-system.svc"
 
 const (
 	deployed = "../../deploy/kubernetes/"
-	decider  = "../../internal/webhook/testdata/roles.yaml"
+	decider  = "../../internal/service/webhook/testdata/roles.yaml"
 )
 
 // global is the control plane that is asked.

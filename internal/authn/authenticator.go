@@ -1,0 +1,132 @@
+package authn
+
+import (
+	"context"
+	"errors"
+	"net"
+	"strings"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/metadata"
+	"google.golang.org/grpc/peer"
+
+	"meridian/internal/rpcerr"
+)
+
+// Reasons of the refusals, for programs.
+const (
+	ReasonNoCredentials = "CREDENTIALS_MISSING"
+	ReasonBadToken      = "TOKEN_REFUSED"
+	ReasonZoneOnly      = "ZONES_ONLY"
+	ReasonNotForZones   = "NOT_FOR_ZONES"
+	ReasonServerOnly    = "SERVERS_ONLY"
+	ReasonNotForServers = "NOT_FOR_SERVERS"
+)
+
+// exempt services tell a stranger nothing worth protecting: whether the server
+// is up, and the public schema.
+var exempt = []string{"/grpc.health.v1.Health/", "/grpc.reflection.v1.ServerReflection/", "/grpc.reflection.v1alpha.ServerReflection/"}
+
+// Authenticator finds out who makes each gRPC request (SEMANTICS §6.6): the
+// holder of its bearer token, else the admin when it comes from loopback and
+// that is enabled, else nobody. Credentials that do not verify refuse the
+// request wherever it comes from. Its methods are safe for concurrent use.
+type Authenticator struct {
+	// Verifier returns the keys of the moment; required.
+	Verifier func() *Verifier
+	// LocalhostIsAdmin makes loopback callers without credentials the admin.
+	LocalhostIsAdmin bool
+	// Admit decides whether a principal may call a method at all; nil admits
+	// everyone.
+	Admit func(p Principal, method string) error
+	// Refused hears of every request that was refused and of every stream that
+	// was ended, with as much as is known of who made it. Optional; it must not
+	// block.
+	Refused func(ctx context.Context, p Principal, method string, err error)
+	// Open reports that a method is open at the moment to everybody, whoever they
+	// say they are: a server that has yet to learn its keys cannot tell. Optional.
+	Open func(method string) bool
+
+	open openStreams
+}
+
+// Authenticate returns who makes a request, from its metadata and its peer. The
+// error is an *rpcerr.Error of code Unauthenticated that wraps the ErrToken
+// that refused the token.
+func (a *Authenticator) Authenticate(ctx context.Context) (Principal, error) {
+	md, _ := metadata.FromIncomingContext(ctx)
+	switch credentials := md.Get("authorization"); len(credentials) {
+	case 0:
+		if a.LocalhostIsAdmin && fromLoopback(ctx) {
+			return LoopbackAdmin(), nil
+		}
+		return Anonymous(), nil
+	case 1:
+		return a.bearer(credentials[0])
+	default:
+		return Principal{}, refuse(errors.New("more than one set of credentials"))
+	}
+}
+
+func (a *Authenticator) bearer(credentials string) (Principal, error) {
+	scheme, token, found := strings.Cut(credentials, " ")
+	if !found || !strings.EqualFold(scheme, "bearer") {
+		return Principal{}, refuse(errors.New("only bearer tokens are understood"))
+	}
+	verified, err := a.Verifier().Verify(strings.TrimSpace(token))
+	if err != nil {
+		return Principal{}, refuse(err)
+	}
+	return principalOf(verified), nil
+}
+
+func refuse(err error) error {
+	return rpcerr.New(rpcerr.Unauthenticated, ReasonBadToken, "not authenticated: %w", err)
+}
+
+// fromLoopback reports whether the peer's address is this host's loopback.
+func fromLoopback(ctx context.Context) bool {
+	p, ok := peer.FromContext(ctx)
+	if !ok {
+		return false
+	}
+	addr, ok := p.Addr.(*net.TCPAddr)
+	return ok && addr.IP.IsLoopback()
+}
+
+// enter authenticates and admits a request.
+func (a *Authenticator) enter(ctx context.Context, method string) (context.Context, error) {
+	for _, service := range exempt {
+		if strings.HasPrefix(method, service) {
+			return ctx, nil
+		}
+	}
+	if a.Open != nil && a.Open(method) {
+		return ctx, nil
+	}
+	p, err := a.Authenticate(ctx)
+	if err == nil && a.Admit != nil {
+		err = a.Admit(p, method)
+	}
+	if err != nil {
+		a.refused(ctx, p, method, err)
+		return nil, err
+	}
+	return WithPrincipal(ctx, p), nil
+}
+
+func (a *Authenticator) refused(ctx context.Context, p Principal, method string, err error) {
+	if a.Refused != nil {
+		a.Refused(ctx, p, method, err)
+	}
+}
+
+// Unary is the server interceptor for unary methods. Refusals leave it as
+// statuses, so it may stand before or after rpcerr.UnaryServer.
+func (a *Authenticator) Unary(ctx context.Context, req any, info *grpc.UnaryServerInfo, handler grpc.UnaryHandler) (any, error) {
+	ctx, err := a.enter(ctx, info.FullMethod)
+	if err != nil {
+		return nil, rpcerr.ToStatus(err).Err()
+	}
+	return handler(ctx, req)
+}

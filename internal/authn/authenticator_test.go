@@ -1,0 +1,326 @@
+package authn
+
+import (
+	"context"
+	"net"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/credentials"
+	"google.golang.org/grpc/health"
+	"google.golang.org/grpc/health/grpc_health_v1"
+	"google.golang.org/grpc/metadata"
+	"google.golang.org/grpc/peer"
+	"google.golang.org/grpc/test/bufconn"
+
+	meridianv1 "meridian/api/meridian/v1"
+	"meridian/internal/rpcerr"
+)
+
+// door is an authenticator with the keys behind it.
+type door struct {
+	*Authenticator
+	issuer *Issuer
+}
+
+func newDoor(t *testing.T) door {
+	t.Helper()
+	user, zone := newKey(t, UserToken, 1), newKey(t, ZoneToken, 1)
+	verifier := NewVerifier(at(noon), publicHalves(user, zone)...)
+	return door{
+		Authenticator: &Authenticator{
+			Verifier:         func() *Verifier { return verifier },
+			LocalhostIsAdmin: true,
+			Admit:            knownCallers,
+		},
+		issuer: NewIssuer(at(noon), user, zone),
+	}
+}
+
+// knownCallers admits everybody who is known to be somebody.
+func knownCallers(p Principal, method string) error {
+	if p.Source == FromNothing {
+		return rpcerr.New(rpcerr.Unauthenticated, ReasonNoCredentials, "not authenticated: %s is for known callers", method)
+	}
+	return nil
+}
+
+func (d door) user(t *testing.T, name string, groups ...string) string {
+	t.Helper()
+	raw, _, err := d.issuer.User(name, groups, time.Hour)
+	require.NoError(t, err)
+	return raw
+}
+
+func (d door) zone(t *testing.T, name string) string {
+	t.Helper()
+	raw, _, err := d.issuer.Zone(name, []string{ScopeControlPlane}, time.Hour)
+	require.NoError(t, err)
+	return raw
+}
+
+// request is the context of a call from an address with credentials.
+func request(from net.Addr, authorization ...string) context.Context {
+	ctx := peer.NewContext(context.Background(), &peer.Peer{Addr: from})
+	return metadata.NewIncomingContext(ctx, metadata.MD{"authorization": authorization})
+}
+
+// forwarded adds what proxies say about whom they speak for, which counts for
+// nothing.
+func forwarded(ctx context.Context, addr string) context.Context {
+	md, _ := metadata.FromIncomingContext(ctx)
+	return metadata.NewIncomingContext(ctx, metadata.Join(md, metadata.Pairs(
+		"x-forwarded-for", addr, "forwarded", "for="+addr, "x-real-ip", addr, "x-forwarded-user", "root", "x-remote-group", AdminGroup)))
+}
+
+var (
+	near  = &net.TCPAddr{IP: net.ParseIP("127.0.0.1"), Port: 40000}
+	near6 = &net.TCPAddr{IP: net.ParseIP("::1"), Port: 40000}
+	far   = &net.TCPAddr{IP: net.ParseIP("192.0.2.7"), Port: 40000}
+)
+
+// SEMANTICS §6.6: token, else loopback, else nobody; an invalid token is
+// refused, not ignored.
+func TestWhoMakesARequest(t *testing.T) {
+	d := newDoor(t)
+	bob := []string{"team-a", AuthenticatedGroup}
+	for name, tc := range map[string]struct {
+		ctx    context.Context
+		name   string
+		groups []string
+		source Source
+		err    string
+	}{
+		"loopback":               {request(near), AdminUser, []string{AdminGroup, AuthenticatedGroup}, FromLoopback, ""},
+		"loopback IPv6":          {request(near6), AdminUser, []string{AdminGroup, AuthenticatedGroup}, FromLoopback, ""},
+		"loopback, another one":  {request(&net.TCPAddr{IP: net.ParseIP("127.9.9.9")}), AdminUser, []string{AdminGroup, AuthenticatedGroup}, FromLoopback, ""},
+		"loopback IPv4 in IPv6":  {request(&net.TCPAddr{IP: net.ParseIP("::ffff:127.0.0.1")}), AdminUser, []string{AdminGroup, AuthenticatedGroup}, FromLoopback, ""},
+		"this host, otherwise":   {request(&net.TCPAddr{IP: net.ParseIP("0.0.0.0")}), AnonymousUser, []string{UnauthenticatedGroup}, FromNothing, ""},
+		"forwarded for loopback": {forwarded(request(far), "127.0.0.1"), AnonymousUser, []string{UnauthenticatedGroup}, FromNothing, ""},
+		"forwarded by loopback":  {forwarded(request(near), "192.0.2.7"), AdminUser, []string{AdminGroup, AuthenticatedGroup}, FromLoopback, ""},
+		"elsewhere":              {request(far), AnonymousUser, []string{UnauthenticatedGroup}, FromNothing, ""},
+		"not TCP":                {request(&net.UnixAddr{Name: "@"}), AnonymousUser, []string{UnauthenticatedGroup}, FromNothing, ""},
+		"no peer":                {context.Background(), AnonymousUser, []string{UnauthenticatedGroup}, FromNothing, ""},
+		"token from elsewhere":   {request(far, "Bearer "+d.user(t, "bob", "team-a")), "bob", bob, FromToken, ""},
+		"token beats loopback":   {request(near, "bearer "+d.user(t, "bob", "team-a")), "bob", bob, FromToken, ""},
+		"group is not doubled":   {request(near, "Bearer "+d.user(t, "bob", AuthenticatedGroup, "team-a", UnauthenticatedGroup)), "bob", bob, FromToken, ""},
+		"zone":                   {request(far, "Bearer "+d.zone(t, "east")), "zone/east", nil, FromToken, ""},
+		"bad token, loopback":    {request(near, "Bearer x"), "", nil, "", "not authenticated: the token is malformed"},
+		"empty token, loopback":  {request(near, "Bearer "), "", nil, "", "not authenticated: the token is malformed"},
+		"empty header, loopback": {request(near, ""), "", nil, "", "not authenticated: only bearer tokens are understood"},
+		"scheme alone, loopback": {request(near, "Bearer"), "", nil, "", "not authenticated: only bearer tokens are understood"},
+		"twice nothing, loopback": {
+			request(near, "", ""), "", nil, "",
+			"not authenticated: more than one set of credentials",
+		},
+		"other scheme, loopback": {request(near, "Basic YTpi"), "", nil, "", "not authenticated: only bearer tokens are understood"},
+		"two tokens": {
+			request(near, "Bearer "+d.user(t, "bob"), "Bearer "+d.user(t, "eve")), "", nil, "",
+			"not authenticated: more than one set of credentials",
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			p, err := d.Authenticate(tc.ctx)
+			if tc.err != "" {
+				require.EqualError(t, err, tc.err)
+				require.Equal(t, rpcerr.Unauthenticated, rpcerr.CodeOf(err))
+				require.True(t, rpcerr.HasReason(err, ReasonBadToken))
+				return
+			}
+			require.NoError(t, err)
+			require.Equal(t, tc.name, p.Name)
+			require.Equal(t, tc.groups, p.Groups)
+			require.Equal(t, tc.source, p.Source)
+		})
+	}
+
+	d.LocalhostIsAdmin = false
+	p, err := d.Authenticate(request(near))
+	require.NoError(t, err)
+	require.Equal(t, Anonymous(), p)
+}
+
+func TestPrincipals(t *testing.T) {
+	d := newDoor(t)
+	// SEMANTICS §6.7: name, then groups joined by commas, authenticated last.
+	p, err := d.Authenticate(request(far, "Bearer "+d.user(t, "backend-owner")))
+	require.NoError(t, err)
+	require.Equal(t, "backend-owner/mesh-system:authenticated", p.String())
+	require.Equal(t, noon.Add(time.Hour), p.Expires())
+	_, isZone := p.Zone()
+	require.False(t, isZone)
+
+	p, err = d.Authenticate(request(far, "Bearer "+d.zone(t, "east")))
+	require.NoError(t, err)
+	zone, isZone := p.Zone()
+	require.True(t, isZone)
+	require.Equal(t, "east", zone)
+	require.NoError(t, p.Token.CheckZone("east", ScopeControlPlane))
+
+	require.True(t, Anonymous().Expires().IsZero())
+	require.Equal(t, Anonymous(), PrincipalFrom(context.Background()))
+	require.Equal(t, p, PrincipalFrom(WithPrincipal(context.Background(), p)))
+}
+
+// Who is found to be somebody is still let in or not, method by method.
+func TestAdmission(t *testing.T) {
+	d := newDoor(t)
+	const method = "/meridian.v1.AdminService/Apply"
+	for name, tc := range map[string]struct {
+		ctx  context.Context
+		want string // the principal that is let in
+	}{
+		"loopback":  {request(near), LoopbackAdmin().String()},
+		"user":      {request(far, "Bearer "+d.user(t, "bob")), "bob/mesh-system:authenticated"},
+		"zone":      {request(far, "Bearer "+d.zone(t, "east")), "zone/east/"},
+		"anonymous": {request(far), ""},
+	} {
+		t.Run(name, func(t *testing.T) {
+			ctx, err := d.enter(tc.ctx, method)
+			if tc.want != "" {
+				require.NoError(t, err)
+				require.Equal(t, tc.want, PrincipalFrom(ctx).String())
+				return
+			}
+			require.EqualError(t, err, "not authenticated: "+method+" is for known callers")
+			require.Equal(t, rpcerr.Unauthenticated, rpcerr.CodeOf(err))
+		})
+	}
+}
+
+// whoami answers with the principal that its context carries.
+type whoami struct {
+	meridianv1.UnimplementedControlServiceServer
+	meridianv1.UnimplementedAdminServiceServer
+}
+
+func (whoami) Info(ctx context.Context, _ *meridianv1.InfoRequest) (*meridianv1.InfoResponse, error) {
+	return &meridianv1.InfoResponse{Name: PrincipalFrom(ctx).String()}, nil
+}
+
+func (whoami) List(_ *meridianv1.ListRequest, stream grpc.ServerStreamingServer[meridianv1.ListResponse]) error {
+	return rpcerr.New(rpcerr.NotFound, "NOT_FOUND", "%s", PrincipalFrom(stream.Context()))
+}
+
+// serve runs a real server, over TLS in memory, behind an authenticator.
+func (d door) serve(t *testing.T, p *PKI) *bufconn.Listener {
+	t.Helper()
+	listener := bufconn.Listen(64 << 10)
+	server := grpc.NewServer(grpc.Creds(credentials.NewTLS(p.ServerTLS())),
+		grpc.UnaryInterceptor(d.Unary), grpc.StreamInterceptor(d.Stream))
+	grpc_health_v1.RegisterHealthServer(server, health.NewServer())
+	meridianv1.RegisterControlServiceServer(server, whoami{})
+	meridianv1.RegisterAdminServiceServer(server, whoami{})
+	done := make(chan error, 1)
+	go func() { done <- server.Serve(listener) }()
+	t.Cleanup(func() {
+		server.Stop()
+		require.NoError(t, <-done)
+	})
+	return listener
+}
+
+func connect(t *testing.T, listener *bufconn.Listener, config ClientTLSConfig, opts ...grpc.DialOption) *grpc.ClientConn {
+	t.Helper()
+	transport, err := ClientTransport(config)
+	require.NoError(t, err)
+	conn, err := grpc.NewClient("passthrough:///localhost:5685", append(opts,
+		grpc.WithTransportCredentials(transport),
+		grpc.WithContextDialer(func(ctx context.Context, _ string) (net.Conn, error) { return listener.DialContext(ctx) }),
+		grpc.WithUnaryInterceptor(rpcerr.UnaryClient), grpc.WithStreamInterceptor(rpcerr.StreamClient))...)
+	require.NoError(t, err)
+	t.Cleanup(func() { require.NoError(t, conn.Close()) })
+	return conn
+}
+
+func TestARealServerKnowsItsCallers(t *testing.T) {
+	// The certificate must hold at the time of the machine's clock, which gRPC uses.
+	p := openPKI(t, testPKI(t, t.TempDir(), time.Now()))
+	d := newDoor(t)
+	listener := d.serve(t, p)
+	trusted := ClientTLSConfig{CAPEM: p.CAPEM(), Source: "admin.yaml"}
+
+	admin := connect(t, listener, trusted, grpc.WithPerRPCCredentials(TokenCredentials(d.user(t, "root", AdminGroup), false)))
+	info, err := meridianv1.NewControlServiceClient(admin).Info(t.Context(), &meridianv1.InfoRequest{})
+	require.NoError(t, err)
+	require.Equal(t, "root/mesh-system:admin,mesh-system:authenticated", info.GetName())
+	stream, err := meridianv1.NewAdminServiceClient(admin).List(t.Context(), &meridianv1.ListRequest{})
+	require.NoError(t, err)
+	_, err = stream.Recv()
+	require.EqualError(t, err, "root/mesh-system:admin,mesh-system:authenticated")
+
+	nobody := connect(t, listener, trusted)
+	_, err = meridianv1.NewControlServiceClient(nobody).Info(t.Context(), &meridianv1.InfoRequest{})
+	require.Equal(t, rpcerr.Unauthenticated, rpcerr.CodeOf(err))
+	require.True(t, rpcerr.HasReason(err, ReasonNoCredentials))
+	stream, err = meridianv1.NewAdminServiceClient(nobody).List(t.Context(), &meridianv1.ListRequest{})
+	require.NoError(t, err)
+	_, err = stream.Recv()
+	require.Equal(t, rpcerr.Unauthenticated, rpcerr.CodeOf(err))
+	_, err = grpc_health_v1.NewHealthClient(nobody).Check(t.Context(), &grpc_health_v1.HealthCheckRequest{})
+	require.NoError(t, err, "health is for everyone")
+}
+
+func TestAClientSaysWhoItDoesNotTrust(t *testing.T) {
+	p := openPKI(t, testPKI(t, t.TempDir(), time.Now()))
+	other, err := NewCA(time.Now())
+	require.NoError(t, err)
+	conn := connect(t, newDoor(t).serve(t, p), ClientTLSConfig{CAPEM: other.CertificatePEM(), Source: "east.bundle"})
+	_, err = meridianv1.NewControlServiceClient(conn).Info(t.Context(), &meridianv1.InfoRequest{})
+	require.Equal(t, rpcerr.Unavailable, rpcerr.CodeOf(err))
+	require.ErrorContains(t, err, "the server's certificate is not signed by the CA in east.bundle")
+}
+
+func TestTokensDoNotTravelInTheClear(t *testing.T) {
+	require.True(t, TokenCredentials("t", false).RequireTransportSecurity())
+	require.False(t, TokenCredentials("t", true).RequireTransportSecurity())
+	require.Equal(t, "a bearer token", TokenCredentials("t", true).(tokenCredentials).String())
+}
+
+// What is open at the moment is answered to everybody, as somebody who is not
+// known: credentials that cannot be judged yet neither help nor hinder.
+func TestOpenMethods(t *testing.T) {
+	d := newDoor(t)
+	open := true
+	d.Open = func(method string) bool { return open && method == "/cluster.Cluster/Members" }
+	call := func(method, authorization string) (Principal, error) {
+		var who Principal
+		_, err := d.Unary(request(far, authorization), nil, &grpc.UnaryServerInfo{FullMethod: method}, func(ctx context.Context, _ any) (any, error) {
+			who = PrincipalFrom(ctx)
+			return nil, nil
+		})
+		return who, err
+	}
+	for _, authorization := range []string{"Bearer not.a.token", "Bearer " + d.user(t, "bob")} {
+		who, err := call("/cluster.Cluster/Members", authorization)
+		require.NoError(t, err)
+		require.Equal(t, Anonymous(), who)
+	}
+	_, err := call("/admin.Admin/Get", "Bearer not.a.token")
+	require.Error(t, err, "nothing else is")
+	open = false
+	_, err = call("/cluster.Cluster/Members", "Bearer not.a.token")
+	require.Equal(t, rpcerr.Unauthenticated, rpcerr.CodeOf(rpcerr.FromStatus(err)))
+}
+
+// A server token makes nobody a user.
+func TestServerTokenPrincipal(t *testing.T) {
+	key := newKey(t, ServerToken, 1)
+	raw, token, err := NewIssuer(at(noon), key).Server(time.Hour)
+	require.NoError(t, err)
+	verified, err := NewVerifier(at(noon), key.Public()).Verify(raw)
+	require.NoError(t, err)
+	require.Equal(t, token.ID, verified.ID)
+	p := principalOf(verified)
+	require.Equal(t, "server", p.Name)
+	require.Empty(t, p.Groups)
+	_, isZone := p.Zone()
+	require.False(t, isZone)
+	require.Equal(t, "server-token-signing-key-1", token.Key.String())
+	_, err = NewVerifier(at(noon), key.Public()).User(raw)
+	require.ErrorIs(t, err, ErrTokenUse)
+	_, _, err = NewIssuer(at(noon)).Server(time.Hour)
+	require.ErrorContains(t, err, "there is no key to sign a server-token with")
+}

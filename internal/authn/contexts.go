@@ -1,0 +1,210 @@
+package authn
+
+import (
+	"crypto/x509"
+	"errors"
+	"fmt"
+	"net"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+
+	"sigs.k8s.io/yaml"
+)
+
+// maxContextsBytes bounds what is read as a client configuration.
+const maxContextsBytes = 4 << 20
+
+// Errors of a client's configuration.
+var (
+	// ErrNoControlPlane means that no entry has the name, or that none is
+	// chosen; the user adds or switches.
+	ErrNoControlPlane = errors.New("no such control plane")
+	// ErrControlPlaneExists means that an entry has the name already.
+	ErrControlPlaneExists = errors.New("there is already a control plane of that name")
+)
+
+// Contexts is the configuration of a client: the control planes it knows and
+// the one it talks to. The same file is written by a server into its data
+// directory, ready to use.
+type Contexts struct {
+	// Current names the entry in use; may be empty.
+	Current string `json:"current,omitempty"`
+	// ControlPlanes are kept sorted by name.
+	ControlPlanes []ControlPlane `json:"controlPlanes,omitempty"`
+}
+
+// ControlPlane is how to reach one control plane and as whom.
+type ControlPlane struct {
+	Name string `json:"name"`
+	// Addresses are HOST:PORT of its servers; any of them takes any request.
+	Addresses []string `json:"addresses"`
+	// CA holds the authorities to trust in PEM; empty means the system's.
+	CA string `json:"ca,omitempty"`
+	// Token authenticates the user; empty means anonymous, or the admin on the
+	// server's own host.
+	Token string `json:"token,omitempty"`
+	// SkipVerify believes any server.
+	SkipVerify bool `json:"skipVerify,omitempty"`
+	// Plaintext does without TLS.
+	Plaintext bool `json:"plaintext,omitempty"`
+}
+
+// Validate returns the first thing wrong with an entry.
+func (c ControlPlane) Validate() error {
+	if c.Name == "" {
+		return errors.New("a control plane needs a name")
+	}
+	if err := validateAddresses(c.Addresses); err != nil {
+		return fmt.Errorf("control plane %q: %w", c.Name, err)
+	}
+	if c.CA != "" && !HasCertificate([]byte(c.CA)) {
+		return fmt.Errorf("control plane %q: the CA that it is to trust holds no certificate in PEM", c.Name)
+	}
+	if c.Plaintext && (c.SkipVerify || c.CA != "") {
+		return fmt.Errorf("control plane %q: plaintext has no certificates, so ca and skipVerify do not go with it", c.Name)
+	}
+	return nil
+}
+
+// HasCertificate reports whether a PEM file holds any certificate.
+func HasCertificate(pem []byte) bool { return x509.NewCertPool().AppendCertsFromPEM(pem) }
+
+// validateAddresses wants at least one address, each HOST:PORT.
+func validateAddresses(addresses []string) error {
+	if len(addresses) == 0 {
+		return errors.New("addresses: at least one is needed")
+	}
+	for i, address := range addresses {
+		host, port, err := net.SplitHostPort(address)
+		if err != nil || host == "" || port == "" || strings.ContainsAny(address, " \t\r\n/") {
+			return fmt.Errorf("addresses[%d]: %q is not HOST:PORT", i, address)
+		}
+	}
+	return nil
+}
+
+// DecodeContexts reads a configuration strictly: unknown fields, invalid or
+// repeated entries, and a current entry that is not there are errors. Nothing
+// at all is an empty configuration.
+func DecodeContexts(data []byte) (*Contexts, error) {
+	c := &Contexts{}
+	if err := yaml.UnmarshalStrict(data, c); err != nil {
+		return nil, fmt.Errorf("not a client configuration: %w", err)
+	}
+	seen := make(map[string]bool, len(c.ControlPlanes))
+	for _, cp := range c.ControlPlanes {
+		if err := cp.Validate(); err != nil {
+			return nil, err
+		}
+		if seen[cp.Name] {
+			return nil, fmt.Errorf("%w: %q stands twice", ErrControlPlaneExists, cp.Name)
+		}
+		seen[cp.Name] = true
+	}
+	if c.Current != "" && !seen[c.Current] {
+		return nil, fmt.Errorf("%w: current is %q", ErrNoControlPlane, c.Current)
+	}
+	c.sort()
+	return c, nil
+}
+
+// Encode writes the configuration as YAML.
+func (c *Contexts) Encode() ([]byte, error) {
+	data, err := yaml.Marshal(c)
+	if err != nil {
+		return nil, fmt.Errorf("encoding the client configuration: %w", err)
+	}
+	return data, nil
+}
+
+// LoadContexts reads a configuration file. The error is fs.ErrNotExist when
+// there is none.
+func LoadContexts(path string) (*Contexts, error) {
+	data, err := readBounded(path, maxContextsBytes)
+	if err != nil {
+		return nil, err
+	}
+	c, err := DecodeContexts(data)
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w", path, err)
+	}
+	return c, nil
+}
+
+// Save replaces a configuration file, readable by its owner alone, making its
+// directory if needed. A crash leaves the old file or the new one.
+func (c *Contexts) Save(path string) error {
+	data, err := c.Encode()
+	if err != nil {
+		return err
+	}
+	if err := os.MkdirAll(filepath.Dir(path), dirPerm); err != nil {
+		return fmt.Errorf("saving the client configuration: %w", err)
+	}
+	return writeFile(path, data, secretPerm)
+}
+
+// Get returns the entry of that name, or the current one for "".
+func (c *Contexts) Get(name string) (ControlPlane, error) {
+	if name == "" {
+		name = c.Current
+	}
+	if name == "" {
+		return ControlPlane{}, fmt.Errorf("%w: none is chosen", ErrNoControlPlane)
+	}
+	i := c.index(name)
+	if i < 0 {
+		return ControlPlane{}, fmt.Errorf("%w: %q", ErrNoControlPlane, name)
+	}
+	return c.ControlPlanes[i], nil
+}
+
+// Add adds an entry; overwrite lets it replace one of the same name.
+func (c *Contexts) Add(cp ControlPlane, overwrite bool) error {
+	if err := cp.Validate(); err != nil {
+		return err
+	}
+	i := c.index(cp.Name)
+	switch {
+	case i < 0:
+		c.ControlPlanes = append(c.ControlPlanes, cp)
+		c.sort()
+	case overwrite:
+		c.ControlPlanes[i] = cp
+	default:
+		return fmt.Errorf("%w: %q", ErrControlPlaneExists, cp.Name)
+	}
+	return nil
+}
+
+// Switch chooses the current entry.
+func (c *Contexts) Switch(name string) error {
+	if c.index(name) < 0 {
+		return fmt.Errorf("%w: %q", ErrNoControlPlane, name)
+	}
+	c.Current = name
+	return nil
+}
+
+// Remove removes an entry; none is current when it was the current one.
+func (c *Contexts) Remove(name string) error {
+	i := c.index(name)
+	if i < 0 {
+		return fmt.Errorf("%w: %q", ErrNoControlPlane, name)
+	}
+	c.ControlPlanes = slices.Delete(c.ControlPlanes, i, i+1)
+	if c.Current == name {
+		c.Current = ""
+	}
+	return nil
+}
+
+func (c *Contexts) index(name string) int {
+	return slices.IndexFunc(c.ControlPlanes, func(cp ControlPlane) bool { return cp.Name == name })
+}
+
+func (c *Contexts) sort() {
+	slices.SortFunc(c.ControlPlanes, func(a, b ControlPlane) int { return strings.Compare(a.Name, b.Name) })
+}

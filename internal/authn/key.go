@@ -1,0 +1,159 @@
+package authn
+
+import (
+	"crypto/ed25519"
+	"crypto/rand"
+	"crypto/x509"
+	"encoding/pem"
+	"errors"
+	"fmt"
+	"strconv"
+	"strings"
+)
+
+// Use is what the tokens of a key are for (SEMANTICS §6.8). A key signs tokens
+// of one use only, so that a token for one door never opens another.
+type Use string
+
+// The uses of tokens, spelt as in the resources that hold their keys.
+const (
+	UserToken      Use = "user-token"
+	DataplaneToken Use = "dataplane-token"
+	ZoneToken      Use = "zone-token"
+	// ServerToken lets one new server join a global, once.
+	ServerToken Use = "server-token"
+)
+
+func (u Use) valid() bool {
+	return u == UserToken || u == DataplaneToken || u == ZoneToken || u == ServerToken
+}
+
+// keyInfix stands between use and serial in the name of a key.
+const keyInfix = "-signing-key-"
+
+// KeyID names a signing key: the `kid` of its tokens and the name of the
+// resources that hold its halves.
+type KeyID struct {
+	Use Use
+	// Serial counts the keys of one use, from 1. The highest signs, all verify.
+	Serial uint64
+	// Issuer names the zone whose own key it is; empty for the global's. It keeps
+	// a token of one control plane from being taken for another's.
+	Issuer string
+}
+
+// String returns the id as it is written, such as "zone-token-signing-key-1",
+// or "dataplane-token-signing-key-2.east" for a key of the zone east.
+func (id KeyID) String() string {
+	s := string(id.Use) + keyInfix + strconv.FormatUint(id.Serial, 10)
+	if id.Issuer != "" {
+		s += "." + id.Issuer
+	}
+	return s
+}
+
+// ParseKeyID reads what String prints, and nothing else.
+func ParseKeyID(s string) (KeyID, error) {
+	use, rest, found := strings.Cut(s, keyInfix)
+	digits, issuer, _ := strings.Cut(rest, ".")
+	serial, err := strconv.ParseUint(digits, 10, 64)
+	id := KeyID{Use: Use(use), Serial: serial, Issuer: issuer}
+	if !found || err != nil || serial == 0 || !id.Use.valid() || id.String() != s {
+		return KeyID{}, fmt.Errorf("%q does not name a signing key", s)
+	}
+	return id, nil
+}
+
+// SigningKey signs the tokens of one use with Ed25519. It is immutable and a
+// secret: it does not print.
+type SigningKey struct {
+	id      KeyID
+	private ed25519.PrivateKey
+}
+
+// GenerateSigningKey makes a new key.
+func GenerateSigningKey(id KeyID) (SigningKey, error) {
+	if !id.Use.valid() || id.Serial == 0 {
+		return SigningKey{}, fmt.Errorf("%q does not name a signing key", id)
+	}
+	_, private, err := ed25519.GenerateKey(rand.Reader)
+	if err != nil {
+		return SigningKey{}, fmt.Errorf("generating %s: %w", id, err)
+	}
+	return SigningKey{id: id, private: private}, nil
+}
+
+// ParseSigningKey reads what PEM wrote: one PKCS #8 block with an Ed25519 key.
+func ParseSigningKey(id KeyID, data []byte) (SigningKey, error) {
+	block, rest := pem.Decode(data)
+	if block == nil || block.Type != pemPrivateKey || strings.TrimSpace(string(rest)) != "" {
+		return SigningKey{}, fmt.Errorf("reading %s: not a PEM file with one private key", id)
+	}
+	parsed, err := x509.ParsePKCS8PrivateKey(block.Bytes)
+	if err != nil {
+		return SigningKey{}, fmt.Errorf("reading %s: %w", id, err)
+	}
+	private, ok := parsed.(ed25519.PrivateKey)
+	if !ok {
+		return SigningKey{}, fmt.Errorf("reading %s: the key is %T, not Ed25519", id, parsed)
+	}
+	return SigningKey{id: id, private: private}, nil
+}
+
+// ID returns the key's name.
+func (k SigningKey) ID() KeyID { return k.id }
+
+// PEM returns the private key, to be kept as a secret.
+func (k SigningKey) PEM() ([]byte, error) {
+	if k.private == nil {
+		return nil, errors.New("encoding a signing key: there is none")
+	}
+	der, err := x509.MarshalPKCS8PrivateKey(k.private)
+	if err != nil {
+		return nil, fmt.Errorf("encoding %s: %w", k.id, err)
+	}
+	return pem.EncodeToMemory(&pem.Block{Type: pemPrivateKey, Bytes: der}), nil
+}
+
+// Public returns the half that verifies.
+func (k SigningKey) Public() PublicKey {
+	public, _ := k.private.Public().(ed25519.PublicKey)
+	return PublicKey{id: k.id, key: public}
+}
+
+// String keeps the key out of logs.
+func (k SigningKey) String() string { return k.id.String() + " (private)" }
+
+// GoString keeps the key out of logs.
+func (k SigningKey) GoString() string { return k.String() }
+
+// PublicKey verifies the tokens of one signing key. It is immutable.
+type PublicKey struct {
+	id  KeyID
+	key ed25519.PublicKey
+}
+
+// ParsePublicKey reads what PKIX wrote.
+func ParsePublicKey(id KeyID, der []byte) (PublicKey, error) {
+	parsed, err := x509.ParsePKIXPublicKey(der)
+	if err != nil {
+		return PublicKey{}, fmt.Errorf("reading the public half of %s: %w", id, err)
+	}
+	key, ok := parsed.(ed25519.PublicKey)
+	if !ok {
+		return PublicKey{}, fmt.Errorf("reading the public half of %s: the key is %T, not Ed25519", id, parsed)
+	}
+	return PublicKey{id: id, key: key}, nil
+}
+
+// ID returns the key's name.
+func (k PublicKey) ID() KeyID { return k.id }
+
+// PKIX returns the key in DER, as the resource of public halves holds it.
+func (k PublicKey) PKIX() ([]byte, error) {
+	der, err := x509.MarshalPKIXPublicKey(k.key)
+	if err != nil {
+		return nil, fmt.Errorf("encoding the public half of %s: %w", k.id, err)
+	}
+	return der, nil
+}

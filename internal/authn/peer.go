@@ -1,0 +1,68 @@
+package authn
+
+import (
+	"crypto/tls"
+	"crypto/x509"
+	"errors"
+	"fmt"
+	"slices"
+)
+
+// ErrNotServer means that a certificate is good, but not that of a server: it
+// lacks one of the two uses that servers have for theirs. An authority that also
+// signs for people and programs gives those certificates for clients only.
+var ErrNotServer = errors.New("auth: the certificate is not for use as a server and as a client")
+
+// VerifyServer decides about a peer whose certificate was found to be signed by
+// the authority of this server: it is another server if its certificate is for
+// use in both directions, whichever way it is used now. Who may sign such a
+// certificate says who is a server.
+func VerifyServer(state tls.ConnectionState) error {
+	if len(state.PeerCertificates) == 0 {
+		return errors.New("auth: the peer shows no certificate")
+	}
+	return checkServerUse(state.PeerCertificates[0])
+}
+
+func checkServerUse(leaf *x509.Certificate) error {
+	has := func(use x509.ExtKeyUsage) bool {
+		return len(leaf.ExtKeyUsage) == 0 && len(leaf.UnknownExtKeyUsage) == 0 ||
+			slices.Contains(leaf.ExtKeyUsage, use) || slices.Contains(leaf.ExtKeyUsage, x509.ExtKeyUsageAny)
+	}
+	switch {
+	case !has(x509.ExtKeyUsageServerAuth):
+		return fmt.Errorf("%w: serverAuth is missing", ErrNotServer)
+	case !has(x509.ExtKeyUsageClientAuth):
+		return fmt.Errorf("%w: clientAuth is missing", ErrNotServer)
+	}
+	return nil
+}
+
+// CheckServer says why the other servers of a global would not take this one for
+// one of theirs at a host, by the certificate in use; nil if they would.
+func (p *PKI) CheckServer(host string) error {
+	m := p.current.Load()
+	leaf := m.server.Leaf
+	if err := checkServerUse(leaf); err != nil {
+		return err
+	}
+	if err := leaf.VerifyHostname(host); err != nil {
+		return fmt.Errorf("the certificate does not name %s: %w", host, err)
+	}
+	roots, between := x509.NewCertPool(), x509.NewCertPool()
+	if !roots.AppendCertsFromPEM(m.caPEM) {
+		return errors.New("there is no authority to verify the certificate by")
+	}
+	for _, der := range m.server.Certificate[1:] {
+		if c, err := x509.ParseCertificate(der); err == nil {
+			between.AddCert(c)
+		}
+	}
+	_, err := leaf.Verify(x509.VerifyOptions{
+		Roots: roots, Intermediates: between, CurrentTime: p.config.Now(), KeyUsages: []x509.ExtKeyUsage{x509.ExtKeyUsageAny},
+	})
+	if err != nil {
+		return fmt.Errorf("the certificate is not signed by the given authority: %w", err)
+	}
+	return nil
+}

@@ -1,0 +1,298 @@
+package authn
+
+import (
+	"bytes"
+	"crypto/tls"
+	"crypto/x509"
+	"errors"
+	"fmt"
+	"io/fs"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"sync/atomic"
+	"time"
+)
+
+// Files of a server's PKI below its data directory.
+const (
+	pkiDir        = "pki"
+	caFile        = "ca.pem"
+	caKeyFile     = "ca-key.pem"
+	serverFile    = "server.pem"
+	serverKeyFile = "server-key.pem"
+	maxPEMBytes   = 1 << 20
+)
+
+// ErrPartialPKI means that a PKI directory holds a certificate without its key
+// or the reverse. Nothing is overwritten: the operator restores the file, or
+// removes the other to have both made anew.
+var ErrPartialPKI = errors.New("auth: a certificate and its key must both be there")
+
+// PKIConfig says where a server's certificate comes from.
+type PKIConfig struct {
+	// DataDir holds the generated files, under pki/.
+	DataDir string
+	// Name is the server's, for its certificate's subject.
+	Name string
+	// Hosts are the names and addresses the certificate must have (ServerHosts).
+	Hosts []string
+	// CertFile and KeyFile, given together, replace what would be generated.
+	CertFile, KeyFile string
+	// CAFile is the authority of CertFile, for clients; may be empty when those
+	// trust it anyway.
+	CAFile string
+	// Now is the clock.
+	Now func() time.Time
+	// Log hears of certificates made and renewed.
+	Log *slog.Logger
+}
+
+// PKI is a server's certificate, ready to serve and to be reloaded. Its methods
+// are safe for concurrent use; Reload is for one caller at a time.
+type PKI struct {
+	config  PKIConfig
+	current atomic.Pointer[material]
+}
+
+// material is one state of a PKI; immutable.
+type material struct {
+	ca     *CA // nil when the certificate was given
+	caPEM  []byte
+	server *tls.Certificate
+}
+
+// OpenPKI loads the server's certificate. Without files given it makes, once,
+// an authority and a certificate in the data directory, and renews the
+// certificate when it runs out within four months or lacks one of the hosts.
+// It fails when files are given that do not fit together, with ErrPartialPKI,
+// and when the directory cannot be written.
+func OpenPKI(config PKIConfig) (*PKI, error) {
+	if (config.CertFile == "") != (config.KeyFile == "") {
+		return nil, errors.New("a certificate file and a key file must be given together")
+	}
+	p := &PKI{config: config}
+	return p, p.Reload()
+}
+
+// Reload reads everything again, renewing what needs it: the answer to SIGHUP,
+// and worth a call a day in a server that runs for months. New connections use
+// the result, those that stand are not touched. On an error the certificate in
+// use stays.
+func (p *PKI) Reload() error {
+	load := p.generated
+	if p.config.CertFile != "" {
+		load = p.given
+	}
+	m, err := load()
+	if err != nil {
+		return err
+	}
+	p.current.Store(m)
+	return nil
+}
+
+// CAPEM returns the certificate of the authority that clients must trust; empty
+// when a given certificate came without one.
+func (p *PKI) CAPEM() []byte { return p.current.Load().caPEM }
+
+// CA returns the authority that signs for this server, or nil when its
+// certificate was given.
+func (p *PKI) CA() *CA { return p.current.Load().ca }
+
+// Expires returns when the certificate in use runs out.
+func (p *PKI) Expires() time.Time { return p.current.Load().server.Leaf.NotAfter }
+
+// GetCertificate serves the current certificate to every handshake, as
+// tls.Config wants it.
+func (p *PKI) GetCertificate(*tls.ClientHelloInfo) (*tls.Certificate, error) {
+	return p.current.Load().server, nil
+}
+
+// ServerTLS returns a configuration that serves the current certificate over
+// TLS 1.3 and follows Reload.
+func (p *PKI) ServerTLS() *tls.Config {
+	return &tls.Config{MinVersion: tls.VersionTLS13, GetCertificate: p.GetCertificate}
+}
+
+// CheckGiven reports what is wrong with the files that the operator named, if
+// they are named. It writes nothing.
+func CheckGiven(config PKIConfig) error {
+	if config.CertFile == "" {
+		return nil
+	}
+	_, err := (&PKI{config: config}).given()
+	return err
+}
+
+// given loads the files that the operator named.
+func (p *PKI) given() (*material, error) {
+	certPEM, err := readBounded(p.config.CertFile, maxPEMBytes)
+	if err != nil {
+		return nil, fmt.Errorf("loading the server's certificate: %w", err)
+	}
+	keyPEM, err := readBounded(p.config.KeyFile, maxPEMBytes)
+	if err != nil {
+		return nil, fmt.Errorf("loading the key of the server's certificate: %w", err)
+	}
+	pair, err := tls.X509KeyPair(certPEM, keyPEM)
+	if err != nil {
+		return nil, fmt.Errorf("loading the server's certificate from %s and %s: %w", p.config.CertFile, p.config.KeyFile, err)
+	}
+	if now := p.config.Now(); now.After(pair.Leaf.NotAfter) {
+		return nil, fmt.Errorf("the server's certificate in %s expired on %s", p.config.CertFile, pair.Leaf.NotAfter.UTC().Format(time.DateTime))
+	}
+	m := &material{server: &pair}
+	if p.config.CAFile == "" {
+		return m, nil
+	}
+	if m.caPEM, err = readBounded(p.config.CAFile, maxPEMBytes); err != nil {
+		return nil, fmt.Errorf("loading the CA: %w", err)
+	}
+	if !x509.NewCertPool().AppendCertsFromPEM(m.caPEM) {
+		return nil, fmt.Errorf("loading the CA: no certificate in %s", p.config.CAFile)
+	}
+	return m, nil
+}
+
+// generated loads, makes or renews the files of the data directory.
+func (p *PKI) generated() (*material, error) {
+	dir := filepath.Join(p.config.DataDir, pkiDir)
+	if err := os.MkdirAll(dir, dirPerm); err != nil {
+		return nil, fmt.Errorf("making the PKI directory: %w", err)
+	}
+	if err := syncDir(p.config.DataDir); err != nil {
+		return nil, fmt.Errorf("making the PKI directory: %w", err)
+	}
+	ca, err := p.openCA(dir)
+	if err != nil {
+		return nil, err
+	}
+	server, err := p.openServer(dir, ca)
+	if err != nil {
+		return nil, err
+	}
+	return &material{ca: ca, caPEM: ca.CertificatePEM(), server: server}, nil
+}
+
+func (p *PKI) openCA(dir string) (*CA, error) {
+	certPath, keyPath := filepath.Join(dir, caFile), filepath.Join(dir, caKeyFile)
+	certPEM, keyPEM, err := readPair(certPath, keyPath)
+	switch {
+	case err == nil:
+		ca, err := ParseCA(certPEM, keyPEM)
+		if err != nil {
+			return nil, fmt.Errorf("%s: %w", dir, err)
+		}
+		return ca, nil
+	case !errors.Is(err, fs.ErrNotExist) && !interrupted(dir):
+		return nil, fmt.Errorf("loading the CA: %w", err)
+	}
+	ca, err := NewCA(p.config.Now())
+	if err != nil {
+		return nil, err
+	}
+	key, err := ca.KeyPEM()
+	if err != nil {
+		return nil, err
+	}
+	if err := writePair(certPath, ca.CertificatePEM(), keyPath, key); err != nil {
+		return nil, err
+	}
+	p.config.Log.Info("made a certificate authority", "file", certPath)
+	return ca, nil
+}
+
+// ErrOtherCA means that the data directory has an authority of its own already,
+// which may have signed something. Start with an empty directory.
+var ErrOtherCA = errors.New("auth: there is another CA in the data directory")
+
+// ImportCA puts an authority into a data directory that has none, as if it had
+// been made there. Doing it again changes nothing. Errors: ErrOtherCA, and what
+// is wrong with the authority.
+func ImportCA(dataDir string, certPEM, keyPEM []byte) error {
+	ca, err := ParseCA(certPEM, keyPEM)
+	if err != nil {
+		return err
+	}
+	dir := filepath.Join(dataDir, pkiDir)
+	if err := os.MkdirAll(dir, dirPerm); err != nil {
+		return fmt.Errorf("making the PKI directory: %w", err)
+	}
+	if err := syncDir(dataDir); err != nil {
+		return fmt.Errorf("making the PKI directory: %w", err)
+	}
+	certPath, keyPath := filepath.Join(dir, caFile), filepath.Join(dir, caKeyFile)
+	have, err := readBounded(certPath, maxPEMBytes)
+	switch {
+	case err == nil && !bytes.Equal(have, ca.CertificatePEM()):
+		return fmt.Errorf("%w: %s", ErrOtherCA, certPath)
+	case err != nil && !errors.Is(err, fs.ErrNotExist):
+		return fmt.Errorf("loading the CA: %w", err)
+	}
+	return writePair(certPath, ca.CertificatePEM(), keyPath, keyPEM)
+}
+
+// interrupted reports whether the very first start was cut off after the CA's
+// key was written and before all the rest: nothing can have been signed, so
+// that key is made again.
+func interrupted(dir string) bool {
+	for _, name := range []string{caFile, serverKeyFile, serverFile} {
+		if _, err := os.Lstat(filepath.Join(dir, name)); !errors.Is(err, fs.ErrNotExist) {
+			return false
+		}
+	}
+	return true
+}
+
+func (p *PKI) openServer(dir string, ca *CA) (*tls.Certificate, error) {
+	certPath, keyPath := filepath.Join(dir, serverFile), filepath.Join(dir, serverKeyFile)
+	reason := "there is none"
+	// A server's certificate is cheap to make again, so whatever is wrong with
+	// the one on disk is mended by a new one.
+	if certPEM, keyPEM, err := readPair(certPath, keyPath); err == nil {
+		pair, err := tls.X509KeyPair(certPEM, keyPEM)
+		if err != nil {
+			reason = err.Error()
+		} else if reason = ca.needsRenewal(pair.Leaf, p.config.Hosts, p.config.Now()); reason == "" {
+			return &pair, nil
+		}
+	}
+	certPEM, keyPEM, err := ca.IssueServer(p.config.Name, p.config.Hosts, p.config.Now())
+	if err != nil {
+		return nil, err
+	}
+	if err := writePair(certPath, certPEM, keyPath, keyPEM); err != nil {
+		return nil, err
+	}
+	pair, err := tls.X509KeyPair(certPEM, keyPEM)
+	if err != nil {
+		return nil, fmt.Errorf("reading back the server's certificate: %w", err)
+	}
+	p.config.Log.Info("made a server certificate", "file", certPath, "reason", reason, "expires", pair.Leaf.NotAfter)
+	return &pair, nil
+}
+
+// writePair writes the key first: a certificate whose key is lost is of no use,
+// a key without its certificate is noticed by readPair.
+func writePair(certPath string, certPEM []byte, keyPath string, key []byte) error {
+	if err := writeFile(keyPath, key, secretPerm); err != nil {
+		return err
+	}
+	return writeFile(certPath, certPEM, publicPerm)
+}
+
+// readPair reads a certificate and its key. The error is fs.ErrNotExist when
+// neither is there, ErrPartialPKI when one is.
+func readPair(certPath, keyPath string) (certPEM, keyPEM []byte, err error) {
+	certPEM, certErr := readBounded(certPath, maxPEMBytes)
+	keyPEM, keyErr := readBounded(keyPath, maxPEMBytes)
+	noCert, noKey := errors.Is(certErr, fs.ErrNotExist), errors.Is(keyErr, fs.ErrNotExist)
+	switch {
+	case noCert && !noKey && keyErr == nil:
+		return nil, nil, fmt.Errorf("%w: %s is missing beside %s", ErrPartialPKI, certPath, keyPath)
+	case noKey && !noCert && certErr == nil:
+		return nil, nil, fmt.Errorf("%w: %s is missing beside %s", ErrPartialPKI, keyPath, certPath)
+	}
+	return certPEM, keyPEM, errors.Join(certErr, keyErr)
+}

@@ -1,0 +1,143 @@
+package authn
+
+import (
+	"context"
+	"slices"
+	"strings"
+	"time"
+)
+
+// Names that SEMANTICS §6.5 and §6.6 give to users and groups.
+const (
+	AdminUser            = "admin"
+	AnonymousUser        = "mesh-system:anonymous"
+	AdminGroup           = "mesh-system:admin"
+	AuthenticatedGroup   = "mesh-system:authenticated"
+	UnauthenticatedGroup = "mesh-system:unauthenticated"
+)
+
+// Source says how a principal came to be believed.
+type Source string
+
+// The sources of principals.
+const (
+	FromToken    Source = "token"
+	FromLoopback Source = "loopback"
+	FromNothing  Source = "anonymous"
+	// FromKubernetes: the API server of Kubernetes has authenticated the user.
+	FromKubernetes Source = "kubernetes"
+)
+
+// Principal is who makes a request. It is immutable.
+type Principal struct {
+	// Name of the user; "zone/NAME" for a zone, "dataplane/MESH/NAME" for a
+	// dataplane, "server" for a server that wants to join.
+	Name string
+	// Groups of the user, AuthenticatedGroup last (SEMANTICS §6.7). Zones and
+	// dataplanes have none: they are not users.
+	Groups []string
+	Source Source
+	// Token is what the token said; nil for other sources.
+	Token *Token
+}
+
+// LoopbackAdmin is who calls from the server's own host without credentials
+// (SEMANTICS §6.6).
+func LoopbackAdmin() Principal {
+	return Principal{Name: AdminUser, Groups: []string{AdminGroup, AuthenticatedGroup}, Source: FromLoopback}
+}
+
+// Anonymous is who calls from elsewhere without credentials.
+func Anonymous() Principal {
+	return Principal{Name: AnonymousUser, Groups: []string{UnauthenticatedGroup}, Source: FromNothing}
+}
+
+// principalOf returns who holds a verified token.
+func principalOf(t Token) Principal {
+	p := Principal{Source: FromToken, Token: &t}
+	switch t.Key.Use {
+	case ZoneToken:
+		p.Name = "zone/" + t.Subject()
+	case DataplaneToken:
+		p.Name = "dataplane/" + t.Subject()
+	case ServerToken:
+		p.Name = t.Subject()
+	case UserToken:
+		user := UserPrincipal(t.Name, t.Groups)
+		p.Name, p.Groups = user.Name, user.Groups
+	}
+	return p
+}
+
+// UserPrincipal returns an authenticated user of that name and groups, as a
+// token would make it. A user can neither claim to be anonymous nor be in
+// AuthenticatedGroup twice.
+func UserPrincipal(name string, groups []string) Principal {
+	p := Principal{Name: name, Source: FromToken}
+	for _, group := range groups {
+		if group != AuthenticatedGroup && group != UnauthenticatedGroup {
+			p.Groups = append(p.Groups, group)
+		}
+	}
+	p.Groups = append(p.Groups, AuthenticatedGroup)
+	return p
+}
+
+// Named returns who is meant by a name and groups in a question about somebody
+// else: an authenticated user, or whoever calls without credentials.
+func Named(name string, groups []string) Principal {
+	if name == AnonymousUser {
+		return Anonymous()
+	}
+	return UserPrincipal(name, groups)
+}
+
+// KubernetesPrincipal returns a user as Kubernetes names it, with these groups
+// and no other (SEMANTICS §6.9): Kubernetes has its own system:authenticated,
+// which is why the default binding names both (§6.5).
+func KubernetesPrincipal(name string, groups []string) Principal {
+	p := Principal{Name: name, Groups: slices.Clone(groups), Source: FromKubernetes}
+	if i := slices.Index(p.Groups, AuthenticatedGroup); i >= 0 {
+		p.Groups = append(slices.Delete(p.Groups, i, i+1), AuthenticatedGroup)
+	}
+	return p
+}
+
+// Zone returns the name of the zone that the principal is, or false for others.
+func (p Principal) Zone() (string, bool) {
+	if p.Token == nil || p.Token.Key.Use != ZoneToken {
+		return "", false
+	}
+	return p.Token.Zone, true
+}
+
+// In reports whether the principal belongs to a group.
+func (p Principal) In(group string) bool { return slices.Contains(p.Groups, group) }
+
+// Expires returns when the principal's token runs out; the zero time when it
+// has none.
+func (p Principal) Expires() time.Time {
+	if p.Token == nil {
+		return time.Time{}
+	}
+	return p.Token.Expires
+}
+
+// String prints the principal as a denial names it: the name, a slash, and the
+// groups joined by commas (SEMANTICS §6.7).
+func (p Principal) String() string { return p.Name + "/" + strings.Join(p.Groups, ",") }
+
+type principalKey struct{}
+
+// WithPrincipal returns a context that carries who makes the request.
+func WithPrincipal(ctx context.Context, p Principal) context.Context {
+	return context.WithValue(ctx, principalKey{}, p)
+}
+
+// PrincipalFrom returns who makes the request; Anonymous when nobody asked.
+func PrincipalFrom(ctx context.Context) Principal {
+	if p, ok := ctx.Value(principalKey{}).(Principal); ok {
+		return p
+	}
+	return Anonymous()
+}

@@ -1,0 +1,174 @@
+package authn
+
+import (
+	"context"
+	"fmt"
+	"sync"
+	"time"
+
+	"google.golang.org/grpc"
+
+	"meridian/internal/aside"
+	"meridian/internal/rpcerr"
+)
+
+// openStreams are the streams that live on a token. The zero value is empty; it
+// is safe for concurrent use.
+type openStreams struct {
+	mu  sync.Mutex
+	all map[*serverStream]struct{} // guarded by mu
+}
+
+func (o *openStreams) add(s *serverStream) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if o.all == nil {
+		o.all = map[*serverStream]struct{}{}
+	}
+	o.all[s] = struct{}{}
+}
+
+func (o *openStreams) remove(s *serverStream) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	delete(o.all, s)
+}
+
+func (o *openStreams) list() []*serverStream {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	out := make([]*serverStream, 0, len(o.all))
+	for s := range o.all {
+		out = append(out, s)
+	}
+	return out
+}
+
+// Recheck ends every open stream whose token no longer holds (SEMANTICS §6.8).
+// Call it when keys or revocations have changed.
+func (a *Authenticator) Recheck() {
+	streams := a.open.list()
+	if len(streams) == 0 {
+		return
+	}
+	verifier := a.Verifier()
+	for _, s := range streams {
+		if err := verifier.Recheck(*s.token); err != nil {
+			s.end(ended(err))
+		}
+	}
+}
+
+// ended is why a stream ends before its time.
+func ended(err error) error {
+	return rpcerr.New(rpcerr.Unauthenticated, ReasonBadToken, "not authenticated any more: %w", err)
+}
+
+// Stream is the server interceptor for streaming methods. A stream ends with its
+// token: when that expires, or when it is refused by Recheck. Recheck leaves the
+// streams of zones to those who serve them, who ask for admission again.
+//
+// It waits for the handler, for days perhaps and ten thousand times over: what
+// it needs room for is done elsewhere.
+func (a *Authenticator) Stream(srv any, stream grpc.ServerStream, info *grpc.StreamServerInfo, handler grpc.StreamHandler) error {
+	s, err := a.admitted(stream, info.FullMethod)
+	if err != nil {
+		return err
+	}
+	defer a.forget(s)
+	return a.outcome(s, info.FullMethod, handler(srv, s))
+}
+
+func (a *Authenticator) admitted(stream grpc.ServerStream, method string) (s *serverStream, err error) {
+	aside.Do(func() { s, err = a.admit(stream, method) })
+	return s, err
+}
+
+// admit authenticates and admits a stream. Refusals leave it as statuses.
+func (a *Authenticator) admit(stream grpc.ServerStream, method string) (*serverStream, error) {
+	ctx, err := a.enter(stream.Context(), method)
+	if err != nil {
+		return nil, rpcerr.ToStatus(err).Err()
+	}
+	s := &serverStream{ServerStream: stream, ctx: ctx}
+	p := PrincipalFrom(ctx)
+	if p.Token == nil {
+		return s, nil
+	}
+	s.ctx, s.end = endable(ctx)
+	s.token = p.Token
+	if _, isZone := p.Zone(); !isZone {
+		a.open.add(s)
+	}
+	verifier := a.Verifier()
+	// What was revoked between the first look and now has not seen the stream.
+	if err := verifier.Recheck(*s.token); err != nil {
+		s.end(ended(err))
+		a.forget(s)
+		return nil, a.outcome(s, method, err)
+	}
+	s.expiry = time.AfterFunc(s.token.Expires.Sub(verifier.now()), s.expire)
+	return s, nil
+}
+
+// forget lets go of a stream that is over.
+func (a *Authenticator) forget(s *serverStream) {
+	if s.token == nil {
+		return
+	}
+	if s.expiry != nil {
+		s.expiry.Stop()
+	}
+	a.open.remove(s)
+}
+
+// outcome is how a stream ended, given what its handler says.
+func (a *Authenticator) outcome(s *serverStream, method string, err error) error {
+	if over := s.over(); over != nil && s.token != nil {
+		a.refused(s.ServerStream.Context(), PrincipalFrom(s.ctx), method, context.Cause(s.ctx))
+		return over
+	}
+	return err
+}
+
+// serverStream is a stream whose context knows the principal. Once that context
+// has ended for want of a token, nothing passes any more.
+type serverStream struct {
+	grpc.ServerStream
+	ctx context.Context
+	// token is what the stream lives on, and end ends it; nil when it lives
+	// without.
+	token  *Token
+	end    func(error)
+	expiry *time.Timer
+}
+
+func (s *serverStream) expire() {
+	s.end(ended(fmt.Errorf("%w on %s", ErrTokenExpired, s.token.Expires.Format(time.RFC3339))))
+}
+
+// Context returns the stream's context with the principal.
+func (s *serverStream) Context() context.Context { return s.ctx }
+
+// SendMsg implements grpc.ServerStream.
+func (s *serverStream) SendMsg(m any) error {
+	if err := s.over(); err != nil {
+		return err
+	}
+	return s.ServerStream.SendMsg(m)
+}
+
+// RecvMsg implements grpc.ServerStream.
+func (s *serverStream) RecvMsg(m any) error {
+	if err := s.over(); err != nil {
+		return err
+	}
+	return s.ServerStream.RecvMsg(m)
+}
+
+func (s *serverStream) over() error {
+	if cause := context.Cause(s.ctx); rpcerr.HasReason(cause, ReasonBadToken) {
+		return rpcerr.ToStatus(cause).Err()
+	}
+	return nil
+}

@@ -1,0 +1,155 @@
+package authn
+
+import (
+	"context"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	"google.golang.org/grpc"
+
+	"meridian/internal/rpcerr"
+)
+
+// liveStream is a server stream of a caller.
+type liveStream struct {
+	grpc.ServerStream
+	ctx  context.Context
+	sent int
+}
+
+func (s *liveStream) Context() context.Context { return s.ctx }
+func (s *liveStream) SendMsg(any) error        { s.sent++; return nil }
+func (s *liveStream) RecvMsg(any) error        { return nil }
+
+// watch is a handler that lives until its context ends, as Watch does.
+func watch(_ any, stream grpc.ServerStream) error {
+	if err := stream.SendMsg(nil); err != nil {
+		return err
+	}
+	<-stream.Context().Done()
+	return nil
+}
+
+var watchInfo = &grpc.StreamServerInfo{FullMethod: "/meridian.v1.AdminService/Watch"}
+
+// SEMANTICS §6.8: live streams end with their token.
+func TestStreamsEndWhenTheirTokenIsRevoked(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		key := newKey(t, UserToken, 1)
+		var revoked atomic.Value
+		revoked.Store("")
+		verifier := NewVerifier(time.Now, key.Public()).Revoking(func(_ Use, id string) bool { return id == revoked.Load() })
+		heard := make(chan error, 4)
+		a := &Authenticator{
+			Verifier: func() *Verifier { return verifier },
+			Refused:  func(_ context.Context, _ Principal, _ string, err error) { heard <- err },
+		}
+		issuer := NewIssuer(time.Now, key)
+		first, token, err := issuer.User("bob", nil, time.Hour)
+		require.NoError(t, err)
+		second, _, err := issuer.User("eve", nil, 2*time.Hour)
+		require.NoError(t, err)
+		ended := map[string]chan error{first: make(chan error, 1), second: make(chan error, 1)}
+		for raw, done := range ended {
+			go func() {
+				done <- a.Stream(nil, &liveStream{ctx: request(far, "Bearer "+raw)}, watchInfo, watch)
+			}()
+		}
+		synctest.Wait()
+		a.Recheck()
+		synctest.Wait()
+		require.Len(t, a.open.list(), 2, "nothing has changed")
+
+		revoked.Store(token.ID)
+		a.Recheck()
+		synctest.Wait()
+		err = rpcerr.FromStatus(<-ended[first])
+		require.Equal(t, rpcerr.Unauthenticated, rpcerr.CodeOf(err))
+		require.ErrorContains(t, err, "not authenticated any more: the token was revoked")
+		require.Len(t, heard, 1)
+		require.ErrorIs(t, <-heard, ErrTokenRevoked)
+
+		<-time.After(2 * time.Hour) // of the test's own clock
+		synctest.Wait()
+		require.ErrorContains(t, <-ended[second], "not authenticated any more: the token has expired on")
+		require.Empty(t, a.open.list())
+	})
+}
+
+// A stream that outlives its token in its handler passes nothing on.
+func TestNothingPassesAnEndedStream(t *testing.T) {
+	d := newDoor(t)
+	raw := d.user(t, "bob", AdminGroup)
+	stream := &liveStream{ctx: request(far, "Bearer "+raw)}
+	err := d.Stream(nil, stream, watchInfo, func(_ any, s grpc.ServerStream) error {
+		require.NoError(t, s.SendMsg(nil))
+		require.NoError(t, s.RecvMsg(nil))
+		d.Verifier = func() *Verifier { return NewVerifier(at(noon)) } // the keys were withdrawn
+		d.Recheck()
+		require.ErrorContains(t, s.SendMsg(nil), "signing key is not known here")
+		return s.RecvMsg(nil)
+	})
+	require.Equal(t, rpcerr.Unauthenticated, rpcerr.CodeOf(rpcerr.FromStatus(err)))
+	require.Equal(t, 1, stream.sent)
+}
+
+// The stream of a zone ends when its token expires; whether it is admitted for as
+// long as that is not asked here.
+func TestAZonesStreamEndsWithItsToken(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		key := newKey(t, ZoneToken, 1)
+		a := &Authenticator{Verifier: func() *Verifier { return NewVerifier(time.Now, key.Public()) }}
+		raw, _, err := NewIssuer(time.Now, key).Zone("east", []string{ScopeControlPlane}, time.Hour)
+		require.NoError(t, err)
+		ended := make(chan error, 1)
+		go func() {
+			ended <- a.Stream(nil, &liveStream{ctx: request(far, "Bearer "+raw)}, watchInfo, func(_ any, s grpc.ServerStream) error {
+				<-s.Context().Done()
+				return s.Context().Err()
+			})
+		}()
+		synctest.Wait()
+		a.Verifier = func() *Verifier { return NewVerifier(time.Now) }
+		a.Recheck()
+		<-time.After(time.Hour - time.Second) // of the test's own clock
+		synctest.Wait()
+		require.Empty(t, ended)
+		<-time.After(time.Second)
+		synctest.Wait()
+		require.ErrorContains(t, <-ended, "not authenticated any more: the token has expired on")
+	})
+}
+
+// Whoever needs no token keeps the stream, and what a handler says stands.
+func TestStreamsWithoutATokenAreLeftAlone(t *testing.T) {
+	d := newDoor(t)
+	mine := rpcerr.New(rpcerr.NotFound, "NOT_FOUND", "no")
+	for _, ctx := range []context.Context{request(near), request(far, "Bearer "+d.user(t, "bob", AdminGroup))} {
+		err := d.Stream(nil, &liveStream{ctx: ctx}, watchInfo, func(_ any, s grpc.ServerStream) error {
+			d.Recheck()
+			require.NoError(t, s.Context().Err())
+			return mine
+		})
+		require.Equal(t, error(mine), err)
+		require.Empty(t, d.open.list())
+	}
+}
+
+func TestRefusalsAreHeard(t *testing.T) {
+	d := newDoor(t)
+	var who []string
+	d.Refused = func(_ context.Context, p Principal, method string, err error) {
+		who = append(who, p.Name+" "+method+" "+err.Error())
+	}
+	_, err := d.Unary(request(far, "Bearer x"), nil, &grpc.UnaryServerInfo{FullMethod: "/m/A"}, nil)
+	require.Error(t, err)
+	_, err = d.Unary(request(far), nil, &grpc.UnaryServerInfo{FullMethod: "/m/B"}, nil)
+	require.Error(t, err)
+	require.Equal(t, []string{
+		" /m/A not authenticated: the token is malformed",
+		"mesh-system:anonymous /m/B not authenticated: /m/B is for known callers",
+	}, who)
+}

@@ -1,0 +1,231 @@
+package authz
+
+import (
+	"context"
+	"sync/atomic"
+
+	"meridian/internal/authn"
+	"meridian/internal/rbac"
+	"meridian/internal/resource"
+	"meridian/internal/store"
+)
+
+// Authorizer decides by the access rules of one store. It is safe for
+// concurrent use.
+type Authorizer struct {
+	view  func() *store.View
+	rules atomic.Pointer[compiled]
+}
+
+// New returns the authorizer of a control plane. view returns the newest state
+// of the store that holds its roles and bindings, which is the one that its
+// writes go to.
+func New(view func() *store.View) *Authorizer { return &Authorizer{view: view} }
+
+// compiled is a set together with what it was compiled from.
+type compiled struct {
+	of  identity
+	set *rbac.Set
+}
+
+// identity tells the access rules of two views apart. The revision alone would
+// not do: a restored backup may have other rules at the same revision.
+type identity struct {
+	revision        resource.Revision
+	roles, bindings store.Digest
+}
+
+// Rules returns the compiled rules of a view. Views with equal rules share one
+// set.
+func (a *Authorizer) Rules(view *store.View) *rbac.Set {
+	of := identity{view.AccessRevision(), view.Digest(rbac.KindRole), view.Digest(rbac.KindBinding)}
+	if c := a.rules.Load(); c != nil && c.of == of {
+		return c.set
+	}
+	c := &compiled{of: of, set: rbac.Compile(view)}
+	a.rules.Store(c)
+	return c.set
+}
+
+// SubjectOf returns how access control knows a principal.
+func SubjectOf(p authn.Principal) rbac.Subject { return rbac.Subject{Name: p.Name, Groups: p.Groups} }
+
+// caller returns who makes a request, by both names.
+func caller(ctx context.Context) (authn.Principal, rbac.Subject) {
+	p := authn.PrincipalFrom(ctx)
+	return p, SubjectOf(p)
+}
+
+// StrangersWrite reports whether somebody without credentials holds any role at
+// the moment, and so may perhaps write something.
+func (a *Authorizer) StrangersWrite() bool {
+	return len(a.Rules(a.view()).Held(SubjectOf(authn.Anonymous()))) > 0
+}
+
+// Permit is what a batch was decided on. The transaction that writes it carries
+// all of it, so that it is refused when any of it has changed (SEMANTICS §6.4).
+type Permit struct {
+	AccessRevision resource.Revision
+	Preconditions  []store.Precondition
+	// Warnings are things that the author should know.
+	Warnings []string
+}
+
+// Write decides whether the caller may make a batch of changes, on the state of
+// the moment. force insists on what is refused only to keep rights from growing
+// or from being lost.
+//
+// The error is an *rpcerr.Error: of code Denied with every access that is
+// missing, of code NotFound for a deletion of what is not there, of code Invalid
+// for a signing key that is none.
+func (a *Authorizer) Write(ctx context.Context, ops []store.Op, force bool) (Permit, error) {
+	if err := checkKeys(ops); err != nil {
+		return Permit{}, err
+	}
+	return a.decide(ctx, ops, func(who authn.Principal, rules *rbac.Set, view *store.View) error {
+		return guard(who, rules, view, ops, force)
+	})
+}
+
+// Rotate decides whether the caller may store keys that this control plane has
+// just made. Nobody knows their private halves, so they give nobody anything.
+func (a *Authorizer) Rotate(ctx context.Context, ops []store.Op) (Permit, error) {
+	return a.decide(ctx, ops, func(authn.Principal, *rbac.Set, *store.View) error { return nil })
+}
+
+// decide checks the access to each change of a batch, and then, where they could
+// give rights away, what guard says about all of them.
+func (a *Authorizer) decide(ctx context.Context, ops []store.Op, guard func(authn.Principal, *rbac.Set, *store.View) error) (Permit, error) {
+	view := a.view()
+	rules := a.Rules(view)
+	who, subject := caller(ctx)
+	permit := Permit{AccessRevision: view.AccessRevision()}
+	var denials []*rbac.Denial
+	guarded := false
+	for _, op := range ops {
+		key := op.Key
+		if op.Resource != nil {
+			key = op.Resource.Key()
+		}
+		guarded = guarded || rbac.Guarded(key)
+		request, precondition, err := requestFor(view, subject, key, op.Resource)
+		if err != nil {
+			return Permit{}, err
+		}
+		permit.Preconditions = append(permit.Preconditions, precondition)
+		d := rules.Check(request)
+		if !d.Allowed {
+			denials = append(denials, d.Denial)
+			continue
+		}
+		authn.AddGround(ctx, d.By)
+		if d.ByOld != nil {
+			authn.AddGround(ctx, d.ByOld)
+		}
+	}
+	if len(denials) > 0 {
+		return Permit{}, denied(who, denials...)
+	}
+	if guarded {
+		if err := guard(who, rules, view); err != nil {
+			return Permit{}, err
+		}
+	}
+	permit.Warnings = missingRoles(view, ops)
+	return permit, nil
+}
+
+// requestFor says which access a change needs, by what is stored, and what must
+// still be stored when it is made.
+func requestFor(view *store.View, subject rbac.Subject, key resource.Key, r *resource.Resource) (rbac.Request, store.Precondition, error) {
+	request := rbac.Request{Subject: subject, Access: resource.AccessCreate}
+	precondition := store.Precondition{Key: key}
+	stored, exists := view.Get(key)
+	if exists {
+		meta := stored.Meta()
+		precondition.Version, precondition.Revision = meta.Version, meta.Revision
+		request.Access, request.Old = resource.AccessUpdate, rbac.ObjectOf(stored)
+	}
+	if r != nil {
+		request.New = rbac.ObjectOf(r)
+		return request, precondition, nil
+	}
+	if !exists {
+		return request, precondition, notThere(key)
+	}
+	request.Access = resource.AccessDelete
+	return request, precondition, nil
+}
+
+// Read decides whether the caller may read a resource. Everybody reads
+// everything but secret material, which takes write access to it (SEMANTICS
+// §6.1).
+func (a *Authorizer) Read(ctx context.Context, r *resource.Resource) error {
+	d, ok := resource.Describe(r.Key().Kind)
+	if ok && !d.Sensitive {
+		return nil
+	}
+	who, subject := caller(ctx)
+	object := rbac.ObjectOf(r)
+	decision := a.Rules(a.view()).Check(rbac.Request{Subject: subject, Access: resource.AccessUpdate, Old: object, New: object})
+	if decision.Allowed {
+		return nil
+	}
+	return deniedRead(who, decision.Denial)
+}
+
+// GenerateUserToken decides whether the caller may issue a token for a user of
+// that name and groups: it takes the access, and holding everything that the
+// user would.
+func (a *Authorizer) GenerateUserToken(ctx context.Context, name string, groups []string, force bool) error {
+	if err := a.generate(ctx, rbac.Request{Access: resource.AccessGenerateUserToken}); err != nil {
+		return err
+	}
+	who, subject := caller(ctx)
+	rules := a.Rules(a.view())
+	user := authn.UserPrincipal(name, groups)
+	return guardToken(who, rules.Excess(subject, rules.Entitled(SubjectOf(user))), user, force)
+}
+
+// GenerateDataplaneToken decides whether the caller may issue a token for
+// dataplanes of a mesh with these tags.
+func (a *Authorizer) GenerateDataplaneToken(ctx context.Context, token rbac.Token) error {
+	return a.generate(ctx, rbac.Request{Access: resource.AccessGenerateDataplaneToken, Token: token})
+}
+
+// GenerateZoneToken decides whether the caller may issue a token by which a zone
+// connects or, with a scope of its ingress or egress, one for those (SEMANTICS
+// §6.2).
+func (a *Authorizer) GenerateZoneToken(ctx context.Context, scope ...string) error {
+	for _, s := range scope {
+		access := resource.AccessGenerateZoneToken
+		if s == authn.ScopeControlPlane {
+			access = resource.AccessGenerateZoneCPToken
+		}
+		if err := a.generate(ctx, rbac.Request{Access: access}); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (a *Authorizer) generate(ctx context.Context, request rbac.Request) error {
+	var who authn.Principal
+	who, request.Subject = caller(ctx)
+	d := a.Rules(a.view()).Check(request)
+	if !d.Allowed {
+		return denied(who, d.Denial)
+	}
+	authn.AddGround(ctx, d.By)
+	return nil
+}
+
+// RequireAdmin refuses callers who are not members of mesh-system:admin, for
+// what no role can grant (SEMANTICS §6.2).
+func (a *Authorizer) RequireAdmin(ctx context.Context) error {
+	who, _ := caller(ctx)
+	if who.In(authn.AdminGroup) {
+		return nil
+	}
+	return deniedBecause(who, "missing: membership of group "+authn.AdminGroup)
+}

@@ -1,0 +1,62 @@
+package authz
+
+import (
+	"fmt"
+	"strings"
+
+	"meridian/internal/authn"
+	"meridian/internal/rbac"
+	"meridian/internal/resource"
+	"meridian/internal/rpcerr"
+)
+
+// Reasons of the refusals, for programs.
+const (
+	ReasonDenied      = "ACCESS_DENIED"
+	ReasonNotForUsers = "USERS_ONLY"
+	ReasonEscalation  = "RIGHTS_NOT_HELD"
+	ReasonLastAdmin   = "LAST_ADMIN_BINDING"
+)
+
+// maxDenials bounds how many resources of a batch a denial spells out.
+const maxDenials = 5
+
+// headline is the first line of every denial, fixed by SEMANTICS §6.7.
+func headline(who authn.Principal) string {
+	return fmt.Sprintf("Access Denied (user %q cannot access the resource)", who)
+}
+
+func deniedBecause(who authn.Principal, lines ...string) *rpcerr.Error {
+	return refusal(ReasonDenied, who, lines...)
+}
+
+func refusal(reason string, who authn.Principal, lines ...string) *rpcerr.Error {
+	return rpcerr.New(rpcerr.Denied, reason, "%s", strings.Join(append([]string{headline(who)}, lines...), "\n  "))
+}
+
+// denied says which accesses on which resources are missing, and which rules
+// came nearest.
+func denied(who authn.Principal, denials ...*rbac.Denial) error {
+	var lines []string
+	for _, d := range denials[:min(maxDenials, len(denials))] {
+		lines = append(lines, missingLines(d)...)
+	}
+	if more := len(denials) - maxDenials; more > 0 {
+		lines = append(lines, fmt.Sprintf("and %d more resources of the batch", more))
+	}
+	return deniedBecause(who, lines...)
+}
+
+func missingLines(d *rbac.Denial) []string {
+	return []string{"missing: " + d.Missing(), "nearest rule: " + d.Rule()}
+}
+
+// deniedRead explains that secrets are read by those who may write them.
+func deniedRead(who authn.Principal, d *rbac.Denial) error {
+	d.Stored = false
+	return deniedBecause(who, append([]string{"reading secret material takes write access to it"}, missingLines(d)...)...)
+}
+
+func notThere(key resource.Key) error {
+	return rpcerr.New(rpcerr.NotFound, "NOT_FOUND", "%s does not exist", key)
+}

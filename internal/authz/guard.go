@@ -1,0 +1,109 @@
+package authz
+
+import (
+	"fmt"
+	"slices"
+
+	"meridian/internal/authn"
+	"meridian/internal/keyring"
+	"meridian/internal/rbac"
+	"meridian/internal/resource"
+	"meridian/internal/rpcerr"
+	"meridian/internal/store"
+)
+
+// guard refuses changes of the access rules, or of signing keys, that would give
+// anybody more than the caller holds, or that would leave nobody with the role
+// admin. A member of mesh-system:admin can insist.
+func guard(who authn.Principal, rules *rbac.Set, view *store.View, ops []store.Op, force bool) error {
+	over := rules.Guard(SubjectOf(who), view, changes(ops)...)
+	switch {
+	case over == nil:
+		return nil
+	case over.TooMany > 0:
+		return rpcerr.New(rpcerr.Invalid, "TOO_MANY_GRANTS", "nothing was applied: %s", over.Reasons()[0])
+	case force && who.In(authn.AdminGroup):
+		return nil
+	}
+	reason := ReasonEscalation
+	if over.Excess == nil {
+		reason = ReasonLastAdmin
+	}
+	return refusal(reason, who, over.Reasons()...)
+}
+
+// guardToken does the same for a token: who holds it is given nothing that the
+// issuer lacks, membership of mesh-system:admin included.
+func guardToken(who authn.Principal, excess *rbac.Rule, user authn.Principal, force bool) error {
+	admin := who.In(authn.AdminGroup)
+	switch {
+	case force && admin:
+		return nil
+	case user.In(authn.AdminGroup) && !admin:
+		return refusal(ReasonEscalation, who,
+			fmt.Sprintf("missing: membership of group %s, which the token would give", authn.AdminGroup))
+	case excess != nil:
+		lines := []string{fmt.Sprintf("user %q would hold %s", user, excess.Grants())}
+		return refusal(ReasonEscalation, who, append(lines, rbac.NotHeld(SubjectOf(who))...)...)
+	}
+	return nil
+}
+
+// checkKeys refuses what would stand where a signing key is looked for and is
+// none: nothing could be verified by it.
+func checkKeys(ops []store.Op) error {
+	for _, op := range ops {
+		if op.Resource == nil {
+			continue
+		}
+		secret, ok := op.Resource.Spec().(*resource.Secret)
+		if !ok || op.Resource.Key().Kind != keyring.KindSecret {
+			continue
+		}
+		id, err := authn.ParseKeyID(op.Resource.Key().Name)
+		if err != nil {
+			continue // a secret that is not a key
+		}
+		if _, err := authn.ParseSigningKey(id, secret.Bytes()); err != nil {
+			return rpcerr.New(rpcerr.Invalid, "NOT_A_KEY", "nothing was applied: %s is the name of a signing key: %w", op.Resource.Key(), err)
+		}
+	}
+	return nil
+}
+
+// missingRoles warns about bindings to roles that do not exist (SEMANTICS
+// §6.2).
+func missingRoles(view *store.View, ops []store.Op) []string {
+	if !slices.ContainsFunc(ops, func(op store.Op) bool { return op.Resource != nil && op.Resource.Key().Kind == rbac.KindBinding }) {
+		return nil
+	}
+	var warnings []string
+	next := rbac.Compile(rbac.After(view, changes(ops)...))
+	for _, op := range ops {
+		if op.Resource == nil {
+			continue
+		}
+		binding, ok := op.Resource.Spec().(*resource.AccessRoleBinding)
+		if !ok {
+			continue
+		}
+		for _, role := range binding.Roles {
+			if _, exists := next.Rules(role); !exists {
+				warnings = append(warnings, fmt.Sprintf("%s: there is no AccessRole %q: until there is, it grants nothing", op.Resource.Key(), role))
+			}
+		}
+	}
+	return warnings
+}
+
+// changes are the operations of a batch as access control sees them.
+func changes(ops []store.Op) []rbac.Change {
+	changes := make([]rbac.Change, len(ops))
+	for i, op := range ops {
+		changes[i] = rbac.Change{Key: op.Key, Resource: op.Resource}
+		if op.Resource != nil {
+			changes[i].Key = op.Resource.Key()
+		}
+	}
+	return changes
+}

@@ -1,0 +1,170 @@
+package authz
+
+import (
+	"context"
+	"slices"
+
+	meridianv1 "meridian/api/meridian/v1"
+	"meridian/internal/authn"
+	"meridian/internal/rbac"
+	"meridian/internal/resource"
+	"meridian/internal/rpcerr"
+	"meridian/internal/store"
+)
+
+// Service implements meridianv1.AccessServiceServer.
+type Service struct {
+	meridianv1.UnimplementedAccessServiceServer
+	authorizer *Authorizer
+	read       func(ctx context.Context) (resource.Revision, error)
+}
+
+// NewService returns the service that answers by an authorizer. read waits until
+// the authorizer's store holds every write acknowledged before the call.
+func NewService(a *Authorizer, read func(ctx context.Context) (resource.Revision, error)) *Service {
+	return &Service{authorizer: a, read: read}
+}
+
+// newest returns the newest state and its rules.
+func (s *Service) newest(ctx context.Context) (*store.View, *rbac.Set, error) {
+	if _, err := s.read(ctx); err != nil {
+		return nil, nil, rpcerr.New(rpcerr.Unavailable, "NO_LEADER", "cannot read the newest state: %w", err)
+	}
+	view := s.authorizer.view()
+	return view, s.authorizer.Rules(view), nil
+}
+
+// WhoAmI says who the caller is and which roles the caller has.
+func (s *Service) WhoAmI(ctx context.Context, _ *meridianv1.WhoAmIRequest) (*meridianv1.WhoAmIResponse, error) {
+	view, rules, err := s.newest(ctx)
+	if err != nil {
+		return nil, err
+	}
+	who, subject := caller(ctx)
+	response := &meridianv1.WhoAmIResponse{
+		Name: who.Name, Groups: who.Groups, Source: string(who.Source), Revision: uint64(view.Revision()),
+	}
+	for _, r := range rules.RolesOf(subject) {
+		response.Roles = append(response.Roles, &meridianv1.HeldRole{
+			Role: r.Role, Binding: r.Binding, Subject: encodeSubject(r.Subject), Missing: r.Missing,
+		})
+	}
+	return response, nil
+}
+
+// CanI decides one access, for the caller or for another user.
+func (s *Service) CanI(ctx context.Context, req *meridianv1.CanIRequest) (*meridianv1.CanIResponse, error) {
+	view, rules, err := s.newest(ctx)
+	if err != nil {
+		return nil, err
+	}
+	who, _ := caller(ctx)
+	switch {
+	case req.GetAsUser() != "":
+		who = authn.Named(req.GetAsUser(), req.GetAsGroups())
+	case len(req.GetAsGroups()) > 0:
+		return nil, rpcerr.New(rpcerr.Invalid, "USER_MISSING", "groups are asked about with the user who is in them")
+	}
+	question, err := readQuestion(req)
+	if err != nil {
+		return nil, err
+	}
+	question.Stored, question.Rules = view.Get, view
+	answer := rules.Ask(SubjectOf(who), question)
+	return &meridianv1.CanIResponse{
+		Allowed: answer.Allowed, Reasons: answer.Reasons, Subject: who.String(), Revision: uint64(view.Revision()),
+	}, nil
+}
+
+func readQuestion(req *meridianv1.CanIRequest) (rbac.Question, error) {
+	question := rbac.Question{Access: resource.Access(req.GetAccess()), Token: rbac.Token{Mesh: resource.MeshName(req.GetMesh())}}
+	if err := checkAccess(req.GetAccess()); err != nil {
+		return question, err
+	}
+	for _, tag := range req.GetTags() {
+		if question.Token.Tags == nil {
+			question.Token.Tags = map[string][]string{}
+		}
+		question.Token.Tags[tag.GetName()] = append(question.Token.Tags[tag.GetName()], tag.GetValue())
+	}
+	if !rbac.OnResources(question.Access) {
+		return question, nil
+	}
+	var err error
+	if question.Key, err = readKey(req.GetKey()); err != nil {
+		return question, err
+	}
+	if question.New, err = readResource(req.GetResource()); err != nil {
+		return question, err
+	}
+	question.Old, err = readResource(req.GetOld())
+	if err == nil && question.Key.Kind == "" && question.New == nil {
+		err = rpcerr.New(rpcerr.Invalid, "RESOURCE_MISSING", "%s is about a resource: name its kind, or give the resource", question.Access)
+	}
+	return question, err
+}
+
+func checkAccess(name string) error {
+	if slices.Contains(rbac.Accesses(), resource.Access(name)) {
+		return nil
+	}
+	return rpcerr.New(rpcerr.Invalid, "UNKNOWN_ACCESS", "unknown access %q", name)
+}
+
+func readKey(k *meridianv1.ResourceKey) (resource.Key, error) {
+	if k.GetKind() == "" {
+		return resource.Key{}, nil
+	}
+	d, ok := resource.Lookup(k.GetKind())
+	if !ok {
+		return resource.Key{}, rpcerr.New(rpcerr.Invalid, "UNKNOWN_KIND", "unknown kind %q", k.GetKind())
+	}
+	key := resource.Key{Kind: d.Kind, Mesh: resource.MeshName(k.GetMesh()), Name: k.GetName()}
+	if d.Scope == resource.GlobalScoped {
+		key.Mesh = ""
+	}
+	return key, nil
+}
+
+func readResource(m *meridianv1.Resource) (*resource.Resource, error) {
+	if m == nil {
+		return nil, nil
+	}
+	key := resource.Key{Kind: resource.Kind(m.GetKind()), Mesh: resource.MeshName(m.GetMesh()), Name: m.GetName()}
+	r, _, err := resource.Build(resource.Meta{Key: key, Labels: m.GetLabels()}, m.GetSpec())
+	if err != nil {
+		return nil, rpcerr.New(rpcerr.Invalid, "INVALID_RESOURCE", "%s: %w", key, err)
+	}
+	return r, nil
+}
+
+// WhoCan lists who has an access.
+func (s *Service) WhoCan(ctx context.Context, req *meridianv1.WhoCanRequest) (*meridianv1.WhoCanResponse, error) {
+	view, rules, err := s.newest(ctx)
+	if err != nil {
+		return nil, err
+	}
+	access := resource.Access(req.GetAccess())
+	if err := checkAccess(req.GetAccess()); err != nil {
+		return nil, err
+	}
+	key, err := readKey(req.GetKey())
+	if err != nil {
+		return nil, err
+	}
+	if rbac.OnResources(access) && key.Kind == "" {
+		return nil, rpcerr.New(rpcerr.Invalid, "RESOURCE_MISSING", "%s is about a resource: name its kind", access)
+	}
+	response := &meridianv1.WhoCanResponse{Revision: uint64(view.Revision())}
+	for _, h := range rules.WhoCan(access, key) {
+		response.Holders = append(response.Holders, &meridianv1.AccessHolder{
+			Subject: encodeSubject(h.Subject), Role: h.Grant.Role, Rule: uint32(h.Grant.Index),
+			Binding: h.Grant.Binding, Conditional: h.Grant.Conditional(), Scope: h.Grant.Scope(),
+		})
+	}
+	return response, nil
+}
+
+func encodeSubject(s resource.Subject) *meridianv1.AccessSubject {
+	return &meridianv1.AccessSubject{Type: string(s.Type), Name: s.Name}
+}

@@ -1,0 +1,146 @@
+package livematch
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+
+	"golang.org/x/sync/errgroup"
+
+	"meridian/internal/policy"
+	"meridian/internal/resource"
+	"meridian/internal/store"
+)
+
+// Matching keeps a matcher up to date with the stores that it reads. It is safe
+// for concurrent use.
+type Matching struct {
+	matcher *policy.Matcher
+	stores  []*store.Store
+
+	mu   sync.RWMutex  // held for reading while an answer is worked out
+	seen []*store.View // what the matcher has taken in, per store; guarded by mu
+	// touched is told what every change touched; guarded by mu.
+	touched func([]policy.Touch)
+}
+
+// New returns a matcher over the union of stores, of which the first is the one
+// whose revision answers hold for.
+func New(matcher *policy.Matcher, stores ...*store.Store) *Matching {
+	m := &Matching{matcher: matcher, stores: stores, seen: make([]*store.View, len(stores))}
+	for i, s := range stores {
+		m.seen[i] = s.View()
+	}
+	matcher.Reset(unionOf(m.seen))
+	return m
+}
+
+// unionOf reads several views as one.
+func unionOf(views []*store.View) store.Reader {
+	var all store.Reader = views[0]
+	for _, v := range views[1:] {
+		all = store.Union(all, v)
+	}
+	return all
+}
+
+// current brings the matcher up to everything applied so far.
+func (m *Matching) current() {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	now := make([]*store.View, len(m.stores))
+	var changed []resource.Key
+	for i, s := range m.stores {
+		now[i] = s.View()
+		changed = append(changed, changedBetween(s, m.seen[i], now[i])...)
+	}
+	m.seen = now
+	if len(changed) == 0 {
+		return
+	}
+	if touched := m.matcher.Update(unionOf(now), changed); m.touched != nil && len(touched) > 0 {
+		m.touched(touched)
+	}
+}
+
+// OnTouch has f called with the dataplanes that each change from now on touched,
+// change by change. f must be quick and must not call the Matching: nobody reads
+// meanwhile. Standing, called after f, holds the change.
+func (m *Matching) OnTouch(f func([]policy.Touch)) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.touched = f
+}
+
+// Read calls ask with a matcher that has taken in everything applied so far and
+// stands still meanwhile, and the revision it stands at.
+func (m *Matching) Read(ask func(matcher *policy.Matcher, asOf resource.Revision) error) error {
+	m.current()
+	return m.Standing(ask)
+}
+
+// Standing is Read without taking in anything first: what OnTouch has told of is
+// in, newer changes may not be. Any number of readers cost each other nothing.
+func (m *Matching) Standing(ask func(matcher *policy.Matcher, asOf resource.Revision) error) error {
+	m.mu.RLock()
+	defer m.mu.RUnlock()
+	return ask(m.matcher, m.seen[0].Revision())
+}
+
+// Computed counts how often the rules of one kind on one attachment were worked
+// out.
+func (m *Matching) Computed() uint64 { return m.matcher.Computed() }
+
+// changedBetween returns the keys that differ between two views of a store,
+// from its feed where that still reaches back.
+func changedBetween(s *store.Store, from, to *store.View) []resource.Key {
+	if from.Changed() == to.Changed() && from.Epoch() == to.Epoch() {
+		return nil
+	}
+	var keys []resource.Key
+	diff := func() []resource.Key {
+		keys = keys[:0]
+		for _, c := range store.Diff(from, to) {
+			keys = append(keys, c.Key())
+		}
+		return keys
+	}
+	if to.Changed() <= from.Revision() {
+		return diff() // the store was rewound to a snapshot
+	}
+	feed := s.Follow(from)
+	for feed.Revision() < to.Changed() {
+		batches, err := feed.Next(context.Background()) // there is one: it does not block
+		if errors.Is(err, store.ErrCompacted) {
+			return diff()
+		}
+		if err != nil {
+			panic(fmt.Sprintf("matching: a store's feed contradicts its view: %v", err))
+		}
+		for _, b := range batches {
+			for _, c := range b.Changes {
+				keys = append(keys, c.Key())
+			}
+		}
+	}
+	return keys
+}
+
+// Run follows the stores until ctx ends, so that a question finds little left to
+// do.
+func (m *Matching) Run(ctx context.Context) error {
+	group, ctx := errgroup.WithContext(ctx)
+	for _, s := range m.stores {
+		group.Go(func() error {
+			for {
+				at := s.View()
+				m.current()
+				if _, err := s.Await(ctx, at); err != nil {
+					return nil // ctx has ended
+				}
+			}
+		})
+	}
+	return group.Wait()
+}

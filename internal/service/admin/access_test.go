@@ -1,0 +1,365 @@
+package admin
+
+import (
+	"context"
+	"fmt"
+	"math/rand/v2"
+	"runtime"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	"google.golang.org/grpc"
+
+	meridianv1 "meridian/api/meridian/v1"
+	"meridian/internal/authn"
+	"meridian/internal/authz"
+	"meridian/internal/rbac"
+	"meridian/internal/resource"
+	"meridian/internal/rpcerr"
+	"meridian/internal/store"
+)
+
+// hooked is a Writer without a log that calls before ahead of each proposal.
+type hooked struct {
+	*store.Store
+	mu     sync.Mutex // makes proposals take their turns, as a log does
+	before func()
+}
+
+func (h *hooked) Propose(_ context.Context, txn store.Txn) (store.Result, error) {
+	if h.before != nil {
+		h.before()
+	}
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	r := h.Apply(h.Revision()+1, txn)
+	return r, r.Err
+}
+
+func (h *hooked) Read(context.Context) (resource.Revision, error) { return h.Revision(), nil }
+
+// secured is a service on which bob may write the TrafficPermissions of backend,
+// as long as he is bound.
+type secured struct {
+	*Service
+	*hooked
+	t *testing.T
+}
+
+var (
+	bob   = authn.WithPrincipal(context.Background(), authn.UserPrincipal("bob", nil))
+	root  = authn.WithPrincipal(context.Background(), authn.LoopbackAdmin())
+	bound = message("AccessRoleBinding", "", "bob", `{"subjects": [{"type": "User", "name": "bob"}], "roles": ["backend"]}`)
+)
+
+func newSecured(t *testing.T) *secured {
+	t.Helper()
+	h := &hooked{Store: store.New(store.DefaultOptions())}
+	now := func() time.Time { return time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC) }
+	require.NoError(t, authz.Defaults{Restricted: true}.Ensure(t.Context(), h.View, h, now))
+	s := &secured{t: t, hooked: h, Service: New(Config{
+		Writer:  h,
+		Access:  authz.New(h.View),
+		Applied: h.Applied,
+		Preview: func(txn store.Txn) (store.Result, store.Reader) { return h.Preview(txn) },
+		View:    func() store.Reader { return h.View() },
+		Source:  func(*resource.Descriptor) Source { return h.Store },
+		Owns:    func(*resource.Descriptor) error { return nil },
+		Now:     now,
+	})}
+	s.must("setup", message("Mesh", "", "default", "{}"), bound, message("AccessRole", "", "backend", `{"rules": [{
+		"types": ["TrafficPermission"], "access": ["CREATE", "UPDATE"],
+		"when": [{"destinations": {"match": {"kuma.io/service": "backend"}}}]}]}`))
+	return s
+}
+
+func (s *secured) must(id string, batch ...*meridianv1.Resource) {
+	s.t.Helper()
+	_, err := s.Service.Apply(root, &meridianv1.ApplyRequest{RequestId: id, Resources: batch})
+	require.NoError(s.t, err)
+}
+
+func (s *secured) unbind() {
+	r := s.Store.Apply(s.Revision()+1, store.Txn{Ops: []store.Op{store.Delete(resource.Key{Kind: rbac.KindBinding, Name: "bob"})}})
+	require.NoError(s.t, r.Err)
+}
+
+// change makes a change without asking anybody.
+func (s *secured) change(op store.Op) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if err := s.Store.Apply(s.Revision()+1, store.Txn{Ops: []store.Op{op}}).Err; err != nil {
+		s.t.Errorf("%v", err)
+	}
+}
+
+func (s *secured) op(m *meridianv1.Resource) store.Op {
+	s.t.Helper()
+	r, _, err := Decode(m)
+	require.NoError(s.t, err)
+	return store.Put(r)
+}
+
+func permission(name, destination string) *meridianv1.Resource {
+	return message("TrafficPermission", "default", name, fmt.Sprintf(
+		`{"sources": [{"match": {"kuma.io/service": "*"}}], "destinations": [{"match": {"kuma.io/service": %q}}]}`, destination))
+}
+
+// as applies one resource for a user.
+func (s *secured) as(user context.Context, id string, m *meridianv1.Resource) error {
+	_, err := s.Service.Apply(user, &meridianv1.ApplyRequest{RequestId: id, Resources: []*meridianv1.Resource{m}})
+	return err
+}
+
+// once runs f ahead of the next proposal only.
+func (s *secured) once(f func()) {
+	done := false
+	s.before = func() {
+		if !done {
+			done = true
+			f()
+		}
+	}
+}
+
+// SEMANTICS §6.4: a decision that the state has outrun is not written by.
+func TestDecisionAndWriteAreOne(t *testing.T) {
+	t.Run("the right is withdrawn", func(t *testing.T) {
+		s := newSecured(t)
+		s.once(s.unbind)
+		requireCode(t, s.as(bob, "1", permission("a", "backend")), rpcerr.Denied, `user "bob/mesh-system:authenticated" cannot access`, "no role is bound")
+		require.Zero(t, s.View().Count("TrafficPermission"))
+	})
+	t.Run("the rules change and still allow it", func(t *testing.T) {
+		s := newSecured(t)
+		s.once(func() {
+			s.must("other", message("AccessRole", "", "other", `{"rules": [{"access": ["CREATE"]}]}`))
+		})
+		require.NoError(t, s.as(bob, "1", permission("a", "backend")))
+		require.Equal(t, 1, s.View().Count("TrafficPermission"))
+	})
+	t.Run("the resource becomes somebody else's", func(t *testing.T) {
+		s := newSecured(t)
+		require.NoError(t, s.as(bob, "1", permission("a", "backend")))
+		s.once(func() { s.must("take", permission("a", "other")) })
+		requireCode(t, s.as(bob, "2", permission("a", "backend")), rpcerr.Denied, "as it is stored", "entry 1 has other")
+	})
+	t.Run("a creation becomes an update", func(t *testing.T) {
+		s := newSecured(t)
+		s.once(func() { s.must("take", permission("a", "other")) })
+		requireCode(t, s.as(bob, "1", permission("a", "backend")), rpcerr.Denied, "UPDATE on TrafficPermission")
+	})
+	t.Run("deleted and created anew at the same version", func(t *testing.T) {
+		s := newSecured(t)
+		require.NoError(t, s.as(bob, "1", permission("a", "backend")))
+		s.once(func() {
+			_, err := s.Service.Delete(root, &meridianv1.DeleteRequest{RequestId: "del", Keys: []*meridianv1.ResourceKey{{Kind: "TrafficPermission", Mesh: "default", Name: "a"}}})
+			require.NoError(t, err)
+			s.must("again", permission("a", "other"))
+		})
+		requireCode(t, s.as(bob, "2", permission("a", "backend")), rpcerr.Denied, "as it is stored")
+	})
+	t.Run("the caller's own condition is not retried", func(t *testing.T) {
+		s := newSecured(t)
+		require.NoError(t, s.as(bob, "1", permission("a", "backend")))
+		wrong := uint64(7)
+		_, err := s.Service.Apply(bob, &meridianv1.ApplyRequest{RequestId: "2", Resources: []*meridianv1.Resource{permission("a", "backend")}, IfVersion: &wrong})
+		requireCode(t, err, rpcerr.Conflict, "expected 7")
+	})
+	t.Run("no end of changes", func(t *testing.T) {
+		s := newSecured(t)
+		n := 0
+		s.before = func() {
+			n++
+			role := message("AccessRole", "", "other", fmt.Sprintf(`{"rules": [{"access": ["CREATE"], "names": ["n%d"]}]}`, n))
+			r, _, err := Decode(role)
+			require.NoError(t, err)
+			require.NoError(t, s.Store.Apply(s.Revision()+1, store.Txn{Ops: []store.Op{store.Put(r)}}).Err)
+		}
+		requireCode(t, s.as(bob, "1", permission("a", "backend")), rpcerr.Unavailable, "nothing was written")
+		require.Equal(t, maxDecisions, n)
+	})
+}
+
+// SEMANTICS §6.4, raced: while bob's right comes and goes, and what he writes
+// becomes somebody else's and is free again, whatever he wrote was written while
+// he had the right to it.
+func TestRaceOfRolesAndWrites(t *testing.T) {
+	s := newSecured(t)
+	const writers, writes = 4, 60
+	require.NoError(t, s.as(bob, "first", permission("first", "backend")), "with the right, before it comes and goes")
+	// Every other writer is held up between decision and write until the state has
+	// been changed under it.
+	change, written := make(chan chan struct{}), make(chan struct{})
+	s.before = func() {
+		if rand.IntN(2) == 0 {
+			done := make(chan struct{})
+			change <- done
+			<-done
+		}
+	}
+	write, flip := sync.WaitGroup{}, sync.WaitGroup{}
+	for w := range writers {
+		write.Go(func() {
+			for i := range writes {
+				// Half of them on one name, so that they also race each other.
+				name := fmt.Sprintf("w%d", w)
+				if i%2 == 0 {
+					name = "shared"
+				}
+				err := s.as(bob, fmt.Sprintf("%d-%d", w, i), permission(name, []string{"backend", "backend", "other"}[i%3]))
+				if code := rpcerr.CodeOf(err); err != nil && code != rpcerr.Denied && code != rpcerr.Unavailable {
+					t.Errorf("unexpected: %v", err)
+				}
+			}
+		})
+	}
+	key := resource.Key{Kind: "TrafficPermission", Mesh: "default", Name: "shared"}
+	for _, turn := range [][2]store.Op{
+		{store.Delete(resource.Key{Kind: rbac.KindBinding, Name: "bob"}), s.op(bound)},
+		{s.op(permission("shared", "theirs")), store.Delete(key)},
+	} {
+		flip.Go(func() {
+			for {
+				select {
+				case done := <-change:
+					s.change(turn[0])
+					close(done)
+				case <-written:
+					return
+				}
+				for range rand.IntN(20) {
+					runtime.Gosched()
+				}
+				s.change(turn[1])
+			}
+		})
+	}
+	write.Wait()
+	close(written)
+	flip.Wait()
+
+	batches, err := s.Next(t.Context(), 0)
+	require.NoError(t, err)
+	destination := func(r *resource.Resource) string {
+		return r.Spec().(resource.ConnectionSpec).DestinationSelectors()[0]["kuma.io/service"]
+	}
+	isBound, his := false, 0
+	for _, b := range batches {
+		for _, c := range b.Changes {
+			switch c.Key().Kind {
+			case rbac.KindBinding:
+				if c.Key().Name == "bob" {
+					isBound = c.After != nil
+				}
+			case "TrafficPermission":
+				if c.After == nil || destination(c.After) == "theirs" {
+					continue // not by bob
+				}
+				his++
+				require.True(t, isBound, "revision %d writes %s while bob has no right", b.Revision, c.Key())
+				require.Equal(t, "backend", destination(c.After))
+				if c.Before != nil {
+					require.Equal(t, "backend", destination(c.Before), "revision %d takes %s over", b.Revision, c.Key())
+				}
+			}
+		}
+	}
+	require.Positive(t, his)
+}
+
+// SEMANTICS §7.1: a retry is answered with what its first attempt did, also when
+// it could not be made again.
+func TestARetryOutlivesTheRight(t *testing.T) {
+	s := newSecured(t)
+	require.NoError(t, s.as(bob, "1", permission("a", "backend")))
+	s.unbind()
+	again, err := s.Service.Apply(bob, &meridianv1.ApplyRequest{RequestId: "1", Resources: []*meridianv1.Resource{permission("a", "backend")}})
+	require.NoError(t, err)
+	require.Equal(t, []meridianv1.Outcome{created}, outcomes(again.GetResults()))
+	requireCode(t, s.as(bob, "2", permission("a", "backend")), rpcerr.Denied)
+
+	keys := []*meridianv1.ResourceKey{{Kind: "TrafficPermission", Mesh: "default", Name: "a"}}
+	for range 2 {
+		r, err := s.Service.Delete(root, &meridianv1.DeleteRequest{RequestId: "3", Keys: keys})
+		require.NoError(t, err)
+		require.Len(t, r.GetResults(), 1)
+	}
+}
+
+// A dry run is decided as the write would be.
+func TestDryRunIsDecided(t *testing.T) {
+	s := newSecured(t)
+	_, err := s.Service.Apply(bob, &meridianv1.ApplyRequest{DryRun: true, Resources: []*meridianv1.Resource{permission("a", "other")}})
+	requireCode(t, err, rpcerr.Denied)
+	_, err = s.Service.Apply(bob, &meridianv1.ApplyRequest{DryRun: true, Resources: []*meridianv1.Resource{permission("a", "backend")}})
+	require.NoError(t, err)
+}
+
+// SEMANTICS §6.1: secret material is shown to those who may write it.
+func TestSecretsAreWithheld(t *testing.T) {
+	s := newSecured(t)
+	s.must("secrets", message("GlobalSecret", "", "db", `{"data": "AA=="}`), message("GlobalSecret", "", "other", `{"data": "AA=="}`),
+		message("AccessRole", "", "dba", `{"rules": [{"types": ["GlobalSecret"], "names": ["db"], "access": ["UPDATE"]}]}`),
+		message("AccessRoleBinding", "", "dba", `{"subjects": [{"type": "User", "name": "dba"}], "roles": ["dba"]}`))
+	dba := authn.WithPrincipal(context.Background(), authn.UserPrincipal("dba", nil))
+	get := func(user context.Context, name string) error {
+		_, err := s.Service.Get(user, &meridianv1.GetRequest{Key: &meridianv1.ResourceKey{Kind: "GlobalSecret", Name: name}})
+		return err
+	}
+	require.NoError(t, get(dba, "db"))
+	requireCode(t, get(dba, "other"), rpcerr.Denied)
+	requireCode(t, get(bob, "db"), rpcerr.Denied)
+	require.NoError(t, get(root, "other"))
+
+	list := func(user context.Context, kinds ...string) ([]string, error) {
+		out := &listStream{ctx: user}
+		err := s.Service.List(&meridianv1.ListRequest{Kinds: kinds}, out)
+		return out.names, err
+	}
+	names, err := list(dba, "GlobalSecret")
+	require.NoError(t, err)
+	require.Equal(t, []string{"GlobalSecret/db"}, names)
+	_, err = list(bob, "GlobalSecret")
+	requireCode(t, err, rpcerr.Denied)
+	names, err = list(bob)
+	require.NoError(t, err)
+	require.NotEmpty(t, names)
+	require.False(t, slices.ContainsFunc(names, func(name string) bool { return strings.HasPrefix(name, "GlobalSecret/") }), names)
+
+	watched := func(user context.Context) []string {
+		var seen []string
+		batches, err := s.Next(t.Context(), 0)
+		require.NoError(t, err)
+		for _, b := range batches {
+			shown := func(r *resource.Resource) bool { return s.cfg.Access.Read(user, r) == nil }
+			for _, c := range encodeBatch(b, map[resource.Kind]bool{"GlobalSecret": true}, "", shown).GetChanges() {
+				seen = append(seen, c.GetResource().GetName())
+			}
+		}
+		return seen
+	}
+	require.Equal(t, []string{"db"}, watched(dba))
+	require.Empty(t, watched(bob))
+	require.Equal(t, []string{"db", "other"}, watched(root))
+}
+
+// listStream collects what List sends.
+type listStream struct {
+	grpc.ServerStream
+	ctx   context.Context
+	names []string
+}
+
+func (l *listStream) Context() context.Context { return l.ctx }
+
+func (l *listStream) Send(r *meridianv1.ListResponse) error {
+	for _, m := range r.GetResources() {
+		l.names = append(l.names, m.GetKind()+"/"+m.GetName())
+	}
+	return nil
+}

@@ -1,0 +1,153 @@
+package admin
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"google.golang.org/protobuf/types/known/timestamppb"
+
+	meridianv1 "meridian/api/meridian/v1"
+	"meridian/internal/authz"
+	"meridian/internal/policy"
+	"meridian/internal/resource"
+	"meridian/internal/store"
+)
+
+// MaxBatchBytes bounds the specs of one batch together, in bytes. A batch is
+// one entry of the log and one frame to every zone.
+const MaxBatchBytes = 16 << 20
+
+// Writer commits transactions. *consensus.Node implements it.
+type Writer interface {
+	// Propose commits a transaction and returns what the state machine made of
+	// it. After an error whose outcome is unknown, proposing the same request id
+	// again is safe.
+	Propose(ctx context.Context, txn store.Txn) (store.Result, error)
+	// Read waits until the local state holds every write acknowledged before the
+	// call.
+	Read(ctx context.Context) (resource.Revision, error)
+}
+
+// Source is one store that the service reads: all resources of some kinds.
+type Source interface {
+	View() *store.View
+	Revision() resource.Revision
+	Wait(ctx context.Context, rev resource.Revision) error
+	Follow(v *store.View) *store.Feed
+	FollowFrom(after resource.Revision) *store.Feed
+}
+
+// Access decides what the caller of a request may do. *authz.Authorizer
+// implements it; its errors are *rpcerr.Error and say what is missing.
+type Access interface {
+	// Write decides a batch on the newest state, and returns what the state
+	// machine must still find when it makes it (SEMANTICS §6.4).
+	Write(ctx context.Context, ops []store.Op, force bool) (authz.Permit, error)
+	// Read decides whether a stored resource may be shown.
+	Read(ctx context.Context, r *resource.Resource) error
+}
+
+// Config says how a server serves its resources. Every field is required
+// unless marked otherwise.
+type Config struct {
+	Writer Writer
+	Access Access
+	// Applied returns what became of the batch that was applied under a request
+	// id, as long as that is remembered.
+	Applied func(requestID string) (store.Result, bool)
+	// Preview says what a transaction would do, and what there would then be to
+	// read, changing nothing.
+	Preview func(txn store.Txn) (store.Result, store.Reader)
+	// View returns everything that can be read, as of now.
+	View func() store.Reader
+	// Source returns the store that holds a kind.
+	Source func(*resource.Descriptor) Source
+	// Owns returns an error that says where to write instead, when resources of
+	// the kind are not written here (SEMANTICS §1.3).
+	Owns func(*resource.Descriptor) error
+	// Prepare completes or refuses a resource before it is stored. Optional.
+	Prepare func(view store.Reader, r *resource.Resource) (*resource.Resource, error)
+	// Check reports what is wrong with a spec beyond what its kind checks, such
+	// as conditions that cannot be used (SEMANTICS §5.6). Optional.
+	Check func(spec resource.Spec) []resource.Problem
+	// Surveyors advise on resources as they are written.
+	Surveyors []policy.Surveyor
+	// WaitForZones waits until every connected zone has applied a revision; the
+	// warnings say of which zones that is not known. nil where there are no zones.
+	WaitForZones func(ctx context.Context, revision resource.Revision) (warnings []string, err error)
+	// Now is the clock that writes are stamped with.
+	Now func() time.Time
+}
+
+// Service implements meridianv1.AdminServiceServer. It is safe for concurrent
+// use.
+type Service struct {
+	meridianv1.UnimplementedAdminServiceServer
+	cfg Config
+}
+
+// New returns a service.
+func New(cfg Config) *Service { return &Service{cfg: cfg} }
+
+// Encode turns a stored resource into its message.
+func Encode(r *resource.Resource) *meridianv1.Resource {
+	m := r.Meta()
+	return &meridianv1.Resource{
+		Kind:             string(m.Kind),
+		Mesh:             string(m.Mesh),
+		Name:             m.Name,
+		Labels:           m.Labels,
+		CreationTime:     encodeTime(m.CreationTime),
+		ModificationTime: encodeTime(m.ModificationTime),
+		Version:          m.Version,
+		Revision:         uint64(m.Revision),
+		Spec:             r.Canonical(),
+	}
+}
+
+func encodeTime(t time.Time) *timestamppb.Timestamp {
+	if t.IsZero() {
+		return nil
+	}
+	return timestamppb.New(t)
+}
+
+// Decode turns a message into a resource, strictly.
+func Decode(m *meridianv1.Resource) (*resource.Resource, []resource.Problem, error) {
+	meta := resource.Meta{
+		Key:     resource.Key{Kind: resource.Kind(m.GetKind()), Mesh: resource.MeshName(m.GetMesh()), Name: m.GetName()},
+		Labels:  m.GetLabels(),
+		Version: m.GetVersion(), Revision: resource.Revision(m.GetRevision()),
+	}
+	if t := m.GetCreationTime(); t != nil {
+		meta.CreationTime = t.AsTime()
+	}
+	if t := m.GetModificationTime(); t != nil {
+		meta.ModificationTime = t.AsTime()
+	}
+	return resource.Build(meta, m.GetSpec())
+}
+
+// descriptors resolves kinds as users spell them; none means every kind.
+func descriptors(names []string) ([]*resource.Descriptor, error) {
+	if len(names) == 0 {
+		return resource.Kinds(), nil
+	}
+	out := make([]*resource.Descriptor, 0, len(names))
+	for _, name := range names {
+		d, ok := resource.Lookup(name)
+		if !ok {
+			return nil, unknownKind(name)
+		}
+		out = append(out, d)
+	}
+	return out, nil
+}
+
+func unknownKind(name string) error {
+	if nearest, ok := resource.NearestKind(name); ok {
+		return fmt.Errorf("unknown kind %q; did you mean %s?", name, nearest)
+	}
+	return fmt.Errorf("unknown kind %q", name)
+}

@@ -1,0 +1,395 @@
+package admin
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/credentials/insecure"
+	"google.golang.org/grpc/test/bufconn"
+
+	meridianv1 "meridian/api/meridian/v1"
+	"meridian/internal/authz"
+	"meridian/internal/policy"
+	"meridian/internal/policy/specificity"
+	"meridian/internal/policy/targetref"
+	"meridian/internal/resource"
+	"meridian/internal/rpcerr"
+	"meridian/internal/store"
+)
+
+// direct is a Writer that applies to a store without a log.
+type direct struct {
+	store *store.Store
+	fail  error
+}
+
+func (d *direct) Propose(_ context.Context, txn store.Txn) (store.Result, error) {
+	if d.fail != nil {
+		return store.Result{}, d.fail
+	}
+	r := d.store.Apply(d.store.Revision()+1, txn)
+	return r, r.Err
+}
+
+func (d *direct) Read(context.Context) (resource.Revision, error) {
+	return d.store.Revision(), d.fail
+}
+
+// fixture is a service with a client.
+type fixture struct {
+	meridianv1.AdminServiceClient
+	store  *store.Store
+	writer *direct
+	ctx    context.Context
+}
+
+func newFixture(t *testing.T, change func(*Config)) *fixture {
+	t.Helper()
+	s := store.New(store.DefaultOptions())
+	f := &fixture{store: s, writer: &direct{store: s}}
+	clock := time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
+	cfg := Config{
+		Writer:  f.writer,
+		Access:  authz.New(s.View),
+		Applied: s.Applied,
+		Preview: func(txn store.Txn) (store.Result, store.Reader) { return s.Preview(txn) },
+		View:    func() store.Reader { return s.View() },
+		Source:  func(*resource.Descriptor) Source { return s },
+		Owns: func(d *resource.Descriptor) error {
+			if d.Owner == resource.OwnedByZone {
+				return errors.New("apply it on the zone")
+			}
+			return nil
+		},
+		Surveyors: []policy.Surveyor{specificity.Engine{}},
+		Now:       func() time.Time { return clock },
+	}
+	if change != nil {
+		change(&cfg)
+	}
+	listener := bufconn.Listen(1 << 20)
+	everybody := authz.Defaults{}
+	require.NoError(t, everybody.Ensure(t.Context(), s.View, f.writer, cfg.Now))
+	server := grpc.NewServer(grpc.UnaryInterceptor(rpcerr.UnaryServer), grpc.StreamInterceptor(rpcerr.StreamServer))
+	meridianv1.RegisterAdminServiceServer(server, New(cfg))
+	served := make(chan error, 1)
+	go func() { served <- server.Serve(listener) }()
+	conn, err := grpc.NewClient("passthrough:///admin",
+		grpc.WithContextDialer(func(ctx context.Context, _ string) (net.Conn, error) { return listener.DialContext(ctx) }),
+		grpc.WithTransportCredentials(insecure.NewCredentials()),
+		grpc.WithUnaryInterceptor(rpcerr.UnaryClient), grpc.WithStreamInterceptor(rpcerr.StreamClient))
+	require.NoError(t, err)
+	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+	t.Cleanup(func() {
+		cancel()
+		require.NoError(t, conn.Close())
+		server.Stop()
+		require.NoError(t, <-served)
+	})
+	f.AdminServiceClient, f.ctx = meridianv1.NewAdminServiceClient(conn), ctx
+	_, err = f.Apply(ctx, &meridianv1.ApplyRequest{RequestId: "setup", Resources: []*meridianv1.Resource{message("Mesh", "", "default", "{}")}})
+	require.NoError(t, err)
+	return f
+}
+
+func message(kind, mesh, name, spec string) *meridianv1.Resource {
+	return &meridianv1.Resource{Kind: kind, Mesh: mesh, Name: name, Spec: []byte(spec)}
+}
+
+func trafficLog(name, backend string) *meridianv1.Resource {
+	return message("TrafficLog", "default", name, `{
+		"sources": [{"match": {"kuma.io/service": "*"}}], "destinations": [{"match": {"kuma.io/service": "*"}}],
+		"conf": {"backend": "`+backend+`"}}`)
+}
+
+func (f *fixture) apply(id string, resources ...*meridianv1.Resource) (*meridianv1.ApplyResponse, error) {
+	return f.Apply(f.ctx, &meridianv1.ApplyRequest{RequestId: id, Resources: resources})
+}
+
+func requireCode(t *testing.T, err error, code rpcerr.Code, contains ...string) *rpcerr.Error {
+	t.Helper()
+	var e *rpcerr.Error
+	require.ErrorAs(t, err, &e)
+	require.Equal(t, code, e.Code, e.Message)
+	for _, text := range contains {
+		require.Contains(t, e.Message, text)
+	}
+	return e
+}
+
+func outcomes(results []*meridianv1.Result) []meridianv1.Outcome {
+	var out []meridianv1.Outcome
+	for _, r := range results {
+		out = append(out, r.GetOutcome())
+	}
+	return out
+}
+
+const (
+	created   = meridianv1.Outcome_OUTCOME_CREATED
+	updated   = meridianv1.Outcome_OUTCOME_UPDATED
+	unchanged = meridianv1.Outcome_OUTCOME_UNCHANGED
+)
+
+// SEMANTICS §1.2: a batch is applied atomically or not at all, and every problem
+// in it is told at once.
+func TestABadBatchIsRefusedWhole(t *testing.T) {
+	f := newFixture(t, nil)
+	before := f.store.View()
+	_, err := f.apply("1",
+		trafficLog("good", "a"),
+		message("TrafficLgo", "default", "x", "{}"),
+		message("TrafficLog", "default", "y", `{"sources": [{"match": {}}], "destinations": [], "conf": {"bakend": "b"}}`),
+		trafficLog("good", "b"),
+		message("Dataplane", "default", "dp", "{}"),
+	)
+	e := requireCode(t, err, rpcerr.Invalid, "nothing was applied")
+	var fields []string
+	for _, v := range e.Violations {
+		fields = append(fields, v.Field)
+	}
+	require.Contains(t, fields, "resources[1]")
+	require.Contains(t, fields, "resources[2].spec.sources[0].match")
+	require.Contains(t, fields, "resources[3]", "one identity twice")
+	require.Contains(t, fields, "resources[4]", "not owned here")
+	require.Equal(t, before.Changed(), f.store.View().Changed(), "nothing was written")
+}
+
+func TestOutcomesAndRevision(t *testing.T) {
+	f := newFixture(t, nil)
+	first, err := f.apply("1", trafficLog("a", "x"), trafficLog("b", "x"))
+	require.NoError(t, err)
+	require.Equal(t, []meridianv1.Outcome{created, created}, outcomes(first.GetResults()))
+	second, err := f.apply("2", trafficLog("a", "y"), trafficLog("b", "x"))
+	require.NoError(t, err)
+	require.Equal(t, []meridianv1.Outcome{updated, unchanged}, outcomes(second.GetResults()))
+	require.Greater(t, second.GetRevision(), first.GetRevision())
+	third, err := f.apply("3", trafficLog("a", "y"))
+	require.NoError(t, err)
+	require.Equal(t, second.GetRevision(), third.GetRevision(), "nothing changed: the current revision")
+}
+
+// SEMANTICS §7.1: a retried request id is applied once.
+func TestARetryTakesEffectOnce(t *testing.T) {
+	f := newFixture(t, nil)
+	first, err := f.apply("same", trafficLog("a", "x"))
+	require.NoError(t, err)
+	again, err := f.apply("same", trafficLog("a", "x"))
+	require.NoError(t, err)
+	require.Equal(t, outcomes(first.GetResults()), outcomes(again.GetResults()))
+	require.Equal(t, first.GetRevision(), again.GetRevision())
+	_, err = f.apply("", trafficLog("a", "x"))
+	requireCode(t, err, rpcerr.Invalid, "request_id")
+}
+
+func TestDryRunWritesNothing(t *testing.T) {
+	f := newFixture(t, nil)
+	before := f.store.Revision()
+	r, err := f.Apply(f.ctx, &meridianv1.ApplyRequest{DryRun: true, Resources: []*meridianv1.Resource{trafficLog("a", "x")}})
+	require.NoError(t, err)
+	require.Equal(t, []meridianv1.Outcome{created}, outcomes(r.GetResults()))
+	require.Equal(t, before, f.store.Revision())
+}
+
+func TestVersionCondition(t *testing.T) {
+	f := newFixture(t, nil)
+	at := func(version uint64, resources ...*meridianv1.Resource) error {
+		_, err := f.Apply(f.ctx, &meridianv1.ApplyRequest{RequestId: time.Now().String(), Resources: resources, IfVersion: &version})
+		return err
+	}
+	require.NoError(t, at(0, trafficLog("a", "x")), "0: must not exist")
+	requireCode(t, at(0, trafficLog("a", "y")), rpcerr.Conflict, "version")
+	require.NoError(t, at(1, trafficLog("a", "y")))
+	requireCode(t, at(1, trafficLog("a", "z")), rpcerr.Conflict)
+	requireCode(t, at(1, trafficLog("a", "z"), trafficLog("b", "z")), rpcerr.Invalid, "one resource")
+}
+
+// SEMANTICS §1.4: meshes must exist, and be empty to be deleted.
+func TestMeshRules(t *testing.T) {
+	f := newFixture(t, nil)
+	orphan := trafficLog("a", "x")
+	orphan.Mesh = "nowhere"
+	_, err := f.apply("1", orphan)
+	requireCode(t, err, rpcerr.Invalid, "nowhere")
+	_, err = f.apply("2", orphan, message("Mesh", "", "nowhere", "{}"))
+	require.NoError(t, err, "a mesh may come with its resources")
+	_, err = f.Delete(f.ctx, &meridianv1.DeleteRequest{RequestId: "3", Keys: []*meridianv1.ResourceKey{{Kind: "mesh", Name: "nowhere"}}})
+	requireCode(t, err, rpcerr.Conflict, "nothing was deleted")
+}
+
+// SEMANTICS §1.4: a backend that no mesh defines is accepted with a warning,
+// judged by what the batch leaves behind.
+func TestAdviceIsAboutTheStateAfterTheBatch(t *testing.T) {
+	f := newFixture(t, nil)
+	r, err := f.apply("1", trafficLog("a", "splunk"))
+	require.NoError(t, err)
+	require.Len(t, r.GetWarnings(), 1)
+	require.Contains(t, r.GetWarnings()[0], "splunk")
+	mesh := message("Mesh", "", "default", `{"logging": {"backends": [{"name": "splunk", "type": "tcp", "conf": {"address": "127.0.0.1:1"}}]}}`)
+	r, err = f.apply("2", trafficLog("b", "splunk"), mesh)
+	require.NoError(t, err)
+	require.Empty(t, r.GetWarnings(), "the mesh that comes with it defines the backend")
+}
+
+// What is as it should be is a note, not a warning: which of two policies on one
+// target has priority (SEMANTICS §4.3).
+func TestInformationIsANote(t *testing.T) {
+	f := newFixture(t, func(c *Config) { c.Surveyors = []policy.Surveyor{targetref.New()} })
+	timeouts := func(name string) *meridianv1.Resource {
+		return message("MeshUpstreamTimeout", "default", name, `{"targetRef": {"kind": "Mesh"}, "to": [{"targetRef": {"kind": "Mesh"}, "default": {"connectTimeout": "5s"}}]}`)
+	}
+	r, err := f.apply("1", timeouts("a"), timeouts("b"))
+	require.NoError(t, err)
+	require.NotEmpty(t, r.GetNotes())
+	require.Contains(t, strings.Join(r.GetNotes(), "\n"), "priority")
+	for _, note := range r.GetNotes() {
+		require.NotContains(t, r.GetWarnings(), note)
+	}
+}
+
+func TestDelete(t *testing.T) {
+	f := newFixture(t, nil)
+	_, err := f.apply("1", trafficLog("alpha", "x"), trafficLog("beta", "x"))
+	require.NoError(t, err)
+	keys := func(names ...string) []*meridianv1.ResourceKey {
+		var out []*meridianv1.ResourceKey
+		for _, name := range names {
+			out = append(out, &meridianv1.ResourceKey{Kind: "traffic-logs", Mesh: "default", Name: name})
+		}
+		return out
+	}
+	_, err = f.Delete(f.ctx, &meridianv1.DeleteRequest{RequestId: "2", Keys: keys("alpha", "betta")})
+	requireCode(t, err, rpcerr.NotFound, `did you mean "beta"?`)
+	require.Equal(t, 2, f.store.View().Count("TrafficLog"), "nothing is deleted when one is missing")
+	r, err := f.Delete(f.ctx, &meridianv1.DeleteRequest{RequestId: "3", Keys: keys("alpha", "beta")})
+	require.NoError(t, err)
+	require.Len(t, r.GetResults(), 2)
+	require.Zero(t, f.store.View().Count("TrafficLog"))
+}
+
+func TestGetAndList(t *testing.T) {
+	f := newFixture(t, nil)
+	written, err := f.apply("1", trafficLog("b", "x"), trafficLog("a", "x"))
+	require.NoError(t, err)
+	got, err := f.Get(f.ctx, &meridianv1.GetRequest{Key: &meridianv1.ResourceKey{Kind: "trafficlog", Mesh: "default", Name: "a"}})
+	require.NoError(t, err)
+	require.Equal(t, uint64(1), got.GetResource().GetVersion())
+	require.Equal(t, written.GetRevision(), got.GetResource().GetRevision())
+	require.NotNil(t, got.GetResource().GetCreationTime())
+	_, err = f.Get(f.ctx, &meridianv1.GetRequest{Key: &meridianv1.ResourceKey{Kind: "trafficlog", Mesh: "default", Name: "c"}})
+	requireCode(t, err, rpcerr.NotFound)
+	_, err = f.Get(f.ctx, &meridianv1.GetRequest{Key: &meridianv1.ResourceKey{Kind: "trafficlgo", Mesh: "default", Name: "c"}})
+	requireCode(t, err, rpcerr.Invalid, "TrafficLog")
+
+	stream, err := f.List(f.ctx, &meridianv1.ListRequest{Kinds: []string{"TrafficLog", "Mesh", "trafficlogs"}})
+	require.NoError(t, err)
+	response, err := stream.Recv()
+	require.NoError(t, err)
+	var names []string
+	for _, r := range response.GetResources() {
+		names = append(names, r.GetKind()+"/"+r.GetName())
+	}
+	require.Equal(t, []string{"Mesh/default", "TrafficLog/a", "TrafficLog/b"}, names)
+}
+
+func TestStaleReadsNeedNoLeader(t *testing.T) {
+	f := newFixture(t, nil)
+	f.writer.fail = errors.New("no leader")
+	key := &meridianv1.ResourceKey{Kind: "Mesh", Name: "default"}
+	_, err := f.Get(f.ctx, &meridianv1.GetRequest{Key: key})
+	requireCode(t, err, rpcerr.Unavailable, "stale")
+	_, err = f.Get(f.ctx, &meridianv1.GetRequest{Key: key, Consistency: meridianv1.Consistency_CONSISTENCY_STALE})
+	require.NoError(t, err)
+}
+
+func TestWatchFromARevision(t *testing.T) {
+	f := newFixture(t, nil)
+	from := uint64(f.store.Revision())
+	ctx, cancel := context.WithCancel(f.ctx)
+	defer cancel()
+	stream, err := f.Watch(ctx, &meridianv1.WatchRequest{Kinds: []string{"TrafficLog"}, FromRevision: &from})
+	require.NoError(t, err)
+	_, err = f.apply("1", trafficLog("a", "x"))
+	require.NoError(t, err)
+	_, err = f.apply("2", message("Mesh", "", "other", "{}"))
+	require.NoError(t, err)
+	_, err = f.apply("3", trafficLog("a", "y"))
+	require.NoError(t, err)
+	first, err := stream.Recv()
+	require.NoError(t, err)
+	require.Equal(t, created, first.GetChanges()[0].GetOutcome())
+	second, err := stream.Recv()
+	require.NoError(t, err)
+	require.Equal(t, updated, second.GetChanges()[0].GetOutcome(), "other kinds are left out")
+	require.Greater(t, second.GetRevision(), first.GetRevision())
+
+	future := uint64(1 << 40)
+	stream, err = f.Watch(f.ctx, &meridianv1.WatchRequest{FromRevision: &future})
+	require.NoError(t, err)
+	_, err = stream.Recv()
+	requireCode(t, err, rpcerr.OutOfRange, "has not been written yet")
+}
+
+// A watch from now on can be taken up again before anything has changed.
+func TestWatchFromNowSaysWhereItBegins(t *testing.T) {
+	f := newFixture(t, nil)
+	ctx, cancel := context.WithCancel(f.ctx)
+	defer cancel()
+	stream, err := f.Watch(ctx, &meridianv1.WatchRequest{})
+	require.NoError(t, err)
+	first, err := stream.Recv()
+	require.NoError(t, err)
+	require.Empty(t, first.GetChanges())
+	require.Equal(t, uint64(f.store.Revision()), first.GetRevision())
+	_, err = f.apply("1", trafficLog("a", "x"))
+	require.NoError(t, err)
+	second, err := stream.Recv()
+	require.NoError(t, err)
+	require.Equal(t, created, second.GetChanges()[0].GetOutcome())
+}
+
+// A watch does not go on over a state that was replaced: what differs is no
+// change that anybody made.
+func TestWatchEndsWhenTheStateIsReplaced(t *testing.T) {
+	f := newFixture(t, nil)
+	stream, err := f.Watch(f.ctx, &meridianv1.WatchRequest{})
+	require.NoError(t, err)
+	first, err := stream.Recv()
+	require.NoError(t, err)
+	require.NoError(t, f.store.Reset(&store.Snapshot{Revision: 1}))
+	_, err = stream.Recv()
+	requireCode(t, err, rpcerr.OutOfRange, fmt.Sprintf("what follows revision %d is no longer retained", first.GetRevision()))
+}
+
+// A watch that is taken up again at a server that is a little behind waits for
+// it.
+func TestWatchWaitsForARevisionThatIsNear(t *testing.T) {
+	f := newFixture(t, nil)
+	ctx, cancel := context.WithCancel(f.ctx)
+	defer cancel()
+	near := uint64(f.store.Revision()) + 1
+	stream, err := f.Watch(ctx, &meridianv1.WatchRequest{FromRevision: &near})
+	require.NoError(t, err)
+	f.store.Advance(f.store.Revision() + 1)
+	_, err = f.apply("1", trafficLog("a", "x"))
+	require.NoError(t, err)
+	got, err := stream.Recv()
+	require.NoError(t, err)
+	require.Greater(t, got.GetRevision(), near)
+}
+
+func TestLimits(t *testing.T) {
+	f := newFixture(t, func(c *Config) { c.WaitForZones = nil })
+	_, err := f.apply("1")
+	requireCode(t, err, rpcerr.Invalid, "empty")
+	_, err = f.Apply(f.ctx, &meridianv1.ApplyRequest{RequestId: "2", WaitForZones: true, Resources: []*meridianv1.Resource{trafficLog("a", "x")}})
+	requireCode(t, err, rpcerr.Invalid, "zone")
+	require.Zero(t, f.store.View().Count("TrafficLog"), "refused before it is written")
+}

@@ -1,0 +1,325 @@
+package admin
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	meridianv1 "meridian/api/meridian/v1"
+	"meridian/internal/authn"
+	"meridian/internal/consensus"
+	"meridian/internal/policy"
+	"meridian/internal/resource"
+	"meridian/internal/rpcerr"
+	"meridian/internal/store"
+)
+
+// Apply creates or updates a batch atomically.
+func (s *Service) Apply(ctx context.Context, req *meridianv1.ApplyRequest) (*meridianv1.ApplyResponse, error) {
+	if err := checkRequest(req.GetRequestId(), req.GetDryRun(), len(req.GetResources())); err != nil {
+		return nil, err
+	}
+	if req.IfVersion != nil && len(req.GetResources()) != 1 {
+		return nil, rpcerr.New(rpcerr.Invalid, "IF_VERSION_NEEDS_ONE",
+			"a version condition is about one resource; this batch has %d", len(req.GetResources()))
+	}
+	if err := checkSize(req.GetResources()); err != nil {
+		return nil, err
+	}
+	if req.GetWaitForZones() && s.cfg.WaitForZones == nil {
+		return nil, rpcerr.New(rpcerr.Invalid, "NO_ZONES_HERE", "a zone has no zones to wait for: apply on the global")
+	}
+	result, said, err := s.apply(ctx, req)
+	if err != nil {
+		return nil, err
+	}
+	if req.GetWaitForZones() && !req.GetDryRun() {
+		unknown, err := s.waitForZones(ctx, result.Revision)
+		if err != nil {
+			return nil, err
+		}
+		said.warnings = append(said.warnings, unknown...)
+	}
+	return &meridianv1.ApplyResponse{
+		Results: encodeResults(result.Results), Revision: uint64(result.Revision), Warnings: said.warnings, Notes: said.notes,
+	}, nil
+}
+
+func (s *Service) apply(ctx context.Context, req *meridianv1.ApplyRequest) (result store.Result, said remarks, err error) {
+	attempt, err := authn.AttemptID(ctx, req.GetRequestId(), &meridianv1.ApplyRequest{Resources: req.GetResources()})
+	if err != nil {
+		return result, said, err
+	}
+	err = s.decide(ctx, attempt, req.GetDryRun(), &result, func(view store.Reader) error {
+		result, said, err = s.applyOn(ctx, view, attempt, req)
+		return err
+	})
+	return result, said, err
+}
+
+func (s *Service) applyOn(ctx context.Context, view store.Reader, attempt string, req *meridianv1.ApplyRequest) (store.Result, remarks, error) {
+	batch, said, err := s.admit(view, req.GetResources())
+	if err != nil {
+		return store.Result{}, remarks{}, err
+	}
+	txn := store.Txn{RequestID: attempt, Time: s.cfg.Now()}
+	for _, r := range batch {
+		txn.Ops = append(txn.Ops, store.Op{Key: r.Key(), Resource: r})
+	}
+	said.join(s.advise(txn, batch))
+	result, more, err := s.commit(ctx, txn, req.IfVersion, writeOptions{dryRun: req.GetDryRun(), force: req.GetForce()})
+	said.warnings = append(said.warnings, more...)
+	return result, said, err
+}
+
+// remarks are what the author of a batch that is accepted should know.
+type remarks struct{ warnings, notes []string }
+
+func (r *remarks) add(key resource.Key, p resource.Problem) {
+	text := key.String() + ": " + p.String()
+	if p.Severity == resource.Info {
+		r.notes = append(r.notes, text)
+		return
+	}
+	r.warnings = append(r.warnings, text)
+}
+
+func (r *remarks) join(other remarks) {
+	r.warnings = append(r.warnings, other.warnings...)
+	r.notes = append(r.notes, other.notes...)
+}
+
+// Delete removes a batch atomically.
+func (s *Service) Delete(ctx context.Context, req *meridianv1.DeleteRequest) (*meridianv1.DeleteResponse, error) {
+	if err := checkRequest(req.GetRequestId(), req.GetDryRun(), len(req.GetKeys())); err != nil {
+		return nil, err
+	}
+	if req.IfVersion != nil && len(req.GetKeys()) != 1 {
+		return nil, rpcerr.New(rpcerr.Invalid, "IF_VERSION_NEEDS_ONE",
+			"a version condition is about one resource; this batch has %d", len(req.GetKeys()))
+	}
+	attempt, err := authn.AttemptID(ctx, req.GetRequestId(), &meridianv1.DeleteRequest{Keys: req.GetKeys()})
+	if err != nil {
+		return nil, err
+	}
+	var result store.Result
+	err = s.decide(ctx, attempt, req.GetDryRun(), &result, func(view store.Reader) (err error) {
+		result, err = s.deleteOn(ctx, view, attempt, req)
+		return err
+	})
+	if err != nil {
+		return nil, err
+	}
+	return &meridianv1.DeleteResponse{Results: encodeResults(result.Results), Revision: uint64(result.Revision)}, nil
+}
+
+func (s *Service) deleteOn(ctx context.Context, view store.Reader, attempt string, req *meridianv1.DeleteRequest) (store.Result, error) {
+	txn := store.Txn{RequestID: attempt, Time: s.cfg.Now()}
+	seen := map[resource.Key]bool{}
+	for _, k := range req.GetKeys() {
+		key, err := s.writableKey(k)
+		if err != nil {
+			return store.Result{}, err
+		}
+		if seen[key] {
+			continue
+		}
+		seen[key] = true
+		if _, ok := view.Get(key); !ok {
+			return store.Result{}, notFound(view, key)
+		}
+		txn.Ops = append(txn.Ops, store.Op{Key: key})
+	}
+	result, _, err := s.commit(ctx, txn, req.IfVersion, writeOptions{dryRun: req.GetDryRun(), force: req.GetForce()})
+	return result, err
+}
+
+func checkRequest(id string, dryRun bool, n int) error {
+	switch {
+	case n == 0:
+		return rpcerr.New(rpcerr.Invalid, "EMPTY_BATCH", "the batch is empty")
+	case id == "" && !dryRun:
+		return rpcerr.New(rpcerr.Invalid, "REQUEST_ID_MISSING", "request_id is required, so that a retry takes effect once")
+	case len(id) > 128:
+		return rpcerr.New(rpcerr.Invalid, "REQUEST_ID_TOO_LONG", "request_id has %d characters; at most 128 are allowed", len(id))
+	}
+	return nil
+}
+
+func checkSize(batch []*meridianv1.Resource) error {
+	size := 0
+	for _, m := range batch {
+		size += len(m.GetSpec())
+	}
+	if size > MaxBatchBytes {
+		return rpcerr.New(rpcerr.Invalid, "BATCH_TOO_LARGE",
+			"the batch holds %d MiB of specs; at most %d MiB are applied at once: split it", size>>20, MaxBatchBytes>>20)
+	}
+	return nil
+}
+
+// admit decodes and checks a whole batch, and reports every problem in it.
+func (s *Service) admit(view store.Reader, messages []*meridianv1.Resource) ([]*resource.Resource, remarks, error) {
+	var (
+		batch      []*resource.Resource
+		said       remarks
+		violations []rpcerr.Violation
+	)
+	first := map[resource.Key]int{}
+	for i, m := range messages {
+		r, problems, err := s.admitOne(view, m)
+		if err != nil {
+			violations = append(violations, violationsOf(i, m, err)...)
+			continue
+		}
+		for _, p := range problems {
+			said.add(r.Key(), p)
+		}
+		if j, ok := first[r.Key()]; ok {
+			violations = append(violations, rpcerr.Violation{
+				Field:       fmt.Sprintf("resources[%d]", i),
+				Description: fmt.Sprintf("%s stands twice in the batch, at %d and %d", describeKey(r.Key()), j, i),
+			})
+			continue
+		}
+		first[r.Key()] = i
+		batch = append(batch, r)
+	}
+	if len(violations) > 0 {
+		return nil, remarks{}, rpcerr.New(rpcerr.Invalid, "INVALID_RESOURCES", "nothing was applied: %s", violations[0].Description).WithViolations(violations...)
+	}
+	return batch, said, nil
+}
+
+func (s *Service) admitOne(view store.Reader, m *meridianv1.Resource) (*resource.Resource, []resource.Problem, error) {
+	d, ok := resource.Lookup(m.GetKind())
+	if !ok {
+		return nil, nil, unknownKind(m.GetKind())
+	}
+	if err := s.cfg.Owns(d); err != nil {
+		return nil, nil, err
+	}
+	r, problems, err := Decode(m)
+	if err != nil {
+		return nil, nil, err
+	}
+	if s.cfg.Check != nil {
+		if wrong := s.cfg.Check(r.Spec()); len(wrong) > 0 {
+			return nil, nil, &resource.DocumentError{Key: r.Key(), Problems: wrong}
+		}
+	}
+	if s.cfg.Prepare != nil {
+		if r, err = s.cfg.Prepare(view, r); err != nil {
+			return nil, nil, err
+		}
+	}
+	return r, problems, nil
+}
+
+func violationsOf(i int, m *meridianv1.Resource, err error) []rpcerr.Violation {
+	field := fmt.Sprintf("resources[%d]", i)
+	name := describeKey(resource.Key{Kind: resource.Kind(m.GetKind()), Mesh: resource.MeshName(m.GetMesh()), Name: m.GetName()})
+	var document *resource.DocumentError
+	if !errors.As(err, &document) {
+		return []rpcerr.Violation{{Field: field, Description: name + ": " + err.Error()}}
+	}
+	var out []rpcerr.Violation
+	for _, p := range document.Problems {
+		if p.Severity != resource.Error {
+			continue
+		}
+		at := field
+		if p.Path != resource.Root {
+			at += ".spec." + string(p.Path)
+		}
+		out = append(out, rpcerr.Violation{Field: at, Description: name + ": " + p.String()})
+	}
+	return out
+}
+
+func (s *Service) writableKey(k *meridianv1.ResourceKey) (resource.Key, error) {
+	key, err := lookupKey(k)
+	if err != nil {
+		return key, err
+	}
+	d, _ := resource.Describe(key.Kind)
+	if err := s.cfg.Owns(d); err != nil {
+		return key, rpcerr.New(rpcerr.Invalid, "NOT_OWNED_HERE", "%s: %v", describeKey(key), err)
+	}
+	return key, nil
+}
+
+// advise returns what the author of a batch should know, judged by what there
+// will be once it is written.
+func (s *Service) advise(txn store.Txn, batch []*resource.Resource) remarks {
+	result, after := s.cfg.Preview(txn)
+	var said remarks
+	if result.Err != nil {
+		return said // it is about to be refused
+	}
+	for _, a := range policy.Lint(after, batch, s.cfg.Surveyors...) {
+		said.add(a.Key, a.Problem)
+	}
+	return said
+}
+
+// refusal turns why nothing was written, or may not have been, into what the
+// caller is told.
+func refusal(err error) error {
+	var (
+		conflict *store.ConflictError
+		noMesh   *store.MeshMissingError
+		notEmpty *store.MeshNotEmptyError
+	)
+	switch {
+	case err == nil:
+		return nil
+	case errors.As(err, &conflict):
+		return rpcerr.New(rpcerr.Conflict, "VERSION_CONFLICT", "nothing was written: %w", err)
+	case errors.As(err, &noMesh):
+		return rpcerr.New(rpcerr.Invalid, "MESH_MISSING", "nothing was written: %w", err)
+	case errors.As(err, &notEmpty):
+		return rpcerr.New(rpcerr.Conflict, "MESH_NOT_EMPTY", "nothing was deleted: %w", err)
+	case errors.Is(err, consensus.ErrUnknownOutcome):
+		return rpcerr.New(rpcerr.Unavailable, "OUTCOME_UNKNOWN", "the write may or may not take effect: retry it with the same request id (%w)", err)
+	case errors.Is(err, consensus.ErrDiskFull), errors.Is(err, consensus.ErrClosed):
+		return rpcerr.New(rpcerr.Unavailable, "NO_LEADER", "nothing was written: %w", err)
+	case errors.Is(err, consensus.ErrNotLeader), errors.Is(err, consensus.ErrUnavailable):
+		return rpcerr.New(rpcerr.Unavailable, "NO_LEADER", "nothing was written: %w; `meridian cluster members` shows why", err)
+	default:
+		return err
+	}
+}
+
+func (s *Service) waitForZones(ctx context.Context, revision resource.Revision) ([]string, error) {
+	warnings, err := s.cfg.WaitForZones(ctx, revision)
+	if err != nil {
+		return nil, rpcerr.New(rpcerr.Timeout, "ZONES_LAG",
+			"revision %d is written, but not every connected zone has applied it in time: see `meridian zones` (%v)", revision, err)
+	}
+	return warnings, nil
+}
+
+func encodeResults(results []store.OpResult) []*meridianv1.Result {
+	out := make([]*meridianv1.Result, len(results))
+	for i, r := range results {
+		out[i] = &meridianv1.Result{
+			Kind: string(r.Key.Kind), Mesh: string(r.Key.Mesh), Name: r.Key.Name,
+			Outcome: encodeOutcome(r.Outcome), Version: r.Version,
+		}
+	}
+	return out
+}
+
+func encodeOutcome(o store.Outcome) meridianv1.Outcome {
+	switch o {
+	case store.Created:
+		return meridianv1.Outcome_OUTCOME_CREATED
+	case store.Updated:
+		return meridianv1.Outcome_OUTCOME_UPDATED
+	case store.Deleted:
+		return meridianv1.Outcome_OUTCOME_DELETED
+	default:
+		return meridianv1.Outcome_OUTCOME_UNCHANGED
+	}
+}

@@ -1,0 +1,289 @@
+package dataplane
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"runtime"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+
+	meridianv1 "meridian/api/meridian/v1"
+	"meridian/internal/livematch"
+	"meridian/internal/policy"
+	"meridian/internal/resource"
+	"meridian/internal/rpcerr"
+	"meridian/internal/store"
+)
+
+const kindDataplane resource.Kind = "Dataplane"
+
+// DefaultGrace is how long a dataplane stays registered after its proxy has
+// gone, unless configured otherwise.
+const DefaultGrace = 30 * time.Second
+
+// Config is what a Door needs. All fields are required; Grace may be zero.
+type Config struct {
+	// Matching decides what is effective; it reads Local, among others.
+	Matching *livematch.Matching
+	// Local is where dataplanes are kept, and Writer commits to it.
+	Local  *store.Store
+	Writer store.Proposer
+	// Prepare completes a dataplane with the zone's tag and refuses one that the
+	// zone cannot have: with ReasonNoMesh if that is for want of its mesh, which may
+	// come yet.
+	Prepare func(r *resource.Resource) (*resource.Resource, error)
+	// Grace is how long a dataplane stays registered without its proxy.
+	Grace time.Duration
+	Now   func() time.Time
+	Log   *slog.Logger
+}
+
+// Door is a zone's DataplaneService. Register it with
+// meridianv1.RegisterDataplaneServiceServer and run it with Run: streams wait
+// until then. Its methods are safe for concurrent use.
+type Door struct {
+	meridianv1.UnimplementedDataplaneServiceServer
+
+	cfg     Config
+	builder builder
+	sent    atomic.Uint64
+	running chan struct{} // closed when Run has taken over
+	poke    chan struct{} // capacity 1: the departures have changed
+	ready   chan struct{} // capacity 1: there are sessions to work on
+	// registering holds an element for each registration that is under way.
+	registering chan struct{}
+
+	streams sync.WaitGroup // goroutines that serve streams
+
+	mu     sync.Mutex // guards everything below
+	closed bool
+	// sessions are all streams, also those that are in no proxy's place yet.
+	sessions map[*session]struct{}
+	proxies  map[resource.Key]*proxy
+	// leaving are the departures in order of their deadlines. One that has come
+	// back since, or left again, is stale: its proxy says another deadline.
+	leaving []departure
+	// queue are the sessions whose configuration may have changed, each once.
+	queue []*session
+}
+
+// proxy is what is known of a dataplane that is, or was until lately, connected.
+type proxy struct {
+	key resource.Key
+	// session is the stream; nil while the proxy is away, which it has been since
+	// deadline - Grace.
+	session  *session
+	deadline time.Time
+	// removing is set while its registration is being removed, and closed after.
+	removing chan struct{}
+
+	// changed counts the changes of the configuration, from 1 for the first one;
+	// settled is how many of them the proxy has.
+	changed, settled uint64
+	acked            resource.Revision
+	lastError        string
+}
+
+// departure is a proxy that went away.
+type departure struct {
+	key      resource.Key
+	deadline time.Time
+}
+
+// New returns a door. It hears of changes from now on; call it before the zone
+// serves.
+func New(cfg Config) *Door {
+	d := &Door{
+		cfg: cfg, running: make(chan struct{}), poke: make(chan struct{}, 1), ready: make(chan struct{}, 1),
+		registering: make(chan struct{}, maxRegistering),
+		sessions:    map[*session]struct{}{}, proxies: map[resource.Key]*proxy{},
+	}
+	cfg.Matching.OnTouch(d.touch)
+	return d
+}
+
+// Run keeps the door until ctx ends: it takes over the registrations of the time
+// before, lets proxies in, and in the end ends every stream and waits for them.
+func (d *Door) Run(ctx context.Context) error {
+	d.takeOver()
+	close(d.running)
+	group, parts := errgroup.WithContext(ctx)
+	group.Go(func() error { return d.follow(parts) })
+	group.Go(func() error { return d.removeDeparted(parts) })
+	for range runtime.GOMAXPROCS(0) {
+		group.Go(func() error { return d.work(parts) })
+	}
+	err := group.Wait()
+	d.endAll()
+	d.streams.Wait()
+	if ctx.Err() != nil {
+		return nil
+	}
+	return err
+}
+
+// takeOver starts the grace period of everything that proxies had registered
+// when the zone stopped.
+func (d *Door) takeOver() {
+	view := d.cfg.Local.View()
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	for r := range view.List(kindDataplane, "") {
+		if byProxy(r) {
+			d.departLocked(r.Key())
+		}
+	}
+}
+
+// endAll ends every stream because the zone stops.
+func (d *Door) endAll() {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.closed = true
+	for s := range d.sessions {
+		s.end(errStopping)
+	}
+}
+
+var errStopping = rpcerr.New(rpcerr.Unavailable, ReasonStopping, "the zone is stopping: connect again")
+
+// touch notes which proxies a change concerns and wakes them. It is called with
+// the matcher standing still.
+func (d *Door) touch(touched []policy.Touch) {
+	d.builder.forget()
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	for _, t := range touched {
+		p := d.proxies[t.Dataplane]
+		if p == nil {
+			continue
+		}
+		p.changed++
+		if p.session != nil {
+			p.session.nudgeLocked()
+		}
+	}
+}
+
+// follow looks at what changes in the zone's own store until ctx ends.
+func (d *Door) follow(ctx context.Context) error {
+	s := d.cfg.Local
+	feed := s.Follow(s.View())
+	d.lookAtAll() // what happened before the feed began
+	for {
+		batches, err := feed.Next(ctx)
+		switch {
+		case ctx.Err() != nil:
+			return nil
+		case errors.Is(err, store.ErrCompacted):
+			feed = s.Follow(s.View())
+			d.lookAtAll()
+			continue
+		case err != nil:
+			return fmt.Errorf("door: follow the store: %w", err)
+		}
+		d.lookAt(batches)
+	}
+}
+
+func (d *Door) lookAt(batches []store.Batch) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	view := d.cfg.Local.View()
+	for _, b := range batches {
+		for _, c := range b.Changes {
+			if key := c.Key(); key.Kind == kindDataplane {
+				d.lookLocked(view, key)
+			}
+		}
+	}
+}
+
+func (d *Door) lookAtAll() {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	view := d.cfg.Local.View()
+	for key := range d.proxies {
+		d.lookLocked(view, key)
+	}
+	for r := range view.List(kindDataplane, "") {
+		d.lookLocked(view, r.Key())
+	}
+}
+
+// lookLocked compares what is stored under a key with who is connected.
+func (d *Door) lookLocked(view *store.View, key resource.Key) {
+	p := d.proxies[key]
+	r, stored := view.Get(key)
+	switch {
+	case p != nil && p.session != nil:
+		if p.session.registered {
+			p.session.look(r)
+		}
+	case p != nil && p.removing != nil:
+		// Whoever removes it finishes that.
+	case !stored || !byProxy(r):
+		delete(d.proxies, key)
+	case p == nil:
+		// Brought in with its label, by a restored backup for one: it stays if
+		// its proxy comes.
+		d.departLocked(key)
+	}
+}
+
+// State is how a dataplane's proxy stands to the zone.
+type State struct {
+	// Connected: the proxy is there.
+	Connected bool
+	// Registered: the dataplane was registered by a proxy, not by an operator.
+	Registered bool
+	// Acked is the revision of the last configuration that the proxy took on;
+	// zero if none.
+	Acked resource.Revision
+	// Lag is how many changes of its configuration the proxy has yet to take on.
+	Lag uint64
+	// LastError is why it refused the last configuration; empty if it did not.
+	LastError string
+}
+
+// State returns how the proxy of a dataplane stands to the zone.
+func (d *Door) State(key resource.Key) State {
+	r, stored := d.cfg.Local.View().Get(key)
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	state := State{Registered: stored && byProxy(r)}
+	if p := d.proxies[key]; p != nil {
+		state.Connected = p.session != nil && p.session.registered
+		state.Acked, state.Lag, state.LastError = p.acked, p.changed-p.settled, p.lastError
+	}
+	return state
+}
+
+// Connected returns how many proxies are connected.
+func (d *Door) Connected() int { return d.count(func(*proxy) bool { return true }) }
+
+// Behind returns how many of them have changes of their configuration to take on.
+func (d *Door) Behind() int {
+	return d.count(func(p *proxy) bool { return p.changed != p.settled })
+}
+
+// count counts the connected proxies of which something holds.
+func (d *Door) count(holds func(*proxy) bool) int {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	n := 0
+	for _, p := range d.proxies {
+		if p.session != nil && holds(p) {
+			n++
+		}
+	}
+	return n
+}
+
+// Sent counts the configurations that were sent.
+func (d *Door) Sent() uint64 { return d.sent.Load() }

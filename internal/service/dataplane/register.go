@@ -1,0 +1,262 @@
+package dataplane
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"time"
+
+	"meridian/internal/authn"
+	"meridian/internal/resource"
+	"meridian/internal/rpcerr"
+	"meridian/internal/store"
+)
+
+// LabelRegisteredBy marks a dataplane that a proxy registered, with the value
+// ByProxy: such a dataplane goes when its proxy does.
+const (
+	LabelRegisteredBy = "meridian.io/registered-by"
+	ByProxy           = "proxy"
+)
+
+// byProxy reports whether a stored dataplane was registered by a proxy.
+func byProxy(r *resource.Resource) bool { return r.Meta().Labels[LabelRegisteredBy] == ByProxy }
+
+const (
+	// maxRegistering bounds the registrations under way, each of which takes a
+	// goroutine and memory of its own. Those of one moment share a write.
+	maxRegistering = 128
+	// maxAttempts bounds how often a registration is decided anew because the
+	// stored dataplane changed meanwhile.
+	maxAttempts = 5
+	// maxRemovals bounds one batch of registrations to remove.
+	maxRemovals = 256
+	// retryRemoval is how long a removal that failed waits.
+	retryRemoval = time.Second
+)
+
+// wanting is what a proxy's hello comes to.
+type wanting struct {
+	// resource is the dataplane as it is, or would be, stored.
+	resource *resource.Resource
+	// stored is what was there; nil for nothing.
+	stored *resource.Resource
+	// write is true when resource has yet to be stored.
+	write bool
+}
+
+// described returns the dataplane that a hello describes, which the token covers;
+// nil when it describes none, but means one that an operator has applied.
+func (d *Door) described(token authn.Token, key resource.Key, spec []byte) (*resource.Resource, error) {
+	if len(spec) == 0 {
+		return nil, nil
+	}
+	r, _, err := resource.Build(resource.Meta{Key: key}, spec)
+	if err == nil {
+		r, err = d.cfg.Prepare(r)
+	}
+	if err != nil {
+		return nil, invalid(key, err)
+	}
+	return r, permits(token, r)
+}
+
+// wanted decides what a hello comes to on what is stored now: the registration
+// of the dataplane it describes, or the one that an operator applied.
+func (d *Door) wanted(token authn.Token, key resource.Key, described *resource.Resource) (wanting, error) {
+	stored, have := d.cfg.Local.View().Get(key)
+	switch {
+	case described == nil && (!have || byProxy(stored)):
+		return wanting{}, rpcerr.New(rpcerr.Invalid, ReasonUnknown,
+			"nobody has applied dataplane %q in mesh %q: send its spec with the hello", key.Name, key.Mesh)
+	case described == nil:
+		return wanting{resource: stored, stored: stored}, permits(token, stored)
+	case !have:
+		meta := resource.Meta{Key: key, Labels: map[string]string{LabelRegisteredBy: ByProxy}}
+		return wanting{resource: described.WithMeta(meta), write: true}, nil
+	case slices.Equal(stored.Canonical(), described.Canonical()):
+		return wanting{resource: stored, stored: stored}, nil
+	case byProxy(stored):
+		meta := resource.Meta{Key: key, Labels: stored.Meta().Labels}
+		return wanting{resource: described.WithMeta(meta), stored: stored, write: true}, nil
+	}
+	return wanting{}, rpcerr.New(rpcerr.Invalid, ReasonByHand,
+		"an operator applied dataplane %q in mesh %q, and not as the proxy describes it: connect without a spec to take that one, or have it deleted", key.Name, key.Mesh)
+}
+
+// invalid says what is wrong with a proxy's dataplane.
+func invalid(key resource.Key, err error) error {
+	var meshless *store.MeshMissingError
+	if rpcerr.HasReason(err, ReasonNoMesh) || errors.As(err, &meshless) {
+		// It may be on its way here, and its proxy has done nothing wrong.
+		return rpcerr.New(rpcerr.NotFound, ReasonNoMesh, "dataplane %q cannot be registered yet: %w", key.Name, err)
+	}
+	refusal := rpcerr.New(rpcerr.Invalid, ReasonInvalid, "dataplane %q in mesh %q cannot be registered: %w", key.Name, key.Mesh, err)
+	var document *resource.DocumentError
+	if !errors.As(err, &document) {
+		return refusal
+	}
+	for _, p := range document.Problems {
+		if p.Severity == resource.Error {
+			refusal = refusal.WithViolations(rpcerr.Violation{Field: "hello.spec." + string(p.Path), Description: p.String()})
+		}
+	}
+	return refusal
+}
+
+// register stores the dataplane of a hello, unless it is stored already.
+func (d *Door) register(s *session, key resource.Key, described *resource.Resource) (*resource.Resource, error) {
+	for range maxAttempts {
+		if s.ctx.Err() != nil {
+			return nil, context.Cause(s.ctx)
+		}
+		w, err := d.wanted(*s.token, key, described)
+		if err != nil || !w.write {
+			return w.resource, err
+		}
+		_, err = d.cfg.Writer.Propose(s.ctx, store.Txn{
+			Time: d.cfg.Now(), Ops: []store.Op{store.Put(w.resource)}, Preconditions: []store.Precondition{asStored(key, w.stored)},
+		})
+		var (
+			conflict *store.ConflictError
+			meshless *store.MeshMissingError
+		)
+		switch {
+		case err == nil:
+			return w.resource, nil
+		case errors.As(err, &meshless):
+			return nil, invalid(key, err)
+		case !errors.As(err, &conflict):
+			return nil, rpcerr.New(rpcerr.Unavailable, ReasonNotRegistered, "the dataplane could not be registered: %w", err)
+		}
+	}
+	return nil, rpcerr.New(rpcerr.Unavailable, ReasonNotRegistered, "the dataplane keeps changing while it is registered: connect again")
+}
+
+// asStored is the precondition that a key is still what r is; nil for nothing.
+func asStored(key resource.Key, r *resource.Resource) store.Precondition {
+	if r == nil {
+		return store.Precondition{Key: key}
+	}
+	return store.Precondition{Key: key, Version: r.Meta().Version, Revision: r.Meta().Revision}
+}
+
+// departLocked starts the grace period of a registered dataplane.
+func (d *Door) departLocked(key resource.Key) {
+	p := d.proxies[key]
+	if p == nil {
+		p = &proxy{key: key}
+		d.proxies[key] = p
+	}
+	p.deadline = d.cfg.Now().Add(d.cfg.Grace)
+	d.leaving = append(d.leaving, departure{key, p.deadline})
+	select {
+	case d.poke <- struct{}{}:
+	default:
+	}
+}
+
+// removeDeparted removes the registrations whose grace period is over, until ctx
+// ends.
+func (d *Door) removeDeparted(ctx context.Context) error {
+	for {
+		due, next := d.due()
+		if len(due) > 0 {
+			d.remove(ctx, due)
+			if ctx.Err() != nil {
+				return nil
+			}
+			continue
+		}
+		var alarm <-chan time.Time
+		timer := time.NewTimer(next)
+		if next > 0 {
+			alarm = timer.C
+		}
+		select {
+		case <-alarm:
+		case <-d.poke:
+		case <-ctx.Done():
+		}
+		timer.Stop()
+		if ctx.Err() != nil {
+			return nil
+		}
+	}
+}
+
+// due takes up to maxRemovals proxies whose time is up, marked as being removed,
+// or says how long it takes until the next one's is; zero when there is none.
+func (d *Door) due() ([]*proxy, time.Duration) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	now := d.cfg.Now()
+	var due []*proxy
+	for len(d.leaving) > 0 && len(due) < maxRemovals {
+		first := d.leaving[0]
+		p := d.proxies[first.key]
+		if p != nil && p.session == nil && p.removing == nil && p.deadline.Equal(first.deadline) {
+			if wait := first.deadline.Sub(now); wait > 0 {
+				return due, wait
+			}
+			p.removing = make(chan struct{})
+			due = append(due, p)
+		}
+		d.leaving = d.leaving[1:]
+	}
+	return due, 0
+}
+
+// remove deletes the registrations of proxies that due returned.
+func (d *Door) remove(ctx context.Context, due []*proxy) {
+	err := d.deleteRegistrations(ctx, due)
+	if err != nil && ctx.Err() == nil {
+		d.cfg.Log.Error("cannot remove the dataplanes of proxies that have gone: trying again", "dataplanes", len(due), "error", err)
+	}
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	for _, p := range due {
+		close(p.removing)
+		p.removing = nil
+		if p.session != nil || d.proxies[p.key] != p {
+			continue // it is back, and was waiting for this
+		}
+		if err == nil {
+			delete(d.proxies, p.key)
+			continue
+		}
+		p.deadline = d.cfg.Now().Add(retryRemoval)
+		d.leaving = slices.Insert(d.leaving, 0, departure{p.key, p.deadline})
+	}
+}
+
+// deleteRegistrations deletes what is still as a proxy left it. What an operator
+// has taken over since stays.
+func (d *Door) deleteRegistrations(ctx context.Context, due []*proxy) error {
+	spared := map[resource.Key]bool{}
+	for {
+		view := d.cfg.Local.View()
+		txn := store.Txn{Time: d.cfg.Now()}
+		for _, p := range due {
+			if r, ok := view.Get(p.key); ok && byProxy(r) && !spared[p.key] {
+				txn.Ops = append(txn.Ops, store.Delete(p.key))
+				txn.Preconditions = append(txn.Preconditions, asStored(p.key, r))
+			}
+		}
+		if len(txn.Ops) == 0 {
+			return nil
+		}
+		_, err := d.cfg.Writer.Propose(ctx, txn)
+		var conflict *store.ConflictError
+		if errors.As(err, &conflict) {
+			spared[conflict.Key] = true
+			continue
+		}
+		if err != nil {
+			return fmt.Errorf("door: %w", err)
+		}
+		d.cfg.Log.Info("removed the dataplanes of proxies that have gone", "dataplanes", len(txn.Ops))
+		return nil
+	}
+}

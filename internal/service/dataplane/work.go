@@ -1,0 +1,156 @@
+package dataplane
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"runtime/debug"
+
+	meridianv1 "meridian/api/meridian/v1"
+	"meridian/internal/policy"
+	"meridian/internal/rpcerr"
+)
+
+// errBroken ends a stream that the zone has a bug about.
+var errBroken error = rpcerr.New(rpcerr.Internal, ReasonBroken, "the zone failed on this dataplane; its log says more")
+
+// nudgeLocked makes the session look at its configuration again.
+func (s *session) nudgeLocked() {
+	s.woken = true
+	s.scheduleLocked()
+}
+
+// scheduleLocked puts the session in the queue if it has something to do there.
+// One thing at a time: while a configuration is being sent or unanswered it has
+// not, and what comes after is the state of then.
+func (s *session) scheduleLocked() {
+	if !s.woken || s.scheduled || s.outstanding != nil || s.over {
+		return
+	}
+	s.scheduled = true
+	s.door.queue = append(s.door.queue, s)
+	s.door.beckon()
+}
+
+// beckon calls a worker.
+func (d *Door) beckon() {
+	select {
+	case d.ready <- struct{}{}:
+	default: // one is called already, and calls the next
+	}
+}
+
+// work makes the configurations of those in the queue until ctx ends. There are
+// as many workers as processors: that many configurations are made at a time,
+// and that many stacks are as large as it takes.
+func (d *Door) work(ctx context.Context) error {
+	for {
+		if s := d.next(); s != nil {
+			d.attend(s)
+			continue
+		}
+		select {
+		case <-d.ready:
+		case <-ctx.Done():
+			return nil
+		}
+	}
+}
+
+// next takes the first of the queue; nil when it is empty.
+func (d *Door) next() *session {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if len(d.queue) == 0 {
+		d.queue = nil
+		return nil
+	}
+	s := d.queue[0]
+	d.queue[0] = nil
+	if d.queue = d.queue[1:]; len(d.queue) > 0 {
+		d.beckon()
+	}
+	return s
+}
+
+// attend delivers what is new to a session. A panic ends this session and no
+// other.
+func (d *Door) attend(s *session) {
+	defer func() {
+		if value := recover(); value != nil {
+			d.log(s).Error("a configuration broke off", "panic", value, "stack", string(debug.Stack()))
+			s.delivered(errBroken)
+		}
+	}()
+	d.mu.Lock()
+	if s.over {
+		d.mu.Unlock()
+		return
+	}
+	s.woken = false
+	s.sending.Add(1)
+	from := standing{have: s.have, full: s.full, first: s.sequence == 0, changed: s.proxy.changed}
+	d.mu.Unlock()
+	response, err := s.prepare(from)
+	if response == nil {
+		s.delivered(err)
+		return
+	}
+	d.sent.Add(1)
+	// A proxy that has stopped reading can hold up a send: not a worker's.
+	go func() { s.delivered(s.stream.Send(response)) }()
+}
+
+// standing is where a session stood when work on it began.
+type standing struct {
+	have        []entry
+	full, first bool
+	changed     uint64
+}
+
+// prepare returns what leads from there to the configuration of now and notes it
+// as sent; nil when nothing does.
+func (s *session) prepare(from standing) (*meridianv1.ConnectResponse, error) {
+	d := s.door
+	read := d.cfg.Matching.Standing
+	if from.first {
+		read = d.cfg.Matching.Read // the registration itself may not be in yet
+	}
+	now, revision, err := d.builder.effective(read, s.proxy.key)
+	switch {
+	case errors.Is(err, policy.ErrNoDataplane):
+		return nil, errDeleted
+	case err != nil:
+		return nil, fmt.Errorf("door: match %s: %w", s.proxy.key, err)
+	}
+	response := &meridianv1.ConnectResponse{Revision: uint64(revision), Full: from.full}
+	if from.full {
+		response.Set = now.messages
+	} else {
+		response.Set, response.Removed = now.since(from.have)
+	}
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if !from.full && len(response.GetSet())+len(response.GetRemoved()) == 0 {
+		s.proxy.settled = from.changed // the changes came to nothing
+		return nil, nil
+	}
+	s.sequence++
+	response.Sequence = s.sequence
+	s.outstanding = &delivery{sequence: s.sequence, revision: revision, changed: from.changed}
+	s.have, s.full = now.entries, false
+	return response, nil
+}
+
+// delivered ends the work that attend began.
+func (s *session) delivered(err error) {
+	defer s.sending.Done()
+	if err != nil {
+		s.end(err)
+		return
+	}
+	s.door.mu.Lock()
+	defer s.door.mu.Unlock()
+	s.scheduled = false
+	s.scheduleLocked()
+}

@@ -1,0 +1,99 @@
+package dataplane
+
+import (
+	"fmt"
+	"log/slog"
+	"runtime"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	meridianv1 "meridian/api/meridian/v1"
+	"meridian/internal/authn"
+	"meridian/internal/policy"
+	"meridian/internal/resource"
+	"meridian/internal/rpcerr"
+)
+
+// What ten thousand idle proxies cost is goroutines more than anything else.
+func TestAnIdleProxyHasOneGoroutine(t *testing.T) {
+	inTime(t, func(t *testing.T, w *world) {
+		const proxies = 20
+		for i := range proxies {
+			p := w.connect(w.token(""), fmt.Sprintf("web-%d", i), dataplaneSpec("web"))
+			defer p.leave()
+		}
+		synctest.Wait()
+		stacks := make([]byte, 4<<20)
+		stacks = stacks[:runtime.Stack(stacks, true)]
+		serving, other := 0, 0
+		for g := range strings.SplitSeq(string(stacks), "\n\n") {
+			switch {
+			case strings.Contains(g, "dataplane.(*Door).Connect("):
+				serving++
+			case strings.Contains(g, "dataplane.(*session)."):
+				other++
+			}
+		}
+		require.Equal(t, proxies, serving)
+		require.Zero(t, other)
+	})
+}
+
+// A proxy that says it has what it never read holds up what is sent to it, and
+// neither the others nor its own end, however many do so.
+func TestAnswersWithoutReading(t *testing.T) {
+	inTime(t, func(t *testing.T, w *world) {
+		template := func(n int) *resource.Resource {
+			return build(t, "ProxyTemplate", "default", "big", fmt.Sprintf(`{"selectors": [{"match": {"kuma.io/service": "web"}}],
+				"conf": {"imports": ["default-proxy"], "resources": [{"name": "r%d", "version": "v1", "resource": "%s"}]}}`, n, make999(1<<19)))
+		}
+		w.global(template(0))
+		liars := 2 * runtime.GOMAXPROCS(0)
+		for i := range liars {
+			liar := w.dial(w.token(""))
+			defer liar.leave()
+			liar.send(&meridianv1.ConnectRequest{Message: &meridianv1.ConnectRequest_Hello{
+				Hello: &meridianv1.DataplaneHello{Mesh: "default", Name: fmt.Sprintf("liar-%d", i), Spec: []byte(dataplaneSpec("web"))},
+			}})
+			synctest.Wait()
+			liar.answer(1, "")
+		}
+		synctest.Wait()
+		w.global(template(1))
+		synctest.Wait()
+		require.EqualValues(t, 2*liars, w.door.Sent(), "each has a send that waits for it")
+
+		other := w.connect(w.token(""), "api-1", dataplaneSpec("api", "backend"))
+		defer other.leave()
+		synctest.Wait()
+		w.global(timeoutTo(t, "t", "api", "backend", "1s"))
+		synctest.Wait()
+		require.Equal(t, []string{`{"connectTimeout":"1s"}`}, other.confs("Timeout"), "others are served")
+
+		newer := w.connect(w.token(""), "liar-0", dataplaneSpec("web"))
+		defer newer.leave()
+		synctest.Wait()
+		require.Len(t, newer.messages(), 1, "its place can be taken")
+		start := time.Now()
+		w.door.endAll()
+		w.door.streams.Wait()
+		require.Zero(t, time.Since(start), "and nobody is waited for")
+	})
+}
+
+// A panic over one configuration ends that stream and no other.
+func TestPanicOverAConfiguration(t *testing.T) {
+	door := &Door{cfg: Config{Log: slog.New(slog.DiscardHandler)}} // without the Matching to ask
+	var outcome error
+	s := &session{
+		door: door, token: &authn.Token{}, proxy: &proxy{key: policy.DataplaneKey("default", "web-1")}, end: func(err error) { outcome = err },
+	}
+	door.attend(s)
+	s.sending.Wait()
+	require.Equal(t, rpcerr.Internal, rpcerr.CodeOf(outcome))
+	require.ErrorContains(t, outcome, "its log says more")
+}

@@ -1,0 +1,119 @@
+package tokens
+
+import (
+	"context"
+	"strings"
+
+	"google.golang.org/protobuf/proto"
+
+	meridianv1 "meridian/api/meridian/v1"
+	"meridian/internal/authn"
+	"meridian/internal/authz"
+	"meridian/internal/resource"
+	"meridian/internal/rpcerr"
+	"meridian/internal/store"
+)
+
+// RotateKey makes the next key of a use (SEMANTICS §6.8: the highest serial
+// signs, all verify). It takes what writing the key's resources takes.
+func (s *Service) RotateKey(ctx context.Context, req *meridianv1.RotateKeyRequest) (*meridianv1.RotateKeyResponse, error) {
+	use, err := s.use(req.GetKind(), false)
+	if err != nil {
+		return nil, err
+	}
+	result, err := s.write(ctx, req.GetRequestId(), &meridianv1.RotateKeyRequest{Kind: req.GetKind()}, s.cfg.Access.Rotate, func() ([]*resource.Resource, error) {
+		_, batch, err := s.cfg.Ring.Rotation(use)
+		return batch, err
+	})
+	if err != nil {
+		return nil, err
+	}
+	// What was written counts: an earlier attempt may have made another key.
+	id, err := authn.ParseKeyID(result.Results[0].Key.Name)
+	if err != nil {
+		return nil, rpcerr.New(rpcerr.Invalid, "REQUEST_ID_REUSED", "request_id was used for another request")
+	}
+	return &meridianv1.RotateKeyResponse{Key: id.String(), Serial: id.Serial, Revision: uint64(result.Revision)}, nil
+}
+
+// RevokeToken ends a token that was issued here. It takes what writing the
+// revocation takes.
+func (s *Service) RevokeToken(ctx context.Context, req *meridianv1.RevokeTokenRequest) (*meridianv1.RevokeTokenResponse, error) {
+	if err := s.read(ctx); err != nil {
+		return nil, err
+	}
+	_, record, ok := s.cfg.Ring.Find(req.GetId())
+	if !ok {
+		return nil, rpcerr.New(rpcerr.NotFound, "TOKEN_UNKNOWN",
+			"no token with the id %q was issued here; `meridian tokens list` shows those that were, and a TokenRevocation on the control plane that issued it ends any other", clip(req.GetId()))
+	}
+	response := &meridianv1.RevokeTokenResponse{Token: encode(record, true, s.cfg.Now())}
+	if s.cfg.Ring.Verifier().Revoked(authn.Use(record.Use), record.ID) {
+		response.AlreadyRevoked, response.Revision = true, uint64(s.cfg.Local().Revision())
+		return response, nil
+	}
+	result, err := s.write(ctx, req.GetRequestId(), &meridianv1.RevokeTokenRequest{Id: req.GetId()}, s.unforced, func() ([]*resource.Resource, error) {
+		revocation, err := s.cfg.Ring.Revocation(record, req.GetReason())
+		return []*resource.Resource{revocation}, err
+	})
+	response.Revision = uint64(result.Revision)
+	return response, err
+}
+
+// write asks access control for a batch and proposes it; it decides again when
+// what the decision depended on has changed. request is what is asked for under
+// the id.
+func (s *Service) write(ctx context.Context, requestID string, request proto.Message, allowed allowance, batch func() ([]*resource.Resource, error)) (store.Result, error) {
+	if requestID == "" || len(requestID) > 128 {
+		return store.Result{}, rpcerr.New(rpcerr.Invalid, "REQUEST_ID_MISSING", "request_id is required, of at most 128 characters, so that a retry takes effect once")
+	}
+	attempt, err := authn.AttemptID(ctx, requestID, request)
+	if err != nil {
+		return store.Result{}, err
+	}
+	for range maxDecisions {
+		if err := s.read(ctx); err != nil {
+			return store.Result{}, err
+		}
+		resources, err := batch()
+		if err != nil {
+			return store.Result{}, err
+		}
+		txn := store.Txn{RequestID: attempt, Time: s.cfg.Now()}
+		for _, r := range resources {
+			txn.Ops = append(txn.Ops, store.Put(r))
+		}
+		permit, err := allowed(ctx, txn.Ops)
+		if err != nil {
+			return store.Result{}, err
+		}
+		txn.AccessRevision, txn.Preconditions = &permit.AccessRevision, permit.Preconditions
+		result, err := s.cfg.Writer.Propose(ctx, txn)
+		if !outdated(err) {
+			return result, unwritten(err)
+		}
+	}
+	return store.Result{}, contention()
+}
+
+// allowance asks access control for a batch.
+type allowance func(ctx context.Context, ops []store.Op) (authz.Permit, error)
+
+func (s *Service) unforced(ctx context.Context, ops []store.Op) (authz.Permit, error) {
+	return s.cfg.Access.Write(ctx, ops, false)
+}
+
+// use reads a kind of token, of those that this control plane issues.
+func (s *Service) use(kind string, optional bool) (authn.Use, error) {
+	if kind == "" && optional {
+		return "", nil
+	}
+	var issued []string
+	for _, use := range s.cfg.Uses {
+		if string(use) == kind {
+			return use, nil
+		}
+		issued = append(issued, string(use))
+	}
+	return "", rpcerr.New(rpcerr.Invalid, "UNKNOWN_TOKEN_KIND", "this control plane issues no %q; it issues %s", clip(kind), strings.Join(issued, ", "))
+}

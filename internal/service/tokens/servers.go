@@ -1,0 +1,86 @@
+package tokens
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"time"
+
+	"meridian/internal/authn"
+	"meridian/internal/resource"
+	"meridian/internal/rpcerr"
+	"meridian/internal/store"
+)
+
+// Why a server token does not let a server in, for programs.
+const (
+	ReasonTokenUsed       = "TOKEN_USED"
+	ReasonTokenUnrecorded = "TOKEN_UNRECORDED"
+)
+
+// Server issues a token by which one new server may join this global. It takes
+// membership of mesh-system:admin (SEMANTICS §6.2): who joins holds everything.
+func (s *Service) Server(ctx context.Context, validForSeconds int64) (string, error) {
+	raw, _, err := s.issue(ctx, issue{
+		validFor: validForSeconds,
+		allowed:  func() error { return s.cfg.Access.RequireAdmin(ctx) },
+		sign: func(i *authn.Issuer, d time.Duration) (string, authn.Token, error) {
+			return i.Server(d)
+		},
+	})
+	return raw, err
+}
+
+// UseUp lets a verified server token in for a server of that name and notes it
+// in the token's record, so that nobody else gets in by it. The same attempt,
+// told by its request id and the server's name, may be repeated: an answer can be
+// lost. A token without a record lets nobody in.
+func (s *Service) UseUp(ctx context.Context, token authn.Token, requestID, name string) error {
+	for range maxDecisions {
+		if err := s.read(ctx); err != nil {
+			return err
+		}
+		stored, record, ok := s.cfg.Ring.Find(token.ID)
+		switch {
+		case !ok || authn.Use(record.Use) != authn.ServerToken || record.ID != token.ID:
+			return rpcerr.New(rpcerr.Denied, ReasonTokenUnrecorded,
+				"Access Denied: the server token %s is not on record here, so it cannot be noted as used; issue another with `meridian generate server-token`", token.ID)
+		case record.UsedBy == name && record.UsedFor == requestID:
+			return nil
+		case record.UsedBy != "":
+			return rpcerr.New(rpcerr.Denied, ReasonTokenUsed,
+				"Access Denied: the server token %s was used up by server %q on %s: every new server takes a token of its own; issue another with `meridian generate server-token`",
+				token.ID, record.UsedBy, stored.Meta().ModificationTime.UTC().Format(time.RFC3339))
+		}
+		if err := s.recheck(token); err != nil {
+			return err
+		}
+		used := *record
+		used.UsedBy, used.UsedFor = name, requestID
+		text, err := json.Marshal(used)
+		if err != nil {
+			return fmt.Errorf("encode the record of token %s: %w", token.ID, err)
+		}
+		next, _, err := resource.Build(resource.Meta{Key: stored.Key(), Labels: stored.Meta().Labels}, text)
+		if err != nil {
+			return fmt.Errorf("note the use of token %s: %w", token.ID, err)
+		}
+		_, err = s.cfg.Writer.Propose(ctx, store.Txn{
+			RequestID: "join/" + token.ID + "/" + requestID, Time: s.cfg.Now(), Ops: []store.Op{store.Put(next)},
+			Preconditions: []store.Precondition{{Key: stored.Key(), Version: stored.Meta().Version, Revision: stored.Meta().Revision}},
+		})
+		if !outdated(err) {
+			return unwritten(err)
+		}
+	}
+	return contention()
+}
+
+// recheck asks again, on the newest state, whether a token still holds: it was
+// verified on whatever this server had applied when the call came in.
+func (s *Service) recheck(token authn.Token) error {
+	if err := s.cfg.Ring.Verifier().Recheck(token); err != nil {
+		return rpcerr.New(rpcerr.Unauthenticated, authn.ReasonBadToken, "not authenticated: %w", err)
+	}
+	return nil
+}

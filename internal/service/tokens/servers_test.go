@@ -1,0 +1,137 @@
+package tokens
+
+import (
+	"context"
+	"errors"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	meridianv1 "meridian/api/meridian/v1"
+	"meridian/internal/authn"
+	"meridian/internal/consensus"
+	"meridian/internal/keyring"
+	"meridian/internal/resource"
+	"meridian/internal/rpcerr"
+	"meridian/internal/store"
+)
+
+func newServerFixture(t *testing.T) *fixture {
+	t.Helper()
+	f := newFixture(t, nil)
+	require.NoError(t, f.ring.Ensure(t.Context(), f.writer, authn.ServerToken))
+	f.cfg.Uses = append(f.cfg.Uses, authn.ServerToken)
+	return f
+}
+
+func (f *fixture) serverToken() authn.Token {
+	f.t.Helper()
+	raw, err := f.Server(admin(f.t), hour)
+	require.NoError(f.t, err)
+	token, err := f.verify(raw)
+	require.NoError(f.t, err)
+	require.Equal(f.t, authn.ServerToken, token.Key.Use)
+	require.Equal(f.t, "server", token.Subject())
+	return token
+}
+
+// SEMANTICS §6.2: a server token takes membership of mesh-system:admin, which no
+// role gives.
+func TestServerTokensAreForAdmins(t *testing.T) {
+	f := newServerFixture(t)
+	f.grant("bob", `{"access": ["CREATE", "UPDATE", "DELETE", "GENERATE_USER_TOKEN", "GENERATE_DATAPLANE_TOKEN", "GENERATE_ZONE_CP_TOKEN", "GENERATE_ZONE_TOKEN"]}`)
+	_, err := f.Server(as(t, "bob"), hour)
+	require.Equal(t, rpcerr.Denied, rpcerr.CodeOf(err))
+	require.ErrorContains(t, err, "missing: membership of group mesh-system:admin")
+	require.Empty(t, f.list("server-token"))
+	_, err = f.Server(admin(t), 0)
+	require.Equal(t, rpcerr.Invalid, rpcerr.CodeOf(err))
+	token := f.serverToken()
+	listed := f.list("server-token")
+	require.Len(t, listed, 1)
+	require.Equal(t, token.ID, listed[0].GetId())
+	require.Equal(t, "server", listed[0].GetSubject())
+	require.Equal(t, "active", listed[0].GetState())
+	require.Equal(t, "admin", listed[0].GetIssuer())
+}
+
+// A server token lets one server in. The same attempt may ask again; nobody else
+// may, and the same server not by another attempt.
+func TestServerTokenIsGoodOnce(t *testing.T) {
+	f := newServerFixture(t)
+	token := f.serverToken()
+	require.NoError(t, f.UseUp(t.Context(), token, "r1", "second"))
+	revision := f.store.Revision()
+	require.NoError(t, f.UseUp(t.Context(), token, "r1", "second"), "an answer can be lost")
+	require.Equal(t, revision, f.store.Revision())
+	for _, other := range [][2]string{{"r2", "second"}, {"r1", "third"}, {"r2", "third"}} {
+		err := f.UseUp(t.Context(), token, other[0], other[1])
+		require.Equal(t, rpcerr.Denied, rpcerr.CodeOf(err))
+		require.True(t, rpcerr.HasReason(err, ReasonTokenUsed))
+		require.ErrorContains(t, err, `was used up by server "second" on 2026-01-01T00:00:0`)
+	}
+	listed := f.list("server-token")
+	require.Equal(t, "used", listed[0].GetState())
+	require.Equal(t, "second", listed[0].GetUsedBy())
+	require.NoError(t, f.UseUp(t.Context(), f.serverToken(), "r2", "third"), "another token lets another server in")
+}
+
+// Two servers with one token: whoever's write comes first is in.
+func TestServerTokenLetsOneOfTwoIn(t *testing.T) {
+	f := newServerFixture(t)
+	token := f.serverToken()
+	f.writer.before = func() { require.NoError(t, f.UseUp(t.Context(), token, "r2", "third")) }
+	err := f.UseUp(t.Context(), token, "r1", "second")
+	require.True(t, rpcerr.HasReason(err, ReasonTokenUsed))
+	require.ErrorContains(t, err, `"third"`)
+}
+
+// A token that was revoked, whose key is gone, that has expired or that is not on
+// record lets nobody in, though it was good when it was looked at first.
+func TestServerTokenIsLookedAtAgain(t *testing.T) {
+	f := newServerFixture(t)
+	token := f.serverToken()
+	_, err := f.RevokeToken(admin(t), &meridianv1.RevokeTokenRequest{Id: token.ID, RequestId: "revoke"})
+	require.NoError(t, err)
+	err = f.UseUp(t.Context(), token, "r1", "second")
+	require.Equal(t, rpcerr.Unauthenticated, rpcerr.CodeOf(err))
+	require.ErrorIs(t, err, authn.ErrTokenRevoked)
+
+	token = f.serverToken()
+	f.clock = f.clock.Add(time.Hour)
+	require.ErrorIs(t, f.UseUp(t.Context(), token, "r1", "second"), authn.ErrTokenExpired)
+	f.clock = f.clock.Add(-time.Hour)
+
+	record := resource.Key{Kind: keyring.KindIssuedToken, Name: token.ID}
+	require.NoError(t, f.store.Apply(f.store.Revision()+1, store.Txn{Time: f.clock, Ops: []store.Op{store.Delete(record)}}).Err)
+	err = f.UseUp(t.Context(), token, "r1", "second")
+	require.True(t, rpcerr.HasReason(err, ReasonTokenUnrecorded))
+
+	// The record of a token of another kind is none.
+	user, err := f.GenerateUserToken(admin(t), &meridianv1.GenerateUserTokenRequest{Name: "bob", ValidForSeconds: hour})
+	require.NoError(t, err)
+	token.ID = user.GetId()
+	require.True(t, rpcerr.HasReason(f.UseUp(t.Context(), token, "r1", "second"), ReasonTokenUnrecorded))
+}
+
+// failing does not say what became of a write.
+type failing struct{ *writer }
+
+func (f failing) Propose(ctx context.Context, txn store.Txn) (store.Result, error) {
+	_, err := f.writer.Propose(ctx, txn)
+	return store.Result{}, errors.Join(err, consensus.ErrUnknownOutcome)
+}
+
+// A write whose outcome is unknown has let the server in or not; asking again by
+// the same attempt tells.
+func TestServerTokenWithAnUnknownOutcome(t *testing.T) {
+	f := newServerFixture(t)
+	token := f.serverToken()
+	f.cfg.Writer = failing{f.writer}
+	err := f.UseUp(t.Context(), token, "r1", "second")
+	require.True(t, rpcerr.HasReason(err, "OUTCOME_UNKNOWN"))
+	f.cfg.Writer = f.writer
+	require.NoError(t, f.UseUp(t.Context(), token, "r1", "second"))
+	require.True(t, rpcerr.HasReason(f.UseUp(t.Context(), token, "r2", "third"), ReasonTokenUsed))
+}

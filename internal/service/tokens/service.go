@@ -1,0 +1,285 @@
+package tokens
+
+import (
+	"context"
+	"errors"
+	"slices"
+	"time"
+
+	"google.golang.org/grpc"
+	"google.golang.org/protobuf/types/known/timestamppb"
+
+	meridianv1 "meridian/api/meridian/v1"
+	"meridian/internal/authn"
+	"meridian/internal/authz"
+	"meridian/internal/consensus"
+	"meridian/internal/keyring"
+	"meridian/internal/rbac"
+	"meridian/internal/resource"
+	"meridian/internal/rpcerr"
+	"meridian/internal/store"
+)
+
+// maxDecisions bounds how often a write is decided anew because the access rules
+// or what it depends on have changed meanwhile.
+const maxDecisions = 16
+
+// listPart is how many records one message of ListTokens holds.
+const listPart = 1000
+
+// Writer commits transactions. *consensus.Node implements it.
+type Writer interface {
+	Propose(ctx context.Context, txn store.Txn) (store.Result, error)
+	// Read waits until the local state holds every write acknowledged before the
+	// call.
+	Read(ctx context.Context) (resource.Revision, error)
+}
+
+// Access decides what the caller of a request may do. *authz.Authorizer
+// implements it; its errors are *rpcerr.Error and say what is missing.
+type Access interface {
+	GenerateUserToken(ctx context.Context, name string, groups []string, force bool) error
+	GenerateDataplaneToken(ctx context.Context, token rbac.Token) error
+	GenerateZoneToken(ctx context.Context, scope ...string) error
+	RequireAdmin(ctx context.Context) error
+	Write(ctx context.Context, ops []store.Op, force bool) (authz.Permit, error)
+	// Rotate is Write for keys that were made here.
+	Rotate(ctx context.Context, ops []store.Op) (authz.Permit, error)
+}
+
+// Config is what a Service needs. Every field is required.
+type Config struct {
+	Ring   *keyring.Ring
+	Writer Writer
+	Access Access
+	// Local reads the store that is written, View everything there is to read.
+	Local func() *store.View
+	View  func() store.Reader
+	// Uses are the tokens that this control plane issues.
+	Uses []authn.Use
+	Now  func() time.Time
+}
+
+// Service implements meridianv1.TokenServiceServer. It is safe for concurrent
+// use.
+type Service struct {
+	meridianv1.UnimplementedTokenServiceServer
+	cfg Config
+}
+
+// New returns a service.
+func New(cfg Config) *Service { return &Service{cfg: cfg} }
+
+// GenerateUserToken issues a token for a user of this control plane.
+func (s *Service) GenerateUserToken(ctx context.Context, req *meridianv1.GenerateUserTokenRequest) (*meridianv1.GenerateUserTokenResponse, error) {
+	if err := checkUser(req.GetName(), req.GetGroups()); err != nil {
+		return nil, err
+	}
+	raw, token, err := s.issue(ctx, issue{
+		validFor: req.GetValidForSeconds(),
+		allowed: func() error {
+			return s.cfg.Access.GenerateUserToken(ctx, req.GetName(), req.GetGroups(), req.GetForce())
+		},
+		sign: func(i *authn.Issuer, d time.Duration) (string, authn.Token, error) {
+			return i.User(req.GetName(), req.GetGroups(), d)
+		},
+	})
+	if err != nil {
+		return nil, err
+	}
+	return &meridianv1.GenerateUserTokenResponse{Token: raw, Id: token.ID}, nil
+}
+
+// GenerateDataplaneToken issues a token by which dataplanes register.
+func (s *Service) GenerateDataplaneToken(ctx context.Context, req *meridianv1.GenerateDataplaneTokenRequest) (*meridianv1.GenerateDataplaneTokenResponse, error) {
+	tags, err := checkDataplane(req)
+	if err != nil {
+		return nil, err
+	}
+	raw, token, err := s.issue(ctx, issue{
+		validFor: req.GetValidForSeconds(),
+		allowed: func() error {
+			if err := s.cfg.Access.GenerateDataplaneToken(ctx, rbac.Token{Mesh: resource.MeshName(req.GetMesh()), Tags: tags}); err != nil {
+				return err
+			}
+			return s.checkMesh(req.GetMesh())
+		},
+		sign: func(i *authn.Issuer, d time.Duration) (string, authn.Token, error) {
+			return i.Dataplane(req.GetMesh(), req.GetName(), tags, d)
+		},
+	})
+	if err != nil {
+		return nil, err
+	}
+	return &meridianv1.GenerateDataplaneTokenResponse{Token: raw, Id: token.ID}, nil
+}
+
+// Zone issues a token for a zone, and creates the zone if there is none and the
+// token is for its control plane: the access that issues the token covers that
+// (SEMANTICS §6.2). zone is the resource as it would be created.
+func (s *Service) Zone(ctx context.Context, zone *resource.Resource, scope []string, validForSeconds int64) (string, error) {
+	scope, err := checkScope(scope)
+	if err != nil {
+		return "", err
+	}
+	i := issue{
+		validFor: validForSeconds,
+		allowed:  func() error { return s.cfg.Access.GenerateZoneToken(ctx, scope...) },
+		sign: func(i *authn.Issuer, d time.Duration) (string, authn.Token, error) {
+			return i.Zone(zone.Key().Name, scope, d)
+		},
+	}
+	if slices.Contains(scope, authn.ScopeControlPlane) {
+		i.ensure = zone
+	}
+	raw, _, err := s.issue(ctx, i)
+	return raw, err
+}
+
+// issue is a token to be issued.
+type issue struct {
+	validFor int64 // seconds
+	allowed  func() error
+	sign     func(*authn.Issuer, time.Duration) (string, authn.Token, error)
+	// ensure, unless nil, is created with the record if it does not exist.
+	ensure *resource.Resource
+}
+
+// issue signs a token and stores its record, on the condition that the access
+// rules are still those that it was decided on.
+func (s *Service) issue(ctx context.Context, i issue) (string, authn.Token, error) {
+	validFor, err := validity(i.validFor)
+	if err != nil {
+		return "", authn.Token{}, err
+	}
+	for range maxDecisions {
+		if err := s.read(ctx); err != nil {
+			return "", authn.Token{}, err
+		}
+		decidedOn := s.cfg.Local().AccessRevision()
+		if err := i.allowed(); err != nil {
+			return "", authn.Token{}, err
+		}
+		raw, token, err := i.sign(s.cfg.Ring.Issuer(), validFor)
+		if err != nil {
+			return "", authn.Token{}, rpcerr.New(rpcerr.Invalid, "BAD_TOKEN_REQUEST", "%w", err)
+		}
+		txn, err := s.recording(ctx, token, i.ensure)
+		if err != nil {
+			return "", authn.Token{}, err
+		}
+		txn.AccessRevision = &decidedOn
+		if _, err = s.cfg.Writer.Propose(ctx, txn); !outdated(err) {
+			return raw, token, unwritten(err)
+		}
+	}
+	return "", authn.Token{}, contention()
+}
+
+// recording returns the transaction that stores a token's record and removes
+// records that have outlived their use.
+func (s *Service) recording(ctx context.Context, token authn.Token, ensure *resource.Resource) (store.Txn, error) {
+	record, err := keyring.Record(token, authn.PrincipalFrom(ctx).Name)
+	if err != nil {
+		return store.Txn{}, err
+	}
+	txn := store.Txn{
+		Time: s.cfg.Now(), Ops: []store.Op{store.Put(record)},
+		Preconditions: []store.Precondition{{Key: record.Key()}},
+	}
+	for _, key := range s.cfg.Ring.Expired() {
+		txn.Ops = append(txn.Ops, store.Delete(key))
+	}
+	if ensure == nil {
+		return txn, nil
+	}
+	if _, ok := s.cfg.Local().Get(ensure.Key()); !ok {
+		txn.Ops = append(txn.Ops, store.Put(ensure))
+		txn.Preconditions = append(txn.Preconditions, store.Precondition{Key: ensure.Key()})
+	}
+	return txn, nil
+}
+
+// ListTokens streams the records of issued tokens. They hold no secret, so
+// everybody may read them (SEMANTICS §6.1).
+func (s *Service) ListTokens(req *meridianv1.ListTokensRequest, stream grpc.ServerStreamingServer[meridianv1.ListTokensResponse]) error {
+	use, err := s.use(req.GetKind(), true)
+	if err != nil {
+		return err
+	}
+	if err := s.read(stream.Context()); err != nil {
+		return err
+	}
+	issued := s.cfg.Ring.Issued(use)
+	now := s.cfg.Now()
+	for chunk := range slices.Chunk(issued, listPart) {
+		part := &meridianv1.ListTokensResponse{}
+		for _, i := range chunk {
+			part.Tokens = append(part.Tokens, encode(i.IssuedToken, i.RevokedNow, now))
+		}
+		if err := stream.Send(part); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func encode(t *resource.IssuedToken, revoked bool, now time.Time) *meridianv1.IssuedToken {
+	out := &meridianv1.IssuedToken{
+		Id: t.ID, Kind: t.Use, Subject: t.Subject, State: "active", KeySerial: t.Serial, Issuer: t.Issuer,
+		Groups: t.Groups, Scope: t.Scope, Tags: encodeTags(t.Tags), UsedBy: t.UsedBy,
+	}
+	if issued, err := time.Parse(time.RFC3339, t.Issued); err == nil {
+		out.Issued = timestamppb.New(issued)
+	}
+	if expires, err := time.Parse(time.RFC3339, t.Expires); err == nil {
+		out.Expires = timestamppb.New(expires)
+		if !now.Before(expires) {
+			out.State = "expired"
+		}
+	}
+	if t.UsedBy != "" {
+		out.State = "used"
+	}
+	if revoked {
+		out.State = "revoked"
+	}
+	return out
+}
+
+// read brings the local state up to date.
+func (s *Service) read(ctx context.Context) error {
+	if _, err := s.cfg.Writer.Read(ctx); err != nil {
+		return rpcerr.New(rpcerr.Unavailable, "NO_LEADER", "cannot read the newest state: %w", err)
+	}
+	return nil
+}
+
+// outdated reports whether something was refused because what it was decided on
+// has changed.
+func outdated(err error) bool {
+	var (
+		rules    *store.AccessChangedError
+		conflict *store.ConflictError
+	)
+	return errors.As(err, &rules) || errors.As(err, &conflict)
+}
+
+func contention() error {
+	return rpcerr.New(rpcerr.Unavailable, "CONTENTION", "nothing was written: the access rules or keys changed %d times meanwhile; retry", maxDecisions)
+}
+
+// unwritten turns why something was not written, or may not have been, into what
+// the caller is told.
+func unwritten(err error) error {
+	switch {
+	case err == nil:
+		return nil
+	case errors.Is(err, consensus.ErrUnknownOutcome):
+		return rpcerr.New(rpcerr.Unavailable, "OUTCOME_UNKNOWN", "the write may or may not take effect: retry it with the same request id (%w)", err)
+	case errors.Is(err, consensus.ErrNotLeader), errors.Is(err, consensus.ErrUnavailable), errors.Is(err, consensus.ErrClosed):
+		return rpcerr.New(rpcerr.Unavailable, "NO_LEADER", "nothing was written: %w", err)
+	default:
+		return err
+	}
+}

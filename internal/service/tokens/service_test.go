@@ -1,0 +1,386 @@
+package tokens
+
+import (
+	"context"
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	"google.golang.org/grpc"
+
+	meridianv1 "meridian/api/meridian/v1"
+	"meridian/internal/authn"
+	"meridian/internal/authz"
+	"meridian/internal/keyring"
+	"meridian/internal/resource"
+	"meridian/internal/rpcerr"
+	"meridian/internal/store"
+)
+
+// writer applies to a store without a log.
+type writer struct {
+	store *store.Store
+	// before runs ahead of the next proposal.
+	before func()
+}
+
+func (w *writer) Propose(_ context.Context, txn store.Txn) (store.Result, error) {
+	if before := w.before; before != nil {
+		w.before = nil
+		before()
+	}
+	r := w.store.Apply(w.store.Revision()+1, txn)
+	return r, r.Err
+}
+
+func (w *writer) Read(context.Context) (resource.Revision, error) { return w.store.Revision(), nil }
+
+// fixture is a control plane's token service on a store.
+type fixture struct {
+	*Service
+	t      *testing.T
+	store  *store.Store
+	writer *writer
+	ring   *keyring.Ring
+	clock  time.Time
+}
+
+func newFixture(t *testing.T, change func(*keyring.Config)) *fixture {
+	t.Helper()
+	f := &fixture{t: t, store: store.New(store.DefaultOptions()), clock: time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)}
+	f.writer = &writer{store: f.store}
+	now := func() time.Time { return f.clock }
+	keys := keyring.Config{Local: f.store.View, Now: now}
+	if change != nil {
+		change(&keys)
+	}
+	f.ring = keyring.New(keys)
+	uses := []authn.Use{authn.UserToken, authn.DataplaneToken, authn.ZoneToken}
+	rules := authz.Defaults{Restricted: true}
+	require.NoError(t, rules.Ensure(t.Context(), f.store.View, f.writer, now))
+	require.NoError(t, f.ring.Ensure(t.Context(), f.writer, uses...))
+	f.put("Mesh", "default", "{}")
+	f.Service = New(Config{
+		Ring: f.ring, Writer: f.writer, Access: authz.New(f.store.View), Local: f.store.View,
+		View: func() store.Reader { return f.store.View() }, Uses: uses, Now: now,
+	})
+	return f
+}
+
+func (f *fixture) put(kind resource.Kind, name, spec string) {
+	f.t.Helper()
+	r, _, err := resource.Build(resource.Meta{Key: resource.Key{Kind: kind, Name: name}}, []byte(spec))
+	require.NoError(f.t, err)
+	result := f.store.Apply(f.store.Revision()+1, store.Txn{Time: f.clock, Ops: []store.Op{store.Put(r)}})
+	require.NoError(f.t, result.Err)
+}
+
+// grant gives a user a role of one rule.
+func (f *fixture) grant(user, rule string) {
+	f.t.Helper()
+	f.put("AccessRole", user, fmt.Sprintf(`{"rules": [%s]}`, rule))
+	f.put("AccessRoleBinding", user, fmt.Sprintf(`{"subjects": [{"type": "User", "name": %q}], "roles": [%q]}`, user, user))
+}
+
+// as returns the context of a request by a user.
+func as(t *testing.T, name string, groups ...string) context.Context {
+	return authn.WithPrincipal(t.Context(), authn.UserPrincipal(name, groups))
+}
+
+func admin(t *testing.T) context.Context { return as(t, authn.AdminUser, authn.AdminGroup) }
+
+func (f *fixture) verify(raw string) (authn.Token, error) {
+	f.t.Helper()
+	return f.ring.Verifier().Verify(raw)
+}
+
+// collect is the stream of a list.
+type collect struct {
+	grpc.ServerStream
+	ctx context.Context
+	all []*meridianv1.IssuedToken
+}
+
+func (c *collect) Context() context.Context { return c.ctx }
+
+func (c *collect) Send(r *meridianv1.ListTokensResponse) error {
+	c.all = append(c.all, r.GetTokens()...)
+	return nil
+}
+
+func (f *fixture) list(kind string) []*meridianv1.IssuedToken {
+	f.t.Helper()
+	stream := &collect{ctx: as(f.t, "anybody")}
+	require.NoError(f.t, f.ListTokens(&meridianv1.ListTokensRequest{Kind: kind}, stream))
+	return stream.all
+}
+
+const hour = int64(3600)
+
+func TestIssuedTokensAreGoodAndListed(t *testing.T) {
+	f := newFixture(t, nil)
+	user, err := f.GenerateUserToken(admin(t), &meridianv1.GenerateUserTokenRequest{Name: "bob", Groups: []string{"team-a"}, ValidForSeconds: hour})
+	require.NoError(t, err)
+	got, err := f.verify(user.GetToken())
+	require.NoError(t, err)
+	require.Equal(t, "bob", got.Name)
+	require.Equal(t, []string{"team-a"}, got.Groups)
+	require.Equal(t, user.GetId(), got.ID)
+
+	f.clock = f.clock.Add(time.Second)
+	dataplane, err := f.GenerateDataplaneToken(admin(t), &meridianv1.GenerateDataplaneTokenRequest{
+		Mesh: "default", Name: "web-1", ValidForSeconds: 2 * hour,
+		Tags: []*meridianv1.TokenTagValues{{Name: "kuma.io/service", Values: []string{"web"}}, {Name: "kuma.io/service", Values: []string{"api", "web"}}},
+	})
+	require.NoError(t, err)
+	got, err = f.verify(dataplane.GetToken())
+	require.NoError(t, err)
+	require.Equal(t, map[string][]string{"kuma.io/service": {"web", "api"}}, got.Tags)
+
+	f.clock = f.clock.Add(time.Second)
+	zone, _, err := resource.Build(resource.Meta{Key: resource.Key{Kind: "Zone", Name: "east"}}, []byte("{}"))
+	require.NoError(t, err)
+	raw, err := f.Zone(admin(t), zone, nil, hour)
+	require.NoError(t, err)
+	got, err = f.verify(raw)
+	require.NoError(t, err)
+	require.NoError(t, got.CheckZone("east", authn.ScopeControlPlane))
+	_, ok := f.store.View().Get(zone.Key())
+	require.True(t, ok, "the zone is created with its first token")
+
+	all := f.list("")
+	require.Len(t, all, 4, "the bootstrap admin token is one of them")
+	require.Equal(t, []string{"zone-token east active", "dataplane-token default/web-1 active", "user-token bob active", "user-token admin active"}, summaries(all))
+	require.Equal(t, "admin", all[2].GetIssuer())
+	require.Empty(t, all[3].GetIssuer(), "the server's own")
+	require.Equal(t, uint64(1), all[1].GetKeySerial())
+	require.Equal(t, f.clock.Add(-time.Second).Add(2*time.Hour), all[1].GetExpires().AsTime())
+	for _, token := range all {
+		require.NotContains(t, user.GetToken()+dataplane.GetToken(), token.String())
+	}
+
+	f.clock = f.clock.Add(90 * time.Minute)
+	require.Equal(t, []string{"user-token bob expired", "user-token admin active"}, summaries(f.list("user-token")))
+}
+
+func summaries(all []*meridianv1.IssuedToken) []string {
+	out := make([]string, len(all))
+	for i, token := range all {
+		out[i] = token.GetKind() + " " + token.GetSubject() + " " + token.GetState()
+	}
+	return out
+}
+
+// SEMANTICS §6.8: a token is revoked by its id; the revocation is a resource.
+func TestRevoke(t *testing.T) {
+	f := newFixture(t, nil)
+	user, err := f.GenerateUserToken(admin(t), &meridianv1.GenerateUserTokenRequest{Name: "bob", ValidForSeconds: hour})
+	require.NoError(t, err)
+	_, err = f.verify(user.GetToken())
+	require.NoError(t, err)
+
+	_, err = f.RevokeToken(as(t, "bob"), &meridianv1.RevokeTokenRequest{Id: user.GetId(), RequestId: "r0"})
+	require.Equal(t, rpcerr.Denied, rpcerr.CodeOf(err))
+	require.ErrorContains(t, err, `Access Denied (user "bob/mesh-system:authenticated" cannot access the resource)`)
+
+	r, err := f.RevokeToken(admin(t), &meridianv1.RevokeTokenRequest{Id: strings.ToUpper(user.GetId()), Reason: "lost", RequestId: "r1"})
+	require.NoError(t, err)
+	require.Equal(t, "bob", r.GetToken().GetSubject())
+	require.False(t, r.GetAlreadyRevoked())
+	_, err = f.verify(user.GetToken())
+	require.ErrorIs(t, err, authn.ErrTokenRevoked)
+	stored, ok := f.store.View().Get(resource.Key{Kind: "TokenRevocation", Name: user.GetId()})
+	require.True(t, ok)
+	require.Equal(t, "lost", stored.Spec().(*resource.TokenRevocation).Reason)
+	require.Contains(t, summaries(f.list("user-token")), "user-token bob revoked")
+
+	revision := f.store.Revision()
+	r, err = f.RevokeToken(admin(t), &meridianv1.RevokeTokenRequest{Id: user.GetId(), RequestId: "r2"})
+	require.NoError(t, err)
+	require.True(t, r.GetAlreadyRevoked())
+	require.Equal(t, revision, f.store.Revision())
+
+	_, err = f.RevokeToken(admin(t), &meridianv1.RevokeTokenRequest{Id: "nope", RequestId: "r3"})
+	require.Equal(t, rpcerr.NotFound, rpcerr.CodeOf(err))
+	require.ErrorContains(t, err, `no token with the id "nope" was issued here`)
+}
+
+// A zone of a global marks its own record instead (SEMANTICS §1.3).
+func TestRevokeInAZoneOfAGlobal(t *testing.T) {
+	global := store.New(store.DefaultOptions())
+	f := newFixture(t, func(c *keyring.Config) { c.Zone, c.Global = "east", global.View })
+	user, err := f.GenerateUserToken(admin(t), &meridianv1.GenerateUserTokenRequest{Name: "bob", ValidForSeconds: hour})
+	require.NoError(t, err)
+	_, err = f.RevokeToken(admin(t), &meridianv1.RevokeTokenRequest{Id: user.GetId(), RequestId: "r1"})
+	require.NoError(t, err)
+	_, err = f.verify(user.GetToken())
+	require.ErrorIs(t, err, authn.ErrTokenRevoked)
+	require.Zero(t, f.store.View().Count("TokenRevocation"))
+}
+
+// SEMANTICS §6.8: the highest serial signs, all verify.
+func TestRotate(t *testing.T) {
+	f := newFixture(t, nil)
+	old, err := f.GenerateUserToken(admin(t), &meridianv1.GenerateUserTokenRequest{Name: "bob", ValidForSeconds: hour})
+	require.NoError(t, err)
+	_, err = f.RotateKey(as(t, "bob"), &meridianv1.RotateKeyRequest{Kind: "user-token", RequestId: "r0"})
+	require.Equal(t, rpcerr.Denied, rpcerr.CodeOf(err))
+	r, err := f.RotateKey(admin(t), &meridianv1.RotateKeyRequest{Kind: "user-token", RequestId: "r1"})
+	require.NoError(t, err)
+	require.Equal(t, "user-token-signing-key-2", r.GetKey())
+	again, err := f.RotateKey(admin(t), &meridianv1.RotateKeyRequest{Kind: "user-token", RequestId: "r1"})
+	require.NoError(t, err)
+	require.Equal(t, r.GetKey(), again.GetKey(), "a retry makes no other key")
+	fresh, err := f.GenerateUserToken(admin(t), &meridianv1.GenerateUserTokenRequest{Name: "bob", ValidForSeconds: hour})
+	require.NoError(t, err)
+	for raw, serial := range map[string]uint64{old.GetToken(): 1, fresh.GetToken(): 2} {
+		token, err := f.verify(raw)
+		require.NoError(t, err)
+		require.Equal(t, serial, token.Key.Serial)
+	}
+	_, err = f.RotateKey(admin(t), &meridianv1.RotateKeyRequest{Kind: "zone", RequestId: "r2"})
+	require.EqualError(t, err, `this control plane issues no "zone"; it issues user-token, dataplane-token, zone-token`)
+	_, err = f.RotateKey(admin(t), &meridianv1.RotateKeyRequest{Kind: "user-token"})
+	require.ErrorContains(t, err, "request_id is required")
+}
+
+// SEMANTICS §6.2: what each token takes.
+func TestWhatIssuingTakes(t *testing.T) {
+	f := newFixture(t, nil)
+	f.grant("minter", `{"access": ["GENERATE_DATAPLANE_TOKEN"], "mesh": "default", "when": [{"dpToken": {"tags": [{"name": "kuma.io/service", "value": "web"}]}}]}`)
+	f.grant("zoner", `{"access": ["GENERATE_ZONE_CP_TOKEN"]}`)
+	f.grant("ingress", `{"access": ["GENERATE_ZONE_TOKEN"]}`)
+	f.grant("hr", `{"access": ["GENERATE_USER_TOKEN"]}`)
+	zone, _, err := resource.Build(resource.Meta{Key: resource.Key{Kind: "Zone", Name: "west"}}, []byte("{}"))
+	require.NoError(t, err)
+	dataplane := func(user, service string) error {
+		_, err := f.GenerateDataplaneToken(as(t, user), &meridianv1.GenerateDataplaneTokenRequest{
+			Mesh: "default", ValidForSeconds: hour, Tags: []*meridianv1.TokenTagValues{{Name: "kuma.io/service", Values: []string{service}}},
+		})
+		return err
+	}
+	zoneToken := func(user string, scope ...string) error {
+		_, err := f.Zone(as(t, user), zone, scope, hour)
+		return err
+	}
+	userToken := func(user string, groups ...string) error {
+		_, err := f.GenerateUserToken(as(t, user), &meridianv1.GenerateUserTokenRequest{Name: "new", Groups: groups, ValidForSeconds: hour})
+		return err
+	}
+	for name, tc := range map[string]struct {
+		err     error
+		allowed bool
+	}{
+		"dataplane of the service":            {dataplane("minter", "web"), true},
+		"dataplane of another":                {dataplane("minter", "billing"), false},
+		"dataplane by nobody":                 {dataplane("bob", "web"), false},
+		"zone":                                {zoneToken("zoner"), true},
+		"zone, ingress, without that":         {zoneToken("zoner", "ingress"), false},
+		"ingress":                             {zoneToken("ingress", "ingress", "egress"), true},
+		"ingress and control plane":           {zoneToken("ingress", "ingress", "cp"), false},
+		"user without rights":                 {userToken("hr", "nobody"), true},
+		"user with all rights":                {userToken("hr", authn.AdminGroup), false},
+		"user by one who may issue no tokens": {userToken("zoner"), false},
+	} {
+		if tc.allowed {
+			require.NoError(t, tc.err, name)
+			continue
+		}
+		require.Equal(t, rpcerr.Denied, rpcerr.CodeOf(tc.err), name)
+	}
+}
+
+// The decision still holds when the record is written (SEMANTICS §6.4).
+func TestAccessLostMeanwhileIssuesNothing(t *testing.T) {
+	f := newFixture(t, nil)
+	f.grant("hr", `{"access": ["GENERATE_USER_TOKEN"]}`)
+	f.writer.before = func() { f.grant("hr", `{"access": ["CREATE"]}`) }
+	_, err := f.GenerateUserToken(as(t, "hr"), &meridianv1.GenerateUserTokenRequest{Name: "new", ValidForSeconds: hour})
+	require.Equal(t, rpcerr.Denied, rpcerr.CodeOf(err))
+	require.Len(t, f.list(""), 1)
+}
+
+// What is written about keys and tokens is written as it was decided, too.
+func TestAccessLostMeanwhileWritesNothing(t *testing.T) {
+	f := newFixture(t, nil)
+	issued, err := f.GenerateUserToken(admin(t), &meridianv1.GenerateUserTokenRequest{Name: "bob", ValidForSeconds: hour})
+	require.NoError(t, err)
+	lose := func() {
+		f.grant("hr", `{"access": ["CREATE"]}`)
+		f.writer.before = func() { f.grant("hr", `{"access": ["DELETE"]}`) }
+	}
+	lose()
+	_, err = f.RevokeToken(as(t, "hr"), &meridianv1.RevokeTokenRequest{Id: issued.GetId(), RequestId: "r1"})
+	require.Equal(t, rpcerr.Denied, rpcerr.CodeOf(err))
+	_, err = f.verify(issued.GetToken())
+	require.NoError(t, err)
+	f.writer.before = nil
+	lose()
+	_, err = f.RotateKey(as(t, "hr"), &meridianv1.RotateKeyRequest{Kind: "user-token", RequestId: "r2"})
+	require.Equal(t, rpcerr.Denied, rpcerr.CodeOf(err))
+	f.writer.before = nil
+
+	// Who may write the resources rotates keys; nobody knows what is in them.
+	f.grant("hr", `{"access": ["CREATE"]}`)
+	_, err = f.RotateKey(as(t, "hr"), &meridianv1.RotateKeyRequest{Kind: "user-token", RequestId: "r3"})
+	require.NoError(t, err)
+}
+
+func TestRequestsThatAreRefused(t *testing.T) {
+	f := newFixture(t, nil)
+	long := strings.Repeat("x", 254)
+	for want, req := range map[string]*meridianv1.GenerateUserTokenRequest{
+		"the name of the user is required":                                 {ValidForSeconds: hour},
+		"the name of the user has 254 bytes":                               {Name: long, ValidForSeconds: hour},
+		"the name of the user has characters that do not print":            {Name: "a\nb", ValidForSeconds: hour},
+		"users have no names that begin with mesh-system:":                 {Name: "mesh-system:anonymous", ValidForSeconds: hour},
+		"a group is required":                                              {Name: "bob", Groups: []string{""}, ValidForSeconds: hour},
+		"nobody with a token is in mesh-system:unauthenticated":            {Name: "bob", Groups: []string{authn.UnauthenticatedGroup}, ValidForSeconds: hour},
+		"a token carries at most 64 groups, not 65":                        {Name: "bob", Groups: make([]string, 65), ValidForSeconds: hour},
+		"a token is valid for at least a second and at most 3650 days":     {Name: "bob"},
+		"a token is valid for at least a second and at most 3650 days ":    {Name: "bob", ValidForSeconds: -1},
+		"a token is valid for at least a second and at most 3650 days  ":   {Name: "bob", ValidForSeconds: 1 << 62},
+		"a token is valid for at least a second and at most 3650 days    ": {Name: "bob", ValidForSeconds: hour * 24 * 3651},
+	} {
+		_, err := f.GenerateUserToken(admin(t), req)
+		require.Equal(t, rpcerr.Invalid, rpcerr.CodeOf(err), want)
+		require.ErrorContains(t, err, strings.TrimSpace(want))
+	}
+	tag := func(name string, values ...string) []*meridianv1.TokenTagValues {
+		return []*meridianv1.TokenTagValues{{Name: name, Values: values}}
+	}
+	for want, req := range map[string]*meridianv1.GenerateDataplaneTokenRequest{
+		"the mesh is required":                   {ValidForSeconds: hour},
+		`mesh "nope" does not exist`:             {Mesh: "nope", ValidForSeconds: hour},
+		"the name of the dataplane":              {Mesh: "default", Name: "No!", ValidForSeconds: hour},
+		"the name of a tag is required":          {Mesh: "default", Tags: tag("", "x"), ValidForSeconds: hour},
+		"tag team has no value":                  {Mesh: "default", Tags: tag("team"), ValidForSeconds: hour},
+		"a value of tag team is required":        {Mesh: "default", Tags: tag("team", ""), ValidForSeconds: hour},
+		"leave the tag out to allow any":         {Mesh: "default", Tags: tag("team", "*"), ValidForSeconds: hour},
+		"a token is valid for at least a second": {Mesh: "default"},
+	} {
+		_, err := f.GenerateDataplaneToken(admin(t), req)
+		require.Equal(t, rpcerr.Invalid, rpcerr.CodeOf(err), want)
+		require.ErrorContains(t, err, want)
+	}
+	zone, _, err := resource.Build(resource.Meta{Key: resource.Key{Kind: "Zone", Name: "west"}}, []byte("{}"))
+	require.NoError(t, err)
+	_, err = f.Zone(admin(t), zone, []string{"all"}, hour)
+	require.EqualError(t, err, `scope "all": the scopes are cp, ingress and egress`)
+	require.Len(t, f.list(""), 1)
+}
+
+func TestExpiredRecordsGoWithTheNextToken(t *testing.T) {
+	f := newFixture(t, nil)
+	for range 3 {
+		_, err := f.GenerateUserToken(admin(t), &meridianv1.GenerateUserTokenRequest{Name: "bob", ValidForSeconds: 1})
+		require.NoError(t, err)
+	}
+	require.Len(t, f.list(""), 4)
+	f.clock = f.clock.Add(48 * time.Hour)
+	_, err := f.GenerateUserToken(admin(t), &meridianv1.GenerateUserTokenRequest{Name: "eve", ValidForSeconds: hour})
+	require.NoError(t, err)
+	require.Equal(t, []string{"user-token eve active", "user-token admin active"}, summaries(f.list("")))
+}
