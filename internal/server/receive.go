@@ -13,8 +13,8 @@ import (
 	"google.golang.org/protobuf/proto"
 
 	"meridian/internal/authn"
-	"meridian/internal/intake"
 	"meridian/internal/rpcerr"
+	"meridian/internal/server/limits"
 )
 
 // What a server holds of requests that it has not answered (see the ADR on what
@@ -55,13 +55,13 @@ type receiver struct {
 	// strangersWrite reports whether somebody without credentials may write
 	// anything at all.
 	strangersWrite   func() bool
-	strangers, known *intake.Intake
+	strangers, known *limits.Intake
 }
 
 func newReceiver(enter []grpc.UnaryServerInterceptor, strangersWrite func() bool) *receiver {
 	return &receiver{
 		enter: inOrder(enter), strangersWrite: strangersWrite,
-		strangers: intake.New(strangersRoom), known: intake.New(knownRoom),
+		strangers: limits.New(strangersRoom), known: limits.New(knownRoom),
 	}
 }
 
@@ -175,7 +175,7 @@ func (s conversing) RecvMsg(m any) error {
 // call is a call whose requests are being received.
 type call struct {
 	wire    wire
-	request *intake.Request
+	request *limits.Request
 	held    int
 	limit   int
 	// known is whether the caller has proved who it is.
@@ -210,7 +210,7 @@ func (r *receiver) begin(ctx context.Context, method string, n int64) (*call, er
 	var err error
 	c.request, err = room.Begin(n, func() {
 		// What fails here, the handler's own end fails with as well.
-		_ = w.WriteStatus(rpcerr.ToStatus(c.refusal(intake.ErrGivenUp)))
+		_ = w.WriteStatus(rpcerr.ToStatus(c.refusal(limits.ErrGivenUp)))
 	})
 	return c, c.refusal(err)
 }
@@ -306,7 +306,7 @@ func (c *call) tooLarge(length uint32) error {
 func (c *call) broken(err error) error {
 	switch {
 	case c.request.GivenUp():
-		return c.refusal(intake.ErrGivenUp)
+		return c.refusal(limits.ErrGivenUp)
 	case errors.Is(err, io.ErrUnexpectedEOF):
 		return rpcerr.New(rpcerr.Invalid, "REQUEST_CUT_OFF", "the request ends before it is whole")
 	}

@@ -22,7 +22,6 @@ var levels = map[string]int{
 
 	"internal/aside":     0,
 	"internal/boltcheck": 0,
-	"internal/intake":    0,
 	"internal/mutant":    0,
 	"internal/resource":  0,
 	"internal/version":   0,
@@ -42,6 +41,7 @@ var levels = map[string]int{
 	"internal/policy/specificity": 2,
 	"internal/policy/targetref":   2,
 	"internal/server":             2,
+	"internal/server/limits":      0,
 	"internal/sync":               2,
 
 	"internal/authz":             3,

@@ -22,8 +22,8 @@ import (
 
 	"meridian/internal/audit"
 	"meridian/internal/authz"
-	"meridian/internal/intake"
 	"meridian/internal/resource"
+	"meridian/internal/server/limits"
 )
 
 // Path is where reviews are answered.
@@ -89,14 +89,14 @@ type Server struct {
 	cfg     Config
 	http    *http.Server
 	reviews *prometheus.CounterVec
-	room    *intake.Intake
+	room    *limits.Intake
 	// small and large hold one for every review that is being decoded.
 	small, large chan struct{}
 }
 
 // New returns a server that is not serving yet.
 func New(cfg Config) *Server {
-	s := &Server{cfg: cfg, room: intake.New(room), reviews: prometheus.NewCounterVec(prometheus.CounterOpts{
+	s := &Server{cfg: cfg, room: limits.New(room), reviews: prometheus.NewCounterVec(prometheus.CounterOpts{
 		Name: "meridian_webhook_reviews_total",
 		Help: "Requests to the admission webhook, by operation and outcome (allowed, denied, invalid, ignored, refused, failed).",
 	}, []string{"operation", "outcome"})}
@@ -226,7 +226,7 @@ func (r *reading) end() {
 }
 
 // readBody reads a request's body; code is the HTTP status of an error.
-func readBody(w http.ResponseWriter, r *http.Request, arriving *intake.Request) (body []byte, code int, err error) {
+func readBody(w http.ResponseWriter, r *http.Request, arriving *limits.Request) (body []byte, code int, err error) {
 	if mediaType, _, err := mime.ParseMediaType(r.Header.Get("Content-Type")); err != nil || mediaType != "application/json" {
 		return nil, http.StatusUnsupportedMediaType, fmt.Errorf("the Content-Type is %q; expected application/json", r.Header.Get("Content-Type"))
 	}
@@ -236,8 +236,8 @@ func readBody(w http.ResponseWriter, r *http.Request, arriving *intake.Request) 
 	case errors.As(err, &tooLarge):
 		return nil, http.StatusRequestEntityTooLarge, fmt.Errorf("the review is larger than %d MiB", MaxBodyBytes>>20)
 	case arriving.GivenUp():
-		return nil, http.StatusServiceUnavailable, intake.ErrGivenUp
-	case errors.Is(err, intake.ErrFull):
+		return nil, http.StatusServiceUnavailable, limits.ErrGivenUp
+	case errors.Is(err, limits.ErrFull):
 		return nil, http.StatusServiceUnavailable, err
 	case err != nil:
 		return nil, http.StatusBadRequest, fmt.Errorf("the body could not be read: %w", err)
@@ -246,7 +246,7 @@ func readBody(w http.ResponseWriter, r *http.Request, arriving *intake.Request) 
 }
 
 // readAll reads a body whose first bytes there is room for already.
-func readAll(r io.Reader, arriving *intake.Request) ([]byte, error) {
+func readAll(r io.Reader, arriving *limits.Request) ([]byte, error) {
 	data := make([]byte, 0, firstRead)
 	for {
 		n, err := r.Read(data[len(data):cap(data)])

@@ -1,4 +1,4 @@
-// Package intake bounds what a server holds of requests that it has not
+// Package limits bounds what a server holds of requests that it has not
 // answered.
 //
 // A request is charged for what it makes the server keep, as that grows, and
@@ -10,7 +10,7 @@
 //
 // It guarantees that what is charged never exceeds the limit. It knows nothing
 // of protocols: whoever reads a request says how to stop reading it.
-package intake
+package limits
 
 import (
 	"container/list"
