@@ -10,6 +10,8 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+
+	"meridian/internal/atomicfile"
 )
 
 // rotated returns the full files of a directory, oldest first.
@@ -104,28 +106,8 @@ func writeHead(path string, h Head) error {
 	if err != nil {
 		return fmt.Errorf("audit: encode the checkpoint: %w", err)
 	}
-	tmp, err := os.CreateTemp(filepath.Dir(path), ".head-*")
-	if err != nil {
+	if err := atomicfile.Write(path, append(data, '\n'), filePerm); err != nil {
 		return fmt.Errorf("audit: write the checkpoint: %w", err)
-	}
-	_, err = tmp.Write(append(data, '\n'))
-	err = errors.Join(err, tmp.Chmod(filePerm), tmp.Sync(), tmp.Close())
-	if err == nil {
-		err = os.Rename(tmp.Name(), path)
-	}
-	if err != nil {
-		return fmt.Errorf("audit: write the checkpoint: %w", errors.Join(err, os.Remove(tmp.Name())))
-	}
-	return nil
-}
-
-func syncDir(dir string) error {
-	d, err := os.Open(dir)
-	if err != nil {
-		return fmt.Errorf("audit: sync the directory: %w", err)
-	}
-	if err := errors.Join(d.Sync(), d.Close()); err != nil {
-		return fmt.Errorf("audit: sync the directory: %w", err)
 	}
 	return nil
 }

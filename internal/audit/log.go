@@ -13,6 +13,8 @@ import (
 	"path/filepath"
 	"sync"
 	"time"
+
+	"meridian/internal/atomicfile"
 )
 
 // Names below the log's directory.
@@ -200,7 +202,10 @@ func (l *Log) openCurrent(size int64) error {
 		return errors.Join(fmt.Errorf("audit: open the log: %w", err), f.Close())
 	}
 	l.file, l.size = f, size
-	return syncDir(l.cfg.Dir)
+	if err := atomicfile.SyncDir(l.cfg.Dir); err != nil {
+		return fmt.Errorf("audit: sync the directory: %w", err)
+	}
+	return nil
 }
 
 // Write appends a record; its Seq, Time and Prev are the log's to set. Equal

@@ -11,6 +11,8 @@ import (
 	"strings"
 
 	"sigs.k8s.io/yaml"
+
+	"meridian/internal/atomicfile"
 )
 
 // maxContextsBytes bounds what is read as a client configuration.
@@ -143,7 +145,7 @@ func (c *Contexts) Save(path string) error {
 	if err := os.MkdirAll(filepath.Dir(path), dirPerm); err != nil {
 		return fmt.Errorf("saving the client configuration: %w", err)
 	}
-	return writeFile(path, data, secretPerm)
+	return atomicfile.Write(path, data, secretPerm)
 }
 
 // Get returns the entry of that name, or the current one for "".

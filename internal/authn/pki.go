@@ -12,6 +12,8 @@ import (
 	"path/filepath"
 	"sync/atomic"
 	"time"
+
+	"meridian/internal/atomicfile"
 )
 
 // Files of a server's PKI below its data directory.
@@ -161,7 +163,7 @@ func (p *PKI) generated() (*material, error) {
 	if err := os.MkdirAll(dir, dirPerm); err != nil {
 		return nil, fmt.Errorf("making the PKI directory: %w", err)
 	}
-	if err := syncDir(p.config.DataDir); err != nil {
+	if err := atomicfile.SyncDir(p.config.DataDir); err != nil {
 		return nil, fmt.Errorf("making the PKI directory: %w", err)
 	}
 	ca, err := p.openCA(dir)
@@ -219,7 +221,7 @@ func ImportCA(dataDir string, certPEM, keyPEM []byte) error {
 	if err := os.MkdirAll(dir, dirPerm); err != nil {
 		return fmt.Errorf("making the PKI directory: %w", err)
 	}
-	if err := syncDir(dataDir); err != nil {
+	if err := atomicfile.SyncDir(dataDir); err != nil {
 		return fmt.Errorf("making the PKI directory: %w", err)
 	}
 	certPath, keyPath := filepath.Join(dir, caFile), filepath.Join(dir, caKeyFile)
@@ -276,10 +278,10 @@ func (p *PKI) openServer(dir string, ca *CA) (*tls.Certificate, error) {
 // writePair writes the key first: a certificate whose key is lost is of no use,
 // a key without its certificate is noticed by readPair.
 func writePair(certPath string, certPEM []byte, keyPath string, key []byte) error {
-	if err := writeFile(keyPath, key, secretPerm); err != nil {
+	if err := atomicfile.Write(keyPath, key, secretPerm); err != nil {
 		return err
 	}
-	return writeFile(certPath, certPEM, publicPerm)
+	return atomicfile.Write(certPath, certPEM, publicPerm)
 }
 
 // readPair reads a certificate and its key. The error is fs.ErrNotExist when

@@ -274,16 +274,3 @@ func TestServerHosts(t *testing.T) {
 	require.Equal(t, []string{"127.0.0.1", "192.168.7.7", "::1", "box", "localhost"},
 		ServerHosts("Box", []string{"0.0.0.0:5685", "127.0.0.1:5690", ":80", "köln:1"}, interfaces))
 }
-
-func TestWriteFileLeavesTheOldContentWhenItCannotWrite(t *testing.T) {
-	dir := t.TempDir()
-	path := filepath.Join(dir, "secret")
-	require.NoError(t, writeFile(path, []byte("old"), secretPerm))
-	require.Error(t, writeFile(filepath.Join(dir, "absent", "secret"), []byte("new"), secretPerm))
-	// A directory cannot be replaced by a file, so the rename fails.
-	require.NoError(t, os.Mkdir(filepath.Join(dir, "taken"), 0o700))
-	require.Error(t, writeFile(filepath.Join(dir, "taken"), []byte("new"), secretPerm))
-	entries, err := os.ReadDir(dir)
-	require.NoError(t, err)
-	require.Len(t, entries, 2, "no temporary files are left")
-}

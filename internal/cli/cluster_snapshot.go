@@ -3,16 +3,16 @@ package cli
 import (
 	"context"
 	"errors"
-	"fmt"
 	"io"
+	"io/fs"
 	"os"
-	"path/filepath"
 	"time"
 
 	"github.com/spf13/cobra"
 	"google.golang.org/grpc"
 
 	meridianv1 "meridian/api/meridian/v1"
+	"meridian/internal/atomicfile"
 	"meridian/internal/store"
 )
 
@@ -71,16 +71,22 @@ func (a *app) saveSnapshot(ctx context.Context, path string, stale, force bool) 
 		_, err := c.download(ctx, stale, outputOf(a))
 		return err
 	}
-	file, err := newSnapshotFile(path, force)
+	file, err := atomicfile.Create(path, 0o600)
 	if err != nil {
-		return err
+		return usagef("the file cannot be written: %w", err)
 	}
-	defer file.discard()
+	defer file.Discard()
 	snap, err := c.download(ctx, stale, file)
 	if err != nil {
 		return err
 	}
-	if err := file.commit(); err != nil {
+	commit := file.CommitNew
+	if force {
+		commit = file.Commit
+	}
+	if err := commit(); errors.Is(err, fs.ErrExist) {
+		return usagef("%s exists by now: --force replaces it", path)
+	} else if err != nil {
 		return err
 	}
 	s := snap.Summary()
@@ -195,51 +201,4 @@ func (c *client) explainStream(ctx context.Context, err error) error {
 			with("--timeout waits longer.")
 	}
 	return c.explain(ctx, err)
-}
-
-// snapshotFile is a file that appears under its name only when it is whole.
-type snapshotFile struct {
-	*os.File
-	path  string
-	force bool
-}
-
-// newSnapshotFile makes it beside its later place, readable by its owner alone.
-func newSnapshotFile(path string, force bool) (*snapshotFile, error) {
-	f, err := os.CreateTemp(filepath.Dir(path), "."+filepath.Base(path)+".*")
-	if err != nil {
-		return nil, usagef("%s cannot be written: %w", path, err)
-	}
-	return &snapshotFile{File: f, path: path, force: force}, nil
-}
-
-// commit puts the file in its place, and returns once it is on disk.
-func (f *snapshotFile) commit() error {
-	err := errors.Join(f.Chmod(0o600), f.Sync(), f.Close())
-	if err == nil && f.force {
-		err = os.Rename(f.Name(), f.path)
-	} else if err == nil {
-		// A link, unlike a rename, never replaces a file that came meanwhile.
-		err = os.Link(f.Name(), f.path)
-	}
-	if errors.Is(err, os.ErrExist) {
-		return usagef("%s exists by now: --force replaces it", f.path)
-	}
-	if err != nil {
-		return fmt.Errorf("write %s: %w", f.path, err)
-	}
-	dir, err := os.Open(filepath.Dir(f.path))
-	if err != nil {
-		return fmt.Errorf("write %s: %w", f.path, err)
-	}
-	if err := errors.Join(dir.Sync(), dir.Close()); err != nil {
-		return fmt.Errorf("write %s: %w", f.path, err)
-	}
-	return nil
-}
-
-// discard removes what is left of the temporary file.
-func (f *snapshotFile) discard() {
-	_ = f.Close()
-	_ = os.Remove(f.Name())
 }

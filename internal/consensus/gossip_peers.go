@@ -11,6 +11,8 @@ import (
 	"time"
 
 	"github.com/hashicorp/memberlist"
+
+	"meridian/internal/atomicfile"
 )
 
 // maxRememberedPeers bounds the file of peers: names that were used once and
@@ -72,7 +74,7 @@ func (g *Gossip) save() {
 	}
 	data, err := json.MarshalIndent(peersFile{FormatVersion: 1, Peers: peers}, "", "  ")
 	if err == nil {
-		err = writeFile(g.cfg.PeersFile, append(data, '\n'))
+		err = atomicfile.Write(g.cfg.PeersFile, append(data, '\n'), 0o600)
 	}
 	if err != nil {
 		g.cfg.Logger.Warn("the known peers could not be saved; a restart may take longer to find them", "error", err)

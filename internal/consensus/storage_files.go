@@ -16,6 +16,7 @@ import (
 	raftboltdb "github.com/hashicorp/raft-boltdb/v2"
 	"go.etcd.io/bbolt"
 
+	"meridian/internal/atomicfile"
 	"meridian/internal/boltcheck"
 )
 
@@ -89,7 +90,7 @@ func (f *files) SetIdentity(data []byte) error {
 	if _, err := os.Stat(f.identityPath()); errors.Is(err, fs.ErrNotExist) {
 		f.made = append(f.made, f.identityPath(), f.raftPath())
 	}
-	if err := writeFile(f.identityPath(), data); err != nil {
+	if err := atomicfile.Write(f.identityPath(), data, 0o600); err != nil {
 		return dataDirError(f.path, err)
 	}
 	return nil
@@ -112,7 +113,7 @@ func (f *files) OpenLog(verify func(LogFile) error) (LogFile, error) {
 	if err != nil {
 		return nil, err
 	}
-	if err := errors.Join(syncDir(f.raftPath()), syncDir(f.path), syncDir(filepath.Dir(f.path))); err != nil {
+	if err := errors.Join(atomicfile.SyncDir(f.raftPath()), atomicfile.SyncDir(f.path), atomicfile.SyncDir(filepath.Dir(f.path))); err != nil {
 		_ = bolt.Close()
 		return nil, dataDirError(f.raftPath(), err)
 	}
@@ -268,31 +269,4 @@ func (s snapshotDir) Newest() (uint64, error) {
 		}
 	}
 	return newest, nil
-}
-
-// writeFile replaces a file so that after a crash it has the old content or the
-// new.
-func writeFile(path string, data []byte) error {
-	tmp, err := os.CreateTemp(filepath.Dir(path), ".tmp-*")
-	if err != nil {
-		return err
-	}
-	defer func() { _ = os.Remove(tmp.Name()) }()
-	_, err = tmp.Write(data)
-	if err = errors.Join(err, tmp.Sync(), tmp.Close()); err != nil {
-		return err
-	}
-	if err := os.Rename(tmp.Name(), path); err != nil {
-		return err
-	}
-	return syncDir(filepath.Dir(path))
-}
-
-// syncDir makes the names in a directory survive a power cut.
-func syncDir(path string) error {
-	dir, err := os.Open(path)
-	if err != nil {
-		return err
-	}
-	return errors.Join(dir.Sync(), dir.Close())
 }

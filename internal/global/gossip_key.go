@@ -10,6 +10,7 @@ import (
 	"path/filepath"
 	"strings"
 
+	"meridian/internal/atomicfile"
 	"meridian/internal/consensus"
 	"meridian/internal/server"
 )
@@ -41,7 +42,7 @@ func gossipKeys(cfg Config) ([][]byte, error) {
 	if err := os.MkdirAll(filepath.Dir(path), 0o700); err != nil {
 		return nil, fmt.Errorf("make a gossip key: %w", err)
 	}
-	return [][]byte{key}, server.WriteFile(path, []byte(base64.StdEncoding.EncodeToString(key)+"\n"), 0o600)
+	return [][]byte{key}, atomicfile.Write(path, []byte(base64.StdEncoding.EncodeToString(key)+"\n"), 0o600)
 }
 
 func readGossipKeys(path string) ([][]byte, error) {
@@ -92,7 +93,7 @@ func writeGossipKeys(dir string, keys [][]byte) error {
 	if err := os.MkdirAll(filepath.Dir(path), 0o700); err != nil {
 		return fmt.Errorf("keep the gossip keys: %w", err)
 	}
-	return server.WriteFile(path, []byte(text.String()), 0o600)
+	return atomicfile.Write(path, []byte(text.String()), 0o600)
 }
 
 func gossipKeyError(path string) error {

@@ -11,6 +11,7 @@ import (
 	"path/filepath"
 
 	meridianv1 "meridian/api/meridian/v1"
+	"meridian/internal/atomicfile"
 	"meridian/internal/authn"
 	"meridian/internal/consensus"
 	"meridian/internal/server"
@@ -62,7 +63,7 @@ func (n *joinNote) write(dir string) error {
 	if err != nil {
 		return fmt.Errorf("encode %s: %w", joinFile, err)
 	}
-	return server.WriteFile(filepath.Join(dir, joinFile), append(data, '\n'), 0o600)
+	return atomicfile.Write(filepath.Join(dir, joinFile), append(data, '\n'), 0o600)
 }
 
 func removeJoinNote(dir string) error {

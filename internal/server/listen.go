@@ -8,6 +8,8 @@ import (
 	"os"
 	"path/filepath"
 	"syscall"
+
+	"meridian/internal/atomicfile"
 )
 
 // Listen opens a TCP listener for the address given by a flag. The error names
@@ -147,7 +149,7 @@ func WriteAddresses(dir string, a Addresses) error {
 	if err != nil {
 		return fmt.Errorf("encode addresses: %w", err)
 	}
-	return WriteFile(filepath.Join(dir, AddressesFile), append(data, '\n'), 0o644)
+	return atomicfile.Write(filepath.Join(dir, AddressesFile), append(data, '\n'), 0o644)
 }
 
 // RemoveAddresses removes the list of addresses: a server that is not ready has
@@ -158,35 +160,4 @@ func RemoveAddresses(dir string) error {
 		return fmt.Errorf("remove stale addresses: %w", err)
 	}
 	return nil
-}
-
-// WriteFile replaces a file atomically: readers see the old content or the new,
-// and after it returns the new content survives a power cut.
-func WriteFile(path string, data []byte, perm os.FileMode) error {
-	dir := filepath.Dir(path)
-	tmp, err := os.CreateTemp(dir, "."+filepath.Base(path)+".*")
-	if err != nil {
-		return fmt.Errorf("write %s: %w", path, err)
-	}
-	defer func() { _ = os.Remove(tmp.Name()) }()
-	_, err = tmp.Write(data)
-	err = errors.Join(err, tmp.Chmod(perm), tmp.Sync(), tmp.Close())
-	if err == nil {
-		err = os.Rename(tmp.Name(), path)
-	}
-	if err == nil {
-		err = syncDir(dir)
-	}
-	if err != nil {
-		return fmt.Errorf("write %s: %w", path, err)
-	}
-	return nil
-}
-
-func syncDir(dir string) error {
-	d, err := os.Open(dir)
-	if err != nil {
-		return err
-	}
-	return errors.Join(d.Sync(), d.Close())
 }

@@ -8,6 +8,8 @@ import (
 	"os"
 	"path/filepath"
 	"strconv"
+
+	"meridian/internal/atomicfile"
 )
 
 // PortsFile is the file in the data directory that remembers which ports a
@@ -45,7 +47,7 @@ func RememberPorts(dir string, a Addresses) error {
 	if err != nil {
 		return fmt.Errorf("encode ports: %w", err)
 	}
-	return WriteFile(filepath.Join(dir, PortsFile), append(data, '\n'), 0o644)
+	return atomicfile.Write(filepath.Join(dir, PortsFile), append(data, '\n'), 0o644)
 }
 
 // Again returns the address that a flag's address had the last time, or false:

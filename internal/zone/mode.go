@@ -8,7 +8,7 @@ import (
 	"os"
 	"path/filepath"
 
-	"meridian/internal/server"
+	"meridian/internal/atomicfile"
 )
 
 // modeFile says what a zone's data directory is, for life.
@@ -38,7 +38,7 @@ func claimMode(dir string, want mode) error {
 		if err != nil {
 			return fmt.Errorf("encode %s: %w", modeFile, err)
 		}
-		return server.WriteFile(path, append(encoded, '\n'), 0o644)
+		return atomicfile.Write(path, append(encoded, '\n'), 0o644)
 	}
 	if err != nil {
 		return fmt.Errorf("--data-dir: %w", err)

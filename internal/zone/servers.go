@@ -10,7 +10,7 @@ import (
 	"path/filepath"
 	"slices"
 
-	"meridian/internal/server"
+	"meridian/internal/atomicfile"
 )
 
 // serversFile keeps the addresses of servers that the global has named, below
@@ -56,5 +56,5 @@ func saveServers(dir string, configured, learned []string) error {
 	if err != nil {
 		return fmt.Errorf("encode %s: %w", serversFile, err)
 	}
-	return server.WriteFile(filepath.Join(dir, serversFile), append(data, '\n'), 0o644)
+	return atomicfile.Write(filepath.Join(dir, serversFile), append(data, '\n'), 0o644)
 }

@@ -20,11 +20,12 @@ const module = "meridian/"
 var levels = map[string]int{
 	"api/": 0,
 
-	"internal/aside":     0,
-	"internal/boltcheck": 0,
-	"internal/mutant":    0,
-	"internal/resource":  0,
-	"internal/version":   0,
+	"internal/aside":      0,
+	"internal/atomicfile": 0,
+	"internal/boltcheck":  0,
+	"internal/mutant":     0,
+	"internal/resource":   0,
+	"internal/version":    0,
 
 	"internal/policy": 1,
 	"internal/rbac":   1,

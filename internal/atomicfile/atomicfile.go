@@ -1,0 +1,104 @@
+// Package atomicfile replaces files so that a reader, and a restart after a
+// power cut, finds the old content or the new, never a part of it.
+//
+// Guarantees. After Write or Commit returns without an error, the content and the
+// name are on disk: the temporary file is synced before it is renamed, and the
+// directory after that. The file has exactly the requested permissions, whatever
+// the umask, and never wider ones while it is written.
+//
+// Non-goals. It takes no locks, so of two writers of one path the last one wins,
+// and it does not preserve the owner of the file that it replaces.
+//
+// The libraries for this purpose (google/renameio, natefinch/atomic) do not sync
+// the directory: after a power cut the old file may be back, although the caller
+// was told that the new one is there.
+package atomicfile
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+)
+
+// File is a temporary file that takes the place of another one on Commit.
+type File struct {
+	*os.File
+	path string
+	perm fs.FileMode
+}
+
+// Create makes the temporary file, beside path and readable by its owner only.
+// Either Commit, CommitNew or Discard must follow.
+func Create(path string, perm fs.FileMode) (*File, error) {
+	f, err := os.CreateTemp(filepath.Dir(path), "."+filepath.Base(path)+".*")
+	if err != nil {
+		// The name of the temporary file means nothing to the caller.
+		if pathErr := (*fs.PathError)(nil); errors.As(err, &pathErr) {
+			err = pathErr.Err
+		}
+		return nil, fmt.Errorf("write %s: %w", path, err)
+	}
+	return &File{File: f, path: path, perm: perm}, nil
+}
+
+// Commit puts the file in its place and returns once it is on disk. After an
+// error the temporary file is gone.
+func (f *File) Commit() error { return f.commit(os.Rename) }
+
+// CommitNew is Commit for a path that must not exist yet.
+//
+// Errors: fs.ErrExist, the path exists and is as it was.
+func (f *File) CommitNew() error {
+	// A link, unlike a rename, never replaces a file.
+	return f.commit(func(temporary, path string) error {
+		return errors.Join(os.Link(temporary, path), os.Remove(temporary))
+	})
+}
+
+func (f *File) commit(place func(temporary, path string) error) error {
+	err := f.Chmod(f.perm)
+	if err == nil {
+		err = f.Sync()
+	}
+	if err = errors.Join(err, f.Close()); err == nil {
+		err = place(f.Name(), f.path)
+	}
+	if err != nil {
+		_ = os.Remove(f.Name())
+		return fmt.Errorf("write %s: %w", f.path, err)
+	}
+	if err := SyncDir(filepath.Dir(f.path)); err != nil {
+		return fmt.Errorf("write %s: %w", f.path, err)
+	}
+	return nil
+}
+
+// Discard removes the temporary file. After a commit it does nothing.
+func (f *File) Discard() {
+	_ = f.Close()
+	_ = os.Remove(f.Name())
+}
+
+// Write replaces the content of path.
+func Write(path string, data []byte, perm fs.FileMode) error {
+	f, err := Create(path, perm)
+	if err != nil {
+		return err
+	}
+	if _, err := f.Write(data); err != nil {
+		f.Discard()
+		return fmt.Errorf("write %s: %w", path, err)
+	}
+	return f.Commit()
+}
+
+// SyncDir puts the names in a directory on disk.
+func SyncDir(path string) error {
+	dir, err := os.Open(path)
+	if err != nil {
+		return err
+	}
+	return errors.Join(dir.Sync(), dir.Close())
+}
