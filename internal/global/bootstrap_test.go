@@ -48,7 +48,7 @@ func startable(t *testing.T, network *consensustest.Network, name string, join [
 	t.Helper()
 	g := &global{
 		cfg: Config{Name: name}, log: slog.New(slog.DiscardHandler), now: time.Now,
-		store: store.New(store.DefaultOptions()), leading: make(chan struct{}, 1),
+		store: store.New(store.DefaultOptions()), leadershipGained: make(chan struct{}, 1),
 	}
 	config := consensus.DefaultConfig("")
 	config.NodeID, config.Role = name, consensus.RoleGlobal
@@ -59,7 +59,7 @@ func startable(t *testing.T, network *consensustest.Network, name string, join [
 	config.Events.Applied, config.Events.Snapshotting = g.writer.Applied, g.writer.Settle
 	config.Events.LeaderChanged = func(leading bool) {
 		if leading {
-			g.tellLeading()
+			g.notifyLeadership()
 		}
 	}
 	var err error
@@ -161,7 +161,7 @@ func TestWhoComesToLeadWritesWhatIsMissing(t *testing.T) {
 		}()
 		<-g.node.Ready()
 		require.NoError(t, g.awaitBootstrap(t.Context()))
-		<-g.leading // it has come to lead at its start
+		<-g.leadershipGained // it has come to lead at its start
 		_, err := g.node.Propose(t.Context(), store.Txn{Ops: []store.Op{
 			store.Delete(resource.Key{Kind: keyring.KindSecret, Name: keyring.AdminTokenName}),
 			store.Delete(resource.Key{Kind: rbac.KindRole, Name: rbac.AdminRole}),
@@ -169,10 +169,10 @@ func TestWhoComesToLeadWritesWhatIsMissing(t *testing.T) {
 		require.NoError(t, err)
 		ctx, stop := context.WithCancel(t.Context())
 		ended := make(chan error, 1)
-		go func() { ended <- g.keepBootstrapped(ctx) }()
+		go func() { ended <- g.bootstrapOnLeadership(ctx) }()
 		synctest.Wait()
 		require.NotEmpty(t, g.missing(), "as long as it leads, what was deleted stays deleted")
-		g.tellLeading()
+		g.notifyLeadership()
 		synctest.Wait()
 		require.Empty(t, g.missing())
 		stop()

@@ -105,7 +105,7 @@ func (c *Config) advertisedRaft(addr string) string {
 }
 
 // gossipHost is the host by which other servers reach GossipAddr; empty for its
-// own or, where it listens on every address, whichever gossip finds.
+// answerInherited or, where it listens on every address, whichever gossip finds.
 func (c *Config) gossipHost() string {
 	if server.Dialable(c.GossipAddr) == c.GossipAddr {
 		return ""
@@ -126,7 +126,7 @@ func (c *Config) serverName() string {
 	if name := consensus.NodeIn(c.DataDir); name != "" {
 		return name
 	}
-	if note, err := readJoinNote(c.DataDir); err == nil && note != nil && note.Answered {
+	if note, err := readJoinState(c.DataDir); err == nil && note != nil && note.Answered {
 		return note.Name
 	}
 	if host, err := os.Hostname(); err == nil && host != "" {

@@ -48,7 +48,7 @@ func service(t *testing.T, s *store.Store, zones ...zonesync.ZoneStatus) *inspec
 	require.NoError(t, err)
 	service := zonesThat(notFound, "east")
 	service.matching = livematch.New(policy.NewMatcher().Following(inherit.New(compiler)), s)
-	service.zones = func(context.Context) census {
+	service.zones = func(context.Context) fleetStatus {
 		c := connectedTo("a", "east")
 		c.zones = zones
 		return c

@@ -31,7 +31,7 @@ type inspectService struct {
 	// matching follows the paths of the inherited policies.
 	matching *livematch.Matching
 	// zones returns what is known of every zone.
-	zones func(ctx context.Context) census
+	zones func(ctx context.Context) fleetStatus
 	// asking passes a question to a zone that is connected to a server.
 	asking func(ctx context.Context, zone resource.ZoneName, server string, question []byte) ([]byte, error)
 }
@@ -41,19 +41,19 @@ type inspectService struct {
 // answered by that one, and what is spread over zones is put together.
 func (s *inspectService) Inspect(ctx context.Context, req *meridianv1.InspectRequest) (*meridianv1.InspectResponse, error) {
 	if req.GetZone() == "" {
-		if response, own, err := s.own(ctx, req); own {
+		if response, own, err := s.answerInherited(ctx, req); own {
 			return response, err
 		}
 	}
 	known := s.zones(ctx)
 	if zone := resource.ZoneName(req.GetZone()); zone != "" {
-		if _, connected := known.at[zone]; !connected {
+		if _, connected := known.servers[zone]; !connected {
 			return nil, notConnected(zone, known)
 		}
 		return s.ask(ctx, zone, known, req)
 	}
-	if len(known.at) == 0 {
-		return nil, rpcerr.New(rpcerr.Unavailable, "NO_ZONES", "no zone is connected: only a zone knows its dataplanes; see `meridian zones`%s", unless(known))
+	if len(known.servers) == 0 {
+		return nil, rpcerr.New(rpcerr.Unavailable, "NO_ZONES", "no zone is connected: only a zone knows its dataplanes; see `meridian zones`%s", silentSuffix(known))
 	}
 	found, err := s.askAll(ctx, known, req)
 	if err != nil {
@@ -74,11 +74,11 @@ func (s *inspectService) Inspect(ctx context.Context, req *meridianv1.InspectReq
 
 // notConnected says why a zone cannot be asked: it is away, or there is none of
 // that name.
-func notConnected(zone resource.ZoneName, known census) error {
+func notConnected(zone resource.ZoneName, known fleetStatus) error {
 	var zones []string
 	for _, z := range known.zones {
 		if z.Name == zone {
-			return rpcerr.New(rpcerr.Unavailable, "ZONE_UNAVAILABLE", "zone %q is %s: only the zone itself knows its dataplanes; see `meridian zones`%s", zone, z.State, unless(known))
+			return rpcerr.New(rpcerr.Unavailable, "ZONE_UNAVAILABLE", "zone %q is %s: only the zone itself knows its dataplanes; see `meridian zones`%s", zone, z.State, silentSuffix(known))
 		}
 		zones = append(zones, string(z.Name))
 	}
@@ -88,18 +88,18 @@ func notConnected(zone resource.ZoneName, known census) error {
 	return rpcerr.New(rpcerr.NotFound, "NO_SUCH_ZONE", "there is no zone %q%s", zone, listZones(known.connected()))
 }
 
-// unless adds to a refusal that a server which could not be asked may know
+// silentSuffix adds to a refusal that a server which could not be asked may know
 // better.
-func unless(known census) string {
-	if len(known.unasked) == 0 {
+func silentSuffix(known fleetStatus) string {
+	if len(known.silent) == 0 {
 		return ""
 	}
 	return " (" + strings.Join(known.notes(), "; ") + ")"
 }
 
-// own answers a question that is about inherited policies alone; false when it
+// answerInherited answers a question that is about inherited policies alone; false when it
 // is not.
-func (s *inspectService) own(ctx context.Context, req *meridianv1.InspectRequest) (*meridianv1.InspectResponse, bool, error) {
+func (s *inspectService) answerInherited(ctx context.Context, req *meridianv1.InspectRequest) (*meridianv1.InspectResponse, bool, error) {
 	var ask func(*policy.Matcher, resource.Revision) (any, error)
 	var held map[resource.Key][]policy.Condition
 	var notes []string
@@ -182,15 +182,15 @@ func (s *inspectService) quarantines(ctx context.Context) (map[resource.Key][]po
 	return held, known.notes()
 }
 
-// reply is one zone's answer.
-type reply struct {
+// zoneAnswer is one zone's answer.
+type zoneAnswer struct {
 	zone     resource.ZoneName
 	response *meridianv1.InspectResponse
 }
 
 // askAll asks every zone and returns the replies of those that can answer, at
 // least one.
-func (s *inspectService) askAll(ctx context.Context, known census, req *meridianv1.InspectRequest) ([]reply, error) {
+func (s *inspectService) askAll(ctx context.Context, known fleetStatus, req *meridianv1.InspectRequest) ([]zoneAnswer, error) {
 	connected := known.connected()
 	replies := make([]*meridianv1.InspectResponse, len(connected))
 	errs := make([]error, len(connected))
@@ -202,12 +202,12 @@ func (s *inspectService) askAll(ctx context.Context, known census, req *meridian
 		})
 	}
 	_ = group.Wait()
-	var found []reply
+	var found []zoneAnswer
 	var missing, failed error
 	for i, zone := range connected {
 		switch {
 		case errs[i] == nil:
-			found = append(found, reply{zone, replies[i]})
+			found = append(found, zoneAnswer{zone, replies[i]})
 		case rpcerr.CodeOf(errs[i]) == rpcerr.NotFound:
 			missing = errs[i]
 		default:
@@ -223,7 +223,7 @@ func (s *inspectService) askAll(ctx context.Context, known census, req *meridian
 	return found, nil
 }
 
-func (s *inspectService) ask(ctx context.Context, zone resource.ZoneName, known census, req *meridianv1.InspectRequest) (*meridianv1.InspectResponse, error) {
+func (s *inspectService) ask(ctx context.Context, zone resource.ZoneName, known fleetStatus, req *meridianv1.InspectRequest) (*meridianv1.InspectResponse, error) {
 	question := proto.CloneOf(req)
 	question.Zone = ""
 	encoded, err := proto.Marshal(question)
@@ -233,10 +233,10 @@ func (s *inspectService) ask(ctx context.Context, zone resource.ZoneName, known 
 	patience := askPatience(ctx)
 	asked, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
-	reply, err := s.asking(asked, zone, known.at[zone], encoded)
+	reply, err := s.asking(asked, zone, known.servers[zone], encoded)
 	if errors.Is(err, zonesync.ErrZoneOffline) {
 		// It may have gone to another server in the meantime.
-		if server, connected := s.zones(asked).at[zone]; connected {
+		if server, connected := s.zones(asked).servers[zone]; connected {
 			reply, err = s.asking(asked, zone, server, encoded)
 		}
 	}
@@ -268,7 +268,7 @@ func askPatience(ctx context.Context) time.Duration {
 
 // merge puts the answers of several zones together. It holds for the oldest
 // revision among them.
-func merge(found []reply, join func([][]byte) ([]byte, error), notes []string) (*meridianv1.InspectResponse, error) {
+func merge(found []zoneAnswer, join func([][]byte) ([]byte, error), notes []string) (*meridianv1.InspectResponse, error) {
 	out := found[0].response
 	parts := make([][]byte, len(found))
 	for i, r := range found {
@@ -282,7 +282,7 @@ func merge(found []reply, join func([][]byte) ([]byte, error), notes []string) (
 	return &meridianv1.InspectResponse{Json: joined, AsOf: out.AsOf, Notes: notes}, nil
 }
 
-func names(found []reply) []string {
+func names(found []zoneAnswer) []string {
 	out := make([]string, len(found))
 	for i, r := range found {
 		out[i] = fmt.Sprintf("zone %q", r.zone)

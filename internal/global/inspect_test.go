@@ -19,7 +19,7 @@ import (
 // zonesThat returns a service over zones that answer with what reply gives.
 func zonesThat(reply func(zone resource.ZoneName) (string, uint64, error), zones ...resource.ZoneName) *inspectService {
 	return &inspectService{
-		zones: func(context.Context) census { return connectedTo("a", zones...) },
+		zones: func(context.Context) fleetStatus { return connectedTo("a", zones...) },
 		asking: func(_ context.Context, zone resource.ZoneName, _ string, question []byte) ([]byte, error) {
 			var req meridianv1.InspectRequest
 			if err := proto.Unmarshal(question, &req); err != nil || req.GetZone() != "" {
@@ -35,10 +35,10 @@ func zonesThat(reply func(zone resource.ZoneName) (string, uint64, error), zones
 }
 
 // connectedTo is what is known when zones are connected to a server.
-func connectedTo(server string, zones ...resource.ZoneName) census {
-	c := census{at: map[resource.ZoneName]string{}}
+func connectedTo(server string, zones ...resource.ZoneName) fleetStatus {
+	c := fleetStatus{servers: map[resource.ZoneName]string{}}
 	for _, zone := range zones {
-		c.at[zone] = server
+		c.servers[zone] = server
 		c.zones = append(c.zones, zonesync.ZoneStatus{Name: zone, State: zonesync.ZoneInSync})
 	}
 	return c
@@ -73,7 +73,7 @@ func TestQuestionIsPassedToTheZoneThatCanAnswer(t *testing.T) {
 	_, err = s.Inspect(t.Context(), aboutDataplane("mars"))
 	require.Equal(t, rpcerr.NotFound, rpcerr.CodeOf(err))
 	require.ErrorContains(t, err, `there is no zone "mars"; connected are east, west`)
-	s.zones = func(context.Context) census {
+	s.zones = func(context.Context) fleetStatus {
 		c := connectedTo("a", "east")
 		c.zones = append(c.zones, zonesync.ZoneStatus{Name: "north", State: zonesync.ZoneOffline})
 		return c

@@ -17,13 +17,13 @@ type clusterFigures struct {
 	figures consensus.Figures
 	health  consensus.Health
 	servers []consensus.Server
-	// unasked and differing count the other servers that cannot be asked, and
+	// silent and differing count the other servers that cannot be asked, and
 	// those that hold something else.
-	unasked, differing int
+	silent, differing int
 	// changes counts how often the leader changed; cutOff says that this server
 	// cannot tell whether it is up to date.
 	changes uint64
-	cutOff  bool
+	stale   bool
 }
 
 // clusterCollector reports how the servers of a global stand. What only the
@@ -60,7 +60,7 @@ func newClusterCollector(read func() clusterFigures) *clusterCollector {
 		func(f clusterFigures) float64 { return f.figures.Heard.Seconds() })
 	counter("meridian_leader_changes_total", "How often this server saw another server come to lead.", func(f clusterFigures) float64 { return float64(f.changes) })
 	gauge("meridian_current", "1 while this server makes sure, every second, that it is up to date; 0 after 5 seconds without: its zones are sent to other servers.",
-		func(f clusterFigures) float64 { return bit(!f.cutOff) })
+		func(f clusterFigures) float64 { return bit(!f.stale) })
 	gauge("meridian_term", "The term of the log: it rises with every election.", func(f clusterFigures) float64 { return float64(f.status.Term) })
 	gauge("meridian_members", "Servers of this global.", func(f clusterFigures) float64 { return float64(len(f.servers)) })
 	gauge("meridian_voters", "Servers of this global that have a vote.", func(f clusterFigures) float64 { return float64(voters(f.servers)) })
@@ -78,7 +78,7 @@ func newClusterCollector(read func() clusterFigures) *clusterCollector {
 			return float64(max(f.status.Last, f.figures.Snapshot) - f.figures.Snapshot)
 		})
 	gauge("meridian_unreachable_servers", "Other servers of this global that this one cannot ask for their zones.",
-		func(f clusterFigures) float64 { return float64(f.unasked) })
+		func(f clusterFigures) float64 { return float64(f.silent) })
 	gauge("meridian_differing_servers", "Other servers of this global that hold something else than this one as of the same revision; always 0 unless one is broken.",
 		func(f clusterFigures) float64 { return float64(f.differing) })
 	member := func(name, help string) *prometheus.Desc {
@@ -140,8 +140,8 @@ func (c *clusterCollector) Collect(ch chan<- prometheus.Metric) {
 func (g *global) clusterFigures() clusterFigures {
 	return clusterFigures{
 		leads: g.node.IsLeader(), status: g.node.Status(), figures: g.node.Figures(), health: g.node.Health(), servers: g.node.Servers(),
-		unasked: len(g.directory.unreachable()), differing: len(g.directory.differs()),
-		changes: g.leaders.Load(), cutOff: g.cutOff.Load(),
+		silent: len(g.fleet.unreachable()), differing: len(g.fleet.diverged()),
+		changes: g.leaders.Load(), stale: g.stale.Load(),
 	}
 }
 
@@ -159,7 +159,7 @@ func (g *global) watchLeaders(ctx context.Context) error {
 			tell.Reset(leaderPatience)
 		}
 		before := watch.last
-		worthTelling, another := watch.saw(leader)
+		worthTelling, another := watch.observe(leader)
 		if worthTelling {
 			g.log.Info("a server leads", "leader", leader, "raft", addr, "before", before)
 		}
@@ -170,10 +170,10 @@ func (g *global) watchLeaders(ctx context.Context) error {
 		case <-changed:
 		case <-tell.C:
 			if !watch.led && g.started() { // a start says itself what it waits for
-				g.log.Warn("there is no leader: nothing can be written", "reason", g.awaited(ctx))
+				g.log.Warn("there is no leader: nothing can be written", "reason", g.waitReason(ctx))
 				watch.missed = true
 			}
-			tell.Reset(tellEvery)
+			tell.Reset(warnInterval)
 		case <-ctx.Done():
 			return nil
 		}
@@ -189,9 +189,9 @@ type leaderWatch struct {
 	missed bool
 }
 
-// saw notes who leads, "" for nobody, and reports whether the log should say so
+// observe notes who leads, "" for nobody, and reports whether the log should say so
 // and whether it is another server than before.
-func (w *leaderWatch) saw(leader string) (worthTelling, another bool) {
+func (w *leaderWatch) observe(leader string) (worthTelling, another bool) {
 	if w.led = leader != ""; !w.led {
 		return false, false
 	}

@@ -21,7 +21,7 @@ func TestClusterMetrics(t *testing.T) {
 			{Name: "b", LastContact: 1500 * time.Millisecond, Lag: 4},
 			{Name: "c", Healthy: true},
 		}},
-		unasked: 1, differing: 2, changes: 3,
+		silent: 1, differing: 2, changes: 3,
 	}
 	c := newClusterCollector(func() clusterFigures { return f })
 	problems, err := testutil.CollectAndLint(c)
@@ -62,7 +62,7 @@ func TestClusterMetrics(t *testing.T) {
 	compare("meridian_member_healthy", map[string]float64{"b": 0, "c": 1})
 
 	// A follower that is cut off; what only leaders know it does not report.
-	f = clusterFigures{status: consensus.Status{State: "candidate", Committed: 5, Applied: 9}, figures: consensus.Figures{Heard: 2 * time.Second, Snapshot: 3}, cutOff: true}
+	f = clusterFigures{status: consensus.Status{State: "candidate", Committed: 5, Applied: 9}, figures: consensus.Figures{Heard: 2 * time.Second, Snapshot: 3}, stale: true}
 	compare("meridian_leader", is(0))
 	compare("meridian_leader_known", is(0))
 	compare("meridian_current", is(0))
@@ -91,7 +91,7 @@ func TestWhichLeadersTheLogTellsOf(t *testing.T) {
 		{leader: "b", worthTelling: true, another: true},
 		{leader: "a", worthTelling: true, another: true},
 	} {
-		worthTelling, another := w.saw(c.leader)
+		worthTelling, another := w.observe(c.leader)
 		require.Equal(t, []bool{c.worthTelling, c.another, c.leader != ""}, []bool{worthTelling, another, w.led}, i)
 		w.missed = c.missed
 	}

@@ -41,20 +41,20 @@ type global struct {
 	log *slog.Logger
 	now func() time.Time
 
-	// gate opens when the server is ready; health tells.
-	gate   server.Gate
-	health *server.Health
-	// leading is told, without waiting, that this server has come to lead.
-	leading chan struct{}
+	// readiness opens when the server is ready; health tells.
+	readiness server.Readiness
+	health    *server.Health
+	// leadershipGained is told, without waiting, that this server has come to lead.
+	leadershipGained chan struct{}
 	// ports are those of the last run.
 	ports server.Ports
-	// joined says how this server comes to a global that exists, as long as it has
+	// joinState says how this server comes to a global that exists, as long as it has
 	// not arrived there; nil otherwise.
-	joined    *joinNote
+	joinState *joinState
 	addresses server.Addresses
 	// advertisedGRPC is where clients, zones and servers reach addresses.GRPC.
 	advertisedGRPC string
-	meeting        meeting
+	known          knownAddresses
 	// pki is what clients see, peers what the other servers see; mostly the same.
 	pki, peers *authn.PKI
 	store      *store.Store
@@ -73,13 +73,13 @@ type global struct {
 	// token is revoked.
 	callers *authn.Authenticator
 	sync    *zonesync.Server
-	// directory knows the zones of all servers; peerZones tells the others about
+	// fleet knows the zones of all servers; peerZones tells the others about
 	// those connected here.
-	directory *directory
-	peerZones *peerZones
-	// cutOff: this server cannot tell whether it is up to date; leaders counts how
+	fleet       *fleet
+	peerService *peerService
+	// stale: this server cannot tell whether it is up to date; leaders counts how
 	// often the leader changed.
-	cutOff  atomic.Bool
+	stale   atomic.Bool
 	leaders atomic.Uint64
 	// conditions compiles the conditions of policies.
 	conditions *condition.Compiler
@@ -95,7 +95,7 @@ type global struct {
 // it failed. hangups makes it read its certificates again.
 //
 // It stops in this order: it is no longer ready, and hands over the lead; streams
-// of zones are ended, since they would not end by themselves, while running calls
+// contextFor zones are ended, since they would not end by themselves, while running calls
 // finish, through the next leader; then health and metrics; then gossip and the
 // log, when nobody can write to it any more; and last the record of what was
 // written.
@@ -112,10 +112,10 @@ func Run(ctx context.Context, cfg Config, log *slog.Logger, hangups <-chan os.Si
 	cfg.Name = cfg.serverName()
 	g := &global{
 		cfg: cfg, log: log, now: time.Now, metrics: server.NewMetrics(),
-		leading: make(chan struct{}, 1), failed: make(chan error, 1), ports: server.LastPorts(cfg.DataDir), addresses: listeners.Addresses(),
+		leadershipGained: make(chan struct{}, 1), failed: make(chan error, 1), ports: server.LastPorts(cfg.DataDir), addresses: listeners.Addresses(),
 	}
 	g.advertisedGRPC = cfg.Advertised(g.addresses.GRPC)
-	g.health = server.NewHealth(log, g.metrics, server.Check{Name: "state", Ready: g.gate.Check})
+	g.health = server.NewHealth(log, g.metrics, server.Check{Name: "state", Ready: g.readiness.Check})
 	done := make(chan error, 1)
 	go func() { done <- g.run(ctx, listeners, hangups) }() // ends before this function, unless it cannot be waited for
 	select {
@@ -185,7 +185,7 @@ func (g *global) open(ctx context.Context) error {
 		return err
 	}
 	g.health.Add(
-		server.Check{Name: "leader", Ready: g.leads}, server.Check{Name: "current", Ready: g.current},
+		server.Check{Name: "leader", Ready: g.checkLeader}, server.Check{Name: "current", Ready: g.checkFresh},
 		server.Check{Name: "audit", Ready: g.audit.Err}, server.DiskCheck(g.node.Disk),
 	)
 	return g.assemble()
@@ -212,8 +212,8 @@ func (g *global) serve(ctx context.Context, listeners server.Listeners, hangups 
 	parts, ctx := errgroup.WithContext(ctx)
 	parts.Go(func() error { return g.grpc.Run(ctx, listeners.GRPC, server.StopTimeout) })
 	parts.Go(func() error { return g.audit.Run(ctx) })
-	parts.Go(func() error { return g.meet(ctx) })
-	parts.Go(func() error { return g.handOver(ctx) })
+	parts.Go(func() error { return g.discover(ctx) })
+	parts.Go(func() error { return g.transferLeadership(ctx) })
 	parts.Go(func() error { return server.ReloadPKI(ctx, hangups, g.log, g.reloadGossipKeys, g.pki, g.peers) })
 	parts.Go(func() error {
 		err := g.awaitStart(ctx)
@@ -221,12 +221,12 @@ func (g *global) serve(ctx context.Context, listeners server.Listeners, hangups 
 			return errors.Join(err, listeners.CloseWebhook())
 		}
 		parts.Go(func() error { return g.sync.Run(ctx) })
-		parts.Go(func() error { return g.directory.Run(ctx) })
-		parts.Go(func() error { return g.watchCurrency(ctx) })
+		parts.Go(func() error { return g.fleet.Run(ctx) })
+		parts.Go(func() error { return g.watchFreshness(ctx) })
 		parts.Go(func() error { return g.watchLeaders(ctx) })
 		parts.Go(func() error { return g.matching.Run(ctx) })
 		parts.Go(func() error { return g.ring.Follow(ctx, g.callers.Recheck, g.store) })
-		parts.Go(func() error { return g.keepBootstrapped(ctx) })
+		parts.Go(func() error { return g.bootstrapOnLeadership(ctx) })
 		parts.Go(func() error { return g.followReplacements(ctx) })
 		if g.webhook != nil {
 			parts.Go(func() error { return g.webhook.Run(ctx, listeners.Webhook, server.StopTimeout) })
@@ -236,14 +236,14 @@ func (g *global) serve(ctx context.Context, listeners server.Listeners, hangups 
 	return parts.Wait()
 }
 
-// handOver passes the lead on as soon as the server is to stop, so that the calls
+// transferLeadership passes the lead on as soon as the server is to stop, so that the calls
 // which are running finish through the next leader.
-func (g *global) handOver(ctx context.Context) error {
+func (g *global) transferLeadership(ctx context.Context) error {
 	<-ctx.Done()
 	if !g.node.IsLeader() {
 		return nil
 	}
-	stopping, cancel := context.WithTimeout(context.WithoutCancel(ctx), handOverTimeout)
+	stopping, cancel := context.WithTimeout(context.WithoutCancel(ctx), transferTimeout)
 	defer cancel()
 	if next, err := g.node.TransferLeadership(stopping, ""); err != nil {
 		g.log.Debug("there is nobody to hand the lead to", "error", err)
@@ -253,21 +253,21 @@ func (g *global) handOver(ctx context.Context) error {
 	return nil
 }
 
-// handOverTimeout bounds handing over the lead, of the ten seconds that a stop
+// transferTimeout bounds handing over the lead, of the ten seconds that a stop
 // takes at most.
-const handOverTimeout = 2 * time.Second
+const transferTimeout = 2 * time.Second
 
-// leads is the readiness of the log: without a leader nothing can be written.
-func (g *global) leads() error {
+// checkLeader is the readiness of the log: without a leader nothing can be written.
+func (g *global) checkLeader() error {
 	if id, _ := g.node.Leader(); id == "" {
 		return fmt.Errorf("no leader is known: waiting for %s", g.node.Waiting())
 	}
 	return nil
 }
 
-// answersAlways are the methods that a server answers before it is ready, when
+// unauthenticatedMethods are the methods that a server answers before it is ready, when
 // it may not even know its keys: to everybody, and as somebody who is not known.
-func answersAlways() []string {
+func unauthenticatedMethods() []string {
 	return []string{meridianv1.ClusterService_Members_FullMethodName}
 }
 
@@ -288,8 +288,8 @@ func (g *global) assemble() error {
 		Logger:    g.log,
 		Servers:   g.serverAddresses,
 	})
-	g.peerZones.zones.Store(g.sync)
-	g.directory = newDirectory(g.sync, g.otherServers, g.log)
+	g.peerService.zones.Store(g.sync)
+	g.fleet = newFleet(g.sync, g.otherServers, g.log)
 	g.tokens = tokens.New(tokens.Config{
 		Ring: g.ring, Writer: g.writer, Access: g.access, Local: g.store.View, Now: g.now,
 		View: func() store.Reader { return g.store.View() },
@@ -303,12 +303,14 @@ func (g *global) assemble() error {
 			meridianv1.JoinService_ServiceDesc.ServiceName: authn.ServerToken,
 		}),
 		Refused: g.audit.Refused,
-		Open:    func(method string) bool { return !g.gate.Started() && slices.Contains(answersAlways(), method) },
+		Open: func(method string) bool {
+			return !g.readiness.Started() && slices.Contains(unauthenticatedMethods(), method)
+		},
 	}
 	g.grpc = server.NewGRPC(g.log, g.pki.ServerTLS(), server.Calls{
-		Enter:          []grpc.UnaryServerInterceptor{g.gate.Unary(answersAlways()...), g.callers.Unary},
+		Enter:          []grpc.UnaryServerInterceptor{g.readiness.Unary(unauthenticatedMethods()...), g.callers.Unary},
 		Unary:          []grpc.UnaryServerInterceptor{g.audit.Unary},
-		Stream:         []grpc.StreamServerInterceptor{g.gate.Stream(), g.callers.Stream, g.audit.Stream},
+		Stream:         []grpc.StreamServerInterceptor{g.readiness.Stream(), g.callers.Stream, g.audit.Stream},
 		StrangersWrite: g.access.StrangersWrite,
 	})
 	resources := g.admin()
@@ -331,7 +333,7 @@ func (g *global) register(resources *admin.Service) {
 	meridianv1.RegisterClusterServiceServer(g.grpc, &clusterService{global: g})
 	meridianv1.RegisterJoinServiceServer(g.grpc, &joinService{global: g})
 	meridianv1.RegisterInspectServiceServer(g.grpc, &inspectService{
-		matching: g.matching, zones: g.zonesEverywhere, asking: g.directory.Ask,
+		matching: g.matching, zones: g.zonesEverywhere, asking: g.fleet.Ask,
 	})
 	meridianv1.RegisterTokenServiceServer(g.grpc, g.tokens)
 	meridianv1.RegisterAccessServiceServer(g.grpc, authz.NewService(g.access, g.node.Read))
@@ -353,7 +355,7 @@ func (g *global) admin() *admin.Service {
 		Owns:         owns,
 		Check:        g.conditions.Check,
 		Surveyors:    engines.Surveyors(),
-		WaitForZones: g.directory.WaitApplied,
+		WaitForZones: g.fleet.WaitApplied,
 		Now:          g.now,
 	})
 }
@@ -377,7 +379,7 @@ func (g *global) announce(ctx context.Context) error {
 	if err := g.writeAdminContext(); err != nil {
 		return err
 	}
-	g.gate.Open()
+	g.readiness.SetReady()
 	g.grpc.Ready(true)
 	if err := server.WriteAddresses(g.cfg.DataDir, g.addresses); err != nil {
 		return err
@@ -385,7 +387,7 @@ func (g *global) announce(ctx context.Context) error {
 	g.log.Info("ready", "role", "global", "name", g.cfg.Name, "cluster", g.clusterID(), "grpc", g.addresses.GRPC,
 		"http", g.addresses.HTTP, "raft", g.addresses.Raft, "revision", g.store.Revision())
 	<-ctx.Done()
-	g.gate.Close()
+	g.readiness.SetStopping()
 	g.log.Info("stopping", "reason", context.Cause(ctx))
 	return server.RemoveAddresses(g.cfg.DataDir)
 }

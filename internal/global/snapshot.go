@@ -202,6 +202,6 @@ func (g *global) replaced(v *store.View) {
 	g.audit.Noted(fmt.Sprintf("the state was replaced by a backup: incarnation %d of cluster %s begins at revision %d with %d resources",
 		epoch.Incarnation, epoch.ClusterID, v.Revision(), v.Len()))
 	if g.node.IsLeader() {
-		g.tellLeading()
+		g.notifyLeadership()
 	}
 }

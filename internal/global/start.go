@@ -11,12 +11,12 @@ import (
 )
 
 const (
-	// lookEvery is how often a server that waits for the others looks again at
+	// statusInterval is how often a server that waits for the others looks again at
 	// what is missing, tellFirst when it first says so in the log, and tellEvery how
 	// often after that.
-	lookEvery = time.Second
-	tellFirst = 3 * time.Second
-	tellEvery = 15 * time.Second
+	statusInterval = time.Second
+	firstWarning   = 3 * time.Second
+	warnInterval   = 15 * time.Second
 	// bootstrapPatience is how long a server that does not lead waits for the
 	// leader to write what a new global begins with.
 	bootstrapPatience = 5 * time.Second
@@ -30,14 +30,14 @@ const (
 // global has what it begins with. It waits for as long as it takes: a server of
 // several that gave up would only make it longer.
 func (g *global) awaitStart(ctx context.Context) error {
-	look, tell := time.NewTicker(lookEvery), time.NewTicker(tellFirst)
+	look, tell := time.NewTicker(statusInterval), time.NewTicker(firstWarning)
 	defer look.Stop()
 	defer tell.Stop()
 	for {
-		g.gate.Await(g.awaited(ctx))
+		g.readiness.SetReason(g.waitReason(ctx))
 		select {
 		case <-g.node.Ready():
-			if err := removeJoinNote(g.cfg.DataDir); err != nil {
+			if err := removeJoinState(g.cfg.DataDir); err != nil {
 				return err
 			}
 			return g.awaitBootstrap(ctx)
@@ -45,15 +45,15 @@ func (g *global) awaitStart(ctx context.Context) error {
 			return nil
 		case <-look.C:
 		case <-tell.C:
-			tell.Reset(tellEvery)
-			g.log.Warn("not ready yet", "reason", g.awaited(ctx))
+			tell.Reset(warnInterval)
+			g.log.Warn("not ready yet", "reason", g.waitReason(ctx))
 		}
 	}
 }
 
-// awaited says what the log of this server lacks to be ready: a leader, and who
-// of those that could choose one is here.
-func (g *global) awaited(ctx context.Context) string {
+// waitReason says what the log of this server lacks to be ready: a leader, and who
+// contextFor those that could choose one is here.
+func (g *global) waitReason(ctx context.Context) string {
 	if err := g.node.Disk().Err(); err != nil {
 		return err.Error()
 	}
@@ -61,11 +61,11 @@ func (g *global) awaited(ctx context.Context) string {
 	if id, _ := g.node.Leader(); id != "" {
 		return waiting + ", " + id
 	}
-	return waiting + roll(g.node.Members(ctx), g.cfg.Name)
+	return waiting + memberSummary(g.node.Members(ctx), g.cfg.Name)
 }
 
-// roll says which other members answer, and why those do not that do not.
-func roll(members []consensus.Member, self string) string {
+// memberSummary says which other members answer, and why those do not that do not.
+func memberSummary(members []consensus.Member, self string) string {
 	var here, away []string
 	for _, m := range members {
 		switch {
@@ -98,7 +98,7 @@ func (g *global) awaitBootstrap(ctx context.Context) error {
 			if err == nil || ctx.Err() != nil {
 				return nil
 			}
-			if !passing(err) {
+			if !retryable(err) {
 				return err
 			}
 		}
@@ -106,8 +106,8 @@ func (g *global) awaitBootstrap(ctx context.Context) error {
 		if missing == "" {
 			return nil
 		}
-		g.gate.Await("waiting for the leader to write " + missing)
-		changed, stop := context.WithTimeout(ctx, lookEvery)
+		g.readiness.SetReason("waiting for the leader to write " + missing)
+		changed, stop := context.WithTimeout(ctx, statusInterval)
 		err := g.store.Wait(changed, g.store.Revision()+1)
 		stop()
 		select {
@@ -124,22 +124,22 @@ func (g *global) awaitBootstrap(ctx context.Context) error {
 	}
 }
 
-// passing reports whether an error of the log is about the leadership of the
+// retryable reports whether an error of the log is about the leadership of the
 // moment.
-func passing(err error) bool {
+func retryable(err error) bool {
 	return errors.Is(err, consensus.ErrNotLeader) || errors.Is(err, consensus.ErrUnavailable) || errors.Is(err, consensus.ErrUnknownOutcome)
 }
 
-// keepBootstrapped has whoever comes to lead write what the leader before may
+// bootstrapOnLeadership has whoever comes to lead write what the leader before may
 // not have come to write, until ctx ends.
-func (g *global) keepBootstrapped(ctx context.Context) error {
+func (g *global) bootstrapOnLeadership(ctx context.Context) error {
 	for {
 		select {
 		case <-ctx.Done():
 			return nil
-		case <-g.leading:
+		case <-g.leadershipGained:
 		}
-		if err := g.bootstrap(ctx); err != nil && !passing(err) && ctx.Err() == nil {
+		if err := g.bootstrap(ctx); err != nil && !retryable(err) && ctx.Err() == nil {
 			g.log.Error("cannot write what a global begins with", "error", err)
 		}
 	}

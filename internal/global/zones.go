@@ -64,8 +64,8 @@ func (g *global) zonesHere() []zonesync.ZoneStatus { return g.withResources(g.sy
 
 // zonesEverywhere returns what is known of every zone by the servers that
 // answer.
-func (g *global) zonesEverywhere(ctx context.Context) census {
-	c := g.directory.look(ctx)
+func (g *global) zonesEverywhere(ctx context.Context) fleetStatus {
+	c := g.fleet.Status(ctx)
 	c.zones = g.withResources(c.zones)
 	return c
 }

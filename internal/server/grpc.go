@@ -46,7 +46,7 @@ const (
 type GRPC struct {
 	*grpc.Server
 	health   *health.Server
-	watches  *stopper
+	watches  *watchTracker
 	receiver *receiver
 }
 
@@ -67,7 +67,7 @@ type Calls struct {
 // NewGRPC returns a gRPC server that is not serving yet. Every call passes
 // through what calls says, and a handler that panics fails its own call only.
 func NewGRPC(log *slog.Logger, config *tls.Config, calls Calls) *GRPC {
-	guard, watches := guard{log}, newStopper()
+	guard, watches := guard{log}, newWatchTracker()
 	enter := slices.Concat([]grpc.UnaryServerInterceptor{rpcerr.UnaryServer, guard.unary}, calls.Enter)
 	g := &GRPC{health: health.NewServer(), watches: watches, receiver: newReceiver(enter, calls.StrangersWrite), Server: grpc.NewServer(
 		grpc.Creds(credentials.NewTLS(config)),

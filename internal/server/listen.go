@@ -30,38 +30,38 @@ func Listen(flag, addr string) (net.Listener, error) {
 	}
 }
 
-// spareFiles is how many files a server can still open with every connection that
+// reservedFiles is how many files a server can still open with every connection that
 // it takes: for its log, its snapshots, the audit log and the other servers. It is
 // at most a quarter of what it may open at all.
-const spareFiles = 256
+const reservedFiles = 256
 
-// sparingListener hangs up on connections that would take the last files of the
+// reservingListener hangs up on connections that would take the last files of the
 // process, so that strangers who open many cannot keep it from writing. The
 // system numbers a file by the lowest free number, which says how many there are.
 // Connections are handed on as they are, since gRPC sets options of theirs.
-type sparingListener struct {
+type reservingListener struct {
 	net.Listener
-	// most is the number from which on a file is spared.
-	most uint64
+	// limit is the number from which on a file is spared.
+	limit uint64
 }
 
-// sparing returns a listener that leaves files to its process.
-func sparing(l net.Listener) net.Listener {
+// reserveFiles returns a listener that leaves files to its process.
+func reserveFiles(l net.Listener) net.Listener {
 	limit, ok := openFiles()
 	if !ok {
 		return l
 	}
-	return sparingListener{l, limit - min(spareFiles, limit/4)}
+	return reservingListener{l, limit - min(reservedFiles, limit/4)}
 }
 
 // Accept implements net.Listener.
-func (l sparingListener) Accept() (net.Conn, error) {
+func (l reservingListener) Accept() (net.Conn, error) {
 	for {
 		conn, err := l.Listener.Accept()
 		if err != nil {
 			return nil, err
 		}
-		if number, ok := descriptor(conn); !ok || number < l.most {
+		if number, ok := descriptor(conn); !ok || number < l.limit {
 			return conn, nil
 		}
 		_ = conn.Close()
@@ -95,18 +95,18 @@ func OpenListeners(o Options) (Listeners, error) {
 	if l.HTTP, err = last.listen("http-addr", o.HTTPAddr); err != nil {
 		return Listeners{}, errors.Join(err, l.GRPC.Close())
 	}
-	l.GRPC, l.HTTP = sparing(l.GRPC), sparing(l.HTTP)
+	l.GRPC, l.HTTP = reserveFiles(l.GRPC), reserveFiles(l.HTTP)
 	if o.WebhookAddr == "" {
 		return l, nil
 	}
 	if l.Webhook, err = last.listen("webhook-addr", o.WebhookAddr); err != nil {
 		return Listeners{}, errors.Join(err, l.GRPC.Close(), l.HTTP.Close())
 	}
-	l.Webhook = sparing(l.Webhook)
+	l.Webhook = reserveFiles(l.Webhook)
 	return l, nil
 }
 
-// Close closes those that nobody serves on yet.
+// SetStopping closes those that nobody serves on yet.
 func (l Listeners) Close() error { return errors.Join(l.HTTP.Close(), l.CloseServices()) }
 
 // CloseServices closes all but that of health and metrics.

@@ -61,10 +61,10 @@ func TestFilesAreSpared(t *testing.T) {
 	if !known {
 		t.Skip("files have no numbers here")
 	}
-	require.Equal(t, sparingListener{l, limit - min(spareFiles, limit/4)}, sparing(l))
+	require.Equal(t, reservingListener{l, limit - min(reservedFiles, limit/4)}, reserveFiles(l))
 	ended := make(chan error, 1)
 	go func() {
-		_, err := sparingListener{l, 0}.Accept()
+		_, err := reservingListener{l, 0}.Accept()
 		ended <- err
 	}()
 	conn, err := net.Dial("tcp", l.Addr().String())
@@ -81,7 +81,7 @@ func TestFilesAreSpared(t *testing.T) {
 	conn, err = net.Dial("tcp", l.Addr().String())
 	require.NoError(t, err)
 	defer func() { require.NoError(t, conn.Close()) }()
-	taken, err := sparing(l).Accept()
+	taken, err := reserveFiles(l).Accept()
 	require.NoError(t, err)
 	require.IsType(t, &net.TCPConn{}, taken, "as it is, for those who set options")
 	require.NoError(t, taken.Close())

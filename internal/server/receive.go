@@ -50,7 +50,7 @@ const (
 // receiver receives the requests of a server's calls, after it is known who
 // calls.
 type receiver struct {
-	// enter is what a unary call passes before its request is received.
+	// check is what a unary call passes before its request is received.
 	enter grpc.UnaryServerInterceptor
 	// strangersWrite reports whether somebody without credentials may write
 	// anything at all.
@@ -104,7 +104,7 @@ func (r *receiver) service(desc *grpc.ServiceDesc) *grpc.ServiceDesc {
 
 // free reports whether a method is of the services that everybody may use.
 func free(method string) bool {
-	return slices.ContainsFunc(standing, func(s string) bool { return strings.HasPrefix(method, s) })
+	return slices.ContainsFunc(alwaysAllowed, func(s string) bool { return strings.HasPrefix(method, s) })
 }
 
 // unary is a unary method's handler that decides who may call before it receives
@@ -183,7 +183,7 @@ type call struct {
 }
 
 // wire is what a call of a gRPC server is to its transport. gRPC has no interface
-// of its own by which a message could be read as it comes: it lets a caller
+// contextFor its own by which a message could be read as it comes: it lets a caller
 // announce a length and reserves the room for it.
 type wire interface {
 	// ReadMessageHeader fills p with what comes next. The error is io.EOF when

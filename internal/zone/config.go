@@ -98,10 +98,10 @@ func (c *Config) bundle() (authn.ZoneBundle, error) {
 	return bundle, nil
 }
 
-// renewed returns what gives the token to connect with: the one that is in its
+// tokenSource returns what gives the token to connect with: the one that is in its
 // file by then, so that it can be replaced before it expires, or after. While the
 // file cannot be used, it is the last one that was there.
-func renewed(cfg Config, token string, log *slog.Logger) func(context.Context) (string, error) {
+func tokenSource(cfg Config, token string, log *slog.Logger) func(context.Context) (string, error) {
 	var mu sync.Mutex // guards token and failing
 	failing := false
 	return func(context.Context) (string, error) {

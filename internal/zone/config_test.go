@@ -57,7 +57,7 @@ func TestTokenIsReadAnew(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "token")
 	c := Config{Name: "east", GlobalAddrs: []string{"a:1"}, TokenFile: file}
 	var said strings.Builder
-	token := renewed(c, "first", slog.New(slog.NewTextHandler(&said, nil)))
+	token := tokenSource(c, "first", slog.New(slog.NewTextHandler(&said, nil)))
 	is := func(want string) {
 		t.Helper()
 		got, err := token(t.Context())
@@ -79,13 +79,13 @@ func TestTokenIsReadAnew(t *testing.T) {
 func TestModeIsForLife(t *testing.T) {
 	dir := t.TempDir()
 	east := mode{FormatVersion: 1, Name: "east", Federated: true}
-	require.NoError(t, claimMode(dir, east))
-	require.NoError(t, claimMode(dir, east), "the same again is fine")
-	require.ErrorContains(t, claimMode(dir, mode{FormatVersion: 1, Name: "west", Federated: true}), `belongs to zone "east", not "west"`)
-	require.ErrorContains(t, claimMode(dir, mode{FormatVersion: 1, Name: "east"}), "belongs to a zone of a global, and would now be used for a standalone zone; that never changes: start it with --join-bundle or --global-addr again")
+	require.NoError(t, checkMode(dir, east))
+	require.NoError(t, checkMode(dir, east), "the same again is fine")
+	require.ErrorContains(t, checkMode(dir, mode{FormatVersion: 1, Name: "west", Federated: true}), `belongs to zone "east", not "west"`)
+	require.ErrorContains(t, checkMode(dir, mode{FormatVersion: 1, Name: "east"}), "belongs to a zone of a global, and would now be used for a standalone zone; that never changes: start it with --join-bundle or --global-addr again")
 	path := filepath.Join(dir, modeFile)
 	require.NoError(t, os.WriteFile(path, []byte("{"), 0o600))
-	require.ErrorContains(t, claimMode(dir, east), "is damaged")
+	require.ErrorContains(t, checkMode(dir, east), "is damaged")
 	require.NoError(t, os.WriteFile(path, []byte(`{"formatVersion": 2, "name": "east", "federated": true}`), 0o600))
-	require.ErrorContains(t, claimMode(dir, east), "newer release")
+	require.ErrorContains(t, checkMode(dir, east), "newer release")
 }

@@ -27,7 +27,7 @@ type inspectService struct {
 	quarantined func(key resource.Key) (policy.Condition, bool)
 	// maxBytes bounds an answer; 0 is maxAnswerBytes.
 	maxBytes int
-	door     *dataplane.Door
+	proxies  *dataplane.Service
 }
 
 // maxAnswerBytes leaves room for the envelope of the largest message.
@@ -66,9 +66,9 @@ func (s *inspectService) Inspect(_ context.Context, req *meridianv1.InspectReque
 	return &meridianv1.InspectResponse{Json: encoded, AsOf: uint64(revision), Connection: s.connection(req)}, nil
 }
 
-// relayed answers a question that came through the global: a request and a
+// answerRelayed answers a question that came through the global: a request and a
 // response as bytes.
-func (s *inspectService) relayed(ctx context.Context, question []byte) ([]byte, error) {
+func (s *inspectService) answerRelayed(ctx context.Context, question []byte) ([]byte, error) {
 	var req meridianv1.InspectRequest
 	if err := proto.Unmarshal(question, &req); err != nil {
 		return nil, rpcerr.New(rpcerr.Invalid, "BAD_QUESTION", "the question cannot be read: %w", err)
@@ -115,9 +115,9 @@ func (s *inspectService) answer(m *policy.Matcher, req *meridianv1.InspectReques
 		if err != nil {
 			return nil, err
 		}
-		return answer.Conditions(m, kind, mesh, asOf, s.held)
+		return answer.Conditions(m, kind, mesh, asOf, s.quarantineConditions)
 	case *meridianv1.InspectRequest_Dataplanes:
-		return s.dataplanes(m, mesh)
+		return s.dataplaneList(m, mesh)
 	default:
 		return nil, fmt.Errorf("%w: this release does not know it", answer.ErrInvalid)
 	}
@@ -140,8 +140,8 @@ func (s *inspectService) policy(m *policy.Matcher, key resource.Key, asOf resour
 	return a, nil
 }
 
-// held is the condition of a resource that is in quarantine, if it is.
-func (s *inspectService) held(key resource.Key) []policy.Condition {
+// quarantineConditions is the condition of a resource that is in quarantine, if it is.
+func (s *inspectService) quarantineConditions(key resource.Key) []policy.Condition {
 	if c, quarantined := s.quarantined(key); quarantined {
 		return []policy.Condition{c}
 	}

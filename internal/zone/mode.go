@@ -28,9 +28,9 @@ func (m mode) String() string {
 	return "a standalone zone"
 }
 
-// claimMode checks that a data directory is what it is about to be used for, and
+// checkMode checks that a data directory is what it is about to be used for, and
 // notes it down on first use (SEMANTICS §1.3).
-func claimMode(dir string, want mode) error {
+func checkMode(dir string, want mode) error {
 	path := filepath.Join(dir, modeFile)
 	data, err := os.ReadFile(path)
 	if errors.Is(err, fs.ErrNotExist) {

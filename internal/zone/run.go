@@ -66,17 +66,17 @@ type zone struct {
 	// audit records what writer writes, and who was refused.
 	audit  *audit.Log
 	writer *audit.Writer
-	// replica shows what the global owns; copy keeps it on disk and client up to
+	// globalStore shows what the global owns; copy keeps it on disk and client up to
 	// date. All nil in a standalone zone.
-	replica *store.Store
-	copy    *zonesync.Replica
-	client  *zonesync.Client
+	globalStore *store.Store
+	replica     *zonesync.Replica
+	client      *zonesync.Client
 
 	// conditions compiles the conditions of policies.
 	conditions *condition.Compiler
 	matching   *livematch.Matching
 	inspect    *inspectService
-	door       *dataplane.Door
+	dataplanes *dataplane.Service
 	grpc       *server.GRPC
 	metrics    *prometheus.Registry
 	// webhook is nil where it is off.
@@ -89,7 +89,7 @@ type zone struct {
 //
 // It stops in this order: it is no longer ready; running calls finish while the
 // stream to the global and the matcher end; then health and metrics; then the
-// replica and the zone's own log, when nobody can write to them any more; and
+// globalStore and the zone's own log, when nobody can write to them any more; and
 // last the record of what was written.
 func Run(ctx context.Context, cfg Config, log *slog.Logger, hangups <-chan os.Signal) (err error) {
 	var bundle authn.ZoneBundle
@@ -121,7 +121,7 @@ func localOptions(federated bool) store.Options {
 	return options
 }
 
-// open opens the data directory and everything in it.
+// establish opens the data directory and everything in it.
 func (z *zone) open(ctx context.Context, bundle authn.ZoneBundle) error {
 	if err := server.PrepareDataDir(z.cfg.DataDir); err != nil {
 		return err
@@ -152,7 +152,7 @@ func (z *zone) open(ctx context.Context, bundle authn.ZoneBundle) error {
 	if err := server.RememberPorts(z.cfg.DataDir, z.addresses); err != nil {
 		return err
 	}
-	if err := claimMode(z.cfg.DataDir, mode{FormatVersion: 1, Name: z.cfg.Name, Federated: z.cfg.federated()}); err != nil {
+	if err := checkMode(z.cfg.DataDir, mode{FormatVersion: 1, Name: z.cfg.Name, Federated: z.cfg.federated()}); err != nil {
 		return err
 	}
 	if z.pki, err = server.OpenPKI(z.cfg.Options, z.cfg.Name, z.addresses, z.now, z.log); err != nil {
@@ -165,7 +165,7 @@ func (z *zone) open(ctx context.Context, bundle authn.ZoneBundle) error {
 	keys := keyring.Config{Local: z.local.View, Zone: z.cfg.Name, Now: z.now}
 	if z.cfg.federated() {
 		// The replica is opened below, before anything is verified.
-		keys.Global = func() *store.View { return z.replica.View() }
+		keys.Global = func() *store.View { return z.globalStore.View() }
 	}
 	z.ring = keyring.New(keys)
 	z.access = authz.New(z.local.View)
@@ -176,10 +176,10 @@ func (z *zone) open(ctx context.Context, bundle authn.ZoneBundle) error {
 }
 
 func (z *zone) openReplica(bundle authn.ZoneBundle) error {
-	z.replica = store.New(store.DefaultOptions())
+	z.globalStore = store.New(store.DefaultOptions())
 	var err error
-	z.copy, err = zonesync.OpenReplica(zonesync.ReplicaConfig{
-		Dir: z.cfg.DataDir, Zone: resource.ZoneName(z.cfg.Name), Store: z.replica, AcceptWipe: z.cfg.AcceptWipe, Version: version.String(),
+	z.replica, err = zonesync.OpenReplica(zonesync.ReplicaConfig{
+		Dir: z.cfg.DataDir, Zone: resource.ZoneName(z.cfg.Name), Store: z.globalStore, AcceptWipe: z.cfg.AcceptWipe, Version: version.String(),
 		Decode: func(meta resource.Meta, spec []byte) (*resource.Resource, error) {
 			r, _, err := resource.Build(meta, spec)
 			return r, err
@@ -188,7 +188,7 @@ func (z *zone) openReplica(bundle authn.ZoneBundle) error {
 	if err != nil {
 		return fmt.Errorf("--data-dir %s: %w", z.cfg.DataDir, err)
 	}
-	for _, damage := range z.copy.Status().Damage {
+	for _, damage := range z.replica.Status().Damage {
 		z.log.Error("a record of the replica is damaged: it is not served until the global repairs it", "record", damage)
 	}
 	credentials, err := authn.ClientTransport(authn.ClientTLSConfig{CAPEM: []byte(bundle.CA), Source: z.bundleSource()})
@@ -197,9 +197,9 @@ func (z *zone) openReplica(bundle authn.ZoneBundle) error {
 	}
 	z.inspect = &inspectService{zone: resource.ZoneName(z.cfg.Name)}
 	client := zonesync.ClientConfig{
-		Replica: z.copy, Addresses: bundle.Addresses, Credentials: credentials, Logger: z.log,
-		Token:  renewed(z.cfg, bundle.Token, z.log),
-		Answer: z.inspect.relayed,
+		Replica: z.replica, Addresses: bundle.Addresses, Credentials: credentials, Logger: z.log,
+		Token:  tokenSource(z.cfg, bundle.Token, z.log),
+		Answer: z.inspect.answerRelayed,
 	}
 	if z.cfg.LearnGlobalAddrs {
 		client.Known = loadServers(z.cfg.DataDir, bundle.Addresses, z.log)
@@ -221,8 +221,8 @@ func (z *zone) bundleSource() string {
 // close closes what open opened, as far as it came.
 func (z *zone) close() error {
 	var errs []error
-	if z.copy != nil {
-		errs = append(errs, z.copy.Close())
+	if z.replica != nil {
+		errs = append(errs, z.replica.Close())
 	}
 	if z.node != nil {
 		errs = append(errs, z.node.Close())
@@ -235,7 +235,7 @@ func (z *zone) close() error {
 
 // serve makes the zone ready and runs it until ctx ends or a part fails.
 func (z *zone) serve(ctx context.Context, listeners server.Listeners, hangups <-chan os.Signal) error {
-	var ready server.Gate
+	var ready server.Readiness
 	health := server.NewHealth(z.log, z.metrics, server.Check{Name: "state", Ready: ready.Check}, server.Check{Name: "replica", Ready: z.replicaReady, Note: z.replicaNote}, server.Check{Name: "audit", Ready: z.audit.Err}, server.DiskCheck(z.node.Disk))
 	group, ctx := errgroup.WithContext(ctx)
 	// Health and metrics outlive the rest, so that a stop can be watched.
@@ -260,7 +260,7 @@ func (z *zone) serve(ctx context.Context, listeners server.Listeners, hangups <-
 			parts.Go(func() error { return z.client.Run(ctx) })
 		}
 		parts.Go(func() error { return z.matching.Run(ctx) })
-		parts.Go(func() error { return z.door.Run(ctx) })
+		parts.Go(func() error { return z.dataplanes.Run(ctx) })
 		parts.Go(func() error { return z.audit.Run(ctx) })
 		parts.Go(func() error { return z.ring.Follow(ctx, z.callers.Recheck, z.stores()...) })
 		parts.Go(func() error { return z.grpc.Run(ctx, listeners.GRPC, server.StopTimeout) })
@@ -280,7 +280,7 @@ var errNeverSynced = errors.New("nothing has been received from the global yet")
 // replicaReady is the readiness of what the global owns. A zone that has once
 // been in sync is ready with the global away.
 func (z *zone) replicaReady() error {
-	if z.copy == nil || z.copy.Status().Revision > 0 {
+	if z.replica == nil || z.replica.Status().Revision > 0 {
 		return nil
 	}
 	if last := z.client.Status().LastError; last != "" {
@@ -291,13 +291,13 @@ func (z *zone) replicaReady() error {
 
 // replicaNote tells who looks at a zone that is ready why it gets no changes.
 func (z *zone) replicaNote() string {
-	if z.copy == nil {
+	if z.replica == nil {
 		return ""
 	}
-	return awayNote(z.client.Status())
+	return disconnectedNote(z.client.Status())
 }
 
-func awayNote(s zonesync.ClientStatus) string {
+func disconnectedNote(s zonesync.ClientStatus) string {
 	if s.Connected || s.LastError == "" {
 		return ""
 	}
@@ -322,16 +322,16 @@ func (z *zone) start(ctx context.Context) error {
 		return err
 	}
 	matcher := engines.NewMatcher(z.conditions)
-	if z.replica != nil {
-		z.matching = livematch.New(matcher, z.replica, z.local)
+	if z.globalStore != nil {
+		z.matching = livematch.New(matcher, z.globalStore, z.local)
 	} else {
 		z.inspect = &inspectService{zone: resource.ZoneName(z.cfg.Name)}
 		z.matching = livematch.New(matcher, z.local)
 	}
-	z.door = z.newDoor()
-	z.inspect.matching, z.inspect.quarantined, z.inspect.door = z.matching, z.quarantined, z.door
+	z.dataplanes = z.newDataplaneService()
+	z.inspect.matching, z.inspect.quarantined, z.inspect.proxies = z.matching, z.quarantined, z.dataplanes
 	z.callers = &authn.Authenticator{
-		Verifier: z.verifier, LocalhostIsAdmin: z.cfg.LocalhostIsAdmin, Admit: dataplane.Admit(authz.Doors(nil)), Refused: z.audit.Refused,
+		Verifier: z.verifier, LocalhostIsAdmin: z.cfg.LocalhostIsAdmin, Admit: dataplane.Authorize(authz.Doors(nil)), Refused: z.audit.Refused,
 	}
 	z.grpc = server.NewGRPC(z.log, z.pki.ServerTLS(), server.Calls{
 		Enter:          []grpc.UnaryServerInterceptor{z.callers.Unary},
@@ -343,7 +343,7 @@ func (z *zone) start(ctx context.Context) error {
 	meridianv1.RegisterAdminServiceServer(z.grpc, resources)
 	meridianv1.RegisterControlServiceServer(z.grpc, &controlService{zone: z})
 	meridianv1.RegisterInspectServiceServer(z.grpc, z.inspect)
-	meridianv1.RegisterDataplaneServiceServer(z.grpc, z.door)
+	meridianv1.RegisterDataplaneServiceServer(z.grpc, z.dataplanes)
 	meridianv1.RegisterTokenServiceServer(z.grpc, tokens.New(tokens.Config{
 		Ring: z.ring, Writer: z.writer, Access: z.access, Local: z.local.View, View: z.view, Uses: tokenUses(), Now: z.now,
 	}))
@@ -361,19 +361,19 @@ func (z *zone) start(ctx context.Context) error {
 
 // stores are those that the zone reads.
 func (z *zone) stores() []*store.Store {
-	if z.replica == nil {
+	if z.globalStore == nil {
 		return []*store.Store{z.local}
 	}
-	return []*store.Store{z.local, z.replica}
+	return []*store.Store{z.local, z.globalStore}
 }
 
 // quarantined says why a received resource cannot be used here (SEMANTICS §7.4),
 // or nothing when it can.
 func (z *zone) quarantined(key resource.Key) (policy.Condition, bool) {
-	if z.copy == nil {
+	if z.replica == nil {
 		return policy.Condition{}, false
 	}
-	for _, q := range z.copy.Status().Quarantined {
+	for _, q := range z.replica.Status().Quarantined {
 		if q.Key == key {
 			return answer.Quarantined(resource.ZoneName(z.cfg.Name), q.Version, q.Message), true
 		}
@@ -385,19 +385,19 @@ func (z *zone) quarantined(key resource.Key) (policy.Condition, bool) {
 func (z *zone) verifier() *authn.Verifier { return z.ring.CurrentVerifier(z.log) }
 
 // announce tells the outside that the zone is ready, and that it no longer is.
-func (z *zone) announce(ctx context.Context, ready *server.Gate) error {
+func (z *zone) announce(ctx context.Context, ready *server.Readiness) error {
 	if err := server.WriteAdminContext(z.cfg.DataDir, z.cfg.Name, z.addresses.GRPC, z.pki.CAPEM(), z.ring.AdminToken()); err != nil {
 		return err
 	}
 	z.awaitFirstSync(ctx)
-	ready.Open()
+	ready.SetReady()
 	z.grpc.Ready(true)
 	if err := server.WriteAddresses(z.cfg.DataDir, z.addresses); err != nil {
 		return err
 	}
 	z.log.Info("ready", "role", z.role(), "grpc", z.addresses.GRPC, "http", z.addresses.HTTP, "revision", z.revision())
 	<-ctx.Done()
-	ready.Close()
+	ready.SetStopping()
 	z.log.Info("stopping", "reason", context.Cause(ctx))
 	return server.RemoveAddresses(z.cfg.DataDir)
 }
@@ -405,26 +405,26 @@ func (z *zone) announce(ctx context.Context, ready *server.Gate) error {
 // awaitFirstSync gives a new zone the time to fetch what the global has, so that
 // it does not refuse its first dataplanes for want of a mesh.
 func (z *zone) awaitFirstSync(ctx context.Context) {
-	if z.replica == nil || z.replica.Revision() > 0 {
+	if z.globalStore == nil || z.globalStore.Revision() > 0 {
 		return
 	}
 	ctx, cancel := context.WithTimeout(ctx, firstSync)
 	defer cancel()
-	if err := z.replica.Wait(ctx, 1); err != nil && z.replica.Revision() == 0 {
+	if err := z.globalStore.Wait(ctx, 1); err != nil && z.globalStore.Revision() == 0 {
 		z.log.Warn("nothing received from the global yet: going on without", "error", z.client.Status().LastError)
 	}
 }
 
 // revision is the one that answers hold for.
 func (z *zone) revision() resource.Revision {
-	if z.replica != nil {
-		return z.replica.Revision()
+	if z.globalStore != nil {
+		return z.globalStore.Revision()
 	}
 	return z.local.Revision()
 }
 
 func (z *zone) role() string {
-	if z.replica != nil {
+	if z.globalStore != nil {
 		return "zone"
 	}
 	return "standalone"
@@ -438,30 +438,30 @@ func (z *zone) registerMetrics() {
 	server.CertificateMetrics(z.metrics, map[string]*authn.PKI{"api": z.pki})
 	server.RegisterDisk(z.metrics, z.node.Disk)
 	gauge("meridian_revision", "The newest revision applied.", func() float64 { return float64(z.revision()) })
-	gauge("meridian_dataplanes_connected", "Proxies that are connected.", func() float64 { return float64(z.door.Connected()) })
-	gauge("meridian_dataplanes_behind", "Proxies that are connected and have changes of their configuration to take on.", func() float64 { return float64(z.door.Behind()) })
+	gauge("meridian_dataplanes_connected", "Proxies that are connected.", func() float64 { return float64(z.dataplanes.Connected()) })
+	gauge("meridian_dataplanes_behind", "Proxies that are connected and have changes of their configuration to take on.", func() float64 { return float64(z.dataplanes.Behind()) })
 	z.metrics.MustRegister(prometheus.NewCounterFunc(prometheus.CounterOpts{
 		Name: "meridian_configurations_sent_total", Help: "Configurations sent to proxies, full ones and changes.",
-	}, func() float64 { return float64(z.door.Sent()) }))
+	}, func() float64 { return float64(z.dataplanes.Sent()) }))
 	gauge("meridian_local_resources", "Resources that the zone owns.", func() float64 { return float64(z.local.View().Len()) })
 	z.metrics.MustRegister(prometheus.NewCounterFunc(prometheus.CounterOpts{
 		Name: "meridian_matcher_computed_total", Help: "How often the rules of one kind on one attachment were worked out.",
 	}, func() float64 { return float64(z.matching.Computed()) }))
 	z.metrics.MustRegister(z.matching.Collector())
-	if z.copy == nil {
+	if z.replica == nil {
 		return
 	}
-	gauge("meridian_replica_resources", "Resources received from the global.", func() float64 { return float64(z.copy.Status().Resources) })
+	gauge("meridian_replica_resources", "Resources received from the global.", func() float64 { return float64(z.replica.Status().Resources) })
 	gauge("meridian_replica_damaged", "1 while part of the replica on disk is damaged and not repaired yet.", func() float64 {
-		if len(z.copy.Status().Damage) > 0 {
+		if len(z.replica.Status().Damage) > 0 {
 			return 1
 		}
 		return 0
 	})
 	z.metrics.MustRegister(prometheus.NewCounterFunc(prometheus.CounterOpts{
 		Name: "meridian_replica_repairs_total", Help: "How often the replica differed from the global at the same revision and was sent the difference.",
-	}, func() float64 { return float64(z.copy.Status().Repairs) }))
-	gauge("meridian_replica_quarantined", "Received resources that this zone cannot use.", func() float64 { return float64(len(z.copy.Status().Quarantined)) })
+	}, func() float64 { return float64(z.replica.Status().Repairs) }))
+	gauge("meridian_replica_quarantined", "Received resources that this zone cannot use.", func() float64 { return float64(len(z.replica.Status().Quarantined)) })
 	gauge("meridian_connected", "1 while the zone follows the global.", func() float64 {
 		if z.client.Status().Connected {
 			return 1

@@ -72,25 +72,25 @@ func (z *zone) admin() *admin.Service {
 
 // view reads everything the zone has.
 func (z *zone) view() store.Reader {
-	if z.replica == nil {
+	if z.globalStore == nil {
 		return z.local.View()
 	}
-	return store.Union(z.replica.View(), z.local.View())
+	return store.Union(z.globalStore.View(), z.local.View())
 }
 
 // preview says what a transaction would do, and what the zone would then have.
 func (z *zone) preview(txn store.Txn) (store.Result, store.Reader) {
 	result, after := z.local.Preview(txn)
-	if z.replica == nil {
+	if z.globalStore == nil {
 		return result, after
 	}
-	return result, store.Union(z.replica.View(), after)
+	return result, store.Union(z.globalStore.View(), after)
 }
 
 // source returns the store that holds a kind.
 func (z *zone) source(d *resource.Descriptor) admin.Source {
-	if z.replica != nil && d.Synced {
-		return z.replica
+	if z.globalStore != nil && d.Synced {
+		return z.globalStore
 	}
 	return z.local
 }
@@ -98,7 +98,7 @@ func (z *zone) source(d *resource.Descriptor) admin.Source {
 // owns refuses what a global owns (SEMANTICS §1.3). A standalone zone owns
 // everything.
 func (z *zone) owns(d *resource.Descriptor) error {
-	if z.replica != nil && d.Owner == resource.OwnedByGlobal {
+	if z.globalStore != nil && d.Owner == resource.OwnedByGlobal {
 		return fmt.Errorf("%s resources belong to the global control plane, and %q is a zone of it: apply them on the global", d.Kind, z.cfg.Name)
 	}
 	return nil
@@ -108,7 +108,7 @@ func (z *zone) owns(d *resource.Descriptor) error {
 // what the zone's own store cannot: that the mesh exists (SEMANTICS §1.4).
 func (z *zone) prepare(view store.Reader, r *resource.Resource) (*resource.Resource, error) {
 	key := r.Key()
-	if z.replica != nil && key.Mesh != "" {
+	if z.globalStore != nil && key.Mesh != "" {
 		if _, ok := view.Get(resource.Key{Kind: kindMesh, Name: string(key.Mesh)}); !ok {
 			if err := z.replicaReady(); err != nil {
 				return nil, rpcerr.New(rpcerr.Invalid, dataplane.ReasonNoMesh, "mesh %q is not known here: %w", key.Mesh, err)
@@ -132,8 +132,8 @@ type controlService struct {
 func (s *controlService) Info(context.Context, *meridianv1.InfoRequest) (*meridianv1.InfoResponse, error) {
 	z := s.zone
 	cluster := z.node.ClusterID()
-	if z.copy != nil {
-		cluster = z.copy.Status().Epoch.ClusterID
+	if z.replica != nil {
+		cluster = z.replica.Status().Epoch.ClusterID
 	}
 	return &meridianv1.InfoResponse{
 		Role: z.role(), Version: version.String(), ClusterId: cluster, Name: z.cfg.Name, Revision: uint64(z.revision()),

@@ -39,9 +39,9 @@ type builder struct {
 	made map[*policy.Rule]*configuration // by the first of its rules; guarded by mu
 }
 
-// forget drops what was made before a change. It bounds memory only: rules that
+// reset drops what was made before a change. It bounds memory only: rules that
 // changed are other rules.
-func (b *builder) forget() {
+func (b *builder) reset() {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	clear(b.made)
@@ -82,9 +82,9 @@ func (b *builder) build(rules []policy.Rule) (*configuration, error) {
 	return c, nil
 }
 
-// since returns what leads from the entries that a proxy has to this
+// diff returns what leads from the entries that a proxy has to this
 // configuration: both lists are in order of the targets.
-func (c *configuration) since(have []entry) (set []*meridianv1.EffectiveEntry, removed []*meridianv1.EffectiveTarget) {
+func (c *configuration) diff(have []entry) (set []*meridianv1.EffectiveEntry, removed []*meridianv1.EffectiveTarget) {
 	for i, j := 0, 0; i < len(have) || j < len(c.entries); {
 		switch order := compareAt(have, i, c.entries, j); {
 		case order < 0:

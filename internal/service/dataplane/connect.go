@@ -21,19 +21,19 @@ type connectStream = grpc.BidiStreamingServer[meridianv1.ConnectRequest, meridia
 //
 // Its goroutine is the one that a proxy has, and lasts as long: it receives. The
 // rest is done aside, by the workers, or by goroutines that end when it is done.
-func (d *Door) Connect(stream connectStream) error {
-	s, err := d.begin(stream)
+func (d *Service) Connect(stream connectStream) error {
+	s, err := d.newSession(stream)
 	if err != nil {
 		return err
 	}
-	outcome := errBroken // of a panic
-	defer func() { d.exit(s, outcome) }()
-	outcome = s.reason(d.serve(s))
+	outcome := errInternal // of a panic
+	defer func() { d.endSession(s, outcome) }()
+	outcome = s.closeReason(d.serve(s))
 	return outcome
 }
 
-// begin makes the session of a stream, once the door is open.
-func (d *Door) begin(stream connectStream) (*session, error) {
+// newSession makes the session of a stream, once the door is open.
+func (d *Service) newSession(stream connectStream) (*session, error) {
 	ctx := stream.Context()
 	principal := authn.PrincipalFrom(ctx)
 	if principal.Token == nil {
@@ -44,22 +44,22 @@ func (d *Door) begin(stream connectStream) (*session, error) {
 	if !ok {
 		return nil, rpcerr.New(rpcerr.Internal, ReasonNotEndable, "the server cannot end streams, which this one has to")
 	}
-	s := &session{door: d, stream: stream, token: principal.Token, ctx: ctx, end: end, full: true}
-	if !d.enter(s) {
+	s := &session{service: d, stream: stream, token: principal.Token, ctx: ctx, end: end, full: true}
+	if !d.addSession(s) {
 		return nil, errStopping
 	}
 	select {
 	case <-d.running:
 		return s, nil
 	case <-ctx.Done():
-		err := s.reason(nil)
-		d.exit(s, err)
+		err := s.closeReason(nil)
+		d.endSession(s, err)
 		return nil, err
 	}
 }
 
-// enter notes a stream, unless the door has been closed.
-func (d *Door) enter(s *session) bool {
+// addSession notes a stream, unless the door has been closed.
+func (d *Service) addSession(s *session) bool {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	if d.closed {
@@ -70,10 +70,10 @@ func (d *Door) enter(s *session) bool {
 	return true
 }
 
-// exit takes leave of a stream that ends with err: nothing is sent on it from now
+// endSession takes leave of a stream that ends with err: nothing is sent on it from now
 // on.
-func (d *Door) exit(s *session, err error) {
-	d.leave(s)
+func (d *Service) endSession(s *session, err error) {
+	d.removeSession(s)
 	s.end(err) // a send that waits for the proxy returns
 	s.sending.Wait()
 	d.streams.Done()
@@ -81,7 +81,7 @@ func (d *Door) exit(s *session, err error) {
 
 // serve admits a proxy, registers its dataplane and takes its answers until the
 // end.
-func (d *Door) serve(s *session) error {
+func (d *Service) serve(s *session) error {
 	hello, err := s.hello()
 	if err != nil {
 		return err
@@ -93,18 +93,18 @@ func (d *Door) serve(s *session) error {
 	}
 	aside.Do(func() {
 		defer func() { <-d.registering }()
-		err = d.open(s, hello)
+		err = d.establish(s, hello)
 	})
 	if err != nil {
 		return err
 	}
-	err = s.reason(s.follow())
-	d.log(s).Info("proxy gone", "reason", parting(err))
+	err = s.closeReason(s.receiveAcks())
+	d.logger(s).Info("proxy gone", "reason", disconnectReason(err))
 	return err
 }
 
-// parting says in words why a proxy is gone.
-func parting(err error) string {
+// disconnectReason says in words why a proxy is gone.
+func disconnectReason(err error) string {
 	switch {
 	case err == nil:
 		return "it hung up"
@@ -114,37 +114,37 @@ func parting(err error) string {
 	return err.Error()
 }
 
-// open registers a proxy's dataplane and makes it hear of its configuration.
-func (d *Door) open(s *session, hello *meridianv1.DataplaneHello) error {
+// establish registers a proxy's dataplane and makes it hear of its configuration.
+func (d *Service) establish(s *session, hello *meridianv1.DataplaneHello) error {
 	key := resource.Key{Kind: kindDataplane, Mesh: resource.MeshName(hello.GetMesh()), Name: hello.GetName()}
-	if err := permitsKey(*s.token, key); err != nil {
+	if err := checkTokenForKey(*s.token, key); err != nil {
 		return err
 	}
-	described, err := d.described(*s.token, key, hello.GetSpec())
+	described, err := d.parseSpec(*s.token, key, hello.GetSpec())
 	if err != nil {
 		return err
 	}
-	if _, err := d.wanted(*s.token, key, described); err != nil {
+	if _, err := d.decide(*s.token, key, described); err != nil {
 		return err // before anyone is replaced for it
 	}
-	d.admit(s, key)
+	d.claim(s, key)
 	r, err := d.register(s, key, described)
 	if err != nil {
 		return err
 	}
-	d.opened(s, r)
-	d.log(s).Info("proxy connected", "registered", byProxy(r))
+	d.connected(s, r)
+	d.logger(s).Info("proxy connected", "registered", byProxy(r))
 	return nil
 }
 
-// log is for lines about a session that is in the table.
-func (d *Door) log(s *session) *slog.Logger {
+// logger is for lines about a session that is in the table.
+func (d *Service) logger(s *session) *slog.Logger {
 	return d.cfg.Log.With("mesh", s.proxy.key.Mesh, "dataplane", s.proxy.key.Name, "token", s.token.ID)
 }
 
-// admit puts a session in the table in the place of an older one, and waits until
+// claim puts a session in the table in the place of an older one, and waits until
 // that one, and a removal of the registration that is under way, is done.
-func (d *Door) admit(s *session, key resource.Key) {
+func (d *Service) claim(s *session, key resource.Key) {
 	d.mu.Lock()
 	p := d.proxies[key]
 	if p == nil {
@@ -157,7 +157,7 @@ func (d *Door) admit(s *session, key resource.Key) {
 	p.acked, p.lastError = 0, ""
 	var gone chan struct{}
 	if older != nil {
-		gone = older.leaving()
+		gone = older.doneLocked()
 	}
 	d.mu.Unlock()
 	if older != nil {
@@ -175,9 +175,9 @@ func (d *Door) admit(s *session, key resource.Key) {
 	}
 }
 
-// opened makes a session hear of what happens to its dataplane, and catches up
+// connected makes a session hear of what happens to its dataplane, and catches up
 // with what happened since it was registered.
-func (d *Door) opened(s *session, r *resource.Resource) {
+func (d *Service) connected(s *session, r *resource.Resource) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	s.registered = true
@@ -185,19 +185,19 @@ func (d *Door) opened(s *session, r *resource.Resource) {
 	if !ok {
 		stored = nil
 	}
-	s.look(stored)
-	s.nudgeLocked()
+	s.check(stored)
+	s.markChangedLocked()
 }
 
-// leave takes a session out of the table and starts the grace period of what it
+// removeSession takes a session out of the table and starts the grace period of what it
 // registered.
-func (d *Door) leave(s *session) {
+func (d *Service) removeSession(s *session) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	delete(d.sessions, s)
-	s.over = true
-	if s.gone != nil {
-		defer close(s.gone)
+	s.ended = true
+	if s.done != nil {
+		defer close(s.done)
 	}
 	p := s.proxy
 	if p == nil || p.session != s {
@@ -205,7 +205,7 @@ func (d *Door) leave(s *session) {
 	}
 	p.session = nil
 	if r, ok := d.cfg.Local.View().Get(p.key); ok && byProxy(r) {
-		d.departLocked(p.key)
+		d.startGraceLocked(p.key)
 		return
 	}
 	delete(d.proxies, p.key)

@@ -68,7 +68,7 @@ type world struct {
 	revoked []string
 
 	matching *livematch.Matching
-	door     *Door
+	service  *Service
 	listener *bufconn.Listener
 	stop     func()
 }
@@ -88,19 +88,19 @@ func newWorld(t testing.TB) *world {
 	})
 	w.auth = &authn.Authenticator{
 		Verifier: func() *authn.Verifier { return verifier },
-		Admit:    Admit(func(authn.Principal, string) error { return nil }),
+		Admit:    Authorize(func(authn.Principal, string) error { return nil }),
 	}
 	w.global(build(t, "Mesh", "", "default", "{}"))
 	return w
 }
 
-// open starts the zone's door; stop stops it, as the zone would.
+// establish starts the zone's door; stop stops it, as the zone would.
 func (w *world) open() {
 	w.t.Helper()
 	compiler, err := condition.NewCompiler(condition.DefaultOptions())
 	require.NoError(w.t, err)
 	w.matching = livematch.New(engines.NewMatcher(compiler), w.replica, w.local.store)
-	w.door = New(Config{
+	w.service = New(Config{
 		Matching: w.matching, Local: w.local.store, Writer: w.local, Grace: w.grace, Now: time.Now,
 		Prepare: func(r *resource.Resource) (*resource.Resource, error) {
 			if _, ok := w.replica.View().Get(resource.Key{Kind: "Mesh", Name: string(r.Key().Mesh)}); !ok {
@@ -111,13 +111,13 @@ func (w *world) open() {
 		Log: slog.New(slog.DiscardHandler),
 	})
 	server := grpc.NewServer(grpc.ChainStreamInterceptor(rpcerr.StreamServer, w.auth.Stream))
-	meridianv1.RegisterDataplaneServiceServer(server, w.door)
+	meridianv1.RegisterDataplaneServiceServer(server, w.service)
 	w.listener = bufconn.Listen(64 << 10)
 	ctx, cancel := context.WithCancel(context.Background())
 	var running sync.WaitGroup
 	running.Go(func() { _ = server.Serve(w.listener) })
 	running.Go(func() { _ = w.matching.Run(ctx) })
-	running.Go(func() { _ = w.door.Run(ctx) })
+	running.Go(func() { _ = w.service.Run(ctx) })
 	w.stop = sync.OnceFunc(func() {
 		cancel()
 		server.GracefulStop()
@@ -172,7 +172,9 @@ func (w *world) stored(name string) (*resource.Resource, bool) {
 	return w.local.store.View().Get(policy.DataplaneKey("default", name))
 }
 
-func (w *world) state(name string) State { return w.door.State(policy.DataplaneKey("default", name)) }
+func (w *world) state(name string) State {
+	return w.service.State(policy.DataplaneKey("default", name))
+}
 
 // token issues a token for a dataplane of the mesh default; tags are k, v, ….
 func (w *world) token(name string, tags ...string) string {
@@ -355,7 +357,7 @@ func (p *proxyClient) holds() entries {
 	return maps.Clone(p.has)
 }
 
-// over reports whether the stream has ended.
+// ended reports whether the stream has ended.
 func (p *proxyClient) over() bool {
 	select {
 	case <-p.ended:
@@ -365,13 +367,13 @@ func (p *proxyClient) over() bool {
 	}
 }
 
-// leave hangs up without a word, as a process that was killed.
+// removeSession hangs up without a word, as a process that was killed.
 func (p *proxyClient) leave() {
 	p.cancel()
 	_ = p.conn.Close()
 }
 
-// refused returns why the stream ended.
+// rejected returns why the stream ended.
 func (p *proxyClient) refused() (codes.Code, string) {
 	p.t.Helper()
 	<-p.ended

@@ -36,8 +36,8 @@ const (
 	retryRemoval = time.Second
 )
 
-// wanting is what a proxy's hello comes to.
-type wanting struct {
+// registration is what a proxy's hello comes to.
+type registration struct {
 	// resource is the dataplane as it is, or would be, stored.
 	resource *resource.Resource
 	// stored is what was there; nil for nothing.
@@ -46,9 +46,9 @@ type wanting struct {
 	write bool
 }
 
-// described returns the dataplane that a hello describes, which the token covers;
+// parseSpec returns the dataplane that a hello describes, which the token covers;
 // nil when it describes none, but means one that an operator has applied.
-func (d *Door) described(token authn.Token, key resource.Key, spec []byte) (*resource.Resource, error) {
+func (d *Service) parseSpec(token authn.Token, key resource.Key, spec []byte) (*resource.Resource, error) {
 	if len(spec) == 0 {
 		return nil, nil
 	}
@@ -59,29 +59,29 @@ func (d *Door) described(token authn.Token, key resource.Key, spec []byte) (*res
 	if err != nil {
 		return nil, invalid(key, err)
 	}
-	return r, permits(token, r)
+	return r, checkToken(token, r)
 }
 
-// wanted decides what a hello comes to on what is stored now: the registration
+// decide decides what a hello comes to on what is stored now: the registration
 // of the dataplane it describes, or the one that an operator applied.
-func (d *Door) wanted(token authn.Token, key resource.Key, described *resource.Resource) (wanting, error) {
+func (d *Service) decide(token authn.Token, key resource.Key, described *resource.Resource) (registration, error) {
 	stored, have := d.cfg.Local.View().Get(key)
 	switch {
 	case described == nil && (!have || byProxy(stored)):
-		return wanting{}, rpcerr.New(rpcerr.Invalid, ReasonUnknown,
+		return registration{}, rpcerr.New(rpcerr.Invalid, ReasonUnknown,
 			"nobody has applied dataplane %q in mesh %q: send its spec with the hello", key.Name, key.Mesh)
 	case described == nil:
-		return wanting{resource: stored, stored: stored}, permits(token, stored)
+		return registration{resource: stored, stored: stored}, checkToken(token, stored)
 	case !have:
 		meta := resource.Meta{Key: key, Labels: map[string]string{LabelRegisteredBy: ByProxy}}
-		return wanting{resource: described.WithMeta(meta), write: true}, nil
+		return registration{resource: described.WithMeta(meta), write: true}, nil
 	case slices.Equal(stored.Canonical(), described.Canonical()):
-		return wanting{resource: stored, stored: stored}, nil
+		return registration{resource: stored, stored: stored}, nil
 	case byProxy(stored):
 		meta := resource.Meta{Key: key, Labels: stored.Meta().Labels}
-		return wanting{resource: described.WithMeta(meta), stored: stored, write: true}, nil
+		return registration{resource: described.WithMeta(meta), stored: stored, write: true}, nil
 	}
-	return wanting{}, rpcerr.New(rpcerr.Invalid, ReasonByHand,
+	return registration{}, rpcerr.New(rpcerr.Invalid, ReasonOperatorApplied,
 		"an operator applied dataplane %q in mesh %q, and not as the proxy describes it: connect without a spec to take that one, or have it deleted", key.Name, key.Mesh)
 }
 
@@ -106,17 +106,17 @@ func invalid(key resource.Key, err error) error {
 }
 
 // register stores the dataplane of a hello, unless it is stored already.
-func (d *Door) register(s *session, key resource.Key, described *resource.Resource) (*resource.Resource, error) {
+func (d *Service) register(s *session, key resource.Key, described *resource.Resource) (*resource.Resource, error) {
 	for range maxAttempts {
 		if s.ctx.Err() != nil {
 			return nil, context.Cause(s.ctx)
 		}
-		w, err := d.wanted(*s.token, key, described)
+		w, err := d.decide(*s.token, key, described)
 		if err != nil || !w.write {
 			return w.resource, err
 		}
 		_, err = d.cfg.Writer.Propose(s.ctx, store.Txn{
-			Time: d.cfg.Now(), Ops: []store.Op{store.Put(w.resource)}, Preconditions: []store.Precondition{asStored(key, w.stored)},
+			Time: d.cfg.Now(), Ops: []store.Op{store.Put(w.resource)}, Preconditions: []store.Precondition{unchanged(key, w.stored)},
 		})
 		var (
 			conflict *store.ConflictError
@@ -134,36 +134,36 @@ func (d *Door) register(s *session, key resource.Key, described *resource.Resour
 	return nil, rpcerr.New(rpcerr.Unavailable, ReasonNotRegistered, "the dataplane keeps changing while it is registered: connect again")
 }
 
-// asStored is the precondition that a key is still what r is; nil for nothing.
-func asStored(key resource.Key, r *resource.Resource) store.Precondition {
+// unchanged is the precondition that a key is still what r is; nil for nothing.
+func unchanged(key resource.Key, r *resource.Resource) store.Precondition {
 	if r == nil {
 		return store.Precondition{Key: key}
 	}
 	return store.Precondition{Key: key, Version: r.Meta().Version, Revision: r.Meta().Revision}
 }
 
-// departLocked starts the grace period of a registered dataplane.
-func (d *Door) departLocked(key resource.Key) {
+// startGraceLocked starts the grace period of a registered dataplane.
+func (d *Service) startGraceLocked(key resource.Key) {
 	p := d.proxies[key]
 	if p == nil {
 		p = &proxy{key: key}
 		d.proxies[key] = p
 	}
 	p.deadline = d.cfg.Now().Add(d.cfg.Grace)
-	d.leaving = append(d.leaving, departure{key, p.deadline})
+	d.expiries = append(d.expiries, expiry{key, p.deadline})
 	select {
-	case d.poke <- struct{}{}:
+	case d.expiriesChanged <- struct{}{}:
 	default:
 	}
 }
 
-// removeDeparted removes the registrations whose grace period is over, until ctx
+// removeExpired removes the registrations whose grace period is over, until ctx
 // ends.
-func (d *Door) removeDeparted(ctx context.Context) error {
+func (d *Service) removeExpired(ctx context.Context) error {
 	for {
-		due, next := d.due()
+		due, next := d.expired()
 		if len(due) > 0 {
-			d.remove(ctx, due)
+			d.removeRegistrations(ctx, due)
 			if ctx.Err() != nil {
 				return nil
 			}
@@ -176,7 +176,7 @@ func (d *Door) removeDeparted(ctx context.Context) error {
 		}
 		select {
 		case <-alarm:
-		case <-d.poke:
+		case <-d.expiriesChanged:
 		case <-ctx.Done():
 		}
 		timer.Stop()
@@ -186,15 +186,15 @@ func (d *Door) removeDeparted(ctx context.Context) error {
 	}
 }
 
-// due takes up to maxRemovals proxies whose time is up, marked as being removed,
+// expired takes up to maxRemovals proxies whose time is up, marked as being removed,
 // or says how long it takes until the next one's is; zero when there is none.
-func (d *Door) due() ([]*proxy, time.Duration) {
+func (d *Service) expired() ([]*proxy, time.Duration) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	now := d.cfg.Now()
 	var due []*proxy
-	for len(d.leaving) > 0 && len(due) < maxRemovals {
-		first := d.leaving[0]
+	for len(d.expiries) > 0 && len(due) < maxRemovals {
+		first := d.expiries[0]
 		p := d.proxies[first.key]
 		if p != nil && p.session == nil && p.removing == nil && p.deadline.Equal(first.deadline) {
 			if wait := first.deadline.Sub(now); wait > 0 {
@@ -203,13 +203,13 @@ func (d *Door) due() ([]*proxy, time.Duration) {
 			p.removing = make(chan struct{})
 			due = append(due, p)
 		}
-		d.leaving = d.leaving[1:]
+		d.expiries = d.expiries[1:]
 	}
 	return due, 0
 }
 
-// remove deletes the registrations of proxies that due returned.
-func (d *Door) remove(ctx context.Context, due []*proxy) {
+// removeRegistrations deletes the registrations of proxies that due returned.
+func (d *Service) removeRegistrations(ctx context.Context, due []*proxy) {
 	err := d.deleteRegistrations(ctx, due)
 	if err != nil && ctx.Err() == nil {
 		d.cfg.Log.Error("cannot remove the dataplanes of proxies that have gone: trying again", "dataplanes", len(due), "error", err)
@@ -227,13 +227,13 @@ func (d *Door) remove(ctx context.Context, due []*proxy) {
 			continue
 		}
 		p.deadline = d.cfg.Now().Add(retryRemoval)
-		d.leaving = slices.Insert(d.leaving, 0, departure{p.key, p.deadline})
+		d.expiries = slices.Insert(d.expiries, 0, expiry{p.key, p.deadline})
 	}
 }
 
 // deleteRegistrations deletes what is still as a proxy left it. What an operator
 // has taken over since stays.
-func (d *Door) deleteRegistrations(ctx context.Context, due []*proxy) error {
+func (d *Service) deleteRegistrations(ctx context.Context, due []*proxy) error {
 	spared := map[resource.Key]bool{}
 	for {
 		view := d.cfg.Local.View()
@@ -241,7 +241,7 @@ func (d *Door) deleteRegistrations(ctx context.Context, due []*proxy) error {
 		for _, p := range due {
 			if r, ok := view.Get(p.key); ok && byProxy(r) && !spared[p.key] {
 				txn.Ops = append(txn.Ops, store.Delete(p.key))
-				txn.Preconditions = append(txn.Preconditions, asStored(p.key, r))
+				txn.Preconditions = append(txn.Preconditions, unchanged(p.key, r))
 			}
 		}
 		if len(txn.Ops) == 0 {

@@ -19,9 +19,9 @@ const helloTimeout = 10 * time.Second
 
 // session is one proxy's stream.
 type session struct {
-	door   *Door
-	stream connectStream
-	token  *authn.Token
+	service *Service
+	stream  connectStream
+	token   *authn.Token
 	// ctx ends with the reason for which the stream ends.
 	ctx context.Context
 	end func(error)
@@ -32,21 +32,21 @@ type session struct {
 
 	// registered is true once the dataplane is stored.
 	registered bool
-	// over is true once the session has left the table: nothing is begun any more.
-	over bool
-	// gone is closed then; made by who waits for it.
-	gone chan struct{}
+	// ended is true once the session has left the table: nothing is begun any more.
+	ended bool
+	// done is closed then; made by who waits for it.
+	done chan struct{}
 	// proxy is the session's place in the table, set once by admit. Its key can be
 	// read without the lock after that.
 	proxy *proxy
 
-	// woken: the configuration may have changed. scheduled: the session is in the
+	// changed: the configuration may have changed. scheduled: the session is in the
 	// queue, or being worked on.
-	woken, scheduled bool
-	sequence         uint64
-	have             []entry
-	full             bool
-	outstanding      *delivery
+	changed, scheduled bool
+	sequence           uint64
+	have               []entry
+	full               bool
+	unacked            *delivery
 }
 
 // delivery is a configuration that the proxy has not answered yet.
@@ -56,44 +56,44 @@ type delivery struct {
 	changed  uint64 // proxy.changed when it was made
 }
 
-// leaving returns what is closed when the session has left the table. Called
+// doneLocked returns what is closed when the session has left the table. Called
 // with the door locked.
-func (s *session) leaving() chan struct{} {
-	if s.gone == nil {
-		s.gone = make(chan struct{})
+func (s *session) doneLocked() chan struct{} {
+	if s.done == nil {
+		s.done = make(chan struct{})
 	}
-	return s.gone
+	return s.done
 }
 
 var errDeleted = rpcerr.New(rpcerr.NotFound, ReasonDeleted, "the dataplane was deleted")
 
-// look ends the session when the dataplane is gone or no longer one that the
+// check ends the session when the dataplane is gone or no longer one that the
 // token covers. r is what is stored, nil when nothing is. Called with the door
 // locked.
-func (s *session) look(r *resource.Resource) {
+func (s *session) check(r *resource.Resource) {
 	if r == nil {
 		s.end(errDeleted)
 		return
 	}
-	if err := permits(*s.token, r); err != nil {
+	if err := checkToken(*s.token, r); err != nil {
 		s.end(err)
 	}
 }
 
-// reason prefers why the session was ended to what that made fail; nil when the
+// closeReason prefers why the session was ended to what that made fail; nil when the
 // proxy left.
-func (s *session) reason(err error) error {
+func (s *session) closeReason(err error) error {
 	if s.ctx.Err() != nil {
 		err = context.Cause(s.ctx)
 	}
-	if errors.Is(err, errHungUp) {
+	if errors.Is(err, errClientClosed) {
 		return nil
 	}
 	return err
 }
 
-// errHungUp means that the proxy closed its side: it goes in peace.
-var errHungUp = errors.New("the proxy hung up")
+// errClientClosed means that the proxy closed its side: it goes in peace.
+var errClientClosed = errors.New("the proxy hung up")
 
 // errNoHello ends a stream that stays silent.
 var errNoHello = rpcerr.New(rpcerr.Timeout, ReasonNoHello, "no hello came within %s", helloTimeout)
@@ -102,7 +102,7 @@ var errNoHello = rpcerr.New(rpcerr.Timeout, ReasonNoHello, "no hello came within
 func (s *session) receive() (*meridianv1.ConnectRequest, error) {
 	m, err := s.stream.Recv()
 	if errors.Is(err, io.EOF) {
-		err = errHungUp
+		err = errClientClosed
 	}
 	return m, err
 }
@@ -121,34 +121,34 @@ func (s *session) hello() (*meridianv1.DataplaneHello, error) {
 	return nil, rpcerr.New(rpcerr.Invalid, ReasonNoHello, "the first message of a proxy is its hello")
 }
 
-// follow takes the proxy's answers until the session ends.
-func (s *session) follow() error {
+// receiveAcks takes the proxy's answers until the session ends.
+func (s *session) receiveAcks() error {
 	for {
 		m, err := s.receive()
 		if err != nil {
 			return err
 		}
-		if err := s.answered(m.GetAck()); err != nil {
+		if err := s.handleAck(m.GetAck()); err != nil {
 			return err
 		}
 	}
 }
 
-// answered takes the proxy's answer to the outstanding configuration.
-func (s *session) answered(ack *meridianv1.DataplaneAck) error {
+// handleAck takes the proxy's answer to the outstanding configuration.
+func (s *session) handleAck(ack *meridianv1.DataplaneAck) error {
 	if ack == nil {
 		return rpcerr.New(rpcerr.Invalid, ReasonBadAnswer, "after its hello a proxy sends answers only")
 	}
 	if message := ack.GetError(); message != "" {
-		defer s.door.refused(s.proxy, message)
+		defer s.service.rejected(s.proxy, message)
 	}
-	s.door.mu.Lock()
-	defer s.door.mu.Unlock()
-	to := s.outstanding
+	s.service.mu.Lock()
+	defer s.service.mu.Unlock()
+	to := s.unacked
 	if to == nil || ack.GetSequence() != to.sequence {
 		return rpcerr.New(rpcerr.Invalid, ReasonBadAnswer, "the answer is to configuration %d, which is not waiting for one", ack.GetSequence())
 	}
-	s.outstanding = nil
+	s.unacked = nil
 	if ack.GetError() != "" {
 		// What the proxy holds is not what it was sent: the next one is full.
 		s.full = true
@@ -162,7 +162,7 @@ func (s *session) answered(ack *meridianv1.DataplaneAck) error {
 // maxErrorBytes bounds what is kept of a proxy's refusal.
 const maxErrorBytes = 1024
 
-func (d *Door) refused(p *proxy, message string) {
+func (d *Service) rejected(p *proxy, message string) {
 	if len(message) > maxErrorBytes {
 		message = strings.ToValidUTF8(message[:maxErrorBytes], "")
 	}

@@ -21,14 +21,14 @@ import (
 )
 
 const (
-	// applyTimeout bounds one attempt at one server.
-	applyTimeout = 10 * time.Second
-	// firstPause and longestPause stand between rounds of attempts.
-	firstPause, longestPause = 250 * time.Millisecond, 5 * time.Second
+	// joinTimeout bounds one attempt at one server.
+	joinTimeout = 10 * time.Second
+	// firstRetry and longestPause stand between rounds of attempts.
+	firstRetry, maxRetry = 250 * time.Millisecond, 5 * time.Second
 )
 
-// applicant is a server that wants to be let in.
-type applicant struct {
+// joinClient is a server that wants to be let in.
+type joinClient struct {
 	bundle authn.ServerBundle
 	// source names the bundle's file.
 	source  string
@@ -39,18 +39,18 @@ type applicant struct {
 	waiting func(string)
 }
 
-// apply asks every server of the bundle in turn until one lets it in, for as long
+// run asks every server of the bundle in turn until one lets it in, for as long
 // as none can answer. It gives up when a server refuses and no other one lets it
 // in either.
-func (a *applicant) apply(ctx context.Context) (*meridianv1.JoinResponse, error) {
+func (a *joinClient) run(ctx context.Context) (*meridianv1.JoinResponse, error) {
 	var told time.Time
-	for pause := firstPause; ; pause = min(2*pause, longestPause) {
-		response, unreached, err := a.round(ctx)
+	for pause := firstRetry; ; pause = min(2*pause, maxRetry) {
+		response, unreached, err := a.tryAll(ctx)
 		if response != nil || err != nil {
 			return response, err
 		}
 		a.waiting("no server of the global can let this one in (" + unreached + ")")
-		if now := a.now(); now.Sub(told) >= tellEvery {
+		if now := a.now(); now.Sub(told) >= warnInterval {
 			told = now
 			a.log.Warn("no server of the global can let this one in yet: trying on", "reasons", unreached)
 		}
@@ -62,19 +62,19 @@ func (a *applicant) apply(ctx context.Context) (*meridianv1.JoinResponse, error)
 	}
 }
 
-// round asks every server once. unreached says why those cannot answer that do
+// tryAll asks every server once. unreached says why those cannot answer that do
 // not.
-func (a *applicant) round(ctx context.Context) (_ *meridianv1.JoinResponse, unreached string, err error) {
+func (a *joinClient) tryAll(ctx context.Context) (_ *meridianv1.JoinResponse, unreached string, err error) {
 	var refused error
 	var reasons []string
 	for _, addr := range a.bundle.Addresses {
-		response, err := a.ask(ctx, addr)
+		response, err := a.tryServer(ctx, addr)
 		switch {
 		case err == nil:
 			return response, "", nil
 		case ctx.Err() != nil:
 			return nil, "", context.Cause(ctx)
-		case final(err):
+		case isRefusal(err):
 			refused = fmt.Errorf("--join-bundle %s: the server at %s does not let this one in: %w", a.source, addr, err)
 		default:
 			reasons = append(reasons, addr+": "+err.Error())
@@ -83,9 +83,9 @@ func (a *applicant) round(ctx context.Context) (_ *meridianv1.JoinResponse, unre
 	return nil, strings.Join(reasons, "; "), refused
 }
 
-// final reports whether a server has refused, as opposed to not being able to
+// isRefusal reports whether a server has refused, as opposed to not being able to
 // decide now.
-func final(err error) bool {
+func isRefusal(err error) bool {
 	switch rpcerr.CodeOf(err) {
 	case rpcerr.Unauthenticated, rpcerr.Denied, rpcerr.Conflict, rpcerr.Invalid, rpcerr.NotFound, rpcerr.Unsupported:
 		return true
@@ -93,8 +93,8 @@ func final(err error) bool {
 	return false
 }
 
-// ask asks one server.
-func (a *applicant) ask(ctx context.Context, addr string) (*meridianv1.JoinResponse, error) {
+// tryServer asks one server.
+func (a *joinClient) tryServer(ctx context.Context, addr string) (*meridianv1.JoinResponse, error) {
 	transport, err := authn.ClientTransport(authn.ClientTLSConfig{CAPEM: []byte(a.bundle.CA), Source: a.source})
 	if err != nil {
 		return nil, rpcerr.New(rpcerr.Invalid, "", "%w", err)
@@ -111,7 +111,7 @@ func (a *applicant) ask(ctx context.Context, addr string) (*meridianv1.JoinRespo
 		return nil, rpcerr.New(rpcerr.Invalid, "", "%w", err)
 	}
 	defer func() { _ = conn.Close() }()
-	ctx, cancel := context.WithTimeout(ctx, applyTimeout)
+	ctx, cancel := context.WithTimeout(ctx, joinTimeout)
 	defer cancel()
 	response, err := meridianv1.NewJoinServiceClient(conn).Join(ctx, a.request)
 	if err == nil {

@@ -20,10 +20,10 @@ import (
 // zones.
 const maxWaitRound = 30 * time.Second
 
-// peerZones tells the other servers of this global about the zones that are
+// peerService tells the other servers of this global about the zones that are
 // connected to this one. It answers for those only: a question is passed on
 // once.
-type peerZones struct {
+type peerService struct {
 	peerv1.UnimplementedZoneServiceServer
 	// zones is nil until the server has been assembled: peers may call earlier.
 	zones atomic.Pointer[zonesync.Server]
@@ -31,7 +31,7 @@ type peerZones struct {
 }
 
 // Zones lists what this server knows of zones.
-func (s *peerZones) Zones(context.Context, *peerv1.ZonesRequest) (*peerv1.ZonesResponse, error) {
+func (s *peerService) Zones(context.Context, *peerv1.ZonesRequest) (*peerv1.ZonesResponse, error) {
 	response := &peerv1.ZonesResponse{Report: &peerv1.ZoneReport{Server: s.name}}
 	if zones := s.zones.Load(); zones != nil {
 		response.Report = encodeReport(zones.Report())
@@ -40,7 +40,7 @@ func (s *peerZones) Zones(context.Context, *peerv1.ZonesRequest) (*peerv1.ZonesR
 }
 
 // Ask puts a question to a zone that is connected to this server.
-func (s *peerZones) Ask(ctx context.Context, req *peerv1.AskRequest) (*peerv1.AskResponse, error) {
+func (s *peerService) Ask(ctx context.Context, req *peerv1.AskRequest) (*peerv1.AskResponse, error) {
 	zones := s.zones.Load()
 	if zones == nil {
 		return &peerv1.AskResponse{Offline: true}, nil
@@ -62,7 +62,7 @@ func (s *peerZones) Ask(ctx context.Context, req *peerv1.AskRequest) (*peerv1.As
 
 // WaitApplied returns when every zone connected to this server has applied a
 // revision, or says how far they are when the patience is at its end.
-func (s *peerZones) WaitApplied(ctx context.Context, req *peerv1.WaitAppliedRequest) (*peerv1.WaitAppliedResponse, error) {
+func (s *peerService) WaitApplied(ctx context.Context, req *peerv1.WaitAppliedRequest) (*peerv1.WaitAppliedResponse, error) {
 	zones := s.zones.Load()
 	if zones == nil {
 		return &peerv1.WaitAppliedResponse{Report: &peerv1.ZoneReport{Server: s.name}}, nil // nor has it any zone

@@ -14,7 +14,7 @@ import (
 // Before it is ready a server answers health and what was named, refuses the
 // rest with what it waits for, and refuses nothing once it was ready.
 func TestGateKeepsCallsOut(t *testing.T) {
-	var g Gate
+	var g Readiness
 	const free = "/meridian.v1.ClusterService/Members"
 	call := func(method string) error {
 		handled := false
@@ -29,7 +29,7 @@ func TestGateKeepsCallsOut(t *testing.T) {
 	}
 	const other = "/meridian.v1.AdminService/Get"
 	require.EqualError(t, call(other), "the server is starting")
-	g.Await("waiting for a leader")
+	g.SetReason("waiting for a leader")
 	err := call(other)
 	require.EqualError(t, err, "starting: waiting for a leader")
 	require.Equal(t, rpcerr.Unavailable, rpcerr.CodeOf(err))
@@ -38,13 +38,13 @@ func TestGateKeepsCallsOut(t *testing.T) {
 	for _, method := range []string{free, "/grpc.health.v1.Health/Check", "/grpc.reflection.v1.ServerReflection/ServerReflectionInfo"} {
 		require.NoError(t, call(method))
 	}
-	g.Open()
+	g.SetReady()
 	require.NoError(t, call(other))
 	require.NoError(t, g.Check())
-	g.Close()
+	g.SetStopping()
 	require.EqualError(t, g.Check(), "the server is stopping")
 	require.NoError(t, call(other), "what has come in may finish")
-	g.Open()
+	g.SetReady()
 	require.Error(t, g.Check(), "it does not open again")
 }
 

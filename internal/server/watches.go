@@ -22,10 +22,10 @@ const (
 	ownPrefix = "/meridian."
 )
 
-// stopper ends watches when the server stops, since they would last for as long
+// watchTracker ends watches when the server stops, since they would last for as long
 // as the callers stay and hold up the stop until it cuts them off; and while the
 // server cannot tell whether what it shows is the newest state.
-type stopper struct {
+type watchTracker struct {
 	mu sync.Mutex // guards what follows
 	// running ends with the reason why watches have to end.
 	running context.Context
@@ -37,26 +37,26 @@ type stopper struct {
 	suspended error
 }
 
-func newStopper() *stopper {
-	s := &stopper{}
+func newWatchTracker() *watchTracker {
+	s := &watchTracker{}
 	s.running, s.end = context.WithCancelCause(context.Background())
 	s.own, s.endOwn = context.WithCancelCause(s.running)
 	return s
 }
 
 // stop ends every watch, for good.
-func (s *stopper) stop() { s.end(errStopping) }
+func (s *watchTracker) stop() { s.end(errStopping) }
 
 // suspend ends the product's own watches and refuses new ones, with a reason,
 // until resume.
-func (s *stopper) suspend(reason error) {
+func (s *watchTracker) suspend(reason error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.suspended = reason
 	s.endOwn(reason)
 }
 
-func (s *stopper) resume() {
+func (s *watchTracker) resume() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.suspended != nil {
@@ -65,8 +65,8 @@ func (s *stopper) resume() {
 	}
 }
 
-// of returns the context that a watch depends on.
-func (s *stopper) of(method string) context.Context {
+// contextFor returns the context that a watch depends on.
+func (s *watchTracker) contextFor(method string) context.Context {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if strings.HasPrefix(method, ownPrefix) {
@@ -75,7 +75,7 @@ func (s *stopper) of(method string) context.Context {
 	return s.running
 }
 
-func (s *stopper) stream(srv any, ss grpc.ServerStream, info *grpc.StreamServerInfo, handler grpc.StreamHandler) error {
+func (s *watchTracker) stream(srv any, ss grpc.ServerStream, info *grpc.StreamServerInfo, handler grpc.StreamHandler) error {
 	if !strings.HasSuffix(info.FullMethod, watchSuffix) {
 		return handler(srv, ss)
 	}
@@ -88,8 +88,8 @@ type endedError struct{ reason error }
 func (e *endedError) Error() string { return e.reason.Error() }
 
 // watch serves a call that ends when the server says so.
-func (s *stopper) watch(srv any, ss grpc.ServerStream, method string, handler grpc.StreamHandler) error {
-	until := s.of(method)
+func (s *watchTracker) watch(srv any, ss grpc.ServerStream, method string, handler grpc.StreamHandler) error {
+	until := s.contextFor(method)
 	ctx, end := context.WithCancelCause(ss.Context())
 	defer end(nil)
 	unhook := context.AfterFunc(until, func() { end(&endedError{context.Cause(until)}) })

@@ -32,21 +32,21 @@ const (
 	// waitPause is how long a wait rests that has nothing to wait for but servers
 	// and zones that are away.
 	waitPause = 100 * time.Millisecond
-	// lostGrace is after how long without an answer a server has no zones any
+	// silentGrace is after how long without an answer a server has no zones any
 	// more: cut off from the others it lets them go within suspendAfter, and a
 	// zone that hears nothing leaves within ten seconds.
-	lostGrace = 15 * time.Second
-	// lookAfter is how often a server looks which of the others can be asked.
-	lookAfter = 5 * time.Second
+	silentGrace = 15 * time.Second
+	// probeInterval is how often a server looks which of the others can be asked.
+	probeInterval = 5 * time.Second
 )
 
-// directory knows the zones of the whole global: those connected to this server,
+// fleet knows the zones of the whole global: those connected to this server,
 // and, by asking them, those connected to the others. Nothing it knows is kept:
 // each question is answered by those who know now, and what cannot be asked is
 // named.
 //
 // It is safe for concurrent use.
-type directory struct {
+type fleet struct {
 	zones *zonesync.Server
 	// peers returns the other servers of the global.
 	peers func() []peer
@@ -54,11 +54,11 @@ type directory struct {
 	log *slog.Logger
 
 	mu sync.Mutex // guards what follows
-	// lost are the servers that could not be asked, and since when.
-	lost map[string]time.Time
-	// differing are the servers that were last found to hold something else than
+	// silentSince are the servers that could not be asked, and since when.
+	silentSince map[string]time.Time
+	// diverging are the servers that were last found to hold something else than
 	// this one.
-	differing []string
+	diverging []string
 }
 
 // peer is another server.
@@ -67,41 +67,41 @@ type peer struct {
 	conn grpc.ClientConnInterface
 }
 
-func newDirectory(zones *zonesync.Server, peers func() []peer, log *slog.Logger) *directory {
-	return &directory{zones: zones, peers: peers, log: log, lost: map[string]time.Time{}}
+func newFleet(zones *zonesync.Server, peers func() []peer, log *slog.Logger) *fleet {
+	return &fleet{zones: zones, peers: peers, log: log, silentSince: map[string]time.Time{}}
 }
 
-// census is what is known of the zones at one moment.
-type census struct {
+// fleetStatus is what is known of the zones at one moment.
+type fleetStatus struct {
 	zones []zonesync.ZoneStatus
-	// at is the server to ask for each connected zone: the one with its most
+	// servers is the server to ask for each connected zone: the one with its most
 	// advanced instance.
-	at map[resource.ZoneName]string
-	// unasked are the servers that did not answer, by name.
-	unasked []unasked
+	servers map[resource.ZoneName]string
+	// silentServer are the servers that did not answer, by name.
+	silent []silentServer
 }
 
-// unasked is a server that did not answer.
-type unasked struct {
+// silentServer is a server that did not answer.
+type silentServer struct {
 	name  string
 	since time.Time
 	err   error
 }
 
 // connected names the zones that can be asked, in order.
-func (c census) connected() []resource.ZoneName { return slices.Sorted(maps.Keys(c.at)) }
+func (c fleetStatus) connected() []resource.ZoneName { return slices.Sorted(maps.Keys(c.servers)) }
 
 // notes says what the census may lack.
-func (c census) notes() []string {
-	notes := make([]string, len(c.unasked))
-	for i, u := range c.unasked {
-		notes[i] = fmt.Sprintf("server %s could not be asked for its zones: %s", u.name, reasonOf(u.err))
+func (c fleetStatus) notes() []string {
+	notes := make([]string, len(c.silent))
+	for i, u := range c.silent {
+		notes[i] = fmt.Sprintf("server %s could not be asked for its zones: %s", u.name, describeError(u.err))
 	}
 	return notes
 }
 
-// reasonOf is why a server could not be asked, in few words.
-func reasonOf(err error) string {
+// describeError is why a server could not be asked, in few words.
+func describeError(err error) string {
 	switch s, ok := status.FromError(err); {
 	case status.Code(err) == codes.DeadlineExceeded, errors.Is(err, context.DeadlineExceeded):
 		return "no answer within " + surveyTimeout.String()
@@ -113,7 +113,7 @@ func reasonOf(err error) string {
 
 // survey asks every other server at the same time, and remembers which of them
 // did not answer.
-func (d *directory) survey(ctx context.Context, timeout time.Duration, ask func(context.Context, peerv1.ZoneServiceClient) (*peerv1.ZoneReport, error)) ([]zonesync.Report, []unasked) {
+func (d *fleet) survey(ctx context.Context, timeout time.Duration, ask func(context.Context, peerv1.ZoneServiceClient) (*peerv1.ZoneReport, error)) ([]zonesync.Report, []silentServer) {
 	peers := d.peers()
 	reports := make([]zonesync.Report, len(peers))
 	errs := make([]error, len(peers))
@@ -128,59 +128,59 @@ func (d *directory) survey(ctx context.Context, timeout time.Duration, ask func(
 	}
 	asking.Wait()
 	var answers []zonesync.Report
-	var silent []unasked
+	var silent []silentServer
 	for i, p := range peers {
 		if errs[i] == nil {
 			answers = append(answers, reports[i])
 		} else {
-			silent = append(silent, unasked{name: p.name, err: errs[i]})
+			silent = append(silent, silentServer{name: p.name, err: errs[i]})
 		}
 	}
 	// A caller that goes away says nothing about the others.
-	d.note(silent, ctx.Err() == nil)
+	d.trackSilent(silent, ctx.Err() == nil)
 	return answers, silent
 }
 
-// note remembers, unless it is not to learn, who did not answer, and fills in
+// trackSilent remembers, unless it is not to learn, who did not answer, and fills in
 // since when.
-func (d *directory) note(silent []unasked, learn bool) {
-	slices.SortFunc(silent, func(a, b unasked) int { return strings.Compare(a.name, b.name) })
+func (d *fleet) trackSilent(silent []silentServer, learn bool) {
+	slices.SortFunc(silent, func(a, b silentServer) int { return strings.Compare(a.name, b.name) })
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	now := time.Now()
 	lost := map[string]time.Time{} // of the members of the moment
 	for i, u := range silent {
-		since, known := d.lost[u.name]
+		since, known := d.silentSince[u.name]
 		if !known {
 			since = now
 		}
 		silent[i].since, lost[u.name] = since, since
 	}
 	if learn {
-		d.lost = lost
+		d.silentSince = lost
 	}
 }
 
-// look asks every server what it knows of zones.
-func (d *directory) look(ctx context.Context) census {
+// Status asks every server what it knows of zones.
+func (d *fleet) Status(ctx context.Context) fleetStatus {
 	reports, silent := d.survey(ctx, surveyTimeout, func(ctx context.Context, c peerv1.ZoneServiceClient) (*peerv1.ZoneReport, error) {
 		r, err := c.Zones(ctx, &peerv1.ZonesRequest{})
 		return r.GetReport(), err
 	})
-	d.compare(reports)
-	c := census{zones: d.zones.Zones(reports...), at: map[resource.ZoneName]string{}, unasked: silent}
+	d.checkDivergence(reports)
+	c := fleetStatus{zones: d.zones.Zones(reports...), servers: map[resource.ZoneName]string{}, silent: silent}
 	for zone, instances := range zonesync.Merge(append(reports, d.zones.Report())...) {
 		best := slices.MaxFunc(instances, func(a, b zonesync.Instance) int { return cmp.Compare(a.Revision, b.Revision) })
 		if best.Connected {
-			c.at[zone] = best.Server
+			c.servers[zone] = best.Server
 		}
 	}
 	return c
 }
 
-// compare looks whether the other servers hold what this one holds: all of them
+// checkDivergence looks whether the other servers hold what this one holds: all of them
 // have applied the same log, so anything else means that one of them is broken.
-func (d *directory) compare(reports []zonesync.Report) {
+func (d *fleet) checkDivergence(reports []zonesync.Report) {
 	var differing []string
 	for _, r := range reports {
 		if d.zones.Differs(r) {
@@ -188,8 +188,8 @@ func (d *directory) compare(reports []zonesync.Report) {
 		}
 	}
 	d.mu.Lock()
-	news := !slices.Equal(differing, d.differing)
-	d.differing = differing
+	news := !slices.Equal(differing, d.diverging)
+	d.diverging = differing
 	d.mu.Unlock()
 	if news && len(differing) > 0 {
 		d.log.Error("servers hold different state at the same revision: the one that differs from the majority has to be set up anew; see docs/operations/divergence.md", "differing", differing)
@@ -197,23 +197,23 @@ func (d *directory) compare(reports []zonesync.Report) {
 }
 
 // unreachable returns the servers that could not be asked last.
-func (d *directory) unreachable() []string {
+func (d *fleet) unreachable() []string {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	return slices.Sorted(maps.Keys(d.lost))
+	return slices.Sorted(maps.Keys(d.silentSince))
 }
 
-// differs returns the servers that were last found to hold something else than
+// diverged returns the servers that were last found to hold something else than
 // this one.
-func (d *directory) differs() []string {
+func (d *fleet) diverged() []string {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	return d.differing
+	return d.diverging
 }
 
 // Ask puts a question to a zone, through the server that the zone is connected
 // to. Errors are those of zonesync.Server.Ask.
-func (d *directory) Ask(ctx context.Context, zone resource.ZoneName, server string, question []byte) ([]byte, error) {
+func (d *fleet) Ask(ctx context.Context, zone resource.ZoneName, server string, question []byte) ([]byte, error) {
 	for _, p := range d.peers() {
 		if p.name == server {
 			return forward(ctx, p, zone, question)
@@ -230,7 +230,7 @@ func forward(ctx context.Context, p peer, zone resource.ZoneName, question []byt
 	case ctx.Err() != nil:
 		return nil, context.Cause(ctx)
 	case err != nil:
-		return nil, fmt.Errorf("%w: its server %s cannot be asked: %s", zonesync.ErrZoneOffline, p.name, reasonOf(err))
+		return nil, fmt.Errorf("%w: its server %s cannot be asked: %s", zonesync.ErrZoneOffline, p.name, describeError(err))
 	case answer.GetOffline():
 		return nil, fmt.Errorf("%w: %s", zonesync.ErrZoneOffline, zone)
 	case answer.GetBusy():
@@ -247,20 +247,20 @@ func forward(ctx context.Context, p peer, zone resource.ZoneName, question []byt
 // as it may still have zones; after that a note names it.
 //
 // Error: *zonesync.NotAppliedError when ctx ends first.
-func (d *directory) WaitApplied(ctx context.Context, rev resource.Revision) (notes []string, err error) {
+func (d *fleet) WaitApplied(ctx context.Context, rev resource.Revision) (notes []string, err error) {
 	var wait zonesync.Wait
 	for {
 		reports, silent := d.await(ctx, rev)
 		missing := wait.Missing(reports...)
 		var recent []string
 		for _, u := range silent {
-			if time.Since(u.since) < lostGrace {
+			if time.Since(u.since) < silentGrace {
 				recent = append(recent, u.name)
 			}
 		}
 		if len(missing) == 0 && len(recent) == 0 && ctx.Err() == nil {
 			for _, u := range silent {
-				notes = append(notes, fmt.Sprintf("server %s cannot be asked whether its zones have applied revision %d: %s", u.name, rev, reasonOf(u.err)))
+				notes = append(notes, fmt.Sprintf("server %s cannot be asked whether its zones have applied revision %d: %s", u.name, rev, describeError(u.err)))
 			}
 			return notes, nil
 		}
@@ -276,7 +276,7 @@ func (d *directory) WaitApplied(ctx context.Context, rev resource.Revision) (not
 
 // await asks every server, this one among them, whether its zones have applied a
 // revision, and gives them a while for it.
-func (d *directory) await(ctx context.Context, rev resource.Revision) ([]zonesync.Report, []unasked) {
+func (d *fleet) await(ctx context.Context, rev resource.Revision) ([]zonesync.Report, []silentServer) {
 	round, cancel := context.WithTimeout(ctx, waitRound)
 	defer cancel()
 	own := make(chan zonesync.Report, 1)
@@ -292,13 +292,13 @@ func (d *directory) await(ctx context.Context, rev resource.Revision) ([]zonesyn
 
 // Run looks after the other servers until ctx ends, so that it is known since
 // when one of them cannot be asked.
-func (d *directory) Run(ctx context.Context) error {
-	tick := time.NewTicker(lookAfter)
+func (d *fleet) Run(ctx context.Context) error {
+	tick := time.NewTicker(probeInterval)
 	defer tick.Stop()
 	for {
 		select {
 		case <-tick.C:
-			d.look(ctx)
+			d.Status(ctx)
 		case <-ctx.Done():
 			return nil
 		}

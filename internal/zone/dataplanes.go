@@ -8,8 +8,8 @@ import (
 	"meridian/internal/service/dataplane"
 )
 
-// newDoor returns the door of the zone's dataplanes.
-func (z *zone) newDoor() *dataplane.Door {
+// newDataplaneService returns the door of the zone's dataplanes.
+func (z *zone) newDataplaneService() *dataplane.Service {
 	return dataplane.New(dataplane.Config{
 		Matching: z.matching, Local: z.local, Writer: z.writer, Grace: z.cfg.DataplaneGrace, Now: z.now, Log: z.log,
 		Prepare: func(r *resource.Resource) (*resource.Resource, error) { return z.prepare(z.view(), r) },
@@ -31,14 +31,14 @@ func proxyState(s dataplane.State) *answer.ProxyState {
 	return state
 }
 
-// dataplanes lists the zone's dataplanes and how their proxies stand to it.
-func (s *inspectService) dataplanes(m *policy.Matcher, mesh resource.MeshName) (any, error) {
+// dataplaneList lists the zone's dataplanes and how their proxies stand to it.
+func (s *inspectService) dataplaneList(m *policy.Matcher, mesh resource.MeshName) (any, error) {
 	a, err := answer.Dataplanes(m, mesh, s.zone)
 	if err != nil {
 		return nil, err
 	}
 	for i := range a.Items {
-		a.Items[i].ProxyState = proxyState(s.door.State(policy.DataplaneKey(a.Items[i].Mesh, a.Items[i].Name)))
+		a.Items[i].ProxyState = proxyState(s.proxies.State(policy.DataplaneKey(a.Items[i].Mesh, a.Items[i].Name)))
 	}
 	return a, nil
 }
@@ -50,7 +50,7 @@ func (s *inspectService) connection(req *meridianv1.InspectRequest) *meridianv1.
 	if !ok {
 		return nil
 	}
-	state := proxyState(s.door.State(policy.DataplaneKey(resource.MeshName(req.GetMesh()), q.Dataplane.GetName())))
+	state := proxyState(s.proxies.State(policy.DataplaneKey(resource.MeshName(req.GetMesh()), q.Dataplane.GetName())))
 	return &meridianv1.DataplaneConnection{
 		State: state.State, RegisteredBy: state.RegisteredBy, Acked: uint64(state.Acked), Lag: state.Lag, LastError: state.LastError,
 	}

@@ -23,8 +23,8 @@ import (
 // caught up with the others for the first time.
 const joinFile = "join.json"
 
-// joinNote is the content of joinFile.
-type joinNote struct {
+// joinState is the content of joinFile.
+type joinState struct {
 	FormatVersion int `json:"formatVersion"`
 	// RequestID names the attempt, so that an answer that was lost can be asked
 	// for again though the token is used up.
@@ -41,8 +41,8 @@ type joinNote struct {
 
 const joinFormat = 1
 
-// readJoinNote returns nil when there is none.
-func readJoinNote(dir string) (*joinNote, error) {
+// readJoinState returns nil when there is none.
+func readJoinState(dir string) (*joinState, error) {
 	path := filepath.Join(dir, joinFile)
 	data, err := os.ReadFile(path)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -51,14 +51,14 @@ func readJoinNote(dir string) (*joinNote, error) {
 	if err != nil {
 		return nil, fmt.Errorf("--data-dir: %w", err)
 	}
-	var note joinNote
+	var note joinState
 	if err := json.Unmarshal(data, &note); err != nil || note.FormatVersion != joinFormat {
 		return nil, fmt.Errorf("--data-dir: %s cannot be read by this release; start the server with an empty directory", path)
 	}
 	return &note, nil
 }
 
-func (n *joinNote) write(dir string) error {
+func (n *joinState) write(dir string) error {
 	data, err := json.MarshalIndent(n, "", "  ")
 	if err != nil {
 		return fmt.Errorf("encode %s: %w", joinFile, err)
@@ -66,7 +66,7 @@ func (n *joinNote) write(dir string) error {
 	return atomicfile.Write(filepath.Join(dir, joinFile), append(data, '\n'), 0o600)
 }
 
-func removeJoinNote(dir string) error {
+func removeJoinState(dir string) error {
 	if err := os.Remove(filepath.Join(dir, joinFile)); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return fmt.Errorf("remove %s: %w", joinFile, err)
 	}
@@ -76,22 +76,22 @@ func removeJoinNote(dir string) error {
 // join has a new server fetch what makes it one of a global that exists, once:
 // the authority that signs its certificate and the keys of gossip. Afterwards
 // the directory holds them, and g.joined says where the global is to be found. A
-// directory that is in use needs none of it.
+// fleet that is in use needs none of it.
 func (g *global) join(ctx context.Context) error {
 	dir := g.cfg.DataDir
 	cluster := consensus.ClusterIn(dir)
 	used := consensus.NodeIn(dir) != ""
-	note, err := readJoinNote(dir)
+	note, err := readJoinState(dir)
 	if err != nil {
 		return err
 	}
 	if used {
-		g.joined = note // as long as it is there, the server has yet to arrive
-		return g.ignoreBundle(cluster)
+		g.joinState = note // as long as it is there, the server has yet to arrive
+		return g.checkUnusedBundle(cluster)
 	}
 	if note != nil && note.Answered {
-		g.joined = note
-		return g.ignoreBundle(note.Cluster)
+		g.joinState = note
+		return g.checkUnusedBundle(note.Cluster)
 	}
 	if g.cfg.JoinBundle == "" {
 		if note != nil {
@@ -104,23 +104,23 @@ func (g *global) join(ctx context.Context) error {
 		return &server.UsageError{Err: fmt.Errorf("--join-bundle: %w", err)}
 	}
 	if note == nil {
-		note = &joinNote{FormatVersion: joinFormat, RequestID: rand.Text()}
+		note = &joinState{FormatVersion: joinFormat, RequestID: rand.Text()}
 	}
 	note.Name, note.Cluster = g.cfg.Name, bundle.Cluster
 	if err := note.write(dir); err != nil {
 		return err
 	}
-	return g.enter(ctx, bundle, note)
+	return g.requestJoin(ctx, bundle, note)
 }
 
-// enter asks to be let in and keeps what comes back. The note that this is done
+// check asks to be let in and keeps what comes back. The note that this is done
 // comes last, so that whatever is cut off is done again.
-func (g *global) enter(ctx context.Context, bundle authn.ServerBundle, note *joinNote) error {
-	a := &applicant{
-		bundle: bundle, source: g.cfg.JoinBundle, log: g.log, now: g.now, waiting: g.gate.Await,
+func (g *global) requestJoin(ctx context.Context, bundle authn.ServerBundle, note *joinState) error {
+	a := &joinClient{
+		bundle: bundle, source: g.cfg.JoinBundle, log: g.log, now: g.now, waiting: g.readiness.SetReason,
 		request: &meridianv1.JoinRequest{RequestId: note.RequestID, Name: note.Name, Version: version.String()},
 	}
-	response, err := a.apply(ctx)
+	response, err := a.run(ctx)
 	if err != nil {
 		return err
 	}
@@ -142,13 +142,13 @@ func (g *global) enter(ctx context.Context, bundle authn.ServerBundle, note *joi
 		return err
 	}
 	g.log.Info("let in: this server has what it needs to join", "cluster", note.Cluster, "name", note.Name)
-	g.joined = note
+	g.joinState = note
 	return nil
 }
 
-// ignoreBundle says that a bundle is not needed any more, which is no mistake: a
+// checkUnusedBundle says that a bundle is not needed any more, which is no mistake: a
 // server is restarted as it was started. One for another global is.
-func (g *global) ignoreBundle(cluster string) error {
+func (g *global) checkUnusedBundle(cluster string) error {
 	if g.cfg.JoinBundle == "" {
 		return nil
 	}

@@ -52,7 +52,7 @@ func (s *clusterService) TransferLeadership(ctx context.Context, req *meridianv1
 	if err := g.access.RequireAdmin(ctx); err != nil {
 		return nil, err
 	}
-	if err := mayLead(g.node.Servers(), req.GetTo()); err != nil {
+	if err := checkTransferTarget(g.node.Servers(), req.GetTo()); err != nil {
 		return nil, err
 	}
 	before, _ := g.node.Leader()
@@ -64,14 +64,14 @@ func (s *clusterService) TransferLeadership(ctx context.Context, req *meridianv1
 		if refusal := unreachable(g.node.Members(ctx), req.GetTo()); refusal != nil {
 			return nil, refusal
 		}
-		return nil, handOverError(before, err)
+		return nil, transferError(before, err)
 	}
 	g.audit.Did(ctx, operation("transfer-leadership", leader), nil)
 	return &meridianv1.TransferLeadershipResponse{Leader: leader}, nil
 }
 
-// handOverError says what became of a transfer that did not succeed.
-func handOverError(before string, err error) error {
+// transferError says what became of a transfer that did not succeed.
+func transferError(before string, err error) error {
 	var said *rpcerr.Error
 	if errors.As(rpcerr.FromStatus(err), &said) && said.Code != rpcerr.Unavailable && said.Code != rpcerr.Internal {
 		return said
@@ -82,8 +82,8 @@ func handOverError(before string, err error) error {
 	return rpcerr.New(rpcerr.Unavailable, reasonNotHandedOn, "%s did not hand over, and goes on leading unless it is gone; see `meridian cluster members` (%w)", before, err)
 }
 
-// mayLead refuses a server that cannot be made the leader.
-func mayLead(servers []consensus.Server, to string) error {
+// checkTransferTarget refuses a server that cannot be made the leader.
+func checkTransferTarget(servers []consensus.Server, to string) error {
 	others := slices.ContainsFunc(servers, func(s consensus.Server) bool { return s.Voter && s.Name != to })
 	at := slices.IndexFunc(servers, func(s consensus.Server) bool { return s.Name == to })
 	switch {

@@ -63,10 +63,10 @@ func TestOnlyThoseTouchedHearOfIt(t *testing.T) {
 		web := w.connect(w.token(""), "web-1", dataplaneSpec("web", "backend"))
 		api := w.connect(w.token(""), "api-1", dataplaneSpec("api", "backend"))
 		synctest.Wait()
-		sent := w.door.Sent()
+		sent := w.service.Sent()
 		w.global(timeoutTo(t, "t", "web", "backend", "1s"))
 		synctest.Wait()
-		require.Equal(t, sent+1, w.door.Sent())
+		require.Equal(t, sent+1, w.service.Sent())
 		require.Len(t, web.messages(), 2)
 		require.Len(t, api.messages(), 1)
 		web.leave()
@@ -229,8 +229,8 @@ func TestGrace(t *testing.T) {
 		synctest.Wait()
 		_, stored = w.stored("web-1")
 		require.False(t, stored)
-		require.Empty(t, w.door.proxies)
-		require.Empty(t, w.door.sessions)
+		require.Empty(t, w.service.proxies)
+		require.Empty(t, w.service.sessions)
 	})
 }
 
@@ -410,7 +410,7 @@ func TestDeletedDataplaneEndsTheStream(t *testing.T) {
 		require.Contains(t, message, "the dataplane was deleted")
 		p.leave()
 		synctest.Wait()
-		require.Empty(t, w.door.proxies)
+		require.Empty(t, w.service.proxies)
 	})
 }
 
@@ -442,8 +442,8 @@ func TestSlowProxyGetsTheNewestState(t *testing.T) {
 		require.Len(t, slow.messages(), 1)
 		require.EqualValues(t, 4, w.state("slow").Lag, "the first configuration and three changes")
 		require.Zero(t, w.state("quick").Lag)
-		require.Equal(t, 2, w.door.Connected())
-		require.Equal(t, 1, w.door.Behind())
+		require.Equal(t, 2, w.service.Connected())
+		require.Equal(t, 1, w.service.Behind())
 
 		slow.answer(1, "")
 		synctest.Wait()
@@ -452,7 +452,7 @@ func TestSlowProxyGetsTheNewestState(t *testing.T) {
 		slow.answer(2, "")
 		synctest.Wait()
 		require.Zero(t, w.state("slow").Lag)
-		require.Zero(t, w.door.Behind())
+		require.Zero(t, w.service.Behind())
 
 		// There and back again is nothing to tell.
 		w.global(timeoutTo(t, "t", "*", "backend", "4s"))

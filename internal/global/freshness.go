@@ -14,54 +14,54 @@ const (
 	// lets its zones go: longer than an election takes, with room for a second
 	// one.
 	suspendAfter = 5 * time.Second
-	// assureEvery is how often a server makes sure that it is up to date, and how
+	// readInterval is how often a server makes sure that it is up to date, and how
 	// long that may take.
-	assureEvery = time.Second
+	readInterval = time.Second
 )
 
-// errCutOff is why a server is not ready that runs well otherwise.
-var errCutOff = errors.New("cut off from the leader: what is read here may be out of date, and zones are sent to other servers")
+// errStale is why a server is not ready that runs well otherwise.
+var errStale = errors.New("cut off from the leader: what is read here may be out of date, and zones are sent to other servers")
 
-// reasonCutOff names it for programs.
-const reasonCutOff = "CUT_OFF"
+// reasonStale names it for programs.
+const reasonStale = "CUT_OFF"
 
-// current is the readiness of what this server tells zones.
-func (g *global) current() error {
-	if g.cutOff.Load() {
-		return errCutOff
+// checkFresh is the readiness of what this server tells zones.
+func (g *global) checkFresh() error {
+	if g.stale.Load() {
+		return errStale
 	}
 	return nil
 }
 
-// watchCurrency makes sure, until ctx ends, that what this server sends to zones
+// watchFreshness makes sure, until ctx ends, that what this server sends to zones
 // is the newest there is: a server that cannot do a linearizable read for some
 // time may be far behind without knowing, because it is cut off, because its
 // disk hangs, or because there is no leader at all. It lets its zones and
 // whoever watches go, so that they find one that is current, and serves them
 // again when it is.
-func (g *global) watchCurrency(ctx context.Context) error {
-	tick := time.NewTicker(assureEvery)
+func (g *global) watchFreshness(ctx context.Context) error {
+	tick := time.NewTicker(readInterval)
 	defer tick.Stop()
 	current := time.Now()
 	for {
-		assured, cancel := context.WithTimeout(ctx, assureEvery)
+		assured, cancel := context.WithTimeout(ctx, readInterval)
 		_, err := g.node.Read(assured)
 		cancel()
 		now := time.Now()
 		switch {
 		case ctx.Err() != nil:
 			return nil
-		case err == nil && g.cutOff.CompareAndSwap(true, false):
+		case err == nil && g.stale.CompareAndSwap(true, false):
 			g.log.Info("up to date again: zones are served", "after", now.Sub(current).Round(time.Second))
 			g.sync.Resume()
 			g.grpc.Resume()
 			current = now
 		case err == nil:
 			current = now
-		case now.Sub(current) >= suspendAfter && g.cutOff.CompareAndSwap(false, true):
+		case now.Sub(current) >= suspendAfter && g.stale.CompareAndSwap(false, true):
 			g.log.Warn("cut off from the leader: zones are sent to other servers", "since", current, "error", err)
 			g.sync.Suspend(fmt.Sprintf("it has had no touch with a leader for %s", suspendAfter))
-			g.grpc.Suspend(rpcerr.New(rpcerr.Unavailable, reasonCutOff, "%w", errCutOff))
+			g.grpc.Suspend(rpcerr.New(rpcerr.Unavailable, reasonStale, "%w", errStale))
 		}
 		select {
 		case <-tick.C:

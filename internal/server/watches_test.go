@@ -71,7 +71,7 @@ func (s quietStream) Context() context.Context { return s.ctx }
 // A server that cannot tell whether it shows the newest state ends its watches
 // and takes no new ones until it can. Health may be watched all the same.
 func TestSuspendedWatches(t *testing.T) {
-	s := newStopper()
+	s := newWatchTracker()
 	why := errors.New("cut off")
 	watch := func(method string) (started <-chan struct{}, ended <-chan error) {
 		begun, done := make(chan struct{}), make(chan error, 1)

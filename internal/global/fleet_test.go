@@ -31,21 +31,21 @@ import (
 // zones of its own, over gRPC and an in-memory network, in virtual time. What
 // raft does is done by hand: every write is applied to every store.
 
-// fleet is the servers.
-type fleet struct {
+// testFleet is the servers.
+type testFleet struct {
 	t       *testing.T
-	servers map[string]*fleetServer
+	servers map[string]*testServer
 	applied resource.Revision
 	epoch   store.Epoch
 }
 
-type fleetServer struct {
-	name      string
-	store     *store.Store
-	sync      *zonesync.Server
-	directory *directory
-	listen    *bufconn.Listener
-	stop      func()
+type testServer struct {
+	name   string
+	store  *store.Store
+	sync   *zonesync.Server
+	fleet  *fleet
+	listen *bufconn.Listener
+	stop   func()
 
 	mu     sync.Mutex
 	down   bool       // guarded by mu: nobody listens
@@ -56,8 +56,8 @@ type fleetServer struct {
 	peers  []*grpc.ClientConn
 }
 
-func newFleet(t *testing.T, names ...string) *fleet {
-	f := &fleet{t: t, servers: map[string]*fleetServer{}, epoch: store.Epoch{ClusterID: "c", Incarnation: 1, Random: 1}}
+func newTestFleet(t *testing.T, names ...string) *testFleet {
+	f := &testFleet{t: t, servers: map[string]*testServer{}, epoch: store.Epoch{ClusterID: "c", Incarnation: 1, Random: 1}}
 	for _, name := range names {
 		f.servers[name] = f.server(name)
 	}
@@ -76,15 +76,15 @@ func newFleet(t *testing.T, names ...string) *fleet {
 	return f
 }
 
-func (f *fleet) server(name string) *fleetServer {
-	s := &fleetServer{name: name, store: store.New(store.DefaultOptions()), listen: bufconn.Listen(64 << 10)}
+func (f *testFleet) server(name string) *testServer {
+	s := &testServer{name: name, store: store.New(store.DefaultOptions()), listen: bufconn.Listen(64 << 10)}
 	s.sync = zonesync.NewServer(zonesync.ServerConfig{
 		Name: name, Store: s.store, Synced: zonesync.SyncedKinds,
 		Authorize: func(context.Context, string, resource.ZoneName) error { return nil },
 		Admission: func(resource.Kind) bool { return false },
 		Logger:    slog.New(slog.DiscardHandler),
 	})
-	peers := &peerZones{name: name}
+	peers := &peerService{name: name}
 	peers.zones.Store(s.sync)
 	g := grpc.NewServer()
 	syncv1.RegisterSyncServiceServer(g, s.sync)
@@ -102,7 +102,7 @@ func (f *fleet) server(name string) *fleetServer {
 }
 
 // join makes the others known to a server.
-func (f *fleet) join(s *fleetServer, names []string) {
+func (f *testFleet) join(s *testServer, names []string) {
 	var others []peer
 	for _, name := range names {
 		if name == s.name {
@@ -115,10 +115,10 @@ func (f *fleet) join(s *fleetServer, names []string) {
 		s.peers = append(s.peers, conn)
 		others = append(others, peer{name, conn})
 	}
-	s.directory = newDirectory(s.sync, func() []peer { return others }, slog.New(slog.DiscardHandler))
+	s.fleet = newFleet(s.sync, func() []peer { return others }, slog.New(slog.DiscardHandler))
 }
 
-func (s *fleetServer) dial(ctx context.Context, _ string) (net.Conn, error) {
+func (s *testServer) dial(ctx context.Context, _ string) (net.Conn, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.down {
@@ -132,21 +132,21 @@ func (s *fleetServer) dial(ctx context.Context, _ string) (net.Conn, error) {
 	return conn, err
 }
 
-func (s *fleetServer) isHanging() bool {
+func (s *testServer) isHanging() bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.hangs
 }
 
 // hang has the network swallow whatever is said to a server and by it.
-func (s *fleetServer) hang(hangs bool) {
+func (s *testServer) hang(hangs bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.hangs = hangs
 }
 
 // kill ends a server: its connections break and nobody listens any more.
-func (s *fleetServer) kill() {
+func (s *testServer) kill() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.down = true
@@ -184,7 +184,7 @@ func (h *hangingConn) Close() error {
 	return h.Conn.Close()
 }
 
-func (f *fleet) apply(txn store.Txn) resource.Revision {
+func (f *testFleet) apply(txn store.Txn) resource.Revision {
 	f.t.Helper()
 	f.applied++
 	at := f.applied
@@ -201,14 +201,14 @@ func (f *fleet) apply(txn store.Txn) resource.Revision {
 }
 
 // write changes something that zones are sent.
-func (f *fleet) write(name string) resource.Revision {
+func (f *testFleet) write(name string) resource.Revision {
 	f.t.Helper()
 	mesh, _, err := resource.Build(resource.Meta{Key: resource.Key{Kind: "Mesh", Name: name}}, []byte("{}"))
 	require.NoError(f.t, err)
 	return f.apply(store.Txn{Ops: []store.Op{store.Put(mesh)}})
 }
 
-func (s *fleetServer) catchUp() {
+func (s *testServer) catchUp() {
 	for _, apply := range s.missed {
 		apply()
 	}
@@ -224,7 +224,7 @@ type fleetZone struct {
 
 // zone runs a zone that knows some of the servers. It answers every question
 // with its name and the question, and refuses the question "refuse".
-func (f *fleet) zone(name resource.ZoneName, servers ...string) *fleetZone {
+func (f *testFleet) zone(name resource.ZoneName, servers ...string) *fleetZone {
 	z := &fleetZone{store: store.New(store.DefaultOptions())}
 	replica, err := zonesync.OpenReplica(zonesync.ReplicaConfig{
 		Dir: f.t.TempDir(), Zone: name, Store: z.store,
@@ -265,7 +265,7 @@ func (f *fleet) zone(name resource.ZoneName, servers ...string) *fleetZone {
 	return z
 }
 
-func (f *fleet) reaches(z *fleetZone, rev resource.Revision) {
+func (f *testFleet) reaches(z *fleetZone, rev resource.Revision) {
 	f.t.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 	defer cancel()
@@ -277,13 +277,13 @@ func (f *fleet) reaches(z *fleetZone, rev resource.Revision) {
 // all of them, and asks them.
 func TestZonesThroughEveryServer(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		f := newFleet(t, "a", "b", "c")
+		f := newTestFleet(t, "a", "b", "c")
 		east, west := f.zone("east", "a"), f.zone("west", "b")
 		rev := f.write("one")
 		f.reaches(east, rev)
 		f.reaches(west, rev)
 		for name, s := range f.servers {
-			c := s.directory.look(t.Context())
+			c := s.fleet.Status(t.Context())
 			require.Empty(t, c.notes(), name)
 			require.Equal(t, []resource.ZoneName{"east", "west"}, c.connected(), name)
 			require.Len(t, c.zones, 2, name)
@@ -294,14 +294,14 @@ func TestZonesThroughEveryServer(t *testing.T) {
 				require.Len(t, c.zones[i].Instances, 1, name)
 			}
 			for _, zone := range c.connected() {
-				answer, err := s.directory.Ask(t.Context(), zone, c.at[zone], []byte("who are you?"))
+				answer, err := s.fleet.Ask(t.Context(), zone, c.servers[zone], []byte("who are you?"))
 				require.NoError(t, err, name)
 				require.Equal(t, fmt.Sprintf("%s: who are you?", zone), string(answer))
-				_, err = s.directory.Ask(t.Context(), zone, c.at[zone], []byte("refuse"))
+				_, err = s.fleet.Ask(t.Context(), zone, c.servers[zone], []byte("refuse"))
 				require.Equal(t, codes.NotFound, status.Code(err), "%s: the zone's own refusal: %v", name, err)
 				require.ErrorContains(t, err, "no such dataplane")
 			}
-			_, err := s.directory.Ask(t.Context(), "west", "a", []byte("?"))
+			_, err := s.fleet.Ask(t.Context(), "west", "a", []byte("?"))
 			require.ErrorIs(t, err, zonesync.ErrZoneOffline, "%s: a question is passed on once", name)
 		}
 		east.stop()
@@ -313,20 +313,20 @@ func TestZonesThroughEveryServer(t *testing.T) {
 // server has.
 func TestZoneOnALaggingServer(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		f := newFleet(t, "a", "b")
+		f := newTestFleet(t, "a", "b")
 		east := f.zone("east", "b")
 		f.reaches(east, f.write("one"))
 		f.servers["b"].lags = true
 		f.write("two")
 		f.write("three")
 		for _, s := range f.servers {
-			zones := s.directory.look(t.Context()).zones
+			zones := s.fleet.Status(t.Context()).zones
 			require.Equal(t, zonesync.ZoneLagging, zones[0].State, s.name)
 			require.Equal(t, map[string]uint64{"a": 2, "b": 1}[s.name], zones[0].Lag, "%s: a counts, b knows that there is more", s.name)
 		}
 		f.servers["b"].catchUp()
 		f.reaches(east, f.applied)
-		require.Equal(t, zonesync.ZoneInSync, f.servers["a"].directory.look(t.Context()).zones[0].State)
+		require.Equal(t, zonesync.ZoneInSync, f.servers["a"].fleet.Status(t.Context()).zones[0].State)
 		east.stop()
 	})
 }
@@ -334,15 +334,15 @@ func TestZoneOnALaggingServer(t *testing.T) {
 // TestServerThatCannotBeAsked is named, and costs a second at most.
 func TestServerThatCannotBeAsked(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		f := newFleet(t, "a", "b", "c")
+		f := newTestFleet(t, "a", "b", "c")
 		east, west := f.zone("east", "a"), f.zone("west", "b")
 		f.reaches(east, f.write("one"))
 		f.reaches(west, f.applied)
-		a := f.servers["a"].directory
-		a.look(t.Context())
+		a := f.servers["a"].fleet
+		a.Status(t.Context())
 		f.servers["b"].hang(true)
 		began := time.Now()
-		c := a.look(t.Context())
+		c := a.Status(t.Context())
 		require.Equal(t, surveyTimeout, time.Since(began))
 		require.Equal(t, []string{"server b could not be asked for its zones: no answer within 1s"}, c.notes())
 		require.Equal(t, []resource.ZoneName{"east"}, c.connected())
@@ -355,9 +355,9 @@ func TestServerThatCannotBeAsked(t *testing.T) {
 		_, err = a.Ask(t.Context(), "west", "b", []byte("?"))
 		require.ErrorIs(t, err, zonesync.ErrZoneOffline)
 		require.ErrorContains(t, err, "its server b cannot be asked")
-		c = a.look(t.Context())
-		require.Len(t, c.unasked, 1)
-		require.Equal(t, began.Add(surveyTimeout), c.unasked[0].since, "since it was first noticed")
+		c = a.Status(t.Context())
+		require.Len(t, c.silent, 1)
+		require.Equal(t, began.Add(surveyTimeout), c.silent[0].since, "since it was first noticed")
 		require.Contains(t, c.notes()[0], "connection refused")
 		east.stop()
 		west.stop()
@@ -368,11 +368,11 @@ func TestServerThatCannotBeAsked(t *testing.T) {
 // every server have applied and persisted the revision.
 func TestWaitForZonesOfAllServers(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		f := newFleet(t, "a", "b", "c")
+		f := newTestFleet(t, "a", "b", "c")
 		east, west := f.zone("east", "a"), f.zone("west", "b")
 		f.reaches(east, f.write("one"))
 		f.reaches(west, f.applied)
-		c := f.servers["c"].directory
+		c := f.servers["c"].fleet
 		rev := f.write("two")
 		began := time.Now()
 		notes, err := c.WaitApplied(t.Context(), rev)
@@ -410,17 +410,17 @@ func TestWaitForZonesOfAllServers(t *testing.T) {
 // when the server it was connected to cannot be asked any more.
 func TestWaitForAZoneThatChangesServers(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		f := newFleet(t, "a", "b", "c")
+		f := newTestFleet(t, "a", "b", "c")
 		west := f.zone("west", "b", "c")
 		f.reaches(west, f.write("one"))
-		c := f.servers["a"].directory.look(t.Context())
-		at := f.servers[c.at["west"]]
+		c := f.servers["a"].fleet.Status(t.Context())
+		at := f.servers[c.servers["west"]]
 		other := f.servers[map[string]string{"b": "c", "c": "b"}[at.name]]
 		at.lags, other.lags = true, true
 		rev := f.write("two")
 		waiting := make(chan error, 1)
 		go func() {
-			notes, err := f.servers["a"].directory.WaitApplied(context.Background(), rev)
+			notes, err := f.servers["a"].fleet.WaitApplied(context.Background(), rev)
 			if err == nil && len(notes) != 1 {
 				err = fmt.Errorf("unexpected notes: %q", notes)
 			}
@@ -446,10 +446,10 @@ func TestWaitForAZoneThatChangesServers(t *testing.T) {
 // TestWaitWithAServerLostLongAgo: it has no zones any more, and is named.
 func TestWaitWithAServerLostLongAgo(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		f := newFleet(t, "a", "b")
+		f := newTestFleet(t, "a", "b")
 		east := f.zone("east", "a")
 		f.reaches(east, f.write("one"))
-		a := f.servers["a"].directory
+		a := f.servers["a"].fleet
 		running, stop := context.WithCancel(context.Background())
 		var looking sync.WaitGroup
 		looking.Go(func() { _ = a.Run(running) })
@@ -463,7 +463,7 @@ func TestWaitWithAServerLostLongAgo(t *testing.T) {
 		require.NoError(t, err)
 		require.Len(t, notes, 1)
 		require.Contains(t, notes[0], fmt.Sprintf("server b cannot be asked whether its zones have applied revision %d: ", f.applied))
-		require.Less(t, time.Since(began), lostGrace+2*waitRound)
+		require.Less(t, time.Since(began), silentGrace+2*waitRound)
 
 		<-time.After(time.Minute)
 		began = time.Now()
@@ -480,13 +480,13 @@ func TestWaitWithAServerLostLongAgo(t *testing.T) {
 // something else is broken, and every other one says so.
 func TestServersThatDiffer(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		f := newFleet(t, "a", "b", "c")
+		f := newTestFleet(t, "a", "b", "c")
 		f.write("one")
 		look := func() map[string][]string {
 			differs := map[string][]string{}
 			for name, s := range f.servers {
-				s.directory.look(t.Context())
-				differs[name] = s.directory.differs()
+				s.fleet.Status(t.Context())
+				differs[name] = s.fleet.diverged()
 			}
 			return differs
 		}
@@ -517,7 +517,7 @@ func TestInspectFollowsAZone(t *testing.T) {
 	s := zonesThat(nil, "east")
 	s.asking = func(_ context.Context, _ resource.ZoneName, server string, _ []byte) ([]byte, error) {
 		asked = append(asked, server)
-		s.zones = func(context.Context) census { return connectedTo("b", "east") }
+		s.zones = func(context.Context) fleetStatus { return connectedTo("b", "east") }
 		if server == "a" {
 			return nil, fmt.Errorf("%w: east", zonesync.ErrZoneOffline)
 		}
@@ -532,9 +532,9 @@ func TestInspectFollowsAZone(t *testing.T) {
 func TestAnswersSayWhatTheyMayLack(t *testing.T) {
 	s := zonesThat(func(resource.ZoneName) (string, uint64, error) { return "{}\n", 7, nil }, "east")
 	known := connectedTo("a", "east")
-	known.unasked = []unasked{{name: "b", err: errors.New("connection refused")}}
+	known.silent = []silentServer{{name: "b", err: errors.New("connection refused")}}
 	known.zones = append(known.zones, zonesync.ZoneStatus{Name: "west", State: zonesync.ZoneOffline})
-	s.zones = func(context.Context) census { return known }
+	s.zones = func(context.Context) fleetStatus { return known }
 	note := "server b could not be asked for its zones: connection refused"
 	r, err := s.Inspect(t.Context(), aboutDataplane(""))
 	require.NoError(t, err)
@@ -544,7 +544,7 @@ func TestAnswersSayWhatTheyMayLack(t *testing.T) {
 	require.Empty(t, r.GetNotes(), "the zone that was named has answered")
 	_, err = s.Inspect(t.Context(), aboutDataplane("west"))
 	require.ErrorContains(t, err, "("+note+")")
-	known.at = nil
+	known.servers = nil
 	_, err = s.Inspect(t.Context(), aboutDataplane(""))
 	require.ErrorContains(t, err, "no zone is connected")
 	require.ErrorContains(t, err, "("+note+")")

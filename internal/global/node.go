@@ -36,7 +36,7 @@ func (g *global) openPKI() error {
 	}
 	g.peers = g.pki
 	if g.cfg.CAFile != "" {
-		return g.checkGiven(bound.Raft)
+		return g.checkCertificate(bound.Raft)
 	}
 	if g.cfg.CertFile == "" {
 		return nil
@@ -47,9 +47,9 @@ func (g *global) openPKI() error {
 	return err
 }
 
-// checkGiven says what other servers will not like about a certificate that was
+// checkCertificate says what other servers will not like about a certificate that was
 // given. It stops only a server that is to join some: one alone can do without.
-func (g *global) checkGiven(raft string) error {
+func (g *global) checkCertificate(raft string) error {
 	host, _, err := net.SplitHostPort(raft)
 	if err == nil {
 		err = g.pki.CheckServer(host)
@@ -83,14 +83,14 @@ func (g *global) openNode(ctx context.Context) error {
 	config := consensus.DefaultConfig(g.cfg.DataDir)
 	config.NodeID = g.cfg.Name
 	config.Role = consensus.RoleGlobal
-	g.peerZones = &peerZones{name: g.cfg.Name}
-	config.PeerServices = func(r grpc.ServiceRegistrar) { peerv1.RegisterZoneServiceServer(r, g.peerZones) }
+	g.peerService = &peerService{name: g.cfg.Name}
+	config.PeerServices = func(r grpc.ServiceRegistrar) { peerv1.RegisterZoneServiceServer(r, g.peerService) }
 	config.Logger = g.log
 	config.Fresh = untouched
 	config.LeaderPatience = leaderPatience
 	config.Events.LeaderChanged = func(leading bool) {
 		if leading {
-			g.tellLeading()
+			g.notifyLeadership()
 		}
 	}
 	g.writer = audit.NewWriter(g.cfg.Name, g.now, consensus.ErrUnknownOutcome)
@@ -117,9 +117,9 @@ func (g *global) openNode(ctx context.Context) error {
 		}
 		return nil
 	}
-	config.Join = consensus.JoinConfig{Fresh: g.joined != nil || len(g.cfg.Join) > 0, Addrs: g.raftAddresses}
-	if g.joined != nil {
-		config.ClusterID = g.joined.Cluster
+	config.Join = consensus.JoinConfig{Fresh: g.joinState != nil || len(g.cfg.Join) > 0, Addrs: g.raftAddresses}
+	if g.joinState != nil {
+		config.ClusterID = g.joinState.Cluster
 	}
 	open := func(addr string) (err error) {
 		advertise := g.cfg.advertisedRaft(addr)
@@ -149,11 +149,11 @@ func (g *global) openNode(ctx context.Context) error {
 	return nil
 }
 
-// tellLeading has the leader look whether everything is there that a global
+// notifyLeadership has the leader look whether everything is there that a global
 // begins with.
-func (g *global) tellLeading() {
+func (g *global) notifyLeadership() {
 	select {
-	case g.leading <- struct{}{}:
+	case g.leadershipGained <- struct{}{}:
 	default: // it has been told and has not looked yet
 	}
 }

@@ -93,8 +93,8 @@ func (h *host) bundle(addrs ...string) authn.ServerBundle {
 	return authn.ServerBundle{Cluster: "c1", Addresses: addrs, CA: string(h.ca.CertificatePEM()), Token: "the.server.token"}
 }
 
-func newApplicant(bundle authn.ServerBundle) *applicant {
-	return &applicant{
+func newApplicant(bundle authn.ServerBundle) *joinClient {
+	return &joinClient{
 		bundle: bundle, source: "second.bundle", request: &meridianv1.JoinRequest{RequestId: "r1", Name: "second"},
 		log: slog.New(slog.DiscardHandler), now: time.Now, waiting: func(string) {},
 	}
@@ -115,7 +115,7 @@ func TestApplicantTriesUntilOneLetsItIn(t *testing.T) {
 	a := newApplicant(h.bundle(down, stranger.addr, h.addr))
 	var waited []string
 	a.waiting = func(what string) { waited = append(waited, what) }
-	response, err := a.apply(t.Context())
+	response, err := a.run(t.Context())
 	require.NoError(t, err)
 	require.Equal(t, "c1", response.GetClusterId())
 	require.Equal(t, "Bearer the.server.token", h.token)
@@ -137,10 +137,10 @@ func TestApplicantTakesARefusalForAnAnswer(t *testing.T) {
 		return nil, rpcerr.New(rpcerr.Denied, "TOKEN_USED", "Access Denied: the server token x was used up")
 	}
 	behind.reply = refuse
-	_, err := newApplicant(h.bundle(behind.addr, h.addr)).apply(t.Context())
+	_, err := newApplicant(h.bundle(behind.addr, h.addr)).run(t.Context())
 	require.NoError(t, err)
 	h.reply = refuse
-	_, err = newApplicant(h.bundle(closedAddr(t), h.addr)).apply(t.Context())
+	_, err = newApplicant(h.bundle(closedAddr(t), h.addr)).run(t.Context())
 	require.EqualError(t, err, "--join-bundle second.bundle: the server at "+h.addr+" does not let this one in: Access Denied: the server token x was used up")
 	require.Equal(t, rpcerr.Denied, rpcerr.CodeOf(err))
 }
@@ -150,7 +150,7 @@ func TestApplicantCanBeStopped(t *testing.T) {
 	ctx, stop := context.WithCancel(t.Context())
 	a := newApplicant(h.bundle(closedAddr(t)))
 	a.waiting = func(string) { stop() }
-	_, err := a.apply(ctx)
+	_, err := a.run(ctx)
 	require.ErrorIs(t, err, context.Canceled)
 }
 
@@ -180,7 +180,7 @@ func TestJoiningFetchesAnIdentityOnce(t *testing.T) {
 	require.NoError(t, g.join(t.Context()))
 	require.Len(t, h.asked, 1)
 	require.Equal(t, "second", h.asked[0].GetName())
-	require.Equal(t, []consensus.Peer{{Name: "first", GRPC: h.addr, Raft: "127.0.0.1:1", Gossip: "127.0.0.1:2"}}, g.joined.Peers)
+	require.Equal(t, []consensus.Peer{{Name: "first", GRPC: h.addr, Raft: "127.0.0.1:1", Gossip: "127.0.0.1:2"}}, g.joinState.Peers)
 	require.Equal(t, []string{"127.0.0.1:1"}, g.raftAddresses())
 	keys, err := gossipKeys(g.cfg)
 	require.NoError(t, err)
@@ -195,7 +195,7 @@ func TestJoiningFetchesAnIdentityOnce(t *testing.T) {
 		again := joiner(t, dir, with, "")
 		require.Equal(t, "second", again.cfg.serverName())
 		require.NoError(t, again.join(t.Context()))
-		require.Equal(t, g.joined, again.joined)
+		require.Equal(t, g.joinState, again.joinState)
 	}
 	require.Len(t, h.asked, 1)
 	other := h.bundle(h.addr)
@@ -245,7 +245,7 @@ func TestJoiningLeavesOtherDirectoriesAlone(t *testing.T) {
 	openAndClose(t, config)
 	g := joiner(t, used, bundle, "")
 	require.NoError(t, g.join(t.Context()))
-	require.Nil(t, g.joined)
+	require.Nil(t, g.joinState)
 
 	// Another global's.
 	foreign := t.TempDir()
@@ -323,8 +323,8 @@ func TestJoinSettings(t *testing.T) {
 // A server that waits for a leader names those it has heard of and those it
 // cannot reach.
 func TestRollOfMembers(t *testing.T) {
-	require.Empty(t, roll([]consensus.Member{{Name: "a", State: "follower"}}, "a"))
-	require.Equal(t, "; heard of b; cannot reach c at 10.0.0.3:5690 (it does not answer: connection refused), d at x:1 (gone)", roll([]consensus.Member{
+	require.Empty(t, memberSummary([]consensus.Member{{Name: "a", State: "follower"}}, "a"))
+	require.Equal(t, "; heard of b; cannot reach c at 10.0.0.3:5690 (it does not answer: connection refused), d at x:1 (gone)", memberSummary([]consensus.Member{
 		{Name: "a", State: consensus.StateUnreachable},
 		{Name: "b", State: "candidate"},
 		{Name: "c", State: consensus.StateUnreachable, Raft: "10.0.0.3:5690", Problem: "it does not answer: connection refused"},

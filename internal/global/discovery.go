@@ -14,17 +14,17 @@ import (
 	"meridian/internal/version"
 )
 
-// meetEvery is how often a server that has heard of no other tries to.
-const meetEvery = 2 * time.Second
+// discoveryInterval is how often a server that has heard of no other tries to.
+const discoveryInterval = 2 * time.Second
 
-// meeting is what a server has been told about where the others are. It is safe
+// knownAddresses is what a server has been told about where the others are. It is safe
 // for concurrent use.
-type meeting struct {
+type knownAddresses struct {
 	mu   sync.Mutex
 	raft []string // guarded by mu
 }
 
-func (m *meeting) learn(addr string) {
+func (m *knownAddresses) learn(addr string) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	if !slices.Contains(m.raft, addr) {
@@ -32,7 +32,7 @@ func (m *meeting) learn(addr string) {
 	}
 }
 
-func (m *meeting) learned() []string {
+func (m *knownAddresses) learned() []string {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	return slices.Clone(m.raft)
@@ -42,9 +42,9 @@ func (m *meeting) learned() []string {
 // the operator named, those that let this server in, and those that gossip knows
 // or remembers. It is called from a goroutine of the node.
 func (g *global) raftAddresses() []string {
-	all := slices.Concat(g.cfg.Join, g.meeting.learned())
-	if g.joined != nil {
-		for _, p := range g.joined.Peers {
+	all := slices.Concat(g.cfg.Join, g.known.learned())
+	if g.joinState != nil {
+		for _, p := range g.joinState.Peers {
 			all = append(all, p.Raft)
 		}
 	}
@@ -60,8 +60,8 @@ func (g *global) raftAddresses() []string {
 // time; after that it remembers by itself.
 func (g *global) gossipAddresses(ctx context.Context) []string {
 	all := slices.Clone(g.cfg.Join)
-	if g.joined != nil {
-		for _, p := range g.joined.Peers {
+	if g.joinState != nil {
+		for _, p := range g.joinState.Peers {
 			all = append(all, p.Gossip)
 		}
 	}
@@ -84,18 +84,18 @@ func distinct(addrs []string) []string {
 	return out
 }
 
-// meet gets in touch with the others until gossip has heard of one, or ctx ends.
+// discover gets in touch with the others until gossip has heard of one, or ctx ends.
 // An address that the operator named may be any of a server's: the node tries it
 // as one of raft; here it is tried as one of gossip, and of the API.
-func (g *global) meet(ctx context.Context) error {
+func (g *global) discover(ctx context.Context) error {
 	gossip := g.gossip.Load()
-	again := time.NewTicker(meetEvery)
+	again := time.NewTicker(discoveryInterval)
 	defer again.Stop()
 	for len(gossip.Peers()) == 0 {
 		if addrs := g.gossipAddresses(ctx); len(addrs) > 0 {
 			if _, err := gossip.Join(ctx, addrs); err != nil && ctx.Err() == nil {
 				g.log.Debug("nobody answers gossip yet", "error", err)
-				g.askForMembers(ctx)
+				g.learnMembers(ctx)
 			}
 		}
 		select {
@@ -107,8 +107,8 @@ func (g *global) meet(ctx context.Context) error {
 	return nil
 }
 
-// askForMembers learns raft addresses from servers whose API was named.
-func (g *global) askForMembers(ctx context.Context) {
+// learnMembers learns raft addresses from servers whose API was named.
+func (g *global) learnMembers(ctx context.Context) {
 	for _, addr := range g.cfg.Join {
 		members, err := g.membersAt(ctx, addr)
 		if err != nil {
@@ -116,7 +116,7 @@ func (g *global) askForMembers(ctx context.Context) {
 			continue
 		}
 		for _, m := range members {
-			g.meeting.learn(m.GetRaft())
+			g.known.learn(m.GetRaft())
 		}
 	}
 }
@@ -134,7 +134,7 @@ func (g *global) membersAt(ctx context.Context, addr string) ([]*meridianv1.Clus
 		return nil, fmt.Errorf("ask %s for the servers that it knows: %w", addr, err)
 	}
 	defer func() { _ = conn.Close() }()
-	ctx, cancel := context.WithTimeout(ctx, meetEvery)
+	ctx, cancel := context.WithTimeout(ctx, discoveryInterval)
 	defer cancel()
 	response, err := meridianv1.NewClusterServiceClient(conn).Members(ctx, &meridianv1.MembersRequest{})
 	return response.GetMembers(), err

@@ -23,7 +23,7 @@ import (
 const kindDataplane resource.Kind = "Dataplane"
 
 // DefaultGrace is how long a dataplane stays registered after its proxy has
-// gone, unless configured otherwise.
+// done, unless configured otherwise.
 const DefaultGrace = 30 * time.Second
 
 // Config is what a Door needs. All fields are required; Grace may be zero.
@@ -43,18 +43,18 @@ type Config struct {
 	Log   *slog.Logger
 }
 
-// Door is a zone's DataplaneService. Register it with
+// Service is a zone's DataplaneService. Register it with
 // meridianv1.RegisterDataplaneServiceServer and run it with Run: streams wait
 // until then. Its methods are safe for concurrent use.
-type Door struct {
+type Service struct {
 	meridianv1.UnimplementedDataplaneServiceServer
 
-	cfg     Config
-	builder builder
-	sent    atomic.Uint64
-	running chan struct{} // closed when Run has taken over
-	poke    chan struct{} // capacity 1: the departures have changed
-	ready   chan struct{} // capacity 1: there are sessions to work on
+	cfg             Config
+	builder         builder
+	sent            atomic.Uint64
+	running         chan struct{} // closed when Run has taken over
+	expiriesChanged chan struct{} // capacity 1: the departures have changed
+	wake            chan struct{} // capacity 1: there are sessions to work on
 	// registering holds an element for each registration that is under way.
 	registering chan struct{}
 
@@ -65,9 +65,9 @@ type Door struct {
 	// sessions are all streams, also those that are in no proxy's place yet.
 	sessions map[*session]struct{}
 	proxies  map[resource.Key]*proxy
-	// leaving are the departures in order of their deadlines. One that has come
+	// doneLocked are the departures in order of their deadlines. One that has come
 	// back since, or left again, is stale: its proxy says another deadline.
-	leaving []departure
+	expiries []expiry
 	// queue are the sessions whose configuration may have changed, each once.
 	queue []*session
 }
@@ -89,32 +89,32 @@ type proxy struct {
 	lastError        string
 }
 
-// departure is a proxy that went away.
-type departure struct {
+// expiry is a proxy that went away.
+type expiry struct {
 	key      resource.Key
 	deadline time.Time
 }
 
 // New returns a door. It hears of changes from now on; call it before the zone
 // serves.
-func New(cfg Config) *Door {
-	d := &Door{
-		cfg: cfg, running: make(chan struct{}), poke: make(chan struct{}, 1), ready: make(chan struct{}, 1),
+func New(cfg Config) *Service {
+	d := &Service{
+		cfg: cfg, running: make(chan struct{}), expiriesChanged: make(chan struct{}, 1), wake: make(chan struct{}, 1),
 		registering: make(chan struct{}, maxRegistering),
 		sessions:    map[*session]struct{}{}, proxies: map[resource.Key]*proxy{},
 	}
-	cfg.Matching.OnTouch(d.touch)
+	cfg.Matching.OnTouch(d.markChanged)
 	return d
 }
 
 // Run keeps the door until ctx ends: it takes over the registrations of the time
 // before, lets proxies in, and in the end ends every stream and waits for them.
-func (d *Door) Run(ctx context.Context) error {
-	d.takeOver()
+func (d *Service) Run(ctx context.Context) error {
+	d.adoptRegistrations()
 	close(d.running)
 	group, parts := errgroup.WithContext(ctx)
-	group.Go(func() error { return d.follow(parts) })
-	group.Go(func() error { return d.removeDeparted(parts) })
+	group.Go(func() error { return d.watchStore(parts) })
+	group.Go(func() error { return d.removeExpired(parts) })
 	for range runtime.GOMAXPROCS(0) {
 		group.Go(func() error { return d.work(parts) })
 	}
@@ -127,21 +127,21 @@ func (d *Door) Run(ctx context.Context) error {
 	return err
 }
 
-// takeOver starts the grace period of everything that proxies had registered
+// adoptRegistrations starts the grace period of everything that proxies had registered
 // when the zone stopped.
-func (d *Door) takeOver() {
+func (d *Service) adoptRegistrations() {
 	view := d.cfg.Local.View()
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	for r := range view.List(kindDataplane, "") {
 		if byProxy(r) {
-			d.departLocked(r.Key())
+			d.startGraceLocked(r.Key())
 		}
 	}
 }
 
 // endAll ends every stream because the zone stops.
-func (d *Door) endAll() {
+func (d *Service) endAll() {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	d.closed = true
@@ -152,10 +152,10 @@ func (d *Door) endAll() {
 
 var errStopping = rpcerr.New(rpcerr.Unavailable, ReasonStopping, "the zone is stopping: connect again")
 
-// touch notes which proxies a change concerns and wakes them. It is called with
+// markChanged notes which proxies a change concerns and wakes them. It is called with
 // the matcher standing still.
-func (d *Door) touch(touched []policy.Touch) {
-	d.builder.forget()
+func (d *Service) markChanged(touched []policy.Touch) {
+	d.builder.reset()
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	for _, t := range touched {
@@ -165,16 +165,16 @@ func (d *Door) touch(touched []policy.Touch) {
 		}
 		p.changed++
 		if p.session != nil {
-			p.session.nudgeLocked()
+			p.session.markChangedLocked()
 		}
 	}
 }
 
-// follow looks at what changes in the zone's own store until ctx ends.
-func (d *Door) follow(ctx context.Context) error {
+// receiveAcks looks at what changes in the zone's own store until ctx ends.
+func (d *Service) watchStore(ctx context.Context) error {
 	s := d.cfg.Local
 	feed := s.Follow(s.View())
-	d.lookAtAll() // what happened before the feed began
+	d.checkAll() // what happened before the feed began
 	for {
 		batches, err := feed.Next(ctx)
 		switch {
@@ -182,48 +182,48 @@ func (d *Door) follow(ctx context.Context) error {
 			return nil
 		case errors.Is(err, store.ErrCompacted):
 			feed = s.Follow(s.View())
-			d.lookAtAll()
+			d.checkAll()
 			continue
 		case err != nil:
 			return fmt.Errorf("door: follow the store: %w", err)
 		}
-		d.lookAt(batches)
+		d.checkBatches(batches)
 	}
 }
 
-func (d *Door) lookAt(batches []store.Batch) {
+func (d *Service) checkBatches(batches []store.Batch) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	view := d.cfg.Local.View()
 	for _, b := range batches {
 		for _, c := range b.Changes {
 			if key := c.Key(); key.Kind == kindDataplane {
-				d.lookLocked(view, key)
+				d.checkLocked(view, key)
 			}
 		}
 	}
 }
 
-func (d *Door) lookAtAll() {
+func (d *Service) checkAll() {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	view := d.cfg.Local.View()
 	for key := range d.proxies {
-		d.lookLocked(view, key)
+		d.checkLocked(view, key)
 	}
 	for r := range view.List(kindDataplane, "") {
-		d.lookLocked(view, r.Key())
+		d.checkLocked(view, r.Key())
 	}
 }
 
-// lookLocked compares what is stored under a key with who is connected.
-func (d *Door) lookLocked(view *store.View, key resource.Key) {
+// checkLocked compares what is stored under a key with who is connected.
+func (d *Service) checkLocked(view *store.View, key resource.Key) {
 	p := d.proxies[key]
 	r, stored := view.Get(key)
 	switch {
 	case p != nil && p.session != nil:
 		if p.session.registered {
-			p.session.look(r)
+			p.session.check(r)
 		}
 	case p != nil && p.removing != nil:
 		// Whoever removes it finishes that.
@@ -232,7 +232,7 @@ func (d *Door) lookLocked(view *store.View, key resource.Key) {
 	case p == nil:
 		// Brought in with its label, by a restored backup for one: it stays if
 		// its proxy comes.
-		d.departLocked(key)
+		d.startGraceLocked(key)
 	}
 }
 
@@ -252,7 +252,7 @@ type State struct {
 }
 
 // State returns how the proxy of a dataplane stands to the zone.
-func (d *Door) State(key resource.Key) State {
+func (d *Service) State(key resource.Key) State {
 	r, stored := d.cfg.Local.View().Get(key)
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -265,15 +265,15 @@ func (d *Door) State(key resource.Key) State {
 }
 
 // Connected returns how many proxies are connected.
-func (d *Door) Connected() int { return d.count(func(*proxy) bool { return true }) }
+func (d *Service) Connected() int { return d.count(func(*proxy) bool { return true }) }
 
 // Behind returns how many of them have changes of their configuration to take on.
-func (d *Door) Behind() int {
+func (d *Service) Behind() int {
 	return d.count(func(p *proxy) bool { return p.changed != p.settled })
 }
 
 // count counts the connected proxies of which something holds.
-func (d *Door) count(holds func(*proxy) bool) int {
+func (d *Service) count(holds func(*proxy) bool) int {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	n := 0
@@ -286,4 +286,4 @@ func (d *Door) count(holds func(*proxy) bool) int {
 }
 
 // Sent counts the configurations that were sent.
-func (d *Door) Sent() uint64 { return d.sent.Load() }
+func (d *Service) Sent() uint64 { return d.sent.Load() }

@@ -12,25 +12,25 @@ import (
 // Reasons of the refusals, for programs. Those about the token itself are
 // internal/auth's.
 const (
-	ReasonNoHello       = "HELLO_MISSING"
-	ReasonBadAnswer     = "ANSWER_OUT_OF_TURN"
-	ReasonNotCovered    = "TOKEN_DOES_NOT_COVER"
-	ReasonInvalid       = "INVALID_DATAPLANE"
-	ReasonNoMesh        = "MESH_MISSING"
-	ReasonByHand        = "APPLIED_BY_OPERATOR"
-	ReasonUnknown       = "DATAPLANE_UNKNOWN"
-	ReasonReplaced      = "REPLACED"
-	ReasonDeleted       = "DATAPLANE_DELETED"
-	ReasonStopping      = "ZONE_STOPPING"
-	ReasonNotRegistered = "NOT_REGISTERED"
-	ReasonProxiesOnly   = "DATAPLANES_ONLY"
-	ReasonBroken        = "ZONE_BROKEN"
-	ReasonNotEndable    = "STREAMS_WITHOUT_END"
+	ReasonNoHello         = "HELLO_MISSING"
+	ReasonBadAnswer       = "ANSWER_OUT_OF_TURN"
+	ReasonNotCovered      = "TOKEN_DOES_NOT_COVER"
+	ReasonInvalid         = "INVALID_DATAPLANE"
+	ReasonNoMesh          = "MESH_MISSING"
+	ReasonOperatorApplied = "APPLIED_BY_OPERATOR"
+	ReasonUnknown         = "DATAPLANE_UNKNOWN"
+	ReasonReplaced        = "REPLACED"
+	ReasonDeleted         = "DATAPLANE_DELETED"
+	ReasonStopping        = "ZONE_STOPPING"
+	ReasonNotRegistered   = "NOT_REGISTERED"
+	ReasonProxiesOnly     = "DATAPLANES_ONLY"
+	ReasonInternal        = "ZONE_BROKEN"
+	ReasonNotEndable      = "STREAMS_WITHOUT_END"
 )
 
-// Admit returns the admission rule of a zone's gRPC port: dataplane tokens, and
+// Authorize returns the admission rule of a zone's gRPC port: dataplane tokens, and
 // nothing else, open this door; everything else is up to next.
-func Admit(next func(p authn.Principal, method string) error) func(authn.Principal, string) error {
+func Authorize(next func(p authn.Principal, method string) error) func(authn.Principal, string) error {
 	prefix := "/" + meridianv1.DataplaneService_ServiceDesc.ServiceName + "/"
 	return func(p authn.Principal, method string) error {
 		switch {
@@ -45,24 +45,24 @@ func Admit(next func(p authn.Principal, method string) error) func(authn.Princip
 	}
 }
 
-// permits decides whether the holder of a token may register a dataplane
+// checkToken decides whether the holder of a token may register a dataplane
 // (SEMANTICS §6.8). The error is an *rpcerr.Error of code Denied.
-func permits(token authn.Token, r *resource.Resource) error {
+func checkToken(token authn.Token, r *resource.Resource) error {
 	sets := r.Spec().(*resource.Dataplane).TagSets()
 	tags := make([]map[string]string, len(sets))
 	for i, set := range sets {
 		tags[i] = set
 	}
-	return covers(token.CheckDataplane(string(r.Key().Mesh), r.Key().Name, tags...))
+	return notCovered(token.CheckDataplane(string(r.Key().Mesh), r.Key().Name, tags...))
 }
 
-// permitsKey is the part of the rule that does not look at the dataplane.
-func permitsKey(token authn.Token, key resource.Key) error {
+// checkTokenForKey is the part of the rule that does not look at the dataplane.
+func checkTokenForKey(token authn.Token, key resource.Key) error {
 	token.Tags = nil
-	return covers(token.CheckDataplane(string(key.Mesh), key.Name))
+	return notCovered(token.CheckDataplane(string(key.Mesh), key.Name))
 }
 
-func covers(err error) error {
+func notCovered(err error) error {
 	if err == nil {
 		return nil
 	}

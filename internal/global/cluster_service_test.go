@@ -13,14 +13,14 @@ func TestWhoMayLead(t *testing.T) {
 	one := []consensus.Server{{Name: "a", Voter: true}}
 	three := []consensus.Server{{Name: "a", Voter: true}, {Name: "b", Voter: true}, {Name: "c"}}
 	for to, want := range map[string]string{"": "", "b": "", "a": "", "c": reasonNoVote, "d": consensus.ReasonUnknownServer} {
-		err := mayLead(three, to)
+		err := checkTransferTarget(three, to)
 		if want == "" {
 			require.NoError(t, err, to)
 		} else {
 			require.True(t, rpcerr.HasReason(err, want), "%q: %v", to, err)
 		}
 	}
-	require.True(t, rpcerr.HasReason(mayLead(one, ""), reasonOnlyServer))
+	require.True(t, rpcerr.HasReason(checkTransferTarget(one, ""), reasonOnlyServer))
 	require.EqualError(t, unknownServer([]consensus.Server{{Name: "global-2"}, {Name: "global-1"}}, "globa-1"),
 		`no server of this global is called "globa-1"; did you mean "global-1"?`)
 	require.EqualError(t, unknownServer([]consensus.Server{{Name: "global-2"}, {Name: "global-1"}}, "x"),
@@ -31,11 +31,11 @@ func TestWhoMayLead(t *testing.T) {
 // what went wrong on the way says who leads now.
 func TestHandOverErrors(t *testing.T) {
 	refusal := rpcerr.New(rpcerr.Conflict, "WHY", "because")
-	require.Equal(t, refusal.Message, handOverError("a", refusal).Error())
-	err := handOverError("a", consensus.ErrUnavailable)
+	require.Equal(t, refusal.Message, transferError("a", refusal).Error())
+	err := transferError("a", consensus.ErrUnavailable)
 	require.Equal(t, rpcerr.Unavailable, rpcerr.CodeOf(err))
 	require.ErrorContains(t, err, "a did not hand over, and goes on leading unless it is gone")
-	require.ErrorContains(t, handOverError("", consensus.ErrUnavailable), "no server leads now")
+	require.ErrorContains(t, transferError("", consensus.ErrUnavailable), "no server leads now")
 }
 
 // A server that is down cannot be handed the lead, and a client that tried again

@@ -29,7 +29,7 @@ func (s *clusterService) GenerateServerToken(ctx context.Context, req *meridianv
 	if err := g.access.RequireAdmin(ctx); err != nil {
 		return nil, err
 	}
-	if err := g.handsOutItsAuthority(); err != nil {
+	if err := g.checkCanIssueCerts(); err != nil {
 		return nil, err
 	}
 	token, err := g.tokens.Server(ctx, req.GetValidForSeconds())
@@ -45,9 +45,9 @@ func (s *clusterService) GenerateServerToken(ctx context.Context, req *meridianv
 	return response, err
 }
 
-// handsOutItsAuthority refuses where new servers cannot be given the key that
+// checkCanIssueCerts refuses where new servers cannot be given the key that
 // signs their certificates.
-func (g *global) handsOutItsAuthority() error {
+func (g *global) checkCanIssueCerts() error {
 	if g.peers.CA() != nil {
 		return nil
 	}
@@ -90,7 +90,7 @@ func (s *joinService) Join(ctx context.Context, req *meridianv1.JoinRequest) (*m
 	if err := checkServerName(req.GetName()); err != nil {
 		return nil, rpcerr.New(rpcerr.Invalid, "BAD_SERVER_NAME", "%w", err)
 	}
-	if err := g.handsOutItsAuthority(); err != nil {
+	if err := g.checkCanIssueCerts(); err != nil {
 		return nil, err
 	}
 	if at, taken := g.nameTaken(ctx, req.GetName()); taken {

@@ -11,12 +11,12 @@ import (
 	"meridian/internal/rpcerr"
 )
 
-// errBroken ends a stream that the zone has a bug about.
-var errBroken error = rpcerr.New(rpcerr.Internal, ReasonBroken, "the zone failed on this dataplane; its log says more")
+// errInternal ends a stream that the zone has a bug about.
+var errInternal error = rpcerr.New(rpcerr.Internal, ReasonInternal, "the zone failed on this dataplane; its log says more")
 
-// nudgeLocked makes the session look at its configuration again.
-func (s *session) nudgeLocked() {
-	s.woken = true
+// markChangedLocked makes the session look at its configuration again.
+func (s *session) markChangedLocked() {
+	s.changed = true
 	s.scheduleLocked()
 }
 
@@ -24,18 +24,18 @@ func (s *session) nudgeLocked() {
 // One thing at a time: while a configuration is being sent or unanswered it has
 // not, and what comes after is the state of then.
 func (s *session) scheduleLocked() {
-	if !s.woken || s.scheduled || s.outstanding != nil || s.over {
+	if !s.changed || s.scheduled || s.unacked != nil || s.ended {
 		return
 	}
 	s.scheduled = true
-	s.door.queue = append(s.door.queue, s)
-	s.door.beckon()
+	s.service.queue = append(s.service.queue, s)
+	s.service.wakeWorker()
 }
 
-// beckon calls a worker.
-func (d *Door) beckon() {
+// wakeWorker calls a worker.
+func (d *Service) wakeWorker() {
 	select {
-	case d.ready <- struct{}{}:
+	case d.wake <- struct{}{}:
 	default: // one is called already, and calls the next
 	}
 }
@@ -43,14 +43,14 @@ func (d *Door) beckon() {
 // work makes the configurations of those in the queue until ctx ends. There are
 // as many workers as processors: that many configurations are made at a time,
 // and that many stacks are as large as it takes.
-func (d *Door) work(ctx context.Context) error {
+func (d *Service) work(ctx context.Context) error {
 	for {
 		if s := d.next(); s != nil {
-			d.attend(s)
+			d.deliver(s)
 			continue
 		}
 		select {
-		case <-d.ready:
+		case <-d.wake:
 		case <-ctx.Done():
 			return nil
 		}
@@ -58,7 +58,7 @@ func (d *Door) work(ctx context.Context) error {
 }
 
 // next takes the first of the queue; nil when it is empty.
-func (d *Door) next() *session {
+func (d *Service) next() *session {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	if len(d.queue) == 0 {
@@ -68,28 +68,28 @@ func (d *Door) next() *session {
 	s := d.queue[0]
 	d.queue[0] = nil
 	if d.queue = d.queue[1:]; len(d.queue) > 0 {
-		d.beckon()
+		d.wakeWorker()
 	}
 	return s
 }
 
-// attend delivers what is new to a session. A panic ends this session and no
+// deliver delivers what is new to a session. A panic ends this session and no
 // other.
-func (d *Door) attend(s *session) {
+func (d *Service) deliver(s *session) {
 	defer func() {
 		if value := recover(); value != nil {
-			d.log(s).Error("a configuration broke off", "panic", value, "stack", string(debug.Stack()))
-			s.delivered(errBroken)
+			d.logger(s).Error("a configuration broke off", "panic", value, "stack", string(debug.Stack()))
+			s.delivered(errInternal)
 		}
 	}()
 	d.mu.Lock()
-	if s.over {
+	if s.ended {
 		d.mu.Unlock()
 		return
 	}
-	s.woken = false
+	s.changed = false
 	s.sending.Add(1)
-	from := standing{have: s.have, full: s.full, first: s.sequence == 0, changed: s.proxy.changed}
+	from := progress{have: s.have, full: s.full, first: s.sequence == 0, changed: s.proxy.changed}
 	d.mu.Unlock()
 	response, err := s.prepare(from)
 	if response == nil {
@@ -101,8 +101,8 @@ func (d *Door) attend(s *session) {
 	go func() { s.delivered(s.stream.Send(response)) }()
 }
 
-// standing is where a session stood when work on it began.
-type standing struct {
+// progress is where a session stood when work on it began.
+type progress struct {
 	have        []entry
 	full, first bool
 	changed     uint64
@@ -110,8 +110,8 @@ type standing struct {
 
 // prepare returns what leads from there to the configuration of now and notes it
 // as sent; nil when nothing does.
-func (s *session) prepare(from standing) (*meridianv1.ConnectResponse, error) {
-	d := s.door
+func (s *session) prepare(from progress) (*meridianv1.ConnectResponse, error) {
+	d := s.service
 	read := d.cfg.Matching.Standing
 	if from.first {
 		read = d.cfg.Matching.Read // the registration itself may not be in yet
@@ -127,7 +127,7 @@ func (s *session) prepare(from standing) (*meridianv1.ConnectResponse, error) {
 	if from.full {
 		response.Set = now.messages
 	} else {
-		response.Set, response.Removed = now.since(from.have)
+		response.Set, response.Removed = now.diff(from.have)
 	}
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -137,7 +137,7 @@ func (s *session) prepare(from standing) (*meridianv1.ConnectResponse, error) {
 	}
 	s.sequence++
 	response.Sequence = s.sequence
-	s.outstanding = &delivery{sequence: s.sequence, revision: revision, changed: from.changed}
+	s.unacked = &delivery{sequence: s.sequence, revision: revision, changed: from.changed}
 	s.have, s.full = now.entries, false
 	return response, nil
 }
@@ -149,8 +149,8 @@ func (s *session) delivered(err error) {
 		s.end(err)
 		return
 	}
-	s.door.mu.Lock()
-	defer s.door.mu.Unlock()
+	s.service.mu.Lock()
+	defer s.service.mu.Unlock()
 	s.scheduled = false
 	s.scheduleLocked()
 }

@@ -32,7 +32,7 @@ func TestAnIdleProxyHasOneGoroutine(t *testing.T) {
 		serving, other := 0, 0
 		for g := range strings.SplitSeq(string(stacks), "\n\n") {
 			switch {
-			case strings.Contains(g, "dataplane.(*Door).Connect("):
+			case strings.Contains(g, "dataplane.(*Service).Connect("):
 				serving++
 			case strings.Contains(g, "dataplane.(*session)."):
 				other++
@@ -65,7 +65,7 @@ func TestAnswersWithoutReading(t *testing.T) {
 		synctest.Wait()
 		w.global(template(1))
 		synctest.Wait()
-		require.EqualValues(t, 2*liars, w.door.Sent(), "each has a send that waits for it")
+		require.EqualValues(t, 2*liars, w.service.Sent(), "each has a send that waits for it")
 
 		other := w.connect(w.token(""), "api-1", dataplaneSpec("api", "backend"))
 		defer other.leave()
@@ -79,20 +79,20 @@ func TestAnswersWithoutReading(t *testing.T) {
 		synctest.Wait()
 		require.Len(t, newer.messages(), 1, "its place can be taken")
 		start := time.Now()
-		w.door.endAll()
-		w.door.streams.Wait()
+		w.service.endAll()
+		w.service.streams.Wait()
 		require.Zero(t, time.Since(start), "and nobody is waited for")
 	})
 }
 
 // A panic over one configuration ends that stream and no other.
 func TestPanicOverAConfiguration(t *testing.T) {
-	door := &Door{cfg: Config{Log: slog.New(slog.DiscardHandler)}} // without the Matching to ask
+	door := &Service{cfg: Config{Log: slog.New(slog.DiscardHandler)}} // without the Matching to ask
 	var outcome error
 	s := &session{
-		door: door, token: &authn.Token{}, proxy: &proxy{key: policy.DataplaneKey("default", "web-1")}, end: func(err error) { outcome = err },
+		service: door, token: &authn.Token{}, proxy: &proxy{key: policy.DataplaneKey("default", "web-1")}, end: func(err error) { outcome = err },
 	}
-	door.attend(s)
+	door.deliver(s)
 	s.sending.Wait()
 	require.Equal(t, rpcerr.Internal, rpcerr.CodeOf(outcome))
 	require.ErrorContains(t, outcome, "its log says more")
