@@ -27,7 +27,7 @@ const (
 // is up, and the public schema.
 var exempt = []string{"/grpc.health.v1.Health/", "/grpc.reflection.v1.ServerReflection/", "/grpc.reflection.v1alpha.ServerReflection/"}
 
-// Authenticator finds out who makes each gRPC request (SEMANTICS §6.6): the
+// Authenticator finds out who makes each gRPC request (§6.6): the
 // holder of its bearer token, else the admin when it comes from loopback and
 // that is enabled, else nobody. Credentials that do not verify refuse the
 // request wherever it comes from. Its methods are safe for concurrent use.

@@ -81,7 +81,7 @@ var (
 	far   = &net.TCPAddr{IP: net.ParseIP("192.0.2.7"), Port: 40000}
 )
 
-// SEMANTICS §6.6: token, else loopback, else nobody; an invalid token is
+// §6.6: token, else loopback, else nobody; an invalid token is
 // refused, not ignored.
 func TestWhoMakesARequest(t *testing.T) {
 	d := newDoor(t)
@@ -144,7 +144,7 @@ func TestWhoMakesARequest(t *testing.T) {
 
 func TestPrincipals(t *testing.T) {
 	d := newDoor(t)
-	// SEMANTICS §6.7: name, then groups joined by commas, authenticated last.
+	// §6.7: name, then groups joined by commas, authenticated last.
 	p, err := d.Authenticate(request(far, "Bearer "+d.user(t, "backend-owner")))
 	require.NoError(t, err)
 	require.Equal(t, "backend-owner/mesh-system:authenticated", p.String())

@@ -9,7 +9,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// SEMANTICS §6.8: what a dataplane token lets register.
+// §6.8: what a dataplane token lets register.
 func TestDataplaneTokens(t *testing.T) {
 	key := newKey(t, DataplaneToken, 1)
 	issuer, verifier := NewIssuer(at(noon), key), NewVerifier(at(noon), key.Public())
@@ -120,7 +120,7 @@ func TestTokensOfAnotherZoneNameAnUnknownKey(t *testing.T) {
 	require.EqualError(t, err, `the token's signing key is not known here: "dataplane-token-signing-key-1.east.eu"`)
 }
 
-// SEMANTICS §6.8: a token that was revoked is refused, also one whose signature
+// §6.8: a token that was revoked is refused, also one whose signature
 // is remembered.
 func TestRevokedTokens(t *testing.T) {
 	key := newKey(t, UserToken, 1)

@@ -5,7 +5,7 @@
 // atomically, synced before it counts), that a connection is TLS 1.3 or refused,
 // that a token is accepted only under the one algorithm and the one use its key
 // was made for, that credentials which do not verify refuse the request instead
-// of making it anonymous (SEMANTICS §6.6), and that every refusal says which of
+// of making it anonymous (§6.6), and that every refusal says which of
 // the many reasons it was.
 //
 // It refuses to decide what a principal may do: that is access control, which

@@ -11,7 +11,7 @@ import (
 	"strings"
 )
 
-// Use is what the tokens of a key are for (SEMANTICS §6.8). A key signs tokens
+// Use is what the tokens of a key are for (§6.8). A key signs tokens
 // of one use only, so that a token for one door never opens another.
 type Use string
 

@@ -7,7 +7,7 @@ import (
 	"time"
 )
 
-// Names that SEMANTICS §6.5 and §6.6 give to users and groups.
+// Names that §6.5 and §6.6 give to users and groups.
 const (
 	AdminUser            = "admin"
 	AnonymousUser        = "mesh-system:anonymous"
@@ -33,7 +33,7 @@ type Principal struct {
 	// Name of the user; "zone/NAME" for a zone, "dataplane/MESH/NAME" for a
 	// dataplane, "server" for a server that wants to join.
 	Name string
-	// Groups of the user, AuthenticatedGroup last (SEMANTICS §6.7). Zones and
+	// Groups of the user, AuthenticatedGroup last (§6.7). Zones and
 	// dataplanes have none: they are not users.
 	Groups []string
 	Source Source
@@ -42,7 +42,7 @@ type Principal struct {
 }
 
 // LoopbackAdmin is who calls from the server's own host without credentials
-// (SEMANTICS §6.6).
+// (§6.6).
 func LoopbackAdmin() Principal {
 	return Principal{Name: AdminUser, Groups: []string{AdminGroup, AuthenticatedGroup}, Source: FromLoopback}
 }
@@ -93,7 +93,7 @@ func Named(name string, groups []string) Principal {
 }
 
 // KubernetesPrincipal returns a user as Kubernetes names it, with these groups
-// and no other (SEMANTICS §6.9): Kubernetes has its own system:authenticated,
+// and no other (§6.9): Kubernetes has its own system:authenticated,
 // which is why the default binding names both (§6.5).
 func KubernetesPrincipal(name string, groups []string) Principal {
 	p := Principal{Name: name, Groups: slices.Clone(groups), Source: FromKubernetes}
@@ -124,7 +124,7 @@ func (p Principal) Expires() time.Time {
 }
 
 // String prints the principal as a denial names it: the name, a slash, and the
-// groups joined by commas (SEMANTICS §6.7).
+// groups joined by commas (§6.7).
 func (p Principal) String() string { return p.Name + "/" + strings.Join(p.Groups, ",") }
 
 type principalKey struct{}

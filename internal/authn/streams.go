@@ -44,7 +44,7 @@ func (o *openStreams) list() []*serverStream {
 	return out
 }
 
-// Recheck ends every open stream whose token no longer holds (SEMANTICS §6.8).
+// Recheck ends every open stream whose token no longer holds (§6.8).
 // Call it when keys or revocations have changed.
 func (a *Authenticator) Recheck() {
 	streams := a.open.list()

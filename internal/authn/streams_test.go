@@ -35,7 +35,7 @@ func watch(_ any, stream grpc.ServerStream) error {
 
 var watchInfo = &grpc.StreamServerInfo{FullMethod: "/meridian.v1.AdminService/Watch"}
 
-// SEMANTICS §6.8: live streams end with their token.
+// §6.8: live streams end with their token.
 func TestStreamsEndWhenTheirTokenIsRevoked(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		key := newKey(t, UserToken, 1)

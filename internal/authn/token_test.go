@@ -75,7 +75,7 @@ func TestTokensAreVerifiedAsIssued(t *testing.T) {
 	require.NotEqual(t, raw, other, "every token has an id of its own")
 }
 
-// SEMANTICS §6.8: keys rotate by serial number, highest signs, all verify.
+// §6.8: keys rotate by serial number, highest signs, all verify.
 func TestTheHighestSerialSignsAndAllVerify(t *testing.T) {
 	first, second := newKey(t, UserToken, 9), newKey(t, UserToken, 10)
 	old, _, err := NewIssuer(at(noon), first).User("bob", nil, time.Hour)
@@ -93,7 +93,7 @@ func TestTheHighestSerialSignsAndAllVerify(t *testing.T) {
 	require.ErrorIs(t, err, ErrTokenUnknownKey)
 }
 
-// SEMANTICS §6.8: every reason to refuse a token has an error of its own.
+// §6.8: every reason to refuse a token has an error of its own.
 func TestRefusedTokens(t *testing.T) {
 	key, zoneKey, stranger := newKey(t, UserToken, 1), newKey(t, ZoneToken, 1), newKey(t, UserToken, 1)
 	header := map[string]any{"alg": "EdDSA", "typ": "JWT", "kid": "user-token-signing-key-1"}
@@ -189,7 +189,7 @@ func TestRefusedTokens(t *testing.T) {
 	require.NoError(t, err, "the token that all the others were made from")
 }
 
-// SEMANTICS §7.7: a zone connects with a token that names it.
+// §7.7: a zone connects with a token that names it.
 func TestZoneTokensOpenTheirOwnZone(t *testing.T) {
 	key, userKey := newKey(t, ZoneToken, 1), newKey(t, UserToken, 1)
 	issuer := NewIssuer(at(noon), key, userKey)

@@ -145,7 +145,7 @@ func (v *Verifier) Dataplane(token, mesh, name string, tags ...map[string]string
 }
 
 // CheckDataplane refuses a verified token that does not let a dataplane register
-// (SEMANTICS §6.8): mesh and name agree, each tag of the token is present on at
+// (§6.8): mesh and name agree, each tag of the token is present on at
 // least one of the sets, and every value of it anywhere is in the token's list.
 func (t Token) CheckDataplane(mesh, name string, sets ...map[string]string) error {
 	switch {

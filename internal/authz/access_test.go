@@ -17,7 +17,7 @@ import (
 	"meridian/internal/store"
 )
 
-// SEMANTICS §6.5: whom the default binding names.
+// §6.5: whom the default binding names.
 func TestDefaultBindings(t *testing.T) {
 	for _, tt := range []struct {
 		name     string
@@ -51,7 +51,7 @@ func TestDefaultBindings(t *testing.T) {
 	}
 }
 
-// SEMANTICS §6.5: the role is recreated at start when missing; the binding is
+// §6.5: the role is recreated at start when missing; the binding is
 // created once and left alone.
 func TestDefaultsAtALaterStart(t *testing.T) {
 	d := Defaults{}
@@ -91,7 +91,7 @@ func TestDefaultsLoseARace(t *testing.T) {
 	require.Len(t, r.Spec().(*resource.AccessRoleBinding).Subjects, 1, "the first one's stands")
 }
 
-// SEMANTICS §6.7 and §6.11: the walk-through, with its exact denial.
+// §6.7 and §6.11: the walk-through, with its exact denial.
 func TestWalkThrough(t *testing.T) {
 	p := newPlane(t, &Defaults{})
 	require.NoError(t, p.may(admin(), restricted))
@@ -127,7 +127,7 @@ func TestADenialNamesEveryResource(t *testing.T) {
 	requireDenied(t, err, ReasonDenied, `CREATE on TrafficPermission "a"`, `CREATE on TrafficPermission "e"`, "and 2 more resources")
 }
 
-// SEMANTICS §6.3: what is deleted is what is stored.
+// §6.3: what is deleted is what is stored.
 func TestDeletionsAreJudgedByWhatIsStored(t *testing.T) {
 	p := newPlane(t, &Defaults{Restricted: true})
 	p.write(backendOwner)
@@ -145,7 +145,7 @@ func TestDeletionsAreJudgedByWhatIsStored(t *testing.T) {
 	require.Equal(t, rpcerr.NotFound, rpcerr.CodeOf(err))
 }
 
-// SEMANTICS §6.1: secret material takes write access to it, everything else is
+// §6.1: secret material takes write access to it, everything else is
 // open.
 func TestReading(t *testing.T) {
 	p := newPlane(t, &Defaults{Restricted: true})
@@ -249,7 +249,7 @@ func TestTheLastAdmin(t *testing.T) {
 	require.NoError(t, remove(bindingDefault, false), "there is another one")
 }
 
-// SEMANTICS §6.5: the role admin comes back at the next start, so nobody gets it
+// §6.5: the role admin comes back at the next start, so nobody gets it
 // by waiting for that.
 func TestNobodyWaitsForTheRoleAdmin(t *testing.T) {
 	d := Defaults{Restricted: true}
@@ -405,7 +405,7 @@ func TestTheLastAdminInABatch(t *testing.T) {
 	requireDenied(t, err, ReasonLastAdmin)
 }
 
-// SEMANTICS §6.2: a binding to a role that does not exist is accepted with a
+// §6.2: a binding to a role that does not exist is accepted with a
 // warning.
 func TestBindingToNothing(t *testing.T) {
 	p := newPlane(t, &Defaults{})
@@ -418,7 +418,7 @@ func TestBindingToNothing(t *testing.T) {
 	require.Empty(t, permit.Warnings, "the role comes with it")
 }
 
-// SEMANTICS §6.2: what each token takes.
+// §6.2: what each token takes.
 func TestTokens(t *testing.T) {
 	p := newPlane(t, &Defaults{Restricted: true})
 	p.write(`

@@ -10,7 +10,7 @@ import (
 )
 
 // Change is a write that somebody else carries out, and asks about first: the
-// API server of Kubernetes, which keeps the objects itself (SEMANTICS §6.9).
+// API server of Kubernetes, which keeps the objects itself (§6.9).
 type Change struct {
 	// Access is CREATE, UPDATE or DELETE.
 	Access resource.Access

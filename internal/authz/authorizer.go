@@ -63,7 +63,7 @@ func (a *Authorizer) StrangersWrite() bool {
 }
 
 // Permit is what a batch was decided on. The transaction that writes it carries
-// all of it, so that it is refused when any of it has changed (SEMANTICS §6.4).
+// all of it, so that it is refused when any of it has changed (§6.4).
 type Permit struct {
 	AccessRevision resource.Revision
 	Preconditions  []store.Precondition
@@ -158,8 +158,8 @@ func requestFor(view *store.View, subject rbac.Subject, key resource.Key, r *res
 }
 
 // Read decides whether the caller may read a resource. Everybody reads
-// everything but secret material, which takes write access to it (SEMANTICS
-// §6.1).
+// everything but secret material, which takes write access to it
+// (§6.1).
 func (a *Authorizer) Read(ctx context.Context, r *resource.Resource) error {
 	d, ok := resource.Describe(r.Key().Kind)
 	if ok && !d.Sensitive {
@@ -194,8 +194,8 @@ func (a *Authorizer) GenerateDataplaneToken(ctx context.Context, token rbac.Toke
 }
 
 // GenerateZoneToken decides whether the caller may issue a token by which a zone
-// connects or, with a scope of its ingress or egress, one for those (SEMANTICS
-// §6.2).
+// connects or, with a scope of its ingress or egress, one for those
+// (§6.2).
 func (a *Authorizer) GenerateZoneToken(ctx context.Context, scope ...string) error {
 	for _, s := range scope {
 		access := resource.AccessGenerateZoneToken
@@ -221,7 +221,7 @@ func (a *Authorizer) generate(ctx context.Context, request rbac.Request) error {
 }
 
 // RequireAdmin refuses callers who are not members of mesh-system:admin, for
-// what no role can grant (SEMANTICS §6.2).
+// what no role can grant (§6.2).
 func (a *Authorizer) RequireAdmin(ctx context.Context) error {
 	who, _ := caller(ctx)
 	if who.In(authn.AdminGroup) {

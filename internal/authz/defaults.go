@@ -25,7 +25,7 @@ type Defaults struct {
 	Restricted bool
 }
 
-// Ensure writes what SEMANTICS §6.5 starts a control plane with: the role admin
+// Ensure writes what §6.5 starts a control plane with: the role admin
 // whenever it is missing, and, in a store that has never had any access rules,
 // the binding default. Losing a race for either is fine: another server of the
 // same control plane wrote it.

@@ -21,7 +21,7 @@ const (
 // maxDenials bounds how many resources of a batch a denial spells out.
 const maxDenials = 5
 
-// headline is the first line of every denial, fixed by SEMANTICS §6.7.
+// headline is the first line of every denial, fixed by §6.7.
 func headline(who authn.Principal) string {
 	return fmt.Sprintf("Access Denied (user %q cannot access the resource)", who)
 }

@@ -1,4 +1,4 @@
-// Package authz enforces SEMANTICS §6 on a control plane: it decides what the
+// Package authz enforces §6 on a control plane: it decides what the
 // caller of a request may do by the roles and bindings that the control plane's
 // own store holds at that moment, and answers questions about it.
 //

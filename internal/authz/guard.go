@@ -71,8 +71,8 @@ func checkKeys(ops []store.Op) error {
 	return nil
 }
 
-// missingRoles warns about bindings to roles that do not exist (SEMANTICS
-// §6.2).
+// missingRoles warns about bindings to roles that do not exist
+// (§6.2).
 func missingRoles(view *store.View, ops []store.Op) []string {
 	if !slices.ContainsFunc(ops, func(op store.Op) bool { return op.Resource != nil && op.Resource.Key().Kind == rbac.KindBinding }) {
 		return nil

@@ -150,7 +150,7 @@ func TestAnswerOfAnotherKind(t *testing.T) {
 	}
 }
 
-// SEMANTICS §5.8: the widest table has the conditions that the server worked
+// §5.8: the widest table has the conditions that the server worked
 // out.
 func TestGetWideShowsConditions(t *testing.T) {
 	h := newHarness(t)

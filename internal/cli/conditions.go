@@ -6,7 +6,7 @@ import (
 )
 
 // checkConditions refuses documents with a condition that cannot be used, as a
-// server would (SEMANTICS §5.6).
+// server would (§5.6).
 func checkConditions(documents []resource.Document) error {
 	compiler, err := condition.NewCompiler(condition.DefaultOptions())
 	if err != nil {

@@ -29,7 +29,7 @@ overrides:
       connectTimeout: 1s
 `
 
-// SEMANTICS §4.10, §5.6: a condition that cannot be used is refused before
+// §4.10, §5.6: a condition that cannot be used is refused before
 // anything is sent.
 func TestBadConditionsAreRefused(t *testing.T) {
 	h := newHarness(t)

@@ -95,7 +95,7 @@ func (a *app) describe(ctx context.Context, kind *resource.Descriptor, mesh, nam
 }
 
 // conditionsOf asks in what condition a policy is, or what policies do to a
-// gateway or route (SEMANTICS §5.8).
+// gateway or route (§5.8).
 func (a *app) conditionsOf(ctx context.Context, key resource.Key) (string, error) {
 	document, err := a.inspect(ctx, &meridianv1.InspectRequest{
 		Mesh: string(key.Mesh),

@@ -68,7 +68,7 @@ func (a *app) export(ctx context.Context, f format, consistency meridianv1.Consi
 }
 
 // writtenOn reports whether a control plane in the given role takes writes of a
-// kind (SEMANTICS §1.3). A standalone zone owns everything.
+// kind (§1.3). A standalone zone owns everything.
 func writtenOn(role string, d *resource.Descriptor) bool {
 	switch role {
 	case "global":

@@ -12,7 +12,7 @@ import (
 )
 
 // statusColumns asks the server, which works it out, in what condition the
-// resources of a kind are (SEMANTICS §5.8), and returns a column for every type
+// resources of a kind are (§5.8), and returns a column for every type
 // of condition that occurs, in the server's order. Kinds without conditions have
 // no columns. Where the server cannot tell, a message says why and the resources
 // are shown all the same.

@@ -90,7 +90,7 @@ type Config struct {
 
 	// Logger gets raft's warnings and errors, and its progress at debug level.
 	Logger *slog.Logger
-	// Clock gives the time of a proposal that carries none (SEMANTICS §1.1).
+	// Clock gives the time of a proposal that carries none (§1.1).
 	Clock func() time.Time
 	// Events are told what happens to the node.
 	Events Events

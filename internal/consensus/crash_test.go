@@ -92,7 +92,7 @@ func crashWrites(n *Node, st *store.Store, w int) error {
 
 // TestKillLosesNothing kills a writing process with SIGKILL at random moments:
 // no acknowledged write is lost, no batch is half there, nothing is applied
-// twice (SEMANTICS §7.1).
+// twice (§7.1).
 func TestKillLosesNothing(t *testing.T) {
 	// Enough kills for the budget, and in any case until the log has been cut as
 	// often as snapshots are kept, which a busy machine takes longer for.

@@ -3,8 +3,8 @@
 // entries to a store.Store. It is the only package that imports raft.
 //
 // Guarantees. A write that Propose acknowledged is on the disks of a majority
-// and survives any crash (SEMANTICS §7.1); a batch is applied whole or not at
-// all; the revision of a write is its raft index (SEMANTICS §7.2). Read is a
+// and survives any crash (§7.1); a batch is applied whole or not at
+// all; the revision of a write is its raft index (§7.2). Read is a
 // linearizable read point: a view taken after it returns holds every write that
 // was acknowledged before it was called. Every log entry and every vote carries
 // a checksum that is checked on each read, so a damaged file stops the server

@@ -79,8 +79,8 @@ func TestWritesOutliveTheLeader(t *testing.T) {
 }
 
 // TestARetriedRequestIsAppliedOnce: while leaders fall, batches with a request id
-// are repeated until they have an outcome, and take effect once (SEMANTICS
-// §7.1).
+// are repeated until they have an outcome, and take effect once
+// (§7.1).
 func TestARetriedRequestIsAppliedOnce(t *testing.T) {
 	bubble(t, func(t *testing.T, c *cluster) {
 		c.three()
@@ -467,7 +467,7 @@ func TestAServerWithoutAVoteProvesNothing(t *testing.T) {
 }
 
 // TestTheLeadersClockCounts: a batch has the leader's time, whichever server
-// decided it (SEMANTICS §1.1).
+// decided it (§1.1).
 func TestTheLeadersClockCounts(t *testing.T) {
 	bubble(t, func(t *testing.T, c *cluster) {
 		a := c.start("a", nil)

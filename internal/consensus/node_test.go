@@ -19,7 +19,7 @@ import (
 	"meridian/internal/store"
 )
 
-// TestRestartKeepsEverything covers SEMANTICS §7.1 and §7.2 for one server.
+// TestRestartKeepsEverything covers §7.1 and §7.2 for one server.
 func TestRestartKeepsEverything(t *testing.T) {
 	cfg := testConfig(t.TempDir())
 	n, st := open(t, cfg)
@@ -355,7 +355,7 @@ func TestDeterminism(t *testing.T) {
 			entry := &raft.Log{Index: uint64(2*i + 5), Data: command}
 			require.Equal(t, fsm{st: a}.Apply(entry), fsm{st: b}.Apply(entry))
 			require.Equal(t, a.View().DigestOf(nil), b.View().DigestOf(nil))
-			require.Equal(t, envelopes(a), envelopes(b), "times too are the same everywhere (SEMANTICS §1.1)")
+			require.Equal(t, envelopes(a), envelopes(b), "times too are the same everywhere (§1.1)")
 			require.Equal(t, resource.Revision(entry.Index), b.Revision())
 			if i == cut {
 				b = throughSnapshot(t, b)

@@ -23,8 +23,8 @@ const (
 )
 
 // Propose writes a batch: it returns once the batch is on the disks of a
-// majority and applied to this server's store (SEMANTICS §7.1). Result.Revision
-// is the raft index of the write (SEMANTICS §7.2). A txn without a time gets
+// majority and applied to this server's store (§7.1). Result.Revision
+// is the raft index of the write (§7.2). A txn without a time gets
 // the clock's.
 //
 // Any server takes a batch; the leader gets it. Within ApplyTimeout an attempt

@@ -12,7 +12,7 @@ import (
 	"meridian/internal/store"
 )
 
-// defaultMesh is the mesh that a new global begins with (SEMANTICS §1.4).
+// defaultMesh is the mesh that a new global begins with (§1.4).
 var defaultMesh = resource.Key{Kind: "Mesh", Name: "default"}
 
 // bootstrap writes what a global needs before anybody can use it: the default

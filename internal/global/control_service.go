@@ -53,7 +53,7 @@ func encodeZone(z zonesync.ZoneStatus) *meridianv1.ZoneStatus {
 }
 
 // GenerateZoneToken issues a token for a zone, creating an enabled Zone if there
-// is none (SEMANTICS §6.8, §7.7).
+// is none (§6.8, §7.7).
 func (s *controlService) GenerateZoneToken(ctx context.Context, req *meridianv1.GenerateZoneTokenRequest) (*meridianv1.GenerateZoneTokenResponse, error) {
 	g := s.global
 	zone, _, err := resource.Build(resource.Meta{Key: resource.Key{Kind: kindZone, Name: req.GetZone()}}, []byte("{}"))

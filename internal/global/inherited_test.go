@@ -68,7 +68,7 @@ func aboutPolicy(kind, name, rule string) *meridianv1.InspectRequest {
 	}}
 }
 
-// SEMANTICS §5.8: the global computes the state of inherited policies itself,
+// §5.8: the global computes the state of inherited policies itself,
 // and follows its own store.
 func TestGlobalAnswersForInheritedPolicies(t *testing.T) {
 	s := gatewayStore(t)
@@ -110,7 +110,7 @@ func TestGlobalAnswersForARule(t *testing.T) {
 	require.Equal(t, rpcerr.Invalid, rpcerr.CodeOf(err))
 }
 
-// SEMANTICS §5.8, §7.4: a zone that cannot use a policy is named beside what the
+// §5.8, §7.4: a zone that cannot use a policy is named beside what the
 // global says.
 func TestGlobalShowsQuarantines(t *testing.T) {
 	key := resource.Key{Kind: "AuthPolicy", Mesh: "default", Name: "gw"}
@@ -132,7 +132,7 @@ func TestGlobalShowsQuarantines(t *testing.T) {
 	require.Empty(t, about.Dataplanes)
 }
 
-// SEMANTICS §5.9: the metrics.
+// §5.9: the metrics.
 func TestInheritedPolicyMetrics(t *testing.T) {
 	inspect := service(t, gatewayStore(t))
 	registry := prometheus.NewRegistry()
@@ -148,7 +148,7 @@ func TestInheritedPolicyMetrics(t *testing.T) {
 	require.Equal(t, 2, n, "effective and overridden")
 }
 
-// SEMANTICS §5.8: the conditions of everything of a kind, with the zones that
+// §5.8: the conditions of everything of a kind, with the zones that
 // cannot use a policy, for `get -o wide`.
 func TestGlobalSummarisesConditions(t *testing.T) {
 	inspect := service(t, gatewayStore(t), zonesync.ZoneStatus{

@@ -24,7 +24,7 @@ import (
 const askTimeout = 10 * time.Second
 
 // inspectService answers questions about inherited policies itself, since the
-// global owns everything they depend on (SEMANTICS §5.8), and passes all others
+// global owns everything they depend on (§5.8), and passes all others
 // to the zones.
 type inspectService struct {
 	meridianv1.UnimplementedInspectServiceServer

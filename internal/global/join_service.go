@@ -22,8 +22,8 @@ const (
 	reasonNameTaken       = "NAME_TAKEN"
 )
 
-// GenerateServerToken issues the token by which one new server joins (SEMANTICS
-// §6.2: it takes membership of mesh-system:admin).
+// GenerateServerToken issues the token by which one new server joins
+// (§6.2: it takes membership of mesh-system:admin).
 func (s *clusterService) GenerateServerToken(ctx context.Context, req *meridianv1.GenerateServerTokenRequest) (*meridianv1.GenerateServerTokenResponse, error) {
 	g := s.global
 	if err := g.access.RequireAdmin(ctx); err != nil {

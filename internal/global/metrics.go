@@ -7,7 +7,7 @@ import (
 )
 
 // zoneCollector reports how every zone stands in the eyes of one server
-// (SEMANTICS §7.4): a zone is connected to one of several servers, and the others
+// (§7.4): a zone is connected to one of several servers, and the others
 // report it as offline. What holds for the global is in the sums and minima over
 // its servers.
 type zoneCollector struct {

@@ -360,7 +360,7 @@ func (g *global) admin() *admin.Service {
 	})
 }
 
-// owns refuses what only zones own (SEMANTICS §1.3).
+// owns refuses what only zones own (§1.3).
 func owns(d *resource.Descriptor) error {
 	if d.Owner == resource.OwnedByZone {
 		return fmt.Errorf("%s resources belong to a zone: apply them on the zone's control plane", d.Kind)

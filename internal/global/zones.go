@@ -25,7 +25,7 @@ func decidesAdmission(kind resource.Kind) bool {
 
 // authorizeZone decides whether a token admits a zone, at first and for as long
 // as it is connected: the token must name the zone and not be revoked, and the
-// Zone must be enabled (SEMANTICS §7.7).
+// Zone must be enabled (§7.7).
 func (g *global) authorizeZone(_ context.Context, token string, zone resource.ZoneName) error {
 	if _, err := g.verifier().Zone(token, string(zone), authn.ScopeControlPlane); err != nil {
 		return err

@@ -2,7 +2,7 @@
 // token and the records of the tokens it has issued as resources of its own
 // store: private halves are GlobalSecrets, which never leave the server's
 // cluster; public halves are SigningKeys, which the global syncs to its zones
-// (SEMANTICS §6.8); an IssuedToken says what was issued to whom.
+// (§6.8); an IssuedToken says what was issued to whom.
 //
 // It guarantees that a key or token is made once, however often and on however
 // many servers a start is interrupted, and that a change of the stored keys and
@@ -38,7 +38,7 @@ const (
 )
 
 // AdminTokenName names the GlobalSecret that holds the bootstrap admin token
-// (SEMANTICS §6.6).
+// (§6.6).
 const AdminTokenName = "admin-user-token"
 
 // adminTokenValidity is how long the bootstrap admin token lasts.
@@ -161,7 +161,7 @@ func privateKeys(view *store.View) (keys []authn.SigningKey, unusable error) {
 }
 
 // publishedKeys returns the global's keys by which a zone verifies: those of
-// dataplanes. The global's users are not the zone's (SEMANTICS §6.10). One that
+// dataplanes. The global's users are not the zone's (§6.10). One that
 // cannot be used is left out, so that it refuses its own tokens only.
 func publishedKeys(view *store.View) []authn.PublicKey {
 	var keys []authn.PublicKey

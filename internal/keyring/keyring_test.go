@@ -92,7 +92,7 @@ func TestInterruptedStartIsCompleted(t *testing.T) {
 	}
 }
 
-// SEMANTICS §6.8: only public halves are published.
+// §6.8: only public halves are published.
 func TestPublishedKeysArePublicHalves(t *testing.T) {
 	r, p := newGlobal()
 	require.NoError(t, r.Ensure(t.Context(), p, authn.ZoneToken, authn.UserToken))
@@ -119,7 +119,7 @@ func TestPublishedKeysArePublicHalves(t *testing.T) {
 	}
 }
 
-// SEMANTICS §6.8: a rotated key signs the next token, and all verify.
+// §6.8: a rotated key signs the next token, and all verify.
 func TestRotation(t *testing.T) {
 	r, p := newGlobal()
 	require.NoError(t, r.Ensure(t.Context(), p, authn.UserToken))
@@ -144,7 +144,7 @@ func TestRotation(t *testing.T) {
 	require.ErrorIs(t, err, authn.ErrTokenUnknownKey, "a key that is deleted takes its tokens with it")
 }
 
-// SEMANTICS §6.8: a zone verifies the dataplane tokens of its global and its own,
+// §6.8: a zone verifies the dataplane tokens of its global and its own,
 // and nothing else of either.
 func TestZonesVerifyTheGlobalsDataplaneTokens(t *testing.T) {
 	global, written := newGlobal()
@@ -187,7 +187,7 @@ func TestZonesVerifyTheGlobalsDataplaneTokens(t *testing.T) {
 	}
 }
 
-// A zone of a global owns no TokenRevocation (SEMANTICS §1.3): it marks the
+// A zone of a global owns no TokenRevocation (§1.3): it marks the
 // record of its own token.
 func TestAZoneRevokesItsOwnTokens(t *testing.T) {
 	_, written := newGlobal()

@@ -3,7 +3,7 @@
 // global's state.
 //
 // An answer reflects everything that was applied when the question came, in
-// whole batches, and says the revision it holds for (SEMANTICS §7.2). The
+// whole batches, and says the revision it holds for (§7.2). The
 // matcher follows the stores' feeds, and compares states where a feed no longer
 // reaches back.
 //

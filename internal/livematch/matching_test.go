@@ -57,7 +57,7 @@ func effective(t *testing.T, m *Matching) (string, resource.Revision) {
 	return conf, revision
 }
 
-// SEMANTICS §7.2: an answer reflects everything applied when the question came,
+// §7.2: an answer reflects everything applied when the question came,
 // from both stores, and says the replica's revision.
 func TestAnswersFollowBothStores(t *testing.T) {
 	replica, local := store.New(store.DefaultOptions()), store.New(store.Options{ExternalMeshes: true})

@@ -18,7 +18,7 @@ var (
 		"How often the inherited policies of a path were folded.", nil, nil)
 )
 
-// Collector reports the state of the inherited policies (SEMANTICS §5.9). It
+// Collector reports the state of the inherited policies (§5.9). It
 // reports nothing when the matcher has no inherit.Index among its followers.
 func (m *Matching) Collector() prometheus.Collector { return collector{m} }
 

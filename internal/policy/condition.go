@@ -3,7 +3,7 @@ package policy
 import "meridian/internal/resource"
 
 // Condition is one aspect of the state of a policy or of what it targets
-// (SEMANTICS §5.8).
+// (§5.8).
 type Condition struct {
 	Type    string `json:"type"`
 	Status  string `json:"status"` // "True" or "False"

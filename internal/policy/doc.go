@@ -2,14 +2,14 @@
 //
 // It is the one engine of the product: a zone, the global and offline
 // evaluation all run it and get the same bytes. Three generations of policies
-// exist (SEMANTICS §3, §4, §5), each with its own subpackage; an Engine only
+// exist (§3, §4, §5), each with its own subpackage; an Engine only
 // chooses policies and puts them in order, as Steps. One Fold turns steps into
 // a configuration that remembers, for every field, the policy that set it. The
 // steps are also the explanation: there is no second code path that could
-// disagree with the first (SEMANTICS §2.2).
+// disagree with the first (§2.2).
 //
 // Guarantees. The result depends on the set of resources only: not on their
-// order, nor on map order, clock or locale (SEMANTICS §2.3). Nothing is ever
+// order, nor on map order, clock or locale (§2.3). Nothing is ever
 // written to an input. A Matcher is safe for concurrent use; the cost of an
 // update grows with what the change can touch, not with what exists.
 //

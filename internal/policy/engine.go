@@ -4,7 +4,7 @@ import (
 	"meridian/internal/resource"
 )
 
-// Engine chooses and orders the policies of one generation (SEMANTICS §3, §4).
+// Engine chooses and orders the policies of one generation (§3, §4).
 // It never merges: the fold does. Implementations are stateless and safe for
 // concurrent use; they must not modify what they are given.
 type Engine interface {
@@ -19,7 +19,7 @@ type Engine interface {
 	// that reach the attachment: the engine checks each, its type of attachment
 	// too, with Policy.Reaches or more precisely. It returns nothing when no policy applies; one rule for
 	// the attachment; and one more for every route of it that has rules of its
-	// own (SEMANTICS §4.6), with Target.Attachment.Route set.
+	// own (§4.6), with Target.Attachment.Route set.
 	//
 	// The result may depend on the dataplane's name only where a candidate's
 	// Reach names it, because dataplanes of equal shape share one computation.

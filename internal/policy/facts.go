@@ -22,10 +22,10 @@ func DataplaneKey(mesh resource.MeshName, name string) resource.Key {
 type Mesh struct {
 	Name resource.MeshName
 	// Exists is false when there is no such Mesh: its dataplanes are unmatched
-	// then (SEMANTICS §1.3).
+	// then (§1.3).
 	Exists bool
 	// MTLS is whether mutual TLS is enabled, without which nobody is denied for
-	// want of a permission (SEMANTICS §3.6).
+	// want of a permission (§3.6).
 	MTLS bool
 	// Matching are the rules to match by, with defaults filled in.
 	Matching resource.MeshMatching

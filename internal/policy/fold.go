@@ -24,7 +24,7 @@ const (
 	Replace
 )
 
-// String names the op as the blocks of SEMANTICS §5.2 would.
+// String names the op as the blocks of §5.2 would.
 func (o Op) String() string {
 	switch o {
 	case Fill:
@@ -41,11 +41,11 @@ func (o Op) String() string {
 // Units says what a fold treats as indivisible, and what counts as nothing.
 type Units struct {
 	// Depth is how many levels of objects merge member by member; whatever lies
-	// below is one opaque value (SEMANTICS §5.3: a rule's body is never merged
-	// inside). 0 merges objects at every level (SEMANTICS §4.5).
+	// below is one opaque value (§5.3: a rule's body is never merged
+	// inside). 0 merges objects at every level (§4.5).
 	Depth int
 	// EmptyGivesWay makes a configuration without any field count as none, so
-	// that Unless still applies after it (SEMANTICS §5.4: "if ep has no rules").
+	// that Unless still applies after it (§5.4: "if ep has no rules").
 	// When false, a policy that was chosen was chosen, even if it configures
 	// nothing, as the HealthCheck of seed 000.
 	EmptyGivesWay bool

@@ -205,7 +205,7 @@ func drawSteps(rt *rapid.T) []policy.Step {
 	return steps
 }
 
-// naiveMerge is deep merge as SEMANTICS §4.5 words it: top's fields win.
+// naiveMerge is deep merge as §4.5 words it: top's fields win.
 func naiveMerge(top, below policy.Tree) policy.Tree {
 	merged := copyOf(below).(policy.Tree)
 	for name, v := range top {
@@ -262,7 +262,7 @@ func TestFoldEqualsNaiveMerge(t *testing.T) {
 }
 
 // Provenance names, for every leaf of the result and nothing else, a policy
-// that has this value there (SEMANTICS §2.2).
+// that has this value there (§2.2).
 func TestFoldProvenanceIsTrue(t *testing.T) {
 	rapid.Check(t, func(rt *rapid.T) {
 		steps := drawSteps(rt)

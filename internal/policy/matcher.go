@@ -44,7 +44,7 @@ type Matcher struct {
 
 // Follower is state that is kept up to date together with a matcher, from the
 // same views and in the same order: the paths of the inherited policies
-// (SEMANTICS §5), which do not attach to dataplanes. Its methods are called
+// (§5), which do not attach to dataplanes. Its methods are called
 // with the matcher locked and must not call it.
 type Follower interface {
 	// Reset starts again from a view.

@@ -2,7 +2,7 @@ package policy
 
 import "meridian/internal/resource"
 
-// Path is one way that requests take through the hierarchy of SEMANTICS §5.1.
+// Path is one way that requests take through the hierarchy of §5.1.
 type Path struct {
 	Gateway string
 	// Listener is empty for one without a name.
@@ -20,7 +20,7 @@ func (p Path) String() string {
 }
 
 // PathRules is what the inherited policies of one kind come to on a path, and
-// how (SEMANTICS §5.4). Rules are named by their identity (§5.3): the path of
+// how (§5.4). Rules are named by their identity (§5.3): the path of
 // `unset` without its first step. Shared: do not modify.
 type PathRules struct {
 	Path
@@ -39,7 +39,7 @@ type PathRules struct {
 	Decided []Decided
 }
 
-// Decided is the evaluation of one block's condition (SEMANTICS §5.6).
+// Decided is the evaluation of one block's condition (§5.6).
 type Decided struct {
 	Policy resource.Key
 	// Block is "defaults" or "overrides".
@@ -64,7 +64,7 @@ type RouteState struct {
 	// Paths are in order of gateway name, listener, route kind, rule and kind;
 	// listeners and rules in the order they are written in.
 	Paths []PathRules
-	// Conditions are those of the route as a target (SEMANTICS §5.8).
+	// Conditions are those of the route as a target (§5.8).
 	Conditions []Condition
 	// Cut is set when there are more paths than fit into an answer.
 	Cut bool
@@ -90,7 +90,7 @@ const (
 	RuleSkipped RuleState = "skipped"
 )
 
-// RuleReach is one rule of a policy on one path (SEMANTICS §5.9).
+// RuleReach is one rule of a policy on one path (§5.9).
 type RuleReach struct {
 	Path
 	// ID is the rule's identity.
@@ -100,13 +100,13 @@ type RuleReach struct {
 	State RuleState
 	// By is the policy that overrode or unset the rule; zero otherwise.
 	By resource.Key
-	// DecidedBy is the number of the deciding rule in SEMANTICS, Reason a short
+	// DecidedBy is the number of the deciding rule in docs/semantics, Reason a short
 	// sentence about it.
 	DecidedBy, Reason string
 }
 
 // Inheritance is a Follower that knows the paths of the inherited policies
-// (SEMANTICS §5).
+// (§5).
 type Inheritance interface {
 	Conditioner
 	// Route returns the state of the HTTPRoute and GRPCRoute of a name; false

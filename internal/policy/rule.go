@@ -43,7 +43,7 @@ type Remarker interface {
 
 // Decision is the outcome of one comparison, in words.
 type Decision struct {
-	// Rule is the number of the deciding rule in SEMANTICS, such as "3.3".
+	// Rule is the number of the deciding rule in docs/semantics, such as "3.3".
 	Rule string
 	// Won is a short sentence about the winner: "4 tags beat 2".
 	Won string
@@ -75,7 +75,7 @@ type Rule struct {
 	Target
 	// PerCaller marks a rule whose configuration differs per caller: its steps
 	// are an ordered list, and a caller's configuration is the fold of those
-	// that match it (SEMANTICS §4.7).
+	// that match it (§4.7).
 	PerCaller bool
 	Units     Units
 	Steps     []Step

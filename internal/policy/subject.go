@@ -22,7 +22,7 @@ const (
 
 // Attachment is a part of a dataplane that policies take effect on: the
 // dataplane itself, one inbound or one outbound, known by type, port and tags
-// (SEMANTICS §1.5: duplicate ports are legal), or one route of an outbound.
+// (§1.5: duplicate ports are legal), or one route of an outbound.
 type Attachment struct {
 	Type    AttachmentType `json:"type"`
 	Port    uint32         `json:"port,omitempty"`

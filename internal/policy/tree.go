@@ -67,7 +67,7 @@ func (p Pointer) Covers(other Pointer) bool {
 }
 
 // At returns the value a pointer points to, or false. Only objects are walked:
-// lists are single values (SEMANTICS §4.5).
+// lists are single values (§4.5).
 func At(t Tree, p Pointer) (any, bool) {
 	var v any = t
 	for _, name := range p.Names() {

@@ -12,7 +12,7 @@ type Verdict struct {
 	Policy resource.Key
 	// Used is whether the policy contributes to the effective configuration.
 	Used bool
-	// Rule is the number of the deciding rule in SEMANTICS.
+	// Rule is the number of the deciding rule in docs/semantics.
 	Rule string
 	// Reason is one short sentence.
 	Reason string

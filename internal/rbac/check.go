@@ -13,7 +13,7 @@ type Decision struct {
 	// Nil when it is denied.
 	By *Grant
 	// ByOld is the rule that grants an UPDATE on the stored content. It may be
-	// another one than By (SEMANTICS §6.3).
+	// another one than By (§6.3).
 	ByOld *Grant
 	// Denial says what was missing; nil when the access is allowed.
 	Denial *Denial
@@ -56,7 +56,7 @@ func (s *Set) checkOn(r *Request, at side) Decision {
 	return Decision{Denial: s.deny(*r, at)}
 }
 
-// checkUpdate holds SEMANTICS §6.4: the stored and the new content must both be
+// checkUpdate holds §6.4: the stored and the new content must both be
 // granted, maybe by different rules.
 func (s *Set) checkUpdate(r *Request) Decision {
 	byOld := s.find(r.Subject, accessBit(r.Access), r.Old)
@@ -197,7 +197,7 @@ func (r *Rule) hasName(name string) bool {
 	return ok
 }
 
-// hasMesh holds SEMANTICS §6.1 and §6.2: a rule with a mesh covers what lives in
+// hasMesh holds §6.1 and §6.2: a rule with a mesh covers what lives in
 // it, and so never a global-scoped resource, the Mesh of that name included.
 func (r *Rule) hasMesh(mesh resource.MeshName) bool {
 	switch {
@@ -220,7 +220,7 @@ func (r *Rule) holdsFor(c *content) bool {
 }
 
 // grantsToken reports whether the rule, which has the access, grants it for this
-// token. Types and names do not matter (SEMANTICS §6.2).
+// token. Types and names do not matter (§6.2).
 func (r *Rule) grantsToken(access resource.Access, t Token) bool {
 	if access == resource.AccessGenerateDataplaneToken && !r.hasMesh(t.Mesh) {
 		return false

@@ -15,7 +15,7 @@ type Rule struct {
 	Spec *resource.AccessRule
 
 	// access is what the rule can grant at all: a rule with a mesh grants no
-	// token but that of a dataplane (SEMANTICS §6.2).
+	// token but that of a dataplane (§6.2).
 	access accessSet
 	// types is sorted, in canonical spelling; empty is every kind.
 	types []resource.Kind

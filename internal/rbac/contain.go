@@ -26,7 +26,7 @@ func (r *Rule) Within(other *Rule) bool {
 func (r *Rule) resourcesWithin(other *Rule) bool {
 	types, mesh := r.types, r.mesh
 	if mesh != nil && len(types) > 0 {
-		// A mesh takes the kinds out that live in none (SEMANTICS §6.1).
+		// A mesh takes the kinds out that live in none (§6.1).
 		types = slices.DeleteFunc(slices.Clone(types), func(k resource.Kind) bool { return !inMesh(k) })
 		if len(types) == 0 {
 			return true // it covers nothing

@@ -157,8 +157,8 @@ func TestGrantedAndExcess(t *testing.T) {
 	require.False(t, Compile(world(nil)).HasAdmin())
 }
 
-// The role admin comes back at the next start of a control plane (SEMANTICS
-// §6.5), with every access, to whoever is bound to it by then.
+// The role admin comes back at the next start of a control plane
+// (§6.5), with every access, to whoever is bound to it by then.
 func TestTheRoleAdminComesBack(t *testing.T) {
 	const without = `
 type: AccessRole

@@ -9,7 +9,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// SEMANTICS §6.1–§6.5 and §6.11, row by row: every example role and what its
+// §6.1–§6.5 and §6.11, row by row: every example role and what its
 // holder may and may not do, with the reason.
 func TestDecisions(t *testing.T) {
 	set := Compile(exampleRoles(t))
@@ -49,7 +49,7 @@ func TestDecisions(t *testing.T) {
 }
 
 // A group gives its members what it was given, next to what they hold
-// themselves (SEMANTICS §6.1).
+// themselves (§6.1).
 func TestGroups(t *testing.T) {
 	w := decode(t, `
 type: AccessRole

@@ -1,4 +1,4 @@
-// Package rbac decides who may write what (SEMANTICS §6.1–§6.4).
+// Package rbac decides who may write what (§6.1–§6.4).
 //
 // Roles and bindings are compiled once into a Set; a Set answers any number of
 // questions. It guarantees that nothing is granted that no rule grants, that an

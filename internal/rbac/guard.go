@@ -11,7 +11,7 @@ import (
 )
 
 // The role that every control plane is given at its start, and the group whose
-// members may insist on what the guard refuses (SEMANTICS §6.5).
+// members may insist on what the guard refuses (§6.5).
 const (
 	AdminRole  = "admin"
 	AdminGroup = "mesh-system:admin"
@@ -243,8 +243,8 @@ func (s *Set) Entitled(subject Subject) []*Rule {
 }
 
 // later returns the rules that a role will have although there is no such role:
-// a control plane that starts without the role admin creates it (SEMANTICS
-// §6.5). Whoever is bound to it meanwhile holds nothing, and everything then.
+// a control plane that starts without the role admin creates it
+// (§6.5). Whoever is bound to it meanwhile holds nothing, and everything then.
 func (s *Set) later(role string) []*Rule {
 	if _, exists := s.roles[AdminRole]; exists || role != AdminRole {
 		return nil

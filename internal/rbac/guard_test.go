@@ -12,7 +12,7 @@ import (
 )
 
 // restarted is a view after the next start of its control plane, which creates
-// the role admin where it is missing (SEMANTICS §6.5).
+// the role admin where it is missing (§6.5).
 func restarted(t failer, w world) world {
 	if slices.ContainsFunc(w, func(r *resource.Resource) bool { return r.Key() == (resource.Key{Kind: KindRole, Name: AdminRole}) }) {
 		return w

@@ -7,7 +7,7 @@ import (
 	"meridian/internal/resource"
 )
 
-// naive reads SEMANTICS §6.1–§6.3 from the documents for every question, with
+// naive reads §6.1–§6.3 from the documents for every question, with
 // no index and nothing in common with Check but the types.
 type naive struct {
 	roles    map[string]resource.AccessRole

@@ -21,7 +21,7 @@ type View interface {
 }
 
 // Subject is who asks: a user's name and groups, as they were authenticated
-// (SEMANTICS §6.6).
+// (§6.6).
 type Subject struct {
 	Name   string
 	Groups []string
@@ -52,13 +52,13 @@ type Request struct {
 	Subject Subject
 	Access  resource.Access
 	// Old is the stored resource of an UPDATE or DELETE, New the one that a
-	// CREATE or UPDATE would store (SEMANTICS §6.3, §6.4).
+	// CREATE or UPDATE would store (§6.3, §6.4).
 	Old, New Object
 	// Token is what GENERATE_DATAPLANE_TOKEN is about.
 	Token Token
 }
 
-// Accesses lists everything that a role can grant, in the order of SEMANTICS
+// Accesses lists everything that a role can grant, in the order of
 // §6.1.
 func Accesses() []resource.Access {
 	return []resource.Access{

@@ -10,7 +10,7 @@ import (
 )
 
 // condition is one entry of a rule's `when`: every qualifier that is there must
-// hold (SEMANTICS §6.3).
+// hold (§6.3).
 type condition struct {
 	// tags are the qualifiers of sources, destinations and selectors; nil when
 	// absent.
@@ -106,7 +106,7 @@ func compileCondition(w *resource.AccessWhen) condition {
 }
 
 // target is a targetRef as qualifiers are compared: a set of tags, or, for the
-// kinds that are none, a kind and a name (SEMANTICS §6.3).
+// kinds that are none, a kind and a name (§6.3).
 type target struct {
 	kind resource.TargetKind
 	name string
@@ -397,7 +397,7 @@ func (w *condition) unmetTargets(c *content) shortfall {
 	return shortfall{}
 }
 
-// unmetToken holds SEMANTICS §6.3 for dpToken: the tag is present and every
+// unmetToken holds §6.3 for dpToken: the tag is present and every
 // value the token carries for it is the one granted.
 func (w *condition) unmetToken(c *content) shortfall {
 	if w.token == nil {

@@ -212,7 +212,7 @@ func requestOf(t testing.TB, user, access, what string) Request {
 }
 
 // everyForm is an object as it is read from every form that it can be written
-// in (SEMANTICS §1.2); just itself when it has no content.
+// in (§1.2); just itself when it has no content.
 func everyForm(t testing.TB, o Object) []Object {
 	t.Helper()
 	if o.Spec == nil {

@@ -1,6 +1,6 @@
 package resource
 
-// Access is something that a role can grant (SEMANTICS §6.1).
+// Access is something that a role can grant (§6.1).
 type Access string
 
 // Everything that a role can grant.
@@ -29,7 +29,7 @@ type AccessRule struct {
 }
 
 // AccessWhen is one condition: every qualifier that is written must hold
-// (SEMANTICS §6.3).
+// (§6.3).
 type AccessWhen struct {
 	Sources      *TagQualifier    `json:"sources,omitzero" doc:"Tags that every entry of the policy's sources must have."`
 	Destinations *TagQualifier    `json:"destinations,omitzero" doc:"Tags that every entry of the policy's destinations must have."`
@@ -62,14 +62,14 @@ type TargetQualifier struct {
 }
 
 // PolicyTargetRef is a target that must cover the one of a policy: of a
-// targetRef policy, or of one that flows down from gateways (SEMANTICS §6.3).
+// targetRef policy, or of one that flows down from gateways (§6.3).
 type PolicyTargetRef struct {
 	Kind TargetKind  `json:"kind" required:"true" enum:"Mesh|MeshSubset|Service|ServiceSubset|Proxy|MeshGatewayRoute|HTTPRoute|Gateway|GRPCRoute|MeshService|MeshServiceSubset|MeshHTTPRoute" doc:"What the policy may target."`
 	Name string      `json:"name,omitzero" doc:"Name of the service, proxy, gateway or route; not with Mesh and MeshSubset."`
 	Tags TagSelector `json:"tags,omitzero" doc:"Tags that the target of the policy must have; required with MeshSubset and ServiceSubset, nowhere else allowed."`
 }
 
-// The targets that only policies of SEMANTICS §5 have.
+// The targets that only policies of §5 have.
 const (
 	TargetGateway   TargetKind = "Gateway"
 	TargetGRPCRoute TargetKind = "GRPCRoute"
@@ -212,7 +212,7 @@ type Subject struct {
 }
 
 // Validate implements Spec. A role that does not exist is no error here
-// (SEMANTICS §6.2).
+// (§6.2).
 func (b *AccessRoleBinding) Validate(at Path, r *Report) {
 	if len(b.Subjects) == 0 {
 		r.Errorf(at.Field("subjects"), "is required: at least one user or group")
@@ -240,7 +240,7 @@ func (b *AccessRoleBinding) Validate(at Path, r *Report) {
 	}
 }
 
-// accessControlKinds are the rows of SEMANTICS §6.
+// accessControlKinds are the rows of §6.
 func accessControlKinds() []Descriptor {
 	return []Descriptor{
 		{

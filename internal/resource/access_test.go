@@ -7,7 +7,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// SEMANTICS §6.1–§6.3: what a role may say, and how it is refused otherwise.
+// §6.1–§6.3: what a role may say, and how it is refused otherwise.
 func TestAccessRoleConditions(t *testing.T) {
 	rule := func(when string) string {
 		return `{"rules": [{"access": ["CREATE"], "when": [` + when + `]}]}`

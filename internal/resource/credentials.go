@@ -26,7 +26,7 @@ func (s *Secret) Bytes() []byte {
 	return data
 }
 
-// What a signing key or a revoked token is for (SEMANTICS §6.8).
+// What a signing key or a revoked token is for (§6.8).
 const (
 	UseUserToken      = "user-token"
 	UseDataplaneToken = "dataplane-token"
@@ -35,7 +35,7 @@ const (
 )
 
 // SigningKey is the public half of a key that signs tokens. The private half is
-// a GlobalSecret and never leaves the global (SEMANTICS §6.8).
+// a GlobalSecret and never leaves the global (§6.8).
 type SigningKey struct {
 	Use       string `json:"use,omitzero" required:"true" enum:"user-token|dataplane-token|zone-token|server-token" doc:"The tokens that the key signs."`
 	Serial    uint64 `json:"serial,omitzero" required:"true" doc:"Counts the keys of one use from 1; the highest signs, all verify."`
@@ -57,7 +57,7 @@ func (k *SigningKey) Validate(at Path, r *Report) {
 	}
 }
 
-// TokenRevocation ends one token before it expires (SEMANTICS §6.8). A resource
+// TokenRevocation ends one token before it expires (§6.8). A resource
 // per token lets revocations be written, synced and removed one by one.
 type TokenRevocation struct {
 	Use     string `json:"use,omitzero" required:"true" enum:"user-token|dataplane-token|zone-token|server-token" doc:"What kind of token it was."`

@@ -8,7 +8,7 @@ import (
 	"strings"
 )
 
-// Dataplane is the content of a Dataplane (SEMANTICS §1.5).
+// Dataplane is the content of a Dataplane (§1.5).
 type Dataplane struct {
 	Networking Networking `json:"networking,omitzero" required:"true" doc:"The proxy's address and what it offers and consumes."`
 }
@@ -23,7 +23,7 @@ type Networking struct {
 }
 
 // Inbound is one service that a dataplane offers. Several may share a port
-// (SEMANTICS §1.5).
+// (§1.5).
 type Inbound struct {
 	Port           uint32         `json:"port,omitzero" required:"true" doc:"The port that other proxies connect to."`
 	ServicePort    uint32         `json:"servicePort,omitzero" doc:"The port of the service behind the proxy; the same as port when absent."`
@@ -85,7 +85,7 @@ func (d *Dataplane) GatewayTags() Tags {
 }
 
 // TagSets returns the tag sets by which policies select the dataplane: those of
-// its inbounds in document order, or the gateway's (SEMANTICS §3.2).
+// its inbounds in document order, or the gateway's (§3.2).
 func (d *Dataplane) TagSets() []Tags {
 	if d.IsGateway() {
 		return []Tags{d.Networking.Gateway.Tags}
@@ -97,7 +97,7 @@ func (d *Dataplane) TagSets() []Tags {
 	return sets
 }
 
-// Validate implements Spec (SEMANTICS §1.5).
+// Validate implements Spec (§1.5).
 func (d *Dataplane) Validate(at Path, r *Report) {
 	at = at.Field("networking")
 	network := &d.Networking
@@ -190,7 +190,7 @@ func checkServiceTags(at Path, tags Tags, r *Report) {
 }
 
 // WithZone returns the dataplane r with kuma.io/zone on every inbound and on
-// the gateway (SEMANTICS §1.5), r itself when they have it already. The error is
+// the gateway (§1.5), r itself when they have it already. The error is
 // a *DocumentError that names each place where r claims another zone.
 func WithZone(r *Resource, zone ZoneName) (*Resource, error) {
 	dataplane, ok := r.Spec().(*Dataplane)

@@ -4,7 +4,7 @@
 //
 // It guarantees that a resource is immutable and valid: one exists only after
 // its document has been decoded strictly and its spec has been validated on its
-// own (SEMANTICS §1, §2.1). A spec's canonical JSON is made once, from the tree
+// own (§1, §2.1). A spec's canonical JSON is made once, from the tree
 // of the document itself and not from the Go struct, so that nothing an author
 // wrote is lost, rounded or rewritten on its way through log, store, frame and
 // zone: equal content has equal bytes, and equal bytes have equal hashes.

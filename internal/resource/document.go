@@ -16,7 +16,7 @@ type DecodeOptions struct {
 	// DefaultMesh.
 	Mesh MeshName
 	// MeshExplicit says that the user asked for Mesh: a document that names
-	// another one is then refused (SEMANTICS §1.2).
+	// another one is then refused (§1.2).
 	MeshExplicit bool
 }
 
@@ -40,7 +40,7 @@ type Document struct {
 }
 
 // Decode reads every document of a source: YAML or JSON, one or many, in either
-// form of SEMANTICS §1.2. It accepts all of them or none; the error is then
+// form of §1.2. It accepts all of them or none; the error is then
 // DocumentErrors with every problem of every document. A source without
 // documents is no error here.
 //
@@ -355,7 +355,7 @@ func (e *envelope) readStamps(n *node, report *Report) {
 	e.meta.Revision = Revision(readCount(n, "revision", report))
 }
 
-// readMesh applies SEMANTICS §1.2: the mesh at the top level or in a label, and
+// readMesh applies §1.2: the mesh at the top level or in a label, and
 // the command's when the document names none.
 func (e *envelope) readMesh(n *node, labelsAt Path, opts DecodeOptions, report *Report) {
 	at, mesh := Path("mesh"), ""

@@ -27,7 +27,7 @@ func key(kind, mesh, name string) resource.Key {
 
 const dataplaneSpec = `networking: {address: 10.0.0.1, inbound: [{port: 80, tags: {kuma.io/service: web}}]}`
 
-// SEMANTICS §1.1: a resource is (type, mesh, name); the namespace is a label;
+// §1.1: a resource is (type, mesh, name); the namespace is a label;
 // times and versions in a document are kept.
 func TestIdentityAndEnvelope(t *testing.T) {
 	at := func(s string) time.Time {
@@ -98,7 +98,7 @@ func TestIdentityAndEnvelope(t *testing.T) {
 	}
 }
 
-// SEMANTICS §1.2: one decoder for both forms; the content is the same.
+// §1.2: one decoder for both forms; the content is the same.
 func TestForms(t *testing.T) {
 	forms := map[string]string{
 		"universal, spec at the top level": "type: Zone\nname: east\nenabled: false",
@@ -124,7 +124,7 @@ func TestForms(t *testing.T) {
 	}
 }
 
-// SEMANTICS §1.2: where the mesh of a document comes from.
+// §1.2: where the mesh of a document comes from.
 func TestMeshOfADocument(t *testing.T) {
 	universal := func(mesh string) string { return mesh + "\ntype: Secret\nname: s\ndata: ''" }
 	tests := []struct {
@@ -150,7 +150,7 @@ func TestMeshOfADocument(t *testing.T) {
 	}
 }
 
-// SEMANTICS §1.2: what was written stays as written.
+// §1.2: what was written stays as written.
 func TestCanonicalSpec(t *testing.T) {
 	tests := []struct{ rule, spec, want string }{
 		{"members are sorted", `mtls: {backends: [], enabledBackend: ""}`, `{"mtls":{"backends":[],"enabledBackend":""}}`},
@@ -177,7 +177,7 @@ func TestCanonicalSpec(t *testing.T) {
 	}
 }
 
-// SEMANTICS §1.2: every seed-like document decodes and survives every format.
+// §1.2: every seed-like document decodes and survives every format.
 func TestDocumentsRoundTrip(t *testing.T) {
 	documents, err := resource.Load([]string{"testdata/forms"}, nil, resource.DecodeOptions{})
 	require.NoError(t, err)

@@ -13,7 +13,7 @@ import (
 	"time"
 )
 
-// Format is a way to write resources (SEMANTICS §1.2). Decode reads them all.
+// Format is a way to write resources (§1.2). Decode reads them all.
 type Format int
 
 const (

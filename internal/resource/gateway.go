@@ -6,8 +6,8 @@ import (
 	"strings"
 )
 
-// Gateway is an entry for traffic, in the shape of the Gateway API (SEMANTICS
-// §5.1).
+// Gateway is an entry for traffic, in the shape of the Gateway API
+// (§5.1).
 type Gateway struct {
 	GatewayClassName *string           `json:"gatewayClassName,omitzero" doc:"Who implements the gateway."`
 	Listeners        []GatewayListener `json:"listeners,omitzero" doc:"Ports and host names that the gateway serves."`
@@ -187,7 +187,7 @@ func (h *RouteHead) check(at Path, r *Report) {
 }
 
 // RouteSpec is implemented by the kinds of routes that inherited policies reach
-// (SEMANTICS §5.1).
+// (§5.1).
 type RouteSpec interface {
 	Spec
 	// Parents and HostNames return the route's own lists; they must not be
@@ -205,7 +205,7 @@ func (h *RouteHead) Parents() []ParentRef { return h.ParentRefs }
 // HostNames implements RouteSpec.
 func (h *RouteHead) HostNames() []string { return h.Hostnames }
 
-// ruleName is the name of the i-th rule (SEMANTICS §5.1).
+// ruleName is the name of the i-th rule (§5.1).
 func ruleName(name *string, i int) string {
 	if name == nil {
 		return fmt.Sprintf("rule-%d", i+1)

@@ -1,7 +1,7 @@
 package resource
 
 // gatewayKinds are the rows of gateways, their routes and the policies that
-// flow down them (SEMANTICS §5).
+// flow down them (§5).
 func gatewayKinds() []Descriptor {
 	row := func(kind Kind, plural string, class Class, direction Direction, make func() Spec, summary string) Descriptor {
 		return Descriptor{

@@ -10,7 +10,7 @@ import (
 	"strings"
 )
 
-// InheritedTarget is what an inherited policy targets (SEMANTICS §5.1).
+// InheritedTarget is what an inherited policy targets (§5.1).
 type InheritedTarget struct {
 	Group       *string `json:"group,omitzero" doc:"API group of the target; gateway.networking.k8s.io when absent."`
 	Kind        string  `json:"kind" required:"true" enum:"Gateway|HTTPRoute|GRPCRoute" doc:"Kind of the target."`
@@ -36,7 +36,7 @@ func (t *InheritedTarget) check(at Path, r *Report) {
 	}
 }
 
-// RuleID is the identity of a rule of an inherited policy (SEMANTICS §5.3).
+// RuleID is the identity of a rule of an inherited policy (§5.3).
 type RuleID struct {
 	// Section is empty for the limits of a RateLimitPolicy.
 	Section string
@@ -67,7 +67,7 @@ type RuleBlock struct {
 	Path Path
 }
 
-// InheritedSpec is implemented by the kinds of SEMANTICS §5: one view of their
+// InheritedSpec is implemented by the kinds of §5: one view of their
 // forms. Every call builds what it returns; the caller owns the result.
 type InheritedSpec interface {
 	Spec
@@ -91,10 +91,10 @@ const (
 	unsetLimits = "limits"
 )
 
-// authSections are the sections of an AuthPolicy (SEMANTICS §5.3).
+// authSections are the sections of an AuthPolicy (§5.3).
 var authSections = []string{"authentication", "metadata", "authorization", "response", "callbacks", "patterns"}
 
-// ParseUnset takes a path of `unset` apart (SEMANTICS §5.2): the section of an
+// ParseUnset takes a path of `unset` apart (§5.2): the section of an
 // AuthPolicy's rules, or "limits", and the name of the rule. Errors wrap
 // ErrUnset.
 func ParseUnset(path string) (section, name string, err error) {
@@ -209,7 +209,7 @@ func (b RuleBodies) check(at Path, r *Report) {
 }
 
 // AuthRules are the rules of an AuthPolicy by section; bodies are opaque and
-// never merged inside (SEMANTICS §5.3).
+// never merged inside (§5.3).
 type AuthRules struct {
 	Authentication RuleBodies `json:"authentication,omitzero" doc:"How callers prove who they are, by rule name."`
 	Metadata       RuleBodies `json:"metadata,omitzero" doc:"What else is fetched about a request, by rule name."`
@@ -265,7 +265,7 @@ type AuthBlock struct {
 	Rules *AuthRules `json:"rules,omitzero" doc:"The rules of the block."`
 }
 
-// Validate implements Spec (SEMANTICS §5.2).
+// Validate implements Spec (§5.2).
 func (p *AuthPolicy) Validate(at Path, r *Report) {
 	p.TargetRef.check(at.Field("targetRef"), r)
 	if p.Rules != nil {
@@ -337,7 +337,7 @@ type LimitBlock struct {
 	Limits RuleBodies `json:"limits,omitzero" doc:"The limits of the block, by name."`
 }
 
-// Validate implements Spec (SEMANTICS §5.2).
+// Validate implements Spec (§5.2).
 func (p *RateLimitPolicy) Validate(at Path, r *Report) {
 	p.TargetRef.check(at.Field("targetRef"), r)
 	p.Limits.check(at.Field("limits"), r)

@@ -14,7 +14,7 @@ import (
 	"meridian/internal/resource"
 )
 
-// TestDocuments holds SEMANTICS §1.2: the documents' own YAML is valid as
+// TestDocuments holds §1.2: the documents' own YAML is valid as
 // written, without a warning.
 func TestDocuments(t *testing.T) {
 	files, err := filepath.Glob("testdata/documents/*.yaml")
@@ -43,7 +43,7 @@ func document(t *testing.T, file, name string) *resource.Resource {
 	return nil
 }
 
-// TestInheritedForms holds SEMANTICS §5.2 and §5.3: bare rules are atomic
+// TestInheritedForms holds §5.2 and §5.3: bare rules are atomic
 // defaults, and bodies stay whole.
 func TestInheritedForms(t *testing.T) {
 	spec := func(name string) resource.InheritedSpec {
@@ -73,7 +73,7 @@ func TestInheritedForms(t *testing.T) {
 	require.Equal(t, []resource.RuleID{{Name: "a.b"}}, spec("route-limits").UnsetRules())
 }
 
-// TestRuleNames holds SEMANTICS §5.1: unnamed rules are named by their place.
+// TestRuleNames holds §5.1: unnamed rules are named by their place.
 func TestRuleNames(t *testing.T) {
 	route := document(t, "inherited.yaml", "my-route").Spec().(resource.RouteSpec)
 	require.Equal(t, []string{"get", "rule-2"}, route.RuleNames())
@@ -85,7 +85,7 @@ func TestRuleNames(t *testing.T) {
 	require.Empty(t, parents[1].Section())
 }
 
-// TestParseUnset holds SEMANTICS §5.2.
+// TestParseUnset holds §5.2.
 func TestParseUnset(t *testing.T) {
 	for path, want := range map[string][2]string{
 		"rules.authentication.a":          {"authentication", "a"},
@@ -178,7 +178,7 @@ func TestInvalidGateways(t *testing.T) {
 	}
 }
 
-// TestWarnings holds what is accepted but said: SEMANTICS §5.8 reports such a
+// TestWarnings holds what is accepted but said: §5.8 reports such a
 // policy as TargetNotFound.
 func TestWarnings(t *testing.T) {
 	for body, want := range map[string]string{
@@ -195,7 +195,7 @@ func TestWarnings(t *testing.T) {
 	}
 }
 
-// TestInvalidAccess holds SEMANTICS §6.1 and §6.2.
+// TestInvalidAccess holds §6.1 and §6.2.
 func TestInvalidAccess(t *testing.T) {
 	for _, c := range []struct{ document, want string }{
 		{"type: AccessRole\nname: r\n", "rules: is required: a role without rules grants nothing"},

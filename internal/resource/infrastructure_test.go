@@ -31,7 +31,7 @@ func refusal(t *testing.T, kind, spec string) string {
 	return strings.Join(lines, "\n")
 }
 
-// SEMANTICS §1.4: the settings of a mesh and their defaults.
+// §1.4: the settings of a mesh and their defaults.
 func TestMesh(t *testing.T) {
 	mesh := func(spec string) *resource.Mesh {
 		return acceptOne(t, "type: Mesh\nname: m\nspec: "+spec, resource.DecodeOptions{}).Spec().(*resource.Mesh)
@@ -95,7 +95,7 @@ func TestMeshRefusals(t *testing.T) {
 	}
 }
 
-// SEMANTICS §7.7: a Zone is enabled unless it says otherwise.
+// §7.7: a Zone is enabled unless it says otherwise.
 func TestZone(t *testing.T) {
 	for spec, want := range map[string]bool{"{}": true, "{enabled: true}": true, "{enabled: false}": false} {
 		zone := acceptOne(t, "type: Zone\nname: z\nspec: "+spec, resource.DecodeOptions{}).Spec().(*resource.Zone)
@@ -108,7 +108,7 @@ func dataplane(t *testing.T, networking string) *resource.Resource {
 	return acceptOne(t, "type: Dataplane\nname: d\nnetworking: "+networking, resource.DecodeOptions{})
 }
 
-// SEMANTICS §1.5: what a dataplane offers and how policies see it.
+// §1.5: what a dataplane offers and how policies see it.
 func TestDataplane(t *testing.T) {
 	d := dataplane(t, `{address: 10.0.0.1, inbound: [{port: 80, servicePort: 8080, tags: {kuma.io/service: web, version: "1"}}, {port: 80, tags: {kuma.io/service: api}}], outbound: [{port: 1234, tags: {kuma.io/service: db}}]}`).Spec().(*resource.Dataplane)
 	require.Len(t, d.Inbounds(), 2, "duplicate ports are legal")
@@ -167,7 +167,7 @@ func TestDataplaneRefusals(t *testing.T) {
 	}
 }
 
-// SEMANTICS §1.5: the zone tags its dataplanes and refuses another zone's.
+// §1.5: the zone tags its dataplanes and refuses another zone's.
 func TestWithZone(t *testing.T) {
 	original := dataplane(t, `{address: a, inbound: [{port: 80, tags: {kuma.io/service: web}}, {port: 81, tags: {kuma.io/service: api, kuma.io/zone: east}}]}`)
 	before := string(original.Canonical())
@@ -198,7 +198,7 @@ Dataplane/default/d: networking.inbound[1].tags["kuma.io/zone"]: says "east", bu
 	require.EqualError(t, err, "resource: Zone/z is not a Dataplane")
 }
 
-// SEMANTICS §2.1: selectors.
+// §2.1: selectors.
 func TestSelector(t *testing.T) {
 	tags := resource.Tags{"kuma.io/service": "web", "version": "v1"}
 	tests := []struct {

@@ -16,11 +16,11 @@ type MeshName string
 type ZoneName string
 
 // Revision is the one number that follows a change from the write to the
-// dataplane (SEMANTICS §7.2): the raft index of the batch that made it. It is
+// dataplane (§7.2): the raft index of the batch that made it. It is
 // monotone and not dense. Zero means "before anything".
 type Revision uint64
 
-// Key is the identity of a resource (SEMANTICS §1.1).
+// Key is the identity of a resource (§1.1).
 type Key struct {
 	Kind Kind
 	Mesh MeshName // empty for globally scoped kinds
@@ -36,8 +36,8 @@ func (k Key) String() string {
 	return string(k.Kind) + "/" + string(k.Mesh) + "/" + k.Name
 }
 
-// Compare orders keys by kind, then mesh, then name, all bytewise (SEMANTICS
-// §2.3), so that one kind of one mesh is a contiguous range.
+// Compare orders keys by kind, then mesh, then name, all bytewise
+// (§2.3), so that one kind of one mesh is a contiguous range.
 func (k Key) Compare(other Key) int {
 	return cmp.Or(
 		strings.Compare(string(k.Kind), string(other.Kind)),

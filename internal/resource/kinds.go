@@ -16,7 +16,7 @@ const (
 	GlobalScoped
 )
 
-// Owner says which control plane accepts writes of a kind (SEMANTICS §1.3). A
+// Owner says which control plane accepts writes of a kind (§1.3). A
 // standalone zone owns everything.
 type Owner int
 
@@ -35,13 +35,13 @@ type Class int
 const (
 	// Infrastructure kinds are not policies.
 	Infrastructure Class = iota
-	// SourceDestination policies follow SEMANTICS §3.
+	// SourceDestination policies follow §3.
 	SourceDestination
-	// TargetRef policies follow SEMANTICS §4.
+	// TargetRef policies follow §4.
 	TargetRef
-	// Inherited policies follow SEMANTICS §5.
+	// Inherited policies follow §5.
 	Inherited
-	// AccessControl kinds follow SEMANTICS §6.
+	// AccessControl kinds follow §6.
 	AccessControl
 )
 
@@ -73,7 +73,7 @@ type Descriptor struct {
 	// Synced kinds are streamed from the global to every zone.
 	Synced bool
 	// Sensitive kinds hold secret material: reading one takes write access
-	// (SEMANTICS §6.1).
+	// (§6.1).
 	Sensitive bool
 	Class     Class
 	Direction Direction

@@ -28,7 +28,7 @@ func TestTableOfKinds(t *testing.T) {
 			require.NotEmpty(t, d.Plural)
 			require.True(t, strings.HasSuffix(d.Summary, "."), "a sentence: %q", d.Summary)
 			require.NotNil(t, d.New())
-			require.False(t, d.Synced && d.Owner != resource.OwnedByGlobal, "only the global's are synced (SEMANTICS §1.3)")
+			require.False(t, d.Synced && d.Owner != resource.OwnedByGlobal, "only the global's are synced (§1.3)")
 			require.False(t, d.Sensitive && d.Synced, "secrets do not travel")
 			require.Equal(t, d.Direction == 0, d.Class == resource.Infrastructure || d.Class == resource.AccessControl)
 			for _, f := range resource.Fields(d.Kind) {
@@ -50,7 +50,7 @@ func TestTableOfKinds(t *testing.T) {
 	}
 }
 
-// SEMANTICS §1.3: who owns what, and what travels.
+// §1.3: who owns what, and what travels.
 func TestOwnersOfInfrastructure(t *testing.T) {
 	type row struct {
 		scope  resource.Scope
@@ -73,7 +73,7 @@ func TestOwnersOfInfrastructure(t *testing.T) {
 	}
 }
 
-// SEMANTICS §4.1: a document may use another accepted spelling of its kind; the
+// §4.1: a document may use another accepted spelling of its kind; the
 // resource has the canonical one.
 func TestSpellingsInDocuments(t *testing.T) {
 	for _, d := range resource.Kinds() {

@@ -1,7 +1,7 @@
 package resource
 
 // DecodeObject decodes and validates one object as the API server of Kubernetes
-// keeps it: a single JSON object in the Kubernetes form of SEMANTICS §1.2, as
+// keeps it: a single JSON object in the Kubernetes form of §1.2, as
 // strictly as any document. Status and what the API server adds to metadata,
 // managed fields among it, are not read. A mesh-scoped object without a mesh is
 // in DefaultMesh.

@@ -18,7 +18,7 @@ const storedPermission = `{
 	"status": {"anything": ["goes"]}
 }`
 
-// SEMANTICS §1.2: an object is a document; what the API server adds to it is
+// §1.2: an object is a document; what the API server adds to it is
 // not.
 func TestAnObjectOfKubernetes(t *testing.T) {
 	document, err := DecodeObject([]byte(storedPermission))

@@ -6,7 +6,7 @@ import (
 	"strings"
 )
 
-// Mesh is the content of a Mesh (SEMANTICS §1.4).
+// Mesh is the content of a Mesh (§1.4).
 type Mesh struct {
 	MTLS        *MeshMTLS        `json:"mtls,omitzero" doc:"Mutual TLS between the mesh's dataplanes."`
 	Logging     *MeshBackends    `json:"logging,omitzero" doc:"Where TrafficLog policies may send access logs."`
@@ -122,7 +122,7 @@ const (
 	UnsetForbidden = "Forbidden"
 )
 
-// MeshMatching chooses among the rules of SEMANTICS §1.4. Empty fields stand for
+// MeshMatching chooses among the rules of §1.4. Empty fields stand for
 // the defaults that Mesh.EffectiveMatching fills in.
 type MeshMatching struct {
 	SourceDestination string `json:"sourceDestination,omitzero" enum:"KongMesh|Kuma2020" doc:"How source/destination policies are chosen: KongMesh (default) or Kuma2020."`
@@ -134,7 +134,7 @@ type MeshMatching struct {
 func (m *Mesh) MTLSEnabled() bool { return m.MTLS != nil && m.MTLS.EnabledBackend != "" }
 
 // EffectiveMatching returns the matching settings with defaults filled in
-// (SEMANTICS §1.4).
+// (§1.4).
 func (m *Mesh) EffectiveMatching() MeshMatching {
 	matching := MeshMatching{SourceDestination: KongMesh, TargetRef: FirstWins, Unset: UnsetAllowed}
 	if m.Matching == nil {

@@ -9,12 +9,12 @@ import (
 // DefaultMesh is the mesh of documents that name none.
 const DefaultMesh MeshName = "default"
 
-// maxName is the longest name of a resource or mesh (SEMANTICS §1.1).
+// maxName is the longest name of a resource or mesh (§1.1).
 const maxName = 253
 
 // CheckName refuses what is not a DNS-1123 subdomain of at most 253 characters:
 // lower-case letters, digits, - and ., a letter or digit at both ends of every
-// part (SEMANTICS §1.1). The error is a clause that shows what is wrong and,
+// part (§1.1). The error is a clause that shows what is wrong and,
 // where one exists, a name that would do.
 func CheckName(name string) error {
 	switch {

@@ -7,7 +7,7 @@ import (
 )
 
 // ConnectionSpec is implemented by the policies between a source and a
-// destination (SEMANTICS §3.1). The slices must not be modified.
+// destination (§3.1). The slices must not be modified.
 type ConnectionSpec interface {
 	Spec
 	SourceSelectors() []TagSelector
@@ -43,7 +43,7 @@ const (
 )
 
 // BackendRef is a place in a policy that names a backend of the Mesh. A name
-// that the Mesh does not define is accepted with a warning (SEMANTICS §1.4).
+// that the Mesh does not define is accepted with a warning (§1.4).
 type BackendRef struct {
 	Path Path
 	Use  BackendUse
@@ -75,7 +75,7 @@ func (m *ConnectionMatch) DestinationSelectors() []TagSelector {
 	return selectorTags(m.Destinations)
 }
 
-// Validate reports missing sides and selectors without tags (SEMANTICS §2.1).
+// Validate reports missing sides and selectors without tags (§2.1).
 func (m *ConnectionMatch) Validate(at Path, r *Report) {
 	checkSelectors(at.Field("sources"), m.Sources, r)
 	checkSelectors(at.Field("destinations"), m.Destinations, r)

@@ -17,7 +17,7 @@ const (
 )
 
 // checkSelectors refuses an absent or empty list and entries without tags
-// (SEMANTICS §2.1).
+// (§2.1).
 func checkSelectors(at Path, selectors []Selector, r *Report) {
 	if len(selectors) == 0 {
 		r.Errorf(at, "is required: write at least one `- match:` with a tag, such as %s: '*'", ServiceTag)

@@ -1,6 +1,6 @@
 package resource
 
-// sourceDestinationKinds are the rows of the policies of SEMANTICS §3.
+// sourceDestinationKinds are the rows of the policies of §3.
 func sourceDestinationKinds() []Descriptor {
 	row := func(kind Kind, plural string, direction Direction, make func() Spec, summary string) Descriptor {
 		return Descriptor{

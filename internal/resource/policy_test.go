@@ -196,7 +196,7 @@ conf:
 `,
 }
 
-// TestPublishedExamples holds SEMANTICS §3.1 and §1.2: the published
+// TestPublishedExamples holds §3.1 and §1.2: the published
 // configuration of every kind is accepted, kept as written and seen by engines.
 func TestPublishedExamples(t *testing.T) {
 	for kind, document := range published {
@@ -239,7 +239,7 @@ func TestPublishedExamples(t *testing.T) {
 	require.Equal(t, 12, count)
 }
 
-// TestConfIsOptional holds SEMANTICS §1.2: a conf is optional where a kind can
+// TestConfIsOptional holds §1.2: a conf is optional where a kind can
 // do without.
 func TestConfIsOptional(t *testing.T) {
 	for kind := range published {
@@ -256,7 +256,7 @@ func TestConfIsOptional(t *testing.T) {
 	}
 }
 
-// TestBackendRefs holds SEMANTICS §1.4: what names a backend can be found.
+// TestBackendRefs holds §1.4: what names a backend can be found.
 func TestBackendRefs(t *testing.T) {
 	log := decodeOne(t, "type: TrafficLog"+published["TrafficLog"]).Spec().(resource.BackendReferrer)
 	require.Equal(t, []resource.BackendRef{{Path: "conf.backend", Use: resource.LoggingBackend, Name: "logstash"}}, log.BackendRefs())

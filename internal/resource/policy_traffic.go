@@ -2,7 +2,7 @@ package resource
 
 import "regexp"
 
-// TrafficPermission admits callers to the inbounds it matches (SEMANTICS §3.6).
+// TrafficPermission admits callers to the inbounds it matches (§3.6).
 // It has no conf: being chosen is what it configures.
 type TrafficPermission struct {
 	ConnectionMatch
@@ -74,7 +74,7 @@ func oneBackend(name *string, use BackendUse) []BackendRef {
 }
 
 // successorHint points an author who writes a targetRef on a kind of the first
-// generation to the kind that takes one (SEMANTICS §4.1).
+// generation to the kind that takes one (§4.1).
 func successorHint(field string, successor Kind) string {
 	if field != "targetRef" {
 		return ""

@@ -194,7 +194,7 @@ func aliasBomb() string {
 	return b.String()
 }
 
-// SEMANTICS §2.1: a written selector needs a tag.
+// §2.1: a written selector needs a tag.
 func TestSelectorWithoutTags(t *testing.T) {
 	_, err := resource.Decode("in.yaml", []byte("type: TrafficPermission\nname: p\nsources:\n- match: {}\ndestinations:\n- match: {kuma.io/service: '*'}"), resource.DecodeOptions{})
 	require.ErrorContains(t, err, "in.yaml: document 1 (TrafficPermission/default/p), line 4: sources[0].match: ")

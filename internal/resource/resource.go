@@ -21,7 +21,7 @@ type Spec interface {
 	Validate(at Path, r *Report)
 }
 
-// Meta is everything a resource carries besides its spec (SEMANTICS §1.1).
+// Meta is everything a resource carries besides its spec (§1.1).
 type Meta struct {
 	Key
 	// Labels holds Kubernetes labels and, under LabelNamespace, the Kubernetes

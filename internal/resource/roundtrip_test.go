@@ -79,7 +79,7 @@ func anyTime(t *rapid.T, label string) time.Time {
 	return time.Time{}
 }
 
-// SEMANTICS §1.2: export | apply changes nothing, whatever the content.
+// §1.2: export | apply changes nothing, whatever the content.
 func TestRoundTripProperty(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		meta := resource.Meta{

@@ -8,7 +8,7 @@ import (
 )
 
 // Duration is a span of time that remembers how its author wrote it: "90s"
-// stays "90s" and never becomes "1m30s" (SEMANTICS §1.2). The zero value is no
+// stays "90s" and never becomes "1m30s" (§1.2). The zero value is no
 // duration at all; fields where "0s" differs from absence use a pointer.
 type Duration struct {
 	text  string

@@ -3,8 +3,8 @@ package resource
 // ServiceTag is the tag that names a dataplane's service.
 const ServiceTag = "kuma.io/service"
 
-// ZoneTag is the tag the zone adds to every inbound and gateway (SEMANTICS
-// §1.5).
+// ZoneTag is the tag the zone adds to every inbound and gateway
+// (§1.5).
 const ZoneTag = "kuma.io/zone"
 
 // AnyValue in a selector matches every value of a tag that is present.
@@ -13,7 +13,7 @@ const AnyValue = "*"
 // Tags is a set of tag values: what an inbound, outbound or gateway carries.
 type Tags map[string]string
 
-// TagSelector matches tag sets (SEMANTICS §2.1): every tag in it must be
+// TagSelector matches tag sets (§2.1): every tag in it must be
 // present and equal, AnyValue accepting any value. An empty selector matches
 // everything; the codec refuses one in a document.
 type TagSelector map[string]string

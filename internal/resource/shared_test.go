@@ -66,6 +66,6 @@ func TestTagSharing(t *testing.T) {
 	t.Run("keeps an empty set one", func(t *testing.T) {
 		var s tagSharing
 		s.of(Tags{})
-		require.NotNil(t, s.of(Tags{}), "[] and {} are values, not absences (SEMANTICS §1.2)")
+		require.NotNil(t, s.of(Tags{}), "[] and {} are values, not absences (§1.2)")
 	})
 }

@@ -11,7 +11,7 @@ import (
 // TargetKind says what a targetRef points to, in its canonical spelling.
 type TargetKind string
 
-// The kinds of targets, lowest priority first (SEMANTICS §4.2).
+// The kinds of targets, lowest priority first (§4.2).
 const (
 	TargetMesh             TargetKind = "Mesh"
 	TargetMeshSubset       TargetKind = "MeshSubset"
@@ -30,7 +30,7 @@ func TargetKinds() []TargetKind {
 	}
 }
 
-// Priority is the place of the kind in the order of SEMANTICS §4.2: the higher
+// Priority is the place of the kind in the order of §4.2: the higher
 // one has priority. It is -1 for a kind that does not exist.
 func (k TargetKind) Priority() int { return slices.Index(TargetKinds(), k) }
 
@@ -86,7 +86,7 @@ func (t *Target) normalized() Target {
 }
 
 // check reports kinds that have no place here, and names and tags that are
-// missing or not taken (SEMANTICS §4.2).
+// missing or not taken (§4.2).
 func (t *Target) check(at Path, allowed []TargetKind, r *Report) {
 	kind := t.Kind.canonical()
 	if !slices.Contains(allowed, kind) {
@@ -131,7 +131,7 @@ func tagsInstead(kind TargetKind) string {
 }
 
 // TargetItem is one element of `to` or `from`, in either of its forms
-// (SEMANTICS §4.1).
+// (§4.1).
 type TargetItem struct {
 	Target
 	// Conf is the item's configuration as a tree of map[string]any, []any,
@@ -162,14 +162,14 @@ const (
 )
 
 // BlockHead is what every block of defaults or overrides has besides its
-// content (SEMANTICS §4.10, §5.2).
+// content (§4.10, §5.2).
 type BlockHead struct {
 	Strategy *Strategy `json:"strategy,omitzero" enum:"atomic|merge" doc:"Whether the block is taken as a whole or merged piece by piece; atomic when absent."`
 	When     *string   `json:"when,omitzero" doc:"Condition in CEL on what the more specific policies result in, bound as self; always when absent."`
 	OnError  *OnError  `json:"onError,omitzero" enum:"skip|apply" doc:"What to do when the condition fails to evaluate; skip when absent."`
 }
 
-// strategy is the block's strategy or the default of SEMANTICS §5.2.
+// strategy is the block's strategy or the default of §5.2.
 func (h *BlockHead) strategy() Strategy {
 	if h.Strategy == nil {
 		return Atomic
@@ -201,7 +201,7 @@ func (h *BlockHead) check(at Path, r *Report) {
 }
 
 // TargetBlock is a block of defaults or overrides on a targetRef kind, ready to
-// be merged (SEMANTICS §4.10).
+// be merged (§4.10).
 type TargetBlock struct {
 	Strategy Strategy
 	// When is the condition in CEL; empty means always.
@@ -213,7 +213,7 @@ type TargetBlock struct {
 	Path     Path
 }
 
-// TargetRefSpec is implemented by the kinds of SEMANTICS §4: one view of all
+// TargetRefSpec is implemented by the kinds of §4: one view of all
 // their forms. Every call builds what it returns; the caller owns the result,
 // except for tag maps, which must not be modified.
 type TargetRefSpec interface {
@@ -227,8 +227,8 @@ type TargetRefSpec interface {
 	// ItemTargets returns what all items target, in every form and block, without
 	// building their configuration.
 	ItemTargets() (to, from []Target)
-	// OwnConf returns the bare configuration of a kind without items (SEMANTICS
-	// §4.8); nil for other kinds and for documents without.
+	// OwnConf returns the bare configuration of a kind without items
+	// (§4.8); nil for other kinds and for documents without.
 	OwnConf() map[string]any
 	// Defaults and Overrides return the blocks; nil when absent.
 	Defaults() *TargetBlock

@@ -4,7 +4,7 @@ import (
 	"reflect"
 )
 
-// What `to` and `from` items may target (SEMANTICS §4.6, §4.7).
+// What `to` and `from` items may target (§4.6, §4.7).
 var (
 	toTargets   = []TargetKind{TargetMesh, TargetService, TargetHTTPRoute}
 	fromTargets = []TargetKind{TargetMesh, TargetMeshSubset, TargetService, TargetServiceSubset}

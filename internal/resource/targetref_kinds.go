@@ -1,6 +1,6 @@
 package resource
 
-// targetRefKinds are the rows of the policies of SEMANTICS §4.
+// targetRefKinds are the rows of the policies of §4.
 func targetRefKinds() []Descriptor {
 	row := func(kind Kind, plural string, direction Direction, make func() Spec, summary string, spellings ...Kind) Descriptor {
 		return Descriptor{

@@ -87,7 +87,7 @@ func (v itemView[I, P]) overridesBlock() *TargetBlock {
 	return v.overrides.normal("overrides", normalItems[I, P])
 }
 
-// validate implements Spec for every policy with items (SEMANTICS §4.1, §4.10).
+// validate implements Spec for every policy with items (§4.1, §4.10).
 func (v itemView[I, P]) validate(at Path, r *Report) {
 	v.target.check(at, r)
 	to, from := v.direct.lists()
@@ -145,7 +145,7 @@ type formsOf struct {
 }
 
 // checkForms refuses policies that say nothing and those that mix a bare
-// configuration with blocks (SEMANTICS §4.10, §5.2).
+// configuration with blocks (§4.10, §5.2).
 func checkForms(at Path, f formsOf, r *Report) {
 	switch {
 	case f.bare && (f.defaults || f.overrides):
@@ -313,7 +313,7 @@ type blockOf[B any] interface {
 }
 
 // OwnPolicy is the shape of the kinds that configure a dataplane as a whole,
-// without items (SEMANTICS §4.8).
+// without items (§4.8).
 type OwnPolicy[C any, PC checkerOf[C], B any, PB blockOf[B]] struct {
 	PolicyTarget
 	Conf           *C `json:"conf,omitzero" doc:"What the policy configures; fields merge by priority, lists replace."`

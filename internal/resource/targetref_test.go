@@ -176,7 +176,7 @@ conf:
 `,
 }
 
-// TestTargetRefKinds holds SEMANTICS §4.1: thirteen kinds, each with typed
+// TestTargetRefKinds holds §4.1: thirteen kinds, each with typed
 // configuration, seen by engines as its author wrote it.
 func TestTargetRefKinds(t *testing.T) {
 	count := 0
@@ -213,7 +213,7 @@ func treeJSON(t *testing.T, tree any) string {
 	return string(text)
 }
 
-// TestItemForms holds SEMANTICS §4.1: lists under conf or directly in the spec,
+// TestItemForms holds §4.1: lists under conf or directly in the spec,
 // configuration inline or under default, one meaning.
 func TestItemForms(t *testing.T) {
 	const inline = `[{targetRef: {kind: MeshService, name: backend}, connectTimeout: 20s, http: {idleTimeout: 0s}}]`
@@ -245,7 +245,7 @@ func TestPermissionActions(t *testing.T) {
 	require.Equal(t, []any{resource.ActionAllow, resource.ActionDeny, resource.ActionDeny}, actions)
 }
 
-// TestOwnConf holds SEMANTICS §4.8: an empty list is a value.
+// TestOwnConf holds §4.8: an empty list is a value.
 func TestOwnConf(t *testing.T) {
 	spec := decodeOne(t, `
 type: MeshEnvoyTemplate
@@ -263,7 +263,7 @@ spec:
 	require.Equal(t, `{"sampling":{"random":1}}`, treeJSON(t, later.OwnConf()))
 }
 
-// TestTargetBlocks holds the shape of SEMANTICS §4.10.
+// TestTargetBlocks holds the shape of §4.10.
 func TestTargetBlocks(t *testing.T) {
 	spec := decodeOne(t, "type: MeshUpstreamTimeout"+noTags+`
 defaults:
@@ -292,7 +292,7 @@ unset: [/connectTimeout, /http]
 	require.Equal(t, `{"sampling":{"random":1}}`, treeJSON(t, own.Overrides().Own))
 }
 
-// TestTargetRefBackends holds SEMANTICS §1.4 for the second generation.
+// TestTargetRefBackends holds §1.4 for the second generation.
 func TestTargetRefBackends(t *testing.T) {
 	refs := func(kind, body string) []resource.BackendRef {
 		return decodeOne(t, "type: "+kind+noTags+body).Spec().(resource.BackendReferrer).BackendRefs()
@@ -350,7 +350,7 @@ func TestInvalidTargetRefs(t *testing.T) {
 	}
 }
 
-// TestFromItemsOnRoutes holds SEMANTICS §4.2: what cannot take effect is said.
+// TestFromItemsOnRoutes holds §4.2: what cannot take effect is said.
 func TestFromItemsOnRoutes(t *testing.T) {
 	documents, err := resource.Decode("", []byte("type: MeshTrafficPermission"+noTags+
 		"targetRef: {kind: HTTPRoute, name: r}\nfrom: [{targetRef: {kind: Mesh}, action: ALLOW}]"), resource.DecodeOptions{})

@@ -2,7 +2,7 @@ package resource
 
 import "slices"
 
-// MeshTrafficPermission decides about callers of inbounds (SEMANTICS §4.7).
+// MeshTrafficPermission decides about callers of inbounds (§4.7).
 type MeshTrafficPermission struct {
 	FromPolicy[MeshTrafficPermissionItem, *MeshTrafficPermissionItem]
 }

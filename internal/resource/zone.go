@@ -1,6 +1,6 @@
 package resource
 
-// Zone is a zone that may connect to the global (SEMANTICS §7.7).
+// Zone is a zone that may connect to the global (§7.7).
 type Zone struct {
 	Enabled *bool `json:"enabled,omitzero" doc:"Whether the zone may connect; true when absent. Disabling a zone ends its stream."`
 }

@@ -48,10 +48,10 @@ type Options struct {
 	// CAFile is the authority that signed CertFile, handed to clients.
 	CAFile string
 	// LocalhostIsAdmin makes a caller from loopback without credentials the user
-	// admin (SEMANTICS §6.6).
+	// admin (§6.6).
 	LocalhostIsAdmin bool
 	// Environment is "universal" or "kubernetes": it decides which groups the
-	// default access rules name (SEMANTICS §6.5).
+	// default access rules name (§6.5).
 	Environment string
 	LogLevel    string
 	LogFormat   string

@@ -41,7 +41,7 @@ type Precondition struct {
 	Version uint64
 	// Revision, unless zero, must be the revision that last wrote the key.
 	// Versions start again at 1 when a resource is deleted and created anew, so
-	// a decision that depended on the stored content (SEMANTICS §6.4) names
+	// a decision that depended on the stored content (§6.4) names
 	// both.
 	Revision resource.Revision
 }
@@ -64,12 +64,12 @@ type Txn struct {
 	// applied again and returns the first result. Empty: never deduplicated.
 	RequestID string
 	// Time is the leader's clock when it proposed. Apply raises it to at least
-	// the last batch's time + 1 ns (SEMANTICS §1.1).
+	// the last batch's time + 1 ns (§1.1).
 	Time          time.Time
 	Ops           []Op
 	Preconditions []Precondition
 	// AccessRevision is the revision of the access rules the writer was
-	// authorized on (SEMANTICS §6.4); nil when access was not checked.
+	// authorized on (§6.4); nil when access was not checked.
 	AccessRevision *resource.Revision
 	// SetEpoch, unless nil, becomes the store's epoch.
 	SetEpoch *Epoch
@@ -138,7 +138,7 @@ type Batch struct {
 	// Prev is the revision of the batch before it, so that a reader can tell a
 	// gap: revisions are not dense.
 	Prev resource.Revision
-	// Time is the batch's one time (SEMANTICS §1.1).
+	// Time is the batch's one time (§1.1).
 	Time time.Time
 	// Changes are in key order, one per key. Shared, not to be modified.
 	Changes []Change

@@ -96,7 +96,7 @@ func checkPreconditions(v *View, txn Txn) error {
 	return nil
 }
 
-// nextTime raises a proposed time above the last batch's (SEMANTICS §1.1).
+// nextTime raises a proposed time above the last batch's (§1.1).
 func nextTime(last, proposed time.Time) time.Time {
 	proposed = proposed.Round(0).UTC()
 	if earliest := last.Add(time.Nanosecond); proposed.Before(earliest) {
@@ -190,7 +190,7 @@ func (b *batch) remove(key resource.Key) OpResult {
 	return OpResult{Key: key, Outcome: Deleted}
 }
 
-// checkMeshes holds SEMANTICS §1.4 for the state after the batch, so that a
+// checkMeshes holds §1.4 for the state after the batch, so that a
 // mesh and its resources may be created, or deleted, together.
 func (b *batch) checkMeshes(results []OpResult) error {
 	for _, r := range results {

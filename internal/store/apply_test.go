@@ -10,7 +10,7 @@ import (
 	"meridian/internal/store"
 )
 
-// SEMANTICS §1.1: version counts from 1, creation time stays, modification
+// §1.1: version counts from 1, creation time stays, modification
 // time, version and revision move with each write.
 func TestApplyAssignsTheEnvelope(t *testing.T) {
 	s := opened(t, store.DefaultOptions())
@@ -53,7 +53,7 @@ func TestApplyIgnoresTheWritersEnvelope(t *testing.T) {
 	}, m)
 }
 
-// SEMANTICS §1.1: a batch has one time, raised to the last batch's + 1 ns.
+// §1.1: a batch has one time, raised to the last batch's + 1 ns.
 func TestApplyRaisesTime(t *testing.T) {
 	s := opened(t, store.DefaultOptions())
 	for i, c := range []struct {
@@ -110,7 +110,7 @@ func TestApplyDeletesWhatIsMissing(t *testing.T) {
 	require.Equal(t, store.Created, result.Results[1].Outcome)
 }
 
-// SEMANTICS §1.2: a batch is applied whole or not at all; §1.4 and §6.4 name
+// §1.2: a batch is applied whole or not at all; §1.4 and §6.4 name
 // the reasons. Each refusal leaves state and feed alone and uses its revision.
 func TestApplyRefuses(t *testing.T) {
 	rev := func(r resource.Revision) *resource.Revision { return &r }
@@ -203,7 +203,7 @@ func TestApplyRefuses(t *testing.T) {
 	}
 }
 
-// SEMANTICS §1.2: the order of documents does not matter, so a mesh and what
+// §1.2: the order of documents does not matter, so a mesh and what
 // lives in it come and go together.
 func TestApplyMeshWithItsResources(t *testing.T) {
 	s := store.New(store.DefaultOptions())
@@ -220,7 +220,7 @@ func TestApplyExternalMeshes(t *testing.T) {
 	require.NoError(t, s.Apply(1, puts(thing(retryKey("elsewhere", "x"), 1))).Err)
 }
 
-// SEMANTICS §6.4: the access revision follows roles and bindings and nothing
+// §6.4: the access revision follows roles and bindings and nothing
 // else.
 func TestAccessRevision(t *testing.T) {
 	s := opened(t, store.DefaultOptions())

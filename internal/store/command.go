@@ -70,7 +70,7 @@ func openCommand(data []byte) (*storev1.Command, error) {
 }
 
 // Restamp returns a command with another time: the leader's, in a batch that
-// another server decided (SEMANTICS §1.1). Errors: as DecodeCommand, so that a
+// another server decided (§1.1). Errors: as DecodeCommand, so that a
 // leader puts nothing into the log that it cannot apply itself.
 func Restamp(data []byte, at time.Time) ([]byte, error) {
 	command, err := openCommand(data)

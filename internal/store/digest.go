@@ -18,7 +18,7 @@ import (
 // each resource, and the digest of a part is the difference of two others. The
 // zero value is the digest of nothing.
 //
-// It finds drift and damage (SEMANTICS §7.5). It is no signature: someone who
+// It finds drift and damage (§7.5). It is no signature: someone who
 // can choose resources freely can make two sets that agree.
 type Digest struct {
 	Hi, Lo uint64
@@ -59,7 +59,7 @@ func DigestFromBytes(b []byte) (Digest, error) {
 // its length. The revision stands for the times, which follow from it within one
 // epoch; the version alone would not do, since it starts again at 1 when a
 // resource is deleted and created anew, and the times decide between policies
-// (SEMANTICS §3.4). The definition is spoken between releases and never changes.
+// (§3.4). The definition is spoken between releases and never changes.
 func Sum(r *resource.Resource) Digest {
 	m := r.Meta()
 	buf := make([]byte, 0, 256)

@@ -3,7 +3,7 @@
 //
 // Guarantees. A View is immutable and cheap: it never changes under its reader
 // and costs nothing to keep for a while. A batch is applied whole or not at all
-// (SEMANTICS §1.2, §7.3). Revisions only rise. The change feed delivers every
+// (§1.2, §7.3). Revisions only rise. The change feed delivers every
 // change after a revision, in order, exactly once, in whole batches, or says
 // ErrCompacted; it never drops an event and never makes the writer wait for a
 // reader. Waiting for a revision does not poll. Apply is a function of its

@@ -40,7 +40,7 @@ func (e *ConflictError) Error() string {
 }
 
 // AccessChangedError means that roles or bindings changed between the decision
-// and the write (SEMANTICS §6.4). The caller decides again on a current view.
+// and the write (§6.4). The caller decides again on a current view.
 type AccessChangedError struct {
 	// Decided is the access revision the writer was authorized on, Current the
 	// store's.
@@ -52,7 +52,7 @@ func (e *AccessChangedError) Error() string {
 }
 
 // MeshMissingError means that a batch wrote a resource of a mesh that is not
-// there (SEMANTICS §1.4). The caller creates the mesh first or with it.
+// there (§1.4). The caller creates the mesh first or with it.
 type MeshMissingError struct {
 	Key resource.Key
 }
@@ -62,7 +62,7 @@ func (e *MeshMissingError) Error() string {
 }
 
 // MeshNotEmptyError means that a batch deleted a mesh that still has resources
-// (SEMANTICS §1.4). The caller deletes those first or with it.
+// (§1.4). The caller deletes those first or with it.
 type MeshNotEmptyError struct {
 	Mesh resource.MeshName
 	// Count is how many resources the mesh has, Example the first of them.
@@ -90,7 +90,7 @@ func (e *InvalidOpError) Error() string {
 }
 
 // GapError means that a batch does not continue where a replica stands
-// (SEMANTICS §7.3). Nothing was applied; the replica resumes from At, or takes
+// (§7.3). Nothing was applied; the replica resumes from At, or takes
 // a snapshot.
 type GapError struct {
 	// At is the revision up to which the replica has everything.

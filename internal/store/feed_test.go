@@ -154,7 +154,7 @@ func TestNextIsBounded(t *testing.T) {
 	require.Equal(t, 4, calls)
 }
 
-// A view never changes, whatever is written after it (SEMANTICS §7.3).
+// A view never changes, whatever is written after it (§7.3).
 func TestViewsNeverChange(t *testing.T) {
 	s := opened(t, store.DefaultOptions())
 	require.NoError(t, s.Apply(2, puts(retry("a", 1), retry("b", 1))).Err)

@@ -196,7 +196,7 @@ func checkDigests(t *rapid.T, v *store.View) {
 	}
 }
 
-// SEMANTICS §2.3: the order of operations makes no difference to the state or
+// §2.3: the order of operations makes no difference to the state or
 // its snapshot; nor does the way through the log's bytes.
 func TestApplyIsDeterministic(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
@@ -220,7 +220,7 @@ func TestApplyIsDeterministic(t *testing.T) {
 	})
 }
 
-// SEMANTICS §7.3: a replica that is fed the batches after any cut, one by one
+// §7.3: a replica that is fed the batches after any cut, one by one
 // or joined, comes to the source's state; the feed is the difference of views.
 func TestReplicaEqualsSource(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {

@@ -9,7 +9,7 @@ import (
 type Options struct {
 	History  History
 	Requests Requests
-	// ExternalMeshes turns the rules about meshes off (SEMANTICS §1.4: a write
+	// ExternalMeshes turns the rules about meshes off (§1.4: a write
 	// needs its mesh, a mesh with resources stays): for a zone's local store,
 	// whose meshes live in the replica.
 	ExternalMeshes bool

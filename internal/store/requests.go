@@ -9,7 +9,7 @@ type request struct {
 	results  []OpResult
 }
 
-// requests is the bounded window of ids that were applied (SEMANTICS §7.1: the
+// requests is the bounded window of ids that were applied (§7.1: the
 // outcome of a write whose leader fell is unknown to its caller, who retries).
 // What it holds depends on the batches before it and on nothing else.
 type requests struct {

@@ -39,7 +39,7 @@ func (v *View) Changed() resource.Revision { return v.changed }
 
 // AccessRevision is the revision of the last change of an AccessRole or
 // AccessRoleBinding, zero if there was none. A writer who was authorized on
-// this view passes it in Txn.AccessRevision (SEMANTICS §6.4).
+// this view passes it in Txn.AccessRevision (§6.4).
 func (v *View) AccessRevision() resource.Revision { return v.access }
 
 // Time is the time of the last batch.

@@ -27,7 +27,7 @@ func reportOf(newest resource.Revision, instances ...Instance) Report {
 }
 
 // TestZonesOfSeveralServers is what becomes of the reports of several servers
-// (SEMANTICS §7.4): this server has applied revision 9, and no zone is connected
+// (§7.4): this server has applied revision 9, and no zone is connected
 // to it.
 func TestZonesOfSeveralServers(t *testing.T) {
 	quarantined := func(name string) []Quarantined { return []Quarantined{{Key: policyKey(name), Message: name}} }

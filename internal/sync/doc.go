@@ -1,5 +1,5 @@
 // Package zonesync keeps a replica in every zone equal to the synced part of
-// the global's state (SEMANTICS §7.3 to §7.7).
+// the global's state (§7.3 to §7.7).
 //
 // # Promises
 //

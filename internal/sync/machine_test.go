@@ -23,7 +23,7 @@ func done() context.Context {
 	return ctx
 }
 
-// TestReplicaEqualsSourceAfterAnyCut is SEMANTICS §7.3: whatever is cut, killed
+// TestReplicaEqualsSourceAfterAnyCut is §7.3: whatever is cut, killed
 // or restored, at any frame, each zone sees exact states of the global only, and
 // ends up with the newest.
 func TestReplicaEqualsSourceAfterAnyCut(t *testing.T) {
@@ -144,7 +144,7 @@ func TestModes(t *testing.T) {
 }
 
 // TestRecreatedWhileAway: deleting a resource and creating it with the same
-// content changes its times, which decide between policies (SEMANTICS §3.4), so
+// content changes its times, which decide between policies (§3.4), so
 // a zone that takes only the difference must be sent it.
 func TestRecreatedWhileAway(t *testing.T) {
 	g := newGlobalSim(t, 1)
@@ -180,7 +180,7 @@ func TestReconnectUnchangedIsConstant(t *testing.T) {
 }
 
 // TestCoalescedEqualsLast: a zone far behind gets one batch with the last change
-// of each key, and is then exactly where the global is (SEMANTICS §7.3).
+// of each key, and is then exactly where the global is (§7.3).
 func TestCoalescedEqualsLast(t *testing.T) {
 	g := newGlobalSim(t, 1<<20)
 	z := newZoneSim(t, g, t.TempDir())
@@ -393,7 +393,7 @@ func TestAskPrefersTheEpoch(t *testing.T) {
 	require.Nil(t, r.best("west", now))
 }
 
-// TestQuarantine is SEMANTICS §7.4.
+// TestQuarantine is §7.4.
 func TestQuarantine(t *testing.T) {
 	g := newGlobalSim(t, 1<<20)
 	z := newZoneSim(t, g, t.TempDir())
@@ -540,7 +540,7 @@ func TestWindow(t *testing.T) {
 	z.settle()
 }
 
-// TestDriftIsRepaired is SEMANTICS §7.5: a replica that differs without knowing
+// TestDriftIsRepaired is §7.5: a replica that differs without knowing
 // is found out by the next bookmark and repaired.
 func TestDriftIsRepaired(t *testing.T) {
 	g := newGlobalSim(t, 1<<20)

@@ -74,7 +74,7 @@ type Replica struct {
 }
 
 // OpenReplica opens the replica in a directory, verifies every record and shows
-// it in the store (SEMANTICS §7.6). Damaged records are left out, reported in
+// it in the store (§7.6). Damaged records are left out, reported in
 // Status and repaired when the global is reached. What an older release put in
 // quarantine is tried again.
 //

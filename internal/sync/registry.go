@@ -16,7 +16,7 @@ import (
 	"meridian/internal/store"
 )
 
-// ZoneState is how a zone stands, in one word (SEMANTICS §7.4).
+// ZoneState is how a zone stands, in one word (§7.4).
 type ZoneState string
 
 // The states of a zone.

@@ -52,7 +52,7 @@ const (
 // resource and is shown to the operator.
 type Decoder func(meta resource.Meta, spec []byte) (*resource.Resource, error)
 
-// Quarantined is a resource that the zone keeps but cannot use (SEMANTICS §7.4).
+// Quarantined is a resource that the zone keeps but cannot use (§7.4).
 type Quarantined struct {
 	Key     resource.Key
 	Version uint64

@@ -22,7 +22,7 @@ import (
 // errClosed means that the server is going away.
 var errClosed = errors.New("zonesync: the server is shutting down")
 
-// Authorizer decides whether a token admits a zone (SEMANTICS §7.7): nil, or the
+// Authorizer decides whether a token admits a zone (§7.7): nil, or the
 // reason why not. A gRPC status error reaches the zone as it is; any other one
 // as PERMISSION_DENIED.
 type Authorizer func(ctx context.Context, token string, zone resource.ZoneName) error

@@ -156,7 +156,7 @@ func (g *globalSim) catchUp() {
 }
 
 // restore puts an older state in place, as the next incarnation of its history,
-// the way the log does (SEMANTICS §7.3). old may be of another global.
+// the way the log does (§7.3). old may be of another global.
 func (g *globalSim) restore(old *store.View) {
 	g.t.Helper()
 	var file bytes.Buffer

@@ -320,7 +320,7 @@ func (h *hangingConn) Close() error {
 	return h.Conn.Close()
 }
 
-// TestDisabledZoneIsCutOff is SEMANTICS §7.7: within a second, with the reason.
+// TestDisabledZoneIsCutOff is §7.7: within a second, with the reason.
 func TestDisabledZoneIsCutOff(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := newCluster(t)

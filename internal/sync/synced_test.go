@@ -8,7 +8,7 @@ import (
 	"meridian/internal/resource"
 )
 
-// SEMANTICS §6.10, I11: a zone is sent no roles, no secrets, nothing of another
+// §6.10, I11: a zone is sent no roles, no secrets, nothing of another
 // zone's; and it is sent what it needs.
 func TestSyncedKinds(t *testing.T) {
 	for _, kind := range []resource.Kind{"AccessRole", "AccessRoleBinding", "GlobalSecret", "Zone", "Dataplane", "Secret", "NoSuchKind"} {

@@ -75,7 +75,7 @@ func TestTokenIsReadAnew(t *testing.T) {
 	require.NotContains(t, said.String(), "second")
 }
 
-// SEMANTICS §1.3: a data directory is standalone or federated for life.
+// §1.3: a data directory is standalone or federated for life.
 func TestModeIsForLife(t *testing.T) {
 	dir := t.TempDir()
 	east := mode{FormatVersion: 1, Name: "east", Federated: true}

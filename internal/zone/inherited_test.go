@@ -74,7 +74,7 @@ func TestZoneAnswersForRoutes(t *testing.T) {
 	require.Len(t, rules.Rules, 1)
 }
 
-// SEMANTICS §5.8, §7.4: a zone that holds a policy in quarantine says so, and
+// §5.8, §7.4: a zone that holds a policy in quarantine says so, and
 // goes on with the last version it could use.
 func TestZoneTellsOfQuarantine(t *testing.T) {
 	s := gateways(t)
@@ -92,7 +92,7 @@ func TestZoneTellsOfQuarantine(t *testing.T) {
 	require.Equal(t, rpcerr.NotFound, rpcerr.CodeOf(err))
 }
 
-// SEMANTICS §5.8: the conditions of everything of a kind.
+// §5.8: the conditions of everything of a kind.
 func TestZoneSummarisesConditions(t *testing.T) {
 	s := gateways(t)
 	about := func(kind string) (*answer.ConditionsAnswer, error) {

@@ -124,7 +124,7 @@ func (s *inspectService) answer(m *policy.Matcher, req *meridianv1.InspectReques
 }
 
 // policy answers for one that is in quarantine too: it says so, beside what the
-// last usable version does, if there is one (SEMANTICS §5.8).
+// last usable version does, if there is one (§5.8).
 func (s *inspectService) policy(m *policy.Matcher, key resource.Key, asOf resource.Revision) (any, error) {
 	a, err := answer.Policy(m, key.Kind, key.Mesh, key.Name, s.zone, asOf)
 	held, quarantined := s.quarantined(key)

@@ -29,7 +29,7 @@ func (m mode) String() string {
 }
 
 // checkMode checks that a data directory is what it is about to be used for, and
-// notes it down on first use (SEMANTICS §1.3).
+// notes it down on first use (§1.3).
 func checkMode(dir string, want mode) error {
 	path := filepath.Join(dir, modeFile)
 	data, err := os.ReadFile(path)

@@ -367,7 +367,7 @@ func (z *zone) stores() []*store.Store {
 	return []*store.Store{z.local, z.globalStore}
 }
 
-// quarantined says why a received resource cannot be used here (SEMANTICS §7.4),
+// quarantined says why a received resource cannot be used here (§7.4),
 // or nothing when it can.
 func (z *zone) quarantined(key resource.Key) (policy.Condition, bool) {
 	if z.replica == nil {

@@ -95,7 +95,7 @@ func (z *zone) source(d *resource.Descriptor) admin.Source {
 	return z.local
 }
 
-// owns refuses what a global owns (SEMANTICS §1.3). A standalone zone owns
+// owns refuses what a global owns (§1.3). A standalone zone owns
 // everything.
 func (z *zone) owns(d *resource.Descriptor) error {
 	if z.globalStore != nil && d.Owner == resource.OwnedByGlobal {
@@ -104,8 +104,8 @@ func (z *zone) owns(d *resource.Descriptor) error {
 	return nil
 }
 
-// prepare completes a dataplane with the zone's tag (SEMANTICS §1.5) and checks
-// what the zone's own store cannot: that the mesh exists (SEMANTICS §1.4).
+// prepare completes a dataplane with the zone's tag (§1.5) and checks
+// what the zone's own store cannot: that the mesh exists (§1.4).
 func (z *zone) prepare(view store.Reader, r *resource.Resource) (*resource.Resource, error) {
 	key := r.Key()
 	if z.globalStore != nil && key.Mesh != "" {

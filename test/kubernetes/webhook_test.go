@@ -197,7 +197,7 @@ func (c *cluster) seeAnonymous(r *recorder) {
 }
 
 // seeController lets the controller that cleans up after a namespace delete a
-// dataplane in it (SEMANTICS §6.5).
+// dataplane in it (§6.5).
 func (c *cluster) seeController(r *recorder) {
 	c.t.Helper()
 	c.must(c.admin, "apiVersion: v1\nkind: Namespace\nmetadata: {name: going}\n"+"---"+dataplane("web-1", "going", "default"), "apply", "-f", "-")

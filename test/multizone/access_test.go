@@ -73,7 +73,7 @@ destinations:
     kuma.io/service: ` + destination + "\n"
 }
 
-// SEMANTICS §6.11: the walk-through of a new user whose access is restricted to
+// §6.11: the walk-through of a new user whose access is restricted to
 // the TrafficPermissions of backend, step by step, with its exact denial (§6.7).
 func TestAccessWalkThrough(t *testing.T) {
 	global := newGlobal(t, "--localhost-is-admin=false").start().ready()
@@ -127,7 +127,7 @@ func TestAccessWalkThrough(t *testing.T) {
 	require.Contains(t, must("", "auth", "who-can", "UPDATE", "TrafficPermission/web-to-backend"), "backend-owner")
 }
 
-// SEMANTICS §6.5, §6.6, §6.10: strangers have the rights of their group, which
+// §6.5, §6.6, §6.10: strangers have the rights of their group, which
 // are all on a global and none in its zones; roles stay where they were written.
 func TestAccessOfStrangers(t *testing.T) {
 	global := newGlobal(t, "--localhost-is-admin=false").start().ready()

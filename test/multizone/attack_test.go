@@ -102,7 +102,7 @@ func (s segments) with(header, payload map[string]any) string {
 	return encode(h) + "." + encode(p)
 }
 
-// SEMANTICS §6.8: tokens that were tampered with, made up, or meant for another
+// §6.8: tokens that were tampered with, made up, or meant for another
 // door open none, and each is told why.
 func TestAttacksWithTokens(t *testing.T) {
 	global := newGlobal(t).start().ready()

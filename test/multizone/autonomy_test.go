@@ -78,7 +78,7 @@ func revisionOf(t *testing.T, stdout string) uint64 {
 	return n
 }
 
-// SEMANTICS §7.2, §7.4: one revision follows a change from the write to the
+// §7.2, §7.4: one revision follows a change from the write to the
 // dataplane, and the answers of the zone and of the global are the same bytes.
 func TestOneRevisionFromTheWriteToTheDataplane(t *testing.T) {
 	global := newGlobal(t).start().ready()
@@ -119,7 +119,7 @@ func items(t *testing.T, list string) []map[string]any {
 	return l.Items
 }
 
-// SEMANTICS §7.6: a zone serves with the global gone, also after its own
+// §7.6: a zone serves with the global gone, also after its own
 // restart, and §1.3: it refuses what is not its own.
 func TestZoneServesWithTheGlobalGone(t *testing.T) {
 	global := newGlobal(t).start().ready()
@@ -152,7 +152,7 @@ func TestZoneServesWithTheGlobalGone(t *testing.T) {
 	require.GreaterOrEqual(t, asOf, written)
 }
 
-// SEMANTICS §7.7: disabling a zone ends its stream; it keeps what it has.
+// §7.7: disabling a zone ends its stream; it keeps what it has.
 func TestDisabledZoneIsCutOff(t *testing.T) {
 	global := newGlobal(t).start().ready()
 	east := newZone(t, global, "east").start().ready()
@@ -210,7 +210,7 @@ func (p *process) stored() int {
 	return n
 }
 
-// SEMANTICS §7.1, §7.3: kill -9 of the global at any moment loses no
+// §7.1, §7.3: kill -9 of the global at any moment loses no
 // acknowledged write and leaves no half-applied batch, there or in a zone.
 func TestKilledGlobalLosesNoAcknowledgedWrite(t *testing.T) {
 	global := newGlobal(t).start().ready()
@@ -244,7 +244,7 @@ func TestKilledGlobalLosesNoAcknowledgedWrite(t *testing.T) {
 	}
 }
 
-// SEMANTICS §7.3, §7.6: kill -9 of a zone while changes arrive leaves a whole
+// §7.3, §7.6: kill -9 of a zone while changes arrive leaves a whole
 // prefix of the global's history on its disk.
 func TestKilledZoneResumesFromItsDisk(t *testing.T) {
 	global := newGlobal(t).start().ready()

@@ -205,7 +205,7 @@ func TestCommandFailures(t *testing.T) {
 	})
 }
 
-// tokenOf reads the admin token, as SEMANTICS §6.6 says an admin can.
+// tokenOf reads the admin token, as §6.6 says an admin can.
 func tokenOf(t *testing.T, p *process) string {
 	t.Helper()
 	secret := items(t, fmt.Sprintf(`{"items":[%s]}`, p.must("get", "globalsecret", "admin-user-token", "-o", "json")))[0]

@@ -79,7 +79,7 @@ func (p *process) scrape() string {
 	return string(body)
 }
 
-// SEMANTICS §7.4: zones are connected to different servers, and every server
+// §7.4: zones are connected to different servers, and every server
 // shows them all, waits for them all and asks them all.
 func TestZonesOnDifferentServers(t *testing.T) {
 	t.Parallel()
@@ -319,7 +319,7 @@ func TestWaitForZonesAcrossARestart(t *testing.T) {
 	}
 }
 
-// SEMANTICS §6.8: what is revoked on one server ends on every other, at once.
+// §6.8: what is revoked on one server ends on every other, at once.
 func TestRevocationOnEveryServer(t *testing.T) {
 	t.Parallel()
 	servers := newCluster(t)

@@ -129,7 +129,7 @@ func (p *process) dataplanes() map[string]dataplaneState {
 
 // A proxy follows its zone: through changes, through a zone that is killed and
 // comes back, until its token is revoked; and what it registered goes after the
-// grace period, while what an operator applied stays (SEMANTICS §6.8).
+// grace period, while what an operator applied stays (§6.8).
 func TestProxyFollowsItsZone(t *testing.T) {
 	client := referenceClient(t)
 	global := newGlobal(t).start().ready()
@@ -157,7 +157,7 @@ func TestProxyFollowsItsZone(t *testing.T) {
 	revision := revisionOf(t, global.mustWith(timeout("to-backend", "backend", "2s"), "apply", "-f", "-"))
 	second := p.await(2)
 	require.False(t, second.Full)
-	require.Equal(t, fmt.Sprint(revision), second.Revision, "SEMANTICS §7.2: one number")
+	require.Equal(t, fmt.Sprint(revision), second.Revision, "§7.2: one number")
 	east.await("the acknowledgement", func() bool { return east.dataplanes()["web-1"].Acked == revision })
 	require.Equal(t, dataplaneState{Name: "web-1", State: "online", RegisteredBy: "proxy", Acked: revision}, east.dataplanes()["web-1"])
 	require.Equal(t, dataplaneState{Name: "by-hand", State: "manual", RegisteredBy: "operator"}, east.dataplanes()["by-hand"])

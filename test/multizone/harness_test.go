@@ -3,7 +3,7 @@
 // Package multizone runs real clusters: servers and command built from source,
 // separate processes, real disks and sockets, killed without warning. It checks
 // from the outside what operators rely on; the promises it validates are named
-// after SEMANTICS §7.
+// after §7.
 package multizone
 
 import (

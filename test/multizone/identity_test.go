@@ -91,7 +91,7 @@ func (p *process) seenBy(w watching) {
 	})
 }
 
-// SEMANTICS §6.8: issue, list, rotate, revoke; a live stream ends within a
+// §6.8: issue, list, rotate, revoke; a live stream ends within a
 // second, and so does a zone's.
 func TestTokensLiveAndDie(t *testing.T) {
 	global := newGlobal(t).start().ready()
@@ -142,7 +142,7 @@ func TestTokensLiveAndDie(t *testing.T) {
 	require.Equal(t, map[string]string{"admin": "active", "bob": "revoked", "eve": "active"}, states)
 }
 
-// SEMANTICS §6.8: after a rotation the key before still verifies; once it is
+// §6.8: after a rotation the key before still verifies; once it is
 // deleted, everything that lives on it ends: a watch, a zone's stream, a proxy.
 func TestDeletedKeysEndWhatLivesOnThem(t *testing.T) {
 	client := referenceClient(t)
@@ -187,7 +187,7 @@ func TestDeletedKeysEndWhatLivesOnThem(t *testing.T) {
 	}
 }
 
-// SEMANTICS §6.8: a token of one control plane opens no other.
+// §6.8: a token of one control plane opens no other.
 func TestTokensAreNotForOtherControlPlanes(t *testing.T) {
 	global := newGlobal(t).start().ready()
 	east := newZone(t, global, "east").start().ready()
@@ -378,7 +378,7 @@ func TestNothingIsServedInTheClear(t *testing.T) {
 	}
 }
 
-// SEMANTICS §6.8: a zone's stream ends with its token. The next one is taken from
+// §6.8: a zone's stream ends with its token. The next one is taken from
 // the file of the last, without a restart.
 func TestZoneTokenIsRenewed(t *testing.T) {
 	global := newGlobal(t).start().ready()

@@ -137,7 +137,7 @@ func writesAndReads(t *testing.T, by *process, all []*process, mesh string) {
 	}
 }
 
-// SEMANTICS §7.1 on several servers: each takes writes and reads; each restarts
+// §7.1 on several servers: each takes writes and reads; each restarts
 // without its bundle, or with the stale one; the death of the leader stops
 // nothing but what is under way.
 func TestThreeServersAreOneGlobal(t *testing.T) {

@@ -52,7 +52,7 @@ type tortured struct {
 
 // TestTorture attacks a cluster for a while, chosen by MERIDIAN_TORTURE_DURATION
 // and MERIDIAN_TORTURE_SEED, and holds everything that its clients were told,
-// and its servers and zones showed, against the promises of SEMANTICS §7. The
+// and its servers and zones showed, against the promises of §7. The
 // same seed draws the same faults and operations; what the operating system
 // makes of them differs from run to run.
 func TestTorture(t *testing.T) {

@@ -81,7 +81,7 @@ func (p *process) admits(user, group, service string) (int, string) {
 	return answer.Response.Status.Code, answer.Response.Status.Message
 }
 
-// SEMANTICS §6.9, §6.11: the walk-through with users of Kubernetes, against a
+// §6.9, §6.11: the walk-through with users of Kubernetes, against a
 // global, and against a zone of it with rules of its own (§6.5, §6.10).
 func TestAdmissionWebhook(t *testing.T) {
 	flags := []string{"--webhook-addr", anyPort, "--webhook-host", webhookHost, "--environment", "kubernetes"}

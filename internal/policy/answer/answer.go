@@ -47,7 +47,7 @@ func Unmarshal(data []byte, document any) error {
 type Considered struct {
 	Policy string `json:"policy"`
 	Used   bool   `json:"used"`
-	// Rule is the number of the deciding rule in SEMANTICS.
+	// Rule is the number of the deciding rule in docs/semantics.
 	Rule   string `json:"rule"`
 	Reason string `json:"reason"`
 }

@@ -140,7 +140,7 @@ func TestWhyForOneCaller(t *testing.T) {
 	require.Empty(t, a.Entries[0].Fields[0].Losers)
 }
 
-// SEMANTICS §1.3: a mesh that is gone leaves its dataplanes unmatched, and
+// §1.3: a mesh that is gone leaves its dataplanes unmatched, and
 // reported.
 func TestMissingMeshIsReported(t *testing.T) {
 	m := scenario(t, "more-tags-win")

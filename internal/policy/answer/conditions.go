@@ -8,7 +8,7 @@ import (
 )
 
 // ConditionsAnswer says in what condition everything of a kind is: inherited
-// policies, or what they can target (SEMANTICS §5.8).
+// policies, or what they can target (§5.8).
 type ConditionsAnswer struct {
 	Kind resource.Kind `json:"kind"`
 	// Mesh is the mesh that was asked about; empty for all.

@@ -20,8 +20,8 @@ type permission struct {
 }
 
 // permitted decides whether a caller may talk to an inbound, from the rules of
-// that inbound. A MeshTrafficPermission supersedes TrafficPermission (SEMANTICS
-// §4.7); where neither decides, mutual TLS denies and its absence allows (§3.6).
+// that inbound. A MeshTrafficPermission supersedes TrafficPermission
+// (§4.7); where neither decides, mutual TLS denies and its absence allows (§3.6).
 func permitted(mesh *policy.Mesh, rules []*policy.Rule, caller []resource.Tags) permission {
 	undecided := permission{allowed: !mesh.MTLS, allowedBy: []string{}, deniedBy: []string{}}
 	if rule := ofKind(rules, meshPermissionKind); rule != nil {

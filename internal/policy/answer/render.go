@@ -238,7 +238,7 @@ func (e *WhyEntry) render(p *printer, wide bool) {
 }
 
 // leftOut are the policies that would have had a say, had their own condition or
-// another policy not kept them out altogether (SEMANTICS §4.10).
+// another policy not kept them out altogether (§4.10).
 func (e *WhyEntry) leftOut() []Considered {
 	var out []Considered
 	for _, c := range e.Considered {

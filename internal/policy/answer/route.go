@@ -8,7 +8,7 @@ import (
 )
 
 // RouteAnswer says what inherited policies come to on every path through a
-// route (SEMANTICS §5).
+// route (§5).
 type RouteAnswer struct {
 	Mesh  resource.MeshName `json:"mesh"`
 	Route string            `json:"route"`
@@ -148,7 +148,7 @@ func policyNames(by map[string]resource.Key) map[string]string {
 }
 
 // RuleAnswer says where the rules of an inherited policy reach and what becomes
-// of them there (SEMANTICS §5.9).
+// of them there (§5.9).
 type RuleAnswer struct {
 	Kind       resource.Kind      `json:"kind"`
 	Mesh       resource.MeshName  `json:"mesh"`
@@ -172,13 +172,13 @@ type RulePlace struct {
 	State policy.RuleState `json:"state"`
 	// By is the policy that overrode or unset the rule; empty otherwise.
 	By string `json:"by"`
-	// DecidedBy is the number of the deciding rule in SEMANTICS.
+	// DecidedBy is the number of the deciding rule in docs/semantics.
 	DecidedBy string `json:"decidedBy"`
 	Reason    string `json:"reason"`
 }
 
 // Quarantined is the condition of a policy that a zone has received and cannot
-// use (SEMANTICS §5.8, §7.4).
+// use (§5.8, §7.4).
 func Quarantined(zone resource.ZoneName, version uint64, why string) policy.Condition {
 	return policy.Condition{
 		Type: "Quarantined", Status: "True", Reason: "ZoneCannotUse",

@@ -31,7 +31,7 @@ func newMatcher(t testing.TB) *policy.Matcher {
 	return engines.NewMatcher(compiler)
 }
 
-// examples says which folder shows which worked example of SEMANTICS §3.7, so
+// examples says which folder shows which worked example of §3.7, so
 // that none gets lost.
 var examples = map[string][]string{
 	"web-to-backend-policy beats catch-all-policy": {"more-tags-win"},

@@ -11,8 +11,8 @@ import (
 	"meridian/internal/policy/answer"
 )
 
-// targetRefExamples says which folder shows which example of 003 (SEMANTICS
-// §4.9), so that none gets lost.
+// targetRefExamples says which folder shows which example of 003
+// (§4.9), so that none gets lost.
 var targetRefExamples = map[string][]string{
 	"UpstreamTimeout on web":                         {"targetref-upstream-timeout"},
 	"web v1 is denied":                               {"targetref-permission-old-web", "targetref-permission-list"},

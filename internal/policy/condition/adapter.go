@@ -8,7 +8,7 @@ import (
 )
 
 // adapter lets expressions read JSON trees in place, without a copy. Integral
-// numbers become CEL ints, others doubles (SEMANTICS §5.6).
+// numbers become CEL ints, others doubles (§5.6).
 type adapter struct{ types.Adapter }
 
 // NativeToValue implements types.Adapter.

@@ -3,7 +3,7 @@ package condition
 import "meridian/internal/resource"
 
 // Check reports every condition in a spec that cannot be used, each with its
-// place, whatever the kind (SEMANTICS §4.10, §5.6). `apply` and `validate`
+// place, whatever the kind (§4.10, §5.6). `apply` and `validate`
 // refuse such a spec; an engine leaves out one that is stored already.
 func (c *Compiler) Check(spec resource.Spec) []resource.Problem {
 	var problems []resource.Problem

@@ -1,5 +1,5 @@
 // Package condition compiles and evaluates the `when` expressions of policies
-// (SEMANTICS §5.6) in the Common Expression Language.
+// (§5.6) in the Common Expression Language.
 //
 // Guarantees. An expression is checked once, when it is written: its syntax, its
 // names and that it can be a truth value. Evaluation is a function of the
@@ -253,7 +253,7 @@ func (c *Condition) failure(ctx context.Context, err error) Verdict {
 }
 
 // missingKey reports whether an evaluation asked for a key that is not there,
-// which means "not matched" (SEMANTICS §5.6) and is no error. CEL has no type
+// which means "not matched" (§5.6) and is no error. CEL has no type
 // for this error; its message is fixed.
 func missingKey(err error) bool {
 	for ; err != nil; err = errors.Unwrap(err) {

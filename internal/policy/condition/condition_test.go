@@ -34,7 +34,7 @@ func policyWith(t testing.TB, spec string) Input {
 
 const spec = `{"rules": {"authentication": {"a": 100, "half": 0.5, "n": "text", "l": [1, 2, 3], "big": 1e3}, "authorization": {}}}`
 
-// SEMANTICS §5.6: the cases of an expression, by what it evaluates to.
+// §5.6: the cases of an expression, by what it evaluates to.
 func TestConditionOutcomes(t *testing.T) {
 	c := newCompiler(t, DefaultOptions())
 	tests := []struct {
@@ -75,7 +75,7 @@ func TestConditionOutcomes(t *testing.T) {
 	}
 }
 
-// SEMANTICS §5.6: what apply and validate refuse.
+// §5.6: what apply and validate refuse.
 func TestInvalidExpressions(t *testing.T) {
 	c := newCompiler(t, DefaultOptions())
 	tests := []struct{ name, expression, want string }{

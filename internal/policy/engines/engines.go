@@ -13,7 +13,7 @@ import (
 )
 
 // All returns the engines of policies that are matched to dataplanes: those of
-// SEMANTICS §3 and §4.
+// §3 and §4.
 func All() []policy.Engine {
 	return []policy.Engine{specificity.Engine{}, targetref.New()}
 }

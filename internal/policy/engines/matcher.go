@@ -7,7 +7,7 @@ import (
 )
 
 // NewMatcher returns a matcher that answers for every kind of policy: with all
-// engines, and followed by the paths of the inherited policies (SEMANTICS §5).
+// engines, and followed by the paths of the inherited policies (§5).
 // It holds no resources until Reset.
 func NewMatcher(compiler *condition.Compiler) *policy.Matcher {
 	return policy.NewMatcher(All()...).Following(inherit.New(compiler))

@@ -8,7 +8,7 @@ import (
 )
 
 // Surveyor advises on policies and routes as they are written, in the words of
-// their status (SEMANTICS §5.8). It keeps nothing.
+// their status (§5.8). It keeps nothing.
 type Surveyor struct{}
 
 var _ policy.Surveyor = Surveyor{}
@@ -84,7 +84,7 @@ func (a *adviser) objects(mesh resource.MeshName, kind resource.Kind) []string {
 }
 
 // parents warns of parent gateways that do not exist, and of those of which no
-// listener takes the route (SEMANTICS §5.1).
+// listener takes the route (§5.1).
 func (a *adviser) parents(r *route, report *resource.Report) {
 	for i := range r.parents {
 		p, at := &r.parents[i], resource.Path("parentRefs").Index(i)

@@ -20,7 +20,7 @@ func adviceOn(written *resource.Resource, others ...*resource.Resource) string {
 	return strings.Join(said, "\n")
 }
 
-// SEMANTICS §5.1, §5.8: what is accepted and yet has no effect is said when it is
+// §5.1, §5.8: what is accepted and yet has no effect is said when it is
 // written.
 func TestAdvice(t *testing.T) {
 	gateway := build(t, "Gateway", "edge", `{"listeners": [

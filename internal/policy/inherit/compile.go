@@ -71,7 +71,7 @@ func compile(compiler *condition.Compiler, r *resource.Resource, schema int) *co
 	return c
 }
 
-// add compiles a block, whose op depends on its strategy (SEMANTICS §5.4).
+// add compiles a block, whose op depends on its strategy (§5.4).
 func (c *compiled) add(compiler *condition.Compiler, name string, b *resource.RuleBlock, atomic, merge policy.Op) {
 	if b == nil {
 		return
@@ -115,7 +115,7 @@ func metadata(meta resource.Meta) map[string]any {
 
 // compareSpecific orders policies of one target from the most specific, which
 // is folded first, to the established one, which counts as higher: the older
-// creation time, then the namespace/name that sorts first (SEMANTICS §5.5).
+// creation time, then the namespace/name that sorts first (§5.5).
 func compareSpecific(a, b *compiled) int {
 	return cmp.Or(b.created.Compare(a.created), strings.Compare(b.label, a.label), b.key.Compare(a.key))
 }

@@ -1,5 +1,5 @@
 // Package inherit computes the effective rules of the policies that flow down a
-// hierarchy (SEMANTICS §5): AuthPolicy and RateLimitPolicy, over Gateway,
+// hierarchy (§5): AuthPolicy and RateLimitPolicy, over Gateway,
 // listener, HTTPRoute or GRPCRoute, and route rule.
 //
 // An effective policy is a reduction along a path: the accepted policies of a
@@ -15,7 +15,7 @@
 // a change cannot touch is not computed again.
 //
 // It refuses to attach policies to dataplanes; that is what the engines of
-// SEMANTICS §3 and §4 do.
+// §3 and §4 do.
 //
 // Reading order: schema.go (the two kinds), compile.go (a policy), hierarchy.go
 // (gateways, routes and how they meet), fold.go (one path), index.go (all of

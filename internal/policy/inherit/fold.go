@@ -14,7 +14,7 @@ type link struct {
 	*compiled
 	object *object // that the policy targets
 	// level counts from the rule up; links of one level are ordered by
-	// SEMANTICS §5.5.
+	// §5.5.
 	level int
 }
 
@@ -55,7 +55,7 @@ type decision struct {
 }
 
 // fold reduces the chain of a path, the most specific policy first, to the
-// effective policy (SEMANTICS §5.4). mayUnset is false where the mesh forbids
+// effective policy (§5.4). mayUnset is false where the mesh forbids
 // unsetting (§1.4).
 func fold(s *schema, chain []link, mayUnset bool) *outcome {
 	f := &folding{
@@ -94,7 +94,7 @@ type folding struct {
 }
 
 // holds decides a block's condition on what the more specific blocks result in
-// (SEMANTICS §5.6).
+// (§5.6).
 func (f *folding) holds(c claim) bool {
 	when := c.block.when
 	if when == nil {

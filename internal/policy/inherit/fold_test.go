@@ -14,7 +14,7 @@ import (
 	"meridian/internal/resource"
 )
 
-// edges are the cases of SEMANTICS §5.4 to §5.6, one to a line: a stack and what
+// edges are the cases of §5.4 to §5.6, one to a line: a stack and what
 // comes of it on the route's first rule.
 var edges = []struct{ name, stack, want string }{
 	// One policy: whatever the form, its rules are taken.
@@ -155,7 +155,7 @@ var edges = []struct{ name, stack, want string }{
 	{"a tie under a default above", "G D(a,b,c); R1@1 =(a); R2@2 =(b)", "a:G b:R2 c:G | lost a:G b:R2"},
 }
 
-// SEMANTICS §5.4, §5.5, §5.6: the table, which the naive fold must agree with
+// §5.4, §5.5, §5.6: the table, which the naive fold must agree with
 // too.
 func TestEdges(t *testing.T) {
 	require.GreaterOrEqual(t, len(edges), 100)
@@ -168,7 +168,7 @@ func TestEdges(t *testing.T) {
 	}
 }
 
-// SEMANTICS §1.4: a mesh can forbid unsetting.
+// §1.4: a mesh can forbid unsetting.
 func TestUnsetForbidden(t *testing.T) {
 	s := parseStack(t, "G D(a); R =(b) -a")
 	for setting, want := range map[string]string{"Forbidden": "a:G b:R", "Allowed": "b:R | unset a:R"} {

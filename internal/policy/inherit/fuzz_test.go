@@ -13,7 +13,7 @@ import (
 )
 
 // Whatever stands in `unset`, it is refused with a reason or takes out the one
-// rule it names, and no other (SEMANTICS §5.2).
+// rule it names, and no other (§5.2).
 func FuzzUnset(f *testing.F) {
 	for _, path := range []string{
 		"rules.authentication.a", `rules.authentication["a.b"]`, `rules.response["x\"y"]`, "rules.authentication", "rules", "limits.a",
@@ -60,7 +60,7 @@ func FuzzUnset(f *testing.F) {
 }
 
 // Whatever stands in `when`, the policy is refused or evaluated, and every path
-// has its answer (SEMANTICS §5.6).
+// has its answer (§5.6).
 func FuzzWhen(f *testing.F) {
 	for _, when := range []string{
 		"true", "spec.rules.authentication.a > 50", "self.spec.rules == spec.rules", "target.spec.listeners.all(l, l.port > 1)",

@@ -16,7 +16,7 @@ type object struct {
 	tree     map[string]any // what conditions see as target; made when asked for
 }
 
-// asTarget is the object as a condition sees it (SEMANTICS §5.6), with the
+// asTarget is the object as a condition sees it (§5.6), with the
 // section that the policy targets.
 func (o *object) asTarget(section string) map[string]any {
 	if o.tree == nil {
@@ -56,7 +56,7 @@ type leg struct {
 	gateway  *gateway
 	listener int
 	route    *route
-	// virtual is what rules without policies of their own get (SEMANTICS §5.1).
+	// virtual is what rules without policies of their own get (§5.1).
 	virtual [len(schemas)]*outcome
 	// own is what the others get, by the place of the rule.
 	own map[int]*[len(schemas)]*outcome
@@ -103,7 +103,7 @@ func (r *route) parentGateways() []string {
 	return names
 }
 
-// attach finds the listeners that take the route (SEMANTICS §5.1).
+// attach finds the listeners that take the route (§5.1).
 func (r *route) attach(gateways map[string]*gateway) {
 	r.legs = nil
 	for _, name := range r.parentGateways() {
@@ -129,7 +129,7 @@ func asksFor(p *resource.ParentRef, l *resource.GatewayListener) bool {
 
 // admits reports whether a listener takes a route that asks for it: its
 // protocol speaks HTTP, it allows the kind, and some host name is served by
-// both. Namespaces are not part of an identity (SEMANTICS §1.1), so of the rules
+// both. Namespaces are not part of an identity (§1.1), so of the rules
 // about them only None can be told.
 func admits(l *resource.GatewayListener, r *route) bool {
 	if l.Protocol != "HTTP" && l.Protocol != "HTTPS" {

@@ -30,7 +30,7 @@ func onGateway(t *testing.T, gateway string) *resource.Resource {
 		`{"targetRef": {"kind": "Gateway", "name": %q}, "rules": {"authentication": {"a": 1}}}`, gateway))
 }
 
-// SEMANTICS §5.1: which listeners a route attaches to.
+// §5.1: which listeners a route attaches to.
 func TestAttachment(t *testing.T) {
 	gateway := `{"listeners": [
 		{"name": "any", "port": 80, "protocol": "HTTP"},
@@ -85,7 +85,7 @@ func TestHostsMeetIsSymmetric(t *testing.T) {
 	})
 }
 
-// SEMANTICS §5.1: paths of a route on two gateways, of named and unnamed rules,
+// §5.1: paths of a route on two gateways, of named and unnamed rules,
 // in order.
 func TestPathsAreListedInOrder(t *testing.T) {
 	x := indexOf(t,
@@ -105,7 +105,7 @@ func TestPathsAreListedInOrder(t *testing.T) {
 	require.False(t, ok)
 }
 
-// SEMANTICS §5.1: rules that no policy targets get what flows from above, as one
+// §5.1: rules that no policy targets get what flows from above, as one
 // virtual route; a policy on one rule is about that rule only.
 func TestVirtualRoute(t *testing.T) {
 	x := indexOf(t, parseStack(t, "G D(a,b); U =(a)").resources(t)...)
@@ -127,7 +127,7 @@ func TestVirtualRouteIsComputedOnce(t *testing.T) {
 	require.Equal(t, uint64(1), x.Computed())
 }
 
-// SEMANTICS §5.1: a policy on a listener is about the paths through it.
+// §5.1: a policy on a listener is about the paths through it.
 func TestListenerPolicies(t *testing.T) {
 	x := indexOf(t,
 		build(t, "Gateway", "g", `{"listeners": [{"name": "http", "port": 80, "protocol": "HTTP"}, {"name": "https", "port": 443, "protocol": "HTTPS"}]}`),
@@ -148,7 +148,7 @@ func TestListenerPolicies(t *testing.T) {
 	require.Equal(t, "one", tls.Overridden["c"].Name)
 }
 
-// SEMANTICS §5.1: the two kinds have effective policies of their own.
+// §5.1: the two kinds have effective policies of their own.
 func TestKindsDoNotMix(t *testing.T) {
 	x := indexOf(t, append(parseStack(t, "R =(a)").resources(t),
 		build(t, "RateLimitPolicy", "limit", `{"targetRef": {"kind": "Gateway", "name": "g"}, "limits": {"a": 1}}`))...)
@@ -160,7 +160,7 @@ func TestKindsDoNotMix(t *testing.T) {
 	}
 }
 
-// SEMANTICS §5.3: the names of rules that hold dots are quoted.
+// §5.3: the names of rules that hold dots are quoted.
 func TestRuleIdentity(t *testing.T) {
 	x := indexOf(t, append(world(t), build(t, "AuthPolicy", "p", `{"targetRef": {"kind": "HTTPRoute", "name": "r"},
 		"rules": {"response": {"a.b": 1, "plain": {"deep": {"x": 1}}}}}`))...)
@@ -193,7 +193,7 @@ func TestSchemasMatchTheKinds(t *testing.T) {
 	}
 }
 
-// SEMANTICS §5.6: what a condition sees.
+// §5.6: what a condition sees.
 func TestConditionInputs(t *testing.T) {
 	tests := map[string]bool{
 		`self.kind == "AuthPolicy"`: true,

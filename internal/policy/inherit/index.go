@@ -154,7 +154,7 @@ func (x *Index) meshLocked(view policy.View, name resource.MeshName) *mesh {
 	return m
 }
 
-// mayUnset reads the switch of SEMANTICS §1.4.
+// mayUnset reads the switch of §1.4.
 func mayUnset(view policy.View, name resource.MeshName) bool {
 	return policy.MeshOf(view, name).Matching.Unset != resource.UnsetForbidden
 }
@@ -285,7 +285,7 @@ func (m *mesh) legsThrough(t target) func(yield func(*leg) bool) {
 }
 
 // at returns the effective policy of a kind on the way to a rule, and nil where
-// no accepted policy of the kind targets any part of the path (SEMANTICS §5.1).
+// no accepted policy of the kind targets any part of the path (§5.1).
 func (x *Index) atLocked(m *mesh, l *leg, rule, schema int) *outcome {
 	own := m.targeting[target{schema, l.route.key.Kind, l.route.key.Name, l.route.rules[rule]}]
 	slot := &l.virtual[schema]

@@ -27,7 +27,7 @@ type schema struct {
 	sections []string
 }
 
-// schemas are the kinds of SEMANTICS §5.3, in bytewise order.
+// schemas are the kinds of §5.3, in bytewise order.
 var schemas = [...]schema{
 	{kind: "AuthPolicy", root: "rules", sections: []string{
 		"authentication", "metadata", "authorization", "response", "callbacks", "patterns",
@@ -49,13 +49,13 @@ func (s *schema) depth() int {
 }
 
 // units are those of the fold: an effective policy without rules counts as
-// none (SEMANTICS §5.4).
+// none (§5.4).
 func (s *schema) units() policy.Units {
 	return policy.Units{Depth: s.depth(), EmptyGivesWay: true}
 }
 
 // spec is the spec that a condition sees: the rules in their place, with every
-// section present (SEMANTICS §5.6). The rules are shared.
+// section present (§5.6). The rules are shared.
 func (s *schema) spec(rules policy.Tree) map[string]any {
 	if s.sections == nil {
 		return map[string]any{s.root: rules}

@@ -262,7 +262,7 @@ func short(p *policy.PathRules) string {
 	return text
 }
 
-// naive is SEMANTICS §5.4 and §5.5 word by word: what the index must agree with.
+// naive is §5.4 and §5.5 word by word: what the index must agree with.
 func (s stack) naive(mayUnset bool) string {
 	sorted := slices.Clone(s)
 	slices.SortStableFunc(sorted, func(a, b stacked) int {

@@ -6,7 +6,7 @@ import (
 	"meridian/internal/policy"
 )
 
-// Levels of the hierarchy, from the rule up (SEMANTICS §5.1).
+// Levels of the hierarchy, from the rule up (§5.1).
 const (
 	levelRule = iota
 	levelRoute

@@ -7,7 +7,7 @@ import (
 	"meridian/internal/resource"
 )
 
-// Stats counts policies and rules (SEMANTICS §5.9), over all meshes.
+// Stats counts policies and rules (§5.9), over all meshes.
 type Stats struct {
 	// Policies counts policies by kind and by each of their conditions.
 	Policies map[PolicyCount]int

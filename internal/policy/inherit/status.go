@@ -11,13 +11,13 @@ import (
 	"meridian/internal/resource"
 )
 
-// Types and reasons of conditions (SEMANTICS §5.8). Several policies on one
+// Types and reasons of conditions (§5.8). Several policies on one
 // target are folded together (§5.5), so that none is ever Conflicted.
 const (
 	typeAccepted = "Accepted"
 	typeEnforced = "Enforced"
 	// typeConditionFailed says that a `when` could not be decided somewhere
-	// (SEMANTICS §5.6).
+	// (§5.6).
 	typeConditionFailed = "ConditionFailed"
 
 	reasonAccepted          = "Accepted"

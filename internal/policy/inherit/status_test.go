@@ -29,7 +29,7 @@ func conditionsOf(t *testing.T, x *Index, kind resource.Kind, name string) []pol
 
 const accepted = "Accepted=True/Accepted "
 
-// SEMANTICS §5.8: Enforced, with the messages of 004. The stacks are explained
+// §5.8: Enforced, with the messages of 004. The stacks are explained
 // in stack_test.go; rule-1 and rule-2 of route r are the paths.
 func TestEnforced(t *testing.T) {
 	tests := []struct{ name, stack, policy, reason, message string }{
@@ -72,7 +72,7 @@ func TestEnforced(t *testing.T) {
 	}
 }
 
-// SEMANTICS §5.8: policies that are not accepted, and those that are and reach
+// §5.8: policies that are not accepted, and those that are and reach
 // nothing.
 func TestAccepted(t *testing.T) {
 	rules := `"rules": {"authentication": {"a": 1}}}`
@@ -124,7 +124,7 @@ func TestAccepted(t *testing.T) {
 	}
 }
 
-// SEMANTICS §5.6: a failure is told for its own path only, and the paths are
+// §5.6: a failure is told for its own path only, and the paths are
 // named.
 func TestFailuresNameTheirPaths(t *testing.T) {
 	gw := build(t, "AuthPolicy", "gw", `{"targetRef": {"kind": "Gateway", "name": "g"}, "overrides": {"strategy": "merge",
@@ -149,7 +149,7 @@ func TestFailuresNameTheirPaths(t *testing.T) {
 	require.True(t, strings.HasSuffix(message, "; and on 3 more"), message)
 }
 
-// SEMANTICS §5.8: what is told of the objects that policies target.
+// §5.8: what is told of the objects that policies target.
 func TestAffected(t *testing.T) {
 	const unaffected = "The object is not affected by any AuthPolicy"
 	tests := []struct{ name, stack, kind, object, reason, message string }{
@@ -205,7 +205,7 @@ func TestAffectedListeners(t *testing.T) {
 	require.Equal(t, "Unaffected", c.Reason)
 }
 
-// SEMANTICS §5.8: policies are named by namespace/name where they have a
+// §5.8: policies are named by namespace/name where they have a
 // namespace, and tied by it (§5.5).
 func TestNamespaces(t *testing.T) {
 	in := func(namespace string, r *resource.Resource) *resource.Resource {
@@ -220,7 +220,7 @@ func TestNamespaces(t *testing.T) {
 	require.Equal(t, "Policy has been overridden by zone-a/r2", conditionsOf(t, x, "AuthPolicy", "r1")[1].Message)
 }
 
-// SEMANTICS §5.9: where a rule reaches, and who replaced it.
+// §5.9: where a rule reaches, and who replaced it.
 func TestReach(t *testing.T) {
 	x := indexOf(t, parseStack(t, "G D(a,b) O(c)?f; R1@1 D(a); R2@2 D(a); U =(x) -b").resources(t)...)
 	reach := func(name, id string) []string {
@@ -257,7 +257,7 @@ func TestReach(t *testing.T) {
 	require.Equal(t, "authentication.a defaults of g on g/http/r/rule-1: overridden g (5.4 gives way to the policy's own overrides)", reach("g", "")[0])
 }
 
-// SEMANTICS §5.9: what the metrics count.
+// §5.9: what the metrics count.
 func TestStats(t *testing.T) {
 	x := indexOf(t, append(parseStack(t, "G D(a,b) O(c)?f; R =(a) -b").resources(t),
 		build(t, "RateLimitPolicy", "lost", `{"targetRef": {"kind": "Gateway", "name": "nowhere"}, "limits": {"a": 1}}`))...)

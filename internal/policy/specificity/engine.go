@@ -9,7 +9,7 @@ import (
 	"meridian/internal/resource"
 )
 
-// permissionKind is the one kind whose policies may add up (SEMANTICS §3.5).
+// permissionKind is the one kind whose policies may add up (§3.5).
 const permissionKind resource.Kind = "TrafficPermission"
 
 // Engine implements policy.Engine for the twelve source/destination kinds. It
@@ -113,7 +113,7 @@ func winnerOnly(q *policy.Query) bool {
 	return !q.Explain && !perCaller
 }
 
-// collect ranks the candidates that match the attachment (SEMANTICS §3.2, §3.3)
+// collect ranks the candidates that match the attachment (§3.2, §3.3)
 // and, when asked to explain, says why the others do not.
 func collect(q *policy.Query) ([]bid, []policy.Passed) {
 	var bids []bid
@@ -140,7 +140,7 @@ func collect(q *policy.Query) ([]bid, []policy.Passed) {
 	return bids, passed
 }
 
-// rankOn matches a policy with an attachment (SEMANTICS §3.2) and ranks it
+// rankOn matches a policy with an attachment (§3.2) and ranks it
 // (§3.3): outbound policies by the tags of both sides together, inbound
 // policies by their destinations alone, for the caller is not known yet.
 func (c *compiled) rankOn(q *policy.Query) (rank, bool) {
@@ -169,7 +169,7 @@ func (b *bid) step(standing *bid, op policy.Op) policy.Step {
 }
 
 // perCaller lists for which callers the sorted bids of an inbound hold
-// (SEMANTICS §3.5).
+// (§3.5).
 func perCaller(q *policy.Query, bids []bid) ([]policy.Step, []policy.Passed) {
 	switch {
 	case q.Mesh.Matching.SourceDestination != resource.Kuma2020:
@@ -185,7 +185,7 @@ func perCaller(q *policy.Query, bids []bid) ([]policy.Step, []policy.Passed) {
 }
 
 // chosen gives an inbound exactly one policy, with its sources in the order
-// they are written (SEMANTICS §3.5, KongMesh).
+// they are written (§3.5, KongMesh).
 func chosen(q *policy.Query, bids []bid) ([]policy.Step, []policy.Passed) {
 	if len(bids) > 1 {
 		bids[0].runnerUp = &bids[1]
@@ -217,8 +217,8 @@ func everySource(bids []bid, op policy.Op) []policy.Step {
 	return steps
 }
 
-// rankedPerCaller ranks over both selectors for a given connection (SEMANTICS
-// §3.5, Kuma2020): the first step that matches a caller is that of the policy
+// rankedPerCaller ranks over both selectors for a given connection
+// (§3.5, Kuma2020): the first step that matches a caller is that of the policy
 // that ranks best for it.
 func rankedPerCaller(bids []bid) []policy.Step {
 	var each []bid
@@ -243,7 +243,7 @@ func rankedPerCaller(bids []bid) []policy.Step {
 func (e Engine) Survey(policy.View) policy.Adviser { return e }
 
 // Advise implements policy.Adviser: backends that the Mesh does not define
-// (SEMANTICS §1.4).
+// (§1.4).
 func (Engine) Advise(view policy.View, r *resource.Resource) []resource.Problem {
 	referrer, ok := r.Spec().(resource.BackendReferrer)
 	if !ok {

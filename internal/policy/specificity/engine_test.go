@@ -12,7 +12,7 @@ import (
 
 const anyToAny = `"sources":[{"match":{"kuma.io/service":"*"}}],"destinations":[{"match":{"kuma.io/service":"*"}}]`
 
-// SEMANTICS §3.1: the twelve kinds.
+// §3.1: the twelve kinds.
 func TestKinds(t *testing.T) {
 	require.ElementsMatch(t, []resource.Kind{
 		"TrafficPermission", "FaultInjection", "RateLimit",
@@ -21,7 +21,7 @@ func TestKinds(t *testing.T) {
 	}, specificityEngine.Kinds())
 }
 
-// SEMANTICS §1.4: a backend that is not there is accepted with a warning.
+// §1.4: a backend that is not there is accepted with a warning.
 func TestAdviceAboutBackends(t *testing.T) {
 	w := newWorld()
 	w.put(t, "Mesh", "", "default", `{"logging":{"backends":[{"name":"logstash","type":"tcp","conf":{"address":"127.0.0.1:5000"}}]}}`, time.Time{})
@@ -44,7 +44,7 @@ func TestAdviceAboutBackends(t *testing.T) {
 	require.Contains(t, advice[1].Message, `no tracing backend "zipkin"`)
 }
 
-// SEMANTICS §1.4: a mesh that changes its rules changes its answers, and only
+// §1.4: a mesh that changes its rules changes its answers, and only
 // its own.
 func TestMeshChangesItsRules(t *testing.T) {
 	w := newWorld()
@@ -77,7 +77,7 @@ func TestMeshChangesItsRules(t *testing.T) {
 	require.Equal(t, before, m.Computed())
 }
 
-// SEMANTICS §1.5: offline, dataplanes are put in the zone that is asked about.
+// §1.5: offline, dataplanes are put in the zone that is asked about.
 func TestOfflineZone(t *testing.T) {
 	w := newWorld()
 	w.put(t, "Dataplane", "default", "d1", `{"networking":{"address":"10.0.0.1","inbound":[{"port":1,"tags":{"kuma.io/service":"a"}}]}}`, time.Time{})

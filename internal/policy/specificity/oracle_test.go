@@ -16,7 +16,7 @@ import (
 
 var specificityEngine = specificity.Engine{}
 
-// The oracle below reads SEMANTICS §3 as plainly as it can be written: no
+// The oracle below reads §3 as plainly as it can be written: no
 // index, no sharing, no steps, every policy looked at for every attachment.
 
 type oracle struct {
@@ -151,7 +151,7 @@ func policyNames(keys []resource.Key) []string {
 	return list
 }
 
-// The engine decides as the plain reading of SEMANTICS §3 does, on every
+// The engine decides as the plain reading of §3 does, on every
 // attachment and for every caller.
 func TestEngineEqualsPlainReading(t *testing.T) {
 	directions := map[policy.AttachmentType]resource.Direction{
@@ -264,7 +264,7 @@ func answers(t require.TestingT, m *policy.Matcher, keys []resource.Key) map[res
 	return all
 }
 
-// The answer depends on the set of resources only (SEMANTICS §2.3).
+// The answer depends on the set of resources only (§2.3).
 func TestOrderOfResourcesNeverMatters(t *testing.T) {
 	keys := dataplanes(t)
 	rapid.Check(t, func(rt *rapid.T) {

@@ -10,14 +10,14 @@ import (
 	"meridian/internal/resource"
 )
 
-// rank is how specific a match is (SEMANTICS §3.3).
+// rank is how specific a match is (§3.3).
 type rank struct {
 	tags, exact int
 }
 
 func (r rank) plus(other rank) rank { return rank{r.tags + other.tags, r.exact + other.exact} }
 
-// compare orders ranks, the more specific first (SEMANTICS §3.3): more tags,
+// compare orders ranks, the more specific first (§3.3): more tags,
 // then more exact values.
 func (r rank) compare(other rank) int {
 	return cmp.Or(cmp.Compare(other.tags, r.tags), cmp.Compare(other.exact, r.exact))
@@ -56,7 +56,7 @@ func (s *selector) matches(tags resource.Tags) bool {
 func (s *selector) matchesAny(sets []resource.Tags) bool { return slices.ContainsFunc(sets, s.matches) }
 
 // side is the entries of one section of a policy: any of them suffices, and the
-// best-ranked one that matches counts (SEMANTICS §3.2).
+// best-ranked one that matches counts (§3.2).
 type side struct {
 	written []selector // in document order
 	ranked  []selector // the most specific first
@@ -99,7 +99,7 @@ type bid struct {
 	rank
 	// byTime breaks ties by time (KongMesh), else by name (Kuma2020).
 	byTime bool
-	// together is set where all bids apply (SEMANTICS §3.5).
+	// together is set where all bids apply (§3.5).
 	together bool
 	// runnerUp is the best policy that was left out altogether, if any.
 	runnerUp *bid
@@ -110,7 +110,7 @@ type bid struct {
 	source *selector
 }
 
-// compareBids puts the bid that wins first: rank (SEMANTICS §3.3), then the
+// compareBids puts the bid that wins first: rank (§3.3), then the
 // tie-break of the mesh (§3.4).
 func compareBids(a, b *bid) int {
 	if c := a.rank.compare(b.rank); c != 0 {

@@ -167,7 +167,7 @@ const (
 )
 
 // ties tells which policy has priority over which, where only their names decide
-// (SEMANTICS §4.3) and they set the same.
+// (§4.3) and they set the same.
 func (a *advice) ties() {
 	peers := a.peersOf(a.compiled)
 	i, found := slices.BinarySearchFunc(peers, a.key.Name, func(r *resource.Resource, name string) int {

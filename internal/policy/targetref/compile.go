@@ -8,7 +8,7 @@ import (
 	"meridian/internal/resource"
 )
 
-// form is how a policy writes configuration (SEMANTICS §4.10).
+// form is how a policy writes configuration (§4.10).
 type form int
 
 const (
@@ -25,7 +25,7 @@ type compiled struct {
 	key     resource.Key
 	created time.Time
 	target  resource.Target
-	// level is the target kind's priority (SEMANTICS §4.2).
+	// level is the target kind's priority (§4.2).
 	level int
 	// acts is where the kind takes effect.
 	acts resource.Direction
@@ -224,7 +224,7 @@ func (c *compiled) reach() []policy.Reach {
 	return reach
 }
 
-// areas are the dataplanes that the top-level target selects (SEMANTICS §4.2).
+// areas are the dataplanes that the top-level target selects (§4.2).
 func (c *compiled) areas() []policy.Reach {
 	switch c.target.Kind {
 	case resource.TargetProxy:

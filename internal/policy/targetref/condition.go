@@ -23,7 +23,7 @@ func (b *block) plural() string {
 func (b *block) conditional() bool { return b.when != nil || b.invalid != "" }
 
 // conditional compiles a block's condition. One that was stored although it
-// cannot be used leaves the block out (SEMANTICS §5.6).
+// cannot be used leaves the block out (§5.6).
 func (e *Engine) conditional(b *block, when string) *block {
 	if when == "" {
 		return b
@@ -45,7 +45,7 @@ func (e *Engine) compile(when string) (*condition.Condition, error) {
 }
 
 // holds decides a block's condition on what more specific policies come to
-// (SEMANTICS §4.10).
+// (§4.10).
 func (w *walk) holds(c *compiled, b *block, same string) bool {
 	where := b.plural()
 	if b.invalid != "" {
@@ -90,7 +90,7 @@ func (w *walk) self(same string) policy.Tree {
 }
 
 // selfOf is what conditions see as self: the fields of the configuration and,
-// as in the inherited policies (SEMANTICS §5.6), kind, metadata and spec. No
+// as in the inherited policies (§5.6), kind, metadata and spec. No
 // configuration has fields of these names.
 func selfOf(conf policy.Tree, key resource.Key) map[string]any {
 	self := maps.Clone(conf)

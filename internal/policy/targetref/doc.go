@@ -1,4 +1,4 @@
-// Package targetref is the engine of the targetRef policies (SEMANTICS §4): all
+// Package targetref is the engine of the targetRef policies (§4): all
 // policies that select a dataplane are put in one order, and what they say is
 // merged field by field.
 //
@@ -7,7 +7,7 @@
 // callers they are about. Every item that is about an attachment becomes a step,
 // the highest priority first; all steps are merged defaults, so the first step
 // that has a field sets it. Overrides stand above all defaults and so come first
-// (SEMANTICS §4.10). What holds for callers stays an ordered list: nothing here
+// (§4.10). What holds for callers stays an ordered list: nothing here
 // enumerates combinations of callers, whose number is exponential in their tags.
 //
 // Reading order: engine.go (the order of policies), compile.go (a policy made

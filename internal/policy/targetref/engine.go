@@ -46,11 +46,11 @@ func (*Engine) Kinds() []resource.Kind {
 // order is how the policies of a mesh are sorted.
 type order struct {
 	// lastWins reverses the tie by name and the order inside one policy
-	// (SEMANTICS §4.5).
+	// (§4.5).
 	lastWins bool
 }
 
-// compare puts the policy with priority first (SEMANTICS §4.3): the more
+// compare puts the policy with priority first (§4.3): the more
 // specific kind of target; at the same kind the name that sorts later, or first
 // with LastWins.
 func (o order) compare(a, b *compiled) int {
@@ -63,7 +63,7 @@ func (o order) compare(a, b *compiled) int {
 	return strings.Compare(b.key.Name, a.key.Name)
 }
 
-// compareOverrides puts the override that stands lower first (SEMANTICS §4.10):
+// compareOverrides puts the override that stands lower first (§4.10):
 // at one kind of target the older policy stands higher, of two of one age the
 // one whose name sorts first.
 func compareOverrides(a, b *compiled) int {
@@ -71,7 +71,7 @@ func compareOverrides(a, b *compiled) int {
 }
 
 // Rules implements policy.Engine: one entry for the attachment, and one for
-// every route of it that some policy names (SEMANTICS §4.6).
+// every route of it that some policy names (§4.6).
 func (e *Engine) Rules(q *policy.Query) []policy.Rule {
 	o := order{lastWins: q.Mesh.Matching.TargetRef == resource.LastWins}
 	line := make([]*compiled, 0, len(q.Candidates))
@@ -146,7 +146,7 @@ func (c *compiled) selectsAny(r *route, q *policy.Query) bool {
 }
 
 // selects reports whether an item is about the attachment, or the route of it
-// that is not nil (SEMANTICS §4.6, §4.7).
+// that is not nil (§4.6, §4.7).
 func (it *item) selects(q *policy.Query, r *route) bool {
 	switch {
 	case it.never:

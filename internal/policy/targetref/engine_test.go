@@ -101,7 +101,7 @@ overrides:
 	}, why(t, m, answer.WhyQuestion{Kind: "MeshUpstreamTimeout"}))
 }
 
-// For a caller, the rules that match it are merged in order (SEMANTICS §4.7).
+// For a caller, the rules that match it are merged in order (§4.7).
 func TestWhyForCaller(t *testing.T) {
 	m := load(t, `
 type: MeshTrafficPermission
@@ -138,7 +138,7 @@ func confOf(t *testing.T, m *policy.Matcher) string {
 	return spell(t, rules[0].Fold().Conf())
 }
 
-// TestBlocks is SEMANTICS §4.10 by example. Every policy has a target and the
+// TestBlocks is §4.10 by example. Every policy has a target and the
 // forms written below it; the order of the list does not matter.
 func TestBlocks(t *testing.T) {
 	const connect1, connect2, idle3 = "to: [{targetRef: {kind: Mesh}, connectTimeout: 1s}]", "to: [{targetRef: {kind: Mesh}, connectTimeout: 2s}]", "to: [{targetRef: {kind: Mesh}, idleTimeout: 3s}]"
@@ -193,7 +193,7 @@ func TestBlocks(t *testing.T) {
 	}
 }
 
-// TestBlocksForCallers is SEMANTICS §4.10 on lists for callers: what is merged
+// TestBlocksForCallers is §4.10 on lists for callers: what is merged
 // or taken out are entries with one target.
 func TestBlocksForCallers(t *testing.T) {
 	const denyWeb, allowAll = "{targetRef: {kind: Service, name: web}, action: DENY}", "{targetRef: {kind: Mesh}, action: ALLOW}"
@@ -241,7 +241,7 @@ overrides:
 		why(t, m, answer.WhyQuestion{Kind: "MeshUpstreamTimeout"}))
 }
 
-// SEMANTICS §4.2: a parentRef with a port means a gateway that listens there.
+// §4.2: a parentRef with a port means a gateway that listens there.
 func TestRouteOnPortOfGateway(t *testing.T) {
 	for port, want := range map[string]int{"": 1, ", port: 8080": 1, ", port: 8081": 0} {
 		m := load(t, `
@@ -275,7 +275,7 @@ networking:
 }
 
 // Where policies of both generations meet, a warning names the pair, whatever
-// the kind (SEMANTICS §4.7); elsewhere there is none.
+// the kind (§4.7); elsewhere there is none.
 func TestBothGenerations(t *testing.T) {
 	const older = "\n---\ntype: Timeout\nmesh: m\nname: old\nsources: [{match: {kuma.io/service: '*'}}]\ndestinations: [{match: {kuma.io/service: backend}}]\nconf: {connectTimeout: 1s}\n"
 	warnings := func(service string) []string {
@@ -290,7 +290,7 @@ func TestBothGenerations(t *testing.T) {
 }
 
 // The list for callers costs in proportion to its length, and so does finding
-// what is shadowed (SEMANTICS §4.7).
+// what is shadowed (§4.7).
 func TestCostIsLinear(t *testing.T) {
 	cost := func(n int) float64 {
 		w := oneDataplane(t)
@@ -306,7 +306,7 @@ func TestCostIsLinear(t *testing.T) {
 	require.Less(t, cost(2000), 9*cost(250), "8 times as many rules")
 }
 
-// All thirteen kinds are answered for (SEMANTICS §4.1), and every successor is
+// All thirteen kinds are answered for (§4.1), and every successor is
 // one of them.
 func TestKinds(t *testing.T) {
 	require.Len(t, targetref.New().Kinds(), 13)

@@ -15,7 +15,7 @@ import (
 	"meridian/internal/resource"
 )
 
-// The oracle below reads SEMANTICS §4 as plainly as it can be written: no index,
+// The oracle below reads §4 as plainly as it can be written: no index,
 // no sharing, no fold; every policy is looked at for every attachment, and every
 // field is set by the first claim that has it. It knows bare configuration and
 // merged blocks; atomic blocks and conditions are told by example.
@@ -291,7 +291,7 @@ func entries(shape *policy.Shape) []entry {
 	return list
 }
 
-// The engine decides as the plain reading of SEMANTICS §4 does: on every
+// The engine decides as the plain reading of §4 does: on every
 // attachment and route, for every field, and for random callers.
 func TestEngineEqualsPlainReading(t *testing.T) {
 	rapid.Check(t, func(rt *rapid.T) {

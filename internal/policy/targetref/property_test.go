@@ -47,7 +47,7 @@ func answers(t require.TestingT, m *policy.Matcher) map[resource.Key]string {
 	return all
 }
 
-// The answer depends on the set of resources only (SEMANTICS §2.3).
+// The answer depends on the set of resources only (§2.3).
 func TestOrderOfResourcesNeverMatters(t *testing.T) {
 	rapid.Check(t, func(rt *rapid.T) {
 		view := drawWorld(rt, true).view()
@@ -147,7 +147,7 @@ func TestMatchingNeverWritesToResources(t *testing.T) {
 }
 
 // Adding a policy of lower priority changes no field that is already set
-// (SEMANTICS §4.5, FirstWins).
+// (§4.5, FirstWins).
 func TestLowerPriorityNeverChangesAField(t *testing.T) {
 	rapid.Check(t, func(rt *rapid.T) {
 		w := drawWorld(rt, false)
@@ -182,7 +182,7 @@ func TestLowerPriorityNeverChangesAField(t *testing.T) {
 }
 
 // Every loser is below its winner, and everything that selects a dataplane is
-// accounted for once (SEMANTICS §2.2).
+// accounted for once (§2.2).
 func TestEveryPolicyIsAccountedFor(t *testing.T) {
 	rapid.Check(t, func(rt *rapid.T) {
 		w := drawWorld(rt, true)

@@ -28,7 +28,7 @@ type route struct {
 	places []place
 }
 
-// place is one outbound of some dataplanes that a route is on (SEMANTICS §4.2).
+// place is one outbound of some dataplanes that a route is on (§4.2).
 type place struct {
 	// member must match the gateway's tags; nil for routes of a service, which
 	// are on every dataplane that sends to it.

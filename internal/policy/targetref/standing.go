@@ -51,7 +51,7 @@ func (s *standing) Over(other policy.Standing) policy.Decision {
 	}
 }
 
-// overOwn compares two items of one policy (SEMANTICS §4.5).
+// overOwn compares two items of one policy (§4.5).
 func (s *standing) overOwn(loser *standing) policy.Decision {
 	first := "first"
 	if s.lastWins {

@@ -13,10 +13,10 @@ import (
 // least specific, and puts what they say about one attachment, or one route of
 // it, in order.
 //
-// At every level of targets, defaults come first, in the order of SEMANTICS
+// At every level of targets, defaults come first, in the order of
 // §4.3; then overrides, the newest first, so that every override ends up above
-// all defaults and above the overrides of more specific policies (SEMANTICS
-// §4.10).
+// all defaults and above the overrides of more specific policies
+// (§4.10).
 type walk struct {
 	*policy.Query
 	order
@@ -238,7 +238,7 @@ func (w *walk) place(c *compiled, b *block, items []*item) []placed {
 	return steps
 }
 
-// sameOf is by what configurations are kept apart (SEMANTICS §4.10): the target
+// sameOf is by what configurations are kept apart (§4.10): the target
 // of a from item.
 func (w *walk) sameOf(it *item) string {
 	if w.perCaller() {

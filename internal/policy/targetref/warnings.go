@@ -8,7 +8,7 @@ import (
 	"meridian/internal/resource"
 )
 
-// successors are the kinds of SEMANTICS §4 that take the place of those of §3
+// successors are the kinds of §4 that take the place of those of §3
 // (003).
 func successors() map[resource.Kind]resource.Kind {
 	return map[resource.Kind]resource.Kind{
@@ -72,7 +72,7 @@ func listed(keys []resource.Key) string {
 }
 
 // partly warns of policies whose from items hold on inbounds that their target
-// does not speak of (SEMANTICS §4.7).
+// does not speak of (§4.7).
 func (w *walk) partly(line []*compiled) []string {
 	members := w.Dataplane.Members
 	if !w.perCaller() || len(members) < 2 {

@@ -126,7 +126,7 @@ func (s *secured) once(f func()) {
 	}
 }
 
-// SEMANTICS §6.4: a decision that the state has outrun is not written by.
+// §6.4: a decision that the state has outrun is not written by.
 func TestDecisionAndWriteAreOne(t *testing.T) {
 	t.Run("the right is withdrawn", func(t *testing.T) {
 		s := newSecured(t)
@@ -185,7 +185,7 @@ func TestDecisionAndWriteAreOne(t *testing.T) {
 	})
 }
 
-// SEMANTICS §6.4, raced: while bob's right comes and goes, and what he writes
+// §6.4, raced: while bob's right comes and goes, and what he writes
 // becomes somebody else's and is free again, whatever he wrote was written while
 // he had the right to it.
 func TestRaceOfRolesAndWrites(t *testing.T) {
@@ -272,7 +272,7 @@ func TestRaceOfRolesAndWrites(t *testing.T) {
 	require.Positive(t, his)
 }
 
-// SEMANTICS §7.1: a retry is answered with what its first attempt did, also when
+// §7.1: a retry is answered with what its first attempt did, also when
 // it could not be made again.
 func TestARetryOutlivesTheRight(t *testing.T) {
 	s := newSecured(t)
@@ -300,7 +300,7 @@ func TestDryRunIsDecided(t *testing.T) {
 	require.NoError(t, err)
 }
 
-// SEMANTICS §6.1: secret material is shown to those who may write it.
+// §6.1: secret material is shown to those who may write it.
 func TestSecretsAreWithheld(t *testing.T) {
 	s := newSecured(t)
 	s.must("secrets", message("GlobalSecret", "", "db", `{"data": "AA=="}`), message("GlobalSecret", "", "other", `{"data": "AA=="}`),

@@ -42,7 +42,7 @@ type Source interface {
 // implements it; its errors are *rpcerr.Error and say what is missing.
 type Access interface {
 	// Write decides a batch on the newest state, and returns what the state
-	// machine must still find when it makes it (SEMANTICS §6.4).
+	// machine must still find when it makes it (§6.4).
 	Write(ctx context.Context, ops []store.Op, force bool) (authz.Permit, error)
 	// Read decides whether a stored resource may be shown.
 	Read(ctx context.Context, r *resource.Resource) error
@@ -64,12 +64,12 @@ type Config struct {
 	// Source returns the store that holds a kind.
 	Source func(*resource.Descriptor) Source
 	// Owns returns an error that says where to write instead, when resources of
-	// the kind are not written here (SEMANTICS §1.3).
+	// the kind are not written here (§1.3).
 	Owns func(*resource.Descriptor) error
 	// Prepare completes or refuses a resource before it is stored. Optional.
 	Prepare func(view store.Reader, r *resource.Resource) (*resource.Resource, error)
 	// Check reports what is wrong with a spec beyond what its kind checks, such
-	// as conditions that cannot be used (SEMANTICS §5.6). Optional.
+	// as conditions that cannot be used (§5.6). Optional.
 	Check func(spec resource.Spec) []resource.Problem
 	// Surveyors advise on resources as they are written.
 	Surveyors []policy.Surveyor

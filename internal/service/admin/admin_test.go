@@ -138,7 +138,7 @@ const (
 	unchanged = meridianv1.Outcome_OUTCOME_UNCHANGED
 )
 
-// SEMANTICS §1.2: a batch is applied atomically or not at all, and every problem
+// §1.2: a batch is applied atomically or not at all, and every problem
 // in it is told at once.
 func TestABadBatchIsRefusedWhole(t *testing.T) {
 	f := newFixture(t, nil)
@@ -176,7 +176,7 @@ func TestOutcomesAndRevision(t *testing.T) {
 	require.Equal(t, second.GetRevision(), third.GetRevision(), "nothing changed: the current revision")
 }
 
-// SEMANTICS §7.1: a retried request id is applied once.
+// §7.1: a retried request id is applied once.
 func TestARetryTakesEffectOnce(t *testing.T) {
 	f := newFixture(t, nil)
 	first, err := f.apply("same", trafficLog("a", "x"))
@@ -211,7 +211,7 @@ func TestVersionCondition(t *testing.T) {
 	requireCode(t, at(1, trafficLog("a", "z"), trafficLog("b", "z")), rpcerr.Invalid, "one resource")
 }
 
-// SEMANTICS §1.4: meshes must exist, and be empty to be deleted.
+// §1.4: meshes must exist, and be empty to be deleted.
 func TestMeshRules(t *testing.T) {
 	f := newFixture(t, nil)
 	orphan := trafficLog("a", "x")
@@ -224,7 +224,7 @@ func TestMeshRules(t *testing.T) {
 	requireCode(t, err, rpcerr.Conflict, "nothing was deleted")
 }
 
-// SEMANTICS §1.4: a backend that no mesh defines is accepted with a warning,
+// §1.4: a backend that no mesh defines is accepted with a warning,
 // judged by what the batch leaves behind.
 func TestAdviceIsAboutTheStateAfterTheBatch(t *testing.T) {
 	f := newFixture(t, nil)
@@ -239,7 +239,7 @@ func TestAdviceIsAboutTheStateAfterTheBatch(t *testing.T) {
 }
 
 // What is as it should be is a note, not a warning: which of two policies on one
-// target has priority (SEMANTICS §4.3).
+// target has priority (§4.3).
 func TestInformationIsANote(t *testing.T) {
 	f := newFixture(t, func(c *Config) { c.Surveyors = []policy.Surveyor{targetref.New()} })
 	timeouts := func(name string) *meridianv1.Resource {

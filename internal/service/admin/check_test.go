@@ -10,7 +10,7 @@ import (
 	"meridian/internal/rpcerr"
 )
 
-// SEMANTICS §5.6: a policy with a condition that cannot be used is refused, and
+// §5.6: a policy with a condition that cannot be used is refused, and
 // the whole batch with it; one that could fail only on some paths is not.
 func TestConditionsAreChecked(t *testing.T) {
 	compiler, err := condition.NewCompiler(condition.DefaultOptions())

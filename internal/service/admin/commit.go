@@ -60,7 +60,7 @@ type writeOptions struct {
 
 // commit decides whether the caller may make a batch and proposes it, or
 // previews it, on the condition that nothing has changed that the decision
-// depended on; if something has, it decides again (SEMANTICS §6.4). ifVersion is
+// depended on; if something has, it decides again (§6.4). ifVersion is
 // the version that the caller wants the batch's one resource to have.
 //
 // It returns what the access rules made to say about the batch.

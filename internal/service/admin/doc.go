@@ -4,7 +4,7 @@
 // A write is decided as data: decoded strictly, checked, and proposed as one
 // transaction whose preconditions the state machine verifies again, so that
 // nothing can slip in between. A batch is applied whole or not at all
-// (SEMANTICS §1.2), and every problem in it is reported at once, by document
+// (§1.2), and every problem in it is reported at once, by document
 // and path.
 //
 // The package refuses to know who owns what: the server that assembles it says

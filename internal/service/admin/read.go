@@ -41,7 +41,7 @@ func (s *Service) Get(ctx context.Context, req *meridianv1.GetRequest) (*meridia
 }
 
 // List streams resources in key order, all from one revision, leaving out secret
-// material that the caller may not read (SEMANTICS §6.1).
+// material that the caller may not read (§6.1).
 func (s *Service) List(req *meridianv1.ListRequest, stream grpc.ServerStreamingServer[meridianv1.ListResponse]) error {
 	kinds, err := descriptors(req.GetKinds())
 	if err != nil {

@@ -46,7 +46,7 @@ func Authorize(next func(p authn.Principal, method string) error) func(authn.Pri
 }
 
 // checkToken decides whether the holder of a token may register a dataplane
-// (SEMANTICS §6.8). The error is an *rpcerr.Error of code Denied.
+// (§6.8). The error is an *rpcerr.Error of code Denied.
 func checkToken(token authn.Token, r *resource.Resource) error {
 	sets := r.Spec().(*resource.Dataplane).TagSets()
 	tags := make([]map[string]string, len(sets))

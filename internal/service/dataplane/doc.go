@@ -5,7 +5,7 @@
 // It guarantees:
 //
 //   - A dataplane is registered only by the holder of a token that covers its
-//     mesh, its name and every one of its tags (SEMANTICS §6.8), and each reason
+//     mesh, its name and every one of its tags (§6.8), and each reason
 //     to refuse has its own message.
 //   - What a proxy registered outlives its stream, and a restart of the zone, by
 //     the grace period and no longer. What an operator applied is never removed

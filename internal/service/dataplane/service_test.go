@@ -29,7 +29,7 @@ func TestFullOnceThenOnlyWhatChanged(t *testing.T) {
 		require.Equal(t, State{Connected: true, Registered: true, Acked: w.replica.Revision()}, w.state("web-1"))
 		r, ok := w.stored("web-1")
 		require.True(t, ok)
-		require.Equal(t, "east", r.Spec().(*resource.Dataplane).TagSets()[0][resource.ZoneTag], "SEMANTICS §1.5")
+		require.Equal(t, "east", r.Spec().(*resource.Dataplane).TagSets()[0][resource.ZoneTag], "§1.5")
 
 		w.global(timeoutTo(t, "to-backend", "*", "backend", "5s"))
 		synctest.Wait()
@@ -74,7 +74,7 @@ func TestOnlyThoseTouchedHearOfIt(t *testing.T) {
 	})
 }
 
-// SEMANTICS §6.8: what a token must say for a dataplane to be registered.
+// §6.8: what a token must say for a dataplane to be registered.
 func TestRegistrationRule(t *testing.T) {
 	const gateway = `{"networking": {"address": "10.0.0.1", "gateway": {"tags": {"kuma.io/service": "edge"}}}}`
 	const two = `{"networking": {"address": "10.0.0.1", "inbound": [
@@ -373,7 +373,7 @@ func TestTheNewerReplacesTheOlder(t *testing.T) {
 	})
 }
 
-// SEMANTICS §6.8: revocation ends live streams.
+// §6.8: revocation ends live streams.
 func TestRevokedTokenEndsTheStream(t *testing.T) {
 	inTime(t, func(t *testing.T, w *world) {
 		token, id := w.tokenWithID("default", "web-1")

@@ -20,7 +20,7 @@ const (
 	// maxEntries bounds the groups of a token, and the values of its tags
 	// together, so that no token outgrows what verifiers read.
 	maxEntries = 64
-	// reserved begins the names that the system gives out itself (SEMANTICS §6.5).
+	// reserved begins the names that the system gives out itself (§6.5).
 	reserved = "mesh-system:"
 )
 

@@ -1,5 +1,5 @@
 // Package tokens serves the TokenService: it issues user and dataplane tokens,
-// lists what was issued, rotates signing keys and revokes (SEMANTICS §6.8), the
+// lists what was issued, rotates signing keys and revokes (§6.8), the
 // same on the global and in a zone.
 //
 // It guarantees that no token is handed out whose record is not stored, so that

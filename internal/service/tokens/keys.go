@@ -14,7 +14,7 @@ import (
 	"meridian/internal/store"
 )
 
-// RotateKey makes the next key of a use (SEMANTICS §6.8: the highest serial
+// RotateKey makes the next key of a use (§6.8: the highest serial
 // signs, all verify). It takes what writing the key's resources takes.
 func (s *Service) RotateKey(ctx context.Context, req *meridianv1.RotateKeyRequest) (*meridianv1.RotateKeyResponse, error) {
 	use, err := s.use(req.GetKind(), false)

@@ -19,7 +19,7 @@ const (
 )
 
 // Server issues a token by which one new server may join this global. It takes
-// membership of mesh-system:admin (SEMANTICS §6.2): who joins holds everything.
+// membership of mesh-system:admin (§6.2): who joins holds everything.
 func (s *Service) Server(ctx context.Context, validForSeconds int64) (string, error) {
 	raw, _, err := s.issue(ctx, issue{
 		validFor: validForSeconds,

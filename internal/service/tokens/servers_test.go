@@ -36,7 +36,7 @@ func (f *fixture) serverToken() authn.Token {
 	return token
 }
 
-// SEMANTICS §6.2: a server token takes membership of mesh-system:admin, which no
+// §6.2: a server token takes membership of mesh-system:admin, which no
 // role gives.
 func TestServerTokensAreForAdmins(t *testing.T) {
 	f := newServerFixture(t)

@@ -116,7 +116,7 @@ func (s *Service) GenerateDataplaneToken(ctx context.Context, req *meridianv1.Ge
 
 // Zone issues a token for a zone, and creates the zone if there is none and the
 // token is for its control plane: the access that issues the token covers that
-// (SEMANTICS §6.2). zone is the resource as it would be created.
+// (§6.2). zone is the resource as it would be created.
 func (s *Service) Zone(ctx context.Context, zone *resource.Resource, scope []string, validForSeconds int64) (string, error) {
 	scope, err := checkScope(scope)
 	if err != nil {
@@ -201,7 +201,7 @@ func (s *Service) recording(ctx context.Context, token authn.Token, ensure *reso
 }
 
 // ListTokens streams the records of issued tokens. They hold no secret, so
-// everybody may read them (SEMANTICS §6.1).
+// everybody may read them (§6.1).
 func (s *Service) ListTokens(req *meridianv1.ListTokensRequest, stream grpc.ServerStreamingServer[meridianv1.ListTokensResponse]) error {
 	use, err := s.use(req.GetKind(), true)
 	if err != nil {

@@ -173,7 +173,7 @@ func summaries(all []*meridianv1.IssuedToken) []string {
 	return out
 }
 
-// SEMANTICS §6.8: a token is revoked by its id; the revocation is a resource.
+// §6.8: a token is revoked by its id; the revocation is a resource.
 func TestRevoke(t *testing.T) {
 	f := newFixture(t, nil)
 	user, err := f.GenerateUserToken(admin(t), &meridianv1.GenerateUserTokenRequest{Name: "bob", ValidForSeconds: hour})
@@ -207,7 +207,7 @@ func TestRevoke(t *testing.T) {
 	require.ErrorContains(t, err, `no token with the id "nope" was issued here`)
 }
 
-// A zone of a global marks its own record instead (SEMANTICS §1.3).
+// A zone of a global marks its own record instead (§1.3).
 func TestRevokeInAZoneOfAGlobal(t *testing.T) {
 	global := store.New(store.DefaultOptions())
 	f := newFixture(t, func(c *keyring.Config) { c.Zone, c.Global = "east", global.View })
@@ -220,7 +220,7 @@ func TestRevokeInAZoneOfAGlobal(t *testing.T) {
 	require.Zero(t, f.store.View().Count("TokenRevocation"))
 }
 
-// SEMANTICS §6.8: the highest serial signs, all verify.
+// §6.8: the highest serial signs, all verify.
 func TestRotate(t *testing.T) {
 	f := newFixture(t, nil)
 	old, err := f.GenerateUserToken(admin(t), &meridianv1.GenerateUserTokenRequest{Name: "bob", ValidForSeconds: hour})
@@ -246,7 +246,7 @@ func TestRotate(t *testing.T) {
 	require.ErrorContains(t, err, "request_id is required")
 }
 
-// SEMANTICS §6.2: what each token takes.
+// §6.2: what each token takes.
 func TestWhatIssuingTakes(t *testing.T) {
 	f := newFixture(t, nil)
 	f.grant("minter", `{"access": ["GENERATE_DATAPLANE_TOKEN"], "mesh": "default", "when": [{"dpToken": {"tags": [{"name": "kuma.io/service", "value": "web"}]}}]}`)
@@ -292,7 +292,7 @@ func TestWhatIssuingTakes(t *testing.T) {
 	}
 }
 
-// The decision still holds when the record is written (SEMANTICS §6.4).
+// The decision still holds when the record is written (§6.4).
 func TestAccessLostMeanwhileIssuesNothing(t *testing.T) {
 	f := newFixture(t, nil)
 	f.grant("hr", `{"access": ["GENERATE_USER_TOKEN"]}`)

@@ -199,7 +199,7 @@ func (r *request) leavesContent() bool {
 }
 
 // sameIdentity refuses an UPDATE that would make another resource of an object:
-// the mesh is part of the identity (SEMANTICS §1.1), although Kubernetes takes it
+// the mesh is part of the identity (§1.1), although Kubernetes takes it
 // for content.
 func sameIdentity(c authz.Change) error {
 	if c.Access != resource.AccessUpdate || c.Old.Key == c.New.Key() {

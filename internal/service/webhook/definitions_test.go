@@ -27,14 +27,14 @@ func definedInClusters(d *resource.Descriptor) bool {
 
 // Kinds whose objects stand beside what they describe: a workload, or the
 // objects of the Gateway API whose shape they have. The names of all others are
-// unique in the cluster, as they are here (SEMANTICS §1.1).
+// unique in the cluster, as they are here (§1.1).
 func namespaced(d *resource.Descriptor) bool {
 	return slices.Contains([]resource.Kind{"Dataplane", "Gateway", "HTTPRoute", "GRPCRoute", "AuthPolicy", "RateLimitPolicy"}, d.Kind)
 }
 
 // definitions is a CustomResourceDefinition of every kind. The content of a spec
 // is for the webhook to judge, which says more than a schema could; the mesh
-// stands beside metadata (SEMANTICS §1.2).
+// stands beside metadata (§1.2).
 var definitions = template.Must(template.New("definitions").Funcs(template.FuncMap{
 	"lower":      func(k resource.Kind) string { return strings.ToLower(string(k)) },
 	"plural":     func(d *resource.Descriptor) string { return strings.ReplaceAll(d.Plural, "-", "") },

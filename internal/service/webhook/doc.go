@@ -1,6 +1,6 @@
 // Package webhook is the door through which Kubernetes asks whether one of its
 // users may write an object of this product: an AdmissionReview v1 endpoint over
-// HTTPS (SEMANTICS §6.9).
+// HTTPS (§6.9).
 //
 // It guarantees that an object in Kubernetes is decided by the same evaluator,
 // the same decoder and the same words as a resource written here: an UPDATE on

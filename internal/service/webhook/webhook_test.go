@@ -118,7 +118,7 @@ func noAnswer(t testing.TB, w *httptest.ResponseRecorder, code int) string {
 
 const walkThroughDenial = `Access Denied (user "backend-owner/system:authenticated" cannot access the resource)`
 
-// SEMANTICS §6.9, by the rule that decides each recorded review.
+// §6.9, by the rule that decides each recorded review.
 func TestRecordedReviews(t *testing.T) {
 	tests := []struct {
 		review, rule string
@@ -238,7 +238,7 @@ func TestRecordedReviews(t *testing.T) {
 	require.Len(t, files, len(tests), "every recorded review is decided")
 }
 
-// SEMANTICS §6.7: what kubectl prints begins as the denial of the command does.
+// §6.7: what kubectl prints begins as the denial of the command does.
 func TestADenialBeginsWithItsFixedText(t *testing.T) {
 	answer := answerTo(t, New(config(t, world(t))), recorded(t, "create-denied"))
 	require.True(t, strings.HasPrefix(answer.Status.Message, walkThroughDenial), answer.Status.Message)
@@ -409,7 +409,7 @@ func TestDecisionsFollowTheRules(t *testing.T) {
 	require.Contains(t, answer.Status.Message, "no role is bound to this user or its groups")
 }
 
-// SEMANTICS §5.6: a condition that does not compile is refused when it is written.
+// §5.6: a condition that does not compile is refused when it is written.
 func TestConditionsThatCannotBeUsedAreInvalid(t *testing.T) {
 	question := func(when string) []byte {
 		return question("CREATE", "system:masters", "null", `{"apiVersion": "kuma.io/v1alpha1", "kind": "AuthPolicy", "metadata": {"name": "capped"}, "spec": {
