@@ -244,12 +244,12 @@ func (b *AccessRoleBinding) Validate(at Path, r *Report) {
 func accessControlKinds() []Descriptor {
 	return []Descriptor{
 		{
-			Kind: "AccessRole", Plural: "access-roles", Scope: GlobalScoped, Owner: OwnedByEach, Class: AccessControl,
+			Kind: KindAccessRole, Plural: "access-roles", Scope: GlobalScoped, Owner: OwnedByEach, Class: AccessControl,
 			Summary: "Rights on resources and tokens that bindings give to users and groups.",
 			New:     func() Spec { return new(AccessRole) },
 		},
 		{
-			Kind: "AccessRoleBinding", Plural: "access-role-bindings", Scope: GlobalScoped, Owner: OwnedByEach, Class: AccessControl,
+			Kind: KindAccessRoleBinding, Plural: "access-role-bindings", Scope: GlobalScoped, Owner: OwnedByEach, Class: AccessControl,
 			Summary: "Gives access roles to users and groups.",
 			New:     func() Spec { return new(AccessRoleBinding) },
 		},

@@ -10,19 +10,19 @@ func gatewayKinds() []Descriptor {
 		}
 	}
 	return []Descriptor{
-		row("Gateway", "gateways", Infrastructure, 0, func() Spec { return new(Gateway) },
+		row(KindGateway, "gateways", Infrastructure, 0, func() Spec { return new(Gateway) },
 			"An entry for traffic with its listeners, in the shape of the Gateway API."),
-		row("HTTPRoute", "http-routes", Infrastructure, 0, func() Spec { return new(HTTPRoute) },
+		row(KindHTTPRoute, "http-routes", Infrastructure, 0, func() Spec { return new(HTTPRoute) },
 			"Routes HTTP requests of gateways or services by rules, in the shape of the Gateway API."),
-		row("GRPCRoute", "grpc-routes", Infrastructure, 0, func() Spec { return new(GRPCRoute) },
+		row(KindGRPCRoute, "grpc-routes", Infrastructure, 0, func() Spec { return new(GRPCRoute) },
 			"Routes gRPC calls of gateways or services by rules, in the shape of the Gateway API."),
-		row("AuthPolicy", "auth-policies", Inherited, OnRoute, func() Spec { return new(AuthPolicy) },
+		row(KindAuthPolicy, "auth-policies", Inherited, OnRoute, func() Spec { return new(AuthPolicy) },
 			"Authentication and authorization rules that flow down from a gateway to its listeners, routes and their rules."),
-		row("RateLimitPolicy", "rate-limit-policies", Inherited, OnRoute, func() Spec { return new(RateLimitPolicy) },
+		row(KindRateLimitPolicy, "rate-limit-policies", Inherited, OnRoute, func() Spec { return new(RateLimitPolicy) },
 			"Limits on requests that flow down from a gateway to its listeners, routes and their rules."),
-		row("MeshGateway", "mesh-gateways", Infrastructure, 0, func() Spec { return new(MeshGateway) },
+		row(KindMeshGateway, "mesh-gateways", Infrastructure, 0, func() Spec { return new(MeshGateway) },
 			"The listeners of the gateway dataplanes it selects."),
-		row("MeshGatewayRoute", "mesh-gateway-routes", Infrastructure, 0, func() Spec { return new(MeshGatewayRoute) },
+		row(KindMeshGatewayRoute, "mesh-gateway-routes", Infrastructure, 0, func() Spec { return new(MeshGatewayRoute) },
 			"Routes the traffic of the gateway dataplanes it selects."),
 	}
 }

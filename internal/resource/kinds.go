@@ -83,6 +83,62 @@ type Descriptor struct {
 	New func() Spec
 }
 
+// The names of the kinds. Code refers to a kind by its constant, never by its
+// spelling; the table below has a row for each.
+const (
+	// Infrastructure.
+	KindMesh            Kind = "Mesh"
+	KindZone            Kind = "Zone"
+	KindDataplane       Kind = "Dataplane"
+	KindGlobalSecret    Kind = "GlobalSecret"
+	KindSecret          Kind = "Secret"
+	KindSigningKey      Kind = "SigningKey"
+	KindTokenRevocation Kind = "TokenRevocation"
+	KindIssuedToken     Kind = "IssuedToken"
+
+	// Source/destination policies (SEMANTICS §3).
+	KindTrafficPermission Kind = "TrafficPermission"
+	KindFaultInjection    Kind = "FaultInjection"
+	KindRateLimit         Kind = "RateLimit"
+	KindTrafficRoute      Kind = "TrafficRoute"
+	KindTrafficLog        Kind = "TrafficLog"
+	KindHealthCheck       Kind = "HealthCheck"
+	KindCircuitBreaker    Kind = "CircuitBreaker"
+	KindRetry             Kind = "Retry"
+	KindTimeout           Kind = "Timeout"
+	KindTrafficTrace      Kind = "TrafficTrace"
+	KindProxyTemplate     Kind = "ProxyTemplate"
+	KindVirtualOutbound   Kind = "VirtualOutbound"
+
+	// targetRef policies (SEMANTICS §4).
+	KindMeshTrafficPermission Kind = "MeshTrafficPermission"
+	KindMeshTrafficRoute      Kind = "MeshTrafficRoute"
+	KindMeshCircuitBreaker    Kind = "MeshCircuitBreaker"
+	KindMeshHealthCheck       Kind = "MeshHealthCheck"
+	KindMeshHTTPFault         Kind = "MeshHTTPFault"
+	KindMeshRequestRetry      Kind = "MeshRequestRetry"
+	KindMeshUpstreamTimeout   Kind = "MeshUpstreamTimeout"
+	KindMeshRateLimit         Kind = "MeshRateLimit"
+	KindMeshTracing           Kind = "MeshTracing"
+	KindMeshLogging           Kind = "MeshLogging"
+	KindMeshMetrics           Kind = "MeshMetrics"
+	KindMeshEnvoyTemplate     Kind = "MeshEnvoyTemplate"
+	KindMeshVirtualOutbound   Kind = "MeshVirtualOutbound"
+
+	// Gateways, routes and the policies they inherit (SEMANTICS §5).
+	KindGateway          Kind = "Gateway"
+	KindHTTPRoute        Kind = "HTTPRoute"
+	KindGRPCRoute        Kind = "GRPCRoute"
+	KindAuthPolicy       Kind = "AuthPolicy"
+	KindRateLimitPolicy  Kind = "RateLimitPolicy"
+	KindMeshGateway      Kind = "MeshGateway"
+	KindMeshGatewayRoute Kind = "MeshGatewayRoute"
+
+	// Access control (SEMANTICS §6).
+	KindAccessRole        Kind = "AccessRole"
+	KindAccessRoleBinding Kind = "AccessRoleBinding"
+)
+
 // table assembles every kind there is. A group of kinds is one line here and
 // one function beside its specs.
 func table() []Descriptor {
@@ -99,42 +155,42 @@ func table() []Descriptor {
 func infrastructureKinds() []Descriptor {
 	return []Descriptor{
 		{
-			Kind: "Mesh", Plural: "meshes", Scope: GlobalScoped, Owner: OwnedByGlobal, Synced: true,
+			Kind: KindMesh, Plural: "meshes", Scope: GlobalScoped, Owner: OwnedByGlobal, Synced: true,
 			Summary: "A mesh of services: its mutual TLS, its observability backends and the rules by which its policies are matched.",
 			New:     func() Spec { return new(Mesh) },
 		},
 		{
-			Kind: "Zone", Plural: "zones", Scope: GlobalScoped, Owner: OwnedByGlobal,
+			Kind: KindZone, Plural: "zones", Scope: GlobalScoped, Owner: OwnedByGlobal,
 			Summary: "A zone that may connect to the global control plane.",
 			New:     func() Spec { return new(Zone) },
 		},
 		{
-			Kind: "Dataplane", Plural: "dataplanes", Scope: MeshScoped, Owner: OwnedByZone,
+			Kind: KindDataplane, Plural: "dataplanes", Scope: MeshScoped, Owner: OwnedByZone,
 			Summary: "A proxy in a zone: its address, the services it offers and those it consumes.",
 			New:     func() Spec { return new(Dataplane) },
 		},
 		{
-			Kind: "GlobalSecret", Plural: "global-secrets", Scope: GlobalScoped, Owner: OwnedByEach, Sensitive: true,
+			Kind: KindGlobalSecret, Plural: "global-secrets", Scope: GlobalScoped, Owner: OwnedByEach, Sensitive: true,
 			Summary: "Secret material of a control plane, such as the bootstrap admin token.",
 			New:     func() Spec { return new(Secret) },
 		},
 		{
-			Kind: "Secret", Plural: "secrets", Scope: MeshScoped, Owner: OwnedByZone, Sensitive: true,
+			Kind: KindSecret, Plural: "secrets", Scope: MeshScoped, Owner: OwnedByZone, Sensitive: true,
 			Summary: "Secret material that a zone keeps for one of its meshes.",
 			New:     func() Spec { return new(Secret) },
 		},
 		{
-			Kind: "SigningKey", Plural: "signing-keys", Scope: GlobalScoped, Owner: OwnedByGlobal, Synced: true,
+			Kind: KindSigningKey, Plural: "signing-keys", Scope: GlobalScoped, Owner: OwnedByGlobal, Synced: true,
 			Summary: "The public half of a key by which zones verify the tokens that the global has issued.",
 			New:     func() Spec { return new(SigningKey) },
 		},
 		{
-			Kind: "TokenRevocation", Plural: "token-revocations", Scope: GlobalScoped, Owner: OwnedByGlobal, Synced: true,
+			Kind: KindTokenRevocation, Plural: "token-revocations", Scope: GlobalScoped, Owner: OwnedByGlobal, Synced: true,
 			Summary: "A token that is no longer valid although it has not expired.",
 			New:     func() Spec { return new(TokenRevocation) },
 		},
 		{
-			Kind: "IssuedToken", Plural: "issued-tokens", Scope: GlobalScoped, Owner: OwnedByEach,
+			Kind: KindIssuedToken, Plural: "issued-tokens", Scope: GlobalScoped, Owner: OwnedByEach,
 			Summary: "The record of a token that this control plane has issued; not the token itself.",
 			New:     func() Spec { return new(IssuedToken) },
 		},

@@ -11,7 +11,9 @@ type ProxyTemplate struct {
 	DataplanePolicy[ProxyTemplateConf, *ProxyTemplateConf]
 }
 
-func (*ProxyTemplate) fieldHint(name string) string { return successorHint(name, "MeshEnvoyTemplate") }
+func (*ProxyTemplate) fieldHint(name string) string {
+	return successorHint(name, KindMeshEnvoyTemplate)
+}
 
 // ProxyTemplateConf is the published configuration of ProxyTemplate.
 type ProxyTemplateConf struct {
@@ -177,7 +179,7 @@ type VirtualOutbound struct {
 }
 
 func (*VirtualOutbound) fieldHint(name string) string {
-	return successorHint(name, "MeshVirtualOutbound")
+	return successorHint(name, KindMeshVirtualOutbound)
 }
 
 // Validate also refuses a policy without conf: there is no name to give.

@@ -5,7 +5,7 @@ type HealthCheck struct {
 	Connection[HealthCheckConf, *HealthCheckConf]
 }
 
-func (*HealthCheck) fieldHint(name string) string { return successorHint(name, "MeshHealthCheck") }
+func (*HealthCheck) fieldHint(name string) string { return successorHint(name, KindMeshHealthCheck) }
 
 // HealthCheckTiming is what both generations of health checks share.
 type HealthCheckTiming struct {
@@ -106,7 +106,7 @@ type CircuitBreaker struct {
 }
 
 func (*CircuitBreaker) fieldHint(name string) string {
-	return successorHint(name, "MeshCircuitBreaker")
+	return successorHint(name, KindMeshCircuitBreaker)
 }
 
 // CircuitBreakerConf is the published configuration of CircuitBreaker.
@@ -186,7 +186,7 @@ type Timeout struct {
 	Connection[TimeoutConf, *TimeoutConf]
 }
 
-func (*Timeout) fieldHint(name string) string { return successorHint(name, "MeshUpstreamTimeout") }
+func (*Timeout) fieldHint(name string) string { return successorHint(name, KindMeshUpstreamTimeout) }
 
 // TimeoutConf is the published configuration of Timeout. A timeout of 0s never
 // strikes.

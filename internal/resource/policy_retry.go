@@ -5,7 +5,7 @@ type Retry struct {
 	Connection[RetryConf, *RetryConf]
 }
 
-func (*Retry) fieldHint(name string) string { return successorHint(name, "MeshRequestRetry") }
+func (*Retry) fieldHint(name string) string { return successorHint(name, KindMeshRequestRetry) }
 
 // RetryConf is the published configuration of Retry, by protocol.
 type RetryConf struct {

@@ -10,7 +10,7 @@ type TrafficRoute struct {
 	Connection[TrafficRouteConf, *TrafficRouteConf]
 }
 
-func (*TrafficRoute) fieldHint(name string) string { return successorHint(name, "MeshTrafficRoute") }
+func (*TrafficRoute) fieldHint(name string) string { return successorHint(name, KindMeshTrafficRoute) }
 
 // TrafficRouteConf is the published configuration of TrafficRoute.
 type TrafficRouteConf struct {

@@ -12,7 +12,7 @@ type TrafficPermission struct {
 func (*TrafficPermission) ConfTree() map[string]any { return nil }
 
 func (*TrafficPermission) fieldHint(name string) string {
-	return successorHint(name, "MeshTrafficPermission")
+	return successorHint(name, KindMeshTrafficPermission)
 }
 
 // TrafficLog sends the access log of outbounds to a backend of the Mesh.
@@ -35,7 +35,7 @@ func (p *TrafficLog) BackendRefs() []BackendRef {
 	return oneBackend(p.Conf.Backend, LoggingBackend)
 }
 
-func (*TrafficLog) fieldHint(name string) string { return successorHint(name, "MeshLogging") }
+func (*TrafficLog) fieldHint(name string) string { return successorHint(name, KindMeshLogging) }
 
 // TrafficTrace sends the traces of dataplanes to a backend of the Mesh.
 type TrafficTrace struct {
@@ -57,7 +57,7 @@ func (p *TrafficTrace) BackendRefs() []BackendRef {
 	return oneBackend(p.Conf.Backend, TracingBackend)
 }
 
-func (*TrafficTrace) fieldHint(name string) string { return successorHint(name, "MeshTracing") }
+func (*TrafficTrace) fieldHint(name string) string { return successorHint(name, KindMeshTracing) }
 
 func checkBackend(at Path, name *string, r *Report) {
 	if name != nil {
@@ -87,7 +87,7 @@ type FaultInjection struct {
 	Connection[FaultInjectionConf, *FaultInjectionConf]
 }
 
-func (*FaultInjection) fieldHint(name string) string { return successorHint(name, "MeshHTTPFault") }
+func (*FaultInjection) fieldHint(name string) string { return successorHint(name, KindMeshHTTPFault) }
 
 // FaultInjectionConf holds the faults; each strikes on its own.
 type FaultInjectionConf struct {
@@ -133,7 +133,7 @@ type RateLimit struct {
 	Connection[RateLimitConf, *RateLimitConf]
 }
 
-func (*RateLimit) fieldHint(name string) string { return successorHint(name, "MeshRateLimit") }
+func (*RateLimit) fieldHint(name string) string { return successorHint(name, KindMeshRateLimit) }
 
 // RateLimitConf holds the limits by protocol.
 type RateLimitConf struct {
