@@ -5,21 +5,22 @@ import (
 	"fmt"
 	"io"
 
+	"meridian/internal/cli/print"
 	"meridian/internal/policy/answer"
 )
 
 // printAnswer prints the JSON document of an answer as it came, or as a page
 // for people. The page is made from the document alone, so that a server's
 // answer and one from files look the same.
-func (a *app) printAnswer(f format, about subject, document []byte) error {
-	if f.structured() {
-		return a.writeDocument(f, document)
+func (a *app) printAnswer(f print.Format, about subject, document []byte) error {
+	if f.Structured() {
+		return a.WriteDocument(f, document)
 	}
 	var page bytes.Buffer
-	if err := renderAnswer(&page, about, document, f == formatWide); err != nil {
+	if err := renderAnswer(&page, about, document, f == print.FormatWide); err != nil {
 		return err
 	}
-	return a.write(page.Bytes())
+	return a.Output(page.Bytes())
 }
 
 func renderAnswer(w io.Writer, about subject, document []byte, wide bool) error {

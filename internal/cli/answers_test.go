@@ -9,6 +9,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	meridianv1 "meridian/api/meridian/v1"
+	"meridian/internal/cli/exit"
 	"meridian/internal/rpcerr"
 )
 
@@ -34,7 +35,7 @@ func TestEvalScenarios(t *testing.T) {
 			require.NotEmpty(t, h.ok(append(args, "-o", "yaml")...))
 		})
 	}
-	require.Empty(t, h.server.calls)
+	require.Empty(t, h.server.Calls)
 }
 
 // scenario is the input of a folder of the specification.
@@ -52,7 +53,7 @@ func TestInspectPrintsTheServersBytes(t *testing.T) {
 func TestInspectQuestions(t *testing.T) {
 	h := newHarness(t)
 	h.serveDocument([]byte("{}\n"))
-	last := func() *meridianv1.InspectRequest { return h.server.inspected[len(h.server.inspected)-1] }
+	last := func() *meridianv1.InspectRequest { return h.server.Inspected[len(h.server.Inspected)-1] }
 
 	h.ok("inspect", "dataplane", "web-1", "--zone", "east", "-m", "demo", "-o", "json")
 	require.Equal(t, "east", last().GetZone())
@@ -79,26 +80,26 @@ func TestInspectQuestions(t *testing.T) {
 	require.Equal(t, "backend", last().GetWhy().GetTo())
 	require.Equal(t, "default", last().GetMesh())
 
-	h.server.answer = func(*meridianv1.InspectRequest) (*meridianv1.InspectResponse, error) {
+	h.server.Answer = func(*meridianv1.InspectRequest) (*meridianv1.InspectResponse, error) {
 		return nil, rpcerr.New(rpcerr.NotFound, "NOT_FOUND", `there is no dataplane "web-2"; did you mean "web-1"?`)
 	}
-	require.Equal(t, outcome{exitNo, "", "Error: there is no dataplane \"web-2\"; did you mean \"web-1\"?\n"}, h.run("inspect", "dataplane", "web-2"))
+	require.Equal(t, outcome{exit.No, "", "Error: there is no dataplane \"web-2\"; did you mean \"web-1\"?\n"}, h.run("inspect", "dataplane", "web-2"))
 }
 
 func TestDataplanes(t *testing.T) {
 	h := newHarness(t)
-	h.server.answer = func(*meridianv1.InspectRequest) (*meridianv1.InspectResponse, error) {
+	h.server.Answer = func(*meridianv1.InspectRequest) (*meridianv1.InspectResponse, error) {
 		return &meridianv1.InspectResponse{Json: []byte(`{"items": [
 			{"mesh": "default", "name": "web-1", "zone": "east", "gateway": false, "services": ["web"], "outbounds": ["backend"], "policies": 3},
 			{"mesh": "gone", "name": "gw", "zone": "west", "gateway": true, "services": ["edge"], "outbounds": [], "policies": 0, "unmatched": "mesh gone does not exist"}]}`)}, nil
 	}
 	out := h.run("dataplanes", "--zone", "east")
-	require.Equal(t, exitOK, out.code)
+	require.Equal(t, exit.OK, out.code)
 	require.Contains(t, out.stdout, "web-1")
 	require.Contains(t, out.stdout, "mesh gone does not exist")
 	require.Empty(t, out.stderr)
-	require.Equal(t, "east", h.server.inspected[0].GetZone())
-	require.Empty(t, h.server.inspected[0].GetMesh())
+	require.Equal(t, "east", h.server.Inspected[0].GetZone())
+	require.Empty(t, h.server.Inspected[0].GetMesh())
 	require.Equal(t, "Dataplane/web-1\nDataplane/gw\n", h.ok("dataplanes", "-o", "name"))
 	require.Contains(t, h.ok("dataplanes", "-o", "wide"), "OUTBOUNDS")
 }
@@ -107,9 +108,9 @@ func TestEvalRefuses(t *testing.T) {
 	h := newHarness(t)
 	input := scenario("zone-tag-added")
 	out := h.run("eval", "dataplane", "web-2", "-f", input)
-	require.Equal(t, outcome{exitNo, "", "Error: dataplane \"web-2\" in mesh \"default\": not found; did you mean \"web-1\"?\n"}, out)
+	require.Equal(t, outcome{exit.No, "", "Error: dataplane \"web-2\" in mesh \"default\": not found; did you mean \"web-1\"?\n"}, out)
 	out = h.run("eval", "policy", "Timeout", "east-onli", "-f", input)
-	require.Equal(t, exitNo, out.code)
+	require.Equal(t, exit.No, out.code)
 	require.Contains(t, out.stderr, `did you mean "east-only"?`)
 
 	// §1.5: a tag that names another zone is an error with an explicit --zone.
@@ -122,7 +123,7 @@ networking:
 `)
 	require.Contains(t, h.ok("eval", "dataplane", "web-1", "-f", tagged, "-o", "json"), `"zone": "west"`)
 	out = h.run("eval", "dataplane", "web-1", "-f", tagged, "--zone", "east")
-	require.Equal(t, exitUsage, out.code)
+	require.Equal(t, exit.Usage, out.code)
 	require.Contains(t, out.stderr, "kuma.io/zone")
 }
 
@@ -133,8 +134,8 @@ func TestWhyFromFiles(t *testing.T) {
 	require.NotEmpty(t, text)
 	require.Contains(t, h.ok("why", "web-1", "Timeout", "-f", input, "-o", "json"), `"losers"`)
 	out := h.run("why", "web-1", "Timeout", "--to", "nowhere", "-f", input)
-	require.Equal(t, exitNo, out.code)
-	require.Empty(t, h.server.calls)
+	require.Equal(t, exit.No, out.code)
+	require.Empty(t, h.server.Calls)
 }
 
 // A server whose answer is not what this release reads is reported, not shown
@@ -144,7 +145,7 @@ func TestAnswerOfAnotherKind(t *testing.T) {
 	h.serveDocument([]byte("not json"))
 	for _, question := range []string{"inspect dataplane a", "inspect policy Retry a", "inspect policy AuthPolicy a --rule b", "inspect route a", "inspect connection --from a --to b", "why a Retry", "dataplanes"} {
 		out := h.run(strings.Fields(question)...)
-		require.Equal(t, exitNo, out.code, question)
+		require.Equal(t, exit.No, out.code, question)
 		require.Empty(t, out.stdout, question)
 		require.NotEmpty(t, out.stderr, question)
 	}
@@ -176,18 +177,18 @@ rules: {authentication: {a: {}}}
 default  gw    Gateway/edge       True (Accepted)         False (Overridden)  -                     1        10m  1841      2026-01-31T20:00:00Z  -
 default  lost  Gateway/egde/http  False (TargetNotFound)  -                   True (ZoneCannotUse)  1        10m  1841      2026-01-31T20:00:00Z  -
 `, h.ok("get", "auth-policies", "-o", "wide"))
-	require.Equal(t, "AuthPolicy", h.server.inspected[0].GetConditions().GetKind())
+	require.Equal(t, "AuthPolicy", h.server.Inspected[0].GetConditions().GetKind())
 	require.NotContains(t, h.ok("get", "AuthPolicy", "gw", "-o", "wide"), "QUARANTINED", "of the resources that are shown")
 	h.ok("get", "auth-policies")
 	h.ok("get", "meshes", "-o", "wide")
-	require.Len(t, h.server.inspected, 2, "asked about nothing else")
+	require.Len(t, h.server.Inspected, 2, "asked about nothing else")
 
 	// A server that cannot tell does not keep the resources back.
-	h.server.answer = func(*meridianv1.InspectRequest) (*meridianv1.InspectResponse, error) {
+	h.server.Answer = func(*meridianv1.InspectRequest) (*meridianv1.InspectResponse, error) {
 		return nil, rpcerr.New(rpcerr.Invalid, "INVALID_QUESTION", "this release does not know it")
 	}
 	out := h.run("get", "auth-policies", "-o", "wide")
-	require.Equal(t, exitOK, out.code)
+	require.Equal(t, exit.OK, out.code)
 	require.Contains(t, out.stdout, "Gateway/egde")
 	require.Contains(t, out.stderr, "The status is not known: ")
 }

@@ -10,6 +10,9 @@ import (
 	"github.com/spf13/cobra"
 
 	meridianv1 "meridian/api/meridian/v1"
+	"meridian/internal/cli/client"
+	"meridian/internal/cli/exit"
+	"meridian/internal/cli/print"
 	"meridian/internal/resource"
 	"meridian/internal/rpcerr"
 )
@@ -18,7 +21,7 @@ import (
 type applyOptions struct {
 	files     []string
 	mesh      *meshFlag
-	output    *formatFlag
+	output    *print.FormatFlag
 	dryRun    string
 	ifVersion *uint64
 	wait      string
@@ -51,7 +54,7 @@ written.`,
 	}
 	bindFiles(cmd, &o.files)
 	o.mesh = bindMesh(cmd)
-	o.output = bindFormat(cmd.Flags(), formatTable, formatJSON, formatYAML, formatName)
+	o.output = print.BindFormat(cmd.Flags(), print.FormatTable, print.FormatJSON, print.FormatYAML, print.FormatName)
 	cmd.Flags().StringVar(&o.dryRun, "dry-run", "", "client: check the documents only; server: decide everything, write nothing")
 	cmd.Flags().Uint64Var(&ifVersion, "if-version", 0, "apply the one resource only if its stored version is this one; 0: it must not exist")
 	bindForce(cmd, &o.force)
@@ -67,11 +70,11 @@ func bindForce(cmd *cobra.Command, force *bool) {
 func (o *applyOptions) check(documents int) error {
 	switch {
 	case o.dryRun != "" && o.dryRun != "client" && o.dryRun != "server":
-		return usagef("--dry-run %q: write client or server", o.dryRun)
+		return exit.Usagef("--dry-run %q: write client or server", o.dryRun)
 	case o.wait != "" && o.wait != "zones":
-		return usagef("--wait %q: the only thing to wait for is zones", o.wait)
+		return exit.Usagef("--wait %q: the only thing to wait for is zones", o.wait)
 	case o.ifVersion != nil && documents != 1:
-		return usagef("--if-version is about one resource; the input holds %d", documents)
+		return exit.Usagef("--if-version is about one resource; the input holds %d", documents)
 	}
 	return nil
 }
@@ -92,15 +95,15 @@ func (a *app) apply(ctx context.Context, o *applyOptions) error {
 	}
 	if o.dryRun == "client" {
 		a.warnAbout(documents)
-		a.message("Dry run: the documents are valid; nothing was sent to a control plane.")
-		return a.printChecked(o.output.value, documents)
+		a.Message("Dry run: the documents are valid; nothing was sent to a control plane.")
+		return a.printChecked(o.output.Value, documents)
 	}
 	request := &meridianv1.ApplyRequest{DryRun: o.dryRun == "server", IfVersion: o.ifVersion, Force: o.force}
 	if !request.DryRun {
 		request.RequestId = rand.Text()
 	}
 	for _, d := range documents {
-		request.Resources = append(request.Resources, encodeMessage(d.Resource))
+		request.Resources = append(request.Resources, client.Encode(d.Resource))
 	}
 	c, err := a.connect()
 	if err != nil {
@@ -110,28 +113,28 @@ func (a *app) apply(ctx context.Context, o *applyOptions) error {
 	return a.sendApply(ctx, c, request, o)
 }
 
-func (a *app) sendApply(ctx context.Context, c *client, request *meridianv1.ApplyRequest, o *applyOptions) error {
+func (a *app) sendApply(ctx context.Context, c *client.Client, request *meridianv1.ApplyRequest, o *applyOptions) error {
 	var response *meridianv1.ApplyResponse
 	send := func(ctx context.Context) (err error) {
 		response, err = c.Apply(ctx, request)
 		return err
 	}
-	bounded, cancel := context.WithTimeout(ctx, c.timeout) // of the write and the wait together
+	bounded, cancel := context.WithTimeout(ctx, c.Timeout) // of the write and the wait together
 	defer cancel()
-	if err := c.call(bounded, send); err != nil {
+	if err := c.Call(bounded, send); err != nil {
 		return err
 	}
 	revision := response.GetRevision()
 	for _, warning := range response.GetWarnings() {
-		a.warn(warning)
+		a.Warn(warning)
 	}
 	for _, note := range response.GetNotes() {
-		a.message("Note: %s", note)
+		a.Message("Note: %s", note)
 	}
 	if request.GetDryRun() {
-		a.message("Dry run: nothing was written.")
+		a.Message("Dry run: nothing was written.")
 	}
-	if err := a.printResults(o.output.value, response.GetResults(), revision); err != nil {
+	if err := a.printResults(o.output.Value, response.GetResults(), revision); err != nil {
 		return err
 	}
 	if o.wait == "" || request.GetDryRun() {
@@ -140,23 +143,23 @@ func (a *app) sendApply(ctx context.Context, c *client, request *meridianv1.Appl
 	// The write is acknowledged and printed; what follows only waits. The same
 	// request id makes the server answer for the batch that is already written.
 	request.WaitForZones = true
-	return a.explainWait(ctx, c, c.call(bounded, send), revision)
+	return a.explainWait(ctx, c, c.Call(bounded, send), revision)
 }
 
 // explainWait says which zones a wait ended without.
-func (a *app) explainWait(ctx context.Context, c *client, err error, revision uint64) error {
-	var f *failure
+func (a *app) explainWait(ctx context.Context, c *client.Client, err error, revision uint64) error {
+	var f *exit.Failure
 	var answered *rpcerr.Error
 	switch {
-	case errors.As(err, &f) && f.code == exitTimeout:
+	case errors.As(err, &f) && f.Code == exit.Timeout:
 	case errors.As(err, &answered) && answered.Code == rpcerr.Timeout:
 	default:
 		return err
 	}
-	out := failf(exitTimeout, "revision %d is written, but not every connected zone has applied it within %s", revision, c.timeout)
-	zones, err := c.zones(ctx)
+	out := exit.Failf(exit.Timeout, "revision %d is written, but not every connected zone has applied it within %s", revision, c.Timeout)
+	zones, err := zones(ctx, c)
 	if err != nil {
-		return out.with("`meridian zones` shows how far they are.")
+		return out.With("`meridian zones` shows how far they are.")
 	}
 	for _, z := range zones.GetZones() {
 		if len(z.GetInstances()) > 0 && z.GetRevision() < revision {
@@ -164,7 +167,7 @@ func (a *app) explainWait(ctx context.Context, c *client, err error, revision ui
 			if z.GetLastError() != "" {
 				line += ": " + z.GetLastError()
 			}
-			out.details = append(out.details, line)
+			out.Details = append(out.Details, line)
 		}
 	}
 	return out
@@ -179,14 +182,14 @@ type resultView struct {
 	Version uint64 `json:"version"`
 }
 
-func (a *app) printResults(f format, results []*meridianv1.Result, revision uint64) error {
+func (a *app) printResults(f print.Format, results []*meridianv1.Result, revision uint64) error {
 	switch f {
-	case formatJSON, formatYAML:
+	case print.FormatJSON, print.FormatYAML:
 		views := make([]resultView, len(results))
 		for i, r := range results {
 			views[i] = resultView{r.GetKind(), r.GetMesh(), r.GetName(), outcomeWord(r.GetOutcome()), r.GetVersion()}
 		}
-		return a.writeValue(f, struct {
+		return a.WriteValue(f, struct {
 			Results  []resultView `json:"results"`
 			Revision uint64       `json:"revision"`
 		}{views, revision})
@@ -194,28 +197,28 @@ func (a *app) printResults(f format, results []*meridianv1.Result, revision uint
 	var b strings.Builder
 	for _, r := range results {
 		b.WriteString(r.GetKind() + "/" + r.GetName())
-		if f != formatName {
+		if f != print.FormatName {
 			b.WriteString(" " + outcomeWord(r.GetOutcome()))
 		}
 		b.WriteByte('\n')
 	}
-	if f != formatName {
+	if f != print.FormatName {
 		fmt.Fprintf(&b, "revision %d\n", revision)
 	}
-	return a.write([]byte(b.String()))
+	return a.Output([]byte(b.String()))
 }
 
 // printChecked prints documents that were checked and not sent.
-func (a *app) printChecked(f format, documents []resource.Document) error {
+func (a *app) printChecked(f print.Format, documents []resource.Document) error {
 	resources := resourcesOf(documents)
-	if f != formatTable {
-		return a.printResources(f, resources, nil)
+	if f != print.FormatTable {
+		return a.Resources(f, resources, nil)
 	}
 	var b strings.Builder
 	for _, r := range resources {
 		fmt.Fprintf(&b, "%s/%s valid\n", r.Key().Kind, r.Key().Name)
 	}
-	return a.write([]byte(b.String()))
+	return a.Output([]byte(b.String()))
 }
 
 // outcomeWord is how an outcome is printed.

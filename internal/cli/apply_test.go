@@ -8,6 +8,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	meridianv1 "meridian/api/meridian/v1"
+	"meridian/internal/cli/exit"
 	"meridian/internal/rpcerr"
 )
 
@@ -18,7 +19,7 @@ func TestApplyPrintsOutcomesInInputOrderThenTheRevision(t *testing.T) {
 		h.ok("apply", "-f", all))
 	require.Equal(t, "TrafficPermission/web-to-backend unchanged\nMesh/default unchanged\nTrafficPermission/catch-all unchanged\nrevision 1841\n",
 		h.ok("apply", "-f", all))
-	require.Contains(t, h.server.tokens, "Bearer secret")
+	require.Contains(t, h.server.Authorizations, "Bearer secret")
 }
 
 func TestApplyReadsFilesDirectoriesAndStdin(t *testing.T) {
@@ -26,7 +27,7 @@ func TestApplyReadsFilesDirectoriesAndStdin(t *testing.T) {
 	h.write("dir/a.yaml", webToBackend)
 	h.write("dir/sub/b.yml", catchAllK8s)
 	out := h.runWith(t.Context(), meshYAML, "apply", "-f", h.home+"/dir", "-f", "-")
-	require.Equal(t, exitOK, out.code, out.stderr)
+	require.Equal(t, exit.OK, out.code, out.stderr)
 	require.Equal(t, "TrafficPermission/web-to-backend created\nTrafficPermission/catch-all created\nMesh/default created\nrevision 1841\n", out.stdout)
 	require.Empty(t, out.stderr)
 }
@@ -34,7 +35,7 @@ func TestApplyReadsFilesDirectoriesAndStdin(t *testing.T) {
 func TestApplyJSON(t *testing.T) {
 	h := newHarness(t)
 	out := h.runWith(t.Context(), webToBackend, "apply", "-f", "-", "-o", "json")
-	require.Equal(t, exitOK, out.code, out.stderr)
+	require.Equal(t, exit.OK, out.code, out.stderr)
 	require.JSONEq(t, `{"results": [{"type": "TrafficPermission", "mesh": "default", "name": "web-to-backend", "outcome": "created", "version": 1}], "revision": 1841}`, out.stdout)
 	out = h.runWith(t.Context(), webToBackend, "apply", "-f", "-", "-o", "name")
 	require.Equal(t, "TrafficPermission/web-to-backend\n", out.stdout)
@@ -44,17 +45,17 @@ func TestApplyDryRun(t *testing.T) {
 	h := newHarness(t)
 	out := h.runWith(t.Context(), webToBackend, "apply", "-f", "-", "--dry-run=client")
 	require.Equal(t, outcome{
-		exitOK, "TrafficPermission/web-to-backend valid\n",
+		exit.OK, "TrafficPermission/web-to-backend valid\n",
 		"Dry run: the documents are valid; nothing was sent to a control plane.\n",
 	}, out)
-	require.Empty(t, h.server.calls)
+	require.Empty(t, h.server.Calls)
 
 	out = h.runWith(t.Context(), webToBackend, "apply", "-f", "-", "--dry-run=server")
 	require.Equal(t, outcome{
-		exitOK, "TrafficPermission/web-to-backend created\nrevision 1840\n", "Dry run: nothing was written.\n",
+		exit.OK, "TrafficPermission/web-to-backend created\nrevision 1840\n", "Dry run: nothing was written.\n",
 	}, out)
-	require.Empty(t, h.server.stored)
-	require.Empty(t, h.server.applies[0].GetRequestId())
+	require.Empty(t, h.server.Stored)
+	require.Empty(t, h.server.Applies[0].GetRequestId())
 }
 
 func TestApplyIfVersion(t *testing.T) {
@@ -62,12 +63,12 @@ func TestApplyIfVersion(t *testing.T) {
 	policy := h.write("p.yaml", webToBackend)
 	h.ok("apply", "-f", policy, "--if-version", "0")
 	out := h.run("apply", "-f", policy, "--if-version", "0")
-	require.Equal(t, outcome{exitConflict, "", "Error: TrafficPermission/default/web-to-backend has version 1, not 0\n"}, out)
+	require.Equal(t, outcome{exit.Conflict, "", "Error: TrafficPermission/default/web-to-backend has version 1, not 0\n"}, out)
 	h.ok("apply", "-f", policy, "--if-version", "1")
 
 	two := h.write("two.yaml", webToBackend+"---\n"+meshYAML)
 	out = h.run("apply", "-f", two, "--if-version", "1")
-	require.Equal(t, exitUsage, out.code)
+	require.Equal(t, exit.Usage, out.code)
 	require.Contains(t, out.stderr, "Error: --if-version is about one resource; the input holds 2\n")
 }
 
@@ -79,10 +80,10 @@ sources: [{match: {kuma.io/service: web}}]
 destinations: [{match: {kuma.io/service: backend}}]
 `
 	out := h.runWith(t.Context(), meshless, "apply", "-f", "-", "-m", "demo", "-o", "json")
-	require.Equal(t, exitOK, out.code, out.stderr)
+	require.Equal(t, exit.OK, out.code, out.stderr)
 	require.Contains(t, out.stdout, `"mesh": "demo"`)
 	out = h.runWith(t.Context(), webToBackend, "apply", "-f", "-", "-m", "demo")
-	require.Equal(t, exitUsage, out.code)
+	require.Equal(t, exit.Usage, out.code)
 	require.Contains(t, out.stderr, `the document is for mesh "default", the command for mesh "demo"`)
 }
 
@@ -91,65 +92,65 @@ destinations: [{match: {kuma.io/service: backend}}]
 func TestApplyRetriesWithOneRequestID(t *testing.T) {
 	h := newHarness(t)
 	var lost atomic.Int32
-	h.server.after = func(method string) error {
+	h.server.After = func(method string) error {
 		if method == "Apply" && lost.Add(1) <= 2 {
 			return rpcerr.New(rpcerr.Unavailable, "NO_LEADER", "there is no leader")
 		}
 		return nil
 	}
 	out := h.runWith(t.Context(), webToBackend, "apply", "-f", "-")
-	require.Equal(t, exitOK, out.code, out.stderr)
+	require.Equal(t, exit.OK, out.code, out.stderr)
 	require.Equal(t, "TrafficPermission/web-to-backend created\nrevision 1841\n", out.stdout)
-	require.Len(t, h.server.applies, 3)
-	id := h.server.applies[0].GetRequestId()
+	require.Len(t, h.server.Applies, 3)
+	id := h.server.Applies[0].GetRequestId()
 	require.NotEmpty(t, id)
-	for _, a := range h.server.applies {
+	for _, a := range h.server.Applies {
 		require.Equal(t, id, a.GetRequestId())
 	}
 
-	h.server.after = nil
+	h.server.After = nil
 	h.runWith(t.Context(), webToBackend, "apply", "-f", "-")
-	require.NotEqual(t, id, h.server.applies[3].GetRequestId(), "another invocation is another request")
+	require.NotEqual(t, id, h.server.Applies[3].GetRequestId(), "another invocation is another request")
 }
 
 func TestApplyGivesUpWhenUnavailableForTheWholeTimeout(t *testing.T) {
 	h := newHarness(t)
-	h.server.before = func(string) error { return rpcerr.New(rpcerr.Unavailable, "NO_LEADER", "there is no leader") }
+	h.server.Before = func(string) error { return rpcerr.New(rpcerr.Unavailable, "NO_LEADER", "there is no leader") }
 	out := h.runWith(t.Context(), webToBackend, "apply", "-f", "-", "--timeout", "150ms")
 	require.Equal(t, outcome{
-		exitUnavailable, "", "Error: the control plane at " + h.address + " is unavailable: there is no leader\n",
+		exit.Unavailable, "", "Error: the control plane at " + h.address + " is unavailable: there is no leader\n",
 	}, out)
-	require.Greater(t, len(h.server.calls), 1)
+	require.Greater(t, len(h.server.Calls), 1)
 }
 
 func TestApplyWaitForZones(t *testing.T) {
 	h := newHarness(t)
 	out := h.runWith(t.Context(), webToBackend, "apply", "-f", "-", "--wait=zones")
-	require.Equal(t, exitOK, out.code, out.stderr)
+	require.Equal(t, exit.OK, out.code, out.stderr)
 	require.Equal(t, "TrafficPermission/web-to-backend created\nrevision 1841\n", out.stdout)
-	require.Len(t, h.server.applies, 2)
-	require.False(t, h.server.applies[0].GetWaitForZones())
-	require.True(t, h.server.applies[1].GetWaitForZones())
-	require.Equal(t, h.server.applies[0].GetRequestId(), h.server.applies[1].GetRequestId())
+	require.Len(t, h.server.Applies, 2)
+	require.False(t, h.server.Applies[0].GetWaitForZones())
+	require.True(t, h.server.Applies[1].GetWaitForZones())
+	require.Equal(t, h.server.Applies[0].GetRequestId(), h.server.Applies[1].GetRequestId())
 }
 
 // The result of the write is never hidden behind a wait that failed.
 func TestApplyWaitForZonesTimesOut(t *testing.T) {
 	h := newHarness(t)
-	h.server.zones = []*meridianv1.ZoneStatus{
+	h.server.AllZones = []*meridianv1.ZoneStatus{
 		{Name: "east", State: "in-sync", Revision: 1841, Instances: []string{"e1"}},
 		{Name: "west", State: "stale", Revision: 1700, Instances: []string{"w1"}, LastError: "disk full"},
 		{Name: "north", State: "offline", Revision: 1},
 	}
 	var applies atomic.Int32
-	h.server.before = func(method string) error {
+	h.server.Before = func(method string) error {
 		if method == "Apply" && applies.Add(1) == 2 {
 			return rpcerr.New(rpcerr.Timeout, "ZONES_LAG", "not every zone has applied it")
 		}
 		return nil
 	}
 	out := h.runWith(t.Context(), webToBackend, "apply", "-f", "-", "--wait=zones")
-	require.Equal(t, exitTimeout, out.code)
+	require.Equal(t, exit.Timeout, out.code)
 	require.Equal(t, "TrafficPermission/web-to-backend created\nrevision 1841\n", out.stdout)
 	require.Equal(t, "Error: revision 1841 is written, but not every connected zone has applied it within 30s\n"+
 		"  zone west is stale at revision 1700: disk full\n", out.stderr)
@@ -157,9 +158,9 @@ func TestApplyWaitForZonesTimesOut(t *testing.T) {
 
 func TestApplyWarningsGoToStderr(t *testing.T) {
 	h := newHarness(t)
-	h.server.warnings = []string{"TrafficLog/default/x: the mesh has no backend file"}
+	h.server.Warnings = []string{"TrafficLog/default/x: the mesh has no backend file"}
 	out := h.runWith(t.Context(), meshYAML, "apply", "-f", "-", "-o", "json")
-	require.Equal(t, exitOK, out.code)
+	require.Equal(t, exit.OK, out.code)
 	require.Equal(t, "Warning: TrafficLog/default/x: the mesh has no backend file\n", out.stderr)
 	require.True(t, json.Valid([]byte(out.stdout)))
 }
@@ -169,14 +170,14 @@ func TestDelete(t *testing.T) {
 	h.ok("apply", "-f", h.write("all.yaml", webToBackend+"---\n"+catchAllK8s+"---\n"+meshYAML))
 	require.Equal(t, "TrafficPermission/catch-all deleted\nrevision 1842\n", h.ok("delete", "traffic-permission", "catch-all"))
 	out := h.run("delete", "TrafficPermission/catch-all")
-	require.Equal(t, outcome{exitNo, "", "Error: TrafficPermission/default/catch-all does not exist\n"}, out)
+	require.Equal(t, outcome{exit.No, "", "Error: TrafficPermission/default/catch-all does not exist\n"}, out)
 	require.Equal(t, "TrafficPermission/web-to-backend deleted\nrevision 1842\n",
 		h.ok("delete", "-f", h.write("one.yaml", webToBackend), "--dry-run=server"))
 	require.Equal(t, "TrafficPermission/web-to-backend deleted\nrevision 1843\n", h.ok("delete", "-f", h.write("one.yaml", webToBackend)))
 
 	// One that is missing leaves everything as it is.
 	out = h.run("delete", "-f", h.write("all.yaml", meshYAML+"---\n"+webToBackend))
-	require.Equal(t, exitNo, out.code)
+	require.Equal(t, exit.No, out.code)
 	require.Equal(t, "Mesh/default\n", h.ok("get", "meshes", "-o", "name"))
 }
 

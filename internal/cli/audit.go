@@ -11,6 +11,8 @@ import (
 	"github.com/spf13/cobra"
 
 	"meridian/internal/audit"
+	"meridian/internal/cli/exit"
+	"meridian/internal/cli/print"
 )
 
 func newAuditCommand(a *app) *cobra.Command {
@@ -35,18 +37,18 @@ It needs no server, and exits with 1 when something is wrong.`,
   meridian audit verify --head yesterday/head.json audit-*.log audit.log`,
 		Args: func(_ *cobra.Command, args []string) error {
 			if len(args) == 0 {
-				return usagef("missing FILE or DIR")
+				return exit.Usagef("missing FILE or DIR")
 			}
 			return nil
 		},
 	}
-	output := bindFormat(cmd.Flags(), formatTable, formatJSON, formatYAML)
+	output := print.BindFormat(cmd.Flags(), print.FormatTable, print.FormatJSON, print.FormatYAML)
 	cmd.Flags().StringVar(&headFile, "head", "", "checkpoint to hold the log against (default head.json beside the files)")
-	cmd.RunE = func(_ *cobra.Command, args []string) error { return a.verifyAudit(output.value, args, headFile) }
+	cmd.RunE = func(_ *cobra.Command, args []string) error { return a.verifyAudit(output.Value, args, headFile) }
 	return cmd
 }
 
-func (a *app) verifyAudit(f format, args []string, headFile string) error {
+func (a *app) verifyAudit(f print.Format, args []string, headFile string) error {
 	files, head, err := auditFiles(args)
 	if err == nil && headFile != "" {
 		var given audit.Head
@@ -54,14 +56,14 @@ func (a *app) verifyAudit(f format, args []string, headFile string) error {
 		head = &given
 	}
 	if err != nil {
-		return usagef("%w", err)
+		return exit.Usagef("%w", err)
 	}
 	report, err := audit.Verify(files, head)
 	if err != nil {
-		return usagef("%w", err)
+		return exit.Usagef("%w", err)
 	}
-	if f != formatTable {
-		err = a.writeValue(f, report)
+	if f != print.FormatTable {
+		err = a.WriteValue(f, report)
 	} else {
 		err = a.printAudit(report)
 	}
@@ -69,29 +71,29 @@ func (a *app) verifyAudit(f format, args []string, headFile string) error {
 		return err
 	}
 	for _, note := range report.Notes {
-		a.message("Note: %s.", note)
+		a.Message("Note: %s.", note)
 	}
 	if head == nil {
-		a.message("Note: there is no checkpoint, so records may be missing at the end.")
+		a.Message("Note: there is no checkpoint, so records may be missing at the end.")
 	}
 	if n := len(report.Problems); n > 0 {
-		return failf(exitNo, "the log is not what was written: %s", plural(n, "problem"))
+		return exit.Failf(exit.No, "the log is not what was written: %s", print.Plural(n, "problem"))
 	}
 	return nil
 }
 
 func (a *app) printAudit(report audit.Report) error {
 	for _, p := range report.Problems {
-		if err := a.println(p.String()); err != nil {
+		if err := a.Println(p.String()); err != nil {
 			return err
 		}
 	}
 	if len(report.Problems) > 0 {
 		return nil
 	}
-	t := &table{header: []string{"RECORDS", "FIRST", "LAST", "HASH"}}
-	t.add(strconv.FormatUint(report.Records, 10), strconv.FormatUint(report.First, 10), strconv.FormatUint(report.Last, 10), report.Hash)
-	return a.write([]byte(t.String()))
+	t := &print.Table{Header: []string{"RECORDS", "FIRST", "LAST", "HASH"}}
+	t.Add(strconv.FormatUint(report.Records, 10), strconv.FormatUint(report.First, 10), strconv.FormatUint(report.Last, 10), report.Hash)
+	return a.Output([]byte(t.String()))
 }
 
 // auditFiles replaces directories by the logs in them and finds the checkpoint

@@ -11,6 +11,8 @@ import (
 
 	meridianv1 "meridian/api/meridian/v1"
 	"meridian/internal/authn"
+	"meridian/internal/cli/exit"
+	"meridian/internal/cli/print"
 	"meridian/internal/rbac"
 	"meridian/internal/resource"
 )
@@ -32,7 +34,7 @@ func (r *rolesFlags) bind(cmd *cobra.Command) {
 
 func (r *rolesFlags) check() error {
 	if r.offline != (len(r.files) > 0) {
-		return usagef("--offline and --roles go together: the roles to answer from")
+		return exit.Usagef("--offline and --roles go together: the roles to answer from")
 	}
 	return nil
 }
@@ -72,7 +74,7 @@ func (a *app) rules(files []string) (documents, error) {
 	a.warnAbout(loaded)
 	held := slices.ContainsFunc(loaded, func(d resource.Document) bool { return d.Resource.Key().Kind == rbac.KindBinding })
 	if !held {
-		a.warn("there is no AccessRoleBinding in the files of --roles: nobody holds anything")
+		a.Warn("there is no AccessRoleBinding in the files of --roles: nobody holds anything")
 	}
 	return loaded, nil
 }
@@ -87,10 +89,10 @@ func accessNamed(name string) (resource.Access, error) {
 	for i, a := range rbac.Accesses() {
 		names[i] = string(a)
 	}
-	if hint := didYouMean(string(access), names); hint != "" {
-		return "", usagef("unknown access %q%s", name, hint)
+	if hint := exit.DidYouMean(string(access), names); hint != "" {
+		return "", exit.Usagef("unknown access %q%s", name, hint)
 	}
-	return "", usagef("unknown access %q; write one of %s", name, strings.Join(names, ", "))
+	return "", exit.Usagef("unknown access %q; write one of %s", name, strings.Join(names, ", "))
 }
 
 // completeAccesses offers the accesses, then the kinds.
@@ -110,7 +112,7 @@ func completeAccesses(cmd *cobra.Command, args []string, typed string) ([]cobra.
 func resourceNamed(access resource.Access, args []string, mesh string) (resource.Key, error) {
 	if !rbac.OnResources(access) {
 		if len(args) > 0 {
-			return resource.Key{}, usagef("%s is about no resource: leave %q out", access, args[0])
+			return resource.Key{}, exit.Usagef("%s is about no resource: leave %q out", access, args[0])
 		}
 		return resource.Key{Mesh: resource.MeshName(mesh)}, nil
 	}
@@ -125,7 +127,7 @@ func resourceNamed(access resource.Access, args []string, mesh string) (resource
 	}
 	if len(args) > 1 {
 		if err := resource.CheckName(args[1]); err != nil {
-			return key, usagef("%s: %w", kind.Kind, err)
+			return key, exit.Usagef("%s: %w", kind.Kind, err)
 		}
 		key.Name = args[1]
 	}
@@ -133,16 +135,16 @@ func resourceNamed(access resource.Access, args []string, mesh string) (resource
 }
 
 func newWhoAmICommand(a *app) *cobra.Command {
-	var output *formatFlag
+	var output *print.FormatFlag
 	cmd := &cobra.Command{
 		Use:   "whoami",
 		Short: "Who the control plane takes you for, and which roles you have",
 		Args:  exactly(),
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			return a.whoAmI(cmd.Context(), output.value)
+			return a.whoAmI(cmd.Context(), output.Value)
 		},
 	}
-	output = bindFormat(cmd.Flags(), formatTable, formatJSON, formatYAML)
+	output = print.BindFormat(cmd.Flags(), print.FormatTable, print.FormatJSON, print.FormatYAML)
 	return cmd
 }
 
@@ -154,14 +156,14 @@ type heldView struct {
 	Missing bool             `json:"missing,omitempty"`
 }
 
-func (a *app) whoAmI(ctx context.Context, f format) error {
+func (a *app) whoAmI(ctx context.Context, f print.Format) error {
 	c, err := a.connect()
 	if err != nil {
 		return err
 	}
 	defer c.Close()
 	var me *meridianv1.WhoAmIResponse
-	err = c.call(ctx, func(ctx context.Context) (err error) {
+	err = c.Call(ctx, func(ctx context.Context) (err error) {
 		me, err = c.WhoAmI(ctx, &meridianv1.WhoAmIRequest{})
 		return err
 	})
@@ -172,8 +174,8 @@ func (a *app) whoAmI(ctx context.Context, f format) error {
 	for i, r := range me.GetRoles() {
 		held[i] = heldView{r.GetRole(), r.GetBinding(), subjectOf(r.GetSubject()), r.GetMissing()}
 	}
-	if f.structured() {
-		return a.writeValue(f, struct {
+	if f.Structured() {
+		return a.WriteValue(f, struct {
 			Name   string     `json:"name"`
 			Groups []string   `json:"groups"`
 			Source string     `json:"source"`
@@ -184,13 +186,13 @@ func (a *app) whoAmI(ctx context.Context, f format) error {
 	fmt.Fprintf(&b, "User:   %s\nGroups: %s\nKnown:  %s\n", me.GetName(), strings.Join(me.GetGroups(), ", "), sourceText(me.GetSource()))
 	if len(held) == 0 {
 		b.WriteString("Roles:  none: you can read everything but secret material, and write nothing\n")
-		return a.write([]byte(b.String()))
+		return a.Output([]byte(b.String()))
 	}
 	b.WriteString("Roles:\n")
 	for _, h := range held {
 		fmt.Fprintf(&b, "  %s\n", h)
 	}
-	return a.write([]byte(b.String()))
+	return a.Output([]byte(b.String()))
 }
 
 // String prints the role and how it was given.
@@ -221,7 +223,7 @@ func newWhoCanCommand(a *app) *cobra.Command {
 	var (
 		roles  rolesFlags
 		mesh   *meshFlag
-		output *formatFlag
+		output *print.FormatFlag
 	)
 	cmd := &cobra.Command{
 		Use:   "who-can ACCESS [TYPE[/NAME]]",
@@ -246,18 +248,18 @@ about a particular one.`,
 				return err
 			}
 			if rbac.OnResources(access) && len(args) < 2 {
-				return usagef("missing TYPE: %s is about a resource", access)
+				return exit.Usagef("missing TYPE: %s is about a resource", access)
 			}
 			key, err := resourceNamed(access, args[1:], mesh.name)
 			if err != nil {
 				return err
 			}
-			return a.whoCan(cmd.Context(), &roles, access, key, output.value)
+			return a.whoCan(cmd.Context(), &roles, access, key, output.Value)
 		},
 	}
 	mesh = bindMesh(cmd)
 	roles.bind(cmd)
-	output = bindFormat(cmd.Flags(), formatTable, formatJSON, formatYAML)
+	output = print.BindFormat(cmd.Flags(), print.FormatTable, print.FormatJSON, print.FormatYAML)
 	return cmd
 }
 
@@ -271,7 +273,7 @@ type holderView struct {
 	Conditional bool             `json:"conditional"`
 }
 
-func (a *app) whoCan(ctx context.Context, roles *rolesFlags, access resource.Access, key resource.Key, f format) error {
+func (a *app) whoCan(ctx context.Context, roles *rolesFlags, access resource.Access, key resource.Key, f print.Format) error {
 	var (
 		holders []holderView
 		err     error
@@ -284,20 +286,20 @@ func (a *app) whoCan(ctx context.Context, roles *rolesFlags, access resource.Acc
 	if err != nil {
 		return err
 	}
-	if f.structured() {
-		return a.writeValue(f, struct {
+	if f.Structured() {
+		return a.WriteValue(f, struct {
 			Items []holderView `json:"items"`
 		}{holders})
 	}
 	if len(holders) == 0 {
-		a.message("Nobody.")
+		a.Message("Nobody.")
 		return nil
 	}
-	t := table{header: []string{"TYPE", "NAME", "ROLE", "RULE", "BINDING", "COVERS"}}
+	t := print.Table{Header: []string{"TYPE", "NAME", "ROLE", "RULE", "BINDING", "COVERS"}}
 	for _, h := range holders {
-		t.add(string(h.Subject.Type), h.Subject.Name, h.Role, fmt.Sprintf("rules[%d]", h.Rule), h.Binding, h.Scope)
+		t.Add(string(h.Subject.Type), h.Subject.Name, h.Role, fmt.Sprintf("rules[%d]", h.Rule), h.Binding, h.Scope)
 	}
-	return a.write([]byte(t.String()))
+	return a.Output([]byte(t.String()))
 }
 
 func (a *app) whoCanOffline(roles *rolesFlags, access resource.Access, key resource.Key) ([]holderView, error) {
@@ -321,7 +323,7 @@ func (a *app) askWhoCan(ctx context.Context, access resource.Access, key resourc
 	}
 	defer c.Close()
 	var response *meridianv1.WhoCanResponse
-	err = c.call(ctx, func(ctx context.Context) (err error) {
+	err = c.Call(ctx, func(ctx context.Context) (err error) {
 		response, err = c.WhoCan(ctx, &meridianv1.WhoCanRequest{Access: string(access), Key: messageKey(key)})
 		return err
 	})
@@ -341,7 +343,7 @@ func (a *app) holdersOf(ctx context.Context, role string) (string, error) {
 		return "", err
 	}
 	defer c.Close()
-	bindings, err := c.list(ctx, &meridianv1.ListRequest{Kinds: []string{string(rbac.KindBinding)}})
+	bindings, err := c.Resources(ctx, &meridianv1.ListRequest{Kinds: []string{string(rbac.KindBinding)}})
 	if err != nil {
 		return "", err
 	}

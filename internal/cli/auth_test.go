@@ -12,6 +12,9 @@ import (
 
 	meridianv1 "meridian/api/meridian/v1"
 	"meridian/internal/authz"
+	"meridian/internal/cli/client"
+	"meridian/internal/cli/clitest"
+	"meridian/internal/cli/exit"
 	"meridian/internal/resource"
 	"meridian/internal/store"
 )
@@ -82,18 +85,18 @@ func (p accessPlane) read(context.Context) (resource.Revision, error) { return p
 func (h *harness) serveRoles(text string) {
 	h.t.Helper()
 	p := accessPlane{store.New(store.DefaultOptions())}
-	now := func() time.Time { return epoch }
+	now := func() time.Time { return clitest.Epoch }
 	require.NoError(h.t, authz.Defaults{Restricted: true}.Ensure(h.t.Context(), p.View, p, now))
 	documents, err := resource.Decode("roles.yaml", []byte(text), resource.DecodeOptions{})
 	require.NoError(h.t, err)
 	var ops []store.Op
 	for _, d := range documents {
 		ops = append(ops, store.Put(d.Resource))
-		m := encodeMessage(d.Resource)
-		h.server.stored[d.Resource.Key()] = m
+		m := client.Encode(d.Resource)
+		h.server.Stored[d.Resource.Key()] = m
 	}
 	require.NoError(h.t, p.Apply(p.Revision()+1, store.Txn{Ops: ops}).Err)
-	h.server.access = authz.NewService(authz.New(p.View), p.read)
+	h.server.Access = authz.NewService(authz.New(p.View), p.read)
 }
 
 func TestCanIOffline(t *testing.T) {
@@ -127,16 +130,16 @@ func TestCanIOffline(t *testing.T) {
 			require.Empty(t, out.stderr)
 			require.Contains(t, out.stdout, tt.want)
 			if tt.yes {
-				require.Equal(t, exitOK, out.code)
+				require.Equal(t, exit.OK, out.code)
 				require.Regexp(t, `^yes\n`, out.stdout)
 				return
 			}
-			require.Equal(t, exitNo, out.code)
+			require.Equal(t, exit.No, out.code)
 			require.Regexp(t, `^no\n`, out.stdout)
 		})
 	}
 	out := h.run("auth", "can-i", "UPDATE", "-f", policy, "--as", "bob", "--offline", "--roles", roles, "-o", "json")
-	require.Equal(t, exitOK, out.code)
+	require.Equal(t, exit.OK, out.code)
 	var answer verdictView
 	require.NoError(t, json.Unmarshal([]byte(out.stdout), &answer))
 	require.True(t, answer.Allowed)
@@ -172,7 +175,7 @@ func TestAuthUsage(t *testing.T) {
 		"auth wants one of: can-i":                 {"--skip-verify", "--token", "abc"},
 	} {
 		out := h.run(append([]string{"auth"}, args...)...)
-		require.Equal(t, exitUsage, out.code, "%v\n%s%s", args, out.stdout, out.stderr)
+		require.Equal(t, exit.Usage, out.code, "%v\n%s%s", args, out.stdout, out.stderr)
 		require.Contains(t, out.stderr, want)
 		require.Empty(t, out.stdout)
 	}
@@ -184,7 +187,7 @@ func TestOnlineAndOfflineAgree(t *testing.T) {
 	h := newHarness(t)
 	h.serveRoles(rolesYAML)
 	var stored []*resource.Resource
-	for _, m := range h.server.stored {
+	for _, m := range h.server.Stored {
 		r, _, err := resource.Build(resource.Meta{Key: resource.Key{Kind: resource.Kind(m.GetKind()), Name: m.GetName()}}, m.GetSpec())
 		require.NoError(t, err)
 		stored = append(stored, r)
@@ -224,15 +227,15 @@ func TestOnlineAndOfflineAgree(t *testing.T) {
 			codes[online.code]++
 		}
 	}
-	require.Greater(t, codes[exitOK], 10)
-	require.Greater(t, codes[exitNo], 10)
+	require.Greater(t, codes[exit.OK], 10)
+	require.Greater(t, codes[exit.No], 10)
 }
 
 // Roles alone answer no question, and files that hold something else none at all.
 func TestRolesWithoutBindings(t *testing.T) {
 	h := newHarness(t)
 	out := h.run("auth", "can-i", "CREATE", "mesh/x", "--as", "bob", "--offline", "--roles", h.write("mesh.yaml", meshYAML))
-	require.Equal(t, exitNo, out.code)
+	require.Equal(t, exit.No, out.code)
 	require.Contains(t, out.stderr, "there is no AccessRoleBinding in the files of --roles")
 }
 
@@ -249,7 +252,7 @@ Roles:  none: you can read everything but secret material, and write nothing
 `, h.ok("auth", "whoami"))
 
 	out := h.run("auth", "can-i", "CREATE", "-f", policy)
-	require.Equal(t, exitNo, out.code)
+	require.Equal(t, exit.No, out.code)
 	require.Regexp(t, `^no\n`, out.stdout)
 	require.Regexp(t, `^yes\n`, h.ok("auth", "can-i", "CREATE", "-f", policy, "--as", "bob"))
 	require.Regexp(t, `^yes\n`, h.ok("auth", "can-i", "UPDATE", "-f", policy, "--old", policy, "--as", "bob"))
@@ -271,7 +274,7 @@ func TestDescribeRoleShowsWhoHoldsIt(t *testing.T) {
 	h.serveRoles(rolesYAML)
 	page := h.ok("describe", "access-role", "backend-owner")
 	require.Contains(t, page, "Held by:\n  user bob, through AccessRoleBinding owners\n")
-	h.server.stored[resource.Key{Kind: "AccessRole", Name: "lonely"}] = &meridianv1.Resource{
+	h.server.Stored[resource.Key{Kind: "AccessRole", Name: "lonely"}] = &meridianv1.Resource{
 		Kind: "AccessRole", Name: "lonely", Spec: []byte(`{"rules":[{"access":["CREATE"]}]}`),
 	}
 	require.Contains(t, h.ok("describe", "AccessRole/lonely"), "nobody: no AccessRoleBinding gives it")
@@ -281,6 +284,6 @@ func TestForceIsSent(t *testing.T) {
 	h := newHarness(t)
 	h.ok("apply", "-f", h.write("mesh.yaml", meshYAML))
 	h.ok("apply", "-f", h.write("mesh.yaml", meshYAML), "--force")
-	require.False(t, h.server.applies[0].GetForce())
-	require.True(t, h.server.applies[1].GetForce())
+	require.False(t, h.server.Applies[0].GetForce())
+	require.True(t, h.server.Applies[1].GetForce())
 }

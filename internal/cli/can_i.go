@@ -2,7 +2,6 @@ package cli
 
 import (
 	"context"
-	"errors"
 	"slices"
 	"strings"
 
@@ -10,19 +9,18 @@ import (
 
 	meridianv1 "meridian/api/meridian/v1"
 	"meridian/internal/authn"
+	"meridian/internal/cli/client"
+	"meridian/internal/cli/exit"
+	"meridian/internal/cli/print"
 	"meridian/internal/rbac"
 	"meridian/internal/resource"
 )
-
-// errNo means that the answer was "no" and has been printed: the exit code is
-// all that is left to say.
-var errNo = errors.New("the answer is no")
 
 // canIFlags are the flags of can-i.
 type canIFlags struct {
 	roles  rolesFlags
 	mesh   *meshFlag
-	output *formatFlag
+	output *print.FormatFlag
 	files  []string
 	old    string
 	tags   []string
@@ -55,7 +53,7 @@ With --offline the answer comes from the roles and bindings of --roles alone.`,
 		ValidArgsFunction: completeAccesses,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if cmd.Flags().Changed("as") && o.as == "" || slices.Contains(o.groups, "") {
-				return usagef("--as and --as-group want names: an empty one would ask about somebody else")
+				return exit.Usagef("--as and --as-group want names: an empty one would ask about somebody else")
 			}
 			return a.canI(cmd.Context(), args, &o)
 		},
@@ -67,7 +65,7 @@ With --offline the answer comes from the roles and bindings of --roles alone.`,
 	cmd.Flags().StringArrayVar(&o.tags, "tag", nil, "with GENERATE_DATAPLANE_TOKEN: TAG=VALUE that the token would carry; repeatable")
 	cmd.Flags().StringVar(&o.as, "as", "", "ask about this user, as an authenticated one; mesh-system:anonymous is whoever has no credentials")
 	cmd.Flags().StringArrayVar(&o.groups, "as-group", nil, "with --as: a group of the user; repeatable")
-	o.output = bindFormat(cmd.Flags(), formatTable, formatJSON, formatYAML)
+	o.output = print.BindFormat(cmd.Flags(), print.FormatTable, print.FormatJSON, print.FormatYAML)
 	return cmd
 }
 
@@ -96,28 +94,28 @@ func (a *app) canI(ctx context.Context, args []string, o *canIFlags) error {
 		}
 		verdict.add(q, answer, len(questions) > 1)
 	}
-	return a.printVerdict(o.output.value, verdict)
+	return a.printVerdict(o.output.Value, verdict)
 }
 
 func (o *canIFlags) check(granted resource.Access, args []string) error {
 	onResources := rbac.OnResources(granted)
 	switch {
 	case !onResources && len(o.files) > 0:
-		return usagef("%s is about no resource: leave -f out", granted)
+		return exit.Usagef("%s is about no resource: leave -f out", granted)
 	case onResources && len(args) == 0 && len(o.files) == 0:
-		return usagef("missing TYPE/NAME, or -f: %s is about a resource", granted)
+		return exit.Usagef("missing TYPE/NAME, or -f: %s is about a resource", granted)
 	case len(args) > 0 && len(o.files) > 0:
-		return usagef("name one resource, or give documents with -f, not both")
+		return exit.Usagef("name one resource, or give documents with -f, not both")
 	case o.old != "" && (granted != resource.AccessUpdate || len(o.files) == 0):
-		return usagef("--old goes with UPDATE and -f: it is what the update replaces")
+		return exit.Usagef("--old goes with UPDATE and -f: it is what the update replaces")
 	case len(o.tags) > 0 && granted != resource.AccessGenerateDataplaneToken:
-		return usagef("--tag goes with %s", resource.AccessGenerateDataplaneToken)
+		return exit.Usagef("--tag goes with %s", resource.AccessGenerateDataplaneToken)
 	case len(o.groups) > 0 && o.as == "":
-		return usagef("--as-group goes with --as: the user who is in the group")
+		return exit.Usagef("--as-group goes with --as: the user who is in the group")
 	case len(o.groups) > 0 && o.as == authn.AnonymousUser:
-		return usagef("--as-group goes with a user: whoever is %s is in %s only", authn.AnonymousUser, authn.UnauthenticatedGroup)
+		return exit.Usagef("--as-group goes with a user: whoever is %s is in %s only", authn.AnonymousUser, authn.UnauthenticatedGroup)
 	case o.roles.offline && o.as == "":
-		return usagef("--as is required with --offline: there is nobody to be taken for")
+		return exit.Usagef("--as is required with --offline: there is nobody to be taken for")
 	}
 	if err := o.mesh.check(); err != nil {
 		return err
@@ -156,9 +154,9 @@ func (a *app) replaced(loaded []resource.Document, o *canIFlags) (*resource.Reso
 	case err != nil:
 		return nil, err
 	case len(loaded) != 1 || len(replaced) != 1:
-		return nil, usagef("--old is about one resource: -f and --old hold one document each")
+		return nil, exit.Usagef("--old is about one resource: -f and --old hold one document each")
 	case loaded[0].Resource.Key() != replaced[0].Resource.Key():
-		return nil, usagef("--old holds %s, and -f %s: an update replaces a resource by itself", replaced[0].Resource.Key(), loaded[0].Resource.Key())
+		return nil, exit.Usagef("--old holds %s, and -f %s: an update replaces a resource by itself", replaced[0].Resource.Key(), loaded[0].Resource.Key())
 	}
 	return replaced[0].Resource, nil
 }
@@ -168,7 +166,7 @@ func (o *canIFlags) token() (rbac.Token, error) {
 	for _, entry := range o.tags {
 		name, value, ok := strings.Cut(entry, "=")
 		if !ok || name == "" || value == "" {
-			return token, usagef("--tag %q: write TAG=VALUE", entry)
+			return token, exit.Usagef("--tag %q: write TAG=VALUE", entry)
 		}
 		if token.Tags == nil {
 			token.Tags = map[string][]string{}
@@ -198,7 +196,7 @@ func (a *app) asker(ctx context.Context, o *canIFlags) (ask func(rbac.Question) 
 	}
 	return func(q rbac.Question) (rbac.Answer, error) {
 		var response *meridianv1.CanIResponse
-		err := c.call(ctx, func(ctx context.Context) (err error) {
+		err := c.Call(ctx, func(ctx context.Context) (err error) {
 			response, err = c.CanI(ctx, encodeQuestion(q, o))
 			return err
 		})
@@ -211,10 +209,10 @@ func encodeQuestion(q rbac.Question, o *canIFlags) *meridianv1.CanIRequest {
 		Access: string(q.Access), Mesh: string(q.Token.Mesh), AsUser: o.as, AsGroups: o.groups,
 	}
 	if q.New != nil {
-		request.Resource = encodeMessage(q.New)
+		request.Resource = client.Encode(q.New)
 	}
 	if q.Old != nil {
-		request.Old = encodeMessage(q.Old)
+		request.Old = client.Encode(q.Old)
 	}
 	if rbac.OnResources(q.Access) {
 		request.Key = messageKey(q.Key)
@@ -250,19 +248,19 @@ func (v *verdictView) add(q rbac.Question, answer rbac.Answer, named bool) {
 	}
 }
 
-func (a *app) printVerdict(f format, v verdictView) error {
+func (a *app) printVerdict(f print.Format, v verdictView) error {
 	var err error
-	if f.structured() {
-		err = a.writeValue(f, v)
+	if f.Structured() {
+		err = a.WriteValue(f, v)
 	} else {
 		word := "no"
 		if v.Allowed {
 			word = "yes"
 		}
-		err = a.println(strings.Join(append([]string{word}, v.Reasons...), "\n  "))
+		err = a.Println(strings.Join(append([]string{word}, v.Reasons...), "\n  "))
 	}
 	if err == nil && !v.Allowed {
-		return errNo
+		return exit.ErrNo
 	}
 	return err
 }

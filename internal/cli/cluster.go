@@ -7,6 +7,8 @@ import (
 	"github.com/spf13/cobra"
 
 	meridianv1 "meridian/api/meridian/v1"
+	"meridian/internal/cli/client"
+	"meridian/internal/cli/print"
 )
 
 func newClusterCommand(a *app) *cobra.Command {
@@ -30,26 +32,26 @@ States: leader, follower, candidate (it asks for votes), unreachable. A server
 without a vote is new and catches up; it is given one by itself.`,
 		Args: exactly(),
 	}
-	output := bindFormat(cmd.Flags(), formatTable, formatWide, formatJSON, formatYAML, formatName)
+	output := print.BindFormat(cmd.Flags(), print.FormatTable, print.FormatWide, print.FormatJSON, print.FormatYAML, print.FormatName)
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
 		c, err := a.connect()
 		if err != nil {
 			return err
 		}
 		defer c.Close()
-		members, err := c.members(cmd.Context())
+		members, err := members(cmd.Context(), c)
 		if err != nil {
 			return err
 		}
-		return a.printMembers(output.value, members)
+		return a.printMembers(output.Value, members)
 	}
 	return cmd
 }
 
 // members lists the servers as one of them knows them.
-func (c *client) members(ctx context.Context) (*meridianv1.MembersResponse, error) {
+func members(ctx context.Context, c *client.Client) (*meridianv1.MembersResponse, error) {
 	var members *meridianv1.MembersResponse
-	err := c.call(ctx, func(ctx context.Context) (err error) {
+	err := c.Call(ctx, func(ctx context.Context) (err error) {
 		members, err = c.Members(ctx, &meridianv1.MembersRequest{})
 		return err
 	})
@@ -75,49 +77,42 @@ func viewMember(m *meridianv1.ClusterMember) memberView {
 	}
 }
 
-func (a *app) printMembers(f format, members *meridianv1.MembersResponse) error {
+func (a *app) printMembers(f print.Format, members *meridianv1.MembersResponse) error {
 	switch f {
-	case formatJSON, formatYAML:
+	case print.FormatJSON, print.FormatYAML:
 		views := make([]memberView, len(members.GetMembers()))
 		for i, m := range members.GetMembers() {
 			views[i] = viewMember(m)
 		}
-		return a.writeValue(f, views)
-	case formatName:
+		return a.WriteValue(f, views)
+	case print.FormatName:
 		for _, m := range members.GetMembers() {
-			if err := a.println(m.GetName()); err != nil {
+			if err := a.Println(m.GetName()); err != nil {
 				return err
 			}
 		}
 		return nil
 	}
 	if members.GetLeader() == "" {
-		a.warn("server " + members.GetSelf() + " knows of no leader: nothing can be written now")
+		a.Warn("server " + members.GetSelf() + " knows of no leader: nothing can be written now")
 	}
-	return a.write([]byte(memberTable(members, f == formatWide).String()))
+	return a.Output([]byte(memberTable(members, f == print.FormatWide).String()))
 }
 
-func memberTable(members *meridianv1.MembersResponse, wide bool) *table {
-	t := &table{header: []string{"NAME", "STATE", "VOTER", "REVISION", "GRPC", "PROBLEM"}}
+func memberTable(members *meridianv1.MembersResponse, wide bool) *print.Table {
+	t := &print.Table{Header: []string{"NAME", "STATE", "VOTER", "REVISION", "GRPC", "PROBLEM"}}
 	if wide {
-		t.header = []string{"NAME", "STATE", "VOTER", "REVISION", "GRPC", "RAFT", "VERSION", "PROBLEM"}
+		t.Header = []string{"NAME", "STATE", "VOTER", "REVISION", "GRPC", "RAFT", "VERSION", "PROBLEM"}
 	}
 	for _, m := range members.GetMembers() {
-		row := []string{m.GetName(), m.GetState(), yesNo(m.GetVoter()), strconv.FormatUint(m.GetAppliedRevision(), 10), m.GetGrpc()}
+		row := []string{m.GetName(), m.GetState(), print.YesNo(m.GetVoter()), strconv.FormatUint(m.GetAppliedRevision(), 10), m.GetGrpc()}
 		if m.GetState() == stateUnreachable {
 			row[3] = "" // it does not say
 		}
 		if wide {
 			row = append(row, m.GetRaft(), m.GetVersion())
 		}
-		t.add(append(row, m.GetProblem())...)
+		t.Add(append(row, m.GetProblem())...)
 	}
 	return t
-}
-
-func yesNo(yes bool) string {
-	if yes {
-		return "yes"
-	}
-	return "no"
 }

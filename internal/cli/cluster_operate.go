@@ -11,6 +11,8 @@ import (
 	"google.golang.org/grpc/status"
 
 	meridianv1 "meridian/api/meridian/v1"
+	"meridian/internal/cli/exit"
+	"meridian/internal/cli/print"
 )
 
 func newLeaderCommand(a *app) *cobra.Command {
@@ -21,18 +23,18 @@ func newLeaderCommand(a *app) *cobra.Command {
 written; ` + "`meridian cluster members`" + ` shows which servers are missing.`,
 		Args: exactly(),
 	}
-	output := bindFormat(cmd.Flags(), formatTable, formatWide, formatJSON, formatYAML, formatName)
-	cmd.RunE = func(cmd *cobra.Command, _ []string) error { return a.showLeader(cmd.Context(), output.value) }
+	output := print.BindFormat(cmd.Flags(), print.FormatTable, print.FormatWide, print.FormatJSON, print.FormatYAML, print.FormatName)
+	cmd.RunE = func(cmd *cobra.Command, _ []string) error { return a.showLeader(cmd.Context(), output.Value) }
 	return cmd
 }
 
-func (a *app) showLeader(ctx context.Context, f format) error {
+func (a *app) showLeader(ctx context.Context, f print.Format) error {
 	c, err := a.connect()
 	if err != nil {
 		return err
 	}
 	defer c.Close()
-	members, err := c.members(ctx)
+	members, err := members(ctx, c)
 	if err != nil {
 		return err
 	}
@@ -45,12 +47,12 @@ func (a *app) showLeader(ctx context.Context, f format) error {
 	switch {
 	case len(leading.GetMembers()) == 0:
 		return noLeader(members)
-	case f == formatName:
-		return a.println(members.GetLeader())
-	case f.structured():
-		return a.writeValue(f, viewMember(leading.GetMembers()[0]))
+	case f == print.FormatName:
+		return a.Println(members.GetLeader())
+	case f.Structured():
+		return a.WriteValue(f, viewMember(leading.GetMembers()[0]))
 	}
-	return a.write([]byte(memberTable(leading, f == formatWide).String()))
+	return a.Output([]byte(memberTable(leading, f == print.FormatWide).String()))
 }
 
 // noLeader says that nobody leads, and which servers are missing for that.
@@ -63,16 +65,16 @@ func noLeader(members *meridianv1.MembersResponse) error {
 		}
 		voters++
 		if m.GetState() == stateUnreachable {
-			missing = append(missing, fmt.Sprintf("  %s at %s does not answer", m.GetName(), orDash(m.GetRaft())))
+			missing = append(missing, fmt.Sprintf("  %s at %s does not answer", m.GetName(), print.OrDash(m.GetRaft())))
 		} else {
 			answering++
 		}
 	}
-	out := failf(exitUnavailable, "server %s knows of no leader: nothing can be written now", members.GetSelf())
+	out := exit.Failf(exit.Unavailable, "server %s knows of no leader: nothing can be written now", members.GetSelf())
 	if answering < voters/2+1 {
-		out = failf(exitUnavailable, "there is no leader: of %d servers with a vote %d answer, and it takes %d", voters, answering, voters/2+1)
+		out = exit.Failf(exit.Unavailable, "there is no leader: of %d servers with a vote %d answer, and it takes %d", voters, answering, voters/2+1)
 	}
-	return out.with(missing...)
+	return out.With(missing...)
 }
 
 // stateUnreachable is how a member is listed that does not answer.
@@ -106,14 +108,14 @@ func (a *app) transferLeadership(ctx context.Context, request *meridianv1.Transf
 	}
 	defer c.Close()
 	var response *meridianv1.TransferLeadershipResponse
-	err = c.call(ctx, func(ctx context.Context) (err error) {
+	err = c.Call(ctx, func(ctx context.Context) (err error) {
 		response, err = c.TransferLeadership(ctx, request)
 		return err
 	})
 	if err != nil {
 		return err
 	}
-	return a.println(response.GetLeader() + " leads")
+	return a.Println(response.GetLeader() + " leads")
 }
 
 func newRemoveCommand(a *app) *cobra.Command {
@@ -148,7 +150,7 @@ func (a *app) removeMember(ctx context.Context, request *meridianv1.RemoveMember
 	}
 	defer c.Close()
 	attempts := 0
-	err = c.call(ctx, func(ctx context.Context) error {
+	err = c.Call(ctx, func(ctx context.Context) error {
 		attempts++
 		_, err := c.RemoveMember(ctx, request)
 		if attempts > 1 && status.Code(err) == codes.NotFound {
@@ -156,14 +158,14 @@ func (a *app) removeMember(ctx context.Context, request *meridianv1.RemoveMember
 		}
 		return err
 	})
-	var f *failure
-	if errors.As(err, &f) && f.code == exitTimeout {
-		return f.with("It may have been removed: `meridian cluster members` shows.")
+	var f *exit.Failure
+	if errors.As(err, &f) && f.Code == exit.Timeout {
+		return f.With("It may have been removed: `meridian cluster members` shows.")
 	}
 	if err != nil {
 		return err
 	}
-	return a.println(request.GetName() + " removed")
+	return a.Println(request.GetName() + " removed")
 }
 
 // completionTimeout bounds how long a shell waits for names.

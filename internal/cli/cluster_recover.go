@@ -9,13 +9,15 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"meridian/internal/cli/exit"
+	"meridian/internal/cli/print"
 	"meridian/internal/consensus"
 )
 
 type recoverOptions struct {
 	dataDir, confirm string
 	dryRun           bool
-	output           *formatFlag
+	output           *print.FormatFlag
 }
 
 func newRecoverCommand(a *app) *cobra.Command {
@@ -44,16 +46,16 @@ If a majority can be brought back, bring it back instead: nothing is lost then.`
 	cmd.Flags().StringVar(&o.dataDir, "data-dir", "", "data directory of the stopped server (required)")
 	cmd.Flags().BoolVar(&o.dryRun, "dry-run", false, "say what is there and what would be done, change nothing")
 	cmd.Flags().StringVar(&o.confirm, "confirm", "", "id of the cluster, as --dry-run shows it: do it")
-	o.output = bindFormat(cmd.Flags(), formatTable, formatJSON, formatYAML)
+	o.output = print.BindFormat(cmd.Flags(), print.FormatTable, print.FormatJSON, print.FormatYAML)
 	return cmd
 }
 
 func (a *app) recoverCluster(o *recoverOptions) (err error) {
 	switch {
 	case o.dataDir == "":
-		return usagef("--data-dir is required: the data directory of the stopped server")
+		return exit.Usagef("--data-dir is required: the data directory of the stopped server")
 	case o.dryRun && o.confirm != "":
-		return usagef("--dry-run changes nothing and --confirm does: choose one")
+		return exit.Usagef("--dry-run changes nothing and --confirm does: choose one")
 	}
 	r, err := consensus.OpenRecovery(consensus.Files(o.dataDir))
 	if err != nil {
@@ -61,31 +63,31 @@ func (a *app) recoverCluster(o *recoverOptions) (err error) {
 	}
 	defer func() { err = errors.Join(err, r.Close()) }()
 	if o.confirm != "" && o.confirm != r.Epoch.ClusterID {
-		return usagef("--confirm %s: the directory is of cluster %s", o.confirm, r.Epoch.ClusterID)
+		return exit.Usagef("--confirm %s: the directory is of cluster %s", o.confirm, r.Epoch.ClusterID)
 	}
 	recovered := o.confirm != "" && !r.Alone()
 	if recovered {
-		if err := r.Recover(a.now()); err != nil {
+		if err := r.Recover(a.Now()); err != nil {
 			return fmt.Errorf("the recovery was cut off; repeat it: %w", err)
 		}
 	}
-	if o.output.value.structured() {
-		err = a.writeValue(o.output.value, viewRecovery(o.dataDir, r, recovered))
+	if o.output.Value.Structured() {
+		err = a.WriteValue(o.output.Value, viewRecovery(o.dataDir, r, recovered))
 	} else {
-		err = a.write([]byte(describeRecovery(o.dataDir, r, recovered)))
+		err = a.Output([]byte(describeRecovery(o.dataDir, r, recovered)))
 	}
 	if err != nil {
 		return err
 	}
 	switch {
 	case recovered:
-		a.message("Recovered. Start this server, and see `meridian cluster members`.")
+		a.Message("Recovered. Start this server, and see `meridian cluster members`.")
 	case r.Alone():
-		a.message("Nothing was changed: there is nothing to recover.")
+		a.Message("Nothing was changed: there is nothing to recover.")
 	case o.dryRun:
-		a.message("Dry run: nothing was changed. --confirm %s does it.", r.Epoch.ClusterID)
+		a.Message("Dry run: nothing was changed. --confirm %s does it.", r.Epoch.ClusterID)
 	default:
-		return usagef("nothing was changed: --confirm %s does what is said above", r.Epoch.ClusterID)
+		return exit.Usagef("nothing was changed: --confirm %s does what is said above", r.Epoch.ClusterID)
 	}
 	return nil
 }
@@ -96,13 +98,13 @@ func explainRecovery(dir string, err error) error {
 	message := strings.ReplaceAll(err.Error(), "consensus: ", "")
 	switch {
 	case errors.Is(err, consensus.ErrDataDirInUse):
-		return failf(exitUsage, "%s", message).
-			with("A server runs on it. Recovery is for a server that is stopped, and only when a majority is lost for good.")
+		return exit.Failf(exit.Usage, "%s", message).
+			With("A server runs on it. Recovery is for a server that is stopped, and only when a majority is lost for good.")
 	case errors.Is(err, consensus.ErrNotRecoverable):
-		return failf(exitUsage, "%s", message)
+		return exit.Failf(exit.Usage, "%s", message)
 	case errors.Is(err, consensus.ErrCorrupt):
-		return failf(exitUsage, "%s", message).
-			with("What it holds cannot be trusted. Recover from the directory of another server, or restore a snapshot into a new global:",
+		return exit.Failf(exit.Usage, "%s", message).
+			With("What it holds cannot be trusted. Recover from the directory of another server, or restore a snapshot into a new global:",
 				"  meridian cluster snapshot restore FILE")
 	}
 	return fmt.Errorf("%s: %w", dir, err)
@@ -168,8 +170,8 @@ func describeRecovery(dir string, r *consensus.Recovery, recovered bool) string 
 	line("Data directory", "%s", dir)
 	line("Server", "%s, %s", r.Server, standingOf(r))
 	line("Cluster", "%s, incarnation %d", r.Epoch.ClusterID, r.Epoch.Incarnation)
-	line("Others", "%s", orDash(strings.Join(addresses, ", ")))
-	line("State", "revision %d, %s, last written %s", r.Revision, plural(r.Resources, "resource"), r.Time.UTC().Format(time.RFC3339))
+	line("Others", "%s", print.OrDash(strings.Join(addresses, ", ")))
+	line("State", "revision %d, %s, last written %s", r.Revision, print.Plural(r.Resources, "resource"), r.Time.UTC().Format(time.RFC3339))
 	line("Log", "ends at entry %d of term %d", r.LastEntry, r.LastTerm)
 	if r.Alone() {
 		b.WriteString("\nThis server is the only one of its cluster: start it.\n")
@@ -187,7 +189,7 @@ func describeRecovery(dir string, r *consensus.Recovery, recovered bool) string 
 	}
 	_, _ = fmt.Fprintf(&b, "- Do not start these again as they are: %s. They would go on as a second history, which zones\n"+
 		"  and clients might follow. Empty their data directories and have them join as new servers:\n"+
-		"  meridian generate server-token --valid-for 1h --bundle\n", orDash(strings.Join(others, ", ")))
+		"  meridian generate server-token --valid-for 1h --bundle\n", print.OrDash(strings.Join(others, ", ")))
 	b.WriteString("- Zones follow by themselves; one that would lose more than a fifth of its resources waits for its operator.\n")
 	return b.String()
 }

@@ -11,6 +11,8 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"meridian/internal/cli/clitest"
+	"meridian/internal/cli/exit"
 	"meridian/internal/consensus"
 	"meridian/internal/consensus/consensustest"
 	"meridian/internal/resource"
@@ -38,7 +40,7 @@ func twoServers(t *testing.T) (one, two, cluster string) {
 	two, b, follower := open("two", "one")
 	r, _, err := resource.Build(resource.Meta{Key: resource.Key{Kind: "Mesh", Name: "default"}}, []byte("{}"))
 	require.NoError(t, err)
-	result, err := a.Propose(t.Context(), store.Txn{Time: epoch, Ops: []store.Op{store.Put(r)}})
+	result, err := a.Propose(t.Context(), store.Txn{Time: clitest.Epoch, Ops: []store.Op{store.Put(r)}})
 	require.NoError(t, err)
 	require.NoError(t, follower.Wait(t.Context(), result.Revision))
 	cluster = st.View().Epoch().ClusterID
@@ -65,7 +67,7 @@ func TestClusterRecover(t *testing.T) {
 	require.Positive(t, found.Revision)
 
 	out := h.run("cluster", "recover", "--data-dir", dir, "--dry-run")
-	require.Equal(t, exitOK, out.code)
+	require.Equal(t, exit.OK, out.code)
 	for _, line := range []string{
 		"one, a member with a vote\n", "Others:         two (two)\n", ", 1 resource, last written ",
 		"one becomes the only server of the cluster, as incarnation 2 of its history.\n",
@@ -83,7 +85,7 @@ func TestClusterRecover(t *testing.T) {
 		"--data-dir=" + h.home + "x": "is no data directory of a server that has run",
 	} {
 		out := h.run(append([]string{"cluster", "recover", "--data-dir", dir}, strings.Fields(args)...)...)
-		require.Equal(t, exitUsage, out.code, args)
+		require.Equal(t, exit.Usage, out.code, args)
 		require.Contains(t, out.stderr, message, args)
 	}
 	require.NoDirExists(t, h.home+"x")
@@ -98,7 +100,7 @@ func TestClusterRecover(t *testing.T) {
 	require.EqualValues(t, 2, again.Incarnation)
 	require.Equal(t, cluster, again.ClusterID, "zones follow the cluster that they know")
 	out = h.run("cluster", "recover", "--data-dir", dir)
-	require.Equal(t, exitOK, out.code)
+	require.Equal(t, exit.OK, out.code)
 	require.Contains(t, out.stdout, "This server is the only one of its cluster: start it.")
 
 	// The other one has not changed, and cannot be used while it is damaged.
@@ -110,7 +112,7 @@ func TestClusterRecover(t *testing.T) {
 	data[at] ^= 1
 	require.NoError(t, os.WriteFile(log, data, 0o600))
 	out = h.run("cluster", "recover", "--data-dir", other, "--dry-run")
-	require.Equal(t, exitUsage, out.code)
+	require.Equal(t, exit.Usage, out.code)
 	require.Contains(t, out.stderr, "Recover from the directory of another server")
 }
 
@@ -151,10 +153,10 @@ func TestClusterRecoverOfARunningServer(t *testing.T) {
 	require.NoError(t, err)
 	<-n.Ready()
 	out := h.run("cluster", "recover", "--data-dir", cfg.DataDir, "--dry-run")
-	require.Equal(t, exitUsage, out.code)
+	require.Equal(t, exit.Usage, out.code)
 	require.Contains(t, out.stderr, "A server runs on it.")
 	require.NoError(t, n.Close())
 	out = h.run("cluster", "recover", "--data-dir", cfg.DataDir, "--dry-run")
-	require.Equal(t, exitUsage, out.code)
+	require.Equal(t, exit.Usage, out.code)
 	require.Contains(t, out.stderr, "is of a zone, which has one server")
 }

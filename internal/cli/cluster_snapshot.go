@@ -13,6 +13,9 @@ import (
 
 	meridianv1 "meridian/api/meridian/v1"
 	"meridian/internal/atomicfile"
+	"meridian/internal/cli/client"
+	"meridian/internal/cli/exit"
+	"meridian/internal/cli/print"
 	"meridian/internal/store"
 )
 
@@ -53,30 +56,30 @@ certificates (pki/) and the audit log.`,
 }
 
 func (a *app) saveSnapshot(ctx context.Context, path string, stale, force bool) error {
-	if path == "-" && isTerminal(a.stdout) {
-		return usagef("a snapshot is no text, and holds secrets: name a file, or send the output into one")
+	if path == "-" && print.IsTerminal(a.Stdout) {
+		return exit.Usagef("a snapshot is no text, and holds secrets: name a file, or send the output into one")
 	}
 	if _, err := os.Lstat(path); path != "-" && !force && err == nil {
-		return usagef("%s exists: --force replaces it", path)
+		return exit.Usagef("%s exists: --force replaces it", path)
 	}
 	c, err := a.connect()
 	if err != nil {
 		return err
 	}
 	defer c.Close()
-	if err := c.call(ctx, c.probe); err != nil {
+	if _, err := client.Ask(ctx, c, (*client.Client).Info, &meridianv1.InfoRequest{}); err != nil {
 		return err
 	}
 	if path == "-" {
-		_, err := c.download(ctx, stale, outputOf(a))
+		_, err := download(ctx, c, stale, outputOf(a))
 		return err
 	}
 	file, err := atomicfile.Create(path, 0o600)
 	if err != nil {
-		return usagef("the file cannot be written: %w", err)
+		return exit.Usagef("the file cannot be written: %w", err)
 	}
 	defer file.Discard()
-	snap, err := c.download(ctx, stale, file)
+	snap, err := download(ctx, c, stale, file)
 	if err != nil {
 		return err
 	}
@@ -85,33 +88,33 @@ func (a *app) saveSnapshot(ctx context.Context, path string, stale, force bool) 
 		commit = file.Commit
 	}
 	if err := commit(); errors.Is(err, fs.ErrExist) {
-		return usagef("%s exists by now: --force replaces it", path)
+		return exit.Usagef("%s exists by now: --force replaces it", path)
 	} else if err != nil {
 		return err
 	}
 	s := snap.Summary()
-	a.message("Saved revision %d of cluster %s: %s, %s.", s.Revision, s.Epoch.ClusterID, plural(s.Resources, "resource"), sizeOf(s.Bytes))
+	a.Message("Saved revision %d of cluster %s: %s, %s.", s.Revision, s.Epoch.ClusterID, print.Plural(s.Resources, "resource"), print.Size(s.Bytes))
 	return nil
 }
 
 // download saves the state to w, and checks it on the way.
-func (c *client) download(ctx context.Context, stale bool, w io.Writer) (*store.Snapshot, error) {
-	ctx, watch := watchProgress(ctx, c.timeout)
+func download(ctx context.Context, c *client.Client, stale bool, w io.Writer) (*store.Snapshot, error) {
+	ctx, watch := watchProgress(ctx, c.Timeout)
 	defer watch.end()
 	stream, err := c.SaveSnapshot(ctx, &meridianv1.SaveSnapshotRequest{Stale: stale})
 	if err != nil {
-		return nil, c.explainStream(ctx, err)
+		return nil, explainStream(ctx, c, err)
 	}
-	source := &snapshotSource{stream: stream, progress: func() { watch.allow(c.timeout) }}
+	source := &snapshotSource{stream: stream, progress: func() { watch.allow(c.Timeout) }}
 	out := &snapshotSink{w: w}
 	snap, err := store.ReadSnapshot(io.TeeReader(source, out))
 	switch {
 	case out.err != nil:
 		return nil, out.err
 	case source.err != nil:
-		return nil, c.explainStream(ctx, source.err)
+		return nil, explainStream(ctx, c, source.err)
 	case err != nil:
-		return nil, failf(exitNo, "what the control plane sent is not whole: %w", err)
+		return nil, exit.Failf(exit.No, "what the control plane sent is not whole: %w", err)
 	}
 	return snap, nil
 }
@@ -158,7 +161,7 @@ func (s *snapshotSink) Write(p []byte) (int, error) {
 }
 
 // outputOf is standard output as a writer.
-func outputOf(a *app) io.Writer { return writerFunc(a.write) }
+func outputOf(a *app) io.Writer { return writerFunc(a.Output) }
 
 type writerFunc func([]byte) error
 
@@ -195,10 +198,10 @@ func (w *watchdog) end() {
 }
 
 // explainStream is explain for a call that is watched.
-func (c *client) explainStream(ctx context.Context, err error) error {
+func explainStream(ctx context.Context, c *client.Client, err error) error {
 	if errors.Is(context.Cause(ctx), errNoProgress) {
-		return failf(exitTimeout, "the control plane at %s made no progress for %s", c.target, c.timeout).
-			with("--timeout waits longer.")
+		return exit.Failf(exit.Timeout, "the control plane at %s made no progress for %s", c.Target, c.Timeout).
+			With("--timeout waits longer.")
 	}
-	return c.explain(ctx, err)
+	return c.Explain(ctx, err)
 }

@@ -12,6 +12,8 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"meridian/internal/cli/exit"
+	"meridian/internal/cli/print"
 	"meridian/internal/consensus"
 	"meridian/internal/store"
 )
@@ -28,16 +30,16 @@ It exits with 2 when the file is damaged, cut off or of a newer release, and say
 where.`,
 		Args: exactly("FILE"),
 	}
-	output := bindFormat(cmd.Flags(), formatTable, formatJSON, formatYAML)
+	output := print.BindFormat(cmd.Flags(), print.FormatTable, print.FormatJSON, print.FormatYAML)
 	cmd.RunE = func(_ *cobra.Command, args []string) error {
 		_, snap, err := a.readSnapshot(args[0])
 		if err != nil {
 			return err
 		}
-		if output.value.structured() {
-			return a.writeValue(output.value, viewSnapshot(args[0], snap.Summary()))
+		if output.Value.Structured() {
+			return a.WriteValue(output.Value, viewSnapshot(args[0], snap.Summary()))
 		}
-		return a.write([]byte(describeSnapshot(args[0], snap.Summary())))
+		return a.Output([]byte(describeSnapshot(args[0], snap.Summary())))
 	}
 	return cmd
 }
@@ -55,7 +57,7 @@ func (a *app) readSnapshot(path string) ([]byte, *store.Snapshot, error) {
 	}
 	f, err := os.Open(path)
 	if err != nil {
-		return nil, nil, usagef("%w", err)
+		return nil, nil, exit.Usagef("%w", err)
 	}
 	defer func() { _ = f.Close() }() // read only
 	snap, err := parseSnapshot(path, f)
@@ -69,14 +71,14 @@ func parseSnapshot(name string, r io.Reader) (*store.Snapshot, error) {
 	case err == nil:
 		return snap, nil
 	case !errors.As(err, &at):
-		return nil, failf(exitUsage, "%s cannot be read: %w", name, err)
+		return nil, exit.Failf(exit.Usage, "%s cannot be read: %w", name, err)
 	case errors.Is(err, store.ErrUnknownFormat):
-		return nil, failf(exitUsage, "%s was written by a newer release: %s", name, at).
-			with("Use that release's command and servers, or an older snapshot.")
+		return nil, exit.Failf(exit.Usage, "%s was written by a newer release: %s", name, at).
+			With("Use that release's command and servers, or an older snapshot.")
 	}
 	what := strings.TrimPrefix(at.Err.Error(), store.ErrCorrupt.Error()+": ")
-	return nil, failf(exitUsage, "%s is damaged: %s, before byte %d", name, what, at.Offset).
-		with("Nothing of it can be trusted. Use another snapshot.")
+	return nil, exit.Failf(exit.Usage, "%s is damaged: %s, before byte %d", name, what, at.Offset).
+		With("Nothing of it can be trusted. Use another snapshot.")
 }
 
 // snapshotView is a saved state as JSON.
@@ -123,34 +125,20 @@ func describeSnapshot(path string, s store.Summary) string {
 	line := func(name, format string, args ...any) {
 		_, _ = fmt.Fprintf(&b, "%-11s %s\n", name+":", fmt.Sprintf(format, args...))
 	}
-	line("File", "%s, %s, intact", path, sizeOf(s.Bytes))
-	line("Cluster", "%s, incarnation %d", orDash(s.Epoch.ClusterID), s.Epoch.Incarnation)
+	line("File", "%s, %s, intact", path, print.Size(s.Bytes))
+	line("Cluster", "%s, incarnation %d", print.OrDash(s.Epoch.ClusterID), s.Epoch.Incarnation)
 	line("Revision", "%d, of %s", s.Revision, s.Time.UTC().Format(time.RFC3339))
 	if taken := s.Metadata[consensus.BackupTaken]; taken != "" {
-		line("Saved", "%s by %s, release %s", taken, orDash(s.Metadata[consensus.BackupServer]), orDash(s.Metadata[consensus.BackupRelease]))
+		line("Saved", "%s by %s, release %s", taken, print.OrDash(s.Metadata[consensus.BackupServer]), print.OrDash(s.Metadata[consensus.BackupRelease]))
 	}
 	line("Digest", "%s", s.Digest)
 	line("Resources", "%d", s.Resources)
 	if s.Unreadable > 0 {
 		line("Unreadable", "%d, which this release keeps and cannot use", s.Unreadable)
 	}
-	t := &table{header: []string{"KIND", "MESH", "COUNT"}}
+	t := &print.Table{Header: []string{"KIND", "MESH", "COUNT"}}
 	for _, c := range s.Counts {
-		t.add(string(c.Kind), string(c.Mesh), strconv.Itoa(c.Count))
+		t.Add(string(c.Kind), string(c.Mesh), strconv.Itoa(c.Count))
 	}
 	return b.String() + "\n" + t.String()
-}
-
-// sizeOf is a number of bytes for people.
-func sizeOf(n int64) string {
-	const unit = 1024
-	switch {
-	case n < unit:
-		return plural(int(n), "byte")
-	case n < unit*unit:
-		return fmt.Sprintf("%.1f KiB", float64(n)/unit)
-	case n < unit*unit*unit:
-		return fmt.Sprintf("%.1f MiB", float64(n)/unit/unit)
-	}
-	return fmt.Sprintf("%.1f GiB", float64(n)/unit/unit/unit)
 }

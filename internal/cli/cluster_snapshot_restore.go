@@ -14,6 +14,9 @@ import (
 	"github.com/spf13/cobra"
 
 	meridianv1 "meridian/api/meridian/v1"
+	"meridian/internal/cli/client"
+	"meridian/internal/cli/exit"
+	"meridian/internal/cli/print"
 	"meridian/internal/consensus"
 	"meridian/internal/store"
 )
@@ -24,7 +27,7 @@ const restorePatience = 5 * time.Minute
 
 type restoreOptions struct {
 	dryRun, yes bool
-	output      *formatFlag
+	output      *print.FormatFlag
 }
 
 func newSnapshotRestoreCommand(a *app) *cobra.Command {
@@ -52,7 +55,7 @@ It says what it would do and asks; where there is no terminal it takes --yes.`,
 	}
 	cmd.Flags().BoolVar(&o.dryRun, "dry-run", false, "check the file, say what would be done, change nothing")
 	cmd.Flags().BoolVarP(&o.yes, "yes", "y", false, "do not ask")
-	o.output = bindFormat(cmd.Flags(), formatTable, formatJSON, formatYAML)
+	o.output = print.BindFormat(cmd.Flags(), print.FormatTable, print.FormatJSON, print.FormatYAML)
 	return cmd
 }
 
@@ -67,7 +70,7 @@ func (a *app) restoreSnapshot(ctx context.Context, path string, o *restoreOption
 	}
 	defer c.Close()
 	var info *meridianv1.InfoResponse
-	err = c.call(ctx, func(ctx context.Context) (err error) {
+	err = c.Call(ctx, func(ctx context.Context) (err error) {
 		info, err = c.Info(ctx, &meridianv1.InfoRequest{})
 		return err
 	})
@@ -75,11 +78,11 @@ func (a *app) restoreSnapshot(ctx context.Context, path string, o *restoreOption
 		return err
 	}
 	if info.GetRole() != "global" {
-		return usagef("%s is a zone: snapshots are of a global", c.target)
+		return exit.Usagef("%s is a zone: snapshots are of a global", c.Target)
 	}
 	a.announceRestore(info, snap.Summary())
 	if o.dryRun {
-		a.message("Dry run: nothing was changed.")
+		a.Message("Dry run: nothing was changed.")
 		return nil
 	}
 	if err := a.confirm(o.yes, path == "-"); err != nil {
@@ -89,32 +92,32 @@ func (a *app) restoreSnapshot(ctx context.Context, path string, o *restoreOption
 	if path != "-" {
 		f, err := os.Open(path)
 		if err != nil {
-			return usagef("%w", err)
+			return exit.Usagef("%w", err)
 		}
 		defer func() { _ = f.Close() }() // read only
 		source = f
 	}
-	response, err := c.upload(ctx, source)
+	response, err := upload(ctx, c, source)
 	if err != nil {
 		return err
 	}
-	return a.printRestored(o.output.value, response)
+	return a.printRestored(o.output.Value, response)
 }
 
 // announceRestore says what is about to happen.
 func (a *app) announceRestore(info *meridianv1.InfoResponse, s store.Summary) {
 	saved := ""
 	if taken := s.Metadata[consensus.BackupTaken]; taken != "" {
-		saved = fmt.Sprintf(", saved %s by %s", taken, orDash(s.Metadata[consensus.BackupServer]))
+		saved = fmt.Sprintf(", saved %s by %s", taken, print.OrDash(s.Metadata[consensus.BackupServer]))
 	}
-	a.message("This replaces everything in cluster %s, which is at revision %d,", info.GetClusterId(), info.GetRevision())
-	a.message("by %s of cluster %s, incarnation %d, at revision %d%s.", plural(s.Resources, "resource"), orDash(s.Epoch.ClusterID), s.Epoch.Incarnation, s.Revision, saved)
-	a.message("What was written since is lost; tokens revoked since are good again; zones take the state over.")
+	a.Message("This replaces everything in cluster %s, which is at revision %d,", info.GetClusterId(), info.GetRevision())
+	a.Message("by %s of cluster %s, incarnation %d, at revision %d%s.", print.Plural(s.Resources, "resource"), print.OrDash(s.Epoch.ClusterID), s.Epoch.Incarnation, s.Revision, saved)
+	a.Message("What was written since is lost; tokens revoked since are good again; zones take the state over.")
 	if s.Epoch.ClusterID != info.GetClusterId() {
-		a.warn("the snapshot is of another cluster; a global that was never used takes over its identity, and its zones follow; any other keeps its own")
+		a.Warn("the snapshot is of another cluster; a global that was never used takes over its identity, and its zones follow; any other keeps its own")
 	}
 	if s.Unreadable > 0 {
-		a.warn(plural(s.Unreadable, "resource") + " in it cannot be used by this release of the command: a newer one wrote them")
+		a.Warn(print.Plural(s.Unreadable, "resource") + " in it cannot be used by this release of the command: a newer one wrote them")
 	}
 }
 
@@ -123,10 +126,10 @@ func (a *app) confirm(yes, inputTaken bool) error {
 	if yes {
 		return nil
 	}
-	if inputTaken || !isTerminal(a.stdin) {
+	if inputTaken || !print.IsTerminal(a.stdin) {
 		return errNoTerminal()
 	}
-	_, _ = fmt.Fprint(a.stderr, "Go on? Write yes: ")
+	_, _ = fmt.Fprint(a.Stderr, "Go on? Write yes: ")
 	answer, err := bufio.NewReader(a.stdin).ReadString('\n')
 	switch {
 	case errors.Is(err, io.EOF) && answer == "": // a terminal in name only, such as /dev/null
@@ -135,22 +138,22 @@ func (a *app) confirm(yes, inputTaken bool) error {
 		return fmt.Errorf("read the answer: %w", err)
 	}
 	if strings.TrimSpace(answer) != "yes" {
-		return failf(exitNo, "nothing was changed: the answer was not yes")
+		return exit.Failf(exit.No, "nothing was changed: the answer was not yes")
 	}
 	return nil
 }
 
 func errNoTerminal() error {
-	return usagef("there is no terminal to ask at: --yes goes on without asking")
+	return exit.Usagef("there is no terminal to ask at: --yes goes on without asking")
 }
 
 // upload sends a state and waits until it is in place.
-func (c *client) upload(ctx context.Context, source io.Reader) (*meridianv1.RestoreSnapshotResponse, error) {
-	ctx, watch := watchProgress(ctx, c.timeout)
+func upload(ctx context.Context, c *client.Client, source io.Reader) (*meridianv1.RestoreSnapshotResponse, error) {
+	ctx, watch := watchProgress(ctx, c.Timeout)
 	defer watch.end()
 	stream, err := c.RestoreSnapshot(ctx)
 	if err != nil {
-		return nil, c.explainStream(ctx, err)
+		return nil, explainStream(ctx, c, err)
 	}
 	buf := make([]byte, 256<<10)
 	for {
@@ -159,7 +162,7 @@ func (c *client) upload(ctx context.Context, source io.Reader) (*meridianv1.Rest
 			if sendErr := stream.Send(&meridianv1.RestoreSnapshotRequest{Data: buf[:n]}); sendErr != nil {
 				break // the control plane has ended the stream; below it says why
 			}
-			watch.allow(c.timeout)
+			watch.allow(c.Timeout)
 		}
 		if errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) {
 			break
@@ -168,16 +171,16 @@ func (c *client) upload(ctx context.Context, source io.Reader) (*meridianv1.Rest
 			return nil, fmt.Errorf("nothing was changed: read the snapshot: %w", err)
 		}
 	}
-	watch.allow(max(c.timeout, restorePatience))
+	watch.allow(max(c.Timeout, restorePatience))
 	response, err := stream.CloseAndRecv()
 	if err == nil {
 		return response, nil
 	}
 	if errors.Is(context.Cause(ctx), errNoProgress) {
-		return nil, failf(exitTimeout, "the control plane at %s did not say in time that the snapshot is restored", c.target).
-			with("It is, or it will be, or it never will, each as a whole: look at what is there before restoring it again.")
+		return nil, exit.Failf(exit.Timeout, "the control plane at %s did not say in time that the snapshot is restored", c.Target).
+			With("It is, or it will be, or it never will, each as a whole: look at what is there before restoring it again.")
 	}
-	return nil, c.explain(ctx, err)
+	return nil, c.Explain(ctx, err)
 }
 
 // restoredView is the outcome as JSON.
@@ -189,13 +192,13 @@ type restoredView struct {
 	Incarnation uint64 `json:"incarnation"`
 }
 
-func (a *app) printRestored(f format, r *meridianv1.RestoreSnapshotResponse) error {
-	if f.structured() {
-		return a.writeValue(f, restoredView{
+func (a *app) printRestored(f print.Format, r *meridianv1.RestoreSnapshotResponse) error {
+	if f.Structured() {
+		return a.WriteValue(f, restoredView{
 			Saved: r.GetRevision(), Revision: r.GetEffective(), Resources: r.GetResources(),
 			ClusterID: r.GetClusterId(), Incarnation: r.GetIncarnation(),
 		})
 	}
-	return a.println(fmt.Sprintf("restored %s; incarnation %d of cluster %s begins at revision %d",
-		plural(int(r.GetResources()), "resource"), r.GetIncarnation(), r.GetClusterId(), r.GetEffective())) //nolint:gosec // a count
+	return a.Println(fmt.Sprintf("restored %s; incarnation %d of cluster %s begins at revision %d",
+		print.Plural(int(r.GetResources()), "resource"), r.GetIncarnation(), r.GetClusterId(), r.GetEffective())) //nolint:gosec // a count
 }

@@ -3,68 +3,21 @@ package cli
 import (
 	"bytes"
 	"encoding/json"
-	"errors"
-	"io"
 	"os"
 	"path/filepath"
 	"testing"
 
 	"github.com/stretchr/testify/require"
-	"google.golang.org/grpc"
 
-	meridianv1 "meridian/api/meridian/v1"
+	"meridian/internal/cli/clitest"
+	"meridian/internal/cli/exit"
+	"meridian/internal/cli/print"
 	"meridian/internal/resource"
 	"meridian/internal/rpcerr"
 	"meridian/internal/store"
 )
 
-// snapshotService saves what it is given and keeps what it is sent.
-type snapshotService struct {
-	meridianv1.UnimplementedClusterServiceServer
-	file     []byte
-	cut      int   // bytes sent before failed ends the stream
-	failed   error // of SaveSnapshot
-	refusal  error // of RestoreSnapshot
-	stale    bool
-	restored []byte
-}
-
-func (s *snapshotService) SaveSnapshot(req *meridianv1.SaveSnapshotRequest, stream grpc.ServerStreamingServer[meridianv1.SaveSnapshotResponse]) error {
-	s.stale = req.GetStale()
-	file := s.file
-	if s.cut > 0 {
-		file = file[:s.cut]
-	}
-	for len(file) > 0 {
-		n := min(50, len(file))
-		if err := stream.Send(&meridianv1.SaveSnapshotResponse{Data: file[:n]}); err != nil {
-			return err
-		}
-		file = file[n:]
-	}
-	return s.failed
-}
-
-func (s *snapshotService) RestoreSnapshot(stream grpc.ClientStreamingServer[meridianv1.RestoreSnapshotRequest, meridianv1.RestoreSnapshotResponse]) error {
-	s.restored = nil
-	for {
-		m, err := stream.Recv()
-		if errors.Is(err, io.EOF) {
-			break
-		}
-		if err != nil {
-			return err
-		}
-		s.restored = append(s.restored, m.GetData()...)
-	}
-	if s.refusal != nil {
-		return s.refusal
-	}
-	return stream.SendAndClose(&meridianv1.RestoreSnapshotResponse{Revision: 20, Effective: 1841, Resources: 2, Incarnation: 3, ClusterId: "c1"})
-}
-
-// snapshotHarness is a harness whose server saves a state of two resources.
-func snapshotHarness(t *testing.T) (*harness, *snapshotService) {
+func snapshotHarness(t *testing.T) (*harness, *clitest.Snapshots) {
 	t.Helper()
 	h := newHarness(t)
 	s := store.New(store.DefaultOptions())
@@ -72,13 +25,13 @@ func snapshotHarness(t *testing.T) (*harness, *snapshotService) {
 		r, _, err := resource.Build(resource.Meta{Key: resource.Key{Kind: "Mesh", Name: name}}, []byte("{}"))
 		require.NoError(t, err)
 		require.NoError(t, s.Apply(resource.Revision(10*i+10), store.Txn{
-			Time: epoch, Ops: []store.Op{store.Put(r)}, SetEpoch: &store.Epoch{ClusterID: "c1", Incarnation: 2},
+			Time: clitest.Epoch, Ops: []store.Op{store.Put(r)}, SetEpoch: &store.Epoch{ClusterID: "c1", Incarnation: 2},
 		}).Err)
 	}
 	var file bytes.Buffer
 	require.NoError(t, s.View().WriteBackup(&file, map[string]string{"server": "one", "release": "v1", "taken": "2026-01-31T20:00:01Z"}))
-	h.server.snapshots = &snapshotService{file: file.Bytes()}
-	return h, h.server.snapshots
+	h.server.Snapshots = &clitest.Snapshots{File: file.Bytes()}
+	return h, h.server.Snapshots
 }
 
 func TestSnapshotSave(t *testing.T) {
@@ -86,24 +39,24 @@ func TestSnapshotSave(t *testing.T) {
 	path := filepath.Join(h.home, "x", "a.snapshot")
 	require.NoError(t, os.Mkdir(filepath.Dir(path), 0o700))
 	out := h.run("cluster", "snapshot", "save", path)
-	require.Equal(t, exitOK, out.code, out.stderr)
+	require.Equal(t, exit.OK, out.code, out.stderr)
 	require.Empty(t, out.stdout)
 	require.Contains(t, out.stderr, "Saved revision 20 of cluster c1: 2 resources, ")
 	data, err := os.ReadFile(path)
 	require.NoError(t, err)
-	require.Equal(t, service.file, data)
+	require.Equal(t, service.File, data)
 	info, err := os.Stat(path)
 	require.NoError(t, err)
 	require.Equal(t, os.FileMode(0o600), info.Mode().Perm(), "it holds secrets")
-	require.False(t, service.stale)
+	require.False(t, service.Stale)
 
 	out = h.run("cluster", "snapshot", "save", path)
-	require.Equal(t, exitUsage, out.code)
+	require.Equal(t, exit.Usage, out.code)
 	require.Contains(t, out.stderr, "exists: --force replaces it")
 	h.ok("cluster", "snapshot", "save", path, "--force", "--stale")
-	require.True(t, service.stale)
+	require.True(t, service.Stale)
 
-	require.Equal(t, string(service.file), h.ok("cluster", "snapshot", "save", "-"))
+	require.Equal(t, string(service.File), h.ok("cluster", "snapshot", "save", "-"))
 }
 
 // A file that did not arrive whole does not appear, and one that was there stays.
@@ -122,26 +75,26 @@ func TestSnapshotSaveFails(t *testing.T) {
 		require.NoError(t, err)
 		require.Len(t, entries, 1, "no temporary file is left")
 	}
-	service.cut = 100
-	untouched(exitNo, "is not whole: read snapshot: store: corrupt data: it ends too early")
-	service.failed = rpcerr.New(rpcerr.Unavailable, "NO_LEADER", "nothing was saved: no leader")
-	untouched(exitUnavailable, "no leader")
-	service.cut, service.failed = 0, rpcerr.New(rpcerr.Denied, "DENIED", "Access Denied")
-	service.file = nil
-	untouched(exitDenied, "Access Denied")
+	service.Cut = 100
+	untouched(exit.No, "is not whole: read snapshot: store: corrupt data: it ends too early")
+	service.Failed = rpcerr.New(rpcerr.Unavailable, "NO_LEADER", "nothing was saved: no leader")
+	untouched(exit.Unavailable, "no leader")
+	service.Cut, service.Failed = 0, rpcerr.New(rpcerr.Denied, "DENIED", "Access Denied")
+	service.File = nil
+	untouched(exit.Denied, "Access Denied")
 	out := h.run("cluster", "snapshot", "save", filepath.Join(h.home, "no", "dir", "x"))
-	require.Equal(t, exitUsage, out.code)
+	require.Equal(t, exit.Usage, out.code)
 	require.Contains(t, out.stderr, "cannot be written")
 }
 
 func TestSnapshotInspect(t *testing.T) {
 	h, service := snapshotHarness(t)
-	path := h.write("a.snapshot", string(service.file))
-	require.Equal(t, `File:       `+path+`, `+sizeOf(int64(len(service.file)))+`, intact
+	path := h.write("a.snapshot", string(service.File))
+	require.Equal(t, `File:       `+path+`, `+print.Size(int64(len(service.File)))+`, intact
 Cluster:    c1, incarnation 2
 Revision:   20, of 2026-01-31T20:00:00Z
 Saved:      2026-01-31T20:00:01Z by one, release v1
-Digest:     `+digestIn(t, service.file)+`
+Digest:     `+digestIn(t, service.File)+`
 Resources:  2
 
 KIND  MESH  COUNT
@@ -150,31 +103,31 @@ Mesh  -     2
 	var view snapshotView
 	require.NoError(t, json.Unmarshal([]byte(h.ok("cluster", "snapshot", "inspect", path, "-o", "json")), &view))
 	require.Equal(t, snapshotView{
-		File: path, Bytes: int64(len(service.file)), ClusterID: "c1", Incarnation: 2, Revision: 20,
+		File: path, Bytes: int64(len(service.File)), ClusterID: "c1", Incarnation: 2, Revision: 20,
 		Time: "2026-01-31T20:00:00.000000001Z", Server: "one", Release: "v1", Taken: "2026-01-31T20:00:01Z",
-		Resources: 2, Digest: digestIn(t, service.file), Counts: []snapshotCountView{{Kind: "Mesh", Count: 2}},
+		Resources: 2, Digest: digestIn(t, service.File), Counts: []snapshotCountView{{Kind: "Mesh", Count: 2}},
 	}, view)
 
 	for name, test := range map[string]struct{ data, message string }{
-		"cut":       {string(service.file[:200]), "is damaged: it ends too early, before byte 200"},
-		"bit":       {flipped(service.file, 120), "is damaged: checksum, before byte "},
+		"cut":       {string(service.File[:200]), "is damaged: it ends too early, before byte 200"},
+		"bit":       {flipped(service.File, 120), "is damaged: checksum, before byte "},
 		"no":        {"type: Mesh\nname: a\n", "is damaged: not a snapshot, before byte 8"},
-		"newer":     {"MRDNSNP\x09" + string(service.file[8:]), "was written by a newer release: store: unknown format: 9"},
+		"newer":     {"MRDNSNP\x09" + string(service.File[8:]), "was written by a newer release: store: unknown format: 9"},
 		"empty":     {"", "is damaged: it ends too early, before byte 0"},
-		"something": {string(service.file) + "x", "is damaged: something follows the trailer"},
+		"something": {string(service.File) + "x", "is damaged: something follows the trailer"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			out := h.run("cluster", "snapshot", "inspect", h.write("bad", test.data))
-			require.Equal(t, exitUsage, out.code)
+			require.Equal(t, exit.Usage, out.code)
 			require.Contains(t, out.stderr, test.message)
 			out = h.run("cluster", "snapshot", "restore", h.write("bad", test.data), "--yes")
-			require.Equal(t, exitUsage, out.code)
+			require.Equal(t, exit.Usage, out.code)
 			require.Contains(t, out.stderr, test.message)
 		})
 	}
-	require.Equal(t, exitUsage, h.run("cluster", "snapshot", "inspect", filepath.Join(h.home, "none")).code)
-	require.Empty(t, service.restored, "a damaged file is not even sent")
-	require.Empty(t, h.server.calls, "no server is asked")
+	require.Equal(t, exit.Usage, h.run("cluster", "snapshot", "inspect", filepath.Join(h.home, "none")).code)
+	require.Empty(t, service.Restored, "a damaged file is not even sent")
+	require.Empty(t, h.server.Calls, "no server is asked")
 }
 
 func flipped(file []byte, at int) string {
@@ -191,32 +144,32 @@ func digestIn(t *testing.T, file []byte) string {
 
 func TestSnapshotRestore(t *testing.T) {
 	h, service := snapshotHarness(t)
-	path := h.write("a.snapshot", string(service.file))
+	path := h.write("a.snapshot", string(service.File))
 	out := h.run("cluster", "snapshot", "restore", path, "--dry-run")
-	require.Equal(t, exitOK, out.code)
+	require.Equal(t, exit.OK, out.code)
 	require.Contains(t, out.stderr, "by 2 resources of cluster c1, incarnation 2, at revision 20, saved 2026-01-31T20:00:01Z by one.")
 	require.Contains(t, out.stderr, "the snapshot is of another cluster")
 	require.Contains(t, out.stderr, "Dry run: nothing was changed.")
 	out = h.run("cluster", "snapshot", "restore", path)
-	require.Equal(t, exitUsage, out.code)
+	require.Equal(t, exit.Usage, out.code)
 	require.Contains(t, out.stderr, "--yes goes on without asking")
-	require.Nil(t, service.restored)
+	require.Nil(t, service.Restored)
 
 	require.Equal(t, "restored 2 resources; incarnation 3 of cluster c1 begins at revision 1841\n",
 		h.ok("cluster", "snapshot", "restore", path, "--yes"))
-	require.Equal(t, service.file, service.restored)
-	out = h.runWith(t.Context(), string(service.file), "cluster", "snapshot", "restore", "-", "-y", "-o", "json")
-	require.Equal(t, exitOK, out.code, out.stderr)
+	require.Equal(t, service.File, service.Restored)
+	out = h.runWith(t.Context(), string(service.File), "cluster", "snapshot", "restore", "-", "-y", "-o", "json")
+	require.Equal(t, exit.OK, out.code, out.stderr)
 	require.JSONEq(t, `{"saved": 20, "revision": 1841, "resources": 2, "clusterId": "c1", "incarnation": 3}`, out.stdout)
-	require.Equal(t, service.file, service.restored)
+	require.Equal(t, service.File, service.Restored)
 
-	service.refusal = rpcerr.New(rpcerr.Unavailable, "NOT_RESTORED", "nothing was changed: the leader changed")
+	service.Refusal = rpcerr.New(rpcerr.Unavailable, "NOT_RESTORED", "nothing was changed: the leader changed")
 	out = h.run("cluster", "snapshot", "restore", path, "--yes")
-	require.Equal(t, exitUnavailable, out.code)
+	require.Equal(t, exit.Unavailable, out.code)
 	require.Contains(t, out.stderr, "nothing was changed: the leader changed")
 	require.Empty(t, out.stdout)
-	h.server.role = "zone"
+	h.server.Role = "zone"
 	out = h.run("cluster", "snapshot", "restore", path, "--yes")
-	require.Equal(t, exitUsage, out.code)
+	require.Equal(t, exit.Usage, out.code)
 	require.Contains(t, out.stderr, "is a zone")
 }

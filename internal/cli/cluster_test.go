@@ -1,45 +1,14 @@
 package cli
 
 import (
-	"context"
 	"testing"
 
 	"github.com/stretchr/testify/require"
 
 	meridianv1 "meridian/api/meridian/v1"
+	"meridian/internal/cli/exit"
 	"meridian/internal/rpcerr"
 )
-
-func (s *fakeServer) Members(context.Context, *meridianv1.MembersRequest) (*meridianv1.MembersResponse, error) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.members, nil
-}
-
-func (s *fakeServer) TransferLeadership(_ context.Context, req *meridianv1.TransferLeadershipRequest) (*meridianv1.TransferLeadershipResponse, error) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if req.GetTo() != "" {
-		s.members.Leader = req.GetTo()
-	}
-	return &meridianv1.TransferLeadershipResponse{Leader: s.members.GetLeader()}, nil
-}
-
-func (s *fakeServer) RemoveMember(_ context.Context, req *meridianv1.RemoveMemberRequest) (*meridianv1.RemoveMemberResponse, error) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	for i, m := range s.members.GetMembers() {
-		switch {
-		case m.GetName() != req.GetName():
-		case m.GetState() != "unreachable" && !req.GetForce():
-			return nil, rpcerr.New(rpcerr.Conflict, "IS_ALIVE", "%s is running: stop it first, or remove it all the same with --force", m.GetName())
-		default:
-			s.members.Members = append(s.members.Members[:i:i], s.members.Members[i+1:]...)
-			return &meridianv1.RemoveMemberResponse{}, nil
-		}
-	}
-	return nil, rpcerr.New(rpcerr.NotFound, "UNKNOWN_SERVER", "no server of this global is called %q", req.GetName())
-}
 
 // threeServers are a leader, one that catches up and one that is gone.
 func threeServers() *meridianv1.MembersResponse {
@@ -52,7 +21,7 @@ func threeServers() *meridianv1.MembersResponse {
 
 func TestClusterMembers(t *testing.T) {
 	h := newHarness(t)
-	h.server.members = threeServers()
+	h.server.AllMembers = threeServers()
 	require.Equal(t, `NAME  STATE        VOTER  REVISION  GRPC           PROBLEM
 g1    leader       yes    1840      10.0.0.1:5685  -
 g2    follower     no     12        10.0.0.2:5685  -
@@ -69,40 +38,40 @@ g3    unreachable  yes    -         -              connection refused
 
 func TestClusterLeader(t *testing.T) {
 	h := newHarness(t)
-	h.server.members = threeServers()
+	h.server.AllMembers = threeServers()
 	require.Equal(t, "NAME  STATE   VOTER  REVISION  GRPC           PROBLEM\ng1    leader  yes    1840      10.0.0.1:5685  -\n", h.ok("cluster", "leader"))
 	require.Equal(t, "g1\n", h.ok("cluster", "leader", "-o", "name"))
 	require.JSONEq(t, `{"name": "g1", "grpc": "10.0.0.1:5685", "raft": "10.0.0.1:5690", "state": "leader", "voter": true, "appliedRevision": 1840, "version": "v1"}`,
 		h.ok("cluster", "leader", "-o", "json"))
 
-	h.server.members.Leader, h.server.members.Members[0].State = "", "candidate"
-	require.Equal(t, outcome{exitUnavailable, "", `Error: there is no leader: of 2 servers with a vote 1 answer, and it takes 2
+	h.server.AllMembers.Leader, h.server.AllMembers.Members[0].State = "", "candidate"
+	require.Equal(t, outcome{exit.Unavailable, "", `Error: there is no leader: of 2 servers with a vote 1 answer, and it takes 2
   g3 at 10.0.0.3:5690 does not answer
 `}, h.run("cluster", "leader"))
 	require.Contains(t, h.run("cluster", "members").stderr, "Warning: server g2 knows of no leader: nothing can be written now\n")
-	h.server.members.Members[2].State = "follower"
-	require.Equal(t, outcome{exitUnavailable, "", "Error: server g2 knows of no leader: nothing can be written now\n"}, h.run("cluster", "leader"))
+	h.server.AllMembers.Members[2].State = "follower"
+	require.Equal(t, outcome{exit.Unavailable, "", "Error: server g2 knows of no leader: nothing can be written now\n"}, h.run("cluster", "leader"))
 }
 
 func TestClusterTransferLeadership(t *testing.T) {
 	h := newHarness(t)
-	h.server.members = threeServers()
+	h.server.AllMembers = threeServers()
 	require.Equal(t, "g1 leads\n", h.ok("cluster", "transfer-leadership"))
 	require.Equal(t, "g3 leads\n", h.ok("cluster", "transfer-leadership", "g3"))
-	require.Equal(t, exitUsage, h.run("cluster", "transfer-leadership", "g1", "g3").code)
+	require.Equal(t, exit.Usage, h.run("cluster", "transfer-leadership", "g1", "g3").code)
 }
 
 func TestClusterRemove(t *testing.T) {
 	h := newHarness(t)
-	h.server.members = threeServers()
-	require.Equal(t, outcome{exitConflict, "", "Error: g2 is running: stop it first, or remove it all the same with --force\n"}, h.run("cluster", "remove", "g2"))
+	h.server.AllMembers = threeServers()
+	require.Equal(t, outcome{exit.Conflict, "", "Error: g2 is running: stop it first, or remove it all the same with --force\n"}, h.run("cluster", "remove", "g2"))
 	require.Equal(t, "g2 removed\n", h.ok("cluster", "remove", "g2", "--force"))
-	require.Equal(t, outcome{exitNo, "", "Error: no server of this global is called \"g2\"\n"}, h.run("cluster", "remove", "g2"))
-	require.Equal(t, exitUsage, h.run("cluster", "remove").code)
+	require.Equal(t, outcome{exit.No, "", "Error: no server of this global is called \"g2\"\n"}, h.run("cluster", "remove", "g2"))
+	require.Equal(t, exit.Usage, h.run("cluster", "remove").code)
 
 	// The answer is lost: the next attempt finds nothing to remove.
 	lost := false
-	h.server.after = func(string) error {
+	h.server.After = func(string) error {
 		if lost {
 			return nil
 		}
@@ -115,7 +84,7 @@ func TestClusterRemove(t *testing.T) {
 
 func TestServersAreCompleted(t *testing.T) {
 	h := newHarness(t)
-	h.server.members = threeServers()
+	h.server.AllMembers = threeServers()
 	for _, command := range []string{"remove", "transfer-leadership"} {
 		require.Equal(t, "g1\tleader\ng2\tfollower\ng3\tunreachable\n:4\n", h.ok("__complete", "cluster", command, ""))
 	}

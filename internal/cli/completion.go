@@ -7,6 +7,9 @@ import (
 	"github.com/spf13/cobra"
 
 	"meridian/internal/authn"
+	"meridian/internal/cli/client"
+	"meridian/internal/cli/exit"
+	"meridian/internal/cli/print"
 	"meridian/internal/resource"
 )
 
@@ -37,12 +40,12 @@ func newCompletionCommand(a *app) *cobra.Command {
 			case "fish":
 				err = cmd.Root().GenFishCompletion(&script, true)
 			default:
-				return usagef("unknown shell %q; use one of bash, zsh, fish", args[0])
+				return exit.Usagef("unknown shell %q; use one of bash, zsh, fish", args[0])
 			}
 			if err != nil {
 				return err
 			}
-			return a.write(script.Bytes())
+			return a.Output(script.Bytes())
 		},
 	}
 }
@@ -51,8 +54,8 @@ func newCompletionCommand(a *app) *cobra.Command {
 // choice: the output formats of each command, and the control planes known.
 func (a *app) completeFlags(cmd *cobra.Command) {
 	if f := cmd.Flags().Lookup("output"); f != nil {
-		if formats, ok := f.Value.(*formatFlag); ok {
-			offer(cmd, "output", func() []string { return strings.Split(formats.list(), "|") })
+		if formats, ok := f.Value.(*print.FormatFlag); ok {
+			offer(cmd, "output", func() []string { return strings.Split(formats.List(), "|") })
 		}
 	}
 	if cmd.PersistentFlags().Lookup("context") != nil {
@@ -74,7 +77,7 @@ func offer(cmd *cobra.Command, flag string, words func() []string) {
 // contextNames lists the control planes of the configuration, none where it
 // cannot be read.
 func (a *app) contextNames() []string {
-	path, _, err := a.configPath()
+	path, _, err := a.connection.ConfigPath()
 	if err != nil {
 		return nil
 	}
@@ -82,14 +85,10 @@ func (a *app) contextNames() []string {
 	if err != nil {
 		return nil
 	}
-	names := make([]string, len(contexts.ControlPlanes))
-	for i, cp := range contexts.ControlPlanes {
-		names[i] = cp.Name
-	}
-	return names
+	return client.ContextNames(contexts)
 }
 
-// completeKinds offers the kinds, in the plural, for the first argument.
+// completeKinds offers the kinds, in the print.Plural, for the first argument.
 func completeKinds(keep func(*resource.Descriptor) bool) cobra.CompletionFunc {
 	return func(_ *cobra.Command, args []string, _ string) ([]cobra.Completion, cobra.ShellCompDirective) {
 		var kinds []cobra.Completion

@@ -4,6 +4,8 @@ import (
 	"testing"
 
 	"github.com/stretchr/testify/require"
+
+	"meridian/internal/cli/exit"
 )
 
 const badCondition = `type: AuthPolicy
@@ -36,13 +38,13 @@ func TestBadConditionsAreRefused(t *testing.T) {
 	file := h.write("p.yaml", badCondition)
 	for _, args := range [][]string{{"validate"}, {"apply"}, {"apply", "--dry-run=client"}} {
 		out := h.run(append(args, "-f", file)...)
-		require.Equal(t, exitUsage, out.code, args)
+		require.Equal(t, exit.Usage, out.code, args)
 		require.Empty(t, out.stdout)
 		require.Contains(t, out.stderr, "Error: 2 problems in the input; nothing was done")
 		require.Contains(t, out.stderr, "document 1 (AuthPolicy/default/capped): overrides.when: at character 1: undeclared reference to 'spek'")
 		require.Contains(t, out.stderr, "document 2 (MeshUpstreamTimeout/default/slow): overrides.when: the expression gives a int; a condition must be true or false")
 	}
-	require.Empty(t, h.server.calls)
+	require.Empty(t, h.server.Calls)
 }
 
 // One that is stored all the same is shown, and left out.
@@ -60,12 +62,12 @@ func TestRuleQuestions(t *testing.T) {
 	}
 	require.Contains(t, ask("AuthPolicy", "gw-policy", "--rule", "*").stdout, "authorization.b")
 	out := ask("AuthPolicy", "gw-policy", "--rule", "authentication.b")
-	require.Equal(t, exitNo, out.code)
+	require.Equal(t, exit.No, out.code)
 	require.Contains(t, out.stderr, `rule "authentication.b" of AuthPolicy "gw-policy": not found; it has authentication.a and authorization.b`)
 	out = ask("Timeout", "x", "--rule", "a")
-	require.Equal(t, exitUsage, out.code)
+	require.Equal(t, exit.Usage, out.code)
 	require.Contains(t, out.stderr, "a Timeout has no named rules")
 	require.Contains(t, h.ok("eval", "route", "r1", "-o", "wide", "-f", scenario("inherit-condition-fails")),
 		"overrides of cap skipped: when spec.limits.a > 50 failed: no such overload")
-	require.Equal(t, exitNo, h.run("eval", "route", "r3", "-f", scenario("inherit-rule-reach")).code)
+	require.Equal(t, exit.No, h.run("eval", "route", "r3", "-f", scenario("inherit-rule-reach")).code)
 }

@@ -9,6 +9,9 @@ import (
 	"github.com/spf13/cobra"
 
 	"meridian/internal/authn"
+	"meridian/internal/cli/client"
+	"meridian/internal/cli/exit"
+	"meridian/internal/cli/print"
 )
 
 func newConfigCommand(a *app) *cobra.Command {
@@ -48,13 +51,13 @@ func newConfigAddCommand(a *app) *cobra.Command {
 func (a *app) addControlPlane(o *addOptions) error {
 	switch {
 	case o.name == "":
-		return usagef("--name is required")
+		return exit.Usagef("--name is required")
 	case o.address == "":
-		return usagef("--address is required: HOST:PORT of the control plane's servers")
+		return exit.Usagef("--address is required: HOST:PORT of the control plane's servers")
 	}
 	entry := authn.ControlPlane{Name: o.name, SkipVerify: o.skipVerify}
 	var err error
-	if entry.Addresses, err = parseAddresses(o.address); err != nil {
+	if entry.Addresses, err = client.ParseAddresses(o.address); err != nil {
 		return err
 	}
 	if entry.Token, err = o.token(); err != nil {
@@ -63,26 +66,26 @@ func (a *app) addControlPlane(o *addOptions) error {
 	if o.caFile != "" {
 		pem, err := os.ReadFile(o.caFile)
 		if err != nil {
-			return usagef("--ca-cert-file: %w", err)
+			return exit.Usagef("--ca-cert-file: %w", err)
 		}
 		if entry.CA = string(pem); !authn.HasCertificate(pem) {
-			return usagef("--ca-cert-file: there is no certificate in %s", o.caFile)
+			return exit.Usagef("--ca-cert-file: there is no certificate in %s", o.caFile)
 		}
 		if o.skipVerify {
-			a.message("With --skip-verify the server's certificate is not looked at: --ca-cert-file has no effect.")
+			a.Message("With --skip-verify the server's certificate is not looked at: --ca-cert-file has no effect.")
 		}
 	}
 	return a.editContexts(func(c *authn.Contexts, path string) error {
 		switch err := c.Add(entry, o.overwrite); {
 		case errors.Is(err, authn.ErrControlPlaneExists):
-			return failf(exitConflict, "there is a control plane %q in %s already", o.name, path).with("Replace it with --overwrite.")
+			return exit.Failf(exit.Conflict, "there is a control plane %q in %s already", o.name, path).With("Replace it with --overwrite.")
 		case err != nil:
-			return usagef("%w", err)
+			return exit.Usagef("%w", err)
 		}
 		if err := c.Switch(o.name); err != nil {
 			return err
 		}
-		a.message("Added control plane %q to %s and switched to it.", o.name, path)
+		a.Message("Added control plane %q to %s and switched to it.", o.name, path)
 		return nil
 	})
 }
@@ -93,25 +96,25 @@ func (o *addOptions) token() (string, error) {
 		return "", nil
 	}
 	if o.authType == "" {
-		return "", usagef("--auth-conf goes with --auth-type=tokens")
+		return "", exit.Usagef("--auth-conf goes with --auth-type=tokens")
 	}
 	if o.authType != "tokens" {
-		return "", usagef("--auth-type %q: the only type is tokens", o.authType)
+		return "", exit.Usagef("--auth-type %q: the only type is tokens", o.authType)
 	}
 	token := ""
 	for _, setting := range o.authConf {
 		name, value, ok := strings.Cut(setting, "=")
 		if !ok || name != "token" {
 			// What stands here may be a token: it is not repeated.
-			return "", usagef("--auth-conf: the only setting of tokens is token=TOKEN")
+			return "", exit.Usagef("--auth-conf: the only setting of tokens is token=TOKEN")
 		}
 		token = strings.TrimSpace(value)
 	}
 	if token == "" {
-		return "", usagef("--auth-conf token=TOKEN is required with --auth-type=tokens; the token is empty")
+		return "", exit.Usagef("--auth-conf token=TOKEN is required with --auth-type=tokens; the token is empty")
 	}
 	if err := authn.CheckTokenText(token); err != nil {
-		return "", usagef("--auth-conf: %w", err)
+		return "", exit.Usagef("--auth-conf: %w", err)
 	}
 	return token, nil
 }
@@ -126,14 +129,14 @@ func (a *app) editContexts(edit func(c *authn.Contexts, path string) error) erro
 		return err
 	}
 	if err := c.Save(path); err != nil {
-		return failf(exitUsage, "the configuration cannot be kept: %w", err)
+		return exit.Failf(exit.Usage, "the configuration cannot be kept: %w", err)
 	}
 	return nil
 }
 
 // loadContexts reads the configuration file, an empty one if there is none.
 func (a *app) loadContexts() (*authn.Contexts, string, error) {
-	path, _, err := a.configPath()
+	path, _, err := a.connection.ConfigPath()
 	if err != nil {
 		return nil, "", err
 	}
@@ -142,7 +145,7 @@ func (a *app) loadContexts() (*authn.Contexts, string, error) {
 	case errors.Is(err, fs.ErrNotExist):
 		return &authn.Contexts{}, path, nil
 	case err != nil:
-		return nil, "", failf(exitUsage, "the configuration cannot be read: %w", err)
+		return nil, "", exit.Failf(exit.Usage, "the configuration cannot be read: %w", err)
 	}
 	return c, path, nil
 }
@@ -162,23 +165,23 @@ func newConfigListCommand(a *app) *cobra.Command {
 		Short: "List the control planes",
 		Args:  exactly(),
 	}
-	output := bindFormat(cmd.Flags(), formatTable, formatJSON, formatYAML, formatName)
+	output := print.BindFormat(cmd.Flags(), print.FormatTable, print.FormatJSON, print.FormatYAML, print.FormatName)
 	cmd.RunE = func(*cobra.Command, []string) error {
 		c, path, err := a.loadContexts()
 		if err != nil {
 			return err
 		}
 		if len(c.ControlPlanes) == 0 {
-			a.message("There is no control plane in %s.", path)
+			a.Message("There is no control plane in %s.", path)
 		}
-		return a.printContexts(output.value, c)
+		return a.printContexts(output.Value, c)
 	}
 	return cmd
 }
 
-func (a *app) printContexts(f format, c *authn.Contexts) error {
+func (a *app) printContexts(f print.Format, c *authn.Contexts) error {
 	views := make([]controlPlaneView, len(c.ControlPlanes))
-	t := &table{header: []string{"CURRENT", "NAME", "ADDRESS", "AUTH"}}
+	t := &print.Table{Header: []string{"CURRENT", "NAME", "ADDRESS", "AUTH"}}
 	for i, cp := range c.ControlPlanes {
 		views[i] = controlPlaneView{cp.Name, cp.Name == c.Current, cp.Addresses, "", cp.SkipVerify}
 		if cp.Token != "" {
@@ -188,17 +191,17 @@ func (a *app) printContexts(f format, c *authn.Contexts) error {
 		if views[i].Current {
 			mark = "*"
 		}
-		t.add(mark, cp.Name, strings.Join(cp.Addresses, ","), orWord(views[i].AuthType, "none"))
+		t.Add(mark, cp.Name, strings.Join(cp.Addresses, ","), print.OrWord(views[i].AuthType, "none"))
 	}
 	switch {
-	case f.structured():
-		return a.writeValue(f, map[string]any{"items": views})
-	case f == formatName && len(views) > 0:
-		return a.println(strings.Join(contextNames(c), "\n"))
+	case f.Structured():
+		return a.WriteValue(f, map[string]any{"items": views})
+	case f == print.FormatName && len(views) > 0:
+		return a.Println(strings.Join(client.ContextNames(c), "\n"))
 	case len(views) == 0:
 		return nil
 	}
-	return a.write([]byte(t.String()))
+	return a.Output([]byte(t.String()))
 }
 
 func newConfigSwitchCommand(a *app) *cobra.Command {
@@ -206,7 +209,7 @@ func newConfigSwitchCommand(a *app) *cobra.Command {
 		if err := c.Switch(name); err != nil {
 			return err
 		}
-		a.message("Switched to control plane %q in %s.", name, path)
+		a.Message("Switched to control plane %q in %s.", name, path)
 		return nil
 	})
 }
@@ -217,9 +220,9 @@ func newConfigRemoveCommand(a *app) *cobra.Command {
 		if err := c.Remove(name); err != nil {
 			return err
 		}
-		a.message("Removed control plane %q from %s.", name, path)
+		a.Message("Removed control plane %q from %s.", name, path)
 		if wasCurrent && len(c.ControlPlanes) > 0 {
-			a.message("None is chosen now; `meridian config control-planes switch` chooses one.")
+			a.Message("None is chosen now; `meridian config control-planes switch` chooses one.")
 		}
 		return nil
 	})
@@ -236,16 +239,16 @@ func newConfigNameCommand(a *app, use, short string, do func(c *authn.Contexts, 
 		RunE: func(_ *cobra.Command, args []string) error {
 			switch {
 			case len(args) == 1 && name != "" && args[0] != name:
-				return usagef("--name %s and the argument %s are two names", name, args[0])
+				return exit.Usagef("--name %s and the argument %s are two names", name, args[0])
 			case len(args) == 1:
 				name = args[0]
 			case name == "":
-				return usagef("--name is required")
+				return exit.Usagef("--name is required")
 			}
 			return a.editContexts(func(c *authn.Contexts, path string) error {
 				err := do(c, name, path)
 				if errors.Is(err, authn.ErrNoControlPlane) {
-					return failf(exitNo, "there is no control plane %q in %s%s", name, path, didYouMean(name, contextNames(c)))
+					return exit.Failf(exit.No, "there is no control plane %q in %s%s", name, path, exit.DidYouMean(name, client.ContextNames(c)))
 				}
 				return err
 			})

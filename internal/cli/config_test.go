@@ -10,6 +10,8 @@ import (
 
 	meridianv1 "meridian/api/meridian/v1"
 	"meridian/internal/authn"
+	"meridian/internal/cli/client"
+	"meridian/internal/cli/exit"
 	"meridian/internal/rpcerr"
 )
 
@@ -21,44 +23,44 @@ func TestConfigControlPlanes(t *testing.T) {
 	path := filepath.Join(h.home, ".config", "meridian", "config.yaml")
 
 	out := h.run("config", "control-planes", "list")
-	require.Equal(t, outcome{exitOK, "", "There is no control plane in " + path + ".\n"}, out)
+	require.Equal(t, outcome{exit.OK, "", "There is no control plane in " + path + ".\n"}, out)
 
 	out = h.run("config", "control-planes", "add", "--name=cp-admin", "--address=https://"+h.address, "--skip-verify=true",
 		"--auth-type=tokens", "--auth-conf", "token=admin-token")
-	require.Equal(t, outcome{exitOK, "", "Added control plane \"cp-admin\" to " + path + " and switched to it.\n"}, out)
+	require.Equal(t, outcome{exit.OK, "", "Added control plane \"cp-admin\" to " + path + " and switched to it.\n"}, out)
 	info, err := os.Stat(path)
 	require.NoError(t, err)
 	require.Equal(t, os.FileMode(0o600), info.Mode().Perm())
 	h.ok("zones")
-	require.Equal(t, "Bearer admin-token", h.server.tokens[0])
+	require.Equal(t, "Bearer admin-token", h.server.Authorizations[0])
 
 	h.ok("config", "control-planes", "add", "--name", "cp-owner", "--address", h.address, "--ca-cert-file", h.caFile,
 		"--auth-type=tokens", "--auth-conf", "token=owner-token")
 	h.ok("zones")
-	require.Equal(t, "Bearer owner-token", h.server.tokens[1])
+	require.Equal(t, "Bearer owner-token", h.server.Authorizations[1])
 	require.Equal(t, columns("CURRENT NAME ADDRESS AUTH\n- cp-admin "+h.address+" tokens\n* cp-owner "+h.address+" tokens\n"),
 		columns(h.ok("config", "control-planes", "list")))
 
 	h.ok("config", "control-planes", "switch", "--name", "cp-admin")
 	h.ok("zones")
-	require.Equal(t, "Bearer admin-token", h.server.tokens[2])
+	require.Equal(t, "Bearer admin-token", h.server.Authorizations[2])
 	h.ok("zones", "--context", "cp-owner")
-	require.Equal(t, "Bearer owner-token", h.server.tokens[3])
+	require.Equal(t, "Bearer owner-token", h.server.Authorizations[3])
 	h.ok("zones", "--token", "other")
-	require.Equal(t, "Bearer other", h.server.tokens[4])
+	require.Equal(t, "Bearer other", h.server.Authorizations[4])
 
 	out = h.run("config", "control-planes", "add", "--name", "cp-owner", "--address", h.address)
-	require.Equal(t, exitConflict, out.code)
+	require.Equal(t, exit.Conflict, out.code)
 	h.ok("config", "control-planes", "add", "--name", "cp-owner", "--address", h.address, "--overwrite")
 
 	h.ok("config", "control-planes", "remove", "cp-owner")
 	out = h.run("zones")
-	require.Equal(t, exitUsage, out.code)
+	require.Equal(t, exit.Usage, out.code)
 	require.Contains(t, out.stderr, "has several control planes and none is chosen")
 	require.Equal(t, "cp-admin\n", h.ok("config", "control-planes", "list", "-o", "name"))
 	require.NotContains(t, h.ok("config", "control-planes", "list", "-o", "json"), "admin-token", "a list shows no secret")
 	out = h.run("config", "control-planes", "remove", "--name", "cp-admn")
-	require.Equal(t, outcome{exitNo, "", "Error: there is no control plane \"cp-admn\" in " + path + "; did you mean \"cp-admin\"?\n"}, out)
+	require.Equal(t, outcome{exit.No, "", "Error: there is no control plane \"cp-admn\" in " + path + "; did you mean \"cp-admin\"?\n"}, out)
 }
 
 func TestConfigAddRefuses(t *testing.T) {
@@ -79,7 +81,7 @@ func TestConfigAddRefuses(t *testing.T) {
 		"--name x --address a:1 --auth-type=tokens --auth-conf token=" + strings.Repeat("A", 20000): "--auth-conf: the token is malformed: it has 20000 bytes",
 	} {
 		out := h.run(append([]string{"config", "control-planes", "add"}, strings.Fields(args)...)...)
-		require.Equal(t, exitUsage, out.code, args)
+		require.Equal(t, exit.Usage, out.code, args)
 		require.Contains(t, out.stderr, want)
 		require.True(t, strings.HasPrefix(out.stderr, "Error: "))
 		require.NotContains(t, out.stderr, "eyJhbGci", "what may be a token is not repeated")
@@ -93,20 +95,20 @@ func TestNotConfigured(t *testing.T) {
 	h := newHarness(t)
 	h.env = []string{"HOME=" + t.TempDir()}
 	out := h.run("get", "meshes")
-	require.Equal(t, exitUsage, out.code)
+	require.Equal(t, exit.Usage, out.code)
 	require.True(t, strings.HasPrefix(out.stderr, "Error: no control plane is configured\n"), out.stderr)
 	require.Contains(t, out.stderr, "--config DIR/admin.yaml")
 
 	out = h.run("get", "meshes", "--config", "/none/admin.yaml")
-	require.Equal(t, exitUsage, out.code)
+	require.Equal(t, exit.Usage, out.code)
 	require.Contains(t, out.stderr, "Error: there is no configuration file /none/admin.yaml\n")
 
 	out = h.run("get", "meshes", "--config", h.config, "--context", "globl")
-	require.Equal(t, exitUsage, out.code)
+	require.Equal(t, exit.Usage, out.code)
 	require.Contains(t, out.stderr, `Error: there is no control plane "globl" in `+h.config+`; did you mean "global"?`)
 
 	out = h.run("get", "meshes", "--config", h.write("broken.yaml", "current: 3: 4"))
-	require.Equal(t, exitUsage, out.code)
+	require.Equal(t, exit.Usage, out.code)
 	require.Contains(t, out.stderr, "broken.yaml")
 }
 
@@ -114,18 +116,18 @@ func TestNotConfigured(t *testing.T) {
 func TestAddressAloneSendsNoToken(t *testing.T) {
 	h := newHarness(t)
 	h.ok("zones", "--address", h.address, "--ca-cert-file", h.caFile)
-	require.Equal(t, []string{""}, h.server.tokens)
+	require.Equal(t, []string{""}, h.server.Authorizations)
 	h.ok("zones", "--context", "global", "--address", h.address)
-	require.Equal(t, "Bearer secret", h.server.tokens[1])
+	require.Equal(t, "Bearer secret", h.server.Authorizations[1])
 }
 
 // An empty --token is not the same as none: it would act with other rights.
 func TestEmptyTokenIsRefused(t *testing.T) {
 	h := newHarness(t)
 	out := h.run("zones", "--token", "")
-	require.Equal(t, exitUsage, out.code)
+	require.Equal(t, exit.Usage, out.code)
 	require.Contains(t, out.stderr, "--token is empty")
-	require.Empty(t, h.server.calls)
+	require.Empty(t, h.server.Calls)
 }
 
 func TestParseAddresses(t *testing.T) {
@@ -143,7 +145,7 @@ func TestParseAddresses(t *testing.T) {
 		"a:b:c":                  nil,
 		"":                       nil,
 	} {
-		got, err := parseAddresses(list)
+		got, err := client.ParseAddresses(list)
 		require.Equal(t, want == nil, err != nil, list)
 		require.Equal(t, want, got)
 	}
@@ -161,7 +163,7 @@ func TestShellsAreOfferedTheValuesOfFlags(t *testing.T) {
 // user where it stands.
 func TestWhoseTokenWasRefused(t *testing.T) {
 	h := newHarness(t)
-	h.server.answer = func(*meridianv1.InspectRequest) (*meridianv1.InspectResponse, error) {
+	h.server.Answer = func(*meridianv1.InspectRequest) (*meridianv1.InspectResponse, error) {
 		return nil, rpcerr.New(rpcerr.Unauthenticated, authn.ReasonBadToken, "not authenticated: the token has expired on Monday").GRPCStatus().Err()
 	}
 	h.ok("config", "control-planes", "add", "--name", "mine", "--address", h.address, "--skip-verify", "--auth-type=tokens", "--auth-conf", "token=a.b.c")
@@ -172,10 +174,10 @@ func TestWhoseTokenWasRefused(t *testing.T) {
 		"--skip-verify --address " + h.address: "",
 	} {
 		out := h.run(append([]string{"inspect", "dataplane", "web-1"}, strings.Fields(args)...)...)
-		require.Equal(t, outcome{exitDenied, "", refused + where}, out, args)
+		require.Equal(t, outcome{exit.Denied, "", refused + where}, out, args)
 	}
 	out := h.run("inspect", "dataplane", "web-1", "--context", "mine", "--token", "a.b.c\nd")
-	require.Equal(t, exitUsage, out.code)
+	require.Equal(t, exit.Usage, out.code)
 	require.Contains(t, out.stderr, `the token is malformed: it has a '\n' at position 6, and a token is one line of letters, digits, dots, dashes and underscores (of --token)`)
 }
 

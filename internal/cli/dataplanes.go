@@ -6,6 +6,8 @@ import (
 	"github.com/spf13/cobra"
 
 	meridianv1 "meridian/api/meridian/v1"
+	"meridian/internal/cli/exit"
+	"meridian/internal/cli/print"
 	"meridian/internal/policy/answer"
 	"meridian/internal/resource"
 )
@@ -30,14 +32,14 @@ changes of it they have yet to take on. All meshes are shown unless -m names one
 	cmd.Flags().StringVar(&zone, "zone", "", "the zone to ask, through the global")
 	mesh = bindMesh(cmd)
 	cmd.Flags().BoolVarP(&allMeshes, "all-meshes", "A", false, "show every mesh (the default without -m)")
-	output := bindFormat(cmd.Flags(), formatTable, formatWide, formatJSON, formatYAML, formatName)
+	output := print.BindFormat(cmd.Flags(), print.FormatTable, print.FormatWide, print.FormatJSON, print.FormatYAML, print.FormatName)
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
 		if err := mesh.check(); err != nil {
 			return err
 		}
 		if zone != "" {
 			if err := resource.CheckName(zone); err != nil {
-				return usagef("--zone: %w", err)
+				return exit.Usagef("--zone: %w", err)
 			}
 		}
 		request := &meridianv1.InspectRequest{
@@ -51,29 +53,29 @@ changes of it they have yet to take on. All meshes are shown unless -m names one
 		if err != nil {
 			return err
 		}
-		return a.printDataplanes(output.value, document)
+		return a.printDataplanes(output.Value, document)
 	}
 	return cmd
 }
 
-func (a *app) printDataplanes(f format, document []byte) error {
-	if f.structured() {
-		return a.writeDocument(f, document)
+func (a *app) printDataplanes(f print.Format, document []byte) error {
+	if f.Structured() {
+		return a.WriteDocument(f, document)
 	}
 	var list answer.DataplanesAnswer
 	if err := answer.Unmarshal(document, &list); err != nil {
 		return err
 	}
 	if len(list.Items) == 0 {
-		a.message("There are no dataplanes.")
+		a.Message("There are no dataplanes.")
 		return nil
 	}
-	if f != formatName {
+	if f != print.FormatName {
 		return a.printAnswer(f, aboutDataplanes, document)
 	}
 	var names bytes.Buffer
 	for _, d := range list.Items {
 		names.WriteString("Dataplane/" + d.Name + "\n")
 	}
-	return a.write(names.Bytes())
+	return a.Output(names.Bytes())
 }

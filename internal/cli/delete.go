@@ -7,6 +7,8 @@ import (
 	"github.com/spf13/cobra"
 
 	meridianv1 "meridian/api/meridian/v1"
+	"meridian/internal/cli/exit"
+	"meridian/internal/cli/print"
 	"meridian/internal/resource"
 )
 
@@ -33,7 +35,7 @@ batch. If one of them does not exist, nothing is deleted and the exit code is 1.
 	}
 	bindFiles(cmd, &o.files)
 	o.mesh = bindMesh(cmd)
-	o.output = bindFormat(cmd.Flags(), formatTable, formatJSON, formatYAML, formatName)
+	o.output = print.BindFormat(cmd.Flags(), print.FormatTable, print.FormatJSON, print.FormatYAML, print.FormatName)
 	cmd.Flags().StringVar(&o.dryRun, "dry-run", "", "server: decide everything, delete nothing")
 	cmd.Flags().Uint64Var(&ifVersion, "if-version", 0, "delete the one resource only if its stored version is this one")
 	bindForce(cmd, &o.force)
@@ -42,7 +44,7 @@ batch. If one of them does not exist, nothing is deleted and the exit code is 1.
 
 func (a *app) delete(ctx context.Context, args []string, o *applyOptions) error {
 	if o.dryRun != "" && o.dryRun != "server" {
-		return usagef("--dry-run %q: only the server can tell what a deletion would do: write server", o.dryRun)
+		return exit.Usagef("--dry-run %q: only the server can tell what a deletion would do: write server", o.dryRun)
 	}
 	keys, err := a.keysToDelete(args, o)
 	if err != nil {
@@ -61,7 +63,7 @@ func (a *app) delete(ctx context.Context, args []string, o *applyOptions) error 
 	}
 	defer c.Close()
 	var response *meridianv1.DeleteResponse
-	err = c.call(ctx, func(ctx context.Context) (err error) {
+	err = c.Call(ctx, func(ctx context.Context) (err error) {
 		response, err = c.Delete(ctx, request)
 		return err
 	})
@@ -69,19 +71,19 @@ func (a *app) delete(ctx context.Context, args []string, o *applyOptions) error 
 		return err
 	}
 	if request.DryRun {
-		a.message("Dry run: nothing was deleted.")
+		a.Message("Dry run: nothing was deleted.")
 	}
-	return a.printResults(o.output.value, response.GetResults(), response.GetRevision())
+	return a.printResults(o.output.Value, response.GetResults(), response.GetRevision())
 }
 
 func (a *app) keysToDelete(args []string, o *applyOptions) ([]*meridianv1.ResourceKey, error) {
 	switch {
 	case len(args) > 0 && len(o.files) > 0:
-		return nil, usagef("name one resource, or give documents with -f, not both")
+		return nil, exit.Usagef("name one resource, or give documents with -f, not both")
 	case len(args) == 1:
-		return nil, usagef("missing NAME: which %s is to be deleted", args[0])
+		return nil, exit.Usagef("missing NAME: which %s is to be deleted", args[0])
 	case len(args) == 0 && len(o.files) == 0:
-		return nil, usagef("missing TYPE and NAME, or -f")
+		return nil, exit.Usagef("missing TYPE and NAME, or -f")
 	case len(args) == 2:
 		kind, err := lookupKind(args[0])
 		if err != nil {

@@ -10,6 +10,8 @@ import (
 	"sigs.k8s.io/yaml"
 
 	meridianv1 "meridian/api/meridian/v1"
+	"meridian/internal/cli/exit"
+	"meridian/internal/cli/print"
 	"meridian/internal/policy/answer"
 	"meridian/internal/policy/inherit"
 	"meridian/internal/rbac"
@@ -63,11 +65,11 @@ func (a *app) describe(ctx context.Context, kind *resource.Descriptor, mesh, nam
 		line("Namespace", "%s", namespace)
 	}
 	if len(m.Labels) > 0 {
-		line("Labels", "%s", tagText(m.Labels))
+		line("Labels", "%s", print.Tags(m.Labels))
 	}
 	if kind.Sensitive {
 		line("Spec", "%d bytes of secret material; `meridian get %s %s -o yaml` shows it", len(r.Canonical()), kind.Kind, m.Name)
-		return a.write([]byte(b.String()))
+		return a.Output([]byte(b.String()))
 	}
 	if inherit.Follows(kind.Kind) {
 		conditions, err := a.conditionsOf(ctx, r.Key())
@@ -88,10 +90,10 @@ func (a *app) describe(ctx context.Context, kind *resource.Descriptor, mesh, nam
 		return fmt.Errorf("show the spec of %s: %w", r.Key(), err)
 	}
 	b.WriteString("Spec:\n")
-	for _, text := range splitLines(string(spec)) {
+	for _, text := range exit.Lines(string(spec)) {
 		b.WriteString("  " + text + "\n")
 	}
-	return a.write([]byte(b.String()))
+	return a.Output([]byte(b.String()))
 }
 
 // conditionsOf asks in what condition a policy is, or what policies do to a
@@ -126,5 +128,5 @@ func (a *app) moment(t time.Time) string {
 	if t.IsZero() {
 		return "unknown"
 	}
-	return stamp(t) + " (" + a.age(t) + " ago)"
+	return print.Stamp(t) + " (" + a.Age(t) + " ago)"
 }

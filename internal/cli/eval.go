@@ -3,6 +3,8 @@ package cli
 import (
 	"github.com/spf13/cobra"
 
+	"meridian/internal/cli/exit"
+	"meridian/internal/cli/print"
 	"meridian/internal/policy"
 	"meridian/internal/policy/answer"
 	"meridian/internal/policy/condition"
@@ -21,7 +23,7 @@ type offline struct {
 
 func newEvalCommand(a *app) *cobra.Command {
 	files := &offline{}
-	ask := func(cmd *cobra.Command, q *question, f format) error {
+	ask := func(cmd *cobra.Command, q *question, f print.Format) error {
 		files.zone = q.zone
 		matcher, zone, err := a.loadMatcher(files, q.mesh)
 		if err != nil {
@@ -50,7 +52,7 @@ the zones' own, so the answer is the same to the byte; asOf is 0.`
 // dataplanes that name none.
 func (a *app) loadMatcher(o *offline, mesh string) (*policy.Matcher, resource.ZoneName, error) {
 	if len(o.files) == 0 {
-		return nil, "", usagef("-f is required: the file or directory to read, or - for standard input")
+		return nil, "", exit.Usagef("-f is required: the file or directory to read, or - for standard input")
 	}
 	// -m is about the question here; the documents may be of several meshes.
 	documents, err := a.loadDocuments(o.files, resource.DecodeOptions{Mesh: resource.MeshName(mesh)})
@@ -64,7 +66,7 @@ func (a *app) loadMatcher(o *offline, mesh string) (*policy.Matcher, resource.Zo
 	}
 	view, err := policy.Offline(resourcesOf(documents), zone, strict)
 	if err != nil {
-		return nil, "", &failure{code: exitUsage, err: err}
+		return nil, "", &exit.Failure{Code: exit.Usage, Err: err}
 	}
 	compiler, err := condition.NewCompiler(condition.DefaultOptions())
 	if err != nil {
@@ -95,7 +97,7 @@ func (q *question) answer(m *policy.Matcher, zone resource.ZoneName) (any, error
 }
 
 // printOffline prints a document as a server would have sent it.
-func (a *app) printOffline(f format, about subject, document any) error {
+func (a *app) printOffline(f print.Format, about subject, document any) error {
 	text, err := answer.Marshal(document)
 	if err != nil {
 		return err

@@ -15,6 +15,7 @@ import (
 	"google.golang.org/grpc/status"
 
 	meridianv1 "meridian/api/meridian/v1"
+	"meridian/internal/cli/exit"
 	"meridian/internal/policy/answer"
 	"meridian/internal/rpcerr"
 )
@@ -27,34 +28,34 @@ func TestExitCodes(t *testing.T) {
 		code int
 		line string
 	}{
-		{nil, exitOK, ""},
-		{errors.New("boom"), exitNo, "boom"},
-		{usagef("wrong"), exitUsage, "wrong"},
-		{failf(exitConflict, "no"), exitConflict, "no"},
-		{fmt.Errorf("dataplane %q: %w", "x", answer.ErrNotFound), exitNo, `dataplane "x": not found`},
-		{fmt.Errorf("%w: no policy", answer.ErrInvalid), exitUsage, "invalid question: no policy"},
-		{context.DeadlineExceeded, exitTimeout, "timed out"},
-		{context.Canceled, exitInterrupted, "interrupted"},
-		{rpcerr.New(rpcerr.NotFound, "", "there is none"), exitNo, "there is none"},
-		{rpcerr.New(rpcerr.Invalid, "", "bad"), exitUsage, "bad"},
-		{rpcerr.New(rpcerr.OutOfRange, "", "gone"), exitUsage, "gone"},
-		{rpcerr.New(rpcerr.TooLarge, "", "big"), exitUsage, "big"},
-		{rpcerr.New(rpcerr.Unsupported, "", "unknown method"), exitUsage, ""},
-		{rpcerr.New(rpcerr.Conflict, "", "changed"), exitConflict, "changed"},
-		{rpcerr.New(rpcerr.Unauthenticated, "", "who"), exitDenied, "who"},
-		{rpcerr.New(rpcerr.Denied, "", "Access Denied"), exitDenied, "Access Denied"},
-		{rpcerr.New(rpcerr.Unavailable, "", "down"), exitUnavailable, "down"},
-		{rpcerr.New(rpcerr.Timeout, "", "slow"), exitTimeout, "slow"},
-		{rpcerr.New(rpcerr.Internal, "", "oops"), exitNo, "the control plane failed: oops"},
-		{status.Error(codes.Aborted, "raced"), exitConflict, "raced"},
-		{status.Error(codes.AlreadyExists, "there"), exitConflict, "there"},
-		{status.Error(codes.PermissionDenied, "no"), exitDenied, "no"},
-		{status.Error(codes.ResourceExhausted, "huge"), exitUsage, "huge"},
+		{nil, exit.OK, ""},
+		{errors.New("boom"), exit.No, "boom"},
+		{exit.Usagef("wrong"), exit.Usage, "wrong"},
+		{exit.Failf(exit.Conflict, "no"), exit.Conflict, "no"},
+		{fmt.Errorf("dataplane %q: %w", "x", answer.ErrNotFound), exit.No, `dataplane "x": not found`},
+		{fmt.Errorf("%w: no policy", answer.ErrInvalid), exit.Usage, "invalid question: no policy"},
+		{context.DeadlineExceeded, exit.Timeout, "timed out"},
+		{context.Canceled, exit.Interrupted, "interrupted"},
+		{rpcerr.New(rpcerr.NotFound, "", "there is none"), exit.No, "there is none"},
+		{rpcerr.New(rpcerr.Invalid, "", "bad"), exit.Usage, "bad"},
+		{rpcerr.New(rpcerr.OutOfRange, "", "gone"), exit.Usage, "gone"},
+		{rpcerr.New(rpcerr.TooLarge, "", "big"), exit.Usage, "big"},
+		{rpcerr.New(rpcerr.Unsupported, "", "unknown method"), exit.Usage, ""},
+		{rpcerr.New(rpcerr.Conflict, "", "changed"), exit.Conflict, "changed"},
+		{rpcerr.New(rpcerr.Unauthenticated, "", "who"), exit.Denied, "who"},
+		{rpcerr.New(rpcerr.Denied, "", "Access Denied"), exit.Denied, "Access Denied"},
+		{rpcerr.New(rpcerr.Unavailable, "", "down"), exit.Unavailable, "down"},
+		{rpcerr.New(rpcerr.Timeout, "", "slow"), exit.Timeout, "slow"},
+		{rpcerr.New(rpcerr.Internal, "", "oops"), exit.No, "the control plane failed: oops"},
+		{status.Error(codes.Aborted, "raced"), exit.Conflict, "raced"},
+		{status.Error(codes.AlreadyExists, "there"), exit.Conflict, "there"},
+		{status.Error(codes.PermissionDenied, "no"), exit.Denied, "no"},
+		{status.Error(codes.ResourceExhausted, "huge"), exit.Usage, "huge"},
 	} {
-		r := explainError(c.err)
-		require.Equal(t, c.code, r.code, "%v", c.err)
+		r := exit.Explain(c.err)
+		require.Equal(t, c.code, r.Code, "%v", c.err)
 		if c.line != "" {
-			require.Equal(t, []string{c.line}, r.lines)
+			require.Equal(t, []string{c.line}, r.Lines)
 		}
 	}
 }
@@ -69,19 +70,19 @@ func TestServerErrors(t *testing.T) {
 	}{
 		{
 			rpcerr.New(rpcerr.Denied, "ACCESS_DENIED", "Access Denied (user %q cannot access the resource)\nmissing: UPDATE on Mesh/default", "backend-owner/mesh-system:authenticated"),
-			exitDenied, "Error: Access Denied (user \"backend-owner/mesh-system:authenticated\" cannot access the resource)\nmissing: UPDATE on Mesh/default\n",
+			exit.Denied, "Error: Access Denied (user \"backend-owner/mesh-system:authenticated\" cannot access the resource)\nmissing: UPDATE on Mesh/default\n",
 		},
-		{rpcerr.New(rpcerr.Unauthenticated, "TOKEN_EXPIRED", "the token has expired"), exitDenied, "Error: the token has expired\n"},
+		{rpcerr.New(rpcerr.Unauthenticated, "TOKEN_EXPIRED", "the token has expired"), exit.Denied, "Error: the token has expired\n"},
 		{
 			rpcerr.New(rpcerr.Invalid, "INVALID_RESOURCES", "nothing was applied: a: bad").WithViolations(
 				rpcerr.Violation{Field: "resources[0]", Description: "a: bad"}, rpcerr.Violation{Field: "resources[1]", Description: "b: worse"}),
-			exitUsage, "Error: nothing was applied: a: bad\n  b: worse\n",
+			exit.Usage, "Error: nothing was applied: a: bad\n  b: worse\n",
 		},
-		{rpcerr.New(rpcerr.Timeout, "ZONES_LAG", "zones lag"), exitTimeout, "Error: zones lag\n"},
-		{status.Error(codes.Unimplemented, "unknown method Zones"), exitUsage, "Error: this control plane cannot answer that: unknown method Zones\n" +
+		{rpcerr.New(rpcerr.Timeout, "ZONES_LAG", "zones lag"), exit.Timeout, "Error: zones lag\n"},
+		{status.Error(codes.Unimplemented, "unknown method Zones"), exit.Usage, "Error: this control plane cannot answer that: unknown method Zones\n" +
 			"A zone answers for its dataplanes; the global for its zones, its servers and the tokens of both. An older release may not know the question.\n"},
 	} {
-		h.server.before = func(string) error { return c.err }
+		h.server.Before = func(string) error { return c.err }
 		require.Equal(t, outcome{c.code, "", c.want}, h.run("zones"))
 	}
 }
@@ -90,29 +91,29 @@ func TestUnreachable(t *testing.T) {
 	h := newHarness(t)
 	h.stop()
 	out := h.run("get", "meshes")
-	require.Equal(t, outcome{exitUnavailable, "", "Error: the control plane at " + h.address + " cannot be reached: connection refused\n" +
+	require.Equal(t, outcome{exit.Unavailable, "", "Error: the control plane at " + h.address + " cannot be reached: connection refused\n" +
 		"Check that the server runs and listens there: its data directory lists the addresses in addresses.json.\n" +
 		"The address comes from the control plane \"global\" in " + h.config + ".\n"}, out)
 
 	out = h.run("--address", "no-such-host.invalid:1", "zones")
-	require.Equal(t, exitUnavailable, out.code)
+	require.Equal(t, exit.Unavailable, out.code)
 	require.Contains(t, out.stderr, "The address comes from --address.")
 }
 
 func TestWrongCA(t *testing.T) {
 	h, other := newHarness(t), newHarness(t)
 	out := h.run("zones", "--address", h.address, "--ca-cert-file", other.caFile)
-	require.Equal(t, exitUnavailable, out.code)
+	require.Equal(t, exit.Unavailable, out.code)
 	require.Equal(t, "Error: the control plane at "+h.address+" cannot be reached: the server's certificate is not signed by the CA in "+other.caFile+"\n"+
 		"The right CA stands in the server's admin.yaml: with --address, add --config ADMIN.YAML or --ca-cert-file. A server that was set up anew has a new one.\n"+
 		"The address comes from --address.\n", out.stderr)
 	out = h.run("zones", "--address", h.address)
-	require.Equal(t, exitUnavailable, out.code)
+	require.Equal(t, exit.Unavailable, out.code)
 	require.Contains(t, out.stderr, "is not signed by the CA in the system's certificates")
-	require.Equal(t, exitOK, h.run("zones", "--address", h.address, "--skip-verify").code)
-	require.Equal(t, exitOK, h.run("zones", "--address", h.address, "--ca-cert-file", h.caFile).code)
-	require.Equal(t, exitUsage, h.run("zones", "--address", h.address, "--ca-cert-file", h.config+".none").code)
-	require.Equal(t, exitUsage, h.run("zones", "--address", h.address, "--ca-cert-file", h.config).code)
+	require.Equal(t, exit.OK, h.run("zones", "--address", h.address, "--skip-verify").code)
+	require.Equal(t, exit.OK, h.run("zones", "--address", h.address, "--ca-cert-file", h.caFile).code)
+	require.Equal(t, exit.Usage, h.run("zones", "--address", h.address, "--ca-cert-file", h.config+".none").code)
+	require.Equal(t, exit.Usage, h.run("zones", "--address", h.address, "--ca-cert-file", h.config).code)
 }
 
 func TestNotTLS(t *testing.T) {
@@ -136,7 +137,7 @@ func TestNotTLS(t *testing.T) {
 		<-done
 	})
 	out := h.run("zones", "--address", listener.Addr().String())
-	require.Equal(t, exitUnavailable, out.code)
+	require.Equal(t, exit.Unavailable, out.code)
 	require.Contains(t, out.stderr, "the server does not speak TLS on this port\nCheck the port")
 }
 
@@ -144,50 +145,50 @@ func TestNotTLS(t *testing.T) {
 func TestTimeout(t *testing.T) {
 	h := newHarness(t)
 	release := make(chan struct{})
-	h.server.before = func(string) error {
+	h.server.Before = func(string) error {
 		<-release
 		return nil
 	}
 	t.Cleanup(func() { close(release) })
 	out := h.run("zones", "--timeout", "50ms")
-	require.Equal(t, outcome{exitTimeout, "", "Error: the control plane at " + h.address + " did not finish within 50ms\n" +
+	require.Equal(t, outcome{exit.Timeout, "", "Error: the control plane at " + h.address + " did not finish within 50ms\n" +
 		"It may still be working on the request; --timeout waits longer.\n"}, out)
 
 	silent, err := net.Listen("tcp", "127.0.0.1:0")
 	require.NoError(t, err)
 	t.Cleanup(func() { _ = silent.Close() })
 	out = h.run("zones", "--address", silent.Addr().String(), "--timeout", "50ms")
-	require.Equal(t, exitTimeout, out.code)
+	require.Equal(t, exit.Timeout, out.code)
 	require.Contains(t, out.stderr, "Error: no connection to the control plane at ")
 }
 
 // A zone that is not there is not waited for.
 func TestNoZoneToAsk(t *testing.T) {
 	h := newHarness(t)
-	h.server.answer = func(*meridianv1.InspectRequest) (*meridianv1.InspectResponse, error) {
+	h.server.Answer = func(*meridianv1.InspectRequest) (*meridianv1.InspectResponse, error) {
 		return nil, rpcerr.New(rpcerr.Unavailable, "NO_ZONES", "no zone is connected")
 	}
 	out := h.run("dataplanes")
-	require.Equal(t, outcome{exitUnavailable, "", "Error: no zone is connected\n"}, out)
-	require.Len(t, h.server.inspected, 1)
+	require.Equal(t, outcome{exit.Unavailable, "", "Error: no zone is connected\n"}, out)
+	require.Len(t, h.server.Inspected, 1)
 }
 
 func TestInterrupted(t *testing.T) {
 	h := newHarness(t)
 	ctx, cancel := context.WithCancel(t.Context())
-	h.server.before = func(string) error {
+	h.server.Before = func(string) error {
 		cancel()
 		<-ctx.Done()
 		return rpcerr.New(rpcerr.Unavailable, "X", "busy")
 	}
-	require.Equal(t, outcome{exitInterrupted, "", "Error: interrupted\n"}, h.runWith(ctx, "", "zones"))
+	require.Equal(t, outcome{exit.Interrupted, "", "Error: interrupted\n"}, h.runWith(ctx, "", "zones"))
 }
 
 // A second address serves when the first is down.
 func TestSeveralAddresses(t *testing.T) {
 	h, down := newHarness(t), newHarness(t)
 	down.stop()
-	require.Equal(t, exitOK, h.run("zones", "--address", down.address+","+h.address, "--ca-cert-file", h.caFile).code)
+	require.Equal(t, exit.OK, h.run("zones", "--address", down.address+","+h.address, "--ca-cert-file", h.caFile).code)
 }
 
 // TestUsage is the list of wrong command lines: each gets one clear line, the
@@ -240,9 +241,9 @@ func TestUsage(t *testing.T) {
 		{"--address x:1,,y:2 zones", `--address "x:1,,y:2": write HOST:PORT, several separated by commas`, "meridian zones"},
 	} {
 		out := h.run(strings.Fields(c.args)...)
-		require.Equal(t, outcome{exitUsage, "", "Error: " + c.first + "\nRun '" + c.help + " --help' for usage.\n"}, out, c.args)
+		require.Equal(t, outcome{exit.Usage, "", "Error: " + c.first + "\nRun '" + c.help + " --help' for usage.\n"}, out, c.args)
 	}
-	require.Empty(t, h.server.calls, "a wrong command line is never sent")
+	require.Empty(t, h.server.Calls, "a wrong command line is never sent")
 }
 
 // TestInput is the list of wrong documents: each names the file, the document
@@ -277,20 +278,20 @@ func TestInput(t *testing.T) {
 		}
 		for _, command := range []string{"apply", "validate", "delete"} {
 			out := h.run(command, "-f", path)
-			require.Equal(t, exitUsage, out.code, "%s: %s", name, command)
+			require.Equal(t, exit.Usage, out.code, "%s: %s", name, command)
 			require.Empty(t, out.stdout)
 			require.True(t, strings.HasPrefix(out.stderr, "Error: "), out.stderr)
 			require.Contains(t, out.stderr, c.want, name)
 			require.Contains(t, out.stderr, filepath.Base(path), name)
 		}
 	}
-	require.Empty(t, h.server.calls, "invalid input is never sent")
+	require.Empty(t, h.server.Calls, "invalid input is never sent")
 }
 
 func TestSeveralProblemsAreCountedAndListed(t *testing.T) {
 	h := newHarness(t)
 	out := h.runWith(t.Context(), "type: Mesh\n---\ntype: Nope\nname: x\n", "validate", "-f", "-")
-	require.Equal(t, exitUsage, out.code)
+	require.Equal(t, exit.Usage, out.code)
 	lines := strings.Split(out.stderr, "\n")
 	require.Equal(t, "Error: 2 problems in the input; nothing was done", lines[0])
 	require.Equal(t, "  stdin: document 1 (Mesh/), line 1: name: is required", lines[1])
@@ -313,8 +314,8 @@ destinations: [{match: {kuma.io/service: backend}}]
 conf: {backend: file}
 `
 	out := h.run("validate", "-f", h.write("log.yaml", meshYAML+"---\n"+logging))
-	require.Equal(t, exitOK, out.code)
+	require.Equal(t, exit.OK, out.code)
 	require.Equal(t, "2 documents are valid\n", out.stdout)
 	require.Contains(t, out.stderr, "Warning: TrafficLog/default/log: conf.backend")
-	require.Empty(t, h.server.calls)
+	require.Empty(t, h.server.Calls)
 }

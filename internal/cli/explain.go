@@ -7,6 +7,8 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"meridian/internal/cli/exit"
+	"meridian/internal/cli/print"
 	"meridian/internal/resource"
 )
 
@@ -20,10 +22,10 @@ func newExplainCommand(a *app) *cobra.Command {
 		Args:              between(0, "KIND", "FIELD"),
 		ValidArgsFunction: completeKinds(nil),
 	}
-	output := bindFormat(cmd.Flags(), formatTable, formatJSON, formatYAML, formatName)
+	output := print.BindFormat(cmd.Flags(), print.FormatTable, print.FormatJSON, print.FormatYAML, print.FormatName)
 	cmd.RunE = func(_ *cobra.Command, args []string) error {
 		if len(args) == 0 {
-			return a.explainKinds(output.value)
+			return a.explainKinds(output.Value)
 		}
 		if len(args) == 1 { // also KIND.FIELD
 			if kind, field, ok := strings.Cut(args[0], "."); ok {
@@ -40,7 +42,7 @@ func newExplainCommand(a *app) *cobra.Command {
 				return err
 			}
 		}
-		return a.explainKind(output.value, kind, view, len(args) == 2)
+		return a.explainKind(output.Value, kind, view, len(args) == 2)
 	}
 	return cmd
 }
@@ -48,7 +50,7 @@ func newExplainCommand(a *app) *cobra.Command {
 // kindView is a kind as JSON.
 type kindView struct {
 	Kind      string      `json:"kind"`
-	Plural    string      `json:"plural"`
+	Plural    string      `json:"print.Plural"`
 	Spellings []string    `json:"spellings,omitempty"`
 	Summary   string      `json:"summary"`
 	Scope     string      `json:"scope"`
@@ -139,25 +141,25 @@ func kindNature(d *resource.Descriptor) string {
 }
 
 // explainKinds lists every kind.
-func (a *app) explainKinds(f format) error {
+func (a *app) explainKinds(f print.Format) error {
 	kinds := slices.Clone(resource.Kinds())
 	slices.SortStableFunc(kinds, func(x, y *resource.Descriptor) int { return int(x.Class) - int(y.Class) })
 	switch f {
-	case formatJSON, formatYAML:
+	case print.FormatJSON, print.FormatYAML:
 		views := make([]kindView, len(kinds))
 		for i, d := range kinds {
 			views[i] = viewKind(d)
 			views[i].Fields = nil
 		}
-		return a.writeValue(f, map[string]any{"items": views})
-	case formatName:
-		return a.println(strings.Join(kindNames(kinds), "\n"))
+		return a.WriteValue(f, map[string]any{"items": views})
+	case print.FormatName:
+		return a.Println(strings.Join(kindNames(kinds), "\n"))
 	}
-	t := &table{header: []string{"KIND", "PLURAL", "CLASS", "ON", "WRITTEN ON", "FOR"}}
+	t := &print.Table{Header: []string{"KIND", "PLURAL", "CLASS", "ON", "WRITTEN ON", "FOR"}}
 	for _, d := range kinds {
-		t.add(string(d.Kind), d.Plural, className(d.Class), strings.Join(directions(d.Direction), ","), writtenWhere(d), d.Summary)
+		t.Add(string(d.Kind), d.Plural, className(d.Class), strings.Join(directions(d.Direction), ","), writtenWhere(d), d.Summary)
 	}
-	return a.write([]byte(t.String()))
+	return a.Output([]byte(t.String()))
 }
 
 func writtenWhere(d *resource.Descriptor) string {
@@ -172,16 +174,16 @@ func writtenWhere(d *resource.Descriptor) string {
 }
 
 // explainKind prints a kind's page, or only the fields asked for.
-func (a *app) explainKind(f format, d *resource.Descriptor, view kindView, fieldsOnly bool) error {
+func (a *app) explainKind(f print.Format, d *resource.Descriptor, view kindView, fieldsOnly bool) error {
 	switch f {
-	case formatJSON, formatYAML:
-		return a.writeValue(f, view)
-	case formatName:
+	case print.FormatJSON, print.FormatYAML:
+		return a.WriteValue(f, view)
+	case print.FormatName:
 		var b strings.Builder
 		for _, field := range view.Fields {
 			b.WriteString(field.Path + "\n")
 		}
-		return a.write([]byte(b.String()))
+		return a.Output([]byte(b.String()))
 	}
 	var b strings.Builder
 	if !fieldsOnly {
@@ -200,7 +202,7 @@ func (a *app) explainKind(f format, d *resource.Descriptor, view kindView, field
 		b.WriteByte('\n')
 	}
 	b.WriteString(fieldTable(view.Fields).String())
-	return a.write([]byte(b.String()))
+	return a.Output([]byte(b.String()))
 }
 
 // matchingRules says in a sentence how policies of the kind are chosen.
@@ -221,8 +223,8 @@ func matchingRules(d *resource.Descriptor) string {
 	}
 }
 
-func fieldTable(fields []fieldView) *table {
-	t := &table{header: []string{"FIELD", "TYPE", "REQUIRED", "WHAT"}}
+func fieldTable(fields []fieldView) *print.Table {
+	t := &print.Table{Header: []string{"FIELD", "TYPE", "REQUIRED", "WHAT"}}
 	for _, f := range fields {
 		required := "no"
 		if f.Required {
@@ -232,7 +234,7 @@ func fieldTable(fields []fieldView) *table {
 		if len(f.Enum) > 0 {
 			what += " One of " + strings.Join(f.Enum, ", ") + "."
 		}
-		t.add(f.Path, f.Type, required, strings.TrimSpace(what))
+		t.Add(f.Path, f.Type, required, strings.TrimSpace(what))
 	}
 	return t
 }
@@ -250,7 +252,7 @@ func fieldsAt(d *resource.Descriptor, fields []fieldView, path string) ([]fieldV
 		}
 	}
 	if len(found) == 0 {
-		return nil, usagef("%s has no field %q%s", d.Kind, path, didYouMean(want, names))
+		return nil, exit.Usagef("%s has no field %q%s", d.Kind, path, exit.DidYouMean(want, names))
 	}
 	return found, nil
 }

@@ -6,6 +6,7 @@ import (
 	"github.com/spf13/cobra"
 
 	meridianv1 "meridian/api/meridian/v1"
+	"meridian/internal/cli/print"
 	"meridian/internal/resource"
 )
 
@@ -24,7 +25,7 @@ changes nothing. What a zone receives from its global is not part of it.
 Secrets are left out unless asked for.`,
 		Args: exactly(),
 	}
-	output := bindFormat(cmd.Flags(), formatYAML, formatJSON, formatName)
+	output := print.BindFormat(cmd.Flags(), print.FormatYAML, print.FormatJSON, print.FormatName)
 	cmd.Flags().BoolVar(&withSecrets, "include-secrets", false, "also print secrets; keep the output as you would a password")
 	bindConsistency(cmd, &consistency)
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
@@ -32,19 +33,19 @@ Secrets are left out unless asked for.`,
 		if err != nil {
 			return err
 		}
-		return a.export(cmd.Context(), output.value, level, withSecrets)
+		return a.export(cmd.Context(), output.Value, level, withSecrets)
 	}
 	return cmd
 }
 
-func (a *app) export(ctx context.Context, f format, consistency meridianv1.Consistency, withSecrets bool) error {
+func (a *app) export(ctx context.Context, f print.Format, consistency meridianv1.Consistency, withSecrets bool) error {
 	c, err := a.connect()
 	if err != nil {
 		return err
 	}
 	defer c.Close()
 	var info *meridianv1.InfoResponse
-	err = c.call(ctx, func(ctx context.Context) (err error) {
+	err = c.Call(ctx, func(ctx context.Context) (err error) {
 		info, err = c.Info(ctx, &meridianv1.InfoRequest{})
 		return err
 	})
@@ -57,14 +58,14 @@ func (a *app) export(ctx context.Context, f format, consistency meridianv1.Consi
 			kinds = append(kinds, d)
 		}
 	}
-	found, err := c.list(ctx, &meridianv1.ListRequest{Kinds: kindNames(kinds), Consistency: consistency})
+	found, err := c.Resources(ctx, &meridianv1.ListRequest{Kinds: kindNames(kinds), Consistency: consistency})
 	if err != nil {
 		return err
 	}
 	if len(found) == 0 {
-		a.message("There is nothing to export.")
+		a.Message("There is nothing to export.")
 	}
-	return a.printResources(f, found, nil)
+	return a.Resources(f, found, nil)
 }
 
 // writtenOn reports whether a control plane in the given role takes writes of a

@@ -11,6 +11,7 @@ import (
 
 	meridianv1 "meridian/api/meridian/v1"
 	"meridian/internal/authn"
+	"meridian/internal/cli/exit"
 )
 
 func newGenerateCommand(a *app) *cobra.Command {
@@ -43,13 +44,13 @@ the zone's proxies and not for its control plane, GENERATE_ZONE_TOKEN.`,
 		Args: exactly(),
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if zone == "" {
-				return usagef("--zone is required: the name of the zone that will connect")
+				return exit.Usagef("--zone is required: the name of the zone that will connect")
 			}
 			if err := checkValidFor(cmd, validFor); err != nil {
 				return err
 			}
 			if bundle && len(scope) > 0 && !slices.Contains(scope, authn.ScopeControlPlane) {
-				return usagef("--bundle is what a zone's control plane joins with: it does not go with --scope %s alone", strings.Join(scope, ","))
+				return exit.Usagef("--bundle is what a zone's control plane joins with: it does not go with --scope %s alone", strings.Join(scope, ","))
 			}
 			return a.generateZoneToken(cmd.Context(), &meridianv1.GenerateZoneTokenRequest{
 				Zone: zone, ValidForSeconds: int64(validFor / time.Second), Bundle: bundle, Scope: scope,
@@ -70,9 +71,9 @@ func bindValidFor(cmd *cobra.Command, validFor *time.Duration) {
 func checkValidFor(cmd *cobra.Command, validFor time.Duration) error {
 	switch {
 	case !cmd.Flags().Changed("valid-for"):
-		return usagef("--valid-for is required, such as 24h")
+		return exit.Usagef("--valid-for is required, such as 24h")
 	case validFor < time.Second:
-		return usagef("--valid-for %s: a token is valid for at least one second", validFor)
+		return exit.Usagef("--valid-for %s: a token is valid for at least one second", validFor)
 	}
 	return nil
 }
@@ -84,7 +85,7 @@ func (a *app) generateZoneToken(ctx context.Context, request *meridianv1.Generat
 	}
 	defer c.Close()
 	var response *meridianv1.GenerateZoneTokenResponse
-	err = c.call(ctx, func(ctx context.Context) (err error) {
+	err = c.Call(ctx, func(ctx context.Context) (err error) {
 		response, err = c.GenerateZoneToken(ctx, request)
 		return err
 	})
@@ -97,7 +98,7 @@ func (a *app) generateZoneToken(ctx context.Context, request *meridianv1.Generat
 // printCredential prints a token, or the bundle that holds it.
 func (a *app) printCredential(token string, bundle []byte) error {
 	if len(bundle) == 0 {
-		return a.println(token)
+		return a.Println(token)
 	}
-	return a.write(append(bytes.TrimRight(bundle, "\n"), '\n'))
+	return a.Output(append(bytes.TrimRight(bundle, "\n"), '\n'))
 }

@@ -50,7 +50,7 @@ func (a *app) generateServerToken(ctx context.Context, request *meridianv1.Gener
 	}
 	defer c.Close()
 	var response *meridianv1.GenerateServerTokenResponse
-	err = c.call(ctx, func(ctx context.Context) (err error) {
+	err = c.Call(ctx, func(ctx context.Context) (err error) {
 		response, err = c.GenerateServerToken(ctx, request)
 		return err
 	})

@@ -9,6 +9,8 @@ import (
 	"github.com/spf13/cobra"
 
 	meridianv1 "meridian/api/meridian/v1"
+	"meridian/internal/cli/client"
+	"meridian/internal/cli/exit"
 )
 
 func newGenerateUserTokenCommand(a *app) *cobra.Command {
@@ -32,12 +34,12 @@ have.`,
 		Args: exactly(),
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if name == "" {
-				return usagef("--name is required: the name of the user")
+				return exit.Usagef("--name is required: the name of the user")
 			}
 			if err := checkValidFor(cmd, validFor); err != nil {
 				return err
 			}
-			return a.issueToken(cmd.Context(), func(ctx context.Context, c *client) (string, error) {
+			return a.issueToken(cmd.Context(), func(ctx context.Context, c *client.Client) (string, error) {
 				r, err := c.GenerateUserToken(ctx, &meridianv1.GenerateUserTokenRequest{
 					Name: name, Groups: groups, ValidForSeconds: int64(validFor / time.Second), Force: force,
 				})
@@ -84,7 +86,7 @@ It takes the access GENERATE_DATAPLANE_TOKEN.`,
 		if err := checkValidFor(cmd, validFor); err != nil {
 			return err
 		}
-		return a.issueToken(cmd.Context(), func(ctx context.Context, c *client) (string, error) {
+		return a.issueToken(cmd.Context(), func(ctx context.Context, c *client.Client) (string, error) {
 			r, err := c.GenerateDataplaneToken(ctx, &meridianv1.GenerateDataplaneTokenRequest{
 				Mesh: mesh.name, Name: name, Tags: values, ValidForSeconds: int64(validFor / time.Second),
 			})
@@ -104,7 +106,7 @@ func parseTagValues(pairs []string) ([]*meridianv1.TokenTagValues, error) {
 	for _, pair := range pairs {
 		name, value, ok := strings.Cut(pair, "=")
 		if !ok || name == "" || value == "" {
-			return nil, usagef("--tag %q: write NAME=VALUE", pair)
+			return nil, exit.Usagef("--tag %q: write NAME=VALUE", pair)
 		}
 		i := slices.IndexFunc(out, func(t *meridianv1.TokenTagValues) bool { return t.GetName() == name })
 		if i < 0 {
@@ -117,19 +119,19 @@ func parseTagValues(pairs []string) ([]*meridianv1.TokenTagValues, error) {
 }
 
 // issueToken has a token issued and prints it alone.
-func (a *app) issueToken(ctx context.Context, issue func(context.Context, *client) (string, error)) error {
+func (a *app) issueToken(ctx context.Context, issue func(context.Context, *client.Client) (string, error)) error {
 	c, err := a.connect()
 	if err != nil {
 		return err
 	}
 	defer c.Close()
 	var token string
-	err = c.call(ctx, func(ctx context.Context) (err error) {
+	err = c.Call(ctx, func(ctx context.Context) (err error) {
 		token, err = issue(ctx, c)
 		return err
 	})
 	if err != nil {
 		return err
 	}
-	return a.println(token)
+	return a.Println(token)
 }

@@ -6,6 +6,9 @@ import (
 	"github.com/spf13/cobra"
 
 	meridianv1 "meridian/api/meridian/v1"
+	"meridian/internal/cli/client"
+	"meridian/internal/cli/exit"
+	"meridian/internal/cli/print"
 	"meridian/internal/resource"
 )
 
@@ -16,7 +19,7 @@ const allKinds = "all"
 type getOptions struct {
 	mesh        *meshFlag
 	allMeshes   bool
-	output      *formatFlag
+	output      *print.FormatFlag
 	consistency string
 }
 
@@ -26,7 +29,7 @@ func newGetCommand(a *app) *cobra.Command {
 		Use:   "get TYPE [NAME]",
 		Short: "Show one resource, or all of a kind in a mesh",
 		Long: `Show one resource, or all of a kind in a mesh. The kind is written in any case,
-singular or plural, kebab or camel: traffic-permissions, TrafficPermission. The
+singular or print.Plural, kebab or camel: traffic-permissions, TrafficPermission. The
 word "all" stands for every kind that holds no secrets.
 
 With -o json or -o yaml a resource is printed in the form that apply takes back.
@@ -43,7 +46,7 @@ condition they are; describe has the messages.`,
 	}
 	o.mesh = bindMesh(cmd)
 	cmd.Flags().BoolVarP(&o.allMeshes, "all-meshes", "A", false, "list the resources of every mesh")
-	o.output = bindFormat(cmd.Flags(), formatTable, formatWide, formatJSON, formatYAML, formatName)
+	o.output = print.BindFormat(cmd.Flags(), print.FormatTable, print.FormatWide, print.FormatJSON, print.FormatYAML, print.FormatName)
 	bindConsistency(cmd, &o.consistency)
 	return cmd
 }
@@ -60,7 +63,7 @@ func parseConsistency(value string) (meridianv1.Consistency, error) {
 	case "stale":
 		return meridianv1.Consistency_CONSISTENCY_STALE, nil
 	}
-	return 0, usagef("--consistency %q: write linearizable or stale", value)
+	return 0, exit.Usagef("--consistency %q: write linearizable or stale", value)
 }
 
 func (a *app) get(ctx context.Context, args []string, o *getOptions) error {
@@ -79,9 +82,9 @@ func (a *app) get(ctx context.Context, args []string, o *getOptions) error {
 	}
 	switch {
 	case len(args) == 2 && kind == nil:
-		return usagef("a name needs its kind: write the kind in place of %q", allKinds)
+		return exit.Usagef("a name needs its kind: write the kind in place of %q", allKinds)
 	case len(args) == 2 && o.allMeshes && kind.Scope == resource.MeshScoped:
-		return usagef("a name needs its mesh: use -m in place of -A")
+		return exit.Usagef("a name needs its mesh: use -m in place of -A")
 	case len(args) == 2:
 		return a.getOne(ctx, kind, args[1], consistency, o)
 	}
@@ -93,12 +96,12 @@ func (a *app) getOne(ctx context.Context, kind *resource.Descriptor, name string
 	if err != nil {
 		return err
 	}
-	return a.printResource(o.output.value, r, kind, a.wideStatus(ctx, o, kind, o.mesh.name, r)...)
+	return a.Resource(o.output.Value, r, kind, a.wideStatus(ctx, o, kind, o.mesh.name, r)...)
 }
 
 // wideStatus returns the columns of conditions for the widest table.
-func (a *app) wideStatus(ctx context.Context, o *getOptions, kind *resource.Descriptor, mesh string, found ...*resource.Resource) []statusColumn {
-	if o.output.value != formatWide {
+func (a *app) wideStatus(ctx context.Context, o *getOptions, kind *resource.Descriptor, mesh string, found ...*resource.Resource) []print.StatusColumn {
+	if o.output.Value != print.FormatWide {
 		return nil
 	}
 	return a.statusColumns(ctx, kind, mesh, found)
@@ -116,14 +119,14 @@ func (a *app) fetch(ctx context.Context, kind *resource.Descriptor, mesh, name s
 	}
 	defer c.Close()
 	var response *meridianv1.GetResponse
-	err = c.call(ctx, func(ctx context.Context) (err error) {
+	err = c.Call(ctx, func(ctx context.Context) (err error) {
 		response, err = c.Get(ctx, &meridianv1.GetRequest{Key: key, Consistency: consistency})
 		return err
 	})
 	if err != nil {
 		return nil, err
 	}
-	return decodeMessage(response.GetResource()), nil
+	return client.Decode(response.GetResource()), nil
 }
 
 func (a *app) getList(ctx context.Context, kind *resource.Descriptor, consistency meridianv1.Consistency, o *getOptions) error {
@@ -142,26 +145,26 @@ func (a *app) getList(ctx context.Context, kind *resource.Descriptor, consistenc
 		return err
 	}
 	defer c.Close()
-	found, err := c.list(ctx, request)
+	found, err := c.Resources(ctx, request)
 	if err != nil {
 		return err
 	}
 	if len(found) == 0 {
-		if err := c.checkMesh(ctx, request.GetMesh(), o); err != nil {
+		if err := checkMesh(ctx, c, request.GetMesh(), o); err != nil {
 			return err
 		}
-		a.message("%s", nothingFound(kind, request.GetMesh()))
+		a.Message("%s", nothingFound(kind, request.GetMesh()))
 	}
-	return a.printResources(o.output.value, found, kind, a.wideStatus(ctx, o, kind, request.GetMesh(), found...)...)
+	return a.Resources(o.output.Value, found, kind, a.wideStatus(ctx, o, kind, request.GetMesh(), found...)...)
 }
 
 // checkMesh fails where nothing was found because there is no such mesh as the
 // caller named: most likely it is misspelt.
-func (c *client) checkMesh(ctx context.Context, mesh string, o *getOptions) error {
+func checkMesh(ctx context.Context, c *client.Client, mesh string, o *getOptions) error {
 	if mesh == "" || !o.mesh.explicit() {
 		return nil
 	}
-	return c.call(ctx, func(ctx context.Context) error {
+	return c.Call(ctx, func(ctx context.Context) error {
 		_, err := c.Get(ctx, &meridianv1.GetRequest{Key: &meridianv1.ResourceKey{Kind: "Mesh", Name: mesh}})
 		return err
 	})

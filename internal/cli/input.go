@@ -6,6 +6,8 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"meridian/internal/cli/exit"
+	"meridian/internal/cli/print"
 	"meridian/internal/resource"
 )
 
@@ -30,7 +32,7 @@ func (m *meshFlag) explicit() bool { return m.cmd.Flags().Changed("mesh") }
 // check refuses a name that no mesh can have, before it is sent anywhere.
 func (m *meshFlag) check() error {
 	if err := resource.CheckName(m.name); err != nil {
-		return usagef("--mesh: %w", err)
+		return exit.Usagef("--mesh: %w", err)
 	}
 	return nil
 }
@@ -45,7 +47,7 @@ func bindFiles(cmd *cobra.Command, files *[]string) {
 // left to warnAbout: a server that gets the documents gives them itself.
 func (a *app) load(files []string, mesh *meshFlag) ([]resource.Document, error) {
 	if len(files) == 0 {
-		return nil, usagef("-f is required: the file or directory to read, or - for standard input")
+		return nil, exit.Usagef("-f is required: the file or directory to read, or - for standard input")
 	}
 	if err := mesh.check(); err != nil {
 		return nil, err
@@ -76,19 +78,19 @@ func resourcesOf(documents []resource.Document) []*resource.Resource {
 func inputFailure(err error) error {
 	var documents resource.DocumentErrors
 	if !errors.As(err, &documents) {
-		return &failure{code: exitUsage, err: err}
+		return &exit.Failure{Code: exit.Usage, Err: err}
 	}
-	lines := splitLines(documents.Error())
+	lines := exit.Lines(documents.Error())
 	if len(lines) == 1 {
-		return &failure{code: exitUsage, err: err}
+		return &exit.Failure{Code: exit.Usage, Err: err}
 	}
-	f := failf(exitUsage, "%s in the input; nothing was done", plural(len(lines), "problem"))
+	f := exit.Failf(exit.Usage, "%s in the input; nothing was done", print.Plural(len(lines), "problem"))
 	for i, line := range lines {
 		if i == maxProblemsListed {
-			f.details = append(f.details, fmt.Sprintf("  … and %d more", len(lines)-i))
+			f.Details = append(f.Details, fmt.Sprintf("  … and %d more", len(lines)-i))
 			break
 		}
-		f.details = append(f.details, "  "+line)
+		f.Details = append(f.Details, "  "+line)
 	}
 	return f
 }
@@ -107,8 +109,8 @@ func (a *app) warnAbout(documents []resource.Document) {
 func (a *app) advise(where string, p resource.Problem) {
 	text := where + ": " + p.String()
 	if p.Severity == resource.Warning {
-		a.warn(text)
+		a.Warn(text)
 		return
 	}
-	a.message("Note: %s", text)
+	a.Message("Note: %s", text)
 }

@@ -8,18 +8,19 @@ import (
 	"github.com/spf13/cobra"
 
 	meridianv1 "meridian/api/meridian/v1"
+	"meridian/internal/cli/print"
 	"meridian/internal/policy/answer"
 	"meridian/internal/resource"
 )
 
 func newInspectCommand(a *app) *cobra.Command {
-	ask := func(cmd *cobra.Command, q *question, f format) error {
+	ask := func(cmd *cobra.Command, q *question, f print.Format) error {
 		response, err := a.ask(cmd.Context(), q.request())
 		if err != nil {
 			return err
 		}
 		// Of a dataplane without a proxy there is nothing to tell.
-		if c := response.GetConnection(); c != nil && c.GetState() != answer.ProxyManual && !f.structured() {
+		if c := response.GetConnection(); c != nil && c.GetState() != answer.ProxyManual && !f.Structured() {
 			return a.printConnected(f, response.GetJson(), c)
 		}
 		return a.printAnswer(f, q.subject, response.GetJson())
@@ -38,7 +39,7 @@ dataplanes; the global passes the question to the zone.`
 
 // printConnected prints the page about a dataplane with how its proxy stands to
 // the zone, which is no part of the document.
-func (a *app) printConnected(f format, document []byte, c *meridianv1.DataplaneConnection) error {
+func (a *app) printConnected(f print.Format, document []byte, c *meridianv1.DataplaneConnection) error {
 	page := func(w io.Writer, d *answer.DataplaneAnswer, wide bool) error {
 		d.Proxy = &answer.ProxyState{
 			State: c.GetState(), RegisteredBy: c.GetRegisteredBy(),
@@ -47,10 +48,10 @@ func (a *app) printConnected(f format, document []byte, c *meridianv1.DataplaneC
 		return answer.RenderDataplane(w, d, wide)
 	}
 	var b bytes.Buffer
-	if err := render(&b, document, f == formatWide, page); err != nil {
+	if err := render(&b, document, f == print.FormatWide, page); err != nil {
 		return err
 	}
-	return a.write(b.Bytes())
+	return a.Output(b.Bytes())
 }
 
 // inspect puts a question to the control plane and returns its JSON as it came.
@@ -67,12 +68,12 @@ func (a *app) ask(ctx context.Context, request *meridianv1.InspectRequest) (*mer
 	}
 	defer c.Close()
 	var response *meridianv1.InspectResponse
-	err = c.call(ctx, func(ctx context.Context) (err error) {
+	err = c.Call(ctx, func(ctx context.Context) (err error) {
 		response, err = c.Inspect(ctx, request)
 		return err
 	})
 	for _, note := range response.GetNotes() {
-		a.warn("this may lack something: " + note)
+		a.Warn("this may lack something: " + note)
 	}
 	return response, err
 }

@@ -12,7 +12,7 @@ import (
 func TestInspectShowsTheProxy(t *testing.T) {
 	h := newHarness(t)
 	document := h.ok("eval", "dataplane", "web-1", "-f", scenario("more-tags-win"), "-o", "json")
-	h.server.answer = func(*meridianv1.InspectRequest) (*meridianv1.InspectResponse, error) {
+	h.server.Answer = func(*meridianv1.InspectRequest) (*meridianv1.InspectResponse, error) {
 		return &meridianv1.InspectResponse{Json: []byte(document), Connection: &meridianv1.DataplaneConnection{
 			State: "online", RegisteredBy: "proxy", Acked: 12, Lag: 1,
 		}}, nil

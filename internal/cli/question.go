@@ -6,6 +6,8 @@ import (
 	"github.com/spf13/cobra"
 
 	meridianv1 "meridian/api/meridian/v1"
+	"meridian/internal/cli/exit"
+	"meridian/internal/cli/print"
 	"meridian/internal/resource"
 )
 
@@ -56,7 +58,7 @@ func (q *question) request() *meridianv1.InspectRequest {
 }
 
 // asker answers a question; inspect and eval differ in nothing else.
-type asker func(cmd *cobra.Command, q *question, f format) error
+type asker func(cmd *cobra.Command, q *question, f print.Format) error
 
 // questionCommands returns the commands by which questions are put. extend adds
 // the flags of the asker to each.
@@ -73,7 +75,7 @@ func questionCommands(ask asker, extend func(*cobra.Command, *question)) []*cobr
 // what prepare makes of its arguments.
 func newQuestion(cmd *cobra.Command, q *question, ask asker, extend func(*cobra.Command, *question), prepare func(args []string) error) *cobra.Command {
 	mesh := bindMesh(cmd)
-	output := bindFormat(cmd.Flags(), formatTable, formatWide, formatJSON, formatYAML)
+	output := print.BindFormat(cmd.Flags(), print.FormatTable, print.FormatWide, print.FormatJSON, print.FormatYAML)
 	extend(cmd, q)
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
 		if err := mesh.check(); err != nil {
@@ -82,13 +84,13 @@ func newQuestion(cmd *cobra.Command, q *question, ask asker, extend func(*cobra.
 		q.mesh = mesh.name
 		if q.zone != "" {
 			if err := resource.CheckName(q.zone); err != nil {
-				return usagef("--zone: %w", err)
+				return exit.Usagef("--zone: %w", err)
 			}
 		}
 		if err := prepare(args); err != nil {
 			return err
 		}
-		return ask(cmd, q, output.value)
+		return ask(cmd, q, output.Value)
 	}
 	return cmd
 }
@@ -108,7 +110,7 @@ func newDataplaneQuestion(ask asker, extend func(*cobra.Command, *question)) *co
 
 func checkDataplane(name string) error {
 	if err := resource.CheckName(name); err != nil {
-		return usagef("dataplane: %w", err)
+		return exit.Usagef("dataplane: %w", err)
 	}
 	return nil
 }
@@ -128,11 +130,11 @@ func newConnectionQuestion(ask asker, extend func(*cobra.Command, *question)) *c
 	return newQuestion(cmd, q, ask, extend, func([]string) (err error) {
 		switch {
 		case q.to == "":
-			return usagef("--to is required: the dataplane that is called")
+			return exit.Usagef("--to is required: the dataplane that is called")
 		case (q.from == "") == (len(fromTags) == 0):
-			return usagef("give the caller either as --from DATAPLANE or as --from-tags TAG=VALUE,…")
+			return exit.Usagef("give the caller either as --from DATAPLANE or as --from-tags TAG=VALUE,…")
 		case q.port > 65535:
-			return usagef("--port %d: a port is at most 65535", q.port)
+			return exit.Usagef("--port %d: a port is at most 65535", q.port)
 		}
 		if q.fromTags, err = parseTags("--from-tags", fromTags); err != nil {
 			return err
@@ -165,11 +167,11 @@ func newPolicyQuestion(ask asker, extend func(*cobra.Command, *question)) *cobra
 		}
 		q.name = args[1]
 		if err := resource.CheckName(q.name); err != nil {
-			return usagef("%s: %w", q.kind.Kind, err)
+			return exit.Usagef("%s: %w", q.kind.Kind, err)
 		}
 		if q.rule != "" {
 			if q.kind.Class != resource.Inherited {
-				return usagef("--rule: a %s has no named rules; policies on gateways and routes have", q.kind.Kind)
+				return exit.Usagef("--rule: a %s has no named rules; policies on gateways and routes have", q.kind.Kind)
 			}
 			q.subject = aboutRules
 		}
@@ -187,7 +189,7 @@ func newRouteQuestion(ask asker, extend func(*cobra.Command, *question)) *cobra.
 	return newQuestion(cmd, q, ask, extend, func(args []string) error {
 		q.name = args[0]
 		if err := resource.CheckName(q.name); err != nil {
-			return usagef("route: %w", err)
+			return exit.Usagef("route: %w", err)
 		}
 		return nil
 	})
@@ -208,7 +210,7 @@ func lookupPolicyKind(name string) (*resource.Descriptor, error) {
 		return nil, err
 	}
 	if !isPolicy(kind) {
-		return nil, usagef("%s is not a policy; `meridian explain` lists the kinds", kind.Kind)
+		return nil, exit.Usagef("%s is not a policy; `meridian explain` lists the kinds", kind.Kind)
 	}
 	return kind, nil
 }
@@ -222,10 +224,10 @@ func parseTags(flag string, entries []string) (map[string]string, error) {
 	for _, entry := range entries {
 		tag, value, ok := strings.Cut(entry, "=")
 		if !ok || tag == "" || value == "" {
-			return nil, usagef("%s %q: write TAG=VALUE, several separated by commas", flag, entry)
+			return nil, exit.Usagef("%s %q: write TAG=VALUE, several separated by commas", flag, entry)
 		}
 		if _, twice := tags[tag]; twice {
-			return nil, usagef("%s: the tag %s is given twice", flag, tag)
+			return nil, exit.Usagef("%s: the tag %s is given twice", flag, tag)
 		}
 		tags[tag] = value
 	}

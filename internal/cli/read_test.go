@@ -10,6 +10,8 @@ import (
 	"google.golang.org/protobuf/types/known/timestamppb"
 
 	meridianv1 "meridian/api/meridian/v1"
+	"meridian/internal/cli/clitest"
+	"meridian/internal/cli/exit"
 	"meridian/internal/resource"
 	"meridian/internal/rpcerr"
 )
@@ -45,7 +47,7 @@ func stocked(t *testing.T) *harness {
 		"type: Zone\nname: east\nenabled: false\n",
 		"type: GlobalSecret\nname: key\ndata: c2VjcmV0\n",
 	}, "---\n")))
-	h.server.calls = nil
+	h.server.Calls = nil
 	return h
 }
 
@@ -94,14 +96,6 @@ func columns(text string) [][]string {
 	return rows
 }
 
-func TestTable(t *testing.T) {
-	tab := &table{header: []string{"NAME", "STATE"}}
-	tab.add("é", "fine")
-	tab.add("longer", "")
-	tab.add("x", "two\nlines ")
-	require.Equal(t, "NAME    STATE\né       fine\nlonger  -\nx       two lines\n", tab.String())
-}
-
 func TestGetDocuments(t *testing.T) {
 	h := stocked(t)
 	require.Equal(t, `{
@@ -142,24 +136,24 @@ func TestGetDocuments(t *testing.T) {
 
 func TestGetNothing(t *testing.T) {
 	h := stocked(t)
-	require.Equal(t, outcome{exitOK, "", "There is no Retry in mesh default; -A looks in every mesh.\n"}, h.run("get", "retries"))
-	require.Equal(t, outcome{exitNo, "", "Error: Mesh/defualt does not exist\n"}, h.run("get", "retries", "-m", "defualt"), "a mesh that is named and not there")
-	require.Equal(t, outcome{exitOK, "{\n  \"items\": []\n}\n", "There is no Retry.\n"}, h.run("get", "retries", "-A", "-o", "json"))
-	require.Equal(t, outcome{exitNo, "", "Error: Retry/default/x does not exist\n"}, h.run("get", "retry", "x"))
+	require.Equal(t, outcome{exit.OK, "", "There is no Retry in mesh default; -A looks in every mesh.\n"}, h.run("get", "retries"))
+	require.Equal(t, outcome{exit.No, "", "Error: Mesh/defualt does not exist\n"}, h.run("get", "retries", "-m", "defualt"), "a mesh that is named and not there")
+	require.Equal(t, outcome{exit.OK, "{\n  \"items\": []\n}\n", "There is no Retry.\n"}, h.run("get", "retries", "-A", "-o", "json"))
+	require.Equal(t, outcome{exit.No, "", "Error: Retry/default/x does not exist\n"}, h.run("get", "retry", "x"))
 }
 
 func TestGetConsistency(t *testing.T) {
 	h := stocked(t)
 	h.ok("get", "meshes", "--consistency", "stale")
 	out := h.run("get", "meshes", "--consistency", "eventual")
-	require.Equal(t, exitUsage, out.code)
+	require.Equal(t, exit.Usage, out.code)
 	require.Contains(t, out.stderr, `Error: --consistency "eventual": write linearizable or stale`)
 }
 
 // A newer server may hold kinds and fields that this command does not know.
 func TestGetPrintsWhatItDoesNotKnow(t *testing.T) {
 	h := stocked(t)
-	h.server.stored[resource.Key{Kind: "Mesh", Name: "default"}].Spec = []byte(`{"future":{"a":[1]}}`)
+	h.server.Stored[resource.Key{Kind: "Mesh", Name: "default"}].Spec = []byte(`{"future":{"a":[1]}}`)
 	require.Contains(t, h.ok("get", "mesh", "default", "-o", "yaml"), "future:\n  a:\n  - 1\n")
 	require.Contains(t, h.ok("get", "meshes"), "default")
 }
@@ -197,12 +191,12 @@ func TestExportRoundTrip(t *testing.T) {
 		require.NotContains(t, exported, "c2VjcmV0")
 		require.NotContains(t, exported, "web-1", "dataplanes belong to zones")
 		out := h.runWith(t.Context(), exported, "apply", "-f", "-")
-		require.Equal(t, exitOK, out.code, out.stderr)
+		require.Equal(t, exit.OK, out.code, out.stderr)
 		require.NotContains(t, out.stdout, "updated")
 		require.Equal(t, 6, strings.Count(out.stdout, " unchanged\n"))
 	}
 	require.Contains(t, h.ok("export", "--include-secrets"), "c2VjcmV0")
-	h.server.role = "zone"
+	h.server.Role = "zone"
 	require.Equal(t, "Dataplane/web-1\n", h.ok("export", "-o", "name"))
 }
 
@@ -211,16 +205,16 @@ func TestWatchPrintsChangesAndResumes(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
 	watches := 0
-	h.server.before = func(method string) error {
+	h.server.Before = func(method string) error {
 		if method != "Watch" {
 			return nil
 		}
 		if watches++; watches == 2 { // the second takes up after what the first saw
-			h.server.mu.Lock()
-			defer h.server.mu.Unlock()
+			h.server.Mu.Lock()
+			defer h.server.Mu.Unlock()
 			gone := &meridianv1.Resource{Kind: "Retry", Mesh: "default", Name: "r", Spec: []byte("{}")}
-			h.server.feed = append(h.server.feed, &meridianv1.WatchResponse{
-				Revision: 1850, Time: timestamppb.New(epoch),
+			h.server.Feed = append(h.server.Feed, &meridianv1.WatchResponse{
+				Revision: 1850, Time: timestamppb.New(clitest.Epoch),
 				Changes: []*meridianv1.Change{{Outcome: meridianv1.Outcome_OUTCOME_DELETED, Resource: gone}},
 			})
 		}
@@ -230,7 +224,7 @@ func TestWatchPrintsChangesAndResumes(t *testing.T) {
 		return nil
 	}
 	out := h.runWith(ctx, "", "watch", "--from-revision", "1840", "-o", "json")
-	require.Equal(t, exitOK, out.code, out.stderr)
+	require.Equal(t, exit.OK, out.code, out.stderr)
 	var lines []changeView
 	for line := range strings.Lines(out.stdout) {
 		var change changeView
@@ -251,17 +245,17 @@ func TestWatchFromNowResumes(t *testing.T) {
 	h := newHarness(t)
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
-	h.server.feed = []*meridianv1.WatchResponse{{Revision: 1840}}
+	h.server.Feed = []*meridianv1.WatchResponse{{Revision: 1840}}
 	watches := 0
-	h.server.before = func(method string) error {
+	h.server.Before = func(method string) error {
 		if method != "Watch" {
 			return nil
 		}
 		if watches++; watches == 2 {
 			gone := &meridianv1.Resource{Kind: "Retry", Mesh: "default", Name: "r", Spec: []byte("{}")}
-			h.server.mu.Lock()
-			defer h.server.mu.Unlock()
-			h.server.feed = []*meridianv1.WatchResponse{{
+			h.server.Mu.Lock()
+			defer h.server.Mu.Unlock()
+			h.server.Feed = []*meridianv1.WatchResponse{{
 				Revision: 1850, Changes: []*meridianv1.Change{{Outcome: meridianv1.Outcome_OUTCOME_DELETED, Resource: gone}},
 			}}
 		}
@@ -271,7 +265,7 @@ func TestWatchFromNowResumes(t *testing.T) {
 		return nil
 	}
 	out := h.runWith(ctx, "", "watch", "-o", "name")
-	require.Equal(t, exitOK, out.code, out.stderr)
+	require.Equal(t, exit.OK, out.code, out.stderr)
 	require.Equal(t, "Retry/r\n", out.stdout)
 	require.Contains(t, out.stderr, "The connection was lost; watching on after revision 1840.\n")
 }
@@ -280,31 +274,31 @@ func TestWatchFromNowResumes(t *testing.T) {
 func TestWatchOfTwoHistoriesEndsWithTheConnection(t *testing.T) {
 	h := newHarness(t)
 	gone := &meridianv1.Resource{Kind: "Retry", Mesh: "default", Name: "r", Spec: []byte("{}")}
-	h.server.feed = []*meridianv1.WatchResponse{{
+	h.server.Feed = []*meridianv1.WatchResponse{{
 		Revision: 1850, Changes: []*meridianv1.Change{{Outcome: meridianv1.Outcome_OUTCOME_DELETED, Resource: gone}},
 	}}
 	out := h.run("watch", "-o", "name")
-	require.Equal(t, exitUnavailable, out.code, out.stderr)
+	require.Equal(t, exit.Unavailable, out.code, out.stderr)
 	require.Equal(t, "Retry/r\n", out.stdout)
 	require.Contains(t, out.stderr, "the server is stopping")
 }
 
 func TestWatchTooFarBehind(t *testing.T) {
 	h := newHarness(t)
-	h.server.before = func(method string) error {
+	h.server.Before = func(method string) error {
 		if method == "Watch" {
 			return rpcerr.New(rpcerr.OutOfRange, "COMPACTED", "revision 3 is no longer retained: list, then watch from the list's revision")
 		}
 		return nil
 	}
-	require.Equal(t, outcome{exitUsage, "", "Error: revision 3 is no longer retained: list, then watch from the list's revision\n"},
+	require.Equal(t, outcome{exit.Usage, "", "Error: revision 3 is no longer retained: list, then watch from the list's revision\n"},
 		h.run("watch", "meshes", "--from-revision", "3"))
 }
 
 func TestZones(t *testing.T) {
 	h := newHarness(t)
-	h.server.zones = []*meridianv1.ZoneStatus{
-		{Name: "east", State: "in-sync", Revision: 1840, Instances: []string{"e1", "e2"}, Servers: []string{"g1", "g2"}, LastSeen: timestamppb.New(epoch)},
+	h.server.AllZones = []*meridianv1.ZoneStatus{
+		{Name: "east", State: "in-sync", Revision: 1840, Instances: []string{"e1", "e2"}, Servers: []string{"g1", "g2"}, LastSeen: timestamppb.New(clitest.Epoch)},
 		{Name: "west", State: "lagging", Revision: 1700, Lag: 12, Instances: []string{"w1"}, Quarantined: []*meridianv1.Quarantined{
 			{Kind: "Retry", Mesh: "default", Name: "r", Version: 2, Message: "unknown field"},
 		}},
@@ -316,11 +310,11 @@ west   lagging  1700      12   1          1 resource quarantined, first Retry/r:
 north  offline  -         -    0          no route to host
 `, h.ok("zones"))
 	require.Contains(t, h.ok("zones", "-o", "wide"), "e1,e2      g1,g2    10m")
-	h.server.notes = []string{"server g3 could not be asked for its zones: connection refused"}
+	h.server.Notes = []string{"server g3 could not be asked for its zones: connection refused"}
 	out := h.run("zones")
 	require.Equal(t, "Warning: zones may be shown as offline that are not: server g3 could not be asked for its zones: connection refused\n", out.stderr)
 	require.Contains(t, h.ok("zones", "-o", "json"), `"notes": [`)
-	h.server.notes = nil
+	h.server.Notes = nil
 	require.Equal(t, "Zone/east\nZone/west\nZone/north\n", h.ok("zones", "-o", "name"))
 	var got struct {
 		Items    []zoneView
@@ -332,9 +326,9 @@ north  offline  -         -    0          no route to host
 	require.Equal(t, "unknown field", got.Items[1].Quarantined[0].Message)
 	require.Equal(t, []string{}, got.Items[2].Instances)
 
-	h.server.zones = nil
+	h.server.AllZones = nil
 	out = h.run("zones")
-	require.Equal(t, exitOK, out.code)
+	require.Equal(t, exit.OK, out.code)
 	require.Empty(t, out.stdout)
 	require.Contains(t, out.stderr, "There are no zones yet.")
 }
@@ -350,7 +344,7 @@ func TestGenerateZoneToken(t *testing.T) {
 		"--zone east --valid-for 1day": "Error: --valid-for \"1day\": not a duration; write one such as 30s, 5m or 24h\n",
 	} {
 		out := h.run(append([]string{"generate", "zone-token"}, strings.Fields(args)...)...)
-		require.Equal(t, exitUsage, out.code, args)
+		require.Equal(t, exit.Usage, out.code, args)
 		require.True(t, strings.HasPrefix(out.stderr, want), out.stderr)
 	}
 }
@@ -366,7 +360,7 @@ func TestGenerateServerToken(t *testing.T) {
 		"--valid-for 1h --zone a": "Error: ",
 	} {
 		out := h.run(append([]string{"generate", "server-token"}, strings.Fields(args)...)...)
-		require.Equal(t, exitUsage, out.code, args)
+		require.Equal(t, exit.Usage, out.code, args)
 		require.True(t, strings.HasPrefix(out.stderr, want), out.stderr)
 	}
 }
@@ -383,13 +377,13 @@ func TestExplain(t *testing.T) {
 	require.NotContains(t, part, "destinations")
 	require.Equal(t, part, h.ok("explain", "TrafficRoute.sources"))
 	out := h.run("explain", "TrafficRoute", "source")
-	require.Equal(t, exitUsage, out.code)
+	require.Equal(t, exit.Usage, out.code)
 	require.Contains(t, out.stderr, `Error: TrafficRoute has no field "source"; did you mean "sources"?`)
 	var view kindView
 	require.NoError(t, json.Unmarshal([]byte(h.ok("explain", "mesh", "-o", "json")), &view))
 	require.Equal(t, "Mesh", view.Kind)
 	require.NotEmpty(t, view.Fields)
-	require.Empty(t, h.server.calls, "explain needs no server")
+	require.Empty(t, h.server.Calls, "explain needs no server")
 }
 
 func TestVersionAndCompletion(t *testing.T) {
@@ -403,7 +397,7 @@ func TestVersionAndCompletion(t *testing.T) {
 	for _, shell := range []string{"bash", "zsh", "fish"} {
 		require.Contains(t, h.ok("completion", shell), "meridian")
 	}
-	require.Equal(t, exitUsage, h.run("completion", "powershell").code)
+	require.Equal(t, exit.Usage, h.run("completion", "powershell").code)
 	require.Contains(t, h.ok("__complete", "get", "traffic-p"), "traffic-permissions")
-	require.Empty(t, h.server.calls)
+	require.Empty(t, h.server.Calls)
 }

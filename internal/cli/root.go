@@ -8,7 +8,7 @@ import (
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 
-	"meridian/internal/resource"
+	"meridian/internal/cli/exit"
 )
 
 const rootLong = `meridian writes meshes and policies to a control plane, shows what is effective
@@ -34,7 +34,7 @@ func newRootCommand(a *app) *cobra.Command {
 	root.SetVersionTemplate("{{.Version}}\n")
 	root.SetFlagErrorFunc(flagError)
 	root.CompletionOptions.DisableDefaultCmd = true
-	a.connection.bind(root.PersistentFlags())
+	a.connection.Bind(root.PersistentFlags())
 	root.AddGroup(
 		&cobra.Group{ID: groupResources, Title: "Resources:"},
 		&cobra.Group{ID: groupAnswers, Title: "Answers:"},
@@ -103,7 +103,7 @@ func newGroup(use, short string, commands ...*cobra.Command) *cobra.Command {
 				}
 			}
 			if len(args) > 0 {
-				return usagef("%s wants one of: %s", cmd.CommandPath(), strings.Join(commandNames(cmd), ", "))
+				return exit.Usagef("%s wants one of: %s", cmd.CommandPath(), strings.Join(commandNames(cmd), ", "))
 			}
 			return cmd.Help()
 		},
@@ -142,8 +142,8 @@ func checkCommandName(root *cobra.Command, args []string) error {
 
 func unknownCommand(cmd *cobra.Command, name string) error {
 	names := commandNames(cmd)
-	err := fmt.Errorf("unknown command %q%s", name, didYouMean(name, names))
-	return &usageError{command: cmd.CommandPath(), err: err}
+	err := fmt.Errorf("unknown command %q%s", name, exit.DidYouMean(name, names))
+	return &exit.UsageError{Command: cmd.CommandPath(), Err: err}
 }
 
 func commandNames(cmd *cobra.Command) []string {
@@ -172,7 +172,7 @@ func flagError(cmd *cobra.Command, err error) error {
 		var names []string
 		cmd.Flags().VisitAll(func(f *pflag.Flag) { names = append(names, f.Name) })
 		name := unknown.GetSpecifiedName()
-		err = fmt.Errorf("unknown flag --%s%s", name, didYouMean(name, names))
+		err = fmt.Errorf("unknown flag --%s%s", name, exit.DidYouMean(name, names))
 	case errors.As(err, &missing):
 		err = fmt.Errorf("--%s wants a value", missing.GetFlag().Name)
 	case errors.As(err, &invalid):
@@ -187,16 +187,7 @@ func flagError(cmd *cobra.Command, err error) error {
 		}
 		err = fmt.Errorf("--%s %q: %w", invalid.GetFlag().Name, invalid.GetValue(), cause)
 	}
-	return &usageError{command: cmd.CommandPath(), err: err}
-}
-
-// didYouMean ends a sentence about an unknown name with the nearest valid one,
-// or with nothing.
-func didYouMean(name string, names []string) string {
-	if nearest, ok := resource.Nearest(name, names); ok {
-		return fmt.Sprintf("; did you mean %q?", nearest)
-	}
-	return ""
+	return &exit.UsageError{Command: cmd.CommandPath(), Err: err}
 }
 
 // exactly returns an argument check that names what is missing.
@@ -210,11 +201,11 @@ func between(low int, names ...string) cobra.PositionalArgs {
 	return func(_ *cobra.Command, args []string) error {
 		switch {
 		case len(args) < low:
-			return usagef("missing %s", strings.Join(names[len(args):low], " and "))
+			return exit.Usagef("missing %s", strings.Join(names[len(args):low], " and "))
 		case len(args) > len(names) && len(names) == 0:
-			return usagef("unexpected argument %q: this command takes flags only", args[0])
+			return exit.Usagef("unexpected argument %q: this command takes flags only", args[0])
 		case len(args) > len(names):
-			return usagef("unexpected argument %q after %s", args[len(names)], strings.Join(names, " "))
+			return exit.Usagef("unexpected argument %q after %s", args[len(names)], strings.Join(names, " "))
 		}
 		return nil
 	}

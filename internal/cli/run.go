@@ -9,6 +9,11 @@ import (
 	"time"
 
 	"github.com/spf13/cobra"
+	"google.golang.org/grpc"
+
+	"meridian/internal/cli/client"
+	"meridian/internal/cli/exit"
+	"meridian/internal/cli/print"
 )
 
 // Run executes one command line (args without the program's name) and returns
@@ -16,25 +21,40 @@ import (
 // read from or written to the process besides the given streams, files that
 // the arguments name, and the client configuration file.
 func Run(ctx context.Context, args []string, stdin io.Reader, stdout, stderr io.Writer, env []string) int {
-	a := &app{
-		stdin:  stdin,
-		stdout: stdout,
-		stderr: stderr,
-		env:    parseEnvironment(env),
-		now:    time.Now,
-	}
-	return a.run(ctx, args)
+	return newApp(stdin, stdout, stderr, parseEnvironment(env), time.Now).run(ctx, args)
 }
 
 // app is one invocation: its streams, its surroundings and the flags that all
 // commands share.
 type app struct {
-	stdin          io.Reader
-	stdout, stderr io.Writer
-	env            map[string]string
-	now            func() time.Time
+	*print.Printer
+	stdin      io.Reader
+	connection client.Flags
+}
 
-	connection connectionFlags
+func newApp(stdin io.Reader, stdout, stderr io.Writer, env map[string]string, now func() time.Time) *app {
+	return &app{
+		Printer: &print.Printer{
+			Stdout: stdout, Stderr: stderr, Now: now, Color: env["NO_COLOR"] == "" && env["TERM"] != "dumb",
+		},
+		stdin:      stdin,
+		connection: client.Flags{Env: env},
+	}
+}
+
+// connect opens the control plane that the flags and the configuration choose.
+// Nothing is sent until the first call.
+func (a *app) connect() (*client.Client, error) { return a.connection.Connect(a.Message) }
+
+// call sends one request to the control plane.
+func call[Q, R any](ctx context.Context, a *app, method func(*client.Client, context.Context, Q, ...grpc.CallOption) (R, error), request Q) (R, error) {
+	c, err := a.connect()
+	if err != nil {
+		var none R
+		return none, err
+	}
+	defer c.Close()
+	return client.Ask(ctx, c, method, request)
 }
 
 func (a *app) run(ctx context.Context, args []string) int {
@@ -43,35 +63,25 @@ func (a *app) run(ctx context.Context, args []string) int {
 	if err == nil {
 		root.SetArgs(args)
 		root.SetIn(a.stdin)
-		root.SetOut(a.stdout)
-		root.SetErr(a.stderr)
+		root.SetOut(a.Stdout)
+		root.SetErr(a.Stderr)
 		var cmd *cobra.Command
 		cmd, err = root.ExecuteContextC(ctx)
 		nameCommand(err, cmd)
 	}
 	// A pipe closed by its reader (`meridian get … | head`) is not a failure of
 	// the command.
-	if errors.Is(err, errOutputClosed) {
-		return exitOK
+	if errors.Is(err, print.ErrClosed) {
+		return exit.OK
 	}
-	r := explainError(err)
-	for i, line := range r.lines {
+	r := exit.Explain(err)
+	for i, line := range r.Lines {
 		if i == 0 {
-			line = a.paint(a.stderr, red, "Error:") + " " + line
+			line = a.Paint(a.Stderr, print.Red, "Error:") + " " + line
 		}
-		_, _ = fmt.Fprintln(a.stderr, line)
+		_, _ = fmt.Fprintln(a.Stderr, line)
 	}
-	return r.code
-}
-
-// message writes one line for people to standard error.
-func (a *app) message(format string, args ...any) {
-	_, _ = fmt.Fprintf(a.stderr, format+"\n", args...)
-}
-
-// warn writes one warning to standard error.
-func (a *app) warn(text string) {
-	_, _ = fmt.Fprintf(a.stderr, "%s %s\n", a.paint(a.stderr, yellow, "Warning:"), text)
+	return r.Code
 }
 
 func parseEnvironment(env []string) map[string]string {
@@ -86,8 +96,8 @@ func parseEnvironment(env []string) map[string]string {
 
 // nameCommand tells a usage error which command's help explains it.
 func nameCommand(err error, cmd *cobra.Command) {
-	var usage *usageError
-	if errors.As(err, &usage) && usage.command == "" && cmd != nil {
-		usage.command = cmd.CommandPath()
+	var usage *exit.UsageError
+	if errors.As(err, &usage) && usage.Command == "" && cmd != nil {
+		usage.Command = cmd.CommandPath()
 	}
 }

@@ -7,6 +7,8 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"meridian/internal/cli/clitest"
+	"meridian/internal/cli/exit"
 	"meridian/internal/rpcerr"
 )
 
@@ -34,7 +36,7 @@ func TestServerThatIsGone(t *testing.T) {
 	h := newHarness(t)
 	for _, gone := range []string{unused(t), hole(t)} {
 		out := h.run("--config", h.config, "--address", gone+","+h.address, "zones", "-o", "json", "--timeout", "20s")
-		require.Equal(t, exitOK, out.code, out.stderr)
+		require.Equal(t, exit.OK, out.code, out.stderr)
 	}
 }
 
@@ -42,25 +44,25 @@ func TestServerThatIsGone(t *testing.T) {
 // request id.
 func TestServerThatCannotServe(t *testing.T) {
 	h := newHarness(t)
-	other := newFakeServer()
-	address, _ := h.serve(other)
+	other := clitest.New()
+	address, _ := other.Serve(t, h.tls)
 	addresses := h.address + "," + address
 	noLeader := rpcerr.New(rpcerr.Unavailable, "NO_LEADER", "there is no leader")
 
-	h.server.before = func(string) error { return noLeader }
+	h.server.Before = func(string) error { return noLeader }
 	out := h.runWith(t.Context(), meshYAML, "--config", h.config, "--address", addresses, "apply", "-f", "-")
-	require.Equal(t, outcome{exitOK, "Mesh/default created\nrevision 1841\n", ""}, out)
-	require.Empty(t, h.server.applies)
+	require.Equal(t, outcome{exit.OK, "Mesh/default created\nrevision 1841\n", ""}, out)
+	require.Empty(t, h.server.Applies)
 
 	// The first server writes and goes away before it has answered.
-	h.server.before = nil
-	h.server.after = func(string) error { return rpcerr.New(rpcerr.Unavailable, "OUTCOME_UNKNOWN", "the leader was lost") }
+	h.server.Before = nil
+	h.server.After = func(string) error { return rpcerr.New(rpcerr.Unavailable, "OUTCOME_UNKNOWN", "the leader was lost") }
 	out = h.runWith(t.Context(), meshYAML, "--config", h.config, "--address", addresses, "apply", "-f", "-")
-	require.Equal(t, exitOK, out.code, out.stderr)
-	require.Len(t, h.server.applies, 1)
-	require.Len(t, other.applies, 2)
-	require.NotEmpty(t, h.server.applies[0].GetRequestId())
-	require.Equal(t, h.server.applies[0].GetRequestId(), other.applies[1].GetRequestId())
+	require.Equal(t, exit.OK, out.code, out.stderr)
+	require.Len(t, h.server.Applies, 1)
+	require.Len(t, other.Applies, 2)
+	require.NotEmpty(t, h.server.Applies[0].GetRequestId())
+	require.Equal(t, h.server.Applies[0].GetRequestId(), other.Applies[1].GetRequestId())
 }
 
 // TestNothingIsClaimedAfterADoubt: a write of which one attempt had no answer may
@@ -71,20 +73,20 @@ func TestNothingIsClaimedAfterADoubt(t *testing.T) {
 	apply := func() outcome {
 		return h.runWith(t.Context(), meshYAML, "--config", h.config, "apply", "-f", "-", "--timeout", "2s")
 	}
-	h.server.before = func(string) error { return full }
+	h.server.Before = func(string) error { return full }
 	out := apply()
-	require.Equal(t, exitUnavailable, out.code)
+	require.Equal(t, exit.Unavailable, out.code)
 	require.Contains(t, out.stderr, "is unavailable: nothing was written: the disk of one is nearly full")
 
 	attempts := 0
-	h.server.before = func(string) error {
+	h.server.Before = func(string) error {
 		if attempts++; attempts == 1 {
 			return rpcerr.New(rpcerr.Unavailable, "OUTCOME_UNKNOWN", "no answer within 10s")
 		}
 		return full
 	}
 	out = apply()
-	require.Equal(t, exitUnavailable, out.code)
+	require.Equal(t, exit.Unavailable, out.code)
 	require.Greater(t, attempts, 1)
 	require.NotContains(t, out.stderr, "nothing was written")
 	require.Contains(t, out.stderr, "is unavailable: whether it was written is not known, since an attempt had no answer; a later one was refused: the disk of one is nearly full")
@@ -94,15 +96,15 @@ func TestNothingIsClaimedAfterADoubt(t *testing.T) {
 func TestNoServerCanServe(t *testing.T) {
 	h := newHarness(t)
 	gone := unused(t)
-	other := newFakeServer()
-	address, _ := h.serve(other)
+	other := clitest.New()
+	address, _ := other.Serve(t, h.tls)
 	addresses := strings.Join([]string{h.address, gone, address}, ",")
-	h.server.before = func(string) error { return rpcerr.New(rpcerr.Unavailable, "NO_LEADER", "there is no leader") }
-	other.before = func(string) error {
+	h.server.Before = func(string) error { return rpcerr.New(rpcerr.Unavailable, "NO_LEADER", "there is no leader") }
+	other.Before = func(string) error {
 		return rpcerr.New(rpcerr.Unavailable, "STARTING", "starting: waiting for a leader")
 	}
 	out := h.run("--config", h.config, "--address", addresses, "zones", "--timeout", "3s")
-	require.Equal(t, exitUnavailable, out.code)
+	require.Equal(t, exit.Unavailable, out.code)
 	for _, line := range []string{
 		"Error: the control plane at " + addresses + " is unavailable: ",
 		"  " + h.address + ": there is no leader\n",
@@ -113,6 +115,6 @@ func TestNoServerCanServe(t *testing.T) {
 	}
 
 	out = h.run("--config", h.config, "--address", gone+","+gone, "zones")
-	require.Equal(t, exitUnavailable, out.code)
+	require.Equal(t, exit.Unavailable, out.code)
 	require.Contains(t, out.stderr, "Error: the control plane at "+gone+","+gone+" cannot be reached: connection refused\n  "+gone+": connection refused\n")
 }

@@ -3,9 +3,9 @@ package cli
 import (
 	"context"
 	"slices"
-	"strings"
 
 	meridianv1 "meridian/api/meridian/v1"
+	"meridian/internal/cli/print"
 	"meridian/internal/policy/answer"
 	"meridian/internal/policy/inherit"
 	"meridian/internal/resource"
@@ -16,7 +16,7 @@ import (
 // of condition that occurs, in the server's order. Kinds without conditions have
 // no columns. Where the server cannot tell, a message says why and the resources
 // are shown all the same.
-func (a *app) statusColumns(ctx context.Context, kind *resource.Descriptor, mesh string, resources []*resource.Resource) []statusColumn {
+func (a *app) statusColumns(ctx context.Context, kind *resource.Descriptor, mesh string, resources []*resource.Resource) []print.StatusColumn {
 	if kind == nil || !inherit.Follows(kind.Kind) || len(resources) == 0 {
 		return nil
 	}
@@ -31,38 +31,27 @@ func (a *app) statusColumns(ctx context.Context, kind *resource.Descriptor, mesh
 		err = answer.Unmarshal(document, &about)
 	}
 	if err != nil {
-		a.message("The status is not known: %v", err)
+		a.Message("The status is not known: %v", err)
 		return nil
 	}
 	shown := make(map[resource.Key]bool, len(resources))
 	for _, r := range resources {
 		shown[r.Key()] = true
 	}
-	var columns []statusColumn
+	var columns []print.StatusColumn
 	for _, item := range about.Items {
 		key := resource.Key{Kind: kind.Kind, Mesh: item.Mesh, Name: item.Name}
 		if !shown[key] {
 			continue
 		}
 		for _, c := range item.Conditions {
-			at := slices.IndexFunc(columns, func(known statusColumn) bool { return known.condition == c.Type })
+			at := slices.IndexFunc(columns, func(known print.StatusColumn) bool { return known.Condition == c.Type })
 			if at < 0 {
 				at = len(columns)
-				columns = append(columns, statusColumn{condition: c.Type, reasons: map[resource.Key]string{}})
+				columns = append(columns, print.StatusColumn{Condition: c.Type, Reasons: map[resource.Key]string{}})
 			}
-			columns[at].reasons[key] = c.Status + " (" + c.Reason + ")"
+			columns[at].Reasons[key] = c.Status + " (" + c.Reason + ")"
 		}
 	}
 	return columns
-}
-
-// statusColumn is one type of condition: what it says of each resource.
-type statusColumn struct {
-	condition string
-	reasons   map[resource.Key]string
-}
-
-// title is the type of the condition without the domain in front of it.
-func (c *statusColumn) title() string {
-	return strings.ToUpper(c.condition[strings.LastIndexByte(c.condition, '/')+1:])
 }

@@ -13,6 +13,9 @@ import (
 
 	meridianv1 "meridian/api/meridian/v1"
 	"meridian/internal/authn"
+	"meridian/internal/cli/client"
+	"meridian/internal/cli/exit"
+	"meridian/internal/cli/print"
 )
 
 func newTokensCommand(a *app) *cobra.Command {
@@ -28,7 +31,7 @@ func parseTokenKind(text string) (string, error) {
 	case authn.UserToken, authn.DataplaneToken, authn.ZoneToken, authn.ServerToken:
 		return kind, nil
 	}
-	return "", usagef("%q is no kind of token; the kinds are user, dataplane, zone and server", text)
+	return "", exit.Usagef("%q is no kind of token; the kinds are user, dataplane, zone and server", text)
 }
 
 func newTokensListCommand(a *app) *cobra.Command {
@@ -40,7 +43,7 @@ when. The tokens themselves are kept nowhere. Records of expired tokens are
 removed after a day.`,
 		Args: between(0, "KIND"),
 	}
-	output := bindFormat(cmd.Flags(), formatTable, formatWide, formatJSON, formatYAML, formatName)
+	output := print.BindFormat(cmd.Flags(), print.FormatTable, print.FormatWide, print.FormatJSON, print.FormatYAML, print.FormatName)
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
 		kind := ""
 		if len(args) > 0 {
@@ -54,18 +57,18 @@ removed after a day.`,
 			return err
 		}
 		defer c.Close()
-		tokens, err := c.tokens(cmd.Context(), kind)
+		tokens, err := tokens(cmd.Context(), c, kind)
 		if err != nil {
 			return err
 		}
-		return a.printTokens(output.value, tokens)
+		return a.printTokens(output.Value, tokens)
 	}
 	return cmd
 }
 
-func (c *client) tokens(ctx context.Context, kind string) ([]*meridianv1.IssuedToken, error) {
+func tokens(ctx context.Context, c *client.Client, kind string) ([]*meridianv1.IssuedToken, error) {
 	var all []*meridianv1.IssuedToken
-	err := c.call(ctx, func(ctx context.Context) error {
+	err := c.Call(ctx, func(ctx context.Context) error {
 		all = nil
 		stream, err := c.ListTokens(ctx, &meridianv1.ListTokensRequest{Kind: kind})
 		if err != nil {
@@ -116,43 +119,43 @@ func viewToken(t *meridianv1.IssuedToken) tokenView {
 	return view
 }
 
-func (a *app) printTokens(f format, tokens []*meridianv1.IssuedToken) error {
+func (a *app) printTokens(f print.Format, tokens []*meridianv1.IssuedToken) error {
 	switch f {
-	case formatJSON, formatYAML:
+	case print.FormatJSON, print.FormatYAML:
 		views := make([]tokenView, len(tokens))
 		for i, t := range tokens {
 			views[i] = viewToken(t)
 		}
-		return a.writeValue(f, struct {
+		return a.WriteValue(f, struct {
 			Items []tokenView `json:"items"`
 		}{views})
-	case formatName:
+	case print.FormatName:
 		for _, t := range tokens {
-			if err := a.println(t.GetId()); err != nil {
+			if err := a.Println(t.GetId()); err != nil {
 				return err
 			}
 		}
 		return nil
 	}
 	if len(tokens) == 0 {
-		a.message("No token of that kind is recorded here.")
+		a.Message("No token of that kind is recorded here.")
 		return nil
 	}
-	t := &table{header: []string{"ID", "KIND", "SUBJECT", "STATE", "EXPIRES", "KEY"}}
-	if f == formatWide {
-		t.header = append(t.header, "ISSUED", "ISSUER", "FOR")
+	t := &print.Table{Header: []string{"ID", "KIND", "SUBJECT", "STATE", "EXPIRES", "KEY"}}
+	if f == print.FormatWide {
+		t.Header = append(t.Header, "ISSUED", "ISSUER", "FOR")
 	}
 	for _, token := range tokens {
 		row := []string{
 			token.GetId(), token.GetKind(), token.GetSubject(), token.GetState(),
 			token.GetExpires().AsTime().UTC().Format(time.RFC3339), strconv.FormatUint(token.GetKeySerial(), 10),
 		}
-		if f == formatWide {
+		if f == print.FormatWide {
 			row = append(row, token.GetIssued().AsTime().UTC().Format(time.RFC3339), token.GetIssuer(), tokenDetails(token))
 		}
-		t.add(row...)
+		t.Add(row...)
 	}
-	return a.write([]byte(t.String()))
+	return a.Output([]byte(t.String()))
 }
 
 // tokenDetails are the groups, tags or scopes of a token, or the server that
@@ -191,14 +194,14 @@ It takes what creating a GlobalSecret and, on a global, a SigningKey takes.`,
 			defer c.Close()
 			request := &meridianv1.RotateKeyRequest{Kind: kind, RequestId: rand.Text()}
 			var response *meridianv1.RotateKeyResponse
-			err = c.call(cmd.Context(), func(ctx context.Context) (err error) {
+			err = c.Call(cmd.Context(), func(ctx context.Context) (err error) {
 				response, err = c.RotateKey(ctx, request)
 				return err
 			})
 			if err != nil {
 				return err
 			}
-			return a.println(response.GetKey() + " created\nrevision " + strconv.FormatUint(response.GetRevision(), 10))
+			return a.Println(response.GetKey() + " created\nrevision " + strconv.FormatUint(response.GetRevision(), 10))
 		},
 	}
 }
@@ -224,7 +227,7 @@ updating an IssuedToken takes.`,
 			defer c.Close()
 			request := &meridianv1.RevokeTokenRequest{Id: args[0], Reason: reason, RequestId: rand.Text()}
 			var response *meridianv1.RevokeTokenResponse
-			err = c.call(cmd.Context(), func(ctx context.Context) (err error) {
+			err = c.Call(cmd.Context(), func(ctx context.Context) (err error) {
 				response, err = c.RevokeToken(ctx, request)
 				return err
 			})
@@ -236,8 +239,8 @@ updating an IssuedToken takes.`,
 				outcome = "unchanged"
 			}
 			t := response.GetToken()
-			a.message("The %s of %s.", t.GetKind(), t.GetSubject())
-			return a.println(t.GetId() + " " + outcome + "\nrevision " + strconv.FormatUint(response.GetRevision(), 10))
+			a.Message("The %s of %s.", t.GetKind(), t.GetSubject())
+			return a.Println(t.GetId() + " " + outcome + "\nrevision " + strconv.FormatUint(response.GetRevision(), 10))
 		},
 	}
 	cmd.Flags().StringVar(&reason, "reason", "", "why, for people")

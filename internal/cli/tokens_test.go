@@ -1,7 +1,6 @@
 package cli
 
 import (
-	"context"
 	"encoding/json"
 	"log/slog"
 	"os"
@@ -11,85 +10,28 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
-	"google.golang.org/grpc"
-	"google.golang.org/protobuf/types/known/timestamppb"
 
-	meridianv1 "meridian/api/meridian/v1"
 	"meridian/internal/audit"
-	"meridian/internal/rpcerr"
+	"meridian/internal/cli/clitest"
+	"meridian/internal/cli/exit"
 )
-
-// fakeTokens is a token service that remembers what it was asked.
-type fakeTokens struct {
-	meridianv1.UnimplementedTokenServiceServer
-
-	user      *meridianv1.GenerateUserTokenRequest
-	dataplane *meridianv1.GenerateDataplaneTokenRequest
-	rotate    *meridianv1.RotateKeyRequest
-	revoke    *meridianv1.RevokeTokenRequest
-	listed    string
-}
-
-func (f *fakeTokens) GenerateUserToken(_ context.Context, req *meridianv1.GenerateUserTokenRequest) (*meridianv1.GenerateUserTokenResponse, error) {
-	f.user = req
-	return &meridianv1.GenerateUserTokenResponse{Token: "user.token", Id: "id"}, nil
-}
-
-func (f *fakeTokens) GenerateDataplaneToken(_ context.Context, req *meridianv1.GenerateDataplaneTokenRequest) (*meridianv1.GenerateDataplaneTokenResponse, error) {
-	f.dataplane = req
-	return &meridianv1.GenerateDataplaneTokenResponse{Token: "dataplane.token", Id: "id"}, nil
-}
-
-func (f *fakeTokens) ListTokens(req *meridianv1.ListTokensRequest, stream grpc.ServerStreamingServer[meridianv1.ListTokensResponse]) error {
-	f.listed = req.GetKind()
-	if req.GetKind() == "zone-token" {
-		return nil
-	}
-	return stream.Send(&meridianv1.ListTokensResponse{Tokens: []*meridianv1.IssuedToken{
-		{
-			Id: "b2", Kind: "dataplane-token", Subject: "default/web-1", State: "active", KeySerial: 2, Issuer: "admin",
-			Issued: timestamppb.New(epoch), Expires: timestamppb.New(epoch.Add(time.Hour)),
-			Tags: []*meridianv1.TokenTagValues{{Name: "kuma.io/service", Values: []string{"web", "api"}}},
-		},
-		{
-			Id: "c3", Kind: "server-token", Subject: "server", State: "used", KeySerial: 1, Issuer: "admin", UsedBy: "second",
-			Issued: timestamppb.New(epoch), Expires: timestamppb.New(epoch.Add(time.Hour)),
-		},
-		{Id: "a1", Kind: "user-token", Subject: "bob", State: "revoked", KeySerial: 1, Issued: timestamppb.New(epoch), Expires: timestamppb.New(epoch)},
-	}})
-}
-
-func (f *fakeTokens) RotateKey(_ context.Context, req *meridianv1.RotateKeyRequest) (*meridianv1.RotateKeyResponse, error) {
-	f.rotate = req
-	return &meridianv1.RotateKeyResponse{Key: "user-token-signing-key-2", Serial: 2, Revision: 9}, nil
-}
-
-func (f *fakeTokens) RevokeToken(_ context.Context, req *meridianv1.RevokeTokenRequest) (*meridianv1.RevokeTokenResponse, error) {
-	f.revoke = req
-	if req.GetId() == "nope" {
-		return nil, rpcerr.New(rpcerr.NotFound, "TOKEN_UNKNOWN", "no token with the id %q was issued here", req.GetId())
-	}
-	return &meridianv1.RevokeTokenResponse{
-		Token: &meridianv1.IssuedToken{Id: "a1", Kind: "user-token", Subject: "bob"}, Revision: 9, AlreadyRevoked: req.GetReason() == "again",
-	}, nil
-}
 
 func TestGenerateUserAndDataplaneTokens(t *testing.T) {
 	h := newHarness(t)
 	require.Equal(t, "user.token\n", h.ok("generate", "user-token", "--name", "bob", "--group", "a,b", "--group", "c", "--valid-for", "24h"))
-	require.Equal(t, "bob", h.tokens.user.GetName())
-	require.Equal(t, []string{"a", "b", "c"}, h.tokens.user.GetGroups())
-	require.Equal(t, int64(86400), h.tokens.user.GetValidForSeconds())
+	require.Equal(t, "bob", h.server.Tokens.User.GetName())
+	require.Equal(t, []string{"a", "b", "c"}, h.server.Tokens.User.GetGroups())
+	require.Equal(t, int64(86400), h.server.Tokens.User.GetValidForSeconds())
 
 	require.Equal(t, "dataplane.token\n", h.ok("generate", "dataplane-token", "-m", "demo", "--name", "web-1",
 		"--tag", "kuma.io/service=web", "--tag", "kuma.io/service=api", "--tag", "team=a=b", "--valid-for", "1h"))
-	require.Equal(t, "demo", h.tokens.dataplane.GetMesh())
-	tags := h.tokens.dataplane.GetTags()
+	require.Equal(t, "demo", h.server.Tokens.Dataplane.GetMesh())
+	tags := h.server.Tokens.Dataplane.GetTags()
 	require.Len(t, tags, 2)
 	require.Equal(t, []string{"web", "api"}, tags[0].GetValues())
 	require.Equal(t, []string{"a=b"}, tags[1].GetValues())
 	h.ok("generate", "dataplane-token", "--valid-for", "1h")
-	require.Equal(t, "default", h.tokens.dataplane.GetMesh())
+	require.Equal(t, "default", h.server.Tokens.Dataplane.GetMesh())
 
 	for args, want := range map[string]string{
 		"user-token --valid-for 1h":                                   "Error: --name is required: the name of the user\n",
@@ -100,7 +42,7 @@ func TestGenerateUserAndDataplaneTokens(t *testing.T) {
 		"zone-token --zone e --valid-for 1h --scope ingress --bundle": "Error: --bundle is what a zone's control plane joins with: it does not go with --scope ingress alone\n",
 	} {
 		out := h.run(append([]string{"generate"}, strings.Fields(args)...)...)
-		require.Equal(t, exitUsage, out.code, args)
+		require.Equal(t, exit.Usage, out.code, args)
 		require.True(t, strings.HasPrefix(out.stderr, want), out.stderr)
 	}
 }
@@ -116,24 +58,24 @@ a1  user-token       bob            revoked  2026-01-31T20:00:00Z  1
 	require.Equal(t, "b2\nc3\na1\n", h.ok("tokens", "list", "-o", "name"))
 	var got struct{ Items []tokenView }
 	require.NoError(t, json.Unmarshal([]byte(h.ok("tokens", "list", "users", "-o", "json")), &got))
-	require.Equal(t, "user-token", h.tokens.listed)
+	require.Equal(t, "user-token", h.server.Tokens.Listed)
 	require.Equal(t, map[string][]string{"kuma.io/service": {"web", "api"}}, got.Items[0].Tags)
-	require.Equal(t, epoch.Add(time.Hour), got.Items[0].Expires)
+	require.Equal(t, clitest.Epoch.Add(time.Hour), got.Items[0].Expires)
 	require.Equal(t, "second", got.Items[1].UsedBy)
 	require.Contains(t, h.ok("tokens", "list", "-o", "wide"), "used by second")
 	out := h.run("tokens", "list", "zone")
-	require.Equal(t, exitOK, out.code)
+	require.Equal(t, exit.OK, out.code)
 	require.Contains(t, out.stderr, "No token of that kind is recorded here.")
 
 	require.Equal(t, "user-token-signing-key-2 created\nrevision 9\n", h.ok("tokens", "rotate", "user-tokens"))
-	require.Equal(t, "user-token", h.tokens.rotate.GetKind())
-	require.NotEmpty(t, h.tokens.rotate.GetRequestId())
+	require.Equal(t, "user-token", h.server.Tokens.Rotate.GetKind())
+	require.NotEmpty(t, h.server.Tokens.Rotate.GetRequestId())
 	require.Equal(t, "a1 revoked\nrevision 9\n", h.ok("tokens", "revoke", "a1", "--reason", "lost"))
-	require.Equal(t, "lost", h.tokens.revoke.GetReason())
+	require.Equal(t, "lost", h.server.Tokens.Revoke.GetReason())
 	require.Equal(t, "a1 unchanged\nrevision 9\n", h.ok("tokens", "revoke", "a1", "--reason", "again"))
-	require.Equal(t, exitNo, h.run("tokens", "revoke", "nope").code)
+	require.Equal(t, exit.No, h.run("tokens", "revoke", "nope").code)
 	out = h.run("tokens", "rotate", "host")
-	require.Equal(t, exitUsage, out.code)
+	require.Equal(t, exit.Usage, out.code)
 	require.Contains(t, out.stderr, `"host" is no kind of token; the kinds are user, dataplane, zone and server`)
 }
 
@@ -154,7 +96,7 @@ func TestAuditVerify(t *testing.T) {
 	require.NoError(t, err)
 	require.NoError(t, os.WriteFile(file, []byte(strings.Replace(string(data), "bob", "eve", 1)), 0o600))
 	out := h.run("audit", "verify", file)
-	require.Equal(t, exitNo, out.code)
+	require.Equal(t, exit.No, out.code)
 	require.Equal(t, file+":1: its hash does not fit: it was altered\n", out.stdout)
 	require.Equal(t, "Error: the log is not what was written: 1 problem\n", out.stderr)
 	var report audit.Report
@@ -166,14 +108,14 @@ func TestAuditVerify(t *testing.T) {
 	cut := filepath.Join(t.TempDir(), "copy.log")
 	require.NoError(t, os.WriteFile(cut, []byte(lines[0]), 0o600))
 	out = h.run("audit", "verify", cut)
-	require.Equal(t, exitOK, out.code)
+	require.Equal(t, exit.OK, out.code)
 	require.Contains(t, out.stderr, "there is no checkpoint")
 	out = h.run("audit", "verify", cut, "--head", filepath.Join(dir, audit.HeadFile))
-	require.Equal(t, exitNo, out.code)
+	require.Equal(t, exit.No, out.code)
 	require.Contains(t, out.stdout, "records 2 to 3 are missing at the end, by the checkpoint")
 
 	for _, args := range [][]string{{}, {filepath.Join(dir, "nope")}, {t.TempDir()}, {file, "--head", file}} {
-		require.Equal(t, exitUsage, h.run(append([]string{"audit", "verify"}, args...)...).code, args)
+		require.Equal(t, exit.Usage, h.run(append([]string{"audit", "verify"}, args...)...).code, args)
 	}
-	require.Empty(t, h.server.calls, "it needs no server")
+	require.Empty(t, h.server.Calls, "it needs no server")
 }

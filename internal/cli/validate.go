@@ -3,6 +3,7 @@ package cli
 import (
 	"github.com/spf13/cobra"
 
+	"meridian/internal/cli/print"
 	"meridian/internal/policy"
 	"meridian/internal/policy/engines"
 	"meridian/internal/resource"
@@ -31,9 +32,9 @@ notes do not make a document invalid.`,
 			a.warnAbout(documents)
 			a.lint(resourcesOf(documents))
 			if len(documents) == 1 {
-				return a.println("1 document is valid")
+				return a.Println("1 document is valid")
 			}
-			return a.println(plural(len(documents), "document") + " are valid")
+			return a.Println(print.Plural(len(documents), "document") + " are valid")
 		},
 	}
 	bindFiles(cmd, &files)

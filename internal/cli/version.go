@@ -6,6 +6,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"meridian/internal/cli/print"
 	"meridian/internal/version"
 )
 
@@ -19,12 +20,12 @@ func newVersionCommand(a *app) *cobra.Command {
 		Short: "Print the version of this command",
 		Args:  exactly(),
 	}
-	output := bindFormat(cmd.Flags(), formatTable, formatJSON, formatYAML)
+	output := print.BindFormat(cmd.Flags(), print.FormatTable, print.FormatJSON, print.FormatYAML)
 	cmd.RunE = func(*cobra.Command, []string) error {
-		if !output.value.structured() {
-			return a.println(versionLine())
+		if !output.Value.Structured() {
+			return a.Println(versionLine())
 		}
-		return a.writeValue(output.value, struct {
+		return a.WriteValue(output.Value, struct {
 			Version  string `json:"version"`
 			Go       string `json:"go"`
 			Platform string `json:"platform"`

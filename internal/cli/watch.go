@@ -12,6 +12,8 @@ import (
 	"github.com/spf13/cobra"
 
 	meridianv1 "meridian/api/meridian/v1"
+	"meridian/internal/cli/client"
+	"meridian/internal/cli/print"
 	"meridian/internal/resource"
 	"meridian/internal/rpcerr"
 )
@@ -40,7 +42,7 @@ two histories, and no one revision says where the watch stood.`,
 	mesh = bindMesh(cmd)
 	cmd.Flags().BoolVarP(&allMeshes, "all-meshes", "A", false, "watch every mesh (the default without -m)")
 	cmd.Flags().Uint64Var(&fromRevision, "from-revision", 0, "begin with the changes after this revision; without it, with the next change")
-	output := bindFormat(cmd.Flags(), formatTable, formatJSON, formatYAML, formatName)
+	output := print.BindFormat(cmd.Flags(), print.FormatTable, print.FormatJSON, print.FormatYAML, print.FormatName)
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
 		request := &meridianv1.WatchRequest{}
 		if err := mesh.check(); err != nil {
@@ -61,12 +63,12 @@ two histories, and no one revision says where the watch stood.`,
 		} else {
 			request.Kinds = kindNames(notSensitive())
 		}
-		return a.watch(cmd.Context(), request, output.value)
+		return a.watch(cmd.Context(), request, output.Value)
 	}
 	return cmd
 }
 
-func (a *app) watch(ctx context.Context, request *meridianv1.WatchRequest, f format) error {
+func (a *app) watch(ctx context.Context, request *meridianv1.WatchRequest, f print.Format) error {
 	c, err := a.connect()
 	if err != nil {
 		return err
@@ -81,29 +83,23 @@ func (a *app) watch(ctx context.Context, request *meridianv1.WatchRequest, f for
 		// Only a watch that knows where it stood can be taken up again without
 		// losing a change.
 		lost := rpcerr.CodeOf(rpcerr.FromStatus(err)) == rpcerr.Unavailable
-		if !lost || request.FromRevision == nil || !c.log.connected() {
-			return c.explain(ctx, err)
+		if !lost || request.FromRevision == nil || !c.Reached() {
+			return c.Explain(ctx, err)
 		}
-		c.servers.leave(c.log.blame(errors.New(c.problem(err))))
+		c.Leave(err)
 		if seen == request.FromRevision { // no progress: do not hurry
-			pause(ctx, maxRetryPause)
+			client.Pause(ctx, client.MaxRetryPause)
 		}
-		if err := c.call(ctx, c.probe); err != nil {
+		if _, err := client.Ask(ctx, c, (*client.Client).Info, &meridianv1.InfoRequest{}); err != nil {
 			return err
 		}
-		a.message("The connection was lost; watching on after revision %d.", request.GetFromRevision())
+		a.Message("The connection was lost; watching on after revision %d.", request.GetFromRevision())
 	}
-}
-
-// probe asks the control plane for anything, to see whether it is back.
-func (c *client) probe(ctx context.Context) error {
-	_, err := c.Info(ctx, &meridianv1.InfoRequest{})
-	return err
 }
 
 // watchOnce prints changes until the stream ends, and keeps in the request the
 // last revision printed, where a watch can be taken up again from it.
-func (a *app) watchOnce(ctx context.Context, c *client, request *meridianv1.WatchRequest, f format) error {
+func (a *app) watchOnce(ctx context.Context, c *client.Client, request *meridianv1.WatchRequest, f print.Format) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	stream, err := c.Watch(ctx, request)
@@ -142,15 +138,15 @@ type changeView struct {
 	Resource json.RawMessage `json:"resource"`
 }
 
-func (a *app) printChange(f format, batch *meridianv1.WatchResponse, change *meridianv1.Change) error {
-	r := decodeMessage(change.GetResource())
+func (a *app) printChange(f print.Format, batch *meridianv1.WatchResponse, change *meridianv1.Change) error {
+	r := client.Decode(change.GetResource())
 	word := outcomeWord(change.GetOutcome())
 	switch f {
-	case formatName:
-		return a.println(string(r.Key().Kind) + "/" + r.Key().Name)
-	case formatTable:
-		mesh := orWord(string(r.Key().Mesh), "-")
-		return a.println(fmt.Sprintf("%-8d  %-9s  %-12s  %s/%s", batch.GetRevision(), word, mesh, r.Key().Kind, r.Key().Name))
+	case print.FormatName:
+		return a.Println(string(r.Key().Kind) + "/" + r.Key().Name)
+	case print.FormatTable:
+		mesh := print.OrWord(string(r.Key().Mesh), "-")
+		return a.Println(fmt.Sprintf("%-8d  %-9s  %-12s  %s/%s", batch.GetRevision(), word, mesh, r.Key().Kind, r.Key().Name))
 	}
 	var document bytes.Buffer
 	if err := resource.Encode(&document, resource.FormatJSON, r); err != nil {
@@ -160,11 +156,11 @@ func (a *app) printChange(f format, batch *meridianv1.WatchResponse, change *mer
 	if t := batch.GetTime(); t != nil {
 		view.Time = t.AsTime().UTC().Format(time.RFC3339Nano)
 	}
-	if f == formatYAML {
-		if err := a.println("---"); err != nil {
+	if f == print.FormatYAML {
+		if err := a.Println("---"); err != nil {
 			return err
 		}
-		return a.writeValue(f, view)
+		return a.WriteValue(f, view)
 	}
 	var line bytes.Buffer
 	enc := json.NewEncoder(&line)
@@ -172,5 +168,5 @@ func (a *app) printChange(f format, batch *meridianv1.WatchResponse, change *mer
 	if err := enc.Encode(view); err != nil {
 		return fmt.Errorf("encode a change: %w", err)
 	}
-	return a.write(line.Bytes())
+	return a.Output(line.Bytes())
 }

@@ -4,6 +4,8 @@ import (
 	"github.com/spf13/cobra"
 
 	meridianv1 "meridian/api/meridian/v1"
+	"meridian/internal/cli/exit"
+	"meridian/internal/cli/print"
 	"meridian/internal/policy/answer"
 	"meridian/internal/resource"
 )
@@ -41,7 +43,7 @@ they are for one caller. With -f the answer comes from files, without any server
 	cmd.Flags().StringVar(&o.to, "to", "", "only the outbounds to this service")
 	cmd.Flags().StringSliceVar(&from, "from", nil, "only inbounds, as they are for a caller with these tags, TAG=VALUE,…")
 	cmd.Flags().StringVar(&o.zone, "zone", "", "the zone to ask through the global; with -f, the zone of dataplanes that name none")
-	output := bindFormat(cmd.Flags(), formatTable, formatWide, formatJSON, formatYAML)
+	output := print.BindFormat(cmd.Flags(), print.FormatTable, print.FormatWide, print.FormatJSON, print.FormatYAML)
 	cmd.RunE = func(cmd *cobra.Command, args []string) (err error) {
 		if err := mesh.check(); err != nil {
 			return err
@@ -57,7 +59,7 @@ they are for one caller. With -f the answer comes from files, without any server
 			o.field = args[2]
 		}
 		if o.to != "" && len(from) > 0 {
-			return usagef("--to is about outbounds and --from about inbounds; use one of them")
+			return exit.Usagef("--to is about outbounds and --from about inbounds; use one of them")
 		}
 		if o.from, err = parseTags("--from", from); err != nil {
 			return err
@@ -66,7 +68,7 @@ they are for one caller. With -f the answer comes from files, without any server
 		if err != nil {
 			return err
 		}
-		return a.printAnswer(output.value, aboutWhy, document)
+		return a.printAnswer(output.Value, aboutWhy, document)
 	}
 	return cmd
 }

@@ -9,6 +9,8 @@ import (
 	"github.com/spf13/cobra"
 
 	meridianv1 "meridian/api/meridian/v1"
+	"meridian/internal/cli/client"
+	"meridian/internal/cli/print"
 )
 
 func newZonesCommand(a *app) *cobra.Command {
@@ -22,28 +24,28 @@ States: in-sync, lagging (connected, behind), stale (connected, no progress),
 offline, disabled.`,
 		Args: exactly(),
 	}
-	output := bindFormat(cmd.Flags(), formatTable, formatWide, formatJSON, formatYAML, formatName)
+	output := print.BindFormat(cmd.Flags(), print.FormatTable, print.FormatWide, print.FormatJSON, print.FormatYAML, print.FormatName)
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
 		c, err := a.connect()
 		if err != nil {
 			return err
 		}
 		defer c.Close()
-		zones, err := c.zones(cmd.Context())
+		zones, err := zones(cmd.Context(), c)
 		if err != nil {
 			return err
 		}
 		for _, note := range zones.GetNotes() {
-			a.warn("zones may be shown as offline that are not: " + note)
+			a.Warn("zones may be shown as offline that are not: " + note)
 		}
-		return a.printZones(output.value, zones)
+		return a.printZones(output.Value, zones)
 	}
 	return cmd
 }
 
-func (c *client) zones(ctx context.Context) (*meridianv1.ZonesResponse, error) {
+func zones(ctx context.Context, c *client.Client) (*meridianv1.ZonesResponse, error) {
 	var zones *meridianv1.ZonesResponse
-	err := c.call(ctx, func(ctx context.Context) (err error) {
+	err := c.Call(ctx, func(ctx context.Context) (err error) {
 		zones, err = c.Zones(ctx, &meridianv1.ZonesRequest{})
 		return err
 	})
@@ -88,43 +90,43 @@ func viewZone(z *meridianv1.ZoneStatus) zoneView {
 	return view
 }
 
-func (a *app) printZones(f format, zones *meridianv1.ZonesResponse) error {
+func (a *app) printZones(f print.Format, zones *meridianv1.ZonesResponse) error {
 	switch f {
-	case formatJSON, formatYAML:
+	case print.FormatJSON, print.FormatYAML:
 		views := make([]zoneView, len(zones.GetZones()))
 		for i, z := range zones.GetZones() {
 			views[i] = viewZone(z)
 		}
-		return a.writeValue(f, struct {
+		return a.WriteValue(f, struct {
 			Items    []zoneView `json:"items"`
 			Revision uint64     `json:"revision"`
 			Notes    []string   `json:"notes,omitempty"`
 		}{views, zones.GetRevision(), zones.GetNotes()})
-	case formatName:
+	case print.FormatName:
 		for _, z := range zones.GetZones() {
-			if err := a.println("Zone/" + z.GetName()); err != nil {
+			if err := a.Println("Zone/" + z.GetName()); err != nil {
 				return err
 			}
 		}
 		return nil
 	}
 	if len(zones.GetZones()) == 0 {
-		a.message("There are no zones yet. `meridian generate zone-token --zone NAME --valid-for 24h --bundle` makes what a new one joins with.")
+		a.Message("There are no zones yet. `meridian generate zone-token --zone NAME --valid-for 24h --bundle` makes what a new one joins with.")
 		return nil
 	}
-	return a.write([]byte(a.zoneTable(zones, f == formatWide).String()))
+	return a.Output([]byte(a.zoneTable(zones, f == print.FormatWide).String()))
 }
 
-func (a *app) zoneTable(zones *meridianv1.ZonesResponse, wide bool) *table {
-	t := &table{header: []string{"NAME", "STATE", "REVISION", "LAG", "INSTANCES", "LAST ERROR"}}
+func (a *app) zoneTable(zones *meridianv1.ZonesResponse, wide bool) *print.Table {
+	t := &print.Table{Header: []string{"NAME", "STATE", "REVISION", "LAG", "INSTANCES", "LAST ERROR"}}
 	if wide {
-		t.header = []string{"NAME", "STATE", "REVISION", "LAG", "INSTANCES", "SERVERS", "LAST SEEN", "QUARANTINED", "LAST ERROR"}
+		t.Header = []string{"NAME", "STATE", "REVISION", "LAG", "INSTANCES", "SERVERS", "LAST SEEN", "QUARANTINED", "LAST ERROR"}
 	}
 	for _, z := range zones.GetZones() {
 		lastError := z.GetLastError()
 		if n := len(z.GetQuarantined()); lastError == "" && n > 0 {
 			first := z.GetQuarantined()[0]
-			lastError = plural(n, "resource") + " quarantined, first " + first.GetKind() + "/" + first.GetName() + ": " + first.GetMessage()
+			lastError = print.Plural(n, "resource") + " quarantined, first " + first.GetKind() + "/" + first.GetName() + ": " + first.GetMessage()
 		}
 		row := []string{z.GetName(), z.GetState(), strconv.FormatUint(z.GetRevision(), 10), strconv.FormatUint(z.GetLag(), 10)}
 		if z.GetLastSeen() == nil && z.GetRevision() == 0 {
@@ -135,15 +137,7 @@ func (a *app) zoneTable(zones *meridianv1.ZonesResponse, wide bool) *table {
 		} else {
 			row = append(row, strconv.Itoa(len(z.GetInstances())))
 		}
-		t.add(append(row, lastError)...)
+		t.Add(append(row, lastError)...)
 	}
 	return t
-}
-
-// plural prints a count and its noun.
-func plural(n int, noun string) string {
-	if n == 1 {
-		return "1 " + noun
-	}
-	return strconv.Itoa(n) + " " + noun + "s"
 }

@@ -1,4 +1,15 @@
-package cli
+// Package client connects the command to a control plane: it reads the flags and
+// the client configuration, dials the servers, and sends requests.
+//
+// Guarantees. A request goes to the first server that takes a connection and is
+// sent again, to the next server, while the control plane is unavailable and the
+// timeout lasts; callers give writes a request id, so that a repeated write takes
+// effect once. After an attempt without an answer no error claims that nothing was
+// written. A failed connection is explained by its cause. The token of a
+// configuration entry is sent to the addresses of that entry only.
+//
+// Non-goals: printing, and knowing what a command does.
+package client
 
 import (
 	"context"
@@ -6,12 +17,14 @@ import (
 	"strings"
 	"time"
 
+	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/credentials"
 	"google.golang.org/grpc/status"
 
 	meridianv1 "meridian/api/meridian/v1"
 	"meridian/internal/authn"
+	"meridian/internal/cli/exit"
 	"meridian/internal/rpcerr"
 )
 
@@ -23,15 +36,15 @@ const maxMessageBytes = 64 << 20
 // Pauses between attempts while a control plane is unavailable.
 const (
 	firstRetryPause = 50 * time.Millisecond
-	maxRetryPause   = time.Second
+	MaxRetryPause   = time.Second
 	// noticedAttempt is the attempt after which the user is told: about a second
 	// after the first. noticedAfter is when that is where attempts take long.
 	noticedAttempt = 5
 	noticedAfter   = 2 * time.Second
 )
 
-// target is the control plane that a command talks to.
-type target struct {
+// Target is the control plane that a command talks to.
+type Target struct {
 	// addresses are host:port of its servers; any of them takes any request.
 	addresses []string
 	// transport explains its failures, see authn.ClientTransport.
@@ -44,10 +57,11 @@ type target struct {
 	source string
 }
 
-func (t target) String() string { return strings.Join(t.addresses, ",") }
+// String lists the addresses.
+func (t Target) String() string { return strings.Join(t.addresses, ",") }
 
-// client is a connection to a control plane. Close it.
-type client struct {
+// Client is a connection to a control plane. Close it.
+type Client struct {
 	meridianv1.AdminServiceClient
 	meridianv1.InspectServiceClient
 	meridianv1.ControlServiceClient
@@ -56,30 +70,31 @@ type client struct {
 	meridianv1.ClusterServiceClient
 
 	servers *servers
-	target  target
+	// Target is what it is connected to, Timeout how long a request may take.
+	Target  Target
 	log     *connectionLog
-	timeout time.Duration
+	Timeout time.Duration
 	// notice tells the user what is going on.
 	notice func(format string, args ...any)
 }
 
-// connect opens the control plane that the flags and the configuration choose.
+// Connect opens the control plane that the flags and the configuration choose.
 // Nothing is sent until the first call.
-func (a *app) connect() (*client, error) {
-	t, err := a.target()
+func (f *Flags) Connect(notice func(format string, args ...any)) (*Client, error) {
+	t, err := f.target()
 	if err != nil {
 		return nil, err
 	}
-	return dial(t, a.connection.timeout, a.message)
+	return dial(t, f.Timeout, notice)
 }
 
-func dial(t target, timeout time.Duration, notice func(string, ...any)) (*client, error) {
+func dial(t Target, timeout time.Duration, notice func(string, ...any)) (*Client, error) {
 	log := newConnectionLog()
 	servers, err := newServers(t, log)
 	if err != nil {
 		return nil, err
 	}
-	return &client{
+	return &Client{
 		AdminServiceClient:   meridianv1.NewAdminServiceClient(servers),
 		InspectServiceClient: meridianv1.NewInspectServiceClient(servers),
 		ControlServiceClient: meridianv1.NewControlServiceClient(servers),
@@ -87,28 +102,28 @@ func dial(t target, timeout time.Duration, notice func(string, ...any)) (*client
 		TokenServiceClient:   meridianv1.NewTokenServiceClient(servers),
 		ClusterServiceClient: meridianv1.NewClusterServiceClient(servers),
 		servers:              servers,
-		target:               t,
+		Target:               t,
 		log:                  log,
-		timeout:              timeout,
+		Timeout:              timeout,
 		notice:               notice,
 	}, nil
 }
 
 // Close releases the connection.
-func (c *client) Close() { c.servers.Close() }
+func (c *Client) Close() { c.servers.Close() }
 
-// call makes one request within the timeout. While a control plane that was
+// Call makes one request within the timeout. While a control plane that was
 // reached before is unavailable (it restarts, or it chooses a leader) the
 // request is sent again, to the next of its servers if it has several: fn must
 // be safe to repeat, which writes are by their request id. A control plane that
 // cannot be reached at all is reported at once.
-func (c *client) call(ctx context.Context, fn func(context.Context) error) error {
-	ctx, cancel := context.WithTimeout(ctx, c.timeout)
+func (c *Client) Call(ctx context.Context, fn func(context.Context) error) error {
+	ctx, cancel := context.WithTimeout(ctx, c.Timeout)
 	defer cancel()
-	return c.explain(ctx, c.repeat(ctx, fn))
+	return c.Explain(ctx, c.repeat(ctx, fn))
 }
 
-func (c *client) repeat(ctx context.Context, fn func(context.Context) error) error {
+func (c *Client) repeat(ctx context.Context, fn func(context.Context) error) error {
 	var unavailable error
 	tried, begun, noticed, doubtful := 0, time.Now(), false, false
 	for attempt, wait := 1, firstRetryPause; ; {
@@ -122,11 +137,11 @@ func (c *client) repeat(ctx context.Context, fn func(context.Context) error) err
 		doubtful, err = doubt(err, doubtful)
 		unavailable = err
 		// Another server may be able to do what this one cannot.
-		c.servers.leave(c.log.blame(errors.New(c.problem(err))))
+		c.Leave(err)
 		tried++
-		everywhere := tried >= len(c.target.addresses)
+		everywhere := tried >= len(c.Target.addresses)
 		if !noticed && (everywhere && attempt == noticedAttempt || time.Since(begun) > noticedAfter) {
-			c.notice("The control plane is unavailable (%s); trying on for up to %s.", c.problem(err), c.timeout)
+			c.notice("The control plane is unavailable (%s); trying on for up to %s.", c.problem(err), c.Timeout)
 			noticed = true
 		}
 		if !everywhere {
@@ -135,10 +150,10 @@ func (c *client) repeat(ctx context.Context, fn func(context.Context) error) err
 			}
 			continue
 		}
-		if pause(ctx, wait); ctx.Err() != nil {
+		if Pause(ctx, wait); ctx.Err() != nil {
 			return err
 		}
-		tried, attempt, wait = 0, attempt+1, min(2*wait, maxRetryPause)
+		tried, attempt, wait = 0, attempt+1, min(2*wait, MaxRetryPause)
 	}
 }
 
@@ -161,9 +176,24 @@ func doubt(err error, before bool) (doubtful bool, _ error) {
 	return before || lost || answered.Reason == "OUTCOME_UNKNOWN", err
 }
 
+// Ask sends one request, as Call does, and returns the response.
+func Ask[Q, R any](ctx context.Context, c *Client, method func(*Client, context.Context, Q, ...grpc.CallOption) (R, error), request Q) (response R, err error) {
+	err = c.Call(ctx, func(ctx context.Context) (err error) {
+		response, err = method(c, ctx, request)
+		return err
+	})
+	return response, err
+}
+
+// Reached reports whether a server has been connected to.
+func (c *Client) Reached() bool { return c.log.connected() }
+
+// Leave has the next calls go to another server, where there are several.
+func (c *Client) Leave(err error) { c.servers.leave(c.log.blame(errors.New(c.problem(err)))) }
+
 // problem says in words why a control plane that was reached before is
 // unavailable: in its own, or by what happened to the connection.
-func (c *client) problem(err error) string {
+func (c *Client) problem(err error) string {
 	var answered *rpcerr.Error
 	if errors.As(rpcerr.FromStatus(err), &answered) && (answered.Reason != "" || !fromTransport(answered.Message)) {
 		return answered.Message
@@ -193,8 +223,8 @@ func lasting(err error) bool {
 	return rpcerr.HasReason(err, "NO_ZONES") || rpcerr.HasReason(err, "ZONE_UNAVAILABLE")
 }
 
-// pause waits for a while or until the context ends.
-func pause(ctx context.Context, d time.Duration) {
+// Pause waits for a while or until the context ends.
+func Pause(ctx context.Context, d time.Duration) {
 	timer := time.NewTimer(d)
 	defer timer.Stop()
 	select {
@@ -203,8 +233,8 @@ func pause(ctx context.Context, d time.Duration) {
 	}
 }
 
-// explain turns the outcome of a call into words about this control plane.
-func (c *client) explain(ctx context.Context, err error) error {
+// Explain turns the outcome of a call into words about this control plane.
+func (c *Client) Explain(ctx context.Context, err error) error {
 	if err == nil {
 		return nil
 	}
@@ -221,16 +251,16 @@ func (c *client) explain(ctx context.Context, err error) error {
 	case answered.Reason == authn.ReasonBadToken:
 		return c.explainToken(answered)
 	case answered.Code == rpcerr.Timeout && !c.log.connected():
-		return failf(exitTimeout, "no connection to the control plane at %s within %s", c.target, c.timeout).
-			with(c.eachServer()...).
-			with("The server may hang, or a firewall drop the packets; --timeout waits longer.", c.whereFrom())
+		return exit.Failf(exit.Timeout, "no connection to the control plane at %s within %s", c.Target, c.Timeout).
+			With(c.eachServer()...).
+			With("The server may hang, or a firewall drop the packets; --timeout waits longer.", c.whereFrom())
 	case answered.Code == rpcerr.Timeout && !own:
-		return failf(exitTimeout, "the control plane at %s did not finish within %s", c.target, c.timeout).
-			with("It may still be working on the request; --timeout waits longer.")
+		return exit.Failf(exit.Timeout, "the control plane at %s did not finish within %s", c.Target, c.Timeout).
+			With("It may still be working on the request; --timeout waits longer.")
 	case lasting(answered):
 		return answered
 	case answered.Code == rpcerr.Unavailable && c.log.connected() && !c.log.rejected():
-		return failf(exitUnavailable, "the control plane at %s is unavailable: %s", c.target, c.problem(answered)).with(c.eachServer()...)
+		return exit.Failf(exit.Unavailable, "the control plane at %s is unavailable: %s", c.Target, c.problem(answered)).With(c.eachServer()...)
 	case answered.Code == rpcerr.Unavailable:
 		return c.explainUnreachable(answered.Message)
 	}
@@ -238,32 +268,32 @@ func (c *client) explain(ctx context.Context, err error) error {
 }
 
 // explainToken says whose token it was that was refused, and what to do.
-func (c *client) explainToken(answered *rpcerr.Error) error {
-	f := &failure{code: exitDenied, err: answered}
-	if c.target.tokenSource == "" {
+func (c *Client) explainToken(answered *rpcerr.Error) error {
+	f := &exit.Failure{Code: exit.Denied, Err: answered}
+	if c.Target.tokenSource == "" {
 		return f
 	}
-	return f.with("The token is that of "+c.target.tokenSource+".", "`meridian generate user-token`, by somebody who may, issues another.")
+	return f.With("The token is that of "+c.Target.tokenSource+".", "`meridian generate user-token`, by somebody who may, issues another.")
 }
 
 // explainUnreachable says why no connection came about.
-func (c *client) explainUnreachable(message string) error {
+func (c *Client) explainUnreachable(message string) error {
 	cause := c.log.lastError()
 	if cause == nil {
-		return failf(exitUnavailable, "the control plane at %s cannot be reached: %s", c.target, message).with(c.whereFrom())
+		return exit.Failf(exit.Unavailable, "the control plane at %s cannot be reached: %s", c.Target, message).With(c.whereFrom())
 	}
 	what, check := describeConnectError(cause)
-	return failf(exitUnavailable, "the control plane at %s cannot be reached: %s", c.target, what).
-		with(c.eachServer()...).with(check, c.whereFrom())
+	return exit.Failf(exit.Unavailable, "the control plane at %s cannot be reached: %s", c.Target, what).
+		With(c.eachServer()...).With(check, c.whereFrom())
 }
 
 // eachServer says, where there are several servers, what is wrong with each.
-func (c *client) eachServer() []string {
-	if len(c.target.addresses) == 1 {
+func (c *Client) eachServer() []string {
+	if len(c.Target.addresses) == 1 {
 		return nil
 	}
-	lines := make([]string, len(c.target.addresses))
-	for i, address := range c.target.addresses {
+	lines := make([]string, len(c.Target.addresses))
+	for i, address := range c.Target.addresses {
 		said := "not tried"
 		if err := c.log.problem(address); err != nil {
 			said, _ = describeConnectError(err)
@@ -275,4 +305,4 @@ func (c *client) eachServer() []string {
 	return lines
 }
 
-func (c *client) whereFrom() string { return "The address comes from " + c.target.source + "." }
+func (c *Client) whereFrom() string { return "The address comes from " + c.Target.source + "." }

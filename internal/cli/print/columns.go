@@ -1,4 +1,4 @@
-package cli
+package print
 
 import (
 	"encoding/json"
@@ -25,10 +25,10 @@ func columnsOf(d *resource.Descriptor) []column {
 		return nil
 	case d.Kind == "Mesh":
 		return []column{
-			{"MTLS", func(spec map[string]any) string { return orWord(textAt(spec, "mtls", "enabledBackend"), "off") }},
+			{"MTLS", func(spec map[string]any) string { return OrWord(textAt(spec, "mtls", "enabledBackend"), "off") }},
 			{"MATCHING", func(spec map[string]any) string {
-				return orWord(textAt(spec, "matching", "sourceDestination"), "KongMesh") + "," +
-					orWord(textAt(spec, "matching", "targetRef"), "FirstWins")
+				return OrWord(textAt(spec, "matching", "sourceDestination"), "KongMesh") + "," +
+					OrWord(textAt(spec, "matching", "targetRef"), "FirstWins")
 			}},
 		}
 	case d.Kind == "Zone":
@@ -55,26 +55,26 @@ func columnsOf(d *resource.Descriptor) []column {
 
 // resourceTable lists resources, all of a kind or, with kind nil, mixed. status
 // are further columns.
-func (a *app) resourceTable(resources []*resource.Resource, kind *resource.Descriptor, wide bool, status []statusColumn) *table {
-	t := &table{}
+func (p *Printer) resourceTable(resources []*resource.Resource, kind *resource.Descriptor, wide bool, status []StatusColumn) *Table {
+	t := &Table{}
 	inMesh := kind == nil || kind.Scope == resource.MeshScoped
 	if kind == nil {
-		t.header = append(t.header, "TYPE")
+		t.Header = append(t.Header, "TYPE")
 	}
 	if inMesh {
-		t.header = append(t.header, "MESH")
+		t.Header = append(t.Header, "MESH")
 	}
-	t.header = append(t.header, "NAME")
+	t.Header = append(t.Header, "NAME")
 	columns := columnsOf(kind)
 	for _, c := range columns {
-		t.header = append(t.header, c.title)
+		t.Header = append(t.Header, c.title)
 	}
 	for i := range status {
-		t.header = append(t.header, status[i].title())
+		t.Header = append(t.Header, status[i].title())
 	}
-	t.header = append(t.header, "VERSION", "AGE")
+	t.Header = append(t.Header, "VERSION", "AGE")
 	if wide {
-		t.header = append(t.header, "REVISION", "MODIFIED", "LABELS")
+		t.Header = append(t.Header, "REVISION", "MODIFIED", "LABELS")
 	}
 	for _, r := range resources {
 		m := r.Meta()
@@ -91,13 +91,13 @@ func (a *app) resourceTable(resources []*resource.Resource, kind *resource.Descr
 			row = append(row, c.show(spec))
 		}
 		for i := range status {
-			row = append(row, status[i].reasons[m.Key])
+			row = append(row, status[i].Reasons[m.Key])
 		}
-		row = append(row, strconv.FormatUint(m.Version, 10), a.age(m.CreationTime))
+		row = append(row, strconv.FormatUint(m.Version, 10), p.Age(m.CreationTime))
 		if wide {
-			row = append(row, strconv.FormatUint(uint64(m.Revision), 10), stamp(m.ModificationTime), tagText(m.Labels))
+			row = append(row, strconv.FormatUint(uint64(m.Revision), 10), Stamp(m.ModificationTime), Tags(m.Labels))
 		}
-		t.add(row...)
+		t.Add(row...)
 	}
 	return t
 }
@@ -120,7 +120,8 @@ func textAt(object map[string]any, path ...string) string {
 	return text
 }
 
-func orWord(text, otherwise string) string {
+// OrWord is the text, or otherwise where it is empty.
+func OrWord(text, otherwise string) string {
 	if text == "" {
 		return otherwise
 	}
@@ -135,7 +136,7 @@ func selectorsAt(section string) func(map[string]any) string {
 		var alternatives []string
 		for _, item := range list {
 			selector, _ := item.(map[string]any)
-			alternatives = append(alternatives, tagText(stringMap(selector["match"])))
+			alternatives = append(alternatives, Tags(stringMap(selector["match"])))
 		}
 		return strings.Join(alternatives, " | ")
 	}
@@ -154,7 +155,7 @@ func targetRef(spec map[string]any) string {
 	if section := textAt(ref, "sectionName"); section != "" {
 		text += "/" + section
 	}
-	if tags := tagText(stringMap(ref["tags"])); tags != "" {
+	if tags := Tags(stringMap(ref["tags"])); tags != "" {
 		text += " " + tags
 	}
 	return text
@@ -189,8 +190,8 @@ func stringMap(value any) map[string]string {
 
 func sortedNames[V any](object map[string]V) []string { return slices.Sorted(maps.Keys(object)) }
 
-// tagText prints tags in bytewise order.
-func tagText(tags map[string]string) string {
+// Tags prints tags in bytewise order.
+func Tags(tags map[string]string) string {
 	parts := make([]string, 0, len(tags))
 	for _, name := range sortedNames(tags) {
 		parts = append(parts, name+"="+tags[name])
@@ -198,12 +199,12 @@ func tagText(tags map[string]string) string {
 	return strings.Join(parts, ",")
 }
 
-// age prints the time since t in its largest unit: 45s, 12m, 3h, 9d.
-func (a *app) age(t time.Time) string {
+// Age prints the time since t in its largest unit: 45s, 12m, 3h, 9d.
+func (p *Printer) Age(t time.Time) string {
 	if t.IsZero() {
 		return ""
 	}
-	d := max(a.now().Sub(t), 0)
+	d := max(p.Now().Sub(t), 0)
 	switch {
 	case d < 2*time.Minute:
 		return strconv.Itoa(int(d.Seconds())) + "s"
@@ -216,8 +217,8 @@ func (a *app) age(t time.Time) string {
 	}
 }
 
-// stamp prints a time to the second, in UTC.
-func stamp(t time.Time) string {
+// Stamp prints a time to the second, in UTC.
+func Stamp(t time.Time) string {
 	if t.IsZero() {
 		return ""
 	}

@@ -1,4 +1,4 @@
-package cli
+package client
 
 import (
 	"context"
@@ -14,6 +14,7 @@ import (
 	"google.golang.org/grpc/resolver"
 	"google.golang.org/grpc/resolver/manual"
 
+	"meridian/internal/cli/exit"
 	"meridian/internal/version"
 )
 
@@ -41,13 +42,13 @@ type servers struct {
 
 var _ grpc.ClientConnInterface = (*servers)(nil)
 
-func newServers(t target, log *connectionLog) (*servers, error) {
+func newServers(t Target, log *connectionLog) (*servers, error) {
 	s := &servers{addresses: t.addresses, options: []grpc.DialOption{
 		grpc.WithTransportCredentials(log.observe(t.transport)),
 		grpc.WithContextDialer(log.dial),
 		grpc.WithUserAgent("meridian/" + version.String()),
 		grpc.WithConnectParams(grpc.ConnectParams{
-			Backoff:           backoff.Config{BaseDelay: firstRetryPause, Multiplier: 1.6, Jitter: 0.2, MaxDelay: maxRetryPause},
+			Backoff:           backoff.Config{BaseDelay: firstRetryPause, Multiplier: 1.6, Jitter: 0.2, MaxDelay: MaxRetryPause},
 			MinConnectTimeout: 5 * time.Second,
 		}),
 		grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(maxMessageBytes), grpc.MaxCallSendMsgSize(maxMessageBytes)),
@@ -70,7 +71,7 @@ func (s *servers) dial(addresses []string) (*grpc.ClientConn, error) {
 	for _, address := range addresses {
 		host, _, err := net.SplitHostPort(address)
 		if err != nil {
-			return nil, usagef("address %q: write HOST:PORT", address)
+			return nil, exit.Usagef("address %q: write HOST:PORT", address)
 		}
 		state.Addresses = append(state.Addresses, resolver.Address{Addr: address, ServerName: host})
 	}

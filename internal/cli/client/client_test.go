@@ -1,4 +1,4 @@
-package cli
+package client
 
 import (
 	"context"
@@ -48,14 +48,14 @@ func TestRepeat(t *testing.T) {
 				ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
 				defer cancel()
 				attempts, notices := 0, []string{}
-				client := &client{log: newConnectionLog(), servers: &servers{}, timeout: 10 * time.Second}
+				client := &Client{log: newConnectionLog(), servers: &servers{}, Timeout: 10 * time.Second}
 				if !c.never {
 					client.log.record("a:1", nil)
 				}
 				client.notice = func(format string, args ...any) { notices = append(notices, fmt.Sprintf(format, args...)) }
 				err := client.repeat(ctx, func(context.Context) error {
 					attempts++
-					pause(ctx, c.takes)
+					Pause(ctx, c.takes)
 					if attempts <= len(c.answers) {
 						return c.answers[attempts-1]
 					}
@@ -74,7 +74,7 @@ func TestRepeat(t *testing.T) {
 
 // A server that was connected to is not called untried, whatever it answered.
 func TestEachServerOfSeveral(t *testing.T) {
-	c := &client{log: newConnectionLog(), target: target{addresses: []string{"a:1", "b:1", "c:1"}}}
+	c := &Client{log: newConnectionLog(), Target: Target{addresses: []string{"a:1", "b:1", "c:1"}}}
 	c.log.record("a:1", nil)
 	c.log.record("b:1", errors.New("no leader"))
 	require.Equal(t, []string{"  a:1: was reached", "  b:1: no leader", "  c:1: not tried"}, c.eachServer())
@@ -108,7 +108,7 @@ func TestConnectionLog(t *testing.T) {
 
 func TestProblemsOfConnectionsAreSaidInWords(t *testing.T) {
 	lost := status.Error(codes.Unavailable, `closing transport due to: connection error: desc = "error reading from server: EOF"`)
-	c := &client{log: newConnectionLog()}
+	c := &Client{log: newConnectionLog()}
 	require.Equal(t, "the connection was lost", c.problem(lost))
 	c.log.record("a:1", &net.OpError{Op: "dial", Err: syscall.ECONNREFUSED})
 	require.Equal(t, "connection refused", c.problem(lost))

@@ -1,4 +1,4 @@
-package cli
+package client
 
 import (
 	"errors"
@@ -15,79 +15,83 @@ import (
 	"google.golang.org/grpc/credentials/insecure"
 
 	"meridian/internal/authn"
+	"meridian/internal/cli/exit"
 )
 
 const (
-	// configVariable names the environment variable that stands for --config.
-	configVariable = "MERIDIAN_CONFIG"
+	// ConfigVariable names the environment variable that stands for --config.
+	ConfigVariable = "MERIDIAN_CONFIG"
 	// defaultPort is that of a global's API.
 	defaultPort    = "5685"
 	defaultTimeout = 30 * time.Second
 )
 
-// connectionFlags choose the control plane and how to reach it.
-type connectionFlags struct {
+// Flags choose the control plane and how to reach it.
+type Flags struct {
+	// Env are the environment's variables.
+	Env map[string]string
+	// Timeout is how long a request may take.
+	Timeout time.Duration
+
 	config     string
 	context    string
 	address    string
 	token      string
 	caFile     string
 	skipVerify bool
-	timeout    time.Duration
-
-	flags *pflag.FlagSet
+	flags      *pflag.FlagSet
 }
 
-func (c *connectionFlags) bind(flags *pflag.FlagSet) {
+// Bind defines the flags.
+func (c *Flags) Bind(flags *pflag.FlagSet) {
 	c.flags = flags
-	flags.StringVar(&c.config, "config", "", "client configuration file (default $"+configVariable+", else ~/.config/meridian/config.yaml)")
+	flags.StringVar(&c.config, "config", "", "client configuration file (default $"+ConfigVariable+", else ~/.config/meridian/config.yaml)")
 	flags.StringVar(&c.context, "context", "", "control plane to use, by its name in the configuration")
 	flags.StringVar(&c.address, "address", "", "HOST:PORT of the control plane's servers, separated by commas; without --config or --context the configuration is not read")
 	flags.StringVar(&c.token, "token", "", "token to authenticate with")
 	flags.StringVar(&c.caFile, "ca-cert-file", "", "PEM file of the CA to trust")
 	flags.BoolVar(&c.skipVerify, "skip-verify", false, "believe any server certificate (for experiments only)")
-	flags.DurationVar(&c.timeout, "timeout", defaultTimeout, "how long a request may take")
+	flags.DurationVar(&c.Timeout, "timeout", defaultTimeout, "how long a request may take")
 }
 
-// configPath returns the configuration file and whether the user named it.
-func (a *app) configPath() (path string, explicit bool, err error) {
+// ConfigPath returns the configuration file and whether the user named it.
+func (c *Flags) ConfigPath() (path string, explicit bool, err error) {
 	switch {
-	case a.connection.config != "":
-		return a.connection.config, true, nil
-	case a.env[configVariable] != "":
-		return a.env[configVariable], true, nil
-	case a.env["HOME"] == "":
-		return "", false, usagef("there is no home directory to look for a configuration in; use --config FILE or %s", configVariable)
+	case c.config != "":
+		return c.config, true, nil
+	case c.Env[ConfigVariable] != "":
+		return c.Env[ConfigVariable], true, nil
+	case c.Env["HOME"] == "":
+		return "", false, exit.Usagef("there is no home directory to look for a configuration in; use --config FILE or %s", ConfigVariable)
 	}
-	return filepath.Join(a.env["HOME"], ".config", "meridian", "config.yaml"), false, nil
+	return filepath.Join(c.Env["HOME"], ".config", "meridian", "config.yaml"), false, nil
 }
 
 // target decides which control plane to talk to. Flags win over the entry of
 // the configuration. --address alone stands for itself: the token of an entry
 // is never sent to an address that the user did not connect with it.
-func (a *app) target() (target, error) {
-	c := &a.connection
-	if c.timeout <= 0 {
-		return target{}, usagef("--timeout %s: a request needs some time", c.timeout)
+func (c *Flags) target() (Target, error) {
+	if c.Timeout <= 0 {
+		return Target{}, exit.Usagef("--timeout %s: a request needs some time", c.Timeout)
 	}
 	if c.flags.Changed("token") && c.token == "" {
 		// Most likely of a variable that is not set. Without a token the request
 		// would be made as someone else.
-		return target{}, usagef("--token is empty")
+		return Target{}, exit.Usagef("--token is empty")
 	}
 	var entry authn.ControlPlane
 	source := "--address"
 	if c.address == "" || c.config != "" || c.context != "" {
 		var err error
-		if entry, source, err = a.chosenEntry(); err != nil {
-			return target{}, err
+		if entry, source, err = c.chosenEntry(); err != nil {
+			return Target{}, err
 		}
 	}
 	tokenSource := source
 	if c.address != "" {
-		addresses, err := parseAddresses(c.address)
+		addresses, err := ParseAddresses(c.address)
 		if err != nil {
-			return target{}, err
+			return Target{}, err
 		}
 		entry.Addresses, source = addresses, "--address"
 	}
@@ -99,18 +103,18 @@ func (a *app) target() (target, error) {
 	if c.caFile != "" {
 		pem, err := os.ReadFile(c.caFile)
 		if err != nil {
-			return target{}, usagef("--ca-cert-file: %w", err)
+			return Target{}, exit.Usagef("--ca-cert-file: %w", err)
 		}
 		entry.CA, caSource = string(pem), c.caFile
 	}
 	return newTarget(entry, source, tokenSource, caSource)
 }
 
-func newTarget(entry authn.ControlPlane, source, tokenSource, caSource string) (target, error) {
-	t := target{addresses: entry.Addresses, source: source}
+func newTarget(entry authn.ControlPlane, source, tokenSource, caSource string) (Target, error) {
+	t := Target{addresses: entry.Addresses, source: source}
 	if entry.Token != "" {
 		if err := authn.CheckTokenText(entry.Token); err != nil {
-			return target{}, usagef("%w (of %s)", err, tokenSource)
+			return Target{}, exit.Usagef("%w (of %s)", err, tokenSource)
 		}
 		t.tokenSource = tokenSource
 		t.credentials = authn.TokenCredentials(entry.Token, entry.Plaintext)
@@ -126,7 +130,7 @@ func newTarget(entry authn.ControlPlane, source, tokenSource, caSource string) (
 		CAPEM: []byte(entry.CA), Source: caSource, SkipVerify: entry.SkipVerify,
 	})
 	if err != nil {
-		return target{}, usagef("%w", err)
+		return Target{}, exit.Usagef("%w", err)
 	}
 	t.transport = transport
 	return t, nil
@@ -134,38 +138,39 @@ func newTarget(entry authn.ControlPlane, source, tokenSource, caSource string) (
 
 // chosenEntry returns the entry of the configuration that the flags choose, and
 // where it stands.
-func (a *app) chosenEntry() (authn.ControlPlane, string, error) {
-	path, explicit, err := a.configPath()
+func (c *Flags) chosenEntry() (authn.ControlPlane, string, error) {
+	path, explicit, err := c.ConfigPath()
 	if err != nil {
 		return authn.ControlPlane{}, "", err
 	}
 	contexts, err := authn.LoadContexts(path)
 	switch {
 	case errors.Is(err, fs.ErrNotExist) && explicit:
-		return authn.ControlPlane{}, "", failf(exitUsage, "there is no configuration file %s", path).with(
-			"It comes from --config or " + configVariable + "; a server writes one, admin.yaml, into its data directory.")
+		return authn.ControlPlane{}, "", exit.Failf(exit.Usage, "there is no configuration file %s", path).With(
+			"It comes from --config or " + ConfigVariable + "; a server writes one, admin.yaml, into its data directory.")
 	case errors.Is(err, fs.ErrNotExist):
 		return authn.ControlPlane{}, "", notConfigured()
 	case err != nil:
-		return authn.ControlPlane{}, "", failf(exitUsage, "the configuration cannot be read: %w", err)
+		return authn.ControlPlane{}, "", exit.Failf(exit.Usage, "the configuration cannot be read: %w", err)
 	}
-	entry, err := contexts.Get(a.connection.context)
+	entry, err := contexts.Get(c.context)
 	if err == nil {
 		return entry, fmt.Sprintf("the control plane %q in %s", entry.Name, path), nil
 	}
 	if len(contexts.ControlPlanes) == 0 {
 		return authn.ControlPlane{}, "", notConfigured()
 	}
-	names := contextNames(contexts)
-	if a.connection.context == "" {
-		return authn.ControlPlane{}, "", failf(exitUsage, "%s has several control planes and none is chosen", path).with(
+	names := ContextNames(contexts)
+	if c.context == "" {
+		return authn.ControlPlane{}, "", exit.Failf(exit.Usage, "%s has several control planes and none is chosen", path).With(
 			"Choose with --context or `meridian config control-planes switch`: " + strings.Join(names, ", "))
 	}
-	return authn.ControlPlane{}, "", failf(exitUsage, "there is no control plane %q in %s%s",
-		a.connection.context, path, didYouMean(a.connection.context, names)).with("There are: " + strings.Join(names, ", "))
+	return authn.ControlPlane{}, "", exit.Failf(exit.Usage, "there is no control plane %q in %s%s",
+		c.context, path, exit.DidYouMean(c.context, names)).With("There are: " + strings.Join(names, ", "))
 }
 
-func contextNames(c *authn.Contexts) []string {
+// ContextNames are the names of the control planes of a configuration.
+func ContextNames(c *authn.Contexts) []string {
 	names := make([]string, len(c.ControlPlanes))
 	for i, cp := range c.ControlPlanes {
 		names[i] = cp.Name
@@ -175,35 +180,35 @@ func contextNames(c *authn.Contexts) []string {
 
 // notConfigured is what a user sees first who has not set anything up.
 func notConfigured() error {
-	return failf(exitUsage, "no control plane is configured").with(
+	return exit.Failf(exit.Usage, "no control plane is configured").With(
 		"Every server writes a configuration that is ready to use into its data directory:",
-		"  meridian --config DIR/admin.yaml …     (or "+configVariable+"=DIR/admin.yaml)",
+		"  meridian --config DIR/admin.yaml …     (or "+ConfigVariable+"=DIR/admin.yaml)",
 		"To keep one of your own:",
 		"  meridian config control-planes add --name NAME --address HOST:PORT --ca-cert-file FILE --auth-type=tokens --auth-conf token=TOKEN",
 	)
 }
 
-// parseAddresses reads a comma-separated list of addresses. A scheme of https
+// ParseAddresses reads a comma-separated list of addresses. A scheme of https
 // and a missing port are tolerated.
-func parseAddresses(list string) ([]string, error) {
+func ParseAddresses(list string) ([]string, error) {
 	var addresses []string
 	for entry := range strings.SplitSeq(list, ",") {
 		address := strings.TrimSuffix(strings.TrimPrefix(strings.TrimSpace(entry), "https://"), "/")
 		switch {
 		case address == "":
-			return nil, usagef("--address %q: write HOST:PORT, several separated by commas", list)
+			return nil, exit.Usagef("--address %q: write HOST:PORT, several separated by commas", list)
 		case strings.Contains(address, "://") || strings.Contains(address, "/"):
-			return nil, usagef("--address %q: write HOST:PORT; the API speaks gRPC over TLS, no other scheme and no path", address)
+			return nil, exit.Usagef("--address %q: write HOST:PORT; the API speaks gRPC over TLS, no other scheme and no path", address)
 		}
 		host, port, err := net.SplitHostPort(address)
 		if err != nil {
 			host, port = strings.Trim(address, "[]"), defaultPort
 			if strings.Contains(host, ":") && net.ParseIP(host) == nil {
-				return nil, usagef("--address %q: write HOST:PORT", address)
+				return nil, exit.Usagef("--address %q: write HOST:PORT", address)
 			}
 		}
 		if n, err := strconv.ParseUint(port, 10, 16); host == "" || err != nil || n == 0 {
-			return nil, usagef("--address %q: write HOST:PORT, with a port between 1 and 65535", address)
+			return nil, exit.Usagef("--address %q: write HOST:PORT, with a port between 1 and 65535", address)
 		}
 		addresses = append(addresses, net.JoinHostPort(host, port))
 	}

@@ -1,0 +1,66 @@
+package client
+
+import (
+	"context"
+	"errors"
+	"io"
+
+	meridianv1 "meridian/api/meridian/v1"
+	"meridian/internal/resource"
+)
+
+// Encode turns a document's resource into what a server takes. Times,
+// version and revision are the server's to assign.
+func Encode(r *resource.Resource) *meridianv1.Resource {
+	m := r.Meta()
+	return &meridianv1.Resource{
+		Kind: string(m.Kind), Mesh: string(m.Mesh), Name: m.Name, Labels: m.Labels, Spec: r.Canonical(),
+	}
+}
+
+// Decode turns what a server stored into a resource to print. The spec
+// is kept as it came, without a Go type: a server newer than this command may
+// know fields and kinds that are not known here.
+func Decode(m *meridianv1.Resource) *resource.Resource {
+	meta := resource.Meta{
+		Key: resource.Key{
+			Kind: resource.Kind(m.GetKind()), Mesh: resource.MeshName(m.GetMesh()), Name: m.GetName(),
+		},
+		Labels:   m.GetLabels(),
+		Version:  m.GetVersion(),
+		Revision: resource.Revision(m.GetRevision()),
+	}
+	if t := m.GetCreationTime(); t != nil {
+		meta.CreationTime = t.AsTime()
+	}
+	if t := m.GetModificationTime(); t != nil {
+		meta.ModificationTime = t.AsTime()
+	}
+	return resource.New(meta, nil, m.GetSpec())
+}
+
+// Resources reads all resources of the kinds, of one mesh or, when it is empty, of
+// all, from one revision, in key order.
+func (c *Client) Resources(ctx context.Context, request *meridianv1.ListRequest) ([]*resource.Resource, error) {
+	var found []*resource.Resource
+	err := c.Call(ctx, func(ctx context.Context) error {
+		found = nil
+		stream, err := c.List(ctx, request)
+		if err != nil {
+			return err
+		}
+		for {
+			part, err := stream.Recv()
+			if errors.Is(err, io.EOF) {
+				return nil
+			}
+			if err != nil {
+				return err
+			}
+			for _, m := range part.GetResources() {
+				found = append(found, Decode(m))
+			}
+		}
+	})
+	return found, err
+}

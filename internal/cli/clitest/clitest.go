@@ -1,0 +1,308 @@
+// Package clitest is a control plane in memory for tests of the command: enough
+// of the protocol's promises, and ways to break them.
+package clitest
+
+import (
+	"bytes"
+	"context"
+	"crypto/tls"
+	"fmt"
+	"net"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/credentials"
+	"google.golang.org/grpc/metadata"
+	"google.golang.org/protobuf/types/known/timestamppb"
+
+	meridianv1 "meridian/api/meridian/v1"
+	"meridian/internal/resource"
+	"meridian/internal/rpcerr"
+)
+
+// Epoch is when the fake server wrote everything; commands run ten minutes
+// later.
+var Epoch = time.Date(2026, 1, 31, 20, 0, 0, 0, time.UTC)
+
+// Server is a control plane in memory: enough of the protocol's promises
+// for the command to be tested, and ways to break them.
+type Server struct {
+	meridianv1.UnimplementedAdminServiceServer
+	meridianv1.UnimplementedInspectServiceServer
+	meridianv1.UnimplementedControlServiceServer
+	meridianv1.UnimplementedClusterServiceServer
+
+	Mu       sync.Mutex // guards all below
+	Role     string
+	Stored   map[resource.Key]*meridianv1.Resource
+	Revision uint64
+	Applied  map[string]*meridianv1.ApplyResponse // by request id
+	Feed     []*meridianv1.WatchResponse
+	AllZones []*meridianv1.ZoneStatus
+	Notes    []string
+	Answer   func(*meridianv1.InspectRequest) (*meridianv1.InspectResponse, error)
+	// Before is called with every method's short name and may fail the call;
+	// After may hide that a call succeeded.
+	Before, After  func(method string) error
+	Warnings       []string
+	Calls          []string
+	Authorizations []string
+	Applies        []*meridianv1.ApplyRequest
+	Inspected      []*meridianv1.InspectRequest
+	Access         meridianv1.AccessServiceServer
+	Snapshots      *Snapshots
+	Tokens         *Tokens
+	AllMembers     *meridianv1.MembersResponse
+}
+
+// New returns a global that holds nothing.
+func New() *Server {
+	return &Server{
+		Tokens: &Tokens{}, Role: "global", Revision: 1840,
+		Stored:  map[resource.Key]*meridianv1.Resource{},
+		Applied: map[string]*meridianv1.ApplyResponse{},
+	}
+}
+
+func (s *Server) enter(ctx context.Context, full string) error {
+	method := full[strings.LastIndex(full, "/")+1:]
+	s.Mu.Lock()
+	s.Calls = append(s.Calls, method)
+	if md, ok := metadata.FromIncomingContext(ctx); ok {
+		s.Authorizations = append(s.Authorizations, strings.Join(md.Get("authorization"), ","))
+	}
+	before := s.Before
+	s.Mu.Unlock()
+	if before != nil {
+		return before(method)
+	}
+	return nil
+}
+
+func (s *Server) unary(ctx context.Context, req any, info *grpc.UnaryServerInfo, handler grpc.UnaryHandler) (any, error) {
+	if err := s.enter(ctx, info.FullMethod); err != nil {
+		return nil, err
+	}
+	resp, err := handler(ctx, req)
+	if err == nil && s.After != nil {
+		err = s.After(info.FullMethod[strings.LastIndex(info.FullMethod, "/")+1:])
+	}
+	return resp, err
+}
+
+func (s *Server) stream(srv any, stream grpc.ServerStream, info *grpc.StreamServerInfo, handler grpc.StreamHandler) error {
+	if err := s.enter(stream.Context(), info.FullMethod); err != nil {
+		return err
+	}
+	return handler(srv, stream)
+}
+
+func (s *Server) Apply(_ context.Context, req *meridianv1.ApplyRequest) (*meridianv1.ApplyResponse, error) {
+	s.Mu.Lock()
+	defer s.Mu.Unlock()
+	s.Applies = append(s.Applies, req)
+	if first, ok := s.Applied[req.GetRequestId()]; ok {
+		return first, nil
+	}
+	resp := &meridianv1.ApplyResponse{Revision: s.Revision, Warnings: s.Warnings}
+	batch := &meridianv1.WatchResponse{Revision: s.Revision + 1, Time: timestamppb.New(Epoch)}
+	for _, m := range req.GetResources() {
+		key := resource.Key{Kind: resource.Kind(m.GetKind()), Mesh: resource.MeshName(m.GetMesh()), Name: m.GetName()}
+		if _, _, err := resource.Build(resource.Meta{Key: key}, m.GetSpec()); err != nil {
+			return nil, rpcerr.New(rpcerr.Invalid, "INVALID_RESOURCES", "nothing was applied: %v", err)
+		}
+		old := s.Stored[key]
+		if req.IfVersion != nil && old.GetVersion() != req.GetIfVersion() {
+			return nil, rpcerr.New(rpcerr.Conflict, "VERSION_CONFLICT", "%s has version %d, not %d", key, old.GetVersion(), req.GetIfVersion())
+		}
+		result := &meridianv1.Result{Kind: m.GetKind(), Mesh: m.GetMesh(), Name: m.GetName(), Version: old.GetVersion()}
+		resp.Results = append(resp.Results, result)
+		switch {
+		case old == nil:
+			result.Outcome = meridianv1.Outcome_OUTCOME_CREATED
+		case bytes.Equal(old.GetSpec(), m.GetSpec()):
+			result.Outcome = meridianv1.Outcome_OUTCOME_UNCHANGED
+			continue
+		default:
+			result.Outcome = meridianv1.Outcome_OUTCOME_UPDATED
+		}
+		result.Version++
+		m.Version, m.Revision = result.Version, batch.GetRevision()
+		m.CreationTime, m.ModificationTime = timestamppb.New(Epoch), timestamppb.New(Epoch)
+		batch.Changes = append(batch.Changes, &meridianv1.Change{Outcome: result.GetOutcome(), Resource: m})
+	}
+	if req.GetDryRun() || len(batch.GetChanges()) == 0 {
+		return resp, nil
+	}
+	for _, c := range batch.GetChanges() {
+		m := c.GetResource()
+		s.Stored[resource.Key{Kind: resource.Kind(m.GetKind()), Mesh: resource.MeshName(m.GetMesh()), Name: m.GetName()}] = m
+	}
+	s.Revision++
+	s.Feed = append(s.Feed, batch)
+	resp.Revision = s.Revision
+	s.Applied[req.GetRequestId()] = resp
+	return resp, nil
+}
+
+func (s *Server) Delete(_ context.Context, req *meridianv1.DeleteRequest) (*meridianv1.DeleteResponse, error) {
+	s.Mu.Lock()
+	defer s.Mu.Unlock()
+	resp := &meridianv1.DeleteResponse{}
+	for _, k := range req.GetKeys() {
+		key := resource.Key{Kind: resource.Kind(k.GetKind()), Mesh: resource.MeshName(k.GetMesh()), Name: k.GetName()}
+		if s.Stored[key] == nil {
+			return nil, rpcerr.New(rpcerr.NotFound, "NOT_FOUND", "%s does not exist", key)
+		}
+		resp.Results = append(resp.Results, &meridianv1.Result{
+			Kind: k.GetKind(), Mesh: k.GetMesh(), Name: k.GetName(), Outcome: meridianv1.Outcome_OUTCOME_DELETED,
+		})
+	}
+	if !req.GetDryRun() {
+		for _, k := range req.GetKeys() {
+			delete(s.Stored, resource.Key{Kind: resource.Kind(k.GetKind()), Mesh: resource.MeshName(k.GetMesh()), Name: k.GetName()})
+		}
+		s.Revision++
+	}
+	resp.Revision = s.Revision
+	return resp, nil
+}
+
+func (s *Server) Get(_ context.Context, req *meridianv1.GetRequest) (*meridianv1.GetResponse, error) {
+	s.Mu.Lock()
+	defer s.Mu.Unlock()
+	k := req.GetKey()
+	key := resource.Key{Kind: resource.Kind(k.GetKind()), Mesh: resource.MeshName(k.GetMesh()), Name: k.GetName()}
+	m, ok := s.Stored[key]
+	if !ok {
+		return nil, rpcerr.New(rpcerr.NotFound, "NOT_FOUND", "%s does not exist", key)
+	}
+	return &meridianv1.GetResponse{Resource: m, Revision: s.Revision}, nil
+}
+
+func (s *Server) List(req *meridianv1.ListRequest, stream grpc.ServerStreamingServer[meridianv1.ListResponse]) error {
+	s.Mu.Lock()
+	defer s.Mu.Unlock()
+	var keys []resource.Key
+	for key := range s.Stored {
+		wanted := len(req.GetKinds()) == 0 || slices.Contains(req.GetKinds(), string(key.Kind))
+		if wanted && (req.GetMesh() == "" || string(key.Mesh) == req.GetMesh()) {
+			keys = append(keys, key)
+		}
+	}
+	slices.SortFunc(keys, resource.Key.Compare)
+	for _, key := range keys { // one part each: the command puts them together
+		part := &meridianv1.ListResponse{Resources: []*meridianv1.Resource{s.Stored[key]}, Revision: s.Revision}
+		if err := stream.Send(part); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// Watch sends what is in the feed and ends, as a server that restarts would.
+func (s *Server) Watch(req *meridianv1.WatchRequest, stream grpc.ServerStreamingServer[meridianv1.WatchResponse]) error {
+	s.Mu.Lock()
+	feed := slices.Clone(s.Feed)
+	s.Mu.Unlock()
+	for _, batch := range feed {
+		if batch.GetRevision() <= req.GetFromRevision() {
+			continue
+		}
+		if err := stream.Send(batch); err != nil {
+			return err
+		}
+	}
+	return rpcerr.New(rpcerr.Unavailable, "STOPPING", "the server is stopping")
+}
+
+func (s *Server) Inspect(_ context.Context, req *meridianv1.InspectRequest) (*meridianv1.InspectResponse, error) {
+	s.Mu.Lock()
+	defer s.Mu.Unlock()
+	s.Inspected = append(s.Inspected, req)
+	return s.Answer(req)
+}
+
+func (s *Server) Info(context.Context, *meridianv1.InfoRequest) (*meridianv1.InfoResponse, error) {
+	s.Mu.Lock()
+	defer s.Mu.Unlock()
+	return &meridianv1.InfoResponse{Role: s.Role, Version: "v0", Name: "fake", Revision: s.Revision}, nil
+}
+
+func (s *Server) Zones(context.Context, *meridianv1.ZonesRequest) (*meridianv1.ZonesResponse, error) {
+	s.Mu.Lock()
+	defer s.Mu.Unlock()
+	return &meridianv1.ZonesResponse{Zones: s.AllZones, Revision: s.Revision, Notes: s.Notes}, nil
+}
+
+func (s *Server) SaveSnapshot(req *meridianv1.SaveSnapshotRequest, stream grpc.ServerStreamingServer[meridianv1.SaveSnapshotResponse]) error {
+	return s.Snapshots.SaveSnapshot(req, stream)
+}
+
+func (s *Server) RestoreSnapshot(stream grpc.ClientStreamingServer[meridianv1.RestoreSnapshotRequest, meridianv1.RestoreSnapshotResponse]) error {
+	return s.Snapshots.RestoreSnapshot(stream)
+}
+
+func (s *Server) GenerateServerToken(_ context.Context, req *meridianv1.GenerateServerTokenRequest) (*meridianv1.GenerateServerTokenResponse, error) {
+	resp := &meridianv1.GenerateServerTokenResponse{Token: fmt.Sprintf("server-token-for-%d", req.GetValidForSeconds())}
+	if req.GetBundle() {
+		resp.Bundle = []byte("kind: server bundle\n\n")
+	}
+	return resp, nil
+}
+
+func (s *Server) GenerateZoneToken(_ context.Context, req *meridianv1.GenerateZoneTokenRequest) (*meridianv1.GenerateZoneTokenResponse, error) {
+	resp := &meridianv1.GenerateZoneTokenResponse{Token: fmt.Sprintf("token-of-%s-for-%d", req.GetZone(), req.GetValidForSeconds())}
+	if req.GetBundle() {
+		resp.Bundle = []byte("kind: bundle\n")
+	}
+	return resp, nil
+}
+
+// accessService passes questions to whatever the test has put in place.
+type accessService struct {
+	meridianv1.UnimplementedAccessServiceServer
+	server *Server
+}
+
+func (s accessService) WhoAmI(ctx context.Context, req *meridianv1.WhoAmIRequest) (*meridianv1.WhoAmIResponse, error) {
+	return s.server.Access.WhoAmI(ctx, req)
+}
+
+func (s accessService) CanI(ctx context.Context, req *meridianv1.CanIRequest) (*meridianv1.CanIResponse, error) {
+	return s.server.Access.CanI(ctx, req)
+}
+
+func (s accessService) WhoCan(ctx context.Context, req *meridianv1.WhoCanRequest) (*meridianv1.WhoCanResponse, error) {
+	return s.server.Access.WhoCan(ctx, req)
+}
+
+// Serve runs the server on a free port until the test ends, and returns its
+// address and what stops it before.
+func (s *Server) Serve(t *testing.T, config *tls.Config) (address string, stop func()) {
+	t.Helper()
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	require.NoError(t, err)
+	server := grpc.NewServer(
+		grpc.Creds(credentials.NewTLS(config)), grpc.UnaryInterceptor(s.unary), grpc.StreamInterceptor(s.stream),
+	)
+	meridianv1.RegisterAdminServiceServer(server, s)
+	meridianv1.RegisterInspectServiceServer(server, s)
+	meridianv1.RegisterControlServiceServer(server, s)
+	meridianv1.RegisterTokenServiceServer(server, s.Tokens)
+	meridianv1.RegisterAccessServiceServer(server, accessService{server: s})
+	meridianv1.RegisterClusterServiceServer(server, s)
+	served := make(chan error, 1)
+	go func() { served <- server.Serve(listener) }()
+	stop = sync.OnceFunc(func() {
+		server.Stop()
+		<-served
+	})
+	t.Cleanup(stop)
+	return listener.Addr().String(), stop
+}

@@ -1,0 +1,67 @@
+package clitest
+
+import (
+	"context"
+	"time"
+
+	"google.golang.org/grpc"
+	"google.golang.org/protobuf/types/known/timestamppb"
+
+	meridianv1 "meridian/api/meridian/v1"
+	"meridian/internal/rpcerr"
+)
+
+// Tokens is a token service that remembers what it was asked.
+type Tokens struct {
+	meridianv1.UnimplementedTokenServiceServer
+
+	User      *meridianv1.GenerateUserTokenRequest
+	Dataplane *meridianv1.GenerateDataplaneTokenRequest
+	Rotate    *meridianv1.RotateKeyRequest
+	Revoke    *meridianv1.RevokeTokenRequest
+	Listed    string
+}
+
+func (f *Tokens) GenerateUserToken(_ context.Context, req *meridianv1.GenerateUserTokenRequest) (*meridianv1.GenerateUserTokenResponse, error) {
+	f.User = req
+	return &meridianv1.GenerateUserTokenResponse{Token: "user.token", Id: "id"}, nil
+}
+
+func (f *Tokens) GenerateDataplaneToken(_ context.Context, req *meridianv1.GenerateDataplaneTokenRequest) (*meridianv1.GenerateDataplaneTokenResponse, error) {
+	f.Dataplane = req
+	return &meridianv1.GenerateDataplaneTokenResponse{Token: "dataplane.token", Id: "id"}, nil
+}
+
+func (f *Tokens) ListTokens(req *meridianv1.ListTokensRequest, stream grpc.ServerStreamingServer[meridianv1.ListTokensResponse]) error {
+	f.Listed = req.GetKind()
+	if req.GetKind() == "zone-token" {
+		return nil
+	}
+	return stream.Send(&meridianv1.ListTokensResponse{Tokens: []*meridianv1.IssuedToken{
+		{
+			Id: "b2", Kind: "dataplane-token", Subject: "default/web-1", State: "active", KeySerial: 2, Issuer: "admin",
+			Issued: timestamppb.New(Epoch), Expires: timestamppb.New(Epoch.Add(time.Hour)),
+			Tags: []*meridianv1.TokenTagValues{{Name: "kuma.io/service", Values: []string{"web", "api"}}},
+		},
+		{
+			Id: "c3", Kind: "server-token", Subject: "server", State: "used", KeySerial: 1, Issuer: "admin", UsedBy: "second",
+			Issued: timestamppb.New(Epoch), Expires: timestamppb.New(Epoch.Add(time.Hour)),
+		},
+		{Id: "a1", Kind: "user-token", Subject: "bob", State: "revoked", KeySerial: 1, Issued: timestamppb.New(Epoch), Expires: timestamppb.New(Epoch)},
+	}})
+}
+
+func (f *Tokens) RotateKey(_ context.Context, req *meridianv1.RotateKeyRequest) (*meridianv1.RotateKeyResponse, error) {
+	f.Rotate = req
+	return &meridianv1.RotateKeyResponse{Key: "user-token-signing-key-2", Serial: 2, Revision: 9}, nil
+}
+
+func (f *Tokens) RevokeToken(_ context.Context, req *meridianv1.RevokeTokenRequest) (*meridianv1.RevokeTokenResponse, error) {
+	f.Revoke = req
+	if req.GetId() == "nope" {
+		return nil, rpcerr.New(rpcerr.NotFound, "TOKEN_UNKNOWN", "no token with the id %q was issued here", req.GetId())
+	}
+	return &meridianv1.RevokeTokenResponse{
+		Token: &meridianv1.IssuedToken{Id: "a1", Kind: "user-token", Subject: "bob"}, Revision: 9, AlreadyRevoked: req.GetReason() == "again",
+	}, nil
+}

@@ -1,0 +1,131 @@
+package cli
+
+import (
+	"bytes"
+	"context"
+	"crypto/tls"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	meridianv1 "meridian/api/meridian/v1"
+	"meridian/internal/authn"
+	"meridian/internal/cli/clitest"
+	"meridian/internal/cli/exit"
+)
+
+// harness runs commands against a fake server.
+type harness struct {
+	t      *testing.T
+	server *clitest.Server
+	// address is the server's, caFile and config are files for it.
+	address, caFile, config string
+	home                    string
+	env                     []string
+	tls                     *tls.Config
+	stop                    func()
+}
+
+func newHarness(t *testing.T) *harness {
+	t.Helper()
+	h := &harness{t: t, server: clitest.New(), home: t.TempDir()}
+	now := time.Now()
+	ca, err := authn.NewCA(now)
+	require.NoError(t, err)
+	cert, key, err := ca.IssueServer("fake", []string{"127.0.0.1"}, now)
+	require.NoError(t, err)
+	pair, err := tls.X509KeyPair(cert, key)
+	require.NoError(t, err)
+	h.tls = &tls.Config{Certificates: []tls.Certificate{pair}, MinVersion: tls.VersionTLS13}
+	h.address, h.stop = h.server.Serve(t, h.tls)
+
+	h.caFile = h.write("ca.pem", string(ca.CertificatePEM()))
+	h.config = filepath.Join(h.home, "admin.yaml")
+	contexts := &authn.Contexts{}
+	require.NoError(t, contexts.Add(authn.ControlPlane{
+		Name: "global", Addresses: []string{h.address}, CA: string(ca.CertificatePEM()), Token: "secret",
+	}, false))
+	require.NoError(t, contexts.Switch("global"))
+	require.NoError(t, contexts.Save(h.config))
+	h.env = []string{"HOME=" + h.home, "MERIDIAN_CONFIG=" + h.config}
+	return h
+}
+
+// write makes a file in the harness's directory.
+func (h *harness) write(name, content string) string {
+	h.t.Helper()
+	path := filepath.Join(h.home, name)
+	require.NoError(h.t, os.MkdirAll(filepath.Dir(path), 0o700))
+	require.NoError(h.t, os.WriteFile(path, []byte(content), 0o600))
+	return path
+}
+
+// outcome is what a command did.
+type outcome struct {
+	code           int
+	stdout, stderr string
+}
+
+func (h *harness) run(args ...string) outcome {
+	h.t.Helper()
+	return h.runWith(h.t.Context(), "", args...)
+}
+
+func (h *harness) runWith(ctx context.Context, stdin string, args ...string) outcome {
+	h.t.Helper()
+	var stdout, stderr bytes.Buffer
+	a := newApp(strings.NewReader(stdin), &stdout, &stderr, parseEnvironment(h.env),
+		func() time.Time { return clitest.Epoch.Add(10 * time.Minute) })
+	code := a.run(ctx, args)
+	return outcome{code, stdout.String(), stderr.String()}
+}
+
+// ok runs a command that has to succeed and returns its output.
+func (h *harness) ok(args ...string) string {
+	h.t.Helper()
+	out := h.run(args...)
+	require.Equal(h.t, exit.OK, out.code, "meridian %s\n%s", strings.Join(args, " "), out.stderr)
+	return out.stdout
+}
+
+// serveDocument makes the server answer every question with a document.
+func (h *harness) serveDocument(document []byte) {
+	h.server.Mu.Lock()
+	defer h.server.Mu.Unlock()
+	h.server.Answer = func(*meridianv1.InspectRequest) (*meridianv1.InspectResponse, error) {
+		return &meridianv1.InspectResponse{Json: document}, nil
+	}
+}
+
+const (
+	meshYAML = `type: Mesh
+name: default
+`
+	webToBackend = `type: TrafficPermission
+mesh: default
+name: web-to-backend
+sources:
+  - match:
+      kuma.io/service: web
+destinations:
+  - match:
+      kuma.io/service: backend
+`
+	catchAllK8s = `apiVersion: kuma.io/v1alpha1
+kind: TrafficPermission
+mesh: default
+metadata:
+  name: catch-all
+spec:
+  sources:
+    - match:
+        kuma.io/service: '*'
+  destinations:
+    - match:
+        kuma.io/service: '*'
+`
+)
