@@ -14,16 +14,16 @@ import (
 	"meridian/internal/cli/clitest"
 	"meridian/internal/cli/exit"
 	"meridian/internal/consensus"
-	"meridian/internal/consensus/consensustest"
 	"meridian/internal/resource"
 	"meridian/internal/store"
+	"meridian/test/simnet"
 )
 
 // twoServers makes the data directories of two servers of one cluster, both
 // stopped, and returns them and the cluster's id.
 func twoServers(t *testing.T) (one, two, cluster string) {
 	t.Helper()
-	network := consensustest.NewNetwork()
+	network := simnet.NewNetwork()
 	open := func(name string, join ...string) (string, *consensus.Node, *store.Store) {
 		cfg := consensus.DefaultConfig(filepath.Join(t.TempDir(), name))
 		cfg.NodeID, cfg.Role, cfg.Network = name, consensus.RoleGlobal, network.Node(name)

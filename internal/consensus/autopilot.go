@@ -12,6 +12,7 @@ import (
 	autopilot "github.com/hashicorp/raft-autopilot"
 
 	peerv1 "meridian/api/peer/v1"
+	"meridian/internal/gossip"
 )
 
 // Autopilot is how a leader looks after its members: it gives a new server its
@@ -204,10 +205,10 @@ func (p *pilot) dead(id raft.ServerID) bool {
 	for _, peer := range p.node.cfg.Peers() {
 		switch {
 		case peer.Name != nameOf(id):
-			hears = hears || peer.State == PeerAlive
-		case peer.State == PeerAlive:
+			hears = hears || peer.State == gossip.Alive
+		case peer.State == gossip.Alive:
 			return false
-		case peer.State == PeerDead && time.Since(peer.Since) < limit:
+		case peer.State == gossip.Dead && time.Since(peer.Since) < limit:
 			return false
 		}
 	}

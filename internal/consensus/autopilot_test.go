@@ -11,14 +11,15 @@ import (
 	autopilot "github.com/hashicorp/raft-autopilot"
 	"github.com/stretchr/testify/require"
 
+	"meridian/internal/gossip"
 	"meridian/internal/rpcerr"
 )
 
 // pilotOf returns the pilot of a leader called a that has not heard from b for a
 // time, and hears gossip.
-func pilotOf(silence time.Duration, gossip func() []Peer) *pilot {
+func pilotOf(silence time.Duration, peers func() []gossip.Peer) *pilot {
 	cfg := DefaultConfig("unused")
-	cfg.NodeID, cfg.Peers = "a", gossip
+	cfg.NodeID, cfg.Peers = "a", peers
 	n := &Node{cfg: cfg, contacts: newContacts()}
 	if silence > 0 {
 		n.contacts.observe(raft.FailedHeartbeatObservation{PeerID: "b", LastContact: time.Now().Add(-silence)})
@@ -31,32 +32,32 @@ func pilotOf(silence time.Duration, gossip func() []Peer) *pilot {
 func TestWhoIsDead(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		long, short := 6*time.Minute, 4*time.Minute
-		peer := func(name string, state PeerState, ago time.Duration) Peer {
-			return Peer{Name: name, State: state, Since: time.Now().Add(-ago)}
+		peer := func(name string, state gossip.State, ago time.Duration) gossip.Peer {
+			return gossip.Peer{Name: name, State: state, Since: time.Now().Add(-ago)}
 		}
-		c := peer("c", PeerAlive, long)
+		c := peer("c", gossip.Alive, long)
 		for name, tc := range map[string]struct {
 			silence time.Duration
-			gossip  []Peer
+			peers   []gossip.Peer
 			alone   bool
 			dead    bool
 		}{
-			"it answers":                           {0, []Peer{peer("b", PeerDead, long), c}, false, false},
-			"silent, and dead to gossip":           {long, []Peer{peer("b", PeerDead, long), c}, false, true},
-			"silent for a short time":              {short, []Peer{peer("b", PeerDead, long), c}, false, false},
-			"silent, and dead for a short time":    {long, []Peer{peer("b", PeerDead, short), c}, false, false},
-			"silent towards the leader only":       {long, []Peer{peer("b", PeerAlive, long), c}, false, false},
-			"silent, and remembered only":          {long, []Peer{peer("b", PeerUnseen, 0), c}, false, true},
-			"silent, and never heard of":           {long, []Peer{c}, false, true},
-			"silent, and gossip hears nobody":      {long, []Peer{peer("b", PeerDead, long), peer("c", PeerDead, long)}, false, false},
+			"it answers":                           {0, []gossip.Peer{peer("b", gossip.Dead, long), c}, false, false},
+			"silent, and dead to gossip":           {long, []gossip.Peer{peer("b", gossip.Dead, long), c}, false, true},
+			"silent for a short time":              {short, []gossip.Peer{peer("b", gossip.Dead, long), c}, false, false},
+			"silent, and dead for a short time":    {long, []gossip.Peer{peer("b", gossip.Dead, short), c}, false, false},
+			"silent towards the leader only":       {long, []gossip.Peer{peer("b", gossip.Alive, long), c}, false, false},
+			"silent, and remembered only":          {long, []gossip.Peer{peer("b", gossip.Unseen, 0), c}, false, true},
+			"silent, and never heard of":           {long, []gossip.Peer{c}, false, true},
+			"silent, and gossip hears nobody":      {long, []gossip.Peer{peer("b", gossip.Dead, long), peer("c", gossip.Dead, long)}, false, false},
 			"silent, and there is no gossip":       {long, nil, true, true},
 			"for a short time, without any gossip": {short, nil, true, false},
 		} {
-			gossip := func() []Peer { return tc.gossip }
+			peers := func() []gossip.Peer { return tc.peers }
 			if tc.alone {
-				gossip = nil
+				peers = nil
 			}
-			require.Equal(t, tc.dead, pilotOf(tc.silence, gossip).dead("b"), name)
+			require.Equal(t, tc.dead, pilotOf(tc.silence, peers).dead("b"), name)
 		}
 		p := pilotOf(long, nil)
 		p.node.cfg.Autopilot.DeadAfter = 0

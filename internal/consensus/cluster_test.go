@@ -15,22 +15,22 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"meridian/internal/consensus"
-	"meridian/internal/consensus/consensustest"
 	"meridian/internal/resource"
 	"meridian/internal/store"
+	"meridian/test/simnet"
 )
 
 // cluster is several servers in one process.
 type cluster struct {
 	t       testing.TB
-	network *consensustest.Network
+	network *simnet.Network
 	servers map[string]*server
 }
 
 // server is one of them, with what outlives its node.
 type server struct {
 	name, addr string
-	disk       *consensustest.Disk
+	disk       *simnet.Disk
 	node       *consensus.Node
 	store      *store.Store
 
@@ -41,7 +41,7 @@ type server struct {
 // bubble runs a test with a virtual clock on a cluster without servers.
 func bubble(t *testing.T, test func(t *testing.T, c *cluster)) {
 	synctest.Test(t, func(t *testing.T) {
-		c := &cluster{t: t, network: consensustest.NewNetwork(), servers: map[string]*server{}}
+		c := &cluster{t: t, network: simnet.NewNetwork(), servers: map[string]*server{}}
 		defer c.close()
 		test(t, c)
 	})
@@ -90,7 +90,7 @@ func (s *server) died() error {
 func (c *cluster) start(name string, change func(*consensus.Config)) *server {
 	s := c.servers[name]
 	if s == nil {
-		s = &server{name: name, addr: name, disk: consensustest.NewDisk(name)}
+		s = &server{name: name, addr: name, disk: simnet.NewDisk(name)}
 		c.servers[name] = s
 	}
 	c.open(s, change)

@@ -12,6 +12,7 @@ import (
 	"github.com/hashicorp/raft"
 	"google.golang.org/grpc"
 
+	"meridian/internal/gossip"
 	"meridian/internal/resource"
 	"meridian/internal/store"
 )
@@ -60,7 +61,7 @@ type Config struct {
 	// Peers, unless nil, is what gossip believes about the other servers. It is
 	// a second opinion on who is dead, and tells addresses of those that do not
 	// answer.
-	Peers func() []Peer
+	Peers func() []gossip.Peer
 	// Autopilot is how a leader looks after its members.
 	Autopilot Autopilot
 	// Join is how the node finds a cluster that exists.

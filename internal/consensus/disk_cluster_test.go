@@ -11,9 +11,9 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"meridian/internal/consensus"
-	"meridian/internal/consensus/consensustest"
 	"meridian/internal/resource"
 	"meridian/internal/store"
+	"meridian/test/simnet"
 )
 
 // end is what becomes of a server that cannot go on: its process ends, and with
@@ -67,8 +67,8 @@ func cutShort(cfg *consensus.Config) {
 // TestHungDiskLosesTheLead: a leader whose disk hangs says so and is replaced
 // within ten seconds, whatever part of a write it is that hangs.
 func TestHungDiskLosesTheLead(t *testing.T) {
-	for name, op := range map[string]consensustest.Op{
-		"write": consensustest.WriteLog, "sync": consensustest.SyncLog, "everything": consensustest.Writes | consensustest.Reads,
+	for name, op := range map[string]simnet.Op{
+		"write": simnet.WriteLog, "sync": simnet.SyncLog, "everything": simnet.Writes | simnet.Reads,
 	} {
 		t.Run(name, func(t *testing.T) {
 			bubble(t, func(t *testing.T, c *cluster) {
@@ -112,7 +112,7 @@ func TestHungFollowerEnds(t *testing.T) {
 		leader := c.leader(a, b, d)
 		follower, other := c.others(leader)[0], c.others(leader)[1]
 
-		other.disk.Hang(consensustest.WriteSnapshot)
+		other.disk.Hang(simnet.WriteSnapshot)
 		taken := make(chan error, 1)
 		go func() { taken <- other.node.Snapshot() }()
 		<-time.After(time.Minute)
@@ -121,14 +121,14 @@ func TestHungFollowerEnds(t *testing.T) {
 		other.disk.Resume()
 		require.NoError(t, <-taken)
 
-		follower.disk.Hang(consensustest.SyncLog)
+		follower.disk.Hang(simnet.SyncLog)
 		leader.write(t, "k", "1")
 		require.ErrorIs(t, c.dies(follower), consensus.ErrDiskHangs)
 		c.end(follower)
 		c.open(follower, nil)
 		c.ready(follower)
 
-		follower.disk.Hang(consensustest.WriteValue)
+		follower.disk.Hang(simnet.WriteValue)
 		c.end(leader)
 		c.open(leader, nil)
 		require.ErrorIs(t, c.dies(follower), consensus.ErrDiskHangs)
@@ -142,8 +142,8 @@ func TestHungFollowerEnds(t *testing.T) {
 // TestFailedDiskOfOne: a leader whose write fails ends, nothing that was
 // acknowledged is lost, and a retried write takes effect once.
 func TestFailedDiskOfOne(t *testing.T) {
-	for name, op := range map[string]consensustest.Op{
-		"log": consensustest.WriteLog, "sync": consensustest.SyncLog,
+	for name, op := range map[string]simnet.Op{
+		"log": simnet.WriteLog, "sync": simnet.SyncLog,
 	} {
 		t.Run(name, func(t *testing.T) {
 			bubble(t, func(t *testing.T, c *cluster) {
@@ -151,7 +151,7 @@ func TestFailedDiskOfOne(t *testing.T) {
 				old := c.leader(a, b, d)
 				others := c.others(old)
 				others[0].write(t, "k", "1")
-				old.disk.Fail(consensustest.EIO(name), -1, op)
+				old.disk.Fail(simnet.EIO(name), -1, op)
 				others[0].try(t, "k", "2")
 				err := c.dies(old)
 				require.ErrorContains(t, err, old.name+"/log")
@@ -174,10 +174,10 @@ func TestFailedDiskOfOne(t *testing.T) {
 // whose log is damaged where it needs it; the leader ends, and the others bring
 // the follower up to date.
 func TestDamagedEntryIsNotSent(t *testing.T) {
-	for name, harm := range map[string]func(*consensustest.Disk, uint64){
-		"flipped": func(d *consensustest.Disk, index uint64) { d.FlipEntry(index, 8*30) },
-		"missing": func(d *consensustest.Disk, index uint64) { d.DropEntries(index, index) },
-		"unread":  func(d *consensustest.Disk, _ uint64) { d.Fail(consensustest.EIO("read"), -1, consensustest.ReadLog) },
+	for name, harm := range map[string]func(*simnet.Disk, uint64){
+		"flipped": func(d *simnet.Disk, index uint64) { d.FlipEntry(index, 8*30) },
+		"missing": func(d *simnet.Disk, index uint64) { d.DropEntries(index, index) },
+		"unread":  func(d *simnet.Disk, _ uint64) { d.Fail(simnet.EIO("read"), -1, simnet.ReadLog) },
 	} {
 		t.Run(name, func(t *testing.T) {
 			bubble(t, func(t *testing.T, c *cluster) {
@@ -201,7 +201,7 @@ func TestDamagedEntryIsNotSent(t *testing.T) {
 				c.alike(away, other)
 
 				// It comes back with an empty disk, as the message says.
-				leader.disk = consensustest.NewDisk(leader.name)
+				leader.disk = simnet.NewDisk(leader.name)
 				c.open(leader, joining(other.addr))
 				c.ready(leader)
 				c.alike(a, b, d)
@@ -213,11 +213,11 @@ func TestDamagedEntryIsNotSent(t *testing.T) {
 // TestDamagedSnapshotIsNotSent: a server that joins gets nothing from a leader
 // whose snapshot is damaged, in its content or in what is written about it.
 func TestDamagedSnapshotIsNotSent(t *testing.T) {
-	for name, harm := range map[string]func(*consensustest.Disk){
-		"content":    func(d *consensustest.Disk) { d.FlipSnapshot(0, 8*500) },
-		"last bytes": func(d *consensustest.Disk) { d.FlipSnapshot(0, -1) },
-		"about it":   func(d *consensustest.Disk) { d.FlipSnapshotMeta(0, 8*60) },
-		"truncated":  func(d *consensustest.Disk) { d.TruncateSnapshot(0, 700) },
+	for name, harm := range map[string]func(*simnet.Disk){
+		"content":    func(d *simnet.Disk) { d.FlipSnapshot(0, 8*500) },
+		"last bytes": func(d *simnet.Disk) { d.FlipSnapshot(0, -1) },
+		"about it":   func(d *simnet.Disk) { d.FlipSnapshotMeta(0, 8*60) },
+		"truncated":  func(d *simnet.Disk) { d.TruncateSnapshot(0, 700) },
 	} {
 		t.Run(name, func(t *testing.T) {
 			bubble(t, func(t *testing.T, c *cluster) {
@@ -250,9 +250,9 @@ func TestDamagedOnArrival(t *testing.T) {
 			a.write(t, fmt.Sprint("k", i), "1")
 		}
 		require.NoError(t, a.node.Snapshot())
-		b := &server{name: "b", addr: "b", disk: consensustest.NewDisk("b")}
+		b := &server{name: "b", addr: "b", disk: simnet.NewDisk("b")}
 		c.servers["b"] = b
-		b.disk.Hang(consensustest.ReadSnapshot)
+		b.disk.Hang(simnet.ReadSnapshot)
 		c.open(b, joining("a"))
 		c.eventually("it has arrived", func() bool { return b.disk.Snapshots() == 1 })
 		synctest.Wait()

@@ -13,14 +13,14 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"meridian/internal/consensus"
-	"meridian/internal/consensus/consensustest"
 	"meridian/internal/resource"
 	"meridian/internal/store"
+	"meridian/test/simnet"
 )
 
 // machine is a disk, the node on it, and what the node reported.
 type machine struct {
-	*consensustest.Disk
+	*simnet.Disk
 	cfg  consensus.Config
 	node *consensus.Node
 	st   *store.Store
@@ -30,7 +30,7 @@ type machine struct {
 }
 
 func newMachine(name string) *machine {
-	m := &machine{Disk: consensustest.NewDisk(name), cfg: consensus.DefaultConfig("")}
+	m := &machine{Disk: simnet.NewDisk(name), cfg: consensus.DefaultConfig("")}
 	m.cfg.NodeID, m.cfg.Role, m.cfg.Storage = name, consensus.RoleGlobal, m.Disk
 	m.cfg.Snapshots.TrailingLogs = 1
 	m.cfg.Snapshots.Interval = 100 * time.Hour
@@ -99,16 +99,16 @@ func (m *machine) fill(t *testing.T, from, to int) {
 // the file, the cause and the mend; it is not acknowledged, nothing is written
 // after it, and what was acknowledged before is there after a restart.
 func TestFailedWriteEndsTheServer(t *testing.T) {
-	for name, op := range map[string]consensustest.Op{
-		"write": consensustest.WriteLog,
-		"sync":  consensustest.SyncLog,
+	for name, op := range map[string]simnet.Op{
+		"write": simnet.WriteLog,
+		"sync":  simnet.SyncLog,
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				m := newMachine("one")
 				m.open(t)
 				m.fill(t, 1, 3)
-				m.Fail(consensustest.EIO(name), 1, op)
+				m.Fail(simnet.EIO(name), 1, op)
 				require.ErrorIs(t, m.put("lost", 1), consensus.ErrUnknownOutcome)
 				err := m.failed(t)
 				require.ErrorContains(t, err, "one/log")
@@ -141,10 +141,10 @@ func TestUnsavedTermAndVote(t *testing.T) {
 				m.fill(t, 1, 3)
 				m.close(t)
 
-				m.Slow(time.Second, consensustest.WriteValue)
+				m.Slow(time.Second, simnet.WriteValue)
 				require.NoError(t, m.start())
 				<-time.After(time.Duration(times)*time.Second + time.Second/2)
-				m.Fail(consensustest.EIO("write"), -1, consensustest.WriteValue)
+				m.Fail(simnet.EIO("write"), -1, simnet.WriteValue)
 				<-time.After(time.Minute)
 				require.ErrorContains(t, m.failed(t), "input/output error")
 				require.False(t, m.node.IsLeader())
@@ -162,7 +162,7 @@ func TestDamagedEntryIsNotApplied(t *testing.T) {
 	damage := map[string]func(*machine, uint64){
 		"checksum mismatch": func(m *machine, index uint64) { m.FlipEntry(index, 8*30) },
 		"is missing":        func(m *machine, index uint64) { m.DropEntries(index, index) },
-		"input/output":      func(m *machine, _ uint64) { m.Fail(consensustest.EIO("read"), -1, consensustest.ReadLog) },
+		"input/output":      func(m *machine, _ uint64) { m.Fail(simnet.EIO("read"), -1, simnet.ReadLog) },
 	}
 	for says, harm := range damage {
 		t.Run(says, func(t *testing.T) {
@@ -173,7 +173,7 @@ func TestDamagedEntryIsNotApplied(t *testing.T) {
 				m.close(t)
 				_, last := m.Entries()
 
-				m.Hang(consensustest.WriteValue) // no entry is applied before the election
+				m.Hang(simnet.WriteValue) // no entry is applied before the election
 				require.NoError(t, m.start())
 				harm(m, last-4)
 				m.Resume()
@@ -321,7 +321,7 @@ func TestDamagedEntryAtStart(t *testing.T) {
 			require.True(t, m.FlipEntry(index, bit))
 		}
 		m.open(t)
-		m.Hang(consensustest.SyncLog)
+		m.Hang(simnet.SyncLog)
 		go func() { _ = m.put("torn", 1) }()
 		synctest.Wait()
 		m.CrashTorn()

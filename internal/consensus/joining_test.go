@@ -10,15 +10,16 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"meridian/internal/consensus"
-	"meridian/internal/consensus/consensustest"
+	"meridian/internal/gossip"
 	"meridian/internal/store"
+	"meridian/test/simnet"
 )
 
 // wipe ends a server and takes its disk away.
 func (c *cluster) wipe(s *server) {
 	c.t.Helper()
 	c.crash(s)
-	s.disk = consensustest.NewDisk(s.name)
+	s.disk = simnet.NewDisk(s.name)
 }
 
 // move ends a server cleanly and starts it at another address.
@@ -233,7 +234,7 @@ func TestARemovedServerStops(t *testing.T) {
 func TestASecondServerOfAName(t *testing.T) {
 	bubble(t, func(t *testing.T, c *cluster) {
 		a, b, d := c.three()
-		twin := &server{name: d.name, addr: "twin", disk: consensustest.NewDisk("twin")}
+		twin := &server{name: d.name, addr: "twin", disk: simnet.NewDisk("twin")}
 		c.servers["twin"] = twin
 		var told strings.Builder
 		c.open(twin, func(cfg *consensus.Config) {
@@ -342,8 +343,8 @@ func TestEveryServerMovesAtOnce(t *testing.T) {
 		}
 		for _, s := range servers {
 			c.open(s, func(cfg *consensus.Config) {
-				cfg.Peers = func() []consensus.Peer {
-					return []consensus.Peer{{Name: "a", Raft: "a-elsewhere"}, {Name: "b", Raft: "b-elsewhere"}, {Name: "c", Raft: "c-elsewhere"}}
+				cfg.Peers = func() []gossip.Peer {
+					return []gossip.Peer{{Name: "a", Raft: "a-elsewhere"}, {Name: "b", Raft: "b-elsewhere"}, {Name: "c", Raft: "c-elsewhere"}}
 				}
 			})
 		}

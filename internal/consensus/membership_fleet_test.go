@@ -17,9 +17,10 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"meridian/internal/consensus"
-	"meridian/internal/consensus/consensustest"
+	"meridian/internal/gossip"
 	"meridian/internal/resource"
 	"meridian/internal/store"
+	"meridian/test/simnet"
 )
 
 // fleet is a number of servers in one process, inside a synctest bubble: on a
@@ -27,12 +28,12 @@ import (
 // what it hears.
 type fleet struct {
 	t   *testing.T
-	net *consensustest.Network
+	net *simnet.Network
 	// first is the server that began the cluster; all others join.
 	first string
 	// tune changes a server's settings before it starts; gossip is what it hears.
 	tune   func(name string, cfg *consensus.Config)
-	gossip func(name string) []consensus.Peer
+	gossip func(name string) []gossip.Peer
 	// cluster is the one that servers are told to belong to, as those that join by
 	// a bundle are; empty: they find out.
 	cluster string
@@ -47,7 +48,7 @@ type fleet struct {
 // serverUnderTest is one server, whether it runs or not.
 type serverUnderTest struct {
 	name  string
-	disk  *consensustest.Disk
+	disk  *simnet.Disk
 	node  *consensus.Node // nil while it does not run
 	store *store.Store
 	fate  *fate
@@ -64,7 +65,7 @@ func inBubble(t *testing.T, tune func(name string, cfg *consensus.Config), run f
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
 		c := &fleet{
-			t: t, net: consensustest.NewNetwork(), first: "a", tune: tune,
+			t: t, net: simnet.NewNetwork(), first: "a", tune: tune,
 			servers: map[string]*serverUnderTest{}, acked: map[string]int{},
 		}
 		c.network = c.net.Node
@@ -86,7 +87,7 @@ func (c *fleet) start(name string) *serverUnderTest {
 	c.t.Helper()
 	s := c.servers[name]
 	if s == nil {
-		s = &serverUnderTest{name: name, disk: consensustest.NewDisk(name)}
+		s = &serverUnderTest{name: name, disk: simnet.NewDisk(name)}
 		c.servers[name] = s
 	}
 	cfg := consensus.DefaultConfig("")
@@ -103,7 +104,7 @@ func (c *fleet) start(name string) *serverUnderTest {
 		end.err = err
 	}
 	if c.gossip != nil {
-		cfg.Peers = func() []consensus.Peer { return c.gossip(name) }
+		cfg.Peers = func() []gossip.Peer { return c.gossip(name) }
 	}
 	if c.tune != nil {
 		c.tune(name, &cfg)
@@ -144,9 +145,9 @@ func (c *fleet) crash(name string) {
 
 // loseDisk gives a server that does not run an empty disk, and returns the old
 // one.
-func (c *fleet) loseDisk(name string) *consensustest.Disk {
+func (c *fleet) loseDisk(name string) *simnet.Disk {
 	old := c.servers[name].disk
-	c.servers[name].disk = consensustest.NewDisk(name)
+	c.servers[name].disk = simnet.NewDisk(name)
 	return old
 }
 

@@ -14,6 +14,7 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 
+	"meridian/internal/gossip"
 	"meridian/internal/resource"
 	"meridian/internal/rpcerr"
 	"meridian/internal/version"
@@ -73,8 +74,8 @@ func (n *Node) Members(ctx context.Context) []Member {
 }
 
 // hints returns what gossip believes about the others, by name.
-func (n *Node) hints() map[string]Peer {
-	hints := map[string]Peer{}
+func (n *Node) hints() map[string]gossip.Peer {
+	hints := map[string]gossip.Peer{}
 	if n.cfg.Peers != nil {
 		for _, p := range n.cfg.Peers() {
 			hints[p.Name] = p
@@ -102,7 +103,7 @@ func (n *Node) self(s raft.Server) Member {
 
 // askStatus asks a member how it stands, and makes do with what gossip said about it
 // where it does not answer.
-func (n *Node) askStatus(ctx context.Context, s raft.Server, hint Peer) Member {
+func (n *Node) askStatus(ctx context.Context, s raft.Server, hint gossip.Peer) Member {
 	m := Member{
 		Name: nameOf(s.ID), Raft: string(s.Address), GRPC: hint.GRPC, Gossip: hint.Gossip,
 		State: StateUnreachable, Voter: s.Suffrage == raft.Voter, Version: hint.Version,

@@ -12,6 +12,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"meridian/internal/consensus"
+	"meridian/internal/gossip"
 	"meridian/internal/rpcerr"
 )
 
@@ -434,8 +435,8 @@ func TestLeadersChangeMeanwhile(t *testing.T) {
 // wrong with each.
 func TestMembersAsSeen(t *testing.T) {
 	inBubble(t, nil, func(t *testing.T, c *fleet) {
-		c.gossip = func(name string) []consensus.Peer {
-			return []consensus.Peer{{Name: "c", GRPC: "c:hint", Gossip: "c:heard", Version: "v9"}}
+		c.gossip = func(name string) []gossip.Peer {
+			return []gossip.Peer{{Name: "c", GRPC: "c:hint", Gossip: "c:heard", Version: "v9"}}
 		}
 		c.grow("b", "c")
 		for _, s := range c.running() {
@@ -531,10 +532,10 @@ func TestTheDeadAreRemoved(t *testing.T) {
 // TestGossipHasToAgree: a server that gossip still hears is not removed.
 func TestGossipHasToAgree(t *testing.T) {
 	inBubble(t, aged, func(t *testing.T, c *fleet) {
-		var said atomic.Pointer[consensus.Peer]
-		said.Store(&consensus.Peer{Name: "d", State: consensus.PeerAlive})
-		c.gossip = func(string) []consensus.Peer {
-			return []consensus.Peer{{Name: "a", State: consensus.PeerAlive}, {Name: "b", State: consensus.PeerAlive}, *said.Load()}
+		var said atomic.Pointer[gossip.Peer]
+		said.Store(&gossip.Peer{Name: "d", State: gossip.Alive})
+		c.gossip = func(string) []gossip.Peer {
+			return []gossip.Peer{{Name: "a", State: gossip.Alive}, {Name: "b", State: gossip.Alive}, *said.Load()}
 		}
 		c.stop("a")
 		c.start("a")
@@ -545,7 +546,7 @@ func TestGossipHasToAgree(t *testing.T) {
 		}
 		c.net.Isolate("d", "a", "b", "c")
 		c.during(time.Minute, "d is removed", func() bool { return c.hasVote("d") })
-		said.Store(&consensus.Peer{Name: "d", State: consensus.PeerDead, Since: time.Now()})
+		said.Store(&gossip.Peer{Name: "d", State: gossip.Dead, Since: time.Now()})
 		c.during(18*time.Second, "d is removed too early", func() bool { return c.hasVote("d") })
 		c.voting("a", "b", "c")
 	})

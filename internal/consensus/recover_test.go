@@ -11,8 +11,8 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"meridian/internal/consensus"
-	"meridian/internal/consensus/consensustest"
 	"meridian/internal/store"
+	"meridian/test/simnet"
 )
 
 // lose ends a server as a machine that is gone for good, or for now.
@@ -101,7 +101,7 @@ func TestRecoverFromOneServer(t *testing.T) {
 		c.stop(d)
 
 		// Emptied, they join.
-		a.disk, d.disk = consensustest.NewDisk("a"), consensustest.NewDisk("c")
+		a.disk, d.disk = simnet.NewDisk("a"), simnet.NewDisk("c")
 		c.open(a, joining("b"))
 		c.open(d, joining("b"))
 		c.ready(a, d)
@@ -253,7 +253,7 @@ func TestRecoverARemovedServer(t *testing.T) {
 func (c *cluster) replaced(a, b, old *server) (fresh *server) {
 	c.t.Helper()
 	c.stop(old)
-	fresh = &server{name: "c", addr: "c", disk: consensustest.NewDisk("c again")}
+	fresh = &server{name: "c", addr: "c", disk: simnet.NewDisk("c again")}
 	c.servers["c"] = fresh
 	c.open(fresh, joining("a", "b"))
 	c.ready(fresh)
@@ -366,7 +366,7 @@ func TestRecoverRefuses(t *testing.T) {
 			require.ErrorIs(t, err, consensus.ErrNotRecoverable)
 			require.ErrorContains(t, err, why)
 		}
-		refused(consensustest.NewDisk("new"), "no server has run")
+		refused(simnet.NewDisk("new"), "no server has run")
 		refused(consensus.Files(t.TempDir()), "no data directory")
 
 		zone := c.start("zone", func(cfg *consensus.Config) { cfg.Role = consensus.RoleZone })

@@ -14,11 +14,11 @@ import (
 
 	"meridian/internal/audit"
 	"meridian/internal/consensus"
-	"meridian/internal/consensus/consensustest"
 	"meridian/internal/keyring"
 	"meridian/internal/rbac"
 	"meridian/internal/resource"
 	"meridian/internal/store"
+	"meridian/test/simnet"
 )
 
 // nth calls a function ahead of a proposal.
@@ -44,7 +44,7 @@ func (p *nth) Propose(ctx context.Context, txn store.Txn) (store.Result, error) 
 
 // startable is as much of a server as it takes to write what a global begins
 // with. at and before are given to nth.
-func startable(t *testing.T, network *consensustest.Network, name string, join []string, at int, before func()) *global {
+func startable(t *testing.T, network *simnet.Network, name string, join []string, at int, before func()) *global {
 	t.Helper()
 	g := &global{
 		cfg: Config{Name: name}, log: slog.New(slog.DiscardHandler), now: time.Now,
@@ -52,7 +52,7 @@ func startable(t *testing.T, network *consensustest.Network, name string, join [
 	}
 	config := consensus.DefaultConfig("")
 	config.NodeID, config.Role = name, consensus.RoleGlobal
-	config.Storage, config.Network = consensustest.NewDisk(name), network.Node(name)
+	config.Storage, config.Network = simnet.NewDisk(name), network.Node(name)
 	config.Autopilot.Stabilization = 2 * time.Second
 	config.Join = consensus.JoinConfig{Fresh: len(join) > 0, Addrs: func() []string { return join }}
 	g.writer = audit.NewWriter(name, g.now, consensus.ErrUnknownOutcome)
@@ -98,7 +98,7 @@ func TestThreeServersBeginOnce(t *testing.T) {
 }
 
 func beginOnce(t *testing.T, at int) {
-	network := consensustest.NewNetwork()
+	network := simnet.NewNetwork()
 	a := startable(t, network, "a", nil, at, func() { network.Isolate("a", "b", "c") })
 	<-a.node.Ready()
 	b, c := startable(t, network, "b", []string{"a"}, 0, nil), startable(t, network, "c", []string{"a"}, 0, nil)
@@ -154,7 +154,7 @@ func beginOnce(t *testing.T, at int) {
 // Who comes to lead makes good what is missing.
 func TestWhoComesToLeadWritesWhatIsMissing(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		g := startable(t, consensustest.NewNetwork(), "a", nil, 0, nil)
+		g := startable(t, simnet.NewNetwork(), "a", nil, 0, nil)
 		defer func() {
 			require.NoError(t, g.node.Close())
 			require.NoError(t, g.audit.Close())

@@ -11,7 +11,7 @@ import (
 	"strings"
 
 	"meridian/internal/atomicfile"
-	"meridian/internal/consensus"
+	"meridian/internal/gossip"
 	"meridian/internal/server"
 )
 
@@ -35,7 +35,7 @@ func gossipKeys(cfg Config) ([][]byte, error) {
 	if !errors.Is(err, fs.ErrNotExist) {
 		return keys, err
 	}
-	key := make([]byte, consensus.GossipKeyBytes)
+	key := make([]byte, gossip.KeyBytes)
 	if _, err := rand.Read(key); err != nil {
 		return nil, fmt.Errorf("make a gossip key: %w", err)
 	}
@@ -57,7 +57,7 @@ func readGossipKeys(path string) ([][]byte, error) {
 			continue
 		}
 		key, err := base64.StdEncoding.DecodeString(line)
-		if err != nil || len(key) != consensus.GossipKeyBytes {
+		if err != nil || len(key) != gossip.KeyBytes {
 			return nil, gossipKeyError(path)
 		}
 		keys = append(keys, key)
@@ -98,5 +98,5 @@ func writeGossipKeys(dir string, keys [][]byte) error {
 
 func gossipKeyError(path string) error {
 	return fmt.Errorf("%s does not hold %d bytes in base64 on each line; make a key with: head -c %d /dev/urandom | base64",
-		path, consensus.GossipKeyBytes, consensus.GossipKeyBytes)
+		path, gossip.KeyBytes, gossip.KeyBytes)
 }

@@ -9,7 +9,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"meridian/internal/consensus"
+	"meridian/internal/gossip"
 	"meridian/internal/server"
 )
 
@@ -25,7 +25,7 @@ func TestGossipKeyFile(t *testing.T) {
 	require.NoError(t, err)
 	require.Equal(t, made, again)
 
-	one, two := bytes.Repeat([]byte{1}, consensus.GossipKeyBytes), bytes.Repeat([]byte{2}, consensus.GossipKeyBytes)
+	one, two := bytes.Repeat([]byte{1}, gossip.KeyBytes), bytes.Repeat([]byte{2}, gossip.KeyBytes)
 	line := base64.StdEncoding.EncodeToString
 	cfg.GossipKeyFile = filepath.Join(t.TempDir(), "keys")
 	for content, want := range map[string][][]byte{

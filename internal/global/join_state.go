@@ -14,6 +14,7 @@ import (
 	"meridian/internal/atomicfile"
 	"meridian/internal/authn"
 	"meridian/internal/consensus"
+	"meridian/internal/gossip"
 	"meridian/internal/server"
 	"meridian/internal/version"
 )
@@ -36,7 +37,7 @@ type joinState struct {
 	// Answered says that what was asked for is in the data directory.
 	Answered bool `json:"answered"`
 	// Peers are the servers to get in touch with.
-	Peers []consensus.Peer `json:"peers,omitempty"`
+	Peers []gossip.Peer `json:"peers,omitempty"`
 }
 
 const joinFormat = 1
@@ -136,7 +137,7 @@ func (g *global) requestJoin(ctx context.Context, bundle authn.ServerBundle, not
 	}
 	note.Answered, note.Peers = true, nil
 	for _, p := range response.GetPeers() {
-		note.Peers = append(note.Peers, consensus.Peer{Name: p.GetName(), GRPC: p.GetGrpc(), Raft: p.GetRaft(), Gossip: p.GetGossip()})
+		note.Peers = append(note.Peers, gossip.Peer{Name: p.GetName(), GRPC: p.GetGrpc(), Raft: p.GetRaft(), Gossip: p.GetGossip()})
 	}
 	if err := note.write(dir); err != nil {
 		return err

@@ -17,6 +17,7 @@ import (
 	meridianv1 "meridian/api/meridian/v1"
 	"meridian/internal/authn"
 	"meridian/internal/consensus"
+	"meridian/internal/gossip"
 	"meridian/internal/rpcerr"
 	"meridian/internal/server"
 	"meridian/internal/store"
@@ -49,7 +50,7 @@ func (h *host) Join(ctx context.Context, req *meridianv1.JoinRequest) (*meridian
 func (h *host) letIn() (*meridianv1.JoinResponse, error) {
 	key, err := h.ca.KeyPEM()
 	return &meridianv1.JoinResponse{
-		ClusterId: "c1", Ca: h.ca.CertificatePEM(), CaKey: key, GossipKeys: [][]byte{make([]byte, consensus.GossipKeyBytes)},
+		ClusterId: "c1", Ca: h.ca.CertificatePEM(), CaKey: key, GossipKeys: [][]byte{make([]byte, gossip.KeyBytes)},
 		Peers: []*meridianv1.JoinPeer{{Name: "first", Grpc: h.addr, Raft: "127.0.0.1:1", Gossip: "127.0.0.1:2"}},
 	}, err
 }
@@ -180,11 +181,11 @@ func TestJoiningFetchesAnIdentityOnce(t *testing.T) {
 	require.NoError(t, g.join(t.Context()))
 	require.Len(t, h.asked, 1)
 	require.Equal(t, "second", h.asked[0].GetName())
-	require.Equal(t, []consensus.Peer{{Name: "first", GRPC: h.addr, Raft: "127.0.0.1:1", Gossip: "127.0.0.1:2"}}, g.joinState.Peers)
+	require.Equal(t, []gossip.Peer{{Name: "first", GRPC: h.addr, Raft: "127.0.0.1:1", Gossip: "127.0.0.1:2"}}, g.joinState.Peers)
 	require.Equal(t, []string{"127.0.0.1:1"}, g.raftAddresses())
 	keys, err := gossipKeys(g.cfg)
 	require.NoError(t, err)
-	require.Equal(t, [][]byte{make([]byte, consensus.GossipKeyBytes)}, keys)
+	require.Equal(t, [][]byte{make([]byte, gossip.KeyBytes)}, keys)
 	ca, err := os.ReadFile(filepath.Join(dir, "pki", "ca.pem"))
 	require.NoError(t, err)
 	require.Equal(t, h.ca.CertificatePEM(), ca)

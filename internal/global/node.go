@@ -16,6 +16,7 @@ import (
 	"meridian/internal/audit"
 	"meridian/internal/authn"
 	"meridian/internal/consensus"
+	"meridian/internal/gossip"
 	"meridian/internal/server"
 	"meridian/internal/version"
 )
@@ -111,7 +112,7 @@ func (g *global) openNode(ctx context.Context) error {
 		}
 		return a
 	}
-	config.Peers = func() []consensus.Peer {
+	config.Peers = func() []gossip.Peer {
 		if gossip := g.gossip.Load(); gossip != nil {
 			return gossip.Peers()
 		}
@@ -181,10 +182,10 @@ func (g *global) openGossip() error {
 		return err
 	}
 	open := func(addr string) (err error) {
-		gossip, err := consensus.OpenGossip(consensus.GossipConfig{
+		gossip, err := gossip.Open(gossip.Config{
 			Addr: addr, Advertise: g.cfg.gossipHost(), Keys: keys, Logger: g.log,
 			PeersFile: filepath.Join(g.cfg.DataDir, peersFile),
-			Self: consensus.Peer{
+			Self: gossip.Peer{
 				Name: g.cfg.Name, GRPC: g.advertisedGRPC, Raft: g.addresses.Raft,
 				Cluster: g.node.ClusterID(), Version: version.String(),
 			},
@@ -196,11 +197,11 @@ func (g *global) openGossip() error {
 	}
 	again := g.ports.Free("gossip-addr", g.cfg.GossipAddr)
 	err = open(again)
-	if errors.Is(err, consensus.ErrAddrInUse) && again != g.cfg.GossipAddr {
+	if errors.Is(err, gossip.ErrAddrInUse) && again != g.cfg.GossipAddr {
 		err = open(g.cfg.GossipAddr)
 	}
 	switch {
-	case errors.Is(err, consensus.ErrAddrInUse):
+	case errors.Is(err, gossip.ErrAddrInUse):
 		return fmt.Errorf("--gossip-addr %s: the port is in use by another process; choose another, or 0 for any free one", g.cfg.GossipAddr)
 	case err != nil:
 		return fmt.Errorf("--gossip-addr: %w", err)

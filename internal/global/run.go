@@ -20,6 +20,7 @@ import (
 	"meridian/internal/authn"
 	"meridian/internal/authz"
 	"meridian/internal/consensus"
+	"meridian/internal/gossip"
 	"meridian/internal/keyring"
 	"meridian/internal/livematch"
 	"meridian/internal/policy"
@@ -60,7 +61,7 @@ type global struct {
 	store      *store.Store
 	node       *consensus.Node
 	// gossip is empty until it was opened, which is after the node.
-	gossip atomic.Pointer[consensus.Gossip]
+	gossip atomic.Pointer[gossip.Gossip]
 	// failed is told what the process has to end over at once.
 	failed chan error
 	// audit records what writer writes, and who was refused.

@@ -6,7 +6,7 @@ import (
 	"slices"
 	"time"
 
-	"meridian/internal/consensus/consensustest"
+	"meridian/test/simnet"
 )
 
 // diskFaults befall the disks of servers.
@@ -25,7 +25,7 @@ func diskHangs(w *world, rng *rand.Rand) (func(), bool) {
 	s := w.any(rng)
 	w.rec.Note("the disk of %s hangs", s)
 	disk := s.currentDisk()
-	disk.Hang([]consensustest.Op{consensustest.Writes, consensustest.SyncLog, consensustest.WriteLog}[rng.IntN(3)])
+	disk.Hang([]simnet.Op{simnet.Writes, simnet.SyncLog, simnet.WriteLog}[rng.IntN(3)])
 	return func() {
 		w.rec.Note("the disk of %s goes on", s)
 		disk.Resume()
@@ -46,11 +46,11 @@ func diskFull(w *world, rng *rand.Rand) (func(), bool) {
 
 func diskFails(w *world, rng *rand.Rand) (func(), bool) {
 	s := w.any(rng)
-	ops := []consensustest.Op{consensustest.WriteLog, consensustest.SyncLog, consensustest.WriteValue, consensustest.WriteSnapshot, consensustest.Writes}[rng.IntN(5)]
+	ops := []simnet.Op{simnet.WriteLog, simnet.SyncLog, simnet.WriteValue, simnet.WriteSnapshot, simnet.Writes}[rng.IntN(5)]
 	times := 1 + rng.IntN(3)
 	w.rec.Note("the disk of %s fails %d times", s, times)
 	disk := s.currentDisk()
-	disk.Fail(consensustest.EIO("write"), times, ops)
+	disk.Fail(simnet.EIO("write"), times, ops)
 	return func() { disk.Fail(nil, 0, 0) }, true
 }
 
@@ -59,7 +59,7 @@ func diskSlow(w *world, rng *rand.Rand) (func(), bool) {
 	by := time.Duration(1+rng.IntN(200)) * time.Millisecond
 	w.rec.Note("every sync of %s takes %s", s, by)
 	disk := s.currentDisk()
-	disk.Slow(by, consensustest.SyncLog)
+	disk.Slow(by, simnet.SyncLog)
 	return func() {
 		w.rec.Note("the disk of %s is fast again", s)
 		disk.Slow(0, 0)

@@ -4,7 +4,7 @@ import (
 	"math/rand/v2"
 	"time"
 
-	"meridian/internal/consensus/consensustest"
+	"meridian/test/simnet"
 )
 
 // machineFaults stop servers.
@@ -80,7 +80,7 @@ func pauseOne(w *world, rng *rand.Rand) (func(), bool) {
 		w.zoneNet.CutBoth(s.name, z.name)
 	}
 	disk := s.currentDisk()
-	disk.Hang(consensustest.Writes)
+	disk.Hang(simnet.Writes)
 	return func() {
 		w.rec.Note("%s goes on", s)
 		disk.Resume()
@@ -93,7 +93,7 @@ func pauseOne(w *world, rng *rand.Rand) (func(), bool) {
 	}, true
 }
 
-func (s *server) currentDisk() *consensustest.Disk {
+func (s *server) currentDisk() *simnet.Disk {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.disk

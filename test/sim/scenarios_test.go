@@ -9,9 +9,9 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"meridian/internal/consensus"
-	"meridian/internal/consensus/consensustest"
 	"meridian/internal/store"
 	"meridian/test/history"
+	"meridian/test/simnet"
 )
 
 // The scenarios in this file are schedules of their own: what they show is too
@@ -48,7 +48,7 @@ func (w *world) roles(t *testing.T) (leader *server, others []*server) {
 // TestHungDiskLosesTheLead is L5: raft itself would lead for ever on a disk that
 // hangs.
 func TestHungDiskLosesTheLead(t *testing.T) {
-	for _, op := range []consensustest.Op{consensustest.WriteLog, consensustest.SyncLog, consensustest.Writes} {
+	for _, op := range []simnet.Op{simnet.WriteLog, simnet.SyncLog, simnet.Writes} {
 		t.Run(fmt.Sprint(op), func(t *testing.T) {
 			scenario(t, small, func(t *testing.T, w *world) {
 				leader, others := w.roles(t)
@@ -116,7 +116,7 @@ func TestSnapshotSentAgain(t *testing.T) {
 			s.exchangeLocked()
 			s.mu.Unlock()
 			disk := s.currentDisk()
-			disk.Hang(consensustest.WriteLog) // longer than a call may take
+			disk.Hang(simnet.WriteLog) // longer than a call may take
 			s.start()
 			require.True(t, w.await(time.Minute, func() bool { return disk.Snapshots() > 0 }))
 			w.pause(time.Duration(2000+500*n) * time.Millisecond)
@@ -258,7 +258,7 @@ func TestZoneKeepsToItsGlobal(t *testing.T) {
 		kept := g.currentDisk()
 		g.crash(false)
 		g.mu.Lock()
-		g.disk = consensustest.NewDisk(g.name)
+		g.disk = simnet.NewDisk(g.name)
 		g.mu.Unlock()
 		w.begun.Store(false) // it begins a cluster of its own
 		g.start()

@@ -13,11 +13,11 @@ import (
 
 	syncv1 "meridian/api/sync/v1"
 	"meridian/internal/consensus"
-	"meridian/internal/consensus/consensustest"
 	"meridian/internal/resource"
 	"meridian/internal/store"
 	zonesync "meridian/internal/sync"
 	"meridian/test/history"
+	"meridian/test/simnet"
 )
 
 // server is a machine of the global: an address, a disk, and the process that
@@ -27,7 +27,7 @@ type server struct {
 	name string
 
 	mu   sync.Mutex // guards what follows
-	disk *consensustest.Disk
+	disk *simnet.Disk
 	// boot counts the starts; p is the process of the last one, nil until it is
 	// open and after it ended.
 	boot int
@@ -60,7 +60,7 @@ type process struct {
 }
 
 func newServer(w *world, name string) *server {
-	return &server{w: w, name: name, disk: consensustest.NewDisk(name)}
+	return &server{w: w, name: name, disk: simnet.NewDisk(name)}
 }
 
 // process returns the one that runs, or nil.
@@ -90,7 +90,7 @@ func (s *server) bootLocked() {
 }
 
 // run opens a process, unless the server is stopped meanwhile.
-func (s *server) run(boot int, disk *consensustest.Disk, network consensus.Network) {
+func (s *server) run(boot int, disk *simnet.Disk, network consensus.Network) {
 	p := &process{s: s, boot: boot, store: store.New(storeOptions())}
 	p.ctx, p.cancel = context.WithCancel(s.w.ctx)
 	node, err := consensus.Open(p.ctx, s.config(p, disk, network), p.store)
@@ -113,7 +113,7 @@ func (s *server) run(boot int, disk *consensustest.Disk, network consensus.Netwo
 	p.serve(lis)
 }
 
-func (s *server) config(p *process, disk *consensustest.Disk, network consensus.Network) consensus.Config {
+func (s *server) config(p *process, disk *simnet.Disk, network consensus.Network) consensus.Config {
 	cfg := consensus.DefaultConfig("")
 	cfg.Storage, cfg.NodeID, cfg.Role = disk, s.name, consensus.RoleGlobal
 	cfg.Network = network
@@ -303,7 +303,7 @@ func (s *server) failed(boot int, err error) {
 // exchangeLocked puts an empty disk in. The server joins anew.
 func (s *server) exchangeLocked() {
 	s.w.rec.Note("%s gets an empty disk", s.name)
-	s.disk, s.damaged = consensustest.NewDisk(s.name), false
+	s.disk, s.damaged = simnet.NewDisk(s.name), false
 }
 
 // exitLocked ends the process at once, as a loss of power does.

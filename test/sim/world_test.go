@@ -16,10 +16,10 @@ import (
 	"time"
 
 	"meridian/internal/consensus"
-	"meridian/internal/consensus/consensustest"
 	"meridian/internal/resource"
 	"meridian/internal/store"
 	"meridian/test/history"
+	"meridian/test/simnet"
 )
 
 // world is everything that one simulation runs, inside one bubble of virtual
@@ -31,7 +31,7 @@ type world struct {
 	rec    *history.Recorder
 	logger *slog.Logger
 	// net joins the servers, zoneNet servers and zones; links are between names.
-	net, zoneNet *consensustest.Network
+	net, zoneNet *simnet.Network
 	ctx          context.Context
 	cancel       context.CancelFunc
 	// running are all goroutines of the world; clients end before it.
@@ -75,7 +75,7 @@ func (p plan) times(d time.Duration) time.Duration { return time.Duration(p.slow
 
 func newWorld(t *testing.T, seed uint64, p plan, logger *slog.Logger) *world {
 	w := &world{
-		t: t, seed: seed, plan: p, logger: logger, net: consensustest.NewNetwork(), zoneNet: consensustest.NewNetwork(),
+		t: t, seed: seed, plan: p, logger: logger, net: simnet.NewNetwork(), zoneNet: simnet.NewNetwork(),
 		rec: history.NewRecorder(time.Now, synced),
 	}
 	w.ctx, w.cancel = context.WithCancel(context.Background())

@@ -1,4 +1,4 @@
-package consensustest
+package simnet
 
 import (
 	"github.com/hashicorp/go-hclog"

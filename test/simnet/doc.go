@@ -1,4 +1,4 @@
-// Package consensustest is what nodes of package consensus stand on in tests,
+// Package simnet is what nodes of package consensus stand on in tests,
 // several of them in one process and inside testing/synctest: disks that crash,
 // fill up, hang, fail and rot, in memory, and a network that can be cut and
 // delayed.
@@ -9,4 +9,4 @@
 // unless the sender gave up before; a server that is gone refuses connections.
 // It refuses to help the node: there are no checksums here, and damage is not
 // told.
-package consensustest
+package simnet

@@ -1,4 +1,4 @@
-package consensustest
+package simnet
 
 import (
 	"encoding/json"

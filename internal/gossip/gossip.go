@@ -1,4 +1,15 @@
-package consensus
+// Package gossip finds the addresses of a cluster's servers and detects their
+// failures, with memberlist.
+//
+// Guarantees. Messages are encrypted with the cluster's gossip keys, and servers
+// of another cluster are ignored, even with the same key. The servers that were
+// seen are remembered in a file, and Gossip keeps trying to reach those that do
+// not answer, so that a restarted server finds the others although every address
+// has changed.
+//
+// Non-goals. It decides nothing: members are what the log says (package
+// consensus), and a key does not authenticate a server.
+package gossip
 
 import (
 	"cmp"
@@ -21,8 +32,12 @@ import (
 	"github.com/hashicorp/memberlist"
 )
 
-// GossipKeyBytes is the length of a key that gossip is encrypted with (AES-256).
-const GossipKeyBytes = 32
+// ErrAddrInUse means that another process listens on the gossip address. Choose
+// another address, or port 0 for any free one.
+var ErrAddrInUse = errors.New("gossip address is in use")
+
+// KeyBytes is the length of a key that gossip is encrypted with (AES-256).
+const KeyBytes = 32
 
 const (
 	// gossipLabel stands before every message in the clear, so that whatever else
@@ -41,8 +56,8 @@ const (
 	rejoinEvery = 15 * time.Second
 )
 
-// GossipConfig is how a server makes itself known to the others of its cluster.
-type GossipConfig struct {
+// Config is how a server makes itself known to the others of its cluster.
+type Config struct {
 	// Addr is the host:port to listen on, TCP and UDP; port 0 is any free one.
 	Addr string
 	// Advertise is the host that others reach this server at, Addr's when empty.
@@ -50,7 +65,7 @@ type GossipConfig struct {
 	Advertise string
 	// Self is what the others learn about this server.
 	Self Peer
-	// Keys encrypt everything, GossipKeyBytes each: the first is used for what is
+	// Keys encrypt everything, KeyBytes each: the first is used for what is
 	// sent, any for what is received. Who has none is not heard; that it has one
 	// proves nothing more.
 	Keys [][]byte
@@ -70,17 +85,17 @@ type GossipConfig struct {
 	rejoin time.Duration
 }
 
-// PeerState is what gossip believes about a server.
-type PeerState string
+// State is what gossip believes about a server.
+type State string
 
 // What gossip believes about a server.
 const (
-	// PeerUnseen is a server that is known from an earlier run only.
-	PeerUnseen PeerState = ""
-	PeerAlive  PeerState = "alive"
-	// PeerDead is a server that stopped answering or said goodbye; memberlist does
+	// Unseen is a server that is known from an earlier run only.
+	Unseen State = ""
+	Alive  State = "alive"
+	// Dead is a server that stopped answering or said goodbye; memberlist does
 	// not let its listeners tell the two apart.
-	PeerDead PeerState = "dead"
+	Dead State = "dead"
 )
 
 // Peer is a server as gossip knows it.
@@ -96,7 +111,7 @@ type Peer struct {
 	// Version is the release that it runs.
 	Version string `json:"version,omitempty"`
 	// State is what is believed now, Since when that began.
-	State PeerState `json:"-"`
+	State State     `json:"-"`
 	Since time.Time `json:"-"`
 }
 
@@ -112,10 +127,10 @@ type announcement struct {
 func announce(p Peer) ([]byte, error) {
 	meta, err := json.Marshal(announcement{GRPC: p.GRPC, Raft: p.Raft, Cluster: p.Cluster, Version: p.Version})
 	if err != nil {
-		return nil, fmt.Errorf("consensus: encode gossip: %w", err)
+		return nil, fmt.Errorf("gossip: encode gossip: %w", err)
 	}
 	if len(meta) > memberlist.MetaMaxSize {
-		return nil, fmt.Errorf("consensus: the addresses of this server take %d bytes, gossip carries %d", len(meta), memberlist.MetaMaxSize)
+		return nil, fmt.Errorf("gossip: the addresses of this server take %d bytes, gossip carries %d", len(meta), memberlist.MetaMaxSize)
 	}
 	return meta, nil
 }
@@ -128,7 +143,7 @@ func announce(p Peer) ([]byte, error) {
 //
 // It is safe for concurrent use.
 type Gossip struct {
-	cfg  GossipConfig
+	cfg  Config
 	list *memberlist.Memberlist
 	keys *memberlist.Keyring
 	addr string
@@ -153,9 +168,9 @@ type Gossip struct {
 	closeErr  error
 }
 
-// OpenGossip begins to listen and to look for the peers that are remembered.
+// Open begins to listen and to look for the peers that are remembered.
 // Error: ErrAddrInUse, or what is wrong with the configuration.
-func OpenGossip(cfg GossipConfig) (*Gossip, error) {
+func Open(cfg Config) (*Gossip, error) {
 	if cfg.Clock == nil {
 		cfg.Clock = time.Now
 	}
@@ -177,10 +192,10 @@ func OpenGossip(cfg GossipConfig) (*Gossip, error) {
 	}
 	g.list, err = memberlist.Create(mc)
 	if errors.Is(err, syscall.EADDRINUSE) || (err != nil && strings.Contains(err.Error(), "address already in use")) {
-		return nil, fmt.Errorf("%w: gossip on %s", ErrAddrInUse, cfg.Addr)
+		return nil, fmt.Errorf("%w: %s", ErrAddrInUse, cfg.Addr)
 	}
 	if err != nil {
-		return nil, fmt.Errorf("consensus: start gossip on %s: %w", cfg.Addr, err)
+		return nil, fmt.Errorf("gossip: start gossip on %s: %w", cfg.Addr, err)
 	}
 	g.addr = net.JoinHostPort(mc.BindAddr, strconv.Itoa(int(g.list.LocalNode().Port)))
 	ctx, stop := context.WithCancel(context.Background())
@@ -192,7 +207,7 @@ func OpenGossip(cfg GossipConfig) (*Gossip, error) {
 func (g *Gossip) listConfig() (*memberlist.Config, error) {
 	host, port, err := splitAddr(g.cfg.Addr)
 	if err != nil {
-		return nil, fmt.Errorf("consensus: gossip address: %w", err)
+		return nil, fmt.Errorf("gossip: gossip address: %w", err)
 	}
 	mc := memberlist.DefaultLANConfig()
 	mc.Name = g.cfg.Self.Name
@@ -200,7 +215,7 @@ func (g *Gossip) listConfig() (*memberlist.Config, error) {
 	if g.cfg.Advertise != "" {
 		ip, err := net.ResolveIPAddr("ip", g.cfg.Advertise)
 		if err != nil {
-			return nil, fmt.Errorf("consensus: advertised gossip address: %w", err)
+			return nil, fmt.Errorf("gossip: advertised gossip address: %w", err)
 		}
 		mc.AdvertiseAddr = ip.String()
 	}
@@ -222,16 +237,16 @@ func (g *Gossip) listConfig() (*memberlist.Config, error) {
 
 func keyring(keys [][]byte) (*memberlist.Keyring, error) {
 	if len(keys) == 0 {
-		return nil, errors.New("consensus: gossip needs a key")
+		return nil, errors.New("gossip: gossip needs a key")
 	}
 	for _, key := range keys {
-		if len(key) != GossipKeyBytes {
-			return nil, fmt.Errorf("consensus: a gossip key has %d bytes, not %d", GossipKeyBytes, len(key))
+		if len(key) != KeyBytes {
+			return nil, fmt.Errorf("gossip: a gossip key has %d bytes, not %d", KeyBytes, len(key))
 		}
 	}
 	ring, err := memberlist.NewKeyring(keys, keys[0])
 	if err != nil {
-		return nil, fmt.Errorf("consensus: gossip keys: %w", err)
+		return nil, fmt.Errorf("gossip: gossip keys: %w", err)
 	}
 	return ring, nil
 }
@@ -273,7 +288,7 @@ func (g *Gossip) Join(ctx context.Context, addrs []string) (int, error) {
 	if reached > 0 || len(addrs) == 0 {
 		return reached, nil
 	}
-	return 0, fmt.Errorf("consensus: no server answers gossip: %w", errors.Join(errs...))
+	return 0, fmt.Errorf("gossip: no server answers gossip: %w", errors.Join(errs...))
 }
 
 // contact exchanges everything known with the server at addr. Names are resolved
@@ -308,7 +323,7 @@ func (g *Gossip) Members() []Peer {
 	defer g.mu.Unlock()
 	members := []Peer{g.selfLocked()}
 	for _, p := range g.peers {
-		if p.State == PeerAlive {
+		if p.State == Alive {
 			members = append(members, p)
 		}
 	}
@@ -334,7 +349,7 @@ func byName(a, b Peer) int { return cmp.Compare(a.Name, b.Name) }
 
 func (g *Gossip) selfLocked() Peer {
 	self := g.self
-	self.State, self.Gossip = PeerAlive, g.addr
+	self.State, self.Gossip = Alive, g.addr
 	return self
 }
 
@@ -368,7 +383,7 @@ func (g *Gossip) SetKeys(keys [][]byte) error {
 	}
 	for _, key := range keys {
 		if err := g.keys.AddKey(key); err != nil {
-			return fmt.Errorf("consensus: gossip keys: %w", err)
+			return fmt.Errorf("gossip: gossip keys: %w", err)
 		}
 	}
 	err := g.keys.UseKey(keys[0])
@@ -378,7 +393,7 @@ func (g *Gossip) SetKeys(keys [][]byte) error {
 		}
 	}
 	if err != nil {
-		return fmt.Errorf("consensus: gossip keys: %w", err)
+		return fmt.Errorf("gossip: gossip keys: %w", err)
 	}
 	return nil
 }
@@ -388,7 +403,7 @@ func (g *Gossip) SetKeys(keys [][]byte) error {
 func (g *Gossip) Forget(name string) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	if p, ok := g.peers[name]; ok && p.State != PeerAlive {
+	if p, ok := g.peers[name]; ok && p.State != Alive {
 		delete(g.peers, name)
 		g.changedLocked()
 	}
@@ -411,7 +426,7 @@ func (g *Gossip) close(politely bool) error {
 		}
 	}
 	if err := g.list.Shutdown(); err != nil {
-		return fmt.Errorf("consensus: stop gossip: %w", err)
+		return fmt.Errorf("gossip: stop gossip: %w", err)
 	}
 	return nil
 }

@@ -1,4 +1,4 @@
-package consensus
+package gossip
 
 import (
 	"context"
@@ -17,15 +17,15 @@ import (
 
 // gossipKeyOf returns a key that differs for every number.
 func gossipKeyOf(number byte) []byte {
-	key := make([]byte, GossipKeyBytes)
+	key := make([]byte, KeyBytes)
 	key[0] = number
 	return key
 }
 
 // gossipConfig is a server on loopback that notices failures quickly and looks
 // for lost peers often.
-func gossipConfig(name string) GossipConfig {
-	return GossipConfig{
+func gossipConfig(name string) Config {
+	return Config{
 		Addr:   "127.0.0.1:0",
 		Self:   Peer{Name: name, GRPC: name + ":1", Raft: name + ":2", Cluster: "cluster", Version: "v1"},
 		Keys:   [][]byte{gossipKeyOf(1)},
@@ -39,9 +39,9 @@ func gossipConfig(name string) GossipConfig {
 	}
 }
 
-func openGossip(t *testing.T, cfg GossipConfig) *Gossip {
+func openGossip(t *testing.T, cfg Config) *Gossip {
 	t.Helper()
-	g, err := OpenGossip(cfg)
+	g, err := Open(cfg)
 	require.NoError(t, err)
 	t.Cleanup(func() { require.NoError(t, g.Close()) })
 	return g
@@ -83,13 +83,13 @@ func waitGossip(t *testing.T, g *Gossip, cond func() bool) {
 }
 
 // stateOf returns what a server believes about another.
-func stateOf(g *Gossip, name string) PeerState {
+func stateOf(g *Gossip, name string) State {
 	for _, p := range g.Peers() {
 		if p.Name == name {
 			return p.State
 		}
 	}
-	return PeerUnseen
+	return Unseen
 }
 
 // TestGossipSpreadsAddresses: who knows one server hears of all.
@@ -109,7 +109,7 @@ func TestGossipSpreadsAddresses(t *testing.T) {
 		require.False(t, p.Since.IsZero())
 		require.Equal(t, Peer{
 			Name: p.Name, GRPC: p.Name + ":1", Raft: p.Name + ":2", Cluster: "cluster", Version: "v1",
-			Gossip: map[string]string{"b": b.Addr(), "c": c.Addr()}[p.Name], State: PeerAlive, Since: p.Since,
+			Gossip: map[string]string{"b": b.Addr(), "c": c.Addr()}[p.Name], State: Alive, Since: p.Since,
 		}, p)
 	}
 	_, err = a.Join(t.Context(), []string{"127.0.0.1:1", "nonsense"})
@@ -129,29 +129,29 @@ func TestGossipNoticesWhoIsGone(t *testing.T) {
 	}
 	sees(t, a, "a", "b", "c")
 	require.NoError(t, b.Close())
-	waitGossip(t, a, func() bool { return stateOf(a, "b") == PeerDead })
+	waitGossip(t, a, func() bool { return stateOf(a, "b") == Dead })
 	c.crash(t)
-	waitGossip(t, a, func() bool { return stateOf(a, "c") == PeerDead })
+	waitGossip(t, a, func() bool { return stateOf(a, "c") == Dead })
 	sees(t, a, "a")
 
 	again := openGossip(t, gossipConfig("c"))
 	_, err := again.Join(t.Context(), []string{a.Addr()})
 	require.NoError(t, err)
-	waitGossip(t, a, func() bool { return stateOf(a, "c") == PeerAlive })
+	waitGossip(t, a, func() bool { return stateOf(a, "c") == Alive })
 
 	a.Forget("c")
 	a.Forget("b")
 	require.Len(t, a.Peers(), 1, "who is alive cannot be forgotten")
 	require.NoError(t, a.Close())
 	close(news)
-	states := map[string][]PeerState{}
+	states := map[string][]State{}
 	for p := range news {
 		if had := states[p.Name]; len(had) == 0 || had[len(had)-1] != p.State {
 			states[p.Name] = append(had, p.State)
 		}
 	}
-	require.Equal(t, []PeerState{PeerAlive, PeerDead}, states["b"])
-	require.Subset(t, states["c"], []PeerState{PeerAlive, PeerDead})
+	require.Equal(t, []State{Alive, Dead}, states["b"])
+	require.Subset(t, states["c"], []State{Alive, Dead})
 }
 
 // TestGossipFindsPeersAgain: a server that restarts alone finds the others by
@@ -218,7 +218,7 @@ func TestGossipHearsNobodyElse(t *testing.T) {
 	otherKey, otherCluster := gossipConfig("b"), gossipConfig("c")
 	otherKey.Keys = [][]byte{gossipKeyOf(2)}
 	otherCluster.Self.Cluster = "elsewhere"
-	for name, cfg := range map[string]GossipConfig{"other key": otherKey, "other cluster": otherCluster} {
+	for name, cfg := range map[string]Config{"other key": otherKey, "other cluster": otherCluster} {
 		_, err := openGossip(t, cfg).Join(t.Context(), []string{a.Addr()})
 		require.Error(t, err, name)
 		require.Len(t, a.Members(), 1, name)
@@ -309,21 +309,21 @@ func TestGossipRefusals(t *testing.T) {
 	a := openGossip(t, gossipConfig("a"))
 	cfg := gossipConfig("b")
 	cfg.Addr = a.Addr()
-	_, err := OpenGossip(cfg)
+	_, err := Open(cfg)
 	require.ErrorIs(t, err, ErrAddrInUse)
 	cfg.Addr = "nonsense"
-	_, err = OpenGossip(cfg)
+	_, err = Open(cfg)
 	require.ErrorContains(t, err, "gossip address")
 	cfg = gossipConfig("b")
 	cfg.Keys = [][]byte{[]byte("short")}
-	_, err = OpenGossip(cfg)
+	_, err = Open(cfg)
 	require.ErrorContains(t, err, "32 bytes")
 	cfg.Keys = nil
-	_, err = OpenGossip(cfg)
+	_, err = Open(cfg)
 	require.ErrorContains(t, err, "needs a key")
 	cfg = gossipConfig("b")
 	cfg.Self.GRPC = string(make([]byte, 600))
-	_, err = OpenGossip(cfg)
+	_, err = Open(cfg)
 	require.ErrorContains(t, err, "gossip carries")
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()

@@ -1,4 +1,4 @@
-package consensus
+package gossip
 
 import (
 	"context"
@@ -34,11 +34,11 @@ func ReadPeers(path string) ([]Peer, error) {
 		return nil, nil
 	}
 	if err != nil {
-		return nil, fmt.Errorf("consensus: remembered peers: %w", err)
+		return nil, fmt.Errorf("gossip: remembered peers: %w", err)
 	}
 	var file peersFile
 	if err := json.Unmarshal(data, &file); err != nil {
-		return nil, fmt.Errorf("consensus: remembered peers: %s: %w", path, err)
+		return nil, fmt.Errorf("gossip: remembered peers: %s: %w", path, err)
 	}
 	return file.Peers, nil
 }
@@ -108,7 +108,7 @@ func (g *Gossip) keep(ctx context.Context) {
 func (g *Gossip) rejoin(ctx context.Context) {
 	var missing []string
 	for _, p := range g.Peers() {
-		if p.State != PeerAlive && p.Gossip != "" {
+		if p.State != Alive && p.Gossip != "" {
 			missing = append(missing, p.Gossip)
 		}
 	}
@@ -132,7 +132,7 @@ func (g *Gossip) report() {
 }
 
 // observe notes what memberlist says about a server.
-func (g *Gossip) observe(n *memberlist.Node, state PeerState) {
+func (g *Gossip) observe(n *memberlist.Node, state State) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	if n.Name == g.self.Name {
@@ -202,13 +202,13 @@ func (h gossipHooks) NodeMeta(int) []byte {
 
 // NotifyJoin, NotifyUpdate and NotifyLeave are about servers that appear, say
 // something new, or are lost.
-func (h gossipHooks) NotifyJoin(n *memberlist.Node) { h.g.observe(n, PeerAlive) }
+func (h gossipHooks) NotifyJoin(n *memberlist.Node) { h.g.observe(n, Alive) }
 
 // NotifyUpdate implements memberlist.EventDelegate.
-func (h gossipHooks) NotifyUpdate(n *memberlist.Node) { h.g.observe(n, PeerAlive) }
+func (h gossipHooks) NotifyUpdate(n *memberlist.Node) { h.g.observe(n, Alive) }
 
 // NotifyLeave implements memberlist.EventDelegate.
-func (h gossipHooks) NotifyLeave(n *memberlist.Node) { h.g.observe(n, PeerDead) }
+func (h gossipHooks) NotifyLeave(n *memberlist.Node) { h.g.observe(n, Dead) }
 
 // NotifyConflict says that a name was heard from two places. After a move that
 // ends by itself, once the old place is known to be silent.
