@@ -374,7 +374,7 @@ func TestGrantsAreBounded(t *testing.T) {
 func TestTheLastAdminIsRaced(t *testing.T) {
 	p := newPlane(t, &Defaults{Restricted: true})
 	p.write("type: AccessRoleBinding\nname: second\nsubjects: [{type: User, name: root}]\nroles: [admin]\n")
-	second := resource.Key{Kind: rbac.KindBinding, Name: "second"}
+	second := resource.Key{Kind: resource.KindAccessRoleBinding, Name: "second"}
 	first, err := p.Write(admin(), []store.Op{store.Delete(bindingDefault)}, false)
 	require.NoError(t, err)
 	other, err := p.Write(admin(), []store.Op{store.Delete(second)}, false)
@@ -395,7 +395,7 @@ func TestTheLastAdminInABatch(t *testing.T) {
 	p := newPlane(t, &Defaults{Restricted: true})
 	const second = "type: AccessRoleBinding\nname: second\nsubjects: [{type: User, name: root}]\nroles: [admin]\n"
 	p.write(second)
-	keys := []store.Op{store.Delete(bindingDefault), store.Delete(resource.Key{Kind: rbac.KindBinding, Name: "second"})}
+	keys := []store.Op{store.Delete(bindingDefault), store.Delete(resource.Key{Kind: resource.KindAccessRoleBinding, Name: "second"})}
 	_, err := p.Write(admin(), keys, false)
 	requireDenied(t, err, ReasonLastAdmin)
 	weaker := strings.ReplaceAll(restricted+"---\n"+second, "[admin]", "[other]")

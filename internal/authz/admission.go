@@ -74,7 +74,7 @@ func notInForce(view *store.View, op store.Op) []string {
 	if op.Resource != nil {
 		key = op.Resource.Key()
 	}
-	if key.Kind != rbac.KindRole && key.Kind != rbac.KindBinding {
+	if key.Kind != resource.KindAccessRole && key.Kind != resource.KindAccessRoleBinding {
 		return nil
 	}
 	here, ok := view.Get(key)

@@ -38,7 +38,7 @@ type identity struct {
 // Rules returns the compiled rules of a view. Views with equal rules share one
 // set.
 func (a *Authorizer) Rules(view *store.View) *rbac.Set {
-	of := identity{view.AccessRevision(), view.Digest(rbac.KindRole), view.Digest(rbac.KindBinding)}
+	of := identity{view.AccessRevision(), view.Digest(resource.KindAccessRole), view.Digest(resource.KindAccessRoleBinding)}
 	if c := a.rules.Load(); c != nil && c.of == of {
 		return c.set
 	}

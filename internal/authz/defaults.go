@@ -65,15 +65,15 @@ func reached(ctx context.Context, view func() *store.View, revision resource.Rev
 
 func (d Defaults) missing(v *store.View) (store.Txn, error) {
 	var txn store.Txn
-	if _, ok := v.Get(resource.Key{Kind: rbac.KindRole, Name: rbac.AdminRole}); !ok {
-		role, err := build(rbac.KindRole, rbac.AdminRole, resource.AccessRole{Rules: []resource.AccessRule{{Access: rbac.Accesses()}}})
+	if _, ok := v.Get(resource.Key{Kind: resource.KindAccessRole, Name: rbac.AdminRole}); !ok {
+		role, err := build(resource.KindAccessRole, rbac.AdminRole, resource.AccessRole{Rules: []resource.AccessRule{{Access: rbac.Accesses()}}})
 		if err != nil {
 			return txn, err
 		}
 		txn.Ops = append(txn.Ops, store.Put(role))
 	}
 	if v.AccessRevision() == 0 {
-		binding, err := build(rbac.KindBinding, DefaultBinding, resource.AccessRoleBinding{
+		binding, err := build(resource.KindAccessRoleBinding, DefaultBinding, resource.AccessRoleBinding{
 			Subjects: d.subjects(), Roles: []string{rbac.AdminRole},
 		})
 		if err != nil {

@@ -5,7 +5,6 @@ import (
 	"slices"
 
 	"meridian/internal/authn"
-	"meridian/internal/keyring"
 	"meridian/internal/rbac"
 	"meridian/internal/resource"
 	"meridian/internal/rpcerr"
@@ -57,7 +56,7 @@ func checkKeys(ops []store.Op) error {
 			continue
 		}
 		secret, ok := op.Resource.Spec().(*resource.Secret)
-		if !ok || op.Resource.Key().Kind != keyring.KindSecret {
+		if !ok || op.Resource.Key().Kind != resource.KindGlobalSecret {
 			continue
 		}
 		id, err := authn.ParseKeyID(op.Resource.Key().Name)
@@ -74,7 +73,9 @@ func checkKeys(ops []store.Op) error {
 // missingRoles warns about bindings to roles that do not exist
 // (§6.2).
 func missingRoles(view *store.View, ops []store.Op) []string {
-	if !slices.ContainsFunc(ops, func(op store.Op) bool { return op.Resource != nil && op.Resource.Key().Kind == rbac.KindBinding }) {
+	if !slices.ContainsFunc(ops, func(op store.Op) bool {
+		return op.Resource != nil && op.Resource.Key().Kind == resource.KindAccessRoleBinding
+	}) {
 		return nil
 	}
 	var warnings []string

@@ -72,7 +72,7 @@ func (a *app) rules(files []string) (documents, error) {
 		return nil, err
 	}
 	a.warnAbout(loaded)
-	held := slices.ContainsFunc(loaded, func(d resource.Document) bool { return d.Resource.Key().Kind == rbac.KindBinding })
+	held := slices.ContainsFunc(loaded, func(d resource.Document) bool { return d.Resource.Key().Kind == resource.KindAccessRoleBinding })
 	if !held {
 		a.Warn("there is no AccessRoleBinding in the files of --roles: nobody holds anything")
 	}
@@ -343,7 +343,7 @@ func (a *app) holdersOf(ctx context.Context, role string) (string, error) {
 		return "", err
 	}
 	defer c.Close()
-	bindings, err := c.Resources(ctx, &meridianv1.ListRequest{Kinds: []string{string(rbac.KindBinding)}})
+	bindings, err := c.Resources(ctx, &meridianv1.ListRequest{Kinds: []string{string(resource.KindAccessRoleBinding)}})
 	if err != nil {
 		return "", err
 	}

@@ -14,7 +14,6 @@ import (
 	"meridian/internal/cli/print"
 	"meridian/internal/policy/answer"
 	"meridian/internal/policy/inherit"
-	"meridian/internal/rbac"
 	"meridian/internal/resource"
 )
 
@@ -78,7 +77,7 @@ func (a *app) describe(ctx context.Context, kind *resource.Descriptor, mesh, nam
 		}
 		b.WriteString(conditions)
 	}
-	if kind.Kind == rbac.KindRole {
+	if kind.Kind == resource.KindAccessRole {
 		holders, err := a.holdersOf(ctx, m.Name)
 		if err != nil {
 			return err

@@ -165,7 +165,7 @@ func checkMesh(ctx context.Context, c *client.Client, mesh string, o *getOptions
 		return nil
 	}
 	return c.Call(ctx, func(ctx context.Context) error {
-		_, err := c.Get(ctx, &meridianv1.GetRequest{Key: &meridianv1.ResourceKey{Kind: "Mesh", Name: mesh}})
+		_, err := c.Get(ctx, &meridianv1.GetRequest{Key: &meridianv1.ResourceKey{Kind: string(resource.KindMesh), Name: mesh}})
 		return err
 	})
 }

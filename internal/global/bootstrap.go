@@ -13,7 +13,7 @@ import (
 )
 
 // defaultMesh is the mesh that a new global begins with (§1.4).
-var defaultMesh = resource.Key{Kind: "Mesh", Name: "default"}
+var defaultMesh = resource.Key{Kind: resource.KindMesh, Name: "default"}
 
 // bootstrap writes what a global needs before anybody can use it: the default
 // access rules, keys, the admin token and, in a store that has never had any
@@ -40,7 +40,7 @@ func (g *global) bootstrap(ctx context.Context) error {
 // nothing.
 func (g *global) missing() string {
 	view := g.store.View()
-	if _, ok := view.Get(resource.Key{Kind: rbac.KindRole, Name: rbac.AdminRole}); !ok {
+	if _, ok := view.Get(resource.Key{Kind: resource.KindAccessRole, Name: rbac.AdminRole}); !ok {
 		return "the role " + rbac.AdminRole
 	}
 	for _, use := range tokenUses() {

@@ -77,12 +77,12 @@ func begunOnce(t *testing.T, g *global) {
 	t.Helper()
 	require.Empty(t, g.missing())
 	view := g.store.View()
-	require.Equal(t, len(tokenUses())+1, view.Count(keyring.KindSecret), "a key for each use and the admin token")
-	require.Equal(t, len(tokenUses()), view.Count(keyring.KindSigningKey))
-	require.Equal(t, 1, view.Count(keyring.KindIssuedToken))
+	require.Equal(t, len(tokenUses())+1, view.Count(resource.KindGlobalSecret), "a key for each use and the admin token")
+	require.Equal(t, len(tokenUses()), view.Count(resource.KindSigningKey))
+	require.Equal(t, 1, view.Count(resource.KindIssuedToken))
 	require.Equal(t, 1, view.Count(defaultMesh.Kind))
-	require.Equal(t, 1, view.Count(rbac.KindRole))
-	require.Equal(t, 1, view.Count(rbac.KindBinding))
+	require.Equal(t, 1, view.Count(resource.KindAccessRole))
+	require.Equal(t, 1, view.Count(resource.KindAccessRoleBinding))
 	_, err := g.ring.Verifier().User(g.ring.AdminToken())
 	require.NoError(t, err, "the admin token is signed by the key that is kept")
 }
@@ -163,8 +163,8 @@ func TestWhoComesToLeadWritesWhatIsMissing(t *testing.T) {
 		require.NoError(t, g.awaitBootstrap(t.Context()))
 		<-g.leadershipGained // it has come to lead at its start
 		_, err := g.node.Propose(t.Context(), store.Txn{Ops: []store.Op{
-			store.Delete(resource.Key{Kind: keyring.KindSecret, Name: keyring.AdminTokenName}),
-			store.Delete(resource.Key{Kind: rbac.KindRole, Name: rbac.AdminRole}),
+			store.Delete(resource.Key{Kind: resource.KindGlobalSecret, Name: keyring.AdminTokenName}),
+			store.Delete(resource.Key{Kind: resource.KindAccessRole, Name: rbac.AdminRole}),
 		}})
 		require.NoError(t, err)
 		ctx, stop := context.WithCancel(t.Context())

@@ -56,7 +56,7 @@ func encodeZone(z zonesync.ZoneStatus) *meridianv1.ZoneStatus {
 // is none (§6.8, §7.7).
 func (s *controlService) GenerateZoneToken(ctx context.Context, req *meridianv1.GenerateZoneTokenRequest) (*meridianv1.GenerateZoneTokenResponse, error) {
 	g := s.global
-	zone, _, err := resource.Build(resource.Meta{Key: resource.Key{Kind: kindZone, Name: req.GetZone()}}, []byte("{}"))
+	zone, _, err := resource.Build(resource.Meta{Key: resource.Key{Kind: resource.KindZone, Name: req.GetZone()}}, []byte("{}"))
 	if err != nil {
 		return nil, rpcerr.New(rpcerr.Invalid, "BAD_ZONE_NAME", "%q cannot be the name of a zone: %w", req.GetZone(), err)
 	}

@@ -147,14 +147,14 @@ func untouched(v *store.View) bool {
 
 func writtenByServers(r *resource.Resource) bool {
 	switch key := r.Key(); key.Kind {
-	case keyring.KindSigningKey, keyring.KindIssuedToken, keyring.KindRevocation:
+	case resource.KindSigningKey, resource.KindIssuedToken, resource.KindTokenRevocation:
 		return true
-	case keyring.KindSecret:
+	case resource.KindGlobalSecret:
 		_, err := authn.ParseKeyID(key.Name)
 		return err == nil || key.Name == keyring.AdminTokenName
-	case rbac.KindRole:
+	case resource.KindAccessRole:
 		return key.Name == rbac.AdminRole && r.Meta().Version == 1
-	case rbac.KindBinding:
+	case resource.KindAccessRoleBinding:
 		return key.Name == authz.DefaultBinding && r.Meta().Version == 1
 	case defaultMesh.Kind:
 		return key == defaultMesh && r.Meta().Version == 1

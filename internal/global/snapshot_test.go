@@ -64,7 +64,7 @@ func TestUntouched(t *testing.T) {
 		"the binding": func(a applier) {
 			a.put(t, "AccessRoleBinding", "", "default", `{"subjects": [{"type": "User", "name": "bob"}], "roles": ["admin"]}`)
 		},
-		"a secret":         func(a applier) { a.put(t, keyring.KindSecret, "", "mine", `{"data": "eA=="}`) },
+		"a secret":         func(a applier) { a.put(t, resource.KindGlobalSecret, "", "mine", `{"data": "eA=="}`) },
 		"a restore before": func(a applier) { next(t, a) },
 	} {
 		t.Run(name, func(t *testing.T) {

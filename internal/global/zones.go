@@ -7,12 +7,9 @@ import (
 	"strings"
 
 	"meridian/internal/authn"
-	"meridian/internal/keyring"
 	"meridian/internal/resource"
 	zonesync "meridian/internal/sync"
 )
-
-const kindZone resource.Kind = "Zone"
 
 // stateDisabled is the state of a zone that may not connect.
 const stateDisabled = "disabled"
@@ -20,7 +17,7 @@ const stateDisabled = "disabled"
 // decidesAdmission reports whether a change of a kind can change which zones may
 // be connected.
 func decidesAdmission(kind resource.Kind) bool {
-	return kind == kindZone || kind == keyring.KindSecret || kind == keyring.KindRevocation
+	return kind == resource.KindZone || kind == resource.KindGlobalSecret || kind == resource.KindTokenRevocation
 }
 
 // authorizeZone decides whether a token admits a zone, at first and for as long
@@ -31,7 +28,7 @@ func (g *global) authorizeZone(_ context.Context, token string, zone resource.Zo
 		return err
 	}
 	view := g.store.View()
-	r, ok := view.Get(resource.Key{Kind: kindZone, Name: string(zone)})
+	r, ok := view.Get(resource.Key{Kind: resource.KindZone, Name: string(zone)})
 	switch {
 	case !ok:
 		return fmt.Errorf("there is no Zone %q on the global; `meridian generate zone-token --zone %s` creates it", zone, zone)
@@ -44,7 +41,7 @@ func (g *global) authorizeZone(_ context.Context, token string, zone resource.Zo
 // withResources adds the zones that only have a Zone to those that have been
 // connected, and says which are disabled; in order of their names.
 func (g *global) withResources(all []zonesync.ZoneStatus) []zonesync.ZoneStatus {
-	for r := range g.store.View().List(kindZone, "") {
+	for r := range g.store.View().List(resource.KindZone, "") {
 		name := resource.ZoneName(r.Key().Name)
 		i := slices.IndexFunc(all, func(z zonesync.ZoneStatus) bool { return z.Name == name })
 		if i < 0 {

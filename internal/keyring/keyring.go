@@ -29,14 +29,6 @@ import (
 	"meridian/internal/store"
 )
 
-// The kinds that keys and tokens are kept as.
-const (
-	KindSecret      resource.Kind = "GlobalSecret"
-	KindSigningKey  resource.Kind = "SigningKey"
-	KindRevocation  resource.Kind = "TokenRevocation"
-	KindIssuedToken resource.Kind = "IssuedToken"
-)
-
 // AdminTokenName names the GlobalSecret that holds the bootstrap admin token
 // (§6.6).
 const AdminTokenName = "admin-user-token"
@@ -119,11 +111,11 @@ func (r *Ring) CurrentVerifier(log *slog.Logger) *authn.Verifier {
 
 func (r *Ring) refreshLocked() {
 	local := r.cfg.Local()
-	of := material{secrets: local.Digest(KindSecret), revoked: local.Digest(KindRevocation)}
+	of := material{secrets: local.Digest(resource.KindGlobalSecret), revoked: local.Digest(resource.KindTokenRevocation)}
 	var global *store.View
 	if r.cfg.Global != nil {
 		global = r.cfg.Global()
-		of.published, of.revokedByGlobal = global.Digest(KindSigningKey), global.Digest(KindRevocation)
+		of.published, of.revokedByGlobal = global.Digest(resource.KindSigningKey), global.Digest(resource.KindTokenRevocation)
 	}
 	if r.made && r.madeOf == of {
 		return
@@ -145,7 +137,7 @@ func (r *Ring) refreshLocked() {
 // a key and holds none is left out and told of: it must not refuse the tokens of
 // all others, that of whoever could mend it among them.
 func privateKeys(view *store.View) (keys []authn.SigningKey, unusable error) {
-	for s := range view.List(KindSecret, "") {
+	for s := range view.List(resource.KindGlobalSecret, "") {
 		id, err := authn.ParseKeyID(s.Key().Name)
 		if err != nil {
 			continue // a secret that is not a key
@@ -165,7 +157,7 @@ func privateKeys(view *store.View) (keys []authn.SigningKey, unusable error) {
 // cannot be used is left out, so that it refuses its own tokens only.
 func publishedKeys(view *store.View) []authn.PublicKey {
 	var keys []authn.PublicKey
-	for k := range view.List(KindSigningKey, "") {
+	for k := range view.List(resource.KindSigningKey, "") {
 		spec := k.Spec().(*resource.SigningKey)
 		id, err := authn.ParseKeyID(k.Key().Name)
 		if err != nil || id.Use != authn.DataplaneToken || string(id.Use) != spec.Use || id.Serial != spec.Serial {
@@ -194,7 +186,7 @@ func (r *Ring) revoked(views ...*store.View) func(authn.Use, string) bool {
 		if view == nil {
 			continue
 		}
-		for res := range view.List(KindRevocation, "") {
+		for res := range view.List(resource.KindTokenRevocation, "") {
 			spec := res.Spec().(*resource.TokenRevocation)
 			all[token{authn.Use(spec.Use), spec.ID}] = true
 		}
@@ -236,7 +228,7 @@ func (r *Ring) Follow(ctx context.Context, changed func(), stores ...*store.Stor
 
 // differs reports whether two views may verify differently.
 func differs(a, b *store.View) bool {
-	for _, kind := range []resource.Kind{KindSecret, KindSigningKey, KindRevocation, KindIssuedToken} {
+	for _, kind := range []resource.Kind{resource.KindGlobalSecret, resource.KindSigningKey, resource.KindTokenRevocation, resource.KindIssuedToken} {
 		if a.Digest(kind) != b.Digest(kind) {
 			return true
 		}
@@ -246,7 +238,7 @@ func differs(a, b *store.View) bool {
 
 // AdminToken returns the bootstrap admin token, or "" when it was deleted.
 func (r *Ring) AdminToken() string {
-	s, ok := r.cfg.Local().Get(resource.Key{Kind: KindSecret, Name: AdminTokenName})
+	s, ok := r.cfg.Local().Get(resource.Key{Kind: resource.KindGlobalSecret, Name: AdminTokenName})
 	if !ok {
 		return ""
 	}

@@ -99,7 +99,7 @@ func TestPublishedKeysArePublicHalves(t *testing.T) {
 	token, _, err := r.Issuer().Zone("east", []string{authn.ScopeControlPlane}, time.Hour)
 	require.NoError(t, err)
 	var public []authn.PublicKey
-	for k := range p.store.View().List(KindSigningKey, "") {
+	for k := range p.store.View().List(resource.KindSigningKey, "") {
 		d, ok := resource.Describe(k.Key().Kind)
 		require.True(t, ok)
 		require.True(t, d.Synced, "zones verify with it")
@@ -113,7 +113,7 @@ func TestPublishedKeysArePublicHalves(t *testing.T) {
 	}
 	_, err = authn.NewVerifier(now, public...).Zone(token, "east", authn.ScopeControlPlane)
 	require.NoError(t, err, "the published half verifies what the private one signed")
-	for _, kind := range []resource.Kind{KindSecret, KindIssuedToken} {
+	for _, kind := range []resource.Kind{resource.KindGlobalSecret, resource.KindIssuedToken} {
 		d, _ := resource.Describe(kind)
 		require.False(t, d.Synced, "private halves and records never leave")
 	}
@@ -137,7 +137,7 @@ func TestRotation(t *testing.T) {
 		require.NoError(t, err, "all verify")
 	}
 	_, err = p.Propose(t.Context(), store.Txn{Time: now(), Ops: []store.Op{
-		store.Delete(resource.Key{Kind: KindSecret, Name: "user-token-signing-key-1"}),
+		store.Delete(resource.Key{Kind: resource.KindGlobalSecret, Name: "user-token-signing-key-1"}),
 	}})
 	require.NoError(t, err)
 	_, err = r.Verifier().User(old)
@@ -153,7 +153,7 @@ func TestZonesVerifyTheGlobalsDataplaneTokens(t *testing.T) {
 	require.NoError(t, east.Ensure(t.Context(), eastWritten, authn.UserToken, authn.DataplaneToken))
 	west, westWritten := newZone("west", written)
 	require.NoError(t, west.Ensure(t.Context(), westWritten, authn.UserToken, authn.DataplaneToken))
-	require.Zero(t, eastWritten.store.View().Count(KindSigningKey), "a zone publishes nothing")
+	require.Zero(t, eastWritten.store.View().Count(resource.KindSigningKey), "a zone publishes nothing")
 
 	fromGlobal, token, err := global.Issuer().Dataplane("default", "web-1", nil, time.Hour)
 	require.NoError(t, err)
@@ -179,7 +179,7 @@ func TestZonesVerifyTheGlobalsDataplaneTokens(t *testing.T) {
 	require.NoError(t, err)
 	revocation, err := global.Revocation(record.Spec().(*resource.IssuedToken), "lost")
 	require.NoError(t, err)
-	require.Equal(t, KindRevocation, revocation.Key().Kind)
+	require.Equal(t, resource.KindTokenRevocation, revocation.Key().Kind)
 	written.put(t, revocation)
 	for _, r := range []*Ring{global, east, west} {
 		_, err = r.Verifier().Verify(fromGlobal)
@@ -241,7 +241,7 @@ func TestDamagedPublishedKeyIsLeftOut(t *testing.T) {
 	require.NoError(t, err)
 	_, batch, err := global.Rotation(authn.DataplaneToken)
 	require.NoError(t, err)
-	renamed, err := build(KindSigningKey, "dataplane-token-signing-key-9", *batch[1].Spec().(*resource.SigningKey))
+	renamed, err := build(resource.KindSigningKey, "dataplane-token-signing-key-9", *batch[1].Spec().(*resource.SigningKey))
 	require.NoError(t, err)
 	written.put(t, renamed)
 	east, _ := newZone("east", written)
@@ -321,7 +321,7 @@ func TestFollowersHearOfARewoundStore(t *testing.T) {
 		go func() { stopped <- east.Follow(ctx, func() { heard <- struct{}{} }, replica) }()
 		synctest.Wait()
 		var keys []*resource.Resource
-		for k := range written.store.View().List(KindSigningKey, "") {
+		for k := range written.store.View().List(resource.KindSigningKey, "") {
 			keys = append(keys, k)
 		}
 		require.NoError(t, replica.Reset(&store.Snapshot{Revision: 7, Resources: keys}))
@@ -337,7 +337,7 @@ func TestFollowersHearOfARewoundStore(t *testing.T) {
 func TestASecretThatIsNoKeyIsLeftOut(t *testing.T) {
 	r, p := newGlobal()
 	require.NoError(t, r.Ensure(t.Context(), p, authn.UserToken))
-	garbage, err := build(KindSecret, "user-token-signing-key-9", resource.Secret{Data: "Z2FyYmFnZQ=="})
+	garbage, err := build(resource.KindGlobalSecret, "user-token-signing-key-9", resource.Secret{Data: "Z2FyYmFnZQ=="})
 	require.NoError(t, err)
 	p.put(t, garbage)
 	_, err = r.Verifier().Verify(r.AdminToken())

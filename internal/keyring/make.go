@@ -36,7 +36,7 @@ func (r *Ring) Has(use authn.Use) bool { return r.latest(use) > 0 }
 // latest returns the highest serial number of a use; 0 when there is no key.
 func (r *Ring) latest(use authn.Use) uint64 {
 	var serial uint64
-	for s := range r.cfg.Local().List(KindSecret, "") {
+	for s := range r.cfg.Local().List(resource.KindGlobalSecret, "") {
 		if id, err := authn.ParseKeyID(s.Key().Name); err == nil && id.Use == use {
 			serial = max(serial, id.Serial)
 		}
@@ -58,7 +58,7 @@ func (r *Ring) Rotation(use authn.Use) (authn.KeyID, []*resource.Resource, error
 	if err != nil {
 		return id, nil, err
 	}
-	secret, err := build(KindSecret, id.String(), resource.Secret{Data: base64.StdEncoding.EncodeToString(private)})
+	secret, err := build(resource.KindGlobalSecret, id.String(), resource.Secret{Data: base64.StdEncoding.EncodeToString(private)})
 	if err != nil || r.cfg.Zone != "" {
 		return id, []*resource.Resource{secret}, err
 	}
@@ -66,7 +66,7 @@ func (r *Ring) Rotation(use authn.Use) (authn.KeyID, []*resource.Resource, error
 	if err != nil {
 		return id, nil, err
 	}
-	public, err := build(KindSigningKey, id.String(), resource.SigningKey{
+	public, err := build(resource.KindSigningKey, id.String(), resource.SigningKey{
 		Use: string(use), Serial: id.Serial, PublicKey: base64.StdEncoding.EncodeToString(der),
 	})
 	return id, []*resource.Resource{secret, public}, err
@@ -80,7 +80,7 @@ func (r *Ring) ensureAdminToken(ctx context.Context, p store.Proposer) error {
 	if err != nil {
 		return fmt.Errorf("issue the admin token: %w", err)
 	}
-	secret, err := build(KindSecret, AdminTokenName, resource.Secret{Data: base64.StdEncoding.EncodeToString([]byte(raw))})
+	secret, err := build(resource.KindGlobalSecret, AdminTokenName, resource.Secret{Data: base64.StdEncoding.EncodeToString([]byte(raw))})
 	if err != nil {
 		return err
 	}

@@ -15,13 +15,13 @@ const maxPruned = 32
 // recordKey names the record of a token. Ids of tokens issued by older releases
 // are in upper case, which names of resources are not.
 func recordKey(id string) resource.Key {
-	return resource.Key{Kind: KindIssuedToken, Name: strings.ToLower(id)}
+	return resource.Key{Kind: resource.KindIssuedToken, Name: strings.ToLower(id)}
 }
 
 // Record returns the record of a token that by, a user, had issued; empty when
 // the server issued it by itself.
 func Record(t authn.Token, by string) (*resource.Resource, error) {
-	return build(KindIssuedToken, recordKey(t.ID).Name, resource.IssuedToken{
+	return build(resource.KindIssuedToken, recordKey(t.ID).Name, resource.IssuedToken{
 		Use: string(t.Key.Use), ID: t.ID, Subject: t.Subject(), Groups: t.Groups, Tags: t.Tags, Scope: t.Scope,
 		Serial: t.Key.Serial, Issued: t.IssuedAt.Format(time.RFC3339), Expires: t.Expires.Format(time.RFC3339), Issuer: by,
 	})
@@ -40,7 +40,7 @@ type Issued struct {
 func (r *Ring) Issued(use authn.Use) []Issued {
 	revoked := r.Verifier().Revoked
 	var all []Issued
-	for res := range r.cfg.Local().List(KindIssuedToken, "") {
+	for res := range r.cfg.Local().List(resource.KindIssuedToken, "") {
 		spec := res.Spec().(*resource.IssuedToken)
 		if use == "" || authn.Use(spec.Use) == use {
 			all = append(all, Issued{res, spec, revoked(authn.Use(spec.Use), spec.ID)})
@@ -69,9 +69,9 @@ func (r *Ring) Revocation(record *resource.IssuedToken, reason string) (*resourc
 	if r.cfg.Global != nil {
 		marked := *record
 		marked.Revoked, marked.Reason = true, reason
-		return build(KindIssuedToken, name, marked)
+		return build(resource.KindIssuedToken, name, marked)
 	}
-	return build(KindRevocation, name, resource.TokenRevocation{
+	return build(resource.KindTokenRevocation, name, resource.TokenRevocation{
 		Use: record.Use, ID: record.ID, Expires: record.Expires, Reason: reason,
 	})
 }
@@ -87,7 +87,7 @@ func (r *Ring) Expired() []resource.Key {
 	}
 	var keys []resource.Key
 	view := r.cfg.Local()
-	for res := range view.List(KindIssuedToken, "") {
+	for res := range view.List(resource.KindIssuedToken, "") {
 		if len(keys) < maxPruned && past(res.Spec().(*resource.IssuedToken).Expires) {
 			keys = append(keys, res.Key())
 		}
@@ -95,7 +95,7 @@ func (r *Ring) Expired() []resource.Key {
 	if r.cfg.Global != nil {
 		return keys
 	}
-	for res := range view.List(KindRevocation, "") {
+	for res := range view.List(resource.KindTokenRevocation, "") {
 		if len(keys) < maxPruned && past(res.Spec().(*resource.TokenRevocation).Expires) {
 			keys = append(keys, res.Key())
 		}

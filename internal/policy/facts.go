@@ -7,14 +7,9 @@ import (
 	"meridian/internal/resource"
 )
 
-const (
-	meshKind      resource.Kind = "Mesh"
-	dataplaneKind resource.Kind = "Dataplane"
-)
-
 // DataplaneKey returns the key of a dataplane.
 func DataplaneKey(mesh resource.MeshName, name string) resource.Key {
-	return resource.Key{Kind: dataplaneKind, Mesh: mesh, Name: name}
+	return resource.Key{Kind: resource.KindDataplane, Mesh: mesh, Name: name}
 }
 
 // Mesh is what matching needs to know of a mesh: comparable, so that a change
@@ -35,7 +30,7 @@ type Mesh struct {
 // has those of an empty one.
 func MeshOf(view View, name resource.MeshName) *Mesh {
 	spec := new(resource.Mesh)
-	r, exists := view.Get(resource.Key{Kind: meshKind, Name: string(name)})
+	r, exists := view.Get(resource.Key{Kind: resource.KindMesh, Name: string(name)})
 	if exists {
 		spec = r.Spec().(*resource.Mesh)
 	}
@@ -66,12 +61,12 @@ func Offline(resources []*resource.Resource, zone resource.ZoneName, strict bool
 	for _, r := range resources {
 		key := r.Key()
 		switch {
-		case key.Kind == meshKind:
+		case key.Kind == resource.KindMesh:
 			meshes[resource.MeshName(key.Name)] = true
 		case key.Mesh != "" && !meshes[key.Mesh]:
 			meshes[key.Mesh] = false
 		}
-		if key.Kind == dataplaneKind {
+		if key.Kind == resource.KindDataplane {
 			inZone, err := resource.WithZone(r, zone)
 			switch {
 			case err == nil:
@@ -84,7 +79,7 @@ func Offline(resources []*resource.Resource, zone resource.ZoneName, strict bool
 	}
 	maps.DeleteFunc(meshes, func(_ resource.MeshName, defined bool) bool { return defined })
 	for name := range meshes {
-		key := resource.Key{Kind: meshKind, Name: string(name)}
+		key := resource.Key{Kind: resource.KindMesh, Name: string(name)}
 		complete = append(complete, resource.New(resource.Meta{Key: key}, new(resource.Mesh), []byte("{}")))
 	}
 	return NewSnapshot(complete...), nil

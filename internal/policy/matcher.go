@@ -119,7 +119,7 @@ func (m *Matcher) Reset(view View) {
 			m.addPolicyLocked(m.byKind[kind].Compile(view, r))
 		}
 	}
-	for r := range view.List(dataplaneKind, "") {
+	for r := range view.List(resource.KindDataplane, "") {
 		m.addDataplaneLocked(r)
 	}
 	for _, f := range m.followers {

@@ -143,12 +143,12 @@ func (m *Matcher) planLocked(view View, changed []resource.Key) *update {
 	}
 	for _, key := range changed {
 		switch {
-		case key.Kind == meshKind:
+		case key.Kind == resource.KindMesh:
 			name := resource.MeshName(key.Name)
 			if ms, after := m.meshes[name], MeshOf(view, name); ms != nil && *ms.mesh != *after {
 				u.meshes[name] = after
 			}
-		case key.Kind == dataplaneKind:
+		case key.Kind == resource.KindDataplane:
 			u.dataplanes[key] = past{}
 		case m.byKind[key.Kind] != nil:
 			u.compile(key)

@@ -81,14 +81,14 @@ type binding struct {
 // Compile returns the set of what a view holds.
 func Compile(v View) *Set {
 	s := &Set{roles: map[string][]*Rule{}, users: map[string]*holding{}, groups: map[string]*holding{}}
-	for r := range v.List(KindRole, "") {
+	for r := range v.List(resource.KindAccessRole, "") {
 		spec, ok := r.Spec().(*resource.AccessRole)
 		if !ok {
 			continue // not a role, so it grants nothing
 		}
 		s.roles[r.Key().Name] = compileRole(r.Key().Name, spec)
 	}
-	for r := range v.List(KindBinding, "") {
+	for r := range v.List(resource.KindAccessRoleBinding, "") {
 		if spec, ok := r.Spec().(*resource.AccessRoleBinding); ok {
 			s.bind(binding{r.Key().Name, spec})
 		}

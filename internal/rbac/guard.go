@@ -36,7 +36,9 @@ type Overreach struct {
 // rules themselves, and of keys.
 func Guarded(key resource.Key) bool { return ofRules(key) || len(signs(key)) > 0 }
 
-func ofRules(key resource.Key) bool { return key.Kind == KindRole || key.Kind == KindBinding }
+func ofRules(key resource.Key) bool {
+	return key.Kind == resource.KindAccessRole || key.Kind == resource.KindAccessRoleBinding
+}
 
 // Guard looks at changes of the view that the set was compiled from, which the
 // subject has the accesses to make; nil says that nothing speaks against them. It
@@ -78,13 +80,13 @@ const MaxGrants = 250_000
 // size counts the grants of a view, those of a role that is not there as one.
 func size(view View) int {
 	rules := map[string]int{}
-	for r := range view.List(KindRole, "") {
+	for r := range view.List(resource.KindAccessRole, "") {
 		if spec, ok := r.Spec().(*resource.AccessRole); ok {
 			rules[r.Key().Name] = len(spec.Rules)
 		}
 	}
 	n := 0
-	for r := range view.List(KindBinding, "") {
+	for r := range view.List(resource.KindAccessRoleBinding, "") {
 		if spec, ok := r.Spec().(*resource.AccessRoleBinding); ok {
 			given := 0
 			for _, role := range spec.Roles {
@@ -99,15 +101,13 @@ func size(view View) int {
 // The kinds that hold keys, and the names of keys: a use, such as user-token,
 // then this, then a number.
 const (
-	kindSecret     resource.Kind = "GlobalSecret"
-	kindSigningKey resource.Kind = "SigningKey"
-	keyInfix                     = "-signing-key-"
+	keyInfix = "-signing-key-"
 )
 
 // signs returns what whoever writes a resource can grant with it: who knows a
 // signing key makes tokens, those of users for anybody.
 func signs(key resource.Key) []resource.Access {
-	if key.Kind != kindSecret && key.Kind != kindSigningKey {
+	if key.Kind != resource.KindGlobalSecret && key.Kind != resource.KindSigningKey {
 		return nil
 	}
 	use, _, named := strings.Cut(key.Name, keyInfix)

@@ -14,7 +14,9 @@ import (
 // restarted is a view after the next start of its control plane, which creates
 // the role admin where it is missing (§6.5).
 func restarted(t failer, w world) world {
-	if slices.ContainsFunc(w, func(r *resource.Resource) bool { return r.Key() == (resource.Key{Kind: KindRole, Name: AdminRole}) }) {
+	if slices.ContainsFunc(w, func(r *resource.Resource) bool {
+		return r.Key() == (resource.Key{Kind: resource.KindAccessRole, Name: AdminRole})
+	}) {
 		return w
 	}
 	return append(slices.Clone(w), build(t, "AccessRole", "", AdminRole, resource.AccessRole{Rules: []resource.AccessRule{{Access: Accesses()}}}))
@@ -83,7 +85,7 @@ func TestNobodyGainsWhatTheAuthorLacks(t *testing.T) {
 // each yields the rules of a view.
 func each(v View) func(yield func(*resource.Resource) bool) {
 	return func(yield func(*resource.Resource) bool) {
-		for _, kind := range []resource.Kind{KindRole, KindBinding} {
+		for _, kind := range []resource.Kind{resource.KindAccessRole, resource.KindAccessRoleBinding} {
 			for r := range v.List(kind, "") {
 				if !yield(r) {
 					return

@@ -8,12 +8,6 @@ import (
 	"meridian/internal/resource"
 )
 
-// The kinds that hold the rules.
-const (
-	KindRole    resource.Kind = "AccessRole"
-	KindBinding resource.Kind = "AccessRoleBinding"
-)
-
 // View is what a Set is compiled from: all resources of a kind, in key order.
 // An empty mesh means every mesh.
 type View interface {

@@ -11,13 +11,6 @@ import (
 	"meridian/internal/resource"
 )
 
-// The kinds whose meaning the store knows.
-const (
-	kindMesh              resource.Kind = "Mesh"
-	kindAccessRole        resource.Kind = "AccessRole"
-	kindAccessRoleBinding resource.Kind = "AccessRoleBinding"
-)
-
 // Apply writes one batch at a revision, whole or not at all, and returns what
 // became of it. The result depends on the state and the arguments only, so
 // that every server comes to the same.
@@ -194,7 +187,7 @@ func (b *batch) remove(key resource.Key) OpResult {
 // mesh and its resources may be created, or deleted, together.
 func (b *batch) checkMeshes(results []OpResult) error {
 	for _, r := range results {
-		if r.Outcome == Deleted && r.Key.Kind == kindMesh {
+		if r.Outcome == Deleted && r.Key.Kind == resource.KindMesh {
 			if err := b.checkEmpty(resource.MeshName(r.Key.Name)); err != nil {
 				return err
 			}
@@ -205,7 +198,7 @@ func (b *batch) checkMeshes(results []OpResult) error {
 		if r.Key.Mesh == "" || r.Key.Mesh == known || r.Outcome == Deleted || r.Outcome == Missing {
 			continue
 		}
-		if _, ok := b.get(resource.Key{Kind: kindMesh, Name: string(r.Key.Mesh)}); !ok {
+		if _, ok := b.get(resource.Key{Kind: resource.KindMesh, Name: string(r.Key.Mesh)}); !ok {
 			return &MeshMissingError{Key: r.Key}
 		}
 		known = r.Key.Mesh
@@ -246,7 +239,7 @@ func (s *Store) commitLocked(from *View, b *batch, epoch *Epoch) {
 		tree: b.tree.Copy(), tallies: b.tallies,
 	}
 	for _, c := range b.changes {
-		if k := c.Key().Kind; k == kindAccessRole || k == kindAccessRoleBinding {
+		if k := c.Key().Kind; k == resource.KindAccessRole || k == resource.KindAccessRoleBinding {
 			v.access = b.revision
 		}
 	}

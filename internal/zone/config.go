@@ -80,7 +80,7 @@ func (c *Config) Validate() error {
 	case byHand && (len(c.GlobalAddrs) == 0 || c.TokenFile == ""):
 		return usage("--global-addr and --token-file go together")
 	}
-	if _, _, err := resource.Build(resource.Meta{Key: resource.Key{Kind: "Zone", Name: c.Name}}, []byte("{}")); err != nil {
+	if _, _, err := resource.Build(resource.Meta{Key: resource.Key{Kind: resource.KindZone, Name: c.Name}}, []byte("{}")); err != nil {
 		return usage("--name %q cannot be the name of a zone: %w", c.Name, err)
 	}
 	return nil

@@ -17,14 +17,9 @@ import (
 	"meridian/internal/version"
 )
 
-const (
-	kindMesh      resource.Kind = "Mesh"
-	kindDataplane resource.Kind = "Dataplane"
-)
-
 // bootstrap writes what a zone needs before anybody can use it.
 func (z *zone) bootstrap(ctx context.Context) error {
-	fresh := z.local.View().Count(kindMesh) == 0 && z.ring.AdminToken() == ""
+	fresh := z.local.View().Count(resource.KindMesh) == 0 && z.ring.AdminToken() == ""
 	if fresh && !z.cfg.federated() && !z.cfg.SkipDefaultMesh {
 		if err := z.createDefaultMesh(ctx); err != nil {
 			return err
@@ -44,7 +39,7 @@ func (z *zone) bootstrap(ctx context.Context) error {
 func tokenUses() []authn.Use { return []authn.Use{authn.UserToken, authn.DataplaneToken} }
 
 func (z *zone) createDefaultMesh(ctx context.Context) error {
-	key := resource.Key{Kind: kindMesh, Name: "default"}
+	key := resource.Key{Kind: resource.KindMesh, Name: "default"}
 	mesh, _, err := resource.Build(resource.Meta{Key: key}, []byte("{}"))
 	if err != nil {
 		return fmt.Errorf("create the default mesh: %w", err)
@@ -109,14 +104,14 @@ func (z *zone) owns(d *resource.Descriptor) error {
 func (z *zone) prepare(view store.Reader, r *resource.Resource) (*resource.Resource, error) {
 	key := r.Key()
 	if z.globalStore != nil && key.Mesh != "" {
-		if _, ok := view.Get(resource.Key{Kind: kindMesh, Name: string(key.Mesh)}); !ok {
+		if _, ok := view.Get(resource.Key{Kind: resource.KindMesh, Name: string(key.Mesh)}); !ok {
 			if err := z.replicaReady(); err != nil {
 				return nil, rpcerr.New(rpcerr.Invalid, dataplane.ReasonNoMesh, "mesh %q is not known here: %w", key.Mesh, err)
 			}
 			return nil, rpcerr.New(rpcerr.Invalid, dataplane.ReasonNoMesh, "mesh %q does not exist: create it on the global first", key.Mesh)
 		}
 	}
-	if key.Kind != kindDataplane {
+	if key.Kind != resource.KindDataplane {
 		return r, nil
 	}
 	return resource.WithZone(r, resource.ZoneName(z.cfg.Name))

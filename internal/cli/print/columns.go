@@ -23,7 +23,7 @@ func columnsOf(d *resource.Descriptor) []column {
 	switch {
 	case d == nil:
 		return nil
-	case d.Kind == "Mesh":
+	case d.Kind == resource.KindMesh:
 		return []column{
 			{"MTLS", func(spec map[string]any) string { return OrWord(textAt(spec, "mtls", "enabledBackend"), "off") }},
 			{"MATCHING", func(spec map[string]any) string {
@@ -31,14 +31,14 @@ func columnsOf(d *resource.Descriptor) []column {
 					OrWord(textAt(spec, "matching", "targetRef"), "FirstWins")
 			}},
 		}
-	case d.Kind == "Zone":
+	case d.Kind == resource.KindZone:
 		return []column{{"ENABLED", func(spec map[string]any) string {
 			if enabled, ok := spec["enabled"].(bool); ok {
 				return strconv.FormatBool(enabled)
 			}
 			return "true"
 		}}}
-	case d.Kind == "Dataplane":
+	case d.Kind == resource.KindDataplane:
 		return []column{
 			{"ADDRESS", func(spec map[string]any) string { return textAt(spec, "networking", "address") }},
 			{"SERVICES", services},
@@ -146,7 +146,7 @@ func selectorsAt(section string) func(map[string]any) string {
 func targetRef(spec map[string]any) string {
 	ref, ok := spec["targetRef"].(map[string]any)
 	if !ok {
-		return "Mesh"
+		return string(resource.TargetMesh)
 	}
 	text := textAt(ref, "kind")
 	if name := textAt(ref, "name"); name != "" {

@@ -158,7 +158,7 @@ func (a *ConnectionAnswer) receiving(mesh *policy.Mesh, rules []policy.Rule, inb
 			a.AllowedBy = []string{}
 		}
 		for _, rule := range here {
-			if mine := rule.ForCaller(caller); rule.Kind != permissionKind && len(mine.Steps) > 0 {
+			if mine := rule.ForCaller(caller); rule.Kind != resource.KindTrafficPermission && len(mine.Steps) > 0 {
 				mine.PerCaller = false
 				a.add(mine)
 			}

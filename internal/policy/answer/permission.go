@@ -8,11 +8,6 @@ import (
 	"meridian/internal/resource"
 )
 
-const (
-	permissionKind     resource.Kind = "TrafficPermission"
-	meshPermissionKind resource.Kind = "MeshTrafficPermission"
-)
-
 // permission is whether a caller may talk to an inbound, and by whose word.
 type permission struct {
 	allowed             bool
@@ -24,7 +19,7 @@ type permission struct {
 // (§4.7); where neither decides, mutual TLS denies and its absence allows (§3.6).
 func permitted(mesh *policy.Mesh, rules []*policy.Rule, caller []resource.Tags) permission {
 	undecided := permission{allowed: !mesh.MTLS, allowedBy: []string{}, deniedBy: []string{}}
-	if rule := ofKind(rules, meshPermissionKind); rule != nil {
+	if rule := ofKind(rules, resource.KindMeshTrafficPermission); rule != nil {
 		fold := rule.ForCaller(caller).Fold()
 		action, ok := fold.Conf()["action"].(string)
 		if !ok {
@@ -36,7 +31,7 @@ func permitted(mesh *policy.Mesh, rules []*policy.Rule, caller []resource.Tags) 
 		}
 		return permission{allowed: true, allowedBy: by, deniedBy: []string{}}
 	}
-	if rule := ofKind(rules, permissionKind); rule != nil {
+	if rule := ofKind(rules, resource.KindTrafficPermission); rule != nil {
 		if by := origins(rule.ForCaller(caller).Steps); len(by) > 0 {
 			return permission{allowed: true, allowedBy: by, deniedBy: []string{}}
 		}

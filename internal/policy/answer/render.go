@@ -86,7 +86,7 @@ func (r *row) losers(list []Considered) {
 func (a *ConnectionAnswer) denying() []string {
 	var names []string
 	for _, e := range a.Effective {
-		if e.Kind == meshPermissionKind && e.Conf["action"] == resource.ActionDeny {
+		if e.Kind == resource.KindMeshTrafficPermission && e.Conf["action"] == resource.ActionDeny {
 			for _, name := range e.Policies {
 				if !slices.Contains(names, name) { // one policy may deny several inbounds
 					names = append(names, name)

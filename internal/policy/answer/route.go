@@ -99,7 +99,7 @@ func Route(m *policy.Matcher, mesh resource.MeshName, name string, asOf resource
 // meant.
 func noRoute(r *policy.Reading, mesh resource.MeshName, name string) error {
 	var others []string
-	for _, kind := range []resource.Kind{"HTTPRoute", "GRPCRoute"} {
+	for _, kind := range []resource.Kind{resource.KindHTTPRoute, resource.KindGRPCRoute} {
 		for route := range r.View().List(kind, mesh) {
 			others = append(others, route.Key().Name)
 		}

@@ -58,7 +58,7 @@ func (a *adviser) mesh(name resource.MeshName, t target) *mesh {
 	key := resource.Key{Kind: t.kind, Mesh: name, Name: t.name}
 	switch found, ok := a.view.Get(key); {
 	case !ok:
-	case t.kind == kindGateway:
+	case t.kind == resource.KindGateway:
 		m.gateways[t.name] = newGateway(found)
 	default:
 		m.routes[key] = newRoute(found)
@@ -91,12 +91,12 @@ func (a *adviser) parents(r *route, report *resource.Report) {
 		if p.ParentKind() == "Service" && p.Port != nil {
 			report.Warnf(at.Field("port"), "has no effect: the route is on every outbound to the service, whatever its port")
 		}
-		if p.ParentKind() != string(kindGateway) {
+		if p.ParentKind() != string(resource.KindGateway) {
 			continue
 		}
-		found, ok := a.view.Get(resource.Key{Kind: kindGateway, Mesh: r.key.Mesh, Name: p.Name})
+		found, ok := a.view.Get(resource.Key{Kind: resource.KindGateway, Mesh: r.key.Mesh, Name: p.Name})
 		if !ok {
-			report.Warnf(at.Field("name"), "there is no Gateway %s%s", p.Name, meant(p.Name, a.objects(r.key.Mesh, kindGateway)))
+			report.Warnf(at.Field("name"), "there is no Gateway %s%s", p.Name, meant(p.Name, a.objects(r.key.Mesh, resource.KindGateway)))
 			continue
 		}
 		asked, admitted := false, false

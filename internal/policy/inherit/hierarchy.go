@@ -95,7 +95,7 @@ func newRoute(r *resource.Resource) *route {
 func (r *route) parentGateways() []string {
 	var names []string
 	for i := range r.parents {
-		if p := &r.parents[i]; p.ParentKind() == string(kindGateway) && !slices.Contains(names, p.Name) {
+		if p := &r.parents[i]; p.ParentKind() == string(resource.KindGateway) && !slices.Contains(names, p.Name) {
 			names = append(names, p.Name)
 		}
 	}
@@ -113,7 +113,7 @@ func (r *route) attach(gateways map[string]*gateway) {
 		}
 		for i := range g.listeners {
 			asked := slices.ContainsFunc(r.parents, func(p resource.ParentRef) bool {
-				return p.ParentKind() == string(kindGateway) && p.Name == name && asksFor(&p, &g.listeners[i])
+				return p.ParentKind() == string(resource.KindGateway) && p.Name == name && asksFor(&p, &g.listeners[i])
 			})
 			if asked && admits(&g.listeners[i], r) {
 				r.legs = append(r.legs, &leg{gateway: g, listener: i, route: r})

@@ -64,7 +64,7 @@ func (x *Index) Reset(view policy.View) {
 	x.mu.Lock()
 	defer x.mu.Unlock()
 	x.meshes, x.stats = map[resource.MeshName]*mesh{}, nil
-	for r := range view.List(kindGateway, "") {
+	for r := range view.List(resource.KindGateway, "") {
 		m := x.meshLocked(view, r.Key().Mesh)
 		m.gateways[r.Key().Name] = newGateway(r)
 	}
@@ -91,7 +91,7 @@ func (x *Index) Update(view policy.View, changed []resource.Key) {
 		}
 		x.stats = nil
 		after, exists := view.Get(key)
-		if key.Kind == kindMesh {
+		if key.Kind == resource.KindMesh {
 			x.updateMeshLocked(view, resource.MeshName(key.Name))
 			continue
 		}
@@ -105,7 +105,7 @@ func (x *Index) Update(view policy.View, changed []resource.Key) {
 			if exists {
 				m.addPolicy(compile(x.compiler, after, schema))
 			}
-		case key.Kind == kindGateway:
+		case key.Kind == resource.KindGateway:
 			delete(m.gateways, key.Name)
 			if exists {
 				m.gateways[key.Name] = newGateway(after)
@@ -126,12 +126,12 @@ func (x *Index) Update(view policy.View, changed []resource.Key) {
 }
 
 // concerns reports whether a change of a resource of a kind can change any path.
-func concerns(kind resource.Kind) bool { return kind == kindMesh || Follows(kind) }
+func concerns(kind resource.Kind) bool { return kind == resource.KindMesh || Follows(kind) }
 
 // Follows reports whether an Index knows the conditions of resources of a kind:
 // inherited policies, and the objects they can target.
 func Follows(kind resource.Kind) bool {
-	return kind == kindGateway || slices.Contains(routeKinds, kind) || schemaOf(kind) >= 0
+	return kind == resource.KindGateway || slices.Contains(routeKinds, kind) || schemaOf(kind) >= 0
 }
 
 // meshLocked returns what is indexed of a mesh, which need not exist as a
@@ -250,7 +250,7 @@ func (m *mesh) forget(t target) {
 // ruleOf returns the place of the rule that a target is, or -1 when it is
 // something larger.
 func (l *leg) ruleOf(t target) int {
-	if t.kind == kindGateway || t.section == "" {
+	if t.kind == resource.KindGateway || t.section == "" {
 		return -1
 	}
 	return slices.Index(l.route.rules, t.section)
@@ -260,7 +260,7 @@ func (l *leg) ruleOf(t target) int {
 // particular order.
 func (m *mesh) legsThrough(t target) func(yield func(*leg) bool) {
 	return func(yield func(*leg) bool) {
-		if t.kind != kindGateway {
+		if t.kind != resource.KindGateway {
 			r := m.routes[resource.Key{Kind: t.kind, Mesh: m.name, Name: t.name}]
 			if r == nil || (t.section != "" && !slices.Contains(r.rules, t.section)) {
 				return
@@ -334,9 +334,9 @@ func (x *Index) computeLocked(m *mesh, l *leg, own []*compiled, schema int) *out
 	onRoute := m.targeting[target{schema, r.key.Kind, r.key.Name, ""}]
 	var onListener []*compiled
 	if listener := l.gateway.listeners[l.listener].Name; listener != "" {
-		onListener = m.targeting[target{schema, kindGateway, g.key.Name, listener}]
+		onListener = m.targeting[target{schema, resource.KindGateway, g.key.Name, listener}]
 	}
-	onGateway := m.targeting[target{schema, kindGateway, g.key.Name, ""}]
+	onGateway := m.targeting[target{schema, resource.KindGateway, g.key.Name, ""}]
 	key := chainKey{
 		schema: schema, rule: listed(own), route: listed(onRoute), listener: listed(onListener), gateway: listed(onGateway),
 	}

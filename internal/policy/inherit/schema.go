@@ -7,15 +7,8 @@ import (
 	"meridian/internal/resource"
 )
 
-const (
-	kindMesh      resource.Kind = "Mesh"
-	kindGateway   resource.Kind = "Gateway"
-	kindHTTPRoute resource.Kind = "HTTPRoute"
-	kindGRPCRoute resource.Kind = "GRPCRoute"
-)
-
 // routeKinds in the order their paths are listed in.
-var routeKinds = []resource.Kind{kindHTTPRoute, kindGRPCRoute}
+var routeKinds = []resource.Kind{resource.KindHTTPRoute, resource.KindGRPCRoute}
 
 // schema is how the rules of a kind are laid out.
 type schema struct {
@@ -29,10 +22,10 @@ type schema struct {
 
 // schemas are the kinds of §5.3, in bytewise order.
 var schemas = [...]schema{
-	{kind: "AuthPolicy", root: "rules", sections: []string{
+	{kind: resource.KindAuthPolicy, root: "rules", sections: []string{
 		"authentication", "metadata", "authorization", "response", "callbacks", "patterns",
 	}},
-	{kind: "RateLimitPolicy", root: "limits"},
+	{kind: resource.KindRateLimitPolicy, root: "limits"},
 }
 
 // schemaOf returns the place of a kind in schemas, or -1.

@@ -170,7 +170,7 @@ func build(t testing.TB, kind resource.Kind, name string, spec any, age ...int) 
 		text = string(encoded)
 	}
 	meta := resource.Meta{Key: resource.Key{Kind: kind, Mesh: "default", Name: name}}
-	if kind == kindMesh {
+	if kind == resource.KindMesh {
 		meta.Mesh = ""
 	}
 	if len(age) > 0 && age[0] > 0 {

@@ -160,7 +160,7 @@ func (m *mesh) missing(t target, objects func(resource.Kind) []string) (name, wh
 // sectionsOf lists the sections of a target's object and says what they are;
 // false when there is no such object.
 func (m *mesh) sectionsOf(t target) (sections []string, what string, exists bool) {
-	if t.kind != kindGateway {
+	if t.kind != resource.KindGateway {
 		r := m.routes[resource.Key{Kind: t.kind, Mesh: m.name, Name: t.name}]
 		if r == nil {
 			return nil, "rule", false
@@ -179,7 +179,7 @@ func (m *mesh) sectionsOf(t target) (sections []string, what string, exists bool
 
 // objects lists what a kind of target could be named, in bytewise order.
 func (m *mesh) objects(kind resource.Kind) []string {
-	if kind == kindGateway {
+	if kind == resource.KindGateway {
 		return slices.Sorted(maps.Keys(m.gateways))
 	}
 	var names []string
@@ -425,7 +425,7 @@ func (x *Index) affectionsLocked(m *mesh, t target) *affections {
 	seen := map[*outcome][]*compiled{} // ways with one chain share its outcome
 	for v := range x.visitsLocked(m, t) {
 		section := v.rule
-		if t.kind == kindGateway {
+		if t.kind == resource.KindGateway {
 			section = v.leg.listener
 		}
 		delete(a.idle, section)
@@ -458,7 +458,7 @@ func (o *outcome) contributors() []*compiled {
 
 // add notes that a policy contributes to a section of the target's object.
 func (a *affections) add(c *compiled, t target, section int) {
-	if t.kind == kindGateway && c.target.kind != kindGateway {
+	if t.kind == resource.KindGateway && c.target.kind != resource.KindGateway {
 		return // it is about the route, not about the gateway
 	}
 	if a.sections[c.label] == nil {

@@ -9,9 +9,6 @@ import (
 	"meridian/internal/resource"
 )
 
-// permissionKind is the one kind whose policies may add up (§3.5).
-const permissionKind resource.Kind = "TrafficPermission"
-
 // Engine implements policy.Engine for the twelve source/destination kinds. It
 // is stateless.
 type Engine struct{}
@@ -174,7 +171,7 @@ func perCaller(q *policy.Query, bids []bid) ([]policy.Step, []policy.Passed) {
 	switch {
 	case q.Mesh.Matching.SourceDestination != resource.Kuma2020:
 		return chosen(q, bids)
-	case q.Kind == permissionKind:
+	case q.Kind == resource.KindTrafficPermission:
 		for i := range bids {
 			bids[i].together = true
 		}
@@ -197,7 +194,7 @@ func chosen(q *policy.Query, bids []bid) ([]policy.Step, []policy.Passed) {
 			passed = append(passed, policy.Passed{Policy: bids[1+i].key, Rule: d.Rule, Reason: d.Lost})
 		}
 	}
-	if q.Kind == permissionKind {
+	if q.Kind == resource.KindTrafficPermission {
 		return everySource(bids[:1], policy.Fill), passed
 	}
 	return everySource(bids[:1], policy.Unless), passed
@@ -249,7 +246,7 @@ func (Engine) Advise(view policy.View, r *resource.Resource) []resource.Problem 
 	if !ok {
 		return nil
 	}
-	found, ok := view.Get(resource.Key{Kind: "Mesh", Name: string(r.Key().Mesh)})
+	found, ok := view.Get(resource.Key{Kind: resource.KindMesh, Name: string(r.Key().Mesh)})
 	if !ok {
 		return nil
 	}

@@ -69,7 +69,7 @@ func (a *advice) lostProxy(at resource.Path) {
 	if _, exists := a.view.Get(policy.DataplaneKey(a.key.Mesh, a.target.Name)); exists {
 		return
 	}
-	if names := a.named(dataplaneKind, a.key.Mesh); len(names) > 0 {
+	if names := a.named(resource.KindDataplane, a.key.Mesh); len(names) > 0 {
 		guess, _ := didYouMean(a.survey, a.target.Name, names)
 		a.Warnf(at, "there is no dataplane %s%s", a.target.Name, guess)
 	}
@@ -77,9 +77,9 @@ func (a *advice) lostProxy(at resource.Path) {
 
 // lost warns of a route that does not exist, or is on nothing.
 func (a *advice) lost(at resource.Path, r *route) {
-	kind := httpRouteKind
+	kind := resource.KindHTTPRoute
 	if r.kind == resource.TargetMeshGatewayRoute {
-		kind = meshGatewayRouteKind
+		kind = resource.KindMeshGatewayRoute
 	}
 	_, exists := a.view.Get(resource.Key{Kind: kind, Mesh: a.key.Mesh, Name: r.name})
 	switch c := a.census(a.key.Mesh); {

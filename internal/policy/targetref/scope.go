@@ -10,12 +10,6 @@ import (
 	"meridian/internal/resource"
 )
 
-const (
-	httpRouteKind        resource.Kind = "HTTPRoute"
-	meshGatewayKind      resource.Kind = "MeshGateway"
-	meshGatewayRouteKind resource.Kind = "MeshGatewayRoute"
-)
-
 // routeID tells routes apart: one of each kind may have the same name.
 type routeID struct {
 	kind resource.TargetKind
@@ -167,7 +161,7 @@ func (v *resolver) route(id routeID) *route {
 // services, and on those of its parent gateways to the services it sends to. A
 // parentRef with a port means a gateway that has a listener there.
 func (v *resolver) httpRoute(name string) []place {
-	found, ok := v.get(httpRouteKind, name)
+	found, ok := v.get(resource.KindHTTPRoute, name)
 	if !ok {
 		return nil
 	}
@@ -178,8 +172,8 @@ func (v *resolver) httpRoute(name string) []place {
 		switch parent.ParentKind() {
 		case "Service":
 			places = append(places, place{outbound: service(parent.Name)})
-		case "MeshGateway":
-			if found, ok := v.get(meshGatewayKind, parent.Name); ok {
+		case string(resource.KindMeshGateway):
+			if found, ok := v.get(resource.KindMeshGateway, parent.Name); ok {
 				if gateway := found.Spec().(*resource.MeshGateway); parent.Port == nil || gateway.Serves(*parent.Port) {
 					places = append(places, onGateways(gateway.DataplaneSelectors(), backendsOf(spec))...)
 				}
@@ -205,7 +199,7 @@ func backendsOf(spec *resource.HTTPRoute) []resource.TagSelector {
 // meshGatewayRoute lists where a MeshGatewayRoute is: on the gateways that its
 // selectors match, on the outbound to each destination.
 func (v *resolver) meshGatewayRoute(name string) []place {
-	found, ok := v.get(meshGatewayRouteKind, name)
+	found, ok := v.get(resource.KindMeshGatewayRoute, name)
 	if !ok {
 		return nil
 	}

@@ -10,8 +10,6 @@ import (
 	"meridian/internal/resource"
 )
 
-const dataplaneKind resource.Kind = "Dataplane"
-
 // survey answers what an author should know, from one view. What it finds out
 // about a mesh is kept for the rest of a batch.
 type survey struct {
@@ -59,7 +57,7 @@ func (s *survey) census(mesh resource.MeshName) *census {
 		return known
 	}
 	c := &census{}
-	for r := range s.view.List(dataplaneKind, mesh) {
+	for r := range s.view.List(resource.KindDataplane, mesh) {
 		c.specs = append(c.specs, r.Spec().(*resource.Dataplane))
 	}
 	c.members, c.values, c.consumed = sync.OnceValue(c.countMembers), sync.OnceValue(c.countValues), sync.OnceValue(c.countConsumed)

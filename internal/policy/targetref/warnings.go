@@ -12,18 +12,18 @@ import (
 // (003).
 func successors() map[resource.Kind]resource.Kind {
 	return map[resource.Kind]resource.Kind{
-		"TrafficPermission": "MeshTrafficPermission",
-		"TrafficRoute":      "MeshTrafficRoute",
-		"CircuitBreaker":    "MeshCircuitBreaker",
-		"HealthCheck":       "MeshHealthCheck",
-		"FaultInjection":    "MeshHTTPFault",
-		"Retry":             "MeshRequestRetry",
-		"Timeout":           "MeshUpstreamTimeout",
-		"RateLimit":         "MeshRateLimit",
-		"TrafficTrace":      "MeshTracing",
-		"TrafficLog":        "MeshLogging",
-		"ProxyTemplate":     "MeshEnvoyTemplate",
-		"VirtualOutbound":   "MeshVirtualOutbound",
+		resource.KindTrafficPermission: resource.KindMeshTrafficPermission,
+		resource.KindTrafficRoute:      resource.KindMeshTrafficRoute,
+		resource.KindCircuitBreaker:    resource.KindMeshCircuitBreaker,
+		resource.KindHealthCheck:       resource.KindMeshHealthCheck,
+		resource.KindFaultInjection:    resource.KindMeshHTTPFault,
+		resource.KindRetry:             resource.KindMeshRequestRetry,
+		resource.KindTimeout:           resource.KindMeshUpstreamTimeout,
+		resource.KindRateLimit:         resource.KindMeshRateLimit,
+		resource.KindTrafficTrace:      resource.KindMeshTracing,
+		resource.KindTrafficLog:        resource.KindMeshLogging,
+		resource.KindProxyTemplate:     resource.KindMeshEnvoyTemplate,
+		resource.KindVirtualOutbound:   resource.KindMeshVirtualOutbound,
 	}
 }
 
@@ -57,7 +57,7 @@ func sameAttachment(a, b *policy.Attachment) bool {
 func meeting(old, next *policy.Rule) string {
 	pair := fmt.Sprintf("%s: %s %s and its successor %s %s both apply", &next.Attachment,
 		old.Kind, listed(old.Policies()), next.Kind, listed(next.Policies()))
-	if next.Kind == "MeshTrafficPermission" {
+	if next.Kind == resource.KindMeshTrafficPermission {
 		return pair + "; the MeshTrafficPermission decides alone"
 	}
 	return pair + "; keep one of them"

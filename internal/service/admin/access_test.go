@@ -17,7 +17,6 @@ import (
 	meridianv1 "meridian/api/meridian/v1"
 	"meridian/internal/authn"
 	"meridian/internal/authz"
-	"meridian/internal/rbac"
 	"meridian/internal/resource"
 	"meridian/internal/rpcerr"
 	"meridian/internal/store"
@@ -84,7 +83,7 @@ func (s *secured) must(id string, batch ...*meridianv1.Resource) {
 }
 
 func (s *secured) unbind() {
-	r := s.Store.Apply(s.Revision()+1, store.Txn{Ops: []store.Op{store.Delete(resource.Key{Kind: rbac.KindBinding, Name: "bob"})}})
+	r := s.Store.Apply(s.Revision()+1, store.Txn{Ops: []store.Op{store.Delete(resource.Key{Kind: resource.KindAccessRoleBinding, Name: "bob"})}})
 	require.NoError(s.t, r.Err)
 }
 
@@ -220,7 +219,7 @@ func TestRaceOfRolesAndWrites(t *testing.T) {
 	}
 	key := resource.Key{Kind: "TrafficPermission", Mesh: "default", Name: "shared"}
 	for _, turn := range [][2]store.Op{
-		{store.Delete(resource.Key{Kind: rbac.KindBinding, Name: "bob"}), s.op(bound)},
+		{store.Delete(resource.Key{Kind: resource.KindAccessRoleBinding, Name: "bob"}), s.op(bound)},
 		{s.op(permission("shared", "theirs")), store.Delete(key)},
 	} {
 		flip.Go(func() {
@@ -252,7 +251,7 @@ func TestRaceOfRolesAndWrites(t *testing.T) {
 	for _, b := range batches {
 		for _, c := range b.Changes {
 			switch c.Key().Kind {
-			case rbac.KindBinding:
+			case resource.KindAccessRoleBinding:
 				if c.Key().Name == "bob" {
 					isBound = c.After != nil
 				}

@@ -116,7 +116,7 @@ func disconnectReason(err error) string {
 
 // establish registers a proxy's dataplane and makes it hear of its configuration.
 func (d *Service) establish(s *session, hello *meridianv1.DataplaneHello) error {
-	key := resource.Key{Kind: kindDataplane, Mesh: resource.MeshName(hello.GetMesh()), Name: hello.GetName()}
+	key := resource.Key{Kind: resource.KindDataplane, Mesh: resource.MeshName(hello.GetMesh()), Name: hello.GetName()}
 	if err := checkTokenForKey(*s.token, key); err != nil {
 		return err
 	}

@@ -156,7 +156,7 @@ func (w *world) globalDeleteMesh(mesh string) {
 // operator writes a dataplane by hand.
 func (w *world) operator(name, spec string) {
 	w.t.Helper()
-	r, err := resource.WithZone(build(w.t, kindDataplane, "default", name, spec), "east")
+	r, err := resource.WithZone(build(w.t, resource.KindDataplane, "default", name, spec), "east")
 	require.NoError(w.t, err)
 	_, err = w.local.Propose(w.t.Context(), store.Txn{Ops: []store.Op{store.Put(r)}})
 	require.NoError(w.t, err)

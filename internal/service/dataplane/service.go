@@ -20,8 +20,6 @@ import (
 	"meridian/internal/store"
 )
 
-const kindDataplane resource.Kind = "Dataplane"
-
 // DefaultGrace is how long a dataplane stays registered after its proxy has
 // done, unless configured otherwise.
 const DefaultGrace = 30 * time.Second
@@ -133,7 +131,7 @@ func (d *Service) adoptRegistrations() {
 	view := d.cfg.Local.View()
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	for r := range view.List(kindDataplane, "") {
+	for r := range view.List(resource.KindDataplane, "") {
 		if byProxy(r) {
 			d.startGraceLocked(r.Key())
 		}
@@ -197,7 +195,7 @@ func (d *Service) checkBatches(batches []store.Batch) {
 	view := d.cfg.Local.View()
 	for _, b := range batches {
 		for _, c := range b.Changes {
-			if key := c.Key(); key.Kind == kindDataplane {
+			if key := c.Key(); key.Kind == resource.KindDataplane {
 				d.checkLocked(view, key)
 			}
 		}
@@ -211,7 +209,7 @@ func (d *Service) checkAll() {
 	for key := range d.proxies {
 		d.checkLocked(view, key)
 	}
-	for r := range view.List(kindDataplane, "") {
+	for r := range view.List(resource.KindDataplane, "") {
 		d.checkLocked(view, r.Key())
 	}
 }

@@ -531,7 +531,7 @@ func TestRefusal(t *testing.T) {
 // proxy like any other.
 func TestRestoredRegistration(t *testing.T) {
 	inTime(t, func(t *testing.T, w *world) {
-		r := build(t, kindDataplane, "default", "web-1", dataplaneSpec("web"))
+		r := build(t, resource.KindDataplane, "default", "web-1", dataplaneSpec("web"))
 		meta := r.Meta()
 		meta.Labels = map[string]string{LabelRegisteredBy: ByProxy}
 		_, err := w.local.Propose(t.Context(), store.Txn{Ops: []store.Op{store.Put(r.WithMeta(meta))}})

@@ -97,7 +97,7 @@ func checkDataplane(req *meridianv1.GenerateDataplaneTokenRequest) (map[string][
 
 // checkMesh refuses a mesh that is not there.
 func (s *Service) checkMesh(mesh string) error {
-	if _, ok := s.cfg.View().Get(resource.Key{Kind: "Mesh", Name: mesh}); !ok {
+	if _, ok := s.cfg.View().Get(resource.Key{Kind: resource.KindMesh, Name: mesh}); !ok {
 		return rpcerr.New(rpcerr.Invalid, "MESH_MISSING", "mesh %q does not exist: create it first", clip(mesh))
 	}
 	return nil

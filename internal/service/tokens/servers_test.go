@@ -11,7 +11,6 @@ import (
 	meridianv1 "meridian/api/meridian/v1"
 	"meridian/internal/authn"
 	"meridian/internal/consensus"
-	"meridian/internal/keyring"
 	"meridian/internal/resource"
 	"meridian/internal/rpcerr"
 	"meridian/internal/store"
@@ -103,7 +102,7 @@ func TestServerTokenIsLookedAtAgain(t *testing.T) {
 	require.ErrorIs(t, f.UseUp(t.Context(), token, "r1", "second"), authn.ErrTokenExpired)
 	f.clock = f.clock.Add(-time.Hour)
 
-	record := resource.Key{Kind: keyring.KindIssuedToken, Name: token.ID}
+	record := resource.Key{Kind: resource.KindIssuedToken, Name: token.ID}
 	require.NoError(t, f.store.Apply(f.store.Revision()+1, store.Txn{Time: f.clock, Ops: []store.Op{store.Delete(record)}}).Err)
 	err = f.UseUp(t.Context(), token, "r1", "second")
 	require.True(t, rpcerr.HasReason(err, ReasonTokenUnrecorded))

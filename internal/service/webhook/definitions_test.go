@@ -12,7 +12,6 @@ import (
 	"github.com/stretchr/testify/require"
 	"sigs.k8s.io/yaml"
 
-	"meridian/internal/keyring"
 	"meridian/internal/resource"
 )
 
@@ -22,7 +21,7 @@ var update = flag.Bool("update", false, "write the definitions of deploy/kuberne
 // read objects of a kind reads all of it there, and what control planes write to
 // remember keys and tokens.
 func definedInClusters(d *resource.Descriptor) bool {
-	return !d.Sensitive && !slices.Contains([]resource.Kind{keyring.KindSigningKey, keyring.KindRevocation, keyring.KindIssuedToken}, d.Kind)
+	return !d.Sensitive && !slices.Contains([]resource.Kind{resource.KindSigningKey, resource.KindTokenRevocation, resource.KindIssuedToken}, d.Kind)
 }
 
 // Kinds whose objects stand beside what they describe: a workload, or the
