@@ -4,18 +4,18 @@
 GO      ?= go
 TOOLS   := $(CURDIR)/.cache/tools
 BIN     := $(CURDIR)/bin
-# go-metrics reports to its own sink only under this tag.
+# Without this tag raft reports metrics to the sink of armon/go-metrics.
 TAGS    := hashicorpmetrics
 VERSION ?= $(shell git describe --tags --always --dirty 2>/dev/null)
 LDFLAGS := -X meridian/internal/version.stamped=$(VERSION)
 # Programs are static: no C compiler is needed, and the host does not matter.
 GOBUILD := CGO_ENABLED=0 $(GO) build -trimpath -tags $(TAGS) -ldflags '$(LDFLAGS)'
 
-# What the tests may take; the multi-process ones have their own allowance.
+# Time limits of the tests; multi-process tests have their own.
 TEST_TIMEOUT      ?= 15m
 MULTIZONE_TIMEOUT ?= 15m
-# For how many virtual minutes `make sim` runs each kind of weather: at the
-# product's timing, and ten times slower.
+# Virtual minutes for which `make sim` runs each fault profile: at the product's
+# timing, and ten times slower.
 SIM_MINUTES ?= 10
 SIM_LONG    ?= 400
 # Which packages and how the runner reports.
@@ -25,8 +25,8 @@ TEST_FLAGS  ?=
 # Where the runner's events go, for the summary of a whole run.
 EVENTS_DIR  := $(CURDIR)/.cache/test
 
-# How long, from which seed and with how many clients `make torture` attacks, and
-# for how long it leaves the cluster alone after each time that all was healed.
+# Duration, seed and number of clients of `make torture`, and the time without
+# faults after each round.
 DURATION ?= 1h
 SEED     ?= 1
 CLIENTS  ?= 32
@@ -44,7 +44,7 @@ HAS_CC = [ "$$($(GO) env CGO_ENABLED)" = 1 ] && \
 
 .DEFAULT_GOAL := help
 .PHONY: help
-help: ## Say what each target does
+help: ## List the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  %-10s %s\n", $$1, $$2}'
 
 .PHONY: build
@@ -62,7 +62,7 @@ test: $(TOOLS)/gotestsum ## Run all tests, under the race detector where a C com
 		$$race -tags $(TAGS) -timeout $(TEST_TIMEOUT) $(TEST_FLAGS) $(PKGS)
 
 .PHONY: race
-race: $(TOOLS)/gotestsum ## Run all tests afresh under the race detector, or fail where it cannot run
+race: $(TOOLS)/gotestsum ## Run all tests uncached under the race detector, or fail where it cannot run
 	@$(HAS_CC) || { echo 'the race detector needs cgo and a C compiler' >&2; exit 1; }
 	$(TOOLS)/gotestsum --format $(TEST_FORMAT) -- \
 		-race -count=1 -tags $(TAGS) -timeout $(TEST_TIMEOUT) $(TEST_FLAGS) $(PKGS)
@@ -103,7 +103,7 @@ fmt-check: $(TOOLS)/golangci-lint $(TOOLS)/buf
 gen: $(TOOLS)/buf $(TOOLS)/protoc-gen-go $(TOOLS)/protoc-gen-go-grpc ## Generate the Go code of every .proto under api/
 	PATH='$(TOOLS)':"$$PATH" $(TOOLS)/buf generate
 
-# Generates elsewhere and compares, so that it judges the tree as it is.
+# Generates into a temporary directory and compares, so that the tree is not changed.
 .PHONY: gen-check
 gen-check: $(TOOLS)/buf $(TOOLS)/protoc-gen-go $(TOOLS)/protoc-gen-go-grpc
 	@out=$$(mktemp -d) && trap 'rm -rf "$$out"' EXIT && \
@@ -130,26 +130,26 @@ bench-etcd: build ## Compare writes with an etcd found on PATH, and measure fail
 	MERIDIAN_BIN=$(BIN) $(GO) test -tags $(TAGS) -run '^$$' -bench 'WritesAgainstEtcd|Failover' -benchtime 1x -timeout 60m -v ./bench
 
 .PHONY: torture
-torture: build ## Attack a cluster of processes for DURATION from SEED and hold it to its promises
+torture: build ## Inject faults into a cluster of processes for DURATION from SEED and check the invariants
 	MERIDIAN_BIN=$(BIN) MERIDIAN_TORTURE_DURATION=$(DURATION) MERIDIAN_TORTURE_SEED=$(SEED) MERIDIAN_TORTURE_CLIENTS=$(CLIENTS) MERIDIAN_TORTURE_REST=$(REST) \
 		$(GO) test -count=1 -tags $(TAGS),multizone -timeout 0 -run '^TestTorture$$' -v ./test/multizone
 
 .PHONY: sim
-sim: $(TOOLS)/gotestsum ## Run whole clusters in virtual time under faults, for longer than `test` does, from SIM_SEED
+sim: $(TOOLS)/gotestsum ## Simulate clusters in virtual time under faults, for longer than `test` does, from SIM_SEED
 	@mkdir -p $(EVENTS_DIR)
 	SIM_MINUTES=$(SIM_MINUTES) SIM_LONG=$(SIM_LONG) $(TOOLS)/gotestsum --format standard-verbose --jsonfile $(EVENTS_DIR)/sim.json -- \
 		-count=1 -tags $(TAGS) -timeout 30m ./test/sim
 
 .PHONY: mutants
-mutants: $(TOOLS)/gotestsum ## Plant bugs on purpose, one at a time, and see that the tests notice each
+mutants: $(TOOLS)/gotestsum ## Run the tests with one deliberate bug at a time and check that each is detected
 	@mkdir -p $(EVENTS_DIR)
 	$(TOOLS)/gotestsum --format testname --jsonfile $(EVENTS_DIR)/mutants.json -- \
 		-count=1 -tags $(TAGS),mutants -timeout 20m ./test/mutants
 
-# The programs of Kubernetes have a module of their own, too, and are built only here.
+# The Kubernetes programs have their own module, and are built only here.
 KUBERNETES := $(CURDIR)/.cache/kubernetes
 .PHONY: kubernetes
-kubernetes: build $(KUBERNETES)/kube-apiserver ## Try the admission webhook with a real API server (RECORD=1 records what it asks); builds Kubernetes first
+kubernetes: build $(KUBERNETES)/kube-apiserver ## Test the admission webhook with a real API server (RECORD=1 records its requests); builds Kubernetes first
 	KUBERNETES_BIN=$(KUBERNETES) MERIDIAN_BIN=$(BIN) RECORD=$(if $(RECORD),$(CURDIR)/internal/service/webhook/testdata/reviews) \
 		$(GO) test -count=1 -tags $(TAGS),kubernetes ./test/kubernetes
 
@@ -163,13 +163,13 @@ demo: build ## Start a global and two zones, apply examples/, show what is effec
 	@MERIDIAN_BIN=$(BIN) KEEP='$(KEEP)' ./examples/demo.sh
 
 .PHONY: check
-check: ## Everything that CI runs
+check: ## Run everything that CI runs
 	@.ci/run
 
 .PHONY: tools
 tools: $(addprefix $(TOOLS)/,buf protoc-gen-go protoc-gen-go-grpc gotestsum golangci-lint)
 
-# The tools module is its own: the product's go.mod stays honest.
+# Tools have their own module, so that the product's go.mod lists only what it uses.
 TOOL_PKG_buf                := github.com/bufbuild/buf/cmd/buf
 TOOL_PKG_protoc-gen-go      := google.golang.org/protobuf/cmd/protoc-gen-go
 TOOL_PKG_protoc-gen-go-grpc := google.golang.org/grpc/cmd/protoc-gen-go-grpc
