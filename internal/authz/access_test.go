@@ -56,7 +56,7 @@ func TestDefaultBindings(t *testing.T) {
 func TestDefaultsAtALaterStart(t *testing.T) {
 	d := Defaults{}
 	p := newPlane(t, &d)
-	start := func() { require.NoError(t, d.Ensure(t.Context(), p.View, p, p.now)) }
+	start := func() { require.NoError(t, d.Ensure(t.Context(), p.View, p.log, p.now)) }
 
 	before := p.Store.Revision()
 	start()
@@ -79,14 +79,8 @@ func TestDefaultsAtALaterStart(t *testing.T) {
 func TestDefaultsLoseARace(t *testing.T) {
 	p := newPlane(t, nil)
 	other := Defaults{Restricted: true}
-	raced := false
-	p.before = func() {
-		if !raced {
-			raced = true
-			require.NoError(t, other.Ensure(t.Context(), p.View, p, p.now))
-		}
-	}
-	require.NoError(t, Defaults{}.Ensure(t.Context(), p.View, p, p.now))
+	p.log.Once(func() { require.NoError(t, other.Ensure(t.Context(), p.View, p.log, p.now)) })
+	require.NoError(t, Defaults{}.Ensure(t.Context(), p.View, p.log, p.now))
 	r, _ := p.View().Get(bindingDefault)
 	require.Len(t, r.Spec().(*resource.AccessRoleBinding).Subjects, 1, "the first one's stands")
 }
@@ -274,7 +268,7 @@ func TestNobodyWaitsForTheRoleAdmin(t *testing.T) {
 	requireDenied(t, err, ReasonEscalation)
 
 	p.remove(roleAdmin)
-	require.NoError(t, d.Ensure(t.Context(), p.View, p, p.now))
+	require.NoError(t, d.Ensure(t.Context(), p.View, p.log, p.now))
 	require.NoError(t, p.may(as("ann"), "type: Mesh\nname: hers\n"), "this is what all of it is kept from")
 }
 
@@ -356,7 +350,7 @@ func TestGrantsAreBounded(t *testing.T) {
 	require.Equal(t, rpcerr.Invalid, rpcerr.CodeOf(err))
 	require.ErrorContains(t, err, "there would be 25000001 grants")
 	document := documentsOf(t, huge)[0].Resource
-	answer, err := NewService(p.Authorizer, p.read).CanI(anonymous(), &meridianv1.CanIRequest{
+	answer, err := NewService(p.Authorizer, p.log.Read).CanI(anonymous(), &meridianv1.CanIRequest{
 		Access: "CREATE", AsUser: "admin", AsGroups: []string{authn.AdminGroup},
 		Resource: &meridianv1.Resource{Kind: string(document.Key().Kind), Name: document.Key().Name, Spec: document.Canonical()},
 	})
@@ -380,7 +374,7 @@ func TestTheLastAdminIsRaced(t *testing.T) {
 	other, err := p.Write(admin(), []store.Op{store.Delete(second)}, false)
 	require.NoError(t, err)
 	propose := func(permit Permit, key resource.Key) error {
-		_, err := p.Propose(t.Context(), store.Txn{Ops: []store.Op{store.Delete(key)}, AccessRevision: &permit.AccessRevision, Preconditions: permit.Preconditions})
+		_, err := p.log.Propose(t.Context(), store.Txn{Ops: []store.Op{store.Delete(key)}, AccessRevision: &permit.AccessRevision, Preconditions: permit.Preconditions})
 		return err
 	}
 	require.NoError(t, propose(first, bindingDefault))
@@ -497,7 +491,7 @@ func TestService(t *testing.T) {
 	p.write(permission("other"))
 	p.write("type: AccessRole\nname: tokens\nrules: [{access: [GENERATE_USER_TOKEN]}]\n---\n" +
 		"type: AccessRoleBinding\nname: strangers\nsubjects: [{type: Group, name: 'mesh-system:unauthenticated'}]\nroles: [tokens]\n")
-	s := NewService(p.Authorizer, p.read)
+	s := NewService(p.Authorizer, p.log.Read)
 
 	me, err := s.WhoAmI(as("backend-owner", "team"), &meridianv1.WhoAmIRequest{})
 	require.NoError(t, err)

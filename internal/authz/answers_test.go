@@ -99,7 +99,7 @@ func TestAnswersAreWhatHappens(t *testing.T) {
 				p.remove(roleAdmin)
 			}
 		}
-		service := NewService(p.Authorizer, p.read)
+		service := NewService(p.Authorizer, p.log.Read)
 		for range 8 {
 			document := documentsOf(t, drawDocument(rt))[0].Resource
 			for _, who := range []authn.Principal{

@@ -3,11 +3,11 @@ package authz
 import (
 	"context"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"time"
 
 	"meridian/internal/authn"
+	"meridian/internal/commit"
 	"meridian/internal/rbac"
 	"meridian/internal/resource"
 	"meridian/internal/store"
@@ -29,38 +29,18 @@ type Defaults struct {
 // whenever it is missing, and, in a store that has never had any access rules,
 // the binding default. Losing a race for either is fine: another server of the
 // same control plane wrote it.
-func (d Defaults) Ensure(ctx context.Context, view func() *store.View, p store.Proposer, now func() time.Time) error {
-	for {
+func (d Defaults) Ensure(ctx context.Context, view func() *store.View, log commit.Log, now func() time.Time) error {
+	_, err := commit.Write(ctx, log, func() (commit.Batch, error) {
 		v := view()
 		txn, err := d.missing(v)
-		if err != nil || len(txn.Ops) == 0 {
-			return err
-		}
 		revision := v.AccessRevision()
 		txn.Time, txn.AccessRevision = now(), &revision
-		_, err = p.Propose(ctx, txn)
-		var changed *store.AccessChangedError
-		if !errors.As(err, &changed) {
-			if err != nil {
-				return fmt.Errorf("create the default access rules: %w", err)
-			}
-			return nil
-		}
-		// Somebody wrote access rules meanwhile. This server applies in order, so
-		// the newest view has them once the change that it lost to is applied.
-		if err := reached(ctx, view, changed.Current); err != nil {
-			return err
-		}
+		return commit.Batch{Txn: txn}, err
+	})
+	if err != nil {
+		return fmt.Errorf("create the default access rules: %w", err)
 	}
-}
-
-// reached fails unless the view holds the access rules of a revision: the
-// proposal that found them has been applied here, too.
-func reached(ctx context.Context, view func() *store.View, revision resource.Revision) error {
-	if view().Revision() >= revision {
-		return ctx.Err()
-	}
-	return fmt.Errorf("create the default access rules: they changed at revision %d, which this server has not applied", revision)
+	return nil
 }
 
 func (d Defaults) missing(v *store.View) (store.Txn, error) {

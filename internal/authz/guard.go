@@ -20,7 +20,7 @@ func guard(who authn.Principal, rules *rbac.Set, view *store.View, ops []store.O
 	case over == nil:
 		return nil
 	case over.TooMany > 0:
-		return rpcerr.New(rpcerr.Invalid, "TOO_MANY_GRANTS", "nothing was applied: %s", over.Reasons()[0])
+		return rpcerr.New(rpcerr.Invalid, "TOO_MANY_GRANTS", "%s", over.Reasons()[0])
 	case force && who.In(authn.AdminGroup):
 		return nil
 	}
@@ -64,7 +64,7 @@ func checkKeys(ops []store.Op) error {
 			continue // a secret that is not a key
 		}
 		if _, err := authn.ParseSigningKey(id, secret.Bytes()); err != nil {
-			return rpcerr.New(rpcerr.Invalid, "NOT_A_KEY", "nothing was applied: %s is the name of a signing key: %w", op.Resource.Key(), err)
+			return rpcerr.New(rpcerr.Invalid, "NOT_A_KEY", "%s is the name of a signing key: %w", op.Resource.Key(), err)
 		}
 	}
 	return nil

@@ -9,6 +9,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"meridian/internal/authn"
+	"meridian/internal/commit/committest"
 	"meridian/internal/resource"
 	"meridian/internal/rpcerr"
 	"meridian/internal/store"
@@ -19,31 +20,21 @@ type plane struct {
 	t *testing.T
 	*store.Store
 	*Authorizer
-	// before is called with each proposal before it is applied.
-	before func()
+	log *committest.Log
 }
 
 func newPlane(t *testing.T, d *Defaults) *plane {
 	t.Helper()
 	s := store.New(store.DefaultOptions())
-	p := &plane{t: t, Store: s, Authorizer: New(s.View)}
+	p := &plane{t: t, Store: s, Authorizer: New(s.View), log: committest.New(s)}
 	p.write("type: Mesh\nname: default\n---\ntype: Mesh\nname: demo\n")
 	if d != nil {
-		require.NoError(t, d.Ensure(t.Context(), s.View, p, p.now))
+		require.NoError(t, d.Ensure(t.Context(), s.View, p.log, p.now))
 	}
 	return p
 }
 
 func (p *plane) now() time.Time { return time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC) }
-
-// Propose applies at once.
-func (p *plane) Propose(_ context.Context, txn store.Txn) (store.Result, error) {
-	if p.before != nil {
-		p.before()
-	}
-	r := p.Apply(p.Store.Revision()+1, txn)
-	return r, r.Err
-}
 
 func documentsOf(t *testing.T, text string) []store.Op {
 	t.Helper()
@@ -147,6 +138,3 @@ destinations:
     kuma.io/service: %s
 `, destination)
 }
-
-// read stands for a read that waits for every acknowledged write.
-func (p *plane) read(context.Context) (resource.Revision, error) { return p.Store.Revision(), nil }

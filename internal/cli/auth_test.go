@@ -2,7 +2,6 @@ package cli
 
 import (
 	"bytes"
-	"context"
 	"encoding/json"
 	"slices"
 	"testing"
@@ -15,6 +14,7 @@ import (
 	"meridian/internal/cli/client"
 	"meridian/internal/cli/clitest"
 	"meridian/internal/cli/exit"
+	"meridian/internal/commit/committest"
 	"meridian/internal/resource"
 	"meridian/internal/store"
 )
@@ -68,23 +68,11 @@ roles:
 - nothing
 `
 
-// accessPlane is a control plane that answers who may do what.
-type accessPlane struct {
-	*store.Store
-}
-
-func (p accessPlane) Propose(_ context.Context, txn store.Txn) (store.Result, error) {
-	r := p.Apply(p.Revision()+1, txn)
-	return r, r.Err
-}
-
-func (p accessPlane) read(context.Context) (resource.Revision, error) { return p.Revision(), nil }
-
 // serveRoles makes the fake server answer by the roles of a document, with the
 // default ones of a federated zone.
 func (h *harness) serveRoles(text string) {
 	h.t.Helper()
-	p := accessPlane{store.New(store.DefaultOptions())}
+	p := committest.New(store.New(store.DefaultOptions()))
 	now := func() time.Time { return clitest.Epoch }
 	require.NoError(h.t, authz.Defaults{Restricted: true}.Ensure(h.t.Context(), p.View, p, now))
 	documents, err := resource.Decode("roles.yaml", []byte(text), resource.DecodeOptions{})
@@ -96,7 +84,7 @@ func (h *harness) serveRoles(text string) {
 		h.server.Stored[d.Resource.Key()] = m
 	}
 	require.NoError(h.t, p.Apply(p.Revision()+1, store.Txn{Ops: ops}).Err)
-	h.server.Access = authz.NewService(authz.New(p.View), p.read)
+	h.server.Access = authz.NewService(authz.New(p.View), p.Read)
 }
 
 func TestCanIOffline(t *testing.T) {

@@ -77,7 +77,7 @@ func TestSnapshotSaveFails(t *testing.T) {
 	}
 	service.Cut = 100
 	untouched(exit.No, "is not whole: read snapshot: store: corrupt data: it ends too early")
-	service.Failed = rpcerr.New(rpcerr.Unavailable, "NO_LEADER", "nothing was saved: no leader")
+	service.Failed = rpcerr.New(rpcerr.Unavailable, "NO_LEADER", "no leader")
 	untouched(exit.Unavailable, "no leader")
 	service.Cut, service.Failed = 0, rpcerr.New(rpcerr.Denied, "DENIED", "Access Denied")
 	service.File = nil
@@ -163,10 +163,10 @@ func TestSnapshotRestore(t *testing.T) {
 	require.JSONEq(t, `{"saved": 20, "revision": 1841, "resources": 2, "clusterId": "c1", "incarnation": 3}`, out.stdout)
 	require.Equal(t, service.File, service.Restored)
 
-	service.Refusal = rpcerr.New(rpcerr.Unavailable, "NOT_RESTORED", "nothing was changed: the leader changed")
+	service.Refusal = rpcerr.WithEffect(rpcerr.New(rpcerr.Unavailable, "NOT_RESTORED", "the leader changed"), rpcerr.EffectNone)
 	out = h.run("cluster", "snapshot", "restore", path, "--yes")
 	require.Equal(t, exit.Unavailable, out.code)
-	require.Contains(t, out.stderr, "nothing was changed: the leader changed")
+	require.Contains(t, out.stderr, "the leader changed\nNothing was written.\n")
 	require.Empty(t, out.stdout)
 	h.server.Role = "zone"
 	out = h.run("cluster", "snapshot", "restore", path, "--yes")

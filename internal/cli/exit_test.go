@@ -69,14 +69,14 @@ func TestServerErrors(t *testing.T) {
 		want string
 	}{
 		{
-			rpcerr.New(rpcerr.Denied, "ACCESS_DENIED", "Access Denied (user %q cannot access the resource)\nmissing: UPDATE on Mesh/default", "backend-owner/mesh-system:authenticated"),
+			rpcerr.WithEffect(rpcerr.New(rpcerr.Denied, "ACCESS_DENIED", "Access Denied (user %q cannot access the resource)\nmissing: UPDATE on Mesh/default", "backend-owner/mesh-system:authenticated"), rpcerr.EffectNone),
 			exit.Denied, "Error: Access Denied (user \"backend-owner/mesh-system:authenticated\" cannot access the resource)\nmissing: UPDATE on Mesh/default\n",
 		},
 		{rpcerr.New(rpcerr.Unauthenticated, "TOKEN_EXPIRED", "the token has expired"), exit.Denied, "Error: the token has expired\n"},
 		{
-			rpcerr.New(rpcerr.Invalid, "INVALID_RESOURCES", "nothing was applied: a: bad").WithViolations(
-				rpcerr.Violation{Field: "resources[0]", Description: "a: bad"}, rpcerr.Violation{Field: "resources[1]", Description: "b: worse"}),
-			exit.Usage, "Error: nothing was applied: a: bad\n  b: worse\n",
+			rpcerr.WithEffect(rpcerr.New(rpcerr.Invalid, "INVALID_RESOURCES", "a: bad").WithViolations(
+				rpcerr.Violation{Field: "resources[0]", Description: "a: bad"}, rpcerr.Violation{Field: "resources[1]", Description: "b: worse"}), rpcerr.EffectNone),
+			exit.Usage, "Error: a: bad\n  b: worse\nNothing was written.\n",
 		},
 		{rpcerr.New(rpcerr.Timeout, "ZONES_LAG", "zones lag"), exit.Timeout, "Error: zones lag\n"},
 		{status.Error(codes.Unimplemented, "unknown method Zones"), exit.Usage, "Error: this control plane cannot answer that: unknown method Zones\n" +

@@ -69,27 +69,27 @@ func TestServerThatCannotServe(t *testing.T) {
 // have taken effect, whatever the attempts after it were told.
 func TestNothingIsClaimedAfterADoubt(t *testing.T) {
 	h := newHarness(t)
-	full := rpcerr.New(rpcerr.Unavailable, "NO_LEADER", "nothing was written: the disk of one is nearly full")
+	full := rpcerr.WithEffect(rpcerr.New(rpcerr.Unavailable, "NO_LEADER", "the disk of one is nearly full"), rpcerr.EffectNone)
 	apply := func() outcome {
 		return h.runWith(t.Context(), meshYAML, "--config", h.config, "apply", "-f", "-", "--timeout", "2s")
 	}
 	h.server.Before = func(string) error { return full }
 	out := apply()
 	require.Equal(t, exit.Unavailable, out.code)
-	require.Contains(t, out.stderr, "is unavailable: nothing was written: the disk of one is nearly full")
+	require.Contains(t, out.stderr, "is unavailable: the disk of one is nearly full\nNothing was written.\n")
 
 	attempts := 0
 	h.server.Before = func(string) error {
 		if attempts++; attempts == 1 {
-			return rpcerr.New(rpcerr.Unavailable, "OUTCOME_UNKNOWN", "no answer within 10s")
+			return rpcerr.WithEffect(rpcerr.New(rpcerr.Unavailable, "OUTCOME_UNKNOWN", "no answer within 10s"), rpcerr.EffectUnknown)
 		}
 		return full
 	}
 	out = apply()
 	require.Equal(t, exit.Unavailable, out.code)
 	require.Greater(t, attempts, 1)
-	require.NotContains(t, out.stderr, "nothing was written")
-	require.Contains(t, out.stderr, "is unavailable: whether it was written is not known, since an attempt had no answer; a later one was refused: the disk of one is nearly full")
+	require.NotContains(t, out.stderr, "Nothing was written")
+	require.Contains(t, out.stderr, "is unavailable: an attempt had no answer, and a later one was refused: the disk of one is nearly full\nWhether it was written is not known.\n")
 }
 
 // TestNoServerCanServe: what is wrong with each of them is said.

@@ -6,10 +6,10 @@ import (
 
 	"meridian/internal/authn"
 	"meridian/internal/authz"
+	"meridian/internal/commit"
 	"meridian/internal/rbac"
 	"meridian/internal/resource"
 	"meridian/internal/server"
-	"meridian/internal/store"
 )
 
 // defaultMesh is the mesh that a new global begins with (§1.4).
@@ -64,5 +64,5 @@ func (g *global) createDefaultMesh(ctx context.Context) error {
 	if err != nil {
 		return fmt.Errorf("create the default mesh: %w", err)
 	}
-	return store.CreateMissing(ctx, g.writer, g.now(), mesh)
+	return commit.CreateMissing(ctx, g.writer, g.now(), mesh)
 }

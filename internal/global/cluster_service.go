@@ -142,9 +142,9 @@ func (s *clusterService) RemoveMember(ctx context.Context, req *meridianv1.Remov
 		record := operation("remove", name)
 		record.Decision = audit.Unknown
 		g.audit.Did(ctx, record, err)
-		return nil, rpcerr.New(rpcerr.Unavailable, reasonUnknown, "%s may or may not have been removed: see `meridian cluster members`, or repeat it (%w)", name, err)
+		return nil, rpcerr.WithEffect(rpcerr.New(rpcerr.Unavailable, reasonUnknown, "%s may or may not have been removed: see `meridian cluster members`, or repeat it (%w)", name, err), rpcerr.EffectUnknown)
 	case errors.Is(err, consensus.ErrUnavailable), errors.Is(err, consensus.ErrNotLeader), errors.Is(err, consensus.ErrClosed):
-		return nil, rpcerr.New(rpcerr.Unavailable, "NO_LEADER", "nothing was changed: %w", err)
+		return nil, rpcerr.WithEffect(rpcerr.New(rpcerr.Unavailable, "NO_LEADER", "%w", err), rpcerr.EffectNone)
 	}
 	return nil, err
 }

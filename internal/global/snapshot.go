@@ -50,7 +50,7 @@ func (s *clusterService) SaveSnapshot(req *meridianv1.SaveSnapshotRequest, strea
 		}, err)
 	}
 	if err != nil && out.sent == 0 {
-		return rpcerr.New(rpcerr.Unavailable, "NO_LEADER", "nothing was saved: %w", err)
+		return rpcerr.New(rpcerr.Unavailable, "NO_LEADER", "save a snapshot: %w", err)
 	}
 	return err
 }
@@ -101,12 +101,12 @@ func (s *clusterService) RestoreSnapshot(stream grpc.ClientStreamingServer[merid
 func restoreRefusal(err error) error {
 	switch {
 	case errors.Is(err, consensus.ErrBadBackup):
-		return rpcerr.New(rpcerr.Invalid, reasonBadBackup, "nothing was changed: %w", err)
+		return rpcerr.WithEffect(rpcerr.New(rpcerr.Invalid, reasonBadBackup, "%w", err), rpcerr.EffectNone)
 	case errors.Is(err, consensus.ErrUnknownOutcome):
-		return rpcerr.New(rpcerr.Unavailable, reasonUnknown,
-			"the backup may have been restored, as a whole, or not at all: look at what is there, and restore it again if it is not (%w)", err)
+		return rpcerr.WithEffect(rpcerr.New(rpcerr.Unavailable, reasonUnknown,
+			"the backup may have been restored, as a whole, or not at all: look at what is there, and restore it again if it is not (%w)", err), rpcerr.EffectUnknown)
 	case errors.Is(err, consensus.ErrNotRestored), errors.Is(err, consensus.ErrClosed):
-		return rpcerr.New(rpcerr.Unavailable, reasonNotRestored, "nothing was changed: %w", err)
+		return rpcerr.WithEffect(rpcerr.New(rpcerr.Unavailable, reasonNotRestored, "%w", err), rpcerr.EffectNone)
 	}
 	return err
 }

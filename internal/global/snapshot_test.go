@@ -1,25 +1,19 @@
 package global
 
 import (
-	"context"
 	"testing"
 	"time"
 
 	"github.com/stretchr/testify/require"
 
 	"meridian/internal/authz"
+	"meridian/internal/commit/committest"
 	"meridian/internal/keyring"
 	"meridian/internal/resource"
 	"meridian/internal/store"
 )
 
-// applier proposes to a store without a log.
-type applier struct{ *store.Store }
-
-func (a applier) Propose(_ context.Context, txn store.Txn) (store.Result, error) {
-	r := a.Apply(a.Revision()+1, txn)
-	return r, r.Err
-}
+type applier struct{ *committest.Log }
 
 func (a applier) put(t *testing.T, kind resource.Kind, mesh resource.MeshName, name, spec string) {
 	t.Helper()
@@ -34,7 +28,7 @@ func (a applier) put(t *testing.T, kind resource.Kind, mesh resource.MeshName, n
 func TestUntouched(t *testing.T) {
 	now := func() time.Time { return time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC) }
 	fresh := func() applier {
-		a := applier{store.New(store.DefaultOptions())}
+		a := applier{committest.New(store.New(store.DefaultOptions()))}
 		require.True(t, untouched(a.View()), "empty")
 		_, err := a.Propose(t.Context(), store.Txn{SetEpoch: &store.Epoch{ClusterID: "c", Incarnation: 1}})
 		require.NoError(t, err)

@@ -14,28 +14,13 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"meridian/internal/authn"
+	"meridian/internal/commit/committest"
 	"meridian/internal/resource"
 	"meridian/internal/store"
 )
 
-// proposer applies to a store without a log.
-type proposer struct {
-	store *store.Store
-	n     int
-	// failAt makes one proposal fail as if the server had stopped there.
-	failAt int
-}
-
-func (p *proposer) Propose(_ context.Context, txn store.Txn) (store.Result, error) {
-	if p.n++; p.n == p.failAt {
-		return store.Result{}, errors.New("stopped")
-	}
-	r := p.store.Apply(p.store.Revision()+1, txn)
-	return r, r.Err
-}
-
 // put writes resources.
-func (p *proposer) put(t *testing.T, batch ...*resource.Resource) {
+func put(t *testing.T, p *committest.Log, batch ...*resource.Resource) {
 	t.Helper()
 	txn := store.Txn{Time: now()}
 	for _, r := range batch {
@@ -48,27 +33,27 @@ func (p *proposer) put(t *testing.T, batch ...*resource.Resource) {
 func now() time.Time { return time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC) }
 
 // newGlobal returns the ring of a global.
-func newGlobal() (*Ring, *proposer) {
-	p := &proposer{store: store.New(store.DefaultOptions())}
-	return New(Config{Local: p.store.View, Now: now}), p
+func newGlobal() (*Ring, *committest.Log) {
+	p := committest.New(store.New(store.DefaultOptions()))
+	return New(Config{Local: p.View, Now: now}), p
 }
 
 // newZone returns the ring of a zone of the global that p writes.
-func newZone(name string, global *proposer) (*Ring, *proposer) {
+func newZone(name string, global *committest.Log) (*Ring, *committest.Log) {
 	options := store.DefaultOptions()
 	options.ExternalMeshes = true
-	p := &proposer{store: store.New(options)}
-	return New(Config{Local: p.store.View, Global: global.store.View, Zone: name, Now: now}), p
+	p := committest.New(store.New(options))
+	return New(Config{Local: p.View, Global: global.View, Zone: name, Now: now}), p
 }
 
 func TestKeysAndTokenAreMadeOnce(t *testing.T) {
 	r, p := newGlobal()
 	require.NoError(t, r.Ensure(t.Context(), p, authn.UserToken, authn.ZoneToken))
-	token, revision := r.AdminToken(), p.store.Revision()
+	token, revision := r.AdminToken(), p.Revision()
 	require.NotEmpty(t, token)
 	require.NoError(t, r.Ensure(t.Context(), p, authn.UserToken, authn.ZoneToken))
 	require.Equal(t, token, r.AdminToken())
-	require.Equal(t, revision, p.store.Revision(), "nothing is written the second time")
+	require.Equal(t, revision, p.Revision(), "nothing is written the second time")
 
 	admin, err := r.Verifier().User(token)
 	require.NoError(t, err)
@@ -84,7 +69,13 @@ func TestKeysAndTokenAreMadeOnce(t *testing.T) {
 func TestInterruptedStartIsCompleted(t *testing.T) {
 	for stop := 1; stop <= 3; stop++ {
 		r, p := newGlobal()
-		p.failAt = stop
+		left := stop
+		p.Before(func(store.Txn) error {
+			if left--; left == 0 {
+				return errors.New("stopped")
+			}
+			return nil
+		})
 		require.Error(t, r.Ensure(t.Context(), p, authn.UserToken, authn.ZoneToken))
 		require.NoError(t, r.Ensure(t.Context(), p, authn.UserToken, authn.ZoneToken))
 		_, err := r.Verifier().User(r.AdminToken())
@@ -99,7 +90,7 @@ func TestPublishedKeysArePublicHalves(t *testing.T) {
 	token, _, err := r.Issuer().Zone("east", []string{authn.ScopeControlPlane}, time.Hour)
 	require.NoError(t, err)
 	var public []authn.PublicKey
-	for k := range p.store.View().List(resource.KindSigningKey, "") {
+	for k := range p.View().List(resource.KindSigningKey, "") {
 		d, ok := resource.Describe(k.Key().Kind)
 		require.True(t, ok)
 		require.True(t, d.Synced, "zones verify with it")
@@ -128,7 +119,7 @@ func TestRotation(t *testing.T) {
 	require.NoError(t, err)
 	require.Equal(t, "user-token-signing-key-2", id.String())
 	require.Len(t, batch, 2, "both halves")
-	p.put(t, batch...)
+	put(t, p, batch...)
 	fresh, issued, err := r.Issuer().User("bob", nil, time.Hour)
 	require.NoError(t, err)
 	require.Equal(t, uint64(2), issued.Key.Serial, "the highest serial signs")
@@ -153,7 +144,7 @@ func TestZonesVerifyTheGlobalsDataplaneTokens(t *testing.T) {
 	require.NoError(t, east.Ensure(t.Context(), eastWritten, authn.UserToken, authn.DataplaneToken))
 	west, westWritten := newZone("west", written)
 	require.NoError(t, west.Ensure(t.Context(), westWritten, authn.UserToken, authn.DataplaneToken))
-	require.Zero(t, eastWritten.store.View().Count(resource.KindSigningKey), "a zone publishes nothing")
+	require.Zero(t, eastWritten.View().Count(resource.KindSigningKey), "a zone publishes nothing")
 
 	fromGlobal, token, err := global.Issuer().Dataplane("default", "web-1", nil, time.Hour)
 	require.NoError(t, err)
@@ -180,7 +171,7 @@ func TestZonesVerifyTheGlobalsDataplaneTokens(t *testing.T) {
 	revocation, err := global.Revocation(record.Spec().(*resource.IssuedToken), "lost")
 	require.NoError(t, err)
 	require.Equal(t, resource.KindTokenRevocation, revocation.Key().Kind)
-	written.put(t, revocation)
+	put(t, written, revocation)
 	for _, r := range []*Ring{global, east, west} {
 		_, err = r.Verifier().Verify(fromGlobal)
 		require.ErrorIs(t, err, authn.ErrTokenRevoked)
@@ -197,7 +188,7 @@ func TestAZoneRevokesItsOwnTokens(t *testing.T) {
 	require.NoError(t, err)
 	record, err := Record(token, "bob")
 	require.NoError(t, err)
-	p.put(t, record)
+	put(t, p, record)
 	verifier := east.Verifier()
 	_, err = verifier.Verify(raw)
 	require.NoError(t, err)
@@ -207,7 +198,7 @@ func TestAZoneRevokesItsOwnTokens(t *testing.T) {
 	marked, err := east.Revocation(spec, "lost")
 	require.NoError(t, err)
 	require.Equal(t, record.Key(), marked.Key())
-	p.put(t, marked)
+	put(t, p, marked)
 	_, err = verifier.Verify(raw)
 	require.ErrorIs(t, err, authn.ErrTokenRevoked, "also with a verifier from before")
 	issued := east.Issued(authn.DataplaneToken)
@@ -243,7 +234,7 @@ func TestDamagedPublishedKeyIsLeftOut(t *testing.T) {
 	require.NoError(t, err)
 	renamed, err := build(resource.KindSigningKey, "dataplane-token-signing-key-9", *batch[1].Spec().(*resource.SigningKey))
 	require.NoError(t, err)
-	written.put(t, renamed)
+	put(t, written, renamed)
 	east, _ := newZone("east", written)
 	_, err = east.Verifier().Verify(raw)
 	require.NoError(t, err)
@@ -261,7 +252,7 @@ func TestExpiredRecordsArePruned(t *testing.T) {
 		require.NoError(t, err)
 		revocation, err := r.Revocation(record.Spec().(*resource.IssuedToken), "")
 		require.NoError(t, err)
-		p.put(t, record, revocation)
+		put(t, p, record, revocation)
 		if validFor == time.Hour {
 			gone = append(gone, record.Key(), revocation.Key())
 		}
@@ -269,9 +260,9 @@ func TestExpiredRecordsArePruned(t *testing.T) {
 	require.ElementsMatch(t, gone, r.Expired(), "a day after the token has expired")
 }
 
-func mustKeys(t *testing.T, p *proposer) []authn.SigningKey {
+func mustKeys(t *testing.T, p *committest.Log) []authn.SigningKey {
 	t.Helper()
-	keys, err := privateKeys(p.store.View())
+	keys, err := privateKeys(p.View())
 	require.NoError(t, err)
 	return keys
 }
@@ -285,7 +276,7 @@ func TestFollowersHearOfKeysAndRevocations(t *testing.T) {
 	ready := make(chan struct{})
 	go func() {
 		close(ready)
-		following <- r.Follow(ctx, func() { heard <- struct{}{} }, p.store)
+		following <- r.Follow(ctx, func() { heard <- struct{}{} }, p.Store)
 	}()
 	<-ready
 	// The follower may have begun before or after any one write, so writes go on
@@ -293,7 +284,7 @@ func TestFollowersHearOfKeysAndRevocations(t *testing.T) {
 	for serial := 0; ; serial++ {
 		_, batch, err := r.Rotation(authn.UserToken)
 		require.NoError(t, err)
-		p.put(t, batch...)
+		put(t, p, batch...)
 		select {
 		case <-heard:
 		case <-time.After(10 * time.Millisecond):
@@ -314,14 +305,14 @@ func TestFollowersHearOfARewoundStore(t *testing.T) {
 		require.NoError(t, global.Ensure(t.Context(), written, authn.UserToken, authn.DataplaneToken))
 		replica := store.New(store.DefaultOptions())
 		replica.Advance(5000)
-		east, _ := newZone("east", &proposer{store: replica})
+		east, _ := newZone("east", committest.New(replica))
 		ctx, cancel := context.WithCancel(t.Context())
 		heard := make(chan struct{}, 16)
 		stopped := make(chan error)
 		go func() { stopped <- east.Follow(ctx, func() { heard <- struct{}{} }, replica) }()
 		synctest.Wait()
 		var keys []*resource.Resource
-		for k := range written.store.View().List(resource.KindSigningKey, "") {
+		for k := range written.View().List(resource.KindSigningKey, "") {
 			keys = append(keys, k)
 		}
 		require.NoError(t, replica.Reset(&store.Snapshot{Revision: 7, Resources: keys}))
@@ -339,7 +330,7 @@ func TestASecretThatIsNoKeyIsLeftOut(t *testing.T) {
 	require.NoError(t, r.Ensure(t.Context(), p, authn.UserToken))
 	garbage, err := build(resource.KindGlobalSecret, "user-token-signing-key-9", resource.Secret{Data: "Z2FyYmFnZQ=="})
 	require.NoError(t, err)
-	p.put(t, garbage)
+	put(t, p, garbage)
 	_, err = r.Verifier().Verify(r.AdminToken())
 	require.NoError(t, err)
 	_, issued, err := r.Issuer().User("bob", nil, time.Hour)

@@ -8,13 +8,13 @@ import (
 	"fmt"
 
 	"meridian/internal/authn"
+	"meridian/internal/commit"
 	"meridian/internal/resource"
-	"meridian/internal/store"
 )
 
 // Ensure makes what is missing: a signing key for each use, the admin token, and
 // its record. It is for the leader, at its start.
-func (r *Ring) Ensure(ctx context.Context, p store.Proposer, uses ...authn.Use) error {
+func (r *Ring) Ensure(ctx context.Context, log commit.Log, uses ...authn.Use) error {
 	for _, use := range uses {
 		if r.latest(use) > 0 {
 			continue // one that was rotated away is not made again
@@ -23,11 +23,11 @@ func (r *Ring) Ensure(ctx context.Context, p store.Proposer, uses ...authn.Use) 
 		if err != nil {
 			return err
 		}
-		if err := store.CreateMissing(ctx, p, r.cfg.Now(), batch...); err != nil {
+		if err := commit.CreateMissing(ctx, log, r.cfg.Now(), batch...); err != nil {
 			return err
 		}
 	}
-	return r.ensureAdminToken(ctx, p)
+	return r.ensureAdminToken(ctx, log)
 }
 
 // Has reports whether there is a key that signs the tokens of a use.
@@ -72,9 +72,9 @@ func (r *Ring) Rotation(use authn.Use) (authn.KeyID, []*resource.Resource, error
 	return id, []*resource.Resource{secret, public}, err
 }
 
-func (r *Ring) ensureAdminToken(ctx context.Context, p store.Proposer) error {
+func (r *Ring) ensureAdminToken(ctx context.Context, log commit.Log) error {
 	if raw := r.AdminToken(); raw != "" {
-		return r.recordAdminToken(ctx, p, raw)
+		return r.recordAdminToken(ctx, log, raw)
 	}
 	raw, token, err := r.Issuer().User(authn.AdminUser, []string{authn.AdminGroup}, adminTokenValidity)
 	if err != nil {
@@ -88,12 +88,12 @@ func (r *Ring) ensureAdminToken(ctx context.Context, p store.Proposer) error {
 	if err != nil {
 		return err
 	}
-	return store.CreateMissing(ctx, p, r.cfg.Now(), secret, record)
+	return commit.CreateMissing(ctx, log, r.cfg.Now(), secret, record)
 }
 
 // recordAdminToken records an admin token of a release that kept no records. One
 // that is no longer good for anything needs none.
-func (r *Ring) recordAdminToken(ctx context.Context, p store.Proposer, raw string) error {
+func (r *Ring) recordAdminToken(ctx context.Context, log commit.Log, raw string) error {
 	token, err := r.Verifier().User(raw)
 	if err != nil {
 		return nil
@@ -105,7 +105,7 @@ func (r *Ring) recordAdminToken(ctx context.Context, p store.Proposer, raw strin
 	if _, ok := r.cfg.Local().Get(record.Key()); ok {
 		return nil
 	}
-	return store.CreateMissing(ctx, p, r.cfg.Now(), record)
+	return commit.CreateMissing(ctx, log, r.cfg.Now(), record)
 }
 
 func build(kind resource.Kind, name string, spec any) (*resource.Resource, error) {

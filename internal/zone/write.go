@@ -7,6 +7,7 @@ import (
 	meridianv1 "meridian/api/meridian/v1"
 	"meridian/internal/authn"
 	"meridian/internal/authz"
+	"meridian/internal/commit"
 	"meridian/internal/policy/engines"
 	"meridian/internal/resource"
 	"meridian/internal/rpcerr"
@@ -44,7 +45,7 @@ func (z *zone) createDefaultMesh(ctx context.Context) error {
 	if err != nil {
 		return fmt.Errorf("create the default mesh: %w", err)
 	}
-	return store.CreateMissing(ctx, z.writer, z.now(), mesh)
+	return commit.CreateMissing(ctx, z.writer, z.now(), mesh)
 }
 
 // admin returns the service by which the zone's resources are written and

@@ -35,6 +35,7 @@ var levels = map[string]int{
 
 	"internal/audit":              2,
 	"internal/authn":              2,
+	"internal/commit":             2,
 	"internal/consensus":          2,
 	"internal/keyring":            2,
 	"internal/livematch":          2,

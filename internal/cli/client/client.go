@@ -157,9 +157,6 @@ func (c *Client) repeat(ctx context.Context, fn func(context.Context) error) err
 	}
 }
 
-// nothingWritten begins what a control plane says about a write that it refused.
-const nothingWritten = "nothing was written: "
-
 // doubt keeps an attempt from saying that nothing was written when one before it
 // had no answer, and may have written or may yet write. It returns whether that
 // is so from now on.
@@ -168,12 +165,13 @@ func doubt(err error, before bool) (doubtful bool, _ error) {
 	if !errors.As(rpcerr.FromStatus(err), &answered) {
 		return before, err
 	}
-	if what, refused := strings.CutPrefix(answered.Message, nothingWritten); refused && before {
-		return true, rpcerr.New(answered.Code, "OUTCOME_UNKNOWN",
-			"whether it was written is not known, since an attempt had no answer; a later one was refused: %s", what)
+	effect := rpcerr.EffectOf(answered)
+	if effect == rpcerr.EffectNone && before {
+		return true, rpcerr.WithEffect(rpcerr.New(answered.Code, "OUTCOME_UNKNOWN",
+			"an attempt had no answer, and a later one was refused: %s", answered.Message), rpcerr.EffectUnknown)
 	}
 	lost := answered.Reason == "" && fromTransport(answered.Message) && !strings.HasPrefix(answered.Message, "connection error:")
-	return before || lost || answered.Reason == "OUTCOME_UNKNOWN", err
+	return before || lost || effect == rpcerr.EffectUnknown, err
 }
 
 // Ask sends one request, as Call does, and returns the response.
@@ -260,7 +258,7 @@ func (c *Client) Explain(ctx context.Context, err error) error {
 	case lasting(answered):
 		return answered
 	case answered.Code == rpcerr.Unavailable && c.log.connected() && !c.log.rejected():
-		return exit.Failf(exit.Unavailable, "the control plane at %s is unavailable: %s", c.Target, c.problem(answered)).With(c.eachServer()...)
+		return exit.Failf(exit.Unavailable, "the control plane at %s is unavailable: %s", c.Target, c.problem(answered)).With(exit.Effect(answered)...).With(c.eachServer()...)
 	case answered.Code == rpcerr.Unavailable:
 		return c.explainUnreachable(answered.Message)
 	}

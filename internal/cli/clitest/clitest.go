@@ -114,7 +114,7 @@ func (s *Server) Apply(_ context.Context, req *meridianv1.ApplyRequest) (*meridi
 	for _, m := range req.GetResources() {
 		key := resource.Key{Kind: resource.Kind(m.GetKind()), Mesh: resource.MeshName(m.GetMesh()), Name: m.GetName()}
 		if _, _, err := resource.Build(resource.Meta{Key: key}, m.GetSpec()); err != nil {
-			return nil, rpcerr.New(rpcerr.Invalid, "INVALID_RESOURCES", "nothing was applied: %v", err)
+			return nil, rpcerr.New(rpcerr.Invalid, "INVALID_RESOURCES", "%v", err)
 		}
 		old := s.Stored[key]
 		if req.IfVersion != nil && old.GetVersion() != req.GetIfVersion() {

@@ -153,7 +153,25 @@ func explainAnswer(e *rpcerr.Error) Report {
 			r.Lines = append(r.Lines, "  "+v.Description)
 		}
 	}
+	r.Lines = append(r.Lines, Effect(e)...)
 	return r
+}
+
+// Effect says in a line what became of the write that an error is about, where
+// the error tells and does not go without saying: what was denied or does not
+// exist was not written.
+func Effect(err error) []string {
+	switch rpcerr.EffectOf(err) {
+	case rpcerr.EffectUnknown:
+		return []string{"Whether it was written is not known."}
+	case rpcerr.EffectNone:
+		switch rpcerr.CodeOf(err) {
+		case rpcerr.Denied, rpcerr.Unauthenticated, rpcerr.NotFound:
+		default:
+			return []string{"Nothing was written."}
+		}
+	}
+	return nil
 }
 
 // Lines splits a text into its lines.

@@ -17,35 +17,18 @@ import (
 	meridianv1 "meridian/api/meridian/v1"
 	"meridian/internal/authn"
 	"meridian/internal/authz"
+	"meridian/internal/commit"
+	"meridian/internal/commit/committest"
 	"meridian/internal/resource"
 	"meridian/internal/rpcerr"
 	"meridian/internal/store"
 )
 
-// hooked is a Writer without a log that calls before ahead of each proposal.
-type hooked struct {
-	*store.Store
-	mu     sync.Mutex // makes proposals take their turns, as a log does
-	before func()
-}
-
-func (h *hooked) Propose(_ context.Context, txn store.Txn) (store.Result, error) {
-	if h.before != nil {
-		h.before()
-	}
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	r := h.Apply(h.Revision()+1, txn)
-	return r, r.Err
-}
-
-func (h *hooked) Read(context.Context) (resource.Revision, error) { return h.Revision(), nil }
-
 // secured is a service on which bob may write the TrafficPermissions of backend,
 // as long as he is bound.
 type secured struct {
 	*Service
-	*hooked
+	*committest.Log
 	t *testing.T
 }
 
@@ -57,10 +40,10 @@ var (
 
 func newSecured(t *testing.T) *secured {
 	t.Helper()
-	h := &hooked{Store: store.New(store.DefaultOptions())}
+	h := committest.New(store.New(store.DefaultOptions()))
 	now := func() time.Time { return time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC) }
 	require.NoError(t, authz.Defaults{Restricted: true}.Ensure(t.Context(), h.View, h, now))
-	s := &secured{t: t, hooked: h, Service: New(Config{
+	s := &secured{t: t, Log: h, Service: New(Config{
 		Writer:  h,
 		Access:  authz.New(h.View),
 		Applied: h.Applied,
@@ -89,9 +72,7 @@ func (s *secured) unbind() {
 
 // change makes a change without asking anybody.
 func (s *secured) change(op store.Op) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if err := s.Store.Apply(s.Revision()+1, store.Txn{Ops: []store.Op{op}}).Err; err != nil {
+	if err := s.Log.Write(store.Txn{Ops: []store.Op{op}}).Err; err != nil {
 		s.t.Errorf("%v", err)
 	}
 }
@@ -114,28 +95,17 @@ func (s *secured) as(user context.Context, id string, m *meridianv1.Resource) er
 	return err
 }
 
-// once runs f ahead of the next proposal only.
-func (s *secured) once(f func()) {
-	done := false
-	s.before = func() {
-		if !done {
-			done = true
-			f()
-		}
-	}
-}
-
 // §6.4: a decision that the state has outrun is not written by.
 func TestDecisionAndWriteAreOne(t *testing.T) {
 	t.Run("the right is withdrawn", func(t *testing.T) {
 		s := newSecured(t)
-		s.once(s.unbind)
+		s.Once(s.unbind)
 		requireCode(t, s.as(bob, "1", permission("a", "backend")), rpcerr.Denied, `user "bob/mesh-system:authenticated" cannot access`, "no role is bound")
 		require.Zero(t, s.View().Count("TrafficPermission"))
 	})
 	t.Run("the rules change and still allow it", func(t *testing.T) {
 		s := newSecured(t)
-		s.once(func() {
+		s.Once(func() {
 			s.must("other", message("AccessRole", "", "other", `{"rules": [{"access": ["CREATE"]}]}`))
 		})
 		require.NoError(t, s.as(bob, "1", permission("a", "backend")))
@@ -144,18 +114,18 @@ func TestDecisionAndWriteAreOne(t *testing.T) {
 	t.Run("the resource becomes somebody else's", func(t *testing.T) {
 		s := newSecured(t)
 		require.NoError(t, s.as(bob, "1", permission("a", "backend")))
-		s.once(func() { s.must("take", permission("a", "other")) })
+		s.Once(func() { s.must("take", permission("a", "other")) })
 		requireCode(t, s.as(bob, "2", permission("a", "backend")), rpcerr.Denied, "as it is stored", "entry 1 has other")
 	})
 	t.Run("a creation becomes an update", func(t *testing.T) {
 		s := newSecured(t)
-		s.once(func() { s.must("take", permission("a", "other")) })
+		s.Once(func() { s.must("take", permission("a", "other")) })
 		requireCode(t, s.as(bob, "1", permission("a", "backend")), rpcerr.Denied, "UPDATE on TrafficPermission")
 	})
 	t.Run("deleted and created anew at the same version", func(t *testing.T) {
 		s := newSecured(t)
 		require.NoError(t, s.as(bob, "1", permission("a", "backend")))
-		s.once(func() {
+		s.Once(func() {
 			_, err := s.Service.Delete(root, &meridianv1.DeleteRequest{RequestId: "del", Keys: []*meridianv1.ResourceKey{{Kind: "TrafficPermission", Mesh: "default", Name: "a"}}})
 			require.NoError(t, err)
 			s.must("again", permission("a", "other"))
@@ -172,15 +142,15 @@ func TestDecisionAndWriteAreOne(t *testing.T) {
 	t.Run("no end of changes", func(t *testing.T) {
 		s := newSecured(t)
 		n := 0
-		s.before = func() {
+		s.Before(func(store.Txn) error {
 			n++
 			role := message("AccessRole", "", "other", fmt.Sprintf(`{"rules": [{"access": ["CREATE"], "names": ["n%d"]}]}`, n))
 			r, _, err := Decode(role)
 			require.NoError(t, err)
-			require.NoError(t, s.Store.Apply(s.Revision()+1, store.Txn{Ops: []store.Op{store.Put(r)}}).Err)
-		}
-		requireCode(t, s.as(bob, "1", permission("a", "backend")), rpcerr.Unavailable, "nothing was written")
-		require.Equal(t, maxDecisions, n)
+			return s.Log.Write(store.Txn{Ops: []store.Op{store.Put(r)}}).Err
+		})
+		requireCode(t, s.as(bob, "1", permission("a", "backend")), rpcerr.Unavailable, "while the write was decided")
+		require.Equal(t, commit.MaxDecisions, n)
 	})
 }
 
@@ -194,13 +164,14 @@ func TestRaceOfRolesAndWrites(t *testing.T) {
 	// Every other writer is held up between decision and write until the state has
 	// been changed under it.
 	change, written := make(chan chan struct{}), make(chan struct{})
-	s.before = func() {
+	s.Before(func(store.Txn) error {
 		if rand.IntN(2) == 0 {
 			done := make(chan struct{})
 			change <- done
 			<-done
 		}
-	}
+		return nil
+	})
 	write, flip := sync.WaitGroup{}, sync.WaitGroup{}
 	for w := range writers {
 		write.Go(func() {

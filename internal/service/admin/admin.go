@@ -9,6 +9,7 @@ import (
 
 	meridianv1 "meridian/api/meridian/v1"
 	"meridian/internal/authz"
+	"meridian/internal/commit"
 	"meridian/internal/policy"
 	"meridian/internal/resource"
 	"meridian/internal/store"
@@ -17,17 +18,6 @@ import (
 // MaxBatchBytes bounds the specs of one batch together, in bytes. A batch is
 // one entry of the log and one frame to every zone.
 const MaxBatchBytes = 16 << 20
-
-// Writer commits transactions. *consensus.Node implements it.
-type Writer interface {
-	// Propose commits a transaction and returns what the state machine made of
-	// it. After an error whose outcome is unknown, proposing the same request id
-	// again is safe.
-	Propose(ctx context.Context, txn store.Txn) (store.Result, error)
-	// Read waits until the local state holds every write acknowledged before the
-	// call.
-	Read(ctx context.Context) (resource.Revision, error)
-}
 
 // Source is one store that the service reads: all resources of some kinds.
 type Source interface {
@@ -51,7 +41,7 @@ type Access interface {
 // Config says how a server serves its resources. Every field is required
 // unless marked otherwise.
 type Config struct {
-	Writer Writer
+	Writer commit.Log
 	Access Access
 	// Applied returns what became of the batch that was applied under a request
 	// id, as long as that is remembered.

@@ -16,6 +16,7 @@ import (
 
 	meridianv1 "meridian/api/meridian/v1"
 	"meridian/internal/authz"
+	"meridian/internal/commit/committest"
 	"meridian/internal/policy"
 	"meridian/internal/policy/specificity"
 	"meridian/internal/policy/targetref"
@@ -24,36 +25,18 @@ import (
 	"meridian/internal/store"
 )
 
-// direct is a Writer that applies to a store without a log.
-type direct struct {
-	store *store.Store
-	fail  error
-}
-
-func (d *direct) Propose(_ context.Context, txn store.Txn) (store.Result, error) {
-	if d.fail != nil {
-		return store.Result{}, d.fail
-	}
-	r := d.store.Apply(d.store.Revision()+1, txn)
-	return r, r.Err
-}
-
-func (d *direct) Read(context.Context) (resource.Revision, error) {
-	return d.store.Revision(), d.fail
-}
-
 // fixture is a service with a client.
 type fixture struct {
 	meridianv1.AdminServiceClient
 	store  *store.Store
-	writer *direct
+	writer *committest.Log
 	ctx    context.Context
 }
 
 func newFixture(t *testing.T, change func(*Config)) *fixture {
 	t.Helper()
 	s := store.New(store.DefaultOptions())
-	f := &fixture{store: s, writer: &direct{store: s}}
+	f := &fixture{store: s, writer: committest.New(s)}
 	clock := time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
 	cfg := Config{
 		Writer:  f.writer,
@@ -150,7 +133,8 @@ func TestABadBatchIsRefusedWhole(t *testing.T) {
 		trafficLog("good", "b"),
 		message("Dataplane", "default", "dp", "{}"),
 	)
-	e := requireCode(t, err, rpcerr.Invalid, "nothing was applied")
+	e := requireCode(t, err, rpcerr.Invalid)
+	require.Equal(t, rpcerr.EffectNone, rpcerr.EffectOf(err))
 	var fields []string
 	for _, v := range e.Violations {
 		fields = append(fields, v.Field)
@@ -221,7 +205,8 @@ func TestMeshRules(t *testing.T) {
 	_, err = f.apply("2", orphan, message("Mesh", "", "nowhere", "{}"))
 	require.NoError(t, err, "a mesh may come with its resources")
 	_, err = f.Delete(f.ctx, &meridianv1.DeleteRequest{RequestId: "3", Keys: []*meridianv1.ResourceKey{{Kind: "mesh", Name: "nowhere"}}})
-	requireCode(t, err, rpcerr.Conflict, "nothing was deleted")
+	requireCode(t, err, rpcerr.Conflict)
+	require.Equal(t, rpcerr.EffectNone, rpcerr.EffectOf(err))
 }
 
 // §1.4: a backend that no mesh defines is accepted with a warning,
@@ -301,7 +286,7 @@ func TestGetAndList(t *testing.T) {
 
 func TestStaleReadsNeedNoLeader(t *testing.T) {
 	f := newFixture(t, nil)
-	f.writer.fail = errors.New("no leader")
+	f.writer.Fail(errors.New("no leader"))
 	key := &meridianv1.ResourceKey{Kind: "Mesh", Name: "default"}
 	_, err := f.Get(f.ctx, &meridianv1.GetRequest{Key: key})
 	requireCode(t, err, rpcerr.Unavailable, "stale")

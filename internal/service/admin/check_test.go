@@ -21,7 +21,7 @@ func TestConditionsAreChecked(t *testing.T) {
 			"overrides": {"when": "`+when+`", "rules": {"authentication": {"a": 1}}}}`)
 	}
 	_, err = f.apply("bad", trafficLog("good", "logstash"), capped("spec.a >"))
-	requireCode(t, err, rpcerr.Invalid, "nothing was applied", "AuthPolicy", "overrides.when: at character 9: Syntax error")
+	requireCode(t, err, rpcerr.Invalid, "AuthPolicy", "overrides.when: at character 9: Syntax error")
 	_, err = f.Get(f.ctx, &meridianv1.GetRequest{Key: &meridianv1.ResourceKey{Kind: "TrafficLog", Mesh: "default", Name: "good"}})
 	requireCode(t, err, rpcerr.NotFound)
 

@@ -2,16 +2,12 @@ package admin
 
 import (
 	"context"
-	"errors"
 
 	meridianv1 "meridian/api/meridian/v1"
+	"meridian/internal/commit"
 	"meridian/internal/rpcerr"
 	"meridian/internal/store"
 )
-
-// maxDecisions bounds how often a write is decided anew because what it was
-// decided on has changed meanwhile.
-const maxDecisions = 16
 
 // decide has a write decided and made by attempt, at first on what this server
 // has applied: asking the leader whether that is the newest state would cost
@@ -33,13 +29,13 @@ func (s *Service) decide(ctx context.Context, attemptID string, dryRun bool, res
 	}
 	view, err := s.read(ctx, meridianv1.Consistency_CONSISTENCY_LINEARIZABLE)
 	if err != nil {
-		return err
+		return rpcerr.WithEffect(err, rpcerr.EffectNone)
 	}
 	if applied, ok := s.cfg.Applied(attemptID); ok {
 		*result = applied
 		return nil
 	}
-	return attempt(view)
+	return rpcerr.WithEffect(attempt(view), rpcerr.EffectNone)
 }
 
 // refused reports whether a write was refused for what it is or who wants it,
@@ -64,54 +60,39 @@ type writeOptions struct {
 // the version that the caller wants the batch's one resource to have.
 //
 // It returns what the access rules made to say about the batch.
-func (s *Service) commit(ctx context.Context, txn store.Txn, ifVersion *uint64, o writeOptions) (store.Result, []string, error) {
-	for range maxDecisions {
+func (s *Service) commit(ctx context.Context, txn store.Txn, ifVersion *uint64, o writeOptions) (result store.Result, warnings []string, err error) {
+	log := s.cfg.Writer
+	if o.dryRun {
+		log = previewing{log, s.cfg.Preview}
+	}
+	result, err = commit.Write(ctx, log, func() (commit.Batch, error) {
 		permit, err := s.cfg.Access.Write(ctx, txn.Ops, o.force)
 		if err != nil {
-			// The first attempt of a retried request may have been applied by now,
-			// and be the reason why it could not be made again.
-			if result, ok := s.cfg.Applied(txn.RequestID); ok {
-				return result, nil, nil
-			}
-			return store.Result{}, nil, err
+			return commit.Batch{}, err
 		}
-		txn.AccessRevision, txn.Preconditions = &permit.AccessRevision, nil
-		if ifVersion != nil {
-			txn.Preconditions = append(txn.Preconditions, store.Precondition{Key: txn.Ops[0].Key, Version: *ifVersion})
-		}
-		txn.Preconditions = append(txn.Preconditions, permit.Preconditions...)
-		result, err := s.propose(ctx, txn, o.dryRun)
-		if !outdated(err, ifVersion) {
-			return result, permit.Warnings, refusal(err)
-		}
-		if _, err := s.read(ctx, meridianv1.Consistency_CONSISTENCY_LINEARIZABLE); err != nil {
-			return store.Result{}, nil, err
+		warnings = permit.Warnings
+		batch := commit.Batch{Txn: txn, IfVersion: ifVersion}
+		batch.AccessRevision, batch.Preconditions = &permit.AccessRevision, permit.Preconditions
+		return batch, nil
+	})
+	if err != nil {
+		// The first attempt of a retried request may have been applied by now, and be
+		// the reason why it could not be made again.
+		if applied, ok := s.cfg.Applied(txn.RequestID); ok {
+			return applied, nil, nil
 		}
 	}
-	return store.Result{}, nil, rpcerr.New(rpcerr.Unavailable, "CONTENTION",
-		"nothing was written: the resources or the access rules changed %d times while the batch was decided; retry it", maxDecisions)
+	return result, warnings, err
 }
 
-func (s *Service) propose(ctx context.Context, txn store.Txn, dryRun bool) (store.Result, error) {
-	if dryRun {
-		result, _ := s.cfg.Preview(txn)
-		return result, result.Err
-	}
-	return s.cfg.Writer.Propose(ctx, txn)
+// previewing is a log to which a proposal is a preview: it changes nothing.
+type previewing struct {
+	commit.Log
+	preview func(store.Txn) (store.Result, store.Reader)
 }
 
-// outdated reports whether a batch was refused because what it was decided on
-// has changed, and not because the caller's own condition fails.
-func outdated(err error, ifVersion *uint64) bool {
-	var (
-		rules    *store.AccessChangedError
-		conflict *store.ConflictError
-	)
-	switch {
-	case errors.As(err, &rules):
-		return true
-	case errors.As(err, &conflict):
-		return ifVersion == nil || conflict.Have == *ifVersion
-	}
-	return false
+// Propose implements commit.Log.
+func (p previewing) Propose(_ context.Context, txn store.Txn) (store.Result, error) {
+	result, _ := p.preview(txn)
+	return result, result.Err
 }

@@ -7,7 +7,6 @@ import (
 
 	meridianv1 "meridian/api/meridian/v1"
 	"meridian/internal/authn"
-	"meridian/internal/consensus"
 	"meridian/internal/policy"
 	"meridian/internal/resource"
 	"meridian/internal/rpcerr"
@@ -186,7 +185,7 @@ func (s *Service) admit(view store.Reader, messages []*meridianv1.Resource) ([]*
 		batch = append(batch, r)
 	}
 	if len(violations) > 0 {
-		return nil, remarks{}, rpcerr.New(rpcerr.Invalid, "INVALID_RESOURCES", "nothing was applied: %s", violations[0].Description).WithViolations(violations...)
+		return nil, remarks{}, rpcerr.New(rpcerr.Invalid, "INVALID_RESOURCES", "%s", violations[0].Description).WithViolations(violations...)
 	}
 	return batch, said, nil
 }
@@ -261,34 +260,6 @@ func (s *Service) advise(txn store.Txn, batch []*resource.Resource) remarks {
 		said.add(a.Key, a.Problem)
 	}
 	return said
-}
-
-// refusal turns why nothing was written, or may not have been, into what the
-// caller is told.
-func refusal(err error) error {
-	var (
-		conflict *store.ConflictError
-		noMesh   *store.MeshMissingError
-		notEmpty *store.MeshNotEmptyError
-	)
-	switch {
-	case err == nil:
-		return nil
-	case errors.As(err, &conflict):
-		return rpcerr.New(rpcerr.Conflict, "VERSION_CONFLICT", "nothing was written: %w", err)
-	case errors.As(err, &noMesh):
-		return rpcerr.New(rpcerr.Invalid, "MESH_MISSING", "nothing was written: %w", err)
-	case errors.As(err, &notEmpty):
-		return rpcerr.New(rpcerr.Conflict, "MESH_NOT_EMPTY", "nothing was deleted: %w", err)
-	case errors.Is(err, consensus.ErrUnknownOutcome):
-		return rpcerr.New(rpcerr.Unavailable, "OUTCOME_UNKNOWN", "the write may or may not take effect: retry it with the same request id (%w)", err)
-	case errors.Is(err, consensus.ErrDiskFull), errors.Is(err, consensus.ErrClosed):
-		return rpcerr.New(rpcerr.Unavailable, "NO_LEADER", "nothing was written: %w", err)
-	case errors.Is(err, consensus.ErrNotLeader), errors.Is(err, consensus.ErrUnavailable):
-		return rpcerr.New(rpcerr.Unavailable, "NO_LEADER", "nothing was written: %w; `meridian cluster members` shows why", err)
-	default:
-		return err
-	}
 }
 
 func (s *Service) waitForZones(ctx context.Context, revision resource.Revision) ([]string, error) {

@@ -22,6 +22,7 @@ import (
 
 	meridianv1 "meridian/api/meridian/v1"
 	"meridian/internal/authn"
+	"meridian/internal/commit/committest"
 	"meridian/internal/livematch"
 	"meridian/internal/policy"
 	"meridian/internal/policy/condition"
@@ -31,35 +32,12 @@ import (
 	"meridian/internal/store"
 )
 
-// node commits to a store at once.
-type node struct {
-	mu    sync.Mutex
-	store *store.Store
-	// before is called with every transaction and may refuse it.
-	before func(store.Txn) error
-}
-
-func (n *node) Propose(ctx context.Context, txn store.Txn) (store.Result, error) {
-	n.mu.Lock()
-	defer n.mu.Unlock()
-	if ctx.Err() != nil {
-		return store.Result{}, context.Cause(ctx)
-	}
-	if n.before != nil {
-		if err := n.before(txn); err != nil {
-			return store.Result{}, err
-		}
-	}
-	result := n.store.Apply(n.store.Revision()+1, txn)
-	return result, result.Err
-}
-
 // world is a zone as its door sees it: what the global owns, what the zone owns,
 // and the tokens that were issued. It outlives restarts of the door.
 type world struct {
 	t       testing.TB
 	replica *store.Store
-	local   *node
+	local   *committest.Log
 	auth    *authn.Authenticator
 	issuer  *authn.Issuer
 	grace   time.Duration
@@ -78,7 +56,7 @@ func newWorld(t testing.TB) *world {
 	require.NoError(t, err)
 	w := &world{
 		t: t, grace: DefaultGrace, replica: store.New(store.DefaultOptions()),
-		local:  &node{store: store.New(store.Options{ExternalMeshes: true, History: store.DefaultOptions().History})},
+		local:  committest.New(store.New(store.Options{ExternalMeshes: true, History: store.DefaultOptions().History})),
 		issuer: authn.NewIssuer(time.Now, key),
 	}
 	verifier := authn.NewVerifier(time.Now, key.Public()).Revoking(func(_ authn.Use, id string) bool {
@@ -99,9 +77,9 @@ func (w *world) open() {
 	w.t.Helper()
 	compiler, err := condition.NewCompiler(condition.DefaultOptions())
 	require.NoError(w.t, err)
-	w.matching = livematch.New(engines.NewMatcher(compiler), w.replica, w.local.store)
+	w.matching = livematch.New(engines.NewMatcher(compiler), w.replica, w.local.Store)
 	w.service = New(Config{
-		Matching: w.matching, Local: w.local.store, Writer: w.local, Grace: w.grace, Now: time.Now,
+		Matching: w.matching, Local: w.local.Store, Writer: w.local, Grace: w.grace, Now: time.Now,
 		Prepare: func(r *resource.Resource) (*resource.Resource, error) {
 			if _, ok := w.replica.View().Get(resource.Key{Kind: "Mesh", Name: string(r.Key().Mesh)}); !ok {
 				return nil, rpcerr.New(rpcerr.Invalid, ReasonNoMesh, "mesh %q does not exist", r.Key().Mesh)
@@ -169,7 +147,7 @@ func (w *world) operatorDelete(name string) {
 }
 
 func (w *world) stored(name string) (*resource.Resource, bool) {
-	return w.local.store.View().Get(policy.DataplaneKey("default", name))
+	return w.local.View().Get(policy.DataplaneKey("default", name))
 }
 
 func (w *world) state(name string) State {

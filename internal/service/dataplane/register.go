@@ -3,11 +3,11 @@ package dataplane
 import (
 	"context"
 	"errors"
-	"fmt"
 	"slices"
 	"time"
 
 	"meridian/internal/authn"
+	"meridian/internal/commit"
 	"meridian/internal/resource"
 	"meridian/internal/rpcerr"
 	"meridian/internal/store"
@@ -27,9 +27,6 @@ const (
 	// maxRegistering bounds the registrations under way, each of which takes a
 	// goroutine and memory of its own. Those of one moment share a write.
 	maxRegistering = 128
-	// maxAttempts bounds how often a registration is decided anew because the
-	// stored dataplane changed meanwhile.
-	maxAttempts = 5
 	// maxRemovals bounds one batch of registrations to remove.
 	maxRemovals = 256
 	// retryRemoval is how long a removal that failed waits.
@@ -107,31 +104,32 @@ func invalid(key resource.Key, err error) error {
 
 // register stores the dataplane of a hello, unless it is stored already.
 func (d *Service) register(s *session, key resource.Key, described *resource.Resource) (*resource.Resource, error) {
-	for range maxAttempts {
+	var (
+		w       registration
+		refused error
+	)
+	_, err := commit.Write(s.ctx, d.cfg.Writer, func() (batch commit.Batch, err error) {
 		if s.ctx.Err() != nil {
-			return nil, context.Cause(s.ctx)
+			refused = context.Cause(s.ctx)
+			return batch, refused
 		}
-		w, err := d.decide(*s.token, key, described)
-		if err != nil || !w.write {
-			return w.resource, err
+		if w, refused = d.decide(*s.token, key, described); refused != nil || !w.write {
+			return batch, refused
 		}
-		_, err = d.cfg.Writer.Propose(s.ctx, store.Txn{
-			Time: d.cfg.Now(), Ops: []store.Op{store.Put(w.resource)}, Preconditions: []store.Precondition{unchanged(key, w.stored)},
-		})
-		var (
-			conflict *store.ConflictError
-			meshless *store.MeshMissingError
-		)
-		switch {
-		case err == nil:
-			return w.resource, nil
-		case errors.As(err, &meshless):
-			return nil, invalid(key, err)
-		case !errors.As(err, &conflict):
-			return nil, rpcerr.New(rpcerr.Unavailable, ReasonNotRegistered, "the dataplane could not be registered: %w", err)
-		}
+		batch.Time, batch.Ops = d.cfg.Now(), []store.Op{store.Put(w.resource)}
+		batch.Preconditions = []store.Precondition{unchanged(key, w.stored)}
+		return batch, nil
+	})
+	var meshless *store.MeshMissingError
+	switch {
+	case refused != nil:
+		return nil, refused
+	case err == nil:
+		return w.resource, nil
+	case errors.As(err, &meshless):
+		return nil, invalid(key, err)
 	}
-	return nil, rpcerr.New(rpcerr.Unavailable, ReasonNotRegistered, "the dataplane keeps changing while it is registered: connect again")
+	return nil, rpcerr.New(rpcerr.Unavailable, ReasonNotRegistered, "the dataplane could not be registered: %w", err)
 }
 
 // unchanged is the precondition that a key is still what r is; nil for nothing.
@@ -234,29 +232,22 @@ func (d *Service) removeRegistrations(ctx context.Context, due []*proxy) {
 // deleteRegistrations deletes what is still as a proxy left it. What an operator
 // has taken over since stays.
 func (d *Service) deleteRegistrations(ctx context.Context, due []*proxy) error {
-	spared := map[resource.Key]bool{}
-	for {
+	left, removed := d.cfg.Local.View(), 0
+	_, err := commit.Write(ctx, d.cfg.Writer, func() (commit.Batch, error) {
 		view := d.cfg.Local.View()
-		txn := store.Txn{Time: d.cfg.Now()}
+		batch := commit.Batch{Txn: store.Txn{Time: d.cfg.Now()}}
 		for _, p := range due {
-			if r, ok := view.Get(p.key); ok && byProxy(r) && !spared[p.key] {
-				txn.Ops = append(txn.Ops, store.Delete(p.key))
-				txn.Preconditions = append(txn.Preconditions, unchanged(p.key, r))
+			r, ok := left.Get(p.key)
+			if now, _ := view.Get(p.key); ok && byProxy(r) && now == r {
+				batch.Ops = append(batch.Ops, store.Delete(p.key))
+				batch.Preconditions = append(batch.Preconditions, unchanged(p.key, r))
 			}
 		}
-		if len(txn.Ops) == 0 {
-			return nil
-		}
-		_, err := d.cfg.Writer.Propose(ctx, txn)
-		var conflict *store.ConflictError
-		if errors.As(err, &conflict) {
-			spared[conflict.Key] = true
-			continue
-		}
-		if err != nil {
-			return fmt.Errorf("door: %w", err)
-		}
-		d.cfg.Log.Info("removed the dataplanes of proxies that have gone", "dataplanes", len(txn.Ops))
-		return nil
+		removed = len(batch.Ops)
+		return batch, nil
+	})
+	if err == nil && removed > 0 {
+		d.cfg.Log.Info("removed the dataplanes of proxies that have gone", "dataplanes", removed)
 	}
+	return err
 }

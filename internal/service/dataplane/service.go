@@ -13,6 +13,7 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	meridianv1 "meridian/api/meridian/v1"
+	"meridian/internal/commit"
 	"meridian/internal/livematch"
 	"meridian/internal/policy"
 	"meridian/internal/resource"
@@ -30,7 +31,7 @@ type Config struct {
 	Matching *livematch.Matching
 	// Local is where dataplanes are kept, and Writer commits to it.
 	Local  *store.Store
-	Writer store.Proposer
+	Writer commit.Log
 	// Prepare completes a dataplane with the zone's tag and refuses one that the
 	// zone cannot have: with ReasonNoMesh if that is for want of its mesh, which may
 	// come yet.

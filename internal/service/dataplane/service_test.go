@@ -548,15 +548,13 @@ func TestRemovalIsTriedAgain(t *testing.T) {
 	inTime(t, func(t *testing.T, w *world) {
 		p := w.connect(w.token(""), "web-1", dataplaneSpec("web"))
 		synctest.Wait()
-		w.local.mu.Lock()
 		failures := 3
-		w.local.before = func(store.Txn) error {
+		w.local.Before(func(store.Txn) error {
 			if failures--; failures >= 0 {
 				return context.DeadlineExceeded
 			}
 			return nil
-		}
-		w.local.mu.Unlock()
+		})
 		p.leave()
 		<-time.After(DefaultGrace + retryRemoval + time.Second/2)
 		synctest.Wait()

@@ -9,6 +9,7 @@ import (
 	meridianv1 "meridian/api/meridian/v1"
 	"meridian/internal/authn"
 	"meridian/internal/authz"
+	"meridian/internal/commit"
 	"meridian/internal/resource"
 	"meridian/internal/rpcerr"
 	"meridian/internal/store"
@@ -39,7 +40,7 @@ func (s *Service) RotateKey(ctx context.Context, req *meridianv1.RotateKeyReques
 // RevokeToken ends a token that was issued here. It takes what writing the
 // revocation takes.
 func (s *Service) RevokeToken(ctx context.Context, req *meridianv1.RevokeTokenRequest) (*meridianv1.RevokeTokenResponse, error) {
-	if err := s.read(ctx); err != nil {
+	if err := commit.Newest(ctx, s.cfg.Writer); err != nil {
 		return nil, err
 	}
 	_, record, ok := s.cfg.Ring.Find(req.GetId())
@@ -60,9 +61,8 @@ func (s *Service) RevokeToken(ctx context.Context, req *meridianv1.RevokeTokenRe
 	return response, err
 }
 
-// write asks access control for a batch and proposes it; it decides again when
-// what the decision depended on has changed. request is what is asked for under
-// the id.
+// write asks access control for a batch and writes it. request is what is asked
+// for under the id.
 func (s *Service) write(ctx context.Context, requestID string, request proto.Message, allowed allowance, batch func() ([]*resource.Resource, error)) (store.Result, error) {
 	if requestID == "" || len(requestID) > 128 {
 		return store.Result{}, rpcerr.New(rpcerr.Invalid, "REQUEST_ID_MISSING", "request_id is required, of at most 128 characters, so that a retry takes effect once")
@@ -71,29 +71,19 @@ func (s *Service) write(ctx context.Context, requestID string, request proto.Mes
 	if err != nil {
 		return store.Result{}, err
 	}
-	for range maxDecisions {
-		if err := s.read(ctx); err != nil {
-			return store.Result{}, err
-		}
+	return commit.WriteNewest(ctx, s.cfg.Writer, func() (commit.Batch, error) {
 		resources, err := batch()
 		if err != nil {
-			return store.Result{}, err
+			return commit.Batch{}, err
 		}
 		txn := store.Txn{RequestID: attempt, Time: s.cfg.Now()}
 		for _, r := range resources {
 			txn.Ops = append(txn.Ops, store.Put(r))
 		}
 		permit, err := allowed(ctx, txn.Ops)
-		if err != nil {
-			return store.Result{}, err
-		}
 		txn.AccessRevision, txn.Preconditions = &permit.AccessRevision, permit.Preconditions
-		result, err := s.cfg.Writer.Propose(ctx, txn)
-		if !outdated(err) {
-			return result, unwritten(err)
-		}
-	}
-	return store.Result{}, contention()
+		return commit.Batch{Txn: txn}, err
+	})
 }
 
 // allowance asks access control for a batch.

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"meridian/internal/authn"
+	"meridian/internal/commit"
 	"meridian/internal/resource"
 	"meridian/internal/rpcerr"
 	"meridian/internal/store"
@@ -36,44 +37,44 @@ func (s *Service) Server(ctx context.Context, validForSeconds int64) (string, er
 // told by its request id and the server's name, may be repeated: an answer can be
 // lost. A token without a record lets nobody in.
 func (s *Service) UseUp(ctx context.Context, token authn.Token, requestID, name string) error {
-	for range maxDecisions {
-		if err := s.read(ctx); err != nil {
-			return err
-		}
-		stored, record, ok := s.cfg.Ring.Find(token.ID)
-		switch {
-		case !ok || authn.Use(record.Use) != authn.ServerToken || record.ID != token.ID:
-			return rpcerr.New(rpcerr.Denied, ReasonTokenUnrecorded,
-				"Access Denied: the server token %s is not on record here, so it cannot be noted as used; issue another with `meridian generate server-token`", token.ID)
-		case record.UsedBy == name && record.UsedFor == requestID:
-			return nil
-		case record.UsedBy != "":
-			return rpcerr.New(rpcerr.Denied, ReasonTokenUsed,
-				"Access Denied: the server token %s was used up by server %q on %s: every new server takes a token of its own; issue another with `meridian generate server-token`",
-				token.ID, record.UsedBy, stored.Meta().ModificationTime.UTC().Format(time.RFC3339))
-		}
-		if err := s.recheck(token); err != nil {
-			return err
-		}
-		used := *record
-		used.UsedBy, used.UsedFor = name, requestID
-		text, err := json.Marshal(used)
-		if err != nil {
-			return fmt.Errorf("encode the record of token %s: %w", token.ID, err)
-		}
-		next, _, err := resource.Build(resource.Meta{Key: stored.Key(), Labels: stored.Meta().Labels}, text)
-		if err != nil {
-			return fmt.Errorf("note the use of token %s: %w", token.ID, err)
-		}
-		_, err = s.cfg.Writer.Propose(ctx, store.Txn{
-			RequestID: "join/" + token.ID + "/" + requestID, Time: s.cfg.Now(), Ops: []store.Op{store.Put(next)},
-			Preconditions: []store.Precondition{{Key: stored.Key(), Version: stored.Meta().Version, Revision: stored.Meta().Revision}},
-		})
-		if !outdated(err) {
-			return unwritten(err)
-		}
+	_, err := commit.WriteNewest(ctx, s.cfg.Writer, func() (commit.Batch, error) {
+		return s.using(token, requestID, name)
+	})
+	return err
+}
+
+// using decides that a server of that name uses up a server token: a batch
+// without operations where the same attempt has done so before.
+func (s *Service) using(token authn.Token, requestID, name string) (commit.Batch, error) {
+	stored, record, ok := s.cfg.Ring.Find(token.ID)
+	switch {
+	case !ok || authn.Use(record.Use) != authn.ServerToken || record.ID != token.ID:
+		return commit.Batch{}, rpcerr.New(rpcerr.Denied, ReasonTokenUnrecorded,
+			"Access Denied: the server token %s is not on record here, so it cannot be noted as used; issue another with `meridian generate server-token`", token.ID)
+	case record.UsedBy == name && record.UsedFor == requestID:
+		return commit.Batch{}, nil
+	case record.UsedBy != "":
+		return commit.Batch{}, rpcerr.New(rpcerr.Denied, ReasonTokenUsed,
+			"Access Denied: the server token %s was used up by server %q on %s: every new server takes a token of its own; issue another with `meridian generate server-token`",
+			token.ID, record.UsedBy, stored.Meta().ModificationTime.UTC().Format(time.RFC3339))
 	}
-	return contention()
+	if err := s.recheck(token); err != nil {
+		return commit.Batch{}, err
+	}
+	used := *record
+	used.UsedBy, used.UsedFor = name, requestID
+	text, err := json.Marshal(used)
+	if err != nil {
+		return commit.Batch{}, fmt.Errorf("encode the record of token %s: %w", token.ID, err)
+	}
+	next, _, err := resource.Build(resource.Meta{Key: stored.Key(), Labels: stored.Meta().Labels}, text)
+	if err != nil {
+		return commit.Batch{}, fmt.Errorf("note the use of token %s: %w", token.ID, err)
+	}
+	return commit.Batch{Txn: store.Txn{
+		RequestID: "join/" + token.ID + "/" + requestID, Time: s.cfg.Now(), Ops: []store.Op{store.Put(next)},
+		Preconditions: []store.Precondition{{Key: stored.Key(), Version: stored.Meta().Version, Revision: stored.Meta().Revision}},
+	}}, nil
 }
 
 // recheck asks again, on the newest state, whether a token still holds: it was

@@ -1,7 +1,6 @@
 package tokens
 
 import (
-	"context"
 	"errors"
 	"testing"
 	"time"
@@ -80,7 +79,7 @@ func TestServerTokenIsGoodOnce(t *testing.T) {
 func TestServerTokenLetsOneOfTwoIn(t *testing.T) {
 	f := newServerFixture(t)
 	token := f.serverToken()
-	f.writer.before = func() { require.NoError(t, f.UseUp(t.Context(), token, "r2", "third")) }
+	f.writer.Once(func() { require.NoError(t, f.UseUp(t.Context(), token, "r2", "third")) })
 	err := f.UseUp(t.Context(), token, "r1", "second")
 	require.True(t, rpcerr.HasReason(err, ReasonTokenUsed))
 	require.ErrorContains(t, err, `"third"`)
@@ -114,23 +113,16 @@ func TestServerTokenIsLookedAtAgain(t *testing.T) {
 	require.True(t, rpcerr.HasReason(f.UseUp(t.Context(), token, "r1", "second"), ReasonTokenUnrecorded))
 }
 
-// failing does not say what became of a write.
-type failing struct{ *writer }
-
-func (f failing) Propose(ctx context.Context, txn store.Txn) (store.Result, error) {
-	_, err := f.writer.Propose(ctx, txn)
-	return store.Result{}, errors.Join(err, consensus.ErrUnknownOutcome)
-}
-
 // A write whose outcome is unknown has let the server in or not; asking again by
 // the same attempt tells.
 func TestServerTokenWithAnUnknownOutcome(t *testing.T) {
 	f := newServerFixture(t)
 	token := f.serverToken()
-	f.cfg.Writer = failing{f.writer}
+	f.writer.Answer(func(r store.Result) error { return errors.Join(r.Err, consensus.ErrUnknownOutcome) })
 	err := f.UseUp(t.Context(), token, "r1", "second")
 	require.True(t, rpcerr.HasReason(err, "OUTCOME_UNKNOWN"))
-	f.cfg.Writer = f.writer
+	require.Equal(t, rpcerr.EffectUnknown, rpcerr.EffectOf(err))
+	f.writer.Answer(nil)
 	require.NoError(t, f.UseUp(t.Context(), token, "r1", "second"))
 	require.True(t, rpcerr.HasReason(f.UseUp(t.Context(), token, "r2", "third"), ReasonTokenUsed))
 }

@@ -2,7 +2,6 @@ package tokens
 
 import (
 	"context"
-	"errors"
 	"slices"
 	"time"
 
@@ -12,7 +11,7 @@ import (
 	meridianv1 "meridian/api/meridian/v1"
 	"meridian/internal/authn"
 	"meridian/internal/authz"
-	"meridian/internal/consensus"
+	"meridian/internal/commit"
 	"meridian/internal/keyring"
 	"meridian/internal/rbac"
 	"meridian/internal/resource"
@@ -20,20 +19,8 @@ import (
 	"meridian/internal/store"
 )
 
-// maxDecisions bounds how often a write is decided anew because the access rules
-// or what it depends on have changed meanwhile.
-const maxDecisions = 16
-
 // listPart is how many records one message of ListTokens holds.
 const listPart = 1000
-
-// Writer commits transactions. *consensus.Node implements it.
-type Writer interface {
-	Propose(ctx context.Context, txn store.Txn) (store.Result, error)
-	// Read waits until the local state holds every write acknowledged before the
-	// call.
-	Read(ctx context.Context) (resource.Revision, error)
-}
 
 // Access decides what the caller of a request may do. *authz.Authorizer
 // implements it; its errors are *rpcerr.Error and say what is missing.
@@ -50,7 +37,7 @@ type Access interface {
 // Config is what a Service needs. Every field is required.
 type Config struct {
 	Ring   *keyring.Ring
-	Writer Writer
+	Writer commit.Log
 	Access Access
 	// Local reads the store that is written, View everything there is to read.
 	Local func() *store.View
@@ -152,28 +139,26 @@ func (s *Service) issue(ctx context.Context, i issue) (string, authn.Token, erro
 	if err != nil {
 		return "", authn.Token{}, err
 	}
-	for range maxDecisions {
-		if err := s.read(ctx); err != nil {
-			return "", authn.Token{}, err
-		}
+	var (
+		raw   string
+		token authn.Token
+	)
+	_, err = commit.WriteNewest(ctx, s.cfg.Writer, func() (commit.Batch, error) {
 		decidedOn := s.cfg.Local().AccessRevision()
 		if err := i.allowed(); err != nil {
-			return "", authn.Token{}, err
+			return commit.Batch{}, err
 		}
-		raw, token, err := i.sign(s.cfg.Ring.Issuer(), validFor)
-		if err != nil {
-			return "", authn.Token{}, rpcerr.New(rpcerr.Invalid, "BAD_TOKEN_REQUEST", "%w", err)
+		if raw, token, err = i.sign(s.cfg.Ring.Issuer(), validFor); err != nil {
+			return commit.Batch{}, rpcerr.New(rpcerr.Invalid, "BAD_TOKEN_REQUEST", "%w", err)
 		}
 		txn, err := s.recording(ctx, token, i.ensure)
-		if err != nil {
-			return "", authn.Token{}, err
-		}
 		txn.AccessRevision = &decidedOn
-		if _, err = s.cfg.Writer.Propose(ctx, txn); !outdated(err) {
-			return raw, token, unwritten(err)
-		}
+		return commit.Batch{Txn: txn}, err
+	})
+	if err != nil {
+		return "", authn.Token{}, err
 	}
-	return "", authn.Token{}, contention()
+	return raw, token, nil
 }
 
 // recording returns the transaction that stores a token's record and removes
@@ -207,7 +192,7 @@ func (s *Service) ListTokens(req *meridianv1.ListTokensRequest, stream grpc.Serv
 	if err != nil {
 		return err
 	}
-	if err := s.read(stream.Context()); err != nil {
+	if err := commit.Newest(stream.Context(), s.cfg.Writer); err != nil {
 		return err
 	}
 	issued := s.cfg.Ring.Issued(use)
@@ -245,41 +230,4 @@ func encode(t *resource.IssuedToken, revoked bool, now time.Time) *meridianv1.Is
 		out.State = "revoked"
 	}
 	return out
-}
-
-// read brings the local state up to date.
-func (s *Service) read(ctx context.Context) error {
-	if _, err := s.cfg.Writer.Read(ctx); err != nil {
-		return rpcerr.New(rpcerr.Unavailable, "NO_LEADER", "cannot read the newest state: %w", err)
-	}
-	return nil
-}
-
-// outdated reports whether something was refused because what it was decided on
-// has changed.
-func outdated(err error) bool {
-	var (
-		rules    *store.AccessChangedError
-		conflict *store.ConflictError
-	)
-	return errors.As(err, &rules) || errors.As(err, &conflict)
-}
-
-func contention() error {
-	return rpcerr.New(rpcerr.Unavailable, "CONTENTION", "nothing was written: the access rules or keys changed %d times meanwhile; retry", maxDecisions)
-}
-
-// unwritten turns why something was not written, or may not have been, into what
-// the caller is told.
-func unwritten(err error) error {
-	switch {
-	case err == nil:
-		return nil
-	case errors.Is(err, consensus.ErrUnknownOutcome):
-		return rpcerr.New(rpcerr.Unavailable, "OUTCOME_UNKNOWN", "the write may or may not take effect: retry it with the same request id (%w)", err)
-	case errors.Is(err, consensus.ErrNotLeader), errors.Is(err, consensus.ErrUnavailable), errors.Is(err, consensus.ErrClosed):
-		return rpcerr.New(rpcerr.Unavailable, "NO_LEADER", "nothing was written: %w", err)
-	default:
-		return err
-	}
 }

@@ -13,36 +13,19 @@ import (
 	meridianv1 "meridian/api/meridian/v1"
 	"meridian/internal/authn"
 	"meridian/internal/authz"
+	"meridian/internal/commit/committest"
 	"meridian/internal/keyring"
 	"meridian/internal/resource"
 	"meridian/internal/rpcerr"
 	"meridian/internal/store"
 )
 
-// writer applies to a store without a log.
-type writer struct {
-	store *store.Store
-	// before runs ahead of the next proposal.
-	before func()
-}
-
-func (w *writer) Propose(_ context.Context, txn store.Txn) (store.Result, error) {
-	if before := w.before; before != nil {
-		w.before = nil
-		before()
-	}
-	r := w.store.Apply(w.store.Revision()+1, txn)
-	return r, r.Err
-}
-
-func (w *writer) Read(context.Context) (resource.Revision, error) { return w.store.Revision(), nil }
-
 // fixture is a control plane's token service on a store.
 type fixture struct {
 	*Service
 	t      *testing.T
 	store  *store.Store
-	writer *writer
+	writer *committest.Log
 	ring   *keyring.Ring
 	clock  time.Time
 }
@@ -50,7 +33,7 @@ type fixture struct {
 func newFixture(t *testing.T, change func(*keyring.Config)) *fixture {
 	t.Helper()
 	f := &fixture{t: t, store: store.New(store.DefaultOptions()), clock: time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)}
-	f.writer = &writer{store: f.store}
+	f.writer = committest.New(f.store)
 	now := func() time.Time { return f.clock }
 	keys := keyring.Config{Local: f.store.View, Now: now}
 	if change != nil {
@@ -296,7 +279,7 @@ func TestWhatIssuingTakes(t *testing.T) {
 func TestAccessLostMeanwhileIssuesNothing(t *testing.T) {
 	f := newFixture(t, nil)
 	f.grant("hr", `{"access": ["GENERATE_USER_TOKEN"]}`)
-	f.writer.before = func() { f.grant("hr", `{"access": ["CREATE"]}`) }
+	f.writer.Once(func() { f.grant("hr", `{"access": ["CREATE"]}`) })
 	_, err := f.GenerateUserToken(as(t, "hr"), &meridianv1.GenerateUserTokenRequest{Name: "new", ValidForSeconds: hour})
 	require.Equal(t, rpcerr.Denied, rpcerr.CodeOf(err))
 	require.Len(t, f.list(""), 1)
@@ -309,18 +292,18 @@ func TestAccessLostMeanwhileWritesNothing(t *testing.T) {
 	require.NoError(t, err)
 	lose := func() {
 		f.grant("hr", `{"access": ["CREATE"]}`)
-		f.writer.before = func() { f.grant("hr", `{"access": ["DELETE"]}`) }
+		f.writer.Once(func() { f.grant("hr", `{"access": ["DELETE"]}`) })
 	}
 	lose()
 	_, err = f.RevokeToken(as(t, "hr"), &meridianv1.RevokeTokenRequest{Id: issued.GetId(), RequestId: "r1"})
 	require.Equal(t, rpcerr.Denied, rpcerr.CodeOf(err))
 	_, err = f.verify(issued.GetToken())
 	require.NoError(t, err)
-	f.writer.before = nil
+	f.writer.Before(nil)
 	lose()
 	_, err = f.RotateKey(as(t, "hr"), &meridianv1.RotateKeyRequest{Kind: "user-token", RequestId: "r2"})
 	require.Equal(t, rpcerr.Denied, rpcerr.CodeOf(err))
-	f.writer.before = nil
+	f.writer.Before(nil)
 
 	// Who may write the resources rotates keys; nobody knows what is in them.
 	f.grant("hr", `{"access": ["CREATE"]}`)
