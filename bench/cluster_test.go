@@ -14,7 +14,9 @@ import (
 	"google.golang.org/grpc"
 
 	meridianv1 "meridian/api/meridian/v1"
-	"meridian/internal/authn"
+	"meridian/internal/authn/token"
+	"meridian/internal/clientconfig"
+	"meridian/internal/pki"
 	"meridian/internal/service/admin"
 )
 
@@ -68,7 +70,7 @@ func (g *global) bundle(b *testing.B, zone, through string) string {
 	b.Helper()
 	response, err := g.api.GenerateZoneToken(b.Context(), &meridianv1.GenerateZoneTokenRequest{Zone: zone, ValidForSeconds: 3600, Bundle: true})
 	require.NoError(b, err)
-	bundle, err := authn.DecodeZoneBundle(response.GetBundle())
+	bundle, err := clientconfig.DecodeZoneBundle(response.GetBundle())
 	require.NoError(b, err)
 	bundle.Addresses = []string{through}
 	data, err := bundle.Encode()
@@ -105,14 +107,14 @@ const connected = "connected to the global"
 // dial connects to the server that keeps its data in dir.
 func dial(b *testing.B, dir string) *client {
 	b.Helper()
-	contexts, err := authn.LoadContexts(filepath.Join(dir, "admin.yaml"))
+	contexts, err := clientconfig.LoadContexts(filepath.Join(dir, "admin.yaml"))
 	require.NoError(b, err)
 	server, err := contexts.Get("")
 	require.NoError(b, err)
-	transport, err := authn.ClientTransport(authn.ClientTLSConfig{CAPEM: []byte(server.CA), Source: dir})
+	transport, err := pki.ClientTransport(pki.ClientTLSConfig{CAPEM: []byte(server.CA), Source: dir})
 	require.NoError(b, err)
 	conn, err := grpc.NewClient(server.Addresses[0], grpc.WithTransportCredentials(transport),
-		grpc.WithPerRPCCredentials(authn.TokenCredentials(server.Token, false)))
+		grpc.WithPerRPCCredentials(token.Credentials(server.Token, false)))
 	require.NoError(b, err)
 	b.Cleanup(func() { _ = conn.Close() })
 	return newClient(conn)

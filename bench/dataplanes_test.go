@@ -16,7 +16,9 @@ import (
 	"google.golang.org/grpc"
 
 	meridianv1 "meridian/api/meridian/v1"
-	"meridian/internal/authn"
+	"meridian/internal/authn/token"
+	"meridian/internal/clientconfig"
+	"meridian/internal/pki"
 )
 
 const (
@@ -127,11 +129,11 @@ func connectCrowd(b *testing.B, g *global, z *zone, connections int) *crowd {
 	b.Helper()
 	issued, err := g.api.tokens.GenerateDataplaneToken(b.Context(), &meridianv1.GenerateDataplaneTokenRequest{Mesh: "default", ValidForSeconds: 3600})
 	require.NoError(b, err)
-	contexts, err := authn.LoadContexts(filepath.Join(z.dir, "admin.yaml"))
+	contexts, err := clientconfig.LoadContexts(filepath.Join(z.dir, "admin.yaml"))
 	require.NoError(b, err)
 	server, err := contexts.Get("")
 	require.NoError(b, err)
-	transport, err := authn.ClientTransport(authn.ClientTLSConfig{CAPEM: []byte(server.CA), Source: z.dir})
+	transport, err := pki.ClientTransport(pki.ClientTLSConfig{CAPEM: []byte(server.CA), Source: z.dir})
 	require.NoError(b, err)
 	c := &crowd{arrivals: make(chan time.Time, streams), returned: make(chan struct{}, streams)}
 	ctx, cancel := context.WithCancel(b.Context())
@@ -139,7 +141,7 @@ func connectCrowd(b *testing.B, g *global, z *zone, connections int) *crowd {
 	began := time.Now()
 	c.dial = func() (*grpc.ClientConn, error) {
 		return grpc.NewClient(server.Addresses[0], grpc.WithTransportCredentials(transport),
-			grpc.WithPerRPCCredentials(authn.TokenCredentials(issued.GetToken(), false)),
+			grpc.WithPerRPCCredentials(token.Credentials(issued.GetToken(), false)),
 			grpc.WithReadBufferSize(4<<10))
 	}
 	conns := make([]*grpc.ClientConn, connections)

@@ -17,7 +17,7 @@ import (
 	"google.golang.org/grpc/encoding"
 	"google.golang.org/protobuf/encoding/protowire"
 
-	"meridian/internal/authn"
+	"meridian/internal/pki"
 )
 
 // etcd is a cluster of etcd servers, with TLS to clients and between servers, as
@@ -80,9 +80,9 @@ func startEtcd(b *testing.B, n int) *etcd {
 // kind that a global makes for itself, and returns the authority.
 func certify(b *testing.B, dir string) []byte {
 	b.Helper()
-	ca, err := authn.NewCA(time.Now())
+	ca, err := pki.NewCA(time.Now())
 	require.NoError(b, err)
-	cert, key, err := ca.IssueServer("etcd", authn.ServerHosts("", []string{"127.0.0.1:1"}, nil), time.Now())
+	cert, key, err := ca.IssueServer("etcd", pki.ServerHosts("", []string{"127.0.0.1:1"}, nil), time.Now())
 	require.NoError(b, err)
 	for name, data := range map[string][]byte{"ca.pem": ca.CertificatePEM(), "server.pem": cert, "server-key.pem": key} {
 		require.NoError(b, os.WriteFile(filepath.Join(dir, name), data, 0o600))
@@ -125,7 +125,7 @@ func (e *etcd) await(b *testing.B) {
 // a hundred modules for two fields.
 func (e *etcd) writer(b *testing.B, server int) func(ctx context.Context, key, value []byte) error {
 	b.Helper()
-	transport, err := authn.ClientTransport(authn.ClientTLSConfig{CAPEM: e.ca, Source: "etcd"})
+	transport, err := pki.ClientTransport(pki.ClientTLSConfig{CAPEM: e.ca, Source: "etcd"})
 	require.NoError(b, err)
 	conn, err := grpc.NewClient(e.endpoints[server], grpc.WithTransportCredentials(transport))
 	require.NoError(b, err)

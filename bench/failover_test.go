@@ -14,7 +14,9 @@ import (
 	"google.golang.org/grpc/resolver/manual"
 
 	meridianv1 "meridian/api/meridian/v1"
-	"meridian/internal/authn"
+	"meridian/internal/authn/token"
+	"meridian/internal/clientconfig"
+	"meridian/internal/pki"
 )
 
 // BenchmarkFailover takes the leader away again and again, by kill -9 and by a
@@ -114,11 +116,11 @@ func policyForGap(edition int) *meridianv1.Resource {
 // in dir.
 func dialAll(b *testing.B, dir string, addresses []string) *client {
 	b.Helper()
-	contexts, err := authn.LoadContexts(filepath.Join(dir, "admin.yaml"))
+	contexts, err := clientconfig.LoadContexts(filepath.Join(dir, "admin.yaml"))
 	require.NoError(b, err)
 	server, err := contexts.Get("")
 	require.NoError(b, err)
-	transport, err := authn.ClientTransport(authn.ClientTLSConfig{CAPEM: []byte(server.CA), Source: dir})
+	transport, err := pki.ClientTransport(pki.ClientTLSConfig{CAPEM: []byte(server.CA), Source: dir})
 	require.NoError(b, err)
 	servers := manual.NewBuilderWithScheme("servers")
 	var state resolver.State
@@ -129,7 +131,7 @@ func dialAll(b *testing.B, dir string, addresses []string) *client {
 	quick := grpc.ConnectParams{MinConnectTimeout: time.Second}
 	quick.Backoff.BaseDelay, quick.Backoff.Multiplier, quick.Backoff.MaxDelay = 10*time.Millisecond, 1.5, 100*time.Millisecond
 	conn, err := grpc.NewClient("servers:///all", grpc.WithTransportCredentials(transport), grpc.WithResolvers(servers),
-		grpc.WithConnectParams(quick), grpc.WithPerRPCCredentials(authn.TokenCredentials(server.Token, false)))
+		grpc.WithConnectParams(quick), grpc.WithPerRPCCredentials(token.Credentials(server.Token, false)))
 	require.NoError(b, err)
 	b.Cleanup(func() { _ = conn.Close() })
 	return newClient(conn)

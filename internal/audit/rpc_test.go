@@ -16,6 +16,7 @@ import (
 
 	meridianv1 "meridian/api/meridian/v1"
 	"meridian/internal/authn"
+	"meridian/internal/authn/token"
 	"meridian/internal/resource"
 	"meridian/internal/rpcerr"
 	"meridian/internal/store"
@@ -47,7 +48,7 @@ func (b because) String() string { return string(b) }
 // request is the context of a call by bob.
 func request(t *testing.T) context.Context {
 	p := authn.UserPrincipal("bob", []string{"team-a"})
-	p.Token = &authn.Token{ID: "id-1"}
+	p.Token = &token.Token{ID: "id-1"}
 	ctx := peer.NewContext(t.Context(), &peer.Peer{Addr: &net.TCPAddr{IP: net.IPv4(192, 0, 2, 7), Port: 4000}})
 	return authn.WithPrincipal(ctx, p)
 }

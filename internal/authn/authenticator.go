@@ -10,6 +10,7 @@ import (
 	"google.golang.org/grpc/metadata"
 	"google.golang.org/grpc/peer"
 
+	"meridian/internal/authn/token"
 	"meridian/internal/rpcerr"
 )
 
@@ -33,7 +34,7 @@ var exempt = []string{"/grpc.health.v1.Health/", "/grpc.reflection.v1.ServerRefl
 // request wherever it comes from. Its methods are safe for concurrent use.
 type Authenticator struct {
 	// Verifier returns the keys of the moment; required.
-	Verifier func() *Verifier
+	Verifier func() *token.Verifier
 	// LocalhostIsAdmin makes loopback callers without credentials the admin.
 	LocalhostIsAdmin bool
 	// Admit decides whether a principal may call a method at all; nil admits

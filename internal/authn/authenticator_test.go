@@ -2,6 +2,8 @@ package authn
 
 import (
 	"context"
+	"fmt"
+	"log/slog"
 	"net"
 	"testing"
 	"time"
@@ -16,26 +18,43 @@ import (
 	"google.golang.org/grpc/test/bufconn"
 
 	meridianv1 "meridian/api/meridian/v1"
+	"meridian/internal/authn/token"
+	"meridian/internal/authn/token/tokentest"
+	"meridian/internal/pki"
 	"meridian/internal/rpcerr"
 )
+
+// noon is the moment that most tests take place at.
+var noon = time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC)
+
+func at(t time.Time) func() time.Time { return func() time.Time { return t } }
+
+func openPKI(t *testing.T) *pki.PKI {
+	t.Helper()
+	p, err := pki.Open(pki.Config{
+		DataDir: t.TempDir(), Name: "node-1", Hosts: pki.ServerHosts("box", nil, nil), Now: time.Now, Log: slog.New(slog.DiscardHandler),
+	})
+	require.NoError(t, err)
+	return p
+}
 
 // door is an authenticator with the keys behind it.
 type door struct {
 	*Authenticator
-	issuer *Issuer
+	issuer *token.Issuer
 }
 
 func newDoor(t *testing.T) door {
 	t.Helper()
-	user, zone := newKey(t, UserToken, 1), newKey(t, ZoneToken, 1)
-	verifier := NewVerifier(at(noon), publicHalves(user, zone)...)
+	user, zone := tokentest.Key(t, token.ForUser, 1), tokentest.Key(t, token.ForZone, 1)
+	verifier := token.NewVerifier(at(noon), user.Public(), zone.Public())
 	return door{
 		Authenticator: &Authenticator{
-			Verifier:         func() *Verifier { return verifier },
+			Verifier:         func() *token.Verifier { return verifier },
 			LocalhostIsAdmin: true,
 			Admit:            knownCallers,
 		},
-		issuer: NewIssuer(at(noon), user, zone),
+		issuer: token.NewIssuer(at(noon), user, zone),
 	}
 }
 
@@ -56,7 +75,7 @@ func (d door) user(t *testing.T, name string, groups ...string) string {
 
 func (d door) zone(t *testing.T, name string) string {
 	t.Helper()
-	raw, _, err := d.issuer.Zone(name, []string{ScopeControlPlane}, time.Hour)
+	raw, _, err := d.issuer.Zone(name, []string{token.ScopeControlPlane}, time.Hour)
 	require.NoError(t, err)
 	return raw
 }
@@ -157,7 +176,7 @@ func TestPrincipals(t *testing.T) {
 	zone, isZone := p.Zone()
 	require.True(t, isZone)
 	require.Equal(t, "east", zone)
-	require.NoError(t, p.Token.CheckZone("east", ScopeControlPlane))
+	require.NoError(t, p.Token.CheckZone("east", token.ScopeControlPlane))
 
 	require.True(t, Anonymous().Expires().IsZero())
 	require.Equal(t, Anonymous(), PrincipalFrom(context.Background()))
@@ -205,7 +224,7 @@ func (whoami) List(_ *meridianv1.ListRequest, stream grpc.ServerStreamingServer[
 }
 
 // serve runs a real server, over TLS in memory, behind an authenticator.
-func (d door) serve(t *testing.T, p *PKI) *bufconn.Listener {
+func (d door) serve(t *testing.T, p *pki.PKI) *bufconn.Listener {
 	t.Helper()
 	listener := bufconn.Listen(64 << 10)
 	server := grpc.NewServer(grpc.Creds(credentials.NewTLS(p.ServerTLS())),
@@ -222,9 +241,9 @@ func (d door) serve(t *testing.T, p *PKI) *bufconn.Listener {
 	return listener
 }
 
-func connect(t *testing.T, listener *bufconn.Listener, config ClientTLSConfig, opts ...grpc.DialOption) *grpc.ClientConn {
+func connect(t *testing.T, listener *bufconn.Listener, config pki.ClientTLSConfig, opts ...grpc.DialOption) *grpc.ClientConn {
 	t.Helper()
-	transport, err := ClientTransport(config)
+	transport, err := pki.ClientTransport(config)
 	require.NoError(t, err)
 	conn, err := grpc.NewClient("passthrough:///localhost:5685", append(opts,
 		grpc.WithTransportCredentials(transport),
@@ -237,12 +256,12 @@ func connect(t *testing.T, listener *bufconn.Listener, config ClientTLSConfig, o
 
 func TestARealServerKnowsItsCallers(t *testing.T) {
 	// The certificate must hold at the time of the machine's clock, which gRPC uses.
-	p := openPKI(t, testPKI(t, t.TempDir(), time.Now()))
+	p := openPKI(t)
 	d := newDoor(t)
 	listener := d.serve(t, p)
-	trusted := ClientTLSConfig{CAPEM: p.CAPEM(), Source: "admin.yaml"}
+	trusted := pki.ClientTLSConfig{CAPEM: p.CAPEM(), Source: "admin.yaml"}
 
-	admin := connect(t, listener, trusted, grpc.WithPerRPCCredentials(TokenCredentials(d.user(t, "root", AdminGroup), false)))
+	admin := connect(t, listener, trusted, grpc.WithPerRPCCredentials(token.Credentials(d.user(t, "root", AdminGroup), false)))
 	info, err := meridianv1.NewControlServiceClient(admin).Info(t.Context(), &meridianv1.InfoRequest{})
 	require.NoError(t, err)
 	require.Equal(t, "root/mesh-system:admin,mesh-system:authenticated", info.GetName())
@@ -264,19 +283,19 @@ func TestARealServerKnowsItsCallers(t *testing.T) {
 }
 
 func TestAClientSaysWhoItDoesNotTrust(t *testing.T) {
-	p := openPKI(t, testPKI(t, t.TempDir(), time.Now()))
-	other, err := NewCA(time.Now())
+	p := openPKI(t)
+	other, err := pki.NewCA(time.Now())
 	require.NoError(t, err)
-	conn := connect(t, newDoor(t).serve(t, p), ClientTLSConfig{CAPEM: other.CertificatePEM(), Source: "east.bundle"})
+	conn := connect(t, newDoor(t).serve(t, p), pki.ClientTLSConfig{CAPEM: other.CertificatePEM(), Source: "east.bundle"})
 	_, err = meridianv1.NewControlServiceClient(conn).Info(t.Context(), &meridianv1.InfoRequest{})
 	require.Equal(t, rpcerr.Unavailable, rpcerr.CodeOf(err))
 	require.ErrorContains(t, err, "the server's certificate is not signed by the CA in east.bundle")
 }
 
 func TestTokensDoNotTravelInTheClear(t *testing.T) {
-	require.True(t, TokenCredentials("t", false).RequireTransportSecurity())
-	require.False(t, TokenCredentials("t", true).RequireTransportSecurity())
-	require.Equal(t, "a bearer token", TokenCredentials("t", true).(tokenCredentials).String())
+	require.True(t, token.Credentials("t", false).RequireTransportSecurity())
+	require.False(t, token.Credentials("t", true).RequireTransportSecurity())
+	require.Equal(t, "a bearer token", token.Credentials("t", true).(fmt.Stringer).String())
 }
 
 // What is open at the moment is answered to everybody, as somebody who is not
@@ -307,20 +326,20 @@ func TestOpenMethods(t *testing.T) {
 
 // A server token makes nobody a user.
 func TestServerTokenPrincipal(t *testing.T) {
-	key := newKey(t, ServerToken, 1)
-	raw, token, err := NewIssuer(at(noon), key).Server(time.Hour)
+	key := tokentest.Key(t, token.ForServer, 1)
+	raw, issued, err := token.NewIssuer(at(noon), key).Server(time.Hour)
 	require.NoError(t, err)
-	verified, err := NewVerifier(at(noon), key.Public()).Verify(raw)
+	verified, err := token.NewVerifier(at(noon), key.Public()).Verify(raw)
 	require.NoError(t, err)
-	require.Equal(t, token.ID, verified.ID)
+	require.Equal(t, issued.ID, verified.ID)
 	p := principalOf(verified)
 	require.Equal(t, "server", p.Name)
 	require.Empty(t, p.Groups)
 	_, isZone := p.Zone()
 	require.False(t, isZone)
-	require.Equal(t, "server-token-signing-key-1", token.Key.String())
-	_, err = NewVerifier(at(noon), key.Public()).User(raw)
-	require.ErrorIs(t, err, ErrTokenUse)
-	_, _, err = NewIssuer(at(noon)).Server(time.Hour)
+	require.Equal(t, "server-token-signing-key-1", issued.Key.String())
+	_, err = token.NewVerifier(at(noon), key.Public()).User(raw)
+	require.ErrorIs(t, err, token.ErrUse)
+	_, _, err = token.NewIssuer(at(noon)).Server(time.Hour)
 	require.ErrorContains(t, err, "there is no key to sign a server-token with")
 }

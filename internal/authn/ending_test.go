@@ -17,6 +17,8 @@ import (
 	"google.golang.org/grpc/status"
 	"google.golang.org/grpc/test/bufconn"
 
+	"meridian/internal/authn/token"
+	"meridian/internal/authn/token/tokentest"
 	"meridian/internal/rpcerr"
 )
 
@@ -24,11 +26,11 @@ import (
 // watches over its streams, and returns the client's end.
 func called(t *testing.T, handler grpc.StreamHandler) grpc.ClientStream {
 	t.Helper()
-	key := newKey(t, UserToken, 1)
-	verifier := NewVerifier(time.Now, key.Public())
-	token, _, err := NewIssuer(time.Now, key).User("bob", nil, time.Hour)
+	key := tokentest.Key(t, token.ForUser, 1)
+	verifier := token.NewVerifier(time.Now, key.Public())
+	raw, _, err := token.NewIssuer(time.Now, key).User("bob", nil, time.Hour)
 	require.NoError(t, err)
-	a := &Authenticator{Verifier: func() *Verifier { return verifier }}
+	a := &Authenticator{Verifier: func() *token.Verifier { return verifier }}
 	server := grpc.NewServer(grpc.ChainStreamInterceptor(rpcerr.StreamServer, a.Stream))
 	desc := grpc.StreamDesc{StreamName: "Talk", Handler: handler, ServerStreams: true, ClientStreams: true}
 	server.RegisterService(&grpc.ServiceDesc{ServiceName: "test.Test", HandlerType: (*any)(nil), Streams: []grpc.StreamDesc{desc}}, nil)
@@ -36,7 +38,7 @@ func called(t *testing.T, handler grpc.StreamHandler) grpc.ClientStream {
 	var serving sync.WaitGroup
 	serving.Go(func() { _ = server.Serve(listener) })
 	conn, err := grpc.NewClient("passthrough:///test", grpc.WithTransportCredentials(insecure.NewCredentials()),
-		grpc.WithPerRPCCredentials(TokenCredentials(token, true)),
+		grpc.WithPerRPCCredentials(token.Credentials(raw, true)),
 		grpc.WithContextDialer(func(ctx context.Context, _ string) (net.Conn, error) { return listener.DialContext(ctx) }))
 	require.NoError(t, err)
 	t.Cleanup(func() {

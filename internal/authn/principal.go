@@ -5,13 +5,16 @@ import (
 	"slices"
 	"strings"
 	"time"
+
+	"meridian/internal/authn/token"
+	"meridian/internal/rbac"
 )
 
 // Names that §6.5 and §6.6 give to users and groups.
 const (
-	AdminUser            = "admin"
+	AdminUser            = token.AdminUser
 	AnonymousUser        = "mesh-system:anonymous"
-	AdminGroup           = "mesh-system:admin"
+	AdminGroup           = rbac.AdminGroup
 	AuthenticatedGroup   = "mesh-system:authenticated"
 	UnauthenticatedGroup = "mesh-system:unauthenticated"
 )
@@ -38,7 +41,7 @@ type Principal struct {
 	Groups []string
 	Source Source
 	// Token is what the token said; nil for other sources.
-	Token *Token
+	Token *token.Token
 }
 
 // LoopbackAdmin is who calls from the server's own host without credentials
@@ -53,16 +56,16 @@ func Anonymous() Principal {
 }
 
 // principalOf returns who holds a verified token.
-func principalOf(t Token) Principal {
+func principalOf(t token.Token) Principal {
 	p := Principal{Source: FromToken, Token: &t}
 	switch t.Key.Use {
-	case ZoneToken:
+	case token.ForZone:
 		p.Name = "zone/" + t.Subject()
-	case DataplaneToken:
+	case token.ForDataplane:
 		p.Name = "dataplane/" + t.Subject()
-	case ServerToken:
+	case token.ForServer:
 		p.Name = t.Subject()
-	case UserToken:
+	case token.ForUser:
 		user := UserPrincipal(t.Name, t.Groups)
 		p.Name, p.Groups = user.Name, user.Groups
 	}
@@ -105,7 +108,7 @@ func KubernetesPrincipal(name string, groups []string) Principal {
 
 // Zone returns the name of the zone that the principal is, or false for others.
 func (p Principal) Zone() (string, bool) {
-	if p.Token == nil || p.Token.Key.Use != ZoneToken {
+	if p.Token == nil || p.Token.Key.Use != token.ForZone {
 		return "", false
 	}
 	return p.Token.Zone, true

@@ -9,6 +9,7 @@ import (
 	"google.golang.org/grpc"
 
 	"meridian/internal/aside"
+	"meridian/internal/authn/token"
 	"meridian/internal/rpcerr"
 )
 
@@ -107,7 +108,7 @@ func (a *Authenticator) admit(stream grpc.ServerStream, method string) (*serverS
 		a.forget(s)
 		return nil, a.outcome(s, method, err)
 	}
-	s.expiry = time.AfterFunc(s.token.Expires.Sub(verifier.now()), s.expire)
+	s.expiry = time.AfterFunc(verifier.TimeLeft(*s.token), s.expire)
 	return s, nil
 }
 
@@ -138,13 +139,13 @@ type serverStream struct {
 	ctx context.Context
 	// token is what the stream lives on, and end ends it; nil when it lives
 	// without.
-	token  *Token
+	token  *token.Token
 	end    func(error)
 	expiry *time.Timer
 }
 
 func (s *serverStream) expire() {
-	s.end(ended(fmt.Errorf("%w on %s", ErrTokenExpired, s.token.Expires.Format(time.RFC3339))))
+	s.end(ended(fmt.Errorf("%w on %s", token.ErrExpired, s.token.Expires.Format(time.RFC3339))))
 }
 
 // Context returns the stream's context with the principal.

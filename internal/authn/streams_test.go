@@ -10,6 +10,8 @@ import (
 	"github.com/stretchr/testify/require"
 	"google.golang.org/grpc"
 
+	"meridian/internal/authn/token"
+	"meridian/internal/authn/token/tokentest"
 	"meridian/internal/rpcerr"
 )
 
@@ -38,17 +40,17 @@ var watchInfo = &grpc.StreamServerInfo{FullMethod: "/meridian.v1.AdminService/Wa
 // §6.8: live streams end with their token.
 func TestStreamsEndWhenTheirTokenIsRevoked(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		key := newKey(t, UserToken, 1)
+		key := tokentest.Key(t, token.ForUser, 1)
 		var revoked atomic.Value
 		revoked.Store("")
-		verifier := NewVerifier(time.Now, key.Public()).Revoking(func(_ Use, id string) bool { return id == revoked.Load() })
+		verifier := token.NewVerifier(time.Now, key.Public()).Revoking(func(_ token.Use, id string) bool { return id == revoked.Load() })
 		heard := make(chan error, 4)
 		a := &Authenticator{
-			Verifier: func() *Verifier { return verifier },
+			Verifier: func() *token.Verifier { return verifier },
 			Refused:  func(_ context.Context, _ Principal, _ string, err error) { heard <- err },
 		}
-		issuer := NewIssuer(time.Now, key)
-		first, token, err := issuer.User("bob", nil, time.Hour)
+		issuer := token.NewIssuer(time.Now, key)
+		first, issued, err := issuer.User("bob", nil, time.Hour)
 		require.NoError(t, err)
 		second, _, err := issuer.User("eve", nil, 2*time.Hour)
 		require.NoError(t, err)
@@ -63,14 +65,14 @@ func TestStreamsEndWhenTheirTokenIsRevoked(t *testing.T) {
 		synctest.Wait()
 		require.Len(t, a.open.list(), 2, "nothing has changed")
 
-		revoked.Store(token.ID)
+		revoked.Store(issued.ID)
 		a.Recheck()
 		synctest.Wait()
 		err = rpcerr.FromStatus(<-ended[first])
 		require.Equal(t, rpcerr.Unauthenticated, rpcerr.CodeOf(err))
 		require.ErrorContains(t, err, "not authenticated any more: the token was revoked")
 		require.Len(t, heard, 1)
-		require.ErrorIs(t, <-heard, ErrTokenRevoked)
+		require.ErrorIs(t, <-heard, token.ErrRevoked)
 
 		<-time.After(2 * time.Hour) // of the test's own clock
 		synctest.Wait()
@@ -87,7 +89,7 @@ func TestNothingPassesAnEndedStream(t *testing.T) {
 	err := d.Stream(nil, stream, watchInfo, func(_ any, s grpc.ServerStream) error {
 		require.NoError(t, s.SendMsg(nil))
 		require.NoError(t, s.RecvMsg(nil))
-		d.Verifier = func() *Verifier { return NewVerifier(at(noon)) } // the keys were withdrawn
+		d.Verifier = func() *token.Verifier { return token.NewVerifier(at(noon)) } // the keys were withdrawn
 		d.Recheck()
 		require.ErrorContains(t, s.SendMsg(nil), "signing key is not known here")
 		return s.RecvMsg(nil)
@@ -100,9 +102,9 @@ func TestNothingPassesAnEndedStream(t *testing.T) {
 // long as that is not asked here.
 func TestAZonesStreamEndsWithItsToken(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		key := newKey(t, ZoneToken, 1)
-		a := &Authenticator{Verifier: func() *Verifier { return NewVerifier(time.Now, key.Public()) }}
-		raw, _, err := NewIssuer(time.Now, key).Zone("east", []string{ScopeControlPlane}, time.Hour)
+		key := tokentest.Key(t, token.ForZone, 1)
+		a := &Authenticator{Verifier: func() *token.Verifier { return token.NewVerifier(time.Now, key.Public()) }}
+		raw, _, err := token.NewIssuer(time.Now, key).Zone("east", []string{token.ScopeControlPlane}, time.Hour)
 		require.NoError(t, err)
 		ended := make(chan error, 1)
 		go func() {
@@ -112,7 +114,7 @@ func TestAZonesStreamEndsWithItsToken(t *testing.T) {
 			})
 		}()
 		synctest.Wait()
-		a.Verifier = func() *Verifier { return NewVerifier(time.Now) }
+		a.Verifier = func() *token.Verifier { return token.NewVerifier(time.Now) }
 		a.Recheck()
 		<-time.After(time.Hour - time.Second) // of the test's own clock
 		synctest.Wait()

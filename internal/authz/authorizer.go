@@ -5,6 +5,7 @@ import (
 	"sync/atomic"
 
 	"meridian/internal/authn"
+	"meridian/internal/authn/token"
 	"meridian/internal/rbac"
 	"meridian/internal/resource"
 	"meridian/internal/store"
@@ -21,6 +22,9 @@ type Authorizer struct {
 // of the store that holds its roles and bindings, which is the one that its
 // writes go to.
 func New(view func() *store.View) *Authorizer { return &Authorizer{view: view} }
+
+// Newest returns the newest state of the store that holds the access rules.
+func (a *Authorizer) Newest() *store.View { return a.view() }
 
 // compiled is a set together with what it was compiled from.
 type compiled struct {
@@ -199,7 +203,7 @@ func (a *Authorizer) GenerateDataplaneToken(ctx context.Context, token rbac.Toke
 func (a *Authorizer) GenerateZoneToken(ctx context.Context, scope ...string) error {
 	for _, s := range scope {
 		access := resource.AccessGenerateZoneToken
-		if s == authn.ScopeControlPlane {
+		if s == token.ScopeControlPlane {
 			access = resource.AccessGenerateZoneCPToken
 		}
 		if err := a.generate(ctx, rbac.Request{Access: access}); err != nil {

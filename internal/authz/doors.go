@@ -4,6 +4,7 @@ import (
 	"strings"
 
 	"meridian/internal/authn"
+	"meridian/internal/authn/token"
 	"meridian/internal/rpcerr"
 )
 
@@ -14,11 +15,11 @@ import (
 //
 // doors says by which token each service is opened that is not for users, by
 // full names such as "meridian.sync.v1.SyncService".
-func Doors(doors map[string]authn.Use) func(p authn.Principal, method string) error {
+func Doors(doors map[string]token.Use) func(p authn.Principal, method string) error {
 	return func(p authn.Principal, method string) error {
 		service, _, _ := strings.Cut(strings.TrimPrefix(method, "/"), "/")
 		wanted, isDoor := doors[service]
-		isUser := p.Token == nil || p.Token.Key.Use == authn.UserToken
+		isUser := p.Token == nil || p.Token.Key.Use == token.ForUser
 		switch {
 		case !isDoor && isUser:
 			return nil
@@ -28,7 +29,7 @@ func Doors(doors map[string]authn.Use) func(p authn.Principal, method string) er
 			return nil
 		}
 		reason, whom := authn.ReasonZoneOnly, "zones, which present a zone token"
-		if wanted == authn.ServerToken {
+		if wanted == token.ForServer {
 			reason, whom = authn.ReasonServerOnly, "new servers, which present a server token"
 		}
 		if p.Source == authn.FromToken {
@@ -39,12 +40,12 @@ func Doors(doors map[string]authn.Use) func(p authn.Principal, method string) er
 }
 
 // shut refuses the holder of a token that is not a user's what is for users.
-func shut(use authn.Use, service string) error {
+func shut(use token.Use, service string) error {
 	reason := ReasonNotForUsers
 	switch use {
-	case authn.ZoneToken:
+	case token.ForZone:
 		reason = authn.ReasonNotForZones
-	case authn.ServerToken:
+	case token.ForServer:
 		reason = authn.ReasonNotForServers
 	}
 	return rpcerr.New(rpcerr.Denied, reason, "Access Denied: a %s does not open %s: users present a user token", strings.ReplaceAll(string(use), "-", " "), service)

@@ -5,6 +5,7 @@ import (
 	"slices"
 
 	"meridian/internal/authn"
+	"meridian/internal/authn/token"
 	"meridian/internal/rbac"
 	"meridian/internal/resource"
 	"meridian/internal/rpcerr"
@@ -59,11 +60,11 @@ func checkKeys(ops []store.Op) error {
 		if !ok || op.Resource.Key().Kind != resource.KindGlobalSecret {
 			continue
 		}
-		id, err := authn.ParseKeyID(op.Resource.Key().Name)
+		id, err := token.ParseKeyID(op.Resource.Key().Name)
 		if err != nil {
 			continue // a secret that is not a key
 		}
-		if _, err := authn.ParseSigningKey(id, secret.Bytes()); err != nil {
+		if _, err := token.ParseSigningKey(id, secret.Bytes()); err != nil {
 			return rpcerr.New(rpcerr.Invalid, "NOT_A_KEY", "%s is the name of a signing key: %w", op.Resource.Key(), err)
 		}
 	}

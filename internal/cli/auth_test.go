@@ -16,6 +16,7 @@ import (
 	"meridian/internal/cli/exit"
 	"meridian/internal/commit/committest"
 	"meridian/internal/resource"
+	"meridian/internal/service/access"
 	"meridian/internal/store"
 )
 
@@ -84,7 +85,7 @@ func (h *harness) serveRoles(text string) {
 		h.server.Stored[d.Resource.Key()] = m
 	}
 	require.NoError(h.t, p.Apply(p.Revision()+1, store.Txn{Ops: ops}).Err)
-	h.server.Access = authz.NewService(authz.New(p.View), p.Read)
+	h.server.Access = access.New(authz.New(p.View), p.Read)
 }
 
 func TestCanIOffline(t *testing.T) {

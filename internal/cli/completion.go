@@ -6,10 +6,10 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"meridian/internal/authn"
 	"meridian/internal/cli/client"
 	"meridian/internal/cli/exit"
 	"meridian/internal/cli/print"
+	"meridian/internal/clientconfig"
 	"meridian/internal/resource"
 )
 
@@ -81,7 +81,7 @@ func (a *app) contextNames() []string {
 	if err != nil {
 		return nil
 	}
-	contexts, err := authn.LoadContexts(path)
+	contexts, err := clientconfig.LoadContexts(path)
 	if err != nil {
 		return nil
 	}

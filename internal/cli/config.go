@@ -8,10 +8,11 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"meridian/internal/authn"
+	"meridian/internal/authn/token"
 	"meridian/internal/cli/client"
 	"meridian/internal/cli/exit"
 	"meridian/internal/cli/print"
+	"meridian/internal/clientconfig"
 )
 
 func newConfigCommand(a *app) *cobra.Command {
@@ -55,7 +56,7 @@ func (a *app) addControlPlane(o *addOptions) error {
 	case o.address == "":
 		return exit.Usagef("--address is required: HOST:PORT of the control plane's servers")
 	}
-	entry := authn.ControlPlane{Name: o.name, SkipVerify: o.skipVerify}
+	entry := clientconfig.ControlPlane{Name: o.name, SkipVerify: o.skipVerify}
 	var err error
 	if entry.Addresses, err = client.ParseAddresses(o.address); err != nil {
 		return err
@@ -68,16 +69,16 @@ func (a *app) addControlPlane(o *addOptions) error {
 		if err != nil {
 			return exit.Usagef("--ca-cert-file: %w", err)
 		}
-		if entry.CA = string(pem); !authn.HasCertificate(pem) {
+		if entry.CA = string(pem); !clientconfig.HasCertificate(pem) {
 			return exit.Usagef("--ca-cert-file: there is no certificate in %s", o.caFile)
 		}
 		if o.skipVerify {
 			a.Message("With --skip-verify the server's certificate is not looked at: --ca-cert-file has no effect.")
 		}
 	}
-	return a.editContexts(func(c *authn.Contexts, path string) error {
+	return a.editContexts(func(c *clientconfig.Contexts, path string) error {
 		switch err := c.Add(entry, o.overwrite); {
-		case errors.Is(err, authn.ErrControlPlaneExists):
+		case errors.Is(err, clientconfig.ErrControlPlaneExists):
 			return exit.Failf(exit.Conflict, "there is a control plane %q in %s already", o.name, path).With("Replace it with --overwrite.")
 		case err != nil:
 			return exit.Usagef("%w", err)
@@ -101,26 +102,26 @@ func (o *addOptions) token() (string, error) {
 	if o.authType != "tokens" {
 		return "", exit.Usagef("--auth-type %q: the only type is tokens", o.authType)
 	}
-	token := ""
+	text := ""
 	for _, setting := range o.authConf {
 		name, value, ok := strings.Cut(setting, "=")
 		if !ok || name != "token" {
 			// What stands here may be a token: it is not repeated.
 			return "", exit.Usagef("--auth-conf: the only setting of tokens is token=TOKEN")
 		}
-		token = strings.TrimSpace(value)
+		text = strings.TrimSpace(value)
 	}
-	if token == "" {
+	if text == "" {
 		return "", exit.Usagef("--auth-conf token=TOKEN is required with --auth-type=tokens; the token is empty")
 	}
-	if err := authn.CheckTokenText(token); err != nil {
+	if err := token.CheckText(text); err != nil {
 		return "", exit.Usagef("--auth-conf: %w", err)
 	}
-	return token, nil
+	return text, nil
 }
 
 // editContexts changes the configuration file and saves it if edit agrees.
-func (a *app) editContexts(edit func(c *authn.Contexts, path string) error) error {
+func (a *app) editContexts(edit func(c *clientconfig.Contexts, path string) error) error {
 	c, path, err := a.loadContexts()
 	if err != nil {
 		return err
@@ -135,15 +136,15 @@ func (a *app) editContexts(edit func(c *authn.Contexts, path string) error) erro
 }
 
 // loadContexts reads the configuration file, an empty one if there is none.
-func (a *app) loadContexts() (*authn.Contexts, string, error) {
+func (a *app) loadContexts() (*clientconfig.Contexts, string, error) {
 	path, _, err := a.connection.ConfigPath()
 	if err != nil {
 		return nil, "", err
 	}
-	c, err := authn.LoadContexts(path)
+	c, err := clientconfig.LoadContexts(path)
 	switch {
 	case errors.Is(err, fs.ErrNotExist):
-		return &authn.Contexts{}, path, nil
+		return &clientconfig.Contexts{}, path, nil
 	case err != nil:
 		return nil, "", exit.Failf(exit.Usage, "the configuration cannot be read: %w", err)
 	}
@@ -179,7 +180,7 @@ func newConfigListCommand(a *app) *cobra.Command {
 	return cmd
 }
 
-func (a *app) printContexts(f print.Format, c *authn.Contexts) error {
+func (a *app) printContexts(f print.Format, c *clientconfig.Contexts) error {
 	views := make([]controlPlaneView, len(c.ControlPlanes))
 	t := &print.Table{Header: []string{"CURRENT", "NAME", "ADDRESS", "AUTH"}}
 	for i, cp := range c.ControlPlanes {
@@ -205,7 +206,7 @@ func (a *app) printContexts(f print.Format, c *authn.Contexts) error {
 }
 
 func newConfigSwitchCommand(a *app) *cobra.Command {
-	return newConfigNameCommand(a, "switch", "Make a control plane the one that is used", func(c *authn.Contexts, name, path string) error {
+	return newConfigNameCommand(a, "switch", "Make a control plane the one that is used", func(c *clientconfig.Contexts, name, path string) error {
 		if err := c.Switch(name); err != nil {
 			return err
 		}
@@ -215,7 +216,7 @@ func newConfigSwitchCommand(a *app) *cobra.Command {
 }
 
 func newConfigRemoveCommand(a *app) *cobra.Command {
-	return newConfigNameCommand(a, "remove", "Forget a control plane", func(c *authn.Contexts, name, path string) error {
+	return newConfigNameCommand(a, "remove", "Forget a control plane", func(c *clientconfig.Contexts, name, path string) error {
 		wasCurrent := c.Current == name
 		if err := c.Remove(name); err != nil {
 			return err
@@ -230,7 +231,7 @@ func newConfigRemoveCommand(a *app) *cobra.Command {
 
 // newConfigNameCommand returns a command that does something to an entry, named
 // by --name or as the argument.
-func newConfigNameCommand(a *app, use, short string, do func(c *authn.Contexts, name, path string) error) *cobra.Command {
+func newConfigNameCommand(a *app, use, short string, do func(c *clientconfig.Contexts, name, path string) error) *cobra.Command {
 	var name string
 	cmd := &cobra.Command{
 		Use:   use + " --name NAME",
@@ -245,9 +246,9 @@ func newConfigNameCommand(a *app, use, short string, do func(c *authn.Contexts, 
 			case name == "":
 				return exit.Usagef("--name is required")
 			}
-			return a.editContexts(func(c *authn.Contexts, path string) error {
+			return a.editContexts(func(c *clientconfig.Contexts, path string) error {
 				err := do(c, name, path)
-				if errors.Is(err, authn.ErrNoControlPlane) {
+				if errors.Is(err, clientconfig.ErrNoControlPlane) {
 					return exit.Failf(exit.No, "there is no control plane %q in %s%s", name, path, exit.DidYouMean(name, client.ContextNames(c)))
 				}
 				return err

@@ -12,6 +12,7 @@ import (
 	"meridian/internal/authn"
 	"meridian/internal/cli/client"
 	"meridian/internal/cli/exit"
+	"meridian/internal/clientconfig"
 	"meridian/internal/rpcerr"
 )
 
@@ -183,7 +184,7 @@ func TestWhoseTokenWasRefused(t *testing.T) {
 
 func TestSkippingVerificationBeatsACertificate(t *testing.T) {
 	h := newHarness(t)
-	contexts, err := authn.LoadContexts(h.config)
+	contexts, err := clientconfig.LoadContexts(h.config)
 	require.NoError(t, err)
 	ca := h.write("ca.pem", contexts.ControlPlanes[0].CA)
 	out := h.run("config", "control-planes", "add", "--name", "both", "--address", h.address, "--skip-verify", "--ca-cert-file", ca)

@@ -10,7 +10,7 @@ import (
 	"github.com/spf13/cobra"
 
 	meridianv1 "meridian/api/meridian/v1"
-	"meridian/internal/authn"
+	"meridian/internal/authn/token"
 	"meridian/internal/cli/exit"
 )
 
@@ -49,7 +49,7 @@ the zone's proxies and not for its control plane, GENERATE_ZONE_TOKEN.`,
 			if err := checkValidFor(cmd, validFor); err != nil {
 				return err
 			}
-			if bundle && len(scope) > 0 && !slices.Contains(scope, authn.ScopeControlPlane) {
+			if bundle && len(scope) > 0 && !slices.Contains(scope, token.ScopeControlPlane) {
 				return exit.Usagef("--bundle is what a zone's control plane joins with: it does not go with --scope %s alone", strings.Join(scope, ","))
 			}
 			return a.generateZoneToken(cmd.Context(), &meridianv1.GenerateZoneTokenRequest{

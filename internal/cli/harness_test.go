@@ -13,9 +13,10 @@ import (
 	"github.com/stretchr/testify/require"
 
 	meridianv1 "meridian/api/meridian/v1"
-	"meridian/internal/authn"
 	"meridian/internal/cli/clitest"
 	"meridian/internal/cli/exit"
+	"meridian/internal/clientconfig"
+	"meridian/internal/pki"
 )
 
 // harness runs commands against a fake server.
@@ -34,7 +35,7 @@ func newHarness(t *testing.T) *harness {
 	t.Helper()
 	h := &harness{t: t, server: clitest.New(), home: t.TempDir()}
 	now := time.Now()
-	ca, err := authn.NewCA(now)
+	ca, err := pki.NewCA(now)
 	require.NoError(t, err)
 	cert, key, err := ca.IssueServer("fake", []string{"127.0.0.1"}, now)
 	require.NoError(t, err)
@@ -45,8 +46,8 @@ func newHarness(t *testing.T) *harness {
 
 	h.caFile = h.write("ca.pem", string(ca.CertificatePEM()))
 	h.config = filepath.Join(h.home, "admin.yaml")
-	contexts := &authn.Contexts{}
-	require.NoError(t, contexts.Add(authn.ControlPlane{
+	contexts := &clientconfig.Contexts{}
+	require.NoError(t, contexts.Add(clientconfig.ControlPlane{
 		Name: "global", Addresses: []string{h.address}, CA: string(ca.CertificatePEM()), Token: "secret",
 	}, false))
 	require.NoError(t, contexts.Switch("global"))

@@ -12,7 +12,7 @@ import (
 	"github.com/spf13/cobra"
 
 	meridianv1 "meridian/api/meridian/v1"
-	"meridian/internal/authn"
+	"meridian/internal/authn/token"
 	"meridian/internal/cli/client"
 	"meridian/internal/cli/exit"
 	"meridian/internal/cli/print"
@@ -27,8 +27,8 @@ func newTokensCommand(a *app) *cobra.Command {
 // user-tokens.
 func parseTokenKind(text string) (string, error) {
 	kind := strings.TrimSuffix(strings.TrimSuffix(strings.ToLower(text), "s"), "-token") + "-token"
-	switch authn.Use(kind) {
-	case authn.UserToken, authn.DataplaneToken, authn.ZoneToken, authn.ServerToken:
+	switch token.Use(kind) {
+	case token.ForUser, token.ForDataplane, token.ForZone, token.ForServer:
 		return kind, nil
 	}
 	return "", exit.Usagef("%q is no kind of token; the kinds are user, dataplane, zone and server", text)

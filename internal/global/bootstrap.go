@@ -4,7 +4,7 @@ import (
 	"context"
 	"fmt"
 
-	"meridian/internal/authn"
+	"meridian/internal/authn/token"
 	"meridian/internal/authz"
 	"meridian/internal/commit"
 	"meridian/internal/rbac"
@@ -55,8 +55,8 @@ func (g *global) missing() string {
 }
 
 // tokenUses are the tokens that a global issues.
-func tokenUses() []authn.Use {
-	return []authn.Use{authn.UserToken, authn.ZoneToken, authn.DataplaneToken, authn.ServerToken}
+func tokenUses() []token.Use {
+	return []token.Use{token.ForUser, token.ForZone, token.ForDataplane, token.ForServer}
 }
 
 func (g *global) createDefaultMesh(ctx context.Context) error {

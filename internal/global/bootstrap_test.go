@@ -13,8 +13,8 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"meridian/internal/audit"
+	"meridian/internal/authn/token"
 	"meridian/internal/consensus"
-	"meridian/internal/keyring"
 	"meridian/internal/rbac"
 	"meridian/internal/resource"
 	"meridian/internal/store"
@@ -65,7 +65,7 @@ func startable(t *testing.T, network *simnet.Network, name string, join []string
 	var err error
 	g.node, err = consensus.Open(context.Background(), config, g.store)
 	require.NoError(t, err)
-	g.ring = keyring.New(keyring.Config{Local: g.store.View, Now: g.now})
+	g.ring = token.NewRing(token.RingConfig{Local: g.store.View, Now: g.now})
 	g.audit, err = audit.Open(audit.Config{Dir: filepath.Join(t.TempDir(), name), Now: g.now, Logger: g.log})
 	require.NoError(t, err)
 	g.writer.Open(&nth{Node: g.node, n: at, before: before}, g.audit)
@@ -163,7 +163,7 @@ func TestWhoComesToLeadWritesWhatIsMissing(t *testing.T) {
 		require.NoError(t, g.awaitBootstrap(t.Context()))
 		<-g.leadershipGained // it has come to lead at its start
 		_, err := g.node.Propose(t.Context(), store.Txn{Ops: []store.Op{
-			store.Delete(resource.Key{Kind: resource.KindGlobalSecret, Name: keyring.AdminTokenName}),
+			store.Delete(resource.Key{Kind: resource.KindGlobalSecret, Name: token.AdminTokenName}),
 			store.Delete(resource.Key{Kind: resource.KindAccessRole, Name: rbac.AdminRole}),
 		}})
 		require.NoError(t, err)

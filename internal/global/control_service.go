@@ -6,7 +6,7 @@ import (
 	"google.golang.org/protobuf/types/known/timestamppb"
 
 	meridianv1 "meridian/api/meridian/v1"
-	"meridian/internal/authn"
+	"meridian/internal/clientconfig"
 	"meridian/internal/resource"
 	"meridian/internal/rpcerr"
 	zonesync "meridian/internal/sync"
@@ -66,7 +66,7 @@ func (s *controlService) GenerateZoneToken(ctx context.Context, req *meridianv1.
 	}
 	response := &meridianv1.GenerateZoneTokenResponse{Token: token}
 	if req.GetBundle() {
-		response.Bundle, err = authn.ZoneBundle{
+		response.Bundle, err = clientconfig.ZoneBundle{
 			Zone: req.GetZone(), Addresses: g.serverAddresses(), CA: string(g.pki.CAPEM()), Token: token,
 		}.Encode()
 	}

@@ -10,7 +10,7 @@ import (
 	"google.golang.org/grpc"
 
 	meridianv1 "meridian/api/meridian/v1"
-	"meridian/internal/authn"
+	"meridian/internal/pki"
 	"meridian/internal/version"
 )
 
@@ -124,7 +124,7 @@ func (g *global) learnMembers(ctx context.Context) {
 // membersAt asks a server of this global, which has to prove that it is one, for
 // the servers that it knows. Everybody may.
 func (g *global) membersAt(ctx context.Context, addr string) ([]*meridianv1.ClusterMember, error) {
-	transport, err := authn.ClientTransport(authn.ClientTLSConfig{CAPEM: g.pki.CAPEM(), Source: g.cfg.CAFile})
+	transport, err := pki.ClientTransport(pki.ClientTLSConfig{CAPEM: g.pki.CAPEM(), Source: g.cfg.CAFile})
 	if err != nil {
 		return nil, err
 	}

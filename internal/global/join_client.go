@@ -15,7 +15,9 @@ import (
 	"google.golang.org/grpc/credentials"
 
 	meridianv1 "meridian/api/meridian/v1"
-	"meridian/internal/authn"
+	"meridian/internal/authn/token"
+	"meridian/internal/clientconfig"
+	"meridian/internal/pki"
 	"meridian/internal/rpcerr"
 	"meridian/internal/version"
 )
@@ -29,7 +31,7 @@ const (
 
 // joinClient is a server that wants to be let in.
 type joinClient struct {
-	bundle authn.ServerBundle
+	bundle clientconfig.ServerBundle
 	// source names the bundle's file.
 	source  string
 	request *meridianv1.JoinRequest
@@ -95,7 +97,7 @@ func isRefusal(err error) bool {
 
 // tryServer asks one server.
 func (a *joinClient) tryServer(ctx context.Context, addr string) (*meridianv1.JoinResponse, error) {
-	transport, err := authn.ClientTransport(authn.ClientTLSConfig{CAPEM: []byte(a.bundle.CA), Source: a.source})
+	transport, err := pki.ClientTransport(pki.ClientTLSConfig{CAPEM: []byte(a.bundle.CA), Source: a.source})
 	if err != nil {
 		return nil, rpcerr.New(rpcerr.Invalid, "", "%w", err)
 	}
@@ -103,7 +105,7 @@ func (a *joinClient) tryServer(ctx context.Context, addr string) (*meridianv1.Jo
 	conn, err := grpc.NewClient("passthrough:///"+addr,
 		grpc.WithTransportCredentials(attempt),
 		grpc.WithContextDialer(attempt.dial),
-		grpc.WithPerRPCCredentials(authn.TokenCredentials(a.bundle.Token, false)),
+		grpc.WithPerRPCCredentials(token.Credentials(a.bundle.Token, false)),
 		grpc.WithUserAgent("meridian-global/"+version.String()),
 		grpc.WithDisableServiceConfig(),
 	)
@@ -162,7 +164,7 @@ func plain(err error) error {
 	var (
 		call      *os.SyscallError
 		op        *net.OpError
-		handshake *authn.HandshakeError
+		handshake *pki.HandshakeError
 	)
 	switch {
 	case errors.As(err, &call):

@@ -10,6 +10,8 @@ import (
 
 	meridianv1 "meridian/api/meridian/v1"
 	"meridian/internal/authn"
+	"meridian/internal/authn/token"
+	"meridian/internal/clientconfig"
 	"meridian/internal/consensus"
 	"meridian/internal/rpcerr"
 	"meridian/internal/server"
@@ -38,7 +40,7 @@ func (s *clusterService) GenerateServerToken(ctx context.Context, req *meridianv
 	}
 	response := &meridianv1.GenerateServerTokenResponse{Token: token}
 	if req.GetBundle() {
-		response.Bundle, err = authn.ServerBundle{
+		response.Bundle, err = clientconfig.ServerBundle{
 			Cluster: g.node.ClusterID(), Addresses: g.serverAddresses(), CA: string(g.pki.CAPEM()), Token: token,
 		}.Encode()
 	}
@@ -80,8 +82,8 @@ type joinService struct {
 // can be refused is refused before the token is used up.
 func (s *joinService) Join(ctx context.Context, req *meridianv1.JoinRequest) (*meridianv1.JoinResponse, error) {
 	g := s.global
-	token := authn.PrincipalFrom(ctx).Token
-	if token == nil || token.Key.Use != authn.ServerToken {
+	presented := authn.PrincipalFrom(ctx).Token
+	if presented == nil || presented.Key.Use != token.ForServer {
 		return nil, rpcerr.New(rpcerr.Unauthenticated, authn.ReasonNoCredentials, "not authenticated: a new server presents a server token")
 	}
 	if req.GetRequestId() == "" || len(req.GetRequestId()) > maxRequestID {
@@ -101,10 +103,10 @@ func (s *joinService) Join(ctx context.Context, req *meridianv1.JoinRequest) (*m
 	if err != nil {
 		return nil, err
 	}
-	if err := g.tokens.UseUp(ctx, *token, req.GetRequestId(), req.GetName()); err != nil {
+	if err := g.tokens.UseUp(ctx, *presented, req.GetRequestId(), req.GetName()); err != nil {
 		return nil, err
 	}
-	g.log.Info("a new server was let in", "server", req.GetName(), "version", req.GetVersion(), "token", token.ID)
+	g.log.Info("a new server was let in", "server", req.GetName(), "version", req.GetVersion(), "token", presented.ID)
 	return response, nil
 }
 

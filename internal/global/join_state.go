@@ -12,9 +12,10 @@ import (
 
 	meridianv1 "meridian/api/meridian/v1"
 	"meridian/internal/atomicfile"
-	"meridian/internal/authn"
+	"meridian/internal/clientconfig"
 	"meridian/internal/consensus"
 	"meridian/internal/gossip"
+	"meridian/internal/pki"
 	"meridian/internal/server"
 	"meridian/internal/version"
 )
@@ -100,7 +101,7 @@ func (g *global) join(ctx context.Context) error {
 		}
 		return nil
 	}
-	bundle, err := authn.LoadServerBundle(g.cfg.JoinBundle)
+	bundle, err := clientconfig.LoadServerBundle(g.cfg.JoinBundle)
 	if err != nil {
 		return &server.UsageError{Err: fmt.Errorf("--join-bundle: %w", err)}
 	}
@@ -116,7 +117,7 @@ func (g *global) join(ctx context.Context) error {
 
 // check asks to be let in and keeps what comes back. The note that this is done
 // comes last, so that whatever is cut off is done again.
-func (g *global) requestJoin(ctx context.Context, bundle authn.ServerBundle, note *joinState) error {
+func (g *global) requestJoin(ctx context.Context, bundle clientconfig.ServerBundle, note *joinState) error {
 	a := &joinClient{
 		bundle: bundle, source: g.cfg.JoinBundle, log: g.log, now: g.now, waiting: g.readiness.SetReason,
 		request: &meridianv1.JoinRequest{RequestId: note.RequestID, Name: note.Name, Version: version.String()},
@@ -129,7 +130,7 @@ func (g *global) requestJoin(ctx context.Context, bundle authn.ServerBundle, not
 	if response.GetClusterId() != bundle.Cluster {
 		return fmt.Errorf("--join-bundle %s: it is for global %s, and the server that answered is of global %s", g.cfg.JoinBundle, bundle.Cluster, response.GetClusterId())
 	}
-	if err := authn.ImportCA(dir, response.GetCa(), response.GetCaKey()); err != nil {
+	if err := pki.ImportCA(dir, response.GetCa(), response.GetCaKey()); err != nil {
 		return fmt.Errorf("--data-dir %s: %w", dir, err)
 	}
 	if err := writeGossipKeys(dir, response.GetGossipKeys()); err != nil {
@@ -153,7 +154,7 @@ func (g *global) checkUnusedBundle(cluster string) error {
 	if g.cfg.JoinBundle == "" {
 		return nil
 	}
-	bundle, err := authn.LoadServerBundle(g.cfg.JoinBundle)
+	bundle, err := clientconfig.LoadServerBundle(g.cfg.JoinBundle)
 	if err == nil && bundle.Cluster != cluster && !consensus.ClusterBefore(g.cfg.DataDir, bundle.Cluster) {
 		return &server.UsageError{Err: fmt.Errorf("--join-bundle %s is for global %s, and --data-dir %s belongs to global %s: leave the bundle out to go on there, or start with an empty directory to join the other",
 			g.cfg.JoinBundle, bundle.Cluster, g.cfg.DataDir, cluster)}

@@ -15,9 +15,10 @@ import (
 	"google.golang.org/grpc/metadata"
 
 	meridianv1 "meridian/api/meridian/v1"
-	"meridian/internal/authn"
+	"meridian/internal/clientconfig"
 	"meridian/internal/consensus"
 	"meridian/internal/gossip"
+	"meridian/internal/pki"
 	"meridian/internal/rpcerr"
 	"meridian/internal/server"
 	"meridian/internal/store"
@@ -27,7 +28,7 @@ import (
 type host struct {
 	meridianv1.UnimplementedJoinServiceServer
 	addr string
-	ca   *authn.CA
+	ca   *pki.CA
 
 	mu    sync.Mutex // guards all below
 	asked []*meridianv1.JoinRequest
@@ -62,9 +63,9 @@ func newHost(t *testing.T, like *host) *host {
 	if like != nil {
 		key, err := like.ca.KeyPEM()
 		require.NoError(t, err)
-		require.NoError(t, authn.ImportCA(dir, like.ca.CertificatePEM(), key))
+		require.NoError(t, pki.ImportCA(dir, like.ca.CertificatePEM(), key))
 	}
-	pki, err := authn.OpenPKI(authn.PKIConfig{DataDir: dir, Name: "first", Hosts: []string{"127.0.0.1"}, Now: time.Now, Log: slog.New(slog.DiscardHandler)})
+	pki, err := pki.Open(pki.Config{DataDir: dir, Name: "first", Hosts: []string{"127.0.0.1"}, Now: time.Now, Log: slog.New(slog.DiscardHandler)})
 	require.NoError(t, err)
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	require.NoError(t, err)
@@ -90,11 +91,11 @@ func closedAddr(t *testing.T) string {
 	return l.Addr().String()
 }
 
-func (h *host) bundle(addrs ...string) authn.ServerBundle {
-	return authn.ServerBundle{Cluster: "c1", Addresses: addrs, CA: string(h.ca.CertificatePEM()), Token: "the.server.token"}
+func (h *host) bundle(addrs ...string) clientconfig.ServerBundle {
+	return clientconfig.ServerBundle{Cluster: "c1", Addresses: addrs, CA: string(h.ca.CertificatePEM()), Token: "the.server.token"}
 }
 
-func newApplicant(bundle authn.ServerBundle) *joinClient {
+func newApplicant(bundle clientconfig.ServerBundle) *joinClient {
 	return &joinClient{
 		bundle: bundle, source: "second.bundle", request: &meridianv1.JoinRequest{RequestId: "r1", Name: "second"},
 		log: slog.New(slog.DiscardHandler), now: time.Now, waiting: func(string) {},
@@ -163,7 +164,7 @@ func joiner(t *testing.T, dir, bundle, name string) *global {
 	return &global{cfg: cfg, log: slog.New(slog.DiscardHandler), now: time.Now}
 }
 
-func writeBundle(t *testing.T, b authn.ServerBundle) string {
+func writeBundle(t *testing.T, b clientconfig.ServerBundle) string {
 	t.Helper()
 	data, err := b.Encode()
 	require.NoError(t, err)
@@ -258,9 +259,9 @@ func TestJoiningLeavesOtherDirectoriesAlone(t *testing.T) {
 
 	// A directory with an authority of its own that nothing else is known of.
 	own := t.TempDir()
-	_, err = authn.OpenPKI(authn.PKIConfig{DataDir: own, Name: "x", Now: time.Now, Log: slog.New(slog.DiscardHandler)})
+	_, err = pki.Open(pki.Config{DataDir: own, Name: "x", Now: time.Now, Log: slog.New(slog.DiscardHandler)})
 	require.NoError(t, err)
-	require.ErrorIs(t, joiner(t, own, bundle, "second").join(t.Context()), authn.ErrOtherCA)
+	require.ErrorIs(t, joiner(t, own, bundle, "second").join(t.Context()), pki.ErrOtherCA)
 
 	// The server that answers is of another global than the bundle.
 	wrong := h.bundle(h.addr)
@@ -268,12 +269,12 @@ func TestJoiningLeavesOtherDirectoriesAlone(t *testing.T) {
 	err = joiner(t, t.TempDir(), writeBundle(t, wrong), "second").join(t.Context())
 	require.ErrorContains(t, err, "it is for global c2, and the server that answered is of global c1")
 
-	zone, err := authn.ZoneBundle{Zone: "east", Addresses: []string{h.addr}, Token: "t"}.Encode()
+	zone, err := clientconfig.ZoneBundle{Zone: "east", Addresses: []string{h.addr}, Token: "t"}.Encode()
 	require.NoError(t, err)
 	path := filepath.Join(t.TempDir(), "east.bundle")
 	require.NoError(t, os.WriteFile(path, zone, 0o600))
 	err = joiner(t, t.TempDir(), path, "second").join(t.Context())
-	require.ErrorIs(t, err, authn.ErrBundleKind)
+	require.ErrorIs(t, err, clientconfig.ErrBundleKind)
 	var usage *server.UsageError
 	require.ErrorAs(t, err, &usage)
 }
@@ -289,7 +290,7 @@ func openAndClose(t *testing.T, config consensus.Config) {
 func TestJoinSettings(t *testing.T) {
 	h := newHost(t, nil)
 	dir := t.TempDir()
-	pki, err := authn.OpenPKI(authn.PKIConfig{DataDir: dir, Name: "x", Hosts: []string{"127.0.0.1"}, Now: time.Now, Log: slog.New(slog.DiscardHandler)})
+	pki, err := pki.Open(pki.Config{DataDir: dir, Name: "x", Hosts: []string{"127.0.0.1"}, Now: time.Now, Log: slog.New(slog.DiscardHandler)})
 	require.NoError(t, err)
 	require.NotEqual(t, h.ca.CertificatePEM(), pki.CAPEM())
 	own := server.Options{

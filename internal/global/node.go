@@ -14,9 +14,9 @@ import (
 
 	peerv1 "meridian/api/peer/v1"
 	"meridian/internal/audit"
-	"meridian/internal/authn"
 	"meridian/internal/consensus"
 	"meridian/internal/gossip"
+	"meridian/internal/pki"
 	"meridian/internal/server"
 	"meridian/internal/version"
 )
@@ -68,7 +68,7 @@ func (g *global) checkCertificate(raft string) error {
 
 // peerTLS is how servers of one global know each other: both sides show the
 // server's certificate, signed by the global's CA.
-func peerTLS(pki *authn.PKI) *tls.Config {
+func peerTLS(pki *pki.PKI) *tls.Config {
 	pool := x509.NewCertPool()
 	pool.AppendCertsFromPEM(pki.CAPEM())
 	config := pki.ServerTLS()
@@ -132,7 +132,7 @@ func (g *global) openNode(ctx context.Context) error {
 			advertise = g.cfg.advertisedRaft(addr)
 		}
 		config.Transport = consensus.TransportConfig{
-			Addr: addr, Advertise: advertise, TLS: peerTLS(g.peers), VerifyPeer: authn.VerifyServer,
+			Addr: addr, Advertise: advertise, TLS: peerTLS(g.peers), VerifyPeer: pki.VerifyServer,
 		}
 		g.node, err = consensus.Open(ctx, config, g.store)
 		return err

@@ -18,17 +18,19 @@ import (
 	syncv1 "meridian/api/sync/v1"
 	"meridian/internal/audit"
 	"meridian/internal/authn"
+	"meridian/internal/authn/token"
 	"meridian/internal/authz"
 	"meridian/internal/consensus"
 	"meridian/internal/gossip"
-	"meridian/internal/keyring"
 	"meridian/internal/livematch"
+	"meridian/internal/pki"
 	"meridian/internal/policy"
 	"meridian/internal/policy/condition"
 	"meridian/internal/policy/engines"
 	"meridian/internal/policy/inherit"
 	"meridian/internal/resource"
 	"meridian/internal/server"
+	"meridian/internal/service/access"
 	"meridian/internal/service/admin"
 	"meridian/internal/service/tokens"
 	"meridian/internal/service/webhook"
@@ -57,7 +59,7 @@ type global struct {
 	advertisedGRPC string
 	known          knownAddresses
 	// pki is what clients see, peers what the other servers see; mostly the same.
-	pki, peers *authn.PKI
+	pki, peers *pki.PKI
 	store      *store.Store
 	node       *consensus.Node
 	// gossip is empty until it was opened, which is after the node.
@@ -67,7 +69,7 @@ type global struct {
 	// audit records what writer writes, and who was refused.
 	audit  *audit.Log
 	writer *audit.Writer
-	ring   *keyring.Ring
+	ring   *token.Ring
 	access *authz.Authorizer
 	tokens *tokens.Service
 	// callers knows who makes each request, and ends the streams of those whose
@@ -172,7 +174,7 @@ func (g *global) open(ctx context.Context) error {
 	if err := server.RemoveAddresses(g.cfg.DataDir); err != nil {
 		return err
 	}
-	g.ring = keyring.New(keyring.Config{Local: g.store.View, Now: g.now})
+	g.ring = token.NewRing(token.RingConfig{Local: g.store.View, Now: g.now})
 	g.access = authz.New(g.store.View)
 	var err error
 	if g.audit, err = server.OpenAudit(g.cfg.Options, g.metrics, g.now, g.log); err != nil {
@@ -299,9 +301,9 @@ func (g *global) assemble() error {
 	g.callers = &authn.Authenticator{
 		Verifier:         g.verifier,
 		LocalhostIsAdmin: g.cfg.LocalhostIsAdmin,
-		Admit: authz.Doors(map[string]authn.Use{
-			syncv1.SyncService_ServiceDesc.ServiceName:     authn.ZoneToken,
-			meridianv1.JoinService_ServiceDesc.ServiceName: authn.ServerToken,
+		Admit: authz.Doors(map[string]token.Use{
+			syncv1.SyncService_ServiceDesc.ServiceName:     token.ForZone,
+			meridianv1.JoinService_ServiceDesc.ServiceName: token.ForServer,
 		}),
 		Refused: g.audit.Refused,
 		Open: func(method string) bool {
@@ -337,12 +339,12 @@ func (g *global) register(resources *admin.Service) {
 		matching: g.matching, zones: g.zonesEverywhere, asking: g.fleet.Ask,
 	})
 	meridianv1.RegisterTokenServiceServer(g.grpc, g.tokens)
-	meridianv1.RegisterAccessServiceServer(g.grpc, authz.NewService(g.access, g.node.Read))
+	meridianv1.RegisterAccessServiceServer(g.grpc, access.New(g.access, g.node.Read))
 	syncv1.RegisterSyncServiceServer(g.grpc, g.sync)
 }
 
 // verifier returns the keys of the moment.
-func (g *global) verifier() *authn.Verifier { return g.ring.CurrentVerifier(g.log) }
+func (g *global) verifier() *token.Verifier { return g.ring.CurrentVerifier(g.log) }
 
 // admin returns the service by which the global's resources are written.
 func (g *global) admin() *admin.Service {
@@ -404,7 +406,7 @@ func (g *global) registerMetrics() {
 	g.metrics.MustRegister(newZoneCollector(g.zonesHere))
 	gauge("meridian_gossip_members", "Servers of this global that gossip believes alive.", func() float64 { return float64(len(g.gossip.Load().Members())) })
 	g.metrics.MustRegister(g.matching.Collector(), newClusterCollector(g.clusterFigures))
-	certificates := map[string]*authn.PKI{"api": g.pki}
+	certificates := map[string]*pki.PKI{"api": g.pki}
 	if g.peers != g.pki {
 		certificates["peers"] = g.peers
 	}

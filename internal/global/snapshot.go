@@ -11,9 +11,9 @@ import (
 	meridianv1 "meridian/api/meridian/v1"
 	"meridian/internal/audit"
 	"meridian/internal/authn"
+	"meridian/internal/authn/token"
 	"meridian/internal/authz"
 	"meridian/internal/consensus"
-	"meridian/internal/keyring"
 	"meridian/internal/rbac"
 	"meridian/internal/resource"
 	"meridian/internal/rpcerr"
@@ -150,8 +150,8 @@ func writtenByServers(r *resource.Resource) bool {
 	case resource.KindSigningKey, resource.KindIssuedToken, resource.KindTokenRevocation:
 		return true
 	case resource.KindGlobalSecret:
-		_, err := authn.ParseKeyID(key.Name)
-		return err == nil || key.Name == keyring.AdminTokenName
+		_, err := token.ParseKeyID(key.Name)
+		return err == nil || key.Name == token.AdminTokenName
 	case resource.KindAccessRole:
 		return key.Name == rbac.AdminRole && r.Meta().Version == 1
 	case resource.KindAccessRoleBinding:

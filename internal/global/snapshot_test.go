@@ -6,9 +6,9 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"meridian/internal/authn/token"
 	"meridian/internal/authz"
 	"meridian/internal/commit/committest"
-	"meridian/internal/keyring"
 	"meridian/internal/resource"
 	"meridian/internal/store"
 )
@@ -34,12 +34,12 @@ func TestUntouched(t *testing.T) {
 		require.NoError(t, err)
 		a.put(t, "Mesh", "", "default", `{}`)
 		require.NoError(t, authz.Defaults{}.Ensure(t.Context(), a.View, a, now))
-		ring := keyring.New(keyring.Config{Local: a.View, Now: now})
+		ring := token.NewRing(token.RingConfig{Local: a.View, Now: now})
 		require.NoError(t, ring.Ensure(t.Context(), a, tokenUses()...))
 		// A server that joined leaves the record of its token.
-		_, token, err := ring.Issuer().User("bob", nil, time.Hour)
+		_, issued, err := ring.Issuer().User("bob", nil, time.Hour)
 		require.NoError(t, err)
-		record, err := keyring.Record(token, "admin")
+		record, err := token.Record(issued, "admin")
 		require.NoError(t, err)
 		_, err = a.Propose(t.Context(), store.Txn{Ops: []store.Op{store.Put(record)}})
 		require.NoError(t, err)

@@ -6,7 +6,7 @@ import (
 	"slices"
 	"strings"
 
-	"meridian/internal/authn"
+	"meridian/internal/authn/token"
 	"meridian/internal/resource"
 	zonesync "meridian/internal/sync"
 )
@@ -23,8 +23,8 @@ func decidesAdmission(kind resource.Kind) bool {
 // authorizeZone decides whether a token admits a zone, at first and for as long
 // as it is connected: the token must name the zone and not be revoked, and the
 // Zone must be enabled (§7.7).
-func (g *global) authorizeZone(_ context.Context, token string, zone resource.ZoneName) error {
-	if _, err := g.verifier().Zone(token, string(zone), authn.ScopeControlPlane); err != nil {
+func (g *global) authorizeZone(_ context.Context, raw string, zone resource.ZoneName) error {
+	if _, err := g.verifier().Zone(raw, string(zone), token.ScopeControlPlane); err != nil {
 		return err
 	}
 	view := g.store.View()

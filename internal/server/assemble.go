@@ -13,7 +13,8 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/collectors"
 
-	"meridian/internal/authn"
+	"meridian/internal/clientconfig"
+	"meridian/internal/pki"
 	"meridian/internal/version"
 )
 
@@ -24,7 +25,7 @@ const AdminContextFile = "admin.yaml"
 // WriteAdminContext writes the ready-made client context of a server that is
 // bound to an address, readable by its owner alone.
 func WriteAdminContext(dir, name, address string, caPEM []byte, token string) error {
-	contexts := &authn.Contexts{Current: name, ControlPlanes: []authn.ControlPlane{{
+	contexts := &clientconfig.Contexts{Current: name, ControlPlanes: []clientconfig.ControlPlane{{
 		Name: name, Addresses: []string{Dialable(address)}, CA: string(caPEM), Token: token,
 	}}}
 	if err := contexts.Save(filepath.Join(dir, AdminContextFile)); err != nil {
@@ -35,7 +36,7 @@ func WriteAdminContext(dir, name, address string, caPEM []byte, token string) er
 
 // OpenPKI opens a server's certificates: those that the flags name, or those of
 // the data directory, which are made on the first start.
-func OpenPKI(o Options, name string, bound Addresses, now func() time.Time, log *slog.Logger) (*authn.PKI, error) {
+func OpenPKI(o Options, name string, bound Addresses, now func() time.Time, log *slog.Logger) (*pki.PKI, error) {
 	hostname, err := os.Hostname()
 	if err != nil {
 		return nil, fmt.Errorf("find out the name of this host: %w", err)
@@ -50,9 +51,9 @@ func OpenPKI(o Options, name string, bound Addresses, now func() time.Time, log 
 			listen = append(listen, more)
 		}
 	}
-	return authn.OpenPKI(authn.PKIConfig{
+	return pki.Open(pki.Config{
 		DataDir: o.DataDir, Name: name, CertFile: o.CertFile, KeyFile: o.KeyFile, CAFile: o.CAFile, Now: now, Log: log,
-		Hosts: authn.ServerHosts(hostname, listen, interfaces),
+		Hosts: pki.ServerHosts(hostname, listen, interfaces),
 	})
 }
 
@@ -63,7 +64,7 @@ const renewalCheck = 24 * time.Hour
 // ReloadPKI reads the certificates again on every hangup, and daily, until ctx
 // ends. A failure is logged and leaves the certificates in use. One that is
 // given twice is read once. more, unless nil, is called after every hangup.
-func ReloadPKI(ctx context.Context, hangups <-chan os.Signal, log *slog.Logger, more func(), all ...*authn.PKI) error {
+func ReloadPKI(ctx context.Context, hangups <-chan os.Signal, log *slog.Logger, more func(), all ...*pki.PKI) error {
 	daily := time.NewTicker(renewalCheck)
 	defer daily.Stop()
 	all = slices.Compact(all)

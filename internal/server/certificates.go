@@ -7,19 +7,19 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
-	"meridian/internal/authn"
+	"meridian/internal/pki"
 )
 
 // certificateCollector reports when certificates expire.
 type certificateCollector struct {
 	desc *prometheus.Desc
-	pkis map[string]*authn.PKI
+	pkis map[string]*pki.PKI
 }
 
 // CertificateMetrics adds when the certificates of a server expire, by what they
 // are for. A generated one is renewed in time, at a start or by SIGHUP; a given
 // one, and the authority, are for people to replace.
-func CertificateMetrics(metrics *prometheus.Registry, pkis map[string]*authn.PKI) {
+func CertificateMetrics(metrics *prometheus.Registry, pkis map[string]*pki.PKI) {
 	metrics.MustRegister(&certificateCollector{
 		desc: prometheus.NewDesc("meridian_certificate_expires_timestamp_seconds",
 			"When a certificate expires: of a server, or the first one of the authority that signs them.", []string{"for", "certificate"}, nil),

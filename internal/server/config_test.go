@@ -17,7 +17,8 @@ import (
 	"github.com/spf13/pflag"
 	"github.com/stretchr/testify/require"
 
-	"meridian/internal/authn"
+	"meridian/internal/clientconfig"
+	"meridian/internal/pki"
 )
 
 func parse(t *testing.T, file string, env []string, args ...string) (*Options, error) {
@@ -215,7 +216,7 @@ func TestAuthoritiesOfTheWebhooksClients(t *testing.T) {
 	require.ErrorContains(t, o.Validate(), "--webhook-client-ca: loading the authorities of clients: open "+file)
 	require.NoError(t, os.WriteFile(file, []byte("no PEM"), 0o600))
 	require.ErrorContains(t, o.Validate(), file+" has no PEM certificate")
-	ca, err := authn.NewCA(time.Now())
+	ca, err := pki.NewCA(time.Now())
 	require.NoError(t, err)
 	require.NoError(t, os.WriteFile(file, ca.CertificatePEM(), 0o600))
 	require.NoError(t, o.Validate())
@@ -261,7 +262,7 @@ func TestAdminContextCanBeDialled(t *testing.T) {
 		"[::]:5685": net.JoinHostPort(host, "5685"), "0.0.0.0:5685": net.JoinHostPort(host, "5685"), "10.0.0.1:5685": "10.0.0.1:5685",
 	} {
 		require.NoError(t, WriteAdminContext(dir, "one", bound, nil, "t"))
-		contexts, err := authn.LoadContexts(filepath.Join(dir, AdminContextFile))
+		contexts, err := clientconfig.LoadContexts(filepath.Join(dir, AdminContextFile))
 		require.NoError(t, err)
 		require.Equal(t, []string{want}, contexts.ControlPlanes[0].Addresses)
 	}

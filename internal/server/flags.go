@@ -10,7 +10,7 @@ import (
 
 	"github.com/spf13/pflag"
 
-	"meridian/internal/authn"
+	"meridian/internal/pki"
 )
 
 // StopTimeout bounds how long running calls may take at a stop: what is not
@@ -96,8 +96,8 @@ func (o *Options) Validate() error {
 	case o.CAFile != "" && o.CertFile == "":
 		return usagef("--ca-file goes with --cert-file and --key-file")
 	}
-	given := authn.PKIConfig{CertFile: o.CertFile, KeyFile: o.KeyFile, CAFile: o.CAFile, Now: time.Now}
-	if err := authn.CheckGiven(given); err != nil {
+	given := pki.Config{CertFile: o.CertFile, KeyFile: o.KeyFile, CAFile: o.CAFile, Now: time.Now}
+	if err := pki.CheckGiven(given); err != nil {
 		return usagef("--cert-file: %w", err)
 	}
 	if authorities := o.WebhookClients(); authorities != nil {
@@ -114,7 +114,7 @@ func (o *Options) WebhookClients() func() (*x509.CertPool, error) {
 	if o.WebhookClientCA == "" {
 		return nil
 	}
-	return func() (*x509.CertPool, error) { return authn.ReadAuthorities(o.WebhookClientCA) }
+	return func() (*x509.CertPool, error) { return pki.ReadAuthorities(o.WebhookClientCA) }
 }
 
 func hasPort(addr string) bool {

@@ -26,6 +26,7 @@ import (
 
 	meridianv1 "meridian/api/meridian/v1"
 	"meridian/internal/authn"
+	"meridian/internal/pki"
 	"meridian/internal/rpcerr"
 )
 
@@ -100,7 +101,7 @@ func newReceiving(t *testing.T) *receiving {
 	t.Helper()
 	t.Cleanup(func() { goleak.VerifyNone(t) })
 	r := &receiving{t: t, resources: &resources{}, pool: x509.NewCertPool()}
-	pki, err := authn.OpenPKI(authn.PKIConfig{DataDir: t.TempDir(), Name: "s", Hosts: []string{"127.0.0.1"}, Now: time.Now, Log: discard(t)})
+	pki, err := pki.Open(pki.Config{DataDir: t.TempDir(), Name: "s", Hosts: []string{"127.0.0.1"}, Now: time.Now, Log: discard(t)})
 	require.NoError(t, err)
 	require.True(t, r.pool.AppendCertsFromPEM(pki.CAPEM()))
 	who := func(ctx context.Context) (context.Context, error) {

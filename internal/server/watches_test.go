@@ -16,12 +16,12 @@ import (
 	healthv1 "google.golang.org/grpc/health/grpc_health_v1"
 	"google.golang.org/grpc/status"
 
-	"meridian/internal/authn"
+	"meridian/internal/pki"
 )
 
 // A watch lasts until its caller leaves; it must not hold up a stop.
 func TestStoppingEndsWatches(t *testing.T) {
-	pki, err := authn.OpenPKI(authn.PKIConfig{DataDir: t.TempDir(), Name: "s", Hosts: []string{"127.0.0.1"}, Now: time.Now, Log: discard(t)})
+	pki, err := pki.Open(pki.Config{DataDir: t.TempDir(), Name: "s", Hosts: []string{"127.0.0.1"}, Now: time.Now, Log: discard(t)})
 	require.NoError(t, err)
 	g := NewGRPC(discard(t), pki.ServerTLS(), Calls{StrangersWrite: func() bool { return true }})
 	g.Ready(true)

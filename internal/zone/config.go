@@ -12,7 +12,7 @@ import (
 
 	"github.com/spf13/pflag"
 
-	"meridian/internal/authn"
+	"meridian/internal/clientconfig"
 	"meridian/internal/resource"
 	"meridian/internal/server"
 	"meridian/internal/service/dataplane"
@@ -90,10 +90,10 @@ func (c *Config) Validate() error {
 func (c *Config) federated() bool { return c.JoinBundle != "" || len(c.GlobalAddrs) > 0 }
 
 // bundle returns how to reach the global. The error is a *server.UsageError.
-func (c *Config) bundle() (authn.ZoneBundle, error) {
+func (c *Config) bundle() (clientconfig.ZoneBundle, error) {
 	bundle, err := c.readBundle()
 	if err != nil {
-		return authn.ZoneBundle{}, &server.UsageError{Err: err}
+		return clientconfig.ZoneBundle{}, &server.UsageError{Err: err}
 	}
 	return bundle, nil
 }
@@ -119,9 +119,9 @@ func tokenSource(cfg Config, token string, log *slog.Logger) func(context.Contex
 	}
 }
 
-func (c *Config) readBundle() (authn.ZoneBundle, error) {
+func (c *Config) readBundle() (clientconfig.ZoneBundle, error) {
 	if c.JoinBundle != "" {
-		bundle, err := authn.LoadZoneBundle(c.JoinBundle)
+		bundle, err := clientconfig.LoadZoneBundle(c.JoinBundle)
 		if err != nil {
 			return bundle, fmt.Errorf("--join-bundle: %w", err)
 		}
@@ -130,7 +130,7 @@ func (c *Config) readBundle() (authn.ZoneBundle, error) {
 		}
 		return bundle, nil
 	}
-	bundle := authn.ZoneBundle{Zone: c.Name, Addresses: c.GlobalAddrs}
+	bundle := clientconfig.ZoneBundle{Zone: c.Name, Addresses: c.GlobalAddrs}
 	token, err := os.ReadFile(c.TokenFile)
 	if err != nil {
 		return bundle, fmt.Errorf("--token-file: %w", err)

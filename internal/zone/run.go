@@ -15,16 +15,19 @@ import (
 	meridianv1 "meridian/api/meridian/v1"
 	"meridian/internal/audit"
 	"meridian/internal/authn"
+	"meridian/internal/authn/token"
 	"meridian/internal/authz"
+	"meridian/internal/clientconfig"
 	"meridian/internal/consensus"
-	"meridian/internal/keyring"
 	"meridian/internal/livematch"
+	"meridian/internal/pki"
 	"meridian/internal/policy"
 	"meridian/internal/policy/answer"
 	"meridian/internal/policy/condition"
 	"meridian/internal/policy/engines"
 	"meridian/internal/resource"
 	"meridian/internal/server"
+	"meridian/internal/service/access"
 	"meridian/internal/service/dataplane"
 	"meridian/internal/service/tokens"
 	"meridian/internal/service/webhook"
@@ -52,8 +55,8 @@ type zone struct {
 	now func() time.Time
 
 	addresses server.Addresses
-	pki       *authn.PKI
-	ring      *keyring.Ring
+	pki       *pki.PKI
+	ring      *token.Ring
 	access    *authz.Authorizer
 	// callers knows who makes each request, and ends the streams of those whose
 	// token is revoked.
@@ -92,7 +95,7 @@ type zone struct {
 // globalStore and the zone's own log, when nobody can write to them any more; and
 // last the record of what was written.
 func Run(ctx context.Context, cfg Config, log *slog.Logger, hangups <-chan os.Signal) (err error) {
-	var bundle authn.ZoneBundle
+	var bundle clientconfig.ZoneBundle
 	if cfg.federated() {
 		if bundle, err = cfg.bundle(); err != nil {
 			return err
@@ -122,7 +125,7 @@ func localOptions(federated bool) store.Options {
 }
 
 // establish opens the data directory and everything in it.
-func (z *zone) open(ctx context.Context, bundle authn.ZoneBundle) error {
+func (z *zone) open(ctx context.Context, bundle clientconfig.ZoneBundle) error {
 	if err := server.PrepareDataDir(z.cfg.DataDir); err != nil {
 		return err
 	}
@@ -162,12 +165,12 @@ func (z *zone) open(ctx context.Context, bundle authn.ZoneBundle) error {
 		return err
 	}
 	z.writer.Open(z.node, z.audit)
-	keys := keyring.Config{Local: z.local.View, Zone: z.cfg.Name, Now: z.now}
+	keys := token.RingConfig{Local: z.local.View, Zone: z.cfg.Name, Now: z.now}
 	if z.cfg.federated() {
 		// The replica is opened below, before anything is verified.
 		keys.Global = func() *store.View { return z.globalStore.View() }
 	}
-	z.ring = keyring.New(keys)
+	z.ring = token.NewRing(keys)
 	z.access = authz.New(z.local.View)
 	if z.cfg.federated() {
 		return z.openReplica(bundle)
@@ -175,7 +178,7 @@ func (z *zone) open(ctx context.Context, bundle authn.ZoneBundle) error {
 	return nil
 }
 
-func (z *zone) openReplica(bundle authn.ZoneBundle) error {
+func (z *zone) openReplica(bundle clientconfig.ZoneBundle) error {
 	z.globalStore = store.New(store.DefaultOptions())
 	var err error
 	z.replica, err = zonesync.OpenReplica(zonesync.ReplicaConfig{
@@ -191,7 +194,7 @@ func (z *zone) openReplica(bundle authn.ZoneBundle) error {
 	for _, damage := range z.replica.Status().Damage {
 		z.log.Error("a record of the replica is damaged: it is not served until the global repairs it", "record", damage)
 	}
-	credentials, err := authn.ClientTransport(authn.ClientTLSConfig{CAPEM: []byte(bundle.CA), Source: z.bundleSource()})
+	credentials, err := pki.ClientTransport(pki.ClientTLSConfig{CAPEM: []byte(bundle.CA), Source: z.bundleSource()})
 	if err != nil {
 		return &server.UsageError{Err: err}
 	}
@@ -347,7 +350,7 @@ func (z *zone) start(ctx context.Context) error {
 	meridianv1.RegisterTokenServiceServer(z.grpc, tokens.New(tokens.Config{
 		Ring: z.ring, Writer: z.writer, Access: z.access, Local: z.local.View, View: z.view, Uses: tokenUses(), Now: z.now,
 	}))
-	meridianv1.RegisterAccessServiceServer(z.grpc, authz.NewService(z.access, z.node.Read))
+	meridianv1.RegisterAccessServiceServer(z.grpc, access.New(z.access, z.node.Read))
 	if z.cfg.WebhookAddr != "" {
 		z.webhook = webhook.New(webhook.Config{
 			Access: z.access, Read: z.node.Read, Review: resources.Review, Audit: z.audit,
@@ -382,7 +385,7 @@ func (z *zone) quarantined(key resource.Key) (policy.Condition, bool) {
 }
 
 // verifier returns the keys of the moment.
-func (z *zone) verifier() *authn.Verifier { return z.ring.CurrentVerifier(z.log) }
+func (z *zone) verifier() *token.Verifier { return z.ring.CurrentVerifier(z.log) }
 
 // announce tells the outside that the zone is ready, and that it no longer is.
 func (z *zone) announce(ctx context.Context, ready *server.Readiness) error {
@@ -435,7 +438,7 @@ func (z *zone) registerMetrics() {
 	gauge := func(name, help string, value func() float64) {
 		z.metrics.MustRegister(prometheus.NewGaugeFunc(prometheus.GaugeOpts{Name: name, Help: help}, value))
 	}
-	server.CertificateMetrics(z.metrics, map[string]*authn.PKI{"api": z.pki})
+	server.CertificateMetrics(z.metrics, map[string]*pki.PKI{"api": z.pki})
 	server.RegisterDisk(z.metrics, z.node.Disk)
 	gauge("meridian_revision", "The newest revision applied.", func() float64 { return float64(z.revision()) })
 	gauge("meridian_dataplanes_connected", "Proxies that are connected.", func() float64 { return float64(z.dataplanes.Connected()) })

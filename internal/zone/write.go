@@ -5,7 +5,7 @@ import (
 	"fmt"
 
 	meridianv1 "meridian/api/meridian/v1"
-	"meridian/internal/authn"
+	"meridian/internal/authn/token"
 	"meridian/internal/authz"
 	"meridian/internal/commit"
 	"meridian/internal/policy/engines"
@@ -37,7 +37,7 @@ func (z *zone) bootstrap(ctx context.Context) error {
 
 // tokenUses are the tokens that a zone issues: those of its own users, and those
 // of the dataplanes that register with it.
-func tokenUses() []authn.Use { return []authn.Use{authn.UserToken, authn.DataplaneToken} }
+func tokenUses() []token.Use { return []token.Use{token.ForUser, token.ForDataplane} }
 
 func (z *zone) createDefaultMesh(ctx context.Context) error {
 	key := resource.Key{Kind: resource.KindMesh, Name: "default"}

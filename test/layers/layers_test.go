@@ -37,8 +37,9 @@ var levels = map[string]int{
 	"internal/authn":              2,
 	"internal/commit":             2,
 	"internal/consensus":          2,
-	"internal/keyring":            2,
+	"internal/clientconfig":       2,
 	"internal/livematch":          2,
+	"internal/pki":                2,
 	"internal/policy/engines":     2,
 	"internal/policy/inherit":     2,
 	"internal/policy/specificity": 2,
@@ -48,6 +49,7 @@ var levels = map[string]int{
 	"internal/sync":               2,
 
 	"internal/authz":             3,
+	"internal/service/access":    3,
 	"internal/service/admin":     3,
 	"internal/cli":               3,
 	"internal/service/dataplane": 3,

@@ -34,7 +34,7 @@ import (
 
 	meridianv1 "meridian/api/meridian/v1"
 	syncv1 "meridian/api/sync/v1"
-	"meridian/internal/authn"
+	"meridian/internal/clientconfig"
 )
 
 // dial opens a gRPC connection to a server whose CA is trusted.
@@ -365,7 +365,7 @@ func TestAttacksWithMoreConnectionsThanFiles(t *testing.T) {
 // tokenFile is the admin token as it stands in the server's own context.
 func tokenFile(t *testing.T, p *process) string {
 	t.Helper()
-	contexts, err := authn.LoadContexts(filepath.Join(p.dir, "admin.yaml"))
+	contexts, err := clientconfig.LoadContexts(filepath.Join(p.dir, "admin.yaml"))
 	require.NoError(t, err)
 	return contexts.ControlPlanes[0].Token
 }

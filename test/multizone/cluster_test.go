@@ -15,7 +15,9 @@ import (
 	"google.golang.org/grpc"
 
 	meridianv1 "meridian/api/meridian/v1"
-	"meridian/internal/authn"
+	"meridian/internal/authn/token"
+	"meridian/internal/clientconfig"
+	"meridian/internal/pki"
 )
 
 // globals are the servers of one global.
@@ -97,14 +99,14 @@ type api struct {
 // connect returns a connection to a server that outlives its restarts.
 func (p *process) connect() *api {
 	p.t.Helper()
-	contexts, err := authn.LoadContexts(filepath.Join(p.dir, "admin.yaml"))
+	contexts, err := clientconfig.LoadContexts(filepath.Join(p.dir, "admin.yaml"))
 	require.NoError(p.t, err)
 	server, err := contexts.Get("")
 	require.NoError(p.t, err)
-	transport, err := authn.ClientTransport(authn.ClientTLSConfig{CAPEM: []byte(server.CA), Source: p.dir})
+	transport, err := pki.ClientTransport(pki.ClientTLSConfig{CAPEM: []byte(server.CA), Source: p.dir})
 	require.NoError(p.t, err)
 	conn, err := grpc.NewClient(p.addresses()["grpc"], grpc.WithTransportCredentials(transport),
-		grpc.WithPerRPCCredentials(authn.TokenCredentials(server.Token, false)), quickReconnect())
+		grpc.WithPerRPCCredentials(token.Credentials(server.Token, false)), quickReconnect())
 	require.NoError(p.t, err)
 	p.t.Cleanup(func() { _ = conn.Close() })
 	return &api{meridianv1.NewAdminServiceClient(conn), meridianv1.NewControlServiceClient(conn), p.name}

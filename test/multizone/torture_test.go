@@ -24,7 +24,7 @@ import (
 	"google.golang.org/protobuf/proto"
 
 	meridianv1 "meridian/api/meridian/v1"
-	"meridian/internal/authn"
+	"meridian/internal/clientconfig"
 	"meridian/internal/resource"
 	zonesync "meridian/internal/sync"
 	"meridian/test/history"
@@ -169,7 +169,7 @@ func (z *tortured) reachThrough(x *torture) {
 		if arg != "--join-bundle" {
 			continue
 		}
-		bundle, err := authn.LoadZoneBundle(z.args[i+1])
+		bundle, err := clientconfig.LoadZoneBundle(z.args[i+1])
 		require.NoError(z.t, err)
 		bundle.Addresses = nil
 		for _, p := range x.globals.servers {

@@ -47,7 +47,7 @@ const (
 type Target struct {
 	// addresses are host:port of its servers; any of them takes any request.
 	addresses []string
-	// transport explains its failures, see authn.ClientTransport.
+	// transport explains its failures, see pki.ClientTransport.
 	transport credentials.TransportCredentials
 	// credentials go with every call; nil for a caller without a token.
 	credentials credentials.PerRPCCredentials

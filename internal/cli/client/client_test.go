@@ -14,7 +14,7 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 
-	"meridian/internal/authn"
+	"meridian/internal/pki"
 	"meridian/internal/rpcerr"
 )
 
@@ -98,7 +98,7 @@ func TestConnectionLog(t *testing.T) {
 	require.EqualError(t, l.problem("a:1"), "no leader")
 
 	l = newConnectionLog()
-	wrong := &authn.HandshakeError{Problem: "another CA"}
+	wrong := &pki.HandshakeError{Problem: "another CA"}
 	l.record("a:1", wrong)
 	require.True(t, l.rejected())
 	l.record("b:1", errors.New("refused"))

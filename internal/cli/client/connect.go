@@ -12,7 +12,7 @@ import (
 
 	"google.golang.org/grpc/credentials"
 
-	"meridian/internal/authn"
+	"meridian/internal/pki"
 )
 
 // connectionLog remembers how the attempts to connect went, so that a failure
@@ -84,7 +84,7 @@ func (l *connectionLog) rejected() bool {
 }
 
 func isRejection(err error) bool {
-	var handshake *authn.HandshakeError
+	var handshake *pki.HandshakeError
 	return errors.As(err, &handshake)
 }
 
@@ -158,7 +158,7 @@ func (o *observedCredentials) Clone() credentials.TransportCredentials {
 // describeConnectError says what went wrong with a connection and what to check.
 func describeConnectError(err error) (what, check string) {
 	var (
-		handshake *authn.HandshakeError
+		handshake *pki.HandshakeError
 		dns       *net.DNSError
 	)
 	switch {

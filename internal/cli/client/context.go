@@ -14,8 +14,10 @@ import (
 	"github.com/spf13/pflag"
 	"google.golang.org/grpc/credentials/insecure"
 
-	"meridian/internal/authn"
+	"meridian/internal/authn/token"
 	"meridian/internal/cli/exit"
+	"meridian/internal/clientconfig"
+	"meridian/internal/pki"
 )
 
 const (
@@ -79,7 +81,7 @@ func (c *Flags) target() (Target, error) {
 		// would be made as someone else.
 		return Target{}, exit.Usagef("--token is empty")
 	}
-	var entry authn.ControlPlane
+	var entry clientconfig.ControlPlane
 	source := "--address"
 	if c.address == "" || c.config != "" || c.context != "" {
 		var err error
@@ -110,14 +112,14 @@ func (c *Flags) target() (Target, error) {
 	return newTarget(entry, source, tokenSource, caSource)
 }
 
-func newTarget(entry authn.ControlPlane, source, tokenSource, caSource string) (Target, error) {
+func newTarget(entry clientconfig.ControlPlane, source, tokenSource, caSource string) (Target, error) {
 	t := Target{addresses: entry.Addresses, source: source}
 	if entry.Token != "" {
-		if err := authn.CheckTokenText(entry.Token); err != nil {
+		if err := token.CheckText(entry.Token); err != nil {
 			return Target{}, exit.Usagef("%w (of %s)", err, tokenSource)
 		}
 		t.tokenSource = tokenSource
-		t.credentials = authn.TokenCredentials(entry.Token, entry.Plaintext)
+		t.credentials = token.Credentials(entry.Token, entry.Plaintext)
 	}
 	if entry.Plaintext {
 		t.transport = insecure.NewCredentials()
@@ -126,7 +128,7 @@ func newTarget(entry authn.ControlPlane, source, tokenSource, caSource string) (
 	if entry.CA == "" {
 		caSource = ""
 	}
-	transport, err := authn.ClientTransport(authn.ClientTLSConfig{
+	transport, err := pki.ClientTransport(pki.ClientTLSConfig{
 		CAPEM: []byte(entry.CA), Source: caSource, SkipVerify: entry.SkipVerify,
 	})
 	if err != nil {
@@ -138,39 +140,39 @@ func newTarget(entry authn.ControlPlane, source, tokenSource, caSource string) (
 
 // chosenEntry returns the entry of the configuration that the flags choose, and
 // where it stands.
-func (c *Flags) chosenEntry() (authn.ControlPlane, string, error) {
+func (c *Flags) chosenEntry() (clientconfig.ControlPlane, string, error) {
 	path, explicit, err := c.ConfigPath()
 	if err != nil {
-		return authn.ControlPlane{}, "", err
+		return clientconfig.ControlPlane{}, "", err
 	}
-	contexts, err := authn.LoadContexts(path)
+	contexts, err := clientconfig.LoadContexts(path)
 	switch {
 	case errors.Is(err, fs.ErrNotExist) && explicit:
-		return authn.ControlPlane{}, "", exit.Failf(exit.Usage, "there is no configuration file %s", path).With(
+		return clientconfig.ControlPlane{}, "", exit.Failf(exit.Usage, "there is no configuration file %s", path).With(
 			"It comes from --config or " + ConfigVariable + "; a server writes one, admin.yaml, into its data directory.")
 	case errors.Is(err, fs.ErrNotExist):
-		return authn.ControlPlane{}, "", notConfigured()
+		return clientconfig.ControlPlane{}, "", notConfigured()
 	case err != nil:
-		return authn.ControlPlane{}, "", exit.Failf(exit.Usage, "the configuration cannot be read: %w", err)
+		return clientconfig.ControlPlane{}, "", exit.Failf(exit.Usage, "the configuration cannot be read: %w", err)
 	}
 	entry, err := contexts.Get(c.context)
 	if err == nil {
 		return entry, fmt.Sprintf("the control plane %q in %s", entry.Name, path), nil
 	}
 	if len(contexts.ControlPlanes) == 0 {
-		return authn.ControlPlane{}, "", notConfigured()
+		return clientconfig.ControlPlane{}, "", notConfigured()
 	}
 	names := ContextNames(contexts)
 	if c.context == "" {
-		return authn.ControlPlane{}, "", exit.Failf(exit.Usage, "%s has several control planes and none is chosen", path).With(
+		return clientconfig.ControlPlane{}, "", exit.Failf(exit.Usage, "%s has several control planes and none is chosen", path).With(
 			"Choose with --context or `meridian config control-planes switch`: " + strings.Join(names, ", "))
 	}
-	return authn.ControlPlane{}, "", exit.Failf(exit.Usage, "there is no control plane %q in %s%s",
+	return clientconfig.ControlPlane{}, "", exit.Failf(exit.Usage, "there is no control plane %q in %s%s",
 		c.context, path, exit.DidYouMean(c.context, names)).With("There are: " + strings.Join(names, ", "))
 }
 
 // ContextNames are the names of the control planes of a configuration.
-func ContextNames(c *authn.Contexts) []string {
+func ContextNames(c *clientconfig.Contexts) []string {
 	names := make([]string, len(c.ControlPlanes))
 	for i, cp := range c.ControlPlanes {
 		names[i] = cp.Name

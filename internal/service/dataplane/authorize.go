@@ -5,6 +5,7 @@ import (
 
 	meridianv1 "meridian/api/meridian/v1"
 	"meridian/internal/authn"
+	"meridian/internal/authn/token"
 	"meridian/internal/resource"
 	"meridian/internal/rpcerr"
 )
@@ -36,7 +37,7 @@ func Authorize(next func(p authn.Principal, method string) error) func(authn.Pri
 		switch {
 		case !strings.HasPrefix(method, prefix):
 			return next(p, method)
-		case p.Token != nil && p.Token.Key.Use == authn.DataplaneToken:
+		case p.Token != nil && p.Token.Key.Use == token.ForDataplane:
 			return nil
 		case p.Token != nil:
 			return rpcerr.New(rpcerr.Denied, ReasonProxiesOnly, "Access Denied: this is for proxies, which present a dataplane token, not a %s", p.Token.Key.Use)
@@ -47,7 +48,7 @@ func Authorize(next func(p authn.Principal, method string) error) func(authn.Pri
 
 // checkToken decides whether the holder of a token may register a dataplane
 // (§6.8). The error is an *rpcerr.Error of code Denied.
-func checkToken(token authn.Token, r *resource.Resource) error {
+func checkToken(token token.Token, r *resource.Resource) error {
 	sets := r.Spec().(*resource.Dataplane).TagSets()
 	tags := make([]map[string]string, len(sets))
 	for i, set := range sets {
@@ -57,7 +58,7 @@ func checkToken(token authn.Token, r *resource.Resource) error {
 }
 
 // checkTokenForKey is the part of the rule that does not look at the dataplane.
-func checkTokenForKey(token authn.Token, key resource.Key) error {
+func checkTokenForKey(token token.Token, key resource.Key) error {
 	token.Tags = nil
 	return notCovered(token.CheckDataplane(string(key.Mesh), key.Name))
 }

@@ -22,6 +22,7 @@ import (
 
 	meridianv1 "meridian/api/meridian/v1"
 	"meridian/internal/authn"
+	"meridian/internal/authn/token"
 	"meridian/internal/commit/committest"
 	"meridian/internal/livematch"
 	"meridian/internal/policy"
@@ -39,7 +40,7 @@ type world struct {
 	replica *store.Store
 	local   *committest.Log
 	auth    *authn.Authenticator
-	issuer  *authn.Issuer
+	issuer  *token.Issuer
 	grace   time.Duration
 
 	mu      sync.Mutex
@@ -52,20 +53,20 @@ type world struct {
 }
 
 func newWorld(t testing.TB) *world {
-	key, err := authn.GenerateSigningKey(authn.KeyID{Use: authn.DataplaneToken, Serial: 1})
+	key, err := token.GenerateSigningKey(token.KeyID{Use: token.ForDataplane, Serial: 1})
 	require.NoError(t, err)
 	w := &world{
 		t: t, grace: DefaultGrace, replica: store.New(store.DefaultOptions()),
 		local:  committest.New(store.New(store.Options{ExternalMeshes: true, History: store.DefaultOptions().History})),
-		issuer: authn.NewIssuer(time.Now, key),
+		issuer: token.NewIssuer(time.Now, key),
 	}
-	verifier := authn.NewVerifier(time.Now, key.Public()).Revoking(func(_ authn.Use, id string) bool {
+	verifier := token.NewVerifier(time.Now, key.Public()).Revoking(func(_ token.Use, id string) bool {
 		w.mu.Lock()
 		defer w.mu.Unlock()
 		return slices.Contains(w.revoked, id)
 	})
 	w.auth = &authn.Authenticator{
-		Verifier: func() *authn.Verifier { return verifier },
+		Verifier: func() *token.Verifier { return verifier },
 		Admit:    Authorize(func(authn.Principal, string) error { return nil }),
 	}
 	w.global(build(t, "Mesh", "", "default", "{}"))
@@ -197,7 +198,7 @@ type proxyClient struct {
 }
 
 // dial connects without a hello.
-func (w *world) dial(token string) *proxyClient {
+func (w *world) dial(raw string) *proxyClient {
 	w.t.Helper()
 	listener := w.listener
 	conn, err := grpc.NewClient("passthrough:///zone",
@@ -207,8 +208,8 @@ func (w *world) dial(token string) *proxyClient {
 	require.NoError(w.t, err)
 	ctx, cancel := context.WithCancel(context.Background())
 	options := []grpc.CallOption{}
-	if token != "" {
-		options = append(options, grpc.PerRPCCredentials(authn.TokenCredentials(token, true)))
+	if raw != "" {
+		options = append(options, grpc.PerRPCCredentials(token.Credentials(raw, true)))
 	}
 	stream, err := meridianv1.NewDataplaneServiceClient(conn).Connect(ctx, options...)
 	require.NoError(w.t, err)

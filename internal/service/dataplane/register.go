@@ -6,7 +6,7 @@ import (
 	"slices"
 	"time"
 
-	"meridian/internal/authn"
+	"meridian/internal/authn/token"
 	"meridian/internal/commit"
 	"meridian/internal/resource"
 	"meridian/internal/rpcerr"
@@ -45,7 +45,7 @@ type registration struct {
 
 // parseSpec returns the dataplane that a hello describes, which the token covers;
 // nil when it describes none, but means one that an operator has applied.
-func (d *Service) parseSpec(token authn.Token, key resource.Key, spec []byte) (*resource.Resource, error) {
+func (d *Service) parseSpec(token token.Token, key resource.Key, spec []byte) (*resource.Resource, error) {
 	if len(spec) == 0 {
 		return nil, nil
 	}
@@ -61,7 +61,7 @@ func (d *Service) parseSpec(token authn.Token, key resource.Key, spec []byte) (*
 
 // decide decides what a hello comes to on what is stored now: the registration
 // of the dataplane it describes, or the one that an operator applied.
-func (d *Service) decide(token authn.Token, key resource.Key, described *resource.Resource) (registration, error) {
+func (d *Service) decide(token token.Token, key resource.Key, described *resource.Resource) (registration, error) {
 	stored, have := d.cfg.Local.View().Get(key)
 	switch {
 	case described == nil && (!have || byProxy(stored)):

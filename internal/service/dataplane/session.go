@@ -9,7 +9,7 @@ import (
 	"time"
 
 	meridianv1 "meridian/api/meridian/v1"
-	"meridian/internal/authn"
+	"meridian/internal/authn/token"
 	"meridian/internal/resource"
 	"meridian/internal/rpcerr"
 )
@@ -21,7 +21,7 @@ const helloTimeout = 10 * time.Second
 type session struct {
 	service *Service
 	stream  connectStream
-	token   *authn.Token
+	token   *token.Token
 	// ctx ends with the reason for which the stream ends.
 	ctx context.Context
 	end func(error)

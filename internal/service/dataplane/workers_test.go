@@ -12,7 +12,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	meridianv1 "meridian/api/meridian/v1"
-	"meridian/internal/authn"
+	"meridian/internal/authn/token"
 	"meridian/internal/policy"
 	"meridian/internal/resource"
 	"meridian/internal/rpcerr"
@@ -90,7 +90,7 @@ func TestPanicOverAConfiguration(t *testing.T) {
 	door := &Service{cfg: Config{Log: slog.New(slog.DiscardHandler)}} // without the Matching to ask
 	var outcome error
 	s := &session{
-		service: door, token: &authn.Token{}, proxy: &proxy{key: policy.DataplaneKey("default", "web-1")}, end: func(err error) { outcome = err },
+		service: door, token: &token.Token{}, proxy: &proxy{key: policy.DataplaneKey("default", "web-1")}, end: func(err error) { outcome = err },
 	}
 	door.deliver(s)
 	s.sending.Wait()

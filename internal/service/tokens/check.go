@@ -10,6 +10,7 @@ import (
 
 	meridianv1 "meridian/api/meridian/v1"
 	"meridian/internal/authn"
+	"meridian/internal/authn/token"
 	"meridian/internal/resource"
 	"meridian/internal/rpcerr"
 )
@@ -30,7 +31,7 @@ func invalid(format string, args ...any) error {
 
 // validity turns seconds into a duration within what an issuer allows.
 func validity(seconds int64) (time.Duration, error) {
-	const longest = int64(authn.MaxTokenValidity / time.Second)
+	const longest = int64(token.MaxValidity / time.Second)
 	if seconds < 1 || seconds > longest {
 		return 0, invalid("a token is valid for at least a second and at most %d days", longest/(24*60*60))
 	}
@@ -107,12 +108,12 @@ func (s *Service) checkMesh(mesh string) error {
 // none.
 func checkScope(scope []string) ([]string, error) {
 	if len(scope) == 0 {
-		return []string{authn.ScopeControlPlane}, nil
+		return []string{token.ScopeControlPlane}, nil
 	}
 	var out []string
 	for _, s := range scope {
-		if s != authn.ScopeControlPlane && s != authn.ScopeIngress && s != authn.ScopeEgress {
-			return nil, invalid("scope %q: the scopes are %s, %s and %s", clip(s), authn.ScopeControlPlane, authn.ScopeIngress, authn.ScopeEgress)
+		if s != token.ScopeControlPlane && s != token.ScopeIngress && s != token.ScopeEgress {
+			return nil, invalid("scope %q: the scopes are %s, %s and %s", clip(s), token.ScopeControlPlane, token.ScopeIngress, token.ScopeEgress)
 		}
 		if !slices.Contains(out, s) {
 			out = append(out, s)

@@ -8,6 +8,7 @@ import (
 
 	meridianv1 "meridian/api/meridian/v1"
 	"meridian/internal/authn"
+	"meridian/internal/authn/token"
 	"meridian/internal/authz"
 	"meridian/internal/commit"
 	"meridian/internal/resource"
@@ -30,7 +31,7 @@ func (s *Service) RotateKey(ctx context.Context, req *meridianv1.RotateKeyReques
 		return nil, err
 	}
 	// What was written counts: an earlier attempt may have made another key.
-	id, err := authn.ParseKeyID(result.Results[0].Key.Name)
+	id, err := token.ParseKeyID(result.Results[0].Key.Name)
 	if err != nil {
 		return nil, rpcerr.New(rpcerr.Invalid, "REQUEST_ID_REUSED", "request_id was used for another request")
 	}
@@ -49,7 +50,7 @@ func (s *Service) RevokeToken(ctx context.Context, req *meridianv1.RevokeTokenRe
 			"no token with the id %q was issued here; `meridian tokens list` shows those that were, and a TokenRevocation on the control plane that issued it ends any other", clip(req.GetId()))
 	}
 	response := &meridianv1.RevokeTokenResponse{Token: encode(record, true, s.cfg.Now())}
-	if s.cfg.Ring.Verifier().Revoked(authn.Use(record.Use), record.ID) {
+	if s.cfg.Ring.Verifier().Revoked(token.Use(record.Use), record.ID) {
 		response.AlreadyRevoked, response.Revision = true, uint64(s.cfg.Local().Revision())
 		return response, nil
 	}
@@ -94,7 +95,7 @@ func (s *Service) unforced(ctx context.Context, ops []store.Op) (authz.Permit, e
 }
 
 // use reads a kind of token, of those that this control plane issues.
-func (s *Service) use(kind string, optional bool) (authn.Use, error) {
+func (s *Service) use(kind string, optional bool) (token.Use, error) {
 	if kind == "" && optional {
 		return "", nil
 	}

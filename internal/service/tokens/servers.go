@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"meridian/internal/authn"
+	"meridian/internal/authn/token"
 	"meridian/internal/commit"
 	"meridian/internal/resource"
 	"meridian/internal/rpcerr"
@@ -25,7 +26,7 @@ func (s *Service) Server(ctx context.Context, validForSeconds int64) (string, er
 	raw, _, err := s.issue(ctx, issue{
 		validFor: validForSeconds,
 		allowed:  func() error { return s.cfg.Access.RequireAdmin(ctx) },
-		sign: func(i *authn.Issuer, d time.Duration) (string, authn.Token, error) {
+		sign: func(i *token.Issuer, d time.Duration) (string, token.Token, error) {
 			return i.Server(d)
 		},
 	})
@@ -36,51 +37,51 @@ func (s *Service) Server(ctx context.Context, validForSeconds int64) (string, er
 // in the token's record, so that nobody else gets in by it. The same attempt,
 // told by its request id and the server's name, may be repeated: an answer can be
 // lost. A token without a record lets nobody in.
-func (s *Service) UseUp(ctx context.Context, token authn.Token, requestID, name string) error {
+func (s *Service) UseUp(ctx context.Context, presented token.Token, requestID, name string) error {
 	_, err := commit.WriteNewest(ctx, s.cfg.Writer, func() (commit.Batch, error) {
-		return s.using(token, requestID, name)
+		return s.using(presented, requestID, name)
 	})
 	return err
 }
 
 // using decides that a server of that name uses up a server token: a batch
 // without operations where the same attempt has done so before.
-func (s *Service) using(token authn.Token, requestID, name string) (commit.Batch, error) {
-	stored, record, ok := s.cfg.Ring.Find(token.ID)
+func (s *Service) using(presented token.Token, requestID, name string) (commit.Batch, error) {
+	stored, record, ok := s.cfg.Ring.Find(presented.ID)
 	switch {
-	case !ok || authn.Use(record.Use) != authn.ServerToken || record.ID != token.ID:
+	case !ok || token.Use(record.Use) != token.ForServer || record.ID != presented.ID:
 		return commit.Batch{}, rpcerr.New(rpcerr.Denied, ReasonTokenUnrecorded,
-			"Access Denied: the server token %s is not on record here, so it cannot be noted as used; issue another with `meridian generate server-token`", token.ID)
+			"Access Denied: the server token %s is not on record here, so it cannot be noted as used; issue another with `meridian generate server-token`", presented.ID)
 	case record.UsedBy == name && record.UsedFor == requestID:
 		return commit.Batch{}, nil
 	case record.UsedBy != "":
 		return commit.Batch{}, rpcerr.New(rpcerr.Denied, ReasonTokenUsed,
 			"Access Denied: the server token %s was used up by server %q on %s: every new server takes a token of its own; issue another with `meridian generate server-token`",
-			token.ID, record.UsedBy, stored.Meta().ModificationTime.UTC().Format(time.RFC3339))
+			presented.ID, record.UsedBy, stored.Meta().ModificationTime.UTC().Format(time.RFC3339))
 	}
-	if err := s.recheck(token); err != nil {
+	if err := s.recheck(presented); err != nil {
 		return commit.Batch{}, err
 	}
 	used := *record
 	used.UsedBy, used.UsedFor = name, requestID
 	text, err := json.Marshal(used)
 	if err != nil {
-		return commit.Batch{}, fmt.Errorf("encode the record of token %s: %w", token.ID, err)
+		return commit.Batch{}, fmt.Errorf("encode the record of token %s: %w", presented.ID, err)
 	}
 	next, _, err := resource.Build(resource.Meta{Key: stored.Key(), Labels: stored.Meta().Labels}, text)
 	if err != nil {
-		return commit.Batch{}, fmt.Errorf("note the use of token %s: %w", token.ID, err)
+		return commit.Batch{}, fmt.Errorf("note the use of token %s: %w", presented.ID, err)
 	}
 	return commit.Batch{Txn: store.Txn{
-		RequestID: "join/" + token.ID + "/" + requestID, Time: s.cfg.Now(), Ops: []store.Op{store.Put(next)},
+		RequestID: "join/" + presented.ID + "/" + requestID, Time: s.cfg.Now(), Ops: []store.Op{store.Put(next)},
 		Preconditions: []store.Precondition{{Key: stored.Key(), Version: stored.Meta().Version, Revision: stored.Meta().Revision}},
 	}}, nil
 }
 
 // recheck asks again, on the newest state, whether a token still holds: it was
 // verified on whatever this server had applied when the call came in.
-func (s *Service) recheck(token authn.Token) error {
-	if err := s.cfg.Ring.Verifier().Recheck(token); err != nil {
+func (s *Service) recheck(presented token.Token) error {
+	if err := s.cfg.Ring.Verifier().Recheck(presented); err != nil {
 		return rpcerr.New(rpcerr.Unauthenticated, authn.ReasonBadToken, "not authenticated: %w", err)
 	}
 	return nil

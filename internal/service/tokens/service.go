@@ -10,9 +10,9 @@ import (
 
 	meridianv1 "meridian/api/meridian/v1"
 	"meridian/internal/authn"
+	"meridian/internal/authn/token"
 	"meridian/internal/authz"
 	"meridian/internal/commit"
-	"meridian/internal/keyring"
 	"meridian/internal/rbac"
 	"meridian/internal/resource"
 	"meridian/internal/rpcerr"
@@ -36,14 +36,14 @@ type Access interface {
 
 // Config is what a Service needs. Every field is required.
 type Config struct {
-	Ring   *keyring.Ring
+	Ring   *token.Ring
 	Writer commit.Log
 	Access Access
 	// Local reads the store that is written, View everything there is to read.
 	Local func() *store.View
 	View  func() store.Reader
 	// Uses are the tokens that this control plane issues.
-	Uses []authn.Use
+	Uses []token.Use
 	Now  func() time.Time
 }
 
@@ -62,19 +62,19 @@ func (s *Service) GenerateUserToken(ctx context.Context, req *meridianv1.Generat
 	if err := checkUser(req.GetName(), req.GetGroups()); err != nil {
 		return nil, err
 	}
-	raw, token, err := s.issue(ctx, issue{
+	raw, issued, err := s.issue(ctx, issue{
 		validFor: req.GetValidForSeconds(),
 		allowed: func() error {
 			return s.cfg.Access.GenerateUserToken(ctx, req.GetName(), req.GetGroups(), req.GetForce())
 		},
-		sign: func(i *authn.Issuer, d time.Duration) (string, authn.Token, error) {
+		sign: func(i *token.Issuer, d time.Duration) (string, token.Token, error) {
 			return i.User(req.GetName(), req.GetGroups(), d)
 		},
 	})
 	if err != nil {
 		return nil, err
 	}
-	return &meridianv1.GenerateUserTokenResponse{Token: raw, Id: token.ID}, nil
+	return &meridianv1.GenerateUserTokenResponse{Token: raw, Id: issued.ID}, nil
 }
 
 // GenerateDataplaneToken issues a token by which dataplanes register.
@@ -83,7 +83,7 @@ func (s *Service) GenerateDataplaneToken(ctx context.Context, req *meridianv1.Ge
 	if err != nil {
 		return nil, err
 	}
-	raw, token, err := s.issue(ctx, issue{
+	raw, issued, err := s.issue(ctx, issue{
 		validFor: req.GetValidForSeconds(),
 		allowed: func() error {
 			if err := s.cfg.Access.GenerateDataplaneToken(ctx, rbac.Token{Mesh: resource.MeshName(req.GetMesh()), Tags: tags}); err != nil {
@@ -91,14 +91,14 @@ func (s *Service) GenerateDataplaneToken(ctx context.Context, req *meridianv1.Ge
 			}
 			return s.checkMesh(req.GetMesh())
 		},
-		sign: func(i *authn.Issuer, d time.Duration) (string, authn.Token, error) {
+		sign: func(i *token.Issuer, d time.Duration) (string, token.Token, error) {
 			return i.Dataplane(req.GetMesh(), req.GetName(), tags, d)
 		},
 	})
 	if err != nil {
 		return nil, err
 	}
-	return &meridianv1.GenerateDataplaneTokenResponse{Token: raw, Id: token.ID}, nil
+	return &meridianv1.GenerateDataplaneTokenResponse{Token: raw, Id: issued.ID}, nil
 }
 
 // Zone issues a token for a zone, and creates the zone if there is none and the
@@ -112,11 +112,11 @@ func (s *Service) Zone(ctx context.Context, zone *resource.Resource, scope []str
 	i := issue{
 		validFor: validForSeconds,
 		allowed:  func() error { return s.cfg.Access.GenerateZoneToken(ctx, scope...) },
-		sign: func(i *authn.Issuer, d time.Duration) (string, authn.Token, error) {
+		sign: func(i *token.Issuer, d time.Duration) (string, token.Token, error) {
 			return i.Zone(zone.Key().Name, scope, d)
 		},
 	}
-	if slices.Contains(scope, authn.ScopeControlPlane) {
+	if slices.Contains(scope, token.ScopeControlPlane) {
 		i.ensure = zone
 	}
 	raw, _, err := s.issue(ctx, i)
@@ -127,44 +127,44 @@ func (s *Service) Zone(ctx context.Context, zone *resource.Resource, scope []str
 type issue struct {
 	validFor int64 // seconds
 	allowed  func() error
-	sign     func(*authn.Issuer, time.Duration) (string, authn.Token, error)
+	sign     func(*token.Issuer, time.Duration) (string, token.Token, error)
 	// ensure, unless nil, is created with the record if it does not exist.
 	ensure *resource.Resource
 }
 
 // issue signs a token and stores its record, on the condition that the access
 // rules are still those that it was decided on.
-func (s *Service) issue(ctx context.Context, i issue) (string, authn.Token, error) {
+func (s *Service) issue(ctx context.Context, i issue) (string, token.Token, error) {
 	validFor, err := validity(i.validFor)
 	if err != nil {
-		return "", authn.Token{}, err
+		return "", token.Token{}, err
 	}
 	var (
-		raw   string
-		token authn.Token
+		raw    string
+		signed token.Token
 	)
 	_, err = commit.WriteNewest(ctx, s.cfg.Writer, func() (commit.Batch, error) {
 		decidedOn := s.cfg.Local().AccessRevision()
 		if err := i.allowed(); err != nil {
 			return commit.Batch{}, err
 		}
-		if raw, token, err = i.sign(s.cfg.Ring.Issuer(), validFor); err != nil {
+		if raw, signed, err = i.sign(s.cfg.Ring.Issuer(), validFor); err != nil {
 			return commit.Batch{}, rpcerr.New(rpcerr.Invalid, "BAD_TOKEN_REQUEST", "%w", err)
 		}
-		txn, err := s.recording(ctx, token, i.ensure)
+		txn, err := s.recording(ctx, signed, i.ensure)
 		txn.AccessRevision = &decidedOn
 		return commit.Batch{Txn: txn}, err
 	})
 	if err != nil {
-		return "", authn.Token{}, err
+		return "", token.Token{}, err
 	}
-	return raw, token, nil
+	return raw, signed, nil
 }
 
 // recording returns the transaction that stores a token's record and removes
 // records that have outlived their use.
-func (s *Service) recording(ctx context.Context, token authn.Token, ensure *resource.Resource) (store.Txn, error) {
-	record, err := keyring.Record(token, authn.PrincipalFrom(ctx).Name)
+func (s *Service) recording(ctx context.Context, signed token.Token, ensure *resource.Resource) (store.Txn, error) {
+	record, err := token.Record(signed, authn.PrincipalFrom(ctx).Name)
 	if err != nil {
 		return store.Txn{}, err
 	}

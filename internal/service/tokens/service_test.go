@@ -12,9 +12,9 @@ import (
 
 	meridianv1 "meridian/api/meridian/v1"
 	"meridian/internal/authn"
+	"meridian/internal/authn/token"
 	"meridian/internal/authz"
 	"meridian/internal/commit/committest"
-	"meridian/internal/keyring"
 	"meridian/internal/resource"
 	"meridian/internal/rpcerr"
 	"meridian/internal/store"
@@ -26,21 +26,21 @@ type fixture struct {
 	t      *testing.T
 	store  *store.Store
 	writer *committest.Log
-	ring   *keyring.Ring
+	ring   *token.Ring
 	clock  time.Time
 }
 
-func newFixture(t *testing.T, change func(*keyring.Config)) *fixture {
+func newFixture(t *testing.T, change func(*token.RingConfig)) *fixture {
 	t.Helper()
 	f := &fixture{t: t, store: store.New(store.DefaultOptions()), clock: time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)}
 	f.writer = committest.New(f.store)
 	now := func() time.Time { return f.clock }
-	keys := keyring.Config{Local: f.store.View, Now: now}
+	keys := token.RingConfig{Local: f.store.View, Now: now}
 	if change != nil {
 		change(&keys)
 	}
-	f.ring = keyring.New(keys)
-	uses := []authn.Use{authn.UserToken, authn.DataplaneToken, authn.ZoneToken}
+	f.ring = token.NewRing(keys)
+	uses := []token.Use{token.ForUser, token.ForDataplane, token.ForZone}
 	rules := authz.Defaults{Restricted: true}
 	require.NoError(t, rules.Ensure(t.Context(), f.store.View, f.writer, now))
 	require.NoError(t, f.ring.Ensure(t.Context(), f.writer, uses...))
@@ -74,7 +74,7 @@ func as(t *testing.T, name string, groups ...string) context.Context {
 
 func admin(t *testing.T) context.Context { return as(t, authn.AdminUser, authn.AdminGroup) }
 
-func (f *fixture) verify(raw string) (authn.Token, error) {
+func (f *fixture) verify(raw string) (token.Token, error) {
 	f.t.Helper()
 	return f.ring.Verifier().Verify(raw)
 }
@@ -129,7 +129,7 @@ func TestIssuedTokensAreGoodAndListed(t *testing.T) {
 	require.NoError(t, err)
 	got, err = f.verify(raw)
 	require.NoError(t, err)
-	require.NoError(t, got.CheckZone("east", authn.ScopeControlPlane))
+	require.NoError(t, got.CheckZone("east", token.ScopeControlPlane))
 	_, ok := f.store.View().Get(zone.Key())
 	require.True(t, ok, "the zone is created with its first token")
 
@@ -173,7 +173,7 @@ func TestRevoke(t *testing.T) {
 	require.Equal(t, "bob", r.GetToken().GetSubject())
 	require.False(t, r.GetAlreadyRevoked())
 	_, err = f.verify(user.GetToken())
-	require.ErrorIs(t, err, authn.ErrTokenRevoked)
+	require.ErrorIs(t, err, token.ErrRevoked)
 	stored, ok := f.store.View().Get(resource.Key{Kind: "TokenRevocation", Name: user.GetId()})
 	require.True(t, ok)
 	require.Equal(t, "lost", stored.Spec().(*resource.TokenRevocation).Reason)
@@ -193,13 +193,13 @@ func TestRevoke(t *testing.T) {
 // A zone of a global marks its own record instead (§1.3).
 func TestRevokeInAZoneOfAGlobal(t *testing.T) {
 	global := store.New(store.DefaultOptions())
-	f := newFixture(t, func(c *keyring.Config) { c.Zone, c.Global = "east", global.View })
+	f := newFixture(t, func(c *token.RingConfig) { c.Zone, c.Global = "east", global.View })
 	user, err := f.GenerateUserToken(admin(t), &meridianv1.GenerateUserTokenRequest{Name: "bob", ValidForSeconds: hour})
 	require.NoError(t, err)
 	_, err = f.RevokeToken(admin(t), &meridianv1.RevokeTokenRequest{Id: user.GetId(), RequestId: "r1"})
 	require.NoError(t, err)
 	_, err = f.verify(user.GetToken())
-	require.ErrorIs(t, err, authn.ErrTokenRevoked)
+	require.ErrorIs(t, err, token.ErrRevoked)
 	require.Zero(t, f.store.View().Count("TokenRevocation"))
 }
 

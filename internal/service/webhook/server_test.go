@@ -19,8 +19,8 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"meridian/internal/authn"
 	"meridian/internal/authz"
+	"meridian/internal/pki"
 	"meridian/internal/resource"
 )
 
@@ -28,7 +28,7 @@ import (
 func certify(t *testing.T, certFile, keyFile string) *x509.CertPool {
 	t.Helper()
 	now := time.Now()
-	ca, err := authn.NewCA(now)
+	ca, err := pki.NewCA(now)
 	require.NoError(t, err)
 	cert, key, err := ca.IssueServer("webhook", []string{"127.0.0.1", "meridian-webhook.meridian-system.svc"}, now)
 	require.NoError(t, err)
@@ -74,7 +74,7 @@ func TestReviewsOverHTTPS(t *testing.T) {
 	dir := t.TempDir()
 	certFile, keyFile := filepath.Join(dir, "cert.pem"), filepath.Join(dir, "key.pem")
 	first := certify(t, certFile, keyFile)
-	pki, err := authn.OpenPKI(authn.PKIConfig{DataDir: dir, CertFile: certFile, KeyFile: keyFile, Now: time.Now, Log: slog.New(slog.DiscardHandler)})
+	pki, err := pki.Open(pki.Config{DataDir: dir, CertFile: certFile, KeyFile: keyFile, Now: time.Now, Log: slog.New(slog.DiscardHandler)})
 	require.NoError(t, err)
 	c := config(t, world(t))
 	c.Certificate = pki.GetCertificate
@@ -126,7 +126,7 @@ func TestOnlyClientsOfTheAuthorityAsk(t *testing.T) {
 	pair, err := tls.LoadX509KeyPair(certFile, keyFile)
 	require.NoError(t, err)
 	apiServer := func() *http.Client {
-		ca, err := authn.NewCA(time.Now())
+		ca, err := pki.NewCA(time.Now())
 		require.NoError(t, err)
 		cert, key, err := ca.IssueServer("kube-apiserver", nil, time.Now())
 		require.NoError(t, err)
@@ -141,7 +141,7 @@ func TestOnlyClientsOfTheAuthorityAsk(t *testing.T) {
 	}
 	c := config(t, world(t))
 	c.Certificate = func(*tls.ClientHelloInfo) (*tls.Certificate, error) { return &pair, nil }
-	c.Clients = func() (*x509.CertPool, error) { return authn.ReadAuthorities(authorities) }
+	c.Clients = func() (*x509.CertPool, error) { return pki.ReadAuthorities(authorities) }
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	require.NoError(t, err)
 	addr := l.Addr().String()
@@ -333,7 +333,7 @@ func TestLargeReviewsGiveWay(t *testing.T) {
 	dir := t.TempDir()
 	certFile, keyFile := filepath.Join(dir, "cert.pem"), filepath.Join(dir, "key.pem")
 	pool := certify(t, certFile, keyFile)
-	pki, err := authn.OpenPKI(authn.PKIConfig{DataDir: dir, CertFile: certFile, KeyFile: keyFile, Now: time.Now, Log: slog.New(slog.DiscardHandler)})
+	pki, err := pki.Open(pki.Config{DataDir: dir, CertFile: certFile, KeyFile: keyFile, Now: time.Now, Log: slog.New(slog.DiscardHandler)})
 	require.NoError(t, err)
 	c := config(t, world(t))
 	c.Certificate = pki.GetCertificate

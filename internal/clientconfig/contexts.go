@@ -1,4 +1,4 @@
-package authn
+package clientconfig
 
 import (
 	"crypto/x509"
@@ -13,6 +13,7 @@ import (
 	"sigs.k8s.io/yaml"
 
 	"meridian/internal/atomicfile"
+	"meridian/internal/pki"
 )
 
 // maxContextsBytes bounds what is read as a client configuration.
@@ -124,7 +125,7 @@ func (c *Contexts) Encode() ([]byte, error) {
 // LoadContexts reads a configuration file. The error is fs.ErrNotExist when
 // there is none.
 func LoadContexts(path string) (*Contexts, error) {
-	data, err := readBounded(path, maxContextsBytes)
+	data, err := pki.ReadFile(path, maxContextsBytes)
 	if err != nil {
 		return nil, err
 	}
@@ -142,10 +143,10 @@ func (c *Contexts) Save(path string) error {
 	if err != nil {
 		return err
 	}
-	if err := os.MkdirAll(filepath.Dir(path), dirPerm); err != nil {
+	if err := os.MkdirAll(filepath.Dir(path), 0o700); err != nil {
 		return fmt.Errorf("saving the client configuration: %w", err)
 	}
-	return atomicfile.Write(path, data, secretPerm)
+	return atomicfile.Write(path, data, 0o600)
 }
 
 // Get returns the entry of that name, or the current one for "".

@@ -1,4 +1,4 @@
-package authn
+package pki
 
 import (
 	"context"
@@ -113,26 +113,3 @@ func (t *clientTransport) ClientHandshake(ctx context.Context, authority string,
 func (t *clientTransport) Clone() credentials.TransportCredentials {
 	return &clientTransport{TransportCredentials: t.TransportCredentials.Clone(), source: t.source}
 }
-
-// tokenCredentials send a bearer token with every call.
-type tokenCredentials struct {
-	header    map[string]string
-	plaintext bool
-}
-
-// TokenCredentials returns credentials that send a token with every call. They
-// refuse a connection without TLS unless plaintext says otherwise.
-func TokenCredentials(token string, plaintext bool) credentials.PerRPCCredentials {
-	return tokenCredentials{header: map[string]string{"authorization": "Bearer " + token}, plaintext: plaintext}
-}
-
-// GetRequestMetadata implements credentials.PerRPCCredentials.
-func (c tokenCredentials) GetRequestMetadata(context.Context, ...string) (map[string]string, error) {
-	return c.header, nil
-}
-
-// RequireTransportSecurity implements credentials.PerRPCCredentials.
-func (c tokenCredentials) RequireTransportSecurity() bool { return !c.plaintext }
-
-// String keeps the token out of logs.
-func (c tokenCredentials) String() string { return "a bearer token" }

@@ -1,4 +1,4 @@
-package authn
+package token
 
 import (
 	"maps"
@@ -11,7 +11,7 @@ import (
 
 // §6.8: what a dataplane token lets register.
 func TestDataplaneTokens(t *testing.T) {
-	key := newKey(t, DataplaneToken, 1)
+	key := newKey(t, ForDataplane, 1)
 	issuer, verifier := NewIssuer(at(noon), key), NewVerifier(at(noon), key.Public())
 	tags := map[string][]string{"kuma.io/service": {"web", "web-admin"}, "team": {"a"}}
 	raw, issued, err := issuer.Dataplane("default", "web-1", tags, time.Hour)
@@ -31,11 +31,11 @@ func TestDataplaneTokens(t *testing.T) {
 		"as it says":                 {raw, "default", "web-1", []map[string]string{web}, nil, ""},
 		"two inbounds":               {raw, "default", "web-1", []map[string]string{web, webAdmin}, nil, ""},
 		"any name":                   {anyName, "default", "web-7", []map[string]string{web}, nil, ""},
-		"other mesh":                 {raw, "demo", "web-1", []map[string]string{web}, ErrTokenOtherMesh, `the token is for another mesh: it names "default", not "demo"`},
-		"other name":                 {raw, "default", "web-2", []map[string]string{web}, ErrTokenOtherDataplane, `the token is for another dataplane: it names "web-1", not "web-2"`},
-		"tag on no inbound":          {raw, "default", "web-1", []map[string]string{webAdmin}, ErrTokenTags, `the token does not cover the dataplane's tags: the dataplane has no tag team, and the token wants ["a"]`},
-		"no inbound at all":          {raw, "default", "web-1", nil, ErrTokenTags, `the token does not cover the dataplane's tags: the dataplane has no tag kuma.io/service, and the token wants ["web" "web-admin"]`},
-		"one inbound of another one": {raw, "default", "web-1", []map[string]string{web, {"kuma.io/service": "billing"}}, ErrTokenTags, `the token does not cover the dataplane's tags: kuma.io/service is "billing", and the token allows ["web" "web-admin"]`},
+		"other mesh":                 {raw, "demo", "web-1", []map[string]string{web}, ErrOtherMesh, `the token is for another mesh: it names "default", not "demo"`},
+		"other name":                 {raw, "default", "web-2", []map[string]string{web}, ErrOtherDataplane, `the token is for another dataplane: it names "web-1", not "web-2"`},
+		"tag on no inbound":          {raw, "default", "web-1", []map[string]string{webAdmin}, ErrTags, `the token does not cover the dataplane's tags: the dataplane has no tag team, and the token wants ["a"]`},
+		"no inbound at all":          {raw, "default", "web-1", nil, ErrTags, `the token does not cover the dataplane's tags: the dataplane has no tag kuma.io/service, and the token wants ["web" "web-admin"]`},
+		"one inbound of another one": {raw, "default", "web-1", []map[string]string{web, {"kuma.io/service": "billing"}}, ErrTags, `the token does not cover the dataplane's tags: kuma.io/service is "billing", and the token allows ["web" "web-admin"]`},
 	} {
 		t.Run(name, func(t *testing.T) {
 			_, err := verifier.Dataplane(tc.token, tc.mesh, tc.name, tc.sets...)
@@ -48,17 +48,17 @@ func TestDataplaneTokens(t *testing.T) {
 		})
 	}
 
-	userKey := newKey(t, UserToken, 1)
+	userKey := newKey(t, ForUser, 1)
 	user, _, err := NewIssuer(at(noon), userKey).User("web-1", nil, time.Hour)
 	require.NoError(t, err)
 	_, err = NewVerifier(at(noon), userKey.Public()).Dataplane(user, "default", "web-1", web)
-	require.ErrorIs(t, err, ErrTokenUse)
+	require.ErrorIs(t, err, ErrUse)
 	_, err = verifier.User(raw)
-	require.ErrorIs(t, err, ErrTokenUse)
+	require.ErrorIs(t, err, ErrUse)
 }
 
 func TestDataplaneTokensThatAreForged(t *testing.T) {
-	key := newKey(t, DataplaneToken, 1)
+	key := newKey(t, ForDataplane, 1)
 	header := map[string]any{"alg": "EdDSA", "typ": "JWT", "kid": "dataplane-token-signing-key-1"}
 	payload := map[string]any{
 		"jti": "id-1", "mesh": "default", "type": "dataplane", "tags": map[string]any{"kuma.io/service": []string{"web"}},
@@ -94,7 +94,7 @@ func TestDataplaneTokensThatAreForged(t *testing.T) {
 }
 
 func TestDataplaneTokenNeedsMeshAndValues(t *testing.T) {
-	issuer := NewIssuer(at(noon), newKey(t, DataplaneToken, 1))
+	issuer := NewIssuer(at(noon), newKey(t, ForDataplane, 1))
 	_, _, err := issuer.Dataplane("", "web-1", nil, time.Hour)
 	require.EqualError(t, err, "a dataplane token needs a mesh")
 	for _, tags := range []map[string][]string{{"team": nil}, {"team": {""}}} {
@@ -106,13 +106,13 @@ func TestDataplaneTokenNeedsMeshAndValues(t *testing.T) {
 // A key says whose it is, so that a token of one zone is not even looked at by
 // another.
 func TestTokensOfAnotherZoneNameAnUnknownKey(t *testing.T) {
-	east, err := GenerateSigningKey(KeyID{Use: DataplaneToken, Serial: 1, Issuer: "east.eu"})
+	east, err := GenerateSigningKey(KeyID{Use: ForDataplane, Serial: 1, Issuer: "east.eu"})
 	require.NoError(t, err)
 	require.Equal(t, "dataplane-token-signing-key-1.east.eu", east.ID().String())
 	id, err := ParseKeyID(east.ID().String())
 	require.NoError(t, err)
 	require.Equal(t, east.ID(), id)
-	west, err := GenerateSigningKey(KeyID{Use: DataplaneToken, Serial: 1, Issuer: "west"})
+	west, err := GenerateSigningKey(KeyID{Use: ForDataplane, Serial: 1, Issuer: "west"})
 	require.NoError(t, err)
 	raw, _, err := NewIssuer(at(noon), east).Dataplane("default", "web-1", nil, time.Hour)
 	require.NoError(t, err)
@@ -123,10 +123,10 @@ func TestTokensOfAnotherZoneNameAnUnknownKey(t *testing.T) {
 // §6.8: a token that was revoked is refused, also one whose signature
 // is remembered.
 func TestRevokedTokens(t *testing.T) {
-	key := newKey(t, UserToken, 1)
+	key := newKey(t, ForUser, 1)
 	revoked := map[string]bool{}
 	verifier := NewVerifier(at(noon), key.Public()).Revoking(func(use Use, id string) bool {
-		return use == UserToken && revoked[id]
+		return use == ForUser && revoked[id]
 	})
 	raw, token, err := NewIssuer(at(noon), key).User("bob", nil, time.Hour)
 	require.NoError(t, err)
@@ -137,14 +137,14 @@ func TestRevokedTokens(t *testing.T) {
 	}
 	revoked[token.ID] = true
 	_, err = verifier.User(raw)
-	require.ErrorIs(t, err, ErrTokenRevoked)
-	require.ErrorIs(t, verifier.Recheck(token), ErrTokenRevoked)
-	require.ErrorIs(t, NewVerifier(at(noon)).Recheck(token), ErrTokenUnknownKey)
+	require.ErrorIs(t, err, ErrRevoked)
+	require.ErrorIs(t, verifier.Recheck(token), ErrRevoked)
+	require.ErrorIs(t, NewVerifier(at(noon)).Recheck(token), ErrUnknownKey)
 }
 
 // A token whose signature is remembered still expires, and is then forgotten.
 func TestRememberedTokensExpire(t *testing.T) {
-	key, clock := newKey(t, UserToken, 1), noon
+	key, clock := newKey(t, ForUser, 1), noon
 	verifier := NewVerifier(func() time.Time { return clock }, key.Public())
 	raw, _, err := NewIssuer(at(noon), key).User("bob", nil, time.Hour)
 	require.NoError(t, err)
@@ -156,7 +156,7 @@ func TestRememberedTokensExpire(t *testing.T) {
 	require.Equal(t, 1, verifier.seen.len(), "only genuine tokens are")
 	clock = noon.Add(time.Hour)
 	_, err = verifier.User(raw)
-	require.ErrorIs(t, err, ErrTokenExpired)
+	require.ErrorIs(t, err, ErrExpired)
 	require.Zero(t, verifier.seen.len())
 }
 
@@ -176,7 +176,7 @@ func TestTokenCacheIsBounded(t *testing.T) {
 }
 
 func FuzzVerifyDataplane(f *testing.F) {
-	key := newKey(f, DataplaneToken, 1)
+	key := newKey(f, ForDataplane, 1)
 	good, issued, err := NewIssuer(at(noon), key).Dataplane("default", "web-1", map[string][]string{"kuma.io/service": {"web"}}, time.Hour)
 	require.NoError(f, err)
 	f.Add(good, "default", "web-1", "web")
@@ -196,7 +196,7 @@ func FuzzVerifyDataplane(f *testing.F) {
 }
 
 func BenchmarkVerify(b *testing.B) {
-	key := newKey(b, DataplaneToken, 1)
+	key := newKey(b, ForDataplane, 1)
 	raw, _, err := NewIssuer(at(noon), key).Dataplane("default", "web-1", map[string][]string{"kuma.io/service": {"web"}}, time.Hour)
 	require.NoError(b, err)
 	b.Run("first", func(b *testing.B) {

@@ -1,4 +1,4 @@
-package authn
+package pki
 
 import (
 	"bytes"
@@ -26,13 +26,13 @@ const (
 	maxPEMBytes   = 1 << 20
 )
 
-// ErrPartialPKI means that a PKI directory holds a certificate without its key
+// ErrPartial means that a PKI directory holds a certificate without its key
 // or the reverse. Nothing is overwritten: the operator restores the file, or
 // removes the other to have both made anew.
-var ErrPartialPKI = errors.New("auth: a certificate and its key must both be there")
+var ErrPartial = errors.New("auth: a certificate and its key must both be there")
 
-// PKIConfig says where a server's certificate comes from.
-type PKIConfig struct {
+// Config says where a server's certificate comes from.
+type Config struct {
 	// DataDir holds the generated files, under pki/.
 	DataDir string
 	// Name is the server's, for its certificate's subject.
@@ -53,7 +53,7 @@ type PKIConfig struct {
 // PKI is a server's certificate, ready to serve and to be reloaded. Its methods
 // are safe for concurrent use; Reload is for one caller at a time.
 type PKI struct {
-	config  PKIConfig
+	config  Config
 	current atomic.Pointer[material]
 }
 
@@ -64,12 +64,12 @@ type material struct {
 	server *tls.Certificate
 }
 
-// OpenPKI loads the server's certificate. Without files given it makes, once,
+// Open loads the server's certificate. Without files given it makes, once,
 // an authority and a certificate in the data directory, and renews the
 // certificate when it runs out within four months or lacks one of the hosts.
-// It fails when files are given that do not fit together, with ErrPartialPKI,
+// It fails when files are given that do not fit together, with ErrPartial,
 // and when the directory cannot be written.
-func OpenPKI(config PKIConfig) (*PKI, error) {
+func Open(config Config) (*PKI, error) {
 	if (config.CertFile == "") != (config.KeyFile == "") {
 		return nil, errors.New("a certificate file and a key file must be given together")
 	}
@@ -119,7 +119,7 @@ func (p *PKI) ServerTLS() *tls.Config {
 
 // CheckGiven reports what is wrong with the files that the operator named, if
 // they are named. It writes nothing.
-func CheckGiven(config PKIConfig) error {
+func CheckGiven(config Config) error {
 	if config.CertFile == "" {
 		return nil
 	}
@@ -129,11 +129,11 @@ func CheckGiven(config PKIConfig) error {
 
 // given loads the files that the operator named.
 func (p *PKI) given() (*material, error) {
-	certPEM, err := readBounded(p.config.CertFile, maxPEMBytes)
+	certPEM, err := ReadFile(p.config.CertFile, maxPEMBytes)
 	if err != nil {
 		return nil, fmt.Errorf("loading the server's certificate: %w", err)
 	}
-	keyPEM, err := readBounded(p.config.KeyFile, maxPEMBytes)
+	keyPEM, err := ReadFile(p.config.KeyFile, maxPEMBytes)
 	if err != nil {
 		return nil, fmt.Errorf("loading the key of the server's certificate: %w", err)
 	}
@@ -148,7 +148,7 @@ func (p *PKI) given() (*material, error) {
 	if p.config.CAFile == "" {
 		return m, nil
 	}
-	if m.caPEM, err = readBounded(p.config.CAFile, maxPEMBytes); err != nil {
+	if m.caPEM, err = ReadFile(p.config.CAFile, maxPEMBytes); err != nil {
 		return nil, fmt.Errorf("loading the CA: %w", err)
 	}
 	if !x509.NewCertPool().AppendCertsFromPEM(m.caPEM) {
@@ -225,7 +225,7 @@ func ImportCA(dataDir string, certPEM, keyPEM []byte) error {
 		return fmt.Errorf("making the PKI directory: %w", err)
 	}
 	certPath, keyPath := filepath.Join(dir, caFile), filepath.Join(dir, caKeyFile)
-	have, err := readBounded(certPath, maxPEMBytes)
+	have, err := ReadFile(certPath, maxPEMBytes)
 	switch {
 	case err == nil && !bytes.Equal(have, ca.CertificatePEM()):
 		return fmt.Errorf("%w: %s", ErrOtherCA, certPath)
@@ -285,16 +285,16 @@ func writePair(certPath string, certPEM []byte, keyPath string, key []byte) erro
 }
 
 // readPair reads a certificate and its key. The error is fs.ErrNotExist when
-// neither is there, ErrPartialPKI when one is.
+// neither is there, ErrPartial when one is.
 func readPair(certPath, keyPath string) (certPEM, keyPEM []byte, err error) {
-	certPEM, certErr := readBounded(certPath, maxPEMBytes)
-	keyPEM, keyErr := readBounded(keyPath, maxPEMBytes)
+	certPEM, certErr := ReadFile(certPath, maxPEMBytes)
+	keyPEM, keyErr := ReadFile(keyPath, maxPEMBytes)
 	noCert, noKey := errors.Is(certErr, fs.ErrNotExist), errors.Is(keyErr, fs.ErrNotExist)
 	switch {
 	case noCert && !noKey && keyErr == nil:
-		return nil, nil, fmt.Errorf("%w: %s is missing beside %s", ErrPartialPKI, certPath, keyPath)
+		return nil, nil, fmt.Errorf("%w: %s is missing beside %s", ErrPartial, certPath, keyPath)
 	case noKey && !noCert && certErr == nil:
-		return nil, nil, fmt.Errorf("%w: %s is missing beside %s", ErrPartialPKI, keyPath, certPath)
+		return nil, nil, fmt.Errorf("%w: %s is missing beside %s", ErrPartial, keyPath, certPath)
 	}
 	return certPEM, keyPEM, errors.Join(certErr, keyErr)
 }

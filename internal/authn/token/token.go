@@ -1,4 +1,4 @@
-package authn
+package token
 
 import (
 	"crypto/rand"
@@ -23,8 +23,8 @@ const (
 	// tokenSkew backdates `nbf` for verifiers whose clocks run behind, and is
 	// how far in the future an `iat` may lie.
 	tokenSkew = time.Minute
-	// MaxTokenValidity bounds how long a token may be valid.
-	MaxTokenValidity = 10 * 365 * 24 * time.Hour
+	// MaxValidity bounds how long a token may be valid.
+	MaxValidity = 10 * 365 * 24 * time.Hour
 )
 
 // ScopeControlPlane lets a zone token connect a zone's control plane; other
@@ -36,43 +36,43 @@ const (
 )
 
 // Why a token is refused. Each says what is wrong with it; a caller mends it by
-// getting another token, except for ErrTokenNotYetValid, which time mends.
+// getting another token, except for ErrNotYetValid, which time mends.
 var (
-	// ErrTokenMalformed means that it is not a token at all.
-	ErrTokenMalformed = errors.New("the token is malformed")
-	// ErrTokenAlgorithm means that it is not signed, or not with EdDSA.
-	ErrTokenAlgorithm = errors.New("the token is not signed with " + algorithm)
-	// ErrTokenNoKeyID means that it does not say which key signed it.
-	ErrTokenNoKeyID = errors.New("the token names no signing key (kid)")
-	// ErrTokenUnknownKey means that the key it names is not known here: it was
+	// ErrMalformed means that it is not a token at all.
+	ErrMalformed = errors.New("the token is malformed")
+	// ErrAlgorithm means that it is not signed, or not with EdDSA.
+	ErrAlgorithm = errors.New("the token is not signed with " + algorithm)
+	// ErrNoKeyID means that it does not say which key signed it.
+	ErrNoKeyID = errors.New("the token names no signing key (kid)")
+	// ErrUnknownKey means that the key it names is not known here: it was
 	// issued elsewhere, or its key was withdrawn.
-	ErrTokenUnknownKey = errors.New("the token's signing key is not known here")
-	// ErrTokenSignature means that it was altered, or signed by another key of
+	ErrUnknownKey = errors.New("the token's signing key is not known here")
+	// ErrSignature means that it was altered, or signed by another key of
 	// the same name.
-	ErrTokenSignature = errors.New("the token's signature does not verify")
-	// ErrTokenClaim means that a required claim is missing or empty.
-	ErrTokenClaim = errors.New("the token lacks a required claim")
-	// ErrTokenExpired means that its time is over.
-	ErrTokenExpired = errors.New("the token has expired")
-	// ErrTokenNotYetValid means that its time has not come.
-	ErrTokenNotYetValid = errors.New("the token is not valid yet")
-	// ErrTokenUse means that it is for another door, such as a zone token given
+	ErrSignature = errors.New("the token's signature does not verify")
+	// ErrClaim means that a required claim is missing or empty.
+	ErrClaim = errors.New("the token lacks a required claim")
+	// ErrExpired means that its time is over.
+	ErrExpired = errors.New("the token has expired")
+	// ErrNotYetValid means that its time has not come.
+	ErrNotYetValid = errors.New("the token is not valid yet")
+	// ErrUse means that it is for another door, such as a zone token given
 	// for a user.
-	ErrTokenUse = errors.New("the token is of another use")
-	// ErrTokenOtherZone means that a zone token is that of another zone.
-	ErrTokenOtherZone = errors.New("the token is for another zone")
-	// ErrTokenScope means that a zone token does not cover this.
-	ErrTokenScope = errors.New("the token does not have the scope")
-	// ErrTokenRevoked means that it was ended before its time.
-	ErrTokenRevoked = errors.New("the token was revoked")
-	// ErrTokenOtherMesh means that a dataplane token is for another mesh.
-	ErrTokenOtherMesh = errors.New("the token is for another mesh")
-	// ErrTokenOtherDataplane means that a dataplane token is that of another one.
-	ErrTokenOtherDataplane = errors.New("the token is for another dataplane")
-	// ErrTokenTags means that a dataplane has tags that its token does not cover.
-	ErrTokenTags = errors.New("the token does not cover the dataplane's tags")
-	// ErrTokenType means that a dataplane token is for a proxy of another type.
-	ErrTokenType = errors.New("the token is for a proxy of another type")
+	ErrUse = errors.New("the token is of another use")
+	// ErrOtherZone means that a zone token is that of another zone.
+	ErrOtherZone = errors.New("the token is for another zone")
+	// ErrScope means that a zone token does not cover this.
+	ErrScope = errors.New("the token does not have the scope")
+	// ErrRevoked means that it was ended before its time.
+	ErrRevoked = errors.New("the token was revoked")
+	// ErrOtherMesh means that a dataplane token is for another mesh.
+	ErrOtherMesh = errors.New("the token is for another mesh")
+	// ErrOtherDataplane means that a dataplane token is that of another one.
+	ErrOtherDataplane = errors.New("the token is for another dataplane")
+	// ErrTags means that a dataplane has tags that its token does not cover.
+	ErrTags = errors.New("the token does not cover the dataplane's tags")
+	// ErrType means that a dataplane token is for a proxy of another type.
+	ErrType = errors.New("the token is for a proxy of another type")
 )
 
 // TypeDataplane is the type of the tokens by which dataplanes register.
@@ -108,33 +108,33 @@ const serverSubject = "server"
 // Subject says in one line who or what the token speaks for.
 func (t Token) Subject() string {
 	switch t.Key.Use {
-	case ZoneToken:
+	case ForZone:
 		return t.Zone
-	case DataplaneToken:
+	case ForDataplane:
 		name := t.Name
 		if name == "" {
 			name = "*"
 		}
 		return t.Mesh + "/" + name
-	case ServerToken:
+	case ForServer:
 		return serverSubject
 	default:
 		return t.Name
 	}
 }
 
-// CheckTokenText says why a text can be no token, whoever issued it: one of the
+// CheckText says why a text can be no token, whoever issued it: one of the
 // ErrToken errors. It keeps a client from sending what no server could answer.
-func CheckTokenText(text string) error {
+func CheckText(text string) error {
 	if len(text) > maxTokenBytes {
-		return fmt.Errorf("%w: it has %d bytes", ErrTokenMalformed, len(text))
+		return fmt.Errorf("%w: it has %d bytes", ErrMalformed, len(text))
 	}
 	other := func(r rune) bool {
 		return (r < 'a' || r > 'z') && (r < 'A' || r > 'Z') && (r < '0' || r > '9') && r != '-' && r != '_' && r != '.'
 	}
 	if i := strings.IndexFunc(text, other); i >= 0 {
 		r, _ := utf8.DecodeRuneInString(text[i:])
-		return fmt.Errorf("%w: it has a %q at position %d, and a token is one line of letters, digits, dots, dashes and underscores", ErrTokenMalformed, r, i+1)
+		return fmt.Errorf("%w: it has a %q at position %d, and a token is one line of letters, digits, dots, dashes and underscores", ErrMalformed, r, i+1)
 	}
 	return nil
 }
@@ -176,7 +176,7 @@ func (i *Issuer) User(name string, groups []string, validFor time.Duration) (str
 	if name == "" {
 		return "", Token{}, errors.New("a user token needs a name")
 	}
-	return i.issue(UserToken, claims{Name: name, Groups: slices.Clone(groups)}, validFor)
+	return i.issue(ForUser, claims{Name: name, Groups: slices.Clone(groups)}, validFor)
 }
 
 // Zone issues a token for a zone.
@@ -184,7 +184,7 @@ func (i *Issuer) Zone(zone string, scope []string, validFor time.Duration) (stri
 	if zone == "" || len(scope) == 0 {
 		return "", Token{}, errors.New("a zone token needs a zone and a scope")
 	}
-	return i.issue(ZoneToken, claims{Zone: zone, Scope: slices.Clone(scope)}, validFor)
+	return i.issue(ForZone, claims{Zone: zone, Scope: slices.Clone(scope)}, validFor)
 }
 
 // Dataplane issues a token for the dataplanes of a mesh that have the name, if
@@ -198,12 +198,12 @@ func (i *Issuer) Dataplane(mesh, name string, tags map[string][]string, validFor
 			return "", Token{}, fmt.Errorf("a dataplane token needs a value for tag %q", tag)
 		}
 	}
-	return i.issue(DataplaneToken, claims{Mesh: mesh, Name: name, Tags: maps.Clone(tags), Type: TypeDataplane}, validFor)
+	return i.issue(ForDataplane, claims{Mesh: mesh, Name: name, Tags: maps.Clone(tags), Type: TypeDataplane}, validFor)
 }
 
 // Server issues a token by which one new server may join.
 func (i *Issuer) Server(validFor time.Duration) (string, Token, error) {
-	return i.issue(ServerToken, claims{}, validFor)
+	return i.issue(ForServer, claims{}, validFor)
 }
 
 func (i *Issuer) issue(use Use, c claims, validFor time.Duration) (string, Token, error) {
@@ -211,8 +211,8 @@ func (i *Issuer) issue(use Use, c claims, validFor time.Duration) (string, Token
 	if !ok {
 		return "", Token{}, fmt.Errorf("there is no key to sign a %s with", use)
 	}
-	if validFor < time.Second || validFor > MaxTokenValidity {
-		return "", Token{}, fmt.Errorf("a token is valid for at least a second and at most %d days, not %s", MaxTokenValidity/(24*time.Hour), validFor)
+	if validFor < time.Second || validFor > MaxValidity {
+		return "", Token{}, fmt.Errorf("a token is valid for at least a second and at most %d days, not %s", MaxValidity/(24*time.Hour), validFor)
 	}
 	now := i.now()
 	c.RegisteredClaims = jwt.RegisteredClaims{

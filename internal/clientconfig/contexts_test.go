@@ -1,4 +1,4 @@
-package authn
+package clientconfig
 
 import (
 	"io/fs"
@@ -6,13 +6,16 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
+
+	"meridian/internal/pki"
 )
 
 func testCA(tb testing.TB) string {
 	tb.Helper()
-	ca, err := NewCA(noon)
+	ca, err := pki.NewCA(time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC))
 	require.NoError(tb, err)
 	return string(ca.CertificatePEM())
 }

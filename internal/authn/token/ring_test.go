@@ -1,4 +1,4 @@
-package keyring
+package token
 
 import (
 	"bytes"
@@ -13,8 +13,8 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"meridian/internal/authn"
 	"meridian/internal/commit/committest"
+	"meridian/internal/rbac"
 	"meridian/internal/resource"
 	"meridian/internal/store"
 )
@@ -35,7 +35,7 @@ func now() time.Time { return time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC) }
 // newGlobal returns the ring of a global.
 func newGlobal() (*Ring, *committest.Log) {
 	p := committest.New(store.New(store.DefaultOptions()))
-	return New(Config{Local: p.View, Now: now}), p
+	return NewRing(RingConfig{Local: p.View, Now: now}), p
 }
 
 // newZone returns the ring of a zone of the global that p writes.
@@ -43,22 +43,22 @@ func newZone(name string, global *committest.Log) (*Ring, *committest.Log) {
 	options := store.DefaultOptions()
 	options.ExternalMeshes = true
 	p := committest.New(store.New(options))
-	return New(Config{Local: p.View, Global: global.View, Zone: name, Now: now}), p
+	return NewRing(RingConfig{Local: p.View, Global: global.View, Zone: name, Now: now}), p
 }
 
 func TestKeysAndTokenAreMadeOnce(t *testing.T) {
 	r, p := newGlobal()
-	require.NoError(t, r.Ensure(t.Context(), p, authn.UserToken, authn.ZoneToken))
+	require.NoError(t, r.Ensure(t.Context(), p, ForUser, ForZone))
 	token, revision := r.AdminToken(), p.Revision()
 	require.NotEmpty(t, token)
-	require.NoError(t, r.Ensure(t.Context(), p, authn.UserToken, authn.ZoneToken))
+	require.NoError(t, r.Ensure(t.Context(), p, ForUser, ForZone))
 	require.Equal(t, token, r.AdminToken())
 	require.Equal(t, revision, p.Revision(), "nothing is written the second time")
 
 	admin, err := r.Verifier().User(token)
 	require.NoError(t, err)
-	require.Equal(t, authn.AdminUser, admin.Name)
-	require.Equal(t, []string{authn.AdminGroup}, admin.Groups)
+	require.Equal(t, AdminUser, admin.Name)
+	require.Equal(t, []string{rbac.AdminGroup}, admin.Groups)
 	issued := r.Issued("")
 	require.Len(t, issued, 1)
 	require.Equal(t, admin.ID, issued[0].ID)
@@ -76,8 +76,8 @@ func TestInterruptedStartIsCompleted(t *testing.T) {
 			}
 			return nil
 		})
-		require.Error(t, r.Ensure(t.Context(), p, authn.UserToken, authn.ZoneToken))
-		require.NoError(t, r.Ensure(t.Context(), p, authn.UserToken, authn.ZoneToken))
+		require.Error(t, r.Ensure(t.Context(), p, ForUser, ForZone))
+		require.NoError(t, r.Ensure(t.Context(), p, ForUser, ForZone))
 		_, err := r.Verifier().User(r.AdminToken())
 		require.NoError(t, err, "stopped at write %d", stop)
 	}
@@ -86,23 +86,23 @@ func TestInterruptedStartIsCompleted(t *testing.T) {
 // §6.8: only public halves are published.
 func TestPublishedKeysArePublicHalves(t *testing.T) {
 	r, p := newGlobal()
-	require.NoError(t, r.Ensure(t.Context(), p, authn.ZoneToken, authn.UserToken))
-	token, _, err := r.Issuer().Zone("east", []string{authn.ScopeControlPlane}, time.Hour)
+	require.NoError(t, r.Ensure(t.Context(), p, ForZone, ForUser))
+	token, _, err := r.Issuer().Zone("east", []string{ScopeControlPlane}, time.Hour)
 	require.NoError(t, err)
-	var public []authn.PublicKey
+	var public []PublicKey
 	for k := range p.View().List(resource.KindSigningKey, "") {
 		d, ok := resource.Describe(k.Key().Kind)
 		require.True(t, ok)
 		require.True(t, d.Synced, "zones verify with it")
-		id, err := authn.ParseKeyID(k.Key().Name)
+		id, err := ParseKeyID(k.Key().Name)
 		require.NoError(t, err)
 		der, err := base64.StdEncoding.DecodeString(k.Spec().(*resource.SigningKey).PublicKey)
 		require.NoError(t, err)
-		key, err := authn.ParsePublicKey(id, der)
+		key, err := ParsePublicKey(id, der)
 		require.NoError(t, err)
 		public = append(public, key)
 	}
-	_, err = authn.NewVerifier(now, public...).Zone(token, "east", authn.ScopeControlPlane)
+	_, err = NewVerifier(now, public...).Zone(token, "east", ScopeControlPlane)
 	require.NoError(t, err, "the published half verifies what the private one signed")
 	for _, kind := range []resource.Kind{resource.KindGlobalSecret, resource.KindIssuedToken} {
 		d, _ := resource.Describe(kind)
@@ -113,9 +113,9 @@ func TestPublishedKeysArePublicHalves(t *testing.T) {
 // §6.8: a rotated key signs the next token, and all verify.
 func TestRotation(t *testing.T) {
 	r, p := newGlobal()
-	require.NoError(t, r.Ensure(t.Context(), p, authn.UserToken))
+	require.NoError(t, r.Ensure(t.Context(), p, ForUser))
 	old := r.AdminToken()
-	id, batch, err := r.Rotation(authn.UserToken)
+	id, batch, err := r.Rotation(ForUser)
 	require.NoError(t, err)
 	require.Equal(t, "user-token-signing-key-2", id.String())
 	require.Len(t, batch, 2, "both halves")
@@ -132,18 +132,18 @@ func TestRotation(t *testing.T) {
 	}})
 	require.NoError(t, err)
 	_, err = r.Verifier().User(old)
-	require.ErrorIs(t, err, authn.ErrTokenUnknownKey, "a key that is deleted takes its tokens with it")
+	require.ErrorIs(t, err, ErrUnknownKey, "a key that is deleted takes its tokens with it")
 }
 
 // §6.8: a zone verifies the dataplane tokens of its global and its own,
 // and nothing else of either.
 func TestZonesVerifyTheGlobalsDataplaneTokens(t *testing.T) {
 	global, written := newGlobal()
-	require.NoError(t, global.Ensure(t.Context(), written, authn.UserToken, authn.ZoneToken, authn.DataplaneToken))
+	require.NoError(t, global.Ensure(t.Context(), written, ForUser, ForZone, ForDataplane))
 	east, eastWritten := newZone("east", written)
-	require.NoError(t, east.Ensure(t.Context(), eastWritten, authn.UserToken, authn.DataplaneToken))
+	require.NoError(t, east.Ensure(t.Context(), eastWritten, ForUser, ForDataplane))
 	west, westWritten := newZone("west", written)
-	require.NoError(t, west.Ensure(t.Context(), westWritten, authn.UserToken, authn.DataplaneToken))
+	require.NoError(t, west.Ensure(t.Context(), westWritten, ForUser, ForDataplane))
 	require.Zero(t, eastWritten.View().Count(resource.KindSigningKey), "a zone publishes nothing")
 
 	fromGlobal, token, err := global.Issuer().Dataplane("default", "web-1", nil, time.Hour)
@@ -158,12 +158,12 @@ func TestZonesVerifyTheGlobalsDataplaneTokens(t *testing.T) {
 	require.NoError(t, err)
 	for _, r := range []*Ring{global, west} {
 		_, err = r.Verifier().Verify(fromEast)
-		require.ErrorIs(t, err, authn.ErrTokenUnknownKey, "a token of one zone opens no other door")
+		require.ErrorIs(t, err, ErrUnknownKey, "a token of one zone opens no other door")
 	}
 	_, err = east.Verifier().Verify(global.AdminToken())
-	require.ErrorIs(t, err, authn.ErrTokenUnknownKey, "the global's users are not the zone's")
+	require.ErrorIs(t, err, ErrUnknownKey, "the global's users are not the zone's")
 	_, err = global.Verifier().Verify(east.AdminToken())
-	require.ErrorIs(t, err, authn.ErrTokenUnknownKey)
+	require.ErrorIs(t, err, ErrUnknownKey)
 
 	// The global's revocations hold in every zone.
 	record, err := Record(token, "bob")
@@ -174,7 +174,7 @@ func TestZonesVerifyTheGlobalsDataplaneTokens(t *testing.T) {
 	put(t, written, revocation)
 	for _, r := range []*Ring{global, east, west} {
 		_, err = r.Verifier().Verify(fromGlobal)
-		require.ErrorIs(t, err, authn.ErrTokenRevoked)
+		require.ErrorIs(t, err, ErrRevoked)
 	}
 }
 
@@ -183,7 +183,7 @@ func TestZonesVerifyTheGlobalsDataplaneTokens(t *testing.T) {
 func TestAZoneRevokesItsOwnTokens(t *testing.T) {
 	_, written := newGlobal()
 	east, p := newZone("east", written)
-	require.NoError(t, east.Ensure(t.Context(), p, authn.UserToken, authn.DataplaneToken))
+	require.NoError(t, east.Ensure(t.Context(), p, ForUser, ForDataplane))
 	raw, token, err := east.Issuer().Dataplane("default", "", map[string][]string{"kuma.io/service": {"web"}}, time.Hour)
 	require.NoError(t, err)
 	record, err := Record(token, "bob")
@@ -200,8 +200,8 @@ func TestAZoneRevokesItsOwnTokens(t *testing.T) {
 	require.Equal(t, record.Key(), marked.Key())
 	put(t, p, marked)
 	_, err = verifier.Verify(raw)
-	require.ErrorIs(t, err, authn.ErrTokenRevoked, "also with a verifier from before")
-	issued := east.Issued(authn.DataplaneToken)
+	require.ErrorIs(t, err, ErrRevoked, "also with a verifier from before")
+	issued := east.Issued(ForDataplane)
 	require.Len(t, issued, 1)
 	require.True(t, issued[0].RevokedNow)
 	require.Equal(t, "default/*", issued[0].Subject)
@@ -214,11 +214,11 @@ func TestAZoneRevokesItsOwnTokens(t *testing.T) {
 // be revoked.
 func TestOldAdminTokenIsRecorded(t *testing.T) {
 	r, p := newGlobal()
-	require.NoError(t, r.Ensure(t.Context(), p, authn.UserToken))
+	require.NoError(t, r.Ensure(t.Context(), p, ForUser))
 	issued := r.Issued("")
 	_, err := p.Propose(t.Context(), store.Txn{Time: now(), Ops: []store.Op{store.Delete(issued[0].Resource.Key())}})
 	require.NoError(t, err)
-	require.NoError(t, r.Ensure(t.Context(), p, authn.UserToken))
+	require.NoError(t, r.Ensure(t.Context(), p, ForUser))
 	again := r.Issued("")
 	require.Len(t, again, 1)
 	require.Equal(t, issued[0].ID, again[0].ID)
@@ -227,10 +227,10 @@ func TestOldAdminTokenIsRecorded(t *testing.T) {
 // One published key that is damaged refuses its own tokens only.
 func TestDamagedPublishedKeyIsLeftOut(t *testing.T) {
 	global, written := newGlobal()
-	require.NoError(t, global.Ensure(t.Context(), written, authn.UserToken, authn.DataplaneToken))
+	require.NoError(t, global.Ensure(t.Context(), written, ForUser, ForDataplane))
 	raw, _, err := global.Issuer().Dataplane("default", "", nil, time.Hour)
 	require.NoError(t, err)
-	_, batch, err := global.Rotation(authn.DataplaneToken)
+	_, batch, err := global.Rotation(ForDataplane)
 	require.NoError(t, err)
 	renamed, err := build(resource.KindSigningKey, "dataplane-token-signing-key-9", *batch[1].Spec().(*resource.SigningKey))
 	require.NoError(t, err)
@@ -242,8 +242,8 @@ func TestDamagedPublishedKeyIsLeftOut(t *testing.T) {
 
 func TestExpiredRecordsArePruned(t *testing.T) {
 	r, p := newGlobal()
-	require.NoError(t, r.Ensure(t.Context(), p, authn.UserToken))
-	past := authn.NewIssuer(func() time.Time { return now().Add(-50 * time.Hour) }, mustKeys(t, p)...)
+	require.NoError(t, r.Ensure(t.Context(), p, ForUser))
+	past := NewIssuer(func() time.Time { return now().Add(-50 * time.Hour) }, mustKeys(t, p)...)
 	var gone []resource.Key
 	for _, validFor := range []time.Duration{time.Hour, 48 * time.Hour} {
 		_, token, err := past.User("bob", nil, validFor)
@@ -260,7 +260,7 @@ func TestExpiredRecordsArePruned(t *testing.T) {
 	require.ElementsMatch(t, gone, r.Expired(), "a day after the token has expired")
 }
 
-func mustKeys(t *testing.T, p *committest.Log) []authn.SigningKey {
+func mustKeys(t *testing.T, p *committest.Log) []SigningKey {
 	t.Helper()
 	keys, err := privateKeys(p.View())
 	require.NoError(t, err)
@@ -269,7 +269,7 @@ func mustKeys(t *testing.T, p *committest.Log) []authn.SigningKey {
 
 func TestFollowersHearOfKeysAndRevocations(t *testing.T) {
 	r, p := newGlobal()
-	require.NoError(t, r.Ensure(t.Context(), p, authn.UserToken))
+	require.NoError(t, r.Ensure(t.Context(), p, ForUser))
 	ctx, cancel := context.WithCancel(t.Context())
 	heard := make(chan struct{}, 16)
 	following := make(chan error, 1)
@@ -282,7 +282,7 @@ func TestFollowersHearOfKeysAndRevocations(t *testing.T) {
 	// The follower may have begun before or after any one write, so writes go on
 	// until it has heard of one.
 	for serial := 0; ; serial++ {
-		_, batch, err := r.Rotation(authn.UserToken)
+		_, batch, err := r.Rotation(ForUser)
 		require.NoError(t, err)
 		put(t, p, batch...)
 		select {
@@ -302,7 +302,7 @@ func TestFollowersHearOfKeysAndRevocations(t *testing.T) {
 func TestFollowersHearOfARewoundStore(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		global, written := newGlobal()
-		require.NoError(t, global.Ensure(t.Context(), written, authn.UserToken, authn.DataplaneToken))
+		require.NoError(t, global.Ensure(t.Context(), written, ForUser, ForDataplane))
 		replica := store.New(store.DefaultOptions())
 		replica.Advance(5000)
 		east, _ := newZone("east", committest.New(replica))
@@ -327,7 +327,7 @@ func TestFollowersHearOfARewoundStore(t *testing.T) {
 // else's token: somebody has to be able to mend it.
 func TestASecretThatIsNoKeyIsLeftOut(t *testing.T) {
 	r, p := newGlobal()
-	require.NoError(t, r.Ensure(t.Context(), p, authn.UserToken))
+	require.NoError(t, r.Ensure(t.Context(), p, ForUser))
 	garbage, err := build(resource.KindGlobalSecret, "user-token-signing-key-9", resource.Secret{Data: "Z2FyYmFnZQ=="})
 	require.NoError(t, err)
 	put(t, p, garbage)

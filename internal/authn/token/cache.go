@@ -1,4 +1,4 @@
-package authn
+package token
 
 import (
 	"crypto/sha256"

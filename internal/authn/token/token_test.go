@@ -1,4 +1,4 @@
-package authn
+package token
 
 import (
 	"crypto/ed25519"
@@ -50,7 +50,7 @@ func forge(tb testing.TB, key SigningKey, header, payload map[string]any) string
 }
 
 func TestTokensAreVerifiedAsIssued(t *testing.T) {
-	user, zone := newKey(t, UserToken, 1), newKey(t, ZoneToken, 1)
+	user, zone := newKey(t, ForUser, 1), newKey(t, ForZone, 1)
 	issuer := NewIssuer(at(noon), user, zone)
 	verifier := NewVerifier(at(noon), publicHalves(user, zone)...)
 
@@ -62,7 +62,7 @@ func TestTokensAreVerifiedAsIssued(t *testing.T) {
 	require.Equal(t, "bob", got.Name)
 	require.Equal(t, []string{"team-a", "team-b"}, got.Groups)
 	require.Equal(t, noon.Add(time.Hour), got.Expires)
-	require.Equal(t, KeyID{Use: UserToken, Serial: 1}, got.Key)
+	require.Equal(t, KeyID{Use: ForUser, Serial: 1}, got.Key)
 
 	raw, issued, err = issuer.Zone("east", []string{ScopeControlPlane}, time.Hour)
 	require.NoError(t, err)
@@ -77,7 +77,7 @@ func TestTokensAreVerifiedAsIssued(t *testing.T) {
 
 // §6.8: keys rotate by serial number, highest signs, all verify.
 func TestTheHighestSerialSignsAndAllVerify(t *testing.T) {
-	first, second := newKey(t, UserToken, 9), newKey(t, UserToken, 10)
+	first, second := newKey(t, ForUser, 9), newKey(t, ForUser, 10)
 	old, _, err := NewIssuer(at(noon), first).User("bob", nil, time.Hour)
 	require.NoError(t, err)
 	fresh, issued, err := NewIssuer(at(noon), second, first).User("bob", nil, time.Hour)
@@ -90,12 +90,12 @@ func TestTheHighestSerialSignsAndAllVerify(t *testing.T) {
 		require.NoError(t, err)
 	}
 	_, err = NewVerifier(at(noon), second.Public()).User(old)
-	require.ErrorIs(t, err, ErrTokenUnknownKey)
+	require.ErrorIs(t, err, ErrUnknownKey)
 }
 
 // §6.8: every reason to refuse a token has an error of its own.
 func TestRefusedTokens(t *testing.T) {
-	key, zoneKey, stranger := newKey(t, UserToken, 1), newKey(t, ZoneToken, 1), newKey(t, UserToken, 1)
+	key, zoneKey, stranger := newKey(t, ForUser, 1), newKey(t, ForZone, 1), newKey(t, ForUser, 1)
 	header := map[string]any{"alg": "EdDSA", "typ": "JWT", "kid": "user-token-signing-key-1"}
 	payload := map[string]any{
 		"jti": "id-1", "name": "bob",
@@ -127,47 +127,47 @@ func TestRefusedTokens(t *testing.T) {
 		want    error
 		message string
 	}{
-		"empty":               {"", ErrTokenMalformed, "the token is malformed"},
-		"not a token":         {"hunter2", ErrTokenMalformed, "the token is malformed"},
-		"truncated":           {good[:len(good)-42], ErrTokenSignature, "the token's signature does not verify"},
-		"two segments":        {goodParts[0] + "." + goodParts[1], ErrTokenMalformed, "the token is malformed"},
-		"huge":                {strings.Repeat("a", maxTokenBytes+1), ErrTokenMalformed, "the token is malformed: it has 16385 bytes"},
-		"padded base64":       {good + "==", ErrTokenMalformed, "the token is malformed"},
-		"no algorithm":        {unsigned, ErrTokenAlgorithm, `the token is not signed with EdDSA but with "none"`},
-		"algorithm confusion": {confused, ErrTokenAlgorithm, `the token is not signed with EdDSA but with "HS256"`},
+		"empty":               {"", ErrMalformed, "the token is malformed"},
+		"not a token":         {"hunter2", ErrMalformed, "the token is malformed"},
+		"truncated":           {good[:len(good)-42], ErrSignature, "the token's signature does not verify"},
+		"two segments":        {goodParts[0] + "." + goodParts[1], ErrMalformed, "the token is malformed"},
+		"huge":                {strings.Repeat("a", maxTokenBytes+1), ErrMalformed, "the token is malformed: it has 16385 bytes"},
+		"padded base64":       {good + "==", ErrMalformed, "the token is malformed"},
+		"no algorithm":        {unsigned, ErrAlgorithm, `the token is not signed with EdDSA but with "none"`},
+		"algorithm confusion": {confused, ErrAlgorithm, `the token is not signed with EdDSA but with "HS256"`},
 		"unheard-of algorithm": {
-			signed(with(header, "alg", "XS1"), payload), ErrTokenAlgorithm, "the token is not signed with EdDSA",
+			signed(with(header, "alg", "XS1"), payload), ErrAlgorithm, "the token is not signed with EdDSA",
 		},
-		"missing alg": {signed(with(header, "alg", nil), payload), ErrTokenAlgorithm, "the token is not signed with EdDSA"},
-		"missing kid": {signed(with(header, "kid", nil), payload), ErrTokenNoKeyID, "the token names no signing key (kid)"},
+		"missing alg": {signed(with(header, "alg", nil), payload), ErrAlgorithm, "the token is not signed with EdDSA"},
+		"missing kid": {signed(with(header, "kid", nil), payload), ErrNoKeyID, "the token names no signing key (kid)"},
 		"kid not text": {
-			signed(with(header, "kid", 1), payload), ErrTokenNoKeyID, "the token names no signing key (kid)",
+			signed(with(header, "kid", 1), payload), ErrNoKeyID, "the token names no signing key (kid)",
 		},
 		"unknown kid": {
-			signed(with(header, "kid", "user-token-signing-key-7"), payload), ErrTokenUnknownKey,
+			signed(with(header, "kid", "user-token-signing-key-7"), payload), ErrUnknownKey,
 			`the token's signing key is not known here: "user-token-signing-key-7"`,
 		},
-		"other key of that name": {forge(t, stranger, header, payload), ErrTokenSignature, "the token's signature does not verify"},
-		"key of another use":     {signed(zoneHeader, payload), ErrTokenSignature, "the token's signature does not verify"},
+		"other key of that name": {forge(t, stranger, header, payload), ErrSignature, "the token's signature does not verify"},
+		"key of another use":     {signed(zoneHeader, payload), ErrSignature, "the token's signature does not verify"},
 		"altered payload": {
 			goodParts[0] + "." + segment(t, with(payload, "name", "admin")) + "." + goodParts[2],
-			ErrTokenSignature, "the token's signature does not verify",
+			ErrSignature, "the token's signature does not verify",
 		},
-		"missing jti":     {signed(header, with(payload, "jti", nil)), ErrTokenClaim, "the token lacks a required claim: jti"},
-		"missing iat":     {signed(header, with(payload, "iat", nil)), ErrTokenClaim, "the token lacks a required claim: iat"},
-		"missing nbf":     {signed(header, with(payload, "nbf", nil)), ErrTokenClaim, "the token lacks a required claim: nbf"},
-		"missing exp":     {signed(header, with(payload, "exp", nil)), ErrTokenClaim, "the token lacks a required claim: exp"},
-		"missing name":    {signed(header, with(payload, "name", nil)), ErrTokenClaim, "the token lacks a required claim: name"},
-		"exp of no shape": {signed(header, with(payload, "exp", "soon")), ErrTokenMalformed, "the token is malformed"},
+		"missing jti":     {signed(header, with(payload, "jti", nil)), ErrClaim, "the token lacks a required claim: jti"},
+		"missing iat":     {signed(header, with(payload, "iat", nil)), ErrClaim, "the token lacks a required claim: iat"},
+		"missing nbf":     {signed(header, with(payload, "nbf", nil)), ErrClaim, "the token lacks a required claim: nbf"},
+		"missing exp":     {signed(header, with(payload, "exp", nil)), ErrClaim, "the token lacks a required claim: exp"},
+		"missing name":    {signed(header, with(payload, "name", nil)), ErrClaim, "the token lacks a required claim: name"},
+		"exp of no shape": {signed(header, with(payload, "exp", "soon")), ErrMalformed, "the token is malformed"},
 		"expired": {
-			signed(header, with(payload, "exp", noon.Unix())), ErrTokenExpired, "the token has expired on 2026-03-01T12:00:00Z",
+			signed(header, with(payload, "exp", noon.Unix())), ErrExpired, "the token has expired on 2026-03-01T12:00:00Z",
 		},
 		"not yet valid": {
-			signed(header, with(payload, "nbf", noon.Add(time.Second).Unix())), ErrTokenNotYetValid,
+			signed(header, with(payload, "nbf", noon.Add(time.Second).Unix())), ErrNotYetValid,
 			"the token is not valid yet: it will be on 2026-03-01T12:00:01Z",
 		},
 		"issued in the future": {
-			signed(header, with(payload, "iat", noon.Add(time.Hour).Unix())), ErrTokenNotYetValid,
+			signed(header, with(payload, "iat", noon.Add(time.Hour).Unix())), ErrNotYetValid,
 			"the token is not valid yet: it was issued on 2026-03-01T13:00:00Z",
 		},
 		"zone token for a user": {
@@ -175,7 +175,7 @@ func TestRefusedTokens(t *testing.T) {
 				"jti": "id-2", "zone": "east", "scope": []string{"cp"},
 				"iat": noon.Unix(), "nbf": noon.Unix(), "exp": noon.Add(time.Hour).Unix(),
 			}),
-			ErrTokenUse, "the token is of another use: a zone-token where a user-token is wanted",
+			ErrUse, "the token is of another use: a zone-token where a user-token is wanted",
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -191,28 +191,28 @@ func TestRefusedTokens(t *testing.T) {
 
 // §7.7: a zone connects with a token that names it.
 func TestZoneTokensOpenTheirOwnZone(t *testing.T) {
-	key, userKey := newKey(t, ZoneToken, 1), newKey(t, UserToken, 1)
+	key, userKey := newKey(t, ForZone, 1), newKey(t, ForUser, 1)
 	issuer := NewIssuer(at(noon), key, userKey)
 	verifier := NewVerifier(at(noon), publicHalves(key, userKey)...)
 	raw, _, err := issuer.Zone("east", []string{ScopeIngress}, time.Hour)
 	require.NoError(t, err)
 
 	_, err = verifier.Zone(raw, "west", ScopeIngress)
-	require.ErrorIs(t, err, ErrTokenOtherZone)
+	require.ErrorIs(t, err, ErrOtherZone)
 	require.EqualError(t, err, `the token is for another zone: it names "east", not "west"`)
 	_, err = verifier.Zone(raw, "east", ScopeControlPlane)
-	require.ErrorIs(t, err, ErrTokenScope)
+	require.ErrorIs(t, err, ErrScope)
 	require.EqualError(t, err, `the token does not have the scope "cp": it has ["ingress"]`)
 
 	user, _, err := issuer.User("east", nil, time.Hour)
 	require.NoError(t, err)
 	_, err = verifier.Zone(user, "east", ScopeControlPlane)
-	require.ErrorIs(t, err, ErrTokenUse)
+	require.ErrorIs(t, err, ErrUse)
 }
 
 func TestIssuerRefuses(t *testing.T) {
-	issuer := NewIssuer(at(noon), newKey(t, UserToken, 1))
-	for name, validFor := range map[string]time.Duration{"nothing": 0, "the past": -time.Hour, "for ever": MaxTokenValidity + 1} {
+	issuer := NewIssuer(at(noon), newKey(t, ForUser, 1))
+	for name, validFor := range map[string]time.Duration{"nothing": 0, "the past": -time.Hour, "for ever": MaxValidity + 1} {
 		_, _, err := issuer.User("bob", nil, validFor)
 		require.ErrorContains(t, err, "a token is valid for", name)
 	}
@@ -225,7 +225,7 @@ func TestIssuerRefuses(t *testing.T) {
 }
 
 func FuzzVerify(f *testing.F) {
-	key, err := GenerateSigningKey(KeyID{Use: UserToken, Serial: 1})
+	key, err := GenerateSigningKey(KeyID{Use: ForUser, Serial: 1})
 	require.NoError(f, err)
 	good, _, err := NewIssuer(at(noon), key).User("bob", []string{"team"}, time.Hour)
 	require.NoError(f, err)

@@ -1,4 +1,4 @@
-package authn
+package token
 
 import (
 	"crypto/ed25519"
@@ -17,16 +17,19 @@ type Use string
 
 // The uses of tokens, spelt as in the resources that hold their keys.
 const (
-	UserToken      Use = "user-token"
-	DataplaneToken Use = "dataplane-token"
-	ZoneToken      Use = "zone-token"
-	// ServerToken lets one new server join a global, once.
-	ServerToken Use = "server-token"
+	ForUser      Use = "user-token"
+	ForDataplane Use = "dataplane-token"
+	ForZone      Use = "zone-token"
+	// ForServer lets one new server join a global, once.
+	ForServer Use = "server-token"
 )
 
 func (u Use) valid() bool {
-	return u == UserToken || u == DataplaneToken || u == ZoneToken || u == ServerToken
+	return u == ForUser || u == ForDataplane || u == ForZone || u == ForServer
 }
+
+// pemPrivateKey is the type of the PEM block that holds a private key.
+const pemPrivateKey = "PRIVATE KEY"
 
 // keyInfix stands between use and serial in the name of a key.
 const keyInfix = "-signing-key-"

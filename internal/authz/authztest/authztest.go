@@ -1,4 +1,6 @@
-package authz
+// Package authztest is a control plane without a log for tests: a store that is
+// written to directly, and the authorizer that decides by it.
+package authztest
 
 import (
 	"context"
@@ -9,6 +11,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"meridian/internal/authn"
+	"meridian/internal/authz"
 	"meridian/internal/commit/committest"
 	"meridian/internal/resource"
 	"meridian/internal/rpcerr"
@@ -16,27 +19,28 @@ import (
 )
 
 // plane is a control plane without a log: a store that is written to directly.
-type plane struct {
+type Plane struct {
 	t *testing.T
 	*store.Store
-	*Authorizer
-	log *committest.Log
+	*authz.Authorizer
+	// Log writes to the store.
+	Log *committest.Log
 }
 
-func newPlane(t *testing.T, d *Defaults) *plane {
+func New(t *testing.T, d *authz.Defaults) *Plane {
 	t.Helper()
 	s := store.New(store.DefaultOptions())
-	p := &plane{t: t, Store: s, Authorizer: New(s.View), log: committest.New(s)}
-	p.write("type: Mesh\nname: default\n---\ntype: Mesh\nname: demo\n")
+	p := &Plane{t: t, Store: s, Authorizer: authz.New(s.View), Log: committest.New(s)}
+	p.Seed("type: Mesh\nname: default\n---\ntype: Mesh\nname: demo\n")
 	if d != nil {
-		require.NoError(t, d.Ensure(t.Context(), s.View, p.log, p.now))
+		require.NoError(t, d.Ensure(t.Context(), s.View, p.Log, p.Now))
 	}
 	return p
 }
 
-func (p *plane) now() time.Time { return time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC) }
+func (p *Plane) Now() time.Time { return time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC) }
 
-func documentsOf(t *testing.T, text string) []store.Op {
+func Ops(t *testing.T, text string) []store.Op {
 	t.Helper()
 	documents, err := resource.Decode("test.yaml", []byte(text), resource.DecodeOptions{})
 	require.NoError(t, err)
@@ -48,12 +52,12 @@ func documentsOf(t *testing.T, text string) []store.Op {
 }
 
 // write stores documents without asking anybody.
-func (p *plane) write(text string) {
+func (p *Plane) Seed(text string) {
 	p.t.Helper()
-	require.NoError(p.t, p.Apply(p.Store.Revision()+1, store.Txn{Ops: documentsOf(p.t, text)}).Err)
+	require.NoError(p.t, p.Apply(p.Store.Revision()+1, store.Txn{Ops: Ops(p.t, text)}).Err)
 }
 
-func (p *plane) remove(keys ...resource.Key) {
+func (p *Plane) Remove(keys ...resource.Key) {
 	p.t.Helper()
 	var ops []store.Op
 	for _, k := range keys {
@@ -63,24 +67,24 @@ func (p *plane) remove(keys ...resource.Key) {
 }
 
 // as is a request's context.
-func as(name string, groups ...string) context.Context {
+func As(name string, groups ...string) context.Context {
 	return authn.WithPrincipal(context.Background(), authn.UserPrincipal(name, groups))
 }
 
-func anonymous() context.Context { return authn.WithPrincipal(context.Background(), authn.Anonymous()) }
+func Anonymous() context.Context { return authn.WithPrincipal(context.Background(), authn.Anonymous()) }
 
-func admin() context.Context {
+func Admin() context.Context {
 	return authn.WithPrincipal(context.Background(), authn.LoopbackAdmin())
 }
 
 // may decides a batch and returns why not.
-func (p *plane) may(ctx context.Context, text string, force ...bool) error {
+func (p *Plane) May(ctx context.Context, text string, force ...bool) error {
 	p.t.Helper()
-	_, err := p.Write(ctx, documentsOf(p.t, text), len(force) > 0)
+	_, err := p.Write(ctx, Ops(p.t, text), len(force) > 0)
 	return err
 }
 
-func requireDenied(t *testing.T, err error, reason string, contains ...string) {
+func RequireDenied(t *testing.T, err error, reason string, contains ...string) {
 	t.Helper()
 	var e *rpcerr.Error
 	require.ErrorAs(t, err, &e)
@@ -92,18 +96,18 @@ func requireDenied(t *testing.T, err error, reason string, contains ...string) {
 }
 
 var (
-	roleAdmin      = resource.Key{Kind: "AccessRole", Name: "admin"}
-	bindingDefault = resource.Key{Kind: "AccessRoleBinding", Name: "default"}
+	RoleAdmin      = resource.Key{Kind: resource.KindAccessRole, Name: "admin"}
+	BindingDefault = resource.Key{Kind: resource.KindAccessRoleBinding, Name: "default"}
 )
 
-const restricted = `
+const RestrictedBinding = `
 type: AccessRoleBinding
 name: default
 subjects: [{type: Group, name: "mesh-system:admin"}]
 roles: [admin]
 `
 
-const backendOwner = `
+const BackendOwner = `
 type: AccessRole
 name: backend-owner
 rules:
@@ -125,7 +129,7 @@ roles:
 `
 
 // permission is the policy of the walk-through, to some destination.
-func permission(destination string) string {
+func Permission(destination string) string {
 	return fmt.Sprintf(`
 type: TrafficPermission
 mesh: default
@@ -138,3 +142,15 @@ destinations:
     kuma.io/service: %s
 `, destination)
 }
+
+// Delegates may write rules, and little else that they could give.
+const Delegates = `
+type: AccessRole
+name: delegate
+rules: [{types: [AccessRole, AccessRoleBinding], access: [CREATE, UPDATE, DELETE]}, {mesh: demo, access: [CREATE, UPDATE]}]
+---
+type: AccessRoleBinding
+name: delegates
+subjects: [{type: User, name: ann}]
+roles: [delegate]
+`

@@ -10,7 +10,7 @@
 //
 // It refuses to decide who may have a token issued or a key rotated: it says
 // what would be written, and its callers ask access control.
-package keyring
+package token
 
 import (
 	"context"
@@ -24,10 +24,12 @@ import (
 
 	"golang.org/x/sync/errgroup"
 
-	"meridian/internal/authn"
 	"meridian/internal/resource"
 	"meridian/internal/store"
 )
+
+// AdminUser is the user whom the bootstrap admin token is for (§6.6).
+const AdminUser = "admin"
 
 // AdminTokenName names the GlobalSecret that holds the bootstrap admin token
 // (§6.6).
@@ -36,8 +38,8 @@ const AdminTokenName = "admin-user-token"
 // adminTokenValidity is how long the bootstrap admin token lasts.
 const adminTokenValidity = 10 * 365 * 24 * time.Hour
 
-// Config says whose keys a ring holds.
-type Config struct {
+// RingConfig says whose keys a ring holds.
+type RingConfig struct {
 	// Local reads the store that this control plane writes. Required.
 	Local func() *store.View
 	// Global reads the replica of what a zone's global owns; nil on the global
@@ -53,13 +55,13 @@ type Config struct {
 // Ring issues and verifies tokens with the keys that its stores hold now. It is
 // safe for concurrent use.
 type Ring struct {
-	cfg Config
+	cfg RingConfig
 
 	mu       sync.Mutex
 	madeOf   material // guarded by mu, as is all below
 	made     bool
-	issuer   *authn.Issuer
-	verifier *authn.Verifier
+	issuer   *Issuer
+	verifier *Verifier
 	// unusable is what is wrong with stored keys and has not been told yet.
 	unusable error
 }
@@ -68,7 +70,7 @@ type Ring struct {
 type material struct{ secrets, published, revoked, revokedByGlobal store.Digest }
 
 // New returns a ring.
-func New(cfg Config) *Ring { return &Ring{cfg: cfg} }
+func NewRing(cfg RingConfig) *Ring { return &Ring{cfg: cfg} }
 
 // issuerName is the part of a key's id that says whose it is. It stands in the
 // names of resources, which have a bounded length.
@@ -81,7 +83,7 @@ func (r *Ring) issuerName() string {
 }
 
 // Issuer returns an issuer with the current keys.
-func (r *Ring) Issuer() *authn.Issuer {
+func (r *Ring) Issuer() *Issuer {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.refreshLocked()
@@ -89,7 +91,7 @@ func (r *Ring) Issuer() *authn.Issuer {
 }
 
 // Verifier returns a verifier with the current keys and revocations.
-func (r *Ring) Verifier() *authn.Verifier {
+func (r *Ring) Verifier() *Verifier {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.refreshLocked()
@@ -98,7 +100,7 @@ func (r *Ring) Verifier() *authn.Verifier {
 
 // CurrentVerifier is Verifier for a door: log says, once, which stored keys cannot
 // be used.
-func (r *Ring) CurrentVerifier(log *slog.Logger) *authn.Verifier {
+func (r *Ring) CurrentVerifier(log *slog.Logger) *Verifier {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.refreshLocked()
@@ -121,28 +123,28 @@ func (r *Ring) refreshLocked() {
 		return
 	}
 	private, unusable := privateKeys(local)
-	var public []authn.PublicKey
+	var public []PublicKey
 	if global != nil {
 		public = publishedKeys(global)
 	}
 	for _, key := range private {
 		public = append(public, key.Public()) // last: its own keys go before others of their name
 	}
-	r.issuer = authn.NewIssuer(r.cfg.Now, private...)
-	r.verifier = authn.NewVerifier(r.cfg.Now, public...).Revoking(r.revoked(local, global))
+	r.issuer = NewIssuer(r.cfg.Now, private...)
+	r.verifier = NewVerifier(r.cfg.Now, public...).Revoking(r.revoked(local, global))
 	r.madeOf, r.made, r.unusable = of, true, unusable
 }
 
 // privateKeys returns the keys that a store holds. A secret that has the name of
 // a key and holds none is left out and told of: it must not refuse the tokens of
 // all others, that of whoever could mend it among them.
-func privateKeys(view *store.View) (keys []authn.SigningKey, unusable error) {
+func privateKeys(view *store.View) (keys []SigningKey, unusable error) {
 	for s := range view.List(resource.KindGlobalSecret, "") {
-		id, err := authn.ParseKeyID(s.Key().Name)
+		id, err := ParseKeyID(s.Key().Name)
 		if err != nil {
 			continue // a secret that is not a key
 		}
-		key, err := authn.ParseSigningKey(id, s.Spec().(*resource.Secret).Bytes())
+		key, err := ParseSigningKey(id, s.Spec().(*resource.Secret).Bytes())
 		if err != nil {
 			unusable = errors.Join(unusable, fmt.Errorf("GlobalSecret %q does not hold a signing key: %w", s.Key().Name, err))
 			continue
@@ -155,19 +157,19 @@ func privateKeys(view *store.View) (keys []authn.SigningKey, unusable error) {
 // publishedKeys returns the global's keys by which a zone verifies: those of
 // dataplanes. The global's users are not the zone's (§6.10). One that
 // cannot be used is left out, so that it refuses its own tokens only.
-func publishedKeys(view *store.View) []authn.PublicKey {
-	var keys []authn.PublicKey
+func publishedKeys(view *store.View) []PublicKey {
+	var keys []PublicKey
 	for k := range view.List(resource.KindSigningKey, "") {
 		spec := k.Spec().(*resource.SigningKey)
-		id, err := authn.ParseKeyID(k.Key().Name)
-		if err != nil || id.Use != authn.DataplaneToken || string(id.Use) != spec.Use || id.Serial != spec.Serial {
+		id, err := ParseKeyID(k.Key().Name)
+		if err != nil || id.Use != ForDataplane || string(id.Use) != spec.Use || id.Serial != spec.Serial {
 			continue
 		}
 		der, err := base64.StdEncoding.DecodeString(spec.PublicKey)
 		if err != nil {
 			continue
 		}
-		if key, err := authn.ParsePublicKey(id, der); err == nil {
+		if key, err := ParsePublicKey(id, der); err == nil {
 			keys = append(keys, key)
 		}
 	}
@@ -176,9 +178,9 @@ func publishedKeys(view *store.View) []authn.PublicKey {
 
 // revoked returns the question whether a token was revoked: by a TokenRevocation
 // in one of the views, or by its own record as that stands when asked.
-func (r *Ring) revoked(views ...*store.View) func(authn.Use, string) bool {
+func (r *Ring) revoked(views ...*store.View) func(Use, string) bool {
 	type token struct {
-		use authn.Use
+		use Use
 		id  string
 	}
 	all := map[token]bool{}
@@ -188,10 +190,10 @@ func (r *Ring) revoked(views ...*store.View) func(authn.Use, string) bool {
 		}
 		for res := range view.List(resource.KindTokenRevocation, "") {
 			spec := res.Spec().(*resource.TokenRevocation)
-			all[token{authn.Use(spec.Use), spec.ID}] = true
+			all[token{Use(spec.Use), spec.ID}] = true
 		}
 	}
-	return func(use authn.Use, id string) bool {
+	return func(use Use, id string) bool {
 		if all[token{use, id}] {
 			return true
 		}
@@ -200,7 +202,7 @@ func (r *Ring) revoked(views ...*store.View) func(authn.Use, string) bool {
 			return false
 		}
 		spec := record.Spec().(*resource.IssuedToken)
-		return spec.Revoked && spec.ID == id && authn.Use(spec.Use) == use
+		return spec.Revoked && spec.ID == id && Use(spec.Use) == use
 	}
 }
 

@@ -1,4 +1,4 @@
-package authn
+package token
 
 import (
 	"errors"
@@ -51,7 +51,7 @@ func (v *Verifier) Revoking(revoked func(use Use, id string) bool) *Verifier {
 // every time. What it returns is shared and must not be modified.
 func (v *Verifier) Verify(token string) (Token, error) {
 	if len(token) > maxTokenBytes {
-		return Token{}, fmt.Errorf("%w: it has %d bytes", ErrTokenMalformed, len(token))
+		return Token{}, fmt.Errorf("%w: it has %d bytes", ErrMalformed, len(token))
 	}
 	digest := digestOf(token)
 	t, known := v.seen.get(digest)
@@ -74,11 +74,15 @@ func (v *Verifier) Verify(token string) (Token, error) {
 // Revoked reports whether a token was revoked.
 func (v *Verifier) Revoked(use Use, id string) bool { return v.revoked(use, id) }
 
+// TimeLeft returns how long it is until a token expires, by the clock of the
+// verifier.
+func (v *Verifier) TimeLeft(t Token) time.Duration { return t.Expires.Sub(v.now()) }
+
 // Recheck says whether a token that was verified before still holds: whether
 // its key is still known, its time is not over, and it was not revoked.
 func (v *Verifier) Recheck(t Token) error {
 	if _, ok := v.keys[t.Key.String()]; !ok {
-		return fmt.Errorf("%w: %q", ErrTokenUnknownKey, t.Key)
+		return fmt.Errorf("%w: %q", ErrUnknownKey, t.Key)
 	}
 	return v.current(t)
 }
@@ -108,12 +112,12 @@ func (v *Verifier) parse(token string) (Token, error) {
 }
 
 // User verifies a user's token.
-func (v *Verifier) User(token string) (Token, error) { return v.use(token, UserToken) }
+func (v *Verifier) User(token string) (Token, error) { return v.use(token, ForUser) }
 
 // Zone verifies the token of a zone: its own, and of a scope that lets it do
 // what it is about to do.
 func (v *Verifier) Zone(token, zone, scope string) (Token, error) {
-	t, err := v.use(token, ZoneToken)
+	t, err := v.use(token, ForZone)
 	if err != nil {
 		return Token{}, err
 	}
@@ -124,12 +128,12 @@ func (v *Verifier) Zone(token, zone, scope string) (Token, error) {
 // scope.
 func (t Token) CheckZone(zone, scope string) error {
 	switch {
-	case t.Key.Use != ZoneToken:
-		return fmt.Errorf("%w: a %s where a %s is wanted", ErrTokenUse, t.Key.Use, ZoneToken)
+	case t.Key.Use != ForZone:
+		return fmt.Errorf("%w: a %s where a %s is wanted", ErrUse, t.Key.Use, ForZone)
 	case t.Zone != zone:
-		return fmt.Errorf("%w: it names %q, not %q", ErrTokenOtherZone, t.Zone, zone)
+		return fmt.Errorf("%w: it names %q, not %q", ErrOtherZone, t.Zone, zone)
 	case !slices.Contains(t.Scope, scope):
-		return fmt.Errorf("%w %q: it has %q", ErrTokenScope, scope, t.Scope)
+		return fmt.Errorf("%w %q: it has %q", ErrScope, scope, t.Scope)
 	}
 	return nil
 }
@@ -137,7 +141,7 @@ func (t Token) CheckZone(zone, scope string) error {
 // Dataplane verifies the token of a dataplane that wants to register with a
 // name and its tags: those of each inbound, or of the gateway.
 func (v *Verifier) Dataplane(token, mesh, name string, tags ...map[string]string) (Token, error) {
-	t, err := v.use(token, DataplaneToken)
+	t, err := v.use(token, ForDataplane)
 	if err != nil {
 		return Token{}, err
 	}
@@ -149,14 +153,14 @@ func (v *Verifier) Dataplane(token, mesh, name string, tags ...map[string]string
 // least one of the sets, and every value of it anywhere is in the token's list.
 func (t Token) CheckDataplane(mesh, name string, sets ...map[string]string) error {
 	switch {
-	case t.Key.Use != DataplaneToken:
-		return fmt.Errorf("%w: a %s where a %s is wanted", ErrTokenUse, t.Key.Use, DataplaneToken)
+	case t.Key.Use != ForDataplane:
+		return fmt.Errorf("%w: a %s where a %s is wanted", ErrUse, t.Key.Use, ForDataplane)
 	case t.Type != TypeDataplane:
-		return fmt.Errorf("%w: %q, not %q", ErrTokenType, t.Type, TypeDataplane)
+		return fmt.Errorf("%w: %q, not %q", ErrType, t.Type, TypeDataplane)
 	case t.Mesh != mesh:
-		return fmt.Errorf("%w: it names %q, not %q", ErrTokenOtherMesh, t.Mesh, mesh)
+		return fmt.Errorf("%w: it names %q, not %q", ErrOtherMesh, t.Mesh, mesh)
 	case t.Name != "" && t.Name != name:
-		return fmt.Errorf("%w: it names %q, not %q", ErrTokenOtherDataplane, t.Name, name)
+		return fmt.Errorf("%w: it names %q, not %q", ErrOtherDataplane, t.Name, name)
 	}
 	for _, tag := range slices.Sorted(maps.Keys(t.Tags)) {
 		present := false
@@ -164,11 +168,11 @@ func (t Token) CheckDataplane(mesh, name string, sets ...map[string]string) erro
 			value, ok := set[tag]
 			present = present || ok
 			if ok && !slices.Contains(t.Tags[tag], value) {
-				return fmt.Errorf("%w: %s is %q, and the token allows %q", ErrTokenTags, tag, value, t.Tags[tag])
+				return fmt.Errorf("%w: %s is %q, and the token allows %q", ErrTags, tag, value, t.Tags[tag])
 			}
 		}
 		if !present {
-			return fmt.Errorf("%w: the dataplane has no tag %s, and the token wants %q", ErrTokenTags, tag, t.Tags[tag])
+			return fmt.Errorf("%w: the dataplane has no tag %s, and the token wants %q", ErrTags, tag, t.Tags[tag])
 		}
 	}
 	return nil
@@ -180,7 +184,7 @@ func (v *Verifier) use(token string, use Use) (Token, error) {
 		return Token{}, err
 	}
 	if t.Key.Use != use {
-		return Token{}, fmt.Errorf("%w: a %s where a %s is wanted", ErrTokenUse, t.Key.Use, use)
+		return Token{}, fmt.Errorf("%w: a %s where a %s is wanted", ErrUse, t.Key.Use, use)
 	}
 	return t, nil
 }
@@ -189,15 +193,15 @@ func (v *Verifier) use(token string, use Use) (Token, error) {
 // the only one there is.
 func (v *Verifier) keyOf(t *jwt.Token) (PublicKey, error) {
 	if t.Method.Alg() != algorithm {
-		return PublicKey{}, fmt.Errorf("%w but with %q", ErrTokenAlgorithm, t.Method.Alg())
+		return PublicKey{}, fmt.Errorf("%w but with %q", ErrAlgorithm, t.Method.Alg())
 	}
 	kid, _ := t.Header["kid"].(string)
 	if kid == "" {
-		return PublicKey{}, ErrTokenNoKeyID
+		return PublicKey{}, ErrNoKeyID
 	}
 	key, ok := v.keys[kid]
 	if !ok {
-		return PublicKey{}, fmt.Errorf("%w: %.64q", ErrTokenUnknownKey, kid)
+		return PublicKey{}, fmt.Errorf("%w: %.64q", ErrUnknownKey, kid)
 	}
 	return key, nil
 }
@@ -212,14 +216,14 @@ func (c *claims) check(use Use) error {
 		{"iat", c.IssuedAt == nil},
 		{"nbf", c.NotBefore == nil},
 		{"exp", c.ExpiresAt == nil},
-		{"name", use == UserToken && c.Name == ""},
-		{"zone", use == ZoneToken && c.Zone == ""},
-		{"scope", use == ZoneToken && len(c.Scope) == 0},
-		{"mesh", use == DataplaneToken && c.Mesh == ""},
-		{"type", use == DataplaneToken && c.Type == ""},
+		{"name", use == ForUser && c.Name == ""},
+		{"zone", use == ForZone && c.Zone == ""},
+		{"scope", use == ForZone && len(c.Scope) == 0},
+		{"mesh", use == ForDataplane && c.Mesh == ""},
+		{"type", use == ForDataplane && c.Type == ""},
 	} {
 		if required.missing {
-			return fmt.Errorf("%w: %s", ErrTokenClaim, required.claim)
+			return fmt.Errorf("%w: %s", ErrClaim, required.claim)
 		}
 	}
 	return nil
@@ -230,13 +234,13 @@ func (v *Verifier) current(t Token) error {
 	now := v.now()
 	switch {
 	case !now.Before(t.Expires):
-		return fmt.Errorf("%w on %s", ErrTokenExpired, t.Expires.Format(time.RFC3339))
+		return fmt.Errorf("%w on %s", ErrExpired, t.Expires.Format(time.RFC3339))
 	case now.Before(t.NotBefore):
-		return fmt.Errorf("%w: it will be on %s", ErrTokenNotYetValid, t.NotBefore.Format(time.RFC3339))
+		return fmt.Errorf("%w: it will be on %s", ErrNotYetValid, t.NotBefore.Format(time.RFC3339))
 	case now.Add(tokenSkew).Before(t.IssuedAt):
-		return fmt.Errorf("%w: it was issued on %s", ErrTokenNotYetValid, t.IssuedAt.Format(time.RFC3339))
+		return fmt.Errorf("%w: it was issued on %s", ErrNotYetValid, t.IssuedAt.Format(time.RFC3339))
 	case v.revoked(t.Key.Use, t.ID):
-		return fmt.Errorf("%w: %.64q", ErrTokenRevoked, t.ID)
+		return fmt.Errorf("%w: %.64q", ErrRevoked, t.ID)
 	}
 	return nil
 }
@@ -245,12 +249,12 @@ func (v *Verifier) current(t Token) error {
 func refusal(err error) error {
 	switch {
 	case errors.Is(err, jwt.ErrTokenMalformed):
-		return ErrTokenMalformed
+		return ErrMalformed
 	case errors.Is(err, jwt.ErrTokenSignatureInvalid):
-		return ErrTokenSignature
+		return ErrSignature
 	case errors.Is(err, jwt.ErrTokenUnverifiable):
 		// An algorithm that the library has not heard of.
-		return ErrTokenAlgorithm
+		return ErrAlgorithm
 	}
-	return fmt.Errorf("%w: %w", ErrTokenMalformed, err)
+	return fmt.Errorf("%w: %w", ErrMalformed, err)
 }

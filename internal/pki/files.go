@@ -1,4 +1,4 @@
-package authn
+package pki
 
 import (
 	"crypto/x509"
@@ -17,9 +17,9 @@ const (
 	dirPerm    fs.FileMode = 0o700
 )
 
-// readBounded reads a file, or whatever else can be opened, of at most limit
+// ReadFile reads a file, or whatever else can be opened, of at most limit
 // bytes.
-func readBounded(path string, limit int64) ([]byte, error) {
+func ReadFile(path string, limit int64) ([]byte, error) {
 	f, err := os.Open(path)
 	if err != nil {
 		return nil, err
@@ -37,7 +37,7 @@ func readBounded(path string, limit int64) ([]byte, error) {
 // ReadAuthorities reads a file of PEM certificates, those of authorities whose
 // clients are trusted.
 func ReadAuthorities(path string) (*x509.CertPool, error) {
-	text, err := readBounded(path, maxPEMBytes)
+	text, err := ReadFile(path, maxPEMBytes)
 	if err != nil {
 		return nil, fmt.Errorf("loading the authorities of clients: %w", err)
 	}

@@ -1,4 +1,4 @@
-package authn
+package clientconfig
 
 import (
 	"crypto/x509"
@@ -6,6 +6,8 @@ import (
 	"fmt"
 
 	"sigs.k8s.io/yaml"
+
+	"meridian/internal/pki"
 )
 
 const (
@@ -158,7 +160,7 @@ func LoadServerBundle(path string) (ServerBundle, error) { return loadBundle(pat
 
 func loadBundle[B any](path string, decode func([]byte) (B, error)) (B, error) {
 	var none B
-	data, err := readBounded(path, maxBundleBytes)
+	data, err := pki.ReadFile(path, maxBundleBytes)
 	if err != nil {
 		return none, fmt.Errorf("reading the join bundle: %w", err)
 	}

@@ -1,14 +1,16 @@
-package authn
+package token
 
 import (
 	"fmt"
 	"testing"
 
 	"github.com/stretchr/testify/require"
+
+	"meridian/internal/pki"
 )
 
 func TestKeysSurviveTheirEncodings(t *testing.T) {
-	key := newKey(t, ZoneToken, 3)
+	key := newKey(t, ForZone, 3)
 	data, err := key.PEM()
 	require.NoError(t, err)
 	back, err := ParseSigningKey(key.ID(), data)
@@ -25,7 +27,7 @@ func TestKeysSurviveTheirEncodings(t *testing.T) {
 func TestKeyIDs(t *testing.T) {
 	id, err := ParseKeyID("zone-token-signing-key-12")
 	require.NoError(t, err)
-	require.Equal(t, KeyID{Use: ZoneToken, Serial: 12}, id)
+	require.Equal(t, KeyID{Use: ForZone, Serial: 12}, id)
 	for _, bad := range []string{
 		"", "1", "zone-token", "zone-token-signing-key-", "zone-token-signing-key-0", "zone-token-signing-key-01",
 		"zone-token-signing-key--1", "other-token-signing-key-1", "zone-token-signing-key-99999999999999999999",
@@ -38,8 +40,8 @@ func TestKeyIDs(t *testing.T) {
 }
 
 func TestBadKeyMaterialIsRefused(t *testing.T) {
-	id := KeyID{Use: ZoneToken, Serial: 1}
-	ca, err := NewCA(noon)
+	id := KeyID{Use: ForZone, Serial: 1}
+	ca, err := pki.NewCA(noon)
 	require.NoError(t, err)
 	ecdsaKey, err := ca.KeyPEM()
 	require.NoError(t, err)
@@ -57,7 +59,7 @@ func TestBadKeyMaterialIsRefused(t *testing.T) {
 }
 
 func TestSigningKeysDoNotPrint(t *testing.T) {
-	key := newKey(t, UserToken, 1)
+	key := newKey(t, ForUser, 1)
 	for _, format := range []string{"%v", "%+v", "%#v", "%s"} {
 		require.Equal(t, "user-token-signing-key-1 (private)", fmt.Sprintf(format, key))
 	}

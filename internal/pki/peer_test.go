@@ -1,4 +1,4 @@
-package authn
+package pki
 
 import (
 	"crypto/ecdsa"
@@ -45,7 +45,7 @@ func given(t *testing.T, caPEM, certPEM, key []byte) *PKI {
 		require.NoError(t, os.WriteFile(p, data, 0o600))
 		return p
 	}
-	return openPKI(t, PKIConfig{
+	return openPKI(t, Config{
 		DataDir: dir, CAFile: path("ca", caPEM), CertFile: path("cert", certPEM), KeyFile: path("key", key), Now: at(noon),
 	})
 }

@@ -1,4 +1,4 @@
-package keyring
+package token
 
 import (
 	"bytes"
@@ -7,14 +7,14 @@ import (
 	"encoding/json"
 	"fmt"
 
-	"meridian/internal/authn"
 	"meridian/internal/commit"
+	"meridian/internal/rbac"
 	"meridian/internal/resource"
 )
 
 // Ensure makes what is missing: a signing key for each use, the admin token, and
 // its record. It is for the leader, at its start.
-func (r *Ring) Ensure(ctx context.Context, log commit.Log, uses ...authn.Use) error {
+func (r *Ring) Ensure(ctx context.Context, log commit.Log, uses ...Use) error {
 	for _, use := range uses {
 		if r.latest(use) > 0 {
 			continue // one that was rotated away is not made again
@@ -31,13 +31,13 @@ func (r *Ring) Ensure(ctx context.Context, log commit.Log, uses ...authn.Use) er
 }
 
 // Has reports whether there is a key that signs the tokens of a use.
-func (r *Ring) Has(use authn.Use) bool { return r.latest(use) > 0 }
+func (r *Ring) Has(use Use) bool { return r.latest(use) > 0 }
 
 // latest returns the highest serial number of a use; 0 when there is no key.
-func (r *Ring) latest(use authn.Use) uint64 {
+func (r *Ring) latest(use Use) uint64 {
 	var serial uint64
 	for s := range r.cfg.Local().List(resource.KindGlobalSecret, "") {
-		if id, err := authn.ParseKeyID(s.Key().Name); err == nil && id.Use == use {
+		if id, err := ParseKeyID(s.Key().Name); err == nil && id.Use == use {
 			serial = max(serial, id.Serial)
 		}
 	}
@@ -48,9 +48,9 @@ func (r *Ring) latest(use authn.Use) uint64 {
 // which must not be there yet: its private half and, on a global, its public
 // one. Once they are stored, new tokens are signed with it; the keys before it
 // verify what they have signed until they are deleted.
-func (r *Ring) Rotation(use authn.Use) (authn.KeyID, []*resource.Resource, error) {
-	id := authn.KeyID{Use: use, Serial: r.latest(use) + 1, Issuer: r.issuerName()}
-	key, err := authn.GenerateSigningKey(id)
+func (r *Ring) Rotation(use Use) (KeyID, []*resource.Resource, error) {
+	id := KeyID{Use: use, Serial: r.latest(use) + 1, Issuer: r.issuerName()}
+	key, err := GenerateSigningKey(id)
 	if err != nil {
 		return id, nil, err
 	}
@@ -76,7 +76,7 @@ func (r *Ring) ensureAdminToken(ctx context.Context, log commit.Log) error {
 	if raw := r.AdminToken(); raw != "" {
 		return r.recordAdminToken(ctx, log, raw)
 	}
-	raw, token, err := r.Issuer().User(authn.AdminUser, []string{authn.AdminGroup}, adminTokenValidity)
+	raw, token, err := r.Issuer().User(AdminUser, []string{rbac.AdminGroup}, adminTokenValidity)
 	if err != nil {
 		return fmt.Errorf("issue the admin token: %w", err)
 	}

@@ -1,4 +1,4 @@
-package authn
+package pki
 
 import (
 	"crypto/ecdsa"

@@ -1,4 +1,4 @@
-package authz
+package access
 
 import (
 	"context"
@@ -6,6 +6,7 @@ import (
 
 	meridianv1 "meridian/api/meridian/v1"
 	"meridian/internal/authn"
+	"meridian/internal/authz"
 	"meridian/internal/rbac"
 	"meridian/internal/resource"
 	"meridian/internal/rpcerr"
@@ -15,13 +16,13 @@ import (
 // Service implements meridianv1.AccessServiceServer.
 type Service struct {
 	meridianv1.UnimplementedAccessServiceServer
-	authorizer *Authorizer
+	authorizer *authz.Authorizer
 	read       func(ctx context.Context) (resource.Revision, error)
 }
 
-// NewService returns the service that answers by an authorizer. read waits until
+// New returns the service that answers by an authorizer. read waits until
 // the authorizer's store holds every write acknowledged before the call.
-func NewService(a *Authorizer, read func(ctx context.Context) (resource.Revision, error)) *Service {
+func New(a *authz.Authorizer, read func(ctx context.Context) (resource.Revision, error)) *Service {
 	return &Service{authorizer: a, read: read}
 }
 
@@ -30,7 +31,7 @@ func (s *Service) newest(ctx context.Context) (*store.View, *rbac.Set, error) {
 	if _, err := s.read(ctx); err != nil {
 		return nil, nil, rpcerr.New(rpcerr.Unavailable, "NO_LEADER", "cannot read the newest state: %w", err)
 	}
-	view := s.authorizer.view()
+	view := s.authorizer.Newest()
 	return view, s.authorizer.Rules(view), nil
 }
 
@@ -40,11 +41,11 @@ func (s *Service) WhoAmI(ctx context.Context, _ *meridianv1.WhoAmIRequest) (*mer
 	if err != nil {
 		return nil, err
 	}
-	who, subject := caller(ctx)
+	who := authn.PrincipalFrom(ctx)
 	response := &meridianv1.WhoAmIResponse{
 		Name: who.Name, Groups: who.Groups, Source: string(who.Source), Revision: uint64(view.Revision()),
 	}
-	for _, r := range rules.RolesOf(subject) {
+	for _, r := range rules.RolesOf(authz.SubjectOf(who)) {
 		response.Roles = append(response.Roles, &meridianv1.HeldRole{
 			Role: r.Role, Binding: r.Binding, Subject: encodeSubject(r.Subject), Missing: r.Missing,
 		})
@@ -58,7 +59,7 @@ func (s *Service) CanI(ctx context.Context, req *meridianv1.CanIRequest) (*merid
 	if err != nil {
 		return nil, err
 	}
-	who, _ := caller(ctx)
+	who := authn.PrincipalFrom(ctx)
 	switch {
 	case req.GetAsUser() != "":
 		who = authn.Named(req.GetAsUser(), req.GetAsGroups())
@@ -70,7 +71,7 @@ func (s *Service) CanI(ctx context.Context, req *meridianv1.CanIRequest) (*merid
 		return nil, err
 	}
 	question.Stored, question.Rules = view.Get, view
-	answer := rules.Ask(SubjectOf(who), question)
+	answer := rules.Ask(authz.SubjectOf(who), question)
 	return &meridianv1.CanIResponse{
 		Allowed: answer.Allowed, Reasons: answer.Reasons, Subject: who.String(), Revision: uint64(view.Revision()),
 	}, nil

@@ -1,4 +1,4 @@
-package authn
+package pki
 
 import (
 	"bytes"
@@ -19,17 +19,22 @@ import (
 	"google.golang.org/grpc/test/bufconn"
 )
 
-func testPKI(t *testing.T, dir string, now time.Time, hosts ...string) PKIConfig {
+// noon is the moment that most tests take place at.
+var noon = time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC)
+
+func at(t time.Time) func() time.Time { return func() time.Time { return t } }
+
+func testPKI(t *testing.T, dir string, now time.Time, hosts ...string) Config {
 	t.Helper()
-	return PKIConfig{
+	return Config{
 		DataDir: dir, Name: "node-1", Hosts: ServerHosts("box", hosts, nil),
 		Now: at(now), Log: slog.New(slog.DiscardHandler),
 	}
 }
 
-func openPKI(t *testing.T, config PKIConfig) *PKI {
+func openPKI(t *testing.T, config Config) *PKI {
 	t.Helper()
-	p, err := OpenPKI(config)
+	p, err := Open(config)
 	require.NoError(t, err)
 	return p
 }
@@ -167,10 +172,10 @@ func TestAnInterruptedFirstStartIsTakenUp(t *testing.T) {
 	openPKI(t, testPKI(t, dir, noon))
 	for _, lost := range []string{"server.pem", "server-key.pem", "ca.pem"} {
 		require.NoError(t, os.Remove(filepath.Join(dir, "pki", lost)))
-		openLost, err := OpenPKI(testPKI(t, dir, noon))
+		openLost, err := Open(testPKI(t, dir, noon))
 		if lost == "ca.pem" {
 			// The server's pair was made again by then: this authority has signed.
-			require.ErrorIs(t, err, ErrPartialPKI)
+			require.ErrorIs(t, err, ErrPartial)
 			continue
 		}
 		require.NoError(t, err)
@@ -186,8 +191,8 @@ func TestALostCAKeyIsNotPaperedOver(t *testing.T) {
 	dir := t.TempDir()
 	openPKI(t, testPKI(t, dir, noon))
 	require.NoError(t, os.Remove(filepath.Join(dir, "pki", "ca-key.pem")))
-	_, err := OpenPKI(testPKI(t, dir, noon))
-	require.ErrorIs(t, err, ErrPartialPKI)
+	_, err := Open(testPKI(t, dir, noon))
+	require.ErrorIs(t, err, ErrPartial)
 	require.ErrorContains(t, err, "ca-key.pem is missing beside")
 }
 
@@ -230,21 +235,21 @@ func TestGivenFilesMustFit(t *testing.T) {
 	openPKI(t, testPKI(t, other, noon))
 	require.NotNil(t, p.CA())
 	for name, tc := range map[string]struct {
-		change func(*PKIConfig)
+		change func(*Config)
 		want   string
 	}{
-		"no key":       {func(c *PKIConfig) { c.KeyFile = "" }, "must be given together"},
-		"missing":      {func(c *PKIConfig) { c.CertFile = filepath.Join(dir, "absent.pem") }, "absent.pem"},
-		"other key":    {func(c *PKIConfig) { c.KeyFile = filepath.Join(other, "pki", "server-key.pem") }, "private key does not match"},
-		"expired":      {func(c *PKIConfig) { c.Now = at(noon.Add(2 * serverValidity)) }, "expired on 2027-03-01 12:00:00"},
-		"no CA in it":  {func(c *PKIConfig) { c.CAFile = c.KeyFile }, "no certificate in"},
-		"not PEM size": {func(c *PKIConfig) { c.CertFile = "/dev/zero" }, "belong in such a file"},
+		"no key":       {func(c *Config) { c.KeyFile = "" }, "must be given together"},
+		"missing":      {func(c *Config) { c.CertFile = filepath.Join(dir, "absent.pem") }, "absent.pem"},
+		"other key":    {func(c *Config) { c.KeyFile = filepath.Join(other, "pki", "server-key.pem") }, "private key does not match"},
+		"expired":      {func(c *Config) { c.Now = at(noon.Add(2 * serverValidity)) }, "expired on 2027-03-01 12:00:00"},
+		"no CA in it":  {func(c *Config) { c.CAFile = c.KeyFile }, "no certificate in"},
+		"not PEM size": {func(c *Config) { c.CertFile = "/dev/zero" }, "belong in such a file"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			config := testPKI(t, t.TempDir(), noon)
 			config.CertFile, config.KeyFile = filepath.Join(dir, "pki", "server.pem"), filepath.Join(dir, "pki", "server-key.pem")
 			tc.change(&config)
-			_, err := OpenPKI(config)
+			_, err := Open(config)
 			require.ErrorContains(t, err, tc.want)
 		})
 	}

@@ -1,11 +1,10 @@
-package keyring
+package token
 
 import (
 	"slices"
 	"strings"
 	"time"
 
-	"meridian/internal/authn"
 	"meridian/internal/resource"
 )
 
@@ -20,7 +19,7 @@ func recordKey(id string) resource.Key {
 
 // Record returns the record of a token that by, a user, had issued; empty when
 // the server issued it by itself.
-func Record(t authn.Token, by string) (*resource.Resource, error) {
+func Record(t Token, by string) (*resource.Resource, error) {
 	return build(resource.KindIssuedToken, recordKey(t.ID).Name, resource.IssuedToken{
 		Use: string(t.Key.Use), ID: t.ID, Subject: t.Subject(), Groups: t.Groups, Tags: t.Tags, Scope: t.Scope,
 		Serial: t.Key.Serial, Issued: t.IssuedAt.Format(time.RFC3339), Expires: t.Expires.Format(time.RFC3339), Issuer: by,
@@ -37,13 +36,13 @@ type Issued struct {
 
 // Issued returns the records of a use, or of all when it is empty, the newest
 // first.
-func (r *Ring) Issued(use authn.Use) []Issued {
+func (r *Ring) Issued(use Use) []Issued {
 	revoked := r.Verifier().Revoked
 	var all []Issued
 	for res := range r.cfg.Local().List(resource.KindIssuedToken, "") {
 		spec := res.Spec().(*resource.IssuedToken)
-		if use == "" || authn.Use(spec.Use) == use {
-			all = append(all, Issued{res, spec, revoked(authn.Use(spec.Use), spec.ID)})
+		if use == "" || Use(spec.Use) == use {
+			all = append(all, Issued{res, spec, revoked(Use(spec.Use), spec.ID)})
 		}
 	}
 	slices.SortStableFunc(all, func(a, b Issued) int {

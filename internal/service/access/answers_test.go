@@ -1,4 +1,4 @@
-package authz
+package access_test
 
 import (
 	"encoding/base64"
@@ -11,9 +11,13 @@ import (
 
 	meridianv1 "meridian/api/meridian/v1"
 	"meridian/internal/authn"
+	"meridian/internal/authn/token"
+	"meridian/internal/authz"
+	"meridian/internal/authz/authztest"
 	"meridian/internal/rbac"
 	"meridian/internal/resource"
 	"meridian/internal/rpcerr"
+	"meridian/internal/service/access"
 	"meridian/internal/store"
 )
 
@@ -31,21 +35,9 @@ var someRules = []string{
 	"{names: [a, b], access: [CREATE, DELETE], when: [{selectors: {match: {version: '*'}}}]}",
 }
 
-// delegates may write rules, and little else that they could give.
-const delegates = `
-type: AccessRole
-name: delegate
-rules: [{types: [AccessRole, AccessRoleBinding], access: [CREATE, UPDATE, DELETE]}, {mesh: demo, access: [CREATE, UPDATE]}]
----
-type: AccessRoleBinding
-name: delegates
-subjects: [{type: User, name: ann}]
-roles: [delegate]
-`
-
 // aKey makes a signing key, as a secret holds it.
 func aKey() string {
-	key, err := authn.GenerateSigningKey(authn.KeyID{Use: authn.UserToken, Serial: 7})
+	key, err := token.GenerateSigningKey(token.KeyID{Use: token.ForUser, Serial: 7})
 	if err != nil {
 		panic(err)
 	}
@@ -89,19 +81,19 @@ func drawDocument(t *rapid.T) string {
 func TestAnswersAreWhatHappens(t *testing.T) {
 	tally := map[string]int{}
 	rapid.Check(t, func(rt *rapid.T) {
-		p := newPlane(t, &Defaults{Restricted: true})
-		p.write(delegates)
+		p := authztest.New(t, &authz.Defaults{Restricted: true})
+		p.Seed(authztest.Delegates)
 		for range rapid.IntRange(0, 8).Draw(rt, "stored") {
-			p.write(drawDocument(rt))
+			p.Seed(drawDocument(rt))
 		}
 		if rapid.IntRange(0, 3).Draw(rt, "without the role admin") == 0 {
-			if _, ok := p.View().Get(roleAdmin); ok {
-				p.remove(roleAdmin)
+			if _, ok := p.View().Get(authztest.RoleAdmin); ok {
+				p.Remove(authztest.RoleAdmin)
 			}
 		}
-		service := NewService(p.Authorizer, p.log.Read)
+		service := access.New(p.Authorizer, p.Log.Read)
 		for range 8 {
-			document := documentsOf(t, drawDocument(rt))[0].Resource
+			document := authztest.Ops(t, drawDocument(rt))[0].Resource
 			for _, who := range []authn.Principal{
 				authn.UserPrincipal("ann", nil), authn.UserPrincipal("bob", []string{"team"}), authn.LoopbackAdmin(), authn.Anonymous(),
 			} {
@@ -110,14 +102,14 @@ func TestAnswersAreWhatHappens(t *testing.T) {
 			}
 		}
 	})
-	for _, happened := range []string{"CREATE", "UPDATE", "DELETE", ReasonDenied, ReasonEscalation, ReasonLastAdmin} {
+	for _, happened := range []string{"CREATE", "UPDATE", "DELETE", authz.ReasonDenied, authz.ReasonEscalation, authz.ReasonLastAdmin} {
 		require.Positive(t, tally[happened], "%s in %v", happened, tally)
 	}
 }
 
 // requireAnswers asks about writing, and about deleting what is stored, and
 // compares what is said with what happens. It returns what happened at last.
-func requireAnswers(t *testing.T, p *plane, service *Service, who authn.Principal, document *resource.Resource) string {
+func requireAnswers(t *testing.T, p *authztest.Plane, service *access.Service, who authn.Principal, document *resource.Resource) string {
 	t.Helper()
 	key, ctx := document.Key(), authn.WithPrincipal(t.Context(), who)
 	stored, exists := p.View().Get(key)
@@ -141,7 +133,7 @@ func requireAnswers(t *testing.T, p *plane, service *Service, who authn.Principa
 		}
 		online, failed := service.CanI(ctx, request)
 		require.NoError(t, failed)
-		offline := rbac.Compile(p.View()).Ask(SubjectOf(who), question)
+		offline := rbac.Compile(p.View()).Ask(authz.SubjectOf(who), question)
 		require.Equal(t, online.GetAllowed(), offline.Allowed)
 		require.Equal(t, online.GetReasons(), offline.Reasons)
 		require.Equal(t, online.GetAllowed(), err == nil, "%s of %s: %v", access, key, err)
@@ -153,7 +145,7 @@ func requireAnswers(t *testing.T, p *plane, service *Service, who authn.Principa
 		// The same about somebody else.
 		if who.Source != authn.FromLoopback {
 			request.AsUser, request.AsGroups = who.Name, who.Groups
-			named, failed := service.CanI(admin(), request)
+			named, failed := service.CanI(authztest.Admin(), request)
 			require.NoError(t, failed)
 			require.Equal(t, online.GetReasons(), named.GetReasons())
 			require.Equal(t, who.String(), named.GetSubject())

@@ -1,0 +1,72 @@
+package access_test
+
+import (
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	meridianv1 "meridian/api/meridian/v1"
+	"meridian/internal/authz"
+	"meridian/internal/authz/authztest"
+	"meridian/internal/rpcerr"
+	"meridian/internal/service/access"
+)
+
+func TestService(t *testing.T) {
+	p := authztest.New(t, &authz.Defaults{Restricted: true})
+	p.Seed(authztest.BackendOwner)
+	p.Seed(authztest.Permission("other"))
+	p.Seed("type: AccessRole\nname: tokens\nrules: [{access: [GENERATE_USER_TOKEN]}]\n---\n" +
+		"type: AccessRoleBinding\nname: strangers\nsubjects: [{type: Group, name: 'mesh-system:unauthenticated'}]\nroles: [tokens]\n")
+	s := access.New(p.Authorizer, p.Log.Read)
+
+	me, err := s.WhoAmI(authztest.As("backend-owner", "team"), &meridianv1.WhoAmIRequest{})
+	require.NoError(t, err)
+	require.Equal(t, "backend-owner", me.GetName())
+	require.Equal(t, []string{"team", "mesh-system:authenticated"}, me.GetGroups())
+	require.Equal(t, "token", me.GetSource())
+	require.Equal(t, "backend-owners", me.GetRoles()[0].GetBinding())
+
+	stored, _ := p.View().Get(authztest.Ops(t, authztest.Permission("x"))[0].Resource.Key())
+	message := func(text string) *meridianv1.Resource {
+		r := authztest.Ops(t, text)[0].Resource
+		return &meridianv1.Resource{Kind: string(r.Key().Kind), Mesh: string(r.Key().Mesh), Name: r.Key().Name, Spec: r.Canonical()}
+	}
+	require.NotNil(t, stored)
+	for name, tt := range map[string]struct {
+		req  *meridianv1.CanIRequest
+		want bool
+	}{
+		"create":          {&meridianv1.CanIRequest{Access: "CREATE", Resource: message(authztest.Permission("backend"))}, true},
+		"what is stored":  {&meridianv1.CanIRequest{Access: "UPDATE", Resource: message(authztest.Permission("backend"))}, false},
+		"old given":       {&meridianv1.CanIRequest{Access: "UPDATE", Resource: message(authztest.Permission("backend")), Old: message(authztest.Permission("backend"))}, true},
+		"by identity":     {&meridianv1.CanIRequest{Access: "DELETE", Key: &meridianv1.ResourceKey{Kind: "traffic-permission", Mesh: "default", Name: "web-to-backend"}}, false},
+		"another":         {&meridianv1.CanIRequest{Access: "GENERATE_USER_TOKEN", AsUser: "admin", AsGroups: []string{"mesh-system:admin"}}, true},
+		"strangers":       {&meridianv1.CanIRequest{Access: "GENERATE_USER_TOKEN", AsUser: "mesh-system:anonymous"}, true},
+		"another without": {&meridianv1.CanIRequest{Access: "CREATE", Resource: message(authztest.Permission("backend")), AsUser: "eve"}, false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			answer, err := s.CanI(authztest.As("backend-owner"), tt.req)
+			require.NoError(t, err)
+			require.Equal(t, tt.want, answer.GetAllowed(), answer.GetReasons())
+			require.NotEmpty(t, answer.GetReasons())
+		})
+	}
+	for name, req := range map[string]*meridianv1.CanIRequest{
+		"access":   {Access: "READ"},
+		"user":     {Access: "GENERATE_USER_TOKEN", AsGroups: []string{"g"}},
+		"resource": {Access: "CREATE"},
+		"kind":     {Access: "CREATE", Key: &meridianv1.ResourceKey{Kind: "Nothing"}},
+		"content":  {Access: "CREATE", Resource: &meridianv1.Resource{Kind: "Mesh", Name: "x", Spec: []byte("[]")}},
+	} {
+		_, err := s.CanI(authztest.As("bob"), req)
+		require.Equal(t, rpcerr.Invalid, rpcerr.CodeOf(err), name)
+	}
+	who, err := s.WhoCan(authztest.As("bob"), &meridianv1.WhoCanRequest{Access: "UPDATE", Key: &meridianv1.ResourceKey{Kind: "TrafficPermission", Mesh: "default", Name: "x"}})
+	require.NoError(t, err)
+	require.Len(t, who.GetHolders(), 2)
+	require.Equal(t, "mesh-system:admin", who.GetHolders()[0].GetSubject().GetName())
+	require.True(t, who.GetHolders()[1].GetConditional())
+	_, err = s.WhoCan(authztest.As("bob"), &meridianv1.WhoCanRequest{Access: "UPDATE"})
+	require.Equal(t, rpcerr.Invalid, rpcerr.CodeOf(err))
+}
