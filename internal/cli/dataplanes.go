@@ -5,11 +5,9 @@ import (
 
 	"github.com/spf13/cobra"
 
-	meridianv1 "meridian/api/meridian/v1"
-	"meridian/internal/cli/exit"
 	"meridian/internal/cli/print"
 	"meridian/internal/policy/answer"
-	"meridian/internal/resource"
+	"meridian/internal/question"
 )
 
 func newDataplanesCommand(a *app) *cobra.Command {
@@ -37,23 +35,18 @@ changes of it they have yet to take on. All meshes are shown unless -m names one
 		if err := mesh.check(); err != nil {
 			return err
 		}
-		if zone != "" {
-			if err := resource.CheckName(zone); err != nil {
-				return exit.Usagef("--zone: %w", err)
-			}
+		if err := checkZone(zone); err != nil {
+			return err
 		}
-		request := &meridianv1.InspectRequest{
-			Zone:     zone,
-			Question: &meridianv1.InspectRequest_Dataplanes{Dataplanes: &meridianv1.DataplanesQuestion{}},
-		}
+		asked := ""
 		if mesh.explicit() && !allMeshes {
-			request.Mesh = mesh.name
+			asked = mesh.name
 		}
-		document, err := a.inspect(cmd.Context(), request)
+		response, err := a.ask(cmd.Context(), question.Request(question.Dataplanes{}, asked, zone))
 		if err != nil {
 			return err
 		}
-		return a.printDataplanes(output.Value, document)
+		return a.printDataplanes(output.Value, response.GetJson())
 	}
 	return cmd
 }
@@ -71,7 +64,7 @@ func (a *app) printDataplanes(f print.Format, document []byte) error {
 		return nil
 	}
 	if f != print.FormatName {
-		return a.printAnswer(f, aboutDataplanes, document)
+		return a.printAnswer(f, question.Dataplanes{}, document)
 	}
 	var names bytes.Buffer
 	for _, d := range list.Items {

@@ -14,6 +14,7 @@ import (
 	"meridian/internal/cli/print"
 	"meridian/internal/policy/answer"
 	"meridian/internal/policy/inherit"
+	"meridian/internal/question"
 	"meridian/internal/resource"
 )
 
@@ -98,17 +99,12 @@ func (a *app) describe(ctx context.Context, kind *resource.Descriptor, mesh, nam
 // conditionsOf asks in what condition a policy is, or what policies do to a
 // gateway or route (§5.8).
 func (a *app) conditionsOf(ctx context.Context, key resource.Key) (string, error) {
-	document, err := a.inspect(ctx, &meridianv1.InspectRequest{
-		Mesh: string(key.Mesh),
-		Question: &meridianv1.InspectRequest_Policy{
-			Policy: &meridianv1.PolicyQuestion{Kind: string(key.Kind), Name: key.Name},
-		},
-	})
+	response, err := a.ask(ctx, question.Request(question.Policy{Kind: key.Kind, Name: key.Name}, string(key.Mesh), ""))
 	if err != nil {
 		return "", err
 	}
 	var about answer.PolicyAnswer
-	if err := answer.Unmarshal(document, &about); err != nil {
+	if err := answer.Unmarshal(response.GetJson(), &about); err != nil {
 		return "", err
 	}
 	if len(about.Conditions) == 0 {

@@ -234,7 +234,7 @@ func TestUsage(t *testing.T) {
 		{"inspect connection --to a --from b --port 70000", "--port 70000: a port is at most 65535", "meridian inspect connection"},
 		{"inspect policy mesh default", "Mesh is not a policy; `meridian explain` lists the kinds", "meridian inspect policy"},
 		{"why web-1", "missing KIND", "meridian why"},
-		{"why web-1 Timeout --to a --from b=c", "--to is about outbounds and --from about inbounds; use one of them", "meridian why"},
+		{"why web-1 Timeout --to a --from b=c", "--to selects outbounds and --from inbounds; use one of them", "meridian why"},
 		{"eval dataplane web-1", "-f is required: the file or directory to read, or - for standard input", "meridian eval dataplane"},
 		{"zones extra", `unexpected argument "extra": this command takes flags only`, "meridian zones"},
 		{"--address http://x:1 zones", `--address "http://x:1": write HOST:PORT; the API speaks gRPC over TLS, no other scheme and no path`, "meridian zones"},

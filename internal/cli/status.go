@@ -4,10 +4,10 @@ import (
 	"context"
 	"slices"
 
-	meridianv1 "meridian/api/meridian/v1"
 	"meridian/internal/cli/print"
 	"meridian/internal/policy/answer"
 	"meridian/internal/policy/inherit"
+	"meridian/internal/question"
 	"meridian/internal/resource"
 )
 
@@ -20,15 +20,10 @@ func (a *app) statusColumns(ctx context.Context, kind *resource.Descriptor, mesh
 	if kind == nil || !inherit.Follows(kind.Kind) || len(resources) == 0 {
 		return nil
 	}
-	document, err := a.inspect(ctx, &meridianv1.InspectRequest{
-		Mesh: mesh,
-		Question: &meridianv1.InspectRequest_Conditions{
-			Conditions: &meridianv1.ConditionsQuestion{Kind: string(kind.Kind)},
-		},
-	})
+	response, err := a.ask(ctx, question.Request(question.Conditions{Kind: kind.Kind}, mesh, ""))
 	var about answer.ConditionsAnswer
 	if err == nil {
-		err = answer.Unmarshal(document, &about)
+		err = answer.Unmarshal(response.GetJson(), &about)
 	}
 	if err != nil {
 		a.Message("The status is not known: %v", err)

@@ -15,6 +15,7 @@ import (
 	"meridian/internal/policy"
 	"meridian/internal/policy/answer"
 	"meridian/internal/policy/inherit"
+	"meridian/internal/question"
 	"meridian/internal/resource"
 	"meridian/internal/rpcerr"
 	zonesync "meridian/internal/sync"
@@ -100,40 +101,33 @@ func silentSuffix(known fleetStatus) string {
 // answerInherited answers a question that is about inherited policies alone; false when it
 // is not.
 func (s *inspectService) answerInherited(ctx context.Context, req *meridianv1.InspectRequest) (*meridianv1.InspectResponse, bool, error) {
-	var ask func(*policy.Matcher, resource.Revision) (any, error)
+	asked, err := question.Parse(req)
+	if err != nil {
+		// A newer zone may know the kind of policy or the question. Conditions are
+		// those of kinds that the global stores.
+		_, own := req.GetQuestion().(*meridianv1.InspectRequest_Conditions)
+		return nil, own, rpcerr.New(rpcerr.Invalid, "INVALID_QUESTION", "%w", err)
+	}
 	var held map[resource.Key][]policy.Condition
 	var notes []string
-	mesh := resource.MeshName(req.GetMesh())
-	switch q := req.GetQuestion().(type) {
-	case *meridianv1.InspectRequest_Route:
-		ask = func(m *policy.Matcher, asOf resource.Revision) (any, error) {
-			return answer.Route(m, mesh, q.Route.GetName(), asOf)
-		}
-	case *meridianv1.InspectRequest_Policy:
-		d, ok := resource.Lookup(q.Policy.GetKind())
-		if !ok || !inherit.Follows(d.Kind) {
+	switch q := asked.(type) {
+	case question.Route:
+	case question.Policy:
+		if !inherit.Follows(q.Kind) {
 			return nil, false, nil
 		}
-		key := resource.Key{Kind: d.Kind, Mesh: mesh, Name: q.Policy.GetName()}
 		held, notes = s.quarantines(ctx)
-		ask = func(m *policy.Matcher, asOf resource.Revision) (any, error) {
-			return policyAnswer(m, key, q.Policy.GetRule(), asOf, held[key])
-		}
-	case *meridianv1.InspectRequest_Conditions:
-		kind := resource.Kind(q.Conditions.GetKind())
+	case question.Conditions:
 		held, notes = s.quarantines(ctx)
-		if d, ok := resource.Lookup(q.Conditions.GetKind()); ok {
-			kind = d.Kind
-		}
-		ask = func(m *policy.Matcher, asOf resource.Revision) (any, error) {
-			return answer.Conditions(m, kind, mesh, asOf, func(key resource.Key) []policy.Condition { return held[key] })
-		}
 	default:
 		return nil, false, nil
 	}
 	response := &meridianv1.InspectResponse{Notes: notes}
-	err := s.matching.Read(func(m *policy.Matcher, asOf resource.Revision) error {
-		document, err := ask(m, asOf)
+	err = s.matching.Read(func(m *policy.Matcher, asOf resource.Revision) error {
+		document, err := asked.Ask(m, question.At{
+			Mesh: resource.MeshName(req.GetMesh()), AsOf: asOf,
+			Held: func(key resource.Key) []policy.Condition { return held[key] },
+		})
 		if err != nil {
 			return err
 		}
@@ -148,25 +142,6 @@ func (s *inspectService) answerInherited(ctx context.Context, req *meridianv1.In
 		err = rpcerr.New(rpcerr.Invalid, "INVALID_QUESTION", "%w", err)
 	}
 	return response, true, err
-}
-
-// policyAnswer is about an inherited policy; held are the zones that cannot use
-// it.
-func policyAnswer(m *policy.Matcher, key resource.Key, rule string, asOf resource.Revision, held []policy.Condition) (any, error) {
-	if rule != "" {
-		a, err := answer.PolicyRules(m, key.Kind, key.Mesh, key.Name, rule, "", asOf)
-		if err != nil {
-			return nil, err
-		}
-		a.Conditions = append(a.Conditions, held...)
-		return a, nil
-	}
-	a, err := answer.Policy(m, key.Kind, key.Mesh, key.Name, "", asOf)
-	if err != nil {
-		return nil, err
-	}
-	a.Conditions = append(a.Conditions, held...)
-	return a, nil
 }
 
 // quarantines has what the zones cannot use, with a condition for every zone, and

@@ -44,6 +44,7 @@ var levels = map[string]int{
 	"internal/policy/inherit":     2,
 	"internal/policy/specificity": 2,
 	"internal/policy/targetref":   2,
+	"internal/question":           2,
 	"internal/server":             2,
 	"internal/server/limits":      0,
 	"internal/sync":               2,

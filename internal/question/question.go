@@ -1,0 +1,272 @@
+// Package question holds the questions of inspect, eval and why: one type for each,
+// which knows how it is sent to a server, answered from a matcher, and shown.
+//
+// Guarantees. A server and the command answer from the same method, so that the
+// answer to a question asked of a zone and from files is the same document.
+//
+// Non-goals: transport, and deciding which zone can answer.
+package question
+
+import (
+	"errors"
+	"fmt"
+	"io"
+
+	meridianv1 "meridian/api/meridian/v1"
+	"meridian/internal/policy"
+	"meridian/internal/policy/answer"
+	"meridian/internal/resource"
+)
+
+// Question is one question. Values are immutable.
+type Question interface {
+	// encode puts the question into a request.
+	encode(request *meridianv1.InspectRequest)
+	// Ask answers from a matcher: a document for answer.Marshal. Errors:
+	// answer.ErrNotFound, answer.ErrInvalid.
+	Ask(m *policy.Matcher, at At) (any, error)
+	// Render prints the page that people read, from an encoded document.
+	Render(w io.Writer, document []byte, wide bool) error
+}
+
+// At is where and of what a question is asked.
+type At struct {
+	Mesh resource.MeshName
+	// Zone is the zone of dataplanes that name none; empty on the global.
+	Zone resource.ZoneName
+	AsOf resource.Revision
+	// Held are the conditions of a resource that is in quarantine; nil where
+	// nothing can be.
+	Held func(resource.Key) []policy.Condition
+	// Dataplanes lists the dataplanes of a mesh, or of all; nil where the question
+	// is not taken.
+	Dataplanes func(*policy.Matcher, resource.MeshName) (any, error)
+}
+
+func (at At) held(key resource.Key) []policy.Condition {
+	if at.Held == nil {
+		return nil
+	}
+	return at.Held(key)
+}
+
+// Dataplane asks what takes effect on a dataplane.
+type Dataplane struct{ Name string }
+
+// Connection asks whether one dataplane may call another, and with which
+// configuration.
+type Connection struct {
+	From, To string
+	FromTags map[string]string
+	Port     uint32
+}
+
+// Policy asks where a policy takes effect; with Rule, where one of its rules does.
+type Policy struct {
+	Kind       resource.Kind
+	Name, Rule string
+}
+
+// Route asks for the rules on every path to a route.
+type Route struct{ Name string }
+
+// Why asks who decided the fields of a kind on a dataplane.
+type Why struct {
+	Dataplane string
+	Kind      resource.Kind
+	Field, To string
+	From      map[string]string
+}
+
+// Conditions asks for the conditions of all resources of a kind.
+type Conditions struct{ Kind resource.Kind }
+
+// Dataplanes asks for the list of dataplanes.
+type Dataplanes struct{}
+
+// Request is the question as a server takes it; zone may be empty.
+func Request(q Question, mesh, zone string) *meridianv1.InspectRequest {
+	request := &meridianv1.InspectRequest{Mesh: mesh, Zone: zone}
+	q.encode(request)
+	return request
+}
+
+// Parse reads the question of a request. Errors: answer.ErrInvalid.
+func Parse(request *meridianv1.InspectRequest) (Question, error) {
+	var kind resource.Kind
+	lookup := func(name string) (err error) {
+		d, ok := resource.Lookup(name)
+		if !ok {
+			return fmt.Errorf("%w: there is no kind %q", answer.ErrInvalid, name)
+		}
+		kind = d.Kind
+		return nil
+	}
+	switch q := request.GetQuestion().(type) {
+	case *meridianv1.InspectRequest_Dataplane:
+		return Dataplane{q.Dataplane.GetName()}, nil
+	case *meridianv1.InspectRequest_Connection:
+		return Connection{q.Connection.GetFrom(), q.Connection.GetTo(), q.Connection.GetFromTags(), q.Connection.GetPort()}, nil
+	case *meridianv1.InspectRequest_Policy:
+		err := lookup(q.Policy.GetKind())
+		return Policy{kind, q.Policy.GetName(), q.Policy.GetRule()}, err
+	case *meridianv1.InspectRequest_Route:
+		return Route{q.Route.GetName()}, nil
+	case *meridianv1.InspectRequest_Why:
+		err := lookup(q.Why.GetKind())
+		return Why{q.Why.GetDataplane(), kind, q.Why.GetField(), q.Why.GetTo(), q.Why.GetFromTags()}, err
+	case *meridianv1.InspectRequest_Conditions:
+		err := lookup(q.Conditions.GetKind())
+		return Conditions{kind}, err
+	case *meridianv1.InspectRequest_Dataplanes:
+		return Dataplanes{}, nil
+	default:
+		return nil, fmt.Errorf("%w: this release does not know it", answer.ErrInvalid)
+	}
+}
+
+func (q Dataplane) encode(r *meridianv1.InspectRequest) {
+	r.Question = &meridianv1.InspectRequest_Dataplane{Dataplane: &meridianv1.DataplaneQuestion{Name: q.Name}}
+}
+
+// Ask implements Question.
+func (q Dataplane) Ask(m *policy.Matcher, at At) (any, error) {
+	return answer.Dataplane(m, at.Mesh, q.Name, at.Zone, at.AsOf)
+}
+
+// Render implements Question.
+func (Dataplane) Render(w io.Writer, document []byte, wide bool) error {
+	return Page(w, document, wide, answer.RenderDataplane)
+}
+
+func (q Connection) encode(r *meridianv1.InspectRequest) {
+	r.Question = &meridianv1.InspectRequest_Connection{Connection: &meridianv1.ConnectionQuestion{
+		From: q.From, FromTags: q.FromTags, To: q.To, Port: q.Port,
+	}}
+}
+
+// Ask implements Question.
+func (q Connection) Ask(m *policy.Matcher, at At) (any, error) {
+	return answer.Connection(m, answer.ConnectionQuestion{
+		Mesh: at.Mesh, From: q.From, FromTags: q.FromTags, To: q.To, Port: q.Port,
+	}, at.AsOf)
+}
+
+// Render implements Question.
+func (Connection) Render(w io.Writer, document []byte, wide bool) error {
+	return Page(w, document, wide, answer.RenderConnection)
+}
+
+func (q Policy) encode(r *meridianv1.InspectRequest) {
+	r.Question = &meridianv1.InspectRequest_Policy{Policy: &meridianv1.PolicyQuestion{
+		Kind: string(q.Kind), Name: q.Name, Rule: q.Rule,
+	}}
+}
+
+// Ask implements Question. A policy in quarantine is answered for as well: by its
+// condition, beside what its last usable version does (§5.8).
+func (q Policy) Ask(m *policy.Matcher, at At) (any, error) {
+	held := at.held(resource.Key{Kind: q.Kind, Mesh: at.Mesh, Name: q.Name})
+	if q.Rule != "" {
+		a, err := answer.PolicyRules(m, q.Kind, at.Mesh, q.Name, q.Rule, at.Zone, at.AsOf)
+		if err != nil {
+			return nil, err
+		}
+		a.Conditions = append(a.Conditions, held...)
+		return a, nil
+	}
+	a, err := answer.Policy(m, q.Kind, at.Mesh, q.Name, at.Zone, at.AsOf)
+	// A zone keeps apart what it cannot use: its matcher may know no version.
+	if at.Zone != "" && len(held) > 0 && errors.Is(err, answer.ErrNotFound) {
+		a, err = &answer.PolicyAnswer{
+			Kind: q.Kind, Mesh: at.Mesh, Name: q.Name, AsOf: at.AsOf, Dataplanes: []answer.PolicyDataplane{},
+		}, nil
+	}
+	if err != nil {
+		return nil, err
+	}
+	a.Conditions = append(a.Conditions, held...)
+	return a, nil
+}
+
+// Render implements Question.
+func (q Policy) Render(w io.Writer, document []byte, wide bool) error {
+	if q.Rule != "" {
+		return Page(w, document, wide, answer.RenderRules)
+	}
+	return Page(w, document, wide, answer.RenderPolicy)
+}
+
+func (q Route) encode(r *meridianv1.InspectRequest) {
+	r.Question = &meridianv1.InspectRequest_Route{Route: &meridianv1.RouteQuestion{Name: q.Name}}
+}
+
+// Ask implements Question.
+func (q Route) Ask(m *policy.Matcher, at At) (any, error) {
+	return answer.Route(m, at.Mesh, q.Name, at.AsOf)
+}
+
+// Render implements Question.
+func (Route) Render(w io.Writer, document []byte, wide bool) error {
+	return Page(w, document, wide, answer.RenderRoute)
+}
+
+func (q Why) encode(r *meridianv1.InspectRequest) {
+	r.Question = &meridianv1.InspectRequest_Why{Why: &meridianv1.WhyQuestion{
+		Dataplane: q.Dataplane, Kind: string(q.Kind), Field: q.Field, To: q.To, FromTags: q.From,
+	}}
+}
+
+// Ask implements Question.
+func (q Why) Ask(m *policy.Matcher, at At) (any, error) {
+	return answer.Why(m, answer.WhyQuestion{
+		Mesh: at.Mesh, Dataplane: q.Dataplane, Kind: q.Kind, Field: q.Field, To: q.To, From: q.From,
+	}, at.Zone, at.AsOf)
+}
+
+// Render implements Question.
+func (Why) Render(w io.Writer, document []byte, wide bool) error {
+	return Page(w, document, wide, answer.RenderWhy)
+}
+
+func (q Conditions) encode(r *meridianv1.InspectRequest) {
+	r.Question = &meridianv1.InspectRequest_Conditions{Conditions: &meridianv1.ConditionsQuestion{Kind: string(q.Kind)}}
+}
+
+// Ask implements Question.
+func (q Conditions) Ask(m *policy.Matcher, at At) (any, error) {
+	return answer.Conditions(m, q.Kind, at.Mesh, at.AsOf, at.held)
+}
+
+// Render implements Question. The conditions of a kind are columns of get, and have
+// no page.
+func (Conditions) Render(w io.Writer, document []byte, _ bool) error {
+	_, err := w.Write(document)
+	return err
+}
+
+func (Dataplanes) encode(r *meridianv1.InspectRequest) {
+	r.Question = &meridianv1.InspectRequest_Dataplanes{Dataplanes: &meridianv1.DataplanesQuestion{}}
+}
+
+// Ask implements Question.
+func (Dataplanes) Ask(m *policy.Matcher, at At) (any, error) {
+	if at.Dataplanes == nil {
+		return nil, fmt.Errorf("%w: only zones list dataplanes", answer.ErrInvalid)
+	}
+	return at.Dataplanes(m, at.Mesh)
+}
+
+// Render implements Question.
+func (Dataplanes) Render(w io.Writer, document []byte, wide bool) error {
+	return Page(w, document, wide, answer.RenderDataplanes)
+}
+
+// Page decodes a document and prints its page.
+func Page[D any](w io.Writer, document []byte, wide bool, page func(io.Writer, *D, bool) error) error {
+	var d D
+	if err := answer.Unmarshal(document, &d); err != nil {
+		return err
+	}
+	return page(w, &d, wide)
+}
