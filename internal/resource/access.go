@@ -1,5 +1,7 @@
 package resource
 
+import "meridian/internal/doctree"
+
 // Access is something that a role can grant (§6.1).
 type Access string
 
@@ -222,7 +224,7 @@ func (b *AccessRoleBinding) Validate(at Path, r *Report) {
 		path := at.Field("subjects").Index(i)
 		checkText(path.Field("name"), s.Name, r)
 		if subjects[s] {
-			r.Warnf(path, "%s %s is listed twice", s.Type, clip(s.Name))
+			r.Warnf(path, "%s %s is listed twice", s.Type, doctree.Clip(s.Name))
 		}
 		subjects[s] = true
 	}

@@ -3,12 +3,17 @@ package resource
 import (
 	"encoding/json"
 	"fmt"
-	"strings"
+
+	"meridian/internal/doctree"
 )
 
 // MaxSpecBytes bounds the canonical JSON of one spec: 1 MiB. It keeps a batch
 // of one within every limit of log, frame and message.
 const MaxSpecBytes = 1 << 20
+
+// maxSpecDepth bounds how deeply a spec may nest; the rest of what a document may
+// is for what stands around it.
+const maxSpecDepth = doctree.MaxDepth - 8
 
 // Build decodes and validates one spec from JSON: what a server does with a
 // request, and a store or a zone with what it reads. meta.Kind must be the
@@ -31,14 +36,14 @@ func Build(meta Meta, specJSON []byte) (*Resource, []Problem, error) {
 	if _, ok := meta.Labels[LabelMesh]; ok {
 		report.Errorf(Path("labels").Key(LabelMesh), "the mesh is part of the identity; leave the label out")
 	}
-	values, repeats, err := parseJSON(specJSON)
+	values, repeats, err := doctree.ParseJSON(specJSON)
 	switch {
 	case err != nil:
 		report.Errorf(Root, "the spec is not valid JSON: %s", err)
 	case len(values) != 1:
 		report.Errorf(Root, "expected one JSON object as the spec, got %d values", len(values))
 	case repeats:
-		duplicateNames(values[0], Root, report)
+		doctree.Duplicates(values[0], Root, report.repeated)
 	}
 	if report.Failed() {
 		return refuse()
@@ -69,16 +74,16 @@ func checkKey(d *Descriptor, key Key, report *Report) {
 // unknownKind says so, with the kind that was probably meant.
 func unknownKind(name string) string {
 	if near, ok := NearestKind(name); ok {
-		return fmt.Sprintf("unknown kind %q; did you mean %q?", clip(name), near)
+		return fmt.Sprintf("unknown kind %q; did you mean %q?", doctree.Clip(name), near)
 	}
-	return fmt.Sprintf("unknown kind %q; `meridian explain` lists the kinds", clip(name))
+	return fmt.Sprintf("unknown kind %q; `meridian explain` lists the kinds", doctree.Clip(name))
 }
 
 // decodeSpec decodes and validates the tree of a spec and returns it with its
 // canonical JSON. What is wrong goes to report.
-func decodeSpec(d *Descriptor, n *node, report *Report) (Spec, []byte) {
+func decodeSpec(d *Descriptor, n *doctree.Node, report *Report) (Spec, []byte) {
 	spec := d.New()
-	if n.deeper(maxSpecDepth) {
+	if n.Deeper(maxSpecDepth) {
 		report.Errorf(Root, "nested more than %d levels deep", maxSpecDepth)
 		return spec, nil
 	}
@@ -95,7 +100,7 @@ func decodeSpec(d *Descriptor, n *node, report *Report) (Spec, []byte) {
 			report.Problems = append(report.Problems, p)
 		}
 	}
-	canonical := n.canonical(nil)
+	canonical := n.Canonical(nil)
 	if len(canonical) > MaxSpecBytes {
 		report.Errorf(Root, "the content takes %d bytes; at most %d are allowed", len(canonical), MaxSpecBytes)
 	}
@@ -106,17 +111,11 @@ func decodeSpec(d *Descriptor, n *node, report *Report) (Spec, []byte) {
 // decoded.
 func (d *decoder) doubts(at Path) bool {
 	for _, doubtful := range d.doubtful {
-		if within(at, doubtful) || within(doubtful, at) {
+		if doctree.Within(at, doubtful) || doctree.Within(doubtful, at) {
 			return true
 		}
 	}
 	return false
-}
-
-// within reports whether inner is outer or below it.
-func within(inner, outer Path) bool {
-	rest, ok := strings.CutPrefix(string(inner), string(outer))
-	return ok && (rest == "" || outer == Root || rest[0] == '.' || rest[0] == '[')
 }
 
 // Canonicalize returns the canonical form of a JSON value: members sorted
@@ -124,7 +123,7 @@ func within(inner, outer Path) bool {
 // form, strings with the fewest escapes; everything else, durations among it,
 // as written. Equal values have equal canonical forms.
 func Canonicalize(value []byte) (json.RawMessage, error) {
-	values, repeats, err := parseJSON(value)
+	values, repeats, err := doctree.ParseJSON(value)
 	switch {
 	case err != nil:
 		return nil, fmt.Errorf("canonicalize: %w", err)
@@ -132,8 +131,8 @@ func Canonicalize(value []byte) (json.RawMessage, error) {
 		return nil, fmt.Errorf("canonicalize: expected one JSON value, got %d", len(values))
 	case repeats:
 		report := &Report{}
-		duplicateNames(values[0], Root, report)
+		doctree.Duplicates(values[0], Root, report.repeated)
 		return nil, fmt.Errorf("canonicalize: %s", report.Problems[0])
 	}
-	return values[0].canonical(nil), nil
+	return values[0].Canonical(nil), nil
 }

@@ -3,6 +3,8 @@ package resource
 import (
 	"crypto/x509"
 	"encoding/base64"
+
+	"meridian/internal/doctree"
 )
 
 // Secret is the content of a GlobalSecret and of a Secret.
@@ -72,7 +74,7 @@ func (t *TokenRevocation) Validate(at Path, r *Report) {
 		r.Errorf(at.Field("id"), "is required")
 	}
 	if t.Expires != "" {
-		readTime(&node{shape: shapeText, text: t.Expires}, at.Field("expires"), r)
+		readTime(&doctree.Node{Shape: doctree.Text, Text: t.Expires}, at.Field("expires"), r)
 	}
 }
 
@@ -103,6 +105,6 @@ func (t *IssuedToken) Validate(at Path, r *Report) {
 	if t.Serial == 0 {
 		r.Errorf(at.Field("serial"), "counts from 1")
 	}
-	readTime(&node{shape: shapeText, text: t.Issued}, at.Field("issued"), r)
-	readTime(&node{shape: shapeText, text: t.Expires}, at.Field("expires"), r)
+	readTime(&doctree.Node{Shape: doctree.Text, Text: t.Issued}, at.Field("issued"), r)
+	readTime(&doctree.Node{Shape: doctree.Text, Text: t.Expires}, at.Field("expires"), r)
 }

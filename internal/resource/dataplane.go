@@ -6,6 +6,8 @@ import (
 	"net/netip"
 	"slices"
 	"strings"
+
+	"meridian/internal/doctree"
 )
 
 // Dataplane is the content of a Dataplane (§1.5).
@@ -149,7 +151,7 @@ func checkAddress(at Path, address string, required bool, r *Report) {
 		return
 	}
 	if !hostName(address) {
-		r.Errorf(at, "%q is neither an IP address nor a host name", clip(address))
+		r.Errorf(at, "%q is neither an IP address nor a host name", doctree.Clip(address))
 	}
 }
 
@@ -182,9 +184,9 @@ func checkServiceTags(at Path, tags Tags, r *Report) {
 		case tag == "":
 			r.Errorf(at, "a tag needs a name")
 		case value == "" && tag != ServiceTag:
-			r.Errorf(memberPath(at, tag), "a tag needs a value")
+			r.Errorf(doctree.MemberPath(at, tag), "a tag needs a value")
 		case value == AnyValue:
-			r.Errorf(memberPath(at, tag), "%q stands for any value in a selector; a dataplane has exact values", AnyValue)
+			r.Errorf(doctree.MemberPath(at, tag), "%q stands for any value in a selector; a dataplane has exact values", AnyValue)
 		}
 	}
 }
@@ -203,7 +205,7 @@ func WithZone(r *Resource, zone ZoneName) (*Resource, error) {
 		case !ok:
 			missing = true
 		case got != string(zone):
-			report.Errorf(at.Field("tags").Key(ZoneTag), "says %q, but this is zone %q; leave the tag out", clip(got), zone)
+			report.Errorf(at.Field("tags").Key(ZoneTag), "says %q, but this is zone %q; leave the tag out", doctree.Clip(got), zone)
 		}
 	}
 	at := Root.Field("networking")
@@ -225,21 +227,21 @@ func WithZone(r *Resource, zone ZoneName) (*Resource, error) {
 // tagZone adds the tag to the canonical form, so that nothing else changes, and
 // decodes it again.
 func tagZone(r *Resource, zone ZoneName) (*Resource, error) {
-	values, _, err := parseJSON(r.Canonical())
+	values, _, err := doctree.ParseJSON(r.Canonical())
 	if err != nil || len(values) != 1 {
 		return nil, fmt.Errorf("resource: the spec of %s is not a JSON object", r.Key())
 	}
-	networking := values[0].get("networking")
-	var places []*node
-	if inbounds := networking.get("inbound"); inbounds != nil {
-		places = append(places, inbounds.items...)
+	networking := values[0].Get("networking")
+	var places []*doctree.Node
+	if inbounds := networking.Get("inbound"); inbounds != nil {
+		places = append(places, inbounds.Items...)
 	}
-	if gateway := networking.get("gateway"); gateway != nil {
+	if gateway := networking.Get("gateway"); gateway != nil {
 		places = append(places, gateway)
 	}
 	for _, place := range places {
-		if tags := place.get("tags"); tags.get(ZoneTag) == nil {
-			tags.members = append(tags.members, textMember(ZoneTag, string(zone)))
+		if tags := place.Get("tags"); tags.Get(ZoneTag) == nil {
+			tags.Members = append(tags.Members, textMember(ZoneTag, string(zone)))
 		}
 	}
 	descriptor, _ := Describe(r.Key().Kind)

@@ -8,6 +8,8 @@ import (
 	"strconv"
 	"strings"
 	"sync"
+
+	"meridian/internal/doctree"
 )
 
 // How a spec's Go type describes its documents. These conventions are read by
@@ -31,7 +33,7 @@ import (
 // part of a document. Problems go to dec.errorf; whatever was stored is
 // discarded with the document then.
 type nodeDecoder interface {
-	decodeNode(n *node, at Path, dec *decoder)
+	decodeNode(n *doctree.Node, at Path, dec *decoder)
 }
 
 // fieldHinter is implemented by types that know a better answer to an unknown
@@ -58,13 +60,13 @@ func (d *decoder) errorf(at Path, format string, args ...any) {
 }
 
 // into decodes n into what target points to.
-func (d *decoder) into(target any, n *node, at Path) {
+func (d *decoder) into(target any, n *doctree.Node, at Path) {
 	d.value(n, reflect.ValueOf(target).Elem(), nil, at)
 }
 
 // value decodes n into v. field is the struct field that v belongs to, nil at
 // the root.
-func (d *decoder) value(n *node, v reflect.Value, field *fieldPlan, at Path) {
+func (d *decoder) value(n *doctree.Node, v reflect.Value, field *fieldPlan, at Path) {
 	if v.Kind() != reflect.Pointer && v.CanAddr() {
 		if own, ok := v.Addr().Interface().(nodeDecoder); ok {
 			own.decodeNode(n, at, d)
@@ -73,10 +75,10 @@ func (d *decoder) value(n *node, v reflect.Value, field *fieldPlan, at Path) {
 	}
 	switch v.Type() {
 	case rawType:
-		v.SetBytes(n.canonical(nil))
+		v.SetBytes(n.Canonical(nil))
 		return
 	case anyType:
-		if value := n.plain(); value != nil {
+		if value := n.Plain(); value != nil {
 			v.Set(reflect.ValueOf(value))
 		}
 		return
@@ -96,29 +98,29 @@ func (d *decoder) value(n *node, v reflect.Value, field *fieldPlan, at Path) {
 	}
 }
 
-func (d *decoder) object(n *node, v reflect.Value, at Path) {
-	if n.shape != shapeObject {
-		d.errorf(at, "expected an object, got %s", n.describe())
+func (d *decoder) object(n *doctree.Node, v reflect.Value, at Path) {
+	if n.Shape != doctree.Object {
+		d.errorf(at, "expected an object, got %s", n.Describe())
 		return
 	}
 	plan := planOf(v.Type())
-	for _, m := range n.members {
-		i, known := plan.byName[m.name]
+	for _, m := range n.Members {
+		i, known := plan.byName[m.Name]
 		if !known {
-			d.unknown(plan, v, m.name, at)
+			d.unknown(plan, v, m.Name, at)
 			continue
 		}
 		field := &plan.fields[i]
-		if m.value.shape == shapeNull && !field.opaque {
-			m.value.absent = true
+		if m.Value.Shape == doctree.Null && !field.opaque {
+			m.Value.Absent = true
 			continue
 		}
-		d.value(m.value, v.FieldByIndex(field.index), field, at.Field(m.name))
+		d.value(m.Value, v.FieldByIndex(field.index), field, at.Field(m.Name))
 	}
 	for i := range plan.fields {
 		if field := &plan.fields[i]; field.enforced {
 			path := at.Field(field.name)
-			if value := n.get(field.name); (value == nil || value.absent) && !slices.Contains(d.doubtful, path) {
+			if value := n.Get(field.name); (value == nil || value.Absent) && !slices.Contains(d.doubtful, path) {
 				d.errorf(path, "is required")
 			}
 		}
@@ -126,11 +128,11 @@ func (d *decoder) object(n *node, v reflect.Value, at Path) {
 }
 
 func (d *decoder) unknown(plan *structPlan, v reflect.Value, name string, at Path) {
-	path := memberPath(at, name)
+	path := doctree.MemberPath(at, name)
 	if v.CanAddr() {
 		if hinter, ok := v.Addr().Interface().(fieldHinter); ok {
 			if hint := hinter.fieldHint(name); hint != "" {
-				d.errorf(path, "unknown field `%s`; %s", clip(name), hint)
+				d.errorf(path, "unknown field `%s`; %s", doctree.Clip(name), hint)
 				d.doubtful = append(d.doubtful, at) // meant for another kind: what is missing here is noise
 				return
 			}
@@ -141,20 +143,20 @@ func (d *decoder) unknown(plan *structPlan, v reflect.Value, name string, at Pat
 	}
 	if near, ok := Nearest(name, plan.names); ok {
 		d.doubtful = append(d.doubtful, at.Field(near))
-		d.errorf(path, "unknown field `%s`; did you mean `%s`?", clip(name), near)
+		d.errorf(path, "unknown field `%s`; did you mean `%s`?", doctree.Clip(name), near)
 		return
 	}
-	d.errorf(path, "unknown field `%s`; %s", clip(name), plan.choices())
+	d.errorf(path, "unknown field `%s`; %s", doctree.Clip(name), plan.choices())
 }
 
-func (d *decoder) list(n *node, v reflect.Value, field *fieldPlan, at Path) {
-	if n.shape != shapeList {
-		d.errorf(at, "expected a list, got %s%s", n.describe(), dashHint(n))
+func (d *decoder) list(n *doctree.Node, v reflect.Value, field *fieldPlan, at Path) {
+	if n.Shape != doctree.List {
+		d.errorf(at, "expected a list, got %s%s", n.Describe(), dashHint(n))
 		return
 	}
-	v.Set(reflect.MakeSlice(v.Type(), len(n.items), len(n.items)))
-	for i, item := range n.items {
-		if item.shape == shapeNull && v.Type().Elem() != anyType && v.Type().Elem() != rawType {
+	v.Set(reflect.MakeSlice(v.Type(), len(n.Items), len(n.Items)))
+	for i, item := range n.Items {
+		if item.Shape == doctree.Null && v.Type().Elem() != anyType && v.Type().Elem() != rawType {
 			d.errorf(at.Index(i), "the item is empty; remove it or give it a value")
 			continue
 		}
@@ -163,77 +165,77 @@ func (d *decoder) list(n *node, v reflect.Value, field *fieldPlan, at Path) {
 }
 
 // dashHint helps those who forgot the dash of a list's only item.
-func dashHint(n *node) string {
-	if n.shape == shapeObject {
+func dashHint(n *doctree.Node) string {
+	if n.Shape == doctree.Object {
 		return "; begin each item with a dash (-)"
 	}
 	return ""
 }
 
-func (d *decoder) table(n *node, v reflect.Value, field *fieldPlan, at Path) {
-	if n.shape != shapeObject {
-		d.errorf(at, "expected an object, got %s", n.describe())
+func (d *decoder) table(n *doctree.Node, v reflect.Value, field *fieldPlan, at Path) {
+	if n.Shape != doctree.Object {
+		d.errorf(at, "expected an object, got %s", n.Describe())
 		return
 	}
-	v.Set(reflect.MakeMapWithSize(v.Type(), len(n.members)))
+	v.Set(reflect.MakeMapWithSize(v.Type(), len(n.Members)))
 	element := v.Type().Elem()
-	for _, m := range n.members {
-		path := memberPath(at, m.name)
-		if m.value.shape == shapeNull && element != anyType && element != rawType {
+	for _, m := range n.Members {
+		path := doctree.MemberPath(at, m.Name)
+		if m.Value.Shape == doctree.Null && element != anyType && element != rawType {
 			d.errorf(path, "has no value; remove it or give it one")
 			continue
 		}
 		value := reflect.New(element).Elem()
-		d.value(m.value, value, field, path)
-		v.SetMapIndex(reflect.ValueOf(m.name).Convert(v.Type().Key()), value)
+		d.value(m.Value, value, field, path)
+		v.SetMapIndex(reflect.ValueOf(m.Name).Convert(v.Type().Key()), value)
 	}
 	if tags, ok := v.Interface().(Tags); ok {
 		v.Set(reflect.ValueOf(shared.of(tags)))
 	}
 }
 
-func (d *decoder) scalar(n *node, v reflect.Value, field *fieldPlan, at Path) {
+func (d *decoder) scalar(n *doctree.Node, v reflect.Value, field *fieldPlan, at Path) {
 	switch v.Kind() {
 	case reflect.String:
 		d.text(n, v, field, at)
 	case reflect.Bool:
-		if n.shape != shapeBool {
-			d.errorf(at, "expected true or false, got %s", n.describe())
+		if n.Shape != doctree.Bool {
+			d.errorf(at, "expected true or false, got %s", n.Describe())
 			return
 		}
-		v.SetBool(n.text == "true")
+		v.SetBool(n.Text == "true")
 	case reflect.Int, reflect.Int8, reflect.Int16, reflect.Int32, reflect.Int64:
-		value, err := strconv.ParseInt(n.text, 10, 64)
+		value, err := strconv.ParseInt(n.Text, 10, 64)
 		if !d.whole(n, err, at) {
 			return
 		}
 		if v.OverflowInt(value) {
-			d.errorf(at, "the number %s is out of range", n.text)
+			d.errorf(at, "the number %s is out of range", n.Text)
 			return
 		}
 		v.SetInt(value)
 	case reflect.Uint, reflect.Uint8, reflect.Uint16, reflect.Uint32, reflect.Uint64:
-		value, err := strconv.ParseUint(n.text, 10, 64)
-		if n.shape == shapeNumber && strings.HasPrefix(n.text, "-") {
-			d.errorf(at, "the number cannot be negative, got %s", clip(n.text))
+		value, err := strconv.ParseUint(n.Text, 10, 64)
+		if n.Shape == doctree.Number && strings.HasPrefix(n.Text, "-") {
+			d.errorf(at, "the number cannot be negative, got %s", doctree.Clip(n.Text))
 			return
 		}
 		if !d.whole(n, err, at) {
 			return
 		}
 		if v.OverflowUint(value) {
-			d.errorf(at, "the number %s is out of range", n.text)
+			d.errorf(at, "the number %s is out of range", n.Text)
 			return
 		}
 		v.SetUint(value)
 	case reflect.Float32, reflect.Float64:
-		value, err := strconv.ParseFloat(n.text, 64)
-		if n.shape != shapeNumber {
-			d.errorf(at, "expected a number, got %s", n.describe())
+		value, err := strconv.ParseFloat(n.Text, 64)
+		if n.Shape != doctree.Number {
+			d.errorf(at, "expected a number, got %s", n.Describe())
 			return
 		}
 		if err != nil {
-			d.errorf(at, "the number %s is out of range", clip(n.text))
+			d.errorf(at, "the number %s is out of range", doctree.Clip(n.Text))
 			return
 		}
 		v.SetFloat(value)
@@ -244,64 +246,38 @@ func (d *decoder) scalar(n *node, v reflect.Value, field *fieldPlan, at Path) {
 
 // whole reports whether n was a whole number in range, err being the result of
 // parsing it.
-func (d *decoder) whole(n *node, err error, at Path) bool {
+func (d *decoder) whole(n *doctree.Node, err error, at Path) bool {
 	switch {
-	case n.shape != shapeNumber:
-		d.errorf(at, "expected a number, got %s", n.describe())
-	case strings.Contains(n.text, "e-"), strings.Contains(n.text, ".") && !strings.Contains(n.text, "e"):
-		d.errorf(at, "expected a whole number, got %s", clip(n.text))
+	case n.Shape != doctree.Number:
+		d.errorf(at, "expected a number, got %s", n.Describe())
+	case strings.Contains(n.Text, "e-"), strings.Contains(n.Text, ".") && !strings.Contains(n.Text, "e"):
+		d.errorf(at, "expected a whole number, got %s", doctree.Clip(n.Text))
 	case err != nil:
-		d.errorf(at, "the number %s is out of range", clip(n.text))
+		d.errorf(at, "the number %s is out of range", doctree.Clip(n.Text))
 	default:
 		return true
 	}
 	return false
 }
 
-func (d *decoder) text(n *node, v reflect.Value, field *fieldPlan, at Path) {
-	if n.shape != shapeText {
+func (d *decoder) text(n *doctree.Node, v reflect.Value, field *fieldPlan, at Path) {
+	if n.Shape != doctree.Text {
 		hint := ""
-		if n.shape == shapeNumber || n.shape == shapeBool {
+		if n.Shape == doctree.Number || n.Shape == doctree.Bool {
 			hint = "; put it in quotes"
 		}
-		d.errorf(at, "expected a string, got %s%s", n.describe(), hint)
+		d.errorf(at, "expected a string, got %s%s", n.Describe(), hint)
 		return
 	}
-	if field != nil && len(field.enum) > 0 && !slices.Contains(field.enum, n.text) {
-		hint := didYouMean(n.text, field.enum)
+	if field != nil && len(field.enum) > 0 && !slices.Contains(field.enum, n.Text) {
+		hint := didYouMean(n.Text, field.enum)
 		if hint == "" {
 			hint = "; use one of " + strings.Join(field.enum, ", ")
 		}
-		d.errorf(at, "unknown value %q%s", clip(n.text), hint)
+		d.errorf(at, "unknown value %q%s", doctree.Clip(n.Text), hint)
 		return
 	}
-	v.SetString(n.text)
-}
-
-// plain is the value as encoding/json with UseNumber would produce it.
-func (n *node) plain() any {
-	switch n.shape {
-	case shapeNull:
-		return nil
-	case shapeBool:
-		return n.text == "true"
-	case shapeNumber:
-		return json.Number(n.text)
-	case shapeText:
-		return n.text
-	case shapeList:
-		list := make([]any, len(n.items))
-		for i, item := range n.items {
-			list[i] = item.plain()
-		}
-		return list
-	default:
-		object := make(map[string]any, len(n.members))
-		for _, m := range n.members {
-			object[m.name] = m.value.plain()
-		}
-		return object
-	}
+	v.SetString(n.Text)
 }
 
 var (

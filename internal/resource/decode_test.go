@@ -7,6 +7,8 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
+
+	"meridian/internal/doctree"
 )
 
 // sample has a field of every sort that a spec may have.
@@ -41,7 +43,7 @@ func (*sample) fieldHint(name string) string {
 // decodeSample decodes YAML into a sample and returns the problems, a line each.
 func decodeSample(t *testing.T, text string) (sample, string) {
 	t.Helper()
-	documents, _, err := parse([]byte(text), false)
+	documents, _, err := doctree.Parse([]byte(text), false)
 	require.NoError(t, err)
 	require.Len(t, documents, 1)
 	var s sample
@@ -139,14 +141,14 @@ func TestDoubts(t *testing.T) {
 
 // A problem's path leads back to its line, whatever the names in it.
 func TestLineOfAPath(t *testing.T) {
-	documents, _, err := parse([]byte("a:\n  b.c:\n  - d\n  - \"q\\\"]\":\n      e: 1\n"), false)
+	documents, _, err := doctree.Parse([]byte("a:\n  b.c:\n  - d\n  - \"q\\\"]\":\n      e: 1\n"), false)
 	require.NoError(t, err)
 	for path, want := range map[Path]int{
 		Root: 1, "a": 1, Path("a").Key("b.c"): 2, Path("a").Key("b.c").Index(0): 3, Path("a").Key("b.c").Index(1): 4,
 		Path("a").Key("b.c").Index(1).Key(`q"]`).Field("e"): 5, Path("a").Key("b.c").Index(7): 2, "a.x.y": 1,
 		"a[": 1, "a[x]": 1, `a["`: 1, "..": 1, "a[99999999999999999999]": 1,
 	} {
-		require.Equal(t, want, lineAt(documents[0], path), path)
+		require.Equal(t, want, doctree.LineAt(documents[0], path), path)
 	}
 }
 

@@ -8,6 +8,8 @@ import (
 	"strconv"
 	"strings"
 	"time"
+
+	"meridian/internal/doctree"
 )
 
 // DecodeOptions is what a command knows that a document may leave out.
@@ -58,7 +60,7 @@ func Decode(source string, data []byte, opts DecodeOptions) ([]Document, error) 
 // decodeAll returns what was accepted and what was not.
 func decodeAll(source string, data []byte, opts DecodeOptions) ([]Document, DocumentErrors) {
 	wantJSON := strings.HasSuffix(strings.ToLower(source), ".json")
-	roots, repeats, err := parse(data, wantJSON)
+	roots, repeats, err := doctree.Parse(data, wantJSON)
 	var documents []Document
 	var failed DocumentErrors
 	index := 0
@@ -67,18 +69,18 @@ func decodeAll(source string, data []byte, opts DecodeOptions) ([]Document, Docu
 			index++
 			document, problem := decodeDocument(n, repeats, opts)
 			if problem != nil {
-				problem.Source, problem.Index, problem.Line = source, index, n.line
+				problem.Source, problem.Index, problem.Line = source, index, n.Line
 				failed = append(failed, problem)
 				continue
 			}
-			document.Source, document.Index, document.Line = source, index, n.line
+			document.Source, document.Index, document.Line = source, index, n.Line
 			documents = append(documents, document)
 		}
 	}
 	if err != nil {
 		line := 0
-		if syntax := (*syntaxError)(nil); errors.As(err, &syntax) {
-			line = syntax.line
+		if syntax := (*doctree.SyntaxError)(nil); errors.As(err, &syntax) {
+			line = syntax.Line
 		}
 		failed = append(failed, sourceError(source, line, err.Error())...)
 	}
@@ -87,42 +89,42 @@ func decodeAll(source string, data []byte, opts DecodeOptions) ([]Document, Docu
 
 // splitList returns the documents inside a list, a `{"items": […]}` or a
 // Kubernetes List; any other document alone.
-func splitList(root *node) []*node {
-	if root.shape == shapeList {
-		return root.items
+func splitList(root *doctree.Node) []*doctree.Node {
+	if root.Shape == doctree.List {
+		return root.Items
 	}
-	items := root.get("items")
-	if items == nil || items.shape != shapeList || root.get("type") != nil || root.get("spec") != nil {
-		return []*node{root}
+	items := root.Get("items")
+	if items == nil || items.Shape != doctree.List || root.Get("type") != nil || root.Get("spec") != nil {
+		return []*doctree.Node{root}
 	}
-	if kind := root.get("kind"); kind != nil && !strings.HasSuffix(kind.text, "List") {
-		return []*node{root}
+	if kind := root.Get("kind"); kind != nil && !strings.HasSuffix(kind.Text, "List") {
+		return []*doctree.Node{root}
 	}
-	for _, m := range root.members {
-		switch m.name {
+	for _, m := range root.Members {
+		switch m.Name {
 		case "items", "apiVersion", "kind", "metadata", "total", "next", "revision":
 		default:
-			return []*node{root} // its own error will say what does not belong
+			return []*doctree.Node{root} // its own error will say what does not belong
 		}
 	}
-	return items.items
+	return items.Items
 }
 
 // envelope is what surrounds a spec in either form.
 type envelope struct {
 	descriptor *Descriptor
 	meta       Meta
-	spec       *node
+	spec       *doctree.Node
 	// misplaced are fields of the spec that stand beside it: that they are
 	// missing in it need not be said as well.
 	misplaced []Path
 }
 
-func decodeDocument(n *node, repeats bool, opts DecodeOptions) (Document, *DocumentError) {
+func decodeDocument(n *doctree.Node, repeats bool, opts DecodeOptions) (Document, *DocumentError) {
 	report := &Report{}
 	e := &envelope{}
 	if repeats {
-		duplicateNames(n, Root, report)
+		doctree.Duplicates(n, Root, report.repeated)
 	}
 	e.read(n, opts, report)
 	report.curb()
@@ -130,7 +132,7 @@ func decodeDocument(n *node, repeats bool, opts DecodeOptions) (Document, *Docum
 	var resource *Resource
 	if e.descriptor != nil && e.spec != nil {
 		content, below := &Report{}, n // where the paths of the spec begin
-		if n.get("spec") == e.spec {
+		if n.Get("spec") == e.spec {
 			below = e.spec
 		}
 		spec, canonical := decodeSpec(e.descriptor, e.spec, content)
@@ -148,21 +150,21 @@ func decodeDocument(n *node, repeats bool, opts DecodeOptions) (Document, *Docum
 }
 
 // locate fills in the lines of problems below n.
-func locate(n *node, problems []Problem) {
+func locate(n *doctree.Node, problems []Problem) {
 	for i := range problems {
-		problems[i].Line = lineAt(n, problems[i].Path)
+		problems[i].Line = doctree.LineAt(n, problems[i].Path)
 	}
 }
 
 // read takes the envelope off a document. Without a descriptor or a spec
 // afterwards, report says why.
-func (e *envelope) read(n *node, opts DecodeOptions, report *Report) {
-	if n.shape != shapeObject {
-		report.Errorf(Root, "expected an object with `type` and `name`, got %s", n.describe())
+func (e *envelope) read(n *doctree.Node, opts DecodeOptions, report *Report) {
+	if n.Shape != doctree.Object {
+		report.Errorf(Root, "expected an object with `type` and `name`, got %s", n.Describe())
 		return
 	}
-	universal := n.get("type") != nil
-	kubernetes := n.get("kind") != nil || n.get("apiVersion") != nil || n.get("metadata") != nil
+	universal := n.Get("type") != nil
+	kubernetes := n.Get("kind") != nil || n.Get("apiVersion") != nil || n.Get("metadata") != nil
 	switch {
 	case universal && kubernetes:
 		report.Errorf("type", "the document mixes two forms; write either `type` and `name`, or `apiVersion`, `kind` and `metadata`")
@@ -176,12 +178,12 @@ func (e *envelope) read(n *node, opts DecodeOptions, report *Report) {
 }
 
 // readKind finds the descriptor.
-func (e *envelope) readKind(n *node, field string, report *Report) {
+func (e *envelope) readKind(n *doctree.Node, field string, report *Report) {
 	name, ok := readText(n, field, Path(field), report)
 	if !ok {
 		return
 	}
-	e.meta.Kind = Kind(clip(name))
+	e.meta.Kind = Kind(doctree.Clip(name))
 	d, known := kinds().exact[Kind(name)]
 	if !known {
 		report.Errorf(Path(field), "%s", unknownKind(name))
@@ -194,29 +196,29 @@ func (e *envelope) readKind(n *node, field string, report *Report) {
 // one of these names has to stand under `spec`.
 var universalFields = []string{"type", "mesh", "name", "labels", "creationTime", "modificationTime", "version", "revision", "spec"}
 
-func (e *envelope) readUniversal(n *node, opts DecodeOptions, report *Report) {
+func (e *envelope) readUniversal(n *doctree.Node, opts DecodeOptions, report *Report) {
 	e.readKind(n, "type", report)
 	e.readName(n, "name", report)
 	e.readLabels(n, "labels", report)
 	e.readStamps(n, report)
 	e.readMesh(n, "labels", opts, report)
 
-	rest := &node{shape: shapeObject, line: n.line}
-	for _, m := range n.members {
-		if !slices.Contains(universalFields, m.name) {
-			rest.members = append(rest.members, m)
+	rest := &doctree.Node{Shape: doctree.Object, Line: n.Line}
+	for _, m := range n.Members {
+		if !slices.Contains(universalFields, m.Name) {
+			rest.Members = append(rest.Members, m)
 		}
 	}
 	e.spec = rest
-	spec := n.get("spec")
+	spec := n.Get("spec")
 	if spec == nil {
 		return
 	}
 	e.spec = specObject(spec, report)
-	for _, m := range rest.members {
-		path := memberPath(Root, m.name)
-		if e.descriptor != nil && !slices.Contains(e.fieldNames(), m.name) {
-			report.Errorf(path, "unknown field `%s`%s", clip(m.name), didYouMean(m.name, append(e.fieldNames(), universalFields...)))
+	for _, m := range rest.Members {
+		path := doctree.MemberPath(Root, m.Name)
+		if e.descriptor != nil && !slices.Contains(e.fieldNames(), m.Name) {
+			report.Errorf(path, "unknown field `%s`%s", doctree.Clip(m.Name), didYouMean(m.Name, append(e.fieldNames(), universalFields...)))
 			continue
 		}
 		report.Errorf(path, "stands beside `spec`; the fields of a %s go either all under `spec` or all at the top level", e.meta.Kind)
@@ -224,14 +226,14 @@ func (e *envelope) readUniversal(n *node, opts DecodeOptions, report *Report) {
 }
 
 // specObject returns the spec, an empty object for one without content.
-func specObject(spec *node, report *Report) *node {
-	switch spec.shape {
-	case shapeObject:
+func specObject(spec *doctree.Node, report *Report) *doctree.Node {
+	switch spec.Shape {
+	case doctree.Object:
 		return spec
-	case shapeNull:
-		return &node{shape: shapeObject, line: spec.line}
+	case doctree.Null:
+		return &doctree.Node{Shape: doctree.Object, Line: spec.Line}
 	default:
-		report.Errorf("spec", "expected an object, got %s", spec.describe())
+		report.Errorf("spec", "expected an object, got %s", spec.Describe())
 		return nil
 	}
 }
@@ -253,68 +255,68 @@ var metadataFields = []string{
 	"finalizers", "selfLink", "deletionTimestamp", "deletionGracePeriodSeconds",
 }
 
-func (e *envelope) readKubernetes(n *node, opts DecodeOptions, report *Report) {
+func (e *envelope) readKubernetes(n *doctree.Node, opts DecodeOptions, report *Report) {
 	e.readKind(n, "kind", report)
-	if n.get("apiVersion") != nil {
+	if n.Get("apiVersion") != nil {
 		readText(n, "apiVersion", "apiVersion", report)
 	}
 	e.readStamps(n, report)
-	metadata := n.get("metadata")
+	metadata := n.Get("metadata")
 	switch {
-	case metadata == nil || metadata.shape == shapeNull:
+	case metadata == nil || metadata.Shape == doctree.Null:
 		report.Errorf("metadata.name", "is required")
-	case metadata.shape != shapeObject:
-		report.Errorf("metadata", "expected an object with `name`, got %s", metadata.describe())
+	case metadata.Shape != doctree.Object:
+		report.Errorf("metadata", "expected an object with `name`, got %s", metadata.Describe())
 	default:
 		e.readMetadata(metadata, report)
 	}
 	e.readMesh(n, "metadata.labels", opts, report)
 
-	for _, m := range n.members {
-		if slices.Contains(kubernetesFields, m.name) {
+	for _, m := range n.Members {
+		if slices.Contains(kubernetesFields, m.Name) {
 			continue
 		}
-		hint := didYouMean(m.name, kubernetesFields)
-		if e.descriptor != nil && slices.Contains(e.fieldNames(), m.name) {
+		hint := didYouMean(m.Name, kubernetesFields)
+		if e.descriptor != nil && slices.Contains(e.fieldNames(), m.Name) {
 			hint = "; it goes under `spec`"
-			e.misplaced = append(e.misplaced, memberPath(Root, m.name))
+			e.misplaced = append(e.misplaced, doctree.MemberPath(Root, m.Name))
 		}
-		report.Errorf(memberPath(Root, m.name), "unknown field `%s`%s", clip(m.name), hint)
+		report.Errorf(doctree.MemberPath(Root, m.Name), "unknown field `%s`%s", doctree.Clip(m.Name), hint)
 	}
-	e.spec = &node{shape: shapeObject, line: n.line}
-	if spec := n.get("spec"); spec != nil {
+	e.spec = &doctree.Node{Shape: doctree.Object, Line: n.Line}
+	if spec := n.Get("spec"); spec != nil {
 		e.spec = specObject(spec, report)
 	}
 }
 
-func (e *envelope) readMetadata(metadata *node, report *Report) {
+func (e *envelope) readMetadata(metadata *doctree.Node, report *Report) {
 	e.readName(metadata, "metadata.name", report)
 	e.readLabels(metadata, "metadata.labels", report)
-	if namespace := metadata.get("namespace"); namespace != nil && namespace.shape != shapeNull {
+	if namespace := metadata.Get("namespace"); namespace != nil && namespace.Shape != doctree.Null {
 		if text, ok := readText(metadata, "namespace", "metadata.namespace", report); ok && text != "" {
 			e.setLabel(LabelNamespace, text)
 		}
 	}
-	if stamp := metadata.get("creationTimestamp"); stamp != nil && stamp.shape != shapeNull && e.meta.CreationTime.IsZero() {
+	if stamp := metadata.Get("creationTimestamp"); stamp != nil && stamp.Shape != doctree.Null && e.meta.CreationTime.IsZero() {
 		e.meta.CreationTime = readTime(stamp, "metadata.creationTimestamp", report)
 	}
-	if annotations := metadata.get("annotations"); annotations != nil && annotations.get(LabelMesh) != nil {
+	if annotations := metadata.Get("annotations"); annotations != nil && annotations.Get(LabelMesh) != nil {
 		report.Errorf(Path("metadata.annotations").Key(LabelMesh), "the mesh is named by `mesh` at the top level or by the label %s, not by an annotation", LabelMesh)
 	}
-	for _, m := range metadata.members {
-		if !slices.Contains(metadataFields, m.name) {
-			report.Errorf(memberPath("metadata", m.name), "unknown field `%s`%s", clip(m.name), didYouMean(m.name, metadataFields))
+	for _, m := range metadata.Members {
+		if !slices.Contains(metadataFields, m.Name) {
+			report.Errorf(doctree.MemberPath("metadata", m.Name), "unknown field `%s`%s", doctree.Clip(m.Name), didYouMean(m.Name, metadataFields))
 		}
 	}
 }
 
 // readName reads the last step of the path from n.
-func (e *envelope) readName(n *node, at Path, report *Report) {
+func (e *envelope) readName(n *doctree.Node, at Path, report *Report) {
 	name, ok := readText(n, "name", at, report)
 	if !ok {
 		return
 	}
-	e.meta.Name = clip(name)
+	e.meta.Name = doctree.Clip(name)
 	if err := CheckName(name); err != nil {
 		report.Errorf(at, "%s", err)
 		return
@@ -322,9 +324,9 @@ func (e *envelope) readName(n *node, at Path, report *Report) {
 	e.meta.Name = name
 }
 
-func (e *envelope) readLabels(n *node, at Path, report *Report) {
-	labels := n.get("labels")
-	if labels == nil || labels.shape == shapeNull {
+func (e *envelope) readLabels(n *doctree.Node, at Path, report *Report) {
+	labels := n.Get("labels")
+	if labels == nil || labels.Shape == doctree.Null {
 		return
 	}
 	dec := &decoder{}
@@ -344,11 +346,11 @@ func (e *envelope) setLabel(name, value string) {
 }
 
 // readStamps reads what a server had assigned when the document was exported.
-func (e *envelope) readStamps(n *node, report *Report) {
-	if t := n.get("creationTime"); t != nil && t.shape != shapeNull {
+func (e *envelope) readStamps(n *doctree.Node, report *Report) {
+	if t := n.Get("creationTime"); t != nil && t.Shape != doctree.Null {
 		e.meta.CreationTime = readTime(t, "creationTime", report)
 	}
-	if t := n.get("modificationTime"); t != nil && t.shape != shapeNull {
+	if t := n.Get("modificationTime"); t != nil && t.Shape != doctree.Null {
 		e.meta.ModificationTime = readTime(t, "modificationTime", report)
 	}
 	e.meta.Version = readCount(n, "version", report)
@@ -357,9 +359,9 @@ func (e *envelope) readStamps(n *node, report *Report) {
 
 // readMesh applies §1.2: the mesh at the top level or in a label, and
 // the command's when the document names none.
-func (e *envelope) readMesh(n *node, labelsAt Path, opts DecodeOptions, report *Report) {
+func (e *envelope) readMesh(n *doctree.Node, labelsAt Path, opts DecodeOptions, report *Report) {
 	at, mesh := Path("mesh"), ""
-	if written := n.get("mesh"); written != nil && written.shape != shapeNull {
+	if written := n.Get("mesh"); written != nil && written.Shape != doctree.Null {
 		mesh, _ = readText(n, "mesh", "mesh", report)
 	}
 	if label, ok := e.meta.Labels[LabelMesh]; ok {
@@ -372,7 +374,7 @@ func (e *envelope) readMesh(n *node, labelsAt Path, opts DecodeOptions, report *
 		case mesh == "":
 			mesh, at = label, labelsAt.Key(LabelMesh)
 		case mesh != label:
-			report.Errorf("mesh", "says %q and the label %s says %q; keep one of them", clip(mesh), LabelMesh, clip(label))
+			report.Errorf("mesh", "says %q and the label %s says %q; keep one of them", doctree.Clip(mesh), LabelMesh, doctree.Clip(label))
 			return
 		}
 	}
@@ -392,7 +394,7 @@ func (e *envelope) readMesh(n *node, labelsAt Path, opts DecodeOptions, report *
 		}
 		return
 	}
-	e.meta.Mesh = MeshName(clip(mesh))
+	e.meta.Mesh = MeshName(doctree.Clip(mesh))
 	if err := CheckName(mesh); err != nil {
 		report.Errorf(at, "%s", err)
 		return
@@ -404,9 +406,9 @@ func (e *envelope) readMesh(n *node, labelsAt Path, opts DecodeOptions, report *
 }
 
 // readText reads a string member of n that has to be there.
-func readText(n *node, name string, at Path, report *Report) (string, bool) {
-	value := n.get(name)
-	if value == nil || value.shape == shapeNull {
+func readText(n *doctree.Node, name string, at Path, report *Report) (string, bool) {
+	value := n.Get(name)
+	if value == nil || value.Shape == doctree.Null {
 		report.Errorf(at, "is required")
 		return "", false
 	}
@@ -417,24 +419,24 @@ func readText(n *node, name string, at Path, report *Report) (string, bool) {
 	return text, !dec.report.Failed()
 }
 
-func readTime(n *node, at Path, report *Report) time.Time {
-	if n.shape == shapeText {
-		if t, err := time.Parse(time.RFC3339, n.text); err == nil {
+func readTime(n *doctree.Node, at Path, report *Report) time.Time {
+	if n.Shape == doctree.Text {
+		if t, err := time.Parse(time.RFC3339, n.Text); err == nil {
 			return t.UTC()
 		}
 	}
-	report.Errorf(at, "expected a time such as 2026-01-31T20:00:00Z, got %s", n.describe())
+	report.Errorf(at, "expected a time such as 2026-01-31T20:00:00Z, got %s", n.Describe())
 	return time.Time{}
 }
 
-func readCount(n *node, name string, report *Report) uint64 {
-	value := n.get(name)
-	if value == nil || value.shape == shapeNull {
+func readCount(n *doctree.Node, name string, report *Report) uint64 {
+	value := n.Get(name)
+	if value == nil || value.Shape == doctree.Null {
 		return 0
 	}
-	count, err := strconv.ParseUint(value.text, 10, 64)
-	if value.shape != shapeNumber || err != nil {
-		report.Errorf(Path(name), "expected a whole number, got %s", value.describe())
+	count, err := strconv.ParseUint(value.Text, 10, 64)
+	if value.Shape != doctree.Number || err != nil {
+		report.Errorf(Path(name), "expected a whole number, got %s", value.Describe())
 	}
 	return count
 }

@@ -4,6 +4,8 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+
+	"meridian/internal/doctree"
 )
 
 // Gateway is an entry for traffic, in the shape of the Gateway API
@@ -120,7 +122,7 @@ func checkSectionName(at Path, name string, seen map[string]int, i int, what str
 		return
 	}
 	if earlier, again := seen[name]; again {
-		r.Errorf(at, "%q is already the name of %s %d; names must differ", clip(name), what, earlier+1)
+		r.Errorf(at, "%q is already the name of %s %d; names must differ", doctree.Clip(name), what, earlier+1)
 		return
 	}
 	seen[name] = i
@@ -228,7 +230,7 @@ func checkRuleNames(at Path, written []*string, r *Report) {
 		}
 		for j, other := range written {
 			if j != i && ruleName(other, j) == *name && (j < i || other == nil) {
-				r.Errorf(path, "%q is already the name of rule %d; names must differ", clip(*name), j+1)
+				r.Errorf(path, "%q is already the name of rule %d; names must differ", doctree.Clip(*name), j+1)
 				break
 			}
 		}
@@ -378,7 +380,7 @@ func (m *GRPCMatch) check(at Path, r *Report) {
 		case m.Method.Type != nil && *m.Method.Type == "RegularExpression":
 			checkRegex(method.Field(part.name), *part.value, r)
 		case *part.value == "" || strings.Contains(*part.value, "/"):
-			r.Errorf(method.Field(part.name), "must be a name without /, got %q", clip(*part.value))
+			r.Errorf(method.Field(part.name), "must be a name without /, got %q", doctree.Clip(*part.value))
 		}
 	}
 }

@@ -1,5 +1,7 @@
 package resource
 
+import "meridian/internal/doctree"
+
 // HTTPMatch holds conditions on a request; all must hold.
 type HTTPMatch struct {
 	Path        *PathMatch    `json:"path,omitzero" doc:"Condition on the path; every path matches when absent."`
@@ -234,9 +236,9 @@ func checkHostname(at Path, name string, wildcard bool, r *Report) {
 	}
 	if !hostName(plain) {
 		if wildcard {
-			r.Errorf(at, "%q is neither a host name nor *. and one", clip(name))
+			r.Errorf(at, "%q is neither a host name nor *. and one", doctree.Clip(name))
 			return
 		}
-		r.Errorf(at, "%q is not a host name", clip(name))
+		r.Errorf(at, "%q is not a host name", doctree.Clip(name))
 	}
 }

@@ -8,6 +8,8 @@ import (
 	"maps"
 	"slices"
 	"strings"
+
+	"meridian/internal/doctree"
 )
 
 // InheritedTarget is what an inherited policy targets (§5.1).
@@ -50,7 +52,7 @@ func (id RuleID) String() string {
 	if id.Section == "" {
 		return id.Name
 	}
-	return string(memberPath(Path(id.Section), id.Name))
+	return string(doctree.MemberPath(Path(id.Section), id.Name))
 }
 
 // RuleBlock is a block of defaults or overrides of an inherited policy.
@@ -100,7 +102,7 @@ var authSections = []string{"authentication", "metadata", "authorization", "resp
 func ParseUnset(path string) (section, name string, err error) {
 	steps, ok := pathSteps(path)
 	refuse := func(why string) (string, string, error) {
-		return "", "", fmt.Errorf("%q is %w: %s", clip(path), ErrUnset, why)
+		return "", "", fmt.Errorf("%q is %w: %s", doctree.Clip(path), ErrUnset, why)
 	}
 	if !ok {
 		return refuse("its steps cannot be told apart")
@@ -113,7 +115,7 @@ func ParseUnset(path string) (section, name string, err error) {
 			return refuse("the rules cannot be unset as a whole")
 		}
 		if section = steps[1]; !slices.Contains(authSections, section) {
-			return refuse(fmt.Sprintf("there is no section %q%s", clip(section), didYouMean(section, authSections)))
+			return refuse(fmt.Sprintf("there is no section %q%s", doctree.Clip(section), didYouMean(section, authSections)))
 		}
 		steps = steps[2:]
 	default:
@@ -137,7 +139,7 @@ func pathSteps(path string) (steps []string, ok bool) {
 		return nil, false
 	}
 	for rest := path; rest != ""; {
-		name, index, tail, ok := firstStep(rest)
+		name, index, tail, ok := doctree.FirstStep(rest)
 		if !ok || index >= 0 {
 			return nil, false
 		}
@@ -154,11 +156,11 @@ func checkUnset(at Path, paths []string, limits bool, r *Report) {
 		case err != nil:
 			r.Errorf(at.Index(i), "%s", err)
 		case limits && section != unsetLimits:
-			r.Errorf(at.Index(i), "a RateLimitPolicy has limits, not rules: write limits.<name>, got %q", clip(path))
+			r.Errorf(at.Index(i), "a RateLimitPolicy has limits, not rules: write limits.<name>, got %q", doctree.Clip(path))
 		case !limits && section == unsetLimits:
-			r.Errorf(at.Index(i), "an AuthPolicy has rules, not limits: write rules.<section>.<name>, got %q", clip(path))
+			r.Errorf(at.Index(i), "an AuthPolicy has rules, not limits: write rules.<section>.<name>, got %q", doctree.Clip(path))
 		case slices.Contains(paths[:i], path):
-			r.Warnf(at.Index(i), "%s is listed twice", clip(path))
+			r.Warnf(at.Index(i), "%s is listed twice", doctree.Clip(path))
 		}
 	}
 }
@@ -203,7 +205,7 @@ func (b RuleBodies) check(at Path, r *Report) {
 		case name == "":
 			r.Errorf(at.Key(name), "a rule needs a name")
 		case string(b[name]) == "null":
-			r.Errorf(memberPath(at, name), "has no body; write {} for an empty one, or use unset")
+			r.Errorf(doctree.MemberPath(at, name), "has no body; write {} for an empty one, or use unset")
 		}
 	}
 }

@@ -1,5 +1,7 @@
 package resource
 
+import "meridian/internal/doctree"
+
 // DecodeObject decodes and validates one object as the API server of Kubernetes
 // keeps it: a single JSON object in the Kubernetes form of §1.2, as
 // strictly as any document. Status and what the API server adds to metadata,
@@ -11,17 +13,17 @@ package resource
 func DecodeObject(data []byte) (Document, error) {
 	report := &Report{}
 	e := &envelope{}
-	values, repeats, err := parseJSON(data)
+	values, repeats, err := doctree.ParseJSON(data)
 	switch {
 	case err != nil:
 		report.Errorf(Root, "the object is not valid JSON: %s", err)
 	case len(values) != 1:
 		report.Errorf(Root, "expected one JSON object, got %d values", len(values))
-	case values[0].shape != shapeObject:
-		report.Errorf(Root, "expected an object with `apiVersion`, `kind` and `metadata`, got %s", values[0].describe())
+	case values[0].Shape != doctree.Object:
+		report.Errorf(Root, "expected an object with `apiVersion`, `kind` and `metadata`, got %s", values[0].Describe())
 	default:
 		if repeats {
-			duplicateNames(values[0], Root, report)
+			doctree.Duplicates(values[0], Root, report.repeated)
 		}
 		e.readKubernetes(values[0], DecodeOptions{}, report)
 	}

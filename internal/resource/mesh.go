@@ -4,6 +4,8 @@ import (
 	"encoding/json"
 	"slices"
 	"strings"
+
+	"meridian/internal/doctree"
 )
 
 // Mesh is the content of a Mesh (§1.4).
@@ -204,7 +206,7 @@ func checkBackends(at Path, names []string, field, reference string, r *Report) 
 		if name == "" {
 			r.Errorf(path, "is required")
 		} else if slices.Contains(names[:i], name) {
-			r.Errorf(path, "%q is the name of an earlier backend; each needs its own", clip(name))
+			r.Errorf(path, "%q is the name of an earlier backend; each needs its own", doctree.Clip(name))
 		}
 	}
 	if reference == "" || slices.Contains(names, reference) {
@@ -214,7 +216,7 @@ func checkBackends(at Path, names []string, field, reference string, r *Report) 
 	if hint == "" && len(names) > 0 {
 		hint = "; there are " + strings.Join(names, ", ")
 	}
-	r.Errorf(at.Field(field), "there is no backend %q in `backends`%s", clip(reference), hint)
+	r.Errorf(at.Field(field), "there is no backend %q in `backends`%s", doctree.Clip(reference), hint)
 }
 
 func checkConstraints(at Path, constraints []TagConstraint, r *Report) {

@@ -4,6 +4,8 @@ import (
 	"fmt"
 	"strings"
 	"unicode/utf8"
+
+	"meridian/internal/doctree"
 )
 
 // DefaultMesh is the mesh of documents that name none.
@@ -21,16 +23,16 @@ func CheckName(name string) error {
 	case name == "":
 		return fmt.Errorf("a name is required")
 	case len(name) > maxName:
-		return fmt.Errorf("%q is %d characters long; a name has at most %d", clip(name), utf8.RuneCountInString(name), maxName)
+		return fmt.Errorf("%q is %d characters long; a name has at most %d", doctree.Clip(name), utf8.RuneCountInString(name), maxName)
 	}
 	for _, r := range name {
 		if !nameRune(r) {
-			return fmt.Errorf("%q cannot hold %q: a name is made of lower-case letters, digits, - and .%s", clip(name), r, mendedHint(name))
+			return fmt.Errorf("%q cannot hold %q: a name is made of lower-case letters, digits, - and .%s", doctree.Clip(name), r, mendedHint(name))
 		}
 	}
 	for part := range strings.SplitSeq(name, ".") {
 		if part == "" || strings.HasPrefix(part, "-") || strings.HasSuffix(part, "-") {
-			return fmt.Errorf("%q must begin and end with a letter or digit, before and after every dot too%s", clip(name), mendedHint(name))
+			return fmt.Errorf("%q must begin and end with a letter or digit, before and after every dot too%s", doctree.Clip(name), mendedHint(name))
 		}
 	}
 	return nil
@@ -57,5 +59,5 @@ func mendedHint(name string) string {
 	if len(parts) == 0 {
 		return ""
 	}
-	return fmt.Sprintf("; %q would do", clip(strings.Join(parts, ".")))
+	return fmt.Sprintf("; %q would do", doctree.Clip(strings.Join(parts, ".")))
 }

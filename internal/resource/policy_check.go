@@ -7,6 +7,8 @@ import (
 	"slices"
 	"strings"
 	"unicode"
+
+	"meridian/internal/doctree"
 )
 
 const (
@@ -36,7 +38,7 @@ func checkSelectors(at Path, selectors []Selector, r *Report) {
 // checkTags refuses tags that no dataplane could carry. '*' stands alone.
 func checkTags(at Path, tags map[string]string, r *Report) {
 	for _, name := range slices.Sorted(maps.Keys(tags)) {
-		path, value := memberPath(at, name), tags[name]
+		path, value := doctree.MemberPath(at, name), tags[name]
 		switch {
 		case name == "":
 			r.Errorf(path, "a tag needs a name")
@@ -51,9 +53,9 @@ func checkTags(at Path, tags map[string]string, r *Report) {
 		case len(value) > maxTagValue:
 			r.Errorf(path, "the tag's value is longer than %d bytes", maxTagValue)
 		case value != AnyValue && strings.Contains(value, AnyValue):
-			r.Errorf(path, "'*' only stands alone and matches any value; %q would never match", clip(value))
+			r.Errorf(path, "'*' only stands alone and matches any value; %q would never match", doctree.Clip(value))
 		case value != AnyValue && strings.ContainsFunc(value, notInTag):
-			r.Errorf(path, "a tag's value has no spaces or control characters, got %q", clip(value))
+			r.Errorf(path, "a tag's value has no spaces or control characters, got %q", doctree.Clip(value))
 		}
 	}
 }
@@ -113,7 +115,7 @@ func checkRegex(at Path, pattern string, r *Report) {
 // checkBase64 refuses text that is not standard base64.
 func checkBase64(at Path, text string, r *Report) {
 	if _, err := base64.StdEncoding.DecodeString(text); err != nil {
-		r.Errorf(at, "must be base64 of the bytes, got %q", clip(text))
+		r.Errorf(at, "must be base64 of the bytes, got %q", doctree.Clip(text))
 	}
 }
 

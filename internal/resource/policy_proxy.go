@@ -4,6 +4,8 @@ import (
 	"regexp"
 	"slices"
 	template "text/template/parse"
+
+	"meridian/internal/doctree"
 )
 
 // ProxyTemplate changes the proxy configuration of whole dataplanes.
@@ -225,7 +227,7 @@ func (c *VirtualOutboundConf) checkParts(at Path, r *Report) {
 		name := at.Field("parameters").Index(i).Field("name")
 		switch {
 		case !parameterName.MatchString(p.Name):
-			r.Errorf(name, "consists of letters, digits and _, got %q", clip(p.Name))
+			r.Errorf(name, "consists of letters, digits and _, got %q", doctree.Clip(p.Name))
 		case slices.Contains(names, p.Name):
 			r.Errorf(name, "%s is defined twice", p.Name)
 		}
@@ -264,7 +266,7 @@ func checkTemplate(at Path, text string, parameters []string, r *Report) {
 		action, ok := node.(*template.ActionNode)
 		if !ok {
 			if _, plain := node.(*template.TextNode); !plain {
-				r.Errorf(at, "may only contain text and {{.parameter}}, got %s", clip(node.String()))
+				r.Errorf(at, "may only contain text and {{.parameter}}, got %s", doctree.Clip(node.String()))
 			}
 			continue
 		}

@@ -1,5 +1,7 @@
 package resource
 
+import "meridian/internal/doctree"
+
 // HealthCheck probes the endpoints behind outbounds and takes failing ones out.
 type HealthCheck struct {
 	Connection[HealthCheckConf, *HealthCheckConf]
@@ -96,7 +98,7 @@ func (c *HealthCheckConf) check(at Path, r *Report) {
 // checkPath refuses what is not the path of a URL.
 func checkPath(at Path, path string, r *Report) {
 	if len(path) == 0 || path[0] != '/' {
-		r.Errorf(at, "must begin with /, got %q", clip(path))
+		r.Errorf(at, "must begin with /, got %q", doctree.Clip(path))
 	}
 }
 

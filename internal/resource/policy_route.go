@@ -3,6 +3,8 @@ package resource
 import (
 	"maps"
 	"slices"
+
+	"meridian/internal/doctree"
 )
 
 // TrafficRoute sends the traffic of outbounds elsewhere, whole or in shares.
@@ -181,7 +183,7 @@ func (h *RouteHTTP) check(at Path, r *Report) {
 		}
 		for _, name := range slices.Sorted(maps.Keys(m.Headers)) {
 			header := m.Headers[name]
-			header.check(memberPath(match.Field("headers"), name), r)
+			header.check(doctree.MemberPath(match.Field("headers"), name), r)
 		}
 	}
 	if h.Modify != nil {

@@ -1,5 +1,7 @@
 package resource
 
+import "meridian/internal/doctree"
+
 import "regexp"
 
 // TrafficPermission admits callers to the inbounds it matches (§3.6).
@@ -124,7 +126,7 @@ func (c *FaultInjectionConf) check(at Path, r *Report) {
 		checkAbove(at.Field("delay").Field("value"), &c.Delay.Value, r)
 	}
 	if b := c.ResponseBandwidth; b != nil && !bandwidth.MatchString(b.Limit) {
-		r.Errorf(at.Field("responseBandwidth").Field("limit"), "must be a number and kbps, mbps or gbps, such as \"50 mbps\", got %q", clip(b.Limit))
+		r.Errorf(at.Field("responseBandwidth").Field("limit"), "must be a number and kbps, mbps or gbps, such as \"50 mbps\", got %q", doctree.Clip(b.Limit))
 	}
 }
 

@@ -2,29 +2,16 @@ package resource
 
 import (
 	"fmt"
-	"strconv"
+
+	"meridian/internal/doctree"
 )
 
 // Path is the place of a value in a document, as users read it:
-// `conf.to[0].targetRef.kind`. Root is the spec itself.
-type Path string
+// `conf.to[0].targetRef.kind`.
+type Path = doctree.Path
 
 // Root is the path of the spec.
-const Root Path = ""
-
-// Field returns the path of a member of an object.
-func (p Path) Field(name string) Path {
-	if p == "" {
-		return Path(name)
-	}
-	return p + "." + Path(name)
-}
-
-// Key returns the path of a map entry whose key may hold dots or slashes.
-func (p Path) Key(name string) Path { return p + Path("["+strconv.Quote(name)+"]") }
-
-// Index returns the path of an element of a list, counted from zero.
-func (p Path) Index(i int) Path { return p + Path("["+strconv.Itoa(i)+"]") }
+const Root = doctree.Root
 
 // Severity tells a refusal from advice.
 type Severity int
@@ -82,6 +69,11 @@ func (r *Report) Infof(at Path, format string, args ...any) {
 
 func (r *Report) add(s Severity, at Path, format string, args ...any) {
 	r.Problems = append(r.Problems, Problem{Path: at, Message: fmt.Sprintf(format, args...), Severity: s})
+}
+
+// repeated is what doctree.Duplicates calls for a name that an object repeats.
+func (r *Report) repeated(at Path, first int) {
+	r.Errorf(at, "written twice, first in line %d; keep one of them", first)
 }
 
 // Failed reports whether any problem refuses the document.

@@ -5,6 +5,8 @@ import (
 	"fmt"
 	"strconv"
 	"time"
+
+	"meridian/internal/doctree"
 )
 
 // Duration is a span of time that remembers how its author wrote it: "90s"
@@ -21,10 +23,10 @@ type Duration struct {
 func ParseDuration(text string) (Duration, error) {
 	value, err := time.ParseDuration(text)
 	if err != nil {
-		return Duration{}, fmt.Errorf("expected a duration such as 5s, 100ms or 1h30m, got %q", clip(text))
+		return Duration{}, fmt.Errorf("expected a duration such as 5s, 100ms or 1h30m, got %q", doctree.Clip(text))
 	}
 	if value < 0 {
-		return Duration{}, fmt.Errorf("a duration cannot be negative, got %q", clip(text))
+		return Duration{}, fmt.Errorf("a duration cannot be negative, got %q", doctree.Clip(text))
 	}
 	return Duration{text: text, value: value}, nil
 }
@@ -47,16 +49,16 @@ func (d Duration) Value() time.Duration { return d.value }
 // MarshalJSON writes the duration as it was written.
 func (d Duration) MarshalJSON() ([]byte, error) { return json.Marshal(d.text) }
 
-func (d *Duration) decodeNode(n *node, at Path, dec *decoder) {
-	if n.shape == shapeNumber {
-		dec.errorf(at, "expected a duration with its unit, such as %ss, got %s", unitless(n.text), n.describe())
+func (d *Duration) decodeNode(n *doctree.Node, at Path, dec *decoder) {
+	if n.Shape == doctree.Number {
+		dec.errorf(at, "expected a duration with its unit, such as %ss, got %s", unitless(n.Text), n.Describe())
 		return
 	}
-	if n.shape != shapeText {
-		dec.errorf(at, "expected a duration such as 5s, 100ms or 1h30m, got %s", n.describe())
+	if n.Shape != doctree.Text {
+		dec.errorf(at, "expected a duration such as 5s, 100ms or 1h30m, got %s", n.Describe())
 		return
 	}
-	parsed, err := ParseDuration(n.text)
+	parsed, err := ParseDuration(n.Text)
 	if err != nil {
 		dec.errorf(at, "%s", err)
 		return
@@ -75,28 +77,15 @@ func unitless(number string) string {
 // Percentage is a share between 0 and 100, such as 50 or 99.9.
 type Percentage float64
 
-func (p *Percentage) decodeNode(n *node, at Path, dec *decoder) {
-	if n.shape != shapeNumber {
-		dec.errorf(at, "expected a percentage between 0 and 100, such as 50 or 99.9, got %s", n.describe())
+func (p *Percentage) decodeNode(n *doctree.Node, at Path, dec *decoder) {
+	if n.Shape != doctree.Number {
+		dec.errorf(at, "expected a percentage between 0 and 100, such as 50 or 99.9, got %s", n.Describe())
 		return
 	}
-	value, err := strconv.ParseFloat(n.text, 64)
+	value, err := strconv.ParseFloat(n.Text, 64)
 	if err != nil || value < 0 || value > 100 {
-		dec.errorf(at, "a percentage lies between 0 and 100, got %s", n.text)
+		dec.errorf(at, "a percentage lies between 0 and 100, got %s", n.Text)
 		return
 	}
 	*p = Percentage(value)
-}
-
-// clip shortens text for a message.
-func clip(text string) string {
-	const most = 60
-	if len(text) <= most {
-		return text
-	}
-	cut := most
-	for cut > 0 && text[cut]&0xC0 == 0x80 { // not in the middle of a character
-		cut--
-	}
-	return text[:cut] + "…"
 }

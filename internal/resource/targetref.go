@@ -6,6 +6,8 @@ import (
 	"reflect"
 	"slices"
 	"strings"
+
+	"meridian/internal/doctree"
 )
 
 // TargetKind says what a targetRef points to, in its canonical spelling.
@@ -265,7 +267,7 @@ func (p *PolicyUnset) check(at Path, conf reflect.Type, r *Report) {
 	for i, pointer := range p.Unset {
 		path := at.Field("unset").Index(i)
 		if slices.Contains(p.Unset[:i], pointer) {
-			r.Warnf(path, "%s is listed twice", clip(pointer))
+			r.Warnf(path, "%s is listed twice", doctree.Clip(pointer))
 			continue
 		}
 		if err := checkPointer(pointer, conf); err != nil {
@@ -280,7 +282,7 @@ var pointerUnescapes = strings.NewReplacer("~1", "/", "~0", "~")
 // Lists and opaque values are single values: nothing inside them can be unset.
 func checkPointer(pointer string, t reflect.Type) error {
 	if pointer == "" || pointer[0] != '/' {
-		return fmt.Errorf("expected a JSON pointer such as /http/requestTimeout, got %q", clip(pointer))
+		return fmt.Errorf("expected a JSON pointer such as /http/requestTimeout, got %q", doctree.Clip(pointer))
 	}
 	for _, name := range strings.Split(pointer[1:], "/") {
 		name = pointerUnescapes.Replace(name)
@@ -292,12 +294,12 @@ func checkPointer(pointer string, t reflect.Type) error {
 			t = t.Elem()
 			continue
 		case t.Kind() != reflect.Struct || reflect.PointerTo(t).Implements(nodeDecoderType):
-			return fmt.Errorf("%s leads into a single value; it can only be unset as a whole", clip(pointer))
+			return fmt.Errorf("%s leads into a single value; it can only be unset as a whole", doctree.Clip(pointer))
 		}
 		plan := planOf(t)
 		i, known := plan.byName[name]
 		if !known {
-			return fmt.Errorf("%s: there is no field `%s`%s", clip(pointer), clip(name), didYouMean(name, plan.names))
+			return fmt.Errorf("%s: there is no field `%s`%s", doctree.Clip(pointer), doctree.Clip(name), didYouMean(name, plan.names))
 		}
 		t = plan.fields[i].typ
 	}

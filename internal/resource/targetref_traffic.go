@@ -1,5 +1,7 @@
 package resource
 
+import "meridian/internal/doctree"
+
 import "slices"
 
 // MeshTrafficPermission decides about callers of inbounds (§4.7).
@@ -257,7 +259,7 @@ func (c *RequestRetryConf) check(at Path, r *Report) {
 				if hint == "" {
 					hint = "; use a status such as 503 or a condition such as 5XX, GatewayError, Reset, ConnectFailure"
 				}
-				r.Errorf(http.Field("retryOn").Index(i), "unknown condition %q%s", clip(word), hint)
+				r.Errorf(http.Field("retryOn").Index(i), "unknown condition %q%s", doctree.Clip(word), hint)
 			}
 		}
 		checkHeaderMatches(http.Field("retriableResponseHeaders"), h.RetriableResponseHeaders, r)

@@ -23,6 +23,7 @@ var levels = map[string]int{
 	"internal/aside":      0,
 	"internal/atomicfile": 0,
 	"internal/boltcheck":  0,
+	"internal/doctree":    0,
 	"internal/mutant":     0,
 	"internal/resource":   0,
 	"internal/version":    0,
@@ -105,6 +106,10 @@ var rules = []rule{
 	{
 		name: "rbac is pure", from: "internal/rbac",
 		never: []string{module + "internal/store", module + "api/", "google.golang.org/grpc"},
+	},
+	{
+		name: "trees know no resources", from: "internal/doctree", tests: true,
+		never: []string{module},
 	},
 	{
 		name: "resources know no wire", from: "internal/resource",

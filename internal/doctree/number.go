@@ -1,4 +1,4 @@
-package resource
+package doctree
 
 import (
 	"math/big"

@@ -1,4 +1,4 @@
-package resource
+package doctree
 
 import (
 	"encoding/json"
@@ -7,13 +7,13 @@ import (
 	"unicode/utf8"
 )
 
-// syntaxError is why a source is neither YAML nor JSON.
-type syntaxError struct {
-	line    int
-	message string
+// SyntaxError is why a source is neither YAML nor JSON.
+type SyntaxError struct {
+	Line    int
+	Message string
 }
 
-func (e *syntaxError) Error() string { return e.message }
+func (e *SyntaxError) Error() string { return e.Message }
 
 // jsonParser reads a stream of JSON values (RFC 8259). It exists beside
 // encoding/json because it keeps positions, duplicate names and every digit of
@@ -27,9 +27,9 @@ type jsonParser struct {
 	repeats bool
 }
 
-// parseJSON returns the values of a stream and whether any object in them
+// ParseJSON returns the values of a stream and whether any object in them
 // repeats a name.
-func parseJSON(data []byte) (values []*node, repeats bool, err error) {
+func ParseJSON(data []byte) (values []*Node, repeats bool, err error) {
 	p := &jsonParser{data: data, line: 1}
 	for p.space(); p.pos < len(p.data); p.space() {
 		value, err := p.value()
@@ -42,7 +42,7 @@ func parseJSON(data []byte) (values []*node, repeats bool, err error) {
 }
 
 func (p *jsonParser) errorf(format string, args ...any) error {
-	return &syntaxError{line: p.line, message: fmt.Sprintf(format, args...)}
+	return &SyntaxError{Line: p.line, Message: fmt.Sprintf(format, args...)}
 }
 
 // space skips white space and counts lines.
@@ -76,11 +76,11 @@ func (p *jsonParser) here() string {
 	return fmt.Sprintf("%q", r)
 }
 
-func (p *jsonParser) value() (*node, error) {
+func (p *jsonParser) value() (*Node, error) {
 	switch c := p.peek(); {
 	case c == '{' || c == '[':
-		if p.depth++; p.depth > maxDepth {
-			return nil, p.errorf("nested more than %d levels deep", maxDepth)
+		if p.depth++; p.depth > MaxDepth {
+			return nil, p.errorf("nested more than %d levels deep", MaxDepth)
 		}
 		defer func() { p.depth-- }()
 		if c == '{' {
@@ -88,27 +88,27 @@ func (p *jsonParser) value() (*node, error) {
 		}
 		return p.list()
 	case c == '"':
-		n := &node{shape: shapeText, line: p.line}
+		n := &Node{Shape: Text, Line: p.line}
 		var err error
-		n.text, err = p.text()
+		n.Text, err = p.text()
 		return n, err
 	case c == '-' || (c >= '0' && c <= '9'):
 		return p.number()
 	}
-	for _, word := range [...]node{{shape: shapeNull, text: "null"}, {shape: shapeBool, text: "true"}, {shape: shapeBool, text: "false"}} {
-		if strings.HasPrefix(string(p.data[p.pos:min(len(p.data), p.pos+5)]), word.text) {
-			p.pos += len(word.text)
-			return &node{shape: word.shape, text: word.text, line: p.line}, nil
+	for _, word := range [...]Node{{Shape: Null, Text: "null"}, {Shape: Bool, Text: "true"}, {Shape: Bool, Text: "false"}} {
+		if strings.HasPrefix(string(p.data[p.pos:min(len(p.data), p.pos+5)]), word.Text) {
+			p.pos += len(word.Text)
+			return &Node{Shape: word.Shape, Text: word.Text, Line: p.line}, nil
 		}
 	}
 	return nil, p.errorf("expected a value, found %s", p.here())
 }
 
-func (p *jsonParser) object() (*node, error) {
-	n := &node{shape: shapeObject, line: p.line}
+func (p *jsonParser) object() (*Node, error) {
+	n := &Node{Shape: Object, Line: p.line}
 	p.pos++
 	for p.space(); p.peek() != '}'; p.space() {
-		if len(n.members) > 0 {
+		if len(n.Members) > 0 {
 			if err := p.expect(',', "a comma or }"); err != nil {
 				return nil, err
 			}
@@ -129,18 +129,18 @@ func (p *jsonParser) object() (*node, error) {
 		if err != nil {
 			return nil, err
 		}
-		n.members = append(n.members, member{name: name, line: line, value: value})
+		n.Members = append(n.Members, Member{Name: name, Line: line, Value: value})
 	}
 	p.pos++
-	p.repeats = p.repeats || repeatsName(n.members)
+	p.repeats = p.repeats || repeatsName(n.Members)
 	return n, nil
 }
 
-func (p *jsonParser) list() (*node, error) {
-	n := &node{shape: shapeList, line: p.line}
+func (p *jsonParser) list() (*Node, error) {
+	n := &Node{Shape: List, Line: p.line}
 	p.pos++
 	for p.space(); p.peek() != ']'; p.space() {
-		if len(n.items) > 0 {
+		if len(n.Items) > 0 {
 			if err := p.expect(',', "a comma or ]"); err != nil {
 				return nil, err
 			}
@@ -149,7 +149,7 @@ func (p *jsonParser) list() (*node, error) {
 		if err != nil {
 			return nil, err
 		}
-		n.items = append(n.items, item)
+		n.Items = append(n.Items, item)
 	}
 	p.pos++
 	return n, nil
@@ -188,14 +188,14 @@ func (p *jsonParser) text() (string, error) {
 			}
 			var s string
 			if err := json.Unmarshal(literal, &s); err != nil {
-				return "", p.errorf("a string has an escape that JSON does not know: %s", clip(string(literal)))
+				return "", p.errorf("a string has an escape that JSON does not know: %s", Clip(string(literal)))
 			}
 			return s, nil
 		}
 	}
 }
 
-func (p *jsonParser) number() (*node, error) {
+func (p *jsonParser) number() (*Node, error) {
 	start := p.pos
 	if p.peek() == '-' {
 		p.pos++
@@ -216,13 +216,13 @@ func (p *jsonParser) number() (*node, error) {
 	}
 	literal := string(p.data[start:p.pos])
 	if !valid {
-		return nil, p.errorf("%q is not a number", clip(literal))
+		return nil, p.errorf("%q is not a number", Clip(literal))
 	}
 	text, ok := normalNumber(literal)
 	if !ok {
-		return nil, p.errorf("the number %s is out of range", clip(literal))
+		return nil, p.errorf("the number %s is out of range", Clip(literal))
 	}
-	return &node{shape: shapeNumber, text: text, line: p.line}, nil
+	return &Node{Shape: Number, Text: text, Line: p.line}, nil
 }
 
 // digits consumes digits and returns how many there were.
@@ -235,12 +235,12 @@ func (p *jsonParser) digits() int {
 }
 
 // repeatsName reports whether two members have one name.
-func repeatsName(members []member) bool {
+func repeatsName(members []Member) bool {
 	const few = 12
 	if len(members) <= few {
 		for i := range members {
 			for j := range i {
-				if members[i].name == members[j].name {
+				if members[i].Name == members[j].Name {
 					return true
 				}
 			}
@@ -249,10 +249,10 @@ func repeatsName(members []member) bool {
 	}
 	seen := make(map[string]bool, len(members))
 	for _, m := range members {
-		if seen[m.name] {
+		if seen[m.Name] {
 			return true
 		}
-		seen[m.name] = true
+		seen[m.Name] = true
 	}
 	return false
 }

@@ -1,4 +1,4 @@
-package resource
+package doctree
 
 import (
 	"bytes"
@@ -16,26 +16,26 @@ import (
 // that a few lines of nested aliases cannot fill the memory.
 const maxAliased = 100_000
 
-// parse reads a source into one tree per document. JSON is tried where the text
+// Parse reads a source into one tree per document. JSON is tried where the text
 // looks like it, since it is not in every detail YAML; everything else is YAML.
-// Documents without content are left out. The error is a *syntaxError; the
+// Documents without content are left out. The error is a *SyntaxError; the
 // documents before it are returned too.
-func parse(data []byte, wantJSON bool) (documents []*node, repeats bool, err error) {
+func Parse(data []byte, wantJSON bool) (documents []*Node, repeats bool, err error) {
 	data = bytes.TrimPrefix(data, []byte("\xef\xbb\xbf"))
 	head := bytes.TrimLeft(data, " \t\r\n")
 	if wantJSON || bytes.HasPrefix(head, []byte("{")) || bytes.HasPrefix(head, []byte("[")) {
-		documents, repeats, err = parseJSON(data)
+		documents, repeats, err = ParseJSON(data)
 		if err == nil {
 			return documents, repeats, nil
 		}
-		if syntax := (*syntaxError)(nil); wantJSON && errors.As(err, &syntax) {
-			return documents, repeats, &syntaxError{syntax.line, "not valid JSON: " + syntax.message}
+		if syntax := (*SyntaxError)(nil); wantJSON && errors.As(err, &syntax) {
+			return documents, repeats, &SyntaxError{syntax.Line, "not valid JSON: " + syntax.Message}
 		}
 	}
 	return parseYAML(data)
 }
 
-func parseYAML(data []byte) (documents []*node, repeats bool, err error) {
+func parseYAML(data []byte) (documents []*Node, repeats bool, err error) {
 	stream := yaml.NewDecoder(bytes.NewReader(data))
 	c := &yamlConverter{}
 	for {
@@ -53,7 +53,7 @@ func parseYAML(data []byte) (documents []*node, repeats bool, err error) {
 		if err != nil {
 			return documents, c.repeats, err
 		}
-		if document.shape != shapeNull {
+		if document.Shape != Null {
 			documents = append(documents, document)
 		}
 	}
@@ -66,10 +66,10 @@ func yamlSyntaxError(err error) error {
 	message := err.Error()
 	found := yamlErrorLine.FindStringSubmatch(message)
 	if found == nil {
-		return &syntaxError{message: "not valid YAML: " + message}
+		return &SyntaxError{Message: "not valid YAML: " + message}
 	}
 	line, _ := strconv.Atoi(found[1]) // absent: 0, an unknown line
-	return &syntaxError{line: line, message: "not valid YAML: " + message[len(found[0]):]}
+	return &SyntaxError{Line: line, Message: "not valid YAML: " + message[len(found[0]):]}
 }
 
 // yamlConverter turns the YAML library's nodes into ours, with scalars read by
@@ -81,13 +81,13 @@ type yamlConverter struct {
 	alias   int // line of the outermost of them
 }
 
-func (c *yamlConverter) convert(y *yaml.Node, depth int) (*node, error) {
-	if depth > maxDepth {
-		return nil, &syntaxError{y.Line, fmt.Sprintf("nested more than %d levels deep", maxDepth)}
+func (c *yamlConverter) convert(y *yaml.Node, depth int) (*Node, error) {
+	if depth > MaxDepth {
+		return nil, &SyntaxError{y.Line, fmt.Sprintf("nested more than %d levels deep", MaxDepth)}
 	}
 	if c.inAlias > 0 {
 		if c.aliased++; c.aliased > maxAliased {
-			return nil, &syntaxError{c.alias, fmt.Sprintf("the aliases expand to more than %d values", maxAliased)}
+			return nil, &SyntaxError{c.alias, fmt.Sprintf("the aliases expand to more than %d values", maxAliased)}
 		}
 	}
 	switch y.Kind {
@@ -101,32 +101,32 @@ func (c *yamlConverter) convert(y *yaml.Node, depth int) (*node, error) {
 	case yaml.ScalarNode:
 		return yamlScalar(y)
 	case yaml.SequenceNode:
-		n := &node{shape: shapeList, line: y.Line, items: make([]*node, 0, len(y.Content))}
+		n := &Node{Shape: List, Line: y.Line, Items: make([]*Node, 0, len(y.Content))}
 		for _, item := range y.Content {
 			value, err := c.convert(item, depth+1)
 			if err != nil {
 				return nil, err
 			}
-			n.items = append(n.items, value)
+			n.Items = append(n.Items, value)
 		}
 		return n, nil
 	case yaml.MappingNode:
 		return c.mapping(y, depth)
 	default:
-		return nil, &syntaxError{y.Line, "a value that is neither text, list nor object"}
+		return nil, &SyntaxError{y.Line, "a value that is neither text, list nor object"}
 	}
 }
 
-func (c *yamlConverter) mapping(y *yaml.Node, depth int) (*node, error) {
-	n := &node{shape: shapeObject, line: y.Line, members: make([]member, 0, len(y.Content)/2)}
-	var merged []*node
+func (c *yamlConverter) mapping(y *yaml.Node, depth int) (*Node, error) {
+	n := &Node{Shape: Object, Line: y.Line, Members: make([]Member, 0, len(y.Content)/2)}
+	var merged []*Node
 	for i := 0; i+1 < len(y.Content); i += 2 {
 		key := y.Content[i]
 		if key.Kind == yaml.AliasNode {
 			key = key.Alias
 		}
 		if key.Kind != yaml.ScalarNode {
-			return nil, &syntaxError{y.Content[i].Line, "a list or an object cannot be the name of a field"}
+			return nil, &SyntaxError{y.Content[i].Line, "a list or an object cannot be the name of a field"}
 		}
 		value, err := c.convert(y.Content[i+1], depth+1)
 		if err != nil {
@@ -136,9 +136,9 @@ func (c *yamlConverter) mapping(y *yaml.Node, depth int) (*node, error) {
 			merged = append(merged, value)
 			continue
 		}
-		n.members = append(n.members, member{name: key.Value, line: y.Content[i].Line, value: value})
+		n.Members = append(n.Members, Member{Name: key.Value, Line: y.Content[i].Line, Value: value})
 	}
-	c.repeats = c.repeats || repeatsName(n.members)
+	c.repeats = c.repeats || repeatsName(n.Members)
 	for _, value := range merged {
 		if err := n.merge(value); err != nil {
 			return nil, err
@@ -148,31 +148,31 @@ func (c *yamlConverter) mapping(y *yaml.Node, depth int) (*node, error) {
 }
 
 // merge adds the members of a merge key's value that n does not have itself.
-func (n *node) merge(value *node) error {
-	have := make(map[string]bool, len(n.members))
-	for _, m := range n.members {
-		have[m.name] = true
+func (n *Node) merge(value *Node) error {
+	have := make(map[string]bool, len(n.Members))
+	for _, m := range n.Members {
+		have[m.Name] = true
 	}
-	sources := []*node{value}
-	if value.shape == shapeList {
-		sources = value.items
+	sources := []*Node{value}
+	if value.Shape == List {
+		sources = value.Items
 	}
 	for _, source := range sources {
-		if source.shape != shapeObject {
-			return &syntaxError{value.line, "the merge key << takes an object or a list of objects"}
+		if source.Shape != Object {
+			return &SyntaxError{value.Line, "the merge key << takes an object or a list of objects"}
 		}
-		for _, m := range source.members {
-			if !have[m.name] {
-				have[m.name] = true
-				n.members = append(n.members, m)
+		for _, m := range source.Members {
+			if !have[m.Name] {
+				have[m.Name] = true
+				n.Members = append(n.Members, m)
 			}
 		}
 	}
 	return nil
 }
 
-func yamlScalar(y *yaml.Node) (*node, error) {
-	n := &node{shape: shapeText, text: y.Value, line: y.Line}
+func yamlScalar(y *yaml.Node) (*Node, error) {
+	n := &Node{Shape: Text, Text: y.Value, Line: y.Line}
 	quoted := y.Style&(yaml.DoubleQuotedStyle|yaml.SingleQuotedStyle|yaml.LiteralStyle|yaml.FoldedStyle) != 0
 	if y.Style&yaml.TaggedStyle != 0 {
 		switch y.ShortTag() {
@@ -181,7 +181,7 @@ func yamlScalar(y *yaml.Node) (*node, error) {
 		case "!!int", "!!float", "!!bool", "!!null":
 			quoted = false
 		default:
-			return nil, &syntaxError{y.Line, fmt.Sprintf("the tag %s is not supported; write the value as plain text", clip(y.Tag))}
+			return nil, &SyntaxError{y.Line, fmt.Sprintf("the tag %s is not supported; write the value as plain text", Clip(y.Tag))}
 		}
 	}
 	if quoted {
@@ -189,9 +189,9 @@ func yamlScalar(y *yaml.Node) (*node, error) {
 	}
 	shape, text, err := plainScalar(y.Value)
 	if err != nil {
-		return nil, &syntaxError{y.Line, err.Error()}
+		return nil, &SyntaxError{y.Line, err.Error()}
 	}
-	n.shape, n.text = shape, text
+	n.Shape, n.Text = shape, text
 	return n, nil
 }
 
@@ -205,23 +205,23 @@ var (
 // plainScalar reads an unquoted scalar by the core schema of YAML 1.2: yes, no,
 // on and off are text, 0o17 is octal. A number with a leading zero means one
 // thing to YAML 1.1 and another to 1.2, so it is refused rather than guessed.
-func plainScalar(text string) (shape, string, error) {
+func plainScalar(text string) (Shape, string, error) {
 	switch text {
 	case "", "~", "null", "Null", "NULL":
-		return shapeNull, "", nil
+		return Null, "", nil
 	case "true", "True", "TRUE":
-		return shapeBool, "true", nil
+		return Bool, "true", nil
 	case "false", "False", "FALSE":
-		return shapeBool, "false", nil
+		return Bool, "false", nil
 	}
 	if !strings.ContainsAny(text[:1], "0123456789+-.") {
-		return shapeText, text, nil
+		return Text, text, nil
 	}
 	var normal string
 	var ok bool
 	switch {
 	case yamlOctal.MatchString(text):
-		return 0, "", fmt.Errorf("%s is ambiguous: put it in quotes if it is text, write it without the leading zero if it is a number", clip(text))
+		return 0, "", fmt.Errorf("%s is ambiguous: put it in quotes if it is text, write it without the leading zero if it is a number", Clip(text))
 	case yamlNoValue.MatchString(text):
 		return 0, "", fmt.Errorf("%s is no number that can be used here; put it in quotes if it is text", text)
 	case yamlRadix.MatchString(text):
@@ -229,10 +229,10 @@ func plainScalar(text string) (shape, string, error) {
 	case yamlDecimal.MatchString(text):
 		normal, ok = normalNumber(text)
 	default:
-		return shapeText, text, nil
+		return Text, text, nil
 	}
 	if !ok {
-		return 0, "", fmt.Errorf("the number %s is out of range; put it in quotes if it is text", clip(text))
+		return 0, "", fmt.Errorf("the number %s is out of range; put it in quotes if it is text", Clip(text))
 	}
-	return shapeNumber, normal, nil
+	return Number, normal, nil
 }
