@@ -73,7 +73,7 @@ var rules = []rule{
 // added.
 var unfinished = []string{
 	"CHANGELOG.md",
-	"api", "bench", "cmd", "deploy", "docs/access-control.md", "docs/audit.md", "docs/dataplanes.md", "docs/figures.md", "docs/kubernetes.md",
-	"docs/operations", "docs/policies", "docs/testing.md", "docs/tokens.md", "docs/README.md", "examples", "internal",
+	"api", "bench", "cmd", "deploy", "docs/figures.md", "docs/operations/disk-full.md", "docs/operations/disk-hung.md", "docs/operations/recover.md",
+	"docs/policies", "docs/testing.md", "examples", "internal",
 	"test/history", "test/kubernetes", "test/layers", "test/multizone", "test/simnet", "test/mutants", "test/sim",
 }
