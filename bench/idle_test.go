@@ -25,14 +25,14 @@ func BenchmarkIdle(b *testing.B) {
 		large.end(b)
 		small.end(b)
 	}
-	stated(b, "global-cpu-%", large.global.percent, 0.5)
-	stated(b, "zone-cpu-%", large.zone.percent, 0.5)
+	target(b, "global-cpu-%", large.global.percent, 0.5)
+	target(b, "zone-cpu-%", large.zone.percent, 0.5)
 	report(b, "global-1k-cpu-%", small.global.percent)
 	report(b, "zone-1k-cpu-%", small.zone.percent)
-	stated(b, "global-MB", large.global.resident, 150)
+	target(b, "global-MB", large.global.resident, 150)
 	report(b, "zone-MB", large.zone.resident)
 	report(b, "global-1k-MB", small.global.resident)
-	stated(b, "global-peak-MB", large.global.peak, 150)
+	target(b, "global-peak-MB", large.global.peak, 150)
 }
 
 // pair is a global and its zone, watched.

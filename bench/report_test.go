@@ -23,12 +23,12 @@ func report(b *testing.B, unit string, got float64) {
 	b.ReportMetric(got, unit)
 }
 
-// stated reports a figure, and says so when it is above what is stated for it.
-func stated(b *testing.B, unit string, got, limit float64) {
+// target reports a figure, and says so when it is above its target.
+func target(b *testing.B, unit string, got, limit float64) {
 	b.Helper()
 	report(b, unit, got)
 	if got > limit {
-		b.Logf("MISSED: %s is %.4g, stated are %.4g", unit, got, limit)
+		b.Logf("MISSED: %s is %.4g, target is %.4g", unit, got, limit)
 	}
 }
 

@@ -30,8 +30,8 @@ func BenchmarkColdSync(b *testing.B) {
 			z.stop()
 		}
 	}
-	stated(b, "synced-p50-ms", all.p50(), 2000)
-	stated(b, "synced-max-ms", all.worst(), 2000)
+	target(b, "synced-p50-ms", all.p50(), 2000)
+	target(b, "synced-max-ms", all.worst(), 2000)
 	report(b, "transfer-p50-ms", transfer.p50())
 	report(b, "bytes/policy", float64(bytes)/many)
 }
@@ -50,8 +50,8 @@ func BenchmarkReconnect(b *testing.B) {
 			small.once(b)
 		}
 	}
-	stated(b, "reconnect-p50-ms", large.times.p50(), 50)
-	stated(b, "reconnect-max-ms", large.times.worst(), 50)
+	target(b, "reconnect-p50-ms", large.times.p50(), 50)
+	target(b, "reconnect-max-ms", large.times.worst(), 50)
 	report(b, "confirmed-p50-ms", large.confirmed.p50())
 	report(b, "bytes", mean(large.bytes))
 	report(b, "bytes-10k/1k", mean(large.bytes)/mean(small.bytes))

@@ -58,7 +58,7 @@ func members(ctx context.Context, c *client.Client) (*meridianv1.MembersResponse
 	return members, err
 }
 
-// memberView is a server as JSON. The first keys are fixed by the contract.
+// memberView is a server as JSON. The first keys are fixed by docs/contract.md.
 type memberView struct {
 	Name            string `json:"name"`
 	GRPC            string `json:"grpc"`

@@ -88,7 +88,7 @@ func (a *app) contextNames() []string {
 	return client.ContextNames(contexts)
 }
 
-// completeKinds offers the kinds, in the print.Plural, for the first argument.
+// completeKinds offers the kinds, in the plural, for the first argument.
 func completeKinds(keep func(*resource.Descriptor) bool) cobra.CompletionFunc {
 	return func(_ *cobra.Command, args []string, _ string) ([]cobra.Completion, cobra.ShellCompDirective) {
 		var kinds []cobra.Completion

@@ -21,7 +21,7 @@ import (
 )
 
 // TestExitCodes holds the one mapping from errors to exit codes to the table of
-// the contract.
+// docs/contract.md.
 func TestExitCodes(t *testing.T) {
 	for _, c := range []struct {
 		err  error

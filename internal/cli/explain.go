@@ -14,11 +14,13 @@ import (
 
 func newExplainCommand(a *app) *cobra.Command {
 	cmd := &cobra.Command{
-		Use:   "explain [KIND [FIELD]]",
-		Short: "Say what a kind is for, how it is matched, and which fields it has",
+		Use:   "explain [KIND [FIELD] | §RULE]",
+		Short: "Describe a kind, its fields, or a rule such as §3.3",
 		Example: `  meridian explain
   meridian explain traffic-route
-  meridian explain Retry conf.http`,
+  meridian explain Retry conf.http
+  meridian explain §3.3   # a rule that an answer cites; 3.3 means the same
+  meridian explain §      # all rules`,
 		Args:              between(0, "KIND", "FIELD"),
 		ValidArgsFunction: completeKinds(nil),
 	}
@@ -26,6 +28,12 @@ func newExplainCommand(a *app) *cobra.Command {
 	cmd.RunE = func(_ *cobra.Command, args []string) error {
 		if len(args) == 0 {
 			return a.explainKinds(output.Value)
+		}
+		if isRule(args[0]) {
+			if len(args) > 1 {
+				return exit.Usagef("unexpected argument %q after the rule %s", args[1], args[0])
+			}
+			return a.explainRule(output.Value, args[0])
 		}
 		if len(args) == 1 { // also KIND.FIELD
 			if kind, field, ok := strings.Cut(args[0], "."); ok {
@@ -50,7 +58,7 @@ func newExplainCommand(a *app) *cobra.Command {
 // kindView is a kind as JSON.
 type kindView struct {
 	Kind      string      `json:"kind"`
-	Plural    string      `json:"print.Plural"`
+	Plural    string      `json:"plural"`
 	Spellings []string    `json:"spellings,omitempty"`
 	Summary   string      `json:"summary"`
 	Scope     string      `json:"scope"`
@@ -209,15 +217,15 @@ func (a *app) explainKind(f print.Format, d *resource.Descriptor, view kindView,
 func matchingRules(d *resource.Descriptor) string {
 	switch {
 	case d.Class == resource.SourceDestination && d.Direction == resource.OnDataplane:
-		return "the most specific `selectors` that match the dataplane win (rule 3.3)"
+		return "the most specific `selectors` that match the dataplane win (§3.3)"
 	case d.Class == resource.SourceDestination && d.Direction == resource.OnInbound:
-		return "the most specific `destinations` that match the inbound win; `sources` say for which callers (rule 3.3)"
+		return "the most specific `destinations` that match the inbound win; `sources` say for which callers (§3.3)"
 	case d.Class == resource.SourceDestination:
-		return "`sources` match the dataplane and `destinations` the outbound; the most specific pair wins (rule 3.3)"
+		return "`sources` match the dataplane and `destinations` the outbound; the most specific pair wins (§3.3)"
 	case d.Class == resource.TargetRef:
-		return "all policies whose targetRef selects the dataplane merge, field by field (rules 4.3 to 4.5)"
+		return "all policies whose targetRef selects the dataplane merge, field by field (§4.3 to §4.5)"
 	case d.Class == resource.Inherited:
-		return "flows from gateway to listener to route to rule, by defaults and overrides (rule 5.4)"
+		return "flows from gateway to listener to route to rule, by defaults and overrides (§5.4)"
 	default:
 		return "none; it is not a policy"
 	}

@@ -29,7 +29,7 @@ func newGetCommand(a *app) *cobra.Command {
 		Use:   "get TYPE [NAME]",
 		Short: "Show one resource, or all of a kind in a mesh",
 		Long: `Show one resource, or all of a kind in a mesh. The kind is written in any case,
-singular or print.Plural, kebab or camel: traffic-permissions, TrafficPermission. The
+singular or plural, kebab or camel: traffic-permissions, TrafficPermission. The
 word "all" stands for every kind that holds no secrets.
 
 With -o json or -o yaml a resource is printed in the form that apply takes back.

@@ -382,6 +382,7 @@ func TestExplain(t *testing.T) {
 	var view kindView
 	require.NoError(t, json.Unmarshal([]byte(h.ok("explain", "mesh", "-o", "json")), &view))
 	require.Equal(t, "Mesh", view.Kind)
+	require.Contains(t, h.ok("explain", "mesh", "-o", "json"), `"plural": "meshes"`)
 	require.NotEmpty(t, view.Fields)
 	require.Empty(t, h.server.Calls, "explain needs no server")
 }

@@ -249,7 +249,7 @@ func TestNamesAreTaken(t *testing.T) {
 	})
 }
 
-// TestStaleDiskOfARemovedServer is REPLICATION §2, scenario 23: a member was
+// TestStaleDiskOfARemovedServer is scenario 23 of docs/replication.md: a member was
 // replaced, and its old disk returns.
 func TestStaleDiskOfARemovedServer(t *testing.T) {
 	inBubble(t, nil, func(t *testing.T, c *fleet) {

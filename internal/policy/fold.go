@@ -47,7 +47,7 @@ type Units struct {
 	// EmptyGivesWay makes a configuration without any field count as none, so
 	// that Unless still applies after it (§5.4: "if ep has no rules").
 	// When false, a policy that was chosen was chosen, even if it configures
-	// nothing, as the HealthCheck of seed 000.
+	// nothing, as the HealthCheck of §3.7.
 	EmptyGivesWay bool
 }
 

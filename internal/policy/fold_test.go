@@ -80,7 +80,7 @@ func TestFold(t *testing.T) {
 			steps: []s{{unless, `{"a":1}`}, {unless, `{"a":2,"b":2}`}},
 			want:  `{"a":1}`, from: map[policy.Pointer]string{"/a": "p0"},
 		},
-		"a policy that configures nothing has been chosen all the same (000)": {
+		"a policy that configures nothing has been chosen all the same": {
 			steps: []s{{unless, `{}`}, {unless, `{"a":2}`}},
 			want:  `{}`, from: map[policy.Pointer]string{},
 		},

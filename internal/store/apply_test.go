@@ -237,7 +237,7 @@ func TestAccessRevision(t *testing.T) {
 	require.Equal(t, resource.Revision(6), s.View().AccessRevision())
 }
 
-// REPLICATION I9: a request id takes effect at most once.
+// I9: a request id takes effect at most once.
 func TestRequestIDs(t *testing.T) {
 	s := opened(t, store.DefaultOptions())
 	txn := puts(retry("a", 1))

@@ -16,7 +16,7 @@ func (z *zone) newDataplaneService() *dataplane.Service {
 	})
 }
 
-// proxyState says in the words of the public contract how a dataplane's proxy
+// proxyState says in the words of docs/contract.md how a dataplane's proxy
 // stands to the zone.
 func proxyState(s dataplane.State) *answer.ProxyState {
 	state := &answer.ProxyState{

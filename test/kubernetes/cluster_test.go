@@ -71,7 +71,7 @@ users:
 type user []string
 
 // newCluster starts etcd, the API server and the controllers that the walk-through
-// of 001 needs. The API server shows a certificate to the webhook.
+// of §6.11 needs. The API server shows a certificate to the webhook.
 func newCluster(t *testing.T, webhook string) *cluster {
 	t.Helper()
 	c := &cluster{t: t, dir: t.TempDir(), ca: newAuthority(t)}
@@ -191,7 +191,7 @@ func (c *cluster) userWithCertificate(name string, groups ...string) user {
 }
 
 // userByRequest is a user with a certificate that the cluster was asked for, by
-// the steps of 001.
+// the steps of the published walk-through (§6.11).
 func (c *cluster) userByRequest(name string) user {
 	c.t.Helper()
 	key := newKey(c.t)

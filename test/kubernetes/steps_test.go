@@ -103,7 +103,7 @@ func storedBefore() string {
 	}, "---")
 }
 
-// permission is the TrafficPermission of 001, by its name, what says which mesh it
+// permission is the TrafficPermission of the walk-through (§6.11), by its name, what says which mesh it
 // is in, the name of its sources (misspelt, where it should not be one) and its
 // destination. Mesh is a line of its own, or a label of metadata.
 func permission(name, mesh, sources, destination string) string {
@@ -143,7 +143,7 @@ const (
 
 func refused(doing, who string) string { return fmt.Sprintf(denial, doing, who) }
 
-// walkThrough is 001's on Kubernetes, until the access rules are in force.
+// walkThrough is that of §6.11 on Kubernetes, until the access rules are in force.
 func walkThrough() []step {
 	return []step{
 		{as: "alice", args: apply + " --dry-run=server", in: permission("web-to-backend", inDefault, "sources", "backend"), says: "created (server dry run)"},

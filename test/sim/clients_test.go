@@ -23,7 +23,7 @@ const (
 	dataKeys   = 12
 )
 
-// synced says which kinds zones are sent, as the design has it: what the product
+// synced says which kinds zones are sent, by §1.3 and not by the table of kinds: what the product
 // says of it is under test.
 func synced(kind resource.Kind) bool { return kind != markerKind }
 

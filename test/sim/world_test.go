@@ -327,7 +327,7 @@ func (s *server) inspect() {
 	s.start()
 }
 
-// Limits of what is promised within a time. Those of L1 and L2 are REPLICATION's;
+// Limits of what is promised within a time. Those of L1 and L2 are in docs/replication.md;
 // reconnecting is the zone's own: silence is noticed after 10 s, and the pause
 // before the next attempt grows to 10 s.
 const (

@@ -592,7 +592,7 @@ func (*DataplanesQuestion) Descriptor() ([]byte, []int) {
 
 type InspectResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// The answer as the JSON document of the contract.
+	// The answer as the JSON document of docs/contract.md.
 	Json []byte `protobuf:"bytes,1,opt,name=json,proto3" json:"json,omitempty"`
 	// The revision the answer holds for.
 	AsOf uint64 `protobuf:"varint,2,opt,name=as_of,json=asOf,proto3" json:"as_of,omitempty"`

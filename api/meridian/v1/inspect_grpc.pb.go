@@ -29,7 +29,7 @@ const (
 // InspectService explains what applies where and why. A zone answers for its
 // own dataplanes; the global passes the question to the zone.
 type InspectServiceClient interface {
-	// Inspect answers one question with the JSON document of the contract, the
+	// Inspect answers one question with the JSON document of docs/contract.md, the
 	// same bytes that offline evaluation prints.
 	Inspect(ctx context.Context, in *InspectRequest, opts ...grpc.CallOption) (*InspectResponse, error)
 }
@@ -59,7 +59,7 @@ func (c *inspectServiceClient) Inspect(ctx context.Context, in *InspectRequest, 
 // InspectService explains what applies where and why. A zone answers for its
 // own dataplanes; the global passes the question to the zone.
 type InspectServiceServer interface {
-	// Inspect answers one question with the JSON document of the contract, the
+	// Inspect answers one question with the JSON document of docs/contract.md, the
 	// same bytes that offline evaluation prints.
 	Inspect(context.Context, *InspectRequest) (*InspectResponse, error)
 	mustEmbedUnimplementedInspectServiceServer()

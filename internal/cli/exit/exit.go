@@ -18,7 +18,7 @@ import (
 	"meridian/internal/rpcerr"
 )
 
-// Exit codes of the command, fixed by its contract.
+// Exit codes of the command, fixed by docs/contract.md.
 const (
 	OK          = 0
 	No          = 1 // a difference, a denial, an object that does not exist

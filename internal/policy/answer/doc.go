@@ -1,5 +1,5 @@
-// Package answer turns what matching decided into the documents of the public
-// contract: what takes effect on a dataplane, who may talk to whom, where a
+// Package answer turns what matching decided into the documents of
+// docs/contract.md: what takes effect on a dataplane, who may talk to whom, where a
 // policy takes effect, and why.
 //
 // It is the one place that builds these documents and the one place that spells

@@ -11,7 +11,7 @@ import (
 	"meridian/internal/policy/answer"
 )
 
-// targetRefExamples says which folder shows which example of 003
+// targetRefExamples says which folder shows which published example
 // (§4.9), so that none gets lost.
 var targetRefExamples = map[string][]string{
 	"UpstreamTimeout on web":                         {"targetref-upstream-timeout"},

@@ -91,7 +91,7 @@ func (c *compiled) add(compiler *condition.Compiler, name string, b *resource.Ru
 	c.blocks = append(c.blocks, made)
 }
 
-// label is how 004 names a policy: namespace/name, where it has a namespace.
+// label is how status messages name a policy: namespace/name, where it has a namespace.
 func label(meta resource.Meta) string {
 	if namespace := meta.Labels[resource.LabelNamespace]; namespace != "" {
 		return namespace + "/" + meta.Name

@@ -33,12 +33,12 @@ const (
 	reasonPartiallyAffected = "PartiallyAffected"
 )
 
-// The sentences of 004's tables, in its spelling, which readers of status match
+// The sentences of the status tables that Kuadrant published, in its spelling, which readers of status match
 // on.
 const (
 	saidAccepted = "Policy has been accepted"
 	saidInvalid  = "Policy is invalid"
-	saidEnforced = "Policy has been successfuly enforced" //nolint:misspell // as 004 spells it
+	saidEnforced = "Policy has been successfuly enforced" //nolint:misspell // as Kuadrant spells it
 	saidIssues   = "Policy has encountered some issues"
 )
 
@@ -347,7 +347,7 @@ func (s *survey) enforced() policy.Condition {
 	return c
 }
 
-// enforcedMessage composes the message of 004 from the parts that apply.
+// enforcedMessage composes the message from the parts that apply.
 func (s *survey) enforcedMessage() string {
 	var parts []string
 	add := func(what string, rules byPolicy) {
@@ -470,7 +470,7 @@ func (a *affections) add(c *compiled, t target, section int) {
 	}
 }
 
-// condition puts affections in the words of 004.
+// condition puts affections in the words of Kuadrant's status (§5.8).
 func (a *affections) condition(kind resource.Kind) policy.Condition {
 	c := policy.Condition{Type: "kuadrant.io/" + string(kind) + "Affected", Status: isTrue, Reason: reasonPartiallyAffected}
 	if len(a.sections) == 0 {

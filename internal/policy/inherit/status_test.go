@@ -29,7 +29,7 @@ func conditionsOf(t *testing.T, x *Index, kind resource.Kind, name string) []pol
 
 const accepted = "Accepted=True/Accepted "
 
-// §5.8: Enforced, with the messages of 004. The stacks are explained
+// §5.8: Enforced, with its published messages. The stacks are explained
 // in stack_test.go; rule-1 and rule-2 of route r are the paths.
 func TestEnforced(t *testing.T) {
 	tests := []struct{ name, stack, policy, reason, message string }{

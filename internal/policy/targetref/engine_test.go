@@ -275,7 +275,7 @@ networking:
 }
 
 // Where policies of both generations meet, a warning names the pair, whatever
-// the kind (§4.7); elsewhere there is none.
+// the kind (§4.7, §4.11); elsewhere there is none.
 func TestBothGenerations(t *testing.T) {
 	const older = "\n---\ntype: Timeout\nmesh: m\nname: old\nsources: [{match: {kuma.io/service: '*'}}]\ndestinations: [{match: {kuma.io/service: backend}}]\nconf: {connectTimeout: 1s}\n"
 	warnings := func(service string) []string {

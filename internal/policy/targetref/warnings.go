@@ -8,8 +8,7 @@ import (
 	"meridian/internal/resource"
 )
 
-// successors are the kinds of §4 that take the place of those of §3
-// (003).
+// successors are the Mesh kinds by the sibling that they supersede (§4.11).
 func successors() map[resource.Kind]resource.Kind {
 	return map[resource.Kind]resource.Kind{
 		resource.KindTrafficPermission: resource.KindMeshTrafficPermission,

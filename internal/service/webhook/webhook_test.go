@@ -126,7 +126,7 @@ func TestRecordedReviews(t *testing.T) {
 		message      []string
 		warning      string
 	}{
-		// The walk-through of 001.
+		// The walk-through of §6.11.
 		{review: "default-binding", rule: "§6.11: an administrator changes the default"},
 		{review: "create", rule: "§6.11: the backend's owner may"},
 		{review: "create-denied", rule: "§6.7: the owner may not grant access to others", code: 403, message: []string{
