@@ -15,6 +15,7 @@ import (
 	"meridian/internal/audit"
 	"meridian/internal/authn/token"
 	"meridian/internal/consensus"
+	"meridian/internal/controlplane"
 	"meridian/internal/rbac"
 	"meridian/internal/resource"
 	"meridian/internal/store"
@@ -47,28 +48,24 @@ func (p *nth) Propose(ctx context.Context, txn store.Txn) (store.Result, error) 
 func startable(t *testing.T, network *simnet.Network, name string, join []string, at int, before func()) *global {
 	t.Helper()
 	g := &global{
-		cfg: Config{Name: name}, log: slog.New(slog.DiscardHandler), now: time.Now,
-		store: store.New(store.DefaultOptions()), leadershipGained: make(chan struct{}, 1),
+		Base: &controlplane.Base{Name: name, Log: slog.New(slog.DiscardHandler), Now: time.Now},
+		cfg:  Config{Name: name}, leadershipGained: make(chan struct{}, 1),
 	}
-	config := consensus.DefaultConfig("")
-	config.NodeID, config.Role = name, consensus.RoleGlobal
+	config := g.NodeConfig(consensus.RoleGlobal, store.New(store.DefaultOptions()))
 	config.Storage, config.Network = simnet.NewDisk(name), network.Node(name)
 	config.Autopilot.Stabilization = 2 * time.Second
 	config.Join = consensus.JoinConfig{Fresh: len(join) > 0, Addrs: func() []string { return join }}
-	g.writer = audit.NewWriter(name, g.now, consensus.ErrUnknownOutcome)
-	config.Events.Applied, config.Events.Snapshotting = g.writer.Applied, g.writer.Settle
 	config.Events.LeaderChanged = func(leading bool) {
 		if leading {
 			g.notifyLeadership()
 		}
 	}
+	require.NoError(t, g.OpenNode(context.Background(), config))
 	var err error
-	g.node, err = consensus.Open(context.Background(), config, g.store)
+	g.Keys = token.NewRing(token.RingConfig{Local: g.Store.View, Now: g.Now})
+	g.Audit, err = audit.Open(audit.Config{Dir: filepath.Join(t.TempDir(), name), Now: g.Now, Logger: g.Log})
 	require.NoError(t, err)
-	g.ring = token.NewRing(token.RingConfig{Local: g.store.View, Now: g.now})
-	g.audit, err = audit.Open(audit.Config{Dir: filepath.Join(t.TempDir(), name), Now: g.now, Logger: g.log})
-	require.NoError(t, err)
-	g.writer.Open(&nth{Node: g.node, n: at, before: before}, g.audit)
+	g.Writer.Open(&nth{Node: g.Node, n: at, before: before}, g.Audit)
 	return g
 }
 
@@ -76,14 +73,14 @@ func startable(t *testing.T, network *simnet.Network, name string, join []string
 func begunOnce(t *testing.T, g *global) {
 	t.Helper()
 	require.Empty(t, g.missing())
-	view := g.store.View()
+	view := g.Store.View()
 	require.Equal(t, len(tokenUses())+1, view.Count(resource.KindGlobalSecret), "a key for each use and the admin token")
 	require.Equal(t, len(tokenUses()), view.Count(resource.KindSigningKey))
 	require.Equal(t, 1, view.Count(resource.KindIssuedToken))
-	require.Equal(t, 1, view.Count(defaultMesh.Kind))
+	require.Equal(t, 1, view.Count(controlplane.DefaultMesh.Kind))
 	require.Equal(t, 1, view.Count(resource.KindAccessRole))
 	require.Equal(t, 1, view.Count(resource.KindAccessRoleBinding))
-	_, err := g.ring.Verifier().User(g.ring.AdminToken())
+	_, err := g.Keys.Verifier().User(g.Keys.AdminToken())
 	require.NoError(t, err, "the admin token is signed by the key that is kept")
 }
 
@@ -100,22 +97,22 @@ func TestThreeServersBeginOnce(t *testing.T) {
 func beginOnce(t *testing.T, at int) {
 	network := simnet.NewNetwork()
 	a := startable(t, network, "a", nil, at, func() { network.Isolate("a", "b", "c") })
-	<-a.node.Ready()
+	<-a.Node.Ready()
 	b, c := startable(t, network, "b", []string{"a"}, 0, nil), startable(t, network, "c", []string{"a"}, 0, nil)
 	servers := []*global{a, b, c}
 	defer func() {
 		network.HealAll()
 		for _, g := range servers {
-			require.NoError(t, g.node.Close())
-			require.NoError(t, g.audit.Close())
+			require.NoError(t, g.Node.Close())
+			require.NoError(t, g.Audit.Close())
 		}
 	}()
 	for _, g := range []*global{b, c} {
-		<-g.node.Ready()
+		<-g.Node.Ready()
 	}
 	for voters := 0; voters < 3; {
 		voters = 0
-		for _, s := range a.node.Servers() {
+		for _, s := range a.Node.Servers() {
 			if s.Voter {
 				voters++
 			}
@@ -137,17 +134,17 @@ func beginOnce(t *testing.T, at int) {
 	require.NoError(t, ctx.Err())
 	revision := resource.Revision(0)
 	for _, g := range servers {
-		_, err := g.node.Read(ctx)
+		_, err := g.Node.Read(ctx)
 		require.NoError(t, err)
 		begunOnce(t, g)
-		revision = max(revision, g.store.Revision())
+		revision = max(revision, g.Store.Revision())
 	}
 
 	// Coming to lead again writes nothing.
 	for _, g := range servers {
 		require.NoError(t, g.bootstrap(ctx))
 		begunOnce(t, g)
-		require.Equal(t, a.store.View().Changed(), g.store.View().Changed())
+		require.Equal(t, a.Store.View().Changed(), g.Store.View().Changed())
 	}
 }
 
@@ -156,13 +153,13 @@ func TestWhoComesToLeadWritesWhatIsMissing(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		g := startable(t, simnet.NewNetwork(), "a", nil, 0, nil)
 		defer func() {
-			require.NoError(t, g.node.Close())
-			require.NoError(t, g.audit.Close())
+			require.NoError(t, g.Node.Close())
+			require.NoError(t, g.Audit.Close())
 		}()
-		<-g.node.Ready()
+		<-g.Node.Ready()
 		require.NoError(t, g.awaitBootstrap(t.Context()))
 		<-g.leadershipGained // it has come to lead at its start
-		_, err := g.node.Propose(t.Context(), store.Txn{Ops: []store.Op{
+		_, err := g.Node.Propose(t.Context(), store.Txn{Ops: []store.Op{
 			store.Delete(resource.Key{Kind: resource.KindGlobalSecret, Name: token.AdminTokenName}),
 			store.Delete(resource.Key{Kind: resource.KindAccessRole, Name: rbac.AdminRole}),
 		}})

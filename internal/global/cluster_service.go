@@ -35,9 +35,9 @@ type clusterService struct {
 // Members lists the servers as this one knows them. It needs no leader.
 func (s *clusterService) Members(ctx context.Context, _ *meridianv1.MembersRequest) (*meridianv1.MembersResponse, error) {
 	g := s.global
-	leader, _ := g.node.Leader()
-	response := &meridianv1.MembersResponse{Leader: leader, Self: g.cfg.Name, ClusterId: g.node.ClusterID()}
-	for _, m := range g.node.Members(ctx) {
+	leader, _ := g.Node.Leader()
+	response := &meridianv1.MembersResponse{Leader: leader, Self: g.cfg.Name, ClusterId: g.Node.ClusterID()}
+	for _, m := range g.Node.Members(ctx) {
 		response.Members = append(response.Members, &meridianv1.ClusterMember{
 			Name: m.Name, Grpc: m.GRPC, Raft: m.Raft, State: m.State, Voter: m.Voter,
 			AppliedRevision: uint64(m.Applied), Version: m.Version, Problem: m.Problem,
@@ -49,24 +49,24 @@ func (s *clusterService) Members(ctx context.Context, _ *meridianv1.MembersReque
 // TransferLeadership makes another server the leader.
 func (s *clusterService) TransferLeadership(ctx context.Context, req *meridianv1.TransferLeadershipRequest) (*meridianv1.TransferLeadershipResponse, error) {
 	g := s.global
-	if err := g.access.RequireAdmin(ctx); err != nil {
+	if err := g.Authorizer.RequireAdmin(ctx); err != nil {
 		return nil, err
 	}
-	if err := checkTransferTarget(g.node.Servers(), req.GetTo()); err != nil {
+	if err := checkTransferTarget(g.Node.Servers(), req.GetTo()); err != nil {
 		return nil, err
 	}
-	before, _ := g.node.Leader()
-	leader, err := g.node.TransferLeadership(ctx, req.GetTo())
-	if now, _ := g.node.Leader(); err != nil && now != "" && now == req.GetTo() {
+	before, _ := g.Node.Leader()
+	leader, err := g.Node.TransferLeadership(ctx, req.GetTo())
+	if now, _ := g.Node.Leader(); err != nil && now != "" && now == req.GetTo() {
 		leader, err = now, nil // the answer was lost
 	}
 	if err != nil {
-		if refusal := unreachable(g.node.Members(ctx), req.GetTo()); refusal != nil {
+		if refusal := unreachable(g.Node.Members(ctx), req.GetTo()); refusal != nil {
 			return nil, refusal
 		}
 		return nil, transferError(before, err)
 	}
-	g.audit.Did(ctx, operation("transfer-leadership", leader), nil)
+	g.Audit.Did(ctx, operation("transfer-leadership", leader), nil)
 	return &meridianv1.TransferLeadershipResponse{Leader: leader}, nil
 }
 
@@ -123,25 +123,25 @@ func unknownServer(servers []consensus.Server, name string) error {
 // RemoveMember takes a server out of the cluster.
 func (s *clusterService) RemoveMember(ctx context.Context, req *meridianv1.RemoveMemberRequest) (*meridianv1.RemoveMemberResponse, error) {
 	g := s.global
-	if err := g.access.RequireAdmin(ctx); err != nil {
+	if err := g.Authorizer.RequireAdmin(ctx); err != nil {
 		return nil, err
 	}
 	name := req.GetName()
 	if name == "" {
 		return nil, rpcerr.New(rpcerr.Invalid, reasonServerName, "the name of the server is required")
 	}
-	err := g.node.Remove(ctx, name, req.GetForce())
+	err := g.Node.Remove(ctx, name, req.GetForce())
 	switch {
 	case err == nil:
 		g.gossip.Load().Forget(name)
-		g.audit.Did(ctx, operation("remove", name), nil)
+		g.Audit.Did(ctx, operation("remove", name), nil)
 		return &meridianv1.RemoveMemberResponse{}, nil
 	case rpcerr.HasReason(err, consensus.ReasonUnknownServer):
-		return nil, unknownServer(g.node.Servers(), name)
+		return nil, unknownServer(g.Node.Servers(), name)
 	case errors.Is(err, consensus.ErrUnknownOutcome):
 		record := operation("remove", name)
 		record.Decision = audit.Unknown
-		g.audit.Did(ctx, record, err)
+		g.Audit.Did(ctx, record, err)
 		return nil, rpcerr.WithEffect(rpcerr.New(rpcerr.Unavailable, reasonUnknown, "%s may or may not have been removed: see `meridian cluster members`, or repeat it (%w)", name, err), rpcerr.EffectUnknown)
 	case errors.Is(err, consensus.ErrUnavailable), errors.Is(err, consensus.ErrNotLeader), errors.Is(err, consensus.ErrClosed):
 		return nil, rpcerr.WithEffect(rpcerr.New(rpcerr.Unavailable, "NO_LEADER", "%w", err), rpcerr.EffectNone)

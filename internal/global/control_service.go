@@ -26,14 +26,14 @@ func (s *controlService) Info(context.Context, *meridianv1.InfoRequest) (*meridi
 		Version:   version.String(),
 		ClusterId: s.global.clusterID(),
 		Name:      s.global.cfg.Name,
-		Revision:  uint64(s.global.store.Revision()),
+		Revision:  uint64(s.global.Store.Revision()),
 	}, nil
 }
 
 // Zones lists what the servers of this global know of every zone.
 func (s *controlService) Zones(ctx context.Context, _ *meridianv1.ZonesRequest) (*meridianv1.ZonesResponse, error) {
 	known := s.global.zonesEverywhere(ctx)
-	response := &meridianv1.ZonesResponse{Revision: uint64(s.global.store.Revision()), Notes: known.notes()}
+	response := &meridianv1.ZonesResponse{Revision: uint64(s.global.Store.Revision()), Notes: known.notes()}
 	for _, z := range known.zones {
 		response.Zones = append(response.Zones, encodeZone(z))
 	}
@@ -60,14 +60,14 @@ func (s *controlService) GenerateZoneToken(ctx context.Context, req *meridianv1.
 	if err != nil {
 		return nil, rpcerr.New(rpcerr.Invalid, "BAD_ZONE_NAME", "%q cannot be the name of a zone: %w", req.GetZone(), err)
 	}
-	token, err := g.tokens.Zone(ctx, zone, req.GetScope(), req.GetValidForSeconds())
+	token, err := g.Tokens.Zone(ctx, zone, req.GetScope(), req.GetValidForSeconds())
 	if err != nil {
 		return nil, err
 	}
 	response := &meridianv1.GenerateZoneTokenResponse{Token: token}
 	if req.GetBundle() {
 		response.Bundle, err = clientconfig.ZoneBundle{
-			Zone: req.GetZone(), Addresses: g.serverAddresses(), CA: string(g.pki.CAPEM()), Token: token,
+			Zone: req.GetZone(), Addresses: g.serverAddresses(), CA: string(g.PKI.CAPEM()), Token: token,
 		}.Encode()
 	}
 	return response, err

@@ -65,7 +65,7 @@ func (g *global) gossipAddresses(ctx context.Context) []string {
 			all = append(all, p.Gossip)
 		}
 	}
-	for _, m := range g.node.Members(ctx) {
+	for _, m := range g.Node.Members(ctx) {
 		if m.Name != g.cfg.Name {
 			all = append(all, m.Gossip)
 		}
@@ -94,7 +94,7 @@ func (g *global) discover(ctx context.Context) error {
 	for len(gossip.Peers()) == 0 {
 		if addrs := g.gossipAddresses(ctx); len(addrs) > 0 {
 			if _, err := gossip.Join(ctx, addrs); err != nil && ctx.Err() == nil {
-				g.log.Debug("nobody answers gossip yet", "error", err)
+				g.Log.Debug("nobody answers gossip yet", "error", err)
 				g.learnMembers(ctx)
 			}
 		}
@@ -112,7 +112,7 @@ func (g *global) learnMembers(ctx context.Context) {
 	for _, addr := range g.cfg.Join {
 		members, err := g.membersAt(ctx, addr)
 		if err != nil {
-			g.log.Debug("no server's API answers there", "address", addr, "error", err)
+			g.Log.Debug("no server's API answers there", "address", addr, "error", err)
 			continue
 		}
 		for _, m := range members {
@@ -124,7 +124,7 @@ func (g *global) learnMembers(ctx context.Context) {
 // membersAt asks a server of this global, which has to prove that it is one, for
 // the servers that it knows. Everybody may.
 func (g *global) membersAt(ctx context.Context, addr string) ([]*meridianv1.ClusterMember, error) {
-	transport, err := pki.ClientTransport(pki.ClientTLSConfig{CAPEM: g.pki.CAPEM(), Source: g.cfg.CAFile})
+	transport, err := pki.ClientTransport(pki.ClientTLSConfig{CAPEM: g.PKI.CAPEM(), Source: g.cfg.CAFile})
 	if err != nil {
 		return nil, err
 	}

@@ -45,23 +45,23 @@ func (g *global) watchFreshness(ctx context.Context) error {
 	current := time.Now()
 	for {
 		assured, cancel := context.WithTimeout(ctx, readInterval)
-		_, err := g.node.Read(assured)
+		_, err := g.Node.Read(assured)
 		cancel()
 		now := time.Now()
 		switch {
 		case ctx.Err() != nil:
 			return nil
 		case err == nil && g.stale.CompareAndSwap(true, false):
-			g.log.Info("up to date again: zones are served", "after", now.Sub(current).Round(time.Second))
+			g.Log.Info("up to date again: zones are served", "after", now.Sub(current).Round(time.Second))
 			g.sync.Resume()
-			g.grpc.Resume()
+			g.GRPC.Resume()
 			current = now
 		case err == nil:
 			current = now
 		case now.Sub(current) >= suspendAfter && g.stale.CompareAndSwap(false, true):
-			g.log.Warn("cut off from the leader: zones are sent to other servers", "since", current, "error", err)
+			g.Log.Warn("cut off from the leader: zones are sent to other servers", "since", current, "error", err)
 			g.sync.Suspend(fmt.Sprintf("it has had no touch with a leader for %s", suspendAfter))
-			g.grpc.Suspend(rpcerr.New(rpcerr.Unavailable, reasonStale, "%w", errStale))
+			g.GRPC.Suspend(rpcerr.New(rpcerr.Unavailable, reasonStale, "%w", errStale))
 		}
 		select {
 		case <-tick.C:

@@ -76,10 +76,10 @@ func (g *global) reloadGossipKeys() {
 		err = g.gossip.Load().SetKeys(keys)
 	}
 	if err != nil {
-		g.log.Error("cannot reload the keys of gossip: those in use stay", "error", err)
+		g.Log.Error("cannot reload the keys of gossip: those in use stay", "error", err)
 		return
 	}
-	g.log.Info("reloaded the keys of gossip", "keys", len(keys))
+	g.Log.Info("reloaded the keys of gossip", "keys", len(keys))
 }
 
 // writeGossipKeys keeps the keys that the global's gossip is encrypted with in

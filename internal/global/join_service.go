@@ -28,20 +28,20 @@ const (
 // (§6.2: it takes membership of mesh-system:admin).
 func (s *clusterService) GenerateServerToken(ctx context.Context, req *meridianv1.GenerateServerTokenRequest) (*meridianv1.GenerateServerTokenResponse, error) {
 	g := s.global
-	if err := g.access.RequireAdmin(ctx); err != nil {
+	if err := g.Authorizer.RequireAdmin(ctx); err != nil {
 		return nil, err
 	}
 	if err := g.checkCanIssueCerts(); err != nil {
 		return nil, err
 	}
-	token, err := g.tokens.Server(ctx, req.GetValidForSeconds())
+	token, err := g.Tokens.Server(ctx, req.GetValidForSeconds())
 	if err != nil {
 		return nil, err
 	}
 	response := &meridianv1.GenerateServerTokenResponse{Token: token}
 	if req.GetBundle() {
 		response.Bundle, err = clientconfig.ServerBundle{
-			Cluster: g.node.ClusterID(), Addresses: g.serverAddresses(), CA: string(g.pki.CAPEM()), Token: token,
+			Cluster: g.Node.ClusterID(), Addresses: g.serverAddresses(), CA: string(g.PKI.CAPEM()), Token: token,
 		}.Encode()
 	}
 	return response, err
@@ -54,14 +54,14 @@ func (g *global) checkCanIssueCerts() error {
 		return nil
 	}
 	return rpcerr.New(rpcerr.Invalid, reasonOwnCertificates,
-		"the certificates of this global were given (--ca-file), so it cannot make one for a new server: start it with --ca-file, --cert-file, --key-file and --gossip-key-file of its own, and --join %s", g.addresses.Raft)
+		"the certificates of this global were given (--ca-file), so it cannot make one for a new server: start it with --ca-file, --cert-file, --key-file and --gossip-key-file of its own, and --join %s", g.Addresses.Raft)
 }
 
 // serverAddresses are the gRPC addresses of all servers of this global, this one
 // first.
 func (g *global) serverAddresses() []string {
 	addresses := []string{g.advertisedGRPC}
-	members := g.node.Servers()
+	members := g.Node.Servers()
 	for _, p := range g.gossip.Load().Peers() {
 		// Gossip also remembers servers that were removed.
 		member := slices.ContainsFunc(members, func(s consensus.Server) bool { return s.Name == p.Name })
@@ -103,10 +103,10 @@ func (s *joinService) Join(ctx context.Context, req *meridianv1.JoinRequest) (*m
 	if err != nil {
 		return nil, err
 	}
-	if err := g.tokens.UseUp(ctx, *presented, req.GetRequestId(), req.GetName()); err != nil {
+	if err := g.Tokens.UseUp(ctx, *presented, req.GetRequestId(), req.GetName()); err != nil {
 		return nil, err
 	}
-	g.log.Info("a new server was let in", "server", req.GetName(), "version", req.GetVersion(), "token", presented.ID)
+	g.Log.Info("a new server was let in", "server", req.GetName(), "version", req.GetVersion(), "token", presented.ID)
 	return response, nil
 }
 
@@ -125,9 +125,9 @@ func (g *global) joinResponse() (*meridianv1.JoinResponse, error) {
 		return nil, err
 	}
 	response := &meridianv1.JoinResponse{
-		ClusterId: g.node.ClusterID(), Ca: ca.CertificatePEM(), CaKey: key, GossipKeys: gossip,
+		ClusterId: g.Node.ClusterID(), Ca: ca.CertificatePEM(), CaKey: key, GossipKeys: gossip,
 		Peers: []*meridianv1.JoinPeer{{
-			Name: g.cfg.Name, Grpc: g.advertisedGRPC, Raft: g.addresses.Raft, Gossip: server.Dialable(g.addresses.Gossip),
+			Name: g.cfg.Name, Grpc: g.advertisedGRPC, Raft: g.Addresses.Raft, Gossip: server.Dialable(g.Addresses.Gossip),
 		}},
 	}
 	for _, p := range g.gossip.Load().Peers() {
@@ -139,7 +139,7 @@ func (g *global) joinResponse() (*meridianv1.JoinResponse, error) {
 // nameTaken says where a member of that name answers. One that is gone may come
 // back under its name with an empty disk.
 func (g *global) nameTaken(ctx context.Context, name string) (at string, taken bool) {
-	for _, m := range g.node.Members(ctx) {
+	for _, m := range g.Node.Members(ctx) {
 		if m.Name == name && m.State != consensus.StateUnreachable {
 			return m.Raft, true
 		}

@@ -78,7 +78,7 @@ func removeJoinState(dir string) error {
 // join has a new server fetch what makes it one of a global that exists, once:
 // the authority that signs its certificate and the keys of gossip. Afterwards
 // the directory holds them, and g.joined says where the global is to be found. A
-// fleet that is in use needs none of it.
+// directory that is in use needs none of it.
 func (g *global) join(ctx context.Context) error {
 	dir := g.cfg.DataDir
 	cluster := consensus.ClusterIn(dir)
@@ -115,11 +115,11 @@ func (g *global) join(ctx context.Context) error {
 	return g.requestJoin(ctx, bundle, note)
 }
 
-// check asks to be let in and keeps what comes back. The note that this is done
+// requestJoin asks to be let in and keeps what comes back. The note that this is done
 // comes last, so that whatever is cut off is done again.
 func (g *global) requestJoin(ctx context.Context, bundle clientconfig.ServerBundle, note *joinState) error {
 	a := &joinClient{
-		bundle: bundle, source: g.cfg.JoinBundle, log: g.log, now: g.now, waiting: g.readiness.SetReason,
+		bundle: bundle, source: g.cfg.JoinBundle, log: g.Log, now: g.Now, waiting: g.Readiness.SetReason,
 		request: &meridianv1.JoinRequest{RequestId: note.RequestID, Name: note.Name, Version: version.String()},
 	}
 	response, err := a.run(ctx)
@@ -143,7 +143,7 @@ func (g *global) requestJoin(ctx context.Context, bundle clientconfig.ServerBund
 	if err := note.write(dir); err != nil {
 		return err
 	}
-	g.log.Info("let in: this server has what it needs to join", "cluster", note.Cluster, "name", note.Name)
+	g.Log.Info("let in: this server has what it needs to join", "cluster", note.Cluster, "name", note.Name)
 	g.joinState = note
 	return nil
 }
@@ -159,6 +159,6 @@ func (g *global) checkUnusedBundle(cluster string) error {
 		return &server.UsageError{Err: fmt.Errorf("--join-bundle %s is for global %s, and --data-dir %s belongs to global %s: leave the bundle out to go on there, or start with an empty directory to join the other",
 			g.cfg.JoinBundle, bundle.Cluster, g.cfg.DataDir, cluster)}
 	}
-	g.log.Info("the join bundle is not used: this server has joined before", "bundle", g.cfg.JoinBundle, "cluster", cluster)
+	g.Log.Info("the join bundle is not used: this server has joined before", "bundle", g.cfg.JoinBundle, "cluster", cluster)
 	return nil
 }

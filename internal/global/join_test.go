@@ -17,6 +17,7 @@ import (
 	meridianv1 "meridian/api/meridian/v1"
 	"meridian/internal/clientconfig"
 	"meridian/internal/consensus"
+	"meridian/internal/controlplane"
 	"meridian/internal/gossip"
 	"meridian/internal/pki"
 	"meridian/internal/rpcerr"
@@ -161,7 +162,7 @@ func joiner(t *testing.T, dir, bundle, name string) *global {
 	t.Helper()
 	cfg := Config{Options: server.Options{DataDir: dir}, Name: name, JoinBundle: bundle}
 	require.NoError(t, cfg.Validate())
-	return &global{cfg: cfg, log: slog.New(slog.DiscardHandler), now: time.Now}
+	return &global{Base: &controlplane.Base{Name: cfg.Name, Log: slog.New(slog.DiscardHandler), Now: time.Now}, cfg: cfg}
 }
 
 func writeBundle(t *testing.T, b clientconfig.ServerBundle) string {

@@ -139,7 +139,7 @@ func (c *clusterCollector) Collect(ch chan<- prometheus.Metric) {
 // clusterFigures reads the figures of the moment.
 func (g *global) clusterFigures() clusterFigures {
 	return clusterFigures{
-		leads: g.node.IsLeader(), status: g.node.Status(), figures: g.node.Figures(), health: g.node.Health(), servers: g.node.Servers(),
+		leads: g.Node.IsLeader(), status: g.Node.Status(), figures: g.Node.Figures(), health: g.Node.Health(), servers: g.Node.Servers(),
 		silent: len(g.fleet.unreachable()), differing: len(g.fleet.diverged()),
 		changes: g.leaders.Load(), stale: g.stale.Load(),
 	}
@@ -153,15 +153,15 @@ func (g *global) watchLeaders(ctx context.Context) error {
 	defer tell.Stop()
 	watch := leaderWatch{led: true}
 	for {
-		changed := g.node.LeaderChanged()
-		leader, addr := g.node.Leader()
+		changed := g.Node.LeaderChanged()
+		leader, addr := g.Node.Leader()
 		if leader == "" && watch.led {
 			tell.Reset(leaderPatience)
 		}
 		before := watch.last
 		worthTelling, another := watch.observe(leader)
 		if worthTelling {
-			g.log.Info("a server leads", "leader", leader, "raft", addr, "before", before)
+			g.Log.Info("a server leads", "leader", leader, "raft", addr, "before", before)
 		}
 		if another {
 			g.leaders.Add(1)
@@ -170,7 +170,7 @@ func (g *global) watchLeaders(ctx context.Context) error {
 		case <-changed:
 		case <-tell.C:
 			if !watch.led && g.started() { // a start says itself what it waits for
-				g.log.Warn("there is no leader: nothing can be written", "reason", g.waitReason(ctx))
+				g.Log.Warn("there is no leader: nothing can be written", "reason", g.waitReason(ctx))
 				watch.missed = true
 			}
 			tell.Reset(warnInterval)
@@ -204,7 +204,7 @@ func (w *leaderWatch) observe(leader string) (worthTelling, another bool) {
 // started reports whether the log of this server was ready once.
 func (g *global) started() bool {
 	select {
-	case <-g.node.Ready():
+	case <-g.Node.Ready():
 		return true
 	default:
 		return false

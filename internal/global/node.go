@@ -8,16 +8,15 @@ import (
 	"fmt"
 	"net"
 	"path/filepath"
-	"time"
 
 	"google.golang.org/grpc"
 
 	peerv1 "meridian/api/peer/v1"
-	"meridian/internal/audit"
 	"meridian/internal/consensus"
 	"meridian/internal/gossip"
 	"meridian/internal/pki"
 	"meridian/internal/server"
+	"meridian/internal/store"
 	"meridian/internal/version"
 )
 
@@ -26,16 +25,16 @@ import (
 // for the latter only with its authority; without it clients may trust it, but
 // nobody could check a peer's.
 func (g *global) openPKI() error {
-	bound := g.addresses
+	bound := g.Addresses
 	bound.Raft = g.cfg.RaftAddr
 	if advertised := g.cfg.advertisedRaft(g.cfg.RaftAddr); advertised != "" {
 		bound.Raft = advertised
 	}
 	var err error
-	if g.pki, err = server.OpenPKI(g.cfg.Options, g.cfg.Name, bound, g.now, g.log); err != nil {
+	if g.PKI, err = server.OpenPKI(g.cfg.Options, g.cfg.Name, bound, g.Now, g.Log); err != nil {
 		return err
 	}
-	g.peers = g.pki
+	g.peers = g.PKI
 	if g.cfg.CAFile != "" {
 		return g.checkCertificate(bound.Raft)
 	}
@@ -44,7 +43,7 @@ func (g *global) openPKI() error {
 	}
 	own := g.cfg.Options
 	own.CertFile, own.KeyFile = "", ""
-	g.peers, err = server.OpenPKI(own, g.cfg.Name, bound, g.now, g.log)
+	g.peers, err = server.OpenPKI(own, g.cfg.Name, bound, g.Now, g.Log)
 	return err
 }
 
@@ -53,7 +52,7 @@ func (g *global) openPKI() error {
 func (g *global) checkCertificate(raft string) error {
 	host, _, err := net.SplitHostPort(raft)
 	if err == nil {
-		err = g.pki.CheckServer(host)
+		err = g.PKI.CheckServer(host)
 	}
 	if err == nil {
 		return nil
@@ -62,7 +61,7 @@ func (g *global) checkCertificate(raft string) error {
 	if len(g.cfg.Join) > 0 {
 		return &server.UsageError{Err: err}
 	}
-	g.log.Warn("this server will have to stay alone", "reason", err)
+	g.Log.Warn("this server will have to stay alone", "reason", err)
 	return nil
 }
 
@@ -81,28 +80,14 @@ func peerTLS(pki *pki.PKI) *tls.Config {
 
 // openNode opens the log and restores the store from it.
 func (g *global) openNode(ctx context.Context) error {
-	config := consensus.DefaultConfig(g.cfg.DataDir)
-	config.NodeID = g.cfg.Name
-	config.Role = consensus.RoleGlobal
+	config := g.NodeConfig(consensus.RoleGlobal, store.New(store.DefaultOptions()))
 	g.peerService = &peerService{name: g.cfg.Name}
 	config.PeerServices = func(r grpc.ServiceRegistrar) { peerv1.RegisterZoneServiceServer(r, g.peerService) }
-	config.Logger = g.log
 	config.Fresh = untouched
 	config.LeaderPatience = leaderPatience
 	config.Events.LeaderChanged = func(leading bool) {
 		if leading {
 			g.notifyLeadership()
-		}
-	}
-	g.writer = audit.NewWriter(g.cfg.Name, g.now, consensus.ErrUnknownOutcome)
-	config.Events.Applied, config.Events.Snapshotting = g.writer.Applied, g.writer.Settle
-	config.Events.Stalled = func(file string, since time.Duration) {
-		g.log.Error("the disk hangs: a write to the log does not finish", "file", file, "since", since)
-	}
-	config.Events.Fatal = func(err error) {
-		select {
-		case g.failed <- err:
-		default: // one reason is enough
 		}
 	}
 	config.Addresses = func() consensus.Addresses {
@@ -134,19 +119,20 @@ func (g *global) openNode(ctx context.Context) error {
 		config.Transport = consensus.TransportConfig{
 			Addr: addr, Advertise: advertise, TLS: peerTLS(g.peers), VerifyPeer: pki.VerifyServer,
 		}
-		g.node, err = consensus.Open(ctx, config, g.store)
-		return err
+		return g.OpenNode(ctx, config)
 	}
-	again := g.ports.Free("raft-addr", g.cfg.RaftAddr)
+	again := server.LastPorts(g.cfg.DataDir).Free("raft-addr", g.cfg.RaftAddr)
 	err := open(again)
 	if errors.Is(err, consensus.ErrAddrInUse) && again != g.cfg.RaftAddr {
 		err = open(g.cfg.RaftAddr) // somebody took the port meanwhile
 	}
-	if err != nil {
-		g.node = nil
-		return startError(err)
+	if errors.Is(err, consensus.ErrAddrInUse) {
+		return fmt.Errorf("--raft-addr: the port is in use by another process; choose another, or 0 for any free one (%w)", err)
 	}
-	g.addresses.Raft = g.node.RaftAddr()
+	if err != nil {
+		return err
+	}
+	g.Addresses.Raft = g.Node.RaftAddr()
 	return nil
 }
 
@@ -156,18 +142,6 @@ func (g *global) notifyLeadership() {
 	select {
 	case g.leadershipGained <- struct{}{}:
 	default: // it has been told and has not looked yet
-	}
-}
-
-// startError names the flag that an error of the node is about.
-func startError(err error) error {
-	switch {
-	case errors.Is(err, consensus.ErrAddrInUse):
-		return fmt.Errorf("--raft-addr: the port is in use by another process; choose another, or 0 for any free one (%w)", err)
-	case errors.Is(err, consensus.ErrDataDirInUse), errors.Is(err, consensus.ErrDataDirReadOnly), errors.Is(err, consensus.ErrForeignDataDir):
-		return fmt.Errorf("--data-dir: %w", err)
-	default:
-		return err
 	}
 }
 
@@ -183,11 +157,11 @@ func (g *global) openGossip() error {
 	}
 	open := func(addr string) (err error) {
 		gossip, err := gossip.Open(gossip.Config{
-			Addr: addr, Advertise: g.cfg.gossipHost(), Keys: keys, Logger: g.log,
+			Addr: addr, Advertise: g.cfg.gossipHost(), Keys: keys, Logger: g.Log,
 			PeersFile: filepath.Join(g.cfg.DataDir, peersFile),
 			Self: gossip.Peer{
-				Name: g.cfg.Name, GRPC: g.advertisedGRPC, Raft: g.addresses.Raft,
-				Cluster: g.node.ClusterID(), Version: version.String(),
+				Name: g.cfg.Name, GRPC: g.advertisedGRPC, Raft: g.Addresses.Raft,
+				Cluster: g.Node.ClusterID(), Version: version.String(),
 			},
 		})
 		if err == nil {
@@ -195,7 +169,7 @@ func (g *global) openGossip() error {
 		}
 		return err
 	}
-	again := g.ports.Free("gossip-addr", g.cfg.GossipAddr)
+	again := server.LastPorts(g.cfg.DataDir).Free("gossip-addr", g.cfg.GossipAddr)
 	err = open(again)
 	if errors.Is(err, gossip.ErrAddrInUse) && again != g.cfg.GossipAddr {
 		err = open(g.cfg.GossipAddr)
@@ -206,6 +180,6 @@ func (g *global) openGossip() error {
 	case err != nil:
 		return fmt.Errorf("--gossip-addr: %w", err)
 	}
-	g.addresses.Gossip = g.gossip.Load().Addr()
+	g.Addresses.Gossip = g.gossip.Load().Addr()
 	return nil
 }

@@ -14,6 +14,7 @@ import (
 	"meridian/internal/authn/token"
 	"meridian/internal/authz"
 	"meridian/internal/consensus"
+	"meridian/internal/controlplane"
 	"meridian/internal/rbac"
 	"meridian/internal/resource"
 	"meridian/internal/rpcerr"
@@ -34,17 +35,17 @@ const backupPart = 256 << 10
 // cluster, so it takes membership of mesh-system:admin.
 func (s *clusterService) SaveSnapshot(req *meridianv1.SaveSnapshotRequest, stream grpc.ServerStreamingServer[meridianv1.SaveSnapshotResponse]) error {
 	g, ctx := s.global, stream.Context()
-	if err := g.access.RequireAdmin(ctx); err != nil {
+	if err := g.Authorizer.RequireAdmin(ctx); err != nil {
 		return err
 	}
 	out := &backupWriter{stream: stream}
 	buffered := bufio.NewWriterSize(out, backupPart)
-	revision, err := g.node.SaveBackup(ctx, buffered, req.GetStale())
+	revision, err := g.Node.SaveBackup(ctx, buffered, req.GetStale())
 	if err == nil {
 		err = buffered.Flush()
 	}
 	if out.sent > 0 { // also a part of the file may hold a secret
-		g.audit.Did(ctx, audit.Record{
+		g.Audit.Did(ctx, audit.Record{
 			Rule: "member of " + authn.AdminGroup, Revision: uint64(revision),
 			Targets: []audit.Target{{Action: "save", Kind: "snapshot", Name: fmt.Sprintf("%d bytes", out.sent)}},
 		}, err)
@@ -73,20 +74,20 @@ func (w *backupWriter) Write(p []byte) (int, error) {
 // RestoreSnapshot replaces the whole state by a saved one.
 func (s *clusterService) RestoreSnapshot(stream grpc.ClientStreamingServer[meridianv1.RestoreSnapshotRequest, meridianv1.RestoreSnapshotResponse]) error {
 	g, ctx := s.global, stream.Context()
-	if err := g.access.RequireAdmin(ctx); err != nil {
+	if err := g.Authorizer.RequireAdmin(ctx); err != nil {
 		return err
 	}
-	restored, err := g.node.Restore(ctx, &backupReader{stream: stream})
+	restored, err := g.Node.Restore(ctx, &backupReader{stream: stream})
 	record := audit.Record{
 		Rule: "member of " + authn.AdminGroup, Revision: uint64(restored.Revision),
 		Targets: []audit.Target{{Action: "restore", Kind: "snapshot", Name: fmt.Sprintf("incarnation %d", restored.Epoch.Incarnation)}},
 	}
 	switch {
 	case err == nil:
-		g.audit.Did(ctx, record, nil)
+		g.Audit.Did(ctx, record, nil)
 	case errors.Is(err, consensus.ErrUnknownOutcome):
 		record.Decision, record.Targets[0].Name = audit.Unknown, ""
-		g.audit.Did(ctx, record, err)
+		g.Audit.Did(ctx, record, err)
 	}
 	if err != nil {
 		return restoreRefusal(err)
@@ -156,8 +157,8 @@ func writtenByServers(r *resource.Resource) bool {
 		return key.Name == rbac.AdminRole && r.Meta().Version == 1
 	case resource.KindAccessRoleBinding:
 		return key.Name == authz.DefaultBinding && r.Meta().Version == 1
-	case defaultMesh.Kind:
-		return key == defaultMesh && r.Meta().Version == 1
+	case controlplane.DefaultMesh.Kind:
+		return key == controlplane.DefaultMesh && r.Meta().Version == 1
 	}
 	return false
 }
@@ -166,28 +167,28 @@ func writtenByServers(r *resource.Resource) bool {
 // new cluster brings the name along under which zones know it; what the servers
 // of the cluster call it among themselves stays.
 func (g *global) clusterID() string {
-	if id := g.store.View().Epoch().ClusterID; id != "" {
+	if id := g.Store.View().Epoch().ClusterID; id != "" {
 		return id
 	}
-	return g.node.ClusterID()
+	return g.Node.ClusterID()
 }
 
 // followReplacements does what a server has to do when its state is replaced by
 // a backup's, until ctx ends: what a global begins with may be missing in it, and
 // the admin token is another.
 func (g *global) followReplacements(ctx context.Context) error {
-	token := g.ring.AdminToken()
-	for v := g.store.View(); ; {
-		next, err := g.store.Await(ctx, v)
+	token := g.Keys.AdminToken()
+	for v := g.Store.View(); ; {
+		next, err := g.Store.Await(ctx, v)
 		if err != nil {
 			return nil // ctx has ended
 		}
 		if next.Epoch() != v.Epoch() {
 			g.replaced(next)
 		}
-		if now := g.ring.AdminToken(); now != token && now != "" {
-			if err := g.writeAdminContext(); err != nil {
-				g.log.Error("cannot write the client context with the new admin token", "error", err)
+		if now := g.Keys.AdminToken(); now != token && now != "" {
+			if err := g.WriteAdminContext(); err != nil {
+				g.Log.Error("cannot write the client context with the new admin token", "error", err)
 			}
 			token = now
 		}
@@ -197,11 +198,11 @@ func (g *global) followReplacements(ctx context.Context) error {
 
 func (g *global) replaced(v *store.View) {
 	epoch := v.Epoch()
-	g.log.Warn("the state was replaced: a new incarnation of its history begins", "cluster", epoch.ClusterID,
+	g.Log.Warn("the state was replaced: a new incarnation of its history begins", "cluster", epoch.ClusterID,
 		"incarnation", epoch.Incarnation, "revision", v.Revision(), "resources", v.Len())
-	g.audit.Noted(fmt.Sprintf("the state was replaced by a backup: incarnation %d of cluster %s begins at revision %d with %d resources",
+	g.Audit.Noted(fmt.Sprintf("the state was replaced by a backup: incarnation %d of cluster %s begins at revision %d with %d resources",
 		epoch.Incarnation, epoch.ClusterID, v.Revision(), v.Len()))
-	if g.node.IsLeader() {
+	if g.Node.IsLeader() {
 		g.notifyLeadership()
 	}
 }

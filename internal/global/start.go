@@ -34,9 +34,9 @@ func (g *global) awaitStart(ctx context.Context) error {
 	defer look.Stop()
 	defer tell.Stop()
 	for {
-		g.readiness.SetReason(g.waitReason(ctx))
+		g.Readiness.SetReason(g.waitReason(ctx))
 		select {
-		case <-g.node.Ready():
+		case <-g.Node.Ready():
 			if err := removeJoinState(g.cfg.DataDir); err != nil {
 				return err
 			}
@@ -46,22 +46,22 @@ func (g *global) awaitStart(ctx context.Context) error {
 		case <-look.C:
 		case <-tell.C:
 			tell.Reset(warnInterval)
-			g.log.Warn("not ready yet", "reason", g.waitReason(ctx))
+			g.Log.Warn("not ready yet", "reason", g.waitReason(ctx))
 		}
 	}
 }
 
 // waitReason says what the log of this server lacks to be ready: a leader, and who
-// contextFor those that could choose one is here.
+// of those that could choose one is here.
 func (g *global) waitReason(ctx context.Context) string {
-	if err := g.node.Disk().Err(); err != nil {
+	if err := g.Node.Disk().Err(); err != nil {
 		return err.Error()
 	}
-	waiting := "waiting for " + g.node.Waiting()
-	if id, _ := g.node.Leader(); id != "" {
+	waiting := "waiting for " + g.Node.Waiting()
+	if id, _ := g.Node.Leader(); id != "" {
 		return waiting + ", " + id
 	}
-	return waiting + memberSummary(g.node.Members(ctx), g.cfg.Name)
+	return waiting + memberSummary(g.Node.Members(ctx), g.cfg.Name)
 }
 
 // memberSummary says which other members answer, and why those do not that do not.
@@ -93,7 +93,7 @@ func (g *global) awaitBootstrap(ctx context.Context) error {
 	patience := time.NewTimer(bootstrapPatience)
 	defer patience.Stop()
 	for {
-		if g.node.IsLeader() {
+		if g.Node.IsLeader() {
 			err := g.bootstrap(ctx)
 			if err == nil || ctx.Err() != nil {
 				return nil
@@ -106,16 +106,16 @@ func (g *global) awaitBootstrap(ctx context.Context) error {
 		if missing == "" {
 			return nil
 		}
-		g.readiness.SetReason("waiting for the leader to write " + missing)
+		g.Readiness.SetReason("waiting for the leader to write " + missing)
 		changed, stop := context.WithTimeout(ctx, statusInterval)
-		err := g.store.Wait(changed, g.store.Revision()+1)
+		err := g.Store.Wait(changed, g.Store.Revision()+1)
 		stop()
 		select {
 		case <-ctx.Done():
 			return nil
 		case <-patience.C:
-			if leader, _ := g.node.Leader(); leader != "" && !g.node.IsLeader() {
-				g.log.Warn("the leader has not written what a global begins with: going on without", "missing", missing, "error", err)
+			if leader, _ := g.Node.Leader(); leader != "" && !g.Node.IsLeader() {
+				g.Log.Warn("the leader has not written what a global begins with: going on without", "missing", missing, "error", err)
 				return nil
 			}
 			patience.Reset(bootstrapPatience)
@@ -140,7 +140,7 @@ func (g *global) bootstrapOnLeadership(ctx context.Context) error {
 		case <-g.leadershipGained:
 		}
 		if err := g.bootstrap(ctx); err != nil && !retryable(err) && ctx.Err() == nil {
-			g.log.Error("cannot write what a global begins with", "error", err)
+			g.Log.Error("cannot write what a global begins with", "error", err)
 		}
 	}
 }

@@ -24,10 +24,10 @@ func decidesAdmission(kind resource.Kind) bool {
 // as it is connected: the token must name the zone and not be revoked, and the
 // Zone must be enabled (§7.7).
 func (g *global) authorizeZone(_ context.Context, raw string, zone resource.ZoneName) error {
-	if _, err := g.verifier().Zone(raw, string(zone), token.ScopeControlPlane); err != nil {
+	if _, err := g.Verifier().Zone(raw, string(zone), token.ScopeControlPlane); err != nil {
 		return err
 	}
-	view := g.store.View()
+	view := g.Store.View()
 	r, ok := view.Get(resource.Key{Kind: resource.KindZone, Name: string(zone)})
 	switch {
 	case !ok:
@@ -41,7 +41,7 @@ func (g *global) authorizeZone(_ context.Context, raw string, zone resource.Zone
 // withResources adds the zones that only have a Zone to those that have been
 // connected, and says which are disabled; in order of their names.
 func (g *global) withResources(all []zonesync.ZoneStatus) []zonesync.ZoneStatus {
-	for r := range g.store.View().List(resource.KindZone, "") {
+	for r := range g.Store.View().List(resource.KindZone, "") {
 		name := resource.ZoneName(r.Key().Name)
 		i := slices.IndexFunc(all, func(z zonesync.ZoneStatus) bool { return z.Name == name })
 		if i < 0 {
@@ -70,9 +70,9 @@ func (g *global) zonesEverywhere(ctx context.Context) fleetStatus {
 // otherServers returns how to reach the other servers of this global.
 func (g *global) otherServers() []peer {
 	var out []peer
-	for _, s := range g.node.Servers() {
+	for _, s := range g.Node.Servers() {
 		if s.Name != g.cfg.Name {
-			out = append(out, peer{s.Name, g.node.PeerConn(s.Addr)})
+			out = append(out, peer{s.Name, g.Node.PeerConn(s.Addr)})
 		}
 	}
 	return out

@@ -106,7 +106,7 @@ func OpenListeners(o Options) (Listeners, error) {
 	return l, nil
 }
 
-// SetStopping closes those that nobody serves on yet.
+// Close closes those that nobody serves on yet.
 func (l Listeners) Close() error { return errors.Join(l.HTTP.Close(), l.CloseServices()) }
 
 // CloseServices closes all but that of health and metrics.

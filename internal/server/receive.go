@@ -50,7 +50,7 @@ const (
 // receiver receives the requests of a server's calls, after it is known who
 // calls.
 type receiver struct {
-	// check is what a unary call passes before its request is received.
+	// Enter is what a unary call passes before its request is received.
 	enter grpc.UnaryServerInterceptor
 	// strangersWrite reports whether somebody without credentials may write
 	// anything at all.
@@ -183,7 +183,7 @@ type call struct {
 }
 
 // wire is what a call of a gRPC server is to its transport. gRPC has no interface
-// contextFor its own by which a message could be read as it comes: it lets a caller
+// of its own by which a message could be read as it comes: it lets a caller
 // announce a length and reserves the room for it.
 type wire interface {
 	// ReadMessageHeader fills p with what comes next. The error is io.EOF when

@@ -11,7 +11,7 @@ import (
 // newDataplaneService returns the door of the zone's dataplanes.
 func (z *zone) newDataplaneService() *dataplane.Service {
 	return dataplane.New(dataplane.Config{
-		Matching: z.matching, Local: z.local, Writer: z.writer, Grace: z.cfg.DataplaneGrace, Now: z.now, Log: z.log,
+		Matching: z.Matching, Local: z.Store, Writer: z.Writer, Grace: z.cfg.DataplaneGrace, Now: z.Now, Log: z.Log,
 		Prepare: func(r *resource.Resource) (*resource.Resource, error) { return z.prepare(z.view(), r) },
 	})
 }

@@ -7,76 +7,56 @@ import (
 	meridianv1 "meridian/api/meridian/v1"
 	"meridian/internal/authn/token"
 	"meridian/internal/authz"
-	"meridian/internal/commit"
+	"meridian/internal/controlplane"
 	"meridian/internal/policy/engines"
 	"meridian/internal/resource"
 	"meridian/internal/rpcerr"
-	"meridian/internal/server"
 	"meridian/internal/service/admin"
 	"meridian/internal/service/dataplane"
 	"meridian/internal/store"
 	"meridian/internal/version"
 )
 
-// bootstrap writes what a zone needs before anybody can use it.
+// bootstrap writes what a zone needs before its first use.
 func (z *zone) bootstrap(ctx context.Context) error {
-	fresh := z.local.View().Count(resource.KindMesh) == 0 && z.ring.AdminToken() == ""
-	if fresh && !z.cfg.federated() && !z.cfg.SkipDefaultMesh {
-		if err := z.createDefaultMesh(ctx); err != nil {
-			return err
-		}
-	}
-	rules := authz.Defaults{Kubernetes: z.cfg.Environment == server.EnvironmentKubernetes, Restricted: z.cfg.federated()}
-	if err := rules.Ensure(ctx, z.local.View, z.writer, z.now); err != nil {
-		return err
-	}
-	// The admin token comes last, so that a start cut off before the mesh was
-	// written is still a first start.
-	return z.ring.Ensure(ctx, z.writer, tokenUses()...)
+	return z.Bootstrap(ctx, controlplane.Bootstrap{
+		Mesh: !z.cfg.federated() && !z.cfg.SkipDefaultMesh, Rules: authz.Defaults{Restricted: z.cfg.federated()}, Uses: tokenUses(),
+	})
 }
 
 // tokenUses are the tokens that a zone issues: those of its own users, and those
 // of the dataplanes that register with it.
 func tokenUses() []token.Use { return []token.Use{token.ForUser, token.ForDataplane} }
 
-func (z *zone) createDefaultMesh(ctx context.Context) error {
-	key := resource.Key{Kind: resource.KindMesh, Name: "default"}
-	mesh, _, err := resource.Build(resource.Meta{Key: key}, []byte("{}"))
-	if err != nil {
-		return fmt.Errorf("create the default mesh: %w", err)
-	}
-	return commit.CreateMissing(ctx, z.writer, z.now(), mesh)
-}
-
 // admin returns the service by which the zone's resources are written and
 // everything it has is read.
 func (z *zone) admin() *admin.Service {
 	return admin.New(admin.Config{
-		Writer:    z.writer,
-		Access:    z.access,
-		Applied:   z.local.Applied,
+		Writer:    z.Writer,
+		Access:    z.Authorizer,
+		Applied:   z.Store.Applied,
 		Preview:   z.preview,
 		View:      z.view,
 		Source:    z.source,
 		Owns:      z.owns,
 		Prepare:   z.prepare,
-		Check:     z.conditions.Check,
+		Check:     z.Conditions.Check,
 		Surveyors: engines.Surveyors(),
-		Now:       z.now,
+		Now:       z.Now,
 	})
 }
 
 // view reads everything the zone has.
 func (z *zone) view() store.Reader {
 	if z.globalStore == nil {
-		return z.local.View()
+		return z.Store.View()
 	}
-	return store.Union(z.globalStore.View(), z.local.View())
+	return store.Union(z.globalStore.View(), z.Store.View())
 }
 
 // preview says what a transaction would do, and what the zone would then have.
 func (z *zone) preview(txn store.Txn) (store.Result, store.Reader) {
-	result, after := z.local.Preview(txn)
+	result, after := z.Store.Preview(txn)
 	if z.globalStore == nil {
 		return result, after
 	}
@@ -88,7 +68,7 @@ func (z *zone) source(d *resource.Descriptor) admin.Source {
 	if z.globalStore != nil && d.Synced {
 		return z.globalStore
 	}
-	return z.local
+	return z.Store
 }
 
 // owns refuses what a global owns (§1.3). A standalone zone owns
@@ -127,7 +107,7 @@ type controlService struct {
 // Info says which server this is.
 func (s *controlService) Info(context.Context, *meridianv1.InfoRequest) (*meridianv1.InfoResponse, error) {
 	z := s.zone
-	cluster := z.node.ClusterID()
+	cluster := z.Node.ClusterID()
 	if z.replica != nil {
 		cluster = z.replica.Status().Epoch.ClusterID
 	}

@@ -55,6 +55,7 @@ var levels = map[string]int{
 	"internal/service/access":    3,
 	"internal/service/admin":     3,
 	"internal/cli":               3,
+	"internal/controlplane":      3,
 	"internal/service/dataplane": 3,
 	"internal/service/tokens":    3,
 	"internal/global":            3,

@@ -73,7 +73,7 @@ func newWorld(t testing.TB) *world {
 	return w
 }
 
-// establish starts the zone's door; stop stops it, as the zone would.
+// open starts the zone's service; stop stops it, as the zone would.
 func (w *world) open() {
 	w.t.Helper()
 	compiler, err := condition.NewCompiler(condition.DefaultOptions())
@@ -336,7 +336,7 @@ func (p *proxyClient) holds() entries {
 	return maps.Clone(p.has)
 }
 
-// ended reports whether the stream has ended.
+// over reports whether the stream has ended.
 func (p *proxyClient) over() bool {
 	select {
 	case <-p.ended:
@@ -352,7 +352,7 @@ func (p *proxyClient) leave() {
 	_ = p.conn.Close()
 }
 
-// rejected returns why the stream ended.
+// refused returns why the stream ended.
 func (p *proxyClient) refused() (codes.Code, string) {
 	p.t.Helper()
 	<-p.ended

@@ -22,7 +22,7 @@ import (
 )
 
 // DefaultGrace is how long a dataplane stays registered after its proxy has
-// done, unless configured otherwise.
+// gone, unless configured otherwise.
 const DefaultGrace = 30 * time.Second
 
 // Config is what a Door needs. All fields are required; Grace may be zero.
@@ -169,7 +169,7 @@ func (d *Service) markChanged(touched []policy.Touch) {
 	}
 }
 
-// receiveAcks looks at what changes in the zone's own store until ctx ends.
+// watchStore looks at what changes in the zone's own store until ctx ends.
 func (d *Service) watchStore(ctx context.Context) error {
 	s := d.cfg.Local
 	feed := s.Follow(s.View())

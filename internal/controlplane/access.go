@@ -1,0 +1,123 @@
+package controlplane
+
+import (
+	"context"
+	"fmt"
+	"slices"
+
+	"google.golang.org/grpc"
+
+	meridianv1 "meridian/api/meridian/v1"
+	"meridian/internal/authn"
+	"meridian/internal/authn/token"
+	"meridian/internal/authz"
+	"meridian/internal/commit"
+	"meridian/internal/resource"
+	"meridian/internal/server"
+	"meridian/internal/service/access"
+	"meridian/internal/service/admin"
+	"meridian/internal/service/tokens"
+	"meridian/internal/service/webhook"
+	"meridian/internal/store"
+)
+
+// Access is how a server knows its callers and what they may do.
+type Access struct {
+	// Keys verify and sign tokens, Authorizer decides what their holders may do.
+	Keys       *token.Ring
+	Authorizer *authz.Authorizer
+	Tokens     *tokens.Service
+	// Callers authenticates each request, and ends the streams of those whose token
+	// is revoked.
+	Callers *authn.Authenticator
+}
+
+// OpenRecords opens the audit log, the keys and the authorizer, once the node is
+// open. A zone names itself and the store of its global in keys.
+func (b *Base) OpenRecords(keys token.RingConfig) error {
+	if err := b.openRecords(); err != nil {
+		return err
+	}
+	keys.Local, keys.Now = b.Store.View, b.Now
+	b.Keys, b.Authorizer = token.NewRing(keys), authz.New(b.Store.View)
+	return nil
+}
+
+// Verifier returns the keys of the moment.
+func (b *Base) Verifier() *token.Verifier { return b.Keys.CurrentVerifier(b.Log) }
+
+// API is what a server's gRPC API is assembled from.
+type API struct {
+	// Admit decides who may call which service.
+	Admit func(p authn.Principal, method string) error
+	// Early are the methods that are answered before the server is ready, without
+	// credentials, since the server may not even know its keys. Other calls are
+	// refused until then.
+	Early []string
+	// View reads everything that the server has, and Uses are the tokens it issues.
+	View func() store.Reader
+	Uses []token.Use
+}
+
+// Assemble makes the gRPC API with the services that every server has: resources
+// are those that this one keeps. Where the webhook is on, it reviews them.
+func (b *Base) Assemble(api API, resources *admin.Service) {
+	b.Tokens = tokens.New(tokens.Config{
+		Ring: b.Keys, Writer: b.Writer, Access: b.Authorizer, Local: b.Store.View, Now: b.Now, View: api.View, Uses: api.Uses,
+	})
+	b.Callers = &authn.Authenticator{
+		Verifier: b.Verifier, LocalhostIsAdmin: b.Options.LocalhostIsAdmin, Admit: api.Admit, Refused: b.Audit.Refused,
+		Open: func(method string) bool { return !b.Readiness.Started() && slices.Contains(api.Early, method) },
+	}
+	b.GRPC = server.NewGRPC(b.Log, b.PKI.ServerTLS(), server.Calls{
+		Enter:          []grpc.UnaryServerInterceptor{b.Readiness.Unary(api.Early...), b.Callers.Unary},
+		Unary:          []grpc.UnaryServerInterceptor{b.Audit.Unary},
+		Stream:         []grpc.StreamServerInterceptor{b.Readiness.Stream(), b.Callers.Stream, b.Audit.Stream},
+		StrangersWrite: b.Authorizer.StrangersWrite,
+	})
+	meridianv1.RegisterAdminServiceServer(b.GRPC, resources)
+	meridianv1.RegisterTokenServiceServer(b.GRPC, b.Tokens)
+	meridianv1.RegisterAccessServiceServer(b.GRPC, access.New(b.Authorizer, b.Node.Read))
+	if b.Options.WebhookAddr != "" {
+		b.Webhook = webhook.New(webhook.Config{
+			Access: b.Authorizer, Read: b.Node.Read, Review: resources.Review, Audit: b.Audit,
+			Certificate: b.PKI.GetCertificate, Clients: b.Options.WebhookClients(), Log: b.Log,
+		})
+	}
+	b.registerMetrics()
+}
+
+// DefaultMesh is the mesh that a new control plane begins with (§1.4).
+var DefaultMesh = resource.Key{Kind: resource.KindMesh, Name: "default"}
+
+// Bootstrap is what a server writes before its first use.
+type Bootstrap struct {
+	// Mesh: the mesh default, unless the store has ever had a mesh.
+	Mesh bool
+	// Rules are the access rules of a first start.
+	Rules authz.Defaults
+	// Uses are the tokens to sign.
+	Uses []token.Use
+}
+
+// Bootstrap writes the default mesh, the default access rules, signing keys and
+// the admin token, as far as they are missing. Each write is made on the condition
+// that no other server has made it, so that two leaders in a row do not both count.
+func (b *Base) Bootstrap(ctx context.Context, what Bootstrap) error {
+	if what.Mesh && b.Store.View().Count(DefaultMesh.Kind) == 0 && b.Keys.AdminToken() == "" {
+		mesh, _, err := resource.Build(resource.Meta{Key: DefaultMesh}, []byte("{}"))
+		if err != nil {
+			return fmt.Errorf("create the default mesh: %w", err)
+		}
+		if err := commit.CreateMissing(ctx, b.Writer, b.Now(), mesh); err != nil {
+			return err
+		}
+	}
+	what.Rules.Kubernetes = b.Options.Environment == server.EnvironmentKubernetes
+	if err := what.Rules.Ensure(ctx, b.Store.View, b.Writer, b.Now); err != nil {
+		return err
+	}
+	// The admin token comes last, so that a start that was interrupted before the
+	// mesh was written is still a first start.
+	return b.Keys.Ensure(ctx, b.Writer, what.Uses...)
+}

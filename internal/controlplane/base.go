@@ -1,0 +1,170 @@
+package controlplane
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"os"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"golang.org/x/sync/errgroup"
+
+	"meridian/internal/livematch"
+	"meridian/internal/pki"
+	"meridian/internal/policy/condition"
+	"meridian/internal/server"
+	"meridian/internal/service/webhook"
+)
+
+// Base is a running server, as far as the global and a zone share it. Fields are
+// set by the step of the start that is named beside them, and not changed later.
+type Base struct {
+	Options server.Options
+	Name    string
+	Log     *slog.Logger
+	Now     func() time.Time
+
+	// By Open.
+	Listeners server.Listeners
+	Addresses server.Addresses
+	Metrics   *prometheus.Registry
+	Readiness server.Readiness
+	Health    *server.Health
+	failed    chan error
+
+	PKI *pki.PKI // by the server, before it opens the node
+	Storage
+	Access
+
+	// Conditions compiles the conditions of policies, and Matching follows the
+	// stores: by the server, before Assemble.
+	Conditions *condition.Compiler
+	Matching   *livematch.Matching
+
+	GRPC    *server.GRPC    // by Assemble
+	Webhook *webhook.Server // by Assemble; nil where it is off
+}
+
+// Open binds the listeners. Nothing is written yet. Run closes them.
+func Open(o server.Options, name string, log *slog.Logger) (*Base, error) {
+	listeners, err := server.OpenListeners(o)
+	if err != nil {
+		return nil, err
+	}
+	b := &Base{
+		Options: o, Name: name, Log: log, Now: time.Now,
+		Listeners: listeners, Addresses: listeners.Addresses(), Metrics: server.NewMetrics(), failed: make(chan error, 1),
+	}
+	b.Health = server.NewHealth(log, b.Metrics, server.Check{Name: "state", Ready: b.Readiness.Check})
+	return b, nil
+}
+
+// Server is what the global and a zone add to a Base.
+type Server interface {
+	// Open opens the data directory and what is in it. When ctx ends meanwhile, its
+	// error is ignored.
+	Open(ctx context.Context) error
+	// Serve runs the server until ctx ends or a part fails.
+	Serve(ctx context.Context) error
+	// Close closes what Open opened beside the Base, as far as it came.
+	Close() error
+}
+
+// Run runs a server until ctx ends or a part of it fails.
+func (b *Base) Run(ctx context.Context, s Server) error {
+	done := make(chan error, 1)
+	go func() { done <- b.run(ctx, s) }() // ends before this function, unless it cannot be waited for
+	select {
+	case err := <-done:
+		return err
+	case err := <-b.failed:
+		// What hangs or would be wrong is left as it is: the process ends. Nothing is
+		// lost, since every acknowledged write is on disk.
+		// The node has logged why.
+		return err
+	}
+}
+
+func (b *Base) run(ctx context.Context, s Server) (err error) {
+	defer func() { err = errors.Join(err, s.Close(), b.close()) }()
+	health, stopHealth := context.WithCancel(context.WithoutCancel(ctx))
+	group, ctx := errgroup.WithContext(ctx)
+	group.Go(func() error { return b.Health.Serve(health, b.Listeners.HTTP) })
+	group.Go(func() error {
+		defer stopHealth()
+		if err := s.Open(ctx); err != nil {
+			if ctx.Err() != nil {
+				err = nil // it was asked to stop before it had started
+			}
+			return errors.Join(err, b.Listeners.CloseServices())
+		}
+		return s.Serve(ctx)
+	})
+	return group.Wait()
+}
+
+// Serve adds to parts what every server runs: the API, the audit log and the
+// certificates, which are read again at each of hangups. reloaded, unless nil, is
+// called after that.
+func (b *Base) Serve(ctx context.Context, parts *errgroup.Group, hangups <-chan os.Signal, reloaded func(), certificates ...*pki.PKI) {
+	parts.Go(func() error { return b.GRPC.Run(ctx, b.Listeners.GRPC, server.StopTimeout) })
+	parts.Go(func() error { return b.Audit.Run(ctx) })
+	parts.Go(func() error { return server.RememberPorts(b.Options.DataDir, b.Addresses) })
+	parts.Go(func() error { return server.ReloadPKI(ctx, hangups, b.Log, reloaded, certificates...) })
+}
+
+// ServeWebhook adds the webhook to parts, where it is on.
+func (b *Base) ServeWebhook(ctx context.Context, parts *errgroup.Group) {
+	if b.Webhook != nil {
+		parts.Go(func() error { return b.Webhook.Run(ctx, b.Listeners.Webhook, server.StopTimeout) })
+	}
+}
+
+// Announce tells the outside that the server is ready, and, when ctx ends, that
+// it no longer is. about is added to the line of the log.
+func (b *Base) Announce(ctx context.Context, about ...any) error {
+	b.Readiness.SetReady()
+	b.GRPC.Ready(true)
+	if err := server.WriteAddresses(b.Options.DataDir, b.Addresses); err != nil {
+		return err
+	}
+	b.Log.Info("ready", append(about, "grpc", b.Addresses.GRPC, "http", b.Addresses.HTTP)...)
+	<-ctx.Done()
+	b.Readiness.SetStopping()
+	b.Log.Info("stopping", "reason", context.Cause(ctx))
+	return server.RemoveAddresses(b.Options.DataDir)
+}
+
+// WriteAdminContext writes the client context by which an operator on this host
+// reaches the server.
+func (b *Base) WriteAdminContext() error {
+	return server.WriteAdminContext(b.Options.DataDir, b.Name, b.Addresses.GRPC, b.PKI.CAPEM(), b.Keys.AdminToken())
+}
+
+// fail ends the process: see Run.
+func (b *Base) fail(err error) {
+	select {
+	case b.failed <- err:
+	default: // one reason is enough
+	}
+}
+
+// Gauge adds a metric without labels.
+func (b *Base) Gauge(name, help string, value func() float64) {
+	b.Metrics.MustRegister(prometheus.NewGaugeFunc(prometheus.GaugeOpts{Name: name, Help: help}, value))
+}
+
+// Counter adds a counter without labels.
+func (b *Base) Counter(name, help string, value func() float64) {
+	b.Metrics.MustRegister(prometheus.NewCounterFunc(prometheus.CounterOpts{Name: name, Help: help}, value))
+}
+
+// registerMetrics adds what every server reports.
+func (b *Base) registerMetrics() {
+	server.RegisterDisk(b.Metrics, b.Node.Disk)
+	b.Metrics.MustRegister(b.Matching.Collector())
+	if b.Webhook != nil {
+		b.Metrics.MustRegister(b.Webhook.Collector())
+	}
+}
