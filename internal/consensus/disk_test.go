@@ -96,7 +96,7 @@ func (m *machine) fill(t *testing.T, from, to int) {
 }
 
 // TestFailedWriteEndsTheServer: a write to the log that fails is reported with
-// the file, the cause and the mend; it is not acknowledged, nothing is written
+// the file, the cause and the repair; it is not acknowledged, nothing is written
 // after it, and what was acknowledged before is there after a restart.
 func TestFailedWriteEndsTheServer(t *testing.T) {
 	for name, op := range map[string]simnet.Op{
@@ -113,7 +113,7 @@ func TestFailedWriteEndsTheServer(t *testing.T) {
 				err := m.failed(t)
 				require.ErrorContains(t, err, "one/log")
 				require.ErrorContains(t, err, "input/output error")
-				require.ErrorContains(t, err, "meridian cluster snapshot restore")
+				require.ErrorContains(t, err, "start this server again")
 				_, last := m.Entries()
 				require.Error(t, m.put("later", 1), "the disk is fine again, but not trusted")
 				<-time.After(time.Minute)

@@ -19,6 +19,8 @@ import (
 type fsm struct {
 	st     *store.Store
 	events Events
+	// unusable, unless nil, is told why a snapshot could not be restored.
+	unusable func(error)
 }
 
 var (
@@ -69,10 +71,16 @@ func (f fsm) Snapshot() (raft.FSMSnapshot, error) {
 func (f fsm) Restore(source io.ReadCloser) error {
 	defer func() { _ = source.Close() }() // read only
 	snap, err := store.ReadSnapshot(source)
-	if err != nil {
-		return fmt.Errorf("consensus: restore: %w", err)
+	if err == nil {
+		err = f.st.Reset(snap)
 	}
-	return f.st.Reset(snap)
+	if err != nil {
+		err = fmt.Errorf("consensus: restore: %w", err)
+		if f.unusable != nil {
+			f.unusable(err)
+		}
+	}
+	return err
 }
 
 type fsmSnapshot struct {

@@ -39,7 +39,7 @@ const deleteChunk = 2048
 // entry that would leave a gap is refused.
 //
 // A write that fails is never tried again, except where there was no room and
-// nothing has changed (isNoSpace). Whatever else fails is the end: see storageFailure.
+// nothing has changed (isNoSpace). Any other failure ends the process: see failed.
 type logStore struct {
 	file LogFile
 	path string
@@ -49,9 +49,10 @@ type logStore struct {
 	// chunk is deleteChunk, except in tests.
 	chunk uint64
 	// host is the node once raft is about to run, nil before.
-	host  logHost
-	fail  *storageFailure
-	stall stallWatch
+	host logHost
+	// running says that raft runs, so that no failure is returned any more.
+	running atomic.Bool
+	stall   stallWatch
 	// starved says that a write waits for room.
 	starved atomic.Bool
 
@@ -66,6 +67,8 @@ type logStore struct {
 	shortened bool
 	// recent is the end of the log.
 	recent recentEntries
+	// failure is the first one of the storage: see failed.
+	failure error
 }
 
 // logHost is what a log needs to know of its node.
@@ -79,6 +82,10 @@ type logHost interface {
 	leads() bool
 	// diskFull is told that there was no room.
 	diskFull()
+	// storageFailed is told of every failure. It ends the process.
+	storageFailed(err error)
+	// shutDownRaft has raft's goroutines end. It does not wait for them.
+	shutDownRaft()
 	// closing ends when the node is being closed.
 	closing() <-chan struct{}
 }
@@ -114,8 +121,8 @@ func openLogStore(dir *dataDir) (*logStore, error) {
 func newLogStore(file LogFile) *logStore {
 	return &logStore{
 		file: file, path: file.Name(), chunk: deleteChunk,
-		floor: func() (uint64, error) { return 0, nil },
-		fail:  new(storageFailure), values: map[string][]byte{},
+		floor:  func() (uint64, error) { return 0, nil },
+		values: map[string][]byte{},
 	}
 }
 
@@ -170,11 +177,6 @@ func (s *logStore) LastIndex() (uint64, error) { return s.file.LastIndex() }
 
 // GetLog reads an entry. It fails with raft.ErrLogNotFound, or with ErrCorrupt
 // when what is stored is not what was written.
-//
-// Raft panics when it cannot read an entry that it is about to apply. That
-// entry becomes one that the state machine stops at (frozenFSM). Nobody else is
-// given it: a leader that reads entries for a follower gets the error, and sends
-// nothing.
 func (s *logStore) GetLog(index uint64, log *raft.Log) error {
 	if s.remembered(index, log) {
 		return nil
@@ -185,9 +187,6 @@ func (s *logStore) GetLog(index uint64, log *raft.Log) error {
 		first, last := s.first, s.last
 		s.mu.Unlock()
 		if index < first || index > last {
-			if s.lastReplaced(index, log) {
-				return nil
-			}
 			return err
 		}
 		err = corruptLog(s.path, fmt.Errorf("entry %d is missing between %d and %d", index, first, last))
@@ -195,13 +194,7 @@ func (s *logStore) GetLog(index uint64, log *raft.Log) error {
 	if err == nil {
 		return nil
 	}
-	if s.host != nil && calledBy("(*Raft).processLogs") {
-		s.fail.hole.CompareAndSwap(0, index)
-		*log = raft.Log{Index: index, Type: raft.LogCommand}
-		_ = s.fail.set(err)
-		return nil
-	}
-	return s.fail.set(err)
+	return s.neverReturn(s.failed(err))
 }
 
 func (s *logStore) readLog(index uint64, log *raft.Log) error {
@@ -248,16 +241,13 @@ func (s *logStore) StoreLog(log *raft.Log) error { return s.StoreLogs([]*raft.Lo
 // that is better: nobody could take over, or raft would go on from an end of the
 // log that was cut off.
 func (s *logStore) StoreLogs(logs []*raft.Log) error {
-	if err := s.fail.get(); err != nil {
-		return err
-	}
 	last, wait, err := s.end()
 	if err != nil {
-		return s.fail.set(err)
+		return s.failed(err)
 	}
 	for i, log := range logs {
 		if last != 0 && log.Index > last+1 || i > 0 && log.Index != logs[i-1].Index+1 {
-			return s.fail.set(corruptLog(s.path, fmt.Errorf("entry %d cannot follow entry %d", log.Index, last)))
+			return s.failed(corruptLog(s.path, fmt.Errorf("entry %d cannot follow entry %d", log.Index, last)))
 		}
 		last = max(last, log.Index)
 	}
@@ -266,7 +256,7 @@ func (s *logStore) StoreLogs(logs []*raft.Log) error {
 	if errors.Is(err, ErrDiskFull) && s.host != nil && s.host.leads() && changesMembers(logs) {
 		// Raft has taken the new members into account and does not go back, though
 		// they are in nobody's log.
-		return s.fail.set(err)
+		return s.failed(err)
 	}
 	if err != nil || len(logs) == 0 {
 		return err
@@ -332,8 +322,8 @@ const roomRetry = time.Second
 // there is some, or fails with ErrDiskFull; any other failure is the end.
 func (s *logStore) write(wait bool, do func() error) error {
 	for {
-		if err := s.fail.get(); err != nil {
-			return err
+		if err := s.failureSoFar(); err != nil {
+			return s.failed(err)
 		}
 		end := s.stall.begin()
 		err := s.guard(do)
@@ -343,7 +333,7 @@ func (s *logStore) write(wait bool, do func() error) error {
 			return nil
 		}
 		if !isNoSpace(err) {
-			return s.fail.set(fmt.Errorf("consensus: write %s: %w", s.path, err))
+			return s.failed(fmt.Errorf("consensus: write %s: %w", s.path, err))
 		}
 		err = fmt.Errorf("%w: write %s: %w", ErrDiskFull, s.path, err)
 		if s.host == nil {
@@ -357,7 +347,7 @@ func (s *logStore) write(wait bool, do func() error) error {
 		select {
 		case <-time.After(roomRetry):
 		case <-s.host.closing():
-			return s.fail.end(err)
+			return err
 		}
 	}
 }
@@ -432,28 +422,20 @@ func (s *logStore) cutBeginning(lo, hi uint64) error {
 
 // Set stores a value with its checksum. Without room it waits: raft has to know
 // its term and its vote before it can do anything else.
-//
-// Raft panics when it cannot save its term. So that error stays here, which is
-// safe: a server that neither gives a vote nor stores an entry in a term owes it
-// nothing, and after a failure all that is refused.
 func (s *logStore) Set(key, value []byte) error {
-	isTerm := s.host != nil && bytes.Equal(key, keyCurrentTerm)
-	if have, err := s.Get(key); err == nil && bytes.Equal(have, value) && (isTerm || s.fail.get() == nil) {
+	if have, err := s.Get(key); err == nil && bytes.Equal(have, value) {
 		return nil
 	}
 	sealed := append([]byte{checksumVersion}, binary.BigEndian.AppendUint32(nil, valueChecksum(key, value))...)
 	sealed = append(sealed, value...)
 	err := s.write(s.host != nil, func() error { return s.file.Set(key, sealed) })
-	if err == nil {
-		s.mu.Lock()
-		defer s.mu.Unlock()
-		s.values[string(key)] = bytes.Clone(value)
-		return nil
+	if err != nil {
+		return s.neverReturn(err)
 	}
-	if isTerm {
-		return nil
-	}
-	return err
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.values[string(key)] = bytes.Clone(value)
+	return nil
 }
 
 // Get reads a value. It fails with the text "not found", which raft compares, or
@@ -465,11 +447,13 @@ func (s *logStore) Get(key []byte) ([]byte, error) {
 		return err
 	})
 	s.mu.Lock()
-	defer s.mu.Unlock()
 	known, seen := s.values[string(key)]
+	if err == nil && !seen {
+		s.values[string(key)] = bytes.Clone(value)
+	}
+	s.mu.Unlock()
 	switch {
 	case err == nil && (!seen || bytes.Equal(known, value)):
-		s.values[string(key)] = bytes.Clone(value)
 		return value, nil
 	case err == nil:
 		err = corruptLog(s.path, fmt.Errorf("value %q is an older one", key))
@@ -478,7 +462,7 @@ func (s *logStore) Get(key []byte) ([]byte, error) {
 	case isNotFound(err):
 		err = corruptLog(s.path, fmt.Errorf("value %q is missing", key))
 	}
-	return nil, s.fail.set(err)
+	return nil, s.neverReturn(s.failed(err))
 }
 
 func (s *logStore) readValue(key []byte) ([]byte, error) {

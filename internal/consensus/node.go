@@ -77,6 +77,9 @@ type Node struct {
 	fatalOnce sync.Once
 	closeOnce sync.Once
 	closeErr  error
+	// raftEnd is the end of raft, once it was asked for.
+	raftOnce sync.Once
+	raftEnd  raft.Future
 }
 
 // Open starts a node on its data directory and restores the store, which must
@@ -218,19 +221,19 @@ func (n *Node) awaitAdmission() error {
 func (n *Node) startRaft(snapshots *snapshotStore, notify chan<- bool) (err error) {
 	defer func() {
 		if p := recover(); p != nil {
-			if err = n.log.fail.get(); err == nil {
+			if err = n.log.failureSoFar(); err == nil {
 				err = corruptf("%s: %v", n.dir.Name(), p)
 			}
 		}
 	}()
 	n.watchStorage()
-	n.witness.begin(n.screen)
-	machine := frozenFSM{fsm: fsm{n.st, n.cfg.Events}, fail: n.log.fail, snapshots: snapshots}
+	machine := fsm{st: n.st, events: n.cfg.Events, unusable: snapshots.unusable}
 	n.raft, err = raft.NewRaft(n.cfg.raftConfig(n.id, notify), machine, n.log, n.log, snapshots, n.witness)
 	snapshots.opening.Store(false)
 	if err == nil {
 		n.running.Store(n.raft)
-		n.log.fail.arm(n.storageFailed)
+		n.log.running.Store(true)
+		n.witness.begin(n.screen)
 		return nil
 	}
 	switch {
@@ -239,7 +242,7 @@ func (n *Node) startRaft(snapshots *snapshotStore, notify chan<- bool) (err erro
 	case snapshots.damage != nil:
 		return corruptf("%w", snapshots.damage)
 	}
-	if failed := n.log.fail.get(); failed != nil {
+	if failed := n.log.failureSoFar(); failed != nil {
 		return failed
 	}
 	return fmt.Errorf("consensus: start: %w", err)
@@ -357,7 +360,10 @@ func (n *Node) Snapshot() error {
 		return err
 	}
 	defer n.requests.Done()
-	err := n.raft.Snapshot().Error()
+	err := n.log.failureSoFar()
+	if err == nil {
+		err = n.raft.Snapshot().Error()
+	}
 	if err != nil && !errors.Is(err, raft.ErrNothingNewToSnapshot) {
 		return fmt.Errorf("consensus: snapshot: %w", err)
 	}
@@ -426,7 +432,9 @@ func (n *Node) close() error {
 }
 
 func (n *Node) shutDown() error {
-	n.stepAside()
+	if n.log.failureSoFar() == nil {
+		n.stepAside()
+	}
 	n.stopUpkeep()
 	n.upkeep.Wait()
 	n.mu.Lock()
@@ -444,12 +452,12 @@ func (n *Node) shutDown() error {
 	n.stopPeers()
 	// Raft waits for its messages under way, and those to a server that has gone
 	// silent take as long as a message may: the connections are ended first.
-	ended := n.raft.Shutdown()
+	n.shutDownRaft()
 	err := n.transport.Close()
 	if n.network != nil {
 		err = errors.Join(err, n.network.Close())
 	}
-	err = errors.Join(ended.Error(), err)
+	err = errors.Join(n.raftEnd.Error(), err)
 	n.answers.Wait()
 	n.witness.end()
 	return errors.Join(err, n.log.Close())

@@ -2,6 +2,7 @@ package consensus
 
 import (
 	"sync"
+	"time"
 
 	"github.com/hashicorp/raft"
 )
@@ -12,11 +13,16 @@ import (
 // allows by default nobody would take the sender's next one, and the sender,
 // which is to close the pipeline, would wait for ever: that follower would get
 // no entry any more, and the server could not be shut down.
+//
+// It also ends raft's reader when the sender ends first, which happens when the
+// sender could not read an entry (logStore.failed).
 type pipeline struct {
 	raft.AppendPipeline
 	answers chan raft.AppendFuture
 	closed  chan struct{}
 	once    sync.Once
+	// done is closed when raft has ended.
+	done <-chan struct{}
 }
 
 var _ raft.AppendPipeline = (*pipeline)(nil)
@@ -28,7 +34,7 @@ func (w *witness) AppendEntriesPipeline(id raft.ServerID, target raft.ServerAddr
 	if err != nil {
 		return nil, err
 	}
-	p := &pipeline{AppendPipeline: inner, answers: make(chan raft.AppendFuture), closed: make(chan struct{})}
+	p := &pipeline{AppendPipeline: inner, answers: make(chan raft.AppendFuture), closed: make(chan struct{}), done: w.done}
 	w.passing.Go(p.pass)
 	return p, nil
 }
@@ -49,10 +55,37 @@ func (p *pipeline) pass() {
 				return
 			}
 		case <-p.closed:
+			p.endReader()
 			return
 		}
 	}
 }
+
+// endReader gives raft's reader a last answer, if it still waits for one.
+func (p *pipeline) endReader() {
+	patience := time.NewTimer(rpcTimeout)
+	defer patience.Stop()
+	select {
+	case p.answers <- closedAnswer(time.Now()):
+	case <-patience.C:
+	case <-p.done:
+	}
+}
+
+// closedAnswer is the answer of a pipeline that is closed, with the time of that.
+type closedAnswer time.Time
+
+// Error implements raft.AppendFuture.
+func (closedAnswer) Error() error { return raft.ErrPipelineShutdown }
+
+// Start implements raft.AppendFuture.
+func (a closedAnswer) Start() time.Time { return time.Time(a) }
+
+// Request implements raft.AppendFuture.
+func (closedAnswer) Request() *raft.AppendEntriesRequest { return new(raft.AppendEntriesRequest) }
+
+// Response implements raft.AppendFuture: no success.
+func (closedAnswer) Response() *raft.AppendEntriesResponse { return new(raft.AppendEntriesResponse) }
 
 // Consumer returns the answers.
 func (p *pipeline) Consumer() <-chan raft.AppendFuture { return p.answers }

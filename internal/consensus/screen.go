@@ -8,15 +8,17 @@ import (
 	"github.com/hashicorp/raft"
 )
 
-// A server that took a snapshot of entry S from its leader has a log that begins
-// after S, and raft v1.7.3 is at a loss when the leader, whose call timed out on
-// a slow disk, repeats itself: it does not find S in its log, refuses what
-// follows until the leader sends the snapshot again, goes back to it although it
-// has applied more, and empties a log that must not have gaps, with entries in
-// it that it has confirmed; and it goes on believing that they are there. What
-// stands here keeps that from happening, in three places: messages from the past
-// do not reach raft (screen), S is known (logStore.GetLog), and a log is emptied
-// only when nothing in it follows on the snapshot (logStore.DeleteRange).
+// Raft v1.7.3 needs three corrections on a follower that took a snapshot of entry
+// S from its leader, whose log then begins after S. They are described in
+// docs/adr/0020-raft-workarounds.md:
+//
+//   - a repeated snapshot, whose first copy timed out at the leader, would move
+//     the follower back: it is answered here (screen);
+//   - entries that follow on S would be refused, because S itself is in no log,
+//     until the leader sends the snapshot again: that they follow is checked here
+//     instead (logStore.overlap);
+//   - the log would be emptied although it continues the snapshot, and raft would
+//     not notice: what follows on S stays (logStore.DeleteRange).
 
 // screen looks at a message before raft does. It returns what raft is to be
 // given, or false when the message has been answered.
@@ -44,20 +46,26 @@ func (n *Node) screen(rpc raft.RPC) (raft.RPC, bool) {
 }
 
 // overlap returns a request as raft can take it: without entries that a snapshot
-// has replaced here, which are committed and so the same, and without the word
-// that more was committed than it tells about. Raft believes the latter of
-// whatever its log holds.
+// has replaced here, which are committed and so the same; with the check that the
+// rest continues the snapshot done, which raft cannot do (it takes an index of
+// zero as nothing to check); and without the word that more was committed than it
+// tells about. Raft believes the latter of whatever its log holds.
 func (s *logStore) overlap(request *raft.AppendEntriesRequest) *raft.AppendEntriesRequest {
 	known := *request
-	if s.replaced(known.PrevLogEntry) {
-		if base, term := s.host.lastSnapshot(); known.PrevLogEntry < base {
-			known.PrevLogEntry, known.PrevLogTerm = base, term
+	previous := known.PrevLogEntry
+	if s.replaced(previous) {
+		base, term := s.host.lastSnapshot()
+		if previous < base {
+			previous = base
 			for len(known.Entries) > 0 && known.Entries[0].Index <= base {
 				known.Entries = known.Entries[1:]
 			}
+			known.PrevLogEntry, known.PrevLogTerm = 0, 0
+		} else if previous == base && known.PrevLogTerm == term {
+			known.PrevLogEntry, known.PrevLogTerm = 0, 0
 		}
 	}
-	end := known.PrevLogEntry
+	end := previous
 	if len(known.Entries) > 0 {
 		end = known.Entries[len(known.Entries)-1].Index
 	}
@@ -70,20 +78,6 @@ func (s *logStore) replaced(index uint64) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return index > 0 && (s.last == 0 || index < s.first)
-}
-
-// lastReplaced makes an entry known that only the newest snapshot knows of, as
-// far as a follower needs it to see that what it is sent continues its log.
-func (s *logStore) lastReplaced(index uint64, log *raft.Log) bool {
-	if s.host == nil || !s.replaced(index) || !calledBy("(*Raft).appendEntries") {
-		return false
-	}
-	base, term := s.host.lastSnapshot()
-	if base != index {
-		return false
-	}
-	*log = raft.Log{Index: index, Term: term, Type: raft.LogNoop}
-	return true
 }
 
 // errStartAgain means that raft believes something else of the log than what it
@@ -104,10 +98,10 @@ func (s *logStore) continued(lo, last uint64) (uint64, error) {
 	}
 	var entry raft.Log
 	if err := s.guard(func() error { return s.readLog(base, &entry) }); err != nil {
-		return 0, s.fail.set(err)
+		return 0, s.failed(err)
 	}
 	if entry.Term == term {
 		return base, nil
 	}
-	return 0, s.fail.set(fmt.Errorf("%w: its log did not continue the snapshot of entry %d that it was sent", errStartAgain, base))
+	return 0, s.failed(fmt.Errorf("%w: its log did not continue the snapshot of entry %d that it was sent", errStartAgain, base))
 }

@@ -13,6 +13,8 @@ type afterSnapshot struct{ index, term uint64 }
 func (afterSnapshot) onlyVoter() bool                  { return false }
 func (afterSnapshot) leads() bool                      { return false }
 func (afterSnapshot) diskFull()                        {}
+func (afterSnapshot) storageFailed(error)              {}
+func (afterSnapshot) shutDownRaft()                    {}
 func (afterSnapshot) closing() <-chan struct{}         { return nil }
 func (s afterSnapshot) lastSnapshot() (_, term uint64) { return s.index, s.term }
 
@@ -39,11 +41,11 @@ func TestOverlap(t *testing.T) {
 				require.NoError(t, log.StoreLogs(given))
 			}
 			old := request(5, 25, 40)
-			require.Equal(t, [4]uint64{20, 21, 25, 25}, bounds(log.overlap(old)))
-			require.EqualValues(t, 3, log.overlap(old).PrevLogTerm)
+			require.Equal(t, [4]uint64{0, 21, 25, 25}, bounds(log.overlap(old)))
+			require.Zero(t, log.overlap(old).PrevLogTerm)
 			require.Equal(t, [4]uint64{5, 6, 25, 40}, bounds(old), "the sender's request is left alone")
-			require.Equal(t, [4]uint64{20, 0, 0, 20}, bounds(log.overlap(request(5, 15, 40))))
-			require.Equal(t, [4]uint64{20, 21, 25, 22}, bounds(log.overlap(request(20, 25, 22))))
+			require.Equal(t, [4]uint64{0, 0, 0, 20}, bounds(log.overlap(request(5, 15, 40))))
+			require.Equal(t, [4]uint64{0, 21, 25, 22}, bounds(log.overlap(request(20, 25, 22))))
 		})
 	}
 	require.Equal(t, [4]uint64{25, 26, 28, 28}, bounds(log.overlap(request(25, 28, 90))), "what follows is not checked yet")
@@ -75,7 +77,7 @@ func TestEmptiedAfterSnapshot(t *testing.T) {
 			require.Equal(t, [2]uint64{c.first, c.last}, [2]uint64{first, last})
 			if c.failed {
 				require.ErrorIs(t, err, errStartAgain)
-				require.ErrorIs(t, log.fail.get(), errStartAgain)
+				require.ErrorIs(t, log.failureSoFar(), errStartAgain)
 				return
 			}
 			require.NoError(t, err)

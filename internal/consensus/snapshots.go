@@ -53,7 +53,7 @@ func (s *snapshotStore) floor() (uint64, error) {
 // Create begins a snapshot. After a failure of the storage none is made: it would
 // outlive the reason why nothing may be written any more.
 func (s *snapshotStore) Create(version raft.SnapshotVersion, index, term uint64, members raft.Configuration, membersIndex uint64, trans raft.Transport) (raft.SnapshotSink, error) {
-	if err := s.log.fail.get(); err != nil {
+	if err := s.log.failureSoFar(); err != nil {
 		return nil, err
 	}
 	sink, err := s.SnapshotFiles.Create(version, index, term, members, membersIndex, trans)
@@ -76,7 +76,7 @@ func (s *snapshotStore) List() ([]*raft.SnapshotMeta, error) {
 		return nil, err
 	}
 	if !s.opening.Load() && newest > 0 && (len(metas) == 0 || metas[0].Index < newest) {
-		return nil, s.log.fail.set(corruptf("%s: the snapshot of entry %d cannot be read", s.Name(), newest))
+		return nil, s.log.report(corruptf("%s: the snapshot of entry %d cannot be read", s.Name(), newest))
 	}
 	for i, meta := range metas {
 		metas[i] = unsealedMeta(meta)
@@ -93,7 +93,7 @@ func (s *snapshotStore) Open(id string) (*raft.SnapshotMeta, io.ReadCloser, erro
 		if err == nil || !errors.Is(err, ErrCorrupt) || s.gone(id) {
 			return meta, source, err
 		}
-		return nil, nil, s.log.fail.set(err)
+		return nil, nil, s.log.report(err)
 	}
 	if err == nil {
 		err = s.complete(meta.Index)
@@ -123,7 +123,7 @@ func (s *snapshotStore) open(id string) (*raft.SnapshotMeta, io.ReadCloser, erro
 			s.damaged(err)
 			return err
 		}
-		return s.log.fail.set(err)
+		return s.log.report(err)
 	})
 	if err != nil {
 		return nil, nil, errors.Join(corruptf("snapshot %s: %w", name, err), source.Close())

@@ -97,11 +97,16 @@ func (f *files) SetIdentity(data []byte) error {
 }
 
 // OpenLog opens the bbolt file. An existing one is first checked and read from
-// end to end, read-only: bbolt answers damage with a panic, in part on
+// end to end, from the disk: after a sync that failed, the kernel may hold pages
+// that the disk never got and does not write again. It is opened read-only for
+// that: bbolt answers damage with a panic, in part on
 // goroutines of its own, and raft answers it with another.
 func (f *files) OpenLog(verify func(LogFile) error) (LogFile, error) {
 	path := f.logPath()
 	if err := os.MkdirAll(f.raftPath(), 0o700); err != nil {
+		return nil, dataDirError(f.path, err)
+	}
+	if err := atomicfile.DropCache(path); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return nil, dataDirError(f.path, err)
 	}
 	if err := verifyBolt(path, verify); err != nil {

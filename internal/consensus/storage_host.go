@@ -12,18 +12,26 @@ import (
 // watchStorage makes the node answer for its storage from now on, which is just
 // before raft begins to use it.
 func (n *Node) watchStorage() {
-	n.log.host = n
+	n.log.host = n // which is asked nothing before raft runs
 	n.log.stall.limit = n.cfg.StallLimit
 	n.log.stall.stalled = n.stalled
 }
 
-// storageFailed reports that the storage can no longer be trusted.
+// storageFailed ends the process because of a failure of the storage. Only damage
+// needs an operator: after any other failure a restart reads the log from the disk
+// and rejoins.
 func (n *Node) storageFailed(err error) {
-	if errors.Is(err, errStartAgain) {
-		n.fatal(err)
-		return
+	if errors.Is(err, ErrCorrupt) {
+		err = fmt.Errorf("%w; %s", err, repair(n.cfg, n.dir.Name(), !n.onlyVoter(), true))
+	} else if !errors.Is(err, errStartAgain) {
+		err = fmt.Errorf("%w; start this server again, and replace the disk if that fails or happens again", err)
 	}
-	n.fatal(fmt.Errorf("%w; %s", err, mend(n.cfg, n.dir.Name(), !n.onlyVoter(), true)))
+	n.fatal(err)
+}
+
+// shutDownRaft has raft's goroutines end.
+func (n *Node) shutDownRaft() {
+	n.raftOnce.Do(func() { n.raftEnd = n.running.Load().Shutdown() })
 }
 
 // stalled reports a disk that hangs. Raft itself never gives up leadership over
@@ -85,7 +93,7 @@ func (n *Node) closing() <-chan struct{} { return n.stopping.Done() }
 // startError adds to an error of Open what helps against it.
 func startError(cfg Config, where string, err error) error {
 	if errors.Is(err, ErrCorrupt) {
-		return fmt.Errorf("%w; %s", err, mend(cfg, where, false, false))
+		return fmt.Errorf("%w; %s", err, repair(cfg, where, false, false))
 	}
 	return err
 }
