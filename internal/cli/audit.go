@@ -93,7 +93,7 @@ func (a *app) printAudit(report audit.Report) error {
 	}
 	t := &print.Table{Header: []string{"RECORDS", "FIRST", "LAST", "HASH"}}
 	t.Add(strconv.FormatUint(report.Records, 10), strconv.FormatUint(report.First, 10), strconv.FormatUint(report.Last, 10), report.Hash)
-	return a.Output([]byte(t.String()))
+	return a.Table(t)
 }
 
 // auditFiles replaces directories by the logs in them and finds the checkpoint

@@ -295,11 +295,11 @@ func (a *app) whoCan(ctx context.Context, roles *rolesFlags, access resource.Acc
 		a.Message("Nobody.")
 		return nil
 	}
-	t := print.Table{Header: []string{"TYPE", "NAME", "ROLE", "RULE", "BINDING", "COVERS"}}
+	t := &print.Table{Header: []string{"TYPE", "NAME", "ROLE", "RULE", "BINDING", "COVERS"}}
 	for _, h := range holders {
 		t.Add(string(h.Subject.Type), h.Subject.Name, h.Role, fmt.Sprintf("rules[%d]", h.Rule), h.Binding, h.Scope)
 	}
-	return a.Output([]byte(t.String()))
+	return a.Table(t)
 }
 
 func (a *app) whoCanOffline(roles *rolesFlags, access resource.Access, key resource.Key) ([]holderView, error) {

@@ -96,7 +96,7 @@ func (a *app) printMembers(f print.Format, members *meridianv1.MembersResponse) 
 	if members.GetLeader() == "" {
 		a.Warn("server " + members.GetSelf() + " knows of no leader: nothing can be written now")
 	}
-	return a.Output([]byte(memberTable(members, f == print.FormatWide).String()))
+	return a.Table(memberTable(members, f == print.FormatWide))
 }
 
 func memberTable(members *meridianv1.MembersResponse, wide bool) *print.Table {

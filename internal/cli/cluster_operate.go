@@ -52,7 +52,7 @@ func (a *app) showLeader(ctx context.Context, f print.Format) error {
 	case f.Structured():
 		return a.WriteValue(f, viewMember(leading.GetMembers()[0]))
 	}
-	return a.Output([]byte(memberTable(leading, f == print.FormatWide).String()))
+	return a.Table(memberTable(leading, f == print.FormatWide))
 }
 
 // noLeader says that nobody leads, and which servers are missing for that.

@@ -140,5 +140,5 @@ func describeSnapshot(path string, s store.Summary) string {
 	for _, c := range s.Counts {
 		t.Add(string(c.Kind), string(c.Mesh), strconv.Itoa(c.Count))
 	}
-	return b.String() + "\n" + t.String()
+	return b.String() + "\n" + t.String(0)
 }

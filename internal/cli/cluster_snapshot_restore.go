@@ -131,10 +131,7 @@ func (a *app) confirm(yes, inputTaken bool) error {
 	}
 	_, _ = fmt.Fprint(a.Stderr, "Go on? Write yes: ")
 	answer, err := bufio.NewReader(a.stdin).ReadString('\n')
-	switch {
-	case errors.Is(err, io.EOF) && answer == "": // a terminal in name only, such as /dev/null
-		return errNoTerminal()
-	case err != nil && !errors.Is(err, io.EOF):
+	if err != nil && !errors.Is(err, io.EOF) {
 		return fmt.Errorf("read the answer: %w", err)
 	}
 	if strings.TrimSpace(answer) != "yes" {

@@ -202,7 +202,7 @@ func (a *app) printContexts(f print.Format, c *clientconfig.Contexts) error {
 	case len(views) == 0:
 		return nil
 	}
-	return a.Output([]byte(t.String()))
+	return a.Table(t)
 }
 
 func newConfigSwitchCommand(a *app) *cobra.Command {

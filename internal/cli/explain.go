@@ -167,7 +167,7 @@ func (a *app) explainKinds(f print.Format) error {
 	for _, d := range kinds {
 		t.Add(string(d.Kind), d.Plural, className(d.Class), strings.Join(directions(d.Direction), ","), writtenWhere(d), d.Summary)
 	}
-	return a.Output([]byte(t.String()))
+	return a.Table(t)
 }
 
 func writtenWhere(d *resource.Descriptor) string {
@@ -209,7 +209,7 @@ func (a *app) explainKind(f print.Format, d *resource.Descriptor, view kindView,
 		}
 		b.WriteByte('\n')
 	}
-	b.WriteString(fieldTable(view.Fields).String())
+	b.WriteString(fieldTable(view.Fields).String(a.Columns()))
 	return a.Output([]byte(b.String()))
 }
 

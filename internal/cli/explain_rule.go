@@ -69,5 +69,5 @@ func (a *app) explainRules(f print.Format, above string, rules []semantics.Rule)
 	case print.FormatName:
 		return a.Println(strings.Join(names, "\n"))
 	}
-	return a.Output([]byte(above + t.String()))
+	return a.Output([]byte(above + t.String(a.Columns())))
 }

@@ -45,15 +45,15 @@ answers for its own dataplanes; the global forwards the question to the zone.`
 // printConnected prints the page about a dataplane with the state of its proxy,
 // which is no part of the document.
 func (a *app) printConnected(f print.Format, document []byte, c *meridianv1.DataplaneConnection) error {
-	page := func(w io.Writer, d *answer.DataplaneAnswer, wide bool) error {
+	page := func(w io.Writer, d *answer.DataplaneAnswer, form answer.Form) error {
 		d.Proxy = &answer.ProxyState{
 			State: c.GetState(), RegisteredBy: c.GetRegisteredBy(),
 			Acked: resource.Revision(c.GetAcked()), Lag: c.GetLag(), LastError: c.GetLastError(),
 		}
-		return answer.RenderDataplane(w, d, wide)
+		return answer.RenderDataplane(w, d, form)
 	}
 	var b bytes.Buffer
-	if err := question.Page(&b, document, f == print.FormatWide, page); err != nil {
+	if err := question.Page(&b, document, a.form(f), page); err != nil {
 		return err
 	}
 	return a.Output(b.Bytes())

@@ -9,6 +9,7 @@ import (
 
 	"meridian/internal/cli/exit"
 	"meridian/internal/cli/print"
+	"meridian/internal/policy/answer"
 	"meridian/internal/question"
 	"meridian/internal/resource"
 )
@@ -149,6 +150,11 @@ func (qs *questions) route() *cobra.Command {
 	})
 }
 
+// form is how a page is printed.
+func (a *app) form(f print.Format) answer.Form {
+	return answer.Form{Wide: f == print.FormatWide, Columns: a.Columns()}
+}
+
 // printAnswer prints the JSON document of an answer as it came, or as a page
 // for people. The page is made from the document alone, so that a server's
 // answer and one from files look the same.
@@ -157,7 +163,7 @@ func (a *app) printAnswer(f print.Format, q question.Question, document []byte) 
 		return a.WriteDocument(f, document)
 	}
 	var page bytes.Buffer
-	if err := q.Render(&page, document, f == print.FormatWide); err != nil {
+	if err := q.Render(&page, document, a.form(f)); err != nil {
 		return err
 	}
 	return a.Output(page.Bytes())

@@ -155,7 +155,7 @@ func (a *app) printTokens(f print.Format, tokens []*meridianv1.IssuedToken) erro
 		}
 		t.Add(row...)
 	}
-	return a.Output([]byte(t.String()))
+	return a.Table(t)
 }
 
 // tokenDetails are the groups, tags or scopes of a token, or the server that

@@ -114,7 +114,7 @@ func (a *app) printZones(f print.Format, zones *meridianv1.ZonesResponse) error 
 		a.Message("There are no zones yet. `meridian generate zone-token --zone NAME --valid-for 24h --bundle` makes what a new one joins with.")
 		return nil
 	}
-	return a.Output([]byte(a.zoneTable(zones, f == print.FormatWide).String()))
+	return a.Table(a.zoneTable(zones, f == print.FormatWide))
 }
 
 func (a *app) zoneTable(zones *meridianv1.ZonesResponse, wide bool) *print.Table {

@@ -26,7 +26,7 @@ type Question interface {
 	// answer.ErrNotFound, answer.ErrInvalid.
 	Ask(m *policy.Matcher, at At) (any, error)
 	// Render prints the page that people read, from an encoded document.
-	Render(w io.Writer, document []byte, wide bool) error
+	Render(w io.Writer, document []byte, form answer.Form) error
 }
 
 // At is where and of what a question is asked.
@@ -135,8 +135,8 @@ func (q Dataplane) Ask(m *policy.Matcher, at At) (any, error) {
 }
 
 // Render implements Question.
-func (Dataplane) Render(w io.Writer, document []byte, wide bool) error {
-	return Page(w, document, wide, answer.RenderDataplane)
+func (Dataplane) Render(w io.Writer, document []byte, form answer.Form) error {
+	return Page(w, document, form, answer.RenderDataplane)
 }
 
 func (q Connection) encode(r *meridianv1.InspectRequest) {
@@ -153,8 +153,8 @@ func (q Connection) Ask(m *policy.Matcher, at At) (any, error) {
 }
 
 // Render implements Question.
-func (Connection) Render(w io.Writer, document []byte, wide bool) error {
-	return Page(w, document, wide, answer.RenderConnection)
+func (Connection) Render(w io.Writer, document []byte, form answer.Form) error {
+	return Page(w, document, form, answer.RenderConnection)
 }
 
 func (q Policy) encode(r *meridianv1.InspectRequest) {
@@ -190,11 +190,11 @@ func (q Policy) Ask(m *policy.Matcher, at At) (any, error) {
 }
 
 // Render implements Question.
-func (q Policy) Render(w io.Writer, document []byte, wide bool) error {
+func (q Policy) Render(w io.Writer, document []byte, form answer.Form) error {
 	if q.Rule != "" {
-		return Page(w, document, wide, answer.RenderRules)
+		return Page(w, document, form, answer.RenderRules)
 	}
-	return Page(w, document, wide, answer.RenderPolicy)
+	return Page(w, document, form, answer.RenderPolicy)
 }
 
 func (q Route) encode(r *meridianv1.InspectRequest) {
@@ -207,8 +207,8 @@ func (q Route) Ask(m *policy.Matcher, at At) (any, error) {
 }
 
 // Render implements Question.
-func (Route) Render(w io.Writer, document []byte, wide bool) error {
-	return Page(w, document, wide, answer.RenderRoute)
+func (Route) Render(w io.Writer, document []byte, form answer.Form) error {
+	return Page(w, document, form, answer.RenderRoute)
 }
 
 func (q Why) encode(r *meridianv1.InspectRequest) {
@@ -225,8 +225,8 @@ func (q Why) Ask(m *policy.Matcher, at At) (any, error) {
 }
 
 // Render implements Question.
-func (Why) Render(w io.Writer, document []byte, wide bool) error {
-	return Page(w, document, wide, answer.RenderWhy)
+func (Why) Render(w io.Writer, document []byte, form answer.Form) error {
+	return Page(w, document, form, answer.RenderWhy)
 }
 
 func (q Conditions) encode(r *meridianv1.InspectRequest) {
@@ -240,7 +240,7 @@ func (q Conditions) Ask(m *policy.Matcher, at At) (any, error) {
 
 // Render implements Question. The conditions of a kind are columns of get, and have
 // no page.
-func (Conditions) Render(w io.Writer, document []byte, _ bool) error {
+func (Conditions) Render(w io.Writer, document []byte, _ answer.Form) error {
 	_, err := w.Write(document)
 	return err
 }
@@ -258,15 +258,15 @@ func (Dataplanes) Ask(m *policy.Matcher, at At) (any, error) {
 }
 
 // Render implements Question.
-func (Dataplanes) Render(w io.Writer, document []byte, wide bool) error {
-	return Page(w, document, wide, answer.RenderDataplanes)
+func (Dataplanes) Render(w io.Writer, document []byte, form answer.Form) error {
+	return Page(w, document, form, answer.RenderDataplanes)
 }
 
 // Page decodes a document and prints its page.
-func Page[D any](w io.Writer, document []byte, wide bool, page func(io.Writer, *D, bool) error) error {
+func Page[D any](w io.Writer, document []byte, form answer.Form, page func(io.Writer, *D, answer.Form) error) error {
 	var d D
 	if err := answer.Unmarshal(document, &d); err != nil {
 		return err
 	}
-	return page(w, &d, wide)
+	return page(w, &d, form)
 }

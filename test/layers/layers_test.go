@@ -27,6 +27,7 @@ var levels = map[string]int{
 	"internal/doctree":    0,
 	"internal/mutant":     0,
 	"internal/resource":   0,
+	"internal/texttable":  0,
 	"internal/version":    0,
 
 	"internal/gossip": 1,

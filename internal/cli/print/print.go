@@ -20,10 +20,12 @@ import (
 	"strings"
 	"syscall"
 	"time"
-	"unicode/utf8"
 
 	"github.com/spf13/pflag"
+	"golang.org/x/term"
 	"sigs.k8s.io/yaml"
+
+	"meridian/internal/texttable"
 )
 
 // ErrClosed means that the reader of standard output has gone.
@@ -138,7 +140,7 @@ func indentJSON(value any) ([]byte, error) {
 	return buf.Bytes(), nil
 }
 
-// Table is rows under a header, aligned for people.
+// Table is rows under a header, for people.
 type Table struct {
 	Header []string
 	rows   [][]string
@@ -147,28 +149,34 @@ type Table struct {
 // Add appends a row.
 func (t *Table) Add(cells ...string) { t.rows = append(t.rows, cells) }
 
-// String lays the table out: columns two spaces apart, no trailing spaces,
-// "-" for an empty cell so that columns can be counted.
-func (t *Table) String() string {
-	widths := make([]int, len(t.Header))
-	lines := append([][]string{t.Header}, t.rows...)
-	for _, line := range lines {
-		for i, cell := range line {
-			widths[i] = max(widths[i], utf8.RuneCountInString(OrDash(cell)))
+// Table prints a table, cut to the width of a terminal.
+func (p *Printer) Table(t *Table) error { return p.Output([]byte(t.String(p.Columns()))) }
+
+// String lays the table out with "-" for an empty cell, so that columns can be
+// counted. limit is the longest line, 0 for none.
+func (t *Table) String(limit int) string {
+	out := texttable.New("", t.Header...)
+	for _, row := range t.rows {
+		cells := make([]string, len(row))
+		for i, cell := range row {
+			cells[i] = OrDash(cell)
 		}
+		out.Add(cells...)
 	}
-	var b strings.Builder
-	for _, line := range lines {
-		for i, cell := range line {
-			cell = OrDash(cell)
-			b.WriteString(cell)
-			if i < len(line)-1 {
-				b.WriteString(strings.Repeat(" ", widths[i]-utf8.RuneCountInString(cell)+2))
-			}
-		}
-		b.WriteByte('\n')
+	return out.String(limit)
+}
+
+// Columns is the width of the terminal that standard output is, 0 for none.
+func (p *Printer) Columns() int {
+	f, ok := p.Stdout.(*os.File)
+	if !ok {
+		return 0
 	}
-	return b.String()
+	width, _, err := term.GetSize(int(f.Fd())) // fails where it is no terminal
+	if err != nil {
+		return 0
+	}
+	return width
 }
 
 // OrDash is a cell of a table: one line, "-" where it is empty.
@@ -206,12 +214,8 @@ func (p *Printer) Paint(w io.Writer, c Color, text string) string {
 	return "\x1b[" + string(c) + "m" + text + "\x1b[0m"
 }
 
-// IsTerminal reports whether a stream is a character device.
+// IsTerminal reports whether a stream is a terminal.
 func IsTerminal(stream any) bool {
 	f, ok := stream.(*os.File)
-	if !ok {
-		return false
-	}
-	info, err := f.Stat()
-	return err == nil && info.Mode()&os.ModeCharDevice != 0
+	return ok && term.IsTerminal(int(f.Fd()))
 }

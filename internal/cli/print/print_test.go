@@ -11,5 +11,5 @@ func TestTable(t *testing.T) {
 	tab.Add("é", "fine")
 	tab.Add("longer", "")
 	tab.Add("x", "two\nlines ")
-	require.Equal(t, "NAME    STATE\né       fine\nlonger  -\nx       two lines\n", tab.String())
+	require.Equal(t, "NAME    STATE\né       fine\nlonger  -\nx       two lines\n", tab.String(0))
 }

@@ -28,7 +28,7 @@ func (p *Printer) Resources(f Format, resources []*resource.Resource, kind *reso
 		if len(resources) == 0 {
 			return nil
 		}
-		out.WriteString(p.resourceTable(resources, kind, f == FormatWide, status).String())
+		return p.Table(p.resourceTable(resources, kind, f == FormatWide, status))
 	}
 	return p.Output(out.Bytes())
 }

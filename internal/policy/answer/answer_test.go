@@ -192,7 +192,7 @@ func TestRender(t *testing.T) {
 ATTACHMENT             KIND        POLICY                 WHY
 outbound backend:1234  TrafficLog  web-to-backend-policy  4 tags beat 2 (§3.3)
 outbound admin:1235    TrafficLog  catch-all-policy       no other policy matches (§3.2)
-`, render(t, func(b *strings.Builder) error { return answer.RenderDataplane(b, a, false) }))
+`, render(t, func(b *strings.Builder) error { return answer.RenderDataplane(b, a, answer.Form{}) }))
 		require.Equal(t, `web-1  mesh default, zone east, revision 1841
 
 ATTACHMENT             KIND        POLICY                 WHY
@@ -202,13 +202,13 @@ outbound backend:1234  TrafficLog  web-to-backend-policy  4 tags beat 2 (§3.3)
 outbound admin:1235    TrafficLog  catch-all-policy       no other policy matches (§3.2)
     {"backend":"logstash"}
     not web-to-backend-policy: its destinations do not match this outbound (§3.2)
-`, render(t, func(b *strings.Builder) error { return answer.RenderDataplane(b, a, true) }))
+`, render(t, func(b *strings.Builder) error { return answer.RenderDataplane(b, a, answer.Form{Wide: true}) }))
 	})
 	t.Run("nothing effective", func(t *testing.T) {
 		a, err := answer.Dataplane(scenario(t, "permission-leaves-source-alone"), "default", "web-1", "east", 0)
 		require.NoError(t, err)
 		require.Equal(t, "web-1  mesh default, zone east\n\nNo policy takes effect on it.\n",
-			render(t, func(b *strings.Builder) error { return answer.RenderDataplane(b, a, false) }))
+			render(t, func(b *strings.Builder) error { return answer.RenderDataplane(b, a, answer.Form{}) }))
 	})
 	t.Run("list per caller", func(t *testing.T) {
 		a, err := answer.Dataplane(scenario(t, "shadowed-source"), "default", "backend-1", "east", 0)
@@ -219,7 +219,7 @@ ATTACHMENT            KIND       POLICY  WHY
 inbound backend:9000  RateLimit  limits  no other policy matches (§3.2)
     1. from kuma.io/service=*  {"http":{"interval":"10s","requests":5}}  limits
     2. from kuma.io/service=web,version=v1  {"http":{"interval":"10s","requests":5}}  limits  (shadowed by limits)
-`, render(t, func(b *strings.Builder) error { return answer.RenderDataplane(b, a, true) }))
+`, render(t, func(b *strings.Builder) error { return answer.RenderDataplane(b, a, answer.Form{Wide: true}) }))
 	})
 	t.Run("twins are told apart", func(t *testing.T) {
 		m := scenario(t, "destination-by-any-tag")
@@ -229,7 +229,7 @@ inbound backend:9000  RateLimit  limits  no other policy matches (§3.2)
 
 DATAPLANE  ZONE  ATTACHMENTS
 web-1      east  outbound backend:1235
-`, render(t, func(b *strings.Builder) error { return answer.RenderPolicy(b, a, false) }))
+`, render(t, func(b *strings.Builder) error { return answer.RenderPolicy(b, a, answer.Form{}) }))
 	})
 	t.Run("connection", func(t *testing.T) {
 		m := scenario(t, "connection-to-every-inbound")
@@ -241,7 +241,7 @@ denied on some inbounds
 INBOUND           ALLOWED  BY
 backend:9000      yes      catch-all-policy
 backend-api:9001  no
-`, render(t, func(b *strings.Builder) error { return answer.RenderConnection(b, a, false) }))
+`, render(t, func(b *strings.Builder) error { return answer.RenderConnection(b, a, answer.Form{}) }))
 	})
 	t.Run("connection to one port", func(t *testing.T) {
 		m := scenario(t, "connection-to-one-port")
@@ -253,7 +253,7 @@ allowed by catch-all-policy
 SIDE      PORT  KIND       POLICY   CONF
 outbound  1234  Retry      retries  {"tcp":{"maxConnectAttempts":5}}
 inbound   9000  RateLimit  limits   {"http":{"interval":"10s","requests":5}}
-`, render(t, func(b *strings.Builder) error { return answer.RenderConnection(b, a, false) }))
+`, render(t, func(b *strings.Builder) error { return answer.RenderConnection(b, a, answer.Form{}) }))
 	})
 	t.Run("why", func(t *testing.T) {
 		a, err := answer.Why(scenario(t, "more-tags-win"), answer.WhyQuestion{Mesh: "default", Dataplane: "web-1", Kind: "TrafficLog"}, "east", 0)
@@ -268,7 +268,7 @@ outbound backend:1234
 outbound admin:1235
   FIELD     VALUE       POLICY            WHY
   /backend  "logstash"  catch-all-policy  no other policy matches (§3.2)
-`, render(t, func(b *strings.Builder) error { return answer.RenderWhy(b, a, false) }))
+`, render(t, func(b *strings.Builder) error { return answer.RenderWhy(b, a, answer.Form{}) }))
 	})
 	t.Run("why without fields", func(t *testing.T) {
 		a, err := answer.Why(scenario(t, "permissions-override"), answer.WhyQuestion{Mesh: "default", Dataplane: "a-1", Kind: "TrafficPermission"}, "east", 0)
@@ -281,7 +281,7 @@ inbound a:9000
   POLICY        USED  WHY
   allow-b-to-a  yes   as specific as allow-c-to-a and modified later (§3.4)
   allow-c-to-a  no    loses to allow-b-to-a: equally specific, the winner was modified later (§3.4)
-`, render(t, func(b *strings.Builder) error { return answer.RenderWhy(b, a, false) }))
+`, render(t, func(b *strings.Builder) error { return answer.RenderWhy(b, a, answer.Form{}) }))
 	})
 	t.Run("dataplanes", func(t *testing.T) {
 		a, err := answer.Dataplanes(scenario(t, "policy-where-used"), "", "east")
@@ -289,6 +289,6 @@ inbound a:9000
 		require.Equal(t, `MESH     NAME   ZONE  SERVICES  POLICIES  OUTBOUNDS
 default  web-1  east  web       2         admin, backend
 default  web-2  east  web       1         backend
-`, render(t, func(b *strings.Builder) error { return answer.RenderDataplanes(b, a, true) }))
+`, render(t, func(b *strings.Builder) error { return answer.RenderDataplanes(b, a, answer.Form{Wide: true}) }))
 	})
 }

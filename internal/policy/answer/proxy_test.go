@@ -33,7 +33,7 @@ func TestProxyStates(t *testing.T) {
 	require.Equal(t, list, &decoded)
 
 	var page strings.Builder
-	require.NoError(t, answer.RenderDataplanes(&page, &decoded, false))
+	require.NoError(t, answer.RenderDataplanes(&page, &decoded, answer.Form{}))
 	require.Equal(t, `MESH     NAME   ZONE  SERVICES  POLICIES  STATE    ACKED  LAG
 default  web-1  east  web       0         online   12     0
 default  web-2  east  web       0         online   9      2
@@ -52,7 +52,7 @@ default  web-5  east  web       0
 	require.NoError(t, err)
 	require.Equal(t, string(without), string(with), "no part of the document")
 	page.Reset()
-	require.NoError(t, answer.RenderDataplane(&page, a, false))
+	require.NoError(t, answer.RenderDataplane(&page, a, answer.Form{}))
 	require.Contains(t, page.String(),
 		"revision 7\nproxy online, has taken on revision 9, 2 changes behind, refused the last configuration: no such cluster\n\n")
 	require.Equal(t, "proxy offline, has taken on revision 9", states[2].String())

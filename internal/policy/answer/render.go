@@ -11,12 +11,13 @@ import (
 
 	"meridian/internal/policy"
 	"meridian/internal/resource"
+	"meridian/internal/texttable"
 )
 
 // RenderDataplane prints what takes effect on a dataplane as a table. wide adds
 // the configuration and every policy that lost, with the reason.
-func RenderDataplane(w io.Writer, a *DataplaneAnswer, wide bool) error {
-	p := newPrinter(w)
+func RenderDataplane(w io.Writer, a *DataplaneAnswer, form Form) error {
+	p := newPrinter(w, form)
 	p.line("%s  %s", a.Dataplane, place(a.Mesh, a.Zone, a.AsOf))
 	if a.Proxy != nil {
 		p.line("%s", a.Proxy)
@@ -25,7 +26,7 @@ func RenderDataplane(w io.Writer, a *DataplaneAnswer, wide bool) error {
 	if len(a.Effective) == 0 {
 		p.line("No policy takes effect on it.")
 	} else {
-		t := newTable("", "ATTACHMENT", "KIND", "POLICY", "WHY")
+		t := texttable.New("", "ATTACHMENT", "KIND", "POLICY", "WHY")
 		attachments := make([]policy.Attachment, len(a.Effective))
 		for i := range a.Effective {
 			attachments[i] = a.Effective[i].Attachment
@@ -39,27 +40,27 @@ func RenderDataplane(w io.Writer, a *DataplaneAnswer, wide bool) error {
 				shown = ""
 			}
 			last = at
-			r := t.add(shown, string(e.Kind), commas(e.Policies), firstReason(e.Considered))
-			if wide {
-				r.explain(e)
+			r := t.Add(shown, string(e.Kind), commas(e.Policies), firstReason(e.Considered))
+			if form.Wide {
+				explain(r, e)
 			}
 		}
-		t.write(p)
+		p.table(t)
 	}
 	warn(p, a.Warnings)
 	return p.close()
 }
 
 // explain adds to a row everything that the narrow table leaves out.
-func (r *row) explain(e *Effective) {
+func explain(r *texttable.Row, e *Effective) {
 	if e.Rules == nil {
-		r.note("%s", compact(e.Conf))
+		r.Note("%s", compact(e.Conf))
 	}
-	r.callerRules(e.Rules)
-	r.losers(e.Considered)
+	noteRules(r, e.Rules)
+	losers(r, e.Considered)
 }
 
-func (r *row) callerRules(rules []CallerRule) {
+func noteRules(r *texttable.Row, rules []CallerRule) {
 	for i, rule := range rules {
 		line := fmt.Sprintf("%d. from %s", i+1, callers(rule.Match))
 		if len(rule.Conf) > 0 {
@@ -69,14 +70,14 @@ func (r *row) callerRules(rules []CallerRule) {
 		if rule.ShadowedBy != "" {
 			line += "  (shadowed by " + rule.ShadowedBy + ")"
 		}
-		r.note("%s", line)
+		r.Note("%s", line)
 	}
 }
 
-func (r *row) losers(list []Considered) {
+func losers(r *texttable.Row, list []Considered) {
 	for _, c := range list {
 		if !c.Used {
-			r.note("not %s: %s (§%s)", c.Policy, c.Reason, c.Rule)
+			r.Note("not %s: %s (§%s)", c.Policy, c.Reason, c.Rule)
 		}
 	}
 }
@@ -98,8 +99,8 @@ func (a *ConnectionAnswer) denying() []string {
 }
 
 // RenderConnection prints a connection.
-func RenderConnection(w io.Writer, a *ConnectionAnswer, _ bool) error {
-	p := newPrinter(w)
+func RenderConnection(w io.Writer, a *ConnectionAnswer, form Form) error {
+	p := newPrinter(w, form)
 	from := a.From
 	if from == "" {
 		from = "(tags)"
@@ -119,38 +120,38 @@ func RenderConnection(w io.Writer, a *ConnectionAnswer, _ bool) error {
 	}
 	if len(a.Inbounds) > 0 {
 		p.line("")
-		t := newTable("", "INBOUND", "ALLOWED", "BY")
+		t := texttable.New("", "INBOUND", "ALLOWED", "BY")
 		for _, in := range a.Inbounds {
-			t.add(in.Service+":"+strconv.FormatUint(uint64(in.Port), 10), yes(in.Allowed), commas(slices.Concat(in.AllowedBy, in.DeniedBy)))
+			t.Add(in.Service+":"+strconv.FormatUint(uint64(in.Port), 10), yes(in.Allowed), commas(slices.Concat(in.AllowedBy, in.DeniedBy)))
 		}
-		t.write(p)
+		p.table(t)
 	}
 	if len(a.Effective) > 0 {
 		p.line("")
-		t := newTable("", "SIDE", "PORT", "KIND", "POLICY", "CONF")
+		t := texttable.New("", "SIDE", "PORT", "KIND", "POLICY", "CONF")
 		for _, e := range a.Effective {
 			side := string(e.Side)
 			if e.Route != "" {
 				side += " route " + e.Route
 			}
-			t.add(side, strconv.FormatUint(uint64(e.Port), 10), string(e.Kind), commas(e.Policies), compact(e.Conf))
+			t.Add(side, strconv.FormatUint(uint64(e.Port), 10), string(e.Kind), commas(e.Policies), compact(e.Conf))
 		}
-		t.write(p)
+		p.table(t)
 	}
 	return p.close()
 }
 
 // RenderPolicy prints where a policy takes effect.
-func RenderPolicy(w io.Writer, a *PolicyAnswer, _ bool) error {
-	p := newPrinter(w)
+func RenderPolicy(w io.Writer, a *PolicyAnswer, form Form) error {
+	p := newPrinter(w, form)
 	p.line("%s %s  %s", a.Kind, a.Name, place(a.Mesh, "", a.AsOf))
 	p.line("")
 	if len(a.Conditions) > 0 {
-		t := newTable("", "CONDITION", "STATUS", "REASON", "MESSAGE")
+		t := texttable.New("", "CONDITION", "STATUS", "REASON", "MESSAGE")
 		for _, c := range a.Conditions {
-			t.add(c.Type, c.Status, c.Reason, c.Message)
+			t.Add(c.Type, c.Status, c.Reason, c.Message)
 		}
-		t.write(p)
+		p.table(t)
 		p.line("")
 	}
 	if d, ok := resource.Describe(a.Kind); ok && d.Class == resource.Inherited {
@@ -161,21 +162,21 @@ func RenderPolicy(w io.Writer, a *PolicyAnswer, _ bool) error {
 		p.line("It takes effect on no dataplane.")
 		return p.close()
 	}
-	t := newTable("", "DATAPLANE", "ZONE", "ATTACHMENTS")
+	t := texttable.New("", "DATAPLANE", "ZONE", "ATTACHMENTS")
 	for _, d := range a.Dataplanes {
 		var at []string
 		for i := range d.Attachments {
 			at = append(at, label(&d.Attachments[i], d.Attachments))
 		}
-		t.add(d.Name, string(d.Zone), commas(at))
+		t.Add(d.Name, string(d.Zone), commas(at))
 	}
-	t.write(p)
+	p.table(t)
 	return p.close()
 }
 
 // RenderWhy prints who decided each field. wide adds every policy considered.
-func RenderWhy(w io.Writer, a *WhyAnswer, wide bool) error {
-	p := newPrinter(w)
+func RenderWhy(w io.Writer, a *WhyAnswer, form Form) error {
+	p := newPrinter(w, form)
 	p.line("%s on %s  %s", a.Kind, a.Dataplane, place(a.Mesh, a.Zone, a.AsOf))
 	if len(a.Entries) == 0 {
 		p.line("")
@@ -189,7 +190,7 @@ func RenderWhy(w io.Writer, a *WhyAnswer, wide bool) error {
 		e := &a.Entries[i]
 		p.line("")
 		p.line("%s", label(&e.Attachment, attachments))
-		e.render(p, wide)
+		e.render(p, form.Wide)
 	}
 	if len(a.Elsewhere) > 0 {
 		p.line("")
@@ -200,36 +201,36 @@ func RenderWhy(w io.Writer, a *WhyAnswer, wide bool) error {
 
 func (e *WhyEntry) render(p *printer, wide bool) {
 	if len(e.Fields) > 0 {
-		t := newTable("  ", "FIELD", "VALUE", "POLICY", "WHY")
+		t := texttable.New("  ", "FIELD", "VALUE", "POLICY", "WHY")
 		for _, f := range e.Fields {
-			r := t.add(string(f.Field), compact(f.Value), f.Policy, because(f.Reason, f.Rule))
+			r := t.Add(string(f.Field), compact(f.Value), f.Policy, because(f.Reason, f.Rule))
 			for _, l := range f.Losers {
 				bid := l.Policy
 				if l.Value != nil {
 					bid = compact(l.Value) + " of " + l.Policy
 				}
-				r.note("not %s: %s (§%s)", bid, l.Reason, l.Rule)
+				r.Note("not %s: %s (§%s)", bid, l.Reason, l.Rule)
 			}
 		}
-		t.write(p)
+		p.table(t)
 	}
 	if len(e.Rules) > 0 {
-		t := newTable("  ", "#", "FROM", "POLICY", "CONF", "")
+		t := texttable.New("  ", "#", "FROM", "POLICY", "CONF", "")
 		for i, rule := range e.Rules {
 			shadow := ""
 			if rule.ShadowedBy != "" {
 				shadow = "shadowed by " + rule.ShadowedBy
 			}
-			t.add(strconv.Itoa(i+1), callers(rule.Match), rule.Policy, compact(rule.Conf), shadow)
+			t.Add(strconv.Itoa(i+1), callers(rule.Match), rule.Policy, compact(rule.Conf), shadow)
 		}
-		t.write(p)
+		p.table(t)
 	}
 	if wide || len(e.Fields) == 0 {
-		t := newTable("  ", "POLICY", "USED", "WHY")
+		t := texttable.New("  ", "POLICY", "USED", "WHY")
 		for _, c := range e.Considered {
-			t.add(c.Policy, yes(c.Used), because(c.Reason, c.Rule))
+			t.Add(c.Policy, yes(c.Used), because(c.Reason, c.Rule))
 		}
-		t.write(p)
+		p.table(t)
 		return
 	}
 	for _, c := range e.leftOut() {
@@ -253,17 +254,17 @@ func (e *WhyEntry) leftOut() []Considered {
 }
 
 // RenderDataplanes prints a list of dataplanes.
-func RenderDataplanes(w io.Writer, a *DataplanesAnswer, wide bool) error {
-	p := newPrinter(w)
+func RenderDataplanes(w io.Writer, a *DataplanesAnswer, form Form) error {
+	p := newPrinter(w, form)
 	header := []string{"MESH", "NAME", "ZONE", "SERVICES", "POLICIES"}
 	proxies := slices.ContainsFunc(a.Items, func(d DataplaneSummary) bool { return d.ProxyState != nil })
 	if proxies {
 		header = append(header, "STATE", "ACKED", "LAG")
 	}
-	if wide {
+	if form.Wide {
 		header = append(header, "OUTBOUNDS")
 	}
-	t := newTable("", header...)
+	t := texttable.New("", header...)
 	for _, d := range a.Items {
 		services := commas(d.Services)
 		if d.Gateway {
@@ -273,18 +274,18 @@ func RenderDataplanes(w io.Writer, a *DataplanesAnswer, wide bool) error {
 		if proxies {
 			cells = append(cells, d.ProxyState.cells()...)
 		}
-		if wide {
+		if form.Wide {
 			cells = append(cells, commas(d.Outbounds))
 		}
-		r := t.add(cells...)
+		r := t.Add(cells...)
 		if d.Unmatched != "" {
-			r.note("unmatched: %s", d.Unmatched)
+			r.Note("unmatched: %s", d.Unmatched)
 		}
 		if d.ProxyState != nil && d.LastError != "" {
-			r.note("refused: %s", d.LastError)
+			r.Note("refused: %s", d.LastError)
 		}
 	}
-	t.write(p)
+	p.table(t)
 	return p.close()
 }
 

@@ -8,12 +8,13 @@ import (
 	"strings"
 
 	"meridian/internal/policy"
+	"meridian/internal/texttable"
 )
 
 // RenderRoute prints the effective rules of every path through a route. wide
 // adds the rules' bodies, and every rule and block that lost.
-func RenderRoute(w io.Writer, a *RouteAnswer, wide bool) error {
-	p := newPrinter(w)
+func RenderRoute(w io.Writer, a *RouteAnswer, form Form) error {
+	p := newPrinter(w, form)
 	p.line("route %s  %s", a.Route, place(a.Mesh, "", a.AsOf))
 	p.line("")
 	renderConditions(p, a.Conditions)
@@ -21,17 +22,17 @@ func RenderRoute(w io.Writer, a *RouteAnswer, wide bool) error {
 		p.line("No policy reaches it.")
 		return p.close()
 	}
-	t := newTable("", "GATEWAY", "LISTENER", "RULE", "KIND", "EFFECTIVE", "FROM")
+	t := texttable.New("", "GATEWAY", "LISTENER", "RULE", "KIND", "EFFECTIVE", "FROM")
 	for i := range a.Paths {
-		a.Paths[i].row(t, wide)
+		a.Paths[i].row(t, form.Wide)
 	}
-	t.write(p)
+	p.table(t)
 	return p.close()
 }
 
 // row adds a path to a table: a line per effective rule, then what did not get
 // there.
-func (path *RoutePath) row(t *table, wide bool) {
+func (path *RoutePath) row(t *texttable.Table, wide bool) {
 	kind := string(path.Kind)
 	if path.RouteKind != "" {
 		kind += " (" + string(path.RouteKind) + ")"
@@ -41,7 +42,7 @@ func (path *RoutePath) row(t *table, wide bool) {
 	if len(ids) == 0 {
 		ids = []string{"no rules"}
 	}
-	var last *row
+	var last *texttable.Row
 	for i, id := range ids {
 		if i > 0 {
 			head = []string{"", "", "", ""}
@@ -50,18 +51,18 @@ func (path *RoutePath) row(t *table, wide bool) {
 		if body, ok := path.body(id); wide && ok {
 			shown += " " + compact(body)
 		}
-		last = t.add(append(head, shown, path.Origins[id])...)
+		last = t.Add(append(head, shown, path.Origins[id])...)
 	}
 	notes := func(by map[string]string, format string) {
 		for _, id := range slices.Sorted(maps.Keys(by)) {
-			last.note(format, id, by[id])
+			last.Note(format, id, by[id])
 		}
 	}
 	notes(path.Overridden, "%s of another policy gave way to %s")
 	notes(path.Unset, "%s, a default, was unset by %s")
 	for _, v := range path.When {
 		if wide || !v.Applied {
-			last.note("%s", v.sentence())
+			last.Note("%s", v.sentence())
 		}
 	}
 }
@@ -107,8 +108,8 @@ func (v *WhenVerdict) sentence() string {
 }
 
 // RenderRules prints where the rules of a policy reach.
-func RenderRules(w io.Writer, a *RuleAnswer, _ bool) error {
-	p := newPrinter(w)
+func RenderRules(w io.Writer, a *RuleAnswer, form Form) error {
+	p := newPrinter(w, form)
 	p.line("%s %s  %s", a.Kind, a.Name, place(a.Mesh, "", a.AsOf))
 	p.line("")
 	renderConditions(p, a.Conditions)
@@ -116,11 +117,11 @@ func RenderRules(w io.Writer, a *RuleAnswer, _ bool) error {
 		p.line("Its rules reach no route.")
 		return p.close()
 	}
-	t := newTable("", "POLICY RULE", "BLOCK", "GATEWAY", "LISTENER", "ROUTE", "RULE", "STATE", "BY", "WHY")
+	t := texttable.New("", "POLICY RULE", "BLOCK", "GATEWAY", "LISTENER", "ROUTE", "RULE", "STATE", "BY", "WHY")
 	for _, r := range a.Rules {
-		t.add(r.ID, r.Block, r.Gateway, r.Listener, r.Route, r.Rule, string(r.State), r.By, because(r.Reason, r.DecidedBy))
+		t.Add(r.ID, r.Block, r.Gateway, r.Listener, r.Route, r.Rule, string(r.State), r.By, because(r.Reason, r.DecidedBy))
 	}
-	t.write(p)
+	p.table(t)
 	return p.close()
 }
 
@@ -129,10 +130,10 @@ func renderConditions(p *printer, conditions []policy.Condition) {
 	if len(conditions) == 0 {
 		return
 	}
-	t := newTable("", "CONDITION", "STATUS", "REASON", "MESSAGE")
+	t := texttable.New("", "CONDITION", "STATUS", "REASON", "MESSAGE")
 	for _, c := range conditions {
-		t.add(c.Type, c.Status, c.Reason, c.Message)
+		t.Add(c.Type, c.Status, c.Reason, c.Message)
 	}
-	t.write(p)
+	p.table(t)
 	p.line("")
 }

@@ -45,6 +45,6 @@ func TestRenderDeniedOnEveryInbound(t *testing.T) {
 		Effective: []answer.OnConnection{deny, deny},
 	}
 	var page strings.Builder
-	require.NoError(t, answer.RenderConnection(&page, a, false))
+	require.NoError(t, answer.RenderConnection(&page, a, answer.Form{}))
 	require.Contains(t, page.String(), "denied by perm\n")
 }
