@@ -33,7 +33,7 @@ var rules = []rule{
 	{pattern: `astray`, instead: "misrouted"},
 
 	// Leadership, elections, membership.
-	{pattern: `(the|its|that|this|a) lead`, instead: "leadership"},
+	{pattern: `(the|its|this|a) lead`, instead: "leadership"},
 	{pattern: `(take|set|wait|verify|may|tell) lead`, instead: "leadership, canLead"},
 	{pattern: `voteless`, instead: "non-voter"},
 	{pattern: `stands? for election`, instead: "campaign"},
