@@ -1,20 +1,19 @@
 // Package policy decides which policies take effect where, and says why.
 //
-// It is the one engine of the product: a zone, the global and offline
-// evaluation all run it and get the same bytes. Three generations of policies
-// exist (§3, §4, §5), each with its own subpackage; an Engine only
-// chooses policies and puts them in order, as Steps. One Fold turns steps into
-// a configuration that remembers, for every field, the policy that set it. The
-// steps are also the explanation: there is no second code path that could
-// disagree with the first (§2.2).
+// A zone, the global and offline evaluation all run it and get the same bytes.
+// Three generations of policies exist (§3, §4, §5), each with its own
+// subpackage; an Engine only selects policies and orders them, as Steps. One Fold
+// merges steps into a configuration that records, for every field, the policy that
+// set it. The steps are also the explanation: there is no second code path that
+// could disagree with the first (§2.2).
 //
 // Guarantees. The result depends on the set of resources only: not on their
 // order, nor on map order, clock or locale (§2.3). Nothing is ever
 // written to an input. A Matcher is safe for concurrent use; the cost of an
 // update grows with what the change can touch, not with what exists.
 //
-// It refuses to know where resources come from: it imports neither the store
-// nor any transport, and reads through the small View below.
+// Non-goals: the source of resources. The package imports neither the store nor
+// any transport, and reads through the small View below.
 //
 // Reading order: tree.go and fold.go (what a step does), rule.go (steps and
 // their reasons), engine.go (what an engine is asked), subject.go (what

@@ -19,8 +19,8 @@ type Mesh struct {
 	// Exists is false when there is no such Mesh: its dataplanes are unmatched
 	// then (§1.3).
 	Exists bool
-	// MTLS is whether mutual TLS is enabled, without which nobody is denied for
-	// want of a permission (§3.6).
+	// MTLS is whether mutual TLS is enabled, without which no caller is denied
+	// for lack of a permission (§3.6).
 	MTLS bool
 	// Matching are the rules to match by, with defaults filled in.
 	Matching resource.MeshMatching

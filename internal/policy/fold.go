@@ -44,11 +44,11 @@ type Units struct {
 	// below is one opaque value (§5.3: a rule's body is never merged
 	// inside). 0 merges objects at every level (§4.5).
 	Depth int
-	// EmptyGivesWay makes a configuration without any field count as none, so
+	// EmptyIsNone makes a configuration without any field count as none, so
 	// that Unless still applies after it (§5.4: "if ep has no rules").
 	// When false, a policy that was chosen was chosen, even if it configures
 	// nothing, as the HealthCheck of §3.7.
-	EmptyGivesWay bool
+	EmptyIsNone bool
 }
 
 // Fold applies steps one after the other, the most specific first, and keeps
@@ -105,7 +105,7 @@ func (f *Fold) Fields() map[Pointer]resource.Key {
 
 // Started reports whether an Unless would come too late.
 func (f *Fold) Started() bool {
-	if f.units.EmptyGivesWay {
+	if f.units.EmptyIsNone {
 		return len(f.fields) > 0
 	}
 	return f.applied > 0
@@ -146,7 +146,7 @@ type effect struct {
 }
 
 // fill adds to dst what it lacks of src: objects merge member by member,
-// scalars and lists are taken whole from whoever has them first.
+// scalars and lists are taken unchanged from the first source that has them.
 func (e *effect) fill(dst, src Tree, p Pointer, depth int) {
 	for name, v := range src {
 		at := p.Field(name)

@@ -85,7 +85,7 @@ func TestFold(t *testing.T) {
 			want:  `{}`, from: map[policy.Pointer]string{},
 		},
 		"where rules are counted, nothing is nothing (§5.4)": {
-			units: policy.Units{Depth: 2, EmptyGivesWay: true},
+			units: policy.Units{Depth: 2, EmptyIsNone: true},
 			steps: []s{{fill, `{}`}, {unless, `{"s":{"a":{"x":2}}}`}},
 			want:  `{"s":{"a":{"x":2}}}`, from: map[policy.Pointer]string{"/s/a": "p1"},
 		},

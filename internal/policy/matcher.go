@@ -243,7 +243,7 @@ func (m *Matcher) dropMeshLocked(name resource.MeshName) {
 }
 
 // subject returns what an engine sees of a dataplane of a group: with its name
-// when some policy names it, as one of the crowd otherwise.
+// when some policy names it, and otherwise without.
 func (ms *meshState) subject(g *group, name string) *Dataplane {
 	if ms.named[name] == 0 {
 		name = ""

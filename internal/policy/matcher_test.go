@@ -392,7 +392,7 @@ func TestEqualShapesShareTheirRules(t *testing.T) {
 	}
 	require.Equal(t, uint64(1), m.Computed())
 
-	// A policy that names one of them takes it out of the crowd.
+	// A policy that names one of them separates it from the others.
 	key := w.put(toyKind, "m", "named", &toySpec{Reach: []policy.Reach{{On: policy.OnInbound, Name: "d3"}}, Conf: policy.Tree{"x": "y"}})
 	touched := m.Update(w.view(), []resource.Key{key})
 	require.Len(t, touched, 1)

@@ -71,8 +71,7 @@ type RouteState struct {
 }
 
 // MaxPlaces bounds an answer about inherited policies, counted in rules of
-// policies on paths: a server can build and send it, and somebody may still read
-// it.
+// policies on paths, so that a server can build and send it.
 const MaxPlaces = 100_000
 
 // RuleState is what became of one rule of a policy on one path.

@@ -23,7 +23,7 @@ type Step struct {
 }
 
 // Standing is the place of a step in its engine's order: the data by which it
-// was ranked, kept so that the reason can be put in words when somebody asks.
+// was ranked, kept so that the reason can be rendered on request.
 // Standings of one rule are comparable with one another.
 type Standing interface {
 	// Over explains why the receiver has priority over other. The zero Decision
@@ -177,7 +177,7 @@ func (r *Rule) shadows(j int, s *Step, leaves []Pointer) bool {
 	case !coversCallers(t.Match, s.Match):
 		return false
 	case s.Op == Unless:
-		return !r.Units.EmptyGivesWay || len(t.Conf) > 0
+		return !r.Units.EmptyIsNone || len(t.Conf) > 0
 	case t.Op == Unless && j > 0:
 		return false
 	}

@@ -86,19 +86,19 @@ type variant struct {
 }
 
 // variants splits a group into the dataplanes that policies name, each on its
-// own, and the crowd of all others. more adds names to those already known.
+// own, and all others together. more adds names to those already known.
 func (ms *meshState) variants(g *group, more map[resource.Key]bool) []*variant {
-	crowd := &variant{subject: &Dataplane{Shape: g.Shape}}
+	others := &variant{subject: &Dataplane{Shape: g.Shape}}
 	var variants []*variant
 	for name := range g.members {
 		if ms.named[name] == 0 && !more[resource.Key{Mesh: g.Mesh, Name: name}] {
-			crowd.names = append(crowd.names, name)
+			others.names = append(others.names, name)
 		} else {
 			variants = append(variants, &variant{subject: &Dataplane{Name: name, Shape: g.Shape}, names: []string{name}})
 		}
 	}
-	if len(crowd.names) > 0 {
-		variants = append(variants, crowd)
+	if len(others.names) > 0 {
+		variants = append(variants, others)
 	}
 	return variants
 }
@@ -354,7 +354,7 @@ func sameOutcome(a, b *Rule) bool {
 
 // decisive returns the steps without the atomic defaults that come too late.
 func (r *Rule) decisive() []Step {
-	if r.PerCaller || r.Units.EmptyGivesWay || len(r.Steps) == 0 {
+	if r.PerCaller || r.Units.EmptyIsNone || len(r.Steps) == 0 {
 		return r.Steps
 	}
 	late := func(s Step) bool { return s.Op == Unless }

@@ -136,10 +136,10 @@ func (r *Rule) Verdicts() []Verdict {
 	return verdicts
 }
 
-// stepVerdict is what became of a step: used, and whom it met.
+// stepVerdict is the outcome of a step: whether it was used, and its rival.
 type stepVerdict struct {
 	used bool
-	// rival is the step it lost to, or the first it won from; -1: nobody.
+	// rival is the step it lost to, or the first it won from; -1: none.
 	rival int
 }
 

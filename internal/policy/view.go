@@ -26,7 +26,7 @@ type Snapshot struct {
 }
 
 // NewSnapshot returns a view of the resources, in any order. Of two with one
-// key the last one counts; whoever loads documents refuses such input first.
+// key the last one counts; loaders of documents reject such input before.
 func NewSnapshot(resources ...*resource.Resource) *Snapshot {
 	latest := make(map[resource.Key]*resource.Resource, len(resources))
 	for _, r := range resources {

@@ -74,6 +74,6 @@ var rules = []rule{
 var unfinished = []string{
 	"CHANGELOG.md",
 	"api", "bench", "cmd", "deploy", "docs/figures.md", "docs/operations/disk-full.md", "docs/operations/disk-hung.md", "docs/operations/recover.md",
-	"docs/policies", "docs/testing.md", "examples", "internal",
+	"docs/testing.md", "examples", "internal",
 	"test/history", "test/kubernetes", "test/layers", "test/multizone", "test/simnet", "test/mutants", "test/sim",
 }

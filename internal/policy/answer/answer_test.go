@@ -221,7 +221,7 @@ inbound backend:9000  RateLimit  limits  no other policy matches (§3.2)
     2. from kuma.io/service=web,version=v1  {"http":{"interval":"10s","requests":5}}  limits  (shadowed by limits)
 `, render(t, func(b *strings.Builder) error { return answer.RenderDataplane(b, a, answer.Form{Wide: true}) }))
 	})
-	t.Run("twins are told apart", func(t *testing.T) {
+	t.Run("attachments of one name are distinguished by tags", func(t *testing.T) {
 		m := scenario(t, "destination-by-any-tag")
 		a, err := answer.Policy(m, "Retry", "default", "all", "east", 0)
 		require.NoError(t, err)

@@ -118,8 +118,8 @@ func targets(r *policy.Reading, q ConnectionQuestion) ([]*policy.Attachment, err
 	return inbounds, nil
 }
 
-// sending adds what takes effect on the caller's outbounds that lead to one of
-// the inbounds: those whose tags all stand on it.
+// sending adds the rules of the caller's outbounds that route to one of the
+// inbounds: those whose tags the inbound has.
 func (a *ConnectionAnswer) sending(rules []policy.Rule, inbounds []*policy.Attachment) {
 	for i := range rules {
 		rule := &rules[i]
@@ -133,8 +133,8 @@ func (a *ConnectionAnswer) sending(rules []policy.Rule, inbounds []*policy.Attac
 	}
 }
 
-// receiving adds what takes effect on the inbounds for the caller, and whether
-// it is let in.
+// receiving adds the rules of the inbounds for the caller, and whether its traffic
+// is allowed.
 func (a *ConnectionAnswer) receiving(mesh *policy.Mesh, rules []policy.Rule, inbounds []*policy.Attachment, caller []resource.Tags) {
 	a.Allowed, a.AllowedBy = true, []string{}
 	for _, in := range inbounds {

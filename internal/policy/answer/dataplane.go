@@ -112,7 +112,7 @@ type DataplaneSummary struct {
 	Policies int `json:"policies"`
 	// Unmatched says why no policy is matched to it; empty when they are.
 	Unmatched string `json:"unmatched,omitempty"`
-	// ProxyState is absent where nobody knows of proxies.
+	// ProxyState is absent where proxies are not known.
 	*ProxyState
 }
 

@@ -1,13 +1,11 @@
-// Package answer turns what matching decided into the documents of
-// docs/contract.md: what takes effect on a dataplane, who may talk to whom, where a
-// policy takes effect, and why.
+// Package answer builds the documents of docs/contract.md that inspect, why and
+// eval return: the effective policies of a dataplane, whether a connection is
+// allowed, where a policy takes effect, and why.
 //
-// It is the one place that builds these documents and the one place that spells
-// them: a zone, the global that passes a question on, and offline evaluation
-// give the same bytes for the same resources. It decides nothing itself; every
-// verdict and every reason comes from the steps that matching used.
+// Guarantees: a zone, the global that forwards a query, and offline evaluation
+// give the same bytes for the same resources, since only this package builds and
+// encodes the documents. Every verdict and every reason comes from the steps that
+// matching used. Text is rendered from the same document as JSON.
 //
-// It refuses to read anything but the matcher it is given, and to know whether
-// its reader is a person or a program: documents are built first and rendered
-// as text from there.
+// Non-goals: deciding anything; reading anything but the given matcher.
 package answer

@@ -14,8 +14,8 @@ import (
 	"meridian/internal/resource"
 )
 
-// An answer that nobody could read is refused before it takes the server's
-// memory, and what can be asked instead is said.
+// A query whose answer would be too large is refused before it uses the server's
+// memory, and the error names a narrower query.
 func TestAnswersAreBounded(t *testing.T) {
 	build := func(kind resource.Kind, name, spec string) *resource.Resource {
 		r, _, err := resource.Build(resource.Meta{Key: resource.Key{Kind: kind, Mesh: "default", Name: name}}, []byte(spec))

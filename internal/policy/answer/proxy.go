@@ -34,8 +34,8 @@ type ProxyState struct {
 	LastError string `json:"lastError,omitempty"`
 }
 
-// cells are the columns STATE, ACKED and LAG; a proxy that nobody knows leaves
-// them empty.
+// cells are the columns STATE, ACKED and LAG; they are empty for a
+// dataplane without a known proxy.
 func (s *ProxyState) cells() []string {
 	if s == nil {
 		return []string{"", "", ""}

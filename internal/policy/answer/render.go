@@ -305,8 +305,8 @@ func place(mesh resource.MeshName, zone resource.ZoneName, asOf resource.Revisio
 // another one of the list.
 func label(a *policy.Attachment, among []policy.Attachment) string {
 	name := a.String()
-	twin := func(b policy.Attachment) bool { return b.String() == name && !maps.Equal(a.Tags, b.Tags) }
-	if !slices.ContainsFunc(among, twin) {
+	ambiguous := func(b policy.Attachment) bool { return b.String() == name && !maps.Equal(a.Tags, b.Tags) }
+	if !slices.ContainsFunc(among, ambiguous) {
 		return name
 	}
 	return name + " " + tagList(a.Tags)

@@ -30,10 +30,10 @@ type RoutePath struct {
 	// Rules are the effective rules, by section and name, or limits by name.
 	Rules   policy.Tree       `json:"rules"`
 	Origins map[string]string `json:"origins"`
-	// Overridden has the winner of every rule that another policy wrote too, or
-	// left no room for.
+	// Overridden has the winner of every rule that another policy set too, or
+	// excluded by an atomic block.
 	Overridden map[string]string `json:"overridden"`
-	// Unset has the policy that took a default out.
+	// Unset has the policy that unset a default.
 	Unset   map[string]string `json:"unset"`
 	Skipped []SkippedBlock    `json:"skipped"`
 	// When has every condition that was evaluated for this path.
@@ -55,7 +55,7 @@ type WhenVerdict struct {
 	Expression string `json:"expression"`
 	// Value is "true", "false", or "error" when it could not be decided.
 	Value string `json:"value"`
-	// Reason says what went wrong, or what the condition asked for in vain.
+	// Reason is the error, or the part of the condition that does not hold.
 	Reason string `json:"reason,omitempty"`
 	// Applied is whether the block was used.
 	Applied bool `json:"applied"`

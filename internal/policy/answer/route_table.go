@@ -58,7 +58,7 @@ func (path *RoutePath) row(t *texttable.Table, wide bool) {
 			last.Note(format, id, by[id])
 		}
 	}
-	notes(path.Overridden, "%s of another policy gave way to %s")
+	notes(path.Overridden, "%s of another policy was overridden by %s")
 	notes(path.Unset, "%s, a default, was unset by %s")
 	for _, v := range path.When {
 		if wide || !v.Applied {

@@ -91,7 +91,7 @@ func NewCompiler(opts Options) (*Compiler, error) {
 }
 
 // InvalidError means that an expression cannot be used: its syntax, a name or
-// its type is wrong. The author mends it.
+// its type is wrong. The author has to correct it.
 type InvalidError struct {
 	Expression string
 	Message    string

@@ -1,8 +1,8 @@
 // Package engines lists the engines of the product, so that a zone, the global
 // and the command match with the same ones.
 //
-// It guarantees that a kind added to the table of kinds is answered for
-// everywhere or nowhere. It refuses to hold any state of its own.
+// Guarantee: a kind added to the table of kinds is matched by all of them or by
+// none. Non-goals: state.
 package engines
 
 import (

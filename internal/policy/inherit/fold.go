@@ -101,7 +101,7 @@ func (f *folding) holds(c claim) bool {
 		return true
 	}
 	at := f.chain[c.link]
-	// The compiler bounds the time of an evaluation; nobody cancels it.
+	// The compiler bounds the cost of an evaluation; it is never canceled.
 	verdict := when.Eval(context.Background(), condition.Input{
 		Self:   f.self(c.link),
 		Spec:   f.schema.spec(f.fold.Conf()),
@@ -198,8 +198,8 @@ func (f *folding) unset(link int) {
 	}
 }
 
-// winner is the block that has the last word on a rule that somebody lost: the
-// one that set it, or that left no room for it.
+// winner is the block that decides a rule that another block lost: the one that
+// set it, or that excluded it by being atomic.
 func (o *outcome) winner(rule policy.Pointer) claim {
 	if c, effective := o.owner[rule]; effective {
 		return c

@@ -219,7 +219,7 @@ func (v visit) reach(at int, id string, f fate) policy.RuleReach {
 		d := standing{winner, f.by.block}.Over(mine)
 		r.DecidedBy, r.Reason = d.Rule, d.Lost
 		if d.Rule == "" { // the policy's own other block
-			r.DecidedBy, r.Reason = "5.4", "gives way to the policy's own "+f.by.block.name
+			r.DecidedBy, r.Reason = "5.4", "is overridden by the policy's own "+f.by.block.name
 		}
 	case policy.RuleSkipped:
 		for _, d := range o.decided {

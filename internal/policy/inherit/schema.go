@@ -44,7 +44,7 @@ func (s *schema) depth() int {
 // units are those of the fold: an effective policy without rules counts as
 // none (§5.4).
 func (s *schema) units() policy.Units {
-	return policy.Units{Depth: s.depth(), EmptyGivesWay: true}
+	return policy.Units{Depth: s.depth(), EmptyIsNone: true}
 }
 
 // spec is the spec that a condition sees: the rules in their place, with every

@@ -34,7 +34,7 @@ func (s standing) Over(other policy.Standing) policy.Decision {
 		return policy.Decision{
 			Rule: "5.4",
 			Won:  fmt.Sprintf("%s on %s beats %s on %s", as, levelNames[s.level], o.block.op, levelNames[o.level]),
-			Lost: fmt.Sprintf("%s on %s gives way to the %s of %s on %s", o.block.op, levelNames[o.level], as, s.label, levelNames[s.level]),
+			Lost: fmt.Sprintf("%s on %s is overridden by the %s of %s on %s", o.block.op, levelNames[o.level], as, s.label, levelNames[s.level]),
 		}
 	}
 	than := "newer"

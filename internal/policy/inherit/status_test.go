@@ -233,8 +233,8 @@ func TestReach(t *testing.T) {
 		return list
 	}
 	require.Equal(t, []string{
-		"authentication.a defaults of g on g/http/r/rule-1: overridden r2 (5.4 merged default on the gateway gives way to the merged default of r2 on the route)",
-		"authentication.a defaults of g on g/http/r/rule-2: overridden r2 (5.4 merged default on the gateway gives way to the merged default of r2 on the route)",
+		"authentication.a defaults of g on g/http/r/rule-1: overridden r2 (5.4 merged default on the gateway is overridden by the merged default of r2 on the route)",
+		"authentication.a defaults of g on g/http/r/rule-2: overridden r2 (5.4 merged default on the gateway is overridden by the merged default of r2 on the route)",
 	}, reach("g", "authentication.a"))
 	require.Equal(t, []string{
 		"authentication.b defaults of g on g/http/r/rule-1: unset u (5.4 unset by u on the rule)",
@@ -250,11 +250,11 @@ func TestReach(t *testing.T) {
 
 	_, ids, _ := x.Reach(resource.Key{Kind: "AuthPolicy", Mesh: "default", Name: "g"}, "")
 	require.Equal(t, []string{"authentication.a", "authentication.b", "authentication.c"}, ids)
-	_, _, ok := x.Reach(resource.Key{Kind: "AuthPolicy", Mesh: "default", Name: "nobody"}, "")
+	_, _, ok := x.Reach(resource.Key{Kind: "AuthPolicy", Mesh: "default", Name: "absent"}, "")
 	require.False(t, ok)
 
 	x = indexOf(t, parseStack(t, "G D(a) O(a)").resources(t)...)
-	require.Equal(t, "authentication.a defaults of g on g/http/r/rule-1: overridden g (5.4 gives way to the policy's own overrides)", reach("g", "")[0])
+	require.Equal(t, "authentication.a defaults of g on g/http/r/rule-1: overridden g (5.4 is overridden by the policy's own overrides)", reach("g", "")[0])
 }
 
 // §5.9: what the metrics count.

@@ -3,12 +3,12 @@
 // takes effect.
 //
 // A policy is ranked by how many tags it matches by, then by how many of those
-// it wants with an exact value; a mesh chooses how ties are broken, and whether
+// it requires with an exact value; a mesh chooses how ties are broken, and whether
 // permissions add up (KongMesh or Kuma2020, §1.4). Every policy that
 // matches becomes a step, the most specific first, and an atomic default, so
 // that the first one decides. Inbounds hold one step per source instead: the
 // callers are not known yet. Permissions, which have nothing to set, are merged
 // defaults: where several apply they add up.
 //
-// It refuses to merge two policies: whoever wants both combines them into one.
+// Non-goals: merging policies. An author who needs both combines them into one.
 package specificity

@@ -103,7 +103,7 @@ func (Engine) Rules(q *policy.Query) []policy.Rule {
 	return []policy.Rule{rule}
 }
 
-// winnerOnly reports whether one policy takes all and nobody asks about the
+// winnerOnly reports whether one policy wins and the query does not include the
 // others: then they need not be sorted.
 func winnerOnly(q *policy.Query) bool {
 	perCaller := q.Attachment.Type == policy.OnInbound && q.Mesh.Matching.SourceDestination == resource.Kuma2020

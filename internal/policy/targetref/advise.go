@@ -108,7 +108,7 @@ func (a *advice) toItem(it *item) {
 	}
 }
 
-// fromItem warns of callers that nobody can be, and of probable misspellings.
+// fromItem warns of callers that cannot exist, and of probable misspellings.
 // Other unknown callers may be in other zones.
 func (a *advice) fromItem(it *item) {
 	at := it.path.Field("targetRef")
@@ -197,7 +197,7 @@ func (a *advice) tie(peers []*resource.Resource, above bool) {
 		}
 		verb := "has priority over"
 		if !above {
-			verb = "gives way to"
+			verb = "has lower priority than"
 		}
 		a.Infof("targetRef", "%s %s, which targets %s too and sets %s: the name that sorts %s has priority",
 			verb, other.key.Name, other.target, field, sorts)

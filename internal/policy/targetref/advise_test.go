@@ -64,7 +64,7 @@ func TestAdvice(t *testing.T) {
 			documents: timeout("targetRef: {kind: Service, name: backnd}\n"+toMesh) + someDataplanes,
 			want:      []string{"warning: targetRef: no inbound has kuma.io/service=backnd; did you mean backend?"},
 		},
-		"without any dataplane, as on the global, nobody can tell": {
+		"without any dataplane, as on the global, nothing is reported": {
 			documents: timeout("targetRef: {kind: Service, name: backnd}\n" + toMesh),
 		},
 		"a tag that no inbound has": {
@@ -83,7 +83,7 @@ func TestAdvice(t *testing.T) {
 			documents: timeout("targetRef: {kind: HTTPRoute, name: inf}\n"+toMesh) + someDataplanes + route,
 			want:      []string{"warning: targetRef.name: there is no HTTPRoute inf; did you mean info?"},
 		},
-		"a route to a service that nobody consumes": {
+		"a route to a service that no dataplane consumes": {
 			documents: timeout("targetRef: {kind: HTTPRoute, name: lost}\n"+toMesh) + someDataplanes +
 				"\n---\ntype: HTTPRoute\nmesh: m\nname: lost\nparentRefs: [{kind: Service, name: web}]\n",
 			want: []string{"warning: targetRef.name: no outbound leads to what HTTPRoute lost is attached to"},
@@ -93,7 +93,7 @@ func TestAdvice(t *testing.T) {
 				"\n---\ntype: HTTPRoute\nmesh: m\nname: lost\nparentRefs: [{kind: Gateway, name: g}]\n",
 			want: []string{"warning: targetRef.name: HTTPRoute lost is attached to no service and to no mesh gateway with destinations"},
 		},
-		"an outbound that nobody has": {
+		"an outbound that no dataplane has": {
 			documents: timeout("to:\n  - {targetRef: {kind: Service, name: backends}, connectTimeout: 1s}\n") + someDataplanes,
 			want:      []string{"warning: to[0].targetRef.name: no outbound has kuma.io/service=backends; did you mean backend?"},
 		},
@@ -104,7 +104,7 @@ func TestAdvice(t *testing.T) {
 		"a caller from elsewhere may well exist": {
 			documents: permission("from:\n  - {targetRef: {kind: Service, name: infra-logger}, action: ALLOW}\n") + someDataplanes,
 		},
-		"an item below one that sets the same for everybody": {
+		"an item below one that sets the same for all callers": {
 			documents: timeout("to:\n  - {targetRef: {kind: Mesh}, connectTimeout: 1s, idleTimeout: 1s}\n  - {targetRef: {kind: Service, name: backend}, connectTimeout: 2s}\n") + someDataplanes,
 			want:      []string{"warning: to[1]: can never take effect: to[0] targets Mesh and sets the same, and the first item that has a field sets it"},
 		},
@@ -130,7 +130,7 @@ func TestAdvice(t *testing.T) {
 				"\n---\ntype: MeshUpstreamTimeout\nmesh: m\nname: z\n" + "to:\n  - {targetRef: {kind: Service, name: backend}, connectTimeout: 1s}\n",
 			want: []string{
 				"note: targetRef: has priority over a, which targets Mesh too and sets /connectTimeout: the name that sorts later has priority",
-				"note: targetRef: gives way to z, which targets Mesh too and sets /connectTimeout: the name that sorts later has priority",
+				"note: targetRef: has lower priority than z, which targets Mesh too and sets /connectTimeout: the name that sorts later has priority",
 			},
 		},
 		"policies on one target that set different things do not tie": {
@@ -152,7 +152,7 @@ func TestAdviceOnABatch(t *testing.T) {
 	view := w.view()
 	batch := slices.Collect(view.List("MeshUpstreamTimeout", mesh))
 	advice := policy.Lint(view, batch, targetref.New())
-	require.Len(t, advice, 3000-10, "every policy for a service that nobody consumes")
+	require.Len(t, advice, 3000-10, "every policy for a service that no dataplane consumes")
 }
 
 // Many names that are missed in one batch are not each compared with every name

@@ -177,14 +177,14 @@ func BenchmarkAdvice(b *testing.B) {
 	alone := newWorld()
 	alone.put(b, "Mesh", "", mesh, `{}`, 0)
 	timeouts(b, alone, 10000)
-	crowded := newWorld()
-	crowded.put(b, "Mesh", "", mesh, `{}`, 0)
-	timeouts(b, crowded, 1)
+	many := newWorld()
+	many.put(b, "Mesh", "", mesh, `{}`, 0)
+	timeouts(b, many, 1)
 	for i := range 10000 {
-		crowded.put(b, "Dataplane", mesh, fmt.Sprintf("d%05d", i), fmt.Sprintf(
+		many.put(b, "Dataplane", mesh, fmt.Sprintf("d%05d", i), fmt.Sprintf(
 			`{"networking":{"address":"10.0.0.1","inbound":[{"port":80,"tags":{"kuma.io/service":"s%d"}}],"outbound":[{"port":1,"tags":{"kuma.io/service":"s0"}}]}}`, i%200), 0)
 	}
-	for name, w := range map[string]*world{"policies": alone, "dataplanes": crowded} {
+	for name, w := range map[string]*world{"policies": alone, "dataplanes": many} {
 		b.Run(name, func(b *testing.B) {
 			view := w.view()
 			r, _ := view.Get(resource.Key{Kind: "MeshUpstreamTimeout", Mesh: mesh, Name: "p00000"})

@@ -54,7 +54,7 @@ type block struct {
 // item is an element of `to` or `from`, or a whole configuration.
 type item struct {
 	target resource.Target
-	// callers are whom a from item is about; nil for everybody.
+	// callers are whom a from item is about; nil for all callers.
 	callers resource.TagSelector
 	// route is set on a to item that names one.
 	route *route
@@ -178,8 +178,8 @@ func newItem(w resource.TargetItem) item {
 	return item{target: w.Target, conf: w.Conf, path: w.Path, same: w.Target.String()}
 }
 
-// memberOf is what a target wants of the tags of one inbound or caller; true
-// when nobody can have them.
+// memberOf is what a target requires of the tags of one inbound or caller; true
+// when no inbound or caller can have them.
 func memberOf(t resource.Target) (resource.TagSelector, bool) {
 	switch t.Kind {
 	case resource.TargetMeshSubset:

@@ -1,10 +1,9 @@
 // Package targetref is the engine of the targetRef policies (§4): all
-// policies that select a dataplane are put in one order, and what they say is
-// merged field by field.
+// policies that select a dataplane are ordered and merged field by field.
 //
-// A policy's top-level target says which dataplanes it selects and how much
-// priority it has; its `to` and `from` items say which outbounds and which
-// callers they are about. Every item that is about an attachment becomes a step,
+// A policy's top-level target decides which dataplanes it selects and its
+// priority; its `to` and `from` items name outbounds and callers. Every item that
+// selects an attachment becomes a step,
 // the highest priority first; all steps are merged defaults, so the first step
 // that has a field sets it. Overrides stand above all defaults and so come first
 // (§4.10). What holds for callers stays an ordered list: nothing here
@@ -16,6 +15,7 @@
 // reasons), warnings.go (both generations at once), advise.go and survey.go
 // (what an author should know).
 //
-// It refuses to guess: a target that does not exist selects nothing, and a
-// condition that cannot be evaluated does what its block says.
+// Guarantees: a target that does not exist selects nothing; when a condition
+// cannot be evaluated, its block's onError decides. Non-goals: inherited policies
+// (§5).
 package targetref

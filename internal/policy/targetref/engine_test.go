@@ -148,7 +148,7 @@ func TestBlocks(t *testing.T) {
 		want     string
 	}{
 		"merged defaults fill":           {policies{"p Mesh": "defaults: {strategy: merge, " + idle3 + "}", "q Service": connect1}, `{"connectTimeout":"1s","idleTimeout":"3s"}`},
-		"atomic defaults give way":       {policies{"p Mesh": "defaults: {" + idle3 + "}", "q Service": connect1}, `{"connectTimeout":"1s"}`},
+		"atomic defaults are overridden": {policies{"p Mesh": "defaults: {" + idle3 + "}", "q Service": connect1}, `{"connectTimeout":"1s"}`},
 		"atomic defaults alone apply":    {policies{"p Mesh": "defaults: {" + idle3 + "}"}, `{"idleTimeout":"3s"}`},
 		"less specific merged fill them": {policies{"p Mesh": "defaults: {strategy: merge, " + connect1 + "}", "q Service": "defaults: {" + idle3 + "}"}, `{"connectTimeout":"1s","idleTimeout":"3s"}`},
 		"merged overrides win":           {policies{"p Mesh": "overrides: {strategy: merge, " + connect2 + "}", "q Service": connect1}, `{"connectTimeout":"2s"}`},
@@ -203,7 +203,7 @@ func TestBlocksForCallers(t *testing.T) {
 	}{
 		"overrides stand on top":           {"overrides: {strategy: merge, from: [" + denyWeb + "]}", "from: [" + allowAll + "]", []string{"mesh DENY", "web ALLOW"}},
 		"atomic overrides are all":         {"overrides: {from: [" + denyWeb + "]}", "from: [" + allowAll + "]", []string{"mesh DENY"}},
-		"atomic defaults give way":         {"defaults: {from: [" + denyWeb + "]}", "from: [" + allowAll + "]", []string{"web ALLOW"}},
+		"atomic defaults are overridden":   {"defaults: {from: [" + denyWeb + "]}", "from: [" + allowAll + "]", []string{"web ALLOW"}},
 		"merged defaults stand below":      {"defaults: {strategy: merge, from: [" + denyWeb + "]}", "from: [" + allowAll + "]", []string{"web ALLOW", "mesh DENY"}},
 		"unset is about equal targets":     {"from: [" + denyWeb + ", " + allowAll + "]", "unset: [/action]\nfrom: [" + allowAll + "]", []string{"web ALLOW", "mesh DENY"}},
 		"unset alone is about all":         {"from: [" + denyWeb + ", " + allowAll + "]", "unset: [/action]", nil},
