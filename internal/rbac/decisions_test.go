@@ -9,7 +9,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// §6.1–§6.5 and §6.11, row by row: every example role and what its
+// §6.1, §6.2, §6.3, §6.4, §6.5 and §6.11, row by row: every example role and what its
 // holder may and may not do, with the reason.
 func TestDecisions(t *testing.T) {
 	set := Compile(exampleRoles(t))

@@ -96,7 +96,7 @@ const (
 	KindTokenRevocation Kind = "TokenRevocation"
 	KindIssuedToken     Kind = "IssuedToken"
 
-	// Source/destination policies (SEMANTICS §3).
+	// Source/destination policies (§3).
 	KindTrafficPermission Kind = "TrafficPermission"
 	KindFaultInjection    Kind = "FaultInjection"
 	KindRateLimit         Kind = "RateLimit"
@@ -110,7 +110,7 @@ const (
 	KindProxyTemplate     Kind = "ProxyTemplate"
 	KindVirtualOutbound   Kind = "VirtualOutbound"
 
-	// targetRef policies (SEMANTICS §4).
+	// targetRef policies (§4).
 	KindMeshTrafficPermission Kind = "MeshTrafficPermission"
 	KindMeshTrafficRoute      Kind = "MeshTrafficRoute"
 	KindMeshCircuitBreaker    Kind = "MeshCircuitBreaker"
@@ -125,7 +125,7 @@ const (
 	KindMeshEnvoyTemplate     Kind = "MeshEnvoyTemplate"
 	KindMeshVirtualOutbound   Kind = "MeshVirtualOutbound"
 
-	// Gateways, routes and the policies they inherit (SEMANTICS §5).
+	// Gateways, routes and the policies they inherit (§5).
 	KindGateway          Kind = "Gateway"
 	KindHTTPRoute        Kind = "HTTPRoute"
 	KindGRPCRoute        Kind = "GRPCRoute"
@@ -134,7 +134,7 @@ const (
 	KindMeshGateway      Kind = "MeshGateway"
 	KindMeshGatewayRoute Kind = "MeshGatewayRoute"
 
-	// Access control (SEMANTICS §6).
+	// Access control (§6).
 	KindAccessRole        Kind = "AccessRole"
 	KindAccessRoleBinding Kind = "AccessRoleBinding"
 )
