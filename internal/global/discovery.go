@@ -7,11 +7,9 @@ import (
 	"sync"
 	"time"
 
-	"google.golang.org/grpc"
-
 	meridianv1 "meridian/api/meridian/v1"
+	"meridian/internal/dial"
 	"meridian/internal/pki"
-	"meridian/internal/version"
 )
 
 // discoveryInterval is how often a server that has heard of no other tries to.
@@ -128,8 +126,7 @@ func (g *global) membersAt(ctx context.Context, addr string) ([]*meridianv1.Clus
 	if err != nil {
 		return nil, err
 	}
-	conn, err := grpc.NewClient("passthrough:///"+addr, grpc.WithTransportCredentials(transport),
-		grpc.WithUserAgent("meridian-global/"+version.String()), grpc.WithDisableServiceConfig())
+	conn, err := dial.Conn(dial.Config{Transport: transport, UserAgent: userAgent, Log: dial.NewLog()}, addr)
 	if err != nil {
 		return nil, fmt.Errorf("ask %s for the servers that it knows: %w", addr, err)
 	}

@@ -7,6 +7,7 @@ import (
 	"log/slog"
 	"net"
 	"slices"
+	"strings"
 	"sync"
 	"testing"
 	"testing/synctest"
@@ -236,7 +237,7 @@ func (f *testFleet) zone(name resource.ZoneName, servers ...string) *fleetZone {
 	require.NoError(f.t, err)
 	addresses := make([]string, len(servers))
 	for i, s := range servers {
-		addresses[i] = "passthrough:" + s
+		addresses[i] = s + ":1"
 	}
 	z.client, err = zonesync.NewClient(zonesync.ClientConfig{
 		Replica: replica, Addresses: addresses, Credentials: insecure.NewCredentials(),
@@ -249,7 +250,7 @@ func (f *testFleet) zone(name resource.ZoneName, servers ...string) *fleetZone {
 			return fmt.Appendf(nil, "%s: %s", name, question), nil
 		},
 		DialOptions: []grpc.DialOption{grpc.WithContextDialer(func(ctx context.Context, to string) (net.Conn, error) {
-			return f.servers[to].dial(ctx, to)
+			return f.servers[strings.TrimSuffix(to, ":1")].dial(ctx, to)
 		})},
 	})
 	require.NoError(f.t, err)
@@ -431,7 +432,7 @@ func TestWaitForAZoneThatChangesServers(t *testing.T) {
 		<-time.After(5 * time.Second)
 		synctest.Wait()
 		require.Empty(t, waiting)
-		require.Equal(t, "passthrough:"+other.name, west.client.Status().Address)
+		require.Equal(t, other.name+":1", west.client.Status().Address)
 		other.catchUp()
 		f.reaches(west, rev)
 		<-time.After(2 * time.Second)

@@ -5,21 +5,15 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"net"
-	"os"
 	"strings"
-	"sync"
 	"time"
-
-	"google.golang.org/grpc"
-	"google.golang.org/grpc/credentials"
 
 	meridianv1 "meridian/api/meridian/v1"
 	"meridian/internal/authn/token"
 	"meridian/internal/clientconfig"
+	"meridian/internal/dial"
 	"meridian/internal/pki"
 	"meridian/internal/rpcerr"
-	"meridian/internal/version"
 )
 
 const (
@@ -101,14 +95,10 @@ func (a *joinClient) tryServer(ctx context.Context, addr string) (*meridianv1.Jo
 	if err != nil {
 		return nil, rpcerr.New(rpcerr.Invalid, "", "%w", err)
 	}
-	attempt := &attempt{TransportCredentials: transport, seen: new(seen)}
-	conn, err := grpc.NewClient("passthrough:///"+addr,
-		grpc.WithTransportCredentials(attempt),
-		grpc.WithContextDialer(attempt.dial),
-		grpc.WithPerRPCCredentials(token.Credentials(a.bundle.Token, false)),
-		grpc.WithUserAgent("meridian-global/"+version.String()),
-		grpc.WithDisableServiceConfig(),
-	)
+	log := dial.NewLog()
+	conn, err := dial.Conn(dial.Config{
+		Transport: transport, Credentials: token.Credentials(a.bundle.Token, false), UserAgent: userAgent, Log: log,
+	}, addr)
 	if err != nil {
 		return nil, rpcerr.New(rpcerr.Invalid, "", "%w", err)
 	}
@@ -119,72 +109,8 @@ func (a *joinClient) tryServer(ctx context.Context, addr string) (*meridianv1.Jo
 	if err == nil {
 		return response, nil
 	}
-	if cause := attempt.failure(); cause != nil {
-		return nil, cause
+	if cause := log.Last(); cause != nil {
+		return nil, errors.New(dial.Reason(cause))
 	}
 	return nil, rpcerr.FromStatus(err)
-}
-
-// attempt is TLS that remembers why a connection did not come about: gRPC passes
-// that on inside words of its own.
-type attempt struct {
-	credentials.TransportCredentials
-	*seen
-}
-
-// seen is the failure of the last attempt to connect. It is safe for concurrent
-// use.
-type seen struct {
-	mu  sync.Mutex
-	err error // guarded by mu
-}
-
-func (s *seen) note(err error) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.err = err
-}
-
-func (s *seen) failure() error {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.err
-}
-
-func (a *attempt) dial(ctx context.Context, addr string) (net.Conn, error) {
-	var d net.Dialer
-	conn, err := d.DialContext(ctx, "tcp", addr)
-	a.note(plain(err))
-	return conn, err
-}
-
-// plain leaves out what is said beside the error anyway: the address, and that
-// it was about connecting.
-func plain(err error) error {
-	var (
-		call      *os.SyscallError
-		op        *net.OpError
-		handshake *pki.HandshakeError
-	)
-	switch {
-	case errors.As(err, &call):
-		return call.Err
-	case errors.As(err, &op):
-		return op.Err
-	case errors.As(err, &handshake):
-		return errors.New(handshake.Problem)
-	}
-	return err
-}
-
-// ClientHandshake implements credentials.TransportCredentials.
-func (a *attempt) ClientHandshake(ctx context.Context, authority string, raw net.Conn) (net.Conn, credentials.AuthInfo, error) {
-	conn, info, err := a.TransportCredentials.ClientHandshake(ctx, authority, raw)
-	a.note(plain(err))
-	return conn, info, err
-}
-
-// Clone implements credentials.TransportCredentials.
-func (a *attempt) Clone() credentials.TransportCredentials {
-	return &attempt{TransportCredentials: a.TransportCredentials.Clone(), seen: a.seen}
 }

@@ -145,6 +145,9 @@ func (g *global) notifyLeadership() {
 	}
 }
 
+// userAgent is how this server names itself to others that it calls.
+var userAgent = "meridian-global/" + version.String()
+
 // peersFile is what is remembered of the other servers, below the data
 // directory.
 const peersFile = "peers.json"

@@ -13,11 +13,12 @@ import (
 	"time"
 
 	"google.golang.org/grpc"
-	"google.golang.org/grpc/backoff"
 	"google.golang.org/grpc/credentials"
 	"google.golang.org/grpc/status"
 
 	syncv1 "meridian/api/sync/v1"
+	"meridian/internal/dial"
+	"meridian/internal/version"
 )
 
 // ClientConfig is what a Client needs. Fields without a remark are required.
@@ -119,21 +120,7 @@ func (c *Client) setStatus(connected bool, address string, err error) {
 func (c *Client) round(last string) []string {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	return slices.Concat(after(c.cfg.Addresses, last), after(c.learned, last))
-}
-
-// after rotates addresses so that they begin after one of them, or anywhere when
-// it is not among them.
-func after(addresses []string, last string) []string {
-	if len(addresses) == 0 {
-		return nil
-	}
-	at := slices.Index(addresses, last) + 1
-	if at == 0 {
-		at = rand.IntN(len(addresses))
-	}
-	at %= len(addresses)
-	return slices.Concat(addresses[at:], addresses[:at])
+	return slices.Concat(dial.Rotate(c.cfg.Addresses, last), dial.Rotate(c.learned, last))
 }
 
 // learn takes the addresses that a server at an address has named.
@@ -229,22 +216,14 @@ func (b bearerToken) GetRequestMetadata(ctx context.Context, _ ...string) (map[s
 func (b bearerToken) RequireTransportSecurity() bool { return b.secure }
 
 func (c *Client) dial(address string) (*grpc.ClientConn, error) {
-	secure := c.cfg.Credentials.Info().SecurityProtocol != "insecure"
-	options := append([]grpc.DialOption{
-		grpc.WithTransportCredentials(c.cfg.Credentials),
-		grpc.WithPerRPCCredentials(bearerToken{token: c.cfg.Token, secure: secure}),
-		grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(maxFrame)),
-	}, c.cfg.DialOptions...)
+	config := dial.Config{
+		Transport: c.cfg.Credentials, Options: c.cfg.DialOptions, MaxMessage: maxFrame, UserAgent: "meridian-zone/" + version.String(),
+		Credentials: bearerToken{token: c.cfg.Token, secure: c.cfg.Credentials.Info().SecurityProtocol != "insecure"},
+	}
 	if len(c.round(address)) > 1 {
-		options = append(options, grpc.WithConnectParams(grpc.ConnectParams{
-			Backoff: backoff.DefaultConfig, MinConnectTimeout: connectPatience,
-		}))
+		config.ConnectTimeout = connectPatience
 	}
-	conn, err := grpc.NewClient(address, options...)
-	if err != nil {
-		return nil, fmt.Errorf("zonesync: connect to %s: %w", address, err)
-	}
-	return conn, nil
+	return dial.Conn(config, address)
 }
 
 // open begins a stream.

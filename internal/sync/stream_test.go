@@ -114,7 +114,7 @@ func (c *cluster) zone(name, dir string, options ...zoneOption) *zone {
 	z := &zone{store: store.New(memory())}
 	rc := ReplicaConfig{Dir: dir, Zone: resource.ZoneName(name), Decode: decodeOld, Store: z.store}
 	cc := ClientConfig{
-		Addresses: []string{"passthrough:global"}, Credentials: insecure.NewCredentials(),
+		Addresses: []string{"global:1"}, Credentials: insecure.NewCredentials(),
 		Token:       func(context.Context) (string, error) { return "secret", nil },
 		Logger:      slog.New(slog.DiscardHandler),
 		DialOptions: []grpc.DialOption{grpc.WithContextDialer(c.dial)},
@@ -537,7 +537,7 @@ func TestSeveralAddresses(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := newCluster(t)
 		z := c.zone("east", t.TempDir(), func(_ *ReplicaConfig, cc *ClientConfig) {
-			cc.Addresses = []string{"passthrough:dead-1", "passthrough:global", "passthrough:dead-2"}
+			cc.Addresses = []string{"dead-1:1", "global:1", "dead-2:1"}
 			cc.DialOptions = []grpc.DialOption{grpc.WithContextDialer(func(ctx context.Context, a string) (net.Conn, error) {
 				if strings.HasPrefix(a, "dead") {
 					return nil, errors.New("connection refused")
@@ -546,7 +546,7 @@ func TestSeveralAddresses(t *testing.T) {
 			})}
 		})
 		c.synced(z)
-		require.Equal(t, "passthrough:global", z.client.Status().Address)
+		require.Equal(t, "global:1", z.client.Status().Address)
 		z.stop()
 		c.stop()
 	})

@@ -40,6 +40,7 @@ var levels = map[string]int{
 	"internal/authn":              2,
 	"internal/commit":             2,
 	"internal/consensus":          2,
+	"internal/dial":               2,
 	"internal/clientconfig":       2,
 	"internal/livematch":          2,
 	"internal/pki":                2,

@@ -18,6 +18,7 @@ import (
 	"time"
 
 	"google.golang.org/grpc"
+	"google.golang.org/grpc/backoff"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/credentials"
 	"google.golang.org/grpc/status"
@@ -25,13 +26,19 @@ import (
 	meridianv1 "meridian/api/meridian/v1"
 	"meridian/internal/authn"
 	"meridian/internal/cli/exit"
+	"meridian/internal/dial"
 	"meridian/internal/rpcerr"
+	"meridian/internal/version"
 )
 
 // maxMessageBytes bounds one message in either direction. It is well above the
 // largest batch that a server accepts, so that the server's own limit, with its
 // own message, is the one that is met.
 const maxMessageBytes = 64 << 20
+
+// keepAlive is after what silence a server that is one of several is asked whether
+// it is alive.
+const keepAlive = 12 * time.Second
 
 // Pauses between attempts while a control plane is unavailable.
 const (
@@ -69,10 +76,10 @@ type Client struct {
 	meridianv1.TokenServiceClient
 	meridianv1.ClusterServiceClient
 
-	servers *servers
+	servers *dial.Servers
 	// Target is what it is connected to, Timeout how long a request may take.
 	Target  Target
-	log     *connectionLog
+	log     *dial.Log
 	Timeout time.Duration
 	// notice tells the user what is going on.
 	notice func(format string, args ...any)
@@ -85,14 +92,22 @@ func (f *Flags) Connect(notice func(format string, args ...any)) (*Client, error
 	if err != nil {
 		return nil, err
 	}
-	return dial(t, f.Timeout, notice)
+	return connect(t, f.Timeout, notice)
 }
 
-func dial(t Target, timeout time.Duration, notice func(string, ...any)) (*Client, error) {
-	log := newConnectionLog()
-	servers, err := newServers(t, log)
+func connect(t Target, timeout time.Duration, notice func(string, ...any)) (*Client, error) {
+	log := dial.NewLog()
+	config := dial.Config{
+		Transport: t.transport, Credentials: t.credentials, UserAgent: "meridian/" + version.String(), MaxMessage: maxMessageBytes,
+		Backoff:        backoff.Config{BaseDelay: firstRetryPause, Multiplier: 1.6, Jitter: 0.2, MaxDelay: MaxRetryPause},
+		ConnectTimeout: 5 * time.Second, Log: log,
+	}
+	if len(t.addresses) > 1 {
+		config.KeepAlive = keepAlive
+	}
+	servers, err := dial.NewServers(config, t.addresses)
 	if err != nil {
-		return nil, err
+		return nil, exit.Usagef("%w", err)
 	}
 	return &Client{
 		AdminServiceClient:   meridianv1.NewAdminServiceClient(servers),
@@ -131,7 +146,7 @@ func (c *Client) repeat(ctx context.Context, fn func(context.Context) error) err
 		if status.Code(err) == codes.DeadlineExceeded && unavailable != nil {
 			return unavailable // it was so all the time: say why
 		}
-		if status.Code(err) != codes.Unavailable || !c.log.connected() || c.log.rejected() || lasting(err) {
+		if status.Code(err) != codes.Unavailable || !c.log.Connected() || c.log.Rejected() || lasting(err) {
 			return err
 		}
 		doubtful, err = doubt(err, doubtful)
@@ -184,10 +199,10 @@ func Ask[Q, R any](ctx context.Context, c *Client, method func(*Client, context.
 }
 
 // Reached reports whether a server has been connected to.
-func (c *Client) Reached() bool { return c.log.connected() }
+func (c *Client) Reached() bool { return c.log.Connected() }
 
 // Leave has the next calls go to another server, where there are several.
-func (c *Client) Leave(err error) { c.servers.leave(c.log.blame(errors.New(c.problem(err)))) }
+func (c *Client) Leave(err error) { c.servers.Leave(c.log.Blame(errors.New(c.problem(err)))) }
 
 // problem says in words why a control plane that was reached before is
 // unavailable: in its own, or by what happened to the connection.
@@ -196,7 +211,7 @@ func (c *Client) problem(err error) string {
 	if errors.As(rpcerr.FromStatus(err), &answered) && (answered.Reason != "" || !fromTransport(answered.Message)) {
 		return answered.Message
 	}
-	if last := c.log.lastError(); last != nil {
+	if last := c.log.Last(); last != nil {
 		what, _ := describeConnectError(last)
 		return what
 	}
@@ -248,7 +263,7 @@ func (c *Client) Explain(ctx context.Context, err error) error {
 	switch {
 	case answered.Reason == authn.ReasonBadToken:
 		return c.explainToken(answered)
-	case answered.Code == rpcerr.Timeout && !c.log.connected():
+	case answered.Code == rpcerr.Timeout && !c.log.Connected():
 		return exit.Failf(exit.Timeout, "no connection to the control plane at %s within %s", c.Target, c.Timeout).
 			With(c.eachServer()...).
 			With("The server may hang, or a firewall drop the packets; --timeout waits longer.", c.whereFrom())
@@ -257,7 +272,7 @@ func (c *Client) Explain(ctx context.Context, err error) error {
 			With("It may still be working on the request; --timeout waits longer.")
 	case lasting(answered):
 		return answered
-	case answered.Code == rpcerr.Unavailable && c.log.connected() && !c.log.rejected():
+	case answered.Code == rpcerr.Unavailable && c.log.Connected() && !c.log.Rejected():
 		return exit.Failf(exit.Unavailable, "the control plane at %s is unavailable: %s", c.Target, c.problem(answered)).With(exit.Effect(answered)...).With(c.eachServer()...)
 	case answered.Code == rpcerr.Unavailable:
 		return c.explainUnreachable(answered.Message)
@@ -276,7 +291,7 @@ func (c *Client) explainToken(answered *rpcerr.Error) error {
 
 // explainUnreachable says why no connection came about.
 func (c *Client) explainUnreachable(message string) error {
-	cause := c.log.lastError()
+	cause := c.log.Last()
 	if cause == nil {
 		return exit.Failf(exit.Unavailable, "the control plane at %s cannot be reached: %s", c.Target, message).With(c.whereFrom())
 	}
@@ -293,9 +308,9 @@ func (c *Client) eachServer() []string {
 	lines := make([]string, len(c.Target.addresses))
 	for i, address := range c.Target.addresses {
 		said := "not tried"
-		if err := c.log.problem(address); err != nil {
+		if err := c.log.Problem(address); err != nil {
 			said, _ = describeConnectError(err)
-		} else if c.log.wasReached(address) {
+		} else if c.log.Reached(address) {
 			said = "was reached"
 		}
 		lines[i] = "  " + address + ": " + said

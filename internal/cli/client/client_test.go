@@ -14,7 +14,7 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 
-	"meridian/internal/pki"
+	"meridian/internal/dial"
 	"meridian/internal/rpcerr"
 )
 
@@ -48,9 +48,9 @@ func TestRepeat(t *testing.T) {
 				ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
 				defer cancel()
 				attempts, notices := 0, []string{}
-				client := &Client{log: newConnectionLog(), servers: &servers{}, Timeout: 10 * time.Second}
+				client := &Client{log: dial.NewLog(), servers: &dial.Servers{}, Timeout: 10 * time.Second}
 				if !c.never {
-					client.log.record("a:1", nil)
+					client.log.Record("a:1", nil)
 				}
 				client.notice = func(format string, args ...any) { notices = append(notices, fmt.Sprintf(format, args...)) }
 				err := client.repeat(ctx, func(context.Context) error {
@@ -74,43 +74,17 @@ func TestRepeat(t *testing.T) {
 
 // A server that was connected to is not called untried, whatever it answered.
 func TestEachServerOfSeveral(t *testing.T) {
-	c := &Client{log: newConnectionLog(), Target: Target{addresses: []string{"a:1", "b:1", "c:1"}}}
-	c.log.record("a:1", nil)
-	c.log.record("b:1", errors.New("no leader"))
+	c := &Client{log: dial.NewLog(), Target: Target{addresses: []string{"a:1", "b:1", "c:1"}}}
+	c.log.Record("a:1", nil)
+	c.log.Record("b:1", errors.New("no leader"))
 	require.Equal(t, []string{"  a:1: was reached", "  b:1: no leader", "  c:1: not tried"}, c.eachServer())
-}
-
-func TestConnectionLog(t *testing.T) {
-	l := newConnectionLog()
-	require.False(t, l.connected())
-	l.record("a:1", errors.New("refused"))
-	require.False(t, l.connected())
-	require.EqualError(t, l.problem("a:1"), "refused")
-	l.record("a:1", nil)
-	require.True(t, l.connected())
-	require.NoError(t, l.problem("a:1"))
-	l.record("b:1", errors.New("reset"))
-	require.True(t, l.connected(), "it was reached once")
-	require.EqualError(t, l.lastError(), "reset")
-	l.record("b:1", fmt.Errorf("dial: %w", context.Canceled))
-	require.EqualError(t, l.problem("b:1"), "reset", "an attempt that was called off says nothing")
-	require.Equal(t, "a:1", l.blame(errors.New("no leader")))
-	require.EqualError(t, l.problem("a:1"), "no leader")
-
-	l = newConnectionLog()
-	wrong := &pki.HandshakeError{Problem: "another CA"}
-	l.record("a:1", wrong)
-	require.True(t, l.rejected())
-	l.record("b:1", errors.New("refused"))
-	l.record("a:1", wrong)
-	require.False(t, l.rejected(), "b may be the right one, and come back")
 }
 
 func TestProblemsOfConnectionsAreSaidInWords(t *testing.T) {
 	lost := status.Error(codes.Unavailable, `closing transport due to: connection error: desc = "error reading from server: EOF"`)
-	c := &Client{log: newConnectionLog()}
+	c := &Client{log: dial.NewLog()}
 	require.Equal(t, "the connection was lost", c.problem(lost))
-	c.log.record("a:1", &net.OpError{Op: "dial", Err: syscall.ECONNREFUSED})
+	c.log.Record("a:1", &net.OpError{Op: "dial", Err: syscall.ECONNREFUSED})
 	require.Equal(t, "connection refused", c.problem(lost))
 	own := rpcerr.New(rpcerr.Unavailable, "NO_LEADER", "there is no leader")
 	require.Equal(t, "there is no leader", c.problem(own.GRPCStatus().Err()))
