@@ -17,7 +17,7 @@ import (
 // has the rules remembered that allow their writes. It stands after the
 // authenticator, whose refusals it does not see: give those to Refused.
 func (l *Log) Unary(ctx context.Context, req any, info *grpc.UnaryServerInfo, handler grpc.UnaryHandler) (any, error) {
-	ctx = authn.CollectGrounds(ctx)
+	ctx = authn.CollectReasons(ctx)
 	resp, err := handler(ctx, req)
 	if err != nil {
 		l.denial(ctx, authn.PrincipalFrom(ctx), info.FullMethod, req, err)

@@ -91,10 +91,10 @@ func TestEveryWriteIsRecorded(t *testing.T) {
 	}}}
 	w := writer(n, log)
 	txn := store.Txn{RequestID: "r-1", Ops: []store.Op{store.Delete(key("d"))}}
-	ctx := authn.CollectGrounds(request(t))
-	authn.AddGround(ctx, because("rule one"))
-	authn.AddGround(ctx, because("rule two"))
-	authn.AddGround(ctx, because("rule one"))
+	ctx := authn.CollectReasons(request(t))
+	authn.AddReason(ctx, because("rule one"))
+	authn.AddReason(ctx, because("rule two"))
+	authn.AddReason(ctx, because("rule one"))
 	_, err := w.Propose(ctx, txn)
 	require.NoError(t, err)
 	_, err = w.Propose(t.Context(), txn) // by the server itself
@@ -132,8 +132,8 @@ func TestEveryDenialIsRecorded(t *testing.T) {
 	call := func(req any, err error) {
 		t.Helper()
 		_, got := log.Unary(request(t), req, &grpc.UnaryServerInfo{FullMethod: "/meridian.v1.S/M"}, func(ctx context.Context, _ any) (any, error) {
-			authn.AddGround(ctx, because("x"))
-			require.Len(t, authn.Grounds(ctx), 1, "grounds are collected")
+			authn.AddReason(ctx, because("x"))
+			require.Len(t, authn.Reasons(ctx), 1, "grounds are collected")
 			return nil, err
 		})
 		require.Equal(t, err, got)

@@ -118,14 +118,14 @@ func (w *Writer) Propose(ctx context.Context, txn store.Txn) (store.Result, erro
 
 // begin gives a batch its note.
 func (w *Writer) begin(ctx context.Context, txn *store.Txn) (number uint64, a *attempt) {
-	a = &attempt{asked: asking{time: w.now().UTC(), who: serverItself, from: from(ctx), method: "server", request: clip(authn.RequestOf(txn.RequestID))}}
+	a = &attempt{asked: asking{time: w.now().UTC(), who: serverItself, from: from(ctx), method: "server", request: clip(authn.CallerRequestID(txn.RequestID))}}
 	if method, ok := grpc.Method(ctx); ok {
 		a.asked.method = strings.TrimPrefix(method, "/")
 	}
 	if a.asked.from != "" {
 		a.asked.who = whoIs(authn.PrincipalFrom(ctx))
 	}
-	a.asked.rule = clip(strings.Join(authn.Grounds(ctx), "; "))
+	a.asked.rule = clip(strings.Join(authn.Reasons(ctx), "; "))
 	w.mu.Lock()
 	w.last++
 	number = w.last

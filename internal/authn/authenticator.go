@@ -24,35 +24,35 @@ const (
 	ReasonNotForServers = "NOT_FOR_SERVERS"
 )
 
-// exempt services tell a stranger nothing worth protecting: whether the server
-// is up, and the public schema.
+// exempt services need no authentication: they say whether the server is up, and
+// the public schema.
 var exempt = []string{"/grpc.health.v1.Health/", "/grpc.reflection.v1.ServerReflection/", "/grpc.reflection.v1alpha.ServerReflection/"}
 
-// Authenticator finds out who makes each gRPC request (§6.6): the
-// holder of its bearer token, else the admin when it comes from loopback and
-// that is enabled, else nobody. Credentials that do not verify refuse the
-// request wherever it comes from. Its methods are safe for concurrent use.
+// Authenticator establishes the principal of each gRPC request (§6.6): the subject
+// of its bearer token, else the admin when it comes from loopback and that is
+// enabled, else the anonymous principal. Credentials that do not verify refuse the
+// request. Its methods are safe for concurrent use.
 type Authenticator struct {
-	// Verifier returns the keys of the moment; required.
+	// Verifier returns the current keys; required.
 	Verifier func() *token.Verifier
 	// LocalhostIsAdmin makes loopback callers without credentials the admin.
 	LocalhostIsAdmin bool
-	// Admit decides whether a principal may call a method at all; nil admits
-	// everyone.
-	Admit func(p Principal, method string) error
-	// Refused hears of every request that was refused and of every stream that
-	// was ended, with as much as is known of who made it. Optional; it must not
-	// block.
+	// Authorize decides whether a principal may call a method at all; nil permits
+	// every call.
+	Authorize func(p Principal, method string) error
+	// Refused is called for every request that was refused and for every stream
+	// that was terminated, with what is known of the principal. Optional; it must
+	// not block.
 	Refused func(ctx context.Context, p Principal, method string, err error)
-	// Open reports that a method is open at the moment to everybody, whoever they
-	// say they are: a server that has yet to learn its keys cannot tell. Optional.
-	Open func(method string) bool
+	// Exempt reports that a method takes no authentication at the moment: a server
+	// that does not have its keys yet cannot verify any. Optional.
+	Exempt func(method string) bool
 
-	open openStreams
+	streams openStreams
 }
 
-// Authenticate returns who makes a request, from its metadata and its peer. The
-// error is an *rpcerr.Error of code Unauthenticated that wraps the ErrToken
+// Authenticate returns the principal of a request, from its metadata and its peer.
+// The error is an *rpcerr.Error of code Unauthenticated that wraps the ErrToken
 // that refused the token.
 func (a *Authenticator) Authenticate(ctx context.Context) (Principal, error) {
 	md, _ := metadata.FromIncomingContext(ctx)
@@ -72,7 +72,7 @@ func (a *Authenticator) Authenticate(ctx context.Context) (Principal, error) {
 func (a *Authenticator) bearer(credentials string) (Principal, error) {
 	scheme, token, found := strings.Cut(credentials, " ")
 	if !found || !strings.EqualFold(scheme, "bearer") {
-		return Principal{}, refuse(errors.New("only bearer tokens are understood"))
+		return Principal{}, refuse(errors.New("only bearer tokens are accepted"))
 	}
 	verified, err := a.Verifier().Verify(strings.TrimSpace(token))
 	if err != nil {
@@ -95,19 +95,19 @@ func fromLoopback(ctx context.Context) bool {
 	return ok && addr.IP.IsLoopback()
 }
 
-// enter authenticates and admits a request.
+// enter authenticates and authorizes a request.
 func (a *Authenticator) enter(ctx context.Context, method string) (context.Context, error) {
 	for _, service := range exempt {
 		if strings.HasPrefix(method, service) {
 			return ctx, nil
 		}
 	}
-	if a.Open != nil && a.Open(method) {
+	if a.Exempt != nil && a.Exempt(method) {
 		return ctx, nil
 	}
 	p, err := a.Authenticate(ctx)
-	if err == nil && a.Admit != nil {
-		err = a.Admit(p, method)
+	if err == nil && a.Authorize != nil {
+		err = a.Authorize(p, method)
 	}
 	if err != nil {
 		a.refused(ctx, p, method, err)

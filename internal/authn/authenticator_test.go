@@ -39,26 +39,26 @@ func openPKI(t *testing.T) *pki.PKI {
 }
 
 // door is an authenticator with the keys behind it.
-type door struct {
+type testServer struct {
 	*Authenticator
 	issuer *token.Issuer
 }
 
-func newDoor(t *testing.T) door {
+func newServer(t *testing.T) testServer {
 	t.Helper()
 	user, zone := tokentest.Key(t, token.ForUser, 1), tokentest.Key(t, token.ForZone, 1)
 	verifier := token.NewVerifier(at(noon), user.Public(), zone.Public())
-	return door{
+	return testServer{
 		Authenticator: &Authenticator{
 			Verifier:         func() *token.Verifier { return verifier },
 			LocalhostIsAdmin: true,
-			Admit:            knownCallers,
+			Authorize:        knownCallers,
 		},
 		issuer: token.NewIssuer(at(noon), user, zone),
 	}
 }
 
-// knownCallers admits everybody who is known to be somebody.
+// knownCallers permits every authenticated principal.
 func knownCallers(p Principal, method string) error {
 	if p.Source == FromNothing {
 		return rpcerr.New(rpcerr.Unauthenticated, ReasonNoCredentials, "not authenticated: %s is for known callers", method)
@@ -66,14 +66,14 @@ func knownCallers(p Principal, method string) error {
 	return nil
 }
 
-func (d door) user(t *testing.T, name string, groups ...string) string {
+func (d testServer) user(t *testing.T, name string, groups ...string) string {
 	t.Helper()
 	raw, _, err := d.issuer.User(name, groups, time.Hour)
 	require.NoError(t, err)
 	return raw
 }
 
-func (d door) zone(t *testing.T, name string) string {
+func (d testServer) zone(t *testing.T, name string) string {
 	t.Helper()
 	raw, _, err := d.issuer.Zone(name, []string{token.ScopeControlPlane}, time.Hour)
 	require.NoError(t, err)
@@ -100,10 +100,10 @@ var (
 	far   = &net.TCPAddr{IP: net.ParseIP("192.0.2.7"), Port: 40000}
 )
 
-// §6.6: token, else loopback, else nobody; an invalid token is
+// §6.6: token, else loopback, else anonymous; an invalid token is
 // refused, not ignored.
 func TestWhoMakesARequest(t *testing.T) {
-	d := newDoor(t)
+	d := newServer(t)
 	bob := []string{"team-a", AuthenticatedGroup}
 	for name, tc := range map[string]struct {
 		ctx    context.Context
@@ -128,13 +128,13 @@ func TestWhoMakesARequest(t *testing.T) {
 		"zone":                   {request(far, "Bearer "+d.zone(t, "east")), "zone/east", nil, FromToken, ""},
 		"bad token, loopback":    {request(near, "Bearer x"), "", nil, "", "not authenticated: the token is malformed"},
 		"empty token, loopback":  {request(near, "Bearer "), "", nil, "", "not authenticated: the token is malformed"},
-		"empty header, loopback": {request(near, ""), "", nil, "", "not authenticated: only bearer tokens are understood"},
-		"scheme alone, loopback": {request(near, "Bearer"), "", nil, "", "not authenticated: only bearer tokens are understood"},
+		"empty header, loopback": {request(near, ""), "", nil, "", "not authenticated: only bearer tokens are accepted"},
+		"scheme alone, loopback": {request(near, "Bearer"), "", nil, "", "not authenticated: only bearer tokens are accepted"},
 		"twice nothing, loopback": {
 			request(near, "", ""), "", nil, "",
 			"not authenticated: more than one set of credentials",
 		},
-		"other scheme, loopback": {request(near, "Basic YTpi"), "", nil, "", "not authenticated: only bearer tokens are understood"},
+		"other scheme, loopback": {request(near, "Basic YTpi"), "", nil, "", "not authenticated: only bearer tokens are accepted"},
 		"two tokens": {
 			request(near, "Bearer "+d.user(t, "bob"), "Bearer "+d.user(t, "eve")), "", nil, "",
 			"not authenticated: more than one set of credentials",
@@ -162,7 +162,7 @@ func TestWhoMakesARequest(t *testing.T) {
 }
 
 func TestPrincipals(t *testing.T) {
-	d := newDoor(t)
+	d := newServer(t)
 	// §6.7: name, then groups joined by commas, authenticated last.
 	p, err := d.Authenticate(request(far, "Bearer "+d.user(t, "backend-owner")))
 	require.NoError(t, err)
@@ -183,9 +183,9 @@ func TestPrincipals(t *testing.T) {
 	require.Equal(t, p, PrincipalFrom(WithPrincipal(context.Background(), p)))
 }
 
-// Who is found to be somebody is still let in or not, method by method.
+// An authenticated principal is authorized per method.
 func TestAdmission(t *testing.T) {
-	d := newDoor(t)
+	d := newServer(t)
 	const method = "/meridian.v1.AdminService/Apply"
 	for name, tc := range map[string]struct {
 		ctx  context.Context
@@ -224,7 +224,7 @@ func (whoami) List(_ *meridianv1.ListRequest, stream grpc.ServerStreamingServer[
 }
 
 // serve runs a real server, over TLS in memory, behind an authenticator.
-func (d door) serve(t *testing.T, p *pki.PKI) *bufconn.Listener {
+func (d testServer) serve(t *testing.T, p *pki.PKI) *bufconn.Listener {
 	t.Helper()
 	listener := bufconn.Listen(64 << 10)
 	server := grpc.NewServer(grpc.Creds(credentials.NewTLS(p.ServerTLS())),
@@ -257,7 +257,7 @@ func connect(t *testing.T, listener *bufconn.Listener, config pki.ClientTLSConfi
 func TestARealServerKnowsItsCallers(t *testing.T) {
 	// The certificate must hold at the time of the machine's clock, which gRPC uses.
 	p := openPKI(t)
-	d := newDoor(t)
+	d := newServer(t)
 	listener := d.serve(t, p)
 	trusted := pki.ClientTLSConfig{CAPEM: p.CAPEM(), Source: "admin.yaml"}
 
@@ -270,15 +270,15 @@ func TestARealServerKnowsItsCallers(t *testing.T) {
 	_, err = stream.Recv()
 	require.EqualError(t, err, "root/mesh-system:admin,mesh-system:authenticated")
 
-	nobody := connect(t, listener, trusted)
-	_, err = meridianv1.NewControlServiceClient(nobody).Info(t.Context(), &meridianv1.InfoRequest{})
+	anonymous := connect(t, listener, trusted)
+	_, err = meridianv1.NewControlServiceClient(anonymous).Info(t.Context(), &meridianv1.InfoRequest{})
 	require.Equal(t, rpcerr.Unauthenticated, rpcerr.CodeOf(err))
 	require.True(t, rpcerr.HasReason(err, ReasonNoCredentials))
-	stream, err = meridianv1.NewAdminServiceClient(nobody).List(t.Context(), &meridianv1.ListRequest{})
+	stream, err = meridianv1.NewAdminServiceClient(anonymous).List(t.Context(), &meridianv1.ListRequest{})
 	require.NoError(t, err)
 	_, err = stream.Recv()
 	require.Equal(t, rpcerr.Unauthenticated, rpcerr.CodeOf(err))
-	_, err = grpc_health_v1.NewHealthClient(nobody).Check(t.Context(), &grpc_health_v1.HealthCheckRequest{})
+	_, err = grpc_health_v1.NewHealthClient(anonymous).Check(t.Context(), &grpc_health_v1.HealthCheckRequest{})
 	require.NoError(t, err, "health is for everyone")
 }
 
@@ -286,7 +286,7 @@ func TestAClientSaysWhoItDoesNotTrust(t *testing.T) {
 	p := openPKI(t)
 	other, err := pki.NewCA(time.Now())
 	require.NoError(t, err)
-	conn := connect(t, newDoor(t).serve(t, p), pki.ClientTLSConfig{CAPEM: other.CertificatePEM(), Source: "east.bundle"})
+	conn := connect(t, newServer(t).serve(t, p), pki.ClientTLSConfig{CAPEM: other.CertificatePEM(), Source: "east.bundle"})
 	_, err = meridianv1.NewControlServiceClient(conn).Info(t.Context(), &meridianv1.InfoRequest{})
 	require.Equal(t, rpcerr.Unavailable, rpcerr.CodeOf(err))
 	require.ErrorContains(t, err, "the server's certificate is not signed by the CA in east.bundle")
@@ -301,9 +301,9 @@ func TestTokensDoNotTravelInTheClear(t *testing.T) {
 // What is open at the moment is answered to everybody, as somebody who is not
 // known: credentials that cannot be judged yet neither help nor hinder.
 func TestOpenMethods(t *testing.T) {
-	d := newDoor(t)
+	d := newServer(t)
 	open := true
-	d.Open = func(method string) bool { return open && method == "/cluster.Cluster/Members" }
+	d.Exempt = func(method string) bool { return open && method == "/cluster.Cluster/Members" }
 	call := func(method, authorization string) (Principal, error) {
 		var who Principal
 		_, err := d.Unary(request(far, authorization), nil, &grpc.UnaryServerInfo{FullMethod: method}, func(ctx context.Context, _ any) (any, error) {
@@ -324,7 +324,7 @@ func TestOpenMethods(t *testing.T) {
 	require.Equal(t, rpcerr.Unauthenticated, rpcerr.CodeOf(rpcerr.FromStatus(err)))
 }
 
-// A server token makes nobody a user.
+// A server token does not authenticate a user.
 func TestServerTokenPrincipal(t *testing.T) {
 	key := tokentest.Key(t, token.ForServer, 1)
 	raw, issued, err := token.NewIssuer(at(noon), key).Server(time.Hour)

@@ -10,7 +10,7 @@ import (
 	"meridian/internal/rbac"
 )
 
-// Names that §6.5 and §6.6 give to users and groups.
+// The names of built-in users and groups (§6.5, §6.6).
 const (
 	AdminUser            = token.AdminUser
 	AnonymousUser        = "mesh-system:anonymous"
@@ -19,7 +19,7 @@ const (
 	UnauthenticatedGroup = "mesh-system:unauthenticated"
 )
 
-// Source says how a principal came to be believed.
+// Source says how a principal was authenticated.
 type Source string
 
 // The sources of principals.
@@ -31,10 +31,10 @@ const (
 	FromKubernetes Source = "kubernetes"
 )
 
-// Principal is who makes a request. It is immutable.
+// Principal is an authenticated identity, or the anonymous one. It is immutable.
 type Principal struct {
 	// Name of the user; "zone/NAME" for a zone, "dataplane/MESH/NAME" for a
-	// dataplane, "server" for a server that wants to join.
+	// dataplane, "server" for a server that joins.
 	Name string
 	// Groups of the user, AuthenticatedGroup last (§6.7). Zones and
 	// dataplanes have none: they are not users.
@@ -44,18 +44,19 @@ type Principal struct {
 	Token *token.Token
 }
 
-// LoopbackAdmin is who calls from the server's own host without credentials
+// LoopbackAdmin is the principal of requests from the server's own host without
+// credentials
 // (§6.6).
 func LoopbackAdmin() Principal {
 	return Principal{Name: AdminUser, Groups: []string{AdminGroup, AuthenticatedGroup}, Source: FromLoopback}
 }
 
-// Anonymous is who calls from elsewhere without credentials.
+// Anonymous is the principal of requests from other hosts without credentials.
 func Anonymous() Principal {
 	return Principal{Name: AnonymousUser, Groups: []string{UnauthenticatedGroup}, Source: FromNothing}
 }
 
-// principalOf returns who holds a verified token.
+// principalOf returns the principal that a verified token authenticates.
 func principalOf(t token.Token) Principal {
 	p := Principal{Source: FromToken, Token: &t}
 	switch t.Key.Use {
@@ -73,8 +74,8 @@ func principalOf(t token.Token) Principal {
 }
 
 // UserPrincipal returns an authenticated user of that name and groups, as a
-// token would make it. A user can neither claim to be anonymous nor be in
-// AuthenticatedGroup twice.
+// token would make it. AuthenticatedGroup and UnauthenticatedGroup are not taken
+// from groups.
 func UserPrincipal(name string, groups []string) Principal {
 	p := Principal{Name: name, Source: FromToken}
 	for _, group := range groups {
@@ -86,8 +87,8 @@ func UserPrincipal(name string, groups []string) Principal {
 	return p
 }
 
-// Named returns who is meant by a name and groups in a question about somebody
-// else: an authenticated user, or whoever calls without credentials.
+// Named returns the principal that a question about another user means: an
+// authenticated user of that name and groups, or the anonymous principal.
 func Named(name string, groups []string) Principal {
 	if name == AnonymousUser {
 		return Anonymous()
@@ -132,12 +133,13 @@ func (p Principal) String() string { return p.Name + "/" + strings.Join(p.Groups
 
 type principalKey struct{}
 
-// WithPrincipal returns a context that carries who makes the request.
+// WithPrincipal returns a context that carries the principal of a request.
 func WithPrincipal(ctx context.Context, p Principal) context.Context {
 	return context.WithValue(ctx, principalKey{}, p)
 }
 
-// PrincipalFrom returns who makes the request; Anonymous when nobody asked.
+// PrincipalFrom returns the principal of a request; Anonymous when the context
+// carries none.
 func PrincipalFrom(ctx context.Context) Principal {
 	if p, ok := ctx.Value(principalKey{}).(Principal); ok {
 		return p

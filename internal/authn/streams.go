@@ -13,7 +13,7 @@ import (
 	"meridian/internal/rpcerr"
 )
 
-// openStreams are the streams that live on a token. The zero value is empty; it
+// openStreams are the streams that were authenticated by a token. The zero value is empty; it
 // is safe for concurrent use.
 type openStreams struct {
 	mu  sync.Mutex
@@ -48,7 +48,7 @@ func (o *openStreams) list() []*serverStream {
 // Recheck ends every open stream whose token no longer holds (§6.8).
 // Call it when keys or revocations have changed.
 func (a *Authenticator) Recheck() {
-	streams := a.open.list()
+	streams := a.streams.list()
 	if len(streams) == 0 {
 		return
 	}
@@ -60,33 +60,34 @@ func (a *Authenticator) Recheck() {
 	}
 }
 
-// ended is why a stream ends before its time.
+// ended is the error of a stream that is terminated.
 func ended(err error) error {
-	return rpcerr.New(rpcerr.Unauthenticated, ReasonBadToken, "not authenticated any more: %w", err)
+	return rpcerr.New(rpcerr.Unauthenticated, ReasonBadToken, "no longer authenticated: %w", err)
 }
 
 // Stream is the server interceptor for streaming methods. A stream ends with its
 // token: when that expires, or when it is refused by Recheck. Recheck leaves the
 // streams of zones to those who serve them, who ask for admission again.
 //
-// It waits for the handler, for days perhaps and ten thousand times over: what
-// it needs room for is done elsewhere.
+// Its goroutine waits for the handler as long as the stream lives, so what needs a
+// deep stack runs on another one.
 func (a *Authenticator) Stream(srv any, stream grpc.ServerStream, info *grpc.StreamServerInfo, handler grpc.StreamHandler) error {
-	s, err := a.admitted(stream, info.FullMethod)
+	s, err := a.open(stream, info.FullMethod)
 	if err != nil {
 		return err
 	}
-	defer a.forget(s)
+	defer a.unregister(s)
 	return a.outcome(s, info.FullMethod, handler(srv, s))
 }
 
-func (a *Authenticator) admitted(stream grpc.ServerStream, method string) (s *serverStream, err error) {
-	aside.Do(func() { s, err = a.admit(stream, method) })
+func (a *Authenticator) open(stream grpc.ServerStream, method string) (s *serverStream, err error) {
+	aside.Do(func() { s, err = a.register(stream, method) })
 	return s, err
 }
 
-// admit authenticates and admits a stream. Refusals leave it as statuses.
-func (a *Authenticator) admit(stream grpc.ServerStream, method string) (*serverStream, error) {
+// register authenticates and authorizes a stream, and from then on watches its
+// token. Refusals leave it as statuses.
+func (a *Authenticator) register(stream grpc.ServerStream, method string) (*serverStream, error) {
 	ctx, err := a.enter(stream.Context(), method)
 	if err != nil {
 		return nil, rpcerr.ToStatus(err).Err()
@@ -96,34 +97,34 @@ func (a *Authenticator) admit(stream grpc.ServerStream, method string) (*serverS
 	if p.Token == nil {
 		return s, nil
 	}
-	s.ctx, s.end = endable(ctx)
+	s.ctx, s.end = terminable(ctx)
 	s.token = p.Token
 	if _, isZone := p.Zone(); !isZone {
-		a.open.add(s)
+		a.streams.add(s)
 	}
 	verifier := a.Verifier()
-	// What was revoked between the first look and now has not seen the stream.
+	// A revocation since the first check has not found the stream in the list.
 	if err := verifier.Recheck(*s.token); err != nil {
 		s.end(ended(err))
-		a.forget(s)
+		a.unregister(s)
 		return nil, a.outcome(s, method, err)
 	}
 	s.expiry = time.AfterFunc(verifier.TimeLeft(*s.token), s.expire)
 	return s, nil
 }
 
-// forget lets go of a stream that is over.
-func (a *Authenticator) forget(s *serverStream) {
+// unregister stops watching the token of a stream that is over.
+func (a *Authenticator) unregister(s *serverStream) {
 	if s.token == nil {
 		return
 	}
 	if s.expiry != nil {
 		s.expiry.Stop()
 	}
-	a.open.remove(s)
+	a.streams.remove(s)
 }
 
-// outcome is how a stream ended, given what its handler says.
+// outcome returns the error that a stream ends with, given that of its handler.
 func (a *Authenticator) outcome(s *serverStream, method string, err error) error {
 	if over := s.over(); over != nil && s.token != nil {
 		a.refused(s.ServerStream.Context(), PrincipalFrom(s.ctx), method, context.Cause(s.ctx))
@@ -132,13 +133,13 @@ func (a *Authenticator) outcome(s *serverStream, method string, err error) error
 	return err
 }
 
-// serverStream is a stream whose context knows the principal. Once that context
-// has ended for want of a token, nothing passes any more.
+// serverStream is a stream whose context carries the principal. After that context
+// has ended with the token, no message passes.
 type serverStream struct {
 	grpc.ServerStream
 	ctx context.Context
-	// token is what the stream lives on, and end ends it; nil when it lives
-	// without.
+	// token authenticated the stream, and end terminates it; nil for streams without
+	// a token.
 	token  *token.Token
 	end    func(error)
 	expiry *time.Timer

@@ -63,27 +63,27 @@ func TestStreamsEndWhenTheirTokenIsRevoked(t *testing.T) {
 		synctest.Wait()
 		a.Recheck()
 		synctest.Wait()
-		require.Len(t, a.open.list(), 2, "nothing has changed")
+		require.Len(t, a.streams.list(), 2, "nothing has changed")
 
 		revoked.Store(issued.ID)
 		a.Recheck()
 		synctest.Wait()
 		err = rpcerr.FromStatus(<-ended[first])
 		require.Equal(t, rpcerr.Unauthenticated, rpcerr.CodeOf(err))
-		require.ErrorContains(t, err, "not authenticated any more: the token was revoked")
+		require.ErrorContains(t, err, "no longer authenticated: the token was revoked")
 		require.Len(t, heard, 1)
 		require.ErrorIs(t, <-heard, token.ErrRevoked)
 
 		<-time.After(2 * time.Hour) // of the test's own clock
 		synctest.Wait()
-		require.ErrorContains(t, <-ended[second], "not authenticated any more: the token has expired on")
-		require.Empty(t, a.open.list())
+		require.ErrorContains(t, <-ended[second], "no longer authenticated: the token has expired on")
+		require.Empty(t, a.streams.list())
 	})
 }
 
 // A stream that outlives its token in its handler passes nothing on.
 func TestNothingPassesAnEndedStream(t *testing.T) {
-	d := newDoor(t)
+	d := newServer(t)
 	raw := d.user(t, "bob", AdminGroup)
 	stream := &liveStream{ctx: request(far, "Bearer "+raw)}
 	err := d.Stream(nil, stream, watchInfo, func(_ any, s grpc.ServerStream) error {
@@ -121,13 +121,13 @@ func TestAZonesStreamEndsWithItsToken(t *testing.T) {
 		require.Empty(t, ended)
 		<-time.After(time.Second)
 		synctest.Wait()
-		require.ErrorContains(t, <-ended, "not authenticated any more: the token has expired on")
+		require.ErrorContains(t, <-ended, "no longer authenticated: the token has expired on")
 	})
 }
 
 // Whoever needs no token keeps the stream, and what a handler says stands.
 func TestStreamsWithoutATokenAreLeftAlone(t *testing.T) {
-	d := newDoor(t)
+	d := newServer(t)
 	mine := rpcerr.New(rpcerr.NotFound, "NOT_FOUND", "no")
 	for _, ctx := range []context.Context{request(near), request(far, "Bearer "+d.user(t, "bob", AdminGroup))} {
 		err := d.Stream(nil, &liveStream{ctx: ctx}, watchInfo, func(_ any, s grpc.ServerStream) error {
@@ -136,12 +136,12 @@ func TestStreamsWithoutATokenAreLeftAlone(t *testing.T) {
 			return mine
 		})
 		require.Equal(t, error(mine), err)
-		require.Empty(t, d.open.list())
+		require.Empty(t, d.streams.list())
 	}
 }
 
 func TestRefusalsAreHeard(t *testing.T) {
-	d := newDoor(t)
+	d := newServer(t)
 	var who []string
 	d.Refused = func(_ context.Context, p Principal, method string, err error) {
 		who = append(who, p.Name+" "+method+" "+err.Error())

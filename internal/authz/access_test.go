@@ -247,7 +247,7 @@ func TestTheLastAdmin(t *testing.T) {
 	require.NoError(t, remove(authztest.BindingDefault, false), "there is another one")
 }
 
-// §6.5: the role admin comes back at the next start, so nobody gets it
+// §6.5: the role admin comes back at the next start, so no one is given it
 // by waiting for that.
 func TestNobodyWaitsForTheRoleAdmin(t *testing.T) {
 	d := authz.Defaults{Restricted: true}
@@ -329,7 +329,7 @@ roles: [proxies]
 	p.Seed(kept)
 	require.NoError(t, p.May(mallory, kept), "what is there already gives nothing new")
 	_, err = p.Rotate(mallory, authztest.Ops(t, secret(token.ForUser)))
-	require.NoError(t, err, "a key that nobody has seen gives nobody anything")
+	require.NoError(t, err, "a key that no client has seen grants nothing")
 
 	err = p.May(authztest.Admin(), "type: GlobalSecret\nname: user-token-signing-key-9\ndata: Z2FyYmFnZQ==\n", true)
 	require.Equal(t, rpcerr.Invalid, rpcerr.CodeOf(err), "%v", err)
@@ -367,8 +367,8 @@ func TestGrantsAreBounded(t *testing.T) {
 	require.Error(t, p.May(authztest.Admin(), bindingOf(515)))
 }
 
-// Two administrators who each take away the other's binding do not leave nobody:
-// what was decided first is decided again.
+// Of two administrators who each remove the other's binding, the second is decided
+// again.
 func TestTheLastAdminIsRaced(t *testing.T) {
 	p := authztest.New(t, &authz.Defaults{Restricted: true})
 	p.Seed("type: AccessRoleBinding\nname: second\nsubjects: [{type: User, name: root}]\nroles: [admin]\n")
@@ -461,7 +461,7 @@ func TestRulesAreCompiledOnce(t *testing.T) {
 
 // Both packages know the group by which rights are insisted on.
 func TestDoors(t *testing.T) {
-	admit := authz.Doors(map[string]token.Use{"zones.Sync": token.ForZone, "servers.Join": token.ForServer})
+	admit := authz.AuthorizeMethods(map[string]token.Use{"zones.Sync": token.ForZone, "servers.Join": token.ForServer})
 	user, zone := authn.UserPrincipal("bob", nil), authn.Principal{Source: authn.FromToken, Token: &token.Token{Key: token.KeyID{Use: token.ForZone}, Zone: "east"}}
 	server := authn.Principal{Source: authn.FromToken, Token: &token.Token{Key: token.KeyID{Use: token.ForServer}}}
 	other := authn.Principal{Source: authn.FromToken, Token: &token.Token{Key: token.KeyID{Use: "dataplane-token"}}}
@@ -484,7 +484,7 @@ func TestDoors(t *testing.T) {
 	require.True(t, rpcerr.HasReason(admit(server, "/zones.Sync/Stream"), authn.ReasonZoneOnly))
 	err := admit(server, "/admin.Admin/Get")
 	require.True(t, rpcerr.HasReason(err, authn.ReasonNotForServers))
-	require.EqualError(t, err, "Access Denied: a server token does not open admin.Admin: users present a user token")
+	require.EqualError(t, err, "Access Denied: admin.Admin takes a user token, not a server token")
 }
 
 // The rules of a restored state decide as soon as it is there, also when they

@@ -51,37 +51,36 @@ func (a *Authorizer) Rules(view *store.View) *rbac.Set {
 	return c.set
 }
 
-// SubjectOf returns how access control knows a principal.
+// SubjectOf returns a principal as the subject of access rules.
 func SubjectOf(p authn.Principal) rbac.Subject { return rbac.Subject{Name: p.Name, Groups: p.Groups} }
 
-// caller returns who makes a request, by both names.
+// caller returns the principal of a request, also as a subject.
 func caller(ctx context.Context) (authn.Principal, rbac.Subject) {
 	p := authn.PrincipalFrom(ctx)
 	return p, SubjectOf(p)
 }
 
-// StrangersWrite reports whether somebody without credentials holds any role at
-// the moment, and so may perhaps write something.
-func (a *Authorizer) StrangersWrite() bool {
+// UnauthenticatedCanWrite reports whether any role is bound to clients without
+// credentials.
+func (a *Authorizer) UnauthenticatedCanWrite() bool {
 	return len(a.Rules(a.view()).Held(SubjectOf(authn.Anonymous()))) > 0
 }
 
-// Permit is what a batch was decided on. The transaction that writes it carries
-// all of it, so that it is refused when any of it has changed (§6.4).
+// Permit is the state that a batch was decided on. The transaction that writes the
+// batch carries it, and is refused when any of it has changed (§6.4).
 type Permit struct {
 	AccessRevision resource.Revision
 	Preconditions  []store.Precondition
-	// Warnings are things that the author should know.
+	// Warnings are for the author.
 	Warnings []string
 }
 
-// Write decides whether the caller may make a batch of changes, on the state of
-// the moment. force insists on what is refused only to keep rights from growing
-// or from being lost.
+// Write decides whether the caller may make a batch of changes, on the current
+// state. With force, an admin skips the privilege-escalation and last-admin checks.
 //
 // The error is an *rpcerr.Error: of code Denied with every access that is
-// missing, of code NotFound for a deletion of what is not there, of code Invalid
-// for a signing key that is none.
+// missing, of code NotFound for a deletion of a resource that does not exist, of
+// code Invalid for a signing key that cannot be parsed.
 func (a *Authorizer) Write(ctx context.Context, ops []store.Op, force bool) (Permit, error) {
 	if err := checkKeys(ops); err != nil {
 		return Permit{}, err
@@ -92,13 +91,13 @@ func (a *Authorizer) Write(ctx context.Context, ops []store.Op, force bool) (Per
 }
 
 // Rotate decides whether the caller may store keys that this control plane has
-// just made. Nobody knows their private halves, so they give nobody anything.
+// just made. No client knows their private halves, so they grant nothing.
 func (a *Authorizer) Rotate(ctx context.Context, ops []store.Op) (Permit, error) {
 	return a.decide(ctx, ops, func(authn.Principal, *rbac.Set, *store.View) error { return nil })
 }
 
-// decide checks the access to each change of a batch, and then, where they could
-// give rights away, what guard says about all of them.
+// decide checks the access to each change of a batch and then, where a change can
+// grant rights, calls guard for the batch.
 func (a *Authorizer) decide(ctx context.Context, ops []store.Op, guard func(authn.Principal, *rbac.Set, *store.View) error) (Permit, error) {
 	view := a.view()
 	rules := a.Rules(view)
@@ -122,9 +121,9 @@ func (a *Authorizer) decide(ctx context.Context, ops []store.Op, guard func(auth
 			denials = append(denials, d.Denial)
 			continue
 		}
-		authn.AddGround(ctx, d.By)
+		authn.AddReason(ctx, d.By)
 		if d.ByOld != nil {
-			authn.AddGround(ctx, d.ByOld)
+			authn.AddReason(ctx, d.ByOld)
 		}
 	}
 	if len(denials) > 0 {
@@ -139,8 +138,8 @@ func (a *Authorizer) decide(ctx context.Context, ops []store.Op, guard func(auth
 	return permit, nil
 }
 
-// requestFor says which access a change needs, by what is stored, and what must
-// still be stored when it is made.
+// requestFor returns the access that a change needs, by what is stored, and the
+// precondition that this is still stored when it is written.
 func requestFor(view *store.View, subject rbac.Subject, key resource.Key, r *resource.Resource) (rbac.Request, store.Precondition, error) {
 	request := rbac.Request{Subject: subject, Access: resource.AccessCreate}
 	precondition := store.Precondition{Key: key}
@@ -179,8 +178,8 @@ func (a *Authorizer) Read(ctx context.Context, r *resource.Resource) error {
 }
 
 // GenerateUserToken decides whether the caller may issue a token for a user of
-// that name and groups: it takes the access, and holding everything that the
-// user would.
+// that name and groups: it takes the access, and all rights that the user would
+// have.
 func (a *Authorizer) GenerateUserToken(ctx context.Context, name string, groups []string, force bool) error {
 	if err := a.generate(ctx, rbac.Request{Access: resource.AccessGenerateUserToken}); err != nil {
 		return err
@@ -220,12 +219,12 @@ func (a *Authorizer) generate(ctx context.Context, request rbac.Request) error {
 	if !d.Allowed {
 		return denied(who, d.Denial)
 	}
-	authn.AddGround(ctx, d.By)
+	authn.AddReason(ctx, d.By)
 	return nil
 }
 
 // RequireAdmin refuses callers who are not members of mesh-system:admin, for
-// what no role can grant (§6.2).
+// operations that no role grants (§6.2).
 func (a *Authorizer) RequireAdmin(ctx context.Context) error {
 	who, _ := caller(ctx)
 	if who.In(authn.AdminGroup) {

@@ -12,9 +12,9 @@ import (
 	"meridian/internal/store"
 )
 
-// guard refuses changes of the access rules, or of signing keys, that would give
-// anybody more than the caller holds, or that would leave nobody with the role
-// admin. A member of mesh-system:admin can insist.
+// guard refuses changes of access rules or signing keys by which any subject would
+// gain rights that the caller does not have, or by which the role admin would lose
+// its last subject. A member of mesh-system:admin can override it with force.
 func guard(who authn.Principal, rules *rbac.Set, view *store.View, ops []store.Op, force bool) error {
 	over := rules.Guard(SubjectOf(who), view, changes(ops)...)
 	switch {
@@ -32,8 +32,8 @@ func guard(who authn.Principal, rules *rbac.Set, view *store.View, ops []store.O
 	return refusal(reason, who, over.Reasons()...)
 }
 
-// guardToken does the same for a token: who holds it is given nothing that the
-// issuer lacks, membership of mesh-system:admin included.
+// guardToken does the same for a token: its user has no right that the issuer
+// lacks, membership of mesh-system:admin included.
 func guardToken(who authn.Principal, excess *rbac.Rule, user authn.Principal, force bool) error {
 	admin := who.In(authn.AdminGroup)
 	switch {
@@ -49,8 +49,8 @@ func guardToken(who authn.Principal, excess *rbac.Rule, user authn.Principal, fo
 	return nil
 }
 
-// checkKeys refuses what would stand where a signing key is looked for and is
-// none: nothing could be verified by it.
+// checkKeys refuses a secret with the name of a signing key that cannot be parsed
+// as one.
 func checkKeys(ops []store.Op) error {
 	for _, op := range ops {
 		if op.Resource == nil {

@@ -28,9 +28,8 @@ var (
 	ErrControlPlaneExists = errors.New("there is already a control plane of that name")
 )
 
-// Contexts is the configuration of a client: the control planes it knows and
-// the one it talks to. The same file is written by a server into its data
-// directory, ready to use.
+// Contexts is the configuration of a client: its control planes, and the current
+// one. A server writes such a file into its data directory.
 type Contexts struct {
 	// Current names the entry in use; may be empty.
 	Current string `json:"current,omitempty"`
@@ -38,7 +37,7 @@ type Contexts struct {
 	ControlPlanes []ControlPlane `json:"controlPlanes,omitempty"`
 }
 
-// ControlPlane is how to reach one control plane and as whom.
+// ControlPlane holds the addresses of one control plane and the credentials for it.
 type ControlPlane struct {
 	Name string `json:"name"`
 	// Addresses are HOST:PORT of its servers; any of them takes any request.
@@ -48,9 +47,9 @@ type ControlPlane struct {
 	// Token authenticates the user; empty means anonymous, or the admin on the
 	// server's own host.
 	Token string `json:"token,omitempty"`
-	// SkipVerify believes any server.
+	// SkipVerify skips the verification of server certificates (insecure).
 	SkipVerify bool `json:"skipVerify,omitempty"`
-	// Plaintext does without TLS.
+	// Plaintext disables TLS.
 	Plaintext bool `json:"plaintext,omitempty"`
 }
 
@@ -63,7 +62,7 @@ func (c ControlPlane) Validate() error {
 		return fmt.Errorf("control plane %q: %w", c.Name, err)
 	}
 	if c.CA != "" && !HasCertificate([]byte(c.CA)) {
-		return fmt.Errorf("control plane %q: the CA that it is to trust holds no certificate in PEM", c.Name)
+		return fmt.Errorf("control plane %q: its CA holds no certificate in PEM", c.Name)
 	}
 	if c.Plaintext && (c.SkipVerify || c.CA != "") {
 		return fmt.Errorf("control plane %q: plaintext has no certificates, so ca and skipVerify do not go with it", c.Name)
@@ -102,7 +101,7 @@ func DecodeContexts(data []byte) (*Contexts, error) {
 			return nil, err
 		}
 		if seen[cp.Name] {
-			return nil, fmt.Errorf("%w: %q stands twice", ErrControlPlaneExists, cp.Name)
+			return nil, fmt.Errorf("%w: %q is listed twice", ErrControlPlaneExists, cp.Name)
 		}
 		seen[cp.Name] = true
 	}
@@ -155,7 +154,7 @@ func (c *Contexts) Get(name string) (ControlPlane, error) {
 		name = c.Current
 	}
 	if name == "" {
-		return ControlPlane{}, fmt.Errorf("%w: none is chosen", ErrNoControlPlane)
+		return ControlPlane{}, fmt.Errorf("%w: none is selected", ErrNoControlPlane)
 	}
 	i := c.index(name)
 	if i < 0 {

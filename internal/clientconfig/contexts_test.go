@@ -43,7 +43,7 @@ func TestContextsSurviveTheirFile(t *testing.T) {
 func TestContextsAreEdited(t *testing.T) {
 	c := &Contexts{}
 	_, err := c.Get("")
-	require.EqualError(t, err, "no such control plane: none is chosen")
+	require.EqualError(t, err, "no such control plane: none is selected")
 	lab := ControlPlane{Name: "lab", Addresses: []string{"127.0.0.1:5685"}}
 	require.NoError(t, c.Add(lab, false))
 	require.ErrorIs(t, c.Add(lab, false), ErrControlPlaneExists)
@@ -70,9 +70,9 @@ func TestBadContextsAreRefused(t *testing.T) {
 		"no address":     {"controlPlanes: [{name: a}]", `control plane "a": addresses: at least one is needed`},
 		"bad address":    {"controlPlanes: [{name: a, addresses: ['https://a:1']}]", `control plane "a": addresses[0]: "https://a:1" is not HOST:PORT`},
 		"no port":        {"controlPlanes: [{name: a, addresses: ['a']}]", `"a" is not HOST:PORT`},
-		"bad CA":         {"controlPlanes: [{name: a, addresses: ['a:1'], ca: x}]", `control plane "a": the CA that it is to trust holds no certificate in PEM`},
+		"bad CA":         {"controlPlanes: [{name: a, addresses: ['a:1'], ca: x}]", `control plane "a": its CA holds no certificate in PEM`},
 		"plaintext, TLS": {"controlPlanes: [{name: a, addresses: ['a:1'], plaintext: true, skipVerify: true}]", "plaintext has no certificates"},
-		"twice":          {"controlPlanes: [{name: a, addresses: ['a:1']}, {name: a, addresses: ['a:1']}]", `"a" stands twice`},
+		"twice":          {"controlPlanes: [{name: a, addresses: ['a:1']}, {name: a, addresses: ['a:1']}]", `"a" is listed twice`},
 		"current absent": {"current: b", `no such control plane: current is "b"`},
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -48,8 +48,8 @@ func (b *Base) Verifier() *token.Verifier { return b.Keys.CurrentVerifier(b.Log)
 
 // API is what a server's gRPC API is assembled from.
 type API struct {
-	// Admit decides who may call which service.
-	Admit func(p authn.Principal, method string) error
+	// Authorize decides which principals may call which service.
+	Authorize func(p authn.Principal, method string) error
 	// Early are the methods that are answered before the server is ready, without
 	// credentials, since the server may not even know its keys. Other calls are
 	// refused until then.
@@ -66,14 +66,14 @@ func (b *Base) Assemble(api API, resources *admin.Service) {
 		Ring: b.Keys, Writer: b.Writer, Access: b.Authorizer, Local: b.Store.View, Now: b.Now, View: api.View, Uses: api.Uses,
 	})
 	b.Callers = &authn.Authenticator{
-		Verifier: b.Verifier, LocalhostIsAdmin: b.Options.LocalhostIsAdmin, Admit: api.Admit, Refused: b.Audit.Refused,
-		Open: func(method string) bool { return !b.Readiness.Started() && slices.Contains(api.Early, method) },
+		Verifier: b.Verifier, LocalhostIsAdmin: b.Options.LocalhostIsAdmin, Authorize: api.Authorize, Refused: b.Audit.Refused,
+		Exempt: func(method string) bool { return !b.Readiness.Started() && slices.Contains(api.Early, method) },
 	}
 	b.GRPC = server.NewGRPC(b.Log, b.PKI.ServerTLS(), server.Calls{
 		Enter:          []grpc.UnaryServerInterceptor{b.Readiness.Unary(api.Early...), b.Callers.Unary},
 		Unary:          []grpc.UnaryServerInterceptor{b.Audit.Unary},
 		Stream:         []grpc.StreamServerInterceptor{b.Readiness.Stream(), b.Callers.Stream, b.Audit.Stream},
-		StrangersWrite: b.Authorizer.StrangersWrite,
+		StrangersWrite: b.Authorizer.UnauthenticatedCanWrite,
 	})
 	meridianv1.RegisterAdminServiceServer(b.GRPC, resources)
 	meridianv1.RegisterTokenServiceServer(b.GRPC, b.Tokens)

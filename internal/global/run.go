@@ -211,7 +211,7 @@ func (g *global) assemble() error {
 	g.peerService.zones.Store(g.sync)
 	g.fleet = newFleet(g.sync, g.otherServers, g.Log)
 	g.Assemble(controlplane.API{
-		Admit: authz.Doors(map[string]token.Use{
+		Authorize: authz.AuthorizeMethods(map[string]token.Use{
 			syncv1.SyncService_ServiceDesc.ServiceName:     token.ForZone,
 			meridianv1.JoinService_ServiceDesc.ServiceName: token.ForServer,
 		}),

@@ -11,13 +11,13 @@ import (
 	"google.golang.org/grpc/credentials"
 )
 
-// ClientTLSConfig says which servers a client believes.
+// ClientTLSConfig says how a client verifies servers.
 type ClientTLSConfig struct {
 	// CAPEM holds the authorities to trust; empty means the system's.
 	CAPEM []byte
 	// Source says where CAPEM came from, for messages.
 	Source string
-	// SkipVerify believes everyone. It protects against nothing but listening.
+	// SkipVerify skips the verification of server certificates (insecure).
 	SkipVerify bool
 }
 
@@ -38,8 +38,7 @@ func ClientTLS(config ClientTLSConfig) (*tls.Config, error) {
 	return out, nil
 }
 
-// HandshakeError says in the user's words why a TLS connection was refused. It
-// wraps the error of crypto/tls or crypto/x509.
+// HandshakeError says why a TLS handshake failed. It wraps the error of crypto/tls or crypto/x509.
 type HandshakeError struct {
 	// Server is the name or address that was called.
 	Server string

@@ -11,15 +11,14 @@ import (
 // ErrNotServer means that a certificate is good, but not that of a server: it
 // lacks one of the two uses that servers have for theirs. An authority that also
 // signs for people and programs gives those certificates for clients only.
-var ErrNotServer = errors.New("auth: the certificate is not for use as a server and as a client")
+var ErrNotServer = errors.New("the certificate is not for use as a server and as a client")
 
-// VerifyServer decides about a peer whose certificate was found to be signed by
-// the authority of this server: it is another server if its certificate is for
-// use in both directions, whichever way it is used now. Who may sign such a
-// certificate says who is a server.
+// VerifyServer decides whether a peer with a certificate of this server's CA is
+// another server: its certificate must be for use as a server and as a client, in
+// whichever direction it is used now.
 func VerifyServer(state tls.ConnectionState) error {
 	if len(state.PeerCertificates) == 0 {
-		return errors.New("auth: the peer shows no certificate")
+		return errors.New("the peer shows no certificate")
 	}
 	return checkServerUse(state.PeerCertificates[0])
 }
@@ -38,8 +37,8 @@ func checkServerUse(leaf *x509.Certificate) error {
 	return nil
 }
 
-// CheckServer says why the other servers of a global would not take this one for
-// one of theirs at a host, by the certificate in use; nil if they would.
+// CheckServer returns why the other servers of a global would reject the current
+// certificate of this one at a host; nil if they would accept it.
 func (p *PKI) CheckServer(host string) error {
 	m := p.current.Load()
 	leaf := m.server.Leaf

@@ -29,7 +29,7 @@ const (
 // ErrPartial means that a PKI directory holds a certificate without its key
 // or the reverse. Nothing is overwritten: the operator restores the file, or
 // removes the other to have both made anew.
-var ErrPartial = errors.New("auth: a certificate and its key must both be there")
+var ErrPartial = errors.New("a certificate and its key must both be there")
 
 // Config says where a server's certificate comes from.
 type Config struct {
@@ -46,7 +46,7 @@ type Config struct {
 	CAFile string
 	// Now is the clock.
 	Now func() time.Time
-	// Log hears of certificates made and renewed.
+	// Log records certificates that are created and renewed.
 	Log *slog.Logger
 }
 
@@ -77,10 +77,9 @@ func Open(config Config) (*PKI, error) {
 	return p, p.Reload()
 }
 
-// Reload reads everything again, renewing what needs it: the answer to SIGHUP,
-// and worth a call a day in a server that runs for months. New connections use
-// the result, those that stand are not touched. On an error the certificate in
-// use stays.
+// Reload reads everything again and renews what needs it: on SIGHUP, and once a
+// day. New connections use the result, established ones are not affected. After an
+// error the current certificate stays in use.
 func (p *PKI) Reload() error {
 	load := p.generated
 	if p.config.CertFile != "" {
@@ -201,13 +200,13 @@ func (p *PKI) openCA(dir string) (*CA, error) {
 	if err := writePair(certPath, ca.CertificatePEM(), keyPath, key); err != nil {
 		return nil, err
 	}
-	p.config.Log.Info("made a certificate authority", "file", certPath)
+	p.config.Log.Info("created a certificate authority", "file", certPath)
 	return ca, nil
 }
 
 // ErrOtherCA means that the data directory has an authority of its own already,
 // which may have signed something. Start with an empty directory.
-var ErrOtherCA = errors.New("auth: there is another CA in the data directory")
+var ErrOtherCA = errors.New("there is another CA in the data directory")
 
 // ImportCA puts an authority into a data directory that has none, as if it had
 // been made there. Doing it again changes nothing. Errors: ErrOtherCA, and what
@@ -250,8 +249,7 @@ func interrupted(dir string) bool {
 func (p *PKI) openServer(dir string, ca *CA) (*tls.Certificate, error) {
 	certPath, keyPath := filepath.Join(dir, serverFile), filepath.Join(dir, serverKeyFile)
 	reason := "there is none"
-	// A server's certificate is cheap to make again, so whatever is wrong with
-	// the one on disk is mended by a new one.
+	// An unusable server certificate is replaced by a new one, whatever the cause.
 	if certPEM, keyPEM, err := readPair(certPath, keyPath); err == nil {
 		pair, err := tls.X509KeyPair(certPEM, keyPEM)
 		if err != nil {
@@ -271,7 +269,7 @@ func (p *PKI) openServer(dir string, ca *CA) (*tls.Certificate, error) {
 	if err != nil {
 		return nil, fmt.Errorf("reading back the server's certificate: %w", err)
 	}
-	p.config.Log.Info("made a server certificate", "file", certPath, "reason", reason, "expires", pair.Leaf.NotAfter)
+	p.config.Log.Info("created a server certificate", "file", certPath, "reason", reason, "expires", pair.Leaf.NotAfter)
 	return &pair, nil
 }
 

@@ -260,7 +260,7 @@ func (z *zone) assemble() error {
 	z.Matching = livematch.New(engines.NewMatcher(z.Conditions), z.stores()...)
 	z.dataplanes = z.newDataplaneService()
 	z.inspect.matching, z.inspect.proxies = z.Matching, z.dataplanes
-	z.Assemble(controlplane.API{Admit: dataplane.Authorize(authz.Doors(nil)), View: z.view, Uses: tokenUses()}, z.admin())
+	z.Assemble(controlplane.API{Authorize: dataplane.Authorize(authz.AuthorizeMethods(nil)), View: z.view, Uses: tokenUses()}, z.admin())
 	meridianv1.RegisterControlServiceServer(z.GRPC, &controlService{zone: z})
 	meridianv1.RegisterInspectServiceServer(z.GRPC, z.inspect)
 	meridianv1.RegisterDataplaneServiceServer(z.GRPC, z.dataplanes)

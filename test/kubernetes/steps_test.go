@@ -163,7 +163,7 @@ spec:
   roles:
   - admin
 `},
-		{as: "admin", args: apply, says: "Warning: AccessRoleBinding/backend-owners: it decides nothing until it is applied", in: `
+		{as: "admin", args: apply, says: "Warning: AccessRoleBinding/backend-owners: it is not in force until it is applied", in: `
 ---
 apiVersion: kuma.io/v1alpha1
 kind: AccessRole

@@ -152,7 +152,7 @@ func TestAttacksWithTokens(t *testing.T) {
 		"signature of another": {stolen.raw[0] + "." + stolen.raw[1] + "." + strings.Split(admin, ".")[2], "the token's signature does not verify"},
 		"huge":                 {strings.Repeat("A", 20<<10), "the token is malformed: it has 20480 bytes"},
 		"nothing":              {"", "the token is malformed"},
-		"zone token, replayed": {zone, "Access Denied: a zone token does not open meridian.v1.AdminService"},
+		"zone token, replayed": {zone, "Access Denied: meridian.v1.AdminService takes a user token, not a zone token"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			err := get(bearing(t.Context(), tc.token))
@@ -169,8 +169,8 @@ func TestAttacksWithTokens(t *testing.T) {
 		ctx  context.Context
 		want string
 	}{
-		"user":   {bearing(t.Context(), admin), "is for zones, which present a zone token"},
-		"nobody": {t.Context(), "is for zones, which present a zone token"},
+		"user":   {bearing(t.Context(), admin), "is for zones: present a zone token"},
+		"nobody": {t.Context(), "is for zones: present a zone token"},
 	} {
 		stream, err := syncv1.NewSyncServiceClient(conn).Stream(tc.ctx)
 		require.NoError(t, err)

@@ -213,7 +213,7 @@ func TestTokensAreNotForOtherControlPlanes(t *testing.T) {
 	} {
 		r := meridian(t, global.as(strings.TrimSpace(token)), "", "get", "meshes")
 		require.Equal(t, 4, r.code)
-		require.Contains(t, r.stderr, "does not open meridian.v1.AdminService")
+		require.Contains(t, r.stderr, "meridian.v1.AdminService takes a user token")
 	}
 }
 

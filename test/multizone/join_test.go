@@ -302,12 +302,12 @@ func TestServersThatAreNotLetIn(t *testing.T) {
 	require.Equal(t, 2, zone.wait())
 	require.Contains(t, zone.log.String(), "it is that of a server of a global, for meridian-global")
 	user := first.must("generate", "user-token", "--name", "bob", "--group", "mesh-system:admin", "--valid-for", "1h")
-	refused(server("two", withToken(good, user)), 1, "is for new servers, which present a server token")
+	refused(server("two", withToken(good, user)), 1, "is for joining servers: present a server token")
 	// A server token opens nothing else.
 	token := strings.TrimSpace(first.must("generate", "server-token", "--valid-for", "1h"))
 	r := meridian(t, first.as(token), "", "get", "meshes")
 	require.Equal(t, 4, r.code)
-	require.Contains(t, r.stderr, "a server token does not open meridian.v1.AdminService")
+	require.Contains(t, r.stderr, "meridian.v1.AdminService takes a user token, not a server token")
 
 	// Not good any more.
 	first.must("tokens", "revoke", first.serverTokens()[0].ID)

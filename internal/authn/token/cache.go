@@ -17,7 +17,7 @@ func digestOf(token string) tokenDigest { return sha256.Sum256([]byte(token)) }
 // tokenCache remembers what the tokens say whose signature was found to hold.
 // It is bounded by two generations: a full one becomes the old one, and what is
 // asked for in the old one moves to the young. Only genuine tokens get in, so
-// that strangers cannot push anything out. It is safe for concurrent use.
+// that unauthenticated clients cannot evict anything. It is safe for concurrent use.
 type tokenCache struct {
 	limit int
 

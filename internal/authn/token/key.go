@@ -12,7 +12,7 @@ import (
 )
 
 // Use is what the tokens of a key are for (§6.8). A key signs tokens
-// of one use only, so that a token for one door never opens another.
+// of one use only, so that a token for one service is never accepted by another.
 type Use string
 
 // The uses of tokens, spelt as in the resources that hold their keys.

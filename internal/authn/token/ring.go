@@ -1,15 +1,3 @@
-// Package keyring keeps a control plane's signing keys, its bootstrap admin
-// token and the records of the tokens it has issued as resources of its own
-// store: private halves are GlobalSecrets, which never leave the server's
-// cluster; public halves are SigningKeys, which the global syncs to its zones
-// (§6.8); an IssuedToken says what was issued to whom.
-//
-// It guarantees that a key or token is made once, however often and on however
-// many servers a start is interrupted, and that a change of the stored keys and
-// revocations takes effect on the next token that is issued or verified.
-//
-// It refuses to decide who may have a token issued or a key rotated: it says
-// what would be written, and its callers ask access control.
 package token
 
 import (
@@ -52,8 +40,7 @@ type RingConfig struct {
 	Now func() time.Time
 }
 
-// Ring issues and verifies tokens with the keys that its stores hold now. It is
-// safe for concurrent use.
+// Ring issues and verifies tokens with the current keys of its stores. It is safe for concurrent use.
 type Ring struct {
 	cfg RingConfig
 
@@ -62,7 +49,7 @@ type Ring struct {
 	made     bool
 	issuer   *Issuer
 	verifier *Verifier
-	// unusable is what is wrong with stored keys and has not been told yet.
+	// unusable is the error of stored keys that has not been logged yet.
 	unusable error
 }
 
@@ -98,8 +85,8 @@ func (r *Ring) Verifier() *Verifier {
 	return r.verifier
 }
 
-// CurrentVerifier is Verifier for a door: log says, once, which stored keys cannot
-// be used.
+// CurrentVerifier is Verifier; it also logs, once, which stored keys cannot be
+// used.
 func (r *Ring) CurrentVerifier(log *slog.Logger) *Verifier {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -136,8 +123,8 @@ func (r *Ring) refreshLocked() {
 }
 
 // privateKeys returns the keys that a store holds. A secret that has the name of
-// a key and holds none is left out and told of: it must not refuse the tokens of
-// all others, that of whoever could mend it among them.
+// a key and holds none is left out and reported: it must not make the tokens of
+// other keys invalid, among them those of the operators who can correct it.
 func privateKeys(view *store.View) (keys []SigningKey, unusable error) {
 	for s := range view.List(resource.KindGlobalSecret, "") {
 		id, err := ParseKeyID(s.Key().Name)

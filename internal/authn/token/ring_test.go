@@ -323,8 +323,8 @@ func TestFollowersHearOfARewoundStore(t *testing.T) {
 	})
 }
 
-// A secret that has the name of a key and is none is told of, and refuses nobody
-// else's token: somebody has to be able to mend it.
+// A secret that has the name of a key and cannot be parsed is reported, and refuses
+// no token of another key.
 func TestASecretThatIsNoKeyIsLeftOut(t *testing.T) {
 	r, p := newGlobal()
 	require.NoError(t, r.Ensure(t.Context(), p, ForUser))

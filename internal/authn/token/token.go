@@ -35,8 +35,8 @@ const (
 	ScopeEgress       = "egress"
 )
 
-// Why a token is refused. Each says what is wrong with it; a caller mends it by
-// getting another token, except for ErrNotYetValid, which time mends.
+// Why a token is refused. Another token is needed, except after ErrNotYetValid,
+// which may pass.
 var (
 	// ErrMalformed means that it is not a token at all.
 	ErrMalformed = errors.New("the token is malformed")
@@ -52,18 +52,18 @@ var (
 	ErrSignature = errors.New("the token's signature does not verify")
 	// ErrClaim means that a required claim is missing or empty.
 	ErrClaim = errors.New("the token lacks a required claim")
-	// ErrExpired means that its time is over.
+	// ErrExpired means that it has expired.
 	ErrExpired = errors.New("the token has expired")
-	// ErrNotYetValid means that its time has not come.
+	// ErrNotYetValid means that its validity begins later.
 	ErrNotYetValid = errors.New("the token is not valid yet")
-	// ErrUse means that it is for another door, such as a zone token given
-	// for a user.
+	// ErrUse means that it is for another use, such as a zone token where a user
+	// token is needed.
 	ErrUse = errors.New("the token is of another use")
 	// ErrOtherZone means that a zone token is that of another zone.
 	ErrOtherZone = errors.New("the token is for another zone")
 	// ErrScope means that a zone token does not cover this.
 	ErrScope = errors.New("the token does not have the scope")
-	// ErrRevoked means that it was ended before its time.
+	// ErrRevoked means that it was revoked.
 	ErrRevoked = errors.New("the token was revoked")
 	// ErrOtherMesh means that a dataplane token is for another mesh.
 	ErrOtherMesh = errors.New("the token is for another mesh")
@@ -101,11 +101,10 @@ type Token struct {
 	Type string
 }
 
-// serverSubject is whom a server token speaks for: a server that has no name
-// yet.
+// serverSubject is the subject of server tokens: a joining server has no name yet.
 const serverSubject = "server"
 
-// Subject says in one line who or what the token speaks for.
+// Subject returns the subject of the token in one line.
 func (t Token) Subject() string {
 	switch t.Key.Use {
 	case ForZone:
@@ -123,8 +122,8 @@ func (t Token) Subject() string {
 	}
 }
 
-// CheckText says why a text can be no token, whoever issued it: one of the
-// ErrToken errors. It keeps a client from sending what no server could answer.
+// CheckText says why a text cannot be a token of any issuer: one of the
+// errors above. A client checks it before it sends the token.
 func CheckText(text string) error {
 	if len(text) > maxTokenBytes {
 		return fmt.Errorf("%w: it has %d bytes", ErrMalformed, len(text))
@@ -170,8 +169,8 @@ func NewIssuer(now func() time.Time, keys ...SigningKey) *Issuer {
 	return i
 }
 
-// User issues a token for a user of that name and groups. The group of the
-// authenticated is not written in it; everyone who verifies adds it.
+// User issues a token for a user of that name and groups. AuthenticatedGroup is
+// not part of it; verifiers add it.
 func (i *Issuer) User(name string, groups []string, validFor time.Duration) (string, Token, error) {
 	if name == "" {
 		return "", Token{}, errors.New("a user token needs a name")

@@ -10,9 +10,8 @@ import (
 	"github.com/golang-jwt/jwt/v5"
 )
 
-// Verifier tells good tokens from bad ones. It is safe for concurrent use. Its
-// keys never change: a rotation makes a new one, and with it an empty memory of
-// signatures that held.
+// Verifier verifies tokens. It is safe for concurrent use. Its keys never change: a
+// rotation makes a new Verifier, with an empty cache of verified signatures.
 type Verifier struct {
 	now     func() time.Time
 	keys    map[string]PublicKey
@@ -46,9 +45,9 @@ func (v *Verifier) Revoking(revoked func(use Use, id string) bool) *Verifier {
 }
 
 // Verify returns what a token of any use says, or the first reason to refuse
-// it: one of the ErrToken errors. That a signature holds is remembered; whether
-// the token's time has come or gone, and whether it was revoked, is looked at
-// every time. What it returns is shared and must not be modified.
+// it: one of the errors of this package. A verified signature is cached; validity
+// times and revocation are checked every time. The result is shared and must not
+// be modified.
 func (v *Verifier) Verify(token string) (Token, error) {
 	if len(token) > maxTokenBytes {
 		return Token{}, fmt.Errorf("%w: it has %d bytes", ErrMalformed, len(token))
@@ -78,8 +77,8 @@ func (v *Verifier) Revoked(use Use, id string) bool { return v.revoked(use, id) 
 // verifier.
 func (v *Verifier) TimeLeft(t Token) time.Duration { return t.Expires.Sub(v.now()) }
 
-// Recheck says whether a token that was verified before still holds: whether
-// its key is still known, its time is not over, and it was not revoked.
+// Recheck verifies again that the key of a verified token is known, that it has
+// not expired and that it was not revoked.
 func (v *Verifier) Recheck(t Token) error {
 	if _, ok := v.keys[t.Key.String()]; !ok {
 		return fmt.Errorf("%w: %q", ErrUnknownKey, t.Key)
@@ -114,8 +113,8 @@ func (v *Verifier) parse(token string) (Token, error) {
 // User verifies a user's token.
 func (v *Verifier) User(token string) (Token, error) { return v.use(token, ForUser) }
 
-// Zone verifies the token of a zone: its own, and of a scope that lets it do
-// what it is about to do.
+// Zone verifies the token of a zone with the scope of what the zone is about to
+// do.
 func (v *Verifier) Zone(token, zone, scope string) (Token, error) {
 	t, err := v.use(token, ForZone)
 	if err != nil {
@@ -206,7 +205,7 @@ func (v *Verifier) keyOf(t *jwt.Token) (PublicKey, error) {
 	return key, nil
 }
 
-// check looks for the claims that a token of a use must have.
+// check requires the claims of a use.
 func (c *claims) check(use Use) error {
 	for _, required := range []struct {
 		claim   string
@@ -229,7 +228,7 @@ func (c *claims) check(use Use) error {
 	return nil
 }
 
-// current looks at what changes with time: the clock and revocations.
+// current checks what changes with time: the clock and revocations.
 func (v *Verifier) current(t Token) error {
 	now := v.now()
 	switch {
@@ -245,7 +244,7 @@ func (v *Verifier) current(t Token) error {
 	return nil
 }
 
-// refusal translates what the parser found into the errors of this package.
+// refusal translates the errors of the parser into those of this package.
 func refusal(err error) error {
 	switch {
 	case errors.Is(err, jwt.ErrTokenMalformed):

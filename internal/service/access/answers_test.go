@@ -77,7 +77,7 @@ func drawDocument(t *rapid.T) string {
 }
 
 // What can-i says, of a control plane or from files, is what happens: to the
-// letter, whoever asks and whatever is written.
+// letter, for every caller and every write.
 func TestAnswersAreWhatHappens(t *testing.T) {
 	tally := map[string]int{}
 	rapid.Check(t, func(rt *rapid.T) {
@@ -142,7 +142,7 @@ func requireAnswers(t *testing.T, p *authztest.Plane, service *access.Service, w
 			require.Equal(t, strings.Join(append([]string{headline}, online.GetReasons()...), "\n  "), err.Error())
 		}
 
-		// The same about somebody else.
+		// The same about another user.
 		if who.Source != authn.FromLoopback {
 			request.AsUser, request.AsGroups = who.Name, who.Groups
 			named, failed := service.CanI(authztest.Admin(), request)

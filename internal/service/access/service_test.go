@@ -17,7 +17,7 @@ func TestService(t *testing.T) {
 	p.Seed(authztest.BackendOwner)
 	p.Seed(authztest.Permission("other"))
 	p.Seed("type: AccessRole\nname: tokens\nrules: [{access: [GENERATE_USER_TOKEN]}]\n---\n" +
-		"type: AccessRoleBinding\nname: strangers\nsubjects: [{type: Group, name: 'mesh-system:unauthenticated'}]\nroles: [tokens]\n")
+		"type: AccessRoleBinding\nname: unauthenticated\nsubjects: [{type: Group, name: 'mesh-system:unauthenticated'}]\nroles: [tokens]\n")
 	s := access.New(p.Authorizer, p.Log.Read)
 
 	me, err := s.WhoAmI(authztest.As("backend-owner", "team"), &meridianv1.WhoAmIRequest{})
@@ -42,7 +42,7 @@ func TestService(t *testing.T) {
 		"old given":       {&meridianv1.CanIRequest{Access: "UPDATE", Resource: message(authztest.Permission("backend")), Old: message(authztest.Permission("backend"))}, true},
 		"by identity":     {&meridianv1.CanIRequest{Access: "DELETE", Key: &meridianv1.ResourceKey{Kind: "traffic-permission", Mesh: "default", Name: "web-to-backend"}}, false},
 		"another":         {&meridianv1.CanIRequest{Access: "GENERATE_USER_TOKEN", AsUser: "admin", AsGroups: []string{"mesh-system:admin"}}, true},
-		"strangers":       {&meridianv1.CanIRequest{Access: "GENERATE_USER_TOKEN", AsUser: "mesh-system:anonymous"}, true},
+		"unauthenticated": {&meridianv1.CanIRequest{Access: "GENERATE_USER_TOKEN", AsUser: "mesh-system:anonymous"}, true},
 		"another without": {&meridianv1.CanIRequest{Access: "CREATE", Resource: message(authztest.Permission("backend")), AsUser: "eve"}, false},
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -45,7 +45,7 @@ func (s *Service) Apply(ctx context.Context, req *meridianv1.ApplyRequest) (*mer
 }
 
 func (s *Service) apply(ctx context.Context, req *meridianv1.ApplyRequest) (result store.Result, said remarks, err error) {
-	attempt, err := authn.AttemptID(ctx, req.GetRequestId(), &meridianv1.ApplyRequest{Resources: req.GetResources()})
+	attempt, err := authn.ScopedRequestID(ctx, req.GetRequestId(), &meridianv1.ApplyRequest{Resources: req.GetResources()})
 	if err != nil {
 		return result, said, err
 	}
@@ -97,7 +97,7 @@ func (s *Service) Delete(ctx context.Context, req *meridianv1.DeleteRequest) (*m
 		return nil, rpcerr.New(rpcerr.Invalid, "IF_VERSION_NEEDS_ONE",
 			"a version condition is about one resource; this batch has %d", len(req.GetKeys()))
 	}
-	attempt, err := authn.AttemptID(ctx, req.GetRequestId(), &meridianv1.DeleteRequest{Keys: req.GetKeys()})
+	attempt, err := authn.ScopedRequestID(ctx, req.GetRequestId(), &meridianv1.DeleteRequest{Keys: req.GetKeys()})
 	if err != nil {
 		return nil, err
 	}

@@ -40,7 +40,7 @@ func (d *Service) newSession(stream connectStream) (*session, error) {
 		return nil, rpcerr.New(rpcerr.Unauthenticated, authn.ReasonNoCredentials, "not authenticated: this is for proxies, which present a dataplane token")
 	}
 	// The stream's context ends with its token too, and says why.
-	end, ok := authn.EndOf(ctx)
+	end, ok := authn.TerminationOf(ctx)
 	if !ok {
 		return nil, rpcerr.New(rpcerr.Internal, ReasonNotEndable, "the server cannot end streams, which this one has to")
 	}

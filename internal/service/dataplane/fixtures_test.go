@@ -66,8 +66,8 @@ func newWorld(t testing.TB) *world {
 		return slices.Contains(w.revoked, id)
 	})
 	w.auth = &authn.Authenticator{
-		Verifier: func() *token.Verifier { return verifier },
-		Admit:    Authorize(func(authn.Principal, string) error { return nil }),
+		Verifier:  func() *token.Verifier { return verifier },
+		Authorize: Authorize(func(authn.Principal, string) error { return nil }),
 	}
 	w.global(build(t, "Mesh", "", "default", "{}"))
 	return w

@@ -53,7 +53,7 @@ func checkUser(name string, groups []string) error {
 			return err
 		}
 		if group == authn.UnauthenticatedGroup {
-			return invalid("a group: nobody with a token is in %s", group)
+			return invalid("a group: %s is for clients without a token", group)
 		}
 	}
 	return nil
@@ -96,7 +96,7 @@ func checkDataplane(req *meridianv1.GenerateDataplaneTokenRequest) (map[string][
 	return tags, nil
 }
 
-// checkMesh refuses a mesh that is not there.
+// checkMesh refuses a mesh that does not exist.
 func (s *Service) checkMesh(mesh string) error {
 	if _, ok := s.cfg.View().Get(resource.Key{Kind: resource.KindMesh, Name: mesh}); !ok {
 		return rpcerr.New(rpcerr.Invalid, "MESH_MISSING", "mesh %q does not exist: create it first", clip(mesh))

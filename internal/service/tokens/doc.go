@@ -2,10 +2,11 @@
 // lists what was issued, rotates signing keys and revokes (§6.8), the
 // same on the global and in a zone.
 //
-// It guarantees that no token is handed out whose record is not stored, so that
-// every token can be listed and revoked; that what was decided by access control
-// still holds when the record, key or revocation is written; and that a token or
-// a private key appears in an answer to its issuer and nowhere else.
+// Guarantees. No token is returned before its record is stored, so that every token
+// can be listed and revoked. The access decision still holds when the record, key
+// or revocation is written. A token or a private key appears in the answer to its
+// issuer and nowhere else.
 //
-// It refuses to know roles: access control decides, and says what is missing.
+// Non-goals. It does not decide who may issue, rotate or revoke; package authz
+// does.
 package tokens

@@ -68,7 +68,7 @@ func (s *Service) write(ctx context.Context, requestID string, request proto.Mes
 	if requestID == "" || len(requestID) > 128 {
 		return store.Result{}, rpcerr.New(rpcerr.Invalid, "REQUEST_ID_MISSING", "request_id is required, of at most 128 characters, so that a retry takes effect once")
 	}
-	attempt, err := authn.AttemptID(ctx, requestID, request)
+	attempt, err := authn.ScopedRequestID(ctx, requestID, request)
 	if err != nil {
 		return store.Result{}, err
 	}

@@ -33,10 +33,10 @@ func (s *Service) Server(ctx context.Context, validForSeconds int64) (string, er
 	return raw, err
 }
 
-// UseUp lets a verified server token in for a server of that name and notes it
-// in the token's record, so that nobody else gets in by it. The same attempt,
-// told by its request id and the server's name, may be repeated: an answer can be
-// lost. A token without a record lets nobody in.
+// UseUp records that a server of that name joins by a verified server token, which
+// no other server can use after that. The same attempt, identified by its request
+// id and the server's name, may be repeated, as its answer can be lost. A token
+// without a record is refused.
 func (s *Service) UseUp(ctx context.Context, presented token.Token, requestID, name string) error {
 	_, err := commit.WriteNewest(ctx, s.cfg.Writer, func() (commit.Batch, error) {
 		return s.using(presented, requestID, name)

@@ -54,8 +54,8 @@ func TestServerTokensAreForAdmins(t *testing.T) {
 	require.Equal(t, "admin", listed[0].GetIssuer())
 }
 
-// A server token lets one server in. The same attempt may ask again; nobody else
-// may, and the same server not by another attempt.
+// One server joins by a server token. The same attempt may be repeated; no other
+// attempt succeeds, not even of the same server.
 func TestServerTokenIsGoodOnce(t *testing.T) {
 	f := newServerFixture(t)
 	issued := f.serverToken()
@@ -75,7 +75,7 @@ func TestServerTokenIsGoodOnce(t *testing.T) {
 	require.NoError(t, f.UseUp(t.Context(), f.serverToken(), "r2", "third"), "another token lets another server in")
 }
 
-// Two servers with one token: whoever's write comes first is in.
+// Of two servers with one token, the first to write joins.
 func TestServerTokenLetsOneOfTwoIn(t *testing.T) {
 	f := newServerFixture(t)
 	issued := f.serverToken()
@@ -86,7 +86,7 @@ func TestServerTokenLetsOneOfTwoIn(t *testing.T) {
 }
 
 // A token that was revoked, whose key is gone, that has expired or that is not on
-// record lets nobody in, though it was good when it was looked at first.
+// record is refused, although it verified at first.
 func TestServerTokenIsLookedAtAgain(t *testing.T) {
 	f := newServerFixture(t)
 	issued := f.serverToken()

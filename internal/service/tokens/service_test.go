@@ -258,7 +258,7 @@ func TestWhatIssuingTakes(t *testing.T) {
 	}{
 		"dataplane of the service":            {dataplane("minter", "web"), true},
 		"dataplane of another":                {dataplane("minter", "billing"), false},
-		"dataplane by nobody":                 {dataplane("bob", "web"), false},
+		"dataplane without a role":            {dataplane("bob", "web"), false},
 		"zone":                                {zoneToken("zoner"), true},
 		"zone, ingress, without that":         {zoneToken("zoner", "ingress"), false},
 		"ingress":                             {zoneToken("ingress", "ingress", "egress"), true},
@@ -305,7 +305,7 @@ func TestAccessLostMeanwhileWritesNothing(t *testing.T) {
 	require.Equal(t, rpcerr.Denied, rpcerr.CodeOf(err))
 	f.writer.Before(nil)
 
-	// Who may write the resources rotates keys; nobody knows what is in them.
+	// Write access to the resources rotates keys.
 	f.grant("hr", `{"access": ["CREATE"]}`)
 	_, err = f.RotateKey(as(t, "hr"), &meridianv1.RotateKeyRequest{Kind: "user-token", RequestId: "r3"})
 	require.NoError(t, err)
@@ -320,7 +320,7 @@ func TestRequestsThatAreRefused(t *testing.T) {
 		"the name of the user has characters that do not print":            {Name: "a\nb", ValidForSeconds: hour},
 		"users have no names that begin with mesh-system:":                 {Name: "mesh-system:anonymous", ValidForSeconds: hour},
 		"a group is required":                                              {Name: "bob", Groups: []string{""}, ValidForSeconds: hour},
-		"nobody with a token is in mesh-system:unauthenticated":            {Name: "bob", Groups: []string{authn.UnauthenticatedGroup}, ValidForSeconds: hour},
+		"mesh-system:unauthenticated is for clients without a token":       {Name: "bob", Groups: []string{authn.UnauthenticatedGroup}, ValidForSeconds: hour},
 		"a token carries at most 64 groups, not 65":                        {Name: "bob", Groups: make([]string, 65), ValidForSeconds: hour},
 		"a token is valid for at least a second and at most 3650 days":     {Name: "bob"},
 		"a token is valid for at least a second and at most 3650 days ":    {Name: "bob", ValidForSeconds: -1},

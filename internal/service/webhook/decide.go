@@ -26,12 +26,12 @@ const (
 	statusFailure   = "Failure"
 )
 
-// maxWarnings bounds what an author is told at once; the API server passes on
-// 4096 characters in all.
+// maxWarnings bounds the warnings of one answer; the API server passes on 4096
+// characters in all.
 const maxWarnings = 16
 
-// auditGrantedBy is the annotation, under the webhook's name, by which the audit
-// log of Kubernetes says why something was allowed.
+// auditGrantedBy is the annotation, under the webhook's name, that names the
+// access rules in the audit log of Kubernetes.
 const auditGrantedBy = "granted-by"
 
 // decide answers a review that has been checked. The error is errMalformed for
@@ -84,8 +84,8 @@ const (
 	perProcessor = 4
 )
 
-// errBusy means that a review did not get its turn in time.
-var errBusy = errors.New("too many reviews are being decided at the moment; try again")
+// errBusy means that a review waited too long for its turn.
+var errBusy = errors.New("too many reviews are being decided; try again")
 
 // turn waits until a review may be decoded, and returns what ends that. The error
 // is errBusy.
@@ -113,9 +113,8 @@ func decodeObject(raw json.RawMessage) (resource.Document, error) {
 }
 
 // readChange decodes what a review is about, and returns what the author should
-// know about it. An UPDATE that leaves invalid content alone has no New: somebody
-// must be able to take a finalizer off such an object, or it could never be
-// deleted. The error is errMalformed or a *resource.DocumentError.
+// know about it. An UPDATE that does not change invalid content has no New: it must
+// be possible to remove a finalizer of such an object, or it could never be deleted. The error is errMalformed or a *resource.DocumentError.
 func (s *Server) readChange(r *request) (authz.Change, []string, error) {
 	change := authz.Change{Access: resource.Access(r.Operation)}
 	var warnings []string
@@ -149,10 +148,10 @@ func (s *Server) readChange(r *request) (authz.Change, []string, error) {
 }
 
 // readStored decodes what Kubernetes holds. It may have been stored before this
-// webhook was there, and be invalid; somebody must be able to mend or delete it,
-// and a namespace that it is in. Then it counts by its identity alone, and no
-// condition on its content holds. Where its mesh is in doubt, or its kind is none
-// of ours, it counts as being in no mesh at all: rules for one, or for any, do not
+// webhook was registered, and be invalid; it must be possible to correct or delete
+// it, and the namespace that it is in. Then only its identity counts, and no condition
+// on its content holds. Where its mesh is unknown, or its kind is not one of this
+// product, it counts as being in no mesh: rules for one mesh, or for any, do not
 // cover it.
 func readStored(r *request) (rbac.Object, []string, error) {
 	document, err := decodeObject(r.OldObject)
@@ -241,8 +240,7 @@ func (s *Server) review(r *resource.Resource) ([]string, error) {
 	return s.cfg.Review(r)
 }
 
-// refusal turns an error into the answer no, where it is one. Warnings say what
-// else there is to know about it.
+// refusal returns the negative answer for an error that is a decision.
 func refusal(r *request, err error, warnings ...string) (*response, error) {
 	no := &response{UID: r.UID, Status: &status{Status: statusFailure}, Warnings: oneLineEach(warnings)}
 	var (
@@ -260,8 +258,8 @@ func refusal(r *request, err error, warnings ...string) (*response, error) {
 	return no, nil
 }
 
-// oneLineEach makes warnings fit for the header that the API server passes them
-// on in: it drops those with control characters without a word.
+// oneLineEach formats warnings for the header in which the API server passes them
+// on: it silently drops those with control characters.
 func oneLineEach(warnings []string) []string {
 	if more := len(warnings) - maxWarnings; more > 0 {
 		warnings = append(warnings[:maxWarnings:maxWarnings], fmt.Sprintf("and %d more", more))

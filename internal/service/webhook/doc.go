@@ -1,22 +1,17 @@
-// Package webhook is the door through which Kubernetes asks whether one of its
-// users may write an object of this product: an AdmissionReview v1 endpoint over
-// HTTPS (§6.9).
+// Package webhook serves the admission webhook of Kubernetes: an AdmissionReview v1
+// endpoint over HTTPS, which decides whether a user of Kubernetes may write an
+// object of this product (§6.9).
 //
-// It guarantees that an object in Kubernetes is decided by the same evaluator,
-// the same decoder and the same words as a resource written here: an UPDATE on
-// what is stored and on what would be (§6.4), a DELETE on what is stored. Users
-// and groups count exactly as Kubernetes names them; none is added. The access
-// rules are those of the moment: one that was acknowledged before the review
-// arrived decides it. A review changes nothing, so that a dry run and the real
-// thing get one answer.
+// Guarantees. An object in Kubernetes is decided by the decoder and the evaluator
+// that decide writes here: an UPDATE on the stored and the new content (§6.4), a
+// DELETE on the stored content. Users and groups count as Kubernetes names them;
+// none is added. The access rules are the current ones: a change acknowledged before
+// the review arrived is in effect. A review changes nothing, so a dry run and the
+// request itself get the same answer. A review that cannot be decoded, or that
+// contradicts itself, is an HTTP error and no decision, which the API server treats
+// by its failurePolicy. Headers, bodies, their total size and the time of a review
+// are bounded.
 //
-// It refuses to guess. A review that cannot be understood, or that contradicts
-// itself, is an HTTP error and no decision, which the API server treats by the
-// failurePolicy of its configuration. Objects of other API groups, and CONNECT,
-// are none of its business and allowed.
-//
-// Unless it is told whose clients may ask, the endpoint does not authenticate its
-// callers: it says yes or no and does nothing. Whoever can reach it can learn what
-// somebody may do, which every user may know anyway (§6.1). Headers, bodies, what is
-// held of all of them, and patience with slow callers are bounded.
+// Non-goals. It stores, changes and imports nothing. Objects of other API groups,
+// and CONNECT, are allowed without a decision.
 package webhook

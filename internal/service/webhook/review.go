@@ -52,7 +52,7 @@ type request struct {
 
 	// from is the address that the question came from.
 	from string
-	// unclear says that nobody can tell which resource the stored object is.
+	// unclear says that the stored object cannot be identified as a resource.
 	unclear bool
 }
 
@@ -68,7 +68,7 @@ type groupVersionResource struct {
 	Resource string `json:"resource"`
 }
 
-// userInfo is who asks, authenticated by the API server.
+// userInfo is the user, as authenticated by the API server.
 type userInfo struct {
 	Username string   `json:"username"`
 	Groups   []string `json:"groups"`
@@ -138,7 +138,7 @@ func jsonProblem(err error) string {
 func (r *request) check() error {
 	switch {
 	case r.UID == "":
-		return malformed("request.uid is missing: there would be no telling what the answer is to")
+		return malformed("request.uid is missing")
 	case r.Kind.Kind == "":
 		return malformed("request.kind is missing")
 	}
@@ -155,7 +155,7 @@ func (r *request) check() error {
 		return nil
 	}
 	if r.UserInfo.Username == "" {
-		return malformed("request.userInfo.username is missing: without it nobody is asking")
+		return malformed("request.userInfo.username is missing")
 	}
 	if (r.Operation == opCreate || r.Operation == opUpdate) && absent(r.Object) {
 		return malformed("request.object is missing: %s is decided by the new content", r.Operation)

@@ -33,16 +33,15 @@ const Path = "/validate"
 // times what Kubernetes stores.
 const MaxBodyBytes = 8 << 20
 
-// What is held of reviews that have not been answered: anybody may send one.
+// Limits on the memory of reviews that have not been answered.
 const (
-	room = 8 * MaxBodyBytes
-	// firstRead is how much of a review is made room for at first; it doubles as it
-	// is used.
+	totalBytes = 8 * MaxBodyBytes
+	// firstRead is the first size of the buffer for a review, which doubles as it
+	// fills.
 	firstRead = 64 << 10
 )
 
-// Patience with callers. The API server waits for 30 s at most, and for 10 s
-// unless told otherwise.
+// Time limits. The API server waits for 10 s by default and 30 s at most.
 const (
 	headerTimeout = 5 * time.Second
 	readTimeout   = 10 * time.Second
@@ -76,7 +75,7 @@ type Config struct {
 	Review func(r *resource.Resource) (warnings []string, err error)
 	// Audit is given every denial before it is answered. Optional.
 	Audit Recorder
-	// Certificate serves the certificate of the moment to every handshake.
+	// Certificate returns the current certificate.
 	Certificate func(*tls.ClientHelloInfo) (*tls.Certificate, error)
 	// Clients returns the authorities of the moment whose clients alone may ask.
 	// Optional: without it anybody may.
@@ -89,14 +88,14 @@ type Server struct {
 	cfg     Config
 	http    *http.Server
 	reviews *prometheus.CounterVec
-	room    *limits.Intake
+	limit   *limits.Intake
 	// small and large hold one for every review that is being decoded.
 	small, large chan struct{}
 }
 
 // New returns a server that is not serving yet.
 func New(cfg Config) *Server {
-	s := &Server{cfg: cfg, room: limits.New(room), reviews: prometheus.NewCounterVec(prometheus.CounterOpts{
+	s := &Server{cfg: cfg, limit: limits.New(totalBytes), reviews: prometheus.NewCounterVec(prometheus.CounterOpts{
 		Name: "meridian_webhook_reviews_total",
 		Help: "Requests to the admission webhook, by operation and outcome (allowed, denied, invalid, ignored, refused, failed).",
 	}, []string{"operation", "outcome"})}
@@ -116,8 +115,7 @@ func New(cfg Config) *Server {
 	return s
 }
 
-// serverTLS is what handshakes go by. API servers may be told to speak TLS 1.2 and
-// no newer.
+// serverTLS returns the TLS configuration. API servers may be limited to TLS 1.2.
 func serverTLS(cfg Config) *tls.Config {
 	open := &tls.Config{MinVersion: tls.VersionTLS12, GetCertificate: cfg.Certificate}
 	if cfg.Clients == nil {
@@ -130,7 +128,7 @@ func serverTLS(cfg Config) *tls.Config {
 	open.GetConfigForClient = func(*tls.ClientHelloInfo) (*tls.Config, error) {
 		authorities, err := cfg.Clients()
 		if err != nil {
-			cfg.Log.Error("nobody can call the admission webhook", "error", err)
+			cfg.Log.Error("no client can call the admission webhook: the CA of its clients cannot be read", "error", err)
 			return nil, err
 		}
 		now := closed.Clone()
@@ -171,7 +169,7 @@ func (s *Server) Run(ctx context.Context, l net.Listener, grace time.Duration) e
 func (s *Server) serve(w http.ResponseWriter, r *http.Request) {
 	reading := &reading{w: w}
 	defer reading.end()
-	arriving, err := s.room.Begin(firstRead, reading.stop)
+	arriving, err := s.limit.Begin(firstRead, reading.stop)
 	if err != nil {
 		s.refuse(w, "", http.StatusServiceUnavailable, err)
 		return
@@ -245,7 +243,7 @@ func readBody(w http.ResponseWriter, r *http.Request, arriving *limits.Request) 
 	return body, http.StatusOK, nil
 }
 
-// readAll reads a body whose first bytes there is room for already.
+// readAll reads a body; firstRead of its bytes are accounted for.
 func readAll(r io.Reader, arriving *limits.Request) ([]byte, error) {
 	data := make([]byte, 0, firstRead)
 	for {
@@ -314,5 +312,5 @@ func send(w http.ResponseWriter, code int, body []byte) {
 	w.Header().Set("Content-Type", "application/json")
 	w.Header().Set("Content-Length", strconv.Itoa(len(body)))
 	w.WriteHeader(code)
-	_, _ = w.Write(body) // a caller that is gone misses nothing
+	_, _ = w.Write(body) // fails only when the caller has disconnected
 }

@@ -39,6 +39,23 @@ func certify(t *testing.T, certFile, keyFile string) *x509.CertPool {
 	return pool
 }
 
+// serveTLS serves reviews over TLS. renew replaces the certificate files.
+func serveTLS(t *testing.T, adapt func(c *Config, dir string)) (renew func() *x509.CertPool, pool *x509.CertPool, p *pki.PKI, addr string) {
+	t.Helper()
+	dir := t.TempDir()
+	certFile, keyFile := filepath.Join(dir, "cert.pem"), filepath.Join(dir, "key.pem")
+	pool = certify(t, certFile, keyFile)
+	p, err := pki.Open(pki.Config{DataDir: dir, CertFile: certFile, KeyFile: keyFile, Now: time.Now, Log: slog.New(slog.DiscardHandler)})
+	require.NoError(t, err)
+	c := config(t, world(t))
+	c.Certificate = p.GetCertificate
+	adapt(&c, dir)
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	require.NoError(t, err)
+	t.Cleanup(start(t, New(c), l))
+	return func() *x509.CertPool { return certify(t, certFile, keyFile) }, pool, p, l.Addr().String()
+}
+
 // start runs a server on l, and returns what stops it and waits for it.
 func start(t *testing.T, s *Server, l net.Listener) func() {
 	t.Helper()
@@ -71,18 +88,7 @@ func ask(t *testing.T, c *http.Client, addr string, body []byte) (*response, *ht
 }
 
 func TestReviewsOverHTTPS(t *testing.T) {
-	dir := t.TempDir()
-	certFile, keyFile := filepath.Join(dir, "cert.pem"), filepath.Join(dir, "key.pem")
-	first := certify(t, certFile, keyFile)
-	pki, err := pki.Open(pki.Config{DataDir: dir, CertFile: certFile, KeyFile: keyFile, Now: time.Now, Log: slog.New(slog.DiscardHandler)})
-	require.NoError(t, err)
-	c := config(t, world(t))
-	c.Certificate = pki.GetCertificate
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	require.NoError(t, err)
-	addr := l.Addr().String()
-	defer start(t, New(c), l)()
-
+	renew, first, p, addr := serveTLS(t, func(*Config, string) {})
 	for name, version := range map[string]uint16{"TLS 1.2": tls.VersionTLS12, "TLS 1.3": tls.VersionTLS13} {
 		t.Run(name, func(t *testing.T) {
 			answer, r := ask(t, client(first, version), addr, recorded(t, "create"))
@@ -104,27 +110,27 @@ func TestReviewsOverHTTPS(t *testing.T) {
 	t.Run("a new certificate", func(t *testing.T) {
 		standing := client(first, tls.VersionTLS13)
 		ask(t, standing, addr, recorded(t, "create"))
-		second := certify(t, certFile, keyFile)
+		second := renew()
 		_, err := client(second, tls.VersionTLS13).Get("https://" + addr + Path)
-		require.ErrorContains(t, err, "certificate", "it is not read before it is told to")
-		require.NoError(t, pki.Reload())
+		require.ErrorContains(t, err, "certificate", "the files are read on Reload only")
+		require.NoError(t, p.Reload())
 		answer, _ := ask(t, client(second, tls.VersionTLS13), addr, recorded(t, "create"))
 		require.True(t, answer.Allowed)
 		_, err = client(first, tls.VersionTLS13).Get("https://" + addr + Path)
 		require.ErrorContains(t, err, "certificate", "new connections get the new one")
 		answer, _ = ask(t, standing, addr, recorded(t, "create"))
-		require.True(t, answer.Allowed, "a connection that stands is not touched")
+		require.True(t, answer.Allowed, "an established connection is not affected")
 	})
 }
 
-// Where it is said whose clients may ask, nobody else is answered, and what is said
-// holds from the next connection on.
+// With a client CA only its clients are answered, and a change of the CA takes
+// effect on the next connection.
 func TestOnlyClientsOfTheAuthorityAsk(t *testing.T) {
-	dir := t.TempDir()
-	certFile, keyFile, authorities := filepath.Join(dir, "cert.pem"), filepath.Join(dir, "key.pem"), filepath.Join(dir, "clients.pem")
-	pool := certify(t, certFile, keyFile)
-	pair, err := tls.LoadX509KeyPair(certFile, keyFile)
-	require.NoError(t, err)
+	authorities := ""
+	_, pool, _, addr := serveTLS(t, func(c *Config, dir string) {
+		authorities = filepath.Join(dir, "clients.pem")
+		c.Clients = func() (*x509.CertPool, error) { return pki.ReadAuthorities(authorities) }
+	})
 	apiServer := func() *http.Client {
 		ca, err := pki.NewCA(time.Now())
 		require.NoError(t, err)
@@ -135,17 +141,10 @@ func TestOnlyClientsOfTheAuthorityAsk(t *testing.T) {
 		require.NoError(t, os.WriteFile(authorities, ca.CertificatePEM(), 0o600))
 		c := client(pool, tls.VersionTLS13)
 		c.Transport.(*http.Transport).TLSClientConfig.GetClientCertificate = func(*tls.CertificateRequestInfo) (*tls.Certificate, error) {
-			return &own, nil // whomever the server says that it trusts
+			return &own, nil // whichever CA the server names
 		}
 		return c
 	}
-	c := config(t, world(t))
-	c.Certificate = func(*tls.ClientHelloInfo) (*tls.Certificate, error) { return &pair, nil }
-	c.Clients = func() (*x509.CertPool, error) { return pki.ReadAuthorities(authorities) }
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	require.NoError(t, err)
-	addr := l.Addr().String()
-	defer start(t, New(c), l)()
 	refused := func(c *http.Client, why string) {
 		t.Helper()
 		conn, err := tls.Dial("tcp", addr, c.Transport.(*http.Transport).TLSClientConfig)
@@ -166,7 +165,7 @@ func TestOnlyClientsOfTheAuthorityAsk(t *testing.T) {
 	answer, _ = ask(t, second, addr, recorded(t, "create"))
 	require.True(t, answer.Allowed)
 	answer, _ = ask(t, first, addr, recorded(t, "create"))
-	require.True(t, answer.Allowed, "a connection that stands is not touched")
+	require.True(t, answer.Allowed, "an established connection is not affected")
 	refused(first, "unknown certificate authority")
 	require.NoError(t, os.WriteFile(authorities, nil, 0o600))
 	refused(second, "internal error")
@@ -328,7 +327,7 @@ func TestAnEndlessReadIsCutOff(t *testing.T) {
 	})
 }
 
-// Reviews that are large and slow lose their room to those that come after them.
+// Large, slow reviews are aborted in favor of later ones.
 func TestLargeReviewsGiveWay(t *testing.T) {
 	dir := t.TempDir()
 	certFile, keyFile := filepath.Join(dir, "cert.pem"), filepath.Join(dir, "key.pem")
@@ -344,9 +343,9 @@ func TestLargeReviewsGiveWay(t *testing.T) {
 
 	body := bytes.Repeat([]byte(" "), MaxBodyBytes-1)
 	for _, version := range []string{"http/1.1", "h2"} {
-		const crowd = room/MaxBodyBytes + 2 // two more than find room
-		answers := make(chan string, crowd)
-		for range crowd {
+		const burst = totalBytes/MaxBodyBytes + 2 // two more than fit
+		answers := make(chan string, burst)
+		for range burst {
 			sent, slow := io.Pipe()
 			transport := &http.Transport{ForceAttemptHTTP2: version == "h2", TLSClientConfig: &tls.Config{RootCAs: pool, ServerName: "127.0.0.1"}}
 			defer transport.CloseIdleConnections()
@@ -363,7 +362,7 @@ func TestLargeReviewsGiveWay(t *testing.T) {
 			}()
 			_, _ = slow.Write(body) // or it is given up while it sends
 			answer, _ := ask(t, client(pool, tls.VersionTLS13), l.Addr().String(), recorded(t, "create"))
-			require.True(t, answer.Allowed, "who is quick finds room")
+			require.True(t, answer.Allowed, "a fast review is answered")
 		}
 		for range 2 {
 			require.Contains(t, <-answers, `"message":"the request took long to arrive, and the server needed the room for others","reason":"ServiceUnavailable","code":503`)

@@ -154,7 +154,7 @@ func TestRecordedReviews(t *testing.T) {
 		}},
 
 		// Users and groups verbatim.
-		{review: "create-group-not-added", rule: "§6.9: nobody is put into mesh-system:authenticated", code: 403, message: []string{
+		{review: "create-group-not-added", rule: "§6.9: mesh-system:authenticated is not added", code: 403, message: []string{
 			`user "alice/dev,system:authenticated" cannot`,
 		}},
 		{review: "create-group-verbatim", rule: "§6.9: whom Kubernetes puts there is there", warning: "nowhere"},
@@ -266,7 +266,7 @@ func TestMalformedReviews(t *testing.T) {
 		"uid of no type":     {review: "create", old: `"uid": "`, with: `"uid": 7, "was": "`, want: "request.uid cannot be a JSON number"},
 		"no operation":       {review: "create", old: `"CREATE"`, with: `""`, want: "request.operation is missing"},
 		"unknown operation":  {review: "create", old: `"CREATE"`, with: `"PATCH"`, want: `request.operation is "PATCH"`},
-		"nobody asks":        {review: "create", old: `"backend-owner"`, with: `""`, want: "request.userInfo.username is missing"},
+		"no user":            {review: "create", old: `"backend-owner"`, with: `""`, want: "request.userInfo.username is missing"},
 		"no object":          {review: "delete", old: `"DELETE"`, with: `"CREATE"`, want: "request.object is missing"},
 		"no old object":      {review: "create", old: `"CREATE"`, with: `"DELETE"`, want: "request.oldObject is missing"},
 		"update without old": {review: "create", old: `"CREATE"`, with: `"UPDATE"`, want: "request.oldObject is missing"},
@@ -504,14 +504,14 @@ func TestAccessRulesThatAreNotInForce(t *testing.T) {
 	s := New(config(t, state))
 	require.Empty(t, answerTo(t, s, recorded(t, "default-binding")).Warnings, "the control plane has the same")
 	changed := bytes.ReplaceAll(recorded(t, "default-binding"), []byte(`"name": "system:masters"`), []byte(`"name": "others"`))
-	require.Equal(t, []string{"AccessRoleBinding/default: it decides nothing until it is applied to the control plane, too"},
+	require.Equal(t, []string{"AccessRoleBinding/default: it is not in force until it is applied to the control plane, too"},
 		answerTo(t, s, changed).Warnings)
 	require.Equal(t, []string{
 		`AccessRoleBinding/early: there is no AccessRole "not-yet": until there is, it grants nothing`,
-		"AccessRoleBinding/early: it decides nothing until it is applied to the control plane, too",
+		"AccessRoleBinding/early: it is not in force until it is applied to the control plane, too",
 	}, answerTo(t, s, recorded(t, "binding-to-missing-role")).Warnings)
 	gone := bytes.ReplaceAll(recorded(t, "last-admin"), []byte(`"name": "default"`), []byte(`"name": "everybody-logs"`))
-	require.Equal(t, []string{"AccessRoleBinding/everybody-logs: the control plane has one, which goes on deciding: delete it there, too"},
+	require.Equal(t, []string{"AccessRoleBinding/everybody-logs: the control plane still has it, and it stays in force: delete it there, too"},
 		answerTo(t, s, gone).Warnings)
 	require.NoError(t, state.Apply(2, store.Txn{Ops: []store.Op{store.Delete(resource.Key{Kind: "AccessRoleBinding", Name: "everybody-logs"})}}).Err)
 	require.Empty(t, answerTo(t, s, gone).Warnings)

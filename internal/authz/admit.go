@@ -9,29 +9,29 @@ import (
 	"meridian/internal/store"
 )
 
-// Change is a write that somebody else carries out, and asks about first: the
-// API server of Kubernetes, which keeps the objects itself (§6.9).
+// Change is a write that the API server of Kubernetes asks about and carries out
+// itself (§6.9).
 type Change struct {
 	// Access is CREATE, UPDATE or DELETE.
 	Access resource.Access
-	// Old is what an UPDATE or DELETE finds stored, there and not here.
+	// Old is the object that an UPDATE or DELETE finds stored in Kubernetes.
 	Old rbac.Object
-	// New is what a CREATE or UPDATE would store; nil for an UPDATE that leaves
-	// content as it is which cannot be read.
+	// New is the object that a CREATE or UPDATE would store; nil for an UPDATE that
+	// does not change content which cannot be decoded.
 	New *resource.Resource
 }
 
-// Admission is a change that is allowed.
+// Admission is a permitted change.
 type Admission struct {
 	// GrantedBy describes the rules that grant it.
 	GrantedBy []string
-	// Warnings are things that the author should know.
+	// Warnings are for the author.
 	Warnings []string
 }
 
-// Admit decides whether the caller may make a change elsewhere, by the access
-// rules of the moment. Rights are kept from growing and from being lost as if
-// the change were made here; nobody can insist.
+// Admit decides whether the caller may make a change in Kubernetes, by the current
+// access rules. Privilege escalation and the loss of the last admin are checked as
+// if the change were made here, and cannot be overridden.
 //
 // The error is an *rpcerr.Error of code Denied that says what is missing.
 func (a *Authorizer) Admit(ctx context.Context, c Change) (Admission, error) {
@@ -55,7 +55,7 @@ func (a *Authorizer) Admit(ctx context.Context, c Change) (Admission, error) {
 		admission.GrantedBy = append(admission.GrantedBy, d.ByOld.String())
 	}
 	if c.Access == resource.AccessUpdate && c.New == nil {
-		return admission, nil // what cannot be read is not in force here
+		return admission, nil // content that cannot be decoded grants nothing
 	}
 	ops := []store.Op{op}
 	if rbac.Guarded(request.New.Key) || rbac.Guarded(request.Old.Key) {
@@ -67,8 +67,8 @@ func (a *Authorizer) Admit(ctx context.Context, c Change) (Admission, error) {
 	return admission, nil
 }
 
-// notInForce warns of a role or a binding that is written elsewhere, and so far only
-// there: somebody may take it for a restriction, or for one that is gone.
+// notInForce warns about a role or a binding that so far is written in Kubernetes
+// only: its author may take it for a restriction that is in force.
 func notInForce(view *store.View, op store.Op) []string {
 	key := op.Key
 	if op.Resource != nil {
@@ -80,9 +80,9 @@ func notInForce(view *store.View, op store.Op) []string {
 	here, ok := view.Get(key)
 	switch {
 	case op.Resource == nil && ok:
-		return []string{fmt.Sprintf("%s: the control plane has one, which goes on deciding: delete it there, too", key)}
+		return []string{fmt.Sprintf("%s: the control plane still has it, and it stays in force: delete it there, too", key)}
 	case op.Resource != nil && (!ok || here.Hash() != op.Resource.Hash()):
-		return []string{fmt.Sprintf("%s: it decides nothing until it is applied to the control plane, too", key)}
+		return []string{fmt.Sprintf("%s: it is not in force until it is applied to the control plane, too", key)}
 	}
 	return nil
 }

@@ -51,8 +51,7 @@ func called(t *testing.T, handler grpc.StreamHandler) grpc.ClientStream {
 	return stream
 }
 
-// What grpc offers by no interface of its own: whoever changes its version
-// learns here whether it still does.
+// gRPC offers this by none of its own interfaces: a new version may no longer.
 func TestStreamEndsWhileItsHandlerWaitsInRecv(t *testing.T) {
 	synctest.Test(t, endInRecv)
 }
@@ -62,7 +61,7 @@ func endInRecv(t *testing.T) {
 	type outcome struct{ cause, received, sent error }
 	outcomes := make(chan outcome, 1)
 	stream := called(t, func(_ any, stream grpc.ServerStream) error {
-		end, ok := EndOf(stream.Context())
+		end, ok := TerminationOf(stream.Context())
 		if !ok {
 			return errors.New("it has no end")
 		}
@@ -89,7 +88,7 @@ func TestStreamEndsWhileItsHandlerWaitsInSend(t *testing.T) {
 func endInSend(t *testing.T) {
 	sent := make(chan error, 1)
 	stream := called(t, func(_ any, stream grpc.ServerStream) error {
-		end, _ := EndOf(stream.Context())
+		end, _ := TerminationOf(stream.Context())
 		time.AfterFunc(time.Second, func() { end(nil) })
 		for {
 			if err := stream.SendMsg(&healthv1.HealthListResponse{Statuses: map[string]*healthv1.HealthCheckResponse{string(make([]byte, 32<<10)): {}}}); err != nil {
@@ -109,10 +108,10 @@ func endInSend(t *testing.T) {
 }
 
 func TestOnlyCallsHaveAnEnd(t *testing.T) {
-	_, ok := EndOf(t.Context())
+	_, ok := TerminationOf(t.Context())
 	require.False(t, ok)
-	ctx, end := endable(t.Context())
-	_, ok = EndOf(ctx)
+	ctx, end := terminable(t.Context())
+	_, ok = TerminationOf(ctx)
 	require.False(t, ok)
 	end(errors.New("over"))
 	require.EqualError(t, context.Cause(ctx), "over")

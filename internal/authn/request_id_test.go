@@ -17,7 +17,7 @@ func TestAttempts(t *testing.T) {
 	}
 	attempt := func(ctx context.Context, id string, r *meridianv1.ApplyRequest) string {
 		t.Helper()
-		out, err := AttemptID(ctx, id, r)
+		out, err := ScopedRequestID(ctx, id, r)
 		require.NoError(t, err)
 		return out
 	}
@@ -26,11 +26,11 @@ func TestAttempts(t *testing.T) {
 	require.Regexp(t, "^r#[0-9a-f]{32}$", first)
 	require.Equal(t, first, attempt(as(UserPrincipal("bob", []string{"team-a"})), "r", mesh("a")))
 	require.Empty(t, attempt(bob, "", mesh("a")))
-	require.Equal(t, "r", RequestOf(first))
+	require.Equal(t, "r", CallerRequestID(first))
 	for _, id := range []string{"", "r", "epoch/0123456789abcdef0123456789abcdef", "r#0123456789abcdef0123456789abcdeX", "0123456789abcdef0123456789abcdef"} {
-		require.Equal(t, id, RequestOf(id))
+		require.Equal(t, id, CallerRequestID(id))
 		if id != "" {
-			require.Equal(t, id, RequestOf(attempt(bob, id, mesh("a"))))
+			require.Equal(t, id, CallerRequestID(attempt(bob, id, mesh("a"))))
 		}
 	}
 	for _, other := range []string{
