@@ -12,6 +12,7 @@ import (
 	"meridian/internal/cli/exit"
 	"meridian/internal/cli/print"
 	"meridian/internal/consensus"
+	"meridian/internal/raftlog"
 )
 
 type recoverOptions struct {
@@ -57,7 +58,7 @@ func (a *app) recoverCluster(o *recoverOptions) (err error) {
 	case o.dryRun && o.confirm != "":
 		return exit.Usagef("--dry-run changes nothing and --confirm does: choose one")
 	}
-	r, err := consensus.OpenRecovery(consensus.Files(o.dataDir))
+	r, err := consensus.OpenRecovery(raftlog.Files(o.dataDir))
 	if err != nil {
 		return explainRecovery(o.dataDir, err)
 	}
@@ -97,12 +98,12 @@ func (a *app) recoverCluster(o *recoverOptions) (err error) {
 func explainRecovery(dir string, err error) error {
 	message := strings.ReplaceAll(err.Error(), "consensus: ", "")
 	switch {
-	case errors.Is(err, consensus.ErrDataDirInUse):
+	case errors.Is(err, raftlog.ErrDataDirInUse):
 		return exit.Failf(exit.Usage, "%s", message).
 			With("A server runs on it. Recovery is for a server that is stopped, and only when a majority is lost for good.")
 	case errors.Is(err, consensus.ErrNotRecoverable):
 		return exit.Failf(exit.Usage, "%s", message)
-	case errors.Is(err, consensus.ErrCorrupt):
+	case errors.Is(err, raftlog.ErrCorrupt):
 		return exit.Failf(exit.Usage, "%s", message).
 			With("What it holds cannot be trusted. Recover from the directory of another server, or restore a snapshot into a new global:",
 				"  meridian cluster snapshot restore FILE")

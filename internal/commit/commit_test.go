@@ -12,6 +12,7 @@ import (
 	"meridian/internal/commit"
 	"meridian/internal/commit/committest"
 	"meridian/internal/consensus"
+	"meridian/internal/raftlog"
 	"meridian/internal/resource"
 	"meridian/internal/rpcerr"
 	"meridian/internal/store"
@@ -90,7 +91,7 @@ func TestEffects(t *testing.T) {
 		{consensus.ErrUnknownOutcome, rpcerr.Unavailable, rpcerr.EffectUnknown},
 		{consensus.ErrNotLeader, rpcerr.Unavailable, rpcerr.EffectNone},
 		{consensus.ErrUnavailable, rpcerr.Unavailable, rpcerr.EffectNone},
-		{consensus.ErrDiskFull, rpcerr.Unavailable, rpcerr.EffectNone},
+		{raftlog.ErrDiskFull, rpcerr.Unavailable, rpcerr.EffectNone},
 		{consensus.ErrClosed, rpcerr.Unavailable, rpcerr.EffectNone},
 		{&store.MeshMissingError{Key: resource.Key{Kind: "Timeout", Mesh: "m", Name: "t"}}, rpcerr.Invalid, rpcerr.EffectNone},
 		{&store.MeshNotEmptyError{Mesh: "m", Count: 2}, rpcerr.Conflict, rpcerr.EffectNone},

@@ -4,6 +4,7 @@ import (
 	"errors"
 
 	"meridian/internal/consensus"
+	"meridian/internal/raftlog"
 	"meridian/internal/rpcerr"
 	"meridian/internal/store"
 )
@@ -34,7 +35,7 @@ func explain(err error) error {
 	case errors.Is(err, consensus.ErrUnknownOutcome):
 		return rpcerr.WithEffect(rpcerr.New(rpcerr.Unavailable, "OUTCOME_UNKNOWN",
 			"the write may or may not take effect: retry it with the same request id (%w)", err), rpcerr.EffectUnknown)
-	case errors.Is(err, consensus.ErrDiskFull), errors.Is(err, consensus.ErrClosed):
+	case errors.Is(err, raftlog.ErrDiskFull), errors.Is(err, consensus.ErrClosed):
 		return none(rpcerr.Unavailable, reasonNoLeader)
 	case errors.Is(err, consensus.ErrNotLeader), errors.Is(err, consensus.ErrUnavailable):
 		return rpcerr.WithEffect(rpcerr.New(rpcerr.Unavailable, reasonNoLeader, "%w; `meridian cluster members` shows why", err), rpcerr.EffectNone)

@@ -13,6 +13,7 @@ import (
 
 	peerv1 "meridian/api/peer/v1"
 	"meridian/internal/gossip"
+	"meridian/internal/raftlog"
 )
 
 // Autopilot is how a leader looks after its members: it gives a new server its
@@ -173,7 +174,7 @@ func (p *pilot) KnownServers() map[raft.ServerID]*autopilot.Server {
 			status = autopilot.NodeFailed
 		}
 		known[s.ID] = &autopilot.Server{
-			ID: s.ID, Name: nameOf(s.ID), Address: s.Address,
+			ID: s.ID, Name: raftlog.NameOf(s.ID), Address: s.Address,
 			NodeStatus: status, NodeType: nodeType(s.Suffrage == raft.Voter),
 			IsLeader: s.ID == p.node.id,
 		}
@@ -204,7 +205,7 @@ func (p *pilot) dead(id raft.ServerID) bool {
 	hears := false
 	for _, peer := range p.node.cfg.Peers() {
 		switch {
-		case peer.Name != nameOf(id):
+		case peer.Name != raftlog.NameOf(id):
 			hears = hears || peer.State == gossip.Alive
 		case peer.State == gossip.Alive:
 			return false
@@ -258,10 +259,10 @@ func (n *Node) statusOf(ctx context.Context, id raft.ServerID, addr raft.ServerA
 	switch {
 	case err != nil:
 		return nil, unanswered(err)
-	case status.GetName() != nameOf(id):
-		return nil, fmt.Errorf("the server at %s is %s, not %s", addr, status.GetName(), nameOf(id))
-	case status.GetDisk() != diskOf(id):
-		return nil, fmt.Errorf("the server at %s has another disk than the member %s", addr, nameOf(id))
+	case status.GetName() != raftlog.NameOf(id):
+		return nil, fmt.Errorf("the server at %s is %s, not %s", addr, status.GetName(), raftlog.NameOf(id))
+	case status.GetDisk() != raftlog.DiskOf(id):
+		return nil, fmt.Errorf("the server at %s has another disk than the member %s", addr, raftlog.NameOf(id))
 	case status.GetClusterId() != n.ClusterID():
 		return nil, fmt.Errorf("the server at %s is of cluster %s", addr, status.GetClusterId())
 	}

@@ -8,6 +8,8 @@ import (
 	"strconv"
 	"time"
 
+	"meridian/internal/raftlog"
+
 	"github.com/hashicorp/raft"
 	autopilot "github.com/hashicorp/raft-autopilot"
 )
@@ -23,7 +25,7 @@ var _ autopilot.Raft = pilotRaft{}
 func (r pilotRaft) AddVoter(id raft.ServerID, addr raft.ServerAddress, _ uint64, _ time.Duration) raft.IndexFuture {
 	err := r.node.promote(id, addr)
 	if err != nil {
-		r.node.cfg.Logger.Info("a server does not get its vote yet", "name", nameOf(id), "raft", addr, "reason", err)
+		r.node.cfg.Logger.Info("a server does not get its vote yet", "name", raftlog.NameOf(id), "raft", addr, "reason", err)
 	}
 	return settled{err}
 }
@@ -34,7 +36,7 @@ func (n *Node) promote(id raft.ServerID, addr raft.ServerAddress) error {
 	return n.changeMembers(n.stopping, func() error {
 		s, ok := n.membership().disk(id)
 		if !ok || s.Address != addr {
-			return fmt.Errorf("%s is not a member at %s any more", nameOf(id), addr)
+			return fmt.Errorf("%s is not a member at %s any more", raftlog.NameOf(id), addr)
 		}
 		if s.Suffrage == raft.Voter {
 			return nil
@@ -47,12 +49,12 @@ func (n *Node) promote(id raft.ServerID, addr raft.ServerAddress) error {
 			return err
 		}
 		if status.GetLastIndex()+n.cfg.Autopilot.MaxTrailing < last {
-			return fmt.Errorf("%s has fallen behind, at entry %d of %d", nameOf(id), status.GetLastIndex(), last)
+			return fmt.Errorf("%s has fallen behind, at entry %d of %d", raftlog.NameOf(id), status.GetLastIndex(), last)
 		}
 		if err := n.raft.AddVoter(id, addr, 0, n.cfg.ApplyTimeout).Error(); err != nil {
 			return n.proposeError(err)
 		}
-		n.cfg.Logger.Info("a server has caught up and may vote", "name", nameOf(id), "raft", addr)
+		n.cfg.Logger.Info("a server has caught up and may vote", "name", raftlog.NameOf(id), "raft", addr)
 		return nil
 	})
 }

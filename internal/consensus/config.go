@@ -13,6 +13,7 @@ import (
 	"google.golang.org/grpc"
 
 	"meridian/internal/gossip"
+	"meridian/internal/raftlog"
 	"meridian/internal/resource"
 	"meridian/internal/store"
 )
@@ -37,7 +38,7 @@ type Config struct {
 	DataDir string
 	// Storage is where the node keeps everything instead of in files below
 	// DataDir, unless it is nil. It outlives the node: the next one opens it again.
-	Storage Storage
+	Storage raftlog.Storage
 	// NodeID names the server within its cluster, for as long as the data
 	// directory lives.
 	NodeID string
@@ -215,7 +216,7 @@ func (c Config) Validate() error {
 	}
 	check(c.DataDir != "" || c.Storage != nil, "a data directory is required")
 	check(c.NodeID != "", "a node id is required")
-	check(!strings.Contains(c.NodeID, diskMark), "node id %q contains %q", c.NodeID, diskMark)
+	check(!strings.Contains(c.NodeID, raftlog.DiskMark), "node id %q contains %q", c.NodeID, raftlog.DiskMark)
 	check(c.Role == RoleGlobal || c.Role == RoleZone, "role %q is neither %q nor %q", c.Role, RoleGlobal, RoleZone)
 	check(c.ApplyTimeout > 0, "apply timeout %s must be positive", c.ApplyTimeout)
 	check(c.StallLimit > 0, "stall limit %s must be positive", c.StallLimit)
@@ -281,3 +282,16 @@ func (c Config) raftConfig(id raft.ServerID, notify chan<- bool) *raft.Config {
 // maxAppendEntries bounds how many entries one write to the log and one message
 // to a follower hold.
 const maxAppendEntries = 64
+
+// storage is where the node keeps everything.
+func (c Config) storage() raftlog.Storage {
+	if c.Storage != nil {
+		return c.Storage
+	}
+	return raftlog.Files(c.DataDir)
+}
+
+// owner is whose data directory it must be.
+func (c Config) owner() raftlog.Owner {
+	return raftlog.Owner{Role: string(c.Role), ClusterID: c.ClusterID, NodeID: c.NodeID, Joining: c.Join.Fresh}
+}

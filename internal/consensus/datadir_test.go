@@ -9,6 +9,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"meridian/internal/raftlog"
 	"meridian/internal/store"
 )
 
@@ -26,7 +27,7 @@ func openError(t *testing.T, cfg Config) error {
 func TestDataDirInUse(t *testing.T) {
 	cfg := testConfig(t.TempDir())
 	n, _ := open(t, cfg)
-	require.ErrorIs(t, openError(t, cfg), ErrDataDirInUse)
+	require.ErrorIs(t, openError(t, cfg), raftlog.ErrDataDirInUse)
 	propose(t, n, put("a", 1))
 	require.NoError(t, n.Close())
 	open(t, cfg)
@@ -44,23 +45,23 @@ func TestForeignDataDir(t *testing.T) {
 		other := cfg
 		change(&other)
 		err := openError(t, other)
-		require.ErrorIs(t, err, ErrForeignDataDir)
+		require.ErrorIs(t, err, raftlog.ErrForeignDataDir)
 		require.ErrorContains(t, err, name)
 	}
 	cfg.ClusterID = n.ClusterID()
 	n, _ = open(t, cfg)
 	require.NoError(t, n.Close())
 
-	identityPath := filepath.Join(cfg.DataDir, identityFile)
+	identityPath := filepath.Join(cfg.DataDir, "identity.json")
 	data, err := os.ReadFile(identityPath)
 	require.NoError(t, err)
 	newer := strings.Replace(string(data), `"formatVersion": 1`, `"formatVersion": 2`, 1)
 	require.NoError(t, os.WriteFile(identityPath, []byte(newer), 0o600))
-	require.ErrorIs(t, openError(t, cfg), ErrForeignDataDir)
+	require.ErrorIs(t, openError(t, cfg), raftlog.ErrForeignDataDir)
 	require.NoError(t, os.WriteFile(identityPath, data[:20], 0o600))
-	require.ErrorIs(t, openError(t, cfg), ErrCorrupt)
+	require.ErrorIs(t, openError(t, cfg), raftlog.ErrCorrupt)
 	require.NoError(t, os.Remove(identityPath))
-	require.ErrorIs(t, openError(t, cfg), ErrForeignDataDir)
+	require.ErrorIs(t, openError(t, cfg), raftlog.ErrForeignDataDir)
 }
 
 func TestChosenClusterID(t *testing.T) {

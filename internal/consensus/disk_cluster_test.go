@@ -11,6 +11,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"meridian/internal/consensus"
+	"meridian/internal/raftlog"
 	"meridian/internal/resource"
 	"meridian/internal/store"
 	"meridian/test/simnet"
@@ -197,7 +198,7 @@ func TestDamagedEntryIsNotSent(t *testing.T) {
 				harm(leader.disk, last-10)
 				c.open(away, nil)
 				err := c.dies(leader)
-				require.ErrorIs(t, err, consensus.ErrCorrupt)
+				require.ErrorIs(t, err, raftlog.ErrCorrupt)
 				require.ErrorContains(t, err, "/log: ")
 				require.ErrorContains(t, err, "entry ")
 				c.end(leader)
@@ -236,7 +237,7 @@ func TestDamagedSnapshotIsNotSent(t *testing.T) {
 				harm(a.disk)
 				b := c.start("b", joining("a"))
 				err := c.dies(a)
-				require.ErrorIs(t, err, consensus.ErrCorrupt)
+				require.ErrorIs(t, err, raftlog.ErrCorrupt)
 				require.ErrorContains(t, err, "a/snapshots")
 				require.Zero(t, b.store.View().Len())
 				require.Zero(t, b.disk.Snapshots())
@@ -263,7 +264,7 @@ func TestDamagedOnArrival(t *testing.T) {
 		synctest.Wait()
 		require.True(t, b.disk.FlipSnapshot(0, 8*500))
 		b.disk.Resume()
-		require.ErrorIs(t, c.dies(b), consensus.ErrCorrupt)
+		require.ErrorIs(t, c.dies(b), raftlog.ErrCorrupt)
 		require.Zero(t, b.store.View().Len())
 		require.NoError(t, a.died())
 	})
@@ -286,7 +287,7 @@ func TestFullDiskOfOne(t *testing.T) {
 			require.NotEqual(t, old, c.leader(others...))
 			<-time.After(time.Minute)
 			require.True(t, old.node.Disk().Low)
-			require.ErrorIs(t, old.node.Disk().Err(), consensus.ErrDiskFull)
+			require.ErrorIs(t, old.node.Disk().Err(), raftlog.ErrDiskFull)
 			old.disk.Full(false)
 			c.ready(old)
 			c.alike(a, b, d)
@@ -324,7 +325,7 @@ func TestReserve(t *testing.T) {
 		for _, s := range []*server{a, b, d} {
 			began := time.Now()
 			_, err := s.node.Propose(context.Background(), store.Txn{Ops: []store.Op{put("k", "2")}})
-			require.ErrorIs(t, err, consensus.ErrDiskFull, s.name)
+			require.ErrorIs(t, err, raftlog.ErrDiskFull, s.name)
 			require.ErrorIs(t, err, consensus.ErrUnavailable, s.name)
 			require.ErrorContains(t, err, "the disk of "+third.name+" is nearly full")
 			require.ErrorContains(t, err, "10 MiB are left")
@@ -354,7 +355,7 @@ func TestReserveOfOne(t *testing.T) {
 			a.disk.SetFree(free)
 			<-time.After(time.Minute)
 			_, err := a.node.Propose(context.Background(), store.Txn{Ops: []store.Op{put("k", "2")}})
-			require.ErrorIs(t, err, consensus.ErrDiskFull)
+			require.ErrorIs(t, err, raftlog.ErrDiskFull)
 			require.Equal(t, "1", a.read(t, "k"))
 		}
 		a.disk.SetFree(1 << 30)
@@ -372,7 +373,7 @@ func TestReserveOfOne(t *testing.T) {
 		require.Equal(t, "3", a.read(t, "k"), "raft waits for room, reads do not")
 		require.ErrorIs(t, <-late, consensus.ErrUnknownOutcome)
 		_, err := a.node.Propose(context.Background(), store.Txn{Ops: []store.Op{put("k", "4")}})
-		require.ErrorIs(t, err, consensus.ErrDiskFull)
+		require.ErrorIs(t, err, raftlog.ErrDiskFull)
 		a.disk.Full(false)
 		<-time.After(10 * time.Second)
 		a.write(t, "k", "5")

@@ -13,6 +13,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"meridian/internal/consensus"
+	"meridian/internal/raftlog"
 	"meridian/internal/resource"
 	"meridian/internal/store"
 	"meridian/test/simnet"
@@ -179,7 +180,7 @@ func TestDamagedEntryIsNotApplied(t *testing.T) {
 				m.Resume()
 				<-time.After(time.Minute)
 				err := m.failed(t)
-				require.ErrorIs(t, err, consensus.ErrCorrupt)
+				require.ErrorIs(t, err, raftlog.ErrCorrupt)
 				require.ErrorContains(t, err, says)
 				require.ErrorContains(t, err, "one/log")
 				require.Less(t, uint64(m.st.Revision()), last-4)
@@ -202,7 +203,7 @@ func TestDamagedVote(t *testing.T) {
 			m.close(t)
 			m.FlipValue(key, 60)
 			err := m.start()
-			require.ErrorIs(t, err, consensus.ErrCorrupt)
+			require.ErrorIs(t, err, raftlog.ErrCorrupt)
 			require.ErrorContains(t, err, "one/log")
 			require.ErrorContains(t, err, key)
 			require.ErrorContains(t, err, "--join-bundle")
@@ -269,7 +270,7 @@ func TestDamagedSnapshotInMemory(t *testing.T) {
 		if err == nil {
 			m.close(t)
 		}
-		require.ErrorIs(t, err, consensus.ErrCorrupt, what)
+		require.ErrorIs(t, err, raftlog.ErrCorrupt, what)
 		require.ErrorContains(t, err, "one/snapshots", what)
 	}
 	synctest.Test(t, func(t *testing.T) {
@@ -297,7 +298,7 @@ func TestDamagedSnapshotInMemory(t *testing.T) {
 				require.Equal(t, 5, m.st.View().Len())
 				m.close(t)
 			} else {
-				require.ErrorIs(t, err, consensus.ErrCorrupt)
+				require.ErrorIs(t, err, raftlog.ErrCorrupt)
 			}
 			require.True(t, m.FlipSnapshotMeta(0, bit))
 		}
@@ -317,7 +318,7 @@ func TestDamagedEntryAtStart(t *testing.T) {
 		for bit := range 8 * 300 {
 			index := first + uint64(bit)%(last-first+1)
 			require.True(t, m.FlipEntry(index, bit))
-			require.ErrorIs(t, m.start(), consensus.ErrCorrupt, "entry %d bit %d", index, bit)
+			require.ErrorIs(t, m.start(), raftlog.ErrCorrupt, "entry %d bit %d", index, bit)
 			require.True(t, m.FlipEntry(index, bit))
 		}
 		m.open(t)
@@ -327,7 +328,7 @@ func TestDamagedEntryAtStart(t *testing.T) {
 		m.CrashTorn()
 		m.Resume()
 		_ = m.node.Close()
-		require.ErrorIs(t, m.start(), consensus.ErrCorrupt, "an entry cut short cannot be told from a damaged one that was acknowledged")
+		require.ErrorIs(t, m.start(), raftlog.ErrCorrupt, "an entry cut short cannot be told from a damaged one that was acknowledged")
 
 		m = newMachine("two")
 		m.open(t)
@@ -335,7 +336,7 @@ func TestDamagedEntryAtStart(t *testing.T) {
 		m.close(t)
 		require.True(t, m.DropEntries(5, 6))
 		err := m.start()
-		require.ErrorIs(t, err, consensus.ErrCorrupt)
+		require.ErrorIs(t, err, raftlog.ErrCorrupt)
 		require.ErrorContains(t, err, "entry 5 is missing")
 	})
 }

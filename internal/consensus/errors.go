@@ -3,8 +3,8 @@ package consensus
 import (
 	"errors"
 	"fmt"
-	"io/fs"
-	"syscall"
+
+	"meridian/internal/raftlog"
 
 	"github.com/hashicorp/raft"
 )
@@ -32,46 +32,12 @@ var ErrClosed = errors.New("node is closed")
 // directory and let it join as a new server.
 var ErrRemoved = errors.New("this server was removed from the cluster")
 
-// ErrDataDirInUse means that another process holds the data directory. Stop it
-// or choose another directory.
-var ErrDataDirInUse = errors.New("data directory is in use by another process")
-
-// ErrDataDirReadOnly means that the data directory cannot be written to. Change
-// its permissions or choose another directory.
-var ErrDataDirReadOnly = errors.New("data directory is not writable")
-
-// ErrForeignDataDir means that the data directory belongs to another cluster,
-// node or role. Choose the right directory, or an empty one to start anew.
-var ErrForeignDataDir = errors.New("data directory belongs to something else")
-
 // ErrAddrInUse means that something else listens on the raft address. Choose
 // another address, or port 0 for any free one.
 var ErrAddrInUse = errors.New("raft address is in use")
 
-// ErrCorrupt means that files in the data directory are damaged: what they hold
-// is not what was written. Nothing is served from them. Restore the directory
-// from a backup or, in a cluster, start the server with an empty one.
-var ErrCorrupt = errors.New("data is corrupt")
-
-// ErrDiskFull means that the disk is full or nearly so: nothing was written.
-// Free some space; writes go on by themselves.
-var ErrDiskFull = errors.New("the disk is nearly full")
-
 // ErrDiskHangs means that writes to the disk do not end.
 var ErrDiskHangs = errors.New("the disk hangs")
-
-// dataDirError adds ErrDataDirReadOnly to an error of the file system that says
-// so.
-func dataDirError(dir string, err error) error {
-	if errors.Is(err, fs.ErrPermission) || errors.Is(err, syscall.EROFS) {
-		return fmt.Errorf("%w: %s: %w", ErrDataDirReadOnly, dir, err)
-	}
-	return fmt.Errorf("consensus: data directory %s: %w", dir, err)
-}
-
-func corruptf(format string, args ...any) error {
-	return fmt.Errorf("%w: %w", ErrCorrupt, fmt.Errorf(format, args...))
-}
 
 // proposeError translates what raft says about an entry. Whatever is not known
 // to have had no effect counts as unknown: a failed disk write, for example, may
@@ -80,7 +46,7 @@ func (n *Node) proposeError(err error) error {
 	switch {
 	case errors.Is(err, raft.ErrNotLeader):
 		return n.notLeader()
-	case errors.Is(err, ErrDiskFull):
+	case errors.Is(err, raftlog.ErrDiskFull):
 		// The leader could not store it, so nobody did; the next leader may.
 		return fmt.Errorf("%w: %v", ErrUnavailable, err) //nolint:errorlint // it is not the last word
 	case errors.Is(err, raft.ErrLeadershipTransferInProgress):

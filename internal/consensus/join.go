@@ -10,6 +10,7 @@ import (
 	"time"
 
 	peerv1 "meridian/api/peer/v1"
+	"meridian/internal/raftlog"
 	"meridian/internal/rpcerr"
 	"meridian/internal/version"
 )
@@ -84,7 +85,7 @@ func (n *Node) catchUp(ctx context.Context) {
 // joined notes that this server holds the cluster's state: from now on an empty
 // log is a lost one.
 func (n *Node) joined() {
-	if err := n.dir.joined(); err != nil {
+	if err := n.dir.MarkJoined(); err != nil {
 		n.fatal(fmt.Errorf("consensus: note that this server has joined: %w", err))
 	}
 }
@@ -103,7 +104,7 @@ func (n *Node) belong(ctx context.Context) {
 			heard = time.Now()
 		}
 		member, known := n.membership().disk(n.id)
-		joining := n.dir.joining()
+		joining := n.dir.ID().Joining
 		if known && joining {
 			n.begun()
 		}
@@ -133,7 +134,7 @@ func (n *Node) belong(ctx context.Context) {
 
 // begun notes that this server has a log.
 func (n *Node) begun() {
-	if err := n.dir.begun(); err != nil {
+	if err := n.dir.MarkBootstrapped(); err != nil {
 		n.fatal(fmt.Errorf("consensus: note that this server has begun to join: %w", err))
 	}
 }
@@ -142,7 +143,7 @@ func (n *Node) begun() {
 // in, until one does, and reports whether one did.
 func (n *Node) apply(ctx context.Context, fresh bool) bool {
 	request := &peerv1.AddMemberRequest{
-		Name: n.cfg.NodeID, Disk: diskOf(n.id), Raft: n.RaftAddr(), Fresh: fresh,
+		Name: n.cfg.NodeID, Disk: raftlog.DiskOf(n.id), Raft: n.RaftAddr(), Fresh: fresh,
 		ClusterId: n.ClusterID(), Version: version.String(), CommandFormat: commandFormat,
 	}
 	var failures []string
@@ -223,7 +224,7 @@ func (n *Node) whereOthersMayBe() []string {
 
 // takenIn notes the answer of the leader: this server is a member.
 func (n *Node) takenIn(response *peerv1.AddMemberResponse) {
-	if err := n.dir.belongsTo(response.GetClusterId()); err != nil {
+	if err := n.dir.JoinCluster(response.GetClusterId()); err != nil {
 		n.fatal(err)
 		return
 	}
@@ -240,7 +241,7 @@ func (n *Node) turnedAway(err error) bool {
 	}
 	switch said.Reason {
 	case ReasonRemoved:
-		if err := n.dir.removed(); err != nil { // only Recovery reads it
+		if err := n.dir.MarkRemoved(); err != nil { // only Recovery reads it
 			n.cfg.Logger.Warn("cannot note that this server was removed", "node", n.cfg.NodeID, "error", err)
 		}
 		n.fatal(fmt.Errorf("%w; to bring it back, stop it, empty its data directory and let it join as a new server", ErrRemoved))

@@ -9,6 +9,7 @@ import (
 	"github.com/hashicorp/raft"
 
 	peerv1 "meridian/api/peer/v1"
+	"meridian/internal/raftlog"
 	"meridian/internal/rpcerr"
 )
 
@@ -24,7 +25,7 @@ func (n *Node) memberAddresses() []*peerv1.MemberAddress {
 	members := make([]*peerv1.MemberAddress, 0, len(servers))
 	for _, s := range servers {
 		members = append(members, &peerv1.MemberAddress{
-			Name: nameOf(s.ID), Raft: string(s.Address), Voter: s.Suffrage == raft.Voter,
+			Name: raftlog.NameOf(s.ID), Raft: string(s.Address), Voter: s.Suffrage == raft.Voter,
 		})
 	}
 	return members
@@ -50,7 +51,7 @@ func (n *Node) addMember(ctx context.Context, a addition) error {
 		return rpcerr.New(rpcerr.Invalid, "", "a member has a name and an address, not %q and %q", a.name, a.addr)
 	}
 	return n.changeMembers(ctx, func() error {
-		if at, moved := n.witness.whereabouts.find(serverID(a.name, a.disk), ""); moved {
+		if at, moved := n.witness.whereabouts.find(raftlog.ServerID(a.name, a.disk), ""); moved {
 			a.reached = string(at)
 		}
 		steps, err := n.membership().admit(a)
@@ -177,7 +178,7 @@ func (n *Node) take(s step) error {
 		future = n.raft.AddNonvoter(s.id, s.addr, 0, n.cfg.ApplyTimeout)
 	}
 	if err := future.Error(); err != nil {
-		return fmt.Errorf("%s %s: %w", s.what, nameOf(s.id), n.proposeError(err))
+		return fmt.Errorf("%s %s: %w", s.what, raftlog.NameOf(s.id), n.proposeError(err))
 	}
 	if s.what == add {
 		n.contacts.add(s.id)

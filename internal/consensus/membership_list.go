@@ -15,6 +15,7 @@ import (
 	"google.golang.org/grpc/status"
 
 	"meridian/internal/gossip"
+	"meridian/internal/raftlog"
 	"meridian/internal/resource"
 	"meridian/internal/rpcerr"
 	"meridian/internal/version"
@@ -61,7 +62,7 @@ func (n *Node) Members(ctx context.Context) []Member {
 			members[i] = n.self(s)
 			continue
 		}
-		asked.Go(func() { members[i] = n.askStatus(ctx, s, hints[nameOf(s.ID)]) })
+		asked.Go(func() { members[i] = n.askStatus(ctx, s, hints[raftlog.NameOf(s.ID)]) })
 	}
 	asked.Wait()
 	if joining {
@@ -105,7 +106,7 @@ func (n *Node) self(s raft.Server) Member {
 // where it does not answer.
 func (n *Node) askStatus(ctx context.Context, s raft.Server, hint gossip.Peer) Member {
 	m := Member{
-		Name: nameOf(s.ID), Raft: string(s.Address), GRPC: hint.GRPC, Gossip: hint.Gossip,
+		Name: raftlog.NameOf(s.ID), Raft: string(s.Address), GRPC: hint.GRPC, Gossip: hint.Gossip,
 		State: StateUnreachable, Voter: s.Suffrage == raft.Voter, Version: hint.Version,
 	}
 	answer, err := n.statusOf(ctx, s.ID, s.Address)
@@ -198,7 +199,7 @@ func (n *Node) Health() Health {
 	}
 	for id, s := range state.Servers {
 		m := MemberHealth{
-			Name: nameOf(id), Voter: s.HasVotingRights(), Healthy: s.Health.Healthy,
+			Name: raftlog.NameOf(id), Voter: s.HasVotingRights(), Healthy: s.Health.Healthy,
 			Since: since[id].since, LastContact: n.contacts.silence(id),
 		}
 		if s.Stats.LastIndex < last {

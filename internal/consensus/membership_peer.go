@@ -6,6 +6,7 @@ import (
 	"fmt"
 
 	peerv1 "meridian/api/peer/v1"
+	"meridian/internal/raftlog"
 	"meridian/internal/rpcerr"
 )
 
@@ -70,7 +71,7 @@ func memberStatus(err error) error {
 		err = rpcerr.New(rpcerr.Unavailable, reasonNotLeader, "%w", err)
 	case errors.Is(err, ErrUnknownOutcome):
 		err = rpcerr.New(rpcerr.Unavailable, reasonUnknownOutcome, "%w", err)
-	case errors.Is(err, ErrDiskFull):
+	case errors.Is(err, raftlog.ErrDiskFull):
 		err = rpcerr.New(rpcerr.TooLarge, reasonDiskFull, "%w", err)
 	case errors.Is(err, ErrUnavailable), errors.Is(err, ErrClosed):
 		err = rpcerr.New(rpcerr.Unavailable, reasonUnavailable, "%w", err)

@@ -6,6 +6,7 @@ import (
 
 	"github.com/hashicorp/raft"
 
+	"meridian/internal/raftlog"
 	"meridian/internal/rpcerr"
 )
 
@@ -103,11 +104,11 @@ func (m membership) admit(a addition) ([]step, error) {
 		return nil, rpcerr.New(rpcerr.Conflict, ReasonTooOld,
 			"%s runs release %s, which cannot read what the servers of this cluster write: give it a newer one", a.name, orUnknown(a.version))
 	}
-	if other, ok := m.at(a.addr); ok && nameOf(other.ID) != a.name {
+	if other, ok := m.at(a.addr); ok && raftlog.NameOf(other.ID) != a.name {
 		return nil, rpcerr.New(rpcerr.Conflict, ReasonAddressInUse,
-			"%s says that it is at %s, and so is the member %s: remove that one first if it is gone (meridian cluster remove %s)", a.name, a.addr, nameOf(other.ID), nameOf(other.ID))
+			"%s says that it is at %s, and so is the member %s: remove that one first if it is gone (meridian cluster remove %s)", a.name, a.addr, raftlog.NameOf(other.ID), raftlog.NameOf(other.ID))
 	}
-	id, addr := serverID(a.name, a.disk), raft.ServerAddress(a.addr)
+	id, addr := raftlog.ServerID(a.name, a.disk), raft.ServerAddress(a.addr)
 	known, member := m.find(a.name)
 	switch {
 	case !member && a.fresh:
@@ -175,7 +176,7 @@ func (m membership) answers(id raft.ServerID) bool { return id == m.self || m.si
 
 func (m membership) find(name string) (raft.Server, bool) {
 	for _, s := range m.servers {
-		if nameOf(s.ID) == name {
+		if raftlog.NameOf(s.ID) == name {
 			return s, true
 		}
 	}
@@ -184,7 +185,7 @@ func (m membership) find(name string) (raft.Server, bool) {
 
 // disk returns the member with a name and disk.
 func (m membership) disk(id raft.ServerID) (raft.Server, bool) {
-	s, ok := m.find(nameOf(id))
+	s, ok := m.find(raftlog.NameOf(id))
 	return s, ok && s.ID == id
 }
 

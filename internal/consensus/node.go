@@ -12,6 +12,7 @@ import (
 	"google.golang.org/grpc"
 
 	"meridian/internal/mutant"
+	"meridian/internal/raftlog"
 	"meridian/internal/resource"
 	"meridian/internal/store"
 )
@@ -21,8 +22,8 @@ import (
 type Node struct {
 	cfg       Config
 	st        *store.Store
-	dir       *dataDir
-	log       *logStore
+	dir       *raftlog.DataDir
+	log       *raftlog.Log
 	network   Network // nil: none
 	transport Transport
 	// id is what raft knows this server by.
@@ -118,21 +119,21 @@ func Open(ctx context.Context, cfg Config, st *store.Store) (_ *Node, err error)
 		n.transport = n.network.Transport(n.identity)
 	}
 	n.witness = newWitness(n.transport, n.hint)
-	if err = n.dir.claim(cfg); err != nil {
+	if err = n.dir.Claim(cfg.owner()); err != nil {
 		return nil, err
 	}
-	n.id = n.dir.id.serverID()
-	if n.log, err = openLogStore(n.dir); err != nil {
+	n.id = n.dir.ID().ServerID()
+	if n.log, err = raftlog.OpenLog(n.dir); err != nil {
 		return nil, err
 	}
-	if err = n.dir.finishRecovery(n.log); err != nil {
+	if err = finishRecovery(n.dir, n.log); err != nil {
 		return nil, err
 	}
-	snapshots, err := openSnapshots(n.dir, n.log, cfg)
+	snapshots, err := raftlog.OpenSnapshots(n.dir, n.log, cfg.Snapshots.Retain, newRaftLogger(cfg.Logger))
 	if err != nil {
 		return nil, err
 	}
-	if err = snapshots.check(n.dir.id); err != nil {
+	if err = snapshots.Check(n.dir.ID()); err != nil {
 		return nil, err
 	}
 	if err = n.bootstrap(snapshots); err != nil {
@@ -150,9 +151,19 @@ func Open(ctx context.Context, cfg Config, st *store.Store) (_ *Node, err error)
 	if err = n.startRaft(snapshots, notify); err != nil {
 		return nil, err
 	}
-	n.dir.keep()
+	n.dir.Keep()
 	n.run(notify)
 	return n, nil
+}
+
+// openDataDir opens the data directory, and says how to repair a damaged one.
+func openDataDir(cfg Config) (*raftlog.DataDir, error) {
+	storage := cfg.storage()
+	dir, err := raftlog.OpenDataDir(storage, cfg.owner())
+	if err != nil {
+		return nil, startError(cfg, storage.Name(), err)
+	}
+	return dir, nil
 }
 
 // run starts the node's own goroutines.
@@ -174,7 +185,7 @@ func (n *Node) run(notify <-chan bool) {
 // member. Raft's own function would refuse to go on after a crash between its
 // two writes; here the second makes the first count.
 func (n *Node) bootstrap(snapshots raft.SnapshotStore) error {
-	if n.dir.id.Bootstrapped || n.dir.id.Joining {
+	if n.dir.ID().Bootstrapped || n.dir.ID().Joining {
 		return nil
 	}
 	last, err := n.log.LastIndex()
@@ -182,7 +193,7 @@ func (n *Node) bootstrap(snapshots raft.SnapshotStore) error {
 		return err
 	}
 	if last == 0 {
-		if err := n.log.SetUint64(keyCurrentTerm, 0); err != nil {
+		if err := n.log.SetCurrentTerm(0); err != nil {
 			return fmt.Errorf("consensus: begin the log: %w", err)
 		}
 		members := raft.Configuration{Servers: []raft.Server{{
@@ -192,21 +203,21 @@ func (n *Node) bootstrap(snapshots raft.SnapshotStore) error {
 			return fmt.Errorf("consensus: begin the log: %w", err)
 		}
 	}
-	return n.dir.markBootstrapped()
+	return n.dir.MarkBootstrapped()
 }
 
 // awaitAdmission keeps raft from hearing anything in a server that holds nothing
 // yet, until the cluster that it joins has taken it in.
 func (n *Node) awaitAdmission() error {
-	if !n.dir.id.Joining {
+	if !n.dir.ID().Joining {
 		return nil
 	}
-	_, last, err := n.log.bounds()
+	_, last, err := n.log.Bounds()
 	if err != nil {
 		return err
 	}
-	term, err := n.log.GetUint64(keyCurrentTerm)
-	if err != nil && !isNotFound(err) {
+	term, err := n.log.CurrentTerm()
+	if err != nil {
 		return err
 	}
 	if last == 0 && term == 0 && !mutant.On(mutant.LostDiskVotes) {
@@ -218,31 +229,31 @@ func (n *Node) awaitAdmission() error {
 // startRaft restores the newest snapshot and starts raft. Raft panics on
 // entries it cannot read; those have been looked for, but a start must not end
 // a process.
-func (n *Node) startRaft(snapshots *snapshotStore, notify chan<- bool) (err error) {
+func (n *Node) startRaft(snapshots *raftlog.Snapshots, notify chan<- bool) (err error) {
 	defer func() {
 		if p := recover(); p != nil {
-			if err = n.log.failureSoFar(); err == nil {
-				err = corruptf("%s: %v", n.dir.Name(), p)
+			if err = n.log.Failure(); err == nil {
+				err = raftlog.Corruptf("%s: %v", n.dir.Name(), p)
 			}
 		}
 	}()
 	n.watchStorage()
-	machine := fsm{st: n.st, events: n.cfg.Events, unusable: snapshots.unusable}
+	machine := fsm{st: n.st, events: n.cfg.Events, unusable: snapshots.Unusable}
 	n.raft, err = raft.NewRaft(n.cfg.raftConfig(n.id, notify), machine, n.log, n.log, snapshots, n.witness)
-	snapshots.opening.Store(false)
+	snapshots.Running()
 	if err == nil {
 		n.running.Store(n.raft)
-		n.log.running.Store(true)
+		n.log.Running()
 		n.witness.begin(n.screen)
 		return nil
 	}
 	switch {
-	case errors.Is(snapshots.damage, ErrCorrupt):
-		return snapshots.damage
-	case snapshots.damage != nil:
-		return corruptf("%w", snapshots.damage)
+	case errors.Is(snapshots.Damage(), raftlog.ErrCorrupt):
+		return snapshots.Damage()
+	case snapshots.Damage() != nil:
+		return raftlog.Corruptf("%w", snapshots.Damage())
 	}
-	if failed := n.log.failureSoFar(); failed != nil {
+	if failed := n.log.Failure(); failed != nil {
 		return failed
 	}
 	return fmt.Errorf("consensus: start: %w", err)
@@ -285,7 +296,7 @@ func (n *Node) abandon() {
 	if n.log != nil {
 		_ = n.log.Close()
 	}
-	n.dir.discard()
+	n.dir.Discard()
 }
 
 // Ready is closed when the store holds everything that was committed before the
@@ -302,7 +313,7 @@ func (n *Node) IsLeader() bool {
 // not known.
 func (n *Node) Leader() (id, addr string) {
 	address, server := n.raft.LeaderWithID()
-	return nameOf(server), string(address)
+	return raftlog.NameOf(server), string(address)
 }
 
 // RaftAddr is the address that peers dial, the node's id where there is no
@@ -311,7 +322,7 @@ func (n *Node) RaftAddr() string { return string(n.transport.LocalAddr()) }
 
 // ClusterID names the cluster for as long as it lives. It is empty while a new
 // server has not found the cluster that it joins.
-func (n *Node) ClusterID() string { return n.dir.clusterID() }
+func (n *Node) ClusterID() string { return n.dir.ID().ClusterID }
 
 // Status is a moment of a node's life, for people and metrics.
 type Status struct {
@@ -360,7 +371,7 @@ func (n *Node) Snapshot() error {
 		return err
 	}
 	defer n.requests.Done()
-	err := n.log.failureSoFar()
+	err := n.log.Failure()
 	if err == nil {
 		err = n.raft.Snapshot().Error()
 	}
@@ -421,7 +432,7 @@ func (n *Node) close() error {
 	defer patience.Stop()
 	select {
 	case err := <-stopped:
-		n.dir.release()
+		n.dir.Close()
 		if err != nil {
 			return fmt.Errorf("consensus: close: %w", err)
 		}
@@ -432,7 +443,7 @@ func (n *Node) close() error {
 }
 
 func (n *Node) shutDown() error {
-	if n.log.failureSoFar() == nil {
+	if n.log.Failure() == nil {
 		n.stepAside()
 	}
 	n.stopUpkeep()

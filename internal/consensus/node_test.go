@@ -15,6 +15,7 @@ import (
 	"github.com/stretchr/testify/require"
 	"pgregory.net/rapid"
 
+	"meridian/internal/raftlog"
 	"meridian/internal/resource"
 	"meridian/internal/store"
 )
@@ -168,7 +169,7 @@ func cutConfig(dir string) Config {
 
 func snapshotDirs(t *testing.T, cfg Config) []string {
 	t.Helper()
-	dirs, err := filepath.Glob(filepath.Join(cfg.DataDir, raftDir, snapshotsDir, "*-*-*"))
+	dirs, err := filepath.Glob(filepath.Join(cfg.DataDir, "raft", "snapshots", "*-*-*"))
 	require.NoError(t, err)
 	return dirs // oldest first, while term and index have the same number of digits
 }
@@ -183,7 +184,7 @@ func TestSnapshotAndTruncation(t *testing.T) {
 	}
 	require.NoError(t, n.Snapshot(), "nothing new to write is no error")
 	require.Len(t, snapshotDirs(t, cfg), 3)
-	first, _, err := n.log.bounds()
+	first, _, err := n.log.Bounds()
 	require.NoError(t, err)
 	require.Greater(t, first, uint64(60), "the log is cut")
 	last = fill(t, n, last+1, 5)
@@ -191,7 +192,7 @@ func TestSnapshotAndTruncation(t *testing.T) {
 	require.NoError(t, n.Close())
 
 	// What a crash in the middle of a snapshot leaves is removed.
-	stray := filepath.Join(cfg.DataDir, raftDir, snapshotsDir, "9-9-9.tmp")
+	stray := filepath.Join(cfg.DataDir, "raft", "snapshots", "9-9-9.tmp")
 	require.NoError(t, os.Mkdir(stray, 0o700))
 	_, st = open(t, cfg)
 	require.NoDirExists(t, stray)
@@ -234,8 +235,8 @@ func TestDamagedSnapshots(t *testing.T) {
 	}
 	damageFile(t, filepath.Join(dirs[0], "state.bin"))
 	_, err := Open(context.Background(), cfg, store.New(store.DefaultOptions()))
-	require.ErrorIs(t, err, ErrCorrupt)
-	require.ErrorContains(t, err, snapshotsDir)
+	require.ErrorIs(t, err, raftlog.ErrCorrupt)
+	require.ErrorContains(t, err, "snapshots")
 	require.DirExists(t, dirs[0], "evidence is kept")
 }
 
@@ -249,17 +250,16 @@ func TestSnapshotWithoutItsLog(t *testing.T) {
 	fill(t, n, last+1, 20)
 	require.NoError(t, n.Snapshot())
 	require.NoError(t, n.Close())
-	log, err := openLogStore(n.dir)
+	log, err := raftlog.OpenLog(n.dir)
 	require.NoError(t, err)
-	log.floor = func() (uint64, error) { return 0, nil }
-	_, end, err := log.bounds()
+	_, end, err := log.Bounds()
 	require.NoError(t, err)
 	require.NoError(t, log.DeleteRange(1, end-1))
 	require.NoError(t, log.Close())
 
 	damageFile(t, filepath.Join(snapshotDirs(t, cfg)[1], "state.bin"))
 	_, err = Open(context.Background(), cfg, store.New(store.DefaultOptions()))
-	require.ErrorIs(t, err, ErrCorrupt)
+	require.ErrorIs(t, err, raftlog.ErrCorrupt)
 }
 
 func TestLostLog(t *testing.T) {
@@ -268,9 +268,9 @@ func TestLostLog(t *testing.T) {
 	fill(t, n, 1, 3)
 	require.NoError(t, n.Snapshot())
 	require.NoError(t, n.Close())
-	require.NoError(t, os.Remove(n.log.path))
+	require.NoError(t, os.Remove(n.log.Path()))
 	_, err := Open(context.Background(), cfg, store.New(store.DefaultOptions()))
-	require.ErrorIs(t, err, ErrCorrupt, "an empty log is not a new cluster")
+	require.ErrorIs(t, err, raftlog.ErrCorrupt, "an empty log is not a new cluster")
 }
 
 // TestHalfBegun: a crash between any two steps of the first start is no
@@ -280,20 +280,19 @@ func TestHalfBegun(t *testing.T) {
 		"identity": func(*Node) {},
 		"log file": func(n *Node) { requireLog(t, n) },
 		"half a log file": func(n *Node) {
-			require.NoError(t, os.MkdirAll(filepath.Join(n.cfg.DataDir, raftDir), 0o700))
-			require.NoError(t, os.WriteFile(filepath.Join(n.cfg.DataDir, raftDir, logFile), make([]byte, 5000), 0o600))
+			require.NoError(t, os.MkdirAll(filepath.Join(n.cfg.DataDir, "raft"), 0o700))
+			require.NoError(t, os.WriteFile(filepath.Join(n.cfg.DataDir, "raft", "log.db"), make([]byte, 5000), 0o600))
 		},
 		"term": func(n *Node) {
 			requireLog(t, n)
-			require.NoError(t, n.log.SetUint64(keyCurrentTerm, 1))
+			require.NoError(t, n.log.SetCurrentTerm(1))
 		},
 		"first entry": func(n *Node) {
 			requireLog(t, n)
-			snapshots, err := openSnapshots(n.dir, n.log, n.cfg)
+			snapshots, err := raftlog.OpenSnapshots(n.dir, n.log, n.cfg.Snapshots.Retain, newRaftLogger(n.cfg.Logger))
 			require.NoError(t, err)
 			require.NoError(t, n.bootstrap(snapshots))
-			n.dir.id.Bootstrapped = false
-			require.NoError(t, n.dir.writeIdentity(n.dir.id))
+			require.NoError(t, n.dir.Change(func(id *raftlog.Identity) { id.Bootstrapped = false }))
 		},
 	}
 	for name, step := range steps {
@@ -304,16 +303,16 @@ func TestHalfBegun(t *testing.T) {
 			n.dir, err = openDataDir(cfg)
 			require.NoError(t, err)
 			n.transport = alone(cfg.NodeID)
-			require.NoError(t, n.dir.claim(cfg))
-			n.id = n.dir.id.serverID()
+			require.NoError(t, n.dir.Claim(cfg.owner()))
+			n.id = n.dir.ID().ServerID()
 			step(n)
 			if n.log != nil {
 				require.NoError(t, n.log.Close())
 			}
-			n.dir.release()
+			n.dir.Close()
 
 			started, _ := open(t, cfg)
-			require.Equal(t, n.dir.id.ClusterID, started.ClusterID())
+			require.Equal(t, n.dir.ID().ClusterID, started.ClusterID())
 			propose(t, started, put("a", 1))
 		})
 	}
@@ -321,7 +320,7 @@ func TestHalfBegun(t *testing.T) {
 
 func requireLog(t *testing.T, n *Node) {
 	var err error
-	n.log, err = openLogStore(n.dir)
+	n.log, err = raftlog.OpenLog(n.dir)
 	require.NoError(t, err)
 }
 

@@ -5,6 +5,8 @@ import (
 	"sync"
 	"time"
 
+	"meridian/internal/raftlog"
+
 	"github.com/hashicorp/raft"
 )
 
@@ -101,13 +103,13 @@ func (c *contacts) observe(data any) heard {
 		}
 		c.failures[o.PeerID] = f
 		if tell {
-			return heard{server: nameOf(o.PeerID), silent: silent}
+			return heard{server: raftlog.NameOf(o.PeerID), silent: silent}
 		}
 	case raft.ResumedHeartbeatObservation:
 		f := c.failures[o.PeerID]
 		delete(c.failures, o.PeerID)
 		if f.logged {
-			return heard{server: nameOf(o.PeerID), answers: true, silent: time.Since(f.last)}
+			return heard{server: raftlog.NameOf(o.PeerID), answers: true, silent: time.Since(f.last)}
 		}
 	case raft.PeerObservation: // it was added or removed: what was known is of another
 		delete(c.failures, o.Peer.ID)

@@ -5,6 +5,7 @@ import (
 	"time"
 
 	peerv1 "meridian/api/peer/v1"
+	"meridian/internal/raftlog"
 	"meridian/internal/rpcerr"
 	"meridian/internal/store"
 	"meridian/internal/version"
@@ -62,7 +63,7 @@ func (s *peerService) Status(context.Context, *peerv1.StatusRequest) (*peerv1.St
 	n := s.node
 	status := n.Status()
 	response := &peerv1.StatusResponse{
-		ClusterId: status.ClusterID, Name: status.NodeID, Disk: diskOf(n.id),
+		ClusterId: status.ClusterID, Name: status.NodeID, Disk: raftlog.DiskOf(n.id),
 		State: status.State, Leader: status.Leader, Term: status.Term,
 		LastIndex: uint64(status.Last), LastTerm: n.lastLogTerm(),
 		Committed: uint64(status.Committed), Applied: uint64(status.Applied),

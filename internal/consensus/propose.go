@@ -9,6 +9,7 @@ import (
 	"github.com/hashicorp/raft"
 
 	"meridian/internal/mutant"
+	"meridian/internal/raftlog"
 	"meridian/internal/resource"
 	"meridian/internal/store"
 )
@@ -120,7 +121,7 @@ func (n *Node) attempt(ctx context.Context, p *proposal, moved <-chan struct{}) 
 // committed and applied here, with its index.
 func (n *Node) proposeHere(ctx context.Context, p *proposal) (store.Result, uint64, error) {
 	if err := n.writable(); err != nil && n.leads() {
-		p.over = errors.Is(err, ErrDiskFull) // nobody has room, and that may last
+		p.over = errors.Is(err, raftlog.ErrDiskFull) // nobody has room, and that may last
 		return store.Result{}, 0, err
 	}
 	if err := n.writes.enter(ctx, n.cfg.ApplyTimeout); err != nil {
@@ -248,7 +249,7 @@ func (n *Node) readPointHere(ctx context.Context) (resource.Revision, uint64, er
 	if mutant.On(mutant.ReadUnverified) {
 		return committed, term, nil
 	}
-	if n.log.starved.Load() && n.onlyVoter() {
+	if n.log.Starved() && n.onlyVoter() {
 		// Raft would not answer while it waits for room on the disk. Nobody else
 		// could lead, and there is nobody to ask.
 		return committed, term, nil

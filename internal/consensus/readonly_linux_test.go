@@ -6,6 +6,8 @@ import (
 	"runtime"
 	"testing"
 
+	"meridian/internal/raftlog"
+
 	"github.com/stretchr/testify/require"
 	"golang.org/x/sys/unix"
 )
@@ -30,7 +32,7 @@ func TestReadOnlyDataDir(t *testing.T) {
 	}()
 	opened := 0
 	for err := range outcome {
-		require.ErrorIs(t, err, ErrDataDirReadOnly)
+		require.ErrorIs(t, err, raftlog.ErrDataDirReadOnly)
 		opened++
 	}
 	if opened == 0 {

@@ -5,14 +5,13 @@ import (
 	"encoding/hex"
 	"errors"
 	"fmt"
-	"io/fs"
 	"log/slog"
-	"os"
 	"strings"
 	"time"
 
 	"github.com/hashicorp/raft"
 
+	"meridian/internal/raftlog"
 	"meridian/internal/resource"
 	"meridian/internal/store"
 )
@@ -49,8 +48,8 @@ type Recovery struct {
 	FirstEntry, LastEntry, LastTerm, Snapshot uint64
 
 	addr raft.ServerAddress // the server's, as a member
-	dir  *dataDir
-	log  *logStore
+	dir  *raftlog.DataDir
+	log  *raftlog.Log
 }
 
 // OpenRecovery examines the data directory of a stopped server of a global and
@@ -59,11 +58,9 @@ type Recovery struct {
 //
 // Errors: ErrNotRecoverable, ErrDataDirInUse (a server runs), ErrDataDirReadOnly,
 // ErrCorrupt.
-func OpenRecovery(storage Storage) (_ *Recovery, err error) {
-	if f, ok := storage.(*files); ok {
-		if _, err := os.Stat(f.identityPath()); errors.Is(err, fs.ErrNotExist) {
-			return nil, fmt.Errorf("%w: %s is no data directory of a server that has run", ErrNotRecoverable, f.path)
-		}
+func OpenRecovery(storage raftlog.Storage) (_ *Recovery, err error) {
+	if dir, ok := storage.(raftlog.Directory); ok && !dir.Used() {
+		return nil, fmt.Errorf("%w: %s is no data directory of a server that has run", ErrNotRecoverable, storage.Name())
 	}
 	cfg := DefaultConfig("")
 	cfg.Storage, cfg.Logger = storage, slog.New(slog.DiscardHandler)
@@ -76,51 +73,51 @@ func OpenRecovery(storage Storage) (_ *Recovery, err error) {
 			err = errors.Join(err, r.Close())
 		}
 	}()
-	r.dir.keep()
-	if err := r.dir.recoverable(); err != nil {
+	r.dir.Keep()
+	if err := recoverable(r.dir.Name(), r.dir.ID()); err != nil {
 		return nil, err
 	}
-	if r.log, err = openLogStore(r.dir); err != nil {
+	if r.log, err = raftlog.OpenLog(r.dir); err != nil {
 		return nil, err
 	}
-	if err := r.dir.finishRecovery(r.log); err != nil {
+	if err := finishRecovery(r.dir, r.log); err != nil {
 		return nil, err
 	}
-	snapshots, err := openSnapshots(r.dir, r.log, cfg)
+	snapshots, err := raftlog.OpenSnapshots(r.dir, r.log, cfg.Snapshots.Retain, newRaftLogger(cfg.Logger))
 	if err != nil {
 		return nil, err
 	}
-	if err := snapshots.check(r.dir.id); err != nil {
+	if err := snapshots.Check(r.dir.ID()); err != nil {
 		return nil, err
 	}
 	return r, r.examine(snapshots)
 }
 
 // recoverable refuses directories that hold no state of a cluster.
-func (d *dataDir) recoverable() error {
+func recoverable(name string, id raftlog.Identity) error {
 	switch {
-	case d.id.FormatVersion == 0:
-		return fmt.Errorf("%w: no server has run on %s", ErrNotRecoverable, d.Name())
-	case d.id.Role != RoleGlobal:
-		return fmt.Errorf("%w: %s is of a %s, which has one server and no majority to lose; if it does not start, its message says why", ErrNotRecoverable, d.Name(), d.id.Role)
-	case d.id.Joining:
-		return fmt.Errorf("%w: %s is of a server that was still joining and has never held the whole state; use the directory of another server, or restore a backup into a new global", ErrNotRecoverable, d.Name())
-	case !d.id.Bootstrapped:
-		return fmt.Errorf("%w: the server of %s has never finished its first start", ErrNotRecoverable, d.Name())
+	case id.FormatVersion == 0:
+		return fmt.Errorf("%w: no server has run on %s", ErrNotRecoverable, name)
+	case id.Role != string(RoleGlobal):
+		return fmt.Errorf("%w: %s is of a %s, which has one server and no majority to lose; if it does not start, its message says why", ErrNotRecoverable, name, id.Role)
+	case id.Joining:
+		return fmt.Errorf("%w: %s is of a server that was still joining and has never held the whole state; use the directory of another server, or restore a backup into a new global", ErrNotRecoverable, name)
+	case !id.Bootstrapped:
+		return fmt.Errorf("%w: the server of %s has never finished its first start", ErrNotRecoverable, name)
 	}
 	return nil
 }
 
 // examine replays what a start would: the newest snapshot, then the log to its
 // end.
-func (r *Recovery) examine(snapshots *snapshotStore) error {
+func (r *Recovery) examine(snapshots *raftlog.Snapshots) error {
 	st := store.New(store.DefaultOptions())
 	members, term, err := r.replaySnapshot(snapshots, st)
 	if err != nil {
 		return err
 	}
 	r.LastEntry, r.LastTerm = r.Snapshot, term
-	first, last, err := r.log.bounds()
+	first, last, err := r.log.Bounds()
 	if err != nil {
 		return err
 	}
@@ -149,21 +146,21 @@ func (r *Recovery) examine(snapshots *snapshotStore) error {
 		return fmt.Errorf("%w: %s holds nothing that was ever written", ErrNotRecoverable, r.dir.Name())
 	}
 	r.Next = store.Epoch{ClusterID: r.Epoch.ClusterID, Incarnation: r.Epoch.Incarnation + 1, Random: randomID()}
-	r.Server = r.dir.id.NodeID
+	r.Server = r.dir.ID().NodeID
 	for _, s := range members.Servers {
-		if s.ID == r.dir.id.serverID() {
-			r.Member = !r.dir.id.Removed
+		if s.ID == r.dir.ID().ServerID() {
+			r.Member = !r.dir.ID().Removed
 			r.Voter, r.addr = r.Member && s.Suffrage == raft.Voter, s.Address
 			continue
 		}
-		r.Others = append(r.Others, Member{Name: nameOf(s.ID), Raft: string(s.Address), Voter: s.Suffrage == raft.Voter})
+		r.Others = append(r.Others, Member{Name: raftlog.NameOf(s.ID), Raft: string(s.Address), Voter: s.Suffrage == raft.Voter})
 	}
 	return nil
 }
 
 // replaySnapshot restores the newest snapshot that can be, if there is any, and
 // returns the members and the term that it was taken in.
-func (r *Recovery) replaySnapshot(snapshots *snapshotStore, st *store.Store) (members raft.Configuration, term uint64, err error) {
+func (r *Recovery) replaySnapshot(snapshots *raftlog.Snapshots, st *store.Store) (members raft.Configuration, term uint64, err error) {
 	metas, err := snapshots.List()
 	if err != nil || len(metas) == 0 {
 		return members, 0, err
@@ -179,7 +176,7 @@ func (r *Recovery) replaySnapshot(snapshots *snapshotStore, st *store.Store) (me
 		r.Snapshot = meta.Index
 		return meta.Configuration, meta.Term, nil
 	}
-	return members, 0, corruptf("%s: no snapshot can be read", snapshots.Name())
+	return members, 0, raftlog.Corruptf("%s: no snapshot can be read", snapshots.Name())
 }
 
 // Alone reports whether the server is the only one of its cluster: there is
@@ -198,18 +195,18 @@ func (r *Recovery) Alone() bool { return r.Voter && len(r.Others) == 0 }
 func (r *Recovery) Recover(now time.Time) error {
 	var name [16]byte
 	_, _ = rand.Read(name[:]) // never fails
-	err := r.dir.change(func(id *identity) {
+	err := r.dir.Change(func(id *raftlog.Identity) {
 		id.RecoveryID, id.RecoveryEntry = hex.EncodeToString(name[:]), r.LastEntry+1
 	})
 	if err != nil {
 		return fmt.Errorf("consensus: recover: %w", err)
 	}
-	current, err := r.log.GetUint64(keyCurrentTerm)
+	current, err := r.log.CurrentTerm()
 	if err != nil {
 		return fmt.Errorf("consensus: recover: %w", err)
 	}
 	term := max(current, r.LastTerm) + 1
-	if err := r.log.SetUint64(keyCurrentTerm, term); err != nil {
+	if err := r.log.SetCurrentTerm(term); err != nil {
 		return fmt.Errorf("consensus: recover: %w", err)
 	}
 	command, err := store.EncodeCommand(store.Txn{Time: now, SetEpoch: &r.Next})
@@ -223,22 +220,23 @@ func (r *Recovery) Recover(now time.Time) error {
 	if err != nil {
 		return fmt.Errorf("consensus: recover: %w", err)
 	}
-	return r.dir.finishRecovery(r.log)
+	return finishRecovery(r.dir, r.log)
 }
 
 // finishRecovery gives the cluster its new name when a recovery has reached the
 // log, and forgets one that has not.
-func (d *dataDir) finishRecovery(log *logStore) error {
-	if d.id.RecoveryID == "" {
+func finishRecovery(d *raftlog.DataDir, log *raftlog.Log) error {
+	id := d.ID()
+	if id.RecoveryID == "" {
 		return nil
 	}
 	var entry raft.Log
-	err := log.GetLog(d.id.RecoveryEntry, &entry)
+	err := log.GetLog(id.RecoveryEntry, &entry)
 	if err != nil && !errors.Is(err, raft.ErrLogNotFound) {
 		return err
 	}
-	done := err == nil && entry.Type == raft.LogConfiguration && isAlone(raft.DecodeConfiguration(entry.Data), d.id.serverID())
-	return d.change(func(id *identity) {
+	done := err == nil && entry.Type == raft.LogConfiguration && isAlone(raft.DecodeConfiguration(entry.Data), id.ServerID())
+	return d.Change(func(id *raftlog.Identity) {
 		if done {
 			id.Former = strings.TrimSpace(id.ClusterID + " " + id.Former)
 			id.ClusterID, id.Removed = id.RecoveryID, false
@@ -254,7 +252,7 @@ func isAlone(members raft.Configuration, id raft.ServerID) bool {
 // alone is the membership of this server only. A server that was removed does
 // not know its address; it notes the one it listens on when it starts.
 func (r *Recovery) alone() raft.Configuration {
-	self := raft.Server{Suffrage: raft.Voter, ID: r.dir.id.serverID(), Address: r.addr}
+	self := raft.Server{Suffrage: raft.Voter, ID: r.dir.ID().ServerID(), Address: r.addr}
 	if self.Address == "" {
 		self.Address = raft.ServerAddress(r.Server)
 	}
@@ -267,6 +265,6 @@ func (r *Recovery) Close() error {
 	if r.log != nil {
 		err = r.log.Close()
 	}
-	r.dir.release()
+	r.dir.Close()
 	return err
 }

@@ -11,6 +11,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"meridian/internal/consensus"
+	"meridian/internal/raftlog"
 	"meridian/internal/store"
 	"meridian/test/simnet"
 )
@@ -52,7 +53,7 @@ func TestRecoverFromOneServer(t *testing.T) {
 		before := b.store.View()
 		clusterID := b.node.ClusterID()
 		_, err := consensus.OpenRecovery(b.disk)
-		require.ErrorIs(t, err, consensus.ErrDataDirInUse, "its server runs")
+		require.ErrorIs(t, err, raftlog.ErrDataDirInUse, "its server runs")
 		c.lose(a)
 		c.lose(d)
 		c.stop(b)
@@ -115,7 +116,7 @@ func TestRecoverFromOneServer(t *testing.T) {
 // cutDisk fails the write that left counts down to, before or after it has
 // reached the disk.
 type cutDisk struct {
-	consensus.Storage
+	raftlog.Storage
 	left  *int
 	after bool
 }
@@ -138,13 +139,13 @@ func (d cutDisk) SetIdentity(data []byte) error {
 	return d.write(func() error { return d.Storage.SetIdentity(data) })
 }
 
-func (d cutDisk) OpenLog(verify func(consensus.LogFile) error) (consensus.LogFile, error) {
+func (d cutDisk) OpenLog(verify func(raftlog.LogFile) error) (raftlog.LogFile, error) {
 	log, err := d.Storage.OpenLog(verify)
 	return cutLog{log, d}, err
 }
 
 type cutLog struct {
-	consensus.LogFile
+	raftlog.LogFile
 	disk cutDisk
 }
 
@@ -360,14 +361,14 @@ func TestRecoverDoesNotTakeAnotherDiskForItself(t *testing.T) {
 
 func TestRecoverRefuses(t *testing.T) {
 	bubble(t, func(t *testing.T, c *cluster) {
-		refused := func(disk consensus.Storage, why string) {
+		refused := func(disk raftlog.Storage, why string) {
 			t.Helper()
 			_, err := consensus.OpenRecovery(disk)
 			require.ErrorIs(t, err, consensus.ErrNotRecoverable)
 			require.ErrorContains(t, err, why)
 		}
 		refused(simnet.NewDisk("new"), "no server has run")
-		refused(consensus.Files(t.TempDir()), "no data directory")
+		refused(raftlog.Files(t.TempDir()), "no data directory")
 
 		zone := c.start("zone", func(cfg *consensus.Config) { cfg.Role = consensus.RoleZone })
 		c.ready(zone)
@@ -391,7 +392,7 @@ func TestRecoverRefuses(t *testing.T) {
 		_, last := alone.disk.Entries()
 		require.True(t, alone.disk.FlipEntry(last, 77))
 		_, err := consensus.OpenRecovery(alone.disk)
-		require.ErrorIs(t, err, consensus.ErrCorrupt)
+		require.ErrorIs(t, err, raftlog.ErrCorrupt)
 		require.True(t, alone.disk.FlipEntry(last, 77))
 
 		// Damage is found before anything is written.

@@ -7,6 +7,8 @@ import (
 	"sync"
 	"time"
 
+	"meridian/internal/raftlog"
+
 	"github.com/hashicorp/raft"
 )
 
@@ -24,7 +26,7 @@ type Disk struct {
 	// Server is the name of the server, Where says which disk it is.
 	Server, Where string
 	// Space is the room on it, zeros when that is not known.
-	Space Space
+	Space raftlog.Space
 	// Reserve is how much of it is kept free, in bytes.
 	Reserve uint64
 	// Low says that there is less: this server takes no writes as a leader.
@@ -55,7 +57,9 @@ func (e *lowError) Error() string {
 }
 
 // Is makes it both kinds.
-func (e *lowError) Is(target error) bool { return target == ErrDiskFull || target == ErrUnavailable }
+func (e *lowError) Is(target error) bool {
+	return target == raftlog.ErrDiskFull || target == ErrUnavailable
+}
 
 // fullThereError is what the leader said about its disk.
 type fullThereError struct{ said error }
@@ -66,7 +70,7 @@ func (e *fullThereError) Unwrap() error { return e.said }
 
 // Is makes it both kinds.
 func (e *fullThereError) Is(target error) bool {
-	return target == ErrDiskFull || target == ErrUnavailable
+	return target == raftlog.ErrDiskFull || target == ErrUnavailable
 }
 
 // bytesText writes a number of bytes for people.
@@ -86,7 +90,7 @@ func bytesText(n uint64) string {
 // committed, and to be repaired. So it takes no writes for itself long before
 // there is no room at all.
 type reserve struct {
-	storage Storage
+	storage raftlog.Storage
 	most    uint64
 	// poke makes it look at once.
 	poke chan struct{}
@@ -98,7 +102,7 @@ type reserve struct {
 	leaving bool
 }
 
-func newReserve(server string, storage Storage, most uint64) *reserve {
+func newReserve(server string, storage raftlog.Storage, most uint64) *reserve {
 	return &reserve{storage: storage, most: most, poke: make(chan struct{}, 1), disk: Disk{Server: server, Where: storage.Name()}}
 }
 
@@ -145,7 +149,7 @@ func (r *reserve) now() Disk {
 // disk.
 func (n *Node) Disk() Disk {
 	disk := n.reserve.now()
-	if hangs := n.log.stall.stuck(); hangs >= n.cfg.StallLimit {
+	if hangs := n.log.Stuck(); hangs >= n.cfg.StallLimit {
 		disk.Hangs = hangs
 	}
 	return disk
@@ -250,7 +254,7 @@ func (n *Node) roomiest(ctx context.Context) (name string) {
 			mu.Lock()
 			defer mu.Unlock()
 			if err == nil && !status.GetDiskLow() && status.GetLastIndex() >= longest {
-				name, longest = nameOf(server.ID), status.GetLastIndex()
+				name, longest = raftlog.NameOf(server.ID), status.GetLastIndex()
 			}
 		})
 	}

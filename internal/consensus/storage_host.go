@@ -6,28 +6,54 @@ import (
 	"strconv"
 	"time"
 
+	"meridian/internal/raftlog"
+
 	"github.com/hashicorp/raft"
 )
 
 // watchStorage makes the node answer for its storage from now on, which is just
 // before raft begins to use it.
 func (n *Node) watchStorage() {
-	n.log.host = n // which is asked nothing before raft runs
-	n.log.stall.limit = n.cfg.StallLimit
-	n.log.stall.stalled = n.stalled
+	n.log.Attach(logHost{n}, n.cfg.StallLimit, n.stalled) // the host is asked nothing before raft runs
 }
 
 // storageFailed ends the process because of a failure of the storage. Only damage
 // needs an operator: after any other failure a restart reads the log from the disk
 // and rejoins.
 func (n *Node) storageFailed(err error) {
-	if errors.Is(err, ErrCorrupt) {
+	if errors.Is(err, raftlog.ErrCorrupt) {
 		err = fmt.Errorf("%w; %s", err, repair(n.cfg, n.dir.Name(), !n.onlyVoter(), true))
-	} else if !errors.Is(err, errStartAgain) {
+	} else if !errors.Is(err, raftlog.ErrRestart) {
 		err = fmt.Errorf("%w; start this server again, and replace the disk if that fails or happens again", err)
 	}
 	n.fatal(err)
 }
+
+// logHost is the node as its log sees it.
+type logHost struct{ node *Node }
+
+var _ raftlog.Host = logHost{}
+
+// LastSnapshot implements raftlog.Host.
+func (h logHost) LastSnapshot() (index, term uint64) { return h.node.lastSnapshot() }
+
+// OnlyVoter implements raftlog.Host.
+func (h logHost) OnlyVoter() bool { return h.node.onlyVoter() }
+
+// Leads implements raftlog.Host.
+func (h logHost) Leads() bool { return h.node.leads() }
+
+// DiskFull implements raftlog.Host.
+func (h logHost) DiskFull() { h.node.diskFull() }
+
+// StorageFailed implements raftlog.Host.
+func (h logHost) StorageFailed(err error) { h.node.storageFailed(err) }
+
+// ShutDownRaft implements raftlog.Host.
+func (h logHost) ShutDownRaft() { h.node.shutDownRaft() }
+
+// Closing implements raftlog.Host.
+func (h logHost) Closing() <-chan struct{} { return h.node.stopping.Done() }
 
 // shutDownRaft has raft's goroutines end.
 func (n *Node) shutDownRaft() {
@@ -40,13 +66,13 @@ func (n *Node) shutDownRaft() {
 // leaves them to it.
 func (n *Node) stalled(since time.Duration) {
 	if n.cfg.Events.Stalled != nil {
-		n.cfg.Events.Stalled(n.log.path, since)
+		n.cfg.Events.Stalled(n.log.Path(), since)
 	}
 	if n.onlyVoter() {
 		return
 	}
 	n.fatal(fmt.Errorf("%w: no write to %s has ended for %s; the other servers go on without this one: restart it once its disk answers, or replace the disk",
-		ErrDiskHangs, n.log.path, since.Round(time.Millisecond)))
+		ErrDiskHangs, n.log.Path(), since.Round(time.Millisecond)))
 }
 
 // onlyVoter says that this server votes and no other does, so that nobody could
@@ -87,13 +113,30 @@ func (n *Node) lastSnapshot() (index, term uint64) {
 	return index, term
 }
 
-// closing ends when Close begins.
-func (n *Node) closing() <-chan struct{} { return n.stopping.Done() }
-
 // startError adds to an error of Open what helps against it.
 func startError(cfg Config, where string, err error) error {
-	if errors.Is(err, ErrCorrupt) {
+	if errors.Is(err, raftlog.ErrCorrupt) {
 		return fmt.Errorf("%w; %s", err, repair(cfg, where, false, false))
 	}
 	return err
+}
+
+// repair says how a server comes back whose storage is damaged: alone in its
+// cluster, beside others, or, while it starts, unknown.
+func repair(cfg Config, where string, others, known bool) string {
+	if cfg.Role == RoleZone {
+		return fmt.Sprintf("to bring it back: put a backup of %s in its place", where)
+	}
+	const (
+		restore = "start it with an empty one and run \"meridian cluster snapshot restore FILE\" with the last saved snapshot"
+		rejoin  = "run \"meridian generate server-token --valid-for 1h --bundle\" against another server and start this one with an empty one and --join-bundle FILE"
+	)
+	switch {
+	case !known:
+		return fmt.Sprintf("to bring it back, move %s away; if there are other servers, %s; if not, %s", where, rejoin, restore)
+	case others:
+		return fmt.Sprintf("to bring it back, move %s away, %s", where, rejoin)
+	default:
+		return fmt.Sprintf("to bring it back, move %s away, %s", where, restore)
+	}
 }

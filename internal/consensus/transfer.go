@@ -11,6 +11,7 @@ import (
 	"github.com/hashicorp/raft"
 
 	peerv1 "meridian/api/peer/v1"
+	"meridian/internal/raftlog"
 )
 
 const (
@@ -117,7 +118,7 @@ func (n *Node) successor(to string) (raft.Server, error) {
 		if s.Suffrage == raft.Voter && s.ID != n.id {
 			others++
 		}
-		if to == "" || nameOf(s.ID) != to {
+		if to == "" || raftlog.NameOf(s.ID) != to {
 			continue
 		}
 		if s.Suffrage != raft.Voter {

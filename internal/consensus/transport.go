@@ -19,6 +19,7 @@ import (
 	"github.com/hashicorp/raft"
 
 	"meridian/internal/mutant"
+	"meridian/internal/raftlog"
 )
 
 const (
@@ -395,7 +396,7 @@ func (s raftStream) Dial(target raft.ServerAddress, timeout time.Duration) (net.
 	config.NextProtos = []string{protocolRaft(cluster, raft.ServerID(server))}
 	raw, err := s.dial(ctx, addr, config)
 	if err != nil {
-		return nil, &unreachedError{nameOf(raft.ServerID(server)), err}
+		return nil, &unreachedError{raftlog.NameOf(raft.ServerID(server)), err}
 	}
 	conn := &peerConn{Conn: raw, network: s.tlsNetwork}
 	if !s.register(conn) {

@@ -4,6 +4,8 @@ import (
 	"io"
 	"sync"
 
+	"meridian/internal/raftlog"
+
 	"github.com/hashicorp/raft"
 )
 
@@ -33,7 +35,7 @@ func (w *whereabouts) reach(id raft.ServerID, target raft.ServerAddress, send fu
 	if err == nil {
 		return nil
 	}
-	next := raft.ServerAddress(w.hint(nameOf(id)))
+	next := raft.ServerAddress(w.hint(raftlog.NameOf(id)))
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	if moved || next == "" || next == target {

@@ -8,6 +8,7 @@ import (
 
 	"meridian/internal/audit"
 	"meridian/internal/consensus"
+	"meridian/internal/raftlog"
 	"meridian/internal/server"
 	"meridian/internal/store"
 )
@@ -46,7 +47,7 @@ func (b *Base) OpenNode(ctx context.Context, config consensus.Config) (err error
 	if err != nil {
 		b.Node = nil
 	}
-	if errors.Is(err, consensus.ErrDataDirInUse) || errors.Is(err, consensus.ErrDataDirReadOnly) || errors.Is(err, consensus.ErrForeignDataDir) {
+	if errors.Is(err, raftlog.ErrDataDirInUse) || errors.Is(err, raftlog.ErrDataDirReadOnly) || errors.Is(err, raftlog.ErrForeignDataDir) {
 		return fmt.Errorf("--data-dir: %w", err)
 	}
 	return err

@@ -7,7 +7,7 @@ import (
 
 	"github.com/spf13/pflag"
 
-	"meridian/internal/consensus"
+	"meridian/internal/raftlog"
 	"meridian/internal/server"
 )
 
@@ -123,7 +123,7 @@ func (c *Config) serverName() string {
 	if c.Name != "" {
 		return c.Name
 	}
-	if name := consensus.NodeIn(c.DataDir); name != "" {
+	if name := raftlog.NodeIn(c.DataDir); name != "" {
 		return name
 	}
 	if note, err := readJoinState(c.DataDir); err == nil && note != nil && note.Answered {

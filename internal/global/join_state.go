@@ -13,9 +13,9 @@ import (
 	meridianv1 "meridian/api/meridian/v1"
 	"meridian/internal/atomicfile"
 	"meridian/internal/clientconfig"
-	"meridian/internal/consensus"
 	"meridian/internal/gossip"
 	"meridian/internal/pki"
+	"meridian/internal/raftlog"
 	"meridian/internal/server"
 	"meridian/internal/version"
 )
@@ -81,8 +81,8 @@ func removeJoinState(dir string) error {
 // directory that is in use needs none of it.
 func (g *global) join(ctx context.Context) error {
 	dir := g.cfg.DataDir
-	cluster := consensus.ClusterIn(dir)
-	used := consensus.NodeIn(dir) != ""
+	cluster := raftlog.ClusterIn(dir)
+	used := raftlog.NodeIn(dir) != ""
 	note, err := readJoinState(dir)
 	if err != nil {
 		return err
@@ -155,7 +155,7 @@ func (g *global) checkUnusedBundle(cluster string) error {
 		return nil
 	}
 	bundle, err := clientconfig.LoadServerBundle(g.cfg.JoinBundle)
-	if err == nil && bundle.Cluster != cluster && !consensus.ClusterBefore(g.cfg.DataDir, bundle.Cluster) {
+	if err == nil && bundle.Cluster != cluster && !raftlog.ClusterBefore(g.cfg.DataDir, bundle.Cluster) {
 		return &server.UsageError{Err: fmt.Errorf("--join-bundle %s is for global %s, and --data-dir %s belongs to global %s: leave the bundle out to go on there, or start with an empty directory to join the other",
 			g.cfg.JoinBundle, bundle.Cluster, g.cfg.DataDir, cluster)}
 	}

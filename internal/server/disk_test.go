@@ -11,6 +11,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"meridian/internal/consensus"
+	"meridian/internal/raftlog"
 )
 
 // TestDiskHealth: a nearly full disk is noted, a hanging one makes the server not
@@ -31,7 +32,7 @@ func TestDiskHealth(t *testing.T) {
 	require.Equal(t, "ok\n", body)
 
 	disk = consensus.Disk{
-		Server: "one", Where: "/data", Space: consensus.Space{Free: 12 << 20, Total: 1 << 30}, Reserve: 51 << 20, Low: true,
+		Server: "one", Where: "/data", Space: raftlog.Space{Free: 12 << 20, Total: 1 << 30}, Reserve: 51 << 20, Low: true,
 	}
 	code, body = ready()
 	require.Equal(t, http.StatusOK, code, "it still serves reads")

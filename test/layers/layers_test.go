@@ -30,11 +30,12 @@ var levels = map[string]int{
 	"internal/texttable":  0,
 	"internal/version":    0,
 
-	"internal/gossip": 1,
-	"internal/policy": 1,
-	"internal/rbac":   1,
-	"internal/rpcerr": 1,
-	"internal/store":  1,
+	"internal/gossip":  1,
+	"internal/policy":  1,
+	"internal/raftlog": 1,
+	"internal/rbac":    1,
+	"internal/rpcerr":  1,
+	"internal/store":   1,
 
 	"internal/audit":              2,
 	"internal/authn":              2,
@@ -84,7 +85,7 @@ type rule struct {
 
 var rules = []rule{
 	{
-		name: "only consensus speaks to raft", unless: []string{"internal/consensus", "test/simnet"}, tests: true,
+		name: "only consensus speaks to raft", unless: []string{"internal/consensus", "internal/raftlog", "test/simnet"}, tests: true,
 		never: []string{"github.com/hashicorp/raft"},
 	},
 	{

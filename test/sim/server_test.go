@@ -13,6 +13,7 @@ import (
 
 	syncv1 "meridian/api/sync/v1"
 	"meridian/internal/consensus"
+	"meridian/internal/raftlog"
 	"meridian/internal/resource"
 	"meridian/internal/store"
 	zonesync "meridian/internal/sync"
@@ -283,7 +284,7 @@ func (s *server) failed(boot int, err error) {
 	s.w.rec.Note("%s cannot go on: %v", s.name, err)
 	s.ended = err
 	s.exitLocked(false)
-	if errors.Is(err, consensus.ErrCorrupt) || errors.Is(err, consensus.ErrRemoved) {
+	if errors.Is(err, raftlog.ErrCorrupt) || errors.Is(err, consensus.ErrRemoved) {
 		s.exchangeLocked()
 	}
 	again := s.boot

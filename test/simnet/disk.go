@@ -5,15 +5,15 @@ import (
 	"fmt"
 	"sync"
 
-	"github.com/hashicorp/go-hclog"
+	"meridian/internal/raftlog"
 
-	"meridian/internal/consensus"
+	"github.com/hashicorp/go-hclog"
 )
 
 // diskSize is what a Disk says it holds.
 const diskSize = 1 << 40
 
-// Disk is a consensus.Storage in memory that outlives the nodes that use it, one
+// Disk is a raftlog.Storage in memory that outlives the nodes that use it, one
 // after another. What was synced is told apart from what was only written:
 // Crash drops the latter. It keeps what it is given as bytes, without a checksum
 // of its own, and returns them as they are.
@@ -46,7 +46,7 @@ type session struct {
 	writer chan struct{}
 }
 
-var _ consensus.Storage = (*Disk)(nil)
+var _ raftlog.Storage = (*Disk)(nil)
 
 // NewDisk returns an empty disk. Its name appears in messages.
 func NewDisk(name string) *Disk {
@@ -105,7 +105,7 @@ func (d *Disk) Acquire() error {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	if d.session != nil {
-		return fmt.Errorf("%w: %s", consensus.ErrDataDirInUse, d.name)
+		return fmt.Errorf("%w: %s", raftlog.ErrDataDirInUse, d.name)
 	}
 	d.session = &session{crashed: make(chan struct{}), writer: make(chan struct{}, 1)}
 	d.session.writer <- struct{}{}
@@ -125,7 +125,7 @@ func (d *Disk) Identity() ([]byte, error) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	if d.identity == nil && len(d.records) > 0 {
-		return nil, fmt.Errorf("%w: %s holds a log but no identity", consensus.ErrForeignDataDir, d.name)
+		return nil, fmt.Errorf("%w: %s holds a log but no identity", raftlog.ErrForeignDataDir, d.name)
 	}
 	return append([]byte(nil), d.identity...), nil
 }
@@ -142,7 +142,7 @@ func (d *Disk) SetIdentity(data []byte) error {
 }
 
 // OpenLog opens the log.
-func (d *Disk) OpenLog(verify func(consensus.LogFile) error) (consensus.LogFile, error) {
+func (d *Disk) OpenLog(verify func(raftlog.LogFile) error) (raftlog.LogFile, error) {
 	log := &diskLog{disk: d, session: d.current()}
 	if err := verify(log); err != nil {
 		return nil, err
@@ -156,13 +156,13 @@ func (d *Disk) RemoveLog() error {
 }
 
 // OpenSnapshots opens the snapshots.
-func (d *Disk) OpenSnapshots(retain int, _ hclog.Logger) (consensus.SnapshotFiles, error) {
+func (d *Disk) OpenSnapshots(retain int, _ hclog.Logger) (raftlog.SnapshotFiles, error) {
 	return &diskSnapshots{disk: d, session: d.current(), retain: retain}, nil
 }
 
 // Space returns what SetFree and Full left.
-func (d *Disk) Space() (consensus.Space, error) {
-	return consensus.Space{Free: d.space(diskSize), Total: diskSize}, nil
+func (d *Disk) Space() (raftlog.Space, error) {
+	return raftlog.Space{Free: d.space(diskSize), Total: diskSize}, nil
 }
 
 // current is the session of the node that has the disk; after a crash, one that

@@ -6,9 +6,9 @@ import (
 	"fmt"
 	"sort"
 
-	"github.com/hashicorp/raft"
+	"meridian/internal/raftlog"
 
-	"meridian/internal/consensus"
+	"github.com/hashicorp/raft"
 )
 
 // record is an entry as bytes.
@@ -24,7 +24,7 @@ type diskLog struct {
 	session *session
 }
 
-var _ consensus.LogFile = (*diskLog)(nil)
+var _ raftlog.LogFile = (*diskLog)(nil)
 
 // Name says which disk it is on.
 func (l *diskLog) Name() string { return l.disk.name + "/log" }

@@ -7,9 +7,9 @@ import (
 	"io"
 	"slices"
 
-	"github.com/hashicorp/raft"
+	"meridian/internal/raftlog"
 
-	"meridian/internal/consensus"
+	"github.com/hashicorp/raft"
 )
 
 // snapshot is one on a Disk. It is replaced, never changed.
@@ -27,7 +27,7 @@ type diskSnapshots struct {
 	retain  int
 }
 
-var _ consensus.SnapshotFiles = (*diskSnapshots)(nil)
+var _ raftlog.SnapshotFiles = (*diskSnapshots)(nil)
 
 // Name says which disk they are on.
 func (s *diskSnapshots) Name() string { return s.disk.name + "/snapshots" }

@@ -14,11 +14,12 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"meridian/internal/consensus"
+	"meridian/internal/raftlog"
 	"meridian/internal/resource"
 	"meridian/internal/store"
 )
 
-func openNode(t *testing.T, disk consensus.Storage) (*consensus.Node, *store.Store) {
+func openNode(t *testing.T, disk raftlog.Storage) (*consensus.Node, *store.Store) {
 	t.Helper()
 	cfg := consensus.DefaultConfig("")
 	cfg.Storage, cfg.NodeID, cfg.Role = disk, "one", consensus.RoleGlobal
@@ -40,9 +41,9 @@ func put(name string, value int) store.Op {
 // TestNodeOnDisk: a node lives on a disk in memory, through restarts, snapshots
 // and crashes, in virtual time.
 func TestNodeOnDisk(t *testing.T) {
-	for name, storage := range map[string]func(*testing.T) consensus.Storage{
-		"memory": func(*testing.T) consensus.Storage { return NewDisk("d") },
-		"files":  func(t *testing.T) consensus.Storage { return NewFiles(t.TempDir()) },
+	for name, storage := range map[string]func(*testing.T) raftlog.Storage{
+		"memory": func(*testing.T) raftlog.Storage { return NewDisk("d") },
+		"files":  func(t *testing.T) raftlog.Storage { return NewFiles(t.TempDir()) },
 	} {
 		t.Run(name, func(t *testing.T) {
 			disk := storage(t)
@@ -108,9 +109,9 @@ func TestDisk(t *testing.T) {
 		}
 		return batch
 	}
-	open := func(d *Disk) consensus.LogFile {
+	open := func(d *Disk) raftlog.LogFile {
 		require.NoError(t, d.Acquire())
-		log, err := d.OpenLog(func(consensus.LogFile) error { return nil })
+		log, err := d.OpenLog(func(raftlog.LogFile) error { return nil })
 		require.NoError(t, err)
 		return log
 	}
@@ -118,7 +119,7 @@ func TestDisk(t *testing.T) {
 	log := open(d)
 	require.NoError(t, log.StoreLogs(logs(1, 10)))
 	require.NoError(t, log.Set([]byte("k"), []byte("v")))
-	require.ErrorIs(t, d.Acquire(), consensus.ErrDataDirInUse)
+	require.ErrorIs(t, d.Acquire(), raftlog.ErrDataDirInUse)
 
 	d.Fail(EIO("write"), 1, WriteLog)
 	require.ErrorIs(t, log.StoreLogs(logs(11, 11)), syscall.EIO)

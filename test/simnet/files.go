@@ -4,18 +4,18 @@ import (
 	"github.com/hashicorp/go-hclog"
 	"github.com/hashicorp/raft"
 
-	"meridian/internal/consensus"
+	"meridian/internal/raftlog"
 )
 
-// Files is a consensus.Storage in real files below a directory that can be made
+// Files is a raftlog.Storage in real files below a directory that can be made
 // to fail, hang or be full. A write that fails has not reached the files.
 type Files struct {
-	consensus.Storage
+	raftlog.Storage
 	Faults
 }
 
 // NewFiles returns the storage of a directory.
-func NewFiles(dir string) *Files { return &Files{Storage: consensus.Files(dir)} }
+func NewFiles(dir string) *Files { return &Files{Storage: raftlog.Files(dir)} }
 
 // SetIdentity replaces the identity.
 func (f *Files) SetIdentity(data []byte) error {
@@ -26,7 +26,7 @@ func (f *Files) SetIdentity(data []byte) error {
 }
 
 // OpenLog opens the log.
-func (f *Files) OpenLog(verify func(consensus.LogFile) error) (consensus.LogFile, error) {
+func (f *Files) OpenLog(verify func(raftlog.LogFile) error) (raftlog.LogFile, error) {
 	log, err := f.Storage.OpenLog(verify)
 	if err != nil {
 		return nil, err
@@ -35,7 +35,7 @@ func (f *Files) OpenLog(verify func(consensus.LogFile) error) (consensus.LogFile
 }
 
 // OpenSnapshots opens the snapshots.
-func (f *Files) OpenSnapshots(retain int, logger hclog.Logger) (consensus.SnapshotFiles, error) {
+func (f *Files) OpenSnapshots(retain int, logger hclog.Logger) (raftlog.SnapshotFiles, error) {
 	snapshots, err := f.Storage.OpenSnapshots(retain, logger)
 	if err != nil {
 		return nil, err
@@ -44,14 +44,14 @@ func (f *Files) OpenSnapshots(retain int, logger hclog.Logger) (consensus.Snapsh
 }
 
 // Space returns what SetFree and Full left, and at most what there is.
-func (f *Files) Space() (consensus.Space, error) {
+func (f *Files) Space() (raftlog.Space, error) {
 	space, err := f.Storage.Space()
 	space.Free = min(space.Free, f.space(space.Total))
 	return space, err
 }
 
 type fileLog struct {
-	consensus.LogFile
+	raftlog.LogFile
 	faults *Faults
 }
 
@@ -95,7 +95,7 @@ func (l fileLog) Get(key []byte) ([]byte, error) {
 }
 
 type fileSnapshots struct {
-	consensus.SnapshotFiles
+	raftlog.SnapshotFiles
 	faults *Faults
 }
 

@@ -1,4 +1,4 @@
-package consensus
+package raftlog
 
 import (
 	"fmt"
@@ -45,6 +45,9 @@ type Storage interface {
 	Release(discard bool)
 }
 
+// Directory is a Storage that can say whether it was used without making it.
+type Directory interface{ Used() bool }
+
 // LogFile holds the log, and values by key beside it: raft's log store and
 // stable store. A write returns once it is on disk, and is there whole or not at
 // all. Get of an absent key fails with an error whose text is "not found", GetLog
@@ -76,14 +79,6 @@ type SnapshotFiles interface {
 type Space struct {
 	// Free is what this process may still write, Total the size of the disk.
 	Free, Total uint64
-}
-
-// openStorage is the storage that the configuration names.
-func openStorage(cfg Config) Storage {
-	if cfg.Storage != nil {
-		return cfg.Storage
-	}
-	return Files(cfg.DataDir)
 }
 
 // Files is the storage of a node without one in its Config: files below dir.

@@ -1,6 +1,6 @@
 //go:build unix
 
-package consensus
+package raftlog
 
 import (
 	"errors"

@@ -1,6 +1,6 @@
 //go:build !mutants
 
-package consensus
+package raftlog
 
 // planted returns the log as it is (see package mutant).
 func planted(file LogFile) LogFile { return file }

@@ -1,4 +1,4 @@
-package consensus
+package raftlog
 
 import (
 	"bytes"
@@ -18,9 +18,9 @@ import (
 const identityFormat = 1
 
 // identity says whose data directory this is. It is the first file written.
-type identity struct {
+type Identity struct {
 	FormatVersion int    `json:"formatVersion"`
-	Role          Role   `json:"role"`
+	Role          string `json:"role"`
 	ClusterID     string `json:"clusterId"`
 	NodeID        string `json:"nodeId"`
 	// Disk tells this directory from others that a server of the same name had or
@@ -47,22 +47,22 @@ type identity struct {
 }
 
 // checksum returns what Checksum should be.
-func (id identity) checksum() (string, error) {
+func (id Identity) checksum() (string, error) {
 	id.Checksum = ""
 	data, err := json.Marshal(id)
 	if err != nil {
-		return "", fmt.Errorf("consensus: encode identity: %w", err)
+		return "", fmt.Errorf("raftlog: encode identity: %w", err)
 	}
 	return fmt.Sprintf("%08x", crc32.Checksum(data, castagnoli)), nil
 }
 
 // decodeIdentity reads an identity, and nothing else: a key that is not known is
 // one that was damaged. One without a checksum is of an older release.
-func decodeIdentity(data []byte) (id identity, err error) {
+func decodeIdentity(data []byte) (id Identity, err error) {
 	decoder := json.NewDecoder(bytes.NewReader(data))
 	decoder.DisallowUnknownFields()
 	if err := decoder.Decode(&id); err != nil {
-		return identity{}, err
+		return Identity{}, err
 	}
 	sum, err := id.checksum()
 	if err == nil && id.Checksum != "" && id.Checksum != sum {
@@ -71,12 +71,12 @@ func decodeIdentity(data []byte) (id identity, err error) {
 	return id, err
 }
 
-// dataDir is a storage that this node holds, and whose it is.
-type dataDir struct {
+// DataDir is a storage that this node holds, and whose it is.
+type DataDir struct {
 	Storage
 	// mu guards id and writing once the node runs. It is not held during a write.
 	mu sync.Mutex
-	id identity
+	id Identity
 	// writing is closed when the change of id that is being written is; nil when
 	// there is none.
 	writing chan struct{}
@@ -84,15 +84,28 @@ type dataDir struct {
 	started bool
 }
 
-// openDataDir takes the storage and checks that it is the configured node's. It
-// writes nothing but the lock; claim writes the identity.
-func openDataDir(cfg Config) (*dataDir, error) {
-	d := &dataDir{Storage: openStorage(cfg)}
+// Owner is the node that a data directory is opened for. Empty fields are taken
+// from the directory.
+type Owner struct {
+	// Role is what the directory is used for.
+	Role string
+	// ClusterID and NodeID name the cluster and the server.
+	ClusterID, NodeID string
+	// Joining makes an unused directory one of a server that joins a cluster.
+	Joining bool
+}
+
+// OpenDataDir takes the storage and checks that it is the owner's. It writes
+// nothing but the lock; Claim writes the identity.
+//
+// Errors: ErrDataDirInUse, ErrDataDirReadOnly, ErrForeignDataDir, ErrCorrupt.
+func OpenDataDir(storage Storage, owner Owner) (*DataDir, error) {
+	d := &DataDir{Storage: storage}
 	if err := d.Acquire(); err != nil {
 		return nil, err
 	}
-	if err := d.readIdentity(cfg); err != nil {
-		d.discard()
+	if err := d.readIdentity(owner); err != nil {
+		d.Discard()
 		return nil, err
 	}
 	return d, nil
@@ -111,15 +124,15 @@ func ClusterBefore(dir, cluster string) bool {
 	return slices.Contains(strings.Fields(identityIn(dir).Former), cluster)
 }
 
-func identityIn(dir string) (id identity) {
+func identityIn(dir string) (id Identity) {
 	data, err := os.ReadFile(filepath.Join(dir, identityFile))
 	if err != nil || json.Unmarshal(data, &id) != nil {
-		return identity{}
+		return Identity{}
 	}
 	return id
 }
 
-func (d *dataDir) readIdentity(cfg Config) error {
+func (d *DataDir) readIdentity(owner Owner) error {
 	data, err := d.Identity()
 	if err != nil || data == nil {
 		return err
@@ -132,15 +145,15 @@ func (d *dataDir) readIdentity(cfg Config) error {
 		return fmt.Errorf("%w: %s has format %d, this release reads %d", ErrForeignDataDir, path, version.FormatVersion, identityFormat)
 	}
 	if d.id, err = decodeIdentity(data); err != nil {
-		return startError(cfg, d.Name(), corruptf("%s: %w", path, err))
+		return Corruptf("%s: %w", path, err)
 	}
 	if d.id.FormatVersion != identityFormat {
 		return fmt.Errorf("%w: %s has format %d, this release reads %d", ErrForeignDataDir, path, d.id.FormatVersion, identityFormat)
 	}
 	for _, part := range []struct{ what, have, want string }{
-		{"a " + string(d.id.Role) + ", not of a " + string(cfg.Role), string(d.id.Role), string(cfg.Role)},
-		{fmt.Sprintf("cluster %q, not %q", d.id.ClusterID, cfg.ClusterID), d.id.ClusterID, cfg.ClusterID},
-		{fmt.Sprintf("a server with the name %q, not %q", d.id.NodeID, cfg.NodeID), d.id.NodeID, cfg.NodeID},
+		{"a " + d.id.Role + ", not of a " + owner.Role, d.id.Role, owner.Role},
+		{fmt.Sprintf("cluster %q, not %q", d.id.ClusterID, owner.ClusterID), d.id.ClusterID, owner.ClusterID},
+		{fmt.Sprintf("a server with the name %q, not %q", d.id.NodeID, owner.NodeID), d.id.NodeID, owner.NodeID},
 	} {
 		if part.want != "" && part.have != part.want && !(part.have == "" && d.id.Joining) {
 			return fmt.Errorf("%w: %s is of %s", ErrForeignDataDir, d.Name(), part.what)
@@ -149,47 +162,36 @@ func (d *dataDir) readIdentity(cfg Config) error {
 	return nil
 }
 
-// claim makes an unused directory the configured node's.
-func (d *dataDir) claim(cfg Config) error {
+// Claim makes an unused directory the configured node's.
+func (d *DataDir) Claim(owner Owner) error {
 	if d.id.FormatVersion != 0 {
 		return nil
 	}
-	clusterID := cfg.ClusterID
-	if clusterID == "" && !cfg.Join.Fresh {
+	clusterID := owner.ClusterID
+	if clusterID == "" && !owner.Joining {
 		var b [16]byte
 		_, _ = rand.Read(b[:]) // never fails
 		clusterID = hex.EncodeToString(b[:])
 	}
-	id := identity{FormatVersion: identityFormat, Role: cfg.Role, ClusterID: clusterID, NodeID: cfg.NodeID, Joining: cfg.Join.Fresh}
-	if cfg.Join.Fresh {
+	id := Identity{FormatVersion: identityFormat, Role: owner.Role, ClusterID: clusterID, NodeID: owner.NodeID, Joining: owner.Joining}
+	if owner.Joining {
 		var b [8]byte
 		_, _ = rand.Read(b[:]) // never fails
 		id.Disk = hex.EncodeToString(b[:])
 	}
-	return d.change(func(now *identity) { *now = id })
+	return d.Change(func(now *Identity) { *now = id })
 }
 
-// markBootstrapped records that the log has been begun.
-func (d *dataDir) markBootstrapped() error {
-	return d.begun()
-}
-
-func (d *dataDir) clusterID() string {
+// ID returns the identity.
+func (d *DataDir) ID() Identity {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	return d.id.ClusterID
+	return d.id
 }
 
-// joining says that this server has not been a full member yet.
-func (d *dataDir) joining() bool {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	return d.id.Joining
-}
-
-// change makes a change to the identity, once it is on disk. Whoever reads the
+// Change makes a change to the identity, once it is on disk. Whoever reads the
 // identity meanwhile does not wait for the disk, which may hang.
-func (d *dataDir) change(change func(*identity)) error {
+func (d *DataDir) Change(change func(*Identity)) error {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	for d.writing != nil {
@@ -216,51 +218,51 @@ func (d *dataDir) change(change func(*identity)) error {
 	return err
 }
 
-// belongsTo notes the cluster that took this server in.
-func (d *dataDir) belongsTo(cluster string) error {
-	if have := d.clusterID(); have != "" && have != cluster {
+// JoinCluster notes the cluster that took this server in.
+func (d *DataDir) JoinCluster(cluster string) error {
+	if have := d.ID().ClusterID; have != "" && have != cluster {
 		return fmt.Errorf("%w: %s is of cluster %q, not %q", ErrForeignDataDir, d.Name(), have, cluster)
 	}
-	return d.change(func(id *identity) { id.ClusterID = cluster })
+	return d.Change(func(id *Identity) { id.ClusterID = cluster })
 }
 
 // removed notes that the cluster has taken this server out.
-func (d *dataDir) removed() error {
-	return d.change(func(id *identity) { id.Removed = true })
+func (d *DataDir) MarkRemoved() error {
+	return d.Change(func(id *Identity) { id.Removed = true })
 }
 
-// begun notes that the log holds something: from then on an empty one is lost.
-func (d *dataDir) begun() error {
-	return d.change(func(id *identity) { id.Bootstrapped = true })
+// MarkBootstrapped notes that the log holds something: from then on an empty one is lost.
+func (d *DataDir) MarkBootstrapped() error {
+	return d.Change(func(id *Identity) { id.Bootstrapped = true })
 }
 
-// joined notes that this server has held the cluster's whole state.
-func (d *dataDir) joined() error {
-	return d.change(func(id *identity) {
+// MarkJoined notes that this server has held the cluster's whole state.
+func (d *DataDir) MarkJoined() error {
+	return d.Change(func(id *Identity) {
 		if id.Joining {
 			id.Bootstrapped, id.Joining = true, false
 		}
 	})
 }
 
-func (d *dataDir) writeIdentity(id identity) error {
+func (d *DataDir) writeIdentity(id Identity) error {
 	var err error
 	if id.Checksum, err = id.checksum(); err != nil {
 		return err
 	}
 	data, err := json.MarshalIndent(id, "", "  ")
 	if err != nil {
-		return fmt.Errorf("consensus: encode identity: %w", err)
+		return fmt.Errorf("raftlog: encode identity: %w", err)
 	}
 	return d.SetIdentity(append(data, '\n'))
 }
 
 // keep says that the storage now holds something worth keeping.
-func (d *dataDir) keep() { d.started = true }
+func (d *DataDir) Keep() { d.started = true }
 
 // discard removes what this start made, unless keep was called, and lets others
 // have the storage.
-func (d *dataDir) discard() { d.Release(!d.started) }
+func (d *DataDir) Discard() { d.Release(!d.started) }
 
 // release lets others have the storage.
-func (d *dataDir) release() { d.Release(false) }
+func (d *DataDir) Close() { d.Release(false) }

@@ -1,4 +1,4 @@
-package consensus
+package raftlog
 
 import (
 	"bytes"
@@ -15,17 +15,17 @@ import (
 	"pgregory.net/rapid"
 )
 
-func openTestLog(t testing.TB, path string) *logStore {
+func openTestLog(t testing.TB, path string) *Log {
 	t.Helper()
-	log, err := openLogStore(begunDir(path))
+	log, err := OpenLog(begunDir(path))
 	require.NoError(t, err)
 	t.Cleanup(func() { _ = log.Close() })
 	return log
 }
 
 // begunDir is a data directory whose log has been begun.
-func begunDir(path string) *dataDir {
-	return &dataDir{Storage: &files{path: path}, id: identity{Bootstrapped: true}}
+func begunDir(path string) *DataDir {
+	return &DataDir{Storage: &files{path: path}, id: Identity{Bootstrapped: true}}
 }
 
 func entries(from, to uint64) (logs []*raft.Log) {
@@ -63,7 +63,7 @@ func TestLogAgainstMemory(t *testing.T) {
 	log := openTestLog(t, t.TempDir())
 	log.chunk = 8
 	rapid.Check(t, func(t *rapid.T) {
-		if first, last, err := log.bounds(); err == nil && last > 0 {
+		if first, last, err := log.Bounds(); err == nil && last > 0 {
 			require.NoError(t, log.DeleteRange(first, last))
 		}
 		oracle := raft.NewInmemStore()
@@ -93,7 +93,7 @@ func TestLogAgainstMemory(t *testing.T) {
 			"": func(t *rapid.T) {
 				wantFirst, _ := oracle.FirstIndex()
 				wantLast, _ := oracle.LastIndex()
-				first, last, err := log.bounds()
+				first, last, err := log.Bounds()
 				require.NoError(t, err)
 				if wantFirst > wantLast { // how the oracle says empty
 					wantFirst, wantLast = 0, 0
@@ -129,7 +129,7 @@ func TestFlippedBits(t *testing.T) {
 		damaged := bytes.Clone(pristine)
 		damaged[at] ^= bit
 		require.NoError(t, os.WriteFile(path, damaged, 0o600))
-		log, err := openLogStore(begunDir(dir))
+		log, err := OpenLog(begunDir(dir))
 		if err != nil {
 			require.ErrorIs(t, err, ErrCorrupt, "byte %d bit %08b", at, bit)
 			require.ErrorContains(t, err, path)
@@ -167,13 +167,13 @@ func TestTruncatedLog(t *testing.T) {
 		damaged := t.TempDir()
 		require.NoError(t, os.MkdirAll(filepath.Join(damaged, raftDir), 0o700))
 		require.NoError(t, os.WriteFile(filepath.Join(damaged, raftDir, logFile), data[:size], 0o600))
-		got, err := openLogStore(begunDir(damaged))
+		got, err := OpenLog(begunDir(damaged))
 		if err != nil {
 			require.ErrorIs(t, err, ErrCorrupt, "size %d", size)
 			continue
 		}
 		// What was cut off may have been free, or the file may count as new.
-		_, last, err := got.bounds()
+		_, last, err := got.Bounds()
 		require.NoError(t, err)
 		require.NoError(t, got.Close())
 		require.True(t, last == 2000 || size == 0, "size %d: %d entries", size, last)
@@ -187,12 +187,12 @@ func TestFloor(t *testing.T) {
 	require.NoError(t, log.StoreLogs(entries(1, 100)))
 	log.floor = func() (uint64, error) { return 41, nil }
 	require.NoError(t, log.DeleteRange(1, 80))
-	first, last, err := log.bounds()
+	first, last, err := log.Bounds()
 	require.NoError(t, err)
 	require.Equal(t, [2]uint64{41, 100}, [2]uint64{first, last})
 	require.NoError(t, log.DeleteRange(30, 39))
 	require.NoError(t, log.DeleteRange(60, 100))
-	_, last, err = log.bounds()
+	_, last, err = log.Bounds()
 	require.NoError(t, err)
 	require.EqualValues(t, 59, last)
 }

@@ -1,4 +1,4 @@
-package consensus
+package raftlog
 
 import (
 	"encoding/binary"
@@ -77,7 +77,7 @@ func (s *sealedSink) Close() error {
 	}
 	s.done = true
 	if _, err := s.SnapshotSink.Write(sealOf(s.length, s.sum, s.meta)); err != nil {
-		return errors.Join(fmt.Errorf("consensus: seal snapshot %s: %w", s.ID(), err), s.SnapshotSink.Cancel())
+		return errors.Join(fmt.Errorf("raftlog: seal snapshot %s: %w", s.ID(), err), s.SnapshotSink.Cancel())
 	}
 	return s.SnapshotSink.Close()
 }

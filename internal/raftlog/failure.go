@@ -1,43 +1,62 @@
-package consensus
+package raftlog
 
 import (
 	"errors"
-	"fmt"
 	"io/fs"
 	"runtime"
 	"syscall"
+	"time"
 )
+
+// Attach gives the log its host, before raft runs. stalled is called on a
+// goroutine of its own each time that no write has ended for limit.
+func (s *Log) Attach(host Host, limit time.Duration, stalled func(since time.Duration)) {
+	s.host, s.stall.limit, s.stall.stalled = host, limit, stalled
+}
+
+// Running says that raft runs: from now on a failure ends the process.
+func (s *Log) Running() { s.running.Store(true) }
+
+// Path names the log, for messages.
+func (s *Log) Path() string { return s.path }
+
+// Starved says that a write waits for room on the disk.
+func (s *Log) Starved() bool { return s.starved.Load() }
+
+// Stuck returns for how long no write has ended that should have, 0 when none is
+// under way.
+func (s *Log) Stuck() time.Duration { return s.stall.stuck() }
 
 // failed deals with a write that may or may not be on disk, and with a read that
 // does not return what was written. Before raft runs it returns err, for Open to
 // return. After that it tells the host, which ends the process, and does not
 // return: nothing may be decided on storage in this state. Only if the node is
 // closed while the process ends does it return err.
-func (s *logStore) failed(err error) error {
+func (s *Log) failed(err error) error {
 	_ = s.report(err)
 	if s.running.Load() {
-		<-s.host.closing()
+		<-s.host.Closing()
 	}
 	return err
 }
 
 // report is failed for a snapshot that cannot be read, which raft takes as an
 // error: it neither sends the snapshot nor restores from it.
-func (s *logStore) report(err error) error {
+func (s *Log) report(err error) error {
 	s.mu.Lock()
 	if s.failure == nil {
 		s.failure = err
 	}
 	s.mu.Unlock()
-	if s.running.Load() && !s.closing() {
-		s.host.storageFailed(err)
+	if s.running.Load() && !s.Closing() {
+		s.host.StorageFailed(err)
 	}
 	return err
 }
 
-func (s *logStore) closing() bool {
+func (s *Log) Closing() bool {
 	select {
-	case <-s.host.closing():
+	case <-s.host.Closing():
 		return true
 	default:
 		return false
@@ -49,16 +68,16 @@ func (s *logStore) closing() bool {
 // (setCurrentTerm), a committed entry that cannot be read (processLogs). It is
 // reached after failed only, when the node is closed. Before raft runs it returns
 // err.
-func (s *logStore) neverReturn(err error) error {
+func (s *Log) neverReturn(err error) error {
 	if s.running.Load() {
-		s.host.shutDownRaft()
+		s.host.ShutDownRaft()
 		runtime.Goexit()
 	}
 	return err
 }
 
-// failureSoFar returns the first failure, nil while there is none.
-func (s *logStore) failureSoFar() error {
+// Failure returns the first failure, nil while there is none.
+func (s *Log) Failure() error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.failure
@@ -78,24 +97,4 @@ func isNoSpace(err error) bool {
 // which says nothing about the disk.
 func isShortage(err error) bool {
 	return errors.Is(err, syscall.EMFILE) || errors.Is(err, syscall.ENFILE) || errors.Is(err, syscall.ENOMEM)
-}
-
-// repair says how a server comes back whose storage is damaged: alone in its
-// cluster, beside others, or, while it starts, unknown.
-func repair(cfg Config, where string, others, known bool) string {
-	if cfg.Role == RoleZone {
-		return fmt.Sprintf("to bring it back: put a backup of %s in its place", where)
-	}
-	const (
-		restore = "start it with an empty one and run \"meridian cluster snapshot restore FILE\" with the last saved snapshot"
-		rejoin  = "run \"meridian generate server-token --valid-for 1h --bundle\" against another server and start this one with an empty one and --join-bundle FILE"
-	)
-	switch {
-	case !known:
-		return fmt.Sprintf("to bring it back, move %s away; if there are other servers, %s; if not, %s", where, rejoin, restore)
-	case others:
-		return fmt.Sprintf("to bring it back, move %s away, %s", where, rejoin)
-	default:
-		return fmt.Sprintf("to bring it back, move %s away, %s", where, restore)
-	}
 }

@@ -1,6 +1,6 @@
 //go:build mutants
 
-package consensus
+package raftlog
 
 import (
 	"errors"

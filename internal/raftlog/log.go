@@ -1,4 +1,4 @@
-package consensus
+package raftlog
 
 import (
 	"bytes"
@@ -30,7 +30,7 @@ var castagnoli = crc32.MakeTable(crc32.Castagnoli)
 // the database's only write lock, and so every append, for as long as it takes.
 const deleteChunk = 2048
 
-// logStore is the raft log and raft's stable values (term and vote), each with a
+// Log is the raft log and raft's stable values (term and vote), each with a
 // checksum that is checked on every read. Storage does not check what it returns
 // (bbolt only its root pages), so without it a flipped bit would be replicated as
 // truth.
@@ -40,7 +40,7 @@ const deleteChunk = 2048
 //
 // A write that fails is never tried again, except where there was no room and
 // nothing has changed (isNoSpace). Any other failure ends the process: see failed.
-type logStore struct {
+type Log struct {
 	file LogFile
 	path string
 	// floor returns the oldest index that must stay, because a snapshot would be
@@ -49,7 +49,7 @@ type logStore struct {
 	// chunk is deleteChunk, except in tests.
 	chunk uint64
 	// host is the node once raft is about to run, nil before.
-	host logHost
+	host Host
 	// running says that raft runs, so that no failure is returned any more.
 	running atomic.Bool
 	stall   stallWatch
@@ -71,34 +71,34 @@ type logStore struct {
 	failure error
 }
 
-// logHost is what a log needs to know of its node.
-type logHost interface {
-	// lastSnapshot is the last entry of the snapshot that raft took or restored
+// Host is what a log needs to know of its node.
+type Host interface {
+	// LastSnapshot is the last entry of the snapshot that raft took or restored
 	// last, zeros when it did neither.
-	lastSnapshot() (index, term uint64)
-	// onlyVoter says that no other server votes.
-	onlyVoter() bool
-	// leads says that this server leads.
-	leads() bool
-	// diskFull is told that there was no room.
-	diskFull()
-	// storageFailed is told of every failure. It ends the process.
-	storageFailed(err error)
-	// shutDownRaft has raft's goroutines end. It does not wait for them.
-	shutDownRaft()
-	// closing ends when the node is being closed.
-	closing() <-chan struct{}
+	LastSnapshot() (index, term uint64)
+	// OnlyVoter says that no other server votes.
+	OnlyVoter() bool
+	// Leads says that this server leads.
+	Leads() bool
+	// DiskFull is told that there was no room.
+	DiskFull()
+	// StorageFailed is told of every failure. It ends the process.
+	StorageFailed(err error)
+	// ShutDownRaft has raft's goroutines end. It does not wait for them.
+	ShutDownRaft()
+	// Closing ends when the node is being closed.
+	Closing() <-chan struct{}
 }
 
 var (
-	_ raft.LogStore          = (*logStore)(nil)
-	_ raft.StableStore       = (*logStore)(nil)
-	_ raft.MonotonicLogStore = (*logStore)(nil)
+	_ raft.LogStore          = (*Log)(nil)
+	_ raft.StableStore       = (*Log)(nil)
+	_ raft.MonotonicLogStore = (*Log)(nil)
 )
 
-// openLogStore opens the log, or makes an empty one. An existing one is first
+// OpenLog opens the log, or makes an empty one. An existing one is first
 // read from end to end.
-func openLogStore(dir *dataDir) (*logStore, error) {
+func OpenLog(dir *DataDir) (*Log, error) {
 	file, err := dir.OpenLog(verifyLog)
 	if errors.Is(err, ErrCorrupt) && !dir.id.Bootstrapped {
 		// The first start was cut short while it made the file: nothing was ever
@@ -111,15 +111,15 @@ func openLogStore(dir *dataDir) (*logStore, error) {
 	if err != nil {
 		return nil, err
 	}
-	s := newLogStore(planted(file))
-	if s.first, s.last, err = s.bounds(); err != nil {
+	s := newLog(planted(file))
+	if s.first, s.last, err = s.Bounds(); err != nil {
 		return nil, errors.Join(err, file.Close())
 	}
 	return s, nil
 }
 
-func newLogStore(file LogFile) *logStore {
-	return &logStore{
+func newLog(file LogFile) *Log {
+	return &Log{
 		file: file, path: file.Name(), chunk: deleteChunk,
 		floor:  func() (uint64, error) { return 0, nil },
 		values: map[string][]byte{},
@@ -128,14 +128,14 @@ func newLogStore(file LogFile) *logStore {
 
 // verifyLog reads every entry and every stable value.
 func verifyLog(file LogFile) error {
-	s := newLogStore(file)
+	s := newLog(file)
 	for _, key := range [][]byte{keyCurrentTerm, keyLastVoteTerm, keyLastVoteCandidate} {
 		if _, err := s.Get(key); err != nil && !isNotFound(err) {
 			return err
 		}
 	}
 	var err error
-	if s.first, s.last, err = s.bounds(); err != nil || s.last == 0 {
+	if s.first, s.last, err = s.Bounds(); err != nil || s.last == 0 {
 		return err
 	}
 	for index := s.first; index <= s.last; index++ {
@@ -154,10 +154,10 @@ var (
 )
 
 func corruptLog(path string, err error) error {
-	return corruptf("raft log %s: %w", path, err)
+	return Corruptf("raft log %s: %w", path, err)
 }
 
-func (s *logStore) bounds() (first, last uint64, err error) {
+func (s *Log) Bounds() (first, last uint64, err error) {
 	if first, err = s.file.FirstIndex(); err != nil {
 		return 0, 0, err
 	}
@@ -167,17 +167,17 @@ func (s *logStore) bounds() (first, last uint64, err error) {
 
 // IsMonotonic says that the log must not have gaps: raft then empties it after
 // it restored a snapshot instead of leaving a hole.
-func (s *logStore) IsMonotonic() bool { return true }
+func (s *Log) IsMonotonic() bool { return true }
 
 // FirstIndex returns the first index of the log, 0 when it is empty.
-func (s *logStore) FirstIndex() (uint64, error) { return s.file.FirstIndex() }
+func (s *Log) FirstIndex() (uint64, error) { return s.file.FirstIndex() }
 
 // LastIndex returns the last index of the log, 0 when it is empty.
-func (s *logStore) LastIndex() (uint64, error) { return s.file.LastIndex() }
+func (s *Log) LastIndex() (uint64, error) { return s.file.LastIndex() }
 
 // GetLog reads an entry. It fails with raft.ErrLogNotFound, or with ErrCorrupt
 // when what is stored is not what was written.
-func (s *logStore) GetLog(index uint64, log *raft.Log) error {
+func (s *Log) GetLog(index uint64, log *raft.Log) error {
 	if s.remembered(index, log) {
 		return nil
 	}
@@ -197,7 +197,7 @@ func (s *logStore) GetLog(index uint64, log *raft.Log) error {
 	return s.neverReturn(s.failed(err))
 }
 
-func (s *logStore) readLog(index uint64, log *raft.Log) error {
+func (s *Log) readLog(index uint64, log *raft.Log) error {
 	if err := s.file.GetLog(index, log); err != nil {
 		if errors.Is(err, raft.ErrLogNotFound) {
 			return err
@@ -220,7 +220,7 @@ func (s *logStore) readLog(index uint64, log *raft.Log) error {
 
 // guard turns a panic into damage: bbolt believes its pages, and a page that
 // cannot be read ends in a fault.
-func (s *logStore) guard(do func() error) (err error) {
+func (s *Log) guard(do func() error) (err error) {
 	defer debug.SetPanicOnFault(debug.SetPanicOnFault(true))
 	defer func() {
 		if p := recover(); p != nil {
@@ -231,7 +231,7 @@ func (s *logStore) guard(do func() error) (err error) {
 }
 
 // StoreLog writes one entry.
-func (s *logStore) StoreLog(log *raft.Log) error { return s.StoreLogs([]*raft.Log{log}) }
+func (s *Log) StoreLog(log *raft.Log) error { return s.StoreLogs([]*raft.Log{log}) }
 
 // StoreLogs writes entries and returns once they are on disk. The entries are
 // not modified: raft goes on to send them to followers.
@@ -240,7 +240,7 @@ func (s *logStore) StoreLog(log *raft.Log) error { return s.StoreLogs([]*raft.Lo
 // down, and leaves the lead to a server that has room. It waits for room where
 // that is better: nobody could take over, or raft would go on from an end of the
 // log that was cut off.
-func (s *logStore) StoreLogs(logs []*raft.Log) error {
+func (s *Log) StoreLogs(logs []*raft.Log) error {
 	last, wait, err := s.end()
 	if err != nil {
 		return s.failed(err)
@@ -252,8 +252,8 @@ func (s *logStore) StoreLogs(logs []*raft.Log) error {
 		last = max(last, log.Index)
 	}
 	out := seal(logs)
-	err = s.write(wait || s.host != nil && s.host.onlyVoter(), func() error { return s.file.StoreLogs(out) })
-	if errors.Is(err, ErrDiskFull) && s.host != nil && s.host.leads() && changesMembers(logs) {
+	err = s.write(wait || s.host != nil && s.host.OnlyVoter(), func() error { return s.file.StoreLogs(out) })
+	if errors.Is(err, ErrDiskFull) && s.host != nil && s.host.Leads() && changesMembers(logs) {
 		// Raft has taken the new members into account and does not go back, though
 		// they are in nobody's log.
 		return s.failed(err)
@@ -273,7 +273,7 @@ func (s *logStore) StoreLogs(logs []*raft.Log) error {
 
 // remembered reads an entry that was written so lately that it is still in
 // memory, as almost every entry is that raft asks for.
-func (s *logStore) remembered(index uint64, log *raft.Log) bool {
+func (s *Log) remembered(index uint64, log *raft.Log) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.recent.get(index, log)
@@ -282,7 +282,7 @@ func (s *logStore) remembered(index uint64, log *raft.Log) bool {
 // end returns the last index, and whether raft believes that it is another one.
 // It fails when the file disagrees: it may have gone back by a transaction, and
 // going on from there would hide that.
-func (s *logStore) end() (last uint64, shortened bool, err error) {
+func (s *Log) end() (last uint64, shortened bool, err error) {
 	var stored uint64
 	err = s.guard(func() (err error) {
 		stored, err = s.file.LastIndex()
@@ -320,9 +320,9 @@ const roomRetry = time.Second
 
 // write does one write, which has an effect or none. Without room it waits until
 // there is some, or fails with ErrDiskFull; any other failure is the end.
-func (s *logStore) write(wait bool, do func() error) error {
+func (s *Log) write(wait bool, do func() error) error {
 	for {
-		if err := s.failureSoFar(); err != nil {
+		if err := s.Failure(); err != nil {
 			return s.failed(err)
 		}
 		end := s.stall.begin()
@@ -333,20 +333,20 @@ func (s *logStore) write(wait bool, do func() error) error {
 			return nil
 		}
 		if !isNoSpace(err) {
-			return s.failed(fmt.Errorf("consensus: write %s: %w", s.path, err))
+			return s.failed(fmt.Errorf("raftlog: write %s: %w", s.path, err))
 		}
 		err = fmt.Errorf("%w: write %s: %w", ErrDiskFull, s.path, err)
 		if s.host == nil {
 			return err
 		}
-		s.host.diskFull()
+		s.host.DiskFull()
 		if !wait {
 			return err
 		}
 		s.starved.Store(true)
 		select {
 		case <-time.After(roomRetry):
-		case <-s.host.closing():
+		case <-s.host.Closing():
 			return err
 		}
 	}
@@ -356,8 +356,8 @@ func (s *logStore) write(wait bool, do func() error) error {
 // between chunks must not leave a gap: the end of the log is removed from the
 // end, its beginning from the beginning. The beginning is kept from the floor
 // on.
-func (s *logStore) DeleteRange(lo, hi uint64) error {
-	_, last, err := s.bounds()
+func (s *Log) DeleteRange(lo, hi uint64) error {
+	_, last, err := s.Bounds()
 	if err != nil {
 		return err
 	}
@@ -384,7 +384,7 @@ func (s *logStore) DeleteRange(lo, hi uint64) error {
 
 // cutEnd removes everything from lo on. It waits for room: raft would not know
 // how much of it had been removed.
-func (s *logStore) cutEnd(lo, last uint64) error {
+func (s *Log) cutEnd(lo, last uint64) error {
 	s.mu.Lock()
 	s.shortened = true
 	s.recent.clear()
@@ -406,7 +406,7 @@ func (s *logStore) cutEnd(lo, last uint64) error {
 
 // cutBeginning removes what snapshots have made superfluous. Without room it may
 // have removed a part of it, which is as well.
-func (s *logStore) cutBeginning(lo, hi uint64) error {
+func (s *Log) cutBeginning(lo, hi uint64) error {
 	for ; lo <= hi; lo += s.chunk {
 		to := min(hi, lo+s.chunk-1)
 		s.mu.Lock()
@@ -422,7 +422,7 @@ func (s *logStore) cutBeginning(lo, hi uint64) error {
 
 // Set stores a value with its checksum. Without room it waits: raft has to know
 // its term and its vote before it can do anything else.
-func (s *logStore) Set(key, value []byte) error {
+func (s *Log) Set(key, value []byte) error {
 	if have, err := s.Get(key); err == nil && bytes.Equal(have, value) {
 		return nil
 	}
@@ -440,7 +440,7 @@ func (s *logStore) Set(key, value []byte) error {
 
 // Get reads a value. It fails with the text "not found", which raft compares, or
 // with ErrCorrupt.
-func (s *logStore) Get(key []byte) ([]byte, error) {
+func (s *Log) Get(key []byte) ([]byte, error) {
 	var value []byte
 	err := s.guard(func() (err error) {
 		value, err = s.readValue(key)
@@ -465,7 +465,7 @@ func (s *logStore) Get(key []byte) ([]byte, error) {
 	return nil, s.neverReturn(s.failed(err))
 }
 
-func (s *logStore) readValue(key []byte) ([]byte, error) {
+func (s *Log) readValue(key []byte) ([]byte, error) {
 	sealed, err := s.file.Get(key)
 	if isNotFound(err) {
 		return nil, err
@@ -481,12 +481,24 @@ func (s *logStore) readValue(key []byte) ([]byte, error) {
 }
 
 // SetUint64 is Set for a number.
-func (s *logStore) SetUint64(key []byte, value uint64) error {
+func (s *Log) SetUint64(key []byte, value uint64) error {
 	return s.Set(key, binary.BigEndian.AppendUint64(nil, value))
 }
 
+// CurrentTerm returns raft's term, 0 when none was stored.
+func (s *Log) CurrentTerm() (uint64, error) {
+	term, err := s.GetUint64(keyCurrentTerm)
+	if isNotFound(err) {
+		return 0, nil
+	}
+	return term, err
+}
+
+// SetCurrentTerm stores raft's term.
+func (s *Log) SetCurrentTerm(term uint64) error { return s.SetUint64(keyCurrentTerm, term) }
+
 // GetUint64 is Get for a number.
-func (s *logStore) GetUint64(key []byte) (uint64, error) {
+func (s *Log) GetUint64(key []byte) (uint64, error) {
 	value, err := s.Get(key)
 	if err != nil {
 		return 0, err
@@ -498,7 +510,7 @@ func (s *logStore) GetUint64(key []byte) (uint64, error) {
 }
 
 // Close releases the file.
-func (s *logStore) Close() error { return s.file.Close() }
+func (s *Log) Close() error { return s.file.Close() }
 
 // entryChecksum covers everything in an entry that raft acts on. The time of
 // appending is left out: it informs operators only, and its encoding is the

@@ -1,4 +1,4 @@
-package consensus
+package raftlog
 
 import "github.com/hashicorp/raft"
 

@@ -1,4 +1,4 @@
-package consensus
+package raftlog
 
 import (
 	"bytes"
@@ -14,7 +14,7 @@ import (
 
 // rotten writes a log of some size below a directory, and returns it open, with
 // what it holds.
-func rotten(t *testing.T, dir string) (*logStore, []*raft.Log) {
+func rotten(t *testing.T, dir string) (*Log, []*raft.Log) {
 	t.Helper()
 	log := openTestLog(t, dir)
 	want := entries(1, 300)
@@ -32,7 +32,7 @@ func rotten(t *testing.T, dir string) (*logStore, []*raft.Log) {
 
 // honest checks that a log answers with what was written or says that it is
 // damaged, and nothing else. It returns how much of it is damaged.
-func honest(t *testing.T, log *logStore, want []*raft.Log, what string) (damaged int) {
+func honest(t *testing.T, log *Log, want []*raft.Log, what string) (damaged int) {
 	t.Helper()
 	for _, entry := range want {
 		var got raft.Log
@@ -74,7 +74,7 @@ func TestRootPages(t *testing.T) {
 			damaged := bytes.Clone(pristine)
 			damaged[page+at] ^= 1 << (at % 8)
 			require.NoError(t, os.WriteFile(log.path, damaged, 0o600))
-			log, err := openLogStore(begunDir(dir))
+			log, err := OpenLog(begunDir(dir))
 			if err != nil {
 				require.ErrorIs(t, err, ErrCorrupt)
 				refused++
@@ -159,7 +159,7 @@ func (f *goneBack) LastIndex() (uint64, error) {
 // TestLogThatGoesBack: a vote or an entry that was there and is not any more is
 // damage, though what is there is intact.
 func TestLogThatGoesBack(t *testing.T) {
-	begin := func() (*logStore, *goneBack) {
+	begin := func() (*Log, *goneBack) {
 		log := openTestLog(t, t.TempDir())
 		file := &goneBack{LogFile: log.file}
 		log.file = file
@@ -187,25 +187,30 @@ func TestLogThatGoesBack(t *testing.T) {
 	require.ErrorIs(t, log.StoreLogs(entries(12, 12)), ErrCorrupt, "a gap")
 }
 
-// TestRottenIdentity: no flipped bit makes a directory another server's, or one
+// TestCorruptIdentity: no flipped bit makes a directory another server's, or one
 // that has not been begun.
-func TestRottenIdentity(t *testing.T) {
-	cfg := testConfig(t.TempDir())
-	n, _ := open(t, cfg)
-	require.NoError(t, n.Close())
-	path := filepath.Join(cfg.DataDir, identityFile)
+func TestCorruptIdentity(t *testing.T) {
+	owner := Owner{Role: "global", NodeID: "one"}
+	dir := t.TempDir()
+	d, err := OpenDataDir(Files(dir), owner)
+	require.NoError(t, err)
+	require.NoError(t, d.Claim(owner))
+	require.NoError(t, d.MarkBootstrapped())
+	id := d.ID()
+	d.Close()
+	path := filepath.Join(dir, identityFile)
 	pristine, err := os.ReadFile(path)
 	require.NoError(t, err)
 	for bit := range 8 * len(pristine) {
 		damaged := bytes.Clone(pristine)
 		damaged[bit/8] ^= 1 << (bit % 8)
 		require.NoError(t, os.WriteFile(path, damaged, 0o600))
-		d, err := openDataDir(cfg)
+		d, err := OpenDataDir(Files(dir), owner)
 		if err == nil {
-			require.Equal(t, n.dir.id.ClusterID, d.id.ClusterID)
-			require.Equal(t, n.dir.id.NodeID, d.id.NodeID)
+			require.Equal(t, id.ClusterID, d.id.ClusterID)
+			require.Equal(t, id.NodeID, d.id.NodeID)
 			require.True(t, d.id.Bootstrapped)
-			d.release()
+			d.Close()
 			continue
 		}
 		if !strings.Contains(err.Error(), "has format") {
@@ -213,10 +218,10 @@ func TestRottenIdentity(t *testing.T) {
 		}
 	}
 	// As an earlier release wrote it.
-	d, err := openDataDir(testConfig(t.TempDir()))
+	d, err = OpenDataDir(Files(t.TempDir()), owner)
 	require.NoError(t, err)
-	defer d.release()
+	defer d.Close()
 	require.NoError(t, d.SetIdentity([]byte(`{"formatVersion": 1, "role": "global", "clusterId": "c", "nodeId": "one", "bootstrapped": true}`)))
-	require.NoError(t, d.readIdentity(cfg))
+	require.NoError(t, d.readIdentity(owner))
 	require.Equal(t, "c", d.id.ClusterID)
 }

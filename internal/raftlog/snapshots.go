@@ -1,4 +1,4 @@
-package consensus
+package raftlog
 
 import (
 	"errors"
@@ -7,10 +7,11 @@ import (
 	"slices"
 	"sync/atomic"
 
+	"github.com/hashicorp/go-hclog"
 	"github.com/hashicorp/raft"
 )
 
-// snapshotStore is the storage's snapshots with two more rules.
+// Snapshots is the storage's snapshots with two more rules.
 //
 // What is read is what was written (see sealedSink and sealedSource): a snapshot
 // that is damaged is never restored from, nor sent.
@@ -19,9 +20,9 @@ import (
 // right only while the log still holds everything after the older one. Where it
 // does not, raft would panic or, worse, go on without writes that were
 // acknowledged.
-type snapshotStore struct {
+type Snapshots struct {
 	SnapshotFiles
-	log *logStore
+	log *Log
 	// damage is the first reason why a snapshot was refused. Used while the node
 	// opens only, on one goroutine.
 	damage error
@@ -29,20 +30,20 @@ type snapshotStore struct {
 	opening atomic.Bool
 }
 
-// openSnapshots opens the store and removes what a crash left half-written.
-func openSnapshots(dir *dataDir, log *logStore, cfg Config) (*snapshotStore, error) {
-	snapshots, err := dir.OpenSnapshots(cfg.Snapshots.Retain, newRaftLogger(cfg.Logger))
+// OpenSnapshots opens the store and removes what a crash left half-written.
+func OpenSnapshots(dir *DataDir, log *Log, retain int, logger hclog.Logger) (*Snapshots, error) {
+	snapshots, err := dir.OpenSnapshots(retain, logger)
 	if err != nil {
 		return nil, err
 	}
-	s := &snapshotStore{SnapshotFiles: snapshots, log: log}
+	s := &Snapshots{SnapshotFiles: snapshots, log: log}
 	s.opening.Store(true)
 	log.floor = s.floor
 	return s, nil
 }
 
 // floor returns the first entry that the oldest kept snapshot needs.
-func (s *snapshotStore) floor() (uint64, error) {
+func (s *Snapshots) floor() (uint64, error) {
 	metas, err := s.List()
 	if err != nil || len(metas) == 0 {
 		return 0, err
@@ -52,8 +53,8 @@ func (s *snapshotStore) floor() (uint64, error) {
 
 // Create begins a snapshot. After a failure of the storage none is made: it would
 // outlive the reason why nothing may be written any more.
-func (s *snapshotStore) Create(version raft.SnapshotVersion, index, term uint64, members raft.Configuration, membersIndex uint64, trans raft.Transport) (raft.SnapshotSink, error) {
-	if err := s.log.failureSoFar(); err != nil {
+func (s *Snapshots) Create(version raft.SnapshotVersion, index, term uint64, members raft.Configuration, membersIndex uint64, trans raft.Transport) (raft.SnapshotSink, error) {
+	if err := s.log.Failure(); err != nil {
 		return nil, err
 	}
 	sink, err := s.SnapshotFiles.Create(version, index, term, members, membersIndex, trans)
@@ -66,7 +67,7 @@ func (s *snapshotStore) Create(version raft.SnapshotVersion, index, term uint64,
 
 // List returns the snapshots, the newest first. While raft runs, it fails when
 // the newest is there and cannot be read about: raft would send an older one.
-func (s *snapshotStore) List() ([]*raft.SnapshotMeta, error) {
+func (s *Snapshots) List() ([]*raft.SnapshotMeta, error) {
 	newest, err := s.Newest()
 	if err != nil {
 		return nil, err
@@ -76,7 +77,7 @@ func (s *snapshotStore) List() ([]*raft.SnapshotMeta, error) {
 		return nil, err
 	}
 	if !s.opening.Load() && newest > 0 && (len(metas) == 0 || metas[0].Index < newest) {
-		return nil, s.log.report(corruptf("%s: the snapshot of entry %d cannot be read", s.Name(), newest))
+		return nil, s.log.report(Corruptf("%s: the snapshot of entry %d cannot be read", s.Name(), newest))
 	}
 	for i, meta := range metas {
 		metas[i] = unsealedMeta(meta)
@@ -87,7 +88,7 @@ func (s *snapshotStore) List() ([]*raft.SnapshotMeta, error) {
 // Open returns a snapshot. The last part of it is not read before all of it has
 // turned out intact. While the node starts, Open refuses one that the log does
 // not complete.
-func (s *snapshotStore) Open(id string) (*raft.SnapshotMeta, io.ReadCloser, error) {
+func (s *Snapshots) Open(id string) (*raft.SnapshotMeta, io.ReadCloser, error) {
 	meta, source, err := s.open(id)
 	if !s.opening.Load() {
 		if err == nil || !errors.Is(err, ErrCorrupt) || s.gone(id) {
@@ -108,17 +109,17 @@ func (s *snapshotStore) Open(id string) (*raft.SnapshotMeta, io.ReadCloser, erro
 	return meta, source, nil
 }
 
-func (s *snapshotStore) open(id string) (*raft.SnapshotMeta, io.ReadCloser, error) {
+func (s *Snapshots) open(id string) (*raft.SnapshotMeta, io.ReadCloser, error) {
 	name := snapshotName(s, id)
 	meta, source, err := s.SnapshotFiles.Open(id)
 	if isShortage(err) {
-		return nil, nil, fmt.Errorf("consensus: open snapshot %s: %w", name, err)
+		return nil, nil, fmt.Errorf("raftlog: open snapshot %s: %w", name, err)
 	}
 	if err != nil {
-		return nil, nil, corruptf("snapshot %s: %w", name, err)
+		return nil, nil, Corruptf("snapshot %s: %w", name, err)
 	}
 	sealed, err := newSealedSource(source, meta, func(err error) error {
-		err = corruptf("snapshot %s: %w", name, err)
+		err = Corruptf("snapshot %s: %w", name, err)
 		if s.opening.Load() {
 			s.damaged(err)
 			return err
@@ -126,37 +127,45 @@ func (s *snapshotStore) open(id string) (*raft.SnapshotMeta, io.ReadCloser, erro
 		return s.log.report(err)
 	})
 	if err != nil {
-		return nil, nil, errors.Join(corruptf("snapshot %s: %w", name, err), source.Close())
+		return nil, nil, errors.Join(Corruptf("snapshot %s: %w", name, err), source.Close())
 	}
 	return unsealedMeta(meta), sealed, nil
 }
 
+// Running says that raft runs: from now on a snapshot that cannot be read ends
+// the process.
+func (s *Snapshots) Running() { s.opening.Store(false) }
+
+// Damage returns the first reason why a snapshot was not used to start from, nil
+// when there was none. To be called before Running.
+func (s *Snapshots) Damage() error { return s.damage }
+
 // damaged notes why a snapshot cannot be used to start from. Another may be.
-func (s *snapshotStore) damaged(err error) {
+func (s *Snapshots) damaged(err error) {
 	if s.damage == nil {
 		s.damage = err
 	}
 }
 
-// unusable notes that what a snapshot holds cannot be restored. Later on that is
+// Unusable notes that what a snapshot holds cannot be restored. Later on that is
 // for the leader to hear, which sent it.
-func (s *snapshotStore) unusable(err error) {
+func (s *Snapshots) Unusable(err error) {
 	if s.opening.Load() {
-		s.damaged(corruptf("snapshot below %s: %w", s.Name(), err))
+		s.damaged(Corruptf("snapshot below %s: %w", s.Name(), err))
 	}
 }
 
 // gone says that a snapshot has been removed since it was listed, for a newer
 // one.
-func (s *snapshotStore) gone(id string) bool {
+func (s *Snapshots) gone(id string) bool {
 	metas, err := s.SnapshotFiles.List()
 	return err == nil && len(metas) > 0 && !slices.ContainsFunc(metas, func(m *raft.SnapshotMeta) bool { return m.ID == id })
 }
 
 // complete checks that the log holds everything that was ever committed after
 // index, as far as the directory can tell.
-func (s *snapshotStore) complete(index uint64) error {
-	first, last, err := s.log.bounds()
+func (s *Snapshots) complete(index uint64) error {
+	first, last, err := s.log.Bounds()
 	if err != nil {
 		return err
 	}
@@ -170,10 +179,10 @@ func (s *snapshotStore) complete(index uint64) error {
 	return nil
 }
 
-// check looks for what a crash or damage can have done to log and snapshots
+// Check looks for what a crash or damage can have done to log and snapshots
 // together, before raft relies on them.
-func (s *snapshotStore) check(id identity) error {
-	first, last, err := s.log.bounds()
+func (s *Snapshots) Check(id Identity) error {
+	first, last, err := s.log.Bounds()
 	if err != nil {
 		return err
 	}
@@ -193,7 +202,7 @@ func (s *snapshotStore) check(id identity) error {
 	case id.Bootstrapped && (term == 0 || last == 0 && newest == 0):
 		return corruptLog(s.log.path, errors.New("the log is empty, although this server has run before"))
 	case len(metas) == 0 && first > 1:
-		return corruptf("%s: the log starts at entry %d, and there is no readable snapshot of what came before", s.Name(), first)
+		return Corruptf("%s: the log starts at entry %d, and there is no readable snapshot of what came before", s.Name(), first)
 	case last > 0 && last < newest:
 		return s.finishRestore(metas, newest, first, last)
 	case len(metas) > 0 && first <= metas[0].Index && metas[0].Index < last:
@@ -205,7 +214,7 @@ func (s *snapshotStore) check(id identity) error {
 // finishTurn empties a log in which the newest snapshot's last entry is another
 // one: what the log holds from there on was never committed, and raft was about
 // to empty it after it restored the snapshot.
-func (s *snapshotStore) finishTurn(newest *raft.SnapshotMeta, first, last uint64) error {
+func (s *Snapshots) finishTurn(newest *raft.SnapshotMeta, first, last uint64) error {
 	var entry raft.Log
 	if err := s.log.GetLog(newest.Index, &entry); err != nil || entry.Term == newest.Term {
 		return err
@@ -219,9 +228,9 @@ func (s *snapshotStore) finishTurn(newest *raft.SnapshotMeta, first, last uint64
 // finishRestore empties a log that ends before the newest snapshot: raft was
 // doing so after it restored that snapshot. What is left must go before the log
 // continues after the snapshot, or there would be a gap.
-func (s *snapshotStore) finishRestore(metas []*raft.SnapshotMeta, newest, first, last uint64) error {
+func (s *Snapshots) finishRestore(metas []*raft.SnapshotMeta, newest, first, last uint64) error {
 	if len(metas) == 0 || metas[0].Index != newest {
-		return corruptf("%s: the snapshot of entry %d cannot be read, and the log ends at entry %d", s.Name(), newest, last)
+		return Corruptf("%s: the snapshot of entry %d cannot be read, and the log ends at entry %d", s.Name(), newest, last)
 	}
 	if err := s.verify(metas[0].ID); err != nil {
 		return err
@@ -230,7 +239,7 @@ func (s *snapshotStore) finishRestore(metas []*raft.SnapshotMeta, newest, first,
 }
 
 // verify reads a whole snapshot.
-func (s *snapshotStore) verify(id string) error {
+func (s *Snapshots) verify(id string) error {
 	_, source, err := s.open(id)
 	if err != nil {
 		return err
@@ -239,7 +248,7 @@ func (s *snapshotStore) verify(id string) error {
 		return errors.Join(err, source.Close())
 	}
 	if err := source.Close(); err != nil {
-		return fmt.Errorf("consensus: snapshot %s: %w", snapshotName(s, id), err)
+		return fmt.Errorf("raftlog: snapshot %s: %w", snapshotName(s, id), err)
 	}
 	return nil
 }

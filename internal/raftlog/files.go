@@ -1,4 +1,4 @@
-package consensus
+package raftlog
 
 import (
 	"errors"
@@ -67,6 +67,12 @@ func (f *files) Acquire() (err error) {
 		return dataDirError(f.path, err)
 	}
 	return nil
+}
+
+// Used reports whether a server has used the directory. It makes nothing.
+func (f *files) Used() bool {
+	_, err := os.Stat(f.identityPath())
+	return !errors.Is(err, fs.ErrNotExist)
 }
 
 // Identity reads the identity.

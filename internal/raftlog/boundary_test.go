@@ -1,4 +1,4 @@
-package consensus
+package raftlog
 
 import (
 	"testing"
@@ -10,13 +10,13 @@ import (
 // afterSnapshot is a log's node that has restored or taken a snapshot.
 type afterSnapshot struct{ index, term uint64 }
 
-func (afterSnapshot) onlyVoter() bool                  { return false }
-func (afterSnapshot) leads() bool                      { return false }
-func (afterSnapshot) diskFull()                        {}
-func (afterSnapshot) storageFailed(error)              {}
-func (afterSnapshot) shutDownRaft()                    {}
-func (afterSnapshot) closing() <-chan struct{}         { return nil }
-func (s afterSnapshot) lastSnapshot() (_, term uint64) { return s.index, s.term }
+func (afterSnapshot) OnlyVoter() bool                  { return false }
+func (afterSnapshot) Leads() bool                      { return false }
+func (afterSnapshot) DiskFull()                        {}
+func (afterSnapshot) StorageFailed(error)              {}
+func (afterSnapshot) ShutDownRaft()                    {}
+func (afterSnapshot) Closing() <-chan struct{}         { return nil }
+func (s afterSnapshot) LastSnapshot() (_, term uint64) { return s.index, s.term }
 
 // TestOverlap: what a leader repeats from before a snapshot is cut down to what
 // follows it, and its word on what was committed to what it tells about.
@@ -41,15 +41,15 @@ func TestOverlap(t *testing.T) {
 				require.NoError(t, log.StoreLogs(given))
 			}
 			old := request(5, 25, 40)
-			require.Equal(t, [4]uint64{0, 21, 25, 25}, bounds(log.overlap(old)))
-			require.Zero(t, log.overlap(old).PrevLogTerm)
+			require.Equal(t, [4]uint64{0, 21, 25, 25}, bounds(log.Overlap(old)))
+			require.Zero(t, log.Overlap(old).PrevLogTerm)
 			require.Equal(t, [4]uint64{5, 6, 25, 40}, bounds(old), "the sender's request is left alone")
-			require.Equal(t, [4]uint64{0, 0, 0, 20}, bounds(log.overlap(request(5, 15, 40))))
-			require.Equal(t, [4]uint64{0, 21, 25, 22}, bounds(log.overlap(request(20, 25, 22))))
+			require.Equal(t, [4]uint64{0, 0, 0, 20}, bounds(log.Overlap(request(5, 15, 40))))
+			require.Equal(t, [4]uint64{0, 21, 25, 22}, bounds(log.Overlap(request(20, 25, 22))))
 		})
 	}
-	require.Equal(t, [4]uint64{25, 26, 28, 28}, bounds(log.overlap(request(25, 28, 90))), "what follows is not checked yet")
-	require.Equal(t, [4]uint64{25, 0, 0, 25}, bounds(log.overlap(request(25, 25, 90))))
+	require.Equal(t, [4]uint64{25, 26, 28, 28}, bounds(log.Overlap(request(25, 28, 90))), "what follows is not checked yet")
+	require.Equal(t, [4]uint64{25, 0, 0, 25}, bounds(log.Overlap(request(25, 25, 90))))
 }
 
 // TestEmptiedAfterSnapshot: when raft empties the log after it restored a
@@ -72,12 +72,12 @@ func TestEmptiedAfterSnapshot(t *testing.T) {
 			require.NoError(t, log.StoreLogs(entries(10, 30)))
 			log.host = afterSnapshot{index: c.index, term: c.term}
 			err := log.DeleteRange(10, 30)
-			first, last, boundsErr := log.bounds()
+			first, last, boundsErr := log.Bounds()
 			require.NoError(t, boundsErr)
 			require.Equal(t, [2]uint64{c.first, c.last}, [2]uint64{first, last})
 			if c.failed {
-				require.ErrorIs(t, err, errStartAgain)
-				require.ErrorIs(t, log.failureSoFar(), errStartAgain)
+				require.ErrorIs(t, err, ErrRestart)
+				require.ErrorIs(t, log.Failure(), ErrRestart)
 				return
 			}
 			require.NoError(t, err)
@@ -92,7 +92,7 @@ func TestConflictIsCut(t *testing.T) {
 	require.NoError(t, log.StoreLogs(entries(21, 30)))
 	log.host = afterSnapshot{index: 20, term: 3}
 	require.NoError(t, log.DeleteRange(21, 30))
-	_, last, err := log.bounds()
+	_, last, err := log.Bounds()
 	require.NoError(t, err)
 	require.Zero(t, last)
 }

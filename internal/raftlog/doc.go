@@ -1,0 +1,16 @@
+// Package raftlog keeps what raft must not lose on disk: the log, the term and the
+// vote, the snapshots, and the identity of the server that the data directory
+// belongs to.
+//
+// Guarantees. A write returns once it is on disk, and is there complete or not at
+// all. Every entry, value and snapshot has a checksum that is checked at each
+// read, so that what is read is what was written, or an error wraps ErrCorrupt. The
+// log has no gaps, and goes back at least to the oldest snapshot that may be
+// needed. A start reads the log from the disk and verifies all of it. When a write
+// fails while raft runs, or damage is read, the call does not return: the host
+// ends the process. Only a full disk is an error that raft receives.
+//
+// Non-goals. It does not repair damage (the server joins again with an empty
+// directory), does not know what an entry means, and does not decide who is a
+// member.
+package raftlog
