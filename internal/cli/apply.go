@@ -55,7 +55,7 @@ written.`,
 	bindFiles(cmd, &o.files)
 	o.mesh = bindMesh(cmd)
 	o.output = print.BindFormat(cmd.Flags(), print.FormatTable, print.FormatJSON, print.FormatYAML, print.FormatName)
-	cmd.Flags().StringVar(&o.dryRun, "dry-run", "", "client: check the documents only; server: decide everything, write nothing")
+	cmd.Flags().StringVar(&o.dryRun, "dry-run", "", "client: validate documents only; server: do everything but write")
 	cmd.Flags().Uint64Var(&ifVersion, "if-version", 0, "apply the one resource only if its stored version is this one; 0: it must not exist")
 	bindForce(cmd, &o.force)
 	cmd.Flags().StringVar(&o.wait, "wait", "", "zones: return when every connected zone has applied the revision")
@@ -64,7 +64,7 @@ written.`,
 
 // bindForce defines --force.
 func bindForce(cmd *cobra.Command, force *bool) {
-	cmd.Flags().BoolVar(force, "force", false, "as a member of mesh-system:admin: let rights grow beyond your own, or the last admin go")
+	cmd.Flags().BoolVar(force, "force", false, "skip the privilege-escalation and last-admin checks (members of mesh-system:admin)")
 }
 
 func (o *applyOptions) check(documents int) error {

@@ -16,21 +16,21 @@ import (
 )
 
 func newAuditCommand(a *app) *cobra.Command {
-	return newGroup("audit", "The record of who changed what", newAuditVerifyCommand(a))
+	return newGroup("audit", "Read and verify audit logs", newAuditVerifyCommand(a))
 }
 
 func newAuditVerifyCommand(a *app) *cobra.Command {
 	var headFile string
 	cmd := &cobra.Command{
 		Use:   "verify FILE|DIR...",
-		Short: "Check that nothing in an audit log was altered, removed or moved",
-		Long: `Check that nothing in an audit log was altered, removed, moved or cut off, and
-say where if it was. The files are taken for parts of one log, in any order; a
-directory stands for all files in it.
+		Short: "Verify the hash chain of an audit log",
+		Long: `Verify that no record of an audit log was altered, removed, moved or cut off, and
+report where one was. The files are parts of one log, in any order; a
+directory is read for all log files in it.
 
 Every record holds the hash of the one before. The checkpoint head.json, beside
 the files or given by --head, shows that the end was not cut off: keep a copy of
-it elsewhere, where whoever may write the log cannot write.
+it where writers of the log cannot write.
 
 It needs no server, and exits with 1 when something is wrong.`,
 		Example: `  meridian audit verify /var/lib/meridian/audit
@@ -43,7 +43,7 @@ It needs no server, and exits with 1 when something is wrong.`,
 		},
 	}
 	output := print.BindFormat(cmd.Flags(), print.FormatTable, print.FormatJSON, print.FormatYAML)
-	cmd.Flags().StringVar(&headFile, "head", "", "checkpoint to hold the log against (default head.json beside the files)")
+	cmd.Flags().StringVar(&headFile, "head", "", "checkpoint to compare the log with (default head.json beside the files)")
 	cmd.RunE = func(_ *cobra.Command, args []string) error { return a.verifyAudit(output.Value, args, headFile) }
 	return cmd
 }
@@ -77,7 +77,7 @@ func (a *app) verifyAudit(f print.Format, args []string, headFile string) error 
 		a.Message("Note: there is no checkpoint, so records may be missing at the end.")
 	}
 	if n := len(report.Problems); n > 0 {
-		return exit.Failf(exit.No, "the log is not what was written: %s", print.Plural(n, "problem"))
+		return exit.Failf(exit.No, "the audit log was altered: %s", print.Plural(n, "problem"))
 	}
 	return nil
 }

@@ -18,7 +18,7 @@ import (
 )
 
 func newAuthCommand(a *app) *cobra.Command {
-	return newGroup("auth", "Who may do what", newCanICommand(a), newWhoCanCommand(a), newWhoAmICommand(a))
+	return newGroup("auth", "Examine access rights", newCanICommand(a), newWhoCanCommand(a), newWhoAmICommand(a))
 }
 
 // rolesFlags choose between a control plane's roles and those of files.
@@ -74,7 +74,7 @@ func (a *app) rules(files []string) (documents, error) {
 	a.warnAbout(loaded)
 	held := slices.ContainsFunc(loaded, func(d resource.Document) bool { return d.Resource.Key().Kind == resource.KindAccessRoleBinding })
 	if !held {
-		a.Warn("there is no AccessRoleBinding in the files of --roles: nobody holds anything")
+		a.Warn("there is no AccessRoleBinding in the files of --roles: no user has any access")
 	}
 	return loaded, nil
 }
@@ -137,9 +137,10 @@ func resourceNamed(access resource.Access, args []string, mesh string) (resource
 func newWhoAmICommand(a *app) *cobra.Command {
 	var output *print.FormatFlag
 	cmd := &cobra.Command{
-		Use:   "whoami",
-		Short: "Who the control plane takes you for, and which roles you have",
-		Args:  exactly(),
+		Use:     "whoami",
+		Short:   "Show the authenticated identity and its roles",
+		Example: "  meridian auth whoami",
+		Args:    exactly(),
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			return a.whoAmI(cmd.Context(), output.Value)
 		},
@@ -148,7 +149,7 @@ func newWhoAmICommand(a *app) *cobra.Command {
 	return cmd
 }
 
-// heldView is a role that somebody has, as JSON.
+// heldView is a role of the authenticated identity, as JSON.
 type heldView struct {
 	Role    string           `json:"role"`
 	Binding string           `json:"binding"`
@@ -228,7 +229,7 @@ func newWhoCanCommand(a *app) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "who-can ACCESS [TYPE[/NAME]]",
 		Short: "List the users and groups that have an access",
-		Long: `List the users and groups that have an access, each with the rule that gives it.
+		Long: `List the users and groups that have an access, each with the rule that grants it.
 Without a name: those who have it whatever the name. A rule that covers something
 "depending on the content" looks at what the resource contains; ask can-i with -f
 about a particular one.`,
@@ -263,7 +264,7 @@ about a particular one.`,
 	return cmd
 }
 
-// holderView is somebody who has an access, as JSON.
+// holderView is a user or group that has an access, as JSON.
 type holderView struct {
 	Subject     resource.Subject `json:"subject"`
 	Role        string           `json:"role"`
@@ -292,7 +293,7 @@ func (a *app) whoCan(ctx context.Context, roles *rolesFlags, access resource.Acc
 		}{holders})
 	}
 	if len(holders) == 0 {
-		a.Message("Nobody.")
+		a.Message("No user or group has this access.")
 		return nil
 	}
 	t := &print.Table{Header: []string{"TYPE", "NAME", "ROLE", "RULE", "BINDING", "COVERS"}}
@@ -358,7 +359,7 @@ func (a *app) holdersOf(ctx context.Context, role string) (string, error) {
 	}
 	holders := rbac.Compile(loaded).Holders(role)
 	if len(holders) == 0 {
-		return "Held by:    nobody: no AccessRoleBinding gives it\n", nil
+		return "Held by:    no user or group: no AccessRoleBinding grants it\n", nil
 	}
 	var b strings.Builder
 	b.WriteString("Held by:\n")

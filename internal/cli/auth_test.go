@@ -61,7 +61,7 @@ roles:
 - mesh-admin
 ---
 type: AccessRoleBinding
-name: everybody
+name: everyone-group
 subjects:
 - type: Group
   name: mesh-system:authenticated
@@ -157,11 +157,11 @@ func TestAuthUsage(t *testing.T) {
 		"--offline and --roles go together":        {"can-i", "CREATE", "mesh/x", "--as", "bob", "--offline"},
 		"did you mean \"Mesh\"":                    {"can-i", "CREATE", "msh/x"},
 		"missing TYPE":                             {"who-can", "CREATE"},
-		"--as and --as-group want names":           {"can-i", "CREATE", "mesh/x", "--as", ""},
-		"an empty one would ask":                   {"can-i", "CREATE", "mesh/x", "--as", "bob", "--as-group", ""},
-		"--as-group goes with a user":              {"can-i", "CREATE", "mesh/x", "--as", "mesh-system:anonymous", "--as-group", "g"},
+		"--as and --as-group require a name":       {"can-i", "CREATE", "mesh/x", "--as", ""},
+		"require a name":                           {"can-i", "CREATE", "mesh/x", "--as", "bob", "--as-group", ""},
+		"--as-group requires a named user":         {"can-i", "CREATE", "mesh/x", "--as", "mesh-system:anonymous", "--as-group", "g"},
 		"no such file or directory":                {"can-i", "CREATE", "mesh/x", "--as", "bob", "--offline", "--roles", roles + ".not"},
-		"auth wants one of: can-i":                 {"--skip-verify", "--token", "abc"},
+		"auth requires a command: one of can-i":    {"--skip-verify", "--token", "abc"},
 	} {
 		out := h.run(append([]string{"auth"}, args...)...)
 		require.Equal(t, exit.Usage, out.code, "%v\n%s%s", args, out.stdout, out.stderr)
@@ -263,10 +263,10 @@ func TestDescribeRoleShowsWhoHoldsIt(t *testing.T) {
 	h.serveRoles(rolesYAML)
 	page := h.ok("describe", "access-role", "backend-owner")
 	require.Contains(t, page, "Held by:\n  user bob, through AccessRoleBinding owners\n")
-	h.server.Stored[resource.Key{Kind: "AccessRole", Name: "lonely"}] = &meridianv1.Resource{
-		Kind: "AccessRole", Name: "lonely", Spec: []byte(`{"rules":[{"access":["CREATE"]}]}`),
+	h.server.Stored[resource.Key{Kind: "AccessRole", Name: "unbound"}] = &meridianv1.Resource{
+		Kind: "AccessRole", Name: "unbound", Spec: []byte(`{"rules":[{"access":["CREATE"]}]}`),
 	}
-	require.Contains(t, h.ok("describe", "AccessRole/lonely"), "nobody: no AccessRoleBinding gives it")
+	require.Contains(t, h.ok("describe", "AccessRole/unbound"), "no user or group: no AccessRoleBinding grants it")
 }
 
 func TestForceIsSent(t *testing.T) {

@@ -32,17 +32,17 @@ func newCanICommand(a *app) *cobra.Command {
 	var o canIFlags
 	cmd := &cobra.Command{
 		Use:   "can-i ACCESS [TYPE/NAME | -f FILE]",
-		Short: "Whether you, or somebody else, may do something, and by which rule",
+		Short: "Check whether an access is granted, and by which rule",
 		Long: `Say whether an access is granted: CREATE, UPDATE or DELETE on a resource, or a
 GENERATE_… access to tokens. Prints yes or no and the reason; the exit code is 0
 or 1.
 
-Rules may look at what a resource contains: give it with -f. Without -f, TYPE/NAME
-stands for what is stored. An UPDATE is judged by what is stored (or --old) and
-by the new content.
+Rules may look at what a resource contains: give it with -f. Without -f, KIND/NAME
+is the stored resource. An UPDATE is decided on the stored resource (or
+--old) and on the new content.
 
-A role or binding that would give more than its author holds is answered no, as
-it would be refused.
+For a role or binding that grants more than its author has, the answer is no: the
+write would be refused.
 
 With --offline the answer comes from the roles and bindings of --roles alone.`,
 		Example: `  meridian auth can-i UPDATE -f new.yaml
@@ -53,7 +53,7 @@ With --offline the answer comes from the roles and bindings of --roles alone.`,
 		ValidArgsFunction: completeAccesses,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if cmd.Flags().Changed("as") && o.as == "" || slices.Contains(o.groups, "") {
-				return exit.Usagef("--as and --as-group want names: an empty one would ask about somebody else")
+				return exit.Usagef("--as and --as-group require a name")
 			}
 			return a.canI(cmd.Context(), args, &o)
 		},
@@ -63,7 +63,7 @@ With --offline the answer comes from the roles and bindings of --roles alone.`,
 	bindFiles(cmd, &o.files)
 	cmd.Flags().StringVar(&o.old, "old", "", "with UPDATE: file that holds what is replaced, in place of what is stored")
 	cmd.Flags().StringArrayVar(&o.tags, "tag", nil, "with GENERATE_DATAPLANE_TOKEN: TAG=VALUE that the token would carry; repeatable")
-	cmd.Flags().StringVar(&o.as, "as", "", "ask about this user, as an authenticated one; mesh-system:anonymous is whoever has no credentials")
+	cmd.Flags().StringVar(&o.as, "as", "", "ask for this user, as authenticated; mesh-system:anonymous is a client without credentials")
 	cmd.Flags().StringArrayVar(&o.groups, "as-group", nil, "with --as: a group of the user; repeatable")
 	o.output = print.BindFormat(cmd.Flags(), print.FormatTable, print.FormatJSON, print.FormatYAML)
 	return cmd
@@ -113,9 +113,9 @@ func (o *canIFlags) check(granted resource.Access, args []string) error {
 	case len(o.groups) > 0 && o.as == "":
 		return exit.Usagef("--as-group goes with --as: the user who is in the group")
 	case len(o.groups) > 0 && o.as == authn.AnonymousUser:
-		return exit.Usagef("--as-group goes with a user: whoever is %s is in %s only", authn.AnonymousUser, authn.UnauthenticatedGroup)
+		return exit.Usagef("--as-group requires a named user: %s is a member of %s only", authn.AnonymousUser, authn.UnauthenticatedGroup)
 	case o.roles.offline && o.as == "":
-		return exit.Usagef("--as is required with --offline: there is nobody to be taken for")
+		return exit.Usagef("--as is required with --offline: the user to ask for")
 	}
 	if err := o.mesh.check(); err != nil {
 		return err

@@ -23,8 +23,9 @@ recover works on the data directory of a server that is stopped.`
 
 func newMembersCommand(a *app) *cobra.Command {
 	cmd := &cobra.Command{
-		Use:   "members",
-		Short: "Show the servers of the global and how each of them stands",
+		Use:     "members",
+		Short:   "List the servers of the global and their state",
+		Example: "  meridian cluster members -o wide",
 		Long: `Show the servers of the global, as the server that is asked knows them. It needs
 no leader.
 
@@ -94,7 +95,7 @@ func (a *app) printMembers(f print.Format, members *meridianv1.MembersResponse) 
 		return nil
 	}
 	if members.GetLeader() == "" {
-		a.Warn("server " + members.GetSelf() + " knows of no leader: nothing can be written now")
+		a.Warn("server " + members.GetSelf() + " has no leader: writes are refused until one is elected")
 	}
 	return a.Table(memberTable(members, f == print.FormatWide))
 }

@@ -17,9 +17,10 @@ import (
 
 func newLeaderCommand(a *app) *cobra.Command {
 	cmd := &cobra.Command{
-		Use:   "leader",
-		Short: "Show which server leads",
-		Long: `Show which server leads. It exits with 5 when none is known: then nothing can be
+		Use:     "leader",
+		Short:   "Show the current leader",
+		Example: "  meridian cluster leader",
+		Long: `Show the current leader. It exits with 5 when none is known: then nothing can be
 written; ` + "`meridian cluster members`" + ` shows which servers are missing.`,
 		Args: exactly(),
 	}
@@ -55,7 +56,7 @@ func (a *app) showLeader(ctx context.Context, f print.Format) error {
 	return a.Table(memberTable(leading, f == print.FormatWide))
 }
 
-// noLeader says that nobody leads, and which servers are missing for that.
+// noLeader reports that there is no leader, and which servers are missing.
 func noLeader(members *meridianv1.MembersResponse) error {
 	voters, answering := 0, 0
 	var missing []string
@@ -70,7 +71,7 @@ func noLeader(members *meridianv1.MembersResponse) error {
 			answering++
 		}
 	}
-	out := exit.Failf(exit.Unavailable, "server %s knows of no leader: nothing can be written now", members.GetSelf())
+	out := exit.Failf(exit.Unavailable, "server %s has no leader: writes are refused until one is elected", members.GetSelf())
 	if answering < voters/2+1 {
 		out = exit.Failf(exit.Unavailable, "there is no leader: of %d servers with a vote %d answer, and it takes %d", voters, answering, voters/2+1)
 	}
@@ -82,9 +83,10 @@ const stateUnreachable = "unreachable"
 
 func newTransferLeadershipCommand(a *app) *cobra.Command {
 	return &cobra.Command{
-		Use:   "transfer-leadership [SERVER]",
-		Short: "Make another server the leader, such as before this one's machine is serviced",
-		Long: `Make another server the leader: the one that is named, or whichever is furthest
+		Use:     "transfer-leadership [SERVER]",
+		Short:   "Transfer leadership to another server",
+		Example: "  meridian cluster transfer-leadership global-2",
+		Long: `Transfer leadership to the named server, or to the one whose log is furthest
 along. Writes wait for a moment and none is lost. A server that is stopped in an
 orderly way hands over by itself.
 
@@ -122,7 +124,7 @@ func newRemoveCommand(a *app) *cobra.Command {
 	var force bool
 	cmd := &cobra.Command{
 		Use:   "remove SERVER",
-		Short: "Take a server out of the global, for good",
+		Short: "Remove a server from the cluster permanently",
 		Long: `Take a server out of the global. It does not come back by itself: to bring it
 back, empty its data directory and let it join as a new server.
 
@@ -139,7 +141,7 @@ It takes membership of mesh-system:admin.`,
 			return a.removeMember(cmd.Context(), &meridianv1.RemoveMemberRequest{Name: args[0], Force: force})
 		},
 	}
-	cmd.Flags().BoolVar(&force, "force", false, "also a server that is running")
+	cmd.Flags().BoolVar(&force, "force", false, "remove a server that is running")
 	return cmd
 }
 

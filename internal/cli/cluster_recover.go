@@ -25,14 +25,15 @@ func newRecoverCommand(a *app) *cobra.Command {
 	o := &recoverOptions{}
 	cmd := &cobra.Command{
 		Use:   "recover --data-dir DIR [--dry-run | --confirm CLUSTER-ID]",
-		Short: "Go on with one server when a majority of the cluster is lost for good",
-		Long: `Go on with the data directory of one server when a majority of the cluster is lost
-for good. The server must be stopped; no other server is asked.
+		Short: "Force a new single-server cluster after losing a majority",
+		Long: `Force a new single-server cluster from the data directory of one server, when a
+majority of the cluster is lost permanently. The server must be stopped; no other
+server is contacted.
 
 The server becomes the only one of its cluster, with everything in its log as the
 state, as a new incarnation of the history. Writes that were acknowledged and are
 not in its log are lost. Other servers of the cluster must not be started again as
-they are: they would go on as a second history. They join anew, empty.
+they are: they would continue as a second history. They join anew, empty.
 
 Where more than one data directory can be read, examine each with --dry-run and
 recover the one with the highest last term and, among those, the highest last
@@ -45,8 +46,8 @@ If a majority can be brought back, bring it back instead: nothing is lost then.`
 		RunE: func(*cobra.Command, []string) error { return a.recoverCluster(o) },
 	}
 	cmd.Flags().StringVar(&o.dataDir, "data-dir", "", "data directory of the stopped server (required)")
-	cmd.Flags().BoolVar(&o.dryRun, "dry-run", false, "say what is there and what would be done, change nothing")
-	cmd.Flags().StringVar(&o.confirm, "confirm", "", "id of the cluster, as --dry-run shows it: do it")
+	cmd.Flags().BoolVar(&o.dryRun, "dry-run", false, "show the state and the effect, change nothing")
+	cmd.Flags().StringVar(&o.confirm, "confirm", "", "cluster id as shown by --dry-run; required to recover")
 	o.output = print.BindFormat(cmd.Flags(), print.FormatTable, print.FormatJSON, print.FormatYAML)
 	return cmd
 }
@@ -184,11 +185,11 @@ func describeRecovery(dir string, r *consensus.Recovery, recovered bool) string 
 	}
 	_, _ = fmt.Fprintf(&b, "\n%s %s the only server of the cluster, as incarnation %d of its history.\n", r.Server, tense, r.Next.Incarnation)
 	b.WriteString("- Everything in its log is in effect, also what was never acknowledged.\n")
-	b.WriteString("- Lost is what was acknowledged and is not in its log: whatever it had not received when it stopped.\n")
+	b.WriteString("- Acknowledged writes that are not in its log are lost: those that it had not received when it stopped.\n")
 	if !r.Voter {
-		b.WriteString("- It had no vote: a majority went on without asking it, so that it may lack much. Prefer another server.\n")
+		b.WriteString("- It had no vote: the majority did not depend on it, so that it may lack many writes. Prefer another server.\n")
 	}
-	_, _ = fmt.Fprintf(&b, "- Do not start these again as they are: %s. They would go on as a second history, which zones\n"+
+	_, _ = fmt.Fprintf(&b, "- Do not start these again as they are: %s. They would continue as a second history, which zones\n"+
 		"  and clients might follow. Empty their data directories and have them join as new servers:\n"+
 		"  meridian generate server-token --valid-for 1h --bundle\n", print.OrDash(strings.Join(others, ", ")))
 	b.WriteString("- Zones follow by themselves; one that would lose more than a fifth of its resources waits for its operator.\n")

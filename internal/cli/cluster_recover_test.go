@@ -71,7 +71,7 @@ func TestClusterRecover(t *testing.T) {
 	for _, line := range []string{
 		"one, a member with a vote\n", "Others:         two (two)\n", ", 1 resource, last written ",
 		"one becomes the only server of the cluster, as incarnation 2 of its history.\n",
-		"- Lost is what was acknowledged and is not in its log", "- Do not start these again as they are: two.",
+		"- Acknowledged writes that are not in its log are lost", "- Do not start these again as they are: two.",
 	} {
 		require.Contains(t, out.stdout, line)
 	}

@@ -20,10 +20,10 @@ import (
 )
 
 func newSnapshotCommand(a *app) *cobra.Command {
-	group := newGroup("snapshot", "Save the state of a global to a file, look into one, restore one",
+	group := newGroup("snapshot", "Save, inspect and restore the state of a global",
 		newSnapshotSaveCommand(a), newSnapshotRestoreCommand(a), newSnapshotInspectCommand(a))
-	group.Long = `Save the whole state of a global to a file, look into such a file, and put its
-state back in place. Any server takes these; saving and restoring take membership
+	group.Long = `Save the whole state of a global to a file, inspect such a file, and restore its
+state. Any server takes these; saving and restoring take membership
 of mesh-system:admin.`
 	return group
 }
@@ -32,25 +32,25 @@ func newSnapshotSaveCommand(a *app) *cobra.Command {
 	var stale, force bool
 	cmd := &cobra.Command{
 		Use:   "save FILE",
-		Short: "Save the whole state of the global to a file",
-		Long: `Save the whole state of the global to a file: every resource, with the signing
-keys and every other secret. Keep the file as you would a password; it is readable
-by its owner alone.
+		Short: "Save the state of the global to a file",
+		Long: `Save the state of the global to a file: every resource, with the signing
+keys and every other secret. Protect the file like a password; it is readable by
+its owner only.
 
-The state is that of one moment, the newest there is. Nobody waits for it: writes
-go on. The file is checked as it arrives and appears under its name only when it
-is whole. FILE - writes to standard output.
+The state is the latest at one revision. Writes continue meanwhile. The file is
+checked as it arrives and gets its name only when it is complete. FILE - writes to
+standard output.
 
 What the file does not hold lies in the servers' data directories: the
 certificates (pki/) and the audit log.`,
-		Example: `  meridian cluster snapshot save meridian-$(date +%F).snapshot
+		Example: `  meridian cluster snapshot save meridian-2026-03-01.snapshot
   meridian cluster snapshot save - | age -r … > meridian.snapshot.age`,
 		Args: exactly("FILE"),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			return a.saveSnapshot(cmd.Context(), args[0], stale, force)
 		},
 	}
-	cmd.Flags().BoolVar(&stale, "stale", false, "save what the server that is asked has applied, which needs no leader")
+	cmd.Flags().BoolVar(&stale, "stale", false, "save the state of the contacted server; needs no leader")
 	cmd.Flags().BoolVar(&force, "force", false, "replace the file if it exists")
 	return cmd
 }
@@ -114,7 +114,7 @@ func download(ctx context.Context, c *client.Client, stale bool, w io.Writer) (*
 	case source.err != nil:
 		return nil, explainStream(ctx, c, source.err)
 	case err != nil:
-		return nil, exit.Failf(exit.No, "what the control plane sent is not whole: %w", err)
+		return nil, exit.Failf(exit.No, "the snapshot that the control plane sent is truncated or corrupt: %w", err)
 	}
 	return snap, nil
 }
@@ -189,7 +189,7 @@ func watchProgress(ctx context.Context, limit time.Duration) (context.Context, *
 	return ctx, &watchdog{timer: time.AfterFunc(limit, func() { cancel(errNoProgress) }), cancel: cancel}
 }
 
-// allow gives so long from now on.
+// allow restarts the limit.
 func (w *watchdog) allow(limit time.Duration) { w.timer.Reset(limit) }
 
 func (w *watchdog) end() {

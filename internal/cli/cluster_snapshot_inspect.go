@@ -20,8 +20,9 @@ import (
 
 func newSnapshotInspectCommand(a *app) *cobra.Command {
 	cmd := &cobra.Command{
-		Use:   "inspect FILE",
-		Short: "Show what a saved state holds, and check that it is whole",
+		Use:     "inspect FILE",
+		Short:   "Show the contents of a snapshot and verify it",
+		Example: "  meridian cluster snapshot inspect meridian-2026-03-01.snapshot",
 		Long: `Show what a saved state holds, and check every byte of it: each record has a
 checksum, and all resources together have a digest. It needs no server. FILE -
 reads standard input.

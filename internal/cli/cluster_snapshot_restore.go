@@ -34,8 +34,8 @@ func newSnapshotRestoreCommand(a *app) *cobra.Command {
 	o := &restoreOptions{}
 	cmd := &cobra.Command{
 		Use:   "restore FILE",
-		Short: "Replace the whole state of the global by a saved one",
-		Long: `Replace the whole state of the global by a saved one, on every server, in one
+		Short: "Replace the state of the global with a snapshot",
+		Long: `Replace the state of the global with a snapshot, on every server, in one
 step: there is the state of before or the saved one, never a part of either. The
 file is checked first, here and by the leader. Writes wait meanwhile.
 
@@ -53,7 +53,7 @@ It says what it would do and asks; where there is no terminal it takes --yes.`,
 		Args: exactly("FILE"),
 		RunE: func(cmd *cobra.Command, args []string) error { return a.restoreSnapshot(cmd.Context(), args[0], o) },
 	}
-	cmd.Flags().BoolVar(&o.dryRun, "dry-run", false, "check the file, say what would be done, change nothing")
+	cmd.Flags().BoolVar(&o.dryRun, "dry-run", false, "check the file and show the effect, change nothing")
 	cmd.Flags().BoolVarP(&o.yes, "yes", "y", false, "do not ask")
 	o.output = print.BindFormat(cmd.Flags(), print.FormatTable, print.FormatJSON, print.FormatYAML)
 	return cmd
@@ -121,7 +121,7 @@ func (a *app) announceRestore(info *meridianv1.InfoResponse, s store.Summary) {
 	}
 }
 
-// confirm asks whether to go on, unless yes says so already.
+// confirm asks for confirmation, unless yes is given.
 func (a *app) confirm(yes, inputTaken bool) error {
 	if yes {
 		return nil
@@ -129,7 +129,7 @@ func (a *app) confirm(yes, inputTaken bool) error {
 	if inputTaken || !print.IsTerminal(a.stdin) {
 		return errNoTerminal()
 	}
-	_, _ = fmt.Fprint(a.Stderr, "Go on? Write yes: ")
+	_, _ = fmt.Fprint(a.Stderr, "Type yes to continue: ")
 	answer, err := bufio.NewReader(a.stdin).ReadString('\n')
 	if err != nil && !errors.Is(err, io.EOF) {
 		return fmt.Errorf("read the answer: %w", err)
@@ -141,7 +141,7 @@ func (a *app) confirm(yes, inputTaken bool) error {
 }
 
 func errNoTerminal() error {
-	return exit.Usagef("there is no terminal to ask at: --yes goes on without asking")
+	return exit.Usagef("no terminal to ask for confirmation: use --yes")
 }
 
 // upload sends a state and waits until it is in place.

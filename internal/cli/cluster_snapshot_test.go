@@ -76,7 +76,7 @@ func TestSnapshotSaveFails(t *testing.T) {
 		require.Len(t, entries, 1, "no temporary file is left")
 	}
 	service.Cut = 100
-	untouched(exit.No, "is not whole: read snapshot: store: corrupt data: it ends too early")
+	untouched(exit.No, "is truncated or corrupt: read snapshot: store: corrupt data: it ends too early")
 	service.Failed = rpcerr.New(rpcerr.Unavailable, "NO_LEADER", "no leader")
 	untouched(exit.Unavailable, "no leader")
 	service.Cut, service.Failed = 0, rpcerr.New(rpcerr.Denied, "DENIED", "Access Denied")
@@ -152,7 +152,7 @@ func TestSnapshotRestore(t *testing.T) {
 	require.Contains(t, out.stderr, "Dry run: nothing was changed.")
 	out = h.run("cluster", "snapshot", "restore", path)
 	require.Equal(t, exit.Usage, out.code)
-	require.Contains(t, out.stderr, "--yes goes on without asking")
+	require.Contains(t, out.stderr, "use --yes")
 	require.Nil(t, service.Restored)
 
 	require.Equal(t, "restored 2 resources; incarnation 3 of cluster c1 begins at revision 1841\n",

@@ -48,9 +48,9 @@ func TestClusterLeader(t *testing.T) {
 	require.Equal(t, outcome{exit.Unavailable, "", `Error: there is no leader: of 2 servers with a vote 1 answer, and it takes 2
   g3 at 10.0.0.3:5690 does not answer
 `}, h.run("cluster", "leader"))
-	require.Contains(t, h.run("cluster", "members").stderr, "Warning: server g2 knows of no leader: nothing can be written now\n")
+	require.Contains(t, h.run("cluster", "members").stderr, "Warning: server g2 has no leader: writes are refused until one is elected\n")
 	h.server.AllMembers.Members[2].State = "follower"
-	require.Equal(t, outcome{exit.Unavailable, "", "Error: server g2 knows of no leader: nothing can be written now\n"}, h.run("cluster", "leader"))
+	require.Equal(t, outcome{exit.Unavailable, "", "Error: server g2 has no leader: writes are refused until one is elected\n"}, h.run("cluster", "leader"))
 }
 
 func TestClusterTransferLeadership(t *testing.T) {

@@ -25,6 +25,7 @@ func newCompletionCommand(a *app) *cobra.Command {
 		Use:       "completion bash|zsh|fish",
 		Short:     "Print a completion script for a shell",
 		Long:      completionLong,
+		Example:   "  meridian completion bash",
 		Args:      exactly("SHELL"),
 		ValidArgs: []string{"bash", "zsh", "fish"},
 		RunE: func(cmd *cobra.Command, args []string) error {

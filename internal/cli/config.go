@@ -16,9 +16,9 @@ import (
 )
 
 func newConfigCommand(a *app) *cobra.Command {
-	controlPlanes := newGroup("control-planes", "The control planes this command knows",
+	controlPlanes := newGroup("control-planes", "Manage the known control planes",
 		newConfigAddCommand(a), newConfigListCommand(a), newConfigSwitchCommand(a), newConfigRemoveCommand(a))
-	return newGroup("config", "Manage this command's own configuration", controlPlanes)
+	return newGroup("config", "Manage the client configuration", controlPlanes)
 }
 
 // addOptions are the flags of config control-planes add.
@@ -39,12 +39,12 @@ func newConfigAddCommand(a *app) *cobra.Command {
 		RunE: func(*cobra.Command, []string) error { return a.addControlPlane(&o) },
 	}
 	flags := cmd.Flags()
-	flags.StringVar(&o.name, "name", "", "name to call it by (required)")
+	flags.StringVar(&o.name, "name", "", "name of the control plane (required)")
 	flags.StringVar(&o.address, "address", "", "HOST:PORT of its servers, separated by commas (required)")
 	flags.StringVar(&o.authType, "auth-type", "", "how to authenticate: tokens")
 	flags.StringArrayVar(&o.authConf, "auth-conf", nil, "setting of the authentication: token=TOKEN")
 	flags.StringVar(&o.caFile, "ca-cert-file", "", "PEM file of the CA to trust; its content is kept in the configuration")
-	flags.BoolVar(&o.skipVerify, "skip-verify", false, "believe any server certificate (for experiments only)")
+	flags.BoolVar(&o.skipVerify, "skip-verify", false, "skip TLS certificate verification (insecure)")
 	flags.BoolVar(&o.overwrite, "overwrite", false, "replace a control plane of the same name")
 	return cmd
 }
@@ -106,7 +106,7 @@ func (o *addOptions) token() (string, error) {
 	for _, setting := range o.authConf {
 		name, value, ok := strings.Cut(setting, "=")
 		if !ok || name != "token" {
-			// What stands here may be a token: it is not repeated.
+			// The value may be a token: it is not repeated.
 			return "", exit.Usagef("--auth-conf: the only setting of tokens is token=TOKEN")
 		}
 		text = strings.TrimSpace(value)
@@ -162,9 +162,10 @@ type controlPlaneView struct {
 
 func newConfigListCommand(a *app) *cobra.Command {
 	cmd := &cobra.Command{
-		Use:   "list",
-		Short: "List the control planes",
-		Args:  exactly(),
+		Use:     "list",
+		Short:   "List the control planes",
+		Example: "  meridian config control-planes list",
+		Args:    exactly(),
 	}
 	output := print.BindFormat(cmd.Flags(), print.FormatTable, print.FormatJSON, print.FormatYAML, print.FormatName)
 	cmd.RunE = func(*cobra.Command, []string) error {
@@ -206,7 +207,7 @@ func (a *app) printContexts(f print.Format, c *clientconfig.Contexts) error {
 }
 
 func newConfigSwitchCommand(a *app) *cobra.Command {
-	return newConfigNameCommand(a, "switch", "Make a control plane the one that is used", func(c *clientconfig.Contexts, name, path string) error {
+	return newConfigNameCommand(a, "switch", "Select the control plane to use", func(c *clientconfig.Contexts, name, path string) error {
 		if err := c.Switch(name); err != nil {
 			return err
 		}
@@ -216,7 +217,7 @@ func newConfigSwitchCommand(a *app) *cobra.Command {
 }
 
 func newConfigRemoveCommand(a *app) *cobra.Command {
-	return newConfigNameCommand(a, "remove", "Forget a control plane", func(c *clientconfig.Contexts, name, path string) error {
+	return newConfigNameCommand(a, "remove", "Remove a control plane from the configuration", func(c *clientconfig.Contexts, name, path string) error {
 		wasCurrent := c.Current == name
 		if err := c.Remove(name); err != nil {
 			return err
@@ -234,9 +235,10 @@ func newConfigRemoveCommand(a *app) *cobra.Command {
 func newConfigNameCommand(a *app, use, short string, do func(c *clientconfig.Contexts, name, path string) error) *cobra.Command {
 	var name string
 	cmd := &cobra.Command{
-		Use:   use + " --name NAME",
-		Short: short,
-		Args:  between(0, "NAME"),
+		Use:     use + " --name NAME",
+		Short:   short,
+		Example: "  meridian config control-planes " + use + " --name prod",
+		Args:    between(0, "NAME"),
 		RunE: func(_ *cobra.Command, args []string) error {
 			switch {
 			case len(args) == 1 && name != "" && args[0] != name:

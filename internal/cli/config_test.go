@@ -168,10 +168,10 @@ func TestWhoseTokenWasRefused(t *testing.T) {
 		return nil, rpcerr.New(rpcerr.Unauthenticated, authn.ReasonBadToken, "not authenticated: the token has expired on Monday").GRPCStatus().Err()
 	}
 	h.ok("config", "control-planes", "add", "--name", "mine", "--address", h.address, "--skip-verify", "--auth-type=tokens", "--auth-conf", "token=a.b.c")
-	const refused, mend = "Error: not authenticated: the token has expired on Monday\n", "`meridian generate user-token`, by somebody who may, issues another.\n"
+	const refused, fix = "Error: not authenticated: the token has expired on Monday\n", "A user with the access GENERATE_USER_TOKEN can issue another with `meridian generate user-token`.\n"
 	for args, where := range map[string]string{
-		"--context mine":                       `The token is that of the control plane "mine" in ` + h.config + ".\n" + mend,
-		"--context mine --token d.e.f":         "The token is that of --token.\n" + mend,
+		"--context mine":                       `The token is that of the control plane "mine" in ` + h.config + ".\n" + fix,
+		"--context mine --token d.e.f":         "The token is that of --token.\n" + fix,
 		"--skip-verify --address " + h.address: "",
 	} {
 		out := h.run(append([]string{"inspect", "dataplane", "web-1"}, strings.Fields(args)...)...)

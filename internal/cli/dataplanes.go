@@ -17,8 +17,9 @@ func newDataplanesCommand(a *app) *cobra.Command {
 		allMeshes bool
 	)
 	cmd := &cobra.Command{
-		Use:   "dataplanes",
-		Short: "Show the dataplanes of a zone, or of all connected zones",
+		Use:     "dataplanes",
+		Short:   "List the dataplanes of one zone or of all",
+		Example: "  meridian dataplanes --zone east -o wide",
 		Long: `Show the dataplanes of a zone, or through the global those of all connected
 zones: what they offer, what they consume, and how many policies take effect on
 them; and whether their proxies are online, offline (registered by a proxy that
@@ -27,7 +28,7 @@ has gone, for as long as the zone's --dataplane-grace) or applied by an operator
 changes of it they have yet to take on. All meshes are shown unless -m names one.`,
 		Args: exactly(),
 	}
-	cmd.Flags().StringVar(&zone, "zone", "", "the zone to ask, through the global")
+	cmd.Flags().StringVar(&zone, "zone", "", "zone to ask through the global")
 	mesh = bindMesh(cmd)
 	cmd.Flags().BoolVarP(&allMeshes, "all-meshes", "A", false, "show every mesh (the default without -m)")
 	output := print.BindFormat(cmd.Flags(), print.FormatTable, print.FormatWide, print.FormatJSON, print.FormatYAML, print.FormatName)

@@ -36,7 +36,7 @@ batch. If one of them does not exist, nothing is deleted and the exit code is 1.
 	bindFiles(cmd, &o.files)
 	o.mesh = bindMesh(cmd)
 	o.output = print.BindFormat(cmd.Flags(), print.FormatTable, print.FormatJSON, print.FormatYAML, print.FormatName)
-	cmd.Flags().StringVar(&o.dryRun, "dry-run", "", "server: decide everything, delete nothing")
+	cmd.Flags().StringVar(&o.dryRun, "dry-run", "", "server: do everything but delete")
 	cmd.Flags().Uint64Var(&ifVersion, "if-version", 0, "delete the one resource only if its stored version is this one")
 	bindForce(cmd, &o.force)
 	return cmd

@@ -21,8 +21,9 @@ import (
 func newDescribeCommand(a *app) *cobra.Command {
 	var mesh *meshFlag
 	cmd := &cobra.Command{
-		Use:   "describe TYPE NAME",
-		Short: "Show one resource as a page to read",
+		Use:     "describe TYPE NAME",
+		Short:   "Show the details of a resource",
+		Example: "  meridian describe traffic-permission allow-web",
 		Args: func(cmd *cobra.Command, args []string) error {
 			return exactly("TYPE", "NAME")(cmd, splitSlash(args))
 		},

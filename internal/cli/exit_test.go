@@ -105,7 +105,7 @@ func TestWrongCA(t *testing.T) {
 	out := h.run("zones", "--address", h.address, "--ca-cert-file", other.caFile)
 	require.Equal(t, exit.Unavailable, out.code)
 	require.Equal(t, "Error: the control plane at "+h.address+" cannot be reached: the server's certificate is not signed by the CA in "+other.caFile+"\n"+
-		"The right CA stands in the server's admin.yaml: with --address, add --config ADMIN.YAML or --ca-cert-file. A server that was set up anew has a new one.\n"+
+		"The CA is in the server's admin.yaml: with --address, add --config ADMIN.YAML or --ca-cert-file. A server with a new data directory has a new CA.\n"+
 		"The address comes from --address.\n", out.stderr)
 	out = h.run("zones", "--address", h.address)
 	require.Equal(t, exit.Unavailable, out.code)
@@ -201,7 +201,7 @@ func TestUsage(t *testing.T) {
 		{"--timeout 5s aply -f x", `unknown command "aply"; did you mean "apply"?`, "meridian"},
 		{"inspect datplane web-1 -o json", `unknown command "datplane"; did you mean "dataplane"?`, "meridian inspect"},
 		{"config control-planes ad --name x", `unknown command "ad"; did you mean "add"?`, "meridian config control-planes"},
-		{"inspect --zone east", `meridian inspect wants one of: connection, dataplane, policy, route`, "meridian inspect"},
+		{"inspect --zone east", `meridian inspect requires a command: one of connection, dataplane, policy, route`, "meridian inspect"},
 		{"help gte", `unknown command "gte"; did you mean "get"?`, "meridian"},
 		{"help inspect polcy", `unknown command "polcy"; did you mean "policy"?`, "meridian inspect"},
 		{"get", "missing TYPE", "meridian get"},
@@ -211,9 +211,9 @@ func TestUsage(t *testing.T) {
 		{"get meshes --outptu json", `unknown flag --outptu; did you mean "output"?`, "meridian get"},
 		{"get meshes -o jsno", `--output "jsno": this command prints table|wide|json|yaml|name`, "meridian get"},
 		{"get meshes -x", "unknown flag -x", "meridian get"},
-		{"get meshes -o", "--output wants a value", "meridian get"},
+		{"get meshes -o", "--output requires a value", "meridian get"},
 		{"get meshes --timeout fast", `--timeout "fast": not a duration; write one such as 30s, 5m or 24h`, "meridian get"},
-		{"get meshes --timeout 0s", "--timeout 0s: a request needs some time", "meridian get"},
+		{"get meshes --timeout 0s", "--timeout 0s: must be positive", "meridian get"},
 		{"get all x", `a name needs its kind: write the kind in place of "all"`, "meridian get"},
 		{"get timeout x -A", "a name needs its mesh: use -m in place of -A", "meridian get"},
 		{"describe mesh", "missing NAME", "meridian describe"},

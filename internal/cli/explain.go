@@ -19,8 +19,8 @@ func newExplainCommand(a *app) *cobra.Command {
 		Example: `  meridian explain
   meridian explain traffic-route
   meridian explain Retry conf.http
-  meridian explain §3.3   # a rule that an answer cites; 3.3 means the same
-  meridian explain §      # all rules`,
+  meridian explain §3.3
+  meridian explain §`,
 		Args:              between(0, "KIND", "FIELD"),
 		ValidArgsFunction: completeKinds(nil),
 	}
@@ -198,7 +198,7 @@ func (a *app) explainKind(f print.Format, d *resource.Descriptor, view kindView,
 		fmt.Fprintf(&b, "%s (%s)\n\n  %s\n\n", d.Kind, d.Plural, d.Summary)
 		fmt.Fprintf(&b, "Class:       %s\n", kindNature(d))
 		fmt.Fprintf(&b, "Matching:    %s\n", matchingRules(d))
-		fmt.Fprintf(&b, "Lives in:    %s\n", map[bool]string{true: "a mesh", false: "no mesh"}[d.Scope == resource.MeshScoped])
+		fmt.Fprintf(&b, "Scope:       %s\n", map[bool]string{true: "a mesh", false: "no mesh"}[d.Scope == resource.MeshScoped])
 		written := writtenWhere(d)
 		if d.Synced {
 			written += ", and received by every zone"

@@ -16,8 +16,9 @@ func newExportCommand(a *app) *cobra.Command {
 		consistency string
 	)
 	cmd := &cobra.Command{
-		Use:   "export",
-		Short: "Print everything that is written on this control plane",
+		Use:     "export",
+		Short:   "Print all resources of this control plane",
+		Example: "  meridian export > meridian.yaml",
 		Long: `Print every resource that is written on this control plane, of every mesh and
 from one revision, in the form that apply takes back: ` + "`export | apply -f -`" + `
 changes nothing. What a zone receives from its global is not part of it.
@@ -26,7 +27,7 @@ Secrets are left out unless asked for.`,
 		Args: exactly(),
 	}
 	output := print.BindFormat(cmd.Flags(), print.FormatYAML, print.FormatJSON, print.FormatName)
-	cmd.Flags().BoolVar(&withSecrets, "include-secrets", false, "also print secrets; keep the output as you would a password")
+	cmd.Flags().BoolVar(&withSecrets, "include-secrets", false, "also print secrets; protect the output like a password")
 	bindConsistency(cmd, &consistency)
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
 		level, err := parseConsistency(consistency)

@@ -30,12 +30,12 @@ func newGenerateZoneTokenCommand(a *app) *cobra.Command {
 	)
 	cmd := &cobra.Command{
 		Use:   "zone-token --zone ZONE --valid-for DURATION [--bundle] [--scope SCOPE]",
-		Short: "Issue the token by which a zone connects, creating the zone if there is none",
+		Short: "Issue the token with which a zone connects",
 		Long: `Issue the token by which a zone connects to the global. A Zone that does not
 exist yet is created, enabled.
 
 With --bundle the output is everything the zone needs in one file: the global's
-addresses, its CA and the token. Keep it as you would a password.
+addresses, its CA and the token. Protect it like a password.
 
 It takes the access GENERATE_ZONE_CP_TOKEN; with --scope ingress or egress, for
 the zone's proxies and not for its control plane, GENERATE_ZONE_TOKEN.`,
@@ -59,7 +59,7 @@ the zone's proxies and not for its control plane, GENERATE_ZONE_TOKEN.`,
 	}
 	cmd.Flags().StringVar(&zone, "zone", "", "name of the zone (required)")
 	bindValidFor(cmd, &validFor)
-	cmd.Flags().StringSliceVar(&scope, "scope", nil, "what it is good for: cp (the default), ingress, egress")
+	cmd.Flags().StringSliceVar(&scope, "scope", nil, "scope: cp (default), ingress, egress")
 	cmd.Flags().BoolVar(&bundle, "bundle", false, "print a join bundle: addresses, CA and token in one file")
 	return cmd
 }

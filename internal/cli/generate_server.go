@@ -16,14 +16,14 @@ func newGenerateServerTokenCommand(a *app) *cobra.Command {
 	)
 	cmd := &cobra.Command{
 		Use:   "server-token --valid-for DURATION [--bundle]",
-		Short: "Issue the token by which one new server joins the global",
-		Long: `Issue the token by which one new server joins the global. The first server that
+		Short: "Issue the token with which a server joins the global",
+		Long: `Issue the token with which a server joins the global. The first server that
 comes with it uses it up: every further one takes a token of its own.
 
 With --bundle the output is everything that the new server needs in one file: the
-addresses of the global's servers, their CA and the token. Keep it as you would a
-password, and let it be valid for as long as it takes to start the server: whoever
-joins with it holds everything that the global holds.
+addresses of the global's servers, their CA and the token. Protect it like a
+password, and keep its validity short: a server that joins with it receives
+everything that the global stores.
 
 It takes membership of the group mesh-system:admin, which no role can grant.`,
 		Example: `  meridian generate server-token --valid-for 1h --bundle > second.bundle

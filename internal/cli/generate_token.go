@@ -28,7 +28,8 @@ by the roles that are bound to its name and groups, here and not in any zone.
 
 It takes the access GENERATE_USER_TOKEN, and every right that the user would
 have.`,
-		Example: `  export TOKEN=$(meridian generate user-token --name backend-owner --valid-for 24h)
+		Example: `  meridian generate user-token --name bob --group team-a --valid-for 24h
+  export TOKEN=$(meridian generate user-token --name backend-owner --valid-for 24h)
   meridian config control-planes add --name as-backend-owner --address 127.0.0.1:5685 \
     --ca-cert-file ca.pem --auth-type=tokens --auth-conf token=$TOKEN`,
 		Args: exactly(),
@@ -50,7 +51,7 @@ have.`,
 	cmd.Flags().StringVar(&name, "name", "", "name of the user (required)")
 	cmd.Flags().StringSliceVar(&groups, "group", nil, "group of the user; may be repeated")
 	bindValidFor(cmd, &validFor)
-	cmd.Flags().BoolVar(&force, "force", false, "as a member of mesh-system:admin, give the user rights that you do not hold")
+	cmd.Flags().BoolVar(&force, "force", false, "skip the privilege-escalation check (members of mesh-system:admin)")
 	return cmd
 }
 
@@ -62,7 +63,7 @@ func newGenerateDataplaneTokenCommand(a *app) *cobra.Command {
 	)
 	cmd := &cobra.Command{
 		Use:   "dataplane-token [--mesh MESH] [--name NAME] [--tag NAME=VALUE]... --valid-for DURATION",
-		Short: "Issue a token by which dataplanes register",
+		Short: "Issue a token with which dataplanes register",
 		Long: `Issue a token by which a dataplane registers with a zone. The dataplane must be
 in the mesh, have the name if one is given, and have each of the tags on at least
 one inbound, with no other value anywhere than those given here.
@@ -93,8 +94,8 @@ It takes the access GENERATE_DATAPLANE_TOKEN.`,
 			return r.GetToken(), err
 		})
 	}
-	cmd.Flags().StringVar(&name, "name", "", "the one dataplane that may use it; any with the tags when absent")
-	cmd.Flags().StringArrayVar(&tags, "tag", nil, "NAME=VALUE that the dataplane has; the same name again is another value it may have")
+	cmd.Flags().StringVar(&name, "name", "", "restrict the token to this dataplane (default: any with the tags)")
+	cmd.Flags().StringArrayVar(&tags, "tag", nil, "TAG=VALUE that the dataplane has; repeat a tag for more values")
 	bindValidFor(cmd, &validFor)
 	return cmd
 }

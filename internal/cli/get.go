@@ -30,7 +30,7 @@ func newGetCommand(a *app) *cobra.Command {
 		Short: "Show one resource, or all of a kind in a mesh",
 		Long: `Show one resource, or all of a kind in a mesh. The kind is written in any case,
 singular or plural, kebab or camel: traffic-permissions, TrafficPermission. The
-word "all" stands for every kind that holds no secrets.
+word "all" is every kind without secrets.
 
 With -o json or -o yaml a resource is printed in the form that apply takes back.
 With -o wide, policies on gateways and routes, and what they target, show in what
@@ -53,7 +53,7 @@ condition they are; describe has the messages.`,
 
 func bindConsistency(cmd *cobra.Command, value *string) {
 	cmd.Flags().StringVar(value, "consistency", "linearizable",
-		"linearizable: see every acknowledged write; stale: what the asked server has, also without a leader")
+		"linearizable: every acknowledged write; stale: the contacted server's state, without a leader")
 }
 
 func parseConsistency(value string) (meridianv1.Consistency, error) {

@@ -11,8 +11,8 @@ import (
 	"meridian/internal/resource"
 )
 
-// maxProblemsListed bounds what is listed of a wrong input: whoever pointed -f at
-// the wrong directory wants to see that, and not all of it.
+// maxProblemsListed bounds what is listed of an invalid input, such as -f with the
+// wrong directory.
 const maxProblemsListed = 50
 
 // meshFlag is -m and whether the user gave it.
@@ -44,7 +44,7 @@ func bindFiles(cmd *cobra.Command, files *[]string) {
 
 // load reads all documents that -f names. Every problem of every document is
 // reported at once; the error is then a failure with exit code 2. Warnings are
-// left to warnAbout: a server that gets the documents gives them itself.
+// left to warnAbout: a server that receives the documents returns them itself.
 func (a *app) load(files []string, mesh *meshFlag) ([]resource.Document, error) {
 	if len(files) == 0 {
 		return nil, exit.Usagef("-f is required: the file or directory to read, or - for standard input")
@@ -95,7 +95,7 @@ func inputFailure(err error) error {
 	return f
 }
 
-// warnAbout tells what documents made the decoder say, though it took them.
+// warnAbout prints the warnings of the decoder about documents that it accepted.
 func (a *app) warnAbout(documents []resource.Document) {
 	for i := range documents {
 		d := &documents[i]
@@ -105,7 +105,7 @@ func (a *app) warnAbout(documents []resource.Document) {
 	}
 }
 
-// advise writes a warning, or a note, about what stands somewhere.
+// advise writes a warning or a note about something at a place.
 func (a *app) advise(where string, p resource.Problem) {
 	text := where + ": " + p.String()
 	if p.Severity == resource.Warning {

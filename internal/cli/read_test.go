@@ -236,7 +236,7 @@ func TestWatchPrintsChangesAndResumes(t *testing.T) {
 	require.Equal(t, uint64(1850), lines[8].Revision)
 	require.Equal(t, "deleted", lines[8].Outcome)
 	require.Equal(t, "2026-01-31T20:00:00Z", lines[8].Time)
-	require.Contains(t, out.stderr, "The connection was lost; watching on after revision 1841.\n")
+	require.Contains(t, out.stderr, "The connection was lost; resuming the watch after revision 1841.\n")
 }
 
 // Without --from-revision the server says where the watch begins, and a lost
@@ -267,10 +267,10 @@ func TestWatchFromNowResumes(t *testing.T) {
 	out := h.runWith(ctx, "", "watch", "-o", "name")
 	require.Equal(t, exit.OK, out.code, out.stderr)
 	require.Equal(t, "Retry/r\n", out.stdout)
-	require.Contains(t, out.stderr, "The connection was lost; watching on after revision 1840.\n")
+	require.Contains(t, out.stderr, "The connection was lost; resuming the watch after revision 1840.\n")
 }
 
-// A zone's two histories have no one revision to go on from.
+// A zone's two histories have no single revision to resume from.
 func TestWatchOfTwoHistoriesEndsWithTheConnection(t *testing.T) {
 	h := newHarness(t)
 	gone := &meridianv1.Resource{Kind: "Retry", Mesh: "default", Name: "r", Spec: []byte("{}")}

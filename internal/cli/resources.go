@@ -11,7 +11,7 @@ import (
 	"meridian/internal/resource"
 )
 
-// lookupKind finds a kind by what a person types.
+// lookupKind finds a kind by any of its spellings.
 func lookupKind(name string) (*resource.Descriptor, error) {
 	if d, ok := resource.Lookup(name); ok {
 		return d, nil

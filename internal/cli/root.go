@@ -25,7 +25,7 @@ const (
 func newRootCommand(a *app) *cobra.Command {
 	root := &cobra.Command{
 		Use:           "meridian",
-		Short:         "Write policies once, see them explained in every zone",
+		Short:         "Multi-zone service-mesh control plane",
 		Long:          rootLong,
 		Version:       versionLine(),
 		SilenceErrors: true,
@@ -63,8 +63,9 @@ func newRootCommand(a *app) *cobra.Command {
 // newHelpCommand replaces cobra's, which takes an unknown command for success.
 func newHelpCommand() *cobra.Command {
 	return &cobra.Command{
-		Use:   "help [COMMAND]",
-		Short: "Show the help of a command",
+		Use:     "help [COMMAND]",
+		Short:   "Show the help of a command",
+		Example: "  meridian help apply",
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if err := checkCommandName(cmd.Root(), args); err != nil {
 				return err
@@ -103,12 +104,19 @@ func newGroup(use, short string, commands ...*cobra.Command) *cobra.Command {
 				}
 			}
 			if len(args) > 0 {
-				return exit.Usagef("%s wants one of: %s", cmd.CommandPath(), strings.Join(commandNames(cmd), ", "))
+				return exit.Usagef("%s requires a command: one of %s", cmd.CommandPath(), strings.Join(commandNames(cmd), ", "))
 			}
 			return cmd.Help()
 		},
 	}
 	group.AddCommand(commands...)
+	var examples []string
+	for _, c := range commands {
+		if first, _, _ := strings.Cut(c.Example, "\n"); !strings.HasSuffix(first, "\\") {
+			examples = append(examples, first)
+		}
+	}
+	group.Example = strings.Join(examples, "\n")
 	return group
 }
 
@@ -174,7 +182,7 @@ func flagError(cmd *cobra.Command, err error) error {
 		name := unknown.GetSpecifiedName()
 		err = fmt.Errorf("unknown flag --%s%s", name, exit.DidYouMean(name, names))
 	case errors.As(err, &missing):
-		err = fmt.Errorf("--%s wants a value", missing.GetFlag().Name)
+		err = fmt.Errorf("--%s requires a value", missing.GetFlag().Name)
 	case errors.As(err, &invalid):
 		cause := invalid.Unwrap()
 		switch invalid.GetFlag().Value.Type() {

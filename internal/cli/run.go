@@ -94,7 +94,7 @@ func parseEnvironment(env []string) map[string]string {
 	return values
 }
 
-// nameCommand tells a usage error which command's help explains it.
+// nameCommand adds to a usage error the command whose help explains it.
 func nameCommand(err error, cmd *cobra.Command) {
 	var usage *exit.UsageError
 	if errors.As(err, &usage) && usage.Command == "" && cmd != nil {

@@ -12,7 +12,7 @@ import (
 	"meridian/internal/rpcerr"
 )
 
-// unused returns an address at which nobody listens.
+// unused returns an address without a listener.
 func unused(t *testing.T) string {
 	t.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")

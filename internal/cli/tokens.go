@@ -19,11 +19,11 @@ import (
 )
 
 func newTokensCommand(a *app) *cobra.Command {
-	return newGroup("tokens", "List and revoke issued tokens, and rotate the keys that sign them",
+	return newGroup("tokens", "List and revoke tokens, rotate signing keys",
 		newTokensListCommand(a), newTokensRotateCommand(a), newTokensRevokeCommand(a))
 }
 
-// parseTokenKind reads a kind of token as a person types it: user, user-token or
+// parseTokenKind reads a kind of token in any spelling: user, user-token or
 // user-tokens.
 func parseTokenKind(text string) (string, error) {
 	kind := strings.TrimSuffix(strings.TrimSuffix(strings.ToLower(text), "s"), "-token") + "-token"
@@ -36,8 +36,9 @@ func parseTokenKind(text string) (string, error) {
 
 func newTokensListCommand(a *app) *cobra.Command {
 	cmd := &cobra.Command{
-		Use:   "list [KIND]",
-		Short: "List the tokens that this control plane has issued",
+		Use:     "list [KIND]",
+		Short:   "List the tokens that this control plane has issued",
+		Example: "  meridian tokens list dataplane",
 		Long: `List the tokens that this control plane has issued: their ids, for whom, until
 when. The tokens themselves are kept nowhere. Records of expired tokens are
 removed after a day.`,
@@ -174,9 +175,9 @@ func tokenDetails(t *meridianv1.IssuedToken) string {
 func newTokensRotateCommand(a *app) *cobra.Command {
 	return &cobra.Command{
 		Use:   "rotate KIND",
-		Short: "Sign tokens of a kind with a new key from now on",
+		Short: "Rotate the key that signs a kind of token",
 		Long: `Make a new key that signs the tokens of a kind from now on. The keys before it
-go on verifying the tokens that they have signed; deleting the GlobalSecret and
+continue to verify the tokens that they have signed; deleting the GlobalSecret and
 the SigningKey of such a key ends all of its tokens at once.
 
 It takes what creating a GlobalSecret and, on a global, a SigningKey takes.`,
@@ -210,14 +211,14 @@ func newTokensRevokeCommand(a *app) *cobra.Command {
 	var reason string
 	cmd := &cobra.Command{
 		Use:   "revoke ID",
-		Short: "End a token before it expires",
-		Long: `End a token before it expires, by its id (jti), on the control plane that issued
-it. Whoever holds it is refused from then on, in every zone that hears of it, and
-the streams that live on it end within a second.
+		Short: "Revoke a token before it expires",
+		Long: `Revoke a token before it expires, by its id (jti), on the control plane that issued
+it. Requests with it are refused from then on, in every zone that receives the
+revocation, and streams that it authenticated end within a second.
 
 It takes what creating a TokenRevocation takes; in a zone of a global, what
 updating an IssuedToken takes.`,
-		Example: "  meridian tokens revoke 5kt4gq6gkzdx3qk2ffakr3o5xe --reason 'laptop lost'",
+		Example: "  meridian tokens revoke 5kt4gq6gkzdx3qk2ffakr3o5xe --reason lost",
 		Args:    exactly("ID"),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			c, err := a.connect()
@@ -243,6 +244,6 @@ updating an IssuedToken takes.`,
 			return a.Println(t.GetId() + " " + outcome + "\nrevision " + strconv.FormatUint(response.GetRevision(), 10))
 		},
 	}
-	cmd.Flags().StringVar(&reason, "reason", "", "why, for people")
+	cmd.Flags().StringVar(&reason, "reason", "", "reason, recorded with the revocation")
 	return cmd
 }

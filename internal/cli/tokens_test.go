@@ -98,7 +98,7 @@ func TestAuditVerify(t *testing.T) {
 	out := h.run("audit", "verify", file)
 	require.Equal(t, exit.No, out.code)
 	require.Equal(t, file+":1: its hash does not fit: it was altered\n", out.stdout)
-	require.Equal(t, "Error: the log is not what was written: 1 problem\n", out.stderr)
+	require.Equal(t, "Error: the audit log was altered: 1 problem\n", out.stderr)
 	var report audit.Report
 	out = h.run("audit", "verify", dir, "-o", "json")
 	require.NoError(t, json.Unmarshal([]byte(out.stdout), &report))

@@ -15,9 +15,10 @@ func newValidateCommand(a *app) *cobra.Command {
 		mesh  *meshFlag
 	)
 	cmd := &cobra.Command{
-		Use:   "validate -f FILE|DIR|-",
-		Short: "Check documents without any server",
-		Long: `Check documents without any server: their syntax, fields, values and names. All
+		Use:     "validate -f FILE|DIR|-",
+		Short:   "Validate documents without a server",
+		Example: "  meridian validate -f policies/",
+		Long: `Validate documents without a server: their syntax, fields, values and names. All
 problems of all documents are reported, and the exit code is then 2. Warnings and
 notes do not make a document invalid.`,
 		Args: exactly(),
@@ -42,8 +43,7 @@ notes do not make a document invalid.`,
 	return cmd
 }
 
-// lint tells what there is to say about documents as they stand
-// together.
+// lint prints advice about documents in combination.
 func (a *app) lint(resources []*resource.Resource) {
 	for _, advice := range policy.Lint(policy.NewSnapshot(resources...), resources, engines.Surveyors()...) {
 		a.advise(advice.Key.String(), advice.Problem)

@@ -16,9 +16,10 @@ func versionLine() string {
 
 func newVersionCommand(a *app) *cobra.Command {
 	cmd := &cobra.Command{
-		Use:   "version",
-		Short: "Print the version of this command",
-		Args:  exactly(),
+		Use:     "version",
+		Short:   "Print the version of this command",
+		Example: "  meridian version -o json",
+		Args:    exactly(),
 	}
 	output := print.BindFormat(cmd.Flags(), print.FormatTable, print.FormatJSON, print.FormatYAML)
 	cmd.RunE = func(*cobra.Command, []string) error {

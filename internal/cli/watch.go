@@ -27,13 +27,13 @@ func newWatchCommand(a *app) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "watch [TYPE]",
 		Short: "Print every change as it happens",
-		Long: `Print every change as it happens, in the order of revisions, until interrupted:
+		Long: `Print every change as it happens, ordered by revision, until interrupted:
 a line per change, or with -o json an object per line. All meshes are watched
 unless -m names one.
 
-A connection that breaks is taken up again after the last revision seen, except
+After a broken connection the watch resumes from the last revision seen, except
 where a zone is asked for kinds of its own and of the global together: those have
-two histories, and no one revision says where the watch stood.`,
+two histories, and no single revision describes the position.`,
 		Example: `  meridian watch
   meridian watch traffic-permissions --from-revision 1841 -o json`,
 		Args:              between(0, "TYPE"),
@@ -41,7 +41,7 @@ two histories, and no one revision says where the watch stood.`,
 	}
 	mesh = bindMesh(cmd)
 	cmd.Flags().BoolVarP(&allMeshes, "all-meshes", "A", false, "watch every mesh (the default without -m)")
-	cmd.Flags().Uint64Var(&fromRevision, "from-revision", 0, "begin with the changes after this revision; without it, with the next change")
+	cmd.Flags().Uint64Var(&fromRevision, "from-revision", 0, "start after this revision (default: the next change)")
 	output := print.BindFormat(cmd.Flags(), print.FormatTable, print.FormatJSON, print.FormatYAML, print.FormatName)
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
 		request := &meridianv1.WatchRequest{}
@@ -93,7 +93,7 @@ func (a *app) watch(ctx context.Context, request *meridianv1.WatchRequest, f pri
 		if _, err := client.Ask(ctx, c, (*client.Client).Info, &meridianv1.InfoRequest{}); err != nil {
 			return err
 		}
-		a.Message("The connection was lost; watching on after revision %d.", request.GetFromRevision())
+		a.Message("The connection was lost; resuming the watch after revision %d.", request.GetFromRevision())
 	}
 }
 

@@ -15,9 +15,10 @@ import (
 
 func newZonesCommand(a *app) *cobra.Command {
 	cmd := &cobra.Command{
-		Use:   "zones",
-		Short: "Show how far every zone has followed the global",
-		Long: `Show how far every zone has followed the global: the revision it has applied and
+		Use:     "zones",
+		Short:   "Show the sync state of every zone",
+		Example: "  meridian zones -o wide",
+		Long: `Show the sync state of every zone: the revision it has applied and
 persisted, how many changes it has yet to acknowledge, and its last error.
 
 States: in-sync, lagging (connected, behind), stale (connected, no progress),
@@ -130,7 +131,7 @@ func (a *app) zoneTable(zones *meridianv1.ZonesResponse, wide bool) *print.Table
 		}
 		row := []string{z.GetName(), z.GetState(), strconv.FormatUint(z.GetRevision(), 10), strconv.FormatUint(z.GetLag(), 10)}
 		if z.GetLastSeen() == nil && z.GetRevision() == 0 {
-			row[2], row[3] = "", "" // never heard of by this server: it may be anywhere
+			row[2], row[3] = "", "" // this server has no report of it
 		}
 		if wide {
 			row = append(row, strings.Join(z.GetInstances(), ","), strings.Join(z.GetServers(), ","), a.ago(z.GetLastSeen()), strconv.Itoa(len(z.GetQuarantined())))

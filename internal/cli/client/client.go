@@ -44,7 +44,7 @@ const keepAlive = 12 * time.Second
 const (
 	firstRetryPause = 50 * time.Millisecond
 	MaxRetryPause   = time.Second
-	// noticedAttempt is the attempt after which the user is told: about a second
+	// noticedAttempt is the attempt after which the user is notified: about a second
 	// after the first. noticedAfter is when that is where attempts take long.
 	noticedAttempt = 5
 	noticedAfter   = 2 * time.Second
@@ -58,7 +58,7 @@ type Target struct {
 	transport credentials.TransportCredentials
 	// credentials go with every call; nil for a caller without a token.
 	credentials credentials.PerRPCCredentials
-	// tokenSource says where the token of the credentials stands.
+	// tokenSource says where the token comes from.
 	tokenSource string
 	// source says where all this was configured, for messages.
 	source string
@@ -81,7 +81,7 @@ type Client struct {
 	Target  Target
 	log     *dial.Log
 	Timeout time.Duration
-	// notice tells the user what is going on.
+	// notice informs the user about retries.
 	notice func(format string, args ...any)
 }
 
@@ -156,7 +156,7 @@ func (c *Client) repeat(ctx context.Context, fn func(context.Context) error) err
 		tried++
 		everywhere := tried >= len(c.Target.addresses)
 		if !noticed && (everywhere && attempt == noticedAttempt || time.Since(begun) > noticedAfter) {
-			c.notice("The control plane is unavailable (%s); trying on for up to %s.", c.problem(err), c.Timeout)
+			c.notice("The control plane is unavailable (%s); retrying for up to %s.", c.problem(err), c.Timeout)
 			noticed = true
 		}
 		if !everywhere {
@@ -286,7 +286,7 @@ func (c *Client) explainToken(answered *rpcerr.Error) error {
 	if c.Target.tokenSource == "" {
 		return f
 	}
-	return f.With("The token is that of "+c.Target.tokenSource+".", "`meridian generate user-token`, by somebody who may, issues another.")
+	return f.With("The token is that of "+c.Target.tokenSource+".", "A user with the access GENERATE_USER_TOKEN can issue another with `meridian generate user-token`.")
 }
 
 // explainUnreachable says why no connection came about.

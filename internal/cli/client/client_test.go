@@ -65,7 +65,7 @@ func TestRepeat(t *testing.T) {
 				require.Equal(t, c.attempts, attempts)
 				require.Len(t, notices, c.notices)
 				for _, notice := range notices {
-					require.Equal(t, "The control plane is unavailable (there is no leader); trying on for up to 10s.", notice)
+					require.Equal(t, "The control plane is unavailable (there is no leader); retrying for up to 10s.", notice)
 				}
 			})
 		})

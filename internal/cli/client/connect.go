@@ -47,7 +47,7 @@ func checkHandshake(err error) string {
 	)
 	switch {
 	case errors.As(err, &authority):
-		return "The right CA stands in the server's admin.yaml: with --address, add --config ADMIN.YAML or --ca-cert-file. A server that was set up anew has a new one."
+		return "The CA is in the server's admin.yaml: with --address, add --config ADMIN.YAML or --ca-cert-file. A server with a new data directory has a new CA."
 	case errors.As(err, &hostname):
 		return "Use an address that the certificate names."
 	case errors.As(err, &plaintext):

@@ -21,7 +21,7 @@ import (
 )
 
 const (
-	// ConfigVariable names the environment variable that stands for --config.
+	// ConfigVariable names the environment variable for --config.
 	ConfigVariable = "MERIDIAN_CONFIG"
 	// defaultPort is that of a global's API.
 	defaultPort    = "5685"
@@ -52,7 +52,7 @@ func (c *Flags) Bind(flags *pflag.FlagSet) {
 	flags.StringVar(&c.address, "address", "", "HOST:PORT of the control plane's servers, separated by commas; without --config or --context the configuration is not read")
 	flags.StringVar(&c.token, "token", "", "token to authenticate with")
 	flags.StringVar(&c.caFile, "ca-cert-file", "", "PEM file of the CA to trust")
-	flags.BoolVar(&c.skipVerify, "skip-verify", false, "believe any server certificate (for experiments only)")
+	flags.BoolVar(&c.skipVerify, "skip-verify", false, "skip TLS certificate verification (insecure)")
 	flags.DurationVar(&c.Timeout, "timeout", defaultTimeout, "how long a request may take")
 }
 
@@ -70,15 +70,15 @@ func (c *Flags) ConfigPath() (path string, explicit bool, err error) {
 }
 
 // target decides which control plane to talk to. Flags win over the entry of
-// the configuration. --address alone stands for itself: the token of an entry
+// the configuration. With --address alone the configuration is not used: the token of an entry
 // is never sent to an address that the user did not connect with it.
 func (c *Flags) target() (Target, error) {
 	if c.Timeout <= 0 {
-		return Target{}, exit.Usagef("--timeout %s: a request needs some time", c.Timeout)
+		return Target{}, exit.Usagef("--timeout %s: must be positive", c.Timeout)
 	}
 	if c.flags.Changed("token") && c.token == "" {
-		// Most likely of a variable that is not set. Without a token the request
-		// would be made as someone else.
+		// Most likely a variable that is not set. Without a token the request would
+		// be made with another identity.
 		return Target{}, exit.Usagef("--token is empty")
 	}
 	var entry clientconfig.ControlPlane
@@ -139,7 +139,7 @@ func newTarget(entry clientconfig.ControlPlane, source, tokenSource, caSource st
 }
 
 // chosenEntry returns the entry of the configuration that the flags choose, and
-// where it stands.
+// where it is.
 func (c *Flags) chosenEntry() (clientconfig.ControlPlane, string, error) {
 	path, explicit, err := c.ConfigPath()
 	if err != nil {
