@@ -1,18 +1,18 @@
-// Package audit keeps the record of who changed what, and of who was refused: a
-// file of JSON lines in which every record holds the hash of the one before.
+// Package audit keeps the audit log: a file of JSON lines that records writes and
+// denials, in which every record holds the hash of the one before.
 //
-// It guarantees that a record which was altered, removed, inserted or moved is
-// found by Verify, which says where; that a log cut off at its end is found by
-// its head, a checkpoint beside it; that every record is given to the operating
-// system before Write returns, and to the disk within SyncEvery; that a write
-// which a crash kept from being recorded is recorded after it (Writer); and that
-// whatever strangers do, the log grows by a bounded number of records per second
-// and a bounded number of files.
+// Guarantees. Verify finds a record that was altered, removed, inserted or moved,
+// and reports its position; with the head, a checkpoint next to the log, it also
+// finds truncation at the end. Every record is written to the file before Write
+// returns, and flushed to the disk within SyncEvery. A write that a crash kept from
+// being recorded is recorded after the restart (Writer). Whatever unauthenticated
+// clients do, the log grows by a bounded number of records per second and a bounded
+// number of files.
 //
-// It refuses to hold secrets: a record names resources and says nothing of what
-// is in them, and it names tokens by their id.
+// Non-goals: secrets. A record names resources without their content, and tokens by
+// their id.
 //
-// The chain proves order and completeness to whoever has seen a later hash.
-// Somebody who can replace every file and the head can write another history:
-// copy head.json elsewhere to notice that.
+// The chain proves order and completeness only against a known later hash. An
+// attacker who can replace every file and the head can write another history: keep
+// copies of head.json on another host to detect that.
 package audit

@@ -51,12 +51,12 @@ type Config struct {
 	MaxFiles int
 	// Now is the clock. Required.
 	Now func() time.Time
-	// Logger hears of failures, which do not fail the requests that are recorded.
+	// Logger receives failures, which do not fail the requests that are recorded.
 	Logger *slog.Logger
 }
 
-// Head is the checkpoint of a log: a record that is on disk. Whoever keeps a
-// copy elsewhere can tell that the log still leads up to it.
+// Head is the checkpoint of a log: a record that is on disk. With a
+// copy of it Verify can check that the log still contains that record.
 type Head struct {
 	Seq  uint64    `json:"seq"`
 	Hash string    `json:"hash"`
@@ -74,12 +74,12 @@ type Log struct {
 	head    Head   // the last record written
 	synced  uint64 // the last record known to be on disk
 	failure error  // of the last write or sync
-	crowd   crowd
+	burst   burst
 
 	past past // set once, by Open
 
-	// late are records that wait for the next flush: those of whoever cannot wait
-	// for a disk.
+	// late are records that wait for the next flush: those of callers that
+	// must not wait for a disk.
 	late struct {
 		sync.Mutex
 		records []Record
@@ -88,7 +88,7 @@ type Log struct {
 	}
 
 	// shown is what Head and Err return, as of the end of the last write or sync:
-	// whoever asks how the log stands does not wait for a disk that hangs.
+	// they do not wait for a disk that hangs.
 	shown struct {
 		sync.Mutex
 		head    Head
@@ -96,9 +96,9 @@ type Log struct {
 	}
 }
 
-// Open opens the log of a directory, making it if needed. A record that was torn
-// by a crash is cut off; a file whose end does not verify is set aside, where
-// Verify finds it, and the chain goes on from the checkpoint.
+// Open opens the log of a directory, making it if needed. A record that was
+// partly written at a crash is removed; a file whose end does not verify is renamed,
+// where Verify finds it, and the chain continues from the checkpoint.
 func Open(cfg Config) (*Log, error) {
 	if cfg.MaxBytes <= 0 {
 		cfg.MaxBytes = DefaultMaxBytes
@@ -116,17 +116,17 @@ func Open(cfg Config) (*Log, error) {
 		return nil, err
 	}
 	if note != "" {
-		cfg.Logger.Warn("audit: the log was mended", "what", note)
+		cfg.Logger.Warn("audit: the log was repaired", "what", note)
 		l.Write(Record{Method: "audit/open", Who: serverItself, Decision: Noted, Message: note})
 	}
 	return l, nil
 }
 
-// serverItself is who does what nobody asked for.
+// serverItself is the author of what a server does on its own behalf.
 var serverItself = Who{Name: "mesh-system:server", Source: "server"}
 
 // resume finds the end of the chain and opens the current file. The note says
-// what had to be mended.
+// what was repaired.
 func (l *Log) resume() (note string, err error) {
 	checkpoint, err := ReadHead(filepath.Join(l.cfg.Dir, HeadFile))
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
@@ -218,7 +218,7 @@ func (l *Log) Write(r Record) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	defer l.showLocked()
-	if (r.Decision == Denied || r.Decision == Refused) && l.crowd.gather(r) {
+	if (r.Decision == Denied || r.Decision == Refused) && l.burst.aggregate(r) {
 		return
 	}
 	targets := r.Targets
@@ -329,7 +329,7 @@ func (l *Log) flush() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	defer l.showLocked()
-	for _, r := range append(l.crowd.disperse(), l.takeLateLocked()...) {
+	for _, r := range append(l.burst.flush(), l.takeLateLocked()...) {
 		l.appendLocked(r)
 	}
 	failed := l.failure

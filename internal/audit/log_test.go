@@ -90,7 +90,7 @@ func TestRecordsAreLinesOfJSONInAChain(t *testing.T) {
 	}
 }
 
-func TestTheChainGoesOnThroughRestartsAndFiles(t *testing.T) {
+func TestTheChainContinuesAcrossRestartsAndFiles(t *testing.T) {
 	dir := t.TempDir()
 	c := config(dir)
 	c.MaxBytes = 2000
@@ -147,7 +147,7 @@ func TestAWriteOfManyResourcesHasSeveralRecords(t *testing.T) {
 	require.Equal(t, len(r.Targets), named)
 }
 
-// A stranger who knocks a million times leaves a few lines.
+// A client that fails a million times leaves a few lines.
 func TestEqualRefusalsAreCounted(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		dir := t.TempDir()
@@ -171,7 +171,7 @@ func TestEqualRefusalsAreCounted(t *testing.T) {
 		}
 		<-time.After(SyncEvery + time.Millisecond)
 		synctest.Wait()
-		require.Equal(t, uint64(4+maxCrowd+1), l.Head().Seq)
+		require.Equal(t, uint64(4+maxDistinct+1), l.Head().Seq)
 		cancel()
 		require.NoError(t, <-done)
 
@@ -190,7 +190,7 @@ func TestEqualRefusalsAreCounted(t *testing.T) {
 	})
 }
 
-func TestTextsOfStrangersAreBounded(t *testing.T) {
+func TestTextsOfUnauthenticatedClientsAreBounded(t *testing.T) {
 	dir := t.TempDir()
 	l := open(t, config(dir))
 	r := denial(strings.Repeat("é", 5000), "192.0.2.7:1")

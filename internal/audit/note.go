@@ -44,7 +44,7 @@ func (n note) encode() []byte {
 	return data
 }
 
-// decodeNote returns a zero note for what is none: it is nobody's.
+// decodeNote returns a zero note for invalid data.
 func decodeNote(data []byte) note {
 	var n storev1.Note
 	if err := proto.Unmarshal(data, &n); err != nil {

@@ -144,7 +144,7 @@ func (l *Log) Did(ctx context.Context, r Record, failed error) {
 	l.Write(r)
 }
 
-// Noted records what happened to the server without anybody asking this one.
+// Noted records an event of the server that no request caused.
 func (l *Log) Noted(message string) {
 	l.Write(Record{Method: "server", Who: serverItself, Decision: Noted, Message: message})
 }

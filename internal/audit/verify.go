@@ -104,7 +104,7 @@ type chain struct {
 	report     Report
 	checkpoint *Head
 	// seq is the last record's number, hash its hash; hash is empty after a record
-	// that does not verify, whose own hash nobody can tell.
+	// that does not verify, whose own hash is unknown.
 	seq     uint64
 	hash    string
 	started bool

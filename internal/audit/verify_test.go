@@ -94,7 +94,7 @@ func TestVerifySaysWhere(t *testing.T) {
 		})
 	}
 	require.Empty(t, verifyLines(t, lines[2:], &head).Problems, "the oldest records are removed in time")
-	require.Empty(t, verifyLines(t, lines[:4], nil).Problems, "without a checkpoint nobody knows of the end")
+	require.Empty(t, verifyLines(t, lines[:4], nil).Problems, "without a checkpoint a truncated end is not detected")
 	old := Head{Seq: 3, Hash: rehashOf(lines[2])}
 	require.Empty(t, verifyLines(t, lines, &old).Problems, "an older checkpoint lies within")
 	old.Hash = head.Hash

@@ -31,14 +31,13 @@ type Node interface {
 	Read(ctx context.Context) (resource.Revision, error)
 }
 
-// Writer is a Node whose writes are recorded: all that goes through it, whoever
-// asks for it.
+// Writer is a Node that records all writes that go through it.
 //
-// A batch is recorded once it is known to be written, before its caller hears of
-// it. A server that dies in between has written what its audit log does not say,
-// and a write of unknown outcome may turn out to have been made. For both, what
-// the record will say travels with the batch as a note, and when the batch is
-// applied, be it after a restart, what was not recorded is.
+// A batch is recorded once it is known to be written, before its caller is
+// answered. When a server is killed in between, its audit log lacks the write, and
+// a write of unknown outcome may turn out to have taken effect. For both, the
+// content of the record travels with the batch as a note, and when the batch is
+// applied, also after a restart, a missing record is written.
 type Writer struct {
 	Node
 	log *Log
@@ -65,7 +64,7 @@ type attempt struct {
 	// result is what became of it, once it was applied here: it is not changed by
 	// further tries under the same id.
 	result *store.Result
-	// doubtful says that its caller was told that nobody knows.
+	// doubtful says that its caller was answered that the outcome is unknown.
 	doubtful bool
 }
 
@@ -135,8 +134,8 @@ func (w *Writer) begin(ctx context.Context, txn *store.Txn) (number uint64, a *a
 	return number, a
 }
 
-// doubt notes that nobody knows what became of an attempt, or returns it: it may
-// have been applied here while its answer was awaited.
+// doubt marks the outcome of an attempt as unknown, or returns the outcome: the
+// batch may have been applied here while its answer was awaited.
 func (w *Writer) doubt(number uint64, a *attempt) (applied *store.Result) {
 	w.mu.Lock()
 	defer w.mu.Unlock()

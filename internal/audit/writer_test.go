@@ -115,7 +115,7 @@ func TestAWriteThatACrashLeftUnrecordedIsRecordedAtTheRestart(t *testing.T) {
 	for _, b := range writes.batches[4:] {
 		second.Applied(b.note, b.result)
 	}
-	require.Equal(t, []uint64{1, 2, 3}, wrote(t, dir), "nobody waits for the disk where batches are applied")
+	require.Equal(t, []uint64{1, 2, 3}, wrote(t, dir), "the goroutine that applies batches does not wait for the disk")
 	log.flush()
 	require.Equal(t, []uint64{1, 2, 3, 4, 5}, wrote(t, dir))
 	found := records(t, dir)[4]
@@ -170,8 +170,8 @@ func TestWhatOlderFilesRecordIsNotRecordedAgain(t *testing.T) {
 	}
 }
 
-// Whoever was told that the outcome is unknown has a record that says so, and one
-// that says what came of it as soon as that is known.
+// A write whose outcome was unknown to its caller has a record that says so, and a
+// second one with the outcome as soon as that is known.
 func TestAnUnknownOutcomeIsRecordedWhenItIsKnown(t *testing.T) {
 	dir := t.TempDir()
 	log := open(t, config(dir))
@@ -219,8 +219,8 @@ func TestASnapshotWaitsForTheRecordsOfWhatItHolds(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		dir := t.TempDir()
 		log := open(t, config(dir))
-		goOn := make(chan struct{})
-		writes := &logOfWrites{before: func() { <-goOn }}
+		resume := make(chan struct{})
+		writes := &logOfWrites{before: func() { <-resume }}
 		w := writer(writes, log)
 		writes.applied = w.Applied
 		proposed, settled := make(chan error, 1), make(chan struct{})
@@ -240,7 +240,7 @@ func TestASnapshotWaitsForTheRecordsOfWhatItHolds(t *testing.T) {
 			require.Fail(t, "the snapshot did not wait")
 		default:
 		}
-		close(goOn)
+		close(resume)
 		require.NoError(t, <-proposed)
 		<-settled
 		head, err := ReadHead(filepath.Join(dir, HeadFile))

@@ -1,13 +1,12 @@
-// Package boltcheck tells whether the structure of a bbolt file is intact, and
-// reads what is left of one that is not.
+// Package boltcheck verifies the structure of a bbolt file, and salvages the
+// content of a damaged one.
 //
-// bbolt believes its pages: it checksums only the two that say where the rest
-// is. A damaged page can make it end the process, read for ever, or write over
-// pages in use. So whoever keeps something in such a file checks it before bbolt
-// opens it for writing. This package reads pages itself, believes nothing, and
-// returns errors where bbolt would panic.
+// bbolt trusts its pages: it checksums only the two meta pages. A damaged page can
+// make it end the process, read for ever, or write over pages in use. So the users
+// of such a file check it before bbolt opens it for writing. This package reads the
+// pages itself, validates every field, and returns errors where bbolt would panic.
 //
-// It refuses to judge keys and values: those want checksums of their own.
+// Non-goals: keys and values, which need checksums of their own.
 package boltcheck
 
 import (
@@ -41,7 +40,7 @@ const (
 const lockWait = time.Second
 
 // Check walks the pages of a bbolt file and checks everything that bbolt
-// believes without a checksum: which pages there are, how long they are, where
+// trusts without a checksum: which pages there are, how long they are, where
 // their keys and values lie. It changes nothing.
 //
 // Errors: bbolt's ErrTimeout while another process has the file open; the file
@@ -163,8 +162,8 @@ type checker struct {
 	pageSize int
 	seen     []bool // by page
 
-	// damage is told of a page that is not intact; the walk goes on without it
-	// if it returns nil.
+	// damage receives the error of a page that is not intact; the walk continues
+	// without it if it returns nil.
 	damage func(error) error
 	// visit, if any, is called with the contents of the bucket that the walk is
 	// in, empty outside any.

@@ -65,7 +65,7 @@ func (m *Matching) current() {
 }
 
 // OnTouch has f called with the dataplanes that each change from now on touched,
-// change by change. f must be quick and must not call the Matching: nobody reads
+// change by change. f must be quick and must not call the Matching: readers wait
 // meanwhile. Standing, called after f, holds the change.
 func (m *Matching) OnTouch(f func([]policy.Touch)) {
 	m.mu.Lock()

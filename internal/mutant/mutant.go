@@ -1,24 +1,23 @@
-// Package mutant names the bugs that can be planted on purpose, to see that the
-// tests notice them: a proof that nobody has seen fail proves nothing.
+// Package mutant names deliberate bugs, so that tests can be shown to detect them.
 //
-// A bug is in the program only when it is built with the tag "mutants", and
+// Guarantee: a bug is in the program only when it is built with the tag "mutants", and
 // active only when it is the one that MERIDIAN_MUTANT names. In every other
 // build On is the constant false and what it guards is not compiled in.
 //
-// The package decides nothing else. Where a bug is planted, the line that asks
-// for it stands beside the line that is right, so that both are read together.
+// Non-goals: the bugs themselves. The line that switches on a bug is next to the
+// correct line, so that both are read together.
 package mutant
 
-// Name is one planted bug.
+// Name identifies a mutant.
 type Name string
 
-// The planted bugs, and the promise that each breaks.
+// The mutants, and the invariant that each breaks.
 const (
 	// AckBeforeSync acknowledges log entries before they are on the disk (I1).
 	AckBeforeSync Name = "ack-before-sync"
-	// VoteNotStored forgets whom a server voted for when it restarts (I1).
+	// VoteNotStored loses a server's vote when it restarts (I1).
 	VoteNotStored Name = "vote-not-stored"
-	// SkipChecksum believes a log entry whatever its checksum says (I2).
+	// SkipChecksum accepts a log entry with a wrong checksum (I2).
 	SkipChecksum Name = "skip-checksum"
 	// TimeFromClock has the state machine stamp changes by its own clock (I2).
 	TimeFromClock Name = "time-from-clock"

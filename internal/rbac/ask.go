@@ -6,8 +6,8 @@ import (
 	"meridian/internal/resource"
 )
 
-// Question is what people ask: may somebody have an access, on a resource of
-// which maybe only the identity is given?
+// Question asks whether a subject has an access, on a resource of which possibly
+// only the identity is given.
 type Question struct {
 	Access resource.Access
 	// Key is the resource's identity when there is no content. Without a name

@@ -8,7 +8,7 @@ import (
 )
 
 // Within reports whether everything that r grants is granted by other alone:
-// whoever holds other gains nothing by r. It looks at how the rules are
+// a subject with other gains nothing by r. It looks at how the rules are
 // written, and says no where it cannot tell.
 func (r *Rule) Within(other *Rule) bool {
 	if r.access&^other.access != 0 {

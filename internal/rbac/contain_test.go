@@ -158,7 +158,7 @@ func TestGrantedAndExcess(t *testing.T) {
 }
 
 // The role admin comes back at the next start of a control plane
-// (§6.5), with every access, to whoever is bound to it by then.
+// (§6.5), with every access, to the subjects bound to it by then.
 func TestTheRoleAdminComesBack(t *testing.T) {
 	const without = `
 type: AccessRole
@@ -201,13 +201,13 @@ roles: [delegate]
 	require.NotNil(t, guard(ann, opsAreAdmin, opsAreAdmin+annIsAdmin).Excess)
 	require.Nil(t, guard(ann, weak, weak+annIsAdmin), "the role grants no more than she holds")
 	require.NotNil(t, guard(ann, weak+annIsAdmin, annIsAdmin).Excess, "and is taken away, to come back whole")
-	require.Nil(t, guard(ann, weak, ""), "nobody is bound to it")
+	require.Nil(t, guard(ann, weak, ""), "no subject is bound to it")
 	require.Nil(t, guard(root, weak+annIsAdmin, annIsAdmin))
 	require.NotNil(t, guard(ann, annIsAdmin, full+annIsAdmin).Excess, "nor does she bring it back herself")
 	over := guard(root, full+opsAreAdmin, opsAreAdmin)
 	require.NotNil(t, over)
 	require.Nil(t, over.Excess, "it grants nothing new; it is the last one")
-	require.Nil(t, guard(ann, opsAreAdmin, opsAreAdmin+"type: AccessRole\nname: x\nrules: [{mesh: demo, access: [CREATE]}]\n"), "other changes go on")
+	require.Nil(t, guard(ann, opsAreAdmin, opsAreAdmin+"type: AccessRole\nname: x\nrules: [{mesh: demo, access: [CREATE]}]\n"), "other changes are allowed")
 
 	set := Compile(decode(t, without+opsAreAdmin))
 	require.Nil(t, set.Excess(ann, set.Entitled(Subject{Name: "carl"})))
@@ -220,7 +220,7 @@ func TestHasAdmin(t *testing.T) {
 	admin := "type: AccessRole\nname: admin\nrules: [{access: [CREATE, UPDATE, DELETE, GENERATE_DATAPLANE_TOKEN, GENERATE_USER_TOKEN, GENERATE_ZONE_CP_TOKEN, GENERATE_ZONE_TOKEN]}]\n---\n"
 	binding := "type: AccessRoleBinding\nname: b\nsubjects: [{type: Group, name: ops}]\nroles: [admin]\n"
 	require.True(t, Compile(decode(t, admin+binding)).HasAdmin())
-	require.False(t, Compile(decode(t, admin)).HasAdmin(), "nobody has it")
+	require.False(t, Compile(decode(t, admin)).HasAdmin(), "no subject has it")
 	require.False(t, Compile(decode(t, binding)).HasAdmin(), "there is no such role")
 	halves := "type: AccessRole\nname: admin\nrules: [{access: [CREATE, UPDATE, DELETE]}, {access: [GENERATE_DATAPLANE_TOKEN, GENERATE_USER_TOKEN, GENERATE_ZONE_CP_TOKEN, GENERATE_ZONE_TOKEN]}]\n---\n"
 	require.True(t, Compile(decode(t, halves+binding)).HasAdmin(), "its rules together grant everything")

@@ -19,14 +19,13 @@ const (
 
 // Overreach says why a subject may not make changes that it has the accesses to.
 type Overreach struct {
-	// Excess is a rule that the changes would give to somebody and that none of
-	// the subject's rules contains; nil when they would leave nobody with the role
-	// admin.
+	// Excess is a rule that the changes would grant and that none of the subject's
+	// rules contains; nil when they would leave no subject with the role admin.
 	Excess *Rule
 	// Key names the signing key by which Excess would be given, if it is by one.
 	Key resource.Key
 	// TooMany is how many grants there would be, when there would be more than
-	// MaxGrants; nobody can insist on these.
+	// MaxGrants; this cannot be skipped.
 	TooMany int
 
 	subject Subject
@@ -41,10 +40,10 @@ func ofRules(key resource.Key) bool {
 }
 
 // Guard looks at changes of the view that the set was compiled from, which the
-// subject has the accesses to make; nil says that nothing speaks against them. It
-// is asked by whoever likes, so what it takes is bounded.
-// Nobody can give what they do not hold, by a rule or by a key that they know,
-// nor leave nobody with the role admin.
+// subject has the accesses to make; nil means that they are allowed. Its
+// cost is bounded, since any caller can cause it.
+// A subject cannot grant rights beyond its own, by a rule or by a key that it
+// knows, and cannot remove the last admin.
 func (s *Set) Guard(subject Subject, view View, changes ...Change) *Overreach {
 	for _, c := range changes {
 		gives := signs(c.Key)
@@ -104,8 +103,8 @@ const (
 	keyInfix = "-signing-key-"
 )
 
-// signs returns what whoever writes a resource can grant with it: who knows a
-// signing key makes tokens, those of users for anybody.
+// signs returns what the author of a resource can grant with it: a signing key
+// makes tokens, those of users for any user.
 func signs(key resource.Key) []resource.Access {
 	if key.Kind != resource.KindGlobalSecret && key.Kind != resource.KindSigningKey {
 		return nil
@@ -121,7 +120,7 @@ func signs(key resource.Key) []resource.Access {
 	case use == "user-token" || use == "server-token":
 		return Accesses()
 	}
-	return nil // a key of somebody else's
+	return nil // not a signing key of a control plane
 }
 
 // holds reports whether a view has a resource as it is.
@@ -141,7 +140,7 @@ func (o *Overreach) Reasons() []string {
 		return []string{fmt.Sprintf("there would be %d grants, one for each rule and subject that it is given to: at most %d are kept; bind groups in place of users", o.TooMany, MaxGrants)}
 	case o.Excess == nil:
 		return []string{
-			fmt.Sprintf("nobody would have the role %q any more with every access, and so nobody could give it back", AdminRole),
+			fmt.Sprintf("no subject would have the role %q with every access any more, so no user could grant it again", AdminRole),
 			Insist(o.subject),
 		}
 	case o.Key.Name != "":
@@ -152,7 +151,7 @@ func (o *Overreach) Reasons() []string {
 
 // NotHeld explains, below a rule that would be given, why it cannot be.
 func NotHeld(subject Subject) []string {
-	return []string{"missing: a rule of yours that contains it; nobody can grant what they do not hold", Insist(subject)}
+	return []string{"missing: a rule of yours that contains it; users cannot grant rights beyond their own", Insist(subject)}
 }
 
 // Insist says who can do what the guard refuses.
@@ -192,7 +191,7 @@ func (s *Set) Excess(subject Subject, rules []*Rule) *Rule {
 	return nil
 }
 
-// Granted returns the rules that next gives to anybody who does not have them
+// Granted returns the rules that next grants to subjects that do not have them
 // in s: rules of roles that are not contained in one of the role's own former
 // rules, and the rules of roles that a binding gives to a subject anew.
 func (s *Set) Granted(next *Set) []*Rule {
@@ -230,7 +229,7 @@ func (s *Set) Granted(next *Set) []*Rule {
 }
 
 // Entitled returns every rule that a subject holds, and those that it will hold
-// without anybody's doing once the role admin is back.
+// by itself once the role admin exists again.
 func (s *Set) Entitled(subject Subject) []*Rule {
 	var rules []*Rule
 	for _, g := range s.Held(subject) {
@@ -244,7 +243,7 @@ func (s *Set) Entitled(subject Subject) []*Rule {
 
 // later returns the rules that a role will have although there is no such role:
 // a control plane that starts without the role admin creates it
-// (§6.5). Whoever is bound to it meanwhile holds nothing, and everything then.
+// (§6.5). A subject bound to it has nothing until then, and everything after.
 func (s *Set) later(role string) []*Rule {
 	if _, exists := s.roles[AdminRole]; exists || role != AdminRole {
 		return nil
@@ -271,8 +270,8 @@ func (s *Set) pairs(yield func(pair) bool) {
 	}
 }
 
-// HasAdmin reports whether some binding gives somebody the role admin, and the
-// role grants everything.
+// HasAdmin reports whether some binding grants the role admin, and the role grants
+// everything.
 func (s *Set) HasAdmin() bool {
 	var granted accessSet
 	for _, r := range s.roles[AdminRole] {

@@ -45,10 +45,10 @@ func drawChange(t *rapid.T, d *drawn) Change {
 	}
 }
 
-// Whatever changes of roles and bindings somebody is let make, one after the
-// other, nobody can then do anything that they could not and that the author
-// cannot either, not even after the next start.
-func TestNobodyGainsWhatTheAuthorLacks(t *testing.T) {
+// Whatever allowed changes of roles and bindings a subject makes, one after the
+// other, no subject gains an access that the author lacks, not even after the next
+// start.
+func TestNoSubjectGainsWhatTheAuthorLacks(t *testing.T) {
 	made, refused, gained := 0, 0, 0
 	rapid.Check(t, func(t *rapid.T) {
 		d := drawWorld(t, 3)

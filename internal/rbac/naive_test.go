@@ -14,7 +14,7 @@ type naive struct {
 	bindings []resource.AccessRoleBinding
 	// trees has the specs that were looked at, as they would be written.
 	trees map[resource.Spec]map[string]any
-	// saw counts what decisions came to depend on, if anybody wants to know.
+	// saw counts what decisions depended on; nil to skip that.
 	saw map[string]int
 }
 

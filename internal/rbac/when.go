@@ -286,7 +286,7 @@ func (c *content) targets() *[2][]target {
 }
 
 // shortfall is why a condition does not hold, as data: most conditions fail on
-// the way to one that holds, and nobody reads why. The zero value says that it
+// the way to one that holds, and their reasons are not shown. The zero value says that it
 // holds.
 type shortfall struct {
 	section string // of the qualifier, such as "destinations"

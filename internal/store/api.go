@@ -74,7 +74,7 @@ type Txn struct {
 	// SetEpoch, unless nil, becomes the store's epoch.
 	SetEpoch *Epoch
 	// Note travels with the batch through the log, outside of its command, for
-	// whoever follows what is applied. Apply does not look at it.
+	// observers of applied entries. Apply ignores it.
 	Note []byte
 	// Restore makes the batch a part of a state that replaces the store's. It has
 	// nothing else but a time.
@@ -148,7 +148,7 @@ type Batch struct {
 
 // Filter returns the batch with only the changes of the kinds that keep
 // accepts, and whether anything is left of it. Revision and Prev stay as they
-// are: whoever forwards a filtered feed chains it anew.
+// are: a forwarder of a filtered feed chains it again.
 func (b Batch) Filter(keep func(resource.Kind) bool) (Batch, bool) {
 	var kept []Change
 	for _, c := range b.Changes {

@@ -32,7 +32,7 @@ func (s *Store) Apply(rev resource.Revision, txn Txn) Result {
 	if txn.Restore != nil {
 		return s.applyRestoreLocked(rev, txn)
 	}
-	s.restoring = nil // whoever was restoring has been interrupted
+	s.restoring = nil // another command interrupts a restore
 	if txn.RequestID != "" && !mutant.On(mutant.ForgetRequestID) {
 		if r, ok := s.requests.find(txn.RequestID); ok {
 			s.advanceLocked(rev)

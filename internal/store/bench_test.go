@@ -110,7 +110,7 @@ func BenchmarkBuckets(b *testing.B) {
 	}
 }
 
-// Nobody waits for this: what a snapshot costs the writer is BenchmarkView.
+// No writer waits for this: what a snapshot costs the writer is BenchmarkView.
 func BenchmarkWriteSnapshot100k(b *testing.B) {
 	s, _ := filled(b)
 	b.ReportAllocs()

@@ -18,8 +18,8 @@ import (
 // each resource, and the digest of a part is the difference of two others. The
 // zero value is the digest of nothing.
 //
-// It finds drift and damage (§7.5). It is no signature: someone who
-// can choose resources freely can make two sets that agree.
+// It detects divergence and damage (§7.5). It is not a signature: an attacker who
+// can choose resources freely can make two sets of equal digest.
 type Digest struct {
 	Hi, Lo uint64
 }

@@ -62,7 +62,7 @@ func TestBackupFormatOne(t *testing.T) {
 
 var goldenEpoch = store.Epoch{ClusterID: "0af7651916cd43dd8448eb211c80319c", Incarnation: 2, Random: 0xfedcba9876543210}
 
-// goldenDigest is spelled out: nobody may change the definition of digests.
+// goldenDigest is a constant: the definition of digests must not change.
 func goldenDigest(t *testing.T) store.Digest {
 	raw, err := hex.DecodeString("05e88c0f1e4b10a2a5692d5ca794c223")
 	require.NoError(t, err)

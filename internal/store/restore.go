@@ -97,9 +97,9 @@ func (s *Store) gatherLocked(part *RestorePart) error {
 	return nil
 }
 
-// finishRestoreLocked makes the gathered state the newest one. Request ids and
-// history are of the epoch before, and end with it: whoever reads the feed gets
-// ErrCompacted and compares.
+// finishRestoreLocked makes the collected state the latest one. Request ids and
+// history are of the previous epoch, and end with it: readers of the feed get
+// ErrCompacted and compare.
 func (s *Store) finishRestoreLocked(from *View, rev resource.Revision, txn Txn) error {
 	end, gathered := txn.Restore.End, s.restoring.resources
 	if from.epoch != end.Replaces {

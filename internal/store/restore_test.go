@@ -72,7 +72,7 @@ func TestRestoreReplacesEverythingAtOnce(t *testing.T) {
 	v := s.View()
 	require.Equal(t, next, v.Epoch())
 	require.Equal(t, rev, v.Changed())
-	require.Equal(t, rev, v.AccessRevision(), "nobody may write who decided on the rules of before")
+	require.Equal(t, rev, v.AccessRevision(), "a write that was decided on the previous rules is refused")
 	require.True(t, v.Time().After(source.Time()))
 	require.Equal(t, source.Len(), v.Len())
 	for r := range source.All() {
@@ -199,8 +199,8 @@ func twice(txn *store.Txn, r *resource.Resource) {
 	}
 }
 
-// Nobody who follows the feed goes on as if nothing had happened, neither who
-// waits for the next batch nor who reads later.
+// Every reader of the feed is interrupted, whether it waits for the next batch or
+// reads later.
 func TestRestoreEndsEveryFeed(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := other(t)

@@ -12,9 +12,9 @@ import (
 
 // ReadSnapshot reads what WriteSnapshot wrote, and nothing after it: r must end
 // there. Errors: a *SnapshotError that says where, for ErrCorrupt, the snapshot is
-// damaged or cut off, and ErrUnknownFormat, a newer release wrote it; those of r.
-// Nothing is believed before its checksum has been seen, and the whole is checked
-// against its count and digest.
+// damaged or truncated, and ErrUnknownFormat, a newer release wrote it; those of r.
+// Nothing is used before its checksum is verified, and the complete state is
+// checked against its count and digest.
 func ReadSnapshot(r io.Reader) (*Snapshot, error) {
 	records := &recordReader{r: bufio.NewReaderSize(r, 64<<10)}
 	snap, err := records.snapshot()

@@ -69,7 +69,7 @@ func TestSnapshotRoundTrip(t *testing.T) {
 	require.Equal(t, want.Kinds(), got.Kinds())
 	require.Equal(t, data, written(t, got), "the same bytes again")
 
-	t.Run("the feed goes on where it was", func(t *testing.T) {
+	t.Run("the feed continues where it was", func(t *testing.T) {
 		require.Equal(t, s.Oldest(), r.Oldest())
 		for after := s.Oldest(); after <= want.Changed(); after++ {
 			a, err := s.ViewAt(after)
@@ -194,7 +194,7 @@ func TestResetRefusesContradictions(t *testing.T) {
 }
 
 // A snapshot that is ahead of the store, as a follower gets from a leader: the
-// feed goes on through its history, without a gap or a repetition.
+// feed continues through its history, without a gap or a repetition.
 func TestResetAheadKeepsReadersInPlace(t *testing.T) {
 	leader := lived(t, store.DefaultOptions())
 	follower := opened(t, store.DefaultOptions())

@@ -14,8 +14,8 @@ import (
 func (s *Store) WriteSnapshot(w io.Writer) error { return s.View().WriteSnapshot(w) }
 
 // WriteSnapshot writes the state, record by record, in time proportional to its
-// size and memory that does not depend on it. Nobody waits for it: the view is
-// taken in constant time and the store goes on.
+// size and memory that does not depend on it. It delays no writer: the view
+// is taken in constant time.
 //
 // A view returned by Store.View brings the request ids and the newest part of
 // the history along (History.SnapshotBytes); a past one has neither. Equal
@@ -35,8 +35,8 @@ func (v *View) WriteSnapshotWith(w io.Writer, metadata map[string]string) error 
 }
 
 // WriteBackup is WriteSnapshotWith for a file that is kept apart from the
-// server: without request ids and history, which are of use only where the state
-// goes on from.
+// server: without request ids and history, which are of use only to the same
+// history.
 func (v *View) WriteBackup(w io.Writer, metadata map[string]string) error {
 	bare := *v
 	bare.requests, bare.history, bare.base, bare.tail = nil, nil, nil, 0
@@ -86,9 +86,9 @@ func (v *View) writeRecords(to io.Writer, metadata map[string]string) error {
 
 // writeHistory writes the newest batches that fit and returns how many.
 func (v *View) writeHistory(w *recordWriter) (uint64, error) {
-	written, room := uint64(0), v.tail
+	written, space := uint64(0), v.tail
 	for i, r := range slices.Backward(v.history) {
-		if room -= r.size; room < 0 {
+		if space -= r.size; space < 0 {
 			break
 		}
 		if err := w.write(batchRecord, undoToProto(v.history, i, v.base)); err != nil {

@@ -31,7 +31,7 @@ type (
 const treeDegree = 16
 
 // newTree returns an empty tree. It takes no locks: one writer owns it, and
-// readers see only copies that nobody writes to.
+// readers see only immutable copies.
 func newTree() *tree {
 	less := func(a, b *item) bool { return a.key.Compare(b.key) < 0 }
 	return btree.NewBTreeGOptions(less, btree.Options{Degree: treeDegree, NoLocks: true})

@@ -89,14 +89,14 @@ func (c *conn) ask(a *syncv1.Ask) (*pendingAsk, error) {
 	return p, nil
 }
 
-// forget drops a question that nobody waits for any more.
+// forget drops a question whose caller stopped waiting.
 func (c *conn) forget(id uint64) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	delete(c.asks.pending, id)
 }
 
-// next takes the next question that somebody still waits for, or nil.
+// next takes the next question whose caller still waits, or nil.
 func (q *askQueue) next() *syncv1.Ask {
 	for len(q.unsent) > 0 {
 		a := q.unsent[0]

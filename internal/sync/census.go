@@ -21,10 +21,10 @@ type Instance struct {
 	// Server is the one that knows it, as ServerConfig.Name.
 	Server string
 	// Lease rises with every connection of the instance, to whichever server: of
-	// two servers, the one with the higher lease heard of it later.
+	// two servers, the one with the higher lease had the later contact.
 	Lease     uint64
 	Connected bool
-	// Quiet is how long ago anything was heard of it. It is an age and not a time,
+	// Quiet is the time since the last contact with it. It is an age and not a time,
 	// since the clocks of servers differ.
 	Quiet time.Duration
 	// Epoch and Revision are what it has applied and persisted, Lag the synced
@@ -55,7 +55,7 @@ type Report struct {
 	Digest  store.Digest
 	// Reached says, in an answer of Await, that the server itself has applied
 	// the revision waited for; Late names the zones that had yet to apply it when
-	// they were last heard of.
+	// of the last contact.
 	Reached   bool
 	Late      []resource.ZoneName
 	Instances []Instance
@@ -154,7 +154,7 @@ func (s *Server) Zone(name resource.ZoneName) (ZoneStatus, bool) {
 }
 
 // Merge puts together what several servers know: of an instance that more than
-// one of them knows, what the one says that heard of it last; of a zone that is
+// one of them knows, the report with the latest contact; of a zone that is
 // connected, only the instances that are. Instances are in order.
 func Merge(reports ...Report) map[resource.ZoneName][]Instance {
 	type replica struct {

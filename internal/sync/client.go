@@ -37,7 +37,7 @@ type ClientConfig struct {
 	// Token returns the zone's token; it is asked at every connection.
 	Token func(context.Context) (string, error)
 	// Answer answers an operator's question; both are opaque here. It is called
-	// concurrently, with a context that ends when nobody waits any more. An error
+	// concurrently, with a context that ends when the caller stops waiting. An error
 	// travels as a gRPC status. Optional: without it every question is refused.
 	Answer func(ctx context.Context, request []byte) ([]byte, error)
 	Logger *slog.Logger
@@ -63,7 +63,7 @@ const (
 )
 
 // errSilent means that the global said nothing for too long.
-var errSilent = fmt.Errorf("zonesync: nothing heard from the global for %s", silenceAfter)
+var errSilent = fmt.Errorf("zonesync: nothing received from the global for %s", silenceAfter)
 
 // ClientStatus is how a zone's connection stands.
 type ClientStatus struct {
@@ -157,8 +157,8 @@ func onLoopback(address string) bool {
 }
 
 // Run connects, follows, and connects again until ctx is done; then it returns
-// nil. Nothing that the network or the global does ends it, and whatever
-// happens the replica goes on serving.
+// nil. No failure of the network or the global ends it, and the replica continues
+// to serve meanwhile.
 //
 // Whatever ended a connection, the next one is to another server if there is
 // one, and waits grow only once every server has been tried.
@@ -211,8 +211,8 @@ func (b bearerToken) GetRequestMetadata(ctx context.Context, _ ...string) (map[s
 	return map[string]string{"authorization": "Bearer " + t}, nil
 }
 
-// RequireTransportSecurity has gRPC refuse to send the token in the clear,
-// unless the connection was asked to be plain.
+// RequireTransportSecurity keeps gRPC from sending the token in plaintext, unless
+// the connection was configured to be plaintext.
 func (b bearerToken) RequireTransportSecurity() bool { return b.secure }
 
 func (c *Client) dial(address string) (*grpc.ClientConn, error) {

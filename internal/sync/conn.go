@@ -24,7 +24,7 @@ type conn struct {
 	server *Server
 	stream syncv1.SyncService_StreamServer
 	token  string
-	kick   chan struct{} // capacity 1: the writer has something to look at
+	work   chan struct{} // capacity 1: the writer has something to look at
 	done   chan struct{} // closed by end
 	told   chan struct{} // closed when the writer has returned
 
@@ -44,7 +44,7 @@ type conn struct {
 func newConn(s *Server, stream syncv1.SyncService_StreamServer) *conn {
 	return &conn{
 		server: s, stream: stream, token: bearer(stream.Context()),
-		kick: make(chan struct{}, 1), done: make(chan struct{}), told: make(chan struct{}),
+		work: make(chan struct{}, 1), done: make(chan struct{}), told: make(chan struct{}),
 		pub:  newPublisher(s.pacing, s.feed, s.cfg.Store.View),
 		asks: askQueue{pending: map[uint64]*pendingAsk{}},
 	}
@@ -165,7 +165,7 @@ func (c *conn) leave() {
 
 func (c *conn) wake() {
 	select {
-	case c.kick <- struct{}{}:
+	case c.work <- struct{}{}:
 	default:
 	}
 }
@@ -276,7 +276,7 @@ func (c *conn) pause(changed <-chan struct{}, deadline time.Time) {
 	}
 	select {
 	case <-changed:
-	case <-c.kick:
+	case <-c.work:
 	case <-due:
 	case <-c.done:
 	}
@@ -316,7 +316,7 @@ func (c *conn) sendFence() {
 	if !errors.As(c.reason(), &fence) {
 		return
 	}
-	// The stream may be gone already; then there is nobody to tell.
+	// The stream may have ended already; then the error does not matter.
 	_ = c.stream.Send(&syncv1.GlobalFrame{Body: &syncv1.GlobalFrame_Fence{
 		Fence: &syncv1.Fence{Reason: fence.reason, Message: fence.message},
 	}})

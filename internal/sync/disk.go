@@ -98,7 +98,7 @@ const lockWait = time.Second
 // openDisk opens or creates the replica in a directory and reads and verifies
 // all of it. What is damaged is left out and reported; a file whose structure
 // is damaged is set aside and what could be read goes into a new one, so that
-// bbolt, which believes what it reads, is only ever given an intact file.
+// bbolt, which trusts what it reads, is only ever given an intact file.
 func openDisk(dir string, options bolt.Options) (*disk, *contents, error) {
 	path := filepath.Join(dir, replicaFile)
 	c, intact, err := survey(path)

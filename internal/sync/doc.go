@@ -1,41 +1,39 @@
 // Package zonesync keeps a replica in every zone equal to the synced part of
 // the global's state (§7.3 to §7.7).
 //
-// # Promises
+// # Guarantees
 //
-// A zone is a follower without a vote. These hold for every zone, whatever is
-// killed, cut off, delayed, restored or corrupted, on either side:
+// A zone is a non-voting follower. These hold for every zone, whatever is killed,
+// partitioned, delayed, restored or corrupted, on either side:
 //
-//   - A replica that says it holds revision r of an epoch holds exactly the
-//     synced kinds as they stood at r on the global; what is served from it is
-//     the same, except for quarantined keys, which serve their last good
-//     version (I3).
+//   - A replica that reports revision r of an epoch holds exactly the synced kinds
+//     of the global at r; what is served from it is the same, except for
+//     quarantined keys, which serve their last valid version (I3).
 //   - Within one epoch a replica's revision never goes back. It changes epoch
 //     only by adopting one as a whole (I4).
 //   - A reader in the zone sees r or a later revision, and nothing between two
 //     of the global's batches (I5).
 //   - Batches are chained: each names the revision that it follows, so that a
-//     gap, a repetition or a reorder is seen before anything is written (I6).
+//     gap, a repetition or a reorder is detected before anything is written (I6).
 //   - A bookmark at r comes after everything up to r, with the digest that the
 //     replica must have there (I7). A difference is repaired within two of them.
 //   - Nothing is deleted in a zone that was not deleted in a committed state of
 //     the global. Losing the connection deletes nothing; an update that would
-//     remove more than a fifth of a replica at one stroke, and more than a
+//     remove more than a fifth of a replica at once, and more than a
 //     hundred resources, waits for the operator (I10).
 //   - A zone is sent synced kinds only: no roles, no secrets, no other zones
 //     (I11).
 //   - What is acknowledged is on the zone's disk.
-//   - A connected zone reaches the global's revision without anybody asking
-//     (L2). A zone serves what it holds within a second of its start, with the
-//     global away (L3). A zone that stalls holds up nobody else (L4).
+//   - A connected zone reaches the global's revision by itself (L2). A zone serves
+//     its replica within a second of its start, without the global (L3). A zone
+//     that stalls delays no other (L4).
+//   - A replica follows only the global whose state it holds, and does not serve a
+//     record that fails its checksum.
 //
-// # Refusals
+// # Non-goals
 //
-// The package does not decide who may connect: the server is given an
-// authorizer. It does not follow another global than the one whose state a
-// replica holds. It does not serve a record that fails its checksum. It never
-// writes to raft: what a zone reports is soft state and is gone with the server
-// that heard it.
+// Authorization: the server is given an authorizer. Writing to raft: what a zone
+// reports is soft state of the server that received it.
 //
 // # Mechanism
 //

@@ -15,9 +15,9 @@ import (
 
 // feed is the recent past of the synced kinds, each batch encoded once and
 // shared by every stream. It is bounded by the memory it keeps alive: the oldest
-// batches go first, and a reader that still needed them is told to take the
-// difference instead. One goroutine writes, any number read; nobody waits for a
-// reader.
+// batches are dropped first, and a reader that still needed them gets the
+// difference instead. One goroutine writes, any number read; the writer does not
+// wait for readers.
 type feed struct {
 	synced func(resource.Kind) bool
 	limit  int // bytes
@@ -177,7 +177,7 @@ func (f *feed) accountLocked(c store.Change) {
 
 func (f *feed) trimLocked() {
 	drop := 0
-	// The newest batch stays, however large: someone may be about to send it.
+	// The newest batch stays, however large: a stream may be about to send it.
 	for f.bytes > f.limit && drop < len(f.entries)-1 {
 		f.bytes -= f.entries[drop].footprint()
 		f.state.base = f.entries[drop].revision

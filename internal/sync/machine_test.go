@@ -335,7 +335,7 @@ func TestZoneFollowsARebuiltGlobal(t *testing.T) {
 	require.Equal(t, rebuilt.store.View().Epoch(), z.store.View().Epoch())
 	require.Less(t, z.store.Revision(), before.Revision())
 	_, err := feed.Next(t.Context())
-	require.ErrorIs(t, err, store.ErrCompacted, "whoever follows the replica compares")
+	require.ErrorIs(t, err, store.ErrCompacted, "readers of the replica compare")
 
 	// The same again after a restart of the zone, and what comes next arrives.
 	z.crash()
@@ -583,9 +583,9 @@ func TestNoCommonProtocol(t *testing.T) {
 	require.ErrorContains(t, err, "7 to 9")
 }
 
-// TestResumeGoesOnWhereTheZoneIs: a zone that comes back is sent every batch
+// TestResumeContinuesAtTheZonesRevision: a zone that reconnects is sent every batch
 // that it missed, the first one chained to what it has (I6).
-func TestResumeGoesOnWhereTheZoneIs(t *testing.T) {
+func TestResumeContinuesAtTheZonesRevision(t *testing.T) {
 	g := newGlobalSim(t, 1<<20)
 	z := newZoneSim(t, g, t.TempDir())
 	defer func() { z.close() }()

@@ -31,7 +31,7 @@ type ReplicaConfig struct {
 	Zone   resource.ZoneName
 	// Decode turns content into typed resources.
 	Decode Decoder
-	// Store shows the replica to readers. Nobody else writes to it.
+	// Store shows the replica to readers. Only the replica writes to it.
 	Store *store.Store
 	// AcceptWipe lets the next update through that the wipe guard, or an earlier
 	// incarnation of the global, would hold for the operator. Optional.
@@ -276,7 +276,7 @@ func (r *Replica) reload() error {
 	lost := r.machine
 	r.state = c.state
 	r.build(c)
-	r.machine.repairs, r.machine.mended = lost.repairs, lost.mended
+	r.machine.repairs, r.machine.repaired = lost.repairs, lost.repaired
 	r.machine.adopt, r.machine.acceptWipe = lost.adopt, lost.acceptWipe
 	r.machine.damaged = r.machine.damaged || lost.damaged
 	r.publishStatus(c.damage)
@@ -289,7 +289,7 @@ func (r *Replica) publishStatus(damage []string) {
 	m := r.machine
 	s := ReplicaStatus{
 		Epoch: m.durableEpoch, Revision: m.durable, Head: m.head, Digest: m.digest,
-		Resources: len(m.held), Repairs: m.mended, Problem: m.problem,
+		Resources: len(m.held), Repairs: m.repaired, Problem: m.problem,
 	}
 	r.mu.Lock()
 	defer r.mu.Unlock()

@@ -25,7 +25,7 @@ const (
 	ZoneInSync ZoneState = "in-sync"
 	// ZoneLagging: connected, with changes to acknowledge.
 	ZoneLagging ZoneState = "lagging"
-	// ZoneStale: connected, but nothing was heard of an instance for a while.
+	// ZoneStale: connected, but without contact with an instance for a while.
 	ZoneStale ZoneState = "stale"
 	// ZoneOffline: not connected.
 	ZoneOffline ZoneState = "offline"

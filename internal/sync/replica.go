@@ -156,7 +156,7 @@ type replica struct {
 
 	damaged    bool   // something on disk was lost: resume would keep the hole
 	repairs    int    // since the last bookmark that agreed
-	mended     uint64 // repairs since the replica was opened
+	repaired   uint64 // repairs since the replica was opened
 	adopt      bool   // the operator lets go of the epoch held
 	acceptWipe bool   // the operator lets the next large removal through, once
 
@@ -341,7 +341,7 @@ func (r *replica) bookmark(b *syncv1.Bookmark) (*commit, signal, error) {
 func (r *replica) repair(why string) (*commit, signal, error) {
 	r.problem = "repairing: " + why
 	r.repairs++
-	r.mended++
+	r.repaired++
 	if r.repairs > 2 {
 		return nil, signal{}, fmt.Errorf("%w: %s", errDiverged, why)
 	}

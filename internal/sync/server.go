@@ -180,7 +180,7 @@ func (s *Server) rechecked() (<-chan struct{}, error) {
 
 // Suspend ends every stream and refuses new ones, with the reason, until Resume
 // is called: what this server would send may be out of date, and zones are to
-// go to another one. What was heard of zones is still known.
+// move to another one. The reports of zones are kept.
 func (s *Server) Suspend(reason string) {
 	s.mu.Lock()
 	s.suspended = reason

@@ -55,7 +55,7 @@ func (f *fleet) names(addresses ...string) {
 type fleetServer struct {
 	store  *store.Store
 	server *Server
-	listen *bufconn.Listener // nil: nobody listens
+	listen *bufconn.Listener // nil: no listener
 	hole   bool              // connections are accepted and never answered
 	// missed is what it has yet to apply while it lags.
 	lags   bool

@@ -46,7 +46,7 @@ type cluster struct {
 	diskFull atomic.Bool // of every zone
 }
 
-// fullDisk refuses to write while told to.
+// fullDisk fails writes while it is switched on.
 type fullDisk struct {
 	keeper
 	full *atomic.Bool
@@ -280,7 +280,7 @@ func TestHeartbeat(t *testing.T) {
 		require.Equal(t, ZoneStale, c.state("east").State)
 		<-time.After(silenceAfter - staleAfter)
 		require.False(t, z.client.Status().Connected)
-		require.Contains(t, z.client.Status().LastError, "nothing heard")
+		require.Contains(t, z.client.Status().LastError, "nothing received")
 		hung.Store(false)
 		c.write(put(policyKey("a"), `{}`))
 		c.synced(z)
@@ -347,9 +347,9 @@ func TestDisabledZoneIsCutOff(t *testing.T) {
 	})
 }
 
-// TestStalledReaderHoldsNobodyBack is L4 and the progress watchdog: a zone that
+// TestStalledReaderDelaysNoOther is L4 and the progress watchdog: a zone that
 // does not read is cut off after a minute, and meanwhile delays no other.
-func TestStalledReaderHoldsNobodyBack(t *testing.T) {
+func TestStalledReaderDelaysNoOther(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := newCluster(t)
 		conn, err := grpc.NewClient("passthrough:global", grpc.WithContextDialer(c.dial), grpc.WithTransportCredentials(insecure.NewCredentials()),

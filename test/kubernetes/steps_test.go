@@ -269,8 +269,8 @@ func everythingElse() []step {
 		{record: "update-status", as: "admin", args: `patch retry all --subresource=status --type=merge -p {"status":{"phase":"Ready","replicas":1}}`, says: "patched"},
 		{record: "update-scale", as: "admin", args: "scale retry all --replicas=2"},
 
-		{record: "escalation", as: "role-manager", args: apply, in: object("AccessRoleBinding", "mine", "spec: {subjects: [{type: User, name: role-manager}], roles: [admin]}"), denied: true, says: "nobody can grant what they do not hold"},
-		{record: "last-admin", as: "admin", args: "delete accessrolebinding default", denied: true, says: `nobody would have the role "admin" any more`},
+		{record: "escalation", as: "role-manager", args: apply, in: object("AccessRoleBinding", "mine", "spec: {subjects: [{type: User, name: role-manager}], roles: [admin]}"), denied: true, says: "users cannot grant rights beyond their own"},
+		{record: "last-admin", as: "admin", args: "delete accessrolebinding default", denied: true, says: `no subject would have the role "admin" with every access any more`},
 		{record: "binding-to-missing-role", as: "admin", args: apply, in: object("AccessRoleBinding", "early", "spec: {subjects: [{type: User, name: bob}], roles: [not-yet]}"), says: `Warning: `},
 
 		{record: "other-group", as: "alice", args: "create deployment web --image=web:1 --namespace web", says: "created"},

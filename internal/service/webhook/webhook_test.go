@@ -195,9 +195,9 @@ func TestRecordedReviews(t *testing.T) {
 
 		// Rights cannot grow, nor be lost.
 		{review: "escalation", rule: "§6: nobody grants what they do not hold", code: 403, message: []string{
-			`Access Denied (user "role-manager/system:authenticated" cannot access the resource)`, "nobody can grant what they do not hold",
+			`Access Denied (user "role-manager/system:authenticated" cannot access the resource)`, "users cannot grant rights beyond their own",
 		}},
-		{review: "last-admin", rule: "§6: somebody stays admin", code: 403, message: []string{`nobody would have the role "admin" any more`}},
+		{review: "last-admin", rule: "§6: the last admin stays", code: 403, message: []string{`no subject would have the role "admin" with every access any more`}},
 		{review: "binding-to-missing-role", rule: "§6.2: accepted with a warning", warning: `there is no AccessRole "not-yet"`},
 		{review: "create-advice", rule: "§1.4: a backend that is not there is a warning", warning: "nowhere"},
 
