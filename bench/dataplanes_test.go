@@ -34,7 +34,7 @@ const (
 // BenchmarkDataplanes connects 10,000 proxies to one zone, each with a stream of
 // its own over 100 TLS connections, as agents of nodes would, and follows
 // changes that touch 100 of them from the request at the global to the proxies.
-// Anybody else hearing of one is a failure.
+// A delivery to any other proxy is a failure.
 func BenchmarkDataplanes(b *testing.B) { dataplaneStreams(b, 100) }
 
 // BenchmarkDataplanesAlone is the same with a TLS connection for every proxy.
@@ -49,13 +49,13 @@ func dataplaneStreams(b *testing.B, connections int) {
 	z.await(b, connected, 0)
 	g.api.write(b, policy(0, 1), true)
 	alone := z.memory(b, "VmRSS")
-	crowd := connectCrowd(b, g, z, connections)
+	proxies := connectFleet(b, g, z, connections)
 	var delivered samples
 	edition := 1
 	for b.Loop() {
 		for i := range changes {
 			edition++
-			delivered = append(delivered, crowd.change(b, g, i, edition)...)
+			delivered = append(delivered, proxies.change(b, g, i, edition)...)
 		}
 	}
 	<-time.After(rest)
@@ -64,12 +64,12 @@ func dataplaneStreams(b *testing.B, connections int) {
 	report(b, "kB/stream", (z.memory(b, "VmRSS")-alone)*1000/streams)
 	report(b, "delivered-p50-ms", delivered.p50())
 	target(b, "delivered-p99-ms", delivered.p99(), 100)
-	report(b, "connected-s", crowd.took.Seconds())
+	report(b, "connected-s", proxies.took.Seconds())
 }
 
 // BenchmarkDataplanesReturn kills a zone with 10,000 proxies, each on a TLS
 // connection of its own, and starts it again: all of them come back, as
-// impatiently as examples/dataplane. Somebody reads from the zone meanwhile.
+// impatiently as examples/dataplane. A client reads from the zone meanwhile.
 func BenchmarkDataplanesReturn(b *testing.B) {
 	system(b)
 	procfs(b)
@@ -79,17 +79,17 @@ func BenchmarkDataplanesReturn(b *testing.B) {
 	z := startZone(b, bundle, dir)
 	z.await(b, connected, 0)
 	g.api.write(b, policy(0, 1), true)
-	crowd := connectCrowd(b, g, z, streams)
+	proxies := connectFleet(b, g, z, streams)
 	var ready, took time.Duration
 	var reads samples
 	for b.Loop() {
 		z.kill()
 		z = startZone(b, bundle, dir)
 		ready = time.Since(z.started)
-		reads = append(reads, crowd.awaitAll(b, z)...)
+		reads = append(reads, proxies.awaitAll(b, z)...)
 		took = time.Since(z.started)
 	}
-	report(b, "first-s", crowd.took.Seconds())
+	report(b, "first-s", proxies.took.Seconds())
 	report(b, "ready-s", ready.Seconds())
 	report(b, "returned-s", took.Seconds())
 	report(b, "zone-cpu-s", z.processor(b).Seconds())
@@ -111,8 +111,8 @@ func enoughFiles(b *testing.B) {
 	}
 }
 
-// crowd is many proxies.
-type crowd struct {
+// fleet is many proxies.
+type fleet struct {
 	took time.Duration
 	dial func() (*grpc.ClientConn, error)
 	// received counts all configurations; arrivals are told of each that is not
@@ -123,9 +123,9 @@ type crowd struct {
 	returned chan struct{}
 }
 
-// connectCrowd connects all proxies over a number of connections and waits until
+// connectFleet connects all proxies over a number of connections and waits until
 // each has its configuration.
-func connectCrowd(b *testing.B, g *global, z *zone, connections int) *crowd {
+func connectFleet(b *testing.B, g *global, z *zone, connections int) *fleet {
 	b.Helper()
 	issued, err := g.api.tokens.GenerateDataplaneToken(b.Context(), &meridianv1.GenerateDataplaneTokenRequest{Mesh: "default", ValidForSeconds: 3600})
 	require.NoError(b, err)
@@ -135,7 +135,7 @@ func connectCrowd(b *testing.B, g *global, z *zone, connections int) *crowd {
 	require.NoError(b, err)
 	transport, err := pki.ClientTransport(pki.ClientTLSConfig{CAPEM: []byte(server.CA), Source: z.dir})
 	require.NoError(b, err)
-	c := &crowd{arrivals: make(chan time.Time, streams), returned: make(chan struct{}, streams)}
+	c := &fleet{arrivals: make(chan time.Time, streams), returned: make(chan struct{}, streams)}
 	ctx, cancel := context.WithCancel(b.Context())
 	var following sync.WaitGroup
 	began := time.Now()
@@ -161,7 +161,7 @@ func connectCrowd(b *testing.B, g *global, z *zone, connections int) *crowd {
 				c.follow(stream)
 				if connections == streams {
 					_ = conns[i].Close()
-					c.comeBack(ctx, i)
+					c.reconnect(ctx, i)
 				}
 			})
 			return nil
@@ -182,7 +182,7 @@ func connectCrowd(b *testing.B, g *global, z *zone, connections int) *crowd {
 type dataplaneStream = grpc.BidiStreamingClient[meridianv1.ConnectRequest, meridianv1.ConnectResponse]
 
 // connect connects the i-th proxy and takes its first configuration.
-func (c *crowd) connect(ctx context.Context, conn *grpc.ClientConn, i int) (dataplaneStream, error) {
+func (c *fleet) connect(ctx context.Context, conn *grpc.ClientConn, i int) (dataplaneStream, error) {
 	stream, err := meridianv1.NewDataplaneServiceClient(conn).Connect(ctx)
 	if err != nil {
 		return nil, err
@@ -207,9 +207,9 @@ func (c *crowd) connect(ctx context.Context, conn *grpc.ClientConn, i int) (data
 	return stream, acknowledge(stream, first)
 }
 
-// comeBack connects the i-th proxy again and again, at random moments and over a
+// reconnect connects the i-th proxy again and again, at random moments and over a
 // new connection each time, as proxies should, until ctx ends.
-func (c *crowd) comeBack(ctx context.Context, i int) {
+func (c *fleet) reconnect(ctx context.Context, i int) {
 	wait := time.Second
 	for {
 		select {
@@ -236,7 +236,7 @@ const longestPause = 10 * time.Second
 
 // awaitAll waits until all proxies have come back to a zone that was restarted,
 // and returns how long reading from it takes meanwhile.
-func (c *crowd) awaitAll(b *testing.B, z *zone) samples {
+func (c *fleet) awaitAll(b *testing.B, z *zone) samples {
 	b.Helper()
 	var reads samples
 	ctx, cancel := context.WithCancel(b.Context())
@@ -270,7 +270,7 @@ func (c *crowd) awaitAll(b *testing.B, z *zone) samples {
 }
 
 // follow takes configurations until the stream ends.
-func (c *crowd) follow(stream dataplaneStream) {
+func (c *fleet) follow(stream dataplaneStream) {
 	for {
 		configuration, err := stream.Recv()
 		if err != nil {
@@ -290,9 +290,9 @@ func acknowledge(stream dataplaneStream, c *meridianv1.ConnectResponse) error {
 
 // change changes a policy of one service and returns how long after the request
 // each of its proxies had it.
-func (c *crowd) change(b *testing.B, g *global, service, edition int) samples {
+func (c *fleet) change(b *testing.B, g *global, service, edition int) samples {
 	b.Helper()
-	r := &meridianv1.Resource{Kind: "Timeout", Mesh: "default", Name: fmt.Sprintf("crowd-%d", service), Spec: fmt.Appendf(nil,
+	r := &meridianv1.Resource{Kind: "Timeout", Mesh: "default", Name: fmt.Sprintf("fleet-%d", service), Spec: fmt.Appendf(nil,
 		`{"sources":[{"match":{"kuma.io/service":"service-%d","version":"v1"}}],"destinations":[{"match":{"kuma.io/service":"*"}}],"conf":{"connectTimeout":"%dms"}}`,
 		service, edition)}
 	before := c.received.Load()
@@ -309,7 +309,7 @@ func (c *crowd) change(b *testing.B, g *global, service, edition int) samples {
 			require.Fail(b, "timeout", "%d of %d proxies have the change", len(times), perService)
 		}
 	}
-	// Whoever hears of it without being concerned is found here or by the next.
+	// A delivery to a proxy that is not affected is found here or by the next.
 	require.Equal(b, before+perService, c.received.Load())
 	require.Empty(b, c.arrivals)
 	return times

@@ -90,7 +90,7 @@ func certify(b *testing.B, dir string) []byte {
 	return ca.CertificatePEM()
 }
 
-// freePort returns a loopback address that nobody listens on now.
+// freePort returns a loopback address without a listener.
 func freePort(b *testing.B) string {
 	b.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")

@@ -9,7 +9,7 @@ import (
 // hundredths of a second: a tick in it is 0.05 % of a core.
 const window = 20 * time.Second
 
-// BenchmarkIdle is what a global and a zone use while nobody asks anything of
+// BenchmarkIdle is what a global and a zone use without requests to
 // them: of the processor over a window, as a part of one core, and of memory
 // after it. Beside them, over the same window, stand a global and a zone with a
 // tenth of the policies.

@@ -17,7 +17,7 @@ type proxy struct {
 	listener net.Listener
 	target   string
 	bytes    atomic.Int64   // of the connection that is open, both directions
-	accepted chan time.Time // when the last connection was made, if nobody took it
+	accepted chan time.Time // when the last connection was made, if it was not received
 	serving  sync.WaitGroup
 
 	mu   sync.Mutex
@@ -58,7 +58,7 @@ func (p *proxy) serve() {
 		p.bytes.Store(0)
 		select {
 		case p.accepted <- at:
-		default: // nobody waits for this one
+		default: // not awaited
 		}
 		p.serving.Go(func() { p.pass(from, to) })
 		p.serving.Go(func() { p.pass(to, from) })

@@ -48,7 +48,7 @@ func TestSignalEndsAReader(t *testing.T) {
 	stdin, err := cmd.StdinPipe()
 	require.NoError(t, err)
 	require.NoError(t, cmd.Start())
-	// A pipe takes what does not fit into its buffer only once somebody reads:
+	// A pipe takes what does not fit into its buffer only once it is read:
 	// after this write the command is waiting for more.
 	_, err = stdin.Write(append(make([]byte, 1<<20), '\n'))
 	require.NoError(t, err)

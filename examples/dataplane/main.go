@@ -1,7 +1,6 @@
-// Command dataplane is a small reference client of a zone's door: it connects as
-// a proxy would, keeps the configuration that it is sent, acknowledges it, and
-// prints what it receives. It uses nothing but the public API, and is meant to be
-// read by whoever connects a real proxy.
+// Command dataplane is a small reference client of a zone's DataplaneService: it
+// connects as a proxy would, keeps the configuration that it receives, acknowledges
+// it, and prints it. It uses only the public API, as an example for proxies.
 package main
 
 import (

@@ -1,13 +1,5 @@
 //go:build kubernetes
 
-// Package kubernetes tries the admission webhook, and the files and steps of
-// deploy/kubernetes, with the real thing: etcd, kube-apiserver,
-// kube-controller-manager and kubectl, built from the versions that
-// tools/kubernetes pins, as processes on loopback. `make kubernetes` runs it; CI
-// does not, since building Kubernetes takes long.
-//
-// It is also where the reviews in internal/service/webhook/testdata/reviews come from:
-// `make kubernetes RECORD=1` writes down what the API server asked.
 package kubernetes
 
 import (
@@ -67,7 +59,7 @@ users:
     user: {client-certificate: %s, client-key: %s}
 `
 
-// user is somebody who runs kubectl, by the flags that say who.
+// user is a user of kubectl, by the flags that authenticate it.
 type user []string
 
 // newCluster starts etcd, the API server and the controllers that the walk-through
@@ -285,7 +277,7 @@ func keyPEM(t *testing.T, key *ecdsa.PrivateKey) []byte {
 	return pem.EncodeToMemory(&pem.Block{Type: "EC PRIVATE KEY", Bytes: der})
 }
 
-// freePort is an address on loopback that nobody listens on.
+// freePort is an address on loopback without a listener.
 func freePort(t *testing.T) string {
 	t.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")

@@ -193,7 +193,7 @@ spec:
 	}
 }
 
-// restricted goes on once they are.
+// restricted continues once they are.
 func restricted() []step {
 	return []step{
 		{record: "create", as: "backend-owner", args: apply, in: permission("web-to-backend", inDefault, "sources", "backend"), says: "created"},
@@ -253,10 +253,10 @@ func everythingElse() []step {
 		{record: "mesh-of-others", as: "dana", args: apply, in: object("Mesh", "default", "spec: {}"), denied: true, says: `it is about the names demo, not "default"`},
 
 		{record: "create-invalid", as: "admin", args: apply, in: strings.Replace(mine("web"), "destinations", "destination", 1), denied: true, says: "unknown field `destination`; did you mean `destinations`?"},
-		{record: "create-invalid-by-nobody", as: "alice", args: apply, in: object("TrafficPermission", "web", inDefault+"\nspec: {sources: []}"), denied: true, says: "sources"},
+		{record: "create-invalid-without-access", as: "alice", args: apply, in: object("TrafficPermission", "web", inDefault+"\nspec: {sources: []}"), denied: true, says: "sources"},
 		{record: "create-unknown-kind", as: "admin", args: apply, in: object("ZoneIngress", "in", inDefault+"\nspec: {networking: {port: 10001}}"), denied: true, says: `unknown kind "ZoneIngress"`},
-		{record: "update-mends-stored-denied", as: "backend-owner", args: apply, in: permission("stored", inDefault, "sources", "backend"), denied: true, says: "as it is stored"},
-		{record: "update-mends-stored", as: "admin", args: apply, in: permission("stored", inDefault, "sources", "backend"), says: "Warning: what is stored is not valid"},
+		{record: "update-fixes-stored-denied", as: "backend-owner", args: apply, in: permission("stored", inDefault, "sources", "backend"), denied: true, says: "as it is stored"},
+		{record: "update-fixes-stored", as: "admin", args: apply, in: permission("stored", inDefault, "sources", "backend"), says: "Warning: what is stored is not valid"},
 		{record: "delete-unclear-denied", as: "dana", args: "delete trafficpermission stored-unclear", denied: true, says: "Warning: what is stored is not valid"},
 		{record: "delete-unclear", as: "admin", args: "delete trafficpermission stored-unclear", says: "keep one of them"},
 		{record: "delete-unknown-kind", as: "admin", args: "delete zoneingress stored", says: "unknown kind"},

@@ -145,7 +145,7 @@ func TestWebhook(t *testing.T) {
 	require.NoError(t, err)
 	require.Contains(t, string(log), `"access.meridian.kuma.io/granted-by":"rules[0] of AccessRole \"backend-owner\", through AccessRoleBinding \"backend-owners\" to user \"backend-owner\""`)
 
-	// failurePolicy: Fail, and everything as before once somebody answers again.
+	// failurePolicy: Fail, and everything as before once a control plane answers again.
 	g.stop()
 	do(step{
 		as: "backend-owner", args: "apply -f -", in: permission("web-to-backend", "mesh: default", "sources", "backend"),
@@ -173,7 +173,7 @@ func (c *cluster) see(t *testing.T, r *recorder, users map[string]user, s step) 
 	save(t, s.record, reviews[0])
 }
 
-// seeAnonymous is a create by nobody in particular. kubectl insists on knowing who
+// seeAnonymous is a create by an anonymous user. kubectl insists on knowing who
 // runs it, so this goes without.
 func (c *cluster) seeAnonymous(r *recorder) {
 	c.t.Helper()

@@ -343,10 +343,10 @@ const (
 //
 // For semantics around ctx use and closing/ending streaming RPCs, please refer to https://pkg.go.dev/google.golang.org/grpc/?tab=doc#ClientConn.NewStream.
 //
-// JoinService is the door of a new server. It opens to a server token, once.
+// JoinService lets a new server join. It accepts a server token, once.
 type JoinServiceClient interface {
-	// Join hands a new server what it needs to prove that it is one: the
-	// authority that signs servers' certificates, and the key of gossip. The token
+	// Join gives a new server what it needs to authenticate as one: the CA that
+	// signs servers' certificates, and the gossip key. The token
 	// is used up by it; a retry with the same request id is answered again.
 	Join(ctx context.Context, in *JoinRequest, opts ...grpc.CallOption) (*JoinResponse, error)
 }
@@ -373,10 +373,10 @@ func (c *joinServiceClient) Join(ctx context.Context, in *JoinRequest, opts ...g
 // All implementations must embed UnimplementedJoinServiceServer
 // for forward compatibility.
 //
-// JoinService is the door of a new server. It opens to a server token, once.
+// JoinService lets a new server join. It accepts a server token, once.
 type JoinServiceServer interface {
-	// Join hands a new server what it needs to prove that it is one: the
-	// authority that signs servers' certificates, and the key of gossip. The token
+	// Join gives a new server what it needs to authenticate as one: the CA that
+	// signs servers' certificates, and the gossip key. The token
 	// is used up by it; a retry with the same request id is answered again.
 	Join(context.Context, *JoinRequest) (*JoinResponse, error)
 	mustEmbedUnimplementedJoinServiceServer()

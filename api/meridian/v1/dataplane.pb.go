@@ -171,8 +171,8 @@ type DataplaneAck struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// The configuration's.
 	Sequence uint64 `protobuf:"varint,1,opt,name=sequence,proto3" json:"sequence,omitempty"`
-	// Why the proxy cannot use it; empty when it is in force. A proxy that refused
-	// goes on with what it had, and the next configuration is a full one.
+	// Why the proxy rejects it; empty when it is in force. A proxy that rejects a
+	// configuration keeps the previous one, and the next configuration is full.
 	Error         string `protobuf:"bytes,2,opt,name=error,proto3" json:"error,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache

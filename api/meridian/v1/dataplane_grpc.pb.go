@@ -26,22 +26,22 @@ const (
 //
 // For semantics around ctx use and closing/ending streaming RPCs, please refer to https://pkg.go.dev/google.golang.org/grpc/?tab=doc#ClientConn.NewStream.
 //
-// DataplaneService is the door of a zone for its proxies. Every call carries a
-// dataplane token ("authorization: Bearer …").
+// DataplaneService registers the proxies of a zone and configures them. Every call
+// carries a dataplane token ("authorization: Bearer …").
 type DataplaneServiceClient interface {
 	// Connect registers a proxy's dataplane for as long as the stream lasts, and
-	// for the zone's grace period after it, and tells the proxy its effective
-	// configuration: everything once, then what changes.
+	// for the zone's grace period after it, and sends the proxy its effective
+	// configuration: in full once, then changes.
 	//
 	// The proxy sends a hello first, and one answer to every configuration. The
 	// zone sends the next configuration after the answer to the last one; it then
-	// holds the newest state, whatever came between. The stream is ended with
+	// has the latest state, without intermediate ones. The stream is ended with
 	// UNAUTHENTICATED (token refused, revoked or expired), PERMISSION_DENIED (the
 	// token does not cover the dataplane), INVALID_ARGUMENT (the dataplane cannot
 	// be registered as it is), FAILED_PRECONDITION (another connection of the same
-	// dataplane replaced this one: do not come back at once), NOT_FOUND (the
-	// dataplane was deleted, or its mesh is not here, perhaps not yet: connect
-	// again, with patience), or UNAVAILABLE (the same).
+	// dataplane replaced this one: do not reconnect at once), NOT_FOUND (the
+	// dataplane was deleted, or its mesh does not exist in the zone, perhaps not
+	// yet: reconnect, with backoff), or UNAVAILABLE (the same).
 	Connect(ctx context.Context, opts ...grpc.CallOption) (grpc.BidiStreamingClient[ConnectRequest, ConnectResponse], error)
 }
 
@@ -70,22 +70,22 @@ type DataplaneService_ConnectClient = grpc.BidiStreamingClient[ConnectRequest, C
 // All implementations must embed UnimplementedDataplaneServiceServer
 // for forward compatibility.
 //
-// DataplaneService is the door of a zone for its proxies. Every call carries a
-// dataplane token ("authorization: Bearer …").
+// DataplaneService registers the proxies of a zone and configures them. Every call
+// carries a dataplane token ("authorization: Bearer …").
 type DataplaneServiceServer interface {
 	// Connect registers a proxy's dataplane for as long as the stream lasts, and
-	// for the zone's grace period after it, and tells the proxy its effective
-	// configuration: everything once, then what changes.
+	// for the zone's grace period after it, and sends the proxy its effective
+	// configuration: in full once, then changes.
 	//
 	// The proxy sends a hello first, and one answer to every configuration. The
 	// zone sends the next configuration after the answer to the last one; it then
-	// holds the newest state, whatever came between. The stream is ended with
+	// has the latest state, without intermediate ones. The stream is ended with
 	// UNAUTHENTICATED (token refused, revoked or expired), PERMISSION_DENIED (the
 	// token does not cover the dataplane), INVALID_ARGUMENT (the dataplane cannot
 	// be registered as it is), FAILED_PRECONDITION (another connection of the same
-	// dataplane replaced this one: do not come back at once), NOT_FOUND (the
-	// dataplane was deleted, or its mesh is not here, perhaps not yet: connect
-	// again, with patience), or UNAVAILABLE (the same).
+	// dataplane replaced this one: do not reconnect at once), NOT_FOUND (the
+	// dataplane was deleted, or its mesh does not exist in the zone, perhaps not
+	// yet: reconnect, with backoff), or UNAVAILABLE (the same).
 	Connect(grpc.BidiStreamingServer[ConnectRequest, ConnectResponse]) error
 	mustEmbedUnimplementedDataplaneServiceServer()
 }

@@ -41,10 +41,10 @@ type TokenServiceClient interface {
 	GenerateDataplaneToken(ctx context.Context, in *GenerateDataplaneTokenRequest, opts ...grpc.CallOption) (*GenerateDataplaneTokenResponse, error)
 	// ListTokens streams the records of issued tokens, the newest first.
 	ListTokens(ctx context.Context, in *ListTokensRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[ListTokensResponse], error)
-	// RotateKey makes a new key that signs from now on; the older ones go on
-	// verifying.
+	// RotateKey makes a new key that signs from now on; the older ones remain valid
+	// for verification.
 	RotateKey(ctx context.Context, in *RotateKeyRequest, opts ...grpc.CallOption) (*RotateKeyResponse, error)
-	// RevokeToken ends a token before it expires, and the streams that live on it.
+	// RevokeToken ends a token before it expires, and the streams that use it.
 	// NOT_FOUND when it was not issued here.
 	RevokeToken(ctx context.Context, in *RevokeTokenRequest, opts ...grpc.CallOption) (*RevokeTokenResponse, error)
 }
@@ -131,10 +131,10 @@ type TokenServiceServer interface {
 	GenerateDataplaneToken(context.Context, *GenerateDataplaneTokenRequest) (*GenerateDataplaneTokenResponse, error)
 	// ListTokens streams the records of issued tokens, the newest first.
 	ListTokens(*ListTokensRequest, grpc.ServerStreamingServer[ListTokensResponse]) error
-	// RotateKey makes a new key that signs from now on; the older ones go on
-	// verifying.
+	// RotateKey makes a new key that signs from now on; the older ones remain valid
+	// for verification.
 	RotateKey(context.Context, *RotateKeyRequest) (*RotateKeyResponse, error)
-	// RevokeToken ends a token before it expires, and the streams that live on it.
+	// RevokeToken ends a token before it expires, and the streams that use it.
 	// NOT_FOUND when it was not issued here.
 	RevokeToken(context.Context, *RevokeTokenRequest) (*RevokeTokenResponse, error)
 	mustEmbedUnimplementedTokenServiceServer()

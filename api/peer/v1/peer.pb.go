@@ -1070,7 +1070,7 @@ type AddMemberRequest struct {
 	// It holds nothing yet: a new server, or one whose disk was lost. A server
 	// that holds a log and is no longer a member is refused.
 	Fresh bool `protobuf:"varint,3,opt,name=fresh,proto3" json:"fresh,omitempty"`
-	// The cluster that it believes to be a member of; empty when it does not know.
+	// The cluster that it was a member of; empty when it does not know.
 	ClusterId     string `protobuf:"bytes,4,opt,name=cluster_id,json=clusterId,proto3" json:"cluster_id,omitempty"`
 	Version       string `protobuf:"bytes,5,opt,name=version,proto3" json:"version,omitempty"`
 	CommandFormat uint32 `protobuf:"varint,6,opt,name=command_format,json=commandFormat,proto3" json:"command_format,omitempty"`
@@ -1628,7 +1628,7 @@ type ZoneReport struct {
 	Changed uint64 `protobuf:"varint,7,opt,name=changed,proto3" json:"changed,omitempty"`
 	Digest  []byte `protobuf:"bytes,8,opt,name=digest,proto3" json:"digest,omitempty"`
 	// Of a WaitAppliedResponse: the server itself has applied the revision, and
-	// these zones had not when they were last heard of.
+	// these zones had not at the last contact.
 	Reached       bool     `protobuf:"varint,5,opt,name=reached,proto3" json:"reached,omitempty"`
 	Late          []string `protobuf:"bytes,6,rep,name=late,proto3" json:"late,omitempty"`
 	unknownFields protoimpl.UnknownFields
@@ -1729,7 +1729,7 @@ type ZoneInstance struct {
 	// Rises with every connection of the instance, to whichever server.
 	Lease     uint64 `protobuf:"varint,3,opt,name=lease,proto3" json:"lease,omitempty"`
 	Connected bool   `protobuf:"varint,4,opt,name=connected,proto3" json:"connected,omitempty"`
-	// How long ago it was heard of, in milliseconds.
+	// The time since the last contact, in milliseconds.
 	QuietMs uint64 `protobuf:"varint,5,opt,name=quiet_ms,json=quietMs,proto3" json:"quiet_ms,omitempty"`
 	// What it has applied and persisted.
 	Epoch    *v1.Epoch `protobuf:"bytes,6,opt,name=epoch,proto3" json:"epoch,omitempty"`

@@ -171,15 +171,15 @@ func TestRecordedReviews(t *testing.T) {
 		{review: "create-default-mesh", rule: "§1.2: no mesh is default"},
 		{review: "create-in-namespace", rule: "§1.1: a namespace is no part of the identity"},
 		{review: "create-invalid", rule: "§1.2: strict", code: 422, message: []string{"TrafficPermission/default/web", "unknown field `destination`; did you mean `destinations`?"}},
-		{review: "create-invalid-by-nobody", rule: "§1.2: decoded before decided", code: 422, message: []string{"sources", "destinations"}},
+		{review: "create-invalid-without-access", rule: "§1.2: decoded before decided", code: 422, message: []string{"sources", "destinations"}},
 		{review: "create-unknown-kind", rule: "§1.2: a kind of this group that is not ours", code: 422, message: []string{`unknown kind "ZoneIngress"`}},
 		{review: "update-moves-mesh", rule: "§1.1: the mesh is part of the identity", code: 422, message: []string{"TrafficPermission/default/web-to-backend", "delete it and create it anew"}},
 		{review: "update-moves-mesh-denied", rule: "§6.4: access goes before that", code: 403, message: []string{"as it is stored"}},
 		{review: "update-status", rule: "§6.9: decided like any other UPDATE"},
 
 		// What was stored before the webhook was there.
-		{review: "update-mends-stored", rule: "§6.3: by its identity alone", warning: "only rules without conditions grant access"},
-		{review: "update-mends-stored-denied", rule: "§6.3: no condition holds on it", code: 403, message: []string{"as it is stored"}, warning: "only rules without conditions grant access"},
+		{review: "update-fixes-stored", rule: "§6.3: by its identity alone", warning: "only rules without conditions grant access"},
+		{review: "update-fixes-stored-denied", rule: "§6.3: no condition holds on it", code: 403, message: []string{"as it is stored"}, warning: "only rules without conditions grant access"},
 		{review: "delete-invalid", rule: "§6.3: and it can be deleted", warning: "unknown field `source`"},
 		{review: "update-frees-invalid", rule: "§6.3: and a finalizer be taken off it", warning: "unknown field `source`"},
 		{review: "update-frees-invalid-denied", rule: "§6.3: no condition holds on it", code: 403, message: []string{"as it is stored"}, warning: "unknown field `source`"},
