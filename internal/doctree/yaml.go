@@ -1,103 +1,66 @@
 package doctree
 
 import (
-	"bytes"
 	"fmt"
+	"io"
 	"net/netip"
 	"strings"
 	"time"
+
+	"go.yaml.in/yaml/v3"
 )
 
-// WriteYAML writes an object as block-style YAML. It keeps to the part of the
-// language that every parser of YAML 1.1 and 1.2 reads alike.
-func WriteYAML(b *bytes.Buffer, n *Node, indent int) {
-	if len(n.Members) == 0 {
-		b.WriteString("{}\n")
-		return
-	}
-	for i, m := range n.Members {
-		if i > 0 || indent == 0 {
-			pad(b, indent)
+// WriteYAML writes objects as the documents of a stream, in block style. It
+// keeps to the part of the language that every parser of YAML 1.1 and 1.2 reads
+// alike.
+func WriteYAML(w io.Writer, documents ...*Node) error {
+	stream := yaml.NewEncoder(w)
+	stream.SetIndent(2)
+	stream.CompactSeqIndent()
+	for _, document := range documents {
+		if err := stream.Encode(document.yaml()); err != nil {
+			return fmt.Errorf("write YAML: %w", err)
 		}
-		writeKey(b, m.Name, indent)
-		writeValue(b, m.Value, indent)
 	}
+	if err := stream.Close(); err != nil {
+		return fmt.Errorf("write YAML: %w", err)
+	}
+	return nil
 }
 
-// maxSimpleKey is below the length at which YAML wants a key to be marked.
-const maxSimpleKey = 500
-
-func writeKey(b *bytes.Buffer, name string, indent int) {
-	key := yamlText(name)
-	if len(key) > maxSimpleKey {
-		b.WriteString("? " + key + "\n")
-		pad(b, indent)
-		b.WriteByte(':')
-		return
-	}
-	b.WriteString(key + ":")
-}
-
-// writeValue writes what follows a key's colon or a list's dash, with the line
-// break.
-func writeValue(b *bytes.Buffer, n *Node, indent int) {
-	switch {
-	case n.Shape == Object && len(n.Members) > 0:
-		b.WriteByte('\n')
-		pad(b, indent+2)
-		WriteYAML(b, n, indent+2)
-	case n.Shape == List && len(n.Items) > 0:
-		b.WriteByte('\n')
+// yaml is the library's node for n.
+func (n *Node) yaml() *yaml.Node {
+	switch n.Shape {
+	case Object:
+		y := &yaml.Node{Kind: yaml.MappingNode}
+		for i := range n.Members {
+			y.Content = append(y.Content, yamlText(n.Members[i].Name, false), n.Members[i].Value.yaml())
+		}
+		return y
+	case List:
+		y := &yaml.Node{Kind: yaml.SequenceNode}
 		for _, item := range n.Items {
-			pad(b, indent)
-			writeItem(b, item, indent)
+			y.Content = append(y.Content, item.yaml())
 		}
-	case n.Shape == Object:
-		b.WriteString(" {}\n")
-	case n.Shape == List:
-		b.WriteString(" []\n")
-	case n.Shape == Text && blockText(n.Text):
-		writeBlock(b, n.Text, indent+2)
-	case n.Shape == Text:
-		b.WriteString(" " + yamlText(n.Text) + "\n")
+		return y
+	case Text:
+		return yamlText(n.Text, blockText(n.Text))
 	default:
-		b.WriteByte(' ')
-		b.Write(n.Canonical(nil))
-		b.WriteByte('\n')
+		return &yaml.Node{Kind: yaml.ScalarNode, Value: string(n.Canonical(nil))}
 	}
 }
 
-func writeItem(b *bytes.Buffer, item *Node, indent int) {
-	b.WriteByte('-')
-	if item.Shape == Object && len(item.Members) > 0 {
-		b.WriteByte(' ')
-		WriteYAML(b, item, indent+2)
-		return
+// yamlText is a string: bare where no parser could take it for anything else, as
+// a block where that reads best, in double quotes otherwise.
+func yamlText(s string, block bool) *yaml.Node {
+	y := &yaml.Node{Kind: yaml.ScalarNode, Tag: "!!str", Value: s}
+	switch {
+	case block:
+		y.Style = yaml.LiteralStyle
+	case !bareText(s):
+		y.Style = yaml.DoubleQuotedStyle
 	}
-	if item.Shape == List && len(item.Items) > 0 { // a list in a list
-		b.WriteByte('\n')
-		for _, inner := range item.Items {
-			pad(b, indent+2)
-			writeItem(b, inner, indent+2)
-		}
-		return
-	}
-	writeValue(b, item, indent)
-}
-
-func pad(b *bytes.Buffer, indent int) {
-	for range indent {
-		b.WriteByte(' ')
-	}
-}
-
-// yamlText writes a string on one line: bare where no parser could take it for
-// anything else, in double quotes otherwise.
-func yamlText(s string) string {
-	if bareText(s) {
-		return s
-	}
-	return string(yamlQuote(s))
+	return y
 }
 
 // bareText is deliberately narrow; quotes are always right.
@@ -133,21 +96,6 @@ func bareDigits(s string) bool {
 	return err == nil && s != "0"
 }
 
-// yamlQuote writes a double-quoted YAML string. JSON's escapes are YAML's too;
-// what is beyond them is what YAML does not consider printable.
-func yamlQuote(s string) []byte {
-	b := make([]byte, 0, len(s)+2)
-	rest := appendString(nil, s)
-	for _, r := range string(rest) {
-		if r == 0x7F || (r >= 0x80 && r < 0xA0) || r == 0x2028 || r == 0x2029 || r == 0xFEFF || r == 0xFFFE || r == 0xFFFF {
-			b = fmt.Appendf(b, `\u%04x`, r)
-			continue
-		}
-		b = append(b, string(r)...)
-	}
-	return b
-}
-
 // blockText reports whether s is several lines of plain text, which read best
 // as a block.
 func blockText(s string) bool {
@@ -168,19 +116,4 @@ func blockText(s string) bool {
 		}
 	}
 	return s[0] != ' ' && s[0] != '\n'
-}
-
-func writeBlock(b *bytes.Buffer, s string, indent int) {
-	b.WriteString(" |")
-	if !strings.HasSuffix(s, "\n") {
-		b.WriteByte('-')
-	}
-	b.WriteByte('\n')
-	for line := range strings.SplitSeq(strings.TrimSuffix(s, "\n"), "\n") {
-		if line != "" {
-			pad(b, indent)
-			b.WriteString(line)
-		}
-		b.WriteByte('\n')
-	}
 }

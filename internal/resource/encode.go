@@ -37,15 +37,16 @@ func Encode(w io.Writer, format Format, resources ...*Resource) error {
 	var b bytes.Buffer
 	switch format {
 	case FormatYAML, FormatKubernetesYAML:
+		documents := make([]*doctree.Node, len(resources))
 		for i, r := range resources {
-			if i > 0 {
-				b.WriteString("---\n")
-			}
 			document, err := documentOf(r, format)
 			if err != nil {
 				return err
 			}
-			doctree.WriteYAML(&b, document, 0)
+			documents[i] = document
+		}
+		if err := doctree.WriteYAML(&b, documents...); err != nil {
+			return fmt.Errorf("encode: %w", err)
 		}
 	case FormatJSON:
 		if len(resources) != 1 {

@@ -172,8 +172,7 @@ logging:
   - conf:
       empty: ""
       list:
-      -
-        - 1
+      - - 1
         - 2
       - []
       - {}
