@@ -4,11 +4,9 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"time"
 
 	"github.com/hashicorp/raft"
 
-	"meridian/internal/mutant"
 	"meridian/internal/resource"
 	"meridian/internal/store"
 )
@@ -36,9 +34,6 @@ func (f fsm) Apply(entry *raft.Log) any {
 	txn, err := store.DecodeCommand(entry.Data)
 	if err != nil {
 		panic(fmt.Sprintf("consensus: entry %d cannot be applied: %v; run the release that wrote it", entry.Index, err))
-	}
-	if mutant.On(mutant.TimeFromClock) {
-		txn.Time = time.Now() //nolint:forbidigo // the bug
 	}
 	result := f.st.Apply(resource.Revision(entry.Index), txn)
 	if len(entry.Extensions) > 0 && f.events.Applied != nil {

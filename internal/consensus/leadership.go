@@ -10,7 +10,6 @@ import (
 
 	"github.com/hashicorp/raft"
 
-	"meridian/internal/mutant"
 	"meridian/internal/store"
 )
 
@@ -86,11 +85,6 @@ const leadRetry = 100 * time.Millisecond
 // the others reach too.
 func (n *Node) takeLead() error {
 	term := n.raft.CurrentTerm()
-	if mutant.On(mutant.ServeBeforeCaughtUp) {
-		n.setLead(term)
-		n.becomeReady()
-		return nil
-	}
 	if err := n.proposeEmpty(); err != nil {
 		return err
 	}

@@ -11,7 +11,6 @@ import (
 	"github.com/hashicorp/raft"
 	"google.golang.org/grpc"
 
-	"meridian/internal/mutant"
 	"meridian/internal/raftlog"
 	"meridian/internal/resource"
 	"meridian/internal/store"
@@ -220,7 +219,7 @@ func (n *Node) awaitAdmission() error {
 	if err != nil {
 		return err
 	}
-	if last == 0 && term == 0 && !mutant.On(mutant.LostDiskVotes) {
+	if last == 0 && term == 0 {
 		n.witness.shut()
 	}
 	return nil

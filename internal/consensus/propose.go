@@ -8,7 +8,6 @@ import (
 
 	"github.com/hashicorp/raft"
 
-	"meridian/internal/mutant"
 	"meridian/internal/raftlog"
 	"meridian/internal/resource"
 	"meridian/internal/store"
@@ -246,9 +245,6 @@ func (n *Node) readPointHere(ctx context.Context) (resource.Revision, uint64, er
 	}
 	asked := n.witness.ask()
 	committed := resource.Revision(n.raft.CommitIndex())
-	if mutant.On(mutant.ReadUnverified) {
-		return committed, term, nil
-	}
 	if n.log.Starved() && n.onlyVoter() {
 		// Raft would not answer while it waits for room on the disk. Nobody else
 		// could lead, and there is nobody to ask.
@@ -293,7 +289,7 @@ func (n *Node) verifyLead(ctx context.Context) error {
 // awaitApplied waits until this server's store has a revision, as long as a
 // request that began then may take.
 func (n *Node) awaitApplied(ctx context.Context, begun time.Time, rev resource.Revision) error {
-	if n.st.Revision() >= rev || mutant.On(mutant.ReadUnapplied) {
+	if n.st.Revision() >= rev {
 		return nil
 	}
 	limited, done := n.limited(ctx, begun, nil)

@@ -12,7 +12,6 @@ import (
 
 	"github.com/hashicorp/raft"
 
-	"meridian/internal/mutant"
 	"meridian/internal/resource"
 	"meridian/internal/rpcerr"
 	"meridian/internal/store"
@@ -146,9 +145,6 @@ func (n *Node) restoreHere(ctx context.Context, source io.Reader, id uint64) (Re
 // nothing of its own takes over the identity of the one that was saved, so that
 // its zones follow; any other stays what it is.
 func nextEpoch(running, saved store.Epoch, fresh bool, random uint64) store.Epoch {
-	if mutant.On(mutant.RestoreKeepsEpoch) {
-		return running
-	}
 	next := store.Epoch{ClusterID: running.ClusterID, Incarnation: max(running.Incarnation, saved.Incarnation) + 1, Random: random}
 	if fresh && saved.ClusterID != "" {
 		next.ClusterID = saved.ClusterID

@@ -18,7 +18,6 @@ import (
 	"github.com/hashicorp/go-hclog"
 	"github.com/hashicorp/raft"
 
-	"meridian/internal/mutant"
 	"meridian/internal/raftlog"
 )
 
@@ -128,11 +127,7 @@ func (t safeTransport) TimeoutNow(id raft.ServerID, target raft.ServerAddress, a
 }
 
 // SetHeartbeatHandler does nothing, so that heartbeats go through the main loop.
-func (t safeTransport) SetHeartbeatHandler(handle func(raft.RPC)) {
-	if mutant.On(mutant.AsyncHeartbeat) {
-		t.NetworkTransport.SetHeartbeatHandler(handle)
-	}
-}
+func (t safeTransport) SetHeartbeatHandler(func(raft.RPC)) {}
 
 // Close ends the connections in both directions.
 func (t safeTransport) Close() error {

@@ -4,8 +4,6 @@ import (
 	"strings"
 
 	"github.com/hashicorp/raft"
-
-	"meridian/internal/mutant"
 )
 
 // DiskMark separates the name of a server from the disk that it runs on, in what
@@ -19,7 +17,7 @@ const DiskMark = "#"
 func (id Identity) ServerID() raft.ServerID { return ServerID(id.NodeID, id.Disk) }
 
 func ServerID(name, disk string) raft.ServerID {
-	if disk == "" || mutant.On(mutant.LostDiskVotes) {
+	if disk == "" {
 		return raft.ServerID(name)
 	}
 	return raft.ServerID(name + DiskMark + disk)

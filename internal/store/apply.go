@@ -7,7 +7,6 @@ import (
 	"slices"
 	"time"
 
-	"meridian/internal/mutant"
 	"meridian/internal/resource"
 )
 
@@ -33,7 +32,7 @@ func (s *Store) Apply(rev resource.Revision, txn Txn) Result {
 		return s.applyRestoreLocked(rev, txn)
 	}
 	s.restoring = nil // another command interrupts a restore
-	if txn.RequestID != "" && !mutant.On(mutant.ForgetRequestID) {
+	if txn.RequestID != "" {
 		if r, ok := s.requests.find(txn.RequestID); ok {
 			s.advanceLocked(rev)
 			return Result{Revision: r.revision, Results: r.results, Duplicate: true}

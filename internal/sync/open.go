@@ -11,7 +11,6 @@ import (
 	bolt "go.etcd.io/bbolt"
 
 	syncv1 "meridian/api/sync/v1"
-	"meridian/internal/mutant"
 	"meridian/internal/resource"
 	"meridian/internal/store"
 )
@@ -223,15 +222,10 @@ func (r *Replica) commit(commits []*commit) error {
 	}
 	last := commits[len(commits)-1]
 	r.state.Epoch, r.state.Revision, r.state.Digest = epochTo(last.epoch), uint64(last.revision), last.digest.Bytes()
-	persist := func() error { return r.disk.save(writes, r.state) }
-	publish := func() error { return r.publish(commits) }
-	if mutant.On(mutant.PublishBeforePersist) {
-		persist, publish = publish, persist
-	}
-	if err := persist(); err != nil {
+	if err := r.disk.save(writes, r.state); err != nil {
 		return err
 	}
-	return publish()
+	return r.publish(commits)
 }
 
 // publish makes persisted steps visible, one by one.

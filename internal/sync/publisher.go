@@ -10,7 +10,6 @@ import (
 	"google.golang.org/protobuf/types/known/timestamppb"
 
 	syncv1 "meridian/api/sync/v1"
-	"meridian/internal/mutant"
 	"meridian/internal/resource"
 	"meridian/internal/store"
 )
@@ -266,9 +265,6 @@ func (p *publisher) welcome(now time.Time) (bool, error) {
 	at, h := p.feed.position(), p.hello
 	theirs, from := epochFrom(h.Epoch), resource.Revision(h.FromRevision)
 	known := h.Epoch != nil && theirs == at.epoch
-	if mutant.On(mutant.ResumeAcrossEpochs) {
-		known = h.Epoch != nil
-	}
 	w := &syncv1.Welcome{
 		Protocol: min(h.Protocol, protocolVersion), Epoch: epochTo(at.epoch),
 		Head: uint64(at.head), CompactRevision: uint64(at.base), Hello: p.hellos,
@@ -286,9 +282,6 @@ func (p *publisher) welcome(now time.Time) (bool, error) {
 			"this server has applied revision %d, the zone has %d", at.head, from)
 	case known && !h.Repair && from >= at.base:
 		w.Mode, p.phase, p.cursor = syncv1.Mode_MODE_RESUME, phaseFeed, from
-		if missed, ok := p.feed.after(from, 1); mutant.On(mutant.DropOnResume) && ok && len(missed) > 0 {
-			p.cursor = missed[0].revision
-		}
 	default:
 		mode, c, err := p.chunksFor(h)
 		if err != nil {

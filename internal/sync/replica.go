@@ -8,7 +8,6 @@ import (
 	"google.golang.org/protobuf/proto"
 
 	syncv1 "meridian/api/sync/v1"
-	"meridian/internal/mutant"
 	"meridian/internal/resource"
 	"meridian/internal/store"
 )
@@ -417,7 +416,7 @@ func (r *replica) load(s *staging, want store.Digest, now time.Time) (*commit, s
 			gone = append(gone, key)
 		}
 	}
-	wipe := len(gone) > wipeFloor && len(gone)*100 > len(r.held)*wipePercent && !mutant.On(mutant.NoWipeGuard)
+	wipe := len(gone) > wipeFloor && len(gone)*100 > len(r.held)*wipePercent
 	if wipe && !r.acceptWipe {
 		r.phase, r.retryAt = replicaHeld, now.Add(heldRetry)
 		r.problem = fmt.Sprintf("held: the global's state at revision %d would remove %d of %d resources; if that is meant, start the zone once with --accept-wipe",

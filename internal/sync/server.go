@@ -14,7 +14,6 @@ import (
 	"google.golang.org/grpc/status"
 
 	syncv1 "meridian/api/sync/v1"
-	"meridian/internal/mutant"
 	"meridian/internal/resource"
 	"meridian/internal/store"
 )
@@ -49,7 +48,7 @@ type ServerConfig struct {
 // SyncedKinds is the Synced of the table of kinds.
 func SyncedKinds(k resource.Kind) bool {
 	d, ok := resource.Describe(k)
-	return ok && (d.Synced || mutant.On(mutant.SyncSecrets))
+	return ok && d.Synced
 }
 
 const (

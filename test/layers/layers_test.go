@@ -25,7 +25,6 @@ var levels = map[string]int{
 	"internal/atomicfile": 0,
 	"internal/boltcheck":  0,
 	"internal/doctree":    0,
-	"internal/mutant":     0,
 	"internal/resource":   0,
 	"internal/texttable":  0,
 	"internal/version":    0,

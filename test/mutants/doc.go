@@ -1,4 +1,7 @@
-// Package mutants shows that the tests notice the bugs they are there to find.
-// Each planted bug (package internal/mutant) is switched on in turn, and the
-// tests that guard the promise it breaks are run: they have to fail.
+// Package mutants shows that the tests detect the bugs that they are there to
+// find. Each mutant is the product with one deliberate bug, put in by `go test
+// -overlay`: the product's own files hold none. The tests that guard the
+// invariant it breaks are run on it, and have to fail.
+//
+// Non-goals: mutating code at random, and measuring coverage.
 package mutants

@@ -1,0 +1,96 @@
+package mutants
+
+// all are the mutants, each with the cheapest tests that detect it. The ids in
+// breaks are those of docs/testing.md.
+var all = []mutant{
+	{
+		name: "ack-before-sync", breaks: "I1: log entries are acknowledged when they are on the disk",
+		edits: []edit{{"s := newLog(file)\n\tif s.first, s.last", "s := newLog(&bufferedLog{LogFile: file})\n\tif s.first, s.last"}}, adds: "buffered_log.go",
+		pkg: "./internal/consensus", run: "TestKillLosesNothing",
+	},
+	{
+		name: "vote-not-stored", breaks: "I1: a server remembers its vote across a restart",
+		edits: []edit{{"s := newLog(file)\n\tif s.first, s.last", "s := newLog(unstoredVotes{file})\n\tif s.first, s.last"}}, adds: "unstored_votes.go",
+		pkg: "./internal/consensus", run: "TestUnsavedTermAndVote",
+	},
+	{
+		name: "skip-checksum", breaks: "I2: a log entry whose checksum is wrong is not read",
+		edits: []edit{{"if log.Index != index || entryChecksum(log)", "if false && entryChecksum(log)"}},
+		pkg:   "./internal/consensus", run: "TestDamagedEntry",
+	},
+	{
+		name: "time-from-clock", breaks: "I2: the state machine depends on the log alone",
+		edits: []edit{{"result := f.st.Apply(", "txn.Time = time.Now()\n\tresult := f.st.Apply("}}, imports: "time",
+		pkg: "./internal/consensus", run: "TestDeterminism",
+	},
+	{
+		name: "forget-request-id", breaks: "I9: a repeated request takes effect once",
+		edits: []edit{{"s.requests.find(txn.RequestID); ok {", "s.requests.find(txn.RequestID); ok && false {"}},
+		pkg:   "./internal/store", run: "TestStoreEqualsModel",
+	},
+	{
+		name: "read-unverified", breaks: "a leader reads only after a majority has confirmed it",
+		edits: []edit{{"committed := resource.Revision(n.raft.CommitIndex())\n", "committed := resource.Revision(n.raft.CommitIndex())\n\tif true {\n\t\treturn committed, term, nil\n\t}\n"}},
+		pkg:   "./internal/consensus", run: "TestAStaleLeaderRefusesReads",
+	},
+	{
+		name: "read-unapplied", breaks: "a follower reads only after it has applied what the leader had committed",
+		edits: []edit{{"if n.st.Revision() >= rev {", "if true || n.st.Revision() >= rev {"}},
+		pkg:   "./internal/consensus", run: "TestReadsSeeWhatWasAcknowledgedElsewhere",
+	},
+	{
+		name: "serve-before-caught-up", breaks: "a leader serves only after it has applied what earlier leaders committed",
+		edits: []edit{{"if err := n.proposeEmpty(); err != nil {\n\t\treturn err\n\t}\n\tif err := n.nameEpoch(); err != nil {\n\t\treturn err\n\t}\n", ""}},
+		pkg:   "./internal/consensus", run: "TestRestartKeepsEverything",
+	},
+	{
+		name: "async-heartbeat", breaks: "heartbeats are handled in raft's main loop (hashicorp/raft#695)",
+		edits: []edit{{"SetHeartbeatHandler(func(raft.RPC)) {}", "SetHeartbeatHandler(handle func(raft.RPC)) {\n\tt.NetworkTransport.SetHeartbeatHandler(handle)\n}"}},
+		pkg:   "./internal/consensus", run: "TestHeartbeatsStayInLine",
+	},
+	{
+		name: "restore-keeps-epoch", breaks: "I4: a restore begins a new incarnation",
+		edits: []edit{{"next := store.Epoch{ClusterID: running.ClusterID,", "if true {\n\t\treturn running\n\t}\n\tnext := store.Epoch{ClusterID: running.ClusterID,"}},
+		pkg:   "./internal/consensus", run: "TestRestoreBringsBackWhatWasSaved",
+	},
+	{
+		name: "lost-disk-votes", breaks: "I1: a server that lost its disk has no vote",
+		edits: []edit{
+			{"if disk == \"\" {\n\t\treturn raft.ServerID(name)", "if true || disk == \"\" {\n\t\treturn raft.ServerID(name)"},
+			{"if last == 0 && term == 0 {", "if false && last == 0 && term == 0 {"},
+		},
+		pkg: "./internal/consensus", run: "TestAVoteWithoutItsLogDoesNotCount",
+	},
+	{
+		name: "drop-on-resume", breaks: "I6: a zone that resumes receives every batch that it missed",
+		edits: []edit{{
+			"w.Mode, p.phase, p.cursor = syncv1.Mode_MODE_RESUME, phaseFeed, from\n",
+			"w.Mode, p.phase, p.cursor = syncv1.Mode_MODE_RESUME, phaseFeed, from\n" +
+				"\t\tif missed, ok := p.feed.after(from, 1); ok && len(missed) > 0 {\n\t\t\tp.cursor = missed[0].revision\n\t\t}\n",
+		}},
+		pkg: "./internal/sync", run: "TestResumeGoesOnWhereTheZoneIs",
+	},
+	{
+		name: "resume-across-epochs", breaks: "I3: a revision means something in its own epoch only",
+		edits: []edit{{"known := h.Epoch != nil && theirs == at.epoch", "known := h.Epoch != nil"}},
+		pkg:   "./internal/sync", run: "TestARevisionIsOfItsEpoch",
+	},
+	{
+		name: "publish-before-persist", breaks: "I4: a zone's readers see what is on its disk",
+		edits: []edit{{
+			"if err := r.disk.save(writes, r.state); err != nil {\n\t\treturn err\n\t}\n\treturn r.publish(commits)",
+			"if err := r.publish(commits); err != nil {\n\t\treturn err\n\t}\n\treturn r.disk.save(writes, r.state)",
+		}},
+		pkg: "./internal/sync", run: "TestFailedDisk",
+	},
+	{
+		name: "no-wipe-guard", breaks: "I10: a zone does not delete most of what it holds without approval",
+		edits: []edit{{"wipe := len(gone) > wipeFloor", "wipe := false && len(gone) > wipeFloor"}},
+		pkg:   "./internal/sync", run: "TestWipeGuard",
+	},
+	{
+		name: "sync-secrets", breaks: "I11: zones receive the kinds that are synced and no others",
+		edits: []edit{{"return ok && d.Synced\n", "return ok || d.Synced\n"}},
+		pkg:   "./internal/sync", run: "TestSyncedKinds",
+	},
+}
