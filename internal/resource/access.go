@@ -54,8 +54,8 @@ type TokenQualifier struct {
 
 // TokenTag is a tag that a token must carry.
 type TokenTag struct {
-	Name  string `json:"name" required:"true" doc:"Name of the tag."`
-	Value string `json:"value" required:"true" doc:"The one value that the token may carry for it."`
+	Name  string `json:"name" required:"true" notEmpty:"true" doc:"Name of the tag."`
+	Value string `json:"value" required:"true" notEmpty:"true" doc:"The one value that the token may carry for it."`
 }
 
 // TargetQualifier holds a target that must cover items.
@@ -164,11 +164,6 @@ func (w *AccessWhen) check(at Path, r *Report) {
 			r.Errorf(tags, "needs at least one tag")
 		case n > maxTokenTags:
 			r.Errorf(tags, "has %d tags; a token carries at most %d", n, maxTokenTags)
-			return
-		}
-		for i, tag := range w.DPToken.Tags {
-			checkText(tags.Index(i).Field("name"), tag.Name, r)
-			checkText(tags.Index(i).Field("value"), tag.Value, r)
 		}
 	}
 	if w.TargetRef != nil {
@@ -210,7 +205,7 @@ type AccessRoleBinding struct {
 // Subject is a user or a group.
 type Subject struct {
 	Type SubjectType `json:"type" required:"true" enum:"User|Group" doc:"Whether the name is a user's or a group's."`
-	Name string      `json:"name" required:"true" doc:"Name of the user or group."`
+	Name string      `json:"name" required:"true" notEmpty:"true" doc:"Name of the user or group."`
 }
 
 // Validate implements Spec. A role that does not exist is no error here
@@ -222,7 +217,6 @@ func (b *AccessRoleBinding) Validate(at Path, r *Report) {
 	subjects, roles := map[Subject]bool{}, map[string]bool{}
 	for i, s := range b.Subjects {
 		path := at.Field("subjects").Index(i)
-		checkText(path.Field("name"), s.Name, r)
 		if subjects[s] {
 			r.Warnf(path, "%s %s is listed twice", s.Type, doctree.Clip(s.Name))
 		}

@@ -27,8 +27,8 @@ type Networking struct {
 // Inbound is one service that a dataplane offers. Several may share a port
 // (§1.5).
 type Inbound struct {
-	Port           uint32         `json:"port,omitzero" required:"true" doc:"The port that other proxies connect to."`
-	ServicePort    uint32         `json:"servicePort,omitzero" doc:"The port of the service behind the proxy; the same as port when absent."`
+	Port           uint32         `json:"port,omitzero" required:"true" min:"1" max:"65535" doc:"The port that other proxies connect to."`
+	ServicePort    uint32         `json:"servicePort,omitzero" max:"65535" doc:"The port of the service behind the proxy; the same as port when absent."`
 	Address        string         `json:"address,omitzero" doc:"The address to listen on, when it is not the proxy's."`
 	ServiceAddress string         `json:"serviceAddress,omitzero" doc:"The address of the service behind the proxy."`
 	Tags           Tags           `json:"tags,omitzero" required:"true" doc:"The tags by which policies select the inbound; kuma.io/service is required."`
@@ -52,7 +52,7 @@ type InboundHealth struct {
 
 // Outbound is one service that a dataplane consumes.
 type Outbound struct {
-	Port    uint32 `json:"port,omitzero" required:"true" doc:"The local port that stands for the service."`
+	Port    uint32 `json:"port,omitzero" required:"true" min:"1" max:"65535" doc:"The local port that stands for the service."`
 	Address string `json:"address,omitzero" doc:"The local address to listen on."`
 	Tags    Tags   `json:"tags,omitzero" required:"true" doc:"The tags of the service; kuma.io/service is required."`
 }
@@ -113,26 +113,17 @@ func (d *Dataplane) Validate(at Path, r *Report) {
 	}
 	for i := range network.Inbound {
 		inbound, path := &network.Inbound[i], at.Field("inbound").Index(i)
-		checkPort(path.Field("port"), inbound.Port, true, r)
-		checkPort(path.Field("servicePort"), inbound.ServicePort, false, r)
 		checkAddress(path.Field("address"), inbound.Address, false, r)
 		checkAddress(path.Field("serviceAddress"), inbound.ServiceAddress, false, r)
 		checkServiceTags(path.Field("tags"), inbound.Tags, r)
 	}
 	for i := range network.Outbound {
 		outbound, path := &network.Outbound[i], at.Field("outbound").Index(i)
-		checkPort(path.Field("port"), outbound.Port, true, r)
 		checkAddress(path.Field("address"), outbound.Address, false, r)
 		checkServiceTags(path.Field("tags"), outbound.Tags, r)
 	}
 	if network.Gateway != nil {
 		checkServiceTags(at.Field("gateway").Field("tags"), network.Gateway.Tags, r)
-	}
-}
-
-func checkPort(at Path, port uint32, required bool, r *Report) {
-	if port > 65535 || (port == 0 && required) {
-		r.Errorf(at, "a port lies between 1 and 65535, got %d", port)
 	}
 }
 

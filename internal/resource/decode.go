@@ -20,6 +20,9 @@ import (
 //   - `doc:"one sentence"` is the text of `meridian explain`.
 //   - `enum:"A|B|C"` restricts a string, the elements of a list of strings, or
 //     the values of a map of strings.
+//   - `min:"1"`, `max:"100"` and `above:"0s"` bound numbers and durations, or
+//     those in a list; `notEmpty:"true"` and `format:"path"` are for text
+//     (limits.go lists the formats).
 //   - `required:"true"` refuses a document without the field;
 //     `required:"validated"` says that Validate does, with better words.
 //
@@ -69,7 +72,9 @@ func (d *decoder) into(target any, n *doctree.Node, at Path) {
 func (d *decoder) value(n *doctree.Node, v reflect.Value, field *fieldPlan, at Path) {
 	if v.Kind() != reflect.Pointer && v.CanAddr() {
 		if own, ok := v.Addr().Interface().(nodeDecoder); ok {
+			problems := len(d.report.Problems)
 			own.decodeNode(n, at, d)
+			d.limit(v, field, at, problems)
 			return
 		}
 	}
@@ -94,7 +99,20 @@ func (d *decoder) value(n *doctree.Node, v reflect.Value, field *fieldPlan, at P
 	case reflect.Map:
 		d.table(n, v, field, at)
 	default:
+		problems := len(d.report.Problems)
 		d.scalar(n, v, field, at)
+		d.limit(v, field, at, problems)
+	}
+}
+
+// limit reports a value that does not keep its field's limits, unless it could
+// not be decoded: problems is how many there were before.
+func (d *decoder) limit(v reflect.Value, field *fieldPlan, at Path, problems int) {
+	if field == nil || field.limits == nil || len(d.report.Problems) > problems {
+		return
+	}
+	if violation := field.limits.violation(v); violation != "" {
+		d.errorf(at, "%s", violation)
 	}
 }
 
@@ -296,6 +314,7 @@ type fieldPlan struct {
 	required bool // as explained to users
 	enforced bool // by the decoder
 	opaque   bool // any or json.RawMessage: a null is a value
+	limits   *limits
 }
 
 // structPlan is what the tags of a struct say.
@@ -351,6 +370,7 @@ func (p *structPlan) add(t reflect.Type, index []int) {
 			required: f.Tag.Get("required") != "",
 			enforced: f.Tag.Get("required") == "true",
 			opaque:   f.Type == anyType || f.Type == rawType,
+			limits:   limitsOf(f.Tag),
 		}
 		if enum := f.Tag.Get("enum"); enum != "" {
 			plan.enum = strings.Split(enum, "|")

@@ -1,7 +1,5 @@
 package resource
 
-import "meridian/internal/doctree"
-
 // HTTPMatch holds conditions on a request; all must hold.
 type HTTPMatch struct {
 	Path        *PathMatch    `json:"path,omitzero" doc:"Condition on the path; every path matches when absent."`
@@ -19,14 +17,14 @@ type PathMatch struct {
 // HeaderMatch compares a header.
 type HeaderMatch struct {
 	Type  *string `json:"type,omitzero" enum:"Exact|RegularExpression|Present|Absent|Prefix" doc:"How the value is compared; Exact when absent."`
-	Name  string  `json:"name" required:"true" doc:"Name of the header."`
+	Name  string  `json:"name" required:"true" notEmpty:"true" doc:"Name of the header."`
 	Value *string `json:"value,omitzero" doc:"What the value is compared with; not with Present and Absent."`
 }
 
 // QueryMatch compares a query parameter.
 type QueryMatch struct {
 	Type  *string `json:"type,omitzero" enum:"Exact|RegularExpression" doc:"How the value is compared; Exact when absent."`
-	Name  string  `json:"name" required:"true" doc:"Name of the parameter."`
+	Name  string  `json:"name" required:"true" notEmpty:"true" doc:"Name of the parameter."`
 	Value string  `json:"value" required:"true" doc:"What the value is compared with."`
 }
 
@@ -46,12 +44,12 @@ type HTTPFilter struct {
 type HeaderModifier struct {
 	Set    []HeaderSetting `json:"set,omitzero" doc:"Headers to set, replacing those that are there."`
 	Add    []HeaderSetting `json:"add,omitzero" doc:"Headers to add to those that are there."`
-	Remove []string        `json:"remove,omitzero" doc:"Names of headers to remove."`
+	Remove []string        `json:"remove,omitzero" notEmpty:"true" doc:"Names of headers to remove."`
 }
 
 // HeaderSetting is a header by its name.
 type HeaderSetting struct {
-	Name  string `json:"name" required:"true" doc:"Name of the header."`
+	Name  string `json:"name" required:"true" notEmpty:"true" doc:"Name of the header."`
 	Value string `json:"value" required:"true" doc:"Value of the header."`
 }
 
@@ -64,15 +62,15 @@ type RequestMirror struct {
 // RequestRedirect answers with a redirect.
 type RequestRedirect struct {
 	Scheme     *string      `json:"scheme,omitzero" enum:"http|https" doc:"Scheme of the new address; the request's when absent."`
-	Hostname   *string      `json:"hostname,omitzero" doc:"Host of the new address; the request's when absent."`
+	Hostname   *string      `json:"hostname,omitzero" format:"host" doc:"Host of the new address; the request's when absent."`
 	Path       *PathRewrite `json:"path,omitzero" doc:"Path of the new address; the request's when absent."`
-	Port       *uint32      `json:"port,omitzero" doc:"Port of the new address."`
+	Port       *uint32      `json:"port,omitzero" min:"1" max:"65535" doc:"Port of the new address."`
 	StatusCode *uint32      `json:"statusCode,omitzero" doc:"HTTP status of the answer, 301, 302, 303, 307 or 308; 302 when absent."`
 }
 
 // URLRewrite rewrites where a request goes.
 type URLRewrite struct {
-	Hostname *string      `json:"hostname,omitzero" doc:"The new host."`
+	Hostname *string      `json:"hostname,omitzero" format:"host" doc:"The new host."`
 	Path     *PathRewrite `json:"path,omitzero" doc:"The new path."`
 }
 
@@ -94,9 +92,9 @@ type ObjectRef struct {
 type RouteBackendRef struct {
 	Group     *string     `json:"group,omitzero" doc:"API group of the service; empty for the core group."`
 	Kind      *string     `json:"kind,omitzero" doc:"Kind of what takes the requests; Service when absent."`
-	Name      string      `json:"name" required:"true" doc:"Name of the service."`
+	Name      string      `json:"name" required:"true" notEmpty:"true" doc:"Name of the service."`
 	Namespace *string     `json:"namespace,omitzero" doc:"Namespace of the service; the route's when absent."`
-	Port      *uint32     `json:"port,omitzero" doc:"Port of the service."`
+	Port      *uint32     `json:"port,omitzero" min:"1" max:"65535" doc:"Port of the service."`
 	Tags      TagSelector `json:"tags,omitzero" doc:"Tags that narrow a ServiceSubset."`
 }
 
@@ -109,7 +107,6 @@ func checkHTTPMatches(at Path, matches []HTTPMatch, r *Report) {
 		checkHeaderMatches(match.Field("headers"), m.Headers, r)
 		for j, q := range m.QueryParams {
 			query := match.Field("queryParams").Index(j)
-			checkText(query.Field("name"), q.Name, r)
 			if q.Type != nil && *q.Type == "RegularExpression" {
 				checkRegex(query.Field("value"), q.Value, r)
 			}
@@ -131,7 +128,6 @@ func (m *PathMatch) check(at Path, r *Report) {
 func checkHeaderMatches(at Path, matches []HeaderMatch, r *Report) {
 	for i, m := range matches {
 		path := at.Index(i)
-		checkText(path.Field("name"), m.Name, r)
 		bare := m.Type != nil && (*m.Type == "Present" || *m.Type == "Absent")
 		switch {
 		case bare && m.Value != nil:
@@ -154,8 +150,6 @@ func checkHTTPFilters(at Path, filters []HTTPFilter, r *Report) {
 			typedMember{"RequestRedirect", "requestRedirect", f.RequestRedirect != nil},
 			typedMember{"URLRewrite", "urlRewrite", f.URLRewrite != nil},
 			typedMember{"ExtensionRef", "extensionRef", f.ExtensionRef != nil})
-		f.RequestHeaderModifier.check(path.Field("requestHeaderModifier"), r)
-		f.ResponseHeaderModifier.check(path.Field("responseHeaderModifier"), r)
 		if f.RequestMirror != nil {
 			f.RequestMirror.BackendRef.check(path.Field("requestMirror").Field("backendRef"), r)
 		}
@@ -168,29 +162,8 @@ func checkHTTPFilters(at Path, filters []HTTPFilter, r *Report) {
 	}
 }
 
-func (m *HeaderModifier) check(at Path, r *Report) {
-	if m == nil {
-		return
-	}
-	for i, h := range m.Set {
-		checkText(at.Field("set").Index(i).Field("name"), h.Name, r)
-	}
-	for i, h := range m.Add {
-		checkText(at.Field("add").Index(i).Field("name"), h.Name, r)
-	}
-	for i, name := range m.Remove {
-		checkText(at.Field("remove").Index(i), name, r)
-	}
-}
-
 func (d *RequestRedirect) check(at Path, r *Report) {
-	if d.Hostname != nil {
-		checkHostname(at.Field("hostname"), *d.Hostname, false, r)
-	}
 	d.Path.check(at.Field("path"), r)
-	if d.Port != nil {
-		checkPort(at.Field("port"), *d.Port, true, r)
-	}
 	if d.StatusCode != nil {
 		switch *d.StatusCode {
 		case 301, 302, 303, 307, 308:
@@ -203,9 +176,6 @@ func (d *RequestRedirect) check(at Path, r *Report) {
 func (u *URLRewrite) check(at Path, r *Report) {
 	if u.Hostname == nil && u.Path == nil {
 		r.Errorf(at, "needs at least one of hostname, path")
-	}
-	if u.Hostname != nil {
-		checkHostname(at.Field("hostname"), *u.Hostname, false, r)
 	}
 	u.Path.check(at.Field("path"), r)
 }
@@ -220,25 +190,12 @@ func (p *PathRewrite) check(at Path, r *Report) {
 }
 
 func (b *RouteBackendRef) check(at Path, r *Report) {
-	checkText(at.Field("name"), b.Name, r)
-	if b.Port != nil {
-		checkPort(at.Field("port"), *b.Port, true, r)
-	}
 	checkTags(at.Field("tags"), b.Tags, r)
 }
 
-// checkHostname accepts DNS names and, where wildcards are allowed, names whose
-// first label is '*'.
-func checkHostname(at Path, name string, wildcard bool, r *Report) {
-	plain := name
-	if wildcard && len(name) > 2 && name[:2] == "*." {
-		plain = name[2:]
-	}
-	if !hostName(plain) {
-		if wildcard {
-			r.Errorf(at, "%q is neither a host name nor *. and one", doctree.Clip(name))
-			return
-		}
-		r.Errorf(at, "%q is not a host name", doctree.Clip(name))
+// checkHostname accepts what the format wildcardHost does, and '*' alone.
+func checkHostname(at Path, name string, r *Report) {
+	if problem := formats["wildcardHost"](name); name != AnyValue && problem != "" {
+		r.Errorf(at, "%s", problem)
 	}
 }

@@ -17,7 +17,7 @@ type MeshGatewayConf struct {
 // MeshListener is one port and host name of a mesh gateway.
 type MeshListener struct {
 	Hostname  *string             `json:"hostname,omitzero" doc:"Host name served, *. in front for every subdomain; any when absent or *."`
-	Port      uint32              `json:"port" required:"true" doc:"Port of the listener."`
+	Port      uint32              `json:"port" required:"true" min:"1" max:"65535" doc:"Port of the listener."`
 	Protocol  string              `json:"protocol" required:"true" enum:"TCP|UDP|TLS|HTTP|HTTPS" doc:"Protocol of the listener."`
 	TLS       *MeshListenerTLS    `json:"tls,omitzero" doc:"TLS of the listener; with protocol HTTPS and TLS, which need it."`
 	Tags      Tags                `json:"tags,omitzero" doc:"Tags by which routes select the listener, besides the gateway's."`
@@ -36,7 +36,7 @@ type MeshListenerTLS struct {
 type DataSource struct {
 	Secret       *string `json:"secret,omitzero" doc:"Name of a secret."`
 	File         *string `json:"file,omitzero" doc:"Path of a file."`
-	Inline       *string `json:"inline,omitzero" doc:"The bytes themselves, in base64."`
+	Inline       *string `json:"inline,omitzero" format:"base64" doc:"The bytes themselves, in base64."`
 	InlineString *string `json:"inlineString,omitzero" doc:"The text itself."`
 }
 
@@ -69,9 +69,8 @@ func (g *MeshGateway) Validate(at Path, r *Report) {
 }
 
 func (l *MeshListener) check(at Path, r *Report) {
-	checkPort(at.Field("port"), l.Port, true, r)
-	if l.Hostname != nil && *l.Hostname != "" && *l.Hostname != AnyValue {
-		checkHostname(at.Field("hostname"), *l.Hostname, true, r)
+	if l.Hostname != nil && *l.Hostname != "" {
+		checkHostname(at.Field("hostname"), *l.Hostname, r)
 	}
 	checkTags(at.Field("tags"), l.Tags, r)
 	switch encrypted := l.Protocol == "HTTPS" || l.Protocol == "TLS"; {
@@ -95,9 +94,6 @@ func (t *MeshListenerTLS) check(at Path, r *Report) {
 	for i, c := range t.Certificates {
 		checkOneOf(certificates.Index(i), r, choice{"secret", c.Secret != nil}, choice{"file", c.File != nil},
 			choice{"inline", c.Inline != nil}, choice{"inlineString", c.InlineString != nil})
-		if c.Inline != nil {
-			checkBase64(certificates.Index(i).Field("inline"), *c.Inline, r)
-		}
 	}
 }
 
@@ -159,14 +155,14 @@ type MeshPathMatch struct {
 // MeshHeaderMatch compares a header.
 type MeshHeaderMatch struct {
 	Match *string `json:"match,omitzero" enum:"EXACT|REGEX|ABSENT|PRESENT" doc:"How the value is compared; EXACT when absent."`
-	Name  string  `json:"name" required:"true" doc:"Name of the header."`
+	Name  string  `json:"name" required:"true" notEmpty:"true" doc:"Name of the header."`
 	Value *string `json:"value,omitzero" doc:"What the value is compared with; not with ABSENT and PRESENT."`
 }
 
 // MeshQueryMatch compares a query parameter.
 type MeshQueryMatch struct {
 	Match *string `json:"match,omitzero" enum:"EXACT|REGEX" doc:"How the value is compared; EXACT when absent."`
-	Name  string  `json:"name" required:"true" doc:"Name of the parameter."`
+	Name  string  `json:"name" required:"true" notEmpty:"true" doc:"Name of the parameter."`
 	Value string  `json:"value" required:"true" doc:"What the value is compared with."`
 }
 
@@ -193,9 +189,9 @@ type MeshMirrorBackend struct {
 // MeshRedirect answers with a redirect.
 type MeshRedirect struct {
 	Scheme     *string      `json:"scheme,omitzero" enum:"http|https" doc:"Scheme of the new address; the request's when absent."`
-	Hostname   *string      `json:"hostname,omitzero" doc:"Host of the new address; the request's when absent."`
-	Port       *uint32      `json:"port,omitzero" doc:"Port of the new address."`
-	StatusCode uint32       `json:"statusCode" required:"true" doc:"HTTP status of the answer, from 300 to 308."`
+	Hostname   *string      `json:"hostname,omitzero" format:"host" doc:"Host of the new address; the request's when absent."`
+	Port       *uint32      `json:"port,omitzero" min:"1" max:"65535" doc:"Port of the new address."`
+	StatusCode uint32       `json:"statusCode" required:"true" min:"300" max:"308" doc:"HTTP status of the answer, from 300 to 308."`
 	Path       *MeshRewrite `json:"path,omitzero" doc:"Path of the new address; the request's when absent."`
 }
 
@@ -230,9 +226,7 @@ func (g *MeshGatewayRoute) Validate(at Path, r *Report) {
 
 func (h *MeshRouteHTTP) check(at Path, r *Report) {
 	for i, name := range h.Hostnames {
-		if name != AnyValue {
-			checkHostname(at.Field("hostnames").Index(i), name, true, r)
-		}
+		checkHostname(at.Field("hostnames").Index(i), name, r)
 	}
 	if len(h.Rules) == 0 {
 		r.Errorf(at.Field("rules"), "is required: at least one rule")
@@ -283,7 +277,6 @@ func (m *MeshHTTPMatch) check(at Path, r *Report) {
 	}
 	for i, h := range m.Headers {
 		path := at.Field("headers").Index(i)
-		checkText(path.Field("name"), h.Name, r)
 		bare := h.Match != nil && (*h.Match == "ABSENT" || *h.Match == "PRESENT")
 		switch {
 		case bare && h.Value != nil && *h.Value != "":
@@ -295,10 +288,8 @@ func (m *MeshHTTPMatch) check(at Path, r *Report) {
 		}
 	}
 	for i, q := range m.QueryParameters {
-		path := at.Field("queryParameters").Index(i)
-		checkText(path.Field("name"), q.Name, r)
 		if q.Match != nil && *q.Match == "REGEX" {
-			checkRegex(path.Field("value"), q.Value, r)
+			checkRegex(at.Field("queryParameters").Index(i).Field("value"), q.Value, r)
 		}
 	}
 }
@@ -306,21 +297,11 @@ func (m *MeshHTTPMatch) check(at Path, r *Report) {
 func (f *MeshHTTPFilter) check(at Path, r *Report) {
 	checkOneOf(at, r, choice{"requestHeader", f.RequestHeader != nil}, choice{"responseHeader", f.ResponseHeader != nil},
 		choice{"mirror", f.Mirror != nil}, choice{"redirect", f.Redirect != nil}, choice{"rewrite", f.Rewrite != nil})
-	f.RequestHeader.check(at.Field("requestHeader"), r)
-	f.ResponseHeader.check(at.Field("responseHeader"), r)
 	if f.Mirror != nil {
 		checkDestination(at.Field("mirror").Field("backend").Field("destination"), f.Mirror.Backend.Destination, r)
 	}
 	if d := f.Redirect; d != nil {
-		redirect := at.Field("redirect")
-		checkBetween(redirect.Field("statusCode"), &d.StatusCode, 300, 308, r)
-		if d.Hostname != nil {
-			checkHostname(redirect.Field("hostname"), *d.Hostname, false, r)
-		}
-		if d.Port != nil {
-			checkPort(redirect.Field("port"), *d.Port, true, r)
-		}
-		d.Path.check(redirect.Field("path"), r)
+		d.Path.check(at.Field("redirect").Field("path"), r)
 	}
 	f.Rewrite.check(at.Field("rewrite"), r)
 }

@@ -17,7 +17,7 @@ type InheritedTarget struct {
 	Group       *string `json:"group,omitzero" doc:"API group of the target; gateway.networking.k8s.io when absent."`
 	Kind        string  `json:"kind" required:"true" enum:"Gateway|HTTPRoute|GRPCRoute" doc:"Kind of the target."`
 	Name        string  `json:"name,omitzero" doc:"Name of the target."`
-	SectionName *string `json:"sectionName,omitzero" doc:"Listener of the Gateway or rule of the route; all of them when absent."`
+	SectionName *string `json:"sectionName,omitzero" notEmpty:"true" doc:"Listener of the Gateway or rule of the route; all of them when absent."`
 }
 
 // Section returns the listener or rule that is targeted; empty means the whole
@@ -32,9 +32,6 @@ func (t *InheritedTarget) Section() string {
 func (t *InheritedTarget) check(at Path, r *Report) {
 	if t.Name == "" {
 		r.Warnf(at.Field("name"), "is missing: the policy targets no %s until it names one", t.Kind)
-	}
-	if t.SectionName != nil {
-		checkText(at.Field("sectionName"), *t.SectionName, r)
 	}
 }
 

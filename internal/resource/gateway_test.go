@@ -148,7 +148,7 @@ func TestInvalidGateways(t *testing.T) {
 	const gateway = "targetRef: {kind: Gateway, name: g}\n"
 	for _, c := range []struct{ kind, body, want string }{
 		{"Gateway", "", "listeners: is required: at least one listener"},
-		{"Gateway", "listeners: [{name: a, port: 80, protocol: HTTP}, {name: a, port: 0, protocol: HTTP}]", "listeners[1].name: \"a\" is already the name of listener 1; names must differ\nlisteners[1].port: a port lies between 1 and 65535, got 0"},
+		{"Gateway", "listeners: [{name: a, port: 80, protocol: HTTP}, {name: a, port: 0, protocol: HTTP}]", "listeners[1].port: must be between 1 and 65535, got 0\nlisteners[1].name: \"a\" is already the name of listener 1; names must differ"},
 		{"Gateway", "listeners: [{name: a, port: 80, protocol: HTTP, hostname: '*.*.a', tls: {}}]", "listeners[0].hostname: \"*.*.a\" is neither a host name nor *. and one\nlisteners[0].tls: belongs to protocol HTTPS or TLS, not HTTP"},
 		{"HTTPRoute", "parentRefs: [{name: g, kind: Gatway}]", "parentRefs[0].kind: unknown value \"Gatway\"; did you mean `Gateway`?"},
 		{"HTTPRoute", "parentRefs: [{name: g}]\nrules: [{name: rule-2}, {}]", "rules[0].name: \"rule-2\" is already the name of rule 2; names must differ"},

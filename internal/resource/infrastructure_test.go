@@ -137,7 +137,7 @@ func TestDataplaneRefusals(t *testing.T) {
 		{"not both", "{address: a, gateway: {tags: {kuma.io/service: g}}, " + inbound + "}", "networking.gateway: a dataplane has `inbound` or `gateway`, not both"},
 		{
 			"ports", "{address: a, inbound: [{port: 0, servicePort: 65536, tags: {kuma.io/service: web}}]}",
-			"networking.inbound[0].port: a port lies between 1 and 65535, got 0\nnetworking.inbound[0].servicePort: a port lies between 1 and 65535, got 65536",
+			"networking.inbound[0].port: must be between 1 and 65535, got 0\nnetworking.inbound[0].servicePort: must be at most 65535, got 65536",
 		},
 		{"ports are whole", "{address: a, inbound: [{port: 80.5, tags: {kuma.io/service: web}}]}", "networking.inbound[0].port: expected a whole number, got 80.5"},
 		{"ports are not negative", "{address: a, inbound: [{port: -1, tags: {kuma.io/service: web}}]}", "networking.inbound[0].port: the number cannot be negative, got -1"},

@@ -1,9 +1,7 @@
 package resource
 
 import (
-	"encoding/base64"
 	"maps"
-	"regexp"
 	"slices"
 	"strings"
 	"unicode"
@@ -65,13 +63,6 @@ func notInTag(c rune) bool {
 	return unicode.IsSpace(c) || unicode.IsControl(c)
 }
 
-// checkAbove refuses a written duration of zero where zero makes no sense.
-func checkAbove(at Path, d *Duration, r *Report) {
-	if d != nil && d.Value() <= 0 {
-		r.Errorf(at, "must be longer than 0s")
-	}
-}
-
 // checkOrder refuses a maximum below its minimum.
 func checkOrder(at Path, least, most *Duration, leastName string, r *Report) {
 	if least != nil && most != nil && most.Value() < least.Value() {
@@ -79,50 +70,18 @@ func checkOrder(at Path, least, most *Duration, leastName string, r *Report) {
 	}
 }
 
-// number is any number that a field may hold.
-type number interface {
-	~int | ~int32 | ~int64 | ~uint | ~uint32 | ~uint64 | ~float64
-}
-
-// checkBetween refuses a written number outside least..most.
-func checkBetween[N number](at Path, value *N, least, most N, r *Report) {
-	if value != nil && (*value < least || *value > most) {
-		r.Errorf(at, "must be between %v and %v, got %v", least, most, *value)
-	}
-}
-
-// checkAtLeastOne refuses a written count of zero.
-func checkAtLeastOne[N number](at Path, value *N, r *Report) {
-	if value != nil && *value < 1 {
-		r.Errorf(at, "must be at least 1")
-	}
-}
-
-// checkStatuses refuses numbers that are no HTTP status.
-func checkStatuses(at Path, statuses []uint32, r *Report) {
-	for i := range statuses {
-		checkBetween(at.Index(i), &statuses[i], 100, 599, r)
-	}
-}
-
-// checkRegex refuses what is not an RE2 regular expression.
+// checkRegex refuses what is not an RE2 regular expression, where only another
+// field says that it has to be one.
 func checkRegex(at Path, pattern string, r *Report) {
-	if _, err := regexp.Compile(pattern); err != nil {
-		r.Errorf(at, "is not a regular expression (RE2): %s", strings.TrimPrefix(err.Error(), "error parsing regexp: "))
+	if problem := notRegex(pattern); problem != "" {
+		r.Errorf(at, "%s", problem)
 	}
 }
 
-// checkBase64 refuses text that is not standard base64.
-func checkBase64(at Path, text string, r *Report) {
-	if _, err := base64.StdEncoding.DecodeString(text); err != nil {
-		r.Errorf(at, "must be base64 of the bytes, got %q", doctree.Clip(text))
-	}
-}
-
-// checkText refuses a required text that was written empty.
-func checkText(at Path, text string, r *Report) {
-	if text == "" {
-		r.Errorf(at, "must not be empty")
+// checkPath refuses what is not a path.
+func checkPath(at Path, path string, r *Report) {
+	if problem := notPath(path); problem != "" {
+		r.Errorf(at, "%s", problem)
 	}
 }
 

@@ -1,7 +1,5 @@
 package resource
 
-import "meridian/internal/doctree"
-
 // HealthCheck probes the endpoints behind outbounds and takes failing ones out.
 type HealthCheck struct {
 	Connection[HealthCheckConf, *HealthCheckConf]
@@ -11,29 +9,19 @@ func (*HealthCheck) fieldHint(name string) string { return successorHint(name, K
 
 // HealthCheckTiming is what both generations of health checks share.
 type HealthCheckTiming struct {
-	Interval                     *Duration `json:"interval,omitzero" doc:"Time between two checks of an endpoint."`
-	Timeout                      *Duration `json:"timeout,omitzero" doc:"Longest time to wait for the answer to a check."`
-	UnhealthyThreshold           *uint32   `json:"unhealthyThreshold,omitzero" doc:"Failed checks in a row after which an endpoint is unhealthy."`
-	HealthyThreshold             *uint32   `json:"healthyThreshold,omitzero" doc:"Successful checks in a row after which an endpoint is healthy again."`
+	Interval                     *Duration `json:"interval,omitzero" above:"0s" doc:"Time between two checks of an endpoint."`
+	Timeout                      *Duration `json:"timeout,omitzero" above:"0s" doc:"Longest time to wait for the answer to a check."`
+	UnhealthyThreshold           *uint32   `json:"unhealthyThreshold,omitzero" min:"1" doc:"Failed checks in a row after which an endpoint is unhealthy."`
+	HealthyThreshold             *uint32   `json:"healthyThreshold,omitzero" min:"1" doc:"Successful checks in a row after which an endpoint is healthy again."`
 	InitialJitter                *Duration `json:"initialJitter,omitzero" doc:"The first check waits a random time up to this."`
 	IntervalJitter               *Duration `json:"intervalJitter,omitzero" doc:"Every interval is extended by a random time up to this."`
-	IntervalJitterPercent        *uint32   `json:"intervalJitterPercent,omitzero" doc:"Every interval is extended by a random share of it up to this percentage; together with intervalJitter both are added."`
-	HealthyPanicThreshold        *float64  `json:"healthyPanicThreshold,omitzero" doc:"Share of healthy endpoints, from 0 to 100, below which health is ignored; 0 never ignores it."`
+	IntervalJitterPercent        *uint32   `json:"intervalJitterPercent,omitzero" min:"0" max:"100" doc:"Every interval is extended by a random share of it up to this percentage; together with intervalJitter both are added."`
+	HealthyPanicThreshold        *float64  `json:"healthyPanicThreshold,omitzero" min:"0" max:"100" doc:"Share of healthy endpoints, from 0 to 100, below which health is ignored; 0 never ignores it."`
 	FailTrafficOnPanic           *bool     `json:"failTrafficOnPanic,omitzero" doc:"Below the panic threshold, fails requests instead of sending them to all endpoints."`
-	NoTrafficInterval            *Duration `json:"noTrafficInterval,omitzero" doc:"Time between two checks of an endpoint that never had traffic."`
+	NoTrafficInterval            *Duration `json:"noTrafficInterval,omitzero" above:"0s" doc:"Time between two checks of an endpoint that never had traffic."`
 	EventLogPath                 *string   `json:"eventLogPath,omitzero" doc:"File on the dataplane's host that records changes of health."`
 	AlwaysLogHealthCheckFailures *bool     `json:"alwaysLogHealthCheckFailures,omitzero" doc:"Records every failed check, not only the first of a row."`
 	ReuseConnection              *bool     `json:"reuseConnection,omitzero" doc:"Sends checks over one connection; true when absent."`
-}
-
-func (c *HealthCheckTiming) check(at Path, r *Report) {
-	checkAbove(at.Field("interval"), c.Interval, r)
-	checkAbove(at.Field("timeout"), c.Timeout, r)
-	checkAbove(at.Field("noTrafficInterval"), c.NoTrafficInterval, r)
-	checkAtLeastOne(at.Field("unhealthyThreshold"), c.UnhealthyThreshold, r)
-	checkAtLeastOne(at.Field("healthyThreshold"), c.HealthyThreshold, r)
-	checkBetween(at.Field("intervalJitterPercent"), c.IntervalJitterPercent, 0, 100, r)
-	checkBetween(at.Field("healthyPanicThreshold"), c.HealthyPanicThreshold, 0, 100, r)
 }
 
 // HealthCheckConf is the published configuration of HealthCheck.
@@ -45,24 +33,15 @@ type HealthCheckConf struct {
 
 // HealthCheckTCP is a check by bytes.
 type HealthCheckTCP struct {
-	Send    *string  `json:"send,omitzero" doc:"Base64 of the bytes to send."`
-	Receive []string `json:"receive,omitzero" doc:"Base64 of the blocks of bytes that the answer must contain, in this order."`
-}
-
-func (c *HealthCheckTCP) check(at Path, r *Report) {
-	if c.Send != nil {
-		checkBase64(at.Field("send"), *c.Send, r)
-	}
-	for i, block := range c.Receive {
-		checkBase64(at.Field("receive").Index(i), block, r)
-	}
+	Send    *string  `json:"send,omitzero" format:"base64" doc:"Base64 of the bytes to send."`
+	Receive []string `json:"receive,omitzero" format:"base64" doc:"Base64 of the blocks of bytes that the answer must contain, in this order."`
 }
 
 // HealthCheckHTTP is a check by a request.
 type HealthCheckHTTP struct {
-	Path                *string             `json:"path,omitzero" doc:"Path of the request; / when absent."`
+	Path                *string             `json:"path,omitzero" format:"path" doc:"Path of the request; / when absent."`
 	RequestHeadersToAdd []HealthCheckHeader `json:"requestHeadersToAdd,omitzero" doc:"Headers to add to the request."`
-	ExpectedStatuses    []uint32            `json:"expectedStatuses,omitzero" doc:"HTTP statuses that count as healthy; 200 when absent."`
+	ExpectedStatuses    []uint32            `json:"expectedStatuses,omitzero" min:"100" max:"599" doc:"HTTP statuses that count as healthy; 200 when absent."`
 }
 
 // HealthCheckHeader is a header of a check's request.
@@ -73,34 +52,11 @@ type HealthCheckHeader struct {
 
 // HeaderValue is a header by its key.
 type HeaderValue struct {
-	Key   string  `json:"key" required:"true" doc:"Name of the header."`
+	Key   string  `json:"key" required:"true" notEmpty:"true" doc:"Name of the header."`
 	Value *string `json:"value,omitzero" doc:"Value of the header; empty when absent."`
 }
 
-func (c *HealthCheckConf) check(at Path, r *Report) {
-	c.HealthCheckTiming.check(at, r)
-	if c.TCP != nil {
-		c.TCP.check(at.Field("tcp"), r)
-	}
-	if c.HTTP == nil {
-		return
-	}
-	http := at.Field("http")
-	if c.HTTP.Path != nil {
-		checkPath(http.Field("path"), *c.HTTP.Path, r)
-	}
-	for i, h := range c.HTTP.RequestHeadersToAdd {
-		checkText(http.Field("requestHeadersToAdd").Index(i).Field("header").Field("key"), h.Header.Key, r)
-	}
-	checkStatuses(http.Field("expectedStatuses"), c.HTTP.ExpectedStatuses, r)
-}
-
-// checkPath refuses what is not the path of a URL.
-func checkPath(at Path, path string, r *Report) {
-	if len(path) == 0 || path[0] != '/' {
-		r.Errorf(at, "must begin with /, got %q", doctree.Clip(path))
-	}
-}
+func (*HealthCheckConf) check(Path, *Report) {}
 
 // CircuitBreaker bounds the load on outbounds and ejects failing endpoints.
 type CircuitBreaker struct {
@@ -113,9 +69,9 @@ func (*CircuitBreaker) fieldHint(name string) string {
 
 // CircuitBreakerConf is the published configuration of CircuitBreaker.
 type CircuitBreakerConf struct {
-	Interval                    *Duration   `json:"interval,omitzero" doc:"Time between two evaluations of the endpoints; 10s when absent."`
-	BaseEjectionTime            *Duration   `json:"baseEjectionTime,omitzero" doc:"How long an endpoint is ejected, times the number of its ejections; 30s when absent."`
-	MaxEjectionPercent          *uint32     `json:"maxEjectionPercent,omitzero" doc:"Share of endpoints, from 0 to 100, that may be ejected at once; 10 when absent."`
+	Interval                    *Duration   `json:"interval,omitzero" above:"0s" doc:"Time between two evaluations of the endpoints; 10s when absent."`
+	BaseEjectionTime            *Duration   `json:"baseEjectionTime,omitzero" above:"0s" doc:"How long an endpoint is ejected, times the number of its ejections; 30s when absent."`
+	MaxEjectionPercent          *uint32     `json:"maxEjectionPercent,omitzero" min:"0" max:"100" doc:"Share of endpoints, from 0 to 100, that may be ejected at once; 10 when absent."`
 	SplitExternalAndLocalErrors *bool       `json:"splitExternalAndLocalErrors,omitzero" doc:"Counts failures on the way to an endpoint apart from the endpoint's own errors."`
 	Thresholds                  *Thresholds `json:"thresholds,omitzero" doc:"Bounds on what is open to the destination at once."`
 	Detectors                   *Detectors  `json:"detectors,omitzero" doc:"What makes an endpoint be ejected; one that is written, even as an empty object, is on."`
@@ -140,48 +96,24 @@ type Detectors struct {
 
 // ConsecutiveErrors counts errors in a row.
 type ConsecutiveErrors struct {
-	Consecutive *uint32 `json:"consecutive,omitzero" doc:"How many errors in a row eject an endpoint; 5 when absent."`
+	Consecutive *uint32 `json:"consecutive,omitzero" min:"1" doc:"How many errors in a row eject an endpoint; 5 when absent."`
 }
 
 // StandardDeviation compares endpoints by success rate.
 type StandardDeviation struct {
 	RequestVolume *uint32  `json:"requestVolume,omitzero" doc:"Requests in an interval that an endpoint needs to be judged; 100 when absent."`
 	MinimumHosts  *uint32  `json:"minimumHosts,omitzero" doc:"Endpoints with that volume that are needed to compare; 5 when absent."`
-	Factor        *float64 `json:"factor,omitzero" doc:"How many standard deviations below the mean ejects; 1.9 when absent."`
+	Factor        *float64 `json:"factor,omitzero" above:"0" doc:"How many standard deviations below the mean ejects; 1.9 when absent."`
 }
 
 // FailureShare judges endpoints by their share of failures.
 type FailureShare struct {
 	RequestVolume *uint32 `json:"requestVolume,omitzero" doc:"Requests in an interval that an endpoint needs to be judged; 50 when absent."`
 	MinimumHosts  *uint32 `json:"minimumHosts,omitzero" doc:"Endpoints with that volume that are needed; 5 when absent."`
-	Threshold     *uint32 `json:"threshold,omitzero" doc:"Share of failed requests, from 0 to 100, that ejects; 85 when absent."`
+	Threshold     *uint32 `json:"threshold,omitzero" min:"0" max:"100" doc:"Share of failed requests, from 0 to 100, that ejects; 85 when absent."`
 }
 
-func (c *CircuitBreakerConf) check(at Path, r *Report) {
-	checkAbove(at.Field("interval"), c.Interval, r)
-	checkAbove(at.Field("baseEjectionTime"), c.BaseEjectionTime, r)
-	checkBetween(at.Field("maxEjectionPercent"), c.MaxEjectionPercent, 0, 100, r)
-	if c.Detectors != nil {
-		c.Detectors.check(at.Field("detectors"), r)
-	}
-}
-
-func (d *Detectors) check(at Path, r *Report) {
-	for _, e := range []struct {
-		name   string
-		errors *ConsecutiveErrors
-	}{{"totalErrors", d.TotalErrors}, {"gatewayErrors", d.GatewayErrors}, {"localErrors", d.LocalErrors}} {
-		if e.errors != nil {
-			checkAtLeastOne(at.Field(e.name).Field("consecutive"), e.errors.Consecutive, r)
-		}
-	}
-	if s := d.StandardDeviation; s != nil && s.Factor != nil && *s.Factor <= 0 {
-		r.Errorf(at.Field("standardDeviation").Field("factor"), "must be greater than 0")
-	}
-	if f := d.Failure; f != nil {
-		checkBetween(at.Field("failure").Field("threshold"), f.Threshold, 0, 100, r)
-	}
-}
+func (*CircuitBreakerConf) check(Path, *Report) {}
 
 // Timeout bounds how long outbounds wait.
 type Timeout struct {
@@ -193,7 +125,7 @@ func (*Timeout) fieldHint(name string) string { return successorHint(name, KindM
 // TimeoutConf is the published configuration of Timeout. A timeout of 0s never
 // strikes.
 type TimeoutConf struct {
-	ConnectTimeout *Duration    `json:"connectTimeout,omitzero" doc:"Longest time to open a connection; 10s when absent."`
+	ConnectTimeout *Duration    `json:"connectTimeout,omitzero" above:"0s" doc:"Longest time to open a connection; 10s when absent."`
 	TCP            *TimeoutTCP  `json:"tcp,omitzero" doc:"Timeouts of TCP connections."`
 	HTTP           *TimeoutHTTP `json:"http,omitzero" doc:"Timeouts of HTTP requests and connections."`
 	GRPC           *TimeoutGRPC `json:"grpc,omitzero" doc:"Timeouts of gRPC streams; the fields of http are preferred."`
@@ -218,6 +150,4 @@ type TimeoutGRPC struct {
 	MaxStreamDuration *Duration `json:"maxStreamDuration,omitzero" doc:"Longest life of a stream."`
 }
 
-func (c *TimeoutConf) check(at Path, r *Report) {
-	checkAbove(at.Field("connectTimeout"), c.ConnectTimeout, r)
-}
+func (*TimeoutConf) check(Path, *Report) {}

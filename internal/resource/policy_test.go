@@ -286,7 +286,7 @@ func TestInvalidPolicies(t *testing.T) {
 		{"FaultInjection", connection + "conf: {delay: {percentage: 1}}\n", "conf.delay.value: is required"},
 		{"FaultInjection", connection + "conf: {abort: {percentage: 1, httpStatus: 99}}\n", "conf.abort.httpStatus: must be between 100 and 599, got 99"},
 		{"FaultInjection", connection + "conf: {responseBandwidth: {percentage: 1, limit: 50mb}}\n", "conf.responseBandwidth.limit: must be a number and kbps, mbps or gbps, such as \"50 mbps\", got \"50mb\""},
-		{"RateLimit", connection + "conf: {http: {requests: 0, interval: 1ms}}\n", "conf.http.requests: must be at least 1\nconf.http.interval: must be at least 50ms, got 1ms"},
+		{"RateLimit", connection + "conf: {http: {requests: 0, interval: 1ms}}\n", "conf.http.requests: must be at least 1, got 0\nconf.http.interval: must be at least 50ms, got 1ms"},
 		{"RateLimit", connection + "conf: {http: {interval: 1s}}\n", "conf.http.requests: is required"},
 		{"TrafficRoute", connection + "conf: {}\n", "conf: needs one of split, destination"},
 		{"TrafficRoute", connection + "conf: {split: [{weight: 0, destination: {kuma.io/service: a}}]}\n", "conf.split: the weights add up to 0, so that no traffic goes anywhere"},
@@ -295,10 +295,10 @@ func TestInvalidPolicies(t *testing.T) {
 		{"TrafficRoute", connection + "conf: {destination: {kuma.io/service: a}, loadBalancer: {random: {}, maglev: {}}}\n", "conf.loadBalancer: has random and maglev; keep one of them"},
 		{"TrafficRoute", connection + "conf: {destination: {kuma.io/service: a}, http: [{match: {path: {regex: '('}}, destination: {kuma.io/service: b}}]}\n", "conf.http[0].match.path.regex: is not a regular expression (RE2): missing closing ): `(`"},
 		{"TrafficRoute", connection + "conf: {destination: {kuma.io/service: a}, http: [{match: {}, destination: {kuma.io/service: b}}]}\n", "conf.http[0].match: needs at least one of method, path, headers"},
-		{"HealthCheck", connection + "conf: {interval: 0s, timeout: 2, tcp: {send: '!'}}\n", "conf.timeout: expected a duration with its unit, such as 2s, got the number 2\n" +
-			"conf.interval: must be longer than 0s\nconf.tcp.send: must be base64 of the bytes, got \"!\""},
+		{"HealthCheck", connection + "conf: {interval: 0s, timeout: 2, tcp: {send: '!'}}\n", "conf.interval: must be longer than 0s\n" +
+			"conf.timeout: expected a duration with its unit, such as 2s, got the number 2\nconf.tcp.send: must be base64 of the bytes, got \"!\""},
 		{"HealthCheck", connection + "conf: {intervall: 1s}\n", "conf.intervall: unknown field `intervall`; did you mean `interval`?"},
-		{"CircuitBreaker", connection + "conf: {maxEjectionPercent: 200, detectors: {totalErrors: {consecutive: 0}}}\n", "conf.maxEjectionPercent: must be between 0 and 100, got 200\nconf.detectors.totalErrors.consecutive: must be at least 1"},
+		{"CircuitBreaker", connection + "conf: {maxEjectionPercent: 200, detectors: {totalErrors: {consecutive: 0}}}\n", "conf.maxEjectionPercent: must be between 0 and 100, got 200\nconf.detectors.totalErrors.consecutive: must be at least 1, got 0"},
 		{"Retry", connection + "conf: {http: {backOff: {baseInterval: 2s, maxInterval: 1s}, retryOn: [5xx]}}\n", "conf.http.retryOn[0]: unknown value \"5xx\"; use one of all_5xx, gateway_error, reset, connect_failure, envoy_ratelimited, retriable_4xx, refused_stream, retriable_status_codes, retriable_headers, http3_post_connect_failure\n" +
 			"conf.http.backOff.maxInterval: must not be shorter than baseInterval (2s)"},
 		{"Timeout", connection + "conf: {connectTimeout: 0s}\n", "conf.connectTimeout: must be longer than 0s"},

@@ -1,9 +1,5 @@
 package resource
 
-import "meridian/internal/doctree"
-
-import "regexp"
-
 // TrafficPermission admits callers to the inbounds it matches (§3.6).
 // It has no conf: being chosen is what it configures.
 type TrafficPermission struct {
@@ -24,10 +20,10 @@ type TrafficLog struct {
 
 // TrafficLogConf names the backend.
 type TrafficLogConf struct {
-	Backend *string `json:"backend,omitzero" doc:"Name of a logging backend of the Mesh; without it the Mesh's default backend is used."`
+	Backend *string `json:"backend,omitzero" notEmpty:"true" doc:"Name of a logging backend of the Mesh; without it the Mesh's default backend is used."`
 }
 
-func (c *TrafficLogConf) check(at Path, r *Report) { checkBackend(at.Field("backend"), c.Backend, r) }
+func (*TrafficLogConf) check(Path, *Report) {}
 
 // BackendRefs implements BackendReferrer.
 func (p *TrafficLog) BackendRefs() []BackendRef {
@@ -46,10 +42,10 @@ type TrafficTrace struct {
 
 // TrafficTraceConf names the backend.
 type TrafficTraceConf struct {
-	Backend *string `json:"backend,omitzero" doc:"Name of a tracing backend of the Mesh; without it the Mesh's default backend is used."`
+	Backend *string `json:"backend,omitzero" notEmpty:"true" doc:"Name of a tracing backend of the Mesh; without it the Mesh's default backend is used."`
 }
 
-func (c *TrafficTraceConf) check(at Path, r *Report) { checkBackend(at.Field("backend"), c.Backend, r) }
+func (*TrafficTraceConf) check(Path, *Report) {}
 
 // BackendRefs implements BackendReferrer.
 func (p *TrafficTrace) BackendRefs() []BackendRef {
@@ -60,12 +56,6 @@ func (p *TrafficTrace) BackendRefs() []BackendRef {
 }
 
 func (*TrafficTrace) fieldHint(name string) string { return successorHint(name, KindMeshTracing) }
-
-func checkBackend(at Path, name *string, r *Report) {
-	if name != nil {
-		checkText(at, *name, r)
-	}
-}
 
 // oneBackend is the reference list of a kind whose conf names one backend.
 func oneBackend(name *string, use BackendUse) []BackendRef {
@@ -101,34 +91,22 @@ type FaultInjectionConf struct {
 // FaultDelay holds requests back.
 type FaultDelay struct {
 	Percentage Percentage `json:"percentage" required:"true" doc:"Share of requests that are delayed, from 0 to 100."`
-	Value      Duration   `json:"value" required:"true" doc:"How long a request is held back."`
+	Value      Duration   `json:"value" required:"true" above:"0s" doc:"How long a request is held back."`
 }
 
 // FaultAbort answers requests with an error.
 type FaultAbort struct {
 	Percentage Percentage `json:"percentage" required:"true" doc:"Share of requests that are aborted, from 0 to 100."`
-	HTTPStatus uint32     `json:"httpStatus" required:"true" doc:"HTTP status of the answer, from 100 to 599."`
+	HTTPStatus uint32     `json:"httpStatus" required:"true" min:"100" max:"599" doc:"HTTP status of the answer, from 100 to 599."`
 }
 
 // FaultBandwidth slows responses down.
 type FaultBandwidth struct {
 	Percentage Percentage `json:"percentage" required:"true" doc:"Share of responses that are slowed down, from 0 to 100."`
-	Limit      string     `json:"limit" required:"true" doc:"Highest speed of a response, in kbps, mbps or gbps, such as '50 mbps'."`
+	Limit      string     `json:"limit" required:"true" format:"bandwidth" doc:"Highest speed of a response, in kbps, mbps or gbps, such as '50 mbps'."`
 }
 
-var bandwidth = regexp.MustCompile(`^[0-9]+(\.[0-9]+)? ?[kmg]bps$`)
-
-func (c *FaultInjectionConf) check(at Path, r *Report) {
-	if c.Abort != nil {
-		checkBetween(at.Field("abort").Field("httpStatus"), &c.Abort.HTTPStatus, 100, 599, r)
-	}
-	if c.Delay != nil {
-		checkAbove(at.Field("delay").Field("value"), &c.Delay.Value, r)
-	}
-	if b := c.ResponseBandwidth; b != nil && !bandwidth.MatchString(b.Limit) {
-		r.Errorf(at.Field("responseBandwidth").Field("limit"), "must be a number and kbps, mbps or gbps, such as \"50 mbps\", got %q", doctree.Clip(b.Limit))
-	}
-}
+func (*FaultInjectionConf) check(Path, *Report) {}
 
 // RateLimit bounds how many requests inbounds accept from the callers it names.
 type RateLimit struct {
@@ -144,45 +122,22 @@ type RateLimitConf struct {
 
 // RateLimitHTTP is a number of requests in an interval.
 type RateLimitHTTP struct {
-	Requests    uint32       `json:"requests" required:"true" doc:"How many requests are accepted in one interval."`
-	Interval    Duration     `json:"interval" required:"true" doc:"Length of the interval, at least 50ms."`
+	Requests    uint32       `json:"requests" required:"true" min:"1" doc:"How many requests are accepted in one interval."`
+	Interval    Duration     `json:"interval" required:"true" min:"50ms" doc:"Length of the interval, at least 50ms."`
 	OnRateLimit *OnRateLimit `json:"onRateLimit,omitzero" doc:"What requests above the limit are answered."`
 }
 
 // OnRateLimit is the answer to a request above the limit.
 type OnRateLimit struct {
-	Status  *uint32       `json:"status,omitzero" doc:"HTTP status of the answer; 429 when absent."`
+	Status  *uint32       `json:"status,omitzero" min:"100" max:"599" doc:"HTTP status of the answer; 429 when absent."`
 	Headers []LimitHeader `json:"headers,omitzero" doc:"Headers of the answer."`
 }
 
 // LimitHeader is a header of the answer to a request above the limit.
 type LimitHeader struct {
-	Key    string `json:"key" required:"true" doc:"Name of the header."`
+	Key    string `json:"key" required:"true" notEmpty:"true" doc:"Name of the header."`
 	Value  string `json:"value" required:"true" doc:"Value of the header."`
 	Append *bool  `json:"append,omitzero" doc:"Adds to a header that is already there instead of replacing it; false when absent."`
 }
 
-func (c *RateLimitConf) check(at Path, r *Report) {
-	if c.HTTP == nil {
-		return
-	}
-	http := at.Field("http")
-	checkAtLeastOne(http.Field("requests"), &c.HTTP.Requests, r)
-	checkInterval(http.Field("interval"), c.HTTP.Interval, r)
-	if on := c.HTTP.OnRateLimit; on != nil {
-		on := http.Field("onRateLimit")
-		checkBetween(on.Field("status"), c.HTTP.OnRateLimit.Status, 100, 599, r)
-		for i, h := range c.HTTP.OnRateLimit.Headers {
-			checkText(on.Field("headers").Index(i).Field("key"), h.Key, r)
-		}
-	}
-}
-
-// shortestInterval is the shortest interval that proxies can count in.
-var shortestInterval = MustDuration("50ms")
-
-func checkInterval(at Path, d Duration, r *Report) {
-	if d.Value() < shortestInterval.Value() {
-		r.Errorf(at, "must be at least %s, got %s", shortestInterval, d)
-	}
-}
+func (*RateLimitConf) check(Path, *Report) {}

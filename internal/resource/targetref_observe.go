@@ -21,7 +21,7 @@ type LoggingConf struct {
 
 // LogReceiver is a backend of the Mesh by name, or one described in place.
 type LogReceiver struct {
-	Name          *string     `json:"name,omitzero" doc:"Name of a logging backend of the Mesh."`
+	Name          *string     `json:"name,omitzero" notEmpty:"true" doc:"Name of a logging backend of the Mesh."`
 	Type          *string     `json:"type,omitzero" enum:"Tcp|File|OpenTelemetry" doc:"Kind of a backend described in place."`
 	TCP           *LogTCP     `json:"tcp,omitzero" doc:"Sends entries to a TCP address; with type Tcp."`
 	File          *LogFile    `json:"file,omitzero" doc:"Writes entries to a file; with type File."`
@@ -30,19 +30,19 @@ type LogReceiver struct {
 
 // LogTCP is a TCP receiver of access logs.
 type LogTCP struct {
-	Address string     `json:"address" required:"true" doc:"Host and port of the receiver."`
+	Address string     `json:"address" required:"true" notEmpty:"true" doc:"Host and port of the receiver."`
 	Format  *LogFormat `json:"format,omitzero" doc:"Format of an entry."`
 }
 
 // LogFile is a file of access logs.
 type LogFile struct {
-	Path   string     `json:"path" required:"true" doc:"Path on the dataplane's host."`
+	Path   string     `json:"path" required:"true" format:"path" doc:"Path on the dataplane's host."`
 	Format *LogFormat `json:"format,omitzero" doc:"Format of an entry."`
 }
 
 // LogOpenTel is an OpenTelemetry receiver of access logs.
 type LogOpenTel struct {
-	Endpoint   string          `json:"endpoint" required:"true" doc:"Host and port of the collector."`
+	Endpoint   string          `json:"endpoint" required:"true" notEmpty:"true" doc:"Host and port of the collector."`
 	Attributes []LogKeyValue   `json:"attributes,omitzero" doc:"Attributes of an entry."`
 	Body       json.RawMessage `json:"body,omitzero" doc:"Body of an entry."`
 }
@@ -68,15 +68,10 @@ func (c *LoggingConf) check(at Path, r *Report) {
 			typedMember{"Tcp", "tcp", b.TCP != nil}, typedMember{"File", "file", b.File != nil},
 			typedMember{"OpenTelemetry", "openTelemetry", b.OpenTelemetry != nil})
 		if b.TCP != nil {
-			checkText(path.Field("tcp").Field("address"), b.TCP.Address, r)
 			b.TCP.Format.check(path.Field("tcp").Field("format"), r)
 		}
 		if b.File != nil {
-			checkPath(path.Field("file").Field("path"), b.File.Path, r)
 			b.File.Format.check(path.Field("file").Field("format"), r)
-		}
-		if b.OpenTelemetry != nil {
-			checkText(path.Field("openTelemetry").Field("endpoint"), b.OpenTelemetry.Endpoint, r)
 		}
 	}
 }
@@ -115,7 +110,6 @@ func checkNamedOrTyped(at Path, name, typ *string, r *Report, members ...typedMe
 	}
 	switch {
 	case name != nil:
-		checkText(at.Field("name"), *name, r)
 		for _, m := range members {
 			if m.written {
 				r.Errorf(at.Field(m.name), "belongs to type %s; a backend of the Mesh is named without more", m.typ)
@@ -190,7 +184,7 @@ type TracingConf struct {
 
 // TraceReceiver is a backend of the Mesh by name, or one described in place.
 type TraceReceiver struct {
-	Name          *string       `json:"name,omitzero" doc:"Name of a tracing backend of the Mesh."`
+	Name          *string       `json:"name,omitzero" notEmpty:"true" doc:"Name of a tracing backend of the Mesh."`
 	Type          *string       `json:"type,omitzero" enum:"Zipkin|Datadog|OpenTelemetry" doc:"Kind of a backend described in place."`
 	Zipkin        *TraceZipkin  `json:"zipkin,omitzero" doc:"Sends spans to Zipkin; with type Zipkin."`
 	Datadog       *TraceDatadog `json:"datadog,omitzero" doc:"Sends spans to a Datadog agent; with type Datadog."`
@@ -225,7 +219,7 @@ type TraceSampling struct {
 
 // TraceTag is a tag on spans.
 type TraceTag struct {
-	Name    string       `json:"name" required:"true" doc:"Name of the tag."`
+	Name    string       `json:"name" required:"true" notEmpty:"true" doc:"Name of the tag."`
 	Literal *string      `json:"literal,omitzero" doc:"Value of the tag."`
 	Header  *TraceHeader `json:"header,omitzero" doc:"Header whose value is the value of the tag."`
 }
@@ -243,7 +237,6 @@ func (c *TracingConf) check(at Path, r *Report) {
 			typedMember{"OpenTelemetry", "openTelemetry", b.OpenTelemetry != nil})
 	}
 	for i, tag := range c.Tags {
-		checkText(at.Field("tags").Index(i).Field("name"), tag.Name, r)
 		checkOneOf(at.Field("tags").Index(i), r, choice{"literal", tag.Literal != nil}, choice{"header", tag.Header != nil})
 	}
 }
@@ -332,14 +325,14 @@ type MetricsFilter struct {
 // MetricsApp is an application beside the proxy.
 type MetricsApp struct {
 	Name    *string `json:"name,omitzero" doc:"Name that its metrics carry."`
-	Path    *string `json:"path,omitzero" doc:"Path of its metrics; /metrics when absent."`
-	Port    uint32  `json:"port" required:"true" doc:"Port of its metrics."`
+	Path    *string `json:"path,omitzero" format:"path" doc:"Path of its metrics; /metrics when absent."`
+	Port    uint32  `json:"port" required:"true" min:"1" max:"65535" doc:"Port of its metrics."`
 	Address *string `json:"address,omitzero" doc:"Address of its metrics; the dataplane's when absent."`
 }
 
 // MetricsReceiver is a backend of the Mesh by name, or one described in place.
 type MetricsReceiver struct {
-	Name          *string            `json:"name,omitzero" doc:"Name of a metrics backend of the Mesh."`
+	Name          *string            `json:"name,omitzero" notEmpty:"true" doc:"Name of a metrics backend of the Mesh."`
 	Type          *string            `json:"type,omitzero" enum:"Prometheus|OpenTelemetry" doc:"Kind of a backend described in place."`
 	Prometheus    *MetricsPrometheus `json:"prometheus,omitzero" doc:"Lets Prometheus read the metrics; with type Prometheus."`
 	OpenTelemetry *MetricsOpenTel    `json:"openTelemetry,omitzero" doc:"Sends the metrics to an OpenTelemetry collector; with type OpenTelemetry."`
@@ -348,8 +341,8 @@ type MetricsReceiver struct {
 // MetricsPrometheus is an endpoint for Prometheus.
 type MetricsPrometheus struct {
 	ClientID *string     `json:"clientId,omitzero" doc:"Which Prometheus the endpoint is for."`
-	Port     *uint32     `json:"port,omitzero" doc:"Port of the endpoint; 5670 when absent."`
-	Path     *string     `json:"path,omitzero" doc:"Path of the endpoint; /metrics when absent."`
+	Port     *uint32     `json:"port,omitzero" min:"1" max:"65535" doc:"Port of the endpoint; 5670 when absent."`
+	Path     *string     `json:"path,omitzero" format:"path" doc:"Path of the endpoint; /metrics when absent."`
 	TLS      *MetricsTLS `json:"tls,omitzero" doc:"TLS of the endpoint."`
 }
 
@@ -361,7 +354,7 @@ type MetricsTLS struct {
 // MetricsOpenTel is an OpenTelemetry receiver.
 type MetricsOpenTel struct {
 	Endpoint        string    `json:"endpoint" required:"true" doc:"Host and port of the collector."`
-	RefreshInterval *Duration `json:"refreshInterval,omitzero" doc:"Time between two reports; 60s when absent."`
+	RefreshInterval *Duration `json:"refreshInterval,omitzero" above:"0s" doc:"Time between two reports; 60s when absent."`
 }
 
 func (c *MetricsConf) check(at Path, r *Report) {
@@ -370,29 +363,10 @@ func (c *MetricsConf) check(at Path, r *Report) {
 		checkMetricsFilters(profiles.Field("exclude"), c.Sidecar.Profiles.Exclude, r)
 		checkMetricsFilters(profiles.Field("include"), c.Sidecar.Profiles.Include, r)
 	}
-	for i, app := range c.Applications {
-		path := at.Field("applications").Index(i)
-		checkPort(path.Field("port"), app.Port, true, r)
-		if app.Path != nil {
-			checkPath(path.Field("path"), *app.Path, r)
-		}
-	}
 	for i, b := range c.Backends {
-		path := at.Field("backends").Index(i)
-		checkNamedOrTyped(path, b.Name, b.Type, r,
+		checkNamedOrTyped(at.Field("backends").Index(i), b.Name, b.Type, r,
 			typedMember{"Prometheus", "prometheus", b.Prometheus != nil},
 			typedMember{"OpenTelemetry", "openTelemetry", b.OpenTelemetry != nil})
-		if p := b.Prometheus; p != nil {
-			if p.Port != nil {
-				checkPort(path.Field("prometheus").Field("port"), *p.Port, true, r)
-			}
-			if p.Path != nil {
-				checkPath(path.Field("prometheus").Field("path"), *p.Path, r)
-			}
-		}
-		if o := b.OpenTelemetry; o != nil {
-			checkAbove(path.Field("openTelemetry").Field("refreshInterval"), o.RefreshInterval, r)
-		}
 	}
 }
 

@@ -20,19 +20,19 @@ type BreakerConf struct {
 
 // ConnectionLimits bound what is open at once.
 type ConnectionLimits struct {
-	MaxConnectionPools *uint32 `json:"maxConnectionPools,omitzero" doc:"Highest number of connection pools."`
-	MaxConnections     *uint32 `json:"maxConnections,omitzero" doc:"Highest number of open connections."`
-	MaxPendingRequests *uint32 `json:"maxPendingRequests,omitzero" doc:"Highest number of requests that wait for a connection."`
+	MaxConnectionPools *uint32 `json:"maxConnectionPools,omitzero" min:"1" doc:"Highest number of connection pools."`
+	MaxConnections     *uint32 `json:"maxConnections,omitzero" min:"1" doc:"Highest number of open connections."`
+	MaxPendingRequests *uint32 `json:"maxPendingRequests,omitzero" min:"1" doc:"Highest number of requests that wait for a connection."`
 	MaxRetries         *uint32 `json:"maxRetries,omitzero" doc:"Highest number of retries at once."`
-	MaxRequests        *uint32 `json:"maxRequests,omitzero" doc:"Highest number of requests at once."`
+	MaxRequests        *uint32 `json:"maxRequests,omitzero" min:"1" doc:"Highest number of requests at once."`
 }
 
 // OutlierDetection ejects endpoints that do worse than others.
 type OutlierDetection struct {
 	Disabled                    *bool             `json:"disabled,omitzero" doc:"Ejects nothing."`
-	Interval                    *Duration         `json:"interval,omitzero" doc:"Time between two evaluations of the endpoints."`
-	BaseEjectionTime            *Duration         `json:"baseEjectionTime,omitzero" doc:"How long an endpoint is ejected, times the number of its ejections."`
-	MaxEjectionPercent          *uint32           `json:"maxEjectionPercent,omitzero" doc:"Share of endpoints, from 0 to 100, that may be ejected at once."`
+	Interval                    *Duration         `json:"interval,omitzero" above:"0s" doc:"Time between two evaluations of the endpoints."`
+	BaseEjectionTime            *Duration         `json:"baseEjectionTime,omitzero" above:"0s" doc:"How long an endpoint is ejected, times the number of its ejections."`
+	MaxEjectionPercent          *uint32           `json:"maxEjectionPercent,omitzero" min:"0" max:"100" doc:"Share of endpoints, from 0 to 100, that may be ejected at once."`
 	SplitExternalAndLocalErrors *bool             `json:"splitExternalAndLocalErrors,omitzero" doc:"Counts failures on the way to an endpoint apart from the endpoint's own errors."`
 	HealthyPanicThreshold       *Percentage       `json:"healthyPanicThreshold,omitzero" doc:"Share of healthy endpoints, from 0 to 100, below which health is ignored."`
 	Detectors                   *OutlierDetectors `json:"detectors,omitzero" doc:"What counts as failing."`
@@ -51,45 +51,10 @@ type OutlierDetectors struct {
 type SuccessRate struct {
 	MinimumHosts            *uint32  `json:"minimumHosts,omitzero" doc:"Endpoints with enough requests that are needed to compare."`
 	RequestVolume           *uint32  `json:"requestVolume,omitzero" doc:"Requests in an interval that an endpoint needs to be judged."`
-	StandardDeviationFactor *float64 `json:"standardDeviationFactor,omitzero" doc:"How many standard deviations below the mean ejects."`
+	StandardDeviationFactor *float64 `json:"standardDeviationFactor,omitzero" above:"0" doc:"How many standard deviations below the mean ejects."`
 }
 
-func (c *BreakerConf) check(at Path, r *Report) {
-	if l := c.ConnectionLimits; l != nil {
-		limits := at.Field("connectionLimits")
-		checkAtLeastOne(limits.Field("maxConnectionPools"), l.MaxConnectionPools, r)
-		checkAtLeastOne(limits.Field("maxConnections"), l.MaxConnections, r)
-		checkAtLeastOne(limits.Field("maxPendingRequests"), l.MaxPendingRequests, r)
-		checkAtLeastOne(limits.Field("maxRequests"), l.MaxRequests, r)
-	}
-	if o := c.OutlierDetection; o != nil {
-		outlier := at.Field("outlierDetection")
-		checkAbove(outlier.Field("interval"), o.Interval, r)
-		checkAbove(outlier.Field("baseEjectionTime"), o.BaseEjectionTime, r)
-		checkBetween(outlier.Field("maxEjectionPercent"), o.MaxEjectionPercent, 0, 100, r)
-		o.Detectors.check(outlier.Field("detectors"), r)
-	}
-}
-
-func (d *OutlierDetectors) check(at Path, r *Report) {
-	if d == nil {
-		return
-	}
-	for _, f := range []struct {
-		name   string
-		errors *ConsecutiveErrors
-	}{{"totalFailures", d.TotalFailures}, {"gatewayFailures", d.GatewayFailures}, {"localOriginFailures", d.LocalOriginFailures}} {
-		if f.errors != nil {
-			checkAtLeastOne(at.Field(f.name).Field("consecutive"), f.errors.Consecutive, r)
-		}
-	}
-	if s := d.SuccessRate; s != nil && s.StandardDeviationFactor != nil && *s.StandardDeviationFactor <= 0 {
-		r.Errorf(at.Field("successRate").Field("standardDeviationFactor"), "must be greater than 0")
-	}
-	if f := d.FailurePercentage; f != nil {
-		checkBetween(at.Field("failurePercentage").Field("threshold"), f.Threshold, 0, 100, r)
-	}
-}
+func (*BreakerConf) check(Path, *Report) {}
 
 func (i *MeshCircuitBreakerItem) parts() itemParts {
 	return partsOf(&i.ItemRef, &i.BreakerConf, i.Default)
@@ -124,9 +89,9 @@ type MeshHealthCheckTCP struct {
 // MeshHealthCheckHTTP is a check by a request.
 type MeshHealthCheckHTTP struct {
 	Disabled            *bool           `json:"disabled,omitzero" doc:"Turns the check off."`
-	Path                *string         `json:"path,omitzero" doc:"Path of the request."`
+	Path                *string         `json:"path,omitzero" format:"path" doc:"Path of the request."`
 	RequestHeadersToAdd *HeaderModifier `json:"requestHeadersToAdd,omitzero" doc:"Headers of the request."`
-	ExpectedStatuses    []uint32        `json:"expectedStatuses,omitzero" doc:"HTTP statuses that count as healthy."`
+	ExpectedStatuses    []uint32        `json:"expectedStatuses,omitzero" min:"100" max:"599" doc:"HTTP statuses that count as healthy."`
 }
 
 // MeshHealthCheckGRPC is a check by the gRPC health protocol.
@@ -136,20 +101,7 @@ type MeshHealthCheckGRPC struct {
 	Authority   *string `json:"authority,omitzero" doc:"Authority of the request."`
 }
 
-func (c *MeshHealthCheckConf) check(at Path, r *Report) {
-	c.HealthCheckTiming.check(at, r)
-	if c.TCP != nil {
-		c.TCP.HealthCheckTCP.check(at.Field("tcp"), r)
-	}
-	if h := c.HTTP; h != nil {
-		http := at.Field("http")
-		if h.Path != nil {
-			checkPath(http.Field("path"), *h.Path, r)
-		}
-		h.RequestHeadersToAdd.check(http.Field("requestHeadersToAdd"), r)
-		checkStatuses(http.Field("expectedStatuses"), h.ExpectedStatuses, r)
-	}
-}
+func (*MeshHealthCheckConf) check(Path, *Report) {}
 
 func (i *MeshHealthCheckItem) parts() itemParts {
 	return partsOf(&i.ItemRef, &i.MeshHealthCheckConf, i.Default)
@@ -174,11 +126,9 @@ type HTTPFaultConf struct {
 
 func (c *HTTPFaultConf) check(at Path, r *Report) {
 	for i := range c.HTTP {
-		path := at.Field("http").Index(i)
 		if c.HTTP[i] == (FaultInjectionConf{}) {
-			r.Errorf(path, "needs at least one of delay, abort, responseBandwidth")
+			r.Errorf(at.Field("http").Index(i), "needs at least one of delay, abort, responseBandwidth")
 		}
-		c.HTTP[i].check(path, r)
 	}
 }
 
@@ -224,42 +174,17 @@ type LocalRateLimitTCP struct {
 
 // Rate is a number in an interval; its fields merge one by one.
 type Rate struct {
-	Num      *uint32   `json:"num,omitzero" doc:"How many in one interval."`
-	Interval *Duration `json:"interval,omitzero" doc:"Length of the interval, at least 50ms."`
+	Num      *uint32   `json:"num,omitzero" min:"1" doc:"How many in one interval."`
+	Interval *Duration `json:"interval,omitzero" min:"50ms" doc:"Length of the interval, at least 50ms."`
 }
 
 // LocalOnRateLimit is the answer to a request above the limit.
 type LocalOnRateLimit struct {
-	Status  *uint32         `json:"status,omitzero" doc:"HTTP status of the answer; 429 when absent."`
+	Status  *uint32         `json:"status,omitzero" min:"100" max:"599" doc:"HTTP status of the answer; 429 when absent."`
 	Headers *HeaderModifier `json:"headers,omitzero" doc:"Headers of the answer."`
 }
 
-func (c *MeshRateLimitConf) check(at Path, r *Report) {
-	if c.Local == nil {
-		return
-	}
-	if h := c.Local.HTTP; h != nil {
-		http := at.Field("local").Field("http")
-		h.RequestRate.check(http.Field("requestRate"), r)
-		if h.OnRateLimit != nil {
-			checkBetween(http.Field("onRateLimit").Field("status"), h.OnRateLimit.Status, 100, 599, r)
-			h.OnRateLimit.Headers.check(http.Field("onRateLimit").Field("headers"), r)
-		}
-	}
-	if t := c.Local.TCP; t != nil {
-		t.ConnectionRate.check(at.Field("local").Field("tcp").Field("connectionRate"), r)
-	}
-}
-
-func (l *Rate) check(at Path, r *Report) {
-	if l == nil {
-		return
-	}
-	checkAtLeastOne(at.Field("num"), l.Num, r)
-	if l.Interval != nil {
-		checkInterval(at.Field("interval"), *l.Interval, r)
-	}
-}
+func (*MeshRateLimitConf) check(Path, *Report) {}
 
 func (i *MeshRateLimitItem) parts() itemParts {
 	return partsOf(&i.ItemRef, &i.MeshRateLimitConf, i.Default)

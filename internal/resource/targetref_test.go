@@ -344,7 +344,7 @@ func TestInvalidTargetRefs(t *testing.T) {
 		{"MeshTracing", "conf: {backends: [{type: Zipkin, datadog: {url: a}}]}", "conf.backends[0].zipkin: is required with type Zipkin\nconf.backends[0].datadog: belongs to type Datadog, not Zipkin"},
 		{"MeshRequestRetry", "to: [{targetRef: {kind: Mesh}, http: {retryOn: [GatewayEror, 99]}}]", "to[0].http.retryOn[1]: expected a string, got the number 99; put it in quotes\nto[0].http.retryOn[0]: unknown condition \"GatewayEror\"; did you mean `GatewayError`?"},
 		{"MeshHTTPFault", "to: [{targetRef: {kind: Mesh}, http: [{}]}]", "to[0].http[0]: needs at least one of delay, abort, responseBandwidth"},
-		{"MeshRateLimit", "to: [{targetRef: {kind: Mesh}, local: {http: {requestRate: {num: 0, interval: 1ms}}}}]", "to[0].local.http.requestRate.num: must be at least 1\nto[0].local.http.requestRate.interval: must be at least 50ms, got 1ms"},
+		{"MeshRateLimit", "to: [{targetRef: {kind: Mesh}, local: {http: {requestRate: {num: 0, interval: 1ms}}}}]", "to[0].local.http.requestRate.num: must be at least 1, got 0\nto[0].local.http.requestRate.interval: must be at least 50ms, got 1ms"},
 	} {
 		require.Equal(t, c.want, problems("type: "+c.kind+noTags+c.body), c.body)
 	}

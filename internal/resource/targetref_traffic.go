@@ -81,7 +81,7 @@ type RouteBackend struct {
 	Kind   TargetKind  `json:"kind" required:"true" enum:"Service|ServiceSubset|MeshService|MeshServiceSubset" doc:"Service, or ServiceSubset with tags."`
 	Name   string      `json:"name" required:"true" doc:"Name of the service."`
 	Tags   TagSelector `json:"tags,omitzero" doc:"Tags that narrow a ServiceSubset."`
-	Port   *uint32     `json:"port,omitzero" doc:"Port of the service."`
+	Port   *uint32     `json:"port,omitzero" min:"1" max:"65535" doc:"Port of the service."`
 	Weight *uint32     `json:"weight,omitzero" doc:"Share of the requests, relative to the sum of all weights; 1 when absent."`
 }
 
@@ -107,12 +107,8 @@ func (c *MeshTrafficRouteConf) check(at Path, r *Report) {
 func checkRouteBackends(at Path, backends []RouteBackend, r *Report) {
 	sum := uint64(0)
 	for i, b := range backends {
-		path := at.Index(i)
 		ref := Target{Kind: b.Kind, Name: b.Name, Tags: b.Tags}
-		ref.check(path, []TargetKind{TargetService, TargetServiceSubset}, r)
-		if b.Port != nil {
-			checkPort(path.Field("port"), *b.Port, true, r)
-		}
+		ref.check(at.Index(i), []TargetKind{TargetService, TargetServiceSubset}, r)
 		sum += weightOf(b.Weight)
 	}
 	if len(backends) > 0 && sum == 0 {
@@ -147,7 +143,7 @@ type MeshUpstreamTimeoutItem struct {
 // UpstreamTimeoutConf holds timeouts; one of 0s never strikes, except
 // connectTimeout, which has to be longer.
 type UpstreamTimeoutConf struct {
-	ConnectTimeout *Duration            `json:"connectTimeout,omitzero" doc:"Longest time to open a connection."`
+	ConnectTimeout *Duration            `json:"connectTimeout,omitzero" above:"0s" doc:"Longest time to open a connection."`
 	IdleTimeout    *Duration            `json:"idleTimeout,omitzero" doc:"Closes a connection on which nothing happened for this time."`
 	HTTP           *UpstreamTimeoutHTTP `json:"http,omitzero" doc:"Timeouts of HTTP requests, streams and connections."`
 }
@@ -162,9 +158,7 @@ type UpstreamTimeoutHTTP struct {
 	MaxConnectionDuration *Duration `json:"maxConnectionDuration,omitzero" doc:"Longest life of a connection."`
 }
 
-func (c *UpstreamTimeoutConf) check(at Path, r *Report) {
-	checkAbove(at.Field("connectTimeout"), c.ConnectTimeout, r)
-}
+func (*UpstreamTimeoutConf) check(Path, *Report) {}
 
 func (i *MeshUpstreamTimeoutItem) parts() itemParts {
 	return partsOf(&i.ItemRef, &i.UpstreamTimeoutConf, i.Default)
@@ -199,7 +193,7 @@ type RequestRetryAttempts struct {
 
 // RequestBackOff is a growing pause; its fields merge one by one.
 type RequestBackOff struct {
-	BaseInterval *Duration `json:"baseInterval,omitzero" doc:"Bound of the first pause."`
+	BaseInterval *Duration `json:"baseInterval,omitzero" above:"0s" doc:"Bound of the first pause."`
 	MaxInterval  *Duration `json:"maxInterval,omitzero" doc:"Bound of all pauses."`
 }
 
@@ -211,7 +205,7 @@ type RateLimitedBackOff struct {
 
 // ResetHeader is a header that holds a pause.
 type ResetHeader struct {
-	Name   string `json:"name" required:"true" doc:"Name of the header."`
+	Name   string `json:"name" required:"true" notEmpty:"true" doc:"Name of the header."`
 	Format string `json:"format" required:"true" enum:"Seconds|UnixTimestamp" doc:"Whether it holds seconds to wait or the time to wait for."`
 }
 
@@ -240,7 +234,7 @@ type RequestRetryGRPC struct {
 
 // RequestRetryTCP repeats connection attempts.
 type RequestRetryTCP struct {
-	MaxConnectAttempt *uint32 `json:"maxConnectAttempt,omitzero" doc:"How often a connection is attempted."`
+	MaxConnectAttempt *uint32 `json:"maxConnectAttempt,omitzero" min:"1" doc:"How often a connection is attempted."`
 }
 
 // retryConditions are the words that retryOn takes besides statuses.
@@ -271,21 +265,11 @@ func (c *RequestRetryConf) check(at Path, r *Report) {
 	if c.GRPC != nil {
 		c.GRPC.RequestRetryAttempts.check(at.Field("grpc"), r)
 	}
-	if c.TCP != nil {
-		checkAtLeastOne(at.Field("tcp").Field("maxConnectAttempt"), c.TCP.MaxConnectAttempt, r)
-	}
 }
 
 func (a *RequestRetryAttempts) check(at Path, r *Report) {
 	if b := a.BackOff; b != nil {
-		backOff := at.Field("backOff")
-		checkAbove(backOff.Field("baseInterval"), b.BaseInterval, r)
-		checkOrder(backOff.Field("maxInterval"), b.BaseInterval, b.MaxInterval, "baseInterval", r)
-	}
-	if b := a.RateLimitedBackOff; b != nil {
-		for i, h := range b.ResetHeaders {
-			checkText(at.Field("rateLimitedBackOff").Field("resetHeaders").Index(i).Field("name"), h.Name, r)
-		}
+		checkOrder(at.Field("backOff").Field("maxInterval"), b.BaseInterval, b.MaxInterval, "baseInterval", r)
 	}
 }
 
