@@ -1,5 +1,5 @@
 // Package history keeps what the clients of a cluster asked for and were told,
-// what its servers and zones showed, and which faults befell them, and checks it
+// what its servers and zones showed, and which faults occurred, and checks it
 // against the promises of replication and sync.
 //
 // A History is plain data: a test fills one while a cluster runs, simulated or

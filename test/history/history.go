@@ -17,7 +17,7 @@ type Time = time.Duration
 // Never is a time that does not come.
 const Never Time = math.MaxInt64
 
-// State is a resource as somebody saw it; the zero State is its absence.
+// State is an observed resource; the zero State is its absence.
 type State struct {
 	Version  uint64
 	Revision resource.Revision
@@ -217,7 +217,7 @@ type Frame struct {
 	Epoch    store.Epoch
 	// Revision is the frame's own; of a Hello or an Ack what the zone has.
 	Revision, Prev resource.Revision
-	// Resume says that a Welcome goes on where the zone is.
+	// Resume says that a Welcome continues at the zone's revision.
 	Resume bool
 	// Part of Parts: of a batch. Last: of chunks.
 	Part, Parts uint32

@@ -260,7 +260,7 @@ func TestEveryPromiseCanFail(t *testing.T) {
 		{"linearizable", "a conflict where there was none", func(h *history.History) {
 			h.Ops[3].If = nil
 		}},
-		{"linearizable", "a value that nobody wrote", func(h *history.History) {
+		{"linearizable", "a value that was never written", func(h *history.History) {
 			h.Ops[1].State.Value = "z"
 		}},
 		{"linearizable", "a write that never took effect is read", func(h *history.History) {
@@ -335,7 +335,7 @@ func TestReport(t *testing.T) {
 	require.Contains(t, string(page), "k-1")
 }
 
-// TestSource: what was found whole gives way to what is told step by step.
+// TestSource: a complete state is superseded by one that is reported step by step.
 func TestSource(t *testing.T) {
 	h := sound()
 	require.Equal(t, map[resource.Key]history.State{key(1): state(2, 5, "b")}, without(h.Source.Whole(first, 6)))

@@ -49,7 +49,7 @@ func Promises() []Promise {
 		{"I10", "what is deleted in a zone was deleted in a committed state of the global", DeletionsAreReal},
 		{"I11", "a zone is sent synced kinds only", OnlySyncedIsSent},
 		{"history", "the global's history is one line without a gap", SourceIsOneLine},
-		{"watch", "a watcher is told every commit once, in order, whole, and goes on where it was", WatchersMissNothing},
+		{"watch", "a watcher receives every commit once, in order, completely, and resumes where it was", WatchersMissNothing},
 		{"liveness", "what is promised within a time (L1 to L6) happens within it", InTime},
 	}
 }
@@ -76,7 +76,7 @@ func (f *findings) add(at Time, format string, args ...any) {
 }
 
 // AcknowledgedSurvive is I1: every write that a client was told of is a commit
-// at the revision that it was told, and whoever leads later in that epoch has
+// at the revision that it was told, and every later leader in that epoch has
 // applied it.
 func AcknowledgedSurvive(h *History) []Violation {
 	f := findings{promise: "I1"}
@@ -102,7 +102,7 @@ func AcknowledgedSurvive(h *History) []Violation {
 	}
 	for _, l := range h.Leads {
 		line := newest[l.Epoch]
-		// The newest of those acknowledged before this lead began.
+		// The newest of those acknowledged before this leadership began.
 		i, _ := slices.BinarySearchFunc(line, l.At, func(a acked, at Time) int { return cmp.Compare(a.at, at) })
 		if i > 0 && line[i-1].rev > l.Revision {
 			f.add(l.At, "%s leads from revision %d on, although revision %d was acknowledged at %v", l.Server, l.Revision, line[i-1].rev, line[i-1].at)
@@ -121,7 +121,7 @@ func (h *History) made(op *Op) *Commit {
 	return nil
 }
 
-// ServersAgree is I2: whoever held a revision of an epoch, at whatever time, held
+// ServersAgree is I2: every server that held a revision of an epoch, at any time, held
 // the same state.
 func ServersAgree(h *History) []Violation {
 	f := findings{promise: "I2"}
@@ -179,7 +179,7 @@ func RequestsTakeEffectOnce(h *History) []Violation {
 
 // WatchersMissNothing holds the laws of a watch: ordered and unique (revisions
 // rise), reliable (every commit is delivered), atomic (as a whole), resumable (a
-// watcher that moves to another server goes on where it was, and is told the
+// watcher that moves to another server resumes where it was, and receives the
 // state as a whole only when that is no longer known).
 func WatchersMissNothing(h *History) []Violation {
 	f := findings{promise: "watch"}

@@ -225,7 +225,7 @@ func TestTheRulesWouldCatchAnOffender(t *testing.T) {
 		require.True(t, ok, path)
 		require.Equal(t, want, got, path)
 	}
-	_, ok := level("internal/nobody")
+	_, ok := level("internal/absent")
 	require.False(t, ok)
 	require.False(t, under("internal/zoned", "internal/zone"))
 }

@@ -11,8 +11,8 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// stranger writes a client context that trusts a server and has no token.
-func (p *process) stranger() string {
+// anonymous writes a client context that trusts a server and has no token.
+func (p *process) anonymous() string {
 	p.t.Helper()
 	text, err := os.ReadFile(filepath.Join(p.dir, "admin.yaml"))
 	require.NoError(p.t, err)
@@ -23,7 +23,7 @@ func (p *process) stranger() string {
 		}
 	}
 	require.Less(p.t, len(kept), strings.Count(string(text), "\n")+1, "a token was left out")
-	path := filepath.Join(p.t.TempDir(), "stranger.yaml")
+	path := filepath.Join(p.t.TempDir(), "anonymous.yaml")
 	require.NoError(p.t, os.WriteFile(path, []byte(strings.Join(kept, "")), 0o600))
 	return path
 }
@@ -127,18 +127,18 @@ func TestAccessWalkThrough(t *testing.T) {
 	require.Contains(t, must("", "auth", "who-can", "UPDATE", "TrafficPermission/web-to-backend"), "backend-owner")
 }
 
-// §6.5, §6.6, §6.10: strangers have the rights of their group, which
+// §6.5, §6.6, §6.10: unauthenticated callers have the rights of their group, which
 // are all on a global and none in its zones; roles stay where they were written.
-func TestAccessOfStrangers(t *testing.T) {
+func TestAccessOfUnauthenticatedCallers(t *testing.T) {
 	global := newGlobal(t, "--localhost-is-admin=false").start().ready()
 	zone := newZone(t, global, "east", "--localhost-is-admin=false", "--environment", "kubernetes").start().ready()
 	global.awaitState("east", "in-sync")
 	global.mustWith(backendOwnerRole, "apply", "-f", "-", "--wait=zones")
 
-	open := meridian(t, global.stranger(), webTo("backend"), "apply", "-f", "-", "--wait=zones")
+	open := meridian(t, global.anonymous(), webTo("backend"), "apply", "-f", "-", "--wait=zones")
 	require.Zero(t, open.code, open.stderr)
 
-	outside := zone.stranger()
+	outside := zone.anonymous()
 	who := meridian(t, outside, "", "auth", "whoami")
 	require.Contains(t, who.stdout, "mesh-system:anonymous")
 	require.Contains(t, meridian(t, outside, "", "get", "traffic-permissions").stdout, "web-to-backend", "reading is open")

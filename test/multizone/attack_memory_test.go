@@ -56,7 +56,7 @@ func (p *process) stands(after string) {
 	p.healthy(after)
 }
 
-// oneBuffer is a codec that sends the bytes it is given, without a copy: a crowd
+// oneBuffer is a codec that sends the bytes it is given, without a copy: a burst
 // shares them.
 type oneBuffer struct{}
 
@@ -71,15 +71,15 @@ func (oneBuffer) Unmarshal(mem.BufferSlice, any) error { return nil }
 // Large requests, each on its own connection and none of them ended: a server
 // holds a bounded part of what may be meant, and next to nothing of what may not.
 func TestAttacksWithManyLargeRequests(t *testing.T) {
-	const crowd = 80
+	const clients = 80
 	global := newGlobal(t, "--localhost-is-admin=false").start().ready()
 	zone := newZone(t, global, "east", "--localhost-is-admin=false").start().ready()
 	large, err := proto.Marshal(&meridianv1.ApplyRequest{Resources: []*meridianv1.Resource{{Kind: "Mesh", Name: "m", Spec: make([]byte, 23<<20)}}})
 	require.NoError(t, err)
 	for _, target := range []*process{global, zone} {
 		trust := target.trust()
-		for who, token := range map[string]string{"strangers": "", "forgers": "no.such.token"} {
-			for range crowd {
+		for who, token := range map[string]string{"unauthenticated": "", "forgers": "no.such.token"} {
+			for range clients {
 				conn, err := grpc.NewClient(target.addresses()["grpc"], grpc.WithTransportCredentials(credentials.NewTLS(trust)))
 				require.NoError(t, err)
 				defer func() { _ = conn.Close() }()
@@ -93,15 +93,15 @@ func TestAttacksWithManyLargeRequests(t *testing.T) {
 					require.ErrorIs(t, err, io.EOF, "it is refused while it sends")
 				}
 			}
-			target.stands(fmt.Sprintf("%d requests of %d MiB by %s", crowd, len(large)>>20, who))
+			target.stands(fmt.Sprintf("%d requests of %d MiB by %s", clients, len(large)>>20, who))
 		}
 	}
-	// Whoever may write without credentials still can.
+	// Unauthenticated writes that are allowed still succeed.
 	var batch strings.Builder
 	for i := range 200 {
 		fmt.Fprintf(&batch, "---\n{type: TrafficPermission, mesh: default, name: p-%d, sources: [{match: {kuma.io/service: web}}], destinations: [{match: {kuma.io/service: %s}}]}\n", i, strings.Repeat("x", 200))
 	}
-	r := meridian(t, global.stranger(), batch.String(), "apply", "-f", "-")
+	r := meridian(t, global.anonymous(), batch.String(), "apply", "-f", "-")
 	require.Zero(t, r.code, r.stderr)
 }
 
@@ -118,7 +118,7 @@ func frame(kind, flags byte, stream uint32, payload []byte) []byte {
 	return append(out, payload...)
 }
 
-// field is a header field as HPACK writes one that nobody is to remember.
+// field is a header field as HPACK writes one that is never indexed.
 func field(name, value string) []byte {
 	text := func(s string) []byte {
 		if len(s) < 127 {
@@ -187,7 +187,7 @@ func attacks() []attack {
 				times(60_000, func(uint32) []byte { return frame(h2Data, 0, 1, []byte{1}) })(yield)
 			}
 		}},
-		{"watches that nobody reads", times(3000, func(i uint32) []byte {
+		{"watches that are not read", times(3000, func(i uint32) []byte {
 			return slices.Concat(frame(h2Headers, h2EndHeaders, odd(i), callTo(health)), frame(h2Data, h2EndStream, odd(i), request))
 		})},
 	}
@@ -196,14 +196,14 @@ func attacks() []attack {
 // What breaks the rules of HTTP/2, or keeps them and means harm, on twenty
 // connections at once, keeps no server from its work.
 func TestAttacksWithFrames(t *testing.T) {
-	const crowd = 20
+	const clients = 20
 	global := newGlobal(t, "--localhost-is-admin=false").start().ready()
 	trust := global.trust()
 	trust.ServerName = "127.0.0.1"
 	preface := append([]byte("PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"), frame(h2Settings, 0, 0, nil)...)
 	for _, a := range attacks() {
-		conns := openMany(t, crowd, global.addresses()["grpc"], func(net.Conn) error { return nil })
-		done := make(chan int, crowd)
+		conns := openMany(t, clients, global.addresses()["grpc"], func(net.Conn) error { return nil })
+		done := make(chan int, clients)
 		for _, conn := range conns {
 			go func() {
 				out := bufio.NewWriterSize(tls.Client(conn, trust), 64<<10)
@@ -228,7 +228,7 @@ func TestAttacksWithFrames(t *testing.T) {
 			_ = conn.Close()
 		}
 		sent := 0
-		for range crowd {
+		for range clients {
 			sent += <-done
 		}
 		require.Positive(t, sent)

@@ -103,7 +103,7 @@ func (s segments) with(header, payload map[string]any) string {
 }
 
 // §6.8: tokens that were tampered with, made up, or meant for another
-// door open none, and each is told why.
+// service are refused by others, each with its reason.
 func TestAttacksWithTokens(t *testing.T) {
 	global := newGlobal(t).start().ready()
 	admin := strings.TrimSpace(global.must("generate", "user-token", "--name", "root", "--group", "mesh-system:admin", "--valid-for", "1h"))
@@ -111,7 +111,7 @@ func TestAttacksWithTokens(t *testing.T) {
 	zone := strings.TrimSpace(global.must("generate", "zone-token", "--zone", "east", "--valid-for", "1h"))
 	stolen := taken(t, bob)
 
-	// Everybody may read the public keys; an attacker tries them as HMAC secrets.
+	// Every caller may read the public keys; an attacker tries them as HMAC secrets.
 	var key struct{ PublicKey string }
 	require.NoError(t, json.Unmarshal([]byte(global.must("get", "signing-key", "user-token-signing-key-1", "-o", "json")), &key))
 	confused := stolen.with(map[string]any{"alg": "HS256"}, map[string]any{"groups": []string{"mesh-system:admin"}})
@@ -169,8 +169,8 @@ func TestAttacksWithTokens(t *testing.T) {
 		ctx  context.Context
 		want string
 	}{
-		"user":   {bearing(t.Context(), admin), "is for zones: present a zone token"},
-		"nobody": {t.Context(), "is for zones: present a zone token"},
+		"user":      {bearing(t.Context(), admin), "is for zones: present a zone token"},
+		"anonymous": {t.Context(), "is for zones: present a zone token"},
 	} {
 		stream, err := syncv1.NewSyncServiceClient(conn).Stream(tc.ctx)
 		require.NoError(t, err)
@@ -220,17 +220,17 @@ func TestAttacksWithOversizedRequests(t *testing.T) {
 }
 
 const (
-	crowdSize   = 10_000
-	refusedSize = 2000
-	slowSize    = 300
-	// otherFiles is what a process opens besides the connections of a crowd.
+	idleConnections = 10_000
+	refusedSize     = 2000
+	slowSize        = 300
+	// otherFiles is what a process opens besides the connections of clients.
 	otherFiles = 1000
 )
 
-// roomFor raises the limit on open files, for this process and the servers that
+// fileLimitFor raises the limit on open files, for this process and the servers that
 // it starts, so that each can hold n connections. It returns how many they can:
 // fewer where the machine does not allow it, which it says.
-func roomFor(t *testing.T, n int) int {
+func fileLimitFor(t *testing.T, n int) int {
 	t.Helper()
 	var limit syscall.Rlimit
 	require.NoError(t, syscall.Getrlimit(syscall.RLIMIT_NOFILE, &limit))
@@ -291,28 +291,28 @@ func openMany(t *testing.T, n int, addr string, begin func(net.Conn) error) []ne
 // Connections that never say who they are do not keep a server from its work,
 // however many there are.
 func TestAttacksWithConnections(t *testing.T) {
-	size := roomFor(t, crowdSize) // before the server starts, which inherits it
+	size := fileLimitFor(t, idleConnections) // before the server starts, which inherits it
 	global := newGlobal(t).start().ready()
 	trust := global.trust()
 	trust.ServerName = "127.0.0.1"
 	preface := []byte("PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\x00\x00\x00\x04\x00\x00\x00\x00\x00")
 	const parts = 5
-	var crowd []net.Conn
+	var idle []net.Conn
 	for range parts {
-		crowd = append(crowd, openMany(t, size/parts, global.addresses()["grpc"], func(conn net.Conn) error {
+		idle = append(idle, openMany(t, size/parts, global.addresses()["grpc"], func(conn net.Conn) error {
 			secure := tls.Client(conn, trust)
 			_, err := secure.Write(preface)
 			return err
 		})...)
-		global.healthy(fmt.Sprintf("%d idle connections", len(crowd)))
+		global.healthy(fmt.Sprintf("%d idle connections", len(idle)))
 	}
 	// They answer no pings either, and are hung up on for that.
-	requireHungUp(t, crowd, "the crowd")
-	global.healthy("a crowd that was hung up on")
+	requireHungUp(t, idle, "idle connections")
+	global.healthy("idle connections that were closed")
 	openMany(t, refusedSize/4, global.addresses()["http"], func(net.Conn) error { return nil })
 	global.healthy("500 idle connections to the plain port")
 
-	// A crowd that asks, and is refused, all at once.
+	// A burst of requests, all of which are refused.
 	conn := global.dial()
 	client := meridianv1.NewAdminServiceClient(conn)
 	var group errgroup.Group
@@ -357,7 +357,7 @@ func TestAttacksWithMoreConnectionsThanFiles(t *testing.T) {
 		_, err = save.Recv()
 	}
 	require.ErrorIs(t, err, io.EOF, "there are files left to write to")
-	global.await("the crowd to be hung up on", func() bool { return global.command("get", "meshes", "--timeout", "5s").code == 0 })
+	global.await("the connections to be closed", func() bool { return global.command("get", "meshes", "--timeout", "5s").code == 0 })
 	global.healthy("more connections than files")
 	require.NotContains(t, global.log.String(), "too many open files")
 }
@@ -408,8 +408,8 @@ func TestAttacksWithSlowHandshakes(t *testing.T) {
 // second is the error of a write.
 func second(_ int, err error) error { return err }
 
-// An id of a request that somebody else made gets nobody its answer, past the
-// decision on who may, and takes nobody's write away.
+// The id of another caller's request does not return its answer without
+// authorization, and does not suppress a write.
 func TestAttacksWithRequestIDs(t *testing.T) {
 	global := newGlobal(t, "--localhost-is-admin=false").start().ready()
 	for _, document := range []string{adminsOnly, backendOwnerRole, backendOwnerBinding} {
@@ -427,7 +427,7 @@ func TestAttacksWithRequestIDs(t *testing.T) {
 	again, err := apply(root, mesh)
 	require.NoError(t, err)
 	require.Equal(t, first.GetRevision(), again.GetRevision(), "who asks again is answered again")
-	for who, ctx := range map[string]context.Context{"a stranger": t.Context(), "a user": bearing(t.Context(), owner)} {
+	for who, ctx := range map[string]context.Context{"an unauthenticated caller": t.Context(), "a user": bearing(t.Context(), owner)} {
 		_, err := apply(ctx, mesh)
 		require.Equal(t, codes.PermissionDenied, status.Code(err), who)
 	}

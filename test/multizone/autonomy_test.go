@@ -237,7 +237,7 @@ func TestKilledGlobalLosesNoAcknowledgedWrite(t *testing.T) {
 		global.start().ready()
 		stored := global.stored()
 		require.GreaterOrEqual(t, stored, got.n, "round %d: an acknowledged write is lost", round)
-		require.LessOrEqual(t, stored, got.n+1, "round %d: a write nobody made", round)
+		require.LessOrEqual(t, stored, got.n+1, "round %d: a write that was never made", round)
 		last = stored
 		global.awaitState("east", "in-sync")
 		east.await("the zone to hold what the global holds", func() bool { return east.stored() == stored })

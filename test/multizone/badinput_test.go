@@ -110,12 +110,12 @@ func TestZoneOfAnotherCluster(t *testing.T) {
 	require.Zero(t, zone.stop())
 
 	second := newGlobal(t).start().ready()
-	stranger := newZone(t, second, "east")
-	stranger.dir = zone.dir
-	stranger.start()
-	stranger.await("a refusal", func() bool { return strings.Contains(stranger.log.String(), "another") })
-	if stranger.running() {
-		require.Len(t, items(t, stranger.must("get", "timeouts", "-o", "json")), 1, "the replica is untouched")
+	foreign := newZone(t, second, "east")
+	foreign.dir = zone.dir
+	foreign.start()
+	foreign.await("a refusal", func() bool { return strings.Contains(foreign.log.String(), "another") })
+	if foreign.running() {
+		require.Len(t, items(t, foreign.must("get", "timeouts", "-o", "json")), 1, "the replica is untouched")
 	}
 }
 
@@ -190,7 +190,7 @@ func TestCommandFailures(t *testing.T) {
 		require.Equal(t, 5, r.code, r.stderr)
 		require.Contains(t, r.stderr, "CA")
 	})
-	t.Run("token of somebody else", func(t *testing.T) {
+	t.Run("token of another user", func(t *testing.T) {
 		other := newGlobal(t).start().ready()
 		r := meridian(t, filepath.Join(global.dir, "admin.yaml"), "", "zones", "--token", tokenOf(t, other))
 		require.Equal(t, 4, r.code, "an invalid token is refused, not ignored, from loopback too: %s", r.stderr)

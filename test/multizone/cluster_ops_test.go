@@ -60,8 +60,7 @@ func (p *process) zoneServers() map[string][]string {
 	return at
 }
 
-// freeze stops a process as a machine does that hangs, and returns what lets it
-// go on.
+// freeze pauses a process like a hanging machine, and returns what resumes it.
 func (p *process) freeze() (thaw func()) {
 	p.t.Helper()
 	require.NoError(p.t, p.cmd.Process.Signal(syscall.SIGSTOP))
@@ -278,7 +277,7 @@ func TestZonesLeaveAServerThatIsNotCurrent(t *testing.T) {
 	left.mustWith(timeout("back", "backend", "5s"), "apply", "-f", "-", "--timeout", "40s", "--wait=zones")
 	left.await("east to be back", func() bool { return len(left.zoneServers()["east"]) == 1 })
 	left.mustWith("{type: Mesh, name: watched}", "apply", "-f", "-")
-	left.await("the watch to go on where it was", func() bool {
+	left.await("the watch to resume where it was", func() bool {
 		select {
 		case line := <-watch.lines:
 			return strings.Contains(line, "Mesh/watched")

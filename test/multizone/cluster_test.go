@@ -27,7 +27,7 @@ type globals struct {
 }
 
 // freePort returns an address of loopback that is free, and stays so while the
-// server that has it is down: the system gives ports of this range to nobody who
+// server that has it is down: the system gives ports of this range to no process that
 // does not ask for them, and no test is given one a second time.
 func freePort(t *testing.T) string {
 	t.Helper()

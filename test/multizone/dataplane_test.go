@@ -164,7 +164,7 @@ func TestProxyFollowsItsZone(t *testing.T) {
 	require.Contains(t, east.must("inspect", "dataplane", "web-1"), fmt.Sprintf("proxy online, has taken on revision %d", revision))
 	require.Contains(t, global.must("inspect", "dataplane", "web-1"), "proxy online")
 
-	// Its token is replaced while it serves: it goes on with the new one.
+	// Its token is replaced while it serves: it continues with the new one.
 	renewed := token("web-1", "web")
 	require.NoError(t, os.WriteFile(p.tokenFile, []byte(renewed), 0o600))
 	global.must("tokens", "revoke", tokenID(t, held))

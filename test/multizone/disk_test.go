@@ -87,9 +87,9 @@ func (p *process) ended() int {
 	return code
 }
 
-// TestFullDisk: a global of one server whose disk fills up goes on serving reads
-// and says why it takes no writes; with no room at all it stays up; and it takes
-// writes again, without a restart, when there is room. A restart on a full disk
+// TestFullDisk: a global of one server whose disk fills up continues to serve reads
+// and reports why it takes no writes; with no space at all it stays up; and it takes
+// writes again, without a restart, when there is space. A restart on a full disk
 // loses nothing.
 func TestFullDisk(t *testing.T) {
 	t.Parallel() // they mostly wait
@@ -109,7 +109,7 @@ func TestFullDisk(t *testing.T) {
 		require.Equal(t, 5, last.code, last.stderr)
 		require.Contains(t, last.stderr, p.dir)
 		require.Contains(t, last.stderr, "free some space")
-		meshes = p.meshes() // reads go on
+		meshes = p.meshes() // reads continue
 		require.Contains(t, meshes, "Mesh/first")
 		require.Contains(t, p.readyz(t), "[!] disk: the disk of ")
 		require.Contains(t, p.log.String(), "the disk is nearly full: this server takes no writes until there is room")
@@ -140,8 +140,8 @@ func TestFullDisk(t *testing.T) {
 	require.Zero(t, p.stop())
 }
 
-// TestFullDiskOfALeader: a leader whose disk fills up leaves the lead to a server
-// that has room; nobody who writes notices.
+// TestFullDiskOfALeader: a leader whose disk fills up transfers leadership to a
+// server with free space; no write fails.
 func TestFullDiskOfALeader(t *testing.T) {
 	t.Parallel() // they mostly wait
 	a := newProcess(t, "meridian-global", "a", loopback("a")...)
@@ -164,7 +164,7 @@ func TestFullDiskOfALeader(t *testing.T) {
 }
 
 // freezable has a server keep its data on a real file system that the returned
-// functions stop, so that whatever writes hangs, and let go on.
+// functions stop, so that whatever writes hangs, and are resumed.
 func (p *process) freezable() (freeze, thaw func()) {
 	p.t.Helper()
 	if os.Geteuid() != 0 {
@@ -188,7 +188,7 @@ func (p *process) freezable() (freeze, thaw func()) {
 }
 
 // TestHungDisk: a leader whose disk hangs ends at once, without waiting for it,
-// and says why; the others go on.
+// and reports why; the others continue.
 func TestHungDisk(t *testing.T) {
 	t.Parallel() // they mostly wait
 	a := newProcess(t, "meridian-global", "a", loopback("a")...)
@@ -214,7 +214,7 @@ func TestHungDisk(t *testing.T) {
 }
 
 // TestHungDiskOfOne: a global of one server whose disk hangs says so, serves what
-// it has, and goes on when the disk does.
+// it has, and continues when the disk does.
 func TestHungDiskOfOne(t *testing.T) {
 	t.Parallel() // they mostly wait
 	p := newGlobal(t)
@@ -295,7 +295,7 @@ func TestDamagedLog(t *testing.T) {
 	require.Equal(t, 1, leader.ended())
 	require.Contains(t, leader.log.String(), "checksum mismatch in entry")
 	require.Contains(t, leader.log.String(), "generate server-token")
-	away.await("the others to go on", func() bool { return away.commandWith(mesh("later"), "apply", "-f", "-").code == 0 })
+	away.await("the others to continue", func() bool { return away.commandWith(mesh("later"), "apply", "-f", "-").code == 0 })
 	away.catchesUp(stays)
 
 	// It comes back as its message says.

@@ -35,11 +35,11 @@ var faults = []fault{
 	{"cut between two servers", 4, 4 * time.Second, (*torture).cutPair},
 	{"one direction", 4, 4 * time.Second, (*torture).oneWay},
 	{"silence around a server", 3, 3 * time.Second, func(x *torture, r *rand.Rand) (string, func()) {
-		return x.isolated(x.server(r), trouble{deaf: true, mute: true})
+		return x.isolated(x.server(r), trouble{dropRequests: true, dropResponses: true})
 	}},
 	{"slow network", 3, 4 * time.Second, (*torture).slow},
 	{"flapping link", 2, 3 * time.Second, (*torture).flapping},
-	{"transfer the lead", 4, 0, (*torture).transfer},
+	{"transfer leadership", 4, 0, (*torture).transfer},
 	{"kill a zone", 4, time.Second, func(x *torture, r *rand.Rand) (string, func()) {
 		return x.killed(x.zones[r.IntN(len(x.zones))].process)
 	}},
@@ -132,7 +132,7 @@ func (x *torture) begin(p *process) {
 	x.introduce(p)
 }
 
-// paused freezes a process and lets it go on.
+// paused stops a process and resumes it.
 func (x *torture) paused(p *process) (string, func()) {
 	if x.stopped[p] || !p.running() {
 		return "", nil
@@ -180,9 +180,9 @@ func (x *torture) cutPair(r *rand.Rand) (string, func()) {
 // it.
 func (x *torture) oneWay(r *rand.Rand) (string, func()) {
 	a, b := x.pair(r)
-	how, what := trouble{deaf: true}, "does not hear"
+	how, what := trouble{dropRequests: true}, "receives nothing"
 	if r.IntN(2) == 0 {
-		how, what = trouble{mute: true}, "does not answer"
+		how, what = trouble{dropResponses: true}, "sends nothing"
 	}
 	x.raft[a].disturb(b.name, how)
 	return fmt.Sprintf("%s %s %s", a.name, what, b.name), func() { x.raft[a].disturb(b.name, trouble{}) }
@@ -237,6 +237,6 @@ func (x *torture) transfer(_ *rand.Rand) (string, func()) {
 // cutZones keeps every zone away from one server.
 func (x *torture) cutZones(r *rand.Rand) (string, func()) {
 	p := x.server(r)
-	x.door[p].disturb("", trouble{cut: true})
-	return p.name, func() { x.door[p].disturb("", trouble{}) }
+	x.public[p].disturb("", trouble{cut: true})
+	return p.name, func() { x.public[p].disturb("", trouble{}) }
 }

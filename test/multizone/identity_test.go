@@ -117,7 +117,7 @@ func TestTokensLiveAndDie(t *testing.T) {
 		require.Equal(t, 4, code)
 		require.Less(t, time.Since(revoked), time.Second)
 	case <-time.After(patience):
-		t.Fatal("the stream of a revoked token goes on")
+		t.Fatal("the stream of a revoked token continues")
 	}
 	r := meridian(t, asBob, "", "get", "meshes")
 	require.Equal(t, 4, r.code)
@@ -206,7 +206,7 @@ func TestTokensAreNotForOtherControlPlanes(t *testing.T) {
 			require.Contains(t, r.stderr, "not authenticated: the token's signing key is not known here", "%s to %s", from.name, to.name)
 		}
 	}
-	// A token of a dataplane or a zone opens no door of users.
+	// A token of a dataplane or a zone is not accepted by the services for users.
 	for _, token := range []string{
 		global.must("generate", "dataplane-token", "--tag", "kuma.io/service=web", "--valid-for", "1h"),
 		global.must("generate", "zone-token", "--zone", "east", "--valid-for", "1h"),
@@ -295,7 +295,7 @@ func TestAuditLog(t *testing.T) {
 }
 
 // A certificate that is replaced on disk is served after SIGHUP, to new
-// connections, while those that stand go on.
+// connections, while established ones continue.
 func TestCertificatesAreReloaded(t *testing.T) {
 	donor := newGlobal(t).start().ready()
 	pki := t.TempDir()
@@ -327,7 +327,7 @@ func TestCertificatesAreReloaded(t *testing.T) {
 	place(other)
 	require.NoError(t, global.cmd.Process.Signal(syscall.SIGHUP))
 	global.await("the other certificate", func() bool { return serial() != before })
-	require.NoError(t, standing.Handshake(), "a connection that stands goes on")
+	require.NoError(t, standing.Handshake(), "an established connection continues")
 	_, err = standing.Write([]byte("PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\x00\x00\x00\x04\x00\x00\x00\x00\x00"))
 	require.NoError(t, err)
 	_ = standing.SetReadDeadline(time.Now().Add(patience))
@@ -336,7 +336,7 @@ func TestCertificatesAreReloaded(t *testing.T) {
 }
 
 // A certificate given without its authority is for clients only: servers of the
-// global go on knowing each other by their own. Neither the start nor the stop
+// global continue to authenticate each other by their own. Neither the start nor the stop
 // has anything to complain about.
 func TestCertificateWithoutItsAuthority(t *testing.T) {
 	donor := newGlobal(t).start().ready()

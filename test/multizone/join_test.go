@@ -267,7 +267,7 @@ func (p *process) readyz(t *testing.T) string {
 
 // Whatever keeps a server from joining has a message of its own, and leaves the
 // global as it was.
-func TestServersThatAreNotLetIn(t *testing.T) {
+func TestServersThatCannotJoin(t *testing.T) {
 	t.Parallel()
 	first := newProcess(t, "meridian-global", "one", loopback("one")...).start().ready()
 	zoneBundle := filepath.Join(t.TempDir(), "east.bundle")
@@ -362,8 +362,8 @@ func TestServersThatAreNotLetIn(t *testing.T) {
 }
 
 // While no server of the bundle can be reached, the new one says which and why,
-// and goes on trying until it is stopped, or one answers.
-func TestAServerThatReachesNobody(t *testing.T) {
+// and keeps trying until it is stopped, or one answers.
+func TestAServerThatReachesNoOther(t *testing.T) {
 	t.Parallel()
 	first := newProcess(t, "meridian-global", "one", loopback("one")...).start().ready()
 	two := newServer(t, first, "two")
@@ -380,7 +380,7 @@ func TestAServerThatReachesNobody(t *testing.T) {
 	first.awaitVoters("one", "two")
 }
 
-// A server whose start was cut off at any point goes on where it was, though its
+// A server whose start was interrupted at any point continues where it was, though its
 // token is used up.
 func TestAJoinThatIsCutOff(t *testing.T) {
 	t.Parallel()
@@ -426,7 +426,7 @@ func TestAServerThatMovesOrLosesItsDisk(t *testing.T) {
 	writesAndReads(t, two, servers, "anew")
 	require.Contains(t, two.must("get", "meshes", "-o", "name"), "Mesh/moved")
 
-	// What a global begins with and somebody deleted is not waited for for ever.
+	// Initial resources of a global that were deleted are not waited for for ever.
 	three.must("delete", "global-secret", "admin-user-token")
 	leader := three.leader(servers...)
 	follower := servers[(slices.Index(servers, leader)+1)%3]
@@ -536,9 +536,9 @@ func TestServersWithTheirOwnCertificates(t *testing.T) {
 	require.Contains(t, alone.log.String(), "clientAuth is missing")
 
 	// Nor does one of another authority.
-	stranger := server("stranger", newAuthority(t).flags("stranger", asServer, asClient), "--join", first.addresses()["raft"]).start()
-	stranger.await("it to say why nobody lets it in", func() bool { return strings.Contains(stranger.readyz(t), "certificate") })
-	require.Zero(t, stranger.stop())
+	foreign := server("foreign", newAuthority(t).flags("foreign", asServer, asClient), "--join", first.addresses()["raft"]).start()
+	foreign.await("it to report why no server accepts it", func() bool { return strings.Contains(foreign.readyz(t), "certificate") })
+	require.Zero(t, foreign.stop())
 	require.Len(t, first.members(), 4)
 
 	// A name that is taken.

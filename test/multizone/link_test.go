@@ -24,16 +24,16 @@ import (
 type trouble struct {
 	// cut breaks connections and refuses new ones.
 	cut bool
-	// deaf swallows what the caller says, mute what it is answered: the
+	// dropRequests drops what the caller sends, dropResponses what it is answered: the
 	// connection stays up, as behind a firewall that forgot it.
-	deaf, mute bool
+	dropRequests, dropResponses bool
 	// delay is added to everything, in each direction.
 	delay time.Duration
 }
 
 // link stands before a server's port and knows which process each connection
-// comes from, so that the way between two processes can be disturbed while the
-// others go on.
+// comes from, so that the connection of two processes can be disturbed
+// without affecting others.
 type link struct {
 	listener net.Listener
 	target   string
@@ -150,8 +150,8 @@ func (l *link) connect(from net.Conn) {
 	l.mu.Lock()
 	l.open[p] = struct{}{}
 	l.mu.Unlock()
-	l.serving.Go(func() { l.pass(p, from, to, func(how trouble) bool { return how.deaf }) })
-	l.pass(p, to, from, func(how trouble) bool { return how.mute })
+	l.serving.Go(func() { l.pass(p, from, to, func(how trouble) bool { return how.dropRequests }) })
+	l.pass(p, to, from, func(how trouble) bool { return how.dropResponses })
 	l.mu.Lock()
 	delete(l.open, p)
 	l.mu.Unlock()

@@ -110,7 +110,7 @@ func TestSnapshotAndRestore(t *testing.T) {
 		return strings.Count(string(servers[1].file("audit/audit.log")), `"method":"meridian.v1.ClusterService/RestoreSnapshot","decision":"denied"`) == 1
 	})
 
-	// It stays after a restart of everybody.
+	// It stays after a restart of all servers.
 	for _, p := range servers {
 		if strings.Contains(strings.Join(p.args, " "), "--join-bundle") {
 			p.withoutBundle()
@@ -201,7 +201,7 @@ func tokenIn(t *testing.T, p *process) string {
 	return ""
 }
 
-// Two of three servers are lost for good: the third goes on alone with all that
+// Two of three servers are lost permanently: the third continues alone with all that
 // was acknowledged, zones follow, and the others join anew.
 func TestRecoverWithOneServer(t *testing.T) {
 	t.Parallel()
@@ -230,7 +230,7 @@ func TestRecoverWithOneServer(t *testing.T) {
 	require.Contains(t, east.must("get", "timeouts", "t", "-o", "yaml"), "2s")
 	require.Equal(t, []string{"three"}, sorted(byName(left.members())))
 
-	// Started by mistake, the others go on by themselves and do not disturb it.
+	// Started by mistake, the others continue by themselves and do not disturb it.
 	servers[1].withoutBundle()
 	for _, p := range servers[:2] {
 		p.start()

@@ -36,12 +36,12 @@ type torture struct {
 	t       *testing.T
 	globals *globals
 	zones   []*tortured
-	// raft are the links before the servers' ports for each other, door those
+	// raft are the links before the servers' ports for each other, public those
 	// before their ports for zones.
-	raft, door map[*process]*link
-	stopped    map[*process]bool
-	rec        *history.Recorder
-	counts     map[string]int
+	raft, public map[*process]*link
+	stopped      map[*process]bool
+	rec          *history.Recorder
+	counts       map[string]int
 }
 
 // tortured is a zone under attack.
@@ -68,7 +68,7 @@ func TestTorture(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
 
-	// The history begins with a commit that everybody has seen.
+	// The history begins with a commit that all have seen.
 	first := x.globals.servers[0].connect()
 	response, err := first.Apply(ctx, &meridianv1.ApplyRequest{RequestId: "first", WaitForZones: true, Resources: []*meridianv1.Resource{
 		{Kind: watched, Mesh: "default", Name: "first", Spec: spec("900000001")},
@@ -137,7 +137,7 @@ func setting(name, otherwise string) string {
 func newTorture(t *testing.T) *torture {
 	t.Helper()
 	x := &torture{
-		t: t, globals: &globals{t: t}, raft: map[*process]*link{}, door: map[*process]*link{}, stopped: map[*process]bool{},
+		t: t, globals: &globals{t: t}, raft: map[*process]*link{}, public: map[*process]*link{}, stopped: map[*process]bool{},
 		rec: history.NewRecorder(time.Now, zonesync.SyncedKinds), counts: map[string]int{},
 	}
 	for i := range 3 {
@@ -145,7 +145,7 @@ func newTorture(t *testing.T) *torture {
 		inner, outer := newLink(t, raft), newLink(t, grpc)
 		p := x.globals.grow(fmt.Sprintf("g%d", i+1), "--raft-addr", raft, "--advertise-raft-addr", inner.address(),
 			"--grpc-addr", grpc, "--advertise-addr", outer.address())
-		x.raft[p], x.door[p] = inner, outer
+		x.raft[p], x.public[p] = inner, outer
 		x.introduce(p)
 	}
 	x.globals.awaitVoters(3)
@@ -173,7 +173,7 @@ func (z *tortured) reachThrough(x *torture) {
 		require.NoError(z.t, err)
 		bundle.Addresses = nil
 		for _, p := range x.globals.servers {
-			bundle.Addresses = append(bundle.Addresses, x.door[p].address())
+			bundle.Addresses = append(bundle.Addresses, x.public[p].address())
 		}
 		data, err := bundle.Encode()
 		require.NoError(z.t, err)
@@ -228,7 +228,7 @@ func (x *torture) attack(seed uint64, duration, rest time.Duration) {
 		end  func()
 	}
 	var active []running
-	var calm time.Time // since when nothing is disturbed
+	var quiet time.Time // since when nothing is disturbed
 	over := time.NewTimer(duration)
 	defer over.Stop()
 	for {
@@ -239,10 +239,10 @@ func (x *torture) attack(seed uint64, duration, rest time.Duration) {
 			}
 			r.end()
 			x.rec.Note("end of: %s", r.name)
-			calm = now
+			quiet = now
 			return true
 		})
-		resting := len(active) == 0 && now.Sub(calm) < rest
+		resting := len(active) == 0 && now.Sub(quiet) < rest
 		if !resting && len(active) < 3 && (len(active) == 0 || random.IntN(3) == 0) {
 			f := choose(random)
 			hold := 100*time.Millisecond + time.Duration(random.Int64N(int64(f.hold)+1))
@@ -270,7 +270,7 @@ func (x *torture) heal() {
 	for p := range x.stopped {
 		_ = p.cmd.Process.Signal(syscall.SIGCONT)
 	}
-	for _, links := range []map[*process]*link{x.raft, x.door} {
+	for _, links := range []map[*process]*link{x.raft, x.public} {
 		for _, l := range links {
 			l.heal()
 		}
@@ -292,7 +292,7 @@ func (x *torture) heal() {
 	x.globals.awaitVoters(len(x.globals.servers))
 }
 
-// quiet waits until everybody has everything, and reads every key once more
+// quiet waits until all have everything, and reads every key once more
 // through every server: nothing that was acknowledged may be missing then.
 func (x *torture) quiet(ctx context.Context, servers map[string]*witness, load *workload) {
 	x.t.Helper()
@@ -344,12 +344,12 @@ func exported(t *testing.T, p *process) []string {
 	}
 }
 
-// An orderly stop takes no longer when nobody answers any more.
-func TestStopOfALeaderThatNobodyAnswers(t *testing.T) {
+// An orderly stop takes no longer when no other server answers.
+func TestStopOfAnIsolatedLeader(t *testing.T) {
 	t.Parallel()
 	x := newTorture(t)
 	leader := x.leading()
-	_, _ = x.isolated(leader, trouble{deaf: true, mute: true})
+	_, _ = x.isolated(leader, trouble{dropRequests: true, dropResponses: true})
 	require.Zero(t, leader.stop(), "%s", tail(leader.log.String(), 20))
 }
 

@@ -86,9 +86,9 @@ func (p *process) admits(user, group, service string) (int, string) {
 func TestAdmissionWebhook(t *testing.T) {
 	flags := []string{"--webhook-addr", anyPort, "--webhook-host", webhookHost, "--environment", "kubernetes"}
 	global := newGlobal(t, flags...).start().ready()
-	code, _ := global.admits("anybody", "system:authenticated", "backend")
-	require.Zero(t, code, "at first everybody may do everything")
-	code, _ = global.admits("anybody", "dev", "backend")
+	code, _ := global.admits("any-user", "system:authenticated", "backend")
+	require.Zero(t, code, "at first every user may do everything")
+	code, _ = global.admits("any-user", "dev", "backend")
 	require.Equal(t, http.StatusForbidden, code, "but by the groups that Kubernetes names, and no other")
 
 	global.mustWith(ownersOnly, "apply", "-f", "-")

@@ -43,7 +43,7 @@ type workload struct {
 	completed atomic.Int64
 }
 
-// startWorkload starts clients that go on until halt.
+// startWorkload starts clients that run until halt.
 func startWorkload(ctx context.Context, rec *history.Recorder, servers [][]*api, seed uint64) *workload {
 	ctx, stop := context.WithCancel(ctx)
 	w := &workload{rec: rec, servers: servers, seed: seed, stop: stop}
@@ -89,7 +89,7 @@ func valueOf(spec []byte) string {
 
 // client makes one operation after the other. As a rule it begins with the server
 // that answered the last one, as the command does, and now and then with any: that
-// one may be gone, cut off, or believe that it leads.
+// one may be gone, cut off, or wrongly consider itself the leader.
 func (w *workload) client(ctx context.Context, n int) {
 	random := rand.New(rand.NewPCG(w.seed, uint64(n))) //nolint:gosec // no secret
 	answered := random.IntN(len(w.servers[n]))

@@ -68,7 +68,7 @@ var all = []mutant{
 			"w.Mode, p.phase, p.cursor = syncv1.Mode_MODE_RESUME, phaseFeed, from\n" +
 				"\t\tif missed, ok := p.feed.after(from, 1); ok && len(missed) > 0 {\n\t\t\tp.cursor = missed[0].revision\n\t\t}\n",
 		}},
-		pkg: "./internal/sync", run: "TestResumeGoesOnWhereTheZoneIs",
+		pkg: "./internal/sync", run: "TestResumeContinuesAtTheZonesRevision",
 	},
 	{
 		name: "resume-across-epochs", breaks: "I3: a revision means something in its own epoch only",

@@ -50,7 +50,7 @@ func stateOf(r *resource.Resource) history.State {
 	return history.State{Version: m.Version, Revision: m.Revision, Value: value}
 }
 
-// client is somebody who writes and reads.
+// client writes and reads.
 type client struct {
 	w    *world
 	id   int

@@ -7,7 +7,7 @@
 // simulated (package consensustest, and the media of zones here). A crash loses
 // what was not synced.
 //
-// The seed decides what clients ask for and which faults befall whom and when.
+// The seed decides what clients ask for and which faults occur where and when.
 // It does not decide how goroutines interleave, so the same seed runs the same
 // schedule, not the same history; every failure therefore prints its history.
 //

@@ -9,7 +9,7 @@ import (
 	"meridian/test/simnet"
 )
 
-// diskFaults befall the disks of servers.
+// diskFaults are faults of the disks of servers.
 var diskFaults = []fault{
 	{"disk hangs", 4, diskHangs},
 	{"disk is full", 4, diskFull},
@@ -27,7 +27,7 @@ func diskHangs(w *world, rng *rand.Rand) (func(), bool) {
 	disk := s.currentDisk()
 	disk.Hang([]simnet.Op{simnet.Writes, simnet.SyncLog, simnet.WriteLog}[rng.IntN(3)])
 	return func() {
-		w.rec.Note("the disk of %s goes on", s)
+		w.rec.Note("the disk of %s resumes", s)
 		disk.Resume()
 	}, true
 }
@@ -39,7 +39,7 @@ func diskFull(w *world, rng *rand.Rand) (func(), bool) {
 	disk := s.currentDisk()
 	disk.SetFree(left)
 	return func() {
-		w.rec.Note("the disk of %s has room", s)
+		w.rec.Note("the disk of %s has space", s)
 		disk.Full(false)
 	}, true
 }
@@ -66,10 +66,10 @@ func diskSlow(w *world, rng *rand.Rand) (func(), bool) {
 	}, true
 }
 
-// bitFlips damages the disk of one server. It has to notice when it reads what
-// was damaged, and comes back empty; until then it may go on, such as from an
-// older snapshot, and is replaced at the latest with the healing. Not while
-// another disk is not whole: two of three are more than is survived.
+// bitFlips damages the disk of one server. It has to detect the damage when it reads
+// it, and restarts empty; until then it may continue, such as from an older
+// snapshot, and is replaced at the latest when the faults end. Not while another
+// disk is damaged: two of three would lose acknowledged writes.
 func bitFlips(w *world, rng *rand.Rand) (func(), bool) {
 	s := w.any(rng)
 	if !w.disksAreGood() {

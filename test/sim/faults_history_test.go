@@ -19,7 +19,7 @@ var historyFaults = []fault{
 }
 
 // restoreBackup saves a backup, lets some time pass and restores it, while
-// everything goes on.
+// everything continues.
 func restoreBackup(w *world, rng *rand.Rand) (func(), bool) {
 	p := w.any(rng).process()
 	if p == nil {
@@ -59,7 +59,7 @@ func (w *world) restore(s *server, backup []byte, snap *store.Snapshot) {
 		err = consensus.ErrUnknownOutcome
 	}
 	if err == nil && restored.Epoch.Incarnation <= before.Incarnation {
-		w.violate("I4", "the restore through %s went on with the history %v: %v", s, before, restored.Epoch)
+		w.violate("I4", "the restore through %s continued the history %v: %v", s, before, restored.Epoch)
 	}
 	w.rec.Note("the backup of revision %d is restored through %s: %d, %v", snap.Revision, s, restored.Revision, err)
 	w.rec.Return(record, func(op *history.Op) {

@@ -26,9 +26,9 @@ func crashLeader(w *world, rng *rand.Rand) (func(), bool) {
 	return w.crash(w.leader(rng), rng.IntN(2) == 0), true
 }
 
-// crash ends a server, at most tearing the write that is under way. What is torn
-// is not told from what is rotten, and costs the disk: not while another one is
-// not whole.
+// crash ends a server, at most tearing the write in progress. A torn write is not
+// distinguished from corruption, and costs the disk: not while another one is
+// damaged.
 func (w *world) crash(s *server, torn bool) func() {
 	torn = torn && w.disksAreGood()
 	w.rec.Note("%s crashes (torn: %t)", s, torn)
@@ -68,7 +68,7 @@ func restart(w *world, rng *rand.Rand) (func(), bool) {
 }
 
 // pauseOne is as near to SIGSTOP as a goroutine's world comes: nothing that the
-// server sends or writes gets anywhere until it goes on, and then all of it does.
+// server sends or writes gets anywhere until it resumes, and then all of it does.
 func pauseOne(w *world, rng *rand.Rand) (func(), bool) {
 	s := w.any(rng)
 	if rng.IntN(2) == 0 {
@@ -82,7 +82,7 @@ func pauseOne(w *world, rng *rand.Rand) (func(), bool) {
 	disk := s.currentDisk()
 	disk.Hang(simnet.Writes)
 	return func() {
-		w.rec.Note("%s goes on", s)
+		w.rec.Note("%s resumes", s)
 		disk.Resume()
 		for _, o := range w.others(s) {
 			w.net.Heal(s.name, o.name)

@@ -5,7 +5,7 @@ import (
 	"time"
 )
 
-// zoneFaults befall zones and their links.
+// zoneFaults are faults of zones and their links.
 var zoneFaults = []fault{
 	{"crash a zone", 3, zoneCrash},
 	{"crash a zone between persisting and acknowledging", 4, zoneCrashUnacknowledged},
@@ -65,7 +65,7 @@ func zoneCut(w *world, rng *rand.Rand) (func(), bool) {
 		func(z *zone) { each(z, w.zoneNet.Heal) })
 }
 
-// zoneStalls lets nothing through to a zone, which goes on talking.
+// zoneStalls lets nothing through to a zone, which continues to send.
 func zoneStalls(w *world, rng *rand.Rand) (func(), bool) {
 	return onZone(w, rng, "hears nothing", func(z *zone) {
 		for _, s := range w.members() {

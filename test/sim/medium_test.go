@@ -17,7 +17,7 @@ type medium struct {
 	entries map[string]zonesync.Entry
 	session *mediumSession
 	full    bool
-	// hung is closed when writes may go on.
+	// hung is closed when writes may continue.
 	hung chan struct{}
 	// written, unless nil, is called after the next write, which does not return.
 	written func()

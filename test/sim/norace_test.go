@@ -3,7 +3,7 @@
 package sim
 
 const (
-	// defaultMinutes is how long each weather lasts.
+	// defaultMinutes is how long each fault profile lasts.
 	defaultMinutes = 10
 	// shorter divides how long a schedule repeats itself.
 	shorter = 1

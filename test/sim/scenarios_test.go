@@ -41,13 +41,13 @@ func (w *world) roles(t *testing.T) (leader *server, others []*server) {
 			}
 		}
 		return false
-	}), "nobody leads")
+	}), "there is no leader")
 	return leader, w.others(leader)
 }
 
-// TestHungDiskLosesTheLead is L5: raft itself would lead for ever on a disk that
+// TestHungDiskLosesLeadership is L5: raft itself would lead for ever on a disk that
 // hangs.
-func TestHungDiskLosesTheLead(t *testing.T) {
+func TestHungDiskLosesLeadership(t *testing.T) {
 	for _, op := range []simnet.Op{simnet.WriteLog, simnet.SyncLog, simnet.Writes} {
 		t.Run(fmt.Sprint(op), func(t *testing.T) {
 			scenario(t, small, func(t *testing.T, w *world) {
@@ -151,9 +151,9 @@ func TestZoneStartsAlone(t *testing.T) {
 	})
 }
 
-// TestStalledZoneHoldsNobodyBack is L4 as far as virtual time shows it: while one
+// TestStalledZoneDelaysNoOther is L4 as far as virtual time shows it: while one
 // zone hears nothing, another has every write at once.
-func TestStalledZoneHoldsNobodyBack(t *testing.T) {
+func TestStalledZoneDelaysNoOther(t *testing.T) {
 	scenario(t, small, func(t *testing.T, w *world) {
 		stalled, other := w.followers()[0], w.followers()[1]
 		for _, s := range w.members() {
@@ -216,10 +216,10 @@ func TestMajorityOfDisksStays(t *testing.T) {
 	})
 }
 
-// TestReplacedDiskIsTurnedAway is the other half of scenario 23: a server that was
+// TestReplacedDiskIsRefused is the other half of scenario 23: a server that was
 // replaced comes back from the disk it had before. It finds out that it is no
-// member, and harms nobody.
-func TestReplacedDiskIsTurnedAway(t *testing.T) {
+// member, and harms no other.
+func TestReplacedDiskIsRefused(t *testing.T) {
 	scenario(t, small, func(t *testing.T, w *world) {
 		_, others := w.roles(t)
 		s := others[0]

@@ -35,7 +35,7 @@ type server struct {
 	p    *process
 	// wanted says that a process is to run.
 	wanted bool
-	// ended is why the last process that could not go on ended.
+	// ended is why the last process that failed ended.
 	ended error
 	// damaged says that something on the disk may not be as it was written.
 	damaged bool
@@ -180,7 +180,7 @@ func (p *process) serve(lis consensus.Network) {
 	})
 }
 
-// vouch does as the global does: a server that hears of no leader sends its
+// vouch does as the global does: a server without a leader sends its
 // zones elsewhere.
 func (p *process) vouch() {
 	tick := time.NewTicker(time.Second)
@@ -273,7 +273,7 @@ func changesOf(in []store.Change) []history.Change {
 	return out
 }
 
-// failed is a process that cannot go on: it exits, and is started again. A disk
+// failed is a process that failed: it exits, and is started again. A disk
 // that is damaged is exchanged for an empty one, as the message asks for.
 func (s *server) failed(boot int, err error) {
 	s.mu.Lock()
@@ -281,7 +281,7 @@ func (s *server) failed(boot int, err error) {
 		s.mu.Unlock()
 		return
 	}
-	s.w.rec.Note("%s cannot go on: %v", s.name, err)
+	s.w.rec.Note("%s fails: %v", s.name, err)
 	s.ended = err
 	s.exitLocked(false)
 	if errors.Is(err, raftlog.ErrCorrupt) || errors.Is(err, consensus.ErrRemoved) {

@@ -73,14 +73,14 @@ func number(name string, otherwise int) int {
 	return otherwise
 }
 
-// weather is a kind of faults.
-type weather struct {
+// profile is a named set of faults.
+type profile struct {
 	name   string
 	faults []fault
 }
 
-func weathers() []weather {
-	return []weather{
+func profiles() []profile {
+	return []profile{
 		{"network", networkFaults},
 		{"machines", machineFaults},
 		{"disks", diskFaults},
@@ -91,29 +91,29 @@ func weathers() []weather {
 	}
 }
 
-// TestSimulation runs each kind of weather from a seed, at the product's own
+// TestSimulation runs each fault profile from a seed, at the product's own
 // timing.
 func TestSimulation(t *testing.T) {
 	busy := plan{servers: 3, zones: 2, clients: 4, watchers: 2, think: 6 * time.Second, slower: 1}
 	seed, minutes := uint64(number("SIM_SEED", 1)), number("SIM_MINUTES", defaultMinutes)
-	inEveryWeather(t, seed, busy, minutes, fmt.Sprintf("SIM_SEED=%d SIM_MINUTES=%d", seed, minutes))
+	underEveryProfile(t, seed, busy, minutes, fmt.Sprintf("SIM_SEED=%d SIM_MINUTES=%d", seed, minutes))
 }
 
-// inEveryWeather disturbs a world of its own for each weather, for some virtual
+// underEveryProfile disturbs a separate world for each fault profile, for some virtual
 // minutes. settings is how the environment repeats it.
-func inEveryWeather(t *testing.T, seed uint64, p plan, minutes int, settings string) {
+func underEveryProfile(t *testing.T, seed uint64, p plan, minutes int, settings string) {
 	t.Helper()
-	for _, weather := range weathers() {
-		t.Run(weather.name, func(t *testing.T) {
+	for _, profile := range profiles() {
+		t.Run(profile.name, func(t *testing.T) {
 			t.Parallel()
 			simulate(t, seed, p, func(w *world) int {
-				return w.disturb(time.Duration(minutes)*time.Minute, weather.faults)
+				return w.disturb(time.Duration(minutes)*time.Minute, profile.faults)
 			}).require(t, fmt.Sprintf("%s go test ./test/sim -run %s", settings, t.Name()))
 		})
 	}
 }
 
-// TestDays runs each kind of weather for a long time. Everything but the zones is
+// TestDays runs each fault profile for a long time. Everything but the zones is
 // ten times slower, so that a day passes with ten times fewer messages between
 // the faults.
 func TestDays(t *testing.T) {
@@ -123,14 +123,14 @@ func TestDays(t *testing.T) {
 	}
 	seed := uint64(number("SIM_SEED", 1))
 	slow := plan{servers: 3, zones: 2, clients: 4, watchers: 2, think: 6 * time.Second, slower: 10}
-	inEveryWeather(t, seed, slow, minutes, fmt.Sprintf("SIM_SEED=%d SIM_LONG=%d", seed, minutes))
+	underEveryProfile(t, seed, slow, minutes, fmt.Sprintf("SIM_SEED=%d SIM_LONG=%d", seed, minutes))
 }
 
 // TestQuiet: without faults everything is as promised.
 func TestQuiet(t *testing.T) {
 	t.Parallel()
-	calm := plan{servers: 3, zones: 2, clients: 4, watchers: 2, think: time.Second, slower: 1}
-	simulate(t, 1, calm, func(w *world) int {
+	light := plan{servers: 3, zones: 2, clients: 4, watchers: 2, think: time.Second, slower: 1}
+	simulate(t, 1, light, func(w *world) int {
 		w.pause(3 * time.Minute / shorter)
 		return 0
 	}).require(t, t.Name())

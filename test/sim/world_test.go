@@ -280,7 +280,7 @@ func (w *world) heal() bool {
 	w.net.HealAll()
 	w.zoneNet.HealAll()
 	for _, s := range w.members() {
-		s.mend()
+		s.repair()
 		s.start()
 		s.inspect()
 	}
@@ -300,8 +300,8 @@ func (w *world) heal() bool {
 	})
 }
 
-// mend ends the faults of a server's disk and clock.
-func (s *server) mend() {
+// repair ends the faults of a server's disk and clock.
+func (s *server) repair() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.disk.Resume()
@@ -380,11 +380,11 @@ func (w *world) settle() {
 		w.violate("L2", "after the end: %s", lag)
 	}
 	w.rec.Waited(history.Wait{Promise: "L2", What: "until everything was everywhere", Took: time.Since(began), Limit: w.plan.times(time.Minute)})
-	// Commits that nobody has shown yet would look as if they had not been.
+	// Commits that no server has shown yet would look as if they did not exist.
 	w.pause(w.plan.times(time.Second))
 }
 
-// lagging names somebody who does not hold what the newest server holds.
+// lagging names a server or zone that lacks what the newest server holds.
 func (w *world) lagging() string {
 	var newest *store.View
 	for _, s := range w.members() {
