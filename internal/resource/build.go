@@ -96,7 +96,7 @@ func decodeSpec(d *Descriptor, n *doctree.Node, report *Report) (Spec, []byte) {
 	validation := &Report{}
 	spec.Validate(Root, validation)
 	for _, p := range validation.Problems {
-		if !dec.doubts(p.Path) {
+		if !dec.undecodedAt(p.Path) {
 			report.Problems = append(report.Problems, p)
 		}
 	}
@@ -107,11 +107,11 @@ func decodeSpec(d *Descriptor, n *doctree.Node, report *Report) (Spec, []byte) {
 	return spec, canonical
 }
 
-// doubts reports whether a path is, contains or is inside one that could not be
+// undecodedAt reports whether a path is, contains or is inside one that could not be
 // decoded.
-func (d *decoder) doubts(at Path) bool {
-	for _, doubtful := range d.doubtful {
-		if doctree.Within(at, doubtful) || doctree.Within(doubtful, at) {
+func (d *decoder) undecodedAt(at Path) bool {
+	for _, path := range d.undecoded {
+		if doctree.Within(at, path) || doctree.Within(path, at) {
 			return true
 		}
 	}

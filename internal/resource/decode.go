@@ -49,16 +49,16 @@ type fieldHinter interface {
 // decoder fills a typed value from a tree and collects everything wrong.
 type decoder struct {
 	report Report
-	// doubtful are the paths whose absence a later check should not complain
+	// undecoded are the paths whose absence a later check should not complain
 	// about: the author wrote them, but misspelt or with the wrong type.
-	doubtful []Path
+	undecoded []Path
 }
 
 func (d *decoder) errorf(at Path, format string, args ...any) {
 	if len(d.report.Problems) > maxProblems {
 		return // enough is enough, see curb
 	}
-	d.doubtful = append(d.doubtful, at)
+	d.undecoded = append(d.undecoded, at)
 	d.report.Errorf(at, format, args...)
 }
 
@@ -138,7 +138,7 @@ func (d *decoder) object(n *doctree.Node, v reflect.Value, at Path) {
 	for i := range plan.fields {
 		if field := &plan.fields[i]; field.enforced {
 			path := at.Field(field.name)
-			if value := n.Get(field.name); (value == nil || value.Absent) && !slices.Contains(d.doubtful, path) {
+			if value := n.Get(field.name); (value == nil || value.Absent) && !slices.Contains(d.undecoded, path) {
 				d.errorf(path, "is required")
 			}
 		}
@@ -151,7 +151,7 @@ func (d *decoder) unknown(plan *structPlan, v reflect.Value, name string, at Pat
 		if hinter, ok := v.Addr().Interface().(fieldHinter); ok {
 			if hint := hinter.fieldHint(name); hint != "" {
 				d.errorf(path, "unknown field `%s`; %s", doctree.Clip(name), hint)
-				d.doubtful = append(d.doubtful, at) // meant for another kind: what is missing here is noise
+				d.undecoded = append(d.undecoded, at) // meant for another kind: what is missing here is noise
 				return
 			}
 		}
@@ -160,7 +160,7 @@ func (d *decoder) unknown(plan *structPlan, v reflect.Value, name string, at Pat
 		return
 	}
 	if near, ok := Nearest(name, plan.names); ok {
-		d.doubtful = append(d.doubtful, at.Field(near))
+		d.undecoded = append(d.undecoded, at.Field(near))
 		d.errorf(path, "unknown field `%s`; did you mean `%s`?", doctree.Clip(name), near)
 		return
 	}

@@ -135,7 +135,7 @@ func TestDoubts(t *testing.T) {
 		"conf.to[0]": true, "conf.to[0].kind": true, "conf.to[0][1]": true, "conf": true, Root: true,
 		"conf.to[1]": false, "conf.to[01]": false, "conf.from": false, "con": false,
 	} {
-		require.Equal(t, want, dec.doubts(path), path)
+		require.Equal(t, want, dec.undecodedAt(path), path)
 	}
 }
 

@@ -244,7 +244,7 @@ func (e *envelope) fieldNames() []string {
 }
 
 // Names of the envelope's fields in the Kubernetes form. Status belongs to
-// whoever serves the object and is not read.
+// the server of the object and is not read.
 var kubernetesFields = []string{"apiVersion", "kind", "metadata", "mesh", "spec", "status", "creationTime", "modificationTime", "version", "revision"}
 
 // Names in metadata. Those that no rule uses are what Kubernetes adds to every

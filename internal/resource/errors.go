@@ -86,8 +86,8 @@ func (e DocumentErrors) Unwrap() []error {
 	return all
 }
 
-// maxProblems bounds how many problems of one document are told: nobody mends
-// more at once, and looking for more only helps those who mean harm.
+// maxProblems bounds how many problems of one document are reported: more are
+// not read at once, and the search for more costs time.
 const maxProblems = 100
 
 // curb cuts a report down to maxProblems and says so.
@@ -97,7 +97,7 @@ func (r *Report) curb() {
 	}
 	slices.SortStableFunc(r.Problems, func(a, b Problem) int { return cmp.Compare(a.Severity, b.Severity) })
 	last := r.Problems[maxProblems]
-	r.Problems = append(r.Problems[:maxProblems:maxProblems], Problem{Message: "there are more problems; mend these first", Severity: last.Severity})
+	r.Problems = append(r.Problems[:maxProblems:maxProblems], Problem{Message: "there are more problems; fix these first", Severity: last.Severity})
 }
 
 // sourceError is a problem of a whole source.

@@ -4,8 +4,8 @@ import (
 	"strings"
 )
 
-// maxSuggestWord is the longest word a suggestion is looked for: nobody
-// mistypes more, and the search is quadratic.
+// maxSuggestWord is the longest word a suggestion is looked for: longer
+// words are rarely mistyped, and the search is quadratic.
 const maxSuggestWord = 64
 
 // Nearest returns the candidate that word is most probably a misspelling of.

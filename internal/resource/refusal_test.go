@@ -126,7 +126,7 @@ func TestRefusals(t *testing.T) {
 		{rule: "§1.1 a name with a dash at its end", text: "type: Zone\nname: a.-b", want: []string{
 			`in.yaml: document 1 (Zone/a.-b), line 2: name: "a.-b" must begin and end with a letter or digit, before and after every dot too; "a.b" would do`,
 		}},
-		{rule: "§1.1 a name that cannot be mended", text: "type: Zone\nname: '*'", want: []string{
+		{rule: "§1.1 a name that cannot be repaired", text: "type: Zone\nname: '*'", want: []string{
 			`in.yaml: document 1 (Zone/*), line 2: name: "*" cannot hold '*': a name is made of lower-case letters, digits, - and .`,
 		}},
 		{rule: "§1.1 a name of 300 characters", text: "type: Zone\nname: " + strings.Repeat("a", 300), want: []string{
@@ -321,5 +321,5 @@ func TestAThousandProblemsAreCutShort(t *testing.T) {
 	}
 	_, err := resource.Decode("in.yaml", []byte(b.String()), resource.DecodeOptions{})
 	require.Less(t, len(strings.Split(err.Error(), "\n")), 210)
-	require.ErrorContains(t, err, "there are more problems; mend these first")
+	require.ErrorContains(t, err, "there are more problems; fix these first")
 }

@@ -27,7 +27,7 @@ const (
 )
 
 // Problem is one thing to tell the author of a document: where, what, and how
-// to mend it.
+// to fix it.
 type Problem struct {
 	Path     Path
 	Message  string

@@ -57,6 +57,19 @@ func TestWorkedExamplesAreScenarios(t *testing.T) {
 	}
 }
 
+// The README says what each folder shows.
+func TestScenariosAreListed(t *testing.T) {
+	readme, err := os.ReadFile(filepath.Join(scenarios, "README.md"))
+	require.NoError(t, err)
+	entries, err := os.ReadDir(scenarios)
+	require.NoError(t, err)
+	for _, entry := range entries {
+		if entry.IsDir() {
+			require.Contains(t, string(readme), "\n| `"+entry.Name()+"` | §", "add a row to testdata/README.md")
+		}
+	}
+}
+
 // TestScenarios reads every folder of the specification by example.
 func TestScenarios(t *testing.T) {
 	folders, err := filepath.Glob(filepath.Join(scenarios, "*", "command"))

@@ -8,8 +8,8 @@
 // panics. A compiled expression is immutable and safe for concurrent use, and
 // the same text is compiled once.
 //
-// It refuses functions that read a clock, a random source or the outside world:
-// the same policies give the same answer everywhere and at any time.
+// Non-goals: functions that read a clock, a random source or anything outside
+// the input; the same policies give the same answer everywhere and at any time.
 package condition
 
 import (
