@@ -11,6 +11,7 @@ import (
 
 	meridianv1 "meridian/api/meridian/v1"
 	"meridian/internal/authn"
+	"meridian/internal/cli/client"
 	"meridian/internal/cli/exit"
 	"meridian/internal/cli/print"
 	"meridian/internal/rbac"
@@ -158,16 +159,7 @@ type heldView struct {
 }
 
 func (a *app) whoAmI(ctx context.Context, f print.Format) error {
-	c, err := a.connect()
-	if err != nil {
-		return err
-	}
-	defer c.Close()
-	var me *meridianv1.WhoAmIResponse
-	err = c.Call(ctx, func(ctx context.Context) (err error) {
-		me, err = c.WhoAmI(ctx, &meridianv1.WhoAmIRequest{})
-		return err
-	})
+	me, err := call(ctx, a, (*client.Client).WhoAmI, &meridianv1.WhoAmIRequest{})
 	if err != nil {
 		return err
 	}
@@ -318,16 +310,7 @@ func (a *app) whoCanOffline(roles *rolesFlags, access resource.Access, key resou
 }
 
 func (a *app) askWhoCan(ctx context.Context, access resource.Access, key resource.Key) ([]holderView, error) {
-	c, err := a.connect()
-	if err != nil {
-		return nil, err
-	}
-	defer c.Close()
-	var response *meridianv1.WhoCanResponse
-	err = c.Call(ctx, func(ctx context.Context) (err error) {
-		response, err = c.WhoCan(ctx, &meridianv1.WhoCanRequest{Access: string(access), Key: messageKey(key)})
-		return err
-	})
+	response, err := call(ctx, a, (*client.Client).WhoCan, &meridianv1.WhoCanRequest{Access: string(access), Key: messageKey(key)})
 	holders := []holderView{}
 	for _, h := range response.GetHolders() {
 		holders = append(holders, holderView{

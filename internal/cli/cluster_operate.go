@@ -11,6 +11,7 @@ import (
 	"google.golang.org/grpc/status"
 
 	meridianv1 "meridian/api/meridian/v1"
+	"meridian/internal/cli/client"
 	"meridian/internal/cli/exit"
 	"meridian/internal/cli/print"
 )
@@ -104,16 +105,7 @@ It takes membership of mesh-system:admin.`,
 }
 
 func (a *app) transferLeadership(ctx context.Context, request *meridianv1.TransferLeadershipRequest) error {
-	c, err := a.connect()
-	if err != nil {
-		return err
-	}
-	defer c.Close()
-	var response *meridianv1.TransferLeadershipResponse
-	err = c.Call(ctx, func(ctx context.Context) (err error) {
-		response, err = c.TransferLeadership(ctx, request)
-		return err
-	})
+	response, err := call(ctx, a, (*client.Client).TransferLeadership, request)
 	if err != nil {
 		return err
 	}

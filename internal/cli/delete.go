@@ -7,6 +7,7 @@ import (
 	"github.com/spf13/cobra"
 
 	meridianv1 "meridian/api/meridian/v1"
+	"meridian/internal/cli/client"
 	"meridian/internal/cli/exit"
 	"meridian/internal/cli/print"
 	"meridian/internal/resource"
@@ -57,16 +58,7 @@ func (a *app) delete(ctx context.Context, args []string, o *applyOptions) error 
 	if !request.DryRun {
 		request.RequestId = rand.Text()
 	}
-	c, err := a.connect()
-	if err != nil {
-		return err
-	}
-	defer c.Close()
-	var response *meridianv1.DeleteResponse
-	err = c.Call(ctx, func(ctx context.Context) (err error) {
-		response, err = c.Delete(ctx, request)
-		return err
-	})
+	response, err := call(ctx, a, (*client.Client).Delete, request)
 	if err != nil {
 		return err
 	}

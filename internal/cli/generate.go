@@ -11,6 +11,7 @@ import (
 
 	meridianv1 "meridian/api/meridian/v1"
 	"meridian/internal/authn/token"
+	"meridian/internal/cli/client"
 	"meridian/internal/cli/exit"
 )
 
@@ -79,16 +80,7 @@ func checkValidFor(cmd *cobra.Command, validFor time.Duration) error {
 }
 
 func (a *app) generateZoneToken(ctx context.Context, request *meridianv1.GenerateZoneTokenRequest) error {
-	c, err := a.connect()
-	if err != nil {
-		return err
-	}
-	defer c.Close()
-	var response *meridianv1.GenerateZoneTokenResponse
-	err = c.Call(ctx, func(ctx context.Context) (err error) {
-		response, err = c.GenerateZoneToken(ctx, request)
-		return err
-	})
+	response, err := call(ctx, a, (*client.Client).GenerateZoneToken, request)
 	if err != nil {
 		return err
 	}

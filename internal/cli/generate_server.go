@@ -7,6 +7,7 @@ import (
 	"github.com/spf13/cobra"
 
 	meridianv1 "meridian/api/meridian/v1"
+	"meridian/internal/cli/client"
 )
 
 func newGenerateServerTokenCommand(a *app) *cobra.Command {
@@ -44,16 +45,7 @@ It takes membership of the group mesh-system:admin, which no role can grant.`,
 }
 
 func (a *app) generateServerToken(ctx context.Context, request *meridianv1.GenerateServerTokenRequest) error {
-	c, err := a.connect()
-	if err != nil {
-		return err
-	}
-	defer c.Close()
-	var response *meridianv1.GenerateServerTokenResponse
-	err = c.Call(ctx, func(ctx context.Context) (err error) {
-		response, err = c.GenerateServerToken(ctx, request)
-		return err
-	})
+	response, err := call(ctx, a, (*client.Client).GenerateServerToken, request)
 	if err != nil {
 		return err
 	}

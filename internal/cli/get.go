@@ -113,16 +113,7 @@ func (a *app) fetch(ctx context.Context, kind *resource.Descriptor, mesh, name s
 	if err != nil {
 		return nil, err
 	}
-	c, err := a.connect()
-	if err != nil {
-		return nil, err
-	}
-	defer c.Close()
-	var response *meridianv1.GetResponse
-	err = c.Call(ctx, func(ctx context.Context) (err error) {
-		response, err = c.Get(ctx, &meridianv1.GetRequest{Key: key, Consistency: consistency})
-		return err
-	})
+	response, err := call(ctx, a, (*client.Client).Get, &meridianv1.GetRequest{Key: key, Consistency: consistency})
 	if err != nil {
 		return nil, err
 	}

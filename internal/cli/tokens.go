@@ -188,17 +188,7 @@ It takes what creating a GlobalSecret and, on a global, a SigningKey takes.`,
 			if err != nil {
 				return err
 			}
-			c, err := a.connect()
-			if err != nil {
-				return err
-			}
-			defer c.Close()
-			request := &meridianv1.RotateKeyRequest{Kind: kind, RequestId: rand.Text()}
-			var response *meridianv1.RotateKeyResponse
-			err = c.Call(cmd.Context(), func(ctx context.Context) (err error) {
-				response, err = c.RotateKey(ctx, request)
-				return err
-			})
+			response, err := call(cmd.Context(), a, (*client.Client).RotateKey, &meridianv1.RotateKeyRequest{Kind: kind, RequestId: rand.Text()})
 			if err != nil {
 				return err
 			}
@@ -221,17 +211,7 @@ updating an IssuedToken takes.`,
 		Example: "  meridian tokens revoke 5kt4gq6gkzdx3qk2ffakr3o5xe --reason lost",
 		Args:    exactly("ID"),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			c, err := a.connect()
-			if err != nil {
-				return err
-			}
-			defer c.Close()
-			request := &meridianv1.RevokeTokenRequest{Id: args[0], Reason: reason, RequestId: rand.Text()}
-			var response *meridianv1.RevokeTokenResponse
-			err = c.Call(cmd.Context(), func(ctx context.Context) (err error) {
-				response, err = c.RevokeToken(ctx, request)
-				return err
-			})
+			response, err := call(cmd.Context(), a, (*client.Client).RevokeToken, &meridianv1.RevokeTokenRequest{Id: args[0], Reason: reason, RequestId: rand.Text()})
 			if err != nil {
 				return err
 			}
