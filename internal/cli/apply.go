@@ -55,11 +55,17 @@ written.`,
 	bindFiles(cmd, &o.files)
 	o.mesh = bindMesh(cmd)
 	o.output = print.BindFormat(cmd.Flags(), print.FormatTable, print.FormatJSON, print.FormatYAML, print.FormatName)
-	cmd.Flags().StringVar(&o.dryRun, "dry-run", "", "client: validate documents only; server: do everything but write")
+	bindDryRun(cmd, &o.dryRun, "client: validate documents only; server: do everything but write")
 	cmd.Flags().Uint64Var(&ifVersion, "if-version", 0, "apply the one resource only if its stored version is this one; 0: it must not exist")
 	bindForce(cmd, &o.force)
 	cmd.Flags().StringVar(&o.wait, "wait", "", "zones: return when every connected zone has applied the revision")
 	return cmd
+}
+
+// bindDryRun defines --dry-run, which by itself is --dry-run=server.
+func bindDryRun(cmd *cobra.Command, value *string, usage string) {
+	cmd.Flags().StringVar(value, "dry-run", "", usage+" (default alone: server)")
+	cmd.Flags().Lookup("dry-run").NoOptDefVal = "server"
 }
 
 // bindForce defines --force.
@@ -183,8 +189,8 @@ type resultView struct {
 }
 
 func (a *app) printResults(f print.Format, results []*meridianv1.Result, revision uint64) error {
-	switch f {
-	case print.FormatJSON, print.FormatYAML:
+	switch {
+	case f.Structured():
 		views := make([]resultView, len(results))
 		for i, r := range results {
 			views[i] = resultView{r.GetKind(), r.GetMesh(), r.GetName(), outcomeWord(r.GetOutcome()), r.GetVersion()}

@@ -327,7 +327,7 @@ func (a *app) holdersOf(ctx context.Context, role string) (string, error) {
 		return "", err
 	}
 	defer c.Close()
-	bindings, err := c.Resources(ctx, &meridianv1.ListRequest{Kinds: []string{string(resource.KindAccessRoleBinding)}})
+	bindings, _, err := c.Resources(ctx, &meridianv1.ListRequest{Kinds: []string{string(resource.KindAccessRoleBinding)}})
 	if err != nil {
 		return "", err
 	}

@@ -79,14 +79,14 @@ func viewMember(m *meridianv1.ClusterMember) memberView {
 }
 
 func (a *app) printMembers(f print.Format, members *meridianv1.MembersResponse) error {
-	switch f {
-	case print.FormatJSON, print.FormatYAML:
+	switch {
+	case f.Structured():
 		views := make([]memberView, len(members.GetMembers()))
 		for i, m := range members.GetMembers() {
 			views[i] = viewMember(m)
 		}
 		return a.WriteValue(f, views)
-	case print.FormatName:
+	case f == print.FormatName:
 		for _, m := range members.GetMembers() {
 			if err := a.Println(m.GetName()); err != nil {
 				return err

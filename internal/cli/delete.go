@@ -19,25 +19,26 @@ func newDeleteCommand(a *app) *cobra.Command {
 		ifVersion uint64
 	)
 	cmd := &cobra.Command{
-		Use:   "delete TYPE NAME | -f FILE|DIR|-",
+		Use:   "delete KIND NAME... | KIND/NAME... | -f FILE|DIR|-",
 		Short: "Delete resources, all of them or none",
-		Long: `Delete one resource by name, or all that the documents name, in one atomic
-batch. If one of them does not exist, nothing is deleted and the exit code is 1.`,
+		Long: `Delete resources by name, or all that the documents name, in one atomic batch.
+If one of them does not exist, nothing is deleted and the exit code is 1.`,
 		Example: `  meridian delete traffic-permission allow-all
-  meridian delete -f policies/`,
-		Args:              between(0, "TYPE", "NAME"),
+  meridian delete Timeout/web Retry/web
+  meridian delete -f policies/ --dry-run`,
+
 		ValidArgsFunction: completeKinds(nil),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if cmd.Flags().Changed("if-version") {
 				o.ifVersion = &ifVersion
 			}
-			return a.delete(cmd.Context(), splitSlash(args), &o)
+			return a.delete(cmd.Context(), args, &o)
 		},
 	}
 	bindFiles(cmd, &o.files)
 	o.mesh = bindMesh(cmd)
 	o.output = print.BindFormat(cmd.Flags(), print.FormatTable, print.FormatJSON, print.FormatYAML, print.FormatName)
-	cmd.Flags().StringVar(&o.dryRun, "dry-run", "", "server: do everything but delete")
+	bindDryRun(cmd, &o.dryRun, "server: do everything but delete")
 	cmd.Flags().Uint64Var(&ifVersion, "if-version", 0, "delete the one resource only if its stored version is this one")
 	bindForce(cmd, &o.force)
 	return cmd
@@ -71,21 +72,11 @@ func (a *app) delete(ctx context.Context, args []string, o *applyOptions) error 
 func (a *app) keysToDelete(args []string, o *applyOptions) ([]*meridianv1.ResourceKey, error) {
 	switch {
 	case len(args) > 0 && len(o.files) > 0:
-		return nil, exit.Usagef("name one resource, or give documents with -f, not both")
-	case len(args) == 1:
-		return nil, exit.Usagef("missing NAME: which %s is to be deleted", args[0])
+		return nil, exit.Usagef("name resources, or give documents with -f, not both")
 	case len(args) == 0 && len(o.files) == 0:
-		return nil, exit.Usagef("missing TYPE and NAME, or -f")
-	case len(args) == 2:
-		kind, err := lookupKind(args[0])
-		if err != nil {
-			return nil, err
-		}
-		if err := o.mesh.check(); err != nil {
-			return nil, err
-		}
-		key, err := keyOf(kind, o.mesh.name, args[1])
-		return []*meridianv1.ResourceKey{key}, err
+		return nil, exit.Usagef("missing KIND and NAME, or -f")
+	case len(args) > 0:
+		return namedKeys(args, o.mesh)
 	}
 	documents, err := a.load(o.files, o.mesh)
 	if err != nil {
@@ -95,6 +86,27 @@ func (a *app) keysToDelete(args []string, o *applyOptions) ([]*meridianv1.Resour
 	for i, d := range documents {
 		k := d.Resource.Key()
 		keys[i] = messageKey(k)
+	}
+	return keys, nil
+}
+
+// namedKeys are the keys of resources named on the command line.
+func namedKeys(args []string, mesh *meshFlag) ([]*meridianv1.ResourceKey, error) {
+	if err := mesh.check(); err != nil {
+		return nil, err
+	}
+	names, err := parseNames(args)
+	if err != nil {
+		return nil, err
+	}
+	keys := make([]*meridianv1.ResourceKey, len(names))
+	for i, n := range names {
+		if n.name == "" {
+			return nil, exit.Usagef("missing NAME: which %s is to be deleted", args[0])
+		}
+		if keys[i], err = keyOf(n.kind, mesh.name, n.name); err != nil {
+			return nil, err
+		}
 	}
 	return keys, nil
 }

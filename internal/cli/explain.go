@@ -152,15 +152,15 @@ func kindNature(d *resource.Descriptor) string {
 func (a *app) explainKinds(f print.Format) error {
 	kinds := slices.Clone(resource.Kinds())
 	slices.SortStableFunc(kinds, func(x, y *resource.Descriptor) int { return int(x.Class) - int(y.Class) })
-	switch f {
-	case print.FormatJSON, print.FormatYAML:
+	switch {
+	case f.Structured():
 		views := make([]kindView, len(kinds))
 		for i, d := range kinds {
 			views[i] = viewKind(d)
 			views[i].Fields = nil
 		}
 		return a.WriteValue(f, map[string]any{"items": views})
-	case print.FormatName:
+	case f == print.FormatName:
 		return a.Println(strings.Join(kindNames(kinds), "\n"))
 	}
 	t := &print.Table{Header: []string{"KIND", "PLURAL", "CLASS", "ON", "WRITTEN ON", "FOR"}}
@@ -183,10 +183,10 @@ func writtenWhere(d *resource.Descriptor) string {
 
 // explainKind prints a kind's page, or only the fields asked for.
 func (a *app) explainKind(f print.Format, d *resource.Descriptor, view kindView, fieldsOnly bool) error {
-	switch f {
-	case print.FormatJSON, print.FormatYAML:
+	switch {
+	case f.Structured():
 		return a.WriteValue(f, view)
-	case print.FormatName:
+	case f == print.FormatName:
 		var b strings.Builder
 		for _, field := range view.Fields {
 			b.WriteString(field.Path + "\n")

@@ -34,10 +34,10 @@ func (a *app) explainRule(f print.Format, number string) error {
 			number, nearest.Number, nearest.Title)
 	}
 	view := ruleView{Rule: rule.Number, Title: rule.Title, Text: rule.Plain()}
-	switch f {
-	case print.FormatJSON, print.FormatYAML:
+	switch {
+	case f.Structured():
 		return a.WriteValue(f, view)
-	case print.FormatName:
+	case f == print.FormatName:
 		return a.Println("§" + rule.Number)
 	}
 	page := "§" + rule.Number + " " + rule.Title + "\n\n" + view.Text + "\n"
@@ -63,10 +63,10 @@ func (a *app) explainRules(f print.Format, above string, rules []semantics.Rule)
 		names[i] = "§" + r.Number
 		t.Add(names[i], r.Title)
 	}
-	switch f {
-	case print.FormatJSON, print.FormatYAML:
+	switch {
+	case f.Structured():
 		return a.WriteValue(f, map[string]any{"items": views})
-	case print.FormatName:
+	case f == print.FormatName:
 		return a.Println(strings.Join(names, "\n"))
 	}
 	return a.Output([]byte(above + t.String(a.Columns())))

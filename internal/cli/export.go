@@ -59,7 +59,7 @@ func (a *app) export(ctx context.Context, f print.Format, consistency meridianv1
 			kinds = append(kinds, d)
 		}
 	}
-	found, err := c.Resources(ctx, &meridianv1.ListRequest{Kinds: kindNames(kinds), Consistency: consistency})
+	found, _, err := c.Resources(ctx, &meridianv1.ListRequest{Kinds: kindNames(kinds), Consistency: consistency})
 	if err != nil {
 		return err
 	}

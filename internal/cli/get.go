@@ -2,6 +2,8 @@ package cli
 
 import (
 	"context"
+	"slices"
+	"strings"
 
 	"github.com/spf13/cobra"
 
@@ -21,12 +23,14 @@ type getOptions struct {
 	allMeshes   bool
 	output      *print.FormatFlag
 	consistency string
+	selector    string
+	watch       bool
 }
 
 func newGetCommand(a *app) *cobra.Command {
 	var o getOptions
 	cmd := &cobra.Command{
-		Use:   "get TYPE [NAME]",
+		Use:   "get KIND [NAME...] | KIND/NAME... | all",
 		Short: "Show one resource, or all of a kind in a mesh",
 		Long: `Show one resource, or all of a kind in a mesh. The kind is written in any case,
 singular or plural, kebab or camel: traffic-permissions, TrafficPermission. The
@@ -37,16 +41,22 @@ With -o wide, policies on gateways and routes, and what they target, show in wha
 condition they are; describe has the messages.`,
 		Example: `  meridian get meshes
   meridian get traffic-permissions -m demo -o wide
-  meridian get Retry web-retries -o yaml`,
-		Args:              between(1, "TYPE", "NAME"),
+  meridian get Retry web-retries -o yaml
+  meridian get Timeout/web Retry/web -o json
+  meridian get dp -l team=a -o jsonpath={.items[*].name}
+  meridian get all -A
+  meridian get timeouts -w`,
+		Args:              atLeastOne("KIND"),
 		ValidArgsFunction: completeKinds(nil),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			return a.get(cmd.Context(), splitSlash(args), &o)
+			return a.get(cmd.Context(), args, &o)
 		},
 	}
 	o.mesh = bindMesh(cmd)
 	cmd.Flags().BoolVarP(&o.allMeshes, "all-meshes", "A", false, "list the resources of every mesh")
 	o.output = print.BindFormat(cmd.Flags(), print.FormatTable, print.FormatWide, print.FormatJSON, print.FormatYAML, print.FormatName)
+	cmd.Flags().StringVarP(&o.selector, "selector", "l", "", "only resources with these labels: LABEL=VALUE, LABEL!=VALUE, LABEL, !LABEL")
+	cmd.Flags().BoolVarP(&o.watch, "watch", "w", false, "then print changes until interrupted")
 	bindConsistency(cmd, &o.consistency)
 	return cmd
 }
@@ -74,21 +84,37 @@ func (a *app) get(ctx context.Context, args []string, o *getOptions) error {
 	if err := o.mesh.check(); err != nil {
 		return err
 	}
-	var kind *resource.Descriptor
-	if args[0] != allKinds {
-		if kind, err = lookupKind(args[0]); err != nil {
-			return err
+	labels, err := parseSelector(o.selector)
+	if err != nil {
+		return err
+	}
+	if strings.ToLower(args[0]) == allKinds {
+		switch {
+		case len(args) > 1:
+			return exit.Usagef("a name needs its kind: write the kind in place of %q", allKinds)
+		case o.watch:
+			return exit.Usagef("--watch follows one kind; `meridian watch` follows all")
 		}
+		return a.getList(ctx, nil, consistency, labels, o)
 	}
+	names, err := parseNames(args)
+	if err != nil {
+		return err
+	}
+	first := names[0]
 	switch {
-	case len(args) == 2 && kind == nil:
-		return exit.Usagef("a name needs its kind: write the kind in place of %q", allKinds)
-	case len(args) == 2 && o.allMeshes && kind.Scope == resource.MeshScoped:
+	case first.name == "":
+		return a.getList(ctx, first.kind, consistency, labels, o)
+	case len(labels) > 0:
+		return exit.Usagef("--selector selects among all of a kind: leave the name out")
+	case o.allMeshes && first.kind.Scope == resource.MeshScoped:
 		return exit.Usagef("a name needs its mesh: use -m in place of -A")
-	case len(args) == 2:
-		return a.getOne(ctx, kind, args[1], consistency, o)
+	case o.watch && len(names) > 1:
+		return exit.Usagef("--watch follows one resource, or all of a kind")
+	case len(names) > 1:
+		return a.getSeveral(ctx, names, consistency, o)
 	}
-	return a.getList(ctx, kind, consistency, o)
+	return a.getOne(ctx, first.kind, first.name, consistency, o)
 }
 
 func (a *app) getOne(ctx context.Context, kind *resource.Descriptor, name string, consistency meridianv1.Consistency, o *getOptions) error {
@@ -96,7 +122,34 @@ func (a *app) getOne(ctx context.Context, kind *resource.Descriptor, name string
 	if err != nil {
 		return err
 	}
-	return a.Resource(o.output.Value, r, kind, a.wideStatus(ctx, o, kind, o.mesh.name, r)...)
+	err = a.Resource(o.output.Value, r, kind, a.wideStatus(ctx, o, kind, o.mesh.name, r)...)
+	if err != nil || !o.watch {
+		return err
+	}
+	return a.watchFrom(ctx, kind, string(r.Key().Mesh), uint64(r.Meta().Revision), o,
+		func(changed *resource.Resource) bool { return changed.Key() == r.Key() })
+}
+
+// getSeveral prints the named resources, in the order given.
+func (a *app) getSeveral(ctx context.Context, names []named, consistency meridianv1.Consistency, o *getOptions) error {
+	var found []*resource.Resource
+	kind := names[0].kind
+	for _, n := range names {
+		r, err := a.fetch(ctx, n.kind, o.mesh.name, n.name, consistency)
+		if err != nil {
+			return err
+		}
+		if n.kind != kind {
+			kind = nil
+		}
+		found = append(found, r)
+	}
+	return a.Resources(o.output.Value, found, kind)
+}
+
+// watchFrom follows a kind after a revision, until interrupted.
+func (a *app) watchFrom(ctx context.Context, kind *resource.Descriptor, mesh string, revision uint64, o *getOptions, keep func(*resource.Resource) bool) error {
+	return a.watch(ctx, &meridianv1.WatchRequest{Kinds: []string{string(kind.Kind)}, Mesh: mesh, FromRevision: &revision}, o.output.Value, keep)
 }
 
 // wideStatus returns the columns of conditions for the widest table.
@@ -120,7 +173,7 @@ func (a *app) fetch(ctx context.Context, kind *resource.Descriptor, mesh, name s
 	return client.Decode(response.GetResource()), nil
 }
 
-func (a *app) getList(ctx context.Context, kind *resource.Descriptor, consistency meridianv1.Consistency, o *getOptions) error {
+func (a *app) getList(ctx context.Context, kind *resource.Descriptor, consistency meridianv1.Consistency, labels selector, o *getOptions) error {
 	request := &meridianv1.ListRequest{Consistency: consistency}
 	switch {
 	case kind == nil:
@@ -136,17 +189,23 @@ func (a *app) getList(ctx context.Context, kind *resource.Descriptor, consistenc
 		return err
 	}
 	defer c.Close()
-	found, err := c.Resources(ctx, request)
+	found, revision, err := c.Resources(ctx, request)
 	if err != nil {
 		return err
 	}
+	found = slices.DeleteFunc(found, func(r *resource.Resource) bool { return !labels.matches(r.Meta().Labels) })
 	if len(found) == 0 {
 		if err := checkMesh(ctx, c, request.GetMesh(), o); err != nil {
 			return err
 		}
 		a.Message("%s", nothingFound(kind, request.GetMesh()))
 	}
-	return a.Resources(o.output.Value, found, kind, a.wideStatus(ctx, o, kind, request.GetMesh(), found...)...)
+	err = a.Resources(o.output.Value, found, kind, a.wideStatus(ctx, o, kind, request.GetMesh(), found...)...)
+	if err != nil || !o.watch {
+		return err
+	}
+	return a.watchFrom(ctx, kind, request.GetMesh(), revision, o,
+		func(r *resource.Resource) bool { return labels.matches(r.Meta().Labels) })
 }
 
 // checkMesh fails where nothing was found because there is no such mesh as the

@@ -11,17 +11,6 @@ import (
 	"meridian/internal/resource"
 )
 
-// lookupKind finds a kind by any of its spellings.
-func lookupKind(name string) (*resource.Descriptor, error) {
-	if d, ok := resource.Lookup(name); ok {
-		return d, nil
-	}
-	if near, ok := resource.NearestKind(name); ok {
-		return nil, exit.Usagef("unknown kind %q; did you mean %q?", name, near)
-	}
-	return nil, exit.Usagef("unknown kind %q; `meridian explain` lists the kinds", name)
-}
-
 // splitSlash lets TYPE/NAME, as it is printed, stand for TYPE NAME.
 func splitSlash(args []string) []string {
 	if len(args) == 1 {

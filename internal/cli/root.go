@@ -48,7 +48,7 @@ func newRootCommand(a *app) *cobra.Command {
 		}
 	}
 	add(groupResources, newApplyCommand(a), newGetCommand(a), newDescribeCommand(a), newDeleteCommand(a),
-		newExportCommand(a), newWatchCommand(a), newValidateCommand(a), newExplainCommand(a))
+		newExportCommand(a), newWatchCommand(a), newValidateCommand(a), newExplainCommand(a), newAPIResourcesCommand(a))
 	add(groupAnswers, newInspectCommand(a), newWhyCommand(a), newEvalCommand(a))
 	add(groupFleet, newZonesCommand(a), newDataplanesCommand(a), newClusterCommand(a))
 	add(groupSetup, newAuthCommand(a), newGenerateCommand(a), newTokensCommand(a), newAuditCommand(a),
@@ -196,6 +196,16 @@ func flagError(cmd *cobra.Command, err error) error {
 		err = fmt.Errorf("--%s %q: %w", invalid.GetFlag().Name, invalid.GetValue(), cause)
 	}
 	return &exit.UsageError{Command: cmd.CommandPath(), Err: err}
+}
+
+// atLeastOne returns an argument check that names what is missing.
+func atLeastOne(name string) cobra.PositionalArgs {
+	return func(_ *cobra.Command, args []string) error {
+		if len(args) == 0 {
+			return exit.Usagef("missing %s", name)
+		}
+		return nil
+	}
 }
 
 // exactly returns an argument check that names what is missing.

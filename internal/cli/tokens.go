@@ -121,8 +121,8 @@ func viewToken(t *meridianv1.IssuedToken) tokenView {
 }
 
 func (a *app) printTokens(f print.Format, tokens []*meridianv1.IssuedToken) error {
-	switch f {
-	case print.FormatJSON, print.FormatYAML:
+	switch {
+	case f.Structured():
 		views := make([]tokenView, len(tokens))
 		for i, t := range tokens {
 			views[i] = viewToken(t)
@@ -130,7 +130,7 @@ func (a *app) printTokens(f print.Format, tokens []*meridianv1.IssuedToken) erro
 		return a.WriteValue(f, struct {
 			Items []tokenView `json:"items"`
 		}{views})
-	case print.FormatName:
+	case f == print.FormatName:
 		for _, t := range tokens {
 			if err := a.Println(t.GetId()); err != nil {
 				return err

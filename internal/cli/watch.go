@@ -63,12 +63,13 @@ two histories, and no single revision describes the position.`,
 		} else {
 			request.Kinds = kindNames(notSensitive())
 		}
-		return a.watch(cmd.Context(), request, output.Value)
+		return a.watch(cmd.Context(), request, output.Value, nil)
 	}
 	return cmd
 }
 
-func (a *app) watch(ctx context.Context, request *meridianv1.WatchRequest, f print.Format) error {
+// watch prints changes until it is interrupted; keep, if not nil, selects them.
+func (a *app) watch(ctx context.Context, request *meridianv1.WatchRequest, f print.Format, keep func(*resource.Resource) bool) error {
 	c, err := a.connect()
 	if err != nil {
 		return err
@@ -76,7 +77,7 @@ func (a *app) watch(ctx context.Context, request *meridianv1.WatchRequest, f pri
 	defer c.Close()
 	for {
 		seen := request.FromRevision
-		err := a.watchOnce(ctx, c, request, f)
+		err := a.watchOnce(ctx, c, request, f, keep)
 		if errors.Is(ctx.Err(), context.Canceled) {
 			return nil // interrupted, which is how a watch ends
 		}
@@ -99,7 +100,7 @@ func (a *app) watch(ctx context.Context, request *meridianv1.WatchRequest, f pri
 
 // watchOnce prints changes until the stream ends, and keeps in the request the
 // last revision printed, where a watch can be taken up again from it.
-func (a *app) watchOnce(ctx context.Context, c *client.Client, request *meridianv1.WatchRequest, f print.Format) error {
+func (a *app) watchOnce(ctx context.Context, c *client.Client, request *meridianv1.WatchRequest, f print.Format, keep func(*resource.Resource) bool) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	stream, err := c.Watch(ctx, request)
@@ -116,6 +117,9 @@ func (a *app) watchOnce(ctx context.Context, c *client.Client, request *meridian
 			return err
 		}
 		for _, change := range batch.GetChanges() {
+			if keep != nil && !keep(client.Decode(change.GetResource())) {
+				continue
+			}
 			if err := a.printChange(f, batch, change); err != nil {
 				return err
 			}
@@ -168,5 +172,5 @@ func (a *app) printChange(f print.Format, batch *meridianv1.WatchResponse, chang
 	if err := enc.Encode(view); err != nil {
 		return fmt.Errorf("encode a change: %w", err)
 	}
-	return a.Output(line.Bytes())
+	return a.WriteDocument(f, line.Bytes())
 }

@@ -92,8 +92,8 @@ func viewZone(z *meridianv1.ZoneStatus) zoneView {
 }
 
 func (a *app) printZones(f print.Format, zones *meridianv1.ZonesResponse) error {
-	switch f {
-	case print.FormatJSON, print.FormatYAML:
+	switch {
+	case f.Structured():
 		views := make([]zoneView, len(zones.GetZones()))
 		for i, z := range zones.GetZones() {
 			views[i] = viewZone(z)
@@ -103,7 +103,7 @@ func (a *app) printZones(f print.Format, zones *meridianv1.ZonesResponse) error 
 			Revision uint64     `json:"revision"`
 			Notes    []string   `json:"notes,omitempty"`
 		}{views, zones.GetRevision(), zones.GetNotes()})
-	case print.FormatName:
+	case f == print.FormatName:
 		for _, z := range zones.GetZones() {
 			if err := a.Println("Zone/" + z.GetName()); err != nil {
 				return err

@@ -40,8 +40,9 @@ func Decode(m *meridianv1.Resource) *resource.Resource {
 }
 
 // Resources reads all resources of the kinds, of one mesh or, when it is empty, of
-// all, from one revision, in key order.
-func (c *Client) Resources(ctx context.Context, request *meridianv1.ListRequest) ([]*resource.Resource, error) {
+// all, in key order, and the revision that they are of.
+func (c *Client) Resources(ctx context.Context, request *meridianv1.ListRequest) ([]*resource.Resource, uint64, error) {
+	var revision uint64
 	var found []*resource.Resource
 	err := c.Call(ctx, func(ctx context.Context) error {
 		found = nil
@@ -57,10 +58,11 @@ func (c *Client) Resources(ctx context.Context, request *meridianv1.ListRequest)
 			if err != nil {
 				return err
 			}
+			revision = part.GetRevision()
 			for _, m := range part.GetResources() {
 				found = append(found, Decode(m))
 			}
 		}
 	})
-	return found, err
+	return found, revision, err
 }

@@ -61,7 +61,7 @@ type FormatFlag struct {
 // BindFormat defines -o with the formats offered, the first being the default.
 func BindFormat(flags *pflag.FlagSet, offered ...Format) *FormatFlag {
 	f := &FormatFlag{Value: offered[0], offered: offered}
-	flags.VarP(f, "output", "o", "output format: "+f.List())
+	flags.VarP(f, "output", "o", "output format: "+f.usage())
 	return f
 }
 
@@ -73,6 +73,14 @@ func (f *FormatFlag) List() string {
 	return strings.Join(names, "|")
 }
 
+// usage also names the formats that select from JSON.
+func (f *FormatFlag) usage() string {
+	if slices.Contains(f.offered, FormatJSON) {
+		return f.List() + "|jsonpath=PATH|custom-columns=NAME:PATH,…"
+	}
+	return f.List()
+}
+
 // String implements pflag.Value.
 func (f *FormatFlag) String() string { return string(f.Value) }
 
@@ -81,6 +89,11 @@ func (f *FormatFlag) Type() string { return "format" }
 
 // Set implements pflag.Value.
 func (f *FormatFlag) Set(s string) error {
+	if Format(s).selects() && slices.Contains(f.offered, FormatJSON) {
+		_, err := Format(s).selection()
+		f.Value = Format(s)
+		return err
+	}
 	if !slices.Contains(f.offered, Format(s)) {
 		return fmt.Errorf("this command prints %s", f.List())
 	}
@@ -89,7 +102,7 @@ func (f *FormatFlag) Set(s string) error {
 }
 
 // Structured reports whether a format is for programs, as one document.
-func (f Format) Structured() bool { return f == FormatJSON || f == FormatYAML }
+func (f Format) Structured() bool { return f == FormatJSON || f == FormatYAML || f.selects() }
 
 // Output puts data on standard output.
 func (p *Printer) Output(data []byte) error {
@@ -107,6 +120,9 @@ func (p *Printer) Println(text string) error { return p.Output([]byte(text + "\n
 
 // WriteDocument prints a JSON document as it is, or the same as YAML.
 func (p *Printer) WriteDocument(f Format, document []byte) error {
+	if f.selects() {
+		return p.writeSelection(f, document)
+	}
 	if f == FormatYAML {
 		converted, err := yaml.JSONToYAML(document)
 		if err != nil {

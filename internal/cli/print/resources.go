@@ -11,6 +11,12 @@ import (
 // nil when they are mixed; status are further columns of a table.
 func (p *Printer) Resources(f Format, resources []*resource.Resource, kind *resource.Descriptor, status ...StatusColumn) error {
 	var out bytes.Buffer
+	if f.selects() {
+		if err := resource.Encode(&out, resource.FormatJSONList, resources...); err != nil {
+			return err
+		}
+		return p.writeSelection(f, out.Bytes())
+	}
 	switch f {
 	case FormatJSON:
 		if err := resource.Encode(&out, resource.FormatJSONList, resources...); err != nil {
@@ -36,14 +42,14 @@ func (p *Printer) Resources(f Format, resources []*resource.Resource, kind *reso
 // Resource prints one resource by itself: in JSON and YAML the document
 // that apply takes back.
 func (p *Printer) Resource(f Format, r *resource.Resource, kind *resource.Descriptor, status ...StatusColumn) error {
-	if f != FormatJSON {
+	if f != FormatJSON && !f.selects() {
 		return p.Resources(f, []*resource.Resource{r}, kind, status...)
 	}
 	var out bytes.Buffer
 	if err := resource.Encode(&out, resource.FormatJSON, r); err != nil {
 		return err
 	}
-	return p.Output(out.Bytes())
+	return p.WriteDocument(f, out.Bytes())
 }
 
 // StatusColumn is one type of condition: what it says of each resource.

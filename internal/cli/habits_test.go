@@ -1,0 +1,106 @@
+package cli
+
+import (
+	"context"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"meridian/internal/cli/exit"
+	"meridian/internal/resource"
+)
+
+// twoPolicies is a harness whose server has a labelled and an unlabelled policy.
+func twoPolicies(t *testing.T) *harness {
+	t.Helper()
+	h := newHarness(t)
+	labelled := strings.Replace(catchAllK8s, "name: catch-all", "name: catch-all\n  labels: {team: a}", 1)
+	h.ok("apply", "-f", h.write("p/a.yaml", labelled), "-f", h.write("p/b.yaml", webToBackend), "-f", h.write("p/mesh.yaml", meshYAML))
+	return h
+}
+
+func TestShortNamesAreOfOneKindEach(t *testing.T) {
+	short := map[resource.Kind]string{}
+	for name, kind := range shortNames {
+		require.Empty(t, short[kind], "%s has two", kind)
+		short[kind] = name
+		_, taken := resource.Lookup(name)
+		require.False(t, taken, "%s is a kind of its own", name)
+	}
+	for _, d := range resource.Kinds() {
+		require.NotEmpty(t, short[d.Kind], "%s has none", d.Kind)
+	}
+}
+
+func TestNamesThatArePrintedAreTakenBack(t *testing.T) {
+	h := twoPolicies(t)
+	names := strings.Fields(h.ok("get", "tp", "-o", "name"))
+	require.Equal(t, []string{"TrafficPermission/catch-all", "TrafficPermission/web-to-backend"}, names)
+	require.Equal(t, strings.Join(names, "\n")+"\n", h.ok(append([]string{"get", "-o", "name"}, names...)...))
+	require.Equal(t, "catch-all\n", h.ok("get", names[0], "-o", "jsonpath={.name}"))
+	require.Equal(t, "TrafficPermission/catch-all deleted\nTrafficPermission/web-to-backend deleted\nrevision 1842\n",
+		h.ok(append([]string{"delete"}, names...)...))
+	for _, args := range [][]string{{"delete", "Timeout/a", "b"}, {"delete", "Timeout"}, {"get", "all", "x"}, {"get", "nosuch/x"}} {
+		require.Equal(t, exit.Usage, h.run(args...).code, args)
+	}
+}
+
+func TestGetSelector(t *testing.T) {
+	h := twoPolicies(t)
+	for selector, want := range map[string]string{
+		"team=a": "TrafficPermission/catch-all\n", "team==a": "TrafficPermission/catch-all\n", "team": "TrafficPermission/catch-all\n",
+		"team!=a": "TrafficPermission/web-to-backend\n", "!team": "TrafficPermission/web-to-backend\n", "team=a,!team": "",
+	} {
+		require.Equal(t, want, h.ok("get", "tp", "-o", "name", "-l", selector), selector)
+	}
+	require.Equal(t, exit.Usage, h.run("get", "tp", "-l", "team in (a)").code)
+	require.Equal(t, exit.Usage, h.run("get", "tp", "web", "-l", "a").code)
+}
+
+func TestSelectFromJSON(t *testing.T) {
+	h := twoPolicies(t)
+	require.Equal(t, "catch-all web-to-backend\n", h.ok("get", "tp", "-o", "jsonpath=.items[*].name"))
+	require.Equal(t, "NAME            TEAM\ncatch-all       a\nweb-to-backend  -\n",
+		h.ok("get", "tp", "-o", "custom-columns=NAME:.name,TEAM:.labels.team"))
+	require.Equal(t, "NAME       MESH\ncatch-all  default\n", h.ok("get", "tp", "catch-all", "-o", "custom-columns=NAME:.name,MESH:{.mesh}"))
+	require.Equal(t, "TrafficPermission\n", h.ok("explain", "tp", "-o", "jsonpath={.kind}"))
+	for _, format := range []string{"jsonpath={.a", "custom-columns=NAME", "custom-columns=:.a"} {
+		require.Equal(t, exit.Usage, h.run("get", "tp", "-o", format).code, format)
+	}
+}
+
+func TestGetWatchPrintsWhatThereIsThenChanges(t *testing.T) {
+	h := twoPolicies(t)
+	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+	defer cancel()
+	watches := 0
+	h.server.Before = func(method string) error {
+		if method == "Watch" {
+			if watches++; watches == 2 { // the fake's first stream has ended
+				cancel()
+			}
+		}
+		return nil
+	}
+	// The feed holds revision 1841, the list is of it: the watch must not repeat it.
+	out := h.runWith(ctx, "", "get", "tp", "-w", "-o", "name")
+	require.Equal(t, "TrafficPermission/catch-all\nTrafficPermission/web-to-backend\n", out.stdout)
+	require.Equal(t, exit.Usage, h.run("get", "all", "-w").code)
+}
+
+func TestDryRunAlone(t *testing.T) {
+	h := twoPolicies(t)
+	out := h.run("delete", "tp", "catch-all", "--dry-run")
+	require.Equal(t, exit.OK, out.code, out.stderr)
+	require.Contains(t, out.stderr, "Dry run: nothing was deleted.")
+	out = h.run("apply", "-f", h.home+"/p", "--dry-run")
+	require.Contains(t, out.stderr, "Dry run: nothing was written.")
+	require.NotEmpty(t, h.ok("get", "tp/catch-all", "-o", "name"))
+}
+
+func TestAPIResources(t *testing.T) {
+	h := newHarness(t)
+	require.Contains(t, h.ok("api-resources"), "mesh-traffic-permissions  mtp")
+}
