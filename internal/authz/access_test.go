@@ -205,7 +205,8 @@ roles: [delegate]
 	authztest.RequireDenied(t, p.May(ann, role("{access: [CREATE]}")+"---\n"+bind("x")), authz.ReasonEscalation)
 	authztest.RequireDenied(t, p.May(ann, bind("admin"), true), authz.ReasonEscalation, "only a member of mesh-system:admin")
 	require.NoError(t, p.May(ann, bind("delegate")))
-	require.NoError(t, p.May(ann, bind("not-there")))
+	authztest.RequireDenied(t, p.May(ann, bind("not-there")), authz.ReasonEscalation, `AccessRole "not-there", which does not exist and may come to grant every access`)
+	require.NoError(t, p.May(authztest.Admin(), bind("not-there"), true))
 
 	p.Seed(bind("later"))
 	authztest.RequireDenied(t, p.May(ann, "type: AccessRole\nname: later\nrules: [{access: [DELETE]}]\n"), authz.ReasonEscalation)
@@ -414,6 +415,11 @@ func TestBindingToNothing(t *testing.T) {
 	permit, err = p.Write(authztest.Admin(), authztest.Ops(t, binding+"---\ntype: AccessRole\nname: nothing\nrules: [{access: [CREATE]}]\n"), false)
 	require.NoError(t, err)
 	require.Empty(t, permit.Warnings, "the role comes with it")
+
+	p.Seed(binding)
+	permit, err = p.Write(authztest.Admin(), authztest.Ops(t, "type: AccessRole\nname: nothing\nrules: [{access: [CREATE]}]\n"), false)
+	require.NoError(t, err)
+	require.Equal(t, []string{`AccessRole/nothing: it takes effect at once for the subjects of AccessRoleBinding/x`}, permit.Warnings)
 }
 
 // §6.2: what each token takes.

@@ -63,7 +63,7 @@ func (a *Authorizer) Admit(ctx context.Context, c Change) (Admission, error) {
 			return Admission{}, err
 		}
 	}
-	admission.Warnings = append(missingRoles(view, ops), notInForce(view, op)...)
+	admission.Warnings = append(danglingRoles(view, ops), notInForce(view, op)...)
 	return admission, nil
 }
 

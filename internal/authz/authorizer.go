@@ -134,7 +134,7 @@ func (a *Authorizer) decide(ctx context.Context, ops []store.Op, guard func(auth
 			return Permit{}, err
 		}
 	}
-	permit.Warnings = missingRoles(view, ops)
+	permit.Warnings = danglingRoles(view, ops)
 	return permit, nil
 }
 

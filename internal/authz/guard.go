@@ -3,6 +3,7 @@ package authz
 import (
 	"fmt"
 	"slices"
+	"strings"
 
 	"meridian/internal/authn"
 	"meridian/internal/authn/token"
@@ -71,12 +72,13 @@ func checkKeys(ops []store.Op) error {
 	return nil
 }
 
-// missingRoles warns about bindings to roles that do not exist
-// (§6.2).
-func missingRoles(view *store.View, ops []store.Op) []string {
-	if !slices.ContainsFunc(ops, func(op store.Op) bool {
-		return op.Resource != nil && op.Resource.Key().Kind == resource.KindAccessRoleBinding
-	}) {
+// maxBindings is how many bindings a warning names.
+const maxBindings = 5
+
+// danglingRoles warns about bindings to roles that do not exist, and about new roles
+// that are bound already (§6.2).
+func danglingRoles(view *store.View, ops []store.Op) []string {
+	if !slices.ContainsFunc(ops, func(op store.Op) bool { return op.Resource != nil && rbac.OfRules(op.Resource.Key()) }) {
 		return nil
 	}
 	var warnings []string
@@ -85,17 +87,37 @@ func missingRoles(view *store.View, ops []store.Op) []string {
 		if op.Resource == nil {
 			continue
 		}
-		binding, ok := op.Resource.Spec().(*resource.AccessRoleBinding)
-		if !ok {
-			continue
-		}
-		for _, role := range binding.Roles {
-			if _, exists := next.Rules(role); !exists {
-				warnings = append(warnings, fmt.Sprintf("%s: there is no AccessRole %q: until there is, it grants nothing", op.Resource.Key(), role))
+		switch spec := op.Resource.Spec().(type) {
+		case *resource.AccessRoleBinding:
+			for _, role := range spec.Roles {
+				if _, exists := next.Rules(role); !exists {
+					warnings = append(warnings, fmt.Sprintf("%s: there is no AccessRole %q: until there is, it grants nothing", op.Resource.Key(), role))
+				}
+			}
+		case *resource.AccessRole:
+			if _, exists := view.Get(op.Resource.Key()); exists {
+				continue
+			}
+			if bound := bindingsOf(view, op.Resource.Key().Name); len(bound) > 0 {
+				warnings = append(warnings, fmt.Sprintf("%s: it takes effect at once for the subjects of %s", op.Resource.Key(), strings.Join(bound, ", ")))
 			}
 		}
 	}
 	return warnings
+}
+
+// bindingsOf names the stored bindings to a role.
+func bindingsOf(view *store.View, role string) []string {
+	var names []string
+	for b := range view.List(resource.KindAccessRoleBinding, "") {
+		if slices.Contains(b.Spec().(*resource.AccessRoleBinding).Roles, role) {
+			names = append(names, b.Key().String())
+		}
+	}
+	if more := len(names) - maxBindings; more > 0 {
+		names = append(names[:maxBindings], fmt.Sprintf("%d more", more))
+	}
+	return names
 }
 
 // changes are the operations of a batch as access control sees them.

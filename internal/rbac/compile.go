@@ -14,6 +14,8 @@ type Rule struct {
 	// Spec is the rule as it was written.
 	Spec *resource.AccessRule
 
+	// assumed marks the rule that stands for a role that does not exist.
+	assumed bool
 	// access is what the rule can grant at all: a rule with a mesh grants no
 	// token but that of a dataplane (§6.2).
 	access accessSet

@@ -142,7 +142,7 @@ func TestGrantedAndExcess(t *testing.T) {
 		{"her role to another", "type: AccessRoleBinding\nname: x\nsubjects: [{type: User, name: bob}]\nroles: [demo]", 2, true},
 		{"admin to herself", "type: AccessRoleBinding\nname: x\nsubjects: [{type: User, name: ann}]\nroles: [admin]", 1, false},
 		{"admin to those who have it", "type: AccessRoleBinding\nname: x\nsubjects: [{type: Group, name: ops}]\nroles: [admin]", 0, true},
-		{"a role that is not there", "type: AccessRoleBinding\nname: x\nsubjects: [{type: User, name: ann}]\nroles: [later]", 0, true},
+		{"a role that is not there", "type: AccessRoleBinding\nname: x\nsubjects: [{type: User, name: ann}]\nroles: [later]", 1, false},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			next := Compile(decode(t, guardWorld+tt.more))

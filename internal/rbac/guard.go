@@ -33,9 +33,10 @@ type Overreach struct {
 
 // Guarded reports whether the guard looks at changes of a resource: those of the
 // rules themselves, and of keys.
-func Guarded(key resource.Key) bool { return ofRules(key) || len(signs(key)) > 0 }
+func Guarded(key resource.Key) bool { return OfRules(key) || len(signs(key)) > 0 }
 
-func ofRules(key resource.Key) bool {
+// OfRules reports whether a resource is a role or a binding.
+func OfRules(key resource.Key) bool {
 	return key.Kind == resource.KindAccessRole || key.Kind == resource.KindAccessRoleBinding
 }
 
@@ -55,7 +56,7 @@ func (s *Set) Guard(subject Subject, view View, changes ...Change) *Overreach {
 			return &Overreach{Excess: rule, Key: c.Key, subject: subject}
 		}
 	}
-	if !slices.ContainsFunc(changes, func(c Change) bool { return ofRules(c.Key) }) {
+	if !slices.ContainsFunc(changes, func(c Change) bool { return OfRules(c.Key) }) {
 		return nil
 	}
 	after := After(view, changes...)
@@ -164,6 +165,9 @@ func Insist(subject Subject) string {
 
 // Grants names the rule and says in words what it grants.
 func (r *Rule) Grants() string {
+	if r.assumed {
+		return fmt.Sprintf("AccessRole %q, which does not exist and may come to grant every access", r.Role)
+	}
 	return fmt.Sprintf("rules[%d] of AccessRole %q: %s", r.Index, r.Role, r.what())
 }
 
@@ -191,9 +195,10 @@ func (s *Set) Excess(subject Subject, rules []*Rule) *Rule {
 	return nil
 }
 
-// Granted returns the rules that next grants to subjects that do not have them
-// in s: rules of roles that are not contained in one of the role's own former
-// rules, and the rules of roles that a binding gives to a subject anew.
+// Granted returns the rules that next grants to subjects that do not have them in
+// s: rules of roles that are not contained in one of the role's own former rules,
+// and the rules of roles that a binding gives to a subject anew. A role that does
+// not exist counts as every access (§6.2).
 func (s *Set) Granted(next *Set) []*Rule {
 	var rules []*Rule
 	grown := func(name string, now []*Rule) {
@@ -223,7 +228,9 @@ func (s *Set) Granted(next *Set) []*Rule {
 		}
 		given[p] = true
 		rules = append(rules, next.roles[p.role]...)
-		rules = append(rules, next.later(p.role)...)
+		if _, exists := next.roles[p.role]; !exists {
+			rules = append(rules, everything(p.role)) // what the role may become (§6.2)
+		}
 	}
 	return rules
 }
@@ -248,7 +255,14 @@ func (s *Set) later(role string) []*Rule {
 	if _, exists := s.roles[AdminRole]; exists || role != AdminRole {
 		return nil
 	}
-	return []*Rule{compileRule(AdminRole, 0, &resource.AccessRule{Access: Accesses()})}
+	return []*Rule{everything(AdminRole)}
+}
+
+// everything is the rule that stands for a role that does not exist.
+func everything(role string) *Rule {
+	r := compileRule(role, 0, &resource.AccessRule{Access: Accesses()})
+	r.assumed = role != AdminRole // which the next start creates with this rule
+	return r
 }
 
 // pair is a subject and a role that a binding joins.
