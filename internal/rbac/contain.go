@@ -98,7 +98,14 @@ func (w *condition) within(other *condition) bool {
 	return targetWithin(w.targetRef, other.targetRef) &&
 		targetWithin(w.to, other.to) &&
 		targetWithin(w.from, other.from) &&
-		!slices.ContainsFunc(other.token, func(t resource.TokenTag) bool { return !slices.Contains(w.token, t) })
+		tokenWithin(w.token, other.token)
+}
+
+func tokenWithin(q, other *resource.TokenQualifier) bool {
+	if other == nil || q == nil {
+		return other == nil
+	}
+	return q.NamesWithin(other) && !slices.ContainsFunc(other.Tags, func(t resource.TokenTag) bool { return !slices.Contains(q.Tags, t) })
 }
 
 func qualifierWithin(q, other tagSet) bool {

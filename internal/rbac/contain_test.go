@@ -95,6 +95,18 @@ func TestWithin(t *testing.T) {
 			"{access: [GENERATE_DATAPLANE_TOKEN], when: [{dpToken: {tags: [{name: a, value: b}]}}]}", true,
 		},
 		{
+			"token names", "{access: [GENERATE_DATAPLANE_TOKEN], when: [{dpToken: {names: [web-1, 'web-2*']}}]}",
+			"{access: [GENERATE_DATAPLANE_TOKEN], when: [{dpToken: {names: ['web-*']}}]}", true,
+		},
+		{
+			"more token names", "{access: [GENERATE_DATAPLANE_TOKEN], when: [{dpToken: {names: ['web-*', db]}}]}",
+			"{access: [GENERATE_DATAPLANE_TOKEN], when: [{dpToken: {names: ['web-*']}}]}", false,
+		},
+		{
+			"any token name", "{access: [GENERATE_DATAPLANE_TOKEN], when: [{dpToken: {tags: [{name: a, value: b}]}}]}",
+			"{access: [GENERATE_DATAPLANE_TOKEN], when: [{dpToken: {names: ['web-*']}}]}", false,
+		},
+		{
 			"fewer token tags", "{access: [GENERATE_DATAPLANE_TOKEN], when: [{dpToken: {tags: [{name: a, value: b}]}}]}",
 			"{access: [GENERATE_DATAPLANE_TOKEN], when: [{dpToken: {tags: [{name: a, value: c}]}}]}", false,
 		},

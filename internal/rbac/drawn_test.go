@@ -205,7 +205,9 @@ func drawObject(t *rapid.T, kind resource.Kind) Object {
 }
 
 func drawToken(t *rapid.T) Token {
-	token := Token{Mesh: pick[resource.MeshName](t, "mesh", "default", "demo"), Tags: map[string][]string{}}
+	token := Token{
+		Mesh: pick[resource.MeshName](t, "mesh", "default", "demo"), Name: pick(t, "dataplane", "", "web-1", "db"), Tags: map[string][]string{},
+	}
 	for _, tag := range []string{"kuma.io/service", "version"} {
 		if !oneIn(t, 4, "no tag") {
 			token.Tags[tag] = rapid.SliceOfN(rapid.SampledFrom([]string{"web", "web", "api"}), 1, 2).Draw(t, "values")
@@ -312,6 +314,9 @@ func drawWhen(t *rapid.T, o Object, token Token) resource.AccessWhen {
 		}
 		if draw("dpToken", aboutToken) {
 			w.DPToken = &resource.TokenQualifier{Tags: drawTokenTags(t, token)}
+			if oneIn(t, 3, "names") {
+				w.DPToken.Names = []string{pick(t, "name", "web-1", "web-*", "*")}
+			}
 		}
 		if w != (resource.AccessWhen{}) {
 			return w

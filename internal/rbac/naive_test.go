@@ -238,6 +238,13 @@ func naiveItems(q *resource.TargetQualifier, section string, spec map[string]any
 }
 
 func naiveToken(q *resource.TokenQualifier, t Token) bool {
+	named := len(q.Names) == 0
+	for _, n := range q.Names {
+		named = named || n == t.Name || n[len(n)-1] == '*' && len(t.Name) >= len(n)-1 && t.Name[:len(n)-1] == n[:len(n)-1]
+	}
+	if !named {
+		return false
+	}
 	for _, tag := range q.Tags {
 		if len(t.Tags[tag.Name]) == 0 {
 			return false

@@ -35,9 +35,11 @@ func ObjectOf(r *resource.Resource) Object { return Object{Key: r.Key(), Spec: r
 func (o Object) absent() bool { return o.Key.Kind == "" }
 
 // Token is the dataplane token that a GENERATE_DATAPLANE_TOKEN asks for: its
-// mesh, and every value it would carry for each tag.
+// mesh, the name of the dataplane that it is for, empty for any, and every value it
+// would carry for each tag.
 type Token struct {
 	Mesh resource.MeshName
+	Name string
 	Tags map[string][]string
 }
 

@@ -16,7 +16,7 @@ type condition struct {
 	// absent.
 	tags                [3]tagSet
 	targetRef, to, from *target
-	token               []resource.TokenTag
+	token               *resource.TokenQualifier
 }
 
 // tagSections names the sections of condition.tags.
@@ -100,7 +100,7 @@ func compileCondition(w *resource.AccessWhen) condition {
 		}
 	}
 	if w.DPToken != nil {
-		c.token = w.DPToken.Tags
+		c.token = w.DPToken
 	}
 	return c
 }
@@ -310,6 +310,7 @@ const (
 	itemDiffers
 	tokenTagAbsent
 	tokenTagDiffers
+	tokenNameDiffers
 )
 
 func (s shortfall) none() bool { return s.section == "" }
@@ -329,6 +330,11 @@ func (s shortfall) String() string {
 		return fmt.Sprintf("%s wants %s, the policy's is %s", s.section, s.wanted, s.got)
 	case itemDiffers:
 		return fmt.Sprintf("%s wants %s, item %d targets %s", s.section, s.wanted, s.entry+1, s.got)
+	case tokenNameDiffers:
+		if s.have == "" {
+			return fmt.Sprintf("%s wants a name among %s, the token is for any name", s.section, s.want)
+		}
+		return fmt.Sprintf("%s wants a name among %s, the token is for %s", s.section, s.want, s.have)
 	case tokenTagAbsent:
 		return fmt.Sprintf("%s wants %s: %s, the token does not carry that tag", s.section, s.tag, s.want)
 	default:
@@ -406,7 +412,10 @@ func (w *condition) unmetToken(c *content) shortfall {
 	if !c.isToken {
 		return shortfall{section: "dpToken"}
 	}
-	for _, tag := range w.token {
+	if !w.token.Allows(c.token.Name) {
+		return shortfall{section: "dpToken", why: tokenNameDiffers, want: strings.Join(w.token.Names, ", "), have: c.token.Name}
+	}
+	for _, tag := range w.token.Tags {
 		values := c.token.Tags[tag.Name]
 		if len(values) == 0 {
 			return shortfall{section: "dpToken", why: tokenTagAbsent, tag: tag.Name, want: tag.Value}

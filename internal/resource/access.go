@@ -1,6 +1,11 @@
 package resource
 
-import "meridian/internal/doctree"
+import (
+	"slices"
+	"strings"
+
+	"meridian/internal/doctree"
+)
 
 // Access is something that a role can grant (§6.1).
 type Access string
@@ -49,7 +54,8 @@ type TagQualifier struct {
 
 // TokenQualifier is a condition on a dataplane token.
 type TokenQualifier struct {
-	Tags []TokenTag `json:"tags" required:"true" doc:"Tags that the token must carry, with no other value."`
+	Tags  []TokenTag `json:"tags,omitzero" doc:"Tags that the token must carry, with no other value."`
+	Names []string   `json:"names,omitzero" doc:"Names that the token may be for: exact, or a prefix before '*'; a token without a name is for none of them."`
 }
 
 // TokenTag is a tag that a token must carry.
@@ -157,15 +163,7 @@ func (w *AccessWhen) check(at Path, r *Report) {
 	w.Sources.check(at.Field("sources"), r)
 	w.Destinations.check(at.Field("destinations"), r)
 	w.Selectors.check(at.Field("selectors"), r)
-	if w.DPToken != nil {
-		tags := at.Field("dpToken").Field("tags")
-		switch n := len(w.DPToken.Tags); {
-		case n == 0:
-			r.Errorf(tags, "needs at least one tag")
-		case n > maxTokenTags:
-			r.Errorf(tags, "has %d tags; a token carries at most %d", n, maxTokenTags)
-		}
-	}
+	w.DPToken.check(at.Field("dpToken"), r)
 	if w.TargetRef != nil {
 		w.TargetRef.check(at.Field("targetRef"), r)
 	}
@@ -175,6 +173,45 @@ func (w *AccessWhen) check(at Path, r *Report) {
 	if w.From != nil {
 		w.From.TargetRef.check(at.Field("from").Field("targetRef"), fromTargets, r)
 	}
+}
+
+func (q *TokenQualifier) check(at Path, r *Report) {
+	switch {
+	case q == nil:
+		return
+	case len(q.Tags) == 0 && len(q.Names) == 0:
+		r.Errorf(at, "needs at least one of tags and names")
+	case len(q.Tags) > maxTokenTags:
+		r.Errorf(at.Field("tags"), "has %d tags; a token carries at most %d", len(q.Tags), maxTokenTags)
+	}
+	for i, name := range q.Names {
+		if strings.Contains(strings.TrimSuffix(name, AnyValue), AnyValue) || len(name) > maxName || name == "" {
+			r.Errorf(at.Field("names").Index(i), "must be a name, or a prefix before '*'")
+		}
+	}
+}
+
+// Allows reports whether the qualifier permits tokens for dataplanes of that name;
+// an empty name is a token for dataplanes of any name.
+func (q *TokenQualifier) Allows(name string) bool {
+	return len(q.Names) == 0 || slices.ContainsFunc(q.Names, func(pattern string) bool { return namePatternCovers(pattern, name) })
+}
+
+// NamesWithin reports whether every name that q permits is permitted by other.
+func (q *TokenQualifier) NamesWithin(other *TokenQualifier) bool {
+	return len(other.Names) == 0 || len(q.Names) > 0 && !slices.ContainsFunc(q.Names, func(name string) bool {
+		return !slices.ContainsFunc(other.Names, func(pattern string) bool { return namePatternCovers(pattern, name) })
+	})
+}
+
+// namePatternCovers reports whether a pattern covers a name, or every name of
+// another pattern. "*" alone also covers the absent name.
+func namePatternCovers(pattern, name string) bool {
+	prefix, open := strings.CutSuffix(pattern, AnyValue)
+	if !open {
+		return name == pattern && name != ""
+	}
+	return strings.HasPrefix(name, prefix)
 }
 
 func (q *TagQualifier) check(at Path, r *Report) {

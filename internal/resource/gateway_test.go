@@ -205,7 +205,7 @@ func TestInvalidAccess(t *testing.T) {
 		{"type: AccessRole\nname: r\nrules: [{access: []}]", "rules[0].access: is required: a rule without access grants nothing"},
 		{"type: AccessRole\nname: r\nrules: [{access: [CREATE], when: [{}]}]", "rules[0].when[0]: holds for everything: write a qualifier, or remove when"},
 		{"type: AccessRole\nname: r\nrules: [{access: [CREATE], when: [{sources: {match: {}}}]}]", "rules[0].when[0].sources.match: needs at least one tag"},
-		{"type: AccessRole\nname: r\nrules: [{access: [CREATE], when: [{dpToken: {tags: []}}]}]", "rules[0].when[0].dpToken.tags: needs at least one tag"},
+		{"type: AccessRole\nname: r\nrules: [{access: [CREATE], when: [{dpToken: {tags: []}}]}]", "rules[0].when[0].dpToken: needs at least one of tags and names"},
 		{"type: AccessRole\nname: r\nrules: [{access: [CREATE], when: [{from: {targetRef: {kind: HTTPRoute, name: a}}}]}]", "rules[0].when[0].from.targetRef.kind: HTTPRoute cannot be targeted here; use one of Mesh, MeshSubset, Service, ServiceSubset"},
 		{"type: AccessRoleBinding\nname: b\n", "subjects: is required: at least one user or group\nroles: is required: at least one role"},
 		{"type: AccessRoleBinding\nname: b\nsubjects: [{type: Team, name: a}]\nroles: [r]", "subjects[0].type: unknown value \"Team\"; use one of User, Group"},

@@ -78,7 +78,7 @@ func (s *Service) CanI(ctx context.Context, req *meridianv1.CanIRequest) (*merid
 }
 
 func readQuestion(req *meridianv1.CanIRequest) (rbac.Question, error) {
-	question := rbac.Question{Access: resource.Access(req.GetAccess()), Token: rbac.Token{Mesh: resource.MeshName(req.GetMesh())}}
+	question := rbac.Question{Access: resource.Access(req.GetAccess()), Token: rbac.Token{Mesh: resource.MeshName(req.GetMesh()), Name: req.GetKey().GetName()}}
 	if err := checkAccess(req.GetAccess()); err != nil {
 		return question, err
 	}

@@ -75,6 +75,9 @@ func (d *Service) decide(token token.Token, key resource.Key, described *resourc
 	case slices.Equal(stored.Canonical(), described.Canonical()):
 		return registration{resource: stored, stored: stored}, nil
 	case byProxy(stored):
+		if err := checkToken(token, stored); err != nil {
+			return registration{}, err // it would take over another service's dataplane (§6.8)
+		}
 		meta := resource.Meta{Key: key, Labels: stored.Meta().Labels}
 		return registration{resource: described.WithMeta(meta), stored: stored, write: true}, nil
 	}

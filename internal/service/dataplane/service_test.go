@@ -369,6 +369,13 @@ func TestTheNewerReplacesTheOlder(t *testing.T) {
 		require.Equal(t, codes.PermissionDenied, code)
 		require.True(t, w.state("web-1").Connected)
 		thief.leave()
+		other, _ := w.tokenWithID("default", "", "kuma.io/service", "backend")
+		thief = w.connect(other, "web-1", dataplaneSpec("backend")) // covered, and the stored one is not
+		code, message = thief.refused()
+		require.Equal(t, codes.PermissionDenied, code)
+		require.Contains(t, message, `kuma.io/service is "web"`)
+		require.True(t, w.state("web-1").Connected)
+		thief.leave()
 		holder.leave()
 	})
 }

@@ -86,7 +86,7 @@ func (s *Service) GenerateDataplaneToken(ctx context.Context, req *meridianv1.Ge
 	raw, issued, err := s.issue(ctx, issue{
 		validFor: req.GetValidForSeconds(),
 		allowed: func() error {
-			if err := s.cfg.Access.GenerateDataplaneToken(ctx, rbac.Token{Mesh: resource.MeshName(req.GetMesh()), Tags: tags}); err != nil {
+			if err := s.cfg.Access.GenerateDataplaneToken(ctx, rbac.Token{Mesh: resource.MeshName(req.GetMesh()), Name: req.GetName(), Tags: tags}); err != nil {
 				return err
 			}
 			return s.checkMesh(req.GetMesh())

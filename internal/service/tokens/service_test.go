@@ -233,6 +233,7 @@ func TestRotate(t *testing.T) {
 func TestWhatIssuingTakes(t *testing.T) {
 	f := newFixture(t, nil)
 	f.grant("minter", `{"access": ["GENERATE_DATAPLANE_TOKEN"], "mesh": "default", "when": [{"dpToken": {"tags": [{"name": "kuma.io/service", "value": "web"}]}}]}`)
+	f.grant("namer", `{"access": ["GENERATE_DATAPLANE_TOKEN"], "when": [{"dpToken": {"names": ["web-*"]}}]}`)
 	f.grant("zoner", `{"access": ["GENERATE_ZONE_CP_TOKEN"]}`)
 	f.grant("ingress", `{"access": ["GENERATE_ZONE_TOKEN"]}`)
 	f.grant("hr", `{"access": ["GENERATE_USER_TOKEN"]}`)
@@ -242,6 +243,10 @@ func TestWhatIssuingTakes(t *testing.T) {
 		_, err := f.GenerateDataplaneToken(as(t, user), &meridianv1.GenerateDataplaneTokenRequest{
 			Mesh: "default", ValidForSeconds: hour, Tags: []*meridianv1.TokenTagValues{{Name: "kuma.io/service", Values: []string{service}}},
 		})
+		return err
+	}
+	named := func(user, name string) error {
+		_, err := f.GenerateDataplaneToken(as(t, user), &meridianv1.GenerateDataplaneTokenRequest{Mesh: "default", Name: name, ValidForSeconds: hour})
 		return err
 	}
 	zoneToken := func(user string, scope ...string) error {
@@ -259,6 +264,9 @@ func TestWhatIssuingTakes(t *testing.T) {
 		"dataplane of the service":            {dataplane("minter", "web"), true},
 		"dataplane of another":                {dataplane("minter", "billing"), false},
 		"dataplane without a role":            {dataplane("bob", "web"), false},
+		"dataplane of the name":               {named("namer", "web-1"), true},
+		"dataplane of another name":           {named("namer", "db"), false},
+		"dataplane of any name":               {named("namer", ""), false},
 		"zone":                                {zoneToken("zoner"), true},
 		"zone, ingress, without that":         {zoneToken("zoner", "ingress"), false},
 		"ingress":                             {zoneToken("ingress", "ingress", "egress"), true},
