@@ -14,6 +14,7 @@ import (
 	peerv1 "meridian/api/peer/v1"
 	"meridian/internal/gossip"
 	"meridian/internal/raftlog"
+	"meridian/internal/raftnet"
 )
 
 // Autopilot is how a leader looks after its members: it gives a new server its
@@ -48,8 +49,8 @@ func (a Autopilot) validate() error {
 	switch {
 	case a.Interval <= 0:
 		return fmt.Errorf("autopilot: interval %s must be positive", a.Interval)
-	case a.Stabilization < rpcTimeout:
-		return fmt.Errorf("autopilot: stabilization %s must be at least %s", a.Stabilization, rpcTimeout)
+	case a.Stabilization < raftnet.RPCTimeout:
+		return fmt.Errorf("autopilot: stabilization %s must be at least %s", a.Stabilization, raftnet.RPCTimeout)
 	case a.DeadAfter < 0:
 		return fmt.Errorf("autopilot: time until removal %s must not be negative", a.DeadAfter)
 	case a.MinVoters < 3 && a.DeadAfter > 0:
@@ -111,7 +112,7 @@ func (p *pilot) run(ctx context.Context) {
 func (p *pilot) lead(ctx context.Context, changed <-chan struct{}) {
 	interval := p.node.cfg.Autopilot.Interval
 	a := autopilot.New(pilotRaft{p.node}, p,
-		autopilot.WithLogger(newRaftLogger(slog.New(murmur{p.node.cfg.Logger.Handler()}))),
+		autopilot.WithLogger(raftnet.NewLogger(slog.New(murmur{p.node.cfg.Logger.Handler()}))),
 		autopilot.WithPromoter(p),
 		autopilot.WithUpdateInterval(interval),
 		autopilot.WithReconcileInterval(interval),

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"meridian/internal/raftlog"
+	"meridian/internal/raftnet"
 
 	"github.com/hashicorp/raft"
 	autopilot "github.com/hashicorp/raft-autopilot"
@@ -41,7 +42,7 @@ func (n *Node) promote(id raft.ServerID, addr raft.ServerAddress) error {
 		if s.Suffrage == raft.Voter {
 			return nil
 		}
-		ctx, cancel := context.WithTimeout(n.stopping, rpcTimeout)
+		ctx, cancel := context.WithTimeout(n.stopping, raftnet.RPCTimeout)
 		defer cancel()
 		last := n.raft.LastIndex()
 		status, err := n.statusOf(ctx, id, addr)

@@ -12,6 +12,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"meridian/internal/gossip"
+	"meridian/internal/raftnet"
 	"meridian/internal/rpcerr"
 )
 
@@ -122,7 +123,7 @@ func TestAutopilotConfig(t *testing.T) {
 	require.NoError(t, DefaultAutopilot().validate())
 	for want, change := range map[string]func(*Autopilot){
 		"interval":      func(a *Autopilot) { a.Interval = 0 },
-		"stabilization": func(a *Autopilot) { a.Stabilization = rpcTimeout - 1 },
+		"stabilization": func(a *Autopilot) { a.Stabilization = raftnet.RPCTimeout - 1 },
 		"removal":       func(a *Autopilot) { a.DeadAfter = -1 },
 		"3 voters":      func(a *Autopilot) { a.MinVoters = 2 },
 	} {

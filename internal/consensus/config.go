@@ -1,11 +1,9 @@
 package consensus
 
 import (
-	"crypto/tls"
 	"errors"
 	"fmt"
 	"log/slog"
-	"net"
 	"strings"
 	"time"
 
@@ -14,6 +12,7 @@ import (
 
 	"meridian/internal/gossip"
 	"meridian/internal/raftlog"
+	"meridian/internal/raftnet"
 	"meridian/internal/resource"
 	"meridian/internal/store"
 )
@@ -50,9 +49,9 @@ type Config struct {
 	ClusterID string
 
 	// Transport says how peers reach this node.
-	Transport TransportConfig
+	Transport raftnet.Config
 	// Network is used in place of Transport, unless nil.
-	Network Network
+	Network raftnet.Network
 	// PeerServices, unless nil, registers services that other servers of this
 	// cluster call through Node.PeerConn, before the first call arrives.
 	PeerServices func(grpc.ServiceRegistrar)
@@ -96,23 +95,6 @@ type Config struct {
 	Clock func() time.Time
 	// Events are told what happens to the node.
 	Events Events
-}
-
-// TransportConfig is the way to other servers. The zero value is no network: a
-// cluster of this one server.
-type TransportConfig struct {
-	// Addr is the host:port to listen on; port 0 is any free one.
-	Addr string
-	// Advertise is the host:port that peers dial, the bound one when empty.
-	// Required when Addr is an unspecified host such as 0.0.0.0.
-	Advertise string
-	// TLS serves both directions: its certificates are presented, RootCAs checks
-	// servers, ClientCAs clients, ServerName (or the dialled host) is expected
-	// of servers. TLS 1.3 and client certificates are enforced.
-	TLS *tls.Config
-	// VerifyPeer, unless nil, decides about a peer whose certificate is good:
-	// whether its name belongs to this cluster.
-	VerifyPeer func(tls.ConnectionState) error
 }
 
 // Addresses are where a server serves, beside its raft address, as host:port.
@@ -230,31 +212,9 @@ func (c Config) Validate() error {
 			errs = append(errs, err)
 		}
 	}
-	errs = append(errs, c.Transport.validate(), c.Autopilot.validate())
+	errs = append(errs, c.Transport.Validate(), c.Autopilot.validate())
 	if err := errors.Join(errs...); err != nil {
 		return fmt.Errorf("consensus: configuration: %w", err)
-	}
-	return nil
-}
-
-func (c TransportConfig) validate() error {
-	if c.Addr == "" {
-		return nil
-	}
-	if c.TLS == nil {
-		return errors.New("a raft address needs TLS: servers do not talk in the clear")
-	}
-	host, _, err := net.SplitHostPort(c.Addr)
-	if err != nil {
-		return fmt.Errorf("raft address: %w", err)
-	}
-	if ip := net.ParseIP(host); c.Advertise == "" && (host == "" || ip != nil && ip.IsUnspecified()) {
-		return fmt.Errorf("raft address %s cannot be dialled by peers: an address to advertise is required", c.Addr)
-	}
-	if c.Advertise != "" {
-		if _, _, err := net.SplitHostPort(c.Advertise); err != nil {
-			return fmt.Errorf("advertised raft address: %w", err)
-		}
 	}
 	return nil
 }
@@ -275,7 +235,7 @@ func (c Config) raftConfig(id raft.ServerID, notify chan<- bool) *raft.Config {
 	rc.NotifyCh = notify
 	rc.CommitTimeout = c.Timing.Commit
 	rc.NoLegacyTelemetry = true
-	rc.Logger = newRaftLogger(c.Logger)
+	rc.Logger = raftnet.NewLogger(c.Logger)
 	return rc
 }
 

@@ -10,6 +10,8 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"meridian/internal/raftlog"
+	"meridian/internal/raftnet"
+	"meridian/internal/raftnet/raftnettest"
 	"meridian/internal/store"
 )
 
@@ -87,7 +89,7 @@ func TestOtherFilesStay(t *testing.T) {
 	cfg := testConfig(t.TempDir())
 	other := filepath.Join(cfg.DataDir, "ca.pem")
 	require.NoError(t, os.WriteFile(other, nil, 0o600))
-	cfg.Transport = TransportConfig{Addr: "127.0.0.1:port", TLS: newAuthority(t).config(t, "one")}
+	cfg.Transport = raftnet.Config{Addr: "127.0.0.1:port", TLS: raftnettest.NewAuthority(t).Config(t, "one")}
 	openError(t, cfg)
 	names, err := filepath.Glob(filepath.Join(cfg.DataDir, "*"))
 	require.NoError(t, err)

@@ -5,6 +5,7 @@ import (
 	"fmt"
 
 	"meridian/internal/raftlog"
+	"meridian/internal/raftnet"
 
 	"github.com/hashicorp/raft"
 )
@@ -25,16 +26,12 @@ var ErrUnavailable = errors.New("no leader is able to serve now")
 
 // ErrClosed means that the node was closed before the request began; nothing
 // was written.
-var ErrClosed = errors.New("node is closed")
+var ErrClosed = raftnet.ErrClosed
 
 // ErrRemoved means that this server was taken out of its cluster: it holds
 // state that no longer follows the others'. To bring it back, empty its data
 // directory and let it join as a new server.
 var ErrRemoved = errors.New("this server was removed from the cluster")
-
-// ErrAddrInUse means that something else listens on the raft address. Choose
-// another address, or port 0 for any free one.
-var ErrAddrInUse = errors.New("raft address is in use")
 
 // ErrDiskHangs means that writes to the disk do not end.
 var ErrDiskHangs = errors.New("the disk hangs")

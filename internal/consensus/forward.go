@@ -10,6 +10,7 @@ import (
 	"google.golang.org/grpc/peer"
 
 	peerv1 "meridian/api/peer/v1"
+	"meridian/internal/raftnet"
 	"meridian/internal/resource"
 	"meridian/internal/store"
 )
@@ -18,8 +19,8 @@ const (
 	// readAttempt and writeAttempt are how long the leader may take to answer
 	// before it is asked again, on another connection. A write is asked again only
 	// when it carries a request id.
-	readAttempt  = rpcTimeout
-	writeAttempt = 2 * rpcTimeout
+	readAttempt  = raftnet.RPCTimeout
+	writeAttempt = 2 * raftnet.RPCTimeout
 )
 
 var (
@@ -77,7 +78,7 @@ func (n *Node) proposeThere(ctx context.Context, p *proposal, addr string, moved
 		defer cancel()
 		limited = attempt
 	}
-	conn, err := n.peers.conn(addr)
+	conn, err := n.peers.Conn(addr)
 	if err != nil {
 		return store.Result{}, fmt.Errorf("%w: %w", ErrUnavailable, err)
 	}
@@ -110,7 +111,7 @@ func (n *Node) forwardError(limited, ctx context.Context, p *proposal, err error
 	case reason == reasonDiskFull:
 		p.over = true // no other server has room either
 		return &fullThereError{err}
-	case reason == reasonNotLeader, reason == reasonUnavailable, reason == reasonUnreadable, reason == ReasonForeignCluster, !sent:
+	case reason == reasonNotLeader, reason == reasonUnavailable, reason == reasonUnreadable, reason == raftnet.ReasonForeignCluster, !sent:
 		return fmt.Errorf("%w: %w", ErrUnavailable, err)
 	case reason != reasonUnknownOutcome:
 		p.astray = true
@@ -124,7 +125,7 @@ func (n *Node) forwardError(limited, ctx context.Context, p *proposal, err error
 // waits.
 func (n *Node) retireSilent(attempt context.Context, addr string, conn *grpc.ClientConn) {
 	if cause := context.Cause(attempt); errors.Is(cause, errNoAnswer) || errors.Is(cause, errMoved) {
-		n.peers.retire(addr, conn)
+		n.peers.Retire(addr, conn)
 	}
 }
 
@@ -134,7 +135,7 @@ func (n *Node) readPointThere(ctx context.Context, addr string, begun time.Time,
 	defer done()
 	attempt, cancel := context.WithTimeoutCause(limited, readAttempt, errNoAnswer)
 	defer cancel()
-	conn, err := n.peers.conn(addr)
+	conn, err := n.peers.Conn(addr)
 	if err != nil {
 		return 0, fmt.Errorf("%w: %w", ErrUnavailable, err)
 	}

@@ -11,6 +11,7 @@ import (
 
 	peerv1 "meridian/api/peer/v1"
 	"meridian/internal/raftlog"
+	"meridian/internal/raftnet"
 	"meridian/internal/rpcerr"
 	"meridian/internal/version"
 )
@@ -98,7 +99,7 @@ func (n *Node) belong(ctx context.Context) {
 	heard := time.Now() // when a leader was last known
 	var asked time.Time
 	for {
-		moved := n.moved.wait()
+		moved := n.moved.Wait()
 		leader, _ := n.Leader()
 		if leader != "" {
 			heard = time.Now()
@@ -228,7 +229,7 @@ func (n *Node) takenIn(response *peerv1.AddMemberResponse) {
 		n.fatal(err)
 		return
 	}
-	n.witness.admit()
+	n.witness.Release()
 	n.waiting.set("")
 }
 
@@ -245,7 +246,7 @@ func (n *Node) turnedAway(err error) bool {
 			n.cfg.Logger.Warn("cannot note that this server was removed", "node", n.cfg.NodeID, "error", err)
 		}
 		n.fatal(fmt.Errorf("%w; to bring it back, stop it, empty its data directory and let it join as a new server", ErrRemoved))
-	case ReasonForeignCluster, ReasonTooOld:
+	case raftnet.ReasonForeignCluster, ReasonTooOld:
 		n.fatal(fmt.Errorf("consensus: %s", said.Message))
 	case ReasonAlreadyRunning, ReasonAddressInUse:
 		if n.waiting.set(said.Message) { // until whoever has it is gone
@@ -255,4 +256,17 @@ func (n *Node) turnedAway(err error) bool {
 		return false
 	}
 	return true
+}
+
+// hint returns where gossip has heard of a server last.
+func (n *Node) hint(name string) string {
+	if n.cfg.Peers == nil {
+		return ""
+	}
+	for _, p := range n.cfg.Peers() {
+		if p.Name == name {
+			return p.Raft
+		}
+	}
+	return ""
 }

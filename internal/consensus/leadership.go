@@ -159,7 +159,7 @@ func (n *Node) setLead(term uint64) {
 	if !n.lead.set(term) {
 		return
 	}
-	n.moved.wake()
+	n.moved.Wake()
 	if (before != 0) == (term != 0) {
 		return
 	}
@@ -172,7 +172,7 @@ func (n *Node) setLead(term uint64) {
 // while it is about to, and a channel that is closed when that ends.
 func (n *Node) waitLead(ctx context.Context) (uint64, <-chan struct{}, error) {
 	for {
-		moved := n.moved.wait()
+		moved := n.moved.Wait()
 		term, changed := n.lead.get()
 		if term != 0 {
 			return term, changed, nil
@@ -197,7 +197,7 @@ func (n *Node) observeLeader() {
 	n.raft.RegisterObserver(raft.NewObserver(nil, false, func(o *raft.Observation) bool {
 		switch o.Data.(type) {
 		case raft.LeaderObservation, raft.RaftState:
-			n.moved.wake()
+			n.moved.Wake()
 		}
 		return false
 	}))
@@ -205,7 +205,7 @@ func (n *Node) observeLeader() {
 
 // LeaderChanged returns a channel that is closed when Leader may return something
 // else. Take it before asking.
-func (n *Node) LeaderChanged() <-chan struct{} { return n.moved.wait() }
+func (n *Node) LeaderChanged() <-chan struct{} { return n.moved.Wait() }
 
 // becomeReady marks the moment at which the store held everything that was
 // committed before the start.

@@ -51,7 +51,7 @@ func (n *Node) addMember(ctx context.Context, a addition) error {
 		return rpcerr.New(rpcerr.Invalid, "", "a member has a name and an address, not %q and %q", a.name, a.addr)
 	}
 	return n.changeMembers(ctx, func() error {
-		if at, moved := n.witness.whereabouts.find(raftlog.ServerID(a.name, a.disk), ""); moved {
+		if at, moved := n.witness.AddressOf(raftlog.ServerID(a.name, a.disk)); moved {
 			a.reached = string(at)
 		}
 		steps, err := n.membership().admit(a)

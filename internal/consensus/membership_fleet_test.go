@@ -18,6 +18,7 @@ import (
 
 	"meridian/internal/consensus"
 	"meridian/internal/gossip"
+	"meridian/internal/raftnet"
 	"meridian/internal/resource"
 	"meridian/internal/store"
 	"meridian/test/simnet"
@@ -38,7 +39,7 @@ type fleet struct {
 	// a bundle are; empty: they find out.
 	cluster string
 	// network is how a server reaches the others.
-	network func(name string) consensus.Network
+	network func(name string) raftnet.Network
 
 	servers map[string]*serverUnderTest
 	// acked is the last value that was acknowledged, by name.

@@ -9,6 +9,7 @@ import (
 	"github.com/hashicorp/raft"
 
 	peerv1 "meridian/api/peer/v1"
+	"meridian/internal/raftnet"
 )
 
 // atLeader does something about members where it can be done: here while this
@@ -44,7 +45,7 @@ const (
 	leaderPause = 50 * time.Millisecond
 	// leaderPatience bounds one try: a leader that hangs is not the leader for
 	// long.
-	leaderPatience = 2 * rpcTimeout
+	leaderPatience = 2 * raftnet.RPCTimeout
 )
 
 func (n *Node) tryLeader(ctx context.Context, here func(context.Context) error, there func(context.Context, peerv1.RaftServiceClient) error) error {

@@ -7,6 +7,7 @@ import (
 	"github.com/hashicorp/raft"
 
 	"meridian/internal/raftlog"
+	"meridian/internal/raftnet"
 	"meridian/internal/rpcerr"
 )
 
@@ -20,8 +21,6 @@ const (
 	ReasonAlreadyRunning = "ALREADY_RUNNING"
 	// ReasonRemoved: the server holds a log and is not a member any more.
 	ReasonRemoved = "REMOVED"
-	// ReasonForeignCluster: the server belongs to another cluster.
-	ReasonForeignCluster = "FOREIGN_CLUSTER"
 	// ReasonTooOld: the server runs a release that cannot read what is written
 	// here.
 	ReasonTooOld = "TOO_OLD"
@@ -97,7 +96,7 @@ const (
 // runs; and should the old disk return, it is not a member any more.
 func (m membership) admit(a addition) ([]step, error) {
 	if a.cluster != "" && a.cluster != m.cluster {
-		return nil, rpcerr.New(rpcerr.Conflict, ReasonForeignCluster,
+		return nil, rpcerr.New(rpcerr.Conflict, raftnet.ReasonForeignCluster,
 			"%s is a server of cluster %s, and this is cluster %s: give it an empty data directory to join this one", a.name, a.cluster, m.cluster)
 	}
 	if a.format < commandFormat {

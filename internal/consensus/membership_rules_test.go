@@ -8,6 +8,7 @@ import (
 	"github.com/hashicorp/raft"
 	"github.com/stretchr/testify/require"
 
+	"meridian/internal/raftnet"
 	"meridian/internal/rpcerr"
 )
 
@@ -76,7 +77,7 @@ func TestWhoIsAdmitted(t *testing.T) {
 		"a joiner's name elsewhere":                  {in: members("", voter("a"), nonvoter("d")), ask: as(fresh, func(a *addition) { a.addr = "d:2" }), reason: ReasonAlreadyRunning},
 		"a joiner that moved":                        {in: members("d", voter("a"), nonvoter("d")), ask: as(fresh, func(a *addition) { a.addr = "d:2" }), steps: []step{{remove, "d", ""}, {add, "d", "d:2"}}},
 		"a member that was removed":                  {in: three(""), ask: as(fresh, func(a *addition) { a.fresh = false }), reason: ReasonRemoved},
-		"of another cluster":                         {in: three(""), ask: as(fresh, func(a *addition) { a.cluster = "there" }), reason: ReasonForeignCluster},
+		"of another cluster":                         {in: three(""), ask: as(fresh, func(a *addition) { a.cluster = "there" }), reason: raftnet.ReasonForeignCluster},
 		"too old":                                    {in: three(""), ask: as(fresh, func(a *addition) { a.format = commandFormat - 1 }), reason: ReasonTooOld},
 		"at the address of another":                  {in: three("b"), ask: as(fresh, func(a *addition) { a.addr = "b:1" }), reason: ReasonAddressInUse},
 	} {

@@ -13,6 +13,7 @@ import (
 
 	"meridian/internal/consensus"
 	"meridian/internal/gossip"
+	"meridian/internal/raftnet"
 	"meridian/internal/rpcerr"
 )
 
@@ -238,7 +239,7 @@ func TestNamesAreTaken(t *testing.T) {
 		c.grow("b", "c")
 		real := c.servers["b"]
 		delete(c.servers, "b")
-		c.network = func(string) consensus.Network { return c.net.NodeAt("impostor", "elsewhere") }
+		c.network = func(string) raftnet.Network { return c.net.NodeAt("impostor", "elsewhere") }
 		impostor := c.start("b")
 		c.servers["b"], c.servers["impostor"] = real, impostor
 		c.during(30*time.Second, "it got in", func() bool {

@@ -9,9 +9,9 @@ import (
 	"time"
 
 	"github.com/hashicorp/raft"
-	"google.golang.org/grpc"
 
 	"meridian/internal/raftlog"
+	"meridian/internal/raftnet"
 	"meridian/internal/resource"
 	"meridian/internal/store"
 )
@@ -23,8 +23,8 @@ type Node struct {
 	st        *store.Store
 	dir       *raftlog.DataDir
 	log       *raftlog.Log
-	network   Network // nil: none
-	transport Transport
+	network   raftnet.Network // nil: none
+	transport raftnet.Transport
 	// id is what raft knows this server by.
 	id      raft.ServerID
 	raft    *raft.Raft
@@ -32,9 +32,8 @@ type Node struct {
 	// running is raft once it runs, for what it calls from its own goroutines.
 	running atomic.Pointer[raft.Raft]
 
-	peers      *peers
-	peerServer *grpc.Server   // nil without a network
-	serving    sync.WaitGroup // what peerServer runs
+	peers      *raftnet.Peers
+	peerServer *raftnet.Server // nil without a network
 
 	contacts *contacts
 	pilot    *pilot
@@ -42,7 +41,7 @@ type Node struct {
 	changing chan struct{}
 
 	// witness is the transport as raft sees it.
-	witness *witness
+	witness *raftnet.Endpoint
 	// writes are held back while the state is replaced or another server takes
 	// over.
 	writes gate
@@ -53,7 +52,7 @@ type Node struct {
 
 	lead *leadership
 	// moved wakes when the leader that raft knows, or this server's lead, changes.
-	moved        signal
+	moved        raftnet.Signal
 	transferring transferWatch
 	waiting      waiting
 
@@ -111,13 +110,13 @@ func Open(ctx context.Context, cfg Config, st *store.Store) (_ *Node, err error)
 	if n.network, err = openNetwork(ctx, cfg); err != nil {
 		return nil, err
 	}
-	n.peers = newPeers(n.network, n.ClusterID)
+	n.peers = raftnet.NewPeers(n.network, n.ClusterID)
 	if n.network == nil {
-		n.transport = alone(cfg.NodeID)
+		n.transport = raftnet.Loopback(cfg.NodeID)
 	} else {
 		n.transport = n.network.Transport(n.identity)
 	}
-	n.witness = newWitness(n.transport, n.hint)
+	n.witness = raftnet.NewEndpoint(n.transport, n.hint)
 	if err = n.dir.Claim(cfg.owner()); err != nil {
 		return nil, err
 	}
@@ -128,7 +127,7 @@ func Open(ctx context.Context, cfg Config, st *store.Store) (_ *Node, err error)
 	if err = finishRecovery(n.dir, n.log); err != nil {
 		return nil, err
 	}
-	snapshots, err := raftlog.OpenSnapshots(n.dir, n.log, cfg.Snapshots.Retain, newRaftLogger(cfg.Logger))
+	snapshots, err := raftlog.OpenSnapshots(n.dir, n.log, cfg.Snapshots.Retain, raftnet.NewLogger(cfg.Logger))
 	if err != nil {
 		return nil, err
 	}
@@ -163,6 +162,17 @@ func openDataDir(cfg Config) (*raftlog.DataDir, error) {
 		return nil, startError(cfg, storage.Name(), err)
 	}
 	return dir, nil
+}
+
+// openNetwork returns the configured network, nil when there is none.
+func openNetwork(ctx context.Context, cfg Config) (raftnet.Network, error) {
+	switch {
+	case cfg.Network != nil:
+		return cfg.Network, nil
+	case cfg.Transport.Addr != "":
+		return raftnet.Listen(ctx, cfg.Transport, cfg.Logger)
+	}
+	return nil, nil
 }
 
 // run starts the node's own goroutines.
@@ -220,7 +230,7 @@ func (n *Node) awaitAdmission() error {
 		return err
 	}
 	if last == 0 && term == 0 {
-		n.witness.shut()
+		n.witness.Hold()
 	}
 	return nil
 }
@@ -243,7 +253,7 @@ func (n *Node) startRaft(snapshots *raftlog.Snapshots, notify chan<- bool) (err 
 	if err == nil {
 		n.running.Store(n.raft)
 		n.log.Running()
-		n.witness.begin(n.screen)
+		n.witness.Start(n.screen)
 		return nil
 	}
 	switch {
@@ -284,7 +294,7 @@ func (n *Node) abandon() {
 		n.stop()
 	}
 	if n.witness != nil {
-		n.witness.end()
+		n.witness.Stop()
 	}
 	if n.transport != nil {
 		_ = n.transport.Close()
@@ -469,6 +479,6 @@ func (n *Node) shutDown() error {
 	}
 	err = errors.Join(n.raftEnd.Error(), err)
 	n.answers.Wait()
-	n.witness.end()
+	n.witness.Stop()
 	return errors.Join(err, n.log.Close())
 }

@@ -16,6 +16,8 @@ import (
 	"pgregory.net/rapid"
 
 	"meridian/internal/raftlog"
+	"meridian/internal/raftnet"
+	"meridian/internal/raftnet/raftnettest"
 	"meridian/internal/resource"
 	"meridian/internal/store"
 )
@@ -289,7 +291,7 @@ func TestHalfBegun(t *testing.T) {
 		},
 		"first entry": func(n *Node) {
 			requireLog(t, n)
-			snapshots, err := raftlog.OpenSnapshots(n.dir, n.log, n.cfg.Snapshots.Retain, newRaftLogger(n.cfg.Logger))
+			snapshots, err := raftlog.OpenSnapshots(n.dir, n.log, n.cfg.Snapshots.Retain, raftnet.NewLogger(n.cfg.Logger))
 			require.NoError(t, err)
 			require.NoError(t, n.bootstrap(snapshots))
 			require.NoError(t, n.dir.Change(func(id *raftlog.Identity) { id.Bootstrapped = false }))
@@ -302,7 +304,7 @@ func TestHalfBegun(t *testing.T) {
 			n := &Node{cfg: cfg}
 			n.dir, err = openDataDir(cfg)
 			require.NoError(t, err)
-			n.transport = alone(cfg.NodeID)
+			n.transport = raftnet.Loopback(cfg.NodeID)
 			require.NoError(t, n.dir.Claim(cfg.owner()))
 			n.id = n.dir.ID().ServerID()
 			step(n)
@@ -412,9 +414,9 @@ func TestPortInUseLeavesNothing(t *testing.T) {
 	require.NoError(t, err)
 	defer func() { require.NoError(t, taken.Close()) }()
 	cfg := testConfig(filepath.Join(t.TempDir(), "data"))
-	cfg.Transport = TransportConfig{Addr: taken.Addr().String(), TLS: newAuthority(t).config(t, "one")}
+	cfg.Transport = raftnet.Config{Addr: taken.Addr().String(), TLS: raftnettest.NewAuthority(t).Config(t, "one")}
 	_, err = Open(context.Background(), cfg, store.New(store.DefaultOptions()))
-	require.ErrorIs(t, err, ErrAddrInUse)
+	require.ErrorIs(t, err, raftnet.ErrAddrInUse)
 	require.ErrorContains(t, err, taken.Addr().String())
 	require.NoDirExists(t, cfg.DataDir)
 }

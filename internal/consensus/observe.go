@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"meridian/internal/raftlog"
+	"meridian/internal/raftnet"
 
 	"github.com/hashicorp/raft"
 )
@@ -38,7 +39,7 @@ const silenceWorthTelling = time.Second
 // within rpcTimeout; so who has not failed for longer than this has been heard,
 // or this server does not lead any more. It makes up for an observation that was
 // dropped.
-const failureStale = 3 * rpcTimeout
+const failureStale = 3 * raftnet.RPCTimeout
 
 // observationQueue is how many observations may wait. Raft drops what does not
 // fit.

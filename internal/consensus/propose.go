@@ -55,7 +55,7 @@ func (n *Node) Propose(ctx context.Context, txn store.Txn) (store.Result, error)
 	defer p.patience.Stop()
 	led := p.begun
 	for {
-		moved := n.moved.wait()
+		moved := n.moved.Wait()
 		result, err := n.attempt(ctx, &p, moved)
 		if err == nil || result.Err != nil || !p.again(err) || n.network == nil || n.leaderless(&led) {
 			return p.outcome(result, err)
@@ -206,7 +206,7 @@ func (n *Node) read(ctx context.Context) (resource.Revision, error) {
 	begun := time.Now()
 	led := begun
 	for {
-		moved := n.moved.wait()
+		moved := n.moved.Wait()
 		point, err := n.readPoint(ctx, begun, moved)
 		if err == nil {
 			if err = n.awaitApplied(ctx, begun, point); err != nil {
@@ -243,7 +243,7 @@ func (n *Node) readPointHere(ctx context.Context) (resource.Revision, uint64, er
 	if err != nil {
 		return 0, 0, err
 	}
-	asked := n.witness.ask()
+	asked := n.witness.BeginRead()
 	committed := resource.Revision(n.raft.CommitIndex())
 	if n.log.Starved() && n.onlyVoter() {
 		// Raft would not answer while it waits for room on the disk. Nobody else
@@ -251,14 +251,14 @@ func (n *Node) readPointHere(ctx context.Context) (resource.Revision, uint64, er
 		return committed, term, nil
 	}
 	for {
-		proof := n.witness.moved.wait()
+		proof := n.witness.Changed()
 		if err := n.verifyLead(ctx); err != nil {
 			return 0, 0, err
 		}
 		if n.raft.CurrentTerm() != term {
 			return 0, 0, ErrUnavailable
 		}
-		if n.network == nil || n.witness.proved(n.id, n.servers(), term, asked) {
+		if n.network == nil || n.witness.Confirmed(n.id, n.servers(), term, asked) {
 			return committed, term, nil
 		}
 		select {

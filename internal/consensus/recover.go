@@ -12,6 +12,7 @@ import (
 	"github.com/hashicorp/raft"
 
 	"meridian/internal/raftlog"
+	"meridian/internal/raftnet"
 	"meridian/internal/resource"
 	"meridian/internal/store"
 )
@@ -83,7 +84,7 @@ func OpenRecovery(storage raftlog.Storage) (_ *Recovery, err error) {
 	if err := finishRecovery(r.dir, r.log); err != nil {
 		return nil, err
 	}
-	snapshots, err := raftlog.OpenSnapshots(r.dir, r.log, cfg.Snapshots.Retain, newRaftLogger(cfg.Logger))
+	snapshots, err := raftlog.OpenSnapshots(r.dir, r.log, cfg.Snapshots.Retain, raftnet.NewLogger(cfg.Logger))
 	if err != nil {
 		return nil, err
 	}

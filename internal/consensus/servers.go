@@ -4,20 +4,13 @@ import (
 	"github.com/hashicorp/raft"
 
 	"meridian/internal/raftlog"
+	"meridian/internal/raftnet"
 )
 
-// Identity is who a server is to the transports of others.
-type Identity struct {
-	// Server is what raft knows it by, Cluster its cluster's id, "" while it has
-	// none.
-	Server  raft.ServerID
-	Cluster string
-}
-
 // identity is who this server is now.
-func (n *Node) identity() Identity {
+func (n *Node) identity() raftnet.Identity {
 	id := n.dir.ID()
-	return Identity{Server: id.ServerID(), Cluster: id.ClusterID}
+	return raftnet.Identity{Server: id.ServerID(), Cluster: id.ClusterID}
 }
 
 // Server is a member of the cluster as this server's copy of the log has it.

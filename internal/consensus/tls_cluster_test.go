@@ -5,16 +5,16 @@ import (
 	"crypto/rand"
 	"crypto/tls"
 	"fmt"
-	"net"
 	"sync"
 	"testing"
 	"time"
 
-	"github.com/hashicorp/raft"
 	"github.com/stretchr/testify/require"
 	"google.golang.org/grpc"
 	healthv1 "google.golang.org/grpc/health/grpc_health_v1"
 
+	"meridian/internal/raftnet"
+	"meridian/internal/raftnet/raftnettest"
 	"meridian/internal/store"
 )
 
@@ -26,14 +26,14 @@ type tlsServer struct {
 }
 
 // startTLS opens a server of a cluster on loopback. A new one joins those given.
-func startTLS(t *testing.T, ca *authority, timing Timing, name string, addrs ...string) *tlsServer {
+func startTLS(t *testing.T, ca *raftnettest.Authority, timing Timing, name string, addrs ...string) *tlsServer {
 	t.Helper()
 	cfg := testConfig(t.TempDir())
 	cfg.Timing = timing
 	// An election may follow a handover that a busy machine was too slow for.
 	cfg.ApplyTimeout = max(cfg.ApplyTimeout, 12*timing.Heartbeat)
 	cfg.NodeID = name
-	cfg.Transport = TransportConfig{Addr: "127.0.0.1:0", TLS: ca.config(t, name)}
+	cfg.Transport = raftnet.Config{Addr: "127.0.0.1:0", TLS: ca.Config(t, name)}
 	cfg.Join = JoinConfig{Fresh: len(addrs) > 0, Addrs: func() []string { return addrs }}
 	cfg.Autopilot.Stabilization = cfg.Autopilot.Interval
 	s := &tlsServer{cfg: cfg}
@@ -63,7 +63,7 @@ func (s *tlsServer) ready(t *testing.T) {
 // threeTLS starts three servers, all voters, the first of which leads.
 func threeTLS(t *testing.T, timing Timing) []*tlsServer {
 	t.Helper()
-	ca := newAuthority(t)
+	ca := raftnettest.NewAuthority(t)
 	a := startTLS(t, ca, timing, "a")
 	a.ready(t)
 	b, c := startTLS(t, ca, timing, "b", a.node.RaftAddr()), startTLS(t, ca, timing, "c", a.node.RaftAddr())
@@ -193,14 +193,14 @@ func TestHandingOverUnderLoadOverTLS(t *testing.T) {
 
 // TestServicesOfPeers: what a server registers, its peers call, and nobody else.
 func TestServicesOfPeers(t *testing.T) {
-	ca := newAuthority(t)
+	ca := raftnettest.NewAuthority(t)
 	cfg := testConfig(t.TempDir())
-	cfg.Transport = TransportConfig{Addr: "127.0.0.1:0", TLS: ca.config(t, "one")}
+	cfg.Transport = raftnet.Config{Addr: "127.0.0.1:0", TLS: ca.Config(t, "one")}
 	cfg.PeerServices = func(r grpc.ServiceRegistrar) { healthv1.RegisterHealthServer(r, fine{}) }
 	one, _ := open(t, cfg)
 	other := testConfig(t.TempDir())
 	other.ClusterID = "another"
-	other.Transport = TransportConfig{Addr: "127.0.0.1:0", TLS: ca.config(t, "two")}
+	other.Transport = raftnet.Config{Addr: "127.0.0.1:0", TLS: ca.Config(t, "two")}
 	two, _ := open(t, other)
 
 	answer, err := healthv1.NewHealthClient(one.PeerConn(one.RaftAddr())).Check(t.Context(), &healthv1.HealthCheckRequest{})
@@ -210,7 +210,7 @@ func TestServicesOfPeers(t *testing.T) {
 	require.ErrorContains(t, err, "not another", "another cluster under the same authority")
 
 	stranger := testConfig(t.TempDir())
-	stranger.Transport = TransportConfig{Addr: "127.0.0.1:0", TLS: newAuthority(t).config(t, "three")}
+	stranger.Transport = raftnet.Config{Addr: "127.0.0.1:0", TLS: raftnettest.NewAuthority(t).Config(t, "three")}
 	three, _ := open(t, stranger)
 	short, cancel := context.WithTimeout(t.Context(), time.Second)
 	defer cancel()
@@ -230,45 +230,26 @@ func (fine) Check(context.Context, *healthv1.HealthCheckRequest) (*healthv1.Heal
 	return &healthv1.HealthCheckResponse{Status: healthv1.HealthCheckResponse_SERVING}, nil
 }
 
-// TestMessagesReachWhoIsMeant: an address may have passed to another server, of
-// this cluster or not, or to another disk of the same, which must not answer in
-// its place.
-func TestMessagesReachWhoIsMeant(t *testing.T) {
-	ca := newAuthority(t)
+// TestOneServerOnTheNetwork: with an address the listener is there from the
+// start, the server leads without waiting for a timeout, and a restart on
+// another port keeps everything.
+func TestOneServerOnTheNetwork(t *testing.T) {
+	ca := raftnettest.NewAuthority(t)
 	cfg := testConfig(t.TempDir())
-	cfg.ClusterID = "cluster"
-	cfg.Transport = TransportConfig{Addr: "127.0.0.1:0", TLS: ca.config(t, "one")}
+	cfg.Transport = raftnet.Config{Addr: "127.0.0.1:0", TLS: ca.Config(t, "one")}
+	cfg.Timing.Heartbeat, cfg.Timing.Lease = time.Hour, time.Hour
 	n, _ := open(t, cfg)
-	for meant, ok := range map[[2]string]bool{
-		{"cluster", "one"}: true, {"cluster", "two"}: false, {"another", "one"}: false, {"cluster", "one#2"}: false,
-	} {
-		config := ca.config(t, "two")
-		config.NextProtos = []string{protocolRaft(meant[0], raft.ServerID(meant[1]))}
-		conn, err := tls.Dial("tcp", n.RaftAddr(), config)
-		if !ok {
-			require.Error(t, err, meant)
-			continue
-		}
-		require.NoError(t, err, meant)
-		require.NoError(t, conn.Close())
-	}
-}
-
-// TestSilentStrangers: connections that say nothing hold up nobody, however many
-// there are.
-func TestSilentStrangers(t *testing.T) {
-	ca := newAuthority(t)
-	cfg := testConfig(t.TempDir())
-	cfg.Transport = TransportConfig{Addr: "127.0.0.1:0", TLS: ca.config(t, "one")}
-	n, _ := open(t, cfg)
-	for range 2 * maxHandshakes {
-		conn, err := net.Dial("tcp", n.RaftAddr())
-		require.NoError(t, err)
-		defer func() { _ = conn.Close() }()
-	}
-	config := ca.config(t, "two")
-	config.NextProtos = []string{protocolCalls}
-	conn, err := tls.Dial("tcp", n.RaftAddr(), config)
+	propose(t, n, put("a", 1))
+	conn, err := tls.Dial("tcp", n.RaftAddr(), ca.Config(t, "two"))
 	require.NoError(t, err)
-	require.NoError(t, conn.Close())
+	require.EqualValues(t, tls.VersionTLS13, conn.ConnectionState().Version)
+	require.NoError(t, n.Close(), "an open connection does not hold it up")
+	_, err = conn.Read(make([]byte, 1))
+	require.Error(t, err)
+	_ = conn.Close()
+
+	n, st := open(t, cfg)
+	value, _ := stored(t, st.View(), "a")
+	require.Equal(t, 1, value)
+	propose(t, n, put("a", 2))
 }

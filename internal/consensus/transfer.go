@@ -12,6 +12,7 @@ import (
 
 	peerv1 "meridian/api/peer/v1"
 	"meridian/internal/raftlog"
+	"meridian/internal/raftnet"
 )
 
 const (
@@ -72,7 +73,7 @@ func (n *Node) handOver(ctx context.Context, to string) (string, error) {
 	default: // a majority is slow, which is no reason to stay; some outcomes may be unknown
 	}
 
-	moved := n.moved.wait()
+	moved := n.moved.Wait()
 	var future raft.Future
 	if to == "" {
 		future = n.raft.LeadershipTransfer()
@@ -101,7 +102,7 @@ func (n *Node) nextLeader(ctx context.Context, moved <-chan struct{}) (string, e
 		}
 		select {
 		case <-moved:
-			moved = n.moved.wait()
+			moved = n.moved.Wait()
 		case <-n.stopping.Done():
 			return "", ErrClosed
 		case <-ctx.Done():
@@ -185,7 +186,7 @@ func (w *transferWatch) refused(term uint64, at time.Time) time.Time {
 // stuckTransfer is how long a leader may refuse writes because of a transfer.
 // Raft gives up a transfer after an election timeout and then waits for the
 // message to the successor, which takes at most rpcTimeout.
-func (n *Node) stuckTransfer() time.Duration { return 2*n.cfg.Timing.Heartbeat + rpcTimeout }
+func (n *Node) stuckTransfer() time.Duration { return 2*n.cfg.Timing.Heartbeat + raftnet.RPCTimeout }
 
 // refusedByTransfer ends a leader that has refused writes for too long.
 func (n *Node) refusedByTransfer() {

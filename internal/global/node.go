@@ -15,6 +15,7 @@ import (
 	"meridian/internal/consensus"
 	"meridian/internal/gossip"
 	"meridian/internal/pki"
+	"meridian/internal/raftnet"
 	"meridian/internal/server"
 	"meridian/internal/store"
 	"meridian/internal/version"
@@ -116,17 +117,17 @@ func (g *global) openNode(ctx context.Context) error {
 			}
 			advertise = g.cfg.advertisedRaft(addr)
 		}
-		config.Transport = consensus.TransportConfig{
+		config.Transport = raftnet.Config{
 			Addr: addr, Advertise: advertise, TLS: peerTLS(g.peers), VerifyPeer: pki.VerifyServer,
 		}
 		return g.OpenNode(ctx, config)
 	}
 	again := server.LastPorts(g.cfg.DataDir).Free("raft-addr", g.cfg.RaftAddr)
 	err := open(again)
-	if errors.Is(err, consensus.ErrAddrInUse) && again != g.cfg.RaftAddr {
+	if errors.Is(err, raftnet.ErrAddrInUse) && again != g.cfg.RaftAddr {
 		err = open(g.cfg.RaftAddr) // somebody took the port meanwhile
 	}
-	if errors.Is(err, consensus.ErrAddrInUse) {
+	if errors.Is(err, raftnet.ErrAddrInUse) {
 		return fmt.Errorf("--raft-addr: the port is in use by another process; choose another, or 0 for any free one (%w)", err)
 	}
 	if err != nil {

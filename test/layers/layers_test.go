@@ -32,6 +32,7 @@ var levels = map[string]int{
 	"internal/gossip":  1,
 	"internal/policy":  1,
 	"internal/raftlog": 1,
+	"internal/raftnet": 1,
 	"internal/rbac":    1,
 	"internal/rpcerr":  1,
 	"internal/store":   1,
@@ -84,11 +85,11 @@ type rule struct {
 
 var rules = []rule{
 	{
-		name: "only consensus speaks to raft", unless: []string{"internal/consensus", "internal/raftlog", "test/simnet"}, tests: true,
+		name: "only consensus, raftlog and raftnet import raft", unless: []string{"internal/consensus", "internal/raftlog", "internal/raftnet", "test/simnet"}, tests: true,
 		never: []string{"github.com/hashicorp/raft"},
 	},
 	{
-		name: "only gossip speaks to memberlist", unless: []string{"internal/gossip"}, tests: true,
+		name: "only gossip imports memberlist", unless: []string{"internal/gossip"}, tests: true,
 		never: []string{"github.com/hashicorp/memberlist"},
 	},
 	{

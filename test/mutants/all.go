@@ -46,7 +46,7 @@ var all = []mutant{
 	{
 		name: "async-heartbeat", breaks: "heartbeats are handled in raft's main loop (hashicorp/raft#695)",
 		edits: []edit{{"SetHeartbeatHandler(func(raft.RPC)) {}", "SetHeartbeatHandler(handle func(raft.RPC)) {\n\tt.NetworkTransport.SetHeartbeatHandler(handle)\n}"}},
-		pkg:   "./internal/consensus", run: "TestHeartbeatsStayInLine",
+		pkg:   "./internal/raftnet", run: "TestHeartbeatsStayInLine",
 	},
 	{
 		name: "restore-keeps-epoch", breaks: "I4: a restore begins a new incarnation",

@@ -14,6 +14,7 @@ import (
 	syncv1 "meridian/api/sync/v1"
 	"meridian/internal/consensus"
 	"meridian/internal/raftlog"
+	"meridian/internal/raftnet"
 	"meridian/internal/resource"
 	"meridian/internal/store"
 	zonesync "meridian/internal/sync"
@@ -91,7 +92,7 @@ func (s *server) bootLocked() {
 }
 
 // run opens a process, unless the server is stopped meanwhile.
-func (s *server) run(boot int, disk *simnet.Disk, network consensus.Network) {
+func (s *server) run(boot int, disk *simnet.Disk, network raftnet.Network) {
 	p := &process{s: s, boot: boot, store: store.New(storeOptions())}
 	p.ctx, p.cancel = context.WithCancel(s.w.ctx)
 	node, err := consensus.Open(p.ctx, s.config(p, disk, network), p.store)
@@ -114,7 +115,7 @@ func (s *server) run(boot int, disk *simnet.Disk, network consensus.Network) {
 	p.serve(lis)
 }
 
-func (s *server) config(p *process, disk *simnet.Disk, network consensus.Network) consensus.Config {
+func (s *server) config(p *process, disk *simnet.Disk, network raftnet.Network) consensus.Config {
 	cfg := consensus.DefaultConfig("")
 	cfg.Storage, cfg.NodeID, cfg.Role = disk, s.name, consensus.RoleGlobal
 	cfg.Network = network
@@ -148,7 +149,7 @@ func storeOptions() store.Options {
 }
 
 // serve begins what a process does beside consensus.
-func (p *process) serve(lis consensus.Network) {
+func (p *process) serve(lis raftnet.Network) {
 	w := p.s.w
 	p.zones = zonesync.NewServer(zonesync.ServerConfig{
 		Store: p.store, Synced: zonesync.SyncedKinds, Authorize: w.admit,

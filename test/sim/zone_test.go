@@ -14,7 +14,7 @@ import (
 	"google.golang.org/protobuf/proto"
 
 	syncv1 "meridian/api/sync/v1"
-	"meridian/internal/consensus"
+	"meridian/internal/raftnet"
 	"meridian/internal/resource"
 	"meridian/internal/store"
 	zonesync "meridian/internal/sync"
@@ -81,7 +81,7 @@ func (z *zone) start() {
 }
 
 // run opens the replica and follows the global until the process ends.
-func (p *zoneProcess) run(disk *mediumSession, network consensus.Network) {
+func (p *zoneProcess) run(disk *mediumSession, network raftnet.Network) {
 	defer close(p.ended)
 	defer func() { _ = network.Close() }()
 	z := p.z
@@ -124,7 +124,7 @@ func (z *zone) restart() {
 	}
 }
 
-func (z *zone) clientConfig(replica *zonesync.Replica, network consensus.Network) zonesync.ClientConfig {
+func (z *zone) clientConfig(replica *zonesync.Replica, network raftnet.Network) zonesync.ClientConfig {
 	z.mu.Lock()
 	defer z.mu.Unlock()
 	dial := func(ctx context.Context, addr string) (net.Conn, error) { return network.Dial(ctx, addr) }

@@ -9,9 +9,9 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/hashicorp/raft"
+	"meridian/internal/raftnet"
 
-	"meridian/internal/consensus"
+	"github.com/hashicorp/raft"
 )
 
 // Timeout is how long a message between servers waits for its answer, as long
@@ -51,11 +51,11 @@ func NewNetwork() *Network {
 
 // Node returns the way of a server to the others, for one consensus.Config. Its
 // raft address is its name. A server that was there under the address is gone.
-func (n *Network) Node(name string) consensus.Network { return n.NodeAt(name, name) }
+func (n *Network) Node(name string) raftnet.Network { return n.NodeAt(name, name) }
 
 // NodeAt is Node for a server with another raft address than its name. Links are
 // between names all the same.
-func (n *Network) NodeAt(name, addr string) consensus.Network {
+func (n *Network) NodeAt(name, addr string) raftnet.Network {
 	e := newEndpoint(n, name, addr)
 	n.mu.Lock()
 	before := n.at[addr]
@@ -219,7 +219,7 @@ type endpoint struct {
 	name, addr string
 	consumer   chan raft.RPC
 	// self says who the node is, once it has asked for its transport.
-	self  atomic.Pointer[func() consensus.Identity]
+	self  atomic.Pointer[func() raftnet.Identity]
 	calls *listener
 	// detached is closed when the server is gone or its node closed; users are
 	// the goroutines that move its connections' bytes.
@@ -228,7 +228,7 @@ type endpoint struct {
 	users    sync.WaitGroup
 }
 
-var _ consensus.Network = (*endpoint)(nil)
+var _ raftnet.Network = (*endpoint)(nil)
 
 func newEndpoint(n *Network, name, addr string) *endpoint {
 	e := &endpoint{network: n, name: name, addr: addr, consumer: make(chan raft.RPC), detached: make(chan struct{})}
@@ -252,18 +252,18 @@ func (e *endpoint) use(f func()) error {
 }
 
 // Transport carries raft's messages.
-func (e *endpoint) Transport(self func() consensus.Identity) consensus.Transport {
+func (e *endpoint) Transport(self func() raftnet.Identity) raftnet.Transport {
 	e.self.Store(&self)
 	return transport{e}
 }
 
 // identity returns who the node is, nobody before it has asked for its
 // transport.
-func (e *endpoint) identity() consensus.Identity {
+func (e *endpoint) identity() raftnet.Identity {
 	if self := e.self.Load(); self != nil {
 		return (*self)()
 	}
-	return consensus.Identity{}
+	return raftnet.Identity{}
 }
 
 // Listener accepts calls.

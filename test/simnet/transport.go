@@ -7,16 +7,16 @@ import (
 	"sync"
 	"time"
 
-	"github.com/hashicorp/raft"
+	"meridian/internal/raftnet"
 
-	"meridian/internal/consensus"
+	"github.com/hashicorp/raft"
 )
 
 // transport carries raft's messages over a Network. Requests are copied, as a
 // wire would: raft goes on using its own.
 type transport struct{ *endpoint }
 
-var _ consensus.Transport = transport{}
+var _ raftnet.Transport = transport{}
 
 // Consumer returns the messages of others.
 func (t transport) Consumer() <-chan raft.RPC { return t.consumer }
@@ -108,7 +108,7 @@ func call[T any](t transport, id raft.ServerID, target raft.ServerAddress, reque
 		return err
 	}
 	cluster, there := t.identity().Cluster, to.identity()
-	if cluster == "" || there != (consensus.Identity{Server: id, Cluster: cluster}) {
+	if cluster == "" || there != (raftnet.Identity{Server: id, Cluster: cluster}) {
 		return fmt.Errorf("%s is not server %s of cluster %s", target, id, cluster)
 	}
 	limit := newLimit()

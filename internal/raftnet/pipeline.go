@@ -1,4 +1,4 @@
-package consensus
+package raftnet
 
 import (
 	"sync"
@@ -28,8 +28,8 @@ type pipeline struct {
 var _ raft.AppendPipeline = (*pipeline)(nil)
 
 // AppendEntriesPipeline opens a way for entries.
-func (w *witness) AppendEntriesPipeline(id raft.ServerID, target raft.ServerAddress) (raft.AppendPipeline, error) {
-	at, _ := w.whereabouts.find(id, target)
+func (w *Endpoint) AppendEntriesPipeline(id raft.ServerID, target raft.ServerAddress) (raft.AppendPipeline, error) {
+	at, _ := w.addresses.find(id, target)
 	inner, err := w.Transport.AppendEntriesPipeline(id, at)
 	if err != nil {
 		return nil, err
@@ -63,7 +63,7 @@ func (p *pipeline) pass() {
 
 // endReader gives raft's reader a last answer, if it still waits for one.
 func (p *pipeline) endReader() {
-	patience := time.NewTimer(rpcTimeout)
+	patience := time.NewTimer(RPCTimeout)
 	defer patience.Stop()
 	select {
 	case p.answers <- closedAnswer(time.Now()):

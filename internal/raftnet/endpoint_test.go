@@ -1,10 +1,9 @@
-package consensus
+package raftnet
 
 import (
 	"errors"
 	"testing"
 	"testing/synctest"
-	"time"
 
 	"github.com/hashicorp/raft"
 	"github.com/stretchr/testify/require"
@@ -42,7 +41,7 @@ func TestOldAnswersProveNothing(t *testing.T) {
 	}
 	synctest.Test(t, func(t *testing.T) {
 		held := heldTransport{answers: make(chan uint64)}
-		w := newWitness(held, noHint)
+		w := NewEndpoint(held, noHint)
 		beat := func(to raft.ServerID) {
 			go func() {
 				_ = w.AppendEntries(to, "", &raft.AppendEntriesRequest{Term: 3}, &raft.AppendEntriesResponse{})
@@ -54,27 +53,27 @@ func TestOldAnswersProveNothing(t *testing.T) {
 			synctest.Wait()
 		}
 		beat("b")
-		read := w.ask()
-		require.False(t, w.proved("a", servers, 3, read))
+		read := w.BeginRead()
+		require.False(t, w.Confirmed("a", servers, 3, read))
 		answer(3)
-		require.False(t, w.proved("a", servers, 3, read), "the heartbeat left before")
+		require.False(t, w.Confirmed("a", servers, 3, read), "the heartbeat left before")
 		beat("d")
 		answer(3)
-		require.False(t, w.proved("a", servers, 3, read), "d has no vote")
+		require.False(t, w.Confirmed("a", servers, 3, read), "d has no vote")
 		beat("b")
 		answer(4)
-		require.False(t, w.proved("a", servers, 3, read), "b knows of a later term")
+		require.False(t, w.Confirmed("a", servers, 3, read), "b knows of a later term")
 		beat("b")
 		answer(0)
-		require.False(t, w.proved("a", servers, 3, read), "b did not answer")
+		require.False(t, w.Confirmed("a", servers, 3, read), "b did not answer")
 		beat("b")
-		moved := w.moved.wait()
+		moved := w.changed.Wait()
 		answer(3)
 		<-moved
-		require.True(t, w.proved("a", servers, 3, read))
-		require.False(t, w.proved("a", servers, 4, read), "of another term")
-		require.False(t, w.proved("a", servers, 3, w.ask()), "the next read wants its own")
-		require.True(t, w.proved("a", servers[:1], 3, w.ask()), "alone it needs nobody")
+		require.True(t, w.Confirmed("a", servers, 3, read))
+		require.False(t, w.Confirmed("a", servers, 4, read), "of another term")
+		require.False(t, w.Confirmed("a", servers, 3, w.BeginRead()), "the next read wants its own")
+		require.True(t, w.Confirmed("a", servers[:1], 3, w.BeginRead()), "alone it needs nobody")
 	})
 }
 
@@ -83,7 +82,7 @@ func TestOldAnswersProveNothing(t *testing.T) {
 func TestWhereabouts(t *testing.T) {
 	held := heldTransport{answers: make(chan uint64, 1), sent: make(chan raft.ServerAddress, 1)}
 	hint := "b:2"
-	w := newWitness(held, func(string) string { return hint })
+	w := NewEndpoint(held, func(string) string { return hint })
 	beat := func(term uint64) raft.ServerAddress {
 		held.answers <- term
 		_ = w.AppendEntries("b", "b:1", &raft.AppendEntriesRequest{Term: 1}, &raft.AppendEntriesResponse{})
@@ -104,19 +103,19 @@ func TestWhereabouts(t *testing.T) {
 // and everyone an answer.
 func TestNobodyIsHeardBeforeAdmission(t *testing.T) {
 	inner := consuming{messages: make(chan raft.RPC)}
-	w := newWitness(inner, noHint)
-	w.shut()
-	w.begin(func(rpc raft.RPC) (raft.RPC, bool) { return rpc, true })
-	defer w.end()
+	w := NewEndpoint(inner, noHint)
+	w.Hold()
+	w.Start(func(rpc raft.RPC) (raft.RPC, bool) { return rpc, true })
+	defer w.Stop()
 	say := func() <-chan raft.RPCResponse {
 		answered := make(chan raft.RPCResponse, 1)
 		inner.messages <- raft.RPC{RespChan: answered}
 		return answered
 	}
-	require.ErrorIs(t, (<-say()).Error, errNotAdmitted)
-	require.ErrorIs(t, (<-say()).Error, errNotAdmitted)
-	w.admit()
-	w.admit()
+	require.ErrorIs(t, (<-say()).Error, errNotMember)
+	require.ErrorIs(t, (<-say()).Error, errNotMember)
+	w.Release()
+	w.Release()
 	answered := say()
 	message := <-w.Consumer()
 	message.Respond("fine", nil)
@@ -129,31 +128,3 @@ type consuming struct {
 }
 
 func (c consuming) Consumer() <-chan raft.RPC { return c.messages }
-
-// TestAStuckTransferIsFatal: a leader that refuses every write because of a
-// transfer, for longer than one may take, cannot be helped otherwise.
-func TestAStuckTransferIsFatal(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		died := make(chan error, 1)
-		cfg := testConfig(t.TempDir())
-		cfg.Events.Fatal = func(err error) { died <- err }
-		n, _ := open(t, cfg)
-		refuse := func() {
-			require.ErrorIs(t, n.proposeError(raft.ErrLeadershipTransferInProgress), ErrUnavailable)
-		}
-		for range 5 { // one after the other is fine
-			refuse()
-			<-time.After(n.stuckTransfer() - time.Millisecond)
-			n.transferring.accepted()
-		}
-		n.transferring.refused(n.raft.CurrentTerm()-1, time.Now()) // so is what was in an earlier term
-		<-time.After(2 * n.stuckTransfer())
-		refuse()
-		<-time.After(n.stuckTransfer() / 2)
-		refuse()
-		require.Empty(t, died)
-		<-time.After(n.stuckTransfer() / 2)
-		refuse()
-		require.ErrorContains(t, <-died, "transfer")
-	})
-}

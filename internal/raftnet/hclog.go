@@ -1,4 +1,4 @@
-package consensus
+package raftnet
 
 import (
 	"context"
@@ -24,7 +24,7 @@ type raftLogger struct {
 	args []any
 }
 
-func newRaftLogger(to *slog.Logger) hclog.Logger {
+func NewLogger(to *slog.Logger) hclog.Logger {
 	return &raftLogger{to: to.With("component", "raft")}
 }
 

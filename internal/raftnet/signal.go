@@ -1,16 +1,16 @@
-package consensus
+package raftnet
 
 import "sync"
 
 // signal wakes everyone who waits for something to change.
-type signal struct {
+type Signal struct {
 	mu sync.Mutex
 	ch chan struct{}
 }
 
 // wait returns a channel that is closed by the next wake. Take it before looking
 // at what may change.
-func (s *signal) wait() <-chan struct{} {
+func (s *Signal) Wait() <-chan struct{} {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.ch == nil {
@@ -20,7 +20,7 @@ func (s *signal) wait() <-chan struct{} {
 }
 
 // wake closes the channel of everyone who waits.
-func (s *signal) wake() {
+func (s *Signal) Wake() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.ch != nil {

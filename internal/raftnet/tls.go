@@ -1,4 +1,4 @@
-package consensus
+package raftnet
 
 import (
 	"container/list"
@@ -9,6 +9,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"log/slog"
 	"net"
 	"strings"
 	"sync"
@@ -22,9 +23,9 @@ import (
 )
 
 const (
-	// rpcTimeout bounds how long a message between servers may go without
+	// RPCTimeout bounds how long a message between servers may go without
 	// progress.
-	rpcTimeout = 2 * time.Second
+	RPCTimeout = 2 * time.Second
 	// handshakeTimeout bounds how long a connection may take to prove who it is.
 	handshakeTimeout = 5 * time.Second
 	// connsPerPeer is how many idle connections are kept to each server.
@@ -55,75 +56,75 @@ type safeTransport struct {
 	*raft.NetworkTransport
 }
 
-// meant names the server that a message is for, besides its address: the
+// addressTo names the server that a message is for, besides its address: the
 // handshake asks for it.
-func meant(id raft.ServerID, target raft.ServerAddress) raft.ServerAddress {
+func addressTo(id raft.ServerID, target raft.ServerAddress) raft.ServerAddress {
 	return raft.ServerAddress(id) + "@" + target
 }
 
-// again sends a message until it meets a connection that was open. Raft keeps
+// retry sends a message until it meets a connection that was open. Raft keeps
 // connections for the next message, to a server that may have been restarted
 // since, and takes the end of such a connection for the server's silence: an
 // election loses a vote to it, and seconds with another round. Every message that
 // is sent in this way may arrive twice.
-func again(send func() error) error {
+func retry(send func() error) error {
 	for range connsPerPeer {
-		if err := send(); !hungUp(err) {
+		if err := send(); !connectionEnded(err) {
 			return err
 		}
 	}
 	return send()
 }
 
-// hungUp reports that an error is the end of an established connection.
-func hungUp(err error) bool {
-	var unreached *unreachedError
+// connectionEnded reports that an error is the end of an established connection.
+func connectionEnded(err error) bool {
+	var unreached *unreachableError
 	if errors.As(err, &unreached) {
 		return false
 	}
 	return errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) || errors.Is(err, syscall.ECONNRESET) || errors.Is(err, syscall.EPIPE)
 }
 
-// unreachedError says that no connection to a server could be made.
-type unreachedError struct {
+// unreachableError says that no connection to a server could be made.
+type unreachableError struct {
 	server string
 	err    error
 }
 
-func (e *unreachedError) Error() string {
+func (e *unreachableError) Error() string {
 	return fmt.Sprintf("reach server %s of this cluster: %v", e.server, e.err)
 }
 
-func (e *unreachedError) Unwrap() error { return e.err }
+func (e *unreachableError) Unwrap() error { return e.err }
 
 // AppendEntries sends entries or a heartbeat.
 func (t safeTransport) AppendEntries(id raft.ServerID, target raft.ServerAddress, args *raft.AppendEntriesRequest, resp *raft.AppendEntriesResponse) error {
-	return again(func() error { return t.NetworkTransport.AppendEntries(id, meant(id, target), args, resp) })
+	return retry(func() error { return t.NetworkTransport.AppendEntries(id, addressTo(id, target), args, resp) })
 }
 
 // AppendEntriesPipeline opens a way for entries.
 func (t safeTransport) AppendEntriesPipeline(id raft.ServerID, target raft.ServerAddress) (raft.AppendPipeline, error) {
-	return t.NetworkTransport.AppendEntriesPipeline(id, meant(id, target))
+	return t.NetworkTransport.AppendEntriesPipeline(id, addressTo(id, target))
 }
 
 // RequestVote asks for a vote.
 func (t safeTransport) RequestVote(id raft.ServerID, target raft.ServerAddress, args *raft.RequestVoteRequest, resp *raft.RequestVoteResponse) error {
-	return again(func() error { return t.NetworkTransport.RequestVote(id, meant(id, target), args, resp) })
+	return retry(func() error { return t.NetworkTransport.RequestVote(id, addressTo(id, target), args, resp) })
 }
 
 // RequestPreVote asks whether a vote would be given.
 func (t safeTransport) RequestPreVote(id raft.ServerID, target raft.ServerAddress, args *raft.RequestPreVoteRequest, resp *raft.RequestPreVoteResponse) error {
-	return again(func() error { return t.NetworkTransport.RequestPreVote(id, meant(id, target), args, resp) })
+	return retry(func() error { return t.NetworkTransport.RequestPreVote(id, addressTo(id, target), args, resp) })
 }
 
 // InstallSnapshot sends a snapshot.
 func (t safeTransport) InstallSnapshot(id raft.ServerID, target raft.ServerAddress, args *raft.InstallSnapshotRequest, resp *raft.InstallSnapshotResponse, data io.Reader) error {
-	return t.NetworkTransport.InstallSnapshot(id, meant(id, target), args, resp, data)
+	return t.NetworkTransport.InstallSnapshot(id, addressTo(id, target), args, resp, data)
 }
 
 // TimeoutNow makes another server stand for election.
 func (t safeTransport) TimeoutNow(id raft.ServerID, target raft.ServerAddress, args *raft.TimeoutNowRequest, resp *raft.TimeoutNowResponse) error {
-	return again(func() error { return t.NetworkTransport.TimeoutNow(id, meant(id, target), args, resp) })
+	return retry(func() error { return t.NetworkTransport.TimeoutNow(id, addressTo(id, target), args, resp) })
 }
 
 // SetHeartbeatHandler does nothing, so that heartbeats go through the main loop.
@@ -145,7 +146,7 @@ type tlsNetwork struct {
 	self      func() Identity
 	transport *safeTransport
 	// raft and calls are handed the connections of their protocol.
-	raft, calls *doorway
+	raft, calls *handoff
 
 	// accepting ends with stop, and every handshake with it; users are the
 	// goroutines that do both.
@@ -154,23 +155,25 @@ type tlsNetwork struct {
 	users     sync.WaitGroup
 	mu        sync.Mutex
 	// conns are the open connections: those accepted, and those that carry raft's
-	// messages to others; nil once closed. strangers are those accepted that have
+	// messages to others; nil once closed. handshaking are those accepted that have
 	// not proved yet who they are, oldest first.
-	conns     map[*peerConn]struct{}
-	strangers list.List
+	conns       map[*tlsConn]struct{}
+	handshaking list.List
 }
 
 var _ Network = (*tlsNetwork)(nil)
 
-func listenTLS(ctx context.Context, node Config) (*tlsNetwork, error) {
-	cfg := node.Transport
+// Listen returns the network of a server that listens at the configured address.
+//
+// Errors: ErrAddrInUse, or why it cannot listen.
+func Listen(ctx context.Context, cfg Config, logger *slog.Logger) (Network, error) {
 	var lc net.ListenConfig
 	listener, err := lc.Listen(ctx, "tcp", cfg.Addr)
 	if errors.Is(err, syscall.EADDRINUSE) {
 		return nil, fmt.Errorf("%w: %s", ErrAddrInUse, cfg.Addr)
 	}
 	if err != nil {
-		return nil, fmt.Errorf("consensus: listen on raft address %s: %w", cfg.Addr, err)
+		return nil, fmt.Errorf("raftnet: listen on raft address %s: %w", cfg.Addr, err)
 	}
 	advertise := listener.Addr()
 	if cfg.Advertise != "" {
@@ -183,9 +186,9 @@ func listenTLS(ctx context.Context, node Config) (*tlsNetwork, error) {
 		base.VerifyConnection = cfg.VerifyPeer
 	}
 	n := &tlsNetwork{
-		listener: listener, tls: base, logger: newRaftLogger(node.Logger),
-		raft: newDoorway(advertise), calls: newDoorway(advertise),
-		conns: map[*peerConn]struct{}{},
+		listener: listener, tls: base, logger: NewLogger(logger),
+		raft: newHandoff(advertise), calls: newHandoff(advertise),
+		conns: map[*tlsConn]struct{}{},
 	}
 	n.accepting, n.stop = context.WithCancel(context.WithoutCancel(ctx))
 	return n, nil
@@ -197,7 +200,7 @@ func (n *tlsNetwork) Transport(self func() Identity) Transport {
 	n.transport = &safeTransport{raft.NewNetworkTransportWithConfig(&raft.NetworkTransportConfig{
 		Stream:  raftStream{n},
 		MaxPool: connsPerPeer,
-		Timeout: rpcTimeout,
+		Timeout: RPCTimeout,
 		Logger:  n.logger,
 	})}
 	n.tls.GetConfigForClient = func(*tls.ClientHelloInfo) (*tls.Config, error) { return n.speaking(), nil }
@@ -225,7 +228,7 @@ func (a advertised) String() string { return string(a) }
 
 // accept takes connections until Close. Each proves who it is on a goroutine of
 // its own, so that a slow peer holds up nobody. Of too many that have not, the
-// one that has taken longest is given up: strangers may come faster than that,
+// one that has taken longest is given up: handshaking may come faster than that,
 // but a peer is quick.
 func (n *tlsNetwork) accept() {
 	ctx := n.accepting
@@ -241,22 +244,22 @@ func (n *tlsNetwork) accept() {
 			continue
 		}
 		pause = 0
-		conn := &peerConn{Conn: tls.Server(newProgressConn(raw), n.tls), network: n}
+		conn := &tlsConn{Conn: tls.Server(newProgressConn(raw), n.tls), network: n}
 		if !n.register(conn) {
 			_ = raw.Close()
 			return
 		}
-		n.estrange(conn)
-		n.users.Go(func() { n.admit(ctx, conn) })
+		n.trackHandshake(conn)
+		n.users.Go(func() { n.handshake(ctx, conn) })
 	}
 }
 
-// admit completes the handshake and hands the connection to its protocol.
-func (n *tlsNetwork) admit(ctx context.Context, conn *peerConn) {
+// handshake completes the handshake and hands the connection to its protocol.
+func (n *tlsNetwork) handshake(ctx context.Context, conn *tlsConn) {
 	limited, cancel := context.WithTimeout(ctx, handshakeTimeout)
 	defer cancel()
 	err := conn.HandshakeContext(limited)
-	n.known(conn)
+	n.handshakeDone(conn)
 	if err != nil {
 		_ = conn.abort()
 		return
@@ -275,7 +278,7 @@ func (n *tlsNetwork) admit(ctx context.Context, conn *peerConn) {
 }
 
 // register notes an open connection, unless the network is closed.
-func (n *tlsNetwork) register(c *peerConn) bool {
+func (n *tlsNetwork) register(c *tlsConn) bool {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	if n.conns == nil {
@@ -285,30 +288,30 @@ func (n *tlsNetwork) register(c *peerConn) bool {
 	return true
 }
 
-// estrange notes a connection whose handshake begins, and gives up the oldest of
+// trackHandshake notes a connection whose handshake begins, and gives up the oldest of
 // too many.
-func (n *tlsNetwork) estrange(c *peerConn) {
+func (n *tlsNetwork) trackHandshake(c *tlsConn) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	if n.strangers.Len() == maxHandshakes {
-		oldest := n.strangers.Remove(n.strangers.Front()).(*peerConn)
+	if n.handshaking.Len() == maxHandshakes {
+		oldest := n.handshaking.Remove(n.handshaking.Front()).(*tlsConn)
 		oldest.place = nil
 		_ = oldest.NetConn().Close() // which ends its handshake
 	}
-	c.place = n.strangers.PushBack(c)
+	c.place = n.handshaking.PushBack(c)
 }
 
-// known notes that a connection's handshake is over.
-func (n *tlsNetwork) known(c *peerConn) {
+// handshakeDone notes that a connection's handshake is over.
+func (n *tlsNetwork) handshakeDone(c *tlsConn) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	if c.place != nil {
-		n.strangers.Remove(c.place)
+		n.handshaking.Remove(c.place)
 		c.place = nil
 	}
 }
 
-func (n *tlsNetwork) forget(c *peerConn) {
+func (n *tlsNetwork) forget(c *tlsConn) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	delete(n.conns, c)
@@ -384,16 +387,16 @@ func (s raftStream) Dial(target raft.ServerAddress, timeout time.Duration) (net.
 	}
 	cluster := s.self().Cluster
 	if cluster == "" {
-		return nil, errNotAdmitted
+		return nil, errNotMember
 	}
 	config := s.tls.Clone()
 	config.GetConfigForClient = nil
 	config.NextProtos = []string{protocolRaft(cluster, raft.ServerID(server))}
 	raw, err := s.dial(ctx, addr, config)
 	if err != nil {
-		return nil, &unreachedError{raftlog.NameOf(raft.ServerID(server)), err}
+		return nil, &unreachableError{raftlog.NameOf(raft.ServerID(server)), err}
 	}
-	conn := &peerConn{Conn: raw, network: s.tlsNetwork}
+	conn := &tlsConn{Conn: raw, network: s.tlsNetwork}
 	if !s.register(conn) {
 		return nil, errors.Join(net.ErrClosed, conn.abort())
 	}
@@ -409,20 +412,20 @@ func (s raftStream) Addr() net.Addr { return s.tlsNetwork.raft.Addr() }
 // Close stops Accept.
 func (s raftStream) Close() error { return s.tlsNetwork.raft.Close() }
 
-// doorway is a listener that is handed its connections.
-type doorway struct {
+// handoff is a listener that is handed its connections.
+type handoff struct {
 	addr   net.Addr
 	conns  chan net.Conn
 	closed chan struct{}
 	once   sync.Once
 }
 
-func newDoorway(addr net.Addr) *doorway {
-	return &doorway{addr: addr, conns: make(chan net.Conn), closed: make(chan struct{})}
+func newHandoff(addr net.Addr) *handoff {
+	return &handoff{addr: addr, conns: make(chan net.Conn), closed: make(chan struct{})}
 }
 
 // hand passes a connection to Accept and reports whether it was taken.
-func (d *doorway) hand(ctx context.Context, c net.Conn) bool {
+func (d *handoff) hand(ctx context.Context, c net.Conn) bool {
 	select {
 	case d.conns <- c:
 		return true
@@ -433,7 +436,7 @@ func (d *doorway) hand(ctx context.Context, c net.Conn) bool {
 }
 
 // Accept returns the next connection.
-func (d *doorway) Accept() (net.Conn, error) {
+func (d *handoff) Accept() (net.Conn, error) {
 	select {
 	case c := <-d.conns:
 		return c, nil
@@ -443,30 +446,30 @@ func (d *doorway) Accept() (net.Conn, error) {
 }
 
 // Addr is the address that peers dial.
-func (d *doorway) Addr() net.Addr { return d.addr }
+func (d *handoff) Addr() net.Addr { return d.addr }
 
 // Close stops Accept.
-func (d *doorway) Close() error {
+func (d *handoff) Close() error {
 	d.once.Do(func() { close(d.closed) })
 	return nil
 }
 
 // peerConn is a connection that ends with the network.
-type peerConn struct {
+type tlsConn struct {
 	*tls.Conn
 	network *tlsNetwork
-	// place is where it stands among the strangers; nil once it is none.
+	// place is where it stands among the handshaking; nil once it is none.
 	place *list.Element
 }
 
 // Close ends the connection.
-func (c *peerConn) Close() error {
+func (c *tlsConn) Close() error {
 	c.network.forget(c)
 	return c.Conn.Close()
 }
 
 // abort ends a connection that was never used, without a farewell.
-func (c *peerConn) abort() error {
+func (c *tlsConn) abort() error {
 	c.network.forget(c)
 	return c.NetConn().Close()
 }

@@ -1,4 +1,4 @@
-package consensus
+package raftnet
 
 import (
 	"errors"
@@ -72,7 +72,7 @@ func TestPipelineFreesItsSender(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				inner := newBarePipeline()
-				w := newWitness(bareTransport{pipeline: inner}, noHint)
+				w := NewEndpoint(bareTransport{pipeline: inner}, noHint)
 				p, err := w.AppendEntriesPipeline("b", "b")
 				require.NoError(t, err)
 				good := &answer{response: raft.AppendEntriesResponse{Term: 3, Success: true}}
@@ -90,19 +90,19 @@ func TestPipelineFreesItsSender(t *testing.T) {
 				require.Same(t, last, <-p.Consumer())
 				require.ErrorIs(t, <-freed, raft.ErrPipelineShutdown)
 				require.NoError(t, p.Close())
-				w.end()
+				w.Stop()
 			})
 		})
 	}
 	t.Run("closed by raft", func(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
 			inner := newBarePipeline()
-			w := newWitness(bareTransport{pipeline: inner}, noHint)
+			w := NewEndpoint(bareTransport{pipeline: inner}, noHint)
 			p, err := w.AppendEntriesPipeline("b", "b")
 			require.NoError(t, err)
 			inner.answered <- &answer{response: raft.AppendEntriesResponse{Term: 3, Success: true}} // nobody reads it
 			require.NoError(t, p.Close())
-			w.end()
+			w.Stop()
 		})
 	})
 }

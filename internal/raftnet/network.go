@@ -1,4 +1,4 @@
-package consensus
+package raftnet
 
 import (
 	"context"
@@ -38,29 +38,14 @@ type Transport interface {
 	raft.WithClose
 }
 
-// openNetwork returns the configured network, nil when there is none.
-func openNetwork(ctx context.Context, cfg Config) (Network, error) {
-	switch {
-	case cfg.Network != nil:
-		return cfg.Network, nil
-	case cfg.Transport.Addr != "":
-		n, err := listenTLS(ctx, cfg)
-		if err != nil {
-			return nil, err
-		}
-		return n, nil
-	}
-	return nil, nil
-}
-
-// alone is the transport of a node without a network: it reaches itself.
-func alone(id string) Transport {
-	addr, t := raft.NewInmemTransportWithTimeout(raft.ServerAddress(id), rpcTimeout)
+// Loopback is the transport of a node without a network: it reaches itself.
+func Loopback(id string) Transport {
+	addr, t := raft.NewInmemTransportWithTimeout(raft.ServerAddress(id), RPCTimeout)
 	t.Connect(addr, t)
 	return t
 }
 
 // noNetwork is the error of whatever needs a peer in a node without a network.
 func noNetwork(addr string) error {
-	return fmt.Errorf("consensus: no way to the server at %s: this one has no network", addr)
+	return fmt.Errorf("raftnet: no way to the server at %s: this one has no network", addr)
 }

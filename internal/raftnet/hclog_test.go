@@ -1,4 +1,4 @@
-package consensus
+package raftnet
 
 import (
 	"fmt"
@@ -13,7 +13,7 @@ import (
 
 func TestClosedConnectionsAreNoErrors(t *testing.T) {
 	var out strings.Builder
-	log := newRaftLogger(slog.New(slog.NewTextHandler(&out, nil)))
+	log := NewLogger(slog.New(slog.NewTextHandler(&out, nil)))
 	log.Error("failed to decode incoming command", "error", fmt.Errorf("read: %w", net.ErrClosed))
 	log.Error("failed to decode incoming command", "error", raft.ErrTransportShutdown)
 	require.Empty(t, out.String())
@@ -24,7 +24,7 @@ func TestClosedConnectionsAreNoErrors(t *testing.T) {
 
 func TestWhatRaftRepeatsWhileAServerRestartsIsForDebugging(t *testing.T) {
 	var out strings.Builder
-	log := newRaftLogger(slog.New(slog.NewTextHandler(&out, &slog.HandlerOptions{Level: slog.LevelDebug})))
+	log := NewLogger(slog.New(slog.NewTextHandler(&out, &slog.HandlerOptions{Level: slog.LevelDebug})))
 	log.Error("failed to heartbeat to", "peer", "b", "error", fmt.Errorf("connection refused"))
 	log.Warn("failed to contact", "server-id", "b")
 	require.Equal(t, 2, strings.Count(out.String(), "level=DEBUG"), out.String())

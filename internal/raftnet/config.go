@@ -1,0 +1,69 @@
+package raftnet
+
+import (
+	"crypto/tls"
+	"errors"
+	"fmt"
+	"net"
+
+	"github.com/hashicorp/raft"
+)
+
+// ErrAddrInUse means that something else listens on the raft address. Choose
+// another address, or port 0 for any free one.
+var ErrAddrInUse = errors.New("raft address is in use")
+
+// ErrClosed means that the connections to peers were closed before the call began.
+var ErrClosed = errors.New("node is closed")
+
+// ReasonForeignCluster is why a server refuses a call of another cluster's server
+// (rpcerr.HasReason).
+const ReasonForeignCluster = "FOREIGN_CLUSTER"
+
+// Identity is who a server is to the transports of others.
+type Identity struct {
+	// Server is what raft knows it by, Cluster its cluster's id, "" while it has
+	// none.
+	Server  raft.ServerID
+	Cluster string
+}
+
+// TransportConfig is the way to other servers. The zero value is no network: a
+// cluster of this one server.
+type Config struct {
+	// Addr is the host:port to listen on; port 0 is any free one.
+	Addr string
+	// Advertise is the host:port that peers dial, the bound one when empty.
+	// Required when Addr is an unspecified host such as 0.0.0.0.
+	Advertise string
+	// TLS serves both directions: its certificates are presented, RootCAs checks
+	// servers, ClientCAs clients, ServerName (or the dialled host) is expected
+	// of servers. TLS 1.3 and client certificates are enforced.
+	TLS *tls.Config
+	// VerifyPeer, unless nil, decides about a peer whose certificate is good:
+	// whether its name belongs to this cluster.
+	VerifyPeer func(tls.ConnectionState) error
+}
+
+// Validate reports what is missing or impossible.
+func (c Config) Validate() error {
+	if c.Addr == "" {
+		return nil
+	}
+	if c.TLS == nil {
+		return errors.New("a raft address needs TLS: servers do not talk in the clear")
+	}
+	host, _, err := net.SplitHostPort(c.Addr)
+	if err != nil {
+		return fmt.Errorf("raft address: %w", err)
+	}
+	if ip := net.ParseIP(host); c.Advertise == "" && (host == "" || ip != nil && ip.IsUnspecified()) {
+		return fmt.Errorf("raft address %s cannot be dialled by peers: an address to advertise is required", c.Addr)
+	}
+	if c.Advertise != "" {
+		if _, _, err := net.SplitHostPort(c.Advertise); err != nil {
+			return fmt.Errorf("advertised raft address: %w", err)
+		}
+	}
+	return nil
+}

@@ -1,0 +1,176 @@
+package raftnet
+
+import (
+	"errors"
+	"sync"
+	"sync/atomic"
+
+	"github.com/hashicorp/raft"
+)
+
+// Endpoint is the transport that raft uses. It notes who has answered this server
+// as their leader, and when they were asked: raft's own VerifyLeader counts an
+// answer to a heartbeat that was sent before the question, and the answer of a
+// server without a vote. A leader that was stopped for a while finds such answers
+// waiting for it and would take them for proof that it still leads.
+//
+// It also keeps raft from hearing what it must not: anything, while a new server
+// waits to be taken into a cluster (see shut), and what Node.screen keeps back.
+// And it finds servers that have moved (see addresses).
+type Endpoint struct {
+	Transport
+	addresses *addresses
+	// asked counts the reads that want proof.
+	asked atomic.Uint64
+
+	mu sync.Mutex
+	// heard is the newest proof of each server.
+	confirmed map[raft.ServerID]confirmation
+	// moved wakes when there is new proof.
+	changed Signal
+
+	// consumer replaces the transport's. door is closed when this server is
+	// admitted, nil when it has no need to be; done when raft has ended.
+	consumer    chan raft.RPC
+	held, done  chan struct{}
+	releaseOnce sync.Once
+	passing     sync.WaitGroup
+	// screen looks at a message before raft does.
+	screen func(raft.RPC) (raft.RPC, bool)
+}
+
+// proof is that a server followed this one.
+type confirmation struct {
+	// term is the term it followed in; asked the number of reads that had begun
+	// when the message left that it answered.
+	term, asked uint64
+}
+
+// NewEndpoint returns the transport for raft. hint returns an address at which a
+// server may be, "" when there is none.
+func NewEndpoint(t Transport, hint func(name string) string) *Endpoint {
+	return &Endpoint{
+		Transport: t, addresses: newAddresses(hint), confirmed: map[raft.ServerID]confirmation{},
+		consumer: make(chan raft.RPC), done: make(chan struct{}),
+	}
+}
+
+// Start passes messages to raft, which is about to run, as far as screen lets
+// them through.
+func (w *Endpoint) Start(screen func(raft.RPC) (raft.RPC, bool)) {
+	w.screen = screen
+	w.passing.Go(w.pass)
+}
+
+// AppendEntries sends entries or a heartbeat. That the answer carries the term
+// of the request is what proves something: a server that knows of a later one
+// says so.
+func (w *Endpoint) AppendEntries(id raft.ServerID, target raft.ServerAddress, args *raft.AppendEntriesRequest, resp *raft.AppendEntriesResponse) error {
+	asked := w.asked.Load()
+	err := w.addresses.reach(id, target, func(at raft.ServerAddress) error { return w.Transport.AppendEntries(id, at, args, resp) })
+	if err == nil && resp.Term == args.Term {
+		w.note(id, confirmation{term: args.Term, asked: asked})
+	}
+	return err
+}
+
+func (w *Endpoint) note(id raft.ServerID, p confirmation) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if before := w.confirmed[id]; before.term > p.term || before.term == p.term && before.asked > p.asked {
+		return // an answer that was overtaken
+	}
+	w.confirmed[id] = p
+	w.changed.Wake()
+}
+
+// Changed returns a channel that is closed by the next confirmation.
+func (w *Endpoint) Changed() <-chan struct{} { return w.changed.Wait() }
+
+// AddressOf returns where a server is reached instead of at its address in the
+// log, false when it is reached there.
+func (w *Endpoint) AddressOf(id raft.ServerID) (raft.ServerAddress, bool) {
+	return w.addresses.find(id, "")
+}
+
+// BeginRead begins a read and returns its number.
+func (w *Endpoint) BeginRead() uint64 { return w.asked.Add(1) }
+
+// Confirmed reports whether a majority of the voters among servers has followed
+// this server in a term since a read began.
+func (w *Endpoint) Confirmed(self raft.ServerID, servers []raft.Server, term, read uint64) bool {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	voters, following := 0, 0
+	for _, s := range servers {
+		if s.Suffrage != raft.Voter {
+			continue
+		}
+		voters++
+		if p := w.confirmed[s.ID]; s.ID == self || p.term == term && p.asked >= read {
+			following++
+		}
+	}
+	return following > voters/2
+}
+
+// errNotAdmitted is what others hear of a server that waits for admission.
+var errNotMember = errors.New("this server is not a member yet")
+
+// Hold keeps every message from raft until Release. A server whose disk was lost
+// may still be a voter in the eyes of the others; it must neither vote nor
+// confirm entries before they have taken its vote away, for it has forgotten
+// what it promised. To be called before begin.
+func (w *Endpoint) Hold() { w.held = make(chan struct{}) }
+
+// Release lets messages through.
+func (w *Endpoint) Release() {
+	if w.held != nil {
+		w.releaseOnce.Do(func() { close(w.held) })
+	}
+}
+
+// Consumer returns the messages of others.
+func (w *Endpoint) Consumer() <-chan raft.RPC { return w.consumer }
+
+// pass moves messages to raft, or refuses them, until done.
+func (w *Endpoint) pass() {
+	for {
+		select {
+		case <-w.done:
+			return
+		case rpc := <-w.Transport.Consumer():
+			if !w.admitted() {
+				rpc.Respond(nil, errNotMember)
+				continue
+			}
+			rpc, forRaft := w.screen(rpc)
+			if !forRaft {
+				continue
+			}
+			select {
+			case w.consumer <- rpc:
+			case <-w.done:
+				return
+			}
+		}
+	}
+}
+
+func (w *Endpoint) admitted() bool {
+	if w.held == nil {
+		return true
+	}
+	select {
+	case <-w.held:
+		return true
+	default:
+		return false
+	}
+}
+
+// Stop stops pass. Raft must have ended, or never have begun.
+func (w *Endpoint) Stop() {
+	close(w.done)
+	w.passing.Wait()
+}

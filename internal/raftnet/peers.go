@@ -1,0 +1,145 @@
+package raftnet
+
+import (
+	"context"
+	"fmt"
+	"net"
+	"sync"
+	"time"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/backoff"
+	"google.golang.org/grpc/credentials/insecure"
+	"google.golang.org/grpc/keepalive"
+
+	"meridian/internal/rpcerr"
+)
+
+const (
+	// maxPeerMessage bounds a call between servers: a batch at its largest fits.
+	maxPeerMessage = 64 << 20
+	// peerIdle is how long a connection to a peer may be silent before it is
+	// asked whether it is alive, peerSilence how long it has to answer.
+	peerIdle, peerSilence = 10 * time.Second, RPCTimeout
+	// peerUnused is how long a connection without calls is kept.
+	peerUnused = 5 * time.Minute
+	// peerConnect bounds an attempt to connect.
+	peerConnect = RPCTimeout
+	// peerRetirement is how long calls may go on using a connection that seems
+	// dead.
+	peerRetirement = 10 * time.Second
+	// peerFarewell is how long Close lets the answers of calls that are done
+	// reach their callers.
+	peerFarewell = 500 * time.Millisecond
+)
+
+// peers are the connections of a node to the other servers.
+type Peers struct {
+	network Network
+	// cluster names this server's cluster, "" while it has none.
+	cluster func() string
+
+	mu sync.Mutex
+	// conns are by raft address; nil once closed.
+	conns map[string]*grpc.ClientConn
+	// retired are those that no new call uses, with what will close them.
+	retired map[*grpc.ClientConn]*time.Timer
+}
+
+func NewPeers(network Network, cluster func() string) *Peers {
+	return &Peers{network: network, cluster: cluster, conns: map[string]*grpc.ClientConn{}, retired: map[*grpc.ClientConn]*time.Timer{}}
+}
+
+// conn returns the connection to an address. It is made when it is first used.
+func (p *Peers) Conn(addr string) (*grpc.ClientConn, error) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.conns == nil {
+		return nil, ErrClosed
+	}
+	if c, ok := p.conns[addr]; ok {
+		return c, nil
+	}
+	if p.network == nil || addr == "" {
+		return nil, noNetwork(addr)
+	}
+	c, err := grpc.NewClient("passthrough:///"+addr,
+		grpc.WithContextDialer(func(ctx context.Context, _ string) (net.Conn, error) { return p.network.Dial(ctx, addr) }),
+		// What the network dials has proved who it is and is encrypted already.
+		grpc.WithTransportCredentials(insecure.NewCredentials()),
+		grpc.WithConnectParams(grpc.ConnectParams{
+			Backoff:           backoff.Config{BaseDelay: 50 * time.Millisecond, Multiplier: 1.6, Jitter: 0.2, MaxDelay: 500 * time.Millisecond},
+			MinConnectTimeout: peerConnect,
+		}),
+		grpc.WithKeepaliveParams(keepalive.ClientParameters{Time: peerIdle, Timeout: peerSilence}),
+		grpc.WithIdleTimeout(peerUnused),
+		grpc.WithDisableServiceConfig(),
+		grpc.WithChainUnaryInterceptor(rpcerr.UnaryClient, p.nameClusterUnary), grpc.WithChainStreamInterceptor(rpcerr.StreamClient, p.nameClusterStream),
+		grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(maxPeerMessage), grpc.MaxCallSendMsgSize(maxPeerMessage)),
+	)
+	if err != nil {
+		return nil, fmt.Errorf("raftnet: connect to the server at %s: %w", addr, err)
+	}
+	p.conns[addr] = c
+	return c, nil
+}
+
+// retire makes the next call to an address use a new connection, because this
+// one seems dead. Calls in progress on it have some time left to finish.
+func (p *Peers) Retire(addr string, dead *grpc.ClientConn) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.conns[addr] != dead {
+		return
+	}
+	delete(p.conns, addr)
+	p.retired[dead] = time.AfterFunc(peerRetirement, func() {
+		p.mu.Lock()
+		delete(p.retired, dead)
+		p.mu.Unlock()
+		_ = dead.Close()
+	})
+}
+
+func (p *Peers) Close() {
+	p.mu.Lock()
+	conns, retired := p.conns, p.retired
+	p.conns, p.retired = nil, nil
+	p.mu.Unlock()
+	for _, c := range conns {
+		_ = c.Close()
+	}
+	for c, timer := range retired {
+		timer.Stop()
+		_ = c.Close()
+	}
+}
+
+// To returns a connection to the server with a raft address. It is shared,
+// connects when it is first used and again after a failure, and is closed with
+// the others.
+func (p *Peers) To(addr string) grpc.ClientConnInterface { return peerConn{p, addr} }
+
+// peerConn is a connection that is looked up at each call.
+type peerConn struct {
+	peers *Peers
+	addr  string
+}
+
+// Invoke implements grpc.ClientConnInterface.
+func (c peerConn) Invoke(ctx context.Context, method string, args, reply any, opts ...grpc.CallOption) error {
+	conn, err := c.peers.Conn(c.addr)
+	if err != nil {
+		return err
+	}
+	return conn.Invoke(ctx, method, args, reply, opts...)
+}
+
+// NewStream implements grpc.ClientConnInterface.
+func (c peerConn) NewStream(ctx context.Context, desc *grpc.StreamDesc, method string, opts ...grpc.CallOption) (grpc.ClientStream, error) {
+	conn, err := c.peers.Conn(c.addr)
+	if err != nil {
+		return nil, err
+	}
+	return conn.NewStream(ctx, desc, method, opts...)
+}
