@@ -174,11 +174,8 @@ func (c *Client) Run(ctx context.Context) error {
 			c.setStatus(false, address, nil)
 			return nil
 		}
-		if s.dirty {
-			// Something could not be persisted: what was received is dropped.
-			if rerr := c.cfg.Replica.reload(); rerr != nil {
-				err = errors.Join(err, rerr)
-			}
+		if serr := c.cfg.Replica.settle(); serr != nil {
+			err = errors.Join(err, serr)
 		}
 		pause := backoffFirst
 		switch {

@@ -13,8 +13,9 @@ import (
 // carries checksums, so that a medium which returns something else than was
 // written is found out. One goroutine uses it at a time.
 type Medium interface {
-	// Write makes changes durable before it returns, all of them or, with an
-	// error, none.
+	// Write makes changes durable before it returns. With an error, all of them
+	// or none are visible to Read, and the next Write that succeeds makes durable
+	// what is visible.
 	Write(entries []Entry) error
 	// Read visits everything that was written, in any order. The arguments are
 	// not kept.

@@ -9,6 +9,7 @@ import (
 	"sync"
 
 	bolt "go.etcd.io/bbolt"
+	"google.golang.org/protobuf/proto"
 
 	syncv1 "meridian/api/sync/v1"
 	"meridian/internal/resource"
@@ -65,7 +66,11 @@ type Replica struct {
 	disk    keeper
 	machine *replica // used by one goroutine, the Client's
 	state   *syncv1.ReplicaState
+	saved   *syncv1.ReplicaState // as of the last write that succeeded
 	leases  uint32
+	// inDoubt: a commit failed. The machine is ahead of the disk, and the disk
+	// may show more than it keeps.
+	inDoubt bool
 
 	mu     sync.Mutex
 	status ReplicaStatus
@@ -119,9 +124,28 @@ func (r *Replica) start(c *contents) error {
 		// again if the zone restarts before its repair.
 		r.state.Digest = m.digest.Bytes()
 	}
-	if err := r.disk.save(promoted, r.state); err != nil {
+	if err := r.save(promoted); err != nil {
 		return err
 	}
+	if err := r.showAll(); err != nil {
+		return err
+	}
+	r.publishStatus(c.damage)
+	return nil
+}
+
+// save writes operations and the replica's state as one.
+func (r *Replica) save(writes []write) error {
+	if err := r.disk.save(writes, r.state); err != nil {
+		return err
+	}
+	r.saved = proto.CloneOf(r.state)
+	return nil
+}
+
+// showAll shows everything that the machine holds, in place of what is shown.
+func (r *Replica) showAll() error {
+	m := r.machine
 	snap := &store.Snapshot{Revision: m.revision, Epoch: m.epoch, Resources: m.served()}
 	for _, res := range snap.Resources {
 		if t := res.Meta().ModificationTime; t.After(snap.Time) {
@@ -131,7 +155,23 @@ func (r *Replica) start(c *contents) error {
 	if err := r.cfg.Store.Reset(snap); err != nil {
 		return fmt.Errorf("zonesync: show replica: %w", err)
 	}
-	r.publishStatus(c.damage)
+	return nil
+}
+
+// errNotShown means that readers see another state than the one that the
+// replica holds. It is shown anew.
+var errNotShown = errors.New("zonesync: what is served differs from the replica")
+
+// verify compares what is served with what the machine holds, when everything
+// received has been persisted and shown.
+func (r *Replica) verify() error {
+	v, m := r.cfg.Store.View(), r.machine
+	if v.Revision() != m.durable {
+		return fmt.Errorf("%w: revision %d is served, the replica is at %d", errNotShown, v.Revision(), m.durable)
+	}
+	if got := v.DigestOf(nil); got != m.shown {
+		return fmt.Errorf("%w: digest %s is served at revision %d, the replica has %s", errNotShown, got, m.durable, m.shown)
+	}
 	return nil
 }
 
@@ -192,7 +232,7 @@ func (r *replica) restore(ch *change) bool {
 		return false
 	}
 	r.clear(key, h)
-	h.good = res
+	r.serve(h, res)
 	return true
 }
 
@@ -211,10 +251,12 @@ func (r *Replica) nextLease() uint64 {
 	return r.state.Boots<<32 | uint64(r.leases)
 }
 
-// commit persists steps in one transaction, then shows them one by one.
-func (r *Replica) commit(commits []*commit) error {
+// commit persists steps in one transaction, shows them one by one, and verifies
+// what is shown. After an error the replica is in doubt until settle succeeds.
+func (r *Replica) commit(commits []*commit) (err error) {
+	defer func() { r.inDoubt = r.inDoubt || err != nil }()
 	if len(commits) == 0 {
-		return nil
+		return r.verify()
 	}
 	var writes []write
 	for _, c := range commits {
@@ -222,10 +264,13 @@ func (r *Replica) commit(commits []*commit) error {
 	}
 	last := commits[len(commits)-1]
 	r.state.Epoch, r.state.Revision, r.state.Digest = epochTo(last.epoch), uint64(last.revision), last.digest.Bytes()
-	if err := r.disk.save(writes, r.state); err != nil {
+	if err := r.save(writes); err != nil {
 		return err
 	}
-	return r.publish(commits)
+	if err := r.publish(commits); err != nil {
+		return err
+	}
+	return r.verify()
 }
 
 // publish makes persisted steps visible, one by one.
@@ -258,7 +303,27 @@ func show(s *store.Store, c *commit) error {
 	return nil
 }
 
-// reload drops what was received and not persisted, after a failure to persist.
+// settle ends the doubt after a commit that failed: it adopts what the disk has,
+// and shows it if something else is shown. Until it succeeds, what was shown
+// before is served, and nothing is received or acknowledged.
+//
+// A write whose sync failed may be visible without being durable. What is
+// visible is a complete state before or after it, and the next transaction that
+// succeeds makes it durable: bbolt syncs all that a root page refers to before
+// it writes that page, and writes its two root pages in turn.
+func (r *Replica) settle() error {
+	if !r.inDoubt {
+		return nil
+	}
+	if err := r.reload(); err != nil {
+		r.mu.Lock()
+		defer r.mu.Unlock()
+		r.status.Problem = "the replica on disk cannot be used; what was received before is served: " + oneLine(err)
+		return err
+	}
+	return nil
+}
+
 func (r *Replica) reload() error {
 	c, err := r.disk.read()
 	if err != nil {
@@ -269,10 +334,21 @@ func (r *Replica) reload() error {
 	}
 	lost := r.machine
 	r.state = c.state
+	if !proto.Equal(r.state, r.saved) {
+		if err := r.save(nil); err != nil {
+			return err
+		}
+	}
 	r.build(c)
 	r.machine.repairs, r.machine.repaired = lost.repairs, lost.repaired
 	r.machine.adopt, r.machine.acceptWipe = lost.adopt, lost.acceptWipe
 	r.machine.damaged = r.machine.damaged || lost.damaged
+	if r.verify() != nil {
+		if err := r.showAll(); err != nil {
+			return err
+		}
+	}
+	r.inDoubt = false
 	r.publishStatus(c.damage)
 	return nil
 }
@@ -280,6 +356,9 @@ func (r *Replica) reload() error {
 // publishStatus makes the machine's state visible to Status; nil keeps the
 // damage known unless it has been repaired.
 func (r *Replica) publishStatus(damage []string) {
+	if r.inDoubt {
+		return // the machine is ahead of what is durable
+	}
 	m := r.machine
 	s := ReplicaStatus{
 		Epoch: m.durableEpoch, Revision: m.durable, Head: m.head, Digest: m.digest,

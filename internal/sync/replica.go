@@ -63,7 +63,9 @@ type heldResource struct {
 	// sum is the term of the newest bytes received, usable or not.
 	sum store.Digest
 	// good is what is served: the newest that could be decoded, nil if none.
-	good *resource.Resource
+	// served is its term in the digest of all that is served.
+	good   *resource.Resource
+	served store.Digest
 	// bad is set while the newest bytes cannot be used.
 	bad bool
 }
@@ -137,6 +139,8 @@ type replica struct {
 	held     map[resource.Key]*heldResource
 	buckets  buckets
 	digest   store.Digest
+	// shown is the digest of what is served of it.
+	shown store.Digest
 	// bad holds what is in quarantine; badChanges counts its changes.
 	bad        map[resource.Key]*Quarantined
 	badChanges int
@@ -458,6 +462,16 @@ func (r *replica) tick(now time.Time) signal {
 		return signal{}
 	}
 	return signal{hello: true}
+}
+
+// serve replaces what readers see of one key, nil being nothing.
+func (r *replica) serve(h *heldResource, res *resource.Resource) {
+	var sum store.Digest
+	if res != nil {
+		sum = store.Sum(res)
+	}
+	r.shown = r.shown.Sub(h.served).Add(sum)
+	h.good, h.served = res, sum
 }
 
 // served returns what readers see, in no order.

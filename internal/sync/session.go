@@ -40,7 +40,6 @@ type session struct {
 
 	heard    time.Time // when the global last said something
 	followed bool      // the replica agreed with the global at some time
-	dirty    bool      // the machine is ahead of a disk that failed
 }
 
 func newSession(c *Client, address string) *session {
@@ -55,6 +54,9 @@ func newSession(c *Client, address string) *session {
 // run serves the connection until it fails or ctx is done. Everything it started
 // has ended when it returns.
 func (s *session) run(ctx context.Context) (err error) {
+	if err := s.replica.settle(); err != nil {
+		return err
+	}
 	conn, err := s.client.dial(s.address)
 	if err != nil {
 		return err
@@ -157,7 +159,6 @@ func (s *session) step(ctx context.Context, f *syncv1.GlobalFrame) error {
 	m := s.replica.machine
 	commits, say, failed := s.gather(ctx, f)
 	if err := s.replica.commit(commits); err != nil {
-		s.dirty = true
 		return errors.Join(err, failed)
 	}
 	s.replica.publishStatus(nil)

@@ -62,6 +62,7 @@ func (r *replica) remove(c *commit, key resource.Key, serve serveFunc) {
 	delete(r.held, key)
 	c.writes = append(c.writes, write{key: key})
 	serve(key, h.good, nil)
+	r.serve(h, nil)
 }
 
 func (r *replica) put(c *commit, ch *change, comparing bool, serve serveFunc) {
@@ -84,7 +85,7 @@ func (r *replica) put(c *commit, ch *change, comparing bool, serve serveFunc) {
 		return
 	}
 	before := h.good
-	h.good = res
+	r.serve(h, res)
 	c.writes = append(c.writes, write{key: key, raw: ch.raw})
 	serve(key, before, res)
 }

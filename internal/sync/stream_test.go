@@ -7,6 +7,7 @@ import (
 	"log/slog"
 	"net"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -43,20 +44,28 @@ type cluster struct {
 	grpc   *grpc.Server
 	stop   func()
 
-	diskFull atomic.Bool // of every zone
+	diskFull atomic.Bool  // of every zone
+	syncs    atomic.Int64 // how many syncs of zones fail from now on
 }
 
-// fullDisk fails writes while it is switched on.
-type fullDisk struct {
+// failingDisk does not write while its disk is full, and fails to sync what it
+// has written: bbolt's new root page is then in the file, and its fdatasync has
+// returned an error.
+type failingDisk struct {
 	keeper
-	full *atomic.Bool
+	full  *atomic.Bool
+	syncs *atomic.Int64
 }
 
-func (d fullDisk) save(writes []write, state *syncv1.ReplicaState) error {
+func (d failingDisk) save(writes []write, state *syncv1.ReplicaState) error {
 	if d.full.Load() {
 		return syscall.ENOSPC
 	}
-	return d.keeper.save(writes, state)
+	err := d.keeper.save(writes, state)
+	if err == nil && d.syncs.Add(-1) >= 0 {
+		err = syscall.EIO
+	}
+	return err
 }
 
 func newCluster(t testing.TB) *cluster {
@@ -141,7 +150,7 @@ func (c *cluster) attach(r *Replica, s *store.Store, address string) *zone {
 
 func (z *zone) start(c *cluster, r *Replica, cc ClientConfig) {
 	z.replica = r
-	z.replica.disk = fullDisk{keeper: z.replica.disk, full: &c.diskFull}
+	z.replica.disk = failingDisk{keeper: z.replica.disk, full: &c.diskFull, syncs: &c.syncs}
 	cc.Replica = z.replica
 	var err error
 	z.client, err = NewClient(cc)
@@ -565,7 +574,9 @@ func TestFailedDisk(t *testing.T) {
 		for i := range 40 {
 			c.write(put(policyKey(fmt.Sprintf("p-%d", i)), fmt.Sprintf(`"%04000d"`, i)))
 		}
-		<-time.After(30 * time.Second)
+		ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
+		defer cancel()
+		require.ErrorIs(t, z.store.Wait(ctx, c.global.applied), context.DeadlineExceeded, "no reader sees what is not on disk")
 		full := c.state("east")
 		require.Less(t, full.Revision, c.global.applied)
 		require.GreaterOrEqual(t, z.store.Revision(), at)
@@ -573,6 +584,55 @@ func TestFailedDisk(t *testing.T) {
 		c.diskFull.Store(false)
 		c.synced(z)
 		require.Equal(t, 41, z.store.View().Len())
+		z.stop()
+		c.stop()
+	})
+}
+
+// TestFailedSync: a write is in the file although its sync failed. The zone
+// shows what it adopts from there (I3), and acknowledges it only once a later
+// write has made it durable (§7.4).
+func TestFailedSync(t *testing.T) {
+	for _, failures := range []int64{1, 2, 5} {
+		synctest.Test(t, func(t *testing.T) {
+			c := newCluster(t)
+			c.write(put(policyKey("a"), `{}`))
+			z := c.zone("east", t.TempDir())
+			c.synced(z)
+
+			c.syncs.Store(failures)
+			c.write(put(policyKey("b"), `{}`))
+			c.synced(z)
+			require.Negative(t, c.syncs.Load(), "acknowledged with a write that did not fail")
+			require.Equal(t, 2, z.store.View().Len())
+			require.Equal(t, c.global.applied, z.store.Revision())
+
+			c.syncs.Store(failures)
+			c.write(store.Delete(policyKey("a")), put(policyKey("b"), `{"later":true}`))
+			c.synced(z)
+			require.Equal(t, 1, z.store.View().Len())
+			require.Zero(t, z.replica.Status().Repairs)
+			z.stop()
+			c.stop()
+		})
+	}
+}
+
+// TestServedDiffers: a reader of the store would see another state than the one
+// that the replica holds, for whatever reason. It is noticed without a change
+// and without the global, and shown anew.
+func TestServedDiffers(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := newCluster(t)
+		c.write(put(policyKey("a"), `{}`), put(policyKey("b"), `{}`))
+		z := c.zone("east", t.TempDir())
+		c.synced(z)
+		at := z.store.View()
+		require.NoError(t, z.store.Reset(&store.Snapshot{Revision: at.Revision(), Time: at.Time(), Epoch: at.Epoch(), Resources: slices.Collect(at.All())[:1]}))
+		require.Equal(t, 1, z.store.View().Len())
+		<-time.After(5 * time.Second)
+		require.Equal(t, 2, z.store.View().Len())
+		require.Equal(t, at.Revision(), z.store.Revision())
 		z.stop()
 		c.stop()
 	})

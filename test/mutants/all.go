@@ -78,10 +78,20 @@ var all = []mutant{
 	{
 		name: "publish-before-persist", breaks: "I4: a zone's readers see what is on its disk",
 		edits: []edit{{
-			"if err := r.disk.save(writes, r.state); err != nil {\n\t\treturn err\n\t}\n\treturn r.publish(commits)",
-			"if err := r.publish(commits); err != nil {\n\t\treturn err\n\t}\n\treturn r.disk.save(writes, r.state)",
+			"if err := r.save(writes); err != nil {\n\t\treturn err\n\t}\n\tif err := r.publish(commits); err != nil {",
+			"if err := r.publish(commits); err != nil {\n\t\treturn err\n\t}\n\tif err := r.save(writes); err != nil {",
 		}},
 		pkg: "./internal/sync", run: "TestFailedDisk",
+	},
+	{
+		name: "adopt-before-durable", breaks: "I4: a zone does not acknowledge what a crash may take back",
+		edits: []edit{{"if !proto.Equal(r.state, r.saved) {", "if false && !proto.Equal(r.state, r.saved) {"}},
+		pkg:   "./internal/sync", run: "TestFailedSync",
+	},
+	{
+		name: "adopt-without-showing", breaks: "I3: a zone serves what it says it holds",
+		edits: []edit{{"if r.verify() != nil {", "if false && r.verify() != nil {"}},
+		pkg:   "./internal/sync", run: "TestFailedSync",
 	},
 	{
 		name: "no-wipe-guard", breaks: "I10: a zone does not delete most of what it holds without approval",

@@ -13,6 +13,7 @@ var zoneFaults = []fault{
 	{"a zone that is not read from", 3, zoneStalls},
 	{"a slow zone", 2, zoneSlow},
 	{"a zone's disk is full", 2, zoneDiskFull},
+	{"a zone's disk fails to sync", 2, zoneDiskUnsynced},
 	{"a zone's disk hangs", 2, zoneDiskHangs},
 	{"a bit of a zone's disk flips", 3, zoneBitFlips},
 	{"a zone gets a new disk", 1, zoneNewDisk},
@@ -93,6 +94,21 @@ func zoneSlow(w *world, rng *rand.Rand) (func(), bool) {
 
 func zoneDiskFull(w *world, rng *rand.Rand) (func(), bool) {
 	return onZone(w, rng, "disk full", func(z *zone) { z.disk.setFull(true) }, func(z *zone) { z.disk.setFull(false) })
+}
+
+// zoneDiskUnsynced has writes fail after they are visible. A machine that loses
+// power meanwhile loses them.
+func zoneDiskUnsynced(w *world, rng *rand.Rand) (func(), bool) {
+	power := rng.IntN(2) == 0
+	return onZone(w, rng, "syncs fail", func(z *zone) { z.disk.setUnsynced(true) }, func(z *zone) {
+		if power {
+			z.crash()
+		}
+		z.disk.setUnsynced(false)
+		if power {
+			z.start()
+		}
+	})
 }
 
 func zoneDiskHangs(w *world, rng *rand.Rand) (func(), bool) {

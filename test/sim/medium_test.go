@@ -17,6 +17,10 @@ type medium struct {
 	entries map[string]zonesync.Entry
 	session *mediumSession
 	full    bool
+	// unsynced makes writes fail after they are visible. durable, unless nil, is
+	// what a crash leaves: the entries before the first such write.
+	unsynced bool
+	durable  map[string]zonesync.Entry
 	// hung is closed when writes may continue.
 	hung chan struct{}
 	// written, unless nil, is called after the next write, which does not return.
@@ -49,6 +53,9 @@ func (m *medium) crash() {
 		close(m.session.gone)
 		m.session = nil
 	}
+	if m.durable != nil {
+		m.entries, m.durable = m.durable, nil
+	}
 	m.written = nil
 }
 
@@ -64,6 +71,13 @@ func (m *medium) setFull(full bool) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	m.full = full
+}
+
+// setUnsynced makes writes fail when they are synced, or ends that.
+func (m *medium) setUnsynced(unsynced bool) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.unsynced = unsynced
 }
 
 func (m *medium) hang() {
@@ -120,6 +134,9 @@ func (s *mediumSession) Write(entries []zonesync.Entry) error {
 		m.mu.Unlock()
 		return syscall.ENOSPC
 	}
+	if m.unsynced && m.durable == nil {
+		m.durable = maps.Clone(m.entries)
+	}
 	for _, e := range entries {
 		at := e.Bucket + "\x00" + string(e.Key)
 		if e.Value == nil {
@@ -128,6 +145,11 @@ func (s *mediumSession) Write(entries []zonesync.Entry) error {
 			m.entries[at] = e
 		}
 	}
+	if m.unsynced {
+		m.mu.Unlock()
+		return syscall.EIO
+	}
+	m.durable = nil
 	written := m.written
 	m.written = nil
 	m.mu.Unlock()

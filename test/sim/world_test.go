@@ -287,6 +287,7 @@ func (w *world) heal() bool {
 	for _, z := range w.followers() {
 		z.disk.resume()
 		z.disk.setFull(false)
+		z.disk.setUnsynced(false)
 		z.start()
 	}
 	return w.await(w.plan.times(time.Minute), func() bool {
