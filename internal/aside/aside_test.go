@@ -22,7 +22,7 @@ func TestDoPanicsWhereItIsWaitedFor(t *testing.T) {
 		require.ErrorContains(t, failed, "TestDoPanicsWhereItIsWaitedFor", "it says where")
 	}()
 	Do(func() { panic("broken") })
-	require.Fail(t, "it went on")
+	require.Fail(t, "it continued")
 }
 
 // Work that ends its goroutine, as a failed test does, ends the wait too.

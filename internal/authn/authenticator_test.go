@@ -38,7 +38,7 @@ func openPKI(t *testing.T) *pki.PKI {
 	return p
 }
 
-// door is an authenticator with the keys behind it.
+// testServer is an authenticator with the keys behind it.
 type testServer struct {
 	*Authenticator
 	issuer *token.Issuer
@@ -189,7 +189,7 @@ func TestAdmission(t *testing.T) {
 	const method = "/meridian.v1.AdminService/Apply"
 	for name, tc := range map[string]struct {
 		ctx  context.Context
-		want string // the principal that is let in
+		want string // the authenticated principal
 	}{
 		"loopback":  {request(near), LoopbackAdmin().String()},
 		"user":      {request(far, "Bearer "+d.user(t, "bob")), "bob/mesh-system:authenticated"},
@@ -298,7 +298,7 @@ func TestTokensDoNotTravelInTheClear(t *testing.T) {
 	require.Equal(t, "a bearer token", token.Credentials("t", true).(fmt.Stringer).String())
 }
 
-// What is open at the moment is answered to everybody, as somebody who is not
+// Unprotected methods answer every caller, as one that is not
 // known: credentials that cannot be judged yet neither help nor hinder.
 func TestOpenMethods(t *testing.T) {
 	d := newServer(t)

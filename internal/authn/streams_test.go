@@ -125,7 +125,7 @@ func TestAZonesStreamEndsWithItsToken(t *testing.T) {
 	})
 }
 
-// Whoever needs no token keeps the stream, and what a handler says stands.
+// A caller that needs no token keeps the stream, and what a handler says stands.
 func TestStreamsWithoutATokenAreLeftAlone(t *testing.T) {
 	d := newServer(t)
 	mine := rpcerr.New(rpcerr.NotFound, "NOT_FOUND", "no")

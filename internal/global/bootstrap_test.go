@@ -87,7 +87,7 @@ func begunOnce(t *testing.T, g *global) {
 // Three servers that start at once have what a global begins with, and have it
 // once, also when the one that writes it is cut off after any of its writes.
 func TestThreeServersBeginOnce(t *testing.T) {
-	for at := range 8 { // 0: nobody is cut off
+	for at := range 8 { // 0: no server is cut off
 		t.Run(fmt.Sprintf("cut off before write %d", at), func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) { beginOnce(t, at) })
 		})

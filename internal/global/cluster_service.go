@@ -79,7 +79,7 @@ func transferError(before string, err error) error {
 	if before == "" {
 		return rpcerr.New(rpcerr.Unavailable, "NO_LEADER", "no server leads now, so none can hand over: %w", err)
 	}
-	return rpcerr.New(rpcerr.Unavailable, reasonNotHandedOn, "%s did not hand over, and goes on leading unless it is gone; see `meridian cluster members` (%w)", before, err)
+	return rpcerr.New(rpcerr.Unavailable, reasonNotHandedOn, "%s did not transfer leadership, and is still the leader unless it failed; see `meridian cluster members` (%w)", before, err)
 }
 
 // checkTransferTarget refuses a server that cannot be made the leader.

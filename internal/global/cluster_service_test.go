@@ -9,7 +9,7 @@ import (
 	"meridian/internal/rpcerr"
 )
 
-func TestWhoMayLead(t *testing.T) {
+func TestWhichServersCanLead(t *testing.T) {
 	one := []consensus.Server{{Name: "a", Voter: true}}
 	three := []consensus.Server{{Name: "a", Voter: true}, {Name: "b", Voter: true}, {Name: "c"}}
 	for to, want := range map[string]string{"": "", "b": "", "a": "", "c": reasonNoVote, "d": consensus.ReasonUnknownServer} {
@@ -34,11 +34,11 @@ func TestHandOverErrors(t *testing.T) {
 	require.Equal(t, refusal.Message, transferError("a", refusal).Error())
 	err := transferError("a", consensus.ErrUnavailable)
 	require.Equal(t, rpcerr.Unavailable, rpcerr.CodeOf(err))
-	require.ErrorContains(t, err, "a did not hand over, and goes on leading unless it is gone")
+	require.ErrorContains(t, err, "a did not transfer leadership, and is still the leader unless it failed")
 	require.ErrorContains(t, transferError("", consensus.ErrUnavailable), "no server leads now")
 }
 
-// A server that is down cannot be handed the lead, and a client that tried again
+// Leadership cannot be transferred to a server that is down, and a client that tried again
 // for half a minute would learn no more.
 func TestNoHandingOverToWhoDoesNotAnswer(t *testing.T) {
 	members := []consensus.Member{

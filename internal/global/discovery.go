@@ -12,7 +12,7 @@ import (
 	"meridian/internal/pki"
 )
 
-// discoveryInterval is how often a server that has heard of no other tries to.
+// discoveryInterval is how often a server without contact to others tries to reach them.
 const discoveryInterval = 2 * time.Second
 
 // knownAddresses is what a server has been told about where the others are. It is safe
@@ -82,7 +82,7 @@ func distinct(addrs []string) []string {
 	return out
 }
 
-// discover gets in touch with the others until gossip has heard of one, or ctx ends.
+// discover contacts the others until gossip has reached one, or ctx ends.
 // An address that the operator named may be any of a server's: the node tries it
 // as one of raft; here it is tried as one of gossip, and of the API.
 func (g *global) discover(ctx context.Context) error {
@@ -92,7 +92,7 @@ func (g *global) discover(ctx context.Context) error {
 	for len(gossip.Peers()) == 0 {
 		if addrs := g.gossipAddresses(ctx); len(addrs) > 0 {
 			if _, err := gossip.Join(ctx, addrs); err != nil && ctx.Err() == nil {
-				g.Log.Debug("nobody answers gossip yet", "error", err)
+				g.Log.Debug("no server answers gossip yet", "error", err)
 				g.learnMembers(ctx)
 			}
 		}
@@ -120,7 +120,7 @@ func (g *global) learnMembers(ctx context.Context) {
 }
 
 // membersAt asks a server of this global, which has to prove that it is one, for
-// the servers that it knows. Everybody may.
+// the servers that it knows. Every caller may.
 func (g *global) membersAt(ctx context.Context, addr string) ([]*meridianv1.ClusterMember, error) {
 	transport, err := pki.ClientTransport(pki.ClientTLSConfig{CAPEM: g.PKI.CAPEM(), Source: g.cfg.CAFile})
 	if err != nil {

@@ -1,11 +1,11 @@
-// Package global assembles and runs a server of the global control plane: where
-// operators write meshes and policies once, and zones come to fetch them.
+// Package global assembles and runs a server of the global control plane, to which
+// operators write meshes and policies, and from which zones replicate them.
 //
-// It guarantees the order of start and stop: listeners are bound before
-// anything is written, so that a start that fails leaves no trace; nothing is
-// served before every committed write has been applied; a stop lets running
-// calls finish, then ends the streams, then closes the log.
+// Guarantees: the order of start and stop. Listeners are bound before anything is
+// written, so that a failed start has no effect; nothing is served before every
+// committed write has been applied; a stop lets running calls finish, then ends the
+// streams, then closes the log.
 //
-// It refuses to decide what a zone makes of a policy: questions about a
-// dataplane are passed to the zone that has it.
+// Non-goals: matching for dataplanes. Queries about a dataplane are forwarded to its
+// zone.
 package global

@@ -49,7 +49,7 @@ type testServer struct {
 	stop   func()
 
 	mu     sync.Mutex
-	down   bool       // guarded by mu: nobody listens
+	down   bool       // guarded by mu: the listener is closed
 	hangs  bool       // guarded by mu: it takes connections and never answers
 	lags   bool       // what is written is not applied
 	missed []func()   // while it lags
@@ -146,7 +146,7 @@ func (s *testServer) hang(hangs bool) {
 	s.hangs = hangs
 }
 
-// kill ends a server: its connections break and nobody listens any more.
+// kill ends a server: its connections break and its listener is closed.
 func (s *testServer) kill() {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -11,7 +11,7 @@ import (
 
 const (
 	// suspendAfter is how long a server may be cut off from the leader before it
-	// lets its zones go: longer than an election takes, with room for a second
+	// lets its zones go: longer than an election takes, with time for a second
 	// one.
 	suspendAfter = 5 * time.Second
 	// readInterval is how often a server makes sure that it is up to date, and how
@@ -33,12 +33,11 @@ func (g *global) checkFresh() error {
 	return nil
 }
 
-// watchFreshness makes sure, until ctx ends, that what this server sends to zones
-// is the newest there is: a server that cannot do a linearizable read for some
-// time may be far behind without knowing, because it is cut off, because its
-// disk hangs, or because there is no leader at all. It lets its zones and
-// whoever watches go, so that they find one that is current, and serves them
-// again when it is.
+// watchFreshness verifies, until ctx ends, that what this server sends to zones is
+// up to date: a server that cannot do a linearizable read for some time may lag far
+// behind without noticing, because it is partitioned, because its disk hangs, or
+// because there is no leader. It then disconnects its zones and watches, so that
+// they move to a server that is up to date, and serves them again when it is.
 func (g *global) watchFreshness(ctx context.Context) error {
 	tick := time.NewTicker(readInterval)
 	defer tick.Stop()

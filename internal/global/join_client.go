@@ -23,7 +23,7 @@ const (
 	firstRetry, maxRetry = 250 * time.Millisecond, 5 * time.Second
 )
 
-// joinClient is a server that wants to be let in.
+// joinClient is a server that requests to join.
 type joinClient struct {
 	bundle clientconfig.ServerBundle
 	// source names the bundle's file.

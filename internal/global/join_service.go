@@ -17,7 +17,7 @@ import (
 	"meridian/internal/server"
 )
 
-// Why a server is not let in, for programs. Those about its token are
+// Why a server cannot join, for programs. Those about its token are
 // internal/service/tokens'.
 const (
 	reasonOwnCertificates = "OWN_CERTIFICATES"
@@ -72,7 +72,7 @@ func (g *global) serverAddresses() []string {
 	return addresses
 }
 
-// joinService is the door of new servers. Only a server token opens it.
+// joinService serves new servers. It requires a server token.
 type joinService struct {
 	meridianv1.UnimplementedJoinServiceServer
 	global *global
@@ -106,7 +106,7 @@ func (s *joinService) Join(ctx context.Context, req *meridianv1.JoinRequest) (*m
 	if err := g.Tokens.UseUp(ctx, *presented, req.GetRequestId(), req.GetName()); err != nil {
 		return nil, err
 	}
-	g.Log.Info("a new server was let in", "server", req.GetName(), "version", req.GetVersion(), "token", presented.ID)
+	g.Log.Info("a new server was accepted", "server", req.GetName(), "version", req.GetVersion(), "token", presented.ID)
 	return response, nil
 }
 

@@ -97,7 +97,7 @@ func (g *global) join(ctx context.Context) error {
 	}
 	if g.cfg.JoinBundle == "" {
 		if note != nil {
-			return &server.UsageError{Err: fmt.Errorf("--data-dir %s: this server was about to join global %s and has not been let in: give it --join-bundle again, or start it with an empty directory", dir, note.Cluster)}
+			return &server.UsageError{Err: fmt.Errorf("--data-dir %s: this server was joining global %s and has not been accepted yet: give it --join-bundle again, or start it with an empty directory", dir, note.Cluster)}
 		}
 		return nil
 	}
@@ -115,7 +115,7 @@ func (g *global) join(ctx context.Context) error {
 	return g.requestJoin(ctx, bundle, note)
 }
 
-// requestJoin asks to be let in and keeps what comes back. The note that this is done
+// requestJoin requests to join and stores the response. The note that this is done
 // comes last, so that whatever is cut off is done again.
 func (g *global) requestJoin(ctx context.Context, bundle clientconfig.ServerBundle, note *joinState) error {
 	a := &joinClient{
@@ -143,7 +143,7 @@ func (g *global) requestJoin(ctx context.Context, bundle clientconfig.ServerBund
 	if err := note.write(dir); err != nil {
 		return err
 	}
-	g.Log.Info("let in: this server has what it needs to join", "cluster", note.Cluster, "name", note.Name)
+	g.Log.Info("accepted: this server has what it needs to join", "cluster", note.Cluster, "name", note.Name)
 	g.joinState = note
 	return nil
 }
@@ -156,7 +156,7 @@ func (g *global) checkUnusedBundle(cluster string) error {
 	}
 	bundle, err := clientconfig.LoadServerBundle(g.cfg.JoinBundle)
 	if err == nil && bundle.Cluster != cluster && !raftlog.ClusterBefore(g.cfg.DataDir, bundle.Cluster) {
-		return &server.UsageError{Err: fmt.Errorf("--join-bundle %s is for global %s, and --data-dir %s belongs to global %s: leave the bundle out to go on there, or start with an empty directory to join the other",
+		return &server.UsageError{Err: fmt.Errorf("--join-bundle %s is for global %s, and --data-dir %s belongs to global %s: omit the bundle to continue there, or start with an empty directory to join the other",
 			g.cfg.JoinBundle, bundle.Cluster, g.cfg.DataDir, cluster)}
 	}
 	g.Log.Info("the join bundle is not used: this server has joined before", "bundle", g.cfg.JoinBundle, "cluster", cluster)

@@ -46,10 +46,10 @@ func (h *host) Join(ctx context.Context, req *meridianv1.JoinRequest) (*meridian
 	if h.reply != nil {
 		return h.reply(req)
 	}
-	return h.letIn()
+	return h.accept()
 }
 
-func (h *host) letIn() (*meridianv1.JoinResponse, error) {
+func (h *host) accept() (*meridianv1.JoinResponse, error) {
 	key, err := h.ca.KeyPEM()
 	return &meridianv1.JoinResponse{
 		ClusterId: "c1", Ca: h.ca.CertificatePEM(), CaKey: key, GossipKeys: [][]byte{make([]byte, gossip.KeyBytes)},
@@ -83,7 +83,7 @@ func newHost(t *testing.T, like *host) *host {
 	return h
 }
 
-// closedAddr is an address where nobody listens.
+// closedAddr is an address without a listener.
 func closedAddr(t *testing.T) string {
 	t.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
@@ -96,7 +96,7 @@ func (h *host) bundle(addrs ...string) clientconfig.ServerBundle {
 	return clientconfig.ServerBundle{Cluster: "c1", Addresses: addrs, CA: string(h.ca.CertificatePEM()), Token: "the.server.token"}
 }
 
-func newApplicant(bundle clientconfig.ServerBundle) *joinClient {
+func newJoinClient(bundle clientconfig.ServerBundle) *joinClient {
 	return &joinClient{
 		bundle: bundle, source: "second.bundle", request: &meridianv1.JoinRequest{RequestId: "r1", Name: "second"},
 		log: slog.New(slog.DiscardHandler), now: time.Now, waiting: func(string) {},
@@ -105,17 +105,17 @@ func newApplicant(bundle clientconfig.ServerBundle) *joinClient {
 
 // A server that is asked to wait, or that cannot be reached, is asked again; any
 // of those in the bundle will do.
-func TestApplicantTriesUntilOneLetsItIn(t *testing.T) {
+func TestJoinTriesUntilAServerAccepts(t *testing.T) {
 	h := newHost(t, nil)
 	refusals := 2
 	h.reply = func(*meridianv1.JoinRequest) (*meridianv1.JoinResponse, error) {
 		if refusals--; refusals >= 0 {
 			return nil, rpcerr.New(rpcerr.Unavailable, server.ReasonStarting, "starting: waiting for a leader")
 		}
-		return h.letIn()
+		return h.accept()
 	}
-	down, stranger := closedAddr(t), newHost(t, nil)
-	a := newApplicant(h.bundle(down, stranger.addr, h.addr))
+	down, foreign := closedAddr(t), newHost(t, nil)
+	a := newJoinClient(h.bundle(down, foreign.addr, h.addr))
 	var waited []string
 	a.waiting = func(what string) { waited = append(waited, what) }
 	response, err := a.run(t.Context())
@@ -126,32 +126,32 @@ func TestApplicantTriesUntilOneLetsItIn(t *testing.T) {
 	require.Len(t, waited, 2)
 	require.Equal(t, "no server of the global can let this one in ("+
 		down+": connection refused; "+
-		stranger.addr+": the server's certificate is not signed by the CA in second.bundle; "+
+		foreign.addr+": the server's certificate is not signed by the CA in second.bundle; "+
 		h.addr+": starting: waiting for a leader)", waited[0])
-	require.Empty(t, stranger.token, "who does not prove to be the global hears no token")
+	require.Empty(t, foreign.token, "the token is not sent to a server without a valid certificate")
 }
 
 // A refusal ends it, unless another server lets it in: one that is cut off may
-// not have heard of the token.
-func TestApplicantTakesARefusalForAnAnswer(t *testing.T) {
+// not have received the token.
+func TestJoinEndsWithARefusal(t *testing.T) {
 	h := newHost(t, nil)
 	behind := newHost(t, h)
 	refuse := func(*meridianv1.JoinRequest) (*meridianv1.JoinResponse, error) {
 		return nil, rpcerr.New(rpcerr.Denied, "TOKEN_USED", "Access Denied: the server token x was used up")
 	}
 	behind.reply = refuse
-	_, err := newApplicant(h.bundle(behind.addr, h.addr)).run(t.Context())
+	_, err := newJoinClient(h.bundle(behind.addr, h.addr)).run(t.Context())
 	require.NoError(t, err)
 	h.reply = refuse
-	_, err = newApplicant(h.bundle(closedAddr(t), h.addr)).run(t.Context())
+	_, err = newJoinClient(h.bundle(closedAddr(t), h.addr)).run(t.Context())
 	require.EqualError(t, err, "--join-bundle second.bundle: the server at "+h.addr+" does not let this one in: Access Denied: the server token x was used up")
 	require.Equal(t, rpcerr.Denied, rpcerr.CodeOf(err))
 }
 
-func TestApplicantCanBeStopped(t *testing.T) {
+func TestJoinCanBeStopped(t *testing.T) {
 	h := newHost(t, nil)
 	ctx, stop := context.WithCancel(t.Context())
-	a := newApplicant(h.bundle(closedAddr(t)))
+	a := newJoinClient(h.bundle(closedAddr(t)))
 	a.waiting = func(string) { stop() }
 	_, err := a.run(ctx)
 	require.ErrorIs(t, err, context.Canceled)
@@ -174,7 +174,7 @@ func writeBundle(t *testing.T, b clientconfig.ServerBundle) string {
 	return path
 }
 
-// What a new server is handed is in its directory once it goes on, and it needs
+// What a new server receives is in its directory before it continues, and it needs
 // the bundle no more.
 func TestJoiningFetchesAnIdentityOnce(t *testing.T) {
 	h := newHost(t, nil)
@@ -193,7 +193,7 @@ func TestJoiningFetchesAnIdentityOnce(t *testing.T) {
 	require.Equal(t, h.ca.CertificatePEM(), ca)
 
 	// It restarts before its log was begun: without the bundle, with it, and
-	// under the name that it was let in by.
+	// under the name that it joined with.
 	for _, with := range []string{"", bundle, "absent"} {
 		again := joiner(t, dir, with, "")
 		require.Equal(t, "second", again.cfg.serverName())
@@ -225,7 +225,7 @@ func TestJoiningIsTakenUpAgain(t *testing.T) {
 	err := joiner(t, dir, "", "second").join(t.Context())
 	var usage *server.UsageError
 	require.ErrorAs(t, err, &usage, "it must not begin a global of its own by mistake")
-	require.ErrorContains(t, err, "was about to join global c1 and has not been let in: give it --join-bundle again")
+	require.ErrorContains(t, err, "was joining global c1 and has not been accepted yet: give it --join-bundle again")
 
 	// Whatever of the answer was written before the next cut is written anew.
 	require.NoError(t, os.MkdirAll(filepath.Join(dir, "pki"), 0o700))
@@ -255,7 +255,7 @@ func TestJoiningLeavesOtherDirectoriesAlone(t *testing.T) {
 	config.DataDir, config.ClusterID = foreign, "c9"
 	openAndClose(t, config)
 	err := joiner(t, foreign, bundle, "").join(t.Context())
-	require.ErrorContains(t, err, "belongs to global c9: leave the bundle out to go on there, or start with an empty directory to join the other")
+	require.ErrorContains(t, err, "belongs to global c9: omit the bundle to continue there, or start with an empty directory to join the other")
 	require.Empty(t, h.asked)
 
 	// A directory with an authority of its own that nothing else is known of.
@@ -323,11 +323,11 @@ func TestJoinSettings(t *testing.T) {
 	}
 }
 
-// A server that waits for a leader names those it has heard of and those it
+// A server that waits for a leader names those it has contact with and those it
 // cannot reach.
 func TestRollOfMembers(t *testing.T) {
 	require.Empty(t, memberSummary([]consensus.Member{{Name: "a", State: "follower"}}, "a"))
-	require.Equal(t, "; heard of b; cannot reach c at 10.0.0.3:5690 (it does not answer: connection refused), d at x:1 (gone)", memberSummary([]consensus.Member{
+	require.Equal(t, "; reached b; cannot reach c at 10.0.0.3:5690 (it does not answer: connection refused), d at x:1 (gone)", memberSummary([]consensus.Member{
 		{Name: "a", State: consensus.StateUnreachable},
 		{Name: "b", State: "candidate"},
 		{Name: "c", State: consensus.StateUnreachable, Raft: "10.0.0.3:5690", Problem: "it does not answer: connection refused"},

@@ -25,7 +25,7 @@ func newZoneCollector(zones func() []zonesync.ZoneStatus) *zoneCollector {
 		instances:   desc("meridian_zone_instances", "Instances of a zone that are connected to this server; absent for a zone that is disabled."),
 		lag:         desc("meridian_zone_lag", "Synced changes that a zone has yet to acknowledge."),
 		quarantined: desc("meridian_zone_quarantined", "Resources that a zone cannot use."),
-		seen:        desc("meridian_zone_last_seen_timestamp_seconds", "When a zone was last heard of."),
+		seen:        desc("meridian_zone_last_seen_timestamp_seconds", "When a zone was last in contact."),
 	}
 }
 

@@ -182,14 +182,14 @@ func (g *global) watchLeaders(ctx context.Context) error {
 
 // leaderWatch is what this server has seen of leaders.
 type leaderWatch struct {
-	// last led last; led says that somebody does now.
+	// last led last; led says that there is a leader now.
 	last string
 	led  bool
-	// missed says that the log has it that nobody leads.
+	// missed says that the log has it that there is no leader.
 	missed bool
 }
 
-// observe notes who leads, "" for nobody, and reports whether the log should say so
+// observe notes the leader, "" for none, and reports whether the log should say so
 // and whether it is another server than before.
 func (w *leaderWatch) observe(leader string) (worthTelling, another bool) {
 	if w.led = leader != ""; !w.led {

@@ -27,7 +27,7 @@ meridian_zone_instances{zone="west"} 0
 # HELP meridian_zone_lag Synced changes that a zone has yet to acknowledge.
 # TYPE meridian_zone_lag gauge
 meridian_zone_lag{zone="east"} 3
-# HELP meridian_zone_last_seen_timestamp_seconds When a zone was last heard of.
+# HELP meridian_zone_last_seen_timestamp_seconds When a zone was last in contact.
 # TYPE meridian_zone_last_seen_timestamp_seconds gauge
 meridian_zone_last_seen_timestamp_seconds{zone="east"} 100.5
 # HELP meridian_zone_quarantined Resources that a zone cannot use.

@@ -21,10 +21,10 @@ import (
 	"meridian/internal/version"
 )
 
-// openPKI opens the certificates by which clients know this server, and those by
-// which the servers of this global know each other. A given certificate serves
-// for the latter only with its authority; without it clients may trust it, but
-// nobody could check a peer's.
+// openPKI opens the certificates by which clients authenticate this server, and
+// those by which the servers of this global authenticate each other. A given
+// certificate serves for the latter only with its CA; without it clients may trust
+// it, but servers could not verify a peer's.
 func (g *global) openPKI() error {
 	bound := g.Addresses
 	bound.Raft = g.cfg.RaftAddr
@@ -111,7 +111,7 @@ func (g *global) openNode(ctx context.Context) error {
 	open := func(addr string) (err error) {
 		advertise := g.cfg.advertisedRaft(addr)
 		if advertise != "" && g.cfg.AdvertiseRaftAddr == "" {
-			// Its port has to be known before anybody listens on it.
+			// Its port has to be known before the listener is opened.
 			if addr, err = server.PickPort(addr); err != nil {
 				return err
 			}
@@ -125,7 +125,7 @@ func (g *global) openNode(ctx context.Context) error {
 	again := server.LastPorts(g.cfg.DataDir).Free("raft-addr", g.cfg.RaftAddr)
 	err := open(again)
 	if errors.Is(err, raftnet.ErrAddrInUse) && again != g.cfg.RaftAddr {
-		err = open(g.cfg.RaftAddr) // somebody took the port meanwhile
+		err = open(g.cfg.RaftAddr) // another process took the port meanwhile
 	}
 	if errors.Is(err, raftnet.ErrAddrInUse) {
 		return fmt.Errorf("--raft-addr: the port is in use by another process; choose another, or 0 for any free one (%w)", err)

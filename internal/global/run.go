@@ -156,7 +156,7 @@ func (g *global) followKeys(ctx context.Context) error {
 	return g.Keys.Follow(ctx, g.Callers.Recheck, g.Store)
 }
 
-// transferLeadership passes the lead on as soon as the server is to stop, so that the calls
+// transferLeadership transfers leadership as soon as the server is to stop, so that the calls
 // which are running finish through the next leader.
 func (g *global) transferLeadership(ctx context.Context) error {
 	<-ctx.Done()
@@ -166,14 +166,14 @@ func (g *global) transferLeadership(ctx context.Context) error {
 	stopping, cancel := context.WithTimeout(context.WithoutCancel(ctx), transferTimeout)
 	defer cancel()
 	if next, err := g.Node.TransferLeadership(stopping, ""); err != nil {
-		g.Log.Debug("there is nobody to hand the lead to", "error", err)
+		g.Log.Debug("there is no server to transfer leadership to", "error", err)
 	} else {
-		g.Log.Info("handed the lead over", "to", next)
+		g.Log.Info("transferred leadership", "to", next)
 	}
 	return nil
 }
 
-// transferTimeout bounds handing over the lead, of the ten seconds that a stop
+// transferTimeout bounds the transfer of leadership, of the ten seconds that a stop
 // takes at most.
 const transferTimeout = 2 * time.Second
 
@@ -259,7 +259,7 @@ func owns(d *resource.Descriptor) error {
 func (g *global) registerMetrics() {
 	g.Gauge("meridian_revision", "The newest revision applied.", func() float64 { return float64(g.Store.Revision()) })
 	g.Gauge("meridian_resources", "Resources stored.", func() float64 { return float64(g.Store.View().Len()) })
-	g.Gauge("meridian_gossip_members", "Servers of this global that gossip believes alive.", func() float64 { return float64(len(g.gossip.Load().Members())) })
+	g.Gauge("meridian_gossip_members", "Servers of this global that gossip considers alive.", func() float64 { return float64(len(g.gossip.Load().Members())) })
 	g.Metrics.MustRegister(newZoneCollector(g.zonesHere), newClusterCollector(g.clusterFigures))
 	certificates := map[string]*pki.PKI{"api": g.PKI}
 	if g.peers != g.PKI {

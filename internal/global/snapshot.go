@@ -133,7 +133,7 @@ func (r *backupReader) Read(p []byte) (int, error) {
 }
 
 // untouched reports whether a state holds nothing but what a first start and
-// servers that joined have written: nobody has used this global yet.
+// servers that joined have written: no client has used this global yet.
 func untouched(v *store.View) bool {
 	if v.Epoch().Incarnation > 1 {
 		return false

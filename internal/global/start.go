@@ -78,7 +78,7 @@ func memberSummary(members []consensus.Member, self string) string {
 	}
 	var text string
 	if len(here) > 0 {
-		text += "; heard of " + strings.Join(here, ", ")
+		text += "; reached " + strings.Join(here, ", ")
 	}
 	if len(away) > 0 {
 		text += "; cannot reach " + strings.Join(away, ", ")
@@ -86,9 +86,9 @@ func memberSummary(members []consensus.Member, self string) string {
 	return text
 }
 
-// awaitBootstrap returns when the global has what it begins with. The leader
-// writes it, the others wait for it: for a while, since somebody may have
-// deleted some of it, which the leader makes good only when it comes to lead.
+// awaitBootstrap returns when the global has its initial resources. The leader
+// writes them, the others wait for them: for a limited time, since they may have
+// been deleted, and the leader writes them again only when it becomes leader.
 func (g *global) awaitBootstrap(ctx context.Context) error {
 	patience := time.NewTimer(bootstrapPatience)
 	defer patience.Stop()
@@ -115,7 +115,7 @@ func (g *global) awaitBootstrap(ctx context.Context) error {
 			return nil
 		case <-patience.C:
 			if leader, _ := g.Node.Leader(); leader != "" && !g.Node.IsLeader() {
-				g.Log.Warn("the leader has not written what a global begins with: going on without", "missing", missing, "error", err)
+				g.Log.Warn("the leader has not written the initial resources of a global: continuing without", "missing", missing, "error", err)
 				return nil
 			}
 			patience.Reset(bootstrapPatience)
@@ -130,8 +130,8 @@ func retryable(err error) bool {
 	return errors.Is(err, consensus.ErrNotLeader) || errors.Is(err, consensus.ErrUnavailable) || errors.Is(err, consensus.ErrUnknownOutcome)
 }
 
-// bootstrapOnLeadership has whoever comes to lead write what the leader before may
-// not have come to write, until ctx ends.
+// bootstrapOnLeadership writes the initial resources that a previous leader may not
+// have written, whenever this server becomes leader, until ctx ends.
 func (g *global) bootstrapOnLeadership(ctx context.Context) error {
 	for {
 		select {

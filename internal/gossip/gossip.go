@@ -85,10 +85,10 @@ type Config struct {
 	rejoin time.Duration
 }
 
-// State is what gossip believes about a server.
+// State is the state of a server according to gossip.
 type State string
 
-// What gossip believes about a server.
+// The states of a server according to gossip.
 const (
 	// Unseen is a server that is known from an earlier run only.
 	Unseen State = ""
@@ -110,7 +110,7 @@ type Peer struct {
 	Cluster string `json:"cluster,omitempty"`
 	// Version is the release that it runs.
 	Version string `json:"version,omitempty"`
-	// State is what is believed now, Since when that began.
+	// State is the current state, Since its beginning.
 	State State     `json:"-"`
 	Since time.Time `json:"-"`
 }
@@ -316,7 +316,7 @@ func (g *Gossip) contact(ctx context.Context, addr string) error {
 	return err
 }
 
-// Members returns the servers that are believed to be alive, this one among
+// Members returns the servers that gossip considers alive, this one among
 // them, by name.
 func (g *Gossip) Members() []Peer {
 	g.mu.Lock()
@@ -369,7 +369,7 @@ func (g *Gossip) SetSelf(self Peer) error {
 		return nil
 	}
 	if err := g.list.UpdateNode(leaveTimeout); err != nil {
-		// Whoever did not hear it now does in the next exchange.
+		// A server that did not receive it now does in the next exchange.
 		g.cfg.Logger.Debug("gossip", "message", err.Error())
 	}
 	return nil
@@ -398,7 +398,7 @@ func (g *Gossip) SetKeys(keys [][]byte) error {
 	return nil
 }
 
-// Forget drops a server that is not a member any more, unless it is heard of
+// Forget drops a server that is not a member any more, unless it is reached
 // again.
 func (g *Gossip) Forget(name string) {
 	g.mu.Lock()
@@ -443,7 +443,7 @@ type gossipLog struct {
 var _ io.Writer = (*gossipLog)(nil)
 
 // otherKey is how memberlist says that a message was encrypted with a key that is
-// not ours, and keyWarnings how often that is passed on: anybody can send such.
+// not ours, and keyWarnings how often that is logged: any host can send such.
 const (
 	otherKey    = "no installed keys could decrypt the message"
 	keyWarnings = time.Minute
@@ -453,7 +453,7 @@ const (
 func (l *gossipLog) Write(p []byte) (int, error) {
 	line := strings.TrimSpace(string(p))
 	if what, from, _ := strings.Cut(line, " from="); strings.HasSuffix(what, otherKey) && l.mayWarn(time.Now()) {
-		l.log.Warn("gossip arrives that is encrypted with another key: a server has another --gossip-key-file than this one, or a stranger knocks", "from", from)
+		l.log.Warn("gossip arrives that is encrypted with another key: a server has another --gossip-key-file than this one, or an unknown host sends to the gossip port", "from", from)
 	}
 	l.log.Debug("gossip", "message", line)
 	return len(p), nil

@@ -82,7 +82,7 @@ func waitGossip(t *testing.T, g *Gossip, cond func() bool) {
 	}
 }
 
-// stateOf returns what a server believes about another.
+// stateOf returns the state of another server as a server sees it.
 func stateOf(g *Gossip, name string) State {
 	for _, p := range g.Peers() {
 		if p.Name == name {
@@ -92,7 +92,7 @@ func stateOf(g *Gossip, name string) State {
 	return Unseen
 }
 
-// TestGossipSpreadsAddresses: who knows one server hears of all.
+// TestGossipSpreadsAddresses: a server that knows one learns of all.
 func TestGossipSpreadsAddresses(t *testing.T) {
 	a, b, c := openGossip(t, gossipConfig("a")), openGossip(t, gossipConfig("b")), openGossip(t, gossipConfig("c"))
 	require.Len(t, a.Members(), 1)
@@ -116,7 +116,7 @@ func TestGossipSpreadsAddresses(t *testing.T) {
 	require.ErrorContains(t, err, "no server answers")
 }
 
-// TestGossipNoticesWhoIsGone: after a crash and after a goodbye; and whoever
+// TestGossipNoticesWhoIsGone: after a crash and after a goodbye; and a server that
 // comes back, even elsewhere, is heard again.
 func TestGossipNoticesWhoIsGone(t *testing.T) {
 	news := make(chan Peer, 64)
@@ -155,7 +155,7 @@ func TestGossipNoticesWhoIsGone(t *testing.T) {
 }
 
 // TestGossipFindsPeersAgain: a server that restarts alone finds the others by
-// what it remembers, whoever was restarted meanwhile.
+// what it remembers, whichever was restarted meanwhile.
 func TestGossipFindsPeersAgain(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "peers.json")
 	b := openGossip(t, gossipConfig("b"))
@@ -177,7 +177,7 @@ func TestGossipFindsPeersAgain(t *testing.T) {
 	a = openGossip(t, cfg)
 	require.Equal(t, known, a.Peers(), "remembered, not alive")
 	moved := gossipConfig("b")
-	moved.Addr = b.Addr() // b comes back later, and knows nobody
+	moved.Addr = b.Addr() // b restarts later, and knows no other
 	openGossip(t, moved)
 	sees(t, a, "a", "b")
 }
@@ -211,9 +211,9 @@ func TestGossipRemembersABoundedNumber(t *testing.T) {
 	require.Equal(t, "z", known[len(known)-1].Name, "who was seen last is kept")
 }
 
-// TestGossipHearsNobodyElse: neither without the key, nor of another cluster
+// TestGossipIgnoresOtherClusters: neither without the key, nor of another cluster
 // that was given the same key.
-func TestGossipHearsNobodyElse(t *testing.T) {
+func TestGossipIgnoresOtherClusters(t *testing.T) {
 	a := openGossip(t, gossipConfig("a"))
 	otherKey, otherCluster := gossipConfig("b"), gossipConfig("c")
 	otherKey.Keys = [][]byte{gossipKeyOf(2)}
@@ -246,11 +246,11 @@ func (l *lines) String() string {
 // TestGossipTellsOfAnotherKey: an operator learns why two servers do not hear each
 // other, once in a while, however much arrives.
 func TestGossipTellsOfAnotherKey(t *testing.T) {
-	heard, stranger := gossipConfig("a"), gossipConfig("b")
+	heard, foreign := gossipConfig("a"), gossipConfig("b")
 	var log lines
 	heard.Logger = slog.New(slog.NewTextHandler(&log, nil))
-	stranger.Keys = [][]byte{gossipKeyOf(2)}
-	a, b := openGossip(t, heard), openGossip(t, stranger)
+	foreign.Keys = [][]byte{gossipKeyOf(2)}
+	a, b := openGossip(t, heard), openGossip(t, foreign)
 	for range 3 {
 		_, err := b.Join(t.Context(), []string{a.Addr()})
 		require.Error(t, err)

@@ -104,7 +104,7 @@ func (g *Gossip) keep(ctx context.Context) {
 	}
 }
 
-// rejoin tries to reach every peer that is not believed to be alive.
+// rejoin tries to reach every peer that is not considered alive.
 func (g *Gossip) rejoin(ctx context.Context) {
 	var missing []string
 	for _, p := range g.Peers() {
@@ -210,7 +210,7 @@ func (h gossipHooks) NotifyUpdate(n *memberlist.Node) { h.g.observe(n, Alive) }
 // NotifyLeave implements memberlist.EventDelegate.
 func (h gossipHooks) NotifyLeave(n *memberlist.Node) { h.g.observe(n, Dead) }
 
-// NotifyConflict says that a name was heard from two places. After a move that
+// NotifyConflict says that a name was announced from two addresses. After a move that
 // ends by itself, once the old place is known to be silent.
 func (h gossipHooks) NotifyConflict(existing, other *memberlist.Node) {
 	if existing.Address() == other.Address() {

@@ -150,8 +150,8 @@ func TestAPKIOutlivesRestartsAndRenewsWhatRunsOut(t *testing.T) {
 	require.NoError(t, err)
 
 	require.NoError(t, os.WriteFile(filepath.Join(dir, "pki", "server.pem"), []byte("scribble"), 0o600))
-	mended := openPKI(t, testPKI(t, dir, late))
-	_, err = handshake(t, mended.ServerTLS(), clientFor(t, first.CAPEM(), "localhost", late))
+	repaired := openPKI(t, testPKI(t, dir, late))
+	_, err = handshake(t, repaired.ServerTLS(), clientFor(t, first.CAPEM(), "localhost", late))
 	require.NoError(t, err)
 
 	// Near the authority's own end a certificate is short, and not made anew at

@@ -10,8 +10,9 @@ import (
 // Overlap returns a request as raft can take it: without entries that a snapshot
 // has replaced here, which are committed and so the same; with the check that the
 // rest continues the snapshot done, which raft cannot do (it takes an index of
-// zero as nothing to check); and without the word that more was committed than it
-// tells about. Raft believes the latter of whatever its log holds.
+// zero as nothing to check); and with a commit
+// index that is not beyond its entries, since raft would apply it to any entries
+// that its log holds.
 func (s *Log) Overlap(request *raft.AppendEntriesRequest) *raft.AppendEntriesRequest {
 	known := *request
 	previous := known.PrevLogEntry
@@ -42,14 +43,14 @@ func (s *Log) replaced(index uint64) bool {
 	return index > 0 && (s.last == 0 || index < s.first)
 }
 
-// ErrRestart means that raft believes something else of the log than what it
-// holds; a start sets that right.
+// ErrRestart means that raft's state differs from the content of the log; a restart
+// corrects that.
 var ErrRestart = errors.New("raftlog: this server has to be started again")
 
 // continued is asked when the log is to be emptied from lo to last, because a
-// snapshot was restored. It returns the snapshot's index when the log goes on
-// after it, 0 when it does not. A log that goes on otherwise than the snapshot
-// does has to be emptied, but raft would not notice that its end has moved.
+// snapshot was restored. It returns the snapshot's index when the log continues
+// after it, 0 when it does not. A log that continues differently from the snapshot
+// has to be emptied, but raft would not notice that its end has moved.
 func (s *Log) continued(lo, last uint64) (uint64, error) {
 	if s.host == nil {
 		return 0, nil

@@ -54,7 +54,7 @@ func TestOverlap(t *testing.T) {
 
 // TestEmptiedAfterSnapshot: when raft empties the log after it restored a
 // snapshot, what follows on the snapshot stays, for it was confirmed; where the
-// log goes on otherwise, the server ends, for raft would not know that its end
+// log continues differently, the server ends, for raft would not know that its end
 // has moved.
 func TestEmptiedAfterSnapshot(t *testing.T) {
 	for name, c := range map[string]struct {
@@ -64,7 +64,7 @@ func TestEmptiedAfterSnapshot(t *testing.T) {
 	}{
 		"the log ends before":     {index: 40, term: 9},
 		"the log ends there":      {index: 30, term: 4},
-		"the log goes on":         {index: 15, term: 2, first: 16, last: 30},
+		"the log continues":       {index: 15, term: 2, first: 16, last: 30},
 		"the log turns elsewhere": {index: 15, term: 7, first: 10, last: 30, failed: true},
 	} {
 		t.Run(name, func(t *testing.T) {

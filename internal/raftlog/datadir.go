@@ -189,7 +189,7 @@ func (d *DataDir) ID() Identity {
 	return d.id
 }
 
-// Change makes a change to the identity, once it is on disk. Whoever reads the
+// Change makes a change to the identity, once it is on disk. Readers of the
 // identity meanwhile does not wait for the disk, which may hang.
 func (d *DataDir) Change(change func(*Identity)) error {
 	d.mu.Lock()

@@ -25,7 +25,7 @@ var ErrForeignDataDir = errors.New("data directory belongs to something else")
 var ErrCorrupt = errors.New("data is corrupt")
 
 // ErrDiskFull means that the disk is full or nearly so: nothing was written.
-// Free some space; writes go on by themselves.
+// Free some space; writes continue by themselves.
 var ErrDiskFull = errors.New("the disk is nearly full")
 
 // dataDirError adds ErrDataDirReadOnly to an error of the file system that says

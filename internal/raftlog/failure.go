@@ -20,7 +20,7 @@ func (s *Log) Running() { s.running.Store(true) }
 // Path names the log, for messages.
 func (s *Log) Path() string { return s.path }
 
-// Starved says that a write waits for room on the disk.
+// Starved says that a write waits for space on the disk.
 func (s *Log) Starved() bool { return s.starved.Load() }
 
 // Stuck returns for how long no write has ended that should have, 0 when none is
@@ -83,7 +83,7 @@ func (s *Log) Failure() error {
 	return s.failure
 }
 
-// isNoSpace says that a write failed for want of room before it changed
+// isNoSpace says that a write failed for lack of space before it changed
 // anything: bbolt writes the pages of a transaction to places not in use, and
 // then the one that makes them count. A sync that fails is another matter: what
 // it was to keep may be lost, whatever the error says.

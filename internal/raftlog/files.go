@@ -235,7 +235,7 @@ func verifyBolt(path string, verify func(LogFile) error) (err error) {
 	return verify(bolt)
 }
 
-// knownKey refuses keys that nobody has written: a damaged key would look like
+// knownKey rejects keys that are never written: a damaged key would look like
 // one that is absent, and a vote that is absent could be given twice.
 func knownKey(bucket string, key []byte) error {
 	switch bucket {

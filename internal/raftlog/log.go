@@ -30,13 +30,13 @@ const deleteChunk = 2048
 
 // Log is the raft log and raft's stable values (term and vote), each with a
 // checksum that is checked on every read. Storage does not check what it returns
-// (bbolt only its root pages), so without it a flipped bit would be replicated as
-// truth.
+// (bbolt only its root pages), so without it a flipped bit would be
+// replicated.
 //
 // The log has no gaps (see IsMonotonic): a missing entry is always damage, and an
 // entry that would leave a gap is refused.
 //
-// A write that fails is never tried again, except where there was no room and
+// A write that fails is never tried again, except where there was no space and
 // nothing has changed (isNoSpace). Any other failure ends the process: see failed.
 type Log struct {
 	file LogFile
@@ -51,7 +51,7 @@ type Log struct {
 	// running says that raft runs, so that no failure is returned any more.
 	running atomic.Bool
 	stall   stallWatch
-	// starved says that a write waits for room.
+	// starved says that a write waits for space.
 	starved atomic.Bool
 
 	// mu guards what the log is known to hold.
@@ -60,7 +60,7 @@ type Log struct {
 	first, last uint64
 	// values are what is stored beside the log, as far as it was read or written.
 	values map[string][]byte
-	// shortened says that the end of the log was cut off, and that raft believes
+	// shortened says that the end of the log was truncated, and that raft assumes
 	// otherwise until something is appended.
 	shortened bool
 	// recent is the end of the log.
@@ -78,7 +78,7 @@ type Host interface {
 	OnlyVoter() bool
 	// Leads says that this server leads.
 	Leads() bool
-	// DiskFull is told that there was no room.
+	// DiskFull is called when there was no space.
 	DiskFull()
 	// StorageFailed is told of every failure. It ends the process.
 	StorageFailed(err error)
@@ -216,7 +216,7 @@ func (s *Log) readLog(index uint64, log *raft.Log) error {
 	return nil
 }
 
-// guard turns a panic into damage: bbolt believes its pages, and a page that
+// guard turns a panic into damage: bbolt trusts its pages, and a page that
 // cannot be read ends in a fault.
 func (s *Log) guard(do func() error) (err error) {
 	defer debug.SetPanicOnFault(debug.SetPanicOnFault(true))
@@ -232,11 +232,11 @@ func (s *Log) guard(do func() error) (err error) {
 func (s *Log) StoreLog(log *raft.Log) error { return s.StoreLogs([]*raft.Log{log}) }
 
 // StoreLogs writes entries and returns once they are on disk. The entries are
-// not modified: raft goes on to send them to followers.
+// not modified: raft then sends them to followers.
 //
-// Without room it fails with ErrDiskFull and has no effect; a leader then steps
-// down, and leaves the lead to a server that has room. It waits for room where
-// that is better: nobody could take over, or raft would go on from an end of the
+// Without space it fails with ErrDiskFull and has no effect; a leader then steps
+// down, for a server that has space. It waits for space where that is
+// better: no server could take over, or raft would continue from an end of the
 // log that was cut off.
 func (s *Log) StoreLogs(logs []*raft.Log) error {
 	last, wait, err := s.end()
@@ -253,7 +253,7 @@ func (s *Log) StoreLogs(logs []*raft.Log) error {
 	err = s.write(wait || s.host != nil && s.host.OnlyVoter(), func() error { return s.file.StoreLogs(out) })
 	if errors.Is(err, ErrDiskFull) && s.host != nil && s.host.Leads() && changesMembers(logs) {
 		// Raft has taken the new members into account and does not go back, though
-		// they are in nobody's log.
+		// they are in no log.
 		return s.failed(err)
 	}
 	if err != nil || len(logs) == 0 {
@@ -277,9 +277,9 @@ func (s *Log) remembered(index uint64, log *raft.Log) bool {
 	return s.recent.get(index, log)
 }
 
-// end returns the last index, and whether raft believes that it is another one.
+// end returns the last index, and whether raft assumes another one.
 // It fails when the file disagrees: it may have gone back by a transaction, and
-// going on from there would hide that.
+// continuing from there would hide that.
 func (s *Log) end() (last uint64, shortened bool, err error) {
 	var stored uint64
 	err = s.guard(func() (err error) {
@@ -313,10 +313,10 @@ func changesMembers(logs []*raft.Log) bool {
 	return slices.ContainsFunc(logs, func(log *raft.Log) bool { return log.Type == raft.LogConfiguration })
 }
 
-// roomRetry is how often a write that waits for room is tried.
-const roomRetry = time.Second
+// spaceRetry is how often a write that waits for space is tried.
+const spaceRetry = time.Second
 
-// write does one write, which has an effect or none. Without room it waits until
+// write does one write, which has an effect or none. Without space it waits until
 // there is some, or fails with ErrDiskFull; any other failure is the end.
 func (s *Log) write(wait bool, do func() error) error {
 	for {
@@ -343,7 +343,7 @@ func (s *Log) write(wait bool, do func() error) error {
 		}
 		s.starved.Store(true)
 		select {
-		case <-time.After(roomRetry):
+		case <-time.After(spaceRetry):
 		case <-s.host.Closing():
 			return err
 		}
@@ -380,7 +380,7 @@ func (s *Log) DeleteRange(lo, hi uint64) error {
 	return s.cutBeginning(lo, hi)
 }
 
-// cutEnd removes everything from lo on. It waits for room: raft would not know
+// cutEnd removes everything from lo on. It waits for space: raft would not know
 // how much of it had been removed.
 func (s *Log) cutEnd(lo, last uint64) error {
 	s.mu.Lock()
@@ -402,7 +402,7 @@ func (s *Log) cutEnd(lo, last uint64) error {
 	return nil
 }
 
-// cutBeginning removes what snapshots have made superfluous. Without room it may
+// cutBeginning removes what snapshots have made superfluous. Without space it may
 // have removed a part of it, which is as well.
 func (s *Log) cutBeginning(lo, hi uint64) error {
 	for ; lo <= hi; lo += s.chunk {
@@ -418,7 +418,7 @@ func (s *Log) cutBeginning(lo, hi uint64) error {
 	return nil
 }
 
-// Set stores a value with its checksum. Without room it waits: raft has to know
+// Set stores a value with its checksum. Without space it waits: raft has to know
 // its term and its vote before it can do anything else.
 func (s *Log) Set(key, value []byte) error {
 	if have, err := s.Get(key); err == nil && bytes.Equal(have, value) {

@@ -92,7 +92,7 @@ func (s *sealedSink) Cancel() error {
 }
 
 // sealedSource reads a snapshot without its seal. Its last byte is not returned
-// before the seal has been found to fit, so that nobody who counts what he
+// before the seal has been found to fit, so that no reader that counts what it
 // receives takes a damaged snapshot for a whole one.
 type sealedSource struct {
 	io.ReadCloser

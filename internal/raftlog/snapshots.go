@@ -18,7 +18,7 @@ import (
 //
 // Raft falls back to an older snapshot when the newest cannot be read; that is
 // right only while the log still holds everything after the older one. Where it
-// does not, raft would panic or, worse, go on without writes that were
+// does not, raft would panic or, worse, continue without writes that were
 // acknowledged.
 type Snapshots struct {
 	SnapshotFiles

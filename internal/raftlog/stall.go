@@ -10,7 +10,7 @@ import (
 type stallWatch struct {
 	limit time.Duration
 	// stalled is told once each time that nothing has ended for the limit while
-	// something should have; nil: nobody.
+	// something should have; nil: none.
 	stalled func(since time.Duration)
 
 	mu      sync.Mutex

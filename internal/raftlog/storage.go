@@ -12,8 +12,8 @@ import (
 // it, and snapshots. A node without one in its Config keeps files below DataDir.
 //
 // What lies above it is the node's: checksums, the checks when it starts, what
-// to do about an error. So a Storage believes its own bytes, and one that returns
-// other bytes than it was given is found out.
+// to do about an error. So a Storage does not verify its own bytes, and one that
+// returns other bytes than it was given is detected.
 //
 // A node calls Acquire first and Release last, and the other methods between the
 // two, one at a time. What OpenLog and OpenSnapshots return is used by several
@@ -38,7 +38,7 @@ type Storage interface {
 	// OpenSnapshots opens the snapshots and removes what a crash left half-written.
 	// At most retain are kept.
 	OpenSnapshots(retain int, logger hclog.Logger) (SnapshotFiles, error)
-	// Space returns how much room there is.
+	// Space returns how much space there is.
 	Space() (Space, error)
 	// Release lets others have the storage. discard also removes what was made
 	// since Acquire in a storage that was new, for a start that failed.
@@ -75,7 +75,7 @@ type SnapshotFiles interface {
 	Newest() (uint64, error)
 }
 
-// Space is the room on a disk, in bytes.
+// Space is the space on a disk, in bytes.
 type Space struct {
 	// Free is what this process may still write, Total the size of the disk.
 	Free, Total uint64

@@ -14,7 +14,7 @@ const Domain = "meridian"
 type Code int
 
 const (
-	// Internal is a failure that is nobody's fault but the server's.
+	// Internal is a failure of the server, not of the caller.
 	Internal Code = iota
 	// NotFound: a named object does not exist.
 	NotFound
@@ -30,7 +30,7 @@ const (
 	Unauthenticated
 	// Denied: the caller is known and may not do this.
 	Denied
-	// Unavailable: nobody can answer right now; retry later or elsewhere.
+	// Unavailable: no answer is possible right now; retry later or at another server.
 	Unavailable
 	// Timeout: the deadline passed; whether the request took effect is unknown.
 	Timeout

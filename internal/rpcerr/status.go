@@ -176,7 +176,7 @@ func (e *Error) read(detail any) {
 	}
 }
 
-// clean replaces bytes that protobuf would refuse to send: a message may quote
+// clean replaces bytes that protobuf cannot encode: a message may quote
 // a document that is not UTF-8.
 func clean(s string) string { return strings.ToValidUTF8(s, "\uFFFD") }
 

@@ -113,7 +113,7 @@ func tokenSource(cfg Config, token string, log *slog.Logger) func(context.Contex
 			token, failing = bundle.Token, false
 		case !failing:
 			failing = true
-			log.Warn("the zone's token cannot be read anew; going on with the last one", "error", err)
+			log.Warn("the zone's token cannot be read again; the last one stays in use", "error", err)
 		}
 		return token, nil
 	}

@@ -66,12 +66,12 @@ func TestTokenIsReadAnew(t *testing.T) {
 	}
 	is("first")
 	is("first")
-	require.Equal(t, 1, strings.Count(said.String(), "cannot be read anew"), "said once: %s", said.String())
+	require.Equal(t, 1, strings.Count(said.String(), "cannot be read again"), "said once: %s", said.String())
 	require.NoError(t, os.WriteFile(file, []byte("second\n"), 0o600))
 	is("second")
 	require.NoError(t, os.WriteFile(file, nil, 0o600)) // as it is being written
 	is("second")
-	require.Equal(t, 2, strings.Count(said.String(), "cannot be read anew"))
+	require.Equal(t, 2, strings.Count(said.String(), "cannot be read again"))
 	require.NotContains(t, said.String(), "second")
 }
 

@@ -8,7 +8,7 @@ import (
 	"meridian/internal/service/dataplane"
 )
 
-// newDataplaneService returns the door of the zone's dataplanes.
+// newDataplaneService returns the service of the zone's proxies.
 func (z *zone) newDataplaneService() *dataplane.Service {
 	return dataplane.New(dataplane.Config{
 		Matching: z.Matching, Local: z.Store, Writer: z.Writer, Grace: z.cfg.DataplaneGrace, Now: z.Now, Log: z.Log,

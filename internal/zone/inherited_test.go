@@ -75,7 +75,7 @@ func TestZoneAnswersForRoutes(t *testing.T) {
 }
 
 // §5.8, §7.4: a zone that holds a policy in quarantine says so, and
-// goes on with the last version it could use.
+// continues with the last version it could use.
 func TestZoneTellsOfQuarantine(t *testing.T) {
 	s := gateways(t)
 	held, err := ask[answer.PolicyAnswer](t, s, aboutPolicy("held", ""))
@@ -88,7 +88,7 @@ func TestZoneTellsOfQuarantine(t *testing.T) {
 	require.Len(t, unusable.Conditions, 1)
 	require.Empty(t, unusable.Dataplanes)
 
-	_, err = ask[answer.PolicyAnswer](t, s, aboutPolicy("nobody", ""))
+	_, err = ask[answer.PolicyAnswer](t, s, aboutPolicy("absent", ""))
 	require.Equal(t, rpcerr.NotFound, rpcerr.CodeOf(err))
 }
 

@@ -30,7 +30,7 @@ type inspectService struct {
 	proxies  *dataplane.Service
 }
 
-// maxAnswerBytes leaves room for the envelope of the largest message.
+// maxAnswerBytes leaves space for the envelope of the largest message.
 const maxAnswerBytes = server.MaxMessageBytes - 1<<20
 
 func (s *inspectService) limit() int { return cmp.Or(s.maxBytes, maxAnswerBytes) }

@@ -53,11 +53,11 @@ func checkMode(dir string, want mode) error {
 	case have.Name != want.Name:
 		return fmt.Errorf("--data-dir %s belongs to zone %q, not %q; choose another directory", dir, have.Name, want.Name)
 	case have.Federated != want.Federated:
-		mend := "leave out what connects it to a global"
+		fix := "leave out what connects it to a global"
 		if have.Federated {
-			mend = "start it with --join-bundle or --global-addr again"
+			fix = "start it with --join-bundle or --global-addr again"
 		}
-		return fmt.Errorf("--data-dir %s belongs to %s, and would now be used for %s; that never changes: %s, or choose another directory", dir, have, want, mend)
+		return fmt.Errorf("--data-dir %s belongs to %s, and would now be used for %s; that never changes: %s, or choose another directory", dir, have, want, fix)
 	}
 	return nil
 }

@@ -37,7 +37,7 @@ const (
 	// that of dataplanes that came and went, about a thousand of them. Ten thousand
 	// that come at once would leave ten times as much behind.
 	localHistory = 4 << 20
-	// firstSync is how long a zone that has never heard from its global waits
+	// firstSync is how long a zone that has never received from its global waits
 	// for it before it calls itself ready all the same.
 	firstSync = 5 * time.Second
 )
@@ -299,7 +299,7 @@ func (z *zone) awaitFirstSync(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(ctx, firstSync)
 	defer cancel()
 	if err := z.globalStore.Wait(ctx, 1); err != nil && z.globalStore.Revision() == 0 {
-		z.Log.Warn("nothing received from the global yet: going on without", "error", z.client.Status().LastError)
+		z.Log.Warn("nothing received from the global yet: continuing without", "error", z.client.Status().LastError)
 	}
 }
 

@@ -575,7 +575,7 @@ func TestStoppingTheLeaderUnderWrites(t *testing.T) {
 	}
 	leader.await("some writes", func() bool { return has("w-0-3") })
 	require.Zero(t, leader.stop(), leader.log.String())
-	require.Contains(t, leader.log.String(), "handed the lead over")
+	require.Contains(t, leader.log.String(), "transferred leadership")
 	require.NotEqual(t, leader, rest[0].leader(rest...))
 	rest[0].mustWith("{type: Mesh, name: after}", "apply", "-f", "-")
 	stop()

@@ -158,7 +158,7 @@ func TestZonesVerifyTheGlobalsDataplaneTokens(t *testing.T) {
 	require.NoError(t, err)
 	for _, r := range []*Ring{global, west} {
 		_, err = r.Verifier().Verify(fromEast)
-		require.ErrorIs(t, err, ErrUnknownKey, "a token of one zone opens no other door")
+		require.ErrorIs(t, err, ErrUnknownKey, "a token of one zone is not valid elsewhere")
 	}
 	_, err = east.Verifier().Verify(global.AdminToken())
 	require.ErrorIs(t, err, ErrUnknownKey, "the global's users are not the zone's")
@@ -279,8 +279,8 @@ func TestFollowersHearOfKeysAndRevocations(t *testing.T) {
 		following <- r.Follow(ctx, func() { heard <- struct{}{} }, p.Store)
 	}()
 	<-ready
-	// The follower may have begun before or after any one write, so writes go on
-	// until it has heard of one.
+	// The follower may have begun before or after any one write, so writes continue
+	// until it has received one.
 	for serial := 0; ; serial++ {
 		_, batch, err := r.Rotation(ForUser)
 		require.NoError(t, err)

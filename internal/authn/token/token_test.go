@@ -95,7 +95,7 @@ func TestTheHighestSerialSignsAndAllVerify(t *testing.T) {
 
 // §6.8: every reason to refuse a token has an error of its own.
 func TestRefusedTokens(t *testing.T) {
-	key, zoneKey, stranger := newKey(t, ForUser, 1), newKey(t, ForZone, 1), newKey(t, ForUser, 1)
+	key, zoneKey, foreign := newKey(t, ForUser, 1), newKey(t, ForZone, 1), newKey(t, ForUser, 1)
 	header := map[string]any{"alg": "EdDSA", "typ": "JWT", "kid": "user-token-signing-key-1"}
 	payload := map[string]any{
 		"jti": "id-1", "name": "bob",
@@ -147,7 +147,7 @@ func TestRefusedTokens(t *testing.T) {
 			signed(with(header, "kid", "user-token-signing-key-7"), payload), ErrUnknownKey,
 			`the token's signing key is not known here: "user-token-signing-key-7"`,
 		},
-		"other key of that name": {forge(t, stranger, header, payload), ErrSignature, "the token's signature does not verify"},
+		"other key of that name": {forge(t, foreign, header, payload), ErrSignature, "the token's signature does not verify"},
 		"key of another use":     {signed(zoneHeader, payload), ErrSignature, "the token's signature does not verify"},
 		"altered payload": {
 			goodParts[0] + "." + segment(t, with(payload, "name", "admin")) + "." + goodParts[2],

@@ -252,7 +252,7 @@ func refusal(err error) error {
 	case errors.Is(err, jwt.ErrTokenSignatureInvalid):
 		return ErrSignature
 	case errors.Is(err, jwt.ErrTokenUnverifiable):
-		// An algorithm that the library has not heard of.
+		// An algorithm that the library does not support.
 		return ErrAlgorithm
 	}
 	return fmt.Errorf("%w: %w", ErrMalformed, err)

@@ -186,7 +186,7 @@ func (s *Service) recording(ctx context.Context, signed token.Token, ensure *res
 }
 
 // ListTokens streams the records of issued tokens. They hold no secret, so
-// everybody may read them (§6.1).
+// every caller may read them (§6.1).
 func (s *Service) ListTokens(req *meridianv1.ListTokensRequest, stream grpc.ServerStreamingServer[meridianv1.ListTokensResponse]) error {
 	use, err := s.use(req.GetKind(), true)
 	if err != nil {

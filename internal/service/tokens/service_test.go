@@ -95,7 +95,7 @@ func (c *collect) Send(r *meridianv1.ListTokensResponse) error {
 
 func (f *fixture) list(kind string) []*meridianv1.IssuedToken {
 	f.t.Helper()
-	stream := &collect{ctx: as(f.t, "anybody")}
+	stream := &collect{ctx: as(f.t, "any-user")}
 	require.NoError(f.t, f.ListTokens(&meridianv1.ListTokensRequest{Kind: kind}, stream))
 	return stream.all
 }
@@ -271,7 +271,7 @@ func TestWhatIssuingTakes(t *testing.T) {
 		"zone, ingress, without that":         {zoneToken("zoner", "ingress"), false},
 		"ingress":                             {zoneToken("ingress", "ingress", "egress"), true},
 		"ingress and control plane":           {zoneToken("ingress", "ingress", "cp"), false},
-		"user without rights":                 {userToken("hr", "nobody"), true},
+		"user without rights":                 {userToken("hr", "unbound"), true},
 		"user with all rights":                {userToken("hr", authn.AdminGroup), false},
 		"user by one who may issue no tokens": {userToken("zoner"), false},
 	} {

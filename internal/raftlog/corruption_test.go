@@ -12,9 +12,9 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// rotten writes a log of some size below a directory, and returns it open, with
+// newDamageable writes a log of some size below a directory, and returns it open, with
 // what it holds.
-func rotten(t *testing.T, dir string) (*Log, []*raft.Log) {
+func newDamageable(t *testing.T, dir string) (*Log, []*raft.Log) {
 	t.Helper()
 	log := openTestLog(t, dir)
 	want := entries(1, 300)
@@ -30,9 +30,9 @@ func rotten(t *testing.T, dir string) (*Log, []*raft.Log) {
 	return log, want
 }
 
-// honest checks that a log answers with what was written or says that it is
+// checkAnswers checks that a log answers with what was written or reports that it is
 // damaged, and nothing else. It returns how much of it is damaged.
-func honest(t *testing.T, log *Log, want []*raft.Log, what string) (damaged int) {
+func checkAnswers(t *testing.T, log *Log, want []*raft.Log, what string) (damaged int) {
 	t.Helper()
 	for _, entry := range want {
 		var got raft.Log
@@ -64,7 +64,7 @@ func honest(t *testing.T, log *Log, want []*raft.Log, what string) (damaged int)
 // would take back a vote or an acknowledged entry.
 func TestRootPages(t *testing.T) {
 	dir := t.TempDir()
-	log, want := rotten(t, dir)
+	log, want := newDamageable(t, dir)
 	require.NoError(t, log.Close())
 	pristine, err := os.ReadFile(log.path)
 	require.NoError(t, err)
@@ -80,20 +80,20 @@ func TestRootPages(t *testing.T) {
 				refused++
 				continue
 			}
-			require.Zero(t, honest(t, log, want, "root page"))
+			require.Zero(t, checkAnswers(t, log, want, "root page"))
 			require.NoError(t, log.Close())
 		}
 	}
 	require.GreaterOrEqual(t, refused, 2*64, "everything behind the header of a root page counts")
 }
 
-// TestRotWhileOpen: a bit that flips on the disk below a log in use changes
+// TestCorruptionWhileOpen: a bit that flips on the disk below a log in use changes
 // nothing or is told, whatever is done with the log then.
-func TestRotWhileOpen(t *testing.T) {
+func TestCorruptionWhileOpen(t *testing.T) {
 	rng := rand.New(rand.NewPCG(3, 4))
 	found := 0
 	const rounds = 100
-	log, all := rotten(t, t.TempDir())
+	log, all := newDamageable(t, t.TempDir())
 	require.NoError(t, log.Close())
 	pristine, err := os.ReadFile(log.path)
 	require.NoError(t, err)
@@ -116,7 +116,7 @@ func TestRotWhileOpen(t *testing.T) {
 		require.NoError(t, err)
 		require.NoError(t, file.Close())
 
-		damaged := honest(t, log, want, "before a write")
+		damaged := checkAnswers(t, log, want, "before a write")
 		entry := &raft.Log{Index: 301, Term: 40, Data: []byte("more")}
 		if err := log.StoreLog(entry); err == nil {
 			want = append(want[:len(want):len(want)], entry)
@@ -124,7 +124,7 @@ func TestRotWhileOpen(t *testing.T) {
 			require.ErrorIs(t, err, ErrCorrupt)
 			damaged++
 		}
-		damaged += honest(t, log, want, "after a write")
+		damaged += checkAnswers(t, log, want, "after a write")
 		if damaged > 0 {
 			found++
 		}
