@@ -66,7 +66,7 @@ the zone's proxies and not for its control plane, GENERATE_ZONE_TOKEN.`,
 }
 
 func bindValidFor(cmd *cobra.Command, validFor *time.Duration) {
-	cmd.Flags().DurationVar(validFor, "valid-for", 0, "how long the token is valid, such as 24h (required)")
+	bindDuration(cmd.Flags(), validFor, "valid-for", "how long the token is valid, such as 24h or 30d (required)")
 }
 
 func checkValidFor(cmd *cobra.Command, validFor time.Duration) error {

@@ -2,6 +2,9 @@ package cli
 
 import (
 	"context"
+	"encoding/json"
+	"os"
+	"path/filepath"
 	"strings"
 	"testing"
 	"time"
@@ -103,4 +106,90 @@ func TestDryRunAlone(t *testing.T) {
 func TestAPIResources(t *testing.T) {
 	h := newHarness(t)
 	require.Contains(t, h.ok("api-resources"), "mesh-traffic-permissions  mtp")
+}
+
+func TestDurationsMayHaveDays(t *testing.T) {
+	h := newHarness(t)
+	for text, seconds := range map[string]int64{"30d": 30 * 86400, "1d12h": 36 * 3600, "90m": 5400} {
+		h.ok("generate", "user-token", "--name", "bob", "--valid-for", text)
+		require.Equal(t, seconds, h.server.Tokens.User.GetValidForSeconds(), text)
+	}
+	for _, text := range []string{"d", "-1d", "1d1", "99999d"} {
+		require.Equal(t, exit.Usage, h.run("generate", "user-token", "--name", "bob", "--valid-for", text).code, text)
+	}
+}
+
+func TestDiff(t *testing.T) {
+	h := twoPolicies(t)
+	require.Empty(t, h.ok("diff", "-f", h.home+"/p"))
+	changed := h.write("changed.yaml", strings.Replace(webToBackend, "service: web", "service: shop", 1))
+	out := h.run("diff", "-f", changed)
+	require.Equal(t, exit.No, out.code)
+	require.Contains(t, out.stdout, "-    kuma.io/service: web\n+    kuma.io/service: shop\n")
+	require.NotContains(t, out.stdout, "version:")
+	out = h.run("diff", "-f", h.write("new.yaml", strings.Replace(webToBackend, "web-to-backend", "new", 1)))
+	require.Equal(t, exit.No, out.code)
+	require.Contains(t, out.stdout, "+name: new\n")
+}
+
+func TestExpectedConnections(t *testing.T) {
+	h := newHarness(t)
+	files := "../policy/testdata/" // any scenario of a connection does
+	entries, err := os.ReadDir(files)
+	require.NoError(t, err)
+	tried := false
+	for _, e := range entries {
+		command, err := os.ReadFile(filepath.Join(files, e.Name(), "command"))
+		if err != nil || !strings.HasPrefix(string(command), "connection ") || tried {
+			continue
+		}
+		tried = true
+		args := append(append([]string{"eval"}, strings.Fields(string(command))...), "-f", filepath.Join(files, e.Name(), "input.yaml"))
+		answer := strings.TrimSpace(h.ok(append(args, "-o", "jsonpath={.allowed}")...))
+		is, isNot := "denied", "allowed"
+		if answer == "true" {
+			is, isNot = isNot, is
+		}
+		h.ok(append(args, "--expect", is)...)
+		out := h.run(append(args, "--expect", isNot)...)
+		require.Equal(t, exit.No, out.code)
+		require.Contains(t, out.stderr, "expected "+isNot)
+		require.Equal(t, exit.Usage, h.run(append(args, "--expect", "yes")...).code)
+	}
+	require.True(t, tried)
+}
+
+func TestVersionOfTheServer(t *testing.T) {
+	h := newHarness(t)
+	require.Contains(t, h.ok("version", "--server"), "\nserver fake v0 (global)\n")
+	require.Equal(t, "v0\n", h.ok("version", "--server", "-o", "jsonpath={.server.version}"))
+}
+
+func TestExportOfKindsAndMeshesClean(t *testing.T) {
+	h := twoPolicies(t)
+	require.Equal(t, "Mesh/default\n", h.ok("export", "meshes", "-o", "name"))
+	require.Equal(t, "TrafficPermission/catch-all\nTrafficPermission/web-to-backend\n", h.ok("export", "-m", "default", "-o", "name"))
+	clean := h.ok("export", "--clean")
+	for _, gone := range []string{"creationTime", "modificationTime", "version", "revision"} {
+		require.NotContains(t, clean, gone+":")
+	}
+	require.Contains(t, clean, "team: a")
+	require.Equal(t, exit.Usage, h.run("export", "secrets").code, "never everything because nothing is left")
+}
+
+func TestValidateAsJSONAndStrictly(t *testing.T) {
+	h := newHarness(t)
+	good := h.write("good.yaml", webToBackend)
+	require.Equal(t, "1 []\n", h.ok("validate", "-f", good, "-o", "jsonpath={.documents} {.findings}"))
+	bad := h.write("bad.yaml", strings.ReplaceAll(webToBackend, "match:", "mtch:"))
+	out := h.run("validate", "-f", bad, "-o", "json")
+	require.Equal(t, exit.Usage, out.code)
+	var report struct {
+		Findings []struct{ Severity, Source, Kind, Name, Field string }
+	}
+	require.NoError(t, json.Unmarshal([]byte(out.stdout), &report))
+	require.GreaterOrEqual(t, len(report.Findings), 2)
+	require.Equal(t, "error", report.Findings[0].Severity)
+	require.Equal(t, "web-to-backend", report.Findings[0].Name)
+	require.Equal(t, bad, report.Findings[0].Source)
 }

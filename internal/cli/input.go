@@ -84,7 +84,7 @@ func inputFailure(err error) error {
 	if len(lines) == 1 {
 		return &exit.Failure{Code: exit.Usage, Err: err}
 	}
-	f := exit.Failf(exit.Usage, "%s in the input; nothing was done", print.Plural(len(lines), "problem"))
+	f := &exit.Failure{Code: exit.Usage, Err: &countedProblems{len(lines), err}}
 	for i, line := range lines {
 		if i == maxProblemsListed {
 			f.Details = append(f.Details, fmt.Sprintf("  … and %d more", len(lines)-i))
@@ -95,22 +95,35 @@ func inputFailure(err error) error {
 	return f
 }
 
+// countedProblems says how many problems the input has.
+type countedProblems struct {
+	n     int
+	cause error
+}
+
+func (c *countedProblems) Error() string {
+	return print.Plural(c.n, "problem") + " in the input; nothing was done"
+}
+func (c *countedProblems) Unwrap() error { return c.cause }
+
 // warnAbout prints the warnings of the decoder about documents that it accepted.
-func (a *app) warnAbout(documents []resource.Document) {
+func (a *app) warnAbout(documents []resource.Document) (warned bool) {
 	for i := range documents {
 		d := &documents[i]
 		for _, p := range d.Problems {
-			a.advise(d.Source+": "+d.Resource.Key().String(), p)
+			warned = a.advise(d.Source+": "+d.Resource.Key().String(), p) || warned
 		}
 	}
+	return warned
 }
 
 // advise writes a warning or a note about something at a place.
-func (a *app) advise(where string, p resource.Problem) {
+func (a *app) advise(where string, p resource.Problem) (warned bool) {
 	text := where + ": " + p.String()
 	if p.Severity == resource.Warning {
 		a.Warn(text)
-		return
+		return true
 	}
 	a.Message("Note: %s", text)
+	return false
 }

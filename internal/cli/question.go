@@ -86,6 +86,7 @@ func (qs *questions) connection() *cobra.Command {
 	var (
 		q        question.Connection
 		fromTags []string
+		expect   string
 	)
 	cmd := &cobra.Command{
 		Use:   "connection --from DATAPLANE --to DATAPLANE",
@@ -98,12 +99,15 @@ configuration.`,
 	cmd.Flags().StringSliceVar(&fromTags, "from-tags", nil, "in place of --from: tags of the caller, TAG=VALUE,…")
 	cmd.Flags().StringVar(&q.To, "to", "", "dataplane that is called (required)")
 	cmd.Flags().Uint32Var(&q.Port, "port", 0, "port of the inbound (default: every inbound)")
+	cmd.Flags().StringVar(&expect, "expect", "", "allowed or denied: exit with 1 unless that is the answer")
 	return qs.command(cmd, "connection --from web-1 --to backend-1", func([]string) (_ question.Question, err error) {
 		switch {
 		case q.To == "":
 			return nil, exit.Usagef("--to is required: the dataplane that is called")
 		case (q.From == "") == (len(fromTags) == 0):
 			return nil, exit.Usagef("give the caller either as --from DATAPLANE or as --from-tags TAG=VALUE,…")
+		case expect != "" && expect != "allowed" && expect != "denied":
+			return nil, exit.Usagef("--expect %q: write allowed or denied", expect)
 		case q.Port > 65535:
 			return nil, exit.Usagef("--port %d: a port is at most 65535", q.Port)
 		}
@@ -113,7 +117,7 @@ configuration.`,
 		if q.From != "" {
 			err = checkName("dataplane", q.From)
 		}
-		return q, errors.Join(err, checkName("dataplane", q.To))
+		return expected{q, expect}, errors.Join(err, checkName("dataplane", q.To))
 	})
 }
 
@@ -155,18 +159,49 @@ func (a *app) form(f print.Format) answer.Form {
 	return answer.Form{Wide: f == print.FormatWide, Columns: a.Columns()}
 }
 
+// expected is a connection of which the user knows what the answer should be.
+type expected struct {
+	question.Connection
+	expect string
+}
+
+// check fails with the exit code of "no" for another answer.
+func (e expected) check(document []byte) error {
+	var about answer.ConnectionAnswer
+	if err := answer.Unmarshal(document, &about); err != nil || e.expect == "" {
+		return err
+	}
+	got := "denied"
+	if about.Allowed {
+		got = "allowed"
+	}
+	if got != e.expect {
+		return exit.Failf(exit.No, "the connection from %s to %s is %s, expected %s", print.OrWord(e.From, "the tags"), e.To, got, e.expect)
+	}
+	return nil
+}
+
 // printAnswer prints the JSON document of an answer as it came, or as a page
 // for people. The page is made from the document alone, so that a server's
 // answer and one from files look the same.
 func (a *app) printAnswer(f print.Format, q question.Question, document []byte) error {
 	if f.Structured() {
-		return a.WriteDocument(f, document)
+		if err := a.WriteDocument(f, document); err != nil {
+			return err
+		}
+	} else {
+		var page bytes.Buffer
+		if err := q.Render(&page, document, a.form(f)); err != nil {
+			return err
+		}
+		if err := a.Output(page.Bytes()); err != nil {
+			return err
+		}
 	}
-	var page bytes.Buffer
-	if err := q.Render(&page, document, a.form(f)); err != nil {
-		return err
+	if e, ok := q.(expected); ok {
+		return e.check(document)
 	}
-	return a.Output(page.Bytes())
+	return nil
 }
 
 func isPolicy(d *resource.Descriptor) bool {

@@ -341,7 +341,7 @@ func TestGenerateZoneToken(t *testing.T) {
 		"--valid-for 24h":              "Error: --zone is required: the name of the zone that will connect\n",
 		"--zone east":                  "Error: --valid-for is required, such as 24h\n",
 		"--zone east --valid-for 0s":   "Error: --valid-for 0s: a token is valid for at least one second\n",
-		"--zone east --valid-for 1day": "Error: --valid-for \"1day\": not a duration; write one such as 30s, 5m or 24h\n",
+		"--zone east --valid-for 1day": "Error: --valid-for \"1day\": not a duration; write one such as 90m, 24h or 30d\n",
 	} {
 		out := h.run(append([]string{"generate", "zone-token"}, strings.Fields(args)...)...)
 		require.Equal(t, exit.Usage, out.code, args)

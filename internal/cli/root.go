@@ -48,7 +48,7 @@ func newRootCommand(a *app) *cobra.Command {
 		}
 	}
 	add(groupResources, newApplyCommand(a), newGetCommand(a), newDescribeCommand(a), newDeleteCommand(a),
-		newExportCommand(a), newWatchCommand(a), newValidateCommand(a), newExplainCommand(a), newAPIResourcesCommand(a))
+		newExportCommand(a), newWatchCommand(a), newValidateCommand(a), newDiffCommand(a), newExplainCommand(a), newAPIResourcesCommand(a))
 	add(groupAnswers, newInspectCommand(a), newWhyCommand(a), newEvalCommand(a))
 	add(groupFleet, newZonesCommand(a), newDataplanesCommand(a), newClusterCommand(a))
 	add(groupSetup, newAuthCommand(a), newGenerateCommand(a), newTokensCommand(a), newAuditCommand(a),
@@ -188,6 +188,9 @@ func flagError(cmd *cobra.Command, err error) error {
 		switch invalid.GetFlag().Value.Type() {
 		case "duration":
 			cause = errors.New("not a duration; write one such as 30s, 5m or 24h")
+			if _, days := invalid.GetFlag().Value.(durationValue); days {
+				cause = errors.New("not a duration; write one such as 90m, 24h or 30d")
+			}
 		case "uint", "uint32", "uint64":
 			cause = errors.New("not a number; write one such as 0 or 1841")
 		case "bool":

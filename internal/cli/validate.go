@@ -1,8 +1,12 @@
 package cli
 
 import (
+	"errors"
+	"slices"
+
 	"github.com/spf13/cobra"
 
+	"meridian/internal/cli/exit"
 	"meridian/internal/cli/print"
 	"meridian/internal/policy"
 	"meridian/internal/policy/engines"
@@ -11,41 +15,114 @@ import (
 
 func newValidateCommand(a *app) *cobra.Command {
 	var (
-		files []string
-		mesh  *meshFlag
+		files  []string
+		mesh   *meshFlag
+		strict bool
 	)
 	cmd := &cobra.Command{
-		Use:     "validate -f FILE|DIR|-",
-		Short:   "Validate documents without a server",
-		Example: "  meridian validate -f policies/",
+		Use:   "validate -f FILE|DIR|-",
+		Short: "Validate documents without a server",
 		Long: `Validate documents without a server: their syntax, fields, values and names. All
 problems of all documents are reported, and the exit code is then 2. Warnings and
 notes do not make a document invalid.`,
 		Args: exactly(),
-		RunE: func(*cobra.Command, []string) error {
-			documents, err := a.load(files, mesh)
-			if err != nil {
-				return err
-			}
-			if err := checkConditions(documents); err != nil {
-				return err
-			}
-			a.warnAbout(documents)
-			a.lint(resourcesOf(documents))
-			if len(documents) == 1 {
-				return a.Println("1 document is valid")
-			}
-			return a.Println(print.Plural(len(documents), "document") + " are valid")
-		},
+		Example: `  meridian validate -f policies/
+  meridian validate -f policies/ --strict -o json`,
 	}
 	bindFiles(cmd, &files)
 	mesh = bindMesh(cmd)
+	cmd.Flags().BoolVar(&strict, "strict", false, "exit with 1 where there are warnings")
+	output := print.BindFormat(cmd.Flags(), print.FormatTable, print.FormatJSON, print.FormatYAML)
+	cmd.RunE = func(*cobra.Command, []string) error {
+		documents, err := a.load(files, mesh)
+		if err == nil {
+			err = checkConditions(documents)
+		}
+		if output.Value.Structured() {
+			return a.printFindings(output.Value, documents, err, strict)
+		}
+		if err != nil {
+			return err
+		}
+		warned := a.warnAbout(documents)
+		for _, advice := range lint(documents) {
+			warned = a.advise(advice.Key.String(), advice.Problem) || warned
+		}
+		text := print.Plural(len(documents), "document") + " are valid"
+		if len(documents) == 1 {
+			text = "1 document is valid"
+		}
+		if err := a.Println(text); err != nil || !strict || !warned {
+			return err
+		}
+		return exit.ErrNo
+	}
 	return cmd
 }
 
-// lint prints advice about documents in combination.
-func (a *app) lint(resources []*resource.Resource) {
-	for _, advice := range policy.Lint(policy.NewSnapshot(resources...), resources, engines.Surveyors()...) {
-		a.advise(advice.Key.String(), advice.Problem)
+// findingView is one problem of a document, as JSON.
+type findingView struct {
+	Severity string `json:"severity"`
+	Source   string `json:"source,omitempty"`
+	Line     int    `json:"line,omitempty"`
+	Kind     string `json:"kind,omitempty"`
+	Mesh     string `json:"mesh,omitempty"`
+	Name     string `json:"name,omitempty"`
+	Field    string `json:"field,omitempty"`
+	Message  string `json:"message"`
+}
+
+func viewFinding(source string, key resource.Key, p resource.Problem) findingView {
+	severity := "info"
+	switch p.Severity {
+	case resource.Error:
+		severity = "error"
+	case resource.Warning:
+		severity = "warning"
 	}
+	return findingView{severity, source, p.Line, string(key.Kind), string(key.Mesh), key.Name, string(p.Path), p.Message}
+}
+
+// printFindings prints every problem as JSON, and fails as the text form does.
+func (a *app) printFindings(f print.Format, documents []resource.Document, invalid error, strict bool) error {
+	findings := []findingView{}
+	var refused resource.DocumentErrors
+	if invalid != nil && !errors.As(invalid, &refused) {
+		return invalid
+	}
+	for _, d := range refused {
+		for _, p := range d.Problems {
+			findings = append(findings, viewFinding(d.Source, d.Key, p))
+		}
+	}
+	if invalid == nil {
+		for _, d := range documents {
+			for _, p := range d.Problems {
+				findings = append(findings, viewFinding(d.Source, d.Resource.Key(), p))
+			}
+		}
+		for _, advice := range lint(documents) {
+			findings = append(findings, viewFinding("", advice.Key, advice.Problem))
+		}
+	}
+	err := a.WriteValue(f, struct {
+		Documents int           `json:"documents"`
+		Findings  []findingView `json:"findings"`
+	}{len(documents), findings})
+	warned := slices.ContainsFunc(findings, func(v findingView) bool { return v.Severity == "warning" })
+	switch {
+	case err != nil:
+		return err
+	case invalid != nil:
+		return invalid
+	case strict && warned:
+		return exit.ErrNo
+	}
+	return nil
+}
+
+// lint returns advice about documents in combination.
+func lint(documents []resource.Document) []policy.Advice {
+	resources := resourcesOf(documents)
+	return policy.Lint(policy.NewSnapshot(resources...), resources, engines.Surveyors()...)
 }

@@ -6,6 +6,8 @@ import (
 
 	"github.com/spf13/cobra"
 
+	meridianv1 "meridian/api/meridian/v1"
+	"meridian/internal/cli/client"
 	"meridian/internal/cli/print"
 	"meridian/internal/version"
 )
@@ -17,20 +19,38 @@ func versionLine() string {
 func newVersionCommand(a *app) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:     "version",
-		Short:   "Print the version of this command",
-		Example: "  meridian version -o json",
+		Short:   "Print the version of the command and of a server",
+		Example: "  meridian version --server",
 		Args:    exactly(),
 	}
 	output := print.BindFormat(cmd.Flags(), print.FormatTable, print.FormatJSON, print.FormatYAML)
-	cmd.RunE = func(*cobra.Command, []string) error {
-		if !output.Value.Structured() {
-			return a.Println(versionLine())
+	var server bool
+	cmd.Flags().BoolVar(&server, "server", false, "also print the version of the contacted server")
+	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
+		type serverView struct {
+			Name    string `json:"name"`
+			Role    string `json:"role"`
+			Version string `json:"version"`
 		}
-		return a.WriteValue(output.Value, struct {
-			Version  string `json:"version"`
-			Go       string `json:"go"`
-			Platform string `json:"platform"`
-		}{version.String(), version.GoVersion(), runtime.GOOS + "/" + runtime.GOARCH})
+		view := struct {
+			Version  string      `json:"version"`
+			Go       string      `json:"go"`
+			Platform string      `json:"platform"`
+			Server   *serverView `json:"server,omitempty"`
+		}{version.String(), version.GoVersion(), runtime.GOOS + "/" + runtime.GOARCH, nil}
+		text := versionLine()
+		if server {
+			info, err := call(cmd.Context(), a, (*client.Client).Info, &meridianv1.InfoRequest{})
+			if err != nil {
+				return err
+			}
+			view.Server = &serverView{info.GetName(), info.GetRole(), info.GetVersion()}
+			text += fmt.Sprintf("\nserver %s %s (%s)", info.GetName(), info.GetVersion(), info.GetRole())
+		}
+		if output.Value.Structured() {
+			return a.WriteValue(output.Value, view)
+		}
+		return a.Println(text)
 	}
 	return cmd
 }
