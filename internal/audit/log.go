@@ -209,12 +209,12 @@ func (l *Log) openCurrent(size int64) error {
 }
 
 // Write appends a record; its Seq, Time and Prev are the log's to set. Equal
-// refusals within SyncEvery are counted into one record. A failure is reported
+// refusals within SyncEvery are counted into one record. Texts and lists are bounded,
+// with a mark where something is left out. A failure is reported
 // to the Logger and by Err; the record is then lost, and the next one verifies
 // all the same.
 func (l *Log) Write(r Record) {
-	r.Message, r.Who.Name, r.From = clip(r.Message), clip(r.Who.Name), clip(r.From)
-	r.Request, r.Rule = clip(r.Request), clip(r.Rule)
+	r = bounded(r)
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	defer l.showLocked()

@@ -203,6 +203,43 @@ func TestTextsOfUnauthenticatedClientsAreBounded(t *testing.T) {
 	require.Empty(t, verifyDir(t, dir).Problems)
 }
 
+// A line is never longer than its reader takes, and what is left out is marked.
+func TestRecordsAreBounded(t *testing.T) {
+	worst := strings.Repeat("\x00\xff\"", 1<<20)
+	var groups []string
+	var targets []Target
+	for i := range 5000 {
+		groups = append(groups, worst[:i*3])
+		targets = append(targets, Target{Action: "apply", Kind: worst[:3*i], Mesh: worst[:3*i], Name: worst[:3*i]})
+	}
+	for _, decision := range []Decision{Allowed, Denied, Refused, Unknown} {
+		t.Run(string(decision), func(t *testing.T) {
+			c := config(t.TempDir())
+			l := open(t, c)
+			l.Write(Record{
+				Who: Who{Name: worst, Groups: groups, Source: "kubernetes", Token: worst}, From: worst, Method: worst, Decision: decision,
+				Rule: worst, Message: worst, Targets: targets, Request: worst,
+			})
+			require.NoError(t, l.Err())
+			require.NoError(t, l.Close())
+			verifyDir(t, c.Dir)
+			files, _, err := Files(c.Dir)
+			require.NoError(t, err)
+			data, err := os.ReadFile(files[0])
+			require.NoError(t, err)
+			for line := range bytes.Lines(data) {
+				require.Less(t, len(line), maxLine)
+			}
+			require.Contains(t, string(data), `… (4968 more)"`, "groups")
+			if decision == Denied || decision == Refused {
+				require.Equal(t, 1, bytes.Count(data, []byte("\n")), "a refusal is one line")
+				require.Less(t, len(data), 32<<10)
+				require.Contains(t, string(data), `… (4992 more)"`, "targets")
+			}
+		})
+	}
+}
+
 func TestATornRecordIsCutOff(t *testing.T) {
 	dir := t.TempDir()
 	l, err := Open(config(dir))

@@ -90,6 +90,11 @@ const (
 	maxTargets = 256
 	// maxText bounds a text that callers have a say in, in bytes.
 	maxText = 1024
+	// maxName bounds the name of a resource, a kind, a group or a token, in bytes.
+	maxName = 256
+	// maxGroups is how many groups of the caller a record names, and maxRefused how
+	// many targets the record of a refusal names.
+	maxGroups, maxRefused = 32, 8
 )
 
 // zeroHash precedes the first record of all.
@@ -138,13 +143,59 @@ func decodeRecord(line []byte) (r Record, hash string, err error) {
 }
 
 // clip bounds a text that a caller has a say in.
-func clip(text string) string {
-	if len(text) <= maxText {
-		return text
+func clip(text string) string { return clipTo(text, maxText) }
+
+// clipTo bounds what a text takes in a line, and marks what it leaves out. A control
+// character and an invalid byte take six bytes there.
+func clipTo(text string, limit int) string {
+	size, cut := 0, 0
+	for at, r := range text {
+		width := utf8.RuneLen(r)
+		switch {
+		case r < ' ' || r == utf8.RuneError || r == '\u2028' || r == '\u2029':
+			width = 6
+		case r == '"' || r == '\\':
+			width = 2
+		}
+		if size+width > limit {
+			return text[:cut] + "… (" + strconv.Itoa(len(text)-cut) + " bytes more)"
+		}
+		size += width
+		_, n := utf8.DecodeRuneInString(text[at:])
+		cut = at + n
 	}
-	cut := maxText
-	for cut > 0 && !utf8.RuneStart(text[cut]) {
-		cut--
-	}
-	return text[:cut] + "… (" + strconv.Itoa(len(text)-cut) + " bytes more)"
+	return text
 }
+
+// bounded returns a record whose texts and lists are bounded, with a mark where
+// something is left out: no line is longer than its reader takes (maxLine), and a
+// refusal takes little.
+func bounded(r Record) Record {
+	r.Message, r.From, r.Method, r.Request, r.Rule = clip(r.Message), clip(r.From), clip(r.Method), clip(r.Request), clip(r.Rule)
+	r.Who.Name, r.Who.Token = clip(r.Who.Name), clipTo(r.Who.Token, maxName)
+	groups := r.Who.Groups
+	r.Who.Groups = nil
+	for _, group := range groups[:min(maxGroups, len(groups))] {
+		r.Who.Groups = append(r.Who.Groups, clipTo(group, maxName))
+	}
+	if more := len(groups) - maxGroups; more > 0 {
+		r.Who.Groups = append(r.Who.Groups, moreMark(more))
+	}
+	targets := r.Targets
+	r.Targets = nil
+	more := 0
+	if (r.Decision == Denied || r.Decision == Refused) && len(targets) > maxRefused {
+		more, targets = len(targets)-maxRefused, targets[:maxRefused]
+	}
+	for _, t := range targets {
+		r.Targets = append(r.Targets, Target{
+			Action: clipTo(t.Action, maxName), Kind: clipTo(t.Kind, maxName), Mesh: clipTo(t.Mesh, maxName), Name: clipTo(t.Name, maxName), Version: t.Version,
+		})
+	}
+	if more > 0 {
+		r.Targets = append(r.Targets, Target{Action: targets[0].Action, Name: moreMark(more)})
+	}
+	return r
+}
+
+func moreMark(n int) string { return "… (" + strconv.Itoa(n) + " more)" }
