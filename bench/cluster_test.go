@@ -15,6 +15,7 @@ import (
 
 	meridianv1 "meridian/api/meridian/v1"
 	"meridian/internal/authn/token"
+	"meridian/internal/batch"
 	"meridian/internal/clientconfig"
 	"meridian/internal/pki"
 	"meridian/internal/service/admin"
@@ -135,7 +136,7 @@ func (c *client) apply(b *testing.B, all []*meridianv1.Resource) {
 		for ; n < len(all) && size+len(all[n].GetSpec()) <= admin.MaxBatchBytes; n++ {
 			size += len(all[n].GetSpec())
 		}
-		_, err := c.Apply(b.Context(), &meridianv1.ApplyRequest{Resources: all[:n], RequestId: c.requestID()})
+		_, err := batch.Apply(b.Context(), c, &meridianv1.ApplyRequest{Resources: all[:n], RequestId: c.requestID()})
 		require.NoError(b, err)
 		all = all[n:]
 	}
@@ -154,14 +155,31 @@ func (c *client) write(b *testing.B, r *meridianv1.Resource, confirm bool) uint6
 func (c *client) put(ctx context.Context, r *meridianv1.Resource, confirm bool) (uint64, error) {
 	ctx, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
-	response, err := c.Apply(ctx, &meridianv1.ApplyRequest{Resources: []*meridianv1.Resource{r}, RequestId: c.requestID(), WaitForZones: confirm})
+	response, err := batch.Apply(ctx, c, &meridianv1.ApplyRequest{Resources: []*meridianv1.Resource{r}, RequestId: c.requestID()})
 	if err != nil {
 		return 0, fmt.Errorf("apply %s: %w", r.GetName(), err)
 	}
 	if outcome := response.GetResults()[0].GetOutcome(); outcome != meridianv1.Outcome_OUTCOME_UPDATED {
 		return 0, fmt.Errorf("apply %s: %s, there is nothing to measure", r.GetName(), outcome)
 	}
+	if confirm {
+		if err := c.awaitZones(ctx, response.GetRevision()); err != nil {
+			return 0, fmt.Errorf("wait for zones: %w", err)
+		}
+	}
 	return response.GetRevision(), nil
+}
+
+// awaitZones returns when every enabled zone has applied a revision.
+func (c *client) awaitZones(ctx context.Context, revision uint64) error {
+	stream, err := c.WaitForZones(ctx, &meridianv1.WaitForZonesRequest{Revision: revision})
+	for err == nil {
+		_, err = stream.Recv()
+	}
+	if errors.Is(err, io.EOF) {
+		return nil
+	}
+	return err
 }
 
 func (c *client) requestID() string {

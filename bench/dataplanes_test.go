@@ -17,6 +17,7 @@ import (
 
 	meridianv1 "meridian/api/meridian/v1"
 	"meridian/internal/authn/token"
+	"meridian/internal/batch"
 	"meridian/internal/clientconfig"
 	"meridian/internal/pki"
 )
@@ -297,7 +298,7 @@ func (c *fleet) change(b *testing.B, g *global, service, edition int) samples {
 		service, edition)}
 	before := c.received.Load()
 	began := time.Now()
-	_, err := g.api.Apply(b.Context(), &meridianv1.ApplyRequest{Resources: []*meridianv1.Resource{r}, RequestId: g.api.requestID()})
+	_, err := batch.Apply(b.Context(), g.api, &meridianv1.ApplyRequest{Resources: []*meridianv1.Resource{r}, RequestId: g.api.requestID()})
 	require.NoError(b, err)
 	var times samples
 	timeout := time.After(patience)

@@ -14,6 +14,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	meridianv1 "meridian/api/meridian/v1"
+	"meridian/internal/batch"
 )
 
 // cluster is a global of several servers.
@@ -187,7 +188,7 @@ func ourWrite(b *testing.B, server *global, i int) func(context.Context) error {
 	n := 0
 	return func(ctx context.Context) error {
 		n++
-		_, err := api.Apply(ctx, &meridianv1.ApplyRequest{
+		_, err := batch.Apply(ctx, api, &meridianv1.ApplyRequest{
 			RequestId: fmt.Sprintf("%x-%d", id, n),
 			Resources: []*meridianv1.Resource{{Kind: "Mesh", Name: fmt.Sprintf("mesh-%03d", i), Spec: kilobyte(editions.Add(1))}},
 		})

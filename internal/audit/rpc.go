@@ -1,6 +1,7 @@
 package audit
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"strings"
@@ -25,13 +26,52 @@ func (l *Log) Unary(ctx context.Context, req any, info *grpc.UnaryServerInfo, ha
 	return resp, err
 }
 
-// Stream is the same for streaming methods.
+// Stream is the same for streaming methods. Unary methods that are served as
+// streams pass it unseen: their denials are for Unary.
 func (l *Log) Stream(srv any, stream grpc.ServerStream, info *grpc.StreamServerInfo, handler grpc.StreamHandler) error {
+	if !info.IsServerStream {
+		if !info.IsClientStream {
+			return handler(srv, stream)
+		}
+		return l.batch(srv, stream, info.FullMethod, handler)
+	}
 	err := handler(srv, stream)
 	if err != nil {
 		l.streamDenial(stream.Context(), info.FullMethod, err)
 	}
 	return err
+}
+
+// batch is Stream for a method that receives a batch and answers it.
+func (l *Log) batch(srv any, stream grpc.ServerStream, method string, handler grpc.StreamHandler) error {
+	b := &batchStream{ServerStream: stream, ctx: authn.CollectReasons(stream.Context())}
+	err := handler(srv, b)
+	if err != nil {
+		l.denialOf(b.ctx, authn.PrincipalFrom(b.ctx), method, b.targets, b.request, err)
+	}
+	return err
+}
+
+// batchStream notes what the messages that are received are about.
+type batchStream struct {
+	grpc.ServerStream
+	ctx     context.Context
+	targets []Target
+	request string
+}
+
+// Context implements grpc.ServerStream.
+func (s *batchStream) Context() context.Context { return s.ctx }
+
+// RecvMsg implements grpc.ServerStream.
+func (s *batchStream) RecvMsg(m any) error {
+	if err := s.ServerStream.RecvMsg(m); err != nil {
+		return err
+	}
+	targets, request := asked(m)
+	s.targets = append(s.targets, targets...)
+	s.request = cmp.Or(s.request, request)
+	return nil
 }
 
 // streamDenial is apart from Stream, which waits for as long as its stream lasts
@@ -47,6 +87,11 @@ func (l *Log) Refused(ctx context.Context, p authn.Principal, method string, err
 
 // denial records an error that is a refusal, and no other.
 func (l *Log) denial(ctx context.Context, p authn.Principal, method string, req any, err error) {
+	targets, request := asked(req)
+	l.denialOf(ctx, p, method, targets, request, err)
+}
+
+func (l *Log) denialOf(ctx context.Context, p authn.Principal, method string, targets []Target, request string, err error) {
 	var e *rpcerr.Error
 	if !errors.As(rpcerr.FromStatus(err), &e) {
 		return
@@ -60,7 +105,7 @@ func (l *Log) denial(ctx context.Context, p authn.Principal, method string, req 
 	default:
 		return
 	}
-	r.Targets, r.Request = asked(req)
+	r.Targets, r.Request = targets, request
 	l.Write(r)
 }
 

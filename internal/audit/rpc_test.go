@@ -150,7 +150,7 @@ func TestEveryDenialIsRecorded(t *testing.T) {
 	for _, other := range []error{nil, errors.New("x"), rpcerr.New(rpcerr.NotFound, "", "x"), rpcerr.New(rpcerr.Invalid, "", "x")} {
 		call(nil, other)
 	}
-	require.Equal(t, error(denied), log.Stream(nil, &stream{ctx: request(t)}, &grpc.StreamServerInfo{FullMethod: "/meridian.v1.S/Stream"},
+	require.Equal(t, error(denied), log.Stream(nil, &stream{ctx: request(t)}, &grpc.StreamServerInfo{FullMethod: "/meridian.v1.S/Stream", IsServerStream: true},
 		func(any, grpc.ServerStream) error { return denied }))
 	log.Refused(request(t), authn.Principal{}, "/meridian.v1.S/N", rpcerr.New(rpcerr.Unauthenticated, "TOKEN_REFUSED", "not authenticated: x"))
 

@@ -3,18 +3,17 @@ package cli
 import (
 	"context"
 	"crypto/rand"
-	"errors"
 	"fmt"
 	"strings"
 
 	"github.com/spf13/cobra"
 
 	meridianv1 "meridian/api/meridian/v1"
+	"meridian/internal/batch"
 	"meridian/internal/cli/client"
 	"meridian/internal/cli/exit"
 	"meridian/internal/cli/print"
 	"meridian/internal/resource"
-	"meridian/internal/rpcerr"
 )
 
 // applyOptions are the flags of apply, and of delete where they fit.
@@ -26,6 +25,8 @@ type applyOptions struct {
 	ifVersion *uint64
 	wait      string
 	force     bool
+	// connectedOnly leaves out zones that are not connected.
+	connectedOnly bool
 }
 
 func newApplyCommand(a *app) *cobra.Command {
@@ -58,7 +59,8 @@ written.`,
 	bindDryRun(cmd, &o.dryRun, "client: validate documents only; server: do everything but write")
 	cmd.Flags().Uint64Var(&ifVersion, "if-version", 0, "apply the one resource only if its stored version is this one; 0: it must not exist")
 	bindForce(cmd, &o.force)
-	cmd.Flags().StringVar(&o.wait, "wait", "", "zones: return when every connected zone has applied the revision")
+	cmd.Flags().StringVar(&o.wait, "wait", "", "zones: return when every enabled zone has applied the revision; exit code 6 and their names when some have not within --timeout")
+	cmd.Flags().BoolVar(&o.connectedOnly, "connected-only", false, "with --wait=zones: do not wait for zones that are offline, and name them")
 	return cmd
 }
 
@@ -79,6 +81,8 @@ func (o *applyOptions) check(documents int) error {
 		return exit.Usagef("--dry-run %q: write client or server", o.dryRun)
 	case o.wait != "" && o.wait != "zones":
 		return exit.Usagef("--wait %q: the only thing to wait for is zones", o.wait)
+	case o.connectedOnly && o.wait == "":
+		return exit.Usagef("--connected-only is about --wait=zones: give both")
 	case o.ifVersion != nil && documents != 1:
 		return exit.Usagef("--if-version is about one resource; the input holds %d", documents)
 	}
@@ -122,7 +126,7 @@ func (a *app) apply(ctx context.Context, o *applyOptions) error {
 func (a *app) sendApply(ctx context.Context, c *client.Client, request *meridianv1.ApplyRequest, o *applyOptions) error {
 	var response *meridianv1.ApplyResponse
 	send := func(ctx context.Context) (err error) {
-		response, err = c.Apply(ctx, request)
+		response, err = batch.Apply(ctx, c, request)
 		return err
 	}
 	bounded, cancel := context.WithTimeout(ctx, c.Timeout) // of the write and the wait together
@@ -146,37 +150,7 @@ func (a *app) sendApply(ctx context.Context, c *client.Client, request *meridian
 	if o.wait == "" || request.GetDryRun() {
 		return nil
 	}
-	// The write is acknowledged and printed; what follows only waits. The same
-	// request id makes the server answer for the batch that is already written.
-	request.WaitForZones = true
-	return a.explainWait(ctx, c, c.Call(bounded, send), revision)
-}
-
-// explainWait says which zones a wait ended without.
-func (a *app) explainWait(ctx context.Context, c *client.Client, err error, revision uint64) error {
-	var f *exit.Failure
-	var answered *rpcerr.Error
-	switch {
-	case errors.As(err, &f) && f.Code == exit.Timeout:
-	case errors.As(err, &answered) && answered.Code == rpcerr.Timeout:
-	default:
-		return err
-	}
-	out := exit.Failf(exit.Timeout, "revision %d is written, but not every connected zone has applied it within %s", revision, c.Timeout)
-	zones, err := zones(ctx, c)
-	if err != nil {
-		return out.With("`meridian zones` shows how far they are.")
-	}
-	for _, z := range zones.GetZones() {
-		if len(z.GetInstances()) > 0 && z.GetRevision() < revision {
-			line := fmt.Sprintf("  zone %s is %s at revision %d", z.GetName(), z.GetState(), z.GetRevision())
-			if z.GetLastError() != "" {
-				line += ": " + z.GetLastError()
-			}
-			out.Details = append(out.Details, line)
-		}
-	}
-	return out
+	return a.waitForZones(bounded, c, revision, o.connectedOnly)
 }
 
 // resultView is what became of one resource, as JSON.

@@ -128,31 +128,34 @@ func TestApplyWaitForZones(t *testing.T) {
 	out := h.runWith(t.Context(), webToBackend, "apply", "-f", "-", "--wait=zones")
 	require.Equal(t, exit.OK, out.code, out.stderr)
 	require.Equal(t, "TrafficPermission/web-to-backend created\nrevision 1841\n", out.stdout)
-	require.Len(t, h.server.Applies, 2)
-	require.False(t, h.server.Applies[0].GetWaitForZones())
-	require.True(t, h.server.Applies[1].GetWaitForZones())
-	require.Equal(t, h.server.Applies[0].GetRequestId(), h.server.Applies[1].GetRequestId())
+	require.Len(t, h.server.Applies, 1, "the batch is sent once")
+	require.Len(t, h.server.Waits, 1)
+	require.Equal(t, uint64(1841), h.server.Waits[0].GetRevision())
+	require.False(t, h.server.Waits[0].GetConnectedOnly())
+
+	h.server.Pending = []*meridianv1.PendingZone{{Name: "west", State: "lagging", Revision: 1700}}
+	out = h.runWith(t.Context(), webToBackend, "apply", "-f", "-", "--wait=zones", "--connected-only")
+	require.Equal(t, exit.OK, out.code, out.stderr)
+	require.Equal(t, "Waiting for zone west (lagging).\n", out.stderr)
+	require.True(t, h.server.Waits[1].GetConnectedOnly())
+	require.Equal(t, exit.Usage, h.runWith(t.Context(), webToBackend, "apply", "-f", "-", "--connected-only").code)
 }
 
-// The result of the write is never hidden behind a wait that failed.
+// The result of the write is never hidden behind a wait that failed, and the zones
+// that it ended without are named: an enabled zone that is offline, too.
 func TestApplyWaitForZonesTimesOut(t *testing.T) {
 	h := newHarness(t)
-	h.server.AllZones = []*meridianv1.ZoneStatus{
-		{Name: "east", State: "in-sync", Revision: 1841, Instances: []string{"e1"}},
-		{Name: "west", State: "stale", Revision: 1700, Instances: []string{"w1"}, LastError: "disk full"},
+	h.server.PendingStay = true
+	h.server.Pending = []*meridianv1.PendingZone{
 		{Name: "north", State: "offline", Revision: 1},
-	}
-	var applies atomic.Int32
-	h.server.Before = func(method string) error {
-		if method == "Apply" && applies.Add(1) == 2 {
-			return rpcerr.New(rpcerr.Timeout, "ZONES_LAG", "not every zone has applied it")
-		}
-		return nil
+		{Name: "west", State: "stale", Revision: 1700, LastError: "disk full"},
 	}
 	out := h.runWith(t.Context(), webToBackend, "apply", "-f", "-", "--wait=zones")
 	require.Equal(t, exit.Timeout, out.code)
 	require.Equal(t, "TrafficPermission/web-to-backend created\nrevision 1841\n", out.stdout)
-	require.Equal(t, "Error: revision 1841 is written, but not every connected zone has applied it within 30s\n"+
+	require.Equal(t, "Waiting for zone north (offline), zone west (stale).\n"+
+		"Error: revision 1841 is written, but not every zone has applied it within 30s\n"+
+		"  zone north is offline at revision 1\n"+
 		"  zone west is stale at revision 1700: disk full\n", out.stderr)
 }
 

@@ -152,7 +152,7 @@ func upload(ctx context.Context, c *client.Client, source io.Reader) (*meridianv
 	if err != nil {
 		return nil, explainStream(ctx, c, err)
 	}
-	buf := make([]byte, 256<<10)
+	buf := make([]byte, 32<<10)
 	for {
 		n, err := io.ReadFull(source, buf)
 		if n > 0 {

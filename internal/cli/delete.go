@@ -59,7 +59,7 @@ func (a *app) delete(ctx context.Context, args []string, o *applyOptions) error 
 	if !request.DryRun {
 		request.RequestId = rand.Text()
 	}
-	response, err := call(ctx, a, (*client.Client).Delete, request)
+	response, err := call(ctx, a, (*client.Client).DeleteBatch, request)
 	if err != nil {
 		return err
 	}

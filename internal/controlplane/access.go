@@ -70,10 +70,9 @@ func (b *Base) Assemble(api API, resources *admin.Service) {
 		Exempt: func(method string) bool { return !b.Readiness.Started() && slices.Contains(api.Early, method) },
 	}
 	b.GRPC = server.NewGRPC(b.Log, b.PKI.ServerTLS(), server.Calls{
-		Enter:          []grpc.UnaryServerInterceptor{b.Readiness.Unary(api.Early...), b.Callers.Unary},
-		Unary:          []grpc.UnaryServerInterceptor{b.Audit.Unary},
-		Stream:         []grpc.StreamServerInterceptor{b.Readiness.Stream(), b.Callers.Stream, b.Audit.Stream},
-		StrangersWrite: b.Authorizer.UnauthenticatedCanWrite,
+		Stream:                  []grpc.StreamServerInterceptor{b.Readiness.Stream(api.Early...), b.Callers.Stream, b.Audit.Stream},
+		Unary:                   b.Audit.Unary,
+		UnauthenticatedCanWrite: b.Authorizer.UnauthenticatedCanWrite,
 	})
 	meridianv1.RegisterAdminServiceServer(b.GRPC, resources)
 	meridianv1.RegisterTokenServiceServer(b.GRPC, b.Tokens)

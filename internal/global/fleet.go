@@ -241,17 +241,38 @@ func forward(ctx context.Context, p peer, zone resource.ZoneName, question []byt
 	return answer.GetAnswer(), nil
 }
 
-// WaitApplied returns when every zone that is connected to a server of the
-// global has applied and persisted a revision. A zone that changes servers
-// meanwhile is waited for. A server that cannot be asked is waited for as long
-// as it may still have zones; after that a note names it.
+// zoneWait is a wait for zones to apply a revision.
+type zoneWait struct {
+	revision resource.Revision
+	// enabled returns the zones that may connect: no other is waited for.
+	enabled func() []resource.ZoneName
+	// all has every enabled zone be waited for; otherwise only those that are
+	// connected at some time.
+	all bool
+	// progress hears of the zones that are waited for, whenever these or their
+	// states change. Its error ends the wait.
+	progress func([]zonesync.ZoneStatus) error
+}
+
+// WaitApplied returns when zones have applied and persisted a revision: those
+// that are waited for, on whichever server they are by then. A server that cannot
+// be asked is waited for as long as it may still have zones; after that a note
+// names it, as one does the enabled zones that were not waited for.
 //
-// Error: *zonesync.NotAppliedError when ctx ends first.
-func (d *fleet) WaitApplied(ctx context.Context, rev resource.Revision) (notes []string, err error) {
-	var wait zonesync.Wait
+// Error: *zonesync.NotAppliedError when ctx ends first; else that of progress.
+func (d *fleet) WaitApplied(ctx context.Context, w zoneWait) (notes []string, err error) {
+	var awaited, every zonesync.Wait
+	every.Expect(w.enabled()...)
+	if w.all {
+		awaited.Expect(w.enabled()...)
+	}
+	var told []string
 	for {
-		reports, silent := d.await(ctx, rev)
-		missing := wait.Missing(reports...)
+		reports, silent := d.await(ctx, w.revision)
+		enabled := w.enabled()
+		disabled := func(z resource.ZoneName) bool { return !slices.Contains(enabled, z) }
+		missing := slices.DeleteFunc(awaited.Missing(reports...), disabled)
+		offline := slices.DeleteFunc(every.Missing(reports...), disabled)
 		var recent []string
 		for _, u := range silent {
 			if time.Since(u.since) < silentGrace {
@@ -259,19 +280,60 @@ func (d *fleet) WaitApplied(ctx context.Context, rev resource.Revision) (notes [
 			}
 		}
 		if len(missing) == 0 && len(recent) == 0 && ctx.Err() == nil {
-			for _, u := range silent {
-				notes = append(notes, fmt.Sprintf("server %s cannot be asked whether its zones have applied revision %d: %s", u.name, rev, describeError(u.err)))
+			return append(unaskedNotes(silent, w.revision), offlineNotes(offline, w.revision)...), nil
+		}
+		if now := d.statuses(missing, reports); !slices.Equal(told, states(now)) {
+			told = states(now)
+			if err := w.progress(now); err != nil {
+				return nil, err
 			}
-			return notes, nil
 		}
 		pause := time.NewTimer(waitPause)
 		select {
 		case <-pause.C:
 		case <-ctx.Done():
 			pause.Stop()
-			return nil, &zonesync.NotAppliedError{Revision: rev, Zones: missing, Unasked: recent, Cause: context.Cause(ctx)}
+			return nil, &zonesync.NotAppliedError{Revision: w.revision, Zones: missing, Unasked: recent, Cause: context.Cause(ctx)}
 		}
 	}
+}
+
+// statuses returns what is known of some zones, in their order.
+func (d *fleet) statuses(zones []resource.ZoneName, reports []zonesync.Report) []zonesync.ZoneStatus {
+	known := d.zones.Zones(reports...)
+	out := make([]zonesync.ZoneStatus, len(zones))
+	for i, zone := range zones {
+		out[i] = zonesync.ZoneStatus{Name: zone, State: zonesync.ZoneOffline}
+		if at := slices.IndexFunc(known, func(z zonesync.ZoneStatus) bool { return z.Name == zone }); at >= 0 {
+			out[i] = known[at]
+		}
+	}
+	return out
+}
+
+// states says in short how zones are.
+func states(zones []zonesync.ZoneStatus) []string {
+	out := make([]string, len(zones))
+	for i, z := range zones {
+		out[i] = string(z.Name) + " " + string(z.State)
+	}
+	return out
+}
+
+func unaskedNotes(silent []silentServer, rev resource.Revision) []string {
+	var notes []string
+	for _, u := range silent {
+		notes = append(notes, fmt.Sprintf("server %s cannot be asked whether its zones have applied revision %d: %s", u.name, rev, describeError(u.err)))
+	}
+	return notes
+}
+
+func offlineNotes(zones []resource.ZoneName, rev resource.Revision) []string {
+	var notes []string
+	for _, zone := range zones {
+		notes = append(notes, fmt.Sprintf("zone %s is offline and has yet to apply revision %d", zone, rev))
+	}
+	return notes
 }
 
 // await asks every server, this one among them, whether its zones have applied a

@@ -365,6 +365,57 @@ func TestServerThatCannotBeAsked(t *testing.T) {
 	})
 }
 
+// waitApplied waits for those of the enabled zones that are connected.
+func waitApplied(ctx context.Context, d *fleet, rev resource.Revision, enabled ...resource.ZoneName) ([]string, error) {
+	return d.WaitApplied(ctx, zoneWait{
+		revision: rev, enabled: func() []resource.ZoneName { return enabled },
+		progress: func([]zonesync.ZoneStatus) error { return nil },
+	})
+}
+
+// TestWaitForEveryEnabledZone: a zone that is offline is waited for and named,
+// unless only those that are connected are to be waited for, or it is disabled.
+func TestWaitForEveryEnabledZone(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := newTestFleet(t, "a", "b")
+		east := f.zone("east", "a")
+		f.reaches(east, f.write("one"))
+		d, enabled := f.servers["b"].fleet, []resource.ZoneName{"east", "west"}
+		var told [][]string
+		w := zoneWait{
+			revision: f.applied, all: true, enabled: func() []resource.ZoneName { return enabled },
+			progress: func(zones []zonesync.ZoneStatus) error { told = append(told, states(zones)); return nil },
+		}
+		ctx, cancel := context.WithTimeout(t.Context(), 5*time.Second)
+		defer cancel()
+		_, err := d.WaitApplied(ctx, w)
+		var late *zonesync.NotAppliedError
+		require.ErrorAs(t, err, &late)
+		require.Equal(t, []resource.ZoneName{"west"}, late.Zones)
+		require.Equal(t, [][]string{{"west offline"}}, told, "told once, for nothing changes")
+
+		notes, err := waitApplied(t.Context(), d, f.applied, enabled...)
+		require.NoError(t, err)
+		require.Equal(t, []string{fmt.Sprintf("zone west is offline and has yet to apply revision %d", f.applied)}, notes)
+
+		waiting := make(chan error, 1)
+		go func() {
+			_, err := d.WaitApplied(t.Context(), w)
+			waiting <- err
+		}()
+		<-time.After(2 * time.Second)
+		synctest.Wait()
+		require.Empty(t, waiting)
+		west := f.zone("west", "b")
+		require.NoError(t, <-waiting, "it has connected and applied it")
+		west.stop()
+		east.stop()
+		enabled = enabled[:0]
+		_, err = d.WaitApplied(t.Context(), w)
+		require.NoError(t, err, "none of them is enabled any more")
+	})
+}
+
 // TestWaitForZonesOfAllServers is --wait=zones: it returns when the zones of
 // every server have applied and persisted the revision.
 func TestWaitForZonesOfAllServers(t *testing.T) {
@@ -376,7 +427,7 @@ func TestWaitForZonesOfAllServers(t *testing.T) {
 		c := f.servers["c"].fleet
 		rev := f.write("two")
 		began := time.Now()
-		notes, err := c.WaitApplied(t.Context(), rev)
+		notes, err := waitApplied(t.Context(), c, rev, "east", "west")
 		require.NoError(t, err)
 		require.Empty(t, notes)
 		require.Zero(t, time.Since(began), "no poll in between")
@@ -386,7 +437,7 @@ func TestWaitForZonesOfAllServers(t *testing.T) {
 		rev = f.write("three")
 		ctx, cancel := context.WithTimeout(t.Context(), 5*time.Second)
 		defer cancel()
-		_, err = c.WaitApplied(ctx, rev)
+		_, err = waitApplied(ctx, c, rev, "east", "west")
 		var late *zonesync.NotAppliedError
 		require.ErrorAs(t, err, &late)
 		require.Equal(t, []resource.ZoneName{"west"}, late.Zones)
@@ -394,7 +445,7 @@ func TestWaitForZonesOfAllServers(t *testing.T) {
 
 		waiting := make(chan error, 1)
 		go func() {
-			_, err := c.WaitApplied(context.Background(), rev)
+			_, err := waitApplied(context.Background(), c, rev, "east", "west")
 			waiting <- err
 		}()
 		<-time.After(3 * time.Second)
@@ -421,7 +472,7 @@ func TestWaitForAZoneThatChangesServers(t *testing.T) {
 		rev := f.write("two")
 		waiting := make(chan error, 1)
 		go func() {
-			notes, err := f.servers["a"].fleet.WaitApplied(context.Background(), rev)
+			notes, err := waitApplied(context.Background(), f.servers["a"].fleet, rev, "west")
 			if err == nil && len(notes) != 1 {
 				err = fmt.Errorf("unexpected notes: %q", notes)
 			}
@@ -458,9 +509,9 @@ func TestWaitWithAServerLostLongAgo(t *testing.T) {
 		began := time.Now()
 		ctx, cancel := context.WithTimeout(t.Context(), 5*time.Second)
 		defer cancel()
-		_, err := a.WaitApplied(ctx, f.applied)
+		_, err := waitApplied(ctx, a, f.applied, "east")
 		require.EqualError(t, err, fmt.Sprintf("whether revision %d is applied is not known of the zones of b, which cannot be reached", f.applied))
-		notes, err := a.WaitApplied(t.Context(), f.applied)
+		notes, err := waitApplied(t.Context(), a, f.applied, "east")
 		require.NoError(t, err)
 		require.Len(t, notes, 1)
 		require.Contains(t, notes[0], fmt.Sprintf("server b cannot be asked whether its zones have applied revision %d: ", f.applied))
@@ -468,7 +519,7 @@ func TestWaitWithAServerLostLongAgo(t *testing.T) {
 
 		<-time.After(time.Minute)
 		began = time.Now()
-		_, err = a.WaitApplied(t.Context(), f.write("two"))
+		_, err = waitApplied(t.Context(), a, f.write("two"), "east")
 		require.NoError(t, err)
 		require.Less(t, time.Since(began), time.Second, "it is known to be lost")
 		stop()

@@ -242,7 +242,7 @@ func (g *global) admin() *admin.Service {
 		Owns:         owns,
 		Check:        g.Conditions.Check,
 		Surveyors:    engines.Surveyors(),
-		WaitForZones: g.fleet.WaitApplied,
+		WaitForZones: g.waitForZones,
 		Now:          g.Now,
 	})
 }

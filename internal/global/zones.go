@@ -8,6 +8,7 @@ import (
 
 	"meridian/internal/authn/token"
 	"meridian/internal/resource"
+	"meridian/internal/service/admin"
 	zonesync "meridian/internal/sync"
 )
 
@@ -54,6 +55,31 @@ func (g *global) withResources(all []zonesync.ZoneStatus) []zonesync.ZoneStatus 
 	}
 	slices.SortFunc(all, func(a, b zonesync.ZoneStatus) int { return strings.Compare(string(a.Name), string(b.Name)) })
 	return all
+}
+
+// enabledZones names the zones that may connect.
+func (g *global) enabledZones() []resource.ZoneName {
+	var out []resource.ZoneName
+	for r := range g.Store.View().List(resource.KindZone, "") {
+		if r.Spec().(*resource.Zone).IsEnabled() {
+			out = append(out, resource.ZoneName(r.Key().Name))
+		}
+	}
+	return out
+}
+
+// waitForZones waits until zones have applied a revision.
+func (g *global) waitForZones(ctx context.Context, w admin.ZoneWait, progress func([]admin.PendingZone) error) ([]string, error) {
+	return g.fleet.WaitApplied(ctx, zoneWait{
+		revision: w.Revision, enabled: g.enabledZones, all: !w.ConnectedOnly,
+		progress: func(zones []zonesync.ZoneStatus) error {
+			pending := make([]admin.PendingZone, len(zones))
+			for i, z := range zones {
+				pending[i] = admin.PendingZone{Name: z.Name, State: string(z.State), Revision: z.Revision, LastError: z.LastError}
+			}
+			return progress(pending)
+		},
+	})
 }
 
 // zonesHere returns what this server knows of every zone.

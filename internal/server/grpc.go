@@ -18,12 +18,20 @@ import (
 	"google.golang.org/grpc/keepalive"
 	"google.golang.org/grpc/reflection"
 
+	meridianv1 "meridian/api/meridian/v1"
 	"meridian/internal/rpcerr"
 )
 
-// MaxMessageBytes bounds one message to or from a server: a batch at its
-// largest, with room for the envelope.
-const MaxMessageBytes = 24 << 20
+const (
+	// MaxMessageBytes bounds one message from a server.
+	MaxMessageBytes = 24 << 20
+	// MaxBatchBytes bounds a batch to a server, in all of its messages: the specs of
+	// one at its largest, and what stands around them.
+	MaxBatchBytes = 24 << 20
+)
+
+// batches are the methods whose messages are one batch together.
+var batches = []string{meridianv1.AdminService_Apply_FullMethodName, meridianv1.AdminService_Delete_FullMethodName}
 
 // Limits of one connection.
 const (
@@ -52,26 +60,25 @@ type GRPC struct {
 
 // Calls are what the calls of a server pass through, each in order.
 type Calls struct {
-	// Enter is what a unary call passes before its request is received: who may
-	// not call is refused here. The request is nil still.
-	Enter []grpc.UnaryServerInterceptor
-	// Unary is what it passes with its request.
-	Unary []grpc.UnaryServerInterceptor
-	// Stream is what a streaming call passes before its first message is received.
+	// Stream is what every call passes before its first message is received: calls
+	// that are not allowed are refused here. To interceptors a unary call is a
+	// stream with one message in each direction.
 	Stream []grpc.StreamServerInterceptor
-	// StrangersWrite reports whether somebody without credentials may write
-	// anything at all; else their requests are to be small. It must not block.
-	StrangersWrite func() bool
+	// Unary is what a unary call passes with its request.
+	Unary grpc.UnaryServerInterceptor
+	// UnauthenticatedCanWrite reports whether callers without credentials may write anything
+	// at all; else their requests must be small. It must not block.
+	UnauthenticatedCanWrite func() bool
 }
 
 // NewGRPC returns a gRPC server that is not serving yet. Every call passes
 // through what calls says, and a handler that panics fails its own call only.
 func NewGRPC(log *slog.Logger, config *tls.Config, calls Calls) *GRPC {
-	guard, watches := guard{log}, newWatchTracker()
-	enter := slices.Concat([]grpc.UnaryServerInterceptor{rpcerr.UnaryServer, guard.unary}, calls.Enter)
-	g := &GRPC{health: health.NewServer(), watches: watches, receiver: newReceiver(enter, calls.StrangersWrite), Server: grpc.NewServer(
+	watches := newWatchTracker()
+	interceptors := slices.Concat([]grpc.StreamServerInterceptor{rpcerr.StreamServer, guard{log}.stream, watches.stream}, calls.Stream)
+	g := &GRPC{health: health.NewServer(), watches: watches, receiver: newReceiver(interceptors, calls.Unary, calls.UnauthenticatedCanWrite), Server: grpc.NewServer(
 		grpc.Creds(credentials.NewTLS(config)),
-		grpc.MaxRecvMsgSize(MaxMessageBytes),
+		grpc.MaxRecvMsgSize(maxRequest),
 		grpc.MaxSendMsgSize(MaxMessageBytes),
 		grpc.ConnectionTimeout(handshakeTimeout),
 		// What a stranger can make a server hold besides: headers, a number of streams,
@@ -80,15 +87,13 @@ func NewGRPC(log *slog.Logger, config *tls.Config, calls Calls) *GRPC {
 		grpc.MaxConcurrentStreams(maxStreams),
 		// Windows that grow with the connection's speed would let a caller send 16 MiB
 		// of every request that nobody has begun to read.
-		grpc.StaticStreamWindowSize(window),
+		grpc.StaticStreamWindowSize(maxRequest),
 		grpc.StaticConnWindowSize(connectionWindow),
 		// Thousands of proxies hold a connection each and say little on it: what a
 		// connection keeps while it is idle decides what a server needs.
 		grpc.ReadBufferSize(0),
 		grpc.KeepaliveParams(keepalive.ServerParameters{MaxConnectionIdle: maxIdle, Time: 30 * time.Second, Timeout: 10 * time.Second}),
 		grpc.KeepaliveEnforcementPolicy(keepalive.EnforcementPolicy{MinTime: 10 * time.Second, PermitWithoutStream: true}),
-		grpc.ChainUnaryInterceptor(calls.Unary...),
-		grpc.ChainStreamInterceptor(slices.Concat([]grpc.StreamServerInterceptor{rpcerr.StreamServer, guard.stream, watches.stream}, calls.Stream)...),
 	)}
 	g.health.SetServingStatus("", healthv1.HealthCheckResponse_NOT_SERVING)
 	healthv1.RegisterHealthServer(g, g.health)
@@ -151,11 +156,6 @@ func (g *GRPC) Run(ctx context.Context, l net.Listener, grace time.Duration) err
 
 // guard keeps a panic in one handler from ending the process.
 type guard struct{ log *slog.Logger }
-
-func (g guard) unary(ctx context.Context, req any, info *grpc.UnaryServerInfo, handler grpc.UnaryHandler) (resp any, err error) {
-	defer g.recover(info.FullMethod, &err)
-	return handler(ctx, req)
-}
 
 func (g guard) stream(srv any, ss grpc.ServerStream, info *grpc.StreamServerInfo, handler grpc.StreamHandler) (err error) {
 	defer g.recover(info.FullMethod, &err)

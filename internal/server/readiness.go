@@ -1,7 +1,6 @@
 package server
 
 import (
-	"context"
 	"errors"
 	"slices"
 	"strings"
@@ -75,19 +74,9 @@ func (g *Readiness) check(method string, free []string) error {
 // alwaysAllowed are the services that every server has and that answer at any time.
 var alwaysAllowed = []string{"/grpc.health.", "/grpc.reflection."}
 
-// Unary is the server interceptor that keeps unary calls out until the gate
-// opens, except for health, reflection and the methods free, given by their full
-// names ("/meridian.v1.ClusterService/Members").
-func (g *Readiness) Unary(free ...string) grpc.UnaryServerInterceptor {
-	return func(ctx context.Context, req any, info *grpc.UnaryServerInfo, handler grpc.UnaryHandler) (any, error) {
-		if err := g.check(info.FullMethod, free); err != nil {
-			return nil, err
-		}
-		return handler(ctx, req)
-	}
-}
-
-// Stream is the same for streaming calls.
+// Stream is the server interceptor that refuses calls until the server is ready,
+// except for health, reflection and the methods free, given by their full names
+// ("/meridian.v1.ClusterService/Members").
 func (g *Readiness) Stream(free ...string) grpc.StreamServerInterceptor {
 	return func(srv any, stream grpc.ServerStream, info *grpc.StreamServerInfo, handler grpc.StreamHandler) error {
 		if err := g.check(info.FullMethod, free); err != nil {

@@ -2,324 +2,275 @@ package server
 
 import (
 	"context"
-	"encoding/binary"
 	"errors"
 	"io"
+	"net"
 	"slices"
 	"strings"
 
 	"google.golang.org/grpc"
-	"google.golang.org/grpc/status"
+	"google.golang.org/grpc/peer"
 	"google.golang.org/protobuf/proto"
 
 	"meridian/internal/authn"
+	"meridian/internal/batch"
 	"meridian/internal/rpcerr"
 	"meridian/internal/server/limits"
 )
 
-// What a server holds of requests that it has not answered (see the ADR on what
-// strangers can make a server hold). Besides it there is at most a window for
-// every call that waits for its turn on a processor.
+// What a server holds of requests that it has not answered (see the ADR on
+// requests that are received after the caller is known).
 const (
-	// window is what a caller may send of a message before anybody reads it. It is
-	// the least that gRPC knows.
-	window = 64 << 10
+	// maxRequest bounds one message to a server, and is what each call that
+	// receives is charged for at first: what a caller may send before anything is
+	// read. It is the least window that gRPC knows.
+	maxRequest = batch.MaxMessage
 	// connectionWindow is what a connection may have on its way: it bounds what
 	// one can send in a round trip, and no memory.
 	connectionWindow = 1 << 20
-	// strangersLittle bounds a request of somebody who can write nothing here, and
-	// those of the services that everybody may use.
-	strangersLittle = window
-	// strangersRoom bounds what is held of requests without credentials. Its
-	// smallest unit is a window, so that a thousand of them can be on their way.
-	strangersRoom = 64 << 20
-	// knownRoom is the same for everybody else: eight requests at their largest.
-	knownRoom = 8 * MaxMessageBytes
-	// firstRead is how much of a message is made room for at first, if it claims
-	// to be longer. What is made room for doubles as it is used.
-	firstRead = 256 << 10
+	// unauthenticatedLimit bounds what is held of requests without credentials,
+	// unauthenticatedShare what is held of those of one address.
+	unauthenticatedLimit, unauthenticatedShare = 64 << 20, 32 << 20
+	// knownLimit and knownShare are the same for callers with credentials, and for
+	// each of them.
+	knownLimit, knownShare = 192 << 20, 128 << 20
+	// conversation is what a call is charged for by which an unauthenticated caller
+	// may send many messages: while an answer is sent, more of them wait.
+	conversation = 16 * maxRequest
 )
 
 const (
-	// ReasonBusy is the reason of requests that there was no room for.
+	// ReasonBusy is the reason of requests that exceed a limit of the moment.
 	ReasonBusy = "BUSY"
-	// ReasonTooLarge is the reason of requests that nobody may send.
+	// ReasonTooLarge is the reason of requests that are larger than any may be.
 	ReasonTooLarge = "REQUEST_TOO_LARGE"
 )
 
-// receiver receives the requests of a server's calls, after it is known who
-// calls.
+// receiver receives the requests of a server's calls after the caller is known.
 type receiver struct {
-	// Enter is what a unary call passes before its request is received.
-	enter grpc.UnaryServerInterceptor
-	// strangersWrite reports whether somebody without credentials may write
-	// anything at all.
-	strangersWrite   func() bool
-	strangers, known *limits.Intake
+	// unauthenticatedCanWrite reports whether callers without credentials may write anything
+	// at all.
+	unauthenticatedCanWrite func() bool
+	unauthenticated, known  *limits.Pool
+	// stream is what every call passes before it receives anything, unary what a
+	// unary call passes with its request; nil for nothing.
+	stream []grpc.StreamServerInterceptor
+	unary  grpc.UnaryServerInterceptor
 }
 
-func newReceiver(enter []grpc.UnaryServerInterceptor, strangersWrite func() bool) *receiver {
+func newReceiver(stream []grpc.StreamServerInterceptor, unary grpc.UnaryServerInterceptor, unauthenticatedCanWrite func() bool) *receiver {
 	return &receiver{
-		enter: inOrder(enter), strangersWrite: strangersWrite,
-		strangers: limits.New(strangersRoom), known: limits.New(knownRoom),
-	}
-}
-
-// inOrder makes one interceptor of several.
-func inOrder(all []grpc.UnaryServerInterceptor) grpc.UnaryServerInterceptor {
-	return func(ctx context.Context, req any, info *grpc.UnaryServerInfo, handler grpc.UnaryHandler) (any, error) {
-		next := handler
-		for _, one := range slices.Backward(all) {
-			inner := next
-			next = func(ctx context.Context, req any) (any, error) { return one(ctx, req, info, inner) }
-		}
-		return next(ctx, req)
+		stream: stream, unary: unary, unauthenticatedCanWrite: unauthenticatedCanWrite,
+		unauthenticated: limits.New(unauthenticatedLimit, unauthenticatedShare), known: limits.New(knownLimit, knownShare),
 	}
 }
 
 // service returns a service whose requests are received here.
 //
-// gRPC reads a unary request, all of it, before the first interceptor runs. What
-// it calls for a method is ours to replace, though, and that is called before
-// anything is read.
+// gRPC receives the request of a unary method, all of it, before the first
+// interceptor runs, and the handler of a streaming method before anything is
+// read. On the wire the two are the same: every unary method is served by a
+// streaming handler. gRPC may or may not call a stream interceptor for such a
+// method, so that all interceptors are called here.
 func (r *receiver) service(desc *grpc.ServiceDesc) *grpc.ServiceDesc {
 	out := *desc
-	out.Methods, out.Streams = slices.Clone(desc.Methods), slices.Clone(desc.Streams)
+	out.Methods, out.Streams = nil, slices.Clone(desc.Streams)
 	prefix := "/" + desc.ServiceName + "/"
-	for i := range out.Methods {
-		out.Methods[i].Handler = r.unary(prefix+out.Methods[i].MethodName, out.Methods[i].Handler)
-	}
 	for i, m := range out.Streams {
+		method := prefix + m.StreamName
 		switch {
 		case !m.ClientStreams:
-			out.Streams[i].Handler = r.answers(prefix+m.StreamName, m.Handler)
-		case free(prefix):
-			out.Streams[i].Handler = r.conversation(prefix+m.StreamName, m.Handler)
+			out.Streams[i].Handler = r.receiving(method, maxRequest, m.Handler)
+		case exempt(prefix):
+			out.Streams[i].Handler = r.receiving(method, conversation, m.Handler)
+		case slices.Contains(batches, method):
+			out.Streams[i].Handler = r.gathering(method, m.Handler)
 		}
-		// Other conversations are for those who have proved who they are; their
-		// handlers receive nothing before that is known.
+		// Other conversations are for authenticated callers; what their handlers
+		// receive they do not keep.
+		out.Streams[i].Handler = r.intercepted(out.Streams[i], method)
+	}
+	for _, m := range desc.Methods {
+		method := prefix + m.MethodName
+		handle := func(srv any, stream grpc.ServerStream) error {
+			decode := func(into any) error { return stream.RecvMsg(into) }
+			answer, err := m.Handler(srv, stream.Context(), decode, r.unary)
+			if err != nil {
+				return err
+			}
+			return stream.SendMsg(answer)
+		}
+		served := grpc.StreamDesc{StreamName: m.MethodName, Handler: r.receiving(method, maxRequest, handle)}
+		served.Handler = r.intercepted(served, method)
+		out.Streams = append(out.Streams, served)
 	}
 	return &out
 }
 
-// free reports whether a method is of the services that everybody may use.
-func free(method string) bool {
+// intercepted is the handler of a method behind all interceptors.
+func (r *receiver) intercepted(desc grpc.StreamDesc, method string) grpc.StreamHandler {
+	info := &grpc.StreamServerInfo{FullMethod: method, IsClientStream: desc.ClientStreams, IsServerStream: desc.ServerStreams}
+	handle := desc.Handler
+	for _, one := range slices.Backward(r.stream) {
+		next := handle
+		handle = func(srv any, stream grpc.ServerStream) error { return one(srv, stream, info, next) }
+	}
+	return handle
+}
+
+// exempt reports whether a method is of the services that every caller may use.
+func exempt(method string) bool {
 	return slices.ContainsFunc(alwaysAllowed, func(s string) bool { return strings.HasPrefix(method, s) })
 }
 
-// unary is a unary method's handler that decides who may call before it receives
-// the request.
-func (r *receiver) unary(method string, handle grpc.MethodHandler) grpc.MethodHandler {
-	return func(srv any, ctx context.Context, _ func(any) error, after grpc.UnaryServerInterceptor) (any, error) {
-		info := &grpc.UnaryServerInfo{Server: srv, FullMethod: method}
-		return r.enter(ctx, nil, info, func(ctx context.Context, _ any) (any, error) {
-			c, err := r.begin(ctx, method, window)
-			if err != nil {
-				return nil, err
-			}
-			defer c.request.Done()
-			return handle(srv, ctx, c.receiveOne, after)
-		})
-	}
-}
-
-// answers is the handler of a method that answers one request with a stream.
-func (r *receiver) answers(method string, handle grpc.StreamHandler) grpc.StreamHandler {
+// receiving is a handler whose call is charged for n bytes until its request has
+// been received, or until it ends where many may follow.
+func (r *receiver) receiving(method string, n int64, handle grpc.StreamHandler) grpc.StreamHandler {
 	return func(srv any, stream grpc.ServerStream) error {
-		c, err := r.begin(stream.Context(), method, window)
+		c, err := r.begin(stream, method, n)
 		if err != nil {
 			return err
 		}
 		defer c.request.Done()
-		return handle(srv, answering{stream, c})
+		if n == conversation {
+			return handle(srv, c)
+		}
+		return handle(srv, single{c})
 	}
 }
 
-// answering is a stream that receives one request.
-type answering struct {
-	grpc.ServerStream
-	call *call
-}
-
-// RecvMsg implements grpc.ServerStream.
-func (s answering) RecvMsg(m any) error { return s.call.receiveOne(m) }
-
-// conversation is the handler of a method by which strangers may send many
-// messages. What comes in while an answer goes out waits in up to a window, in
-// pieces as small as the caller likes: it is charged for more than its bytes.
-func (r *receiver) conversation(method string, handle grpc.StreamHandler) grpc.StreamHandler {
+// gathering is a handler that keeps all messages it receives.
+func (r *receiver) gathering(method string, handle grpc.StreamHandler) grpc.StreamHandler {
 	return func(srv any, stream grpc.ServerStream) error {
-		c, err := r.begin(stream.Context(), method, 16*window)
+		c, err := r.begin(stream, method, maxRequest)
 		if err != nil {
 			return err
 		}
 		defer c.request.Done()
-		return handle(srv, conversing{stream, c})
+		return handle(srv, &gathered{call: c})
 	}
 }
 
-type conversing struct {
-	grpc.ServerStream
-	call *call
-}
-
-// RecvMsg implements grpc.ServerStream.
-func (s conversing) RecvMsg(m any) error {
-	data, err := s.call.message()
-	if err != nil {
-		return err
-	}
-	return decode(data, m)
-}
-
-// call is a call whose requests are being received.
+// call is the stream of a call whose requests are being received.
 type call struct {
-	wire    wire
+	grpc.ServerStream
 	request *limits.Request
-	held    int
-	limit   int
+	// aborted is closed when the request is.
+	aborted chan struct{}
+	limit   int64
 	// known is whether the caller has proved who it is.
 	known bool
 }
 
-// wire is what a call of a gRPC server is to its transport. gRPC has no interface
-// of its own by which a message could be read as it comes: it lets a caller
-// announce a length and reserves the room for it.
-type wire interface {
-	// ReadMessageHeader fills p with what comes next. The error is io.EOF when
-	// nothing does.
-	ReadMessageHeader(p []byte) error
-	// WriteStatus ends the call, and by that every wait of it.
-	WriteStatus(st *status.Status) error
-}
-
-// begin makes room for n bytes of a call's requests.
-func (r *receiver) begin(ctx context.Context, method string, n int64) (*call, error) {
-	w, ok := grpc.ServerTransportStreamFromContext(ctx).(wire)
-	if !ok {
-		return nil, rpcerr.New(rpcerr.Internal, "NO_TRANSPORT", "the request cannot be received: this gRPC is of another release")
-	}
-	c := &call{wire: w, limit: MaxMessageBytes, held: window}
-	room := r.known
-	if c.known = authn.PrincipalFrom(ctx).Source != authn.FromNothing && !free(method); !c.known {
-		room = r.strangers
-		if free(method) || !r.strangersWrite() {
-			c.limit = strangersLittle
+// begin charges a call for the n bytes that it may hold at first.
+func (r *receiver) begin(stream grpc.ServerStream, method string, n int64) (*call, error) {
+	ctx := stream.Context()
+	c := &call{ServerStream: stream, limit: MaxBatchBytes, aborted: make(chan struct{})}
+	p := authn.PrincipalFrom(ctx)
+	pool, owner := r.known, p.Name
+	if c.known = p.Source != authn.FromNothing && !exempt(method); !c.known {
+		pool, owner = r.unauthenticated, address(ctx)
+		if exempt(method) || !r.unauthenticatedCanWrite() {
+			c.limit = maxRequest
 		}
 	}
 	var err error
-	c.request, err = room.Begin(n, func() {
-		// What fails here, the handler's own end fails with as well.
-		_ = w.WriteStatus(rpcerr.ToStatus(c.refusal(limits.ErrGivenUp)))
-	})
+	c.request, err = pool.Begin(owner, n, func() { close(c.aborted) })
 	return c, c.refusal(err)
 }
 
-// refusal says why there was no room.
+// address is the address that a caller has, without its port.
+func address(ctx context.Context) string {
+	p, ok := peer.FromContext(ctx)
+	if !ok {
+		return ""
+	}
+	if host, _, err := net.SplitHostPort(p.Addr.String()); err == nil {
+		return host
+	}
+	return p.Addr.String()
+}
+
+// refusal says which limit a request exceeds.
 func (c *call) refusal(err error) error {
 	switch {
 	case err == nil:
 		return nil
 	case c.known:
-		return rpcerr.New(rpcerr.Unavailable, ReasonBusy, "%w: try again in a moment", err)
+		return rpcerr.New(rpcerr.Unavailable, ReasonBusy, "%w: retry in a moment", err)
 	}
-	return rpcerr.New(rpcerr.Unavailable, ReasonBusy, "%w: try again in a moment, or with a token, for requests without one share little room", err)
+	return rpcerr.New(rpcerr.Unavailable, ReasonBusy, "%w: retry in a moment, or with a token, since requests without one share a small limit", err)
 }
 
-// receiveOne receives the one request of a call, and sees to it that nothing
-// follows.
-func (c *call) receiveOne(m any) error {
-	data, err := c.message()
-	if err != nil {
-		if errors.Is(err, io.EOF) {
-			err = rpcerr.New(rpcerr.Invalid, "REQUEST_MISSING", "the call has no request")
-		}
+// RecvMsg implements grpc.ServerStream. It returns when the request is aborted,
+// with which the handler returns and gRPC ends the stream: the goroutine that
+// receives ends with it.
+func (c *call) RecvMsg(m any) error {
+	received := make(chan error, 1)
+	go func() { received <- c.ServerStream.RecvMsg(m) }()
+	select {
+	case err := <-received:
+		return err
+	case <-c.aborted:
+		return c.refusal(limits.ErrAborted)
+	}
+}
+
+// single is a call with one request.
+type single struct{ *call }
+
+// RecvMsg implements grpc.ServerStream.
+func (s single) RecvMsg(m any) error {
+	if err := s.call.RecvMsg(m); err != nil {
 		return err
 	}
-	switch err := c.wire.ReadMessageHeader(make([]byte, 1)); {
-	case errors.Is(err, io.EOF):
-	case err != nil:
-		return c.broken(err)
-	default:
-		return rpcerr.New(rpcerr.Invalid, "REQUEST_REPEATED", "the call has more than one request")
+	n, err := sizeOf(m)
+	if err != nil {
+		return err
 	}
-	if err := c.request.Received(int64(len(data))); err != nil {
-		return c.refusal(err)
-	}
-	return decode(data, m)
+	return s.refusal(s.request.Received(n))
 }
 
-// message receives a message. The error is io.EOF where none is left.
-func (c *call) message() ([]byte, error) {
-	var header [5]byte
-	if err := c.wire.ReadMessageHeader(header[:]); err != nil {
-		return nil, c.broken(err)
-	}
-	length := binary.BigEndian.Uint32(header[1:])
-	switch {
-	case header[0] != 0:
-		return nil, rpcerr.New(rpcerr.Unsupported, "COMPRESSED", "the request is compressed, which is not understood here")
-	case int64(length) > int64(c.limit):
-		return nil, c.tooLarge(length)
-	}
-	data := make([]byte, min(int(length), firstRead))
-	if err := c.hold(len(data)); err != nil {
-		return nil, err
-	}
-	for read := 0; ; {
-		if err := c.wire.ReadMessageHeader(data[read:]); errors.Is(err, io.EOF) {
-			return nil, c.broken(io.ErrUnexpectedEOF)
-		} else if err != nil {
-			return nil, c.broken(err)
-		}
-		if read = len(data); read == int(length) {
-			return data, nil
-		}
-		longer := min(2*read, int(length))
-		if err := c.hold(longer); err != nil {
-			return nil, err
-		}
-		data = append(make([]byte, 0, longer), data...)[:longer]
-	}
-}
-
-// hold makes room for a message of n bytes so far.
-func (c *call) hold(n int) error {
-	if n <= c.held {
-		return nil
-	}
-	err := c.request.Grow(int64(n - c.held))
-	c.held = n
-	return c.refusal(err)
-}
-
-func (c *call) tooLarge(length uint32) error {
-	if !c.known && c.limit < MaxMessageBytes {
-		return rpcerr.New(rpcerr.TooLarge, ReasonTooLarge,
-			"the request has %d bytes, and without credentials, by which nothing can be written here, at most %d are taken", length, c.limit)
-	}
-	return rpcerr.New(rpcerr.TooLarge, ReasonTooLarge, "the request has %d bytes, and at most %d are taken", length, c.limit)
-}
-
-// broken is why reading ended: the caller is gone or done, or the request was
-// given up.
-func (c *call) broken(err error) error {
-	switch {
-	case c.request.GivenUp():
-		return c.refusal(limits.ErrGivenUp)
-	case errors.Is(err, io.ErrUnexpectedEOF):
-		return rpcerr.New(rpcerr.Invalid, "REQUEST_CUT_OFF", "the request ends before it is whole")
-	}
-	return err
-}
-
-func decode(data []byte, m any) error {
+func sizeOf(m any) (int64, error) {
 	message, ok := m.(proto.Message)
 	if !ok {
-		return rpcerr.New(rpcerr.Internal, "NO_MESSAGE", "the request cannot be decoded into %T", m)
+		return 0, rpcerr.New(rpcerr.Internal, "NO_MESSAGE", "the request cannot be decoded into %T", m)
 	}
-	if err := proto.Unmarshal(data, message); err != nil {
-		return rpcerr.New(rpcerr.Invalid, "MALFORMED_REQUEST", "the request is not what the method takes: %w", err)
+	return int64(proto.Size(message)), nil
+}
+
+// gathered is a call that is charged for all its messages until it ends.
+type gathered struct {
+	*call
+	size int64
+}
+
+// RecvMsg implements grpc.ServerStream.
+func (g *gathered) RecvMsg(m any) error {
+	err := g.call.RecvMsg(m)
+	if errors.Is(err, io.EOF) {
+		if full := g.request.Received(g.size); full != nil {
+			return g.refusal(full)
+		}
 	}
-	return nil
+	if err != nil {
+		return err
+	}
+	n, err := sizeOf(m)
+	if err != nil {
+		return err
+	}
+	if g.size += n; g.size > g.limit {
+		return g.tooLarge()
+	}
+	// What the call was charged for at first is the message that is received next.
+	return g.refusal(g.request.Grow(n))
+}
+
+func (g *gathered) tooLarge() error {
+	if !g.known && g.limit < MaxBatchBytes {
+		return rpcerr.New(rpcerr.TooLarge, ReasonTooLarge,
+			"the batch has more than %d bytes, the limit for callers without credentials, who can write nothing here", g.limit)
+	}
+	return rpcerr.New(rpcerr.TooLarge, ReasonTooLarge, "the batch has more than %d bytes, the limit for one: split it", g.limit)
 }

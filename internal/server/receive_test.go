@@ -4,7 +4,6 @@ import (
 	"context"
 	"crypto/tls"
 	"crypto/x509"
-	"encoding/binary"
 	"errors"
 	"io"
 	"net"
@@ -23,9 +22,11 @@ import (
 	"google.golang.org/grpc/metadata"
 	reflectionv1 "google.golang.org/grpc/reflection/grpc_reflection_v1"
 	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/proto"
 
 	meridianv1 "meridian/api/meridian/v1"
 	"meridian/internal/authn"
+	"meridian/internal/batch"
 	"meridian/internal/pki"
 	"meridian/internal/rpcerr"
 )
@@ -45,12 +46,21 @@ func (oneBuffer) Unmarshal(mem.BufferSlice, any) error { return nil }
 // resources is an admin service that counts what reaches it.
 type resources struct {
 	meridianv1.UnimplementedAdminServiceServer
-	applied, listed atomic.Int32
+	applied, listed, got atomic.Int32
 }
 
-func (r *resources) Apply(_ context.Context, req *meridianv1.ApplyRequest) (*meridianv1.ApplyResponse, error) {
+func (r *resources) Apply(stream grpc.ClientStreamingServer[meridianv1.ApplyRequest, meridianv1.ApplyResponse]) error {
+	req, err := batch.ReceiveApply(stream)
+	if err != nil {
+		return err
+	}
 	r.applied.Add(1)
-	return &meridianv1.ApplyResponse{Revision: uint64(len(req.GetResources()))}, nil
+	return stream.SendAndClose(&meridianv1.ApplyResponse{Revision: uint64(len(req.GetResources()))})
+}
+
+func (r *resources) Get(context.Context, *meridianv1.GetRequest) (*meridianv1.GetResponse, error) {
+	r.got.Add(1)
+	return &meridianv1.GetResponse{Revision: 1}, nil
 }
 
 func (r *resources) List(*meridianv1.ListRequest, grpc.ServerStreamingServer[meridianv1.ListResponse]) error {
@@ -80,15 +90,8 @@ func (c countingConn) Read(p []byte) (int, error) {
 	return n, err
 }
 
-func received(req any) error {
-	if req == nil {
-		return nil
-	}
-	return errors.New("the request has been received already")
-}
-
-// receiving is a server whose callers are what their "is" header says.
-type receiving struct {
+// testServer is a server whose callers are what their "is" header says.
+type testServer struct {
 	t         *testing.T
 	resources *resources
 	write     atomic.Bool
@@ -97,10 +100,10 @@ type receiving struct {
 	pool      *x509.CertPool
 }
 
-func newReceiving(t *testing.T) *receiving {
+func newTestServer(t *testing.T) *testServer {
 	t.Helper()
 	t.Cleanup(func() { goleak.VerifyNone(t) })
-	r := &receiving{t: t, resources: &resources{}, pool: x509.NewCertPool()}
+	r := &testServer{t: t, resources: &resources{}, pool: x509.NewCertPool()}
 	pki, err := pki.Open(pki.Config{DataDir: t.TempDir(), Name: "s", Hosts: []string{"127.0.0.1"}, Now: time.Now, Log: discard(t)})
 	require.NoError(t, err)
 	require.True(t, r.pool.AppendCertsFromPEM(pki.CAPEM()))
@@ -115,19 +118,12 @@ func newReceiving(t *testing.T) *receiving {
 		return ctx, nil
 	}
 	g := NewGRPC(discard(t), pki.ServerTLS(), Calls{
-		Enter: []grpc.UnaryServerInterceptor{func(ctx context.Context, req any, _ *grpc.UnaryServerInfo, handler grpc.UnaryHandler) (any, error) {
-			ctx, err := who(ctx)
-			if err != nil || req != nil {
-				return nil, errors.Join(err, received(req))
-			}
-			return handler(ctx, req)
-		}},
-		Unary: []grpc.UnaryServerInterceptor{func(ctx context.Context, req any, _ *grpc.UnaryServerInfo, handler grpc.UnaryHandler) (any, error) {
+		Unary: func(ctx context.Context, req any, _ *grpc.UnaryServerInfo, handler grpc.UnaryHandler) (any, error) {
 			if req == nil {
 				return nil, errors.New("there is no request")
 			}
 			return handler(ctx, req)
-		}},
+		},
 		Stream: []grpc.StreamServerInterceptor{func(srv any, stream grpc.ServerStream, _ *grpc.StreamServerInfo, handler grpc.StreamHandler) error {
 			ctx, err := who(stream.Context())
 			if err != nil {
@@ -135,7 +131,7 @@ func newReceiving(t *testing.T) *receiving {
 			}
 			return handler(srv, watchStream{stream, ctx})
 		}},
-		StrangersWrite: r.write.Load,
+		UnauthenticatedCanWrite: r.write.Load,
 	})
 	meridianv1.RegisterAdminServiceServer(g, r.resources)
 	l, err := net.Listen("tcp", "127.0.0.1:0")
@@ -151,7 +147,7 @@ func newReceiving(t *testing.T) *receiving {
 	return r
 }
 
-func (r *receiving) dial() *grpc.ClientConn {
+func (r *testServer) dial() *grpc.ClientConn {
 	r.t.Helper()
 	conn, err := grpc.NewClient(r.addr, grpc.WithTransportCredentials(credentials.NewTLS(&tls.Config{RootCAs: r.pool})))
 	require.NoError(r.t, err)
@@ -160,7 +156,7 @@ func (r *receiving) dial() *grpc.ClientConn {
 }
 
 // send begins a call and sends a message, without an end to the call.
-func (r *receiving) send(who, method string, message []byte) grpc.ClientStream {
+func (r *testServer) send(who, method string, message []byte) grpc.ClientStream {
 	r.t.Helper()
 	ctx := metadata.AppendToOutgoingContext(r.t.Context(), "is", who)
 	stream, err := r.dial().NewStream(ctx, &grpc.StreamDesc{ClientStreams: true, ServerStreams: true}, method, grpc.ForceCodecV2(oneBuffer{}))
@@ -185,11 +181,24 @@ func answer(stream grpc.ClientStream, closing bool) error {
 	}
 }
 
-const applyMethod, listMethod = meridianv1.AdminService_Apply_FullMethodName, meridianv1.AdminService_List_FullMethodName
+const (
+	applyMethod = meridianv1.AdminService_Apply_FullMethodName
+	listMethod  = meridianv1.AdminService_List_FullMethodName
+	getMethod   = meridianv1.AdminService_Get_FullMethodName
+)
 
-// Who is refused, or could write nothing, is refused before the request is read.
-func TestStrangersAreNotListenedTo(t *testing.T) {
-	r := newReceiving(t)
+// part is a message of a batch, nearly as large as one may be.
+func part(t *testing.T) []byte {
+	t.Helper()
+	out, err := proto.Marshal(&meridianv1.ApplyRequest{Resources: []*meridianv1.Resource{{Kind: "Mesh", Spec: make([]byte, maxRequest-1024)}}})
+	require.NoError(t, err)
+	return out
+}
+
+// A caller that is refused, or can write nothing, is refused before the request is
+// received, of unary methods and of others.
+func TestCallersAreKnownBeforeTheirRequests(t *testing.T) {
+	r := newTestServer(t)
 	large := make([]byte, MaxMessageBytes-1)
 	for _, tc := range []struct {
 		who, method string
@@ -197,125 +206,112 @@ func TestStrangersAreNotListenedTo(t *testing.T) {
 		want        string
 	}{
 		{"forger", applyMethod, codes.Unauthenticated, "not authenticated: forged"},
-		{"", applyMethod, codes.ResourceExhausted, "the request has 25165823 bytes, and without credentials, by which nothing can be written here, at most 65536 are taken"},
-		{"", listMethod, codes.ResourceExhausted, "at most 65536 are taken"},
-		{"user", healthv1.Health_Check_FullMethodName, codes.ResourceExhausted, "at most 65536 are taken"},
-		{"user", healthv1.Health_Watch_FullMethodName, codes.ResourceExhausted, "at most 65536 are taken"},
-		{"user", reflectionv1.ServerReflection_ServerReflectionInfo_FullMethodName, codes.ResourceExhausted, "at most 65536 are taken"},
+		{"forger", getMethod, codes.Unauthenticated, "not authenticated: forged"},
+		{"forger", listMethod, codes.Unauthenticated, "not authenticated: forged"},
+		{"", applyMethod, codes.ResourceExhausted, "received message larger than max (25165823 vs. 65536)"},
+		{"", getMethod, codes.ResourceExhausted, "received message larger than max"},
+		{"user", listMethod, codes.ResourceExhausted, "received message larger than max"},
+		{"user", healthv1.Health_Check_FullMethodName, codes.ResourceExhausted, "received message larger than max"},
+		{"user", healthv1.Health_Watch_FullMethodName, codes.ResourceExhausted, "received message larger than max"},
+		{"user", reflectionv1.ServerReflection_ServerReflectionInfo_FullMethodName, codes.ResourceExhausted, "received message larger than max"},
 	} {
 		before := r.read.Load()
 		err := answer(r.send(tc.who, tc.method, large), false)
 		require.Equal(t, tc.code, status.Code(err), "%s: %v", tc.method, err)
 		require.ErrorContains(t, err, tc.want, tc.method)
-		require.Less(t, r.read.Load()-before, int64(4*window), "%s: little of it is read", tc.method)
+		require.Less(t, r.read.Load()-before, int64(4*maxRequest), "%s: little of it is read", tc.method)
 	}
-	require.Zero(t, r.resources.applied.Load()+r.resources.listed.Load())
+	for _, method := range []string{getMethod, listMethod, applyMethod} {
+		// Nothing is sent at all, and the answer is there.
+		require.Equal(t, codes.Unauthenticated, status.Code(answer(r.send("forger", method, nil), false)), method)
+	}
+	err := r.stream("", part(t), 3)
+	require.ErrorContains(t, err, "the batch has more than 65536 bytes, the limit for callers without credentials, who can write nothing here")
+	require.Equal(t, codes.ResourceExhausted, status.Code(err))
+	require.Zero(t, r.resources.applied.Load()+r.resources.listed.Load()+r.resources.got.Load())
 
 	r.write.Store(true)
-	require.NoError(t, answer(r.send("", applyMethod, []byte{}), true))
+	require.NoError(t, r.stream("", part(t), 3))
+	require.NoError(t, answer(r.send("", getMethod, []byte{}), true))
 	require.NoError(t, answer(r.send("", listMethod, []byte{}), true))
-	require.Equal(t, int32(2), r.resources.applied.Load()+r.resources.listed.Load())
+	require.Equal(t, int32(3), r.resources.applied.Load()+r.resources.listed.Load()+r.resources.got.Load())
 }
 
-// However many strangers hold up large requests, the room that they have is
-// bounded; they lose it to each other, the oldest first, and never to others.
-func TestLargeRequestsGiveWay(t *testing.T) {
-	r := newReceiving(t)
-	r.write.Store(true)
-	large := make([]byte, 20<<20)
-	const crowd = 6 // of which three find room
-	var streams []grpc.ClientStream
-	for range crowd {
-		streams = append(streams, r.send("", applyMethod, large))
-		require.NoError(t, answer(r.send("", applyMethod, []byte{}), true), "a small request finds room")
-		require.NoError(t, answer(r.send("user", applyMethod, []byte{}), true))
+// open begins a batch and sends n messages of it, or fewer where it is refused.
+func (r *testServer) open(who string, message []byte, n int) grpc.ClientStream {
+	r.t.Helper()
+	stream := r.send(who, applyMethod, message)
+	for range n - 1 {
+		if stream.SendMsg(message) != nil {
+			break
+		}
 	}
-	for _, stream := range streams[:crowd-3] {
+	return stream
+}
+
+// stream sends a batch of n messages and returns how it ends.
+func (r *testServer) stream(who string, message []byte, n int) error {
+	r.t.Helper()
+	return answer(r.open(who, message, n), true)
+}
+
+// However many batches of unauthenticated callers are arriving, the bytes that the
+// server holds of them are bounded; they are aborted for each other, the oldest
+// first, and never for callers with credentials.
+func TestLargeBatchesGiveWay(t *testing.T) {
+	r := newTestServer(t)
+	r.write.Store(true)
+	message := part(t)
+	const each = 20 << 20
+	n := each / len(message)
+	const batches = 3 // of which one is within the share of an address
+	var streams []grpc.ClientStream
+	for range batches {
+		streams = append(streams, r.open("", message, n))
+		require.NoError(t, r.stream("", message, 1), "a small batch is accepted")
+		require.NoError(t, r.stream("user", message, 1))
+	}
+	for _, stream := range streams[:batches-1] {
 		err := answer(stream, false)
 		require.Equal(t, codes.Unavailable, status.Code(err), err)
 		require.True(t, rpcerr.HasReason(rpcerr.FromStatus(err), ReasonBusy))
-		require.ErrorContains(t, err, "the request took long to arrive, and the server needed the room for others: try again in a moment, or with a token")
+		require.ErrorContains(t, err, "the request took long to arrive, and the server needed the memory for others: retry in a moment, or with a token")
 	}
-	for _, stream := range streams[crowd-3:] {
-		err := answer(stream, true)
-		require.NotEqual(t, codes.Unavailable, status.Code(err), "it had room, and is no request: %v", err)
-	}
+	require.NoError(t, answer(streams[batches-1], true), "it was within the limit")
 }
 
-// A request that is none is called what it is.
-func TestRequestsThatAreNone(t *testing.T) {
-	r := newReceiving(t)
-	for _, method := range []string{applyMethod, listMethod} {
-		err := answer(r.send("user", method, nil), true)
-		require.ErrorContains(t, err, "the call has no request")
-		require.Equal(t, codes.InvalidArgument, status.Code(err))
+// A batch larger than any may be is refused as soon as it is.
+func TestABatchHasALimit(t *testing.T) {
+	r := newTestServer(t)
+	message := part(t)
+	err := r.stream("user", message, MaxBatchBytes/len(message)+2)
+	require.ErrorContains(t, err, "the batch has more than 25165824 bytes, the limit for one: split it")
+	require.Equal(t, codes.ResourceExhausted, status.Code(err))
+	require.Zero(t, r.resources.applied.Load())
+}
 
+// A request that is none is refused as such.
+func TestRequestsThatAreNone(t *testing.T) {
+	r := newTestServer(t)
+	for _, method := range []string{getMethod, listMethod} {
+		require.Error(t, answer(r.send("user", method, nil), true), "no request")
 		twice := r.send("user", method, []byte{})
 		_ = twice.SendMsg([]byte{})
-		require.ErrorContains(t, answer(twice, true), "the call has more than one request")
-
-		err = answer(r.send("user", method, []byte("no message")), true)
-		require.ErrorContains(t, err, "the request is not what the method takes")
-		require.Equal(t, codes.InvalidArgument, status.Code(err))
-
-		err = answer(r.send("user", method, make([]byte, MaxMessageBytes+1)), true)
-		require.ErrorContains(t, err, "the request has 25165825 bytes, and at most 25165824 are taken")
-		require.Equal(t, codes.ResourceExhausted, status.Code(err))
+		require.Error(t, answer(twice, true), "two requests")
+		require.Error(t, answer(r.send("user", method, []byte("no message")), true))
 	}
-	require.Zero(t, r.resources.applied.Load()+r.resources.listed.Load())
+	require.ErrorContains(t, answer(r.send("user", applyMethod, nil), true), "the call has no request")
+	require.Zero(t, r.resources.applied.Load()+r.resources.listed.Load()+r.resources.got.Load())
 }
 
-// A message is read whole, whatever its length.
-func TestMessagesOfEveryLength(t *testing.T) {
-	r := newReceiving(t)
+// A batch arrives whole, whatever the sizes of what it holds.
+func TestBatchesOfEverySize(t *testing.T) {
+	r := newTestServer(t)
 	client := meridianv1.NewAdminServiceClient(r.dial())
-	for _, n := range []int{0, 1, window - 1, window, firstRead, firstRead + 1, 3*firstRead + 7, MaxMessageBytes - 1024} {
-		req := &meridianv1.ApplyRequest{Resources: []*meridianv1.Resource{{Spec: make([]byte, n)}}}
-		resp, err := client.Apply(metadata.AppendToOutgoingContext(t.Context(), "is", "user"), req)
+	for _, n := range []int{0, 1, maxRequest - 1, maxRequest, 3*maxRequest + 7, MaxBatchBytes - 1<<20} {
+		req := &meridianv1.ApplyRequest{Resources: []*meridianv1.Resource{{Spec: make([]byte, n)}, {Kind: "Mesh"}}}
+		resp, err := batch.Apply(metadata.AppendToOutgoingContext(t.Context(), "is", "user"), client, req)
 		require.NoError(t, err, "%d bytes", n)
-		require.Equal(t, uint64(1), resp.GetRevision())
-	}
-}
-
-// pieces is what comes over a wire, and how it ends.
-type pieces struct {
-	data []byte
-	end  error
-}
-
-func (p *pieces) ReadMessageHeader(into []byte) error {
-	n := copy(into, p.data)
-	p.data = p.data[n:]
-	switch {
-	case n == len(into):
-		return nil
-	case n > 0 && errors.Is(p.end, io.EOF):
-		return io.ErrUnexpectedEOF
-	}
-	return p.end
-}
-
-func (*pieces) WriteStatus(*status.Status) error { return nil }
-
-func TestWhatIsCutOffOrCompressed(t *testing.T) {
-	r := newReceiver(nil, func() bool { return false })
-	frame := func(flag byte, length int, body string) []byte {
-		return append(binary.BigEndian.AppendUint32([]byte{flag}, uint32(length)), body...) //nolint:gosec // small
-	}
-	for _, tc := range []struct {
-		data []byte
-		want string
-	}{
-		{frame(0, 10, "")[:3], "the request ends before it is whole"},
-		{frame(0, 10, ""), "the request ends before it is whole"},
-		{frame(0, 10, "some"), "the request ends before it is whole"},
-		{frame(1, 4, "some"), "the request is compressed, which is not understood here"},
-	} {
-		c := &call{wire: &pieces{tc.data, io.EOF}, limit: MaxMessageBytes}
-		var err error
-		c.request, err = r.known.Begin(0, nil)
-		require.NoError(t, err)
-		require.EqualError(t, c.receiveOne(&meridianv1.ApplyRequest{}), tc.want)
-		c.request.Done()
+		require.Equal(t, uint64(2), resp.GetRevision())
 	}
 }

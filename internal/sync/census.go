@@ -304,23 +304,29 @@ func (s *Server) reportAt(rev resource.Revision) Report {
 }
 
 // Wait follows, from report to report, which zones have yet to apply a revision.
-// It does not wait for zones that are away all the time; one that goes away
-// while it is waited for is waited for until it is back, on whichever server.
+// It does not wait for zones that are away all the time,
+// unless they are expected; one that goes away while it is waited for is waited for until it is back, on whichever server.
 // The zero value is ready to use.
 type Wait struct{ awaited map[resource.ZoneName]bool }
+
+// Expect has zones be waited for whether they are connected or not.
+func (w *Wait) Expect(zones ...resource.ZoneName) {
+	if w.awaited == nil {
+		w.awaited = map[resource.ZoneName]bool{}
+	}
+	for _, zone := range zones {
+		w.awaited[zone] = true
+	}
+}
 
 // Missing returns the zones that have yet to apply the revision that the reports
 // are about, in order. The reports are those of Await, of every server that can
 // be asked.
 func (w *Wait) Missing(reports ...Report) []resource.ZoneName {
-	if w.awaited == nil {
-		w.awaited = map[resource.ZoneName]bool{}
-	}
 	for _, r := range reports {
-		for _, zone := range r.Late {
-			w.awaited[zone] = true
-		}
+		w.Expect(r.Late...)
 	}
+	w.Expect()
 	zones := Merge(reports...)
 	for zone, instances := range zones {
 		connected, applied := false, true

@@ -22,7 +22,7 @@ const (
 	// maxConcurrentAnswers is how many questions are answered at a time.
 	maxConcurrentAnswers = 8
 	// answerPart is how an answer is cut, in bytes.
-	answerPart = 1 << 20
+	answerPart = 32 << 10
 )
 
 // session is one connection of a Client: a receiver, an applier and a sender

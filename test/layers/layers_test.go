@@ -24,6 +24,7 @@ var levels = map[string]int{
 	"internal/aside":      0,
 	"internal/atomicfile": 0,
 	"internal/boltcheck":  0,
+	"internal/batch":      2,
 	"internal/doctree":    0,
 	"internal/resource":   0,
 	"internal/texttable":  0,

@@ -71,10 +71,10 @@ func (oneBuffer) Unmarshal(mem.BufferSlice, any) error { return nil }
 // Large requests, each on its own connection and none of them ended: a server
 // holds a bounded part of what may be meant, and next to nothing of what may not.
 func TestAttacksWithManyLargeRequests(t *testing.T) {
-	const clients = 80
+	const clients, parts = 80, 23 << 20 / (63 << 10)
 	global := newGlobal(t, "--localhost-is-admin=false").start().ready()
 	zone := newZone(t, global, "east", "--localhost-is-admin=false").start().ready()
-	large, err := proto.Marshal(&meridianv1.ApplyRequest{Resources: []*meridianv1.Resource{{Kind: "Mesh", Name: "m", Spec: make([]byte, 23<<20)}}})
+	part, err := proto.Marshal(&meridianv1.ApplyRequest{Resources: []*meridianv1.Resource{{Kind: "Mesh", Name: "m", Spec: make([]byte, 63<<10)}}})
 	require.NoError(t, err)
 	for _, target := range []*process{global, zone} {
 		trust := target.trust()
@@ -89,11 +89,14 @@ func TestAttacksWithManyLargeRequests(t *testing.T) {
 				}
 				call, err := conn.NewStream(ctx, &grpc.StreamDesc{ClientStreams: true}, meridianv1.AdminService_Apply_FullMethodName, grpc.ForceCodecV2(oneBuffer{}))
 				require.NoError(t, err)
-				if err := call.SendMsg(large); err != nil {
-					require.ErrorIs(t, err, io.EOF, "it is refused while it sends")
+				for range parts {
+					if err := call.SendMsg(part); err != nil {
+						require.ErrorIs(t, err, io.EOF, "it is refused while it sends")
+						break
+					}
 				}
 			}
-			target.stands(fmt.Sprintf("%d requests of %d MiB by %s", clients, len(large)>>20, who))
+			target.stands(fmt.Sprintf("%d batches of %d MiB by %s", clients, parts*len(part)>>20, who))
 		}
 	}
 	// Unauthenticated writes that are allowed still succeed.

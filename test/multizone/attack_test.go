@@ -34,6 +34,7 @@ import (
 
 	meridianv1 "meridian/api/meridian/v1"
 	syncv1 "meridian/api/sync/v1"
+	"meridian/internal/batch"
 	"meridian/internal/clientconfig"
 )
 
@@ -194,13 +195,13 @@ func TestAttacksWithOversizedRequests(t *testing.T) {
 	conn := global.dial()
 	client := meridianv1.NewAdminServiceClient(conn)
 	huge := &meridianv1.Resource{Kind: "Mesh", Name: "m", Spec: make([]byte, 30<<20)}
-	_, err := client.Apply(t.Context(), &meridianv1.ApplyRequest{Resources: []*meridianv1.Resource{huge}, RequestId: "r"}, grpc.MaxCallSendMsgSize(64<<20))
+	_, err := batch.Apply(t.Context(), client, &meridianv1.ApplyRequest{Resources: []*meridianv1.Resource{huge}, RequestId: "r"}, grpc.MaxCallSendMsgSize(64<<20))
 	require.Equal(t, codes.ResourceExhausted, status.Code(err), err)
 	var many []*meridianv1.Resource
 	for range 20 {
 		many = append(many, &meridianv1.Resource{Kind: "Mesh", Name: "m", Spec: make([]byte, 1<<20)})
 	}
-	_, err = client.Apply(t.Context(), &meridianv1.ApplyRequest{Resources: many, RequestId: "r"}, grpc.MaxCallSendMsgSize(64<<20))
+	_, err = batch.Apply(t.Context(), client, &meridianv1.ApplyRequest{Resources: many, RequestId: "r"}, grpc.MaxCallSendMsgSize(64<<20))
 	require.ErrorContains(t, err, "at most 16 MiB are applied at once")
 	_, err = client.Get(bearing(t.Context(), strings.Repeat("A", 1<<20)), &meridianv1.GetRequest{Key: &meridianv1.ResourceKey{Kind: "Mesh", Name: "default"}})
 	require.Error(t, err)
@@ -341,7 +342,7 @@ func TestAttacksWithMoreConnectionsThanFiles(t *testing.T) {
 	global.start().ready()
 	standing := global.dial()
 	apply := func(name string) error {
-		_, err := meridianv1.NewAdminServiceClient(standing).Apply(t.Context(), &meridianv1.ApplyRequest{
+		_, err := batch.Apply(t.Context(), meridianv1.NewAdminServiceClient(standing), &meridianv1.ApplyRequest{
 			RequestId: name, Resources: []*meridianv1.Resource{{Kind: "Mesh", Name: name, Spec: []byte("{}")}},
 		})
 		return err
@@ -418,7 +419,7 @@ func TestAttacksWithRequestIDs(t *testing.T) {
 	owner := strings.TrimSpace(global.must("generate", "user-token", "--name", "backend-owner", "--valid-for", "1h"))
 	admin := meridianv1.NewAdminServiceClient(global.dial())
 	apply := func(ctx context.Context, resource *meridianv1.Resource) (*meridianv1.ApplyResponse, error) {
-		return admin.Apply(ctx, &meridianv1.ApplyRequest{RequestId: "the same", Resources: []*meridianv1.Resource{resource}})
+		return batch.Apply(ctx, admin, &meridianv1.ApplyRequest{RequestId: "the same", Resources: []*meridianv1.Resource{resource}})
 	}
 	mesh := &meridianv1.Resource{Kind: "Mesh", Name: "secret-plans", Spec: []byte("{}")}
 	root := bearing(t.Context(), tokenOf(t, global))

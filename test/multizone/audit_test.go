@@ -15,6 +15,7 @@ import (
 
 	meridianv1 "meridian/api/meridian/v1"
 	"meridian/internal/audit"
+	"meridian/internal/batch"
 )
 
 // audited returns what a server's audit log says was written, and fails when the
@@ -55,7 +56,7 @@ func TestNoWriteEscapesTheAuditLog(t *testing.T) {
 			writers.Go(func() {
 				for n := 0; ctx.Err() == nil; n++ {
 					id := fmt.Sprintf("r%d-c%d-%d", round, c, n)
-					_, err := server.Apply(ctx, &meridianv1.ApplyRequest{RequestId: id, Resources: []*meridianv1.Resource{
+					_, err := batch.Apply(ctx, server, &meridianv1.ApplyRequest{RequestId: id, Resources: []*meridianv1.Resource{
 						{Kind: watched, Mesh: "default", Name: fmt.Sprintf("r%d.c%d.n%d", round, c, n), Spec: spec("1")},
 					}})
 					if n == 5 {

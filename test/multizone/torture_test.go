@@ -6,6 +6,7 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"maps"
@@ -24,6 +25,7 @@ import (
 	"google.golang.org/protobuf/proto"
 
 	meridianv1 "meridian/api/meridian/v1"
+	"meridian/internal/batch"
 	"meridian/internal/clientconfig"
 	"meridian/internal/resource"
 	zonesync "meridian/internal/sync"
@@ -70,10 +72,11 @@ func TestTorture(t *testing.T) {
 
 	// The history begins with a commit that all have seen.
 	first := x.globals.servers[0].connect()
-	response, err := first.Apply(ctx, &meridianv1.ApplyRequest{RequestId: "first", WaitForZones: true, Resources: []*meridianv1.Resource{
+	response, err := batch.Apply(ctx, first, &meridianv1.ApplyRequest{RequestId: "first", Resources: []*meridianv1.Resource{
 		{Kind: watched, Mesh: "default", Name: "first", Spec: spec("900000001")},
 	}})
 	require.NoError(t, err)
+	require.NoError(t, awaitZones(ctx, first, response.GetRevision()))
 	base := resource.Revision(response.GetRevision())
 	servers := map[string]*witness{}
 	for _, p := range x.globals.servers {
@@ -297,10 +300,11 @@ func (x *torture) heal() {
 func (x *torture) quiet(ctx context.Context, servers map[string]*witness, load *workload) {
 	x.t.Helper()
 	at := x.globals.servers[0].connect()
-	r, err := at.Apply(ctx, &meridianv1.ApplyRequest{RequestId: "last", WaitForZones: true, Resources: []*meridianv1.Resource{
+	r, err := batch.Apply(ctx, at, &meridianv1.ApplyRequest{RequestId: "last", Resources: []*meridianv1.Resource{
 		{Kind: watched, Mesh: "default", Name: "first", Spec: spec("900000002")},
 	}})
 	require.NoError(x.t, err, "after the cluster is whole again")
+	require.NoError(x.t, awaitZones(ctx, at, r.GetRevision()))
 	x.awaitWitnesses(servers, resource.Revision(r.GetRevision()))
 	for _, z := range x.zones {
 		x.globals.servers[0].awaitState(z.name, "in-sync")
@@ -413,4 +417,16 @@ func (p *process) metric(name string) (float64, bool) {
 		}
 	}
 	return 0, false
+}
+
+// awaitZones returns when every enabled zone has applied a revision.
+func awaitZones(ctx context.Context, at meridianv1.AdminServiceClient, revision uint64) error {
+	stream, err := at.WaitForZones(ctx, &meridianv1.WaitForZonesRequest{Revision: revision})
+	for err == nil {
+		_, err = stream.Recv()
+	}
+	if errors.Is(err, io.EOF) {
+		return nil
+	}
+	return err
 }

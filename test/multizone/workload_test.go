@@ -16,6 +16,7 @@ import (
 	"google.golang.org/grpc/status"
 
 	meridianv1 "meridian/api/meridian/v1"
+	"meridian/internal/batch"
 	"meridian/internal/resource"
 	"meridian/test/history"
 )
@@ -154,7 +155,7 @@ func (w *workload) attempt(ctx context.Context, server *api, op *history.Op) (an
 	switch op.Kind {
 	case history.Put:
 		var r *meridianv1.ApplyResponse
-		r, err = server.Apply(ctx, &meridianv1.ApplyRequest{RequestId: op.Request, IfVersion: op.If, Resources: []*meridianv1.Resource{
+		r, err = batch.Apply(ctx, server, &meridianv1.ApplyRequest{RequestId: op.Request, IfVersion: op.If, Resources: []*meridianv1.Resource{
 			{Kind: key.Kind, Mesh: key.Mesh, Name: key.Name, Spec: spec(op.Value)},
 		}})
 		answer = func(o *history.Op) {
@@ -163,7 +164,7 @@ func (w *workload) attempt(ctx context.Context, server *api, op *history.Op) (an
 		}
 	case history.Delete:
 		var r *meridianv1.DeleteResponse
-		r, err = server.Delete(ctx, &meridianv1.DeleteRequest{RequestId: op.Request, Keys: []*meridianv1.ResourceKey{key}})
+		r, err = batch.Delete(ctx, server, &meridianv1.DeleteRequest{RequestId: op.Request, Keys: []*meridianv1.ResourceKey{key}})
 		answer = func(o *history.Op) { o.Outcome, o.Revision = history.Done, resource.Revision(r.GetRevision()) }
 	default:
 		var r *meridianv1.GetResponse

@@ -78,6 +78,7 @@ func (Outcome) EnumDescriptor() ([]byte, []int) {
 	return file_meridian_v1_admin_proto_rawDescGZIP(), []int{0}
 }
 
+// All fields but resources and spec_continued count in the first message only.
 type ApplyRequest struct {
 	state     protoimpl.MessageState `protogen:"open.v1"`
 	Resources []*Resource            `protobuf:"bytes,1,rep,name=resources,proto3" json:"resources,omitempty"`
@@ -89,12 +90,12 @@ type ApplyRequest struct {
 	// Apply only if the version stored of the single resource is this one
 	// (0: it must not exist). FAILED_PRECONDITION otherwise.
 	IfVersion *uint64 `protobuf:"varint,4,opt,name=if_version,json=ifVersion,proto3,oneof" json:"if_version,omitempty"`
-	// Wait until every connected zone has applied and persisted the revision, at
-	// most until the call's deadline.
-	WaitForZones bool `protobuf:"varint,5,opt,name=wait_for_zones,json=waitForZones,proto3" json:"wait_for_zones,omitempty"`
 	// Lets a member of mesh-system:admin write what would otherwise be refused to
 	// keep rights from growing or the last admin from being locked out.
-	Force         bool `protobuf:"varint,6,opt,name=force,proto3" json:"force,omitempty"`
+	Force bool `protobuf:"varint,6,opt,name=force,proto3" json:"force,omitempty"`
+	// Continues the spec of the last resource of the messages before, for specs
+	// that do not fit into one.
+	SpecContinued []byte `protobuf:"bytes,7,opt,name=spec_continued,json=specContinued,proto3" json:"spec_continued,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -157,18 +158,18 @@ func (x *ApplyRequest) GetIfVersion() uint64 {
 	return 0
 }
 
-func (x *ApplyRequest) GetWaitForZones() bool {
-	if x != nil {
-		return x.WaitForZones
-	}
-	return false
-}
-
 func (x *ApplyRequest) GetForce() bool {
 	if x != nil {
 		return x.Force
 	}
 	return false
+}
+
+func (x *ApplyRequest) GetSpecContinued() []byte {
+	if x != nil {
+		return x.SpecContinued
+	}
+	return nil
 }
 
 type ApplyResponse struct {
@@ -321,6 +322,7 @@ func (x *Result) GetVersion() uint64 {
 	return 0
 }
 
+// All fields but keys count in the first message only.
 type DeleteRequest struct {
 	state     protoimpl.MessageState `protogen:"open.v1"`
 	Keys      []*ResourceKey         `protobuf:"bytes,1,rep,name=keys,proto3" json:"keys,omitempty"`
@@ -510,6 +512,187 @@ func (x *DeleteResponse) GetRevision() uint64 {
 	return 0
 }
 
+type WaitForZonesRequest struct {
+	state    protoimpl.MessageState `protogen:"open.v1"`
+	Revision uint64                 `protobuf:"varint,1,opt,name=revision,proto3" json:"revision,omitempty"`
+	// Wait for the zones that are connected when the call begins, or connect
+	// during it; otherwise for every enabled zone.
+	ConnectedOnly bool `protobuf:"varint,2,opt,name=connected_only,json=connectedOnly,proto3" json:"connected_only,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *WaitForZonesRequest) Reset() {
+	*x = WaitForZonesRequest{}
+	mi := &file_meridian_v1_admin_proto_msgTypes[6]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *WaitForZonesRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*WaitForZonesRequest) ProtoMessage() {}
+
+func (x *WaitForZonesRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_meridian_v1_admin_proto_msgTypes[6]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use WaitForZonesRequest.ProtoReflect.Descriptor instead.
+func (*WaitForZonesRequest) Descriptor() ([]byte, []int) {
+	return file_meridian_v1_admin_proto_rawDescGZIP(), []int{6}
+}
+
+func (x *WaitForZonesRequest) GetRevision() uint64 {
+	if x != nil {
+		return x.Revision
+	}
+	return 0
+}
+
+func (x *WaitForZonesRequest) GetConnectedOnly() bool {
+	if x != nil {
+		return x.ConnectedOnly
+	}
+	return false
+}
+
+// Sent when what is waited for changes. The last one, after which the call
+// succeeds, has no pending zones.
+type WaitForZonesResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Zones that have yet to apply the revision, by name.
+	Pending []*PendingZone `protobuf:"bytes,1,rep,name=pending,proto3" json:"pending,omitempty"`
+	// In the last message: what is not known, such as the zones of a server that
+	// cannot be asked, and the zones that were not waited for.
+	Warnings      []string `protobuf:"bytes,2,rep,name=warnings,proto3" json:"warnings,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *WaitForZonesResponse) Reset() {
+	*x = WaitForZonesResponse{}
+	mi := &file_meridian_v1_admin_proto_msgTypes[7]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *WaitForZonesResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*WaitForZonesResponse) ProtoMessage() {}
+
+func (x *WaitForZonesResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_meridian_v1_admin_proto_msgTypes[7]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use WaitForZonesResponse.ProtoReflect.Descriptor instead.
+func (*WaitForZonesResponse) Descriptor() ([]byte, []int) {
+	return file_meridian_v1_admin_proto_rawDescGZIP(), []int{7}
+}
+
+func (x *WaitForZonesResponse) GetPending() []*PendingZone {
+	if x != nil {
+		return x.Pending
+	}
+	return nil
+}
+
+func (x *WaitForZonesResponse) GetWarnings() []string {
+	if x != nil {
+		return x.Warnings
+	}
+	return nil
+}
+
+type PendingZone struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	Name  string                 `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
+	// As in ZoneStatus.
+	State string `protobuf:"bytes,2,opt,name=state,proto3" json:"state,omitempty"`
+	// The revision it has applied and persisted, as far as that is known.
+	Revision      uint64 `protobuf:"varint,3,opt,name=revision,proto3" json:"revision,omitempty"`
+	LastError     string `protobuf:"bytes,4,opt,name=last_error,json=lastError,proto3" json:"last_error,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *PendingZone) Reset() {
+	*x = PendingZone{}
+	mi := &file_meridian_v1_admin_proto_msgTypes[8]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *PendingZone) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*PendingZone) ProtoMessage() {}
+
+func (x *PendingZone) ProtoReflect() protoreflect.Message {
+	mi := &file_meridian_v1_admin_proto_msgTypes[8]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use PendingZone.ProtoReflect.Descriptor instead.
+func (*PendingZone) Descriptor() ([]byte, []int) {
+	return file_meridian_v1_admin_proto_rawDescGZIP(), []int{8}
+}
+
+func (x *PendingZone) GetName() string {
+	if x != nil {
+		return x.Name
+	}
+	return ""
+}
+
+func (x *PendingZone) GetState() string {
+	if x != nil {
+		return x.State
+	}
+	return ""
+}
+
+func (x *PendingZone) GetRevision() uint64 {
+	if x != nil {
+		return x.Revision
+	}
+	return 0
+}
+
+func (x *PendingZone) GetLastError() string {
+	if x != nil {
+		return x.LastError
+	}
+	return ""
+}
+
 type GetRequest struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Key           *ResourceKey           `protobuf:"bytes,1,opt,name=key,proto3" json:"key,omitempty"`
@@ -520,7 +703,7 @@ type GetRequest struct {
 
 func (x *GetRequest) Reset() {
 	*x = GetRequest{}
-	mi := &file_meridian_v1_admin_proto_msgTypes[6]
+	mi := &file_meridian_v1_admin_proto_msgTypes[9]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -532,7 +715,7 @@ func (x *GetRequest) String() string {
 func (*GetRequest) ProtoMessage() {}
 
 func (x *GetRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_meridian_v1_admin_proto_msgTypes[6]
+	mi := &file_meridian_v1_admin_proto_msgTypes[9]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -545,7 +728,7 @@ func (x *GetRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetRequest.ProtoReflect.Descriptor instead.
 func (*GetRequest) Descriptor() ([]byte, []int) {
-	return file_meridian_v1_admin_proto_rawDescGZIP(), []int{6}
+	return file_meridian_v1_admin_proto_rawDescGZIP(), []int{9}
 }
 
 func (x *GetRequest) GetKey() *ResourceKey {
@@ -573,7 +756,7 @@ type GetResponse struct {
 
 func (x *GetResponse) Reset() {
 	*x = GetResponse{}
-	mi := &file_meridian_v1_admin_proto_msgTypes[7]
+	mi := &file_meridian_v1_admin_proto_msgTypes[10]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -585,7 +768,7 @@ func (x *GetResponse) String() string {
 func (*GetResponse) ProtoMessage() {}
 
 func (x *GetResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_meridian_v1_admin_proto_msgTypes[7]
+	mi := &file_meridian_v1_admin_proto_msgTypes[10]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -598,7 +781,7 @@ func (x *GetResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetResponse.ProtoReflect.Descriptor instead.
 func (*GetResponse) Descriptor() ([]byte, []int) {
-	return file_meridian_v1_admin_proto_rawDescGZIP(), []int{7}
+	return file_meridian_v1_admin_proto_rawDescGZIP(), []int{10}
 }
 
 func (x *GetResponse) GetResource() *Resource {
@@ -628,7 +811,7 @@ type ListRequest struct {
 
 func (x *ListRequest) Reset() {
 	*x = ListRequest{}
-	mi := &file_meridian_v1_admin_proto_msgTypes[8]
+	mi := &file_meridian_v1_admin_proto_msgTypes[11]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -640,7 +823,7 @@ func (x *ListRequest) String() string {
 func (*ListRequest) ProtoMessage() {}
 
 func (x *ListRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_meridian_v1_admin_proto_msgTypes[8]
+	mi := &file_meridian_v1_admin_proto_msgTypes[11]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -653,7 +836,7 @@ func (x *ListRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListRequest.ProtoReflect.Descriptor instead.
 func (*ListRequest) Descriptor() ([]byte, []int) {
-	return file_meridian_v1_admin_proto_rawDescGZIP(), []int{8}
+	return file_meridian_v1_admin_proto_rawDescGZIP(), []int{11}
 }
 
 func (x *ListRequest) GetKinds() []string {
@@ -688,7 +871,7 @@ type ListResponse struct {
 
 func (x *ListResponse) Reset() {
 	*x = ListResponse{}
-	mi := &file_meridian_v1_admin_proto_msgTypes[9]
+	mi := &file_meridian_v1_admin_proto_msgTypes[12]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -700,7 +883,7 @@ func (x *ListResponse) String() string {
 func (*ListResponse) ProtoMessage() {}
 
 func (x *ListResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_meridian_v1_admin_proto_msgTypes[9]
+	mi := &file_meridian_v1_admin_proto_msgTypes[12]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -713,7 +896,7 @@ func (x *ListResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListResponse.ProtoReflect.Descriptor instead.
 func (*ListResponse) Descriptor() ([]byte, []int) {
-	return file_meridian_v1_admin_proto_rawDescGZIP(), []int{9}
+	return file_meridian_v1_admin_proto_rawDescGZIP(), []int{12}
 }
 
 func (x *ListResponse) GetResources() []*Resource {
@@ -744,7 +927,7 @@ type WatchRequest struct {
 
 func (x *WatchRequest) Reset() {
 	*x = WatchRequest{}
-	mi := &file_meridian_v1_admin_proto_msgTypes[10]
+	mi := &file_meridian_v1_admin_proto_msgTypes[13]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -756,7 +939,7 @@ func (x *WatchRequest) String() string {
 func (*WatchRequest) ProtoMessage() {}
 
 func (x *WatchRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_meridian_v1_admin_proto_msgTypes[10]
+	mi := &file_meridian_v1_admin_proto_msgTypes[13]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -769,7 +952,7 @@ func (x *WatchRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WatchRequest.ProtoReflect.Descriptor instead.
 func (*WatchRequest) Descriptor() ([]byte, []int) {
-	return file_meridian_v1_admin_proto_rawDescGZIP(), []int{10}
+	return file_meridian_v1_admin_proto_rawDescGZIP(), []int{13}
 }
 
 func (x *WatchRequest) GetKinds() []string {
@@ -806,7 +989,7 @@ type WatchResponse struct {
 
 func (x *WatchResponse) Reset() {
 	*x = WatchResponse{}
-	mi := &file_meridian_v1_admin_proto_msgTypes[11]
+	mi := &file_meridian_v1_admin_proto_msgTypes[14]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -818,7 +1001,7 @@ func (x *WatchResponse) String() string {
 func (*WatchResponse) ProtoMessage() {}
 
 func (x *WatchResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_meridian_v1_admin_proto_msgTypes[11]
+	mi := &file_meridian_v1_admin_proto_msgTypes[14]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -831,7 +1014,7 @@ func (x *WatchResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WatchResponse.ProtoReflect.Descriptor instead.
 func (*WatchResponse) Descriptor() ([]byte, []int) {
-	return file_meridian_v1_admin_proto_rawDescGZIP(), []int{11}
+	return file_meridian_v1_admin_proto_rawDescGZIP(), []int{14}
 }
 
 func (x *WatchResponse) GetRevision() uint64 {
@@ -866,7 +1049,7 @@ type Change struct {
 
 func (x *Change) Reset() {
 	*x = Change{}
-	mi := &file_meridian_v1_admin_proto_msgTypes[12]
+	mi := &file_meridian_v1_admin_proto_msgTypes[15]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -878,7 +1061,7 @@ func (x *Change) String() string {
 func (*Change) ProtoMessage() {}
 
 func (x *Change) ProtoReflect() protoreflect.Message {
-	mi := &file_meridian_v1_admin_proto_msgTypes[12]
+	mi := &file_meridian_v1_admin_proto_msgTypes[15]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -891,7 +1074,7 @@ func (x *Change) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Change.ProtoReflect.Descriptor instead.
 func (*Change) Descriptor() ([]byte, []int) {
-	return file_meridian_v1_admin_proto_rawDescGZIP(), []int{12}
+	return file_meridian_v1_admin_proto_rawDescGZIP(), []int{15}
 }
 
 func (x *Change) GetOutcome() Outcome {
@@ -912,17 +1095,17 @@ var File_meridian_v1_admin_proto protoreflect.FileDescriptor
 
 const file_meridian_v1_admin_proto_rawDesc = "" +
 	"\n" +
-	"\x17meridian/v1/admin.proto\x12\vmeridian.v1\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x1ameridian/v1/resource.proto\"\xea\x01\n" +
+	"\x17meridian/v1/admin.proto\x12\vmeridian.v1\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x1ameridian/v1/resource.proto\"\x81\x02\n" +
 	"\fApplyRequest\x123\n" +
 	"\tresources\x18\x01 \x03(\v2\x15.meridian.v1.ResourceR\tresources\x12\x1d\n" +
 	"\n" +
 	"request_id\x18\x02 \x01(\tR\trequestId\x12\x17\n" +
 	"\adry_run\x18\x03 \x01(\bR\x06dryRun\x12\"\n" +
 	"\n" +
-	"if_version\x18\x04 \x01(\x04H\x00R\tifVersion\x88\x01\x01\x12$\n" +
-	"\x0ewait_for_zones\x18\x05 \x01(\bR\fwaitForZones\x12\x14\n" +
-	"\x05force\x18\x06 \x01(\bR\x05forceB\r\n" +
-	"\v_if_version\"\x8c\x01\n" +
+	"if_version\x18\x04 \x01(\x04H\x00R\tifVersion\x88\x01\x01\x12\x14\n" +
+	"\x05force\x18\x06 \x01(\bR\x05force\x12%\n" +
+	"\x0espec_continued\x18\a \x01(\fR\rspecContinuedB\r\n" +
+	"\v_if_versionJ\x04\b\x05\x10\x06R\x0ewait_for_zones\"\x8c\x01\n" +
 	"\rApplyResponse\x12-\n" +
 	"\aresults\x18\x01 \x03(\v2\x13.meridian.v1.ResultR\aresults\x12\x1a\n" +
 	"\brevision\x18\x02 \x01(\x04R\brevision\x12\x1a\n" +
@@ -949,7 +1132,19 @@ const file_meridian_v1_admin_proto_rawDesc = "" +
 	"\x04name\x18\x03 \x01(\tR\x04name\"[\n" +
 	"\x0eDeleteResponse\x12-\n" +
 	"\aresults\x18\x01 \x03(\v2\x13.meridian.v1.ResultR\aresults\x12\x1a\n" +
-	"\brevision\x18\x02 \x01(\x04R\brevision\"t\n" +
+	"\brevision\x18\x02 \x01(\x04R\brevision\"X\n" +
+	"\x13WaitForZonesRequest\x12\x1a\n" +
+	"\brevision\x18\x01 \x01(\x04R\brevision\x12%\n" +
+	"\x0econnected_only\x18\x02 \x01(\bR\rconnectedOnly\"f\n" +
+	"\x14WaitForZonesResponse\x122\n" +
+	"\apending\x18\x01 \x03(\v2\x18.meridian.v1.PendingZoneR\apending\x12\x1a\n" +
+	"\bwarnings\x18\x02 \x03(\tR\bwarnings\"r\n" +
+	"\vPendingZone\x12\x12\n" +
+	"\x04name\x18\x01 \x01(\tR\x04name\x12\x14\n" +
+	"\x05state\x18\x02 \x01(\tR\x05state\x12\x1a\n" +
+	"\brevision\x18\x03 \x01(\x04R\brevision\x12\x1d\n" +
+	"\n" +
+	"last_error\x18\x04 \x01(\tR\tlastError\"t\n" +
 	"\n" +
 	"GetRequest\x12*\n" +
 	"\x03key\x18\x01 \x01(\v2\x18.meridian.v1.ResourceKeyR\x03key\x12:\n" +
@@ -981,10 +1176,11 @@ const file_meridian_v1_admin_proto_rawDesc = "" +
 	"\x0fOUTCOME_CREATED\x10\x01\x12\x13\n" +
 	"\x0fOUTCOME_UPDATED\x10\x02\x12\x15\n" +
 	"\x11OUTCOME_UNCHANGED\x10\x03\x12\x13\n" +
-	"\x0fOUTCOME_DELETED\x10\x042\xcc\x02\n" +
-	"\fAdminService\x12>\n" +
-	"\x05Apply\x12\x19.meridian.v1.ApplyRequest\x1a\x1a.meridian.v1.ApplyResponse\x12A\n" +
-	"\x06Delete\x12\x1a.meridian.v1.DeleteRequest\x1a\x1b.meridian.v1.DeleteResponse\x128\n" +
+	"\x0fOUTCOME_DELETED\x10\x042\xa7\x03\n" +
+	"\fAdminService\x12@\n" +
+	"\x05Apply\x12\x19.meridian.v1.ApplyRequest\x1a\x1a.meridian.v1.ApplyResponse(\x01\x12C\n" +
+	"\x06Delete\x12\x1a.meridian.v1.DeleteRequest\x1a\x1b.meridian.v1.DeleteResponse(\x01\x12U\n" +
+	"\fWaitForZones\x12 .meridian.v1.WaitForZonesRequest\x1a!.meridian.v1.WaitForZonesResponse0\x01\x128\n" +
 	"\x03Get\x12\x17.meridian.v1.GetRequest\x1a\x18.meridian.v1.GetResponse\x12=\n" +
 	"\x04List\x12\x18.meridian.v1.ListRequest\x1a\x19.meridian.v1.ListResponse0\x01\x12@\n" +
 	"\x05Watch\x12\x19.meridian.v1.WatchRequest\x1a\x1a.meridian.v1.WatchResponse0\x01B%Z#meridian/api/meridian/v1;meridianv1b\x06proto3"
@@ -1002,7 +1198,7 @@ func file_meridian_v1_admin_proto_rawDescGZIP() []byte {
 }
 
 var file_meridian_v1_admin_proto_enumTypes = make([]protoimpl.EnumInfo, 1)
-var file_meridian_v1_admin_proto_msgTypes = make([]protoimpl.MessageInfo, 13)
+var file_meridian_v1_admin_proto_msgTypes = make([]protoimpl.MessageInfo, 16)
 var file_meridian_v1_admin_proto_goTypes = []any{
 	(Outcome)(0),                  // 0: meridian.v1.Outcome
 	(*ApplyRequest)(nil),          // 1: meridian.v1.ApplyRequest
@@ -1011,47 +1207,53 @@ var file_meridian_v1_admin_proto_goTypes = []any{
 	(*DeleteRequest)(nil),         // 4: meridian.v1.DeleteRequest
 	(*ResourceKey)(nil),           // 5: meridian.v1.ResourceKey
 	(*DeleteResponse)(nil),        // 6: meridian.v1.DeleteResponse
-	(*GetRequest)(nil),            // 7: meridian.v1.GetRequest
-	(*GetResponse)(nil),           // 8: meridian.v1.GetResponse
-	(*ListRequest)(nil),           // 9: meridian.v1.ListRequest
-	(*ListResponse)(nil),          // 10: meridian.v1.ListResponse
-	(*WatchRequest)(nil),          // 11: meridian.v1.WatchRequest
-	(*WatchResponse)(nil),         // 12: meridian.v1.WatchResponse
-	(*Change)(nil),                // 13: meridian.v1.Change
-	(*Resource)(nil),              // 14: meridian.v1.Resource
-	(Consistency)(0),              // 15: meridian.v1.Consistency
-	(*timestamppb.Timestamp)(nil), // 16: google.protobuf.Timestamp
+	(*WaitForZonesRequest)(nil),   // 7: meridian.v1.WaitForZonesRequest
+	(*WaitForZonesResponse)(nil),  // 8: meridian.v1.WaitForZonesResponse
+	(*PendingZone)(nil),           // 9: meridian.v1.PendingZone
+	(*GetRequest)(nil),            // 10: meridian.v1.GetRequest
+	(*GetResponse)(nil),           // 11: meridian.v1.GetResponse
+	(*ListRequest)(nil),           // 12: meridian.v1.ListRequest
+	(*ListResponse)(nil),          // 13: meridian.v1.ListResponse
+	(*WatchRequest)(nil),          // 14: meridian.v1.WatchRequest
+	(*WatchResponse)(nil),         // 15: meridian.v1.WatchResponse
+	(*Change)(nil),                // 16: meridian.v1.Change
+	(*Resource)(nil),              // 17: meridian.v1.Resource
+	(Consistency)(0),              // 18: meridian.v1.Consistency
+	(*timestamppb.Timestamp)(nil), // 19: google.protobuf.Timestamp
 }
 var file_meridian_v1_admin_proto_depIdxs = []int32{
-	14, // 0: meridian.v1.ApplyRequest.resources:type_name -> meridian.v1.Resource
+	17, // 0: meridian.v1.ApplyRequest.resources:type_name -> meridian.v1.Resource
 	3,  // 1: meridian.v1.ApplyResponse.results:type_name -> meridian.v1.Result
 	0,  // 2: meridian.v1.Result.outcome:type_name -> meridian.v1.Outcome
 	5,  // 3: meridian.v1.DeleteRequest.keys:type_name -> meridian.v1.ResourceKey
 	3,  // 4: meridian.v1.DeleteResponse.results:type_name -> meridian.v1.Result
-	5,  // 5: meridian.v1.GetRequest.key:type_name -> meridian.v1.ResourceKey
-	15, // 6: meridian.v1.GetRequest.consistency:type_name -> meridian.v1.Consistency
-	14, // 7: meridian.v1.GetResponse.resource:type_name -> meridian.v1.Resource
-	15, // 8: meridian.v1.ListRequest.consistency:type_name -> meridian.v1.Consistency
-	14, // 9: meridian.v1.ListResponse.resources:type_name -> meridian.v1.Resource
-	16, // 10: meridian.v1.WatchResponse.time:type_name -> google.protobuf.Timestamp
-	13, // 11: meridian.v1.WatchResponse.changes:type_name -> meridian.v1.Change
-	0,  // 12: meridian.v1.Change.outcome:type_name -> meridian.v1.Outcome
-	14, // 13: meridian.v1.Change.resource:type_name -> meridian.v1.Resource
-	1,  // 14: meridian.v1.AdminService.Apply:input_type -> meridian.v1.ApplyRequest
-	4,  // 15: meridian.v1.AdminService.Delete:input_type -> meridian.v1.DeleteRequest
-	7,  // 16: meridian.v1.AdminService.Get:input_type -> meridian.v1.GetRequest
-	9,  // 17: meridian.v1.AdminService.List:input_type -> meridian.v1.ListRequest
-	11, // 18: meridian.v1.AdminService.Watch:input_type -> meridian.v1.WatchRequest
-	2,  // 19: meridian.v1.AdminService.Apply:output_type -> meridian.v1.ApplyResponse
-	6,  // 20: meridian.v1.AdminService.Delete:output_type -> meridian.v1.DeleteResponse
-	8,  // 21: meridian.v1.AdminService.Get:output_type -> meridian.v1.GetResponse
-	10, // 22: meridian.v1.AdminService.List:output_type -> meridian.v1.ListResponse
-	12, // 23: meridian.v1.AdminService.Watch:output_type -> meridian.v1.WatchResponse
-	19, // [19:24] is the sub-list for method output_type
-	14, // [14:19] is the sub-list for method input_type
-	14, // [14:14] is the sub-list for extension type_name
-	14, // [14:14] is the sub-list for extension extendee
-	0,  // [0:14] is the sub-list for field type_name
+	9,  // 5: meridian.v1.WaitForZonesResponse.pending:type_name -> meridian.v1.PendingZone
+	5,  // 6: meridian.v1.GetRequest.key:type_name -> meridian.v1.ResourceKey
+	18, // 7: meridian.v1.GetRequest.consistency:type_name -> meridian.v1.Consistency
+	17, // 8: meridian.v1.GetResponse.resource:type_name -> meridian.v1.Resource
+	18, // 9: meridian.v1.ListRequest.consistency:type_name -> meridian.v1.Consistency
+	17, // 10: meridian.v1.ListResponse.resources:type_name -> meridian.v1.Resource
+	19, // 11: meridian.v1.WatchResponse.time:type_name -> google.protobuf.Timestamp
+	16, // 12: meridian.v1.WatchResponse.changes:type_name -> meridian.v1.Change
+	0,  // 13: meridian.v1.Change.outcome:type_name -> meridian.v1.Outcome
+	17, // 14: meridian.v1.Change.resource:type_name -> meridian.v1.Resource
+	1,  // 15: meridian.v1.AdminService.Apply:input_type -> meridian.v1.ApplyRequest
+	4,  // 16: meridian.v1.AdminService.Delete:input_type -> meridian.v1.DeleteRequest
+	7,  // 17: meridian.v1.AdminService.WaitForZones:input_type -> meridian.v1.WaitForZonesRequest
+	10, // 18: meridian.v1.AdminService.Get:input_type -> meridian.v1.GetRequest
+	12, // 19: meridian.v1.AdminService.List:input_type -> meridian.v1.ListRequest
+	14, // 20: meridian.v1.AdminService.Watch:input_type -> meridian.v1.WatchRequest
+	2,  // 21: meridian.v1.AdminService.Apply:output_type -> meridian.v1.ApplyResponse
+	6,  // 22: meridian.v1.AdminService.Delete:output_type -> meridian.v1.DeleteResponse
+	8,  // 23: meridian.v1.AdminService.WaitForZones:output_type -> meridian.v1.WaitForZonesResponse
+	11, // 24: meridian.v1.AdminService.Get:output_type -> meridian.v1.GetResponse
+	13, // 25: meridian.v1.AdminService.List:output_type -> meridian.v1.ListResponse
+	15, // 26: meridian.v1.AdminService.Watch:output_type -> meridian.v1.WatchResponse
+	21, // [21:27] is the sub-list for method output_type
+	15, // [15:21] is the sub-list for method input_type
+	15, // [15:15] is the sub-list for extension type_name
+	15, // [15:15] is the sub-list for extension extendee
+	0,  // [0:15] is the sub-list for field type_name
 }
 
 func init() { file_meridian_v1_admin_proto_init() }
@@ -1062,14 +1264,14 @@ func file_meridian_v1_admin_proto_init() {
 	file_meridian_v1_resource_proto_init()
 	file_meridian_v1_admin_proto_msgTypes[0].OneofWrappers = []any{}
 	file_meridian_v1_admin_proto_msgTypes[3].OneofWrappers = []any{}
-	file_meridian_v1_admin_proto_msgTypes[10].OneofWrappers = []any{}
+	file_meridian_v1_admin_proto_msgTypes[13].OneofWrappers = []any{}
 	type x struct{}
 	out := protoimpl.TypeBuilder{
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_meridian_v1_admin_proto_rawDesc), len(file_meridian_v1_admin_proto_rawDesc)),
 			NumEnums:      1,
-			NumMessages:   13,
+			NumMessages:   16,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

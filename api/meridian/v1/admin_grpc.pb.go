@@ -19,11 +19,12 @@ import (
 const _ = grpc.SupportPackageIsVersion9
 
 const (
-	AdminService_Apply_FullMethodName  = "/meridian.v1.AdminService/Apply"
-	AdminService_Delete_FullMethodName = "/meridian.v1.AdminService/Delete"
-	AdminService_Get_FullMethodName    = "/meridian.v1.AdminService/Get"
-	AdminService_List_FullMethodName   = "/meridian.v1.AdminService/List"
-	AdminService_Watch_FullMethodName  = "/meridian.v1.AdminService/Watch"
+	AdminService_Apply_FullMethodName        = "/meridian.v1.AdminService/Apply"
+	AdminService_Delete_FullMethodName       = "/meridian.v1.AdminService/Delete"
+	AdminService_WaitForZones_FullMethodName = "/meridian.v1.AdminService/WaitForZones"
+	AdminService_Get_FullMethodName          = "/meridian.v1.AdminService/Get"
+	AdminService_List_FullMethodName         = "/meridian.v1.AdminService/List"
+	AdminService_Watch_FullMethodName        = "/meridian.v1.AdminService/Watch"
 )
 
 // AdminServiceClient is the client API for AdminService service.
@@ -38,11 +39,16 @@ const (
 // PreconditionFailure, ErrorInfo (domain "meridian", a reason in upper snake
 // case).
 type AdminServiceClient interface {
-	// Apply creates or updates a batch atomically.
-	Apply(ctx context.Context, in *ApplyRequest, opts ...grpc.CallOption) (*ApplyResponse, error)
-	// Delete removes a batch atomically. A resource that does not exist is
-	// NOT_FOUND and nothing is deleted.
-	Delete(ctx context.Context, in *DeleteRequest, opts ...grpc.CallOption) (*DeleteResponse, error)
+	// Apply creates or updates a batch atomically: the resources of all messages
+	// together. One message has at most 64 KiB.
+	Apply(ctx context.Context, opts ...grpc.CallOption) (grpc.ClientStreamingClient[ApplyRequest, ApplyResponse], error)
+	// Delete removes a batch atomically: the keys of all messages together. A
+	// resource that does not exist is NOT_FOUND and nothing is deleted.
+	Delete(ctx context.Context, opts ...grpc.CallOption) (grpc.ClientStreamingClient[DeleteRequest, DeleteResponse], error)
+	// WaitForZones returns once zones have applied and persisted a revision, and
+	// streams which have not meanwhile. DEADLINE_EXCEEDED, with their names, when
+	// that takes longer than the call may last. Global only.
+	WaitForZones(ctx context.Context, in *WaitForZonesRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[WaitForZonesResponse], error)
 	// Get returns one resource, or NOT_FOUND.
 	Get(ctx context.Context, in *GetRequest, opts ...grpc.CallOption) (*GetResponse, error)
 	// List streams the resources of the kinds and mesh asked for, in key order,
@@ -61,25 +67,50 @@ func NewAdminServiceClient(cc grpc.ClientConnInterface) AdminServiceClient {
 	return &adminServiceClient{cc}
 }
 
-func (c *adminServiceClient) Apply(ctx context.Context, in *ApplyRequest, opts ...grpc.CallOption) (*ApplyResponse, error) {
+func (c *adminServiceClient) Apply(ctx context.Context, opts ...grpc.CallOption) (grpc.ClientStreamingClient[ApplyRequest, ApplyResponse], error) {
 	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
-	out := new(ApplyResponse)
-	err := c.cc.Invoke(ctx, AdminService_Apply_FullMethodName, in, out, cOpts...)
+	stream, err := c.cc.NewStream(ctx, &AdminService_ServiceDesc.Streams[0], AdminService_Apply_FullMethodName, cOpts...)
 	if err != nil {
 		return nil, err
 	}
-	return out, nil
+	x := &grpc.GenericClientStream[ApplyRequest, ApplyResponse]{ClientStream: stream}
+	return x, nil
 }
 
-func (c *adminServiceClient) Delete(ctx context.Context, in *DeleteRequest, opts ...grpc.CallOption) (*DeleteResponse, error) {
+// This type alias is provided for backwards compatibility with existing code that references the prior non-generic stream type by name.
+type AdminService_ApplyClient = grpc.ClientStreamingClient[ApplyRequest, ApplyResponse]
+
+func (c *adminServiceClient) Delete(ctx context.Context, opts ...grpc.CallOption) (grpc.ClientStreamingClient[DeleteRequest, DeleteResponse], error) {
 	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
-	out := new(DeleteResponse)
-	err := c.cc.Invoke(ctx, AdminService_Delete_FullMethodName, in, out, cOpts...)
+	stream, err := c.cc.NewStream(ctx, &AdminService_ServiceDesc.Streams[1], AdminService_Delete_FullMethodName, cOpts...)
 	if err != nil {
 		return nil, err
 	}
-	return out, nil
+	x := &grpc.GenericClientStream[DeleteRequest, DeleteResponse]{ClientStream: stream}
+	return x, nil
 }
+
+// This type alias is provided for backwards compatibility with existing code that references the prior non-generic stream type by name.
+type AdminService_DeleteClient = grpc.ClientStreamingClient[DeleteRequest, DeleteResponse]
+
+func (c *adminServiceClient) WaitForZones(ctx context.Context, in *WaitForZonesRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[WaitForZonesResponse], error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	stream, err := c.cc.NewStream(ctx, &AdminService_ServiceDesc.Streams[2], AdminService_WaitForZones_FullMethodName, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	x := &grpc.GenericClientStream[WaitForZonesRequest, WaitForZonesResponse]{ClientStream: stream}
+	if err := x.ClientStream.SendMsg(in); err != nil {
+		return nil, err
+	}
+	if err := x.ClientStream.CloseSend(); err != nil {
+		return nil, err
+	}
+	return x, nil
+}
+
+// This type alias is provided for backwards compatibility with existing code that references the prior non-generic stream type by name.
+type AdminService_WaitForZonesClient = grpc.ServerStreamingClient[WaitForZonesResponse]
 
 func (c *adminServiceClient) Get(ctx context.Context, in *GetRequest, opts ...grpc.CallOption) (*GetResponse, error) {
 	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
@@ -93,7 +124,7 @@ func (c *adminServiceClient) Get(ctx context.Context, in *GetRequest, opts ...gr
 
 func (c *adminServiceClient) List(ctx context.Context, in *ListRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[ListResponse], error) {
 	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
-	stream, err := c.cc.NewStream(ctx, &AdminService_ServiceDesc.Streams[0], AdminService_List_FullMethodName, cOpts...)
+	stream, err := c.cc.NewStream(ctx, &AdminService_ServiceDesc.Streams[3], AdminService_List_FullMethodName, cOpts...)
 	if err != nil {
 		return nil, err
 	}
@@ -112,7 +143,7 @@ type AdminService_ListClient = grpc.ServerStreamingClient[ListResponse]
 
 func (c *adminServiceClient) Watch(ctx context.Context, in *WatchRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[WatchResponse], error) {
 	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
-	stream, err := c.cc.NewStream(ctx, &AdminService_ServiceDesc.Streams[1], AdminService_Watch_FullMethodName, cOpts...)
+	stream, err := c.cc.NewStream(ctx, &AdminService_ServiceDesc.Streams[4], AdminService_Watch_FullMethodName, cOpts...)
 	if err != nil {
 		return nil, err
 	}
@@ -141,11 +172,16 @@ type AdminService_WatchClient = grpc.ServerStreamingClient[WatchResponse]
 // PreconditionFailure, ErrorInfo (domain "meridian", a reason in upper snake
 // case).
 type AdminServiceServer interface {
-	// Apply creates or updates a batch atomically.
-	Apply(context.Context, *ApplyRequest) (*ApplyResponse, error)
-	// Delete removes a batch atomically. A resource that does not exist is
-	// NOT_FOUND and nothing is deleted.
-	Delete(context.Context, *DeleteRequest) (*DeleteResponse, error)
+	// Apply creates or updates a batch atomically: the resources of all messages
+	// together. One message has at most 64 KiB.
+	Apply(grpc.ClientStreamingServer[ApplyRequest, ApplyResponse]) error
+	// Delete removes a batch atomically: the keys of all messages together. A
+	// resource that does not exist is NOT_FOUND and nothing is deleted.
+	Delete(grpc.ClientStreamingServer[DeleteRequest, DeleteResponse]) error
+	// WaitForZones returns once zones have applied and persisted a revision, and
+	// streams which have not meanwhile. DEADLINE_EXCEEDED, with their names, when
+	// that takes longer than the call may last. Global only.
+	WaitForZones(*WaitForZonesRequest, grpc.ServerStreamingServer[WaitForZonesResponse]) error
 	// Get returns one resource, or NOT_FOUND.
 	Get(context.Context, *GetRequest) (*GetResponse, error)
 	// List streams the resources of the kinds and mesh asked for, in key order,
@@ -164,11 +200,14 @@ type AdminServiceServer interface {
 // pointer dereference when methods are called.
 type UnimplementedAdminServiceServer struct{}
 
-func (UnimplementedAdminServiceServer) Apply(context.Context, *ApplyRequest) (*ApplyResponse, error) {
-	return nil, status.Error(codes.Unimplemented, "method Apply not implemented")
+func (UnimplementedAdminServiceServer) Apply(grpc.ClientStreamingServer[ApplyRequest, ApplyResponse]) error {
+	return status.Error(codes.Unimplemented, "method Apply not implemented")
 }
-func (UnimplementedAdminServiceServer) Delete(context.Context, *DeleteRequest) (*DeleteResponse, error) {
-	return nil, status.Error(codes.Unimplemented, "method Delete not implemented")
+func (UnimplementedAdminServiceServer) Delete(grpc.ClientStreamingServer[DeleteRequest, DeleteResponse]) error {
+	return status.Error(codes.Unimplemented, "method Delete not implemented")
+}
+func (UnimplementedAdminServiceServer) WaitForZones(*WaitForZonesRequest, grpc.ServerStreamingServer[WaitForZonesResponse]) error {
+	return status.Error(codes.Unimplemented, "method WaitForZones not implemented")
 }
 func (UnimplementedAdminServiceServer) Get(context.Context, *GetRequest) (*GetResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method Get not implemented")
@@ -200,41 +239,30 @@ func RegisterAdminServiceServer(s grpc.ServiceRegistrar, srv AdminServiceServer)
 	s.RegisterService(&AdminService_ServiceDesc, srv)
 }
 
-func _AdminService_Apply_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
-	in := new(ApplyRequest)
-	if err := dec(in); err != nil {
-		return nil, err
-	}
-	if interceptor == nil {
-		return srv.(AdminServiceServer).Apply(ctx, in)
-	}
-	info := &grpc.UnaryServerInfo{
-		Server:     srv,
-		FullMethod: AdminService_Apply_FullMethodName,
-	}
-	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
-		return srv.(AdminServiceServer).Apply(ctx, req.(*ApplyRequest))
-	}
-	return interceptor(ctx, in, info, handler)
+func _AdminService_Apply_Handler(srv interface{}, stream grpc.ServerStream) error {
+	return srv.(AdminServiceServer).Apply(&grpc.GenericServerStream[ApplyRequest, ApplyResponse]{ServerStream: stream})
 }
 
-func _AdminService_Delete_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
-	in := new(DeleteRequest)
-	if err := dec(in); err != nil {
-		return nil, err
-	}
-	if interceptor == nil {
-		return srv.(AdminServiceServer).Delete(ctx, in)
-	}
-	info := &grpc.UnaryServerInfo{
-		Server:     srv,
-		FullMethod: AdminService_Delete_FullMethodName,
-	}
-	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
-		return srv.(AdminServiceServer).Delete(ctx, req.(*DeleteRequest))
-	}
-	return interceptor(ctx, in, info, handler)
+// This type alias is provided for backwards compatibility with existing code that references the prior non-generic stream type by name.
+type AdminService_ApplyServer = grpc.ClientStreamingServer[ApplyRequest, ApplyResponse]
+
+func _AdminService_Delete_Handler(srv interface{}, stream grpc.ServerStream) error {
+	return srv.(AdminServiceServer).Delete(&grpc.GenericServerStream[DeleteRequest, DeleteResponse]{ServerStream: stream})
 }
+
+// This type alias is provided for backwards compatibility with existing code that references the prior non-generic stream type by name.
+type AdminService_DeleteServer = grpc.ClientStreamingServer[DeleteRequest, DeleteResponse]
+
+func _AdminService_WaitForZones_Handler(srv interface{}, stream grpc.ServerStream) error {
+	m := new(WaitForZonesRequest)
+	if err := stream.RecvMsg(m); err != nil {
+		return err
+	}
+	return srv.(AdminServiceServer).WaitForZones(m, &grpc.GenericServerStream[WaitForZonesRequest, WaitForZonesResponse]{ServerStream: stream})
+}
+
+// This type alias is provided for backwards compatibility with existing code that references the prior non-generic stream type by name.
+type AdminService_WaitForZonesServer = grpc.ServerStreamingServer[WaitForZonesResponse]
 
 func _AdminService_Get_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
 	in := new(GetRequest)
@@ -284,19 +312,26 @@ var AdminService_ServiceDesc = grpc.ServiceDesc{
 	HandlerType: (*AdminServiceServer)(nil),
 	Methods: []grpc.MethodDesc{
 		{
-			MethodName: "Apply",
-			Handler:    _AdminService_Apply_Handler,
-		},
-		{
-			MethodName: "Delete",
-			Handler:    _AdminService_Delete_Handler,
-		},
-		{
 			MethodName: "Get",
 			Handler:    _AdminService_Get_Handler,
 		},
 	},
 	Streams: []grpc.StreamDesc{
+		{
+			StreamName:    "Apply",
+			Handler:       _AdminService_Apply_Handler,
+			ClientStreams: true,
+		},
+		{
+			StreamName:    "Delete",
+			Handler:       _AdminService_Delete_Handler,
+			ClientStreams: true,
+		},
+		{
+			StreamName:    "WaitForZones",
+			Handler:       _AdminService_WaitForZones_Handler,
+			ServerStreams: true,
+		},
 		{
 			StreamName:    "List",
 			Handler:       _AdminService_List_Handler,

@@ -25,6 +25,7 @@ import (
 
 	meridianv1 "meridian/api/meridian/v1"
 	"meridian/internal/authn"
+	"meridian/internal/batch"
 	"meridian/internal/cli/exit"
 	"meridian/internal/dial"
 	"meridian/internal/rpcerr"
@@ -196,6 +197,11 @@ func Ask[Q, R any](ctx context.Context, c *Client, method func(*Client, context.
 		return err
 	})
 	return response, err
+}
+
+// DeleteBatch sends a deletion and returns the response; see Ask.
+func (c *Client) DeleteBatch(ctx context.Context, req *meridianv1.DeleteRequest, opts ...grpc.CallOption) (*meridianv1.DeleteResponse, error) {
+	return batch.Delete(ctx, c, req, opts...)
 }
 
 // Reached reports whether a server has been connected to.

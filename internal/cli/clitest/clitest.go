@@ -21,6 +21,7 @@ import (
 	"google.golang.org/protobuf/types/known/timestamppb"
 
 	meridianv1 "meridian/api/meridian/v1"
+	"meridian/internal/batch"
 	"meridian/internal/resource"
 	"meridian/internal/rpcerr"
 )
@@ -53,11 +54,15 @@ type Server struct {
 	Calls          []string
 	Authorizations []string
 	Applies        []*meridianv1.ApplyRequest
-	Inspected      []*meridianv1.InspectRequest
-	Access         meridianv1.AccessServiceServer
-	Snapshots      *Snapshots
-	Tokens         *Tokens
-	AllMembers     *meridianv1.MembersResponse
+	// Pending are the zones that WaitForZones waits for, in vain if they stay.
+	Pending     []*meridianv1.PendingZone
+	PendingStay bool
+	Waits       []*meridianv1.WaitForZonesRequest
+	Inspected   []*meridianv1.InspectRequest
+	Access      meridianv1.AccessServiceServer
+	Snapshots   *Snapshots
+	Tokens      *Tokens
+	AllMembers  *meridianv1.MembersResponse
 }
 
 // New returns a global that holds nothing.
@@ -99,10 +104,26 @@ func (s *Server) stream(srv any, stream grpc.ServerStream, info *grpc.StreamServ
 	if err := s.enter(stream.Context(), info.FullMethod); err != nil {
 		return err
 	}
-	return handler(srv, stream)
+	err := handler(srv, stream)
+	if err == nil && s.After != nil {
+		err = s.After(info.FullMethod[strings.LastIndex(info.FullMethod, "/")+1:])
+	}
+	return err
 }
 
-func (s *Server) Apply(_ context.Context, req *meridianv1.ApplyRequest) (*meridianv1.ApplyResponse, error) {
+func (s *Server) Apply(stream grpc.ClientStreamingServer[meridianv1.ApplyRequest, meridianv1.ApplyResponse]) error {
+	req, err := batch.ReceiveApply(stream)
+	if err != nil {
+		return err
+	}
+	response, err := s.apply(req)
+	if err != nil {
+		return err
+	}
+	return stream.SendAndClose(response)
+}
+
+func (s *Server) apply(req *meridianv1.ApplyRequest) (*meridianv1.ApplyResponse, error) {
 	s.Mu.Lock()
 	defer s.Mu.Unlock()
 	s.Applies = append(s.Applies, req)
@@ -150,7 +171,37 @@ func (s *Server) Apply(_ context.Context, req *meridianv1.ApplyRequest) (*meridi
 	return resp, nil
 }
 
-func (s *Server) Delete(_ context.Context, req *meridianv1.DeleteRequest) (*meridianv1.DeleteResponse, error) {
+// WaitForZones says that the zones of Pending are waited for, and then that none
+// is, unless they are to stay.
+func (s *Server) WaitForZones(req *meridianv1.WaitForZonesRequest, stream grpc.ServerStreamingServer[meridianv1.WaitForZonesResponse]) error {
+	s.Mu.Lock()
+	s.Waits = append(s.Waits, req)
+	pending, stay := s.Pending, s.PendingStay
+	s.Mu.Unlock()
+	if len(pending) > 0 {
+		if err := stream.Send(&meridianv1.WaitForZonesResponse{Pending: pending}); err != nil {
+			return err
+		}
+	}
+	if stay {
+		return rpcerr.New(rpcerr.Timeout, "ZONES_PENDING", "not every zone has applied it")
+	}
+	return stream.Send(&meridianv1.WaitForZonesResponse{Warnings: s.Warnings})
+}
+
+func (s *Server) Delete(stream grpc.ClientStreamingServer[meridianv1.DeleteRequest, meridianv1.DeleteResponse]) error {
+	req, err := batch.ReceiveDelete(stream)
+	if err != nil {
+		return err
+	}
+	response, err := s.delete(req)
+	if err != nil {
+		return err
+	}
+	return stream.SendAndClose(response)
+}
+
+func (s *Server) delete(req *meridianv1.DeleteRequest) (*meridianv1.DeleteResponse, error) {
 	s.Mu.Lock()
 	defer s.Mu.Unlock()
 	resp := &meridianv1.DeleteResponse{}

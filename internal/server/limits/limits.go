@@ -2,14 +2,16 @@
 // answered.
 //
 // A request is charged for what it makes the server keep, as that grows, and
-// until it is done. Where the room is used up, the requests that have been on
-// their way for longest are given up for the one that needs it: whoever sends
-// slowly, or not at all, holds up nobody, and filling the room takes as many
-// bytes as the room has. What has been received is never given up, since it is
-// being worked on; where only that is left, the newcomer is refused.
+// until it is done. Where a limit is reached, the requests that have been
+// arriving for longest are aborted for the one that needs the bytes, those of
+// the same owner first: a slow sender delays no other, and exhausting the limit
+// takes as many bytes as the limit has. A request that has arrived is never
+// aborted, since it is being worked on; where only such requests are left, the
+// new one is refused.
 //
-// It guarantees that what is charged never exceeds the limit. It knows nothing
-// of protocols: whoever reads a request says how to stop reading it.
+// It guarantees that what is charged never exceeds the limit, nor what is
+// charged to one owner its share. Non-goals: protocols. The reader of a request
+// says how to stop reading it.
 package limits
 
 import (
@@ -19,130 +21,179 @@ import (
 )
 
 var (
-	// ErrFull means that there is no room, and nobody to be given up for it. The
-	// same request may find room a moment later.
-	ErrFull = errors.New("the server has no room for another request at the moment")
-	// ErrGivenUp means that a request took long while others needed its room.
-	ErrGivenUp = errors.New("the request took long to arrive, and the server needed the room for others")
+	// ErrFull means that the limit is reached, and no request could be aborted. The
+	// same request may be accepted a moment later.
+	ErrFull = errors.New("the server holds as many bytes of requests as it may at the moment")
+	// ErrAborted means that a request was arriving for long while others needed its
+	// bytes.
+	ErrAborted = errors.New("the request took long to arrive, and the server needed the memory for others")
 )
 
-// Intake is the room for requests. It is safe for concurrent use.
-type Intake struct {
-	mu   sync.Mutex
+// Pool is a limit that requests share. It is safe for concurrent use.
+type Pool struct {
+	share int64
+
+	mu   sync.Mutex // guards all below
 	free int64
-	// arriving are the requests that have not been received, oldest first.
+	// owners are those with requests, by name.
+	owners map[string]*owner
+	// arriving are the requests that have not arrived, oldest first.
 	arriving list.List
 }
 
-// New returns a room of so many bytes.
-func New(limit int64) *Intake { return &Intake{free: limit} }
-
-// Request is one request in an Intake. Its methods are for the one goroutine
-// that serves it.
-type Request struct {
-	in *Intake
-	// The following are guarded by in.mu.
-	held  int64
-	place *list.Element // nil once received, given up or done
-	given bool
-	stop  func()
+// owner is what one caller or address is charged for.
+type owner struct {
+	held     int64
+	requests int
+	arriving list.List // its own, oldest first
 }
 
-// Begin takes in a request that holds n bytes from the beginning. stop makes
-// whoever reads the request stop: it is called at most once, when the request is
-// given up, on another's goroutine, and must not block. The error is ErrFull.
-func (i *Intake) Begin(n int64, stop func()) (*Request, error) {
-	r := &Request{in: i, stop: stop}
-	i.mu.Lock()
-	r.place = i.arriving.PushBack(r)
-	given, err := i.take(r, n)
-	if err != nil {
-		r.leave()
+// New returns a pool of so many bytes, of which one owner has at most share.
+func New(limit, share int64) *Pool {
+	return &Pool{free: limit, share: share, owners: map[string]*owner{}}
+}
+
+// Request is one request in a Pool. Its methods are for the one goroutine that
+// serves it.
+type Request struct {
+	pool *Pool
+	name string
+	stop func()
+	// The following are guarded by pool.mu.
+	owner *owner
+	held  int64
+	// place and ownPlace are its elements in the lists of those that arrive; nil
+	// once it has arrived, was aborted or is done.
+	place, ownPlace *list.Element
+	aborted, done   bool
+}
+
+// Begin takes in a request of an owner that holds n bytes from the beginning.
+// stop makes the reader of the request stop: it is called at most once, when the
+// request is aborted, on another's goroutine, and must not block. The error is
+// ErrFull.
+func (p *Pool) Begin(name string, n int64, stop func()) (*Request, error) {
+	r := &Request{pool: p, name: name, stop: stop}
+	p.mu.Lock()
+	if r.owner = p.owners[name]; r.owner == nil {
+		r.owner = &owner{}
+		p.owners[name] = r.owner
 	}
-	i.mu.Unlock()
-	end(given)
+	r.owner.requests++
+	r.place, r.ownPlace = p.arriving.PushBack(r), r.owner.arriving.PushBack(r)
+	aborted, err := p.take(r, n)
+	if err != nil {
+		r.endLocked()
+	}
+	p.mu.Unlock()
+	stopAll(aborted)
 	if err != nil {
 		return nil, err
 	}
 	return r, nil
 }
 
-// Grow charges a request for n bytes more. The error is ErrFull or ErrGivenUp;
+// Grow charges a request for n bytes more. The error is ErrFull or ErrAborted;
 // end the request then.
 func (r *Request) Grow(n int64) error {
-	r.in.mu.Lock()
-	given, err := r.in.take(r, n)
-	r.in.mu.Unlock()
-	end(given)
+	r.pool.mu.Lock()
+	aborted, err := r.pool.take(r, n)
+	r.pool.mu.Unlock()
+	stopAll(aborted)
 	return err
 }
 
-// Received says that the request has arrived whole and holds n bytes from now
-// on. The error is ErrFull or ErrGivenUp.
+// Received says that the request has arrived and holds n bytes from now on: it is
+// not aborted any more. The error is ErrFull or ErrAborted.
 func (r *Request) Received(n int64) error {
-	r.in.mu.Lock()
-	given, err := r.in.take(r, n-r.held)
-	r.leave()
-	r.in.mu.Unlock()
-	end(given)
+	r.pool.mu.Lock()
+	aborted, err := r.pool.take(r, n-r.held)
+	r.leaveLocked()
+	r.pool.mu.Unlock()
+	stopAll(aborted)
 	return err
 }
 
-// GivenUp reports whether the request was given up.
-func (r *Request) GivenUp() bool {
-	r.in.mu.Lock()
-	defer r.in.mu.Unlock()
-	return r.given
+// Aborted reports whether the request was aborted.
+func (r *Request) Aborted() bool {
+	r.pool.mu.Lock()
+	defer r.pool.mu.Unlock()
+	return r.aborted
 }
 
-// Done ends a request and gives back its room. It may be called again.
+// Done ends a request and gives back its bytes. It may be called again.
 func (r *Request) Done() {
-	r.in.mu.Lock()
-	defer r.in.mu.Unlock()
-	r.leave()
-	r.in.free += r.held
+	r.pool.mu.Lock()
+	defer r.pool.mu.Unlock()
+	r.endLocked()
+}
+
+// take charges a request for n bytes, and aborts others for that if it must. The
+// caller holds the lock, and stops those aborted once it has released it. It
+// cannot be known how soon they give up their bytes: as soon as they hear of it,
+// having nothing else to do.
+func (p *Pool) take(r *Request, n int64) (aborted []*Request, err error) {
+	if r.aborted || r.done {
+		return nil, ErrAborted
+	}
+	abort := func(from *list.List, enough func() bool) {
+		for e := from.Front(); !enough() && e != nil; {
+			oldest := e.Value.(*Request)
+			e = e.Next()
+			if oldest == r {
+				continue
+			}
+			oldest.leaveLocked()
+			oldest.aborted = true
+			oldest.giveBackLocked()
+			aborted = append(aborted, oldest)
+		}
+	}
+	abort(&r.owner.arriving, func() bool { return r.owner.held+n <= p.share })
+	if r.owner.held+n > p.share {
+		return aborted, ErrFull
+	}
+	abort(&p.arriving, func() bool { return n <= p.free })
+	if p.free < n {
+		return aborted, ErrFull
+	}
+	p.free -= n
+	r.held += n
+	r.owner.held += n
+	return aborted, nil
+}
+
+// leaveLocked takes a request off the lists of those that arrive.
+func (r *Request) leaveLocked() {
+	if r.place != nil {
+		r.pool.arriving.Remove(r.place)
+		r.owner.arriving.Remove(r.ownPlace)
+		r.place, r.ownPlace = nil, nil
+	}
+}
+
+// giveBackLocked gives back the bytes of a request.
+func (r *Request) giveBackLocked() {
+	r.pool.free += r.held
+	r.owner.held -= r.held
 	r.held = 0
 }
 
-// take moves n bytes, perhaps less than none, from the room to a request, and
-// gives up others for that if it must. The caller holds the lock, and ends those
-// given up once it has let go of it. It cannot be known how soon they let go of
-// their bytes: as soon as they hear of it, having nothing else to do.
-func (i *Intake) take(r *Request, n int64) (given []*Request, err error) {
-	if r.given {
-		return nil, ErrGivenUp
+// endLocked ends a request.
+func (r *Request) endLocked() {
+	if r.done {
+		return
 	}
-	for e := i.arriving.Front(); i.free < n && e != nil; {
-		oldest := e.Value.(*Request)
-		e = e.Next()
-		if oldest == r {
-			continue
-		}
-		oldest.leave()
-		oldest.given = true
-		i.free += oldest.held
-		oldest.held = 0
-		given = append(given, oldest)
-	}
-	if i.free < n {
-		return given, ErrFull
-	}
-	i.free -= n
-	r.held += n
-	return given, nil
-}
-
-// leave takes a request off the list of those that arrive. The caller holds the
-// lock.
-func (r *Request) leave() {
-	if r.place != nil {
-		r.in.arriving.Remove(r.place)
-		r.place = nil
+	r.done = true
+	r.leaveLocked()
+	r.giveBackLocked()
+	if r.owner.requests--; r.owner.requests == 0 {
+		delete(r.pool.owners, r.name)
 	}
 }
 
-func end(given []*Request) {
-	for _, r := range given {
+func stopAll(aborted []*Request) {
+	for _, r := range aborted {
 		r.stop()
 	}
 }

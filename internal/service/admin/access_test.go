@@ -61,7 +61,7 @@ func newSecured(t *testing.T) *secured {
 
 func (s *secured) must(id string, batch ...*meridianv1.Resource) {
 	s.t.Helper()
-	_, err := s.Service.Apply(root, &meridianv1.ApplyRequest{RequestId: id, Resources: batch})
+	_, err := s.Service.ApplyBatch(root, &meridianv1.ApplyRequest{RequestId: id, Resources: batch})
 	require.NoError(s.t, err)
 }
 
@@ -91,7 +91,7 @@ func permission(name, destination string) *meridianv1.Resource {
 
 // as applies one resource for a user.
 func (s *secured) as(user context.Context, id string, m *meridianv1.Resource) error {
-	_, err := s.Service.Apply(user, &meridianv1.ApplyRequest{RequestId: id, Resources: []*meridianv1.Resource{m}})
+	_, err := s.Service.ApplyBatch(user, &meridianv1.ApplyRequest{RequestId: id, Resources: []*meridianv1.Resource{m}})
 	return err
 }
 
@@ -126,7 +126,7 @@ func TestDecisionAndWriteAreOne(t *testing.T) {
 		s := newSecured(t)
 		require.NoError(t, s.as(bob, "1", permission("a", "backend")))
 		s.Once(func() {
-			_, err := s.Service.Delete(root, &meridianv1.DeleteRequest{RequestId: "del", Keys: []*meridianv1.ResourceKey{{Kind: "TrafficPermission", Mesh: "default", Name: "a"}}})
+			_, err := s.Service.DeleteBatch(root, &meridianv1.DeleteRequest{RequestId: "del", Keys: []*meridianv1.ResourceKey{{Kind: "TrafficPermission", Mesh: "default", Name: "a"}}})
 			require.NoError(t, err)
 			s.must("again", permission("a", "other"))
 		})
@@ -136,7 +136,7 @@ func TestDecisionAndWriteAreOne(t *testing.T) {
 		s := newSecured(t)
 		require.NoError(t, s.as(bob, "1", permission("a", "backend")))
 		wrong := uint64(7)
-		_, err := s.Service.Apply(bob, &meridianv1.ApplyRequest{RequestId: "2", Resources: []*meridianv1.Resource{permission("a", "backend")}, IfVersion: &wrong})
+		_, err := s.Service.ApplyBatch(bob, &meridianv1.ApplyRequest{RequestId: "2", Resources: []*meridianv1.Resource{permission("a", "backend")}, IfVersion: &wrong})
 		requireCode(t, err, rpcerr.Conflict, "expected 7")
 	})
 	t.Run("no end of changes", func(t *testing.T) {
@@ -248,14 +248,14 @@ func TestARetryOutlivesTheRight(t *testing.T) {
 	s := newSecured(t)
 	require.NoError(t, s.as(bob, "1", permission("a", "backend")))
 	s.unbind()
-	again, err := s.Service.Apply(bob, &meridianv1.ApplyRequest{RequestId: "1", Resources: []*meridianv1.Resource{permission("a", "backend")}})
+	again, err := s.Service.ApplyBatch(bob, &meridianv1.ApplyRequest{RequestId: "1", Resources: []*meridianv1.Resource{permission("a", "backend")}})
 	require.NoError(t, err)
 	require.Equal(t, []meridianv1.Outcome{created}, outcomes(again.GetResults()))
 	requireCode(t, s.as(bob, "2", permission("a", "backend")), rpcerr.Denied)
 
 	keys := []*meridianv1.ResourceKey{{Kind: "TrafficPermission", Mesh: "default", Name: "a"}}
 	for range 2 {
-		r, err := s.Service.Delete(root, &meridianv1.DeleteRequest{RequestId: "3", Keys: keys})
+		r, err := s.Service.DeleteBatch(root, &meridianv1.DeleteRequest{RequestId: "3", Keys: keys})
 		require.NoError(t, err)
 		require.Len(t, r.GetResults(), 1)
 	}
@@ -264,9 +264,9 @@ func TestARetryOutlivesTheRight(t *testing.T) {
 // A dry run is decided as the write would be.
 func TestDryRunIsDecided(t *testing.T) {
 	s := newSecured(t)
-	_, err := s.Service.Apply(bob, &meridianv1.ApplyRequest{DryRun: true, Resources: []*meridianv1.Resource{permission("a", "other")}})
+	_, err := s.Service.ApplyBatch(bob, &meridianv1.ApplyRequest{DryRun: true, Resources: []*meridianv1.Resource{permission("a", "other")}})
 	requireCode(t, err, rpcerr.Denied)
-	_, err = s.Service.Apply(bob, &meridianv1.ApplyRequest{DryRun: true, Resources: []*meridianv1.Resource{permission("a", "backend")}})
+	_, err = s.Service.ApplyBatch(bob, &meridianv1.ApplyRequest{DryRun: true, Resources: []*meridianv1.Resource{permission("a", "backend")}})
 	require.NoError(t, err)
 }
 

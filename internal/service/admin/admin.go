@@ -63,9 +63,11 @@ type Config struct {
 	Check func(spec resource.Spec) []resource.Problem
 	// Surveyors advise on resources as they are written.
 	Surveyors []policy.Surveyor
-	// WaitForZones waits until every connected zone has applied a revision; the
-	// warnings say of which zones that is not known. nil where there are no zones.
-	WaitForZones func(ctx context.Context, revision resource.Revision) (warnings []string, err error)
+	// WaitForZones waits until zones have applied a revision, until ctx ends. It
+	// calls progress whenever the zones that have not change, and ends with its
+	// error; the warnings say of which zones that is not known. nil where there are
+	// no zones.
+	WaitForZones func(ctx context.Context, w ZoneWait, progress func([]PendingZone) error) (warnings []string, err error)
 	// Now is the clock that writes are stamped with.
 	Now func() time.Time
 }

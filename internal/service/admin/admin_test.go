@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"net"
 	"strings"
 	"testing"
@@ -16,6 +17,7 @@ import (
 
 	meridianv1 "meridian/api/meridian/v1"
 	"meridian/internal/authz"
+	"meridian/internal/batch"
 	"meridian/internal/commit/committest"
 	"meridian/internal/policy"
 	"meridian/internal/policy/specificity"
@@ -77,7 +79,7 @@ func newFixture(t *testing.T, change func(*Config)) *fixture {
 		require.NoError(t, <-served)
 	})
 	f.AdminServiceClient, f.ctx = meridianv1.NewAdminServiceClient(conn), ctx
-	_, err = f.Apply(ctx, &meridianv1.ApplyRequest{RequestId: "setup", Resources: []*meridianv1.Resource{message("Mesh", "", "default", "{}")}})
+	_, err = batch.Apply(ctx, f, &meridianv1.ApplyRequest{RequestId: "setup", Resources: []*meridianv1.Resource{message("Mesh", "", "default", "{}")}})
 	require.NoError(t, err)
 	return f
 }
@@ -93,7 +95,7 @@ func trafficLog(name, backend string) *meridianv1.Resource {
 }
 
 func (f *fixture) apply(id string, resources ...*meridianv1.Resource) (*meridianv1.ApplyResponse, error) {
-	return f.Apply(f.ctx, &meridianv1.ApplyRequest{RequestId: id, Resources: resources})
+	return batch.Apply(f.ctx, f, &meridianv1.ApplyRequest{RequestId: id, Resources: resources})
 }
 
 func requireCode(t *testing.T, err error, code rpcerr.Code, contains ...string) *rpcerr.Error {
@@ -176,7 +178,7 @@ func TestARetryTakesEffectOnce(t *testing.T) {
 func TestDryRunWritesNothing(t *testing.T) {
 	f := newFixture(t, nil)
 	before := f.store.Revision()
-	r, err := f.Apply(f.ctx, &meridianv1.ApplyRequest{DryRun: true, Resources: []*meridianv1.Resource{trafficLog("a", "x")}})
+	r, err := batch.Apply(f.ctx, f, &meridianv1.ApplyRequest{DryRun: true, Resources: []*meridianv1.Resource{trafficLog("a", "x")}})
 	require.NoError(t, err)
 	require.Equal(t, []meridianv1.Outcome{created}, outcomes(r.GetResults()))
 	require.Equal(t, before, f.store.Revision())
@@ -185,7 +187,7 @@ func TestDryRunWritesNothing(t *testing.T) {
 func TestVersionCondition(t *testing.T) {
 	f := newFixture(t, nil)
 	at := func(version uint64, resources ...*meridianv1.Resource) error {
-		_, err := f.Apply(f.ctx, &meridianv1.ApplyRequest{RequestId: time.Now().String(), Resources: resources, IfVersion: &version})
+		_, err := batch.Apply(f.ctx, f, &meridianv1.ApplyRequest{RequestId: time.Now().String(), Resources: resources, IfVersion: &version})
 		return err
 	}
 	require.NoError(t, at(0, trafficLog("a", "x")), "0: must not exist")
@@ -204,7 +206,7 @@ func TestMeshRules(t *testing.T) {
 	requireCode(t, err, rpcerr.Invalid, "nowhere")
 	_, err = f.apply("2", orphan, message("Mesh", "", "nowhere", "{}"))
 	require.NoError(t, err, "a mesh may come with its resources")
-	_, err = f.Delete(f.ctx, &meridianv1.DeleteRequest{RequestId: "3", Keys: []*meridianv1.ResourceKey{{Kind: "mesh", Name: "nowhere"}}})
+	_, err = batch.Delete(f.ctx, f, &meridianv1.DeleteRequest{RequestId: "3", Keys: []*meridianv1.ResourceKey{{Kind: "mesh", Name: "nowhere"}}})
 	requireCode(t, err, rpcerr.Conflict)
 	require.Equal(t, rpcerr.EffectNone, rpcerr.EffectOf(err))
 }
@@ -250,10 +252,10 @@ func TestDelete(t *testing.T) {
 		}
 		return out
 	}
-	_, err = f.Delete(f.ctx, &meridianv1.DeleteRequest{RequestId: "2", Keys: keys("alpha", "betta")})
+	_, err = batch.Delete(f.ctx, f, &meridianv1.DeleteRequest{RequestId: "2", Keys: keys("alpha", "betta")})
 	requireCode(t, err, rpcerr.NotFound, `did you mean "beta"?`)
 	require.Equal(t, 2, f.store.View().Count("TrafficLog"), "nothing is deleted when one is missing")
-	r, err := f.Delete(f.ctx, &meridianv1.DeleteRequest{RequestId: "3", Keys: keys("alpha", "beta")})
+	r, err := batch.Delete(f.ctx, f, &meridianv1.DeleteRequest{RequestId: "3", Keys: keys("alpha", "beta")})
 	require.NoError(t, err)
 	require.Len(t, r.GetResults(), 2)
 	require.Zero(t, f.store.View().Count("TrafficLog"))
@@ -374,7 +376,53 @@ func TestLimits(t *testing.T) {
 	f := newFixture(t, func(c *Config) { c.WaitForZones = nil })
 	_, err := f.apply("1")
 	requireCode(t, err, rpcerr.Invalid, "empty")
-	_, err = f.Apply(f.ctx, &meridianv1.ApplyRequest{RequestId: "2", WaitForZones: true, Resources: []*meridianv1.Resource{trafficLog("a", "x")}})
+	_, err = f.waitForZones(&meridianv1.WaitForZonesRequest{Revision: 1})
 	requireCode(t, err, rpcerr.Invalid, "zone")
-	require.Zero(t, f.store.View().Count("TrafficLog"), "refused before it is written")
+}
+
+// waitForZones returns every message of a wait.
+func (f *fixture) waitForZones(req *meridianv1.WaitForZonesRequest) (all []*meridianv1.WaitForZonesResponse, err error) {
+	stream, err := f.WaitForZones(f.ctx, req)
+	for err == nil {
+		var m *meridianv1.WaitForZonesResponse
+		if m, err = stream.Recv(); err == nil {
+			all = append(all, m)
+		}
+	}
+	if errors.Is(err, io.EOF) {
+		err = nil
+	}
+	return all, err
+}
+
+// A caller that waits for zones hears which it waits for, and why it waits no more.
+func TestWaitForZones(t *testing.T) {
+	var (
+		asked ZoneWait
+		ends  error
+	)
+	f := newFixture(t, func(c *Config) {
+		c.WaitForZones = func(_ context.Context, w ZoneWait, progress func([]PendingZone) error) ([]string, error) {
+			asked = w
+			if err := progress([]PendingZone{{Name: "west", State: "offline", Revision: 3}}); err != nil {
+				return nil, err
+			}
+			return []string{"zone north is offline"}, ends
+		}
+	})
+	written := uint64(f.store.Revision())
+	all, err := f.waitForZones(&meridianv1.WaitForZonesRequest{Revision: written, ConnectedOnly: true})
+	require.NoError(t, err)
+	require.Equal(t, ZoneWait{Revision: f.store.Revision(), ConnectedOnly: true}, asked)
+	require.Len(t, all, 2)
+	require.Equal(t, "west", all[0].GetPending()[0].GetName())
+	require.Empty(t, all[1].GetPending())
+	require.Equal(t, []string{"zone north is offline"}, all[1].GetWarnings())
+
+	ends = context.DeadlineExceeded
+	_, err = f.waitForZones(&meridianv1.WaitForZonesRequest{Revision: written})
+	requireCode(t, err, rpcerr.Timeout, "west (offline)")
+
+	_, err = f.waitForZones(&meridianv1.WaitForZonesRequest{Revision: written + 100})
+	requireCode(t, err, rpcerr.OutOfRange, "not written yet")
 }

@@ -48,21 +48,21 @@ func TestRefusedOnTheNewestStateOnly(t *testing.T) {
 		Now:     now,
 	})
 	mesh := &meridianv1.ApplyRequest{RequestId: "a", Resources: []*meridianv1.Resource{message("Mesh", "", "demo", "{}")}}
-	_, err = s.Apply(t.Context(), mesh)
+	_, err = s.ApplyBatch(t.Context(), mesh)
 	require.NoError(t, err)
 	require.Zero(t, reads, "a write that is not refused needs no read point")
 
 	// The mesh is not in this server's own state yet.
-	_, err = s.Delete(t.Context(), &meridianv1.DeleteRequest{RequestId: "b", Keys: []*meridianv1.ResourceKey{{Kind: "Mesh", Name: "demo"}}})
+	_, err = s.DeleteBatch(t.Context(), &meridianv1.DeleteRequest{RequestId: "b", Keys: []*meridianv1.ResourceKey{{Kind: "Mesh", Name: "demo"}}})
 	require.NoError(t, err)
 	require.Equal(t, 1, reads)
 
-	_, err = s.Delete(t.Context(), &meridianv1.DeleteRequest{RequestId: "c", Keys: []*meridianv1.ResourceKey{{Kind: "Mesh", Name: "demo"}}})
+	_, err = s.DeleteBatch(t.Context(), &meridianv1.DeleteRequest{RequestId: "c", Keys: []*meridianv1.ResourceKey{{Kind: "Mesh", Name: "demo"}}})
 	require.Equal(t, rpcerr.NotFound, rpcerr.CodeOf(err))
 	require.Greater(t, reads, 1, "that there is none is said after a look at the newest state")
 	reads = 0
 
-	_, err = s.Apply(t.Context(), &meridianv1.ApplyRequest{DryRun: true, Resources: mesh.GetResources()})
+	_, err = s.ApplyBatch(t.Context(), &meridianv1.ApplyRequest{DryRun: true, Resources: mesh.GetResources()})
 	require.NoError(t, err)
 	require.Equal(t, 1, reads, "a dry run tells what the newest state would become")
 }

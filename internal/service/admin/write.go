@@ -5,8 +5,11 @@ import (
 	"errors"
 	"fmt"
 
+	"google.golang.org/grpc"
+
 	meridianv1 "meridian/api/meridian/v1"
 	"meridian/internal/authn"
+	"meridian/internal/batch"
 	"meridian/internal/policy"
 	"meridian/internal/resource"
 	"meridian/internal/rpcerr"
@@ -14,7 +17,20 @@ import (
 )
 
 // Apply creates or updates a batch atomically.
-func (s *Service) Apply(ctx context.Context, req *meridianv1.ApplyRequest) (*meridianv1.ApplyResponse, error) {
+func (s *Service) Apply(stream grpc.ClientStreamingServer[meridianv1.ApplyRequest, meridianv1.ApplyResponse]) error {
+	req, err := batch.ReceiveApply(stream)
+	if err != nil {
+		return rpcerr.WithEffect(err, rpcerr.EffectNone)
+	}
+	response, err := s.ApplyBatch(stream.Context(), req)
+	if err != nil {
+		return err
+	}
+	return stream.SendAndClose(response)
+}
+
+// ApplyBatch is Apply for a batch that has been received.
+func (s *Service) ApplyBatch(ctx context.Context, req *meridianv1.ApplyRequest) (*meridianv1.ApplyResponse, error) {
 	if err := checkRequest(req.GetRequestId(), req.GetDryRun(), len(req.GetResources())); err != nil {
 		return nil, err
 	}
@@ -25,19 +41,9 @@ func (s *Service) Apply(ctx context.Context, req *meridianv1.ApplyRequest) (*mer
 	if err := checkSize(req.GetResources()); err != nil {
 		return nil, err
 	}
-	if req.GetWaitForZones() && s.cfg.WaitForZones == nil {
-		return nil, rpcerr.New(rpcerr.Invalid, "NO_ZONES_HERE", "a zone has no zones to wait for: apply on the global")
-	}
 	result, said, err := s.apply(ctx, req)
 	if err != nil {
 		return nil, err
-	}
-	if req.GetWaitForZones() && !req.GetDryRun() {
-		unknown, err := s.waitForZones(ctx, result.Revision)
-		if err != nil {
-			return nil, err
-		}
-		said.warnings = append(said.warnings, unknown...)
 	}
 	return &meridianv1.ApplyResponse{
 		Results: encodeResults(result.Results), Revision: uint64(result.Revision), Warnings: said.warnings, Notes: said.notes,
@@ -57,15 +63,15 @@ func (s *Service) apply(ctx context.Context, req *meridianv1.ApplyRequest) (resu
 }
 
 func (s *Service) applyOn(ctx context.Context, view store.Reader, attempt string, req *meridianv1.ApplyRequest) (store.Result, remarks, error) {
-	batch, said, err := s.admit(view, req.GetResources())
+	resources, said, err := s.admit(view, req.GetResources())
 	if err != nil {
 		return store.Result{}, remarks{}, err
 	}
 	txn := store.Txn{RequestID: attempt, Time: s.cfg.Now()}
-	for _, r := range batch {
+	for _, r := range resources {
 		txn.Ops = append(txn.Ops, store.Op{Key: r.Key(), Resource: r})
 	}
-	said.join(s.advise(txn, batch))
+	said.join(s.advise(txn, resources))
 	result, more, err := s.commit(ctx, txn, req.IfVersion, writeOptions{dryRun: req.GetDryRun(), force: req.GetForce()})
 	said.warnings = append(said.warnings, more...)
 	return result, said, err
@@ -89,7 +95,20 @@ func (r *remarks) join(other remarks) {
 }
 
 // Delete removes a batch atomically.
-func (s *Service) Delete(ctx context.Context, req *meridianv1.DeleteRequest) (*meridianv1.DeleteResponse, error) {
+func (s *Service) Delete(stream grpc.ClientStreamingServer[meridianv1.DeleteRequest, meridianv1.DeleteResponse]) error {
+	req, err := batch.ReceiveDelete(stream)
+	if err != nil {
+		return rpcerr.WithEffect(err, rpcerr.EffectNone)
+	}
+	response, err := s.DeleteBatch(stream.Context(), req)
+	if err != nil {
+		return err
+	}
+	return stream.SendAndClose(response)
+}
+
+// DeleteBatch is Delete for a batch that has been received.
+func (s *Service) DeleteBatch(ctx context.Context, req *meridianv1.DeleteRequest) (*meridianv1.DeleteResponse, error) {
 	if err := checkRequest(req.GetRequestId(), req.GetDryRun(), len(req.GetKeys())); err != nil {
 		return nil, err
 	}
@@ -260,15 +279,6 @@ func (s *Service) advise(txn store.Txn, batch []*resource.Resource) remarks {
 		said.add(a.Key, a.Problem)
 	}
 	return said
-}
-
-func (s *Service) waitForZones(ctx context.Context, revision resource.Revision) ([]string, error) {
-	warnings, err := s.cfg.WaitForZones(ctx, revision)
-	if err != nil {
-		return nil, rpcerr.New(rpcerr.Timeout, "ZONES_LAG",
-			"revision %d is written, but not every connected zone has applied it in time: see `meridian zones` (%v)", revision, err)
-	}
-	return warnings, nil
 }
 
 func encodeResults(results []store.OpResult) []*meridianv1.Result {

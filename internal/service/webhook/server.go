@@ -88,14 +88,14 @@ type Server struct {
 	cfg     Config
 	http    *http.Server
 	reviews *prometheus.CounterVec
-	limit   *limits.Intake
+	limit   *limits.Pool
 	// small and large hold one for every review that is being decoded.
 	small, large chan struct{}
 }
 
 // New returns a server that is not serving yet.
 func New(cfg Config) *Server {
-	s := &Server{cfg: cfg, limit: limits.New(totalBytes), reviews: prometheus.NewCounterVec(prometheus.CounterOpts{
+	s := &Server{cfg: cfg, limit: limits.New(totalBytes, totalBytes), reviews: prometheus.NewCounterVec(prometheus.CounterOpts{
 		Name: "meridian_webhook_reviews_total",
 		Help: "Requests to the admission webhook, by operation and outcome (allowed, denied, invalid, ignored, refused, failed).",
 	}, []string{"operation", "outcome"})}
@@ -169,7 +169,7 @@ func (s *Server) Run(ctx context.Context, l net.Listener, grace time.Duration) e
 func (s *Server) serve(w http.ResponseWriter, r *http.Request) {
 	reading := &reading{w: w}
 	defer reading.end()
-	arriving, err := s.limit.Begin(firstRead, reading.stop)
+	arriving, err := s.limit.Begin("", firstRead, reading.stop)
 	if err != nil {
 		s.refuse(w, "", http.StatusServiceUnavailable, err)
 		return
@@ -233,8 +233,8 @@ func readBody(w http.ResponseWriter, r *http.Request, arriving *limits.Request) 
 	switch {
 	case errors.As(err, &tooLarge):
 		return nil, http.StatusRequestEntityTooLarge, fmt.Errorf("the review is larger than %d MiB", MaxBodyBytes>>20)
-	case arriving.GivenUp():
-		return nil, http.StatusServiceUnavailable, limits.ErrGivenUp
+	case arriving.Aborted():
+		return nil, http.StatusServiceUnavailable, limits.ErrAborted
 	case errors.Is(err, limits.ErrFull):
 		return nil, http.StatusServiceUnavailable, err
 	case err != nil:

@@ -365,7 +365,7 @@ func TestLargeReviewsGiveWay(t *testing.T) {
 			require.True(t, answer.Allowed, "a fast review is answered")
 		}
 		for range 2 {
-			require.Contains(t, <-answers, `"message":"the request took long to arrive, and the server needed the room for others","reason":"ServiceUnavailable","code":503`)
+			require.Contains(t, <-answers, `"message":"the request took long to arrive, and the server needed the memory for others","reason":"ServiceUnavailable","code":503`)
 		}
 	}
 }

@@ -1,0 +1,153 @@
+// Package batch sends the batches of AdminService in messages of a bounded size
+// and puts them together again.
+//
+// It guarantees that a batch arrives as it was sent, whatever the sizes of its
+// resources, and that no message of it is larger than MaxMessage.
+//
+// Non-goals: limits on the batch as a whole, and deciding anything about it.
+package batch
+
+import (
+	"context"
+	"errors"
+	"io"
+
+	"google.golang.org/grpc"
+	"google.golang.org/protobuf/proto"
+
+	meridianv1 "meridian/api/meridian/v1"
+	"meridian/internal/rpcerr"
+)
+
+const (
+	// MaxMessage bounds one message of a batch, in bytes: what a server takes.
+	MaxMessage = 64 << 10
+	// room is left in a message for what stands around its largest field.
+	room = 8 << 10
+	// maxPart is what a message is filled up to.
+	maxPart = MaxMessage - room
+)
+
+// Apply sends a batch of resources and returns the answer.
+func Apply(ctx context.Context, c meridianv1.AdminServiceClient, req *meridianv1.ApplyRequest, opts ...grpc.CallOption) (*meridianv1.ApplyResponse, error) {
+	return send(ctx, req, splitApply, c.Apply, opts)
+}
+
+// Delete sends a batch of keys and returns the answer.
+func Delete(ctx context.Context, c meridianv1.AdminServiceClient, req *meridianv1.DeleteRequest, opts ...grpc.CallOption) (*meridianv1.DeleteResponse, error) {
+	return send(ctx, req, splitDelete, c.Delete, opts)
+}
+
+func send[Q, R any](ctx context.Context, req *Q, split func(*Q, func(*Q) error) error,
+	open func(context.Context, ...grpc.CallOption) (grpc.ClientStreamingClient[Q, R], error), opts []grpc.CallOption,
+) (*R, error) {
+	ctx, cancel := context.WithCancel(ctx) // of what is left of the stream when an error ends it
+	defer cancel()
+	stream, err := open(ctx, opts...)
+	if err != nil {
+		return nil, err
+	}
+	if err := split(req, stream.Send); err != nil && !errors.Is(err, io.EOF) {
+		return nil, err
+	}
+	return stream.CloseAndRecv() // which says why sending ended, if it did
+}
+
+// splitApply calls send with the messages of a batch, in order.
+func splitApply(req *meridianv1.ApplyRequest, send func(*meridianv1.ApplyRequest) error) error {
+	next := &meridianv1.ApplyRequest{RequestId: req.GetRequestId(), DryRun: req.GetDryRun(), IfVersion: req.IfVersion, Force: req.GetForce()}
+	size := 0
+	flush := func() error {
+		out := next
+		next, size = &meridianv1.ApplyRequest{}, 0
+		return send(out)
+	}
+	for _, r := range req.GetResources() {
+		n, rest := proto.Size(r), []byte(nil)
+		if size > 0 && size+n > maxPart {
+			if err := flush(); err != nil {
+				return err
+			}
+		}
+		if around := n - len(r.GetSpec()); n > maxPart && around < maxPart {
+			head := &meridianv1.Resource{
+				Kind: r.GetKind(), Mesh: r.GetMesh(), Name: r.GetName(), Labels: r.GetLabels(),
+				CreationTime: r.GetCreationTime(), ModificationTime: r.GetModificationTime(), Version: r.GetVersion(), Revision: r.GetRevision(),
+			}
+			head.Spec, rest = r.GetSpec()[:maxPart-around], r.GetSpec()[maxPart-around:]
+			r, n = head, maxPart
+		}
+		next.Resources, size = append(next.Resources, r), size+n
+		for len(rest) > 0 {
+			if err := flush(); err != nil {
+				return err
+			}
+			n := min(len(rest), maxPart)
+			next.SpecContinued, rest, size = rest[:n], rest[n:], n
+		}
+	}
+	return send(next)
+}
+
+// splitDelete calls send with the messages of a batch, in order.
+func splitDelete(req *meridianv1.DeleteRequest, send func(*meridianv1.DeleteRequest) error) error {
+	next := &meridianv1.DeleteRequest{RequestId: req.GetRequestId(), DryRun: req.GetDryRun(), IfVersion: req.IfVersion, Force: req.GetForce()}
+	size := 0
+	for _, k := range req.GetKeys() {
+		n := proto.Size(k)
+		if size > 0 && size+n > maxPart {
+			if err := send(next); err != nil {
+				return err
+			}
+			next, size = &meridianv1.DeleteRequest{}, 0
+		}
+		next.Keys, size = append(next.Keys, k), size+n
+	}
+	return send(next)
+}
+
+// ReceiveApply receives a batch of resources.
+//
+// Error: *rpcerr.Error of code Invalid for a stream without a message and for the
+// continuation of no resource; else the stream's.
+func ReceiveApply(stream grpc.ClientStreamingServer[meridianv1.ApplyRequest, meridianv1.ApplyResponse]) (*meridianv1.ApplyRequest, error) {
+	return receive(stream.Recv, func(all, m *meridianv1.ApplyRequest) error {
+		if more := m.GetSpecContinued(); len(more) > 0 {
+			if len(all.GetResources()) == 0 {
+				return rpcerr.New(rpcerr.Invalid, "NOTHING_TO_CONTINUE", "spec_continued continues the spec of a resource of an earlier message: there is none")
+			}
+			last := all.Resources[len(all.Resources)-1]
+			last.Spec = append(last.Spec, more...)
+		}
+		all.Resources = append(all.Resources, m.GetResources()...)
+		return nil
+	})
+}
+
+// ReceiveDelete receives a batch of keys. Errors are those of ReceiveApply.
+func ReceiveDelete(stream grpc.ClientStreamingServer[meridianv1.DeleteRequest, meridianv1.DeleteResponse]) (*meridianv1.DeleteRequest, error) {
+	return receive(stream.Recv, func(all, m *meridianv1.DeleteRequest) error {
+		all.Keys = append(all.Keys, m.GetKeys()...)
+		return nil
+	})
+}
+
+func receive[Q any](next func() (*Q, error), join func(all, m *Q) error) (*Q, error) {
+	all, err := next()
+	if errors.Is(err, io.EOF) {
+		return nil, rpcerr.New(rpcerr.Invalid, "REQUEST_MISSING", "the call has no request")
+	}
+	if err == nil {
+		err = join(new(Q), all)
+	}
+	for err == nil {
+		var m *Q
+		if m, err = next(); err == nil {
+			err = join(all, m)
+		}
+	}
+	if !errors.Is(err, io.EOF) {
+		return nil, err
+	}
+	return all, nil
+}

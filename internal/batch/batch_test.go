@@ -1,0 +1,97 @@
+package batch
+
+import (
+	"io"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+	"google.golang.org/grpc"
+	"google.golang.org/protobuf/proto"
+	"pgregory.net/rapid"
+
+	meridianv1 "meridian/api/meridian/v1"
+	"meridian/internal/rpcerr"
+)
+
+// received is a stream from which messages come.
+type received[Q, R any] struct {
+	grpc.ServerStream
+	all []*Q
+}
+
+func (s *received[Q, R]) Recv() (*Q, error) {
+	if len(s.all) == 0 {
+		return nil, io.EOF
+	}
+	m := s.all[0]
+	s.all = s.all[1:]
+	return m, nil
+}
+
+func (s *received[Q, R]) SendAndClose(*R) error { return nil }
+
+type (
+	applies = received[meridianv1.ApplyRequest, meridianv1.ApplyResponse]
+	deletes = received[meridianv1.DeleteRequest, meridianv1.DeleteResponse]
+)
+
+// Whatever a batch holds, it arrives as it was sent, in messages that a server
+// takes.
+func TestBatchesArriveAsTheyWereSent(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		req := &meridianv1.ApplyRequest{RequestId: rapid.String().Draw(t, "id"), DryRun: rapid.Bool().Draw(t, "dry"), Force: rapid.Bool().Draw(t, "force")}
+		if rapid.Bool().Draw(t, "if") {
+			req.IfVersion = proto.Uint64(rapid.Uint64().Draw(t, "version"))
+		}
+		size := rapid.OneOf(rapid.IntRange(0, 200), rapid.IntRange(maxPart-200, maxPart+200), rapid.IntRange(0, 4*MaxMessage))
+		for range rapid.IntRange(0, 12).Draw(t, "resources") {
+			r := &meridianv1.Resource{Kind: "Mesh", Name: rapid.StringN(0, 20, -1).Draw(t, "name"), Version: rapid.Uint64().Draw(t, "v")}
+			r.Labels = map[string]string{"a": rapid.StringN(0, 30, -1).Draw(t, "label")}
+			r.Spec = make([]byte, size.Draw(t, "size"))
+			for i := range r.Spec {
+				r.Spec[i] = byte(i)
+			}
+			req.Resources = append(req.Resources, r)
+		}
+		before := proto.Clone(req)
+		stream := &applies{}
+		require.NoError(t, splitApply(req, func(m *meridianv1.ApplyRequest) error {
+			require.LessOrEqual(t, proto.Size(m), MaxMessage)
+			stream.all = append(stream.all, proto.Clone(m).(*meridianv1.ApplyRequest))
+			return nil
+		}))
+		got, err := ReceiveApply(stream)
+		require.NoError(t, err)
+		require.True(t, proto.Equal(before, req), "what was sent stays as it was")
+		require.True(t, proto.Equal(req, got))
+	})
+}
+
+func TestDeletionsArriveAsTheyWereSent(t *testing.T) {
+	req := &meridianv1.DeleteRequest{RequestId: "r", IfVersion: proto.Uint64(3)}
+	for range 10_000 {
+		req.Keys = append(req.Keys, &meridianv1.ResourceKey{Kind: "TrafficPermission", Mesh: "default", Name: "a-name-of-some-length"})
+	}
+	stream := &deletes{}
+	require.NoError(t, splitDelete(req, func(m *meridianv1.DeleteRequest) error {
+		require.LessOrEqual(t, proto.Size(m), MaxMessage)
+		stream.all = append(stream.all, m)
+		return nil
+	}))
+	require.Greater(t, len(stream.all), 1)
+	got, err := ReceiveDelete(stream)
+	require.NoError(t, err)
+	require.True(t, proto.Equal(req, got))
+}
+
+func TestStreamsThatAreNoBatch(t *testing.T) {
+	_, err := ReceiveApply(&applies{})
+	require.True(t, rpcerr.HasReason(err, "REQUEST_MISSING"))
+	for _, all := range [][]*meridianv1.ApplyRequest{
+		{{SpecContinued: []byte("x")}},
+		{{RequestId: "r"}, {SpecContinued: []byte("x")}},
+	} {
+		_, err = ReceiveApply(&applies{all: all})
+		require.True(t, rpcerr.HasReason(err, "NOTHING_TO_CONTINUE"), "%v", err)
+	}
+}

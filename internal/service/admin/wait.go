@@ -1,0 +1,96 @@
+package admin
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"time"
+
+	"google.golang.org/grpc"
+
+	meridianv1 "meridian/api/meridian/v1"
+	"meridian/internal/resource"
+	"meridian/internal/rpcerr"
+)
+
+// maxZoneWait bounds one call of WaitForZones.
+const maxZoneWait = time.Hour
+
+// ZoneWait is what a caller waits for.
+type ZoneWait struct {
+	Revision resource.Revision
+	// ConnectedOnly leaves out the enabled zones that are not connected.
+	ConnectedOnly bool
+}
+
+// PendingZone is a zone that has yet to apply a revision.
+type PendingZone struct {
+	Name resource.ZoneName
+	// State is as in the list of zones.
+	State     string
+	Revision  resource.Revision
+	LastError string
+}
+
+// String says how far the zone is.
+func (z PendingZone) String() string { return fmt.Sprintf("%s (%s)", z.Name, z.State) }
+
+// WaitForZones returns once zones have applied a revision, and says meanwhile
+// which have not.
+func (s *Service) WaitForZones(req *meridianv1.WaitForZonesRequest, stream grpc.ServerStreamingServer[meridianv1.WaitForZonesResponse]) error {
+	if s.cfg.WaitForZones == nil {
+		return rpcerr.New(rpcerr.Invalid, "NO_ZONES_HERE", "a zone has no zones to wait for: ask the global")
+	}
+	revision := resource.Revision(req.GetRevision())
+	if newest := s.cfg.View().Revision(); revision > newest {
+		if err := s.catchUp(stream.Context(), revision); err != nil {
+			return err
+		}
+	}
+	ctx, cancel := context.WithTimeout(stream.Context(), maxZoneWait)
+	defer cancel()
+	var (
+		pending []PendingZone
+		sent    error
+	)
+	warnings, err := s.cfg.WaitForZones(ctx, ZoneWait{Revision: revision, ConnectedOnly: req.GetConnectedOnly()}, func(now []PendingZone) error {
+		pending = now
+		sent = stream.Send(&meridianv1.WaitForZonesResponse{Pending: encodePending(now)})
+		return sent
+	})
+	switch {
+	case err == nil:
+		return stream.Send(&meridianv1.WaitForZonesResponse{Warnings: warnings})
+	case sent != nil:
+		return sent
+	case errors.Is(context.Cause(stream.Context()), context.Canceled):
+		return rpcerr.New(rpcerr.Canceled, "", "the caller has gone")
+	}
+	names := make([]string, len(pending))
+	for i, z := range pending {
+		names[i] = z.String()
+	}
+	return rpcerr.New(rpcerr.Timeout, "ZONES_PENDING", "revision %d is not applied in every zone in time: %s (%w)", revision, strings.Join(names, ", "), err)
+}
+
+// catchUp brings this server to a revision that another one has written. The error
+// is of code OutOfRange where no server has.
+func (s *Service) catchUp(ctx context.Context, revision resource.Revision) error {
+	view, err := s.read(ctx, meridianv1.Consistency_CONSISTENCY_LINEARIZABLE)
+	if err != nil {
+		return err
+	}
+	if newest := view.Revision(); revision > newest {
+		return rpcerr.New(rpcerr.OutOfRange, "REVISION_UNKNOWN", "wait for revision %d: it is not written yet; the newest is %d", revision, newest)
+	}
+	return nil
+}
+
+func encodePending(zones []PendingZone) []*meridianv1.PendingZone {
+	out := make([]*meridianv1.PendingZone, len(zones))
+	for i, z := range zones {
+		out[i] = &meridianv1.PendingZone{Name: string(z.Name), State: z.State, Revision: uint64(z.Revision), LastError: z.LastError}
+	}
+	return out
+}
