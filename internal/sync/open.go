@@ -68,9 +68,9 @@ type Replica struct {
 	state   *syncv1.ReplicaState
 	saved   *syncv1.ReplicaState // as of the last write that succeeded
 	leases  uint32
-	// inDoubt: a commit failed. The machine is ahead of the disk, and the disk
+	// unsettled: a commit failed. The machine is ahead of the disk, and the disk
 	// may show more than it keeps.
-	inDoubt bool
+	unsettled bool
 
 	mu     sync.Mutex
 	status ReplicaStatus
@@ -252,9 +252,9 @@ func (r *Replica) nextLease() uint64 {
 }
 
 // commit persists steps in one transaction, shows them one by one, and verifies
-// what is shown. After an error the replica is in doubt until settle succeeds.
+// what is shown. After an error the replica is unsettled until settle succeeds.
 func (r *Replica) commit(commits []*commit) (err error) {
-	defer func() { r.inDoubt = r.inDoubt || err != nil }()
+	defer func() { r.unsettled = r.unsettled || err != nil }()
 	if len(commits) == 0 {
 		return r.verify()
 	}
@@ -303,7 +303,7 @@ func show(s *store.Store, c *commit) error {
 	return nil
 }
 
-// settle ends the doubt after a commit that failed: it adopts what the disk has,
+// settle recovers from a commit that failed: it adopts what the disk has,
 // and shows it if something else is shown. Until it succeeds, what was shown
 // before is served, and nothing is received or acknowledged.
 //
@@ -312,7 +312,7 @@ func show(s *store.Store, c *commit) error {
 // succeeds makes it durable: bbolt syncs all that a root page refers to before
 // it writes that page, and writes its two root pages in turn.
 func (r *Replica) settle() error {
-	if !r.inDoubt {
+	if !r.unsettled {
 		return nil
 	}
 	if err := r.reload(); err != nil {
@@ -348,7 +348,7 @@ func (r *Replica) reload() error {
 			return err
 		}
 	}
-	r.inDoubt = false
+	r.unsettled = false
 	r.publishStatus(c.damage)
 	return nil
 }
@@ -356,7 +356,7 @@ func (r *Replica) reload() error {
 // publishStatus makes the machine's state visible to Status; nil keeps the
 // damage known unless it has been repaired.
 func (r *Replica) publishStatus(damage []string) {
-	if r.inDoubt {
+	if r.unsettled {
 		return // the machine is ahead of what is durable
 	}
 	m := r.machine
