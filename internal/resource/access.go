@@ -154,6 +154,24 @@ func (a *AccessRule) check(at Path, r *Report) {
 	for i := range a.When {
 		a.When[i].check(at.Field("when").Index(i), r)
 	}
+	if a.Mesh != nil {
+		a.checkMesh(at, r)
+	}
+}
+
+// checkMesh warns of what a rule with a mesh never grants (§6.2).
+func (a *AccessRule) checkMesh(at Path, r *Report) {
+	for i, kind := range a.Types {
+		if d, known := kinds().exact[kind]; known && d.Scope == GlobalScoped {
+			r.Warnf(at.Field("types").Index(i), "is never granted: a %s is in no mesh; write a rule without `mesh` for it", kind)
+		}
+	}
+	for i, access := range a.Access {
+		switch access {
+		case AccessGenerateUserToken, AccessGenerateZoneCPToken, AccessGenerateZoneToken:
+			r.Warnf(at.Field("access").Index(i), "is never granted by a rule with `mesh`; write a rule without one for it")
+		}
+	}
 }
 
 func (w *AccessWhen) check(at Path, r *Report) {
@@ -183,6 +201,11 @@ func (q *TokenQualifier) check(at Path, r *Report) {
 		r.Errorf(at, "needs at least one of tags and names")
 	case len(q.Tags) > maxTokenTags:
 		r.Errorf(at.Field("tags"), "has %d tags; a token carries at most %d", len(q.Tags), maxTokenTags)
+	}
+	for i, tag := range q.Tags {
+		if tag.Value == AnyValue {
+			r.Warnf(at.Field("tags").Index(i).Field("value"), "never holds: '*' is compared as it is written, and no token carries it")
+		}
 	}
 	for i, name := range q.Names {
 		if strings.Contains(strings.TrimSuffix(name, AnyValue), AnyValue) || len(name) > maxName || name == "" {

@@ -50,3 +50,29 @@ func TestAccessRoleConditions(t *testing.T) {
 		})
 	}
 }
+
+// §6.2, §6.3: what a rule says and can never grant is warned about.
+func TestRulesThatNeverGrant(t *testing.T) {
+	for name, tt := range map[string]struct{ rule, want string }{
+		"nothing to say":            {`{"mesh": "demo", "types": ["Timeout"], "access": ["CREATE", "GENERATE_DATAPLANE_TOKEN"]}`, ""},
+		"without a mesh":            {`{"types": ["Mesh"], "access": ["CREATE", "GENERATE_USER_TOKEN"]}`, ""},
+		"a kind in no mesh":         {`{"mesh": "demo", "types": ["Timeout", "Mesh"], "access": ["CREATE"]}`, "rules[0].types[1]: is never granted: a Mesh is in no mesh"},
+		"a user token in a mesh":    {`{"mesh": "*", "access": ["GENERATE_USER_TOKEN"]}`, "rules[0].access[0]: is never granted by a rule with `mesh`"},
+		"a zone token in a mesh":    {`{"mesh": "demo", "access": ["CREATE", "GENERATE_ZONE_TOKEN"]}`, "rules[0].access[1]: is never granted"},
+		"a zone cp token in a mesh": {`{"mesh": "demo", "access": ["GENERATE_ZONE_CP_TOKEN"]}`, "rules[0].access[0]: is never granted"},
+		"any value of a token": {
+			`{"access": ["GENERATE_DATAPLANE_TOKEN"], "when": [{"dpToken": {"tags": [{"name": "a", "value": "*"}]}}]}`,
+			"rules[0].when[0].dpToken.tags[0].value: never holds",
+		},
+	} {
+		_, problems, err := Build(Meta{Key: Key{Kind: "AccessRole", Name: "r"}}, []byte(`{"rules": [`+tt.rule+`]}`))
+		require.NoError(t, err, name)
+		if tt.want == "" {
+			require.Empty(t, problems, name)
+			continue
+		}
+		require.Len(t, problems, 1, name)
+		require.Equal(t, Warning, problems[0].Severity, name)
+		require.Contains(t, problems[0].String(), tt.want, name)
+	}
+}

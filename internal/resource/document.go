@@ -258,7 +258,7 @@ var metadataFields = []string{
 func (e *envelope) readKubernetes(n *doctree.Node, opts DecodeOptions, report *Report) {
 	e.readKind(n, "kind", report)
 	if n.Get("apiVersion") != nil {
-		readText(n, "apiVersion", "apiVersion", report)
+		e.readAPIVersion(n, report)
 	}
 	e.readStamps(n, report)
 	metadata := n.Get("metadata")
@@ -286,6 +286,32 @@ func (e *envelope) readKubernetes(n *doctree.Node, opts DecodeOptions, report *R
 	e.spec = &doctree.Node{Shape: doctree.Object, Line: n.Line}
 	if spec := n.Get("spec"); spec != nil {
 		e.spec = specObject(spec, report)
+	}
+}
+
+// readAPIVersion refuses a group and version that the kind does not have.
+func (e *envelope) readAPIVersion(n *doctree.Node, report *Report) {
+	version, ok := readText(n, "apiVersion", "apiVersion", report)
+	if !ok || e.descriptor == nil {
+		return
+	}
+	if known := apiVersions(e.meta.Kind); !slices.Contains(known, version) {
+		report.Errorf("apiVersion", "%q is not a version of %s; write %s", doctree.Clip(version), e.meta.Kind, strings.Join(known, " or "))
+	}
+}
+
+// apiVersions lists the groups and versions of a kind: Kuma's, and for the kinds
+// of other projects theirs.
+func apiVersions(kind Kind) []string {
+	switch kind {
+	case KindGateway, KindHTTPRoute:
+		return []string{APIVersion, "gateway.networking.k8s.io/v1", "gateway.networking.k8s.io/v1beta1"}
+	case KindGRPCRoute:
+		return []string{APIVersion, "gateway.networking.k8s.io/v1", "gateway.networking.k8s.io/v1alpha2"}
+	case KindAuthPolicy, KindRateLimitPolicy:
+		return []string{APIVersion, "kuadrant.io/v1", "kuadrant.io/v1beta3", "kuadrant.io/v1beta2"}
+	default:
+		return []string{APIVersion}
 	}
 }
 

@@ -67,6 +67,28 @@ func TestObjectsThatAreRefused(t *testing.T) {
 	}
 }
 
+// §1.2: apiVersion is a group and version of the kind.
+func TestAPIVersions(t *testing.T) {
+	for apiVersion, accepted := range map[string]string{
+		"kuma.io/v1alpha1":                   "Mesh Gateway HTTPRoute GRPCRoute AuthPolicy RateLimitPolicy",
+		"gateway.networking.k8s.io/v1":       "Gateway HTTPRoute GRPCRoute",
+		"gateway.networking.k8s.io/v1beta1":  "Gateway HTTPRoute",
+		"gateway.networking.k8s.io/v1alpha2": "GRPCRoute",
+		"kuadrant.io/v1":                     "AuthPolicy RateLimitPolicy",
+		"kuadrant.io/v1beta2":                "AuthPolicy RateLimitPolicy",
+		"apps/v1":                            "",
+		"v1alpha1":                           "",
+	} {
+		for _, kind := range []string{"Mesh", "Gateway", "HTTPRoute", "GRPCRoute", "AuthPolicy", "RateLimitPolicy"} {
+			_, err := Decode("a.yaml", []byte("apiVersion: "+apiVersion+"\nkind: "+kind+"\nmetadata: {name: a}\n"), DecodeOptions{})
+			said := err != nil && strings.Contains(err.Error(), "apiVersion:")
+			require.Equal(t, !strings.Contains(" "+accepted+" ", " "+kind+" "), said, "%s of %s: %v", kind, apiVersion, err)
+		}
+	}
+	_, err := Decode("a.yaml", []byte("apiVersion: kuadrant.io/v1\nkind: Mesh\nmetadata: {name: a}\n"), DecodeOptions{})
+	require.ErrorContains(t, err, `apiVersion: "kuadrant.io/v1" is not a version of Mesh; write kuma.io/v1alpha1`)
+}
+
 // Whatever is accepted is what the general decoder makes of the same text.
 func FuzzDecodeObject(f *testing.F) {
 	f.Add([]byte(storedPermission))

@@ -102,6 +102,8 @@ func (t *Target) check(at Path, allowed []TargetKind, r *Report) {
 	switch {
 	case kind.takesName() && t.Name == "":
 		r.Errorf(at.Field("name"), "is required with kind %s", kind)
+	case t.Name == AnyValue && (kind == TargetService || kind == TargetServiceSubset):
+		r.Errorf(at.Field("name"), "'*' is not the name of a service; %s", anyServiceInstead(kind))
 	case !kind.takesName() && t.Name != "":
 		r.Errorf(at.Field("name"), "is not taken by kind %s; %s", kind, nameInstead(kind))
 	}
@@ -113,6 +115,14 @@ func (t *Target) check(at Path, allowed []TargetKind, r *Report) {
 	default:
 		checkTags(at.Field("tags"), t.Tags, r)
 	}
+}
+
+// anyServiceInstead says how to target every service (§4.2).
+func anyServiceInstead(kind TargetKind) string {
+	if kind == TargetServiceSubset {
+		return "use kind MeshSubset without a name"
+	}
+	return "use kind Mesh without a name"
 }
 
 func nameInstead(kind TargetKind) string {

@@ -99,17 +99,21 @@ func (a *adviser) parents(r *route, report *resource.Report) {
 			report.Warnf(at.Field("name"), "there is no Gateway %s%s", p.Name, meant(p.Name, a.objects(r.key.Mesh, resource.KindGateway)))
 			continue
 		}
-		asked, admitted := false, false
-		listeners := newGateway(found).listeners
+		asked, allowed, admitted := false, false, false
+		g := newGateway(found)
+		listeners := g.listeners
 		for i := range listeners {
 			if asksFor(p, &listeners[i]) {
 				asked = true
-				admitted = admitted || admits(&listeners[i], r)
+				allowed = allowed || allowsNamespace(g, &listeners[i], r)
+				admitted = admitted || admits(g, &listeners[i], r)
 			}
 		}
 		switch {
 		case !asked:
 			report.Warnf(at, "attaches the route to nothing: Gateway %s has no listener%s", p.Name, askedFor(p))
+		case !allowed:
+			report.Warnf(at, "attaches the route to nothing: no listener of Gateway %s%s allows routes of namespace %s; its allowedRoutes.namespaces decides", p.Name, askedFor(p), r.namespace())
 		case !admitted:
 			report.Warnf(at, "attaches the route to nothing: no listener of Gateway %s%s takes a route of its kind and host names", p.Name, askedFor(p))
 		}

@@ -25,6 +25,7 @@ func adviceOn(written *resource.Resource, others ...*resource.Resource) string {
 func TestAdvice(t *testing.T) {
 	gateway := build(t, "Gateway", "edge", `{"listeners": [
 		{"name": "http", "port": 80, "protocol": "HTTP", "hostname": "*.shop.example"},
+		{"name": "closed", "port": 82, "protocol": "HTTP", "allowedRoutes": {"namespaces": {"from": "Selector"}}},
 		{"name": "raw", "port": 9000, "protocol": "TCP"}]}`)
 	route := build(t, "HTTPRoute", "checkout", `{"parentRefs": [{"name": "edge"}], "rules": [{"name": "pay"}, {}]}`)
 	grpc := build(t, "GRPCRoute", "orders", `{"parentRefs": [{"name": "edge"}]}`)
@@ -72,6 +73,10 @@ func TestAdvice(t *testing.T) {
 		{
 			"a port that is missing", "HTTPRoute", `{"parentRefs": [{"name": "edge", "sectionName": "http", "port": 8080}]}`,
 			"parentRefs[0]: attaches the route to nothing: Gateway edge has no listener named http on port 8080",
+		},
+		{
+			"a listener that allows no namespace", "HTTPRoute", `{"parentRefs": [{"name": "edge", "sectionName": "closed"}]}`,
+			"parentRefs[0]: attaches the route to nothing: no listener of Gateway edge named closed allows routes of namespace default; its allowedRoutes.namespaces decides",
 		},
 		{
 			"host names apart", "HTTPRoute", `{"parentRefs": [{"name": "edge"}], "hostnames": ["a.example"]}`,

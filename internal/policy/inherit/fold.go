@@ -2,6 +2,7 @@ package inherit
 
 import (
 	"context"
+	"reflect"
 	"slices"
 
 	"meridian/internal/policy"
@@ -215,5 +216,19 @@ func (o *outcome) lost(rule policy.Pointer, link int) (claim, bool) {
 		return claim{}, false
 	}
 	w := o.winner(rule)
-	return w, w.link != link
+	return w, w.link != link && !slices.ContainsFunc(o.losers[rule], func(c claim) bool {
+		return c.link == link && o.agrees(rule, c)
+	})
+}
+
+// agrees reports whether what a block writes for a rule is what another policy
+// puts in force: then it is not overridden (§5.8).
+func (o *outcome) agrees(rule policy.Pointer, c claim) bool {
+	winner, effective := o.owner[rule]
+	if !effective || winner.link == c.link {
+		return false
+	}
+	inForce, _ := policy.At(winner.block.rules, rule)
+	written, ok := policy.At(c.block.rules, rule)
+	return ok && reflect.DeepEqual(written, inForce)
 }

@@ -115,7 +115,7 @@ func (r *route) attach(gateways map[string]*gateway) {
 			asked := slices.ContainsFunc(r.parents, func(p resource.ParentRef) bool {
 				return p.ParentKind() == string(resource.KindGateway) && p.Name == name && asksFor(&p, &g.listeners[i])
 			})
-			if asked && admits(&g.listeners[i], r) {
+			if asked && admits(g, &g.listeners[i], r) {
 				r.legs = append(r.legs, &leg{gateway: g, listener: i, route: r})
 			}
 		}
@@ -129,16 +129,15 @@ func asksFor(p *resource.ParentRef, l *resource.GatewayListener) bool {
 
 // admits reports whether a listener takes a route that asks for it: its
 // protocol speaks HTTP, it allows the kind, and some host name is served by
-// both. Namespaces are not part of an identity (§1.1), so of the rules
-// about them only None can be told.
-func admits(l *resource.GatewayListener, r *route) bool {
+// both, and it allows the route's namespace.
+func admits(g *gateway, l *resource.GatewayListener, r *route) bool {
 	if l.Protocol != "HTTP" && l.Protocol != "HTTPS" {
 		return false
 	}
+	if !allowsNamespace(g, l, r) {
+		return false
+	}
 	if rule := l.AllowedRoutes; rule != nil {
-		if n := rule.Namespaces; n != nil && n.From != nil && *n.From == "None" {
-			return false
-		}
 		ofKind := func(k resource.RouteGroupKind) bool { return k.Kind == string(r.key.Kind) }
 		if len(rule.Kinds) > 0 && !slices.ContainsFunc(rule.Kinds, ofKind) {
 			return false
@@ -149,6 +148,23 @@ func admits(l *resource.GatewayListener, r *route) bool {
 	}
 	served := normalHost(*l.Hostname)
 	return slices.ContainsFunc(r.hostnames, func(wanted string) bool { return hostsMeet(served, wanted) })
+}
+
+// allowsNamespace reports whether a listener takes routes of the route's
+// namespace (§5.1): Same, the default, compares it with the gateway's. Selector
+// takes none: there are no labels of namespaces to judge by.
+func allowsNamespace(g *gateway, l *resource.GatewayListener, r *route) bool {
+	from := "Same"
+	if rule := l.AllowedRoutes; rule != nil && rule.Namespaces != nil && rule.Namespaces.From != nil {
+		from = *rule.Namespaces.From
+	}
+	return from == "All" || from == "Same" && g.namespace() == r.namespace()
+}
+
+// namespace is the object's Kubernetes namespace; without one it is in default
+// (§1.1).
+func (o *object) namespace() string {
+	return cmp.Or(o.resource.Meta().Labels[resource.LabelNamespace], "default")
 }
 
 // normalHost is a host name as it is compared: in small letters, without the

@@ -231,3 +231,37 @@ func TestConditionInputs(t *testing.T) {
 		})
 	}
 }
+
+// §5.1: a listener takes routes of its gateway's namespace, unless allowedRoutes
+// says otherwise; what cannot be judged is not taken.
+func TestAllowedNamespaces(t *testing.T) {
+	in := func(namespace string, r *resource.Resource) *resource.Resource {
+		meta := r.Meta()
+		if namespace != "" {
+			meta.Labels = map[string]string{resource.LabelNamespace: namespace}
+		}
+		return r.WithMeta(meta)
+	}
+	const gateway = `{"listeners": [
+		{"name": "absent", "port": 80, "protocol": "HTTP"},
+		{"name": "same", "port": 81, "protocol": "HTTP", "allowedRoutes": {"namespaces": {"from": "Same"}}},
+		{"name": "all", "port": 82, "protocol": "HTTP", "allowedRoutes": {"namespaces": {"from": "All"}}},
+		{"name": "selector", "port": 83, "protocol": "HTTP", "allowedRoutes": {"namespaces": {"from": "Selector", "selector": {"matchLabels": {"a": "b"}}}}},
+		{"name": "none", "port": 84, "protocol": "HTTP", "allowedRoutes": {"namespaces": {"from": "None"}}}]}`
+	for _, tt := range []struct{ gateway, route, want string }{
+		{"", "", "absent same all"},
+		{"", "default", "absent same all"},
+		{"shop", "shop", "absent same all"},
+		{"shop", "", "all"},
+		{"", "shop", "all"},
+		{"shop", "bank", "all"},
+	} {
+		x := indexOf(t, in(tt.gateway, build(t, "Gateway", "g", gateway)),
+			in(tt.route, build(t, "HTTPRoute", "r", `{"parentRefs": [{"name": "g"}]}`)), onGateway(t, "g"))
+		var listeners []string
+		for _, p := range paths(t, x, "r") {
+			listeners = append(listeners, strings.Split(p, "/")[1])
+		}
+		require.Equal(t, tt.want, strings.Join(listeners, " "), "gateway in %q, route in %q", tt.gateway, tt.route)
+	}
+}

@@ -153,7 +153,7 @@ func (o *outcome) fate(rule policy.Pointer, c claim) fate {
 		f.state = policy.RuleSkipped
 	case slices.ContainsFunc(d.from, same):
 		f.state, f.by = policy.RuleUnset, claim{link: d.by}
-	case o.owner[rule] != c:
+	case o.owner[rule] != c && !o.agrees(rule, c):
 		f.state, f.by = policy.RuleOverridden, o.winner(rule)
 	}
 	return f

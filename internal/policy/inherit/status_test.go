@@ -316,3 +316,27 @@ func TestStatesOfManyMissingTargetsStayCheap(t *testing.T) {
 	}
 	require.Contains(t, conditionsOf(t, x, "AuthPolicy", "p-7")[0].Message, `did you mean "checkout-of-shop-7"?`)
 }
+
+// §5.8: a rule counts as overridden only when the winning value differs.
+func TestTheSameValueIsNotOverridden(t *testing.T) {
+	policyOn := func(name, target, block, a, b string) *resource.Resource {
+		return build(t, "AuthPolicy", name, fmt.Sprintf(`{"targetRef": %s, %q: {"strategy": "merge", "rules": {"authentication": {"a": %s, "b": %s}}}}`, target, block, a, b))
+	}
+	const onGateway, onRoute = `{"kind": "Gateway", "name": "g"}`, `{"kind": "HTTPRoute", "name": "r"}`
+	for _, tt := range []struct{ a, b, want string }{
+		{`{"x": 1}`, `{"x": 2}`, "True/Enforced"},
+		{`{"x": 1}`, `{"x": 3}`, "True/PartiallyEnforced"},
+		{`{"x": 0}`, `{"x": 0}`, "False/Overridden"},
+	} {
+		x := indexOf(t,
+			build(t, "Gateway", "g", `{"listeners": [{"name": "http", "port": 80, "protocol": "HTTP"}]}`),
+			build(t, "HTTPRoute", "r", `{"parentRefs": [{"name": "g"}]}`),
+			policyOn("g", onGateway, "overrides", `{"x": 1}`, `{"x": 2}`), policyOn("r", onRoute, "defaults", tt.a, tt.b))
+		c := conditionsOf(t, x, "AuthPolicy", "r")[1]
+		require.Equal(t, tt.want, c.Status+"/"+c.Reason, "%s %s: %s", tt.a, tt.b, c.Message)
+		if tt.want == "True/PartiallyEnforced" {
+			require.Contains(t, c.Message, "overridden by g: authentication.b")
+			require.NotContains(t, c.Message, "authentication.a")
+		}
+	}
+}

@@ -44,6 +44,9 @@ type compiled struct {
 // alone say where, and the sources only for whom.
 func (Engine) Compile(_ policy.View, r *resource.Resource) *policy.Policy {
 	c := &compiled{key: r.Key(), modified: r.Meta().ModificationTime}
+	if c.modified.IsZero() {
+		c.modified = r.Meta().CreationTime // §1.1: never modified since
+	}
 	if spec, ok := r.Spec().(resource.ConfSpec); ok {
 		c.conf = spec.ConfTree()
 	}

@@ -103,3 +103,25 @@ func TestOfflineZone(t *testing.T) {
 	require.ErrorContains(t, err, `says "west", but this is zone "east"`)
 	require.ErrorContains(t, err, elsewhere.Name)
 }
+
+// §1.1, §3.4: a policy without a modification time counts by its creation.
+func TestCreationTimeBreaksTies(t *testing.T) {
+	w := newWorld()
+	w.put(t, "Mesh", "", "m1", `{}`, time.Time{})
+	w.put(t, "Dataplane", "m1", "d1", `{"networking":{"address":"10.0.0.1",
+		"inbound":[{"port":1,"tags":{"kuma.io/service":"a"}}],"outbound":[{"port":2,"tags":{"kuma.io/service":"b"}}]}}`, time.Time{})
+	for name, times := range map[string]struct{ created, modified time.Time }{
+		"a-without-times":  {},
+		"b-modified-early": {created: time.Unix(1, 0), modified: time.Unix(2, 0)},
+		"c-created-last":   {created: time.Unix(3, 0)},
+	} {
+		key := w.put(t, "Timeout", "m1", name, `{`+anyToAny+`}`, times.modified)
+		meta := w.resources[key].Meta()
+		meta.CreationTime = times.created
+		w.resources[key] = w.resources[key].WithMeta(meta)
+	}
+	rules, err := matcher(w.view()).Effective(policy.DataplaneKey("m1", "d1"))
+	require.NoError(t, err)
+	require.Len(t, rules, 1)
+	require.Equal(t, "c-created-last", rules[0].Policies()[0].Name)
+}

@@ -296,7 +296,11 @@ func (s step) policy(t *testing.T, w *world) {
 		spec = fmt.Sprintf(`{"selectors": [{"match": {"kuma.io/service": %q}}], "conf": {"imports": [%q]}}`, s.from, s.value)
 	case "MeshTrafficPermission":
 		action := map[bool]string{true: "ALLOW", false: "DENY"}[s.value == "1s"]
-		spec = fmt.Sprintf(`{"targetRef": {"kind": "Mesh"}, "from": [{"targetRef": {"kind": "MeshService", "name": %q}, "action": %q}]}`, s.to, action)
+		caller := fmt.Sprintf(`{"kind": "MeshService", "name": %q}`, s.to)
+		if s.to == resource.AnyValue {
+			caller = `{"kind": "Mesh"}`
+		}
+		spec = fmt.Sprintf(`{"targetRef": {"kind": "Mesh"}, "from": [{"targetRef": %s, "action": %q}]}`, caller, action)
 	}
 	w.global(build(t, s.kind, "default", s.name, spec))
 }
