@@ -36,9 +36,10 @@ type Options struct {
 	// calls it, for the generated certificate.
 	WebhookAddr  string
 	WebhookHosts []string
-	// WebhookClientCA is a file with the authorities whose clients alone may call
-	// WebhookAddr; anybody may when it is empty.
+	// WebhookClientCA is a file with the authorities of the clients that may call
+	// WebhookAddr. It is required, unless WebhookInsecure lets every client call it.
 	WebhookClientCA string
+	WebhookInsecure bool
 	// AdvertiseAddr is the host:port by which others reach GRPCAddr, the bound one
 	// when empty.
 	AdvertiseAddr string
@@ -65,7 +66,8 @@ func (o *Options) Bind(flags *pflag.FlagSet, grpcAddr, httpAddr string) {
 	flags.StringVar(&o.HTTPAddr, "http-addr", httpAddr, "host:port of health and metrics, plain HTTP")
 	flags.StringVar(&o.WebhookAddr, "webhook-addr", "", "host:port of the admission webhook for Kubernetes, HTTPS, customarily port 5443; off when empty")
 	flags.StringSliceVar(&o.WebhookHosts, "webhook-host", nil, "names by which Kubernetes calls --webhook-addr, such as meridian-webhook.meridian-system.svc, for the generated certificate")
-	flags.StringVar(&o.WebhookClientCA, "webhook-client-ca", "", "PEM certificates of the authorities whose clients alone may call --webhook-addr; read anew for every connection; anybody may when empty")
+	flags.StringVar(&o.WebhookClientCA, "webhook-client-ca", "", "PEM certificates of the authorities whose clients may call --webhook-addr; read anew for every connection")
+	flags.BoolVar(&o.WebhookInsecure, "webhook-insecure", false, "answer every client that reaches --webhook-addr, without --webhook-client-ca (insecure)")
 	flags.StringVar(&o.AdvertiseAddr, "advertise-addr", "", "host:port by which clients and zones reach --grpc-addr, where that is not what they should dial")
 	flags.StringVar(&o.CertFile, "cert-file", "", "PEM certificate of the gRPC API, in place of the generated one")
 	flags.StringVar(&o.KeyFile, "key-file", "", "PEM key of --cert-file")
@@ -93,6 +95,10 @@ func (o *Options) Validate() error {
 		return usagef("--webhook-host is for the generated certificate; that of --cert-file brings its own names")
 	case o.WebhookClientCA != "" && o.WebhookAddr == "":
 		return usagef("--webhook-client-ca goes with --webhook-addr")
+	case o.WebhookInsecure && (o.WebhookAddr == "" || o.WebhookClientCA != ""):
+		return usagef("--webhook-insecure goes with --webhook-addr, without --webhook-client-ca")
+	case o.WebhookAddr != "" && o.WebhookClientCA == "" && !o.WebhookInsecure:
+		return usagef("--webhook-addr would answer every client that reaches it: name the CA of the API server's client certificate with --webhook-client-ca, or accept every client with --webhook-insecure")
 	case o.CAFile != "" && o.CertFile == "":
 		return usagef("--ca-file goes with --cert-file and --key-file")
 	}
@@ -108,8 +114,8 @@ func (o *Options) Validate() error {
 	return nil
 }
 
-// WebhookClients returns what reads the authorities whose clients alone may call
-// the webhook, nil where anybody may.
+// WebhookClients returns the function that reads the authorities of the webhook's
+// clients; nil where every client may call it.
 func (o *Options) WebhookClients() func() (*x509.CertPool, error) {
 	if o.WebhookClientCA == "" {
 		return nil

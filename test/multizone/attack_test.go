@@ -373,8 +373,8 @@ func tokenFile(t *testing.T, p *process) string {
 
 // Who is slow at saying hello is hung up on, on every port of both servers.
 func TestAttacksWithSlowHandshakes(t *testing.T) {
-	global := newGlobal(t, "--webhook-addr", anyPort).start().ready()
-	zone := newZone(t, global, "east", "--webhook-addr", anyPort).start().ready()
+	global := newGlobal(t, "--webhook-addr", anyPort, "--webhook-insecure").start().ready()
+	zone := newZone(t, global, "east", "--webhook-addr", anyPort, "--webhook-insecure").start().ready()
 	// A TLS record that promises more than ever comes.
 	record := []byte{0x16, 0x03, 0x01, 0x02, 0x00, 0x01}
 	slow := map[string][]net.Conn{}
