@@ -3,12 +3,12 @@ package authn
 import (
 	"context"
 	"fmt"
+	"runtime/debug"
 	"sync"
 	"time"
 
 	"google.golang.org/grpc"
 
-	"meridian/internal/aside"
 	"meridian/internal/authn/token"
 	"meridian/internal/rpcerr"
 )
@@ -69,8 +69,8 @@ func ended(err error) error {
 // token: when that expires, or when it is refused by Recheck. Recheck leaves the
 // streams of zones to those who serve them, who ask for admission again.
 //
-// Its goroutine waits for the handler as long as the stream lives, so what needs a
-// deep stack runs on another one.
+// A handler that waits for its caller in Recv or Send is not interrupted: one whose
+// caller may stay silent for long waits for the stream's context beside it.
 func (a *Authenticator) Stream(srv any, stream grpc.ServerStream, info *grpc.StreamServerInfo, handler grpc.StreamHandler) error {
 	s, err := a.open(stream, info.FullMethod)
 	if err != nil {
@@ -80,8 +80,24 @@ func (a *Authenticator) Stream(srv any, stream grpc.ServerStream, info *grpc.Str
 	return a.outcome(s, info.FullMethod, handler(srv, s))
 }
 
+// open registers a stream on another goroutine: verifying a signature needs a deep
+// stack, which would stay as large under a handler that waits for days. A panic is
+// passed on, with the stack that it came from.
 func (a *Authenticator) open(stream grpc.ServerStream, method string) (s *serverStream, err error) {
-	aside.Do(func() { s, err = a.register(stream, method) })
+	panicked := make(chan error)
+	go func() {
+		var failed error
+		defer func() { panicked <- failed }()
+		defer func() {
+			if value := recover(); value != nil {
+				failed = fmt.Errorf("%v\n\n%s", value, debug.Stack())
+			}
+		}()
+		s, err = a.register(stream, method)
+	}()
+	if failed := <-panicked; failed != nil {
+		panic(failed)
+	}
 	return s, err
 }
 
@@ -97,7 +113,7 @@ func (a *Authenticator) register(stream grpc.ServerStream, method string) (*serv
 	if p.Token == nil {
 		return s, nil
 	}
-	s.ctx, s.end = terminable(ctx)
+	s.ctx, s.end = context.WithCancelCause(ctx)
 	s.token = p.Token
 	if _, isZone := p.Zone(); !isZone {
 		a.streams.add(s)

@@ -9,6 +9,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 	"google.golang.org/grpc"
+	"google.golang.org/grpc/metadata"
 
 	"meridian/internal/authn/token"
 	"meridian/internal/authn/token/tokentest"
@@ -155,3 +156,25 @@ func TestRefusalsAreHeard(t *testing.T) {
 		"mesh-system:anonymous /m/B not authenticated: /m/B is for known callers",
 	}, who)
 }
+
+// A panic while a stream is authenticated reaches the interceptors around it.
+func TestPanicWhileAStreamIsOpened(t *testing.T) {
+	a := &Authenticator{} // without keys
+	stream := quietServerStream{metadata.NewIncomingContext(t.Context(), metadata.Pairs("authorization", "Bearer x"))}
+	defer func() {
+		failed, ok := recover().(error)
+		require.True(t, ok)
+		require.ErrorContains(t, failed, "(*Authenticator).register(", "it says where")
+	}()
+	_ = a.Stream(nil, stream, &grpc.StreamServerInfo{FullMethod: "/test.Test/Talk"}, nil)
+	require.Fail(t, "it went on")
+}
+
+type quietServerStream struct{ ctx context.Context }
+
+func (s quietServerStream) Context() context.Context   { return s.ctx }
+func (quietServerStream) SetHeader(metadata.MD) error  { return nil }
+func (quietServerStream) SendHeader(metadata.MD) error { return nil }
+func (quietServerStream) SetTrailer(metadata.MD)       {}
+func (quietServerStream) SendMsg(any) error            { return nil }
+func (quietServerStream) RecvMsg(any) error            { return nil }

@@ -21,7 +21,6 @@ var levels = map[string]int{
 	"api/":           0,
 	"docs/semantics": 0,
 
-	"internal/aside":      0,
 	"internal/atomicfile": 0,
 	"internal/boltcheck":  0,
 	"internal/batch":      2,

@@ -26,7 +26,6 @@ const (
 	ReasonNotRegistered   = "NOT_REGISTERED"
 	ReasonProxiesOnly     = "DATAPLANES_ONLY"
 	ReasonInternal        = "ZONE_BROKEN"
-	ReasonNotEndable      = "STREAMS_WITHOUT_END"
 )
 
 // Authorize returns the admission rule of a zone's gRPC port: dataplane tokens, and

@@ -4,11 +4,11 @@ import (
 	"context"
 	"errors"
 	"log/slog"
+	"runtime/debug"
 
 	"google.golang.org/grpc"
 
 	meridianv1 "meridian/api/meridian/v1"
-	"meridian/internal/aside"
 	"meridian/internal/authn"
 	"meridian/internal/resource"
 	"meridian/internal/rpcerr"
@@ -19,46 +19,42 @@ type connectStream = grpc.BidiStreamingServer[meridianv1.ConnectRequest, meridia
 
 // Connect implements the DataplaneService. See its description there.
 //
-// Its goroutine is the one that a proxy has, and lasts as long: it receives. The
-// rest is done aside, by the workers, or by goroutines that end when it is done.
+// Its goroutine waits for the reason to end the session; another one receives.
+// gRPC ends a Recv or a Send that waits for the proxy once the handler has
+// returned: a handler that received itself could not end a silent proxy's stream.
 func (d *Service) Connect(stream connectStream) error {
 	s, err := d.newSession(stream)
 	if err != nil {
 		return err
 	}
-	outcome := errInternal // of a panic
-	defer func() { d.endSession(s, outcome) }()
-	outcome = s.closeReason(d.serve(s))
-	return outcome
+	d.start(s, d.register)
+	<-s.ctx.Done()
+	registered := d.removeSession(s)
+	d.streams.Done()
+	err = s.closeReason()
+	if registered {
+		d.logger(s).Info("proxy disconnected", "reason", disconnectReason(err))
+	}
+	return err
 }
 
-// newSession makes the session of a stream, once the door is open.
+// newSession makes the session of a stream, once Run has begun.
 func (d *Service) newSession(stream connectStream) (*session, error) {
-	ctx := stream.Context()
-	principal := authn.PrincipalFrom(ctx)
+	principal := authn.PrincipalFrom(stream.Context())
 	if principal.Token == nil {
 		return nil, rpcerr.New(rpcerr.Unauthenticated, authn.ReasonNoCredentials, "not authenticated: this is for proxies, which present a dataplane token")
 	}
+	s := &session{service: d, stream: stream, token: principal.Token, full: true}
 	// The stream's context ends with its token too, and says why.
-	end, ok := authn.TerminationOf(ctx)
-	if !ok {
-		return nil, rpcerr.New(rpcerr.Internal, ReasonNotEndable, "the server cannot end streams, which this one has to")
-	}
-	s := &session{service: d, stream: stream, token: principal.Token, ctx: ctx, end: end, full: true}
+	s.ctx, s.end = context.WithCancelCause(stream.Context())
 	if !d.addSession(s) {
+		s.end(errStopping)
 		return nil, errStopping
 	}
-	select {
-	case <-d.running:
-		return s, nil
-	case <-ctx.Done():
-		err := s.closeReason(nil)
-		d.endSession(s, err)
-		return nil, err
-	}
+	return s, nil
 }
 
-// addSession notes a stream, unless the door has been closed.
+// addSession adds a session to the table, unless the service has stopped.
 func (d *Service) addSession(s *session) bool {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -70,37 +66,49 @@ func (d *Service) addSession(s *session) bool {
 	return true
 }
 
-// endSession takes leave of a stream that ends with err: nothing is sent on it from now
-// on.
-func (d *Service) endSession(s *session, err error) {
-	d.removeSession(s)
-	s.end(err) // a send that waits for the proxy returns
-	s.sending.Wait()
-	d.streams.Done()
+// start runs a part of a session on a goroutine of its own, which Run waits for.
+// An error of it, or a panic, ends the session. The session has to be in the
+// table, or another part of it to be running.
+func (d *Service) start(s *session, part func(*session) error) {
+	d.streams.Add(1)
+	go func() {
+		defer d.streams.Done()
+		defer func() {
+			if value := recover(); value != nil {
+				d.cfg.Log.Error("a proxy's stream failed", "token", s.token.ID, "panic", value, "stack", string(debug.Stack()))
+				s.end(errInternal)
+			}
+		}()
+		if err := part(s); err != nil {
+			s.end(err)
+		}
+	}()
 }
 
-// serve admits a proxy, registers its dataplane and takes its answers until the
-// end.
-func (d *Service) serve(s *session) error {
+// register waits for a proxy's hello, registers its dataplane, and leaves its
+// acknowledgements to another goroutine: this one's stack has grown to what a
+// registration needs, and there are ten thousand that wait.
+func (d *Service) register(s *session) error {
+	select {
+	case <-d.running:
+	case <-s.ctx.Done():
+		return nil
+	}
 	hello, err := s.hello()
 	if err != nil {
 		return err
 	}
 	select {
 	case d.registering <- struct{}{}:
-	case <-s.ctx.Done():
-		return context.Cause(s.ctx)
-	}
-	aside.Do(func() {
 		defer func() { <-d.registering }()
-		err = d.establish(s, hello)
-	})
-	if err != nil {
+	case <-s.ctx.Done():
+		return nil
+	}
+	if err := d.establish(s, hello); err != nil {
 		return err
 	}
-	err = s.closeReason(s.receiveAcks())
-	d.logger(s).Info("proxy gone", "reason", disconnectReason(err))
-	return err
+	d.start(s, (*session).receiveAcks)
+	return nil
 }
 
 // disconnectReason says in words why a proxy is gone.
@@ -128,7 +136,7 @@ func (d *Service) establish(s *session, hello *meridianv1.DataplaneHello) error 
 		return err // before anyone is replaced for it
 	}
 	d.claim(s, key)
-	r, err := d.register(s, key, described)
+	r, err := d.store(s, key, described)
 	if err != nil {
 		return err
 	}
@@ -191,7 +199,7 @@ func (d *Service) connected(s *session, r *resource.Resource) {
 
 // removeSession takes a session out of the table and starts the grace period of what it
 // registered.
-func (d *Service) removeSession(s *session) {
+func (d *Service) removeSession(s *session) (registered bool) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	delete(d.sessions, s)
@@ -201,12 +209,13 @@ func (d *Service) removeSession(s *session) {
 	}
 	p := s.proxy
 	if p == nil || p.session != s {
-		return // it never had a place, or a newer one has taken it
+		return s.registered // it never had a place, or a newer one has taken it
 	}
 	p.session = nil
 	if r, ok := d.cfg.Local.View().Get(p.key); ok && byProxy(r) {
 		d.startGraceLocked(p.key)
-		return
+	} else {
+		delete(d.proxies, p.key)
 	}
-	delete(d.proxies, p.key)
+	return s.registered
 }

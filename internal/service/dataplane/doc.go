@@ -1,36 +1,35 @@
-// Package dataplane is where proxies meet their zone: it registers a proxy's
-// dataplane for as long as the proxy stays, and keeps the proxy at its effective
-// configuration.
+// Package dataplane is the DataplaneService of a zone: it registers a proxy's
+// dataplane for as long as the proxy is connected, and streams the proxy its
+// effective configuration.
 //
 // It guarantees:
 //
 //   - A dataplane is registered only by the holder of a token that covers its
-//     mesh, its name and every one of its tags (§6.8), and each reason
-//     to refuse has its own message.
+//     mesh, its name and every one of its tags (§6.8), and each reason to refuse
+//     has its own message.
 //   - What a proxy registered outlives its stream, and a restart of the zone, by
-//     the grace period and no longer. What an operator applied is never removed
-//     or overwritten by a proxy.
-//   - A proxy gets its configuration in full once and then exactly what differs
-//     from what it was last sent. A change that touches 100 dataplanes of 10,000
-//     wakes 100 streams.
-//   - A slow proxy holds nobody back and piles nothing up: each stream has at
-//     most one unanswered configuration, and the next one is made from the state
-//     of the moment it is made.
+//     the grace period and no longer. A proxy never removes or overwrites what an
+//     operator applied.
+//   - A proxy receives its configuration in full once, and then exactly what
+//     differs from what it was last sent. A change that touches 100 dataplanes of
+//     10,000 wakes 100 streams.
+//   - A slow proxy delays no other and queues nothing: each stream has at most one
+//     unacknowledged configuration, and the next one is made from the state at
+//     that time.
 //   - A stream ends, with the reason, within a second of its token being revoked
 //     or expiring, of its dataplane being deleted, or of a newer connection of
 //     the same dataplane.
 //
-// It refuses to decide what is effective, which is internal/policy's, and to
-// trust anything a proxy says beyond its token.
+// Non-goals: deciding what is effective, which is internal/policy's; trusting what
+// a proxy says beyond its token.
 //
-// One lock guards the table of proxies and what the sessions stand at. It is
+// One lock guards the table of proxies and the state of their sessions. It is
 // never held while anything blocks.
 //
-// There are ten thousand proxies and next to nothing happens, so that what an
-// idle one holds is what a zone needs. Each has one goroutine, which receives and
-// whose stack stays small: the registration is done aside; configurations are
-// made by as many workers as there are processors; and each is sent by a
-// goroutine that is gone when it is, since a proxy that has stopped reading holds
-// up its send until the stream ends. The stream is ended from within by
-// auth.EndOf, without which the goroutine that receives could not be.
+// A zone holds ten thousand idle proxies, so its memory is what an idle one holds:
+// two goroutines with small stacks, of which one waits for the end of the session
+// and one receives. What needs a deep stack runs on goroutines that end: the
+// registration, and the making of configurations by as many workers as there are
+// processors. A send has a goroutine of its own, since a proxy that has stopped
+// reading blocks it until the stream ends.
 package dataplane

@@ -105,8 +105,8 @@ func invalid(key resource.Key, err error) error {
 	return refusal
 }
 
-// register stores the dataplane of a hello, unless it is stored already.
-func (d *Service) register(s *session, key resource.Key, described *resource.Resource) (*resource.Resource, error) {
+// store stores the dataplane of a hello, unless it is stored already.
+func (d *Service) store(s *session, key resource.Key, described *resource.Resource) (*resource.Resource, error) {
 	var (
 		w       registration
 		refused error

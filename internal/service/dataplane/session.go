@@ -5,7 +5,6 @@ import (
 	"errors"
 	"io"
 	"strings"
-	"sync"
 	"time"
 
 	meridianv1 "meridian/api/meridian/v1"
@@ -25,8 +24,6 @@ type session struct {
 	// ctx ends with the reason for which the stream ends.
 	ctx context.Context
 	end func(error)
-	// sending is work on a configuration that is under way.
-	sending sync.WaitGroup
 
 	// What follows is guarded by door.mu.
 
@@ -80,16 +77,12 @@ func (s *session) check(r *resource.Resource) {
 	}
 }
 
-// closeReason prefers why the session was ended to what that made fail; nil when the
-// proxy left.
-func (s *session) closeReason(err error) error {
-	if s.ctx.Err() != nil {
-		err = context.Cause(s.ctx)
+// closeReason is why the session was ended; nil when the proxy closed its side.
+func (s *session) closeReason() error {
+	if err := context.Cause(s.ctx); !errors.Is(err, errClientClosed) {
+		return err
 	}
-	if errors.Is(err, errClientClosed) {
-		return nil
-	}
-	return err
+	return nil
 }
 
 // errClientClosed means that the proxy closed its side: it goes in peace.

@@ -88,7 +88,7 @@ func (d *Service) deliver(s *session) {
 		return
 	}
 	s.changed = false
-	s.sending.Add(1)
+	d.streams.Add(1) // its handler is still there
 	from := progress{have: s.have, full: s.full, first: s.sequence == 0, changed: s.proxy.changed}
 	d.mu.Unlock()
 	response, err := s.prepare(from)
@@ -144,7 +144,7 @@ func (s *session) prepare(from progress) (*meridianv1.ConnectResponse, error) {
 
 // delivered ends the work that attend began.
 func (s *session) delivered(err error) {
-	defer s.sending.Done()
+	defer s.service.streams.Done()
 	if err != nil {
 		s.end(err)
 		return
