@@ -100,6 +100,23 @@ func (c fleetStatus) notes() []string {
 	return notes
 }
 
+// absent names the enabled zones that an answer about all zones lacks, or shows as
+// they were before.
+func (c fleetStatus) absent() []string {
+	var notes []string
+	for _, z := range c.zones {
+		_, connected := c.servers[z.Name]
+		switch {
+		case z.State == stateDisabled:
+		case !connected:
+			notes = append(notes, fmt.Sprintf("zone %q is not in this answer: it is %s", z.Name, z.State))
+		case z.State != zonesync.ZoneInSync:
+			notes = append(notes, fmt.Sprintf("zone %q is %s: its part of the answer holds at revision %d", z.Name, z.State, z.Revision))
+		}
+	}
+	return notes
+}
+
 // describeError is why a server could not be asked, in few words.
 func describeError(err error) string {
 	switch s, ok := status.FromError(err); {

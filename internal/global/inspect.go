@@ -56,20 +56,21 @@ func (s *inspectService) Inspect(ctx context.Context, req *meridianv1.InspectReq
 	if len(known.servers) == 0 {
 		return nil, rpcerr.New(rpcerr.Unavailable, "NO_ZONES", "no zone is connected: only a zone knows its dataplanes; see `meridian zones`%s", silentSuffix(known))
 	}
-	found, err := s.askAll(ctx, known, req)
+	found, failed, err := s.askAll(ctx, known, req)
 	if err != nil {
 		return nil, err
 	}
+	notes := append(known.notes(), failed...)
 	switch req.GetQuestion().(type) {
 	case *meridianv1.InspectRequest_Policy:
-		return merge(found, answer.MergePolicies, known.notes())
+		return merge(found, answer.MergePolicies, append(notes, known.absent()...))
 	case *meridianv1.InspectRequest_Dataplanes:
-		return merge(found, answer.MergeDataplanes, known.notes())
+		return merge(found, answer.MergeDataplanes, append(notes, known.absent()...))
 	}
 	if len(found) > 1 {
 		return nil, rpcerr.New(rpcerr.Invalid, "AMBIGUOUS_ZONE", "%s can answer this: name one with --zone", strings.Join(names(found), " and "))
 	}
-	found[0].response.Notes = known.notes()
+	found[0].response.Notes = notes
 	return found[0].response, nil
 }
 
@@ -163,9 +164,9 @@ type zoneAnswer struct {
 	response *meridianv1.InspectResponse
 }
 
-// askAll asks every zone and returns the replies of those that can answer, at
-// least one.
-func (s *inspectService) askAll(ctx context.Context, known fleetStatus, req *meridianv1.InspectRequest) ([]zoneAnswer, error) {
+// askAll asks every connected zone and returns the answers, at least one, and a note
+// about each zone that failed: an answer that leaves a zone out says so.
+func (s *inspectService) askAll(ctx context.Context, known fleetStatus, req *meridianv1.InspectRequest) (found []zoneAnswer, notes []string, err error) {
 	connected := known.connected()
 	replies := make([]*meridianv1.InspectResponse, len(connected))
 	errs := make([]error, len(connected))
@@ -177,7 +178,6 @@ func (s *inspectService) askAll(ctx context.Context, known fleetStatus, req *mer
 		})
 	}
 	_ = group.Wait()
-	var found []zoneAnswer
 	var missing, failed error
 	for i, zone := range connected {
 		switch {
@@ -187,15 +187,19 @@ func (s *inspectService) askAll(ctx context.Context, known fleetStatus, req *mer
 			missing = errs[i]
 		default:
 			failed = errs[i]
+			notes = append(notes, fmt.Sprintf("zone %q is not in this answer: %s", zone, errs[i]))
 		}
 	}
 	switch {
+	case len(found) > 0:
+		return found, notes, nil
 	case failed != nil:
-		return nil, failed // an answer that leaves a zone out would be wrong
-	case len(found) == 0:
-		return nil, missing
+		return nil, nil, failed
+	case len(connected) > 1:
+		// What one zone suggests instead is no suggestion for the others.
+		return nil, nil, rpcerr.New(rpcerr.NotFound, "NOT_FOUND", "not found in any connected zone%s; `meridian dataplanes` lists what there is%s", listZones(connected), silentSuffix(known))
 	}
-	return found, nil
+	return nil, nil, missing
 }
 
 func (s *inspectService) ask(ctx context.Context, zone resource.ZoneName, known fleetStatus, req *meridianv1.InspectRequest) (*meridianv1.InspectResponse, error) {
@@ -241,20 +245,23 @@ func askPatience(ctx context.Context) time.Duration {
 	return min(askTimeout, left-min(left/10, time.Second))
 }
 
-// merge puts the answers of several zones together. It holds for the oldest
+// merge puts the answers of several zones together. It holds at the oldest
 // revision among them.
-func merge(found []zoneAnswer, join func([][]byte) ([]byte, error), notes []string) (*meridianv1.InspectResponse, error) {
-	out := found[0].response
-	parts := make([][]byte, len(found))
+func merge(found []zoneAnswer, join func([]answer.Part) ([]byte, []answer.Rejected, error), notes []string) (*meridianv1.InspectResponse, error) {
+	asOf := found[0].response.GetAsOf()
+	parts := make([]answer.Part, len(found))
 	for i, r := range found {
-		parts[i] = r.response.GetJson()
-		out.AsOf = min(out.AsOf, r.response.GetAsOf())
+		parts[i] = answer.Part{Zone: r.zone, JSON: r.response.GetJson()}
+		asOf = min(asOf, r.response.GetAsOf())
 	}
-	joined, err := join(parts)
+	joined, rejected, err := join(parts)
 	if err != nil {
-		return nil, fmt.Errorf("join the answers of %s: %w", strings.Join(names(found), ", "), err)
+		return nil, rpcerr.New(rpcerr.Internal, "BAD_ANSWER", "%s: %w", strings.Join(names(found), ", "), err)
 	}
-	return &meridianv1.InspectResponse{Json: joined, AsOf: out.AsOf, Notes: notes}, nil
+	for _, r := range rejected {
+		notes = append(notes, fmt.Sprintf("zone %q is not in this answer: what it sent cannot be read: %s", r.Zone, r.Err))
+	}
+	return &meridianv1.InspectResponse{Json: joined, AsOf: asOf, Notes: notes}, nil
 }
 
 func names(found []zoneAnswer) []string {

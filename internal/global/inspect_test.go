@@ -3,6 +3,7 @@ package global
 import (
 	"context"
 	"fmt"
+	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -11,6 +12,7 @@ import (
 	"google.golang.org/protobuf/proto"
 
 	meridianv1 "meridian/api/meridian/v1"
+	"meridian/internal/policy/answer"
 	"meridian/internal/resource"
 	"meridian/internal/rpcerr"
 	zonesync "meridian/internal/sync"
@@ -131,8 +133,60 @@ func TestAmbiguousAndFailingZones(t *testing.T) {
 		}
 		return "{}\n", 7, nil
 	}
-	_, err = zonesThat(oneDown, "east", "west").Inspect(t.Context(), aboutDataplane(""))
-	require.ErrorContains(t, err, "west is busy", "an answer that leaves a zone out would be wrong")
+	r, err := zonesThat(oneDown, "east", "west").Inspect(t.Context(), aboutDataplane(""))
+	require.NoError(t, err, "one zone that fails spoils no answer")
+	require.Equal(t, []string{`zone "west" is not in this answer: west is busy`}, r.GetNotes(), "and is named")
+}
+
+// What one zone suggests in place of a name is not suggested for all zones.
+func TestNotFoundInSeveralZones(t *testing.T) {
+	suggests := func(resource.ZoneName) (string, uint64, error) {
+		return "", 0, rpcerr.New(rpcerr.NotFound, "NOT_FOUND", `no dataplane web-1; did you mean "web-2"?`)
+	}
+	_, err := zonesThat(suggests, "east").Inspect(t.Context(), aboutDataplane(""))
+	require.ErrorContains(t, err, `did you mean "web-2"?`)
+	_, err = zonesThat(suggests, "east", "west").Inspect(t.Context(), aboutDataplane(""))
+	require.Equal(t, rpcerr.NotFound, rpcerr.CodeOf(err))
+	require.EqualError(t, err, "not found in any connected zone; connected are east, west; `meridian dataplanes` lists what there is")
+}
+
+// An answer about several zones shows each dataplane in the zone that was asked,
+// and names every zone that it lacks, that is behind, or that cannot be understood.
+func TestAnswerAboutAllZonesNamesWhatItLacks(t *testing.T) {
+	s := zonesThat(func(zone resource.ZoneName) (string, uint64, error) {
+		switch zone {
+		case "west":
+			return `{"items": [{"mesh": "default", "name": "stolen", "zone": "east", "inbounds": []}]}`, 7, nil
+		case "south":
+			return `{"items": "none"}`, 7, nil
+		case "slow":
+			return "", 0, rpcerr.New(rpcerr.Timeout, "ZONE_TIMEOUT", "no answer")
+		}
+		return `{"items": [{"mesh": "default", "name": "web-1", "zone": "east", "inbounds": []}]}`, 9, nil
+	}, "east", "west", "south", "slow")
+	known := connectedTo("a", "east", "west", "south", "slow")
+	known.zones[1].State, known.zones[1].Revision = zonesync.ZoneLagging, 7
+	known.zones = append(known.zones, zonesync.ZoneStatus{Name: "north", State: zonesync.ZoneOffline}, zonesync.ZoneStatus{Name: "old", State: stateDisabled})
+	s.zones = func(context.Context) fleetStatus { return known }
+	r, err := s.Inspect(t.Context(), &meridianv1.InspectRequest{Question: &meridianv1.InspectRequest_Dataplanes{Dataplanes: &meridianv1.DataplanesQuestion{}}})
+	require.NoError(t, err)
+	var all answer.DataplanesAnswer
+	require.NoError(t, answer.Unmarshal(r.GetJson(), &all))
+	zones := map[string]resource.ZoneName{}
+	for _, d := range all.Items {
+		zones[d.Name] = d.Zone
+	}
+	require.Equal(t, map[string]resource.ZoneName{"web-1": "east", "stolen": "west"}, zones)
+	notes := strings.Join(r.GetNotes(), "\n")
+	for _, want := range []string{
+		`zone "slow" is not in this answer: no answer`,
+		`zone "south" is not in this answer: what it sent cannot be read`,
+		`zone "north" is not in this answer: it is offline`,
+		`zone "west" is lagging: its part of the answer holds at revision 7`,
+	} {
+		require.Contains(t, notes, want)
+	}
+	require.Len(t, r.GetNotes(), 4, "a disabled zone is not missed")
 }
 
 func TestAnswersOfSeveralZonesArePutTogether(t *testing.T) {

@@ -1,58 +1,85 @@
 package answer
 
 import (
+	"errors"
 	"cmp"
 	"slices"
 	"strings"
+
+	"meridian/internal/resource"
 )
 
+// Part is the answer that one zone gave to a question that was put to several.
+type Part struct {
+	Zone resource.ZoneName
+	JSON []byte
+}
+
+// Rejected is why the part of a zone is not in a merged answer.
+type Rejected struct {
+	Zone resource.ZoneName
+	Err  error
+}
+
 // MergePolicies puts the PolicyAnswers that several zones gave about one policy
-// together: the dataplanes of all, and the conditions of the first that has
-// any. The answer holds for the oldest revision among them. parts must not be
-// empty.
-func MergePolicies(parts [][]byte) ([]byte, error) {
-	answers, err := unmarshalAll[PolicyAnswer](parts)
-	if err != nil {
-		return nil, err
-	}
-	merged := answers[0]
-	for _, a := range answers[1:] {
+// together: the dataplanes of all, each as one of the zone that was asked, and the
+// conditions of the first that has any. The answer holds at the oldest revision
+// among them. A part that cannot be read is left out and returned. Error: no part
+// can be read.
+func MergePolicies(parts []Part) ([]byte, []Rejected, error) {
+	return merge(parts, func(a *PolicyAnswer, zone resource.ZoneName) {
+		for i := range a.Dataplanes {
+			a.Dataplanes[i].Zone = zone
+		}
+	}, func(merged, a *PolicyAnswer) {
 		merged.AsOf = min(merged.AsOf, a.AsOf)
 		merged.Dataplanes = append(merged.Dataplanes, a.Dataplanes...)
 		if len(merged.Conditions) == 0 {
 			merged.Conditions = a.Conditions
 		}
-	}
-	slices.SortStableFunc(merged.Dataplanes, func(a, b PolicyDataplane) int {
-		return cmp.Or(strings.Compare(a.Name, b.Name), strings.Compare(string(a.Zone), string(b.Zone)))
+	}, func(merged *PolicyAnswer) {
+		slices.SortStableFunc(merged.Dataplanes, func(a, b PolicyDataplane) int {
+			return cmp.Or(strings.Compare(a.Name, b.Name), strings.Compare(string(a.Zone), string(b.Zone)))
+		})
 	})
-	return Marshal(merged)
 }
 
-// MergeDataplanes puts the lists of several zones together. parts must not be
-// empty.
-func MergeDataplanes(parts [][]byte) ([]byte, error) {
-	answers, err := unmarshalAll[DataplanesAnswer](parts)
-	if err != nil {
-		return nil, err
-	}
-	merged := answers[0]
-	for _, a := range answers[1:] {
+// MergeDataplanes puts the lists of several zones together, as MergePolicies does.
+func MergeDataplanes(parts []Part) ([]byte, []Rejected, error) {
+	return merge(parts, func(a *DataplanesAnswer, zone resource.ZoneName) {
+		for i := range a.Items {
+			a.Items[i].Zone = zone
+		}
+	}, func(merged, a *DataplanesAnswer) {
 		merged.Items = append(merged.Items, a.Items...)
-	}
-	slices.SortStableFunc(merged.Items, func(a, b DataplaneSummary) int {
-		return cmp.Or(strings.Compare(string(a.Mesh), string(b.Mesh)), strings.Compare(a.Name, b.Name),
-			strings.Compare(string(a.Zone), string(b.Zone)))
+	}, func(merged *DataplanesAnswer) {
+		slices.SortStableFunc(merged.Items, func(a, b DataplaneSummary) int {
+			return cmp.Or(strings.Compare(string(a.Mesh), string(b.Mesh)), strings.Compare(a.Name, b.Name),
+				strings.Compare(string(a.Zone), string(b.Zone)))
+		})
 	})
-	return Marshal(merged)
 }
 
-func unmarshalAll[T any](parts [][]byte) ([]T, error) {
-	all := make([]T, len(parts))
-	for i, part := range parts {
-		if err := Unmarshal(part, &all[i]); err != nil {
-			return nil, err
+func merge[T any](parts []Part, stamp func(*T, resource.ZoneName), add func(merged, part *T), finish func(*T)) ([]byte, []Rejected, error) {
+	var merged *T
+	var rejected []Rejected
+	for _, part := range parts {
+		a := new(T)
+		if err := Unmarshal(part.JSON, a); err != nil {
+			rejected = append(rejected, Rejected{part.Zone, err})
+			continue
+		}
+		stamp(a, part.Zone)
+		if merged == nil {
+			merged = a
+		} else {
+			add(merged, a)
 		}
 	}
-	return all, nil
+	if merged == nil {
+		return nil, rejected, errors.New("no zone gave an answer that can be read")
+	}
+	finish(merged)
+	encoded, err := Marshal(merged)
+	return encoded, rejected, err
 }
