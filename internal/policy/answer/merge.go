@@ -1,8 +1,8 @@
 package answer
 
 import (
-	"errors"
 	"cmp"
+	"errors"
 	"slices"
 	"strings"
 
