@@ -11,6 +11,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	meridianv1 "meridian/api/meridian/v1"
 	"meridian/internal/cli/exit"
 	"meridian/internal/resource"
 )
@@ -192,4 +193,47 @@ func TestValidateAsJSONAndStrictly(t *testing.T) {
 	require.Equal(t, "error", report.Findings[0].Severity)
 	require.Equal(t, "web-to-backend", report.Findings[0].Name)
 	require.Equal(t, bad, report.Findings[0].Source)
+}
+
+func TestStatus(t *testing.T) {
+	h := newHarness(t)
+	h.server.AllMembers = threeServers()
+	h.server.AllMembers.Members = h.server.AllMembers.GetMembers()[:2]
+	h.server.AllZones = []*meridianv1.ZoneStatus{{Name: "east", State: "in-sync"}, {Name: "old", State: "disabled"}}
+	failing := ""
+	h.server.Answer = func(r *meridianv1.InspectRequest) (*meridianv1.InspectResponse, error) {
+		if c := r.GetConditions(); c != nil && c.GetKind() == failing {
+			return &meridianv1.InspectResponse{Json: []byte(`{"items":[{"mesh":"default","name":"p","conditions":[{"type":"Accepted","status":"False","reason":"TargetNotFound"}]}]}`)}, nil
+		}
+		return &meridianv1.InspectResponse{Json: []byte(`{"items":[]}`)}, nil
+	}
+	require.Equal(t, "global at revision 1840\n2 servers, 2 zones\n0 dataplanes\nNothing needs attention.\n", h.ok("status"))
+	h.server.AllMembers = threeServers()
+	h.server.AllZones[0] = &meridianv1.ZoneStatus{Name: "east", State: "lagging", Lag: 3}
+	failing = "AuthPolicy"
+	out := h.run("status")
+	require.Equal(t, exit.No, out.code)
+	require.Contains(t, out.stdout, `Needs attention:
+  server g3 is unreachable: connection refused
+  zone east is lagging, 3 changes behind
+  AuthPolicy/p in mesh default: Accepted is False (TargetNotFound)
+`)
+	require.Equal(t, "false 3\n", h.run("status", "-o", "jsonpath={.ok} {.zones[0].lag}").stdout)
+}
+
+func TestZonesAreSwitchedAndDeleted(t *testing.T) {
+	h := newHarness(t)
+	h.ok("apply", "-f", h.write("z.yaml", "type: Zone\nname: east\n"))
+	require.Equal(t, "Zone/east updated\nrevision 1842\n", h.ok("zones", "disable", "east"))
+	require.Equal(t, "false\n", h.ok("get", "z", "east", "-o", "jsonpath={.enabled}"))
+	require.Equal(t, uint64(1), h.server.Applies[1].GetIfVersion())
+	h.ok("zones", "enable", "east")
+	require.Equal(t, "true\n", h.ok("get", "z", "east", "-o", "jsonpath={.enabled}"))
+	require.Equal(t, exit.No, h.run("zones", "enable", "west").code)
+
+	h.server.AllZones = []*meridianv1.ZoneStatus{{Name: "east", State: "in-sync", Instances: []string{"a"}}}
+	out := h.run("zones", "delete", "east")
+	require.Equal(t, exit.Conflict, out.code)
+	require.Contains(t, out.stderr, "delete zone east: it is connected (in-sync)")
+	require.Equal(t, "Zone/east deleted\nrevision 1844\n", h.ok("zones", "delete", "east", "--force"))
 }

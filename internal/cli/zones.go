@@ -41,6 +41,10 @@ offline, disabled.`,
 		}
 		return a.printZones(output.Value, zones)
 	}
+	cmd.AddCommand(
+		newZoneSwitch(a, "enable", "Accept connections of a zone", true),
+		newZoneSwitch(a, "disable", "Refuse connections of a zone", false),
+		newZoneDelete(a))
 	return cmd
 }
 

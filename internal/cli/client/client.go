@@ -199,6 +199,11 @@ func Ask[Q, R any](ctx context.Context, c *Client, method func(*Client, context.
 	return response, err
 }
 
+// ApplyBatch sends a batch and returns the response; see Ask.
+func (c *Client) ApplyBatch(ctx context.Context, req *meridianv1.ApplyRequest, opts ...grpc.CallOption) (*meridianv1.ApplyResponse, error) {
+	return batch.Apply(ctx, c, req, opts...)
+}
+
 // DeleteBatch sends a deletion and returns the response; see Ask.
 func (c *Client) DeleteBatch(ctx context.Context, req *meridianv1.DeleteRequest, opts ...grpc.CallOption) (*meridianv1.DeleteResponse, error) {
 	return batch.Delete(ctx, c, req, opts...)

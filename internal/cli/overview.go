@@ -1,0 +1,201 @@
+package cli
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	meridianv1 "meridian/api/meridian/v1"
+	"meridian/internal/cli/client"
+	"meridian/internal/cli/exit"
+	"meridian/internal/cli/print"
+	"meridian/internal/policy/answer"
+	"meridian/internal/policy/inherit"
+	"meridian/internal/question"
+	"meridian/internal/resource"
+)
+
+// overview is the state of a control plane, as JSON.
+type overview struct {
+	OK       bool         `json:"ok"`
+	Role     string       `json:"role"`
+	Revision uint64       `json:"revision"`
+	Servers  []memberView `json:"servers"`
+	Zones    []zoneView   `json:"zones"`
+	Proxies  proxyCounts  `json:"proxies"`
+	// Problems need attention, one line each.
+	Problems []string `json:"problems"`
+}
+
+type proxyCounts struct {
+	Total   int `json:"total"`
+	Offline int `json:"offline"`
+	Failed  int `json:"failed"`
+}
+
+func newStatusCommand(a *app) *cobra.Command {
+	cmd := &cobra.Command{
+		Use:   "status",
+		Short: "Show what needs attention",
+		Long: `Show the servers, the zones, the proxies and the policies of a control plane, and
+what of them needs attention: unreachable servers, zones that are not in sync,
+proxies that are offline or rejected their configuration, conditions that are
+False. The exit code is 1 when there is anything.`,
+		Example: "  meridian status",
+		Args:    exactly(),
+	}
+	output := print.BindFormat(cmd.Flags(), print.FormatTable, print.FormatJSON, print.FormatYAML)
+	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
+		o, err := a.survey(cmd.Context())
+		if err != nil {
+			return err
+		}
+		if output.Value.Structured() {
+			err = a.WriteValue(output.Value, o)
+		} else {
+			err = a.Output([]byte(o.String()))
+		}
+		if err == nil && !o.OK {
+			err = exit.ErrNo
+		}
+		return err
+	}
+	return cmd
+}
+
+func (a *app) survey(ctx context.Context) (*overview, error) {
+	info, err := call(ctx, a, (*client.Client).Info, &meridianv1.InfoRequest{})
+	if err != nil {
+		return nil, err
+	}
+	o := &overview{
+		Role: info.GetRole(), Revision: info.GetRevision(),
+		Servers: []memberView{}, Zones: []zoneView{}, Problems: []string{},
+	}
+	if o.Role == "global" {
+		if err := errors.Join(a.surveyServers(ctx, o), a.surveyZones(ctx, o)); err != nil {
+			return nil, err
+		}
+	}
+	if err := a.surveyPolicies(ctx, o); err != nil {
+		return nil, err
+	}
+	if o.Role != "global" || len(o.Zones) > 0 {
+		a.surveyProxies(ctx, o)
+	}
+	o.OK = len(o.Problems) == 0
+	return o, nil
+}
+
+func (o *overview) problem(format string, args ...any) {
+	o.Problems = append(o.Problems, fmt.Sprintf(format, args...))
+}
+
+func (a *app) surveyServers(ctx context.Context, o *overview) error {
+	members, err := call(ctx, a, (*client.Client).Members, &meridianv1.MembersRequest{})
+	if err != nil {
+		return err
+	}
+	if members.GetLeader() == "" {
+		o.problem("there is no leader: writes are refused")
+	}
+	for _, m := range members.GetMembers() {
+		o.Servers = append(o.Servers, viewMember(m))
+		if m.GetState() == stateUnreachable {
+			o.problem("server %s is unreachable: %s", m.GetName(), m.GetProblem())
+		}
+	}
+	return nil
+}
+
+func (a *app) surveyZones(ctx context.Context, o *overview) error {
+	zones, err := call(ctx, a, (*client.Client).Zones, &meridianv1.ZonesRequest{})
+	if err != nil {
+		return err
+	}
+	o.Problems = append(o.Problems, zones.GetNotes()...)
+	for _, z := range zones.GetZones() {
+		o.Zones = append(o.Zones, viewZone(z))
+		switch n := len(z.GetQuarantined()); {
+		case z.GetState() == "disabled":
+		case z.GetState() != "in-sync":
+			o.problem("zone %s is %s, %s behind", z.GetName(), z.GetState(), print.Plural(int(z.GetLag()), "change")) //nolint:gosec // a count
+		case n > 0:
+			o.problem("zone %s has %s in quarantine", z.GetName(), print.Plural(n, "resource"))
+		}
+	}
+	return nil
+}
+
+// surveyPolicies reports the conditions that are False, of every mesh.
+func (a *app) surveyPolicies(ctx context.Context, o *overview) error {
+	for _, d := range resource.Kinds() {
+		if !inherit.Follows(d.Kind) {
+			continue
+		}
+		response, err := a.ask(ctx, question.Request(question.Conditions{Kind: d.Kind}, "", ""))
+		var about answer.ConditionsAnswer
+		if err == nil {
+			err = answer.Unmarshal(response.GetJson(), &about)
+		}
+		if err != nil {
+			return err
+		}
+		for _, item := range about.Items {
+			for _, c := range item.Conditions {
+				if c.Status == "False" {
+					o.problem("%s/%s in mesh %s: %s is False (%s)", d.Kind, item.Name, item.Mesh, c.Type, c.Reason)
+				}
+			}
+		}
+	}
+	return nil
+}
+
+// surveyProxies counts the proxies of all zones that answer.
+func (a *app) surveyProxies(ctx context.Context, o *overview) {
+	response, err := a.ask(ctx, question.Request(question.Dataplanes{}, "", ""))
+	var list answer.DataplanesAnswer
+	if err == nil {
+		err = answer.Unmarshal(response.GetJson(), &list)
+	}
+	if err != nil {
+		o.problem("the dataplanes are not known: %v", err)
+		return
+	}
+	o.Problems = append(o.Problems, response.GetNotes()...)
+	for _, d := range list.Items {
+		o.Proxies.Total++
+		switch {
+		case d.ProxyState == nil:
+		case d.State == answer.ProxyOffline:
+			o.Proxies.Offline++
+			o.problem("proxy %s in mesh %s is offline", d.Name, d.Mesh)
+		case d.LastError != "":
+			o.Proxies.Failed++
+			o.problem("proxy %s in mesh %s rejected its configuration: %s", d.Name, d.Mesh, d.LastError)
+		}
+	}
+}
+
+// String is the page for people.
+func (o *overview) String() string {
+	var b strings.Builder
+	fmt.Fprintf(&b, "%s at revision %d\n", o.Role, o.Revision)
+	if o.Role == "global" {
+		fmt.Fprintf(&b, "%s, %s\n", print.Plural(len(o.Servers), "server"), print.Plural(len(o.Zones), "zone"))
+	}
+	fmt.Fprintf(&b, "%s\n", print.Plural(o.Proxies.Total, "dataplane"))
+	if o.OK {
+		b.WriteString("Nothing needs attention.\n")
+		return b.String()
+	}
+	b.WriteString("Needs attention:\n")
+	for _, p := range o.Problems {
+		b.WriteString("  " + p + "\n")
+	}
+	return b.String()
+}
