@@ -292,3 +292,22 @@ default  web-2  east  web       1         backend
 `, render(t, func(b *strings.Builder) error { return answer.RenderDataplanes(b, a, answer.Form{Wide: true}) }))
 	})
 }
+
+// Dataplanes with equal attachments share a row, which names the first of them.
+func TestRenderPolicyGroupsEqualDataplanes(t *testing.T) {
+	a := &answer.PolicyAnswer{Kind: resource.KindTimeout, Mesh: "default", Name: "t"}
+	for _, name := range []string{"web-1", "web-2", "web-3", "web-4", "web-5"} {
+		a.Dataplanes = append(a.Dataplanes, answer.PolicyDataplane{
+			Name: name, Zone: "east", Attachments: []policy.Attachment{{Type: policy.OnOutbound, Service: "backend", Port: 80}},
+		})
+	}
+	a.Dataplanes = append(a.Dataplanes, answer.PolicyDataplane{
+		Name: "web-9", Zone: "west", Attachments: []policy.Attachment{{Type: policy.OnOutbound, Service: "backend", Port: 80}},
+	})
+	var narrow, wide strings.Builder
+	require.NoError(t, answer.RenderPolicy(&narrow, a, answer.Form{}))
+	require.Contains(t, narrow.String(), "web-1, web-2, web-3, and 2 more  east")
+	require.Contains(t, narrow.String(), "web-9                            west")
+	require.NoError(t, answer.RenderPolicy(&wide, a, answer.Form{Wide: true}))
+	require.Contains(t, wide.String(), "web-1, web-2, web-3, web-4, web-5  east")
+}

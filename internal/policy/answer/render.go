@@ -162,16 +162,41 @@ func RenderPolicy(w io.Writer, a *PolicyAnswer, form Form) error {
 		p.line("It takes effect on no dataplane.")
 		return p.close()
 	}
-	t := texttable.New("", "DATAPLANE", "ZONE", "ATTACHMENTS")
-	for _, d := range a.Dataplanes {
+	p.table(dataplaneGroups(a.Dataplanes, form.Wide))
+	return p.close()
+}
+
+// namesShown is how many dataplanes of a group are named; wide names all.
+const namesShown = 3
+
+// dataplaneGroups is a row for each zone and set of attachments, in the order of
+// the first dataplane that has them.
+func dataplaneGroups(dataplanes []PolicyDataplane, wide bool) *texttable.Table {
+	type group struct {
+		zone, attachments string
+	}
+	var order []group
+	names := map[group][]string{}
+	for _, d := range dataplanes {
 		var at []string
 		for i := range d.Attachments {
 			at = append(at, label(&d.Attachments[i], d.Attachments))
 		}
-		t.Add(d.Name, string(d.Zone), commas(at))
+		g := group{string(d.Zone), commas(at)}
+		if names[g] == nil {
+			order = append(order, g)
+		}
+		names[g] = append(names[g], d.Name)
 	}
-	p.table(t)
-	return p.close()
+	t := texttable.New("", "DATAPLANE", "ZONE", "ATTACHMENTS")
+	for _, g := range order {
+		shown := names[g]
+		if more := len(shown) - namesShown; more > 0 && !wide {
+			shown = append(slices.Clone(shown[:namesShown]), fmt.Sprintf("and %d more", more))
+		}
+		t.Add(commas(shown), g.zone, g.attachments)
+	}
+	return t
 }
 
 // RenderWhy prints who decided each field. wide adds every policy considered.
