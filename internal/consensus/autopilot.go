@@ -112,7 +112,7 @@ func (p *pilot) run(ctx context.Context) {
 func (p *pilot) lead(ctx context.Context, changed <-chan struct{}) {
 	interval := p.node.cfg.Autopilot.Interval
 	a := autopilot.New(pilotRaft{p.node}, p,
-		autopilot.WithLogger(raftnet.NewLogger(slog.New(murmur{p.node.cfg.Logger.Handler()}))),
+		autopilot.WithLogger(raftnet.NewLogger(slog.New(debugOnlyHandler{p.node.cfg.Logger.Handler()}))),
 		autopilot.WithPromoter(p),
 		autopilot.WithUpdateInterval(interval),
 		autopilot.WithReconcileInterval(interval),
@@ -161,7 +161,7 @@ func (p *pilot) stable(id raft.ServerID, long time.Duration) bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	h := p.since[id]
-	return h.healthy && time.Since(h.since) >= long && !p.node.contacts.newSince(id, long)
+	return h.healthy && time.Since(h.since) >= long && !p.node.members.contacts.newSince(id, long)
 }
 
 // KnownServers says which members are dead. It names every member: autopilot
@@ -197,7 +197,7 @@ func nodeType(voter bool) autopilot.NodeType {
 // nothing.
 func (p *pilot) dead(id raft.ServerID) bool {
 	limit := p.node.cfg.Autopilot.DeadAfter
-	if limit == 0 || id == p.node.id || p.node.contacts.silence(id) < limit {
+	if limit == 0 || id == p.node.id || p.node.members.contacts.silence(id) < limit {
 		return false
 	}
 	if p.node.cfg.Peers == nil {
@@ -250,16 +250,16 @@ func (p *pilot) stats(ctx context.Context, s *autopilot.Server) autopilot.Server
 		return autopilot.ServerStats{LastContact: silent}
 	}
 	return autopilot.ServerStats{
-		LastContact: n.contacts.silence(s.ID), LastTerm: status.GetLastTerm(), LastIndex: status.GetLastIndex(),
+		LastContact: n.members.contacts.silence(s.ID), LastTerm: status.GetLastTerm(), LastIndex: status.GetLastIndex(),
 	}
 }
 
 // statusOf asks a member at its address how it stands.
-func (n *Node) statusOf(ctx context.Context, id raft.ServerID, addr raft.ServerAddress) (*peerv1.StatusResponse, error) {
+func (n *core) statusOf(ctx context.Context, id raft.ServerID, addr raft.ServerAddress) (*peerv1.StatusResponse, error) {
 	status, err := peerv1.NewRaftServiceClient(n.PeerConn(string(addr))).Status(ctx, &peerv1.StatusRequest{})
 	switch {
 	case err != nil:
-		return nil, unanswered(err)
+		return nil, callFailure(err)
 	case status.GetName() != raftlog.NameOf(id):
 		return nil, fmt.Errorf("the server at %s is %s, not %s", addr, status.GetName(), raftlog.NameOf(id))
 	case status.GetDisk() != raftlog.DiskOf(id):
@@ -274,13 +274,13 @@ func (n *Node) statusOf(ctx context.Context, id raft.ServerID, addr raft.ServerA
 // sure that enough voters remain.
 func (p *pilot) RemoveFailedServer(s *autopilot.Server) {
 	n := p.node
-	err := n.changeMembers(n.stopping, func() error {
-		known, ok := n.membership().disk(s.ID)
+	err := n.members.changeMembers(n.stopping, func() error {
+		known, ok := n.members.membership().disk(s.ID)
 		if !ok || known.Address != s.Address || !p.dead(s.ID) {
 			return nil
 		}
-		silence := n.contacts.silence(s.ID)
-		if err := n.take(step{remove, s.ID, ""}); err != nil {
+		silence := n.members.contacts.silence(s.ID)
+		if err := n.members.take(step{remove, s.ID, ""}); err != nil {
 			return err
 		}
 		n.cfg.Logger.Warn("a dead server is not a member any more: to bring it back, empty its data directory and let it join again",

@@ -24,7 +24,7 @@ var _ autopilot.Raft = pilotRaft{}
 
 // AddVoter gives a joiner its vote.
 func (r pilotRaft) AddVoter(id raft.ServerID, addr raft.ServerAddress, _ uint64, _ time.Duration) raft.IndexFuture {
-	err := r.node.promote(id, addr)
+	err := r.node.members.promote(id, addr)
 	if err != nil {
 		r.node.cfg.Logger.Info("a server does not get its vote yet", "name", raftlog.NameOf(id), "raft", addr, "reason", err)
 	}
@@ -33,7 +33,7 @@ func (r pilotRaft) AddVoter(id raft.ServerID, addr raft.ServerAddress, _ uint64,
 
 // promote gives a server its vote, if it is a member without one, at the same
 // address, and still close to the end of the log.
-func (n *Node) promote(id raft.ServerID, addr raft.ServerAddress) error {
+func (n *members) promote(id raft.ServerID, addr raft.ServerAddress) error {
 	return n.changeMembers(n.stopping, func() error {
 		s, ok := n.membership().disk(id)
 		if !ok || s.Address != addr {
@@ -113,23 +113,27 @@ func (s settled) Error() error { return s.err }
 // Index returns nothing: autopilot does not ask.
 func (settled) Index() uint64 { return 0 }
 
-// murmur is a log whose lines are all for debugging: what matters of autopilot's
+// debugOnlyHandler is a log whose lines are all for debugging: what matters of autopilot's
 // doings is logged where it is done.
-type murmur struct{ slog.Handler }
+type debugOnlyHandler struct{ slog.Handler }
 
 // Enabled implements slog.Handler.
-func (m murmur) Enabled(ctx context.Context, level slog.Level) bool {
+func (m debugOnlyHandler) Enabled(ctx context.Context, level slog.Level) bool {
 	return m.Handler.Enabled(ctx, min(level, slog.LevelDebug))
 }
 
 // Handle implements slog.Handler.
-func (m murmur) Handle(ctx context.Context, r slog.Record) error {
+func (m debugOnlyHandler) Handle(ctx context.Context, r slog.Record) error {
 	r.Level = min(r.Level, slog.LevelDebug)
 	return m.Handler.Handle(ctx, r)
 }
 
 // WithAttrs implements slog.Handler.
-func (m murmur) WithAttrs(attrs []slog.Attr) slog.Handler { return murmur{m.Handler.WithAttrs(attrs)} }
+func (m debugOnlyHandler) WithAttrs(attrs []slog.Attr) slog.Handler {
+	return debugOnlyHandler{m.Handler.WithAttrs(attrs)}
+}
 
 // WithGroup implements slog.Handler.
-func (m murmur) WithGroup(name string) slog.Handler { return murmur{m.Handler.WithGroup(name)} }
+func (m debugOnlyHandler) WithGroup(name string) slog.Handler {
+	return debugOnlyHandler{m.Handler.WithGroup(name)}
+}

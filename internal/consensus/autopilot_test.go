@@ -21,9 +21,9 @@ import (
 func pilotOf(silence time.Duration, peers func() []gossip.Peer) *pilot {
 	cfg := DefaultConfig("unused")
 	cfg.NodeID, cfg.Peers = "a", peers
-	n := &Node{cfg: cfg, contacts: newContacts()}
+	n := newNode(cfg, nil)
 	if silence > 0 {
-		n.contacts.observe(raft.FailedHeartbeatObservation{PeerID: "b", LastContact: time.Now().Add(-silence)})
+		n.members.contacts.observe(raft.FailedHeartbeatObservation{PeerID: "b", LastContact: time.Now().Add(-silence)})
 	}
 	return &pilot{node: n}
 }

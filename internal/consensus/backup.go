@@ -31,7 +31,7 @@ const (
 // Errors: those of Read unless stale; those of w.
 func (n *Node) SaveBackup(ctx context.Context, w io.Writer, stale bool) (resource.Revision, error) {
 	if !stale {
-		if _, err := n.Read(ctx); err != nil {
+		if _, err := n.reader.Read(ctx); err != nil {
 			return 0, err
 		}
 	}

@@ -26,7 +26,7 @@ func BenchmarkPropose(b *testing.B) {
 			for range clients {
 				wg.Go(func() {
 					for i := next.Add(1); i <= int64(b.N); i = next.Add(1) {
-						if _, err := n.Propose(context.Background(), store.Txn{Ops: []store.Op{kilobyte(i)}}); err != nil {
+						if _, err := n.proposer.Propose(context.Background(), store.Txn{Ops: []store.Op{kilobyte(i)}}); err != nil {
 							b.Error(err)
 							return
 						}
@@ -53,7 +53,7 @@ func BenchmarkRead(b *testing.B) {
 	n, _ := open(b, testConfig(b.TempDir()))
 	fill(b, n, 1, 1)
 	for b.Loop() {
-		_, err := n.Read(context.Background())
+		_, err := n.reader.Read(context.Background())
 		require.NoError(b, err)
 	}
 }
@@ -68,7 +68,7 @@ func BenchmarkReopen(b *testing.B) {
 	for c := range int64(64) {
 		wg.Go(func() {
 			for i := c; i < 20_000; i += 64 {
-				if _, err := n.Propose(context.Background(), store.Txn{Ops: []store.Op{kilobyte(i)}}); err != nil {
+				if _, err := n.proposer.Propose(context.Background(), store.Txn{Ops: []store.Op{kilobyte(i)}}); err != nil {
 					b.Error(err)
 					return
 				}

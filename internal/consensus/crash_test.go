@@ -70,7 +70,7 @@ func crashWrites(n *Node, st *store.Store, w int) error {
 	value := 0
 	if res, ok := st.View().Get(key(crashKeys(w)[0])); ok {
 		value = int(res.Meta().Version)
-		result, err := n.Propose(context.Background(), crashTxn(w, value))
+		result, err := n.proposer.Propose(context.Background(), crashTxn(w, value))
 		if err != nil {
 			return err
 		}
@@ -80,7 +80,7 @@ func crashWrites(n *Node, st *store.Store, w int) error {
 	}
 	for {
 		value++
-		result, err := n.Propose(context.Background(), crashTxn(w, value))
+		result, err := n.proposer.Propose(context.Background(), crashTxn(w, value))
 		if err != nil {
 			return err
 		}
@@ -173,7 +173,7 @@ func TestRequestIDAcrossRestart(t *testing.T) {
 			cfg := testConfig(t.TempDir())
 			n, _ := open(t, cfg)
 			txn := store.Txn{RequestID: "r1", Ops: []store.Op{put("k", 1)}}
-			first, err := n.Propose(context.Background(), txn)
+			first, err := n.proposer.Propose(context.Background(), txn)
 			require.NoError(t, err)
 			require.False(t, first.Duplicate)
 			propose(t, n, put("k", 2))
@@ -183,7 +183,7 @@ func TestRequestIDAcrossRestart(t *testing.T) {
 			require.NoError(t, n.Close())
 
 			n, st := open(t, cfg)
-			again, err := n.Propose(context.Background(), txn)
+			again, err := n.proposer.Propose(context.Background(), txn)
 			require.NoError(t, err)
 			require.True(t, again.Duplicate)
 			require.Equal(t, first.Revision, again.Revision)

@@ -1,42 +1,29 @@
 // Package consensus makes a store durable and, with several servers, replicated:
-// one raft node, its log, its snapshots and the adapter that applies committed
-// entries to a store.Store. It is the only package that imports raft.
+// one raft node around a store.Store.
 //
 // Guarantees. A write that Propose acknowledged is on the disks of a majority
-// and survives any crash (§7.1); a batch is applied whole or not at
-// all; the revision of a write is its raft index (§7.2). Read is a
-// linearizable read point: a view taken after it returns holds every write that
-// was acknowledged before it was called. Every log entry and every vote carries
-// a checksum that is checked on each read, so a damaged file stops the server
-// instead of changing what it believes.
+// and survives any crash (§7.1); a batch is applied completely or not at all; the
+// revision of a write is its raft index (§7.2). Read is a linearizable read point:
+// a view taken after it returns holds every write that was acknowledged before it
+// was called. When storage fails or is damaged, the process ends with the cause;
+// after a failed write a restart rejoins.
 //
 // Any server takes writes and reads: a follower sends the decided batch to the
 // leader, or asks it for a read point, and waits until its own store has come as
-// far. A change of leader is a delay; so is the stop of a leader, which hands
-// over first.
+// far. A change of leader is a delay; so is the stop of a leader, which transfers
+// leadership first.
 //
-// It refuses to look inside a command (package store encodes and applies them),
-// to decide who may write (package rbac), to run in a data directory that
-// another process uses or that belongs to another cluster, node or role, and to
-// listen without TLS.
+// Non-goals. It does not look inside a command (package store encodes and applies
+// them), does not decide who may write (package rbac), does not run in a data
+// directory that another process uses or that belongs to another cluster, node or
+// role, and does not listen without TLS.
 //
-// Mechanism. hashicorp/raft over raft-boltdb, opened without a synced free list.
-// Several properties of that stack are not optional and stand where they are
-// enforced:
-//
-//   - heartbeats are never handled outside the main loop, and a message reaches
-//     the server that is meant or none (transport.go);
-//   - a leader proves its lead by answers to what it sent after the question,
-//     where raft takes any answer (witness.go);
-//   - a server whose disk was lost neither votes nor confirms entries before its
-//     vote was taken away (witness.go, membership_rules.go);
-//   - answers that nobody reads do not block a leader (pipeline.go);
-//   - committed entries are never restored before the loop runs, and a new leader
-//     writes an empty batch before it serves (leadership.go);
-//   - log entries are kept back to the oldest snapshot that could be fallen back
-//     to (logstore.go);
-//   - a leader that refuses all writes because of a transfer of leadership that
-//     never ends, gives up (transfer.go).
+// Parts. A Node consists of a proposer, a reader, members (with autopilot), a
+// restorer, a joiner, transfers of leadership and a guard of the disk, which share
+// a core: raft, the log below it (package raftlog), the network (package raftnet)
+// and who leads. Committed entries are not restored before the loop runs, and a
+// new leader writes an empty batch before it serves (leadership.go). What raft
+// needs to keep its own guarantees is in docs/adr/0020-raft-workarounds.md.
 //
 // Raft counts and times what it does through go-metrics' global sink, which
 // nothing here sets. A command that wants those figures installs a sink and is
@@ -46,6 +33,5 @@
 // A cluster starts as one server, which needs no network: without an address the
 // transport is in memory, as in a zone. With one the TLS listener is bound from
 // the start, so that other servers can join without a restart of the first
-// (Config.Join); servers find each other again when their addresses change
-// (join.go, whereabouts.go).
+// (Config.Join). Servers find each other again when their addresses change.
 package consensus

@@ -39,7 +39,7 @@ var ErrDiskHangs = errors.New("the disk hangs")
 // proposeError translates what raft says about an entry. Whatever is not known
 // to have had no effect counts as unknown: a failed disk write, for example, may
 // have reached the disk all the same.
-func (n *Node) proposeError(err error) error {
+func (n *core) proposeError(err error) error {
 	switch {
 	case errors.Is(err, raft.ErrNotLeader):
 		return n.notLeader()
@@ -58,7 +58,7 @@ func (n *Node) proposeError(err error) error {
 
 // notLeader says why this server cannot take a request: another one leads, or
 // none does.
-func (n *Node) notLeader() error {
+func (n *core) notLeader() error {
 	if id, _ := n.Leader(); id == "" || id == n.cfg.NodeID {
 		return ErrUnavailable
 	}

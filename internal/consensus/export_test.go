@@ -1,4 +1,4 @@
 package consensus
 
 // CutFinely makes a server's restores take many parts.
-func CutFinely(n *Node) { n.restorePart = 1 << 10 }
+func CutFinely(n *Node) { n.restorer.restorePart = 1 << 10 }

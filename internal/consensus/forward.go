@@ -33,7 +33,7 @@ var (
 // limited bounds what is done for a request that began then: by its patience, by
 // the stop of this node and, unless moved is nil, by a change of leader, after
 // which an answer is waited for a little longer.
-func (n *Node) limited(ctx context.Context, begun time.Time, moved <-chan struct{}) (context.Context, func()) {
+func (n *core) limited(ctx context.Context, begun time.Time, moved <-chan struct{}) (context.Context, func()) {
 	ctx, cancel := context.WithCancelCause(ctx)
 	done := make(chan struct{})
 	n.requests.Go(func() {
@@ -67,7 +67,7 @@ func (n *Node) limited(ctx context.Context, begun time.Time, moved <-chan struct
 
 // proposeThere sends a batch to the leader and waits until this server has
 // applied it too.
-func (n *Node) proposeThere(ctx context.Context, p *proposal, addr string, moved <-chan struct{}) (store.Result, error) {
+func (n *proposer) proposeThere(ctx context.Context, p *proposal, addr string, moved <-chan struct{}) (store.Result, error) {
 	if !p.repeatable {
 		moved = nil // an answer, however late, is better than none
 	}
@@ -90,7 +90,7 @@ func (n *Node) proposeThere(ctx context.Context, p *proposal, addr string, moved
 		return store.Result{}, n.forwardError(limited, ctx, p, err, reached.Addr != nil)
 	}
 	result, refused := resultFromPeer(response)
-	if err := n.awaitApplied(ctx, p.begun, resource.Revision(response.GetIndex())); err != nil {
+	if err := n.reader.awaitApplied(ctx, p.begun, resource.Revision(response.GetIndex())); err != nil {
 		p.over = true
 		if refused != nil {
 			return result, refused
@@ -101,7 +101,7 @@ func (n *Node) proposeThere(ctx context.Context, p *proposal, addr string, moved
 }
 
 // forwardError translates the failure of a batch that was sent to the leader.
-func (n *Node) forwardError(limited, ctx context.Context, p *proposal, err error, sent bool) error {
+func (n *proposer) forwardError(limited, ctx context.Context, p *proposal, err error, sent bool) error {
 	cause := context.Cause(limited)
 	p.over = p.over || cause != nil && (ctx.Err() != nil || !errors.Is(cause, errMoved) && !errors.Is(cause, errNoAnswer))
 	if ctx.Err() != nil {
@@ -123,26 +123,8 @@ func (n *Node) forwardError(limited, ctx context.Context, p *proposal, err error
 // attempt ended without an answer that should have come: what was sent into a
 // broken line is sent again after ever longer pauses, and everything after it
 // waits.
-func (n *Node) retireSilent(attempt context.Context, addr string, conn *grpc.ClientConn) {
+func (n *core) retireSilent(attempt context.Context, addr string, conn *grpc.ClientConn) {
 	if cause := context.Cause(attempt); errors.Is(cause, errNoAnswer) || errors.Is(cause, errMoved) {
 		n.peers.Retire(addr, conn)
 	}
-}
-
-// readPointThere asks the leader for a read point.
-func (n *Node) readPointThere(ctx context.Context, addr string, begun time.Time, moved <-chan struct{}) (resource.Revision, error) {
-	limited, done := n.limited(ctx, begun, moved)
-	defer done()
-	attempt, cancel := context.WithTimeoutCause(limited, readAttempt, errNoAnswer)
-	defer cancel()
-	conn, err := n.peers.Conn(addr)
-	if err != nil {
-		return 0, fmt.Errorf("%w: %w", ErrUnavailable, err)
-	}
-	response, err := peerv1.NewRaftServiceClient(conn).ReadIndex(attempt, &peerv1.ReadIndexRequest{})
-	if err == nil {
-		return resource.Revision(response.GetRevision()), nil
-	}
-	n.retireSilent(attempt, addr, conn)
-	return 0, fmt.Errorf("%w: ask the leader at %s: %w", ErrUnavailable, addr, errors.Join(context.Cause(ctx), err))
 }

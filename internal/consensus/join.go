@@ -17,18 +17,27 @@ import (
 )
 
 const (
-	// belongEvery is how often a server checks that it is a member at the address
+	// membershipInterval is how often a server checks that it is a member at the address
 	// where it is, without an event that says so.
-	belongEvery = time.Second
+	membershipInterval = time.Second
 	// askAgain is how long a server that was told it is a member waits for the
 	// leader to call before it asks again.
 	askAgain = 3 * time.Second
 	// askTimeout bounds asking one server to be taken in.
 	askTimeout = 3 * time.Second
-	// loneliness is how many election timeouts a server waits to hear from a
+	// leaderSilence is how many election timeouts a server waits to hear from a
 	// leader before it asks the others whether it is still one of them.
-	loneliness = 4
+	leaderSilence = 4
 )
+
+// joiner makes this server a member, and keeps it one under the address where it
+// is.
+type joiner struct {
+	*core
+	members *members
+	reader  *reader
+	waiting waiting
+}
 
 // waiting is what a node that is not ready waits for.
 type waiting struct {
@@ -47,7 +56,7 @@ func (w *waiting) set(what string) bool {
 
 // Waiting says, in a few words for people, what the node waits for before it is
 // ready, or in order to find its leader; empty when it waits for nothing.
-func (n *Node) Waiting() string {
+func (n *joiner) Waiting() string {
 	n.waiting.mu.Lock()
 	what := n.waiting.what
 	n.waiting.mu.Unlock()
@@ -67,7 +76,7 @@ func (n *Node) Waiting() string {
 
 // catchUp makes a server that does not lead ready: once a read has succeeded,
 // the store holds everything that was committed before the start.
-func (n *Node) catchUp(ctx context.Context) {
+func (n *joiner) catchUp(ctx context.Context) {
 	for {
 		select {
 		case <-n.ready:
@@ -77,7 +86,7 @@ func (n *Node) catchUp(ctx context.Context) {
 			return
 		default:
 		}
-		if _, err := n.read(ctx); err == nil {
+		if _, err := n.reader.read(ctx); err == nil {
 			n.becomeReady()
 		}
 	}
@@ -85,16 +94,16 @@ func (n *Node) catchUp(ctx context.Context) {
 
 // joined notes that this server holds the cluster's state: from now on an empty
 // log is a lost one.
-func (n *Node) joined() {
+func (n *joiner) joined() {
 	if err := n.dir.MarkJoined(); err != nil {
 		n.fatal(fmt.Errorf("consensus: note that this server has joined: %w", err))
 	}
 }
 
-// belong keeps this server a member of its cluster, under the address where it
+// maintainMembership keeps this server a member of its cluster, under the address where it
 // is, until ctx ends.
-func (n *Node) belong(ctx context.Context) {
-	tick := time.NewTicker(belongEvery)
+func (n *joiner) maintainMembership(ctx context.Context) {
+	tick := time.NewTicker(membershipInterval)
 	defer tick.Stop()
 	heard := time.Now() // when a leader was last known
 	var asked time.Time
@@ -104,7 +113,7 @@ func (n *Node) belong(ctx context.Context) {
 		if leader != "" {
 			heard = time.Now()
 		}
-		member, known := n.membership().disk(n.id)
+		member, known := n.members.membership().disk(n.id)
 		joining := n.dir.ID().Joining
 		if known && joining {
 			n.begun()
@@ -116,7 +125,7 @@ func (n *Node) belong(ctx context.Context) {
 			if leader == "" && n.apply(ctx, true) {
 				asked = time.Now()
 			}
-		case known && string(member.Address) != n.RaftAddr(), time.Since(heard) > loneliness*n.cfg.Timing.Heartbeat:
+		case known && string(member.Address) != n.RaftAddr(), time.Since(heard) > leaderSilence*n.cfg.Timing.Heartbeat:
 			if n.apply(ctx, false) {
 				asked = time.Now()
 			}
@@ -134,7 +143,7 @@ func (n *Node) belong(ctx context.Context) {
 }
 
 // begun notes that this server has a log.
-func (n *Node) begun() {
+func (n *joiner) begun() {
 	if err := n.dir.MarkBootstrapped(); err != nil {
 		n.fatal(fmt.Errorf("consensus: note that this server has begun to join: %w", err))
 	}
@@ -142,23 +151,23 @@ func (n *Node) begun() {
 
 // apply asks the servers that may be there, one after the other, to take this one
 // in, until one does, and reports whether one did.
-func (n *Node) apply(ctx context.Context, fresh bool) bool {
+func (n *joiner) apply(ctx context.Context, fresh bool) bool {
 	request := &peerv1.AddMemberRequest{
 		Name: n.cfg.NodeID, Disk: raftlog.DiskOf(n.id), Raft: n.RaftAddr(), Fresh: fresh,
 		ClusterId: n.ClusterID(), Version: version.String(), CommandFormat: commandFormat,
 	}
 	var failures []string
-	for _, addr := range n.whereOthersMayBe() {
+	for _, addr := range n.candidateAddresses() {
 		response, err := n.askAt(ctx, addr, request)
 		if err == nil {
-			n.takenIn(response)
+			n.accepted(response)
 			return true
 		}
 		if ctx.Err() != nil {
 			return false
 		}
-		failures = append(failures, fmt.Sprintf("%s: %v", addr, unanswered(err)))
-		if n.turnedAway(err) {
+		failures = append(failures, fmt.Sprintf("%s: %v", addr, callFailure(err)))
+		if n.refused(err) {
 			return false
 		}
 	}
@@ -176,11 +185,11 @@ func (n *Node) apply(ctx context.Context, fresh bool) bool {
 }
 
 // askAt asks the server at an address, which may be this one.
-func (n *Node) askAt(ctx context.Context, addr string, request *peerv1.AddMemberRequest) (*peerv1.AddMemberResponse, error) {
+func (n *joiner) askAt(ctx context.Context, addr string, request *peerv1.AddMemberRequest) (*peerv1.AddMemberResponse, error) {
 	ctx, cancel := context.WithTimeout(ctx, askTimeout)
 	defer cancel()
 	if addr == n.RaftAddr() {
-		err := n.addMember(ctx, addition{
+		err := n.members.addMember(ctx, addition{
 			name: request.GetName(), disk: request.GetDisk(), addr: request.GetRaft(), own: true, cluster: request.GetClusterId(),
 			format: request.GetCommandFormat(), version: request.GetVersion(),
 		})
@@ -189,10 +198,10 @@ func (n *Node) askAt(ctx context.Context, addr string, request *peerv1.AddMember
 	return peerv1.NewRaftServiceClient(n.PeerConn(addr)).AddMember(ctx, request)
 }
 
-// whereOthersMayBe lists addresses, the likeliest first: the leader's, those of
+// candidateAddresses lists addresses, the likeliest first: the leader's, those of
 // the members, those that gossip has heard of, those that were given. This
 // server's own is among them only when it leads.
-func (n *Node) whereOthersMayBe() []string {
+func (n *joiner) candidateAddresses() []string {
 	var addrs []string
 	add := func(addr string) {
 		if addr != "" && !slices.Contains(addrs, addr) {
@@ -223,8 +232,8 @@ func (n *Node) whereOthersMayBe() []string {
 	return addrs
 }
 
-// takenIn notes the answer of the leader: this server is a member.
-func (n *Node) takenIn(response *peerv1.AddMemberResponse) {
+// accepted notes the answer of the leader: this server is a member.
+func (n *joiner) accepted(response *peerv1.AddMemberResponse) {
 	if err := n.dir.JoinCluster(response.GetClusterId()); err != nil {
 		n.fatal(err)
 		return
@@ -233,9 +242,9 @@ func (n *Node) takenIn(response *peerv1.AddMemberResponse) {
 	n.waiting.set("")
 }
 
-// turnedAway deals with an answer that asking others will not change, and
+// refused deals with an answer that asking others will not change, and
 // reports whether err is one.
-func (n *Node) turnedAway(err error) bool {
+func (n *joiner) refused(err error) bool {
 	var said *rpcerr.Error
 	if !errors.As(err, &said) {
 		return false
@@ -259,7 +268,7 @@ func (n *Node) turnedAway(err error) bool {
 }
 
 // hint returns where gossip has heard of a server last.
-func (n *Node) hint(name string) string {
+func (n *joiner) hint(name string) string {
 	if n.cfg.Peers == nil {
 		return ""
 	}

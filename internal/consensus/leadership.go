@@ -101,7 +101,7 @@ func (n *Node) takeLead() error {
 
 // proposeEmpty writes a batch without operations: once it returns, everything
 // before it is committed and applied here.
-func (n *Node) proposeEmpty() error {
+func (n *core) proposeEmpty() error {
 	command, err := store.EncodeCommand(store.Txn{Time: n.cfg.Clock()})
 	if err != nil {
 		return fmt.Errorf("empty batch: %w", err)
@@ -115,7 +115,7 @@ func (n *Node) proposeEmpty() error {
 
 // answer returns raft's answer, or ErrClosed when this server stops: without a
 // majority raft has none before its lease is over.
-func (n *Node) answer(future raft.Future) error {
+func (n *core) answer(future raft.Future) error {
 	answered := make(chan error, 1)
 	n.answers.Go(func() { answered <- future.Error() })
 	select {
@@ -129,7 +129,7 @@ func (n *Node) answer(future raft.Future) error {
 // nameEpoch gives a new cluster its first epoch, which every server and zone
 // then tells it by. Should an earlier attempt have been committed meanwhile, the
 // request id makes this one a repetition.
-func (n *Node) nameEpoch() error {
+func (n *core) nameEpoch() error {
 	if n.st.View().Epoch() != (store.Epoch{}) {
 		return nil
 	}
@@ -154,7 +154,7 @@ func (n *Node) nameEpoch() error {
 }
 
 // setLead records the lead and tells the listener when it begins or ends.
-func (n *Node) setLead(term uint64) {
+func (n *core) setLead(term uint64) {
 	before, _ := n.lead.get()
 	if !n.lead.set(term) {
 		return
@@ -170,7 +170,7 @@ func (n *Node) setLead(term uint64) {
 
 // waitLead returns the term in which this server leads and may serve, waiting
 // while it is about to, and a channel that is closed when that ends.
-func (n *Node) waitLead(ctx context.Context) (uint64, <-chan struct{}, error) {
+func (n *core) waitLead(ctx context.Context) (uint64, <-chan struct{}, error) {
 	for {
 		moved := n.moved.Wait()
 		term, changed := n.lead.get()
@@ -193,7 +193,7 @@ func (n *Node) waitLead(ctx context.Context) (uint64, <-chan struct{}, error) {
 
 // observeLeader wakes who waits for a leader whenever raft hears of another one,
 // or of none. It runs on raft's goroutine.
-func (n *Node) observeLeader() {
+func (n *core) observeLeader() {
 	n.raft.RegisterObserver(raft.NewObserver(nil, false, func(o *raft.Observation) bool {
 		switch o.Data.(type) {
 		case raft.LeaderObservation, raft.RaftState:
@@ -205,8 +205,8 @@ func (n *Node) observeLeader() {
 
 // LeaderChanged returns a channel that is closed when Leader may return something
 // else. Take it before asking.
-func (n *Node) LeaderChanged() <-chan struct{} { return n.moved.Wait() }
+func (n *core) LeaderChanged() <-chan struct{} { return n.moved.Wait() }
 
 // becomeReady marks the moment at which the store held everything that was
 // committed before the start.
-func (n *Node) becomeReady() { n.readyOnce.Do(func() { close(n.ready) }) }
+func (n *core) becomeReady() { n.readyOnce.Do(func() { close(n.ready) }) }

@@ -90,7 +90,7 @@ func stored(t testing.TB, r store.Reader, name string) (value int, version uint6
 
 func propose(t testing.TB, n *Node, ops ...store.Op) store.Result {
 	t.Helper()
-	result, err := n.Propose(context.Background(), store.Txn{Ops: ops})
+	result, err := n.proposer.Propose(context.Background(), store.Txn{Ops: ops})
 	require.NoError(t, err)
 	return result
 }

@@ -15,12 +15,22 @@ import (
 
 // servers returns the members as this server knows them: the newest
 // configuration in its log, whether it is committed or not.
-func (n *Node) servers() []raft.Server {
+func (n *core) servers() []raft.Server {
 	return n.raft.GetConfiguration().Configuration().Servers
 }
 
+// members knows the servers of the cluster, and changes who they are while this
+// server leads.
+type members struct {
+	*core
+	transfers *transfers
+	contacts  *contacts
+	// changing holds a token while members are being changed.
+	changing chan struct{}
+}
+
 // memberAddresses returns the members as this server knows them.
-func (n *Node) memberAddresses() []*peerv1.MemberAddress {
+func (n *members) memberAddresses() []*peerv1.MemberAddress {
 	servers := n.servers()
 	members := make([]*peerv1.MemberAddress, 0, len(servers))
 	for _, s := range servers {
@@ -32,7 +42,7 @@ func (n *Node) memberAddresses() []*peerv1.MemberAddress {
 }
 
 // membership is what this server, which leads, decides a change on.
-func (n *Node) membership() membership {
+func (n *members) membership() membership {
 	return membership{
 		cluster: n.ClusterID(), self: n.id, servers: n.servers(),
 		silence: n.contacts.silence,
@@ -46,7 +56,7 @@ func (n *Node) membership() membership {
 //
 // Errors: a refusal (*rpcerr.Error with one of the reasons), ErrNotLeader,
 // ErrUnavailable, ErrClosed, ErrUnknownOutcome: ask again.
-func (n *Node) addMember(ctx context.Context, a addition) error {
+func (n *members) addMember(ctx context.Context, a addition) error {
 	if a.name == "" || a.addr == "" {
 		return rpcerr.New(rpcerr.Invalid, "", "a member has a name and an address, not %q and %q", a.name, a.addr)
 	}
@@ -83,7 +93,7 @@ func (n *Node) addMember(ctx context.Context, a addition) error {
 // next leader removes it.
 //
 // Errors: as addMember.
-func (n *Node) removeMember(ctx context.Context, name string, force bool) error {
+func (n *members) removeMember(ctx context.Context, name string, force bool) error {
 	if name != n.cfg.NodeID {
 		return n.changeMembers(ctx, func() error {
 			gone, err := n.called(n.stopping).release(name, force)
@@ -103,14 +113,14 @@ func (n *Node) removeMember(ctx context.Context, name string, force bool) error 
 	if _, err := n.called(ctx).release(name, force); err != nil {
 		return err
 	}
-	if _, err := n.TransferLeadership(ctx, ""); err != nil {
+	if _, err := n.transfers.TransferLeadership(ctx, ""); err != nil {
 		return err
 	}
 	return ErrNotLeader
 }
 
 // called is the membership, and who answers a call now.
-func (n *Node) called(ctx context.Context) membership {
+func (n *members) called(ctx context.Context) membership {
 	ctx, cancel := context.WithTimeout(ctx, askPatience)
 	defer cancel()
 	m := n.membership()
@@ -139,7 +149,7 @@ func (n *Node) called(ctx context.Context) membership {
 // nothing else can.
 //
 // The change goes on when ctx ends.
-func (n *Node) changeMembers(ctx context.Context, change func() error) error {
+func (n *members) changeMembers(ctx context.Context, change func() error) error {
 	if err := n.begin(); err != nil {
 		return err
 	}
@@ -169,7 +179,7 @@ func (n *Node) changeMembers(ctx context.Context, change func() error) error {
 
 // take changes raft's configuration and returns once the change is committed. A
 // server that is added has no vote; one that moved keeps what it has.
-func (n *Node) take(s step) error {
+func (n *members) take(s step) error {
 	var future raft.IndexFuture
 	switch s.what {
 	case remove:
@@ -194,7 +204,7 @@ func (n *Node) take(s step) error {
 // Errors: a refusal (*rpcerr.Error with the reason LAST_VOTER,
 // WOULD_LOSE_QUORUM, IS_ALIVE or UNKNOWN_SERVER), ErrUnavailable, ErrClosed,
 // ErrUnknownOutcome: look at the members, or ask again.
-func (n *Node) Remove(ctx context.Context, name string, force bool) error {
+func (n *members) Remove(ctx context.Context, name string, force bool) error {
 	tried := false
 	return n.atLeader(ctx, func(ctx context.Context) error {
 		err := n.removeMember(ctx, name, force)

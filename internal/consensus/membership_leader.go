@@ -16,7 +16,7 @@ import (
 // server leads, at the leader while another does. It tries again while nobody
 // can do it and whenever it is not known whether it was done: every change of
 // members may be repeated.
-func (n *Node) atLeader(ctx context.Context, here func(context.Context) error, there func(context.Context, peerv1.RaftServiceClient) error) error {
+func (n *members) atLeader(ctx context.Context, here func(context.Context) error, there func(context.Context, peerv1.RaftServiceClient) error) error {
 	if err := n.begin(); err != nil {
 		return err
 	}
@@ -48,7 +48,7 @@ const (
 	leaderPatience = 2 * raftnet.RPCTimeout
 )
 
-func (n *Node) tryLeader(ctx context.Context, here func(context.Context) error, there func(context.Context, peerv1.RaftServiceClient) error) error {
+func (n *members) tryLeader(ctx context.Context, here func(context.Context) error, there func(context.Context, peerv1.RaftServiceClient) error) error {
 	ctx, cancel := context.WithTimeout(ctx, leaderPatience)
 	defer cancel()
 	if n.raft.State() == raft.Leader {

@@ -48,7 +48,7 @@ const askPatience = time.Second
 // Members returns the servers of the cluster by name, this one among them. It
 // asks every one how it stands, all at once, and needs no leader. A server that
 // has not joined its cluster yet lists itself.
-func (n *Node) Members(ctx context.Context) []Member {
+func (n *members) Members(ctx context.Context) []Member {
 	ctx, cancel := context.WithTimeout(ctx, askPatience)
 	defer cancel()
 	servers := n.servers()
@@ -75,7 +75,7 @@ func (n *Node) Members(ctx context.Context) []Member {
 }
 
 // hints returns what gossip believes about the others, by name.
-func (n *Node) hints() map[string]gossip.Peer {
+func (n *members) hints() map[string]gossip.Peer {
 	hints := map[string]gossip.Peer{}
 	if n.cfg.Peers != nil {
 		for _, p := range n.cfg.Peers() {
@@ -86,7 +86,7 @@ func (n *Node) hints() map[string]gossip.Peer {
 }
 
 // self is this server as a member.
-func (n *Node) self(s raft.Server) Member {
+func (n *members) self(s raft.Server) Member {
 	own := n.Status()
 	m := Member{
 		Name: n.cfg.NodeID, Raft: n.RaftAddr(), State: own.State, Voter: s.Suffrage == raft.Voter,
@@ -104,7 +104,7 @@ func (n *Node) self(s raft.Server) Member {
 
 // askStatus asks a member how it stands, and makes do with what gossip said about it
 // where it does not answer.
-func (n *Node) askStatus(ctx context.Context, s raft.Server, hint gossip.Peer) Member {
+func (n *members) askStatus(ctx context.Context, s raft.Server, hint gossip.Peer) Member {
 	m := Member{
 		Name: raftlog.NameOf(s.ID), Raft: string(s.Address), GRPC: hint.GRPC, Gossip: hint.Gossip,
 		State: StateUnreachable, Voter: s.Suffrage == raft.Voter, Version: hint.Version,
@@ -128,9 +128,9 @@ func (n *Node) askStatus(ctx context.Context, s raft.Server, hint gossip.Peer) M
 	return m
 }
 
-// unanswered says in a few words why a call to a peer has no answer, without
+// callFailure says in a few words why a call to a peer has no answer, without
 // what gRPC adds about itself.
-func unanswered(err error) error {
+func callFailure(err error) error {
 	said := status.Convert(err)
 	switch said.Code() {
 	case codes.DeadlineExceeded, codes.Canceled:
@@ -144,7 +144,7 @@ func unanswered(err error) error {
 
 // lastLogTerm is the term of the last entry of the log, or of the snapshot that
 // the log has not continued yet.
-func (n *Node) lastLogTerm() uint64 {
+func (n *core) lastLogTerm() uint64 {
 	stats := n.raft.Stats() // raft says it nowhere else
 	number := func(name string) uint64 {
 		v, _ := strconv.ParseUint(stats[name], 10, 64)
@@ -200,7 +200,7 @@ func (n *Node) Health() Health {
 	for id, s := range state.Servers {
 		m := MemberHealth{
 			Name: raftlog.NameOf(id), Voter: s.HasVotingRights(), Healthy: s.Health.Healthy,
-			Since: since[id].since, LastContact: n.contacts.silence(id),
+			Since: since[id].since, LastContact: n.members.contacts.silence(id),
 		}
 		if s.Stats.LastIndex < last {
 			m.Lag = last - s.Stats.LastIndex

@@ -14,13 +14,13 @@ import (
 // leader, once.
 func (s *peerService) AddMember(ctx context.Context, req *peerv1.AddMemberRequest) (*peerv1.AddMemberResponse, error) {
 	n := s.node
-	err := n.addMember(ctx, addition{
+	err := n.members.addMember(ctx, addition{
 		name: req.GetName(), disk: req.GetDisk(), addr: req.GetRaft(), fresh: req.GetFresh(), cluster: req.GetClusterId(),
 		format: req.GetCommandFormat(), version: req.GetVersion(),
 	})
 	switch {
 	case err == nil:
-		return &peerv1.AddMemberResponse{ClusterId: n.ClusterID(), Members: n.memberAddresses()}, nil
+		return &peerv1.AddMemberResponse{ClusterId: n.ClusterID(), Members: n.members.memberAddresses()}, nil
 	case errors.Is(err, ErrNotLeader) && !req.GetForwarded():
 		return s.forwardAddMember(ctx, req)
 	}
@@ -42,7 +42,7 @@ func (s *peerService) forwardAddMember(ctx context.Context, req *peerv1.AddMembe
 
 // RemoveMember takes a server out of the cluster, which only the leader can.
 func (s *peerService) RemoveMember(ctx context.Context, req *peerv1.RemoveMemberRequest) (*peerv1.RemoveMemberResponse, error) {
-	if err := s.node.removeMember(ctx, req.GetName(), req.GetForce()); err != nil {
+	if err := s.node.members.removeMember(ctx, req.GetName(), req.GetForce()); err != nil {
 		return nil, memberStatus(err)
 	}
 	return &peerv1.RemoveMemberResponse{}, nil

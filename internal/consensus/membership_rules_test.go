@@ -13,7 +13,7 @@ import (
 )
 
 // members is a membership led by a; who is in silent has not answered for long.
-func members(silent string, servers ...raft.Server) membership {
+func membersOf(silent string, servers ...raft.Server) membership {
 	called := map[raft.ServerID]bool{}
 	for _, s := range servers {
 		called[s.ID] = !strings.Contains(silent, string(s.ID))
@@ -51,7 +51,7 @@ func TestWhoIsAdmitted(t *testing.T) {
 	fresh := addition{name: "d", addr: "d:1", fresh: true, format: commandFormat}
 	known := addition{name: "b", addr: "b:1", cluster: "here", format: commandFormat}
 	as := func(a addition, change func(*addition)) addition { change(&a); return a }
-	three := func(silent string) membership { return members(silent, voter("a"), voter("b"), voter("c")) }
+	three := func(silent string) membership { return membersOf(silent, voter("a"), voter("b"), voter("c")) }
 	added, again := []step{{add, "d", "d:1"}}, []step{{remove, "d", ""}, {add, "d", "d:1"}}
 	for name, tc := range map[string]struct {
 		in     membership
@@ -73,9 +73,9 @@ func TestWhoIsAdmitted(t *testing.T) {
 		"a name that is taken":                       {in: three(""), ask: as(fresh, func(a *addition) { a.name = "b" }), reason: ReasonAlreadyRunning},
 		"the name of the leader":                     {in: three(""), ask: as(fresh, func(a *addition) { a.name = "a" }), reason: ReasonAlreadyRunning},
 		"a voter that still answers":                 {in: three(""), ask: as(known, func(a *addition) { a.fresh = true }), reason: ReasonAlreadyRunning},
-		"a joiner that asks again":                   {in: members("", voter("a"), nonvoter("d")), ask: fresh, steps: again},
-		"a joiner's name elsewhere":                  {in: members("", voter("a"), nonvoter("d")), ask: as(fresh, func(a *addition) { a.addr = "d:2" }), reason: ReasonAlreadyRunning},
-		"a joiner that moved":                        {in: members("d", voter("a"), nonvoter("d")), ask: as(fresh, func(a *addition) { a.addr = "d:2" }), steps: []step{{remove, "d", ""}, {add, "d", "d:2"}}},
+		"a joiner that asks again":                   {in: membersOf("", voter("a"), nonvoter("d")), ask: fresh, steps: again},
+		"a joiner's name elsewhere":                  {in: membersOf("", voter("a"), nonvoter("d")), ask: as(fresh, func(a *addition) { a.addr = "d:2" }), reason: ReasonAlreadyRunning},
+		"a joiner that moved":                        {in: membersOf("d", voter("a"), nonvoter("d")), ask: as(fresh, func(a *addition) { a.addr = "d:2" }), steps: []step{{remove, "d", ""}, {add, "d", "d:2"}}},
 		"a member that was removed":                  {in: three(""), ask: as(fresh, func(a *addition) { a.fresh = false }), reason: ReasonRemoved},
 		"of another cluster":                         {in: three(""), ask: as(fresh, func(a *addition) { a.cluster = "there" }), reason: raftnet.ReasonForeignCluster},
 		"too old":                                    {in: three(""), ask: as(fresh, func(a *addition) { a.format = commandFormat - 1 }), reason: ReasonTooOld},
@@ -98,25 +98,25 @@ func TestWhoMayBeRemoved(t *testing.T) {
 		force  bool
 		reason string
 	}{
-		"a dead one of three":                  {in: members("c", voter("a"), voter("b"), voter("c")), remove: "c"},
-		"a dead one of two":                    {in: members("b", voter("a"), voter("b")), remove: "b"},
-		"a dead joiner":                        {in: members("d", voter("a"), nonvoter("d")), remove: "d"},
-		"a live one":                           {in: members("", voter("a"), voter("b"), voter("c")), remove: "c", reason: ReasonIsAlive},
-		"a live one, by force":                 {in: members("", voter("a"), voter("b"), voter("c")), remove: "c", force: true},
-		"the leader":                           {in: members("", voter("a"), voter("b"), voter("c")), remove: "a", reason: ReasonIsAlive},
-		"the leader, by force":                 {in: members("", voter("a"), voter("b"), voter("c")), remove: "a", force: true},
-		"a live joiner":                        {in: members("", voter("a"), nonvoter("d")), remove: "d", reason: ReasonIsAlive},
-		"a live joiner, by force":              {in: members("", voter("a"), nonvoter("d")), remove: "d", force: true},
-		"the only one":                         {in: members("", voter("a")), remove: "a", force: true, reason: ReasonLastVoter},
-		"the only voter":                       {in: members("", voter("a"), nonvoter("d")), remove: "a", force: true, reason: ReasonLastVoter},
-		"a live one beside a dead one":         {in: members("c", voter("a"), voter("b"), voter("c")), remove: "b", force: true, reason: ReasonWouldLoseQuorum},
-		"a live one of five beside a dead":     {in: members("e", voter("a"), voter("b"), voter("c"), voter("d"), voter("e")), remove: "b", force: true},
-		"a live one of five beside two":        {in: members("de", voter("a"), voter("b"), voter("c"), voter("d"), voter("e")), remove: "b", force: true, reason: ReasonWouldLoseQuorum},
-		"nobody":                               {in: members("", voter("a")), remove: "x", reason: ReasonUnknownServer},
-		"a joiner does not make up for death":  {in: members("c", voter("a"), voter("b"), voter("c"), nonvoter("d")), remove: "b", force: true, reason: ReasonWouldLoseQuorum},
-		"a live one beside one that just died": {in: called(members("", voter("a"), voter("b"), voter("c")), "b"), remove: "b", force: true, reason: ReasonWouldLoseQuorum},
-		"one that just died":                   {in: called(members("", voter("a"), voter("b"), voter("c")), "b"), remove: "c", reason: ReasonIsAlive},
-		"one that only the heartbeats miss":    {in: called(members("c", voter("a"), voter("b"), voter("c")), "bc"), remove: "c", reason: ReasonIsAlive},
+		"a dead one of three":                  {in: membersOf("c", voter("a"), voter("b"), voter("c")), remove: "c"},
+		"a dead one of two":                    {in: membersOf("b", voter("a"), voter("b")), remove: "b"},
+		"a dead joiner":                        {in: membersOf("d", voter("a"), nonvoter("d")), remove: "d"},
+		"a live one":                           {in: membersOf("", voter("a"), voter("b"), voter("c")), remove: "c", reason: ReasonIsAlive},
+		"a live one, by force":                 {in: membersOf("", voter("a"), voter("b"), voter("c")), remove: "c", force: true},
+		"the leader":                           {in: membersOf("", voter("a"), voter("b"), voter("c")), remove: "a", reason: ReasonIsAlive},
+		"the leader, by force":                 {in: membersOf("", voter("a"), voter("b"), voter("c")), remove: "a", force: true},
+		"a live joiner":                        {in: membersOf("", voter("a"), nonvoter("d")), remove: "d", reason: ReasonIsAlive},
+		"a live joiner, by force":              {in: membersOf("", voter("a"), nonvoter("d")), remove: "d", force: true},
+		"the only one":                         {in: membersOf("", voter("a")), remove: "a", force: true, reason: ReasonLastVoter},
+		"the only voter":                       {in: membersOf("", voter("a"), nonvoter("d")), remove: "a", force: true, reason: ReasonLastVoter},
+		"a live one beside a dead one":         {in: membersOf("c", voter("a"), voter("b"), voter("c")), remove: "b", force: true, reason: ReasonWouldLoseQuorum},
+		"a live one of five beside a dead":     {in: membersOf("e", voter("a"), voter("b"), voter("c"), voter("d"), voter("e")), remove: "b", force: true},
+		"a live one of five beside two":        {in: membersOf("de", voter("a"), voter("b"), voter("c"), voter("d"), voter("e")), remove: "b", force: true, reason: ReasonWouldLoseQuorum},
+		"nobody":                               {in: membersOf("", voter("a")), remove: "x", reason: ReasonUnknownServer},
+		"a joiner does not make up for death":  {in: membersOf("c", voter("a"), voter("b"), voter("c"), nonvoter("d")), remove: "b", force: true, reason: ReasonWouldLoseQuorum},
+		"a live one beside one that just died": {in: called(membersOf("", voter("a"), voter("b"), voter("c")), "b"), remove: "b", force: true, reason: ReasonWouldLoseQuorum},
+		"one that just died":                   {in: called(membersOf("", voter("a"), voter("b"), voter("c")), "b"), remove: "c", reason: ReasonIsAlive},
+		"one that only the heartbeats miss":    {in: called(membersOf("c", voter("a"), voter("b"), voter("c")), "bc"), remove: "c", reason: ReasonIsAlive},
 	} {
 		gone, err := tc.in.release(tc.remove, tc.force)
 		if tc.reason == "" {

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"sync"
-	"sync/atomic"
 	"time"
 
 	"github.com/hashicorp/raft"
@@ -17,68 +16,35 @@ import (
 )
 
 // Node is one server of a cluster, or a cluster of one. Its methods may be
-// called from any goroutine.
+// called from any goroutine. Each of its parts has one job and a file of its own.
 type Node struct {
-	cfg       Config
-	st        *store.Store
-	dir       *raftlog.DataDir
-	log       *raftlog.Log
-	network   raftnet.Network // nil: none
-	transport raftnet.Transport
-	// id is what raft knows this server by.
-	id      raft.ServerID
-	raft    *raft.Raft
-	reserve *reserve
-	// running is raft once it runs, for what it calls from its own goroutines.
-	running atomic.Pointer[raft.Raft]
+	*core
+	*proposer
+	*reader
+	*members
+	*restorer
+	*joiner
+	*transfers
+	disk  *diskGuard
+	pilot *pilot
 
-	peers      *raftnet.Peers
 	peerServer *raftnet.Server // nil without a network
+	closeOnce  sync.Once
+	closeErr   error
+}
 
-	contacts *contacts
-	pilot    *pilot
-	// changing holds a token while members are being changed.
-	changing chan struct{}
-
-	// witness is the transport as raft sees it.
-	witness *raftnet.Endpoint
-	// writes are held back while the state is replaced or another server takes
-	// over.
-	writes gate
-	// restorePart is defaultRestorePart, except in tests.
-	restorePart int
-	// forwarded counts the batches that were sent to the leader.
-	forwarded atomic.Uint64
-
-	lead *leadership
-	// moved wakes when the leader that raft knows, or this server's lead, changes.
-	moved        raftnet.Signal
-	transferring transferWatch
-	waiting      waiting
-
-	ready     chan struct{}
-	readyOnce sync.Once
-
-	// stopping ends when Close begins to stop the node's own goroutines, aborting
-	// when it can wait no longer for the answers of peers.
-	stopping, aborting context.Context
-	stop, abort        context.CancelFunc
-	// background and upkeep are the node's own goroutines, requests the calls in
-	// progress. Upkeep makes requests of its own, so it ends first. Answers are
-	// waited for from raft, which gives them at its end at the latest.
-	background, upkeep, requests, answers sync.WaitGroup
-	upkeeping                             context.Context
-	stopUpkeep                            context.CancelFunc
-	// mu orders the beginning of requests and Close; it guards closed.
-	mu     sync.RWMutex
-	closed bool
-
-	fatalOnce sync.Once
-	closeOnce sync.Once
-	closeErr  error
-	// raftEnd is the end of raft, once it was asked for.
-	raftOnce sync.Once
-	raftEnd  raft.Future
+// newNode returns a node of which nothing runs.
+func newNode(cfg Config, st *store.Store) *Node {
+	c := &core{cfg: cfg, st: st, lead: newLeadership()}
+	c.ready = make(chan struct{})
+	n := &Node{core: c, reader: &reader{c}, transfers: &transfers{c}}
+	n.disk = &diskGuard{core: c, transfers: n.transfers}
+	n.proposer = &proposer{core: c, disk: n.disk, reader: n.reader}
+	n.members = &members{core: c, transfers: n.transfers, contacts: newContacts(), changing: make(chan struct{}, 1)}
+	n.restorer = &restorer{core: c, reader: n.reader, restorePart: defaultRestorePart}
+	n.joiner = &joiner{core: c, members: n.members, reader: n.reader}
+	n.pilot = &pilot{node: n}
+	return n
 }
 
 // Open starts a node on its data directory and restores the store, which must
@@ -93,11 +59,7 @@ func Open(ctx context.Context, cfg Config, st *store.Store) (_ *Node, err error)
 	if err := cfg.Validate(); err != nil {
 		return nil, err
 	}
-	n := &Node{
-		cfg: cfg, st: st, restorePart: defaultRestorePart, lead: newLeadership(), ready: make(chan struct{}),
-		contacts: newContacts(), changing: make(chan struct{}, 1),
-	}
-	n.pilot = &pilot{node: n}
+	n := newNode(cfg, st)
 	if n.dir, err = openDataDir(cfg); err != nil {
 		return nil, err
 	}
@@ -116,7 +78,7 @@ func Open(ctx context.Context, cfg Config, st *store.Store) (_ *Node, err error)
 	} else {
 		n.transport = n.network.Transport(n.identity)
 	}
-	n.witness = raftnet.NewEndpoint(n.transport, n.hint)
+	n.witness = raftnet.NewEndpoint(n.transport, n.joiner.hint)
 	if err = n.dir.Claim(cfg.owner()); err != nil {
 		return nil, err
 	}
@@ -144,7 +106,7 @@ func Open(ctx context.Context, cfg Config, st *store.Store) (_ *Node, err error)
 	n.stopping, n.stop = context.WithCancel(background)
 	n.aborting, n.abort = context.WithCancel(background)
 	n.upkeeping, n.stopUpkeep = context.WithCancel(background)
-	n.reserve = newReserve(cfg.NodeID, n.dir, cfg.DiskReserve)
+	n.disk.reserve = newReserve(cfg.NodeID, n.dir, cfg.DiskReserve)
 	notify := make(chan bool, 16)
 	if err = n.startRaft(snapshots, notify); err != nil {
 		return nil, err
@@ -178,16 +140,16 @@ func openNetwork(ctx context.Context, cfg Config) (raftnet.Network, error) {
 // run starts the node's own goroutines.
 func (n *Node) run(notify <-chan bool) {
 	n.observeLeader()
-	n.background.Go(func() { n.watchDisk(n.stopping) })
+	n.background.Go(func() { n.disk.watchDisk(n.stopping) })
 	n.background.Go(func() { n.followLeadership(n.stopping, notify) })
 	if n.network != nil {
 		n.servePeers()
-		n.background.Go(func() { n.observeHeartbeats(n.stopping) })
+		n.background.Go(func() { n.members.observeHeartbeats(n.stopping) })
 		n.background.Go(func() { n.pilot.run(n.stopping) })
-		n.upkeep.Go(func() { n.catchUp(n.upkeeping) })
-		n.upkeep.Go(func() { n.belong(n.upkeeping) })
+		n.upkeep.Go(func() { n.joiner.catchUp(n.upkeeping) })
+		n.upkeep.Go(func() { n.joiner.maintainMembership(n.upkeeping) })
 	}
-	n.stand()
+	n.campaign()
 }
 
 // bootstrap begins the log of a new cluster with this server as its only
@@ -268,11 +230,11 @@ func (n *Node) startRaft(snapshots *raftlog.Snapshots, notify chan<- bool) (err 
 	return fmt.Errorf("consensus: start: %w", err)
 }
 
-// stand makes the only voter of a cluster stand for election at once: there is
+// campaign makes the only voter of a cluster stand for election at once: there is
 // no leader it could wait to hear from. It uses the message by which a leader
 // hands over, which any server may act upon at any time. Should it not arrive,
 // the heartbeat timeout does the same.
-func (n *Node) stand() {
+func (n *Node) campaign() {
 	servers := n.raft.GetConfiguration().Configuration().Servers
 	if len(servers) != 1 || servers[0].ID != n.id {
 		return
@@ -310,28 +272,28 @@ func (n *Node) abandon() {
 
 // Ready is closed when the store holds everything that was committed before the
 // start, and this server can take requests.
-func (n *Node) Ready() <-chan struct{} { return n.ready }
+func (n *core) Ready() <-chan struct{} { return n.ready }
 
 // IsLeader says whether this server leads and is ready to serve.
-func (n *Node) IsLeader() bool {
+func (n *core) IsLeader() bool {
 	term, _ := n.lead.get()
 	return term != 0
 }
 
 // Leader returns the node id and raft address of the leader, empty when it is
 // not known.
-func (n *Node) Leader() (id, addr string) {
+func (n *core) Leader() (id, addr string) {
 	address, server := n.raft.LeaderWithID()
 	return raftlog.NameOf(server), string(address)
 }
 
 // RaftAddr is the address that peers dial, the node's id where there is no
 // network.
-func (n *Node) RaftAddr() string { return string(n.transport.LocalAddr()) }
+func (n *core) RaftAddr() string { return string(n.transport.LocalAddr()) }
 
 // ClusterID names the cluster for as long as it lives. It is empty while a new
 // server has not found the cluster that it joins.
-func (n *Node) ClusterID() string { return n.dir.ID().ClusterID }
+func (n *core) ClusterID() string { return n.dir.ID().ClusterID }
 
 // Status is a moment of a node's life, for people and metrics.
 type Status struct {
@@ -347,7 +309,7 @@ type Status struct {
 }
 
 // Status returns the state of the node.
-func (n *Node) Status() Status {
+func (n *core) Status() Status {
 	leader, _ := n.Leader()
 	return Status{
 		ClusterID: n.ClusterID(), NodeID: n.cfg.NodeID,
@@ -391,7 +353,7 @@ func (n *Node) Snapshot() error {
 }
 
 // fatal reports that the node cannot go on safely, once.
-func (n *Node) fatal(err error) {
+func (n *core) fatal(err error) {
 	n.fatalOnce.Do(func() {
 		if n.cfg.Events.Fatal == nil {
 			n.cfg.Logger.Error("this server cannot go on", "node", n.cfg.NodeID, "error", err)
@@ -402,7 +364,7 @@ func (n *Node) fatal(err error) {
 }
 
 // begin registers a request, unless the node is closed.
-func (n *Node) begin() error {
+func (n *core) begin() error {
 	n.mu.RLock()
 	defer n.mu.RUnlock()
 	if n.closed {
@@ -453,7 +415,7 @@ func (n *Node) close() error {
 
 func (n *Node) shutDown() error {
 	if n.log.Failure() == nil {
-		n.stepAside()
+		n.transfers.stepAside()
 	}
 	n.stopUpkeep()
 	n.upkeep.Wait()

@@ -52,7 +52,7 @@ func TestRestartKeepsEverything(t *testing.T) {
 
 func TestRefusalsAreErrorsAndChangeNothing(t *testing.T) {
 	n, st := open(t, testConfig(t.TempDir()))
-	_, err := n.Propose(context.Background(), store.Txn{
+	_, err := n.proposer.Propose(context.Background(), store.Txn{
 		Ops:           []store.Op{put("a", 1), put("b", 1)},
 		Preconditions: []store.Precondition{{Key: key("b"), Version: 4}},
 	})
@@ -70,12 +70,12 @@ func TestReadSeesEveryAcknowledgedWrite(t *testing.T) {
 	for w := range 4 {
 		wg.Go(func() {
 			for i := 1; i <= 50; i++ {
-				result, err := n.Propose(context.Background(), store.Txn{Ops: []store.Op{put(fmt.Sprint("w", w), i)}})
+				result, err := n.proposer.Propose(context.Background(), store.Txn{Ops: []store.Op{put(fmt.Sprint("w", w), i)}})
 				if err != nil {
 					errs <- err
 					return
 				}
-				rev, err := n.Read(context.Background())
+				rev, err := n.reader.Read(context.Background())
 				if err != nil || rev < result.Revision || st.View().Revision() < rev {
 					errs <- errors.Join(err, fmt.Errorf("read at %d after a write at %d", rev, result.Revision))
 					return
@@ -96,13 +96,13 @@ func TestEndedContexts(t *testing.T) {
 	n, _ := open(t, testConfig(t.TempDir()))
 	ctx, cancel := context.WithCancel(context.Background())
 	cancel()
-	_, err := n.Propose(ctx, store.Txn{Ops: []store.Op{put("a", 1)}})
+	_, err := n.proposer.Propose(ctx, store.Txn{Ops: []store.Op{put("a", 1)}})
 	require.ErrorIs(t, err, ErrUnavailable, "it was not sent")
 	require.ErrorIs(t, err, context.Canceled)
 	require.NoError(t, n.Close())
-	_, err = n.Propose(context.Background(), store.Txn{})
+	_, err = n.proposer.Propose(context.Background(), store.Txn{})
 	require.ErrorIs(t, err, ErrClosed)
-	_, err = n.Read(context.Background())
+	_, err = n.reader.Read(context.Background())
 	require.ErrorIs(t, err, ErrClosed)
 	require.ErrorIs(t, n.Snapshot(), ErrClosed)
 	require.NoError(t, n.Close())
@@ -120,7 +120,7 @@ func TestCloseAnswersWhatIsUnderWay(t *testing.T) {
 	for w := range writers {
 		wg.Go(func() {
 			for i := 1; ; i++ {
-				_, err := n.Propose(context.Background(), store.Txn{Ops: []store.Op{put(fmt.Sprint("w", w), i)}})
+				_, err := n.proposer.Propose(context.Background(), store.Txn{Ops: []store.Op{put(fmt.Sprint("w", w), i)}})
 				if err != nil {
 					return
 				}
@@ -301,7 +301,7 @@ func TestHalfBegun(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			cfg := testConfig(t.TempDir())
 			var err error
-			n := &Node{cfg: cfg}
+			n := newNode(cfg, nil)
 			n.dir, err = openDataDir(cfg)
 			require.NoError(t, err)
 			n.transport = raftnet.Loopback(cfg.NodeID)

@@ -50,7 +50,7 @@ func newContacts() *contacts {
 }
 
 // observeHeartbeats feeds contacts until ctx ends.
-func (n *Node) observeHeartbeats(ctx context.Context) {
+func (n *members) observeHeartbeats(ctx context.Context) {
 	observations := make(chan raft.Observation, observationQueue)
 	observer := raft.NewObserver(observations, false, func(o *raft.Observation) bool {
 		switch o.Data.(type) {

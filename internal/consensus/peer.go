@@ -11,7 +11,7 @@ import (
 // services it registered with Config.PeerServices. Both ends have proved to be
 // servers of this cluster. It is shared, connects when it is first used and
 // again after a failure, and is closed with the node.
-func (n *Node) PeerConn(addr string) grpc.ClientConnInterface { return n.peers.To(addr) }
+func (n *core) PeerConn(addr string) grpc.ClientConnInterface { return n.peers.To(addr) }
 
 // servePeers answers the calls of peers until the server is stopped.
 func (n *Node) servePeers() {

@@ -37,7 +37,7 @@ func (s *peerService) Propose(ctx context.Context, request *peerv1.ProposeReques
 	}
 	p := proposal{command: command, note: request.GetNote(), patience: time.NewTimer(n.cfg.ApplyTimeout)}
 	defer p.patience.Stop()
-	result, index, err := n.proposeHere(ctx, &p)
+	result, index, err := n.proposer.proposeHere(ctx, &p)
 	if err != nil && result.Err == nil {
 		return nil, memberStatus(err)
 	}
@@ -51,7 +51,7 @@ func (s *peerService) ReadIndex(ctx context.Context, _ *peerv1.ReadIndexRequest)
 		return nil, memberStatus(err)
 	}
 	defer n.requests.Done()
-	point, term, err := n.readPointHere(ctx)
+	point, term, err := n.reader.readPointHere(ctx)
 	if err != nil {
 		return nil, memberStatus(err)
 	}
@@ -68,7 +68,7 @@ func (s *peerService) Status(context.Context, *peerv1.StatusRequest) (*peerv1.St
 		LastIndex: uint64(status.Last), LastTerm: n.lastLogTerm(),
 		Committed: uint64(status.Committed), Applied: uint64(status.Applied),
 		Version: version.String(), CommandFormat: commandFormat,
-		Raft: n.RaftAddr(), Members: n.memberAddresses(), DiskLow: n.Disk().Low,
+		Raft: n.RaftAddr(), Members: n.members.memberAddresses(), DiskLow: n.Disk().Low,
 	}
 	if n.cfg.Addresses != nil {
 		addresses := n.cfg.Addresses()
@@ -84,7 +84,7 @@ func (s *peerService) TransferLeadership(ctx context.Context, request *peerv1.Tr
 		return nil, memberStatus(err)
 	}
 	defer n.requests.Done()
-	leader, err := n.handOver(ctx, request.GetTo())
+	leader, err := n.transfers.handOver(ctx, request.GetTo())
 	if err != nil {
 		return nil, memberStatus(err)
 	}

@@ -4,12 +4,12 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"sync/atomic"
 	"time"
 
 	"github.com/hashicorp/raft"
 
 	"meridian/internal/raftlog"
-	"meridian/internal/resource"
 	"meridian/internal/store"
 )
 
@@ -21,6 +21,15 @@ const (
 	// waited for.
 	answerGrace = 250 * time.Millisecond
 )
+
+// proposer writes batches, here or at the leader.
+type proposer struct {
+	*core
+	disk   *diskGuard
+	reader *reader
+	// forwarded counts the batches that were sent to the leader.
+	forwarded atomic.Uint64
+}
 
 // Propose writes a batch: it returns once the batch is on the disks of a
 // majority and applied to this server's store (§7.1). Result.Revision
@@ -36,7 +45,7 @@ const (
 // one; nothing was written), ErrNotLeader, ErrUnavailable, ErrClosed (nothing
 // was written), ErrUnknownOutcome (it may have been, or yet be), among it the
 // end of ctx.
-func (n *Node) Propose(ctx context.Context, txn store.Txn) (store.Result, error) {
+func (n *proposer) Propose(ctx context.Context, txn store.Txn) (store.Result, error) {
 	if err := n.begin(); err != nil {
 		return store.Result{}, err
 	}
@@ -104,7 +113,7 @@ func (p *proposal) outcome(result store.Result, err error) (store.Result, error)
 }
 
 // attempt proposes once, here or at the leader.
-func (n *Node) attempt(ctx context.Context, p *proposal, moved <-chan struct{}) (store.Result, error) {
+func (n *proposer) attempt(ctx context.Context, p *proposal, moved <-chan struct{}) (store.Result, error) {
 	id, addr := n.Leader()
 	if id == n.cfg.NodeID || n.network == nil {
 		result, _, err := n.proposeHere(ctx, p)
@@ -118,8 +127,8 @@ func (n *Node) attempt(ctx context.Context, p *proposal, moved <-chan struct{}) 
 
 // proposeHere appends a batch to this server's log and returns once it is
 // committed and applied here, with its index.
-func (n *Node) proposeHere(ctx context.Context, p *proposal) (store.Result, uint64, error) {
-	if err := n.writable(); err != nil && n.leads() {
+func (n *proposer) proposeHere(ctx context.Context, p *proposal) (store.Result, uint64, error) {
+	if err := n.disk.writable(); err != nil && n.leads() {
 		p.over = errors.Is(err, raftlog.ErrDiskFull) // nobody has room, and that may last
 		return store.Result{}, 0, err
 	}
@@ -158,7 +167,7 @@ func (n *Node) proposeHere(ctx context.Context, p *proposal) (store.Result, uint
 
 // leaderless reports whether a request has waited for a leader for as long as it
 // should. led is when there was one last, to the knowledge of the request.
-func (n *Node) leaderless(led *time.Time) bool {
+func (n *core) leaderless(led *time.Time) bool {
 	if id, _ := n.Leader(); id != "" || n.cfg.LeaderPatience == 0 {
 		*led = time.Now()
 		return false
@@ -168,7 +177,7 @@ func (n *Node) leaderless(led *time.Time) bool {
 
 // pause waits until another attempt may do better, and reports whether there is
 // time for one.
-func (n *Node) pause(ctx context.Context, moved <-chan struct{}, over <-chan time.Time) bool {
+func (n *core) pause(ctx context.Context, moved <-chan struct{}, over <-chan time.Time) bool {
 	again := time.NewTimer(retryPause)
 	defer again.Stop()
 	select {
@@ -181,118 +190,4 @@ func (n *Node) pause(ctx context.Context, moved <-chan struct{}, over <-chan tim
 	case <-n.stopping.Done():
 	}
 	return false
-}
-
-// Read is a linearizable read point: views of the store taken after it returns
-// hold every write that was acknowledged, by any server, before it was called.
-// It returns the store's revision at that point.
-//
-// Any server takes a read. The leader says up to where its store has to be; this
-// server then waits until its own is. Within ApplyTimeout a change of leader is
-// waited out.
-//
-// Errors: ErrNotLeader, ErrUnavailable (among it the end of ctx), ErrClosed.
-func (n *Node) Read(ctx context.Context) (resource.Revision, error) {
-	if err := n.begin(); err != nil {
-		return 0, err
-	}
-	defer n.requests.Done()
-	return n.read(ctx)
-}
-
-func (n *Node) read(ctx context.Context) (resource.Revision, error) {
-	patience := time.NewTimer(n.cfg.ApplyTimeout)
-	defer patience.Stop()
-	begun := time.Now()
-	led := begun
-	for {
-		moved := n.moved.Wait()
-		point, err := n.readPoint(ctx, begun, moved)
-		if err == nil {
-			if err = n.awaitApplied(ctx, begun, point); err != nil {
-				return 0, fmt.Errorf("%w: this server has not caught up with revision %d: %w", ErrUnavailable, point, err)
-			}
-			return n.st.Revision(), nil
-		}
-		if n.network == nil || context.Cause(ctx) != nil || n.leaderless(&led) || !n.pause(ctx, moved, patience.C) {
-			return 0, err
-		}
-	}
-}
-
-// readPoint asks the leader, which may be this server, for a revision that holds
-// everything acknowledged so far.
-func (n *Node) readPoint(ctx context.Context, begun time.Time, moved <-chan struct{}) (resource.Revision, error) {
-	id, addr := n.Leader()
-	if id == n.cfg.NodeID || n.network == nil {
-		point, _, err := n.readPointHere(ctx)
-		return point, err
-	}
-	if id == "" {
-		return 0, ErrUnavailable
-	}
-	return n.readPointThere(ctx, addr, begun, moved)
-}
-
-// readPointHere returns what is committed, once a majority has confirmed that
-// this server still leads, and the term it leads in. The lead has to be of one
-// term throughout: a leader that lost and regained it may not know yet what was
-// committed in between.
-func (n *Node) readPointHere(ctx context.Context) (resource.Revision, uint64, error) {
-	term, changed, err := n.waitLead(ctx)
-	if err != nil {
-		return 0, 0, err
-	}
-	asked := n.witness.BeginRead()
-	committed := resource.Revision(n.raft.CommitIndex())
-	if n.log.Starved() && n.onlyVoter() {
-		// Raft would not answer while it waits for room on the disk. Nobody else
-		// could lead, and there is nobody to ask.
-		return committed, term, nil
-	}
-	for {
-		proof := n.witness.Changed()
-		if err := n.verifyLead(ctx); err != nil {
-			return 0, 0, err
-		}
-		if n.raft.CurrentTerm() != term {
-			return 0, 0, ErrUnavailable
-		}
-		if n.network == nil || n.witness.Confirmed(n.id, n.servers(), term, asked) {
-			return committed, term, nil
-		}
-		select {
-		case <-proof:
-		case <-changed:
-			return 0, 0, n.notLeader()
-		case <-ctx.Done():
-			return 0, 0, fmt.Errorf("%w: %w", ErrUnavailable, context.Cause(ctx))
-		}
-	}
-}
-
-// verifyLead makes the leader ask its followers at once.
-func (n *Node) verifyLead(ctx context.Context) error {
-	verified := make(chan error, 1)
-	n.requests.Go(func() { verified <- n.raft.VerifyLeader().Error() })
-	select {
-	case err := <-verified:
-		if err != nil {
-			return fmt.Errorf("%w: %w", n.notLeader(), err)
-		}
-		return nil
-	case <-ctx.Done():
-		return fmt.Errorf("%w: %w", ErrUnavailable, context.Cause(ctx))
-	}
-}
-
-// awaitApplied waits until this server's store has a revision, as long as a
-// request that began then may take.
-func (n *Node) awaitApplied(ctx context.Context, begun time.Time, rev resource.Revision) error {
-	if n.st.Revision() >= rev {
-		return nil
-	}
-	limited, done := n.limited(ctx, begun, nil)
-	defer done()
-	return n.st.Wait(limited, rev)
 }

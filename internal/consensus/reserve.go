@@ -148,7 +148,7 @@ func (r *reserve) now() Disk {
 // Disk returns how this server's storage stands. Cheap, and never waits for the
 // disk.
 func (n *Node) Disk() Disk {
-	disk := n.reserve.now()
+	disk := n.disk.reserve.now()
 	if hangs := n.log.Stuck(); hangs >= n.cfg.StallLimit {
 		disk.Hangs = hangs
 	}
@@ -157,7 +157,7 @@ func (n *Node) Disk() Disk {
 
 // writable says why this server, which leads, takes no writes now. ErrDiskFull is
 // how that stays; ErrUnavailable alone, that another server is about to lead.
-func (n *Node) writable() error {
+func (n *diskGuard) writable() error {
 	n.reserve.mu.Lock()
 	defer n.reserve.mu.Unlock()
 	if !n.reserve.disk.Low {
@@ -173,16 +173,24 @@ func (n *Node) writable() error {
 }
 
 // diskFull is told that there was no room for something.
-func (n *Node) diskFull() {
+func (n *diskGuard) diskFull() {
 	select {
 	case n.reserve.poke <- struct{}{}:
 	default: // it is about to look anyway
 	}
 }
 
+// diskGuard watches the room on the disk of this server, which gives up leadership
+// and refuses writes when there is too little.
+type diskGuard struct {
+	*core
+	transfers *transfers
+	reserve   *reserve
+}
+
 // watchDisk looks at the room on the disk until ctx ends. While there is too
 // little and this server leads, it passes the lead on to one that has room.
-func (n *Node) watchDisk(ctx context.Context) {
+func (n *diskGuard) watchDisk(ctx context.Context) {
 	ticker := time.NewTicker(diskInterval)
 	defer ticker.Stop()
 	for {
@@ -202,7 +210,7 @@ func (n *Node) watchDisk(ctx context.Context) {
 }
 
 // lookAtDisk looks once, and tells the log of a change.
-func (n *Node) lookAtDisk() {
+func (n *diskGuard) lookAtDisk() {
 	changed, err := n.reserve.look()
 	disk := n.reserve.now()
 	switch {
@@ -218,7 +226,7 @@ func (n *Node) lookAtDisk() {
 
 // leaveToRoomier makes a server that has room the leader, the one of them that
 // is furthest along. Where there is none, nothing would be won.
-func (n *Node) leaveToRoomier(ctx context.Context) {
+func (n *diskGuard) leaveToRoomier(ctx context.Context) {
 	defer n.reserve.setLeaving(false)
 	if !n.IsLeader() || n.onlyVoter() {
 		return
@@ -230,7 +238,7 @@ func (n *Node) leaveToRoomier(ctx context.Context) {
 	n.reserve.setLeaving(true)
 	ctx, cancel := context.WithTimeout(ctx, handOverTimeout)
 	defer cancel()
-	if leader, err := n.TransferLeadership(ctx, to); err == nil {
+	if leader, err := n.transfers.TransferLeadership(ctx, to); err == nil {
 		n.cfg.Logger.Warn("the disk is nearly full: another server leads", "node", n.cfg.NodeID, "leader", leader)
 	} else if !errors.Is(err, ErrClosed) {
 		n.cfg.Logger.Warn("the disk is nearly full, but the lead could not be passed on", "node", n.cfg.NodeID, "to", to, "error", err)
@@ -239,7 +247,7 @@ func (n *Node) leaveToRoomier(ctx context.Context) {
 
 // roomiest asks the other voters, and returns the name of the one that has room
 // and the longest log; "" when there is none.
-func (n *Node) roomiest(ctx context.Context) (name string) {
+func (n *diskGuard) roomiest(ctx context.Context) (name string) {
 	ctx, cancel := context.WithTimeout(ctx, roomTimeout)
 	defer cancel()
 	var mu sync.Mutex

@@ -48,6 +48,14 @@ const (
 	restoreWindow = 4
 )
 
+// restorer replaces the state by a backup's, through the log.
+type restorer struct {
+	*core
+	reader *reader
+	// restorePart is defaultRestorePart, except in tests.
+	restorePart int
+}
+
 // Restore replaces the whole state by a backup's, on every server in one step,
 // as a new incarnation of the cluster's history. source is read to its end and
 // verified before anything is done. Writes wait meanwhile.
@@ -64,7 +72,7 @@ const (
 //
 // Errors: ErrBadBackup, ErrNotRestored, ErrClosed (nothing was changed),
 // ErrUnknownOutcome (it may have been restored, whole).
-func (n *Node) Restore(ctx context.Context, source io.Reader) (Restored, error) {
+func (n *restorer) Restore(ctx context.Context, source io.Reader) (Restored, error) {
 	if err := n.begin(); err != nil {
 		return Restored{}, err
 	}
@@ -112,7 +120,7 @@ func randomID() uint64 {
 
 // restoreHere restores a backup on the leader. id names the attempt, and tells
 // the epoch from others of its incarnation.
-func (n *Node) restoreHere(ctx context.Context, source io.Reader, id uint64) (Restored, error) {
+func (n *restorer) restoreHere(ctx context.Context, source io.Reader, id uint64) (Restored, error) {
 	if _, _, err := n.waitLead(ctx); err != nil {
 		return Restored{}, notRestored(err)
 	}
@@ -128,7 +136,7 @@ func (n *Node) restoreHere(ctx context.Context, source io.Reader, id uint64) (Re
 	}
 	defer n.writes.open()
 	// What the decision below is made on is everything that was ever acknowledged.
-	if _, err := n.Read(ctx); err != nil {
+	if _, err := n.reader.Read(ctx); err != nil {
 		return Restored{}, notRestored(err)
 	}
 	view := n.st.View()
@@ -154,7 +162,7 @@ func nextEpoch(running, saved store.Epoch, fresh bool, random uint64) store.Epoc
 
 // proposeParts writes the parts of a restore, a few at a time, and the last one
 // only when all others have been applied: until then, giving up has no effect.
-func (n *Node) proposeParts(ctx context.Context, parts []store.RestorePart) (resource.Revision, error) {
+func (n *restorer) proposeParts(ctx context.Context, parts []store.RestorePart) (resource.Revision, error) {
 	now := n.cfg.Clock()
 	var flying []raft.ApplyFuture
 	land := func(down int) error {
@@ -192,7 +200,7 @@ func (n *Node) proposeParts(ctx context.Context, parts []store.RestorePart) (res
 }
 
 // applied waits for a command to be decided.
-func (n *Node) applied(future raft.ApplyFuture) (store.Result, error) {
+func (n *restorer) applied(future raft.ApplyFuture) (store.Result, error) {
 	if err := future.Error(); err != nil {
 		if err = n.proposeError(err); !errors.Is(err, ErrUnknownOutcome) {
 			err = notRestored(err)
@@ -208,7 +216,7 @@ func (n *Node) applied(future raft.ApplyFuture) (store.Result, error) {
 
 // abandonRestore has every server forget the parts of a restore that does not go
 // on, which holds snapshots back. Should it fail, any other write does the same.
-func (n *Node) abandonRestore(now time.Time) {
+func (n *restorer) abandonRestore(now time.Time) {
 	if command, err := store.EncodeCommand(store.Txn{Time: now}); err == nil {
 		_ = n.raft.Apply(command, n.cfg.ApplyTimeout).Error()
 	}

@@ -40,7 +40,7 @@ func crashRestorer(dir string) error {
 		if err != nil {
 			return err
 		}
-		restored, err := n.Restore(context.Background(), bytes.NewReader(file))
+		restored, err := n.restorer.Restore(context.Background(), bytes.NewReader(file))
 		if err != nil {
 			return err
 		}
@@ -92,7 +92,7 @@ func writeBackups(t *testing.T, dir string) (contents [2]map[resource.Key]string
 	t.Helper()
 	for i := range contents {
 		n, st := open(t, testConfig(t.TempDir()))
-		_, err := n.Propose(t.Context(), bulk(i))
+		_, err := n.proposer.Propose(t.Context(), bulk(i))
 		require.NoError(t, err)
 		propose(t, n, put(fmt.Sprint("only-", i), i))
 		contents[i] = specsOf(st.View())

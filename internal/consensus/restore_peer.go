@@ -34,7 +34,7 @@ func (s *peerService) Restore(stream grpc.ClientStreamingServer[peerv1.RestoreRe
 	if err != nil {
 		return restoreStatus(notRestored(&sourceError{err}))
 	}
-	restored, err := n.restoreHere(stream.Context(), &restoreStream{stream: stream, rest: first.GetData()}, first.GetId())
+	restored, err := n.restorer.restoreHere(stream.Context(), &restoreStream{stream: stream, rest: first.GetData()}, first.GetId())
 	if err != nil {
 		return restoreStatus(err)
 	}
@@ -101,7 +101,7 @@ func (e *peerError) Error() string { return e.message }
 func (e *peerError) Unwrap() error { return e.kind }
 
 // relayRestore has the leader restore a backup.
-func (n *Node) relayRestore(ctx context.Context, leader string, source io.Reader, id uint64) (Restored, error) {
+func (n *restorer) relayRestore(ctx context.Context, leader string, source io.Reader, id uint64) (Restored, error) {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel() // a stream that was not closed brings no restore about
 	stream, err := peerv1.NewRaftServiceClient(n.PeerConn(leader)).Restore(ctx)
@@ -156,10 +156,10 @@ func (e *sourceError) Error() string { return "the backup did not arrive: " + e.
 // settle finds out what became of a restore whose answer got lost: a state of
 // its epoch says that it took effect. A state of another says no more than that
 // it has not yet.
-func (n *Node) settle(ctx context.Context, id uint64, lost error) (Restored, error) {
+func (n *restorer) settle(ctx context.Context, id uint64, lost error) (Restored, error) {
 	ctx, cancel := context.WithTimeout(ctx, restoreRecheck)
 	defer cancel()
-	if _, err := n.Read(ctx); err != nil {
+	if _, err := n.reader.Read(ctx); err != nil {
 		return Restored{}, lost
 	}
 	view := n.st.View()

@@ -51,15 +51,15 @@ func dumpOf(v *store.View) map[resource.Key]string {
 func TestRestoreBringsBackWhatWasSaved(t *testing.T) {
 	cfg := testConfig(t.TempDir())
 	n, st := open(t, cfg)
-	_, err := n.Propose(t.Context(), bulk(1))
+	_, err := n.proposer.Propose(t.Context(), bulk(1))
 	require.NoError(t, err)
 	request := store.Txn{RequestID: "r1", Ops: []store.Op{put("k", 1)}}
-	_, err = n.Propose(t.Context(), request)
+	_, err = n.proposer.Propose(t.Context(), request)
 	require.NoError(t, err)
 	before, file := st.View(), saved(t, n)
 	propose(t, n, put("k", 2), put("late", 1))
 
-	got, err := n.Restore(t.Context(), bytes.NewReader(file))
+	got, err := n.restorer.Restore(t.Context(), bytes.NewReader(file))
 	require.NoError(t, err)
 	view := st.View()
 	require.Equal(t, dumpOf(before), dumpOf(view), "with the versions and times of then")
@@ -70,7 +70,7 @@ func TestRestoreBringsBackWhatWasSaved(t *testing.T) {
 	require.EqualValues(t, n.Status().Last, view.Revision(), "the revision is the raft index")
 
 	// Writes go on; a request of the history before is a new one.
-	again, err := n.Propose(t.Context(), request)
+	again, err := n.proposer.Propose(t.Context(), request)
 	require.NoError(t, err)
 	require.False(t, again.Duplicate)
 	propose(t, n, put("k", 3))
@@ -97,14 +97,14 @@ func TestRestoreRefusesOldDecisions(t *testing.T) {
 	propose(t, n, put("k", 2))
 	decidedOn := st.View()
 	stale, _ := decidedOn.Get(key("k"))
-	_, err := n.Restore(t.Context(), bytes.NewReader(file))
+	_, err := n.restorer.Restore(t.Context(), bytes.NewReader(file))
 	require.NoError(t, err)
 
 	rules := decidedOn.AccessRevision()
-	_, err = n.Propose(t.Context(), store.Txn{Ops: []store.Op{put("k", 3)}, AccessRevision: &rules})
+	_, err = n.proposer.Propose(t.Context(), store.Txn{Ops: []store.Op{put("k", 3)}, AccessRevision: &rules})
 	var changed *store.AccessChangedError
 	require.ErrorAs(t, err, &changed)
-	_, err = n.Propose(t.Context(), store.Txn{Ops: []store.Op{put("k", 3)}, Preconditions: []store.Precondition{{
+	_, err = n.proposer.Propose(t.Context(), store.Txn{Ops: []store.Op{put("k", 3)}, Preconditions: []store.Precondition{{
 		Key: key("k"), Version: stale.Meta().Version, Revision: stale.Meta().Revision,
 	}}})
 	var conflict *store.ConflictError
@@ -120,7 +120,7 @@ func TestRestoreVerifiesFirst(t *testing.T) {
 	before, last := st.View(), n.Status().Last
 	refused := func(data []byte, why string, args ...any) {
 		t.Helper()
-		_, err := n.Restore(t.Context(), bytes.NewReader(data))
+		_, err := n.restorer.Restore(t.Context(), bytes.NewReader(data))
 		require.ErrorIs(t, err, ErrBadBackup, append([]any{why}, args...)...)
 	}
 	for i := range file {
@@ -135,10 +135,10 @@ func TestRestoreVerifiesFirst(t *testing.T) {
 	refused([]byte("name: not a backup\n"), "another file")
 	newer := bytes.Clone(file)
 	newer[7]++
-	_, err := n.Restore(t.Context(), bytes.NewReader(newer))
+	_, err := n.restorer.Restore(t.Context(), bytes.NewReader(newer))
 	require.ErrorIs(t, err, store.ErrUnknownFormat)
 	broken := errors.New("the client went away")
-	_, err = n.Restore(t.Context(), io.MultiReader(bytes.NewReader(file[:len(file)/2]), iotest.ErrReader(broken)))
+	_, err = n.restorer.Restore(t.Context(), io.MultiReader(bytes.NewReader(file[:len(file)/2]), iotest.ErrReader(broken)))
 	require.ErrorIs(t, err, ErrNotRestored)
 	require.ErrorContains(t, err, broken.Error())
 
@@ -168,7 +168,7 @@ func TestRestoreIdentity(t *testing.T) {
 			cfg.Fresh = test.fresh
 			n, st := open(t, cfg)
 			own := st.View().Epoch()
-			got, err := n.Restore(t.Context(), bytes.NewReader(file))
+			got, err := n.restorer.Restore(t.Context(), bytes.NewReader(file))
 			require.NoError(t, err)
 			require.EqualValues(t, 3, got.Epoch.Incarnation)
 			if test.adopted {
@@ -195,7 +195,7 @@ func TestRestoreIdentity(t *testing.T) {
 // an acknowledgement after it stands for something that is there.
 func TestWritesDuringARestore(t *testing.T) {
 	n, st := open(t, testConfig(t.TempDir()))
-	_, err := n.Propose(t.Context(), bulk(1))
+	_, err := n.proposer.Propose(t.Context(), bulk(1))
 	require.NoError(t, err)
 	file := saved(t, n)
 	const writers = 8
@@ -206,7 +206,7 @@ func TestWritesDuringARestore(t *testing.T) {
 	for w := range writers {
 		wg.Go(func() {
 			for i := 1; ctx.Err() == nil; i++ {
-				result, err := n.Propose(context.Background(), store.Txn{Ops: []store.Op{put(fmt.Sprint("w", w), i)}})
+				result, err := n.proposer.Propose(context.Background(), store.Txn{Ops: []store.Op{put(fmt.Sprint("w", w), i)}})
 				if err != nil {
 					errs <- err
 					return
@@ -217,7 +217,7 @@ func TestWritesDuringARestore(t *testing.T) {
 	}
 	var restored [3]Restored
 	for i := range restored {
-		restored[i], err = n.Restore(t.Context(), bytes.NewReader(file))
+		restored[i], err = n.restorer.Restore(t.Context(), bytes.NewReader(file))
 		require.NoError(t, err)
 	}
 	stop()
@@ -240,7 +240,7 @@ func TestWritesDuringARestore(t *testing.T) {
 // again.
 func TestRestoreGivenUpHasNoEffect(t *testing.T) {
 	n, st := open(t, testConfig(t.TempDir()))
-	_, err := n.Propose(t.Context(), bulk(1))
+	_, err := n.proposer.Propose(t.Context(), bulk(1))
 	require.NoError(t, err)
 	snap, err := store.ReadSnapshot(bytes.NewReader(saved(t, n)))
 	require.NoError(t, err)
@@ -251,7 +251,7 @@ func TestRestoreGivenUpHasNoEffect(t *testing.T) {
 
 	// Without its end, as a leader leaves it that falls.
 	for i := range parts[:len(parts)-1] {
-		_, err := n.Propose(t.Context(), store.Txn{Restore: &parts[i]})
+		_, err := n.proposer.Propose(t.Context(), store.Txn{Restore: &parts[i]})
 		require.NoError(t, err)
 	}
 	require.ErrorContains(t, n.Snapshot(), errRestoring.Error(), "a snapshot would lack the parts")
@@ -261,10 +261,10 @@ func TestRestoreGivenUpHasNoEffect(t *testing.T) {
 	ctx, cancel := context.WithCancelCause(context.Background())
 	gone := errors.New("the caller went away")
 	cancel(gone)
-	_, err = n.proposeParts(ctx, parts)
+	_, err = n.restorer.proposeParts(ctx, parts)
 	require.ErrorIs(t, err, ErrNotRestored)
 	require.ErrorContains(t, err, "went away")
-	_, err = n.Read(t.Context())
+	_, err = n.reader.Read(t.Context())
 	require.NoError(t, err)
 	// The end of the restore is written on the side.
 	require.Eventually(t, func() bool { return n.Snapshot() == nil }, time.Minute, 10*time.Millisecond)

@@ -20,7 +20,7 @@ import (
 
 // screen looks at a message before raft does. It returns what raft is to be
 // given, or false when the message has been answered.
-func (n *Node) screen(rpc raft.RPC) (raft.RPC, bool) {
+func (n *core) screen(rpc raft.RPC) (raft.RPC, bool) {
 	r := n.running.Load()
 	if r == nil {
 		return rpc, true

@@ -8,7 +8,7 @@ import (
 )
 
 // identity is who this server is now.
-func (n *Node) identity() raftnet.Identity {
+func (n *core) identity() raftnet.Identity {
 	id := n.dir.ID()
 	return raftnet.Identity{Server: id.ServerID(), Cluster: id.ClusterID}
 }

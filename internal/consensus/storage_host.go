@@ -20,7 +20,7 @@ func (n *Node) watchStorage() {
 // storageFailed ends the process because of a failure of the storage. Only damage
 // needs an operator: after any other failure a restart reads the log from the disk
 // and rejoins.
-func (n *Node) storageFailed(err error) {
+func (n *core) storageFailed(err error) {
 	if errors.Is(err, raftlog.ErrCorrupt) {
 		err = fmt.Errorf("%w; %s", err, repair(n.cfg, n.dir.Name(), !n.onlyVoter(), true))
 	} else if !errors.Is(err, raftlog.ErrRestart) {
@@ -44,7 +44,7 @@ func (h logHost) OnlyVoter() bool { return h.node.onlyVoter() }
 func (h logHost) Leads() bool { return h.node.leads() }
 
 // DiskFull implements raftlog.Host.
-func (h logHost) DiskFull() { h.node.diskFull() }
+func (h logHost) DiskFull() { h.node.disk.diskFull() }
 
 // StorageFailed implements raftlog.Host.
 func (h logHost) StorageFailed(err error) { h.node.storageFailed(err) }
@@ -56,7 +56,7 @@ func (h logHost) ShutDownRaft() { h.node.shutDownRaft() }
 func (h logHost) Closing() <-chan struct{} { return h.node.stopping.Done() }
 
 // shutDownRaft has raft's goroutines end.
-func (n *Node) shutDownRaft() {
+func (n *core) shutDownRaft() {
 	n.raftOnce.Do(func() { n.raftEnd = n.running.Load().Shutdown() })
 }
 
@@ -64,7 +64,7 @@ func (n *Node) shutDownRaft() {
 // that, since heartbeats do not touch the disk; and a follower would go on
 // serving a state that grows old. So where others can take over, this server
 // leaves them to it.
-func (n *Node) stalled(since time.Duration) {
+func (n *core) stalled(since time.Duration) {
 	if n.cfg.Events.Stalled != nil {
 		n.cfg.Events.Stalled(n.log.Path(), since)
 	}
@@ -77,7 +77,7 @@ func (n *Node) stalled(since time.Duration) {
 
 // onlyVoter says that this server votes and no other does, so that nobody could
 // take over from it. While raft starts, it says no.
-func (n *Node) onlyVoter() bool {
+func (n *core) onlyVoter() bool {
 	r := n.running.Load()
 	if r == nil {
 		return false
@@ -96,13 +96,13 @@ func (n *Node) onlyVoter() bool {
 }
 
 // leads says that raft leads here, ready to serve or not.
-func (n *Node) leads() bool {
+func (n *core) leads() bool {
 	r := n.running.Load()
 	return r != nil && r.State() == raft.Leader
 }
 
 // lastSnapshot is what raft says of the snapshot that it took or restored last.
-func (n *Node) lastSnapshot() (index, term uint64) {
+func (n *core) lastSnapshot() (index, term uint64) {
 	r := n.running.Load()
 	if r == nil {
 		return 0, 0

@@ -209,9 +209,9 @@ func TestServicesOfPeers(t *testing.T) {
 	_, err = healthv1.NewHealthClient(two.PeerConn(one.RaftAddr())).Check(t.Context(), &healthv1.HealthCheckRequest{})
 	require.ErrorContains(t, err, "not another", "another cluster under the same authority")
 
-	stranger := testConfig(t.TempDir())
-	stranger.Transport = raftnet.Config{Addr: "127.0.0.1:0", TLS: raftnettest.NewAuthority(t).Config(t, "three")}
-	three, _ := open(t, stranger)
+	unknown := testConfig(t.TempDir())
+	unknown.Transport = raftnet.Config{Addr: "127.0.0.1:0", TLS: raftnettest.NewAuthority(t).Config(t, "three")}
+	three, _ := open(t, unknown)
 	short, cancel := context.WithTimeout(t.Context(), time.Second)
 	defer cancel()
 	_, err = healthv1.NewHealthClient(three.PeerConn(one.RaftAddr())).Check(short, &healthv1.HealthCheckRequest{})

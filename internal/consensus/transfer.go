@@ -22,13 +22,16 @@ const (
 	transferPatience = 2 * time.Second
 )
 
+// transfers hands leadership over to other servers.
+type transfers struct{ *core }
+
 // TransferLeadership makes another voter the leader, the one named or, when to
 // is empty, whichever is furthest along, and returns the new leader's name. Any
 // server takes the request. Writes wait meanwhile; none is lost.
 //
 // Errors: ErrUnavailable (there is no leader, or the other server did not take
 // over; the old leader goes on), ErrClosed, or why the server named cannot lead.
-func (n *Node) TransferLeadership(ctx context.Context, to string) (string, error) {
+func (n *transfers) TransferLeadership(ctx context.Context, to string) (string, error) {
 	if err := n.begin(); err != nil {
 		return "", err
 	}
@@ -50,7 +53,7 @@ func (n *Node) TransferLeadership(ctx context.Context, to string) (string, error
 // handOver makes another server the leader in place of this one. Writes that
 // have no outcome yet finish first, and new ones wait: raft would answer those
 // that are under way with an unknown outcome.
-func (n *Node) handOver(ctx context.Context, to string) (string, error) {
+func (n *transfers) handOver(ctx context.Context, to string) (string, error) {
 	if n.raft.State() != raft.Leader {
 		return "", n.notLeader()
 	}
@@ -95,7 +98,7 @@ func (n *Node) handOver(ctx context.Context, to string) (string, error) {
 
 // nextLeader waits until another server leads. Raft counts a transfer as done as
 // soon as this one does not lead any more, for whatever reason.
-func (n *Node) nextLeader(ctx context.Context, moved <-chan struct{}) (string, error) {
+func (n *transfers) nextLeader(ctx context.Context, moved <-chan struct{}) (string, error) {
 	for {
 		if id, _ := n.Leader(); id != "" && id != n.cfg.NodeID {
 			return id, nil
@@ -113,7 +116,7 @@ func (n *Node) nextLeader(ctx context.Context, moved <-chan struct{}) (string, e
 
 // successor returns the server that is to lead, none in particular when to is
 // empty, or why there is none.
-func (n *Node) successor(to string) (raft.Server, error) {
+func (n *transfers) successor(to string) (raft.Server, error) {
 	others := 0
 	for _, s := range n.servers() {
 		if s.Suffrage == raft.Voter && s.ID != n.id {
@@ -138,7 +141,7 @@ func (n *Node) successor(to string) (raft.Server, error) {
 
 // stepAside hands over before this server stops, so that the others need not
 // find out that it is gone. Should nobody take over in time, they will.
-func (n *Node) stepAside() {
+func (n *transfers) stepAside() {
 	if n.network == nil || n.raft.State() != raft.Leader {
 		return
 	}
@@ -186,10 +189,10 @@ func (w *transferWatch) refused(term uint64, at time.Time) time.Time {
 // stuckTransfer is how long a leader may refuse writes because of a transfer.
 // Raft gives up a transfer after an election timeout and then waits for the
 // message to the successor, which takes at most rpcTimeout.
-func (n *Node) stuckTransfer() time.Duration { return 2*n.cfg.Timing.Heartbeat + raftnet.RPCTimeout }
+func (n *core) stuckTransfer() time.Duration { return 2*n.cfg.Timing.Heartbeat + raftnet.RPCTimeout }
 
 // refusedByTransfer ends a leader that has refused writes for too long.
-func (n *Node) refusedByTransfer() {
+func (n *core) refusedByTransfer() {
 	now := time.Now()
 	since := n.transferring.refused(n.raft.CurrentTerm(), now)
 	if now.Sub(since) < n.stuckTransfer() {
