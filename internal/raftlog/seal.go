@@ -56,10 +56,12 @@ type sealedSink struct {
 	length uint64
 	sum    uint32
 	done   bool
+	// finish calls complete, or returns why the snapshot must not count.
+	finish func(index uint64, complete func() error) error
 }
 
-func newSealedSink(sink raft.SnapshotSink, meta raft.SnapshotMeta) *sealedSink {
-	return &sealedSink{SnapshotSink: sink, meta: meta}
+func newSealedSink(sink raft.SnapshotSink, meta raft.SnapshotMeta, finish func(uint64, func() error) error) *sealedSink {
+	return &sealedSink{SnapshotSink: sink, meta: meta, finish: finish}
 }
 
 // Write writes the next part.
@@ -79,7 +81,11 @@ func (s *sealedSink) Close() error {
 	if _, err := s.SnapshotSink.Write(sealOf(s.length, s.sum, s.meta)); err != nil {
 		return errors.Join(fmt.Errorf("raftlog: seal snapshot %s: %w", s.ID(), err), s.SnapshotSink.Cancel())
 	}
-	return s.SnapshotSink.Close()
+	err := s.finish(s.meta.Index, s.SnapshotSink.Close)
+	if errors.Is(err, errOutdated) {
+		return errors.Join(err, s.SnapshotSink.Cancel())
+	}
+	return err
 }
 
 // Cancel forgets the snapshot.

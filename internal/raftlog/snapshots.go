@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"io"
 	"slices"
+	"sync"
 	"sync/atomic"
 
 	"github.com/hashicorp/go-hclog"
@@ -26,6 +27,8 @@ type Snapshots struct {
 	// damage is the first reason why a snapshot was refused. Used while the node
 	// opens only, on one goroutine.
 	damage error
+	// finishing is held while a snapshot becomes one that counts.
+	finishing sync.Mutex
 	// opening is set until raft runs: refusals apply to what raft starts from.
 	opening atomic.Bool
 }
@@ -62,7 +65,25 @@ func (s *Snapshots) Create(version raft.SnapshotVersion, index, term uint64, mem
 		return nil, err
 	}
 	meta := raft.SnapshotMeta{Index: index, Term: term, Configuration: members, ConfigurationIndex: membersIndex}
-	return newSealedSink(sink, meta), nil
+	return newSealedSink(sink, meta, s.finish), nil
+}
+
+// errOutdated means that a newer snapshot was installed while one was taken.
+var errOutdated = errors.New("a newer snapshot exists")
+
+// finish makes a snapshot of an entry count, unless there is a newer one: raft
+// would take the older one for its last, and refuse what follows the newer.
+func (s *Snapshots) finish(index uint64, complete func() error) error {
+	s.finishing.Lock()
+	defer s.finishing.Unlock()
+	newest, err := s.Newest()
+	if err != nil {
+		return err
+	}
+	if index < newest {
+		return fmt.Errorf("raftlog: snapshot of entry %d: %w, of entry %d", index, errOutdated, newest)
+	}
+	return complete()
 }
 
 // List returns the snapshots, the newest first. While raft runs, it fails when
