@@ -189,6 +189,9 @@ type stream struct {
 
 func (s *stream) Context() context.Context { return s.ctx }
 
+// RecvMsg leaves what it is given as it is.
+func (s *stream) RecvMsg(any) error { return nil }
+
 // What a request does beside writing resources is recorded with who asked, and
 // what happens to the server without a request.
 func TestDidAndNoted(t *testing.T) {
@@ -213,4 +216,29 @@ func TestDidAndNoted(t *testing.T) {
 	require.Equal(t, Noted, got[2].Decision)
 	require.Equal(t, serverItself, got[2].Who)
 	require.Equal(t, "the state was replaced", got[2].Message)
+}
+
+// A batch that is received in messages is recorded with all that they are about,
+// and a unary method that is served as a stream is left to Unary.
+func TestDenialsOfBatchesAreRecorded(t *testing.T) {
+	dir := t.TempDir()
+	log := open(t, config(dir))
+	denied := rpcerr.New(rpcerr.Denied, "NO", "no")
+	messages := []*meridianv1.ApplyRequest{
+		{RequestId: "r", Resources: []*meridianv1.Resource{{Kind: "Mesh", Name: "a"}}},
+		{Resources: []*meridianv1.Resource{{Kind: "Mesh", Name: "b"}}},
+	}
+	batch := &grpc.StreamServerInfo{FullMethod: "/meridian.v1.S/Apply", IsClientStream: true}
+	require.Equal(t, error(denied), log.Stream(nil, &stream{ctx: request(t)}, batch, func(_ any, s grpc.ServerStream) error {
+		for _, m := range messages {
+			require.NoError(t, s.RecvMsg(m))
+		}
+		return denied
+	}))
+	require.Equal(t, error(denied), log.Stream(nil, &stream{ctx: request(t)}, &grpc.StreamServerInfo{FullMethod: "/meridian.v1.S/Get"},
+		func(any, grpc.ServerStream) error { return denied }))
+	all := records(t, dir)
+	require.Len(t, all, 1)
+	require.Equal(t, "r", all[0].Request)
+	require.Equal(t, []Target{{Action: "apply", Kind: "Mesh", Name: "a"}, {Action: "apply", Kind: "Mesh", Name: "b"}}, all[0].Targets)
 }

@@ -19,7 +19,7 @@ import (
 
 // ErrNotRecoverable means that a data directory is not one that a cluster can be
 // recovered from. Nothing was changed; the message says what to do instead.
-var ErrNotRecoverable = errors.New("consensus: no cluster can be recovered from this data directory")
+var ErrNotRecoverable = errors.New("no cluster can be recovered from this data directory")
 
 // Recovery is what the data directory of a stopped server holds, when a majority
 // of its cluster is lost for good, and the way to go on with it alone.

@@ -19,12 +19,12 @@ import (
 
 // ErrBadBackup means that a backup cannot be restored: it is damaged, or a newer
 // release wrote it. Nothing was changed. Use another backup, or that release.
-var ErrBadBackup = errors.New("consensus: the backup cannot be used")
+var ErrBadBackup = errors.New("the backup cannot be used")
 
 // ErrNotRestored means that a backup was not restored, for a reason other than
 // the backup: no leader, a leader that changed, a caller that went away. The
 // state is as it was. Try again.
-var ErrNotRestored = errors.New("consensus: nothing was restored")
+var ErrNotRestored = errors.New("the backup was not restored")
 
 // Restored is what a restore brought.
 type Restored struct {
