@@ -9,6 +9,7 @@ import (
 	"os"
 	"os/signal"
 	"regexp"
+	"sync"
 	"syscall"
 
 	"github.com/spf13/pflag"
@@ -26,9 +27,7 @@ const (
 // process's exit code. SIGINT and SIGTERM cancel the context that run is given;
 // a second one ends the process at once. hangups delivers each SIGHUP.
 func Run(stderr io.Writer, run func(ctx context.Context, hangups <-chan os.Signal) error) int {
-	limitGarbage()
 	ctx, cancel := context.WithCancelCause(context.Background())
-	defer cancel(nil)
 	signals := make(chan os.Signal, 2)
 	signal.Notify(signals, os.Interrupt, syscall.SIGTERM)
 	defer signal.Stop(signals)
@@ -36,6 +35,10 @@ func Run(stderr io.Writer, run func(ctx context.Context, hangups <-chan os.Signa
 	signal.Notify(hangups, syscall.SIGHUP)
 	defer signal.Stop(hangups)
 
+	var adjusting sync.WaitGroup
+	adjusting.Go(func() { adjustGC(ctx) })
+	defer adjusting.Wait()
+	defer cancel(nil)
 	done := make(chan error, 1)
 	go func() { done <- run(ctx, hangups) }()
 	for stopping := false; ; {

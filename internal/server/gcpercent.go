@@ -1,0 +1,90 @@
+package server
+
+import (
+	"context"
+	"os"
+	"runtime/debug"
+	"runtime/metrics"
+	"time"
+)
+
+// The garbage collector's GOGC, in percent. No single value keeps both promises of
+// docs/figures.md: see docs/adr/0022. A server that starts, or that collects more
+// than once a second, has the customary value; one that is idle a lower one, since
+// most of its memory stays; one with a large heap the lowest.
+const (
+	percentBusy  = 100
+	percentIdle  = 40
+	percentLarge = 25
+	// largeHeap is a large heap, in live bytes.
+	largeHeap = 128 << 20
+	// idleAfter is how long after its last burst of work a server is idle.
+	idleAfter = 3 * time.Second
+)
+
+// adjustGC sets GOGC once a second until ctx ends, unless the environment sets it.
+func adjustGC(ctx context.Context) {
+	if os.Getenv("GOGC") != "" {
+		return
+	}
+	p := newGCPercent(func(percent int) { debug.SetGCPercent(percent) }, debug.FreeOSMemory, time.Now())
+	tick := time.NewTicker(time.Second)
+	defer tick.Stop()
+	for {
+		select {
+		case now := <-tick.C:
+			sample := []metrics.Sample{{Name: "/gc/heap/live:bytes"}, {Name: "/gc/cycles/automatic:gc-cycles"}}
+			metrics.Read(sample)
+			p.observe(sample[0].Value.Uint64(), sample[1].Value.Uint64(), now)
+		case <-ctx.Done():
+			return
+		}
+	}
+}
+
+// gcPercent chooses GOGC from the size of the live heap and how often it is
+// collected.
+type gcPercent struct {
+	set     func(percent int)
+	release func()
+
+	percent int
+	cycles  uint64
+	busy    time.Time // when the server was last busy
+	garbage bool      // it was busy, and its memory has not been released since
+}
+
+func newGCPercent(set func(int), release func(), now time.Time) *gcPercent {
+	p := &gcPercent{set: set, release: release, percent: percentBusy, busy: now, garbage: true}
+	set(p.percent)
+	return p
+}
+
+// observe takes the live heap, in bytes, and the automatic collections so far. It
+// is called once a second.
+func (p *gcPercent) observe(live, cycles uint64, now time.Time) {
+	collected := cycles - p.cycles
+	p.cycles = cycles
+	large := live >= largeHeap
+	if collected > 1 || large && collected > 0 {
+		p.busy, p.garbage = now, true
+	}
+	idle := now.Sub(p.busy) >= idleAfter
+	percent := percentBusy
+	switch {
+	case large:
+		percent = percentLarge
+	case idle:
+		percent = percentIdle
+	}
+	if percent != p.percent { // setting it stops the world
+		p.percent = percent
+		p.set(percent)
+	}
+	if idle && p.garbage {
+		// What a burst leaves behind would stay: an idle server allocates nothing
+		// that would start a collection.
+		p.garbage = false
+		p.release()
+	}
+}

@@ -1,0 +1,43 @@
+package server
+
+import (
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+)
+
+func TestGCPercentFollowsLoad(t *testing.T) {
+	now := time.Unix(0, 0)
+	var set []int
+	released := 0
+	p := newGCPercent(func(percent int) { set = append(set, percent) }, func() { released++ }, now)
+	cycles := uint64(0)
+	// seconds passes time in which a heap of a size is collected so often a second.
+	seconds := func(n int, live, collections uint64) {
+		set, released = nil, 0
+		for range n {
+			now, cycles = now.Add(time.Second), cycles+collections
+			p.observe(live, cycles, now)
+		}
+	}
+	require.Equal(t, []int{percentBusy}, set, "a start is mostly allocation")
+	seconds(10, 1<<20, 0)
+	require.Equal(t, []int{percentIdle}, set, "it is set when it changes and not otherwise")
+	require.Equal(t, 1, released, "what the start left is released once")
+	seconds(10, 1<<20, 1)
+	require.Empty(t, set, "one collection a second is not a burst")
+	require.Zero(t, released)
+	seconds(10, 1<<20, 5)
+	require.Equal(t, []int{percentBusy}, set)
+	require.Zero(t, released, "not while it is busy")
+	seconds(10, 1<<20, 0)
+	require.Equal(t, []int{percentIdle}, set)
+	require.Equal(t, 1, released)
+	seconds(10, largeHeap, 1)
+	require.Equal(t, []int{percentLarge}, set)
+	require.Zero(t, released, "a large heap that is collected at all is in use")
+	seconds(10, largeHeap, 0)
+	require.Empty(t, set)
+	require.Equal(t, 1, released)
+}
