@@ -7,6 +7,6 @@
 // name, that no listener is half open when a start fails, and that a second
 // signal always ends the process.
 //
-// It refuses to know what the process is for: the global and the zone assemble
-// themselves in their own packages.
+// Non-goals: what the process is for. The global and the zone assemble themselves
+// in their own packages, on controlplane.Base.
 package server

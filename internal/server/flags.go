@@ -129,7 +129,7 @@ func hasPort(addr string) bool {
 }
 
 // Advertised returns the host:port by which others reach the bound gRPC address.
-// Nobody can dial an unspecified host such as 0.0.0.0, so the name of this host
+// An unspecified host such as 0.0.0.0 cannot be dialed, so the name of this host
 // stands for it.
 func (o *Options) Advertised(bound string) string {
 	if o.AdvertiseAddr != "" {
@@ -139,7 +139,7 @@ func (o *Options) Advertised(bound string) string {
 }
 
 // Dialable puts the name of this host in place of an unspecified one, such as
-// 0.0.0.0, which nobody can dial.
+// 0.0.0.0, which cannot be dialed.
 func Dialable(addr string) string {
 	host, port, err := net.SplitHostPort(addr)
 	if ip := net.ParseIP(host); err != nil || host != "" && (ip == nil || !ip.IsUnspecified()) {

@@ -40,9 +40,9 @@ const (
 	// maxHeaderBytes bounds the headers of a request: twice the longest token, so
 	// that one which is too long is told so.
 	maxHeaderBytes = 32 << 10
-	// maxStreams bounds the calls that run at once. Whoever makes more waits, or
+	// maxStreams bounds the calls that run at once. A client that makes more waits, or
 	// opens another connection. The headers of each are held until it has ended,
-	// which somebody who reads nothing puts off until the connection is given up.
+	// which a client that reads nothing delays until the connection is given up.
 	maxStreams = 256
 	// maxIdle is how long a connection may stay without a call.
 	maxIdle = 15 * time.Minute
@@ -81,12 +81,12 @@ func NewGRPC(log *slog.Logger, config *tls.Config, calls Calls) *GRPC {
 		grpc.MaxRecvMsgSize(maxRequest),
 		grpc.MaxSendMsgSize(MaxMessageBytes),
 		grpc.ConnectionTimeout(handshakeTimeout),
-		// What a stranger can make a server hold besides: headers, a number of streams,
+		// What an unauthenticated client can make a server hold besides: headers, a number of streams,
 		// and a connection without any for a while.
 		grpc.MaxHeaderListSize(maxHeaderBytes),
 		grpc.MaxConcurrentStreams(maxStreams),
 		// Windows that grow with the connection's speed would let a caller send 16 MiB
-		// of every request that nobody has begun to read.
+		// of every request that no handler reads yet.
 		grpc.StaticStreamWindowSize(maxRequest),
 		grpc.StaticConnWindowSize(connectionWindow),
 		// Thousands of proxies hold a connection each and say little on it: what a

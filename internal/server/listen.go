@@ -36,7 +36,7 @@ func Listen(flag, addr string) (net.Listener, error) {
 const reservedFiles = 256
 
 // reservingListener hangs up on connections that would take the last files of the
-// process, so that strangers who open many cannot keep it from writing. The
+// process, so that clients that open many cannot keep it from writing. The
 // system numbers a file by the lowest free number, which says how many there are.
 // Connections are handed on as they are, since gRPC sets options of theirs.
 type reservingListener struct {
@@ -106,7 +106,7 @@ func OpenListeners(o Options) (Listeners, error) {
 	return l, nil
 }
 
-// Close closes those that nobody serves on yet.
+// Close closes those that are not served yet.
 func (l Listeners) Close() error { return errors.Join(l.HTTP.Close(), l.CloseServices()) }
 
 // CloseServices closes all but that of health and metrics.

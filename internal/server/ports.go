@@ -61,8 +61,8 @@ func (p Ports) Again(flag, addr string) (string, bool) {
 	return net.JoinHostPort(host, strconv.Itoa(last)), true
 }
 
-// Free is Again for an address that somebody else is going to listen on: the one
-// of the last time if nobody listens there now, TCP or UDP, else the one given.
+// Free is Again for an address that another part is going to listen on: the one
+// of the last time if it is free now, TCP or UDP, else the one given.
 // It may still be taken before it is used.
 func (p Ports) Free(flag, addr string) string {
 	again, ok := p.Again(flag, addr)
@@ -87,7 +87,7 @@ func (p Ports) Free(flag, addr string) string {
 func PickPort(addr string) (string, error) {
 	host, port, err := splitPort(addr)
 	if err != nil || port != 0 {
-		return addr, nil // whoever listens says what is wrong with it
+		return addr, nil // listening on it reports what is wrong
 	}
 	l, err := net.Listen("tcp", addr)
 	if err != nil {

@@ -29,7 +29,7 @@ const (
 )
 
 // Authorize returns the admission rule of a zone's gRPC port: dataplane tokens, and
-// nothing else, open this door; everything else is up to next.
+// nothing else, may call the DataplaneService; next decides on other calls.
 func Authorize(next func(p authn.Principal, method string) error) func(authn.Principal, string) error {
 	prefix := "/" + meridianv1.DataplaneService_ServiceDesc.ServiceName + "/"
 	return func(p authn.Principal, method string) error {

@@ -66,7 +66,7 @@ func (d *Service) decide(token token.Token, key resource.Key, described *resourc
 	switch {
 	case described == nil && (!have || byProxy(stored)):
 		return registration{}, rpcerr.New(rpcerr.Invalid, ReasonUnknown,
-			"nobody has applied dataplane %q in mesh %q: send its spec with the hello", key.Name, key.Mesh)
+			"dataplane %q in mesh %q does not exist: send its spec with the hello", key.Name, key.Mesh)
 	case described == nil:
 		return registration{resource: stored, stored: stored}, checkToken(token, stored)
 	case !have:

@@ -25,7 +25,7 @@ import (
 // gone, unless configured otherwise.
 const DefaultGrace = 30 * time.Second
 
-// Config is what a Door needs. All fields are required; Grace may be zero.
+// Config is what a Service needs. All fields are required; Grace may be zero.
 type Config struct {
 	// Matching decides what is effective; it reads Local, among others.
 	Matching *livematch.Matching
@@ -94,7 +94,7 @@ type expiry struct {
 	deadline time.Time
 }
 
-// New returns a door. It hears of changes from now on; call it before the zone
+// New returns a service. It hears of changes from now on; call it before the zone
 // serves.
 func New(cfg Config) *Service {
 	d := &Service{
@@ -106,7 +106,7 @@ func New(cfg Config) *Service {
 	return d
 }
 
-// Run keeps the door until ctx ends: it takes over the registrations of the time
+// Run serves until ctx ends: it takes over the registrations of the time
 // before, lets proxies in, and in the end ends every stream and waits for them.
 func (d *Service) Run(ctx context.Context) error {
 	d.adoptRegistrations()
@@ -184,7 +184,7 @@ func (d *Service) watchStore(ctx context.Context) error {
 			d.checkAll()
 			continue
 		case err != nil:
-			return fmt.Errorf("door: follow the store: %w", err)
+			return fmt.Errorf("dataplane service: follow the store: %w", err)
 		}
 		d.checkBatches(batches)
 	}
@@ -225,7 +225,7 @@ func (d *Service) checkLocked(view *store.View, key resource.Key) {
 			p.session.check(r)
 		}
 	case p != nil && p.removing != nil:
-		// Whoever removes it finishes that.
+		// Its removal is in progress.
 	case !stored || !byProxy(r):
 		delete(d.proxies, key)
 	case p == nil:

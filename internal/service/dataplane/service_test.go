@@ -134,7 +134,7 @@ func TestWhatIsNoDataplaneIsRefused(t *testing.T) {
 		"unknown field":   {"default", "web-1", `{"networkin": {}}`, codes.InvalidArgument, "networking"},
 		"name":            {"default", "Web_1", dataplaneSpec("web"), codes.InvalidArgument, "Web_1"},
 		"no mesh":         {"nowhere", "web-1", dataplaneSpec("web"), codes.NotFound, `cannot be registered yet: mesh "nowhere" does not exist`},
-		"not there":       {"default", "web-1", "", codes.InvalidArgument, "nobody has applied"},
+		"not there":       {"default", "web-1", "", codes.InvalidArgument, "does not exist: send its spec with the hello"},
 		"name of nothing": {"default", "", dataplaneSpec("web"), codes.InvalidArgument, "name"},
 	}
 	for name, tt := range tests {

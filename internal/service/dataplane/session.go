@@ -25,7 +25,7 @@ type session struct {
 	ctx context.Context
 	end func(error)
 
-	// What follows is guarded by door.mu.
+	// What follows is guarded by service.mu.
 
 	// registered is true once the dataplane is stored.
 	registered bool
@@ -54,7 +54,7 @@ type delivery struct {
 }
 
 // doneLocked returns what is closed when the session has left the table. Called
-// with the door locked.
+// with the service locked.
 func (s *session) doneLocked() chan struct{} {
 	if s.done == nil {
 		s.done = make(chan struct{})
@@ -65,7 +65,7 @@ func (s *session) doneLocked() chan struct{} {
 var errDeleted = rpcerr.New(rpcerr.NotFound, ReasonDeleted, "the dataplane was deleted")
 
 // check ends the session when the dataplane is gone or no longer one that the
-// token covers. r is what is stored, nil when nothing is. Called with the door
+// token covers. r is what is stored, nil when nothing is. Called with the service
 // locked.
 func (s *session) check(r *resource.Resource) {
 	if r == nil {
