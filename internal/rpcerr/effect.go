@@ -28,10 +28,8 @@ func WithEffect(err error, effect Effect) error {
 		return err
 	}
 	out := e.WithMetadata(metaEffect, string(effect))
-	if error(e) != err {
-		// What was put around the error is part of the message.
-		out.Message, out.cause = err.Error(), err
-	}
+	// What was put around the error is part of the message.
+	out.Message, out.cause = err.Error(), err
 	return out
 }
 
