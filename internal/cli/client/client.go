@@ -88,12 +88,12 @@ type Client struct {
 
 // Connect opens the control plane that the flags and the configuration choose.
 // Nothing is sent until the first call.
-func (f *Flags) Connect(notice func(format string, args ...any)) (*Client, error) {
-	t, err := f.target()
+func (c *Flags) Connect(notice func(format string, args ...any)) (*Client, error) {
+	t, err := c.target()
 	if err != nil {
 		return nil, err
 	}
-	return connect(t, f.Timeout, notice)
+	return connect(t, c.Timeout, notice)
 }
 
 func connect(t Target, timeout time.Duration, notice func(string, ...any)) (*Client, error) {

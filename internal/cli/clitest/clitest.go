@@ -111,6 +111,7 @@ func (s *Server) stream(srv any, stream grpc.ServerStream, info *grpc.StreamServ
 	return err
 }
 
+// Apply stores a batch, once for each request id.
 func (s *Server) Apply(stream grpc.ClientStreamingServer[meridianv1.ApplyRequest, meridianv1.ApplyResponse]) error {
 	req, err := batch.ReceiveApply(stream)
 	if err != nil {
@@ -189,6 +190,7 @@ func (s *Server) WaitForZones(req *meridianv1.WaitForZonesRequest, stream grpc.S
 	return stream.Send(&meridianv1.WaitForZonesResponse{Warnings: s.Warnings})
 }
 
+// Delete deletes all keys or none.
 func (s *Server) Delete(stream grpc.ClientStreamingServer[meridianv1.DeleteRequest, meridianv1.DeleteResponse]) error {
 	req, err := batch.ReceiveDelete(stream)
 	if err != nil {
@@ -224,6 +226,7 @@ func (s *Server) delete(req *meridianv1.DeleteRequest) (*meridianv1.DeleteRespon
 	return resp, nil
 }
 
+// Get returns a stored resource.
 func (s *Server) Get(_ context.Context, req *meridianv1.GetRequest) (*meridianv1.GetResponse, error) {
 	s.Mu.Lock()
 	defer s.Mu.Unlock()
@@ -236,6 +239,7 @@ func (s *Server) Get(_ context.Context, req *meridianv1.GetRequest) (*meridianv1
 	return &meridianv1.GetResponse{Resource: m, Revision: s.Revision}, nil
 }
 
+// List sends the stored resources, one a message.
 func (s *Server) List(req *meridianv1.ListRequest, stream grpc.ServerStreamingServer[meridianv1.ListResponse]) error {
 	s.Mu.Lock()
 	defer s.Mu.Unlock()
@@ -272,6 +276,7 @@ func (s *Server) Watch(req *meridianv1.WatchRequest, stream grpc.ServerStreaming
 	return rpcerr.New(rpcerr.Unavailable, "STOPPING", "the server is stopping")
 }
 
+// Inspect answers with what the test has put in place.
 func (s *Server) Inspect(_ context.Context, req *meridianv1.InspectRequest) (*meridianv1.InspectResponse, error) {
 	s.Mu.Lock()
 	defer s.Mu.Unlock()
@@ -279,26 +284,31 @@ func (s *Server) Inspect(_ context.Context, req *meridianv1.InspectRequest) (*me
 	return s.Answer(req)
 }
 
+// Info returns the role and the revision.
 func (s *Server) Info(context.Context, *meridianv1.InfoRequest) (*meridianv1.InfoResponse, error) {
 	s.Mu.Lock()
 	defer s.Mu.Unlock()
 	return &meridianv1.InfoResponse{Role: s.Role, Version: "v0", Name: "fake", Revision: s.Revision}, nil
 }
 
+// Zones answers with what the test has put in place.
 func (s *Server) Zones(context.Context, *meridianv1.ZonesRequest) (*meridianv1.ZonesResponse, error) {
 	s.Mu.Lock()
 	defer s.Mu.Unlock()
 	return &meridianv1.ZonesResponse{Zones: s.AllZones, Revision: s.Revision, Notes: s.Notes}, nil
 }
 
+// SaveSnapshot sends the snapshot of the test.
 func (s *Server) SaveSnapshot(req *meridianv1.SaveSnapshotRequest, stream grpc.ServerStreamingServer[meridianv1.SaveSnapshotResponse]) error {
 	return s.Snapshots.SaveSnapshot(req, stream)
 }
 
+// RestoreSnapshot receives a snapshot.
 func (s *Server) RestoreSnapshot(stream grpc.ClientStreamingServer[meridianv1.RestoreSnapshotRequest, meridianv1.RestoreSnapshotResponse]) error {
 	return s.Snapshots.RestoreSnapshot(stream)
 }
 
+// GenerateServerToken issues a token that names its validity.
 func (s *Server) GenerateServerToken(_ context.Context, req *meridianv1.GenerateServerTokenRequest) (*meridianv1.GenerateServerTokenResponse, error) {
 	resp := &meridianv1.GenerateServerTokenResponse{Token: fmt.Sprintf("server-token-for-%d", req.GetValidForSeconds())}
 	if req.GetBundle() {
@@ -307,6 +317,7 @@ func (s *Server) GenerateServerToken(_ context.Context, req *meridianv1.Generate
 	return resp, nil
 }
 
+// GenerateZoneToken issues a token that names its zone and validity.
 func (s *Server) GenerateZoneToken(_ context.Context, req *meridianv1.GenerateZoneTokenRequest) (*meridianv1.GenerateZoneTokenResponse, error) {
 	resp := &meridianv1.GenerateZoneTokenResponse{Token: fmt.Sprintf("token-of-%s-for-%d", req.GetZone(), req.GetValidForSeconds())}
 	if req.GetBundle() {
@@ -352,7 +363,7 @@ func (s *Server) Serve(t *testing.T, config *tls.Config) (address string, stop f
 	go func() { served <- server.Serve(listener) }()
 	stop = sync.OnceFunc(func() {
 		server.Stop()
-		<-served
+		_ = <-served // Stop makes it return
 	})
 	t.Cleanup(stop)
 	return listener.Addr().String(), stop

@@ -18,6 +18,7 @@ func (s *Server) Members(context.Context, *meridianv1.MembersRequest) (*meridian
 	return s.AllMembers, nil
 }
 
+// TransferLeadership makes the named member the leader.
 func (s *Server) TransferLeadership(_ context.Context, req *meridianv1.TransferLeadershipRequest) (*meridianv1.TransferLeadershipResponse, error) {
 	s.Mu.Lock()
 	defer s.Mu.Unlock()
@@ -27,6 +28,7 @@ func (s *Server) TransferLeadership(_ context.Context, req *meridianv1.TransferL
 	return &meridianv1.TransferLeadershipResponse{Leader: s.AllMembers.GetLeader()}, nil
 }
 
+// RemoveMember removes a member, a running one only by force.
 func (s *Server) RemoveMember(_ context.Context, req *meridianv1.RemoveMemberRequest) (*meridianv1.RemoveMemberResponse, error) {
 	s.Mu.Lock()
 	defer s.Mu.Unlock()
@@ -54,6 +56,7 @@ type Snapshots struct {
 	Restored []byte
 }
 
+// SaveSnapshot sends the snapshot of the test.
 func (s *Snapshots) SaveSnapshot(req *meridianv1.SaveSnapshotRequest, stream grpc.ServerStreamingServer[meridianv1.SaveSnapshotResponse]) error {
 	s.Stale = req.GetStale()
 	file := s.File
@@ -70,6 +73,7 @@ func (s *Snapshots) SaveSnapshot(req *meridianv1.SaveSnapshotRequest, stream grp
 	return s.Failed
 }
 
+// RestoreSnapshot receives a snapshot.
 func (s *Snapshots) RestoreSnapshot(stream grpc.ClientStreamingServer[meridianv1.RestoreSnapshotRequest, meridianv1.RestoreSnapshotResponse]) error {
 	s.Restored = nil
 	for {

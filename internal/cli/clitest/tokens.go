@@ -22,16 +22,19 @@ type Tokens struct {
 	Listed    string
 }
 
+// GenerateUserToken records the request.
 func (f *Tokens) GenerateUserToken(_ context.Context, req *meridianv1.GenerateUserTokenRequest) (*meridianv1.GenerateUserTokenResponse, error) {
 	f.User = req
 	return &meridianv1.GenerateUserTokenResponse{Token: "user.token", Id: "id"}, nil
 }
 
+// GenerateDataplaneToken records the request.
 func (f *Tokens) GenerateDataplaneToken(_ context.Context, req *meridianv1.GenerateDataplaneTokenRequest) (*meridianv1.GenerateDataplaneTokenResponse, error) {
 	f.Dataplane = req
 	return &meridianv1.GenerateDataplaneTokenResponse{Token: "dataplane.token", Id: "id"}, nil
 }
 
+// ListTokens sends three tokens, and none of zones.
 func (f *Tokens) ListTokens(req *meridianv1.ListTokensRequest, stream grpc.ServerStreamingServer[meridianv1.ListTokensResponse]) error {
 	f.Listed = req.GetKind()
 	if req.GetKind() == "zone-token" {
@@ -51,11 +54,13 @@ func (f *Tokens) ListTokens(req *meridianv1.ListTokensRequest, stream grpc.Serve
 	}})
 }
 
+// RotateKey records the request.
 func (f *Tokens) RotateKey(_ context.Context, req *meridianv1.RotateKeyRequest) (*meridianv1.RotateKeyResponse, error) {
 	f.Rotate = req
 	return &meridianv1.RotateKeyResponse{Key: "user-token-signing-key-2", Serial: 2, Revision: 9}, nil
 }
 
+// RevokeToken records the request; the id "nope" is unknown.
 func (f *Tokens) RevokeToken(_ context.Context, req *meridianv1.RevokeTokenRequest) (*meridianv1.RevokeTokenResponse, error) {
 	f.Revoke = req
 	if req.GetId() == "nope" {

@@ -44,6 +44,7 @@ type Printer struct {
 	Now func() time.Time
 }
 
+// The formats that commands offer.
 const (
 	FormatTable Format = "table"
 	FormatWide  Format = "wide"
@@ -65,6 +66,7 @@ func BindFormat(flags *pflag.FlagSet, offered ...Format) *FormatFlag {
 	return f
 }
 
+// List is the offered formats, separated by |.
 func (f *FormatFlag) List() string {
 	names := make([]string, len(f.offered))
 	for i, o := range f.offered {
@@ -216,6 +218,7 @@ func (p *Printer) Warn(text string) {
 // Color is an ANSI colour.
 type Color string
 
+// The colours in use.
 const (
 	Red    Color = "31"
 	Green  Color = "32"
