@@ -178,7 +178,7 @@ roles: [db]
 	require.NoError(t, p.Read(authztest.Admin(), secret("other")))
 }
 
-// Nobody can grant what they do not hold.
+// A user cannot grant rights beyond their own.
 func TestRightsDoNotGrow(t *testing.T) {
 	p := authztest.New(t, &authz.Defaults{Restricted: true})
 	p.Seed(`
@@ -248,9 +248,9 @@ func TestTheLastAdmin(t *testing.T) {
 	require.NoError(t, remove(authztest.BindingDefault, false), "there is another one")
 }
 
-// §6.5: the role admin comes back at the next start, so no one is given it
+// §6.5: the role admin comes back at the next start, so no user is granted it
 // by waiting for that.
-func TestNobodyWaitsForTheRoleAdmin(t *testing.T) {
+func TestNoBindingToTheMissingRoleAdmin(t *testing.T) {
 	d := authz.Defaults{Restricted: true}
 	p := authztest.New(t, &d)
 	p.Seed(authztest.Delegates)
@@ -279,7 +279,7 @@ func TestNobodyWaitsForTheRoleAdmin(t *testing.T) {
 
 // Who writes a signing key can make tokens with it, so it takes holding what they
 // give. What is no key does not come to stand in one's place.
-func TestNobodyPlantsAKey(t *testing.T) {
+func TestWritingASigningKeyIsAGrant(t *testing.T) {
 	p := authztest.New(t, &authz.Defaults{Restricted: true})
 	p.Seed(`
 type: AccessRole
@@ -466,7 +466,7 @@ func TestRulesAreCompiledOnce(t *testing.T) {
 }
 
 // Both packages know the group by which rights are insisted on.
-func TestDoors(t *testing.T) {
+func TestMethodsByTokenType(t *testing.T) {
 	admit := authz.AuthorizeMethods(map[string]token.Use{"zones.Sync": token.ForZone, "servers.Join": token.ForServer})
 	user, zone := authn.UserPrincipal("bob", nil), authn.Principal{Source: authn.FromToken, Token: &token.Token{Key: token.KeyID{Use: token.ForZone}, Zone: "east"}}
 	server := authn.Principal{Source: authn.FromToken, Token: &token.Token{Key: token.KeyID{Use: token.ForServer}}}

@@ -160,7 +160,7 @@ func requestFor(view *store.View, subject rbac.Subject, key resource.Key, r *res
 	return request, precondition, nil
 }
 
-// Read decides whether the caller may read a resource. Everybody reads
+// Read decides whether the caller may read a resource. All callers read
 // everything but secret material, which takes write access to it
 // (§6.1).
 func (a *Authorizer) Read(ctx context.Context, r *resource.Resource) error {

@@ -21,7 +21,7 @@ type Defaults struct {
 	// Kubernetes adds the groups that Kubernetes knows users by.
 	Kubernetes bool
 	// Restricted gives the role admin to administrators only, as federated zones
-	// do; otherwise everybody gets it.
+	// do; otherwise every caller has it.
 	Restricted bool
 }
 

@@ -122,7 +122,7 @@ func ParseUnset(path string) (section, name string, err error) {
 	case len(steps) == 0:
 		return refuse(section + " cannot be unset as a whole")
 	case len(steps) > 1:
-		return refuse("it goes on after the rule's name")
+		return refuse("there is more after the rule's name")
 	case steps[0] == "":
 		return refuse("the rule's name is empty")
 	}

@@ -114,7 +114,7 @@ func TestParseUnset(t *testing.T) {
 		"limits":                   "limits cannot be unset as a whole",
 		"rules.authentication":     "authentication cannot be unset as a whole",
 		"rules.authentification.a": "there is no section \"authentification\"; did you mean `authentication`?",
-		"limits.a.b":               "it goes on after the rule's name",
+		"limits.a.b":               "there is more after the rule's name",
 		`limits[""]`:               "the rule's name is empty",
 		"spec.limits.a":            "it begins with neither rules nor limits",
 	} {

@@ -27,12 +27,12 @@ func CheckName(name string) error {
 	}
 	for _, r := range name {
 		if !nameRune(r) {
-			return fmt.Errorf("%q cannot hold %q: a name is made of lower-case letters, digits, - and .%s", doctree.Clip(name), r, mendedHint(name))
+			return fmt.Errorf("%q cannot hold %q: a name is made of lower-case letters, digits, - and .%s", doctree.Clip(name), r, validNameHint(name))
 		}
 	}
 	for part := range strings.SplitSeq(name, ".") {
 		if part == "" || strings.HasPrefix(part, "-") || strings.HasSuffix(part, "-") {
-			return fmt.Errorf("%q must begin and end with a letter or digit, before and after every dot too%s", doctree.Clip(name), mendedHint(name))
+			return fmt.Errorf("%q must begin and end with a letter or digit, before and after every dot too%s", doctree.Clip(name), validNameHint(name))
 		}
 	}
 	return nil
@@ -42,8 +42,8 @@ func nameRune(r rune) bool {
 	return (r >= 'a' && r <= 'z') || (r >= '0' && r <= '9') || r == '-' || r == '.'
 }
 
-// mendedHint proposes the nearest valid name.
-func mendedHint(name string) string {
+// validNameHint proposes the nearest valid name.
+func validNameHint(name string) string {
 	var parts []string
 	for part := range strings.SplitSeq(strings.ToLower(name), ".") {
 		part = strings.Map(func(r rune) rune {

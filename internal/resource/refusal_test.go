@@ -234,7 +234,7 @@ func TestLoadRefusals(t *testing.T) {
 	require.NoError(t, os.WriteFile(path("two.yaml"), []byte("\ntype: Zone\nname: a"), 0o600))
 	huge, err := os.Create(path("huge.yaml"))
 	require.NoError(t, err)
-	require.NoError(t, huge.Truncate(100<<20)) // sparse: takes no room
+	require.NoError(t, huge.Truncate(100<<20)) // sparse: uses no space
 	require.NoError(t, huge.Close())
 
 	tests := []struct {

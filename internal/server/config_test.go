@@ -99,7 +99,7 @@ func TestAdvertisedAddress(t *testing.T) {
 	require.NoError(t, err)
 	o := &Options{}
 	require.Equal(t, "127.0.0.1:1", o.Advertised("127.0.0.1:1"))
-	require.Equal(t, host+":1", o.Advertised("0.0.0.0:1"), "nobody can dial an unspecified host")
+	require.Equal(t, host+":1", o.Advertised("0.0.0.0:1"), "an unspecified host cannot be dialed")
 	require.Equal(t, host+":1", o.Advertised("[::]:1"))
 	o.AdvertiseAddr = "global.example:5685"
 	require.Equal(t, "global.example:5685", o.Advertised("0.0.0.0:1"))
@@ -257,7 +257,7 @@ func TestCheckFree(t *testing.T) {
 	require.NoError(t, CheckFree("raft-addr", l.Addr().String()))
 }
 
-// Nobody can dial 0.0.0.0, which is what a server may be bound to.
+// 0.0.0.0, which a server may be bound to, cannot be dialed.
 func TestAdminContextCanBeDialled(t *testing.T) {
 	dir := t.TempDir()
 	host, err := os.Hostname()

@@ -66,7 +66,7 @@ func (o *Options) Bind(flags *pflag.FlagSet, grpcAddr, httpAddr string) {
 	flags.StringVar(&o.HTTPAddr, "http-addr", httpAddr, "host:port of health and metrics, plain HTTP")
 	flags.StringVar(&o.WebhookAddr, "webhook-addr", "", "host:port of the admission webhook for Kubernetes, HTTPS, customarily port 5443; off when empty")
 	flags.StringSliceVar(&o.WebhookHosts, "webhook-host", nil, "names by which Kubernetes calls --webhook-addr, such as meridian-webhook.meridian-system.svc, for the generated certificate")
-	flags.StringVar(&o.WebhookClientCA, "webhook-client-ca", "", "PEM certificates of the authorities whose clients may call --webhook-addr; read anew for every connection")
+	flags.StringVar(&o.WebhookClientCA, "webhook-client-ca", "", "PEM certificates of the authorities whose clients may call --webhook-addr; read again for every connection")
 	flags.BoolVar(&o.WebhookInsecure, "webhook-insecure", false, "answer every client that reaches --webhook-addr, without --webhook-client-ca (insecure)")
 	flags.StringVar(&o.AdvertiseAddr, "advertise-addr", "", "host:port by which clients and zones reach --grpc-addr, where that is not what they should dial")
 	flags.StringVar(&o.CertFile, "cert-file", "", "PEM certificate of the gRPC API, in place of the generated one")

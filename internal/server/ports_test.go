@@ -30,7 +30,7 @@ func TestPortsOfTheLastRunAreTakenAgain(t *testing.T) {
 	require.Equal(t, addresses.HTTP, again.Addresses().HTTP)
 	require.Equal(t, addresses.Webhook, again.Addresses().Webhook)
 
-	// Where somebody else has it by now, any other does.
+	// Where it is in use by now, any other is used.
 	other, err := OpenListeners(o)
 	require.NoError(t, err)
 	require.NotEqual(t, addresses.GRPC, other.Addresses().GRPC)
@@ -70,7 +70,7 @@ func TestFilesAreSpared(t *testing.T) {
 	conn, err := net.Dial("tcp", l.Addr().String())
 	require.NoError(t, err)
 	_, err = conn.Read(make([]byte, 1))
-	require.Error(t, err, "there is no room for it")
+	require.Error(t, err, "it is not free")
 	require.NoError(t, conn.Close())
 	require.NoError(t, l.Close())
 	require.ErrorIs(t, <-ended, net.ErrClosed)

@@ -44,7 +44,7 @@ var ErrCrashed = errors.New("consensustest: the machine crashed")
 func EIO(op string) error { return &fs.PathError{Op: op, Path: "disk", Err: syscall.EIO} }
 
 // Faults are what goes wrong with a disk. The zero value is a good disk with
-// room without end. Methods may be called from any goroutine, at any time.
+// unlimited space. Methods may be called from any goroutine, at any time.
 type Faults struct {
 	// mu is never held while anything waits, so that the wait counts as one for
 	// testing/synctest.
@@ -75,7 +75,7 @@ func (f *Faults) Hang(ops Op) {
 	}
 }
 
-// Resume lets everything that hangs go on.
+// Resume ends all hangs.
 func (f *Faults) Resume() {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -101,7 +101,7 @@ func (f *Faults) Slow(each time.Duration, ops Op) {
 	f.slow, f.slowOps = each, ops
 }
 
-// Full fills the disk, or makes room on it without end. Every write to a full
+// Full fills the disk, or gives it unlimited space. Every write to a full
 // disk fails, small ones too.
 func (f *Faults) Full(full bool) {
 	f.mu.Lock()

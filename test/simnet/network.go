@@ -106,13 +106,13 @@ func (n *Network) Isolate(name string, others ...string) {
 	}
 }
 
-// Heal mends both directions between two servers. Delays stay.
+// Heal restores both directions between two servers. Delays stay.
 func (n *Network) Heal(a, b string) {
 	n.set(link{a, b}, func(f *fault) { f.cut = false })
 	n.set(link{b, a}, func(f *fault) { f.cut = false })
 }
 
-// HealAll mends every link and takes every delay away.
+// HealAll restores every link and removes every delay.
 func (n *Network) HealAll() {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -257,7 +257,7 @@ func (e *endpoint) Transport(self func() raftnet.Identity) raftnet.Transport {
 	return transport{e}
 }
 
-// identity returns who the node is, nobody before it has asked for its
+// identity returns which node it is, none before it has asked for its
 // transport.
 func (e *endpoint) identity() raftnet.Identity {
 	if self := e.self.Load(); self != nil {

@@ -13,7 +13,7 @@ import (
 )
 
 // transport carries raft's messages over a Network. Requests are copied, as a
-// wire would: raft goes on using its own.
+// wire would: raft continues to use its own.
 type transport struct{ *endpoint }
 
 var _ raftnet.Transport = transport{}
@@ -62,7 +62,7 @@ func (t transport) InstallSnapshot(id raft.ServerID, target raft.ServerAddress, 
 	return call(t, id, target, &request, data, resp)
 }
 
-// TimeoutNow makes another server stand for election.
+// TimeoutNow makes another server campaign.
 func (t transport) TimeoutNow(id raft.ServerID, target raft.ServerAddress, args *raft.TimeoutNowRequest, resp *raft.TimeoutNowResponse) error {
 	request := *args
 	return call(t, id, target, &request, nil, resp)
@@ -84,7 +84,7 @@ func (t transport) AppendEntriesPipeline(id raft.ServerID, target raft.ServerAdd
 	return p, nil
 }
 
-// copyOf copies a request and its entries, except for their data, which nobody
+// copyOf copies a request and its entries, except for their data, which never
 // changes.
 func copyOf(args *raft.AppendEntriesRequest) *raft.AppendEntriesRequest {
 	request := *args

@@ -41,7 +41,7 @@ var rules = []rule{
 	// Verbs of people for processes.
 	{pattern: `mend(s|ed|ing)?`, instead: "fix, repair"},
 	{pattern: `beckon(s|ed|ing)?`, instead: "wake"},
-	{pattern: `murmur(s|ed|ing)?`, instead: "log at debug level"},
+	{pattern: `murmur(s|ed|ing)?`, instead: "log at debug level", allowed: []string{"internal/resource"}},
 	{pattern: `estranged?`, instead: "track the handshake"},
 	{pattern: `hands out its authority`, instead: "can issue certificates"},
 	{pattern: `refuses? to`, instead: "does not; non-goals"},
@@ -72,7 +72,18 @@ var rules = []rule{
 // unfinished are the directories that still have such words. Nothing may be
 // added.
 var unfinished = []string{
-	"cmd", "docs/operations/disk-full.md", "docs/operations/disk-hung.md", "docs/operations/recover.md",
-	"internal",
-	"test/multizone", "test/simnet",
+	"docs/operations/disk-full.md",
+	"docs/operations/disk-hung.md",
+	"docs/operations/recover.md",
+	"internal/authn",
+	"internal/batch",
+	"internal/cli/clitest",
+	"internal/consensus",
+	"internal/global",
+	"internal/raftnet",
+	"internal/server",
+	"internal/service/admin",
+	"internal/service/dataplane",
+	"internal/service/webhook",
+	"test/multizone",
 }

@@ -51,7 +51,7 @@ func Ops(t *testing.T, text string) []store.Op {
 	return ops
 }
 
-// write stores documents without asking anybody.
+// write stores documents without authorization.
 func (p *Plane) Seed(text string) {
 	p.t.Helper()
 	require.NoError(p.t, p.Apply(p.Store.Revision()+1, store.Txn{Ops: Ops(p.t, text)}).Err)

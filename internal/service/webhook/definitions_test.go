@@ -17,7 +17,7 @@ import (
 
 var update = flag.Bool("update", false, "write the definitions of deploy/kubernetes instead of comparing with them")
 
-// Kinds without a definition in the cluster: secrets, since everybody who may
+// Kinds without a definition in the cluster: secrets, since every user who may
 // read objects of a kind reads all of it there, and what control planes write to
 // remember keys and tokens.
 func definedInClusters(d *resource.Descriptor) bool {

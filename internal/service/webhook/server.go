@@ -78,7 +78,7 @@ type Config struct {
 	// Certificate returns the current certificate.
 	Certificate func(*tls.ClientHelloInfo) (*tls.Certificate, error)
 	// Clients returns the authorities of the moment whose clients alone may ask.
-	// Optional: without it anybody may.
+	// Optional: without it every client may.
 	Clients func() (*x509.CertPool, error)
 	Log     *slog.Logger
 }

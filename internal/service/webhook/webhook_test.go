@@ -194,7 +194,7 @@ func TestRecordedReviews(t *testing.T) {
 		{review: "delete-dry-run", rule: "§6.9"},
 
 		// Rights cannot grow, nor be lost.
-		{review: "escalation", rule: "§6: nobody grants what they do not hold", code: 403, message: []string{
+		{review: "escalation", rule: "§6: rights cannot be escalated", code: 403, message: []string{
 			`Access Denied (user "role-manager/system:authenticated" cannot access the resource)`, "users cannot grant rights beyond their own",
 		}},
 		{review: "last-admin", rule: "§6: the last admin stays", code: 403, message: []string{`no subject would have the role "admin" with every access any more`}},
@@ -424,7 +424,7 @@ func TestConditionsThatCannotBeUsedAreInvalid(t *testing.T) {
 	require.Contains(t, answer.Status.Message, "overrides.when")
 }
 
-// What is stored may have been stored before it was asked about, and whoever takes a
+// What is stored may have been stored before it was asked about, and a user who takes a
 // finalizer off it says nothing about its content.
 func TestContentThatStaysIsNotJudged(t *testing.T) {
 	policy := func(metadata, spec string) string {
@@ -454,16 +454,16 @@ func TestAnUnclearObjectIsInNoMesh(t *testing.T) {
 	s := New(config(t, world(t)))
 	require.False(t, answerTo(t, s, question("DELETE", "oidc:demo-operators", unclear, "null")).Allowed)
 	require.True(t, answerTo(t, s, question("DELETE", "system:masters", unclear, "null")).Allowed)
-	mended := strings.Replace(unclear, `"what": "is this"`, `"spec": {"targetRef": {"kind": "Gateway", "name": "g"}, "rules": {"authentication": {"a": 1}}}`, 1)
-	require.False(t, answerTo(t, s, question("UPDATE", "oidc:demo-operators", unclear, mended)).Allowed)
-	require.True(t, answerTo(t, s, question("UPDATE", "system:masters", unclear, mended)).Allowed)
+	fixed := strings.Replace(unclear, `"what": "is this"`, `"spec": {"targetRef": {"kind": "Gateway", "name": "g"}, "rules": {"authentication": {"a": 1}}}`, 1)
+	require.False(t, answerTo(t, s, question("UPDATE", "oidc:demo-operators", unclear, fixed)).Allowed)
+	require.True(t, answerTo(t, s, question("UPDATE", "system:masters", unclear, fixed)).Allowed)
 }
 
 // question is what a member of a group would make an API server ask about an
 // AuthPolicy.
 func question(op operation, group, old, object string) []byte {
 	return []byte(`{"apiVersion": "admission.k8s.io/v1", "kind": "AdmissionReview", "request": {
-		"uid": "1", "operation": "` + string(op) + `", "userInfo": {"username": "somebody", "groups": ["` + group + `"]},
+		"uid": "1", "operation": "` + string(op) + `", "userInfo": {"username": "some-user", "groups": ["` + group + `"]},
 		"kind": {"group": "kuma.io", "version": "v1alpha1", "kind": "AuthPolicy"},
 		"oldObject": ` + old + `, "object": ` + object + `}}`)
 }
@@ -510,10 +510,10 @@ func TestAccessRulesThatAreNotInForce(t *testing.T) {
 		`AccessRoleBinding/early: there is no AccessRole "not-yet": until there is, it grants nothing`,
 		"AccessRoleBinding/early: it is not in force until it is applied to the control plane, too",
 	}, answerTo(t, s, recorded(t, "binding-to-missing-role")).Warnings)
-	gone := bytes.ReplaceAll(recorded(t, "last-admin"), []byte(`"name": "default"`), []byte(`"name": "everybody-logs"`))
-	require.Equal(t, []string{"AccessRoleBinding/everybody-logs: the control plane still has it, and it stays in force: delete it there, too"},
+	gone := bytes.ReplaceAll(recorded(t, "last-admin"), []byte(`"name": "default"`), []byte(`"name": "all-log"`))
+	require.Equal(t, []string{"AccessRoleBinding/all-log: the control plane still has it, and it stays in force: delete it there, too"},
 		answerTo(t, s, gone).Warnings)
-	require.NoError(t, state.Apply(2, store.Txn{Ops: []store.Op{store.Delete(resource.Key{Kind: "AccessRoleBinding", Name: "everybody-logs"})}}).Err)
+	require.NoError(t, state.Apply(2, store.Txn{Ops: []store.Op{store.Delete(resource.Key{Kind: "AccessRoleBinding", Name: "all-log"})}}).Err)
 	require.Empty(t, answerTo(t, s, gone).Warnings)
 }
 
