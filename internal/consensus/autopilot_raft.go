@@ -8,11 +8,11 @@ import (
 	"strconv"
 	"time"
 
-	"meridian/internal/raftlog"
-	"meridian/internal/raftnet"
-
 	"github.com/hashicorp/raft"
 	autopilot "github.com/hashicorp/raft-autopilot"
+
+	"meridian/internal/raftlog"
+	"meridian/internal/raftnet"
 )
 
 // pilotRaft is raft as autopilot sees it. Autopilot acts on what it saw up to

@@ -4,10 +4,10 @@ import (
 	"errors"
 	"fmt"
 
+	"github.com/hashicorp/raft"
+
 	"meridian/internal/raftlog"
 	"meridian/internal/raftnet"
-
-	"github.com/hashicorp/raft"
 )
 
 // The errors below do not begin with the package's name: operators read them.

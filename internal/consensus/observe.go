@@ -5,10 +5,10 @@ import (
 	"sync"
 	"time"
 
+	"github.com/hashicorp/raft"
+
 	"meridian/internal/raftlog"
 	"meridian/internal/raftnet"
-
-	"github.com/hashicorp/raft"
 )
 
 // contacts is what a leader knows about whom it reaches. Raft tells of a

@@ -6,10 +6,10 @@ import (
 	"runtime"
 	"testing"
 
-	"meridian/internal/raftlog"
-
 	"github.com/stretchr/testify/require"
 	"golang.org/x/sys/unix"
+
+	"meridian/internal/raftlog"
 )
 
 // TestReadOnlyDataDir runs without the right to override permissions, which the

@@ -7,9 +7,9 @@ import (
 	"sync"
 	"time"
 
-	"meridian/internal/raftlog"
-
 	"github.com/hashicorp/raft"
+
+	"meridian/internal/raftlog"
 )
 
 const (

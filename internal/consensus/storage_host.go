@@ -6,9 +6,9 @@ import (
 	"strconv"
 	"time"
 
-	"meridian/internal/raftlog"
-
 	"github.com/hashicorp/raft"
+
+	"meridian/internal/raftlog"
 )
 
 // watchStorage makes the node answer for its storage from now on, which is just

@@ -4,9 +4,9 @@ import (
 	"io"
 	"sync"
 
-	"meridian/internal/raftlog"
-
 	"github.com/hashicorp/raft"
+
+	"meridian/internal/raftlog"
 )
 
 // addresses says where to send a message to a member. That is the address in

@@ -5,12 +5,12 @@ import (
 	"sync"
 	"time"
 
-	peerv1 "meridian/api/peer/v1"
-	"meridian/internal/rpcerr"
-
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/keepalive"
 	"google.golang.org/grpc/metadata"
+
+	peerv1 "meridian/api/peer/v1"
+	"meridian/internal/rpcerr"
 )
 
 // Server answers the calls of peers.

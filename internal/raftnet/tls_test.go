@@ -8,11 +8,11 @@ import (
 	"net"
 	"testing"
 
-	"meridian/internal/raftnet/raftnettest"
-
 	"github.com/hashicorp/raft"
 	"github.com/stretchr/testify/require"
 	"golang.org/x/sync/errgroup"
+
+	"meridian/internal/raftnet/raftnettest"
 )
 
 // answering opens a transport that grants every vote, until the test ends.

@@ -1,8 +1,10 @@
 package resource
 
-import "meridian/internal/doctree"
+import (
+	"slices"
 
-import "slices"
+	"meridian/internal/doctree"
+)
 
 // MeshTrafficPermission decides about callers of inbounds (§4.7).
 type MeshTrafficPermission struct {

@@ -5,9 +5,9 @@ import (
 	"fmt"
 	"sync"
 
-	"meridian/internal/raftlog"
-
 	"github.com/hashicorp/go-hclog"
+
+	"meridian/internal/raftlog"
 )
 
 // diskSize is what a Disk says it holds.

@@ -6,9 +6,9 @@ import (
 	"fmt"
 	"sort"
 
-	"meridian/internal/raftlog"
-
 	"github.com/hashicorp/raft"
+
+	"meridian/internal/raftlog"
 )
 
 // record is an entry as bytes.

@@ -7,9 +7,9 @@ import (
 	"io"
 	"slices"
 
-	"meridian/internal/raftlog"
-
 	"github.com/hashicorp/raft"
+
+	"meridian/internal/raftlog"
 )
 
 // snapshot is one on a Disk. It is replaced, never changed.

@@ -9,9 +9,9 @@ import (
 	"sync/atomic"
 	"time"
 
-	"meridian/internal/raftnet"
-
 	"github.com/hashicorp/raft"
+
+	"meridian/internal/raftnet"
 )
 
 // Timeout is how long a message between servers waits for its answer, as long

@@ -7,9 +7,9 @@ import (
 	"sync"
 	"time"
 
-	"meridian/internal/raftnet"
-
 	"github.com/hashicorp/raft"
+
+	"meridian/internal/raftnet"
 )
 
 // transport carries raft's messages over a Network. Requests are copied, as a
