@@ -20,12 +20,12 @@ import (
 )
 
 const (
-	// MaxMessage bounds one message of a batch, in bytes: what a server takes.
+	// MaxMessage bounds one message of a batch, in bytes: what a server accepts.
 	MaxMessage = 64 << 10
-	// room is left in a message for what stands around its largest field.
-	room = 8 << 10
+	// overhead is reserved in a message for all but its largest field.
+	overhead = 8 << 10
 	// maxPart is what a message is filled up to.
-	maxPart = MaxMessage - room
+	maxPart = MaxMessage - overhead
 )
 
 // Apply sends a batch of resources and returns the answer.
@@ -50,7 +50,7 @@ func send[Q, R any](ctx context.Context, req *Q, split func(*Q, func(*Q) error) 
 	if err := split(req, stream.Send); err != nil && !errors.Is(err, io.EOF) {
 		return nil, err
 	}
-	return stream.CloseAndRecv() // which says why sending ended, if it did
+	return stream.CloseAndRecv() // its error is the reason why sending ended, if it did
 }
 
 // splitApply calls send with the messages of a batch, in order.

@@ -52,7 +52,7 @@ func (d Disk) Err() error {
 type lowError struct{ disk Disk }
 
 func (e *lowError) Error() string {
-	return fmt.Sprintf("the disk of %s is nearly full: %s are left of %s where %s is, and %s are kept free; free some space there, and writes go on by themselves",
+	return fmt.Sprintf("the disk of %s is nearly full: %s are left of %s where %s is, and %s are kept free; free some space there, and writes continue by themselves",
 		e.disk.Server, bytesText(e.disk.Space.Free), bytesText(e.disk.Space.Total), e.disk.Where, bytesText(e.disk.Reserve))
 }
 

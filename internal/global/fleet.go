@@ -266,7 +266,7 @@ type zoneWait struct {
 	// all has every enabled zone be waited for; otherwise only those that are
 	// connected at some time.
 	all bool
-	// progress hears of the zones that are waited for, whenever these or their
+	// progress receives the zones that are waited for, whenever these or their
 	// states change. Its error ends the wait.
 	progress func([]zonesync.ZoneStatus) error
 }

@@ -36,7 +36,7 @@ func TestDiskHealth(t *testing.T) {
 	}
 	code, body = ready()
 	require.Equal(t, http.StatusOK, code, "it still serves reads")
-	require.Equal(t, "[!] disk: the disk of one is nearly full: 12 MiB are left of 1024 MiB where /data is, and 51 MiB are kept free; free some space there, and writes go on by themselves\nok\n", body)
+	require.Equal(t, "[!] disk: the disk of one is nearly full: 12 MiB are left of 1024 MiB where /data is, and 51 MiB are kept free; free some space there, and writes continue by themselves\nok\n", body)
 
 	disk = consensus.Disk{Server: "one", Where: "/data", Hangs: 7 * time.Second}
 	code, body = ready()

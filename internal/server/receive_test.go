@@ -31,8 +31,8 @@ import (
 	"meridian/internal/rpcerr"
 )
 
-// oneBuffer is a codec that sends the bytes it is given, without a copy: a crowd
-// of clients shares them.
+// oneBuffer is a codec that sends the bytes it is given, without a copy:
+// many clients share them.
 type oneBuffer struct{}
 
 func (oneBuffer) Name() string { return "proto" }
@@ -258,7 +258,7 @@ func (r *testServer) stream(who string, message []byte, n int) error {
 // However many batches of unauthenticated callers are arriving, the bytes that the
 // server holds of them are bounded; they are aborted for each other, the oldest
 // first, and never for callers with credentials.
-func TestLargeBatchesGiveWay(t *testing.T) {
+func TestLargeUnauthenticatedBatchesAreAborted(t *testing.T) {
 	r := newTestServer(t)
 	r.write.Store(true)
 	message := part(t)

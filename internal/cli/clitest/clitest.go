@@ -54,7 +54,8 @@ type Server struct {
 	Calls          []string
 	Authorizations []string
 	Applies        []*meridianv1.ApplyRequest
-	// Pending are the zones that WaitForZones waits for, in vain if they stay.
+	// Pending are the zones that WaitForZones waits for; with PendingStay
+	// they never catch up.
 	Pending     []*meridianv1.PendingZone
 	PendingStay bool
 	Waits       []*meridianv1.WaitForZonesRequest

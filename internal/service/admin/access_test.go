@@ -70,7 +70,7 @@ func (s *secured) unbind() {
 	require.NoError(s.t, r.Err)
 }
 
-// change makes a change without asking anybody.
+// change makes a change without authorization.
 func (s *secured) change(op store.Op) {
 	if err := s.Log.Write(store.Txn{Ops: []store.Op{op}}).Err; err != nil {
 		s.t.Errorf("%v", err)
@@ -111,7 +111,7 @@ func TestDecisionAndWriteAreOne(t *testing.T) {
 		require.NoError(t, s.as(bob, "1", permission("a", "backend")))
 		require.Equal(t, 1, s.View().Count("TrafficPermission"))
 	})
-	t.Run("the resource becomes somebody else's", func(t *testing.T) {
+	t.Run("another owner takes the resource", func(t *testing.T) {
 		s := newSecured(t)
 		require.NoError(t, s.as(bob, "1", permission("a", "backend")))
 		s.Once(func() { s.must("take", permission("a", "other")) })
@@ -154,9 +154,9 @@ func TestDecisionAndWriteAreOne(t *testing.T) {
 	})
 }
 
-// §6.4, raced: while bob's right comes and goes, and what he writes
-// becomes somebody else's and is free again, whatever he wrote was written while
-// he had the right to it.
+// §6.4 under concurrency: bob's role is bound and unbound, and the resource that
+// he writes changes its owner and changes back. Each of his writes took effect
+// while he had the right to it.
 func TestRaceOfRolesAndWrites(t *testing.T) {
 	s := newSecured(t)
 	const writers, writes = 4, 60

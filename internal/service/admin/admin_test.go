@@ -60,8 +60,8 @@ func newFixture(t *testing.T, change func(*Config)) *fixture {
 		change(&cfg)
 	}
 	listener := bufconn.Listen(1 << 20)
-	everybody := authz.Defaults{}
-	require.NoError(t, everybody.Ensure(t.Context(), s.View, f.writer, cfg.Now))
+	defaults := authz.Defaults{}
+	require.NoError(t, defaults.Ensure(t.Context(), s.View, f.writer, cfg.Now))
 	server := grpc.NewServer(grpc.UnaryInterceptor(rpcerr.UnaryServer), grpc.StreamInterceptor(rpcerr.StreamServer))
 	meridianv1.RegisterAdminServiceServer(server, New(cfg))
 	served := make(chan error, 1)
@@ -342,8 +342,8 @@ func TestWatchFromNowSaysWhereItBegins(t *testing.T) {
 	require.Equal(t, created, second.GetChanges()[0].GetOutcome())
 }
 
-// A watch does not go on over a state that was replaced: what differs is no
-// change that anybody made.
+// A watch ends when the state is replaced: the difference is not a change that a
+// client made.
 func TestWatchEndsWhenTheStateIsReplaced(t *testing.T) {
 	f := newFixture(t, nil)
 	stream, err := f.Watch(f.ctx, &meridianv1.WatchRequest{})

@@ -16,7 +16,7 @@ import (
 )
 
 // A refusal is given on the newest state only, and a write that is not refused
-// asks nobody for it.
+// needs no read point.
 func TestRefusedOnTheNewestStateOnly(t *testing.T) {
 	// own lags behind what was acknowledged until the server asks for a read point.
 	newest, own := committest.New(store.New(store.DefaultOptions())), store.New(store.DefaultOptions())
@@ -34,8 +34,8 @@ func TestRefusedOnTheNewestStateOnly(t *testing.T) {
 		return own.Reset(snap)
 	})
 	now := func() time.Time { return time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC) }
-	everybody := authz.Defaults{}
-	require.NoError(t, everybody.Ensure(t.Context(), newest.View, newest, now))
+	defaults := authz.Defaults{}
+	require.NoError(t, defaults.Ensure(t.Context(), newest.View, newest, now))
 	_, err := newest.Read(t.Context())
 	require.NoError(t, err)
 	reads = 0

@@ -253,8 +253,8 @@ func encodeBatch(b store.Batch, kinds map[resource.Kind]bool, mesh resource.Mesh
 	return response
 }
 
-// watchError explains why a watch cannot go on after a revision. A feed is also
-// cut when the state was replaced by a backup's: what came between is no change.
+// watchError explains why a watch cannot continue after a revision. A feed also
+// ends when a backup replaced the state: that difference is not a change.
 func watchError(err error, after resource.Revision) error {
 	switch {
 	case errors.Is(err, store.ErrCompacted):

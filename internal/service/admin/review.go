@@ -5,10 +5,10 @@ import (
 	"meridian/internal/store"
 )
 
-// Review judges a resource that somebody else is about to keep, such as an
-// object of Kubernetes, as Apply would. What makes it useless wherever it is
-// kept is an error, a *resource.DocumentError; what would only keep it out of
-// this control plane is a warning, beside the advice that every author gets.
+// Review validates a resource that another system is about to store, such as an
+// object of Kubernetes, as Apply would. A resource that is not valid in itself is
+// an error, a *resource.DocumentError. What only prevents storing it in this
+// control plane is a warning, beside the advice that every author gets.
 func (s *Service) Review(r *resource.Resource) ([]string, error) {
 	if s.cfg.Check != nil {
 		if wrong := s.cfg.Check(r.Spec()); len(wrong) > 0 {

@@ -19,7 +19,7 @@ func reviewed(t *testing.T, text string) *resource.Resource {
 	return documents[0].Resource
 }
 
-// A resource that somebody else keeps is judged as if it were applied, and
+// A resource that another system stores is validated as if it were applied, and
 // nothing is written.
 func TestReview(t *testing.T) {
 	compiler, err := condition.NewCompiler(condition.DefaultOptions())

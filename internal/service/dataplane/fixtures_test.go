@@ -33,8 +33,9 @@ import (
 	"meridian/internal/store"
 )
 
-// world is a zone as its door sees it: what the global owns, what the zone owns,
-// and the tokens that were issued. It outlives restarts of the door.
+// world is a zone as its dataplane service sees it: what the global owns, what
+// the zone owns, and the tokens that were issued. It outlives restarts of the
+// service.
 type world struct {
 	t       testing.TB
 	replica *store.Store
@@ -363,7 +364,7 @@ func (p *proxyClient) refused() (codes.Code, string) {
 	return st.Code(), st.Message()
 }
 
-// inTime runs a test in virtual time, with a door that is stopped at the end.
+// inTime runs a test in virtual time, with a service that is stopped at the end.
 func inTime(t *testing.T, run func(t *testing.T, w *world)) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t)

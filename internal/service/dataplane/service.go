@@ -94,8 +94,8 @@ type expiry struct {
 	deadline time.Time
 }
 
-// New returns a service. It hears of changes from now on; call it before the zone
-// serves.
+// New returns a service. It is notified of changes from now on; call it before
+// the zone serves.
 func New(cfg Config) *Service {
 	d := &Service{
 		cfg: cfg, running: make(chan struct{}), expiriesChanged: make(chan struct{}, 1), wake: make(chan struct{}, 1),
@@ -215,7 +215,7 @@ func (d *Service) checkAll() {
 	}
 }
 
-// checkLocked compares what is stored under a key with who is connected.
+// checkLocked compares what is stored under a key with the connected proxy.
 func (d *Service) checkLocked(view *store.View, key resource.Key) {
 	p := d.proxies[key]
 	r, stored := view.Get(key)
@@ -235,7 +235,7 @@ func (d *Service) checkLocked(view *store.View, key resource.Key) {
 	}
 }
 
-// State is how a dataplane's proxy stands to the zone.
+// State is the state of a dataplane's proxy in its zone.
 type State struct {
 	// Connected: the proxy is there.
 	Connected bool
@@ -250,7 +250,7 @@ type State struct {
 	LastError string
 }
 
-// State returns how the proxy of a dataplane stands to the zone.
+// State returns the state of a dataplane's proxy.
 func (d *Service) State(key resource.Key) State {
 	r, stored := d.cfg.Local.View().Get(key)
 	d.mu.Lock()

@@ -57,8 +57,8 @@ func TestFullOnceThenOnlyWhatChanged(t *testing.T) {
 	})
 }
 
-// A change is delivered to those it touches and to nobody else.
-func TestOnlyThoseTouchedHearOfIt(t *testing.T) {
+// A change is delivered to the proxies that it affects and to no other.
+func TestOnlyAffectedProxiesReceiveAChange(t *testing.T) {
 	inTime(t, func(t *testing.T, w *world) {
 		web := w.connect(w.token(""), "web-1", dataplaneSpec("web", "backend"))
 		api := w.connect(w.token(""), "api-1", dataplaneSpec("api", "backend"))
@@ -155,7 +155,7 @@ func TestWhatIsNoDataplaneIsRefused(t *testing.T) {
 	}
 }
 
-func TestStrangersAreRefused(t *testing.T) {
+func TestUnauthenticatedProxiesAreRefused(t *testing.T) {
 	inTime(t, func(t *testing.T, w *world) {
 		p := w.dial("")
 		go p.follow()
@@ -275,7 +275,7 @@ func TestStop(t *testing.T) {
 		synctest.Wait()
 		start := time.Now()
 		w.stop()
-		require.Zero(t, time.Since(start), "nobody is waited for")
+		require.Zero(t, time.Since(start), "shutdown waits for no client")
 		for _, c := range []*proxyClient{p, silent} {
 			code, message := c.refused()
 			require.Equal(t, codes.Unavailable, code)
@@ -361,7 +361,7 @@ func TestTheNewerReplacesTheOlder(t *testing.T) {
 		require.Len(t, r.Spec().(*resource.Dataplane).Outbounds(), 1)
 		newer.leave()
 
-		// Who may not register replaces nobody.
+		// A proxy that may not register replaces no other.
 		holder := w.connect(w.token("web-1"), "web-1", dataplaneSpec("web"))
 		synctest.Wait()
 		thief := w.connect(w.token("web-2"), "web-1", dataplaneSpec("web"))
@@ -435,7 +435,7 @@ func TestTokenHoldsForWhatIsStoredNow(t *testing.T) {
 	})
 }
 
-// A proxy that does not answer holds nobody back, and then gets the newest state.
+// A proxy that does not answer delays no other, and then gets the newest state.
 func TestSlowProxyGetsTheNewestState(t *testing.T) {
 	inTime(t, func(t *testing.T, w *world) {
 		slow := w.connectWith(w.token(""), "slow", dataplaneSpec("web", "backend"), func(p *proxyClient) { p.hold = true })
@@ -550,7 +550,7 @@ func TestRestoredRegistration(t *testing.T) {
 	})
 }
 
-// A store that cannot be written to keeps nobody registered for ever.
+// A registration is removed even when the store could not be written to at first.
 func TestRemovalIsTriedAgain(t *testing.T) {
 	inTime(t, func(t *testing.T, w *world) {
 		p := w.connect(w.token(""), "web-1", dataplaneSpec("web"))

@@ -31,7 +31,7 @@ type session struct {
 	registered bool
 	// ended is true once the session has left the table: nothing is begun any more.
 	ended bool
-	// done is closed then; made by who waits for it.
+	// done is closed then; made by the goroutine that waits for it.
 	done chan struct{}
 	// proxy is the session's place in the table, set once by admit. Its key can be
 	// read without the lock after that.

@@ -83,19 +83,19 @@ func TestAnswersWithoutReading(t *testing.T) {
 		start := time.Now()
 		w.service.endAll()
 		w.service.streams.Wait()
-		require.Zero(t, time.Since(start), "and nobody is waited for")
+		require.Zero(t, time.Since(start), "ending waits for no client")
 	})
 }
 
 // A panic over one configuration ends that stream and no other.
 func TestPanicOverAConfiguration(t *testing.T) {
-	door := &Service{cfg: Config{Log: slog.New(slog.DiscardHandler)}} // without the Matching to ask
+	service := &Service{cfg: Config{Log: slog.New(slog.DiscardHandler)}} // without the Matching to ask
 	var outcome error
 	s := &session{
-		service: door, token: &token.Token{}, proxy: &proxy{key: policy.DataplaneKey("default", "web-1")}, end: func(err error) { outcome = err },
+		service: service, token: &token.Token{}, proxy: &proxy{key: policy.DataplaneKey("default", "web-1")}, end: func(err error) { outcome = err },
 	}
-	door.deliver(s)
-	door.streams.Wait()
+	service.deliver(s)
+	service.streams.Wait()
 	require.Equal(t, rpcerr.Internal, rpcerr.CodeOf(outcome))
 	require.ErrorContains(t, outcome, "its log says more")
 }

@@ -328,7 +328,7 @@ func TestAnEndlessReadIsCutOff(t *testing.T) {
 }
 
 // Large, slow reviews are aborted in favor of later ones.
-func TestLargeReviewsGiveWay(t *testing.T) {
+func TestLargeReviewsArePreempted(t *testing.T) {
 	dir := t.TempDir()
 	certFile, keyFile := filepath.Join(dir, "cert.pem"), filepath.Join(dir, "key.pem")
 	pool := certify(t, certFile, keyFile)
