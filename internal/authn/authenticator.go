@@ -6,7 +6,6 @@ import (
 	"net"
 	"strings"
 
-	"google.golang.org/grpc"
 	"google.golang.org/grpc/metadata"
 	"google.golang.org/grpc/peer"
 
@@ -120,14 +119,4 @@ func (a *Authenticator) refused(ctx context.Context, p Principal, method string,
 	if a.Refused != nil {
 		a.Refused(ctx, p, method, err)
 	}
-}
-
-// Unary is the server interceptor for unary methods. Refusals leave it as
-// statuses, so it may stand before or after rpcerr.UnaryServer.
-func (a *Authenticator) Unary(ctx context.Context, req any, info *grpc.UnaryServerInfo, handler grpc.UnaryHandler) (any, error) {
-	ctx, err := a.enter(ctx, info.FullMethod)
-	if err != nil {
-		return nil, rpcerr.ToStatus(err).Err()
-	}
-	return handler(ctx, req)
 }

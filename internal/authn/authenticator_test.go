@@ -58,6 +58,15 @@ func newServer(t *testing.T) testServer {
 	}
 }
 
+// unary authenticates a unary call as servers do: as a stream with one message.
+func (d testServer) unary(ctx context.Context, req any, info *grpc.UnaryServerInfo, handler grpc.UnaryHandler) (resp any, err error) {
+	err = d.Stream(nil, &liveStream{ctx: ctx}, &grpc.StreamServerInfo{FullMethod: info.FullMethod}, func(_ any, s grpc.ServerStream) error {
+		resp, err = handler(s.Context(), req)
+		return err
+	})
+	return resp, err
+}
+
 // knownCallers permits every authenticated principal.
 func knownCallers(p Principal, method string) error {
 	if p.Source == FromNothing {
@@ -228,7 +237,7 @@ func (d testServer) serve(t *testing.T, p *pki.PKI) *bufconn.Listener {
 	t.Helper()
 	listener := bufconn.Listen(64 << 10)
 	server := grpc.NewServer(grpc.Creds(credentials.NewTLS(p.ServerTLS())),
-		grpc.UnaryInterceptor(d.Unary), grpc.StreamInterceptor(d.Stream))
+		grpc.UnaryInterceptor(d.unary), grpc.StreamInterceptor(d.Stream))
 	grpc_health_v1.RegisterHealthServer(server, health.NewServer())
 	meridianv1.RegisterControlServiceServer(server, whoami{})
 	meridianv1.RegisterAdminServiceServer(server, whoami{})
@@ -306,7 +315,7 @@ func TestOpenMethods(t *testing.T) {
 	d.Exempt = func(method string) bool { return open && method == "/cluster.Cluster/Members" }
 	call := func(method, authorization string) (Principal, error) {
 		var who Principal
-		_, err := d.Unary(request(far, authorization), nil, &grpc.UnaryServerInfo{FullMethod: method}, func(ctx context.Context, _ any) (any, error) {
+		_, err := d.unary(request(far, authorization), nil, &grpc.UnaryServerInfo{FullMethod: method}, func(ctx context.Context, _ any) (any, error) {
 			who = PrincipalFrom(ctx)
 			return nil, nil
 		})

@@ -147,9 +147,9 @@ func TestRefusalsAreHeard(t *testing.T) {
 	d.Refused = func(_ context.Context, p Principal, method string, err error) {
 		who = append(who, p.Name+" "+method+" "+err.Error())
 	}
-	_, err := d.Unary(request(far, "Bearer x"), nil, &grpc.UnaryServerInfo{FullMethod: "/m/A"}, nil)
+	_, err := d.unary(request(far, "Bearer x"), nil, &grpc.UnaryServerInfo{FullMethod: "/m/A"}, nil)
 	require.Error(t, err)
-	_, err = d.Unary(request(far), nil, &grpc.UnaryServerInfo{FullMethod: "/m/B"}, nil)
+	_, err = d.unary(request(far), nil, &grpc.UnaryServerInfo{FullMethod: "/m/B"}, nil)
 	require.Error(t, err)
 	require.Equal(t, []string{
 		" /m/A not authenticated: the token is malformed",
