@@ -172,10 +172,10 @@ func from(ctx context.Context) string {
 	return ""
 }
 
-// Did records what the request of ctx brought about beside writing resources, or
-// what it began when it failed. Who asked, from where and by which method is
-// filled in; the decision is Allowed unless it is given.
-func (l *Log) Did(ctx context.Context, r Record, failed error) {
+// RecordOperation records what a request did besides writing resources, or what
+// it attempted when it failed. The caller, its address and the method are taken
+// from ctx; the decision is Allowed unless r has one.
+func (l *Log) RecordOperation(ctx context.Context, r Record, failed error) {
 	r.Who, r.From = whoIs(authn.PrincipalFrom(ctx)), from(ctx)
 	if method, ok := grpc.Method(ctx); ok {
 		r.Method = strings.TrimPrefix(method, "/")
@@ -189,7 +189,7 @@ func (l *Log) Did(ctx context.Context, r Record, failed error) {
 	l.Write(r)
 }
 
-// Noted records an event of the server that no request caused.
-func (l *Log) Noted(message string) {
+// RecordEvent records an event of the server that no request caused.
+func (l *Log) RecordEvent(message string) {
 	l.Write(Record{Method: "server", Who: serverItself, Decision: Noted, Message: message})
 }

@@ -197,9 +197,9 @@ func (s *stream) RecvMsg(any) error { return nil }
 func TestDidAndNoted(t *testing.T) {
 	dir := t.TempDir()
 	log := open(t, config(dir))
-	log.Did(request(t), Record{Rule: "member of x", Revision: 7, Targets: []Target{{Action: "save", Kind: "snapshot", Name: "n"}}}, nil)
-	log.Did(request(t), Record{Decision: Unknown}, errors.New("the leader went away"))
-	log.Noted("the state was replaced")
+	log.RecordOperation(request(t), Record{Rule: "member of x", Revision: 7, Targets: []Target{{Action: "save", Kind: "snapshot", Name: "n"}}}, nil)
+	log.RecordOperation(request(t), Record{Decision: Unknown}, errors.New("the leader went away"))
+	log.RecordEvent("the state was replaced")
 	got := records(t, dir)
 	require.Len(t, got, 3)
 	for _, r := range got[:2] {

@@ -66,7 +66,7 @@ func (s *clusterService) TransferLeadership(ctx context.Context, req *meridianv1
 		}
 		return nil, transferError(before, err)
 	}
-	g.Audit.Did(ctx, operation("transfer-leadership", leader), nil)
+	g.Audit.RecordOperation(ctx, operation("transfer-leadership", leader), nil)
 	return &meridianv1.TransferLeadershipResponse{Leader: leader}, nil
 }
 
@@ -134,14 +134,14 @@ func (s *clusterService) RemoveMember(ctx context.Context, req *meridianv1.Remov
 	switch {
 	case err == nil:
 		g.gossip.Load().Forget(name)
-		g.Audit.Did(ctx, operation("remove", name), nil)
+		g.Audit.RecordOperation(ctx, operation("remove", name), nil)
 		return &meridianv1.RemoveMemberResponse{}, nil
 	case rpcerr.HasReason(err, consensus.ReasonUnknownServer):
 		return nil, unknownServer(g.Node.Servers(), name)
 	case errors.Is(err, consensus.ErrUnknownOutcome):
 		record := operation("remove", name)
 		record.Decision = audit.Unknown
-		g.Audit.Did(ctx, record, err)
+		g.Audit.RecordOperation(ctx, record, err)
 		return nil, rpcerr.WithEffect(rpcerr.New(rpcerr.Unavailable, reasonUnknown, "%s may or may not have been removed: see `meridian cluster members`, or repeat it (%w)", name, err), rpcerr.EffectUnknown)
 	case errors.Is(err, consensus.ErrUnavailable), errors.Is(err, consensus.ErrNotLeader), errors.Is(err, consensus.ErrClosed):
 		return nil, rpcerr.WithEffect(rpcerr.New(rpcerr.Unavailable, "NO_LEADER", "%w", err), rpcerr.EffectNone)

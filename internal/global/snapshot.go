@@ -45,7 +45,7 @@ func (s *clusterService) SaveSnapshot(req *meridianv1.SaveSnapshotRequest, strea
 		err = buffered.Flush()
 	}
 	if out.sent > 0 { // also a part of the file may hold a secret
-		g.Audit.Did(ctx, audit.Record{
+		g.Audit.RecordOperation(ctx, audit.Record{
 			Rule: "member of " + authn.AdminGroup, Revision: uint64(revision),
 			Targets: []audit.Target{{Action: "save", Kind: "snapshot", Name: fmt.Sprintf("%d bytes", out.sent)}},
 		}, err)
@@ -84,10 +84,10 @@ func (s *clusterService) RestoreSnapshot(stream grpc.ClientStreamingServer[merid
 	}
 	switch {
 	case err == nil:
-		g.Audit.Did(ctx, record, nil)
+		g.Audit.RecordOperation(ctx, record, nil)
 	case errors.Is(err, consensus.ErrUnknownOutcome):
 		record.Decision, record.Targets[0].Name = audit.Unknown, ""
-		g.Audit.Did(ctx, record, err)
+		g.Audit.RecordOperation(ctx, record, err)
 	}
 	if err != nil {
 		return restoreRefusal(err)
@@ -200,7 +200,7 @@ func (g *global) replaced(v *store.View) {
 	epoch := v.Epoch()
 	g.Log.Warn("the state was replaced: a new incarnation of its history begins", "cluster", epoch.ClusterID,
 		"incarnation", epoch.Incarnation, "revision", v.Revision(), "resources", v.Len())
-	g.Audit.Noted(fmt.Sprintf("the state was replaced by a backup: incarnation %d of cluster %s begins at revision %d with %d resources",
+	g.Audit.RecordEvent(fmt.Sprintf("the state was replaced by a backup: incarnation %d of cluster %s begins at revision %d with %d resources",
 		epoch.Incarnation, epoch.ClusterID, v.Revision(), v.Len()))
 	if g.Node.IsLeader() {
 		g.notifyLeadership()
