@@ -57,7 +57,7 @@ type Query struct {
 	Kind       resource.Kind
 	// Candidates is valid during the call only: the slice is reused.
 	Candidates []*Policy
-	// Explain asks for Rule.Passed: a reason for every candidate without a
+	// Explain asks for Rule.Unused: a reason for every candidate without a
 	// step. The candidates are then all policies of the kind that select the
 	// dataplane, also those that reach other attachments only. When false, steps
 	// that cannot show in the result may be left out.

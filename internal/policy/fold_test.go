@@ -15,18 +15,18 @@ import (
 	"meridian/internal/resource"
 )
 
-// standing is the place of a step in a list that needs no engine.
-type standing struct {
+// precedence is the place of a step in a list that needs no engine.
+type precedence struct {
 	name  string
 	place int
 }
 
-func (s standing) Over(other policy.Standing) policy.Decision {
-	o := other.(standing)
+func (s precedence) Over(other policy.Precedence) policy.Decision {
+	o := other.(precedence)
 	return policy.Decision{Rule: "0.1", Won: s.name + " is above " + o.name, Lost: "below " + s.name}
 }
 
-func (s standing) Alone() policy.Decision { return policy.Decision{Rule: "0.0", Won: "alone"} }
+func (s precedence) Alone() policy.Decision { return policy.Decision{Rule: "0.0", Won: "alone"} }
 
 func tree(t testing.TB, text string) policy.Tree {
 	t.Helper()
@@ -38,7 +38,7 @@ func tree(t testing.TB, text string) policy.Tree {
 func step(t testing.TB, op policy.Op, name, conf string) policy.Step {
 	t.Helper()
 	return policy.Step{
-		Op: op, Conf: tree(t, conf), Origin: resource.Key{Kind: "K", Mesh: "m", Name: name}, Standing: standing{name: name},
+		Op: op, Conf: tree(t, conf), Origin: resource.Key{Kind: "K", Mesh: "m", Name: name}, Precedence: precedence{name: name},
 	}
 }
 
@@ -199,7 +199,7 @@ func drawSteps(rt *rapid.T) []policy.Step {
 		steps = append(steps, policy.Step{
 			Op:     policy.Op(rapid.IntRange(0, 3).Draw(rt, "op")),
 			Conf:   drawTree(rt, 2),
-			Origin: resource.Key{Kind: "K", Mesh: "m", Name: name}, Standing: standing{name, i},
+			Origin: resource.Key{Kind: "K", Mesh: "m", Name: name}, Precedence: precedence{name, i},
 		})
 	}
 	return steps
@@ -364,7 +364,7 @@ func FuzzTree(f *testing.F) {
 			_, ok := policy.At(parsed, leaf)
 			require.True(t, ok, "%s", leaf)
 		}
-		rule := policy.Rule{Units: policy.Units{Depth: depth}, Steps: []policy.Step{{Conf: parsed, Standing: standing{}}}}
+		rule := policy.Rule{Units: policy.Units{Depth: depth}, Steps: []policy.Step{{Conf: parsed, Precedence: precedence{}}}}
 		fold := rule.Fold()
 		require.Equal(t, before, any(fold.Conf()))
 		require.Len(t, fold.Fields(), len(leaves))

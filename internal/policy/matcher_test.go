@@ -65,7 +65,7 @@ func (toyEngine) Rules(q *policy.Query) []policy.Rule {
 			byRoute[spec.Route] = rule
 		}
 		rule.Steps = append(rule.Steps, policy.Step{
-			Op: policy.Fill, Conf: spec.Conf, Origin: p.Key(), Standing: standing{p.Key().Name, i},
+			Op: policy.Fill, Conf: spec.Conf, Origin: p.Key(), Precedence: precedence{p.Key().Name, i},
 		})
 	}
 	var rules []policy.Rule

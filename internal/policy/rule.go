@@ -18,25 +18,25 @@ type Step struct {
 	// Match says for which callers the step holds, in a rule that differs per
 	// caller. Nil or empty: for all.
 	Match resource.TagSelector
-	// Standing explains the step's place. Never nil.
-	Standing Standing
+	// Precedence explains the step's place. Never nil.
+	Precedence Precedence
 }
 
-// Standing is the place of a step in its engine's order: the data by which it
-// was ranked, kept so that the reason can be rendered on request.
-// Standings of one rule are comparable with one another.
-type Standing interface {
+// Precedence is the place of a step in its engine's order: the data by which it
+// was ranked, kept so that the reason can be rendered on request. The precedences
+// of one rule are comparable with one another.
+type Precedence interface {
 	// Over explains why the receiver has priority over other. The zero Decision
 	// means that there is nothing to tell, as between two entries of one policy.
-	Over(other Standing) Decision
+	Over(other Precedence) Decision
 	// Alone explains why the receiver applies when it has no rival.
 	Alone() Decision
 }
 
-// Remarker is a Standing with more to say about its policy as a whole, whatever
+// Remarker is a Precedence with more to say about its policy as a whole, whatever
 // field is asked about.
 type Remarker interface {
-	Standing
+	Precedence
 	// Remark is the end of a sentence, or empty.
 	Remark() string
 }
@@ -55,12 +55,12 @@ type Decision struct {
 	WonRule string
 }
 
-// won is what is told of the winner.
+// won returns the rule and the sentence that explain the winner.
 func (d Decision) won() (rule, reason string) { return cmp.Or(d.WonRule, d.Rule), d.Won }
 
-// Passed is a policy that selects the dataplane and contributes no step to a
+// Unused is a policy that selects the dataplane and contributes no step to a
 // rule: it does not reach the attachment, or lost before it could.
-type Passed struct {
+type Unused struct {
 	Policy resource.Key
 	// Missed is true when the policy does not reach the attachment, false when
 	// it does and lost.
@@ -79,8 +79,8 @@ type Rule struct {
 	PerCaller bool
 	Units     Units
 	Steps     []Step
-	// Passed is filled only when an explanation was asked for.
-	Passed []Passed
+	// Unused is filled only when an explanation was asked for.
+	Unused []Unused
 	// Warnings are things its operator should know about this rule.
 	Warnings []string
 }

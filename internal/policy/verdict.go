@@ -7,7 +7,7 @@ import (
 	"meridian/internal/resource"
 )
 
-// Verdict says what became of one policy that was considered.
+// Verdict is the outcome for one policy that was considered.
 type Verdict struct {
 	Policy resource.Key
 	// Used is whether the policy contributes to the effective configuration.
@@ -18,8 +18,8 @@ type Verdict struct {
 	Reason string
 }
 
-// Contender is one policy's bid for a field.
-type Contender struct {
+// Candidate is one policy that sets a field.
+type Candidate struct {
 	Verdict
 	// Value is what it would have set; nil with Has false when it leaves the
 	// field alone and lost as a whole.
@@ -30,9 +30,9 @@ type Contender struct {
 // FieldVerdict says who decided one leaf field.
 type FieldVerdict struct {
 	Field  Pointer
-	Winner Contender
-	// Losers are the other bids, the highest priority first.
-	Losers []Contender
+	Winner Candidate
+	// Losers are the other candidates, the highest priority first.
+	Losers []Candidate
 }
 
 // trace is a fold of a rule that remembers which step holds which field.
@@ -109,17 +109,17 @@ func (t *trace) used(i int, holds []bool) bool {
 }
 
 // Verdicts says of every policy considered whether it was used and by which
-// rule, in the order of the steps; those that were passed over come last.
+// rule, in the order of the steps; those without a step come last.
 func (r *Rule) Verdicts() []Verdict {
-	var standing []stepVerdict
+	var considered []stepVerdict
 	if r.PerCaller {
-		standing = r.callerVerdicts()
+		considered = r.callerVerdicts()
 	} else {
-		standing = r.stepVerdicts()
+		considered = r.stepVerdicts()
 	}
-	verdicts := make([]Verdict, 0, len(standing)+len(r.Passed))
+	verdicts := make([]Verdict, 0, len(considered)+len(r.Unused))
 	place := map[resource.Key]int{}
-	for i, s := range standing {
+	for i, s := range considered {
 		v := s.verdict(r, i)
 		at, seen := place[v.Policy]
 		switch {
@@ -130,7 +130,7 @@ func (r *Rule) Verdicts() []Verdict {
 			verdicts[at] = v
 		}
 	}
-	for _, p := range r.Passed {
+	for _, p := range r.Unused {
 		verdicts = append(verdicts, Verdict{Policy: p.Policy, Rule: p.Rule, Reason: p.Reason})
 	}
 	return verdicts
@@ -145,14 +145,14 @@ type stepVerdict struct {
 
 func (s stepVerdict) verdict(r *Rule, i int) Verdict {
 	v := Verdict{Policy: r.Steps[i].Origin, Used: s.used}
-	mine := r.Steps[i].Standing
+	mine := r.Steps[i].Precedence
 	switch {
 	case s.rival < 0:
 		v.Rule, v.Reason = mine.Alone().won()
 	case s.used:
-		v.Rule, v.Reason = mine.Over(r.Steps[s.rival].Standing).won()
+		v.Rule, v.Reason = mine.Over(r.Steps[s.rival].Precedence).won()
 	default:
-		d := r.Steps[s.rival].Standing.Over(mine)
+		d := r.Steps[s.rival].Precedence.Over(mine)
 		v.Rule, v.Reason = d.Rule, d.Lost
 	}
 	if m, ok := mine.(Remarker); ok {
@@ -214,22 +214,22 @@ func (t *trace) field(p Pointer) FieldVerdict {
 	w := t.owner[p]
 	winner := &t.rule.Steps[w]
 	value, _ := At(t.fold.Conf(), p)
-	v := FieldVerdict{Field: p, Winner: Contender{Value: value, Has: true}}
-	won := winner.Standing.Alone()
+	v := FieldVerdict{Field: p, Winner: Candidate{Value: value, Has: true}}
+	won := winner.Precedence.Alone()
 	for i := range t.rule.Steps {
 		s := &t.rule.Steps[i]
 		bid, has := bidFor(s.Conf, p)
 		if i == w || (!has && (s.Op != Unless || t.applied[i])) {
 			continue
 		}
-		d := winner.Standing.Over(s.Standing)
+		d := winner.Precedence.Over(s.Precedence)
 		if d == (Decision{}) {
 			continue
 		}
 		if len(v.Losers) == 0 {
 			won = d
 		}
-		v.Losers = append(v.Losers, Contender{
+		v.Losers = append(v.Losers, Candidate{
 			Verdict: Verdict{Policy: s.Origin, Rule: d.Rule, Reason: d.Lost}, Value: bid, Has: has,
 		})
 	}

@@ -100,7 +100,7 @@ func Why(m *policy.Matcher, q WhyQuestion, zone resource.ZoneName, asOf resource
 			for _, name := range origins(rules[i].Steps) {
 				reaching[name] = true
 			}
-			for _, p := range rules[i].Passed {
+			for _, p := range rules[i].Unused {
 				reaching[p.Policy.Name] = reaching[p.Policy.Name] || !p.Missed
 			}
 		}

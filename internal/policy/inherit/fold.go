@@ -135,7 +135,7 @@ func (f *folding) self(link int) map[string]any {
 func (f *folding) apply(c claim) {
 	step := policy.Step{
 		Op: c.block.op, Conf: c.block.rules, Origin: f.chain[c.link].key,
-		Standing: standing{f.chain[c.link], c.block},
+		Precedence: precedence{f.chain[c.link], c.block},
 	}
 	if c.block.name == blockDefaults {
 		step.Conf = f.withoutUnset(c)

@@ -205,7 +205,7 @@ func (x *Index) Reach(key resource.Key, id string) (places []policy.RuleReach, i
 func (v visit) reach(at int, id string, f fate) policy.RuleReach {
 	o := v.outcome
 	r := policy.RuleReach{Path: v.leg.path(v.rule), ID: id, Block: f.block.name, State: f.state}
-	mine := standing{o.chain[at], f.block}
+	mine := precedence{o.chain[at], f.block}
 	switch f.state {
 	case policy.RuleEffective:
 		d := mine.Alone()
@@ -216,7 +216,7 @@ func (v visit) reach(at int, id string, f fate) policy.RuleReach {
 	case policy.RuleOverridden:
 		winner := o.chain[f.by.link]
 		r.By = winner.key
-		d := standing{winner, f.by.block}.Over(mine)
+		d := precedence{winner, f.by.block}.Over(mine)
 		r.DecidedBy, r.Reason = d.Rule, d.Lost
 		if d.Rule == "" { // the policy's own other block
 			r.DecidedBy, r.Reason = "5.4", "is overridden by the policy's own "+f.by.block.name

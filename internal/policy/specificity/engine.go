@@ -87,7 +87,7 @@ func direction(kind resource.Kind) resource.Direction {
 
 // Rules implements policy.Engine.
 func (Engine) Rules(q *policy.Query) []policy.Rule {
-	bids, passed := collect(q)
+	bids, unused := collect(q)
 	if len(bids) == 0 {
 		return nil
 	}
@@ -95,14 +95,14 @@ func (Engine) Rules(q *policy.Query) []policy.Rule {
 	rule := policy.Rule{Target: policy.Target{Attachment: *q.Attachment, Kind: q.Kind}}
 	if q.Attachment.Type == policy.OnInbound {
 		rule.PerCaller = true
-		rule.Steps, rule.Passed = perCaller(q, bids)
+		rule.Steps, rule.Unused = perCaller(q, bids)
 	} else {
 		rule.Steps = make([]policy.Step, len(bids))
 		for i := range bids {
 			rule.Steps[i] = bids[i].step(&bids[i], policy.Unless)
 		}
 	}
-	rule.Passed = append(rule.Passed, passed...)
+	rule.Unused = append(rule.Unused, unused...)
 	return []policy.Rule{rule}
 }
 
@@ -115,9 +115,9 @@ func winnerOnly(q *policy.Query) bool {
 
 // collect ranks the candidates that match the attachment (§3.2, §3.3)
 // and, when asked to explain, says why the others do not.
-func collect(q *policy.Query) ([]bid, []policy.Passed) {
+func collect(q *policy.Query) ([]bid, []policy.Unused) {
 	var bids []bid
-	var passed []policy.Passed
+	var unused []policy.Unused
 	winner := winnerOnly(q)
 	byTime := q.Mesh.Matching.SourceDestination != resource.Kuma2020
 	for _, candidate := range q.Candidates {
@@ -131,13 +131,13 @@ func collect(q *policy.Query) ([]bid, []policy.Passed) {
 				bids[0] = b
 			}
 		} else if q.Explain {
-			passed = append(passed, policy.Passed{
+			unused = append(unused, policy.Unused{
 				Policy: c.key, Missed: true, Rule: "3.2",
 				Reason: fmt.Sprintf("its destinations do not match this %s", q.Attachment.Type),
 			})
 		}
 	}
-	return bids, passed
+	return bids, unused
 }
 
 // rankOn matches a policy with an attachment (§3.2) and ranks it
@@ -159,9 +159,9 @@ func (c *compiled) rankOn(q *policy.Query) (rank, bool) {
 	}
 }
 
-// step turns a bid into a step. standing outlives the call.
-func (b *bid) step(standing *bid, op policy.Op) policy.Step {
-	s := policy.Step{Op: op, Conf: b.conf, Origin: b.key, Standing: standing}
+// step turns a bid into a step, which keeps precedence.
+func (b *bid) step(precedence *bid, op policy.Op) policy.Step {
+	s := policy.Step{Op: op, Conf: b.conf, Origin: b.key, Precedence: precedence}
 	if b.source != nil {
 		s.Match = b.source.match
 	}
@@ -170,7 +170,7 @@ func (b *bid) step(standing *bid, op policy.Op) policy.Step {
 
 // perCaller lists for which callers the sorted bids of an inbound hold
 // (§3.5).
-func perCaller(q *policy.Query, bids []bid) ([]policy.Step, []policy.Passed) {
+func perCaller(q *policy.Query, bids []bid) ([]policy.Step, []policy.Unused) {
 	switch {
 	case q.Mesh.Matching.SourceDestination != resource.Kuma2020:
 		return chosen(q, bids)
@@ -186,21 +186,21 @@ func perCaller(q *policy.Query, bids []bid) ([]policy.Step, []policy.Passed) {
 
 // chosen gives an inbound exactly one policy, with its sources in the order
 // they are written (§3.5, KongMesh).
-func chosen(q *policy.Query, bids []bid) ([]policy.Step, []policy.Passed) {
+func chosen(q *policy.Query, bids []bid) ([]policy.Step, []policy.Unused) {
 	if len(bids) > 1 {
 		bids[0].runnerUp = &bids[1]
 	}
-	var passed []policy.Passed
+	var unused []policy.Unused
 	if q.Explain {
 		for i := range bids[1:] {
 			d := bids[0].Over(&bids[1+i])
-			passed = append(passed, policy.Passed{Policy: bids[1+i].key, Rule: d.Rule, Reason: d.Lost})
+			unused = append(unused, policy.Unused{Policy: bids[1+i].key, Rule: d.Rule, Reason: d.Lost})
 		}
 	}
 	if q.Kind == resource.KindTrafficPermission {
-		return everySource(bids[:1], policy.Fill), passed
+		return everySource(bids[:1], policy.Fill), unused
 	}
-	return everySource(bids[:1], policy.Unless), passed
+	return everySource(bids[:1], policy.Unless), unused
 }
 
 // everySource makes one step for every source of every bid, in order. Permissions

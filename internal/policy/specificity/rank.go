@@ -93,7 +93,7 @@ func (s *side) bestOf(tags resource.Tags) (rank, bool) {
 }
 
 // bid is a matching policy with its rank: what is sorted, and what explains the
-// order afterwards. It implements policy.Standing.
+// order afterwards. It implements policy.Precedence.
 type bid struct {
 	*compiled
 	rank
@@ -124,8 +124,8 @@ func compareBids(a, b *bid) int {
 	return strings.Compare(a.key.Name, b.key.Name)
 }
 
-// Over implements policy.Standing.
-func (b *bid) Over(other policy.Standing) policy.Decision {
+// Over implements policy.Precedence.
+func (b *bid) Over(other policy.Precedence) policy.Decision {
 	loser := other.(*bid)
 	switch {
 	case b.key == loser.key:
@@ -159,7 +159,7 @@ func (b *bid) Over(other policy.Standing) policy.Decision {
 	}
 }
 
-// Alone implements policy.Standing.
+// Alone implements policy.Precedence.
 func (b *bid) Alone() policy.Decision {
 	switch {
 	case b.together:

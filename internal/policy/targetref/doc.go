@@ -11,7 +11,7 @@
 //
 // Reading order: engine.go (the order of policies), compile.go (a policy made
 // ready), scope.go (which dataplanes and attachments), walk.go (from the order
-// of policies to the order of steps), condition.go (when), standing.go (the
+// of policies to the order of steps), condition.go (when), precedence.go (the
 // reasons), warnings.go (both generations at once), advise.go and survey.go
 // (what an author should know).
 //

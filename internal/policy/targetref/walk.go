@@ -78,7 +78,7 @@ func (w *walk) rule(line []*compiled) (policy.Rule, bool) {
 	}
 	rule.Steps = w.steps()
 	if w.Explain && (len(rule.Steps) > 0 || len(w.notes) > 0) {
-		rule.Passed = w.passed(rule.Steps, line)
+		rule.Unused = w.unused(rule.Steps, line)
 		rule.Warnings = w.partly(line)
 		return rule, true
 	}
@@ -228,11 +228,11 @@ func (w *walk) place(c *compiled, b *block, items []*item) []placed {
 			}
 		}
 		s := policy.Step{Op: policy.Fill, Conf: conf, Origin: c.key, Match: it.callers}
-		st := &standing{compiled: c, form: b.form, item: it, order: w.order, notes: w.note(c, "")}
+		st := &precedence{compiled: c, form: b.form, item: it, order: w.order, notes: w.note(c, "")}
 		if w.Explain && b.when != nil {
 			st.held = fmt.Sprintf(", when (%s)", b.when)
 		}
-		s.Standing = st
+		s.Precedence = st
 		steps = append(steps, placed{Step: s, from: c, same: same})
 	}
 	return steps
@@ -273,8 +273,8 @@ func (w *walk) takeUnset(c *compiled) {
 	w.unset = append(w.unset, u)
 	if !w.perCaller() && c.unsetsAlone() {
 		// It is used if something is taken out: an empty step holds its place.
-		st := &standing{compiled: c, form: bare, order: w.order, notes: w.note(c, "")}
-		w.under = append(w.under, placed{Step: policy.Step{Op: policy.Fill, Conf: policy.Tree{}, Origin: c.key, Standing: st}, from: c})
+		st := &precedence{compiled: c, form: bare, order: w.order, notes: w.note(c, "")}
+		w.under = append(w.under, placed{Step: policy.Step{Op: policy.Fill, Conf: policy.Tree{}, Origin: c.key, Precedence: st}, from: c})
 	}
 }
 
@@ -304,7 +304,7 @@ func (w *walk) without(c *compiled, it *item) policy.Tree {
 // keep marks that a policy's unset has had an effect.
 func (w *walk) keep(c *compiled) {
 	for i := range w.under {
-		if s, ok := w.under[i].Standing.(*standing); ok && w.under[i].from == c {
+		if s, ok := w.under[i].Precedence.(*precedence); ok && w.under[i].from == c {
 			s.effective = true
 		}
 	}
@@ -327,7 +327,7 @@ func (w *walk) steps() []policy.Step {
 		}
 	}
 	for i := range w.under {
-		s := w.under[i].Standing.(*standing)
+		s := w.under[i].Precedence.(*precedence)
 		if s.item == nil && !s.effective {
 			continue // an unset that met nothing
 		}
@@ -335,24 +335,24 @@ func (w *walk) steps() []policy.Step {
 	}
 	if len(steps) > 0 && !slices.ContainsFunc(steps[1:], func(s policy.Step) bool { return s.Origin != steps[0].Origin }) {
 		for i := range steps {
-			steps[i].Standing.(*standing).sole = true
+			steps[i].Precedence.(*precedence).sole = true
 		}
 	}
 	return steps
 }
 
-// passed says of every policy without a step why it has none.
-func (w *walk) passed(steps []policy.Step, line []*compiled) []policy.Passed {
+// unused returns the policies without a step, each with the reason.
+func (w *walk) unused(steps []policy.Step, line []*compiled) []policy.Unused {
 	present := make(map[resource.Key]bool, len(steps))
 	for i := range steps {
 		present[steps[i].Origin] = true
 	}
-	var passed []policy.Passed
+	var unused []policy.Unused
 	for _, c := range line {
 		if present[c.key] {
 			continue
 		}
-		p := policy.Passed{Policy: c.key}
+		p := policy.Unused{Policy: c.key}
 		if n := w.notes[c]; n != nil {
 			p.Rule, p.Reason = "4.10", n.String()
 			if p.Reason == "" {
@@ -362,9 +362,9 @@ func (w *walk) passed(steps []policy.Step, line []*compiled) []policy.Passed {
 			p.Missed = true
 			p.Rule, p.Reason = w.missed(c)
 		}
-		passed = append(passed, p)
+		unused = append(unused, p)
 	}
-	return passed
+	return unused
 }
 
 // missed says why a policy that selects the dataplane is not about the

@@ -17,15 +17,15 @@ const (
 // levelNames are the levels in words.
 var levelNames = [...]string{"the rule", "the route", "the listener", "the gateway"}
 
-// standing is the place of a block in the fold: on which level, as what.
-type standing struct {
+// precedence is the place of a block in the fold: on which level, as what.
+type precedence struct {
 	link
 	block *block
 }
 
-// Over implements policy.Standing.
-func (s standing) Over(other policy.Standing) policy.Decision {
-	o, ok := other.(standing)
+// Over implements policy.Precedence.
+func (s precedence) Over(other policy.Precedence) policy.Decision {
+	o, ok := other.(precedence)
 	if !ok || o.key == s.key {
 		return policy.Decision{}
 	}
@@ -51,7 +51,7 @@ func (s standing) Over(other policy.Standing) policy.Decision {
 // higherThan reports whether a link is established over another of its level.
 func (l link) higherThan(other link) bool { return compareSpecific(l.compiled, other.compiled) > 0 }
 
-// Alone implements policy.Standing.
-func (s standing) Alone() policy.Decision {
+// Alone implements policy.Precedence.
+func (s precedence) Alone() policy.Decision {
 	return policy.Decision{Rule: "5.4", Won: fmt.Sprintf("%s on %s", s.block.op, levelNames[s.level])}
 }

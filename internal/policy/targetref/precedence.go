@@ -6,9 +6,9 @@ import (
 	"meridian/internal/policy"
 )
 
-// standing is the place of a step: what it was sorted by, which explains the
+// precedence is the place of a step: what it was sorted by, which explains the
 // order afterwards. It implements policy.Remarker.
-type standing struct {
+type precedence struct {
 	*compiled
 	order
 	form form
@@ -23,9 +23,9 @@ type standing struct {
 	notes *notes // nil unless an explanation was asked for
 }
 
-// Over implements policy.Standing.
-func (s *standing) Over(other policy.Standing) policy.Decision {
-	loser := other.(*standing)
+// Over implements policy.Precedence.
+func (s *precedence) Over(other policy.Precedence) policy.Decision {
+	loser := other.(*precedence)
 	switch {
 	case s.form == overrides && loser.form != overrides:
 		return decision("4.10", "its overrides stand above defaults"+s.held,
@@ -52,7 +52,7 @@ func (s *standing) Over(other policy.Standing) policy.Decision {
 }
 
 // overOwn compares two items of one policy (§4.5).
-func (s *standing) overOwn(loser *standing) policy.Decision {
+func (s *precedence) overOwn(loser *precedence) policy.Decision {
 	first := "first"
 	if s.lastWins {
 		first = "last"
@@ -63,7 +63,7 @@ func (s *standing) overOwn(loser *standing) policy.Decision {
 
 // loses is how the sentence about a loser begins: with the item of the winner,
 // where it is one of several.
-func (s *standing) loses() string {
+func (s *precedence) loses() string {
 	if s.item == nil || len(s.item.path) == 0 || s.item.target.Kind == "" {
 		return fmt.Sprintf("loses to %s: ", s.key.Name)
 	}
@@ -71,22 +71,22 @@ func (s *standing) loses() string {
 }
 
 // where names the step's item by its place in the policy.
-func (s *standing) where() string {
+func (s *precedence) where() string {
 	if s.item == nil {
 		return "unset"
 	}
 	return string(s.item.path)
 }
 
-func (s *standing) sorts() string {
+func (s *precedence) sorts() string {
 	if s.lastWins {
 		return "first"
 	}
 	return "later"
 }
 
-// Alone implements policy.Standing.
-func (s *standing) Alone() policy.Decision {
+// Alone implements policy.Precedence.
+func (s *precedence) Alone() policy.Decision {
 	switch {
 	case s.form == overrides:
 		return decision("4.10", "its overrides stand above defaults"+s.held, "")
@@ -100,7 +100,7 @@ func (s *standing) Alone() policy.Decision {
 }
 
 // Remark implements policy.Remarker: the notes as the end of a sentence.
-func (s *standing) Remark() string {
+func (s *precedence) Remark() string {
 	if s.notes == nil || len(s.notes.said) == 0 {
 		return ""
 	}
