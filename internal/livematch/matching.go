@@ -66,23 +66,23 @@ func (m *Matching) current() {
 
 // OnTouch has f called with the dataplanes that each change from now on touched,
 // change by change. f must be quick and must not call the Matching: readers wait
-// meanwhile. Standing, called after f, holds the change.
+// meanwhile. ReadCached, called after f, sees the change.
 func (m *Matching) OnTouch(f func([]policy.Touch)) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	m.touched = f
 }
 
-// Read calls ask with a matcher that has taken in everything applied so far and
-// stands still meanwhile, and the revision it stands at.
+// Read calls ask with a matcher that has every change applied so far and
+// does not change meanwhile, and its revision.
 func (m *Matching) Read(ask func(matcher *policy.Matcher, asOf resource.Revision) error) error {
 	m.current()
-	return m.Standing(ask)
+	return m.ReadCached(ask)
 }
 
-// Standing is Read without taking in anything first: what OnTouch has told of is
-// in, newer changes may not be. Any number of readers cost each other nothing.
-func (m *Matching) Standing(ask func(matcher *policy.Matcher, asOf resource.Revision) error) error {
+// ReadCached is Read without an update first: the changes that OnTouch reported are
+// in the matcher, newer ones may not be. Readers do not block each other.
+func (m *Matching) ReadCached(ask func(matcher *policy.Matcher, asOf resource.Revision) error) error {
 	m.mu.RLock()
 	defer m.mu.RUnlock()
 	return ask(m.matcher, m.seen[0].Revision())

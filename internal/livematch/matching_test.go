@@ -144,7 +144,7 @@ func TestFollowersHearOfARewoundStore(t *testing.T) {
 		require.NoError(t, replica.Reset(&store.Snapshot{Revision: 7, Epoch: store.Epoch{Incarnation: 2}, Resources: []*resource.Resource{mesh, timeoutPolicy(t, "2s")}}))
 		synctest.Wait()
 		require.Len(t, touched, 1)
-		require.NoError(t, m.Standing(func(_ *policy.Matcher, asOf resource.Revision) error {
+		require.NoError(t, m.ReadCached(func(_ *policy.Matcher, asOf resource.Revision) error {
 			require.Equal(t, resource.Revision(7), asOf)
 			return nil
 		}))

@@ -152,7 +152,7 @@ func (d *Service) endAll() {
 var errStopping = rpcerr.New(rpcerr.Unavailable, ReasonStopping, "the zone is stopping: connect again")
 
 // markChanged notes which proxies a change concerns and wakes them. It is called with
-// the matcher standing still.
+// the matcher unchanged.
 func (d *Service) markChanged(touched []policy.Touch) {
 	d.builder.reset()
 	d.mu.Lock()

@@ -112,9 +112,9 @@ type progress struct {
 // as sent; nil when nothing does.
 func (s *session) prepare(from progress) (*meridianv1.ConnectResponse, error) {
 	d := s.service
-	read := d.cfg.Matching.Standing
+	read := d.cfg.Matching.ReadCached
 	if from.first {
-		read = d.cfg.Matching.Read // the registration itself may not be in yet
+		read = d.cfg.Matching.Read // the registration itself may not be in the matcher yet
 	}
 	now, revision, err := d.builder.effective(read, s.proxy.key)
 	switch {
