@@ -37,8 +37,8 @@ func openMany(b *testing.B, cfg Config) (*Node, []byte) {
 }
 
 // BenchmarkSnapshotPause100k measures what a snapshot of 100,000 resources costs
-// those who write meanwhile. Stated: the state machine is held up for at most
-// 1 ms.
+// concurrent writes. docs/figures.md has the target: the state machine is held up
+// for at most 1 ms.
 func BenchmarkSnapshotPause100k(b *testing.B) {
 	n, _ := openMany(b, testConfig(b.TempDir()))
 	var held, alone, during []time.Duration
@@ -81,7 +81,7 @@ func percentile(times []time.Duration, p int) time.Duration {
 }
 
 // BenchmarkReopen100k measures a start on a snapshot of 100,000 resources, until
-// the server serves. Stated: at most 3 s.
+// the server serves.
 func BenchmarkReopen100k(b *testing.B) {
 	cfg := testConfig(b.TempDir())
 	n, _ := openMany(b, cfg)

@@ -17,7 +17,8 @@ import (
 
 const identityFormat = 1
 
-// identity says whose data directory this is. It is the first file written.
+// Identity names the server that a data directory belongs to. It is the first
+// file written.
 type Identity struct {
 	FormatVersion int    `json:"formatVersion"`
 	Role          string `json:"role"`
@@ -226,17 +227,17 @@ func (d *DataDir) JoinCluster(cluster string) error {
 	return d.Change(func(id *Identity) { id.ClusterID = cluster })
 }
 
-// removed notes that the cluster has taken this server out.
+// MarkRemoved records that this server was removed from the cluster.
 func (d *DataDir) MarkRemoved() error {
 	return d.Change(func(id *Identity) { id.Removed = true })
 }
 
-// MarkBootstrapped notes that the log holds something: from then on an empty one is lost.
+// MarkBootstrapped records that the log holds something: from then on an empty one is lost.
 func (d *DataDir) MarkBootstrapped() error {
 	return d.Change(func(id *Identity) { id.Bootstrapped = true })
 }
 
-// MarkJoined notes that this server has held the cluster's whole state.
+// MarkJoined records that this server has held the cluster's whole state.
 func (d *DataDir) MarkJoined() error {
 	return d.Change(func(id *Identity) {
 		if id.Joining {
@@ -257,12 +258,12 @@ func (d *DataDir) writeIdentity(id Identity) error {
 	return d.SetIdentity(append(data, '\n'))
 }
 
-// keep says that the storage now holds something worth keeping.
+// Keep prevents Discard from removing what this start created.
 func (d *DataDir) Keep() { d.started = true }
 
-// discard removes what this start made, unless keep was called, and lets others
-// have the storage.
+// Discard removes what this start created, unless Keep was called, and releases
+// the storage.
 func (d *DataDir) Discard() { d.Release(!d.started) }
 
-// release lets others have the storage.
+// Close releases the storage.
 func (d *DataDir) Close() { d.Release(false) }

@@ -54,6 +54,7 @@ func (s *Log) report(err error) error {
 	return err
 }
 
+// Closing reports whether the node that owns the log is being closed.
 func (s *Log) Closing() bool {
 	select {
 	case <-s.host.Closing():

@@ -155,6 +155,7 @@ func corruptLog(path string, err error) error {
 	return Corruptf("raft log %s: %w", path, err)
 }
 
+// Bounds returns the first and the last index of the log, zeros when it is empty.
 func (s *Log) Bounds() (first, last uint64, err error) {
 	if first, err = s.file.FirstIndex(); err != nil {
 		return 0, 0, err

@@ -16,6 +16,7 @@ const DiskMark = "#"
 // ServerID is what raft knows a server by.
 func (id Identity) ServerID() raft.ServerID { return ServerID(id.NodeID, id.Disk) }
 
+// ServerID returns what raft knows a server of a name and a disk by.
 func ServerID(name, disk string) raft.ServerID {
 	if disk == "" {
 		return raft.ServerID(name)

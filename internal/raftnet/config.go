@@ -28,8 +28,8 @@ type Identity struct {
 	Cluster string
 }
 
-// TransportConfig is the way to other servers. The zero value is no network: a
-// cluster of this one server.
+// Config is how a server reaches other servers and is reached. The zero value is
+// no network: a single-server cluster.
 type Config struct {
 	// Addr is the host:port to listen on; port 0 is any free one.
 	Addr string

@@ -24,6 +24,7 @@ type raftLogger struct {
 	args []any
 }
 
+// NewLogger returns a logger for raft that writes to slog.
 func NewLogger(to *slog.Logger) hclog.Logger {
 	return &raftLogger{to: to.With("component", "raft")}
 }

@@ -18,22 +18,22 @@ import (
 const (
 	// maxPeerMessage bounds a call between servers: a batch at its largest fits.
 	maxPeerMessage = 64 << 20
-	// peerIdle is how long a connection to a peer may be silent before it is
-	// asked whether it is alive, peerSilence how long it has to answer.
-	peerIdle, peerSilence = 10 * time.Second, RPCTimeout
+	// peerIdle is how long a connection to a peer may carry nothing before it is
+	// probed, peerNoContact how long the peer has to answer.
+	peerIdle, peerNoContact = 10 * time.Second, RPCTimeout
 	// peerUnused is how long a connection without calls is kept.
 	peerUnused = 5 * time.Minute
 	// peerConnect bounds an attempt to connect.
 	peerConnect = RPCTimeout
-	// peerRetirement is how long calls may go on using a connection that seems
-	// dead.
+	// peerRetirement is how long calls in progress may use a connection that
+	// seems dead.
 	peerRetirement = 10 * time.Second
-	// peerFarewell is how long Close lets the answers of calls that are done
-	// reach their callers.
-	peerFarewell = 500 * time.Millisecond
+	// peerCloseTimeout is how long a server that stops waits for the answers of
+	// calls that are done to be sent.
+	peerCloseTimeout = 500 * time.Millisecond
 )
 
-// peers are the connections of a node to the other servers.
+// Peers are the connections of a node to the other servers.
 type Peers struct {
 	network Network
 	// cluster names this server's cluster, "" while it has none.
@@ -46,11 +46,13 @@ type Peers struct {
 	retired map[*grpc.ClientConn]*time.Timer
 }
 
+// NewPeers returns the connections through a network. Each call names the cluster
+// that cluster returns.
 func NewPeers(network Network, cluster func() string) *Peers {
 	return &Peers{network: network, cluster: cluster, conns: map[string]*grpc.ClientConn{}, retired: map[*grpc.ClientConn]*time.Timer{}}
 }
 
-// conn returns the connection to an address. It is made when it is first used.
+// Conn returns the connection to an address. It is made when it is first used.
 func (p *Peers) Conn(addr string) (*grpc.ClientConn, error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -71,7 +73,7 @@ func (p *Peers) Conn(addr string) (*grpc.ClientConn, error) {
 			Backoff:           backoff.Config{BaseDelay: 50 * time.Millisecond, Multiplier: 1.6, Jitter: 0.2, MaxDelay: 500 * time.Millisecond},
 			MinConnectTimeout: peerConnect,
 		}),
-		grpc.WithKeepaliveParams(keepalive.ClientParameters{Time: peerIdle, Timeout: peerSilence}),
+		grpc.WithKeepaliveParams(keepalive.ClientParameters{Time: peerIdle, Timeout: peerNoContact}),
 		grpc.WithIdleTimeout(peerUnused),
 		grpc.WithDisableServiceConfig(),
 		grpc.WithChainUnaryInterceptor(rpcerr.UnaryClient, p.nameClusterUnary), grpc.WithChainStreamInterceptor(rpcerr.StreamClient, p.nameClusterStream),
@@ -84,7 +86,7 @@ func (p *Peers) Conn(addr string) (*grpc.ClientConn, error) {
 	return c, nil
 }
 
-// retire makes the next call to an address use a new connection, because this
+// Retire makes the next call to an address use a new connection, because this
 // one seems dead. Calls in progress on it have some time left to finish.
 func (p *Peers) Retire(addr string, dead *grpc.ClientConn) {
 	p.mu.Lock()
@@ -101,6 +103,7 @@ func (p *Peers) Retire(addr string, dead *grpc.ClientConn) {
 	})
 }
 
+// Close closes all connections. Calls in progress fail.
 func (p *Peers) Close() {
 	p.mu.Lock()
 	conns, retired := p.conns, p.retired

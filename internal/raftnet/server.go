@@ -29,7 +29,7 @@ func Serve(network Network, cluster func() string, register func(grpc.ServiceReg
 		grpc.MaxRecvMsgSize(maxPeerMessage), grpc.MaxSendMsgSize(maxPeerMessage),
 		grpc.ChainUnaryInterceptor(rpcerr.UnaryServer, s.sameClusterUnary), grpc.ChainStreamInterceptor(rpcerr.StreamServer, s.sameClusterStream),
 		grpc.ConnectionTimeout(handshakeTimeout),
-		grpc.KeepaliveParams(keepalive.ServerParameters{Time: peerIdle, Timeout: peerSilence}),
+		grpc.KeepaliveParams(keepalive.ServerParameters{Time: peerIdle, Timeout: peerNoContact}),
 		grpc.KeepaliveEnforcementPolicy(keepalive.EnforcementPolicy{MinTime: peerIdle / 2, PermitWithoutStream: true}),
 	)
 	register(s.grpc)
@@ -45,7 +45,7 @@ func (s *Server) Stop() {
 		defer close(stopped)
 		s.grpc.GracefulStop()
 	})
-	patience := time.NewTimer(peerFarewell)
+	patience := time.NewTimer(peerCloseTimeout)
 	defer patience.Stop()
 	select {
 	case <-stopped:

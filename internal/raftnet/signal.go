@@ -2,14 +2,14 @@ package raftnet
 
 import "sync"
 
-// signal wakes everyone who waits for something to change.
+// Signal wakes the goroutines that wait for a change.
 type Signal struct {
 	mu sync.Mutex
 	ch chan struct{}
 }
 
-// wait returns a channel that is closed by the next wake. Take it before looking
-// at what may change.
+// Wait returns a channel that is closed by the next Wake. Take it before reading
+// the state that may change.
 func (s *Signal) Wait() <-chan struct{} {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -19,7 +19,7 @@ func (s *Signal) Wait() <-chan struct{} {
 	return s.ch
 }
 
-// wake closes the channel of everyone who waits.
+// Wake closes the channel of all who wait.
 func (s *Signal) Wake() {
 	s.mu.Lock()
 	defer s.mu.Unlock()

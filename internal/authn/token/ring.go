@@ -56,7 +56,7 @@ type Ring struct {
 // material identifies what issuer and verifier are made from.
 type material struct{ secrets, published, revoked, revokedByGlobal store.Digest }
 
-// New returns a ring.
+// NewRing returns a ring.
 func NewRing(cfg RingConfig) *Ring { return &Ring{cfg: cfg} }
 
 // issuerName is the part of a key's id that says whose it is. It stands in the

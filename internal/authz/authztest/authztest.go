@@ -18,7 +18,7 @@ import (
 	"meridian/internal/store"
 )
 
-// plane is a control plane without a log: a store that is written to directly.
+// Plane is a control plane without a log: a store that is written to directly.
 type Plane struct {
 	t *testing.T
 	*store.Store
@@ -27,6 +27,8 @@ type Plane struct {
 	Log *committest.Log
 }
 
+// New returns a plane with two meshes and, unless d is nil, the default roles
+// and bindings.
 func New(t *testing.T, d *authz.Defaults) *Plane {
 	t.Helper()
 	s := store.New(store.DefaultOptions())
@@ -38,8 +40,10 @@ func New(t *testing.T, d *authz.Defaults) *Plane {
 	return p
 }
 
+// Now is a fixed time.
 func (p *Plane) Now() time.Time { return time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC) }
 
+// Ops returns the operations that store documents.
 func Ops(t *testing.T, text string) []store.Op {
 	t.Helper()
 	documents, err := resource.Decode("test.yaml", []byte(text), resource.DecodeOptions{})
@@ -51,12 +55,13 @@ func Ops(t *testing.T, text string) []store.Op {
 	return ops
 }
 
-// write stores documents without authorization.
+// Seed stores documents without authorization.
 func (p *Plane) Seed(text string) {
 	p.t.Helper()
 	require.NoError(p.t, p.Apply(p.Store.Revision()+1, store.Txn{Ops: Ops(p.t, text)}).Err)
 }
 
+// Remove deletes resources without authorization.
 func (p *Plane) Remove(keys ...resource.Key) {
 	p.t.Helper()
 	var ops []store.Op
@@ -66,24 +71,28 @@ func (p *Plane) Remove(keys ...resource.Key) {
 	require.NoError(p.t, p.Apply(p.Store.Revision()+1, store.Txn{Ops: ops}).Err)
 }
 
-// as is a request's context.
+// As returns the context of a request by a user.
 func As(name string, groups ...string) context.Context {
 	return authn.WithPrincipal(context.Background(), authn.UserPrincipal(name, groups))
 }
 
+// Anonymous returns the context of a request without credentials.
 func Anonymous() context.Context { return authn.WithPrincipal(context.Background(), authn.Anonymous()) }
 
+// Admin returns the context of a request by the local administrator.
 func Admin() context.Context {
 	return authn.WithPrincipal(context.Background(), authn.LoopbackAdmin())
 }
 
-// may decides a batch and returns why not.
+// May authorizes a batch and returns the reason of a denial.
 func (p *Plane) May(ctx context.Context, text string, force ...bool) error {
 	p.t.Helper()
 	_, err := p.Write(ctx, Ops(p.t, text), len(force) > 0)
 	return err
 }
 
+// RequireDenied fails the test unless err is a denial with the given reason whose
+// message contains the given texts.
 func RequireDenied(t *testing.T, err error, reason string, contains ...string) {
 	t.Helper()
 	var e *rpcerr.Error
@@ -95,11 +104,13 @@ func RequireDenied(t *testing.T, err error, reason string, contains ...string) {
 	}
 }
 
+// The resources that authz.Defaults creates.
 var (
 	RoleAdmin      = resource.Key{Kind: resource.KindAccessRole, Name: "admin"}
 	BindingDefault = resource.Key{Kind: resource.KindAccessRoleBinding, Name: "default"}
 )
 
+// RestrictedBinding limits the default binding to administrators.
 const RestrictedBinding = `
 type: AccessRoleBinding
 name: default
@@ -107,6 +118,8 @@ subjects: [{type: Group, name: "mesh-system:admin"}]
 roles: [admin]
 `
 
+// BackendOwner is a role whose members may permit traffic to the backend service,
+// and its binding.
 const BackendOwner = `
 type: AccessRole
 name: backend-owner
@@ -128,7 +141,7 @@ roles:
 - backend-owner
 `
 
-// permission is the policy of the walk-through, to some destination.
+// Permission returns a TrafficPermission from web to a destination.
 func Permission(destination string) string {
 	return fmt.Sprintf(`
 type: TrafficPermission

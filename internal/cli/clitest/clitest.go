@@ -364,7 +364,7 @@ func (s *Server) Serve(t *testing.T, config *tls.Config) (address string, stop f
 	go func() { served <- server.Serve(listener) }()
 	stop = sync.OnceFunc(func() {
 		server.Stop()
-		_ = <-served // Stop makes it return
+		<-served // Stop makes it return
 	})
 	t.Cleanup(stop)
 	return listener.Addr().String(), stop
