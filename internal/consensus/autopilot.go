@@ -95,9 +95,9 @@ const (
 // run starts and stops autopilot with the lead, until ctx ends.
 func (p *pilot) run(ctx context.Context) {
 	for {
-		term, changed := p.node.lead.get()
+		term, changed := p.node.leadership.get()
 		if term != 0 {
-			p.lead(ctx, changed)
+			p.runUntil(ctx, changed)
 		}
 		select {
 		case <-changed:
@@ -109,7 +109,7 @@ func (p *pilot) run(ctx context.Context) {
 
 // lead runs autopilot until the lead changes. It is a new one each time: what an
 // earlier one knew is old.
-func (p *pilot) lead(ctx context.Context, changed <-chan struct{}) {
+func (p *pilot) runUntil(ctx context.Context, changed <-chan struct{}) {
 	interval := p.node.cfg.Autopilot.Interval
 	a := autopilot.New(pilotRaft{p.node}, p,
 		autopilot.WithLogger(raftnet.NewLogger(slog.New(debugOnlyHandler{p.node.cfg.Logger.Handler()}))),

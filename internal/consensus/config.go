@@ -78,9 +78,9 @@ type Config struct {
 
 	// ApplyTimeout bounds Propose where its context does not.
 	ApplyTimeout time.Duration
-	// LeaderPatience is how long a request waits while there is no leader at all: a
+	// LeaderTimeout is how long a request waits while there is no leader at all: a
 	// caller who learns so can tell what is wrong, and try again. 0: ApplyTimeout.
-	LeaderPatience time.Duration
+	LeaderTimeout time.Duration
 	// StallLimit is how long one write to the log may take before Events.Stalled
 	// is called.
 	StallLimit time.Duration

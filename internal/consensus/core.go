@@ -29,12 +29,12 @@ type core struct {
 	// running is raft once it runs, for what it calls from its own goroutines.
 	running atomic.Pointer[raft.Raft]
 	peers   *raftnet.Peers
-	// witness is the transport as raft sees it.
-	witness *raftnet.Endpoint
+	// endpoint is the transport as raft sees it.
+	endpoint *raftnet.Endpoint
 	// writes are held back while the state is replaced or another server takes
 	// over.
-	writes gate
-	lead   *leadership
+	writes     gate
+	leadership *leadership
 	// moved wakes when the leader that raft knows, or this server's lead, changes.
 	moved        raftnet.Signal
 	transferring transferWatch

@@ -367,7 +367,7 @@ func TestWithoutAMajority(t *testing.T) {
 	})
 }
 
-// TestWithoutALeaderIsSaidSoon: where LeaderPatience is set, requests do not wait
+// TestWithoutALeaderIsSaidSoon: where LeaderTimeout is set, requests do not wait
 // for all of ApplyTimeout while there is nobody to lead, and wait for a leader who
 // comes before that.
 func TestWithoutALeaderIsSaidSoon(t *testing.T) {
@@ -377,7 +377,7 @@ func TestWithoutALeaderIsSaidSoon(t *testing.T) {
 				if addr != "" {
 					joining(addr)(cfg)
 				}
-				cfg.LeaderPatience = 4 * time.Second
+				cfg.LeaderTimeout = 4 * time.Second
 			}
 		}
 		a := c.start("a", patient(""))

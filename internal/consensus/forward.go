@@ -24,7 +24,7 @@ const (
 )
 
 var (
-	errPatience = errors.New("no answer in time")
+	errTimeout  = errors.New("no answer in time")
 	errMoved    = errors.New("the leader changed")
 	errNoAnswer = errors.New("the leader does not answer")
 	errStopping = errors.New("this server is stopping")
@@ -43,7 +43,7 @@ func (n *core) limited(ctx context.Context, begun time.Time, moved <-chan struct
 		for {
 			select {
 			case <-patience.C:
-				cancel(errPatience)
+				cancel(errTimeout)
 			case <-n.aborting.Done():
 				cancel(errStopping)
 			case <-moved:
@@ -110,11 +110,11 @@ func (n *proposer) forwardError(limited, ctx context.Context, p *proposal, err e
 	switch reason := reasonOf(err); {
 	case reason == reasonDiskFull:
 		p.over = true // no other server has room either
-		return &fullThereError{err}
+		return &remoteDiskFullError{err}
 	case reason == reasonNotLeader, reason == reasonUnavailable, reason == reasonUnreadable, reason == raftnet.ReasonForeignCluster, !sent:
 		return fmt.Errorf("%w: %w", ErrUnavailable, err)
 	case reason != reasonUnknownOutcome:
-		p.astray = true
+		p.misrouted = true
 	}
 	return fmt.Errorf("%w: %w", ErrUnknownOutcome, err)
 }

@@ -8,8 +8,8 @@ import (
 	"time"
 )
 
-// errStillShut is why a write that waited for the gate was given up.
-var errStillShut = errors.New("it has not ended in time")
+// errGateClosed is why a write that waited for the gate was given up.
+var errGateClosed = errors.New("it has not ended in time")
 
 // Why the gate is shut.
 const (
@@ -49,7 +49,7 @@ func (g *gate) enter(ctx context.Context, patience time.Duration) error {
 	if reopened == nil {
 		return nil
 	}
-	ctx, cancel := context.WithTimeoutCause(ctx, patience, errStillShut)
+	ctx, cancel := context.WithTimeoutCause(ctx, patience, errGateClosed)
 	defer cancel()
 	for ; reopened != nil; reopened = g.pass() {
 		select {
@@ -81,7 +81,7 @@ func (g *gate) leave() {
 // fails, open must follow.
 //
 // Errors: ErrUnavailable, the gate is as it was.
-func (g *gate) shut(ctx context.Context, why string) error {
+func (g *gate) hold(ctx context.Context, why string) error {
 	g.mu.Lock()
 	if g.reopened != nil {
 		defer g.mu.Unlock()
@@ -102,12 +102,12 @@ func (g *gate) shut(ctx context.Context, why string) error {
 	case <-emptied:
 		return nil
 	case <-ctx.Done():
-		g.open()
+		g.release()
 		return fmt.Errorf("%w: writes under way did not end: %w", ErrUnavailable, context.Cause(ctx))
 	}
 }
 
-func (g *gate) open() {
+func (g *gate) release() {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	close(g.reopened)

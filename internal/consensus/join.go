@@ -25,9 +25,9 @@ const (
 	askAgain = 3 * time.Second
 	// askTimeout bounds asking one server to be taken in.
 	askTimeout = 3 * time.Second
-	// leaderSilence is how many election timeouts a server waits to hear from a
+	// noLeaderHeartbeats is how many election timeouts a server waits to hear from a
 	// leader before it asks the others whether it is still one of them.
-	leaderSilence = 4
+	noLeaderHeartbeats = 4
 )
 
 // joiner makes this server a member, and keeps it one under the address where it
@@ -125,7 +125,7 @@ func (n *joiner) maintainMembership(ctx context.Context) {
 			if leader == "" && n.apply(ctx, true) {
 				asked = time.Now()
 			}
-		case known && string(member.Address) != n.RaftAddr(), time.Since(heard) > leaderSilence*n.cfg.Timing.Heartbeat:
+		case known && string(member.Address) != n.RaftAddr(), time.Since(heard) > noLeaderHeartbeats*n.cfg.Timing.Heartbeat:
 			if n.apply(ctx, false) {
 				asked = time.Now()
 			}
@@ -238,7 +238,7 @@ func (n *joiner) accepted(response *peerv1.AddMemberResponse) {
 		n.fatal(err)
 		return
 	}
-	n.witness.Release()
+	n.endpoint.Release()
 	n.waiting.set("")
 }
 

@@ -234,24 +234,24 @@ func TestARemovedServerStops(t *testing.T) {
 func TestASecondServerOfAName(t *testing.T) {
 	bubble(t, func(t *testing.T, c *cluster) {
 		a, b, d := c.three()
-		twin := &server{name: d.name, addr: "twin", disk: simnet.NewDisk("twin")}
-		c.servers["twin"] = twin
+		second := &server{name: d.name, addr: "second", disk: simnet.NewDisk("second")}
+		c.servers["second"] = second
 		var told strings.Builder
-		c.open(twin, func(cfg *consensus.Config) {
+		c.open(second, func(cfg *consensus.Config) {
 			joining("a", "b")(cfg)
 			cfg.Logger = slog.New(slog.NewTextHandler(&told, nil))
 		})
 		c.pass(time.Minute)
 		require.Equal(t, 1, strings.Count(told.String(), "cannot join"), "it is said once, not at every attempt")
-		require.Contains(t, twin.node.Waiting(), "a server called c is running at c")
-		require.NoError(t, twin.died())
+		require.Contains(t, second.node.Waiting(), "a server called c is running at c")
+		require.NoError(t, second.died())
 		a.write(t, "k", "1")
 		require.Equal(t, "1", d.read(t, "k"))
 
 		require.NoError(t, d.node.Close())
 		delete(c.servers, "c")
-		c.ready(twin)
-		require.Equal(t, "1", twin.read(t, "k"))
+		c.ready(second)
+		require.Equal(t, "1", second.read(t, "k"))
 		require.Equal(t, "1", b.read(t, "k"))
 	})
 }

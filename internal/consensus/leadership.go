@@ -49,7 +49,7 @@ func (l *leadership) set(term uint64) bool {
 // followLeadership runs until ctx ends: it turns raft's notifications into the
 // lead of a server that is ready to serve.
 func (n *Node) followLeadership(ctx context.Context, notify <-chan bool) {
-	defer n.setLead(0)
+	defer n.setLeadership(0)
 	var retry <-chan time.Time
 	for {
 		select {
@@ -57,7 +57,7 @@ func (n *Node) followLeadership(ctx context.Context, notify <-chan bool) {
 			return
 		case leading := <-notify:
 			if !leading {
-				n.setLead(0)
+				n.setLeadership(0)
 			}
 		case <-retry:
 		}
@@ -65,17 +65,17 @@ func (n *Node) followLeadership(ctx context.Context, notify <-chan bool) {
 		if n.raft.State() != raft.Leader || n.IsLeader() {
 			continue
 		}
-		if err := n.takeLead(); err != nil {
+		if err := n.acquireLeadership(); err != nil {
 			n.cfg.Logger.Warn("could not take the lead yet", "node", n.cfg.NodeID, "error", err)
-			retry = time.After(leadRetry)
+			retry = time.After(leadershipRetry)
 		}
 	}
 }
 
-// leadRetry is how long a new leader waits after it failed to take the lead.
-const leadRetry = 100 * time.Millisecond
+// leadershipRetry is how long a new leader waits after it failed to take the lead.
+const leadershipRetry = 100 * time.Millisecond
 
-// takeLead waits until the store has applied everything that earlier leaders
+// acquireLeadership waits until the store has applied everything that earlier leaders
 // committed: raft returns from a restart at its snapshot, not at the end of its
 // log, and a new leader does not know how far the log was committed until it
 // has committed an entry of its own term.
@@ -83,7 +83,7 @@ const leadRetry = 100 * time.Millisecond
 // That entry is an empty batch, not raft's barrier: it passes through every
 // server's store, so that what this server says is committed is a revision that
 // the others reach too.
-func (n *Node) takeLead() error {
+func (n *Node) acquireLeadership() error {
 	term := n.raft.CurrentTerm()
 	if err := n.proposeEmpty(); err != nil {
 		return err
@@ -94,7 +94,7 @@ func (n *Node) takeLead() error {
 	if now := n.raft.CurrentTerm(); now != term {
 		return fmt.Errorf("term changed from %d to %d", term, now)
 	}
-	n.setLead(term)
+	n.setLeadership(term)
 	n.becomeReady()
 	return nil
 }
@@ -153,10 +153,10 @@ func (n *core) nameEpoch() error {
 	return nil
 }
 
-// setLead records the lead and tells the listener when it begins or ends.
-func (n *core) setLead(term uint64) {
-	before, _ := n.lead.get()
-	if !n.lead.set(term) {
+// setLeadership records the lead and tells the listener when it begins or ends.
+func (n *core) setLeadership(term uint64) {
+	before, _ := n.leadership.get()
+	if !n.leadership.set(term) {
 		return
 	}
 	n.moved.Wake()
@@ -168,12 +168,12 @@ func (n *core) setLead(term uint64) {
 	}
 }
 
-// waitLead returns the term in which this server leads and may serve, waiting
+// waitLeadership returns the term in which this server leads and may serve, waiting
 // while it is about to, and a channel that is closed when that ends.
-func (n *core) waitLead(ctx context.Context) (uint64, <-chan struct{}, error) {
+func (n *core) waitLeadership(ctx context.Context) (uint64, <-chan struct{}, error) {
 	for {
 		moved := n.moved.Wait()
-		term, changed := n.lead.get()
+		term, changed := n.leadership.get()
 		if term != 0 {
 			return term, changed, nil
 		}

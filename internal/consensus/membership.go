@@ -61,17 +61,17 @@ func (n *members) addMember(ctx context.Context, a addition) error {
 		return rpcerr.New(rpcerr.Invalid, "", "a member has a name and an address, not %q and %q", a.name, a.addr)
 	}
 	return n.changeMembers(ctx, func() error {
-		if at, moved := n.witness.AddressOf(raftlog.ServerID(a.name, a.disk)); moved {
+		if at, moved := n.endpoint.AddressOf(raftlog.ServerID(a.name, a.disk)); moved {
 			a.reached = string(at)
 		}
-		steps, err := n.membership().admit(a)
+		steps, err := n.membership().add(a)
 		if rpcerr.HasReason(err, ReasonRemoved) {
 			// Only a server that leads may say so, and what the server was removed by
 			// may not be committed yet.
 			if err := n.proposeEmpty(); err != nil {
 				return err
 			}
-			steps, err = n.membership().admit(a)
+			steps, err = n.membership().add(a)
 		}
 		if err != nil {
 			return err
@@ -107,7 +107,7 @@ func (n *members) removeMember(ctx context.Context, name string, force bool) err
 			return nil
 		})
 	}
-	if _, _, err := n.waitLead(ctx); err != nil {
+	if _, _, err := n.waitLeadership(ctx); err != nil {
 		return err
 	}
 	if _, err := n.called(ctx).release(name, force); err != nil {
@@ -121,7 +121,7 @@ func (n *members) removeMember(ctx context.Context, name string, force bool) err
 
 // called is the membership, and who answers a call now.
 func (n *members) called(ctx context.Context) membership {
-	ctx, cancel := context.WithTimeout(ctx, askPatience)
+	ctx, cancel := context.WithTimeout(ctx, statusTimeout)
 	defer cancel()
 	m := n.membership()
 	answered := make([]bool, len(m.servers))
@@ -154,7 +154,7 @@ func (n *members) changeMembers(ctx context.Context, change func() error) error 
 		return err
 	}
 	defer n.requests.Done()
-	if _, _, err := n.waitLead(ctx); err != nil {
+	if _, _, err := n.waitLeadership(ctx); err != nil {
 		return err
 	}
 	select {

@@ -24,7 +24,7 @@ func (n *members) atLeader(ctx context.Context, here func(context.Context) error
 	ctx, cancel := context.WithTimeoutCause(ctx, n.cfg.ApplyTimeout, fmt.Errorf("no leader could do it within %s", n.cfg.ApplyTimeout))
 	defer cancel()
 	for {
-		_, changed := n.lead.get()
+		_, changed := n.leadership.get()
 		err := n.tryLeader(ctx, here, there)
 		if !errors.Is(err, ErrNotLeader) && !errors.Is(err, ErrUnavailable) && !errors.Is(err, ErrUnknownOutcome) {
 			return err
@@ -43,13 +43,13 @@ func (n *members) atLeader(ctx context.Context, here func(context.Context) error
 const (
 	// leaderPause is how long to wait before the leader is tried again.
 	leaderPause = 50 * time.Millisecond
-	// leaderPatience bounds one try: a leader that hangs is not the leader for
+	// leaderTimeout bounds one try: a leader that hangs is not the leader for
 	// long.
-	leaderPatience = 2 * raftnet.RPCTimeout
+	leaderTimeout = 2 * raftnet.RPCTimeout
 )
 
 func (n *members) tryLeader(ctx context.Context, here func(context.Context) error, there func(context.Context, peerv1.RaftServiceClient) error) error {
-	ctx, cancel := context.WithTimeout(ctx, leaderPatience)
+	ctx, cancel := context.WithTimeout(ctx, leaderTimeout)
 	defer cancel()
 	if n.raft.State() == raft.Leader {
 		return here(ctx)

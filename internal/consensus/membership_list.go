@@ -42,14 +42,14 @@ type Member struct {
 // StateUnreachable is the state of a member that does not answer.
 const StateUnreachable = "unreachable"
 
-// askPatience is how long the members have to say how they stand.
-const askPatience = time.Second
+// statusTimeout is how long the members have to say how they stand.
+const statusTimeout = time.Second
 
 // Members returns the servers of the cluster by name, this one among them. It
 // asks every one how it stands, all at once, and needs no leader. A server that
 // has not joined its cluster yet lists itself.
 func (n *members) Members(ctx context.Context) []Member {
-	ctx, cancel := context.WithTimeout(ctx, askPatience)
+	ctx, cancel := context.WithTimeout(ctx, statusTimeout)
 	defer cancel()
 	servers := n.servers()
 	hints := n.hints()

@@ -94,7 +94,7 @@ const (
 // server without a vote, and another one to raft (diskMark). What raft says to
 // the old one does not reach it, so it counts as unreachable although its process
 // runs; and should the old disk return, it is not a member any more.
-func (m membership) admit(a addition) ([]step, error) {
+func (m membership) add(a addition) ([]step, error) {
 	if a.cluster != "" && a.cluster != m.cluster {
 		return nil, rpcerr.New(rpcerr.Conflict, raftnet.ReasonForeignCluster,
 			"%s is a server of cluster %s, and this is cluster %s: give it an empty data directory to join this one", a.name, a.cluster, m.cluster)

@@ -81,7 +81,7 @@ func TestWhoIsAdmitted(t *testing.T) {
 		"too old":                                    {in: three(""), ask: as(fresh, func(a *addition) { a.format = commandFormat - 1 }), reason: ReasonTooOld},
 		"at the address of another":                  {in: three("b"), ask: as(fresh, func(a *addition) { a.addr = "b:1" }), reason: ReasonAddressInUse},
 	} {
-		steps, err := tc.in.admit(tc.ask)
+		steps, err := tc.in.add(tc.ask)
 		require.Equal(t, tc.steps, steps, name)
 		if tc.reason == "" {
 			require.NoError(t, err, name)

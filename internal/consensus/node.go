@@ -35,7 +35,7 @@ type Node struct {
 
 // newNode returns a node of which nothing runs.
 func newNode(cfg Config, st *store.Store) *Node {
-	c := &core{cfg: cfg, st: st, lead: newLeadership()}
+	c := &core{cfg: cfg, st: st, leadership: newLeadership()}
 	c.ready = make(chan struct{})
 	n := &Node{core: c, reader: &reader{c}, transfers: &transfers{c}}
 	n.disk = &diskGuard{core: c, transfers: n.transfers}
@@ -78,7 +78,7 @@ func Open(ctx context.Context, cfg Config, st *store.Store) (_ *Node, err error)
 	} else {
 		n.transport = n.network.Transport(n.identity)
 	}
-	n.witness = raftnet.NewEndpoint(n.transport, n.joiner.hint)
+	n.endpoint = raftnet.NewEndpoint(n.transport, n.joiner.hint)
 	if err = n.dir.Claim(cfg.owner()); err != nil {
 		return nil, err
 	}
@@ -192,7 +192,7 @@ func (n *Node) awaitAdmission() error {
 		return err
 	}
 	if last == 0 && term == 0 {
-		n.witness.Hold()
+		n.endpoint.Hold()
 	}
 	return nil
 }
@@ -210,12 +210,12 @@ func (n *Node) startRaft(snapshots *raftlog.Snapshots, notify chan<- bool) (err 
 	}()
 	n.watchStorage()
 	machine := fsm{st: n.st, events: n.cfg.Events, unusable: snapshots.Unusable}
-	n.raft, err = raft.NewRaft(n.cfg.raftConfig(n.id, notify), machine, n.log, n.log, snapshots, n.witness)
+	n.raft, err = raft.NewRaft(n.cfg.raftConfig(n.id, notify), machine, n.log, n.log, snapshots, n.endpoint)
 	snapshots.Running()
 	if err == nil {
 		n.running.Store(n.raft)
 		n.log.Running()
-		n.witness.Start(n.screen)
+		n.endpoint.Start(n.screen)
 		return nil
 	}
 	switch {
@@ -255,8 +255,8 @@ func (n *Node) abandon() {
 	if n.stop != nil {
 		n.stop()
 	}
-	if n.witness != nil {
-		n.witness.Stop()
+	if n.endpoint != nil {
+		n.endpoint.Stop()
 	}
 	if n.transport != nil {
 		_ = n.transport.Close()
@@ -276,7 +276,7 @@ func (n *core) Ready() <-chan struct{} { return n.ready }
 
 // IsLeader says whether this server leads and is ready to serve.
 func (n *core) IsLeader() bool {
-	term, _ := n.lead.get()
+	term, _ := n.leadership.get()
 	return term != 0
 }
 
@@ -375,9 +375,9 @@ func (n *core) begin() error {
 }
 
 const (
-	// closePatience is how long Close waits for what is under way. Only a disk
+	// closeTimeout is how long Close waits for what is under way. Only a disk
 	// that hangs takes longer.
-	closePatience = 8 * time.Second
+	closeTimeout = 8 * time.Second
 	// closeGrace is how long requests that wait for another server may go on.
 	closeGrace = 2 * time.Second
 )
@@ -399,7 +399,7 @@ func (n *Node) Close() error {
 func (n *Node) close() error {
 	stopped := make(chan error, 1)
 	go func() { stopped <- n.shutDown() }() // ends with Close, unless the disk hangs
-	patience := time.NewTimer(closePatience)
+	patience := time.NewTimer(closeTimeout)
 	defer patience.Stop()
 	select {
 	case err := <-stopped:
@@ -409,13 +409,13 @@ func (n *Node) close() error {
 		}
 		return nil
 	case <-patience.C:
-		return fmt.Errorf("consensus: %s did not stop writing within %s; end the process", n.dir.Name(), closePatience)
+		return fmt.Errorf("consensus: %s did not stop writing within %s; end the process", n.dir.Name(), closeTimeout)
 	}
 }
 
 func (n *Node) shutDown() error {
 	if n.log.Failure() == nil {
-		n.transfers.stepAside()
+		n.transfers.yieldLeadership()
 	}
 	n.stopUpkeep()
 	n.upkeep.Wait()
@@ -441,6 +441,6 @@ func (n *Node) shutDown() error {
 	}
 	err = errors.Join(n.raftEnd.Error(), err)
 	n.answers.Wait()
-	n.witness.Stop()
+	n.endpoint.Stop()
 	return errors.Join(err, n.log.Close())
 }

@@ -13,14 +13,14 @@ import (
 	"meridian/internal/store"
 )
 
-// heard is what a server's events told of notes.
-type heard struct {
+// heard is what a server's events received of notes.
+type notesOf struct {
 	mu        sync.Mutex
 	revisions map[string]resource.Revision // guarded by mu, by note
 	kept      resource.Revision            // guarded by mu: of the newest snapshot
 }
 
-func (h *heard) attach(cfg *consensus.Config) {
+func (h *notesOf) attach(cfg *consensus.Config) {
 	cfg.Events.Applied = func(note []byte, result store.Result) {
 		h.mu.Lock()
 		defer h.mu.Unlock()
@@ -36,7 +36,7 @@ func (h *heard) attach(cfg *consensus.Config) {
 	}
 }
 
-func (h *heard) of(note string) resource.Revision {
+func (h *notesOf) of(note string) resource.Revision {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	return h.revisions[note]
@@ -46,10 +46,10 @@ func (h *heard) of(note string) resource.Revision {
 // again after a restart unless a snapshot holds it, which is announced.
 func TestNotesComeBackWithTheirBatches(t *testing.T) {
 	bubble(t, func(t *testing.T, c *cluster) {
-		told := map[string]*heard{"a": {}, "b": {}, "c": {}}
+		received := map[string]*notesOf{"a": {}, "b": {}, "c": {}}
 		listen := func(name string, join ...string) *server {
 			return c.start(name, func(cfg *consensus.Config) {
-				told[name].attach(cfg)
+				received[name].attach(cfg)
 				if len(join) > 0 {
 					joining(join...)(cfg)
 				}
@@ -69,27 +69,27 @@ func TestNotesComeBackWithTheirBatches(t *testing.T) {
 			revisions["by "+s.name] = result.Revision
 			s.write(t, "other", "has no note")
 		}
-		for name, h := range told {
+		for name, h := range received {
 			c.eventually(name+" has applied them", func() bool { return h.of("by c") != 0 })
 			require.Equal(t, revisions, h.revisions, name)
 		}
 
 		c.crash(b)
-		told["b"] = &heard{}
-		c.open(b, told["b"].attach)
+		received["b"] = &notesOf{}
+		c.open(b, received["b"].attach)
 		c.ready(b)
-		c.eventually("they come back after a crash", func() bool { return told["b"].of("by c") != 0 })
-		require.Equal(t, revisions, told["b"].revisions)
-		require.Zero(t, told["b"].kept)
+		c.eventually("they come back after a crash", func() bool { return received["b"].of("by c") != 0 })
+		require.Equal(t, revisions, received["b"].revisions)
+		require.Zero(t, received["b"].kept)
 
 		last := b.write(t, "other", "is in the snapshot").Revision
 		require.NoError(t, b.node.Snapshot())
-		require.GreaterOrEqual(t, told["b"].kept, last, "whoever follows the notes hears of a snapshot before it counts")
+		require.GreaterOrEqual(t, received["b"].kept, last, "whoever follows the notes hears of a snapshot before it counts")
 		c.crash(b)
-		told["b"] = &heard{}
-		c.open(b, told["b"].attach)
+		received["b"] = &notesOf{}
+		c.open(b, received["b"].attach)
 		c.ready(b)
 		c.eventually("the state is there", func() bool { return value(b.store, "other") == "is in the snapshot" })
-		require.Empty(t, told["b"].revisions)
+		require.Empty(t, received["b"].revisions)
 	})
 }

@@ -30,9 +30,9 @@ type failure struct {
 	logged bool
 }
 
-// silenceWorthTelling is how long a server has to be silent before the log says
+// noContactReportDelay is how long a server has to be silent before the log says
 // so: longer than an election, since who loses the lead is not heard meanwhile.
-const silenceWorthTelling = time.Second
+const noContactReportDelay = time.Second
 
 // failureStale is how long a failed heartbeat says anything about now. Raft
 // tries again after half an election timeout at most, and every attempt ends
@@ -80,14 +80,14 @@ func (n *members) observeHeartbeats(ctx context.Context) {
 
 // heard is a change of what the log should say of a server: that it does not
 // answer, once per silence, or that it answers again. The zero value is none.
-type heard struct {
+type contactChange struct {
 	server  string
 	answers bool
 	// silent is for how long it has been, or was, silent.
 	silent time.Duration
 }
 
-func (c *contacts) observe(data any) heard {
+func (c *contacts) observe(data any) contactChange {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	switch o := data.(type) {
@@ -99,23 +99,23 @@ func (c *contacts) observe(data any) heard {
 		}
 		f.last, f.told = o.LastContact, now
 		silent, tell := now.Sub(f.last), false
-		if !f.logged && silent > silenceWorthTelling {
+		if !f.logged && silent > noContactReportDelay {
 			f.logged, tell = true, true
 		}
 		c.failures[o.PeerID] = f
 		if tell {
-			return heard{server: raftlog.NameOf(o.PeerID), silent: silent}
+			return contactChange{server: raftlog.NameOf(o.PeerID), silent: silent}
 		}
 	case raft.ResumedHeartbeatObservation:
 		f := c.failures[o.PeerID]
 		delete(c.failures, o.PeerID)
 		if f.logged {
-			return heard{server: raftlog.NameOf(o.PeerID), answers: true, silent: time.Since(f.last)}
+			return contactChange{server: raftlog.NameOf(o.PeerID), answers: true, silent: time.Since(f.last)}
 		}
 	case raft.PeerObservation: // it was added or removed: what was known is of another
 		delete(c.failures, o.Peer.ID)
 	}
-	return heard{}
+	return contactChange{}
 }
 
 // silence returns for how long a server has not answered heartbeats; 0 when it

@@ -17,10 +17,10 @@ func TestASilenceIsToldOnce(t *testing.T) {
 		fail := func(since time.Time, times int) (told int) {
 			for range times {
 				<-time.After(250 * time.Millisecond) // virtual time
-				if h := c.observe(raft.FailedHeartbeatObservation{PeerID: "b#1", LastContact: since}); h != (heard{}) {
+				if h := c.observe(raft.FailedHeartbeatObservation{PeerID: "b#1", LastContact: since}); h != (contactChange{}) {
 					require.Equal(t, "b", h.server)
 					require.False(t, h.answers)
-					require.Greater(t, h.silent, silenceWorthTelling)
+					require.Greater(t, h.silent, noContactReportDelay)
 					told++
 				}
 			}
@@ -31,7 +31,7 @@ func TestASilenceIsToldOnce(t *testing.T) {
 		require.Zero(t, c.observe(raft.ResumedHeartbeatObservation{PeerID: "b#1"}))
 
 		require.Equal(t, 1, fail(time.Now(), 400))
-		require.Equal(t, heard{server: "b", answers: true, silent: 100 * time.Second}, c.observe(raft.ResumedHeartbeatObservation{PeerID: "b#1"}))
+		require.Equal(t, contactChange{server: "b", answers: true, silent: 100 * time.Second}, c.observe(raft.ResumedHeartbeatObservation{PeerID: "b#1"}))
 		require.Zero(t, c.observe(raft.ResumedHeartbeatObservation{PeerID: "b#1"}))
 
 		require.Equal(t, 1, fail(time.Now(), 20), "the next silence is told again")

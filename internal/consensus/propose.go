@@ -84,15 +84,15 @@ type proposal struct {
 	begun      time.Time
 	// over says that patience or the caller's context ended during an attempt.
 	over bool
-	// doubtful says that an attempt may have had an effect; astray, that it may
+	// unknownOutcome says that an attempt may have had an effect; misrouted, that it may
 	// not even have arrived yet: then it can take effect after a later one.
-	doubtful, astray bool
+	unknownOutcome, misrouted bool
 }
 
 // again notes how an attempt failed and reports whether to make another.
 func (p *proposal) again(err error) bool {
 	if errors.Is(err, ErrUnknownOutcome) {
-		p.doubtful = true
+		p.unknownOutcome = true
 		return p.repeatable && !p.over
 	}
 	return !p.over && (errors.Is(err, ErrNotLeader) || errors.Is(err, ErrUnavailable))
@@ -104,9 +104,9 @@ func (p *proposal) outcome(result store.Result, err error) (store.Result, error)
 	switch {
 	case err == nil, errors.Is(err, ErrUnknownOutcome):
 		return result, err
-	case result.Err != nil && !p.astray:
+	case result.Err != nil && !p.misrouted:
 		return result, err
-	case p.doubtful:
+	case p.unknownOutcome:
 		return store.Result{}, fmt.Errorf("%w: an earlier attempt had no answer, the last one failed: %v", ErrUnknownOutcome, err) //nolint:errorlint // what the last attempt says is not true of the write
 	}
 	return result, err
@@ -168,11 +168,11 @@ func (n *proposer) proposeHere(ctx context.Context, p *proposal) (store.Result, 
 // leaderless reports whether a request has waited for a leader for as long as it
 // should. led is when there was one last, to the knowledge of the request.
 func (n *core) leaderless(led *time.Time) bool {
-	if id, _ := n.Leader(); id != "" || n.cfg.LeaderPatience == 0 {
+	if id, _ := n.Leader(); id != "" || n.cfg.LeaderTimeout == 0 {
 		*led = time.Now()
 		return false
 	}
-	return time.Since(*led) > n.cfg.LeaderPatience
+	return time.Since(*led) > n.cfg.LeaderTimeout
 }
 
 // pause waits until another attempt may do better, and reports whether there is

@@ -69,11 +69,11 @@ func (n *reader) readPoint(ctx context.Context, begun time.Time, moved <-chan st
 // term throughout: a leader that lost and regained it may not know yet what was
 // committed in between.
 func (n *reader) readPointHere(ctx context.Context) (resource.Revision, uint64, error) {
-	term, changed, err := n.waitLead(ctx)
+	term, changed, err := n.waitLeadership(ctx)
 	if err != nil {
 		return 0, 0, err
 	}
-	asked := n.witness.BeginRead()
+	asked := n.endpoint.BeginRead()
 	committed := resource.Revision(n.raft.CommitIndex())
 	if n.log.Starved() && n.onlyVoter() {
 		// Raft would not answer while it waits for room on the disk. Nobody else
@@ -81,14 +81,14 @@ func (n *reader) readPointHere(ctx context.Context) (resource.Revision, uint64, 
 		return committed, term, nil
 	}
 	for {
-		proof := n.witness.Changed()
-		if err := n.verifyLead(ctx); err != nil {
+		proof := n.endpoint.Changed()
+		if err := n.verifyLeadership(ctx); err != nil {
 			return 0, 0, err
 		}
 		if n.raft.CurrentTerm() != term {
 			return 0, 0, ErrUnavailable
 		}
-		if n.network == nil || n.witness.Confirmed(n.id, n.servers(), term, asked) {
+		if n.network == nil || n.endpoint.Confirmed(n.id, n.servers(), term, asked) {
 			return committed, term, nil
 		}
 		select {
@@ -101,8 +101,8 @@ func (n *reader) readPointHere(ctx context.Context) (resource.Revision, uint64, 
 	}
 }
 
-// verifyLead makes the leader ask its followers at once.
-func (n *reader) verifyLead(ctx context.Context) error {
+// verifyLeadership makes the leader ask its followers at once.
+func (n *reader) verifyLeadership(ctx context.Context) error {
 	verified := make(chan error, 1)
 	n.requests.Go(func() { verified <- n.raft.VerifyLeader().Error() })
 	select {

@@ -15,10 +15,10 @@ import (
 const (
 	// diskInterval is how often the room on the disk is looked at.
 	diskInterval = 5 * time.Second
-	// roomTimeout bounds the question to the other servers whether they have room,
-	// and handOverTimeout the transfer to one that has.
-	roomTimeout     = time.Second
-	handOverTimeout = 10 * time.Second
+	// spaceTimeout bounds the question to the other servers whether they have room,
+	// and transferTimeout the transfer to one that has.
+	spaceTimeout    = time.Second
+	transferTimeout = 10 * time.Second
 )
 
 // Disk is how a node's storage stands, for people and metrics.
@@ -61,15 +61,15 @@ func (e *lowError) Is(target error) bool {
 	return target == raftlog.ErrDiskFull || target == ErrUnavailable
 }
 
-// fullThereError is what the leader said about its disk.
-type fullThereError struct{ said error }
+// remoteDiskFullError is what the leader said about its disk.
+type remoteDiskFullError struct{ said error }
 
-func (e *fullThereError) Error() string { return e.said.Error() }
+func (e *remoteDiskFullError) Error() string { return e.said.Error() }
 
-func (e *fullThereError) Unwrap() error { return e.said }
+func (e *remoteDiskFullError) Unwrap() error { return e.said }
 
 // Is makes it both kinds.
-func (e *fullThereError) Is(target error) bool {
+func (e *remoteDiskFullError) Is(target error) bool {
 	return target == raftlog.ErrDiskFull || target == ErrUnavailable
 }
 
@@ -92,8 +92,8 @@ func bytesText(n uint64) string {
 type reserve struct {
 	storage raftlog.Storage
 	most    uint64
-	// poke makes it look at once.
-	poke chan struct{}
+	// wake makes it look at once.
+	wake chan struct{}
 
 	mu      sync.Mutex
 	disk    Disk
@@ -103,12 +103,12 @@ type reserve struct {
 }
 
 func newReserve(server string, storage raftlog.Storage, most uint64) *reserve {
-	return &reserve{storage: storage, most: most, poke: make(chan struct{}, 1), disk: Disk{Server: server, Where: storage.Name()}}
+	return &reserve{storage: storage, most: most, wake: make(chan struct{}, 1), disk: Disk{Server: server, Where: storage.Name()}}
 }
 
 // look finds out how much room there is. It says whether that has begun to be
 // too little, or has ended to be.
-func (r *reserve) look() (changed bool, err error) {
+func (r *reserve) check() (changed bool, err error) {
 	space, err := r.storage.Space()
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -175,7 +175,7 @@ func (n *diskGuard) writable() error {
 // diskFull is told that there was no room for something.
 func (n *diskGuard) diskFull() {
 	select {
-	case n.reserve.poke <- struct{}{}:
+	case n.reserve.wake <- struct{}{}:
 	default: // it is about to look anyway
 	}
 }
@@ -194,24 +194,24 @@ func (n *diskGuard) watchDisk(ctx context.Context) {
 	ticker := time.NewTicker(diskInterval)
 	defer ticker.Stop()
 	for {
-		_, leadChanged := n.lead.get()
-		n.lookAtDisk()
+		_, leadChanged := n.leadership.get()
+		n.checkDisk()
 		if n.reserve.now().Low {
-			n.leaveToRoomier(ctx)
+			n.transferToMostSpace(ctx)
 		}
 		select {
 		case <-ctx.Done():
 			return
 		case <-ticker.C:
-		case <-n.reserve.poke:
+		case <-n.reserve.wake:
 		case <-leadChanged:
 		}
 	}
 }
 
-// lookAtDisk looks once, and tells the log of a change.
-func (n *diskGuard) lookAtDisk() {
-	changed, err := n.reserve.look()
+// checkDisk looks once, and tells the log of a change.
+func (n *diskGuard) checkDisk() {
+	changed, err := n.reserve.check()
 	disk := n.reserve.now()
 	switch {
 	case err != nil:
@@ -224,19 +224,19 @@ func (n *diskGuard) lookAtDisk() {
 	}
 }
 
-// leaveToRoomier makes a server that has room the leader, the one of them that
+// transferToMostSpace makes a server that has room the leader, the one of them that
 // is furthest along. Where there is none, nothing would be won.
-func (n *diskGuard) leaveToRoomier(ctx context.Context) {
+func (n *diskGuard) transferToMostSpace(ctx context.Context) {
 	defer n.reserve.setLeaving(false)
 	if !n.IsLeader() || n.onlyVoter() {
 		return
 	}
-	to := n.roomiest(ctx)
+	to := n.mostSpace(ctx)
 	if to == "" {
 		return
 	}
 	n.reserve.setLeaving(true)
-	ctx, cancel := context.WithTimeout(ctx, handOverTimeout)
+	ctx, cancel := context.WithTimeout(ctx, transferTimeout)
 	defer cancel()
 	if leader, err := n.transfers.TransferLeadership(ctx, to); err == nil {
 		n.cfg.Logger.Warn("the disk is nearly full: another server leads", "node", n.cfg.NodeID, "leader", leader)
@@ -245,10 +245,10 @@ func (n *diskGuard) leaveToRoomier(ctx context.Context) {
 	}
 }
 
-// roomiest asks the other voters, and returns the name of the one that has room
+// mostSpace asks the other voters, and returns the name of the one that has room
 // and the longest log; "" when there is none.
-func (n *diskGuard) roomiest(ctx context.Context) (name string) {
-	ctx, cancel := context.WithTimeout(ctx, roomTimeout)
+func (n *diskGuard) mostSpace(ctx context.Context) (name string) {
+	ctx, cancel := context.WithTimeout(ctx, spaceTimeout)
 	defer cancel()
 	var mu sync.Mutex
 	var asking sync.WaitGroup

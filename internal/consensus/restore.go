@@ -78,7 +78,7 @@ func (n *restorer) Restore(ctx context.Context, source io.Reader) (Restored, err
 	}
 	defer n.requests.Done()
 	id := randomID()
-	_, _, err := n.waitLead(ctx)
+	_, _, err := n.waitLeadership(ctx)
 	var restored Restored
 	switch _, leader := n.Leader(); {
 	case err == nil:
@@ -121,7 +121,7 @@ func randomID() uint64 {
 // restoreHere restores a backup on the leader. id names the attempt, and tells
 // the epoch from others of its incarnation.
 func (n *restorer) restoreHere(ctx context.Context, source io.Reader, id uint64) (Restored, error) {
-	if _, _, err := n.waitLead(ctx); err != nil {
+	if _, _, err := n.waitLeadership(ctx); err != nil {
 		return Restored{}, notRestored(err)
 	}
 	snap, err := store.ReadSnapshot(source)
@@ -131,10 +131,10 @@ func (n *restorer) restoreHere(ctx context.Context, source io.Reader, id uint64)
 	case err != nil:
 		return Restored{}, notRestored(&sourceError{err})
 	}
-	if err := n.writes.shut(ctx, whileRestoring); err != nil {
+	if err := n.writes.hold(ctx, whileRestoring); err != nil {
 		return Restored{}, notRestored(err)
 	}
-	defer n.writes.open()
+	defer n.writes.release()
 	// What the decision below is made on is everything that was ever acknowledged.
 	if _, err := n.reader.Read(ctx); err != nil {
 		return Restored{}, notRestored(err)

@@ -18,8 +18,8 @@ import (
 const (
 	// transferLimit is how long another server may take to take over.
 	transferLimit = 5 * time.Second
-	// transferPatience is how long Close waits for that.
-	transferPatience = 2 * time.Second
+	// yieldTimeout is how long Close waits for that.
+	yieldTimeout = 2 * time.Second
 )
 
 // transfers hands leadership over to other servers.
@@ -68,9 +68,9 @@ func (n *transfers) handOver(ctx context.Context, to string) (string, error) {
 	defer cancel()
 	drain, cancel := context.WithTimeout(ctx, 2*n.cfg.Timing.Heartbeat)
 	defer cancel()
-	switch err := n.writes.shut(drain, whileHandingOver); {
+	switch err := n.writes.hold(drain, whileHandingOver); {
 	case err == nil:
-		defer n.writes.open()
+		defer n.writes.release()
 	case drain.Err() == nil || ctx.Err() != nil:
 		return "", err
 	default: // a majority is slow, which is no reason to stay; some outcomes may be unknown
@@ -139,16 +139,16 @@ func (n *transfers) successor(to string) (raft.Server, error) {
 	return raft.Server{}, nil
 }
 
-// stepAside hands over before this server stops, so that the others need not
+// yieldLeadership hands over before this server stops, so that the others need not
 // find out that it is gone. Should nobody take over in time, they will.
-func (n *transfers) stepAside() {
+func (n *transfers) yieldLeadership() {
 	if n.network == nil || n.raft.State() != raft.Leader {
 		return
 	}
 	if _, err := n.successor(""); err != nil {
 		return
 	}
-	ctx, cancel := context.WithTimeout(context.Background(), transferPatience)
+	ctx, cancel := context.WithTimeout(context.Background(), yieldTimeout)
 	defer cancel()
 	if _, err := n.handOver(ctx, ""); err != nil {
 		n.cfg.Logger.Warn("stopping without having handed over the leadership", "node", n.cfg.NodeID, "error", err)

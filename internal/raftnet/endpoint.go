@@ -34,7 +34,7 @@ type Endpoint struct {
 	consumer    chan raft.RPC
 	held, done  chan struct{}
 	releaseOnce sync.Once
-	passing     sync.WaitGroup
+	forwarding  sync.WaitGroup
 	// screen looks at a message before raft does.
 	screen func(raft.RPC) (raft.RPC, bool)
 }
@@ -59,7 +59,7 @@ func NewEndpoint(t Transport, hint func(name string) string) *Endpoint {
 // them through.
 func (w *Endpoint) Start(screen func(raft.RPC) (raft.RPC, bool)) {
 	w.screen = screen
-	w.passing.Go(w.pass)
+	w.forwarding.Go(w.pass)
 }
 
 // AppendEntries sends entries or a heartbeat. That the answer carries the term
@@ -140,7 +140,7 @@ func (w *Endpoint) pass() {
 		case <-w.done:
 			return
 		case rpc := <-w.Transport.Consumer():
-			if !w.admitted() {
+			if !w.released() {
 				rpc.Respond(nil, errNotMember)
 				continue
 			}
@@ -157,7 +157,7 @@ func (w *Endpoint) pass() {
 	}
 }
 
-func (w *Endpoint) admitted() bool {
+func (w *Endpoint) released() bool {
 	if w.held == nil {
 		return true
 	}
@@ -172,5 +172,5 @@ func (w *Endpoint) admitted() bool {
 // Stop stops pass. Raft must have ended, or never have begun.
 func (w *Endpoint) Stop() {
 	close(w.done)
-	w.passing.Wait()
+	w.forwarding.Wait()
 }

@@ -31,7 +31,7 @@ func (t heldTransport) AppendEntries(_ raft.ServerID, at raft.ServerAddress, _ *
 }
 
 // TestOldAnswersProveNothing: an answer to a heartbeat that was sent before a
-// read began does not say that the server still follows.
+// read began does not send that the server still follows.
 func TestOldAnswersProveNothing(t *testing.T) {
 	servers := []raft.Server{
 		{ID: "a", Suffrage: raft.Voter},
@@ -107,16 +107,16 @@ func TestNobodyIsHeardBeforeAdmission(t *testing.T) {
 	w.Hold()
 	w.Start(func(rpc raft.RPC) (raft.RPC, bool) { return rpc, true })
 	defer w.Stop()
-	say := func() <-chan raft.RPCResponse {
+	send := func() <-chan raft.RPCResponse {
 		answered := make(chan raft.RPCResponse, 1)
 		inner.messages <- raft.RPC{RespChan: answered}
 		return answered
 	}
-	require.ErrorIs(t, (<-say()).Error, errNotMember)
-	require.ErrorIs(t, (<-say()).Error, errNotMember)
+	require.ErrorIs(t, (<-send()).Error, errNotMember)
+	require.ErrorIs(t, (<-send()).Error, errNotMember)
 	w.Release()
 	w.Release()
-	answered := say()
+	answered := send()
 	message := <-w.Consumer()
 	message.Respond("fine", nil)
 	require.Equal(t, "fine", (<-answered).Response)

@@ -35,7 +35,7 @@ func (w *Endpoint) AppendEntriesPipeline(id raft.ServerID, target raft.ServerAdd
 		return nil, err
 	}
 	p := &pipeline{AppendPipeline: inner, answers: make(chan raft.AppendFuture), closed: make(chan struct{}), done: w.done}
-	w.passing.Go(p.pass)
+	w.forwarding.Go(p.pass)
 	return p, nil
 }
 
