@@ -6,8 +6,10 @@ import (
 	"encoding/base64"
 	"fmt"
 	"log/slog"
+	"maps"
 	"os"
-	"sync"
+	"slices"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -22,38 +24,54 @@ import (
 
 // cluster is several servers in one process.
 type cluster struct {
-	t       testing.TB
+	t *testing.T
+	// network connects the servers, and gives each a simulated disk; nil: they use
+	// sockets and files.
 	network *simnet.Network
 	servers map[string]*server
+	// tune changes a server's settings each time before it is opened.
+	tune func(s *server, cfg *consensus.Config)
+	// acked is the last value that each name was set to by write.
+	acked map[string]int
 }
 
 // server is one of them, with what outlives its node.
 type server struct {
 	name, addr string
 	disk       *simnet.Disk
-	node       *consensus.Node
+	node       *consensus.Node // nil while it does not run
 	store      *store.Store
-
-	mu    sync.Mutex
-	fatal error
+	fatal      *atomic.Pointer[error] // of the node
 }
 
 // bubble runs a test with a virtual clock on a cluster without servers.
 func bubble(t *testing.T, test func(t *testing.T, c *cluster)) {
+	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
-		c := &cluster{t: t, network: simnet.NewNetwork(), servers: map[string]*server{}}
+		c := &cluster{t: t, network: simnet.NewNetwork(), servers: map[string]*server{}, acked: map[string]int{}}
 		defer c.close()
 		test(t, c)
 	})
 }
 
 func (c *cluster) close() {
-	c.network.HealAll()
-	for _, s := range c.servers {
-		if s.node != nil {
-			require.NoError(c.t, s.node.Close(), s.name)
+	if c.network != nil {
+		c.network.HealAll()
+	}
+	for _, s := range c.running() {
+		require.NoError(c.t, s.node.Close(), s.name)
+	}
+}
+
+// running returns the servers that run, by name.
+func (c *cluster) running() []*server {
+	var running []*server
+	for _, name := range slices.Sorted(maps.Keys(c.servers)) {
+		if c.servers[name].node != nil {
+			running = append(running, c.servers[name])
 		}
 	}
+	return running
 }
 
 // logger writes to the test's output when asked to.
@@ -67,30 +85,40 @@ func logger() *slog.Logger {
 func (c *cluster) config(s *server) consensus.Config {
 	cfg := consensus.DefaultConfig("")
 	cfg.NodeID, cfg.Role = s.name, consensus.RoleGlobal
-	cfg.Storage = s.disk
-	cfg.Network = c.network.NodeAt(s.name, s.addr)
 	cfg.Logger = logger().With("self", s.name)
 	cfg.Autopilot.Stabilization = 2 * time.Second
-	cfg.Events.Fatal = func(err error) {
-		s.mu.Lock()
-		defer s.mu.Unlock()
-		s.fatal = err
+	if c.network != nil {
+		cfg.Storage = s.disk
+	}
+	fatal := &atomic.Pointer[error]{}
+	s.fatal = fatal
+	cfg.Events.Fatal = func(err error) { fatal.Store(&err) }
+	if c.tune != nil {
+		c.tune(s, &cfg)
+	}
+	if c.network != nil && cfg.Network == nil {
+		cfg.Network = c.network.NodeAt(s.name, s.addr)
 	}
 	return cfg
 }
 
 // died returns what a server said before it would have ended.
 func (s *server) died() error {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.fatal
+	if err := s.fatal.Load(); err != nil {
+		return *err
+	}
+	return nil
 }
 
 // start opens a server's node. Servers that are new join those given.
 func (c *cluster) start(name string, change func(*consensus.Config)) *server {
+	c.t.Helper()
 	s := c.servers[name]
 	if s == nil {
-		s = &server{name: name, addr: name, disk: simnet.NewDisk(name)}
+		s = &server{name: name, addr: "127.0.0.1:0"}
+		if c.network != nil {
+			s.addr, s.disk = name, simnet.NewDisk(name)
+		}
 		c.servers[name] = s
 	}
 	c.open(s, change)
@@ -110,6 +138,34 @@ func (c *cluster) open(s *server, change func(*consensus.Config)) {
 	consensus.CutFinely(s.node)
 }
 
+// stop ends a server in good order.
+func (c *cluster) stop(s *server) {
+	c.t.Helper()
+	require.NoError(c.t, s.node.Close())
+	if c.network != nil {
+		c.network.Stop(s.name)
+	}
+	s.node = nil
+}
+
+// crash ends a server as a power cut does: nothing it says arrives any more, and
+// what was not synced is gone.
+func (c *cluster) crash(s *server) {
+	c.t.Helper()
+	c.network.Stop(s.name)
+	s.disk.Crash()
+	_ = s.node.Close() // it finds its disk gone
+	s.node = nil
+}
+
+// loseDisk gives a server that does not run an empty disk, and returns the old
+// one.
+func (s *server) loseDisk() *simnet.Disk {
+	old := s.disk
+	s.disk = simnet.NewDisk(s.name)
+	return old
+}
+
 func joining(addrs ...string) func(*consensus.Config) {
 	return func(cfg *consensus.Config) {
 		cfg.Join = consensus.JoinConfig{Fresh: true, Addrs: func() []string { return addrs }}
@@ -121,7 +177,7 @@ func (c *cluster) three() (a, b, d *server) {
 	c.t.Helper()
 	a = c.start("a", nil)
 	c.ready(a)
-	b, d = c.start("b", joining("a")), c.start("c", joining("a"))
+	b, d = c.start("b", joining(a.node.RaftAddr())), c.start("c", joining(a.node.RaftAddr()))
 	c.ready(b, d)
 	c.voters("a", "b", "c")
 	return a, b, d
@@ -130,27 +186,41 @@ func (c *cluster) three() (a, b, d *server) {
 func (c *cluster) ready(servers ...*server) {
 	c.t.Helper()
 	for _, s := range servers {
-		select {
-		case <-s.node.Ready():
-		case <-time.After(time.Minute):
-			require.FailNow(c.t, "not ready", "%s waits for %s: %+v %v", s.name, s.node.Waiting(), s.node.Status(), s.died())
-		}
+		c.eventually(s.name+" is ready", func() bool {
+			select {
+			case <-s.node.Ready():
+				return true
+			default:
+				return false
+			}
+		})
 	}
 }
 
 // pass lets virtual time go by.
 func (c *cluster) pass(d time.Duration) { <-time.After(d) }
 
-// eventually waits for a condition, in virtual time.
+// eventually waits for a condition.
 func (c *cluster) eventually(what string, condition func() bool) {
 	c.t.Helper()
-	for range 6000 {
-		if condition() {
-			return
+	deadline := time.Now().Add(3 * time.Minute)
+	for !condition() {
+		if time.Now().After(deadline) {
+			require.FailNow(c.t, "timeout: "+what, "%s", c.describe())
 		}
 		c.pass(10 * time.Millisecond)
 	}
-	require.FailNow(c.t, "it never came about", what)
+}
+
+func (c *cluster) describe() string {
+	var text string
+	for _, s := range c.running() {
+		text += fmt.Sprintf("%s: %+v, waits for %q, error %v\n", s.name, s.node.Status(), s.node.Waiting(), s.died())
+	}
+	for _, s := range c.running()[:min(1, len(c.running()))] {
+		text += fmt.Sprintf("%s lists %+v\n", s.name, s.node.Members(context.Background()))
+	}
+	return text
 }
 
 func (c *cluster) voters(names ...string) {

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"sync"
 	"testing"
 	"time"
@@ -15,24 +16,9 @@ import (
 	"meridian/internal/store"
 )
 
-// crash ends a server as a power cut does.
-func (c *cluster) crash(s *server) {
-	c.t.Helper()
-	c.network.Stop(s.name)
-	s.disk.Crash()
-	_ = s.node.Close() // it finds its disk gone
-	s.node = nil
-}
-
 // others returns the servers that run, without one.
 func (c *cluster) others(than *server) []*server {
-	var others []*server
-	for _, name := range []string{"a", "b", "c", "d", "e"} {
-		if s := c.servers[name]; s != nil && s != than && s.node != nil {
-			others = append(others, s)
-		}
-	}
-	return others
+	return slices.DeleteFunc(c.running(), func(s *server) bool { return s == than })
 }
 
 func (c *cluster) isolate(s *server) {

@@ -19,7 +19,7 @@ import (
 func (c *cluster) wipe(s *server) {
 	c.t.Helper()
 	c.crash(s)
-	s.disk = simnet.NewDisk(s.name)
+	s.loseDisk()
 }
 
 // move ends a server cleanly and starts it at another address.
@@ -221,7 +221,6 @@ func TestARemovedServerStops(t *testing.T) {
 
 		// An empty disk brings it back.
 		c.wipe(down)
-		down.fatal = nil
 		c.open(down, joining(leader.name))
 		c.ready(down)
 		leader.write(t, "k", "2")

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strconv"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -13,14 +14,13 @@ import (
 
 	"meridian/internal/consensus"
 	"meridian/internal/gossip"
-	"meridian/internal/raftnet"
 	"meridian/internal/rpcerr"
 )
 
 // TestGrowAndShrink: one server becomes three and five, and three again, and
 // nothing that was acknowledged is lost on the way.
 func TestGrowAndShrink(t *testing.T) {
-	inBubble(t, nil, func(t *testing.T, c *fleet) {
+	inBubble(t, nil, func(t *testing.T, c *cluster) {
 		c.write("a", "k")
 		c.grow("b", "c")
 		c.voting("a", "b", "c")
@@ -33,10 +33,10 @@ func TestGrowAndShrink(t *testing.T) {
 		err := c.servers["b"].node.Remove(t.Context(), "d", false)
 		require.True(t, rpcerr.HasReason(err, consensus.ReasonIsAlive), "%v", err)
 		require.NoError(t, c.servers["b"].node.Remove(t.Context(), "d", true), "asked of any server")
-		c.until("d does not find out", func() bool { return errors.Is(c.servers["d"].fatalError(), consensus.ErrRemoved) })
-		c.stop("d")
-		c.crash("e")
-		c.until("e is not missed", func() bool { return c.leader().node.Remove(t.Context(), "e", false) == nil })
+		c.eventually("d does not find out", func() bool { return errors.Is(c.servers["d"].died(), consensus.ErrRemoved) })
+		c.stop(c.servers["d"])
+		c.crash(c.servers["e"])
+		c.eventually("e is not missed", func() bool { return c.leading().node.Remove(t.Context(), "e", false) == nil })
 		c.voting("a", "b", "c")
 		c.write("c", "k")
 		c.check("a", "b", "c")
@@ -49,10 +49,10 @@ func TestGrowAndShrink(t *testing.T) {
 // TestRemoveTheLeader: it hands over first, whoever is asked, and a cluster goes
 // down to one server, which stays.
 func TestRemoveTheLeader(t *testing.T) {
-	inBubble(t, nil, func(t *testing.T, c *fleet) {
+	inBubble(t, nil, func(t *testing.T, c *cluster) {
 		c.grow("b", "c")
 		for _, by := range []string{"leader", "another"} {
-			leader := c.leader()
+			leader := c.leading()
 			asked := leader
 			for _, s := range c.running() {
 				if by == "another" && s != leader {
@@ -60,11 +60,11 @@ func TestRemoveTheLeader(t *testing.T) {
 				}
 			}
 			require.NoError(t, asked.node.Remove(t.Context(), leader.name, true), by)
-			c.until("it does not find out", func() bool { return errors.Is(leader.fatalError(), consensus.ErrRemoved) })
-			c.stop(leader.name)
-			c.write(c.leader().name, "k")
+			c.eventually("it does not find out", func() bool { return errors.Is(leader.died(), consensus.ErrRemoved) })
+			c.stop(leader)
+			c.write(c.leading().name, "k")
 		}
-		last := c.leader()
+		last := c.leading()
 		err := last.node.Remove(t.Context(), last.name, true)
 		require.True(t, rpcerr.HasReason(err, consensus.ReasonLastVoter), "%v", err)
 		c.write(last.name, "k")
@@ -75,33 +75,33 @@ func TestRemoveTheLeader(t *testing.T) {
 // TestQuorumIsKept: no force removes a server without which nothing could be
 // decided any more.
 func TestQuorumIsKept(t *testing.T) {
-	inBubble(t, nil, func(t *testing.T, c *fleet) {
+	inBubble(t, nil, func(t *testing.T, c *cluster) {
 		c.grow("b", "c")
-		leader := c.leader()
+		leader := c.leading()
 		var others []string
 		for _, s := range c.running() {
 			if s != leader {
 				others = append(others, s.name)
 			}
 		}
-		c.crash(others[0])
+		c.crash(c.servers[others[0]])
 		var err error
-		c.until("the loss is not noticed", func() bool {
+		c.eventually("the loss is not noticed", func() bool {
 			err = leader.node.Remove(t.Context(), others[0], false)
 			return !rpcerr.HasReason(err, consensus.ReasonIsAlive)
 		})
 		require.NoError(t, err)
-		c.start(others[0])
-		c.until("a removed server is let in by itself", func() bool {
-			return errors.Is(c.servers[others[0]].fatalError(), consensus.ErrRemoved)
+		c.start(others[0], nil)
+		c.eventually("a removed server is let in by itself", func() bool {
+			return errors.Is(c.servers[others[0]].died(), consensus.ErrRemoved)
 		})
-		c.stop(others[0])
-		c.loseDisk(others[0])
+		c.stop(c.servers[others[0]])
+		c.servers[others[0]].loseDisk()
 		c.grow(others[0])
 		c.voting("a", "b", "c")
-		c.crash(others[0])
-		c.until("the loss is not noticed", func() bool {
-			err = c.leader().node.Remove(t.Context(), others[1], true)
+		c.crash(c.servers[others[0]])
+		c.eventually("the loss is not noticed", func() bool {
+			err = c.leading().node.Remove(t.Context(), others[1], true)
 			return rpcerr.HasReason(err, consensus.ReasonWouldLoseQuorum)
 		})
 		c.write(others[1], "k")
@@ -112,29 +112,29 @@ func TestQuorumIsKept(t *testing.T) {
 // close to the end of the log for the whole of the stabilization time, whoever
 // leads meanwhile.
 func TestPromotionTakesTime(t *testing.T) {
-	inBubble(t, nil, func(t *testing.T, c *fleet) {
+	inBubble(t, nil, func(t *testing.T, c *cluster) {
 		const stable = 10 * time.Second
 		c.grow("b", "c")
 		begun := time.Now()
-		c.start("d")
-		c.ready("d")
+		c.start("d", nil)
+		c.ready(c.named("d")...)
 		c.during(stable/2, "d has a vote already", func() bool { return !c.hasVote("d") })
 		// The next leader has not watched it for long enough.
-		_, err := c.leader().node.TransferLeadership(t.Context(), "")
+		_, err := c.leading().node.TransferLeadership(t.Context(), "")
 		require.NoError(t, err)
 		moved := time.Now()
-		c.until("d gets no vote", func() bool { return c.hasVote("d") })
+		c.eventually("d gets no vote", func() bool { return c.hasVote("d") })
 		require.GreaterOrEqual(t, time.Since(begun), stable)
 		require.GreaterOrEqual(t, time.Since(moved), stable)
 
 		// A server that the leader does not reach is not promoted, ever.
-		c.start("e")
-		c.until("e is not let in", func() bool { _, joiners := c.members(); return slices.Contains(joiners, "e") })
-		c.net.Isolate("e", "a", "b", "c", "d")
+		c.start("e", nil)
+		c.eventually("e is not let in", func() bool { _, joiners := c.members(); return slices.Contains(joiners, "e") })
+		c.network.Isolate("e", "a", "b", "c", "d")
 		c.during(3*stable, "e has a vote already", func() bool { return !c.hasVote("e") })
-		c.net.HealAll()
+		c.network.HealAll()
 		healed := time.Now()
-		c.until("e gets no vote", func() bool { return c.hasVote("e") })
+		c.eventually("e gets no vote", func() bool { return c.hasVote("e") })
 		require.GreaterOrEqual(t, time.Since(healed), stable)
 		c.check("a", "b", "c", "d", "e")
 	})
@@ -143,45 +143,44 @@ func TestPromotionTakesTime(t *testing.T) {
 // TestPromotionOfWhoGotASnapshot: the log of a new server is empty until
 // something is written, when all it needed came as a snapshot.
 func TestPromotionOfWhoGotASnapshot(t *testing.T) {
-	short := func(_ string, cfg *consensus.Config) {
+	short := func(_ *server, cfg *consensus.Config) {
 		cfg.Snapshots = consensus.Snapshots{Threshold: 2, Interval: 5 * time.Millisecond, TrailingLogs: 1, Retain: 1}
 	}
-	inBubble(t, short, func(t *testing.T, c *fleet) {
+	inBubble(t, short, func(t *testing.T, c *cluster) {
 		for range 20 {
 			c.write("a", "k")
 		}
-		c.start("b")
+		c.start("b", nil)
 		c.voting("a", "b")
 		c.check("a", "b")
 	})
 }
 
-func (c *fleet) hasVote(name string) bool {
+func (c *cluster) hasVote(name string) bool {
 	voters, _ := c.members()
 	return slices.Contains(voters, name)
 }
 
 // TestJoinersDoNotVote: servers without a vote neither lead nor help anybody to.
 func TestJoinersDoNotVote(t *testing.T) {
-	never := func(_ string, cfg *consensus.Config) { cfg.Autopilot.Stabilization = time.Hour }
-	inBubble(t, func(name string, cfg *consensus.Config) {
-		if name > "c" {
-			never(name, cfg)
+	inBubble(t, func(s *server, cfg *consensus.Config) {
+		if s.name > "c" {
+			cfg.Autopilot.Stabilization = time.Hour
 		}
-	}, func(t *testing.T, c *fleet) {
+	}, func(t *testing.T, c *cluster) {
 		c.grow("b", "c")
 		c.leads("c") // d is judged by the leader, so by c
-		c.start("d")
-		c.start("e")
-		c.ready("d", "e")
+		c.start("d", nil)
+		c.start("e", nil)
+		c.ready(c.named("d", "e")...)
 		require.False(t, c.hasVote("d") || c.hasVote("e"))
 		c.write("d", "k")
-		c.crash("a")
-		c.crash("c")
+		c.crash(c.servers["a"])
+		c.crash(c.servers["c"])
 		c.during(30*time.Second, "somebody leads", func() bool {
 			return !c.servers["b"].node.IsLeader() && !c.servers["d"].node.IsLeader() && !c.servers["e"].node.IsLeader()
 		})
-		c.start("a")
+		c.start("a", nil)
 		c.write("e", "k")
 		c.check("a", "b", "d", "e")
 	})
@@ -190,20 +189,20 @@ func TestJoinersDoNotVote(t *testing.T) {
 // TestLostDisk: a voter that comes back empty under its name gets its vote back
 // as a new server does, and nothing is lost.
 func TestLostDisk(t *testing.T) {
-	inBubble(t, nil, func(t *testing.T, c *fleet) {
+	inBubble(t, nil, func(t *testing.T, c *cluster) {
 		c.grow("b", "c")
 		c.write("a", "k")
 		lost := "b"
-		if c.leader().name == lost {
+		if c.leading().name == lost {
 			lost = "c"
 		}
-		c.crash(lost)
-		c.loseDisk(lost)
-		c.start(lost)
-		c.until("its vote is not taken away", func() bool { return !c.hasVote(lost) })
+		c.crash(c.servers[lost])
+		c.servers[lost].loseDisk()
+		c.start(lost, nil)
+		c.eventually("its vote is not taken away", func() bool { return !c.hasVote(lost) })
 		c.write("a", "k")
 		c.voting("a", "b", "c")
-		c.ready(lost)
+		c.ready(c.named(lost)...)
 		c.check("a", "b", "c")
 	})
 }
@@ -212,35 +211,37 @@ func TestLostDisk(t *testing.T) {
 // never seen. With b's disk and the leader gone, c must not come to lead with
 // the vote of an empty b.
 func TestAVoteWithoutItsLogDoesNotCount(t *testing.T) {
-	inBubble(t, nil, func(t *testing.T, c *fleet) {
-		c.cluster = c.servers["a"].node.ClusterID()
+	inBubble(t, nil, func(t *testing.T, c *cluster) {
+		// As servers that join by a bundle do, they know their cluster.
+		id := c.servers["a"].node.ClusterID()
+		c.also(func(_ *server, cfg *consensus.Config) { cfg.ClusterID = id })
 		c.grow("b", "c")
 		c.leads("a")
-		c.net.Isolate("c", "a", "b")
+		c.network.Isolate("c", "a", "b")
 		c.write("a", "k")
-		c.crash("b")
-		c.crash("a")
-		c.net.HealAll()
-		c.loseDisk("b")
-		c.start("b")
+		c.crash(c.servers["b"])
+		c.crash(c.servers["a"])
+		c.network.HealAll()
+		c.servers["b"].loseDisk()
+		c.start("b", nil)
 		c.during(time.Minute, "a server leads that cannot know everything", func() bool {
 			return !c.servers["b"].node.IsLeader() && !c.servers["c"].node.IsLeader()
 		})
-		c.start("a")
+		c.start("a", nil)
 		c.voting("a", "b", "c")
-		c.ready("a", "b", "c")
+		c.ready(c.named("a", "b", "c")...)
 		c.check("a", "b", "c")
 	})
 }
 
 // TestNamesAreTaken: a server does not get in under the name of one that runs.
 func TestNamesAreTaken(t *testing.T) {
-	inBubble(t, nil, func(t *testing.T, c *fleet) {
+	inBubble(t, nil, func(t *testing.T, c *cluster) {
 		c.grow("b", "c")
 		real := c.servers["b"]
 		delete(c.servers, "b")
-		c.network = func(string) raftnet.Network { return c.net.NodeAt("impostor", "elsewhere") }
-		impostor := c.start("b")
+		c.also(func(_ *server, cfg *consensus.Config) { cfg.Network = c.network.NodeAt("impostor", "elsewhere") })
+		impostor := c.start("b", nil)
 		c.servers["b"], c.servers["impostor"] = real, impostor
 		c.during(30*time.Second, "it got in", func() bool {
 			return c.hasVote("b") && len(c.servers["a"].node.Members(canceled)) == 3
@@ -253,23 +254,23 @@ func TestNamesAreTaken(t *testing.T) {
 // TestStaleDiskOfARemovedServer is scenario 23 of docs/replication.md: a member was
 // replaced, and its old disk returns.
 func TestStaleDiskOfARemovedServer(t *testing.T) {
-	inBubble(t, nil, func(t *testing.T, c *fleet) {
+	inBubble(t, nil, func(t *testing.T, c *cluster) {
 		c.grow("b", "c")
 		gone := "b"
-		if c.leader().name == gone {
+		if c.leading().name == gone {
 			gone = "c"
 		}
-		c.crash(gone)
-		c.until("the loss is not noticed", func() bool { return c.leader().node.Remove(t.Context(), gone, false) == nil })
+		c.crash(c.servers[gone])
+		c.eventually("the loss is not noticed", func() bool { return c.leading().node.Remove(t.Context(), gone, false) == nil })
 		c.grow("d")
 		c.write("d", "k")
-		term := c.leader().node.Status().Term
-		stale := c.start(gone)
-		c.until("it does not find out", func() bool { return errors.Is(stale.fatalError(), consensus.ErrRemoved) })
-		c.during(10*time.Second, "it disturbs the others", func() bool { return c.leader().node.Status().Term == term })
+		term := c.leading().node.Status().Term
+		stale := c.start(gone, nil)
+		c.eventually("it does not find out", func() bool { return errors.Is(stale.died(), consensus.ErrRemoved) })
+		c.during(10*time.Second, "it disturbs the others", func() bool { return c.leading().node.Status().Term == term })
 		voters, joiners := c.members()
 		require.NotContains(t, append(voters, joiners...), gone)
-		require.Less(t, numberAt(t, stale.store.View(), "k"), c.acked["k"])
+		require.Less(t, value(stale.store, "k"), strconv.Itoa(c.acked["k"]))
 		select {
 		case <-stale.node.Ready():
 			require.Fail(t, "it serves an old state")
@@ -282,60 +283,60 @@ func TestStaleDiskOfARemovedServer(t *testing.T) {
 // the name of the old one: the old disk knows less than its name has confirmed
 // since.
 func TestStaleDiskOfAReplacedServer(t *testing.T) {
-	inBubble(t, nil, func(t *testing.T, c *fleet) {
+	inBubble(t, nil, func(t *testing.T, c *cluster) {
 		c.grow("b", "c")
 		c.leads("a")
-		c.crash("b")
-		old := c.loseDisk("b")
-		c.start("b")
-		c.until("its vote is not taken away", func() bool { return !c.hasVote("b") })
+		c.crash(c.servers["b"])
+		old := c.servers["b"].loseDisk()
+		c.start("b", nil)
+		c.eventually("its vote is not taken away", func() bool { return !c.hasVote("b") })
 		c.voting("a", "b", "c")
-		c.ready("b")
+		c.ready(c.named("b")...)
 
 		// What c has not seen, a and the new b have confirmed.
-		c.net.Isolate("c", "a", "b")
+		c.network.Isolate("c", "a", "b")
 		c.write("a", "k")
-		c.crash("a")
-		c.crash("b")
+		c.crash(c.servers["a"])
+		c.crash(c.servers["b"])
 		newer := c.servers["b"].disk
 		c.servers["b"].disk = old
-		stale := c.start("b")
-		c.net.HealAll()
+		stale := c.start("b", nil)
+		c.network.HealAll()
 		c.during(time.Minute, "a server leads that cannot know everything", func() bool {
 			return !stale.node.IsLeader() && !c.servers["c"].node.IsLeader()
 		})
-		c.start("a")
-		c.until("it does not find out", func() bool { return errors.Is(stale.fatalError(), consensus.ErrRemoved) })
-		c.stop("b")
+		c.start("a", nil)
+		c.eventually("it does not find out", func() bool { return errors.Is(stale.died(), consensus.ErrRemoved) })
+		c.stop(c.servers["b"])
 		c.servers["b"].disk = newer
-		c.start("b")
-		c.ready("a", "b", "c")
+		c.start("b", nil)
+		c.ready(c.named("a", "b", "c")...)
 		c.voting("a", "b", "c")
 		c.check("a", "b", "c")
 	})
 }
 
 // leads makes a server the leader.
-func (c *fleet) leads(name string) {
+func (c *cluster) leads(name string) {
 	c.t.Helper()
-	c.until(name+" does not lead", func() bool {
-		if c.leader().name == name {
+	c.eventually(name+" does not lead", func() bool {
+		if c.leading().name == name {
 			return true
 		}
-		_, err := c.leader().node.TransferLeadership(c.t.Context(), name)
+		_, err := c.leading().node.TransferLeadership(c.t.Context(), name)
 		return err == nil
 	})
 }
 
 // TestManyAtOnce: servers that join at the same time all get in.
 func TestManyAtOnce(t *testing.T) {
-	inBubble(t, nil, func(t *testing.T, c *fleet) {
+	inBubble(t, nil, func(t *testing.T, c *cluster) {
 		c.grow("b", "c", "d", "e")
 		c.voting("a", "b", "c", "d", "e")
 		var wg sync.WaitGroup
 		errs := make(chan error, 2)
 		for _, name := range []string{"d", "e"} {
-			c.crash(name)
+			c.crash(c.servers[name])
 		}
 		for _, name := range []string{"d", "e"} {
 			wg.Go(func() {
@@ -364,13 +365,13 @@ func TestManyAtOnce(t *testing.T) {
 func TestLeadersChangeMeanwhile(t *testing.T) {
 	for _, how := range []string{"handed over", "crashed"} {
 		t.Run(how, func(t *testing.T) {
-			inBubble(t, nil, func(t *testing.T, c *fleet) {
+			inBubble(t, nil, func(t *testing.T, c *cluster) {
 				c.grow("b", "c")
 				unseat := func() {
-					leader := c.leader()
+					leader := c.leading()
 					if how == "crashed" {
-						c.crash(leader.name)
-						c.start(leader.name)
+						c.crash(leader)
+						c.start(leader.name, nil)
 						return
 					}
 					_, err := leader.node.TransferLeadership(t.Context(), "")
@@ -379,27 +380,27 @@ func TestLeadersChangeMeanwhile(t *testing.T) {
 					}
 				}
 				for round := range 3 {
-					c.start("d")
-					c.start("e")
+					c.start("d", nil)
+					c.start("e", nil)
 					pause := time.Duration(100+round*300) * time.Millisecond
 					for range 4 {
 						<-time.After(pause)
 						unseat()
-						c.write(c.leader().name, "k")
+						c.write(c.leading().name, "k")
 					}
 					c.voting("a", "b", "c", "d", "e")
-					c.ready("d", "e")
+					c.ready(c.named("d", "e")...)
 
-					c.crash("e")
-					c.loseDisk("e")
-					c.start("e")
+					c.crash(c.servers["e"])
+					c.servers["e"].loseDisk()
+					c.start("e", nil)
 					for range 3 {
 						<-time.After(pause)
 						unseat()
-						c.write(c.leader().name, "k")
+						c.write(c.leading().name, "k")
 					}
 					c.voting("a", "b", "c", "d", "e")
-					c.ready("d", "e")
+					c.ready(c.named("d", "e")...)
 
 					for _, name := range []string{"d", "e"} {
 						done := make(chan error, 1)
@@ -415,12 +416,12 @@ func TestLeadersChangeMeanwhile(t *testing.T) {
 							done <- err
 						}()
 						<-time.After(pause / 10)
-						if leader := c.leader(); leader.name != "b" && how == "crashed" || how != "crashed" {
+						if leader := c.leading(); leader.name != "b" && how == "crashed" || how != "crashed" {
 							unseat()
 						}
 						require.NoError(t, <-done, "%d: %s", round, name)
-						c.stop(name)
-						c.loseDisk(name)
+						c.stop(c.servers[name])
+						c.servers[name].loseDisk()
 					}
 					c.voting("a", "b", "c")
 					c.write("a", "k")
@@ -435,10 +436,10 @@ func TestLeadersChangeMeanwhile(t *testing.T) {
 // TestMembersAsSeen: a list of the members needs no leader and says what is
 // wrong with each.
 func TestMembersAsSeen(t *testing.T) {
-	inBubble(t, nil, func(t *testing.T, c *fleet) {
-		c.gossip = func(name string) []gossip.Peer {
+	inBubble(t, nil, func(t *testing.T, c *cluster) {
+		c.hear(func() []gossip.Peer {
 			return []gossip.Peer{{Name: "c", GRPC: "c:hint", Gossip: "c:heard", Version: "v9"}}
-		}
+		})
 		c.grow("b", "c")
 		for _, s := range c.running() {
 			members := s.node.Members(t.Context())
@@ -446,7 +447,7 @@ func TestMembersAsSeen(t *testing.T) {
 			for i, m := range members {
 				name := string(rune('a' + i))
 				state := "follower"
-				if c.leader().name == name {
+				if c.leading().name == name {
 					state = "leader"
 				}
 				require.Equal(t, consensus.Member{
@@ -456,13 +457,13 @@ func TestMembersAsSeen(t *testing.T) {
 				require.NotZero(t, m.Applied)
 			}
 		}
-		c.crash("a")
-		c.crash("c")
+		c.crash(c.servers["a"])
+		c.crash(c.servers["c"])
 		members := c.servers["b"].node.Members(t.Context())
 		require.Equal(t, consensus.StateUnreachable, members[2].State)
 		require.Regexp(t, `^it does not answer: dial c: connection refused`, members[2].Problem)
 		require.Equal(t, []string{"c:hint", "c:heard", "v9"}, []string{members[2].GRPC, members[2].Gossip, members[2].Version})
-		c.until("b thinks that all is well", func() bool {
+		c.eventually("b thinks that all is well", func() bool {
 			return c.servers["b"].node.Members(t.Context())[1].Problem == "it knows no leader"
 		})
 		err := c.servers["b"].node.Remove(t.Context(), "c", true)
@@ -472,10 +473,10 @@ func TestMembersAsSeen(t *testing.T) {
 
 // TestHealth: the leader knows how its members do and what the cluster can bear.
 func TestHealth(t *testing.T) {
-	inBubble(t, nil, func(t *testing.T, c *fleet) {
+	inBubble(t, nil, func(t *testing.T, c *cluster) {
 		c.grow("b", "c")
-		c.until("it is not well", func() bool {
-			h := c.leader().node.Health()
+		c.eventually("it is not well", func() bool {
+			h := c.leading().node.Health()
 			return h.Leading && h.Healthy && h.FailureTolerance == 1 && h.Voters == 3 && len(h.Members) == 3
 		})
 		for _, s := range c.running() {
@@ -484,38 +485,38 @@ func TestHealth(t *testing.T) {
 			}
 		}
 		lost := "b"
-		if c.leader().name == lost {
+		if c.leading().name == lost {
 			lost = "c"
 		}
-		c.crash(lost)
-		c.until("the loss is not noticed", func() bool {
-			h := c.leader().node.Health()
+		c.crash(c.servers[lost])
+		c.eventually("the loss is not noticed", func() bool {
+			h := c.leading().node.Health()
 			i := slices.IndexFunc(h.Members, func(m consensus.MemberHealth) bool { return m.Name == lost })
 			return !h.Healthy && h.FailureTolerance == 0 && !h.Members[i].Healthy && h.Members[i].LastContact > 10*time.Second
 		})
-		c.start(lost)
-		c.until("the return is not noticed", func() bool { return c.leader().node.Health().Healthy })
+		c.start(lost, nil)
+		c.eventually("the return is not noticed", func() bool { return c.leading().node.Health().Healthy })
 	})
 }
 
 // aged makes servers that are removed 20 seconds after they died.
-func aged(_ string, cfg *consensus.Config) { cfg.Autopilot.DeadAfter = 20 * time.Second }
+func aged(_ *server, cfg *consensus.Config) { cfg.Autopilot.DeadAfter = 20 * time.Second }
 
 // TestTheDeadAreRemoved: of four and five servers, after the grace, never so
 // that fewer than three are left.
 func TestTheDeadAreRemoved(t *testing.T) {
 	for _, size := range []int{3, 4, 5} {
 		t.Run(fmt.Sprint(size), func(t *testing.T) {
-			inBubble(t, aged, func(t *testing.T, c *fleet) {
+			inBubble(t, aged, func(t *testing.T, c *cluster) {
 				names := []string{"a", "b", "c", "d", "e"}[:size]
 				c.grow(names[1:]...)
 				c.voting(names...)
 				alive := slices.Clone(names)
 				for len(alive) > 3 || len(alive) == size {
-					leader := c.leader().name
+					leader := c.leading().name
 					dead := alive[slices.IndexFunc(alive, func(name string) bool { return name != leader })]
 					alive = slices.DeleteFunc(alive, func(name string) bool { return name == dead })
-					c.crash(dead)
+					c.crash(c.servers[dead])
 					c.during(18*time.Second, dead+" is removed too early", func() bool { return c.hasVote(dead) })
 					if len(alive) < 3 {
 						c.during(2*time.Minute, "too few are left", func() bool { return c.hasVote(dead) })
@@ -532,20 +533,20 @@ func TestTheDeadAreRemoved(t *testing.T) {
 
 // TestGossipHasToAgree: a server that gossip still hears is not removed.
 func TestGossipHasToAgree(t *testing.T) {
-	inBubble(t, aged, func(t *testing.T, c *fleet) {
+	inBubble(t, aged, func(t *testing.T, c *cluster) {
 		var said atomic.Pointer[gossip.Peer]
 		said.Store(&gossip.Peer{Name: "d", State: gossip.Alive})
-		c.gossip = func(string) []gossip.Peer {
+		c.hear(func() []gossip.Peer {
 			return []gossip.Peer{{Name: "a", State: gossip.Alive}, {Name: "b", State: gossip.Alive}, *said.Load()}
-		}
-		c.stop("a")
-		c.start("a")
+		})
+		c.stop(c.servers["a"])
+		c.start("a", nil)
 		c.grow("b", "c", "d")
-		for c.leader().name == "d" {
-			_, err := c.leader().node.TransferLeadership(t.Context(), "")
+		for c.leading().name == "d" {
+			_, err := c.leading().node.TransferLeadership(t.Context(), "")
 			require.NoError(t, err)
 		}
-		c.net.Isolate("d", "a", "b", "c")
+		c.network.Isolate("d", "a", "b", "c")
 		c.during(time.Minute, "d is removed", func() bool { return c.hasVote("d") })
 		said.Store(&gossip.Peer{Name: "d", State: gossip.Dead, Since: time.Now()})
 		c.during(18*time.Second, "d is removed too early", func() bool { return c.hasVote("d") })
@@ -556,17 +557,17 @@ func TestGossipHasToAgree(t *testing.T) {
 // TestFlappingServersStay: who comes back within the grace is not removed,
 // however often that happens.
 func TestFlappingServersStay(t *testing.T) {
-	inBubble(t, aged, func(t *testing.T, c *fleet) {
+	inBubble(t, aged, func(t *testing.T, c *cluster) {
 		c.grow("b", "c", "d")
 		lost := "d"
-		if c.leader().name == lost {
+		if c.leading().name == lost {
 			lost = "c"
 		}
 		for range 5 {
-			c.crash(lost)
+			c.crash(c.servers[lost])
 			c.during(15*time.Second, "it is removed", func() bool { return c.hasVote(lost) })
-			c.start(lost)
-			c.ready(lost)
+			c.start(lost, nil)
+			c.ready(c.named(lost)...)
 			c.during(5*time.Second, "it is removed", func() bool { return c.hasVote(lost) })
 		}
 		c.check("a", "b", "c", "d")

@@ -16,23 +16,6 @@ import (
 	"meridian/test/simnet"
 )
 
-// lose ends a server as a machine that is gone for good, or for now.
-func (c *cluster) lose(s *server) {
-	c.t.Helper()
-	c.network.Stop(s.name)
-	s.disk.Crash()
-	_ = s.node.Close() // its disk is gone
-	s.node = nil
-}
-
-// stop ends a server in good order.
-func (c *cluster) stop(s *server) {
-	c.t.Helper()
-	require.NoError(c.t, s.node.Close())
-	c.network.Stop(s.name)
-	s.node = nil
-}
-
 func examined(t testing.TB, s *server) *consensus.Recovery {
 	t.Helper()
 	r, err := consensus.OpenRecovery(s.disk)
@@ -54,8 +37,8 @@ func TestRecoverFromOneServer(t *testing.T) {
 		clusterID := b.node.ClusterID()
 		_, err := consensus.OpenRecovery(b.disk)
 		require.ErrorIs(t, err, raftlog.ErrDataDirInUse, "its server runs")
-		c.lose(a)
-		c.lose(d)
+		c.crash(a)
+		c.crash(d)
 		c.stop(b)
 
 		r := examined(t, b)
@@ -240,7 +223,7 @@ func TestRecoverARemovedServer(t *testing.T) {
 		require.False(t, r.Alone())
 		require.NoError(t, r.Recover(time.Now()))
 		require.NoError(t, r.Close())
-		d.addr, d.fatal = "c-elsewhere", nil
+		d.addr = "c-elsewhere"
 		c.open(d, nil)
 		c.ready(d)
 		require.Equal(t, "1", d.read(t, "k"))
@@ -312,7 +295,6 @@ func TestRecoverAReplacedDisk(t *testing.T) {
 		r = examined(t, old)
 		require.True(t, r.Alone())
 		require.NoError(t, r.Close())
-		old.fatal = nil
 		c.open(old, nil)
 		c.ready(old)
 		require.Equal(t, "1", old.read(t, "k"))
