@@ -355,7 +355,7 @@ func TestGrantsAreBounded(t *testing.T) {
 	require.Equal(t, rpcerr.Invalid, rpcerr.CodeOf(err))
 	require.ErrorContains(t, err, "there would be 25000001 grants")
 	document := authztest.Ops(t, huge)[0].Resource
-	answer, err := access.New(p.Authorizer, p.Log.Read).CanI(authztest.Anonymous(), &meridianv1.CanIRequest{
+	answer, err := access.New(p.Authorizer, p.Log.Read).Decide(authztest.Anonymous(), &meridianv1.CanIRequest{
 		Access: "CREATE", AsUser: "admin", AsGroups: []string{authn.AdminGroup},
 		Resource: &meridianv1.Resource{Kind: string(document.Key().Kind), Name: document.Key().Name, Spec: document.Canonical()},
 	})

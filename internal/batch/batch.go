@@ -1,7 +1,7 @@
-// Package batch sends the batches of AdminService in messages of a bounded size
-// and puts them together again.
+// Package batch sends requests that contain specs (the batches of AdminService, and
+// CanI) in messages of a bounded size and puts them together again.
 //
-// It guarantees that a batch arrives as it was sent, whatever the sizes of its
+// It guarantees that a request arrives as it was sent, whatever the sizes of its
 // resources, and that no message of it is larger than MaxMessage.
 //
 // Non-goals: limits on the batch as a whole, and deciding anything about it.
@@ -11,6 +11,7 @@ import (
 	"context"
 	"errors"
 	"io"
+	"slices"
 
 	"google.golang.org/grpc"
 	"google.golang.org/protobuf/proto"
@@ -36,6 +37,11 @@ func Apply(ctx context.Context, c meridianv1.AdminServiceClient, req *meridianv1
 // Delete sends a batch of keys and returns the answer.
 func Delete(ctx context.Context, c meridianv1.AdminServiceClient, req *meridianv1.DeleteRequest, opts ...grpc.CallOption) (*meridianv1.DeleteResponse, error) {
 	return send(ctx, req, splitDelete, c.Delete, opts)
+}
+
+// CanI sends a question about an access and returns the answer.
+func CanI(ctx context.Context, c meridianv1.AccessServiceClient, req *meridianv1.CanIRequest, opts ...grpc.CallOption) (*meridianv1.CanIResponse, error) {
+	return send(ctx, req, splitCanI, c.CanI, opts)
 }
 
 func send[Q, R any](ctx context.Context, req *Q, split func(*Q, func(*Q) error) error,
@@ -106,18 +112,43 @@ func splitDelete(req *meridianv1.DeleteRequest, send func(*meridianv1.DeleteRequ
 	return send(next)
 }
 
+// splitCanI calls send with the messages of a question, in order.
+func splitCanI(req *meridianv1.CanIRequest, send func(*meridianv1.CanIRequest) error) error {
+	if proto.Size(req) <= maxPart {
+		return send(req)
+	}
+	first := proto.CloneOf(req)
+	for _, r := range []*meridianv1.Resource{first.GetResource(), first.GetOld()} {
+		if r != nil {
+			r.Spec = nil
+		}
+	}
+	err := send(first)
+	for part := range slices.Chunk(req.GetResource().GetSpec(), maxPart) {
+		if err == nil {
+			err = send(&meridianv1.CanIRequest{ResourceContinued: part})
+		}
+	}
+	for part := range slices.Chunk(req.GetOld().GetSpec(), maxPart) {
+		if err == nil {
+			err = send(&meridianv1.CanIRequest{OldContinued: part})
+		}
+	}
+	return err
+}
+
 // ReceiveApply receives a batch of resources.
 //
 // Error: *rpcerr.Error of code Invalid for a stream without a message and for the
 // continuation of no resource; else the stream's.
 func ReceiveApply(stream grpc.ClientStreamingServer[meridianv1.ApplyRequest, meridianv1.ApplyResponse]) (*meridianv1.ApplyRequest, error) {
 	return receive(stream.Recv, func(all, m *meridianv1.ApplyRequest) error {
-		if more := m.GetSpecContinued(); len(more) > 0 {
-			if len(all.GetResources()) == 0 {
-				return rpcerr.New(rpcerr.Invalid, "NOTHING_TO_CONTINUE", "spec_continued continues the spec of a resource of an earlier message: there is none")
-			}
-			last := all.Resources[len(all.Resources)-1]
-			last.Spec = append(last.Spec, more...)
+		var last *meridianv1.Resource
+		if n := len(all.GetResources()); n > 0 {
+			last = all.Resources[n-1]
+		}
+		if err := continueSpec("spec_continued", last, m.GetSpecContinued()); err != nil {
+			return err
 		}
 		all.Resources = append(all.Resources, m.GetResources()...)
 		return nil
@@ -130,6 +161,29 @@ func ReceiveDelete(stream grpc.ClientStreamingServer[meridianv1.DeleteRequest, m
 		all.Keys = append(all.Keys, m.GetKeys()...)
 		return nil
 	})
+}
+
+// ReceiveCanI receives a question about an access. Errors are those of ReceiveApply.
+func ReceiveCanI(stream grpc.ClientStreamingServer[meridianv1.CanIRequest, meridianv1.CanIResponse]) (*meridianv1.CanIRequest, error) {
+	return receive(stream.Recv, func(all, m *meridianv1.CanIRequest) error {
+		if err := continueSpec("resource_continued", all.GetResource(), m.GetResourceContinued()); err != nil {
+			return err
+		}
+		return continueSpec("old_continued", all.GetOld(), m.GetOldContinued())
+	})
+}
+
+// continueSpec appends to the spec of a resource what a field of a later message
+// continues it by.
+func continueSpec(field string, r *meridianv1.Resource, more []byte) error {
+	switch {
+	case len(more) == 0:
+		return nil
+	case r == nil:
+		return rpcerr.New(rpcerr.Invalid, "NOTHING_TO_CONTINUE", "%s continues the spec of a resource of an earlier message: there is none", field)
+	}
+	r.Spec = append(r.Spec, more...)
+	return nil
 }
 
 func receive[Q any](next func() (*Q, error), join func(all, m *Q) error) (*Q, error) {

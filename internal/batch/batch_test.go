@@ -33,6 +33,8 @@ func (s *received[Q, R]) SendAndClose(*R) error { return nil }
 type (
 	applies = received[meridianv1.ApplyRequest, meridianv1.ApplyResponse]
 	deletes = received[meridianv1.DeleteRequest, meridianv1.DeleteResponse]
+
+	questions = received[meridianv1.CanIRequest, meridianv1.CanIResponse]
 )
 
 // Whatever a batch holds, it arrives as it was sent, in messages that a server
@@ -82,6 +84,38 @@ func TestDeletionsArriveAsTheyWereSent(t *testing.T) {
 	got, err := ReceiveDelete(stream)
 	require.NoError(t, err)
 	require.True(t, proto.Equal(req, got))
+}
+
+func TestQuestionsArriveAsTheyWereSent(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		size := rapid.OneOf(rapid.IntRange(0, 200), rapid.IntRange(maxPart-200, maxPart+200), rapid.IntRange(0, 4*MaxMessage))
+		content := func(label string) *meridianv1.Resource {
+			if !rapid.Bool().Draw(t, label+" given") {
+				return nil
+			}
+			r := &meridianv1.Resource{Kind: "Mesh", Name: label, Spec: make([]byte, size.Draw(t, label))}
+			for i := range r.Spec {
+				r.Spec[i] = byte(i)
+			}
+			return r
+		}
+		req := &meridianv1.CanIRequest{Access: "UPDATE", AsUser: rapid.StringN(0, 20, -1).Draw(t, "user"), Resource: content("new"), Old: content("old")}
+		before := proto.CloneOf(req)
+		stream := &questions{}
+		require.NoError(t, splitCanI(req, func(m *meridianv1.CanIRequest) error {
+			require.LessOrEqual(t, proto.Size(m), MaxMessage)
+			stream.all = append(stream.all, proto.CloneOf(m))
+			return nil
+		}))
+		got, err := ReceiveCanI(stream)
+		require.NoError(t, err)
+		require.True(t, proto.Equal(before, req), "what was sent stays as it was")
+		require.True(t, proto.Equal(req, got))
+	})
+	for _, m := range []*meridianv1.CanIRequest{{ResourceContinued: []byte("x")}, {OldContinued: []byte("x")}} {
+		_, err := ReceiveCanI(&questions{all: []*meridianv1.CanIRequest{{Access: "UPDATE"}, m}})
+		require.True(t, rpcerr.HasReason(err, "NOTHING_TO_CONTINUE"), "%v", err)
+	}
 }
 
 func TestStreamsThatAreNoBatch(t *testing.T) {

@@ -3,6 +3,7 @@ package cli
 import (
 	"context"
 	"crypto/rand"
+	"errors"
 	"fmt"
 	"strings"
 
@@ -132,7 +133,7 @@ func (a *app) sendApply(ctx context.Context, c *client.Client, request *meridian
 	bounded, cancel := context.WithTimeout(ctx, c.Timeout) // of the write and the wait together
 	defer cancel()
 	if err := c.Call(bounded, send); err != nil {
-		return err
+		return explainInterrupt(err, request.GetDryRun())
 	}
 	revision := response.GetRevision()
 	for _, warning := range response.GetWarnings() {
@@ -151,6 +152,15 @@ func (a *app) sendApply(ctx context.Context, c *client.Client, request *meridian
 		return nil
 	}
 	return a.waitForZones(bounded, c, revision, o.connectedOnly)
+}
+
+// explainInterrupt says what a write that was interrupted has done.
+func explainInterrupt(err error, dryRun bool) error {
+	if dryRun || !errors.Is(err, context.Canceled) {
+		return err
+	}
+	return exit.Failf(exit.Interrupted, "interrupted: whether the batch was written is not known").
+		With("Either all of it was written, or nothing: repeat the command, or check with `meridian get`.")
 }
 
 // resultView is what became of one resource, as JSON.

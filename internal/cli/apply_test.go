@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"context"
 	"encoding/json"
 	"sync/atomic"
 	"testing"
@@ -157,6 +158,30 @@ func TestApplyWaitForZonesTimesOut(t *testing.T) {
 		"Error: revision 1841 is written, but not every zone has applied it within 30s\n"+
 		"  zone north is offline at revision 1\n"+
 		"  zone west is stale at revision 1700: disk full\n", out.stderr)
+}
+
+// An interrupted command says whether it has written.
+func TestInterruptedWrites(t *testing.T) {
+	h := newHarness(t)
+	h.server.PendingStay = true
+	h.server.Pending = []*meridianv1.PendingZone{{Name: "west", State: "offline", Revision: 7}}
+	ctx, cancel := context.WithCancel(t.Context())
+	h.server.Waiting = cancel
+	out := h.runWith(ctx, webToBackend, "apply", "-f", "-", "--wait=zones")
+	require.Equal(t, exit.Interrupted, out.code)
+	require.Equal(t, "TrafficPermission/web-to-backend created\nrevision 1841\n", out.stdout)
+	require.Contains(t, out.stderr, "Error: interrupted: revision 1841 is written, but not every zone is known to have applied it\n")
+
+	for _, args := range [][]string{{"apply", "-f", "-"}, {"delete", "traffic-permission", "web-to-backend"}} {
+		ctx, cancel := context.WithCancel(t.Context())
+		h.server.Before = func(string) error {
+			cancel()
+			return rpcerr.New(rpcerr.Unavailable, "X", "busy")
+		}
+		out = h.runWith(ctx, webToBackend, args...)
+		require.Equal(t, exit.Interrupted, out.code)
+		require.Contains(t, out.stderr, "interrupted: whether the batch was written is not known\n")
+	}
 }
 
 func TestApplyWarningsGoToStderr(t *testing.T) {

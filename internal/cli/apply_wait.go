@@ -58,13 +58,15 @@ func waitedFor(zones []*meridianv1.PendingZone) string {
 func explainWait(c *client.Client, err error, revision uint64, pending []*meridianv1.PendingZone) error {
 	var f *exit.Failure
 	var answered *rpcerr.Error
+	var out *exit.Failure
 	switch {
-	case errors.As(err, &f) && f.Code == exit.Timeout:
-	case errors.As(err, &answered) && answered.Code == rpcerr.Timeout:
+	case errors.As(err, &f) && f.Code == exit.Timeout, errors.As(err, &answered) && answered.Code == rpcerr.Timeout:
+		out = exit.Failf(exit.Timeout, "revision %d is written, but not every zone has applied it within %s", revision, c.Timeout)
+	case errors.Is(err, context.Canceled):
+		out = exit.Failf(exit.Interrupted, "interrupted: revision %d is written, but not every zone is known to have applied it", revision)
 	default:
 		return err
 	}
-	out := exit.Failf(exit.Timeout, "revision %d is written, but not every zone has applied it within %s", revision, c.Timeout)
 	for _, z := range pending {
 		line := fmt.Sprintf("  zone %s is %s at revision %d", z.GetName(), z.GetState(), z.GetRevision())
 		if z.GetLastError() != "" {

@@ -3,7 +3,9 @@ package cli
 import (
 	"bytes"
 	"encoding/json"
+	"fmt"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -11,6 +13,7 @@ import (
 
 	meridianv1 "meridian/api/meridian/v1"
 	"meridian/internal/authz"
+	"meridian/internal/batch"
 	"meridian/internal/cli/client"
 	"meridian/internal/cli/clitest"
 	"meridian/internal/cli/exit"
@@ -136,6 +139,20 @@ func TestCanIOffline(t *testing.T) {
 	require.Equal(t, `TYPE  NAME  ROLE           RULE      BINDING  COVERS
 User  bob   backend-owner  rules[0]  owners   TrafficPermission in mesh default depending on the content
 `, h.ok("auth", "who-can", "UPDATE", "TrafficPermission/web", "--offline", "--roles", roles))
+}
+
+// The content of a question may be larger than a message to a server.
+func TestCanIAboutLargeContent(t *testing.T) {
+	h := newHarness(t)
+	h.serveRoles(rolesYAML)
+	var text strings.Builder
+	text.WriteString("type: TrafficPermission\nname: web-to-backend\nmesh: default\ndestinations: [{match: {kuma.io/service: backend}}]\nsources:\n")
+	for i := range 5000 {
+		fmt.Fprintf(&text, "- match: {kuma.io/service: service-%d}\n", i)
+	}
+	large := h.write("large.yaml", text.String())
+	require.Greater(t, text.Len(), 2*batch.MaxMessage)
+	require.Contains(t, h.ok("auth", "can-i", "UPDATE", "-f", large, "--old", large, "--as", "bob"), `rules[0] of AccessRole "backend-owner"`)
 }
 
 func TestAuthUsage(t *testing.T) {

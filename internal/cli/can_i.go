@@ -9,6 +9,7 @@ import (
 
 	meridianv1 "meridian/api/meridian/v1"
 	"meridian/internal/authn"
+	"meridian/internal/batch"
 	"meridian/internal/cli/client"
 	"meridian/internal/cli/exit"
 	"meridian/internal/cli/print"
@@ -197,7 +198,7 @@ func (a *app) asker(ctx context.Context, o *canIFlags) (ask func(rbac.Question) 
 	return func(q rbac.Question) (rbac.Answer, error) {
 		var response *meridianv1.CanIResponse
 		err := c.Call(ctx, func(ctx context.Context) (err error) {
-			response, err = c.CanI(ctx, encodeQuestion(q, o))
+			response, err = batch.CanI(ctx, c, encodeQuestion(q, o))
 			return err
 		})
 		return rbac.Answer{Allowed: response.GetAllowed(), Reasons: response.GetReasons()}, err

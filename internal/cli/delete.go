@@ -61,7 +61,7 @@ func (a *app) delete(ctx context.Context, args []string, o *applyOptions) error 
 	}
 	response, err := call(ctx, a, (*client.Client).DeleteBatch, request)
 	if err != nil {
-		return err
+		return explainInterrupt(err, request.GetDryRun())
 	}
 	if request.DryRun {
 		a.Message("Dry run: nothing was deleted.")

@@ -14,6 +14,7 @@ import (
 	meridianv1 "meridian/api/meridian/v1"
 	"meridian/internal/cli/exit"
 	"meridian/internal/resource"
+	"meridian/internal/rpcerr"
 )
 
 // twoPolicies is a harness whose server has a labelled and an unlabelled policy.
@@ -70,7 +71,7 @@ func TestSelectFromJSON(t *testing.T) {
 		h.ok("get", "tp", "-o", "custom-columns=NAME:.name,TEAM:.labels.team"))
 	require.Equal(t, "NAME       MESH\ncatch-all  default\n", h.ok("get", "tp", "catch-all", "-o", "custom-columns=NAME:.name,MESH:{.mesh}"))
 	require.Equal(t, "TrafficPermission\n", h.ok("explain", "tp", "-o", "jsonpath={.kind}"))
-	for _, format := range []string{"jsonpath={.a", "custom-columns=NAME", "custom-columns=:.a"} {
+	for _, format := range []string{"jsonpath={.a", "jsonpath=", "custom-columns=NAME", "custom-columns=:.a"} {
 		require.Equal(t, exit.Usage, h.run("get", "tp", "-o", format).code, format)
 	}
 }
@@ -218,6 +219,24 @@ func TestStatus(t *testing.T) {
   zone east is lagging, 3 changes behind
   AuthPolicy/p in mesh default: Accepted is False (TargetNotFound)
 `)
+	require.Empty(t, out.stderr)
+
+	// What several answers lack is named once, and dataplanes that are not known are
+	// not counted as none.
+	answered := h.server.Answer
+	h.server.Answer = func(r *meridianv1.InspectRequest) (*meridianv1.InspectResponse, error) {
+		if r.GetConditions() == nil {
+			return nil, rpcerr.New(rpcerr.Unavailable, "NO_ZONES", "no zone is connected")
+		}
+		response, err := answered(r)
+		response.Notes = []string{"server g3 could not be asked"}
+		return response, err
+	}
+	out = h.run("status")
+	require.Equal(t, 1, strings.Count(out.stdout+out.stderr, "server g3 could not be asked"), out.stdout+out.stderr)
+	require.NotContains(t, out.stdout, "0 dataplanes")
+	require.Contains(t, out.stdout, "the dataplanes are not known: no zone is connected")
+	h.server.Answer = answered
 	require.Equal(t, "false 3\n", h.run("status", "-o", "jsonpath={.ok} {.zones[0].lag}").stdout)
 }
 

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 
 	"github.com/spf13/cobra"
@@ -34,6 +35,8 @@ type proxyCounts struct {
 	Total   int `json:"total"`
 	Offline int `json:"offline"`
 	Failed  int `json:"failed"`
+	// unknown: no zone could be asked.
+	unknown bool
 }
 
 func newStatusCommand(a *app) *cobra.Command {
@@ -94,6 +97,15 @@ func (o *overview) problem(format string, args ...any) {
 	o.Problems = append(o.Problems, fmt.Sprintf(format, args...))
 }
 
+// note adds the notes of an answer; several answers have the same ones.
+func (o *overview) note(notes []string) {
+	for _, n := range notes {
+		if !slices.Contains(o.Problems, n) {
+			o.Problems = append(o.Problems, n)
+		}
+	}
+}
+
 func (a *app) surveyServers(ctx context.Context, o *overview) error {
 	members, err := call(ctx, a, (*client.Client).Members, &meridianv1.MembersRequest{})
 	if err != nil {
@@ -116,7 +128,7 @@ func (a *app) surveyZones(ctx context.Context, o *overview) error {
 	if err != nil {
 		return err
 	}
-	o.Problems = append(o.Problems, zones.GetNotes()...)
+	o.note(zones.GetNotes())
 	for _, z := range zones.GetZones() {
 		o.Zones = append(o.Zones, viewZone(z))
 		switch n := len(z.GetQuarantined()); {
@@ -136,7 +148,7 @@ func (a *app) surveyPolicies(ctx context.Context, o *overview) error {
 		if !inherit.Follows(d.Kind) {
 			continue
 		}
-		response, err := a.ask(ctx, question.Request(question.Conditions{Kind: d.Kind}, "", ""))
+		response, err := call(ctx, a, (*client.Client).Inspect, question.Request(question.Conditions{Kind: d.Kind}, "", ""))
 		var about answer.ConditionsAnswer
 		if err == nil {
 			err = answer.Unmarshal(response.GetJson(), &about)
@@ -144,6 +156,7 @@ func (a *app) surveyPolicies(ctx context.Context, o *overview) error {
 		if err != nil {
 			return err
 		}
+		o.note(response.GetNotes())
 		for _, item := range about.Items {
 			for _, c := range item.Conditions {
 				if c.Status == "False" {
@@ -157,16 +170,17 @@ func (a *app) surveyPolicies(ctx context.Context, o *overview) error {
 
 // surveyProxies counts the proxies of all zones that answer.
 func (a *app) surveyProxies(ctx context.Context, o *overview) {
-	response, err := a.ask(ctx, question.Request(question.Dataplanes{}, "", ""))
+	response, err := call(ctx, a, (*client.Client).Inspect, question.Request(question.Dataplanes{}, "", ""))
 	var list answer.DataplanesAnswer
 	if err == nil {
 		err = answer.Unmarshal(response.GetJson(), &list)
 	}
 	if err != nil {
+		o.Proxies.unknown = true
 		o.problem("the dataplanes are not known: %v", err)
 		return
 	}
-	o.Problems = append(o.Problems, response.GetNotes()...)
+	o.note(response.GetNotes())
 	for _, d := range list.Items {
 		o.Proxies.Total++
 		switch {
@@ -188,7 +202,9 @@ func (o *overview) String() string {
 	if o.Role == "global" {
 		fmt.Fprintf(&b, "%s, %s\n", print.Plural(len(o.Servers), "server"), print.Plural(len(o.Zones), "zone"))
 	}
-	fmt.Fprintf(&b, "%s\n", print.Plural(o.Proxies.Total, "dataplane"))
+	if !o.Proxies.unknown {
+		fmt.Fprintf(&b, "%s\n", print.Plural(o.Proxies.Total, "dataplane"))
+	}
 	if o.OK {
 		b.WriteString("Nothing needs attention.\n")
 		return b.String()

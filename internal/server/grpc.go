@@ -30,8 +30,11 @@ const (
 	MaxBatchBytes = 24 << 20
 )
 
-// batches are the methods whose messages are one batch together.
-var batches = []string{meridianv1.AdminService_Apply_FullMethodName, meridianv1.AdminService_Delete_FullMethodName}
+// batches are the methods whose messages are one request together.
+var batches = []string{
+	meridianv1.AdminService_Apply_FullMethodName, meridianv1.AdminService_Delete_FullMethodName,
+	meridianv1.AccessService_CanI_FullMethodName,
+}
 
 // Limits of one connection.
 const (

@@ -259,6 +259,8 @@ func (x *AccessSubject) GetName() string {
 	return ""
 }
 
+// All fields but resource_continued and old_continued count in the first message
+// only.
 type CanIRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Such as "UPDATE" or "GENERATE_USER_TOKEN".
@@ -274,10 +276,14 @@ type CanIRequest struct {
 	Mesh string      `protobuf:"bytes,5,opt,name=mesh,proto3" json:"mesh,omitempty"`
 	Tags []*TokenTag `protobuf:"bytes,6,rep,name=tags,proto3" json:"tags,omitempty"`
 	// Who is asked about, as an authenticated user; empty: the caller.
-	AsUser        string   `protobuf:"bytes,7,opt,name=as_user,json=asUser,proto3" json:"as_user,omitempty"`
-	AsGroups      []string `protobuf:"bytes,8,rep,name=as_groups,json=asGroups,proto3" json:"as_groups,omitempty"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
+	AsUser   string   `protobuf:"bytes,7,opt,name=as_user,json=asUser,proto3" json:"as_user,omitempty"`
+	AsGroups []string `protobuf:"bytes,8,rep,name=as_groups,json=asGroups,proto3" json:"as_groups,omitempty"`
+	// Continue the specs of resource and old, for specs that do not fit into one
+	// message.
+	ResourceContinued []byte `protobuf:"bytes,9,opt,name=resource_continued,json=resourceContinued,proto3" json:"resource_continued,omitempty"`
+	OldContinued      []byte `protobuf:"bytes,10,opt,name=old_continued,json=oldContinued,proto3" json:"old_continued,omitempty"`
+	unknownFields     protoimpl.UnknownFields
+	sizeCache         protoimpl.SizeCache
 }
 
 func (x *CanIRequest) Reset() {
@@ -362,6 +368,20 @@ func (x *CanIRequest) GetAsUser() string {
 func (x *CanIRequest) GetAsGroups() []string {
 	if x != nil {
 		return x.AsGroups
+	}
+	return nil
+}
+
+func (x *CanIRequest) GetResourceContinued() []byte {
+	if x != nil {
+		return x.ResourceContinued
+	}
+	return nil
+}
+
+func (x *CanIRequest) GetOldContinued() []byte {
+	if x != nil {
+		return x.OldContinued
 	}
 	return nil
 }
@@ -701,7 +721,7 @@ const file_meridian_v1_access_proto_rawDesc = "" +
 	"\amissing\x18\x04 \x01(\bR\amissing\"7\n" +
 	"\rAccessSubject\x12\x12\n" +
 	"\x04type\x18\x01 \x01(\tR\x04type\x12\x12\n" +
-	"\x04name\x18\x02 \x01(\tR\x04name\"\xa2\x02\n" +
+	"\x04name\x18\x02 \x01(\tR\x04name\"\xf6\x02\n" +
 	"\vCanIRequest\x12\x16\n" +
 	"\x06access\x18\x01 \x01(\tR\x06access\x12*\n" +
 	"\x03key\x18\x02 \x01(\v2\x18.meridian.v1.ResourceKeyR\x03key\x121\n" +
@@ -710,7 +730,10 @@ const file_meridian_v1_access_proto_rawDesc = "" +
 	"\x04mesh\x18\x05 \x01(\tR\x04mesh\x12)\n" +
 	"\x04tags\x18\x06 \x03(\v2\x15.meridian.v1.TokenTagR\x04tags\x12\x17\n" +
 	"\aas_user\x18\a \x01(\tR\x06asUser\x12\x1b\n" +
-	"\tas_groups\x18\b \x03(\tR\basGroups\"4\n" +
+	"\tas_groups\x18\b \x03(\tR\basGroups\x12-\n" +
+	"\x12resource_continued\x18\t \x01(\fR\x11resourceContinued\x12#\n" +
+	"\rold_continued\x18\n" +
+	" \x01(\fR\foldContinued\"4\n" +
 	"\bTokenTag\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x14\n" +
 	"\x05value\x18\x02 \x01(\tR\x05value\"x\n" +
@@ -731,10 +754,10 @@ const file_meridian_v1_access_proto_rawDesc = "" +
 	"\x04rule\x18\x03 \x01(\rR\x04rule\x12\x18\n" +
 	"\abinding\x18\x04 \x01(\tR\abinding\x12 \n" +
 	"\vconditional\x18\x05 \x01(\bR\vconditional\x12\x14\n" +
-	"\x05scope\x18\x06 \x01(\tR\x05scope2\xd2\x01\n" +
+	"\x05scope\x18\x06 \x01(\tR\x05scope2\xd4\x01\n" +
 	"\rAccessService\x12A\n" +
-	"\x06WhoAmI\x12\x1a.meridian.v1.WhoAmIRequest\x1a\x1b.meridian.v1.WhoAmIResponse\x12;\n" +
-	"\x04CanI\x12\x18.meridian.v1.CanIRequest\x1a\x19.meridian.v1.CanIResponse\x12A\n" +
+	"\x06WhoAmI\x12\x1a.meridian.v1.WhoAmIRequest\x1a\x1b.meridian.v1.WhoAmIResponse\x12=\n" +
+	"\x04CanI\x12\x18.meridian.v1.CanIRequest\x1a\x19.meridian.v1.CanIResponse(\x01\x12A\n" +
 	"\x06WhoCan\x12\x1a.meridian.v1.WhoCanRequest\x1a\x1b.meridian.v1.WhoCanResponseB%Z#meridian/api/meridian/v1;meridianv1b\x06proto3"
 
 var (

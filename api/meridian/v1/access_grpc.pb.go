@@ -34,7 +34,7 @@ type AccessServiceClient interface {
 	// WhoAmI says who the caller was found to be and what the caller holds.
 	WhoAmI(ctx context.Context, in *WhoAmIRequest, opts ...grpc.CallOption) (*WhoAmIResponse, error)
 	// CanI decides one access as a request now would be decided.
-	CanI(ctx context.Context, in *CanIRequest, opts ...grpc.CallOption) (*CanIResponse, error)
+	CanI(ctx context.Context, opts ...grpc.CallOption) (grpc.ClientStreamingClient[CanIRequest, CanIResponse], error)
 	// WhoCan lists the users and groups that hold an access.
 	WhoCan(ctx context.Context, in *WhoCanRequest, opts ...grpc.CallOption) (*WhoCanResponse, error)
 }
@@ -57,15 +57,18 @@ func (c *accessServiceClient) WhoAmI(ctx context.Context, in *WhoAmIRequest, opt
 	return out, nil
 }
 
-func (c *accessServiceClient) CanI(ctx context.Context, in *CanIRequest, opts ...grpc.CallOption) (*CanIResponse, error) {
+func (c *accessServiceClient) CanI(ctx context.Context, opts ...grpc.CallOption) (grpc.ClientStreamingClient[CanIRequest, CanIResponse], error) {
 	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
-	out := new(CanIResponse)
-	err := c.cc.Invoke(ctx, AccessService_CanI_FullMethodName, in, out, cOpts...)
+	stream, err := c.cc.NewStream(ctx, &AccessService_ServiceDesc.Streams[0], AccessService_CanI_FullMethodName, cOpts...)
 	if err != nil {
 		return nil, err
 	}
-	return out, nil
+	x := &grpc.GenericClientStream[CanIRequest, CanIResponse]{ClientStream: stream}
+	return x, nil
 }
+
+// This type alias is provided for backwards compatibility with existing code that references the prior non-generic stream type by name.
+type AccessService_CanIClient = grpc.ClientStreamingClient[CanIRequest, CanIResponse]
 
 func (c *accessServiceClient) WhoCan(ctx context.Context, in *WhoCanRequest, opts ...grpc.CallOption) (*WhoCanResponse, error) {
 	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
@@ -87,7 +90,7 @@ type AccessServiceServer interface {
 	// WhoAmI says who the caller was found to be and what the caller holds.
 	WhoAmI(context.Context, *WhoAmIRequest) (*WhoAmIResponse, error)
 	// CanI decides one access as a request now would be decided.
-	CanI(context.Context, *CanIRequest) (*CanIResponse, error)
+	CanI(grpc.ClientStreamingServer[CanIRequest, CanIResponse]) error
 	// WhoCan lists the users and groups that hold an access.
 	WhoCan(context.Context, *WhoCanRequest) (*WhoCanResponse, error)
 	mustEmbedUnimplementedAccessServiceServer()
@@ -103,8 +106,8 @@ type UnimplementedAccessServiceServer struct{}
 func (UnimplementedAccessServiceServer) WhoAmI(context.Context, *WhoAmIRequest) (*WhoAmIResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method WhoAmI not implemented")
 }
-func (UnimplementedAccessServiceServer) CanI(context.Context, *CanIRequest) (*CanIResponse, error) {
-	return nil, status.Error(codes.Unimplemented, "method CanI not implemented")
+func (UnimplementedAccessServiceServer) CanI(grpc.ClientStreamingServer[CanIRequest, CanIResponse]) error {
+	return status.Error(codes.Unimplemented, "method CanI not implemented")
 }
 func (UnimplementedAccessServiceServer) WhoCan(context.Context, *WhoCanRequest) (*WhoCanResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method WhoCan not implemented")
@@ -148,23 +151,12 @@ func _AccessService_WhoAmI_Handler(srv interface{}, ctx context.Context, dec fun
 	return interceptor(ctx, in, info, handler)
 }
 
-func _AccessService_CanI_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
-	in := new(CanIRequest)
-	if err := dec(in); err != nil {
-		return nil, err
-	}
-	if interceptor == nil {
-		return srv.(AccessServiceServer).CanI(ctx, in)
-	}
-	info := &grpc.UnaryServerInfo{
-		Server:     srv,
-		FullMethod: AccessService_CanI_FullMethodName,
-	}
-	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
-		return srv.(AccessServiceServer).CanI(ctx, req.(*CanIRequest))
-	}
-	return interceptor(ctx, in, info, handler)
+func _AccessService_CanI_Handler(srv interface{}, stream grpc.ServerStream) error {
+	return srv.(AccessServiceServer).CanI(&grpc.GenericServerStream[CanIRequest, CanIResponse]{ServerStream: stream})
 }
+
+// This type alias is provided for backwards compatibility with existing code that references the prior non-generic stream type by name.
+type AccessService_CanIServer = grpc.ClientStreamingServer[CanIRequest, CanIResponse]
 
 func _AccessService_WhoCan_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
 	in := new(WhoCanRequest)
@@ -196,14 +188,16 @@ var AccessService_ServiceDesc = grpc.ServiceDesc{
 			Handler:    _AccessService_WhoAmI_Handler,
 		},
 		{
-			MethodName: "CanI",
-			Handler:    _AccessService_CanI_Handler,
-		},
-		{
 			MethodName: "WhoCan",
 			Handler:    _AccessService_WhoCan_Handler,
 		},
 	},
-	Streams:  []grpc.StreamDesc{},
+	Streams: []grpc.StreamDesc{
+		{
+			StreamName:    "CanI",
+			Handler:       _AccessService_CanI_Handler,
+			ClientStreams: true,
+		},
+	},
 	Metadata: "meridian/v1/access.proto",
 }

@@ -58,12 +58,15 @@ type Server struct {
 	// they never catch up.
 	Pending     []*meridianv1.PendingZone
 	PendingStay bool
-	Waits       []*meridianv1.WaitForZonesRequest
-	Inspected   []*meridianv1.InspectRequest
-	Access      meridianv1.AccessServiceServer
-	Snapshots   *Snapshots
-	Tokens      *Tokens
-	AllMembers  *meridianv1.MembersResponse
+	// Waiting, if set, is called when WaitForZones has told which it waits for, and
+	// which then waits until the client leaves.
+	Waiting    func()
+	Waits      []*meridianv1.WaitForZonesRequest
+	Inspected  []*meridianv1.InspectRequest
+	Access     meridianv1.AccessServiceServer
+	Snapshots  *Snapshots
+	Tokens     *Tokens
+	AllMembers *meridianv1.MembersResponse
 }
 
 // New returns a global that holds nothing.
@@ -178,12 +181,17 @@ func (s *Server) apply(req *meridianv1.ApplyRequest) (*meridianv1.ApplyResponse,
 func (s *Server) WaitForZones(req *meridianv1.WaitForZonesRequest, stream grpc.ServerStreamingServer[meridianv1.WaitForZonesResponse]) error {
 	s.Mu.Lock()
 	s.Waits = append(s.Waits, req)
-	pending, stay := s.Pending, s.PendingStay
+	pending, stay, waiting := s.Pending, s.PendingStay, s.Waiting
 	s.Mu.Unlock()
 	if len(pending) > 0 {
 		if err := stream.Send(&meridianv1.WaitForZonesResponse{Pending: pending}); err != nil {
 			return err
 		}
+	}
+	if waiting != nil {
+		waiting()
+		<-stream.Context().Done()
+		return stream.Context().Err()
 	}
 	if stay {
 		return rpcerr.New(rpcerr.Timeout, "ZONES_PENDING", "not every zone has applied it")
@@ -337,8 +345,8 @@ func (s accessService) WhoAmI(ctx context.Context, req *meridianv1.WhoAmIRequest
 	return s.server.Access.WhoAmI(ctx, req)
 }
 
-func (s accessService) CanI(ctx context.Context, req *meridianv1.CanIRequest) (*meridianv1.CanIResponse, error) {
-	return s.server.Access.CanI(ctx, req)
+func (s accessService) CanI(stream grpc.ClientStreamingServer[meridianv1.CanIRequest, meridianv1.CanIResponse]) error {
+	return s.server.Access.CanI(stream)
 }
 
 func (s accessService) WhoCan(ctx context.Context, req *meridianv1.WhoCanRequest) (*meridianv1.WhoCanResponse, error) {
@@ -352,7 +360,8 @@ func (s *Server) Serve(t *testing.T, config *tls.Config) (address string, stop f
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
 	require.NoError(t, err)
 	server := grpc.NewServer(
-		grpc.Creds(credentials.NewTLS(config)), grpc.UnaryInterceptor(s.unary), grpc.StreamInterceptor(s.stream),
+		grpc.Creds(credentials.NewTLS(config)), grpc.MaxRecvMsgSize(batch.MaxMessage), // as a server has it
+		grpc.UnaryInterceptor(s.unary), grpc.StreamInterceptor(s.stream),
 	)
 	meridianv1.RegisterAdminServiceServer(server, s)
 	meridianv1.RegisterInspectServiceServer(server, s)

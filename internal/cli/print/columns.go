@@ -2,6 +2,7 @@ package print
 
 import (
 	"encoding/json"
+	"fmt"
 	"maps"
 	"slices"
 	"strconv"
@@ -88,7 +89,7 @@ func (p *Printer) resourceTable(resources []*resource.Resource, kind *resource.D
 		row = append(row, m.Name)
 		spec := specObject(r)
 		for _, c := range columns {
-			row = append(row, c.show(spec))
+			row = append(row, alternatives(c.show(spec), wide))
 		}
 		for i := range status {
 			row = append(row, status[i].Reasons[m.Key])
@@ -138,8 +139,25 @@ func selectorsAt(section string) func(map[string]any) string {
 			selector, _ := item.(map[string]any)
 			alternatives = append(alternatives, Tags(stringMap(selector["match"])))
 		}
-		return strings.Join(alternatives, " | ")
+		return strings.Join(alternatives, alternative)
 	}
+}
+
+// alternative separates the selectors of a cell; maxAlternatives is how many of
+// them a table shows that is not wide.
+const (
+	alternative     = " | "
+	maxAlternatives = 3
+)
+
+// alternatives is a cell with a limited number of selectors, and the number of those
+// that it leaves out.
+func alternatives(cell string, wide bool) string {
+	all := strings.Split(cell, alternative)
+	if wide || len(all) <= maxAlternatives+1 {
+		return cell
+	}
+	return fmt.Sprintf("%s%s%d more", strings.Join(all[:maxAlternatives], alternative), alternative, len(all)-maxAlternatives)
 }
 
 // targetRef shows a policy's targetRef; without one a policy is about the mesh.

@@ -3,6 +3,7 @@ package print
 import (
 	"bytes"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"strings"
 
@@ -40,6 +41,9 @@ func (f Format) selection() (func(document any) (string, error), error) {
 
 // parsePath reads a template, or a bare path such as .items[*].name.
 func parsePath(template string) (*jsonpath.JSONPath, error) {
+	if template == "" {
+		return nil, errors.New("-o jsonpath= requires a path, such as jsonpath={.items[*].name}")
+	}
 	if !strings.Contains(template, "{") {
 		template = "{." + strings.TrimPrefix(template, ".") + "}"
 	}

@@ -131,7 +131,7 @@ func requireAnswers(t *testing.T, p *authztest.Plane, service *access.Service, w
 			request.Resource = &meridianv1.Resource{Kind: string(key.Kind), Mesh: string(key.Mesh), Name: key.Name, Spec: document.Canonical()}
 			question.New = document
 		}
-		online, failed := service.CanI(ctx, request)
+		online, failed := service.Decide(ctx, request)
 		require.NoError(t, failed)
 		offline := rbac.Compile(p.View()).Ask(authz.SubjectOf(who), question)
 		require.Equal(t, online.GetAllowed(), offline.Allowed)
@@ -145,7 +145,7 @@ func requireAnswers(t *testing.T, p *authztest.Plane, service *access.Service, w
 		// The same about another user.
 		if who.Source != authn.FromLoopback {
 			request.AsUser, request.AsGroups = who.Name, who.Groups
-			named, failed := service.CanI(authztest.Admin(), request)
+			named, failed := service.Decide(authztest.Admin(), request)
 			require.NoError(t, failed)
 			require.Equal(t, online.GetReasons(), named.GetReasons())
 			require.Equal(t, who.String(), named.GetSubject())

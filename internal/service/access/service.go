@@ -4,9 +4,12 @@ import (
 	"context"
 	"slices"
 
+	"google.golang.org/grpc"
+
 	meridianv1 "meridian/api/meridian/v1"
 	"meridian/internal/authn"
 	"meridian/internal/authz"
+	"meridian/internal/batch"
 	"meridian/internal/rbac"
 	"meridian/internal/resource"
 	"meridian/internal/rpcerr"
@@ -54,7 +57,20 @@ func (s *Service) WhoAmI(ctx context.Context, _ *meridianv1.WhoAmIRequest) (*mer
 }
 
 // CanI decides one access, for the caller or for another user.
-func (s *Service) CanI(ctx context.Context, req *meridianv1.CanIRequest) (*meridianv1.CanIResponse, error) {
+func (s *Service) CanI(stream grpc.ClientStreamingServer[meridianv1.CanIRequest, meridianv1.CanIResponse]) error {
+	req, err := batch.ReceiveCanI(stream)
+	if err != nil {
+		return err
+	}
+	response, err := s.Decide(stream.Context(), req)
+	if err != nil {
+		return err
+	}
+	return stream.SendAndClose(response)
+}
+
+// Decide is CanI for a question that has been received.
+func (s *Service) Decide(ctx context.Context, req *meridianv1.CanIRequest) (*meridianv1.CanIResponse, error) {
 	view, rules, err := s.newest(ctx)
 	if err != nil {
 		return nil, err

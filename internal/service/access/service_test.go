@@ -46,7 +46,7 @@ func TestService(t *testing.T) {
 		"another without": {&meridianv1.CanIRequest{Access: "CREATE", Resource: message(authztest.Permission("backend")), AsUser: "eve"}, false},
 	} {
 		t.Run(name, func(t *testing.T) {
-			answer, err := s.CanI(authztest.As("backend-owner"), tt.req)
+			answer, err := s.Decide(authztest.As("backend-owner"), tt.req)
 			require.NoError(t, err)
 			require.Equal(t, tt.want, answer.GetAllowed(), answer.GetReasons())
 			require.NotEmpty(t, answer.GetReasons())
@@ -59,7 +59,7 @@ func TestService(t *testing.T) {
 		"kind":     {Access: "CREATE", Key: &meridianv1.ResourceKey{Kind: "Nothing"}},
 		"content":  {Access: "CREATE", Resource: &meridianv1.Resource{Kind: "Mesh", Name: "x", Spec: []byte("[]")}},
 	} {
-		_, err := s.CanI(authztest.As("bob"), req)
+		_, err := s.Decide(authztest.As("bob"), req)
 		require.Equal(t, rpcerr.Invalid, rpcerr.CodeOf(err), name)
 	}
 	who, err := s.WhoCan(authztest.As("bob"), &meridianv1.WhoCanRequest{Access: "UPDATE", Key: &meridianv1.ResourceKey{Kind: "TrafficPermission", Mesh: "default", Name: "x"}})

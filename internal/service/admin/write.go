@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math"
 
 	"google.golang.org/grpc"
 
@@ -171,7 +172,7 @@ func checkSize(batch []*meridianv1.Resource) error {
 	}
 	if size > MaxBatchBytes {
 		return rpcerr.New(rpcerr.Invalid, "BATCH_TOO_LARGE",
-			"the batch holds %d MiB of specs; at most %d MiB are applied at once: split it", size>>20, MaxBatchBytes>>20)
+			"the batch holds %.1f MiB of specs as JSON; at most %d MiB are applied at once: split it", math.Ceil(float64(size)*10/(1<<20))/10, MaxBatchBytes>>20)
 	}
 	return nil
 }
