@@ -18,7 +18,7 @@ import (
 func rotated(dir string) ([]string, error) {
 	files, err := filepath.Glob(filepath.Join(dir, "audit-[0-9]*.log"))
 	if err != nil {
-		return nil, fmt.Errorf("audit: list the files: %w", err)
+		return nil, fmt.Errorf("list the files of the audit log: %w", err)
 	}
 	slices.Sort(files) // the numbers have leading zeros
 	return files, nil
@@ -51,7 +51,7 @@ func lastRecord(path string) (end fileEnd, err error) {
 	for {
 		line, whole, err := lines.next()
 		if err != nil && !errors.Is(err, io.EOF) {
-			return end, fmt.Errorf("audit: read %s: %w", path, err)
+			return end, fmt.Errorf("read %s of the audit log: %w", path, err)
 		}
 		if err != nil || !whole {
 			end.torn = int64(len(line))
@@ -104,10 +104,10 @@ func (l *lines) next() (line []byte, whole bool, err error) {
 func writeHead(path string, h Head) error {
 	data, err := json.Marshal(h)
 	if err != nil {
-		return fmt.Errorf("audit: encode the checkpoint: %w", err)
+		return fmt.Errorf("encode the checkpoint of the audit log: %w", err)
 	}
 	if err := atomicfile.Write(path, append(data, '\n'), filePerm); err != nil {
-		return fmt.Errorf("audit: write the checkpoint: %w", err)
+		return fmt.Errorf("write the checkpoint of the audit log: %w", err)
 	}
 	return nil
 }

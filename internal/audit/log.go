@@ -109,14 +109,14 @@ func Open(cfg Config) (*Log, error) {
 	l := &Log{cfg: cfg, head: Head{Hash: zeroHash}}
 	defer l.showLocked()
 	if err := os.MkdirAll(cfg.Dir, dirPerm); err != nil {
-		return nil, fmt.Errorf("audit: make the directory: %w", err)
+		return nil, fmt.Errorf("make the directory of the audit log: %w", err)
 	}
 	note, err := l.resume()
 	if err != nil {
 		return nil, err
 	}
 	if note != "" {
-		cfg.Logger.Warn("audit: the log was repaired", "what", note)
+		cfg.Logger.Warn("the audit log was repaired", "what", note)
 		l.Write(Record{Method: "audit/open", Who: serverItself, Decision: Noted, Message: note})
 	}
 	return l, nil
@@ -148,7 +148,7 @@ func (l *Log) resume() (note string, err error) {
 	case end.bad != nil:
 		aside := filepath.Join(l.cfg.Dir, fmt.Sprintf(rotatedPattern, max(end.first, 1)))
 		if err := os.Rename(path, aside); err != nil {
-			return "", fmt.Errorf("audit: set a damaged file aside: %w", err)
+			return "", fmt.Errorf("set a damaged file of the audit log aside: %w", err)
 		}
 		l.head = checkpoint
 		note = fmt.Sprintf("the last record of %s does not verify (%v): the file was set aside", filepath.Base(aside), end.bad)
@@ -193,17 +193,17 @@ func (l *Log) resumeRotated() error {
 func (l *Log) openCurrent(size int64) error {
 	f, err := os.OpenFile(filepath.Join(l.cfg.Dir, CurrentFile), os.O_WRONLY|os.O_CREATE, filePerm)
 	if err != nil {
-		return fmt.Errorf("audit: open the log: %w", err)
+		return fmt.Errorf("open the audit log: %w", err)
 	}
 	if err := errors.Join(f.Chmod(filePerm), f.Truncate(size)); err != nil {
-		return errors.Join(fmt.Errorf("audit: open the log: %w", err), f.Close())
+		return errors.Join(fmt.Errorf("open the audit log: %w", err), f.Close())
 	}
 	if _, err := f.Seek(size, io.SeekStart); err != nil {
-		return errors.Join(fmt.Errorf("audit: open the log: %w", err), f.Close())
+		return errors.Join(fmt.Errorf("open the audit log: %w", err), f.Close())
 	}
 	l.file, l.size = f, size
 	if err := atomicfile.SyncDir(l.cfg.Dir); err != nil {
-		return fmt.Errorf("audit: sync the directory: %w", err)
+		return fmt.Errorf("sync the directory of the audit log: %w", err)
 	}
 	return nil
 }
@@ -263,7 +263,7 @@ func (l *Log) writeLocked(line []byte) error {
 		l.size += int64(n)
 		return nil
 	}
-	err = fmt.Errorf("audit: write a record: %w", err)
+	err = fmt.Errorf("write an audit record: %w", err)
 	if n > 0 {
 		_, seek := l.file.Seek(l.size, io.SeekStart)
 		err = errors.Join(err, l.file.Truncate(l.size), seek)
@@ -273,7 +273,7 @@ func (l *Log) writeLocked(line []byte) error {
 
 func (l *Log) failLocked(err error) {
 	if l.failure == nil {
-		l.cfg.Logger.Error("audit: records are being lost", "error", err)
+		l.cfg.Logger.Error("audit records are being lost", "error", err)
 	}
 	l.failure = err
 }
@@ -289,7 +289,7 @@ func (l *Log) rotateLocked(line int64) error {
 	}
 	full := filepath.Join(l.cfg.Dir, fmt.Sprintf(rotatedPattern, l.first))
 	if err := os.Rename(l.file.Name(), full); err != nil {
-		return fmt.Errorf("audit: rotate: %w", err)
+		return fmt.Errorf("rotate the audit log: %w", err)
 	}
 	old := l.file
 	if err := l.openCurrent(0); err != nil {
@@ -304,7 +304,7 @@ func (l *Log) rotateLocked(line int64) error {
 		files = files[1:]
 	}
 	if err = errors.Join(err, listErr); err != nil {
-		l.cfg.Logger.Warn("audit: old files could not be removed", "error", err)
+		l.cfg.Logger.Warn("old files of the audit log could not be removed", "error", err)
 	}
 	return nil
 }
@@ -315,7 +315,7 @@ func (l *Log) syncLocked() error {
 		return nil
 	}
 	if err := l.file.Sync(); err != nil {
-		return fmt.Errorf("audit: sync: %w", err)
+		return fmt.Errorf("sync the audit log: %w", err)
 	}
 	if err := writeHead(filepath.Join(l.cfg.Dir, HeadFile), l.head); err != nil {
 		return err
@@ -339,7 +339,7 @@ func (l *Log) flush() {
 	}
 	if failed != nil && l.probeLocked() {
 		l.failure = nil
-		l.cfg.Logger.Info("audit: records are kept again")
+		l.cfg.Logger.Info("audit records are written again")
 	}
 }
 

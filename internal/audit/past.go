@@ -69,7 +69,7 @@ func (l *Log) hadSince(rev uint64) func(uint64) bool {
 	for len(older) > 0 && (len(known) == 0 || known[0]+disorder > rev) {
 		end, err := lastRecord(older[len(older)-1])
 		if err != nil {
-			l.cfg.Logger.Warn("audit: what was recorded earlier cannot be told; something may be recorded twice", "error", err)
+			l.cfg.Logger.Warn("what the audit log recorded earlier cannot be determined; some writes may be recorded twice", "error", err)
 			break
 		}
 		known, first, older = append(end.revisions, known...), end.first, older[:len(older)-1]

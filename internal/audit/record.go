@@ -113,7 +113,7 @@ func encodeRecord(r Record) (line []byte, hash string, err error) {
 	enc := json.NewEncoder(&b)
 	enc.SetEscapeHTML(false)
 	if err := enc.Encode(r); err != nil {
-		return nil, "", fmt.Errorf("audit: encode a record: %w", err)
+		return nil, "", fmt.Errorf("encode an audit record: %w", err)
 	}
 	body := bytes.TrimSuffix(b.Bytes(), []byte("}\n"))
 	sum := sha256.Sum256(body)

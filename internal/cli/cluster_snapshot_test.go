@@ -76,7 +76,7 @@ func TestSnapshotSaveFails(t *testing.T) {
 		require.Len(t, entries, 1, "no temporary file is left")
 	}
 	service.Cut = 100
-	untouched(exit.No, "is truncated or corrupt: read snapshot: store: corrupt data: it ends too early")
+	untouched(exit.No, "is truncated or corrupt: read snapshot: corrupt data: it ends too early")
 	service.Failed = rpcerr.New(rpcerr.Unavailable, "NO_LEADER", "no leader")
 	untouched(exit.Unavailable, "no leader")
 	service.Cut, service.Failed = 0, rpcerr.New(rpcerr.Denied, "DENIED", "Access Denied")
@@ -112,7 +112,7 @@ Mesh  -     2
 		"cut":       {string(service.File[:200]), "is damaged: it ends too early, before byte 200"},
 		"bit":       {flipped(service.File, 120), "is damaged: checksum, before byte "},
 		"no":        {"type: Mesh\nname: a\n", "is damaged: not a snapshot, before byte 8"},
-		"newer":     {"MRDNSNP\x09" + string(service.File[8:]), "was written by a newer release: store: unknown format: 9"},
+		"newer":     {"MRDNSNP\x09" + string(service.File[8:]), "was written by a newer release: unknown format: 9"},
 		"empty":     {"", "is damaged: it ends too early, before byte 0"},
 		"something": {string(service.File) + "x", "is damaged: something follows the trailer"},
 	} {

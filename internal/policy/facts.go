@@ -72,7 +72,7 @@ func Offline(resources []*resource.Resource, zone resource.ZoneName, strict bool
 			case err == nil:
 				r = inZone
 			case strict:
-				return nil, fmt.Errorf("policy: put dataplanes in zone %q: %w", zone, err)
+				return nil, fmt.Errorf("put dataplanes in zone %q: %w", zone, err)
 			}
 		}
 		complete = append(complete, r)

@@ -10,10 +10,10 @@ import (
 )
 
 // ErrNoDataplane means that no dataplane of that name exists in that mesh.
-var ErrNoDataplane = errors.New("policy: no such dataplane")
+var ErrNoDataplane = errors.New("no such dataplane")
 
 // ErrNoPolicy means that no policy of that kind and name exists in that mesh.
-var ErrNoPolicy = errors.New("policy: no such policy")
+var ErrNoPolicy = errors.New("no such policy")
 
 // maxMemos bounds how many shapes keep their computed rules. Beyond it they are
 // computed again when asked for, which takes microseconds.

@@ -24,7 +24,7 @@ func ParseTree(data []byte) (Tree, error) {
 	dec.UseNumber()
 	var t Tree
 	if err := dec.Decode(&t); err != nil {
-		return nil, fmt.Errorf("policy: decode configuration: %w", err)
+		return nil, fmt.Errorf("decode configuration: %w", err)
 	}
 	if t == nil {
 		t = Tree{}

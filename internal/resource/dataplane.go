@@ -188,7 +188,7 @@ func checkServiceTags(at Path, tags Tags, r *Report) {
 func WithZone(r *Resource, zone ZoneName) (*Resource, error) {
 	dataplane, ok := r.Spec().(*Dataplane)
 	if !ok {
-		return nil, fmt.Errorf("resource: %s is not a Dataplane", r.Key())
+		return nil, fmt.Errorf("%s is not a Dataplane", r.Key())
 	}
 	report, missing := &Report{}, false
 	visit := func(at Path, tags Tags) {
@@ -220,7 +220,7 @@ func WithZone(r *Resource, zone ZoneName) (*Resource, error) {
 func tagZone(r *Resource, zone ZoneName) (*Resource, error) {
 	values, _, err := doctree.ParseJSON(r.Canonical())
 	if err != nil || len(values) != 1 {
-		return nil, fmt.Errorf("resource: the spec of %s is not a JSON object", r.Key())
+		return nil, fmt.Errorf("the spec of %s is not a JSON object", r.Key())
 	}
 	networking := values[0].Get("networking")
 	var places []*doctree.Node

@@ -195,7 +195,7 @@ Dataplane/default/d: networking.inbound[1].tags["kuma.io/zone"]: says "east", bu
 	require.Equal(t, resource.Tags{"kuma.io/service": "edge", "kuma.io/zone": "east"}, gateway.Spec().(*resource.Dataplane).GatewayTags())
 
 	_, err = resource.WithZone(acceptOne(t, "type: Zone\nname: z", resource.DecodeOptions{}), "east")
-	require.EqualError(t, err, "resource: Zone/z is not a Dataplane")
+	require.EqualError(t, err, "Zone/z is not a Dataplane")
 }
 
 // §2.1: selectors.

@@ -10,11 +10,11 @@ import (
 
 // ErrCompacted means that the revision asked for is no longer retained. The
 // reader takes a fresh view (or a snapshot) and continues from its revision.
-var ErrCompacted = errors.New("store: revision is no longer retained")
+var ErrCompacted = errors.New("revision is no longer retained")
 
 // ErrFuture means that the revision asked for has not been applied yet. Wait
 // for it first.
-var ErrFuture = errors.New("store: revision has not been applied yet")
+var ErrFuture = errors.New("revision has not been applied yet")
 
 // Op is one change of a batch: a resource to put, or a key to delete. See Put
 // and Delete.

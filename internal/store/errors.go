@@ -9,11 +9,11 @@ import (
 
 // ErrCorrupt means that stored bytes are not what was written: a checksum, a
 // length or a digest disagrees. The state they came from cannot be trusted.
-var ErrCorrupt = errors.New("store: corrupt data")
+var ErrCorrupt = errors.New("corrupt data")
 
 // ErrUnknownFormat means that stored bytes are intact but were written by a
 // newer release, in a form this one does not know.
-var ErrUnknownFormat = errors.New("store: unknown format")
+var ErrUnknownFormat = errors.New("unknown format")
 
 // ConflictError means that a precondition did not hold. The caller reads the
 // resource again, decides again and retries.

@@ -51,10 +51,10 @@ func DefaultOptions() Options {
 // Validate reports a bound that makes no sense.
 func (o Options) Validate() error {
 	if o.History.MaxBatches < 0 || o.History.MaxBytes < 0 || o.History.MaxAge < 0 || o.History.SnapshotBytes < 0 {
-		return errors.New("store: history bounds must not be negative")
+		return errors.New("the store's history bounds must not be negative")
 	}
 	if o.Requests.Max < 0 || o.Requests.MaxResults < 0 {
-		return errors.New("store: request bounds must not be negative")
+		return errors.New("the store's request bounds must not be negative")
 	}
 	return nil
 }

@@ -85,7 +85,7 @@ func NewCompiler(opts Options) (*Compiler, error) {
 		cel.ASTValidators(cel.ValidateRegexLiterals(), cel.ValidateDurationLiterals(), cel.ValidateTimestampLiterals()),
 	)
 	if err != nil {
-		return nil, fmt.Errorf("condition: build the environment: %w", err)
+		return nil, fmt.Errorf("build the environment of conditions: %w", err)
 	}
 	return &Compiler{env: env, opts: opts, cache: map[string]*Condition{}}, nil
 }

@@ -39,7 +39,7 @@ func (e *Engine) conditional(b *block, when string) *block {
 func (e *Engine) compile(when string) (*condition.Condition, error) {
 	compiler, err := e.compiler()
 	if err != nil {
-		return nil, fmt.Errorf("targetref: conditions cannot be compiled: %w", err)
+		return nil, fmt.Errorf("prepare the conditions of targetRef policies: %w", err)
 	}
 	return compiler.Compile(when)
 }

@@ -68,7 +68,7 @@ func (b *builder) build(rules []policy.Rule) (*configuration, error) {
 		}
 		encoded, err := proto.MarshalOptions{Deterministic: true}.Marshal(message)
 		if err != nil {
-			return nil, fmt.Errorf("dataplane service: encode %s on %s: %w", rules[i].Kind, rules[i].Attachment.String(), err)
+			return nil, fmt.Errorf("encode %s on %s: %w", rules[i].Kind, rules[i].Attachment.String(), err)
 		}
 		c.entries[i] = entry{target: rules[i].Target, digest: sha256.Sum256(encoded)}
 		c.messages[i] = message
@@ -155,7 +155,7 @@ func encodeTree(t policy.Tree) ([]byte, error) {
 	enc := json.NewEncoder(&b)
 	enc.SetEscapeHTML(false)
 	if err := enc.Encode(t); err != nil {
-		return nil, fmt.Errorf("dataplane service: encode a configuration: %w", err)
+		return nil, fmt.Errorf("encode the configuration of a proxy: %w", err)
 	}
 	return bytes.TrimSuffix(b.Bytes(), []byte("\n")), nil
 }

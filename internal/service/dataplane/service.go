@@ -184,7 +184,7 @@ func (d *Service) watchStore(ctx context.Context) error {
 			d.checkAll()
 			continue
 		case err != nil:
-			return fmt.Errorf("dataplane service: follow the store: %w", err)
+			return fmt.Errorf("follow the changes of the store: %w", err)
 		}
 		d.checkBatches(batches)
 	}

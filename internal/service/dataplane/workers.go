@@ -121,7 +121,7 @@ func (s *session) prepare(from progress) (*meridianv1.ConnectResponse, error) {
 	case errors.Is(err, policy.ErrNoDataplane):
 		return nil, errDeleted
 	case err != nil:
-		return nil, fmt.Errorf("dataplane service: match %s: %w", s.proxy.key, err)
+		return nil, fmt.Errorf("match %s: %w", s.proxy.key, err)
 	}
 	response := &meridianv1.ConnectResponse{Revision: uint64(revision), Full: from.full}
 	if from.full {
