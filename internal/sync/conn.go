@@ -21,12 +21,12 @@ import (
 // The supervisor is gRPC's handler. Send and Recv return only when the handler
 // has, so it does not wait for the other two; the Server does.
 type conn struct {
-	server *Server
-	stream syncv1.SyncService_StreamServer
-	token  string
-	work   chan struct{} // capacity 1: the writer has something to look at
-	done   chan struct{} // closed by end
-	told   chan struct{} // closed when the writer has returned
+	server     *Server
+	stream     syncv1.SyncService_StreamServer
+	token      string
+	work       chan struct{} // capacity 1: the writer has something to look at
+	done       chan struct{} // closed by end
+	writerDone chan struct{} // closed when the writer has returned
 
 	mu     sync.Mutex // guards what follows
 	pub    *publisher
@@ -35,7 +35,7 @@ type conn struct {
 	err    error  // why the stream ends
 	asks   askQueue
 	joined bool
-	// servers are the global's, as the zone was last told; serversAt is when they
+	// servers are the global's, as the zone was last informed; serversAt is when they
 	// were last looked up.
 	servers   []string
 	serversAt time.Time
@@ -44,7 +44,7 @@ type conn struct {
 func newConn(s *Server, stream syncv1.SyncService_StreamServer) *conn {
 	return &conn{
 		server: s, stream: stream, token: bearer(stream.Context()),
-		work: make(chan struct{}, 1), done: make(chan struct{}), told: make(chan struct{}),
+		work: make(chan struct{}, 1), done: make(chan struct{}), writerDone: make(chan struct{}),
 		pub:  newPublisher(s.pacing, s.feed, s.cfg.Store.View),
 		asks: askQueue{pending: map[uint64]*pendingAsk{}},
 	}
@@ -57,7 +57,7 @@ func (c *conn) serve() error {
 	err := c.supervise()
 	c.end(err)
 	select {
-	case <-c.told:
+	case <-c.writerDone:
 	case <-time.After(fenceTimeout):
 	}
 	c.leave()
@@ -238,7 +238,7 @@ func (c *conn) hello(h *syncv1.Hello, now time.Time) error {
 
 // write sends frames until the stream ends, and then why it does.
 func (c *conn) write() {
-	defer close(c.told)
+	defer close(c.writerDone)
 	for {
 		changed := c.server.feed.changed()
 		f, deadline, err := c.nextFrame(time.Now())

@@ -77,13 +77,13 @@ func openRecord(key, value []byte) ([]byte, error) {
 type contents struct {
 	state     *syncv1.ReplicaState // nil: none, or lost
 	good, bad []change
-	// damage says what was found damaged, for the operator, and strays which
-	// keys to remove.
+	// damage describes, for the operator, what is damaged; remove are the keys of
+	// those records.
 	damage []string
-	strays []stray
+	remove []recordKey
 }
 
-type stray struct {
+type recordKey struct {
 	bucket string
 	key    []byte
 }
@@ -182,7 +182,7 @@ func (c *contents) readRecord(bucket string, key, value []byte, into *[]change) 
 	ch, err := readRecord(key, value)
 	if err != nil {
 		c.damage = append(c.damage, fmt.Sprintf("%s: %v", readableKey(key), err))
-		c.strays = append(c.strays, stray{bucket: bucket, key: bytes.Clone(key)})
+		c.remove = append(c.remove, recordKey{bucket: bucket, key: bytes.Clone(key)})
 		return
 	}
 	*into = append(*into, ch)

@@ -76,7 +76,7 @@ func TestFlippedRecord(t *testing.T) {
 	_, served = z.store.View().Get(policyKey("p-7"))
 	require.True(t, served)
 	_, err = follower.Next(done())
-	require.ErrorIs(t, err, store.ErrCompacted, "readers of the feed are told to look again")
+	require.ErrorIs(t, err, store.ErrCompacted, "readers of the feed must read again")
 	require.Equal(t, g.applied, z.acked)
 	z.close()
 }
@@ -151,10 +151,10 @@ func TestLeasesRise(t *testing.T) {
 	z.close()
 }
 
-// memoryMedium is a medium that remembers.
-type memoryMedium map[string]Entry
+// memoryStorage is a storage in memory.
+type memoryStorage map[string]Entry
 
-func (m memoryMedium) Write(entries []Entry) error {
+func (m memoryStorage) Write(entries []Entry) error {
 	for _, e := range entries {
 		at := e.Bucket + "\x00" + string(e.Key)
 		delete(m, at)
@@ -165,23 +165,23 @@ func (m memoryMedium) Write(entries []Entry) error {
 	return nil
 }
 
-func (m memoryMedium) Read(visit func(bucket string, key, value []byte)) error {
+func (m memoryStorage) Read(visit func(bucket string, key, value []byte)) error {
 	for _, e := range m {
 		visit(e.Bucket, e.Key, e.Value)
 	}
 	return nil
 }
 
-func (m memoryMedium) Close() error { return nil }
+func (m memoryStorage) Close() error { return nil }
 
 // TestGivenMedium: a replica that is kept elsewhere comes back from there, and
-// what its medium damaged is found out and repaired.
+// what its storage damaged is detected and repaired.
 func TestGivenMedium(t *testing.T) {
 	g := newGlobalSim(t, 1<<20)
 	z := newZoneSim(t, g, t.TempDir())
 	z.close()
-	m := memoryMedium{}
-	z.medium = m
+	m := memoryStorage{}
+	z.storage = m
 	z.open()
 	for i := range 5 {
 		g.write(put(policyKey(fmt.Sprintf("p-%d", i)), `{}`))
@@ -195,7 +195,7 @@ func TestGivenMedium(t *testing.T) {
 	z.crash()
 	require.Equal(t, 4, z.store.View().Len())
 	require.Len(t, z.replica.Status().Damage, 1)
-	require.NotContains(t, m, at, "what is damaged is taken off the medium")
+	require.NotContains(t, m, at, "what is damaged is removed")
 	z.settle()
 	require.Equal(t, 5, z.store.View().Len())
 	require.Empty(t, z.replica.Status().Damage)

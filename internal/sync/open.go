@@ -26,9 +26,9 @@ type ReplicaConfig struct {
 	// Dir is the zone's data directory; the replica is the file replica.db in
 	// it.
 	Dir string
-	// Medium, unless nil, keeps the replica in place of a file in Dir. Optional.
-	Medium Medium
-	Zone   resource.ZoneName
+	// Storage, unless nil, keeps the replica in place of a file in Dir. Optional.
+	Storage ReplicaStorage
+	Zone    resource.ZoneName
 	// Decode turns content into typed resources.
 	Decode Decoder
 	// Store shows the replica to readers. Only the replica writes to it.
@@ -36,14 +36,14 @@ type ReplicaConfig struct {
 	// AcceptWipe lets the next update through that the wipe guard, or an earlier
 	// incarnation of the global, would hold for the operator. Optional.
 	AcceptWipe bool
-	// Version is the software's, told to the global. Optional.
+	// Version is the software's, sent to the global. Optional.
 	Version string
 }
 
 // ReplicaStatus is what a replica holds.
 type ReplicaStatus struct {
 	Epoch store.Epoch
-	// Revision is durable and visible; Head is the global's, as last heard.
+	// Revision is durable and visible; Head is the global's, as last received.
 	Revision, Head resource.Revision
 	Digest         store.Digest
 	// Resources counts what is held, in quarantine or not.
@@ -63,7 +63,7 @@ type ReplicaStatus struct {
 // from the moment it is open; a Client keeps it up to date.
 type Replica struct {
 	cfg     ReplicaConfig
-	disk    keeper
+	disk    replicaStore
 	machine *replica // used by one goroutine, the Client's
 	state   *syncv1.ReplicaState
 	saved   *syncv1.ReplicaState // as of the last write that succeeded
@@ -88,20 +88,20 @@ func OpenReplica(cfg ReplicaConfig) (*Replica, error) {
 }
 
 func openReplica(cfg ReplicaConfig, options bolt.Options) (*Replica, error) {
-	medium := cfg.Medium
+	storage := cfg.Storage
 	var c *contents
 	var err error
-	if medium == nil {
-		medium, c, err = openDisk(cfg.Dir, options)
+	if storage == nil {
+		storage, c, err = openDisk(cfg.Dir, options)
 	} else {
-		c, err = openMedium(medium)
+		c, err = openStorage(storage)
 	}
 	if err != nil {
 		return nil, err
 	}
-	r := &Replica{cfg: cfg, disk: records{medium}}
+	r := &Replica{cfg: cfg, disk: records{storage}}
 	if err := r.start(c); err != nil {
-		return nil, errors.Join(err, medium.Close())
+		return nil, errors.Join(err, storage.Close())
 	}
 	return r, nil
 }

@@ -293,7 +293,7 @@ func (p *publisher) welcome(now time.Time) (bool, error) {
 	return true, nil
 }
 
-// chunksFor starts a DIFF when the zone told what it has, else a SNAPSHOT.
+// chunksFor starts a DIFF when the zone reported what it has, else a SNAPSHOT.
 func (p *publisher) chunksFor(h *syncv1.Hello) (syncv1.Mode, *chunker, error) {
 	v := p.view()
 	if v.Epoch() != p.epoch {

@@ -156,7 +156,7 @@ func (r *registry) leave(zone resource.ZoneName, c *conn, err error, ours store.
 }
 
 // farewell is why a stream ended. A zone that ends it says nothing; that it does
-// not follow this global can be told from the epoch that it greeted with.
+// not follow this global is visible from the epoch that it greeted with.
 func farewell(err error, theirs, ours store.Epoch) error {
 	if !errors.Is(err, context.Canceled) && status.Code(err) != codes.Canceled {
 		return err

@@ -163,7 +163,7 @@ type replica struct {
 	adopt      bool   // the operator lets go of the epoch held
 	acceptWipe bool   // the operator lets the next large removal through, once
 
-	reports  []resource.Key // quarantine changes not yet told
+	reports  []resource.Key // quarantine changes not yet reported
 	reported map[resource.Key]bool
 	problem  string
 }

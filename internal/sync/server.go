@@ -41,7 +41,7 @@ type ServerConfig struct {
 	Admission func(resource.Kind) bool
 	Logger    *slog.Logger
 	// Servers returns the host:port of every server of the global, which zones
-	// are told. It is asked often. Optional.
+	// are informed of. It is called often. Optional.
 	Servers func() []string
 }
 
@@ -61,7 +61,7 @@ const (
 	// recheckEvery is how often admission is asked again though nothing changed:
 	// tokens expire.
 	recheckEvery = time.Minute
-	// fenceTimeout is how long ending a stream waits for the zone to be told why.
+	// fenceTimeout is how long ending a stream waits for the zone to be notified why.
 	fenceTimeout = time.Second
 )
 

@@ -41,10 +41,10 @@ type fleet struct {
 	servers map[string]*fleetServer
 
 	mu    sync.Mutex // guards named, and who listens
-	named []string   // the servers that zones are told of
+	named []string   // the servers that zones are informed of
 }
 
-// names changes which servers zones are told of.
+// names changes which servers zones are informed of.
 func (f *fleet) names(addresses ...string) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -206,7 +206,7 @@ func (f *fleet) fails(z *zone, reason string) {
 		}
 		<-time.After(50 * time.Millisecond)
 	}
-	f.t.Fatalf("not heard: %s; %+v", reason, z.client.Status())
+	f.t.Fatalf("not received: %s; %+v", reason, z.client.Status())
 }
 
 // at returns the server that a zone is connected to.
@@ -235,7 +235,7 @@ func TestZoneFindsTheServerThatWorks(t *testing.T) {
 	}
 }
 
-// TestSuspendedServerLetsItsZonesGo: they are told why, follow another server at
+// TestSuspendedServerLetsItsZonesGo: they are notified why, follow another server at
 // once, and may come back when it is well.
 func TestSuspendedServerLetsItsZonesGo(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

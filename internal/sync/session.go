@@ -38,7 +38,7 @@ type session struct {
 	out     chan *syncv1.ZoneFrame
 	answers chan struct{} // a slot per question being answered
 
-	heard    time.Time // when the global last said something
+	received time.Time // when a frame last came from the global
 	followed bool      // the replica agreed with the global at some time
 }
 
@@ -106,7 +106,7 @@ func (s *session) send(ctx context.Context, stream syncv1.SyncService_StreamClie
 	}
 }
 
-func (s *session) say(ctx context.Context, f *syncv1.ZoneFrame) error {
+func (s *session) enqueue(ctx context.Context, f *syncv1.ZoneFrame) error {
 	select {
 	case s.out <- f:
 		return nil
@@ -115,8 +115,8 @@ func (s *session) say(ctx context.Context, f *syncv1.ZoneFrame) error {
 	}
 }
 
-func (s *session) sayHello(ctx context.Context, h *syncv1.Hello) error {
-	return s.say(ctx, &syncv1.ZoneFrame{Body: &syncv1.ZoneFrame_Hello{Hello: h}})
+func (s *session) sendHello(ctx context.Context, h *syncv1.Hello) error {
+	return s.enqueue(ctx, &syncv1.ZoneFrame{Body: &syncv1.ZoneFrame_Hello{Hello: h}})
 }
 
 // apply owns the replica while the session lasts.
@@ -124,26 +124,26 @@ func (s *session) apply(ctx context.Context) error {
 	defer s.replica.publishStatus(nil)
 	m := s.replica.machine
 	s.replica.takeAccept()
-	if err := s.sayHello(ctx, m.connect(s.replica.nextLease())); err != nil {
+	if err := s.sendHello(ctx, m.connect(s.replica.nextLease())); err != nil {
 		return err
 	}
-	s.heard = time.Now()
+	s.received = time.Now()
 	tick := time.NewTicker(time.Second)
 	defer tick.Stop()
 	for {
 		select {
 		case f := <-s.frames:
-			s.heard = time.Now()
+			s.received = time.Now()
 			if err := s.step(ctx, f); err != nil {
 				return err
 			}
 		case now := <-tick.C:
-			if now.Sub(s.heard) >= silenceAfter {
+			if now.Sub(s.received) >= silenceAfter {
 				return errSilent
 			}
 			s.replica.takeAccept()
 			if m.tick(now).hello {
-				if err := s.sayHello(ctx, m.greet()); err != nil {
+				if err := s.sendHello(ctx, m.greet()); err != nil {
 					return err
 				}
 			}
@@ -157,7 +157,7 @@ func (s *session) apply(ctx context.Context) error {
 // in one transaction, shows it, and answers.
 func (s *session) step(ctx context.Context, f *syncv1.GlobalFrame) error {
 	m := s.replica.machine
-	commits, say, failed := s.gather(ctx, f)
+	commits, reply, failed := s.gather(ctx, f)
 	if err := s.replica.commit(commits); err != nil {
 		return errors.Join(err, failed)
 	}
@@ -165,31 +165,31 @@ func (s *session) step(ctx context.Context, f *syncv1.GlobalFrame) error {
 	switch {
 	case failed != nil:
 		return failed
-	case say.hello:
-		return s.sayHello(ctx, m.greet())
-	case say.ack:
+	case reply.hello:
+		return s.sendHello(ctx, m.greet())
+	case reply.ack:
 		s.followed = s.followed || m.phase == replicaFollowing
-		return s.say(ctx, &syncv1.ZoneFrame{Body: &syncv1.ZoneFrame_Ack{Ack: m.acknowledge()}})
+		return s.enqueue(ctx, &syncv1.ZoneFrame{Body: &syncv1.ZoneFrame_Ack{Ack: m.acknowledge()}})
 	}
 	return nil
 }
 
 // gather takes frames until none waits, one fails, or the replica asks for a
 // repair.
-func (s *session) gather(ctx context.Context, f *syncv1.GlobalFrame) (commits []*commit, say signal, err error) {
+func (s *session) gather(ctx context.Context, f *syncv1.GlobalFrame) (commits []*commit, reply signal, err error) {
 	for {
 		c, sig, err := s.take(ctx, f)
 		if c != nil {
 			commits = append(commits, c)
 		}
-		say.ack, say.hello = say.ack || sig.ack, sig.hello
-		if err != nil || say.hello || len(commits) >= frameBuffer {
-			return commits, say, err
+		reply.ack, reply.hello = reply.ack || sig.ack, sig.hello
+		if err != nil || reply.hello || len(commits) >= frameBuffer {
+			return commits, reply, err
 		}
 		select {
 		case f = <-s.frames:
 		default:
-			return commits, say, nil
+			return commits, reply, nil
 		}
 	}
 }
@@ -215,12 +215,12 @@ func (s *session) take(ctx context.Context, f *syncv1.GlobalFrame) (*commit, sig
 // answer has a question answered on the side.
 func (s *session) answer(ctx context.Context, ask *syncv1.Ask) error {
 	if s.client.cfg.Answer == nil {
-		return s.sayAnswer(ctx, ask.Id, nil, status.Error(codes.Unimplemented, "this zone answers no questions"))
+		return s.sendAnswer(ctx, ask.Id, nil, status.Error(codes.Unimplemented, "this zone answers no questions"))
 	}
 	select {
 	case s.answers <- struct{}{}:
 	default:
-		return s.sayAnswer(ctx, ask.Id, nil, status.Error(codes.ResourceExhausted, "the zone is answering too many questions"))
+		return s.sendAnswer(ctx, ask.Id, nil, status.Error(codes.ResourceExhausted, "the zone is answering too many questions"))
 	}
 	s.group.Go(func() error {
 		defer func() { <-s.answers }()
@@ -231,22 +231,22 @@ func (s *session) answer(ctx context.Context, ask *syncv1.Ask) error {
 			defer cancel()
 		}
 		answer, err := s.client.cfg.Answer(limited, ask.Request)
-		return s.sayAnswer(ctx, ask.Id, answer, err)
+		return s.sendAnswer(ctx, ask.Id, answer, err)
 	})
 	return nil
 }
 
-func (s *session) sayAnswer(ctx context.Context, id uint64, answer []byte, failure error) error {
+func (s *session) sendAnswer(ctx context.Context, id uint64, answer []byte, failure error) error {
 	if failure != nil {
 		st := status.Convert(failure)
-		return s.say(ctx, &syncv1.ZoneFrame{Body: &syncv1.ZoneFrame_Answer{Answer: &syncv1.Answer{
+		return s.enqueue(ctx, &syncv1.ZoneFrame{Body: &syncv1.ZoneFrame_Answer{Answer: &syncv1.Answer{
 			Id: id, Last: true, Code: uint32(st.Code()), Error: st.Message(),
 		}}})
 	}
 	for {
 		n := min(len(answer), answerPart)
 		a := &syncv1.Answer{Id: id, Part: answer[:n], Last: n == len(answer)}
-		if err := s.say(ctx, &syncv1.ZoneFrame{Body: &syncv1.ZoneFrame_Answer{Answer: a}}); err != nil {
+		if err := s.enqueue(ctx, &syncv1.ZoneFrame{Body: &syncv1.ZoneFrame_Answer{Answer: a}}); err != nil {
 			return err
 		}
 		if a.Last {

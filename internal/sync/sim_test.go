@@ -179,7 +179,7 @@ type zoneSim struct {
 	t       tester
 	g       *globalSim
 	dir     string
-	medium  Medium
+	storage ReplicaStorage
 	decode  Decoder
 	accept  bool
 	pacing  pacing
@@ -204,7 +204,7 @@ func newZoneSim(t tester, g *globalSim, dir string) *zoneSim {
 func (z *zoneSim) open() {
 	z.t.Helper()
 	z.store = store.New(memory())
-	r, err := openReplica(ReplicaConfig{Dir: z.dir, Medium: z.medium, Zone: "east", Decode: z.decode, Store: z.store, AcceptWipe: z.accept},
+	r, err := openReplica(ReplicaConfig{Dir: z.dir, Storage: z.storage, Zone: "east", Decode: z.decode, Store: z.store, AcceptWipe: z.accept},
 		bolt.Options{NoSync: true, NoGrowSync: true})
 	require.NoError(z.t, err)
 	z.replica = r
@@ -234,10 +234,10 @@ func (z *zoneSim) connect() {
 	z.cut()
 	z.pub, z.bytes, z.ended = newPublisher(z.pacing, z.g.feed, z.g.store.View), 0, nil
 	z.nacks = map[resource.Key]string{}
-	z.say(z.replica.machine.connect(z.replica.nextLease()))
+	z.sendHello(z.replica.machine.connect(z.replica.nextLease()))
 }
 
-func (z *zoneSim) say(h *syncv1.Hello) {
+func (z *zoneSim) sendHello(h *syncv1.Hello) {
 	z.up = append(z.up, &syncv1.ZoneFrame{Body: &syncv1.ZoneFrame_Hello{Hello: h}})
 }
 
@@ -283,15 +283,15 @@ func (z *zoneSim) take(a *syncv1.Ack) {
 func (z *zoneSim) receive(n int) (moved bool) {
 	m := z.replica.machine
 	var commits []*commit
-	var say signal
+	var reply signal
 	var err error
-	for ; n > 0 && len(z.down) > 0 && err == nil && !say.hello; n-- {
+	for ; n > 0 && len(z.down) > 0 && err == nil && !reply.hello; n-- {
 		var c *commit
 		var sig signal
 		f := z.down[0]
 		z.down, moved = z.down[1:], true
 		c, sig, err = m.receive(f, z.g.now)
-		say.ack, say.hello = say.ack || sig.ack, sig.hello
+		reply.ack, reply.hello = reply.ack || sig.ack, sig.hello
 		if c != nil {
 			commits = append(commits, c)
 		}
@@ -306,9 +306,9 @@ func (z *zoneSim) receive(n int) (moved bool) {
 	switch {
 	case err != nil:
 		z.ended = err
-	case say.hello:
-		z.say(m.greet())
-	case say.ack:
+	case reply.hello:
+		z.sendHello(m.greet())
+	case reply.ack:
 		z.up = append(z.up, &syncv1.ZoneFrame{Body: &syncv1.ZoneFrame_Ack{Ack: m.acknowledge()}})
 	}
 	return moved
@@ -350,7 +350,7 @@ func (z *zoneSim) settle() {
 		}
 		z.g.now = z.g.now.Add(time.Second)
 		if z.replica.machine.tick(z.g.now).hello {
-			z.say(z.replica.machine.greet())
+			z.sendHello(z.replica.machine.greet())
 		}
 	}
 	require.FailNow(z.t, "the zone does not settle", "ended: %v, problem: %s", z.ended, z.replica.machine.problem)

@@ -52,7 +52,7 @@ type cluster struct {
 // has written: bbolt's new root page is then in the file, and its fdatasync has
 // returned an error.
 type failingDisk struct {
-	keeper
+	replicaStore
 	full  *atomic.Bool
 	syncs *atomic.Int64
 }
@@ -61,7 +61,7 @@ func (d failingDisk) save(writes []write, state *syncv1.ReplicaState) error {
 	if d.full.Load() {
 		return syscall.ENOSPC
 	}
-	err := d.keeper.save(writes, state)
+	err := d.replicaStore.save(writes, state)
 	if err == nil && d.syncs.Add(-1) >= 0 {
 		err = syscall.EIO
 	}
@@ -150,7 +150,7 @@ func (c *cluster) attach(r *Replica, s *store.Store, address string) *zone {
 
 func (z *zone) start(c *cluster, r *Replica, cc ClientConfig) {
 	z.replica = r
-	z.replica.disk = failingDisk{keeper: z.replica.disk, full: &c.diskFull, syncs: &c.syncs}
+	z.replica.disk = failingDisk{replicaStore: z.replica.disk, full: &c.diskFull, syncs: &c.syncs}
 	cc.Replica = z.replica
 	var err error
 	z.client, err = NewClient(cc)
@@ -220,7 +220,7 @@ func TestStreamFollowsReconnectsAndRestarts(t *testing.T) {
 }
 
 // TestConnectedZoneFollowsARestore: a zone that is connected while a backup is
-// restored is told that the history was replaced, connects again and takes the
+// restored is notified that the history was replaced, connects again and takes the
 // state over by itself; one that would lose too much waits for its operator.
 func TestConnectedZoneFollowsARestore(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

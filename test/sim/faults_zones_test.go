@@ -127,7 +127,7 @@ func zoneNewDisk(w *world, rng *rand.Rand) (func(), bool) {
 	return onZone(w, rng, "a new disk", func(z *zone) {
 		z.crash()
 		z.mu.Lock()
-		z.disk = newMedium()
+		z.disk = newStorage()
 		z.disks++
 		z.mu.Unlock()
 	}, (*zone).start)

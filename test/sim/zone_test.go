@@ -27,7 +27,7 @@ type zone struct {
 	name string
 
 	mu   sync.Mutex // guards what follows
-	disk *medium
+	disk *replicaStorage
 	// boot counts the starts, disks the media.
 	boot, disks int
 	p           *zoneProcess
@@ -53,7 +53,7 @@ type zoneProcess struct {
 }
 
 func newZone(w *world, name string) *zone {
-	return &zone{w: w, name: name, disk: newMedium(), disks: 1}
+	return &zone{w: w, name: name, disk: newStorage(), disks: 1}
 }
 
 func (z *zone) process() *zoneProcess {
@@ -81,12 +81,12 @@ func (z *zone) start() {
 }
 
 // run opens the replica and follows the global until the process ends.
-func (p *zoneProcess) run(disk *mediumSession, network raftnet.Network) {
+func (p *zoneProcess) run(disk *storageSession, network raftnet.Network) {
 	defer close(p.ended)
 	defer func() { _ = network.Close() }()
 	z := p.z
 	replica, err := zonesync.OpenReplica(zonesync.ReplicaConfig{
-		Medium: disk, Zone: resource.ZoneName(z.name), Decode: decode, Store: p.store,
+		Storage: disk, Zone: resource.ZoneName(z.name), Decode: decode, Store: p.store,
 	})
 	if err != nil {
 		if p.ctx.Err() == nil {

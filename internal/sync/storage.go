@@ -8,11 +8,10 @@ import (
 	syncv1 "meridian/api/sync/v1"
 )
 
-// Medium keeps a replica's records: the file replica.db, unless
-// ReplicaConfig.Medium says otherwise. What is stored is opaque to it and
-// carries checksums, so that a medium which returns something else than was
-// written is found out. One goroutine uses it at a time.
-type Medium interface {
+// ReplicaStorage keeps a replica's records: the file replica.db, unless
+// ReplicaConfig.Storage is set. Values are opaque to it and carry checksums, so
+// that a storage which returns other values than were written is detected. One goroutine uses it at a time.
+type ReplicaStorage interface {
 	// Write makes changes durable before it returns. With an error, all of them
 	// or none are visible to Read, and the next Write that succeeds makes durable
 	// what is visible.
@@ -20,18 +19,18 @@ type Medium interface {
 	// Read visits everything that was written, in any order. The arguments are
 	// not kept.
 	Read(visit func(bucket string, key, value []byte)) error
-	// Close ends the use of the medium.
+	// Close ends the use of the storage.
 	Close() error
 }
 
-// Entry is one change of a Medium: the new value of a key, nil to remove it.
+// Entry is one change of the storage: the new value of a key, nil to remove it.
 type Entry struct {
 	Bucket     string
 	Key, Value []byte
 }
 
-// keeper is where a replica is kept: a medium, but in tests of its failures.
-type keeper interface {
+// replicaStore saves and reads a replica: records, and in tests one that fails.
+type replicaStore interface {
 	// save writes operations and state as one; they are durable when it returns.
 	save(writes []write, state *syncv1.ReplicaState) error
 	// read returns what is durable.
@@ -39,12 +38,12 @@ type keeper interface {
 	close() error
 }
 
-// records seals what a replica holds into the entries of a medium.
-type records struct{ medium Medium }
+// records seals what a replica holds into storage entries.
+type records struct{ storage ReplicaStorage }
 
-// openMedium reads and verifies everything that a medium holds. What is damaged
+// openStorage reads and verifies everything that the storage holds. What is damaged
 // is left out, removed and reported.
-func openMedium(m Medium) (*contents, error) {
+func openStorage(m ReplicaStorage) (*contents, error) {
 	c, err := records{m}.read()
 	if err != nil {
 		return nil, err
@@ -64,7 +63,7 @@ func (k records) save(writes []write, state *syncv1.ReplicaState) error {
 	}
 	about, err := stateEntry(state)
 	if err == nil {
-		err = k.medium.Write(append(entries, about))
+		err = k.storage.Write(append(entries, about))
 	}
 	if err != nil {
 		return fmt.Errorf("zonesync: save replica: %w", err)
@@ -74,13 +73,13 @@ func (k records) save(writes []write, state *syncv1.ReplicaState) error {
 
 func (k records) read() (*contents, error) {
 	c := &contents{}
-	if err := k.medium.Read(c.visit); err != nil {
+	if err := k.storage.Read(c.visit); err != nil {
 		return nil, fmt.Errorf("zonesync: read replica: %w", err)
 	}
 	return c, nil
 }
 
-func (k records) close() error { return k.medium.Close() }
+func (k records) close() error { return k.storage.Close() }
 
 func recordEntry(bucket, key, payload []byte) Entry {
 	return Entry{Bucket: string(bucket), Key: key, Value: sealRecord(key, payload)}
@@ -108,16 +107,16 @@ func appendWrite(entries []Entry, w write) []Entry {
 	return append(entries, recordEntry(recordsBucket, key, w.raw))
 }
 
-// removals takes what is damaged off the medium.
+// removals returns the changes that remove damaged records.
 func (c *contents) removals() []Entry {
-	out := make([]Entry, 0, len(c.strays))
-	for _, s := range c.strays {
+	out := make([]Entry, 0, len(c.remove))
+	for _, s := range c.remove {
 		out = append(out, Entry{Bucket: s.bucket, Key: s.key})
 	}
 	return out
 }
 
-// entries is everything that could be read, for a new medium.
+// entries is everything that could be read, for a new file.
 func (c *contents) entries() ([]Entry, error) {
 	out := make([]Entry, 0, len(c.good)+len(c.bad)+1)
 	for _, ch := range c.good {

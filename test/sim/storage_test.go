@@ -10,12 +10,12 @@ import (
 	zonesync "meridian/internal/sync"
 )
 
-// medium is the disk of a zone's replica, in memory. It outlives the zone's
+// replicaStorage is the disk of a zone's replica, in memory. It outlives the zone's
 // processes; each of them has a session, which ends with a crash.
-type medium struct {
+type replicaStorage struct {
 	mu      sync.Mutex
 	entries map[string]zonesync.Entry
-	session *mediumSession
+	session *storageSession
 	full    bool
 	// unsynced makes writes fail after they are visible. durable, unless nil, is
 	// what a crash leaves: the entries before the first such write.
@@ -27,26 +27,26 @@ type medium struct {
 	written func()
 }
 
-// mediumSession is one process's use of a medium.
-type mediumSession struct {
-	m    *medium
+// storageSession is one process's use of a replicaStorage.
+type storageSession struct {
+	m    *replicaStorage
 	gone chan struct{}
 }
 
 var errPowerLost = errors.New("the machine lost power")
 
-func newMedium() *medium { return &medium{entries: map[string]zonesync.Entry{}} }
+func newStorage() *replicaStorage { return &replicaStorage{entries: map[string]zonesync.Entry{}} }
 
 // open begins a session; the one before has ended.
-func (m *medium) open() *mediumSession {
+func (m *replicaStorage) open() *storageSession {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	m.session = &mediumSession{m: m, gone: make(chan struct{})}
+	m.session = &storageSession{m: m, gone: make(chan struct{})}
 	return m.session
 }
 
 // crash ends the session: whatever it still does fails and has no effect.
-func (m *medium) crash() {
+func (m *replicaStorage) crash() {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	if m.session != nil {
@@ -61,26 +61,26 @@ func (m *medium) crash() {
 
 // crashAfterWrite calls f once a write is durable that the process is not told
 // of: between persisting and acknowledging.
-func (m *medium) crashAfterWrite(f func()) {
+func (m *replicaStorage) crashAfterWrite(f func()) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	m.written = f
 }
 
-func (m *medium) setFull(full bool) {
+func (m *replicaStorage) setFull(full bool) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	m.full = full
 }
 
 // setUnsynced makes writes fail when they are synced, or ends that.
-func (m *medium) setUnsynced(unsynced bool) {
+func (m *replicaStorage) setUnsynced(unsynced bool) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	m.unsynced = unsynced
 }
 
-func (m *medium) hang() {
+func (m *replicaStorage) hang() {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	if m.hung == nil {
@@ -88,7 +88,7 @@ func (m *medium) hang() {
 	}
 }
 
-func (m *medium) resume() {
+func (m *replicaStorage) resume() {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	if m.hung != nil {
@@ -98,7 +98,7 @@ func (m *medium) resume() {
 }
 
 // flip damages an entry at rest. It reports whether there was one.
-func (m *medium) flip(n, bit int) bool {
+func (m *replicaStorage) flip(n, bit int) bool {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	if len(m.entries) == 0 {
@@ -113,7 +113,7 @@ func (m *medium) flip(n, bit int) bool {
 	return true
 }
 
-func (s *mediumSession) Write(entries []zonesync.Entry) error {
+func (s *storageSession) Write(entries []zonesync.Entry) error {
 	m := s.m
 	m.mu.Lock()
 	hung := m.hung
@@ -161,7 +161,7 @@ func (s *mediumSession) Write(entries []zonesync.Entry) error {
 	return nil
 }
 
-func (s *mediumSession) Read(visit func(bucket string, key, value []byte)) error {
+func (s *storageSession) Read(visit func(bucket string, key, value []byte)) error {
 	m := s.m
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -174,4 +174,4 @@ func (s *mediumSession) Read(visit func(bucket string, key, value []byte)) error
 	return nil
 }
 
-func (s *mediumSession) Close() error { return nil }
+func (s *storageSession) Close() error { return nil }
