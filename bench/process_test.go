@@ -3,11 +3,8 @@ package bench
 import (
 	"bufio"
 	"encoding/json"
-	"fmt"
 	"io"
 	"os"
-	"os/exec"
-	"path/filepath"
 	"strings"
 	"sync"
 	"syscall"
@@ -15,54 +12,21 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
+
+	"meridian/test/processes"
 )
 
 // patience bounds every wait. Passing it means that what was waited for does not
 // happen.
 const patience = 60 * time.Second
 
-// programs are the servers under test: those in MERIDIAN_BIN, or ones built when
-// the first is asked for.
-type programs struct {
-	once sync.Once
-	dir  string
-	err  error
-}
-
-// built is what TestMain removes.
-var built programs
+// programs are those under test.
+var programs processes.Programs
 
 func TestMain(m *testing.M) {
 	code := m.Run()
-	if built.dir != "" {
-		_ = os.RemoveAll(built.dir)
-	}
+	programs.Remove()
 	os.Exit(code)
-}
-
-// path is where a program is.
-func (p *programs) path(b *testing.B, name string) string {
-	b.Helper()
-	if dir := os.Getenv("MERIDIAN_BIN"); dir != "" {
-		return filepath.Join(dir, name)
-	}
-	p.once.Do(func() { p.err = p.build() })
-	require.NoError(b, p.err)
-	return filepath.Join(p.dir, name)
-}
-
-func (p *programs) build() (err error) {
-	if p.dir, err = os.MkdirTemp("", "meridian-bench-*"); err != nil {
-		return err
-	}
-	for name, pkg := range map[string]string{"meridian-global": "global", "meridian-zone": "zone"} {
-		build := exec.Command("go", "build", "-tags", "hashicorpmetrics", "-o", filepath.Join(p.dir, name), "meridian/cmd/"+pkg)
-		build.Env = append(os.Environ(), "CGO_ENABLED=0")
-		if out, err := build.CombinedOutput(); err != nil {
-			return fmt.Errorf("build %s: %w\n%s", name, err, out)
-		}
-	}
-	return nil
 }
 
 // rawLine is how much of a logged line is shown after a failure, in bytes.
@@ -82,8 +46,7 @@ type line struct {
 type process struct {
 	dir     string
 	started time.Time
-	cmd     *exec.Cmd
-	reading sync.WaitGroup
+	cmd     *processes.Process
 
 	mu    sync.Mutex
 	lines []line
@@ -96,14 +59,17 @@ type process struct {
 // ends, if it still runs then.
 func start(b *testing.B, program, dir string, args ...string) *process {
 	b.Helper()
-	path := built.path(b, program) // before the clock starts
-	p := &process{dir: dir, more: make(chan struct{})}
-	p.cmd = exec.Command(path, append([]string{"--data-dir", dir, "--log-format", "json"}, args...)...)
-	stderr, err := p.cmd.StderrPipe()
+	path, err := programs.Path(program) // before the clock starts
 	require.NoError(b, err)
-	p.started = time.Now()
-	require.NoError(b, p.cmd.Start())
-	p.reading.Go(func() { p.follow(stderr) })
+	p := &process{dir: dir, more: make(chan struct{}), started: time.Now()}
+	log, output := io.Pipe()
+	p.cmd, err = processes.Start(output, path, append([]string{"--data-dir", dir, "--log-format", "json"}, args...)...)
+	require.NoError(b, err)
+	go p.follow(log)
+	go func() {
+		<-p.cmd.Done
+		_ = output.Close()
+	}()
 	b.Cleanup(func() {
 		p.kill()
 		if b.Failed() {
@@ -127,6 +93,7 @@ func (p *process) follow(log io.Reader) {
 			p.raw = append(p.raw, string(scanner.Bytes()[:min(len(scanner.Bytes()), rawLine)]))
 		})
 	}
+	_, _ = io.Copy(io.Discard, log) // after a line that is too long
 	p.tell(func() { p.ended = true })
 }
 
@@ -175,16 +142,7 @@ func (p *process) ready(b *testing.B) line {
 }
 
 // kill ends the process without warning, as a power cut would.
-func (p *process) kill() { p.end(syscall.SIGKILL) }
+func (p *process) kill() { p.cmd.End(syscall.SIGKILL) }
 
 // stop ends it in an orderly way.
-func (p *process) stop() { p.end(syscall.SIGTERM) }
-
-func (p *process) end(with os.Signal) {
-	if p.cmd.ProcessState != nil {
-		return
-	}
-	_ = p.cmd.Process.Signal(with) // it may have ended by itself
-	p.reading.Wait()
-	_ = p.cmd.Wait() // the exit code of a killed process says nothing
-}
+func (p *process) stop() { p.cmd.End(syscall.SIGTERM) }

@@ -24,6 +24,8 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
+
+	"meridian/test/processes"
 )
 
 // patience bounds every wait. Passing it means that what was waited for does not
@@ -128,18 +130,9 @@ func (c *cluster) run(name, program string, args ...string) {
 func background(t *testing.T, name, program string, args ...string) (stop func()) {
 	t.Helper()
 	var log bytes.Buffer
-	cmd := exec.Command(program, args...)
-	cmd.Stdout, cmd.Stderr = &log, &log
-	require.NoError(t, cmd.Start())
-	stopped := false
-	stop = func() {
-		if stopped {
-			return
-		}
-		stopped = true
-		_ = cmd.Process.Signal(syscall.SIGTERM)
-		_ = cmd.Wait()
-	}
+	process, err := processes.Start(&log, program, args...)
+	require.NoError(t, err)
+	stop = func() { process.End(syscall.SIGTERM) }
 	t.Cleanup(func() {
 		stop()
 		if text := log.Bytes(); t.Failed() {

@@ -176,13 +176,13 @@ func TestDisabledZoneIsCutOff(t *testing.T) {
 // acknowledged applies batches one after the other until the server is gone, and
 // returns the number of the last one that was acknowledged. Batch n writes the
 // policies p-0 to p-4 with n milliseconds each, so that a torn batch shows.
-func acknowledged(ctx context.Context, config string, from int) (last int, err error) {
+func acknowledged(ctx context.Context, command, config string, from int) (last int, err error) {
 	for n := from; ; n++ {
 		var batch strings.Builder
 		for i := range 5 {
 			batch.WriteString("---" + timeout(fmt.Sprintf("p-%d", i), "backend", fmt.Sprintf("%dms", n)))
 		}
-		cmd := exec.CommandContext(ctx, filepath.Join(binaries, "meridian"), "apply", "-f", "-", "--timeout", "1s")
+		cmd := exec.CommandContext(ctx, command, "apply", "-f", "-", "--timeout", "1s")
 		cmd.Env = append(cmd.Environ(), "MERIDIAN_CONFIG="+config)
 		cmd.Stdin = strings.NewReader(batch.String())
 		if out, err := cmd.CombinedOutput(); err != nil {
@@ -216,7 +216,7 @@ func TestKilledGlobalLosesNoAcknowledgedWrite(t *testing.T) {
 	global := newGlobal(t).start().ready()
 	global.pin()
 	east := newZone(t, global, "east").start().ready()
-	last := 0
+	last, command := 0, programPath(t, "meridian")
 	for round := range 4 {
 		type outcome struct {
 			n   int
@@ -225,7 +225,7 @@ func TestKilledGlobalLosesNoAcknowledgedWrite(t *testing.T) {
 		done := make(chan outcome, 1)
 		ctx, cancel := context.WithTimeout(context.Background(), patience)
 		go func() {
-			n, err := acknowledged(ctx, filepath.Join(global.dir, "admin.yaml"), last+1)
+			n, err := acknowledged(ctx, command, filepath.Join(global.dir, "admin.yaml"), last+1)
 			done <- outcome{n, err}
 		}()
 		want := last + 3 + round
@@ -252,9 +252,9 @@ func TestKilledZoneResumesFromItsDisk(t *testing.T) {
 	east := newZone(t, global, "east").start().ready()
 	ctx, cancel := context.WithCancel(context.Background())
 	defer cancel()
-	done := make(chan int, 1)
+	done, command := make(chan int, 1), programPath(t, "meridian")
 	go func() {
-		n, _ := acknowledged(ctx, filepath.Join(global.dir, "admin.yaml"), 1)
+		n, _ := acknowledged(ctx, command, filepath.Join(global.dir, "admin.yaml"), 1)
 		done <- n
 	}()
 	for range 4 {

@@ -23,34 +23,25 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
+
+	"meridian/test/processes"
 )
 
-// binaries is the directory of the programs under test.
-var binaries string
+// programs are those under test.
+var programs processes.Programs
 
 func TestMain(m *testing.M) {
-	os.Exit(run(m))
+	code := m.Run()
+	programs.Remove()
+	os.Exit(code)
 }
 
-func run(m *testing.M) int {
-	binaries = os.Getenv("MERIDIAN_BIN")
-	if binaries == "" {
-		dir, err := os.MkdirTemp("", "meridian-multizone-*")
-		if err != nil {
-			fmt.Fprintln(os.Stderr, err)
-			return 1
-		}
-		defer func() { _ = os.RemoveAll(dir) }()
-		for name, pkg := range map[string]string{"meridian": "cmd/meridian", "meridian-global": "cmd/global", "meridian-zone": "cmd/zone"} {
-			build := exec.Command("go", "build", "-o", filepath.Join(dir, name), "meridian/"+pkg)
-			if out, err := build.CombinedOutput(); err != nil {
-				fmt.Fprintf(os.Stderr, "build %s: %v\n%s", pkg, err, out)
-				return 1
-			}
-		}
-		binaries = dir
-	}
-	return m.Run()
+// programPath returns the path of a program under test.
+func programPath(t *testing.T, name string) string {
+	t.Helper()
+	path, err := programs.Path(name)
+	require.NoError(t, err)
+	return path
 }
 
 // patience bounds every wait of a test. It is generous: passing it means that
@@ -67,9 +58,8 @@ type process struct {
 	// files is how many files it may open, 0 for as many as the test.
 	files int
 
-	cmd  *exec.Cmd
-	log  *output
-	done chan struct{} // closed when the process has ended
+	cmd *processes.Process // the last one started
+	log *output
 }
 
 // output is what a process printed so far.
@@ -107,21 +97,14 @@ func newProcess(t *testing.T, program, name string, args ...string) *process {
 // start starts the process and does not wait for it to be ready.
 func (p *process) start() *process {
 	p.t.Helper()
-	command := append([]string{filepath.Join(binaries, p.program), "--data-dir", p.dir}, p.args...)
+	command := append([]string{programPath(p.t, p.program), "--data-dir", p.dir}, p.args...)
 	if p.files > 0 {
 		command = append([]string{"sh", "-c", fmt.Sprintf(`ulimit -n %d && exec "$0" "$@"`, p.files)}, command...)
 	}
-	p.cmd = exec.Command(command[0], command[1:]...)
 	p.log = &output{}
-	p.cmd.Stdout, p.cmd.Stderr = p.log, p.log
-	require.NoError(p.t, p.cmd.Start())
-	done := make(chan struct{})
-	p.done = done
-	cmd := p.cmd
-	go func() {
-		_ = cmd.Wait()
-		close(done)
-	}()
+	var err error
+	p.cmd, err = processes.Start(p.log, command[0], command[1:]...)
+	require.NoError(p.t, err)
 	return p
 }
 
@@ -138,17 +121,7 @@ func (p *process) ready() *process {
 	return p
 }
 
-func (p *process) running() bool {
-	if p.done == nil {
-		return false
-	}
-	select {
-	case <-p.done:
-		return false
-	default:
-		return true
-	}
-}
+func (p *process) running() bool { return p.cmd != nil && p.cmd.Running() }
 
 // await polls a condition of the world outside this process until it holds.
 func (p *process) await(what string, holds func() bool) {
@@ -178,7 +151,7 @@ func (p *process) stop() int {
 func (p *process) wait() int {
 	p.t.Helper()
 	select {
-	case <-p.done:
+	case <-p.cmd.Done:
 	case <-time.After(patience):
 		_ = p.cmd.Process.Kill()
 		p.t.Fatalf("%s does not end", p.name)
@@ -231,7 +204,7 @@ func meridian(t *testing.T, config, stdin string, args ...string) result {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), patience)
 	defer cancel()
-	cmd := exec.CommandContext(ctx, filepath.Join(binaries, "meridian"), args...)
+	cmd := exec.CommandContext(ctx, programPath(t, "meridian"), args...)
 	cmd.Env = append(os.Environ(), "MERIDIAN_CONFIG="+config, "NO_COLOR=1")
 	cmd.Stdin = strings.NewReader(stdin)
 	var out, errOut bytes.Buffer

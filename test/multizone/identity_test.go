@@ -61,7 +61,7 @@ func watchAs(t *testing.T, config string) watching {
 	t.Helper()
 	ctx, cancel := context.WithCancel(context.Background())
 	t.Cleanup(cancel)
-	cmd := exec.CommandContext(ctx, filepath.Join(binaries, "meridian"), "watch", "mesh")
+	cmd := exec.CommandContext(ctx, programPath(t, "meridian"), "watch", "mesh")
 	cmd.Env = append(os.Environ(), "MERIDIAN_CONFIG="+config)
 	out, err := cmd.StdoutPipe()
 	require.NoError(t, err)

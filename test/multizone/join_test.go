@@ -389,7 +389,7 @@ func TestAJoinThatIsCutOff(t *testing.T) {
 	for wait := time.Duration(0); wait <= 400*time.Millisecond; wait += 40 * time.Millisecond {
 		two.start()
 		select {
-		case <-two.done:
+		case <-two.cmd.Done:
 			t.Fatalf("it ended by itself:\n%s", two.log.String())
 		case <-time.After(wait):
 		}
