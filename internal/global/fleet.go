@@ -91,7 +91,7 @@ type silentServer struct {
 // connected names the zones that can be asked, in order.
 func (c fleetStatus) connected() []resource.ZoneName { return slices.Sorted(maps.Keys(c.servers)) }
 
-// notes says what the census may lack.
+// notes says what the survey may lack.
 func (c fleetStatus) notes() []string {
 	notes := make([]string, len(c.silent))
 	for i, u := range c.silent {

@@ -209,8 +209,8 @@ func (s *inspectService) ask(ctx context.Context, zone resource.ZoneName, known 
 	if err != nil {
 		return nil, fmt.Errorf("encode a question: %w", err)
 	}
-	patience := askPatience(ctx)
-	asked, cancel := context.WithTimeout(ctx, patience)
+	timeout := zoneTimeout(ctx)
+	asked, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()
 	reply, err := s.asking(asked, zone, known.servers[zone], encoded)
 	if errors.Is(err, zonesync.ErrZoneOffline) {
@@ -221,7 +221,7 @@ func (s *inspectService) ask(ctx context.Context, zone resource.ZoneName, known 
 	}
 	switch {
 	case errors.Is(err, context.DeadlineExceeded) && ctx.Err() == nil:
-		return nil, rpcerr.New(rpcerr.Timeout, "ZONE_TIMEOUT", "zone %q is connected but did not answer within %s; see `meridian zones`", zone, patience.Round(time.Millisecond))
+		return nil, rpcerr.New(rpcerr.Timeout, "ZONE_TIMEOUT", "zone %q is connected but did not answer within %s; see `meridian zones`", zone, timeout.Round(time.Millisecond))
 	case errors.Is(err, zonesync.ErrZoneOffline), errors.Is(err, zonesync.ErrZoneBusy):
 		return nil, rpcerr.New(rpcerr.Unavailable, "ZONE_UNAVAILABLE", "zone %q cannot answer now: %w", zone, err)
 	case err != nil:
@@ -234,9 +234,9 @@ func (s *inspectService) ask(ctx context.Context, zone resource.ZoneName, known 
 	return &response, nil
 }
 
-// askPatience is how long a zone is waited for: less than the caller waits, so
-// that the caller hears which zone it was.
-func askPatience(ctx context.Context) time.Duration {
+// zoneTimeout is how long a zone is waited for: less than the caller waits, so
+// that the answer can name the zone.
+func zoneTimeout(ctx context.Context) time.Duration {
 	until, ok := ctx.Deadline()
 	if !ok {
 		return askTimeout

@@ -149,14 +149,14 @@ func (g *global) clusterFigures() clusterFigures {
 // the log, also that there is none for longer than an election takes, until ctx
 // ends.
 func (g *global) watchLeaders(ctx context.Context) error {
-	tell := time.NewTimer(leaderPatience)
+	tell := time.NewTimer(leaderTimeout)
 	defer tell.Stop()
 	watch := leaderWatch{led: true}
 	for {
 		changed := g.Node.LeaderChanged()
 		leader, addr := g.Node.Leader()
 		if leader == "" && watch.led {
-			tell.Reset(leaderPatience)
+			tell.Reset(leaderTimeout)
 		}
 		before := watch.last
 		worthTelling, another := watch.observe(leader)

@@ -85,7 +85,7 @@ func (g *global) openNode(ctx context.Context) error {
 	g.peerService = &peerService{name: g.cfg.Name}
 	config.PeerServices = func(r grpc.ServiceRegistrar) { peerv1.RegisterZoneServiceServer(r, g.peerService) }
 	config.Fresh = untouched
-	config.LeaderTimeout = leaderPatience
+	config.LeaderTimeout = leaderTimeout
 	config.Events.LeaderChanged = func(leading bool) {
 		if leading {
 			g.notifyLeadership()

@@ -20,10 +20,10 @@ const (
 	// bootstrapPatience is how long a server that does not lead waits for the
 	// leader to write what a new global begins with.
 	bootstrapPatience = 5 * time.Second
-	// leaderPatience is how long a request waits for a leader while there is none:
+	// leaderTimeout is how long a request waits for a leader while there is none:
 	// for some elections, and not so long that its caller gives up without having
 	// been told.
-	leaderPatience = 4 * time.Second
+	leaderTimeout = 4 * time.Second
 )
 
 // awaitStart waits until everything committed has been applied here and the
