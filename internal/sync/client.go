@@ -53,9 +53,9 @@ const (
 	// silenceAfter is how long the global may say nothing: it says something
 	// every second.
 	silenceAfter = 10 * time.Second
-	// connectPatience bounds an attempt to connect while there are other servers
+	// connectTimeout bounds an attempt to connect while there are other servers
 	// to try.
-	connectPatience = 3 * time.Second
+	connectTimeout = 3 * time.Second
 	// maxLearned bounds the addresses that a global may name.
 	maxLearned = 64
 	// maxFrame bounds one frame in bytes: a resource is far smaller.
@@ -218,7 +218,7 @@ func (c *Client) dial(address string) (*grpc.ClientConn, error) {
 		Credentials: bearerToken{token: c.cfg.Token, secure: c.cfg.Credentials.Info().SecurityProtocol != "insecure"},
 	}
 	if len(c.round(address)) > 1 {
-		config.ConnectTimeout = connectPatience
+		config.ConnectTimeout = connectTimeout
 	}
 	return dial.Conn(config, address)
 }

@@ -137,9 +137,9 @@ func (r *registry) leave(zone resource.ZoneName, c *conn, err error, ours store.
 	defer r.mu.Unlock()
 	id, in := r.findLocked(zone, c)
 	if in == nil {
-		return farewell(err, store.Epoch{}, ours)
+		return closeReason(err, store.Epoch{}, ours)
 	}
-	err = farewell(err, in.epoch, ours)
+	err = closeReason(err, in.epoch, ours)
 	in.conn, in.lastSeen = nil, now
 	if in.lastError == "" && err != nil {
 		in.lastError = oneLine(err)
@@ -155,9 +155,9 @@ func (r *registry) leave(zone resource.ZoneName, c *conn, err error, ours store.
 	return err
 }
 
-// farewell is why a stream ended. A zone that ends it says nothing; that it does
+// closeReason is why a stream ended. A zone that ends it says nothing; that it does
 // not follow this global is visible from the epoch that it greeted with.
-func farewell(err error, theirs, ours store.Epoch) error {
+func closeReason(err error, theirs, ours store.Epoch) error {
 	if !errors.Is(err, context.Canceled) && status.Code(err) != codes.Canceled {
 		return err
 	}

@@ -27,7 +27,7 @@ func TestWhyAZoneIsGone(t *testing.T) {
 		"an earlier incarnation, 2, and the zone has seen 3": {canceled, store.Epoch{ClusterID: "x", Incarnation: 3}},
 		"the server is shutting down":                        {errors.New("the server is shutting down"), store.Epoch{ClusterID: "y"}},
 	} {
-		require.ErrorContains(t, farewell(c.err, c.theirs, ours), want)
+		require.ErrorContains(t, closeReason(c.err, c.theirs, ours), want)
 	}
-	require.NoError(t, farewell(nil, ours, ours))
+	require.NoError(t, closeReason(nil, ours, ours))
 }

@@ -299,7 +299,7 @@ func TestSilentAddress(t *testing.T) {
 			f.servers[serverA].hole = true
 			rev := f.write("one")
 			z := f.zone("east", []string{serverA, serverB})
-			require.LessOrEqual(t, f.reaches(z, rev), connectPatience+backoffFirst)
+			require.LessOrEqual(t, f.reaches(z, rev), connectTimeout+backoffFirst)
 			z.stop()
 		})
 	}
