@@ -18,9 +18,9 @@ import (
 )
 
 const (
-	// maxDoubtful is how many writes of unknown outcome are remembered, in case
+	// maxUnknownOutcomes is how many writes of unknown outcome are remembered, in case
 	// they turn out to have been written.
-	maxDoubtful = 1024
+	maxUnknownOutcomes = 1024
 	// settleLimit bounds how long a snapshot waits for records.
 	settleLimit = 5 * time.Second
 )
@@ -49,9 +49,9 @@ type Writer struct {
 
 	mu sync.Mutex // guards all below
 	// attempts are the batches that were proposed and not recorded, by number.
-	attempts map[uint64]*attempt
-	last     uint64   // the last number
-	doubtful []uint64 // attempts of unknown outcome, oldest first
+	attempts        map[uint64]*attempt
+	last            uint64   // the last number
+	unknownOutcomes []uint64 // attempts of unknown outcome, oldest first
 	// ended is closed and replaced whenever an attempt ends.
 	ended chan struct{}
 	// early are batches of earlier runs that came before Open.
@@ -64,8 +64,8 @@ type attempt struct {
 	// result is what became of it, once it was applied here: it is not changed by
 	// further tries under the same id.
 	result *store.Result
-	// doubtful says that its caller was answered that the outcome is unknown.
-	doubtful bool
+	// unknownOutcome says that its caller was answered that the outcome is unknown.
+	unknownOutcome bool
 }
 
 type earlyBatch struct {
@@ -101,7 +101,7 @@ func (w *Writer) Propose(ctx context.Context, txn store.Txn) (store.Result, erro
 	case err == nil:
 		w.record(r, result)
 	case errors.Is(err, w.unknown):
-		applied := w.doubt(number, a)
+		applied := w.markUnknown(number, a)
 		if applied == nil {
 			r.Decision, r.Message, r.Targets = Unknown, err.Error(), attempted(txn)
 			w.log.Write(r)
@@ -134,26 +134,26 @@ func (w *Writer) begin(ctx context.Context, txn *store.Txn) (number uint64, a *a
 	return number, a
 }
 
-// doubt marks the outcome of an attempt as unknown, or returns the outcome: the
+// markUnknown marks the outcome of an attempt as unknown, or returns the outcome: the
 // batch may have been applied here while its answer was awaited.
-func (w *Writer) doubt(number uint64, a *attempt) (applied *store.Result) {
+func (w *Writer) markUnknown(number uint64, a *attempt) (applied *store.Result) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	if a.result != nil {
 		return a.result
 	}
-	a.doubtful = true
-	w.doubtful = append(w.doubtful, number)
-	if len(w.doubtful) > maxDoubtful {
-		w.endLocked(w.doubtful[0])
+	a.unknownOutcome = true
+	w.unknownOutcomes = append(w.unknownOutcomes, number)
+	if len(w.unknownOutcomes) > maxUnknownOutcomes {
+		w.endLocked(w.unknownOutcomes[0])
 	}
 	return nil
 }
 
 // endLocked forgets an attempt.
 func (w *Writer) endLocked(number uint64) {
-	if w.attempts[number].doubtful {
-		w.doubtful = slices.DeleteFunc(w.doubtful, func(n uint64) bool { return n == number })
+	if w.attempts[number].unknownOutcome {
+		w.unknownOutcomes = slices.DeleteFunc(w.unknownOutcomes, func(n uint64) bool { return n == number })
 	}
 	delete(w.attempts, number)
 	close(w.ended)
@@ -195,9 +195,9 @@ func (w *Writer) Applied(data []byte, result store.Result) {
 	a := w.attempts[n.number]
 	switch {
 	case a == nil: // it is recorded
-	case !a.doubtful && a.result == nil:
+	case !a.unknownOutcome && a.result == nil:
 		a.result = &result
-	case a.doubtful:
+	case a.unknownOutcome:
 		w.endLocked(n.number)
 		r := a.asked.record()
 		r.Message = "its outcome was unknown at first"

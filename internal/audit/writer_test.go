@@ -206,11 +206,11 @@ func TestAnUnknownOutcomeIsRecordedWhenItIsKnown(t *testing.T) {
 
 	// Those that never come do not pile up.
 	writes.applied = nil
-	for range 2 * maxDoubtful {
+	for range 2 * maxUnknownOutcomes {
 		propose("never")
 	}
-	require.Len(t, w.attempts, maxDoubtful)
-	require.Len(t, w.doubtful, maxDoubtful)
+	require.Len(t, w.attempts, maxUnknownOutcomes)
+	require.Len(t, w.unknownOutcomes, maxUnknownOutcomes)
 }
 
 // A snapshot takes batches out of the log that is replayed: they are recorded by

@@ -141,7 +141,7 @@ func (c *Client) Call(ctx context.Context, fn func(context.Context) error) error
 
 func (c *Client) repeat(ctx context.Context, fn func(context.Context) error) error {
 	var unavailable error
-	tried, begun, noticed, doubtful := 0, time.Now(), false, false
+	tried, begun, noticed, unknownOutcome := 0, time.Now(), false, false
 	for attempt, wait := 1, firstRetryPause; ; {
 		err := fn(ctx)
 		if status.Code(err) == codes.DeadlineExceeded && unavailable != nil {
@@ -150,7 +150,7 @@ func (c *Client) repeat(ctx context.Context, fn func(context.Context) error) err
 		if status.Code(err) != codes.Unavailable || !c.log.Connected() || c.log.Rejected() || lasting(err) {
 			return err
 		}
-		doubtful, err = doubt(err, doubtful)
+		unknownOutcome, err = markUnknownOutcome(err, unknownOutcome)
 		unavailable = err
 		// Another server may be able to do what this one cannot.
 		c.Leave(err)
@@ -173,10 +173,10 @@ func (c *Client) repeat(ctx context.Context, fn func(context.Context) error) err
 	}
 }
 
-// doubt keeps an attempt from saying that nothing was written when one before it
-// had no answer, and may have written or may yet write. It returns whether that
-// is so from now on.
-func doubt(err error, before bool) (doubtful bool, _ error) {
+// markUnknownOutcome keeps an attempt from saying that nothing was written when
+// one before it had no answer, and may have written or may yet write. It returns
+// whether that is so from now on.
+func markUnknownOutcome(err error, before bool) (unknownOutcome bool, _ error) {
 	var answered *rpcerr.Error
 	if !errors.As(rpcerr.FromStatus(err), &answered) {
 		return before, err
