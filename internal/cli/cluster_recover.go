@@ -97,7 +97,7 @@ func (a *app) recoverCluster(o *recoverOptions) (err error) {
 // explainRecovery says what to do about a directory that cannot be recovered
 // from.
 func explainRecovery(dir string, err error) error {
-	message := strings.ReplaceAll(err.Error(), "consensus: ", "")
+	message := err.Error()
 	switch {
 	case errors.Is(err, raftlog.ErrDataDirInUse):
 		return exit.Failf(exit.Usage, "%s", message).

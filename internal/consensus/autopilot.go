@@ -92,7 +92,7 @@ const (
 	joinerNode = autopilot.NodeType("joiner")
 )
 
-// run starts and stops autopilot with the lead, until ctx ends.
+// run starts and stops autopilot with the leadership, until ctx ends.
 func (p *pilot) run(ctx context.Context) {
 	for {
 		term, changed := p.node.leadership.get()
@@ -107,8 +107,8 @@ func (p *pilot) run(ctx context.Context) {
 	}
 }
 
-// lead runs autopilot until the lead changes. It is a new one each time: what an
-// earlier one knew is old.
+// runUntil runs autopilot until the leadership changes. It is a new one each time:
+// what an earlier one knew is old.
 func (p *pilot) runUntil(ctx context.Context, changed <-chan struct{}) {
 	interval := p.node.cfg.Autopilot.Interval
 	a := autopilot.New(pilotRaft{p.node}, p,
@@ -192,9 +192,9 @@ func nodeType(voter bool) autopilot.NodeType {
 
 // dead reports whether a member has been silent for too long, by every means
 // there is. Heartbeats alone may fail because of a link that only the leader
-// needs; gossip, which goes around it, has to agree. Whoever gossip has not
-// heard of is not alive either, unless gossip hears nobody at all and so proves
-// nothing.
+// needs; gossip, which goes around it, has to agree. A server that gossip does
+// not know is not alive either, unless gossip reaches no server at all and so
+// proves nothing.
 func (p *pilot) dead(id raft.ServerID) bool {
 	limit := p.node.cfg.Autopilot.DeadAfter
 	if limit == 0 || id == p.node.id || p.node.members.contacts.silence(id) < limit {
@@ -217,8 +217,8 @@ func (p *pilot) dead(id raft.ServerID) bool {
 	return hears
 }
 
-// FetchServerStats asks every member how far it is. Who does not answer, or
-// answers as somebody else, is not healthy.
+// FetchServerStats asks every member how far it is. One that does not answer, or
+// answers as another server, is not healthy.
 func (p *pilot) FetchServerStats(ctx context.Context, servers map[raft.ServerID]*autopilot.Server) map[raft.ServerID]*autopilot.ServerStats {
 	var (
 		mu    sync.Mutex
@@ -311,7 +311,7 @@ func (*pilot) GetNodeTypes(_ *autopilot.Config, state *autopilot.State) map[raft
 func (*pilot) IsPotentialVoter(t autopilot.NodeType) bool { return t == voterNode }
 
 // FilterFailedServerRemovals keeps dead joiners of a cluster that is too small
-// to lose anybody, and stale servers: there are none, only ones that were added
+// to lose any, and stale servers: there are none, only ones that were added
 // while autopilot was looking.
 func (p *pilot) FilterFailedServerRemovals(cfg *autopilot.Config, state *autopilot.State, failed *autopilot.FailedServers) *autopilot.FailedServers {
 	kept := &autopilot.FailedServers{FailedVoters: failed.FailedVoters}

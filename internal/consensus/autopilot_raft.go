@@ -82,7 +82,7 @@ func (r pilotRaft) Stats() map[string]string {
 }
 
 // errNotAutopilots is the answer to changes that only people decide on.
-var errNotAutopilots = errors.New("consensus: autopilot does not decide that")
+var errNotAutopilots = errors.New("autopilot does not decide that")
 
 // AddNonvoter refuses: servers are added when they ask for it.
 func (pilotRaft) AddNonvoter(raft.ServerID, raft.ServerAddress, uint64, time.Duration) raft.IndexFuture {

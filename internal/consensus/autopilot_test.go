@@ -16,8 +16,8 @@ import (
 	"meridian/internal/rpcerr"
 )
 
-// pilotOf returns the pilot of a leader called a that has not heard from b for a
-// time, and hears gossip.
+// pilotOf returns the pilot of a leader called a that has had no answer from b
+// for a time, and gossips.
 func pilotOf(silence time.Duration, peers func() []gossip.Peer) *pilot {
 	cfg := DefaultConfig("unused")
 	cfg.NodeID, cfg.Peers = "a", peers
@@ -28,8 +28,8 @@ func pilotOf(silence time.Duration, peers func() []gossip.Peer) *pilot {
 	return &pilot{node: n}
 }
 
-// TestWhoIsDead: heartbeats and gossip have to agree, and gossip that hears
-// nobody has no opinion.
+// TestWhoIsDead: heartbeats and gossip have to agree, and gossip that reaches no
+// server has no opinion.
 func TestWhoIsDead(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		long, short := 6*time.Minute, 4*time.Minute
@@ -49,8 +49,8 @@ func TestWhoIsDead(t *testing.T) {
 			"silent, and dead for a short time":    {long, []gossip.Peer{peer("b", gossip.Dead, short), c}, false, false},
 			"silent towards the leader only":       {long, []gossip.Peer{peer("b", gossip.Alive, long), c}, false, false},
 			"silent, and remembered only":          {long, []gossip.Peer{peer("b", gossip.Unseen, 0), c}, false, true},
-			"silent, and never heard of":           {long, []gossip.Peer{c}, false, true},
-			"silent, and gossip hears nobody":      {long, []gossip.Peer{peer("b", gossip.Dead, long), peer("c", gossip.Dead, long)}, false, false},
+			"silent, and unknown to gossip":        {long, []gossip.Peer{c}, false, true},
+			"silent, and gossip reaches no server": {long, []gossip.Peer{peer("b", gossip.Dead, long), peer("c", gossip.Dead, long)}, false, false},
 			"silent, and there is no gossip":       {long, nil, true, true},
 			"for a short time, without any gossip": {short, nil, true, false},
 		} {
@@ -84,7 +84,7 @@ func TestContacts(t *testing.T) {
 		fail(0)
 		require.NotZero(t, c.silence("b"))
 		<-time.After(failureStale + 1)
-		require.Zero(t, c.silence("b"), "nobody has tried since")
+		require.Zero(t, c.silence("b"), "no heartbeat has failed since")
 		fail(time.Minute)
 		c.observe(raft.PeerObservation{Peer: raft.Server{ID: "b"}, Removed: true})
 		require.Zero(t, c.silence("b"), "of another life")

@@ -22,8 +22,8 @@ const (
 
 // SaveBackup writes the whole state as a file that Restore takes, and returns
 // the revision that it is as of: the newest state, or with stale whatever this
-// server has applied, which needs no leader. Nobody waits for it: writes go on
-// while w takes its time.
+// server has applied, which needs no leader. It blocks no write, however slow w
+// is.
 //
 // The file holds every secret of the cluster. It is complete when SaveBackup
 // returns without an error, and its last record says so.
@@ -42,7 +42,7 @@ func (n *Node) SaveBackup(ctx context.Context, w io.Writer, stale bool) (resourc
 		BackupTaken:   n.cfg.Clock().UTC().Format(time.RFC3339),
 	})
 	if err != nil {
-		return 0, fmt.Errorf("consensus: save a backup: %w", err)
+		return 0, fmt.Errorf("save a backup: %w", err)
 	}
 	return view.Revision(), nil
 }

@@ -106,8 +106,8 @@ func (r *cutOff) Read(p []byte) (int, error) {
 
 // Whatever happens to the leader or to the server that was asked in the middle of
 // a restore, the cluster ends up with the state of before under its epoch, or
-// with the restored one under the next; what the caller was told is true of it,
-// and stays true when everybody is back.
+// with the restored one under the next; the answer that the caller got is
+// correct, and remains so when all servers are back.
 func TestRestoreSurvivesItsServers(t *testing.T) {
 	for seed := range uint64(40) {
 		t.Run(fmt.Sprint(seed), func(t *testing.T) { restoreUnderFault(t, seed) })
@@ -219,7 +219,7 @@ func TestRestoreReachesWhoWasAway(t *testing.T) {
 			view := c.agree(all...)
 			require.Equal(t, restored.Epoch, view.Epoch())
 
-			// And whoever starts anew finds it on its own disk.
+			// And a server that restarts finds it on its own disk.
 			c.restart(away, often)
 			c.agree(all...)
 			require.Equal(t, restored.Epoch, away.store.View().Epoch())

@@ -58,8 +58,8 @@ type Config struct {
 	// Addresses, unless nil, are where this server serves beside raft. Peers are
 	// told.
 	Addresses func() Addresses
-	// Peers, unless nil, is what gossip believes about the other servers. It is
-	// a second opinion on who is dead, and tells addresses of those that do not
+	// Peers, unless nil, is what gossip reports about the other servers. It is a
+	// second opinion on which are dead, and has addresses of those that do not
 	// answer.
 	Peers func() []gossip.Peer
 	// Autopilot is how a leader looks after its members.
@@ -122,7 +122,7 @@ type Timing struct {
 	// Heartbeat is how long a follower waits for a leader before it stands for
 	// election, and how long an election lasts. A cluster of one does not wait.
 	Heartbeat time.Duration
-	// Lease is how long a leader goes on without hearing from a majority. At
+	// Lease is how long a leader continues without an answer of a majority. At
 	// most Heartbeat.
 	Lease time.Duration
 	// Commit is, within a factor of two, how late a follower may learn that an
@@ -154,8 +154,8 @@ type Events struct {
 	LeaderChanged func(leading bool)
 	// Stalled says that a write to the log has been running for longer than
 	// StallLimit: the disk hangs. Raft itself never gives up leadership over
-	// that, because heartbeats do not touch the disk, so whoever runs a server
-	// of several should end the process. Called once per stalled write, on a
+	// that, because heartbeats do not touch the disk, so a server of several
+	// should end its process. Called once per stalled write, on a
 	// goroutine of its own that the write waits for.
 	Stalled func(file string, since time.Duration)
 	// Applied tells of every batch that carries a note (store.Txn.Note), whichever
@@ -167,7 +167,7 @@ type Events struct {
 	// snapshot, after which Applied does not tell of it again. The snapshot waits
 	// for it.
 	Snapshotting func(resource.Revision)
-	// Fatal says that the node cannot go on safely and why: the process must end
+	// Fatal reports that the node cannot continue safely and why: the process must end
 	// at once, without waiting for anything. Called once at most, on a goroutine
 	// of its own. ErrRemoved and ErrCorrupt are among the reasons.
 	Fatal func(error)
@@ -214,7 +214,7 @@ func (c Config) Validate() error {
 	}
 	errs = append(errs, c.Transport.Validate(), c.Autopilot.validate())
 	if err := errors.Join(errs...); err != nil {
-		return fmt.Errorf("consensus: configuration: %w", err)
+		return fmt.Errorf("configuration of the node: %w", err)
 	}
 	return nil
 }

@@ -18,18 +18,18 @@ import (
 	"meridian/test/simnet"
 )
 
-// end is what becomes of a server that cannot go on: its process ends, and with
-// it whatever hangs.
+// end is what becomes of a server that cannot continue: its process ends, and with
+// it every operation that hangs.
 func (c *cluster) end(s *server) {
 	c.crash(s)
 	s.disk.Resume()
 	s.disk.Fail(nil, 0, 0)
 }
 
-// dies waits until a server says that it cannot go on.
+// dies waits until a server reports that it cannot continue.
 func (c *cluster) dies(s *server) error {
 	c.t.Helper()
-	c.eventually(s.name+" says why it cannot go on", func() bool { return s.died() != nil })
+	c.eventually(s.name+" reports why it cannot continue", func() bool { return s.died() != nil })
 	return s.died()
 }
 
@@ -62,9 +62,9 @@ func cutShort(cfg *consensus.Config) {
 	cfg.Snapshots = consensus.Snapshots{Threshold: 1 << 30, Interval: 1000 * time.Hour, TrailingLogs: 1, Retain: 2}
 }
 
-// TestHungDiskLosesTheLead: a leader whose disk hangs says so and is replaced
+// TestHungDiskLosesLeadership: a leader whose disk hangs reports it and is replaced
 // within ten seconds, whatever part of a write it is that hangs.
-func TestHungDiskLosesTheLead(t *testing.T) {
+func TestHungDiskLosesLeadership(t *testing.T) {
 	for name, op := range map[string]simnet.Op{
 		"write": simnet.WriteLog, "sync": simnet.SyncLog, "everything": simnet.Writes | simnet.Reads,
 	} {
@@ -267,8 +267,8 @@ func TestDamagedOnArrival(t *testing.T) {
 	})
 }
 
-// TestFullDiskOfOne: a server without room for an entry leaves the lead to the
-// others, goes on following when there is room again, and does not end.
+// TestFullDiskOfOne: a server without free space for an entry leaves leadership to
+// the others, continues to follow when there is space again, and does not end.
 func TestFullDiskOfOne(t *testing.T) {
 	bubble(t, func(t *testing.T, c *cluster) {
 		a, b, d := c.three()
@@ -295,30 +295,30 @@ func TestFullDiskOfOne(t *testing.T) {
 	})
 }
 
-// TestReserve: with little room left a leader hands over to a server that has
+// TestReserve: with little free space a leader hands over to a server that has
 // more; when none has, writes are refused, at once and with a reason, on every
-// server, reads go on, and all of it ends when there is room.
+// server, reads continue, and all of it ends when there is space again.
 func TestReserve(t *testing.T) {
 	bubble(t, func(t *testing.T, c *cluster) {
 		a, b, d := c.three()
-		room := func(bytes uint64, servers ...*server) {
+		free := func(bytes uint64, servers ...*server) {
 			for _, s := range servers {
 				s.disk.SetFree(bytes)
 			}
 			<-time.After(20 * time.Second)
 		}
-		room(1<<30, a, b, d)
+		free(1<<30, a, b, d)
 		first := c.leader(a, b, d)
-		room(10<<20, first)
+		free(10<<20, first)
 		second := c.leader(a, b, d)
 		require.NotEqual(t, first, second)
 		first.write(t, "k", "1")
-		room(10<<20, second)
+		free(10<<20, second)
 		third := c.leader(a, b, d)
 		require.NotEqual(t, first, third)
 		require.NotEqual(t, second, third)
-		room(10<<20, third)
-		require.Equal(t, third, c.leader(a, b, d), "nobody is better off")
+		free(10<<20, third)
+		require.Equal(t, third, c.leader(a, b, d), "no server has more")
 		for _, s := range []*server{a, b, d} {
 			began := time.Now()
 			_, err := s.node.Propose(context.Background(), store.Txn{Ops: []store.Op{put("k", "2")}})
@@ -329,9 +329,9 @@ func TestReserve(t *testing.T) {
 			require.Less(t, time.Since(began), time.Second)
 			require.Equal(t, "1", s.read(t, "k"))
 		}
-		room(66<<20, third)
+		free(66<<20, third)
 		require.True(t, third.node.Disk().Low, "a little more is not enough, or it would change all the time")
-		room(1<<30, first)
+		free(1<<30, first)
 		require.Equal(t, first, c.leader(a, b, d))
 		for _, s := range []*server{a, b, d} {
 			s.write(t, "k", "3")
@@ -341,8 +341,8 @@ func TestReserve(t *testing.T) {
 	})
 }
 
-// TestReserveOfOne: a server that is alone refuses writes and serves reads while
-// there is little room, and also while there is none at all.
+// TestReserveOfOne: a single-server cluster refuses writes and serves reads while
+// there is little free space, and also while there is none at all.
 func TestReserveOfOne(t *testing.T) {
 	bubble(t, func(t *testing.T, c *cluster) {
 		a := c.start("a", nil)
@@ -367,7 +367,7 @@ func TestReserveOfOne(t *testing.T) {
 			late <- err
 		}()
 		<-time.After(5 * time.Second)
-		require.Equal(t, "3", a.read(t, "k"), "raft waits for room, reads do not")
+		require.Equal(t, "3", a.read(t, "k"), "raft waits for free space, reads do not")
 		require.ErrorIs(t, <-late, consensus.ErrUnknownOutcome)
 		_, err := a.node.Propose(context.Background(), store.Txn{Ops: []store.Op{put("k", "4")}})
 		require.ErrorIs(t, err, raftlog.ErrDiskFull)

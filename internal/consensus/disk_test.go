@@ -213,8 +213,8 @@ func TestDamagedVote(t *testing.T) {
 	}
 }
 
-// TestFullDiskIsWaitedFor: a server that is alone goes on when there is room
-// again, however long that takes, and what it acknowledges is there.
+// TestFullDiskIsWaitedFor: a single-server cluster continues when there is free
+// space again, however long that takes, and what it acknowledges is there.
 func TestFullDiskIsWaitedFor(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		m := newMachine("one")
@@ -234,7 +234,7 @@ func TestFullDiskIsWaitedFor(t *testing.T) {
 		m.open(t)
 		require.GreaterOrEqual(t, m.st.View().Len(), 6)
 
-		// Neither the election nor the end of the server needs room.
+		// Neither the election nor the end of the server needs free space.
 		m.close(t)
 		m.Full(true)
 		require.NoError(t, m.start())

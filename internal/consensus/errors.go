@@ -44,7 +44,7 @@ func (n *core) proposeError(err error) error {
 	case errors.Is(err, raft.ErrNotLeader):
 		return n.notLeader()
 	case errors.Is(err, raftlog.ErrDiskFull):
-		// The leader could not store it, so nobody did; the next leader may.
+		// The leader could not store it, so no server did; the next leader may.
 		return fmt.Errorf("%w: %v", ErrUnavailable, err) //nolint:errorlint // it is not the last word
 	case errors.Is(err, raft.ErrLeadershipTransferInProgress):
 		n.refusedByTransfer()

@@ -227,20 +227,20 @@ func TestAStaleLeaderRefusesReads(t *testing.T) {
 	})
 }
 
-// TestOneWayCuts: a leader that is heard but hears nothing gives up, and the
+// TestOneWayCuts: a leader that sends but receives nothing steps down, and the
 // others elect another.
 func TestOneWayCuts(t *testing.T) {
 	bubble(t, func(t *testing.T, c *cluster) {
 		c.three()
-		deaf := c.leader(c.others(nil)...)
-		others := c.others(deaf)
+		old := c.leader(c.others(nil)...)
+		others := c.others(old)
 		for _, other := range others {
-			c.network.Cut(other.name, deaf.name)
+			c.network.Cut(other.name, old.name)
 		}
 		others[0].write(t, "k", "1")
 		require.Equal(t, "1", others[1].read(t, "k"))
 		c.network.HealAll()
-		require.Equal(t, "1", deaf.read(t, "k"))
+		require.Equal(t, "1", old.read(t, "k"))
 	})
 }
 
@@ -291,7 +291,7 @@ func TestHandingOverLosesNoWrite(t *testing.T) {
 			require.NoError(t, leader.node.Close())
 			leader.node = nil
 			c.leader(c.others(nil)...)
-			require.Less(t, time.Since(began), 500*time.Millisecond, "nobody had to find out that it is gone")
+			require.Less(t, time.Since(began), 500*time.Millisecond, "no server had to detect that it is gone")
 			c.open(leader, nil)
 			c.ready(leader)
 		}
@@ -354,8 +354,8 @@ func TestWithoutAMajority(t *testing.T) {
 }
 
 // TestWithoutALeaderIsSaidSoon: where LeaderTimeout is set, requests do not wait
-// for all of ApplyTimeout while there is nobody to lead, and wait for a leader who
-// comes before that.
+// for all of ApplyTimeout while no server can lead, and wait for a leader that is
+// elected before that.
 func TestWithoutALeaderIsSaidSoon(t *testing.T) {
 	bubble(t, func(t *testing.T, c *cluster) {
 		patient := func(addr string) func(*consensus.Config) {
@@ -372,7 +372,7 @@ func TestWithoutALeaderIsSaidSoon(t *testing.T) {
 		c.ready(b)
 		c.voters("a", "b")
 		c.isolate(a)
-		c.eventually("nobody leads", func() bool {
+		c.eventually("no server leads", func() bool {
 			one, _ := a.node.Leader()
 			other, _ := b.node.Leader()
 			return one == "" && other == ""
@@ -396,10 +396,10 @@ func TestWithoutALeaderIsSaidSoon(t *testing.T) {
 	})
 }
 
-// TestOldAnswersDoNotProveTheLead: raft would take the answer to a heartbeat that
+// TestOldAnswersDoNotProveLeadership: raft would take the answer to a heartbeat that
 // left before the read began. A leader that was stopped finds such answers when
-// it goes on, while another one leads.
-func TestOldAnswersDoNotProveTheLead(t *testing.T) {
+// it continues, while another one leads.
+func TestOldAnswersDoNotProveLeadership(t *testing.T) {
 	const late = 200 * time.Millisecond
 	bubble(t, func(t *testing.T, c *cluster) {
 		patient := func(cfg *consensus.Config) { cfg.Timing.Lease = cfg.Timing.Heartbeat }

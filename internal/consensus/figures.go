@@ -13,7 +13,7 @@ type Figures struct {
 	Forwarded uint64
 	// Snapshot is the revision of the newest snapshot, 0 when there is none.
 	Snapshot resource.Revision
-	// Heard is for how long nothing was heard of a leader, 0 on the leader itself.
+	// Heard is how long ago a leader last made contact, 0 on the leader itself.
 	Heard time.Duration
 }
 

@@ -109,7 +109,7 @@ func (n *proposer) forwardError(limited, ctx context.Context, p *proposal, err e
 	}
 	switch reason := reasonOf(err); {
 	case reason == reasonDiskFull:
-		p.over = true // no other server has room either
+		p.over = true // no other server has free space either
 		return &remoteDiskFullError{err}
 	case reason == reasonNotLeader, reason == reasonUnavailable, reason == reasonUnreadable, reason == raftnet.ReasonForeignCluster, !sent:
 		return fmt.Errorf("%w: %w", ErrUnavailable, err)

@@ -27,13 +27,13 @@ var (
 )
 
 // Apply applies one batch and returns its store.Result. An entry that cannot be
-// decoded was written by a newer release or by another program; going on
+// decoded was written by a newer release or by another program; continuing
 // without it would make this server's state differ from its peers', so it
 // panics.
 func (f fsm) Apply(entry *raft.Log) any {
 	txn, err := store.DecodeCommand(entry.Data)
 	if err != nil {
-		panic(fmt.Sprintf("consensus: entry %d cannot be applied: %v; run the release that wrote it", entry.Index, err))
+		panic(fmt.Sprintf("entry %d cannot be applied: %v; run the release that wrote it", entry.Index, err))
 	}
 	result := f.st.Apply(resource.Revision(entry.Index), txn)
 	if len(entry.Extensions) > 0 && f.events.Applied != nil {
@@ -49,7 +49,7 @@ func (f fsm) StoreConfiguration(index uint64, _ raft.Configuration) {
 }
 
 // errRestoring postpones a snapshot.
-var errRestoring = errors.New("consensus: a backup is being restored; the snapshot is taken after that")
+var errRestoring = errors.New("a backup is being restored; the snapshot is taken after that")
 
 // Snapshot takes the store's current view, which costs nothing and never
 // changes. While a restore is under way there is none: it would lack the parts
@@ -70,7 +70,7 @@ func (f fsm) Restore(source io.ReadCloser) error {
 		err = f.st.Reset(snap)
 	}
 	if err != nil {
-		err = fmt.Errorf("consensus: restore: %w", err)
+		err = fmt.Errorf("restore the state from a snapshot: %w", err)
 		if f.unusable != nil {
 			f.unusable(err)
 		}
@@ -89,7 +89,7 @@ func (s fsmSnapshot) Persist(sink raft.SnapshotSink) error {
 		s.before(s.view.Revision())
 	}
 	if err := s.view.WriteSnapshot(sink); err != nil {
-		return errors.Join(fmt.Errorf("consensus: write snapshot: %w", err), sink.Cancel())
+		return errors.Join(fmt.Errorf("write a snapshot: %w", err), sink.Cancel())
 	}
 	return sink.Close()
 }

@@ -11,7 +11,7 @@ import (
 // errGateClosed is why a write that waited for the gate was given up.
 var errGateClosed = errors.New("it has not ended in time")
 
-// Why the gate is shut.
+// Why the gate is closed.
 const (
 	whileRestoring   = "the state is being replaced by a backup"
 	whileHandingOver = "the leadership is being handed over"
@@ -23,14 +23,15 @@ type gate struct {
 	mu     sync.Mutex
 	inside int
 	why    string
-	// reopened is closed when a shut gate opens; nil while it is open.
+	// reopened is closed when the gate is released; nil while it is open.
 	reopened chan struct{}
-	// emptied is closed when the last write leaves a shut gate.
+	// emptied is closed when the last write leaves a closed gate.
 	emptied chan struct{}
 }
 
-// pass lets a write in, or returns what is closed when the gate opens again.
-func (g *gate) pass() (shut <-chan struct{}) {
+// pass lets a write through, or returns a channel that is closed when the gate is
+// released.
+func (g *gate) pass() (released <-chan struct{}) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	if g.reopened == nil {
@@ -40,7 +41,7 @@ func (g *gate) pass() (shut <-chan struct{}) {
 	return g.reopened
 }
 
-// enter lets a write in, waiting while the gate is shut, for no longer than
+// enter lets a write through, waiting while the gate is closed, for no longer than
 // patience. leave must follow once the write is decided.
 //
 // Errors: ErrUnavailable, nothing was written.
@@ -77,8 +78,8 @@ func (g *gate) leave() {
 	}
 }
 
-// shut keeps new writes out and returns once those inside have left. Unless it
-// fails, open must follow.
+// hold keeps new writes out and returns once those inside have left. Unless it
+// fails, release must follow.
 //
 // Errors: ErrUnavailable, the gate is as it was.
 func (g *gate) hold(ctx context.Context, why string) error {

@@ -29,13 +29,13 @@ func TestGateHoldsWritesBack(t *testing.T) {
 		require.ErrorIs(t, g.hold(t.Context(), whileRestoring), ErrUnavailable, "one restore at a time")
 		select {
 		case <-entered:
-			require.Fail(t, "it came in while the gate was shut")
+			require.Fail(t, "it came in while the gate was closed")
 		case <-time.After(time.Second):
 		}
 		g.release()
 		require.NoError(t, <-entered)
 		g.leave()
-		require.NoError(t, g.hold(t.Context(), whileRestoring), "it can be shut again")
+		require.NoError(t, g.hold(t.Context(), whileRestoring), "it can be closed again")
 		g.release()
 	})
 }

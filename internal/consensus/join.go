@@ -96,7 +96,7 @@ func (n *joiner) catchUp(ctx context.Context) {
 // log is a lost one.
 func (n *joiner) joined() {
 	if err := n.dir.MarkJoined(); err != nil {
-		n.fatal(fmt.Errorf("consensus: note that this server has joined: %w", err))
+		n.fatal(fmt.Errorf("record that this server has joined: %w", err))
 	}
 }
 
@@ -145,7 +145,7 @@ func (n *joiner) maintainMembership(ctx context.Context) {
 // begun notes that this server has a log.
 func (n *joiner) begun() {
 	if err := n.dir.MarkBootstrapped(); err != nil {
-		n.fatal(fmt.Errorf("consensus: note that this server has begun to join: %w", err))
+		n.fatal(fmt.Errorf("record that this server has begun to join: %w", err))
 	}
 }
 
@@ -199,7 +199,7 @@ func (n *joiner) askAt(ctx context.Context, addr string, request *peerv1.AddMemb
 }
 
 // candidateAddresses lists addresses, the likeliest first: the leader's, those of
-// the members, those that gossip has heard of, those that were given. This
+// the members, those that gossip knows, those that were given. This
 // server's own is among them only when it leads.
 func (n *joiner) candidateAddresses() []string {
 	var addrs []string
@@ -256,9 +256,9 @@ func (n *joiner) refused(err error) bool {
 		}
 		n.fatal(fmt.Errorf("%w; to bring it back, stop it, empty its data directory and let it join as a new server", ErrRemoved))
 	case raftnet.ReasonForeignCluster, ReasonTooOld:
-		n.fatal(fmt.Errorf("consensus: %s", said.Message))
+		n.fatal(errors.New(said.Message))
 	case ReasonAlreadyRunning, ReasonAddressInUse:
-		if n.waiting.set(said.Message) { // until whoever has it is gone
+		if n.waiting.set(said.Message) { // until the server that has it is gone
 			n.cfg.Logger.Warn("cannot join yet", "node", n.cfg.NodeID, "error", said.Message)
 		}
 	default:
@@ -267,7 +267,7 @@ func (n *joiner) refused(err error) bool {
 	return true
 }
 
-// hint returns where gossip has heard of a server last.
+// hint returns the last address of a server that gossip knows.
 func (n *joiner) hint(name string) string {
 	if n.cfg.Peers == nil {
 		return ""

@@ -43,9 +43,9 @@ func (c *cluster) knows(s *server, name, addr string) {
 	})
 }
 
-// TestANewServerGoesOnJoining: it never begins a cluster of its own, and whoever
-// starts it again need not say that it is new.
-func TestANewServerGoesOnJoining(t *testing.T) {
+// TestANewServerKeepsJoining: it never begins a cluster of its own, and a restart
+// needs no flag that says that it is new.
+func TestANewServerKeepsJoining(t *testing.T) {
 	bubble(t, func(t *testing.T, c *cluster) {
 		a := c.start("a", nil)
 		c.ready(a)
@@ -82,7 +82,7 @@ func TestANewServerGoesOnJoining(t *testing.T) {
 }
 
 // TestJoiningSurvivesACrashAtAnyTime: a server that is killed while it joins
-// goes on where it was.
+// continues where it was.
 func TestJoiningSurvivesACrashAtAnyTime(t *testing.T) {
 	for _, after := range []time.Duration{
 		time.Millisecond, 3 * time.Millisecond, 10 * time.Millisecond, 30 * time.Millisecond,
@@ -182,7 +182,7 @@ func TestServersMoveToOtherAddresses(t *testing.T) {
 	})
 }
 
-// TestAClusterOfOneMoves: nobody has to be told.
+// TestAClusterOfOneMoves: no other server has to be notified.
 func TestAClusterOfOneMoves(t *testing.T) {
 	bubble(t, func(t *testing.T, c *cluster) {
 		a := c.start("a", nil)
@@ -228,7 +228,7 @@ func TestARemovedServerStops(t *testing.T) {
 	})
 }
 
-// TestASecondServerOfAName: the first goes on, and the second waits until it is
+// TestASecondServerOfAName: the first continues, and the second waits until it is
 // gone.
 func TestASecondServerOfAName(t *testing.T) {
 	bubble(t, func(t *testing.T, c *cluster) {
@@ -329,7 +329,7 @@ func TestASnapshotIsFollowedToo(t *testing.T) {
 	})
 }
 
-// TestEveryServerMovesAtOnce: when nobody is at the address in the log, gossip
+// TestEveryServerMovesAtOnce: when no server is at the address in the log, gossip
 // helps them find each other, and the log then learns where they are.
 func TestEveryServerMovesAtOnce(t *testing.T) {
 	bubble(t, func(t *testing.T, c *cluster) {

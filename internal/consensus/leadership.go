@@ -47,7 +47,7 @@ func (l *leadership) set(term uint64) bool {
 }
 
 // followLeadership runs until ctx ends: it turns raft's notifications into the
-// lead of a server that is ready to serve.
+// leadership of a server that is ready to serve.
 func (n *Node) followLeadership(ctx context.Context, notify <-chan bool) {
 	defer n.setLeadership(0)
 	var retry <-chan time.Time
@@ -66,13 +66,13 @@ func (n *Node) followLeadership(ctx context.Context, notify <-chan bool) {
 			continue
 		}
 		if err := n.acquireLeadership(); err != nil {
-			n.cfg.Logger.Warn("could not take the lead yet", "node", n.cfg.NodeID, "error", err)
+			n.cfg.Logger.Warn("could not take over leadership yet", "node", n.cfg.NodeID, "error", err)
 			retry = time.After(leadershipRetry)
 		}
 	}
 }
 
-// leadershipRetry is how long a new leader waits after it failed to take the lead.
+// leadershipRetry is how long a new leader waits after it failed to take over.
 const leadershipRetry = 100 * time.Millisecond
 
 // acquireLeadership waits until the store has applied everything that earlier leaders
@@ -153,7 +153,8 @@ func (n *core) nameEpoch() error {
 	return nil
 }
 
-// setLeadership records the lead and tells the listener when it begins or ends.
+// setLeadership records the leadership and notifies the listener when it begins
+// or ends.
 func (n *core) setLeadership(term uint64) {
 	before, _ := n.leadership.get()
 	if !n.leadership.set(term) {
@@ -191,8 +192,8 @@ func (n *core) waitLeadership(ctx context.Context) (uint64, <-chan struct{}, err
 	}
 }
 
-// observeLeader wakes who waits for a leader whenever raft hears of another one,
-// or of none. It runs on raft's goroutine.
+// observeLeader wakes the requests that wait for a leader whenever raft learns of
+// another one, or that there is none. It runs on raft's goroutine.
 func (n *core) observeLeader() {
 	n.raft.RegisterObserver(raft.NewObserver(nil, false, func(o *raft.Observation) bool {
 		switch o.Data.(type) {

@@ -148,7 +148,7 @@ func (n *members) called(ctx context.Context) membership {
 // members, and raft refuses the change of one that has stopped leading, so
 // nothing else can.
 //
-// The change goes on when ctx ends.
+// The change continues when ctx ends.
 func (n *members) changeMembers(ctx context.Context, change func() error) error {
 	if err := n.begin(); err != nil {
 		return err

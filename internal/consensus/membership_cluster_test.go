@@ -74,7 +74,7 @@ func (c *cluster) during(d time.Duration, what string, cond func() bool) {
 func (c *cluster) leading() *server {
 	c.t.Helper()
 	var leader *server
-	c.eventually("nobody leads", func() bool {
+	c.eventually("no server leads", func() bool {
 		for _, s := range c.running() {
 			if s.node.IsLeader() {
 				leader = s
@@ -87,7 +87,7 @@ func (c *cluster) leading() *server {
 }
 
 // members returns the members as the server with the longest log knows them,
-// without asking anybody: those with a vote, and the others.
+// without asking a server: those with a vote, and the others.
 func (c *cluster) members() (voters, joiners []string) {
 	var best *server
 	for _, s := range c.running() {

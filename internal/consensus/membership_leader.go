@@ -13,7 +13,7 @@ import (
 )
 
 // atLeader does something about members where it can be done: here while this
-// server leads, at the leader while another does. It tries again while nobody
+// server leads, at the leader while another does. It tries again while no server
 // can do it and whenever it is not known whether it was done: every change of
 // members may be repeated.
 func (n *members) atLeader(ctx context.Context, here func(context.Context) error, there func(context.Context, peerv1.RaftServiceClient) error) error {

@@ -67,14 +67,14 @@ func (n *members) Members(ctx context.Context) []Member {
 	asked.Wait()
 	if joining {
 		self := n.self(raft.Server{ID: n.id, Address: n.transport.LocalAddr()})
-		self.Problem = "it is not a member yet: it waits to be let in"
+		self.Problem = "it is not a member yet: it waits to be added"
 		members = append(members, self)
 	}
 	slices.SortFunc(members, func(a, b Member) int { return cmp.Compare(a.Name, b.Name) })
 	return members
 }
 
-// hints returns what gossip believes about the others, by name.
+// hints returns what gossip reports about the others, by name.
 func (n *members) hints() map[string]gossip.Peer {
 	hints := map[string]gossip.Peer{}
 	if n.cfg.Peers != nil {

@@ -56,7 +56,7 @@ const (
 	reasonUnavailable = "UNAVAILABLE"
 	// reasonUnknownOutcome: it may or may not be done, now or later.
 	reasonUnknownOutcome = "UNKNOWN_OUTCOME"
-	// reasonDiskFull: the leader has no room for it, and nothing happened.
+	// reasonDiskFull: the leader's disk is nearly full, and nothing was written.
 	reasonDiskFull = "DISK_FULL"
 	// reasonUnreadable: the leader is of a release that cannot apply it, and
 	// nothing happened.

@@ -26,7 +26,7 @@ const (
 	ReasonTooOld = "TOO_OLD"
 	// ReasonAddressInUse: another member has that address.
 	ReasonAddressInUse = "ADDRESS_IN_USE"
-	// ReasonLastVoter: nobody would be left to decide anything.
+	// ReasonLastVoter: no server would be left that could decide anything.
 	ReasonLastVoter = "LAST_VOTER"
 	// ReasonWouldLoseQuorum: those that would be left and answer are too few to
 	// decide anything.
@@ -47,7 +47,7 @@ type addition struct {
 	// reached is where the leader reaches the member of that name instead of at the
 	// address in the log, empty when it does not.
 	reached string
-	// cluster is the one it believes to be a member of, empty when it does not
+	// cluster is the one that it reports to be a member of, empty when it does not
 	// know.
 	cluster string
 	// format is the newest format of log entries that it can apply.
@@ -86,7 +86,7 @@ const (
 	move   action = "change the address of"
 )
 
-// admit decides what it takes to make a server a member.
+// add returns the steps that make a server a member.
 //
 // A server that lost its disk has forgotten its votes and the entries that it
 // acknowledged. It must not vote again as if nothing had happened: it is removed
@@ -127,8 +127,8 @@ func (m membership) add(a addition) ([]step, error) {
 	}
 }
 
-// repeats reports whether a request is one that was granted before: nobody else
-// has that address, and without a vote there is nothing to forget.
+// repeats reports whether a request is one that was granted before: no other
+// server has that address, and without a vote there is nothing to forget.
 func repeats(a addition, known raft.Server) bool {
 	return a.fresh && known.Suffrage != raft.Voter && string(known.Address) == a.addr
 }
@@ -155,7 +155,7 @@ func (m membership) release(name string, force bool) (raft.Server, error) {
 	}
 	if server.Suffrage == raft.Voter {
 		if voters == 0 {
-			return raft.Server{}, rpcerr.New(rpcerr.Conflict, ReasonLastVoter, "%s is the only server of this cluster that has a vote: nobody would be left to decide anything", name)
+			return raft.Server{}, rpcerr.New(rpcerr.Conflict, ReasonLastVoter, "%s is the only server of this cluster that has a vote: none would be left that could decide anything", name)
 		}
 		if answering < voters/2+1 {
 			return raft.Server{}, rpcerr.New(rpcerr.Conflict, ReasonWouldLoseQuorum,

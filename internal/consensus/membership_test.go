@@ -46,8 +46,8 @@ func TestGrowAndShrink(t *testing.T) {
 	})
 }
 
-// TestRemoveTheLeader: it hands over first, whoever is asked, and a cluster goes
-// down to one server, which stays.
+// TestRemoveTheLeader: it transfers leadership first, whichever server is asked,
+// and a cluster shrinks to one server, which stays.
 func TestRemoveTheLeader(t *testing.T) {
 	inBubble(t, nil, func(t *testing.T, c *cluster) {
 		c.grow("b", "c")
@@ -92,7 +92,7 @@ func TestQuorumIsKept(t *testing.T) {
 		})
 		require.NoError(t, err)
 		c.start(others[0], nil)
-		c.eventually("a removed server is let in by itself", func() bool {
+		c.eventually("a removed server rejoins by itself", func() bool {
 			return errors.Is(c.servers[others[0]].died(), consensus.ErrRemoved)
 		})
 		c.stop(c.servers[others[0]])
@@ -109,8 +109,8 @@ func TestQuorumIsKept(t *testing.T) {
 }
 
 // TestPromotionTakesTime: a new server gets its vote once it has been up and
-// close to the end of the log for the whole of the stabilization time, whoever
-// leads meanwhile.
+// close to the end of the log for the whole of the stabilization time, whichever
+// server leads meanwhile.
 func TestPromotionTakesTime(t *testing.T) {
 	inBubble(t, nil, func(t *testing.T, c *cluster) {
 		const stable = 10 * time.Second
@@ -129,7 +129,7 @@ func TestPromotionTakesTime(t *testing.T) {
 
 		// A server that the leader does not reach is not promoted, ever.
 		c.start("e", nil)
-		c.eventually("e is not let in", func() bool { _, joiners := c.members(); return slices.Contains(joiners, "e") })
+		c.eventually("e is not added", func() bool { _, joiners := c.members(); return slices.Contains(joiners, "e") })
 		c.network.Isolate("e", "a", "b", "c", "d")
 		c.during(3*stable, "e has a vote already", func() bool { return !c.hasVote("e") })
 		c.network.HealAll()
@@ -161,7 +161,7 @@ func (c *cluster) hasVote(name string) bool {
 	return slices.Contains(voters, name)
 }
 
-// TestJoinersDoNotVote: servers without a vote neither lead nor help anybody to.
+// TestJoinersDoNotVote: servers without a vote neither lead nor help another to.
 func TestJoinersDoNotVote(t *testing.T) {
 	inBubble(t, func(s *server, cfg *consensus.Config) {
 		if s.name > "c" {
@@ -177,7 +177,7 @@ func TestJoinersDoNotVote(t *testing.T) {
 		c.write("d", "k")
 		c.crash(c.servers["a"])
 		c.crash(c.servers["c"])
-		c.during(30*time.Second, "somebody leads", func() bool {
+		c.during(30*time.Second, "a server leads", func() bool {
 			return !c.servers["b"].node.IsLeader() && !c.servers["d"].node.IsLeader() && !c.servers["e"].node.IsLeader()
 		})
 		c.start("a", nil)
@@ -360,7 +360,7 @@ func TestManyAtOnce(t *testing.T) {
 	})
 }
 
-// TestLeadersChangeMeanwhile: whoever leads may go at any moment while the
+// TestLeadersChangeMeanwhile: the leader may stop at any moment while the
 // cluster grows, replaces a lost disk and shrinks.
 func TestLeadersChangeMeanwhile(t *testing.T) {
 	for _, how := range []string{"handed over", "crashed"} {
@@ -467,7 +467,7 @@ func TestMembersAsSeen(t *testing.T) {
 			return c.servers["b"].node.Members(t.Context())[1].Problem == "it knows no leader"
 		})
 		err := c.servers["b"].node.Remove(t.Context(), "c", true)
-		require.ErrorIs(t, err, consensus.ErrUnavailable, "nobody can decide")
+		require.ErrorIs(t, err, consensus.ErrUnavailable, "no server can decide")
 	})
 }
 

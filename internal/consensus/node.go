@@ -153,8 +153,8 @@ func (n *Node) run(notify <-chan bool) {
 }
 
 // bootstrap begins the log of a new cluster with this server as its only
-// member. Raft's own function would refuse to go on after a crash between its
-// two writes; here the second makes the first count.
+// member. Raft's own function fails after a crash between its two writes; here
+// the second makes the first count.
 func (n *Node) bootstrap(snapshots raft.SnapshotStore) error {
 	if n.dir.ID().Bootstrapped || n.dir.ID().Joining {
 		return nil
@@ -165,13 +165,13 @@ func (n *Node) bootstrap(snapshots raft.SnapshotStore) error {
 	}
 	if last == 0 {
 		if err := n.log.SetCurrentTerm(0); err != nil {
-			return fmt.Errorf("consensus: begin the log: %w", err)
+			return fmt.Errorf("begin the log: %w", err)
 		}
 		members := raft.Configuration{Servers: []raft.Server{{
 			Suffrage: raft.Voter, ID: n.id, Address: n.transport.LocalAddr(),
 		}}}
 		if err := raft.BootstrapCluster(n.cfg.raftConfig(n.id, nil), n.log, n.log, snapshots, n.transport, members); err != nil {
-			return fmt.Errorf("consensus: begin the log: %w", err)
+			return fmt.Errorf("begin the log: %w", err)
 		}
 	}
 	return n.dir.MarkBootstrapped()
@@ -227,11 +227,11 @@ func (n *Node) startRaft(snapshots *raftlog.Snapshots, notify chan<- bool) (err 
 	if failed := n.log.Failure(); failed != nil {
 		return failed
 	}
-	return fmt.Errorf("consensus: start: %w", err)
+	return fmt.Errorf("start raft: %w", err)
 }
 
-// campaign makes the only voter of a cluster stand for election at once: there is
-// no leader it could wait to hear from. It uses the message by which a leader
+// campaign makes the only voter of a cluster campaign at once: there is no leader
+// whose heartbeat it could wait for. It uses the message by which a leader
 // hands over, which any server may act upon at any time. Should it not arrive,
 // the heartbeat timeout does the same.
 func (n *Node) campaign() {
@@ -245,7 +245,7 @@ func (n *Node) campaign() {
 			ProtocolVersion: raft.ProtocolVersionMax, ID: []byte(id), Addr: n.transport.EncodePeer(id, addr),
 		}}
 		if err := n.transport.TimeoutNow(id, addr, &request, &raft.TimeoutNowResponse{}); err != nil {
-			n.cfg.Logger.Debug("could not stand for election at once", "node", n.cfg.NodeID, "error", err)
+			n.cfg.Logger.Debug("could not campaign at once", "node", n.cfg.NodeID, "error", err)
 		}
 	})
 }
@@ -347,16 +347,16 @@ func (n *Node) Snapshot() error {
 		err = n.raft.Snapshot().Error()
 	}
 	if err != nil && !errors.Is(err, raft.ErrNothingNewToSnapshot) {
-		return fmt.Errorf("consensus: snapshot: %w", err)
+		return fmt.Errorf("take a snapshot: %w", err)
 	}
 	return nil
 }
 
-// fatal reports that the node cannot go on safely, once.
+// fatal reports, once, that the node cannot continue safely.
 func (n *core) fatal(err error) {
 	n.fatalOnce.Do(func() {
 		if n.cfg.Events.Fatal == nil {
-			n.cfg.Logger.Error("this server cannot go on", "node", n.cfg.NodeID, "error", err)
+			n.cfg.Logger.Error("this server cannot continue", "node", n.cfg.NodeID, "error", err)
 			return
 		}
 		go n.cfg.Events.Fatal(err) // not waited for: a disk may hang
@@ -378,7 +378,7 @@ const (
 	// closeTimeout is how long Close waits for what is under way. Only a disk
 	// that hangs takes longer.
 	closeTimeout = 8 * time.Second
-	// closeGrace is how long requests that wait for another server may go on.
+	// closeGrace is how long requests that wait for another server may continue.
 	closeGrace = 2 * time.Second
 )
 
@@ -386,7 +386,7 @@ const (
 // leads and there is one; no new requests; those in progress, which end by
 // themselves (raft would leave some without an answer if it stopped first), and
 // our own goroutines; the answers to peers; raft and its connections; the log;
-// last the lock, so that nobody opens a directory that is still written to.
+// last the lock, so that no process opens a directory that is still written to.
 // Calls after the first return what it returned.
 //
 // It fails when the disk hangs: then the directory stays locked, and only the
@@ -405,11 +405,11 @@ func (n *Node) close() error {
 	case err := <-stopped:
 		n.dir.Close()
 		if err != nil {
-			return fmt.Errorf("consensus: close: %w", err)
+			return fmt.Errorf("close the log: %w", err)
 		}
 		return nil
 	case <-patience.C:
-		return fmt.Errorf("consensus: %s did not stop writing within %s; end the process", n.dir.Name(), closeTimeout)
+		return fmt.Errorf("%s did not stop writing within %s; end the process", n.dir.Name(), closeTimeout)
 	}
 }
 

@@ -392,7 +392,7 @@ func throughSnapshot(t require.TestingT, st *store.Store) *store.Store {
 	return restored
 }
 
-// TestUndecodableEntryStops: a server never goes on without an entry that its
+// TestUndecodableEntryStops: a server never continues without an entry that its
 // peers may have understood.
 func TestUndecodableEntryStops(t *testing.T) {
 	f := fsm{st: store.New(store.DefaultOptions())}

@@ -84,7 +84,7 @@ func TestNotesComeBackWithTheirBatches(t *testing.T) {
 
 		last := b.write(t, "other", "is in the snapshot").Revision
 		require.NoError(t, b.node.Snapshot())
-		require.GreaterOrEqual(t, received["b"].kept, last, "whoever follows the notes hears of a snapshot before it counts")
+		require.GreaterOrEqual(t, received["b"].kept, last, "a listener is notified of a snapshot before it counts")
 		c.crash(b)
 		received["b"] = &notesOf{}
 		c.open(b, received["b"].attach)

@@ -31,7 +31,8 @@ type failure struct {
 }
 
 // noContactReportDelay is how long a server has to be silent before the log says
-// so: longer than an election, since who loses the lead is not heard meanwhile.
+// so: longer than an election, during which a server that loses leadership does
+// not answer.
 const noContactReportDelay = time.Second
 
 // failureStale is how long a failed heartbeat says anything about now. Raft

@@ -74,7 +74,7 @@ func refusalToPeer(err error) (*peerv1.Refusal, error) {
 			Key: peerKey(invalid.Key), Reason: invalid.Reason,
 		}}}, nil
 	}
-	return nil, fmt.Errorf("consensus: a refusal that cannot be told to another server: %w", err)
+	return nil, fmt.Errorf("encode a refusal for another server: %w", err)
 }
 
 // resultFromPeer reads the leader's answer. A refusal arrives as the error that
@@ -113,5 +113,5 @@ func refusalFromPeer(refusal *peerv1.Refusal) error {
 	case *peerv1.Refusal_InvalidOp:
 		return &store.InvalidOpError{Key: keyOfPeer(r.InvalidOp.GetKey()), Reason: r.InvalidOp.GetReason()}
 	}
-	return errors.New("consensus: the leader refused the batch for a reason that this release does not know")
+	return errors.New("the leader refused the batch for a reason that this release does not know")
 }

@@ -14,7 +14,7 @@ import (
 	"meridian/internal/raftnet/raftnettest"
 )
 
-// TestServicesOfPeers: what a server registers, its peers call, and nobody else.
+// TestServicesOfPeers: what a server registers, its peers call, and no other client.
 func TestServicesOfPeers(t *testing.T) {
 	ca := raftnettest.NewAuthority(t)
 	cfg := testConfig(t.TempDir())

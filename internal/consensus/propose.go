@@ -58,7 +58,7 @@ func (n *proposer) Propose(ctx context.Context, txn store.Txn) (store.Result, er
 	}
 	command, err := store.EncodeCommand(txn)
 	if err != nil {
-		return store.Result{}, fmt.Errorf("consensus: propose: %w", err)
+		return store.Result{}, fmt.Errorf("encode the batch: %w", err)
 	}
 	p := proposal{command: command, note: txn.Note, repeatable: txn.RequestID != "", patience: time.NewTimer(n.cfg.ApplyTimeout), begun: time.Now()}
 	defer p.patience.Stop()
@@ -84,8 +84,8 @@ type proposal struct {
 	begun      time.Time
 	// over says that patience or the caller's context ended during an attempt.
 	over bool
-	// unknownOutcome says that an attempt may have had an effect; misrouted, that it may
-	// not even have arrived yet: then it can take effect after a later one.
+	// unknownOutcome says that an attempt may have had an effect; misrouted, that
+	// it may not even have arrived yet: then it can take effect after a later one.
 	unknownOutcome, misrouted bool
 }
 
@@ -129,7 +129,7 @@ func (n *proposer) attempt(ctx context.Context, p *proposal, moved <-chan struct
 // committed and applied here, with its index.
 func (n *proposer) proposeHere(ctx context.Context, p *proposal) (store.Result, uint64, error) {
 	if err := n.disk.writable(); err != nil && n.leads() {
-		p.over = errors.Is(err, raftlog.ErrDiskFull) // nobody has room, and that may last
+		p.over = errors.Is(err, raftlog.ErrDiskFull) // no server has free space, and that may last
 		return store.Result{}, 0, err
 	}
 	if err := n.writes.enter(ctx, n.cfg.ApplyTimeout); err != nil {

@@ -65,7 +65,7 @@ func (n *reader) readPoint(ctx context.Context, begun time.Time, moved <-chan st
 }
 
 // readPointHere returns what is committed, once a majority has confirmed that
-// this server still leads, and the term it leads in. The lead has to be of one
+// this server still leads, and the term it leads in. Its leadership has to be of one
 // term throughout: a leader that lost and regained it may not know yet what was
 // committed in between.
 func (n *reader) readPointHere(ctx context.Context) (resource.Revision, uint64, error) {
@@ -76,8 +76,8 @@ func (n *reader) readPointHere(ctx context.Context) (resource.Revision, uint64, 
 	asked := n.endpoint.BeginRead()
 	committed := resource.Revision(n.raft.CommitIndex())
 	if n.log.Starved() && n.onlyVoter() {
-		// Raft would not answer while it waits for room on the disk. Nobody else
-		// could lead, and there is nobody to ask.
+		// Raft would not answer while it waits for free space on the disk. No other
+		// server could lead, and there is none to ask.
 		return committed, term, nil
 	}
 	for {

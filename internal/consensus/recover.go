@@ -22,11 +22,12 @@ import (
 var ErrNotRecoverable = errors.New("no cluster can be recovered from this data directory")
 
 // Recovery is what the data directory of a stopped server holds, when a majority
-// of its cluster is lost for good, and the way to go on with it alone.
+// of its cluster is lost for good, and the way to force a new single-server
+// cluster from it.
 //
-// What it goes on with is the server's whole log: entries that were acknowledged
+// The new cluster begins with the server's whole log: entries that were acknowledged
 // and are not in it are lost, and entries that were never acknowledged but are in
-// it take effect. The state begins a new incarnation, so that nobody takes it for
+// it take effect. The state begins a new incarnation, so that no zone takes it for
 // a continuation of the history before.
 type Recovery struct {
 	// Server is the name of the server. Member says that it belongs to the cluster
@@ -191,8 +192,8 @@ func (r *Recovery) Alone() bool { return r.Voter && len(r.Others) == 0 }
 // crash between leaves either, and Recover can be repeated.
 //
 // With them the servers' own name of the cluster changes, which every message
-// between them carries: those that are left behind have no say any more, should
-// somebody start them.
+// between them carries: those that are left behind cannot vote any more, should
+// they be started.
 func (r *Recovery) Recover(now time.Time) error {
 	var name [16]byte
 	_, _ = rand.Read(name[:]) // never fails
@@ -200,26 +201,26 @@ func (r *Recovery) Recover(now time.Time) error {
 		id.RecoveryID, id.RecoveryEntry = hex.EncodeToString(name[:]), r.LastEntry+1
 	})
 	if err != nil {
-		return fmt.Errorf("consensus: recover: %w", err)
+		return fmt.Errorf("recover: %w", err)
 	}
 	current, err := r.log.CurrentTerm()
 	if err != nil {
-		return fmt.Errorf("consensus: recover: %w", err)
+		return fmt.Errorf("recover: %w", err)
 	}
 	term := max(current, r.LastTerm) + 1
 	if err := r.log.SetCurrentTerm(term); err != nil {
-		return fmt.Errorf("consensus: recover: %w", err)
+		return fmt.Errorf("recover: %w", err)
 	}
 	command, err := store.EncodeCommand(store.Txn{Time: now, SetEpoch: &r.Next})
 	if err != nil {
-		return fmt.Errorf("consensus: recover: %w", err)
+		return fmt.Errorf("recover: %w", err)
 	}
 	err = r.log.StoreLogs([]*raft.Log{
 		{Index: r.LastEntry + 1, Term: term, Type: raft.LogConfiguration, Data: raft.EncodeConfiguration(r.alone()), AppendedAt: now},
 		{Index: r.LastEntry + 2, Term: term, Type: raft.LogCommand, Data: command, AppendedAt: now},
 	})
 	if err != nil {
-		return fmt.Errorf("consensus: recover: %w", err)
+		return fmt.Errorf("recover: %w", err)
 	}
 	return finishRecovery(r.dir, r.log)
 }

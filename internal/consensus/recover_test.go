@@ -23,7 +23,7 @@ func examined(t testing.TB, s *server) *consensus.Recovery {
 	return r
 }
 
-// One server of three is left: it goes on alone, with everything that was
+// One server of three is left: it continues alone, with everything that was
 // acknowledged and in its log, as the next incarnation; new servers join it. The
 // others, started by mistake, have no say.
 func TestRecoverFromOneServer(t *testing.T) {

@@ -13,19 +13,19 @@ import (
 )
 
 const (
-	// diskInterval is how often the room on the disk is looked at.
+	// diskInterval is how often the free space on the disk is checked.
 	diskInterval = 5 * time.Second
-	// spaceTimeout bounds the question to the other servers whether they have room,
-	// and transferTimeout the transfer to one that has.
+	// spaceTimeout bounds the question to the other servers whether they have free
+	// space, and transferTimeout the transfer to one that has.
 	spaceTimeout    = time.Second
 	transferTimeout = 10 * time.Second
 )
 
-// Disk is how a node's storage stands, for people and metrics.
+// Disk is the state of a node's storage, for people and metrics.
 type Disk struct {
 	// Server is the name of the server, Where says which disk it is.
 	Server, Where string
-	// Space is the room on it, zeros when that is not known.
+	// Space is the size of the disk and what is free of it, zeros when not known.
 	Space raftlog.Space
 	// Reserve is how much of it is kept free, in bytes.
 	Reserve uint64
@@ -47,8 +47,8 @@ func (d Disk) Err() error {
 	}
 }
 
-// lowError is ErrDiskFull and ErrUnavailable: nothing was written, and that is
-// how it stays until somebody makes room.
+// lowError is ErrDiskFull and ErrUnavailable: nothing was written, and nothing
+// will be until space is freed.
 type lowError struct{ disk Disk }
 
 func (e *lowError) Error() string {
@@ -61,7 +61,7 @@ func (e *lowError) Is(target error) bool {
 	return target == raftlog.ErrDiskFull || target == ErrUnavailable
 }
 
-// remoteDiskFullError is what the leader said about its disk.
+// remoteDiskFullError is what the leader reported about its disk.
 type remoteDiskFullError struct{ said error }
 
 func (e *remoteDiskFullError) Error() string { return e.said.Error() }
@@ -88,17 +88,17 @@ func bytesText(n uint64) string {
 // reserve keeps a part of the disk free: the rest of it is what this server
 // needs to know its term, to give its vote, to store what other servers have
 // committed, and to be repaired. So it takes no writes for itself long before
-// there is no room at all.
+// there is no free space at all.
 type reserve struct {
 	storage raftlog.Storage
 	most    uint64
-	// wake makes it look at once.
+	// wake makes watchDisk check at once.
 	wake chan struct{}
 
 	mu      sync.Mutex
 	disk    Disk
-	unknown bool // the room could not be found out
-	// leaving says that another server may be about to lead, which has room.
+	unknown bool // the last check failed
+	// leaving says that another server may be about to lead, which has free space.
 	leaving bool
 }
 
@@ -106,8 +106,8 @@ func newReserve(server string, storage raftlog.Storage, most uint64) *reserve {
 	return &reserve{storage: storage, most: most, wake: make(chan struct{}, 1), disk: Disk{Server: server, Where: storage.Name()}}
 }
 
-// look finds out how much room there is. It says whether that has begun to be
-// too little, or has ended to be.
+// check measures the free space. It reports whether that has become too little, or
+// is enough again.
 func (r *reserve) check() (changed bool, err error) {
 	space, err := r.storage.Space()
 	r.mu.Lock()
@@ -118,7 +118,7 @@ func (r *reserve) check() (changed bool, err error) {
 		if told {
 			return false, nil
 		}
-		return false, fmt.Errorf("consensus: room on the disk of %s: %w", r.storage.Name(), err)
+		return false, fmt.Errorf("measure the free space of %s: %w", r.storage.Name(), err)
 	}
 	r.unknown = false
 	before := r.disk.Low
@@ -138,14 +138,14 @@ func (r *reserve) setLeaving(leaving bool) {
 	r.leaving = leaving && r.disk.Low
 }
 
-// now returns what look found last.
+// now returns the result of the last check.
 func (r *reserve) now() Disk {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return r.disk
 }
 
-// Disk returns how this server's storage stands. Cheap, and never waits for the
+// Disk returns the state of this server's storage. Cheap, and never waits for the
 // disk.
 func (n *Node) Disk() Disk {
 	disk := n.disk.reserve.now()
@@ -155,8 +155,9 @@ func (n *Node) Disk() Disk {
 	return disk
 }
 
-// writable says why this server, which leads, takes no writes now. ErrDiskFull is
-// how that stays; ErrUnavailable alone, that another server is about to lead.
+// writable returns why this server, which leads, takes no writes now. ErrDiskFull
+// means until space is freed; ErrUnavailable alone, that another server is about
+// to lead.
 func (n *diskGuard) writable() error {
 	n.reserve.mu.Lock()
 	defer n.reserve.mu.Unlock()
@@ -172,29 +173,29 @@ func (n *diskGuard) writable() error {
 	}
 }
 
-// diskFull is told that there was no room for something.
+// diskFull is called when a write found no free space.
 func (n *diskGuard) diskFull() {
 	select {
 	case n.reserve.wake <- struct{}{}:
-	default: // it is about to look anyway
+	default: // it is about to check anyway
 	}
 }
 
-// diskGuard watches the room on the disk of this server, which gives up leadership
-// and refuses writes when there is too little.
+// diskGuard watches the free space on the disk of this server, which gives up
+// leadership and refuses writes when there is too little.
 type diskGuard struct {
 	*core
 	transfers *transfers
 	reserve   *reserve
 }
 
-// watchDisk looks at the room on the disk until ctx ends. While there is too
-// little and this server leads, it passes the lead on to one that has room.
+// watchDisk checks the free space on the disk until ctx ends. While there is too
+// little and this server leads, it transfers leadership to one that has enough.
 func (n *diskGuard) watchDisk(ctx context.Context) {
 	ticker := time.NewTicker(diskInterval)
 	defer ticker.Stop()
 	for {
-		_, leadChanged := n.leadership.get()
+		_, leadershipChanged := n.leadership.get()
 		n.checkDisk()
 		if n.reserve.now().Low {
 			n.transferToMostSpace(ctx)
@@ -204,28 +205,28 @@ func (n *diskGuard) watchDisk(ctx context.Context) {
 			return
 		case <-ticker.C:
 		case <-n.reserve.wake:
-		case <-leadChanged:
+		case <-leadershipChanged:
 		}
 	}
 }
 
-// checkDisk looks once, and tells the log of a change.
+// checkDisk checks once, and logs a change.
 func (n *diskGuard) checkDisk() {
 	changed, err := n.reserve.check()
 	disk := n.reserve.now()
 	switch {
 	case err != nil:
-		n.cfg.Logger.Warn("cannot find out how much room there is", "node", n.cfg.NodeID, "error", err)
+		n.cfg.Logger.Warn("cannot measure the free space on the disk", "node", n.cfg.NodeID, "error", err)
 	case changed && disk.Low:
-		n.cfg.Logger.Error("the disk is nearly full: this server takes no writes until there is room", "node", n.cfg.NodeID,
+		n.cfg.Logger.Error("the disk is nearly full: this server takes no writes until space is freed", "node", n.cfg.NodeID,
 			"where", disk.Where, "free", disk.Space.Free, "kept_free", disk.Reserve)
 	case changed:
-		n.cfg.Logger.Info("there is room on the disk again", "node", n.cfg.NodeID, "where", disk.Where, "free", disk.Space.Free)
+		n.cfg.Logger.Info("the disk has free space again", "node", n.cfg.NodeID, "where", disk.Where, "free", disk.Space.Free)
 	}
 }
 
-// transferToMostSpace makes a server that has room the leader, the one of them that
-// is furthest along. Where there is none, nothing would be won.
+// transferToMostSpace makes a server that has free space the leader: the one with
+// the longest log. Where there is none, this server remains the leader.
 func (n *diskGuard) transferToMostSpace(ctx context.Context) {
 	defer n.reserve.setLeaving(false)
 	if !n.IsLeader() || n.onlyVoter() {
@@ -241,12 +242,12 @@ func (n *diskGuard) transferToMostSpace(ctx context.Context) {
 	if leader, err := n.transfers.TransferLeadership(ctx, to); err == nil {
 		n.cfg.Logger.Warn("the disk is nearly full: another server leads", "node", n.cfg.NodeID, "leader", leader)
 	} else if !errors.Is(err, ErrClosed) {
-		n.cfg.Logger.Warn("the disk is nearly full, but the lead could not be passed on", "node", n.cfg.NodeID, "to", to, "error", err)
+		n.cfg.Logger.Warn("the disk is nearly full, but leadership could not be transferred", "node", n.cfg.NodeID, "to", to, "error", err)
 	}
 }
 
-// mostSpace asks the other voters, and returns the name of the one that has room
-// and the longest log; "" when there is none.
+// mostSpace asks the other voters, and returns the name of the one that has free
+// space and the longest log; "" when there is none.
 func (n *diskGuard) mostSpace(ctx context.Context) (name string) {
 	ctx, cancel := context.WithTimeout(ctx, spaceTimeout)
 	defer cancel()

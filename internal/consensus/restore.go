@@ -63,8 +63,8 @@ type restorer struct {
 // The state goes through the log like any write, in parts of which the last puts
 // it into effect together with its epoch. So there is never a mixture: before
 // that last part is committed every server shows the state of before, after it
-// every server that comes so far shows the new one, whoever stops or leads
-// meanwhile. Raft's own Restore promises less: it gives the leader a snapshot
+// every server that comes so far shows the new one, whichever servers stop or
+// lead meanwhile. Raft's own Restore promises less: it gives the leader a snapshot
 // that no majority has agreed on, and a leader that falls before its followers
 // have fetched it comes back with a state that they never had.
 //

@@ -69,7 +69,7 @@ func TestRestoreBringsBackWhatWasSaved(t *testing.T) {
 	require.NotEqual(t, before.Epoch().Random, view.Epoch().Random)
 	require.EqualValues(t, n.Status().Last, view.Revision(), "the revision is the raft index")
 
-	// Writes go on; a request of the history before is a new one.
+	// Writes continue; a request of the history before is a new one.
 	again, err := n.proposer.Propose(t.Context(), request)
 	require.NoError(t, err)
 	require.False(t, again.Duplicate)

@@ -21,8 +21,8 @@ type Server struct {
 }
 
 // Servers returns the members of the cluster, this server among them, in the
-// order of the log. It asks nobody: a server that is cut off may not have heard
-// of a change.
+// order of the log. It asks no other server: one that is cut off may not have
+// received a change.
 func (n *Node) Servers() []Server {
 	servers := n.raft.GetConfiguration().Configuration().Servers
 	out := make([]Server, 0, len(servers))

@@ -61,8 +61,8 @@ func (n *core) shutDownRaft() {
 }
 
 // stalled reports a disk that hangs. Raft itself never gives up leadership over
-// that, since heartbeats do not touch the disk; and a follower would go on
-// serving a state that grows old. So where others can take over, this server
+// that, since heartbeats do not touch the disk; and a follower would keep serving
+// a state that grows old. So where others can take over, this server
 // leaves them to it.
 func (n *core) stalled(since time.Duration) {
 	if n.cfg.Events.Stalled != nil {
@@ -71,12 +71,12 @@ func (n *core) stalled(since time.Duration) {
 	if n.onlyVoter() {
 		return
 	}
-	n.fatal(fmt.Errorf("%w: no write to %s has ended for %s; the other servers go on without this one: restart it once its disk answers, or replace the disk",
+	n.fatal(fmt.Errorf("%w: no write to %s has ended for %s; the other servers continue without this one: restart it once its disk answers, or replace the disk",
 		ErrDiskHangs, n.log.Path(), since.Round(time.Millisecond)))
 }
 
-// onlyVoter says that this server votes and no other does, so that nobody could
-// take over from it. While raft starts, it says no.
+// onlyVoter reports whether this server votes and no other does, so that none
+// could take over from it. While raft starts, it says no.
 func (n *core) onlyVoter() bool {
 	r := n.running.Load()
 	if r == nil {

@@ -73,7 +73,7 @@ func TestThreeServersOverTLS(t *testing.T) {
 // TestHandingOverUnderLoadOverTLS: servers stop one after the other, leaders
 // among them, and every write at another one succeeds, without a request id.
 func TestHandingOverUnderLoadOverTLS(t *testing.T) {
-	// Nobody may lose the lead because the machine is busy: that is no orderly
+	// No server may lose leadership because the machine is busy: that is no orderly
 	// change, and leaves writes without a request id in doubt.
 	c := overTLS(t, consensus.Timing{Heartbeat: 10 * time.Second, Lease: 10 * time.Second, Commit: 10 * time.Millisecond})
 	a, _, _ := c.three()

@@ -30,7 +30,7 @@ type transfers struct{ *core }
 // server takes the request. Writes wait meanwhile; none is lost.
 //
 // Errors: ErrUnavailable (there is no leader, or the other server did not take
-// over; the old leader goes on), ErrClosed, or why the server named cannot lead.
+// over; the old leader continues), ErrClosed, or why the server named cannot lead.
 func (n *transfers) TransferLeadership(ctx context.Context, to string) (string, error) {
 	if err := n.begin(); err != nil {
 		return "", err
@@ -43,7 +43,7 @@ func (n *transfers) TransferLeadership(ctx context.Context, to string) (string, 
 		request := &peerv1.TransferLeadershipRequest{To: to}
 		response, err := peerv1.NewRaftServiceClient(n.PeerConn(addr)).TransferLeadership(ctx, request)
 		if err != nil {
-			return "", fmt.Errorf("consensus: ask the leader %s to hand over: %w", id, err)
+			return "", fmt.Errorf("ask the leader %s to hand over: %w", id, err)
 		}
 		return response.GetLeader(), nil
 	}
@@ -64,7 +64,7 @@ func (n *transfers) handOver(ctx context.Context, to string) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	ctx, cancel := context.WithTimeoutCause(ctx, transferLimit, errors.New("nobody took over in time"))
+	ctx, cancel := context.WithTimeoutCause(ctx, transferLimit, errors.New("no server took over in time"))
 	defer cancel()
 	drain, cancel := context.WithTimeout(ctx, 2*n.cfg.Timing.Heartbeat)
 	defer cancel()
@@ -126,21 +126,21 @@ func (n *transfers) successor(to string) (raft.Server, error) {
 			continue
 		}
 		if s.Suffrage != raft.Voter {
-			return raft.Server{}, fmt.Errorf("consensus: %s has no vote yet and cannot lead", to)
+			return raft.Server{}, fmt.Errorf("%s has no vote yet and cannot lead", to)
 		}
 		return s, nil
 	}
 	switch {
 	case to != "":
-		return raft.Server{}, errors.New("consensus: no server of this cluster is called " + to)
+		return raft.Server{}, errors.New("no server of this cluster is called " + to)
 	case others == 0:
-		return raft.Server{}, errors.New("consensus: there is no other server that could lead")
+		return raft.Server{}, errors.New("there is no other server that could lead")
 	}
 	return raft.Server{}, nil
 }
 
 // yieldLeadership hands over before this server stops, so that the others need not
-// find out that it is gone. Should nobody take over in time, they will.
+// find out that it is gone. Should no server take over in time, they will.
 func (n *transfers) yieldLeadership() {
 	if n.network == nil || n.raft.State() != raft.Leader {
 		return
@@ -198,5 +198,5 @@ func (n *core) refusedByTransfer() {
 	if now.Sub(since) < n.stuckTransfer() {
 		return
 	}
-	n.fatal(fmt.Errorf("consensus: a transfer of leadership that began %s ago never ended, and every write is refused; start this server again", now.Sub(since).Round(time.Millisecond)))
+	n.fatal(fmt.Errorf("a transfer of leadership that began %s ago never ended, and every write is refused; start this server again", now.Sub(since).Round(time.Millisecond)))
 }

@@ -127,10 +127,10 @@ type announcement struct {
 func announce(p Peer) ([]byte, error) {
 	meta, err := json.Marshal(announcement{GRPC: p.GRPC, Raft: p.Raft, Cluster: p.Cluster, Version: p.Version})
 	if err != nil {
-		return nil, fmt.Errorf("gossip: encode gossip: %w", err)
+		return nil, fmt.Errorf("encode gossip: %w", err)
 	}
 	if len(meta) > memberlist.MetaMaxSize {
-		return nil, fmt.Errorf("gossip: the addresses of this server take %d bytes, gossip carries %d", len(meta), memberlist.MetaMaxSize)
+		return nil, fmt.Errorf("the addresses of this server take %d bytes, gossip carries %d", len(meta), memberlist.MetaMaxSize)
 	}
 	return meta, nil
 }
@@ -195,7 +195,7 @@ func Open(cfg Config) (*Gossip, error) {
 		return nil, fmt.Errorf("%w: %s", ErrAddrInUse, cfg.Addr)
 	}
 	if err != nil {
-		return nil, fmt.Errorf("gossip: start gossip on %s: %w", cfg.Addr, err)
+		return nil, fmt.Errorf("start gossip on %s: %w", cfg.Addr, err)
 	}
 	g.addr = net.JoinHostPort(mc.BindAddr, strconv.Itoa(int(g.list.LocalNode().Port)))
 	ctx, stop := context.WithCancel(context.Background())
@@ -207,7 +207,7 @@ func Open(cfg Config) (*Gossip, error) {
 func (g *Gossip) listConfig() (*memberlist.Config, error) {
 	host, port, err := splitAddr(g.cfg.Addr)
 	if err != nil {
-		return nil, fmt.Errorf("gossip: gossip address: %w", err)
+		return nil, fmt.Errorf("gossip address: %w", err)
 	}
 	mc := memberlist.DefaultLANConfig()
 	mc.Name = g.cfg.Self.Name
@@ -215,7 +215,7 @@ func (g *Gossip) listConfig() (*memberlist.Config, error) {
 	if g.cfg.Advertise != "" {
 		ip, err := net.ResolveIPAddr("ip", g.cfg.Advertise)
 		if err != nil {
-			return nil, fmt.Errorf("gossip: advertised gossip address: %w", err)
+			return nil, fmt.Errorf("advertised gossip address: %w", err)
 		}
 		mc.AdvertiseAddr = ip.String()
 	}
@@ -237,16 +237,16 @@ func (g *Gossip) listConfig() (*memberlist.Config, error) {
 
 func keyring(keys [][]byte) (*memberlist.Keyring, error) {
 	if len(keys) == 0 {
-		return nil, errors.New("gossip: gossip needs a key")
+		return nil, errors.New("gossip needs a key")
 	}
 	for _, key := range keys {
 		if len(key) != KeyBytes {
-			return nil, fmt.Errorf("gossip: a gossip key has %d bytes, not %d", KeyBytes, len(key))
+			return nil, fmt.Errorf("a gossip key has %d bytes, not %d", KeyBytes, len(key))
 		}
 	}
 	ring, err := memberlist.NewKeyring(keys, keys[0])
 	if err != nil {
-		return nil, fmt.Errorf("gossip: gossip keys: %w", err)
+		return nil, fmt.Errorf("gossip keys: %w", err)
 	}
 	return ring, nil
 }
@@ -288,7 +288,7 @@ func (g *Gossip) Join(ctx context.Context, addrs []string) (int, error) {
 	if reached > 0 || len(addrs) == 0 {
 		return reached, nil
 	}
-	return 0, fmt.Errorf("gossip: no server answers gossip: %w", errors.Join(errs...))
+	return 0, fmt.Errorf("no server answers gossip: %w", errors.Join(errs...))
 }
 
 // contact exchanges everything known with the server at addr. Names are resolved
@@ -383,7 +383,7 @@ func (g *Gossip) SetKeys(keys [][]byte) error {
 	}
 	for _, key := range keys {
 		if err := g.keys.AddKey(key); err != nil {
-			return fmt.Errorf("gossip: gossip keys: %w", err)
+			return fmt.Errorf("gossip keys: %w", err)
 		}
 	}
 	err := g.keys.UseKey(keys[0])
@@ -393,7 +393,7 @@ func (g *Gossip) SetKeys(keys [][]byte) error {
 		}
 	}
 	if err != nil {
-		return fmt.Errorf("gossip: gossip keys: %w", err)
+		return fmt.Errorf("gossip keys: %w", err)
 	}
 	return nil
 }
@@ -426,7 +426,7 @@ func (g *Gossip) close(politely bool) error {
 		}
 	}
 	if err := g.list.Shutdown(); err != nil {
-		return fmt.Errorf("gossip: stop gossip: %w", err)
+		return fmt.Errorf("stop gossip: %w", err)
 	}
 	return nil
 }

@@ -34,11 +34,11 @@ func ReadPeers(path string) ([]Peer, error) {
 		return nil, nil
 	}
 	if err != nil {
-		return nil, fmt.Errorf("gossip: remembered peers: %w", err)
+		return nil, fmt.Errorf("remembered peers: %w", err)
 	}
 	var file peersFile
 	if err := json.Unmarshal(data, &file); err != nil {
-		return nil, fmt.Errorf("gossip: remembered peers: %s: %w", path, err)
+		return nil, fmt.Errorf("remembered peers: %s: %w", path, err)
 	}
 	return file.Peers, nil
 }

@@ -45,7 +45,7 @@ func (s *Log) replaced(index uint64) bool {
 
 // ErrRestart means that raft's state differs from the content of the log; a restart
 // corrects that.
-var ErrRestart = errors.New("raftlog: this server has to be started again")
+var ErrRestart = errors.New("this server has to be started again")
 
 // continued is asked when the log is to be emptied from lo to last, because a
 // snapshot was restored. It returns the snapshot's index when the log continues

@@ -52,7 +52,7 @@ func (id Identity) checksum() (string, error) {
 	id.Checksum = ""
 	data, err := json.Marshal(id)
 	if err != nil {
-		return "", fmt.Errorf("raftlog: encode identity: %w", err)
+		return "", fmt.Errorf("encode identity: %w", err)
 	}
 	return fmt.Sprintf("%08x", crc32.Checksum(data, castagnoli)), nil
 }
@@ -253,7 +253,7 @@ func (d *DataDir) writeIdentity(id Identity) error {
 	}
 	data, err := json.MarshalIndent(id, "", "  ")
 	if err != nil {
-		return fmt.Errorf("raftlog: encode identity: %w", err)
+		return fmt.Errorf("encode identity: %w", err)
 	}
 	return d.SetIdentity(append(data, '\n'))
 }

@@ -34,7 +34,7 @@ func dataDirError(dir string, err error) error {
 	if errors.Is(err, fs.ErrPermission) || errors.Is(err, syscall.EROFS) {
 		return fmt.Errorf("%w: %s: %w", ErrDataDirReadOnly, dir, err)
 	}
-	return fmt.Errorf("raftlog: data directory %s: %w", dir, err)
+	return fmt.Errorf("data directory %s: %w", dir, err)
 }
 
 // Corruptf is an ErrCorrupt that says what is damaged.

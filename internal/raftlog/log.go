@@ -332,7 +332,7 @@ func (s *Log) write(wait bool, do func() error) error {
 			return nil
 		}
 		if !isNoSpace(err) {
-			return s.failed(fmt.Errorf("raftlog: write %s: %w", s.path, err))
+			return s.failed(fmt.Errorf("write %s: %w", s.path, err))
 		}
 		err = fmt.Errorf("%w: write %s: %w", ErrDiskFull, s.path, err)
 		if s.host == nil {

@@ -79,7 +79,7 @@ func (s *sealedSink) Close() error {
 	}
 	s.done = true
 	if _, err := s.SnapshotSink.Write(sealOf(s.length, s.sum, s.meta)); err != nil {
-		return errors.Join(fmt.Errorf("raftlog: seal snapshot %s: %w", s.ID(), err), s.SnapshotSink.Cancel())
+		return errors.Join(fmt.Errorf("seal snapshot %s: %w", s.ID(), err), s.SnapshotSink.Cancel())
 	}
 	err := s.finish(s.meta.Index, s.SnapshotSink.Close)
 	if errors.Is(err, errOutdated) {

@@ -81,7 +81,7 @@ func (s *Snapshots) finish(index uint64, complete func() error) error {
 		return err
 	}
 	if index < newest {
-		return fmt.Errorf("raftlog: snapshot of entry %d: %w, of entry %d", index, errOutdated, newest)
+		return fmt.Errorf("snapshot of entry %d: %w, of entry %d", index, errOutdated, newest)
 	}
 	return complete()
 }
@@ -134,7 +134,7 @@ func (s *Snapshots) open(id string) (*raft.SnapshotMeta, io.ReadCloser, error) {
 	name := snapshotName(s, id)
 	meta, source, err := s.SnapshotFiles.Open(id)
 	if isShortage(err) {
-		return nil, nil, fmt.Errorf("raftlog: open snapshot %s: %w", name, err)
+		return nil, nil, fmt.Errorf("open snapshot %s: %w", name, err)
 	}
 	if err != nil {
 		return nil, nil, Corruptf("snapshot %s: %w", name, err)
@@ -269,7 +269,7 @@ func (s *Snapshots) verify(id string) error {
 		return errors.Join(err, source.Close())
 	}
 	if err := source.Close(); err != nil {
-		return fmt.Errorf("raftlog: snapshot %s: %w", snapshotName(s, id), err)
+		return fmt.Errorf("snapshot %s: %w", snapshotName(s, id), err)
 	}
 	return nil
 }

@@ -10,10 +10,10 @@ import (
 )
 
 // addresses says where to send a message to a member. That is the address in
-// the log, and when nobody answers there, the one that gossip has heard of last:
+// the log, and when no server answers there, the one that gossip learned last:
 // when every server has moved at once, there is no leader to note the new
 // addresses, and none could be elected at the old ones. A wrong hint does no harm,
-// since a message reaches the server that is meant or nobody (see Network).
+// since a message reaches the server that is meant or none (see Network).
 type addresses struct {
 	hint func(name string) string
 
@@ -70,7 +70,7 @@ func (w *Endpoint) InstallSnapshot(id raft.ServerID, target raft.ServerAddress, 
 	return w.addresses.reach(id, target, func(at raft.ServerAddress) error { return w.Transport.InstallSnapshot(id, at, args, resp, data) })
 }
 
-// TimeoutNow makes another server stand for election.
+// TimeoutNow makes another server campaign.
 func (w *Endpoint) TimeoutNow(id raft.ServerID, target raft.ServerAddress, args *raft.TimeoutNowRequest, resp *raft.TimeoutNowResponse) error {
 	return w.addresses.reach(id, target, func(at raft.ServerAddress) error { return w.Transport.TimeoutNow(id, at, args, resp) })
 }

@@ -14,8 +14,8 @@ import (
 // server without a vote. A leader that was stopped for a while finds such answers
 // waiting for it and would take them for proof that it still leads.
 //
-// It also keeps raft from hearing what it must not: anything, while a new server
-// waits to be taken into a cluster (see shut), and what Node.screen keeps back.
+// It also keeps messages from raft: all, while a new server waits to be added to a
+// cluster (see Hold), and those that Node.screen holds back.
 // And it finds servers that have moved (see addresses).
 type Endpoint struct {
 	Transport
@@ -24,22 +24,22 @@ type Endpoint struct {
 	asked atomic.Uint64
 
 	mu sync.Mutex
-	// heard is the newest proof of each server.
+	// confirmed is the newest confirmation of each server.
 	confirmed map[raft.ServerID]confirmation
-	// moved wakes when there is new proof.
+	// changed wakes when there is a new one.
 	changed Signal
 
-	// consumer replaces the transport's. door is closed when this server is
-	// admitted, nil when it has no need to be; done when raft has ended.
+	// consumer replaces the transport's. held is closed by Release, nil without
+	// Hold; done is closed when raft has ended.
 	consumer    chan raft.RPC
 	held, done  chan struct{}
 	releaseOnce sync.Once
 	forwarding  sync.WaitGroup
-	// screen looks at a message before raft does.
+	// screen examines a message before raft does.
 	screen func(raft.RPC) (raft.RPC, bool)
 }
 
-// proof is that a server followed this one.
+// confirmation is proof that a server followed this one.
 type confirmation struct {
 	// term is the term it followed in; asked the number of reads that had begun
 	// when the message left that it answered.
@@ -114,13 +114,13 @@ func (w *Endpoint) Confirmed(self raft.ServerID, servers []raft.Server, term, re
 	return following > voters/2
 }
 
-// errNotAdmitted is what others hear of a server that waits for admission.
+// errNotMember is what a server that waits to be added answers.
 var errNotMember = errors.New("this server is not a member yet")
 
 // Hold keeps every message from raft until Release. A server whose disk was lost
 // may still be a voter in the eyes of the others; it must neither vote nor
 // confirm entries before they have taken its vote away, for it has forgotten
-// what it promised. To be called before begin.
+// what it promised. To be called before Start.
 func (w *Endpoint) Hold() { w.held = make(chan struct{}) }
 
 // Release lets messages through.

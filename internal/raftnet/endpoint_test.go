@@ -73,13 +73,13 @@ func TestOldAnswersProveNothing(t *testing.T) {
 		require.True(t, w.Confirmed("a", servers, 3, read))
 		require.False(t, w.Confirmed("a", servers, 4, read), "of another term")
 		require.False(t, w.Confirmed("a", servers, 3, w.BeginRead()), "the next read wants its own")
-		require.True(t, w.Confirmed("a", servers[:1], 3, w.BeginRead()), "alone it needs nobody")
+		require.True(t, w.Confirmed("a", servers[:1], 3, w.BeginRead()), "a single server needs no other")
 	})
 }
 
-// TestWhereabouts: a server that does not answer at the address in the log is
-// looked for where gossip has heard of it, and the other way round.
-func TestWhereabouts(t *testing.T) {
+// TestAddressHints: a server that does not answer at the address in the log is
+// tried at the one that gossip knows, and the other way round.
+func TestAddressHints(t *testing.T) {
 	held := heldTransport{answers: make(chan uint64, 1), sent: make(chan raft.ServerAddress, 1)}
 	hint := "b:2"
 	w := NewEndpoint(held, func(string) string { return hint })
@@ -99,9 +99,9 @@ func TestWhereabouts(t *testing.T) {
 	require.EqualValues(t, "b:1", beat(1))
 }
 
-// TestNobodyIsHeardBeforeAdmission: raft gets no message of others until admit,
-// and everyone an answer.
-func TestNobodyIsHeardBeforeAdmission(t *testing.T) {
+// TestNoMessageBeforeRelease: raft gets no message of others until Release, and
+// every sender an answer.
+func TestNoMessageBeforeRelease(t *testing.T) {
 	inner := consuming{messages: make(chan raft.RPC)}
 	w := NewEndpoint(inner, noHint)
 	w.Hold()

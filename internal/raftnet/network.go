@@ -47,5 +47,5 @@ func Loopback(id string) Transport {
 
 // noNetwork is the error of whatever needs a peer in a node without a network.
 func noNetwork(addr string) error {
-	return fmt.Errorf("raftnet: no way to the server at %s: this one has no network", addr)
+	return fmt.Errorf("no way to the server at %s: this one has no network", addr)
 }

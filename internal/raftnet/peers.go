@@ -80,7 +80,7 @@ func (p *Peers) Conn(addr string) (*grpc.ClientConn, error) {
 		grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(maxPeerMessage), grpc.MaxCallSendMsgSize(maxPeerMessage)),
 	)
 	if err != nil {
-		return nil, fmt.Errorf("raftnet: connect to the server at %s: %w", addr, err)
+		return nil, fmt.Errorf("connect to the server at %s: %w", addr, err)
 	}
 	p.conns[addr] = c
 	return c, nil

@@ -10,7 +10,7 @@ import (
 // pipeline is a way for entries that ends with the first answer that is no
 // success. Raft reads no answer after that one, while its sender may be in the
 // middle of AppendEntries; with as few messages under way as raft's transport
-// allows by default nobody would take the sender's next one, and the sender,
+// allows by default nothing would take the sender's next one, and the sender,
 // which is to close the pipeline, would wait for ever: that follower would get
 // no entry any more, and the server could not be shut down.
 //

@@ -11,8 +11,8 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// bareTransport is a transport with a pipeline that has no room for a message
-// that nobody takes, as raft's by default.
+// bareTransport is a transport with a pipeline that does not buffer a message that
+// is not received, as raft's by default.
 type bareTransport struct {
 	Transport
 	pipeline *barePipeline
@@ -61,8 +61,8 @@ func (a *answer) Start() time.Time                      { return time.Time{} }
 func (a *answer) Request() *raft.AppendEntriesRequest   { return &raft.AppendEntriesRequest{Term: 3} }
 func (a *answer) Response() *raft.AppendEntriesResponse { return &a.response }
 
-// Raft stops reading after an answer that is no success; whoever is sending then
-// is told.
+// Raft stops reading after an answer that is no success; a sender then gets an
+// error.
 func TestPipelineFreesItsSender(t *testing.T) {
 	for name, last := range map[string]*answer{
 		"a refusal":    {response: raft.AppendEntriesResponse{Term: 3}},
@@ -100,7 +100,7 @@ func TestPipelineFreesItsSender(t *testing.T) {
 			w := NewEndpoint(bareTransport{pipeline: inner}, noHint)
 			p, err := w.AppendEntriesPipeline("b", "b")
 			require.NoError(t, err)
-			inner.answered <- &answer{response: raft.AppendEntriesResponse{Term: 3, Success: true}} // nobody reads it
+			inner.answered <- &answer{response: raft.AppendEntriesResponse{Term: 3, Success: true}} // it is not read
 			require.NoError(t, p.Close())
 			w.Stop()
 		})

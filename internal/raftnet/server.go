@@ -55,8 +55,8 @@ func (s *Server) Stop() {
 	s.serving.Wait()
 }
 
-// sameCluster refuses a call from a server of another cluster. Anybody may ask
-// how a server stands; AddMember has an answer of its own.
+// sameCluster refuses a call from a server of another cluster. Any server may ask
+// for the status; AddMember has an answer of its own.
 func (s *Server) sameCluster(ctx context.Context, method string) error {
 	if method == peerv1.RaftService_Status_FullMethodName || method == peerv1.RaftService_AddMember_FullMethodName {
 		return nil

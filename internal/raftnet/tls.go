@@ -122,7 +122,7 @@ func (t safeTransport) InstallSnapshot(id raft.ServerID, target raft.ServerAddre
 	return t.NetworkTransport.InstallSnapshot(id, addressTo(id, target), args, resp, data)
 }
 
-// TimeoutNow makes another server stand for election.
+// TimeoutNow makes another server campaign.
 func (t safeTransport) TimeoutNow(id raft.ServerID, target raft.ServerAddress, args *raft.TimeoutNowRequest, resp *raft.TimeoutNowResponse) error {
 	return retry(func() error { return t.NetworkTransport.TimeoutNow(id, addressTo(id, target), args, resp) })
 }
@@ -173,7 +173,7 @@ func Listen(ctx context.Context, cfg Config, logger *slog.Logger) (Network, erro
 		return nil, fmt.Errorf("%w: %s", ErrAddrInUse, cfg.Addr)
 	}
 	if err != nil {
-		return nil, fmt.Errorf("raftnet: listen on raft address %s: %w", cfg.Addr, err)
+		return nil, fmt.Errorf("listen on raft address %s: %w", cfg.Addr, err)
 	}
 	advertise := listener.Addr()
 	if cfg.Advertise != "" {
@@ -227,7 +227,7 @@ func (advertised) Network() string  { return "tcp" }
 func (a advertised) String() string { return string(a) }
 
 // accept takes connections until Close. Each proves who it is on a goroutine of
-// its own, so that a slow peer holds up nobody. Of too many that have not, the
+// its own, so that a slow peer holds up no other. Of too many that have not, the
 // one that has taken longest is given up: handshaking may come faster than that,
 // but a peer is quick.
 func (n *tlsNetwork) accept() {
@@ -268,7 +268,7 @@ func (n *tlsNetwork) handshake(ctx context.Context, conn *tlsConn) {
 	switch conn.ConnectionState().NegotiatedProtocol {
 	case protocolCalls:
 		to = n.calls
-	case "": // whoever names no protocol may mean another server
+	case "": // a client that names no protocol may mean another server
 		_ = conn.abort()
 		return
 	}

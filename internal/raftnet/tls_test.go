@@ -72,7 +72,7 @@ func TestMessagesOutliveARestart(t *testing.T) {
 		require.NoError(t, ask(), "the first after the restart")
 	}
 	stop()
-	require.ErrorContains(t, ask(), "reach server one", "once nobody listens there")
+	require.ErrorContains(t, ask(), "reach server one", "once no server listens there")
 }
 
 func TestPeersMustProveWhoTheyAre(t *testing.T) {

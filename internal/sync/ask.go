@@ -16,10 +16,10 @@ import (
 
 // ErrZoneOffline means that no instance of the zone is connected, or that the
 // one asked went away. Ask again when the zone is back.
-var ErrZoneOffline = errors.New("zonesync: the zone is not connected")
+var ErrZoneOffline = errors.New("the zone is not connected")
 
 // ErrZoneBusy means that too many questions wait for the zone. Ask again later.
-var ErrZoneBusy = errors.New("zonesync: too many questions wait for the zone")
+var ErrZoneBusy = errors.New("too many questions wait for the zone")
 
 const (
 	maxPendingAsks = 64

@@ -63,7 +63,7 @@ const (
 )
 
 // errSilent means that the global said nothing for too long.
-var errSilent = fmt.Errorf("zonesync: nothing received from the global for %s", silenceAfter)
+var errSilent = fmt.Errorf("nothing received from the global for %s", silenceAfter)
 
 // ClientStatus is how a zone's connection stands.
 type ClientStatus struct {
@@ -90,7 +90,7 @@ type Client struct {
 // NewClient returns a client; it does nothing until Run is called.
 func NewClient(cfg ClientConfig) (*Client, error) {
 	if len(cfg.Addresses) == 0 {
-		return nil, errors.New("zonesync: no address of a global given")
+		return nil, errors.New("no address of a global given")
 	}
 	return &Client{cfg: cfg, status: ClientStatus{Since: time.Now()}, learned: cfg.Known}, nil
 }
@@ -249,7 +249,7 @@ func (e *streamError) Error() string {
 			message = strings.ReplaceAll(strings.TrimSuffix(cause, `"`), `\"`, `"`)
 		}
 	}
-	return "zonesync: " + e.doing + ": " + message
+	return e.doing + ": " + message
 }
 
 func (e *streamError) Unwrap() error { return e.err }

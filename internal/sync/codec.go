@@ -22,7 +22,7 @@ const maxPart = 1 << 20
 
 // errMalformed means that bytes are not what they are said to be: the other end
 // is broken, or something between them is.
-var errMalformed = errors.New("zonesync: malformed")
+var errMalformed = errors.New("malformed")
 
 // change is one operation as it travels and is stored: decoded far enough to be
 // kept, with the bytes it came as.
@@ -60,7 +60,7 @@ func encodeOp(k resource.Key, rec *syncv1.Record) ([]byte, error) {
 	// Deterministic, so that equal resources are equal bytes in tests and files.
 	b, err := proto.MarshalOptions{Deterministic: true}.Marshal(op)
 	if err != nil {
-		return nil, fmt.Errorf("zonesync: encode %s: %w", k, err)
+		return nil, fmt.Errorf("encode %s: %w", k, err)
 	}
 	return b, nil
 }
@@ -129,7 +129,7 @@ func encodeBatch(head *syncv1.Batch, ops [][]byte) (parts, shared [][]byte, err 
 		}
 		part, err := proto.MarshalOptions{}.MarshalAppend(make([]byte, 0, size), h)
 		if err != nil {
-			return nil, nil, fmt.Errorf("zonesync: encode batch %d: %w", head.Revision, err)
+			return nil, nil, fmt.Errorf("encode batch %d: %w", head.Revision, err)
 		}
 		for _, op := range group {
 			part = protowire.AppendTag(part, opsField, protowire.BytesType)

@@ -13,7 +13,7 @@ const digestSize = 16
 
 // errDigestSize means that a frame or a record carries digests of the wrong
 // length.
-var errDigestSize = errors.New("zonesync: digest has the wrong length")
+var errDigestSize = errors.New("digest has the wrong length")
 
 func parseDigest(b []byte) (store.Digest, error) {
 	if len(b) != digestSize {

@@ -22,7 +22,7 @@ import (
 // ErrReplicaInUse means that another process has the replica open. One process
 // at a time keeps a replica: stop the other one, or give this one a data
 // directory of its own.
-var ErrReplicaInUse = errors.New("zonesync: the replica is in use by another process")
+var ErrReplicaInUse = errors.New("the replica is in use by another process")
 
 // replicaFile is the name of the replica in a zone's data directory.
 const replicaFile = "replica.db"
@@ -128,7 +128,7 @@ func openError(path string, err error) error {
 	if errors.Is(err, bolterrors.ErrTimeout) {
 		return fmt.Errorf("%w: %s", ErrReplicaInUse, path)
 	}
-	return fmt.Errorf("zonesync: open replica: %w", err)
+	return fmt.Errorf("open replica: %w", err)
 }
 
 // survey reads a file without changing it. intact is false when its structure
@@ -216,7 +216,7 @@ func setAside(path string) (string, error) {
 			continue
 		}
 		if err := os.Rename(path, aside); err != nil {
-			return "", fmt.Errorf("zonesync: set the damaged replica aside: %w", err)
+			return "", fmt.Errorf("set the damaged replica aside: %w", err)
 		}
 		return aside, nil
 	}
@@ -241,7 +241,7 @@ func (d *disk) prepare(c *contents, refill bool) error {
 		err = d.Write(entries)
 	}
 	if err != nil {
-		return fmt.Errorf("zonesync: prepare replica: %w", err)
+		return fmt.Errorf("prepare replica: %w", err)
 	}
 	return nil
 }

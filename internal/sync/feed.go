@@ -97,7 +97,7 @@ func (f *feed) append(b store.Batch) error {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	if b.Prev > f.state.head || b.Revision <= f.state.head {
-		return fmt.Errorf("zonesync: batch %d after %d does not follow revision %d", b.Revision, b.Prev, f.state.head)
+		return fmt.Errorf("batch %d after %d does not follow revision %d", b.Revision, b.Prev, f.state.head)
 	}
 	f.state.head = b.Revision
 	if b.Epoch != nil {

@@ -18,7 +18,7 @@ import (
 
 // ErrOtherZone means that the data directory holds another zone's replica.
 // Start the zone under the name it had, or with an empty data directory.
-var ErrOtherZone = errors.New("zonesync: the replica belongs to another zone")
+var ErrOtherZone = errors.New("the replica belongs to another zone")
 
 // ReplicaConfig says where a replica lives and where it is shown. All fields
 // without a remark are required.
@@ -153,14 +153,14 @@ func (r *Replica) showAll() error {
 		}
 	}
 	if err := r.cfg.Store.Reset(snap); err != nil {
-		return fmt.Errorf("zonesync: show replica: %w", err)
+		return fmt.Errorf("show replica: %w", err)
 	}
 	return nil
 }
 
 // errNotShown means that readers see another state than the one that the
 // replica holds. It is shown anew.
-var errNotShown = errors.New("zonesync: what is served differs from the replica")
+var errNotShown = errors.New("what is served differs from the replica")
 
 // verify compares what is served with what the machine holds, when everything
 // received has been persisted and shown.
@@ -288,7 +288,7 @@ func (r *Replica) publish(commits []*commit) error {
 func show(s *store.Store, c *commit) error {
 	if c.swap {
 		if err := s.Reset(&store.Snapshot{Revision: c.revision, Time: c.time, Epoch: c.epoch, Resources: c.whole}); err != nil {
-			return fmt.Errorf("zonesync: show state at %d: %w", c.revision, err)
+			return fmt.Errorf("show state at %d: %w", c.revision, err)
 		}
 		return nil
 	}
@@ -298,7 +298,7 @@ func show(s *store.Store, c *commit) error {
 		b.Time = at.Time()
 	}
 	if err := s.Replicate(b); err != nil {
-		return fmt.Errorf("zonesync: show revision %d: %w", c.revision, err)
+		return fmt.Errorf("show revision %d: %w", c.revision, err)
 	}
 	return nil
 }
@@ -414,7 +414,7 @@ func (r *Replica) takeAccept() {
 // Close releases the file. The Client must have returned.
 func (r *Replica) Close() error {
 	if err := r.disk.close(); err != nil {
-		return fmt.Errorf("zonesync: close replica: %w", err)
+		return fmt.Errorf("close replica: %w", err)
 	}
 	return nil
 }

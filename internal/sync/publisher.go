@@ -55,7 +55,7 @@ func fencef(reason syncv1.FenceReason, format string, args ...any) error {
 
 // errNoCommonProtocol means that the zone speaks only versions that this server
 // does not.
-var errNoCommonProtocol = errors.New("zonesync: no common protocol version")
+var errNoCommonProtocol = errors.New("no common protocol version")
 
 // phase is what a publisher is doing.
 type phase int
@@ -317,7 +317,7 @@ func (p *publisher) fillChunk() (bool, error) {
 	}
 	raw, err := proto.Marshal(c)
 	if err != nil {
-		return false, fmt.Errorf("zonesync: encode chunk: %w", err)
+		return false, fmt.Errorf("encode chunk: %w", err)
 	}
 	p.queue = append(p.queue, &syncv1.GlobalFrame{Body: &syncv1.GlobalFrame_Chunk{Chunk: raw}})
 	if c.Last {

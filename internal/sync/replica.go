@@ -16,19 +16,19 @@ import (
 // state the replica holds. The zone keeps serving what it has and waits for its
 // operator: to point it at the right global, or to start it with an empty data
 // directory.
-var ErrForeignCluster = errors.New("zonesync: another global than the one this replica belongs to")
+var ErrForeignCluster = errors.New("another global than the one this replica belongs to")
 
 // ErrOlderIncarnation means that the global is at an earlier incarnation of its
 // history than the replica has seen, such as a server brought back from an old
 // disk. The zone keeps serving what it has and waits for its operator.
-var ErrOlderIncarnation = errors.New("zonesync: the global is at an earlier incarnation than this replica")
+var ErrOlderIncarnation = errors.New("the global is at an earlier incarnation than this replica")
 
 // errDiverged means that repairing the replica did not make it equal to the
 // global. It connects again and starts from a snapshot.
-var errDiverged = errors.New("zonesync: the replica differs from the global after a repair")
+var errDiverged = errors.New("the replica differs from the global after a repair")
 
 // errProtocol means that the global sent something that no correct global sends.
-var errProtocol = errors.New("zonesync: protocol violation")
+var errProtocol = errors.New("protocol violation")
 
 // The wipe guard: an update by comparison that would remove more resources than
 // both of these waits for the operator.

@@ -19,7 +19,7 @@ import (
 )
 
 // errClosed means that the server is going away.
-var errClosed = errors.New("zonesync: the server is shutting down")
+var errClosed = errors.New("the server is shutting down")
 
 // Authorizer decides whether a token admits a zone (§7.7): nil, or the
 // reason why not. A gRPC status error reaches the zone as it is; any other one
@@ -153,7 +153,7 @@ func (s *Server) take(batches []store.Batch) error {
 	}
 	at := s.feed.position()
 	if v := s.cfg.Store.View(); v.Changed() == at.head && v.Epoch() == at.epoch && v.DigestOf(s.cfg.Synced) != at.digest {
-		return fmt.Errorf("zonesync: the feed's digest at revision %d is not the store's", at.head)
+		return fmt.Errorf("the feed's digest at revision %d is not the store's", at.head)
 	}
 	return nil
 }

@@ -97,7 +97,7 @@ func (s *session) send(ctx context.Context, stream syncv1.SyncService_StreamClie
 		select {
 		case f := <-s.out:
 			if err := stream.Send(f); err != nil && !errors.Is(err, io.EOF) {
-				return fmt.Errorf("zonesync: send: %w", err)
+				return fmt.Errorf("send: %w", err)
 			}
 			// After EOF the receiver has the reason.
 		case <-ctx.Done():

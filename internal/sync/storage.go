@@ -50,7 +50,7 @@ func openStorage(m ReplicaStorage) (*contents, error) {
 	}
 	if gone := c.removals(); len(gone) > 0 {
 		if err := m.Write(gone); err != nil {
-			return nil, fmt.Errorf("zonesync: prepare replica: %w", err)
+			return nil, fmt.Errorf("prepare replica: %w", err)
 		}
 	}
 	return c, nil
@@ -66,7 +66,7 @@ func (k records) save(writes []write, state *syncv1.ReplicaState) error {
 		err = k.storage.Write(append(entries, about))
 	}
 	if err != nil {
-		return fmt.Errorf("zonesync: save replica: %w", err)
+		return fmt.Errorf("save replica: %w", err)
 	}
 	return nil
 }
@@ -74,7 +74,7 @@ func (k records) save(writes []write, state *syncv1.ReplicaState) error {
 func (k records) read() (*contents, error) {
 	c := &contents{}
 	if err := k.storage.Read(c.visit); err != nil {
-		return nil, fmt.Errorf("zonesync: read replica: %w", err)
+		return nil, fmt.Errorf("read replica: %w", err)
 	}
 	return c, nil
 }

@@ -112,14 +112,14 @@ func TestFullDisk(t *testing.T) {
 		meshes = p.meshes() // reads continue
 		require.Contains(t, meshes, "Mesh/first")
 		require.Contains(t, p.readyz(t), "[!] disk: the disk of ")
-		require.Contains(t, p.log.String(), "the disk is nearly full: this server takes no writes until there is room")
+		require.Contains(t, p.log.String(), "the disk is nearly full: this server takes no writes until space is freed")
 		require.Contains(t, p.scrape(), "meridian_disk_low 1\n")
 	}
 	free := fill(t, disk, 512<<10)
 	refused()
 	free()
 	p.await("writes to be taken again", func() bool { return p.commandWith(mesh("second"), "apply", "-f", "-").code == 0 })
-	p.await("it to say so", func() bool { return strings.Contains(p.log.String(), "there is room on the disk again") })
+	p.await("it to say so", func() bool { return strings.Contains(p.log.String(), "the disk has free space again") })
 
 	free = fill(t, disk, 0)
 	refused()
@@ -208,7 +208,7 @@ func TestHungDisk(t *testing.T) {
 	thaw()
 	require.Equal(t, 1, a.ended())
 	require.Contains(t, a.log.String(), "the disk hangs: a write to the log does not finish")
-	require.Contains(t, a.log.String(), "the other servers go on without this one")
+	require.Contains(t, a.log.String(), "the other servers continue without this one")
 	a.start().ready()
 	a.catchesUp(c)
 }

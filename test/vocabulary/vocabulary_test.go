@@ -113,9 +113,7 @@ func files(t *testing.T, visit func(path, text string)) {
 func TestVocabulary(t *testing.T) {
 	var found []string
 	files(t, func(path, text string) {
-		if !within(path, unfinished) {
-			found = append(found, findings(path, text)...)
-		}
+		found = append(found, findings(path, text)...)
 	})
 	const most = 200
 	if len(found) > most {

@@ -68,14 +68,3 @@ var rules = []rule{
 	{pattern: `seed 0+`, instead: "docs/semantics, docs/contract.md, or nothing"},
 	{pattern: `rooms beyond`, instead: "packages"},
 }
-
-// unfinished are the directories that still have such words. Nothing may be
-// added.
-var unfinished = []string{
-	"docs/operations/disk-full.md",
-	"docs/operations/disk-hung.md",
-	"docs/operations/recover.md",
-	"internal/consensus",
-	"internal/raftnet",
-	"test/multizone",
-}
