@@ -27,7 +27,7 @@ func Marshal(document any) ([]byte, error) {
 	enc.SetEscapeHTML(false)
 	enc.SetIndent("", "  ")
 	if err := enc.Encode(document); err != nil {
-		return nil, fmt.Errorf("answer: encode: %w", err)
+		return nil, fmt.Errorf("encode the answer: %w", err)
 	}
 	return b.Bytes(), nil
 }
@@ -38,7 +38,7 @@ func Unmarshal(data []byte, document any) error {
 	dec := json.NewDecoder(bytes.NewReader(data))
 	dec.UseNumber()
 	if err := dec.Decode(document); err != nil {
-		return fmt.Errorf("answer: decode: %w", err)
+		return fmt.Errorf("decode the answer: %w", err)
 	}
 	return nil
 }

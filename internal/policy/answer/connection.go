@@ -76,12 +76,12 @@ func Connection(m *policy.Matcher, q ConnectionQuestion, asOf resource.Revision)
 			}
 			caller = shape.Members
 			if fromRules, err = r.Effective(policy.DataplaneKey(q.Mesh, q.From)); err != nil {
-				return fmt.Errorf("answer: match %s: %w", q.From, err)
+				return fmt.Errorf("match %s: %w", q.From, err)
 			}
 		}
 		toRules, err := r.Effective(policy.DataplaneKey(q.Mesh, q.To))
 		if err != nil {
-			return fmt.Errorf("answer: match %s: %w", q.To, err)
+			return fmt.Errorf("match %s: %w", q.To, err)
 		}
 		a = &ConnectionAnswer{Mesh: q.Mesh, From: q.From, To: q.To, AsOf: asOf, Effective: []OnConnection{}}
 		a.sending(fromRules, inbounds)

@@ -47,7 +47,7 @@ func Dataplane(m *policy.Matcher, mesh resource.MeshName, name string, zone reso
 		key := policy.DataplaneKey(mesh, name)
 		rules, err := r.Explain(key)
 		if err != nil {
-			return fmt.Errorf("answer: explain %s: %w", key, err)
+			return fmt.Errorf("explain %s: %w", key, err)
 		}
 		a = &DataplaneAnswer{
 			Mesh: mesh, Dataplane: name, Zone: zoneOf(shape, zone), AsOf: asOf,
@@ -123,7 +123,7 @@ func Dataplanes(m *policy.Matcher, mesh resource.MeshName, zone resource.ZoneNam
 		for key, shape := range r.Dataplanes(mesh) {
 			rules, err := r.Effective(key)
 			if err != nil {
-				return fmt.Errorf("answer: match %s: %w", key, err)
+				return fmt.Errorf("match %s: %w", key, err)
 			}
 			a.Items = append(a.Items, summary(r, key, shape, zone, rules))
 		}

@@ -52,7 +52,7 @@ func Policy(m *policy.Matcher, kind resource.Kind, mesh resource.MeshName, name 
 		}
 		placed, err := r.Placements(key)
 		if err != nil {
-			return fmt.Errorf("answer: place %s: %w", key, err)
+			return fmt.Errorf("place %s: %w", key, err)
 		}
 		for _, p := range placed {
 			at := PolicyDataplane{Name: p.Dataplane.Name, Zone: p.Zone, Attachments: p.Attachments}

@@ -35,7 +35,7 @@ func (p *printer) line(format string, args ...any) {
 
 func (p *printer) close() error {
 	if err := p.w.Flush(); err != nil {
-		return fmt.Errorf("answer: write: %w", err)
+		return fmt.Errorf("write the answer: %w", err)
 	}
 	return nil
 }

@@ -85,7 +85,7 @@ func Why(m *policy.Matcher, q WhyQuestion, zone resource.ZoneName, asOf resource
 		key := policy.DataplaneKey(q.Mesh, q.Dataplane)
 		rules, err := r.Explain(key, q.Kind)
 		if err != nil {
-			return fmt.Errorf("answer: explain %s: %w", key, err)
+			return fmt.Errorf("explain %s: %w", key, err)
 		}
 		a = &WhyAnswer{
 			Mesh: q.Mesh, Dataplane: q.Dataplane, Zone: zoneOf(shape, zone), AsOf: asOf, Kind: q.Kind,
