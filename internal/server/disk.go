@@ -1,8 +1,6 @@
 package server
 
 import (
-	"errors"
-
 	"github.com/prometheus/client_golang/prometheus"
 
 	"meridian/internal/consensus"
@@ -16,13 +14,13 @@ func DiskCheck(disk func() consensus.Disk) Check {
 		Name: "disk",
 		Ready: func() error {
 			if d := disk(); d.Hangs > 0 {
-				return errors.New(plain(d.Err()))
+				return d.Err()
 			}
 			return nil
 		},
 		Note: func() string {
 			if d := disk(); d.Low && d.Hangs == 0 {
-				return plain(d.Err())
+				return d.Err().Error()
 			}
 			return ""
 		},

@@ -8,7 +8,6 @@ import (
 	"log/slog"
 	"os"
 	"os/signal"
-	"regexp"
 	"sync"
 	"syscall"
 
@@ -62,20 +61,13 @@ func report(stderr io.Writer, err error) int {
 	case err == nil, errors.Is(err, pflag.ErrHelp):
 		return ExitOK
 	case errors.As(err, &usage):
-		_, _ = fmt.Fprintf(stderr, "Error: %s\n", plain(err))
+		_, _ = fmt.Fprintf(stderr, "Error: %v\n", err)
 		return ExitUsage
 	default:
-		_, _ = fmt.Fprintf(stderr, "Error: %s\n", plain(err))
+		_, _ = fmt.Fprintf(stderr, "Error: %v\n", err)
 		return ExitFailure
 	}
 }
-
-// packageNames are the prefixes by which sentinel errors say where they come
-// from: of use in a log, not to an operator.
-var packageNames = regexp.MustCompile(`(^|[:(] ?)(?:auth|boltcheck|consensus|keyring|store|zonesync): `)
-
-// plain returns the message of an error without the names of packages.
-func plain(err error) string { return packageNames.ReplaceAllString(err.Error(), "$1") }
 
 // NewLogger returns the process's logger. level is debug, info, warn or error;
 // format is text or json.
