@@ -39,16 +39,13 @@ const (
 // use.
 const lockWait = time.Second
 
-// Check walks the pages of a bbolt file and checks everything that bbolt
+// CheckKeys walks the pages of a bbolt file and checks everything that bbolt
 // trusts without a checksum: which pages there are, how long they are, where
-// their keys and values lie. It changes nothing.
+// their keys and values lie. It looks at each key of each top-level bucket, unless
+// known is nil: what known says of one is returned as damage. It changes nothing.
 //
 // Errors: bbolt's ErrTimeout while another process has the file open; the file
 // system's; anything else is damage.
-func Check(path string) error { return CheckKeys(path, nil) }
-
-// CheckKeys is Check, and looks at each key of each top-level bucket: what known
-// says of one is returned as damage.
 func CheckKeys(path string, known func(bucket string, key []byte) error) error {
 	var unknown error
 	c := &checker{damage: func(err error) error { return err }}
@@ -65,7 +62,7 @@ func CheckKeys(path string, known func(bucket string, key []byte) error) error {
 	return unknown
 }
 
-// Salvage is Check for a file whose contents are wanted whatever its state: it
+// Salvage is CheckKeys for a file whose contents are wanted whatever its state: it
 // calls visit with each key and value of each top-level bucket on an intact
 // page, valid during the call, and returns what is wrong with the others. Empty
 // damage means that the structure is intact and visit has seen everything; with

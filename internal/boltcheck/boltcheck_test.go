@@ -45,12 +45,12 @@ func TestSalvageSeesWhatWasWritten(t *testing.T) {
 		require.NoError(rt, err)
 		require.Empty(rt, damage)
 		require.Equal(rt, want, got)
-		require.NoError(rt, Check(path))
+		require.NoError(rt, CheckKeys(path, nil))
 	})
 }
 
 // TestDamage: whatever is flipped or cut off, the walk ends and does not panic,
-// and Check and Salvage agree on whether the structure is intact.
+// and CheckKeys and Salvage agree on whether the structure is intact.
 func TestDamage(t *testing.T) {
 	rapid.Check(t, func(rt *rapid.T) {
 		path := filepath.Join(t.TempDir(), "f")
@@ -66,12 +66,12 @@ func TestDamage(t *testing.T) {
 		require.NoError(rt, os.WriteFile(path, raw, 0o600))
 		damage, err := Salvage(path, func(string, []byte, []byte) {})
 		require.NoError(rt, err)
-		require.Equal(rt, len(damage) == 0, Check(path) == nil)
+		require.Equal(rt, len(damage) == 0, CheckKeys(path, nil) == nil)
 	})
 }
 
 func TestNotAFile(t *testing.T) {
 	_, err := Salvage(filepath.Join(t.TempDir(), "missing"), func(string, []byte, []byte) {})
 	require.ErrorIs(t, err, os.ErrNotExist)
-	require.ErrorIs(t, Check(filepath.Join(t.TempDir(), "missing")), os.ErrNotExist)
+	require.ErrorIs(t, CheckKeys(filepath.Join(t.TempDir(), "missing"), nil), os.ErrNotExist)
 }

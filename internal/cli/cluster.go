@@ -51,12 +51,7 @@ without a vote is new and catches up; it is given one by itself.`,
 
 // members lists the servers as one of them knows them.
 func members(ctx context.Context, c *client.Client) (*meridianv1.MembersResponse, error) {
-	var members *meridianv1.MembersResponse
-	err := c.Call(ctx, func(ctx context.Context) (err error) {
-		members, err = c.Members(ctx, &meridianv1.MembersRequest{})
-		return err
-	})
-	return members, err
+	return client.Ask(ctx, c, (*client.Client).Members, &meridianv1.MembersRequest{})
 }
 
 // memberView is a server as JSON. The first keys are fixed by docs/contract.md.

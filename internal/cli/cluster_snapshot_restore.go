@@ -69,11 +69,7 @@ func (a *app) restoreSnapshot(ctx context.Context, path string, o *restoreOption
 		return err
 	}
 	defer c.Close()
-	var info *meridianv1.InfoResponse
-	err = c.Call(ctx, func(ctx context.Context) (err error) {
-		info, err = c.Info(ctx, &meridianv1.InfoRequest{})
-		return err
-	})
+	info, err := client.Ask(ctx, c, (*client.Client).Info, &meridianv1.InfoRequest{})
 	if err != nil {
 		return err
 	}

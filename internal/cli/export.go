@@ -7,6 +7,7 @@ import (
 	"github.com/spf13/cobra"
 
 	meridianv1 "meridian/api/meridian/v1"
+	"meridian/internal/cli/client"
 	"meridian/internal/cli/exit"
 	"meridian/internal/cli/print"
 	"meridian/internal/resource"
@@ -85,11 +86,7 @@ func (a *app) export(ctx context.Context, f print.Format, o exportOptions) error
 		return err
 	}
 	defer c.Close()
-	var info *meridianv1.InfoResponse
-	err = c.Call(ctx, func(ctx context.Context) (err error) {
-		info, err = c.Info(ctx, &meridianv1.InfoRequest{})
-		return err
-	})
+	info, err := client.Ask(ctx, c, (*client.Client).Info, &meridianv1.InfoRequest{})
 	if err != nil {
 		return err
 	}

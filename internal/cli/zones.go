@@ -49,12 +49,7 @@ offline, disabled.`,
 }
 
 func zones(ctx context.Context, c *client.Client) (*meridianv1.ZonesResponse, error) {
-	var zones *meridianv1.ZonesResponse
-	err := c.Call(ctx, func(ctx context.Context) (err error) {
-		zones, err = c.Zones(ctx, &meridianv1.ZonesRequest{})
-		return err
-	})
-	return zones, err
+	return client.Ask(ctx, c, (*client.Client).Zones, &meridianv1.ZonesRequest{})
 }
 
 // zoneView is a zone's status as JSON.

@@ -34,7 +34,7 @@ func (s *peerService) Restore(stream grpc.ClientStreamingServer[peerv1.RestoreRe
 	if err != nil {
 		return restoreStatus(notRestored(&sourceError{err}))
 	}
-	restored, err := n.restorer.restoreHere(stream.Context(), &restoreStream{stream: stream, rest: first.GetData()}, first.GetId())
+	restored, err := n.restorer.restoreHere(stream.Context(), &BackupReader[*peerv1.RestoreRequest]{Receive: stream.Recv, rest: first.GetData()}, first.GetId())
 	if err != nil {
 		return restoreStatus(err)
 	}
@@ -44,16 +44,18 @@ func (s *peerService) Restore(stream grpc.ClientStreamingServer[peerv1.RestoreRe
 	})
 }
 
-// restoreStream is a backup that comes in messages.
-type restoreStream struct {
-	stream grpc.ClientStreamingServer[peerv1.RestoreRequest, peerv1.RestoreResponse]
-	rest   []byte
+// BackupReader reads a backup that is received in messages.
+type BackupReader[M interface{ GetData() []byte }] struct {
+	// Receive returns the next message.
+	Receive func() (M, error)
+	// rest is what was received and not read.
+	rest []byte
 }
 
 // Read implements io.Reader.
-func (r *restoreStream) Read(p []byte) (int, error) {
+func (r *BackupReader[M]) Read(p []byte) (int, error) {
 	for len(r.rest) == 0 {
-		m, err := r.stream.Recv()
+		m, err := r.Receive()
 		if err != nil {
 			return 0, err
 		}

@@ -77,7 +77,7 @@ func (s *clusterService) RestoreSnapshot(stream grpc.ClientStreamingServer[merid
 	if err := g.Authorizer.RequireAdmin(ctx); err != nil {
 		return err
 	}
-	restored, err := g.Node.Restore(ctx, &backupReader{stream: stream})
+	restored, err := g.Node.Restore(ctx, &consensus.BackupReader[*meridianv1.RestoreSnapshotRequest]{Receive: stream.Recv})
 	record := audit.Record{
 		Rule: "member of " + authn.AdminGroup, Revision: uint64(restored.Revision),
 		Targets: []audit.Target{{Action: "restore", Kind: "snapshot", Name: fmt.Sprintf("incarnation %d", restored.Epoch.Incarnation)}},
@@ -110,26 +110,6 @@ func restoreRefusal(err error) error {
 		return rpcerr.WithEffect(rpcerr.New(rpcerr.Unavailable, reasonNotRestored, "%w", err), rpcerr.EffectNone)
 	}
 	return err
-}
-
-// backupReader reads what a client sends.
-type backupReader struct {
-	stream grpc.ClientStreamingServer[meridianv1.RestoreSnapshotRequest, meridianv1.RestoreSnapshotResponse]
-	rest   []byte
-}
-
-// Read implements io.Reader.
-func (r *backupReader) Read(p []byte) (int, error) {
-	for len(r.rest) == 0 {
-		m, err := r.stream.Recv()
-		if err != nil {
-			return 0, err
-		}
-		r.rest = m.GetData()
-	}
-	n := copy(p, r.rest)
-	r.rest = r.rest[n:]
-	return n, nil
 }
 
 // untouched reports whether a state holds nothing but what a first start and

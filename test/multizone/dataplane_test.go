@@ -116,15 +116,7 @@ type dataplaneState struct {
 
 func (p *process) dataplanes() map[string]dataplaneState {
 	p.t.Helper()
-	var list struct {
-		Items []dataplaneState `json:"items"`
-	}
-	require.NoError(p.t, json.Unmarshal([]byte(p.must("dataplanes", "-o", "json")), &list))
-	byName := map[string]dataplaneState{}
-	for _, d := range list.Items {
-		byName[d.Name] = d
-	}
-	return byName
+	return list(p, "dataplanes", func(d dataplaneState) string { return d.Name })
 }
 
 // A proxy follows its zone: through changes, through a zone that is killed and

@@ -262,13 +262,19 @@ type zoneStatus struct {
 
 func (p *process) zones() map[string]zoneStatus {
 	p.t.Helper()
-	var list struct {
-		Items []zoneStatus `json:"items"`
+	return list(p, "zones", func(z zoneStatus) string { return z.Name })
+}
+
+// list returns what a command lists, by name.
+func list[T any](p *process, command string, name func(T) string) map[string]T {
+	p.t.Helper()
+	var listed struct {
+		Items []T `json:"items"`
 	}
-	require.NoError(p.t, json.Unmarshal([]byte(p.must("zones", "-o", "json")), &list))
-	byName := map[string]zoneStatus{}
-	for _, z := range list.Items {
-		byName[z.Name] = z
+	require.NoError(p.t, json.Unmarshal([]byte(p.must(command, "-o", "json")), &listed))
+	byName := map[string]T{}
+	for _, item := range listed.Items {
+		byName[name(item)] = item
 	}
 	return byName
 }
