@@ -241,14 +241,6 @@ func TestGivenCertificateIsLookedAtFirst(t *testing.T) {
 	require.NoDirExists(t, o.DataDir)
 }
 
-func TestErrorsDoNotNamePackages(t *testing.T) {
-	var stderr strings.Builder
-	require.Equal(t, ExitFailure, report(&stderr, errors.New("--data-dir: consensus: data directory is in use by another process: /d")))
-	require.Equal(t, ExitFailure, report(&stderr, errors.New("--raft-addr: in use (consensus: raft address is in use: 127.0.0.1:1)")))
-	require.Equal(t, "Error: --data-dir: data directory is in use by another process: /d\n"+
-		"Error: --raft-addr: in use (raft address is in use: 127.0.0.1:1)\n", stderr.String())
-}
-
 func TestCheckFree(t *testing.T) {
 	l, err := Listen("raft-addr", "127.0.0.1:0")
 	require.NoError(t, err)
