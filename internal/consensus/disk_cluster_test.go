@@ -137,6 +137,31 @@ func TestHungFollowerEnds(t *testing.T) {
 	})
 }
 
+// TestCloseWhileASnapshotWaits: a follower whose write fails closes although a
+// snapshot that was asked for waits for the goroutine that made the write.
+func TestCloseWhileASnapshotWaits(t *testing.T) {
+	bubble(t, func(t *testing.T, c *cluster) {
+		a, b, d := c.three()
+		leader := c.leader(a, b, d)
+		follower := c.others(leader)[0]
+		follower.disk.Hang(simnet.WriteLog)
+		leader.write(t, "k", "1")
+		synctest.Wait()
+		taken := make(chan error, 1)
+		go func() { taken <- follower.node.Snapshot() }()
+		synctest.Wait()
+		require.Empty(t, taken)
+		follower.disk.Fail(simnet.EIO("write"), 1, simnet.WriteLog)
+		follower.disk.Resume()
+		require.ErrorContains(t, c.dies(follower), "input/output error")
+		c.end(follower)
+		require.Error(t, <-taken)
+		c.open(follower, nil)
+		c.ready(follower)
+		c.alike(a, b, d)
+	})
+}
+
 // TestFailedDiskOfOne: a leader whose write fails ends, nothing that was
 // acknowledged is lost, and a retried write takes effect once.
 func TestFailedDiskOfOne(t *testing.T) {

@@ -422,7 +422,10 @@ func (n *Node) shutDown() error {
 	n.mu.Lock()
 	n.closed = true
 	n.mu.Unlock()
-	grace := time.AfterFunc(closeGrace, n.abort)
+	grace := time.AfterFunc(closeGrace, func() {
+		n.abort()
+		n.stop() // requests may wait for raft, and raft for a write that has failed
+	})
 	defer grace.Stop()
 	if leader, _ := n.Leader(); n.network != nil && leader != "" && leader != n.cfg.NodeID {
 		n.requests.Wait() // they may have to find the leader, which stop would end
