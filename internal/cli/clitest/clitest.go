@@ -369,11 +369,14 @@ func (s *Server) Serve(t *testing.T, config *tls.Config) (address string, stop f
 	meridianv1.RegisterTokenServiceServer(server, s.Tokens)
 	meridianv1.RegisterAccessServiceServer(server, accessService{server: s})
 	meridianv1.RegisterClusterServiceServer(server, s)
-	served := make(chan error, 1)
-	go func() { served <- server.Serve(listener) }()
+	served := make(chan struct{})
+	go func() {
+		defer close(served)
+		_ = server.Serve(listener) // ends with Stop
+	}()
 	stop = sync.OnceFunc(func() {
 		server.Stop()
-		<-served // Stop makes it return
+		<-served
 	})
 	t.Cleanup(stop)
 	return listener.Addr().String(), stop
