@@ -118,7 +118,7 @@ func newRemoveCommand(a *app) *cobra.Command {
 		Use:   "remove SERVER",
 		Short: "Remove a server from the cluster permanently",
 		Long: `Take a server out of the global. It does not come back by itself: to bring it
-back, empty its data directory and let it join as a new server.
+back, let it join as a new server, with a new data directory.
 
 Stop the server first. One that runs is removed only with --force: it then stops
 by itself once it finds out. What is never done, also not with --force, is to

@@ -190,7 +190,8 @@ func describeRecovery(dir string, r *consensus.Recovery, recovered bool) string 
 		b.WriteString("- It had no vote: the majority did not depend on it, so that it may lack many writes. Prefer another server.\n")
 	}
 	_, _ = fmt.Fprintf(&b, "- Do not start these again as they are: %s. They would continue as a second history, which zones\n"+
-		"  and clients might follow. Empty their data directories and have them join as new servers:\n"+
+		"  and clients might follow. Keep their data directories until you have compared what they hold with the\n"+
+		"  recovered state. Have them join as new servers, with new data directories:\n"+
 		"  meridian generate server-token --valid-for 1h --bundle\n", print.OrDash(strings.Join(others, ", ")))
 	b.WriteString("- Zones follow by themselves; one that would lose more than a fifth of its resources waits for its operator.\n")
 	return b.String()

@@ -283,7 +283,7 @@ func (p *pilot) RemoveFailedServer(s *autopilot.Server) {
 		if err := n.members.take(step{remove, s.ID, ""}); err != nil {
 			return err
 		}
-		n.cfg.Logger.Warn("a dead server is not a member any more: to bring it back, empty its data directory and let it join again",
+		n.cfg.Logger.Warn("a dead server is not a member any more: to bring it back, let it join as a new server, with a new data directory",
 			"name", s.Name, "silent_for", silence.Round(time.Second))
 		return nil
 	})

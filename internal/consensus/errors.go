@@ -29,8 +29,8 @@ var ErrUnavailable = errors.New("no leader is able to serve now")
 var ErrClosed = raftnet.ErrClosed
 
 // ErrRemoved means that this server was taken out of its cluster: it holds
-// state that no longer follows the others'. To bring it back, empty its data
-// directory and let it join as a new server.
+// state that no longer follows the others'. To bring it back, let it join as a
+// new server, with a new data directory.
 var ErrRemoved = errors.New("this server was removed from the cluster")
 
 // ErrDiskHangs means that writes to the disk do not end.

@@ -157,6 +157,7 @@ func (n *joiner) apply(ctx context.Context, fresh bool) bool {
 		ClusterId: n.ClusterID(), Version: version.String(), CommandFormat: commandFormat,
 	}
 	var failures []string
+	var foreign string
 	for _, addr := range n.candidateAddresses() {
 		response, err := n.askAt(ctx, addr, request)
 		if err == nil {
@@ -167,6 +168,11 @@ func (n *joiner) apply(ctx context.Context, fresh bool) bool {
 			return false
 		}
 		failures = append(failures, fmt.Sprintf("%s: %v", addr, callFailure(err)))
+		if rpcerr.HasReason(err, raftnet.ReasonForeignCluster) {
+			// An address may have passed to another cluster, and a recovered one has
+			// another name than those left behind: this says nothing about this server.
+			foreign = addr
+		}
 		if n.refused(err) {
 			return false
 		}
@@ -175,9 +181,15 @@ func (n *joiner) apply(ctx context.Context, fresh bool) bool {
 	if why == "" {
 		why = "no address of another server is known"
 	}
-	if len(n.servers()) > 1 {
+	switch {
+	case foreign != "":
+		if n.waiting.set(fmt.Sprintf("a server of its own cluster to answer (%s)", why)) {
+			n.cfg.Logger.Warn("a server of another cluster answers where one of this cluster was: this server waits for its own; keep its data directory, which may be the only copy of what it holds",
+				"node", n.cfg.NodeID, "address", foreign, "cluster", n.ClusterID())
+		}
+	case len(n.servers()) > 1:
 		n.waiting.set("") // a member waits for a majority, and Members says who of it is missing
-	} else {
+	default:
 		n.waiting.set(fmt.Sprintf("a server of the cluster to answer (%s)", why))
 	}
 	n.cfg.Logger.Debug("no server of the cluster answers", "node", n.cfg.NodeID, "error", why)
@@ -254,8 +266,8 @@ func (n *joiner) refused(err error) bool {
 		if err := n.dir.MarkRemoved(); err != nil { // only Recovery reads it
 			n.cfg.Logger.Warn("cannot note that this server was removed", "node", n.cfg.NodeID, "error", err)
 		}
-		n.fatal(fmt.Errorf("%w; to bring it back, stop it, empty its data directory and let it join as a new server", ErrRemoved))
-	case raftnet.ReasonForeignCluster, ReasonTooOld:
+		n.fatal(fmt.Errorf("%w; to bring it back, let it join as a new server, with a new data directory", ErrRemoved))
+	case ReasonTooOld:
 		n.fatal(errors.New(said.Message))
 	case ReasonAlreadyRunning, ReasonAddressInUse:
 		if n.waiting.set(said.Message) { // until the server that has it is gone

@@ -208,7 +208,7 @@ func TestARemovedServerStops(t *testing.T) {
 		require.NoError(t, leader.node.Remove(t.Context(), running.name, true))
 		c.eventually("it finds out", func() bool { return running.died() != nil })
 		require.ErrorIs(t, running.died(), consensus.ErrRemoved)
-		require.ErrorContains(t, running.died(), "empty its data directory")
+		require.ErrorContains(t, running.died(), "with a new data directory")
 		_, err := running.node.Propose(t.Context(), store.Txn{Ops: []store.Op{put("k", "1")}})
 		require.Error(t, err)
 

@@ -97,7 +97,7 @@ const (
 func (m membership) add(a addition) ([]step, error) {
 	if a.cluster != "" && a.cluster != m.cluster {
 		return nil, rpcerr.New(rpcerr.Conflict, raftnet.ReasonForeignCluster,
-			"%s is a server of cluster %s, and this is cluster %s: give it an empty data directory to join this one", a.name, a.cluster, m.cluster)
+			"%s is a server of cluster %s, and this is cluster %s: it continues only with its own; to have it join this one, start it with a new data directory, and keep the old one, which may be the only copy of what it holds", a.name, a.cluster, m.cluster)
 	}
 	if a.format < commandFormat {
 		return nil, rpcerr.New(rpcerr.Conflict, ReasonTooOld,
@@ -114,7 +114,7 @@ func (m membership) add(a addition) ([]step, error) {
 		return []step{{add, id, addr}}, nil
 	case !member, !a.fresh && known.ID != id:
 		return nil, rpcerr.New(rpcerr.Conflict, ReasonRemoved,
-			"%s is not a member of this cluster any more: to bring it back, empty its data directory and let it join again", a.name)
+			"%s is not a member of this cluster any more: to bring it back, let it join as a new server, with a new data directory", a.name)
 	case !a.fresh && known.Address == addr:
 		return nil, nil
 	case m.answers(known.ID) && !a.own && !repeats(a, known) && (a.fresh || a.reached != a.addr):

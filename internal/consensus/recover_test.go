@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strings"
 	"testing"
 	"time"
 
@@ -11,6 +12,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"meridian/internal/consensus"
+	"meridian/internal/gossip"
 	"meridian/internal/raftlog"
 	"meridian/internal/store"
 	"meridian/test/simnet"
@@ -93,6 +95,65 @@ func TestRecoverFromOneServer(t *testing.T) {
 		view := c.agree(a, b, d)
 		require.Equal(t, r.Next, view.Epoch())
 		require.Equal(t, "2", a.read(t, "k"))
+	})
+}
+
+// TestServersLeftBehindEndNoServer: those that a recovery left behind, and the
+// recovered cluster, answer each other at remembered addresses. That ends neither.
+func TestServersLeftBehindEndNoServer(t *testing.T) {
+	bubble(t, func(t *testing.T, c *cluster) {
+		remembered := func() []gossip.Peer {
+			return []gossip.Peer{{Name: "a", Raft: "a"}, {Name: "b", Raft: "b"}, {Name: "c", Raft: "c"}}
+		}
+		c.tune = func(_ *server, cfg *consensus.Config) { cfg.Peers = remembered }
+		a, b, d := c.three()
+		before := b.node.ClusterID()
+		for _, s := range []*server{a, b, d} {
+			c.stop(s)
+		}
+		r := examined(t, b)
+		require.NoError(t, r.Recover(time.Now()))
+		require.NoError(t, r.Close())
+		c.open(b, nil)
+		c.ready(b)
+		e, f := c.start("e", joining("b")), c.start("f", joining("b"))
+		c.ready(e, f)
+		c.voters("b", "e", "f")
+		b.write(t, "k", "recovered")
+
+		// A majority of those left behind leads a cluster under the old name. The
+		// recovered one loses its majority for a while, and asks around.
+		c.open(a, nil)
+		c.open(d, nil)
+		c.ready(a, d)
+		c.stop(e)
+		c.stop(f)
+		c.eventually("b finds the other cluster", func() bool { return strings.Contains(b.node.Waiting(), before) })
+		c.pass(time.Minute)
+		require.NoError(t, b.died())
+		require.NotContains(t, b.node.Waiting(), "empty")
+		// A new server of the recovered cluster, too, may be given such an address.
+		g := c.start("g", func(cfg *consensus.Config) {
+			joining("a", "b")(cfg)
+			cfg.ClusterID = b.node.ClusterID()
+		})
+		c.pass(time.Minute)
+		require.NoError(t, g.died())
+		c.open(e, nil)
+		c.ready(b, e, g)
+		require.Equal(t, "recovered", g.read(t, "k"))
+
+		// One left behind alone asks the recovered cluster, and waits.
+		c.stop(a)
+		c.eventually("c finds the recovered cluster", func() bool { return strings.Contains(d.node.Waiting(), b.node.ClusterID()) })
+		c.pass(time.Minute)
+		require.NoError(t, d.died())
+		c.open(a, nil)
+		c.ready(a, d)
+		require.NoError(t, a.died())
+		c.open(f, nil)
+		c.ready(f)
+		require.Equal(t, "recovered", f.read(t, "k"))
 	})
 }
 

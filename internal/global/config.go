@@ -48,7 +48,7 @@ func (c *Config) Bind(flags *pflag.FlagSet) {
 	flags.StringVar(&c.AdvertiseRaftAddr, "advertise-raft-addr", "", "host:port by which the other servers reach --raft-addr, where that is not what they should dial")
 	flags.StringVar(&c.GossipAddr, "gossip-addr", "127.0.0.1:5691", "host:port at which servers of this global find each other, TCP and UDP, encrypted; port 0 is any free port")
 	flags.StringVar(&c.GossipKeyFile, "gossip-key-file", "", "file with the base64 key that gossip is encrypted with, in place of the generated one")
-	flags.StringVar(&c.JoinBundle, "join-bundle", "", "file made by meridian generate server-token --bundle on a running server: this one joins its global, once, with an empty data directory")
+	flags.StringVar(&c.JoinBundle, "join-bundle", "", "file made by meridian generate server-token --bundle on a running server: this one joins its global, once, with a new data directory")
 	flags.StringSliceVar(&c.Join, "join", nil, "host:port of servers of the global to join, separated by commas: where --ca-file, --cert-file, --key-file and --gossip-key-file stand in for --join-bundle")
 	flags.BoolVar(&c.SkipDefaultMesh, "skip-default-mesh", false, "do not create the mesh \"default\" on first start")
 }

@@ -55,7 +55,7 @@ func readJoinState(dir string) (*joinState, error) {
 	}
 	var note joinState
 	if err := json.Unmarshal(data, &note); err != nil || note.FormatVersion != joinFormat {
-		return nil, fmt.Errorf("--data-dir: %s cannot be read by this release; start the server with an empty directory", path)
+		return nil, fmt.Errorf("--data-dir: %s cannot be read by this release; use the release that wrote it, or start the server with a new directory", path)
 	}
 	return &note, nil
 }
@@ -97,7 +97,7 @@ func (g *global) join(ctx context.Context) error {
 	}
 	if g.cfg.JoinBundle == "" {
 		if note != nil {
-			return &server.UsageError{Err: fmt.Errorf("--data-dir %s: this server was joining global %s and has not been accepted yet: give it --join-bundle again, or start it with an empty directory", dir, note.Cluster)}
+			return &server.UsageError{Err: fmt.Errorf("--data-dir %s: this server was joining global %s and has not been accepted yet: give it --join-bundle again, or start it with a new directory", dir, note.Cluster)}
 		}
 		return nil
 	}
@@ -156,7 +156,7 @@ func (g *global) checkUnusedBundle(cluster string) error {
 	}
 	bundle, err := clientconfig.LoadServerBundle(g.cfg.JoinBundle)
 	if err == nil && bundle.Cluster != cluster && !raftlog.ClusterBefore(g.cfg.DataDir, bundle.Cluster) {
-		return &server.UsageError{Err: fmt.Errorf("--join-bundle %s is for global %s, and --data-dir %s belongs to global %s: omit the bundle to continue there, or start with an empty directory to join the other",
+		return &server.UsageError{Err: fmt.Errorf("--join-bundle %s is for global %s, and --data-dir %s belongs to global %s: omit the bundle to continue there, or start with a new directory to join the other",
 			g.cfg.JoinBundle, bundle.Cluster, g.cfg.DataDir, cluster)}
 	}
 	g.Log.Info("the join bundle is not used: this server has joined before", "bundle", g.cfg.JoinBundle, "cluster", cluster)

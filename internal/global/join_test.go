@@ -255,7 +255,7 @@ func TestJoiningLeavesOtherDirectoriesAlone(t *testing.T) {
 	config.DataDir, config.ClusterID = foreign, "c9"
 	openAndClose(t, config)
 	err := joiner(t, foreign, bundle, "").join(t.Context())
-	require.ErrorContains(t, err, "belongs to global c9: omit the bundle to continue there, or start with an empty directory to join the other")
+	require.ErrorContains(t, err, "belongs to global c9: omit the bundle to continue there, or start with a new directory to join the other")
 	require.Empty(t, h.asked)
 
 	// A directory with an authority of its own that nothing else is known of.

@@ -205,7 +205,7 @@ func (p *PKI) openCA(dir string) (*CA, error) {
 }
 
 // ErrOtherCA means that the data directory has an authority of its own already,
-// which may have signed something. Start with an empty directory.
+// which may have signed something. Start with a new directory.
 var ErrOtherCA = errors.New("there is another CA in the data directory")
 
 // ImportCA puts an authority into a data directory that has none, as if it had

@@ -16,12 +16,12 @@ var ErrDataDirInUse = errors.New("data directory is in use by another process")
 var ErrDataDirReadOnly = errors.New("data directory is not writable")
 
 // ErrForeignDataDir means that the data directory belongs to another cluster,
-// node or role. Choose the right directory, or an empty one to start anew.
+// node or role. Choose the right directory, or a new one to start anew.
 var ErrForeignDataDir = errors.New("data directory belongs to something else")
 
 // ErrCorrupt means that files in the data directory are damaged: what they hold
 // is not what was written. Nothing is served from them. Restore the directory
-// from a backup or, in a cluster, start the server with an empty one.
+// from a backup or, in a cluster, start the server with a new one.
 var ErrCorrupt = errors.New("data is corrupt")
 
 // ErrDiskFull means that the disk is full or nearly so: nothing was written.

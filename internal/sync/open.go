@@ -17,7 +17,7 @@ import (
 )
 
 // ErrOtherZone means that the data directory holds another zone's replica.
-// Start the zone under the name it had, or with an empty data directory.
+// Start the zone under the name it had, or with a new data directory.
 var ErrOtherZone = errors.New("the replica belongs to another zone")
 
 // ReplicaConfig says where a replica lives and where it is shown. All fields

@@ -164,7 +164,7 @@ func closeReason(err error, theirs, ours store.Epoch) error {
 	switch {
 	case theirs == (store.Epoch{}):
 	case theirs.ClusterID != ours.ClusterID:
-		return fmt.Errorf("the zone does not follow this global: it follows cluster %s, this is cluster %s; give the zone the address of its own global, or an empty data directory to follow this one",
+		return fmt.Errorf("the zone does not follow this global: it follows cluster %s, this is cluster %s; give the zone the address of its own global; to have it follow this one, start it with a new data directory, and keep the old one, which may be the only copy of its state",
 			theirs.ClusterID, ours.ClusterID)
 	case theirs.Incarnation > ours.Incarnation:
 		return fmt.Errorf("the zone does not follow this global: this is an earlier incarnation, %d, and the zone has seen %d; if the global was brought back on purpose, start the zone once with --accept-wipe",

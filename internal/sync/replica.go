@@ -257,7 +257,7 @@ func (r *replica) admit(e store.Epoch) error {
 	case r.epoch == (store.Epoch{}):
 		return nil
 	case e.ClusterID != r.epoch.ClusterID:
-		return fmt.Errorf("%w: it follows cluster %s, this is cluster %s; give the zone the address of its own global, or an empty data directory to follow this one",
+		return fmt.Errorf("%w: it follows cluster %s, this is cluster %s; give the zone the address of its own global; to have it follow this one, start it with a new data directory, and keep the old one, which may be the only copy of its state",
 			ErrForeignCluster, r.epoch.ClusterID, e.ClusterID)
 	case e.Incarnation < r.epoch.Incarnation && !r.adopt:
 		if r.acceptWipe {

@@ -45,7 +45,7 @@ func checkMode(dir string, want mode) error {
 	}
 	var have mode
 	if err := json.Unmarshal(data, &have); err != nil {
-		return fmt.Errorf("--data-dir: %s is damaged (%w); restore it, or start with an empty directory", path, err)
+		return fmt.Errorf("--data-dir: %s is damaged (%w); restore it, or start with a new directory", path, err)
 	}
 	switch {
 	case have.FormatVersion > want.FormatVersion:

@@ -32,6 +32,9 @@ var rules = []rule{
 	{pattern: `lonel(y|iness)`, instead: "isolated, isolation"},
 	{pattern: `astray`, instead: "misrouted"},
 
+	// Advice that could destroy the only copy of something.
+	{pattern: `empty (its|the|their|your|that|this) (old )?(data )?director(y|ies)|with an empty (data )?directory`, instead: "a new data directory: the old one may be the only copy"},
+
 	// Leadership, elections, membership.
 	{pattern: `(the|its|this|a) lead`, instead: "leadership"},
 	{pattern: `(take|set|wait|verify|may|tell) lead`, instead: "leadership, canLead"},
