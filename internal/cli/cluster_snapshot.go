@@ -161,7 +161,7 @@ func (s *snapshotSink) Write(p []byte) (int, error) {
 }
 
 // outputOf is standard output as a writer.
-func outputOf(a *app) io.Writer { return writerFunc(a.Output) }
+func outputOf(a *app) io.Writer { return writerFunc(a.Raw) }
 
 type writerFunc func([]byte) error
 

@@ -7,7 +7,6 @@ import (
 	"time"
 
 	"github.com/spf13/cobra"
-	"sigs.k8s.io/yaml"
 
 	meridianv1 "meridian/api/meridian/v1"
 	"meridian/internal/cli/exit"
@@ -86,12 +85,12 @@ func (a *app) describe(ctx context.Context, kind *resource.Descriptor, mesh, nam
 		}
 		b.WriteString(holders)
 	}
-	spec, err := yaml.JSONToYAML(r.Canonical())
+	spec, err := print.YAML(r.Canonical())
 	if err != nil {
 		return fmt.Errorf("show the spec of %s: %w", r.Key(), err)
 	}
 	b.WriteString("Spec:\n")
-	for _, text := range exit.Lines(string(spec)) {
+	for _, text := range exit.Lines(spec) {
 		b.WriteString("  " + text + "\n")
 	}
 	return a.Output([]byte(b.String()))

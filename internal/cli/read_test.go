@@ -33,7 +33,7 @@ mesh: demo
 name: slow
 labels: {team: a}
 sources: [{match: {kuma.io/service: web, version: v1}}, {match: {kuma.io/service: api}}]
-destinations: [{match: {kuma.io/service: '*'}}]
+destinations: [{match: {kuma.io/service: "*"}}]
 conf: {connectTimeout: 5s}
 `
 
@@ -172,7 +172,7 @@ Spec:
     connectTimeout: 5s
   destinations:
   - match:
-      kuma.io/service: '*'
+      kuma.io/service: "*"
   sources:
   - match:
       kuma.io/service: web

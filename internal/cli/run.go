@@ -3,7 +3,6 @@ package cli
 import (
 	"context"
 	"errors"
-	"fmt"
 	"io"
 	"strings"
 	"time"
@@ -63,8 +62,8 @@ func (a *app) run(ctx context.Context, args []string) int {
 	if err == nil {
 		root.SetArgs(args)
 		root.SetIn(a.stdin)
-		root.SetOut(a.Stdout)
-		root.SetErr(a.Stderr)
+		root.SetOut(print.Escaped(a.Stdout))
+		root.SetErr(print.Escaped(a.Stderr))
 		var cmd *cobra.Command
 		cmd, err = root.ExecuteContextC(ctx)
 		nameCommand(err, cmd)
@@ -75,12 +74,7 @@ func (a *app) run(ctx context.Context, args []string) int {
 		return exit.OK
 	}
 	r := exit.Explain(err)
-	for i, line := range r.Lines {
-		if i == 0 {
-			line = a.Paint(a.Stderr, print.Red, "Error:") + " " + line
-		}
-		_, _ = fmt.Fprintln(a.Stderr, line)
-	}
+	a.Failure(r.Lines...)
 	return r.Code
 }
 

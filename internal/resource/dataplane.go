@@ -174,6 +174,8 @@ func checkServiceTags(at Path, tags Tags, r *Report) {
 		switch value := tags[tag]; {
 		case tag == "":
 			r.Errorf(at, "a tag needs a name")
+		case strings.ContainsFunc(tag+value, unprintable):
+			r.Errorf(doctree.MemberPath(at, tag), "a tag has no characters that do not print, got %q", doctree.Clip(value))
 		case value == "" && tag != ServiceTag:
 			r.Errorf(doctree.MemberPath(at, tag), "a tag needs a value")
 		case value == AnyValue:

@@ -156,6 +156,10 @@ func TestDataplaneRefusals(t *testing.T) {
 			`networking.inbound[0].tags.version: "*" stands for any value in a selector; a dataplane has exact values`,
 		},
 		{
+			"tags are shown", `{address: a, inbound: [{port: 80, tags: {kuma.io/service: web, version: "1\u202e"}}]}`,
+			`networking.inbound[0].tags.version: a tag has no characters that do not print, got "1\u202e"`,
+		},
+		{
 			"tags have values", "{address: a, inbound: [{port: 80, tags: {kuma.io/service: web, version: }}]}",
 			`networking.inbound[0].tags.version: has no value; remove it or give it one`,
 		},

@@ -43,7 +43,7 @@ func checkTags(at Path, tags map[string]string, r *Report) {
 		case len(name) > maxTagName:
 			r.Errorf(path, "the tag's name is longer than %d bytes", maxTagName)
 		case strings.ContainsFunc(name, notInTag) || strings.Contains(name, AnyValue):
-			r.Errorf(path, "a tag's name has no spaces, control characters or '*'")
+			r.Errorf(path, "a tag's name has no spaces, characters that do not print or '*'")
 		}
 		switch {
 		case value == "":
@@ -53,15 +53,19 @@ func checkTags(at Path, tags map[string]string, r *Report) {
 		case value != AnyValue && strings.Contains(value, AnyValue):
 			r.Errorf(path, "'*' only stands alone and matches any value; %q would never match", doctree.Clip(value))
 		case value != AnyValue && strings.ContainsFunc(value, notInTag):
-			r.Errorf(path, "a tag's value has no spaces or control characters, got %q", doctree.Clip(value))
+			r.Errorf(path, "a tag's value has no spaces or characters that do not print, got %q", doctree.Clip(value))
 		}
 	}
 }
 
 // notInTag reports characters that tags cannot hold.
 func notInTag(c rune) bool {
-	return unicode.IsSpace(c) || unicode.IsControl(c)
+	return unicode.IsSpace(c) || unprintable(c)
 }
+
+// unprintable reports characters that a terminal does not show: control and format
+// characters, such as those that change the direction of text.
+func unprintable(c rune) bool { return !unicode.IsPrint(c) }
 
 // checkOrder refuses a maximum below its minimum.
 func checkOrder(at Path, least, most *Duration, leastName string, r *Report) {

@@ -5,8 +5,10 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strings"
 	"sync"
 	"time"
+	"unicode"
 
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
@@ -210,6 +212,9 @@ func (c *conn) hello(h *syncv1.Hello, now time.Time) error {
 	zone := resource.ZoneName(h.Zone)
 	if h.Zone == "" || h.Instance == "" {
 		return fencef(syncv1.FenceReason_FENCE_REASON_PROTOCOL, "a Hello without zone or instance")
+	}
+	if strings.ContainsFunc(h.Instance, func(r rune) bool { return !unicode.IsPrint(r) }) {
+		return fencef(syncv1.FenceReason_FENCE_REASON_PROTOCOL, "the name of the instance has characters that do not print: %q", h.Instance)
 	}
 	if c.joined && (zone != c.zone || h.Instance != c.id) {
 		return fencef(syncv1.FenceReason_FENCE_REASON_PROTOCOL, "a stream cannot change its zone")

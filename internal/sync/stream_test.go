@@ -484,6 +484,7 @@ func TestRefusedConnections(t *testing.T) {
 		empty := ""
 		c.admit.Store(&empty)
 		require.Equal(t, codes.InvalidArgument, last(&syncv1.Hello{Protocol: 1}), "no zone")
+		require.Equal(t, codes.InvalidArgument, last(&syncv1.Hello{Protocol: 1, Zone: "east", Instance: "\x1b[2J"}), "a name that acts on terminals")
 		require.Equal(t, codes.FailedPrecondition, last(&syncv1.Hello{Protocol: 9, MinProtocol: 9, Zone: "east", Instance: "i"}))
 		require.NoError(t, conn.Close())
 		c.stop()

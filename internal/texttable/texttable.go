@@ -1,7 +1,7 @@
 // Package texttable lays out text in columns for people.
 //
 // Guarantees. Columns are two spaces apart, lines have no trailing spaces, and a
-// cell is one line whatever it holds. With a limit no line of a row is longer than
+// cell is one line whatever it holds, and acts on no terminal (Escape). With a limit no line of a row is longer than
 // it, as long as every column can have 8 characters: the widest cells are cut, and
 // end in an ellipsis.
 //
@@ -44,7 +44,7 @@ func New(indent string, header ...string) *Table {
 // Add appends a row, and returns it until the next one is added.
 func (t *Table) Add(cells ...string) *Row {
 	for i, cell := range cells {
-		cells[i] = strings.Join(strings.Fields(cell), " ")
+		cells[i] = Escape(strings.Join(strings.Fields(cell), " "))
 	}
 	t.rows = append(t.rows, Row{cells: cells})
 	return &t.rows[len(t.rows)-1]
@@ -52,7 +52,7 @@ func (t *Table) Add(cells ...string) *Row {
 
 // Note adds a line below the row, which is never cut.
 func (r *Row) Note(format string, args ...any) {
-	r.notes = append(r.notes, fmt.Sprintf(format, args...))
+	r.notes = append(r.notes, Escape(fmt.Sprintf(format, args...)))
 }
 
 // String lays the table out. limit is the longest line, 0 for none.

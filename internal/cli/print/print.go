@@ -4,7 +4,9 @@
 //
 // Guarantees. Standard output carries data only. A cell of a table is one line,
 // and an empty one is "-", so that columns can be counted. Colours appear on
-// terminals only. What a server sent as JSON is printed byte for byte.
+// terminals only. What a server sent as JSON is printed byte for byte, except for
+// characters that would act on a terminal: those are escaped in everything that is
+// printed (texttable.Escape).
 //
 // Non-goals: asking a server, and deciding the exit code.
 package print
@@ -23,8 +25,8 @@ import (
 
 	"github.com/spf13/pflag"
 	"golang.org/x/term"
-	"sigs.k8s.io/yaml"
 
+	"meridian/internal/doctree"
 	"meridian/internal/texttable"
 )
 
@@ -106,8 +108,11 @@ func (f *FormatFlag) Set(s string) error {
 // Structured reports whether a format is for programs, as one document.
 func (f Format) Structured() bool { return f == FormatJSON || f == FormatYAML || f.selects() }
 
-// Output puts data on standard output.
-func (p *Printer) Output(data []byte) error {
+// Output puts text on standard output, escaped.
+func (p *Printer) Output(text []byte) error { return p.Raw([]byte(texttable.Escape(string(text)))) }
+
+// Raw puts data that is not text on standard output, as it is.
+func (p *Printer) Raw(data []byte) error {
 	if _, err := p.Stdout.Write(data); err != nil {
 		if errors.Is(err, syscall.EPIPE) || errors.Is(err, io.ErrClosedPipe) {
 			return ErrClosed
@@ -126,16 +131,34 @@ func (p *Printer) WriteDocument(f Format, document []byte) error {
 		return p.writeSelection(f, document)
 	}
 	if f == FormatYAML {
-		converted, err := yaml.JSONToYAML(document)
+		text, err := YAML(document)
 		if err != nil {
 			return fmt.Errorf("convert the answer to YAML: %w", err)
 		}
-		document = converted
+		return p.Output([]byte(text))
 	}
-	if !bytes.HasSuffix(document, []byte("\n")) {
-		document = append(bytes.Clone(document), '\n')
+	return p.writeJSON(document)
+}
+
+// writeJSON prints a JSON document, escaped.
+func (p *Printer) writeJSON(document []byte) error {
+	text := texttable.EscapeJSON(string(document))
+	if !strings.HasSuffix(text, "\n") {
+		text += "\n"
 	}
-	return p.Output(document)
+	return p.Raw([]byte(text))
+}
+
+// YAML is a JSON document as YAML, in which everything that Escape replaces stands in
+// double quotes, where it keeps its meaning.
+func YAML(document []byte) (string, error) {
+	values, _, err := doctree.ParseJSON(document)
+	if err != nil {
+		return "", err
+	}
+	var out strings.Builder
+	err = doctree.WriteYAML(&out, values...)
+	return out.String(), err
 }
 
 // WriteValue prints a value as indented JSON or as YAML.
@@ -207,12 +230,26 @@ func OrDash(cell string) string {
 
 // Message writes one line for people to standard error.
 func (p *Printer) Message(format string, args ...any) {
-	_, _ = fmt.Fprintf(p.Stderr, format+"\n", args...)
+	p.message(texttable.Escape(fmt.Sprintf(format, args...)))
+}
+
+// message writes a line to standard error that is escaped but for its colours.
+func (p *Printer) message(line string) { _, _ = fmt.Fprintln(p.Stderr, line) }
+
+// Failure writes the lines of an error to standard error.
+func (p *Printer) Failure(lines ...string) {
+	for i, line := range lines {
+		line = texttable.Escape(line)
+		if i == 0 {
+			line = p.Paint(p.Stderr, Red, "Error:") + " " + line
+		}
+		p.message(line)
+	}
 }
 
 // Warn writes one warning to standard error.
 func (p *Printer) Warn(text string) {
-	_, _ = fmt.Fprintf(p.Stderr, "%s %s\n", p.Paint(p.Stderr, Yellow, "Warning:"), text)
+	p.message(p.Paint(p.Stderr, Yellow, "Warning:") + " " + texttable.Escape(text))
 }
 
 // Color is an ANSI colour.
@@ -237,4 +274,18 @@ func (p *Printer) Paint(w io.Writer, c Color, text string) string {
 func IsTerminal(stream any) bool {
 	f, ok := stream.(*os.File)
 	return ok && term.IsTerminal(int(f.Fd()))
+}
+
+// Escaped returns a writer that escapes what it is given, text by text, and passes
+// it on to w.
+func Escaped(w io.Writer) io.Writer { return escaped{w} }
+
+type escaped struct{ to io.Writer }
+
+// Write implements io.Writer.
+func (e escaped) Write(text []byte) (int, error) {
+	if _, err := io.WriteString(e.to, texttable.Escape(string(text))); err != nil {
+		return 0, err
+	}
+	return len(text), nil
 }

@@ -22,6 +22,7 @@ func (p *Printer) Resources(f Format, resources []*resource.Resource, kind *reso
 		if err := resource.Encode(&out, resource.FormatJSONList, resources...); err != nil {
 			return err
 		}
+		return p.writeJSON(out.Bytes())
 	case FormatYAML:
 		if err := resource.Encode(&out, resource.FormatYAML, resources...); err != nil {
 			return err
