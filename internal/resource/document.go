@@ -319,7 +319,11 @@ func (e *envelope) readMetadata(metadata *doctree.Node, report *Report) {
 	e.readName(metadata, "metadata.name", report)
 	e.readLabels(metadata, "metadata.labels", report)
 	if namespace := metadata.Get("namespace"); namespace != nil && namespace.Shape != doctree.Null {
-		if text, ok := readText(metadata, "namespace", "metadata.namespace", report); ok && text != "" {
+		switch text, ok := readText(metadata, "namespace", "metadata.namespace", report); {
+		case !ok || text == "":
+		case CheckName(text) != nil:
+			report.Errorf("metadata.namespace", "%s", CheckName(text))
+		default:
 			e.setLabel(LabelNamespace, text)
 		}
 	}
@@ -359,6 +363,7 @@ func (e *envelope) readLabels(n *doctree.Node, at Path, report *Report) {
 	var written map[string]string
 	dec.into(&written, labels, at)
 	report.Problems = append(report.Problems, dec.report.Problems...)
+	CheckLabels(written, at, report)
 	for name, value := range written {
 		e.setLabel(name, value)
 	}

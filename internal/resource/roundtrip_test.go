@@ -79,6 +79,13 @@ func anyTime(t *rapid.T, label string) time.Time {
 	return time.Time{}
 }
 
+// printable reports whether a text may be the value of a label (§1.1).
+func printable(text string) bool {
+	report := &resource.Report{}
+	resource.CheckLabels(map[string]string{"a": text}, "labels", report)
+	return !report.Failed()
+}
+
 // §1.2: export | apply changes nothing, whatever the content.
 func TestRoundTripProperty(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
@@ -89,7 +96,7 @@ func TestRoundTripProperty(t *testing.T) {
 			Version:          rapid.Uint64().Draw(t, "version"),
 			Revision:         resource.Revision(rapid.Uint64().Draw(t, "revision")),
 		}
-		if labels := rapid.MapOfN(rapid.StringMatching(`[a-z/.]{1,10}`), anyText(), 0, 3).Draw(t, "labels"); len(labels) > 0 {
+		if labels := rapid.MapOfN(rapid.StringMatching(`([a-z]{1,5}\.x/)?[a-zA-Z]([-_.]?[a-z]){0,4}`), anyText().Filter(printable), 0, 3).Draw(t, "labels"); len(labels) > 0 {
 			meta.Labels = labels
 		}
 		conf := anyValue(3).Draw(t, "conf")

@@ -3,6 +3,7 @@ package store_test
 import (
 	"context"
 	"errors"
+	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -133,6 +134,19 @@ func TestCompactionByAgeAndBytes(t *testing.T) {
 			require.NoError(t, s.Apply(resource.Revision(i+2), puts(r)).Err)
 		}
 		require.Equal(t, resource.Revision(4), s.Oldest(), "only the newest fits")
+	})
+	t.Run("bytes of labels, of deleted resources too", func(t *testing.T) {
+		s := opened(t, store.Options{History: store.History{MaxBytes: 100 << 10}})
+		labels := map[string]string{"note": strings.Repeat("v", 60<<10)}
+		r := resource.New(resource.Meta{Key: retryKey("default", "a"), Labels: labels}, nil, []byte("{}"))
+		require.NoError(t, s.Apply(2, puts(r)).Err)
+		require.NoError(t, s.Apply(3, deletes(r.Key())).Err)
+		require.Equal(t, resource.Revision(2), s.Oldest(), "the creation and the deletion do not fit together")
+		require.NoError(t, s.Apply(4, puts(thing(retryKey("default", "b"), 1))).Err)
+		require.Equal(t, resource.Revision(2), s.Oldest())
+		r = r.WithMeta(resource.Meta{Key: retryKey("default", "c"), Labels: labels})
+		require.NoError(t, s.Apply(5, puts(r)).Err)
+		require.Equal(t, resource.Revision(3), s.Oldest(), "what was deleted is forgotten")
 	})
 }
 

@@ -14,8 +14,8 @@ type record struct {
 	size  int   // estimated bytes kept alive
 }
 
-// Estimates of what a batch and a change keep alive besides content: copied
-// tree nodes, tallies, the envelope.
+// Estimates of what a batch and a change keep alive besides resources: copied
+// tree nodes, tallies, times and versions.
 const (
 	batchOverhead  = 3 << 10
 	changeOverhead = 512
@@ -26,10 +26,10 @@ func newRecord(b Batch, v *View) *record {
 	for _, c := range b.Changes {
 		r.size += changeOverhead
 		if c.Before != nil {
-			r.size += len(c.Before.Canonical())
+			r.size += c.Before.Size()
 		}
 		if c.After != nil {
-			r.size += len(c.After.Canonical())
+			r.size += c.After.Size()
 		}
 	}
 	return r

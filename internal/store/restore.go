@@ -149,7 +149,7 @@ func notAfter(r *resource.Resource, rev resource.Revision) *resource.Resource {
 }
 
 // resourceOverhead estimates what a resource takes in a command besides its
-// content.
+// identity and content.
 const resourceOverhead = 128
 
 // Parts cuts a state into the parts of a restore, of about size bytes each or of
@@ -162,7 +162,7 @@ func (snap *Snapshot) Parts(replaces, epoch Epoch, size int) []RestorePart {
 		n, bytes := 0, 0
 		for n < len(rest) && (n == 0 || bytes < size) {
 			digest = digest.Add(Sum(rest[n]))
-			bytes += len(rest[n].Canonical()) + resourceOverhead
+			bytes += rest[n].Size() + resourceOverhead
 			n++
 		}
 		parts = append(parts, RestorePart{ID: epoch.Random, Number: len(parts), Resources: slices.Clip(rest[:n])})

@@ -148,6 +148,10 @@ func readResource(m *meridianv1.Resource) (*resource.Resource, error) {
 		return nil, nil
 	}
 	key := resource.Key{Kind: resource.Kind(m.GetKind()), Mesh: resource.MeshName(m.GetMesh()), Name: m.GetName()}
+	report := &resource.Report{}
+	if resource.CheckLabels(m.GetLabels(), "labels", report); report.Failed() {
+		return nil, rpcerr.New(rpcerr.Invalid, "INVALID_RESOURCE", "%w", &resource.DocumentError{Key: key, Problems: report.Problems})
+	}
 	r, _, err := resource.Build(resource.Meta{Key: key, Labels: m.GetLabels()}, m.GetSpec())
 	if err != nil {
 		return nil, rpcerr.New(rpcerr.Invalid, "INVALID_RESOURCE", "%s: %w", key, err)

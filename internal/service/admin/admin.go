@@ -15,8 +15,9 @@ import (
 	"meridian/internal/store"
 )
 
-// MaxBatchBytes bounds the specs of one batch together, in bytes. A batch is
-// one entry of the log and one frame to every zone.
+// MaxBatchBytes bounds a batch, in bytes of its message: what is written, or of
+// what is removed as it is stored. A batch is one entry of the log, one message to
+// every watch, and frames to every zone.
 const MaxBatchBytes = 16 << 20
 
 // Source is one store that the service reads: all resources of some kinds.
@@ -117,6 +118,10 @@ func Decode(m *meridianv1.Resource) (*resource.Resource, []resource.Problem, err
 	}
 	if t := m.GetModificationTime(); t != nil {
 		meta.ModificationTime = t.AsTime()
+	}
+	report := &resource.Report{}
+	if resource.CheckLabels(meta.Labels, "labels", report); report.Failed() {
+		return nil, nil, &resource.DocumentError{Key: meta.Key, Problems: report.Problems}
 	}
 	return resource.Build(meta, m.GetSpec())
 }

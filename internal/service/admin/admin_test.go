@@ -30,9 +30,10 @@ import (
 // fixture is a service with a client.
 type fixture struct {
 	meridianv1.AdminServiceClient
-	store  *store.Store
-	writer *committest.Log
-	ctx    context.Context
+	service *Service
+	store   *store.Store
+	writer  *committest.Log
+	ctx     context.Context
 }
 
 func newFixture(t *testing.T, change func(*Config)) *fixture {
@@ -63,7 +64,8 @@ func newFixture(t *testing.T, change func(*Config)) *fixture {
 	defaults := authz.Defaults{}
 	require.NoError(t, defaults.Ensure(t.Context(), s.View, f.writer, cfg.Now))
 	server := grpc.NewServer(grpc.UnaryInterceptor(rpcerr.UnaryServer), grpc.StreamInterceptor(rpcerr.StreamServer))
-	meridianv1.RegisterAdminServiceServer(server, New(cfg))
+	f.service = New(cfg)
+	meridianv1.RegisterAdminServiceServer(server, f.service)
 	served := make(chan error, 1)
 	go func() { served <- server.Serve(listener) }()
 	conn, err := grpc.NewClient("passthrough:///admin",

@@ -17,7 +17,8 @@ import (
 	"meridian/internal/store"
 )
 
-// listPart bounds one message of List, in bytes of specs.
+// listPart bounds one message of List, in bytes of resources; one that is larger
+// has a message of its own.
 const listPart = 256 << 10
 
 // Get returns one resource.
@@ -67,15 +68,14 @@ func (s *Service) List(req *meridianv1.ListRequest, stream grpc.ServerStreamingS
 				continue
 			}
 			shown = true
+			if size > 0 && size+r.Size() > listPart {
+				if err := stream.Send(part); err != nil {
+					return err
+				}
+				part, size = &meridianv1.ListResponse{Revision: part.Revision}, 0
+			}
 			part.Resources = append(part.Resources, Encode(r))
-			size += len(r.Canonical())
-			if size < listPart {
-				continue
-			}
-			if err := stream.Send(part); err != nil {
-				return err
-			}
-			part, size = &meridianv1.ListResponse{Revision: part.Revision}, 0
+			size += r.Size()
 		}
 		// Who asks for a kind by name and may see nothing of it is told so; a list
 		// of everything leaves out what the caller may not see.

@@ -7,6 +7,7 @@ import (
 	"math"
 
 	"google.golang.org/grpc"
+	"google.golang.org/protobuf/proto"
 
 	meridianv1 "meridian/api/meridian/v1"
 	"meridian/internal/authn"
@@ -39,7 +40,7 @@ func (s *Service) ApplyBatch(ctx context.Context, req *meridianv1.ApplyRequest) 
 		return nil, rpcerr.New(rpcerr.Invalid, "IF_VERSION_NEEDS_ONE",
 			"a version condition is about one resource; this batch has %d", len(req.GetResources()))
 	}
-	if err := checkSize(req.GetResources()); err != nil {
+	if err := checkSize("holds", int64(proto.Size(req))); err != nil {
 		return nil, err
 	}
 	result, said, err := s.apply(ctx, req)
@@ -113,6 +114,9 @@ func (s *Service) DeleteBatch(ctx context.Context, req *meridianv1.DeleteRequest
 	if err := checkRequest(req.GetRequestId(), req.GetDryRun(), len(req.GetKeys())); err != nil {
 		return nil, err
 	}
+	if err := checkSize("holds", int64(proto.Size(req))); err != nil {
+		return nil, err
+	}
 	if req.IfVersion != nil && len(req.GetKeys()) != 1 {
 		return nil, rpcerr.New(rpcerr.Invalid, "IF_VERSION_NEEDS_ONE",
 			"a version condition is about one resource; this batch has %d", len(req.GetKeys()))
@@ -135,6 +139,7 @@ func (s *Service) DeleteBatch(ctx context.Context, req *meridianv1.DeleteRequest
 func (s *Service) deleteOn(ctx context.Context, view store.Reader, attempt string, req *meridianv1.DeleteRequest) (store.Result, error) {
 	txn := store.Txn{RequestID: attempt, Time: s.cfg.Now()}
 	seen := map[resource.Key]bool{}
+	size := 0
 	for _, k := range req.GetKeys() {
 		key, err := s.writableKey(k)
 		if err != nil {
@@ -144,10 +149,19 @@ func (s *Service) deleteOn(ctx context.Context, view store.Reader, attempt strin
 			continue
 		}
 		seen[key] = true
-		if _, ok := view.Get(key); !ok {
+		r, ok := view.Get(key)
+		if !ok {
 			return store.Result{}, notFound(view, key)
 		}
+		size += r.Size()
 		txn.Ops = append(txn.Ops, store.Op{Key: key})
+	}
+	// A watch shows all that a batch removes in one message. One resource can
+	// always be removed, whatever an earlier release let it be.
+	if len(seen) > 1 {
+		if err := checkSize("removes", int64(size)); err != nil {
+			return store.Result{}, err
+		}
 	}
 	result, _, err := s.commit(ctx, txn, req.IfVersion, writeOptions{dryRun: req.GetDryRun(), force: req.GetForce()})
 	return result, err
@@ -165,14 +179,11 @@ func checkRequest(id string, dryRun bool, n int) error {
 	return nil
 }
 
-func checkSize(batch []*meridianv1.Resource) error {
-	size := 0
-	for _, m := range batch {
-		size += len(m.GetSpec())
-	}
+// checkSize refuses a batch that holds, or removes, too many bytes of resources.
+func checkSize(what string, size int64) error {
 	if size > MaxBatchBytes {
-		return rpcerr.New(rpcerr.Invalid, "BATCH_TOO_LARGE",
-			"the batch holds %.1f MiB of specs as JSON; at most %d MiB are applied at once: split it", math.Ceil(float64(size)*10/(1<<20))/10, MaxBatchBytes>>20)
+		return rpcerr.New(rpcerr.Invalid, "BATCH_TOO_LARGE", "the batch %s %.1f MiB of resources; a batch has at most %d MiB: split it",
+			what, math.Ceil(float64(size)*10/(1<<20))/10, MaxBatchBytes>>20)
 	}
 	return nil
 }
