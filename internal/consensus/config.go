@@ -116,8 +116,7 @@ type JoinConfig struct {
 	Addrs func() []string
 }
 
-// Timing is raft's. Heartbeats wait in line with a follower's disk writes, so
-// Heartbeat should stay at 500 ms or more for servers with real disks.
+// Timing is raft's.
 type Timing struct {
 	// Heartbeat is how long a follower waits for a leader before it stands for
 	// election, and how long an election lasts. A cluster of one does not wait.

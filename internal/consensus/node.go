@@ -215,7 +215,7 @@ func (n *Node) startRaft(snapshots *raftlog.Snapshots, notify chan<- bool) (err 
 	if err == nil {
 		n.running.Store(n.raft)
 		n.log.Running()
-		n.endpoint.Start(n.screen)
+		n.endpoint.Start(raftnet.Screen{Examine: n.screen, State: func() (term, last uint64) { return n.raft.CurrentTerm(), n.raft.LastIndex() }})
 		return nil
 	}
 	switch {

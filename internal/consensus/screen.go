@@ -29,10 +29,12 @@ func (n *core) screen(rpc raft.RPC) (raft.RPC, bool) {
 	case *raft.InstallSnapshotRequest:
 		if request.Term >= r.CurrentTerm() && request.LastLogIndex <= r.AppliedIndex() {
 			// What is in it has been applied.
-			_, _ = io.Copy(io.Discard, rpc.Reader) // the sender waits for it to be read
-			rpc.Respond(&raft.InstallSnapshotResponse{
-				RPCHeader: raft.RPCHeader{ProtocolVersion: raft.ProtocolVersionMax}, Term: request.Term, Success: true,
-			}, nil)
+			n.answers.Go(func() { // beside other messages, for as long as the snapshot takes to arrive
+				_, _ = io.Copy(io.Discard, rpc.Reader) // the sender waits for it to be read
+				rpc.Respond(&raft.InstallSnapshotResponse{
+					RPCHeader: raft.RPCHeader{ProtocolVersion: raft.ProtocolVersionMax}, Term: request.Term, Success: true,
+				}, nil)
+			})
 			return rpc, false
 		}
 	case *raft.AppendEntriesRequest:

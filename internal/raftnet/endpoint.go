@@ -15,7 +15,7 @@ import (
 // waiting for it and would take them for proof that it still leads.
 //
 // It also keeps messages from raft: all, while a new server waits to be added to a
-// cluster (see Hold), and those that Node.screen holds back.
+// cluster (see Hold), and those that a Screen or inbound answers.
 // And it finds servers that have moved (see addresses).
 type Endpoint struct {
 	Transport
@@ -35,8 +35,6 @@ type Endpoint struct {
 	held, done  chan struct{}
 	releaseOnce sync.Once
 	forwarding  sync.WaitGroup
-	// screen examines a message before raft does.
-	screen func(raft.RPC) (raft.RPC, bool)
 }
 
 // confirmation is proof that a server followed this one.
@@ -57,9 +55,8 @@ func NewEndpoint(t Transport, hint func(name string) string) *Endpoint {
 
 // Start passes messages to raft, which is about to run, as far as screen lets
 // them through.
-func (w *Endpoint) Start(screen func(raft.RPC) (raft.RPC, bool)) {
-	w.screen = screen
-	w.forwarding.Go(w.pass)
+func (w *Endpoint) Start(screen Screen) {
+	w.forwarding.Go((&inbound{endpoint: w, screen: screen}).run)
 }
 
 // AppendEntries sends entries or a heartbeat. That the answer carries the term
@@ -133,30 +130,6 @@ func (w *Endpoint) Release() {
 // Consumer returns the messages of others.
 func (w *Endpoint) Consumer() <-chan raft.RPC { return w.consumer }
 
-// pass moves messages to raft, or refuses them, until done.
-func (w *Endpoint) pass() {
-	for {
-		select {
-		case <-w.done:
-			return
-		case rpc := <-w.Transport.Consumer():
-			if !w.released() {
-				rpc.Respond(nil, errNotMember)
-				continue
-			}
-			rpc, forRaft := w.screen(rpc)
-			if !forRaft {
-				continue
-			}
-			select {
-			case w.consumer <- rpc:
-			case <-w.done:
-				return
-			}
-		}
-	}
-}
-
 func (w *Endpoint) released() bool {
 	if w.held == nil {
 		return true
@@ -169,7 +142,7 @@ func (w *Endpoint) released() bool {
 	}
 }
 
-// Stop stops pass. Raft must have ended, or never have begun.
+// Stop ends what Start began. Raft must have ended, or never have begun.
 func (w *Endpoint) Stop() {
 	close(w.done)
 	w.forwarding.Wait()

@@ -105,7 +105,7 @@ func TestNoMessageBeforeRelease(t *testing.T) {
 	inner := consuming{messages: make(chan raft.RPC)}
 	w := NewEndpoint(inner, noHint)
 	w.Hold()
-	w.Start(func(rpc raft.RPC) (raft.RPC, bool) { return rpc, true })
+	w.Start(everything)
 	defer w.Stop()
 	send := func() <-chan raft.RPCResponse {
 		answered := make(chan raft.RPCResponse, 1)
@@ -128,3 +128,115 @@ type consuming struct {
 }
 
 func (c consuming) Consumer() <-chan raft.RPC { return c.messages }
+
+// everything lets every message through, in term 7.
+var everything = Screen{
+	Examine: func(rpc raft.RPC) (raft.RPC, bool) { return rpc, true },
+	State:   func() (term, last uint64) { return 7, 40 },
+}
+
+// TestHeartbeatsDuringAWrite: while raft works on a message of its leader, this
+// leader's heartbeats are answered, and what else arrives waits for raft.
+func TestHeartbeatsDuringAWrite(t *testing.T) {
+	beat := func(leader string, term uint64) *raft.AppendEntriesRequest {
+		return &raft.AppendEntriesRequest{RPCHeader: raft.RPCHeader{ID: []byte(leader)}, Term: term}
+	}
+	entries := func(leader string, term uint64) *raft.AppendEntriesRequest {
+		r := beat(leader, term)
+		r.PrevLogEntry, r.Entries = 39, []*raft.Log{{Index: 40}}
+		return r
+	}
+	snapshot := &raft.InstallSnapshotRequest{RPCHeader: raft.RPCHeader{ID: []byte("a")}, Term: 7}
+	vote := &raft.RequestVoteRequest{RPCHeader: raft.RPCHeader{ID: []byte("a")}, Term: 7}
+	for name, c := range map[string]struct {
+		writing, arriving any
+		answered          bool
+	}{
+		"the leader's heartbeat":          {entries("a", 7), beat("a", 7), true},
+		"while a snapshot is installed":   {snapshot, beat("a", 7), true},
+		"of another server":               {entries("a", 7), beat("b", 7), false},
+		"of a later term":                 {entries("a", 7), beat("a", 8), false},
+		"of an earlier term":              {entries("a", 7), beat("a", 6), false},
+		"the term is not on the disk yet": {entries("a", 8), beat("a", 8), false},
+		"a deposed leader's":              {entries("a", 6), beat("a", 6), false},
+		"during a vote":                   {vote, beat("a", 7), false},
+		"entries":                         {entries("a", 7), entries("a", 7), false},
+		"how far entries are committed":   {entries("a", 7), &raft.AppendEntriesRequest{RPCHeader: raft.RPCHeader{ID: []byte("a")}, Term: 7, LeaderCommitIndex: 1}, false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				inner := consuming{messages: make(chan raft.RPC)}
+				w := NewEndpoint(inner, noHint)
+				w.Start(everything)
+				defer w.Stop()
+				send := func(command any) <-chan raft.RPCResponse {
+					answered := make(chan raft.RPCResponse, 1)
+					inner.messages <- raft.RPC{Command: command, RespChan: answered}
+					return answered
+				}
+				wrote := send(c.writing)
+				writing := <-w.Consumer()
+				require.Equal(t, c.writing, writing.Command)
+				waits := send(c.arriving)
+				synctest.Wait()
+				select {
+				case answer := <-waits:
+					require.True(t, c.answered, "answered without raft")
+					require.NoError(t, answer.Error)
+					response := answer.Response.(*raft.AppendEntriesResponse)
+					require.True(t, response.Success)
+					require.EqualValues(t, 7, response.Term)
+					require.EqualValues(t, 40, response.LastLog)
+				default:
+					require.False(t, c.answered, "it waits for the disk")
+				}
+				writing.Respond("written", nil)
+				require.Equal(t, "written", (<-wrote).Response)
+				if !c.answered {
+					later := <-w.Consumer()
+					require.Equal(t, c.arriving, later.Command)
+					later.Respond("later", nil)
+					require.Equal(t, "later", (<-waits).Response)
+				}
+				idle := send(beat("a", 7))
+				message := <-w.Consumer()
+				message.Respond("raft", nil)
+				require.Equal(t, "raft", (<-idle).Response, "raft answers itself when nothing holds it up")
+			})
+		})
+	}
+}
+
+// TestOneMessageOfALeaderWaits: a leader that gives up waiting sends again, and
+// what it gave up is not kept.
+func TestOneMessageOfALeaderWaits(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		inner := consuming{messages: make(chan raft.RPC)}
+		w := NewEndpoint(inner, noHint)
+		w.Start(everything)
+		defer w.Stop()
+		send := func(term, previous uint64) <-chan raft.RPCResponse {
+			answered := make(chan raft.RPCResponse, 1)
+			inner.messages <- raft.RPC{RespChan: answered, Command: &raft.AppendEntriesRequest{
+				RPCHeader: raft.RPCHeader{ID: []byte("a")}, Term: term, PrevLogEntry: previous, Entries: []*raft.Log{{Index: previous + 1}},
+			}}
+			synctest.Wait()
+			return answered
+		}
+		first := send(7, 1)
+		writing := <-w.Consumer()
+		given := make([]<-chan raft.RPCResponse, 5)
+		for i := range given {
+			given[i] = send(7, uint64(i+2))
+		}
+		for _, earlier := range given[:4] {
+			require.ErrorIs(t, (<-earlier).Error, errSuperseded)
+		}
+		writing.Respond(nil, nil)
+		<-first
+		last := <-w.Consumer()
+		require.EqualValues(t, 6, last.Command.(*raft.AppendEntriesRequest).PrevLogEntry)
+		last.Respond("stored", nil)
+		require.Equal(t, "stored", (<-given[4]).Response)
+	})
+}

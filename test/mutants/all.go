@@ -49,6 +49,16 @@ var all = []mutant{
 		pkg:   "./internal/raftnet", run: "TestHeartbeatsStayInLine",
 	},
 	{
+		name: "heartbeats-wait", breaks: "a slow disk costs no leader its leadership",
+		edits: []edit{{"return isHeartbeat(beat) && beat.Term", "return false && beat.Term"}},
+		pkg:   "./internal/raftnet", run: "TestHeartbeatsDuringAWrite",
+	},
+	{
+		name: "heartbeats-of-anyone", breaks: "no heartbeat that may change the term overtakes entries",
+		edits: []edit{{"beat.Term == term && string(beat.ID) == leader", "string(beat.ID) != \"\" && leader != \"\""}},
+		pkg:   "./internal/raftnet", run: "TestHeartbeatsDuringAWrite",
+	},
+	{
 		name: "restore-keeps-epoch", breaks: "I4: a restore begins a new incarnation",
 		edits: []edit{{"next := store.Epoch{ClusterID: running.ClusterID,", "if true {\n\t\treturn running\n\t}\n\tnext := store.Epoch{ClusterID: running.ClusterID,"}},
 		pkg:   "./internal/consensus", run: "TestRestoreBringsBackWhatWasSaved",
