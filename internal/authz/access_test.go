@@ -89,6 +89,51 @@ func TestDefaultsLoseARace(t *testing.T) {
 	require.Len(t, r.Spec().(*resource.AccessRoleBinding).Subjects, 1, "the first one's stands")
 }
 
+// §6.5: which bindings make every caller an administrator, and that a server
+// does not write one where that is not accepted, also with force.
+func TestOpenAccess(t *testing.T) {
+	bind := func(subject, role string) string {
+		return "type: AccessRoleBinding\nname: all\nsubjects: [" + subject + "]\nroles: [" + role + "]\n"
+	}
+	const unauthenticated = "{type: Group, name: 'mesh-system:unauthenticated'}"
+	writers := "type: AccessRole\nname: some\nrules: [{access: [CREATE, UPDATE]}, {access: [DELETE]}]\n"
+	for name, tt := range map[string]struct {
+		stored, write string
+		open          bool
+	}{
+		"role admin":                {write: bind(unauthenticated, "admin"), open: true},
+		"the anonymous user":        {write: bind("{type: User, name: 'mesh-system:anonymous'}", "admin"), open: true},
+		"role of the same rights":   {stored: writers, write: bind(unauthenticated, "some"), open: true},
+		"role that grows":           {stored: "type: AccessRole\nname: some\nrules: [{access: [CREATE]}]\n---\n" + bind(unauthenticated, "some"), write: writers, open: true},
+		"authenticated users":       {write: bind("{type: Group, name: 'mesh-system:authenticated'}", "admin")},
+		"role for one kind":         {stored: "type: AccessRole\nname: some\nrules: [{types: [Timeout], access: [CREATE, UPDATE, DELETE]}]\n", write: bind(unauthenticated, "some")},
+		"role without deletions":    {stored: "type: AccessRole\nname: some\nrules: [{access: [CREATE, UPDATE]}]\n", write: bind(unauthenticated, "some")},
+		"roles of administrators":   {write: bind("{type: Group, name: 'mesh-system:admin'}", "admin")},
+		"a change of another thing": {write: authztest.Permission("x")},
+	} {
+		t.Run(name, func(t *testing.T) {
+			p := authztest.New(t, &authz.Defaults{Restricted: true})
+			if tt.stored != "" {
+				p.Seed(tt.stored)
+			}
+			require.False(t, p.Open())
+			require.NoError(t, p.May(authztest.Admin(), tt.write), "accepted where it is not refused")
+			p.RefuseOpen("--grpc-addr 0.0.0.0:1 is reached from other hosts")
+			for _, force := range [][]bool{nil, {true}} {
+				err := p.May(authztest.Admin(), tt.write, force...)
+				if !tt.open {
+					require.NoError(t, err)
+					continue
+				}
+				authztest.RequireDenied(t, err, authz.ReasonOpen, "--grpc-addr 0.0.0.0:1 is reached from other hosts", "--default-access=open")
+			}
+			p.Seed(tt.write)
+			require.Equal(t, tt.open, p.Open())
+			require.NoError(t, p.May(authztest.Admin(), authztest.BackendOwner), "an open binding that is there does not stop other writes")
+		})
+	}
+}
+
 // §6.7 and §6.11: the walk-through, with its exact denial.
 func TestWalkThrough(t *testing.T) {
 	p := authztest.New(t, &authz.Defaults{})

@@ -16,6 +16,9 @@ import (
 type Authorizer struct {
 	view  func() *store.View
 	rules atomic.Pointer[compiled]
+	// refuseOpen is why no write may make every caller an administrator; empty
+	// where one may.
+	refuseOpen string
 }
 
 // New returns the authorizer of a control plane. view returns the newest state
@@ -25,6 +28,16 @@ func New(view func() *store.View) *Authorizer { return &Authorizer{view: view} }
 
 // Newest returns the newest state of the store that holds the access rules.
 func (a *Authorizer) Newest() *store.View { return a.view() }
+
+// RefuseOpen makes the authorizer refuse writes that would make every caller an
+// administrator (§6.5), for a reason that the refusal gives. Call it before the
+// first decision.
+func (a *Authorizer) RefuseOpen(reason string) { a.refuseOpen = reason }
+
+// Open reports whether callers without credentials may write everything.
+func (a *Authorizer) Open() bool { return isOpen(a.Rules(a.view())) }
+
+func isOpen(rules *rbac.Set) bool { return rules.WritesEverything(SubjectOf(authn.Anonymous())) }
 
 // compiled is a set together with what it was compiled from.
 type compiled struct {
@@ -86,6 +99,9 @@ func (a *Authorizer) Write(ctx context.Context, ops []store.Op, force bool) (Per
 		return Permit{}, err
 	}
 	return a.decide(ctx, ops, func(who authn.Principal, rules *rbac.Set, view *store.View) error {
+		if err := a.checkOpen(who, rules, view, ops); err != nil {
+			return err
+		}
 		return guard(who, rules, view, ops, force)
 	})
 }

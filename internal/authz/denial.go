@@ -15,6 +15,7 @@ const (
 	ReasonDenied      = "ACCESS_DENIED"
 	ReasonNotForUsers = "USERS_ONLY"
 	ReasonEscalation  = "RIGHTS_NOT_HELD"
+	ReasonOpen        = "OPEN_ACCESS"
 	ReasonLastAdmin   = "LAST_ADMIN_BINDING"
 )
 

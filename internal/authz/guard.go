@@ -33,6 +33,17 @@ func guard(who authn.Principal, rules *rbac.Set, view *store.View, ops []store.O
 	return refusal(reason, who, over.Reasons()...)
 }
 
+// checkOpen refuses changes that would make every caller an administrator, on a
+// server that would not start any more after them (§6.5). Force does not skip it:
+// a flag of the server does.
+func (a *Authorizer) checkOpen(who authn.Principal, rules *rbac.Set, view *store.View, ops []store.Op) error {
+	if a.refuseOpen == "" || isOpen(rules) || !isOpen(rbac.Compile(rbac.After(view, changes(ops)...))) {
+		return nil
+	}
+	return refusal(ReasonOpen, who, "it would make every caller an administrator, without credentials, and "+a.refuseOpen,
+		"name groups of your users as subjects, or start the server with --default-access=open")
+}
+
 // guardToken does the same for a token: its user has no right that the issuer
 // lacks, membership of mesh-system:admin included.
 func guardToken(who authn.Principal, excess *rbac.Rule, user authn.Principal, force bool) error {

@@ -173,7 +173,11 @@ func (a *app) whoAmI(ctx context.Context, f print.Format) error {
 			Groups []string   `json:"groups"`
 			Source string     `json:"source"`
 			Roles  []heldView `json:"roles"`
-		}{me.GetName(), me.GetGroups(), me.GetSource(), held})
+			Open   bool       `json:"open"`
+		}{me.GetName(), me.GetGroups(), me.GetSource(), held, me.GetOpen()})
+	}
+	if me.GetOpen() {
+		a.Warn("every caller is an administrator of this control plane, without credentials: bind the role admin to your administrators")
 	}
 	var b strings.Builder
 	fmt.Fprintf(&b, "User:   %s\nGroups: %s\nKnown:  %s\n", me.GetName(), strings.Join(me.GetGroups(), ", "), sourceText(me.GetSource()))

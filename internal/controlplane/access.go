@@ -12,6 +12,7 @@ import (
 	"meridian/internal/authn/token"
 	"meridian/internal/authz"
 	"meridian/internal/commit"
+	"meridian/internal/rbac"
 	"meridian/internal/resource"
 	"meridian/internal/server"
 	"meridian/internal/service/access"
@@ -40,6 +41,10 @@ func (b *Base) OpenRecords(keys token.RingConfig) error {
 	}
 	keys.Local, keys.Now = b.Store.View, b.Now
 	b.Keys, b.Authorizer = token.NewRing(keys), authz.New(b.Store.View)
+	if reason, refused := b.refusesOpen(); refused {
+		b.Authorizer.RefuseOpen(reason)
+	}
+	b.Health.Add(server.Check{Name: "access", Ready: func() error { return nil }, Note: b.openNote})
 	return nil
 }
 
@@ -112,6 +117,9 @@ func (b *Base) Bootstrap(ctx context.Context, what Bootstrap) error {
 			return err
 		}
 	}
+	if _, refused := b.refusesOpen(); refused {
+		what.Rules.Restricted = true
+	}
 	what.Rules.Kubernetes = b.Options.Environment == server.EnvironmentKubernetes
 	if err := what.Rules.Ensure(ctx, b.Store.View, b.Writer, b.Now); err != nil {
 		return err
@@ -119,4 +127,43 @@ func (b *Base) Bootstrap(ctx context.Context, what Bootstrap) error {
 	// The admin token comes last, so that a start that was interrupted before the
 	// mesh was written is still a first start.
 	return b.Keys.Ensure(ctx, b.Writer, what.Uses...)
+}
+
+// refusesOpen says why this server accepts no binding that makes every caller an
+// administrator, or false (§6.5).
+func (b *Base) refusesOpen() (reason string, refused bool) {
+	switch b.Options.DefaultAccess {
+	case server.DefaultAccessOpen:
+		return "", false
+	case server.DefaultAccessRestricted:
+		return "--default-access is " + server.DefaultAccessRestricted, true
+	}
+	if at, beyond := server.BeyondLoopback(b.Reaches); beyond {
+		return at.String() + " is reached from other hosts", true
+	}
+	return "", false
+}
+
+// CheckOpen returns an error where other hosts reach the server while every caller is an
+// administrator (§6.5), and warns where that is accepted. The error is a
+// *server.UsageError. Call it once the store holds everything committed.
+func (b *Base) CheckOpen() error {
+	if !b.Authorizer.Open() {
+		return nil
+	}
+	if reason, refused := b.refusesOpen(); refused {
+		return &server.UsageError{Err: fmt.Errorf("every caller is an administrator of this control plane, without credentials (`meridian auth who-can UPDATE AccessRole` names the binding), and %s: start it with every listener on loopback and --default-access=%s, and bind the role %s to your administrators; or accept this with --default-access=%s",
+			reason, server.DefaultAccessAuto, rbac.AdminRole, server.DefaultAccessOpen)}
+	}
+	b.Log.Warn("EVERY CALLER IS AN ADMINISTRATOR: a binding gives all rights to callers without credentials; bind the role admin to your administrators", "default-access", b.Options.DefaultAccess, "grpc", b.Addresses.GRPC)
+	return nil
+}
+
+// openNote tells those who ask for the health of the server that every caller is
+// an administrator.
+func (b *Base) openNote() string {
+	if b.Readiness.Started() && b.Authorizer.Open() {
+		return "every caller is an administrator, without credentials"
+	}
+	return ""
 }

@@ -28,6 +28,9 @@ type Base struct {
 	// By Open.
 	Listeners server.Listeners
 	Addresses server.Addresses
+	// Reaches are the addresses that others reach this server by. A server adds its
+	// own before it opens anything.
+	Reaches   []server.Reach
 	Metrics   *prometheus.Registry
 	Readiness server.Readiness
 	Health    *server.Health
@@ -56,6 +59,7 @@ func Open(o server.Options, name string, log *slog.Logger) (*Base, error) {
 		Options: o, Name: name, Log: log, Now: time.Now,
 		Listeners: listeners, Addresses: listeners.Addresses(), Metrics: server.NewMetrics(), failed: make(chan error, 1),
 	}
+	b.Reaches = o.Reaches(b.Addresses)
 	b.Health = server.NewHealth(log, b.Metrics, server.Check{Name: "state", Ready: b.Readiness.Check})
 	return b, nil
 }

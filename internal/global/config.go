@@ -104,6 +104,15 @@ func (c *Config) advertisedRaft(addr string) string {
 	return ""
 }
 
+// reaches are the addresses by which other servers reach this one.
+func (c *Config) reaches() []server.Reach {
+	all := []server.Reach{{Flag: "raft-addr", Addr: c.RaftAddr}, {Flag: "gossip-addr", Addr: c.GossipAddr}}
+	if c.AdvertiseRaftAddr != "" {
+		all = append(all, server.Reach{Flag: "advertise-raft-addr", Addr: c.AdvertiseRaftAddr})
+	}
+	return all
+}
+
 // gossipHost is the host by which other servers reach GossipAddr; empty for its
 // answerInherited or, where it listens on every address, whichever gossip finds.
 func (c *Config) gossipHost() string {

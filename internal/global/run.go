@@ -82,6 +82,7 @@ func Run(ctx context.Context, cfg Config, log *slog.Logger, hangups <-chan os.Si
 	if err != nil {
 		return err
 	}
+	base.Reaches = append(base.Reaches, cfg.reaches()...)
 	g := &global{
 		Base: base, cfg: cfg, hangups: hangups,
 		advertisedGRPC: cfg.Advertised(base.Addresses.GRPC), leadershipGained: make(chan struct{}, 1),
@@ -134,6 +135,9 @@ func (g *global) Serve(ctx context.Context) error {
 	parts.Go(func() error { return g.transferLeadership(ctx) })
 	parts.Go(func() error {
 		err := g.awaitStart(ctx)
+		if err == nil && ctx.Err() == nil {
+			err = g.CheckOpen()
+		}
 		if err != nil || ctx.Err() != nil {
 			return errors.Join(err, g.Listeners.CloseWebhook())
 		}

@@ -289,11 +289,29 @@ func (s *Set) pairs(yield func(pair) bool) {
 func (s *Set) HasAdmin() bool {
 	var granted accessSet
 	for _, r := range s.roles[AdminRole] {
-		if len(r.types) == 0 && len(r.names) == 0 && r.mesh == nil && len(r.when) == 0 {
+		if r.unrestricted() {
 			granted |= r.access
 		}
 	}
 	return granted == everyAccess && len(s.Holders(AdminRole)) > 0
+}
+
+// WritesEverything reports whether a subject may create, update and delete every
+// resource, by rules without any restriction, or will be able to once the role
+// admin exists again.
+func (s *Set) WritesEverything(subject Subject) bool {
+	var granted accessSet
+	for _, r := range s.Entitled(subject) {
+		if r.unrestricted() {
+			granted |= r.access
+		}
+	}
+	return granted&onResources == onResources
+}
+
+// unrestricted reports whether the rule is about every resource.
+func (r *Rule) unrestricted() bool {
+	return len(r.types) == 0 && len(r.names) == 0 && r.mesh == nil && len(r.when) == 0
 }
 
 // Change puts a resource under a key, or, being nil, removes what is there.

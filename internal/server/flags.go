@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"net"
 	"os"
+	"slices"
 	"time"
 
 	"github.com/spf13/pflag"
@@ -51,6 +52,8 @@ type Options struct {
 	// LocalhostIsAdmin makes a caller from loopback without credentials the user
 	// admin (§6.6).
 	LocalhostIsAdmin bool
+	// DefaultAccess is one of the DefaultAccess values; empty is auto (§6.5).
+	DefaultAccess string
 	// Environment is "universal" or "kubernetes": it decides which groups the
 	// default access rules name (§6.5).
 	Environment string
@@ -73,6 +76,7 @@ func (o *Options) Bind(flags *pflag.FlagSet, grpcAddr, httpAddr string) {
 	flags.StringVar(&o.KeyFile, "key-file", "", "PEM key of --cert-file")
 	flags.StringVar(&o.CAFile, "ca-file", "", "PEM certificate of the authority that signed --cert-file, handed to clients")
 	flags.BoolVar(&o.LocalhostIsAdmin, "localhost-is-admin", true, "treat a caller from loopback without credentials as the user admin")
+	flags.StringVar(&o.DefaultAccess, "default-access", DefaultAccessAuto, "auto, open or restricted: whether a binding that makes every caller an administrator is written on first start and accepted later; auto does so while every listener is on loopback")
 	flags.StringVar(&o.Environment, "environment", EnvironmentUniversal, "universal or kubernetes: kubernetes adds its own groups to the default access rules, on first start")
 	flags.StringVar(&o.LogLevel, "log-level", "info", "debug, info, warn or error")
 	flags.StringVar(&o.LogFormat, "log-format", "text", "text or json")
@@ -85,6 +89,8 @@ func (o *Options) Validate() error {
 		return usagef("--data-dir is required: the directory that holds everything this server keeps")
 	case o.Environment != "" && o.Environment != EnvironmentUniversal && o.Environment != EnvironmentKubernetes:
 		return usagef("--environment %q: write %s or %s", o.Environment, EnvironmentUniversal, EnvironmentKubernetes)
+	case !slices.Contains([]string{"", DefaultAccessAuto, DefaultAccessOpen, DefaultAccessRestricted}, o.DefaultAccess):
+		return usagef("--default-access %q: write %s, %s or %s", o.DefaultAccess, DefaultAccessAuto, DefaultAccessOpen, DefaultAccessRestricted)
 	case o.AdvertiseAddr != "" && !hasPort(o.AdvertiseAddr):
 		return usagef("--advertise-addr %s: write host:port", o.AdvertiseAddr)
 	case (o.CertFile == "") != (o.KeyFile == ""):

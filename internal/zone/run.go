@@ -184,6 +184,9 @@ func (z *zone) Serve(ctx context.Context) error {
 	z.Base.Serve(ctx, parts, z.hangups, nil, z.PKI)
 	parts.Go(func() error {
 		err := z.awaitStart(ctx)
+		if err == nil && ctx.Err() == nil {
+			err = z.CheckOpen()
+		}
 		if err != nil || ctx.Err() != nil {
 			return errors.Join(err, z.Listeners.CloseWebhook())
 		}

@@ -5,6 +5,7 @@ package multizone
 import (
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
@@ -125,6 +126,42 @@ func TestAccessWalkThrough(t *testing.T) {
 	require.Equal(t, 4, last.code, last.stderr)
 	require.Contains(t, last.stderr, "--force")
 	require.Contains(t, must("", "auth", "who-can", "UPDATE", "TrafficPermission/web-to-backend"), "backend-owner")
+}
+
+// §6.5: only a server that no other host reaches makes every caller an
+// administrator by itself, and none starts with such a binding where other hosts reach it
+// without --default-access=open.
+func TestDefaultAccess(t *testing.T) {
+	const away, refused = "--advertise-addr=global.example.com:5685", "every caller is an administrator of this control plane"
+	flags := []string{"--localhost-is-admin=false", away}
+	restricted := newGlobal(t, flags...).start().ready()
+	require.NotContains(t, restricted.readyz(t), "administrator")
+	config := restricted.anonymous()
+	context, err := os.ReadFile(config)
+	require.NoError(t, err)
+	require.NoError(t, os.WriteFile(config, []byte(strings.ReplaceAll(string(context), "global.example.com:5685", restricted.addresses()["grpc"])), 0o600))
+	denied := meridian(t, config, webTo("backend"), "apply", "-f", "-")
+	require.Equal(t, 4, denied.code, denied.stderr)
+	require.Contains(t, denied.stderr, "mesh-system:anonymous")
+	require.Zero(t, restricted.stop())
+
+	open := newGlobal(t, "--localhost-is-admin=false").start().ready()
+	require.Contains(t, open.log.String(), "EVERY CALLER IS AN ADMINISTRATOR")
+	require.Contains(t, open.readyz(t), "[!] access: every caller is an administrator")
+	who := meridian(t, open.anonymous(), "", "auth", "whoami")
+	require.Contains(t, who.stderr, "every caller is an administrator")
+	require.Zero(t, open.stop())
+
+	base := open.args
+	open.args = append(slices.Clone(base), away)
+	require.Equal(t, 2, open.start().wait())
+	for _, text := range []string{refused, "--advertise-addr global.example.com:5685 is reached from other hosts", "start it with every listener on loopback", "--default-access=open"} {
+		require.Contains(t, open.log.String(), text)
+	}
+	open.args = append(slices.Clone(base), "--default-access=restricted")
+	require.Equal(t, 2, open.start().wait())
+	open.args = append(slices.Clone(base), away, "--default-access=open")
+	require.Contains(t, open.start().ready().readyz(t), "[!] access: every caller is an administrator")
 }
 
 // §6.5, §6.6, §6.10: unauthenticated callers have the rights of their group, which

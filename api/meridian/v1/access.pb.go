@@ -66,7 +66,9 @@ type WhoAmIResponse struct {
 	// The bindings that give the caller a role, in order of their names.
 	Roles []*HeldRole `protobuf:"bytes,4,rep,name=roles,proto3" json:"roles,omitempty"`
 	// The revision of the view that was read.
-	Revision      uint64 `protobuf:"varint,5,opt,name=revision,proto3" json:"revision,omitempty"`
+	Revision uint64 `protobuf:"varint,5,opt,name=revision,proto3" json:"revision,omitempty"`
+	// Every caller may write everything, without credentials.
+	Open          bool `protobuf:"varint,6,opt,name=open,proto3" json:"open,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -134,6 +136,13 @@ func (x *WhoAmIResponse) GetRevision() uint64 {
 		return x.Revision
 	}
 	return 0
+}
+
+func (x *WhoAmIResponse) GetOpen() bool {
+	if x != nil {
+		return x.Open
+	}
+	return false
 }
 
 // HeldRole is one role that a subject has, and how it came by it.
@@ -707,13 +716,14 @@ var File_meridian_v1_access_proto protoreflect.FileDescriptor
 const file_meridian_v1_access_proto_rawDesc = "" +
 	"\n" +
 	"\x18meridian/v1/access.proto\x12\vmeridian.v1\x1a\x17meridian/v1/admin.proto\x1a\x1ameridian/v1/resource.proto\"\x0f\n" +
-	"\rWhoAmIRequest\"\x9d\x01\n" +
+	"\rWhoAmIRequest\"\xb1\x01\n" +
 	"\x0eWhoAmIResponse\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x16\n" +
 	"\x06groups\x18\x02 \x03(\tR\x06groups\x12\x16\n" +
 	"\x06source\x18\x03 \x01(\tR\x06source\x12+\n" +
 	"\x05roles\x18\x04 \x03(\v2\x15.meridian.v1.HeldRoleR\x05roles\x12\x1a\n" +
-	"\brevision\x18\x05 \x01(\x04R\brevision\"\x88\x01\n" +
+	"\brevision\x18\x05 \x01(\x04R\brevision\x12\x12\n" +
+	"\x04open\x18\x06 \x01(\bR\x04open\"\x88\x01\n" +
 	"\bHeldRole\x12\x12\n" +
 	"\x04role\x18\x01 \x01(\tR\x04role\x12\x18\n" +
 	"\abinding\x18\x02 \x01(\tR\abinding\x124\n" +

@@ -47,6 +47,7 @@ func (s *Service) WhoAmI(ctx context.Context, _ *meridianv1.WhoAmIRequest) (*mer
 	who := authn.PrincipalFrom(ctx)
 	response := &meridianv1.WhoAmIResponse{
 		Name: who.Name, Groups: who.Groups, Source: string(who.Source), Revision: uint64(view.Revision()),
+		Open: s.authorizer.Open(),
 	}
 	for _, r := range rules.RolesOf(authz.SubjectOf(who)) {
 		response.Roles = append(response.Roles, &meridianv1.HeldRole{

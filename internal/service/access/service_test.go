@@ -26,6 +26,10 @@ func TestService(t *testing.T) {
 	require.Equal(t, []string{"team", "mesh-system:authenticated"}, me.GetGroups())
 	require.Equal(t, "token", me.GetSource())
 	require.Equal(t, "backend-owners", me.GetRoles()[0].GetBinding())
+	require.False(t, me.GetOpen())
+	open, err := access.New(authztest.New(t, &authz.Defaults{}).Authorizer, p.Log.Read).WhoAmI(authztest.As("bob"), &meridianv1.WhoAmIRequest{})
+	require.NoError(t, err)
+	require.True(t, open.GetOpen())
 
 	stored, _ := p.View().Get(authztest.Ops(t, authztest.Permission("x"))[0].Resource.Key())
 	message := func(text string) *meridianv1.Resource {
