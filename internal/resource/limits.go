@@ -136,8 +136,8 @@ func notPath(text string) string {
 
 // notRegex says that text is not an RE2 regular expression.
 func notRegex(text string) string {
-	if _, err := regexp.Compile(text); err != nil {
-		return "is not a regular expression (RE2): " + strings.TrimPrefix(err.Error(), "error parsing regexp: ")
+	if _, err := CheckRegex(text); err != nil {
+		return err.Error()
 	}
 	return ""
 }

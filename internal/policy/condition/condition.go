@@ -2,7 +2,8 @@
 // (§5.6) in the Common Expression Language.
 //
 // Guarantees. An expression is checked once, when it is written: its syntax, its
-// names and that it can be a truth value. Evaluation is a function of the
+// names, that it can be a truth value, and its size: length, nodes, and the
+// programs of its regular expressions. Evaluation is a function of the
 // expression and its inputs; it is bounded in cost, recursion and, as a last
 // resort, time, so that no expression can stall a control plane; it never
 // panics. A compiled expression is immutable and safe for concurrent use, and
@@ -17,13 +18,14 @@ import (
 	"errors"
 	"fmt"
 	"strings"
-	"sync"
 	"time"
 
 	"github.com/google/cel-go/cel"
 	"github.com/google/cel-go/common/types"
 	"github.com/google/cel-go/common/types/ref"
 	"github.com/google/cel-go/ext"
+
+	"meridian/internal/resource"
 )
 
 // The variables an expression may use.
@@ -45,13 +47,23 @@ type Options struct {
 	CostLimit uint64
 	// Timeout ends an evaluation that is inside its budget and yet too slow.
 	Timeout time.Duration
-	// CacheSize is how many compiled expressions are kept.
-	CacheSize int
+	// MaxNodes bounds the nodes of an expression's syntax tree, those that macros
+	// expand to included. The type checker takes a time that grows with their square.
+	MaxNodes int
+	// MaxRegex bounds the programs of all regular expressions of an expression
+	// together, in instructions.
+	MaxRegex int
+	// CacheBytes bounds the compiled expressions that are kept, in bytes as
+	// Condition.Bytes estimates them.
+	CacheBytes int
 }
 
 // DefaultOptions are the bounds used in production.
 func DefaultOptions() Options {
-	return Options{MaxLength: 4 << 10, CostLimit: 100_000, Timeout: time.Second, CacheSize: 10_000}
+	return Options{
+		MaxLength: 4 << 10, MaxNodes: 1000, MaxRegex: resource.MaxRegexProgram,
+		CostLimit: 100_000, Timeout: time.Second, CacheBytes: 16 << 20,
+	}
 }
 
 // interruptEvery is after how many loop iterations the deadline is looked at.
@@ -60,15 +72,12 @@ const interruptEvery = 100
 // maxRecursion bounds how deeply an expression may nest.
 const maxRecursion = 100
 
-// Compiler compiles expressions and remembers them by their text. It is safe
-// for concurrent use.
+// Compiler compiles expressions, and remembers by their text those that are in
+// use. It is safe for concurrent use.
 type Compiler struct {
-	env  *cel.Env
-	opts Options
-
-	mu    sync.Mutex
-	cache map[string]*Condition // guarded by mu
-	order []string              // keys of cache, oldest first; guarded by mu
+	env   *cel.Env
+	opts  Options
+	cache *cache
 }
 
 // NewCompiler returns a compiler.
@@ -81,13 +90,16 @@ func NewCompiler(opts Options) (*Compiler, error) {
 		cel.CrossTypeNumericComparisons(true),
 		cel.ParserRecursionLimit(maxRecursion),
 		cel.ParserExpressionSizeLimit(opts.MaxLength),
+		cel.ExpressionNodeLimit(opts.MaxNodes),
 		ext.Strings(),
-		cel.ASTValidators(cel.ValidateRegexLiterals(), cel.ValidateDurationLiterals(), cel.ValidateTimestampLiterals()),
+		// Regular expressions are checked by checkRegexes: the library's validators
+		// compile them before they look at their size.
+		cel.ASTValidators(cel.ValidateDurationLiterals(), cel.ValidateTimestampLiterals()),
 	)
 	if err != nil {
 		return nil, fmt.Errorf("build the environment of conditions: %w", err)
 	}
-	return &Compiler{env: env, opts: opts, cache: map[string]*Condition{}}, nil
+	return &Compiler{env: env, opts: opts, cache: newCache(opts.CacheBytes)}, nil
 }
 
 // InvalidError means that an expression cannot be used: its syntax, a name or
@@ -106,22 +118,32 @@ type Condition struct {
 	program cel.Program
 	timeout time.Duration
 	limit   uint64
+	bytes   int
 }
 
 // String returns the expression as it was written.
 func (c *Condition) String() string { return c.text }
 
-// Compile checks and compiles an expression. The error is an *InvalidError.
+// Bytes estimates what the compiled expression takes in memory.
+func (c *Condition) Bytes() int { return c.bytes }
+
+// Compile checks and compiles the expression of a policy that is in use, and
+// remembers it. The error is an *InvalidError.
 func (c *Compiler) Compile(text string) (*Condition, error) {
-	if cached, ok := c.cached(text); ok {
+	compiled, err := c.examine(text)
+	if err == nil {
+		c.cache.add(compiled)
+	}
+	return compiled, err
+}
+
+// examine is Compile for an expression that may never be in use: it leaves
+// nothing behind.
+func (c *Compiler) examine(text string) (*Condition, error) {
+	if cached, ok := c.cache.get(text); ok {
 		return cached, nil
 	}
-	compiled, err := c.compile(text)
-	if err != nil {
-		return nil, err
-	}
-	c.remember(compiled)
-	return compiled, nil
+	return c.compile(text)
 }
 
 func (c *Compiler) compile(text string) (*Condition, error) {
@@ -132,11 +154,15 @@ func (c *Compiler) compile(text string) (*Condition, error) {
 	case strings.TrimSpace(text) == "":
 		return nil, invalid("the expression is empty: write a condition such as `spec.limits.size() > 3`, or leave `when` out")
 	case len(text) > c.opts.MaxLength:
-		return nil, invalid("the expression has %d characters; at most %d are allowed", len(text), c.opts.MaxLength)
+		return nil, invalid("the expression has %d bytes; at most %d are allowed", len(text), c.opts.MaxLength)
 	}
 	ast, issues := c.env.Compile(text)
 	if err := issues.Err(); err != nil {
 		return nil, invalid("%s", firstIssue(issues))
+	}
+	size, err := c.measure(ast.NativeRep())
+	if err != nil {
+		return nil, invalid("%s", err)
 	}
 	if t := ast.OutputType(); !t.IsExactType(cel.BoolType) && !t.IsExactType(cel.DynType) {
 		return nil, invalid("the expression gives a %s; a condition must be true or false", t)
@@ -148,7 +174,7 @@ func (c *Compiler) compile(text string) (*Condition, error) {
 	if err != nil {
 		return nil, invalid("%v", err)
 	}
-	return &Condition{text: text, program: program, timeout: c.opts.Timeout, limit: c.opts.CostLimit}, nil
+	return &Condition{text: text, program: program, timeout: c.opts.Timeout, limit: c.opts.CostLimit, bytes: len(text) + size.bytes()}, nil
 }
 
 // firstIssue puts the first problem of a compilation on one line, with its
@@ -160,27 +186,6 @@ func firstIssue(issues *cel.Issues) string {
 	}
 	message := strings.Join(strings.Fields(errs[0].Message), " ")
 	return fmt.Sprintf("at character %d: %s", errs[0].Location.Column()+1, message)
-}
-
-func (c *Compiler) cached(text string) (*Condition, bool) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	found, ok := c.cache[text]
-	return found, ok
-}
-
-func (c *Compiler) remember(compiled *Condition) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if _, ok := c.cache[compiled.text]; ok {
-		return
-	}
-	if len(c.order) >= c.opts.CacheSize {
-		delete(c.cache, c.order[0])
-		c.order = c.order[1:]
-	}
-	c.cache[compiled.text] = compiled
-	c.order = append(c.order, compiled.text)
 }
 
 // Input is what an expression sees. The maps hold JSON values as

@@ -4,11 +4,15 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
+	"fmt"
+	"runtime"
 	"strings"
 	"testing"
 	"time"
 
 	"github.com/stretchr/testify/require"
+
+	"meridian/internal/resource"
 )
 
 func newCompiler(t testing.TB, opts Options) *Compiler {
@@ -85,7 +89,7 @@ func TestInvalidExpressions(t *testing.T) {
 		{"undeclared function", "now() > 1", "undeclared reference to 'now'"},
 		{"static non-bool", "1 + 1", "gives a int; a condition must be true or false"},
 		{"static type clash", `"a" + 1 == "a1"`, "found no matching overload"},
-		{"bad pattern", `"a".matches("(")`, "invalid matches argument"},
+		{"bad pattern", `"a".matches("(")`, "is not a regular expression (RE2)"},
 		{"too long", "true" + strings.Repeat(" ", 5000), "at most 4096 are allowed"},
 		{"too deep", strings.Repeat("(", 300) + "true" + strings.Repeat(")", 300), "recursion limit"},
 	}
@@ -128,33 +132,151 @@ func TestDeadline(t *testing.T) {
 	require.Equal(t, Verdict{Failed, "evaluation took longer than 1ns"}, got)
 }
 
+// Expressions in use are kept within a number of bytes, those that were used last.
 func TestSameTextIsCompiledOnceAndTheCacheIsBounded(t *testing.T) {
+	text := func(i int) string { return fmt.Sprintf("%d == %d", i, i) }
 	opts := DefaultOptions()
-	opts.CacheSize = 2
 	c := newCompiler(t, opts)
-	a, err := c.Compile("true")
+	one, err := c.examine(text(0))
 	require.NoError(t, err)
-	b, err := c.Compile("true")
+	opts.CacheBytes = 2 * one.Bytes()
+	c = newCompiler(t, opts)
+	a, err := c.Compile(text(0))
 	require.NoError(t, err)
-	require.Same(t, a, b)
-	for _, text := range []string{"1 == 1", "2 == 2"} {
-		_, err := c.Compile(text)
+	for i := range 3 {
+		b, err := c.Compile(text(0))
 		require.NoError(t, err)
+		require.Same(t, a, b)
+		_, err = c.Compile(text(1 + i))
+		require.NoError(t, err)
+		require.LessOrEqual(t, c.cache.bytes, opts.CacheBytes)
 	}
-	require.Len(t, c.cache, 2)
-	require.NotContains(t, c.cache, "true", "the oldest goes first")
+	require.Len(t, c.cache.byText, 2)
+	require.Contains(t, c.cache.byText, text(0), "it was used again and again")
+	require.Contains(t, c.cache.byText, text(3))
+	opts.CacheBytes = one.Bytes() - 1
+	c = newCompiler(t, opts)
+	_, err = c.Compile(text(0))
+	require.NoError(t, err, "what is too large for the cache is compiled all the same")
+	require.Zero(t, c.cache.bytes)
+}
+
+// policyWhen returns a spec with a condition.
+func policyWhen(t *testing.T, when string) resource.Spec {
+	t.Helper()
+	spec, err := json.Marshal(map[string]any{
+		"targetRef": map[string]any{"group": "gateway.networking.k8s.io", "kind": "Gateway", "name": "gw"},
+		"defaults":  map[string]any{"when": when, "rules": map[string]any{"metadata": map[string]any{"a": 1}}},
+	})
+	require.NoError(t, err)
+	r, _, err := resource.Build(resource.Meta{Key: resource.Key{Kind: "AuthPolicy", Mesh: "default", Name: "a"}}, spec)
+	require.NoError(t, err)
+	return r.Spec()
+}
+
+// A spec that a caller would like to write leaves nothing behind: the caller may be
+// refused, as often as they like.
+func TestCheckingKeepsNothing(t *testing.T) {
+	c := newCompiler(t, DefaultOptions())
+	for i := range 100 {
+		require.Empty(t, c.Check(policyWhen(t, fmt.Sprintf("%d == %d", i, i))))
+	}
+	require.Zero(t, c.cache.bytes)
+	require.Empty(t, c.cache.byText)
+}
+
+// §5.6: what an expression may be, by its size.
+func TestTheSizeOfExpressions(t *testing.T) {
+	chain := func(s, sep string, n int) string { return strings.TrimSuffix(strings.Repeat(s+sep, n), sep) }
+	tests := []struct{ name, expression, wrong string }{
+		{"long", chain("true", "||", 800), "the expression has 4798 bytes; at most 4096 are allowed"},
+		{"nodes", chain("1 in[1]", "||", 400), "expression node count exceeds limit"},
+		{"nodes of macros", strings.Repeat("[1].exists(x,", 90) + "true" + strings.Repeat(")", 90), "exceeds limit of 1000 while expanding macro"},
+		{"nested", strings.Repeat("(", 200) + "true" + strings.Repeat(")", 200), "recursion limit exceeded"},
+		{"nested repeats", `"a".matches("(a{100}){10}")`, ""},
+		{"more nested repeats", `"a".matches("((abcdefg){100}){10}")`, "is compiled to"},
+		{"one of them too many", chain(`"a".matches("(a{100}){10}")`, "||", 4), "at character 99: the regular expressions of the condition take"},
+		{"classes", `"a".matches("(?i)` + strings.Repeat(`\\pL`, 100) + `")`, "is compiled to"},
+		{"a long regular expression", `"a".matches("` + strings.Repeat("a", 1025) + `")`, "has 1025 bytes; at most 1024 are allowed"},
+		{"not one", `"a".matches("(")`, "at character 12: the regular expression of matches is not a regular expression (RE2): missing closing )"},
+		{"as a function", `matches("a", "(")`, "is not a regular expression"},
+		{"made at run time", `"a".matches(spec.a)`, "must be written as a string literal"},
+		{"put together", `"a".matches("(a{100})" + "{10}")`, "must be written as a string literal"},
+		{"in a macro", `["a"].exists(x, x.matches("("))`, "is not a regular expression"},
+	}
+	c := newCompiler(t, DefaultOptions())
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			compiled, err := c.Compile(tt.expression)
+			if tt.wrong == "" {
+				require.NoError(t, err)
+				require.NotNil(t, compiled)
+				return
+			}
+			require.ErrorContains(t, err, tt.wrong)
+		})
+	}
+}
+
+// A refused expression costs little, and an accepted one keeps no more than is
+// counted for it.
+func TestExpressionsTakeBoundedMemory(t *testing.T) {
+	fill := func(s, sep string, limit int) string {
+		text := s
+		for len(text)+len(sep)+len(s) <= limit {
+			text += sep + s
+		}
+		return text
+	}
+	c := newCompiler(t, DefaultOptions())
+	for name, text := range map[string]string{
+		"alternatives":       fill("true", "||", 4096),
+		"fields":             fill("spec.a", "||", 1500),
+		"lists":              fill("1 in[1]", "||", 4096),
+		"sums":               fill("1", "+", 4096) + ">0",
+		"maps":               "{" + fill("1:1", ",", 1000) + "}.size() > 0",
+		"comprehensions":     strings.Repeat("[1].map(x,", 45) + "true" + strings.Repeat(")", 45) + ".size() > 0",
+		"selections":         strings.Repeat("a.", 2000),
+		"nested repeats":     fill(`"a".matches("(`+strings.Repeat("abc", 20)+`){1000}")`, "||", 4096),
+		"permitted repeats":  fill(`"a".matches("(a{90}){10}")`, "||", 120),
+		"classes":            `"a".matches("(?i)` + strings.Repeat(`\\pL`, 1000) + `")`,
+		"permitted classes":  `"a".matches("` + strings.Repeat(`\\pL`, 5) + `")`,
+		"literals":           `"` + strings.Repeat("a", 4000) + `" == ""`,
+		"unfinished":         strings.Repeat("(a||b&&", 500),
+		"unfinished ternary": strings.Repeat("a ? ", 1000),
+		"signs":              strings.Repeat("-", 4000) + "1",
+	} {
+		t.Run(name, func(t *testing.T) {
+			var before, after runtime.MemStats
+			runtime.GC()
+			runtime.ReadMemStats(&before)
+			compiled, err := c.examine(text)
+			runtime.ReadMemStats(&after)
+			require.Less(t, after.TotalAlloc-before.TotalAlloc, uint64(48<<20), "bytes allocated")
+			if err != nil {
+				return
+			}
+			runtime.GC()
+			runtime.ReadMemStats(&after)
+			// The parser keeps what it has learned of the grammar, once.
+			require.Less(t, int64(after.HeapAlloc)-int64(before.HeapAlloc), int64(compiled.Bytes())+512<<10, "bytes kept")
+			runtime.KeepAlive(compiled)
+		})
+	}
 }
 
 func FuzzCondition(f *testing.F) {
-	for _, s := range []string{"true", "spec.a > 1", "self.spec.rules.exists(k, k == 'a')", "[1,2].map(x, x*x)[7] == 1", "'a'.matches('a+')", "{'a': 1}.a == 1"} {
+	for _, s := range []string{"true", "spec.a > 1", "self.spec.rules.exists(k, k == 'a')", "[1,2].map(x, x*x)[7] == 1", "'a'.matches('a+')", "{'a': 1}.a == 1", "'a'.matches('(a{100}){10}')", "[1].exists(x, 'b'.matches('(?i)\\\\pL{9}'))"} {
 		f.Add(s)
 	}
 	c := newCompiler(f, DefaultOptions())
 	f.Fuzz(func(t *testing.T, expression string) {
 		compiled, err := c.Compile(expression)
+		require.LessOrEqual(t, c.cache.bytes, DefaultOptions().CacheBytes)
 		if err != nil {
 			return
 		}
+		require.Less(t, compiled.Bytes(), 1<<20, "a condition takes less than a MiB")
 		first := compiled.Eval(context.Background(), policyWith(t, spec))
 		if strings.Contains(first.Reason, "took longer") {
 			return
