@@ -2,6 +2,7 @@ package authz_test
 
 import (
 	"bytes"
+	"context"
 	"encoding/base64"
 	"fmt"
 	"strings"
@@ -358,10 +359,11 @@ roles: [proxies]
 	require.NoError(t, p.May(mallory, "type: GlobalSecret\nname: jwt-signing-key-1\ndata: AA==\n"), "a key of an application")
 	for _, use := range []token.Use{token.ForUser, token.ForDataplane, token.ForZone, token.ForServer} {
 		authztest.RequireDenied(t, p.May(mallory, secret(use)), authz.ReasonEscalation, "can sign with it", string(use))
-		require.NoError(t, p.May(authztest.Admin(), secret(use)))
+		requireForeign(t, p.May(authztest.Admin(), secret(use)))
+		require.NoError(t, p.May(authztest.Admin(), secret(use), true))
 	}
 	authztest.RequireDenied(t, p.May(mallory, secret(token.ForUser), true), authz.ReasonEscalation, "GENERATE_USER_TOKEN", "only a member of mesh-system:admin")
-	require.NoError(t, p.May(paula, secret(token.ForDataplane)), "she can issue such tokens anyway")
+	requireForeign(t, p.May(paula, secret(token.ForDataplane))) // she can issue such tokens anyway
 	authztest.RequireDenied(t, p.May(paula, secret(token.ForZone)), authz.ReasonEscalation, "GENERATE_ZONE_CP_TOKEN")
 	key, err := token.GenerateSigningKey(token.KeyID{Use: token.ForDataplane, Serial: 7})
 	require.NoError(t, err)
@@ -369,17 +371,67 @@ roles: [proxies]
 	require.NoError(t, err)
 	public := "type: SigningKey\nname: dataplane-token-signing-key-7\nuse: dataplane-token\nserial: 7\npublicKey: " + base64.StdEncoding.EncodeToString(der) + "\n"
 	authztest.RequireDenied(t, p.May(mallory, public), authz.ReasonEscalation)
-	require.NoError(t, p.May(paula, public))
+	requireForeign(t, p.May(paula, public), "SigningKey/dataplane-token-signing-key-7")
+	requireForeign(t, p.May(paula, public, true))
 
 	kept := secret(token.ForUser)
 	p.Seed(kept)
 	require.NoError(t, p.May(mallory, kept), "what is there already gives nothing new")
-	_, err = p.Rotate(mallory, authztest.Ops(t, secret(token.ForUser)))
+	_, err = p.WriteOwn(mallory, authztest.Ops(t, secret(token.ForUser)))
 	require.NoError(t, err, "a key that no client has seen grants nothing")
 
 	err = p.May(authztest.Admin(), "type: GlobalSecret\nname: user-token-signing-key-9\ndata: Z2FyYmFnZQ==\n", true)
 	require.Equal(t, rpcerr.Invalid, rpcerr.CodeOf(err), "%v", err)
 	require.ErrorContains(t, err, "GlobalSecret/user-token-signing-key-9 is the name of a signing key: reading user-token-signing-key-9: not a PEM file")
+}
+
+// requireForeign fails the test unless err refuses foreign trust and says all texts.
+func requireForeign(t *testing.T, err error, contains ...string) {
+	t.Helper()
+	require.True(t, rpcerr.HasReason(err, authz.ReasonForeignTrust), "%v", err)
+	for _, text := range contains {
+		require.ErrorContains(t, err, text)
+	}
+}
+
+// What one cluster trusts is not taken over by another through apply.
+func TestForeignTrustIsRefused(t *testing.T) {
+	p := authztest.New(t, &authz.Defaults{})
+	record := "type: IssuedToken\nname: abc\nuse: user-token\nid: abc\nsubject: bob\nserial: 1\nissued: 2026-01-01T00:00:00Z\nexpires: 2027-01-01T00:00:00Z\n"
+	revocation := func(id string) string {
+		return fmt.Sprintf("type: TokenRevocation\nname: %s\nuse: user-token\nid: %s\n", id, id)
+	}
+	adminToken := "type: GlobalSecret\nname: admin-user-token\ndata: AA==\n"
+	mesh := "type: Mesh\nname: harmless\n"
+	for name, text := range map[string]string{
+		"IssuedToken/abc": record, "TokenRevocation/abc": revocation("abc"), "GlobalSecret/admin-user-token": adminToken,
+	} {
+		err := p.May(authztest.Admin(), mesh+"---\n"+text)
+		requireForeign(t, err, "did not make "+name+":", "meridian cluster snapshot restore", "--force")
+		require.NoError(t, p.May(authztest.Admin(), text, true), name)
+	}
+	p.Seed(record)
+	require.NoError(t, p.May(authztest.Admin(), record), "its own export")
+	require.NoError(t, p.May(authztest.Admin(), revocation("abc")), "of a token that was issued here")
+	requireForeign(t, p.May(authztest.Admin(), strings.Replace(revocation("abc"), "user-token", "zone-token", 1)))
+	p.Seed(revocation("other"))
+	require.NoError(t, p.May(authztest.Admin(), revocation("other")), "what is stored already")
+	requireForeign(t, p.May(authztest.Admin(), strings.Replace(record, "subject: bob", "subject: eve", 1)))
+}
+
+// The admin token takes membership of the group that it gives.
+func TestTheAdminTokenIsForAdmins(t *testing.T) {
+	p := authztest.New(t, &authz.Defaults{})
+	p.Seed("type: GlobalSecret\nname: admin-user-token\ndata: AA==\n---\ntype: GlobalSecret\nname: other\ndata: AA==\n")
+	tokenOf, ok := p.View().Get(token.AdminTokenKey)
+	require.True(t, ok)
+	other, ok := p.View().Get(resource.Key{Kind: resource.KindGlobalSecret, Name: "other"})
+	require.True(t, ok)
+	for _, ctx := range []context.Context{authztest.Anonymous(), authztest.As("bob")} {
+		require.NoError(t, p.Read(ctx, other), "the default binding lets everyone write it")
+		authztest.RequireDenied(t, p.Read(ctx, tokenOf), authz.ReasonDenied, "mesh-system:admin")
+	}
+	require.NoError(t, p.Read(authztest.Admin(), tokenOf))
 }
 
 // bindingOf is a binding of n users to n roles that are not there.

@@ -89,7 +89,8 @@ type Permit struct {
 }
 
 // Write decides whether the caller may make a batch of changes, on the current
-// state. With force, an admin skips the privilege-escalation and last-admin checks.
+// state. With force, an admin skips the privilege-escalation and last-admin checks,
+// and the one for foreign trust.
 //
 // The error is an *rpcerr.Error: of code Denied with every access that is
 // missing, of code NotFound for a deletion of a resource that does not exist, of
@@ -102,13 +103,17 @@ func (a *Authorizer) Write(ctx context.Context, ops []store.Op, force bool) (Per
 		if err := a.checkOpen(who, rules, view, ops); err != nil {
 			return err
 		}
-		return guard(who, rules, view, ops, force)
+		if err := guard(who, rules, view, ops, force); err != nil {
+			return err
+		}
+		return guardTrust(who, view, ops, force)
 	})
 }
 
-// Rotate decides whether the caller may store keys that this control plane has
-// just made. No client knows their private halves, so they grant nothing.
-func (a *Authorizer) Rotate(ctx context.Context, ops []store.Op) (Permit, error) {
+// WriteOwn decides whether the caller may store keys, tokens' records or
+// revocations that this control plane has just made. No client knows the private
+// halves of such keys, so they grant nothing.
+func (a *Authorizer) WriteOwn(ctx context.Context, ops []store.Op) (Permit, error) {
 	return a.decide(ctx, ops, func(authn.Principal, *rbac.Set, *store.View) error { return nil })
 }
 
@@ -126,7 +131,7 @@ func (a *Authorizer) decide(ctx context.Context, ops []store.Op, guard func(auth
 		if op.Resource != nil {
 			key = op.Resource.Key()
 		}
-		guarded = guarded || rbac.Guarded(key)
+		guarded = guarded || rbac.Guarded(key) || carriesTrust(key)
 		request, precondition, err := requestFor(view, subject, key, op.Resource)
 		if err != nil {
 			return Permit{}, err
@@ -178,8 +183,11 @@ func requestFor(view *store.View, subject rbac.Subject, key resource.Key, r *res
 
 // Read decides whether the caller may read a resource. All callers read
 // everything but secret material, which takes write access to it
-// (§6.1).
+// (§6.1); the bootstrap admin token takes membership of mesh-system:admin.
 func (a *Authorizer) Read(ctx context.Context, r *resource.Resource) error {
+	if r.Key() == token.AdminTokenKey {
+		return a.RequireAdmin(ctx)
+	}
 	d, ok := resource.Describe(r.Key().Kind)
 	if ok && !d.Sensitive {
 		return nil

@@ -17,6 +17,9 @@ const (
 	ReasonEscalation  = "RIGHTS_NOT_HELD"
 	ReasonOpen        = "OPEN_ACCESS"
 	ReasonLastAdmin   = "LAST_ADMIN_BINDING"
+	// ReasonForeignTrust: keys, tokens' records or revocations that this control
+	// plane did not make.
+	ReasonForeignTrust = "FOREIGN_TRUST"
 )
 
 // maxDenials bounds how many resources of a batch a denial spells out.

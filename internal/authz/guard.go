@@ -1,6 +1,7 @@
 package authz
 
 import (
+	"bytes"
 	"fmt"
 	"slices"
 	"strings"
@@ -59,6 +60,54 @@ func guardToken(who authn.Principal, excess *rbac.Rule, user authn.Principal, fo
 		return refusal(ReasonEscalation, who, append(lines, rbac.NotHeld(SubjectOf(who))...)...)
 	}
 	return nil
+}
+
+// carriesTrust reports whether a resource says by which tokens callers are known:
+// keys, records of tokens, revocations, and the admin token. A control plane makes
+// all of these itself.
+func carriesTrust(key resource.Key) bool {
+	switch key.Kind {
+	case resource.KindSigningKey, resource.KindIssuedToken, resource.KindTokenRevocation:
+		return true
+	}
+	return token.IsSigningKey(key) || key == token.AdminTokenKey
+}
+
+// guardTrust refuses trust that this control plane did not make, such as
+// an export of another cluster: with its keys, that cluster's tokens would be
+// valid here. What is stored already may be applied again, and so may revocations
+// of tokens that were issued here. A member of mesh-system:admin can override it
+// with force.
+func guardTrust(who authn.Principal, view *store.View, ops []store.Op, force bool) error {
+	if force && who.In(authn.AdminGroup) {
+		return nil
+	}
+	var foreign []string
+	for _, op := range ops {
+		if op.Resource != nil && carriesTrust(op.Resource.Key()) && !madeHere(view, op.Resource) {
+			foreign = append(foreign, op.Resource.Key().String())
+		}
+	}
+	if len(foreign) == 0 {
+		return nil
+	}
+	names := strings.Join(foreign[:min(maxDenials, len(foreign))], ", ")
+	if more := len(foreign) - maxDenials; more > 0 {
+		names += fmt.Sprintf(" and %d more", more)
+	}
+	return rpcerr.New(rpcerr.Invalid, ReasonForeignTrust,
+		"this control plane did not make %s: keys, records of tokens and revocations of another cluster would decide here who is trusted; leave them out "+
+			"(`meridian tokens rotate` makes keys, `meridian tokens revoke` revocations, and `meridian cluster snapshot restore` brings back this cluster's own from a backup), "+
+			"or store them with --force as a member of %s", names, authn.AdminGroup)
+}
+
+// madeHere reports whether a resource that carries trust is this control plane's.
+func madeHere(view *store.View, r *resource.Resource) bool {
+	if stored, ok := view.Get(r.Key()); ok && bytes.Equal(stored.Canonical(), r.Canonical()) {
+		return true
+	}
+	revocation, ok := r.Spec().(*resource.TokenRevocation)
+	return ok && token.RecordedIn(view, token.Use(revocation.Use), revocation.ID)
 }
 
 // checkKeys refuses a secret with the name of a signing key that cannot be parsed

@@ -9,6 +9,7 @@ import (
 	"github.com/spf13/cobra"
 
 	meridianv1 "meridian/api/meridian/v1"
+	"meridian/internal/authn/token"
 	"meridian/internal/cli/exit"
 	"meridian/internal/cli/print"
 	"meridian/internal/policy/answer"
@@ -68,6 +69,10 @@ func (a *app) describe(ctx context.Context, kind *resource.Descriptor, mesh, nam
 		line("Labels", "%s", print.Tags(m.Labels))
 	}
 	if kind.Sensitive {
+		if token.IsSigningKey(r.Key()) {
+			line("Spec", "a signing key: no command shows it; backups hold it")
+			return a.Output([]byte(b.String()))
+		}
 		line("Spec", "%d bytes of secret material; `meridian get %s %s -o yaml` shows it", len(r.Canonical()), kind.Kind, m.Name)
 		return a.Output([]byte(b.String()))
 	}

@@ -10,10 +10,16 @@ import (
 // Secret is the content of a GlobalSecret and of a Secret.
 type Secret struct {
 	Data string `json:"data,omitzero" required:"true" doc:"The secret material in base64."`
+	// Withheld stands in answers in place of Data: see token.Withheld.
+	Withheld bool `json:"withheld,omitzero" doc:"Set by servers in place of the data of a signing key, which leaves them in backups only. A document with it cannot be applied."`
 }
 
 // Validate implements Spec.
 func (s *Secret) Validate(at Path, r *Report) {
+	if s.Withheld {
+		r.Errorf(at.Field("withheld"), "marks a signing key that was read without its data: leave the document out; `meridian tokens rotate` makes a new key, and a backup keeps the old ones")
+		return
+	}
 	if _, err := base64.StdEncoding.DecodeString(s.Data); err != nil {
 		r.Errorf(at.Field("data"), "is not base64; write the output of `base64 -w0`")
 	}

@@ -9,6 +9,8 @@ import (
 	"fmt"
 	"strconv"
 	"strings"
+
+	"meridian/internal/resource"
 )
 
 // Use is what the tokens of a key are for (§6.8). A key signs tokens
@@ -65,6 +67,28 @@ func ParseKeyID(s string) (KeyID, error) {
 		return KeyID{}, fmt.Errorf("%q does not name a signing key", s)
 	}
 	return id, nil
+}
+
+// IsSigningKey reports whether a resource holds the private half of a signing key.
+func IsSigningKey(key resource.Key) bool {
+	if key.Kind != resource.KindGlobalSecret {
+		return false
+	}
+	_, err := ParseKeyID(key.Name)
+	return err == nil
+}
+
+// withheld is the spec of a signing key in an answer.
+var withheld = []byte(`{"withheld":true}`)
+
+// Withheld returns a resource as answers to clients show it: a signing key
+// without its data, anything else as it is. A client that reads a key can be every
+// user, unnoticed, until it is deleted; so no access includes it (§6.1).
+func Withheld(r *resource.Resource) *resource.Resource {
+	if !IsSigningKey(r.Key()) {
+		return r
+	}
+	return resource.New(r.Meta(), &resource.Secret{Withheld: true}, withheld)
 }
 
 // SigningKey signs the tokens of one use with Ed25519. It is immutable and a

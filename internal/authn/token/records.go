@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"meridian/internal/resource"
+	"meridian/internal/store"
 )
 
 // maxPruned is how many records one issue of a token removes at most.
@@ -24,6 +25,16 @@ func Record(t Token, by string) (*resource.Resource, error) {
 		Use: string(t.Key.Use), ID: t.ID, Subject: t.Subject(), Groups: t.Groups, Tags: t.Tags, Scope: t.Scope,
 		Serial: t.Key.Serial, Issued: t.IssuedAt.Format(time.RFC3339), Expires: t.Expires.Format(time.RFC3339), Issuer: by,
 	})
+}
+
+// RecordedIn reports whether a view has the record of a token.
+func RecordedIn(view *store.View, use Use, id string) bool {
+	record, ok := view.Get(recordKey(id))
+	if !ok {
+		return false
+	}
+	spec := record.Spec().(*resource.IssuedToken)
+	return spec.ID == id && Use(spec.Use) == use
 }
 
 // Issued is a record as it stands, and whether the token was revoked.

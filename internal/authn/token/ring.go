@@ -23,6 +23,9 @@ const AdminUser = "admin"
 // (§6.6).
 const AdminTokenName = "admin-user-token"
 
+// AdminTokenKey is the key of that resource.
+var AdminTokenKey = resource.Key{Kind: resource.KindGlobalSecret, Name: AdminTokenName}
+
 // adminTokenValidity is how long the bootstrap admin token lasts.
 const adminTokenValidity = 10 * 365 * 24 * time.Hour
 
@@ -227,7 +230,7 @@ func differs(a, b *store.View) bool {
 
 // AdminToken returns the bootstrap admin token, or "" when it was deleted.
 func (r *Ring) AdminToken() string {
-	s, ok := r.cfg.Local().Get(resource.Key{Kind: resource.KindGlobalSecret, Name: AdminTokenName})
+	s, ok := r.cfg.Local().Get(AdminTokenKey)
 	if !ok {
 		return ""
 	}

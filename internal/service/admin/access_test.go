@@ -13,9 +13,11 @@ import (
 
 	"github.com/stretchr/testify/require"
 	"google.golang.org/grpc"
+	"google.golang.org/protobuf/encoding/protojson"
 
 	meridianv1 "meridian/api/meridian/v1"
 	"meridian/internal/authn"
+	"meridian/internal/authn/token"
 	"meridian/internal/authz"
 	"meridian/internal/commit"
 	"meridian/internal/commit/committest"
@@ -323,13 +325,67 @@ type listStream struct {
 	grpc.ServerStream
 	ctx   context.Context
 	names []string
+	all   []*meridianv1.Resource
 }
 
 func (l *listStream) Context() context.Context { return l.ctx }
 
 func (l *listStream) Send(r *meridianv1.ListResponse) error {
 	for _, m := range r.GetResources() {
-		l.names = append(l.names, m.GetKind()+"/"+m.GetName())
+		l.names, l.all = append(l.names, m.GetKind()+"/"+m.GetName()), append(l.all, m)
 	}
 	return nil
+}
+
+// §6.1: no caller and no way of reading returns a signing key. What there is to
+// know about one is returned, and cannot be stored in place of the key.
+func TestSigningKeysAreNeverReturned(t *testing.T) {
+	s := newSecured(t)
+	ring := token.NewRing(token.RingConfig{Local: s.View, Now: time.Now})
+	before := s.View()
+	_, keys, err := ring.Rotation(token.ForUser)
+	require.NoError(t, err)
+	txn := store.Txn{}
+	for _, key := range keys {
+		txn.Ops = append(txn.Ops, store.Put(key))
+	}
+	require.NoError(t, s.Store.Apply(s.Revision()+1, txn).Err)
+	name := keys[0].Key().Name
+	material := string(keys[0].Spec().(*resource.Secret).Data)
+	require.Len(t, material, 160)
+	requireWithheld := func(r *meridianv1.Resource) {
+		t.Helper()
+		require.Equal(t, name, r.GetName())
+		require.JSONEq(t, `{"withheld": true}`, string(r.GetSpec()))
+		require.NotContains(t, protojson.Format(r), material[20:60])
+		require.Equal(t, uint64(1), r.GetVersion())
+	}
+
+	got, err := s.Service.Get(root, &meridianv1.GetRequest{Key: &meridianv1.ResourceKey{Kind: "GlobalSecret", Name: name}})
+	require.NoError(t, err)
+	requireWithheld(got.GetResource())
+	listed := &listStream{ctx: root}
+	require.NoError(t, s.Service.List(&meridianv1.ListRequest{Kinds: []string{"GlobalSecret"}}, listed))
+	require.Len(t, listed.all, 1)
+	requireWithheld(listed.all[0])
+
+	secrets := map[resource.Kind]bool{"GlobalSecret": true}
+	shown := func(r *resource.Resource) bool { return s.cfg.Access.Read(root, r) == nil }
+	require.NoError(t, s.Store.Apply(s.Revision()+1, store.Txn{Ops: []store.Op{store.Delete(keys[0].Key())}}).Err)
+	feed, err := s.Next(t.Context(), before.Revision())
+	require.NoError(t, err)
+	changes := 0
+	for _, b := range feed {
+		for _, change := range encodeBatch(b, secrets, "", shown).GetChanges() {
+			requireWithheld(change.GetResource())
+			changes++
+		}
+	}
+	require.Equal(t, 2, changes, "the creation and the deletion")
+
+	_, err = s.Service.ApplyBatch(root, &meridianv1.ApplyRequest{RequestId: "back", Force: true, Resources: []*meridianv1.Resource{got.GetResource()}})
+	refused := requireCode(t, err, rpcerr.Invalid)
+	require.True(t, slices.ContainsFunc(refused.Violations, func(v rpcerr.Violation) bool {
+		return strings.Contains(v.Description, "withheld: marks a signing key that was read without its data")
+	}), "%v", refused.Violations)
 }

@@ -8,6 +8,7 @@ import (
 	"google.golang.org/protobuf/types/known/timestamppb"
 
 	meridianv1 "meridian/api/meridian/v1"
+	"meridian/internal/authn/token"
 	"meridian/internal/authz"
 	"meridian/internal/commit"
 	"meridian/internal/policy"
@@ -84,7 +85,10 @@ type Service struct {
 func New(cfg Config) *Service { return &Service{cfg: cfg} }
 
 // Encode turns a stored resource into its message.
+//
+// The data of signing keys is left out, for every caller.
 func Encode(r *resource.Resource) *meridianv1.Resource {
+	r = token.Withheld(r)
 	m := r.Meta()
 	return &meridianv1.Resource{
 		Kind:             string(m.Kind),

@@ -23,7 +23,7 @@ func (s *Service) RotateKey(ctx context.Context, req *meridianv1.RotateKeyReques
 	if err != nil {
 		return nil, err
 	}
-	result, err := s.write(ctx, req.GetRequestId(), &meridianv1.RotateKeyRequest{Kind: req.GetKind()}, s.cfg.Access.Rotate, func() ([]*resource.Resource, error) {
+	result, err := s.write(ctx, req.GetRequestId(), &meridianv1.RotateKeyRequest{Kind: req.GetKind()}, s.cfg.Access.WriteOwn, func() ([]*resource.Resource, error) {
 		_, batch, err := s.cfg.Ring.Rotation(use)
 		return batch, err
 	})
@@ -54,7 +54,7 @@ func (s *Service) RevokeToken(ctx context.Context, req *meridianv1.RevokeTokenRe
 		response.AlreadyRevoked, response.Revision = true, uint64(s.cfg.Local().Revision())
 		return response, nil
 	}
-	result, err := s.write(ctx, req.GetRequestId(), &meridianv1.RevokeTokenRequest{Id: req.GetId()}, s.unforced, func() ([]*resource.Resource, error) {
+	result, err := s.write(ctx, req.GetRequestId(), &meridianv1.RevokeTokenRequest{Id: req.GetId()}, s.cfg.Access.WriteOwn, func() ([]*resource.Resource, error) {
 		revocation, err := s.cfg.Ring.Revocation(record, req.GetReason())
 		return []*resource.Resource{revocation}, err
 	})
@@ -89,10 +89,6 @@ func (s *Service) write(ctx context.Context, requestID string, request proto.Mes
 
 // allowance asks access control for a batch.
 type allowance func(ctx context.Context, ops []store.Op) (authz.Permit, error)
-
-func (s *Service) unforced(ctx context.Context, ops []store.Op) (authz.Permit, error) {
-	return s.cfg.Access.Write(ctx, ops, false)
-}
 
 // use reads a kind of token, of those that this control plane issues.
 func (s *Service) use(kind string, optional bool) (token.Use, error) {

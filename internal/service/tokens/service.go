@@ -29,9 +29,8 @@ type Access interface {
 	GenerateDataplaneToken(ctx context.Context, token rbac.Token) error
 	GenerateZoneToken(ctx context.Context, scope ...string) error
 	RequireAdmin(ctx context.Context) error
-	Write(ctx context.Context, ops []store.Op, force bool) (authz.Permit, error)
-	// Rotate is Write for keys that were made here.
-	Rotate(ctx context.Context, ops []store.Op) (authz.Permit, error)
+	// WriteOwn decides about keys, records and revocations that were made here.
+	WriteOwn(ctx context.Context, ops []store.Op) (authz.Permit, error)
 }
 
 // Config is what a Service needs. Every field is required.
