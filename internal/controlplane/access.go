@@ -75,7 +75,8 @@ func (b *Base) Assemble(api API, resources *admin.Service) {
 		Exempt: func(method string) bool { return !b.Readiness.Started() && slices.Contains(api.Early, method) },
 	}
 	b.GRPC = server.NewGRPC(b.Log, b.PKI.ServerTLS(), server.Calls{
-		Stream:                  []grpc.StreamServerInterceptor{b.Readiness.Stream(api.Early...), b.Callers.Stream, b.Audit.Stream},
+		Check:                   b.Readiness.CheckCall(api.Early...),
+		Stream:                  []grpc.StreamServerInterceptor{b.Callers.Stream, b.Audit.Stream},
 		Unary:                   b.Audit.Unary,
 		UnauthenticatedCanWrite: b.Authorizer.UnauthenticatedCanWrite,
 	})

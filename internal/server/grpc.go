@@ -7,8 +7,6 @@ import (
 	"fmt"
 	"log/slog"
 	"net"
-	"runtime/debug"
-	"slices"
 	"time"
 
 	"google.golang.org/grpc"
@@ -19,7 +17,6 @@ import (
 	"google.golang.org/grpc/reflection"
 
 	meridianv1 "meridian/api/meridian/v1"
-	"meridian/internal/rpcerr"
 )
 
 const (
@@ -63,6 +60,9 @@ type GRPC struct {
 
 // Calls are what the calls of a server pass through, each in order.
 type Calls struct {
+	// Check refuses calls by their method, before anything is done for them; nil
+	// refuses none.
+	Check func(method string) error
 	// Stream is what every call passes before its first message is received: calls
 	// that are not allowed are refused here. To interceptors a unary call is a
 	// stream with one message in each direction.
@@ -78,8 +78,7 @@ type Calls struct {
 // through what calls says, and a handler that panics fails its own call only.
 func NewGRPC(log *slog.Logger, config *tls.Config, calls Calls) *GRPC {
 	watches := newWatchTracker()
-	interceptors := slices.Concat([]grpc.StreamServerInterceptor{rpcerr.StreamServer, guard{log}.stream, watches.stream}, calls.Stream)
-	g := &GRPC{health: health.NewServer(), watches: watches, receiver: newReceiver(interceptors, calls.Unary, calls.UnauthenticatedCanWrite), Server: grpc.NewServer(
+	g := &GRPC{health: health.NewServer(), watches: watches, receiver: newReceiver(calls, watches, log), Server: grpc.NewServer(
 		grpc.Creds(credentials.NewTLS(config)),
 		grpc.MaxRecvMsgSize(maxRequest),
 		grpc.MaxSendMsgSize(MaxMessageBytes),
@@ -155,19 +154,4 @@ func (g *GRPC) Run(ctx context.Context, l net.Listener, grace time.Duration) err
 		return fmt.Errorf("serve gRPC: %w", err)
 	}
 	return nil
-}
-
-// guard keeps a panic in one handler from ending the process.
-type guard struct{ log *slog.Logger }
-
-func (g guard) stream(srv any, ss grpc.ServerStream, info *grpc.StreamServerInfo, handler grpc.StreamHandler) (err error) {
-	defer g.recover(info.FullMethod, &err)
-	return handler(srv, ss)
-}
-
-func (g guard) recover(method string, err *error) {
-	if r := recover(); r != nil {
-		g.log.Error("a call broke off", "method", method, "panic", r, "stack", string(debug.Stack()))
-		*err = rpcerr.New(rpcerr.Internal, "PANIC", "the server failed on this request; its log says more")
-	}
 }

@@ -3,10 +3,7 @@ package server
 import (
 	"errors"
 	"slices"
-	"strings"
 	"sync/atomic"
-
-	"google.golang.org/grpc"
 
 	"meridian/internal/rpcerr"
 )
@@ -62,26 +59,18 @@ func (g *Readiness) Check() error {
 // Started reports whether the gate was ever opened.
 func (g *Readiness) Started() bool { return g.state.Load() != stateStarting }
 
-// check refuses calls before the gate was opened. A server that stops refuses
-// nothing this way: the calls that it has taken may finish.
-func (g *Readiness) check(method string, free []string) error {
-	if g.Started() || slices.Contains(free, method) || slices.ContainsFunc(alwaysAllowed, func(s string) bool { return strings.HasPrefix(method, s) }) {
-		return nil
-	}
-	return rpcerr.New(rpcerr.Unavailable, ReasonStarting, "%w", g.Check())
-}
-
 // alwaysAllowed are the services that every server has and that answer at any time.
 var alwaysAllowed = []string{"/grpc.health.", "/grpc.reflection."}
 
-// Stream is the server interceptor that refuses calls until the server is ready,
-// except for health, reflection and the methods free, given by their full names
-// ("/meridian.v1.ClusterService/Members").
-func (g *Readiness) Stream(free ...string) grpc.StreamServerInterceptor {
-	return func(srv any, stream grpc.ServerStream, info *grpc.StreamServerInfo, handler grpc.StreamHandler) error {
-		if err := g.check(info.FullMethod, free); err != nil {
-			return err
+// CheckCall returns what refuses calls until the server is ready, except for health,
+// reflection and the methods free, given by their full names
+// ("/meridian.v1.ClusterService/Members"). A server that stops refuses nothing this
+// way: the calls that it has taken may finish.
+func (g *Readiness) CheckCall(free ...string) func(method string) error {
+	return func(method string) error {
+		if g.Started() || slices.Contains(free, method) || exempt(method) {
+			return nil
 		}
-		return handler(srv, stream)
+		return rpcerr.New(rpcerr.Unavailable, ReasonStarting, "%w", g.Check())
 	}
 }

@@ -5,7 +5,6 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/stretchr/testify/require"
-	"google.golang.org/grpc"
 
 	"meridian/internal/rpcerr"
 )
@@ -15,15 +14,7 @@ import (
 func TestGateKeepsCallsOut(t *testing.T) {
 	var g Readiness
 	const free = "/meridian.v1.ClusterService/Members"
-	call := func(method string) error {
-		handled := false
-		err := g.Stream(free)(nil, nil, &grpc.StreamServerInfo{FullMethod: method}, func(any, grpc.ServerStream) error {
-			handled = true
-			return nil
-		})
-		require.Equal(t, err == nil, handled)
-		return err
-	}
+	call := g.CheckCall(free)
 	const other = "/meridian.v1.AdminService/Get"
 	require.EqualError(t, call(other), "the server is starting")
 	g.SetReason("waiting for a leader")

@@ -75,11 +75,9 @@ func (s *watchTracker) contextFor(method string) context.Context {
 	return s.running
 }
 
-func (s *watchTracker) stream(srv any, ss grpc.ServerStream, info *grpc.StreamServerInfo, handler grpc.StreamHandler) error {
-	if !strings.HasSuffix(info.FullMethod, watchSuffix) {
-		return handler(srv, ss)
-	}
-	return s.watch(srv, ss, info.FullMethod, handler)
+// handler is the handler of a watch, which ends when the server says so.
+func (s *watchTracker) handler(method string, handler grpc.StreamHandler) grpc.StreamHandler {
+	return func(srv any, ss grpc.ServerStream) error { return s.watch(srv, ss, method, handler) }
 }
 
 // endedError is why the server ended a watch.

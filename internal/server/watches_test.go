@@ -4,7 +4,6 @@ import (
 	"context"
 	"crypto/tls"
 	"crypto/x509"
-	"errors"
 	"net"
 	"testing"
 	"time"
@@ -17,6 +16,7 @@ import (
 	"google.golang.org/grpc/status"
 
 	"meridian/internal/pki"
+	"meridian/internal/rpcerr"
 )
 
 // A watch lasts until its caller leaves; it must not hold up a stop.
@@ -72,15 +72,16 @@ func (s quietStream) Context() context.Context { return s.ctx }
 // and takes no new ones until it can. Health may be watched all the same.
 func TestSuspendedWatches(t *testing.T) {
 	s := newWatchTracker()
-	why := errors.New("cut off")
+	r := newReceiver(Calls{}, s, discard(t))
+	why := rpcerr.New(rpcerr.Unavailable, "CUT_OFF", "cut off")
 	watch := func(method string) (started <-chan struct{}, ended <-chan error) {
 		begun, done := make(chan struct{}), make(chan error, 1)
 		go func() {
-			done <- s.stream(nil, quietStream{ctx: t.Context()}, &grpc.StreamServerInfo{FullMethod: method}, func(_ any, stream grpc.ServerStream) error {
+			done <- rpcerr.FromStatus(r.intercepted(grpc.StreamDesc{ServerStreams: true, Handler: func(_ any, stream grpc.ServerStream) error {
 				close(begun)
 				<-stream.Context().Done()
 				return stream.Context().Err()
-			})
+			}}, method)(nil, quietStream{ctx: t.Context()}))
 		}()
 		return begun, done
 	}
@@ -90,9 +91,9 @@ func TestSuspendedWatches(t *testing.T) {
 	begun, checks := watch(health)
 	<-begun
 	s.suspend(why)
-	require.Equal(t, why, <-first)
+	require.EqualError(t, <-first, why.Error())
 	_, refused := watch(own)
-	require.Equal(t, why, <-refused)
+	require.EqualError(t, <-refused, why.Error())
 	s.resume()
 	s.resume()
 	begun, again := watch(own)
@@ -100,8 +101,8 @@ func TestSuspendedWatches(t *testing.T) {
 	require.Empty(t, checks)
 	require.Empty(t, again)
 	s.stop()
-	require.Equal(t, error(errStopping), <-again)
-	require.Equal(t, error(errStopping), <-checks)
-	require.NoError(t, s.stream(nil, quietStream{ctx: t.Context()}, &grpc.StreamServerInfo{FullMethod: "/meridian.v1.AdminService/List"},
-		func(any, grpc.ServerStream) error { return nil }), "what ends by itself is let be")
+	require.EqualError(t, <-again, errStopping.Error())
+	require.EqualError(t, <-checks, errStopping.Error())
+	list := r.intercepted(grpc.StreamDesc{Handler: func(any, grpc.ServerStream) error { return nil }}, "/meridian.v1.AdminService/List")
+	require.NoError(t, list(nil, quietStream{ctx: t.Context()}), "what ends by itself is let be")
 }

@@ -29,9 +29,14 @@ func (d *Service) Connect(stream connectStream) error {
 	}
 	d.start(s, d.register)
 	<-s.ctx.Done()
+	return d.finish(s)
+}
+
+// finish ends the session of a stream, and returns why it ended.
+func (d *Service) finish(s *session) error {
 	registered := d.removeSession(s)
 	d.streams.Done()
-	err = s.closeReason()
+	err := s.closeReason()
 	if registered {
 		d.logger(s).Info("proxy disconnected", "reason", disconnectReason(err))
 	}
