@@ -111,7 +111,7 @@ func (n *proposer) forwardError(limited, ctx context.Context, p *proposal, err e
 	case reason == reasonDiskFull:
 		p.over = true // no other server has free space either
 		return &remoteDiskFullError{err}
-	case reason == reasonNotLeader, reason == reasonUnavailable, reason == reasonUnreadable, reason == raftnet.ReasonForeignCluster, !sent:
+	case reason == reasonNotLeader, reason == reasonUnavailable, reason == reasonUnreadable, reason == raftnet.ReasonForeignCluster, reason == raftnet.ReasonNotMember, !sent:
 		return fmt.Errorf("%w: %w", ErrUnavailable, err)
 	case reason != reasonUnknownOutcome:
 		p.misrouted = true

@@ -9,8 +9,11 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	peerv1 "meridian/api/peer/v1"
 	"meridian/internal/consensus"
 	"meridian/internal/gossip"
+	"meridian/internal/raftnet"
+	"meridian/internal/rpcerr"
 	"meridian/internal/store"
 	"meridian/test/simnet"
 )
@@ -228,6 +231,35 @@ func TestARemovedServerStops(t *testing.T) {
 	})
 }
 
+// TestARemovedServerIsRefusedAtOnce: on the connections that it has, from the
+// moment when it is not a member any more.
+func TestARemovedServerIsRefusedAtOnce(t *testing.T) {
+	bubble(t, func(t *testing.T, c *cluster) {
+		c.three()
+		leader := c.leader(c.others(nil)...)
+		gone := c.others(leader)[0]
+		calls := peerv1.NewRaftServiceClient(gone.node.PeerConn(leader.addr))
+		_, err := calls.ReadIndex(t.Context(), &peerv1.ReadIndexRequest{})
+		require.NoError(t, err)
+		require.NoError(t, leader.node.Remove(t.Context(), gone.name, true))
+
+		_, err = calls.ReadIndex(t.Context(), &peerv1.ReadIndexRequest{})
+		require.True(t, rpcerr.HasReason(err, raftnet.ReasonNotMember), "%v", err)
+		_, err = calls.Propose(t.Context(), &peerv1.ProposeRequest{})
+		require.True(t, rpcerr.HasReason(err, raftnet.ReasonNotMember), "%v", err)
+		_, err = calls.RemoveMember(t.Context(), &peerv1.RemoveMemberRequest{Name: leader.name, Force: true})
+		require.True(t, rpcerr.HasReason(err, raftnet.ReasonNotMember), "%v", err)
+		_, err = calls.AddMember(t.Context(), &peerv1.AddMemberRequest{Name: "mallory", Raft: "mallory", Fresh: true, CommandFormat: 9})
+		require.True(t, rpcerr.HasReason(err, raftnet.ReasonNotMember), "%v", err)
+		_, err = calls.AddMember(t.Context(), &peerv1.AddMemberRequest{Name: "mallory", Raft: "mallory", Fresh: true, CommandFormat: 9, Forwarded: true})
+		require.True(t, rpcerr.HasReason(err, raftnet.ReasonNotMember), "%v", err)
+		status, err := calls.Status(t.Context(), &peerv1.StatusRequest{})
+		require.NoError(t, err)
+		require.Empty(t, status.GetMembers())
+		require.Zero(t, status.GetCommitted())
+	})
+}
+
 // TestASecondServerOfAName: the first continues, and the second waits until it is
 // gone.
 func TestASecondServerOfAName(t *testing.T) {
@@ -255,7 +287,8 @@ func TestASecondServerOfAName(t *testing.T) {
 	})
 }
 
-// TestAServerOfAnotherCluster is not taken in.
+// TestAServerOfAnotherCluster is not taken in, and waits for its own: an address
+// may have passed to another cluster.
 func TestAServerOfAnotherCluster(t *testing.T) {
 	bubble(t, func(t *testing.T, c *cluster) {
 		a := c.start("a", nil)
@@ -264,8 +297,10 @@ func TestAServerOfAnotherCluster(t *testing.T) {
 			joining("a")(cfg)
 			cfg.ClusterID = "another"
 		})
-		c.eventually("it finds out", func() bool { return b.died() != nil })
-		require.ErrorContains(t, b.died(), "another")
+		c.eventually("it finds out", func() bool { return strings.Contains(b.node.Waiting(), a.node.ClusterID()) })
+		c.pass(time.Minute)
+		require.NoError(t, b.died())
+		require.Len(t, a.node.Servers(), 1)
 	})
 }
 

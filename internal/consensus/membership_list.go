@@ -120,6 +120,8 @@ func (n *members) askStatus(ctx context.Context, s raft.Server, hint gossip.Peer
 	m.State, m.Applied, m.Version = answer.GetState(), resource.Revision(answer.GetApplied()), answer.GetVersion()
 	m.GRPC, m.Gossip = cmp.Or(answer.GetGrpc(), m.GRPC), cmp.Or(answer.GetGossip(), m.Gossip)
 	switch {
+	case answer.GetState() == "":
+		m.State, m.Problem = StateUnreachable, "it does not know this server as a member: one of the two lags, or was removed"
 	case answer.GetLeader() == "":
 		m.Problem = "it knows no leader"
 	case n.contacts.silence(s.ID) > 2*n.cfg.Timing.Heartbeat:

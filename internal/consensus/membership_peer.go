@@ -7,6 +7,7 @@ import (
 
 	peerv1 "meridian/api/peer/v1"
 	"meridian/internal/raftlog"
+	"meridian/internal/raftnet"
 	"meridian/internal/rpcerr"
 )
 
@@ -14,6 +15,11 @@ import (
 // leader, once.
 func (s *peerService) AddMember(ctx context.Context, req *peerv1.AddMemberRequest) (*peerv1.AddMemberResponse, error) {
 	n := s.node
+	asks := raftlog.ServerID(req.GetName(), req.GetDisk())
+	// A server asks for itself; a member passes on what another asked.
+	if caller := raftnet.CallerFrom(ctx); caller.Server != asks && !(req.GetForwarded() && caller.Member) {
+		return nil, rpcerr.New(rpcerr.Denied, raftnet.ReasonNotMember, "server %q cannot have server %q added", raftlog.NameOf(caller.Server), req.GetName())
+	}
 	err := n.members.addMember(ctx, addition{
 		name: req.GetName(), disk: req.GetDisk(), addr: req.GetRaft(), fresh: req.GetFresh(), cluster: req.GetClusterId(),
 		format: req.GetCommandFormat(), version: req.GetVersion(),
@@ -93,7 +99,7 @@ func memberError(err error) error {
 	switch {
 	case said.Reason == reasonNotLeader:
 		return fmt.Errorf("%w: %w", ErrNotLeader, err)
-	case said.Reason == reasonUnavailable:
+	case said.Reason == reasonUnavailable, said.Reason == raftnet.ReasonNotMember:
 		return fmt.Errorf("%w: %w", ErrUnavailable, err)
 	case said.Code == rpcerr.NotFound, said.Code == rpcerr.Conflict, said.Code == rpcerr.Invalid, said.Code == rpcerr.Unsupported:
 		return err

@@ -72,7 +72,7 @@ func Open(ctx context.Context, cfg Config, st *store.Store) (_ *Node, err error)
 	if n.network, err = openNetwork(ctx, cfg); err != nil {
 		return nil, err
 	}
-	n.peers = raftnet.NewPeers(n.network, n.ClusterID)
+	n.peers = raftnet.NewPeers(n.network, n.ClusterID, func() raft.ServerID { return n.dir.ID().ServerID() })
 	if n.network == nil {
 		n.transport = raftnet.Loopback(cfg.NodeID)
 	} else {

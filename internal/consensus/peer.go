@@ -1,6 +1,9 @@
 package consensus
 
 import (
+	"slices"
+
+	"github.com/hashicorp/raft"
 	"google.golang.org/grpc"
 
 	peerv1 "meridian/api/peer/v1"
@@ -15,12 +18,17 @@ func (n *core) PeerConn(addr string) grpc.ClientConnInterface { return n.peers.T
 
 // servePeers answers the calls of peers until the server is stopped.
 func (n *Node) servePeers() {
-	n.peerServer = raftnet.Serve(n.network, n.ClusterID, func(registrar grpc.ServiceRegistrar) {
+	n.peerServer = raftnet.Serve(n.network, n.ClusterID, n.isMember, func(registrar grpc.ServiceRegistrar) {
 		peerv1.RegisterRaftServiceServer(registrar, &peerService{node: n})
 		if n.cfg.PeerServices != nil {
 			n.cfg.PeerServices(registrar)
 		}
 	})
+}
+
+// isMember reports whether a server is a member, as far as this one knows.
+func (n *core) isMember(id raft.ServerID) bool {
+	return slices.ContainsFunc(n.servers(), func(s raft.Server) bool { return s.ID == id })
 }
 
 // stopPeers ends the calls to and of peers.

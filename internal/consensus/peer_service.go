@@ -6,6 +6,7 @@ import (
 
 	peerv1 "meridian/api/peer/v1"
 	"meridian/internal/raftlog"
+	"meridian/internal/raftnet"
 	"meridian/internal/rpcerr"
 	"meridian/internal/store"
 	"meridian/internal/version"
@@ -58,10 +59,17 @@ func (s *peerService) ReadIndex(ctx context.Context, _ *peerv1.ReadIndexRequest)
 	return &peerv1.ReadIndexResponse{Revision: uint64(point), Term: term}, nil
 }
 
-// Status says how this server stands.
-func (s *peerService) Status(context.Context, *peerv1.StatusRequest) (*peerv1.StatusResponse, error) {
+// Status says how this server stands; to one that is no member, only which server
+// it is.
+func (s *peerService) Status(ctx context.Context, _ *peerv1.StatusRequest) (*peerv1.StatusResponse, error) {
 	n := s.node
 	status := n.Status()
+	if !raftnet.CallerFrom(ctx).Member {
+		return &peerv1.StatusResponse{
+			ClusterId: status.ClusterID, Name: status.NodeID, Disk: raftlog.DiskOf(n.id), Version: version.String(),
+			CommandFormat: commandFormat,
+		}, nil
+	}
 	response := &peerv1.StatusResponse{
 		ClusterId: status.ClusterID, Name: status.NodeID, Disk: raftlog.DiskOf(n.id),
 		State: status.State, Leader: status.Leader, Term: status.Term,

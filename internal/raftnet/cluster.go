@@ -12,17 +12,21 @@ import (
 // server of another, whose answers would be taken for ours.
 const clusterHeader = "meridian-cluster"
 
-func (p *Peers) nameCluster(ctx context.Context) context.Context {
+// serverHeader carries what raft knows the caller by.
+const serverHeader = "meridian-server-bin"
+
+func (p *Peers) nameCaller(ctx context.Context) context.Context {
+	ctx = metadata.AppendToOutgoingContext(ctx, serverHeader, string(p.self()))
 	if cluster := p.cluster(); cluster != "" {
 		return metadata.AppendToOutgoingContext(ctx, clusterHeader, cluster)
 	}
 	return ctx
 }
 
-func (p *Peers) nameClusterUnary(ctx context.Context, method string, req, reply any, cc *grpc.ClientConn, invoke grpc.UnaryInvoker, opts ...grpc.CallOption) error {
-	return invoke(p.nameCluster(ctx), method, req, reply, cc, opts...)
+func (p *Peers) nameCallerUnary(ctx context.Context, method string, req, reply any, cc *grpc.ClientConn, invoke grpc.UnaryInvoker, opts ...grpc.CallOption) error {
+	return invoke(p.nameCaller(ctx), method, req, reply, cc, opts...)
 }
 
-func (p *Peers) nameClusterStream(ctx context.Context, desc *grpc.StreamDesc, cc *grpc.ClientConn, method string, open grpc.Streamer, opts ...grpc.CallOption) (grpc.ClientStream, error) {
-	return open(p.nameCluster(ctx), desc, cc, method, opts...)
+func (p *Peers) nameCallerStream(ctx context.Context, desc *grpc.StreamDesc, cc *grpc.ClientConn, method string, open grpc.Streamer, opts ...grpc.CallOption) (grpc.ClientStream, error) {
+	return open(p.nameCaller(ctx), desc, cc, method, opts...)
 }

@@ -20,6 +20,10 @@ var ErrClosed = errors.New("node is closed")
 // (rpcerr.HasReason).
 const ReasonForeignCluster = "FOREIGN_CLUSTER"
 
+// ReasonNotMember is why a server refuses a call of one that is not a member of
+// its cluster, or not the one that its certificate names (rpcerr.HasReason).
+const ReasonNotMember = "NOT_A_MEMBER"
+
 // Identity is who a server is to the transports of others.
 type Identity struct {
 	// Server is what raft knows it by, Cluster its cluster's id, "" while it has
@@ -43,6 +47,9 @@ type Config struct {
 	// VerifyPeer, unless nil, decides about a peer whose certificate is good:
 	// whether its name belongs to this cluster.
 	VerifyPeer func(tls.ConnectionState) error
+	// PeerServer, unless nil, returns the server that a certificate was made for,
+	// "" where it names none.
+	PeerServer func(tls.ConnectionState) raft.ServerID
 }
 
 // Validate reports what is missing or impossible.

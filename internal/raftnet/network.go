@@ -27,6 +27,9 @@ type Network interface {
 	// Dial connects to the Listener of the peer with a raft address and returns
 	// once it has proved who it is.
 	Dial(ctx context.Context, addr string) (net.Conn, error)
+	// Recheck decides again about the peers of all open connections, and ends those
+	// of peers that would not be accepted now.
+	Recheck()
 	// Close ends what Transport.Close and Listener.Close leave.
 	Close() error
 }

@@ -7,6 +7,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/hashicorp/raft"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/backoff"
 	"google.golang.org/grpc/credentials/insecure"
@@ -38,6 +39,8 @@ type Peers struct {
 	network Network
 	// cluster names this server's cluster, "" while it has none.
 	cluster func() string
+	// self is what raft knows this server by.
+	self func() raft.ServerID
 
 	mu sync.Mutex
 	// conns are by raft address; nil once closed.
@@ -47,9 +50,9 @@ type Peers struct {
 }
 
 // NewPeers returns the connections through a network. Each call names the cluster
-// that cluster returns.
-func NewPeers(network Network, cluster func() string) *Peers {
-	return &Peers{network: network, cluster: cluster, conns: map[string]*grpc.ClientConn{}, retired: map[*grpc.ClientConn]*time.Timer{}}
+// that cluster returns, and this server as self does.
+func NewPeers(network Network, cluster func() string, self func() raft.ServerID) *Peers {
+	return &Peers{network: network, cluster: cluster, self: self, conns: map[string]*grpc.ClientConn{}, retired: map[*grpc.ClientConn]*time.Timer{}}
 }
 
 // Conn returns the connection to an address. It is made when it is first used.
@@ -76,7 +79,7 @@ func (p *Peers) Conn(addr string) (*grpc.ClientConn, error) {
 		grpc.WithKeepaliveParams(keepalive.ClientParameters{Time: peerIdle, Timeout: peerNoContact}),
 		grpc.WithIdleTimeout(peerUnused),
 		grpc.WithDisableServiceConfig(),
-		grpc.WithChainUnaryInterceptor(rpcerr.UnaryClient, p.nameClusterUnary), grpc.WithChainStreamInterceptor(rpcerr.StreamClient, p.nameClusterStream),
+		grpc.WithChainUnaryInterceptor(rpcerr.UnaryClient, p.nameCallerUnary), grpc.WithChainStreamInterceptor(rpcerr.StreamClient, p.nameCallerStream),
 		grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(maxPeerMessage), grpc.MaxCallSendMsgSize(maxPeerMessage)),
 	)
 	if err != nil {

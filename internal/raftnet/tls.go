@@ -142,6 +142,8 @@ type tlsNetwork struct {
 	listener net.Listener
 	tls      *tls.Config
 	logger   hclog.Logger
+	// peerServer is Config.PeerServer.
+	peerServer func(tls.ConnectionState) raft.ServerID
 	// self is set, and transport made, before the first message of raft's.
 	self      func() Identity
 	transport *safeTransport
@@ -186,7 +188,7 @@ func Listen(ctx context.Context, cfg Config, logger *slog.Logger) (Network, erro
 		base.VerifyConnection = cfg.VerifyPeer
 	}
 	n := &tlsNetwork{
-		listener: listener, tls: base, logger: NewLogger(logger),
+		listener: listener, tls: base, logger: NewLogger(logger), peerServer: cfg.PeerServer,
 		raft: newHandoff(advertise), calls: newHandoff(advertise),
 		conns: map[*tlsConn]struct{}{},
 	}
@@ -286,6 +288,26 @@ func (n *tlsNetwork) register(c *tlsConn) bool {
 	}
 	n.conns[c] = struct{}{}
 	return true
+}
+
+// Recheck ends the connections of peers that would not be accepted now.
+func (n *tlsNetwork) Recheck() {
+	if n.tls.VerifyConnection == nil {
+		return
+	}
+	n.mu.Lock()
+	var open []*tlsConn
+	for c := range n.conns {
+		if c.place == nil { // the others are decided about at the end of the handshake
+			open = append(open, c)
+		}
+	}
+	n.mu.Unlock()
+	for _, c := range open {
+		if state := c.ConnectionState(); state.HandshakeComplete && n.tls.VerifyConnection(state) != nil {
+			_ = c.NetConn().Close()
+		}
+	}
 }
 
 // trackHandshake notes a connection whose handshake begins, and gives up the oldest of

@@ -437,7 +437,7 @@ func TestAServerThatMovesOrLosesItsDisk(t *testing.T) {
 	three.must("cluster", "remove", "two", "--force")
 	for range 2 {
 		require.Equal(t, 1, two.wait())
-		require.Contains(t, two.log.String(), "this server was removed from the cluster; to bring it back, stop it, with a new data directory")
+		require.Contains(t, two.log.String(), "this server was removed from the cluster; to bring it back, let it join as a new server, with a new data directory")
 		two.start()
 	}
 	require.Equal(t, 1, two.wait())

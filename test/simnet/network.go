@@ -269,6 +269,9 @@ func (e *endpoint) identity() raftnet.Identity {
 // Listener accepts calls.
 func (e *endpoint) Listener() net.Listener { return e.calls }
 
+// Recheck does nothing: connections have no certificates here.
+func (e *endpoint) Recheck() {}
+
 // Close makes the server unreachable.
 func (e *endpoint) Close() error {
 	e.detach()

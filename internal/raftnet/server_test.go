@@ -1,0 +1,81 @@
+package raftnet
+
+import (
+	"crypto/tls"
+	"errors"
+	"log/slog"
+	"sync/atomic"
+	"testing"
+
+	"github.com/hashicorp/raft"
+	"github.com/stretchr/testify/require"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/health"
+	healthv1 "google.golang.org/grpc/health/grpc_health_v1"
+
+	"meridian/internal/raftnet/raftnettest"
+	"meridian/internal/rpcerr"
+)
+
+// TestCallsAreOfMembers: a call is answered for the server that the certificate
+// names, while that is a member; and a peer that would not be accepted any more
+// loses its connections.
+func TestCallsAreOfMembers(t *testing.T) {
+	ca := raftnettest.NewAuthority(t)
+	var member, refused atomic.Bool
+	member.Store(true)
+	network, err := Listen(t.Context(), Config{
+		Addr: "127.0.0.1:0", TLS: ca.Config(t, "one"),
+		VerifyPeer: func(tls.ConnectionState) error {
+			if refused.Load() {
+				return errors.New("revoked")
+			}
+			return nil
+		},
+		PeerServer: func(s tls.ConnectionState) raft.ServerID {
+			return raft.ServerID(s.PeerCertificates[0].DNSNames[0])
+		},
+	}, slog.New(slog.DiscardHandler))
+	require.NoError(t, err)
+	trans := network.Transport(func() Identity { return Identity{Server: "one", Cluster: "c"} })
+	server := Serve(network, func() string { return "c" }, func(id raft.ServerID) bool { return member.Load() && id == "two" }, func(r grpc.ServiceRegistrar) {
+		healthv1.RegisterHealthServer(r, health.NewServer())
+	})
+	t.Cleanup(func() {
+		server.Stop()
+		require.NoError(t, trans.Close())
+		require.NoError(t, network.Close())
+	})
+	as := func(id raft.ServerID, certificate string) func() error {
+		calling, err := Listen(t.Context(), Config{Addr: "127.0.0.1:0", TLS: ca.Config(t, certificate)}, slog.New(slog.DiscardHandler))
+		require.NoError(t, err)
+		peers := NewPeers(calling, func() string { return "c" }, func() raft.ServerID { return id })
+		t.Cleanup(func() {
+			peers.Close()
+			require.NoError(t, calling.Close())
+		})
+		client := healthv1.NewHealthClient(peers.To(string(trans.LocalAddr())))
+		return func() error {
+			_, err := client.Check(t.Context(), &healthv1.HealthCheckRequest{})
+			return err
+		}
+	}
+	two := as("two", "two")
+	require.NoError(t, two())
+	other := as("two", "mallory")
+	err = other()
+	require.True(t, rpcerr.HasReason(err, ReasonNotMember), "%v", err)
+	require.ErrorContains(t, err, "the certificate is that of server mallory, not of two")
+	unknown := as("mallory", "mallory")
+	require.True(t, rpcerr.HasReason(unknown(), ReasonNotMember))
+
+	member.Store(false)
+	err = two()
+	require.True(t, rpcerr.HasReason(err, ReasonNotMember), "%v", err)
+
+	member.Store(true)
+	require.NoError(t, two())
+	refused.Store(true)
+	network.Recheck()
+	require.Error(t, two(), "on the connection that it had")
+}
