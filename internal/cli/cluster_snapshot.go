@@ -4,8 +4,6 @@ import (
 	"context"
 	"errors"
 	"io"
-	"io/fs"
-	"os"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -59,8 +57,13 @@ func (a *app) saveSnapshot(ctx context.Context, path string, stale, force bool) 
 	if path == "-" && print.IsTerminal(a.Stdout) {
 		return exit.Usagef("a snapshot is no text, and holds secrets: name a file, or send the output into one")
 	}
-	if _, err := os.Lstat(path); path != "-" && !force && err == nil {
-		return exit.Usagef("%s exists: --force replaces it", path)
+	var file *atomicfile.File
+	if path != "-" {
+		var err error
+		if file, err = createNew(path, force, "--force"); err != nil {
+			return err
+		}
+		defer file.Discard()
 	}
 	c, err := a.connect()
 	if err != nil {
@@ -74,22 +77,11 @@ func (a *app) saveSnapshot(ctx context.Context, path string, stale, force bool) 
 		_, err := download(ctx, c, stale, outputOf(a))
 		return err
 	}
-	file, err := atomicfile.Create(path, 0o600)
-	if err != nil {
-		return exit.Usagef("the file cannot be written: %w", err)
-	}
-	defer file.Discard()
 	snap, err := download(ctx, c, stale, file)
 	if err != nil {
 		return err
 	}
-	commit := file.CommitNew
-	if force {
-		commit = file.Commit
-	}
-	if err := commit(); errors.Is(err, fs.ErrExist) {
-		return exit.Usagef("%s exists by now: --force replaces it", path)
-	} else if err != nil {
+	if err := commitNew(file, path, force, "--force"); err != nil {
 		return err
 	}
 	s := snap.Summary()

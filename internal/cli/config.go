@@ -34,7 +34,7 @@ func newConfigAddCommand(a *app) *cobra.Command {
 		Use:   "add --name NAME --address HOST:PORT",
 		Short: "Add a control plane and switch to it",
 		Example: `  meridian config control-planes add --name prod --address cp.example.com:5685 \
-    --ca-cert-file ca.pem --auth-type=tokens --auth-conf token="$TOKEN"`,
+    --ca-cert-file ca.pem --token-file bob.token`,
 		Args: exactly(),
 		RunE: func(*cobra.Command, []string) error { return a.addControlPlane(&o) },
 	}
@@ -61,7 +61,7 @@ func (a *app) addControlPlane(o *addOptions) error {
 	if entry.Addresses, err = client.ParseAddresses(o.address); err != nil {
 		return err
 	}
-	if entry.Token, err = o.token(); err != nil {
+	if entry.Token, err = a.tokenToKeep(o); err != nil {
 		return err
 	}
 	if o.caFile != "" {
@@ -89,6 +89,26 @@ func (a *app) addControlPlane(o *addOptions) error {
 		a.Message("Added control plane %q to %s and switched to it.", o.name, path)
 		return nil
 	})
+}
+
+// tokenToKeep returns the token that goes into the configuration: that of --token
+// or --token-file, or that of the authentication settings. One of the environment
+// stays there.
+func (a *app) tokenToKeep(o *addOptions) (string, error) {
+	given, source, err := a.connection.FlagToken()
+	if err != nil || source == "" {
+		if err == nil {
+			return o.token()
+		}
+		return "", err
+	}
+	if len(o.authConf) > 0 || o.authType != "" && o.authType != "tokens" {
+		return "", exit.Usagef("%s goes with --auth-type=tokens and without --auth-conf", source)
+	}
+	if err := token.CheckText(given); err != nil {
+		return "", exit.Usagef("%s: %w", source, err)
+	}
+	return given, nil
 }
 
 // token reads the authentication settings.

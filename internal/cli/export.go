@@ -7,6 +7,7 @@ import (
 	"github.com/spf13/cobra"
 
 	meridianv1 "meridian/api/meridian/v1"
+	"meridian/internal/authn/token"
 	"meridian/internal/cli/client"
 	"meridian/internal/cli/exit"
 	"meridian/internal/cli/print"
@@ -17,8 +18,10 @@ func newExportCommand(a *app) *cobra.Command {
 	var (
 		withSecrets bool
 		cleaned     bool
+		include     []string
 		mesh        *meshFlag
 		consistency string
+		out         *outFile
 	)
 	cmd := &cobra.Command{
 		Use:     "export",
@@ -28,14 +31,20 @@ func newExportCommand(a *app) *cobra.Command {
 from one revision, in the form that apply takes back: ` + "`export | apply -f -`" + `
 changes nothing. What a zone receives from its global is not part of it.
 
-Secrets are left out unless asked for.`,
+What says who is trusted is left out unless asked for with --include, or by its
+kind: keys (the public halves of signing keys), tokens (records of tokens, and
+revocations), zones, access (roles and bindings). Another control plane that
+applied it would trust whom this one trusts. Secrets take --include-secrets;
+signing keys and the admin token are in backups only.`,
 		ValidArgsFunction: completeKinds(nil),
 	}
 	output := print.BindFormat(cmd.Flags(), print.FormatYAML, print.FormatJSON, print.FormatName)
 	cmd.Flags().BoolVar(&withSecrets, "include-secrets", false, "also print secrets; protect the output like a password")
+	cmd.Flags().StringSliceVar(&include, "include", nil, "also print: keys, tokens, zones, access, or all of these")
 	cmd.Flags().BoolVar(&cleaned, "clean", false, "leave out times, versions, revisions, owners, and records of keys and tokens")
 	mesh = bindMesh(cmd)
 	bindConsistency(cmd, &consistency)
+	out = bindOut(cmd)
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
 		level, err := parseConsistency(consistency)
 		if err != nil {
@@ -45,6 +54,9 @@ Secrets are left out unless asked for.`,
 			return err
 		}
 		o := exportOptions{consistency: level, withSecrets: withSecrets, clean: cleaned}
+		if o.trust, err = parseInclude(include); err != nil {
+			return err
+		}
 		if mesh.explicit() {
 			o.mesh = mesh.name
 		}
@@ -55,7 +67,7 @@ Secrets are left out unless asked for.`,
 			}
 			o.kinds = append(o.kinds, kind)
 		}
-		return a.export(cmd.Context(), output.Value, o)
+		return a.writing(cmd.Context(), out, func(ctx context.Context) error { return a.export(ctx, output.Value, o) })
 	}
 	return cmd
 }
@@ -66,6 +78,46 @@ type exportOptions struct {
 	mesh               string                 // empty for all
 	consistency        meridianv1.Consistency
 	withSecrets, clean bool
+	// trust are the kinds of trust that are asked for.
+	trust []resource.Kind
+}
+
+// trustKinds are the kinds that say who is trusted, by the words for --include.
+var trustKinds = map[string][]resource.Kind{
+	"keys":   {resource.KindSigningKey},
+	"tokens": {resource.KindIssuedToken, resource.KindTokenRevocation},
+	"zones":  {resource.KindZone},
+	"access": {resource.KindAccessRole, resource.KindAccessRoleBinding},
+}
+
+// parseInclude reads the values of --include.
+func parseInclude(words []string) ([]resource.Kind, error) {
+	var kinds []resource.Kind
+	for _, word := range words {
+		if word == "all" {
+			for _, some := range trustKinds {
+				kinds = append(kinds, some...)
+			}
+			continue
+		}
+		some, ok := trustKinds[word]
+		if !ok {
+			return nil, exit.Usagef("--include %q: write keys, tokens, zones, access or all", word)
+		}
+		kinds = append(kinds, some...)
+	}
+	return kinds, nil
+}
+
+// asksFor reports whether a kind that says who is trusted is asked for, by its
+// name or with --include. Other kinds are always.
+func (o *exportOptions) asksFor(d *resource.Descriptor) bool {
+	for _, some := range trustKinds {
+		if slices.Contains(some, d.Kind) {
+			return slices.Contains(o.kinds, d) || slices.Contains(o.trust, d.Kind)
+		}
+	}
+	return true
 }
 
 // takes reports whether a kind is exported from a control plane in a role.
@@ -77,7 +129,7 @@ func (o *exportOptions) takes(role string, d *resource.Descriptor) bool {
 	case o.mesh != "" && d.Scope != resource.MeshScoped:
 		return false
 	}
-	return writtenOn(role, d) && (o.withSecrets || !d.Sensitive) && !(o.clean && record)
+	return writtenOn(role, d) && o.asksFor(d) && (o.withSecrets || !d.Sensitive) && !(o.clean && record)
 }
 
 func (a *app) export(ctx context.Context, f print.Format, o exportOptions) error {
@@ -97,12 +149,15 @@ func (a *app) export(ctx context.Context, f print.Format, o exportOptions) error
 		}
 	}
 	if len(kinds) == 0 {
-		return exit.Usagef("nothing to export: none of the kinds is written on this control plane, in a mesh where -m names one, without --include-secrets")
+		return exit.Usagef("nothing to export: none of the kinds is written on this control plane, in a mesh where -m names one, without --include and --include-secrets")
 	}
 	found, _, err := c.Resources(ctx, &meridianv1.ListRequest{Kinds: kindNames(kinds), Mesh: o.mesh, Consistency: o.consistency})
 	if err != nil {
 		return err
 	}
+	found = slices.DeleteFunc(found, func(r *resource.Resource) bool {
+		return token.IsSigningKey(r.Key()) || r.Key() == token.AdminTokenKey
+	})
 	if o.clean {
 		for i, r := range found {
 			found[i] = clean(r)

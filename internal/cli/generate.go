@@ -27,6 +27,7 @@ func newGenerateZoneTokenCommand(a *app) *cobra.Command {
 		zone     string
 		validFor time.Duration
 		bundle   bool
+		out      *outFile
 		scope    []string
 	)
 	cmd := &cobra.Command{
@@ -53,13 +54,16 @@ the zone's proxies and not for its control plane, GENERATE_ZONE_TOKEN.`,
 			if bundle && len(scope) > 0 && !slices.Contains(scope, token.ScopeControlPlane) {
 				return exit.Usagef("--bundle is what a zone's control plane joins with: it does not go with --scope %s alone", strings.Join(scope, ","))
 			}
-			return a.generateZoneToken(cmd.Context(), &meridianv1.GenerateZoneTokenRequest{
-				Zone: zone, ValidForSeconds: int64(validFor / time.Second), Bundle: bundle, Scope: scope,
+			return a.writing(cmd.Context(), out, func(ctx context.Context) error {
+				return a.generateZoneToken(ctx, &meridianv1.GenerateZoneTokenRequest{
+					Zone: zone, ValidForSeconds: int64(validFor / time.Second), Bundle: bundle, Scope: scope,
+				})
 			})
 		},
 	}
 	cmd.Flags().StringVar(&zone, "zone", "", "name of the zone (required)")
 	bindValidFor(cmd, &validFor)
+	out = bindOut(cmd)
 	cmd.Flags().StringSliceVar(&scope, "scope", nil, "scope: cp (default), ingress, egress")
 	cmd.Flags().BoolVar(&bundle, "bundle", false, "print a join bundle: addresses, CA and token in one file")
 	return cmd

@@ -14,6 +14,7 @@ func newGenerateServerTokenCommand(a *app) *cobra.Command {
 	var (
 		validFor time.Duration
 		bundle   bool
+		out      *outFile
 	)
 	cmd := &cobra.Command{
 		Use:   "server-token --valid-for DURATION [--bundle]",
@@ -34,12 +35,15 @@ It takes membership of the group mesh-system:admin, which no role can grant.`,
 			if err := checkValidFor(cmd, validFor); err != nil {
 				return err
 			}
-			return a.generateServerToken(cmd.Context(), &meridianv1.GenerateServerTokenRequest{
-				ValidForSeconds: int64(validFor / time.Second), Bundle: bundle,
+			return a.writing(cmd.Context(), out, func(ctx context.Context) error {
+				return a.generateServerToken(ctx, &meridianv1.GenerateServerTokenRequest{
+					ValidForSeconds: int64(validFor / time.Second), Bundle: bundle,
+				})
 			})
 		},
 	}
 	bindValidFor(cmd, &validFor)
+	out = bindOut(cmd)
 	cmd.Flags().BoolVar(&bundle, "bundle", false, "print a join bundle: addresses, CA and token in one file")
 	return cmd
 }

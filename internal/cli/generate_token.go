@@ -19,6 +19,7 @@ func newGenerateUserTokenCommand(a *app) *cobra.Command {
 		groups   []string
 		validFor time.Duration
 		force    bool
+		out      *outFile
 	)
 	cmd := &cobra.Command{
 		Use:   "user-token --name NAME [--group GROUP]... --valid-for DURATION",
@@ -29,9 +30,9 @@ by the roles that are bound to its name and groups, here and not in any zone.
 It takes the access GENERATE_USER_TOKEN, and every right that the user would
 have.`,
 		Example: `  meridian generate user-token --name bob --group team-a --valid-for 24h
-  export TOKEN=$(meridian generate user-token --name backend-owner --valid-for 24h)
+  meridian generate user-token --name backend-owner --valid-for 24h --out owner.token
   meridian config control-planes add --name as-backend-owner --address 127.0.0.1:5685 \
-    --ca-cert-file ca.pem --auth-type=tokens --auth-conf token=$TOKEN`,
+    --ca-cert-file ca.pem --token-file owner.token`,
 		Args: exactly(),
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if name == "" {
@@ -40,7 +41,7 @@ have.`,
 			if err := checkValidFor(cmd, validFor); err != nil {
 				return err
 			}
-			return a.issueToken(cmd.Context(), func(ctx context.Context, c *client.Client) (string, error) {
+			return a.issueToken(cmd.Context(), out, func(ctx context.Context, c *client.Client) (string, error) {
 				r, err := c.GenerateUserToken(ctx, &meridianv1.GenerateUserTokenRequest{
 					Name: name, Groups: groups, ValidForSeconds: int64(validFor / time.Second), Force: force,
 				})
@@ -51,6 +52,7 @@ have.`,
 	cmd.Flags().StringVar(&name, "name", "", "name of the user (required)")
 	cmd.Flags().StringSliceVar(&groups, "group", nil, "group of the user; may be repeated")
 	bindValidFor(cmd, &validFor)
+	out = bindOut(cmd)
 	cmd.Flags().BoolVar(&force, "force", false, "skip the privilege-escalation check (members of mesh-system:admin)")
 	return cmd
 }
@@ -60,6 +62,7 @@ func newGenerateDataplaneTokenCommand(a *app) *cobra.Command {
 		name     string
 		tags     []string
 		validFor time.Duration
+		out      *outFile
 	)
 	cmd := &cobra.Command{
 		Use:   "dataplane-token [--mesh MESH] [--name NAME] [--tag NAME=VALUE]... --valid-for DURATION",
@@ -87,7 +90,7 @@ It takes the access GENERATE_DATAPLANE_TOKEN.`,
 		if err := checkValidFor(cmd, validFor); err != nil {
 			return err
 		}
-		return a.issueToken(cmd.Context(), func(ctx context.Context, c *client.Client) (string, error) {
+		return a.issueToken(cmd.Context(), out, func(ctx context.Context, c *client.Client) (string, error) {
 			r, err := c.GenerateDataplaneToken(ctx, &meridianv1.GenerateDataplaneTokenRequest{
 				Mesh: mesh.name, Name: name, Tags: values, ValidForSeconds: int64(validFor / time.Second),
 			})
@@ -97,6 +100,7 @@ It takes the access GENERATE_DATAPLANE_TOKEN.`,
 	cmd.Flags().StringVar(&name, "name", "", "restrict the token to this dataplane (default: any with the tags)")
 	cmd.Flags().StringArrayVar(&tags, "tag", nil, "TAG=VALUE that the dataplane has; repeat a tag for more values")
 	bindValidFor(cmd, &validFor)
+	out = bindOut(cmd)
 	return cmd
 }
 
@@ -120,19 +124,21 @@ func parseTagValues(pairs []string) ([]*meridianv1.TokenTagValues, error) {
 }
 
 // issueToken has a token issued and prints it alone.
-func (a *app) issueToken(ctx context.Context, issue func(context.Context, *client.Client) (string, error)) error {
-	c, err := a.connect()
-	if err != nil {
-		return err
-	}
-	defer c.Close()
-	var token string
-	err = c.Call(ctx, func(ctx context.Context) (err error) {
-		token, err = issue(ctx, c)
-		return err
+func (a *app) issueToken(ctx context.Context, out *outFile, issue func(context.Context, *client.Client) (string, error)) error {
+	return a.writing(ctx, out, func(ctx context.Context) error {
+		c, err := a.connect()
+		if err != nil {
+			return err
+		}
+		defer c.Close()
+		var token string
+		err = c.Call(ctx, func(ctx context.Context) (err error) {
+			token, err = issue(ctx, c)
+			return err
+		})
+		if err != nil {
+			return err
+		}
+		return a.Println(token)
 	})
-	if err != nil {
-		return err
-	}
-	return a.Println(token)
 }

@@ -193,7 +193,7 @@ func TestExportRoundTrip(t *testing.T) {
 		out := h.runWith(t.Context(), exported, "apply", "-f", "-")
 		require.Equal(t, exit.OK, out.code, out.stderr)
 		require.NotContains(t, out.stdout, "updated")
-		require.Equal(t, 6, strings.Count(out.stdout, " unchanged\n"))
+		require.Equal(t, 5, strings.Count(out.stdout, " unchanged\n"))
 	}
 	require.Contains(t, h.ok("export", "--include-secrets"), "c2VjcmV0")
 	h.server.Role = "zone"

@@ -3,6 +3,7 @@ package client
 import (
 	"errors"
 	"fmt"
+	"io"
 	"io/fs"
 	"net"
 	"os"
@@ -23,6 +24,9 @@ import (
 const (
 	// ConfigVariable names the environment variable for --config.
 	ConfigVariable = "MERIDIAN_CONFIG"
+	// TokenVariable holds a token, TokenFileVariable names a file with one.
+	TokenVariable     = "MERIDIAN_TOKEN"
+	TokenFileVariable = "MERIDIAN_TOKEN_FILE"
 	// defaultPort is that of a global's API.
 	defaultPort    = "5685"
 	defaultTimeout = 30 * time.Second
@@ -39,6 +43,7 @@ type Flags struct {
 	context    string
 	address    string
 	token      string
+	tokenFile  string
 	caFile     string
 	skipVerify bool
 	flags      *pflag.FlagSet
@@ -50,7 +55,8 @@ func (c *Flags) Bind(flags *pflag.FlagSet) {
 	flags.StringVar(&c.config, "config", "", "client configuration file (default $"+ConfigVariable+", else ~/.config/meridian/config.yaml)")
 	flags.StringVar(&c.context, "context", "", "control plane to use, by its name in the configuration")
 	flags.StringVar(&c.address, "address", "", "HOST:PORT of the control plane's servers, separated by commas; without --config or --context the configuration is not read")
-	flags.StringVar(&c.token, "token", "", "token to authenticate with")
+	flags.StringVar(&c.token, "token", "", "token to authenticate with; other users of this host can read it in the list of processes: better --token-file or $"+TokenVariable)
+	flags.StringVar(&c.tokenFile, "token-file", "", "file with the token to authenticate with (default $"+TokenFileVariable+")")
 	flags.StringVar(&c.caFile, "ca-cert-file", "", "PEM file of the CA to trust")
 	flags.BoolVar(&c.skipVerify, "skip-verify", false, "skip TLS certificate verification (insecure)")
 	flags.DurationVar(&c.Timeout, "timeout", defaultTimeout, "how long a request may take")
@@ -69,6 +75,65 @@ func (c *Flags) ConfigPath() (path string, explicit bool, err error) {
 	return filepath.Join(c.Env["HOME"], ".config", "meridian", "config.yaml"), false, nil
 }
 
+// maxTokenFile bounds a file with a token, in bytes.
+const maxTokenFile = 64 << 10
+
+// FlagToken returns the token that --token or --token-file gives, and which of
+// them does; both are empty when none does. An empty token is an error: without
+// one the request would be made with another identity.
+func (c *Flags) FlagToken() (text, source string, err error) {
+	switch byText, byFile := c.flags.Changed("token"), c.flags.Changed("token-file"); {
+	case byText && byFile:
+		return "", "", exit.Usagef("--token and --token-file name two tokens: give one of them")
+	case byText:
+		return checkGiven(c.token, "--token")
+	case byFile:
+		return readToken(c.tokenFile, "--token-file")
+	}
+	return "", "", nil
+}
+
+// givenToken is FlagToken, and else the token of the environment.
+func (c *Flags) givenToken() (text, source string, err error) {
+	if text, source, err = c.FlagToken(); err != nil || source != "" {
+		return text, source, err
+	}
+	text, path := c.Env[TokenVariable], c.Env[TokenFileVariable]
+	switch {
+	case text != "" && path != "":
+		return "", "", exit.Usagef("%s and %s name two tokens: set one of them", TokenVariable, TokenFileVariable)
+	case text != "":
+		return checkGiven(text, TokenVariable)
+	case path != "":
+		return readToken(path, TokenFileVariable)
+	}
+	return "", "", nil
+}
+
+func checkGiven(text, source string) (string, string, error) {
+	if text = strings.TrimSpace(text); text == "" {
+		return "", "", exit.Usagef("%s is empty", source)
+	}
+	return text, source, nil
+}
+
+// readToken reads a file with a token.
+func readToken(path, source string) (string, string, error) {
+	f, err := os.Open(path)
+	if err != nil {
+		return "", "", exit.Usagef("%s: %w", source, err)
+	}
+	defer func() { _ = f.Close() }() // read only
+	data, err := io.ReadAll(io.LimitReader(f, maxTokenFile+1))
+	switch {
+	case err != nil:
+		return "", "", exit.Usagef("%s: %w", source, err)
+	case len(data) > maxTokenFile:
+		return "", "", exit.Usagef("%s: %s is longer than any token", source, path)
+	}
+	return checkGiven(string(data), source)
+}
+
 // target decides which control plane to talk to. Flags win over the entry of
 // the configuration. With --address alone the configuration is not used: the token of an entry
 // is never sent to an address that the user did not connect with it.
@@ -76,15 +141,13 @@ func (c *Flags) target() (Target, error) {
 	if c.Timeout <= 0 {
 		return Target{}, exit.Usagef("--timeout %s: must be positive", c.Timeout)
 	}
-	if c.flags.Changed("token") && c.token == "" {
-		// Most likely a variable that is not set. Without a token the request would
-		// be made with another identity.
-		return Target{}, exit.Usagef("--token is empty")
+	given, givenSource, err := c.givenToken()
+	if err != nil {
+		return Target{}, err
 	}
 	var entry clientconfig.ControlPlane
 	source := "--address"
 	if c.address == "" || c.config != "" || c.context != "" {
-		var err error
 		if entry, source, err = c.chosenEntry(); err != nil {
 			return Target{}, err
 		}
@@ -97,8 +160,8 @@ func (c *Flags) target() (Target, error) {
 		}
 		entry.Addresses, source = addresses, "--address"
 	}
-	if c.token != "" {
-		entry.Token, tokenSource = c.token, "--token"
+	if given != "" {
+		entry.Token, tokenSource = given, givenSource
 	}
 	entry.SkipVerify = entry.SkipVerify || c.skipVerify
 	caSource := "the CA of " + source
@@ -186,7 +249,7 @@ func notConfigured() error {
 		"Every server writes a configuration that is ready to use into its data directory:",
 		"  meridian --config DIR/admin.yaml …     (or "+ConfigVariable+"=DIR/admin.yaml)",
 		"To keep one of your own:",
-		"  meridian config control-planes add --name NAME --address HOST:PORT --ca-cert-file FILE --auth-type=tokens --auth-conf token=TOKEN",
+		"  meridian config control-planes add --name NAME --address HOST:PORT --ca-cert-file FILE --token-file FILE",
 	)
 }
 
