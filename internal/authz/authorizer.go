@@ -94,12 +94,17 @@ type Permit struct {
 //
 // The error is an *rpcerr.Error: of code Denied with every access that is
 // missing, of code NotFound for a deletion of a resource that does not exist, of
-// code Invalid for a signing key that cannot be parsed.
+// code Invalid for a signing key that cannot be parsed. To choose the
+// times of a resource, which decide ties, takes the right to write AccessRoles
+// (§1.1).
 func (a *Authorizer) Write(ctx context.Context, ops []store.Op, force bool) (Permit, error) {
 	if err := checkKeys(ops); err != nil {
 		return Permit{}, err
 	}
 	return a.decide(ctx, ops, func(who authn.Principal, rules *rbac.Set, view *store.View) error {
+		if err := guardTimes(who, rules, ops); err != nil {
+			return err
+		}
 		if err := a.checkOpen(who, rules, view, ops); err != nil {
 			return err
 		}
@@ -131,7 +136,7 @@ func (a *Authorizer) decide(ctx context.Context, ops []store.Op, guard func(auth
 		if op.Resource != nil {
 			key = op.Resource.Key()
 		}
-		guarded = guarded || rbac.Guarded(key) || carriesTrust(key)
+		guarded = guarded || op.KeepTimes || rbac.Guarded(key) || carriesTrust(key)
 		request, precondition, err := requestFor(view, subject, key, op.Resource)
 		if err != nil {
 			return Permit{}, err

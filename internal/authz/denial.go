@@ -16,6 +16,7 @@ const (
 	ReasonNotForUsers = "USERS_ONLY"
 	ReasonEscalation  = "RIGHTS_NOT_HELD"
 	ReasonOpen        = "OPEN_ACCESS"
+	ReasonKeepTimes   = "KEEP_TIMES_DENIED"
 	ReasonLastAdmin   = "LAST_ADMIN_BINDING"
 	// ReasonForeignTrust: keys, tokens' records or revocations that this control
 	// plane did not make.

@@ -191,3 +191,11 @@ func changes(ops []store.Op) []rbac.Change {
 	}
 	return changes
 }
+
+// guardTimes refuses times that the caller may not choose (§1.1).
+func guardTimes(who authn.Principal, rules *rbac.Set, ops []store.Op) error {
+	if !slices.ContainsFunc(ops, func(op store.Op) bool { return op.KeepTimes }) || rules.WritesRoles(SubjectOf(who)) {
+		return nil
+	}
+	return refusal(ReasonKeepTimes, who, "missing: CREATE and UPDATE of every AccessRole, which keeping the times of documents takes")
+}

@@ -61,7 +61,7 @@ func send[Q, R any](ctx context.Context, req *Q, split func(*Q, func(*Q) error) 
 
 // splitApply calls send with the messages of a batch, in order.
 func splitApply(req *meridianv1.ApplyRequest, send func(*meridianv1.ApplyRequest) error) error {
-	next := &meridianv1.ApplyRequest{RequestId: req.GetRequestId(), DryRun: req.GetDryRun(), IfVersion: req.IfVersion, Force: req.GetForce()}
+	next := &meridianv1.ApplyRequest{RequestId: req.GetRequestId(), DryRun: req.GetDryRun(), Force: req.GetForce(), KeepTimes: req.GetKeepTimes()}
 	size := 0
 	flush := func() error {
 		out := next
@@ -92,24 +92,45 @@ func splitApply(req *meridianv1.ApplyRequest, send func(*meridianv1.ApplyRequest
 			next.SpecContinued, rest, size = rest[:n], rest[n:], n
 		}
 	}
-	return send(next)
+	return splitConditions(req.GetIfVersions(), size, flush, func(c *meridianv1.VersionCondition) { next.IfVersions = append(next.IfVersions, c) })
+}
+
+// splitConditions adds conditions to the message that has size bytes, and to
+// further ones, and sends the last.
+func splitConditions(conditions []*meridianv1.VersionCondition, size int, flush func() error, add func(*meridianv1.VersionCondition)) error {
+	for _, c := range conditions {
+		n := proto.Size(c)
+		if size > 0 && size+n > maxPart {
+			if err := flush(); err != nil {
+				return err
+			}
+			size = 0
+		}
+		add(c)
+		size += n
+	}
+	return flush()
 }
 
 // splitDelete calls send with the messages of a batch, in order.
 func splitDelete(req *meridianv1.DeleteRequest, send func(*meridianv1.DeleteRequest) error) error {
-	next := &meridianv1.DeleteRequest{RequestId: req.GetRequestId(), DryRun: req.GetDryRun(), IfVersion: req.IfVersion, Force: req.GetForce()}
+	next := &meridianv1.DeleteRequest{RequestId: req.GetRequestId(), DryRun: req.GetDryRun(), Force: req.GetForce()}
 	size := 0
+	flush := func() error {
+		out := next
+		next, size = &meridianv1.DeleteRequest{}, 0
+		return send(out)
+	}
 	for _, k := range req.GetKeys() {
 		n := proto.Size(k)
 		if size > 0 && size+n > maxPart {
-			if err := send(next); err != nil {
+			if err := flush(); err != nil {
 				return err
 			}
-			next, size = &meridianv1.DeleteRequest{}, 0
 		}
 		next.Keys, size = append(next.Keys, k), size+n
 	}
-	return send(next)
+	return splitConditions(req.GetIfVersions(), size, flush, func(c *meridianv1.VersionCondition) { next.IfVersions = append(next.IfVersions, c) })
 }
 
 // splitCanI calls send with the messages of a question, in order.
@@ -151,6 +172,7 @@ func ReceiveApply(stream grpc.ClientStreamingServer[meridianv1.ApplyRequest, mer
 			return err
 		}
 		all.Resources = append(all.Resources, m.GetResources()...)
+		all.IfVersions = append(all.IfVersions, m.GetIfVersions()...)
 		return nil
 	})
 }
@@ -159,6 +181,7 @@ func ReceiveApply(stream grpc.ClientStreamingServer[meridianv1.ApplyRequest, mer
 func ReceiveDelete(stream grpc.ClientStreamingServer[meridianv1.DeleteRequest, meridianv1.DeleteResponse]) (*meridianv1.DeleteRequest, error) {
 	return receive(stream.Recv, func(all, m *meridianv1.DeleteRequest) error {
 		all.Keys = append(all.Keys, m.GetKeys()...)
+		all.IfVersions = append(all.IfVersions, m.GetIfVersions()...)
 		return nil
 	})
 }

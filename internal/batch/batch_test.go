@@ -42,8 +42,11 @@ type (
 func TestBatchesArriveAsTheyWereSent(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		req := &meridianv1.ApplyRequest{RequestId: rapid.String().Draw(t, "id"), DryRun: rapid.Bool().Draw(t, "dry"), Force: rapid.Bool().Draw(t, "force")}
-		if rapid.Bool().Draw(t, "if") {
-			req.IfVersion = proto.Uint64(rapid.Uint64().Draw(t, "version"))
+		req.KeepTimes = rapid.Bool().Draw(t, "keep times")
+		for range rapid.SampledFrom([]int{0, 1, 5, 4000}).Draw(t, "conditions") {
+			req.IfVersions = append(req.IfVersions, &meridianv1.VersionCondition{
+				Key: &meridianv1.ResourceKey{Kind: "Mesh", Name: "a-name-of-some-length"}, Version: uint64(len(req.GetIfVersions())), OrMissing: true, //nolint:gosec // a count
+			})
 		}
 		size := rapid.OneOf(rapid.IntRange(0, 200), rapid.IntRange(maxPart-200, maxPart+200), rapid.IntRange(0, 4*MaxMessage))
 		for range rapid.IntRange(0, 12).Draw(t, "resources") {
@@ -70,9 +73,11 @@ func TestBatchesArriveAsTheyWereSent(t *testing.T) {
 }
 
 func TestDeletionsArriveAsTheyWereSent(t *testing.T) {
-	req := &meridianv1.DeleteRequest{RequestId: "r", IfVersion: proto.Uint64(3)}
+	req := &meridianv1.DeleteRequest{RequestId: "r"}
 	for range 10_000 {
-		req.Keys = append(req.Keys, &meridianv1.ResourceKey{Kind: "TrafficPermission", Mesh: "default", Name: "a-name-of-some-length"})
+		key := &meridianv1.ResourceKey{Kind: "TrafficPermission", Mesh: "default", Name: "a-name-of-some-length"}
+		req.Keys = append(req.Keys, key)
+		req.IfVersions = append(req.IfVersions, &meridianv1.VersionCondition{Key: key, Version: 3})
 	}
 	stream := &deletes{}
 	require.NoError(t, splitDelete(req, func(m *meridianv1.DeleteRequest) error {

@@ -19,22 +19,20 @@ import (
 
 // applyOptions are the flags of apply, and of delete where they fit.
 type applyOptions struct {
-	files     []string
+	files     *sources
 	mesh      *meshFlag
 	output    *print.FormatFlag
 	dryRun    string
-	ifVersion *uint64
+	ifVersion []string
 	wait      string
 	force     bool
+	keepTimes bool
 	// connectedOnly leaves out zones that are not connected.
 	connectedOnly bool
 }
 
 func newApplyCommand(a *app) *cobra.Command {
-	var (
-		o         applyOptions
-		ifVersion uint64
-	)
+	var o applyOptions
 	cmd := &cobra.Command{
 		Use:   "apply -f FILE|DIR|-",
 		Short: "Create or update resources, all of them or none",
@@ -48,18 +46,17 @@ written.`,
   meridian apply -f policy.yaml --wait=zones --timeout 1m`,
 		Args: exactly(),
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			if cmd.Flags().Changed("if-version") {
-				o.ifVersion = &ifVersion
-			}
 			return a.apply(cmd.Context(), &o)
 		},
 	}
-	bindFiles(cmd, &o.files)
+	o.files = bindSources(cmd)
 	o.mesh = bindMesh(cmd)
 	o.output = print.BindFormat(cmd.Flags(), print.FormatTable, print.FormatJSON, print.FormatYAML, print.FormatName)
 	bindDryRun(cmd, &o.dryRun, "client: validate documents only; server: do everything but write")
-	cmd.Flags().Uint64Var(&ifVersion, "if-version", 0, "apply the one resource only if its stored version is this one; 0: it must not exist")
+	bindIfVersion(cmd, &o.ifVersion, "apply only if this version is stored: VERSION of the one resource, or KIND/NAME=VERSION; 0: it must not exist; repeatable")
 	bindForce(cmd, &o.force)
+	cmd.Flags().Lookup("force").Usage += "; ignore the versions in documents"
+	cmd.Flags().BoolVar(&o.keepTimes, "keep-times", false, "keep the times in documents, which decide ties (takes the right to write every AccessRole)")
 	cmd.Flags().StringVar(&o.wait, "wait", "", "zones: return when every enabled zone has applied the revision; exit code 6 and their names when some have not within --timeout")
 	cmd.Flags().BoolVar(&o.connectedOnly, "connected-only", false, "with --wait=zones: do not wait for zones that are offline, and name them")
 	return cmd
@@ -76,7 +73,7 @@ func bindForce(cmd *cobra.Command, force *bool) {
 	cmd.Flags().BoolVar(force, "force", false, "skip the privilege-escalation, last-admin and foreign-trust checks (members of mesh-system:admin)")
 }
 
-func (o *applyOptions) check(documents int) error {
+func (o *applyOptions) check() error {
 	switch {
 	case o.dryRun != "" && o.dryRun != "client" && o.dryRun != "server":
 		return exit.Usagef("--dry-run %q: write client or server", o.dryRun)
@@ -84,14 +81,12 @@ func (o *applyOptions) check(documents int) error {
 		return exit.Usagef("--wait %q: the only thing to wait for is zones", o.wait)
 	case o.connectedOnly && o.wait == "":
 		return exit.Usagef("--connected-only is about --wait=zones: give both")
-	case o.ifVersion != nil && documents != 1:
-		return exit.Usagef("--if-version is about one resource; the input holds %d", documents)
 	}
 	return nil
 }
 
 func (a *app) apply(ctx context.Context, o *applyOptions) error {
-	if err := o.check(1); err != nil {
+	if err := o.check(); err != nil {
 		return err
 	}
 	documents, err := a.load(o.files, o.mesh)
@@ -101,7 +96,9 @@ func (a *app) apply(ctx context.Context, o *applyOptions) error {
 	if err := checkConditions(documents); err != nil {
 		return err
 	}
-	if err := o.check(len(documents)); err != nil {
+	resources := resourcesOf(documents)
+	conditions, err := ifVersions(o.ifVersion, keysOf(resources))
+	if err != nil {
 		return err
 	}
 	if o.dryRun == "client" {
@@ -109,13 +106,21 @@ func (a *app) apply(ctx context.Context, o *applyOptions) error {
 		a.Message("Dry run: the documents are valid; nothing was sent to a control plane.")
 		return a.printChecked(o.output.Value, documents)
 	}
-	request := &meridianv1.ApplyRequest{DryRun: o.dryRun == "server", IfVersion: o.ifVersion, Force: o.force}
+	if !o.force {
+		conditions = documentVersions(resources, conditions)
+	}
+	request := &meridianv1.ApplyRequest{DryRun: o.dryRun == "server", IfVersions: conditions, Force: o.force, KeepTimes: o.keepTimes}
 	if !request.DryRun {
 		request.RequestId = rand.Text()
 	}
-	for _, d := range documents {
-		request.Resources = append(request.Resources, client.Encode(d.Resource))
+	for _, r := range resources {
+		message := client.Encode(r)
+		if o.keepTimes {
+			client.EncodeTimes(message, r)
+		}
+		request.Resources = append(request.Resources, message)
 	}
+	a.noteTimes(resources, o.keepTimes)
 	c, err := a.connect()
 	if err != nil {
 		return err
@@ -152,6 +157,20 @@ func (a *app) sendApply(ctx context.Context, c *client.Client, request *meridian
 		return nil
 	}
 	return a.waitForZones(bounded, c, revision, o.connectedOnly)
+}
+
+// noteTimes says that the times of documents are not kept, since ties between
+// equally specific policies are decided by them (§1.1).
+func (a *app) noteTimes(resources []*resource.Resource, kept bool) {
+	timed := 0
+	for _, r := range resources {
+		if m := r.Meta(); !m.CreationTime.IsZero() || !m.ModificationTime.IsZero() {
+			timed++
+		}
+	}
+	if timed > 0 && !kept {
+		a.Message("Note: the times of %s are not kept: the control plane sets its own, which may decide ties between policies otherwise; --keep-times keeps them.", print.Plural(timed, "document"))
+	}
 }
 
 // explainInterrupt says what a write that was interrupted has done.

@@ -68,9 +68,57 @@ func TestApplyIfVersion(t *testing.T) {
 	h.ok("apply", "-f", policy, "--if-version", "1")
 
 	two := h.write("two.yaml", webToBackend+"---\n"+meshYAML)
-	out = h.run("apply", "-f", two, "--if-version", "1")
-	require.Equal(t, exit.Usage, out.code)
-	require.Contains(t, out.stderr, "Error: --if-version is about one resource; the input holds 2\n")
+	for _, tc := range []struct {
+		values []string
+		code   int
+		want   string
+	}{
+		{[]string{"1"}, exit.Usage, "--if-version is about one resource; the input holds 2: write KIND/NAME=VERSION"},
+		{[]string{"tp/web-to-backend=x"}, exit.Usage, "write VERSION or KIND/NAME=VERSION"},
+		{[]string{"tp/other=1"}, exit.Usage, "the input does not hold TrafficPermission/other"},
+		{[]string{"tp/web-to-backend=1", "TrafficPermission/web-to-backend=2"}, exit.Usage, "has a condition already"},
+		{[]string{"tp/web-to-backend=1", "mesh/default=3"}, exit.Conflict, "has version 0, not 3"},
+		{[]string{"tp/web-to-backend=1", "mesh/default=0"}, exit.OK, ""},
+	} {
+		args := []string{"apply", "-f", two}
+		for _, v := range tc.values {
+			args = append(args, "--if-version", v)
+		}
+		out := h.run(args...)
+		require.Equal(t, tc.code, out.code, "%v %s", tc.values, out.stderr)
+		require.Contains(t, out.stderr, tc.want)
+	}
+	require.Equal(t, exit.Conflict, h.run("delete", "tp", "web-to-backend", "--if-version", "7").code)
+	require.Equal(t, exit.Usage, h.run("delete", "tp", "web-to-backend", "--if-version", "mesh/default=7").code)
+	h.ok("delete", "tp/web-to-backend", "mesh/default", "--if-version", "mesh/default=1")
+}
+
+// §1.2: the version that a document was read at is a condition, unless forced; a
+// resource that does not exist is no conflict.
+func TestApplyHonoursTheVersionOfADocument(t *testing.T) {
+	h := newHarness(t)
+	versioned := func(n string) string { return h.write("v"+n+".yaml", webToBackend+"version: "+n+"\n") }
+	h.ok("apply", "-f", versioned("7"))
+	out := h.run("apply", "-f", versioned("7"))
+	require.Equal(t, exit.Conflict, out.code)
+	require.Contains(t, out.stderr, "TrafficPermission/default/web-to-backend has version 1, not 7")
+	h.ok("apply", "-f", versioned("1"))
+	h.ok("apply", "-f", versioned("7"), "--force")
+	h.ok("apply", "-f", versioned("7"), "--if-version", "1")
+}
+
+// §1.1
+func TestApplySaysThatTimesAreNotKept(t *testing.T) {
+	h := newHarness(t)
+	timed := h.write("t.yaml", webToBackend+"creationTime: 2020-01-02T03:04:05Z\n")
+	out := h.run("apply", "-f", timed)
+	require.Contains(t, out.stderr, "Note: the times of 1 document are not kept")
+	require.Nil(t, h.server.Applies[0].GetResources()[0].GetModificationTime())
+	require.False(t, h.server.Applies[0].GetKeepTimes())
+	out = h.run("apply", "-f", timed, "--keep-times")
+	require.Empty(t, out.stderr)
+	require.True(t, h.server.Applies[1].GetKeepTimes())
+	require.Equal(t, 2020, h.server.Applies[1].GetResources()[0].GetCreationTime().AsTime().Year())
 }
 
 func TestApplyMesh(t *testing.T) {

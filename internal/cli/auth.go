@@ -25,16 +25,17 @@ func newAuthCommand(a *app) *cobra.Command {
 // rolesFlags choose between a control plane's roles and those of files.
 type rolesFlags struct {
 	offline bool
-	files   []string
+	from    sources
 }
 
 func (r *rolesFlags) bind(cmd *cobra.Command) {
 	cmd.Flags().BoolVar(&r.offline, "offline", false, "answer from the roles and bindings of --roles, without a control plane")
-	cmd.Flags().StringArrayVar(&r.files, "roles", nil, "with --offline: file or directory of AccessRoles and AccessRoleBindings; repeatable")
+	r.from = sources{cmd: cmd, recursive: true}
+	cmd.Flags().StringArrayVar(&r.from.files, "roles", nil, "with --offline: file or directory of AccessRoles and AccessRoleBindings; repeatable")
 }
 
 func (r *rolesFlags) check() error {
-	if r.offline != (len(r.files) > 0) {
+	if r.offline != (r.from.given()) {
 		return exit.Usagef("--offline and --roles go together: the roles to answer from")
 	}
 	return nil
@@ -67,8 +68,8 @@ func (d documents) get(key resource.Key) (*resource.Resource, bool) {
 }
 
 // rules loads the roles and bindings of the files.
-func (a *app) rules(files []string) (documents, error) {
-	loaded, err := a.loadDocuments(files, resource.DecodeOptions{})
+func (a *app) rules(from *sources) (documents, error) {
+	loaded, err := a.loadDocuments(from, resource.DecodeOptions{})
 	if err != nil {
 		return nil, err
 	}
@@ -300,7 +301,7 @@ func (a *app) whoCan(ctx context.Context, roles *rolesFlags, access resource.Acc
 }
 
 func (a *app) whoCanOffline(roles *rolesFlags, access resource.Access, key resource.Key) ([]holderView, error) {
-	rules, err := a.rules(roles.files)
+	rules, err := a.rules(&roles.from)
 	if err != nil {
 		return nil, err
 	}

@@ -22,7 +22,7 @@ type canIFlags struct {
 	roles  rolesFlags
 	mesh   *meshFlag
 	output *print.FormatFlag
-	files  []string
+	files  *sources
 	old    string
 	tags   []string
 	as     string
@@ -61,7 +61,7 @@ With --offline the answer comes from the roles and bindings of --roles alone.`,
 	}
 	o.mesh = bindMesh(cmd)
 	o.roles.bind(cmd)
-	bindFiles(cmd, &o.files)
+	o.files = bindSources(cmd)
 	cmd.Flags().StringVar(&o.old, "old", "", "with UPDATE: file that holds what is replaced, in place of what is stored")
 	cmd.Flags().StringArrayVar(&o.tags, "tag", nil, "with GENERATE_DATAPLANE_TOKEN: TAG=VALUE that the token would carry; repeatable")
 	cmd.Flags().StringVar(&o.as, "as", "", "ask for this user, as authenticated; mesh-system:anonymous is a client without credentials")
@@ -101,13 +101,13 @@ func (a *app) canI(ctx context.Context, args []string, o *canIFlags) error {
 func (o *canIFlags) check(granted resource.Access, args []string) error {
 	onResources := rbac.OnResources(granted)
 	switch {
-	case !onResources && len(o.files) > 0:
+	case !onResources && o.files.given():
 		return exit.Usagef("%s is about no resource: leave -f out", granted)
-	case onResources && len(args) == 0 && len(o.files) == 0:
+	case onResources && len(args) == 0 && !o.files.given():
 		return exit.Usagef("missing TYPE/NAME, or -f: %s is about a resource", granted)
-	case len(args) > 0 && len(o.files) > 0:
+	case len(args) > 0 && o.files.given():
 		return exit.Usagef("name one resource, or give documents with -f, not both")
-	case o.old != "" && (granted != resource.AccessUpdate || len(o.files) == 0):
+	case o.old != "" && (granted != resource.AccessUpdate || !o.files.given()):
 		return exit.Usagef("--old goes with UPDATE and -f: it is what the update replaces")
 	case len(o.tags) > 0 && granted != resource.AccessGenerateDataplaneToken:
 		return exit.Usagef("--tag goes with %s", resource.AccessGenerateDataplaneToken)
@@ -126,7 +126,7 @@ func (o *canIFlags) check(granted resource.Access, args []string) error {
 
 // questions are what is asked: one, or one for each document.
 func (a *app) questions(granted resource.Access, args []string, o *canIFlags) ([]rbac.Question, error) {
-	if len(o.files) == 0 {
+	if !o.files.given() {
 		key, err := resourceNamed(granted, args, o.mesh.name)
 		if err != nil {
 			return nil, err
@@ -150,7 +150,7 @@ func (a *app) questions(granted resource.Access, args []string, o *canIFlags) ([
 
 // replaced reads what an update replaces.
 func (a *app) replaced(loaded []resource.Document, o *canIFlags) (*resource.Resource, error) {
-	replaced, err := a.load([]string{o.old}, o.mesh)
+	replaced, err := a.load(&sources{files: []string{o.old}, cmd: o.files.cmd}, o.mesh)
 	switch {
 	case err != nil:
 		return nil, err
@@ -180,7 +180,7 @@ func (o *canIFlags) token() (rbac.Token, error) {
 // asker returns what answers a question: the roles of files, or a control plane.
 func (a *app) asker(ctx context.Context, o *canIFlags) (ask func(rbac.Question) (rbac.Answer, error), stop func(), err error) {
 	if o.roles.offline {
-		rules, err := a.rules(o.roles.files)
+		rules, err := a.rules(&o.roles.from)
 		if err != nil {
 			return nil, nil, err
 		}

@@ -14,10 +14,7 @@ import (
 )
 
 func newDeleteCommand(a *app) *cobra.Command {
-	var (
-		o         applyOptions
-		ifVersion uint64
-	)
+	var o applyOptions
 	cmd := &cobra.Command{
 		Use:   "delete KIND NAME... | KIND/NAME... | -f FILE|DIR|-",
 		Short: "Delete resources, all of them or none",
@@ -29,17 +26,14 @@ If one of them does not exist, nothing is deleted and the exit code is 1.`,
 
 		ValidArgsFunction: completeKinds(nil),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			if cmd.Flags().Changed("if-version") {
-				o.ifVersion = &ifVersion
-			}
 			return a.delete(cmd.Context(), args, &o)
 		},
 	}
-	bindFiles(cmd, &o.files)
+	o.files = bindSources(cmd)
 	o.mesh = bindMesh(cmd)
 	o.output = print.BindFormat(cmd.Flags(), print.FormatTable, print.FormatJSON, print.FormatYAML, print.FormatName)
 	bindDryRun(cmd, &o.dryRun, "server: do everything but delete")
-	cmd.Flags().Uint64Var(&ifVersion, "if-version", 0, "delete the one resource only if its stored version is this one")
+	bindIfVersion(cmd, &o.ifVersion, "delete only if this version is stored: VERSION of the one resource, or KIND/NAME=VERSION; repeatable")
 	bindForce(cmd, &o.force)
 	return cmd
 }
@@ -52,10 +46,14 @@ func (a *app) delete(ctx context.Context, args []string, o *applyOptions) error 
 	if err != nil {
 		return err
 	}
-	if err := o.check(len(keys)); err != nil {
+	conditions, err := ifVersions(o.ifVersion, keys)
+	if err != nil {
 		return err
 	}
-	request := &meridianv1.DeleteRequest{Keys: keys, DryRun: o.dryRun == "server", IfVersion: o.ifVersion, Force: o.force}
+	request := &meridianv1.DeleteRequest{DryRun: o.dryRun == "server", IfVersions: conditions, Force: o.force}
+	for _, k := range keys {
+		request.Keys = append(request.Keys, messageKey(k))
+	}
 	if !request.DryRun {
 		request.RequestId = rand.Text()
 	}
@@ -69,11 +67,11 @@ func (a *app) delete(ctx context.Context, args []string, o *applyOptions) error 
 	return a.printResults(o.output.Value, response.GetResults(), response.GetRevision())
 }
 
-func (a *app) keysToDelete(args []string, o *applyOptions) ([]*meridianv1.ResourceKey, error) {
+func (a *app) keysToDelete(args []string, o *applyOptions) ([]resource.Key, error) {
 	switch {
-	case len(args) > 0 && len(o.files) > 0:
+	case len(args) > 0 && o.files.given():
 		return nil, exit.Usagef("name resources, or give documents with -f, not both")
-	case len(args) == 0 && len(o.files) == 0:
+	case len(args) == 0 && !o.files.given():
 		return nil, exit.Usagef("missing KIND and NAME, or -f")
 	case len(args) > 0:
 		return namedKeys(args, o.mesh)
@@ -82,16 +80,11 @@ func (a *app) keysToDelete(args []string, o *applyOptions) ([]*meridianv1.Resour
 	if err != nil {
 		return nil, err
 	}
-	keys := make([]*meridianv1.ResourceKey, len(documents))
-	for i, d := range documents {
-		k := d.Resource.Key()
-		keys[i] = messageKey(k)
-	}
-	return keys, nil
+	return keysOf(resourcesOf(documents)), nil
 }
 
 // namedKeys are the keys of resources named on the command line.
-func namedKeys(args []string, mesh *meshFlag) ([]*meridianv1.ResourceKey, error) {
+func namedKeys(args []string, mesh *meshFlag) ([]resource.Key, error) {
 	if err := mesh.check(); err != nil {
 		return nil, err
 	}
@@ -99,7 +92,7 @@ func namedKeys(args []string, mesh *meshFlag) ([]*meridianv1.ResourceKey, error)
 	if err != nil {
 		return nil, err
 	}
-	keys := make([]*meridianv1.ResourceKey, len(names))
+	keys := make([]resource.Key, len(names))
 	for i, n := range names {
 		if n.name == "" {
 			return nil, exit.Usagef("missing NAME: which %s is to be deleted", args[0])

@@ -17,7 +17,6 @@ import (
 )
 
 func newDiffCommand(a *app) *cobra.Command {
-	var files []string
 	cmd := &cobra.Command{
 		Use:   "diff -f FILE|DIR|-",
 		Short: "Compare documents with what is stored",
@@ -26,10 +25,10 @@ YAML without times, versions and revisions. The exit code is 1 when they differ.
 		Example: "  meridian diff -f policies/",
 		Args:    exactly(),
 	}
-	bindFiles(cmd, &files)
+	from := bindSources(cmd)
 	mesh := bindMesh(cmd)
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
-		documents, err := a.load(files, mesh)
+		documents, err := a.load(from, mesh)
 		if err != nil {
 			return err
 		}

@@ -17,18 +17,18 @@ import (
 const defaultZone = "default"
 
 func newEvalCommand(a *app) *cobra.Command {
-	var files []string
+	from := map[*cobra.Command]*sources{}
 	qs := &questions{
 		group: "eval", source: " -f policies/ -f dataplanes/",
-		ask: func(_ *cobra.Command, q question.Question, mesh, zone string, f print.Format) error {
-			document, err := a.evaluate(q, files, mesh, zone)
+		ask: func(cmd *cobra.Command, q question.Question, mesh, zone string, f print.Format) error {
+			document, err := a.evaluate(q, from[cmd], mesh, zone)
 			if err != nil {
 				return err
 			}
 			return a.printAnswer(f, q, document)
 		},
 		bind: func(cmd *cobra.Command, zone *string) {
-			bindFiles(cmd, &files)
+			from[cmd] = bindSources(cmd)
 			cmd.Flags().StringVar(zone, "zone", "", "zone of dataplanes that name none (default \""+defaultZone+"\")")
 		},
 	}
@@ -42,8 +42,8 @@ is that of the zones, so the JSON is the same byte for byte; asOf is 0.`
 }
 
 // evaluate answers a question from files.
-func (a *app) evaluate(q question.Question, files []string, mesh, zone string) ([]byte, error) {
-	matcher, in, err := a.loadMatcher(files, mesh, zone)
+func (a *app) evaluate(q question.Question, from *sources, mesh, zone string) ([]byte, error) {
+	matcher, in, err := a.loadMatcher(from, mesh, zone)
 	if err != nil {
 		return nil, err
 	}
@@ -56,12 +56,9 @@ func (a *app) evaluate(q question.Question, files []string, mesh, zone string) (
 
 // loadMatcher reads files as a zone would hold them. It returns the zone of
 // dataplanes that name none.
-func (a *app) loadMatcher(files []string, mesh, zoneFlag string) (*policy.Matcher, resource.ZoneName, error) {
-	if len(files) == 0 {
-		return nil, "", exit.Usagef("-f is required: the file or directory to read, or - for standard input")
-	}
+func (a *app) loadMatcher(from *sources, mesh, zoneFlag string) (*policy.Matcher, resource.ZoneName, error) {
 	// -m is about the question here; the documents may be of several meshes.
-	documents, err := a.loadDocuments(files, resource.DecodeOptions{Mesh: resource.MeshName(mesh)})
+	documents, err := a.loadDocuments(from, resource.DecodeOptions{Mesh: resource.MeshName(mesh)})
 	if err != nil {
 		return nil, "", err
 	}

@@ -166,7 +166,7 @@ func (a *app) fetch(ctx context.Context, kind *resource.Descriptor, mesh, name s
 	if err != nil {
 		return nil, err
 	}
-	response, err := call(ctx, a, (*client.Client).Get, &meridianv1.GetRequest{Key: key, Consistency: consistency})
+	response, err := call(ctx, a, (*client.Client).Get, &meridianv1.GetRequest{Key: messageKey(key), Consistency: consistency})
 	if err != nil {
 		return nil, err
 	}

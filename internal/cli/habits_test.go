@@ -245,7 +245,7 @@ func TestZonesAreSwitchedAndDeleted(t *testing.T) {
 	h.ok("apply", "-f", h.write("z.yaml", "type: Zone\nname: east\n"))
 	require.Equal(t, "Zone/east updated\nrevision 1842\n", h.ok("zones", "disable", "east"))
 	require.Equal(t, "false\n", h.ok("get", "z", "east", "-o", "jsonpath={.enabled}"))
-	require.Equal(t, uint64(1), h.server.Applies[1].GetIfVersion())
+	require.Equal(t, uint64(1), h.server.Applies[1].GetIfVersions()[0].GetVersion())
 	h.ok("zones", "enable", "east")
 	require.Equal(t, "true\n", h.ok("get", "z", "east", "-o", "jsonpath={.enabled}"))
 	require.Equal(t, exit.No, h.run("zones", "enable", "west").code)

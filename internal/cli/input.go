@@ -37,28 +37,20 @@ func (m *meshFlag) check() error {
 	return nil
 }
 
-// bindFiles defines -f.
-func bindFiles(cmd *cobra.Command, files *[]string) {
-	cmd.Flags().StringArrayVarP(files, "filename", "f", nil, "file or directory to read, or - for standard input; repeatable")
-}
-
-// load reads all documents that -f names. Every problem of every document is
+// load reads all documents of a command. Every problem of every document is
 // reported at once; the error is then a failure with exit code 2. Warnings are
 // left to warnAbout: a server that receives the documents returns them itself.
-func (a *app) load(files []string, mesh *meshFlag) ([]resource.Document, error) {
-	if len(files) == 0 {
-		return nil, exit.Usagef("-f is required: the file or directory to read, or - for standard input")
-	}
+func (a *app) load(from *sources, mesh *meshFlag) ([]resource.Document, error) {
 	if err := mesh.check(); err != nil {
 		return nil, err
 	}
-	return a.loadDocuments(files, resource.DecodeOptions{
+	return a.loadDocuments(from, resource.DecodeOptions{
 		Mesh: resource.MeshName(mesh.name), MeshExplicit: mesh.explicit(),
 	})
 }
 
-func (a *app) loadDocuments(files []string, options resource.DecodeOptions) ([]resource.Document, error) {
-	documents, err := resource.Load(files, a.stdin, options)
+func (a *app) loadDocuments(from *sources, options resource.DecodeOptions) ([]resource.Document, error) {
+	documents, err := from.load(a.stdin, options)
 	if err != nil {
 		return nil, inputFailure(err)
 	}
@@ -78,7 +70,7 @@ func resourcesOf(documents []resource.Document) []*resource.Resource {
 func inputFailure(err error) error {
 	var documents resource.DocumentErrors
 	if !errors.As(err, &documents) {
-		return &exit.Failure{Code: exit.Usage, Err: err}
+		return err
 	}
 	lines := exit.Lines(documents.Error())
 	if len(lines) == 1 {

@@ -6,7 +6,6 @@ import (
 
 	"google.golang.org/protobuf/types/known/timestamppb"
 
-	meridianv1 "meridian/api/meridian/v1"
 	"meridian/internal/cli/exit"
 	"meridian/internal/resource"
 )
@@ -23,13 +22,13 @@ func splitSlash(args []string) []string {
 
 // keyOf returns the identity of a named resource of a kind in the command's
 // mesh.
-func keyOf(d *resource.Descriptor, mesh, name string) (*meridianv1.ResourceKey, error) {
+func keyOf(d *resource.Descriptor, mesh, name string) (resource.Key, error) {
 	if err := resource.CheckName(name); err != nil {
-		return nil, exit.Usagef("%s: %w", d.Kind, err)
+		return resource.Key{}, exit.Usagef("%s: %w", d.Kind, err)
 	}
-	key := &meridianv1.ResourceKey{Kind: string(d.Kind), Name: name}
+	key := resource.Key{Kind: d.Kind, Name: name}
 	if d.Scope == resource.MeshScoped {
-		key.Mesh = mesh
+		key.Mesh = resource.MeshName(mesh)
 	}
 	return key, nil
 }

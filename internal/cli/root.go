@@ -48,7 +48,7 @@ func newRootCommand(a *app) *cobra.Command {
 		}
 	}
 	add(groupResources, newApplyCommand(a), newGetCommand(a), newDescribeCommand(a), newDeleteCommand(a),
-		newExportCommand(a), newWatchCommand(a), newValidateCommand(a), newDiffCommand(a), newExplainCommand(a), newAPIResourcesCommand(a))
+		newEditCommand(a), newExportCommand(a), newWatchCommand(a), newValidateCommand(a), newDiffCommand(a), newExplainCommand(a), newAPIResourcesCommand(a))
 	add(groupAnswers, newInspectCommand(a), newWhyCommand(a), newEvalCommand(a))
 	add(groupFleet, newStatusCommand(a), newZonesCommand(a), newDataplanesCommand(a), newClusterCommand(a))
 	add(groupSetup, newAuthCommand(a), newGenerateCommand(a), newTokensCommand(a), newAuditCommand(a),

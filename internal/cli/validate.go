@@ -15,7 +15,6 @@ import (
 
 func newValidateCommand(a *app) *cobra.Command {
 	var (
-		files  []string
 		mesh   *meshFlag
 		strict bool
 	)
@@ -29,12 +28,12 @@ notes do not make a document invalid.`,
 		Example: `  meridian validate -f policies/
   meridian validate -f policies/ --strict -o json`,
 	}
-	bindFiles(cmd, &files)
+	from := bindSources(cmd)
 	mesh = bindMesh(cmd)
 	cmd.Flags().BoolVar(&strict, "strict", false, "exit with 1 where there are warnings")
 	output := print.BindFormat(cmd.Flags(), print.FormatTable, print.FormatJSON, print.FormatYAML)
 	cmd.RunE = func(*cobra.Command, []string) error {
-		documents, err := a.load(files, mesh)
+		documents, err := a.load(from, mesh)
 		if err == nil {
 			err = checkConditions(documents)
 		}

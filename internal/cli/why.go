@@ -13,8 +13,8 @@ import (
 
 func newWhyCommand(a *app) *cobra.Command {
 	var (
-		files, from []string
-		to, zone    string
+		from     []string
+		to, zone string
 	)
 	cmd := &cobra.Command{
 		Use:   "why DATAPLANE KIND [FIELD]",
@@ -30,7 +30,7 @@ caller. With -f the answer comes from files, without a server.`,
 		Args: between(2, "DATAPLANE", "KIND", "FIELD"),
 	}
 	mesh := bindMesh(cmd)
-	bindFiles(cmd, &files)
+	files := bindSources(cmd)
 	cmd.Flags().StringVar(&to, "to", "", "only the outbounds to this service")
 	cmd.Flags().StringSliceVar(&from, "from", nil, "only inbounds, for a caller with these tags, TAG=VALUE,…")
 	cmd.Flags().StringVar(&zone, "zone", "", "zone to ask through the global; with -f, zone of dataplanes that name none")
@@ -57,7 +57,7 @@ caller. With -f the answer comes from files, without a server.`,
 			return err
 		}
 		var document []byte
-		if len(files) > 0 {
+		if files.given() {
 			document, err = a.evaluate(q, files, mesh.name, zone)
 		} else {
 			var response *meridianv1.InspectResponse

@@ -49,7 +49,7 @@ func (a *app) switchZone(ctx context.Context, name string, enabled bool) error {
 		return fmt.Errorf("write the spec of %s: %w", stored.Key(), err)
 	}
 	response, err := call(ctx, a, (*client.Client).ApplyBatch, &meridianv1.ApplyRequest{
-		Resources: []*meridianv1.Resource{message}, IfVersion: &version, RequestId: rand.Text(),
+		Resources: []*meridianv1.Resource{message}, IfVersions: []*meridianv1.VersionCondition{{Key: messageKey(stored.Key()), Version: version}}, RequestId: rand.Text(),
 	})
 	if err != nil {
 		return err

@@ -3,6 +3,7 @@ package commit
 import (
 	"context"
 	"errors"
+	"slices"
 	"time"
 
 	"meridian/internal/resource"
@@ -32,10 +33,21 @@ type Log interface {
 // Batch is a batch as it was decided.
 type Batch struct {
 	store.Txn
-	// IfVersion is the caller's own condition on the resource of the first
-	// operation, which the Txn does not hold: the version stored, 0 for none. Where
-	// it fails the write fails, whatever else has changed. Optional.
-	IfVersion *uint64
+	// Conditions are the caller's own, which the Txn does not hold. Where one fails
+	// the write fails, whatever else has changed.
+	Conditions []Condition
+}
+
+// Condition is what a caller wants to be stored of a resource of its batch.
+type Condition struct {
+	store.Precondition
+	// OrMissing: the condition also holds where the resource does not exist.
+	OrMissing bool
+}
+
+// fails reports whether the condition does not hold where this version is stored.
+func (c Condition) fails(stored uint64) bool {
+	return c.Version != stored && (stored != 0 || !c.OrMissing)
 }
 
 // Write has a batch decided and proposes it. decide is called at most
@@ -53,12 +65,9 @@ func Write(ctx context.Context, log Log, decide func() (Batch, error)) (store.Re
 		if len(batch.Ops) == 0 {
 			return store.Result{}, nil
 		}
-		if batch.IfVersion != nil {
-			own := store.Precondition{Key: batch.Ops[0].Key, Version: *batch.IfVersion}
-			batch.Preconditions = append([]store.Precondition{own}, batch.Preconditions...)
-		}
+		batch.Preconditions = slices.Concat(required(batch), batch.Preconditions)
 		result, err := log.Propose(ctx, batch.Txn)
-		if !outdated(err, batch.IfVersion) {
+		if !outdated(err, batch.Conditions) {
 			return result, explain(err)
 		}
 		if err := Newest(ctx, log); err != nil {
@@ -102,9 +111,28 @@ func CreateMissing(ctx context.Context, log Log, at time.Time, batch ...*resourc
 	return explain(err)
 }
 
+// required are the conditions as preconditions, without those that hold because
+// the batch was decided on the resource being missing, which is a precondition
+// already.
+func required(batch Batch) []store.Precondition {
+	missing := map[resource.Key]bool{}
+	for _, p := range batch.Preconditions {
+		if p.Version == 0 {
+			missing[p.Key] = true
+		}
+	}
+	var out []store.Precondition
+	for _, c := range batch.Conditions {
+		if !c.OrMissing || !missing[c.Key] {
+			out = append(out, c.Precondition)
+		}
+	}
+	return out
+}
+
 // outdated reports whether a batch was refused because what it was decided on
-// has changed, and not because the caller's own condition fails.
-func outdated(err error, ifVersion *uint64) bool {
+// has changed, and not because a condition of the caller's own fails.
+func outdated(err error, conditions []Condition) bool {
 	var (
 		rules    *store.AccessChangedError
 		conflict *store.ConflictError
@@ -113,7 +141,9 @@ func outdated(err error, ifVersion *uint64) bool {
 	case errors.As(err, &rules):
 		return true
 	case errors.As(err, &conflict):
-		return ifVersion == nil || conflict.Have == *ifVersion
+		return !slices.ContainsFunc(conditions, func(c Condition) bool {
+			return c.Key == conflict.Key && c.fails(conflict.Have)
+		})
 	}
 	return false
 }

@@ -64,21 +64,70 @@ func TestDecidedAgain(t *testing.T) {
 func TestTheCallersOwnCondition(t *testing.T) {
 	log := committest.New(store.New(store.DefaultOptions()))
 	require.NoError(t, commit.CreateMissing(t.Context(), log, time.Time{}, mesh(t, "a")))
+	on := func(version uint64) []commit.Condition {
+		return []commit.Condition{{Precondition: store.Precondition{Key: mesh(t, "a").Key(), Version: version}}}
+	}
 	for version, code := range map[uint64]rpcerr.Code{0: rpcerr.Conflict, 7: rpcerr.Conflict} {
 		decisions := 0
 		_, err := commit.Write(t.Context(), log, func() (commit.Batch, error) {
 			decisions++
-			return commit.Batch{Txn: store.Txn{Ops: []store.Op{store.Put(mesh(t, "a"))}}, IfVersion: &version}, nil
+			return commit.Batch{Txn: store.Txn{Ops: []store.Op{store.Put(mesh(t, "a"))}}, Conditions: on(version)}, nil
 		})
 		require.Equal(t, code, rpcerr.CodeOf(err), "%v", err)
 		require.Equal(t, rpcerr.EffectNone, rpcerr.EffectOf(err))
 		require.Equal(t, 1, decisions)
 	}
-	one := uint64(1)
 	_, err := commit.Write(t.Context(), log, func() (commit.Batch, error) {
-		return commit.Batch{Txn: store.Txn{Ops: []store.Op{store.Put(mesh(t, "a"))}}, IfVersion: &one}, nil
+		return commit.Batch{Txn: store.Txn{Ops: []store.Op{store.Put(mesh(t, "a"))}}, Conditions: on(1)}, nil
 	})
 	require.NoError(t, err)
+}
+
+// A condition that also holds for a missing resource is judged again when the
+// resource is deleted or created while the batch is decided.
+func TestAConditionThatHoldsForAMissingResource(t *testing.T) {
+	for _, tc := range []struct {
+		name      string
+		version   uint64 // of the condition
+		before    bool   // whether the resource exists at first
+		interfere store.Op
+		decisions int
+		code      rpcerr.Code
+	}{
+		{"deleted meanwhile", 1, true, store.Delete(mesh(t, "a").Key()), 2, 0},
+		{"created meanwhile, at another version", 7, false, store.Put(mesh(t, "a")), 1, rpcerr.Conflict},
+		{"created meanwhile, at the version", 1, false, store.Put(mesh(t, "a")), 2, 0},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			state := store.New(store.DefaultOptions())
+			log := committest.New(state)
+			if tc.before {
+				require.NoError(t, commit.CreateMissing(t.Context(), log, time.Time{}, mesh(t, "a")))
+			}
+			decisions := 0
+			_, err := commit.Write(t.Context(), log, func() (commit.Batch, error) {
+				decisions++
+				own := store.Precondition{Key: mesh(t, "a").Key()}
+				if r, ok := state.View().Get(own.Key); ok {
+					own.Version = r.Meta().Version
+				}
+				if decisions == 1 {
+					_, err := log.Propose(t.Context(), store.Txn{Ops: []store.Op{tc.interfere}})
+					require.NoError(t, err)
+				}
+				return commit.Batch{
+					Txn:        store.Txn{Ops: []store.Op{store.Put(mesh(t, "a"))}, Preconditions: []store.Precondition{own}},
+					Conditions: []commit.Condition{{Precondition: store.Precondition{Key: own.Key, Version: tc.version}, OrMissing: true}},
+				}, nil
+			})
+			if tc.code == 0 {
+				require.NoError(t, err)
+			} else {
+				require.Equal(t, tc.code, rpcerr.CodeOf(err), "%v", err)
+			}
+			require.Equal(t, tc.decisions, decisions)
+		})
+	}
 }
 
 // Every error says what became of the write, whatever is put around it.

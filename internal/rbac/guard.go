@@ -300,13 +300,25 @@ func (s *Set) HasAdmin() bool {
 // resource, by rules without any restriction, or will be able to once the role
 // admin exists again.
 func (s *Set) WritesEverything(subject Subject) bool {
-	var granted accessSet
+	return s.entitled(subject, (*Rule).unrestricted)&onResources == onResources
+}
+
+// WritesRoles reports whether a subject may create and update every AccessRole.
+func (s *Set) WritesRoles(subject Subject) bool {
+	write := accessBit(resource.AccessCreate) | accessBit(resource.AccessUpdate)
+	return write&^s.entitled(subject, func(r *Rule) bool {
+		return r.hasType(resource.KindAccessRole) && len(r.names) == 0 && r.mesh == nil && len(r.when) == 0
+	}) == 0
+}
+
+// entitled returns the accesses of the rules that a subject is entitled to.
+func (s *Set) entitled(subject Subject, which func(*Rule) bool) (granted accessSet) {
 	for _, r := range s.Entitled(subject) {
-		if r.unrestricted() {
+		if which(r) {
 			granted |= r.access
 		}
 	}
-	return granted&onResources == onResources
+	return granted
 }
 
 // unrestricted reports whether the rule is about every resource.

@@ -20,6 +20,8 @@ type DecodeOptions struct {
 	// MeshExplicit says that the user asked for Mesh: a document that names
 	// another one is then refused (§1.2).
 	MeshExplicit bool
+	// Flat makes Load read directories without the directories below them.
+	Flat bool
 }
 
 func (o DecodeOptions) mesh() MeshName {

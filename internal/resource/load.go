@@ -20,14 +20,16 @@ const MaxSourceBytes = 32 << 20
 // files ending in .yaml, .yml and .json count and hidden ones do not; they are
 // read in bytewise order of their paths.
 //
+// The documents of more, which has been read already, come last.
+//
 // As Decode, it accepts everything or nothing; two documents with one identity
 // are found across sources. The error is DocumentErrors, with the sources that
 // could not be read among the rest.
-func Load(paths []string, stdin io.Reader, opts DecodeOptions) ([]Document, error) {
+func Load(paths []string, stdin io.Reader, opts DecodeOptions, more ...Source) ([]Document, error) {
 	var documents []Document
 	var failed DocumentErrors
 	for _, path := range paths {
-		sources, err := expand(path)
+		sources, err := expand(path, opts.Flat)
 		if err != nil {
 			failed = append(failed, sourceError(path, 0, err.Error())...)
 			continue
@@ -48,11 +50,25 @@ func Load(paths []string, stdin io.Reader, opts DecodeOptions) ([]Document, erro
 			failed = append(failed, sourceError(sourceName(path), 0, "holds no resources")...)
 		}
 	}
+	for _, source := range more {
+		decoded, problems := decodeAll(source.Name, source.Data, opts)
+		documents = append(documents, decoded...)
+		failed = append(failed, problems...)
+		if len(decoded)+len(problems) == 0 {
+			failed = append(failed, sourceError(source.Name, 0, "holds no resources")...)
+		}
+	}
 	failed = append(failed, duplicates(documents)...)
 	if len(failed) > 0 {
 		return nil, failed
 	}
 	return documents, nil
+}
+
+// Source is documents that have been read, and what messages call their origin.
+type Source struct {
+	Name string
+	Data []byte
 }
 
 // sourceName is what messages call a path.
@@ -64,7 +80,7 @@ func sourceName(path string) string {
 }
 
 // expand turns a path into the files it stands for.
-func expand(path string) ([]string, error) {
+func expand(path string, flat bool) ([]string, error) {
 	if path == "-" {
 		return []string{path}, nil
 	}
@@ -85,6 +101,8 @@ func expand(path string) ([]string, error) {
 				return fs.SkipDir
 			}
 			return nil
+		case entry.IsDir() && flat && file != path:
+			return fs.SkipDir
 		case entry.IsDir():
 			return nil
 		}

@@ -24,8 +24,11 @@ type Op struct {
 	Key resource.Key
 	// Resource is the new content, nil to delete. Its times, version and
 	// revision are assigned by Apply and ignored here, except in a replica
-	// (see Replicate), which keeps what the source assigned.
+	// (see Replicate), which keeps what the source assigned, and the times with
+	// KeepTimes.
 	Resource *resource.Resource
+	// KeepTimes stores the times of Resource that are not zero.
+	KeepTimes bool
 }
 
 // Put returns the operation that writes a resource.

@@ -120,7 +120,7 @@ func (b *batch) run(ops []Op, meshRules bool) ([]OpResult, error) {
 		if op.Resource == nil {
 			results[i] = b.remove(key)
 		} else {
-			results[i] = b.write(key, op.Resource)
+			results[i] = b.write(key, op)
 		}
 	}
 	if meshRules {
@@ -148,29 +148,44 @@ func (op Op) target() (resource.Key, error) {
 	return key, nil
 }
 
-func (b *batch) write(key resource.Key, r *resource.Resource) OpResult {
+func (b *batch) write(key resource.Key, op Op) OpResult {
+	r := op.Resource
 	meta := resource.Meta{
 		Key: key, Labels: r.Meta().Labels,
 		CreationTime: b.time, ModificationTime: b.time,
 		Version: 1, Revision: b.revision,
+	}
+	var kept resource.Meta // its times
+	if op.KeepTimes {
+		kept = r.Meta()
 	}
 	result := OpResult{Key: key, Outcome: Created, Version: 1}
 	var before *resource.Resource
 	if it, ok := b.get(key); ok {
 		before = it.res
 		was := before.Meta()
-		if bytes.Equal(before.Canonical(), r.Canonical()) && maps.Equal(was.Labels, meta.Labels) {
+		if bytes.Equal(before.Canonical(), r.Canonical()) && maps.Equal(was.Labels, meta.Labels) &&
+			sameTime(kept.CreationTime, was.CreationTime) && sameTime(kept.ModificationTime, was.ModificationTime) {
 			return OpResult{Key: key, Outcome: Unchanged, Version: was.Version}
 		}
 		meta.CreationTime = was.CreationTime
 		meta.Version = was.Version + 1
 		result.Outcome, result.Version = Updated, meta.Version
 	}
+	if !kept.CreationTime.IsZero() {
+		meta.CreationTime = kept.CreationTime
+	}
+	if !kept.ModificationTime.IsZero() {
+		meta.ModificationTime = kept.ModificationTime
+	}
 	after := r.WithMeta(meta)
 	b.put(newItem(after))
 	b.changes = append(b.changes, Change{Before: before, After: after})
 	return result
 }
+
+// sameTime reports whether a time to keep, zero for none, is what is stored.
+func sameTime(kept, stored time.Time) bool { return kept.IsZero() || kept.Equal(stored) }
 
 func (b *batch) remove(key resource.Key) OpResult {
 	it, ok := b.get(key)

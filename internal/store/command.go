@@ -90,7 +90,12 @@ func commandToProto(txn Txn) *storev1.Command {
 	for _, op := range txn.Ops {
 		change := &storev1.Operation{}
 		if op.Resource != nil {
-			change.Change = &storev1.Operation_Put{Put: putToProto(op.Resource)}
+			put := putToProto(op.Resource)
+			if change.KeepTimes = op.KeepTimes; op.KeepTimes {
+				m := op.Resource.Meta()
+				put.CreationTime, put.ModificationTime = timeToProto(m.CreationTime), timeToProto(m.ModificationTime)
+			}
+			change.Change = &storev1.Operation_Put{Put: put}
 		} else {
 			change.Change = &storev1.Operation_Delete{Delete: keyToProto(op.Key)}
 		}
@@ -206,7 +211,7 @@ func opFromProto(in *storev1.Operation) (Op, error) {
 		if err != nil {
 			return Op{}, err
 		}
-		return Put(r), nil
+		return Op{Key: r.Key(), Resource: r, KeepTimes: in.GetKeepTimes()}, nil
 	case *storev1.Operation_Delete:
 		key, err := keyFromProto(change.Delete)
 		return Delete(key), err

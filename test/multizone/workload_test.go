@@ -155,7 +155,7 @@ func (w *workload) attempt(ctx context.Context, server *api, op *history.Op) (an
 	switch op.Kind {
 	case history.Put:
 		var r *meridianv1.ApplyResponse
-		r, err = batch.Apply(ctx, server, &meridianv1.ApplyRequest{RequestId: op.Request, IfVersion: op.If, Resources: []*meridianv1.Resource{
+		r, err = batch.Apply(ctx, server, &meridianv1.ApplyRequest{RequestId: op.Request, IfVersions: ifVersion(key, op.If), Resources: []*meridianv1.Resource{
 			{Kind: key.Kind, Mesh: key.Mesh, Name: key.Name, Spec: spec(op.Value)},
 		}})
 		answer = func(o *history.Op) {
@@ -195,4 +195,12 @@ func refusedBy(err error) func(*history.Op) {
 
 func stateOf(r *meridianv1.Resource) history.State {
 	return history.State{Version: r.GetVersion(), Revision: resource.Revision(r.GetRevision()), Value: valueOf(r.GetSpec())}
+}
+
+// ifVersion is the condition of an operation, which it may not have.
+func ifVersion(key *meridianv1.ResourceKey, version *uint64) []*meridianv1.VersionCondition {
+	if version == nil {
+		return nil
+	}
+	return []*meridianv1.VersionCondition{{Key: key, Version: *version}}
 }

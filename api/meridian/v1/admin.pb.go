@@ -87,15 +87,18 @@ type ApplyRequest struct {
 	RequestId string `protobuf:"bytes,2,opt,name=request_id,json=requestId,proto3" json:"request_id,omitempty"`
 	// Decide and report everything, write nothing.
 	DryRun bool `protobuf:"varint,3,opt,name=dry_run,json=dryRun,proto3" json:"dry_run,omitempty"`
-	// Apply only if the version stored of the single resource is this one
-	// (0: it must not exist). FAILED_PRECONDITION otherwise.
-	IfVersion *uint64 `protobuf:"varint,4,opt,name=if_version,json=ifVersion,proto3,oneof" json:"if_version,omitempty"`
+	// What must be stored of resources of the batch, at most one condition each.
+	// FAILED_PRECONDITION otherwise. They may be in any message of the stream.
+	IfVersions []*VersionCondition `protobuf:"bytes,9,rep,name=if_versions,json=ifVersions,proto3" json:"if_versions,omitempty"`
 	// Lets a member of mesh-system:admin write what would otherwise be refused to
 	// keep rights from growing or the last admin from being locked out.
 	Force bool `protobuf:"varint,6,opt,name=force,proto3" json:"force,omitempty"`
 	// Continues the spec of the last resource of the messages before, for specs
 	// that do not fit into one.
 	SpecContinued []byte `protobuf:"bytes,7,opt,name=spec_continued,json=specContinued,proto3" json:"spec_continued,omitempty"`
+	// Store the times of the resources in place of the time of the write, where they
+	// have any. It takes the right to write AccessRoles.
+	KeepTimes     bool `protobuf:"varint,10,opt,name=keep_times,json=keepTimes,proto3" json:"keep_times,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -151,11 +154,11 @@ func (x *ApplyRequest) GetDryRun() bool {
 	return false
 }
 
-func (x *ApplyRequest) GetIfVersion() uint64 {
-	if x != nil && x.IfVersion != nil {
-		return *x.IfVersion
+func (x *ApplyRequest) GetIfVersions() []*VersionCondition {
+	if x != nil {
+		return x.IfVersions
 	}
-	return 0
+	return nil
 }
 
 func (x *ApplyRequest) GetForce() bool {
@@ -170,6 +173,77 @@ func (x *ApplyRequest) GetSpecContinued() []byte {
 		return x.SpecContinued
 	}
 	return nil
+}
+
+func (x *ApplyRequest) GetKeepTimes() bool {
+	if x != nil {
+		return x.KeepTimes
+	}
+	return false
+}
+
+// VersionCondition is the version that a resource must have for a batch to be
+// written.
+type VersionCondition struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	Key   *ResourceKey           `protobuf:"bytes,1,opt,name=key,proto3" json:"key,omitempty"`
+	// Zero: it must not exist.
+	Version uint64 `protobuf:"varint,2,opt,name=version,proto3" json:"version,omitempty"`
+	// The condition also holds where the resource does not exist.
+	OrMissing     bool `protobuf:"varint,3,opt,name=or_missing,json=orMissing,proto3" json:"or_missing,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *VersionCondition) Reset() {
+	*x = VersionCondition{}
+	mi := &file_meridian_v1_admin_proto_msgTypes[1]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *VersionCondition) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*VersionCondition) ProtoMessage() {}
+
+func (x *VersionCondition) ProtoReflect() protoreflect.Message {
+	mi := &file_meridian_v1_admin_proto_msgTypes[1]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use VersionCondition.ProtoReflect.Descriptor instead.
+func (*VersionCondition) Descriptor() ([]byte, []int) {
+	return file_meridian_v1_admin_proto_rawDescGZIP(), []int{1}
+}
+
+func (x *VersionCondition) GetKey() *ResourceKey {
+	if x != nil {
+		return x.Key
+	}
+	return nil
+}
+
+func (x *VersionCondition) GetVersion() uint64 {
+	if x != nil {
+		return x.Version
+	}
+	return 0
+}
+
+func (x *VersionCondition) GetOrMissing() bool {
+	if x != nil {
+		return x.OrMissing
+	}
+	return false
 }
 
 type ApplyResponse struct {
@@ -190,7 +264,7 @@ type ApplyResponse struct {
 
 func (x *ApplyResponse) Reset() {
 	*x = ApplyResponse{}
-	mi := &file_meridian_v1_admin_proto_msgTypes[1]
+	mi := &file_meridian_v1_admin_proto_msgTypes[2]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -202,7 +276,7 @@ func (x *ApplyResponse) String() string {
 func (*ApplyResponse) ProtoMessage() {}
 
 func (x *ApplyResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_meridian_v1_admin_proto_msgTypes[1]
+	mi := &file_meridian_v1_admin_proto_msgTypes[2]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -215,7 +289,7 @@ func (x *ApplyResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ApplyResponse.ProtoReflect.Descriptor instead.
 func (*ApplyResponse) Descriptor() ([]byte, []int) {
-	return file_meridian_v1_admin_proto_rawDescGZIP(), []int{1}
+	return file_meridian_v1_admin_proto_rawDescGZIP(), []int{2}
 }
 
 func (x *ApplyResponse) GetResults() []*Result {
@@ -259,7 +333,7 @@ type Result struct {
 
 func (x *Result) Reset() {
 	*x = Result{}
-	mi := &file_meridian_v1_admin_proto_msgTypes[2]
+	mi := &file_meridian_v1_admin_proto_msgTypes[3]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -271,7 +345,7 @@ func (x *Result) String() string {
 func (*Result) ProtoMessage() {}
 
 func (x *Result) ProtoReflect() protoreflect.Message {
-	mi := &file_meridian_v1_admin_proto_msgTypes[2]
+	mi := &file_meridian_v1_admin_proto_msgTypes[3]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -284,7 +358,7 @@ func (x *Result) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Result.ProtoReflect.Descriptor instead.
 func (*Result) Descriptor() ([]byte, []int) {
-	return file_meridian_v1_admin_proto_rawDescGZIP(), []int{2}
+	return file_meridian_v1_admin_proto_rawDescGZIP(), []int{3}
 }
 
 func (x *Result) GetKind() string {
@@ -328,7 +402,8 @@ type DeleteRequest struct {
 	Keys      []*ResourceKey         `protobuf:"bytes,1,rep,name=keys,proto3" json:"keys,omitempty"`
 	RequestId string                 `protobuf:"bytes,2,opt,name=request_id,json=requestId,proto3" json:"request_id,omitempty"`
 	DryRun    bool                   `protobuf:"varint,3,opt,name=dry_run,json=dryRun,proto3" json:"dry_run,omitempty"`
-	IfVersion *uint64                `protobuf:"varint,4,opt,name=if_version,json=ifVersion,proto3,oneof" json:"if_version,omitempty"`
+	// As in ApplyRequest.
+	IfVersions []*VersionCondition `protobuf:"bytes,6,rep,name=if_versions,json=ifVersions,proto3" json:"if_versions,omitempty"`
 	// As in ApplyRequest.
 	Force         bool `protobuf:"varint,5,opt,name=force,proto3" json:"force,omitempty"`
 	unknownFields protoimpl.UnknownFields
@@ -337,7 +412,7 @@ type DeleteRequest struct {
 
 func (x *DeleteRequest) Reset() {
 	*x = DeleteRequest{}
-	mi := &file_meridian_v1_admin_proto_msgTypes[3]
+	mi := &file_meridian_v1_admin_proto_msgTypes[4]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -349,7 +424,7 @@ func (x *DeleteRequest) String() string {
 func (*DeleteRequest) ProtoMessage() {}
 
 func (x *DeleteRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_meridian_v1_admin_proto_msgTypes[3]
+	mi := &file_meridian_v1_admin_proto_msgTypes[4]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -362,7 +437,7 @@ func (x *DeleteRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DeleteRequest.ProtoReflect.Descriptor instead.
 func (*DeleteRequest) Descriptor() ([]byte, []int) {
-	return file_meridian_v1_admin_proto_rawDescGZIP(), []int{3}
+	return file_meridian_v1_admin_proto_rawDescGZIP(), []int{4}
 }
 
 func (x *DeleteRequest) GetKeys() []*ResourceKey {
@@ -386,11 +461,11 @@ func (x *DeleteRequest) GetDryRun() bool {
 	return false
 }
 
-func (x *DeleteRequest) GetIfVersion() uint64 {
-	if x != nil && x.IfVersion != nil {
-		return *x.IfVersion
+func (x *DeleteRequest) GetIfVersions() []*VersionCondition {
+	if x != nil {
+		return x.IfVersions
 	}
-	return 0
+	return nil
 }
 
 func (x *DeleteRequest) GetForce() bool {
@@ -411,7 +486,7 @@ type ResourceKey struct {
 
 func (x *ResourceKey) Reset() {
 	*x = ResourceKey{}
-	mi := &file_meridian_v1_admin_proto_msgTypes[4]
+	mi := &file_meridian_v1_admin_proto_msgTypes[5]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -423,7 +498,7 @@ func (x *ResourceKey) String() string {
 func (*ResourceKey) ProtoMessage() {}
 
 func (x *ResourceKey) ProtoReflect() protoreflect.Message {
-	mi := &file_meridian_v1_admin_proto_msgTypes[4]
+	mi := &file_meridian_v1_admin_proto_msgTypes[5]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -436,7 +511,7 @@ func (x *ResourceKey) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ResourceKey.ProtoReflect.Descriptor instead.
 func (*ResourceKey) Descriptor() ([]byte, []int) {
-	return file_meridian_v1_admin_proto_rawDescGZIP(), []int{4}
+	return file_meridian_v1_admin_proto_rawDescGZIP(), []int{5}
 }
 
 func (x *ResourceKey) GetKind() string {
@@ -470,7 +545,7 @@ type DeleteResponse struct {
 
 func (x *DeleteResponse) Reset() {
 	*x = DeleteResponse{}
-	mi := &file_meridian_v1_admin_proto_msgTypes[5]
+	mi := &file_meridian_v1_admin_proto_msgTypes[6]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -482,7 +557,7 @@ func (x *DeleteResponse) String() string {
 func (*DeleteResponse) ProtoMessage() {}
 
 func (x *DeleteResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_meridian_v1_admin_proto_msgTypes[5]
+	mi := &file_meridian_v1_admin_proto_msgTypes[6]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -495,7 +570,7 @@ func (x *DeleteResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DeleteResponse.ProtoReflect.Descriptor instead.
 func (*DeleteResponse) Descriptor() ([]byte, []int) {
-	return file_meridian_v1_admin_proto_rawDescGZIP(), []int{5}
+	return file_meridian_v1_admin_proto_rawDescGZIP(), []int{6}
 }
 
 func (x *DeleteResponse) GetResults() []*Result {
@@ -524,7 +599,7 @@ type WaitForZonesRequest struct {
 
 func (x *WaitForZonesRequest) Reset() {
 	*x = WaitForZonesRequest{}
-	mi := &file_meridian_v1_admin_proto_msgTypes[6]
+	mi := &file_meridian_v1_admin_proto_msgTypes[7]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -536,7 +611,7 @@ func (x *WaitForZonesRequest) String() string {
 func (*WaitForZonesRequest) ProtoMessage() {}
 
 func (x *WaitForZonesRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_meridian_v1_admin_proto_msgTypes[6]
+	mi := &file_meridian_v1_admin_proto_msgTypes[7]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -549,7 +624,7 @@ func (x *WaitForZonesRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WaitForZonesRequest.ProtoReflect.Descriptor instead.
 func (*WaitForZonesRequest) Descriptor() ([]byte, []int) {
-	return file_meridian_v1_admin_proto_rawDescGZIP(), []int{6}
+	return file_meridian_v1_admin_proto_rawDescGZIP(), []int{7}
 }
 
 func (x *WaitForZonesRequest) GetRevision() uint64 {
@@ -581,7 +656,7 @@ type WaitForZonesResponse struct {
 
 func (x *WaitForZonesResponse) Reset() {
 	*x = WaitForZonesResponse{}
-	mi := &file_meridian_v1_admin_proto_msgTypes[7]
+	mi := &file_meridian_v1_admin_proto_msgTypes[8]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -593,7 +668,7 @@ func (x *WaitForZonesResponse) String() string {
 func (*WaitForZonesResponse) ProtoMessage() {}
 
 func (x *WaitForZonesResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_meridian_v1_admin_proto_msgTypes[7]
+	mi := &file_meridian_v1_admin_proto_msgTypes[8]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -606,7 +681,7 @@ func (x *WaitForZonesResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WaitForZonesResponse.ProtoReflect.Descriptor instead.
 func (*WaitForZonesResponse) Descriptor() ([]byte, []int) {
-	return file_meridian_v1_admin_proto_rawDescGZIP(), []int{7}
+	return file_meridian_v1_admin_proto_rawDescGZIP(), []int{8}
 }
 
 func (x *WaitForZonesResponse) GetPending() []*PendingZone {
@@ -637,7 +712,7 @@ type PendingZone struct {
 
 func (x *PendingZone) Reset() {
 	*x = PendingZone{}
-	mi := &file_meridian_v1_admin_proto_msgTypes[8]
+	mi := &file_meridian_v1_admin_proto_msgTypes[9]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -649,7 +724,7 @@ func (x *PendingZone) String() string {
 func (*PendingZone) ProtoMessage() {}
 
 func (x *PendingZone) ProtoReflect() protoreflect.Message {
-	mi := &file_meridian_v1_admin_proto_msgTypes[8]
+	mi := &file_meridian_v1_admin_proto_msgTypes[9]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -662,7 +737,7 @@ func (x *PendingZone) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PendingZone.ProtoReflect.Descriptor instead.
 func (*PendingZone) Descriptor() ([]byte, []int) {
-	return file_meridian_v1_admin_proto_rawDescGZIP(), []int{8}
+	return file_meridian_v1_admin_proto_rawDescGZIP(), []int{9}
 }
 
 func (x *PendingZone) GetName() string {
@@ -703,7 +778,7 @@ type GetRequest struct {
 
 func (x *GetRequest) Reset() {
 	*x = GetRequest{}
-	mi := &file_meridian_v1_admin_proto_msgTypes[9]
+	mi := &file_meridian_v1_admin_proto_msgTypes[10]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -715,7 +790,7 @@ func (x *GetRequest) String() string {
 func (*GetRequest) ProtoMessage() {}
 
 func (x *GetRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_meridian_v1_admin_proto_msgTypes[9]
+	mi := &file_meridian_v1_admin_proto_msgTypes[10]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -728,7 +803,7 @@ func (x *GetRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetRequest.ProtoReflect.Descriptor instead.
 func (*GetRequest) Descriptor() ([]byte, []int) {
-	return file_meridian_v1_admin_proto_rawDescGZIP(), []int{9}
+	return file_meridian_v1_admin_proto_rawDescGZIP(), []int{10}
 }
 
 func (x *GetRequest) GetKey() *ResourceKey {
@@ -756,7 +831,7 @@ type GetResponse struct {
 
 func (x *GetResponse) Reset() {
 	*x = GetResponse{}
-	mi := &file_meridian_v1_admin_proto_msgTypes[10]
+	mi := &file_meridian_v1_admin_proto_msgTypes[11]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -768,7 +843,7 @@ func (x *GetResponse) String() string {
 func (*GetResponse) ProtoMessage() {}
 
 func (x *GetResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_meridian_v1_admin_proto_msgTypes[10]
+	mi := &file_meridian_v1_admin_proto_msgTypes[11]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -781,7 +856,7 @@ func (x *GetResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetResponse.ProtoReflect.Descriptor instead.
 func (*GetResponse) Descriptor() ([]byte, []int) {
-	return file_meridian_v1_admin_proto_rawDescGZIP(), []int{10}
+	return file_meridian_v1_admin_proto_rawDescGZIP(), []int{11}
 }
 
 func (x *GetResponse) GetResource() *Resource {
@@ -811,7 +886,7 @@ type ListRequest struct {
 
 func (x *ListRequest) Reset() {
 	*x = ListRequest{}
-	mi := &file_meridian_v1_admin_proto_msgTypes[11]
+	mi := &file_meridian_v1_admin_proto_msgTypes[12]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -823,7 +898,7 @@ func (x *ListRequest) String() string {
 func (*ListRequest) ProtoMessage() {}
 
 func (x *ListRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_meridian_v1_admin_proto_msgTypes[11]
+	mi := &file_meridian_v1_admin_proto_msgTypes[12]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -836,7 +911,7 @@ func (x *ListRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListRequest.ProtoReflect.Descriptor instead.
 func (*ListRequest) Descriptor() ([]byte, []int) {
-	return file_meridian_v1_admin_proto_rawDescGZIP(), []int{11}
+	return file_meridian_v1_admin_proto_rawDescGZIP(), []int{12}
 }
 
 func (x *ListRequest) GetKinds() []string {
@@ -871,7 +946,7 @@ type ListResponse struct {
 
 func (x *ListResponse) Reset() {
 	*x = ListResponse{}
-	mi := &file_meridian_v1_admin_proto_msgTypes[12]
+	mi := &file_meridian_v1_admin_proto_msgTypes[13]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -883,7 +958,7 @@ func (x *ListResponse) String() string {
 func (*ListResponse) ProtoMessage() {}
 
 func (x *ListResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_meridian_v1_admin_proto_msgTypes[12]
+	mi := &file_meridian_v1_admin_proto_msgTypes[13]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -896,7 +971,7 @@ func (x *ListResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListResponse.ProtoReflect.Descriptor instead.
 func (*ListResponse) Descriptor() ([]byte, []int) {
-	return file_meridian_v1_admin_proto_rawDescGZIP(), []int{12}
+	return file_meridian_v1_admin_proto_rawDescGZIP(), []int{13}
 }
 
 func (x *ListResponse) GetResources() []*Resource {
@@ -927,7 +1002,7 @@ type WatchRequest struct {
 
 func (x *WatchRequest) Reset() {
 	*x = WatchRequest{}
-	mi := &file_meridian_v1_admin_proto_msgTypes[13]
+	mi := &file_meridian_v1_admin_proto_msgTypes[14]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -939,7 +1014,7 @@ func (x *WatchRequest) String() string {
 func (*WatchRequest) ProtoMessage() {}
 
 func (x *WatchRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_meridian_v1_admin_proto_msgTypes[13]
+	mi := &file_meridian_v1_admin_proto_msgTypes[14]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -952,7 +1027,7 @@ func (x *WatchRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WatchRequest.ProtoReflect.Descriptor instead.
 func (*WatchRequest) Descriptor() ([]byte, []int) {
-	return file_meridian_v1_admin_proto_rawDescGZIP(), []int{13}
+	return file_meridian_v1_admin_proto_rawDescGZIP(), []int{14}
 }
 
 func (x *WatchRequest) GetKinds() []string {
@@ -989,7 +1064,7 @@ type WatchResponse struct {
 
 func (x *WatchResponse) Reset() {
 	*x = WatchResponse{}
-	mi := &file_meridian_v1_admin_proto_msgTypes[14]
+	mi := &file_meridian_v1_admin_proto_msgTypes[15]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1001,7 +1076,7 @@ func (x *WatchResponse) String() string {
 func (*WatchResponse) ProtoMessage() {}
 
 func (x *WatchResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_meridian_v1_admin_proto_msgTypes[14]
+	mi := &file_meridian_v1_admin_proto_msgTypes[15]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1014,7 +1089,7 @@ func (x *WatchResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WatchResponse.ProtoReflect.Descriptor instead.
 func (*WatchResponse) Descriptor() ([]byte, []int) {
-	return file_meridian_v1_admin_proto_rawDescGZIP(), []int{14}
+	return file_meridian_v1_admin_proto_rawDescGZIP(), []int{15}
 }
 
 func (x *WatchResponse) GetRevision() uint64 {
@@ -1049,7 +1124,7 @@ type Change struct {
 
 func (x *Change) Reset() {
 	*x = Change{}
-	mi := &file_meridian_v1_admin_proto_msgTypes[15]
+	mi := &file_meridian_v1_admin_proto_msgTypes[16]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1061,7 +1136,7 @@ func (x *Change) String() string {
 func (*Change) ProtoMessage() {}
 
 func (x *Change) ProtoReflect() protoreflect.Message {
-	mi := &file_meridian_v1_admin_proto_msgTypes[15]
+	mi := &file_meridian_v1_admin_proto_msgTypes[16]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1074,7 +1149,7 @@ func (x *Change) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Change.ProtoReflect.Descriptor instead.
 func (*Change) Descriptor() ([]byte, []int) {
-	return file_meridian_v1_admin_proto_rawDescGZIP(), []int{15}
+	return file_meridian_v1_admin_proto_rawDescGZIP(), []int{16}
 }
 
 func (x *Change) GetOutcome() Outcome {
@@ -1095,17 +1170,25 @@ var File_meridian_v1_admin_proto protoreflect.FileDescriptor
 
 const file_meridian_v1_admin_proto_rawDesc = "" +
 	"\n" +
-	"\x17meridian/v1/admin.proto\x12\vmeridian.v1\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x1ameridian/v1/resource.proto\"\x81\x02\n" +
+	"\x17meridian/v1/admin.proto\x12\vmeridian.v1\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x1ameridian/v1/resource.proto\"\xbf\x02\n" +
 	"\fApplyRequest\x123\n" +
 	"\tresources\x18\x01 \x03(\v2\x15.meridian.v1.ResourceR\tresources\x12\x1d\n" +
 	"\n" +
 	"request_id\x18\x02 \x01(\tR\trequestId\x12\x17\n" +
-	"\adry_run\x18\x03 \x01(\bR\x06dryRun\x12\"\n" +
-	"\n" +
-	"if_version\x18\x04 \x01(\x04H\x00R\tifVersion\x88\x01\x01\x12\x14\n" +
+	"\adry_run\x18\x03 \x01(\bR\x06dryRun\x12>\n" +
+	"\vif_versions\x18\t \x03(\v2\x1d.meridian.v1.VersionConditionR\n" +
+	"ifVersions\x12\x14\n" +
 	"\x05force\x18\x06 \x01(\bR\x05force\x12%\n" +
-	"\x0espec_continued\x18\a \x01(\fR\rspecContinuedB\r\n" +
-	"\v_if_versionJ\x04\b\x05\x10\x06R\x0ewait_for_zones\"\x8c\x01\n" +
+	"\x0espec_continued\x18\a \x01(\fR\rspecContinued\x12\x1d\n" +
+	"\n" +
+	"keep_times\x18\n" +
+	" \x01(\bR\tkeepTimesJ\x04\b\x04\x10\x05J\x04\b\x05\x10\x06R\n" +
+	"if_versionR\x0ewait_for_zones\"w\n" +
+	"\x10VersionCondition\x12*\n" +
+	"\x03key\x18\x01 \x01(\v2\x18.meridian.v1.ResourceKeyR\x03key\x12\x18\n" +
+	"\aversion\x18\x02 \x01(\x04R\aversion\x12\x1d\n" +
+	"\n" +
+	"or_missing\x18\x03 \x01(\bR\torMissing\"\x8c\x01\n" +
 	"\rApplyResponse\x12-\n" +
 	"\aresults\x18\x01 \x03(\v2\x13.meridian.v1.ResultR\aresults\x12\x1a\n" +
 	"\brevision\x18\x02 \x01(\x04R\brevision\x12\x1a\n" +
@@ -1116,16 +1199,16 @@ const file_meridian_v1_admin_proto_rawDesc = "" +
 	"\x04mesh\x18\x02 \x01(\tR\x04mesh\x12\x12\n" +
 	"\x04name\x18\x03 \x01(\tR\x04name\x12.\n" +
 	"\aoutcome\x18\x04 \x01(\x0e2\x14.meridian.v1.OutcomeR\aoutcome\x12\x18\n" +
-	"\aversion\x18\x05 \x01(\x04R\aversion\"\xbe\x01\n" +
+	"\aversion\x18\x05 \x01(\x04R\aversion\"\xdd\x01\n" +
 	"\rDeleteRequest\x12,\n" +
 	"\x04keys\x18\x01 \x03(\v2\x18.meridian.v1.ResourceKeyR\x04keys\x12\x1d\n" +
 	"\n" +
 	"request_id\x18\x02 \x01(\tR\trequestId\x12\x17\n" +
-	"\adry_run\x18\x03 \x01(\bR\x06dryRun\x12\"\n" +
-	"\n" +
-	"if_version\x18\x04 \x01(\x04H\x00R\tifVersion\x88\x01\x01\x12\x14\n" +
-	"\x05force\x18\x05 \x01(\bR\x05forceB\r\n" +
-	"\v_if_version\"I\n" +
+	"\adry_run\x18\x03 \x01(\bR\x06dryRun\x12>\n" +
+	"\vif_versions\x18\x06 \x03(\v2\x1d.meridian.v1.VersionConditionR\n" +
+	"ifVersions\x12\x14\n" +
+	"\x05force\x18\x05 \x01(\bR\x05forceJ\x04\b\x04\x10\x05R\n" +
+	"if_version\"I\n" +
 	"\vResourceKey\x12\x12\n" +
 	"\x04kind\x18\x01 \x01(\tR\x04kind\x12\x12\n" +
 	"\x04mesh\x18\x02 \x01(\tR\x04mesh\x12\x12\n" +
@@ -1198,62 +1281,66 @@ func file_meridian_v1_admin_proto_rawDescGZIP() []byte {
 }
 
 var file_meridian_v1_admin_proto_enumTypes = make([]protoimpl.EnumInfo, 1)
-var file_meridian_v1_admin_proto_msgTypes = make([]protoimpl.MessageInfo, 16)
+var file_meridian_v1_admin_proto_msgTypes = make([]protoimpl.MessageInfo, 17)
 var file_meridian_v1_admin_proto_goTypes = []any{
 	(Outcome)(0),                  // 0: meridian.v1.Outcome
 	(*ApplyRequest)(nil),          // 1: meridian.v1.ApplyRequest
-	(*ApplyResponse)(nil),         // 2: meridian.v1.ApplyResponse
-	(*Result)(nil),                // 3: meridian.v1.Result
-	(*DeleteRequest)(nil),         // 4: meridian.v1.DeleteRequest
-	(*ResourceKey)(nil),           // 5: meridian.v1.ResourceKey
-	(*DeleteResponse)(nil),        // 6: meridian.v1.DeleteResponse
-	(*WaitForZonesRequest)(nil),   // 7: meridian.v1.WaitForZonesRequest
-	(*WaitForZonesResponse)(nil),  // 8: meridian.v1.WaitForZonesResponse
-	(*PendingZone)(nil),           // 9: meridian.v1.PendingZone
-	(*GetRequest)(nil),            // 10: meridian.v1.GetRequest
-	(*GetResponse)(nil),           // 11: meridian.v1.GetResponse
-	(*ListRequest)(nil),           // 12: meridian.v1.ListRequest
-	(*ListResponse)(nil),          // 13: meridian.v1.ListResponse
-	(*WatchRequest)(nil),          // 14: meridian.v1.WatchRequest
-	(*WatchResponse)(nil),         // 15: meridian.v1.WatchResponse
-	(*Change)(nil),                // 16: meridian.v1.Change
-	(*Resource)(nil),              // 17: meridian.v1.Resource
-	(Consistency)(0),              // 18: meridian.v1.Consistency
-	(*timestamppb.Timestamp)(nil), // 19: google.protobuf.Timestamp
+	(*VersionCondition)(nil),      // 2: meridian.v1.VersionCondition
+	(*ApplyResponse)(nil),         // 3: meridian.v1.ApplyResponse
+	(*Result)(nil),                // 4: meridian.v1.Result
+	(*DeleteRequest)(nil),         // 5: meridian.v1.DeleteRequest
+	(*ResourceKey)(nil),           // 6: meridian.v1.ResourceKey
+	(*DeleteResponse)(nil),        // 7: meridian.v1.DeleteResponse
+	(*WaitForZonesRequest)(nil),   // 8: meridian.v1.WaitForZonesRequest
+	(*WaitForZonesResponse)(nil),  // 9: meridian.v1.WaitForZonesResponse
+	(*PendingZone)(nil),           // 10: meridian.v1.PendingZone
+	(*GetRequest)(nil),            // 11: meridian.v1.GetRequest
+	(*GetResponse)(nil),           // 12: meridian.v1.GetResponse
+	(*ListRequest)(nil),           // 13: meridian.v1.ListRequest
+	(*ListResponse)(nil),          // 14: meridian.v1.ListResponse
+	(*WatchRequest)(nil),          // 15: meridian.v1.WatchRequest
+	(*WatchResponse)(nil),         // 16: meridian.v1.WatchResponse
+	(*Change)(nil),                // 17: meridian.v1.Change
+	(*Resource)(nil),              // 18: meridian.v1.Resource
+	(Consistency)(0),              // 19: meridian.v1.Consistency
+	(*timestamppb.Timestamp)(nil), // 20: google.protobuf.Timestamp
 }
 var file_meridian_v1_admin_proto_depIdxs = []int32{
-	17, // 0: meridian.v1.ApplyRequest.resources:type_name -> meridian.v1.Resource
-	3,  // 1: meridian.v1.ApplyResponse.results:type_name -> meridian.v1.Result
-	0,  // 2: meridian.v1.Result.outcome:type_name -> meridian.v1.Outcome
-	5,  // 3: meridian.v1.DeleteRequest.keys:type_name -> meridian.v1.ResourceKey
-	3,  // 4: meridian.v1.DeleteResponse.results:type_name -> meridian.v1.Result
-	9,  // 5: meridian.v1.WaitForZonesResponse.pending:type_name -> meridian.v1.PendingZone
-	5,  // 6: meridian.v1.GetRequest.key:type_name -> meridian.v1.ResourceKey
-	18, // 7: meridian.v1.GetRequest.consistency:type_name -> meridian.v1.Consistency
-	17, // 8: meridian.v1.GetResponse.resource:type_name -> meridian.v1.Resource
-	18, // 9: meridian.v1.ListRequest.consistency:type_name -> meridian.v1.Consistency
-	17, // 10: meridian.v1.ListResponse.resources:type_name -> meridian.v1.Resource
-	19, // 11: meridian.v1.WatchResponse.time:type_name -> google.protobuf.Timestamp
-	16, // 12: meridian.v1.WatchResponse.changes:type_name -> meridian.v1.Change
-	0,  // 13: meridian.v1.Change.outcome:type_name -> meridian.v1.Outcome
-	17, // 14: meridian.v1.Change.resource:type_name -> meridian.v1.Resource
-	1,  // 15: meridian.v1.AdminService.Apply:input_type -> meridian.v1.ApplyRequest
-	4,  // 16: meridian.v1.AdminService.Delete:input_type -> meridian.v1.DeleteRequest
-	7,  // 17: meridian.v1.AdminService.WaitForZones:input_type -> meridian.v1.WaitForZonesRequest
-	10, // 18: meridian.v1.AdminService.Get:input_type -> meridian.v1.GetRequest
-	12, // 19: meridian.v1.AdminService.List:input_type -> meridian.v1.ListRequest
-	14, // 20: meridian.v1.AdminService.Watch:input_type -> meridian.v1.WatchRequest
-	2,  // 21: meridian.v1.AdminService.Apply:output_type -> meridian.v1.ApplyResponse
-	6,  // 22: meridian.v1.AdminService.Delete:output_type -> meridian.v1.DeleteResponse
-	8,  // 23: meridian.v1.AdminService.WaitForZones:output_type -> meridian.v1.WaitForZonesResponse
-	11, // 24: meridian.v1.AdminService.Get:output_type -> meridian.v1.GetResponse
-	13, // 25: meridian.v1.AdminService.List:output_type -> meridian.v1.ListResponse
-	15, // 26: meridian.v1.AdminService.Watch:output_type -> meridian.v1.WatchResponse
-	21, // [21:27] is the sub-list for method output_type
-	15, // [15:21] is the sub-list for method input_type
-	15, // [15:15] is the sub-list for extension type_name
-	15, // [15:15] is the sub-list for extension extendee
-	0,  // [0:15] is the sub-list for field type_name
+	18, // 0: meridian.v1.ApplyRequest.resources:type_name -> meridian.v1.Resource
+	2,  // 1: meridian.v1.ApplyRequest.if_versions:type_name -> meridian.v1.VersionCondition
+	6,  // 2: meridian.v1.VersionCondition.key:type_name -> meridian.v1.ResourceKey
+	4,  // 3: meridian.v1.ApplyResponse.results:type_name -> meridian.v1.Result
+	0,  // 4: meridian.v1.Result.outcome:type_name -> meridian.v1.Outcome
+	6,  // 5: meridian.v1.DeleteRequest.keys:type_name -> meridian.v1.ResourceKey
+	2,  // 6: meridian.v1.DeleteRequest.if_versions:type_name -> meridian.v1.VersionCondition
+	4,  // 7: meridian.v1.DeleteResponse.results:type_name -> meridian.v1.Result
+	10, // 8: meridian.v1.WaitForZonesResponse.pending:type_name -> meridian.v1.PendingZone
+	6,  // 9: meridian.v1.GetRequest.key:type_name -> meridian.v1.ResourceKey
+	19, // 10: meridian.v1.GetRequest.consistency:type_name -> meridian.v1.Consistency
+	18, // 11: meridian.v1.GetResponse.resource:type_name -> meridian.v1.Resource
+	19, // 12: meridian.v1.ListRequest.consistency:type_name -> meridian.v1.Consistency
+	18, // 13: meridian.v1.ListResponse.resources:type_name -> meridian.v1.Resource
+	20, // 14: meridian.v1.WatchResponse.time:type_name -> google.protobuf.Timestamp
+	17, // 15: meridian.v1.WatchResponse.changes:type_name -> meridian.v1.Change
+	0,  // 16: meridian.v1.Change.outcome:type_name -> meridian.v1.Outcome
+	18, // 17: meridian.v1.Change.resource:type_name -> meridian.v1.Resource
+	1,  // 18: meridian.v1.AdminService.Apply:input_type -> meridian.v1.ApplyRequest
+	5,  // 19: meridian.v1.AdminService.Delete:input_type -> meridian.v1.DeleteRequest
+	8,  // 20: meridian.v1.AdminService.WaitForZones:input_type -> meridian.v1.WaitForZonesRequest
+	11, // 21: meridian.v1.AdminService.Get:input_type -> meridian.v1.GetRequest
+	13, // 22: meridian.v1.AdminService.List:input_type -> meridian.v1.ListRequest
+	15, // 23: meridian.v1.AdminService.Watch:input_type -> meridian.v1.WatchRequest
+	3,  // 24: meridian.v1.AdminService.Apply:output_type -> meridian.v1.ApplyResponse
+	7,  // 25: meridian.v1.AdminService.Delete:output_type -> meridian.v1.DeleteResponse
+	9,  // 26: meridian.v1.AdminService.WaitForZones:output_type -> meridian.v1.WaitForZonesResponse
+	12, // 27: meridian.v1.AdminService.Get:output_type -> meridian.v1.GetResponse
+	14, // 28: meridian.v1.AdminService.List:output_type -> meridian.v1.ListResponse
+	16, // 29: meridian.v1.AdminService.Watch:output_type -> meridian.v1.WatchResponse
+	24, // [24:30] is the sub-list for method output_type
+	18, // [18:24] is the sub-list for method input_type
+	18, // [18:18] is the sub-list for extension type_name
+	18, // [18:18] is the sub-list for extension extendee
+	0,  // [0:18] is the sub-list for field type_name
 }
 
 func init() { file_meridian_v1_admin_proto_init() }
@@ -1262,16 +1349,14 @@ func file_meridian_v1_admin_proto_init() {
 		return
 	}
 	file_meridian_v1_resource_proto_init()
-	file_meridian_v1_admin_proto_msgTypes[0].OneofWrappers = []any{}
-	file_meridian_v1_admin_proto_msgTypes[3].OneofWrappers = []any{}
-	file_meridian_v1_admin_proto_msgTypes[13].OneofWrappers = []any{}
+	file_meridian_v1_admin_proto_msgTypes[14].OneofWrappers = []any{}
 	type x struct{}
 	out := protoimpl.TypeBuilder{
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_meridian_v1_admin_proto_rawDesc), len(file_meridian_v1_admin_proto_rawDesc)),
 			NumEnums:      1,
-			NumMessages:   16,
+			NumMessages:   17,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

@@ -133,7 +133,9 @@ type Operation struct {
 	//
 	//	*Operation_Put
 	//	*Operation_Delete
-	Change        isOperation_Change `protobuf_oneof:"change"`
+	Change isOperation_Change `protobuf_oneof:"change"`
+	// Store the times of put, where they are set.
+	KeepTimes     bool `protobuf:"varint,3,opt,name=keep_times,json=keepTimes,proto3" json:"keep_times,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -193,12 +195,20 @@ func (x *Operation) GetDelete() *Key {
 	return nil
 }
 
+func (x *Operation) GetKeepTimes() bool {
+	if x != nil {
+		return x.KeepTimes
+	}
+	return false
+}
+
 type isOperation_Change interface {
 	isOperation_Change()
 }
 
 type Operation_Put struct {
-	// Times, version and revision are unset: they are assigned when applied.
+	// Version and revision are unset, as are the times without keep_times: they are
+	// assigned when applied.
 	Put *Resource `protobuf:"bytes,1,opt,name=put,proto3,oneof"`
 }
 
@@ -854,10 +864,12 @@ const file_store_v1_command_proto_rawDesc = "" +
 	"\x0faccess_revision\x18\x05 \x01(\x04H\x00R\x0eaccessRevision\x88\x01\x01\x12,\n" +
 	"\tset_epoch\x18\x06 \x01(\v2\x0f.store.v1.EpochR\bsetEpoch\x12+\n" +
 	"\arestore\x18\a \x01(\v2\x11.store.v1.RestoreR\arestoreB\x12\n" +
-	"\x10_access_revision\"f\n" +
+	"\x10_access_revision\"\x85\x01\n" +
 	"\tOperation\x12&\n" +
 	"\x03put\x18\x01 \x01(\v2\x12.store.v1.ResourceH\x00R\x03put\x12'\n" +
-	"\x06delete\x18\x02 \x01(\v2\r.store.v1.KeyH\x00R\x06deleteB\b\n" +
+	"\x06delete\x18\x02 \x01(\v2\r.store.v1.KeyH\x00R\x06delete\x12\x1d\n" +
+	"\n" +
+	"keep_times\x18\x03 \x01(\bR\tkeepTimesB\b\n" +
 	"\x06change\"e\n" +
 	"\fPrecondition\x12\x1f\n" +
 	"\x03key\x18\x01 \x01(\v2\r.store.v1.KeyR\x03key\x12\x18\n" +

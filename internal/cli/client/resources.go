@@ -5,6 +5,8 @@ import (
 	"errors"
 	"io"
 
+	"google.golang.org/protobuf/types/known/timestamppb"
+
 	meridianv1 "meridian/api/meridian/v1"
 	"meridian/internal/resource"
 )
@@ -15,6 +17,17 @@ func Encode(r *resource.Resource) *meridianv1.Resource {
 	m := r.Meta()
 	return &meridianv1.Resource{
 		Kind: string(m.Kind), Mesh: string(m.Mesh), Name: m.Name, Labels: m.Labels, Spec: r.Canonical(),
+	}
+}
+
+// EncodeTimes adds the times of a document, for a server that keeps them.
+func EncodeTimes(to *meridianv1.Resource, r *resource.Resource) {
+	m := r.Meta()
+	if !m.CreationTime.IsZero() {
+		to.CreationTime = timestamppb.New(m.CreationTime)
+	}
+	if !m.ModificationTime.IsZero() {
+		to.ModificationTime = timestamppb.New(m.ModificationTime)
 	}
 }
 

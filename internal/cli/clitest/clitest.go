@@ -18,6 +18,7 @@ import (
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/credentials"
 	"google.golang.org/grpc/metadata"
+	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/timestamppb"
 
 	meridianv1 "meridian/api/meridian/v1"
@@ -131,9 +132,12 @@ func (s *Server) Apply(stream grpc.ClientStreamingServer[meridianv1.ApplyRequest
 func (s *Server) apply(req *meridianv1.ApplyRequest) (*meridianv1.ApplyResponse, error) {
 	s.Mu.Lock()
 	defer s.Mu.Unlock()
-	s.Applies = append(s.Applies, req)
+	s.Applies = append(s.Applies, proto.CloneOf(req))
 	if first, ok := s.Applied[req.GetRequestId()]; ok {
 		return first, nil
+	}
+	if err := s.checkVersions(req.GetIfVersions()); err != nil {
+		return nil, err
 	}
 	resp := &meridianv1.ApplyResponse{Revision: s.Revision, Warnings: s.Warnings}
 	batch := &meridianv1.WatchResponse{Revision: s.Revision + 1, Time: timestamppb.New(Epoch)}
@@ -143,9 +147,6 @@ func (s *Server) apply(req *meridianv1.ApplyRequest) (*meridianv1.ApplyResponse,
 			return nil, rpcerr.New(rpcerr.Invalid, "INVALID_RESOURCES", "%v", err)
 		}
 		old := s.Stored[key]
-		if req.IfVersion != nil && old.GetVersion() != req.GetIfVersion() {
-			return nil, rpcerr.New(rpcerr.Conflict, "VERSION_CONFLICT", "%s has version %d, not %d", key, old.GetVersion(), req.GetIfVersion())
-		}
 		result := &meridianv1.Result{Kind: m.GetKind(), Mesh: m.GetMesh(), Name: m.GetName(), Version: old.GetVersion()}
 		resp.Results = append(resp.Results, result)
 		switch {
@@ -212,9 +213,24 @@ func (s *Server) Delete(stream grpc.ClientStreamingServer[meridianv1.DeleteReque
 	return stream.SendAndClose(response)
 }
 
+// checkVersions fails for a condition that does not hold.
+func (s *Server) checkVersions(conditions []*meridianv1.VersionCondition) error {
+	for _, c := range conditions {
+		k := c.GetKey()
+		key := resource.Key{Kind: resource.Kind(k.GetKind()), Mesh: resource.MeshName(k.GetMesh()), Name: k.GetName()}
+		if old := s.Stored[key]; old.GetVersion() != c.GetVersion() && (old != nil || !c.GetOrMissing()) {
+			return rpcerr.New(rpcerr.Conflict, "VERSION_CONFLICT", "%s has version %d, not %d", key, old.GetVersion(), c.GetVersion())
+		}
+	}
+	return nil
+}
+
 func (s *Server) delete(req *meridianv1.DeleteRequest) (*meridianv1.DeleteResponse, error) {
 	s.Mu.Lock()
 	defer s.Mu.Unlock()
+	if err := s.checkVersions(req.GetIfVersions()); err != nil {
+		return nil, err
+	}
 	resp := &meridianv1.DeleteResponse{}
 	for _, k := range req.GetKeys() {
 		key := resource.Key{Kind: resource.Kind(k.GetKind()), Mesh: resource.MeshName(k.GetMesh()), Name: k.GetName()}

@@ -2,6 +2,7 @@ package admin
 
 import (
 	"context"
+	crand "crypto/rand"
 	"fmt"
 	"math/rand/v2"
 	"runtime"
@@ -14,6 +15,7 @@ import (
 	"github.com/stretchr/testify/require"
 	"google.golang.org/grpc"
 	"google.golang.org/protobuf/encoding/protojson"
+	"google.golang.org/protobuf/types/known/timestamppb"
 
 	meridianv1 "meridian/api/meridian/v1"
 	"meridian/internal/authn"
@@ -137,8 +139,10 @@ func TestDecisionAndWriteAreOne(t *testing.T) {
 	t.Run("the caller's own condition is not retried", func(t *testing.T) {
 		s := newSecured(t)
 		require.NoError(t, s.as(bob, "1", permission("a", "backend")))
-		wrong := uint64(7)
-		_, err := s.Service.ApplyBatch(bob, &meridianv1.ApplyRequest{RequestId: "2", Resources: []*meridianv1.Resource{permission("a", "backend")}, IfVersion: &wrong})
+		wrong := &meridianv1.VersionCondition{Key: keyOf(permission("a", "")), Version: 7}
+		_, err := s.Service.ApplyBatch(bob, &meridianv1.ApplyRequest{
+			RequestId: "2", Resources: []*meridianv1.Resource{permission("a", "backend")}, IfVersions: []*meridianv1.VersionCondition{wrong},
+		})
 		requireCode(t, err, rpcerr.Conflict, "expected 7")
 	})
 	t.Run("no end of changes", func(t *testing.T) {
@@ -388,4 +392,41 @@ func TestSigningKeysAreNeverReturned(t *testing.T) {
 	require.True(t, slices.ContainsFunc(refused.Violations, func(v rpcerr.Violation) bool {
 		return strings.Contains(v.Description, "withheld: marks a signing key that was read without its data")
 	}), "%v", refused.Violations)
+}
+
+// §1.1, --keep-times: who may write roles keeps the times of documents, and only times that a
+// resource can have.
+func TestKeepTimes(t *testing.T) {
+	s := newSecured(t)
+	old := timestamppb.New(time.Date(2020, 1, 2, 3, 4, 5, 0, time.UTC))
+	applyAs := func(ctx context.Context, keep bool, created, modified *timestamppb.Timestamp) error {
+		r := permission("a", "backend")
+		r.CreationTime, r.ModificationTime = created, modified
+		_, err := s.Service.ApplyBatch(ctx, &meridianv1.ApplyRequest{RequestId: crand.Text(), Resources: []*meridianv1.Resource{r}, KeepTimes: keep})
+		return err
+	}
+	apply := func(keep bool, created, modified *timestamppb.Timestamp) error {
+		return applyAs(root, keep, created, modified)
+	}
+	stored := func() resource.Meta {
+		r, ok := s.Store.View().Get(resource.Key{Kind: "TrafficPermission", Mesh: "default", Name: "a"})
+		require.True(t, ok)
+		return r.Meta()
+	}
+	require.NoError(t, apply(false, old, old))
+	require.Equal(t, 2026, stored().CreationTime.Year())
+	require.NoError(t, apply(true, old, old))
+	require.Equal(t, old.AsTime(), stored().CreationTime)
+	require.Equal(t, old.AsTime(), stored().ModificationTime)
+	require.Equal(t, uint64(2), stored().Version, "other times are a change")
+	require.NoError(t, apply(true, nil, old))
+	require.Equal(t, uint64(2), stored().Version, "the same times are none")
+
+	require.NoError(t, applyAs(bob, false, old, old), "bob may write it")
+	requireCode(t, applyAs(bob, true, old, old), rpcerr.Denied, "missing: CREATE and UPDATE of every AccessRole")
+
+	future := timestamppb.New(time.Date(2226, 1, 1, 0, 0, 0, 0, time.UTC))
+	requireCode(t, apply(true, old, future), rpcerr.Invalid, "future")
+	requireCode(t, apply(true, future, nil), rpcerr.Invalid, "future")
+	requireCode(t, apply(true, timestamppb.New(old.AsTime().Add(time.Second)), old), rpcerr.Invalid, "before creationTime")
 }

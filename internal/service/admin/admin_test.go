@@ -2,6 +2,7 @@ package admin
 
 import (
 	"context"
+	"crypto/rand"
 	"errors"
 	"fmt"
 	"io"
@@ -189,14 +190,45 @@ func TestDryRunWritesNothing(t *testing.T) {
 func TestVersionCondition(t *testing.T) {
 	f := newFixture(t, nil)
 	at := func(version uint64, resources ...*meridianv1.Resource) error {
-		_, err := batch.Apply(f.ctx, f, &meridianv1.ApplyRequest{RequestId: time.Now().String(), Resources: resources, IfVersion: &version})
+		request := &meridianv1.ApplyRequest{RequestId: rand.Text(), Resources: resources}
+		request.IfVersions = []*meridianv1.VersionCondition{{Key: keyOf(resources[0]), Version: version}}
+		_, err := batch.Apply(f.ctx, f, request)
 		return err
 	}
 	require.NoError(t, at(0, trafficLog("a", "x")), "0: must not exist")
 	requireCode(t, at(0, trafficLog("a", "y")), rpcerr.Conflict, "version")
 	require.NoError(t, at(1, trafficLog("a", "y")))
 	requireCode(t, at(1, trafficLog("a", "z")), rpcerr.Conflict)
-	requireCode(t, at(1, trafficLog("a", "z"), trafficLog("b", "z")), rpcerr.Invalid, "one resource")
+	requireCode(t, at(1, trafficLog("a", "z"), trafficLog("b", "z")), rpcerr.Conflict)
+	require.NoError(t, at(2, trafficLog("a", "z"), trafficLog("b", "z")))
+}
+
+// §1.2: the version that a document was read at is a condition that also holds
+// where the resource does not exist; every condition is about a resource of the
+// batch, and one of several that fails refuses all of it.
+func TestVersionsOfDocuments(t *testing.T) {
+	f := newFixture(t, nil)
+	type conditions = []*meridianv1.VersionCondition
+	apply := func(c conditions, resources ...*meridianv1.Resource) error {
+		_, err := batch.Apply(f.ctx, f, &meridianv1.ApplyRequest{RequestId: rand.Text(), Resources: resources, IfVersions: c})
+		return err
+	}
+	read := func(name string, version uint64) *meridianv1.VersionCondition {
+		return &meridianv1.VersionCondition{Key: keyOf(trafficLog(name, "")), Version: version, OrMissing: true}
+	}
+	require.NoError(t, apply(conditions{read("a", 7)}, trafficLog("a", "x")), "it does not exist")
+	requireCode(t, apply(conditions{read("a", 7)}, trafficLog("a", "y")), rpcerr.Conflict, "version")
+	requireCode(t, apply(conditions{read("b", 1), read("a", 7)}, trafficLog("a", "y"), trafficLog("b", "y")), rpcerr.Conflict, "version")
+	require.NoError(t, apply(conditions{read("b", 1), read("a", 1)}, trafficLog("a", "y"), trafficLog("b", "y")))
+	requireCode(t, apply(conditions{read("c", 1)}, trafficLog("a", "z")), rpcerr.Invalid, "does not have")
+	requireCode(t, apply(conditions{read("a", 2), read("a", 2)}, trafficLog("a", "z")), rpcerr.Invalid, "another condition")
+
+	_, err := batch.Delete(f.ctx, f, &meridianv1.DeleteRequest{RequestId: rand.Text(), Keys: []*meridianv1.ResourceKey{keyOf(trafficLog("a", ""))}, IfVersions: conditions{read("a", 1)}})
+	requireCode(t, err, rpcerr.Conflict, "version")
+}
+
+func keyOf(m *meridianv1.Resource) *meridianv1.ResourceKey {
+	return &meridianv1.ResourceKey{Kind: m.GetKind(), Mesh: m.GetMesh(), Name: m.GetName()}
 }
 
 // §1.4: meshes must exist, and be empty to be deleted.

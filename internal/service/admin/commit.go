@@ -56,11 +56,10 @@ type writeOptions struct {
 
 // commit decides whether the caller may make a batch and proposes it, or
 // previews it, on the condition that nothing has changed that the decision
-// depended on; if something has, it decides again (§6.4). ifVersion is
-// the version that the caller wants the batch's one resource to have.
+// depended on; if something has, it decides again (§6.4).
 //
 // It returns what the access rules made to say about the batch.
-func (s *Service) commit(ctx context.Context, txn store.Txn, ifVersion *uint64, o writeOptions) (result store.Result, warnings []string, err error) {
+func (s *Service) commit(ctx context.Context, txn store.Txn, conditions []commit.Condition, o writeOptions) (result store.Result, warnings []string, err error) {
 	log := s.cfg.Writer
 	if o.dryRun {
 		log = previewing{log, s.cfg.Preview}
@@ -71,7 +70,7 @@ func (s *Service) commit(ctx context.Context, txn store.Txn, ifVersion *uint64, 
 			return commit.Batch{}, err
 		}
 		warnings = permit.Warnings
-		batch := commit.Batch{Txn: txn, IfVersion: ifVersion}
+		batch := commit.Batch{Txn: txn, Conditions: conditions}
 		batch.AccessRevision, batch.Preconditions = &permit.AccessRevision, permit.Preconditions
 		return batch, nil
 	})

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"math"
+	"time"
 
 	"google.golang.org/grpc"
 	"google.golang.org/protobuf/proto"
@@ -12,6 +13,7 @@ import (
 	meridianv1 "meridian/api/meridian/v1"
 	"meridian/internal/authn"
 	"meridian/internal/batch"
+	"meridian/internal/commit"
 	"meridian/internal/policy"
 	"meridian/internal/resource"
 	"meridian/internal/rpcerr"
@@ -35,10 +37,6 @@ func (s *Service) Apply(stream grpc.ClientStreamingServer[meridianv1.ApplyReques
 func (s *Service) ApplyBatch(ctx context.Context, req *meridianv1.ApplyRequest) (*meridianv1.ApplyResponse, error) {
 	if err := checkRequest(req.GetRequestId(), req.GetDryRun(), len(req.GetResources())); err != nil {
 		return nil, err
-	}
-	if req.IfVersion != nil && len(req.GetResources()) != 1 {
-		return nil, rpcerr.New(rpcerr.Invalid, "IF_VERSION_NEEDS_ONE",
-			"a version condition is about one resource; this batch has %d", len(req.GetResources()))
 	}
 	if err := checkSize("holds", int64(proto.Size(req))); err != nil {
 		return nil, err
@@ -71,10 +69,19 @@ func (s *Service) applyOn(ctx context.Context, view store.Reader, attempt string
 	}
 	txn := store.Txn{RequestID: attempt, Time: s.cfg.Now()}
 	for _, r := range resources {
-		txn.Ops = append(txn.Ops, store.Op{Key: r.Key(), Resource: r})
+		txn.Ops = append(txn.Ops, store.Op{Key: r.Key(), Resource: r, KeepTimes: req.GetKeepTimes()})
+	}
+	conditions, err := conditionsOf(req.GetIfVersions(), txn.Ops)
+	if err != nil {
+		return store.Result{}, remarks{}, err
+	}
+	if req.GetKeepTimes() {
+		if err := checkTimes(resources, txn.Time); err != nil {
+			return store.Result{}, remarks{}, err
+		}
 	}
 	said.join(s.advise(txn, resources))
-	result, more, err := s.commit(ctx, txn, req.IfVersion, writeOptions{dryRun: req.GetDryRun(), force: req.GetForce()})
+	result, more, err := s.commit(ctx, txn, conditions, writeOptions{dryRun: req.GetDryRun(), force: req.GetForce()})
 	said.warnings = append(said.warnings, more...)
 	return result, said, err
 }
@@ -116,10 +123,6 @@ func (s *Service) DeleteBatch(ctx context.Context, req *meridianv1.DeleteRequest
 	}
 	if err := checkSize("holds", int64(proto.Size(req))); err != nil {
 		return nil, err
-	}
-	if req.IfVersion != nil && len(req.GetKeys()) != 1 {
-		return nil, rpcerr.New(rpcerr.Invalid, "IF_VERSION_NEEDS_ONE",
-			"a version condition is about one resource; this batch has %d", len(req.GetKeys()))
 	}
 	attempt, err := authn.ScopedRequestID(ctx, req.GetRequestId(), &meridianv1.DeleteRequest{Keys: req.GetKeys()})
 	if err != nil {
@@ -163,8 +166,60 @@ func (s *Service) deleteOn(ctx context.Context, view store.Reader, attempt strin
 			return store.Result{}, err
 		}
 	}
-	result, _, err := s.commit(ctx, txn, req.IfVersion, writeOptions{dryRun: req.GetDryRun(), force: req.GetForce()})
+	conditions, err := conditionsOf(req.GetIfVersions(), txn.Ops)
+	if err != nil {
+		return store.Result{}, err
+	}
+	result, _, err := s.commit(ctx, txn, conditions, writeOptions{dryRun: req.GetDryRun(), force: req.GetForce()})
 	return result, err
+}
+
+// checkTimes refuses times to keep that no resource can have: §1.1 decides ties
+// by them, and a time to come would win until then.
+func checkTimes(resources []*resource.Resource, now time.Time) error {
+	var violations []rpcerr.Violation
+	for i, r := range resources {
+		m := r.Meta()
+		var wrong string
+		switch {
+		case m.CreationTime.After(now) || m.ModificationTime.After(now):
+			wrong = "a time in the future cannot be kept; correct it, or apply without --keep-times"
+		case !m.ModificationTime.IsZero() && m.ModificationTime.Before(m.CreationTime):
+			wrong = "modificationTime is before creationTime; correct it, or apply without --keep-times"
+		default:
+			continue
+		}
+		violations = append(violations, rpcerr.Violation{Field: fmt.Sprintf("resources[%d]", i), Description: describeKey(r.Key()) + ": " + wrong})
+	}
+	if len(violations) == 0 {
+		return nil
+	}
+	return rpcerr.New(rpcerr.Invalid, "INVALID_TIMES", "%s", violations[0].Description).WithViolations(violations...)
+}
+
+// conditionsOf checks the conditions of a request against its batch.
+func conditionsOf(in []*meridianv1.VersionCondition, ops []store.Op) ([]commit.Condition, error) {
+	if len(in) == 0 {
+		return nil, nil
+	}
+	free := make(map[resource.Key]bool, len(ops))
+	for _, op := range ops {
+		free[op.Key] = true
+	}
+	out := make([]commit.Condition, len(in))
+	for i, c := range in {
+		key, err := lookupKey(c.GetKey())
+		if err != nil {
+			return nil, err
+		}
+		if !free[key] {
+			return nil, rpcerr.New(rpcerr.Invalid, "CONDITION_WITHOUT_RESOURCE",
+				"the version condition on %s: the batch does not have the resource, or has another condition on it", describeKey(key))
+		}
+		free[key] = false
+		out[i] = commit.Condition{Precondition: store.Precondition{Key: key, Version: c.GetVersion()}, OrMissing: c.GetOrMissing()}
+	}
+	return out, nil
 }
 
 func checkRequest(id string, dryRun bool, n int) error {
