@@ -63,6 +63,9 @@ func TestReplicaEqualsSourceAfterAnyCut(t *testing.T) {
 				}
 			case "restore":
 				g.restore(rapid.SampledFrom(views).Draw(rt, "view"))
+				for _, z := range zones { // TestWipeGuard is about updates that are held
+					z.acceptNow()
+				}
 				views = append(views[:0], g.store.View())
 			}
 		}
@@ -263,7 +266,7 @@ func TestOlderIncarnationWaitsForOperator(t *testing.T) {
 	_, _, err := z.replica.machine.receive(z.down[0], old.now)
 	require.ErrorIs(t, err, ErrOlderIncarnation)
 
-	z.replica.machine.acceptWipe = true
+	z.replica.machine.acceptWipe = Wipe{old.store.View().Epoch().Incarnation, old.store.Revision()}
 	z.connect()
 	z.send(10)
 	_, _, err = z.replica.machine.receive(z.down[0], old.now)
@@ -275,35 +278,81 @@ func TestOlderIncarnationWaitsForOperator(t *testing.T) {
 
 // TestWipeGuard is I10: an emptied global does not empty its zones unasked.
 func TestWipeGuard(t *testing.T) {
-	g := newGlobalSim(t, 1)
-	z := newZoneSim(t, g, t.TempDir())
-	defer func() { z.close() }()
-	empty := g.store.View()
-	var ops []store.Op
-	for i := range 150 {
-		ops = append(ops, put(policyKey(fmt.Sprintf("p-%d", i)), `{}`))
+	for _, size := range []int{2, 9, 150} {
+		t.Run(fmt.Sprint(size), func(t *testing.T) {
+			g := newGlobalSim(t, 1)
+			z := newZoneSim(t, g, t.TempDir())
+			defer func() { z.close() }()
+			empty := g.store.View()
+			var ops []store.Op
+			for i := range size {
+				ops = append(ops, put(policyKey(fmt.Sprintf("p-%d", i)), `{}`))
+			}
+			g.write(ops...)
+			z.settle()
+
+			g.restore(empty)
+			exchange := func() {
+				z.connect()
+				for z.send(100) || z.receive(100) {
+				}
+				require.NoError(t, z.ended)
+			}
+			exchange()
+			require.Len(t, imageOf(z.store.View()), size, "held")
+			at := Wipe{g.store.View().Epoch().Incarnation, g.store.Revision()}
+			require.Contains(t, z.replica.Status().Problem, "--accept-wipe "+at.String())
+			require.Equal(t, replicaHeld, z.replica.machine.phase)
+
+			g.now = g.now.Add(heldRetry)
+			require.True(t, z.replica.machine.tick(g.now).hello, "asks again")
+
+			for _, other := range []Wipe{{at.Incarnation - 1, at.Revision}, {at.Incarnation, at.Revision + 1}, {at.Incarnation + 1, at.Revision}} {
+				z.replica.AcceptWipe(other)
+				z.replica.takeAccept()
+				exchange()
+				require.Len(t, imageOf(z.store.View()), size, "held: %s is not %s", other, at)
+			}
+			z.replica.AcceptWipe(at)
+			z.replica.takeAccept()
+			require.True(t, z.replica.machine.tick(g.now).hello)
+			z.settle()
+			require.Empty(t, imageOf(z.store.View()))
+			require.Zero(t, z.replica.machine.acceptWipe, "once")
+
+			// A flag that is left in place accepts nothing that comes later.
+			g.write(ops...)
+			z.settle()
+			z.replica.AcceptWipe(at)
+			z.replica.takeAccept()
+			g.restore(empty)
+			exchange()
+			require.Len(t, imageOf(z.store.View()), size, "held again")
+		})
 	}
-	g.write(ops...)
-	z.settle()
+}
 
-	g.restore(empty)
-	z.connect()
-	for z.send(100) || z.receive(100) {
+func TestWhatTheWipeGuardHolds(t *testing.T) {
+	for _, c := range []struct {
+		removed, held int
+		wipe          bool
+	}{
+		{0, 0, false}, {1, 1, false}, {1, 2, false}, {2, 2, true}, {2, 5, false}, {2, 4, true}, {49, 100, false}, {50, 100, true},
+		{100, 400, false}, {101, 505, false}, {101, 504, true}, {1000, 4000, true}, {1000, 6000, false},
+	} {
+		require.Equal(t, c.wipe, wipes(c.removed, c.held, false), "%d of %d", c.removed, c.held)
+		require.Equal(t, c.wipe && c.removed > wipeFloor, wipes(c.removed, c.held, true), "%d of %d", c.removed, c.held)
 	}
-	require.NoError(t, z.ended)
-	require.Len(t, imageOf(z.store.View()), 150, "held")
-	require.Contains(t, z.replica.Status().Problem, "--accept-wipe")
-	require.Equal(t, replicaHeld, z.replica.machine.phase)
+}
 
-	g.now = g.now.Add(heldRetry)
-	require.True(t, z.replica.machine.tick(g.now).hello, "asks again")
-
-	z.replica.AcceptWipe()
-	z.replica.takeAccept()
-	require.True(t, z.replica.machine.tick(g.now).hello)
-	z.settle()
-	require.Empty(t, imageOf(z.store.View()))
-	require.False(t, z.replica.machine.acceptWipe, "once")
+func TestParseWipe(t *testing.T) {
+	got, err := ParseWipe("2/1841")
+	require.NoError(t, err)
+	require.Equal(t, Wipe{2, 1841}, got)
+	for _, bad := range []string{"", "1841", "2/", "/1", "2/0", "02/1", "2/1 ", "2/1x", "-1/2", "true"} {
+		_, err := ParseWipe(bad)
+		require.Error(t, err, bad)
+	}
 }
 
 // TestZoneFollowsARebuiltGlobal: a global that was lost and built anew from a

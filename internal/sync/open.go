@@ -33,9 +33,9 @@ type ReplicaConfig struct {
 	Decode Decoder
 	// Store shows the replica to readers. Only the replica writes to it.
 	Store *store.Store
-	// AcceptWipe lets the next update through that the wipe guard, or an earlier
-	// incarnation of the global, would hold for the operator. Optional.
-	AcceptWipe bool
+	// AcceptWipe names the update that the operator accepts although the wipe guard,
+	// or an earlier incarnation of the global, holds it. Optional.
+	AcceptWipe Wipe
 	// Version is the software's, sent to the global. Optional.
 	Version string
 }
@@ -74,7 +74,7 @@ type Replica struct {
 
 	mu     sync.Mutex
 	status ReplicaStatus
-	accept bool // AcceptWipe was called
+	accept Wipe // what AcceptWipe was called with
 }
 
 // OpenReplica opens the replica in a directory, verifies every record and shows
@@ -341,7 +341,7 @@ func (r *Replica) reload() error {
 	}
 	r.build(c)
 	r.machine.repairs, r.machine.repaired = lost.repairs, lost.repaired
-	r.machine.adopt, r.machine.acceptWipe = lost.adopt, lost.acceptWipe
+	r.machine.adopt, r.machine.acceptWipe, r.machine.asked = lost.adopt, lost.acceptWipe, lost.asked
 	r.machine.damaged = r.machine.damaged || lost.damaged
 	if r.verify() != nil {
 		if err := r.showAll(); err != nil {
@@ -394,20 +394,20 @@ func (r *Replica) Status() ReplicaStatus {
 	return r.status
 }
 
-// AcceptWipe lets one update through that is held for the operator, now or when
-// the next one comes. Safe for concurrent use.
-func (r *Replica) AcceptWipe() {
+// AcceptWipe accepts one update that is held for the operator, now or when the
+// next one comes. Safe for concurrent use.
+func (r *Replica) AcceptWipe(w Wipe) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	r.accept = true
+	r.accept = w
 }
 
 // takeAccept passes on what AcceptWipe asked for.
 func (r *Replica) takeAccept() {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if r.accept {
-		r.accept, r.machine.acceptWipe = false, true
+	if r.accept != (Wipe{}) {
+		r.machine.acceptWipe, r.machine.asked, r.accept = r.accept, false, Wipe{}
 	}
 }
 

@@ -167,7 +167,7 @@ func closeReason(err error, theirs, ours store.Epoch) error {
 		return fmt.Errorf("the zone does not follow this global: it follows cluster %s, this is cluster %s; give the zone the address of its own global; to have it follow this one, start it with a new data directory, and keep the old one, which may be the only copy of its state",
 			theirs.ClusterID, ours.ClusterID)
 	case theirs.Incarnation > ours.Incarnation:
-		return fmt.Errorf("the zone does not follow this global: this is an earlier incarnation, %d, and the zone has seen %d; if the global was brought back on purpose, start the zone once with --accept-wipe",
+		return fmt.Errorf("the zone does not follow this global: this is an earlier incarnation, %d, and the zone has seen %d; if the global was brought back on purpose, start the zone once with the --accept-wipe that its log names",
 			ours.Incarnation, theirs.Incarnation)
 	}
 	return errors.New("the zone closed the connection, or it was lost")

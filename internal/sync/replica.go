@@ -30,13 +30,6 @@ var errDiverged = errors.New("the replica differs from the global after a repair
 // errProtocol means that the global sent something that no correct global sends.
 var errProtocol = errors.New("protocol violation")
 
-// The wipe guard: an update by comparison that would remove more resources than
-// both of these waits for the operator.
-const (
-	wipeFloor   = 100
-	wipePercent = 20
-)
-
 const (
 	// heldRetry is how often a zone whose update is held asks again: the global
 	// may have got its resources back.
@@ -161,7 +154,8 @@ type replica struct {
 	repairs    int    // since the last bookmark that agreed
 	repaired   uint64 // repairs since the replica was opened
 	adopt      bool   // the operator lets go of the epoch held
-	acceptWipe bool   // the operator lets the next large removal through, once
+	acceptWipe Wipe   // what the operator accepts, once
+	asked      bool   // whether it has been asked for since it was accepted
 
 	reports  []resource.Key // quarantine changes not yet reported
 	reported map[resource.Key]bool
@@ -231,7 +225,7 @@ func (r *replica) welcome(w *syncv1.Welcome) error {
 		return fmt.Errorf("%w: the global chose protocol version %d", errProtocol, w.Protocol)
 	}
 	e := epochFrom(w.Epoch)
-	if err := r.admit(e); err != nil {
+	if err := r.admit(e, resource.Revision(w.Head)); err != nil {
 		r.problem = err.Error()
 		return err
 	}
@@ -252,7 +246,7 @@ func (r *replica) welcome(w *syncv1.Welcome) error {
 
 // admit decides whether to follow a global: the same cluster, at the same or a
 // later incarnation, or an earlier one that the operator has accepted.
-func (r *replica) admit(e store.Epoch) error {
+func (r *replica) admit(e store.Epoch, head resource.Revision) error {
 	switch {
 	case r.epoch == (store.Epoch{}):
 		return nil
@@ -260,11 +254,11 @@ func (r *replica) admit(e store.Epoch) error {
 		return fmt.Errorf("%w: it follows cluster %s, this is cluster %s; give the zone the address of its own global; to have it follow this one, start it with a new data directory, and keep the old one, which may be the only copy of its state",
 			ErrForeignCluster, r.epoch.ClusterID, e.ClusterID)
 	case e.Incarnation < r.epoch.Incarnation && !r.adopt:
-		if r.acceptWipe {
+		if r.acceptWipe.accepts(e, head, r.epoch, r.revision) {
 			r.adopt = true // the next connection lets go of the epoch
 		}
-		return fmt.Errorf("%w: %d, the replica has seen %d; if the global was brought back on purpose, start the zone once with --accept-wipe",
-			ErrOlderIncarnation, e.Incarnation, r.epoch.Incarnation)
+		return fmt.Errorf("%w: %d, the replica has seen %d; if the global was brought back on purpose, start the zone once with --accept-wipe %s",
+			ErrOlderIncarnation, e.Incarnation, r.epoch.Incarnation, Wipe{e.Incarnation, head})
 	}
 	return nil
 }
@@ -420,14 +414,17 @@ func (r *replica) load(s *staging, want store.Digest, now time.Time) (*commit, s
 			gone = append(gone, key)
 		}
 	}
-	wipe := len(gone) > wipeFloor && len(gone)*100 > len(r.held)*wipePercent
-	if wipe && !r.acceptWipe {
+	wipe := wipes(len(gone), len(r.held), s.epoch == r.epoch)
+	if wipe && !r.acceptWipe.accepts(s.epoch, s.revision, r.epoch, r.revision) {
 		r.phase, r.retryAt = replicaHeld, now.Add(heldRetry)
-		r.problem = fmt.Sprintf("held: the global's state at revision %d would remove %d of %d resources; if that is meant, start the zone once with --accept-wipe",
-			s.revision, len(gone), len(r.held))
+		r.problem = fmt.Sprintf("held: the global's state at revision %d would remove %d of %d resources; if that is meant, start the zone once with --accept-wipe %s",
+			s.revision, len(gone), len(r.held), Wipe{s.epoch.Incarnation, s.revision})
 		return nil, signal{ack: true}, nil
 	}
-	r.phase, r.acceptWipe, r.adopt = replicaFollowing, r.acceptWipe && !wipe, false
+	r.phase, r.adopt = replicaFollowing, false
+	if wipe {
+		r.acceptWipe = Wipe{}
+	}
 	r.problem, r.damaged = "", false
 	return r.apply(s, s.epoch, gone), signal{ack: true}, nil
 }
@@ -458,9 +455,11 @@ func (r *replica) acknowledge() *syncv1.Ack {
 
 // tick reports whether a held update is due to be asked for again.
 func (r *replica) tick(now time.Time) signal {
-	if r.phase != replicaHeld || (now.Before(r.retryAt) && !r.acceptWipe) {
+	accepted := r.acceptWipe != (Wipe{}) && !r.asked
+	if r.phase != replicaHeld || now.Before(r.retryAt) && !accepted {
 		return signal{}
 	}
+	r.asked = true
 	return signal{hello: true}
 }
 

@@ -181,7 +181,7 @@ type zoneSim struct {
 	dir     string
 	storage ReplicaStorage
 	decode  Decoder
-	accept  bool
+	accept  Wipe
 	pacing  pacing
 	store   *store.Store
 	replica *Replica
@@ -199,6 +199,13 @@ func newZoneSim(t tester, g *globalSim, dir string) *zoneSim {
 	z.open()
 	z.ended = errors.New("not connected yet")
 	return z
+}
+
+// acceptNow has the zone accept whatever the global's history of now removes.
+func (z *zoneSim) acceptNow() {
+	z.accept = Wipe{z.g.store.View().Epoch().Incarnation, 1}
+	z.replica.AcceptWipe(z.accept)
+	z.replica.takeAccept()
 }
 
 func (z *zoneSim) open() {

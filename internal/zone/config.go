@@ -16,6 +16,7 @@ import (
 	"meridian/internal/resource"
 	"meridian/internal/server"
 	"meridian/internal/service/dataplane"
+	zonesync "meridian/internal/sync"
 )
 
 // EnvPrefix begins the name of every environment variable of a zone.
@@ -36,9 +37,9 @@ type Config struct {
 	// LearnGlobalAddrs lets the zone also go to servers that the global names,
 	// such as those that were added later.
 	LearnGlobalAddrs bool
-	// AcceptWipe lets the next snapshot through that would remove more than the
-	// wipe guard allows.
-	AcceptWipe bool
+	// AcceptWipe names the state of the global that is accepted although it would
+	// remove more than the wipe guard allows, as INCARNATION/REVISION. Empty: none.
+	AcceptWipe string
 	// SkipDefaultMesh leaves out the mesh `default` on a standalone zone's first
 	// start.
 	SkipDefaultMesh bool
@@ -56,7 +57,7 @@ func (c *Config) Bind(flags *pflag.FlagSet) {
 	flags.StringVar(&c.GlobalCA, "global-ca", "", "PEM file of the global's CA, with --global-addr")
 	flags.StringVar(&c.TokenFile, "token-file", "", "file that holds this zone's token, with --global-addr")
 	flags.BoolVar(&c.LearnGlobalAddrs, "learn-global-addrs", true, "also go to servers that the global names, such as those added later; false: only to those given")
-	flags.BoolVar(&c.AcceptWipe, "accept-wipe", false, "let the next update through that would remove more than a fifth of what this zone holds")
+	flags.StringVar(&c.AcceptWipe, "accept-wipe", "", "INCARNATION/REVISION of the update to accept although it would remove more than a fifth of what this zone holds, as the message about it says")
 	flags.BoolVar(&c.SkipDefaultMesh, "skip-default-mesh", false, "do not create the mesh \"default\" on the first start of a standalone zone")
 	flags.DurationVar(&c.DataplaneGrace, "dataplane-grace", dataplane.DefaultGrace, "how long a dataplane stays registered after its proxy has gone, also through a restart of the zone")
 }
@@ -80,10 +81,21 @@ func (c *Config) Validate() error {
 	case byHand && (len(c.GlobalAddrs) == 0 || c.TokenFile == ""):
 		return usage("--global-addr and --token-file go together")
 	}
+	if _, err := c.acceptedWipe(); err != nil {
+		return usage("--accept-wipe: %w", err)
+	}
 	if _, _, err := resource.Build(resource.Meta{Key: resource.Key{Kind: resource.KindZone, Name: c.Name}}, []byte("{}")); err != nil {
 		return usage("--name %q cannot be the name of a zone: %w", c.Name, err)
 	}
 	return nil
+}
+
+// acceptedWipe is what --accept-wipe names.
+func (c *Config) acceptedWipe() (zonesync.Wipe, error) {
+	if c.AcceptWipe == "" {
+		return zonesync.Wipe{}, nil
+	}
+	return zonesync.ParseWipe(c.AcceptWipe)
 }
 
 // federated reports whether the configuration names a global.

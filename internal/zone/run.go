@@ -130,9 +130,12 @@ func (z *zone) Open(ctx context.Context) error {
 // openReplica opens the replica and prepares the connection that keeps it up to
 // date.
 func (z *zone) openReplica() error {
-	var err error
+	accepted, err := z.cfg.acceptedWipe()
+	if err != nil {
+		return &server.UsageError{Err: err}
+	}
 	z.replica, err = zonesync.OpenReplica(zonesync.ReplicaConfig{
-		Dir: z.cfg.DataDir, Zone: resource.ZoneName(z.cfg.Name), Store: z.globalStore, AcceptWipe: z.cfg.AcceptWipe, Version: version.String(),
+		Dir: z.cfg.DataDir, Zone: resource.ZoneName(z.cfg.Name), Store: z.globalStore, AcceptWipe: accepted, Version: version.String(),
 		Decode: func(meta resource.Meta, spec []byte) (*resource.Resource, error) {
 			r, _, err := resource.Build(meta, spec)
 			return r, err
