@@ -77,8 +77,7 @@ func parseSnapshot(name string, r io.Reader) (*store.Snapshot, error) {
 		return nil, exit.Failf(exit.Usage, "%s was written by a newer release: %s", name, at).
 			With("Use that release's command and servers, or an older snapshot.")
 	}
-	what := strings.TrimPrefix(at.Err.Error(), store.ErrCorrupt.Error()+": ")
-	return nil, exit.Failf(exit.Usage, "%s is damaged: %s, before byte %d", name, what, at.Offset).
+	return nil, exit.Failf(exit.Usage, "%s is truncated or corrupt: %w", name, at).
 		With("Nothing of it can be trusted. Use another snapshot.")
 }
 

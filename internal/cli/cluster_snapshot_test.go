@@ -109,12 +109,12 @@ Mesh  -     2
 	}, view)
 
 	for name, test := range map[string]struct{ data, message string }{
-		"cut":       {string(service.File[:200]), "is damaged: it ends too early, before byte 200"},
-		"bit":       {flipped(service.File, 120), "is damaged: checksum, before byte "},
-		"no":        {"type: Mesh\nname: a\n", "is damaged: not a snapshot, before byte 8"},
+		"cut":       {string(service.File[:200]), "is truncated or corrupt: corrupt data: it ends too early, before byte 200"},
+		"bit":       {flipped(service.File, 120), "is truncated or corrupt: corrupt data: checksum, before byte "},
+		"no":        {"type: Mesh\nname: a\n", "is truncated or corrupt: corrupt data: not a snapshot, before byte 8"},
 		"newer":     {"MRDNSNP\x09" + string(service.File[8:]), "was written by a newer release: unknown format: 9"},
-		"empty":     {"", "is damaged: it ends too early, before byte 0"},
-		"something": {string(service.File) + "x", "is damaged: something follows the trailer"},
+		"empty":     {"", "is truncated or corrupt: corrupt data: it ends too early, before byte 0"},
+		"something": {string(service.File) + "x", "is truncated or corrupt: corrupt data: something follows the trailer"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			out := h.run("cluster", "snapshot", "inspect", h.write("bad", test.data))

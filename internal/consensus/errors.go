@@ -20,6 +20,19 @@ var ErrNotLeader = errors.New("this server is not the leader")
 // later. Retry it with the same request id: it is applied at most once.
 var ErrUnknownOutcome = errors.New("outcome of the write is unknown")
 
+// unknownOutcomeError is ErrUnknownOutcome with its cause.
+type unknownOutcomeError struct{ cause error }
+
+func unknownOutcome(cause error) error { return &unknownOutcomeError{cause} }
+
+func (e *unknownOutcomeError) Error() string {
+	return ErrUnknownOutcome.Error() + ": " + e.cause.Error()
+}
+
+func (e *unknownOutcomeError) Is(target error) bool { return target == ErrUnknownOutcome } //nolint:errorlint // it is that error
+
+func (e *unknownOutcomeError) Unwrap() error { return e.cause }
+
 // ErrUnavailable means that there is no leader, or that it cannot take requests
 // now; nothing was written. Try again later.
 var ErrUnavailable = errors.New("no leader is able to serve now")
@@ -52,7 +65,7 @@ func (n *core) proposeError(err error) error {
 	case errors.Is(err, raft.ErrEnqueueTimeout), errors.Is(err, raft.ErrAbortedByRestore):
 		return fmt.Errorf("%w: %w", ErrUnavailable, err)
 	default:
-		return fmt.Errorf("%w: %w", ErrUnknownOutcome, err)
+		return unknownOutcome(err)
 	}
 }
 

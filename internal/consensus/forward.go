@@ -95,7 +95,7 @@ func (n *proposer) proposeThere(ctx context.Context, p *proposal, addr string, m
 		if refused != nil {
 			return result, refused
 		}
-		return store.Result{}, fmt.Errorf("%w: it was written at revision %d, but this server has not caught up: %w", ErrUnknownOutcome, result.Revision, err)
+		return store.Result{}, unknownOutcome(fmt.Errorf("it was written at revision %d, but this server has not caught up: %w", result.Revision, err))
 	}
 	return result, refused
 }
@@ -116,7 +116,7 @@ func (n *proposer) forwardError(limited, ctx context.Context, p *proposal, err e
 	case reason != reasonUnknownOutcome:
 		p.misrouted = true
 	}
-	return fmt.Errorf("%w: %w", ErrUnknownOutcome, err)
+	return unknownOutcome(err)
 }
 
 // retireSilent has the next call to an address use a new connection when an

@@ -173,7 +173,7 @@ func (n *members) changeMembers(ctx context.Context, change func() error) error 
 	case err := <-done:
 		return err
 	case <-ctx.Done():
-		return fmt.Errorf("%w: %w", ErrUnknownOutcome, context.Cause(ctx))
+		return unknownOutcome(context.Cause(ctx))
 	}
 }
 

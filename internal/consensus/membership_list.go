@@ -17,7 +17,6 @@ import (
 	"meridian/internal/gossip"
 	"meridian/internal/raftlog"
 	"meridian/internal/resource"
-	"meridian/internal/rpcerr"
 	"meridian/internal/version"
 )
 
@@ -138,7 +137,7 @@ func callFailure(err error) error {
 	case codes.DeadlineExceeded, codes.Canceled:
 		return errors.New("no answer in time")
 	case codes.Unavailable:
-		return errors.New(rpcerr.WithoutDialing(said.Message()))
+		return errors.New(said.Message())
 	default:
 		return err
 	}

@@ -94,7 +94,7 @@ func memberError(err error) error {
 	err = rpcerr.FromStatus(err)
 	var said *rpcerr.Error
 	if !errors.As(err, &said) {
-		return fmt.Errorf("%w: %w", ErrUnknownOutcome, err)
+		return unknownOutcome(err)
 	}
 	switch {
 	case said.Reason == reasonNotLeader:
@@ -104,6 +104,6 @@ func memberError(err error) error {
 	case said.Code == rpcerr.NotFound, said.Code == rpcerr.Conflict, said.Code == rpcerr.Invalid, said.Code == rpcerr.Unsupported:
 		return err
 	default:
-		return fmt.Errorf("%w: %w", ErrUnknownOutcome, err)
+		return unknownOutcome(err)
 	}
 }

@@ -107,7 +107,7 @@ func (p *proposal) outcome(result store.Result, err error) (store.Result, error)
 	case result.Err != nil && !p.misrouted:
 		return result, err
 	case p.unknownOutcome:
-		return store.Result{}, fmt.Errorf("%w: an earlier attempt had no answer, the last one failed: %v", ErrUnknownOutcome, err) //nolint:errorlint // what the last attempt says is not true of the write
+		return store.Result{}, unknownOutcome(fmt.Errorf("an earlier attempt had no answer, the last one failed: %v", err)) //nolint:errorlint // what the last attempt says is not true of the write
 	}
 	return result, err
 }
@@ -158,10 +158,10 @@ func (n *proposer) proposeHere(ctx context.Context, p *proposal) (store.Result, 
 		return a.result, a.index, a.err
 	case <-ctx.Done():
 		p.over = true
-		return store.Result{}, 0, fmt.Errorf("%w: %w", ErrUnknownOutcome, context.Cause(ctx))
+		return store.Result{}, 0, unknownOutcome(context.Cause(ctx))
 	case <-p.patience.C:
 		p.over = true
-		return store.Result{}, 0, fmt.Errorf("%w: no answer within %s", ErrUnknownOutcome, n.cfg.ApplyTimeout)
+		return store.Result{}, 0, unknownOutcome(fmt.Errorf("no answer within %s", n.cfg.ApplyTimeout))
 	}
 }
 

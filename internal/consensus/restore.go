@@ -7,13 +7,11 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"strings"
 	"time"
 
 	"github.com/hashicorp/raft"
 
 	"meridian/internal/resource"
-	"meridian/internal/rpcerr"
 	"meridian/internal/store"
 )
 
@@ -106,10 +104,10 @@ func notRestored(why error) error {
 	if errors.Is(why, ErrNotRestored) {
 		return why
 	}
-	if errors.Is(why, ErrUnknownOutcome) {
-		why = errors.New(strings.TrimPrefix(why.Error(), ErrUnknownOutcome.Error()+": "))
+	if unknown := (*unknownOutcomeError)(nil); errors.As(why, &unknown) {
+		why = unknown.cause
 	}
-	return fmt.Errorf("%w: %s", ErrNotRestored, rpcerr.WithoutDialing(why.Error()))
+	return fmt.Errorf("%w: %s", ErrNotRestored, why)
 }
 
 func randomID() uint64 {

@@ -90,7 +90,7 @@ func restoreError(err error) error {
 	case reasonNotRestored:
 		return &peerError{ErrNotRestored, err.Error()}
 	}
-	return fmt.Errorf("%w: the answer of the leader got lost: %w", ErrUnknownOutcome, err)
+	return unknownOutcome(fmt.Errorf("the answer of the leader got lost: %w", err))
 }
 
 // peerError is an error of another server, in its words.

@@ -5,6 +5,8 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"net"
+	"net/http"
+	"net/url"
 	"slices"
 	"sync"
 	"time"
@@ -33,9 +35,12 @@ type Config struct {
 	// KeepAlive has the server of an idle connection with calls asked, after that
 	// time, whether it is alive; it has keepAliveTimeout to answer. 0: never.
 	KeepAlive time.Duration
-	// Log remembers what became of attempts. Optional: without it, connections go
-	// through the proxy that the environment names.
+	// Log remembers what became of attempts. Optional.
 	Log *Log
+	// Proxy has connections go through the proxy that the environment names for a
+	// server, if it names one; attempts to reach that are not in Log. So do all
+	// connections without a Log.
+	Proxy bool
 	// Options are added, and win over what else is here. Optional.
 	Options []grpc.DialOption
 }
@@ -57,17 +62,20 @@ func Conn(c Config, addresses ...string) (*grpc.ClientConn, error) {
 	}
 	builder := manual.NewBuilderWithScheme("meridian")
 	builder.InitialState(state)
-	conn, err := grpc.NewClient("meridian:///servers", append(c.options(), grpc.WithResolvers(builder))...)
+	conn, err := grpc.NewClient("meridian:///servers", append(c.options(addresses), grpc.WithResolvers(builder))...)
 	if err != nil {
 		return nil, fmt.Errorf("prepare the connection to %s: %w", addresses, err)
 	}
 	return conn, nil
 }
 
-func (c Config) options() []grpc.DialOption {
+func (c Config) options(addresses []string) []grpc.DialOption {
 	options := []grpc.DialOption{grpc.WithTransportCredentials(c.Transport), grpc.WithDisableServiceConfig(), grpc.WithUserAgent(c.UserAgent)}
 	if c.Log != nil {
-		options = append(options, grpc.WithTransportCredentials(c.Log.observe(c.Transport)), grpc.WithContextDialer(c.Log.dial))
+		options = append(options, grpc.WithTransportCredentials(c.Log.observe(c.Transport)))
+		if !c.Proxy || !slices.ContainsFunc(addresses, proxied) {
+			options = append(options, grpc.WithContextDialer(c.Log.dial))
+		}
 	}
 	if c.Credentials != nil {
 		options = append(options, grpc.WithPerRPCCredentials(c.Credentials))
@@ -86,6 +94,12 @@ func (c Config) options() []grpc.DialOption {
 		options = append(options, grpc.WithConnectParams(params))
 	}
 	return append(options, c.Options...)
+}
+
+// proxied reports whether the environment names a proxy for a server.
+func proxied(address string) bool {
+	proxy, err := http.ProxyFromEnvironment(&http.Request{URL: &url.URL{Scheme: "https", Host: address}})
+	return proxy != nil || err != nil
 }
 
 // Rotate returns addresses in the order in which to try them after last, which

@@ -1,19 +1,26 @@
 package dial
 
 import (
+	"bufio"
 	"context"
 	"errors"
 	"fmt"
 	"net"
+	"os"
+	"slices"
+	"syscall"
 	"testing"
 
 	"github.com/stretchr/testify/require"
 	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/credentials/insecure"
 	"google.golang.org/grpc/health"
 	healthv1 "google.golang.org/grpc/health/grpc_health_v1"
+	"google.golang.org/grpc/status"
 
 	"meridian/internal/pki"
+	"meridian/internal/rpcerr"
 )
 
 func TestConnectionLog(t *testing.T) {
@@ -81,4 +88,68 @@ func TestLeave(t *testing.T) {
 	servers.Leave(addresses[0])
 	require.Equal(t, addresses[1], at())
 	require.Equal(t, addresses[1], at())
+}
+
+// TestMain names a proxy in the environment, which is read once in a process. Servers
+// on loopback are reached without it.
+func TestMain(m *testing.M) {
+	var err error
+	if proxy, err = net.Listen("tcp", "127.0.0.1:0"); err == nil {
+		err = os.Setenv("HTTPS_PROXY", "http://"+proxy.Addr().String())
+	}
+	if err != nil {
+		panic(err)
+	}
+	os.Exit(m.Run())
+}
+
+var proxy net.Listener
+
+// A client that uses a proxy where the environment names one has its causes in the log
+// where it names none.
+func TestProxyOfTheEnvironment(t *testing.T) {
+	conn, err := Conn(Config{Transport: insecure.NewCredentials(), Log: NewLog(), Proxy: true}, "global.example:5680")
+	require.NoError(t, err)
+	defer func() { require.NoError(t, conn.Close()) }()
+	conn.Connect()
+	asked, err := proxy.Accept()
+	require.NoError(t, err)
+	defer func() { require.NoError(t, asked.Close()) }()
+	first, err := bufio.NewReader(asked).ReadString('\n')
+	require.NoError(t, err)
+	require.Equal(t, "CONNECT global.example:5680 HTTP/1.1\r\n", first)
+	require.False(t, slices.ContainsFunc([]string{"127.0.0.1:5680", "localhost:5680"}, proxied))
+}
+
+// A call without a connection fails with the cause of that, as data and as text; what a
+// server answers is left as it is.
+func TestExplain(t *testing.T) {
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	require.NoError(t, err)
+	address := l.Addr().String()
+	require.NoError(t, l.Close())
+	log := NewLog()
+	conn, err := Conn(Config{Transport: insecure.NewCredentials(), Log: log, Proxy: true, Options: []grpc.DialOption{
+		grpc.WithUnaryInterceptor(log.UnaryClient), grpc.WithStreamInterceptor(log.StreamClient),
+	}}, address)
+	require.NoError(t, err)
+	defer func() { require.NoError(t, conn.Close()) }()
+	client := healthv1.NewHealthClient(conn)
+	_, err = client.Check(t.Context(), &healthv1.HealthCheckRequest{})
+	_, streamErr := client.Watch(t.Context(), &healthv1.HealthCheckRequest{})
+	for _, err := range []error{err, streamErr} {
+		require.EqualError(t, err, "dial tcp "+address+": connect: connection refused")
+		require.ErrorIs(t, err, syscall.ECONNREFUSED)
+		require.Equal(t, codes.Unavailable, status.Code(err))
+	}
+
+	wrong := &pki.HandshakeError{Problem: "another CA"}
+	log.Record(address, wrong)
+	require.ErrorIs(t, log.Explain(status.Error(codes.Unavailable, "connection error: desc = ...")), wrong)
+	answer := rpcerr.New(rpcerr.Unavailable, "NO_LEADER", "no leader")
+	require.Equal(t, error(answer), log.Explain(answer), "the server said why")
+	require.EqualError(t, log.Explain(status.Error(codes.NotFound, "no such thing")), "no such thing")
+	log.Record(address, nil)
+	require.EqualError(t, log.Explain(status.Error(codes.Unavailable, "reset")), "reset", "there was a connection")
+	require.NoError(t, log.Explain(nil))
 }

@@ -9,9 +9,11 @@ import (
 	"sync"
 	"syscall"
 
+	"google.golang.org/grpc"
 	"google.golang.org/grpc/credentials"
 
 	"meridian/internal/pki"
+	"meridian/internal/rpcerr"
 )
 
 // Log remembers what became of attempts to connect, so that a failure is
@@ -92,6 +94,29 @@ func (l *Log) Last() error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return l.last
+}
+
+// Explain returns the error of a call as an *rpcerr.Error. Where there was no
+// connection to make the call on, it is the cause of that, with the error of the
+// latest attempt in its chain, in place of what gRPC writes around its text.
+func (l *Log) Explain(err error) error {
+	err = rpcerr.FromStatus(err)
+	var said *rpcerr.Error
+	if last := l.Last(); last != nil && errors.As(err, &said) && said.Code == rpcerr.Unavailable && said.Reason == "" {
+		return rpcerr.New(rpcerr.Unavailable, "", "%w", last)
+	}
+	return err
+}
+
+// UnaryClient has the errors of unary calls explained.
+func (l *Log) UnaryClient(ctx context.Context, method string, req, reply any, cc *grpc.ClientConn, invoke grpc.UnaryInvoker, opts ...grpc.CallOption) error {
+	return l.Explain(invoke(ctx, method, req, reply, cc, opts...))
+}
+
+// StreamClient has the errors of streams that cannot begin explained.
+func (l *Log) StreamClient(ctx context.Context, desc *grpc.StreamDesc, cc *grpc.ClientConn, method string, begin grpc.Streamer, opts ...grpc.CallOption) (grpc.ClientStream, error) {
+	stream, err := begin(ctx, desc, cc, method, opts...)
+	return stream, l.Explain(err)
 }
 
 // Problem is what is wrong with a server, nil when nothing is known of it.

@@ -18,7 +18,6 @@ import (
 
 	peerv1 "meridian/api/peer/v1"
 	"meridian/internal/resource"
-	"meridian/internal/rpcerr"
 	zonesync "meridian/internal/sync"
 )
 
@@ -123,7 +122,7 @@ func describeError(err error) string {
 	case status.Code(err) == codes.DeadlineExceeded, errors.Is(err, context.DeadlineExceeded):
 		return "no answer within " + surveyTimeout.String()
 	case ok:
-		return rpcerr.WithoutDialing(s.Message())
+		return s.Message()
 	}
 	return err.Error()
 }

@@ -13,6 +13,7 @@ import (
 	"google.golang.org/grpc/credentials/insecure"
 	"google.golang.org/grpc/keepalive"
 
+	"meridian/internal/dial"
 	"meridian/internal/rpcerr"
 )
 
@@ -68,8 +69,13 @@ func (p *Peers) Conn(addr string) (*grpc.ClientConn, error) {
 	if p.network == nil || addr == "" {
 		return nil, noNetwork(addr)
 	}
+	log := dial.NewLog()
 	c, err := grpc.NewClient("passthrough:///"+addr,
-		grpc.WithContextDialer(func(ctx context.Context, _ string) (net.Conn, error) { return p.network.Dial(ctx, addr) }),
+		grpc.WithContextDialer(func(ctx context.Context, _ string) (net.Conn, error) {
+			conn, err := p.network.Dial(ctx, addr)
+			log.Record(addr, err)
+			return conn, err
+		}),
 		// What the network dials has proved who it is and is encrypted already.
 		grpc.WithTransportCredentials(insecure.NewCredentials()),
 		grpc.WithConnectParams(grpc.ConnectParams{
@@ -79,7 +85,8 @@ func (p *Peers) Conn(addr string) (*grpc.ClientConn, error) {
 		grpc.WithKeepaliveParams(keepalive.ClientParameters{Time: peerIdle, Timeout: peerNoContact}),
 		grpc.WithIdleTimeout(peerUnused),
 		grpc.WithDisableServiceConfig(),
-		grpc.WithChainUnaryInterceptor(rpcerr.UnaryClient, p.nameCallerUnary), grpc.WithChainStreamInterceptor(rpcerr.StreamClient, p.nameCallerStream),
+		grpc.WithChainUnaryInterceptor(log.UnaryClient, rpcerr.UnaryClient, p.nameCallerUnary),
+		grpc.WithChainStreamInterceptor(log.StreamClient, rpcerr.StreamClient, p.nameCallerStream),
 		grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(maxPeerMessage), grpc.MaxCallSendMsgSize(maxPeerMessage)),
 	)
 	if err != nil {

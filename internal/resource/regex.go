@@ -4,7 +4,6 @@ import (
 	"errors"
 	"fmt"
 	"regexp/syntax"
-	"strings"
 )
 
 const (
@@ -27,12 +26,15 @@ func CheckRegex(text string) (int, error) {
 		return 0, fmt.Errorf("has %d bytes; at most %d are allowed", len(text), MaxRegexBytes)
 	}
 	parsed, err := syntax.Parse(text, syntax.Perl)
-	if err != nil {
-		var why *syntax.Error
-		if errors.As(err, &why) && (why.Code == syntax.ErrLarge || why.Code == syntax.ErrInvalidRepeatSize) {
-			return 0, fmt.Errorf("is too large: %s", strings.TrimPrefix(err.Error(), "error parsing regexp: "))
+	if why := (*syntax.Error)(nil); errors.As(err, &why) {
+		what := "is not a regular expression (RE2)"
+		if why.Code == syntax.ErrLarge || why.Code == syntax.ErrInvalidRepeatSize {
+			what = "is too large"
 		}
-		return 0, fmt.Errorf("is not a regular expression (RE2): %s", strings.TrimPrefix(err.Error(), "error parsing regexp: "))
+		return 0, fmt.Errorf("%s: %s: `%s`", what, why.Code, why.Expr)
+	}
+	if err != nil {
+		return 0, fmt.Errorf("is not a regular expression (RE2): %w", err)
 	}
 	n := instructions(parsed)
 	if n > MaxRegexProgram {

@@ -179,13 +179,3 @@ func (e *Error) read(detail any) {
 // clean replaces bytes that protobuf cannot encode: a message may quote
 // a document that is not UTF-8.
 func clean(s string) string { return strings.ToValidUTF8(s, "\uFFFD") }
-
-// WithoutDialing takes away what gRPC puts around the error of a connection that
-// did not come about: an operator reads it.
-func WithoutDialing(message string) string {
-	before, cause, found := strings.Cut(message, `connection error: desc = "transport: Error while dialing: `)
-	if !found {
-		return message
-	}
-	return before + strings.TrimSuffix(cause, `"`)
-}

@@ -8,15 +8,12 @@ import (
 	"math/rand/v2"
 	"net"
 	"slices"
-	"strings"
 	"sync"
 	"time"
 
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/credentials"
-	"google.golang.org/grpc/status"
 
-	syncv1 "meridian/api/sync/v1"
 	"meridian/internal/dial"
 	"meridian/internal/version"
 )
@@ -212,8 +209,9 @@ func (b bearerToken) GetRequestMetadata(ctx context.Context, _ ...string) (map[s
 // the connection was configured to be plaintext.
 func (b bearerToken) RequireTransportSecurity() bool { return b.secure }
 
-func (c *Client) dial(address string) (*grpc.ClientConn, error) {
+func (c *Client) dial(log *dial.Log, address string) (*grpc.ClientConn, error) {
 	config := dial.Config{
+		Log: log, Proxy: true,
 		Transport: c.cfg.Credentials, Options: c.cfg.DialOptions, MaxMessage: maxFrame, UserAgent: "meridian-zone/" + version.String(),
 		Credentials: bearerToken{token: c.cfg.Token, secure: c.cfg.Credentials.Info().SecurityProtocol != "insecure"},
 	}
@@ -222,34 +220,3 @@ func (c *Client) dial(address string) (*grpc.ClientConn, error) {
 	}
 	return dial.Conn(config, address)
 }
-
-// open begins a stream.
-func open(ctx context.Context, conn *grpc.ClientConn) (syncv1.SyncService_StreamClient, error) {
-	stream, err := syncv1.NewSyncServiceClient(conn).Stream(ctx)
-	if err != nil {
-		return nil, &streamError{"open stream", err}
-	}
-	return stream, nil
-}
-
-// streamError is what gRPC says about a stream, without the wrapping that its
-// transport adds: operators read it in the log, in /readyz and in LastError.
-type streamError struct {
-	doing string
-	err   error
-}
-
-func (e *streamError) Error() string {
-	message := e.err.Error()
-	if s, ok := status.FromError(e.err); ok {
-		message = s.Message()
-	}
-	for _, wrapping := range []string{"Error while dialing: ", "authentication handshake failed: "} {
-		if _, cause, found := strings.Cut(message, wrapping); found {
-			message = strings.ReplaceAll(strings.TrimSuffix(cause, `"`), `\"`, `"`)
-		}
-	}
-	return e.doing + ": " + message
-}
-
-func (e *streamError) Unwrap() error { return e.err }

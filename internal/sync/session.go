@@ -12,6 +12,8 @@ import (
 	"google.golang.org/grpc/status"
 
 	syncv1 "meridian/api/sync/v1"
+	"meridian/internal/dial"
+	"meridian/internal/rpcerr"
 )
 
 const (
@@ -57,7 +59,8 @@ func (s *session) run(ctx context.Context) (err error) {
 	if err := s.replica.settle(); err != nil {
 		return err
 	}
-	conn, err := s.client.dial(s.address)
+	attempts := dial.NewLog()
+	conn, err := s.client.dial(attempts, s.address)
 	if err != nil {
 		return err
 	}
@@ -65,9 +68,9 @@ func (s *session) run(ctx context.Context) (err error) {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	s.group, ctx = errgroup.WithContext(ctx)
-	stream, err := open(ctx, conn)
+	stream, err := syncv1.NewSyncServiceClient(conn).Stream(ctx)
 	if err != nil {
-		return err
+		return fmt.Errorf("open stream: %w", attempts.Explain(err))
 	}
 	s.group.Go(func() error { return s.receive(ctx, stream) })
 	s.group.Go(func() error { return s.send(ctx, stream) })
@@ -82,7 +85,7 @@ func (s *session) receive(ctx context.Context, stream syncv1.SyncService_StreamC
 			err = errors.New("the global closed the stream")
 		}
 		if err != nil {
-			return &streamError{"receive", err}
+			return fmt.Errorf("receive: %w", rpcerr.FromStatus(err))
 		}
 		select {
 		case s.frames <- f:

@@ -24,6 +24,7 @@ import (
 	"github.com/google/cel-go/common/types"
 	"github.com/google/cel-go/common/types/ref"
 	"github.com/google/cel-go/ext"
+	"github.com/google/cel-go/interpreter"
 
 	"meridian/internal/resource"
 )
@@ -245,10 +246,11 @@ func (c *Condition) Eval(ctx context.Context, in Input) (verdict Verdict) {
 
 func (c *Condition) failure(ctx context.Context, err error) Verdict {
 	message := err.Error()
+	var cancelled interpreter.EvalCancelledError
 	switch {
 	case ctx.Err() != nil:
 		return Verdict{Failed, fmt.Sprintf("evaluation took longer than %s", c.timeout)}
-	case strings.Contains(message, "actual cost limit exceeded"):
+	case errors.As(err, &cancelled) && cancelled.Cause == interpreter.CostLimitExceeded:
 		return Verdict{Failed, fmt.Sprintf("evaluation exceeds the cost limit of %d", c.limit)}
 	case missingKey(err):
 		return Verdict{NotMatched, message}
