@@ -1,0 +1,176 @@
+package specificity
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+
+	"meridian/internal/policy"
+	"meridian/internal/resource"
+)
+
+// maxComparisons bounds how many pairs of selectors are compared for the advice on
+// one batch. What lies beyond is not looked at.
+const maxComparisons = 200_000
+
+// survey advises on the policies of one batch.
+type survey struct {
+	view     policy.View
+	compiled map[resource.Key]*compiled
+	left     int // of maxComparisons
+}
+
+// Survey implements policy.Surveyor.
+func (Engine) Survey(view policy.View) policy.Adviser {
+	return &survey{view: view, compiled: map[resource.Key]*compiled{}, left: maxComparisons}
+}
+
+// Advise implements policy.Adviser: backends that the Mesh does not define (§1.4),
+// and policies that are equally specific (§3.4).
+func (s *survey) Advise(_ policy.View, r *resource.Resource) []resource.Problem {
+	report := &resource.Report{}
+	if mesh, ok := s.view.Get(resource.Key{Kind: resource.KindMesh, Name: string(r.Key().Mesh)}); ok {
+		if referrer, ok := r.Spec().(resource.BackendReferrer); ok {
+			backends(report, r.Key().Mesh, mesh.Spec().(*resource.Mesh), referrer)
+		}
+	}
+	if d, ok := resource.Describe(r.Key().Kind); ok && d.Class == resource.SourceDestination {
+		s.tie(report, r)
+	}
+	return report.Problems
+}
+
+// tie notes the policies that are as specific as this one for something that both
+// match, and which of them has priority.
+func (s *survey) tie(report *resource.Report, r *resource.Resource) {
+	matching := policy.MeshOf(s.view, r.Key().Mesh).Matching.SourceDestination
+	together := r.Key().Kind == resource.KindTrafficPermission && matching == resource.Kuma2020 // §3.5
+	if together || s.left <= 0 {
+		return
+	}
+	if stored, ok := s.view.Get(r.Key()); ok {
+		r = stored // with its times
+	}
+	mine := s.policy(r)
+	var above, below []string
+	for other := range s.view.List(r.Key().Kind, r.Key().Mesh) {
+		if s.left <= 0 {
+			break
+		}
+		if other.Key() == r.Key() {
+			continue
+		}
+		theirs := s.policy(other)
+		if !s.equal(mine, theirs, matching) {
+			continue
+		}
+		byTime := matching != resource.Kuma2020
+		if compareBids(&bid{compiled: mine, byTime: byTime}, &bid{compiled: theirs, byTime: byTime}) < 0 {
+			below = append(below, other.Key().Name)
+		} else {
+			above = append(above, other.Key().Name)
+		}
+	}
+	decides := "the one that was modified later has priority"
+	if matching == resource.Kuma2020 {
+		decides = "the name that sorts first has priority"
+	}
+	say := func(verb string, names []string) {
+		if len(names) > 0 {
+			report.Infof(resource.Root, "%s %s, which can match the same and is equally specific: %s", verb, listed(names), decides)
+		}
+	}
+	say("has priority over", below)
+	say("has lower priority than", above)
+}
+
+// maxTies bounds how many equally specific policies a note names.
+const maxTies = 3
+
+func listed(names []string) string {
+	text := strings.Join(names[:min(maxTies, len(names))], ", ")
+	if more := len(names) - maxTies; more > 0 {
+		text += fmt.Sprintf(" and %d more", more)
+	}
+	return text
+}
+
+// equal reports whether two policies can match something with equal ranks (§3.3),
+// as rankOn and perCaller rank them.
+func (s *survey) equal(a, b *compiled, matching string) bool {
+	inbound := direction(a.key.Kind) == resource.OnInbound
+	switch {
+	case len(a.destinations.written) == 0: // policies of dataplanes
+		return s.anyTie(a.sources, b.sources, rank{}, rank{})
+	case inbound && matching != resource.Kuma2020: // callers do not count
+		return s.anyTie(a.destinations, b.destinations, rank{}, rank{})
+	}
+	for i := range a.destinations.written {
+		for j := range b.destinations.written {
+			to, from := &a.destinations.written[i], &b.destinations.written[j]
+			if s.meet(to, from) && s.anyTie(a.sources, b.sources, to.rank, from.rank) {
+				return true
+			}
+		}
+	}
+	return false
+}
+
+// anyTie reports whether an entry of each side can match the same and, with what is
+// added to them, rank equally.
+func (s *survey) anyTie(a, b side, plusA, plusB rank) bool {
+	for i := range a.written {
+		for j := range b.written {
+			x, y := &a.written[i], &b.written[j]
+			if x.plus(plusA) == y.plus(plusB) && s.meet(x, y) {
+				return true
+			}
+		}
+	}
+	return false
+}
+
+// meet reports whether some tags are matched by both selectors.
+func (s *survey) meet(a, b *selector) bool {
+	if s.left--; s.left < 0 {
+		return false
+	}
+	for _, w := range a.wants {
+		if other, ok := b.match[w.tag]; ok && other != w.value && other != resource.AnyValue && w.value != resource.AnyValue {
+			return false
+		}
+	}
+	return true
+}
+
+func (s *survey) policy(r *resource.Resource) *compiled {
+	c := s.compiled[r.Key()]
+	if c == nil {
+		c = Engine{}.Compile(s.view, r).Data.(*compiled)
+		s.compiled[r.Key()] = c
+	}
+	return c
+}
+
+// backends warns of backends that the mesh does not define.
+func backends(report *resource.Report, name resource.MeshName, mesh *resource.Mesh, referrer resource.BackendReferrer) {
+	for _, ref := range referrer.BackendRefs() {
+		if ref.Name != "" && !hasBackend(mesh, ref) {
+			report.Warnf(ref.Path, "mesh %s has no %s backend %q; the policy configures nothing until it has",
+				name, ref.Use, ref.Name)
+		}
+	}
+}
+
+func hasBackend(mesh *resource.Mesh, ref resource.BackendRef) bool {
+	switch ref.Use {
+	case resource.LoggingBackend:
+		return mesh.HasLoggingBackend(ref.Name)
+	case resource.TracingBackend:
+		return mesh.HasTracingBackend(ref.Name)
+	default:
+		return mesh.Metrics != nil && slices.ContainsFunc(mesh.Metrics.Backends, func(b resource.Backend) bool {
+			return b.Name == ref.Name
+		})
+	}
+}

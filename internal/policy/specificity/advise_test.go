@@ -1,0 +1,98 @@
+package specificity_test
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	"pgregory.net/rapid"
+
+	"meridian/internal/policy"
+	"meridian/internal/resource"
+)
+
+// §3.4: who writes a policy is told which others are as specific, and which of them
+// has priority.
+func TestAdviceAboutTies(t *testing.T) {
+	connection := func(source, destination string) string {
+		return fmt.Sprintf(`{"sources":[{"match":{%s}}],"destinations":[{"match":{%s}}],"conf":{"connectTimeout":"1s"}}`, source, destination)
+	}
+	web, api, any := `"kuma.io/service":"web"`, `"kuma.io/service":"api"`, `"kuma.io/service":"*"`
+	early, late := time.Unix(1, 0), time.Unix(2, 0)
+	for _, tc := range []struct {
+		name, matching string
+		kind           string
+		a, b           string // the older and the newer
+		want           string // of a
+	}{
+		{"the same selectors", "KongMesh", "Timeout", connection(web, api), connection(web, api), "has lower priority than b, which can match the same and is equally specific: the one that was modified later has priority"},
+		{"by name", "Kuma2020", "Timeout", connection(web, api), connection(web, api), "has priority over b, which can match the same and is equally specific: the name that sorts first has priority"},
+		{"other services", "KongMesh", "Timeout", connection(web, api), connection(web, web), ""},
+		{"more specific", "KongMesh", "Timeout", connection(any, api), connection(web, api), ""},
+		{"equal in sum", "KongMesh", "Timeout", connection(any, api), connection(web, any), "has lower priority than b, "},
+		{"other tags", "KongMesh", "Timeout", connection(web, `"a":"1"`), connection(web, `"b":"2"`), "has lower priority than b, "},
+		{"inbound: callers do not count", "KongMesh", "TrafficPermission", connection(web, api), connection(api, api), "has lower priority than b, "},
+		{"inbound, each caller", "Kuma2020", "RateLimit", connection(web, api), connection(api, api), ""},
+		{"permissions apply together", "Kuma2020", "TrafficPermission", connection(web, api), connection(web, api), ""},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			w := newWorld()
+			w.put(t, "Mesh", "", "m", fmt.Sprintf(`{"matching":{"sourceDestination":%q}}`, tc.matching), time.Time{})
+			spec := func(s string) string {
+				switch tc.kind {
+				case "TrafficPermission":
+					return strings.Replace(s, `,"conf":{"connectTimeout":"1s"}`, "", 1)
+				case "RateLimit":
+					return strings.Replace(s, `{"connectTimeout":"1s"}`, `{"http":{"requests":1,"interval":"1s"}}`, 1)
+				}
+				return s
+			}
+			a := w.put(t, tc.kind, "m", "a", spec(tc.a), early)
+			w.put(t, tc.kind, "m", "b", spec(tc.b), late)
+			advice := policy.Lint(w.view(), []*resource.Resource{w.resources[a]}, specificityEngine)
+			if tc.want == "" {
+				require.Empty(t, advice)
+				return
+			}
+			require.Len(t, advice, 1)
+			require.Equal(t, resource.Info, advice[0].Severity)
+			require.Contains(t, advice[0].Message, tc.want)
+		})
+	}
+}
+
+// Every tie that decides what a dataplane gets is noted, the same way round.
+func TestEveryTieIsNoted(t *testing.T) {
+	rapid.Check(t, func(rt *rapid.T) {
+		view := drawWorld(rt).view()
+		m := matcher(view)
+		for dp := range view.List("Dataplane", "") {
+			o := &oracle{view: view, rules: policy.MeshOf(view, dp.Key().Mesh).Matching.SourceDestination}
+			for _, rule := range explain(rt, m, dp.Key()) {
+				together := rule.Kind == resource.KindTrafficPermission && o.rules == resource.Kuma2020
+				perCaller := rule.Attachment.Type == policy.OnInbound && o.rules == resource.Kuma2020
+				if together || perCaller {
+					continue
+				}
+				ranked := o.ranked(rule.Kind, dp, &rule.Attachment, nil)
+				if len(ranked) < 2 || ranked[0].score != ranked[1].score {
+					continue
+				}
+				winner, loser := ranked[0].r, ranked[1].r
+				for r, verb := range map[*resource.Resource]string{winner: "has priority over", loser: "has lower priority than"} {
+					noted := ""
+					for _, a := range policy.Lint(view, []*resource.Resource{r}, specificityEngine) {
+						if strings.HasPrefix(a.Message, verb) {
+							noted = a.Message
+						}
+					}
+					other := map[*resource.Resource]string{winner: loser.Key().Name, loser: winner.Key().Name}[r]
+					require.True(rt, strings.Contains(noted, " "+other+",") || strings.Contains(noted, " "+other+" and") || strings.Contains(noted, "more"),
+						"%s and %s tie; noted: %q", r.Key(), other, noted)
+				}
+			}
+		}
+	})
+}
