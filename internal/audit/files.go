@@ -3,20 +3,17 @@ package audit
 import (
 	"bufio"
 	"bytes"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
 	"os"
 	"path/filepath"
 	"slices"
-
-	"meridian/internal/atomicfile"
 )
 
-// rotated returns the full files of a directory, oldest first.
-func rotated(dir string) ([]string, error) {
-	files, err := filepath.Glob(filepath.Join(dir, "audit-[0-9]*.log"))
+// rotated returns the full files of a chain, oldest first.
+func rotated(dir, base string) ([]string, error) {
+	files, err := filepath.Glob(filepath.Join(dir, base+"-[0-9]*"+fileSuffix))
 	if err != nil {
 		return nil, fmt.Errorf("list the files of the audit log: %w", err)
 	}
@@ -26,7 +23,8 @@ func rotated(dir string) ([]string, error) {
 
 // fileEnd is what a file ends with.
 type fileEnd struct {
-	head  Head
+	head  Mark
+	chain string // of the first record
 	first uint64 // the first record's
 	lines int
 	// size is that of the whole lines, torn that of what follows them.
@@ -65,7 +63,7 @@ func lastRecord(path string) (end fileEnd, err error) {
 		}
 		if end.first == 0 {
 			if r, _, bad := decodeRecord(line); bad == nil {
-				end.first = r.Seq
+				end.first, end.chain = r.Seq, r.Chain
 			}
 		}
 	}
@@ -74,7 +72,7 @@ func lastRecord(path string) (end fileEnd, err error) {
 	}
 	r, hash, bad := decodeRecord(last)
 	if bad == nil {
-		end.head = Head{Seq: r.Seq, Hash: hash, Time: r.Time}
+		end.head = Mark{Seq: r.Seq, Hash: hash, Time: r.Time}
 	}
 	end.bad = bad
 	return end, nil
@@ -100,14 +98,27 @@ func (l *lines) next() (line []byte, whole bool, err error) {
 	return nil, false, err
 }
 
-// writeHead replaces the checkpoint atomically.
-func writeHead(path string, h Head) error {
-	data, err := json.Marshal(h)
+// errNoRecord means that a file holds no record.
+var errNoRecord = errors.New("it holds no record")
+
+// firstRecord returns the number of the first record of a file that verifies.
+func firstRecord(path string) (uint64, error) {
+	f, err := os.Open(path)
 	if err != nil {
-		return fmt.Errorf("encode the checkpoint of the audit log: %w", err)
+		return 0, err
 	}
-	if err := atomicfile.Write(path, append(data, '\n'), filePerm); err != nil {
-		return fmt.Errorf("write the checkpoint of the audit log: %w", err)
+	defer func() { _ = f.Close() }()
+	lines := newLines(f)
+	for {
+		line, _, err := lines.next()
+		if errors.Is(err, io.EOF) {
+			return 0, fmt.Errorf("%s: %w", path, errNoRecord)
+		}
+		if err != nil {
+			return 0, fmt.Errorf("read %s of the audit log: %w", path, err)
+		}
+		if r, _, bad := decodeRecord(line); bad == nil {
+			return r.Seq, nil
+		}
 	}
-	return nil
 }

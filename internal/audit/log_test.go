@@ -2,14 +2,13 @@ package audit
 
 import (
 	"bytes"
-	"context"
+	"errors"
 	"fmt"
 	"log/slog"
 	"os"
 	"path/filepath"
 	"strings"
 	"testing"
-	"testing/synctest"
 	"time"
 
 	"github.com/stretchr/testify/require"
@@ -51,9 +50,9 @@ func lineCount(t *testing.T, path string) int {
 
 func verifyDir(t *testing.T, dir string) Report {
 	t.Helper()
-	files, head, err := Files(dir)
+	files, checkpoints, err := Files(dir)
 	require.NoError(t, err)
-	report, err := Verify(files, head)
+	report, err := Verify(files, checkpoints...)
 	require.NoError(t, err)
 	return report
 }
@@ -82,7 +81,7 @@ func TestRecordsAreLinesOfJSONInAChain(t *testing.T) {
 
 	report := verifyDir(t, dir)
 	require.Empty(t, report.Problems)
-	require.Equal(t, l.Head().Hash, report.Hash)
+	require.Equal(t, l.Head().Hash, report.Chains[0].Hash)
 	for _, name := range []string{CurrentFile, HeadFile} {
 		info, err := os.Stat(filepath.Join(dir, name))
 		require.NoError(t, err)
@@ -103,6 +102,7 @@ func TestTheChainContinuesAcrossRestartsAndFiles(t *testing.T) {
 	}
 	files, _, err := Files(dir)
 	require.NoError(t, err)
+	files = files[:len(files)-len(chainNames)+1] // without those of refusals
 	require.Len(t, files, 3, "old files are removed")
 	for _, file := range files {
 		info, err := os.Stat(file)
@@ -111,13 +111,13 @@ func TestTheChainContinuesAcrossRestartsAndFiles(t *testing.T) {
 	}
 	report := verifyDir(t, dir)
 	require.Empty(t, report.Problems)
-	require.Equal(t, uint64(40), report.Last)
+	require.Equal(t, uint64(40), report.Chains[0].Last)
 	require.Contains(t, report.Notes[0], "those before it have been removed")
 
-	reversed, err := Verify([]string{files[2], files[0], files[1]}, nil)
+	reversed, err := Verify([]string{files[2], files[0], files[1]})
 	require.NoError(t, err)
 	require.Empty(t, reversed.Problems, "files may be given in any order")
-	without, err := Verify([]string{files[0], files[2]}, nil)
+	without, err := Verify([]string{files[0], files[2]})
 	require.NoError(t, err)
 	require.Len(t, without.Problems, 1)
 	require.Contains(t, without.Problems[0].String(), "missing before record")
@@ -147,56 +147,13 @@ func TestAWriteOfManyResourcesHasSeveralRecords(t *testing.T) {
 	require.Equal(t, len(r.Targets), named)
 }
 
-// A client that fails a million times leaves a few lines.
-func TestEqualRefusalsAreCounted(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		dir := t.TempDir()
-		c := config(dir)
-		c.Now = time.Now
-		l := open(t, c)
-		ctx, cancel := context.WithCancel(t.Context())
-		done := make(chan error, 1)
-		go func() { done <- l.Run(ctx) }()
-		for i := range 1000 {
-			l.Write(denial("bob", fmt.Sprintf("192.0.2.7:%d", i)))
-		}
-		l.Write(denial("eve", "192.0.2.8:1"))
-		l.Write(write("a"))
-		require.Equal(t, 3, lineCount(t, filepath.Join(dir, CurrentFile)))
-		<-time.After(SyncEvery + time.Millisecond)
-		synctest.Wait()
-		require.Equal(t, uint64(4), l.Head().Seq, "what was counted follows")
-		for i := range 100_000 {
-			l.Write(denial(fmt.Sprintf("user-%d", i), "192.0.2.9:1"))
-		}
-		<-time.After(SyncEvery + time.Millisecond)
-		synctest.Wait()
-		require.Equal(t, uint64(4+maxDistinct+1), l.Head().Seq)
-		cancel()
-		require.NoError(t, <-done)
-
-		data, err := os.ReadFile(filepath.Join(dir, CurrentFile))
-		require.NoError(t, err)
-		var total uint64
-		for _, line := range strings.Split(strings.TrimSpace(string(data)), "\n") {
-			r, _, err := decodeRecord([]byte(line))
-			require.NoError(t, err)
-			if r.Decision != Allowed {
-				total += 1 + r.Repeated
-			}
-		}
-		require.Equal(t, uint64(1000+1+100_000), total, "every refusal is accounted for")
-		require.Empty(t, verifyDir(t, dir).Problems)
-	})
-}
-
 func TestTextsOfUnauthenticatedClientsAreBounded(t *testing.T) {
 	dir := t.TempDir()
 	l := open(t, config(dir))
 	r := denial(strings.Repeat("é", 5000), "192.0.2.7:1")
 	r.Message, r.Request = strings.Repeat("x", 1<<20), "\x00\xff\n\"}"
 	l.Write(r)
-	info, err := os.Stat(filepath.Join(dir, CurrentFile))
+	info, err := os.Stat(filepath.Join(dir, "denied.log"))
 	require.NoError(t, err)
 	require.Less(t, info.Size(), int64(4*maxText))
 	l.flush()
@@ -225,8 +182,12 @@ func TestRecordsAreBounded(t *testing.T) {
 			verifyDir(t, c.Dir)
 			files, _, err := Files(c.Dir)
 			require.NoError(t, err)
-			data, err := os.ReadFile(files[0])
-			require.NoError(t, err)
+			var data []byte
+			for _, file := range files {
+				one, err := os.ReadFile(file)
+				require.NoError(t, err)
+				data = append(data, one...)
+			}
 			for line := range bytes.Lines(data) {
 				require.Less(t, len(line), maxLine)
 			}
@@ -258,7 +219,7 @@ func TestATornRecordIsCutOff(t *testing.T) {
 	l.flush()
 	report := verifyDir(t, dir)
 	require.Empty(t, report.Problems)
-	require.Equal(t, uint64(3), report.Last, "a, the note about the torn one, b")
+	require.Equal(t, uint64(3), report.Chains[0].Last, "a, the note about the torn one, b")
 	data, err := os.ReadFile(filepath.Join(dir, CurrentFile))
 	require.NoError(t, err)
 	require.Contains(t, string(data), "a torn record of 12 bytes was cut off")
@@ -314,22 +275,51 @@ func TestFailuresAreReportedAndOvercome(t *testing.T) {
 	l := open(t, config(dir))
 	l.Write(write("a"))
 	require.NoError(t, l.Err())
-	good := l.file
+	good := l.writes.file
 	broken, err := os.Open(filepath.Join(dir, CurrentFile)) // cannot be written
 	require.NoError(t, err)
-	l.file = broken
-	l.Write(write("lost"))
+	l.writes.file = broken
+	l.Write(write("late"))
+	l.Write(write("later"))
 	require.Error(t, l.Err())
 	require.Equal(t, uint64(1), l.Head().Seq)
-	l.file = good
+	l.flush()
+	require.Error(t, l.Err())
+	l.writes.file = good
 	require.NoError(t, broken.Close())
 	l.flush()
 	require.NoError(t, l.Err())
 	l.Write(write("b"))
 	l.flush()
-	report := verifyDir(t, dir)
-	require.Empty(t, report.Problems, "the chain is whole")
-	require.Equal(t, uint64(3), report.Last, "a, the note about lost records, b")
+	require.Empty(t, verifyDir(t, dir).Problems, "the chain is whole")
+	var names []string
+	for _, r := range records(t, dir) {
+		for _, tgt := range r.Targets {
+			names = append(names, tgt.Name)
+		}
+		if len(r.Targets) == 0 {
+			names = append(names, r.Message)
+		}
+	}
+	require.Len(t, names, 5)
+	require.Contains(t, names[1], "2 records are written late: write an audit record: ")
+	names[1] = "note"
+	require.Equal(t, []string{"a", "note", "late", "later", "b"}, names)
+}
+
+// What there is no space for until the log can be written is counted.
+func TestRecordsThatAreTooManyAreLostAndCounted(t *testing.T) {
+	dir := t.TempDir()
+	l := open(t, config(dir))
+	l.writes.failLocked(errors.New("no space"))
+	for range maxUnwritten + 5 {
+		l.Write(write("x"))
+	}
+	l.flush()
+	require.NoError(t, l.Err())
+	got := records(t, dir)
+	require.Len(t, got, 1+maxUnwritten)
+	require.Equal(t, "5 records were lost, and 4096 records are written late: no space", got[0].Message)
 }
 
 // TestTheDiskIsNotWaitedForToSayHowTheLogStands: health and metrics answer while a
@@ -337,8 +327,8 @@ func TestFailuresAreReportedAndOvercome(t *testing.T) {
 func TestTheDiskIsNotWaitedForToSayHowTheLogStands(t *testing.T) {
 	l := open(t, config(t.TempDir()))
 	l.Write(write("a"))
-	l.mu.Lock() // as a write does
-	defer l.mu.Unlock()
+	l.writes.mu.Lock() // as a write does
+	defer l.writes.mu.Unlock()
 	require.NoError(t, l.Err())
 	require.Equal(t, uint64(1), l.Head().Seq)
 }

@@ -43,8 +43,8 @@ func (l *Log) laterUnlessHad(r Record) {
 	l.late.unlessHad = append(l.late.unlessHad, r)
 }
 
-// takeLateLocked returns the records that are to be written now.
-func (l *Log) takeLateLocked() []Record {
+// takeLate returns the records that are to be written now.
+func (l *Log) takeLate() []Record {
 	l.late.Lock()
 	out, candidates := l.late.records, l.late.unlessHad
 	l.late.records, l.late.unlessHad = nil, nil

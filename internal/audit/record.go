@@ -52,7 +52,10 @@ type Target struct {
 
 // Record is one line of the log. It holds no secret.
 type Record struct {
-	// Seq counts records from 1, over all files.
+	// Chain is the chain that the record is in: empty for what was written and what
+	// happened, else the name of one of refusals.
+	Chain string `json:"chain,omitempty"`
+	// Seq counts the records of a chain from 1, over all files.
 	Seq uint64 `json:"seq"`
 	// Time is when it was written, in UTC.
 	Time time.Time `json:"time"`
@@ -73,7 +76,7 @@ type Record struct {
 	Revision uint64 `json:"revision,omitempty"`
 	// Request is the id that the caller gave the request.
 	Request string `json:"request,omitempty"`
-	// Repeated is how many equal refusals the record stands for beyond itself.
+	// Repeated is how many refusals the record stands for beyond itself.
 	Repeated uint64 `json:"repeated,omitempty"`
 	// Prev is the hash of the record before; of the first one, zeros.
 	Prev string `json:"prev"`

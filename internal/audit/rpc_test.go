@@ -53,10 +53,15 @@ func request(t *testing.T) context.Context {
 	return authn.WithPrincipal(ctx, p)
 }
 
-// records returns all records of a log's current file.
+// records returns all records of the writes in a log's current file.
 func records(t *testing.T, dir string) []Record {
 	t.Helper()
-	data, err := os.ReadFile(filepath.Join(dir, CurrentFile))
+	return recordsOf(t, dir, "")
+}
+
+func recordsOf(t *testing.T, dir, chain string) []Record {
+	t.Helper()
+	data, err := os.ReadFile(filepath.Join(dir, baseOf(chain)+fileSuffix))
 	require.NoError(t, err)
 	return decodeAll(t, data)
 }
@@ -154,7 +159,7 @@ func TestEveryDenialIsRecorded(t *testing.T) {
 		func(any, grpc.ServerStream) error { return denied }))
 	log.Refused(request(t), authn.Principal{}, "/meridian.v1.S/N", rpcerr.New(rpcerr.Unauthenticated, "TOKEN_REFUSED", "not authenticated: x"))
 
-	all := records(t, dir)
+	all := append(recordsOf(t, dir, chainDenied), recordsOf(t, dir, chainRefused)...)
 	var targets []string
 	for _, r := range all {
 		line := string(r.Decision) + " " + r.Who.Name + " " + r.Method
@@ -237,7 +242,7 @@ func TestDenialsOfBatchesAreRecorded(t *testing.T) {
 	}))
 	require.Equal(t, error(denied), log.Stream(nil, &stream{ctx: request(t)}, &grpc.StreamServerInfo{FullMethod: "/meridian.v1.S/Get"},
 		func(any, grpc.ServerStream) error { return denied }))
-	all := records(t, dir)
+	all := recordsOf(t, dir, chainDenied)
 	require.Len(t, all, 1)
 	require.Equal(t, "r", all[0].Request)
 	require.Equal(t, []Target{{Action: "apply", Kind: "Mesh", Name: "a"}, {Action: "apply", Kind: "Mesh", Name: "b"}}, all[0].Targets)

@@ -3,15 +3,21 @@ package audit
 import (
 	"bytes"
 	"crypto/sha256"
+	"crypto/x509"
 	"encoding/hex"
+	"encoding/json"
 	"fmt"
+	"log/slog"
 	"os"
 	"path/filepath"
 	"slices"
+	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/require"
 	"pgregory.net/rapid"
+
+	"meridian/internal/pki"
 )
 
 // sample returns the lines of a log of n records, and its head.
@@ -26,7 +32,14 @@ func sample(tb testing.TB, n int) ([][]byte, Head) {
 	require.NoError(tb, l.Close())
 	data, err := os.ReadFile(filepath.Join(dir, CurrentFile))
 	require.NoError(tb, err)
-	return bytes.SplitAfter(bytes.TrimSuffix(data, []byte("\n")), []byte("\n")), l.Head()
+	return bytes.SplitAfter(bytes.TrimSuffix(data, []byte("\n")), []byte("\n")), Head{Mark: Mark{Seq: l.Head().Seq, Hash: l.Head().Hash}}
+}
+
+func heads(head *Head) []Head {
+	if head == nil {
+		return nil
+	}
+	return []Head{*head}
 }
 
 func verifyLines(tb testing.TB, lines [][]byte, head *Head) Report {
@@ -37,7 +50,7 @@ func verifyLines(tb testing.TB, lines [][]byte, head *Head) Report {
 		data = append(data, '\n')
 	}
 	require.NoError(tb, os.WriteFile(path, data, 0o600))
-	report, err := Verify([]string{path}, head)
+	report, err := Verify([]string{path}, heads(head)...)
 	require.NoError(tb, err)
 	return report
 }
@@ -95,13 +108,13 @@ func TestVerifySaysWhere(t *testing.T) {
 	}
 	require.Empty(t, verifyLines(t, lines[2:], &head).Problems, "the oldest records are removed in time")
 	require.Empty(t, verifyLines(t, lines[:4], nil).Problems, "without a checkpoint a truncated end is not detected")
-	old := Head{Seq: 3, Hash: rehashOf(lines[2])}
+	old := Head{Mark: Mark{Seq: 3, Hash: rehashOf(lines[2])}}
 	require.Empty(t, verifyLines(t, lines, &old).Problems, "an older checkpoint lies within")
 	old.Hash = head.Hash
 	require.Len(t, verifyLines(t, lines, &old).Problems, 1)
-	ahead := verifyLines(t, lines[4:], &Head{Seq: 2, Hash: head.Hash})
+	ahead := verifyLines(t, lines[4:], &Head{Mark: Mark{Seq: 2, Hash: head.Hash}})
 	require.Empty(t, ahead.Problems)
-	require.Contains(t, ahead.Notes[1], "the checkpoint is of record 2, before these files")
+	require.Contains(t, ahead.Notes[1], "the checkpoint is of record 2 of audit, before these files")
 }
 
 func rehashOf(line []byte) string {
@@ -147,9 +160,7 @@ func TestAnyChangeIsFound(t *testing.T) {
 }
 
 func TestVerifyNeedsFiles(t *testing.T) {
-	_, err := Verify([]string{filepath.Join(t.TempDir(), "nope")}, nil)
-	require.ErrorIs(t, err, os.ErrNotExist)
-	_, _, err = Files(t.TempDir())
+	_, _, err := Files(t.TempDir())
 	require.ErrorContains(t, err, "holds no audit log")
 	bad := filepath.Join(t.TempDir(), HeadFile)
 	require.NoError(t, os.WriteFile(bad, []byte("{}"), 0o600))
@@ -182,5 +193,177 @@ func BenchmarkWrite(b *testing.B) {
 	defer func() { require.NoError(b, l.Close()) }()
 	for b.Loop() {
 		l.Write(write("a"))
+	}
+}
+
+// filled returns the directory of a log with all chains, in several files.
+func filled(t *testing.T, sign Signer) string {
+	t.Helper()
+	c, forward := movable(t.TempDir())
+	c.MaxBytes, c.MaxFiles, c.RefusalBytes, c.Sign = 2000, 3, 1500, sign
+	l, err := Open(c)
+	require.NoError(t, err)
+	for i := range 20 {
+		l.Write(write(fmt.Sprint("w-", i)))
+		l.Write(denial(fmt.Sprint("user-", i), "192.0.2.7:1"))
+		l.Write(refusal(fmt.Sprintf("192.0.2.%d:1", i), "unknown", "TOKEN_REFUSED"))
+		forward(SyncEvery)
+		l.flush()
+	}
+	require.NoError(t, l.Close())
+	return c.Dir
+}
+
+// Whatever is done to the files of any chain is found, and said with the place.
+func TestTamperingIsFound(t *testing.T) {
+	lines := func(path string) [][]byte {
+		data, err := os.ReadFile(path)
+		require.NoError(t, err)
+		return bytes.SplitAfter(data, []byte("\n"))
+	}
+	put := func(path string, lines ...[]byte) {
+		require.NoError(t, os.WriteFile(path, bytes.Join(lines, nil), 0o600))
+	}
+	sound := filled(t, nil)
+	require.Empty(t, verifyDir(t, sound).Problems)
+	again := func(t *testing.T) string {
+		dir := filepath.Join(t.TempDir(), "audit")
+		require.NoError(t, os.CopyFS(dir, os.DirFS(sound)))
+		return dir
+	}
+	for _, chain := range []string{"audit", "denied", "refused"} {
+		for name, tc := range map[string]struct {
+			change func(oldest, current string)
+			want   string
+		}{
+			"the tail is cut off": {func(_, current string) {
+				put(current, lines(current)[:1]...)
+			}, "missing at the end, by the checkpoint"},
+			"the current file is removed": {func(_, current string) {
+				require.NoError(t, os.Remove(current))
+			}, chain + ".log: the file is missing"},
+			"the oldest file is removed": {func(oldest, _ string) {
+				require.NoError(t, os.Remove(oldest))
+			}, "missing at the beginning, by the checkpoint"},
+			"the oldest file is emptied": {func(oldest, _ string) {
+				put(oldest)
+			}, "missing at the beginning, by the checkpoint"},
+			"a record is removed": {func(oldest, _ string) {
+				all := lines(oldest)
+				put(oldest, slices.Delete(all, 1, 2)...)
+			}, "is missing before record"},
+			"records are reordered": {func(oldest, _ string) {
+				all := lines(oldest)
+				all[0], all[1] = all[1], all[0]
+				put(oldest, all...)
+			}, "it was moved, copied or inserted"},
+			"a record is replaced": {func(oldest, _ string) {
+				all := lines(oldest)
+				all[0] = rehash(bytes.Replace(all[0], []byte(`"method":"m`), []byte(`"method":"x`), 1))
+				put(oldest, all...)
+			}, "that one was altered or replaced"},
+			"a record is altered": {func(oldest, _ string) {
+				all := lines(oldest)
+				all[0] = bytes.Replace(all[0], []byte(`"method":"m`), []byte(`"method":"x`), 1)
+				put(oldest, all...)
+			}, ":1: its hash does not fit: it was altered"},
+			"a file is replaced by another": {func(oldest, current string) {
+				put(oldest, lines(current)...)
+			}, "it was moved, copied or inserted"},
+			"the file within is cut": {func(oldest, _ string) {
+				all := bytes.Join(lines(oldest), nil)
+				put(oldest, all[:len(all)-10])
+			}, "the file ends within a record"},
+		} {
+			t.Run(chain+": "+name, func(t *testing.T) {
+				dir := again(t)
+				files, err := rotated(dir, chain)
+				require.NoError(t, err)
+				tc.change(files[0], filepath.Join(dir, chain+".log"))
+				problems := ""
+				for _, p := range verifyDir(t, dir).Problems {
+					problems += p.String() + "\n"
+				}
+				require.Contains(t, problems, tc.want)
+			})
+		}
+	}
+	t.Run("a record is moved to another chain", func(t *testing.T) {
+		dir := again(t)
+		current := filepath.Join(dir, "denied.log")
+		put(filepath.Join(dir, "refused.log"), append(lines(filepath.Join(dir, "refused.log")), lines(current)[0])...)
+		require.Contains(t, verifyDir(t, dir).Problems[0].What, "stands among those of refused: it was moved or copied")
+	})
+	t.Run("a record is appended", func(t *testing.T) {
+		dir := again(t)
+		current := filepath.Join(dir, CurrentFile)
+		all := lines(current)
+		put(current, append(all, rehash(bytes.Replace(all[len(all)-2], []byte(`"seq":20`), []byte(`"seq":21`), 1)))...)
+		require.Contains(t, verifyDir(t, dir).Problems[0].What, "record 21 does not follow from the one before it")
+	})
+}
+
+// authority returns a server's certificate and its CA.
+func authority(t *testing.T) (*pki.PKI, *x509.CertPool) {
+	t.Helper()
+	p, err := pki.Open(pki.Config{DataDir: t.TempDir(), Name: "global-1", Hosts: []string{"localhost"}, Now: clock, Log: slog.New(slog.DiscardHandler)})
+	require.NoError(t, err)
+	roots := x509.NewCertPool()
+	require.True(t, roots.AppendCertsFromPEM(p.CAPEM()))
+	return p, roots
+}
+
+// A checkpoint that an attacker made fits the log, and is not signed by the server.
+func TestTheCheckpointIsSigned(t *testing.T) {
+	server, roots := authority(t)
+	other, _ := authority(t)
+	head := func(dir string) Head {
+		h, err := ReadHead(filepath.Join(dir, HeadFile))
+		require.NoError(t, err)
+		return h
+	}
+	dir := filled(t, server.Sign)
+	good := head(dir)
+	signer, err := good.CheckSignature(roots)
+	require.NoError(t, err)
+	require.Equal(t, "global-1", signer)
+
+	shorter := good
+	shorter.Seq--
+	_, err = shorter.CheckSignature(nil)
+	require.EqualError(t, err, "its signature is not by the key of its certificate: it was altered")
+	refusals := good
+	refusals.Refusals = map[string]Mark{}
+	_, err = refusals.CheckSignature(nil)
+	require.Error(t, err, "every chain is signed")
+	foreign := head(filled(t, other.Sign))
+	_, err = foreign.CheckSignature(nil)
+	require.NoError(t, err)
+	_, err = foreign.CheckSignature(roots)
+	require.ErrorContains(t, err, "its certificate is not one of the CA")
+	unsigned := head(filled(t, nil))
+	_, err = unsigned.CheckSignature(nil)
+	require.ErrorIs(t, err, ErrUnsigned)
+
+	// The server notices a checkpoint that it did not sign, or that is gone.
+	c := config(dir)
+	c.Sign, c.Roots = server.Sign, roots
+	for note, change := range map[string]func(){
+		"the checkpoint: its certificate is not one of the CA": func() {
+			data, err := json.Marshal(foreign)
+			require.NoError(t, err)
+			require.NoError(t, os.WriteFile(filepath.Join(dir, HeadFile), data, 0o600))
+		},
+		"the checkpoint is missing": func() { require.NoError(t, os.Remove(filepath.Join(dir, HeadFile))) },
+	} {
+		change()
+		l, err := Open(c)
+		require.NoError(t, err)
+		require.NoError(t, l.Close())
+		all := records(t, dir)
+		require.True(t, slices.ContainsFunc(all, func(r Record) bool { return r.Decision == Noted && strings.Contains(r.Message, note) }), note)
+		again := head(dir)
+		_, err = again.CheckSignature(roots)
+		require.NoError(t, err, "what it writes next is signed")
 	}
 }

@@ -1,8 +1,9 @@
 package cli
 
 import (
+	"crypto/x509"
 	"errors"
-	"io/fs"
+	"fmt"
 	"os"
 	"path/filepath"
 	"slices"
@@ -13,6 +14,7 @@ import (
 	"meridian/internal/audit"
 	"meridian/internal/cli/exit"
 	"meridian/internal/cli/print"
+	"meridian/internal/pki"
 )
 
 func newAuditCommand(a *app) *cobra.Command {
@@ -20,7 +22,7 @@ func newAuditCommand(a *app) *cobra.Command {
 }
 
 func newAuditVerifyCommand(a *app) *cobra.Command {
-	var headFile string
+	var headFile, caFile string
 	cmd := &cobra.Command{
 		Use:   "verify FILE|DIR...",
 		Short: "Verify the hash chain of an audit log",
@@ -29,11 +31,14 @@ report where one was. The files are parts of one log, in any order; a
 directory is read for all log files in it.
 
 Every record holds the hash of the one before. The checkpoint head.json, beside
-the files or given by --head, shows that the end was not cut off: keep a copy of
-it where writers of the log cannot write.
+the files or given by --head, shows that the ends were not cut off. It is signed
+by the server: --ca verifies that the certificate is one of the CA. Keep copies of
+it where writers of the log cannot write: an old checkpoint and the files of its
+time fit each other.
 
 It needs no server, and exits with 1 when something is wrong.`,
 		Example: `  meridian audit verify /var/lib/meridian/audit
+  meridian audit verify --ca ca.pem /var/lib/meridian/audit
   meridian audit verify --head yesterday/head.json audit-*.log audit.log`,
 		Args: func(_ *cobra.Command, args []string) error {
 			if len(args) == 0 {
@@ -44,21 +49,34 @@ It needs no server, and exits with 1 when something is wrong.`,
 	}
 	output := print.BindFormat(cmd.Flags(), print.FormatTable, print.FormatJSON, print.FormatYAML)
 	cmd.Flags().StringVar(&headFile, "head", "", "checkpoint to compare the log with (default head.json beside the files)")
-	cmd.RunE = func(_ *cobra.Command, args []string) error { return a.verifyAudit(output.Value, args, headFile) }
+	cmd.Flags().StringVar(&caFile, "ca", "", "PEM certificates of the CAs, one of which must have issued the certificate that signed the checkpoint")
+	cmd.RunE = func(_ *cobra.Command, args []string) error {
+		return a.verifyAudit(output.Value, args, headFile, caFile)
+	}
 	return cmd
 }
 
-func (a *app) verifyAudit(f print.Format, args []string, headFile string) error {
-	files, head, err := auditFiles(args)
+// auditReport is what was found of a log and of who signed its checkpoint.
+type auditReport struct {
+	audit.Report
+	SignedBy string `json:"signedBy,omitempty"`
+}
+
+func (a *app) verifyAudit(f print.Format, args []string, headFile, caFile string) error {
+	files, heads, err := auditFiles(args)
 	if err == nil && headFile != "" {
-		var given audit.Head
-		given, err = audit.ReadHead(headFile)
-		head = &given
+		heads, err = append(heads, headFile), nil
 	}
 	if err != nil {
 		return exit.Usagef("%w", err)
 	}
-	report, err := audit.Verify(files, head)
+	var roots *x509.CertPool
+	if caFile != "" {
+		if roots, err = pki.ReadAuthorities(caFile); err != nil {
+			return exit.Usagef("--ca: %w", err)
+		}
+	}
+	report, err := verifyAudit(files, heads, headFile, roots)
 	if err != nil {
 		return exit.Usagef("%w", err)
 	}
@@ -73,16 +91,53 @@ func (a *app) verifyAudit(f print.Format, args []string, headFile string) error 
 	for _, note := range report.Notes {
 		a.Message("Note: %s.", note)
 	}
-	if head == nil {
-		a.Message("Note: there is no checkpoint, so records may be missing at the end.")
-	}
 	if n := len(report.Problems); n > 0 {
 		return exit.Failf(exit.No, "the audit log was altered: %s", print.Plural(n, "problem"))
 	}
 	return nil
 }
 
-func (a *app) printAudit(report audit.Report) error {
+// verifyAudit verifies files with the checkpoints in others, of which old, unless
+// empty, may be of any time.
+func verifyAudit(files, heads []string, old string, roots *x509.CertPool) (auditReport, error) {
+	var (
+		report      auditReport
+		problems    []audit.Problem
+		notes       []string
+		checkpoints []audit.Head
+	)
+	for _, file := range heads {
+		head, err := audit.ReadHead(file)
+		if err != nil {
+			return report, err
+		}
+		signer, err := head.CheckSignature(roots)
+		switch {
+		case errors.Is(err, audit.ErrUnsigned) && roots == nil:
+			notes = append(notes, file+": the checkpoint is not signed")
+		case err != nil:
+			problems = append(problems, audit.Problem{File: file, What: "the checkpoint: " + err.Error()})
+		default:
+			report.SignedBy = signer
+			if roots == nil {
+				notes = append(notes, fmt.Sprintf("%s: the checkpoint is signed by %s, by the certificate in it: --ca verifies that this is one of the CA", file, signer))
+			}
+		}
+		if file == old {
+			head = head.AnyTime()
+		}
+		checkpoints = append(checkpoints, head)
+	}
+	if len(heads) == 0 {
+		notes = append(notes, "there is no checkpoint, so records may be missing at the end")
+	}
+	var err error
+	report.Report, err = audit.Verify(files, checkpoints...)
+	report.Problems, report.Notes = append(problems, report.Problems...), append(report.Notes, notes...)
+	return report, err
+}
+
+func (a *app) printAudit(report auditReport) error {
 	for _, p := range report.Problems {
 		if err := a.Println(p.String()); err != nil {
 			return err
@@ -91,36 +146,36 @@ func (a *app) printAudit(report audit.Report) error {
 	if len(report.Problems) > 0 {
 		return nil
 	}
-	t := &print.Table{Header: []string{"RECORDS", "FIRST", "LAST", "HASH"}}
-	t.Add(strconv.FormatUint(report.Records, 10), strconv.FormatUint(report.First, 10), strconv.FormatUint(report.Last, 10), report.Hash)
+	t := &print.Table{Header: []string{"CHAIN", "RECORDS", "FIRST", "LAST", "HASH"}}
+	for _, c := range report.Chains {
+		t.Add(c.Chain, strconv.FormatUint(c.Records, 10), strconv.FormatUint(c.First, 10), strconv.FormatUint(c.Last, 10), c.Hash)
+	}
 	return a.Table(t)
 }
 
-// auditFiles replaces directories by the logs in them and finds the checkpoint
-// beside the file that is written.
-func auditFiles(args []string) (files []string, head *audit.Head, err error) {
+// auditFiles replaces directories by the logs in them, and finds the checkpoint beside
+// files that are named as a log names them.
+func auditFiles(args []string) (files, heads []string, err error) {
 	for _, arg := range args {
 		info, err := os.Stat(arg)
 		if err != nil {
 			return nil, nil, err
 		}
-		if !info.IsDir() {
+		dir := filepath.Dir(arg)
+		if info.IsDir() {
+			dir = arg
+			in, _, err := audit.Files(arg)
+			if err != nil {
+				return nil, nil, err
+			}
+			files = append(files, in...)
+		} else {
 			files = append(files, arg)
-			continue
 		}
-		in, checkpoint, err := audit.Files(arg)
-		if err != nil {
-			return nil, nil, err
+		head := filepath.Join(dir, audit.HeadFile)
+		if _, err := os.Stat(head); err == nil && !slices.Contains(heads, head) && (info.IsDir() || filepath.Base(arg) == audit.CurrentFile) {
+			heads = append(heads, head)
 		}
-		files, head = append(files, in...), checkpoint
 	}
-	i := slices.IndexFunc(files, func(f string) bool { return filepath.Base(f) == audit.CurrentFile })
-	if head != nil || i < 0 {
-		return files, head, nil
-	}
-	beside, err := audit.ReadHead(filepath.Join(filepath.Dir(files[i]), audit.HeadFile))
-	if errors.Is(err, fs.ErrNotExist) {
-		return files, nil, nil
-	}
-	return files, &beside, err
+	return files, heads, nil
 }

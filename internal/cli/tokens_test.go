@@ -14,6 +14,7 @@ import (
 	"meridian/internal/audit"
 	"meridian/internal/cli/clitest"
 	"meridian/internal/cli/exit"
+	"meridian/internal/pki"
 )
 
 func TestGenerateUserAndDataplaneTokens(t *testing.T) {
@@ -82,23 +83,37 @@ a1  user-token       bob            revoked  2026-01-31T20:00:00Z  1
 func TestAuditVerify(t *testing.T) {
 	h := newHarness(t)
 	dir := t.TempDir()
-	log, err := audit.Open(audit.Config{Dir: dir, Now: time.Now, Logger: slog.New(slog.DiscardHandler)})
+	authority := func() (*pki.PKI, string) {
+		data := t.TempDir()
+		p, err := pki.Open(pki.Config{DataDir: data, Name: "global-1", Hosts: []string{"localhost"}, Now: time.Now, Log: slog.New(slog.DiscardHandler)})
+		require.NoError(t, err)
+		return p, filepath.Join(data, "pki", "ca.pem")
+	}
+	server, ca := authority()
+	_, otherCA := authority()
+	log, err := audit.Open(audit.Config{Dir: dir, Now: time.Now, Logger: slog.New(slog.DiscardHandler), Sign: server.Sign})
 	require.NoError(t, err)
 	for range 3 {
 		log.Write(audit.Record{Who: audit.Who{Name: "bob"}, Method: "m", Decision: audit.Allowed})
 	}
+	log.Write(audit.Record{Who: audit.Who{Name: "bob", Source: "token"}, Method: "m", Decision: audit.Denied, Rule: "ACCESS_DENIED"})
 	require.NoError(t, log.Close())
 	file := filepath.Join(dir, audit.CurrentFile)
-	require.Regexp(t, `^RECORDS  FIRST  LAST  HASH\n3        1      3     [0-9a-f]{64}\n$`, h.ok("audit", "verify", dir))
-	require.Equal(t, h.ok("audit", "verify", dir), h.ok("audit", "verify", file))
+	require.Regexp(t, `^CHAIN   RECORDS  FIRST  LAST  HASH\naudit   3        1      3     [0-9a-f]{64}\ndenied  1        1      1     [0-9a-f]{64}\n$`, h.run("audit", "verify", dir).stdout)
+	require.Contains(t, h.run("audit", "verify", dir).stderr, "the checkpoint is signed by global-1, by the certificate in it: --ca verifies")
+	require.Equal(t, outcome{exit.OK, h.run("audit", "verify", dir).stdout, ""}, h.run("audit", "verify", dir, "--ca", ca))
+	require.Regexp(t, `^CHAIN  RECORDS  FIRST  LAST  HASH\naudit  3        1      3     [0-9a-f]{64}\n$`, h.run("audit", "verify", file).stdout)
+	out := h.run("audit", "verify", dir, "--ca", otherCA)
+	require.Equal(t, exit.No, out.code)
+	require.Contains(t, out.stdout, "head.json: the checkpoint: its certificate is not one of the CA")
 
 	data, err := os.ReadFile(file)
 	require.NoError(t, err)
 	require.NoError(t, os.WriteFile(file, []byte(strings.Replace(string(data), "bob", "eve", 1)), 0o600))
-	out := h.run("audit", "verify", file)
+	out = h.run("audit", "verify", file)
 	require.Equal(t, exit.No, out.code)
 	require.Equal(t, file+":1: its hash does not fit: it was altered\n", out.stdout)
-	require.Equal(t, "Error: the audit log was altered: 1 problem\n", out.stderr)
+	require.Contains(t, out.stderr, "Error: the audit log was altered: 1 problem\n")
 	var report audit.Report
 	out = h.run("audit", "verify", dir, "-o", "json")
 	require.NoError(t, json.Unmarshal([]byte(out.stdout), &report))

@@ -59,7 +59,7 @@ func (b *Base) openRecords() (err error) {
 	if err := server.RemoveAddresses(b.Options.DataDir); err != nil {
 		return err
 	}
-	if b.Audit, err = server.OpenAudit(b.Options, b.Metrics, b.Now, b.Log); err != nil {
+	if b.Audit, err = server.OpenAudit(b.Options, b.PKI, b.Metrics, b.Now, b.Log); err != nil {
 		return err
 	}
 	b.Writer.Open(b.Node, b.Audit)

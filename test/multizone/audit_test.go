@@ -23,9 +23,9 @@ import (
 func (p *process) audited() []audit.Record {
 	p.t.Helper()
 	dir := filepath.Join(p.dir, "audit")
-	files, head, err := audit.Files(dir)
+	files, checkpoints, err := audit.Files(dir)
 	require.NoError(p.t, err)
-	report, err := audit.Verify(files, head)
+	report, err := audit.Verify(files, checkpoints...)
 	require.NoError(p.t, err)
 	require.Empty(p.t, report.Problems, p.name)
 	var written []audit.Record

@@ -180,7 +180,7 @@ func TestServersAreOperated(t *testing.T) {
 		require.Contains(t, r.stderr, "missing: membership of group mesh-system:admin")
 	}
 	servers[1].await("the denials to be on record", func() bool {
-		record := string(servers[1].file("audit/audit.log"))
+		record := string(servers[1].file("audit/denied.log"))
 		return strings.Contains(record, `"decision":"denied"`) && strings.Contains(record, `"action":"remove","kind":"server","name":"two"`)
 	})
 

@@ -236,8 +236,10 @@ func TestAuditLog(t *testing.T) {
 	r := global.command("audit", "verify", dir)
 	require.Zero(t, r.code, r.stdout+r.stderr)
 
-	text, err := os.ReadFile(filepath.Join(dir, "audit.log"))
-	require.NoError(t, err)
+	var text []byte
+	for _, file := range []string{"audit.log", "denied.log", "refused.log"} {
+		text = append(text, global.file("audit/"+file)...)
+	}
 	admin, err := os.ReadFile(filepath.Join(global.dir, "admin.yaml"))
 	require.NoError(t, err)
 	require.NotEmpty(t, admin)
@@ -286,9 +288,9 @@ func TestAuditLog(t *testing.T) {
 	refused := find("refused", "", "")
 	require.Equal(t, "TOKEN_REFUSED", refused.Rule)
 
-	altered := strings.Replace(string(text), `"name":"bobs"`, `"name":"hers"`, 1)
-	require.NotEqual(t, string(text), altered)
-	require.NoError(t, os.WriteFile(filepath.Join(dir, "audit.log"), []byte(altered), 0o600))
+	altered := strings.Replace(string(global.file("audit/denied.log")), `"name":"bobs"`, `"name":"hers"`, 1)
+	require.NotEqual(t, string(global.file("audit/denied.log")), altered)
+	require.NoError(t, os.WriteFile(filepath.Join(dir, "denied.log"), []byte(altered), 0o600))
 	r = global.command("audit", "verify", dir)
 	require.Equal(t, 1, r.code)
 	require.Contains(t, r.stdout, "its hash does not fit: it was altered")

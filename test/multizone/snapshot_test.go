@@ -107,7 +107,7 @@ func TestSnapshotAndRestore(t *testing.T) {
 		})
 	}
 	servers[1].await("the denials to be on record", func() bool {
-		return strings.Count(string(servers[1].file("audit/audit.log")), `"method":"meridian.v1.ClusterService/RestoreSnapshot","decision":"denied"`) == 1
+		return strings.Count(string(servers[1].file("audit/denied.log")), `"method":"meridian.v1.ClusterService/RestoreSnapshot","decision":"denied"`) == 1
 	})
 
 	// It stays after a restart of all servers.

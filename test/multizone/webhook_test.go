@@ -110,7 +110,7 @@ func TestAdmissionWebhook(t *testing.T) {
 	require.Zero(t, code, "reading the certificates again interrupts nothing")
 	require.Zero(t, zone.stop())
 	require.Zero(t, global.stop())
-	record, err := os.ReadFile(filepath.Join(global.dir, "audit", "audit.log"))
+	record, err := os.ReadFile(filepath.Join(global.dir, "audit", "kubernetes.log"))
 	require.NoError(t, err)
 	require.Contains(t, string(record), `"who":{"name":"backend-owner","groups":["system:authenticated"],"source":"kubernetes"}`,
 		"a denial is in the record")
