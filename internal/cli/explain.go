@@ -194,10 +194,18 @@ func (a *app) explainKind(f print.Format, d *resource.Descriptor, view kindView,
 		return a.Output([]byte(b.String()))
 	}
 	var b strings.Builder
+	width := maxPage
+	if columns := a.Columns(); columns >= minPage {
+		width = min(columns, maxPage)
+	}
+	w := &fieldWriter{Builder: &b, width: width, shown: map[string]string{}}
 	if !fieldsOnly {
-		fmt.Fprintf(&b, "%s (%s)\n\n  %s\n\n", d.Kind, d.Plural, d.Summary)
+		fmt.Fprintf(&b, "%s (%s)\n\n", d.Kind, d.Plural)
+		w.wrapped(d.Summary, "  ")
+		b.WriteByte('\n')
 		fmt.Fprintf(&b, "Class:       %s\n", kindNature(d))
-		fmt.Fprintf(&b, "Matching:    %s\n", matchingRules(d))
+		b.WriteString("Matching:\n")
+		w.wrapped(matchingRules(d), "  ")
 		fmt.Fprintf(&b, "Scope:       %s\n", map[bool]string{true: "a mesh", false: "no mesh"}[d.Scope == resource.MeshScoped])
 		written := writtenWhere(d)
 		if d.Synced {
@@ -209,7 +217,8 @@ func (a *app) explainKind(f print.Format, d *resource.Descriptor, view kindView,
 		}
 		b.WriteByte('\n')
 	}
-	b.WriteString(fieldTable(view.Fields).String(a.Columns()))
+	w.WriteString("FIELDS\n")
+	w.all(fieldTree(view.Fields), "  ")
 	return a.Output([]byte(b.String()))
 }
 
@@ -223,28 +232,12 @@ func matchingRules(d *resource.Descriptor) string {
 	case d.Class == resource.SourceDestination:
 		return "`sources` match the dataplane and `destinations` the outbound; the most specific pair wins (§3.3)"
 	case d.Class == resource.TargetRef:
-		return "all policies whose targetRef selects the dataplane merge, field by field (§4.3 to §4.5)"
+		return "policies whose targetRef selects the dataplane merge, field by field (§4.3 to §4.5)"
 	case d.Class == resource.Inherited:
 		return "flows from gateway to listener to route to rule, by defaults and overrides (§5.4)"
 	default:
 		return "none; it is not a policy"
 	}
-}
-
-func fieldTable(fields []fieldView) *print.Table {
-	t := &print.Table{Header: []string{"FIELD", "TYPE", "REQUIRED", "WHAT"}}
-	for _, f := range fields {
-		required := "no"
-		if f.Required {
-			required = "yes"
-		}
-		what := f.Doc
-		if len(f.Enum) > 0 {
-			what += " One of " + strings.Join(f.Enum, ", ") + "."
-		}
-		t.Add(f.Path, f.Type, required, strings.TrimSpace(what))
-	}
-	return t
 }
 
 // fieldsAt returns the field at a path and everything inside it. The marks of

@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"strings"
 	"testing"
+	"unicode/utf8"
 
 	"github.com/stretchr/testify/require"
 	"google.golang.org/protobuf/types/known/timestamppb"
@@ -369,11 +370,11 @@ func TestExplain(t *testing.T) {
 	h := newHarness(t)
 	require.Contains(t, h.ok("explain"), "TrafficPermission")
 	page := h.ok("explain", "traffic-route")
-	for _, want := range []string{"TrafficRoute (traffic-routes)", "source/destination policy, outbound, direct", "sources[].match", "global, and received by every zone"} {
+	for _, want := range []string{"TrafficRoute (traffic-routes)", "source/destination policy, outbound, direct", "  sources  list of objects, required\n", "    match  map of strings", "global, and received by every zone"} {
 		require.Contains(t, page, want)
 	}
 	part := h.ok("explain", "TrafficRoute", "sources")
-	require.Contains(t, part, "sources[].match")
+	require.Contains(t, part, "    match  map of strings")
 	require.NotContains(t, part, "destinations")
 	require.Equal(t, part, h.ok("explain", "TrafficRoute.sources"))
 	out := h.run("explain", "TrafficRoute", "source")
@@ -385,6 +386,41 @@ func TestExplain(t *testing.T) {
 	require.Contains(t, h.ok("explain", "mesh", "-o", "json"), `"plural": "meshes"`)
 	require.NotEmpty(t, view.Fields)
 	require.Empty(t, h.server.Calls, "explain needs no server")
+}
+
+// A page fits 100 columns, describes each field once, and lists the kinds of
+// targets that hold where a targetRef stands.
+func TestExplainedFields(t *testing.T) {
+	h := newHarness(t)
+	for _, d := range resource.Kinds() {
+		page := h.ok("explain", string(d.Kind))
+		for line := range strings.Lines(page) {
+			require.LessOrEqual(t, utf8.RuneCountInString(line), maxPage+1, "%s: %s", d.Kind, line)
+		}
+		every := h.ok("explain", string(d.Kind), "-o", "name")
+		require.Len(t, strings.Fields(every), len(resource.Fields(d.Kind)), "names of all fields, wherever they are described")
+	}
+	page := h.ok("explain", "MeshUpstreamTimeout")
+	require.Equal(t, 1, strings.Count(page, "Longest time to open a connection."))
+	for _, want := range []string{
+		"Its fields are those beside it:\n        connectTimeout, idleTimeout, http.", // default
+		"Its fields are those beside it: to.",                                         // conf
+		"fields are those of to: targetRef, connectTimeout",                           // defaults.to
+		"are those of defaults: strategy, when, onError, to.",                         // overrides
+	} {
+		require.Contains(t, page, want)
+	}
+	kinds := func(kind, path string) []string {
+		for _, f := range resource.Fields(resource.Kind(kind)) {
+			if f.Path == path {
+				return f.Enum
+			}
+		}
+		return nil
+	}
+	require.Equal(t, []string{"Mesh", "Service", "HTTPRoute", "MeshService", "MeshHTTPRoute"}, kinds("MeshUpstreamTimeout", "defaults.to[].targetRef.kind"))
+	require.Equal(t, []string{"Mesh", "MeshSubset", "Service", "ServiceSubset", "MeshService", "MeshServiceSubset"}, kinds("MeshTrafficPermission", "from[].targetRef.kind"))
+	require.Len(t, kinds("MeshTrafficPermission", "targetRef.kind"), 10)
 }
 
 func TestVersionAndCompletion(t *testing.T) {

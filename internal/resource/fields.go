@@ -26,7 +26,15 @@ func Fields(kind Kind) []FieldDoc {
 	if !ok {
 		return nil
 	}
-	return appendFields(nil, specType(d), "", nil)
+	docs := appendFields(nil, specType(d), "", nil)
+	if d.Class == TargetRef {
+		for i := range docs {
+			if target, ok := strings.CutSuffix(docs[i].Path, "targetRef.kind"); ok {
+				docs[i].Enum = spellings(targetsIn(target))
+			}
+		}
+	}
+	return docs
 }
 
 // specType is the struct type of a kind's spec.
@@ -51,6 +59,30 @@ func appendFields(docs []FieldDoc, t reflect.Type, prefix string, open []reflect
 		}
 	}
 	return docs
+}
+
+// targetsIn are the kinds that the targetRef in an object may have: in an item of
+// to or from, or in the spec (§4.2, §4.6, §4.7).
+func targetsIn(object string) []TargetKind {
+	switch {
+	case strings.HasSuffix(object, "to[]."):
+		return toTargets
+	case strings.HasSuffix(object, "from[]."):
+		return fromTargets
+	}
+	return TargetKinds()
+}
+
+// spellings lists the accepted spellings of kinds of targets.
+func spellings(kinds []TargetKind) []string {
+	var names, later []string
+	for _, k := range kinds {
+		names = append(names, string(k))
+		if k != k.laterSpelling() {
+			later = append(later, string(k.laterSpelling()))
+		}
+	}
+	return append(names, later...)
 }
 
 // fieldTyper is implemented by types that decode themselves and know better

@@ -49,6 +49,16 @@ func (k TargetKind) canonical() TargetKind {
 	return k
 }
 
+// laterSpelling is how later releases of the source documents spell the kind.
+func (k TargetKind) laterSpelling() TargetKind {
+	for _, later := range []TargetKind{"MeshService", "MeshServiceSubset", "MeshHTTPRoute"} {
+		if later.canonical() == k {
+			return later
+		}
+	}
+	return k
+}
+
 func (k TargetKind) takesName() bool {
 	return slices.Contains([]TargetKind{TargetService, TargetServiceSubset, TargetProxy, TargetMeshGatewayRoute, TargetHTTPRoute}, k)
 }

@@ -51,8 +51,8 @@ func (s *survey) tie(report *resource.Report, r *resource.Resource) {
 	if stored, ok := s.view.Get(r.Key()); ok {
 		r = stored // with its times
 	}
-	mine := s.policy(r)
-	var above, below []string
+	mine := &bid{compiled: s.policy(r), byTime: matching != resource.Kuma2020}
+	var above, below tied
 	for other := range s.view.List(r.Key().Kind, r.Key().Mesh) {
 		if s.left <= 0 {
 			break
@@ -60,39 +60,54 @@ func (s *survey) tie(report *resource.Report, r *resource.Resource) {
 		if other.Key() == r.Key() {
 			continue
 		}
-		theirs := s.policy(other)
-		if !s.equal(mine, theirs, matching) {
+		theirs := &bid{compiled: s.policy(other), byTime: mine.byTime}
+		if !s.equal(mine.compiled, theirs.compiled, matching) {
 			continue
 		}
-		byTime := matching != resource.Kuma2020
-		if compareBids(&bid{compiled: mine, byTime: byTime}, &bid{compiled: theirs, byTime: byTime}) < 0 {
-			below = append(below, other.Key().Name)
+		byTime := mine.byTime && !mine.modified.Equal(theirs.modified)
+		if compareBids(mine, theirs) < 0 {
+			below.add(other.Key().Name, byTime)
 		} else {
-			above = append(above, other.Key().Name)
+			above.add(other.Key().Name, byTime)
 		}
 	}
-	decides := "the one that was modified later has priority"
-	if matching == resource.Kuma2020 {
-		decides = "the name that sorts first has priority"
-	}
-	say := func(verb string, names []string) {
-		if len(names) > 0 {
-			report.Infof(resource.Root, "%s %s, which can match the same and is equally specific: %s", verb, listed(names), decides)
-		}
-	}
-	say("has priority over", below)
-	say("has lower priority than", above)
+	below.note(report, "has priority over")
+	above.note(report, "has lower priority than")
 }
 
 // maxTies bounds how many equally specific policies a note names.
 const maxTies = 3
 
-func listed(names []string) string {
-	text := strings.Join(names[:min(maxTies, len(names))], ", ")
-	if more := len(names) - maxTies; more > 0 {
-		text += fmt.Sprintf(" and %d more", more)
+// tied are policies that tie with one, and what decides between them.
+type tied struct {
+	names  []string
+	byTime int // for how many the time decides, not the name
+}
+
+func (t *tied) add(name string, byTime bool) {
+	t.names = append(t.names, name)
+	if byTime {
+		t.byTime++
 	}
-	return text
+}
+
+// note says which policies tie and what decides.
+func (t *tied) note(report *resource.Report, verb string) {
+	if len(t.names) == 0 {
+		return
+	}
+	names := strings.Join(t.names[:min(maxTies, len(t.names))], ", ")
+	if more := len(t.names) - maxTies; more > 0 {
+		names += fmt.Sprintf(" and %d more", more)
+	}
+	decides := "of equally specific policies that match the same, the one modified later has priority, then the name that sorts first"
+	switch t.byTime {
+	case 0:
+		decides = "of equally specific policies that match the same, the name that sorts first has priority"
+	case len(t.names):
+		decides = "of equally specific policies that match the same, the one modified later has priority"
+	}
+	report.Infof(resource.Root, "%s %s: %s", verb, names, decides)
 }
 
 // equal reports whether two policies can match something with equal ranks (§3.3),

@@ -27,13 +27,13 @@ func TestAdviceAboutTies(t *testing.T) {
 		a, b           string // the older and the newer
 		want           string // of a
 	}{
-		{"the same selectors", "KongMesh", "Timeout", connection(web, api), connection(web, api), "has lower priority than b, which can match the same and is equally specific: the one that was modified later has priority"},
-		{"by name", "Kuma2020", "Timeout", connection(web, api), connection(web, api), "has priority over b, which can match the same and is equally specific: the name that sorts first has priority"},
+		{"the same selectors", "KongMesh", "Timeout", connection(web, api), connection(web, api), "has lower priority than b: of equally specific policies that match the same, the one modified later has priority"},
+		{"by name", "Kuma2020", "Timeout", connection(web, api), connection(web, api), "has priority over b: of equally specific policies that match the same, the name that sorts first has priority"},
 		{"other services", "KongMesh", "Timeout", connection(web, api), connection(web, web), ""},
 		{"more specific", "KongMesh", "Timeout", connection(any, api), connection(web, api), ""},
-		{"equal in sum", "KongMesh", "Timeout", connection(any, api), connection(web, any), "has lower priority than b, "},
-		{"other tags", "KongMesh", "Timeout", connection(web, `"a":"1"`), connection(web, `"b":"2"`), "has lower priority than b, "},
-		{"inbound: callers do not count", "KongMesh", "TrafficPermission", connection(web, api), connection(api, api), "has lower priority than b, "},
+		{"equal in sum", "KongMesh", "Timeout", connection(any, api), connection(web, any), "has lower priority than b: "},
+		{"other tags", "KongMesh", "Timeout", connection(web, `"a":"1"`), connection(web, `"b":"2"`), "has lower priority than b: "},
+		{"inbound: callers do not count", "KongMesh", "TrafficPermission", connection(web, api), connection(api, api), "has lower priority than b: "},
 		{"inbound, each caller", "Kuma2020", "RateLimit", connection(web, api), connection(api, api), ""},
 		{"permissions apply together", "Kuma2020", "TrafficPermission", connection(web, api), connection(web, api), ""},
 	} {
@@ -89,7 +89,7 @@ func TestEveryTieIsNoted(t *testing.T) {
 						}
 					}
 					other := map[*resource.Resource]string{winner: loser.Key().Name, loser: winner.Key().Name}[r]
-					require.True(rt, strings.Contains(noted, " "+other+",") || strings.Contains(noted, " "+other+" and") || strings.Contains(noted, "more"),
+					require.True(rt, strings.Contains(noted, " "+other+":") || strings.Contains(noted, " "+other+",") || strings.Contains(noted, " "+other+" and ") || strings.Contains(noted, " more: "),
 						"%s and %s tie; noted: %q", r.Key(), other, noted)
 				}
 			}
