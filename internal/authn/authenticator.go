@@ -43,6 +43,9 @@ type Authenticator struct {
 	// that was terminated, with what is known of the principal. Optional; it must
 	// not block.
 	Refused func(ctx context.Context, p Principal, method string, err error)
+	// Authenticated is called for every request whose caller was authenticated, with
+	// the context of the request. Optional; it must not block.
+	Authenticated func(ctx context.Context)
 	// Exempt reports that a method takes no authentication at the moment: a server
 	// that does not have its keys yet cannot verify any. Optional.
 	Exempt func(method string) bool
@@ -111,6 +114,9 @@ func (a *Authenticator) enter(ctx context.Context, method string) (context.Conte
 	if err != nil {
 		a.refused(ctx, p, method, err)
 		return nil, err
+	}
+	if a.Authenticated != nil && p.Source != FromNothing {
+		a.Authenticated(ctx)
 	}
 	return WithPrincipal(ctx, p), nil
 }

@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"sync/atomic"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 
@@ -267,4 +268,30 @@ func TestDeleteJSON(t *testing.T) {
 	require.NoError(t, json.Unmarshal([]byte(h.ok("delete", "mesh", "default", "-o", "json")), &got))
 	require.Equal(t, uint64(1842), got.Revision)
 	require.Equal(t, "deleted", got.Results[0].Outcome)
+}
+
+// A limit of the moment is waited for as long as the server says, and its end is a
+// success.
+func TestApplyWaitsForALimitOfTheMoment(t *testing.T) {
+	h := newHarness(t)
+	var calls atomic.Int32
+	h.server.Before = func(method string) error {
+		if method != "Apply" {
+			return nil
+		}
+		if calls.Add(1) == 1 {
+			return rpcerr.New(rpcerr.TooLarge, "LIMIT_REACHED", "the limit on write requests is reached").WithRetry(time.Millisecond)
+		}
+		return nil
+	}
+	out := h.runWith(t.Context(), webToBackend, "apply", "-f", "-")
+	require.Equal(t, exit.OK, out.code, out.stderr)
+	require.Equal(t, int32(2), calls.Load())
+
+	h.server.Before = func(string) error {
+		return rpcerr.New(rpcerr.TooLarge, "LIMIT_REACHED", "the limit on write requests is reached").WithRetry(time.Hour)
+	}
+	out = h.runWith(t.Context(), webToBackend, "apply", "-f", "-", "--timeout", "10s")
+	require.Equal(t, exit.Unavailable, out.code)
+	require.Contains(t, out.stderr, "the limit on write requests is reached")
 }

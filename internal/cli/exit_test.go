@@ -9,6 +9,7 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 	"google.golang.org/grpc/codes"
@@ -40,6 +41,7 @@ func TestExitCodes(t *testing.T) {
 		{rpcerr.New(rpcerr.Invalid, "", "bad"), exit.Usage, "bad"},
 		{rpcerr.New(rpcerr.OutOfRange, "", "gone"), exit.Usage, "gone"},
 		{rpcerr.New(rpcerr.TooLarge, "", "big"), exit.Usage, "big"},
+		{rpcerr.New(rpcerr.TooLarge, "LIMIT_REACHED", "busy").WithRetry(time.Second), exit.Unavailable, "busy"},
 		{rpcerr.New(rpcerr.Unsupported, "", "unknown method"), exit.Usage, ""},
 		{rpcerr.New(rpcerr.Conflict, "", "changed"), exit.Conflict, "changed"},
 		{rpcerr.New(rpcerr.Unauthenticated, "", "who"), exit.Denied, "who"},

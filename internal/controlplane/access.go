@@ -72,13 +72,15 @@ func (b *Base) Assemble(api API, resources *admin.Service) {
 	})
 	b.Callers = &authn.Authenticator{
 		Verifier: b.Verifier, LocalhostIsAdmin: b.Options.LocalhostIsAdmin, Authorize: api.Authorize, Refused: b.Audit.Refused,
-		Exempt: func(method string) bool { return !b.Readiness.Started() && slices.Contains(api.Early, method) },
+		Authenticated: server.Authenticated,
+		Exempt:        func(method string) bool { return !b.Readiness.Started() && slices.Contains(api.Early, method) },
 	}
 	b.GRPC = server.NewGRPC(b.Log, b.PKI.ServerTLS(), server.Calls{
 		Check:                   b.Readiness.CheckCall(api.Early...),
 		Stream:                  []grpc.StreamServerInterceptor{b.Callers.Stream, b.Audit.Stream},
 		Unary:                   b.Audit.Unary,
 		UnauthenticatedCanWrite: b.Authorizer.UnauthenticatedCanWrite,
+		Limits:                  b.Limits,
 	})
 	meridianv1.RegisterAdminServiceServer(b.GRPC, resources)
 	meridianv1.RegisterTokenServiceServer(b.GRPC, b.Tokens)

@@ -27,6 +27,7 @@ type Base struct {
 
 	// By Open.
 	Listeners server.Listeners
+	Limits    *server.Limits
 	Addresses server.Addresses
 	// Reaches are the addresses that others reach this server by. A server adds its
 	// own before it opens anything.
@@ -55,8 +56,10 @@ func Open(o server.Options, name string, log *slog.Logger) (*Base, error) {
 	if err != nil {
 		return nil, err
 	}
+	limits := server.NewLimits(o.Limits)
+	listeners = limits.Bound(listeners)
 	b := &Base{
-		Options: o, Name: name, Log: log, Now: time.Now,
+		Limits: limits, Options: o, Name: name, Log: log, Now: time.Now,
 		Listeners: listeners, Addresses: listeners.Addresses(), Metrics: server.NewMetrics(), failed: make(chan error, 1),
 	}
 	b.Reaches = o.Reaches(b.Addresses)
@@ -167,7 +170,7 @@ func (b *Base) Counter(name, help string, value func() float64) {
 // registerMetrics adds what every server reports.
 func (b *Base) registerMetrics() {
 	server.RegisterDisk(b.Metrics, b.Node.Disk)
-	b.Metrics.MustRegister(b.Matching.Collector())
+	b.Metrics.MustRegister(b.Limits, b.Matching.Collector())
 	if b.Webhook != nil {
 		b.Metrics.MustRegister(b.Webhook.Collector())
 	}

@@ -71,7 +71,7 @@ func newHost(t *testing.T, like *host) *host {
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	require.NoError(t, err)
 	h := &host{addr: l.Addr().String(), ca: pki.CA()}
-	s := server.NewGRPC(slog.New(slog.DiscardHandler), pki.ServerTLS(), server.Calls{UnauthenticatedCanWrite: func() bool { return true }})
+	s := server.NewGRPC(slog.New(slog.DiscardHandler), pki.ServerTLS(), server.Calls{UnauthenticatedCanWrite: func() bool { return true }, Limits: server.NewLimits(server.DefaultLimits())})
 	meridianv1.RegisterJoinServiceServer(s, h)
 	ctx, stop := context.WithCancel(context.WithoutCancel(t.Context()))
 	served := make(chan error, 1)

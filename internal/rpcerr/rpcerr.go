@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"maps"
 	"slices"
+	"time"
 )
 
 // Domain is the ErrorInfo domain of every error of this product.
@@ -36,7 +37,8 @@ const (
 	Timeout
 	// Canceled: the caller went away.
 	Canceled
-	// TooLarge: the request or its answer exceeds a limit.
+	// TooLarge: the request or its answer exceeds a limit: for good, or, where
+	// RetryAfter is set, a limit of the moment.
 	TooLarge
 	// Unsupported: this server does not know the method.
 	Unsupported
@@ -80,6 +82,8 @@ type Error struct {
 	Metadata map[string]string
 	// Violations travel with Invalid and Conflict only.
 	Violations []Violation
+	// RetryAfter, unless zero, is after how long the same request may succeed.
+	RetryAfter time.Duration
 
 	cause error
 }
@@ -113,6 +117,23 @@ func (e *Error) WithMetadata(key, value string) *Error {
 	}
 	out.Metadata[key] = value
 	return &out
+}
+
+// WithRetry returns a copy that says after how long to repeat the request.
+func (e *Error) WithRetry(after time.Duration) *Error {
+	out := *e
+	out.RetryAfter = after
+	return &out
+}
+
+// RetryAfter returns after how long an error says to repeat the request; zero where
+// it does not say.
+func RetryAfter(err error) time.Duration {
+	var e *Error
+	if errors.As(err, &e) {
+		return e.RetryAfter
+	}
+	return 0
 }
 
 // CodeOf returns the code of the first *Error in err's chain, Internal when

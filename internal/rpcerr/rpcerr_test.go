@@ -7,6 +7,7 @@ import (
 	"io"
 	"net"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 	"google.golang.org/grpc"
@@ -30,6 +31,7 @@ func drawError(t *rapid.T) *Error {
 		Message: rapid.String().Draw(t, "message"),
 		Reason:  rapid.StringMatching(`([A-Z][A-Z_]{0,20})?`).Filter(func(s string) bool { return s != unnamedReason }).Draw(t, "reason"),
 	}
+	e.RetryAfter = time.Duration(rapid.Int64Range(0, 1<<40).Draw(t, "retry"))
 	if m := rapid.MapOfN(rapid.String(), rapid.String(), 0, 3).Draw(t, "metadata"); len(m) > 0 {
 		e.Metadata = m
 	}

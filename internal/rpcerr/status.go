@@ -9,6 +9,7 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/protoadapt"
+	"google.golang.org/protobuf/types/known/durationpb"
 )
 
 // unnamedReason stands in ErrorInfo, which wants a reason, when there is only
@@ -109,6 +110,9 @@ func (e *Error) details() []protoadapt.MessageV1 {
 		}
 		details = append(details, info)
 	}
+	if e.RetryAfter > 0 {
+		details = append(details, &errdetails.RetryInfo{RetryDelay: durationpb.New(e.RetryAfter)})
+	}
 	if len(e.Violations) == 0 {
 		return details
 	}
@@ -165,6 +169,8 @@ func (e *Error) read(detail any) {
 		if len(d.GetMetadata()) > 0 {
 			e.Metadata = d.GetMetadata()
 		}
+	case *errdetails.RetryInfo:
+		e.RetryAfter = max(d.GetRetryDelay().AsDuration(), 0)
 	case *errdetails.BadRequest:
 		for _, v := range d.GetFieldViolations() {
 			e.Violations = append(e.Violations, Violation{Field: v.GetField(), Description: v.GetDescription(), Reason: v.GetReason()})

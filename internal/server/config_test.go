@@ -202,8 +202,8 @@ func TestWebhookHostsAreForTheGeneratedCertificate(t *testing.T) {
 	require.Equal(t, []string{"a.svc", "b.svc"}, o.WebhookHosts)
 	require.ErrorContains(t, o.Validate(), "--webhook-host goes with --webhook-addr")
 	o.WebhookAddr = ":5443"
-	require.ErrorContains(t, o.Validate(), "name the CA of the API server's client certificate with --webhook-client-ca, or accept every client with --webhook-insecure")
-	o.WebhookInsecure = true
+	require.ErrorContains(t, o.Validate(), "name the CA of the API server's client certificate with --webhook-client-ca, or accept every client with --webhook-allow-any-client")
+	o.WebhookAllowAnyClient = true
 	require.NoError(t, o.Validate())
 	o.CertFile, o.KeyFile = "c", "k"
 	require.ErrorContains(t, o.Validate(), "brings its own names")
@@ -223,8 +223,8 @@ func TestAuthoritiesOfTheWebhooksClients(t *testing.T) {
 	require.NoError(t, os.WriteFile(file, ca.CertificatePEM(), 0o600))
 	require.NoError(t, o.Validate())
 	require.NotNil(t, o.WebhookClients())
-	o.WebhookInsecure = true
-	require.ErrorContains(t, o.Validate(), "--webhook-insecure goes with --webhook-addr, without --webhook-client-ca")
+	o.WebhookAllowAnyClient = true
+	require.ErrorContains(t, o.Validate(), "--webhook-allow-any-client goes with --webhook-addr, without --webhook-client-ca")
 	o.WebhookClientCA = ""
 	require.Nil(t, o.WebhookClients())
 }

@@ -38,9 +38,9 @@ type Options struct {
 	WebhookAddr  string
 	WebhookHosts []string
 	// WebhookClientCA is a file with the authorities of the clients that may call
-	// WebhookAddr. It is required, unless WebhookInsecure lets every client call it.
-	WebhookClientCA string
-	WebhookInsecure bool
+	// WebhookAddr. It is required, unless WebhookAllowAnyClient lets every client call it.
+	WebhookClientCA       string
+	WebhookAllowAnyClient bool
 	// AdvertiseAddr is the host:port by which others reach GRPCAddr, the bound one
 	// when empty.
 	AdvertiseAddr string
@@ -57,6 +57,7 @@ type Options struct {
 	// Environment is "universal" or "kubernetes": it decides which groups the
 	// default access rules name (§6.5).
 	Environment string
+	Limits      LimitOptions
 	LogLevel    string
 	LogFormat   string
 }
@@ -70,7 +71,7 @@ func (o *Options) Bind(flags *pflag.FlagSet, grpcAddr, httpAddr string) {
 	flags.StringVar(&o.WebhookAddr, "webhook-addr", "", "host:port of the admission webhook for Kubernetes, HTTPS, customarily port 5443; off when empty")
 	flags.StringSliceVar(&o.WebhookHosts, "webhook-host", nil, "names by which Kubernetes calls --webhook-addr, such as meridian-webhook.meridian-system.svc, for the generated certificate")
 	flags.StringVar(&o.WebhookClientCA, "webhook-client-ca", "", "PEM certificates of the authorities whose clients may call --webhook-addr; read again for every connection")
-	flags.BoolVar(&o.WebhookInsecure, "webhook-insecure", false, "answer every client that reaches --webhook-addr, without --webhook-client-ca (insecure)")
+	flags.BoolVar(&o.WebhookAllowAnyClient, "webhook-allow-any-client", false, "answer every client that reaches --webhook-addr, without --webhook-client-ca (insecure)")
 	flags.StringVar(&o.AdvertiseAddr, "advertise-addr", "", "host:port by which clients and zones reach --grpc-addr, where that is not what they should dial")
 	flags.StringVar(&o.CertFile, "cert-file", "", "PEM certificate of the gRPC API, in place of the generated one")
 	flags.StringVar(&o.KeyFile, "key-file", "", "PEM key of --cert-file")
@@ -78,6 +79,7 @@ func (o *Options) Bind(flags *pflag.FlagSet, grpcAddr, httpAddr string) {
 	flags.BoolVar(&o.LocalhostIsAdmin, "localhost-is-admin", true, "treat a caller from loopback without credentials as the user admin")
 	flags.StringVar(&o.DefaultAccess, "default-access", DefaultAccessAuto, "auto, open or restricted: whether a binding that makes every caller an administrator is written on first start and accepted later; auto does so while every listener is on loopback")
 	flags.StringVar(&o.Environment, "environment", EnvironmentUniversal, "universal or kubernetes: kubernetes adds its own groups to the default access rules, on first start")
+	o.Limits.bind(flags)
 	flags.StringVar(&o.LogLevel, "log-level", "info", "debug, info, warn or error")
 	flags.StringVar(&o.LogFormat, "log-format", "text", "text or json")
 }
@@ -101,12 +103,15 @@ func (o *Options) Validate() error {
 		return usagef("--webhook-host is for the generated certificate; that of --cert-file brings its own names")
 	case o.WebhookClientCA != "" && o.WebhookAddr == "":
 		return usagef("--webhook-client-ca goes with --webhook-addr")
-	case o.WebhookInsecure && (o.WebhookAddr == "" || o.WebhookClientCA != ""):
-		return usagef("--webhook-insecure goes with --webhook-addr, without --webhook-client-ca")
-	case o.WebhookAddr != "" && o.WebhookClientCA == "" && !o.WebhookInsecure:
-		return usagef("--webhook-addr would answer every client that reaches it: name the CA of the API server's client certificate with --webhook-client-ca, or accept every client with --webhook-insecure")
+	case o.WebhookAllowAnyClient && (o.WebhookAddr == "" || o.WebhookClientCA != ""):
+		return usagef("--webhook-allow-any-client goes with --webhook-addr, without --webhook-client-ca")
+	case o.WebhookAddr != "" && o.WebhookClientCA == "" && !o.WebhookAllowAnyClient:
+		return usagef("--webhook-addr would answer every client that reaches it: name the CA of the API server's client certificate with --webhook-client-ca, or accept every client with --webhook-allow-any-client")
 	case o.CAFile != "" && o.CertFile == "":
 		return usagef("--ca-file goes with --cert-file and --key-file")
+	}
+	if err := o.Limits.validate(); err != nil {
+		return err
 	}
 	given := pki.Config{CertFile: o.CertFile, KeyFile: o.KeyFile, CAFile: o.CAFile, Now: time.Now}
 	if err := pki.CheckGiven(given); err != nil {

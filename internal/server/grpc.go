@@ -46,6 +46,9 @@ const (
 	maxStreams = 256
 	// maxIdle is how long a connection may stay without a call.
 	maxIdle = 15 * time.Minute
+	// keepaliveTimeout is how long a client may leave the server without any sign of
+	// life after it was asked for one.
+	keepaliveTimeout = 10 * time.Second
 )
 
 // GRPC is a server's gRPC side: TLS, limits, keepalive, health and reflection.
@@ -72,6 +75,9 @@ type Calls struct {
 	// UnauthenticatedCanWrite reports whether callers without credentials may write anything
 	// at all; else their requests must be small. It must not block.
 	UnauthenticatedCanWrite func() bool
+	// Limits bound the calls. Those on connections hold for listeners from
+	// Limits.Bound.
+	Limits *Limits
 }
 
 // NewGRPC returns a gRPC server that is not serving yet. Every call passes
@@ -79,7 +85,9 @@ type Calls struct {
 func NewGRPC(log *slog.Logger, config *tls.Config, calls Calls) *GRPC {
 	watches := newWatchTracker()
 	g := &GRPC{health: health.NewServer(), watches: watches, receiver: newReceiver(calls, watches, log), Server: grpc.NewServer(
-		grpc.Creds(credentials.NewTLS(config)),
+		grpc.Creds(limitedCredentials{credentials.NewTLS(config)}),
+		grpc.InTapHandle(admit),
+		grpc.StatsHandler(abortedCalls{}),
 		grpc.MaxRecvMsgSize(maxRequest),
 		grpc.MaxSendMsgSize(MaxMessageBytes),
 		grpc.ConnectionTimeout(handshakeTimeout),
@@ -94,7 +102,7 @@ func NewGRPC(log *slog.Logger, config *tls.Config, calls Calls) *GRPC {
 		// Thousands of proxies hold a connection each and say little on it: what a
 		// connection keeps while it is idle decides what a server needs.
 		grpc.ReadBufferSize(0),
-		grpc.KeepaliveParams(keepalive.ServerParameters{MaxConnectionIdle: maxIdle, Time: 30 * time.Second, Timeout: 10 * time.Second}),
+		grpc.KeepaliveParams(keepalive.ServerParameters{MaxConnectionIdle: maxIdle, Time: 30 * time.Second, Timeout: keepaliveTimeout}),
 		grpc.KeepaliveEnforcementPolicy(keepalive.EnforcementPolicy{MinTime: 10 * time.Second, PermitWithoutStream: true}),
 	)}
 	g.health.SetServingStatus("", healthv1.HealthCheckResponse_NOT_SERVING)

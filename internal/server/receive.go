@@ -5,7 +5,6 @@ import (
 	"errors"
 	"io"
 	"log/slog"
-	"net"
 	"runtime/debug"
 	"slices"
 	"strings"
@@ -14,6 +13,7 @@ import (
 	"google.golang.org/grpc/peer"
 	"google.golang.org/protobuf/proto"
 
+	meridianv1 "meridian/api/meridian/v1"
 	"meridian/internal/authn"
 	"meridian/internal/batch"
 	"meridian/internal/rpcerr"
@@ -41,12 +41,11 @@ const (
 	conversation = 16 * maxRequest
 )
 
-const (
-	// ReasonBusy is the reason of requests that exceed a limit of the moment.
-	ReasonBusy = "BUSY"
-	// ReasonTooLarge is the reason of requests that are larger than any may be.
-	ReasonTooLarge = "REQUEST_TOO_LARGE"
-)
+// ReasonTooLarge is the reason of requests that are larger than any may be.
+const ReasonTooLarge = "REQUEST_TOO_LARGE"
+
+// writes are the methods whose requests count as writes.
+var writes = []string{meridianv1.AdminService_Apply_FullMethodName, meridianv1.AdminService_Delete_FullMethodName}
 
 // receiver receives the requests of a server's calls after the caller is known.
 type receiver struct {
@@ -155,6 +154,13 @@ func (r *receiver) receiving(method string, n int64, handle grpc.StreamHandler) 
 			return err
 		}
 		defer c.request.Done()
+		if !c.known && (n == conversation || strings.HasSuffix(method, watchSuffix)) {
+			done, err := r.calls.Limits.watches.Take(c.owner)
+			if err != nil {
+				return r.calls.Limits.exceeded(err)
+			}
+			defer done()
+		}
 		if n == conversation {
 			return handle(srv, c)
 		}
@@ -170,7 +176,13 @@ func (r *receiver) gathering(method string, handle grpc.StreamHandler) grpc.Stre
 			return err
 		}
 		defer c.request.Done()
-		return handle(srv, &gathered{call: c})
+		if !slices.Contains(writes, method) {
+			return handle(srv, &gathered{call: c})
+		}
+		if err := r.calls.Limits.writes.Request(c.owner, c.admin); err != nil {
+			return r.calls.Limits.exceeded(err)
+		}
+		return handle(srv, &gathered{call: c, writes: r.calls.Limits.writes})
 	}
 }
 
@@ -181,37 +193,38 @@ type call struct {
 	// aborted is closed when the request is.
 	aborted chan struct{}
 	limit   int64
-	// known is whether the caller has proved who it is.
-	known bool
+	// known is whether the caller has proved who it is; owner is its name or
+	// address, admin whether it is an administrator.
+	known, admin bool
+	owner        string
+	limits       *Limits
 }
 
 // begin charges a call for the n bytes that it may hold at first.
 func (r *receiver) begin(stream grpc.ServerStream, method string, n int64) (*call, error) {
 	ctx := stream.Context()
-	c := &call{ServerStream: stream, limit: MaxBatchBytes, aborted: make(chan struct{})}
 	p := authn.PrincipalFrom(ctx)
-	pool, owner := r.known, p.Name
+	c := &call{ServerStream: stream, limit: MaxBatchBytes, aborted: make(chan struct{}), limits: r.calls.Limits, owner: p.Name}
+	pool := r.known
+	c.admin = slices.Contains(p.Groups, authn.AdminGroup)
 	if c.known = p.Source != authn.FromNothing && !exempt(method); !c.known {
-		pool, owner = r.unauthenticated, address(ctx)
+		pool, c.owner = r.unauthenticated, address(ctx)
 		if exempt(method) || !r.calls.UnauthenticatedCanWrite() {
 			c.limit = maxRequest
 		}
 	}
 	var err error
-	c.request, err = pool.Begin(owner, n, func() { close(c.aborted) })
+	c.request, err = pool.Begin(c.owner, n, func() { close(c.aborted) })
 	return c, c.refusal(err)
 }
 
-// address is the address that a caller has, without its port.
+// address is what counts as the address that a caller has.
 func address(ctx context.Context) string {
 	p, ok := peer.FromContext(ctx)
 	if !ok {
 		return ""
 	}
-	if host, _, err := net.SplitHostPort(p.Addr.String()); err == nil {
-		return host
-	}
-	return p.Addr.String()
+	return limits.Origin(p.Addr).String()
 }
 
 // refusal says which limit a request exceeds.
@@ -220,9 +233,15 @@ func (c *call) refusal(err error) error {
 	case err == nil:
 		return nil
 	case c.known:
-		return rpcerr.New(rpcerr.Unavailable, ReasonBusy, "%w: retry in a moment", err)
+		return c.busy(rpcerr.New(rpcerr.TooLarge, ReasonLimit, "%w: retry in a moment", err))
 	}
-	return rpcerr.New(rpcerr.Unavailable, ReasonBusy, "%w: retry in a moment, or with a token, since requests without one share a small limit", err)
+	return c.busy(rpcerr.New(rpcerr.TooLarge, ReasonLimit, "%w: retry in a moment, or with a token, since requests without one share a small limit", err))
+}
+
+// busy completes the error of a call that whose bytes cannot be held.
+func (c *call) busy(err *rpcerr.Error) error {
+	c.limits.refused(limitBytes)
+	return rpcerr.WithEffect(err.WithMetadata(metaLimit, limitBytes).WithRetry(shortRetry), rpcerr.EffectNone)
 }
 
 // RecvMsg implements grpc.ServerStream. It returns when the request is aborted,
@@ -266,6 +285,8 @@ func sizeOf(m any) (int64, error) {
 type gathered struct {
 	*call
 	size int64
+	// writes counts the bytes of a request that writes; nil for others.
+	writes *limits.Writes
 }
 
 // RecvMsg implements grpc.ServerStream.
@@ -274,6 +295,11 @@ func (g *gathered) RecvMsg(m any) error {
 	if errors.Is(err, io.EOF) {
 		if full := g.request.Received(g.size); full != nil {
 			return g.refusal(full)
+		}
+		if g.writes != nil {
+			if full := g.writes.Bytes(g.owner, g.admin, g.size); full != nil {
+				return g.limits.exceeded(full)
+			}
 		}
 	}
 	if err != nil {

@@ -98,12 +98,17 @@ type testServer struct {
 	read      atomic.Int64
 	addr      string
 	pool      *x509.CertPool
+	limits    *Limits
 }
 
-func newTestServer(t *testing.T) *testServer {
+func newTestServer(t *testing.T, change ...func(*LimitOptions)) *testServer {
 	t.Helper()
+	options := DefaultLimits()
+	for _, c := range change {
+		c(&options)
+	}
 	t.Cleanup(func() { goleak.VerifyNone(t) })
-	r := &testServer{t: t, resources: &resources{}, pool: x509.NewCertPool()}
+	r := &testServer{t: t, resources: &resources{}, pool: x509.NewCertPool(), limits: NewLimits(options)}
 	pki, err := pki.Open(pki.Config{DataDir: t.TempDir(), Name: "s", Hosts: []string{"127.0.0.1"}, Now: time.Now, Log: discard(t)})
 	require.NoError(t, err)
 	require.True(t, r.pool.AppendCertsFromPEM(pki.CAPEM()))
@@ -113,7 +118,11 @@ func newTestServer(t *testing.T) *testServer {
 		case "forger":
 			return nil, rpcerr.New(rpcerr.Unauthenticated, authn.ReasonBadToken, "not authenticated: forged")
 		case "user":
+			Authenticated(ctx)
 			return authn.WithPrincipal(ctx, authn.UserPrincipal("bob", nil)), nil
+		case "admin":
+			Authenticated(ctx)
+			return authn.WithPrincipal(ctx, authn.UserPrincipal("admin", []string{authn.AdminGroup})), nil
 		}
 		return ctx, nil
 	}
@@ -132,6 +141,7 @@ func newTestServer(t *testing.T) *testServer {
 			return handler(srv, watchStream{stream, ctx})
 		}},
 		UnauthenticatedCanWrite: r.write.Load,
+		Limits:                  r.limits,
 	})
 	meridianv1.RegisterAdminServiceServer(g, r.resources)
 	l, err := net.Listen("tcp", "127.0.0.1:0")
@@ -139,7 +149,7 @@ func newTestServer(t *testing.T) *testServer {
 	r.addr = l.Addr().String()
 	ctx, stop := context.WithCancel(context.WithoutCancel(t.Context()))
 	stopped := make(chan error, 1)
-	go func() { stopped <- g.Run(ctx, countingListener{l, &r.read}, 0) }()
+	go func() { stopped <- g.Run(ctx, r.limits.Bound(Listeners{GRPC: countingListener{l, &r.read}}).GRPC, 0) }()
 	t.Cleanup(func() {
 		stop()
 		require.NoError(t, <-stopped)
@@ -273,8 +283,9 @@ func TestLargeUnauthenticatedBatchesAreAborted(t *testing.T) {
 	}
 	for _, stream := range streams[:batches-1] {
 		err := answer(stream, false)
-		require.Equal(t, codes.Unavailable, status.Code(err), err)
-		require.True(t, rpcerr.HasReason(rpcerr.FromStatus(err), ReasonBusy))
+		require.Equal(t, codes.ResourceExhausted, status.Code(err), err)
+		require.True(t, rpcerr.HasReason(rpcerr.FromStatus(err), ReasonLimit))
+		require.Positive(t, rpcerr.RetryAfter(rpcerr.FromStatus(err)))
 		require.ErrorContains(t, err, "the request took long to arrive, and the server needed the memory for others: retry in a moment, or with a token")
 	}
 	require.NoError(t, answer(streams[batches-1], true), "it was within the limit")

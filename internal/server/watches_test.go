@@ -23,7 +23,7 @@ import (
 func TestStoppingEndsWatches(t *testing.T) {
 	pki, err := pki.Open(pki.Config{DataDir: t.TempDir(), Name: "s", Hosts: []string{"127.0.0.1"}, Now: time.Now, Log: discard(t)})
 	require.NoError(t, err)
-	g := NewGRPC(discard(t), pki.ServerTLS(), Calls{UnauthenticatedCanWrite: func() bool { return true }})
+	g := NewGRPC(discard(t), pki.ServerTLS(), Calls{UnauthenticatedCanWrite: func() bool { return true }, Limits: NewLimits(DefaultLimits())})
 	g.Ready(true)
 	check, err := g.health.Check(t.Context(), &healthv1.HealthCheckRequest{Service: healthv1.Health_ServiceDesc.ServiceName})
 	require.NoError(t, err)

@@ -84,7 +84,7 @@ func (p *process) admits(user, group, service string) (int, string) {
 // §6.9, §6.11: the walk-through with users of Kubernetes, against a
 // global, and against a zone of it with rules of its own (§6.5, §6.10).
 func TestAdmissionWebhook(t *testing.T) {
-	flags := []string{"--webhook-addr", anyPort, "--webhook-insecure", "--webhook-host", webhookHost, "--environment", "kubernetes"}
+	flags := []string{"--webhook-addr", anyPort, "--webhook-allow-any-client", "--webhook-host", webhookHost, "--environment", "kubernetes"}
 	global := newGlobal(t, flags...).start().ready()
 	code, _ := global.admits("any-user", "system:authenticated", "backend")
 	require.Zero(t, code, "at first every user may do everything")

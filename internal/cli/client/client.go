@@ -129,7 +129,8 @@ func connect(t Target, timeout time.Duration, notice func(string, ...any)) (*Cli
 func (c *Client) Close() { c.servers.Close() }
 
 // Call makes one request within the timeout. While a control plane that was
-// reached before is unavailable (it restarts, or it chooses a leader) the
+// reached before is unavailable (it restarts, or it chooses a leader), or says that
+// it can take the request in a while, the
 // request is sent again, to the next of its servers if it has several: fn must
 // be safe to repeat, which writes are by their request id. A control plane that
 // cannot be reached at all is reported at once.
@@ -147,7 +148,11 @@ func (c *Client) repeat(ctx context.Context, fn func(context.Context) error) err
 		if status.Code(err) == codes.DeadlineExceeded && unavailable != nil {
 			return unavailable // it was so all the time: say why
 		}
-		if status.Code(err) != codes.Unavailable || !c.log.Connected() || c.log.Rejected() || lasting(err) {
+		busy := rpcerr.RetryAfter(rpcerr.FromStatus(err)) // a limit of the moment is reached
+		if status.Code(err) != codes.Unavailable && busy == 0 || !c.log.Connected() || c.log.Rejected() || lasting(err) {
+			return err
+		}
+		if deadline, limited := ctx.Deadline(); limited && busy > time.Until(deadline) {
 			return err
 		}
 		unknownOutcome, err = markUnknownOutcome(err, unknownOutcome)
@@ -166,7 +171,7 @@ func (c *Client) repeat(ctx context.Context, fn func(context.Context) error) err
 			}
 			continue
 		}
-		if Pause(ctx, wait); ctx.Err() != nil {
+		if Pause(ctx, max(wait, busy)); ctx.Err() != nil {
 			return err
 		}
 		tried, attempt, wait = 0, attempt+1, min(2*wait, MaxRetryPause)

@@ -118,8 +118,11 @@ func Explain(err error) Report {
 }
 
 // codeOf maps what a server answered to the exit code.
-func codeOf(c rpcerr.Code) int {
-	switch c {
+func codeOf(e *rpcerr.Error) int {
+	if e.RetryAfter > 0 {
+		return Unavailable
+	}
+	switch e.Code {
 	case rpcerr.Invalid, rpcerr.OutOfRange, rpcerr.TooLarge, rpcerr.Unsupported:
 		return Usage
 	case rpcerr.Conflict:
@@ -140,7 +143,7 @@ func codeOf(c rpcerr.Code) int {
 // explainAnswer reports what a server answered: its message, then the problems
 // it listed. A problem that the message already contains is not repeated.
 func explainAnswer(e *rpcerr.Error) Report {
-	r := Report{Code: codeOf(e.Code), Lines: Lines(e.Message)}
+	r := Report{Code: codeOf(e), Lines: Lines(e.Message)}
 	switch e.Code {
 	case rpcerr.Internal:
 		r.Lines[0] = "the control plane failed: " + r.Lines[0]

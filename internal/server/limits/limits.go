@@ -1,5 +1,5 @@
 // Package limits bounds what a server holds of requests that it has not
-// answered.
+// answered, its connections, and what clients do on them.
 //
 // A request is charged for what it makes the server keep, as that grows, and
 // until it is done. Where a limit is reached, the requests that have been

@@ -1,0 +1,299 @@
+package server
+
+import (
+	"context"
+	"errors"
+	"net"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/spf13/pflag"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/credentials"
+	"google.golang.org/grpc/peer"
+	"google.golang.org/grpc/stats"
+	"google.golang.org/grpc/status"
+	"google.golang.org/grpc/tap"
+
+	"meridian/internal/rpcerr"
+	"meridian/internal/server/limits"
+)
+
+// ReasonLimit is the reason of calls that exceed a limit of the moment. The limit is
+// named in the metadata of the error.
+const ReasonLimit = "LIMIT_REACHED"
+
+// metaLimit is the key of the name of a limit in the metadata of an error.
+const metaLimit = "limit"
+
+// limitBytes is the limit on the bytes of requests that are not answered, as in
+// metrics.
+const limitBytes = "request_bytes"
+
+// shortRetry is after how long a call may be repeated that could not be held.
+const shortRetry = time.Second
+
+// Limits bound the connections, calls and writes of a server's clients. They are a
+// prometheus.Collector.
+type Limits struct {
+	refusals                *prometheus.CounterVec
+	grpc, http, webhook     *limits.Connections
+	watches                 *limits.Slots
+	writes                  *limits.Writes
+	connections, unverified *prometheus.Desc
+}
+
+// LimitOptions are the settings of limits. The zero value stands for DefaultLimits.
+type LimitOptions struct {
+	// MaxConnections and MaxAddressConnections bound the connections to the gRPC API,
+	// in all and of one address.
+	MaxConnections, MaxAddressConnections int
+	// MaxUnauthenticatedConnections bounds those of one address on which no caller
+	// has been authenticated, MaxUnauthenticatedWatches the watches of one address
+	// by callers without credentials.
+	MaxUnauthenticatedConnections, MaxUnauthenticatedWatches int
+	// WriteRate and WriteBytes bound the write requests of one caller, and their
+	// bytes, each second.
+	WriteRate, WriteBytes int
+}
+
+// DefaultLimits returns the limits that a server has without flags.
+func DefaultLimits() LimitOptions {
+	return LimitOptions{
+		MaxConnections: 32768, MaxAddressConnections: 16384,
+		MaxUnauthenticatedConnections: 256, MaxUnauthenticatedWatches: 32,
+		WriteRate: 8000, WriteBytes: 64 << 20,
+	}
+}
+
+const (
+	// inAll is how many times as many unauthenticated connections and watches all
+	// addresses have together as one, and as much all callers write.
+	inAll      = 8
+	writeInAll = 2
+	// Connections to health and metrics, and to the webhook: few clients have them.
+	maxHTTPConnections, maxHTTPAddress = 1024, 128
+)
+
+// NewLimits returns limits that nothing has been taken from.
+func NewLimits(o LimitOptions) *Limits {
+	if o == (LimitOptions{}) {
+		o = DefaultLimits()
+	}
+	l := &Limits{
+		refusals: prometheus.NewCounterVec(prometheus.CounterOpts{
+			Name: "meridian_limit_refusals_total",
+			Help: "Connections and calls that were refused or ended because a limit on clients was reached, by limit.",
+		}, []string{"limit"}),
+		connections: prometheus.NewDesc("meridian_connections", "Connections to the gRPC API.", nil, nil),
+		unverified:  prometheus.NewDesc("meridian_connections_unauthenticated", "Connections to the gRPC API on which no caller has been authenticated.", nil, nil),
+	}
+	l.grpc = limits.NewConnections(limits.ConnectionConfig{
+		Total: o.MaxConnections, PerAddress: o.MaxAddressConnections,
+		Unauthenticated: o.MaxUnauthenticatedConnections, UnauthenticatedTotal: inAll * o.MaxUnauthenticatedConnections,
+	}, time.Now, l.refused)
+	few := limits.ConnectionConfig{
+		Total: maxHTTPConnections, PerAddress: maxHTTPAddress, Unauthenticated: maxHTTPAddress, UnauthenticatedTotal: maxHTTPConnections,
+	}
+	l.http, l.webhook = limits.NewConnections(few, time.Now, l.refused), limits.NewConnections(few, time.Now, l.refused)
+	l.watches = limits.NewSlots(limits.LimitWatches, "watches of unauthenticated clients", o.MaxUnauthenticatedWatches, inAll*o.MaxUnauthenticatedWatches)
+	l.writes = limits.NewWrites(limits.WriteConfig{
+		Requests: float64(o.WriteRate), Bytes: float64(o.WriteBytes), All: writeInAll, LargestRequest: MaxBatchBytes,
+	}, time.Now)
+	return l
+}
+
+func (l *Limits) refused(limit string) { l.refusals.WithLabelValues(limit).Inc() }
+
+// Describe implements prometheus.Collector.
+func (l *Limits) Describe(to chan<- *prometheus.Desc) {
+	l.refusals.Describe(to)
+	to <- l.connections
+	to <- l.unverified
+}
+
+// Collect implements prometheus.Collector.
+func (l *Limits) Collect(to chan<- prometheus.Metric) {
+	l.refusals.Collect(to)
+	total, unauthenticated := l.grpc.Counts()
+	to <- prometheus.MustNewConstMetric(l.connections, prometheus.GaugeValue, float64(total))
+	to <- prometheus.MustNewConstMetric(l.unverified, prometheus.GaugeValue, float64(unauthenticated))
+}
+
+// Bound returns the listeners with the limits on connections.
+func (l *Limits) Bound(all Listeners) Listeners {
+	all.GRPC, all.HTTP = limitedListener{all.GRPC, l.grpc}, limitedListener{all.HTTP, l.http}
+	if all.Webhook != nil {
+		all.Webhook = limitedListener{all.Webhook, l.webhook}
+	}
+	return all
+}
+
+// exceeded is the error of a call that exceeds a limit, which it counts.
+func (l *Limits) exceeded(err error) error {
+	var limit *limits.Exceeded
+	if !errors.As(err, &limit) {
+		return err
+	}
+	l.refused(limit.Limit)
+	return limitError(limit)
+}
+
+// limitError says which limit is reached, and when to repeat the call.
+func limitError(limit *limits.Exceeded) error {
+	after := max(limit.Retry, shortRetry)
+	return rpcerr.WithEffect(rpcerr.New(rpcerr.TooLarge, ReasonLimit, "%w: retry after %s", limit, after.Round(time.Second/10)).
+		WithMetadata(metaLimit, limit.Limit).WithRetry(after), rpcerr.EffectNone)
+}
+
+// limitedListener hangs up on connections beyond the limits before anything is read
+// from them.
+type limitedListener struct {
+	net.Listener
+	limits *limits.Connections
+}
+
+// Accept implements net.Listener.
+func (l limitedListener) Accept() (net.Conn, error) {
+	for {
+		conn, err := l.Listener.Accept()
+		if err != nil {
+			return nil, err
+		}
+		limited, err := l.limits.Begin(conn.RemoteAddr(), func() { _ = conn.Close() })
+		if err != nil {
+			_ = conn.Close()
+			continue
+		}
+		setUserTimeout(conn, keepaliveTimeout) // gRPC does not see the TCP connection
+		return &limitedConn{conn, limited}, nil
+	}
+}
+
+// limitedConn is a connection that gives back its place.
+type limitedConn struct {
+	net.Conn
+	limits *limits.Connection
+}
+
+// Close implements net.Conn.
+func (c *limitedConn) Close() error {
+	c.limits.End()
+	return c.Conn.Close()
+}
+
+// limitedCredentials hand on which connection a call came by.
+type limitedCredentials struct {
+	credentials.TransportCredentials
+}
+
+// ServerHandshake implements credentials.TransportCredentials.
+func (c limitedCredentials) ServerHandshake(raw net.Conn) (net.Conn, credentials.AuthInfo, error) {
+	conn, info, err := c.TransportCredentials.ServerHandshake(raw)
+	if limited, ok := raw.(*limitedConn); ok && err == nil {
+		info = connectionInfo{info, limited.limits}
+	}
+	return conn, info, err
+}
+
+// Clone implements credentials.TransportCredentials.
+func (c limitedCredentials) Clone() credentials.TransportCredentials {
+	return limitedCredentials{c.TransportCredentials.Clone()}
+}
+
+// connectionInfo is what is known of a connection after its handshake.
+type connectionInfo struct {
+	credentials.AuthInfo
+	limits *limits.Connection
+}
+
+// connectionOf returns the connection of a call; nil where it is not limited.
+func connectionOf(ctx context.Context) *limits.Connection {
+	p, ok := peer.FromContext(ctx)
+	if !ok {
+		return nil
+	}
+	info, _ := p.AuthInfo.(connectionInfo)
+	return info.limits
+}
+
+// Authenticated says that a caller was authenticated on the connection of a call.
+func Authenticated(ctx context.Context) {
+	if c := connectionOf(ctx); c != nil {
+		c.Known()
+	}
+}
+
+// admit is a tap handle: it refuses calls beyond the limits before anything is done
+// for them.
+func admit(ctx context.Context, info *tap.Info) (context.Context, error) {
+	c := connectionOf(ctx)
+	if c == nil {
+		return ctx, nil
+	}
+	if err := c.Call(len(info.Header.Get("authorization")) > 0); err != nil {
+		var limit *limits.Exceeded
+		errors.As(err, &limit)
+		return ctx, rpcerr.ToStatus(limitError(limit)).Err()
+	}
+	return ctx, nil
+}
+
+// abortedCalls counts the calls that clients give up.
+type abortedCalls struct{}
+
+// TagRPC implements stats.Handler.
+func (abortedCalls) TagRPC(ctx context.Context, _ *stats.RPCTagInfo) context.Context { return ctx }
+
+// HandleRPC implements stats.Handler.
+func (abortedCalls) HandleRPC(ctx context.Context, s stats.RPCStats) {
+	end, ok := s.(*stats.End)
+	if !ok || end.Error == nil || status.Code(end.Error) != codes.Canceled || ctx.Err() == nil {
+		return
+	}
+	if c := connectionOf(ctx); c != nil {
+		c.Aborted()
+	}
+}
+
+// TagConn implements stats.Handler.
+func (abortedCalls) TagConn(ctx context.Context, _ *stats.ConnTagInfo) context.Context { return ctx }
+
+// HandleConn implements stats.Handler.
+func (abortedCalls) HandleConn(context.Context, stats.ConnStats) {}
+
+// bind defines the flags of the limits.
+func (o *LimitOptions) bind(flags *pflag.FlagSet) {
+	d := DefaultLimits()
+	flags.IntVar(&o.MaxConnections, "max-connections", d.MaxConnections, "connections to --grpc-addr, in all")
+	flags.IntVar(&o.MaxAddressConnections, "max-address-connections", d.MaxAddressConnections, "connections to --grpc-addr of one client address")
+	flags.IntVar(&o.MaxUnauthenticatedConnections, "max-unauthenticated-connections", d.MaxUnauthenticatedConnections,
+		"connections of one client address on which no caller has been authenticated; all addresses together have eight times as many")
+	flags.IntVar(&o.MaxUnauthenticatedWatches, "max-unauthenticated-watches", d.MaxUnauthenticatedWatches,
+		"watches of one client address without credentials; all addresses together have eight times as many")
+	flags.IntVar(&o.WriteRate, "write-rate", d.WriteRate, "write requests of one caller per second; all but administrators together have twice as many")
+	flags.IntVar(&o.WriteBytes, "write-bytes", d.WriteBytes, "bytes that one caller writes per second; all but administrators together have twice as many")
+}
+
+// validate reports the first limit by which no client would be served.
+func (o *LimitOptions) validate() error {
+	if *o == (LimitOptions{}) {
+		return nil
+	}
+	for _, limit := range []struct {
+		flag  string
+		value int
+	}{
+		{"max-connections", o.MaxConnections},
+		{"max-address-connections", o.MaxAddressConnections},
+		{"max-unauthenticated-connections", o.MaxUnauthenticatedConnections},
+		{"max-unauthenticated-watches", o.MaxUnauthenticatedWatches},
+		{"write-rate", o.WriteRate},
+		{"write-bytes", o.WriteBytes},
+	} {
+		if limit.value < 1 {
+			return usagef("--%s %d: must be at least 1", limit.flag, limit.value)
+		}
+	}
+	return nil
+}

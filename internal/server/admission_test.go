@@ -1,0 +1,168 @@
+package server
+
+import (
+	"context"
+	"crypto/tls"
+	"net"
+	"testing"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus/testutil"
+	"github.com/stretchr/testify/require"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/metadata"
+	"google.golang.org/grpc/status"
+
+	meridianv1 "meridian/api/meridian/v1"
+	"meridian/internal/rpcerr"
+	"meridian/internal/server/limits"
+)
+
+// refusals are how often a limit was exceeded.
+func (r *testServer) refusals(limit string) float64 {
+	return testutil.ToFloat64(r.limits.refusals.WithLabelValues(limit))
+}
+
+func (r *testServer) requireExceeded(limit string, err error) {
+	r.t.Helper()
+	require.Equal(r.t, codes.ResourceExhausted, status.Code(err), err)
+	err = rpcerr.FromStatus(err)
+	require.True(r.t, rpcerr.HasReason(err, ReasonLimit), err)
+	require.Positive(r.t, rpcerr.RetryAfter(err))
+	require.Equal(r.t, rpcerr.EffectNone, rpcerr.EffectOf(err))
+	var e *rpcerr.Error
+	require.ErrorAs(r.t, err, &e)
+	require.Equal(r.t, limit, e.Metadata[metaLimit])
+	require.ErrorContains(r.t, err, "the limit on ")
+	require.Positive(r.t, r.refusals(limit))
+}
+
+// Connections beyond the limit are closed before their handshake, and find a place
+// when another has ended.
+func TestConnectionsOfOneAddress(t *testing.T) {
+	r := newTestServer(t, func(o *LimitOptions) { o.MaxUnauthenticatedConnections = 2 })
+	dial := func() (*tls.Conn, error) {
+		raw, err := net.Dial("tcp", r.addr)
+		require.NoError(t, err)
+		t.Cleanup(func() { _ = raw.Close() })
+		conn := tls.Client(raw, &tls.Config{RootCAs: r.pool, ServerName: "127.0.0.1", NextProtos: []string{"h2"}})
+		return conn, conn.Handshake()
+	}
+	first, err := dial()
+	require.NoError(t, err)
+	_, err = dial()
+	require.NoError(t, err)
+	_, err = dial()
+	require.Error(t, err)
+	require.Equal(t, 1.0, r.refusals(limits.LimitUnauthenticated))
+	require.NoError(t, first.Close())
+	require.Eventually(t, func() bool { _, err := dial(); return err == nil }, time.Minute, 10*time.Millisecond)
+}
+
+// Connections of authenticated callers do not count among the others.
+func TestAuthenticatedConnectionsDoNotCount(t *testing.T) {
+	r := newTestServer(t, func(o *LimitOptions) { o.MaxUnauthenticatedConnections = 2 })
+	for range 5 {
+		require.NoError(t, r.stream("user", part(t), 1))
+	}
+	require.Zero(t, r.refusals(limits.LimitUnauthenticated))
+	total, unauthenticated := r.limits.grpc.Counts()
+	require.Equal(t, 5, total)
+	require.Zero(t, unauthenticated)
+}
+
+// A client that begins calls and gives them up loses its connection, authenticated or not.
+func TestAFloodOfAbortedCalls(t *testing.T) {
+	for _, who := range []string{"", "user"} {
+		t.Run("of "+who, func(t *testing.T) {
+			r := newTestServer(t)
+			conn := r.dial()
+			for i := 0; r.refusals(limits.LimitAborts) == 0; i++ {
+				require.Less(t, i, 100_000, "the flood has no end")
+				ctx, giveUp := context.WithCancel(metadata.AppendToOutgoingContext(t.Context(), "is", who))
+				stream, err := conn.NewStream(ctx, &grpc.StreamDesc{ClientStreams: true, ServerStreams: true}, applyMethod, grpc.ForceCodecV2(oneBuffer{}))
+				if err == nil {
+					_ = stream.SendMsg([]byte{}) // so that the call has begun on the wire
+				}
+				giveUp()
+			}
+			require.NoError(t, r.stream("user", part(t), 1), "others are served")
+		})
+	}
+}
+
+// Calls that unauthenticated clients make too often are refused before anything is
+// done for them; those of authenticated callers are not.
+func TestCallsOfUnauthenticatedClients(t *testing.T) {
+	r := newTestServer(t)
+	require.NoError(t, r.stream("user", part(t), 1))
+	conn := r.dial()
+	var refused error
+	for i := 0; refused == nil; i++ {
+		require.Less(t, i, 100_000, "the flood has no end")
+		refused = conn.Invoke(t.Context(), "/grpc.health.v1.Health/Check", []byte{}, &struct{}{}, grpc.ForceCodecV2(oneBuffer{}))
+	}
+	r.requireExceeded(limits.LimitCalls, refused)
+}
+
+// Watches without credentials are limited for each address; others are not.
+func TestWatchesOfUnauthenticatedClients(t *testing.T) {
+	r := newTestServer(t, func(o *LimitOptions) { o.MaxUnauthenticatedWatches = 2 })
+	watch := func(who, method string) (grpc.ClientStream, context.CancelFunc) {
+		ctx, end := context.WithCancel(metadata.AppendToOutgoingContext(t.Context(), "is", who))
+		t.Cleanup(end)
+		stream, err := r.dial().NewStream(ctx, &grpc.StreamDesc{ClientStreams: true, ServerStreams: true}, method, grpc.ForceCodecV2(oneBuffer{}))
+		require.NoError(t, err)
+		_ = stream.SendMsg([]byte{}) // how it ends is in the answer
+		_ = stream.CloseSend()
+		return stream, end
+	}
+	const health = "/grpc.health.v1.Health/Watch"
+	first, end := watch("", health)
+	require.NoError(t, first.RecvMsg(&struct{}{}))
+	second, _ := watch("", health)
+	require.NoError(t, second.RecvMsg(&struct{}{}))
+	third, _ := watch("", health)
+	r.requireExceeded(limits.LimitWatches, third.RecvMsg(&struct{}{}))
+	reflected, _ := watch("", "/grpc.reflection.v1.ServerReflection/ServerReflectionInfo")
+	r.requireExceeded(limits.LimitWatches, reflected.RecvMsg(&struct{}{}))
+	for range 5 {
+		known, _ := watch("user", meridianv1.AdminService_Watch_FullMethodName)
+		require.Equal(t, codes.Unimplemented, status.Code(known.RecvMsg(&struct{}{})), "it got as far as the handler")
+	}
+	end()
+	require.Eventually(t, func() bool {
+		again, _ := watch("", health)
+		return again.RecvMsg(&struct{}{}) == nil
+	}, time.Minute, 10*time.Millisecond)
+}
+
+// Writes are limited for each caller, and the refusal says when to write again.
+func TestWritesOfOneCaller(t *testing.T) {
+	r := newTestServer(t, func(o *LimitOptions) { o.WriteRate = 2 })
+	conn := r.dial()
+	client := meridianv1.NewAdminServiceClient(conn)
+	write := func(who string) error {
+		stream, err := client.Apply(metadata.AppendToOutgoingContext(t.Context(), "is", who))
+		require.NoError(t, err)
+		_ = stream.Send(&meridianv1.ApplyRequest{}) // the answer says how it ended
+		_, err = stream.CloseAndRecv()
+		return err
+	}
+	var refused error
+	for i := 0; refused == nil; i++ {
+		require.Less(t, i, 100_000, "writes have no limit")
+		refused = write("user")
+	}
+	r.requireExceeded(limits.LimitWriteRequests, refused)
+	require.NoError(t, write("admin"), "one caller does not hold up another")
+}
+
+// By a limit of none no client would be served.
+func TestLimitsMustBePositive(t *testing.T) {
+	o := DefaultLimits()
+	require.NoError(t, o.validate())
+	o.WriteRate = 0
+	require.ErrorContains(t, o.validate(), "--write-rate 0: must be at least 1")
+}
