@@ -217,7 +217,8 @@ roles: [db]
 		return r
 	}
 	mesh, _ := p.View().Get(resource.Key{Kind: "Mesh", Name: "default"})
-	require.NoError(t, p.Read(authztest.Anonymous(), mesh))
+	require.NoError(t, p.Read(authztest.As("bob"), mesh))
+	authztest.RequireDenied(t, p.Read(authztest.Anonymous(), mesh), authz.ReasonDenied, `missing: READ on Mesh "default"`)
 	require.NoError(t, p.Read(authztest.As("dba"), secret("db")))
 	authztest.RequireDenied(t, p.Read(authztest.As("dba"), secret("other")), authz.ReasonDenied, `UPDATE on GlobalSecret "other"`, `names db, not "other"`)
 	authztest.RequireDenied(t, p.Read(authztest.As("bob"), secret("db")), authz.ReasonDenied, "takes write access")
@@ -452,7 +453,7 @@ func TestGrantsAreBounded(t *testing.T) {
 	require.Equal(t, rpcerr.Invalid, rpcerr.CodeOf(err))
 	require.ErrorContains(t, err, "there would be 25000001 grants")
 	document := authztest.Ops(t, huge)[0].Resource
-	answer, err := access.New(p.Authorizer, p.Log.Read).Decide(authztest.Anonymous(), &meridianv1.CanIRequest{
+	answer, err := access.New(p.Authorizer, p.Log.Read).Decide(authztest.Admin(), &meridianv1.CanIRequest{
 		Access: "CREATE", AsUser: "admin", AsGroups: []string{authn.AdminGroup},
 		Resource: &meridianv1.Resource{Kind: string(document.Key().Kind), Name: document.Key().Name, Spec: document.Canonical()},
 	})

@@ -19,6 +19,8 @@ type Authorizer struct {
 	// refuseOpen is why no write may make every caller an administrator; empty
 	// where one may.
 	refuseOpen string
+	// readGranted makes every caller need an access to what it reads.
+	readGranted bool
 }
 
 // New returns the authorizer of a control plane. view returns the newest state
@@ -33,6 +35,10 @@ func (a *Authorizer) Newest() *store.View { return a.view() }
 // administrator (§6.5), for a reason that the refusal gives. Call it before the
 // first decision.
 func (a *Authorizer) RefuseOpen(reason string) { a.refuseOpen = reason }
+
+// ReadGranted makes reading take READ or another access to the resource, for every
+// caller (§6.1). Call it before the first decision.
+func (a *Authorizer) ReadGranted() { a.readGranted = true }
 
 // Open reports whether callers without credentials may write everything.
 func (a *Authorizer) Open() bool { return isOpen(a.Rules(a.view())) }
@@ -144,7 +150,7 @@ func (a *Authorizer) decide(ctx context.Context, ops []store.Op, guard func(auth
 		permit.Preconditions = append(permit.Preconditions, precondition)
 		d := rules.Check(request)
 		if !d.Allowed {
-			denials = append(denials, d.Denial)
+			denials = append(denials, a.hideStored(ctx, rules, view, request, d.Denial))
 			continue
 		}
 		authn.AddReason(ctx, d.By)
@@ -184,26 +190,6 @@ func requestFor(view *store.View, subject rbac.Subject, key resource.Key, r *res
 	}
 	request.Access = resource.AccessDelete
 	return request, precondition, nil
-}
-
-// Read decides whether the caller may read a resource. All callers read
-// everything but secret material, which takes write access to it
-// (§6.1); the bootstrap admin token takes membership of mesh-system:admin.
-func (a *Authorizer) Read(ctx context.Context, r *resource.Resource) error {
-	if r.Key() == token.AdminTokenKey {
-		return a.RequireAdmin(ctx)
-	}
-	d, ok := resource.Describe(r.Key().Kind)
-	if ok && !d.Sensitive {
-		return nil
-	}
-	who, subject := caller(ctx)
-	object := rbac.ObjectOf(r)
-	decision := a.Rules(a.view()).Check(rbac.Request{Subject: subject, Access: resource.AccessUpdate, Old: object, New: object})
-	if decision.Allowed {
-		return nil
-	}
-	return deniedRead(who, decision.Denial)
 }
 
 // GenerateUserToken decides whether the caller may issue a token for a user of

@@ -56,12 +56,6 @@ func missingLines(d *rbac.Denial) []string {
 	return []string{"missing: " + d.Missing(), "nearest rule: " + d.Rule()}
 }
 
-// deniedRead explains that secrets are read by those who may write them.
-func deniedRead(who authn.Principal, d *rbac.Denial) error {
-	d.Stored = false
-	return deniedBecause(who, append([]string{"reading secret material takes write access to it"}, missingLines(d)...)...)
-}
-
 func notThere(key resource.Key) error {
 	return rpcerr.New(rpcerr.NotFound, "NOT_FOUND", "%s does not exist", key)
 }

@@ -183,7 +183,7 @@ func (a *app) whoAmI(ctx context.Context, f print.Format) error {
 	var b strings.Builder
 	fmt.Fprintf(&b, "User:   %s\nGroups: %s\nKnown:  %s\n", me.GetName(), strings.Join(me.GetGroups(), ", "), sourceText(me.GetSource()))
 	if len(held) == 0 {
-		b.WriteString("Roles:  none: you can read everything but secret material, and write nothing\n")
+		b.WriteString("Roles:  none: you can write nothing\n")
 		return a.Output([]byte(b.String()))
 	}
 	b.WriteString("Roles:\n")
@@ -295,7 +295,11 @@ func (a *app) whoCan(ctx context.Context, roles *rolesFlags, access resource.Acc
 	}
 	t := &print.Table{Header: []string{"TYPE", "NAME", "ROLE", "RULE", "BINDING", "COVERS"}}
 	for _, h := range holders {
-		t.Add(string(h.Subject.Type), h.Subject.Name, h.Role, fmt.Sprintf("rules[%d]", h.Rule), h.Binding, h.Scope)
+		rule := fmt.Sprintf("rules[%d]", h.Rule)
+		if h.Role == "" {
+			rule = "" // by a setting of the server
+		}
+		t.Add(string(h.Subject.Type), h.Subject.Name, h.Role, rule, h.Binding, h.Scope)
 	}
 	return a.Table(t)
 }

@@ -12,6 +12,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	meridianv1 "meridian/api/meridian/v1"
+	"meridian/internal/authn"
 	"meridian/internal/authz"
 	"meridian/internal/batch"
 	"meridian/internal/cli/client"
@@ -89,6 +90,8 @@ func (h *harness) serveRoles(text string) {
 	}
 	require.NoError(h.t, p.Apply(p.Revision()+1, store.Txn{Ops: ops}).Err)
 	h.server.Access = access.New(authz.New(p.View), p.Read)
+	caller := authn.UserPrincipal("reader", nil)
+	h.server.Caller = &caller
 }
 
 func TestCanIOffline(t *testing.T) {
@@ -160,7 +163,7 @@ func TestAuthUsage(t *testing.T) {
 	roles, policy := h.write("roles.yaml", rolesYAML), h.write("new.yaml", webToBackend)
 	for want, args := range map[string][]string{
 		`unknown access "CRATE"; did you mean "CREATE"?`: {"can-i", "CRATE", "mesh/x"},
-		"unknown access \"READ\"; write one of CREATE":   {"can-i", "READ", "mesh/x"},
+		"unknown access \"LOOK\"; write one of CREATE":   {"can-i", "LOOK", "mesh/x"},
 		"missing ACCESS":                           {"can-i"},
 		"missing TYPE/NAME, or -f":                 {"can-i", "CREATE"},
 		"not both":                                 {"can-i", "CREATE", "mesh/x", "-f", policy},
@@ -245,17 +248,21 @@ func TestRolesWithoutBindings(t *testing.T) {
 	require.Contains(t, out.stderr, "there is no AccessRoleBinding in the files of --roles")
 }
 
-// The callers of the fake server are anonymous.
 func TestAuthOnline(t *testing.T) {
 	h := newHarness(t)
 	h.serveRoles(rolesYAML)
+	reader := h.server.Caller
+	h.server.Caller = nil
 	policy := h.write("new.yaml", webToBackend)
 
 	require.Equal(t, `User:   mesh-system:anonymous
 Groups: mesh-system:unauthenticated
 Known:  not at all: no credentials were sent
-Roles:  none: you can read everything but secret material, and write nothing
+Roles:  none: you can write nothing
 `, h.ok("auth", "whoami"))
+	require.Equal(t, exit.Denied, h.run("auth", "can-i", "CREATE", "-f", policy, "--as", "bob").code, "the rights of others are for those who read the rules")
+	require.Equal(t, exit.Denied, h.run("auth", "who-can", "UPDATE", "mesh/demo").code)
+	h.server.Caller = reader
 
 	out := h.run("auth", "can-i", "CREATE", "-f", policy)
 	require.Equal(t, exit.No, out.code)

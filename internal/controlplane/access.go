@@ -44,6 +44,9 @@ func (b *Base) OpenRecords(keys token.RingConfig) error {
 	if reason, refused := b.refusesOpen(); refused {
 		b.Authorizer.RefuseOpen(reason)
 	}
+	if b.Options.ReadAccess == server.ReadAccessGranted {
+		b.Authorizer.ReadGranted()
+	}
 	b.Health.Add(server.Check{Name: "access", Ready: func() error { return nil }, Note: b.openNote})
 	return nil
 }

@@ -2,6 +2,7 @@ package global
 
 import (
 	"context"
+	"slices"
 
 	"google.golang.org/protobuf/types/known/timestamppb"
 
@@ -34,7 +35,12 @@ func (s *controlService) Info(context.Context, *meridianv1.InfoRequest) (*meridi
 func (s *controlService) Zones(ctx context.Context, _ *meridianv1.ZonesRequest) (*meridianv1.ZonesResponse, error) {
 	known := s.global.zonesEverywhere(ctx)
 	response := &meridianv1.ZonesResponse{Revision: uint64(s.global.Store.Revision()), Notes: known.notes()}
+	may := s.global.Authorizer
 	for _, z := range known.zones {
+		if may.ReadKey(ctx, resource.Key{Kind: resource.KindZone, Name: string(z.Name)}) != nil {
+			continue
+		}
+		z.Quarantined = slices.DeleteFunc(slices.Clone(z.Quarantined), func(q zonesync.Quarantined) bool { return may.ReadKey(ctx, q.Key) != nil })
 		response.Zones = append(response.Zones, encodeZone(z))
 	}
 	return response, nil

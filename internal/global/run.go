@@ -226,8 +226,9 @@ func (g *global) assemble() error {
 	meridianv1.RegisterControlServiceServer(g.GRPC, &controlService{global: g})
 	meridianv1.RegisterClusterServiceServer(g.GRPC, &clusterService{global: g})
 	meridianv1.RegisterJoinServiceServer(g.GRPC, &joinService{global: g})
-	meridianv1.RegisterInspectServiceServer(g.GRPC, &inspectService{
-		matching: g.Matching, zones: g.zonesEverywhere, asking: g.fleet.Ask,
+	meridianv1.RegisterInspectServiceServer(g.GRPC, &admin.Inspect{
+		Answers: &inspectService{matching: g.Matching, zones: g.zonesEverywhere, asking: g.fleet.Ask},
+		Readers: g.Authorizer, View: func() store.Reader { return g.Store.View() },
 	})
 	syncv1.RegisterSyncServiceServer(g.GRPC, g.sync)
 	g.registerMetrics()

@@ -25,6 +25,12 @@ type Question interface {
 	// Ask answers from a matcher: a document for answer.Marshal. Errors:
 	// answer.ErrNotFound, answer.ErrInvalid.
 	Ask(m *policy.Matcher, at At) (any, error)
+	// About returns what is asked about: who may not read any of these resources is
+	// not answered. It is empty for questions about all there is.
+	About(mesh resource.MeshName) []resource.Key
+	// Restrict takes out of an encoded document what rests on resources that the
+	// reader may not read.
+	Restrict(document []byte, may answer.May) ([]byte, error)
 	// Render prints the page that people read, from an encoded document.
 	Render(w io.Writer, document []byte, form answer.Form) error
 }
@@ -269,4 +275,93 @@ func Page[D any](w io.Writer, document []byte, form answer.Form, page func(io.Wr
 		return err
 	}
 	return page(w, &d, form)
+}
+
+// About implements Question.
+func (q Dataplane) About(mesh resource.MeshName) []resource.Key { return dataplanes(mesh, q.Name) }
+
+// Restrict implements Question.
+func (Dataplane) Restrict(document []byte, may answer.May) ([]byte, error) {
+	return restrict[answer.DataplaneAnswer](document, may)
+}
+
+// About implements Question.
+func (q Connection) About(mesh resource.MeshName) []resource.Key {
+	return dataplanes(mesh, q.From, q.To)
+}
+
+// Restrict implements Question.
+func (Connection) Restrict(document []byte, may answer.May) ([]byte, error) {
+	return restrict[answer.ConnectionAnswer](document, may)
+}
+
+// About implements Question.
+func (q Why) About(mesh resource.MeshName) []resource.Key { return dataplanes(mesh, q.Dataplane) }
+
+// Restrict implements Question.
+func (Why) Restrict(document []byte, may answer.May) ([]byte, error) {
+	return restrict[answer.WhyAnswer](document, may)
+}
+
+// About implements Question.
+func (q Policy) About(mesh resource.MeshName) []resource.Key {
+	return []resource.Key{{Kind: q.Kind, Mesh: mesh, Name: q.Name}}
+}
+
+// Restrict implements Question.
+func (q Policy) Restrict(document []byte, may answer.May) ([]byte, error) {
+	if q.Rule != "" {
+		return restrict[answer.RuleAnswer](document, may)
+	}
+	return restrict[answer.PolicyAnswer](document, may)
+}
+
+// About implements Question.
+func (q Route) About(mesh resource.MeshName) []resource.Key {
+	return []resource.Key{{Kind: resource.KindHTTPRoute, Mesh: mesh, Name: q.Name}, {Kind: resource.KindGRPCRoute, Mesh: mesh, Name: q.Name}}
+}
+
+// Restrict implements Question.
+func (Route) Restrict(document []byte, may answer.May) ([]byte, error) {
+	return restrict[answer.RouteAnswer](document, may)
+}
+
+// About implements Question.
+func (Conditions) About(resource.MeshName) []resource.Key { return nil }
+
+// Restrict implements Question.
+func (Conditions) Restrict(document []byte, may answer.May) ([]byte, error) {
+	return restrict[answer.ConditionsAnswer](document, may)
+}
+
+// About implements Question.
+func (Dataplanes) About(resource.MeshName) []resource.Key { return nil }
+
+// Restrict implements Question.
+func (Dataplanes) Restrict(document []byte, may answer.May) ([]byte, error) {
+	return restrict[answer.DataplanesAnswer](document, may)
+}
+
+// dataplanes returns the keys of the dataplanes that are named.
+func dataplanes(mesh resource.MeshName, names ...string) []resource.Key {
+	var keys []resource.Key
+	for _, name := range names {
+		if name != "" {
+			keys = append(keys, policy.DataplaneKey(mesh, name))
+		}
+	}
+	return keys
+}
+
+// restrict decodes a document, restricts it and encodes it again.
+func restrict[D any, P interface {
+	*D
+	Restrict(may answer.May)
+}](document []byte, may answer.May) ([]byte, error) {
+	var d D
+	if err := answer.Unmarshal(document, &d); err != nil {
+		return nil, err
+	}
+	P(&d).Restrict(may)
+	return answer.Marshal(&d)
 }

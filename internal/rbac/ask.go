@@ -18,6 +18,9 @@ type Question struct {
 	// Stored looks a resource up that no content was given for; nil when nothing
 	// is stored anywhere.
 	Stored func(key resource.Key) (*resource.Resource, bool)
+	// Hidden reports whether the content of what is stored is not to show in the
+	// answer: it is judged by its identity then. nil hides nothing.
+	Hidden func(stored *resource.Resource) bool
 	// Rules is what the set was compiled from: what a change would give to others
 	// is judged by it.
 	Rules View
@@ -64,7 +67,7 @@ func (q *Question) key() resource.Key {
 func (q *Question) change() (Change, bool) {
 	c := Change{Key: q.key(), Resource: q.New}
 	switch {
-	case !OnResources(q.Access) || c.Key.Name == "":
+	case !OnResources(q.Access) || q.Access == resource.AccessRead || c.Key.Name == "":
 		return c, false
 	case q.Access == resource.AccessDelete:
 		c.Resource = nil
@@ -83,6 +86,9 @@ func (q *Question) request(subject Subject) Request {
 	if q.Stored != nil && key.Name != "" {
 		if o, ok := q.Stored(key); ok {
 			stored, exists = ObjectOf(o), true
+			if q.Hidden != nil && q.Hidden(o) {
+				stored.Spec = nil
+			}
 		}
 	}
 	r.New, r.Old = stored, stored

@@ -23,7 +23,7 @@ type Decision struct {
 // without allocating.
 func (s *Set) Check(r Request) Decision {
 	switch r.Access {
-	case resource.AccessCreate:
+	case resource.AccessCreate, resource.AccessRead:
 		return s.checkOn(&r, sideNew)
 	case resource.AccessDelete:
 		return s.checkOn(&r, sideOld)
@@ -50,7 +50,7 @@ func (r *Request) on(at side) Object {
 }
 
 func (s *Set) checkOn(r *Request, at side) Decision {
-	if by := s.find(r.Subject, accessBit(r.Access), r.on(at)); by != nil {
+	if by := s.find(r.Subject, granting(r.Access, r.on(at).Key.Kind), r.on(at)); by != nil {
 		return Decision{Allowed: true, By: by}
 	}
 	return Decision{Denial: s.deny(*r, at)}
@@ -98,6 +98,33 @@ func (s *Set) find(subject Subject, access accessSet, o Object) *Grant {
 		}
 	}
 	return nil
+}
+
+// CouldRead reports whether some rule of a subject is about reading resources of a
+// kind in a mesh, whichever they are; an empty mesh stands for any.
+func (s *Set) CouldRead(subject Subject, kind resource.Kind, mesh resource.MeshName) bool {
+	access := granting(resource.AccessRead, kind)
+	for h := range s.holdings(subject) {
+		for _, g := range h.all {
+			if g.access&access != 0 && g.hasType(kind) && (mesh == "" || g.hasMesh(mesh)) {
+				return true
+			}
+		}
+	}
+	return false
+}
+
+// ReadsMesh reports whether a subject may read everything in a mesh but secret
+// material: by one rule that is about the mesh and has no other restriction.
+func (s *Set) ReadsMesh(subject Subject, mesh resource.MeshName) bool {
+	for h := range s.holdings(subject) {
+		for _, g := range h.all {
+			if g.access&onResources != 0 && len(g.types) == 0 && len(g.names) == 0 && len(g.when) == 0 && g.hasMesh(mesh) {
+				return true
+			}
+		}
+	}
+	return false
 }
 
 func (h *holding) find(access accessSet, o Object) *Grant {

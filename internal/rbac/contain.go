@@ -11,7 +11,7 @@ import (
 // a subject with other gains nothing by r. It looks at how the rules are
 // written, and says no where it cannot tell.
 func (r *Rule) Within(other *Rule) bool {
-	if r.access&^other.access != 0 {
+	if r.access&^other.access.implied() != 0 {
 		return false
 	}
 	if r.access&onResources != 0 && !r.resourcesWithin(other) {

@@ -392,6 +392,8 @@ func (d *drawn) requests(yield func(Request) bool) {
 				{Access: resource.AccessCreate, New: d.now[i]},
 				{Access: resource.AccessUpdate, Old: d.old[i], New: d.now[i]},
 				{Access: resource.AccessDelete, Old: d.old[i]},
+				{Access: resource.AccessRead, New: d.now[i]},
+				{Access: resource.AccessRead, New: Object{Key: d.now[i].Key}},
 				{Access: resource.AccessDelete, Old: Object{Key: d.old[i].Key}},
 			} {
 				if r.Subject = subject; !yield(r) {
@@ -400,7 +402,7 @@ func (d *drawn) requests(yield func(Request) bool) {
 			}
 		}
 		for _, token := range d.tokens {
-			for _, access := range Accesses()[3:] {
+			for _, access := range Accesses()[4:] {
 				if !yield(Request{Subject: subject, Access: access, Token: token}) {
 					return
 				}

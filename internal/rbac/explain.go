@@ -127,7 +127,7 @@ type inquiry struct {
 // failures tries all tests of a rule.
 func (r *Rule) failures(q *inquiry) failures {
 	var f failures
-	onResource, bit := OnResources(q.access), accessBit(q.access)
+	onResource, bit := OnResources(q.access), granting(q.access, q.key.Kind)
 	switch {
 	case r.access&bit != 0:
 	case r.mesh != nil && slices.Contains(r.Spec.Access, q.access):
@@ -289,7 +289,7 @@ func (h *holding) best(access resource.Access, key resource.Key) *Grant {
 	var conditional *Grant
 	for _, g := range h.all {
 		switch {
-		case g.access&accessBit(access) == 0:
+		case g.access&granting(access, key.Kind) == 0:
 		case OnResources(access) && !g.covers(key):
 		case access == resource.AccessGenerateDataplaneToken && key.Mesh != "" && !g.hasMesh(key.Mesh):
 		case !g.Conditional():

@@ -293,14 +293,14 @@ func (s *Set) HasAdmin() bool {
 			granted |= r.access
 		}
 	}
-	return granted == everyAccess && len(s.Holders(AdminRole)) > 0
+	return granted.implied() == everyAccess && len(s.Holders(AdminRole)) > 0
 }
 
 // WritesEverything reports whether a subject may create, update and delete every
 // resource, by rules without any restriction, or will be able to once the role
 // admin exists again.
 func (s *Set) WritesEverything(subject Subject) bool {
-	return s.entitled(subject, (*Rule).unrestricted)&onResources == onResources
+	return s.entitled(subject, (*Rule).unrestricted)&onWrites == onWrites
 }
 
 // WritesRoles reports whether a subject may create and update every AccessRole.

@@ -20,7 +20,7 @@ type naive struct {
 
 func (n naive) allowed(r Request) bool {
 	switch r.Access {
-	case resource.AccessCreate:
+	case resource.AccessCreate, resource.AccessRead:
 		return n.grants(r, r.New)
 	case resource.AccessUpdate:
 		return n.grants(r, r.Old) && n.grants(r, r.New)
@@ -40,7 +40,7 @@ func (n naive) grants(r Request, o Object) bool {
 		}
 		for _, role := range b.Roles {
 			for _, rule := range n.roles[role].Rules {
-				if mine && slices.Contains(rule.Access, r.Access) && n.rule(rule, r, o) {
+				if mine && naiveGrants(rule.Access, r.Access, o.Key.Kind) && n.rule(rule, r, o) {
 					return true
 				}
 			}
@@ -49,9 +49,23 @@ func (n naive) grants(r Request, o Object) bool {
 	return false
 }
 
+// naiveGrants: reading takes any access to a resource; of secrets, UPDATE (§6.1).
+func naiveGrants(granted []resource.Access, wanted resource.Access, kind resource.Kind) bool {
+	if wanted != resource.AccessRead {
+		return slices.Contains(granted, wanted)
+	}
+	secret := kind == "GlobalSecret" || kind == "Secret"
+	for _, a := range granted {
+		if a == "UPDATE" || !secret && (a == "CREATE" || a == "DELETE" || a == "READ") {
+			return true
+		}
+	}
+	return false
+}
+
 func (n naive) rule(rule resource.AccessRule, r Request, o Object) bool {
 	token := r.Access == resource.AccessGenerateDataplaneToken
-	if r.Access == resource.AccessCreate || r.Access == resource.AccessUpdate || r.Access == resource.AccessDelete {
+	if slices.Contains([]resource.Access{"CREATE", "UPDATE", "DELETE", "READ"}, r.Access) {
 		if len(rule.Types) > 0 && !slices.ContainsFunc(rule.Types, func(k resource.Kind) bool {
 			return k == o.Key.Kind || k == "UpstreamTimeout" && o.Key.Kind == "MeshUpstreamTimeout"
 		}) ||

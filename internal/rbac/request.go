@@ -58,7 +58,7 @@ type Request struct {
 // §6.1.
 func Accesses() []resource.Access {
 	return []resource.Access{
-		resource.AccessCreate, resource.AccessUpdate, resource.AccessDelete,
+		resource.AccessCreate, resource.AccessUpdate, resource.AccessDelete, resource.AccessRead,
 		resource.AccessGenerateDataplaneToken, resource.AccessGenerateUserToken,
 		resource.AccessGenerateZoneCPToken, resource.AccessGenerateZoneToken,
 	}
@@ -67,7 +67,7 @@ func Accesses() []resource.Access {
 // OnResources reports whether an access is about a resource, and not about
 // generating a token.
 func OnResources(a resource.Access) bool {
-	return a == resource.AccessCreate || a == resource.AccessUpdate || a == resource.AccessDelete
+	return accessBit(a)&onResources != 0
 }
 
 // accessSet is a set of accesses, one bit each in the order of Accesses.
@@ -89,18 +89,44 @@ func accessBit(a resource.Access) accessSet {
 		return 1 << 5
 	case resource.AccessGenerateZoneToken:
 		return 1 << 6
+	case resource.AccessRead:
+		return 1 << 7
 	default:
 		return 0
 	}
 }
 
 const (
-	onResources   accessSet = 1<<0 | 1<<1 | 1<<2
+	onWrites      accessSet = 1<<0 | 1<<1 | 1<<2
+	onReads       accessSet = 1 << 7
+	onResources             = onWrites | onReads
 	onTokens      accessSet = 1<<3 | 1<<4 | 1<<5 | 1<<6
 	onMeshTokens  accessSet = 1 << 3
 	everyAccess             = onResources | onTokens
 	outsideMeshes           = onTokens &^ onMeshTokens
 )
+
+// granting returns the accesses of which one is enough to have an access on a kind:
+// reading takes READ or any other access to the resource, and reading secret
+// material takes write access to it (§6.1).
+func granting(a resource.Access, kind resource.Kind) accessSet {
+	if a != resource.AccessRead {
+		return accessBit(a)
+	}
+	if d, ok := resource.Describe(kind); ok && d.Sensitive {
+		return accessBit(resource.AccessUpdate)
+	}
+	return onResources
+}
+
+// implied adds what the accesses of a rule bring with them: a rule that grants a
+// write on a resource grants reading it.
+func (s accessSet) implied() accessSet {
+	if s&onWrites != 0 {
+		return s | onReads
+	}
+	return s
+}
 
 // list spells a set out.
 func (s accessSet) list() []resource.Access {

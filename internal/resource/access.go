@@ -15,6 +15,7 @@ const (
 	AccessCreate                 Access = "CREATE"
 	AccessUpdate                 Access = "UPDATE"
 	AccessDelete                 Access = "DELETE"
+	AccessRead                   Access = "READ"
 	AccessGenerateDataplaneToken Access = "GENERATE_DATAPLANE_TOKEN"
 	AccessGenerateUserToken      Access = "GENERATE_USER_TOKEN"
 	AccessGenerateZoneCPToken    Access = "GENERATE_ZONE_CP_TOKEN"
@@ -31,7 +32,7 @@ type AccessRule struct {
 	Types  []Kind       `json:"types,omitzero" doc:"Kinds of resources; all when absent or empty."`
 	Names  []string     `json:"names,omitzero" doc:"Names of resources; all when absent or empty."`
 	Mesh   *MeshName    `json:"mesh,omitzero" doc:"Mesh of the resources, '*' for any; restricts the rule to kinds that live in a mesh."`
-	Access []Access     `json:"access" required:"true" enum:"CREATE|UPDATE|DELETE|GENERATE_DATAPLANE_TOKEN|GENERATE_USER_TOKEN|GENERATE_ZONE_CP_TOKEN|GENERATE_ZONE_TOKEN" doc:"What is granted."`
+	Access []Access     `json:"access" required:"true" enum:"CREATE|UPDATE|DELETE|READ|GENERATE_DATAPLANE_TOKEN|GENERATE_USER_TOKEN|GENERATE_ZONE_CP_TOKEN|GENERATE_ZONE_TOKEN" doc:"What is granted."`
 	When   []AccessWhen `json:"when,omitzero" doc:"Conditions on the content; one entry that holds is enough, none is no condition."`
 }
 

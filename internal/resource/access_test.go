@@ -32,7 +32,7 @@ func TestAccessRoleConditions(t *testing.T) {
 		"bad token name":         {rule(`{"dpToken": {"names": ["we*b"]}}`), "a prefix before"},
 		"no token tags":          {rule(`{"dpToken": {"tags": []}}`), "needs at least one of tags and names"},
 		"an unknown type":        {`{"rules": [{"access": ["CREATE"], "types": ["TrafficPermision"]}]}`, `did you mean "TrafficPermission"?`},
-		"an unknown access":      {`{"rules": [{"access": ["READ"]}]}`, "access"},
+		"an unknown access":      {`{"rules": [{"access": ["SEE"]}]}`, "access"},
 		"no access":              {`{"rules": [{"access": []}]}`, "a rule without access grants nothing"},
 		"a mesh of two stars":    {`{"rules": [{"access": ["CREATE"], "mesh": "**"}]}`, "'*' is any mesh"},
 		"a thousand rules":       {`{"rules": [` + strings.Repeat(`{"access": ["CREATE"]}, `, 999) + `{"access": ["CREATE"]}]}`, ""},

@@ -353,10 +353,9 @@ func planOf(t reflect.Type) *structPlan {
 func (p *structPlan) add(t reflect.Type, index []int) {
 	for i := range t.NumField() {
 		f := t.Field(i)
-		name, option, _ := strings.Cut(f.Tag.Get("json"), ",")
+		name, _, _ := strings.Cut(f.Tag.Get("json"), ",")
 		at := append(append([]int(nil), index...), i)
-		// A field whose type is a type parameter cannot be embedded: inline says it is.
-		if name == "" && f.Type.Kind() == reflect.Struct && (f.Anonymous || option == "inline") {
+		if f.Anonymous && name == "" && f.Type.Kind() == reflect.Struct {
 			p.add(f.Type, at)
 			continue
 		}

@@ -2,7 +2,14 @@ package resource
 
 // MeshCircuitBreaker bounds load and ejects failing endpoints.
 type MeshCircuitBreaker struct {
-	BothPolicy[BreakerConf, *BreakerConf]
+	BothPolicy[MeshCircuitBreakerItem, *MeshCircuitBreakerItem]
+}
+
+// MeshCircuitBreakerItem does so for what it targets.
+type MeshCircuitBreakerItem struct {
+	ItemRef
+	BreakerConf
+	Default *BreakerConf `json:"default,omitzero" doc:"Another place for the configuration beside targetRef."`
 }
 
 // BreakerConf is the configuration of a MeshCircuitBreaker.
@@ -49,9 +56,20 @@ type SuccessRate struct {
 
 func (*BreakerConf) check(Path, *Report) {}
 
+func (i *MeshCircuitBreakerItem) parts() itemParts {
+	return partsOf(&i.ItemRef, &i.BreakerConf, i.Default)
+}
+
 // MeshHealthCheck probes the endpoints behind outbounds.
 type MeshHealthCheck struct {
-	ToPolicy[MeshHealthCheckConf, *MeshHealthCheckConf]
+	ToPolicy[MeshHealthCheckItem, *MeshHealthCheckItem]
+}
+
+// MeshHealthCheckItem probes the endpoints of what it targets.
+type MeshHealthCheckItem struct {
+	ItemRef
+	MeshHealthCheckConf
+	Default *MeshHealthCheckConf `json:"default,omitzero" doc:"Another place for the configuration beside targetRef."`
 }
 
 // MeshHealthCheckConf is the configuration of a MeshHealthCheck.
@@ -85,9 +103,20 @@ type MeshHealthCheckGRPC struct {
 
 func (*MeshHealthCheckConf) check(Path, *Report) {}
 
+func (i *MeshHealthCheckItem) parts() itemParts {
+	return partsOf(&i.ItemRef, &i.MeshHealthCheckConf, i.Default)
+}
+
 // MeshHTTPFault makes HTTP requests fail on purpose.
 type MeshHTTPFault struct {
-	BothPolicy[HTTPFaultConf, *HTTPFaultConf]
+	BothPolicy[MeshHTTPFaultItem, *MeshHTTPFaultItem]
+}
+
+// MeshHTTPFaultItem does so for what it targets.
+type MeshHTTPFaultItem struct {
+	ItemRef
+	HTTPFaultConf
+	Default *HTTPFaultConf `json:"default,omitzero" doc:"Another place for the configuration beside targetRef."`
 }
 
 // HTTPFaultConf is the configuration of a MeshHTTPFault.
@@ -103,9 +132,20 @@ func (c *HTTPFaultConf) check(at Path, r *Report) {
 	}
 }
 
+func (i *MeshHTTPFaultItem) parts() itemParts {
+	return partsOf(&i.ItemRef, &i.HTTPFaultConf, i.Default)
+}
+
 // MeshRateLimit bounds how much is accepted.
 type MeshRateLimit struct {
-	BothPolicy[MeshRateLimitConf, *MeshRateLimitConf]
+	BothPolicy[MeshRateLimitItem, *MeshRateLimitItem]
+}
+
+// MeshRateLimitItem does so for what it targets.
+type MeshRateLimitItem struct {
+	ItemRef
+	MeshRateLimitConf
+	Default *MeshRateLimitConf `json:"default,omitzero" doc:"Another place for the configuration beside targetRef."`
 }
 
 // MeshRateLimitConf is the configuration of a MeshRateLimit.
@@ -145,3 +185,7 @@ type LocalOnRateLimit struct {
 }
 
 func (*MeshRateLimitConf) check(Path, *Report) {}
+
+func (i *MeshRateLimitItem) parts() itemParts {
+	return partsOf(&i.ItemRef, &i.MeshRateLimitConf, i.Default)
+}

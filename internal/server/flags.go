@@ -25,6 +25,12 @@ const (
 	EnvironmentKubernetes = "kubernetes"
 )
 
+// The values of --read-access (§6.1).
+const (
+	ReadAccessAll     = "all"
+	ReadAccessGranted = "granted"
+)
+
 // Options are the settings that the global and the zone have in common.
 type Options struct {
 	// DataDir holds everything the server keeps. Required.
@@ -54,6 +60,8 @@ type Options struct {
 	LocalhostIsAdmin bool
 	// DefaultAccess is one of the DefaultAccess values; empty is auto (§6.5).
 	DefaultAccess string
+	// ReadAccess is one of the ReadAccess values; empty is all (§6.1).
+	ReadAccess string
 	// Environment is "universal" or "kubernetes": it decides which groups the
 	// default access rules name (§6.5).
 	Environment string
@@ -78,6 +86,7 @@ func (o *Options) Bind(flags *pflag.FlagSet, grpcAddr, httpAddr string) {
 	flags.StringVar(&o.CAFile, "ca-file", "", "PEM certificate of the authority that signed --cert-file, handed to clients")
 	flags.BoolVar(&o.LocalhostIsAdmin, "localhost-is-admin", true, "treat a caller from loopback without credentials as the user admin")
 	flags.StringVar(&o.DefaultAccess, "default-access", DefaultAccessAuto, "auto, open or restricted: whether a binding that makes every caller an administrator is written on first start and accepted later; auto does so while every listener is on loopback")
+	flags.StringVar(&o.ReadAccess, "read-access", ReadAccessAll, "all or granted: who reads what is no secret, every authenticated user, or users to whom a role grants READ or another access to it")
 	flags.StringVar(&o.Environment, "environment", EnvironmentUniversal, "universal or kubernetes: kubernetes adds its own groups to the default access rules, on first start")
 	o.Limits.bind(flags)
 	flags.StringVar(&o.LogLevel, "log-level", "info", "debug, info, warn or error")
@@ -93,6 +102,8 @@ func (o *Options) Validate() error {
 		return usagef("--environment %q: write %s or %s", o.Environment, EnvironmentUniversal, EnvironmentKubernetes)
 	case !slices.Contains([]string{"", DefaultAccessAuto, DefaultAccessOpen, DefaultAccessRestricted}, o.DefaultAccess):
 		return usagef("--default-access %q: write %s, %s or %s", o.DefaultAccess, DefaultAccessAuto, DefaultAccessOpen, DefaultAccessRestricted)
+	case !slices.Contains([]string{"", ReadAccessAll, ReadAccessGranted}, o.ReadAccess):
+		return usagef("--read-access %q: write %s or %s", o.ReadAccess, ReadAccessAll, ReadAccessGranted)
 	case o.AdvertiseAddr != "" && !hasPort(o.AdvertiseAddr):
 		return usagef("--advertise-addr %s: write host:port", o.AdvertiseAddr)
 	case (o.CertFile == "") != (o.KeyFile == ""):

@@ -24,6 +24,7 @@ import (
 	"meridian/internal/policy/engines"
 	"meridian/internal/resource"
 	"meridian/internal/server"
+	"meridian/internal/service/admin"
 	"meridian/internal/service/dataplane"
 	"meridian/internal/store"
 	zonesync "meridian/internal/sync"
@@ -268,7 +269,7 @@ func (z *zone) assemble() error {
 	z.inspect.matching, z.inspect.proxies = z.Matching, z.dataplanes
 	z.Assemble(controlplane.API{Authorize: dataplane.Authorize(authz.AuthorizeMethods(nil)), View: z.view, Uses: tokenUses()}, z.admin())
 	meridianv1.RegisterControlServiceServer(z.GRPC, &controlService{zone: z})
-	meridianv1.RegisterInspectServiceServer(z.GRPC, z.inspect)
+	meridianv1.RegisterInspectServiceServer(z.GRPC, &admin.Inspect{Answers: z.inspect, Readers: z.Authorizer, View: z.view})
 	meridianv1.RegisterDataplaneServiceServer(z.GRPC, z.dataplanes)
 	z.registerMetrics()
 	return nil

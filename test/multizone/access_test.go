@@ -164,6 +164,50 @@ func TestDefaultAccess(t *testing.T) {
 	require.Contains(t, open.start().ready().readyz(t), "[!] access: every caller is an administrator")
 }
 
+// §6.1: with --read-access=granted a team sees its own mesh and no other, through
+// the global and about dataplanes of a zone too.
+func TestTeamReadsItsMesh(t *testing.T) {
+	global := newGlobal(t, "--read-access=granted").start().ready()
+	zone := newZone(t, global, "east").start().ready()
+	global.awaitState("east", "in-sync")
+	global.mustWith("type: Mesh\nname: demo\n---"+strings.ReplaceAll(webTo("web"), "mesh: default", "mesh: demo")+"---"+webTo("secret")+`---
+type: AccessRole
+name: demo
+rules: [{mesh: demo, access: [READ]}]
+---
+type: AccessRoleBinding
+name: demo
+subjects: [{type: Group, name: demo}]
+roles: [demo]
+---
+type: AccessRoleBinding
+name: default
+subjects: [{type: Group, name: mesh-system:admin}]
+roles: [admin]
+`, "apply", "-f", "-", "--wait=zones")
+	zone.mustWith(webDataplane+"---\n"+strings.ReplaceAll(webDataplane, "mesh: default", "mesh: demo"), "apply", "-f", "-")
+	token := strings.TrimSpace(global.must("generate", "user-token", "--name", "ann", "--group", "demo", "--valid-for", "1h"))
+	config := filepath.Join(t.TempDir(), "ann.yaml")
+	add := meridian(t, config, "", "config", "control-planes", "add", "--name=cp", "--address="+global.addresses()["grpc"], "--skip-verify", "--auth-type=tokens", "--auth-conf", "token="+token)
+	require.Zero(t, add.code, add.stderr)
+
+	ann := func(args ...string) result { return meridian(t, config, "", args...) }
+	require.Equal(t, "TrafficPermission/web-to-backend\n", ann("get", "traffic-permissions", "-m", "demo", "-o", "name").stdout)
+	require.NotContains(t, ann("export").stdout, "secret")
+	require.Equal(t, 4, ann("get", "traffic-permissions", "-m", "default").code)
+	require.Contains(t, ann("inspect", "dataplane", "web-1", "-m", "demo").stdout, "web-to-backend")
+	require.Equal(t, 4, ann("inspect", "dataplane", "web-1", "-m", "default").code)
+	require.Equal(t, 4, ann("why", "web-1", "TrafficPermission").code)
+	dataplanes := ann("dataplanes").stdout
+	require.Contains(t, dataplanes, "demo")
+	require.NotContains(t, dataplanes, "default")
+	require.NotContains(t, ann("zones").stdout, "east")
+	require.Equal(t, 4, ann("auth", "who-can", "UPDATE", "Mesh/demo").code)
+	require.Equal(t, 1, ann("auth", "can-i", "READ", "Mesh/demo").code)
+	require.Zero(t, ann("auth", "can-i", "READ", "TrafficPermission/web-to-backend", "-m", "demo").code)
+	require.Equal(t, 4, ann("get", "mesh", "demo").code)
+}
+
 // §6.5, §6.6, §6.10: unauthenticated callers have the rights of their group, which
 // are all on a global and none in its zones; roles stay where they were written.
 func TestAccessOfUnauthenticatedCallers(t *testing.T) {
@@ -178,7 +222,7 @@ func TestAccessOfUnauthenticatedCallers(t *testing.T) {
 	outside := zone.anonymous()
 	who := meridian(t, outside, "", "auth", "whoami")
 	require.Contains(t, who.stdout, "mesh-system:anonymous")
-	require.Contains(t, meridian(t, outside, "", "get", "traffic-permissions").stdout, "web-to-backend", "reading is open")
+	require.Equal(t, 4, meridian(t, outside, "", "get", "traffic-permissions").code, "reading is open to authenticated users")
 	closed := meridian(t, outside, webDataplane, "apply", "-f", "-")
 	require.Equal(t, 4, closed.code)
 	require.Contains(t, closed.stderr, `Error: Access Denied (user "mesh-system:anonymous/mesh-system:unauthenticated" cannot access the resource)`)

@@ -22,6 +22,7 @@ import (
 	"google.golang.org/protobuf/types/known/timestamppb"
 
 	meridianv1 "meridian/api/meridian/v1"
+	"meridian/internal/authn"
 	"meridian/internal/batch"
 	"meridian/internal/resource"
 	"meridian/internal/rpcerr"
@@ -61,10 +62,12 @@ type Server struct {
 	PendingStay bool
 	// Waiting, if set, is called when WaitForZones has told which it waits for, and
 	// which then waits until the client leaves.
-	Waiting    func()
-	Waits      []*meridianv1.WaitForZonesRequest
-	Inspected  []*meridianv1.InspectRequest
-	Access     meridianv1.AccessServiceServer
+	Waiting   func()
+	Waits     []*meridianv1.WaitForZonesRequest
+	Inspected []*meridianv1.InspectRequest
+	Access    meridianv1.AccessServiceServer
+	// Caller is who Access is asked by; anonymous when it is nil.
+	Caller     *authn.Principal
 	Snapshots  *Snapshots
 	Tokens     *Tokens
 	AllMembers *meridianv1.MembersResponse
@@ -358,16 +361,33 @@ type accessService struct {
 }
 
 func (s accessService) WhoAmI(ctx context.Context, req *meridianv1.WhoAmIRequest) (*meridianv1.WhoAmIResponse, error) {
-	return s.server.Access.WhoAmI(ctx, req)
+	return s.server.Access.WhoAmI(s.by(ctx), req)
 }
 
 func (s accessService) CanI(stream grpc.ClientStreamingServer[meridianv1.CanIRequest, meridianv1.CanIResponse]) error {
-	return s.server.Access.CanI(stream)
+	return s.server.Access.CanI(askedBy{stream, s.by(stream.Context())})
 }
 
 func (s accessService) WhoCan(ctx context.Context, req *meridianv1.WhoCanRequest) (*meridianv1.WhoCanResponse, error) {
-	return s.server.Access.WhoCan(ctx, req)
+	return s.server.Access.WhoCan(s.by(ctx), req)
 }
+
+// by returns the context of a request by the caller.
+func (s accessService) by(ctx context.Context) context.Context {
+	if s.server.Caller == nil {
+		return ctx
+	}
+	return authn.WithPrincipal(ctx, *s.server.Caller)
+}
+
+// askedBy is a stream with the context of its caller.
+type askedBy struct {
+	grpc.ClientStreamingServer[meridianv1.CanIRequest, meridianv1.CanIResponse]
+	ctx context.Context
+}
+
+// Context implements grpc.ServerStream.
+func (s askedBy) Context() context.Context { return s.ctx }
 
 // Serve runs the server on a free port until the test ends, and returns its
 // address and what stops it before.

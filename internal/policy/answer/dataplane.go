@@ -108,8 +108,9 @@ type DataplaneSummary struct {
 	Services []string          `json:"services"`
 	// Outbounds are the services it consumes.
 	Outbounds []string `json:"outbounds"`
-	// Policies counts the distinct policies that take effect on it.
-	Policies int `json:"policies"`
+	// Policies counts the distinct policies that take effect on it; nil for a reader
+	// who may not read all of them.
+	Policies *int `json:"policies"`
 	// Unmatched says why no policy is matched to it; empty when they are.
 	Unmatched string `json:"unmatched,omitempty"`
 	// ProxyState is absent where proxies are not known.
@@ -154,7 +155,8 @@ func summary(r *policy.Reading, key resource.Key, shape *policy.Shape, zone reso
 			used[p] = struct{}{}
 		}
 	}
-	s.Policies = len(used)
+	count := len(used)
+	s.Policies = &count
 	if !r.Mesh(key.Mesh).Exists {
 		s.Unmatched = fmt.Sprintf("mesh %s does not exist", key.Mesh)
 	}

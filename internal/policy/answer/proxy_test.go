@@ -23,7 +23,8 @@ func TestProxyStates(t *testing.T) {
 	list := &answer.DataplanesAnswer{}
 	for i, state := range states {
 		list.Items = append(list.Items, answer.DataplaneSummary{
-			Mesh: "default", Name: "web-" + string(rune('1'+i)), Zone: "east", Services: []string{"web"}, Outbounds: []string{}, ProxyState: state,
+			Policies: new(int),
+			Mesh:     "default", Name: "web-" + string(rune('1'+i)), Zone: "east", Services: []string{"web"}, Outbounds: []string{}, ProxyState: state,
 		})
 	}
 	encoded, err := answer.Marshal(list)

@@ -295,7 +295,7 @@ func RenderDataplanes(w io.Writer, a *DataplanesAnswer, form Form) error {
 		if d.Gateway {
 			services += " (gateway)"
 		}
-		cells := []string{string(d.Mesh), d.Name, string(d.Zone), services, strconv.Itoa(d.Policies)}
+		cells := []string{string(d.Mesh), d.Name, string(d.Zone), services, countText(d.Policies)}
 		if proxies {
 			cells = append(cells, d.ProxyState.cells()...)
 		}
@@ -392,4 +392,12 @@ func warn(p *printer, warnings []string) {
 	for _, warning := range warnings {
 		p.line("warning: %s", warning)
 	}
+}
+
+// countText prints a count, or that it is not known.
+func countText(n *int) string {
+	if n == nil {
+		return "-"
+	}
+	return strconv.Itoa(*n)
 }

@@ -79,7 +79,11 @@ func (s *Service) Decide(ctx context.Context, req *meridianv1.CanIRequest) (*mer
 	who := authn.PrincipalFrom(ctx)
 	switch {
 	case req.GetAsUser() != "":
-		who = authn.Named(req.GetAsUser(), req.GetAsGroups())
+		if who = authn.Named(req.GetAsUser(), req.GetAsGroups()); who.String() != authn.PrincipalFrom(ctx).String() {
+			if err := s.mayReadRules(ctx); err != nil {
+				return nil, err
+			}
+		}
 	case len(req.GetAsGroups()) > 0:
 		return nil, rpcerr.New(rpcerr.Invalid, "USER_MISSING", "groups are asked about with the user who is in them")
 	}
@@ -88,10 +92,37 @@ func (s *Service) Decide(ctx context.Context, req *meridianv1.CanIRequest) (*mer
 		return nil, err
 	}
 	question.Stored, question.Rules = view.Get, view
+	question.Hidden = func(stored *resource.Resource) bool { return s.authorizer.Read(ctx, stored) != nil }
 	answer := rules.Ask(authz.SubjectOf(who), question)
+	if question.Access == resource.AccessRead && !answer.Allowed && s.authorizer.ReadsAll(authn.WithPrincipal(ctx, who)) && !sensitive(question) {
+		answer = rbac.Answer{Allowed: true, Reasons: []string{readsAll}}
+	}
 	return &meridianv1.CanIResponse{
 		Allowed: answer.Allowed, Reasons: answer.Reasons, Subject: who.String(), Revision: uint64(view.Revision()),
 	}, nil
+}
+
+// readsAll is why an authenticated user may read what no role grants.
+const readsAll = "--read-access is all: every authenticated user reads everything but secret material"
+
+func sensitive(q rbac.Question) bool {
+	key := q.Key
+	if q.New != nil {
+		key = q.New.Key()
+	}
+	d, ok := resource.Describe(key.Kind)
+	return !ok || d.Sensitive
+}
+
+// mayReadRules refuses callers who may not read all roles and bindings: they are
+// told nothing of the rights of others.
+func (s *Service) mayReadRules(ctx context.Context) error {
+	for _, kind := range []resource.Kind{resource.KindAccessRole, resource.KindAccessRoleBinding} {
+		if err := s.authorizer.ReadKey(ctx, resource.Key{Kind: kind}); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 func readQuestion(req *meridianv1.CanIRequest) (rbac.Question, error) {
@@ -177,7 +208,15 @@ func (s *Service) WhoCan(ctx context.Context, req *meridianv1.WhoCanRequest) (*m
 	if rbac.OnResources(access) && key.Kind == "" {
 		return nil, rpcerr.New(rpcerr.Invalid, "RESOURCE_MISSING", "%s is about a resource: name its kind", access)
 	}
+	if err := s.mayReadRules(ctx); err != nil {
+		return nil, err
+	}
 	response := &meridianv1.WhoCanResponse{Revision: uint64(view.Revision())}
+	if access == resource.AccessRead && s.authorizer.ReadsAll(authn.WithPrincipal(ctx, authn.UserPrincipal("", nil))) && !sensitive(rbac.Question{Key: key}) {
+		response.Holders = append(response.Holders, &meridianv1.AccessHolder{
+			Subject: &meridianv1.AccessSubject{Type: string(resource.SubjectGroup), Name: authn.AuthenticatedGroup}, Scope: "everything, by --read-access=all",
+		})
+	}
 	for _, h := range rules.WhoCan(access, key) {
 		response.Holders = append(response.Holders, &meridianv1.AccessHolder{
 			Subject: encodeSubject(h.Subject), Role: h.Grant.Role, Rule: uint32(h.Grant.Index),

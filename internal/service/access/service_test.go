@@ -57,7 +57,7 @@ func TestService(t *testing.T) {
 		})
 	}
 	for name, req := range map[string]*meridianv1.CanIRequest{
-		"access":   {Access: "READ"},
+		"access":   {Access: "SEE"},
 		"user":     {Access: "GENERATE_USER_TOKEN", AsGroups: []string{"g"}},
 		"resource": {Access: "CREATE"},
 		"kind":     {Access: "CREATE", Key: &meridianv1.ResourceKey{Kind: "Nothing"}},

@@ -36,8 +36,7 @@ type Access interface {
 	// Write decides a batch on the newest state, and returns what the state
 	// machine must still find when it makes it (§6.4).
 	Write(ctx context.Context, ops []store.Op, force bool) (authz.Permit, error)
-	// Read decides whether a stored resource may be shown.
-	Read(ctx context.Context, r *resource.Resource) error
+	Readers
 }
 
 // Config says how a server serves its resources. Every field is required

@@ -81,7 +81,7 @@ func (s *Service) commit(ctx context.Context, txn store.Txn, conditions []commit
 			return applied, nil, nil
 		}
 	}
-	return result, warnings, err
+	return result, warnings, s.hideExample(ctx, err)
 }
 
 // previewing is a log to which a proposal is a preview: it changes nothing.

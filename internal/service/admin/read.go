@@ -1,6 +1,7 @@
 package admin
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -33,7 +34,10 @@ func (s *Service) Get(ctx context.Context, req *meridianv1.GetRequest) (*meridia
 	}
 	r, ok := view.Get(key)
 	if !ok {
-		return nil, notFound(view, key)
+		if err := s.cfg.Access.ReadKey(ctx, key); err != nil {
+			return nil, err // as if there were one
+		}
+		return nil, notFound(readableBy(ctx, s.cfg.Access, view), key)
 	}
 	if err := s.cfg.Access.Read(ctx, r); err != nil {
 		return nil, err
@@ -41,12 +45,15 @@ func (s *Service) Get(ctx context.Context, req *meridianv1.GetRequest) (*meridia
 	return &meridianv1.GetResponse{Resource: Encode(r), Revision: uint64(view.Revision())}, nil
 }
 
-// List streams resources in key order, all from one revision, leaving out secret
-// material that the caller may not read (§6.1).
+// List streams resources in key order, all from one revision, leaving out what the
+// caller may not read (§6.1).
 func (s *Service) List(req *meridianv1.ListRequest, stream grpc.ServerStreamingServer[meridianv1.ListResponse]) error {
 	kinds, err := descriptors(req.GetKinds())
 	if err != nil {
 		return rpcerr.New(rpcerr.Invalid, "UNKNOWN_KIND", "%w", err)
+	}
+	if err := s.couldRead(stream.Context(), req.GetKinds(), kinds, req.GetMesh()); err != nil {
+		return err
 	}
 	view, err := s.read(stream.Context(), req.GetConsistency())
 	if err != nil {
@@ -79,11 +86,29 @@ func (s *Service) List(req *meridianv1.ListRequest, stream grpc.ServerStreamingS
 		}
 		// Who asks for a kind by name and may see nothing of it is told so; a list
 		// of everything leaves out what the caller may not see.
-		if withheld != nil && !shown && len(req.GetKinds()) > 0 {
+		if withheld != nil && !shown && d.Sensitive && len(req.GetKinds()) > 0 {
 			return withheld
 		}
 	}
 	return stream.Send(part)
+}
+
+// couldRead refuses callers who have no rule by which they could read anything of
+// a kind that they name.
+func (s *Service) couldRead(ctx context.Context, named []string, kinds []*resource.Descriptor, mesh string) error {
+	if len(named) == 0 {
+		return nil
+	}
+	for _, d := range kinds {
+		in := resource.MeshName(mesh)
+		if d.Scope == resource.GlobalScoped {
+			in = ""
+		}
+		if err := s.cfg.Access.CouldRead(ctx, d.Kind, in); err != nil && !d.Sensitive {
+			return err
+		}
+	}
+	return nil
 }
 
 // read returns a view as fresh as asked for.
@@ -142,6 +167,9 @@ func (s *Service) Watch(req *meridianv1.WatchRequest, stream grpc.ServerStreamin
 	kinds, err := descriptors(req.GetKinds())
 	if err != nil {
 		return rpcerr.New(rpcerr.Invalid, "UNKNOWN_KIND", "%w", err)
+	}
+	if err := s.couldRead(stream.Context(), req.GetKinds(), kinds, req.GetMesh()); err != nil {
+		return err
 	}
 	sources := map[Source]map[resource.Kind]bool{}
 	for _, d := range kinds {
@@ -228,24 +256,26 @@ func (s *Service) follow(ctx context.Context, feed *store.Feed, kinds map[resour
 	}
 }
 
-// encodeBatch returns the changes of a batch that were asked for and may be
-// shown.
+// encodeBatch returns the changes of a batch that were asked for, as far as they
+// may be shown.
 func encodeBatch(b store.Batch, kinds map[resource.Kind]bool, mesh resource.MeshName, shown func(*resource.Resource) bool) *meridianv1.WatchResponse {
 	response := &meridianv1.WatchResponse{Revision: uint64(b.Revision), Time: encodeTime(b.Time)}
 	for _, c := range b.Changes {
+		key := cmp.Or(c.After, c.Before).Key()
+		if !kinds[key.Kind] || mesh != "" && key.Mesh != mesh {
+			continue
+		}
 		change := &meridianv1.Change{}
 		var r *resource.Resource
-		switch {
-		case c.After == nil:
-			r, change.Outcome = c.Before, meridianv1.Outcome_OUTCOME_DELETED
-		case c.Before == nil:
-			r, change.Outcome = c.After, meridianv1.Outcome_OUTCOME_CREATED
-		default:
-			r, change.Outcome = c.After, meridianv1.Outcome_OUTCOME_UPDATED
-		}
-		key := r.Key()
-		if !kinds[key.Kind] || (mesh != "" && key.Mesh != mesh) || !shown(r) {
+		switch before, after := seen(c, shown); {
+		case before == nil && after == nil:
 			continue
+		case after == nil:
+			r, change.Outcome = before, meridianv1.Outcome_OUTCOME_DELETED
+		case before == nil:
+			r, change.Outcome = after, meridianv1.Outcome_OUTCOME_CREATED
+		default:
+			r, change.Outcome = after, meridianv1.Outcome_OUTCOME_UPDATED
 		}
 		change.Resource = Encode(r)
 		response.Changes = append(response.Changes, change)

@@ -1,6 +1,8 @@
 package admin
 
 import (
+	"context"
+
 	"meridian/internal/resource"
 	"meridian/internal/store"
 )
@@ -9,7 +11,7 @@ import (
 // object of Kubernetes, as Apply would. A resource that is not valid in itself is
 // an error, a *resource.DocumentError. What only prevents storing it in this
 // control plane is a warning, beside the advice that every author gets.
-func (s *Service) Review(r *resource.Resource) ([]string, error) {
+func (s *Service) Review(ctx context.Context, r *resource.Resource) ([]string, error) {
 	if s.cfg.Check != nil {
 		if wrong := s.cfg.Check(r.Spec()); len(wrong) > 0 {
 			return nil, &resource.DocumentError{Key: r.Key(), Problems: wrong}
@@ -28,7 +30,7 @@ func (s *Service) Review(r *resource.Resource) ([]string, error) {
 	}
 	txn := store.Txn{Time: s.cfg.Now(), Ops: []store.Op{store.Put(r)}}
 	if result, _ := s.cfg.Preview(txn); result.Err != nil {
-		return []string{result.Err.Error()}, nil
+		return []string{s.hideExample(ctx, result.Err).Error()}, nil
 	}
-	return s.advise(txn, []*resource.Resource{r}).warnings, nil
+	return s.advise(ctx, txn, []*resource.Resource{r}).warnings, nil
 }

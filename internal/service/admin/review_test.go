@@ -6,6 +6,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"meridian/internal/authz/authztest"
 	"meridian/internal/policy/condition"
 	"meridian/internal/resource"
 	"meridian/internal/store"
@@ -46,7 +47,7 @@ func TestReview(t *testing.T) {
 	}
 	for name, tt := range tests {
 		t.Run(name, func(t *testing.T) {
-			warnings, err := service.Review(reviewed(t, tt.text))
+			warnings, err := service.Review(authztest.Admin(), reviewed(t, tt.text))
 			if tt.refused != "" {
 				var document *resource.DocumentError
 				require.ErrorAs(t, err, &document)

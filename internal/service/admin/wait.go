@@ -55,8 +55,8 @@ func (s *Service) WaitForZones(req *meridianv1.WaitForZonesRequest, stream grpc.
 		sent    error
 	)
 	warnings, err := s.cfg.WaitForZones(ctx, ZoneWait{Revision: revision, ConnectedOnly: req.GetConnectedOnly()}, func(now []PendingZone) error {
-		pending = now
-		sent = stream.Send(&meridianv1.WaitForZonesResponse{Pending: encodePending(now)})
+		pending = s.zonesFor(ctx, now)
+		sent = stream.Send(&meridianv1.WaitForZonesResponse{Pending: encodePending(pending)})
 		return sent
 	})
 	switch {

@@ -80,7 +80,7 @@ func (s *Service) applyOn(ctx context.Context, view store.Reader, attempt string
 			return store.Result{}, remarks{}, err
 		}
 	}
-	said.join(s.advise(txn, resources))
+	said.join(s.advise(ctx, txn, resources))
 	result, more, err := s.commit(ctx, txn, conditions, writeOptions{dryRun: req.GetDryRun(), force: req.GetForce()})
 	said.warnings = append(said.warnings, more...)
 	return result, said, err
@@ -154,7 +154,10 @@ func (s *Service) deleteOn(ctx context.Context, view store.Reader, attempt strin
 		seen[key] = true
 		r, ok := view.Get(key)
 		if !ok {
-			return store.Result{}, notFound(view, key)
+			if err := s.cfg.Access.ReadKey(ctx, key); err != nil {
+				return store.Result{}, err // as if there were one
+			}
+			return store.Result{}, notFound(readableBy(ctx, s.cfg.Access, view), key)
 		}
 		size += r.Size()
 		txn.Ops = append(txn.Ops, store.Op{Key: key})
@@ -336,9 +339,12 @@ func (s *Service) writableKey(k *meridianv1.ResourceKey) (resource.Key, error) {
 
 // advise returns what the author of a batch should know, judged by what there
 // will be once it is written.
-func (s *Service) advise(txn store.Txn, batch []*resource.Resource) remarks {
-	result, after := s.cfg.Preview(txn)
+func (s *Service) advise(ctx context.Context, txn store.Txn, batch []*resource.Resource) remarks {
 	var said remarks
+	if !s.readsAround(ctx, batch) {
+		return said // advice names what is there, and would be wrong from a part of it
+	}
+	result, after := s.cfg.Preview(txn)
 	if result.Err != nil {
 		return said // it is about to be refused
 	}

@@ -29,6 +29,8 @@ type Access interface {
 	GenerateDataplaneToken(ctx context.Context, token rbac.Token) error
 	GenerateZoneToken(ctx context.Context, scope ...string) error
 	RequireAdmin(ctx context.Context) error
+	// Read decides whether a record may be shown.
+	Read(ctx context.Context, r *resource.Resource) error
 	// WriteOwn decides about keys, records and revocations that were made here.
 	WriteOwn(ctx context.Context, ops []store.Op) (authz.Permit, error)
 }
@@ -185,7 +187,7 @@ func (s *Service) recording(ctx context.Context, signed token.Token, ensure *res
 }
 
 // ListTokens streams the records of issued tokens. They hold no secret, so
-// every caller may read them (§6.1).
+// who may read everything reads them (§6.1).
 func (s *Service) ListTokens(req *meridianv1.ListTokensRequest, stream grpc.ServerStreamingServer[meridianv1.ListTokensResponse]) error {
 	use, err := s.use(req.GetKind(), true)
 	if err != nil {
@@ -194,7 +196,7 @@ func (s *Service) ListTokens(req *meridianv1.ListTokensRequest, stream grpc.Serv
 	if err := commit.Newest(stream.Context(), s.cfg.Writer); err != nil {
 		return err
 	}
-	issued := s.cfg.Ring.Issued(use)
+	issued := slices.DeleteFunc(s.cfg.Ring.Issued(use), func(i token.Issued) bool { return s.cfg.Access.Read(stream.Context(), i.Resource) != nil })
 	now := s.cfg.Now()
 	for chunk := range slices.Chunk(issued, listPart) {
 		part := &meridianv1.ListTokensResponse{}

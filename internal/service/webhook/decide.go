@@ -53,7 +53,8 @@ func (s *Server) decide(ctx context.Context, r *request) (*response, error) {
 		return nil, fmt.Errorf("cannot read the newest access rules: %w", err)
 	}
 	user := authn.KubernetesPrincipal(r.UserInfo.Username, r.UserInfo.Groups)
-	admission, err := s.cfg.Access.Admit(authn.WithPrincipal(ctx, user), change)
+	ctx = authn.WithPrincipal(ctx, user)
+	admission, err := s.cfg.Access.Admit(ctx, change)
 	if err != nil {
 		s.record(r, user, change, err)
 		return refusal(r, err, warnings...)
@@ -63,7 +64,7 @@ func (s *Server) decide(ctx context.Context, r *request) (*response, error) {
 		if err := sameIdentity(change); err != nil && !r.unclear {
 			return refusal(r, err)
 		}
-		advice, err := s.review(change.New)
+		advice, err := s.review(ctx, change.New)
 		if err != nil && !r.leavesContent() {
 			return refusal(r, err)
 		}
@@ -233,11 +234,11 @@ func (s *Server) record(r *request, user authn.Principal, c authz.Change, err er
 	})
 }
 
-func (s *Server) review(r *resource.Resource) ([]string, error) {
+func (s *Server) review(ctx context.Context, r *resource.Resource) ([]string, error) {
 	if s.cfg.Review == nil {
 		return nil, nil
 	}
-	return s.cfg.Review(r)
+	return s.cfg.Review(ctx, r)
 }
 
 // refusal returns the negative answer for an error that is a decision.

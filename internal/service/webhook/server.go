@@ -72,7 +72,7 @@ type Config struct {
 	Read func(ctx context.Context) (resource.Revision, error)
 	// Review returns what the author of a resource should know, or, as a
 	// *resource.DocumentError, why it can never be used. Optional.
-	Review func(r *resource.Resource) (warnings []string, err error)
+	Review func(ctx context.Context, r *resource.Resource) (warnings []string, err error)
 	// Audit is given every denial before it is answered. Optional.
 	Audit Recorder
 	// Certificate returns the current certificate.

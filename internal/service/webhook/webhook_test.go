@@ -52,6 +52,7 @@ func config(t testing.TB, s *store.Store) Config {
 	conditions, err := condition.NewCompiler(condition.DefaultOptions())
 	require.NoError(t, err)
 	reviewer := admin.New(admin.Config{
+		Access:    authz.New(s.View),
 		Preview:   func(txn store.Txn) (store.Result, store.Reader) { return s.Preview(txn) },
 		View:      func() store.Reader { return s.View() },
 		Owns:      func(*resource.Descriptor) error { return nil },

@@ -1,0 +1,143 @@
+package answer
+
+import (
+	"maps"
+	"slices"
+
+	"meridian/internal/policy"
+	"meridian/internal/resource"
+)
+
+// May reports whether the reader of an answer may read a resource (§6.1).
+type May func(key resource.Key) bool
+
+// all reports whether every policy of a kind may be read.
+func (may May) all(mesh resource.MeshName, kind resource.Kind, names ...string) bool {
+	return !slices.ContainsFunc(names, func(name string) bool { return !may.named(mesh, name, kind) })
+}
+
+// named reports whether a resource of one of the kinds may be read; an absent name
+// stands for none.
+func (may May) named(mesh resource.MeshName, name string, kinds ...resource.Kind) bool {
+	return name == "" || slices.ContainsFunc(kinds, func(kind resource.Kind) bool {
+		return may(resource.Key{Kind: kind, Mesh: mesh, Name: name})
+	})
+}
+
+func (may May) route(mesh resource.MeshName, name string) bool {
+	return may.named(mesh, name, resource.KindHTTPRoute, resource.KindGRPCRoute, resource.KindMeshGatewayRoute)
+}
+
+// The methods Restrict take out of an answer what rests on resources that its
+// reader may not read, and all prose, since it may name them. What takes effect on
+// a dataplane as a whole, whether a caller is allowed, stays.
+
+// Restrict leaves out what the reader may not read.
+func (a *DataplaneAnswer) Restrict(may May) {
+	a.Warnings = []string{}
+	a.Effective = slices.DeleteFunc(a.Effective, func(e Effective) bool {
+		return !may.route(a.Mesh, e.Attachment.Route) || !may.all(a.Mesh, e.Kind, withoutReasons(e.Considered)...)
+	})
+}
+
+// withoutReasons takes the prose out of verdicts and returns the policies.
+func withoutReasons(list []Considered) []string {
+	names := make([]string, len(list))
+	for i := range list {
+		list[i].Reason = ""
+		names[i] = list[i].Policy
+	}
+	return names
+}
+
+// Restrict leaves out what the reader may not read.
+func (a *WhyAnswer) Restrict(may May) {
+	a.Elsewhere = slices.DeleteFunc(a.Elsewhere, func(name string) bool { return !may.all(a.Mesh, a.Kind, name) })
+	a.Entries = slices.DeleteFunc(a.Entries, func(e WhyEntry) bool {
+		for i := range e.Fields {
+			e.Fields[i].Reason = ""
+			for j := range e.Fields[i].Losers {
+				e.Fields[i].Losers[j].Reason = ""
+			}
+		}
+		return !may.route(a.Mesh, e.Attachment.Route) || !may.all(a.Mesh, a.Kind, withoutReasons(e.Considered)...)
+	})
+}
+
+// Restrict leaves out what the reader may not read.
+func (a *ConnectionAnswer) Restrict(may May) {
+	permissions := func(names []string) []string {
+		return slices.DeleteFunc(names, func(name string) bool {
+			return !may.all(a.Mesh, resource.KindTrafficPermission, name) && !may.all(a.Mesh, resource.KindMeshTrafficPermission, name)
+		})
+	}
+	a.AllowedBy = permissions(a.AllowedBy)
+	for i := range a.Inbounds {
+		a.Inbounds[i].AllowedBy, a.Inbounds[i].DeniedBy = permissions(a.Inbounds[i].AllowedBy), permissions(a.Inbounds[i].DeniedBy)
+	}
+	a.Effective = slices.DeleteFunc(a.Effective, func(e OnConnection) bool {
+		return !may.route(a.Mesh, e.Route) || !may.all(a.Mesh, e.Kind, e.Policies...)
+	})
+}
+
+// Restrict leaves out what the reader may not read.
+func (a *PolicyAnswer) Restrict(may May) {
+	a.Dataplanes, a.Conditions = placesFor(may, a.Mesh, a.Dataplanes), withoutMessages(a.Conditions)
+}
+
+func placesFor(may May, mesh resource.MeshName, all []PolicyDataplane) []PolicyDataplane {
+	all = slices.DeleteFunc(all, func(d PolicyDataplane) bool { return !may.all(mesh, resource.KindDataplane, d.Name) })
+	for i := range all {
+		all[i].Attachments = slices.DeleteFunc(all[i].Attachments, func(at policy.Attachment) bool { return !may.route(mesh, at.Route) })
+	}
+	return all
+}
+
+func withoutMessages(conditions []policy.Condition) []policy.Condition {
+	for i := range conditions {
+		conditions[i].Message = ""
+	}
+	return conditions
+}
+
+// Restrict leaves out what the reader may not read.
+func (a *RuleAnswer) Restrict(may May) {
+	a.Dataplanes, a.Conditions = placesFor(may, a.Mesh, a.Dataplanes), withoutMessages(a.Conditions)
+	a.Rules = slices.DeleteFunc(a.Rules, func(p RulePlace) bool {
+		return !may.named(a.Mesh, p.Gateway, resource.KindGateway) || !may.route(a.Mesh, p.Route) || !may.named(a.Mesh, p.By, a.Kind)
+	})
+	for i := range a.Rules {
+		a.Rules[i].Reason = ""
+	}
+}
+
+// Restrict leaves out what the reader may not read.
+func (a *RouteAnswer) Restrict(may May) {
+	a.Conditions = withoutMessages(a.Conditions)
+	a.Paths = slices.DeleteFunc(a.Paths, func(p RoutePath) bool {
+		by := slices.Concat(slices.Collect(maps.Values(p.Origins)), slices.Collect(maps.Values(p.Overridden)), slices.Collect(maps.Values(p.Unset)))
+		for i := range p.Skipped {
+			p.Skipped[i].Reason = ""
+			by = append(by, p.Skipped[i].Policy)
+		}
+		for i := range p.When {
+			p.When[i].Reason = ""
+			by = append(by, p.When[i].Policy)
+		}
+		return !may.named(a.Mesh, p.Gateway, resource.KindGateway) || !may.all(a.Mesh, p.Kind, by...)
+	})
+}
+
+// Restrict leaves out what the reader may not read.
+func (a *ConditionsAnswer) Restrict(may May) {
+	a.Items = slices.DeleteFunc(a.Items, func(i ConditionsItem) bool { return !may.all(i.Mesh, a.Kind, i.Name) })
+}
+
+// Restrict leaves out what the reader may not read, and how many policies there
+// are.
+func (a *DataplanesAnswer) Restrict(may May) {
+	a.Items = slices.DeleteFunc(a.Items, func(d DataplaneSummary) bool { return !may.all(d.Mesh, resource.KindDataplane, d.Name) })
+	for i := range a.Items {
+		a.Items[i].Policies = nil
+	}
+}

@@ -1,0 +1,198 @@
+package admin
+
+import (
+	"context"
+	"errors"
+	"iter"
+	"slices"
+
+	meridianv1 "meridian/api/meridian/v1"
+	"meridian/internal/question"
+	"meridian/internal/resource"
+	"meridian/internal/rpcerr"
+	"meridian/internal/store"
+)
+
+// Readers decides what the caller of a request may read (§6.1). *authz.Authorizer
+// implements it; its errors are *rpcerr.Error of code Denied, and the same whether
+// or not there is such a resource.
+type Readers interface {
+	// ReadsAll reports whether the caller reads everything but secret material.
+	ReadsAll(ctx context.Context) bool
+	// ReadsMesh reports whether the caller reads everything in a mesh but secret
+	// material.
+	ReadsMesh(ctx context.Context, mesh resource.MeshName) bool
+	// CouldRead decides whether the caller may read anything of a kind in a mesh,
+	// empty for any mesh.
+	CouldRead(ctx context.Context, kind resource.Kind, mesh resource.MeshName) error
+	// ReadKey decides by the identity alone.
+	ReadKey(ctx context.Context, key resource.Key) error
+	// Read decides whether a stored resource may be shown.
+	Read(ctx context.Context, r *resource.Resource) error
+}
+
+// readable is what the caller of a request may read of a state. It is a
+// policy.View and a store.Reader.
+type readable struct {
+	store.Reader
+	ctx     context.Context
+	readers Readers
+}
+
+// readableBy returns what the caller of a request may read of a state.
+func readableBy(ctx context.Context, readers Readers, view store.Reader) store.Reader {
+	if readers.ReadsAll(ctx) {
+		return view
+	}
+	return readable{view, ctx, readers}
+}
+
+// Get returns a resource that may be read.
+func (v readable) Get(key resource.Key) (*resource.Resource, bool) {
+	r, ok := v.Reader.Get(key)
+	if !ok || v.readers.Read(v.ctx, r) != nil {
+		return nil, false
+	}
+	return r, true
+}
+
+// List yields the resources that may be read.
+func (v readable) List(kind resource.Kind, mesh resource.MeshName) iter.Seq[*resource.Resource] {
+	return func(yield func(*resource.Resource) bool) {
+		for r := range v.Reader.List(kind, mesh) {
+			if v.readers.Read(v.ctx, r) == nil && !yield(r) {
+				return
+			}
+		}
+	}
+}
+
+// readsAround reports whether the caller reads everything that advice on a batch
+// looks at: the meshes of its resources, and what is in them.
+func (s *Service) readsAround(ctx context.Context, batch []*resource.Resource) bool {
+	if s.cfg.Access.ReadsAll(ctx) {
+		return true
+	}
+	for _, r := range batch {
+		mesh := r.Key().Mesh
+		if mesh == "" || !s.cfg.Access.ReadsMesh(ctx, mesh) || s.cfg.Access.ReadKey(ctx, resource.Key{Kind: resource.KindMesh, Name: string(mesh)}) != nil {
+			return false
+		}
+	}
+	return true
+}
+
+// seen is a change as its reader sees it: what comes to be readable by it is
+// created, and what ceases to be is deleted, as it was last seen.
+func seen(c store.Change, shown func(*resource.Resource) bool) (before, after *resource.Resource) {
+	if c.Before != nil && shown(c.Before) {
+		before = c.Before
+	}
+	if c.After != nil && shown(c.After) {
+		after = c.After
+	}
+	return before, after
+}
+
+// hideExample takes the name of a resource that the caller may not read out of a
+// refusal.
+func (s *Service) hideExample(ctx context.Context, err error) error {
+	var notEmpty *store.MeshNotEmptyError
+	if !errors.As(err, &notEmpty) || s.cfg.Access.ReadsMesh(ctx, notEmpty.Mesh) {
+		return err
+	}
+	return rpcerr.WithEffect(rpcerr.New(rpcerr.Conflict, "MESH_NOT_EMPTY", "mesh %q still has resources", notEmpty.Mesh), rpcerr.EffectNone)
+}
+
+// zonesFor replaces the names of zones that the caller may not read.
+func (s *Service) zonesFor(ctx context.Context, zones []PendingZone) []PendingZone {
+	shown := slices.Clone(zones)
+	for i := range shown {
+		if s.cfg.Access.ReadKey(ctx, resource.Key{Kind: resource.KindZone, Name: string(shown[i].Name)}) != nil {
+			shown[i] = PendingZone{Name: hiddenZone, State: shown[i].State}
+		}
+	}
+	return shown
+}
+
+// hiddenZone stands for the name of a zone that the caller may not read.
+const hiddenZone = "another"
+
+// Inspect answers questions by another service, leaving out what the caller may
+// not read. The service gives whole answers to other servers, which do the same
+// for their callers.
+type Inspect struct {
+	meridianv1.UnimplementedInspectServiceServer
+	Answers meridianv1.InspectServiceServer
+	Readers Readers
+	// View returns everything that is known here.
+	View func() store.Reader
+}
+
+// Inspect answers a question. A caller who reads a whole mesh gets the whole
+// answer about it; another one must be able to read what it asks about, and gets
+// the answer without what rests on resources that it may not read.
+func (s *Inspect) Inspect(ctx context.Context, req *meridianv1.InspectRequest) (*meridianv1.InspectResponse, error) {
+	mesh := resource.MeshName(req.GetMesh())
+	if s.Readers.ReadsAll(ctx) || mesh != "" && s.Readers.ReadsMesh(ctx, mesh) && s.Readers.ReadKey(ctx, resource.Key{Kind: resource.KindZone}) == nil {
+		return s.Answers.Inspect(ctx, req)
+	}
+	asked, err := question.Parse(req)
+	if err != nil {
+		return nil, rpcerr.New(rpcerr.Invalid, "INVALID_QUESTION", "%w", err)
+	}
+	view := s.View()
+	may := func(key resource.Key) bool { return s.read(ctx, view, key) == nil }
+	about := asked.About(mesh)
+	if _, route := asked.(question.Route); route {
+		about = slices.DeleteFunc(about, func(key resource.Key) bool { return !may(key) })
+		if len(about) == 0 {
+			about = asked.About(mesh)
+		}
+	}
+	for _, key := range about {
+		if err := s.read(ctx, view, key); err != nil {
+			return nil, err
+		}
+	}
+	response, err := s.Answers.Inspect(ctx, req)
+	if err != nil {
+		return nil, withoutNames(err)
+	}
+	whole := mesh != "" && s.Readers.ReadsMesh(ctx, mesh)
+	if !whole {
+		if response.Json, err = asked.Restrict(response.GetJson(), may); err != nil {
+			return nil, rpcerr.New(rpcerr.Internal, "BAD_ANSWER", "the answer cannot be read: %w", err)
+		}
+	}
+	incomplete := len(response.GetNotes()) > 0
+	response.Notes = nil
+	if !whole {
+		response.Notes = append(response.Notes, "what rests on resources that you may not read is not in this answer")
+	}
+	if incomplete {
+		response.Notes = append(response.Notes, "some zones are not in this answer, or only with an earlier state")
+	}
+	return response, nil
+}
+
+// read decides by the content where the resource is known, else by the identity.
+func (s *Inspect) read(ctx context.Context, view store.Reader, key resource.Key) error {
+	if r, ok := view.Get(key); ok {
+		return s.Readers.Read(ctx, r)
+	}
+	return s.Readers.ReadKey(ctx, key)
+}
+
+// withoutNames keeps of an error what does not name resources or zones.
+func withoutNames(err error) error {
+	code := rpcerr.CodeOf(err)
+	text := "this cannot be answered now"
+	switch code {
+	case rpcerr.NotFound:
+		text = "not found"
+	case rpcerr.Invalid:
+		text = "this question cannot be answered as it is asked; with several zones, name one with --zone"
+	}
+	return rpcerr.New(code, "RESTRICTED", "%s; details are for callers who may read the mesh and every zone", text)
+}

@@ -1,0 +1,329 @@
+package admin
+
+import (
+	"context"
+	"fmt"
+	"strings"
+	"sync"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+	"google.golang.org/grpc"
+	"pgregory.net/rapid"
+
+	meridianv1 "meridian/api/meridian/v1"
+	"meridian/internal/authn"
+	"meridian/internal/authz"
+	"meridian/internal/policy/answer"
+	"meridian/internal/resource"
+	"meridian/internal/rpcerr"
+	"meridian/internal/store"
+)
+
+// The readers of a control plane with --read-access=granted: ann reads the mesh
+// demo, and the Mesh; carl writes the TrafficPermissions of backend in demo; dora
+// reads the kind Timeout; eve has no role.
+const (
+	annReads  = `{"rules": [{"mesh": "demo", "access": ["READ"]}, {"types": ["Mesh"], "names": ["demo"], "access": ["READ"]}]}`
+	carlReads = `{"rules": [{"mesh": "demo", "types": ["TrafficPermission"], "access": ["UPDATE"], "when": [{"destinations": {"match": {"kuma.io/service": "backend"}}}]}]}`
+	doraReads = `{"rules": [{"types": ["Timeout"], "access": ["READ"]}]}`
+)
+
+func newGranted(t *testing.T) *secured {
+	t.Helper()
+	s := newSecured(t)
+	s.cfg.Access.(*authz.Authorizer).ReadGranted()
+	bind := func(user, role string) *meridianv1.Resource {
+		return message("AccessRoleBinding", "", user, fmt.Sprintf(`{"subjects": [{"type": "User", "name": %q}], "roles": [%q]}`, user, role))
+	}
+	s.must("granted", message("Mesh", "", "demo", "{}"), message("Mesh", "", "shop", "{}"),
+		message("AccessRole", "", "ann", annReads), message("AccessRole", "", "carl", carlReads), message("AccessRole", "", "dora", doraReads),
+		bind("ann", "ann"), bind("carl", "carl"), bind("dora", "dora"))
+	return s
+}
+
+func user(name string) context.Context {
+	return authn.WithPrincipal(context.Background(), authn.UserPrincipal(name, nil))
+}
+
+func permissionIn(mesh, name, destination string) *meridianv1.Resource {
+	m := permission(name, destination)
+	m.Mesh = mesh
+	return m
+}
+
+func timeoutIn(mesh, name string) *meridianv1.Resource {
+	return message("Timeout", mesh, name, `{"sources": [{"match": {"kuma.io/service": "*"}}], "destinations": [{"match": {"kuma.io/service": "*"}}], "conf": {"connectTimeout": "5s"}}`)
+}
+
+// §6.1: with --read-access=granted a caller reads what READ or another access to
+// it is granted for, in every form of reading.
+func TestGrantedReading(t *testing.T) {
+	s := newGranted(t)
+	s.must("data", permissionIn("demo", "of-backend", "backend"), permissionIn("demo", "of-other", "other"), permissionIn("shop", "of-backend", "backend"),
+		timeoutIn("demo", "slow"), timeoutIn("shop", "slow"), message("GlobalSecret", "", "db", `{"data": "c2VjcmV0"}`))
+	all := []string{"Mesh/demo", "Timeout/slow", "TrafficPermission/of-backend", "TrafficPermission/of-other"}
+	for name, tt := range map[string]struct {
+		who  context.Context
+		list []string
+		// lists says which kinds may be listed at all.
+		permissions, timeouts bool
+	}{
+		"one mesh":             {user("ann"), all, true, true},
+		"depending on content": {user("carl"), []string{"TrafficPermission/of-backend"}, true, false},
+		"a kind in any mesh":   {user("dora"), []string{"Timeout/slow", "Timeout/slow"}, false, true},
+		"no role":              {user("eve"), nil, false, false},
+		"anonymous":            {authn.WithPrincipal(context.Background(), authn.Anonymous()), nil, false, false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			list := func(mesh string, kinds ...string) ([]string, error) {
+				l := &listStream{ctx: tt.who}
+				err := s.List(&meridianv1.ListRequest{Kinds: kinds, Mesh: mesh}, l)
+				return l.names, err
+			}
+			got, err := list("")
+			require.NoError(t, err)
+			require.Equal(t, tt.list, got)
+			for kind, may := range map[string]bool{"TrafficPermission": tt.permissions, "Timeout": tt.timeouts} {
+				_, err := list("", kind)
+				require.Equal(t, may, err == nil, kind)
+				if !may {
+					requireCode(t, err, rpcerr.Denied, "missing: READ on "+kind)
+				}
+				watched := s.Watch(&meridianv1.WatchRequest{Kinds: []string{kind}}, ended(tt.who))
+				require.Equal(t, may, rpcerr.CodeOf(watched) != rpcerr.Denied, kind)
+			}
+		})
+	}
+
+	get := func(who, kind, mesh, name string) error {
+		_, err := s.Get(user(who), &meridianv1.GetRequest{Key: &meridianv1.ResourceKey{Kind: kind, Mesh: mesh, Name: name}})
+		return err
+	}
+	require.NoError(t, get("ann", "Timeout", "demo", "slow"))
+	requireCode(t, get("ann", "Timeout", "demo", "slwo"), rpcerr.NotFound, `did you mean "slow"?`)
+	require.NoError(t, get("carl", "TrafficPermission", "demo", "of-backend"))
+	requireCode(t, get("ann", "GlobalSecret", "", "db"), rpcerr.Denied)
+
+	// What may not be read looks the same whether or not it is there, also to a write.
+	for _, key := range [][3]string{{"carl", "TrafficPermission", "of-other"}, {"carl", "Timeout", "slow"}, {"eve", "Timeout", "slow"}} {
+		there, absent := get(key[0], key[1], "demo", key[2]), get(key[0], key[1], "demo", "absent")
+		requireCode(t, there, rpcerr.Denied)
+		require.Equal(t, renamed(there, key[2]), renamed(absent, "absent"))
+		remove := func(name string) error {
+			_, err := s.DeleteBatch(user(key[0]), &meridianv1.DeleteRequest{RequestId: "d" + name, Keys: []*meridianv1.ResourceKey{{Kind: key[1], Mesh: "demo", Name: name}}})
+			return err
+		}
+		requireCode(t, remove(key[2]), rpcerr.Denied)
+		requireCode(t, remove("absent"), rpcerr.Denied)
+	}
+	denied := s.as(user("carl"), "w", permissionIn("demo", "of-other", "backend"))
+	require.NotContains(t, denied.Error(), "entry 1 has other", "the content of what may not be read")
+	require.Contains(t, s.as(bob, "b", permissionIn("shop", "of-backend", "other")).Error(), "entry 1 has other", "the author's own content")
+
+	// Deleting a mesh names nothing in it.
+	s.must("delete role", message("AccessRole", "", "eve", `{"rules": [{"types": ["Mesh"], "access": ["DELETE"]}]}`),
+		message("AccessRoleBinding", "", "eve", `{"subjects": [{"type": "User", "name": "eve"}], "roles": ["eve"]}`))
+	_, err := s.DeleteBatch(user("eve"), &meridianv1.DeleteRequest{RequestId: "mesh", Keys: []*meridianv1.ResourceKey{{Kind: "Mesh", Name: "shop"}}})
+	require.Equal(t, `mesh "shop" still has resources`, requireCode(t, err, rpcerr.Conflict).Message)
+}
+
+func renamed(err error, name string) string {
+	return strings.ReplaceAll(err.Error(), name, "NAME")
+}
+
+// watchStream collects what a watch sends, until its context ends.
+type watchStream struct {
+	grpc.ServerStream
+	ctx  context.Context
+	sent chan *meridianv1.WatchResponse
+}
+
+func (w *watchStream) Context() context.Context { return w.ctx }
+
+func (w *watchStream) Send(r *meridianv1.WatchResponse) error {
+	select {
+	case w.sent <- r:
+		return nil
+	case <-w.ctx.Done():
+		return w.ctx.Err()
+	}
+}
+
+// ended is the stream of a watch that ends at once.
+func ended(who context.Context) *watchStream {
+	ctx, cancel := context.WithCancel(who)
+	cancel()
+	return &watchStream{ctx: ctx, sent: make(chan *meridianv1.WatchResponse, 8)}
+}
+
+// A watch shows a change when, and only when, its reader has the right to read it:
+// a history of changes and of rights that come and go. What ceases to be readable
+// by its content is shown as deleted, and what comes to be readable as created.
+func TestWatchFollowsRights(t *testing.T) {
+	rapid.Check(t, func(rt *rapid.T) {
+		s := newGranted(t)
+		ctx, cancel := context.WithCancel(user("carl"))
+		defer cancel()
+		stream := &watchStream{ctx: ctx, sent: make(chan *meridianv1.WatchResponse)}
+		var watching sync.WaitGroup
+		watching.Go(func() { _ = s.Watch(&meridianv1.WatchRequest{}, stream) })
+		defer watching.Wait()
+		defer cancel()
+		<-stream.sent // where it begins
+		// Whatever carl may read besides, he always reads this: when it arrives, all
+		// before it was judged.
+		s.must("mark", message("AccessRole", "", "mark", `{"rules": [{"types": ["Mesh"], "names": ["mark"], "access": ["READ"]}]}`),
+			message("AccessRoleBinding", "", "mark", `{"subjects": [{"type": "User", "name": "carl"}], "roles": ["mark"]}`))
+		binding := message("AccessRoleBinding", "", "carl", `{"subjects": [{"type": "User", "name": "carl"}], "roles": ["carl"]}`)
+		bound, stored := true, map[string]string{}
+		for i := range rapid.IntRange(1, 12).Draw(rt, "steps") {
+			var want []string
+			name := rapid.SampledFrom([]string{"a", "b"}).Draw(rt, "name")
+			before, now := stored[name], ""
+			switch step := rapid.SampledFrom([]string{"backend", "other", "delete", "bind", "unbind"}).Draw(rt, "step"); step {
+			case "bind":
+				s.change(s.op(binding))
+				bound, now = true, before
+			case "unbind":
+				s.change(store.Delete(resource.Key{Kind: resource.KindAccessRoleBinding, Name: "carl"}))
+				bound, now = false, before
+			case "delete":
+				if before == "" {
+					continue
+				}
+				s.change(store.Delete(resource.Key{Kind: "TrafficPermission", Mesh: "demo", Name: name}))
+			default:
+				now = step
+				s.change(s.op(permissionIn("demo", name, step)))
+			}
+			if bound && before != now {
+				switch {
+				case before == "backend":
+					want = append(want, name+" OUTCOME_DELETED")
+				case now == "backend":
+					want = append(want, name+" OUTCOME_CREATED")
+				}
+			}
+			if stored[name] = now; now == "" {
+				delete(stored, name)
+			}
+			s.change(s.op(message("Mesh", "", "mark", fmt.Sprintf(`{"logging": {"backends": [{"name": "b%d", "type": "file", "conf": {"path": "/dev/null"}}]}}`, i))))
+			require.Equal(rt, want, untilMark(rt, stream), "step %d", i)
+		}
+	})
+}
+
+// untilMark returns the changes that a watch shows before the next mark.
+func untilMark(t *rapid.T, stream *watchStream) (shown []string) {
+	for response := range stream.sent {
+		for _, c := range response.GetChanges() {
+			if c.GetResource().GetKind() == "Mesh" {
+				require.Equal(t, "mark", c.GetResource().GetName())
+				return shown
+			}
+			shown = append(shown, c.GetResource().GetName()+" "+c.GetOutcome().String())
+		}
+	}
+	return shown
+}
+
+// No change that is written after a right was revoked is shown, whatever runs at
+// the same time.
+func TestARevokedRightEndsAWatch(t *testing.T) {
+	s := newGranted(t)
+	ctx, cancel := context.WithCancel(user("ann"))
+	defer cancel()
+	stream := &watchStream{ctx: ctx, sent: make(chan *meridianv1.WatchResponse)}
+	var running sync.WaitGroup
+	running.Go(func() { _ = s.Watch(&meridianv1.WatchRequest{Mesh: "demo"}, stream) })
+	<-stream.sent
+	s.change(s.op(timeoutIn("demo", "first")))
+	require.Len(t, (<-stream.sent).GetChanges(), 1)
+	var revoked resource.Revision
+	running.Go(func() {
+		defer cancel()
+		for i := range 200 {
+			s.change(s.op(timeoutIn("demo", fmt.Sprintf("t%d", i%7))))
+			if i == 60 {
+				s.change(store.Delete(resource.Key{Kind: resource.KindAccessRoleBinding, Name: "ann"}))
+				revoked = s.Revision()
+			}
+			s.change(store.Delete(resource.Key{Kind: "Timeout", Mesh: "demo", Name: fmt.Sprintf("t%d", i%7)}))
+		}
+	})
+	var last uint64
+	for ctx.Err() == nil {
+		select {
+		case response := <-stream.sent:
+			last = response.GetRevision()
+		case <-ctx.Done():
+		}
+	}
+	running.Wait()
+	require.LessOrEqual(t, last, uint64(revoked))
+}
+
+// answers is a service that gives a fixed answer.
+type answers struct {
+	meridianv1.UnimplementedInspectServiceServer
+	document any
+	err      error
+}
+
+func (a answers) Inspect(context.Context, *meridianv1.InspectRequest) (*meridianv1.InspectResponse, error) {
+	if a.err != nil {
+		return nil, a.err
+	}
+	encoded, err := answer.Marshal(a.document)
+	return &meridianv1.InspectResponse{Json: encoded, Notes: []string{`zone "west" is offline`}}, err
+}
+
+// §6.1: an answer has nothing of what its reader may not read, neither in its data
+// nor in prose.
+func TestGrantedAnswers(t *testing.T) {
+	s := newGranted(t)
+	s.must("data", permissionIn("demo", "of-backend", "backend"), permissionIn("demo", "hidden", "other"),
+		message("AccessRole", "", "dora", `{"rules": [{"types": ["Timeout", "Dataplane"], "mesh": "demo", "access": ["READ"]}]}`))
+	document := &answer.DataplaneAnswer{
+		Mesh: "demo", Dataplane: "web-1", Warnings: []string{"hidden supersedes visible"},
+		Effective: []answer.Effective{
+			{Kind: "Timeout", Policies: []string{"visible"}, Considered: []answer.Considered{{Policy: "visible", Used: true, Reason: "beats hidden"}}},
+			{Kind: "Retry", Policies: []string{"hidden"}, Considered: []answer.Considered{{Policy: "hidden", Used: true}}},
+		},
+	}
+	about := func(name string) *meridianv1.InspectRequest {
+		return &meridianv1.InspectRequest{Mesh: "demo", Question: &meridianv1.InspectRequest_Dataplane{Dataplane: &meridianv1.DataplaneQuestion{Name: name}}}
+	}
+	serve := func(who string, a answers, req *meridianv1.InspectRequest) (*meridianv1.InspectResponse, error) {
+		inspect := &Inspect{Answers: a, Readers: s.cfg.Access, View: s.cfg.View}
+		return inspect.Inspect(user(who), req)
+	}
+	whole, err := serve("ann", answers{document: document}, about("web-1"))
+	require.NoError(t, err)
+	require.Contains(t, string(whole.GetJson()), "hidden supersedes visible")
+	require.NotContains(t, fmt.Sprint(whole.GetNotes()), "west", "ann may not read zones")
+
+	part, err := serve("dora", answers{document: document}, about("web-1"))
+	require.NoError(t, err)
+	require.Contains(t, string(part.GetJson()), "visible")
+	require.NotContains(t, string(part.GetJson()), "hidden")
+	require.Contains(t, part.GetNotes()[0], "may not read")
+
+	_, err = serve("carl", answers{document: document}, about("web-1"))
+	requireCode(t, err, rpcerr.Denied, `READ on Dataplane "web-1" in mesh "demo"`)
+	missing := answers{err: rpcerr.New(rpcerr.NotFound, "NOT_FOUND", "not found; did you mean hidden?")}
+	_, err = serve("dora", missing, about("web-2"))
+	require.NotContains(t, requireCode(t, err, rpcerr.NotFound).Message, "hidden")
+
+	// A policy that may be read by its content is answered about, another one not.
+	policy := func(name string) *meridianv1.InspectRequest {
+		return &meridianv1.InspectRequest{Mesh: "demo", Question: &meridianv1.InspectRequest_Policy{Policy: &meridianv1.PolicyQuestion{Kind: "TrafficPermission", Name: name}}}
+	}
+	places := &answer.PolicyAnswer{Kind: "TrafficPermission", Mesh: "demo", Name: "of-backend", Dataplanes: []answer.PolicyDataplane{{Name: "web-1"}}}
+	response, err := serve("carl", answers{document: places}, policy("of-backend"))
+	require.NoError(t, err)
+	require.NotContains(t, string(response.GetJson()), "web-1")
+	_, err = serve("carl", answers{document: places}, policy("hidden"))
+	requireCode(t, err, rpcerr.Denied)
+}
