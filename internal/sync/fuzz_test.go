@@ -10,7 +10,6 @@ import (
 	"google.golang.org/protobuf/proto"
 
 	syncv1 "meridian/api/sync/v1"
-	"meridian/internal/resource"
 	"meridian/internal/store"
 )
 
@@ -57,8 +56,7 @@ func FuzzReplica(f *testing.F) {
 	f.Add(seed.Bytes())
 	f.Fuzz(func(t *testing.T, data []byte) {
 		r := &replica{
-			zone: "east", instance: "i", decode: decodeOld,
-			held: map[resource.Key]*heldResource{}, bad: map[resource.Key]*Quarantined{},
+			zone: "east", instance: "i", holdings: newHoldings(decodeOld, 0),
 		}
 		r.connect(1)
 		in := bytes.NewReader(data)

@@ -179,9 +179,8 @@ func (r *Replica) verify() error {
 // that leave quarantine.
 func (r *Replica) build(c *contents) (promoted []write) {
 	m := &replica{
-		zone: r.cfg.Zone, instance: r.state.Instance, version: r.cfg.Version, decode: r.cfg.Decode,
-		acceptWipe: r.cfg.AcceptWipe, held: make(map[resource.Key]*heldResource, len(c.good)),
-		bad: map[resource.Key]*Quarantined{}, reported: map[resource.Key]bool{},
+		zone: r.cfg.Zone, instance: r.state.Instance, version: r.cfg.Version,
+		holdings: newHoldings(r.cfg.Decode, len(c.good)), consent: consent{acceptWipe: r.cfg.AcceptWipe},
 	}
 	r.machine = m
 	for i := range c.good {
@@ -214,26 +213,6 @@ func (r *Replica) build(c *contents) (promoted []write) {
 		m.problem = "part of the replica on disk was damaged; it is repaired when the global is reached"
 	}
 	return promoted
-}
-
-// restore takes one record from disk: newest last, so that quarantined bytes
-// come after the last good ones. It reports whether the record is usable.
-func (r *replica) restore(ch *change) bool {
-	key := ch.meta.Key
-	h := r.held[key]
-	if h == nil {
-		h = &heldResource{}
-		r.held[key] = h
-	}
-	h.sum = ch.sum
-	res, err := r.decode(ch.meta, ch.spec)
-	if err != nil {
-		r.quarantine(h, ch, err)
-		return false
-	}
-	r.clear(key, h)
-	r.serve(h, res)
-	return true
 }
 
 // newInstance names a replica's disk.
@@ -340,9 +319,8 @@ func (r *Replica) reload() error {
 		}
 	}
 	r.build(c)
-	r.machine.repairs, r.machine.repaired = lost.repairs, lost.repaired
-	r.machine.adopt, r.machine.acceptWipe, r.machine.asked = lost.adopt, lost.acceptWipe, lost.asked
-	r.machine.damaged = r.machine.damaged || lost.damaged
+	lost.damaged = lost.damaged || r.machine.damaged
+	r.machine.repairs, r.machine.consent = lost.repairs, lost.consent
 	if r.verify() != nil {
 		if err := r.showAll(); err != nil {
 			return err

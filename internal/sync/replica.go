@@ -34,34 +34,9 @@ const (
 	// heldRetry is how often a zone whose update is held asks again: the global
 	// may have got its resources back.
 	heldRetry = 30 * time.Second
-	// maxNacks is how many quarantine reports one Ack carries at most.
-	maxNacks = 200
 	// zoneWindow is how many bytes a zone accepts unacknowledged.
 	zoneWindow = 4 << 20
 )
-
-// Decoder turns stored content into a typed resource. An error quarantines the
-// resource and is shown to the operator.
-type Decoder func(meta resource.Meta, spec []byte) (*resource.Resource, error)
-
-// Quarantined is a resource that the zone keeps but cannot use (§7.4).
-type Quarantined struct {
-	Key     resource.Key
-	Version uint64
-	Message string
-}
-
-// heldResource is what the replica has for one key.
-type heldResource struct {
-	// sum is the term of the newest bytes received, usable or not.
-	sum store.Digest
-	// good is what is served: the newest that could be decoded, nil if none.
-	// served is its term in the digest of all that is served.
-	good   *resource.Resource
-	served store.Digest
-	// bad is set while the newest bytes cannot be used.
-	bad bool
-}
 
 // write is one record to put on disk or take off it.
 type write struct {
@@ -124,42 +99,42 @@ type replica struct {
 	zone     resource.ZoneName
 	instance string
 	version  string
-	decode   Decoder
 
-	// What has been received.
-	epoch    store.Epoch
-	revision resource.Revision
-	held     map[resource.Key]*heldResource
-	buckets  buckets
-	digest   store.Digest
-	// shown is the digest of what is served of it.
-	shown store.Digest
-	// bad holds what is in quarantine; badChanges counts its changes.
-	bad        map[resource.Key]*Quarantined
-	badChanges int
+	holdings
+	exchange
+	repairs
+	consent
 
 	// What is known to be on disk.
 	durable      resource.Revision
 	durableEpoch store.Epoch
+	// problem is what holds the replica back; empty when nothing does.
+	problem string
+}
 
+// exchange is how far the conversation with the global has come.
+type exchange struct {
 	phase    replicaPhase
 	hellos   uint32
 	lease    uint64
 	staging  *staging
-	head     resource.Revision
-	consumed uint64
-	retryAt  time.Time
+	head     resource.Revision // the global's
+	consumed uint64            // bytes
+	retryAt  time.Time         // when a held update is asked for again
+}
 
-	damaged    bool   // something on disk was lost: resume would keep the hole
-	repairs    int    // since the last bookmark that agreed
-	repaired   uint64 // repairs since the replica was opened
-	adopt      bool   // the operator lets go of the epoch held
-	acceptWipe Wipe   // what the operator accepts, once
-	asked      bool   // whether it has been asked for since it was accepted
+// repairs are what is wrong with a replica, and what was done about it.
+type repairs struct {
+	damaged  bool   // something on disk was lost: resume would keep the hole
+	failed   int    // repairs since the last bookmark that agreed
+	repaired uint64 // repairs since the replica was opened
+}
 
-	reports  []resource.Key // quarantine changes not yet reported
-	reported map[resource.Key]bool
-	problem  string
+// consent is what the operator has agreed to.
+type consent struct {
+	adopt      bool // to let go of the epoch held
+	acceptWipe Wipe // to this update, once
+	asked      bool // whether it has been asked for since it was accepted
 }
 
 // greet returns the Hello that opens a stream, or asks for a repair within one.
@@ -170,13 +145,13 @@ func (r *replica) greet() *syncv1.Hello {
 		Protocol: protocolVersion, MinProtocol: minProtocolVersion,
 		Zone: string(r.zone), Instance: r.instance, Lease: r.lease, Version: r.version,
 		FromRevision: uint64(r.revision), Window: zoneWindow,
-		Repair: r.damaged || r.repairs > 0, Quarantined: uint64(len(r.bad)),
+		Repair: r.damaged || r.failed > 0, Quarantined: uint64(len(r.bad)),
 	}
 	if r.epoch != (store.Epoch{}) && !r.adopt {
 		h.Epoch = epochTo(r.epoch)
 	}
 	// After a repair that did not help, everything is sent anew.
-	if len(r.held) > 0 && r.repairs < 2 {
+	if len(r.held) > 0 && r.failed < 2 {
 		h.Buckets = r.buckets.bytes()
 	}
 	return h
@@ -185,10 +160,7 @@ func (r *replica) greet() *syncv1.Hello {
 // connect begins a new stream: the global knows nothing of the one before.
 func (r *replica) connect(lease uint64) *syncv1.Hello {
 	r.hellos, r.lease = 0, lease
-	r.reports, r.reported = nil, map[resource.Key]bool{}
-	for key := range r.bad {
-		r.report(key)
-	}
+	r.reportAll()
 	return r.greet()
 }
 
@@ -300,7 +272,7 @@ func (r *replica) batch(raw []byte) (*commit, signal, error) {
 	if s.prev > r.revision || s.revision <= r.revision {
 		return r.repair(fmt.Sprintf("batch %d follows revision %d, the replica is at %d", s.revision, s.prev, r.revision))
 	}
-	return r.apply(s, r.epoch, nil), signal{ack: true}, nil
+	return r.take(s, r.epoch, nil), signal{ack: true}, nil
 }
 
 func (s *staging) add(raws [][]byte) error {
@@ -325,7 +297,7 @@ func (r *replica) bookmark(b *syncv1.Bookmark) (*commit, signal, error) {
 	if want != r.digest {
 		return r.repair(fmt.Sprintf("digest %s at revision %d, the global has %s", r.digest, at, want))
 	}
-	r.repairs, r.damaged, r.problem = 0, false, ""
+	r.failed, r.damaged, r.problem = 0, false, ""
 	if at == r.revision {
 		return nil, signal{ack: true}, nil
 	}
@@ -337,9 +309,9 @@ func (r *replica) bookmark(b *syncv1.Bookmark) (*commit, signal, error) {
 // connection.
 func (r *replica) repair(why string) (*commit, signal, error) {
 	r.problem = "repairing: " + why
-	r.repairs++
+	r.failed++
 	r.repaired++
-	if r.repairs > 2 {
+	if r.failed > 2 {
 		return nil, signal{}, fmt.Errorf("%w: %s", errDiverged, why)
 	}
 	return nil, signal{hello: true}, nil
@@ -426,7 +398,7 @@ func (r *replica) load(s *staging, want store.Digest, now time.Time) (*commit, s
 		r.acceptWipe = Wipe{}
 	}
 	r.problem, r.damaged = "", false
-	return r.apply(s, s.epoch, gone), signal{ack: true}, nil
+	return r.take(s, s.epoch, gone), signal{ack: true}, nil
 }
 
 // persisted says that a commit is on disk and visible.
@@ -434,23 +406,10 @@ func (r *replica) persisted(c *commit) { r.durable, r.durableEpoch = c.revision,
 
 // acknowledge returns the Ack for what has been persisted.
 func (r *replica) acknowledge() *syncv1.Ack {
-	a := &syncv1.Ack{
+	return &syncv1.Ack{
 		Revision: uint64(r.durable), Epoch: epochTo(r.durableEpoch),
-		Quarantined: uint64(len(r.bad)), Error: r.problem, Consumed: r.consumed,
+		Quarantined: uint64(len(r.bad)), Error: r.problem, Consumed: r.consumed, Nacks: r.nacks(),
 	}
-	n := min(len(r.reports), maxNacks)
-	for _, key := range r.reports[:n] {
-		delete(r.reported, key)
-		nack := &syncv1.Nack{Kind: string(key.Kind), Mesh: string(key.Mesh), Name: key.Name}
-		if q := r.bad[key]; q != nil {
-			nack.Version, nack.Message = q.Version, q.Message
-		} else {
-			nack.Cleared = true
-		}
-		a.Nacks = append(a.Nacks, nack)
-	}
-	r.reports = r.reports[n:]
-	return a
 }
 
 // tick reports whether a held update is due to be asked for again.
@@ -463,23 +422,9 @@ func (r *replica) tick(now time.Time) signal {
 	return signal{hello: true}
 }
 
-// serve replaces what readers see of one key, nil being nothing.
-func (r *replica) serve(h *heldResource, res *resource.Resource) {
-	var sum store.Digest
-	if res != nil {
-		sum = store.Sum(res)
-	}
-	r.shown = r.shown.Sub(h.served).Add(sum)
-	h.good, h.served = res, sum
-}
-
-// served returns what readers see, in no order.
-func (r *replica) served() []*resource.Resource {
-	out := make([]*resource.Resource, 0, len(r.held))
-	for _, h := range r.held {
-		if h.good != nil {
-			out = append(out, h.good)
-		}
-	}
-	return out
+// take makes the step to a complete state or batch.
+func (r *replica) take(s *staging, epoch store.Epoch, gone []resource.Key) *commit {
+	c := r.apply(s, epoch, gone)
+	r.head = max(r.head, r.revision)
+	return c
 }

@@ -9,7 +9,7 @@ import (
 )
 
 // apply makes the step: removals first, then changes in order.
-func (r *replica) apply(s *staging, epoch store.Epoch, gone []resource.Key) *commit {
+func (r *holdings) apply(s *staging, epoch store.Epoch, gone []resource.Key) *commit {
 	c := &commit{
 		epoch: epoch, revision: s.revision, time: s.time,
 		swap: s.mode != syncv1.Mode_MODE_UNSPECIFIED && (epoch != r.epoch || s.revision <= r.revision),
@@ -42,7 +42,6 @@ func (r *replica) apply(s *staging, epoch store.Epoch, gone []resource.Key) *com
 		}
 	}
 	r.epoch, r.revision = epoch, s.revision
-	r.head = max(r.head, r.revision)
 	c.digest = r.digest
 	if c.swap {
 		c.whole = r.served()
@@ -52,7 +51,7 @@ func (r *replica) apply(s *staging, epoch store.Epoch, gone []resource.Key) *com
 
 type serveFunc func(key resource.Key, before, after *resource.Resource)
 
-func (r *replica) remove(c *commit, key resource.Key, serve serveFunc) {
+func (r *holdings) remove(c *commit, key resource.Key, serve serveFunc) {
 	h := r.held[key]
 	if h == nil {
 		return // created and deleted between two coalesced revisions
@@ -65,7 +64,7 @@ func (r *replica) remove(c *commit, key resource.Key, serve serveFunc) {
 	r.serve(h, nil)
 }
 
-func (r *replica) put(c *commit, ch *change, comparing bool, serve serveFunc) {
+func (r *holdings) put(c *commit, ch *change, comparing bool, serve serveFunc) {
 	key := ch.meta.Key
 	h := r.held[key]
 	if h == nil {
@@ -79,7 +78,7 @@ func (r *replica) put(c *commit, ch *change, comparing bool, serve serveFunc) {
 	r.clear(key, h)
 	res, err := r.decode(ch.meta, ch.spec)
 	if err != nil {
-		r.quarantine(h, ch, err)
+		r.add(h, ch, err)
 		r.report(key)
 		c.writes = append(c.writes, write{key: key, raw: ch.raw, bad: true})
 		return
@@ -88,37 +87,6 @@ func (r *replica) put(c *commit, ch *change, comparing bool, serve serveFunc) {
 	r.serve(h, res)
 	c.writes = append(c.writes, write{key: key, raw: ch.raw})
 	serve(key, before, res)
-}
-
-// quarantine keeps bytes that cannot be used apart.
-func (r *replica) quarantine(h *heldResource, ch *change, err error) {
-	h.bad = true
-	r.bad[ch.meta.Key] = &Quarantined{Key: ch.meta.Key, Version: ch.meta.Version, Message: oneLine(err)}
-	r.badChanges++
-}
-
-// clear ends a key's quarantine, if it is in any.
-func (r *replica) clear(key resource.Key, h *heldResource) {
-	if h.bad {
-		h.bad = false
-		delete(r.bad, key)
-		r.badChanges++
-		r.report(key)
-	}
-}
-
-// count replaces one term of the digests.
-func (r *replica) count(key resource.Key, old, sum store.Digest) {
-	r.buckets.replace(key, old, sum)
-	r.digest = r.digest.Sub(old).Add(sum)
-}
-
-// report notes that a key's quarantine changed.
-func (r *replica) report(key resource.Key) {
-	if !r.reported[key] {
-		r.reported[key] = true
-		r.reports = append(r.reports, key)
-	}
 }
 
 // maxMessage bounds what is reported of one resource, in bytes.

@@ -1,0 +1,163 @@
+package zonesync
+
+import (
+	syncv1 "meridian/api/sync/v1"
+	"meridian/internal/resource"
+	"meridian/internal/store"
+)
+
+// Decoder turns stored content into a typed resource. An error quarantines the
+// resource and is shown to the operator.
+type Decoder func(meta resource.Meta, spec []byte) (*resource.Resource, error)
+
+// Quarantined is a resource that the zone keeps but cannot use (§7.4).
+type Quarantined struct {
+	Key     resource.Key
+	Version uint64
+	Message string
+}
+
+// heldResource is what the replica has for one key.
+type heldResource struct {
+	// sum is the term of the newest bytes received, usable or not.
+	sum store.Digest
+	// good is what is served: the newest that could be decoded, nil if none.
+	// served is its term in the digest of all that is served.
+	good   *resource.Resource
+	served store.Digest
+	// bad is set while the newest bytes cannot be used.
+	bad bool
+}
+
+// holdings are what a replica has received: of every resource the newest bytes, and
+// the newest that can be used, which are served.
+type holdings struct {
+	decode Decoder
+
+	epoch    store.Epoch
+	revision resource.Revision
+	held     map[resource.Key]*heldResource
+	buckets  buckets
+	digest   store.Digest
+	// shown is the digest of what is served of it.
+	shown store.Digest
+	quarantine
+}
+
+// newHoldings returns empty holdings, for about n resources.
+func newHoldings(decode Decoder, n int) holdings {
+	return holdings{
+		decode: decode, held: make(map[resource.Key]*heldResource, n),
+		quarantine: quarantine{bad: map[resource.Key]*Quarantined{}, reported: map[resource.Key]bool{}},
+	}
+}
+
+// restore takes one record from disk: newest last, so that quarantined bytes
+// come after the last good ones. It reports whether the record is usable.
+func (r *holdings) restore(ch *change) bool {
+	key := ch.meta.Key
+	h := r.held[key]
+	if h == nil {
+		h = &heldResource{}
+		r.held[key] = h
+	}
+	h.sum = ch.sum
+	res, err := r.decode(ch.meta, ch.spec)
+	if err != nil {
+		r.add(h, ch, err)
+		return false
+	}
+	r.clear(key, h)
+	r.serve(h, res)
+	return true
+}
+
+// count replaces one term of the digests.
+func (r *holdings) count(key resource.Key, old, sum store.Digest) {
+	r.buckets.replace(key, old, sum)
+	r.digest = r.digest.Sub(old).Add(sum)
+}
+
+// serve replaces what readers see of one key, nil being nothing.
+func (r *holdings) serve(h *heldResource, res *resource.Resource) {
+	var sum store.Digest
+	if res != nil {
+		sum = store.Sum(res)
+	}
+	r.shown = r.shown.Sub(h.served).Add(sum)
+	h.good, h.served = res, sum
+}
+
+// served returns what readers see, in no order.
+func (r *holdings) served() []*resource.Resource {
+	out := make([]*resource.Resource, 0, len(r.held))
+	for _, h := range r.held {
+		if h.good != nil {
+			out = append(out, h.good)
+		}
+	}
+	return out
+}
+
+// maxNacks is how many quarantine reports one Ack carries at most.
+const maxNacks = 200
+
+// quarantine is what cannot be used, and what the global has yet to hear of it.
+type quarantine struct {
+	bad        map[resource.Key]*Quarantined
+	badChanges int // counts the changes of bad
+
+	reports  []resource.Key // changes not yet reported
+	reported map[resource.Key]bool
+}
+
+// add keeps bytes that cannot be used apart.
+func (q *quarantine) add(h *heldResource, ch *change, err error) {
+	h.bad = true
+	q.bad[ch.meta.Key] = &Quarantined{Key: ch.meta.Key, Version: ch.meta.Version, Message: oneLine(err)}
+	q.badChanges++
+}
+
+// clear ends a key's quarantine, if it is in any.
+func (q *quarantine) clear(key resource.Key, h *heldResource) {
+	if h.bad {
+		h.bad = false
+		delete(q.bad, key)
+		q.badChanges++
+		q.report(key)
+	}
+}
+
+// report notes that a key's quarantine changed.
+func (q *quarantine) report(key resource.Key) {
+	if !q.reported[key] {
+		q.reported[key] = true
+		q.reports = append(q.reports, key)
+	}
+}
+
+// reportAll reports everything anew, to a global that knows nothing of it.
+func (q *quarantine) reportAll() {
+	q.reports, q.reported = nil, map[resource.Key]bool{}
+	for key := range q.bad {
+		q.report(key)
+	}
+}
+
+// nacks takes the next of the reports.
+func (q *quarantine) nacks() []*syncv1.Nack {
+	n := min(len(q.reports), maxNacks)
+	var nacks []*syncv1.Nack
+	for _, key := range q.reports[:n] {
+		delete(q.reported, key)
+		nack := &syncv1.Nack{Kind: string(key.Kind), Mesh: string(key.Mesh), Name: key.Name}
+		if bad := q.bad[key]; bad != nil {
+			nack.Version, nack.Message = bad.Version, bad.Message
+		} else {
+			nack.Cleared = true
+		}
+		nacks = append(nacks, nack)
+	}
+	q.reports = q.reports[n:]
+	return nacks
+}
