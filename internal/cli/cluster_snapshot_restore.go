@@ -26,8 +26,8 @@ import (
 const restorePatience = 5 * time.Minute
 
 type restoreOptions struct {
-	dryRun, yes bool
-	output      *print.FormatFlag
+	dryRun, yes, dropRevocations bool
+	output                       *print.FormatFlag
 }
 
 func newSnapshotRestoreCommand(a *app) *cobra.Command {
@@ -39,10 +39,15 @@ func newSnapshotRestoreCommand(a *app) *cobra.Command {
 step: there is the state of before or the saved one, never a part of either. The
 file is checked first, here and by the leader. Writes wait meanwhile.
 
-What was written after the state was saved is gone, deletions and revocations
-among it. The history begins a new incarnation: watches end, and zones take the
-state over as a whole; one that would lose more than a fifth of its resources waits
-for its operator.
+What was written after the state was saved is gone, deletions among it. Not so
+what the cluster trusts, where the snapshot is of the same cluster: revocations,
+keys and tokens that were made since stay, and so does the end of keys that were
+replaced and deleted since. --drop-revocations takes all of that from the snapshot:
+what was revoked since is valid again.
+
+The history begins a new incarnation: watches end, and zones take the state over
+as a whole; one that would lose more than a fifth of its resources waits for its
+operator.
 
 A global that has never been used takes over the identity of the one that was
 saved, so that its zones follow. Any other keeps its own.
@@ -54,6 +59,7 @@ It says what it would do and asks; where there is no terminal it takes --yes.`,
 		RunE: func(cmd *cobra.Command, args []string) error { return a.restoreSnapshot(cmd.Context(), args[0], o) },
 	}
 	cmd.Flags().BoolVar(&o.dryRun, "dry-run", false, "check the file and show the effect, change nothing")
+	cmd.Flags().BoolVar(&o.dropRevocations, "drop-revocations", false, "take keys, records of tokens and revocations from the snapshot: what was revoked since is valid again")
 	cmd.Flags().BoolVarP(&o.yes, "yes", "y", false, "do not ask")
 	o.output = print.BindFormat(cmd.Flags(), print.FormatTable, print.FormatJSON, print.FormatYAML)
 	return cmd
@@ -76,7 +82,7 @@ func (a *app) restoreSnapshot(ctx context.Context, path string, o *restoreOption
 	if info.GetRole() != "global" {
 		return exit.Usagef("%s is a zone: snapshots are of a global", c.Target)
 	}
-	a.announceRestore(info, snap.Summary())
+	a.announceRestore(info, snap.Summary(), o.dropRevocations)
 	if o.dryRun {
 		a.Message("Dry run: nothing was changed.")
 		return nil
@@ -93,7 +99,7 @@ func (a *app) restoreSnapshot(ctx context.Context, path string, o *restoreOption
 		defer func() { _ = f.Close() }() // read only
 		source = f
 	}
-	response, err := upload(ctx, c, source)
+	response, err := upload(ctx, c, source, o.dropRevocations)
 	if err != nil {
 		return err
 	}
@@ -101,14 +107,21 @@ func (a *app) restoreSnapshot(ctx context.Context, path string, o *restoreOption
 }
 
 // announceRestore says what is about to happen.
-func (a *app) announceRestore(info *meridianv1.InfoResponse, s store.Summary) {
+func (a *app) announceRestore(info *meridianv1.InfoResponse, s store.Summary, dropRevocations bool) {
 	saved := ""
 	if taken := s.Metadata[consensus.BackupTaken]; taken != "" {
 		saved = fmt.Sprintf(", saved %s by %s", taken, print.OrDash(s.Metadata[consensus.BackupServer]))
 	}
 	a.Message("This replaces everything in cluster %s, which is at revision %d,", info.GetClusterId(), info.GetRevision())
 	a.Message("by %s of cluster %s, incarnation %d, at revision %d%s.", print.Plural(s.Resources, "resource"), print.OrDash(s.Epoch.ClusterID), s.Epoch.Incarnation, s.Revision, saved)
-	a.Message("What was written since is lost; tokens revoked since are good again; zones take the state over.")
+	a.Message("What was written since is lost; zones take the state over.")
+	switch {
+	case s.Epoch.ClusterID != info.GetClusterId():
+	case dropRevocations:
+		a.Warn("tokens revoked since are valid again, and those issued with keys made since are not")
+	default:
+		a.Message("Revocations, keys and records of tokens made since are kept.")
+	}
 	if s.Epoch.ClusterID != info.GetClusterId() {
 		a.Warn("the snapshot is of another cluster; a global that was never used takes over its identity, and its zones follow; any other keeps its own")
 	}
@@ -141,7 +154,7 @@ func errNoTerminal() error {
 }
 
 // upload sends a state and waits until it is in place.
-func upload(ctx context.Context, c *client.Client, source io.Reader) (*meridianv1.RestoreSnapshotResponse, error) {
+func upload(ctx context.Context, c *client.Client, source io.Reader, dropRevocations bool) (*meridianv1.RestoreSnapshotResponse, error) {
 	ctx, watch := watchProgress(ctx, c.Timeout)
 	defer watch.end()
 	stream, err := c.RestoreSnapshot(ctx)
@@ -152,7 +165,7 @@ func upload(ctx context.Context, c *client.Client, source io.Reader) (*meridianv
 	for {
 		n, err := io.ReadFull(source, buf)
 		if n > 0 {
-			if sendErr := stream.Send(&meridianv1.RestoreSnapshotRequest{Data: buf[:n]}); sendErr != nil {
+			if sendErr := stream.Send(&meridianv1.RestoreSnapshotRequest{Data: buf[:n], DropRevocations: dropRevocations}); sendErr != nil {
 				break // the control plane has ended the stream; below it says why
 			}
 			watch.allow(c.Timeout)
@@ -183,15 +196,33 @@ type restoredView struct {
 	Resources   uint64 `json:"resources"`
 	ClusterID   string `json:"clusterId"`
 	Incarnation uint64 `json:"incarnation"`
+	// Kept is what the state has from the one before it.
+	Kept keptView `json:"kept,omitzero"`
+}
+
+// keptView counts what a restored state has from the state before it.
+type keptView struct {
+	Revocations uint32 `json:"revocations"`
+	Keys        uint32 `json:"keys"`
+	Tokens      uint32 `json:"tokens"`
+	DeletedKeys uint32 `json:"deletedKeys"`
 }
 
 func (a *app) printRestored(f print.Format, r *meridianv1.RestoreSnapshotResponse) error {
+	k := r.GetKept()
 	if f.Structured() {
 		return a.WriteValue(f, restoredView{
 			Saved: r.GetRevision(), Revision: r.GetEffective(), Resources: r.GetResources(),
 			ClusterID: r.GetClusterId(), Incarnation: r.GetIncarnation(),
+			Kept: keptView{k.GetRevocations(), k.GetKeys(), k.GetTokens(), k.GetDeletedKeys()},
 		})
+	}
+	if k.GetRevocations()+k.GetKeys()+k.GetTokens()+k.GetDeletedKeys() > 0 {
+		a.Message("Kept from the state before: %s, %s, %s of tokens; %s of the snapshot stay deleted.",
+			count(k.GetRevocations(), "revocation"), count(k.GetKeys(), "signing key"), count(k.GetTokens(), "record"), count(k.GetDeletedKeys(), "signing key"))
 	}
 	return a.Println(fmt.Sprintf("restored %s; incarnation %d of cluster %s begins at revision %d",
 		print.Plural(int(r.GetResources()), "resource"), r.GetIncarnation(), r.GetClusterId(), r.GetEffective())) //nolint:gosec // a count
 }
+
+func count(n uint32, noun string) string { return print.Plural(int(n), noun) }

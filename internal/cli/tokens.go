@@ -20,7 +20,7 @@ import (
 
 func newTokensCommand(a *app) *cobra.Command {
 	return newGroup("tokens", "List and revoke tokens, rotate signing keys",
-		newTokensListCommand(a), newTokensRotateCommand(a), newTokensRevokeCommand(a))
+		newTokensListCommand(a), newTokensRotateCommand(a), newTokensRevokeCommand(a), newTokensReissueAdminCommand(a))
 }
 
 // parseTokenKind reads a kind of token in any spelling: user, user-token or
@@ -225,5 +225,34 @@ updating an IssuedToken takes.`,
 		},
 	}
 	cmd.Flags().StringVar(&reason, "reason", "", "reason, recorded with the revocation")
+	return cmd
+}
+
+func newTokensReissueAdminCommand(a *app) *cobra.Command {
+	var out *outFile
+	cmd := &cobra.Command{
+		Use:   "reissue-admin [--out FILE]",
+		Short: "Replace the bootstrap admin token",
+		Long: `Replace the bootstrap admin token, the GlobalSecret admin-user-token, by a new one,
+and revoke the one before: requests with it are refused at once, and its streams
+end within a second. The new token is printed; every server also writes it into
+the admin.yaml of its data directory.
+
+It takes membership of the group mesh-system:admin. Where no token of an
+administrator is left, restart one server with --reissue-admin-token.`,
+		Example: "  meridian tokens reissue-admin --out admin.token",
+		Args:    exactly(),
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			return a.writing(cmd.Context(), out, func(ctx context.Context) error {
+				response, err := call(ctx, a, (*client.Client).ReissueAdminToken, &meridianv1.ReissueAdminTokenRequest{RequestId: rand.Text()})
+				if err != nil {
+					return err
+				}
+				a.Message("The admin token %s is valid from revision %d on, and the one before is revoked.", response.GetId(), response.GetRevision())
+				return a.Println(response.GetToken())
+			})
+		},
+	}
+	out = bindOut(cmd)
 	return cmd
 }

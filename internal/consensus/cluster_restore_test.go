@@ -60,7 +60,7 @@ func TestAnyServerRestores(t *testing.T) {
 		saved := b.store.View()
 		for i, at := range []*server{a, b, d} {
 			at.write(t, "k", "later")
-			restored, err := at.node.Restore(t.Context(), bytes.NewReader(file))
+			restored, err := at.node.Restore(t.Context(), bytes.NewReader(file), false)
 			require.NoError(t, err, at.name)
 			require.Equal(t, restored.Epoch, at.store.View().Epoch(), "it has followed when it answers")
 			require.EqualValues(t, i+2, restored.Epoch.Incarnation)
@@ -78,10 +78,10 @@ func TestAnyServerRestores(t *testing.T) {
 		damaged[len(file)/2] ^= 1
 		before := a.node.Status().Last
 		for _, at := range []*server{a, b, d} {
-			_, err := at.node.Restore(t.Context(), bytes.NewReader(damaged))
+			_, err := at.node.Restore(t.Context(), bytes.NewReader(damaged), false)
 			require.ErrorIs(t, err, consensus.ErrBadBackup, at.name)
 			broken := errors.New("the client went away")
-			_, err = at.node.Restore(t.Context(), &cutOff{file[:len(file)/2], broken})
+			_, err = at.node.Restore(t.Context(), &cutOff{file[:len(file)/2], broken}, false)
 			require.ErrorIs(t, err, consensus.ErrNotRestored, at.name)
 			require.ErrorContains(t, err, "went away")
 		}
@@ -138,7 +138,7 @@ func restoreUnderFault(t *testing.T, seed uint64) {
 		}
 		answered := make(chan answer, 1)
 		go func() {
-			restored, err := asked.node.Restore(context.Background(), bytes.NewReader(file))
+			restored, err := asked.node.Restore(context.Background(), bytes.NewReader(file), false)
 			answered <- answer{restored, err}
 		}()
 		<-time.After(time.Duration(random.Int64N(int64(150 * time.Millisecond))))
@@ -210,7 +210,7 @@ func TestRestoreReachesWhoWasAway(t *testing.T) {
 			c.network.Delay("a", "b", time.Millisecond)
 			c.network.Delay("b", "a", time.Millisecond)
 			c.network.Isolate(away.name, "a", "b", "c")
-			restored, err := leader.node.Restore(t.Context(), bytes.NewReader(file))
+			restored, err := leader.node.Restore(t.Context(), bytes.NewReader(file), false)
 			require.NoError(t, err)
 			for i := range 20 * (round % 2) {
 				leader.write(t, "k", fmt.Sprint(i))

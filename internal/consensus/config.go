@@ -76,6 +76,11 @@ type Config struct {
 	// into it.
 	Fresh func(*store.View) bool
 
+	// KeepTrust, unless nil, returns the resources of a backup with what the running
+	// state trusts, and counts what it took from the running state. It is called when
+	// a backup of this cluster is restored into it.
+	KeepTrust func(running *store.View, saved []*resource.Resource) ([]*resource.Resource, KeptTrust)
+
 	// ApplyTimeout bounds Propose where its context does not.
 	ApplyTimeout time.Duration
 	// LeaderTimeout is how long a request waits while there is no leader at all: a
@@ -96,6 +101,11 @@ type Config struct {
 	// Events are told what happens to the node.
 	Events Events
 }
+
+// KeptTrust counts what a restored state has from the state before it instead of
+// the backup: revocations, signing keys, records of tokens, and keys of the backup
+// that stay deleted.
+type KeptTrust struct{ Revocations, Keys, Tokens, DeletedKeys int }
 
 // Addresses are where a server serves, beside its raft address, as host:port.
 // Empty: unknown, or not at all.

@@ -35,6 +35,8 @@ type Restored struct {
 	Epoch store.Epoch
 	// Resources counts what it holds.
 	Resources int
+	// Kept is what it has from the state before; zeros when the answer got lost.
+	Kept KeptTrust
 }
 
 const (
@@ -66,11 +68,15 @@ type restorer struct {
 // that no majority has agreed on, and a leader that falls before its followers
 // have fetched it comes back with a state that they never had.
 //
+// Where the backup is of this cluster, what the cluster trusts stays as it is
+// (Config.KeepTrust), unless dropTrust is set: what was revoked since the backup
+// was taken is not valid again.
+//
 // Any server takes it; one that does not lead passes it on.
 //
 // Errors: ErrBadBackup, ErrNotRestored, ErrClosed (nothing was changed),
 // ErrUnknownOutcome (it may have been restored, whole).
-func (n *restorer) Restore(ctx context.Context, source io.Reader) (Restored, error) {
+func (n *restorer) Restore(ctx context.Context, source io.Reader, dropTrust bool) (Restored, error) {
 	if err := n.begin(); err != nil {
 		return Restored{}, err
 	}
@@ -80,9 +86,9 @@ func (n *restorer) Restore(ctx context.Context, source io.Reader) (Restored, err
 	var restored Restored
 	switch _, leader := n.Leader(); {
 	case err == nil:
-		restored, err = n.restoreHere(ctx, source, id)
+		restored, err = n.restoreHere(ctx, source, dropTrust, id)
 	case errors.Is(err, ErrNotLeader):
-		restored, err = n.relayRestore(ctx, leader, source, id)
+		restored, err = n.relayRestore(ctx, leader, source, dropTrust, id)
 	default:
 		return Restored{}, notRestored(err)
 	}
@@ -118,7 +124,7 @@ func randomID() uint64 {
 
 // restoreHere restores a backup on the leader. id names the attempt, and tells
 // the epoch from others of its incarnation.
-func (n *restorer) restoreHere(ctx context.Context, source io.Reader, id uint64) (Restored, error) {
+func (n *restorer) restoreHere(ctx context.Context, source io.Reader, dropTrust bool, id uint64) (Restored, error) {
 	if _, _, err := n.waitLeadership(ctx); err != nil {
 		return Restored{}, notRestored(err)
 	}
@@ -140,11 +146,15 @@ func (n *restorer) restoreHere(ctx context.Context, source io.Reader, id uint64)
 	view := n.st.View()
 	fresh := n.cfg.Fresh != nil && n.cfg.Fresh(view)
 	epoch := nextEpoch(view.Epoch(), snap.Epoch, fresh, id)
+	var kept KeptTrust
+	if n.cfg.KeepTrust != nil && !dropTrust && !fresh && snap.Epoch.ClusterID == view.Epoch().ClusterID {
+		snap.Resources, kept = n.cfg.KeepTrust(view, snap.Resources)
+	}
 	revision, err := n.proposeParts(ctx, snap.Parts(view.Epoch(), epoch, n.restorePart))
 	if err != nil {
 		return Restored{}, err
 	}
-	return Restored{Saved: snap.Revision, Revision: revision, Epoch: epoch, Resources: len(snap.Resources)}, nil
+	return Restored{Saved: snap.Revision, Revision: revision, Epoch: epoch, Resources: len(snap.Resources), Kept: kept}, nil
 }
 
 // nextEpoch names the history that begins with a restore. A cluster that holds

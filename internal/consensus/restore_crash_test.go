@@ -40,7 +40,7 @@ func crashRestorer(dir string) error {
 		if err != nil {
 			return err
 		}
-		restored, err := n.restorer.Restore(context.Background(), bytes.NewReader(file))
+		restored, err := n.restorer.Restore(context.Background(), bytes.NewReader(file), false)
 		if err != nil {
 			return err
 		}

@@ -34,28 +34,35 @@ func (s *peerService) Restore(stream grpc.ClientStreamingServer[peerv1.RestoreRe
 	if err != nil {
 		return restoreStatus(notRestored(&sourceError{err}))
 	}
-	restored, err := n.restorer.restoreHere(stream.Context(), &BackupReader[*peerv1.RestoreRequest]{Receive: stream.Recv, rest: first.GetData()}, first.GetId())
+	restored, err := n.restorer.restoreHere(stream.Context(), NewBackupReader(first.GetData(), stream.Recv), first.GetDropTrust(), first.GetId())
 	if err != nil {
 		return restoreStatus(err)
 	}
 	return stream.SendAndClose(&peerv1.RestoreResponse{
 		Revision: uint64(restored.Saved), Effective: uint64(restored.Revision), Resources: uint64(restored.Resources), //nolint:gosec // a count
 		ClusterId: restored.Epoch.ClusterID, Incarnation: restored.Epoch.Incarnation,
+		KeptRevocations: uint32(restored.Kept.Revocations), KeptKeys: uint32(restored.Kept.Keys), //nolint:gosec // counts
+		KeptTokens: uint32(restored.Kept.Tokens), DeletedKeys: uint32(restored.Kept.DeletedKeys), //nolint:gosec // counts
 	})
 }
 
 // BackupReader reads a backup that is received in messages.
 type BackupReader[M interface{ GetData() []byte }] struct {
-	// Receive returns the next message.
-	Receive func() (M, error)
+	receive func() (M, error)
 	// rest is what was received and not read.
 	rest []byte
+}
+
+// NewBackupReader returns a reader of a backup that begins with first and continues
+// with what receive returns.
+func NewBackupReader[M interface{ GetData() []byte }](first []byte, receive func() (M, error)) *BackupReader[M] {
+	return &BackupReader[M]{receive: receive, rest: first}
 }
 
 // Read implements io.Reader.
 func (r *BackupReader[M]) Read(p []byte) (int, error) {
 	for len(r.rest) == 0 {
-		m, err := r.Receive()
+		m, err := r.receive()
 		if err != nil {
 			return 0, err
 		}
@@ -103,14 +110,14 @@ func (e *peerError) Error() string { return e.message }
 func (e *peerError) Unwrap() error { return e.kind }
 
 // relayRestore has the leader restore a backup.
-func (n *restorer) relayRestore(ctx context.Context, leader string, source io.Reader, id uint64) (Restored, error) {
+func (n *restorer) relayRestore(ctx context.Context, leader string, source io.Reader, dropTrust bool, id uint64) (Restored, error) {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel() // a stream that was not closed brings no restore about
 	stream, err := peerv1.NewRaftServiceClient(n.PeerConn(leader)).Restore(ctx)
 	if err != nil {
 		return Restored{}, notRestored(err)
 	}
-	err = sendBackup(stream, source, id)
+	err = sendBackup(stream, source, dropTrust, id)
 	if err != nil && !errors.Is(err, io.EOF) {
 		return Restored{}, notRestored(err)
 	}
@@ -126,16 +133,20 @@ func (n *restorer) relayRestore(ctx context.Context, leader string, source io.Re
 		Saved: resource.Revision(response.GetRevision()), Revision: resource.Revision(response.GetEffective()),
 		Epoch:     store.Epoch{ClusterID: response.GetClusterId(), Incarnation: response.GetIncarnation(), Random: id},
 		Resources: int(response.GetResources()), //nolint:gosec // a count
+		Kept: KeptTrust{
+			Revocations: int(response.GetKeptRevocations()), Keys: int(response.GetKeptKeys()),
+			Tokens: int(response.GetKeptTokens()), DeletedKeys: int(response.GetDeletedKeys()),
+		},
 	}, nil
 }
 
-func sendBackup(stream grpc.ClientStreamingClient[peerv1.RestoreRequest, peerv1.RestoreResponse], source io.Reader, id uint64) error {
+func sendBackup(stream grpc.ClientStreamingClient[peerv1.RestoreRequest, peerv1.RestoreResponse], source io.Reader, dropTrust bool, id uint64) error {
 	for buf, first := make([]byte, restoreChunk), true; ; first = false {
 		n, err := io.ReadFull(source, buf)
 		if n > 0 || first {
 			m := &peerv1.RestoreRequest{Data: buf[:n]}
 			if first {
-				m.Id = id
+				m.Id, m.DropTrust = id, dropTrust
 			}
 			if err := stream.Send(m); err != nil {
 				return err

@@ -59,7 +59,7 @@ func TestRestoreBringsBackWhatWasSaved(t *testing.T) {
 	before, file := st.View(), saved(t, n)
 	propose(t, n, put("k", 2), put("late", 1))
 
-	got, err := n.restorer.Restore(t.Context(), bytes.NewReader(file))
+	got, err := n.restorer.Restore(t.Context(), bytes.NewReader(file), false)
 	require.NoError(t, err)
 	view := st.View()
 	require.Equal(t, dumpOf(before), dumpOf(view), "with the versions and times of then")
@@ -97,7 +97,7 @@ func TestRestoreRefusesOldDecisions(t *testing.T) {
 	propose(t, n, put("k", 2))
 	decidedOn := st.View()
 	stale, _ := decidedOn.Get(key("k"))
-	_, err := n.restorer.Restore(t.Context(), bytes.NewReader(file))
+	_, err := n.restorer.Restore(t.Context(), bytes.NewReader(file), false)
 	require.NoError(t, err)
 
 	rules := decidedOn.AccessRevision()
@@ -120,7 +120,7 @@ func TestRestoreVerifiesFirst(t *testing.T) {
 	before, last := st.View(), n.Status().Last
 	refused := func(data []byte, why string, args ...any) {
 		t.Helper()
-		_, err := n.restorer.Restore(t.Context(), bytes.NewReader(data))
+		_, err := n.restorer.Restore(t.Context(), bytes.NewReader(data), false)
 		require.ErrorIs(t, err, ErrBadBackup, append([]any{why}, args...)...)
 	}
 	for i := range file {
@@ -135,10 +135,10 @@ func TestRestoreVerifiesFirst(t *testing.T) {
 	refused([]byte("name: not a backup\n"), "another file")
 	newer := bytes.Clone(file)
 	newer[7]++
-	_, err := n.restorer.Restore(t.Context(), bytes.NewReader(newer))
+	_, err := n.restorer.Restore(t.Context(), bytes.NewReader(newer), false)
 	require.ErrorIs(t, err, store.ErrUnknownFormat)
 	broken := errors.New("the client went away")
-	_, err = n.restorer.Restore(t.Context(), io.MultiReader(bytes.NewReader(file[:len(file)/2]), iotest.ErrReader(broken)))
+	_, err = n.restorer.Restore(t.Context(), io.MultiReader(bytes.NewReader(file[:len(file)/2]), iotest.ErrReader(broken)), false)
 	require.ErrorIs(t, err, ErrNotRestored)
 	require.ErrorContains(t, err, broken.Error())
 
@@ -152,7 +152,7 @@ func TestRestoreIdentity(t *testing.T) {
 	source, sourceStore := open(t, testConfig(t.TempDir()))
 	fill(t, source, 1, 40)
 	file := saved(t, source)
-	_, err := source.Restore(t.Context(), bytes.NewReader(file))
+	_, err := source.Restore(t.Context(), bytes.NewReader(file), false)
 	require.NoError(t, err)
 	file = saved(t, source) // incarnation 2
 	for name, test := range map[string]struct {
@@ -168,7 +168,7 @@ func TestRestoreIdentity(t *testing.T) {
 			cfg.Fresh = test.fresh
 			n, st := open(t, cfg)
 			own := st.View().Epoch()
-			got, err := n.restorer.Restore(t.Context(), bytes.NewReader(file))
+			got, err := n.restorer.Restore(t.Context(), bytes.NewReader(file), false)
 			require.NoError(t, err)
 			require.EqualValues(t, 3, got.Epoch.Incarnation)
 			if test.adopted {
@@ -217,7 +217,7 @@ func TestWritesDuringARestore(t *testing.T) {
 	}
 	var restored [3]Restored
 	for i := range restored {
-		restored[i], err = n.restorer.Restore(t.Context(), bytes.NewReader(file))
+		restored[i], err = n.restorer.Restore(t.Context(), bytes.NewReader(file), false)
 		require.NoError(t, err)
 	}
 	stop()
@@ -296,3 +296,41 @@ func TestStaleBackupNeedsNoLeader(t *testing.T) {
 type brokenWriter struct{ err error }
 
 func (w brokenWriter) Write([]byte) (int, error) { return 0, w.err }
+
+// What the cluster trusts is kept where the backup is of this cluster, and only
+// there, and not if the caller wants none of it.
+func TestRestoreKeepsTrust(t *testing.T) {
+	cfg := testConfig(t.TempDir())
+	extra := resource.New(resource.Meta{Key: key("kept")}, nil, []byte(`{}`))
+	asked := 0
+	cfg.KeepTrust = func(running *store.View, saved []*resource.Resource) ([]*resource.Resource, KeptTrust) {
+		asked++
+		_, late := running.Get(key("late"))
+		require.True(t, late, "the running state")
+		return append(saved, extra), KeptTrust{Revocations: 1}
+	}
+	n, st := open(t, cfg)
+	propose(t, n, put("k", 1))
+	file := saved(t, n)
+	propose(t, n, put("late", 1))
+
+	got, err := n.restorer.Restore(t.Context(), bytes.NewReader(file), false)
+	require.NoError(t, err)
+	require.Equal(t, KeptTrust{Revocations: 1}, got.Kept)
+	require.Equal(t, st.View().Len(), got.Resources)
+	_, kept := st.View().Get(extra.Key())
+	require.True(t, kept)
+
+	got, err = n.restorer.Restore(t.Context(), bytes.NewReader(file), true)
+	require.NoError(t, err)
+	require.Zero(t, got.Kept)
+	_, kept = st.View().Get(extra.Key())
+	require.False(t, kept)
+
+	other, _ := open(t, testConfig(t.TempDir()))
+	propose(t, other, put("k", 1))
+	got, err = n.restorer.Restore(t.Context(), bytes.NewReader(saved(t, other)), false)
+	require.NoError(t, err)
+	require.Zero(t, got.Kept, "a backup of another cluster")
+	require.Equal(t, 1, asked)
+}

@@ -31,7 +31,7 @@ func openMany(b *testing.B, cfg Config) (*Node, []byte) {
 	var file bytes.Buffer
 	require.NoError(b, st.View().WriteBackup(&file, nil))
 	n, _ := open(b, cfg)
-	_, err := n.restorer.Restore(b.Context(), bytes.NewReader(file.Bytes()))
+	_, err := n.restorer.Restore(b.Context(), bytes.NewReader(file.Bytes()), false)
 	require.NoError(b, err)
 	return n, file.Bytes()
 }
@@ -107,7 +107,7 @@ func BenchmarkBackup100k(b *testing.B) {
 	b.Run("restore", func(b *testing.B) {
 		b.SetBytes(int64(len(file)))
 		for b.Loop() {
-			_, err := n.restorer.Restore(context.Background(), bytes.NewReader(file))
+			_, err := n.restorer.Restore(context.Background(), bytes.NewReader(file), false)
 			require.NoError(b, err)
 		}
 	})

@@ -3,8 +3,10 @@ package controlplane
 import (
 	"context"
 	"errors"
+	"fmt"
 	"log/slog"
 	"os"
+	"path/filepath"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -141,6 +143,38 @@ func (b *Base) Announce(ctx context.Context, about ...any) error {
 	b.Readiness.SetStopping()
 	b.Log.Info("stopping", "reason", context.Cause(ctx))
 	return server.RemoveAddresses(b.Options.DataDir)
+}
+
+// ReissueAdminToken replaces the bootstrap admin token where the options ask for
+// it. It is for the end of a start, once the log takes writes.
+func (b *Base) ReissueAdminToken(ctx context.Context) error {
+	if !b.Options.ReissueAdminToken {
+		return nil
+	}
+	if err := b.Keys.ReissueAdmin(ctx, b.Writer); err != nil {
+		return fmt.Errorf("--reissue-admin-token: %w", err)
+	}
+	b.Log.Warn("the admin token was replaced, and the one before is revoked: start without --reissue-admin-token from now on", "context", filepath.Join(b.Options.DataDir, server.AdminContextFile))
+	return nil
+}
+
+// FollowAdminToken writes the client context again whenever the admin token has
+// changed, until ctx ends.
+func (b *Base) FollowAdminToken(ctx context.Context) error {
+	written := b.Keys.AdminToken()
+	for v := b.Store.View(); ; {
+		next, err := b.Store.Await(ctx, v)
+		if err != nil {
+			return nil // ctx has ended
+		}
+		if now := b.Keys.AdminToken(); now != written && now != "" {
+			if err := b.WriteAdminContext(); err != nil {
+				b.Log.Error("cannot write the client context with the new admin token", "error", err)
+			}
+			written = now
+		}
+		v = next
+	}
 }
 
 // WriteAdminContext writes the client context by which an operator on this host

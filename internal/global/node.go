@@ -12,10 +12,12 @@ import (
 	"google.golang.org/grpc"
 
 	peerv1 "meridian/api/peer/v1"
+	"meridian/internal/authn/token"
 	"meridian/internal/consensus"
 	"meridian/internal/gossip"
 	"meridian/internal/pki"
 	"meridian/internal/raftnet"
+	"meridian/internal/resource"
 	"meridian/internal/server"
 	"meridian/internal/store"
 	"meridian/internal/version"
@@ -85,6 +87,10 @@ func (g *global) openNode(ctx context.Context) error {
 	g.peerService = &peerService{name: g.cfg.Name}
 	config.PeerServices = func(r grpc.ServiceRegistrar) { peerv1.RegisterZoneServiceServer(r, g.peerService) }
 	config.Fresh = untouched
+	config.KeepTrust = func(running *store.View, saved []*resource.Resource) ([]*resource.Resource, consensus.KeptTrust) {
+		merged, carried := token.Carry(running, saved)
+		return merged, consensus.KeptTrust(carried)
+	}
 	config.LeaderTimeout = leaderTimeout
 	config.Events.LeaderChanged = func(leading bool) {
 		if leading {

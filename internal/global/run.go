@@ -142,12 +142,12 @@ func (g *global) Serve(ctx context.Context) error {
 			return errors.Join(err, g.Listeners.CloseWebhook())
 		}
 		for _, run := range []func(context.Context) error{
-			g.sync.Run, g.fleet.Run, g.Matching.Run, g.watchFreshness, g.watchLeaders, g.bootstrapOnLeadership, g.followReplacements, g.followKeys,
+			g.sync.Run, g.fleet.Run, g.Matching.Run, g.watchFreshness, g.watchLeaders, g.bootstrapOnLeadership, g.followReplacements, g.followKeys, g.FollowAdminToken,
 		} {
 			parts.Go(func() error { return run(ctx) })
 		}
 		g.ServeWebhook(ctx, parts)
-		if err := g.WriteAdminContext(); err != nil {
+		if err := errors.Join(g.ReissueAdminToken(ctx), g.WriteAdminContext()); err != nil {
 			return err
 		}
 		return g.Announce(ctx, "role", "global", "name", g.Name, "cluster", g.clusterID(), "raft", g.Addresses.Raft, "revision", g.Store.Revision())

@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 
 	"google.golang.org/grpc"
 
@@ -77,7 +78,11 @@ func (s *clusterService) RestoreSnapshot(stream grpc.ClientStreamingServer[merid
 	if err := g.Authorizer.RequireAdmin(ctx); err != nil {
 		return err
 	}
-	restored, err := g.Node.Restore(ctx, &consensus.BackupReader[*meridianv1.RestoreSnapshotRequest]{Receive: stream.Recv})
+	first, err := stream.Recv()
+	if err != nil && !errors.Is(err, io.EOF) {
+		return err
+	}
+	restored, err := g.Node.Restore(ctx, consensus.NewBackupReader(first.GetData(), stream.Recv), first.GetDropRevocations())
 	record := audit.Record{
 		Rule: "member of " + authn.AdminGroup, Revision: uint64(restored.Revision),
 		Targets: []audit.Target{{Action: "restore", Kind: "snapshot", Name: fmt.Sprintf("incarnation %d", restored.Epoch.Incarnation)}},
@@ -95,6 +100,10 @@ func (s *clusterService) RestoreSnapshot(stream grpc.ClientStreamingServer[merid
 	return stream.SendAndClose(&meridianv1.RestoreSnapshotResponse{
 		Revision: uint64(restored.Saved), Effective: uint64(restored.Revision), Resources: uint64(restored.Resources), //nolint:gosec // a count
 		Incarnation: restored.Epoch.Incarnation, ClusterId: restored.Epoch.ClusterID,
+		Kept: &meridianv1.KeptTrust{
+			Revocations: uint32(restored.Kept.Revocations), Keys: uint32(restored.Kept.Keys), //nolint:gosec // counts
+			Tokens: uint32(restored.Kept.Tokens), DeletedKeys: uint32(restored.Kept.DeletedKeys), //nolint:gosec // counts
+		},
 	})
 }
 
@@ -154,10 +163,8 @@ func (g *global) clusterID() string {
 }
 
 // followReplacements does what a server has to do when its state is replaced by
-// a backup's, until ctx ends: what a global begins with may be missing in it, and
-// the admin token is another.
+// a backup's, until ctx ends: what a global begins with may be missing in it.
 func (g *global) followReplacements(ctx context.Context) error {
-	token := g.Keys.AdminToken()
 	for v := g.Store.View(); ; {
 		next, err := g.Store.Await(ctx, v)
 		if err != nil {
@@ -165,12 +172,6 @@ func (g *global) followReplacements(ctx context.Context) error {
 		}
 		if next.Epoch() != v.Epoch() {
 			g.replaced(next)
-		}
-		if now := g.Keys.AdminToken(); now != token && now != "" {
-			if err := g.WriteAdminContext(); err != nil {
-				g.Log.Error("cannot write the client context with the new admin token", "error", err)
-			}
-			token = now
 		}
 		v = next
 	}

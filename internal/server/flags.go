@@ -65,9 +65,11 @@ type Options struct {
 	// Environment is "universal" or "kubernetes": it decides which groups the
 	// default access rules name (§6.5).
 	Environment string
-	Limits      LimitOptions
-	LogLevel    string
-	LogFormat   string
+	// ReissueAdminToken replaces the bootstrap admin token at the start.
+	ReissueAdminToken bool
+	Limits            LimitOptions
+	LogLevel          string
+	LogFormat         string
 }
 
 // Bind defines the flags of the options, with the given default addresses.
@@ -89,6 +91,7 @@ func (o *Options) Bind(flags *pflag.FlagSet, grpcAddr, httpAddr string) {
 	flags.StringVar(&o.ReadAccess, "read-access", ReadAccessAll, "all or granted: who reads what is no secret, every authenticated user, or users to whom a role grants READ or another access to it")
 	flags.StringVar(&o.Environment, "environment", EnvironmentUniversal, "universal or kubernetes: kubernetes adds its own groups to the default access rules, on first start")
 	o.Limits.bind(flags)
+	flags.BoolVar(&o.ReissueAdminToken, "reissue-admin-token", false, "at this start, replace the bootstrap admin token and revoke the one before; for when no administrator's token is left")
 	flags.StringVar(&o.LogLevel, "log-level", "info", "debug, info, warn or error")
 	flags.StringVar(&o.LogFormat, "log-format", "text", "text or json")
 }

@@ -199,9 +199,10 @@ func (z *zone) Serve(ctx context.Context) error {
 		}
 		parts.Go(func() error { return z.Matching.Run(ctx) })
 		parts.Go(func() error { return z.dataplanes.Run(ctx) })
+		parts.Go(func() error { return z.FollowAdminToken(ctx) })
 		parts.Go(func() error { return z.Keys.Follow(ctx, z.Callers.Recheck, z.stores()...) })
 		z.ServeWebhook(ctx, parts)
-		if err := z.WriteAdminContext(); err != nil {
+		if err := errors.Join(z.ReissueAdminToken(ctx), z.WriteAdminContext()); err != nil {
 			return err
 		}
 		z.awaitFirstSync(ctx)

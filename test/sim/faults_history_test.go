@@ -54,7 +54,7 @@ func (w *world) restore(s *server, backup []byte, snap *store.Snapshot) {
 	ctx, cancel := context.WithTimeout(p.ctx, w.plan.times(10*time.Second))
 	defer cancel()
 	before := p.store.View().Epoch()
-	restored, err := p.node.Restore(ctx, bytes.NewReader(backup))
+	restored, err := p.node.Restore(ctx, bytes.NewReader(backup), false)
 	if p.ctx.Err() != nil {
 		err = consensus.ErrUnknownOutcome
 	}

@@ -503,9 +503,12 @@ func (x *SaveSnapshotResponse) GetData() []byte {
 type RestoreSnapshotRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// The next part of the file.
-	Data          []byte `protobuf:"bytes,1,opt,name=data,proto3" json:"data,omitempty"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
+	Data []byte `protobuf:"bytes,1,opt,name=data,proto3" json:"data,omitempty"`
+	// In the first message: take the backup's keys, records of tokens and revocations
+	// as they are. Without it, what this cluster has made since is kept.
+	DropRevocations bool `protobuf:"varint,2,opt,name=drop_revocations,json=dropRevocations,proto3" json:"drop_revocations,omitempty"`
+	unknownFields   protoimpl.UnknownFields
+	sizeCache       protoimpl.SizeCache
 }
 
 func (x *RestoreSnapshotRequest) Reset() {
@@ -545,6 +548,13 @@ func (x *RestoreSnapshotRequest) GetData() []byte {
 	return nil
 }
 
+func (x *RestoreSnapshotRequest) GetDropRevocations() bool {
+	if x != nil {
+		return x.DropRevocations
+	}
+	return false
+}
+
 type RestoreSnapshotResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// The revision that the state was saved at.
@@ -555,7 +565,9 @@ type RestoreSnapshotResponse struct {
 	// The revision at which it took the place of the state before.
 	Effective uint64 `protobuf:"varint,4,opt,name=effective,proto3" json:"effective,omitempty"`
 	// The cluster that the state now is of.
-	ClusterId     string `protobuf:"bytes,5,opt,name=cluster_id,json=clusterId,proto3" json:"cluster_id,omitempty"`
+	ClusterId string `protobuf:"bytes,5,opt,name=cluster_id,json=clusterId,proto3" json:"cluster_id,omitempty"`
+	// What was kept of the state before.
+	Kept          *KeptTrust `protobuf:"bytes,6,opt,name=kept,proto3" json:"kept,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -625,6 +637,87 @@ func (x *RestoreSnapshotResponse) GetClusterId() string {
 	return ""
 }
 
+func (x *RestoreSnapshotResponse) GetKept() *KeptTrust {
+	if x != nil {
+		return x.Kept
+	}
+	return nil
+}
+
+// KeptTrust counts what a restored state has from the state before it instead of
+// the backup.
+type KeptTrust struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Revocations, and marks that a server token was used.
+	Revocations uint32 `protobuf:"varint,1,opt,name=revocations,proto3" json:"revocations,omitempty"`
+	// Signing keys that were made since; their two halves count once.
+	Keys uint32 `protobuf:"varint,2,opt,name=keys,proto3" json:"keys,omitempty"`
+	// Records of tokens that were issued since, the admin token among them.
+	Tokens uint32 `protobuf:"varint,3,opt,name=tokens,proto3" json:"tokens,omitempty"`
+	// Signing keys of the backup that had been replaced and deleted since, and stay so.
+	DeletedKeys   uint32 `protobuf:"varint,4,opt,name=deleted_keys,json=deletedKeys,proto3" json:"deleted_keys,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *KeptTrust) Reset() {
+	*x = KeptTrust{}
+	mi := &file_meridian_v1_cluster_proto_msgTypes[11]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *KeptTrust) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*KeptTrust) ProtoMessage() {}
+
+func (x *KeptTrust) ProtoReflect() protoreflect.Message {
+	mi := &file_meridian_v1_cluster_proto_msgTypes[11]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use KeptTrust.ProtoReflect.Descriptor instead.
+func (*KeptTrust) Descriptor() ([]byte, []int) {
+	return file_meridian_v1_cluster_proto_rawDescGZIP(), []int{11}
+}
+
+func (x *KeptTrust) GetRevocations() uint32 {
+	if x != nil {
+		return x.Revocations
+	}
+	return 0
+}
+
+func (x *KeptTrust) GetKeys() uint32 {
+	if x != nil {
+		return x.Keys
+	}
+	return 0
+}
+
+func (x *KeptTrust) GetTokens() uint32 {
+	if x != nil {
+		return x.Tokens
+	}
+	return 0
+}
+
+func (x *KeptTrust) GetDeletedKeys() uint32 {
+	if x != nil {
+		return x.DeletedKeys
+	}
+	return 0
+}
+
 type GenerateServerTokenRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Seconds the token is valid for; required.
@@ -637,7 +730,7 @@ type GenerateServerTokenRequest struct {
 
 func (x *GenerateServerTokenRequest) Reset() {
 	*x = GenerateServerTokenRequest{}
-	mi := &file_meridian_v1_cluster_proto_msgTypes[11]
+	mi := &file_meridian_v1_cluster_proto_msgTypes[12]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -649,7 +742,7 @@ func (x *GenerateServerTokenRequest) String() string {
 func (*GenerateServerTokenRequest) ProtoMessage() {}
 
 func (x *GenerateServerTokenRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_meridian_v1_cluster_proto_msgTypes[11]
+	mi := &file_meridian_v1_cluster_proto_msgTypes[12]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -662,7 +755,7 @@ func (x *GenerateServerTokenRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GenerateServerTokenRequest.ProtoReflect.Descriptor instead.
 func (*GenerateServerTokenRequest) Descriptor() ([]byte, []int) {
-	return file_meridian_v1_cluster_proto_rawDescGZIP(), []int{11}
+	return file_meridian_v1_cluster_proto_rawDescGZIP(), []int{12}
 }
 
 func (x *GenerateServerTokenRequest) GetValidForSeconds() int64 {
@@ -690,7 +783,7 @@ type GenerateServerTokenResponse struct {
 
 func (x *GenerateServerTokenResponse) Reset() {
 	*x = GenerateServerTokenResponse{}
-	mi := &file_meridian_v1_cluster_proto_msgTypes[12]
+	mi := &file_meridian_v1_cluster_proto_msgTypes[13]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -702,7 +795,7 @@ func (x *GenerateServerTokenResponse) String() string {
 func (*GenerateServerTokenResponse) ProtoMessage() {}
 
 func (x *GenerateServerTokenResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_meridian_v1_cluster_proto_msgTypes[12]
+	mi := &file_meridian_v1_cluster_proto_msgTypes[13]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -715,7 +808,7 @@ func (x *GenerateServerTokenResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GenerateServerTokenResponse.ProtoReflect.Descriptor instead.
 func (*GenerateServerTokenResponse) Descriptor() ([]byte, []int) {
-	return file_meridian_v1_cluster_proto_rawDescGZIP(), []int{12}
+	return file_meridian_v1_cluster_proto_rawDescGZIP(), []int{13}
 }
 
 func (x *GenerateServerTokenResponse) GetToken() string {
@@ -737,15 +830,17 @@ type JoinRequest struct {
 	// Names this attempt. Required.
 	RequestId string `protobuf:"bytes,1,opt,name=request_id,json=requestId,proto3" json:"request_id,omitempty"`
 	// The name of the new server.
-	Name          string `protobuf:"bytes,2,opt,name=name,proto3" json:"name,omitempty"`
-	Version       string `protobuf:"bytes,3,opt,name=version,proto3" json:"version,omitempty"`
+	Name    string `protobuf:"bytes,2,opt,name=name,proto3" json:"name,omitempty"`
+	Version string `protobuf:"bytes,3,opt,name=version,proto3" json:"version,omitempty"`
+	// The new server encrypts what it keeps on disk.
+	Encrypts      bool `protobuf:"varint,4,opt,name=encrypts,proto3" json:"encrypts,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *JoinRequest) Reset() {
 	*x = JoinRequest{}
-	mi := &file_meridian_v1_cluster_proto_msgTypes[13]
+	mi := &file_meridian_v1_cluster_proto_msgTypes[14]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -757,7 +852,7 @@ func (x *JoinRequest) String() string {
 func (*JoinRequest) ProtoMessage() {}
 
 func (x *JoinRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_meridian_v1_cluster_proto_msgTypes[13]
+	mi := &file_meridian_v1_cluster_proto_msgTypes[14]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -770,7 +865,7 @@ func (x *JoinRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use JoinRequest.ProtoReflect.Descriptor instead.
 func (*JoinRequest) Descriptor() ([]byte, []int) {
-	return file_meridian_v1_cluster_proto_rawDescGZIP(), []int{13}
+	return file_meridian_v1_cluster_proto_rawDescGZIP(), []int{14}
 }
 
 func (x *JoinRequest) GetRequestId() string {
@@ -794,6 +889,13 @@ func (x *JoinRequest) GetVersion() string {
 	return ""
 }
 
+func (x *JoinRequest) GetEncrypts() bool {
+	if x != nil {
+		return x.Encrypts
+	}
+	return false
+}
+
 type JoinResponse struct {
 	state     protoimpl.MessageState `protogen:"open.v1"`
 	ClusterId string                 `protobuf:"bytes,1,opt,name=cluster_id,json=clusterId,proto3" json:"cluster_id,omitempty"`
@@ -811,7 +913,7 @@ type JoinResponse struct {
 
 func (x *JoinResponse) Reset() {
 	*x = JoinResponse{}
-	mi := &file_meridian_v1_cluster_proto_msgTypes[14]
+	mi := &file_meridian_v1_cluster_proto_msgTypes[15]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -823,7 +925,7 @@ func (x *JoinResponse) String() string {
 func (*JoinResponse) ProtoMessage() {}
 
 func (x *JoinResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_meridian_v1_cluster_proto_msgTypes[14]
+	mi := &file_meridian_v1_cluster_proto_msgTypes[15]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -836,7 +938,7 @@ func (x *JoinResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use JoinResponse.ProtoReflect.Descriptor instead.
 func (*JoinResponse) Descriptor() ([]byte, []int) {
-	return file_meridian_v1_cluster_proto_rawDescGZIP(), []int{14}
+	return file_meridian_v1_cluster_proto_rawDescGZIP(), []int{15}
 }
 
 func (x *JoinResponse) GetClusterId() string {
@@ -886,7 +988,7 @@ type JoinPeer struct {
 
 func (x *JoinPeer) Reset() {
 	*x = JoinPeer{}
-	mi := &file_meridian_v1_cluster_proto_msgTypes[15]
+	mi := &file_meridian_v1_cluster_proto_msgTypes[16]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -898,7 +1000,7 @@ func (x *JoinPeer) String() string {
 func (*JoinPeer) ProtoMessage() {}
 
 func (x *JoinPeer) ProtoReflect() protoreflect.Message {
-	mi := &file_meridian_v1_cluster_proto_msgTypes[15]
+	mi := &file_meridian_v1_cluster_proto_msgTypes[16]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -911,7 +1013,7 @@ func (x *JoinPeer) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use JoinPeer.ProtoReflect.Descriptor instead.
 func (*JoinPeer) Descriptor() ([]byte, []int) {
-	return file_meridian_v1_cluster_proto_rawDescGZIP(), []int{15}
+	return file_meridian_v1_cluster_proto_rawDescGZIP(), []int{16}
 }
 
 func (x *JoinPeer) GetName() string {
@@ -974,27 +1076,35 @@ const file_meridian_v1_cluster_proto_rawDesc = "" +
 	"\x13SaveSnapshotRequest\x12\x14\n" +
 	"\x05stale\x18\x01 \x01(\bR\x05stale\"*\n" +
 	"\x14SaveSnapshotResponse\x12\x12\n" +
-	"\x04data\x18\x01 \x01(\fR\x04data\",\n" +
+	"\x04data\x18\x01 \x01(\fR\x04data\"W\n" +
 	"\x16RestoreSnapshotRequest\x12\x12\n" +
-	"\x04data\x18\x01 \x01(\fR\x04data\"\xb2\x01\n" +
+	"\x04data\x18\x01 \x01(\fR\x04data\x12)\n" +
+	"\x10drop_revocations\x18\x02 \x01(\bR\x0fdropRevocations\"\xde\x01\n" +
 	"\x17RestoreSnapshotResponse\x12\x1a\n" +
 	"\brevision\x18\x01 \x01(\x04R\brevision\x12 \n" +
 	"\vincarnation\x18\x02 \x01(\x04R\vincarnation\x12\x1c\n" +
 	"\tresources\x18\x03 \x01(\x04R\tresources\x12\x1c\n" +
 	"\teffective\x18\x04 \x01(\x04R\teffective\x12\x1d\n" +
 	"\n" +
-	"cluster_id\x18\x05 \x01(\tR\tclusterId\"`\n" +
+	"cluster_id\x18\x05 \x01(\tR\tclusterId\x12*\n" +
+	"\x04kept\x18\x06 \x01(\v2\x16.meridian.v1.KeptTrustR\x04kept\"|\n" +
+	"\tKeptTrust\x12 \n" +
+	"\vrevocations\x18\x01 \x01(\rR\vrevocations\x12\x12\n" +
+	"\x04keys\x18\x02 \x01(\rR\x04keys\x12\x16\n" +
+	"\x06tokens\x18\x03 \x01(\rR\x06tokens\x12!\n" +
+	"\fdeleted_keys\x18\x04 \x01(\rR\vdeletedKeys\"`\n" +
 	"\x1aGenerateServerTokenRequest\x12*\n" +
 	"\x11valid_for_seconds\x18\x01 \x01(\x03R\x0fvalidForSeconds\x12\x16\n" +
 	"\x06bundle\x18\x02 \x01(\bR\x06bundle\"K\n" +
 	"\x1bGenerateServerTokenResponse\x12\x14\n" +
 	"\x05token\x18\x01 \x01(\tR\x05token\x12\x16\n" +
-	"\x06bundle\x18\x02 \x01(\fR\x06bundle\"Z\n" +
+	"\x06bundle\x18\x02 \x01(\fR\x06bundle\"v\n" +
 	"\vJoinRequest\x12\x1d\n" +
 	"\n" +
 	"request_id\x18\x01 \x01(\tR\trequestId\x12\x12\n" +
 	"\x04name\x18\x02 \x01(\tR\x04name\x12\x18\n" +
-	"\aversion\x18\x03 \x01(\tR\aversion\"\xa2\x01\n" +
+	"\aversion\x18\x03 \x01(\tR\aversion\x12\x1a\n" +
+	"\bencrypts\x18\x04 \x01(\bR\bencrypts\"\xa2\x01\n" +
 	"\fJoinResponse\x12\x1d\n" +
 	"\n" +
 	"cluster_id\x18\x01 \x01(\tR\tclusterId\x12\x0e\n" +
@@ -1030,7 +1140,7 @@ func file_meridian_v1_cluster_proto_rawDescGZIP() []byte {
 	return file_meridian_v1_cluster_proto_rawDescData
 }
 
-var file_meridian_v1_cluster_proto_msgTypes = make([]protoimpl.MessageInfo, 16)
+var file_meridian_v1_cluster_proto_msgTypes = make([]protoimpl.MessageInfo, 17)
 var file_meridian_v1_cluster_proto_goTypes = []any{
 	(*MembersRequest)(nil),              // 0: meridian.v1.MembersRequest
 	(*MembersResponse)(nil),             // 1: meridian.v1.MembersResponse
@@ -1043,34 +1153,36 @@ var file_meridian_v1_cluster_proto_goTypes = []any{
 	(*SaveSnapshotResponse)(nil),        // 8: meridian.v1.SaveSnapshotResponse
 	(*RestoreSnapshotRequest)(nil),      // 9: meridian.v1.RestoreSnapshotRequest
 	(*RestoreSnapshotResponse)(nil),     // 10: meridian.v1.RestoreSnapshotResponse
-	(*GenerateServerTokenRequest)(nil),  // 11: meridian.v1.GenerateServerTokenRequest
-	(*GenerateServerTokenResponse)(nil), // 12: meridian.v1.GenerateServerTokenResponse
-	(*JoinRequest)(nil),                 // 13: meridian.v1.JoinRequest
-	(*JoinResponse)(nil),                // 14: meridian.v1.JoinResponse
-	(*JoinPeer)(nil),                    // 15: meridian.v1.JoinPeer
+	(*KeptTrust)(nil),                   // 11: meridian.v1.KeptTrust
+	(*GenerateServerTokenRequest)(nil),  // 12: meridian.v1.GenerateServerTokenRequest
+	(*GenerateServerTokenResponse)(nil), // 13: meridian.v1.GenerateServerTokenResponse
+	(*JoinRequest)(nil),                 // 14: meridian.v1.JoinRequest
+	(*JoinResponse)(nil),                // 15: meridian.v1.JoinResponse
+	(*JoinPeer)(nil),                    // 16: meridian.v1.JoinPeer
 }
 var file_meridian_v1_cluster_proto_depIdxs = []int32{
 	2,  // 0: meridian.v1.MembersResponse.members:type_name -> meridian.v1.ClusterMember
-	15, // 1: meridian.v1.JoinResponse.peers:type_name -> meridian.v1.JoinPeer
-	0,  // 2: meridian.v1.ClusterService.Members:input_type -> meridian.v1.MembersRequest
-	3,  // 3: meridian.v1.ClusterService.TransferLeadership:input_type -> meridian.v1.TransferLeadershipRequest
-	5,  // 4: meridian.v1.ClusterService.RemoveMember:input_type -> meridian.v1.RemoveMemberRequest
-	7,  // 5: meridian.v1.ClusterService.SaveSnapshot:input_type -> meridian.v1.SaveSnapshotRequest
-	9,  // 6: meridian.v1.ClusterService.RestoreSnapshot:input_type -> meridian.v1.RestoreSnapshotRequest
-	11, // 7: meridian.v1.ClusterService.GenerateServerToken:input_type -> meridian.v1.GenerateServerTokenRequest
-	13, // 8: meridian.v1.JoinService.Join:input_type -> meridian.v1.JoinRequest
-	1,  // 9: meridian.v1.ClusterService.Members:output_type -> meridian.v1.MembersResponse
-	4,  // 10: meridian.v1.ClusterService.TransferLeadership:output_type -> meridian.v1.TransferLeadershipResponse
-	6,  // 11: meridian.v1.ClusterService.RemoveMember:output_type -> meridian.v1.RemoveMemberResponse
-	8,  // 12: meridian.v1.ClusterService.SaveSnapshot:output_type -> meridian.v1.SaveSnapshotResponse
-	10, // 13: meridian.v1.ClusterService.RestoreSnapshot:output_type -> meridian.v1.RestoreSnapshotResponse
-	12, // 14: meridian.v1.ClusterService.GenerateServerToken:output_type -> meridian.v1.GenerateServerTokenResponse
-	14, // 15: meridian.v1.JoinService.Join:output_type -> meridian.v1.JoinResponse
-	9,  // [9:16] is the sub-list for method output_type
-	2,  // [2:9] is the sub-list for method input_type
-	2,  // [2:2] is the sub-list for extension type_name
-	2,  // [2:2] is the sub-list for extension extendee
-	0,  // [0:2] is the sub-list for field type_name
+	11, // 1: meridian.v1.RestoreSnapshotResponse.kept:type_name -> meridian.v1.KeptTrust
+	16, // 2: meridian.v1.JoinResponse.peers:type_name -> meridian.v1.JoinPeer
+	0,  // 3: meridian.v1.ClusterService.Members:input_type -> meridian.v1.MembersRequest
+	3,  // 4: meridian.v1.ClusterService.TransferLeadership:input_type -> meridian.v1.TransferLeadershipRequest
+	5,  // 5: meridian.v1.ClusterService.RemoveMember:input_type -> meridian.v1.RemoveMemberRequest
+	7,  // 6: meridian.v1.ClusterService.SaveSnapshot:input_type -> meridian.v1.SaveSnapshotRequest
+	9,  // 7: meridian.v1.ClusterService.RestoreSnapshot:input_type -> meridian.v1.RestoreSnapshotRequest
+	12, // 8: meridian.v1.ClusterService.GenerateServerToken:input_type -> meridian.v1.GenerateServerTokenRequest
+	14, // 9: meridian.v1.JoinService.Join:input_type -> meridian.v1.JoinRequest
+	1,  // 10: meridian.v1.ClusterService.Members:output_type -> meridian.v1.MembersResponse
+	4,  // 11: meridian.v1.ClusterService.TransferLeadership:output_type -> meridian.v1.TransferLeadershipResponse
+	6,  // 12: meridian.v1.ClusterService.RemoveMember:output_type -> meridian.v1.RemoveMemberResponse
+	8,  // 13: meridian.v1.ClusterService.SaveSnapshot:output_type -> meridian.v1.SaveSnapshotResponse
+	10, // 14: meridian.v1.ClusterService.RestoreSnapshot:output_type -> meridian.v1.RestoreSnapshotResponse
+	13, // 15: meridian.v1.ClusterService.GenerateServerToken:output_type -> meridian.v1.GenerateServerTokenResponse
+	15, // 16: meridian.v1.JoinService.Join:output_type -> meridian.v1.JoinResponse
+	10, // [10:17] is the sub-list for method output_type
+	3,  // [3:10] is the sub-list for method input_type
+	3,  // [3:3] is the sub-list for extension type_name
+	3,  // [3:3] is the sub-list for extension extendee
+	0,  // [0:3] is the sub-list for field type_name
 }
 
 func init() { file_meridian_v1_cluster_proto_init() }
@@ -1084,7 +1196,7 @@ func file_meridian_v1_cluster_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_meridian_v1_cluster_proto_rawDesc), len(file_meridian_v1_cluster_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   16,
+			NumMessages:   17,
 			NumExtensions: 0,
 			NumServices:   2,
 		},

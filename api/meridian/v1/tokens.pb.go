@@ -22,6 +22,112 @@ const (
 	_ = protoimpl.EnforceVersion(protoimpl.MaxVersion - 20)
 )
 
+type ReissueAdminTokenRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Names this attempt: a retry with the same id takes effect once. Required.
+	RequestId     string `protobuf:"bytes,1,opt,name=request_id,json=requestId,proto3" json:"request_id,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ReissueAdminTokenRequest) Reset() {
+	*x = ReissueAdminTokenRequest{}
+	mi := &file_meridian_v1_tokens_proto_msgTypes[0]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ReissueAdminTokenRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ReissueAdminTokenRequest) ProtoMessage() {}
+
+func (x *ReissueAdminTokenRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_meridian_v1_tokens_proto_msgTypes[0]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ReissueAdminTokenRequest.ProtoReflect.Descriptor instead.
+func (*ReissueAdminTokenRequest) Descriptor() ([]byte, []int) {
+	return file_meridian_v1_tokens_proto_rawDescGZIP(), []int{0}
+}
+
+func (x *ReissueAdminTokenRequest) GetRequestId() string {
+	if x != nil {
+		return x.RequestId
+	}
+	return ""
+}
+
+type ReissueAdminTokenResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	Token string                 `protobuf:"bytes,1,opt,name=token,proto3" json:"token,omitempty"`
+	// The token's jti.
+	Id            string `protobuf:"bytes,2,opt,name=id,proto3" json:"id,omitempty"`
+	Revision      uint64 `protobuf:"varint,3,opt,name=revision,proto3" json:"revision,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ReissueAdminTokenResponse) Reset() {
+	*x = ReissueAdminTokenResponse{}
+	mi := &file_meridian_v1_tokens_proto_msgTypes[1]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ReissueAdminTokenResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ReissueAdminTokenResponse) ProtoMessage() {}
+
+func (x *ReissueAdminTokenResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_meridian_v1_tokens_proto_msgTypes[1]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ReissueAdminTokenResponse.ProtoReflect.Descriptor instead.
+func (*ReissueAdminTokenResponse) Descriptor() ([]byte, []int) {
+	return file_meridian_v1_tokens_proto_rawDescGZIP(), []int{1}
+}
+
+func (x *ReissueAdminTokenResponse) GetToken() string {
+	if x != nil {
+		return x.Token
+	}
+	return ""
+}
+
+func (x *ReissueAdminTokenResponse) GetId() string {
+	if x != nil {
+		return x.Id
+	}
+	return ""
+}
+
+func (x *ReissueAdminTokenResponse) GetRevision() uint64 {
+	if x != nil {
+		return x.Revision
+	}
+	return 0
+}
+
 type GenerateUserTokenRequest struct {
 	state  protoimpl.MessageState `protogen:"open.v1"`
 	Name   string                 `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
@@ -36,7 +142,7 @@ type GenerateUserTokenRequest struct {
 
 func (x *GenerateUserTokenRequest) Reset() {
 	*x = GenerateUserTokenRequest{}
-	mi := &file_meridian_v1_tokens_proto_msgTypes[0]
+	mi := &file_meridian_v1_tokens_proto_msgTypes[2]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -48,7 +154,7 @@ func (x *GenerateUserTokenRequest) String() string {
 func (*GenerateUserTokenRequest) ProtoMessage() {}
 
 func (x *GenerateUserTokenRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_meridian_v1_tokens_proto_msgTypes[0]
+	mi := &file_meridian_v1_tokens_proto_msgTypes[2]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -61,7 +167,7 @@ func (x *GenerateUserTokenRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GenerateUserTokenRequest.ProtoReflect.Descriptor instead.
 func (*GenerateUserTokenRequest) Descriptor() ([]byte, []int) {
-	return file_meridian_v1_tokens_proto_rawDescGZIP(), []int{0}
+	return file_meridian_v1_tokens_proto_rawDescGZIP(), []int{2}
 }
 
 func (x *GenerateUserTokenRequest) GetName() string {
@@ -103,7 +209,7 @@ type GenerateUserTokenResponse struct {
 
 func (x *GenerateUserTokenResponse) Reset() {
 	*x = GenerateUserTokenResponse{}
-	mi := &file_meridian_v1_tokens_proto_msgTypes[1]
+	mi := &file_meridian_v1_tokens_proto_msgTypes[3]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -115,7 +221,7 @@ func (x *GenerateUserTokenResponse) String() string {
 func (*GenerateUserTokenResponse) ProtoMessage() {}
 
 func (x *GenerateUserTokenResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_meridian_v1_tokens_proto_msgTypes[1]
+	mi := &file_meridian_v1_tokens_proto_msgTypes[3]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -128,7 +234,7 @@ func (x *GenerateUserTokenResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GenerateUserTokenResponse.ProtoReflect.Descriptor instead.
 func (*GenerateUserTokenResponse) Descriptor() ([]byte, []int) {
-	return file_meridian_v1_tokens_proto_rawDescGZIP(), []int{1}
+	return file_meridian_v1_tokens_proto_rawDescGZIP(), []int{3}
 }
 
 func (x *GenerateUserTokenResponse) GetToken() string {
@@ -161,7 +267,7 @@ type GenerateDataplaneTokenRequest struct {
 
 func (x *GenerateDataplaneTokenRequest) Reset() {
 	*x = GenerateDataplaneTokenRequest{}
-	mi := &file_meridian_v1_tokens_proto_msgTypes[2]
+	mi := &file_meridian_v1_tokens_proto_msgTypes[4]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -173,7 +279,7 @@ func (x *GenerateDataplaneTokenRequest) String() string {
 func (*GenerateDataplaneTokenRequest) ProtoMessage() {}
 
 func (x *GenerateDataplaneTokenRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_meridian_v1_tokens_proto_msgTypes[2]
+	mi := &file_meridian_v1_tokens_proto_msgTypes[4]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -186,7 +292,7 @@ func (x *GenerateDataplaneTokenRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GenerateDataplaneTokenRequest.ProtoReflect.Descriptor instead.
 func (*GenerateDataplaneTokenRequest) Descriptor() ([]byte, []int) {
-	return file_meridian_v1_tokens_proto_rawDescGZIP(), []int{2}
+	return file_meridian_v1_tokens_proto_rawDescGZIP(), []int{4}
 }
 
 func (x *GenerateDataplaneTokenRequest) GetMesh() string {
@@ -227,7 +333,7 @@ type TokenTagValues struct {
 
 func (x *TokenTagValues) Reset() {
 	*x = TokenTagValues{}
-	mi := &file_meridian_v1_tokens_proto_msgTypes[3]
+	mi := &file_meridian_v1_tokens_proto_msgTypes[5]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -239,7 +345,7 @@ func (x *TokenTagValues) String() string {
 func (*TokenTagValues) ProtoMessage() {}
 
 func (x *TokenTagValues) ProtoReflect() protoreflect.Message {
-	mi := &file_meridian_v1_tokens_proto_msgTypes[3]
+	mi := &file_meridian_v1_tokens_proto_msgTypes[5]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -252,7 +358,7 @@ func (x *TokenTagValues) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TokenTagValues.ProtoReflect.Descriptor instead.
 func (*TokenTagValues) Descriptor() ([]byte, []int) {
-	return file_meridian_v1_tokens_proto_rawDescGZIP(), []int{3}
+	return file_meridian_v1_tokens_proto_rawDescGZIP(), []int{5}
 }
 
 func (x *TokenTagValues) GetName() string {
@@ -280,7 +386,7 @@ type GenerateDataplaneTokenResponse struct {
 
 func (x *GenerateDataplaneTokenResponse) Reset() {
 	*x = GenerateDataplaneTokenResponse{}
-	mi := &file_meridian_v1_tokens_proto_msgTypes[4]
+	mi := &file_meridian_v1_tokens_proto_msgTypes[6]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -292,7 +398,7 @@ func (x *GenerateDataplaneTokenResponse) String() string {
 func (*GenerateDataplaneTokenResponse) ProtoMessage() {}
 
 func (x *GenerateDataplaneTokenResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_meridian_v1_tokens_proto_msgTypes[4]
+	mi := &file_meridian_v1_tokens_proto_msgTypes[6]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -305,7 +411,7 @@ func (x *GenerateDataplaneTokenResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GenerateDataplaneTokenResponse.ProtoReflect.Descriptor instead.
 func (*GenerateDataplaneTokenResponse) Descriptor() ([]byte, []int) {
-	return file_meridian_v1_tokens_proto_rawDescGZIP(), []int{4}
+	return file_meridian_v1_tokens_proto_rawDescGZIP(), []int{6}
 }
 
 func (x *GenerateDataplaneTokenResponse) GetToken() string {
@@ -332,7 +438,7 @@ type ListTokensRequest struct {
 
 func (x *ListTokensRequest) Reset() {
 	*x = ListTokensRequest{}
-	mi := &file_meridian_v1_tokens_proto_msgTypes[5]
+	mi := &file_meridian_v1_tokens_proto_msgTypes[7]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -344,7 +450,7 @@ func (x *ListTokensRequest) String() string {
 func (*ListTokensRequest) ProtoMessage() {}
 
 func (x *ListTokensRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_meridian_v1_tokens_proto_msgTypes[5]
+	mi := &file_meridian_v1_tokens_proto_msgTypes[7]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -357,7 +463,7 @@ func (x *ListTokensRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListTokensRequest.ProtoReflect.Descriptor instead.
 func (*ListTokensRequest) Descriptor() ([]byte, []int) {
-	return file_meridian_v1_tokens_proto_rawDescGZIP(), []int{5}
+	return file_meridian_v1_tokens_proto_rawDescGZIP(), []int{7}
 }
 
 func (x *ListTokensRequest) GetKind() string {
@@ -376,7 +482,7 @@ type ListTokensResponse struct {
 
 func (x *ListTokensResponse) Reset() {
 	*x = ListTokensResponse{}
-	mi := &file_meridian_v1_tokens_proto_msgTypes[6]
+	mi := &file_meridian_v1_tokens_proto_msgTypes[8]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -388,7 +494,7 @@ func (x *ListTokensResponse) String() string {
 func (*ListTokensResponse) ProtoMessage() {}
 
 func (x *ListTokensResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_meridian_v1_tokens_proto_msgTypes[6]
+	mi := &file_meridian_v1_tokens_proto_msgTypes[8]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -401,7 +507,7 @@ func (x *ListTokensResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListTokensResponse.ProtoReflect.Descriptor instead.
 func (*ListTokensResponse) Descriptor() ([]byte, []int) {
-	return file_meridian_v1_tokens_proto_rawDescGZIP(), []int{6}
+	return file_meridian_v1_tokens_proto_rawDescGZIP(), []int{8}
 }
 
 func (x *ListTokensResponse) GetTokens() []*IssuedToken {
@@ -438,7 +544,7 @@ type IssuedToken struct {
 
 func (x *IssuedToken) Reset() {
 	*x = IssuedToken{}
-	mi := &file_meridian_v1_tokens_proto_msgTypes[7]
+	mi := &file_meridian_v1_tokens_proto_msgTypes[9]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -450,7 +556,7 @@ func (x *IssuedToken) String() string {
 func (*IssuedToken) ProtoMessage() {}
 
 func (x *IssuedToken) ProtoReflect() protoreflect.Message {
-	mi := &file_meridian_v1_tokens_proto_msgTypes[7]
+	mi := &file_meridian_v1_tokens_proto_msgTypes[9]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -463,7 +569,7 @@ func (x *IssuedToken) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use IssuedToken.ProtoReflect.Descriptor instead.
 func (*IssuedToken) Descriptor() ([]byte, []int) {
-	return file_meridian_v1_tokens_proto_rawDescGZIP(), []int{7}
+	return file_meridian_v1_tokens_proto_rawDescGZIP(), []int{9}
 }
 
 func (x *IssuedToken) GetId() string {
@@ -562,7 +668,7 @@ type RotateKeyRequest struct {
 
 func (x *RotateKeyRequest) Reset() {
 	*x = RotateKeyRequest{}
-	mi := &file_meridian_v1_tokens_proto_msgTypes[8]
+	mi := &file_meridian_v1_tokens_proto_msgTypes[10]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -574,7 +680,7 @@ func (x *RotateKeyRequest) String() string {
 func (*RotateKeyRequest) ProtoMessage() {}
 
 func (x *RotateKeyRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_meridian_v1_tokens_proto_msgTypes[8]
+	mi := &file_meridian_v1_tokens_proto_msgTypes[10]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -587,7 +693,7 @@ func (x *RotateKeyRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RotateKeyRequest.ProtoReflect.Descriptor instead.
 func (*RotateKeyRequest) Descriptor() ([]byte, []int) {
-	return file_meridian_v1_tokens_proto_rawDescGZIP(), []int{8}
+	return file_meridian_v1_tokens_proto_rawDescGZIP(), []int{10}
 }
 
 func (x *RotateKeyRequest) GetKind() string {
@@ -616,7 +722,7 @@ type RotateKeyResponse struct {
 
 func (x *RotateKeyResponse) Reset() {
 	*x = RotateKeyResponse{}
-	mi := &file_meridian_v1_tokens_proto_msgTypes[9]
+	mi := &file_meridian_v1_tokens_proto_msgTypes[11]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -628,7 +734,7 @@ func (x *RotateKeyResponse) String() string {
 func (*RotateKeyResponse) ProtoMessage() {}
 
 func (x *RotateKeyResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_meridian_v1_tokens_proto_msgTypes[9]
+	mi := &file_meridian_v1_tokens_proto_msgTypes[11]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -641,7 +747,7 @@ func (x *RotateKeyResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RotateKeyResponse.ProtoReflect.Descriptor instead.
 func (*RotateKeyResponse) Descriptor() ([]byte, []int) {
-	return file_meridian_v1_tokens_proto_rawDescGZIP(), []int{9}
+	return file_meridian_v1_tokens_proto_rawDescGZIP(), []int{11}
 }
 
 func (x *RotateKeyResponse) GetKey() string {
@@ -679,7 +785,7 @@ type RevokeTokenRequest struct {
 
 func (x *RevokeTokenRequest) Reset() {
 	*x = RevokeTokenRequest{}
-	mi := &file_meridian_v1_tokens_proto_msgTypes[10]
+	mi := &file_meridian_v1_tokens_proto_msgTypes[12]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -691,7 +797,7 @@ func (x *RevokeTokenRequest) String() string {
 func (*RevokeTokenRequest) ProtoMessage() {}
 
 func (x *RevokeTokenRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_meridian_v1_tokens_proto_msgTypes[10]
+	mi := &file_meridian_v1_tokens_proto_msgTypes[12]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -704,7 +810,7 @@ func (x *RevokeTokenRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RevokeTokenRequest.ProtoReflect.Descriptor instead.
 func (*RevokeTokenRequest) Descriptor() ([]byte, []int) {
-	return file_meridian_v1_tokens_proto_rawDescGZIP(), []int{10}
+	return file_meridian_v1_tokens_proto_rawDescGZIP(), []int{12}
 }
 
 func (x *RevokeTokenRequest) GetId() string {
@@ -740,7 +846,7 @@ type RevokeTokenResponse struct {
 
 func (x *RevokeTokenResponse) Reset() {
 	*x = RevokeTokenResponse{}
-	mi := &file_meridian_v1_tokens_proto_msgTypes[11]
+	mi := &file_meridian_v1_tokens_proto_msgTypes[13]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -752,7 +858,7 @@ func (x *RevokeTokenResponse) String() string {
 func (*RevokeTokenResponse) ProtoMessage() {}
 
 func (x *RevokeTokenResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_meridian_v1_tokens_proto_msgTypes[11]
+	mi := &file_meridian_v1_tokens_proto_msgTypes[13]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -765,7 +871,7 @@ func (x *RevokeTokenResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RevokeTokenResponse.ProtoReflect.Descriptor instead.
 func (*RevokeTokenResponse) Descriptor() ([]byte, []int) {
-	return file_meridian_v1_tokens_proto_rawDescGZIP(), []int{11}
+	return file_meridian_v1_tokens_proto_rawDescGZIP(), []int{13}
 }
 
 func (x *RevokeTokenResponse) GetToken() *IssuedToken {
@@ -793,7 +899,14 @@ var File_meridian_v1_tokens_proto protoreflect.FileDescriptor
 
 const file_meridian_v1_tokens_proto_rawDesc = "" +
 	"\n" +
-	"\x18meridian/v1/tokens.proto\x12\vmeridian.v1\x1a\x1fgoogle/protobuf/timestamp.proto\"\x88\x01\n" +
+	"\x18meridian/v1/tokens.proto\x12\vmeridian.v1\x1a\x1fgoogle/protobuf/timestamp.proto\"9\n" +
+	"\x18ReissueAdminTokenRequest\x12\x1d\n" +
+	"\n" +
+	"request_id\x18\x01 \x01(\tR\trequestId\"]\n" +
+	"\x19ReissueAdminTokenResponse\x12\x14\n" +
+	"\x05token\x18\x01 \x01(\tR\x05token\x12\x0e\n" +
+	"\x02id\x18\x02 \x01(\tR\x02id\x12\x1a\n" +
+	"\brevision\x18\x03 \x01(\x04R\brevision\"\x88\x01\n" +
 	"\x18GenerateUserTokenRequest\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x16\n" +
 	"\x06groups\x18\x02 \x03(\tR\x06groups\x12*\n" +
@@ -848,14 +961,15 @@ const file_meridian_v1_tokens_proto_rawDesc = "" +
 	"\x13RevokeTokenResponse\x12.\n" +
 	"\x05token\x18\x01 \x01(\v2\x18.meridian.v1.IssuedTokenR\x05token\x12'\n" +
 	"\x0falready_revoked\x18\x02 \x01(\bR\x0ealreadyRevoked\x12\x1a\n" +
-	"\brevision\x18\x03 \x01(\x04R\brevision2\xd4\x03\n" +
+	"\brevision\x18\x03 \x01(\x04R\brevision2\xb8\x04\n" +
 	"\fTokenService\x12b\n" +
 	"\x11GenerateUserToken\x12%.meridian.v1.GenerateUserTokenRequest\x1a&.meridian.v1.GenerateUserTokenResponse\x12q\n" +
 	"\x16GenerateDataplaneToken\x12*.meridian.v1.GenerateDataplaneTokenRequest\x1a+.meridian.v1.GenerateDataplaneTokenResponse\x12O\n" +
 	"\n" +
 	"ListTokens\x12\x1e.meridian.v1.ListTokensRequest\x1a\x1f.meridian.v1.ListTokensResponse0\x01\x12J\n" +
 	"\tRotateKey\x12\x1d.meridian.v1.RotateKeyRequest\x1a\x1e.meridian.v1.RotateKeyResponse\x12P\n" +
-	"\vRevokeToken\x12\x1f.meridian.v1.RevokeTokenRequest\x1a .meridian.v1.RevokeTokenResponseB%Z#meridian/api/meridian/v1;meridianv1b\x06proto3"
+	"\vRevokeToken\x12\x1f.meridian.v1.RevokeTokenRequest\x1a .meridian.v1.RevokeTokenResponse\x12b\n" +
+	"\x11ReissueAdminToken\x12%.meridian.v1.ReissueAdminTokenRequest\x1a&.meridian.v1.ReissueAdminTokenResponseB%Z#meridian/api/meridian/v1;meridianv1b\x06proto3"
 
 var (
 	file_meridian_v1_tokens_proto_rawDescOnce sync.Once
@@ -869,41 +983,45 @@ func file_meridian_v1_tokens_proto_rawDescGZIP() []byte {
 	return file_meridian_v1_tokens_proto_rawDescData
 }
 
-var file_meridian_v1_tokens_proto_msgTypes = make([]protoimpl.MessageInfo, 12)
+var file_meridian_v1_tokens_proto_msgTypes = make([]protoimpl.MessageInfo, 14)
 var file_meridian_v1_tokens_proto_goTypes = []any{
-	(*GenerateUserTokenRequest)(nil),       // 0: meridian.v1.GenerateUserTokenRequest
-	(*GenerateUserTokenResponse)(nil),      // 1: meridian.v1.GenerateUserTokenResponse
-	(*GenerateDataplaneTokenRequest)(nil),  // 2: meridian.v1.GenerateDataplaneTokenRequest
-	(*TokenTagValues)(nil),                 // 3: meridian.v1.TokenTagValues
-	(*GenerateDataplaneTokenResponse)(nil), // 4: meridian.v1.GenerateDataplaneTokenResponse
-	(*ListTokensRequest)(nil),              // 5: meridian.v1.ListTokensRequest
-	(*ListTokensResponse)(nil),             // 6: meridian.v1.ListTokensResponse
-	(*IssuedToken)(nil),                    // 7: meridian.v1.IssuedToken
-	(*RotateKeyRequest)(nil),               // 8: meridian.v1.RotateKeyRequest
-	(*RotateKeyResponse)(nil),              // 9: meridian.v1.RotateKeyResponse
-	(*RevokeTokenRequest)(nil),             // 10: meridian.v1.RevokeTokenRequest
-	(*RevokeTokenResponse)(nil),            // 11: meridian.v1.RevokeTokenResponse
-	(*timestamppb.Timestamp)(nil),          // 12: google.protobuf.Timestamp
+	(*ReissueAdminTokenRequest)(nil),       // 0: meridian.v1.ReissueAdminTokenRequest
+	(*ReissueAdminTokenResponse)(nil),      // 1: meridian.v1.ReissueAdminTokenResponse
+	(*GenerateUserTokenRequest)(nil),       // 2: meridian.v1.GenerateUserTokenRequest
+	(*GenerateUserTokenResponse)(nil),      // 3: meridian.v1.GenerateUserTokenResponse
+	(*GenerateDataplaneTokenRequest)(nil),  // 4: meridian.v1.GenerateDataplaneTokenRequest
+	(*TokenTagValues)(nil),                 // 5: meridian.v1.TokenTagValues
+	(*GenerateDataplaneTokenResponse)(nil), // 6: meridian.v1.GenerateDataplaneTokenResponse
+	(*ListTokensRequest)(nil),              // 7: meridian.v1.ListTokensRequest
+	(*ListTokensResponse)(nil),             // 8: meridian.v1.ListTokensResponse
+	(*IssuedToken)(nil),                    // 9: meridian.v1.IssuedToken
+	(*RotateKeyRequest)(nil),               // 10: meridian.v1.RotateKeyRequest
+	(*RotateKeyResponse)(nil),              // 11: meridian.v1.RotateKeyResponse
+	(*RevokeTokenRequest)(nil),             // 12: meridian.v1.RevokeTokenRequest
+	(*RevokeTokenResponse)(nil),            // 13: meridian.v1.RevokeTokenResponse
+	(*timestamppb.Timestamp)(nil),          // 14: google.protobuf.Timestamp
 }
 var file_meridian_v1_tokens_proto_depIdxs = []int32{
-	3,  // 0: meridian.v1.GenerateDataplaneTokenRequest.tags:type_name -> meridian.v1.TokenTagValues
-	7,  // 1: meridian.v1.ListTokensResponse.tokens:type_name -> meridian.v1.IssuedToken
-	12, // 2: meridian.v1.IssuedToken.issued:type_name -> google.protobuf.Timestamp
-	12, // 3: meridian.v1.IssuedToken.expires:type_name -> google.protobuf.Timestamp
-	3,  // 4: meridian.v1.IssuedToken.tags:type_name -> meridian.v1.TokenTagValues
-	7,  // 5: meridian.v1.RevokeTokenResponse.token:type_name -> meridian.v1.IssuedToken
-	0,  // 6: meridian.v1.TokenService.GenerateUserToken:input_type -> meridian.v1.GenerateUserTokenRequest
-	2,  // 7: meridian.v1.TokenService.GenerateDataplaneToken:input_type -> meridian.v1.GenerateDataplaneTokenRequest
-	5,  // 8: meridian.v1.TokenService.ListTokens:input_type -> meridian.v1.ListTokensRequest
-	8,  // 9: meridian.v1.TokenService.RotateKey:input_type -> meridian.v1.RotateKeyRequest
-	10, // 10: meridian.v1.TokenService.RevokeToken:input_type -> meridian.v1.RevokeTokenRequest
-	1,  // 11: meridian.v1.TokenService.GenerateUserToken:output_type -> meridian.v1.GenerateUserTokenResponse
-	4,  // 12: meridian.v1.TokenService.GenerateDataplaneToken:output_type -> meridian.v1.GenerateDataplaneTokenResponse
-	6,  // 13: meridian.v1.TokenService.ListTokens:output_type -> meridian.v1.ListTokensResponse
-	9,  // 14: meridian.v1.TokenService.RotateKey:output_type -> meridian.v1.RotateKeyResponse
-	11, // 15: meridian.v1.TokenService.RevokeToken:output_type -> meridian.v1.RevokeTokenResponse
-	11, // [11:16] is the sub-list for method output_type
-	6,  // [6:11] is the sub-list for method input_type
+	5,  // 0: meridian.v1.GenerateDataplaneTokenRequest.tags:type_name -> meridian.v1.TokenTagValues
+	9,  // 1: meridian.v1.ListTokensResponse.tokens:type_name -> meridian.v1.IssuedToken
+	14, // 2: meridian.v1.IssuedToken.issued:type_name -> google.protobuf.Timestamp
+	14, // 3: meridian.v1.IssuedToken.expires:type_name -> google.protobuf.Timestamp
+	5,  // 4: meridian.v1.IssuedToken.tags:type_name -> meridian.v1.TokenTagValues
+	9,  // 5: meridian.v1.RevokeTokenResponse.token:type_name -> meridian.v1.IssuedToken
+	2,  // 6: meridian.v1.TokenService.GenerateUserToken:input_type -> meridian.v1.GenerateUserTokenRequest
+	4,  // 7: meridian.v1.TokenService.GenerateDataplaneToken:input_type -> meridian.v1.GenerateDataplaneTokenRequest
+	7,  // 8: meridian.v1.TokenService.ListTokens:input_type -> meridian.v1.ListTokensRequest
+	10, // 9: meridian.v1.TokenService.RotateKey:input_type -> meridian.v1.RotateKeyRequest
+	12, // 10: meridian.v1.TokenService.RevokeToken:input_type -> meridian.v1.RevokeTokenRequest
+	0,  // 11: meridian.v1.TokenService.ReissueAdminToken:input_type -> meridian.v1.ReissueAdminTokenRequest
+	3,  // 12: meridian.v1.TokenService.GenerateUserToken:output_type -> meridian.v1.GenerateUserTokenResponse
+	6,  // 13: meridian.v1.TokenService.GenerateDataplaneToken:output_type -> meridian.v1.GenerateDataplaneTokenResponse
+	8,  // 14: meridian.v1.TokenService.ListTokens:output_type -> meridian.v1.ListTokensResponse
+	11, // 15: meridian.v1.TokenService.RotateKey:output_type -> meridian.v1.RotateKeyResponse
+	13, // 16: meridian.v1.TokenService.RevokeToken:output_type -> meridian.v1.RevokeTokenResponse
+	1,  // 17: meridian.v1.TokenService.ReissueAdminToken:output_type -> meridian.v1.ReissueAdminTokenResponse
+	12, // [12:18] is the sub-list for method output_type
+	6,  // [6:12] is the sub-list for method input_type
 	6,  // [6:6] is the sub-list for extension type_name
 	6,  // [6:6] is the sub-list for extension extendee
 	0,  // [0:6] is the sub-list for field type_name
@@ -920,7 +1038,7 @@ func file_meridian_v1_tokens_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_meridian_v1_tokens_proto_rawDesc), len(file_meridian_v1_tokens_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   12,
+			NumMessages:   14,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

@@ -24,6 +24,7 @@ const (
 	TokenService_ListTokens_FullMethodName             = "/meridian.v1.TokenService/ListTokens"
 	TokenService_RotateKey_FullMethodName              = "/meridian.v1.TokenService/RotateKey"
 	TokenService_RevokeToken_FullMethodName            = "/meridian.v1.TokenService/RevokeToken"
+	TokenService_ReissueAdminToken_FullMethodName      = "/meridian.v1.TokenService/ReissueAdminToken"
 )
 
 // TokenServiceClient is the client API for TokenService service.
@@ -47,6 +48,9 @@ type TokenServiceClient interface {
 	// RevokeToken ends a token before it expires, and the streams that use it.
 	// NOT_FOUND when it was not issued here.
 	RevokeToken(ctx context.Context, in *RevokeTokenRequest, opts ...grpc.CallOption) (*RevokeTokenResponse, error)
+	// ReissueAdminToken replaces the bootstrap admin token by a new one, and revokes
+	// the one before in the same step. It takes membership of mesh-system:admin.
+	ReissueAdminToken(ctx context.Context, in *ReissueAdminTokenRequest, opts ...grpc.CallOption) (*ReissueAdminTokenResponse, error)
 }
 
 type tokenServiceClient struct {
@@ -116,6 +120,16 @@ func (c *tokenServiceClient) RevokeToken(ctx context.Context, in *RevokeTokenReq
 	return out, nil
 }
 
+func (c *tokenServiceClient) ReissueAdminToken(ctx context.Context, in *ReissueAdminTokenRequest, opts ...grpc.CallOption) (*ReissueAdminTokenResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(ReissueAdminTokenResponse)
+	err := c.cc.Invoke(ctx, TokenService_ReissueAdminToken_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
 // TokenServiceServer is the server API for TokenService service.
 // All implementations must embed UnimplementedTokenServiceServer
 // for forward compatibility.
@@ -137,6 +151,9 @@ type TokenServiceServer interface {
 	// RevokeToken ends a token before it expires, and the streams that use it.
 	// NOT_FOUND when it was not issued here.
 	RevokeToken(context.Context, *RevokeTokenRequest) (*RevokeTokenResponse, error)
+	// ReissueAdminToken replaces the bootstrap admin token by a new one, and revokes
+	// the one before in the same step. It takes membership of mesh-system:admin.
+	ReissueAdminToken(context.Context, *ReissueAdminTokenRequest) (*ReissueAdminTokenResponse, error)
 	mustEmbedUnimplementedTokenServiceServer()
 }
 
@@ -161,6 +178,9 @@ func (UnimplementedTokenServiceServer) RotateKey(context.Context, *RotateKeyRequ
 }
 func (UnimplementedTokenServiceServer) RevokeToken(context.Context, *RevokeTokenRequest) (*RevokeTokenResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method RevokeToken not implemented")
+}
+func (UnimplementedTokenServiceServer) ReissueAdminToken(context.Context, *ReissueAdminTokenRequest) (*ReissueAdminTokenResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method ReissueAdminToken not implemented")
 }
 func (UnimplementedTokenServiceServer) mustEmbedUnimplementedTokenServiceServer() {}
 func (UnimplementedTokenServiceServer) testEmbeddedByValue()                      {}
@@ -266,6 +286,24 @@ func _TokenService_RevokeToken_Handler(srv interface{}, ctx context.Context, dec
 	return interceptor(ctx, in, info, handler)
 }
 
+func _TokenService_ReissueAdminToken_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(ReissueAdminTokenRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(TokenServiceServer).ReissueAdminToken(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: TokenService_ReissueAdminToken_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(TokenServiceServer).ReissueAdminToken(ctx, req.(*ReissueAdminTokenRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
 // TokenService_ServiceDesc is the grpc.ServiceDesc for TokenService service.
 // It's only intended for direct use with grpc.RegisterService,
 // and not to be introspected or modified (even as a copy)
@@ -288,6 +326,10 @@ var TokenService_ServiceDesc = grpc.ServiceDesc{
 		{
 			MethodName: "RevokeToken",
 			Handler:    _TokenService_RevokeToken_Handler,
+		},
+		{
+			MethodName: "ReissueAdminToken",
+			Handler:    _TokenService_ReissueAdminToken_Handler,
 		},
 	},
 	Streams: []grpc.StreamDesc{

@@ -1405,7 +1405,9 @@ type RestoreRequest struct {
 	Data []byte `protobuf:"bytes,1,opt,name=data,proto3" json:"data,omitempty"`
 	// Names the attempt, in the first message: the new epoch carries it, so that
 	// the caller can tell whether it took effect after it lost the answer.
-	Id            uint64 `protobuf:"fixed64,2,opt,name=id,proto3" json:"id,omitempty"`
+	Id uint64 `protobuf:"fixed64,2,opt,name=id,proto3" json:"id,omitempty"`
+	// In the first message: keep nothing of what the cluster trusts now.
+	DropTrust     bool `protobuf:"varint,3,opt,name=drop_trust,json=dropTrust,proto3" json:"drop_trust,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1454,6 +1456,13 @@ func (x *RestoreRequest) GetId() uint64 {
 	return 0
 }
 
+func (x *RestoreRequest) GetDropTrust() bool {
+	if x != nil {
+		return x.DropTrust
+	}
+	return false
+}
+
 type RestoreResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// The revision that the state was saved at.
@@ -1463,9 +1472,15 @@ type RestoreResponse struct {
 	// The revision at which it took effect.
 	Effective uint64 `protobuf:"varint,4,opt,name=effective,proto3" json:"effective,omitempty"`
 	// The cluster that the state now is of.
-	ClusterId     string `protobuf:"bytes,5,opt,name=cluster_id,json=clusterId,proto3" json:"cluster_id,omitempty"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
+	ClusterId string `protobuf:"bytes,5,opt,name=cluster_id,json=clusterId,proto3" json:"cluster_id,omitempty"`
+	// What was kept of the state before: revocations and uses, keys, records of
+	// tokens, and keys that stay deleted.
+	KeptRevocations uint32 `protobuf:"varint,6,opt,name=kept_revocations,json=keptRevocations,proto3" json:"kept_revocations,omitempty"`
+	KeptKeys        uint32 `protobuf:"varint,7,opt,name=kept_keys,json=keptKeys,proto3" json:"kept_keys,omitempty"`
+	KeptTokens      uint32 `protobuf:"varint,8,opt,name=kept_tokens,json=keptTokens,proto3" json:"kept_tokens,omitempty"`
+	DeletedKeys     uint32 `protobuf:"varint,9,opt,name=deleted_keys,json=deletedKeys,proto3" json:"deleted_keys,omitempty"`
+	unknownFields   protoimpl.UnknownFields
+	sizeCache       protoimpl.SizeCache
 }
 
 func (x *RestoreResponse) Reset() {
@@ -1531,6 +1546,34 @@ func (x *RestoreResponse) GetClusterId() string {
 		return x.ClusterId
 	}
 	return ""
+}
+
+func (x *RestoreResponse) GetKeptRevocations() uint32 {
+	if x != nil {
+		return x.KeptRevocations
+	}
+	return 0
+}
+
+func (x *RestoreResponse) GetKeptKeys() uint32 {
+	if x != nil {
+		return x.KeptKeys
+	}
+	return 0
+}
+
+func (x *RestoreResponse) GetKeptTokens() uint32 {
+	if x != nil {
+		return x.KeptTokens
+	}
+	return 0
+}
+
+func (x *RestoreResponse) GetDeletedKeys() uint32 {
+	if x != nil {
+		return x.DeletedKeys
+	}
+	return 0
 }
 
 type ZonesRequest struct {
@@ -2179,17 +2222,24 @@ const file_peer_v1_peer_proto_rawDesc = "" +
 	"\x19TransferLeadershipRequest\x12\x0e\n" +
 	"\x02to\x18\x01 \x01(\tR\x02to\"4\n" +
 	"\x1aTransferLeadershipResponse\x12\x16\n" +
-	"\x06leader\x18\x01 \x01(\tR\x06leader\"4\n" +
+	"\x06leader\x18\x01 \x01(\tR\x06leader\"S\n" +
 	"\x0eRestoreRequest\x12\x12\n" +
 	"\x04data\x18\x01 \x01(\fR\x04data\x12\x0e\n" +
-	"\x02id\x18\x02 \x01(\x06R\x02id\"\xaa\x01\n" +
+	"\x02id\x18\x02 \x01(\x06R\x02id\x12\x1d\n" +
+	"\n" +
+	"drop_trust\x18\x03 \x01(\bR\tdropTrust\"\xb6\x02\n" +
 	"\x0fRestoreResponse\x12\x1a\n" +
 	"\brevision\x18\x01 \x01(\x04R\brevision\x12 \n" +
 	"\vincarnation\x18\x02 \x01(\x04R\vincarnation\x12\x1c\n" +
 	"\tresources\x18\x03 \x01(\x04R\tresources\x12\x1c\n" +
 	"\teffective\x18\x04 \x01(\x04R\teffective\x12\x1d\n" +
 	"\n" +
-	"cluster_id\x18\x05 \x01(\tR\tclusterId\"\x0e\n" +
+	"cluster_id\x18\x05 \x01(\tR\tclusterId\x12)\n" +
+	"\x10kept_revocations\x18\x06 \x01(\rR\x0fkeptRevocations\x12\x1b\n" +
+	"\tkept_keys\x18\a \x01(\rR\bkeptKeys\x12\x1f\n" +
+	"\vkept_tokens\x18\b \x01(\rR\n" +
+	"keptTokens\x12!\n" +
+	"\fdeleted_keys\x18\t \x01(\rR\vdeletedKeys\"\x0e\n" +
 	"\fZonesRequest\"E\n" +
 	"\rZonesResponse\x124\n" +
 	"\x06report\x18\x01 \x01(\v2\x1c.meridian.peer.v1.ZoneReportR\x06report\"\x89\x02\n" +

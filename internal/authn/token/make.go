@@ -10,6 +10,7 @@ import (
 	"meridian/internal/commit"
 	"meridian/internal/rbac"
 	"meridian/internal/resource"
+	"meridian/internal/store"
 )
 
 // Ensure makes what is missing: a signing key for each use, the admin token, and
@@ -89,6 +90,58 @@ func (r *Ring) ensureAdminToken(ctx context.Context, log commit.Log) error {
 		return err
 	}
 	return commit.CreateMissing(ctx, log, r.cfg.Now(), secret, record)
+}
+
+// AdminReissue makes a new bootstrap admin token and returns the resources that
+// hold it, its record, and the revocation of the one before. The caller writes
+// them as one, on the condition that AdminTokenKey is as it was.
+func (r *Ring) AdminReissue(by string) ([]*resource.Resource, error) {
+	raw, token, err := r.Issuer().User(AdminUser, []string{rbac.AdminGroup}, adminTokenValidity)
+	if err != nil {
+		return nil, fmt.Errorf("issue the admin token: %w", err)
+	}
+	secret, err := build(resource.KindGlobalSecret, AdminTokenName, resource.Secret{Data: base64.StdEncoding.EncodeToString([]byte(raw))})
+	if err != nil {
+		return nil, err
+	}
+	record, err := Record(token, by)
+	if err != nil {
+		return nil, err
+	}
+	made := []*resource.Resource{secret, record}
+	before, err := r.Verifier().User(r.AdminToken())
+	if err != nil {
+		return made, nil // there is none, or none that is good for anything
+	}
+	old, err := Record(before, "")
+	if err != nil {
+		return nil, err
+	}
+	ended := old.Spec().(*resource.IssuedToken)
+	if _, known, ok := r.Find(before.ID); ok {
+		ended = known
+	}
+	revocation, err := r.Revocation(ended, "the admin token was reissued")
+	return append(made, revocation), err
+}
+
+// ReissueAdmin writes a new bootstrap admin token in place of the one before, for
+// an operator of the server itself, who needs no token.
+func (r *Ring) ReissueAdmin(ctx context.Context, log commit.Log) error {
+	_, err := commit.WriteNewest(ctx, log, func() (commit.Batch, error) {
+		made, err := r.AdminReissue("")
+		txn := store.Txn{Time: r.cfg.Now()}
+		view := r.cfg.Local()
+		for _, res := range made {
+			condition := store.Precondition{Key: res.Key()}
+			if stored, ok := view.Get(res.Key()); ok {
+				condition.Version, condition.Revision = stored.Meta().Version, stored.Meta().Revision
+			}
+			txn.Ops, txn.Preconditions = append(txn.Ops, store.Put(res)), append(txn.Preconditions, condition)
+		}
+		return commit.Batch{Txn: txn}, err
+	})
+	return err
 }
 
 // recordAdminToken records an admin token of a release that kept no records. One

@@ -62,6 +62,33 @@ func (s *Service) RevokeToken(ctx context.Context, req *meridianv1.RevokeTokenRe
 	return response, err
 }
 
+// ReissueAdminToken replaces the bootstrap admin token. Of two requests at the
+// same time, the second replaces the token of the first.
+func (s *Service) ReissueAdminToken(ctx context.Context, req *meridianv1.ReissueAdminTokenRequest) (*meridianv1.ReissueAdminTokenResponse, error) {
+	allowed := func(ctx context.Context, ops []store.Op) (authz.Permit, error) {
+		if err := s.cfg.Access.RequireAdmin(ctx); err != nil {
+			return authz.Permit{}, err
+		}
+		return s.cfg.Access.WriteOwn(ctx, ops)
+	}
+	if err := s.cfg.Access.RequireAdmin(ctx); err != nil {
+		return nil, err
+	}
+	result, err := s.write(ctx, req.GetRequestId(), &meridianv1.ReissueAdminTokenRequest{}, allowed, func() ([]*resource.Resource, error) {
+		return s.cfg.Ring.AdminReissue(authn.PrincipalFrom(ctx).Name)
+	})
+	if err != nil {
+		return nil, err
+	}
+	// What was written counts: an earlier attempt may have made another token.
+	raw := s.cfg.Ring.AdminToken()
+	issued, err := s.cfg.Ring.Verifier().User(raw)
+	if err != nil {
+		return nil, rpcerr.New(rpcerr.Unavailable, "ADMIN_TOKEN_REPLACED", "the admin token was replaced again meanwhile: read it, or reissue it once more")
+	}
+	return &meridianv1.ReissueAdminTokenResponse{Token: raw, Id: issued.ID, Revision: uint64(result.Revision)}, nil
+}
+
 // write asks access control for a batch and writes it. request is what is asked
 // for under the id.
 func (s *Service) write(ctx context.Context, requestID string, request proto.Message, allowed allowance, batch func() ([]*resource.Resource, error)) (store.Result, error) {

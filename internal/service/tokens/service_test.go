@@ -375,3 +375,55 @@ func TestExpiredRecordsGoWithTheNextToken(t *testing.T) {
 	require.NoError(t, err)
 	require.Equal(t, []string{"user-token eve active", "user-token admin active"}, summaries(f.list("")))
 }
+
+// The admin token is replaced by an admin only, and the one before ends with it.
+func TestTheAdminTokenIsReissued(t *testing.T) {
+	f := newFixture(t, nil)
+	before := f.ring.AdminToken()
+	_, err := f.verify(before)
+	require.NoError(t, err)
+	f.grant("writer", `{"access": ["CREATE", "UPDATE", "DELETE", "GENERATE_USER_TOKEN"]}`)
+	_, err = f.ReissueAdminToken(as(t, "writer"), &meridianv1.ReissueAdminTokenRequest{RequestId: "1"})
+	require.Equal(t, rpcerr.Denied, rpcerr.CodeOf(err), "%v", err)
+	require.Equal(t, before, f.ring.AdminToken())
+
+	response, err := f.ReissueAdminToken(admin(t), &meridianv1.ReissueAdminTokenRequest{RequestId: "1"})
+	require.NoError(t, err)
+	require.Equal(t, f.ring.AdminToken(), response.GetToken())
+	issued, err := f.verify(response.GetToken())
+	require.NoError(t, err)
+	require.Equal(t, response.GetId(), issued.ID)
+	require.Equal(t, []string{authn.AdminGroup}, issued.Groups)
+	_, err = f.verify(before)
+	require.ErrorContains(t, err, "revoked")
+
+	again, err := f.ReissueAdminToken(admin(t), &meridianv1.ReissueAdminTokenRequest{RequestId: "1"})
+	require.NoError(t, err)
+	require.Equal(t, response.GetToken(), again.GetToken(), "a retry makes no further token")
+	second, err := f.ReissueAdminToken(admin(t), &meridianv1.ReissueAdminTokenRequest{RequestId: "2"})
+	require.NoError(t, err)
+	_, err = f.verify(response.GetToken())
+	require.ErrorContains(t, err, "revoked")
+
+	// With local access, and no valid token left.
+	_, err = f.RevokeToken(admin(t), &meridianv1.RevokeTokenRequest{Id: second.GetId(), RequestId: "3"})
+	require.NoError(t, err)
+	require.NoError(t, f.ring.ReissueAdmin(t.Context(), f.writer))
+	_, err = f.verify(f.ring.AdminToken())
+	require.NoError(t, err)
+	_, err = f.verify(second.GetToken())
+	require.ErrorContains(t, err, "revoked")
+}
+
+// In a zone of a global, the record says that the token before is revoked.
+func TestTheAdminTokenOfAZoneIsReissued(t *testing.T) {
+	global := store.New(store.DefaultOptions())
+	f := newFixture(t, func(c *token.RingConfig) { c.Zone, c.Global = "east", global.View })
+	before := f.ring.AdminToken()
+	response, err := f.ReissueAdminToken(admin(t), &meridianv1.ReissueAdminTokenRequest{RequestId: "1"})
+	require.NoError(t, err)
+	_, err = f.verify(response.GetToken())
+	require.NoError(t, err)
+	_, err = f.verify(before)
+	require.ErrorContains(t, err, "revoked")
+}
