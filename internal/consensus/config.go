@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"math"
 	"strings"
 	"time"
 
@@ -145,12 +146,19 @@ type Timing struct {
 type Snapshots struct {
 	// Threshold is the number of entries after which a snapshot is taken.
 	Threshold uint64
-	// Interval is how often, within a factor of two, the threshold is checked.
+	// Bytes is the size of the entries after which a snapshot is taken, or the size
+	// of the last one if that is larger: a start applies what follows on the
+	// newest snapshot. 0: no bound.
+	Bytes uint64
+	// Interval is how often, within a factor of two, Threshold is checked, and how
+	// long another attempt waits after one that failed.
 	Interval time.Duration
 	// TrailingLogs is the number of entries kept before the end of the log, from
 	// which slow followers catch up. At least one: then only raft's main loop
 	// changes the end of the log.
 	TrailingLogs uint64
+	// TrailingBytes bounds the size of those entries. 0: no bound.
+	TrailingBytes uint64
 	// Retain is the number of snapshots kept.
 	Retain int
 }
@@ -185,9 +193,12 @@ type Events struct {
 // DefaultConfig returns the settings of a node that keeps its data in dir.
 func DefaultConfig(dir string) Config {
 	return Config{
-		DataDir:      dir,
-		Timing:       Timing{Heartbeat: 500 * time.Millisecond, Lease: 250 * time.Millisecond, Commit: 10 * time.Millisecond},
-		Snapshots:    Snapshots{Threshold: 16 << 10, Interval: 15 * time.Second, TrailingLogs: 64 << 10, Retain: 3},
+		DataDir: dir,
+		Timing:  Timing{Heartbeat: 500 * time.Millisecond, Lease: 250 * time.Millisecond, Commit: 10 * time.Millisecond},
+		Snapshots: Snapshots{
+			Threshold: 16 << 10, Bytes: 64 << 20, Interval: 15 * time.Second,
+			TrailingLogs: 64 << 10, TrailingBytes: 128 << 20, Retain: 3,
+		},
 		ApplyTimeout: 10 * time.Second,
 		StallLimit:   5 * time.Second,
 		DiskReserve:  64 << 20,
@@ -237,8 +248,7 @@ func (c Config) raftConfig(id raft.ServerID, notify chan<- bool) *raft.Config {
 	rc.HeartbeatTimeout = c.Timing.Heartbeat
 	rc.ElectionTimeout = c.Timing.Heartbeat
 	rc.LeaderLeaseTimeout = c.Timing.Lease
-	rc.SnapshotThreshold = c.Snapshots.Threshold
-	rc.SnapshotInterval = c.Snapshots.Interval
+	rc.SnapshotThreshold = math.MaxUint64 // the keeper decides: raft counts from zero when the log is empty
 	rc.TrailingLogs = c.Snapshots.TrailingLogs
 	rc.MaxAppendEntries = maxAppendEntries
 	rc.NotifyCh = notify

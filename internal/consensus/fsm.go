@@ -17,6 +17,8 @@ import (
 type fsm struct {
 	st     *store.Store
 	events Events
+	// complete, unless nil, adds the data of an entry that comes without.
+	complete func(*raft.Log) (*raft.Log, error)
 	// unusable, unless nil, is told why a snapshot could not be restored.
 	unusable func(error)
 }
@@ -31,6 +33,13 @@ var (
 // without it would make this server's state differ from its peers', so it
 // panics.
 func (f fsm) Apply(entry *raft.Log) any {
+	if f.complete != nil {
+		whole, err := f.complete(entry)
+		if err != nil {
+			panic(fmt.Sprintf("entry %d cannot be applied: %v", entry.Index, err))
+		}
+		entry = whole
+	}
 	txn, err := store.DecodeCommand(entry.Data)
 	if err != nil {
 		panic(fmt.Sprintf("entry %d cannot be applied: %v; run the release that wrote it", entry.Index, err))

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/hashicorp/raft"
+	"golang.org/x/sync/semaphore"
 
 	"meridian/internal/raftlog"
 	"meridian/internal/raftnet"
@@ -25,8 +26,9 @@ type Node struct {
 	*restorer
 	*joiner
 	*transfers
-	disk  *diskGuard
-	pilot *pilot
+	disk   *diskGuard
+	keeper *keeper
+	pilot  *pilot
 
 	peerServer *raftnet.Server // nil without a network
 	closeOnce  sync.Once
@@ -39,7 +41,8 @@ func newNode(cfg Config, st *store.Store) *Node {
 	c.ready = make(chan struct{})
 	n := &Node{core: c, reader: &reader{c}, transfers: &transfers{c}}
 	n.disk = &diskGuard{core: c, transfers: n.transfers}
-	n.proposer = &proposer{core: c, disk: n.disk, reader: n.reader}
+	n.keeper = &keeper{core: c}
+	n.proposer = &proposer{core: c, disk: n.disk, reader: n.reader, space: semaphore.NewWeighted(proposalBytes)}
 	n.members = &members{core: c, transfers: n.transfers, contacts: newContacts(), changing: make(chan struct{}, 1)}
 	n.restorer = &restorer{core: c, reader: n.reader, restorePart: defaultRestorePart}
 	n.joiner = &joiner{core: c, members: n.members, reader: n.reader}
@@ -141,6 +144,8 @@ func openNetwork(ctx context.Context, cfg Config) (raftnet.Network, error) {
 func (n *Node) run(notify <-chan bool) {
 	n.observeLeader()
 	n.background.Go(func() { n.disk.watchDisk(n.stopping) })
+	n.background.Go(func() { n.keeper.cut(n.stopping) })
+	n.background.Go(func() { n.keeper.follow(n.stopping) })
 	n.background.Go(func() { n.followLeadership(n.stopping, notify) })
 	if n.network != nil {
 		n.servePeers()
@@ -209,7 +214,10 @@ func (n *Node) startRaft(snapshots *raftlog.Snapshots, notify chan<- bool) (err 
 		}
 	}()
 	n.watchStorage()
-	machine := fsm{st: n.st, events: n.cfg.Events, unusable: snapshots.Unusable}
+	n.keeper.snapshots = snapshots
+	n.endpoint.Complete(n.log.Complete)
+	n.endpoint.Campaigning(n.campaigning)
+	machine := fsm{st: n.st, events: n.cfg.Events, complete: n.log.Complete, unusable: snapshots.Unusable}
 	n.raft, err = raft.NewRaft(n.cfg.raftConfig(n.id, notify), machine, n.log, n.log, snapshots, n.endpoint)
 	snapshots.Running()
 	if err == nil {
@@ -248,6 +256,12 @@ func (n *Node) campaign() {
 			n.cfg.Logger.Debug("could not campaign at once", "node", n.cfg.NodeID, "error", err)
 		}
 	})
+}
+
+// campaigning says that this server campaigns in a term.
+func (n *core) campaigning(term uint64) bool {
+	r := n.running.Load()
+	return r != nil && r.State() == raft.Candidate && r.CurrentTerm() == term
 }
 
 // abandon undoes what Open did so far.

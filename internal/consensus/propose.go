@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/hashicorp/raft"
+	"golang.org/x/sync/semaphore"
 
 	"meridian/internal/raftlog"
 	"meridian/internal/store"
@@ -20,6 +21,10 @@ const (
 	// answerGrace is how long the answer of a server that no longer leads is
 	// waited for.
 	answerGrace = 250 * time.Millisecond
+	// proposalBytes is the size of the batches that a leader takes at a time, in
+	// bytes. Raft writes all that wait at once, and holds them until they are
+	// committed.
+	proposalBytes = 32 << 20
 )
 
 // proposer writes batches, here or at the leader.
@@ -27,6 +32,8 @@ type proposer struct {
 	*core
 	disk   *diskGuard
 	reader *reader
+	// space is what is left of proposalBytes.
+	space *semaphore.Weighted
 	// forwarded counts the batches that were sent to the leader.
 	forwarded atomic.Uint64
 }
@@ -40,6 +47,10 @@ type proposer struct {
 // that had no effect is repeated, so that a change of leader is a delay; one
 // whose outcome is unknown is repeated when the txn has a request id, with which
 // it is applied at most once.
+//
+// A batch that would change nothing is compared with a state that is surely the
+// newest, and not written, so that batches without effect do not fill the disk. Of
+// one with a request id the id is written: an earlier attempt may be on its way.
 //
 // Errors: whatever refused the batch (Result.Err, a *store.ConflictError for
 // one; nothing was written), ErrNotLeader, ErrUnavailable, ErrClosed (nothing
@@ -56,16 +67,33 @@ func (n *proposer) Propose(ctx context.Context, txn store.Txn) (store.Result, er
 	if txn.Time.IsZero() {
 		txn.Time = n.cfg.Clock()
 	}
-	command, err := store.EncodeCommand(txn)
+	proposed := txn
+	if n.changesNothing(ctx, txn) {
+		result, _ := n.st.Preview(txn)
+		if result.Err != nil || txn.RequestID == "" {
+			return result, result.Err
+		}
+		proposed = store.Txn{RequestID: txn.RequestID, Time: txn.Time, Note: txn.Note}
+	}
+	command, err := store.EncodeCommand(proposed)
 	if err != nil {
 		return store.Result{}, fmt.Errorf("encode the batch: %w", err)
 	}
 	p := proposal{command: command, note: txn.Note, repeatable: txn.RequestID != "", patience: time.NewTimer(n.cfg.ApplyTimeout), begun: time.Now()}
 	defer p.patience.Stop()
+	result, err := n.write(ctx, &p)
+	if err == nil && len(result.Results) < len(txn.Ops) {
+		result.Results = n.st.View().Without(txn.Ops) // it had no effect, now or under the same id before
+	}
+	return result, err
+}
+
+// write makes attempts until one succeeds or none is left.
+func (n *proposer) write(ctx context.Context, p *proposal) (store.Result, error) {
 	led := p.begun
 	for {
 		moved := n.moved.Wait()
-		result, err := n.attempt(ctx, &p, moved)
+		result, err := n.attempt(ctx, p, moved)
 		if err == nil || result.Err != nil || !p.again(err) || n.network == nil || n.leaderless(&led) {
 			return p.outcome(result, err)
 		}
@@ -73,6 +101,18 @@ func (n *proposer) Propose(ctx context.Context, txn store.Txn) (store.Result, er
 			return p.outcome(store.Result{}, err)
 		}
 	}
+}
+
+// changesNothing reports whether a batch would change nothing in a state that holds
+// everything that was acknowledged before the call.
+func (n *proposer) changesNothing(ctx context.Context, txn store.Txn) bool {
+	if len(txn.Ops) == 0 || n.st.View().Changes(txn) {
+		return false
+	}
+	ctx, cancel := context.WithTimeout(ctx, n.cfg.ApplyTimeout)
+	defer cancel()
+	_, err := n.reader.Read(ctx)
+	return err == nil && !n.st.View().Changes(txn) // what keeps it from being read keeps it from being written
 }
 
 // proposal is a batch on its way into the log.
@@ -132,7 +172,13 @@ func (n *proposer) proposeHere(ctx context.Context, p *proposal) (store.Result, 
 		p.over = errors.Is(err, raftlog.ErrDiskFull) // no server has free space, and that may last
 		return store.Result{}, 0, err
 	}
+	bytes, err := n.takeSpace(ctx, p)
+	if err != nil {
+		p.over = true
+		return store.Result{}, 0, err
+	}
 	if err := n.writes.enter(ctx, n.cfg.ApplyTimeout); err != nil {
+		n.space.Release(bytes)
 		p.over = true
 		return store.Result{}, 0, err
 	}
@@ -143,6 +189,7 @@ func (n *proposer) proposeHere(ctx context.Context, p *proposal) (store.Result, 
 	}
 	answered := make(chan answer, 1)
 	n.requests.Go(func() {
+		defer n.space.Release(bytes)
 		defer n.writes.leave()
 		future := n.raft.ApplyLog(raft.Log{Data: p.command, Extensions: p.note}, n.cfg.ApplyTimeout)
 		if err := future.Error(); err != nil {
@@ -163,6 +210,21 @@ func (n *proposer) proposeHere(ctx context.Context, p *proposal) (store.Result, 
 		p.over = true
 		return store.Result{}, 0, unknownOutcome(fmt.Errorf("no answer within %s", n.cfg.ApplyTimeout))
 	}
+}
+
+// errNoSpace is why a batch was given up that waited for those before it.
+var errNoSpace = errors.New("the batches before it have not been written in time")
+
+// takeSpace waits until a batch fits beside those under way, in the order of their
+// arrival. It returns what is to be released once the batch is decided.
+func (n *proposer) takeSpace(ctx context.Context, p *proposal) (bytes int64, err error) {
+	ctx, cancel := context.WithTimeoutCause(ctx, n.cfg.ApplyTimeout, errNoSpace)
+	defer cancel()
+	bytes = min(int64(len(p.command)), proposalBytes)
+	if err := n.space.Acquire(ctx, bytes); err != nil {
+		return 0, fmt.Errorf("%w: %w", ErrUnavailable, context.Cause(ctx))
+	}
+	return bytes, nil
 }
 
 // leaderless reports whether a request has waited for a leader for as long as it

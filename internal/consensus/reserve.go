@@ -149,9 +149,7 @@ func (r *reserve) now() Disk {
 // disk.
 func (n *Node) Disk() Disk {
 	disk := n.disk.reserve.now()
-	if hangs := n.log.Stuck(); hangs >= n.cfg.StallLimit {
-		disk.Hangs = hangs
-	}
+	disk.Hangs = n.log.Stuck()
 	return disk
 }
 

@@ -23,9 +23,12 @@ func (s *Log) Path() string { return s.path }
 // Starved says that a write waits for space on the disk.
 func (s *Log) Starved() bool { return s.starved.Load() }
 
-// Stuck returns for how long no write has ended that should have, 0 when none is
-// under way.
+// Stuck returns for how long no write has ended that should have by now, 0 when
+// none is overdue.
 func (s *Log) Stuck() time.Duration { return s.stall.stuck() }
+
+// Slowest returns the longest that a small write has taken since the last call.
+func (s *Log) Slowest() time.Duration { return s.stall.takeSlowest() }
 
 // failed deals with a write that may or may not be on disk, and with a read that
 // does not return what was written. Before raft runs it returns err, for Open to

@@ -63,8 +63,9 @@ type Log struct {
 	// shortened says that the end of the log was truncated, and that raft assumes
 	// otherwise until something is appended.
 	shortened bool
-	// recent is the end of the log.
+	// recent is the end of the log, sizes are those of all of it.
 	recent recentEntries
+	sizes  entrySizes
 	// failure is the first one of the storage: see failed.
 	failure error
 }
@@ -97,14 +98,19 @@ var (
 // OpenLog opens the log, or makes an empty one. An existing one is first
 // read from end to end.
 func OpenLog(dir *DataDir) (*Log, error) {
-	file, err := dir.OpenLog(verifyLog)
+	var sizes entrySizes
+	verify := func(file LogFile) (err error) {
+		sizes, err = verifyLog(file)
+		return err
+	}
+	file, err := dir.OpenLog(verify)
 	if errors.Is(err, ErrCorrupt) && !dir.id.Bootstrapped {
 		// The first start was cut short while it made the file: nothing was ever
 		// acknowledged out of it.
 		if err := dir.RemoveLog(); err != nil {
 			return nil, err
 		}
-		file, err = dir.OpenLog(verifyLog)
+		file, err = dir.OpenLog(verify)
 	}
 	if err != nil {
 		return nil, err
@@ -113,6 +119,7 @@ func OpenLog(dir *DataDir) (*Log, error) {
 	if s.first, s.last, err = s.Bounds(); err != nil {
 		return nil, errors.Join(err, file.Close())
 	}
+	s.sizes = sizes
 	return s, nil
 }
 
@@ -124,24 +131,26 @@ func newLog(file LogFile) *Log {
 	}
 }
 
-// verifyLog reads every entry and every stable value.
-func verifyLog(file LogFile) error {
+// verifyLog reads every entry and every stable value. It returns the sizes of the
+// entries.
+func verifyLog(file LogFile) (sizes entrySizes, err error) {
 	s := newLog(file)
 	for _, key := range [][]byte{keyCurrentTerm, keyLastVoteTerm, keyLastVoteCandidate} {
 		if _, err := s.Get(key); err != nil && !isNotFound(err) {
-			return err
+			return sizes, err
 		}
 	}
-	var err error
 	if s.first, s.last, err = s.Bounds(); err != nil || s.last == 0 {
-		return err
+		return sizes, err
 	}
 	for index := s.first; index <= s.last; index++ {
-		if err := s.GetLog(index, new(raft.Log)); err != nil {
-			return err
+		var log raft.Log
+		if err := s.GetLog(index, &log); err != nil {
+			return sizes, err
 		}
+		sizes.set([]*raft.Log{&log})
 	}
-	return nil
+	return sizes, nil
 }
 
 // The keys under which raft keeps its stable values.
@@ -176,10 +185,19 @@ func (s *Log) LastIndex() (uint64, error) { return s.file.LastIndex() }
 
 // GetLog reads an entry. It fails with raft.ErrLogNotFound, or with ErrCorrupt
 // when what is stored is not what was written.
+//
+// While raft runs, a large entry that is not in memory comes without its data:
+// raft asks for many entries at a time, to send or to apply them, which together
+// may be larger than the memory. To send or to apply one, call Complete.
 func (s *Log) GetLog(index uint64, log *raft.Log) error {
-	if s.remembered(index, log) {
+	if s.remembered(index, log) || s.running.Load() && s.outline(index, log) {
 		return nil
 	}
+	return s.getWhole(index, log)
+}
+
+// getWhole is GetLog of an entry with its data, from the disk.
+func (s *Log) getWhole(index uint64, log *raft.Log) error {
 	err := s.guard(func() error { return s.readLog(index, log) })
 	if errors.Is(err, raft.ErrLogNotFound) {
 		s.mu.Lock()
@@ -251,7 +269,11 @@ func (s *Log) StoreLogs(logs []*raft.Log) error {
 		last = max(last, log.Index)
 	}
 	out := seal(logs)
-	err = s.write(wait || s.host != nil && s.host.OnlyVoter(), func() error { return s.file.StoreLogs(out) })
+	bytes := uint64(0)
+	for _, log := range logs {
+		bytes += uint64(entryBytes(log)) //nolint:gosec // a size
+	}
+	err = s.write(wait || s.host != nil && s.host.OnlyVoter(), bytes, func() error { return s.file.StoreLogs(out) })
 	if errors.Is(err, ErrDiskFull) && s.host != nil && s.host.Leads() && changesMembers(logs) {
 		// Raft has taken the new members into account and does not go back, though
 		// they are in no log.
@@ -267,6 +289,7 @@ func (s *Log) StoreLogs(logs []*raft.Log) error {
 	}
 	s.last, s.shortened = last, false
 	s.recent.add(logs)
+	s.sizes.set(logs)
 	return nil
 }
 
@@ -317,14 +340,14 @@ func changesMembers(logs []*raft.Log) bool {
 // spaceRetry is how often a write that waits for space is tried.
 const spaceRetry = time.Second
 
-// write does one write, which has an effect or none. Without space it waits until
+// write does one write of so many bytes, which has an effect or none. Without space it waits until
 // there is some, or fails with ErrDiskFull; any other failure is the end.
-func (s *Log) write(wait bool, do func() error) error {
+func (s *Log) write(wait bool, bytes uint64, do func() error) error {
 	for {
 		if err := s.Failure(); err != nil {
 			return s.failed(err)
 		}
-		end := s.stall.begin()
+		end := s.stall.begin(bytes)
 		err := s.guard(do)
 		end()
 		if err == nil {
@@ -394,8 +417,9 @@ func (s *Log) cutEnd(lo, last uint64) error {
 		if s.last = from - 1; s.last < s.first {
 			s.first, s.last = 0, 0
 		}
+		s.sizes.keep(s.first, s.last)
 		s.mu.Unlock()
-		if err := s.write(s.host != nil, func() error { return s.file.DeleteRange(from, hi) }); err != nil {
+		if err := s.write(s.host != nil, 0, func() error { return s.file.DeleteRange(from, hi) }); err != nil {
 			return err
 		}
 		hi = from - 1
@@ -411,8 +435,9 @@ func (s *Log) cutBeginning(lo, hi uint64) error {
 		s.mu.Lock()
 		s.first = max(s.first, to+1)
 		s.recent.cut(s.first)
+		s.sizes.keep(s.first, s.last)
 		s.mu.Unlock()
-		if err := s.write(false, func() error { return s.file.DeleteRange(lo, to) }); err != nil {
+		if err := s.write(false, 0, func() error { return s.file.DeleteRange(lo, to) }); err != nil {
 			return err
 		}
 	}
@@ -427,7 +452,7 @@ func (s *Log) Set(key, value []byte) error {
 	}
 	sealed := append([]byte{checksumVersion}, binary.BigEndian.AppendUint32(nil, valueChecksum(key, value))...)
 	sealed = append(sealed, value...)
-	err := s.write(s.host != nil, func() error { return s.file.Set(key, sealed) })
+	err := s.write(s.host != nil, 0, func() error { return s.file.Set(key, sealed) })
 	if err != nil {
 		return s.neverReturn(err)
 	}

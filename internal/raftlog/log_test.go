@@ -198,28 +198,65 @@ func TestFloor(t *testing.T) {
 }
 
 // TestStallIsReported: writes of which none ends are told of once, while they
-// hang; a write that waits while others end is not stalled.
+// hang; a write that waits while others end is not stalled, nor is a large one
+// that takes its time.
 func TestStallIsReported(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		reports := make(chan time.Duration, 8)
 		w := &stallWatch{limit: 5 * time.Second, stalled: func(since time.Duration) { reports <- since }}
-		endLong := w.begin()
+		endLong := w.begin(0)
 		for range 4 {
-			end := w.begin()
+			end := w.begin(0)
 			<-time.After(3 * time.Second)
 			end()
 		}
 		require.Empty(t, reports)
+		require.Zero(t, w.stuck())
 		<-time.After(time.Hour)
 		require.Equal(t, 5*time.Second, <-reports)
 		require.Empty(t, reports)
-		require.Equal(t, time.Hour, w.stuck())
+		require.InDelta(t, time.Hour, w.stuck(), float64(time.Second))
 		endLong()
 		require.Zero(t, w.stuck())
 		<-time.After(time.Hour)
-		end := w.begin()
+		end := w.begin(0)
 		<-time.After(6 * time.Second)
 		end()
 		require.Len(t, reports, 1)
+		<-reports
+		end = w.begin(16 * slowestDisk)
+		<-time.After(20 * time.Second)
+		require.Empty(t, reports, "sixteen seconds more than others")
+		<-time.After(2 * time.Second)
+		require.Len(t, reports, 1)
+		end()
+		<-time.After(time.Hour)
+		require.Len(t, reports, 1)
+	})
+}
+
+// TestPausesAreNoStalls: while the process does not run, neither does the disk's
+// time. A pause shows as a tick that comes late.
+func TestPausesAreNoStalls(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		reports := make(chan time.Duration, 8)
+		w := &stallWatch{limit: 5 * time.Second, stalled: func(since time.Duration) { reports <- since }}
+		end := w.begin(0)
+		pause := func(d time.Duration) { // as the watch sees one: no tick, and then the next
+			w.mu.Lock()
+			w.timer.Stop()
+			w.mu.Unlock()
+			<-time.After(d)
+			w.check()
+		}
+		<-time.After(time.Second)
+		pause(7 * time.Second)
+		pause(time.Hour)
+		require.Empty(t, reports)
+		<-time.After(2 * time.Second)
+		require.Empty(t, reports)
+		<-time.After(2 * time.Second)
+		require.Len(t, reports, 1, "the disk hangs all the same")
+		end()
 	})
 }

@@ -5,8 +5,20 @@ import (
 	"time"
 )
 
+const (
+	// stallTicks is how many ticks the limit of a stallWatch has.
+	stallTicks = 20
+	// slowestDisk is how many bytes a disk writes in a second at least, for it not
+	// to be taken for one that hangs.
+	slowestDisk = 4 << 20
+)
+
 // stallWatch notices that writes to a file do not end. A write that waits for
-// others is not stalled while those end.
+// others is not stalled while those end, and a large one may take longer.
+//
+// Time in which the process, or the whole machine, does not run is no time in
+// which the disk hangs. The watch counts its own ticks: what lies between
+// two of them counts as two ticks at most.
 type stallWatch struct {
 	limit time.Duration
 	// stalled is told once each time that nothing has ended for the limit while
@@ -15,61 +27,107 @@ type stallWatch struct {
 
 	mu      sync.Mutex
 	pending int
-	// since is when the last write ended, or the first of those pending began.
-	since time.Time
-	timer *time.Timer
-	told  bool
+	// bytes is the size of what is pending.
+	bytes uint64
+	// waited is the time that counts since the last write ended, or the first of
+	// those pending began, up to the tick at last.
+	waited time.Duration
+	last   time.Time
+	timer  *time.Timer
+	told   bool
+	// slowest is the longest that a small write has taken since it was asked for.
+	slowest time.Duration
 }
 
-// begin is called before a write, what it returns after it.
-func (w *stallWatch) begin() (end func()) {
+// smallWrite is up to how many bytes a write takes as long as a sync.
+const smallWrite = 64 << 10
+
+// begin is called before a write of so many bytes, what it returns after it.
+func (w *stallWatch) begin(bytes uint64) (end func()) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.pending++
+	w.bytes += bytes
 	if w.pending == 1 {
 		w.restartLocked()
 	}
-	return w.end
+	began := time.Now()
+	return func() { w.end(bytes, began) }
 }
 
-func (w *stallWatch) end() {
+func (w *stallWatch) end(bytes uint64, began time.Time) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
+	if bytes <= smallWrite {
+		w.slowest = max(w.slowest, time.Since(began))
+	}
 	w.pending--
+	w.bytes -= bytes
 	w.restartLocked()
 }
 
 func (w *stallWatch) restartLocked() {
-	w.since, w.told = time.Now(), false
+	w.waited, w.last, w.told = 0, time.Now(), false
 	switch {
 	case w.stalled == nil:
 	case w.pending == 0:
 		w.timer.Stop()
 	case w.timer == nil:
-		w.timer = time.AfterFunc(w.limit, w.check)
+		w.timer = time.AfterFunc(w.tick(), w.check)
 	default:
-		w.timer.Reset(w.limit)
+		w.timer.Reset(w.tick())
 	}
 }
 
+func (w *stallWatch) tick() time.Duration { return w.limit / stallTicks }
+
+// countLocked adds the time since the last tick.
+func (w *stallWatch) countLocked() {
+	now := time.Now()
+	w.waited += min(now.Sub(w.last), 2*w.tick())
+	w.last = now
+}
+
+// allowedLocked is how long what is pending may take.
+func (w *stallWatch) allowedLocked() time.Duration {
+	return w.limit + time.Duration(w.bytes*uint64(time.Second)/slowestDisk) //nolint:gosec // seconds
+}
+
+// check is a tick.
 func (w *stallWatch) check() {
 	w.mu.Lock()
-	since := time.Since(w.since)
-	stalled := w.pending > 0 && since >= w.limit && !w.told
+	if w.pending == 0 {
+		w.mu.Unlock()
+		return
+	}
+	w.countLocked()
+	waited := w.waited
+	stalled := waited >= w.allowedLocked() && !w.told
 	w.told = w.told || stalled
+	w.timer.Reset(w.tick())
 	w.mu.Unlock()
 	if stalled {
-		w.stalled(since)
+		w.stalled(waited)
 	}
 }
 
-// stuck returns for how long nothing has ended that should have, 0 when nothing
-// is under way.
+// stuck returns for how long nothing has ended that should have by now, 0 when
+// nothing is overdue.
 func (w *stallWatch) stuck() time.Duration {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	if w.pending == 0 {
+	if w.pending == 0 || w.waited < w.allowedLocked() {
 		return 0
 	}
-	return time.Since(w.since)
+	return w.waited
+}
+
+// takeSlowest returns the longest that a small write has taken since the last
+// call.
+func (w *stallWatch) takeSlowest() time.Duration {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	slowest := w.slowest
+	w.slowest = 0
+	return slowest
 }

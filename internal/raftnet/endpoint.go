@@ -20,6 +20,10 @@ import (
 type Endpoint struct {
 	Transport
 	addresses *addresses
+	// complete adds the data of entries that come without.
+	complete func(*raft.Log) (*raft.Log, error)
+	// campaigning says whether this server campaigns in a term.
+	campaigning func(term uint64) bool
 	// asked counts the reads that want proof.
 	asked atomic.Uint64
 
@@ -49,7 +53,9 @@ type confirmation struct {
 func NewEndpoint(t Transport, hint func(name string) string) *Endpoint {
 	return &Endpoint{
 		Transport: t, addresses: newAddresses(hint), confirmed: map[raft.ServerID]confirmation{},
-		consumer: make(chan raft.RPC), done: make(chan struct{}),
+		complete:    func(entry *raft.Log) (*raft.Log, error) { return entry, nil },
+		campaigning: func(uint64) bool { return false },
+		consumer:    make(chan raft.RPC), done: make(chan struct{}),
 	}
 }
 
@@ -64,7 +70,11 @@ func (w *Endpoint) Start(screen Screen) {
 // says so.
 func (w *Endpoint) AppendEntries(id raft.ServerID, target raft.ServerAddress, args *raft.AppendEntriesRequest, resp *raft.AppendEntriesResponse) error {
 	asked := w.asked.Load()
-	err := w.addresses.reach(id, target, func(at raft.ServerAddress) error { return w.Transport.AppendEntries(id, at, args, resp) })
+	err := w.addresses.reach(id, target, func(at raft.ServerAddress) error {
+		return w.inParts(args, resp, func(message *raft.AppendEntriesRequest) error {
+			return w.Transport.AppendEntries(id, at, message, resp)
+		})
+	})
 	if err == nil && resp.Term == args.Term {
 		w.note(id, confirmation{term: args.Term, asked: asked})
 	}

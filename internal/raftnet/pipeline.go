@@ -14,15 +14,29 @@ import (
 // which is to close the pipeline, would wait for ever: that follower would get
 // no entry any more, and the server could not be shut down.
 //
+// It sends a request in as many messages as it takes (see part), of which raft is
+// given the answer to the last.
+//
 // It also ends raft's reader when the sender ends first, which happens when the
 // sender could not read an entry (logStore.failed).
 type pipeline struct {
 	raft.AppendPipeline
-	answers chan raft.AppendFuture
-	closed  chan struct{}
-	once    sync.Once
+	complete func(*raft.Log) (*raft.Log, error)
+	answers  chan raft.AppendFuture
+	closed   chan struct{}
+	once     sync.Once
 	// done is closed when raft has ended.
 	done <-chan struct{}
+
+	mu sync.Mutex
+	// sent are the messages without an answer, in order.
+	sent []sentPart
+}
+
+// sentPart is a message of a request; last says that it completes it.
+type sentPart struct {
+	request, message *raft.AppendEntriesRequest
+	last             bool
 }
 
 var _ raft.AppendPipeline = (*pipeline)(nil)
@@ -34,9 +48,54 @@ func (w *Endpoint) AppendEntriesPipeline(id raft.ServerID, target raft.ServerAdd
 	if err != nil {
 		return nil, err
 	}
-	p := &pipeline{AppendPipeline: inner, answers: make(chan raft.AppendFuture), closed: make(chan struct{}), done: w.done}
+	p := &pipeline{AppendPipeline: inner, complete: w.complete, answers: make(chan raft.AppendFuture), closed: make(chan struct{}), done: w.done}
 	w.forwarding.Go(p.pass)
 	return p, nil
+}
+
+// AppendEntries sends a request. It waits while too many are under way.
+func (p *pipeline) AppendEntries(args *raft.AppendEntriesRequest, resp *raft.AppendEntriesResponse) (raft.AppendFuture, error) {
+	for from := 0; ; {
+		message, rest, err := part(args, from, p.complete)
+		if err != nil {
+			return nil, err
+		}
+		p.mu.Lock()
+		p.sent = append(p.sent, sentPart{args, message, rest == 0})
+		p.mu.Unlock()
+		if rest == 0 {
+			return p.AppendPipeline.AppendEntries(message, resp)
+		}
+		if _, err := p.AppendPipeline.AppendEntries(message, new(raft.AppendEntriesResponse)); err != nil {
+			return nil, err
+		}
+		from = len(args.Entries) - rest
+	}
+}
+
+// answerOf is the answer to a request, which was sent in parts.
+type answerOf struct {
+	raft.AppendFuture
+	request *raft.AppendEntriesRequest
+}
+
+// Request implements raft.AppendFuture.
+func (a answerOf) Request() *raft.AppendEntriesRequest { return a.request }
+
+// answered returns the answer to a message as one to its request, and whether the
+// message completes that. Answers come in the order of the messages.
+func (p *pipeline) answered(answer raft.AppendFuture) (raft.AppendFuture, bool) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if len(p.sent) == 0 {
+		return answer, true
+	}
+	to := p.sent[0]
+	p.sent = p.sent[1:]
+	if to.message != to.request {
+		answer = answerOf{answer, to.request}
+	}
+	return answer, to.last
 }
 
 // pass hands answers to raft until one ends the pipeline or raft closes it.
@@ -45,8 +104,12 @@ func (p *pipeline) pass() {
 		select {
 		case answer := <-p.AppendPipeline.Consumer():
 			last := answer.Error() != nil || !answer.Response().Success || answer.Response().Term > answer.Request().Term
+			whole, ok := p.answered(answer)
+			if !ok && !last {
+				continue
+			}
 			select {
-			case p.answers <- answer:
+			case p.answers <- whole:
 			case <-p.closed:
 				return
 			}

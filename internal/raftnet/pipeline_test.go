@@ -82,7 +82,7 @@ func TestPipelineFreesItsSender(t *testing.T) {
 				}
 				freed := make(chan error)
 				go func() {
-					_, err := p.AppendEntries(nil, nil)
+					_, err := p.AppendEntries(new(raft.AppendEntriesRequest), new(raft.AppendEntriesResponse))
 					freed <- err
 				}()
 				synctest.Wait()

@@ -164,8 +164,7 @@ func (b *batch) write(key resource.Key, op Op) OpResult {
 	if it, ok := b.get(key); ok {
 		before = it.res
 		was := before.Meta()
-		if bytes.Equal(before.Canonical(), r.Canonical()) && maps.Equal(was.Labels, meta.Labels) &&
-			sameTime(kept.CreationTime, was.CreationTime) && sameTime(kept.ModificationTime, was.ModificationTime) {
+		if changesNothing(before, op) {
 			return OpResult{Key: key, Outcome: Unchanged, Version: was.Version}
 		}
 		meta.CreationTime = was.CreationTime
@@ -186,6 +185,15 @@ func (b *batch) write(key resource.Key, op Op) OpResult {
 
 // sameTime reports whether a time to keep, zero for none, is what is stored.
 func sameTime(kept, stored time.Time) bool { return kept.IsZero() || kept.Equal(stored) }
+
+// changesNothing says that an operation writes what is stored.
+func changesNothing(stored *resource.Resource, op Op) bool {
+	was, meta := stored.Meta(), op.Resource.Meta()
+	if !bytes.Equal(stored.Canonical(), op.Resource.Canonical()) || !maps.Equal(was.Labels, meta.Labels) {
+		return false
+	}
+	return !op.KeepTimes || sameTime(meta.CreationTime, was.CreationTime) && sameTime(meta.ModificationTime, was.ModificationTime)
+}
 
 func (b *batch) remove(key resource.Key) OpResult {
 	it, ok := b.get(key)

@@ -1,5 +1,45 @@
 package store
 
+// Changes says whether a batch would change this state. It looks no further than
+// the first operation that would, and does not check whether the batch would be
+// refused.
+func (v *View) Changes(txn Txn) bool {
+	if txn.SetEpoch != nil && *txn.SetEpoch != v.epoch || txn.Restore != nil {
+		return true
+	}
+	for _, op := range txn.Ops {
+		key, err := op.target()
+		if err != nil {
+			return false
+		}
+		have, ok := lookup(v.tree, key)
+		switch {
+		case op.Resource == nil && ok, op.Resource != nil && !ok:
+			return true
+		case op.Resource != nil && !changesNothing(have.res, op):
+			return true
+		}
+	}
+	return false
+}
+
+// Without returns the results of operations that had no effect, with the versions
+// of this state.
+func (v *View) Without(ops []Op) []OpResult {
+	results := make([]OpResult, len(ops))
+	for i, op := range ops {
+		key, _ := op.target()
+		results[i] = OpResult{Key: key, Outcome: Missing}
+		if op.Resource != nil {
+			results[i].Outcome = Unchanged
+		}
+		if it, ok := lookup(v.tree, key); ok {
+			results[i].Outcome, results[i].Version = Unchanged, it.res.Meta().Version
+		}
+	}
+	return results
+}
+
 // Preview says what Apply would make of a batch now, and what the state would
 // then be. It changes nothing: the result's revision and versions are those
 // that the batch would get if nothing came before it.

@@ -41,12 +41,14 @@ func (w *requests) add(r *request) {
 
 // Applied returns what became of the batch that was applied under a request id,
 // as long as it is remembered. A caller who retries is answered with it, also
-// where the batch could not be decided again on the state that it left.
+// where the batch could not be decided again on the state that it left. One that
+// had no operations is not answered: a batch that changes nothing is applied
+// without them, and has to be compared again.
 func (s *Store) Applied(requestID string) (Result, bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	r, ok := s.requests.find(requestID)
-	if !ok || requestID == "" {
+	if !ok || requestID == "" || len(r.results) == 0 {
 		return Result{}, false
 	}
 	return Result{Revision: r.revision, Results: r.results, Duplicate: true}, true

@@ -122,7 +122,7 @@ func (s *server) config(p *process, disk *simnet.Disk, network raftnet.Network) 
 	cfg.Join = consensus.JoinConfig{Fresh: s.w.begun.Load(), Addrs: s.w.names}
 	cfg.Timing, cfg.Autopilot = s.w.plan.timing()
 	cfg.ApplyTimeout, cfg.StallLimit = s.w.plan.times(cfg.ApplyTimeout), s.w.plan.times(cfg.StallLimit)
-	cfg.Snapshots = consensus.Snapshots{Threshold: 120, Interval: 10 * time.Second, TrailingLogs: 40, Retain: 2}
+	cfg.Snapshots = consensus.Snapshots{Threshold: 120, Bytes: 1 << 20, Interval: 10 * time.Second, TrailingLogs: 40, TrailingBytes: 1 << 20, Retain: 2}
 	cfg.Logger = s.w.logger.With("server", s.name)
 	cfg.Clock = func() time.Time {
 		s.mu.Lock()

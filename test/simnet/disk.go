@@ -32,6 +32,9 @@ type Disk struct {
 	// unsynced undo what a crash loses, the newest last.
 	unsynced []func()
 
+	// largest is the size of the largest write to the log.
+	largest int
+
 	identity  []byte
 	records   []record
 	values    map[string][]byte
@@ -289,6 +292,24 @@ func (d *Disk) Snapshots() int {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	return len(d.snapshots)
+}
+
+// Snapshot names the newest snapshot, "" when there is none. Each has a name of
+// its own.
+func (d *Disk) Snapshot() string {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if len(d.snapshots) == 0 {
+		return ""
+	}
+	return d.snapshots[0].id
+}
+
+// LargestWrite is the size of the largest write to the log so far, in bytes.
+func (d *Disk) LargestWrite() int {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return d.largest
 }
 
 // NodeName returns the name of the server that the disk belongs to, "" while it

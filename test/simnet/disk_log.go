@@ -123,7 +123,7 @@ func (l *diskLog) write(op Op, size int, alter func() (undo func())) error {
 	if err := d.before(op, size, l.session.crashed); err != nil {
 		return err
 	}
-	if err := d.change(l.session, func() { d.unsynced = append(d.unsynced, alter()) }); err != nil {
+	if err := d.change(l.session, func() { d.unsynced, d.largest = append(d.unsynced, alter()), max(d.largest, size) }); err != nil {
 		return err
 	}
 	if err := d.before(SyncLog, 0, l.session.crashed); err != nil {
