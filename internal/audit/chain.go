@@ -26,7 +26,7 @@ type chain struct {
 	log        *slog.Logger
 	checkpoint *checkpoint
 	// sent receives every line that was written, unless nil. It does not block.
-	sent func(line []byte)
+	sent func(r Record, line []byte)
 
 	mu      sync.Mutex // guards all below
 	file    *os.File
@@ -205,7 +205,7 @@ func (c *chain) appendLocked(r Record) (size int, err error) {
 	}
 	c.head.Seq, c.head.Hash, c.head.Time, c.head.First = r.Seq, hash, r.Time, max(c.head.First, 1)
 	if c.sent != nil {
-		c.sent(line)
+		c.sent(r, line)
 	}
 	return len(line), nil
 }

@@ -10,6 +10,9 @@ import (
 	"os"
 	"sync"
 	"time"
+
+	"meridian/internal/resource"
+	"meridian/internal/rpcerr"
 )
 
 // Names below the log's directory.
@@ -55,6 +58,12 @@ type Config struct {
 	// certificates that signed it before.
 	Sign  Signer
 	Roots *x509.CertPool
+	// Required refuses writes while their records cannot be stored, and has a write be
+	// answered once its record is on disk.
+	Required bool
+	// Sent, unless nil, receives every record that was written, with its line. It must
+	// not block, nor change the line.
+	Sent func(r Record, line []byte)
 	// Now is the clock. Required.
 	Now func() time.Time
 	// Logger receives failures, which do not fail the requests that are recorded.
@@ -97,7 +106,7 @@ func Open(cfg Config) (*Log, error) {
 	for _, name := range chainNames {
 		c := &chain{
 			name: name, base: baseOf(name), dir: cfg.Dir, maxBytes: cfg.RefusalBytes, maxFiles: cfg.RefusalFiles,
-			now: cfg.Now, log: cfg.Logger, checkpoint: checkpoint,
+			now: cfg.Now, log: cfg.Logger, checkpoint: checkpoint, sent: cfg.Sent,
 		}
 		if name == "" {
 			c.maxBytes, c.maxFiles, l.writes = cfg.MaxBytes, cfg.MaxFiles, c
@@ -134,14 +143,50 @@ var serverItself = Who{Name: "mesh-system:server", Source: "server"}
 // something is left out. A failure is reported to the Logger and by Err; the record is
 // kept and written once that is possible, and lost if there are too many until then.
 func (l *Log) Write(r Record) {
-	r = bounded(r)
 	if name := chainOf(r); name != "" {
-		l.refusals[name].write(r)
+		l.refusals[name].write(bounded(r))
 		return
 	}
-	for _, part := range parts(r) {
-		_, _, _ = l.writes.write(part) // reported by Err
+	_ = l.store(r) // reported by Err
+}
+
+// store appends a record that is no refusal. Where records are required, it is on disk
+// then.
+func (l *Log) store(r Record) error {
+	var last uint64
+	for _, part := range parts(bounded(r)) {
+		seq, _, err := l.writes.write(part)
+		if err != nil {
+			return err
+		}
+		last = seq
 	}
+	if !l.cfg.Required {
+		return nil
+	}
+	return l.writes.durable(last)
+}
+
+// ReasonAuditUnavailable is the reason of what is refused because it could not be
+// recorded.
+const ReasonAuditUnavailable = "AUDIT_UNAVAILABLE"
+
+// Storable returns the refusal of a write that could not be recorded, where records
+// are required: an *rpcerr.Error. Nothing was written then.
+func (l *Log) Storable() error {
+	err := l.writes.err()
+	if err == nil || !l.cfg.Required {
+		return nil
+	}
+	return rpcerr.WithEffect(rpcerr.New(rpcerr.Unavailable, ReasonAuditUnavailable,
+		"the audit log of this server cannot be written, and it takes no writes that it cannot record (--audit-required): %w", err), rpcerr.EffectNone)
+}
+
+// unrecorded is the error for a write that took effect and whose record is not stored
+// yet. It is kept, and stored as soon as that is possible.
+func unrecorded(rev resource.Revision, err error) error {
+	return rpcerr.WithEffect(rpcerr.New(rpcerr.Unavailable, ReasonAuditUnavailable,
+		"it was written at revision %d, and its audit record is not on disk yet (--audit-required); retry it with the same request id: %w", rev, err), rpcerr.EffectUnknown)
 }
 
 // parts divides a record of many targets.
@@ -188,6 +233,14 @@ func (l *Log) Run(ctx context.Context) error {
 			l.flush()
 		}
 	}
+}
+
+// Ready is Err for the readiness of the server.
+func (l *Log) Ready() error {
+	if err := l.Err(); err != nil && l.cfg.Required {
+		return fmt.Errorf("writes are refused until the log can be written (--audit-required): %w", err)
+	}
+	return l.Err()
 }
 
 // Err returns why records cannot be written, or nil. It never waits for the disk.

@@ -92,14 +92,19 @@ func (w *Writer) Open(node Node, log *Log) {
 }
 
 // Propose proposes a transaction and records it, unless it certainly was not
-// written or changed nothing.
+// written or changed nothing. Where records are required, it is not proposed while
+// there is no way to record it, and the error may be that of a write whose record is
+// not on disk yet.
 func (w *Writer) Propose(ctx context.Context, txn store.Txn) (store.Result, error) {
+	if err := w.log.Storable(); err != nil {
+		return store.Result{}, err
+	}
 	number, a := w.begin(ctx, &txn)
 	result, err := w.Node.Propose(ctx, txn)
 	r := a.asked.record()
 	switch {
 	case err == nil:
-		w.record(r, result)
+		err = w.record(r, result)
 	case errors.Is(err, w.unknown):
 		applied := w.markUnknown(number, a)
 		if applied == nil {
@@ -107,7 +112,9 @@ func (w *Writer) Propose(ctx context.Context, txn store.Txn) (store.Result, erro
 			w.log.Write(r)
 			return result, err
 		}
-		w.record(r, *applied)
+		if failed := w.record(r, *applied); failed != nil {
+			err = failed
+		}
 	}
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -161,10 +168,14 @@ func (w *Writer) endLocked(number uint64) {
 }
 
 // record writes down what a batch changed, if anything.
-func (w *Writer) record(r Record, result store.Result) {
-	if complete(&r, result) {
-		w.log.Write(r)
+func (w *Writer) record(r Record, result store.Result) error {
+	if !complete(&r, result) {
+		return nil
 	}
+	if err := w.log.store(r); err != nil && w.log.cfg.Required {
+		return unrecorded(result.Revision, err)
+	}
+	return nil
 }
 
 // complete fills in what became of a batch, and reports whether there is anything

@@ -23,7 +23,7 @@ type Storage struct {
 	// Writer proposes to Node and records in Audit what became of it. Audit also
 	// records who was refused.
 	Writer *audit.Writer
-	Audit  *audit.Log
+	Audit  *server.Audit
 }
 
 // NodeConfig returns the configuration that the nodes of all servers share, with
@@ -62,8 +62,8 @@ func (b *Base) openRecords() (err error) {
 	if b.Audit, err = server.OpenAudit(b.Options, b.PKI, b.Metrics, b.Now, b.Log); err != nil {
 		return err
 	}
-	b.Writer.Open(b.Node, b.Audit)
-	b.Health.Add(server.Check{Name: "audit", Ready: b.Audit.Err}, server.DiskCheck(b.Node.Disk))
+	b.Writer.Open(b.Node, b.Audit.Log)
+	b.Health.Add(server.Check{Name: "audit", Ready: b.Audit.Ready}, server.DiskCheck(b.Node.Disk))
 	return nil
 }
 

@@ -18,6 +18,7 @@ import (
 	"meridian/internal/controlplane"
 	"meridian/internal/rbac"
 	"meridian/internal/resource"
+	"meridian/internal/server"
 	"meridian/internal/store"
 	"meridian/test/simnet"
 )
@@ -61,11 +62,11 @@ func startable(t *testing.T, network *simnet.Network, name string, join []string
 		}
 	}
 	require.NoError(t, g.OpenNode(context.Background(), config))
-	var err error
 	g.Keys = token.NewRing(token.RingConfig{Local: g.Store.View, Now: g.Now})
-	g.Audit, err = audit.Open(audit.Config{Dir: filepath.Join(t.TempDir(), name), Now: g.Now, Logger: g.Log})
+	log, err := audit.Open(audit.Config{Dir: filepath.Join(t.TempDir(), name), Now: g.Now, Logger: g.Log})
 	require.NoError(t, err)
-	g.Writer.Open(&nth{Node: g.Node, n: at, before: before}, g.Audit)
+	g.Audit = &server.Audit{Log: log}
+	g.Writer.Open(&nth{Node: g.Node, n: at, before: before}, log)
 	return g
 }
 
@@ -104,7 +105,7 @@ func beginOnce(t *testing.T, at int) {
 		network.HealAll()
 		for _, g := range servers {
 			require.NoError(t, g.Node.Close())
-			require.NoError(t, g.Audit.Close())
+			require.NoError(t, g.Audit.Log.Close())
 		}
 	}()
 	for _, g := range []*global{b, c} {
@@ -154,7 +155,7 @@ func TestWhoComesToLeadWritesWhatIsMissing(t *testing.T) {
 		g := startable(t, simnet.NewNetwork(), "a", nil, 0, nil)
 		defer func() {
 			require.NoError(t, g.Node.Close())
-			require.NoError(t, g.Audit.Close())
+			require.NoError(t, g.Audit.Log.Close())
 		}()
 		<-g.Node.Ready()
 		require.NoError(t, g.awaitBootstrap(t.Context()))

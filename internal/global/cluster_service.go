@@ -49,7 +49,7 @@ func (s *clusterService) Members(ctx context.Context, _ *meridianv1.MembersReque
 // TransferLeadership makes another server the leader.
 func (s *clusterService) TransferLeadership(ctx context.Context, req *meridianv1.TransferLeadershipRequest) (*meridianv1.TransferLeadershipResponse, error) {
 	g := s.global
-	if err := g.Authorizer.RequireAdmin(ctx); err != nil {
+	if err := g.admitOperation(ctx); err != nil {
 		return nil, err
 	}
 	if err := checkTransferTarget(g.Node.Servers(), req.GetTo()); err != nil {
@@ -68,6 +68,14 @@ func (s *clusterService) TransferLeadership(ctx context.Context, req *meridianv1
 	}
 	g.Audit.RecordOperation(ctx, operation("transfer-leadership", leader), nil)
 	return &meridianv1.TransferLeadershipResponse{Leader: leader}, nil
+}
+
+// admitOperation admits what is recorded and for members of mesh-system:admin.
+func (g *global) admitOperation(ctx context.Context) error {
+	if err := g.Authorizer.RequireAdmin(ctx); err != nil {
+		return err
+	}
+	return g.Audit.Storable()
 }
 
 // transferError says what became of a transfer that did not succeed.
@@ -123,7 +131,7 @@ func unknownServer(servers []consensus.Server, name string) error {
 // RemoveMember takes a server out of the cluster.
 func (s *clusterService) RemoveMember(ctx context.Context, req *meridianv1.RemoveMemberRequest) (*meridianv1.RemoveMemberResponse, error) {
 	g := s.global
-	if err := g.Authorizer.RequireAdmin(ctx); err != nil {
+	if err := g.admitOperation(ctx); err != nil {
 		return nil, err
 	}
 	name := req.GetName()

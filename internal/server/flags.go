@@ -68,6 +68,7 @@ type Options struct {
 	// ReissueAdminToken replaces the bootstrap admin token at the start.
 	ReissueAdminToken bool
 	Limits            LimitOptions
+	Audit             AuditOptions
 	LogLevel          string
 	LogFormat         string
 }
@@ -92,6 +93,7 @@ func (o *Options) Bind(flags *pflag.FlagSet, grpcAddr, httpAddr string) {
 	flags.StringVar(&o.Environment, "environment", EnvironmentUniversal, "universal or kubernetes: kubernetes adds its own groups to the default access rules, on first start")
 	o.Limits.bind(flags)
 	flags.BoolVar(&o.ReissueAdminToken, "reissue-admin-token", false, "at this start, replace the bootstrap admin token and revoke the one before; for when no administrator's token is left")
+	o.Audit.bind(flags)
 	flags.StringVar(&o.LogLevel, "log-level", "info", "debug, info, warn or error")
 	flags.StringVar(&o.LogFormat, "log-format", "text", "text or json")
 }
@@ -125,6 +127,9 @@ func (o *Options) Validate() error {
 		return usagef("--ca-file goes with --cert-file and --key-file")
 	}
 	if err := o.Limits.validate(); err != nil {
+		return err
+	}
+	if err := o.Audit.validate(); err != nil {
 		return err
 	}
 	given := pki.Config{CertFile: o.CertFile, KeyFile: o.KeyFile, CAFile: o.CAFile, Now: time.Now}

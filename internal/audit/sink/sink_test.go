@@ -1,0 +1,191 @@
+package sink
+
+import (
+	"bufio"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"net"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/leodido/go-syslog/v4/rfc5424"
+	"github.com/stretchr/testify/require"
+
+	"meridian/internal/audit"
+)
+
+var quiet = slog.New(slog.DiscardHandler)
+
+// run runs a sink until the returned function is called, which waits for its end.
+func run(t *testing.T, s *Sink) (stop func()) {
+	t.Helper()
+	ctx, cancel := context.WithCancel(t.Context())
+	done := make(chan error, 1)
+	go func() { done <- s.Run(ctx) }()
+	return func() {
+		cancel()
+		require.NoError(t, <-done)
+	}
+}
+
+func record(d audit.Decision, chain string) audit.Record {
+	return audit.Record{Decision: d, Chain: chain, Time: time.Date(2026, 1, 2, 3, 4, 5, 6000, time.UTC)}
+}
+
+// A second file holds what the log holds, and can be verified as it can.
+func TestFile(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "also.log")
+	s, err := File(path, quiet)
+	require.NoError(t, err)
+	stop := run(t, s)
+	dir := t.TempDir()
+	log, err := audit.Open(audit.Config{Dir: dir, Now: time.Now, Logger: quiet, Sent: s.Send})
+	require.NoError(t, err)
+	write := func(name string) {
+		log.Write(audit.Record{Who: audit.Who{Name: name, Source: "token"}, Decision: audit.Allowed, Method: "m"})
+		log.Write(audit.Record{Who: audit.Who{Name: name, Source: "token"}, Decision: audit.Denied, Method: "m"})
+	}
+	write("a")
+	write("b")
+	require.NoError(t, log.Close())
+	stop()
+	report, err := audit.Verify([]string{path})
+	require.NoError(t, err)
+	require.Empty(t, report.Problems)
+	require.Len(t, report.Chains, 2)
+	require.EqualValues(t, 2, report.Chains[0].Records)
+	info, err := os.Stat(path)
+	require.NoError(t, err)
+	require.Equal(t, os.FileMode(0o600), info.Mode().Perm())
+	_, err = File(filepath.Join(path, "x"), quiet)
+	require.Error(t, err)
+}
+
+// rfc reads the frames of a stream.
+func rfc(t *testing.T, r *bufio.Reader) *rfc5424.SyslogMessage {
+	t.Helper()
+	var length int
+	_, err := fmt.Fscanf(r, "%d ", &length)
+	require.NoError(t, err)
+	data := make([]byte, length)
+	_, err = io.ReadFull(r, data)
+	require.NoError(t, err)
+	return parse(t, data)
+}
+
+func parse(t *testing.T, data []byte) *rfc5424.SyslogMessage {
+	t.Helper()
+	m, err := rfc5424.NewParser().Parse(data)
+	require.NoError(t, err, "%q", data)
+	return m.(*rfc5424.SyslogMessage)
+}
+
+func TestSyslogOverAStream(t *testing.T) {
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	require.NoError(t, err)
+	s, err := Syslog("tcp://"+l.Addr().String(), "meridian", quiet)
+	require.NoError(t, err)
+	stop := run(t, s)
+	s.Send(record(audit.Allowed, ""), []byte("{\"é\":1}\n"))
+	conn, err := l.Accept()
+	require.NoError(t, err)
+	m := rfc(t, bufio.NewReader(conn))
+	require.Equal(t, `{"é":1}`, *m.Message)
+	require.Equal(t, uint8(13*8+5), *m.Priority)
+	require.Equal(t, "meridian", *m.Appname)
+	require.Equal(t, "audit", *m.MsgID)
+	require.Equal(t, record("", "").Time, m.Timestamp.UTC())
+
+	// The server closes the connection: nothing is lost by that.
+	require.NoError(t, conn.Close())
+	s.Send(record(audit.Denied, "denied"), []byte("{}\n"))
+	conn, err = l.Accept()
+	require.NoError(t, err)
+	m = rfc(t, bufio.NewReader(conn))
+	require.Equal(t, uint8(13*8+4), *m.Priority)
+	require.Equal(t, "denied", *m.MsgID)
+	stop()
+	require.NoError(t, errors.Join(conn.Close(), l.Close()))
+	require.Zero(t, s.Dropped())
+}
+
+func TestSyslogOverDatagrams(t *testing.T) {
+	for network, listen := range map[string]string{"udp": "127.0.0.1:0", "unixgram": filepath.Join(t.TempDir(), "s")} {
+		l, err := net.ListenPacket(network, listen)
+		require.NoError(t, err)
+		address := "udp://" + l.LocalAddr().String()
+		if network == "unixgram" {
+			address = "unix://" + listen
+		}
+		s, err := Syslog(address, "meridian", quiet)
+		require.NoError(t, err)
+		stop := run(t, s)
+		s.Send(record(audit.Allowed, ""), []byte(strings.Repeat("x", maxDatagram)+"\n"))
+		s.Send(record(audit.Allowed, ""), []byte("{}\n"))
+		data := make([]byte, 1<<16)
+		n, _, err := l.ReadFrom(data)
+		require.NoError(t, err)
+		require.Equal(t, "{}", *parse(t, data[:n]).Message)
+		stop()
+		require.EqualValues(t, 1, s.Dropped(), "too long for a datagram")
+		require.NoError(t, l.Close())
+	}
+}
+
+func TestParseSyslog(t *testing.T) {
+	for _, good := range []string{"udp://h:514", "tcp://[::1]:514", "tls://logs.example:6514", "unix:///dev/log"} {
+		_, err := ParseSyslog(good)
+		require.NoError(t, err, good)
+	}
+	for _, bad := range []string{"", "h:514", "udp://h", "http://h:1", "unix://dev/log", "udp://:514", "tcp://u@h:1", "tcp://h:1/x", "tcp://h:"} {
+		_, err := ParseSyslog(bad)
+		require.ErrorContains(t, err, "write udp://HOST:PORT", bad)
+	}
+}
+
+// target that fails until it is told otherwise.
+type failing struct {
+	fails bool
+	got   int
+}
+
+func (f *failing) write(_ context.Context, entries []entry) (done, lost int, err error) {
+	if f.fails {
+		return 0, 0, errors.New("away")
+	}
+	f.got += len(entries)
+	return len(entries), 0, nil
+}
+
+func (f *failing) close() error { return nil }
+
+// While a target is away records wait, as many as there is space for.
+func TestTheQueueIsBounded(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		to := &failing{fails: true}
+		s := newSink("file", to, quiet)
+		stop := run(t, s)
+		line := make([]byte, 1<<20)
+		for range 20 {
+			s.Send(audit.Record{}, line)
+		}
+		synctest.Wait()
+		require.EqualValues(t, 4, s.Dropped())
+		to.fails = false
+		<-time.After(retryAfter)
+		synctest.Wait()
+		require.Equal(t, 16, to.got)
+		s.Send(audit.Record{}, line)
+		synctest.Wait()
+		require.Equal(t, 17, to.got)
+		stop()
+		require.EqualValues(t, 4, s.Dropped())
+	})
+}
