@@ -353,9 +353,10 @@ func planOf(t reflect.Type) *structPlan {
 func (p *structPlan) add(t reflect.Type, index []int) {
 	for i := range t.NumField() {
 		f := t.Field(i)
-		name, _, _ := strings.Cut(f.Tag.Get("json"), ",")
+		name, option, _ := strings.Cut(f.Tag.Get("json"), ",")
 		at := append(append([]int(nil), index...), i)
-		if f.Anonymous && name == "" && f.Type.Kind() == reflect.Struct {
+		// A field whose type is a type parameter cannot be embedded: inline says it is.
+		if name == "" && f.Type.Kind() == reflect.Struct && (f.Anonymous || option == "inline") {
 			p.add(f.Type, at)
 			continue
 		}

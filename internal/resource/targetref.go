@@ -213,6 +213,11 @@ func (h *BlockHead) when() string {
 	return *h.When
 }
 
+// targetBlock is the engines' view of a block, without its content.
+func (h *BlockHead) targetBlock(at Path) *TargetBlock {
+	return &TargetBlock{Strategy: h.strategy(), When: h.when(), OnError: h.onError(), Path: at}
+}
+
 func (h *BlockHead) check(at Path, r *Report) {
 	if h.When != nil && strings.TrimSpace(*h.When) == "" {
 		r.Errorf(at.Field("when"), "must not be empty; leave it out for a block that always applies")

@@ -4,14 +4,7 @@ import "encoding/json"
 
 // MeshLogging sends access logs.
 type MeshLogging struct {
-	BothPolicy[MeshLoggingItem, *MeshLoggingItem]
-}
-
-// MeshLoggingItem sends the access log of what it targets.
-type MeshLoggingItem struct {
-	ItemRef
-	LoggingConf
-	Default *LoggingConf `json:"default,omitzero" doc:"Another place for the configuration beside targetRef."`
+	BothPolicy[LoggingConf, *LoggingConf]
 }
 
 // LoggingConf is the configuration of a MeshLogging.
@@ -120,37 +113,23 @@ func checkNamedOrTyped(at Path, name, typ *string, r *Report, members ...typedMe
 	}
 }
 
-func (i *MeshLoggingItem) parts() itemParts {
-	return partsOf(&i.ItemRef, &i.LoggingConf, i.Default)
-}
-
 // BackendRefs implements BackendReferrer.
 func (p *MeshLogging) BackendRefs() []BackendRef {
 	var refs []BackendRef
-	list := func(at Path, items []MeshLoggingItem) {
+	list := func(at Path, items []Item[LoggingConf]) {
 		for i := range items {
-			conf, path := &items[i].LoggingConf, at.Index(i)
-			if items[i].Default != nil {
-				conf, path = items[i].Default, path.Field("default")
+			conf, path := items[i].conf(at.Index(i))
+			if conf == nil {
+				continue
 			}
 			for j, b := range conf.Backends {
 				refs = appendBackend(refs, path.Field("backends").Index(j), b.Name, LoggingBackend)
 			}
 		}
 	}
-	lists := func(at Path, s *BothSection[MeshLoggingItem, *MeshLoggingItem]) {
-		list(at.Field("to"), s.To)
-		list(at.Field("from"), s.From)
-	}
-	lists(Root, &p.BothSection)
-	if p.Conf != nil {
-		lists("conf", p.Conf)
-	}
-	if p.DefaultsBlock != nil {
-		lists("defaults", &p.DefaultsBlock.BothSection)
-	}
-	if p.OverridesBlock != nil {
-		lists("overrides", &p.OverridesBlock.BothSection)
+	for at, place := range p.places {
+		list(at.Field("to"), place.To)
+		list(at.Field("from"), place.From)
 	}
 	return refs
 }
@@ -164,16 +143,8 @@ func appendBackend(refs []BackendRef, at Path, name *string, use BackendUse) []B
 
 // MeshTracing sends traces.
 type MeshTracing struct {
-	OwnPolicy[TracingConf, *TracingConf, TracingBlock, *TracingBlock]
+	OwnPolicy[TracingConf, *TracingConf]
 }
-
-// TracingBlock is a block of defaults or overrides of a MeshTracing.
-type TracingBlock struct {
-	BlockHead
-	TracingConf
-}
-
-func (b *TracingBlock) parts() (*BlockHead, checker) { return &b.BlockHead, &b.TracingConf }
 
 // TracingConf is the configuration of a MeshTracing.
 type TracingConf struct {
@@ -258,7 +229,7 @@ type referrerOf[C any] interface {
 }
 
 // ownBackends collects the references of a kind without items.
-func ownBackends[C any, PC referrerOf[C], B any, PB blockOf[B]](p *OwnPolicy[C, PC, B, PB]) []BackendRef {
+func ownBackends[C any, PC referrerOf[C]](p *OwnPolicy[C, PC]) []BackendRef {
 	var refs []BackendRef
 	if p.Conf != nil {
 		refs = PC(p.Conf).backendRefs(refs, "conf")
@@ -266,30 +237,16 @@ func ownBackends[C any, PC referrerOf[C], B any, PB blockOf[B]](p *OwnPolicy[C, 
 	if p.Default != nil {
 		refs = PC(p.Default).backendRefs(refs, "default")
 	}
-	for _, block := range []struct {
-		at Path
-		b  *B
-	}{{"defaults", p.DefaultsBlock}, {"overrides", p.OverridesBlock}} {
-		if block.b != nil {
-			_, conf := PB(block.b).parts()
-			refs = conf.(PC).backendRefs(refs, block.at)
-		}
+	for name, block := range p.each {
+		refs = PC(&block.Content).backendRefs(refs, Path(name))
 	}
 	return refs
 }
 
 // MeshMetrics exposes the metrics of dataplanes.
 type MeshMetrics struct {
-	OwnPolicy[MetricsConf, *MetricsConf, MetricsBlock, *MetricsBlock]
+	OwnPolicy[MetricsConf, *MetricsConf]
 }
-
-// MetricsBlock is a block of defaults or overrides of a MeshMetrics.
-type MetricsBlock struct {
-	BlockHead
-	MetricsConf
-}
-
-func (b *MetricsBlock) parts() (*BlockHead, checker) { return &b.BlockHead, &b.MetricsConf }
 
 // MetricsConf is the configuration of a MeshMetrics.
 type MetricsConf struct {

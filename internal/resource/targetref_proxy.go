@@ -2,21 +2,12 @@ package resource
 
 // MeshEnvoyTemplate changes the proxy configuration of whole dataplanes.
 type MeshEnvoyTemplate struct {
-	OwnPolicy[EnvoyTemplate, *EnvoyTemplate, EnvoyTemplateBlock, *EnvoyTemplateBlock]
+	OwnPolicy[EnvoyTemplate, *EnvoyTemplate]
 }
-
-// EnvoyTemplateBlock is a block of defaults or overrides of a
-// MeshEnvoyTemplate.
-type EnvoyTemplateBlock struct {
-	BlockHead
-	EnvoyTemplate
-}
-
-func (b *EnvoyTemplateBlock) parts() (*BlockHead, checker) { return &b.BlockHead, &b.EnvoyTemplate }
 
 // MeshVirtualOutbound gives services host names and ports by templates.
 type MeshVirtualOutbound struct {
-	OwnPolicy[VirtualOutboundParts, *VirtualOutboundParts, VirtualOutboundBlock, *VirtualOutboundBlock]
+	OwnPolicy[VirtualOutboundParts, *VirtualOutboundParts]
 }
 
 // VirtualOutboundParts is the configuration of a MeshVirtualOutbound, of which
@@ -26,14 +17,3 @@ type VirtualOutboundParts struct {
 }
 
 func (c *VirtualOutboundParts) check(at Path, r *Report) { c.checkParts(at, r) }
-
-// VirtualOutboundBlock is a block of defaults or overrides of a
-// MeshVirtualOutbound.
-type VirtualOutboundBlock struct {
-	BlockHead
-	VirtualOutboundParts
-}
-
-func (b *VirtualOutboundBlock) parts() (*BlockHead, checker) {
-	return &b.BlockHead, &b.VirtualOutboundParts
-}

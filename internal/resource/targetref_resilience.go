@@ -2,14 +2,7 @@ package resource
 
 // MeshCircuitBreaker bounds load and ejects failing endpoints.
 type MeshCircuitBreaker struct {
-	BothPolicy[MeshCircuitBreakerItem, *MeshCircuitBreakerItem]
-}
-
-// MeshCircuitBreakerItem does so for what it targets.
-type MeshCircuitBreakerItem struct {
-	ItemRef
-	BreakerConf
-	Default *BreakerConf `json:"default,omitzero" doc:"Another place for the configuration beside targetRef."`
+	BothPolicy[BreakerConf, *BreakerConf]
 }
 
 // BreakerConf is the configuration of a MeshCircuitBreaker.
@@ -56,20 +49,9 @@ type SuccessRate struct {
 
 func (*BreakerConf) check(Path, *Report) {}
 
-func (i *MeshCircuitBreakerItem) parts() itemParts {
-	return partsOf(&i.ItemRef, &i.BreakerConf, i.Default)
-}
-
 // MeshHealthCheck probes the endpoints behind outbounds.
 type MeshHealthCheck struct {
-	ToPolicy[MeshHealthCheckItem, *MeshHealthCheckItem]
-}
-
-// MeshHealthCheckItem probes the endpoints of what it targets.
-type MeshHealthCheckItem struct {
-	ItemRef
-	MeshHealthCheckConf
-	Default *MeshHealthCheckConf `json:"default,omitzero" doc:"Another place for the configuration beside targetRef."`
+	ToPolicy[MeshHealthCheckConf, *MeshHealthCheckConf]
 }
 
 // MeshHealthCheckConf is the configuration of a MeshHealthCheck.
@@ -103,20 +85,9 @@ type MeshHealthCheckGRPC struct {
 
 func (*MeshHealthCheckConf) check(Path, *Report) {}
 
-func (i *MeshHealthCheckItem) parts() itemParts {
-	return partsOf(&i.ItemRef, &i.MeshHealthCheckConf, i.Default)
-}
-
 // MeshHTTPFault makes HTTP requests fail on purpose.
 type MeshHTTPFault struct {
-	BothPolicy[MeshHTTPFaultItem, *MeshHTTPFaultItem]
-}
-
-// MeshHTTPFaultItem does so for what it targets.
-type MeshHTTPFaultItem struct {
-	ItemRef
-	HTTPFaultConf
-	Default *HTTPFaultConf `json:"default,omitzero" doc:"Another place for the configuration beside targetRef."`
+	BothPolicy[HTTPFaultConf, *HTTPFaultConf]
 }
 
 // HTTPFaultConf is the configuration of a MeshHTTPFault.
@@ -132,20 +103,9 @@ func (c *HTTPFaultConf) check(at Path, r *Report) {
 	}
 }
 
-func (i *MeshHTTPFaultItem) parts() itemParts {
-	return partsOf(&i.ItemRef, &i.HTTPFaultConf, i.Default)
-}
-
 // MeshRateLimit bounds how much is accepted.
 type MeshRateLimit struct {
-	BothPolicy[MeshRateLimitItem, *MeshRateLimitItem]
-}
-
-// MeshRateLimitItem does so for what it targets.
-type MeshRateLimitItem struct {
-	ItemRef
-	MeshRateLimitConf
-	Default *MeshRateLimitConf `json:"default,omitzero" doc:"Another place for the configuration beside targetRef."`
+	BothPolicy[MeshRateLimitConf, *MeshRateLimitConf]
 }
 
 // MeshRateLimitConf is the configuration of a MeshRateLimit.
@@ -185,7 +145,3 @@ type LocalOnRateLimit struct {
 }
 
 func (*MeshRateLimitConf) check(Path, *Report) {}
-
-func (i *MeshRateLimitItem) parts() itemParts {
-	return partsOf(&i.ItemRef, &i.MeshRateLimitConf, i.Default)
-}

@@ -8,14 +8,7 @@ import (
 
 // MeshTrafficPermission decides about callers of inbounds (§4.7).
 type MeshTrafficPermission struct {
-	FromPolicy[MeshTrafficPermissionItem, *MeshTrafficPermissionItem]
-}
-
-// MeshTrafficPermissionItem decides about the callers it targets.
-type MeshTrafficPermissionItem struct {
-	ItemRef
-	PermissionConf
-	Default *PermissionConf `json:"default,omitzero" doc:"Another place for the configuration beside targetRef."`
+	FromPolicy[PermissionConf, *PermissionConf]
 }
 
 // The two decisions of a MeshTrafficPermission, as TargetItem.Conf holds them.
@@ -41,20 +34,9 @@ func (*PermissionConf) normalizeTree(tree map[string]any) {
 	}
 }
 
-func (i *MeshTrafficPermissionItem) parts() itemParts {
-	return partsOf(&i.ItemRef, &i.PermissionConf, i.Default)
-}
-
 // MeshTrafficRoute sends the traffic of outbounds elsewhere.
 type MeshTrafficRoute struct {
-	ToPolicy[MeshTrafficRouteItem, *MeshTrafficRouteItem]
-}
-
-// MeshTrafficRouteItem routes the traffic of the outbounds it targets.
-type MeshTrafficRouteItem struct {
-	ItemRef
-	MeshTrafficRouteConf
-	Default *MeshTrafficRouteConf `json:"default,omitzero" doc:"Another place for the configuration beside targetRef."`
+	ToPolicy[MeshTrafficRouteConf, *MeshTrafficRouteConf]
 }
 
 // MeshTrafficRouteConf routes as TrafficRoute does, or by rules in the shape of
@@ -126,20 +108,9 @@ func weightOf(weight *uint32) uint64 {
 	return uint64(*weight)
 }
 
-func (i *MeshTrafficRouteItem) parts() itemParts {
-	return partsOf(&i.ItemRef, &i.MeshTrafficRouteConf, i.Default)
-}
-
 // MeshUpstreamTimeout bounds how long outbounds wait.
 type MeshUpstreamTimeout struct {
-	ToPolicy[MeshUpstreamTimeoutItem, *MeshUpstreamTimeoutItem]
-}
-
-// MeshUpstreamTimeoutItem bounds how long the outbounds it targets wait.
-type MeshUpstreamTimeoutItem struct {
-	ItemRef
-	UpstreamTimeoutConf
-	Default *UpstreamTimeoutConf `json:"default,omitzero" doc:"Another place for the configuration beside targetRef."`
+	ToPolicy[UpstreamTimeoutConf, *UpstreamTimeoutConf]
 }
 
 // UpstreamTimeoutConf holds timeouts; one of 0s never strikes, except
@@ -162,20 +133,9 @@ type UpstreamTimeoutHTTP struct {
 
 func (*UpstreamTimeoutConf) check(Path, *Report) {}
 
-func (i *MeshUpstreamTimeoutItem) parts() itemParts {
-	return partsOf(&i.ItemRef, &i.UpstreamTimeoutConf, i.Default)
-}
-
 // MeshRequestRetry repeats failed requests on outbounds.
 type MeshRequestRetry struct {
-	ToPolicy[MeshRequestRetryItem, *MeshRequestRetryItem]
-}
-
-// MeshRequestRetryItem repeats failed requests on the outbounds it targets.
-type MeshRequestRetryItem struct {
-	ItemRef
-	RequestRetryConf
-	Default *RequestRetryConf `json:"default,omitzero" doc:"Another place for the configuration beside targetRef."`
+	ToPolicy[RequestRetryConf, *RequestRetryConf]
 }
 
 // RequestRetryConf holds retries by protocol.
@@ -287,8 +247,4 @@ func (p *HostPredicate) check(at Path, r *Report) {
 // isStatus reports whether a word is an HTTP status.
 func isStatus(word string) bool {
 	return len(word) == 3 && word[0] >= '1' && word[0] <= '5' && word[1] >= '0' && word[1] <= '9' && word[2] >= '0' && word[2] <= '9'
-}
-
-func (i *MeshRequestRetryItem) parts() itemParts {
-	return partsOf(&i.ItemRef, &i.RequestRetryConf, i.Default)
 }
