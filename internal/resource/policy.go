@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"encoding/json"
 	"fmt"
+	"reflect"
 )
 
 // ConnectionSpec is implemented by the policies between a source and a
@@ -100,8 +101,18 @@ type Connection[C any, P checkerOf[C]] struct {
 // Validate reports everything wrong with the selectors and the conf.
 func (p *Connection[C, P]) Validate(at Path, r *Report) {
 	p.ConnectionMatch.Validate(at, r)
-	if p.Conf != nil {
-		P(p.Conf).check(at.Field("conf"), r)
+	checkConf[C, P](at.Field("conf"), p.Conf, r)
+}
+
+// checkConf reports what is wrong with a conf. An empty one is accepted: it is as
+// good as none (§1.2).
+func checkConf[C any, P checkerOf[C]](at Path, conf *C, r *Report) {
+	switch {
+	case conf == nil:
+	case reflect.ValueOf(conf).Elem().IsZero():
+		r.Warnf(at, "is empty: the policy configures nothing")
+	default:
+		P(conf).check(at, r)
 	}
 }
 
@@ -131,9 +142,7 @@ type DataplanePolicy[C any, P checkerOf[C]] struct {
 // Validate reports everything wrong with the selectors and the conf.
 func (p *DataplanePolicy[C, P]) Validate(at Path, r *Report) {
 	p.DataplaneMatch.Validate(at, r)
-	if p.Conf != nil {
-		P(p.Conf).check(at.Field("conf"), r)
-	}
+	checkConf[C, P](at.Field("conf"), p.Conf, r)
 }
 
 // ConfTree implements ConfSpec.

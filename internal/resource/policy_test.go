@@ -256,6 +256,30 @@ func TestConfIsOptional(t *testing.T) {
 	}
 }
 
+// TestAnEmptyConfIsAcceptedWithAWarning holds §1.2, for the first example of the
+// source document of targetRef policies among others.
+func TestAnEmptyConfIsAcceptedWithAWarning(t *testing.T) {
+	for document, want := range map[string]string{
+		"type: Timeout" + connection + "conf: {}":                     "conf: is empty: the policy configures nothing",
+		"type: TrafficRoute" + connection + "conf: {}":                "conf: is empty: the policy configures nothing",
+		"type: TrafficTrace" + selectors + "conf: {}":                 "conf: is empty: the policy configures nothing",
+		"type: MeshTracing\nname: p\nconf: {}":                        "conf: is empty: the policy configures nothing",
+		"type: MeshUpstreamTimeout\nname: p\nconf: {}":                "configures nothing: write `to`, `defaults`, `overrides` or `unset`",
+		"type: MeshUpstreamTimeout\nname: p\ntargetRef: {kind: Mesh}": "configures nothing: write `to`, `defaults`, `overrides` or `unset`",
+		"type: UpstreamTimeout\nmesh: mesh-1\nname: timeouts\nspec:\n  targetRef:\n    kind: Service\n    name: backend\n  conf:\n    # timeouts configuration\n": "configures nothing: write `to`, `defaults`, `overrides` or `unset`",
+	} {
+		documents, err := resource.Decode("", []byte(document), resource.DecodeOptions{})
+		require.NoError(t, err, document)
+		var warnings []string
+		for _, p := range documents[0].Problems {
+			if p.Severity == resource.Warning {
+				warnings = append(warnings, p.String())
+			}
+		}
+		require.Equal(t, []string{want}, warnings, document)
+	}
+}
+
 // TestBackendRefs holds §1.4: what names a backend can be found.
 func TestBackendRefs(t *testing.T) {
 	log := decodeOne(t, "type: TrafficLog"+published["TrafficLog"]).Spec().(resource.BackendReferrer)
@@ -288,7 +312,6 @@ func TestInvalidPolicies(t *testing.T) {
 		{"FaultInjection", connection + "conf: {responseBandwidth: {percentage: 1, limit: 50mb}}\n", "conf.responseBandwidth.limit: must be a number and kbps, mbps or gbps, such as \"50 mbps\", got \"50mb\""},
 		{"RateLimit", connection + "conf: {http: {requests: 0, interval: 1ms}}\n", "conf.http.requests: must be at least 1, got 0\nconf.http.interval: must be at least 50ms, got 1ms"},
 		{"RateLimit", connection + "conf: {http: {interval: 1s}}\n", "conf.http.requests: is required"},
-		{"TrafficRoute", connection + "conf: {}\n", "conf: needs one of split, destination"},
 		{"TrafficRoute", connection + "conf: {split: [{weight: 0, destination: {kuma.io/service: a}}]}\n", "conf.split: the weights add up to 0, so that no traffic goes anywhere"},
 		{"TrafficRoute", connection + "conf: {split: [{weight: 1, destination: {version: a}}]}\n", "conf.split[0].destination: must name the service with the tag kuma.io/service"},
 		{"TrafficRoute", connection + "conf: {destination: {kuma.io/service: a}, split: [{weight: 1, destination: {kuma.io/service: a}}]}\n", "conf: has split and destination; keep one of them"},

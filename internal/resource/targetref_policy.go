@@ -38,6 +38,8 @@ func (b *Blocks[T]) each(yield func(string, *Block[T]) bool) {
 type formsOf struct {
 	bare, defaults, overrides, unset bool
 	bareName                         string
+	// mayBeEmpty: a policy that configures nothing is accepted (§1.2).
+	mayBeEmpty bool
 }
 
 // checkForms refuses policies that say nothing and those that mix a bare
@@ -50,6 +52,8 @@ func checkForms(at Path, f formsOf, r *Report) {
 			block = "overrides"
 		}
 		r.Errorf(at.Field(block), "cannot stand beside bare %s; move them into `defaults`, or leave the block out", f.bareName)
+	case !f.bare && !f.defaults && !f.overrides && !f.unset && f.mayBeEmpty:
+		r.Warnf(at, "configures nothing: write %s, `defaults`, `overrides` or `unset`", f.bareName)
 	case !f.bare && !f.defaults && !f.overrides && !f.unset:
 		r.Errorf(at, "configures nothing: write %s, `defaults`, `overrides` or `unset`", f.bareName)
 	}
@@ -121,7 +125,7 @@ func (p *ItemPolicy[C, PC, S, PS]) Validate(at Path, r *Report) {
 		from = slices.Concat(from, blockFrom)
 	}
 	checkForms(at, formsOf{
-		bare: bare, bareName: names, defaults: p.DefaultsBlock != nil, overrides: p.OverridesBlock != nil, unset: p.Unset != nil,
+		mayBeEmpty: true, bare: bare, bareName: names, defaults: p.DefaultsBlock != nil, overrides: p.OverridesBlock != nil, unset: p.Unset != nil,
 	}, r)
 	if kind := p.TopTarget().Kind; len(from) > 0 && (kind == TargetHTTPRoute || kind == TargetMeshGatewayRoute) {
 		r.Warnf(at.Field("targetRef").Field("kind"), "a policy on one %s configures outbounds; its from items never take effect", kind)
@@ -200,9 +204,7 @@ type OwnPolicy[C any, PC checkerOf[C]] struct {
 // Validate implements Spec.
 func (p *OwnPolicy[C, PC]) Validate(at Path, r *Report) {
 	p.PolicyTarget.check(at, r)
-	if p.Conf != nil {
-		PC(p.Conf).check(at.Field("conf"), r)
-	}
+	checkConf[C, PC](at.Field("conf"), p.Conf, r)
 	if p.Default != nil {
 		PC(p.Default).check(at.Field("default"), r)
 		if p.Conf != nil {
@@ -217,7 +219,7 @@ func (p *OwnPolicy[C, PC]) Validate(at Path, r *Report) {
 		PC(&block.Content).check(at.Field(name), r)
 	}
 	checkForms(at, formsOf{
-		bare: p.Conf != nil || p.Default != nil, bareName: "`conf`",
+		mayBeEmpty: true, bare: p.Conf != nil || p.Default != nil, bareName: "`conf`",
 		defaults: p.DefaultsBlock != nil, overrides: p.OverridesBlock != nil, unset: p.Unset != nil,
 	}, r)
 	p.PolicyUnset.check(at, reflect.TypeFor[C](), r)

@@ -311,8 +311,6 @@ func TestTargetRefBackends(t *testing.T) {
 func TestInvalidTargetRefs(t *testing.T) {
 	const timeout, permission = "MeshUpstreamTimeout", "MeshTrafficPermission"
 	for _, c := range []struct{ kind, body, want string }{
-		{timeout, "", "configures nothing: write `to`, `defaults`, `overrides` or `unset`"},
-		{timeout, "conf: {}", "configures nothing: write `to`, `defaults`, `overrides` or `unset`"},
 		{timeout, "from: [{targetRef: {kind: Mesh}, connectTimeout: 1s}]", "from: unknown field `from`; the kind configures outbounds only: use `to`"},
 		{timeout, "conf: {from: [{targetRef: {kind: Mesh}, connectTimeout: 1s}]}", "conf.from: unknown field `from`; the kind configures outbounds only: use `to`"},
 		{permission, "to: [{targetRef: {kind: Mesh}, action: ALLOW}]", "to: unknown field `to`; the kind configures inbounds only: use `from`"},
