@@ -91,7 +91,7 @@ func (b *Base) Assemble(api API, resources *admin.Service) {
 	if b.Options.WebhookAddr != "" {
 		b.Webhook = webhook.New(webhook.Config{
 			Access: b.Authorizer, Read: b.Node.Read, Review: resources.Review, Audit: b.Audit,
-			Certificate: b.PKI.GetCertificate, Clients: b.Options.WebhookClients(), Log: b.Log,
+			Certificate: b.PKI.GetCertificate, Clients: b.Options.WebhookClients(), Refused: b.Limits.Refused, Log: b.Log,
 		})
 	}
 	b.registerMetrics()

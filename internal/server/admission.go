@@ -91,11 +91,11 @@ func NewLimits(o LimitOptions) *Limits {
 	l.grpc = limits.NewConnections(limits.ConnectionConfig{
 		Total: o.MaxConnections, PerAddress: o.MaxAddressConnections,
 		Unauthenticated: o.MaxUnauthenticatedConnections, UnauthenticatedTotal: inAll * o.MaxUnauthenticatedConnections,
-	}, time.Now, l.refused)
+	}, time.Now, l.Refused)
 	few := limits.ConnectionConfig{
 		Total: maxHTTPConnections, PerAddress: maxHTTPAddress, Unauthenticated: maxHTTPAddress, UnauthenticatedTotal: maxHTTPConnections,
 	}
-	l.http, l.webhook = limits.NewConnections(few, time.Now, l.refused), limits.NewConnections(few, time.Now, l.refused)
+	l.http, l.webhook = limits.NewConnections(few, time.Now, l.Refused), limits.NewConnections(few, time.Now, l.Refused)
 	l.watches = limits.NewSlots(limits.LimitWatches, "watches of unauthenticated clients", o.MaxUnauthenticatedWatches, inAll*o.MaxUnauthenticatedWatches)
 	l.writes = limits.NewWrites(limits.WriteConfig{
 		Requests: float64(o.WriteRate), Bytes: float64(o.WriteBytes), All: writeInAll, LargestRequest: MaxBatchBytes,
@@ -103,7 +103,8 @@ func NewLimits(o LimitOptions) *Limits {
 	return l
 }
 
-func (l *Limits) refused(limit string) { l.refusals.WithLabelValues(limit).Inc() }
+// Refused counts what a limit has refused.
+func (l *Limits) Refused(limit string) { l.refusals.WithLabelValues(limit).Inc() }
 
 // Describe implements prometheus.Collector.
 func (l *Limits) Describe(to chan<- *prometheus.Desc) {
@@ -135,7 +136,7 @@ func (l *Limits) exceeded(err error) error {
 	if !errors.As(err, &limit) {
 		return err
 	}
-	l.refused(limit.Limit)
+	l.Refused(limit.Limit)
 	return limitError(limit)
 }
 

@@ -240,7 +240,7 @@ func (c *call) refusal(err error) error {
 
 // busy completes the error of a call that whose bytes cannot be held.
 func (c *call) busy(err *rpcerr.Error) error {
-	c.limits.refused(limitBytes)
+	c.limits.Refused(limitBytes)
 	return rpcerr.WithEffect(err.WithMetadata(metaLimit, limitBytes).WithRetry(shortRetry), rpcerr.EffectNone)
 }
 

@@ -4,11 +4,16 @@ package multizone
 
 import (
 	"bufio"
+	"context"
 	"crypto/tls"
 	"fmt"
 	"io"
 	"net"
+	"net/http"
 	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -66,4 +71,55 @@ func TestConnectionsOfOneAddressLeaveOthers(t *testing.T) {
 	global.healthy("2,000 silent connections")
 	require.Positive(t, global.read(refusals("unauthenticated_connections")))
 	require.LessOrEqual(t, global.read("meridian_connections_unauthenticated"), 80.0)
+}
+
+// Reviews with regular expressions that are expensive to compile, sixteen at a
+// time, do not keep the webhook from deciding those of other clients.
+func TestExpensiveReviewsDoNotTakeDownTheWebhook(t *testing.T) {
+	global := newGlobal(t, "--webhook-addr", anyPort, "--webhook-allow-any-client", "--webhook-host", webhookHost, "--environment", "kubernetes").start().ready()
+	trust := global.trust()
+	trust.ServerName, trust.NextProtos = webhookHost, []string{"http/1.1"}
+	var match strings.Builder
+	for i := range 200 {
+		_, _ = fmt.Fprintf(&match, `,"h%d": {"regex": "%s%d"}`, i, strings.Repeat("(([a-z]{1,20}){1,10}x)?", 10), i)
+	}
+	review := fmt.Sprintf(`{"apiVersion": "admission.k8s.io/v1", "kind": "AdmissionReview", "request": {
+		"uid": "1", "operation": "CREATE", "name": "slow", "userInfo": {"username": "flood", "groups": ["system:authenticated"]},
+		"kind": {"group": "kuma.io", "version": "v1alpha1", "kind": "TrafficRoute"},
+		"object": {"apiVersion": "kuma.io/v1alpha1", "kind": "TrafficRoute", "mesh": "default", "metadata": {"name": "slow"}, "spec": {
+			"sources": [{"match": {"kuma.io/service": "*"}}], "destinations": [{"match": {"kuma.io/service": "*"}}],
+			"conf": {"http": [{"match": {"headers": {"h": {"exact": "x"}%s}}, "destination": {"kuma.io/service": "b"}}], "destination": {"kuma.io/service": "b"}}}}}}`, match.String())
+	const clients = 16
+	ctx, stop := context.WithCancel(t.Context())
+	var flood sync.WaitGroup
+	var answers atomic.Int32
+	for range clients {
+		flood.Go(func() {
+			client := &http.Client{Timeout: patience, Transport: &http.Transport{TLSClientConfig: trust, DialContext: func(ctx context.Context, network, addr string) (net.Conn, error) {
+				return attacker(0).DialContext(ctx, network, addr)
+			}}}
+			defer client.CloseIdleConnections()
+			for ctx.Err() == nil {
+				request, err := http.NewRequestWithContext(ctx, http.MethodPost, "https://"+global.addresses()["webhook"]+"/validate", strings.NewReader(review))
+				if err != nil {
+					return
+				}
+				request.Header.Set("Content-Type", "application/json")
+				if response, err := client.Do(request); err == nil {
+					_, _ = io.Copy(io.Discard, response.Body)
+					_ = response.Body.Close()
+					answers.Add(1)
+				}
+			}
+		})
+	}
+	for range 20 {
+		code, message := global.admits("any-user", "system:authenticated", "backend")
+		require.Zero(t, code, message)
+	}
+	global.await("the attack to have been answered", func() bool { return answers.Load() > 0 })
+	stop()
+	flood.Wait()
+	t.Logf("%d reviews with 200 expressions each were answered meanwhile", answers.Load())
+	global.healthy("expensive reviews")
 }

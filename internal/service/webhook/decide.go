@@ -17,6 +17,7 @@ import (
 	"meridian/internal/rbac"
 	"meridian/internal/resource"
 	"meridian/internal/rpcerr"
+	"meridian/internal/server/limits"
 )
 
 // Reasons as Kubernetes spells them.
@@ -44,8 +45,8 @@ func (s *Server) decide(ctx context.Context, r *request) (*response, error) {
 	if err != nil {
 		return nil, err
 	}
+	defer done()
 	change, warnings, err := s.readChange(r)
-	done()
 	if err != nil {
 		return refusal(r, err)
 	}
@@ -78,29 +79,50 @@ func (s *Server) decide(ctx context.Context, r *request) (*response, error) {
 
 // Decoding takes up to seventy times the memory of what is decoded. So an object is
 // no larger than what an API server takes, 3 MiB, one review with large ones is
-// decoded at a time, and of the others, which nearly all are, a few per processor.
+// decided at a time, and of the others, which nearly all are, a few per processor.
+// One client, or one user of Kubernetes, has half of them at most, and all take turns:
+// reviews that take long do not keep others from theirs.
 const (
 	maxObject    = 3 << 20
 	smallReview  = 64 << 10
 	perProcessor = 4
+	// maxWaiting is how many reviews wait for their turn, waitingEach how many of one
+	// client or user.
+	maxWaiting, waitingEach = 512, 64
 )
+
+// LimitReviews is the name of the limit on reviews that wait, as in metrics.
+const LimitReviews = "webhook_reviews"
 
 // errBusy means that a review waited too long for its turn.
 var errBusy = errors.New("too many reviews are being decided; try again")
 
-// turn waits until a review may be decoded, and returns what ends that. The error
-// is errBusy.
+// newTurns returns the turns of reviews of which so many are decided at a time.
+func newTurns(running int) *limits.Turns {
+	return limits.NewTurns(LimitReviews, limits.TurnsConfig{
+		Running: running, RunningEach: max(running/2, 1), Waiting: maxWaiting, WaitingEach: waitingEach,
+	})
+}
+
+// turn waits until a review may be decided, and returns what ends that. The error is
+// errBusy or *limits.Exceeded.
 func (s *Server) turn(ctx context.Context, r *request) (done func(), err error) {
 	turns := s.small
 	if len(r.Object)+len(r.OldObject) > smallReview {
 		turns = s.large
 	}
-	select {
-	case turns <- struct{}{}:
-		return func() { <-turns }, nil
-	case <-ctx.Done():
+	// A user is as an API server says; clients that are not authenticated name whom
+	// they like.
+	owner := r.client
+	if s.cfg.Clients != nil {
+		owner = r.UserInfo.Username
+	}
+	done, err = turns.Wait(ctx, owner)
+	var full *limits.Exceeded
+	if err != nil && !errors.As(err, &full) {
 		return nil, errBusy
 	}
+	return done, err
 }
 
 // decodeObject decodes an object that an API server can have been sent.

@@ -50,8 +50,8 @@ type request struct {
 	OldObject   json.RawMessage      `json:"oldObject"`
 	DryRun      bool                 `json:"dryRun"`
 
-	// from is the address that the question came from.
-	from string
+	// from is the address that the question came from, client what counts as one.
+	from, client string
 	// unclear says that the stored object cannot be identified as a resource.
 	unclear bool
 }

@@ -12,6 +12,7 @@ import (
 	"mime"
 	"net"
 	"net/http"
+	"net/netip"
 	"runtime"
 	"strconv"
 	"strings"
@@ -36,6 +37,8 @@ const MaxBodyBytes = 8 << 20
 // Limits on the memory of reviews that have not been answered.
 const (
 	totalBytes = 8 * MaxBodyBytes
+	// clientBytes is the part of one client, where every client may ask.
+	clientBytes = totalBytes / 4
 	// firstRead is the first size of the buffer for a review, which doubles as it
 	// fills.
 	firstRead = 64 << 10
@@ -80,6 +83,9 @@ type Config struct {
 	// Clients returns the authorities of the moment whose clients alone may ask.
 	// Optional: without it every client may.
 	Clients func() (*x509.CertPool, error)
+	// Refused is called with the name of each limit that refuses a review. It must
+	// not block. Optional.
+	Refused func(limit string)
 	Log     *slog.Logger
 }
 
@@ -89,17 +95,21 @@ type Server struct {
 	http    *http.Server
 	reviews *prometheus.CounterVec
 	limit   *limits.Pool
-	// small and large hold one for every review that is being decoded.
-	small, large chan struct{}
+	// small and large are the turns of reviews, by the size of their objects.
+	small, large *limits.Turns
 }
 
 // New returns a server that is not serving yet.
 func New(cfg Config) *Server {
-	s := &Server{cfg: cfg, limit: limits.New(totalBytes, totalBytes), reviews: prometheus.NewCounterVec(prometheus.CounterOpts{
+	share := int64(totalBytes) // of an API server, which asks for everyone
+	if cfg.Clients == nil {
+		share = clientBytes
+	}
+	s := &Server{cfg: cfg, limit: limits.New(totalBytes, share), reviews: prometheus.NewCounterVec(prometheus.CounterOpts{
 		Name: "meridian_webhook_reviews_total",
 		Help: "Requests to the admission webhook, by operation and outcome (allowed, denied, invalid, ignored, refused, failed).",
 	}, []string{"operation", "outcome"})}
-	s.small, s.large = make(chan struct{}, perProcessor*runtime.GOMAXPROCS(0)), make(chan struct{}, 1)
+	s.small, s.large = newTurns(perProcessor*runtime.GOMAXPROCS(0)), newTurns(1)
 	mux := http.NewServeMux()
 	mux.HandleFunc("POST "+Path, s.serve)
 	s.http = &http.Server{
@@ -169,8 +179,10 @@ func (s *Server) Run(ctx context.Context, l net.Listener, grace time.Duration) e
 func (s *Server) serve(w http.ResponseWriter, r *http.Request) {
 	reading := &reading{w: w}
 	defer reading.end()
-	arriving, err := s.limit.Begin("", firstRead, reading.stop)
+	client := clientOf(r)
+	arriving, err := s.limit.Begin(client, firstRead, reading.stop)
 	if err != nil {
+		s.exceeded(limitBytes)
 		s.refuse(w, "", http.StatusServiceUnavailable, err)
 		return
 	}
@@ -185,12 +197,19 @@ func (s *Server) serve(w http.ResponseWriter, r *http.Request) {
 		s.refuse(w, "", http.StatusBadRequest, err)
 		return
 	}
-	req.from = r.RemoteAddr
+	req.from, req.client = r.RemoteAddr, client
 	ctx, cancel := context.WithTimeout(r.Context(), decideTimeout)
 	defer cancel()
 	answer, err := s.decide(ctx, req)
 	if errors.Is(err, errMalformed) {
 		s.refuse(w, req.Operation, http.StatusBadRequest, err)
+		return
+	}
+	var full *limits.Exceeded
+	if errors.As(err, &full) {
+		s.exceeded(full.Limit)
+		w.Header().Set("Retry-After", "1")
+		s.refuse(w, req.Operation, http.StatusTooManyRequests, full)
 		return
 	}
 	if err != nil {
@@ -200,6 +219,25 @@ func (s *Server) serve(w http.ResponseWriter, r *http.Request) {
 	}
 	s.report(req, answer)
 	s.answer(w, answer)
+}
+
+// limitBytes is the name of the limit on the bytes of reviews, as in metrics.
+const limitBytes = "webhook_bytes"
+
+// exceeded reports a review that a limit refuses.
+func (s *Server) exceeded(limit string) {
+	if s.cfg.Refused != nil {
+		s.cfg.Refused(limit)
+	}
+}
+
+// clientOf is what counts as one client.
+func clientOf(r *http.Request) string {
+	at, err := netip.ParseAddrPort(r.RemoteAddr)
+	if err != nil {
+		return ""
+	}
+	return limits.Origin(net.TCPAddrFromAddrPort(at)).String()
 }
 
 // reading is a request whose body is being read.

@@ -3,6 +3,7 @@ package webhook
 import (
 	"bytes"
 	"context"
+	"crypto/x509"
 	"encoding/json"
 	"errors"
 	"io"
@@ -11,6 +12,7 @@ import (
 	"net/http/httptest"
 	"os"
 	"path/filepath"
+	"runtime"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -20,6 +22,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"meridian/internal/audit"
+	"meridian/internal/authn"
 	"meridian/internal/authz"
 	"meridian/internal/policy"
 	"meridian/internal/policy/condition"
@@ -338,15 +341,79 @@ func TestLargeReviewsTakeTurns(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := New(config(t, world(t)))
 		began := time.Now()
-		s.large <- struct{}{}
+		done, err := s.large.Wait(t.Context(), "other")
+		require.NoError(t, err)
 		require.Contains(t, noAnswer(t, post(s, large), http.StatusServiceUnavailable), "try again")
 		require.Equal(t, decideTimeout, time.Since(began))
 		require.True(t, answerTo(t, s, recorded(t, "create")).Allowed)
-		<-s.large
-		for range cap(s.large) + 1 {
+		done()
+		for range 2 {
 			require.True(t, answerTo(t, s, large).Allowed, "and each gives its turn back")
 		}
 	})
+}
+
+// slow takes as long as the test lets it to decide what one client asks.
+type slow struct {
+	Access
+	release chan struct{}
+}
+
+func (a slow) Admit(ctx context.Context, c authz.Change) (authz.Admission, error) {
+	if authn.PrincipalFrom(ctx).Name == "flood" {
+		<-a.release
+	}
+	return a.Access.Admit(ctx, c)
+}
+
+// Reviews that take long, however many of them one client has, do not keep those of
+// others from being decided; what is too many is refused with when to retry.
+func TestSlowReviewsOfOneClient(t *testing.T) {
+	for name, test := range map[string]struct {
+		clients     func() (*x509.CertPool, error)
+		from, other string
+	}{
+		"of one address, where every client may ask": {nil, "10.0.0.1:1", "10.0.0.2:1"},
+		"of one user, where API servers ask":         {func() (*x509.CertPool, error) { return x509.NewCertPool(), nil }, "10.0.0.1:1", "10.0.0.1:1"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				refused := 0
+				c := config(t, world(t))
+				access := slow{c.Access, make(chan struct{})}
+				c.Access, c.Clients, c.Refused = access, test.clients, func(limit string) {
+					require.Equal(t, LimitReviews, limit)
+					refused++
+				}
+				s := New(c)
+				ask := func(user, from string) *httptest.ResponseRecorder {
+					body := bytes.ReplaceAll(question("DELETE", "system:masters", `{"apiVersion": "kuma.io/v1alpha1", "kind": "AuthPolicy", "metadata": {"name": "n"}, "spec": {
+						"targetRef": {"kind": "Gateway", "name": "g"}, "rules": {"authentication": {"a": 1}}}}`, "null"), []byte("some-user"), []byte(user))
+					r := httptest.NewRequest(http.MethodPost, Path, bytes.NewReader(body))
+					r.RemoteAddr = from
+					r.Header.Set("Content-Type", "application/json")
+					w := httptest.NewRecorder()
+					s.Handler().ServeHTTP(w, r)
+					return w
+				}
+				codes := map[int]int{}
+				const flood = 2 * waitingEach
+				for range flood {
+					go func() { codes[ask("flood", test.from).Code]++ }()
+					synctest.Wait()
+				}
+				require.Equal(t, flood-waitingEach-perProcessor*runtime.GOMAXPROCS(0)/2, codes[http.StatusTooManyRequests])
+				require.Equal(t, refused, codes[http.StatusTooManyRequests])
+				require.Equal(t, "1", ask("flood", test.from).Header().Get("Retry-After"))
+				began := time.Now()
+				require.Equal(t, http.StatusOK, ask("other", test.other).Code)
+				require.Equal(t, began, time.Now(), "it waits for nothing")
+				close(access.release)
+				synctest.Wait()
+				require.Equal(t, flood, codes[http.StatusOK]+codes[http.StatusTooManyRequests])
+			})
+		})
+	}
 }
 
 // Without the newest rules there is no decision, neither yes nor no.
