@@ -12,6 +12,7 @@ import (
 	"fmt"
 	"math/big"
 	"net"
+	"net/url"
 	"slices"
 	"strings"
 	"time"
@@ -58,8 +59,9 @@ func NewCA(now time.Time) (*CA, error) {
 		NotAfter:              now.Add(caValidity),
 		IsCA:                  true,
 		BasicConstraintsValid: true,
-		MaxPathLenZero:        true,
-		KeyUsage:              x509.KeyUsageCertSign | x509.KeyUsageCRLSign,
+		// One authority below this one: the one that replaces it, in a rotation.
+		MaxPathLen: 1,
+		KeyUsage:   x509.KeyUsageCertSign | x509.KeyUsageCRLSign,
 	}
 	der, err := x509.CreateCertificate(rand.Reader, template, template, key.Public(), key)
 	if err != nil {
@@ -101,6 +103,12 @@ func (ca *CA) KeyPEM() ([]byte, error) { return keyPEM(ca.key) }
 // hosts (names and IP addresses) and by which it may also call its peers. It is
 // valid for a year from now, but never longer than the authority.
 func (ca *CA) IssueServer(name string, hosts []string, now time.Time) (certPEM, key []byte, err error) {
+	return ca.issue(name, "", hosts, now)
+}
+
+// issue makes a server's certificate. identity, unless empty, is what tells the
+// server from others of its name (Config.Identity).
+func (ca *CA) issue(name, identity string, hosts []string, now time.Time) (certPEM, key []byte, err error) {
 	private, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	if err != nil {
 		return nil, nil, fmt.Errorf("generating a server's key: %w", err)
@@ -116,6 +124,9 @@ func (ca *CA) IssueServer(name string, hosts []string, now time.Time) (certPEM, 
 		NotAfter:     earlier(now.Add(serverValidity), ca.certificate.NotAfter),
 		KeyUsage:     x509.KeyUsageDigitalSignature,
 		ExtKeyUsage:  []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth, x509.ExtKeyUsageClientAuth},
+	}
+	if identity != "" {
+		template.URIs = []*url.URL{identityURI(identity)}
 	}
 	for _, host := range hosts {
 		if ip := net.ParseIP(host); ip != nil {
@@ -136,7 +147,7 @@ func (ca *CA) IssueServer(name string, hosts []string, now time.Time) (certPEM, 
 
 // needsRenewal says why a server's certificate no longer serves, "" when it
 // does: it runs out, another authority signed it, or it lacks a host.
-func (ca *CA) needsRenewal(leaf *x509.Certificate, hosts []string, now time.Time) string {
+func (ca *CA) needsRenewal(leaf *x509.Certificate, identity string, hosts []string, now time.Time) string {
 	if leaf.CheckSignatureFrom(ca.certificate) != nil {
 		return "it was signed by another CA"
 	}
@@ -144,6 +155,9 @@ func (ca *CA) needsRenewal(leaf *x509.Certificate, hosts []string, now time.Time
 	// the next one would end at the same time.
 	if now.After(leaf.NotAfter.Add(-renewBefore)) && leaf.NotAfter.Before(ca.certificate.NotAfter) {
 		return "it expires on " + leaf.NotAfter.UTC().Format(time.DateOnly)
+	}
+	if identityOf(leaf) != identity {
+		return "it is that of another server"
 	}
 	for _, host := range hosts {
 		if leaf.VerifyHostname(host) != nil {
@@ -212,4 +226,22 @@ func earlier(a, b time.Time) time.Time {
 		return a
 	}
 	return b
+}
+
+// identityScheme and identityHost begin the URI by which a certificate names a server.
+const identityScheme, identityHost = "meridian", "server"
+
+func identityURI(identity string) *url.URL {
+	return &url.URL{Scheme: identityScheme, Host: identityHost, Path: "/" + identity}
+}
+
+// identityOf returns the server that a certificate was made for, "" when it names
+// none.
+func identityOf(leaf *x509.Certificate) string {
+	for _, uri := range leaf.URIs {
+		if uri.Scheme == identityScheme && uri.Host == identityHost {
+			return strings.TrimPrefix(uri.Path, "/")
+		}
+	}
+	return ""
 }

@@ -23,6 +23,15 @@ func VerifyServer(state tls.ConnectionState) error {
 	return checkServerUse(state.PeerCertificates[0])
 }
 
+// ServerIdentity returns the server that a peer's certificate was made for
+// (Config.Identity), "" when it names none.
+func ServerIdentity(state tls.ConnectionState) string {
+	if len(state.PeerCertificates) == 0 {
+		return ""
+	}
+	return identityOf(state.PeerCertificates[0])
+}
+
 func checkServerUse(leaf *x509.Certificate) error {
 	has := func(use x509.ExtKeyUsage) bool {
 		return len(leaf.ExtKeyUsage) == 0 && len(leaf.UnknownExtKeyUsage) == 0 ||

@@ -4,12 +4,14 @@ import (
 	"bytes"
 	"crypto/tls"
 	"crypto/x509"
+	"encoding/pem"
 	"errors"
 	"fmt"
 	"io/fs"
 	"log/slog"
 	"os"
 	"path/filepath"
+	"sync"
 	"sync/atomic"
 	"time"
 
@@ -37,6 +39,9 @@ type Config struct {
 	DataDir string
 	// Name is the server's, for its certificate's subject.
 	Name string
+	// Identity tells the server from others that have its name, and had or will have
+	// it. Empty: its certificate says nothing about that.
+	Identity string
 	// Hosts are the names and addresses the certificate must have (ServerHosts).
 	Hosts []string
 	// CertFile and KeyFile, given together, replace what would be generated.
@@ -51,17 +56,21 @@ type Config struct {
 }
 
 // PKI is a server's certificate, ready to serve and to be reloaded. Its methods
-// are safe for concurrent use; Reload is for one caller at a time.
+// are safe for concurrent use.
 type PKI struct {
-	config  Config
-	current atomic.Pointer[material]
+	config    Config
+	current   atomic.Pointer[material]
+	following sync.Mutex // held by Follow
+	reloading sync.Mutex // held by Reload
 }
 
 // material is one state of a PKI; immutable.
 type material struct {
-	ca     *CA // nil when the certificate was given
-	caPEM  []byte
-	server *tls.Certificate
+	ca       *CA // the one that signs; nil when the certificate was given
+	base     *CA // the one that signs without a rotation
+	rotation *Rotation
+	caPEM    []byte // those that are trusted
+	server   *tls.Certificate
 }
 
 // Open loads the server's certificate. Without files given it makes, once,
@@ -81,6 +90,8 @@ func Open(config Config) (*PKI, error) {
 // day. New connections use the result, established ones are not affected. After an
 // error the current certificate stays in use.
 func (p *PKI) Reload() error {
+	p.reloading.Lock()
+	defer p.reloading.Unlock()
 	load := p.generated
 	if p.config.CertFile != "" {
 		load = p.given
@@ -93,8 +104,8 @@ func (p *PKI) Reload() error {
 	return nil
 }
 
-// CAPEM returns the certificate of the authority that clients must trust; empty
-// when a given certificate came without one.
+// CAPEM returns the certificates of the authorities that clients must trust, more
+// than one during a rotation; empty when a given certificate came without one.
 func (p *PKI) CAPEM() []byte { return p.current.Load().caPEM }
 
 // CA returns the authority that signs for this server, or nil when its
@@ -165,15 +176,32 @@ func (p *PKI) generated() (*material, error) {
 	if err := atomicfile.SyncDir(p.config.DataDir); err != nil {
 		return nil, fmt.Errorf("making the PKI directory: %w", err)
 	}
-	ca, err := p.openCA(dir)
+	rotation, err := openRotation(dir)
 	if err != nil {
 		return nil, err
 	}
-	server, err := p.openServer(dir, ca)
+	base, err := p.openCA(dir)
 	if err != nil {
 		return nil, err
 	}
-	return &material{ca: ca, caPEM: ca.CertificatePEM(), server: server}, nil
+	m := &material{ca: base, base: base, rotation: rotation, caPEM: base.CertificatePEM()}
+	if rotation != nil {
+		m.caPEM = rotation.Trusted()
+	}
+	if rotation != nil && rotation.Phase == PhaseSwitch {
+		if m.ca, err = ParseCA([]byte(rotation.New), []byte(rotation.NewKey)); err != nil {
+			return nil, err
+		}
+	}
+	if m.server, err = p.openServer(dir, m.ca); err != nil {
+		return nil, err
+	}
+	if m.ca != base {
+		if cross, _ := pem.Decode([]byte(rotation.Cross)); cross != nil {
+			m.server.Certificate = append(m.server.Certificate, cross.Bytes)
+		}
+	}
+	return m, nil
 }
 
 func (p *PKI) openCA(dir string) (*CA, error) {
@@ -254,11 +282,11 @@ func (p *PKI) openServer(dir string, ca *CA) (*tls.Certificate, error) {
 		pair, err := tls.X509KeyPair(certPEM, keyPEM)
 		if err != nil {
 			reason = err.Error()
-		} else if reason = ca.needsRenewal(pair.Leaf, p.config.Hosts, p.config.Now()); reason == "" {
+		} else if reason = ca.needsRenewal(pair.Leaf, p.config.Identity, p.config.Hosts, p.config.Now()); reason == "" {
 			return &pair, nil
 		}
 	}
-	certPEM, keyPEM, err := ca.IssueServer(p.config.Name, p.config.Hosts, p.config.Now())
+	certPEM, keyPEM, err := ca.issue(p.config.Name, p.config.Identity, p.config.Hosts, p.config.Now())
 	if err != nil {
 		return nil, err
 	}
