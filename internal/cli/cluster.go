@@ -14,7 +14,7 @@ import (
 func newClusterCommand(a *app) *cobra.Command {
 	group := newGroup("cluster", "Operate the servers of a global",
 		newMembersCommand(a), newLeaderCommand(a), newTransferLeadershipCommand(a), newRemoveCommand(a), newSnapshotCommand(a),
-		newRecoverCommand(a))
+		newRecoverCommand(a), newRotateCACommand(a))
 	group.Long = `Operate the servers of a global: who they are, which of them leads, how one
 leaves, and how all that they hold is saved. Any server takes any of these; only
 recover works on the data directory of a server that is stopped.`

@@ -60,6 +60,7 @@ type zoneView struct {
 	Lag         uint64            `json:"lag"`
 	Instances   []string          `json:"instances"`
 	Servers     []string          `json:"servers"`
+	Versions    []string          `json:"versions"`
 	LastError   string            `json:"lastError"`
 	LastSeen    string            `json:"lastSeen,omitempty"`
 	Quarantined []quarantinedView `json:"quarantined"`
@@ -76,7 +77,7 @@ type quarantinedView struct {
 func viewZone(z *meridianv1.ZoneStatus) zoneView {
 	view := zoneView{
 		Name: z.GetName(), State: z.GetState(), Revision: z.GetRevision(), Lag: z.GetLag(),
-		Instances: append([]string{}, z.GetInstances()...), Servers: append([]string{}, z.GetServers()...), LastError: z.GetLastError(),
+		Instances: append([]string{}, z.GetInstances()...), Servers: append([]string{}, z.GetServers()...), Versions: append([]string{}, z.GetVersions()...), LastError: z.GetLastError(),
 		Quarantined: []quarantinedView{},
 	}
 	if t := z.GetLastSeen(); t != nil {
@@ -120,7 +121,7 @@ func (a *app) printZones(f print.Format, zones *meridianv1.ZonesResponse) error 
 func (a *app) zoneTable(zones *meridianv1.ZonesResponse, wide bool) *print.Table {
 	t := &print.Table{Header: []string{"NAME", "STATE", "REVISION", "LAG", "INSTANCES", "LAST ERROR"}}
 	if wide {
-		t.Header = []string{"NAME", "STATE", "REVISION", "LAG", "INSTANCES", "SERVERS", "LAST SEEN", "QUARANTINED", "LAST ERROR"}
+		t.Header = []string{"NAME", "STATE", "REVISION", "LAG", "INSTANCES", "SERVERS", "VERSION", "LAST SEEN", "QUARANTINED", "LAST ERROR"}
 	}
 	for _, z := range zones.GetZones() {
 		lastError := z.GetLastError()
@@ -133,7 +134,7 @@ func (a *app) zoneTable(zones *meridianv1.ZonesResponse, wide bool) *print.Table
 			row[2], row[3] = "", "" // this server has no report of it
 		}
 		if wide {
-			row = append(row, strings.Join(z.GetInstances(), ","), strings.Join(z.GetServers(), ","), a.ago(z.GetLastSeen()), strconv.Itoa(len(z.GetQuarantined())))
+			row = append(row, strings.Join(z.GetInstances(), ","), strings.Join(z.GetServers(), ","), strings.Join(z.GetVersions(), ","), a.ago(z.GetLastSeen()), strconv.Itoa(len(z.GetQuarantined())))
 		} else {
 			row = append(row, strconv.Itoa(len(z.GetInstances())))
 		}

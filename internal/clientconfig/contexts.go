@@ -203,6 +203,32 @@ func (c *Contexts) Remove(name string) error {
 	return nil
 }
 
+// AuthoritiesHeader carries, in the header of a server's answers, the authorities in
+// PEM by which clients are to verify the servers from now on.
+const AuthoritiesHeader = "meridian-authorities-bin"
+
+// maxAuthorities bounds the authorities that a server may name, in bytes.
+const maxAuthorities = 64 << 10
+
+// LearnAuthorities has an entry of a configuration file trust the authorities that a
+// server has named, which was verified by those in used. It changes nothing when
+// the entry has others by now, and reports whether it changed the file.
+func LearnAuthorities(path, name, used string, named []byte) (bool, error) {
+	if len(named) > maxAuthorities || !HasCertificate(named) || pki.Digest(named) == pki.Digest([]byte(used)) {
+		return false, nil
+	}
+	contexts, err := LoadContexts(path)
+	if err != nil {
+		return false, err
+	}
+	i := contexts.index(name)
+	if i < 0 || contexts.ControlPlanes[i].CA != used || used == "" {
+		return false, nil
+	}
+	contexts.ControlPlanes[i].CA = string(named)
+	return true, contexts.Save(path)
+}
+
 func (c *Contexts) index(name string) int {
 	return slices.IndexFunc(c.ControlPlanes, func(cp ControlPlane) bool { return cp.Name == name })
 }

@@ -26,6 +26,14 @@ func (n *Node) servePeers() {
 	})
 }
 
+// Recheck decides again about the peers of all open connections, and ends those of
+// peers that would not be accepted now.
+func (n *core) Recheck() {
+	if n.network != nil {
+		n.network.Recheck()
+	}
+}
+
 // isMember reports whether a server is a member, as far as this one knows.
 func (n *core) isMember(id raft.ServerID) bool {
 	return slices.ContainsFunc(n.servers(), func(s raft.Server) bool { return s.ID == id })

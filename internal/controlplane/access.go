@@ -6,11 +6,13 @@ import (
 	"slices"
 
 	"google.golang.org/grpc"
+	"google.golang.org/grpc/metadata"
 
 	meridianv1 "meridian/api/meridian/v1"
 	"meridian/internal/authn"
 	"meridian/internal/authn/token"
 	"meridian/internal/authz"
+	"meridian/internal/clientconfig"
 	"meridian/internal/commit"
 	"meridian/internal/rbac"
 	"meridian/internal/resource"
@@ -65,6 +67,9 @@ type API struct {
 	// View reads everything that the server has, and Uses are the tokens it issues.
 	View func() store.Reader
 	Uses []token.Use
+	// Authorities returns the authorities, in PEM, by which clients are to verify this
+	// server from now on; none while there is nothing new. Optional.
+	Authorities func() []byte
 }
 
 // Assemble makes the gRPC API with the services that every server has: resources
@@ -80,7 +85,7 @@ func (b *Base) Assemble(api API, resources *admin.Service) {
 	}
 	b.GRPC = server.NewGRPC(b.Log, b.PKI.ServerTLS(), server.Calls{
 		Check:                   b.Readiness.CheckCall(api.Early...),
-		Stream:                  []grpc.StreamServerInterceptor{b.Callers.Stream, b.Audit.Stream},
+		Stream:                  []grpc.StreamServerInterceptor{b.Callers.Stream, announceAuthorities(api.Authorities), b.Audit.Stream},
 		Unary:                   b.Audit.Unary,
 		UnauthenticatedCanWrite: b.Authorizer.UnauthenticatedCanWrite,
 		Limits:                  b.Limits,
@@ -95,6 +100,19 @@ func (b *Base) Assemble(api API, resources *admin.Service) {
 		})
 	}
 	b.registerMetrics()
+}
+
+// announceAuthorities tells the callers which authorities sign for the servers.
+func announceAuthorities(authorities func() []byte) grpc.StreamServerInterceptor {
+	return func(srv any, stream grpc.ServerStream, _ *grpc.StreamServerInfo, handle grpc.StreamHandler) error {
+		if authorities != nil {
+			if named := authorities(); len(named) > 0 {
+				// A stream that has ended already needs no header.
+				_ = stream.SetHeader(metadata.Pairs(clientconfig.AuthoritiesHeader, string(named)))
+			}
+		}
+		return handle(srv, stream)
+	}
 }
 
 // DefaultMesh is the mesh that a new control plane begins with (§1.4).

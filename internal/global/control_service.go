@@ -49,7 +49,7 @@ func (s *controlService) Zones(ctx context.Context, _ *meridianv1.ZonesRequest) 
 func encodeZone(z zonesync.ZoneStatus) *meridianv1.ZoneStatus {
 	out := &meridianv1.ZoneStatus{
 		Name: string(z.Name), State: string(z.State), Revision: uint64(z.Revision), Lag: z.Lag,
-		Instances: z.Instances, Servers: z.Servers, LastError: z.LastError,
+		Instances: z.Instances, Servers: z.Servers, LastError: z.LastError, Versions: z.Versions,
 		Quarantined: encodeQuarantined(z.Quarantined),
 	}
 	if !z.LastSeen.IsZero() {

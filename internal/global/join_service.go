@@ -115,7 +115,7 @@ const maxRequestID = 128
 
 // joinResponse is what a new server needs.
 func (g *global) joinResponse() (*meridianv1.JoinResponse, error) {
-	ca := g.peers.CA()
+	ca := g.peers.Base()
 	key, err := ca.KeyPEM()
 	if err != nil {
 		return nil, err
@@ -124,7 +124,14 @@ func (g *global) joinResponse() (*meridianv1.JoinResponse, error) {
 	if err != nil {
 		return nil, err
 	}
+	var rotation []byte
+	if r := g.peers.Rotation(); r != nil {
+		if rotation, err = r.Encode(); err != nil {
+			return nil, err
+		}
+	}
 	response := &meridianv1.JoinResponse{
+		Rotation:  rotation,
 		ClusterId: g.Node.ClusterID(), Ca: ca.CertificatePEM(), CaKey: key, GossipKeys: gossip,
 		Peers: []*meridianv1.JoinPeer{{
 			Name: g.cfg.Name, Grpc: g.advertisedGRPC, Raft: g.Addresses.Raft, Gossip: server.Dialable(g.Addresses.Gossip),

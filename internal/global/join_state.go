@@ -133,6 +133,11 @@ func (g *global) requestJoin(ctx context.Context, bundle clientconfig.ServerBund
 	if err := pki.ImportCA(dir, response.GetCa(), response.GetCaKey()); err != nil {
 		return fmt.Errorf("--data-dir %s: %w", dir, err)
 	}
+	if rotation := response.GetRotation(); len(rotation) > 0 {
+		if err := pki.ImportRotation(dir, rotation); err != nil {
+			return fmt.Errorf("--data-dir %s: %w", dir, err)
+		}
+	}
 	if err := writeGossipKeys(dir, response.GetGossipKeys()); err != nil {
 		return err
 	}

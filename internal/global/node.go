@@ -69,16 +69,41 @@ func (g *global) checkCertificate(raft string) error {
 }
 
 // peerTLS is how servers of one global know each other: both sides show the
-// server's certificate, signed by the global's CA.
+// server's certificate, signed by an authority of peerAuthorities.
 func peerTLS(pki *pki.PKI) *tls.Config {
-	pool := x509.NewCertPool()
-	pool.AppendCertsFromPEM(pki.CAPEM())
 	config := pki.ServerTLS()
-	config.RootCAs, config.ClientCAs = pool, pool
 	config.GetClientCertificate = func(*tls.CertificateRequestInfo) (*tls.Certificate, error) {
 		return pki.GetCertificate(nil)
 	}
 	return config
+}
+
+// peerAuthorities are the authorities that sign for servers of the global now.
+func peerAuthorities(pki *pki.PKI) func() *x509.CertPool {
+	return func() *x509.CertPool {
+		pool := x509.NewCertPool()
+		pool.AppendCertsFromPEM(pki.CAPEM())
+		return pool
+	}
+}
+
+// verifyPeer decides whether a peer may be another server of this global, at the
+// handshake and again when what it is decided on has changed.
+func (g *global) verifyPeer(state tls.ConnectionState) error {
+	if err := pki.VerifyServer(state); err != nil {
+		return err
+	}
+	between := x509.NewCertPool()
+	for _, c := range state.PeerCertificates[1:] {
+		between.AddCert(c)
+	}
+	_, err := state.PeerCertificates[0].Verify(x509.VerifyOptions{
+		Roots: peerAuthorities(g.peers)(), Intermediates: between, CurrentTime: g.Now(), KeyUsages: []x509.ExtKeyUsage{x509.ExtKeyUsageAny},
+	})
+	if err != nil {
+		return fmt.Errorf("the certificate is not signed by an authority of this global: %w", err)
+	}
+	return nil
 }
 
 // openNode opens the log and restores the store from it.
@@ -124,7 +149,7 @@ func (g *global) openNode(ctx context.Context) error {
 			advertise = g.cfg.advertisedRaft(addr)
 		}
 		config.Transport = raftnet.Config{
-			Addr: addr, Advertise: advertise, TLS: peerTLS(g.peers), VerifyPeer: pki.VerifyServer,
+			Addr: addr, Advertise: advertise, TLS: peerTLS(g.peers), Authorities: peerAuthorities(g.peers), VerifyPeer: g.verifyPeer,
 		}
 		return g.OpenNode(ctx, config)
 	}

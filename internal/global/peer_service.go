@@ -27,7 +27,21 @@ type peerService struct {
 	peerv1.UnimplementedZoneServiceServer
 	// zones is nil until the server has been assembled: peers may call earlier.
 	zones atomic.Pointer[zonesync.Server]
-	name  string
+	// authorities says which are trusted; nil as zones is.
+	authorities atomic.Pointer[authoritiesOf]
+	name        string
+}
+
+type authoritiesOf struct {
+	get func() *peerv1.AuthoritiesResponse
+}
+
+// Authorities says by which authorities this server verifies others.
+func (s *peerService) Authorities(context.Context, *peerv1.AuthoritiesRequest) (*peerv1.AuthoritiesResponse, error) {
+	if known := s.authorities.Load(); known != nil {
+		return known.get(), nil
+	}
+	return &peerv1.AuthoritiesResponse{}, nil
 }
 
 // Zones lists what this server knows of zones.
@@ -82,7 +96,7 @@ func encodeReport(r zonesync.Report) *peerv1.ZoneReport {
 		out.Instances = append(out.Instances, &peerv1.ZoneInstance{
 			Zone: string(in.Zone), Id: in.ID, Lease: in.Lease, Connected: in.Connected,
 			QuietMs: uint64(max(in.Quiet, 0).Milliseconds()), Epoch: encodeEpoch(in.Epoch), Revision: uint64(in.Revision),
-			Lag: in.Lag, LastError: in.LastError, Quarantined: encodeQuarantined(in.Quarantined), Applied: in.Applied,
+			Lag: in.Lag, LastError: in.LastError, Authorities: in.Authorities, Version: in.Version, Quarantined: encodeQuarantined(in.Quarantined), Applied: in.Applied,
 		})
 	}
 	return out
@@ -100,7 +114,7 @@ func decodeReport(r *peerv1.ZoneReport) zonesync.Report {
 		instance := zonesync.Instance{
 			Zone: resource.ZoneName(in.GetZone()), ID: in.GetId(), Server: r.GetServer(), Lease: in.GetLease(), Connected: in.GetConnected(),
 			Quiet: time.Duration(in.GetQuietMs()) * time.Millisecond, Epoch: decodeEpoch(in.GetEpoch()), Revision: resource.Revision(in.GetRevision()),
-			Lag: in.GetLag(), LastError: in.GetLastError(), Applied: in.GetApplied(),
+			Lag: in.GetLag(), LastError: in.GetLastError(), Applied: in.GetApplied(), Authorities: in.GetAuthorities(), Version: in.GetVersion(),
 		}
 		for _, q := range in.GetQuarantined() {
 			instance.Quarantined = append(instance.Quarantined, zonesync.Quarantined{

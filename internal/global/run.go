@@ -59,7 +59,9 @@ type global struct {
 	peerService *peerService
 	// stale: this server cannot tell whether it is up to date. leaders counts
 	// changes of the leader.
-	stale   atomic.Bool
+	stale atomic.Bool
+	// rotated: the log tells of a rotation of the authority, finished or not.
+	rotated atomic.Bool
 	leaders atomic.Uint64
 }
 
@@ -132,6 +134,7 @@ func (g *global) Serve(ctx context.Context) error {
 	parts, ctx := errgroup.WithContext(ctx)
 	g.Base.Serve(ctx, parts, g.hangups, g.reloadGossipKeys, g.PKI, g.peers)
 	parts.Go(func() error { return g.discover(ctx) })
+	parts.Go(func() error { return g.followAuthority(ctx) })
 	parts.Go(func() error { return g.transferLeadership(ctx) })
 	parts.Go(func() error {
 		err := g.awaitStart(ctx)
@@ -211,7 +214,10 @@ func (g *global) assemble() error {
 		Admission: decidesAdmission,
 		Logger:    g.Log,
 		Servers:   g.serverAddresses,
+
+		Authorities: g.zoneAuthorities,
 	})
+	g.peerService.authorities.Store(&authoritiesOf{g.authorities})
 	g.peerService.zones.Store(g.sync)
 	g.fleet = newFleet(g.sync, g.otherServers, g.Log)
 	g.Assemble(controlplane.API{
@@ -220,8 +226,10 @@ func (g *global) assemble() error {
 			meridianv1.JoinService_ServiceDesc.ServiceName: token.ForServer,
 		}),
 		Early: earlyMethods(),
-		View:  func() store.Reader { return g.Store.View() },
-		Uses:  tokenUses(),
+
+		Authorities: g.announcedAuthorities,
+		View:        func() store.Reader { return g.Store.View() },
+		Uses:        tokenUses(),
 	}, g.admin())
 	meridianv1.RegisterControlServiceServer(g.GRPC, &controlService{global: g})
 	meridianv1.RegisterClusterServiceServer(g.GRPC, &clusterService{global: g})

@@ -102,6 +102,36 @@ func ClientTransport(config ClientTLSConfig) (credentials.TransportCredentials, 
 	return &clientTransport{TransportCredentials: credentials.NewTLS(tlsConfig), source: config.Source}, nil
 }
 
+// FollowingTransport is ClientTransport for authorities that may change: config is
+// asked at every handshake. It must be safe for concurrent use.
+func FollowingTransport(config func() ClientTLSConfig) (credentials.TransportCredentials, error) {
+	first, err := ClientTransport(config())
+	if err != nil {
+		return nil, err
+	}
+	return &followingTransport{TransportCredentials: first, config: config}, nil
+}
+
+// followingTransport is a clientTransport that is made anew for every handshake.
+type followingTransport struct {
+	credentials.TransportCredentials
+	config func() ClientTLSConfig
+}
+
+// ClientHandshake implements credentials.TransportCredentials.
+func (t *followingTransport) ClientHandshake(ctx context.Context, authority string, raw net.Conn) (net.Conn, credentials.AuthInfo, error) {
+	now, err := ClientTransport(t.config())
+	if err != nil {
+		return nil, nil, err
+	}
+	return now.ClientHandshake(ctx, authority, raw)
+}
+
+// Clone implements credentials.TransportCredentials.
+func (t *followingTransport) Clone() credentials.TransportCredentials {
+	return &followingTransport{TransportCredentials: t.TransportCredentials.Clone(), config: t.config}
+}
+
 // ClientHandshake implements credentials.TransportCredentials.
 func (t *clientTransport) ClientHandshake(ctx context.Context, authority string, raw net.Conn) (net.Conn, credentials.AuthInfo, error) {
 	conn, info, err := t.TransportCredentials.ClientHandshake(ctx, authority, raw)

@@ -188,7 +188,7 @@ func (p *PKI) Rotation() *Rotation { return p.current.Load().rotation }
 func (p *PKI) Base() *CA { return p.current.Load().base }
 
 // Follow takes the server to the phase of a rotation, and reports whether that
-// changed anything. It goes on from wherever a crash left it. A phase that the
+// changed anything. It continues from wherever a crash left it. A phase that the
 // server has passed changes nothing. Errors: ErrOtherRotation, ErrNotRotatable,
 // those of the disk.
 func (p *PKI) Follow(r Rotation) (changed bool, err error) {

@@ -87,7 +87,7 @@ func TestARotationLeavesNoGap(t *testing.T) {
 	require.ErrorIs(t, err, ErrOtherRotation)
 }
 
-// Whatever file of a phase a crash leaves behind, the next start goes on from it.
+// Whatever file of a phase a crash leaves behind, the next start continues from it.
 func TestARotationOutlivesACrash(t *testing.T) {
 	for name, crash := range map[string]func(t *testing.T, dir string, r Rotation){
 		"the key was replaced": func(t *testing.T, dir string, r Rotation) {

@@ -2,6 +2,7 @@ package raftnet
 
 import (
 	"crypto/tls"
+	"crypto/x509"
 	"errors"
 	"fmt"
 	"net"
@@ -44,6 +45,9 @@ type Config struct {
 	// servers, ClientCAs clients, ServerName (or the dialled host) is expected
 	// of servers. TLS 1.3 and client certificates are enforced.
 	TLS *tls.Config
+	// Authorities, unless nil, are asked at every handshake for what checks servers
+	// and clients in place of those in TLS.
+	Authorities func() *x509.CertPool
 	// VerifyPeer, unless nil, decides about a peer whose certificate is good:
 	// whether its name belongs to this cluster.
 	VerifyPeer func(tls.ConnectionState) error

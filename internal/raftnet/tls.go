@@ -5,6 +5,7 @@ import (
 	"context"
 	"crypto/sha256"
 	"crypto/tls"
+	"crypto/x509"
 	"encoding/hex"
 	"errors"
 	"fmt"
@@ -142,6 +143,8 @@ type tlsNetwork struct {
 	listener net.Listener
 	tls      *tls.Config
 	logger   hclog.Logger
+	// authorities is Config.Authorities.
+	authorities func() *x509.CertPool
 	// peerServer is Config.PeerServer.
 	peerServer func(tls.ConnectionState) raft.ServerID
 	// self is set, and transport made, before the first message of raft's.
@@ -188,7 +191,7 @@ func Listen(ctx context.Context, cfg Config, logger *slog.Logger) (Network, erro
 		base.VerifyConnection = cfg.VerifyPeer
 	}
 	n := &tlsNetwork{
-		listener: listener, tls: base, logger: NewLogger(logger), peerServer: cfg.PeerServer,
+		listener: listener, tls: base, logger: NewLogger(logger), authorities: cfg.Authorities, peerServer: cfg.PeerServer,
 		raft: newHandoff(advertise), calls: newHandoff(advertise),
 		conns: map[*tlsConn]struct{}{},
 	}
@@ -210,11 +213,21 @@ func (n *tlsNetwork) Transport(self func() Identity) Transport {
 	return *n.transport
 }
 
+// config is the TLS of a connection that begins now.
+func (n *tlsNetwork) config() *tls.Config {
+	config := n.tls.Clone()
+	config.GetConfigForClient = nil
+	if n.authorities != nil {
+		config.RootCAs = n.authorities()
+		config.ClientCAs = config.RootCAs
+	}
+	return config
+}
+
 // speaking returns the TLS of a connection to this server: calls are for any,
 // raft's messages for the one that is meant, once it belongs to a cluster.
 func (n *tlsNetwork) speaking() *tls.Config {
-	config := n.tls.Clone()
-	config.GetConfigForClient = nil
+	config := n.config()
 	config.NextProtos = []string{protocolCalls}
 	if self := n.self(); self.Cluster != "" {
 		config.NextProtos = append(config.NextProtos, protocolRaft(self.Cluster, self.Server))
@@ -362,8 +375,7 @@ func (n *tlsNetwork) Listener() net.Listener { return n.calls }
 
 // Dial connects to a peer for calls.
 func (n *tlsNetwork) Dial(ctx context.Context, addr string) (net.Conn, error) {
-	config := n.tls.Clone()
-	config.GetConfigForClient = nil
+	config := n.config()
 	config.NextProtos = []string{protocolCalls}
 	conn, err := n.dial(ctx, addr, config)
 	if err != nil {
@@ -411,8 +423,7 @@ func (s raftStream) Dial(target raft.ServerAddress, timeout time.Duration) (net.
 	if cluster == "" {
 		return nil, errNotMember
 	}
-	config := s.tls.Clone()
-	config.GetConfigForClient = nil
+	config := s.config()
 	config.NextProtos = []string{protocolRaft(cluster, raft.ServerID(server))}
 	raw, err := s.dial(ctx, addr, config)
 	if err != nil {

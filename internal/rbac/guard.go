@@ -102,6 +102,8 @@ func size(view View) int {
 // then this, then a number.
 const (
 	keyInfix = "-signing-key-"
+	// authorityName is token.AuthorityName.
+	authorityName = "certificate-authority"
 )
 
 // signs returns what the author of a resource can grant with it: a signing key
@@ -112,6 +114,8 @@ func signs(key resource.Key) []resource.Access {
 	}
 	use, _, named := strings.Cut(key.Name, keyInfix)
 	switch {
+	case key.Kind == resource.KindGlobalSecret && key.Name == authorityName:
+		return Accesses() // a server's certificate lets it write everything
 	case !named:
 		return nil
 	case use == "dataplane-token":

@@ -33,6 +33,9 @@ type Instance struct {
 	Revision  resource.Revision
 	Lag       uint64
 	LastError string
+	// Version is the release that it runs, Authorities those by which it verifies
+	// servers (pki.Digest).
+	Version, Authorities string
 	// Quarantined is what it could not accept, by key.
 	Quarantined []Quarantined
 	// Applied says, in an answer of Await, that it holds what was waited for.
@@ -97,6 +100,7 @@ func (s *Server) instances(now time.Time, applied func(*instance) bool) []Instan
 			out = append(out, Instance{
 				Zone: zone, ID: id, Server: s.cfg.Name, Lease: in.lease, Connected: in.conn != nil, Quiet: now.Sub(in.lastSeen),
 				Epoch: in.epoch, Revision: in.acked, Lag: s.feed.lag(in.acked, in.epoch), LastError: in.lastError,
+				Version: in.version, Authorities: in.authorities,
 				Quarantined: slices.SortedFunc(maps.Values(in.quarantined), func(a, b Quarantined) int { return a.Key.Compare(b.Key) }),
 				Applied:     applied != nil && applied(in),
 			})
@@ -202,12 +206,20 @@ func later(a, b Instance) bool {
 func summary(zone resource.ZoneName, instances []Instance, now time.Time) ZoneStatus {
 	out := ZoneStatus{Name: zone, State: ZoneOffline}
 	quarantined := map[resource.Key]Quarantined{}
-	silent := false
+	silent, differ := false, false
 	for i, in := range instances {
 		if in.Connected {
 			out.Instances = append(out.Instances, in.ID)
 			if !slices.Contains(out.Servers, in.Server) {
 				out.Servers = append(out.Servers, in.Server)
+			}
+			if in.Version != "" && !slices.Contains(out.Versions, in.Version) {
+				out.Versions = append(out.Versions, in.Version)
+			}
+			if len(out.Instances) == 1 {
+				out.Authorities = in.Authorities
+			} else if out.Authorities != in.Authorities {
+				differ = true
 			}
 			silent = silent || in.Quiet > staleAfter
 		}
@@ -224,6 +236,10 @@ func summary(zone resource.ZoneName, instances []Instance, now time.Time) ZoneSt
 		}
 	}
 	out.Quarantined = slices.SortedFunc(maps.Values(quarantined), func(a, b Quarantined) int { return a.Key.Compare(b.Key) })
+	slices.Sort(out.Versions)
+	if differ {
+		out.Authorities = ""
+	}
 	switch {
 	case len(out.Instances) == 0:
 	case silent:

@@ -29,6 +29,11 @@ type ClientConfig struct {
 	// start. It is called when they change, Addresses not among them. Optional:
 	// without it the client goes to Addresses only.
 	Learn func(addresses []string) error
+	// Trust has the Credentials verify servers by the authorities, in PEM, that the
+	// global names, and keeps them; Authorities returns the digest (pki.Digest) of
+	// those in use. Optional, both.
+	Trust       func(authorities []byte) error
+	Authorities func() string
 	// Credentials secure the connection.
 	Credentials credentials.TransportCredentials
 	// Token returns the zone's token; it is asked at every connection.
@@ -144,6 +149,17 @@ func (c *Client) learn(from string, addresses []string) {
 	c.cfg.Logger.Info("the global's servers have changed", "configured", c.cfg.Addresses, "learned", learned)
 	if err := c.cfg.Learn(learned); err != nil {
 		c.cfg.Logger.Warn("the addresses of the global's servers could not be kept: they are learned again after a restart", "error", err)
+	}
+}
+
+// trust takes the authorities that a server has named: the connection that they
+// came by is of one that is trusted.
+func (c *Client) trust(authorities []byte) {
+	if c.cfg.Trust == nil || len(authorities) == 0 {
+		return
+	}
+	if err := c.cfg.Trust(authorities); err != nil {
+		c.cfg.Logger.Error("the authorities that the global named cannot be kept: those in use stay", "error", err)
 	}
 }
 

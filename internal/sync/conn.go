@@ -1,6 +1,7 @@
 package zonesync
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -39,8 +40,10 @@ type conn struct {
 	joined bool
 	// servers are the global's, as the zone was last informed; serversAt is when they
 	// were last looked up.
-	servers   []string
-	serversAt time.Time
+	servers []string
+	// authorities are those that it was last informed of.
+	authorities []byte
+	serversAt   time.Time
 }
 
 func newConn(s *Server, stream syncv1.SyncService_StreamServer) *conn {
@@ -309,11 +312,15 @@ func (c *conn) serversLocked(now time.Time) *syncv1.GlobalFrame {
 	}
 	c.serversAt = now
 	servers := c.server.cfg.Servers()
-	if len(servers) == 0 || slices.Equal(servers, c.servers) {
+	var authorities []byte
+	if c.server.cfg.Authorities != nil {
+		authorities = c.server.cfg.Authorities()
+	}
+	if len(servers) == 0 || slices.Equal(servers, c.servers) && bytes.Equal(authorities, c.authorities) {
 		return nil
 	}
-	c.servers = servers
-	return &syncv1.GlobalFrame{Body: &syncv1.GlobalFrame_Servers{Servers: &syncv1.Servers{Addresses: servers}}}
+	c.servers, c.authorities = servers, authorities
+	return &syncv1.GlobalFrame{Body: &syncv1.GlobalFrame_Servers{Servers: &syncv1.Servers{Addresses: servers, Authorities: authorities}}}
 }
 
 func (c *conn) sendFence() {

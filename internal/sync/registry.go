@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"strings"
 	"sync"
 	"time"
 
@@ -37,6 +38,8 @@ const (
 	staleAfter = 5 * time.Second
 	// maxQuarantined bounds the quarantine reports kept per instance.
 	maxQuarantined = 10_000
+	// maxVersion and maxDigest bound what a zone says of itself, in bytes.
+	maxVersion, maxDigest = 64, 64
 )
 
 // ZoneStatus is what servers know of a zone that connected to them. It is soft
@@ -52,6 +55,11 @@ type ZoneStatus struct {
 	// Instances are the connected ones, sorted, and Servers where.
 	Instances []string
 	Servers   []string
+	// Versions are the releases that they run, sorted.
+	Versions []string
+	// Authorities are those by which the connected instances verify servers
+	// (pki.Digest); empty while they differ, or one has not said.
+	Authorities string
 	// LastError is what last went wrong, empty when all is well.
 	LastError string
 	LastSeen  time.Time
@@ -74,6 +82,8 @@ type instance struct {
 	acked       resource.Revision
 	lastSeen    time.Time
 	lastError   string
+	version     string
+	authorities string
 	quarantined map[resource.Key]Quarantined
 }
 
@@ -84,6 +94,14 @@ func newRegistry() *registry {
 func (r *registry) wakeLocked() {
 	close(r.wake)
 	r.wake = make(chan struct{})
+}
+
+// clip cuts a text to at most n bytes of whole characters.
+func clip(text string, n int) string {
+	if len(text) > n {
+		text = text[:n]
+	}
+	return strings.ToValidUTF8(text, "")
 }
 
 // changed is closed at the next change. Take it before reading.
@@ -111,7 +129,7 @@ func (r *registry) join(zone resource.ZoneName, c *conn, h *syncv1.Hello, now ti
 	}
 	// What is gone is remembered only until the zone is back.
 	maps.DeleteFunc(instances, func(_ string, in *instance) bool { return in.conn == nil })
-	in := &instance{conn: c, lease: h.Lease, lastSeen: now, quarantined: map[resource.Key]Quarantined{}}
+	in := &instance{conn: c, lease: h.Lease, lastSeen: now, version: clip(h.Version, maxVersion), quarantined: map[resource.Key]Quarantined{}}
 	if h.Epoch != nil {
 		in.epoch, in.acked = epochFrom(h.Epoch), resource.Revision(h.FromRevision)
 	}
@@ -181,6 +199,10 @@ func (r *registry) acknowledge(zone resource.ZoneName, c *conn, a *syncv1.Ack, n
 		return
 	}
 	in.lastSeen, in.lastError = now, a.Error
+	if authorities := clip(a.Authorities, maxDigest); in.authorities != authorities {
+		in.authorities = authorities
+		r.wakeLocked()
+	}
 	for _, n := range a.Nacks {
 		key := resource.Key{Kind: resource.Kind(n.Kind), Mesh: resource.MeshName(n.Mesh), Name: n.Name}
 		if n.Cleared {

@@ -43,6 +43,10 @@ type ServerConfig struct {
 	// Servers returns the host:port of every server of the global, which zones
 	// are informed of. It is called often. Optional.
 	Servers func() []string
+	// Authorities returns the authorities, in PEM, that zones are to verify servers
+	// by; none where they are not the global's to replace. It is called often, with
+	// Servers. Optional.
+	Authorities func() []byte
 }
 
 // SyncedKinds is the Synced of the table of kinds.

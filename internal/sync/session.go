@@ -172,7 +172,11 @@ func (s *session) step(ctx context.Context, f *syncv1.GlobalFrame) error {
 		return s.sendHello(ctx, m.greet())
 	case reply.ack:
 		s.followed = s.followed || m.phase == replicaFollowing
-		return s.enqueue(ctx, &syncv1.ZoneFrame{Body: &syncv1.ZoneFrame_Ack{Ack: m.acknowledge()}})
+		ack := m.acknowledge()
+		if s.client.cfg.Authorities != nil {
+			ack.Authorities = s.client.cfg.Authorities()
+		}
+		return s.enqueue(ctx, &syncv1.ZoneFrame{Body: &syncv1.ZoneFrame_Ack{Ack: ack}})
 	}
 	return nil
 }
@@ -204,6 +208,7 @@ func (s *session) take(ctx context.Context, f *syncv1.GlobalFrame) (*commit, sig
 	}
 	if servers := f.GetServers(); servers != nil {
 		s.client.learn(s.address, servers.Addresses)
+		s.client.trust(servers.Authorities)
 		return nil, signal{}, nil
 	}
 	c, sig, err := s.replica.machine.receive(f, time.Now())

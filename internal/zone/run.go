@@ -148,14 +148,18 @@ func (z *zone) openReplica() error {
 	for _, damage := range z.replica.Status().Damage {
 		z.Log.Error("a record of the replica is damaged: it is not served until the global repairs it", "record", damage)
 	}
-	credentials, err := pki.ClientTransport(pki.ClientTLSConfig{CAPEM: []byte(z.bundle.CA), Source: z.bundleSource()})
+	authorities := openAuthorities(z.cfg.DataDir, z.bundle.CA, z.bundleSource(), z.Log)
+	credentials, err := pki.FollowingTransport(authorities.tls)
 	if err != nil {
 		return &server.UsageError{Err: err}
 	}
 	client := zonesync.ClientConfig{
 		Replica: z.replica, Addresses: z.bundle.Addresses, Credentials: credentials, Logger: z.Log,
 		Token:  tokenSource(z.cfg, z.bundle.Token, z.Log),
-		Answer: z.inspect.answerRelayed,
+		Answer: z.inspect.answerRelayed, Authorities: authorities.digest,
+	}
+	if z.bundle.CA != "" {
+		client.Trust = authorities.trust
 	}
 	if z.cfg.LearnGlobalAddrs {
 		client.Known = loadServers(z.cfg.DataDir, z.bundle.Addresses, z.Log)

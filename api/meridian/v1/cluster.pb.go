@@ -21,6 +21,204 @@ const (
 	_ = protoimpl.EnforceVersion(protoimpl.MaxVersion - 20)
 )
 
+type RotateCARequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The phase to begin: "trust", "switch" or "finish"; empty: only say how far the
+	// rotation is.
+	Phase string `protobuf:"bytes,1,opt,name=phase,proto3" json:"phase,omitempty"`
+	// Begin it although it is not complete everywhere.
+	Force         bool `protobuf:"varint,2,opt,name=force,proto3" json:"force,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *RotateCARequest) Reset() {
+	*x = RotateCARequest{}
+	mi := &file_meridian_v1_cluster_proto_msgTypes[0]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *RotateCARequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*RotateCARequest) ProtoMessage() {}
+
+func (x *RotateCARequest) ProtoReflect() protoreflect.Message {
+	mi := &file_meridian_v1_cluster_proto_msgTypes[0]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use RotateCARequest.ProtoReflect.Descriptor instead.
+func (*RotateCARequest) Descriptor() ([]byte, []int) {
+	return file_meridian_v1_cluster_proto_rawDescGZIP(), []int{0}
+}
+
+func (x *RotateCARequest) GetPhase() string {
+	if x != nil {
+		return x.Phase
+	}
+	return ""
+}
+
+func (x *RotateCARequest) GetForce() bool {
+	if x != nil {
+		return x.Force
+	}
+	return false
+}
+
+type RotateCAResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The phase, empty when there was no rotation yet.
+	Phase string `protobuf:"bytes,1,opt,name=phase,proto3" json:"phase,omitempty"`
+	// SHA-256 of the certificates of the authority that is replaced and of its
+	// successor, in hexadecimal.
+	Old string `protobuf:"bytes,2,opt,name=old,proto3" json:"old,omitempty"`
+	New string `protobuf:"bytes,3,opt,name=new,proto3" json:"new,omitempty"`
+	// What has not completed the phase yet.
+	Missing []*RotateCAMissing `protobuf:"bytes,4,rep,name=missing,proto3" json:"missing,omitempty"`
+	// What an operator should know about it.
+	Notes         []string `protobuf:"bytes,5,rep,name=notes,proto3" json:"notes,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *RotateCAResponse) Reset() {
+	*x = RotateCAResponse{}
+	mi := &file_meridian_v1_cluster_proto_msgTypes[1]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *RotateCAResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*RotateCAResponse) ProtoMessage() {}
+
+func (x *RotateCAResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_meridian_v1_cluster_proto_msgTypes[1]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use RotateCAResponse.ProtoReflect.Descriptor instead.
+func (*RotateCAResponse) Descriptor() ([]byte, []int) {
+	return file_meridian_v1_cluster_proto_rawDescGZIP(), []int{1}
+}
+
+func (x *RotateCAResponse) GetPhase() string {
+	if x != nil {
+		return x.Phase
+	}
+	return ""
+}
+
+func (x *RotateCAResponse) GetOld() string {
+	if x != nil {
+		return x.Old
+	}
+	return ""
+}
+
+func (x *RotateCAResponse) GetNew() string {
+	if x != nil {
+		return x.New
+	}
+	return ""
+}
+
+func (x *RotateCAResponse) GetMissing() []*RotateCAMissing {
+	if x != nil {
+		return x.Missing
+	}
+	return nil
+}
+
+func (x *RotateCAResponse) GetNotes() []string {
+	if x != nil {
+		return x.Notes
+	}
+	return nil
+}
+
+// RotateCAMissing is a server or a zone that has not completed a phase.
+type RotateCAMissing struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// "server" or "zone".
+	Kind          string `protobuf:"bytes,1,opt,name=kind,proto3" json:"kind,omitempty"`
+	Name          string `protobuf:"bytes,2,opt,name=name,proto3" json:"name,omitempty"`
+	Reason        string `protobuf:"bytes,3,opt,name=reason,proto3" json:"reason,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *RotateCAMissing) Reset() {
+	*x = RotateCAMissing{}
+	mi := &file_meridian_v1_cluster_proto_msgTypes[2]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *RotateCAMissing) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*RotateCAMissing) ProtoMessage() {}
+
+func (x *RotateCAMissing) ProtoReflect() protoreflect.Message {
+	mi := &file_meridian_v1_cluster_proto_msgTypes[2]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use RotateCAMissing.ProtoReflect.Descriptor instead.
+func (*RotateCAMissing) Descriptor() ([]byte, []int) {
+	return file_meridian_v1_cluster_proto_rawDescGZIP(), []int{2}
+}
+
+func (x *RotateCAMissing) GetKind() string {
+	if x != nil {
+		return x.Kind
+	}
+	return ""
+}
+
+func (x *RotateCAMissing) GetName() string {
+	if x != nil {
+		return x.Name
+	}
+	return ""
+}
+
+func (x *RotateCAMissing) GetReason() string {
+	if x != nil {
+		return x.Reason
+	}
+	return ""
+}
+
 type MembersRequest struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	unknownFields protoimpl.UnknownFields
@@ -29,7 +227,7 @@ type MembersRequest struct {
 
 func (x *MembersRequest) Reset() {
 	*x = MembersRequest{}
-	mi := &file_meridian_v1_cluster_proto_msgTypes[0]
+	mi := &file_meridian_v1_cluster_proto_msgTypes[3]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -41,7 +239,7 @@ func (x *MembersRequest) String() string {
 func (*MembersRequest) ProtoMessage() {}
 
 func (x *MembersRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_meridian_v1_cluster_proto_msgTypes[0]
+	mi := &file_meridian_v1_cluster_proto_msgTypes[3]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -54,7 +252,7 @@ func (x *MembersRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use MembersRequest.ProtoReflect.Descriptor instead.
 func (*MembersRequest) Descriptor() ([]byte, []int) {
-	return file_meridian_v1_cluster_proto_rawDescGZIP(), []int{0}
+	return file_meridian_v1_cluster_proto_rawDescGZIP(), []int{3}
 }
 
 type MembersResponse struct {
@@ -71,7 +269,7 @@ type MembersResponse struct {
 
 func (x *MembersResponse) Reset() {
 	*x = MembersResponse{}
-	mi := &file_meridian_v1_cluster_proto_msgTypes[1]
+	mi := &file_meridian_v1_cluster_proto_msgTypes[4]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -83,7 +281,7 @@ func (x *MembersResponse) String() string {
 func (*MembersResponse) ProtoMessage() {}
 
 func (x *MembersResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_meridian_v1_cluster_proto_msgTypes[1]
+	mi := &file_meridian_v1_cluster_proto_msgTypes[4]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -96,7 +294,7 @@ func (x *MembersResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use MembersResponse.ProtoReflect.Descriptor instead.
 func (*MembersResponse) Descriptor() ([]byte, []int) {
-	return file_meridian_v1_cluster_proto_rawDescGZIP(), []int{1}
+	return file_meridian_v1_cluster_proto_rawDescGZIP(), []int{4}
 }
 
 func (x *MembersResponse) GetMembers() []*ClusterMember {
@@ -147,7 +345,7 @@ type ClusterMember struct {
 
 func (x *ClusterMember) Reset() {
 	*x = ClusterMember{}
-	mi := &file_meridian_v1_cluster_proto_msgTypes[2]
+	mi := &file_meridian_v1_cluster_proto_msgTypes[5]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -159,7 +357,7 @@ func (x *ClusterMember) String() string {
 func (*ClusterMember) ProtoMessage() {}
 
 func (x *ClusterMember) ProtoReflect() protoreflect.Message {
-	mi := &file_meridian_v1_cluster_proto_msgTypes[2]
+	mi := &file_meridian_v1_cluster_proto_msgTypes[5]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -172,7 +370,7 @@ func (x *ClusterMember) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ClusterMember.ProtoReflect.Descriptor instead.
 func (*ClusterMember) Descriptor() ([]byte, []int) {
-	return file_meridian_v1_cluster_proto_rawDescGZIP(), []int{2}
+	return file_meridian_v1_cluster_proto_rawDescGZIP(), []int{5}
 }
 
 func (x *ClusterMember) GetName() string {
@@ -241,7 +439,7 @@ type TransferLeadershipRequest struct {
 
 func (x *TransferLeadershipRequest) Reset() {
 	*x = TransferLeadershipRequest{}
-	mi := &file_meridian_v1_cluster_proto_msgTypes[3]
+	mi := &file_meridian_v1_cluster_proto_msgTypes[6]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -253,7 +451,7 @@ func (x *TransferLeadershipRequest) String() string {
 func (*TransferLeadershipRequest) ProtoMessage() {}
 
 func (x *TransferLeadershipRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_meridian_v1_cluster_proto_msgTypes[3]
+	mi := &file_meridian_v1_cluster_proto_msgTypes[6]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -266,7 +464,7 @@ func (x *TransferLeadershipRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TransferLeadershipRequest.ProtoReflect.Descriptor instead.
 func (*TransferLeadershipRequest) Descriptor() ([]byte, []int) {
-	return file_meridian_v1_cluster_proto_rawDescGZIP(), []int{3}
+	return file_meridian_v1_cluster_proto_rawDescGZIP(), []int{6}
 }
 
 func (x *TransferLeadershipRequest) GetTo() string {
@@ -285,7 +483,7 @@ type TransferLeadershipResponse struct {
 
 func (x *TransferLeadershipResponse) Reset() {
 	*x = TransferLeadershipResponse{}
-	mi := &file_meridian_v1_cluster_proto_msgTypes[4]
+	mi := &file_meridian_v1_cluster_proto_msgTypes[7]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -297,7 +495,7 @@ func (x *TransferLeadershipResponse) String() string {
 func (*TransferLeadershipResponse) ProtoMessage() {}
 
 func (x *TransferLeadershipResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_meridian_v1_cluster_proto_msgTypes[4]
+	mi := &file_meridian_v1_cluster_proto_msgTypes[7]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -310,7 +508,7 @@ func (x *TransferLeadershipResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TransferLeadershipResponse.ProtoReflect.Descriptor instead.
 func (*TransferLeadershipResponse) Descriptor() ([]byte, []int) {
-	return file_meridian_v1_cluster_proto_rawDescGZIP(), []int{4}
+	return file_meridian_v1_cluster_proto_rawDescGZIP(), []int{7}
 }
 
 func (x *TransferLeadershipResponse) GetLeader() string {
@@ -331,7 +529,7 @@ type RemoveMemberRequest struct {
 
 func (x *RemoveMemberRequest) Reset() {
 	*x = RemoveMemberRequest{}
-	mi := &file_meridian_v1_cluster_proto_msgTypes[5]
+	mi := &file_meridian_v1_cluster_proto_msgTypes[8]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -343,7 +541,7 @@ func (x *RemoveMemberRequest) String() string {
 func (*RemoveMemberRequest) ProtoMessage() {}
 
 func (x *RemoveMemberRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_meridian_v1_cluster_proto_msgTypes[5]
+	mi := &file_meridian_v1_cluster_proto_msgTypes[8]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -356,7 +554,7 @@ func (x *RemoveMemberRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RemoveMemberRequest.ProtoReflect.Descriptor instead.
 func (*RemoveMemberRequest) Descriptor() ([]byte, []int) {
-	return file_meridian_v1_cluster_proto_rawDescGZIP(), []int{5}
+	return file_meridian_v1_cluster_proto_rawDescGZIP(), []int{8}
 }
 
 func (x *RemoveMemberRequest) GetName() string {
@@ -381,7 +579,7 @@ type RemoveMemberResponse struct {
 
 func (x *RemoveMemberResponse) Reset() {
 	*x = RemoveMemberResponse{}
-	mi := &file_meridian_v1_cluster_proto_msgTypes[6]
+	mi := &file_meridian_v1_cluster_proto_msgTypes[9]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -393,7 +591,7 @@ func (x *RemoveMemberResponse) String() string {
 func (*RemoveMemberResponse) ProtoMessage() {}
 
 func (x *RemoveMemberResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_meridian_v1_cluster_proto_msgTypes[6]
+	mi := &file_meridian_v1_cluster_proto_msgTypes[9]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -406,7 +604,7 @@ func (x *RemoveMemberResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RemoveMemberResponse.ProtoReflect.Descriptor instead.
 func (*RemoveMemberResponse) Descriptor() ([]byte, []int) {
-	return file_meridian_v1_cluster_proto_rawDescGZIP(), []int{6}
+	return file_meridian_v1_cluster_proto_rawDescGZIP(), []int{9}
 }
 
 type SaveSnapshotRequest struct {
@@ -420,7 +618,7 @@ type SaveSnapshotRequest struct {
 
 func (x *SaveSnapshotRequest) Reset() {
 	*x = SaveSnapshotRequest{}
-	mi := &file_meridian_v1_cluster_proto_msgTypes[7]
+	mi := &file_meridian_v1_cluster_proto_msgTypes[10]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -432,7 +630,7 @@ func (x *SaveSnapshotRequest) String() string {
 func (*SaveSnapshotRequest) ProtoMessage() {}
 
 func (x *SaveSnapshotRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_meridian_v1_cluster_proto_msgTypes[7]
+	mi := &file_meridian_v1_cluster_proto_msgTypes[10]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -445,7 +643,7 @@ func (x *SaveSnapshotRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SaveSnapshotRequest.ProtoReflect.Descriptor instead.
 func (*SaveSnapshotRequest) Descriptor() ([]byte, []int) {
-	return file_meridian_v1_cluster_proto_rawDescGZIP(), []int{7}
+	return file_meridian_v1_cluster_proto_rawDescGZIP(), []int{10}
 }
 
 func (x *SaveSnapshotRequest) GetStale() bool {
@@ -465,7 +663,7 @@ type SaveSnapshotResponse struct {
 
 func (x *SaveSnapshotResponse) Reset() {
 	*x = SaveSnapshotResponse{}
-	mi := &file_meridian_v1_cluster_proto_msgTypes[8]
+	mi := &file_meridian_v1_cluster_proto_msgTypes[11]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -477,7 +675,7 @@ func (x *SaveSnapshotResponse) String() string {
 func (*SaveSnapshotResponse) ProtoMessage() {}
 
 func (x *SaveSnapshotResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_meridian_v1_cluster_proto_msgTypes[8]
+	mi := &file_meridian_v1_cluster_proto_msgTypes[11]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -490,7 +688,7 @@ func (x *SaveSnapshotResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SaveSnapshotResponse.ProtoReflect.Descriptor instead.
 func (*SaveSnapshotResponse) Descriptor() ([]byte, []int) {
-	return file_meridian_v1_cluster_proto_rawDescGZIP(), []int{8}
+	return file_meridian_v1_cluster_proto_rawDescGZIP(), []int{11}
 }
 
 func (x *SaveSnapshotResponse) GetData() []byte {
@@ -513,7 +711,7 @@ type RestoreSnapshotRequest struct {
 
 func (x *RestoreSnapshotRequest) Reset() {
 	*x = RestoreSnapshotRequest{}
-	mi := &file_meridian_v1_cluster_proto_msgTypes[9]
+	mi := &file_meridian_v1_cluster_proto_msgTypes[12]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -525,7 +723,7 @@ func (x *RestoreSnapshotRequest) String() string {
 func (*RestoreSnapshotRequest) ProtoMessage() {}
 
 func (x *RestoreSnapshotRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_meridian_v1_cluster_proto_msgTypes[9]
+	mi := &file_meridian_v1_cluster_proto_msgTypes[12]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -538,7 +736,7 @@ func (x *RestoreSnapshotRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RestoreSnapshotRequest.ProtoReflect.Descriptor instead.
 func (*RestoreSnapshotRequest) Descriptor() ([]byte, []int) {
-	return file_meridian_v1_cluster_proto_rawDescGZIP(), []int{9}
+	return file_meridian_v1_cluster_proto_rawDescGZIP(), []int{12}
 }
 
 func (x *RestoreSnapshotRequest) GetData() []byte {
@@ -574,7 +772,7 @@ type RestoreSnapshotResponse struct {
 
 func (x *RestoreSnapshotResponse) Reset() {
 	*x = RestoreSnapshotResponse{}
-	mi := &file_meridian_v1_cluster_proto_msgTypes[10]
+	mi := &file_meridian_v1_cluster_proto_msgTypes[13]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -586,7 +784,7 @@ func (x *RestoreSnapshotResponse) String() string {
 func (*RestoreSnapshotResponse) ProtoMessage() {}
 
 func (x *RestoreSnapshotResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_meridian_v1_cluster_proto_msgTypes[10]
+	mi := &file_meridian_v1_cluster_proto_msgTypes[13]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -599,7 +797,7 @@ func (x *RestoreSnapshotResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RestoreSnapshotResponse.ProtoReflect.Descriptor instead.
 func (*RestoreSnapshotResponse) Descriptor() ([]byte, []int) {
-	return file_meridian_v1_cluster_proto_rawDescGZIP(), []int{10}
+	return file_meridian_v1_cluster_proto_rawDescGZIP(), []int{13}
 }
 
 func (x *RestoreSnapshotResponse) GetRevision() uint64 {
@@ -662,7 +860,7 @@ type KeptTrust struct {
 
 func (x *KeptTrust) Reset() {
 	*x = KeptTrust{}
-	mi := &file_meridian_v1_cluster_proto_msgTypes[11]
+	mi := &file_meridian_v1_cluster_proto_msgTypes[14]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -674,7 +872,7 @@ func (x *KeptTrust) String() string {
 func (*KeptTrust) ProtoMessage() {}
 
 func (x *KeptTrust) ProtoReflect() protoreflect.Message {
-	mi := &file_meridian_v1_cluster_proto_msgTypes[11]
+	mi := &file_meridian_v1_cluster_proto_msgTypes[14]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -687,7 +885,7 @@ func (x *KeptTrust) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use KeptTrust.ProtoReflect.Descriptor instead.
 func (*KeptTrust) Descriptor() ([]byte, []int) {
-	return file_meridian_v1_cluster_proto_rawDescGZIP(), []int{11}
+	return file_meridian_v1_cluster_proto_rawDescGZIP(), []int{14}
 }
 
 func (x *KeptTrust) GetRevocations() uint32 {
@@ -730,7 +928,7 @@ type GenerateServerTokenRequest struct {
 
 func (x *GenerateServerTokenRequest) Reset() {
 	*x = GenerateServerTokenRequest{}
-	mi := &file_meridian_v1_cluster_proto_msgTypes[12]
+	mi := &file_meridian_v1_cluster_proto_msgTypes[15]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -742,7 +940,7 @@ func (x *GenerateServerTokenRequest) String() string {
 func (*GenerateServerTokenRequest) ProtoMessage() {}
 
 func (x *GenerateServerTokenRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_meridian_v1_cluster_proto_msgTypes[12]
+	mi := &file_meridian_v1_cluster_proto_msgTypes[15]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -755,7 +953,7 @@ func (x *GenerateServerTokenRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GenerateServerTokenRequest.ProtoReflect.Descriptor instead.
 func (*GenerateServerTokenRequest) Descriptor() ([]byte, []int) {
-	return file_meridian_v1_cluster_proto_rawDescGZIP(), []int{12}
+	return file_meridian_v1_cluster_proto_rawDescGZIP(), []int{15}
 }
 
 func (x *GenerateServerTokenRequest) GetValidForSeconds() int64 {
@@ -783,7 +981,7 @@ type GenerateServerTokenResponse struct {
 
 func (x *GenerateServerTokenResponse) Reset() {
 	*x = GenerateServerTokenResponse{}
-	mi := &file_meridian_v1_cluster_proto_msgTypes[13]
+	mi := &file_meridian_v1_cluster_proto_msgTypes[16]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -795,7 +993,7 @@ func (x *GenerateServerTokenResponse) String() string {
 func (*GenerateServerTokenResponse) ProtoMessage() {}
 
 func (x *GenerateServerTokenResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_meridian_v1_cluster_proto_msgTypes[13]
+	mi := &file_meridian_v1_cluster_proto_msgTypes[16]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -808,7 +1006,7 @@ func (x *GenerateServerTokenResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GenerateServerTokenResponse.ProtoReflect.Descriptor instead.
 func (*GenerateServerTokenResponse) Descriptor() ([]byte, []int) {
-	return file_meridian_v1_cluster_proto_rawDescGZIP(), []int{13}
+	return file_meridian_v1_cluster_proto_rawDescGZIP(), []int{16}
 }
 
 func (x *GenerateServerTokenResponse) GetToken() string {
@@ -840,7 +1038,7 @@ type JoinRequest struct {
 
 func (x *JoinRequest) Reset() {
 	*x = JoinRequest{}
-	mi := &file_meridian_v1_cluster_proto_msgTypes[14]
+	mi := &file_meridian_v1_cluster_proto_msgTypes[17]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -852,7 +1050,7 @@ func (x *JoinRequest) String() string {
 func (*JoinRequest) ProtoMessage() {}
 
 func (x *JoinRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_meridian_v1_cluster_proto_msgTypes[14]
+	mi := &file_meridian_v1_cluster_proto_msgTypes[17]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -865,7 +1063,7 @@ func (x *JoinRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use JoinRequest.ProtoReflect.Descriptor instead.
 func (*JoinRequest) Descriptor() ([]byte, []int) {
-	return file_meridian_v1_cluster_proto_rawDescGZIP(), []int{14}
+	return file_meridian_v1_cluster_proto_rawDescGZIP(), []int{17}
 }
 
 func (x *JoinRequest) GetRequestId() string {
@@ -906,14 +1104,16 @@ type JoinResponse struct {
 	// any for what is received.
 	GossipKeys [][]byte `protobuf:"bytes,4,rep,name=gossip_keys,json=gossipKeys,proto3" json:"gossip_keys,omitempty"`
 	// The servers to get in touch with.
-	Peers         []*JoinPeer `protobuf:"bytes,5,rep,name=peers,proto3" json:"peers,omitempty"`
+	Peers []*JoinPeer `protobuf:"bytes,5,rep,name=peers,proto3" json:"peers,omitempty"`
+	// The rotation of the authority that is under way, a secret; absent without one.
+	Rotation      []byte `protobuf:"bytes,6,opt,name=rotation,proto3" json:"rotation,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *JoinResponse) Reset() {
 	*x = JoinResponse{}
-	mi := &file_meridian_v1_cluster_proto_msgTypes[15]
+	mi := &file_meridian_v1_cluster_proto_msgTypes[18]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -925,7 +1125,7 @@ func (x *JoinResponse) String() string {
 func (*JoinResponse) ProtoMessage() {}
 
 func (x *JoinResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_meridian_v1_cluster_proto_msgTypes[15]
+	mi := &file_meridian_v1_cluster_proto_msgTypes[18]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -938,7 +1138,7 @@ func (x *JoinResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use JoinResponse.ProtoReflect.Descriptor instead.
 func (*JoinResponse) Descriptor() ([]byte, []int) {
-	return file_meridian_v1_cluster_proto_rawDescGZIP(), []int{15}
+	return file_meridian_v1_cluster_proto_rawDescGZIP(), []int{18}
 }
 
 func (x *JoinResponse) GetClusterId() string {
@@ -976,6 +1176,13 @@ func (x *JoinResponse) GetPeers() []*JoinPeer {
 	return nil
 }
 
+func (x *JoinResponse) GetRotation() []byte {
+	if x != nil {
+		return x.Rotation
+	}
+	return nil
+}
+
 type JoinPeer struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Name          string                 `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
@@ -988,7 +1195,7 @@ type JoinPeer struct {
 
 func (x *JoinPeer) Reset() {
 	*x = JoinPeer{}
-	mi := &file_meridian_v1_cluster_proto_msgTypes[16]
+	mi := &file_meridian_v1_cluster_proto_msgTypes[19]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1000,7 +1207,7 @@ func (x *JoinPeer) String() string {
 func (*JoinPeer) ProtoMessage() {}
 
 func (x *JoinPeer) ProtoReflect() protoreflect.Message {
-	mi := &file_meridian_v1_cluster_proto_msgTypes[16]
+	mi := &file_meridian_v1_cluster_proto_msgTypes[19]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1013,7 +1220,7 @@ func (x *JoinPeer) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use JoinPeer.ProtoReflect.Descriptor instead.
 func (*JoinPeer) Descriptor() ([]byte, []int) {
-	return file_meridian_v1_cluster_proto_rawDescGZIP(), []int{16}
+	return file_meridian_v1_cluster_proto_rawDescGZIP(), []int{19}
 }
 
 func (x *JoinPeer) GetName() string {
@@ -1048,7 +1255,20 @@ var File_meridian_v1_cluster_proto protoreflect.FileDescriptor
 
 const file_meridian_v1_cluster_proto_rawDesc = "" +
 	"\n" +
-	"\x19meridian/v1/cluster.proto\x12\vmeridian.v1\"\x10\n" +
+	"\x19meridian/v1/cluster.proto\x12\vmeridian.v1\"=\n" +
+	"\x0fRotateCARequest\x12\x14\n" +
+	"\x05phase\x18\x01 \x01(\tR\x05phase\x12\x14\n" +
+	"\x05force\x18\x02 \x01(\bR\x05force\"\x9a\x01\n" +
+	"\x10RotateCAResponse\x12\x14\n" +
+	"\x05phase\x18\x01 \x01(\tR\x05phase\x12\x10\n" +
+	"\x03old\x18\x02 \x01(\tR\x03old\x12\x10\n" +
+	"\x03new\x18\x03 \x01(\tR\x03new\x126\n" +
+	"\amissing\x18\x04 \x03(\v2\x1c.meridian.v1.RotateCAMissingR\amissing\x12\x14\n" +
+	"\x05notes\x18\x05 \x03(\tR\x05notes\"Q\n" +
+	"\x0fRotateCAMissing\x12\x12\n" +
+	"\x04kind\x18\x01 \x01(\tR\x04kind\x12\x12\n" +
+	"\x04name\x18\x02 \x01(\tR\x04name\x12\x16\n" +
+	"\x06reason\x18\x03 \x01(\tR\x06reason\"\x10\n" +
 	"\x0eMembersRequest\"\x92\x01\n" +
 	"\x0fMembersResponse\x124\n" +
 	"\amembers\x18\x01 \x03(\v2\x1a.meridian.v1.ClusterMemberR\amembers\x12\x16\n" +
@@ -1104,7 +1324,7 @@ const file_meridian_v1_cluster_proto_rawDesc = "" +
 	"request_id\x18\x01 \x01(\tR\trequestId\x12\x12\n" +
 	"\x04name\x18\x02 \x01(\tR\x04name\x12\x18\n" +
 	"\aversion\x18\x03 \x01(\tR\aversion\x12\x1a\n" +
-	"\bencrypts\x18\x04 \x01(\bR\bencrypts\"\xa2\x01\n" +
+	"\bencrypts\x18\x04 \x01(\bR\bencrypts\"\xbe\x01\n" +
 	"\fJoinResponse\x12\x1d\n" +
 	"\n" +
 	"cluster_id\x18\x01 \x01(\tR\tclusterId\x12\x0e\n" +
@@ -1112,19 +1332,21 @@ const file_meridian_v1_cluster_proto_rawDesc = "" +
 	"\x06ca_key\x18\x03 \x01(\fR\x05caKey\x12\x1f\n" +
 	"\vgossip_keys\x18\x04 \x03(\fR\n" +
 	"gossipKeys\x12+\n" +
-	"\x05peers\x18\x05 \x03(\v2\x15.meridian.v1.JoinPeerR\x05peers\"^\n" +
+	"\x05peers\x18\x05 \x03(\v2\x15.meridian.v1.JoinPeerR\x05peers\x12\x1a\n" +
+	"\brotation\x18\x06 \x01(\fR\brotation\"^\n" +
 	"\bJoinPeer\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x12\n" +
 	"\x04grpc\x18\x02 \x01(\tR\x04grpc\x12\x12\n" +
 	"\x04raft\x18\x03 \x01(\tR\x04raft\x12\x16\n" +
-	"\x06gossip\x18\x04 \x01(\tR\x06gossip2\xb3\x04\n" +
+	"\x06gossip\x18\x04 \x01(\tR\x06gossip2\xfc\x04\n" +
 	"\x0eClusterService\x12D\n" +
 	"\aMembers\x12\x1b.meridian.v1.MembersRequest\x1a\x1c.meridian.v1.MembersResponse\x12e\n" +
 	"\x12TransferLeadership\x12&.meridian.v1.TransferLeadershipRequest\x1a'.meridian.v1.TransferLeadershipResponse\x12S\n" +
 	"\fRemoveMember\x12 .meridian.v1.RemoveMemberRequest\x1a!.meridian.v1.RemoveMemberResponse\x12U\n" +
 	"\fSaveSnapshot\x12 .meridian.v1.SaveSnapshotRequest\x1a!.meridian.v1.SaveSnapshotResponse0\x01\x12^\n" +
 	"\x0fRestoreSnapshot\x12#.meridian.v1.RestoreSnapshotRequest\x1a$.meridian.v1.RestoreSnapshotResponse(\x01\x12h\n" +
-	"\x13GenerateServerToken\x12'.meridian.v1.GenerateServerTokenRequest\x1a(.meridian.v1.GenerateServerTokenResponse2J\n" +
+	"\x13GenerateServerToken\x12'.meridian.v1.GenerateServerTokenRequest\x1a(.meridian.v1.GenerateServerTokenResponse\x12G\n" +
+	"\bRotateCA\x12\x1c.meridian.v1.RotateCARequest\x1a\x1d.meridian.v1.RotateCAResponse2J\n" +
 	"\vJoinService\x12;\n" +
 	"\x04Join\x12\x18.meridian.v1.JoinRequest\x1a\x19.meridian.v1.JoinResponseB%Z#meridian/api/meridian/v1;meridianv1b\x06proto3"
 
@@ -1140,49 +1362,55 @@ func file_meridian_v1_cluster_proto_rawDescGZIP() []byte {
 	return file_meridian_v1_cluster_proto_rawDescData
 }
 
-var file_meridian_v1_cluster_proto_msgTypes = make([]protoimpl.MessageInfo, 17)
+var file_meridian_v1_cluster_proto_msgTypes = make([]protoimpl.MessageInfo, 20)
 var file_meridian_v1_cluster_proto_goTypes = []any{
-	(*MembersRequest)(nil),              // 0: meridian.v1.MembersRequest
-	(*MembersResponse)(nil),             // 1: meridian.v1.MembersResponse
-	(*ClusterMember)(nil),               // 2: meridian.v1.ClusterMember
-	(*TransferLeadershipRequest)(nil),   // 3: meridian.v1.TransferLeadershipRequest
-	(*TransferLeadershipResponse)(nil),  // 4: meridian.v1.TransferLeadershipResponse
-	(*RemoveMemberRequest)(nil),         // 5: meridian.v1.RemoveMemberRequest
-	(*RemoveMemberResponse)(nil),        // 6: meridian.v1.RemoveMemberResponse
-	(*SaveSnapshotRequest)(nil),         // 7: meridian.v1.SaveSnapshotRequest
-	(*SaveSnapshotResponse)(nil),        // 8: meridian.v1.SaveSnapshotResponse
-	(*RestoreSnapshotRequest)(nil),      // 9: meridian.v1.RestoreSnapshotRequest
-	(*RestoreSnapshotResponse)(nil),     // 10: meridian.v1.RestoreSnapshotResponse
-	(*KeptTrust)(nil),                   // 11: meridian.v1.KeptTrust
-	(*GenerateServerTokenRequest)(nil),  // 12: meridian.v1.GenerateServerTokenRequest
-	(*GenerateServerTokenResponse)(nil), // 13: meridian.v1.GenerateServerTokenResponse
-	(*JoinRequest)(nil),                 // 14: meridian.v1.JoinRequest
-	(*JoinResponse)(nil),                // 15: meridian.v1.JoinResponse
-	(*JoinPeer)(nil),                    // 16: meridian.v1.JoinPeer
+	(*RotateCARequest)(nil),             // 0: meridian.v1.RotateCARequest
+	(*RotateCAResponse)(nil),            // 1: meridian.v1.RotateCAResponse
+	(*RotateCAMissing)(nil),             // 2: meridian.v1.RotateCAMissing
+	(*MembersRequest)(nil),              // 3: meridian.v1.MembersRequest
+	(*MembersResponse)(nil),             // 4: meridian.v1.MembersResponse
+	(*ClusterMember)(nil),               // 5: meridian.v1.ClusterMember
+	(*TransferLeadershipRequest)(nil),   // 6: meridian.v1.TransferLeadershipRequest
+	(*TransferLeadershipResponse)(nil),  // 7: meridian.v1.TransferLeadershipResponse
+	(*RemoveMemberRequest)(nil),         // 8: meridian.v1.RemoveMemberRequest
+	(*RemoveMemberResponse)(nil),        // 9: meridian.v1.RemoveMemberResponse
+	(*SaveSnapshotRequest)(nil),         // 10: meridian.v1.SaveSnapshotRequest
+	(*SaveSnapshotResponse)(nil),        // 11: meridian.v1.SaveSnapshotResponse
+	(*RestoreSnapshotRequest)(nil),      // 12: meridian.v1.RestoreSnapshotRequest
+	(*RestoreSnapshotResponse)(nil),     // 13: meridian.v1.RestoreSnapshotResponse
+	(*KeptTrust)(nil),                   // 14: meridian.v1.KeptTrust
+	(*GenerateServerTokenRequest)(nil),  // 15: meridian.v1.GenerateServerTokenRequest
+	(*GenerateServerTokenResponse)(nil), // 16: meridian.v1.GenerateServerTokenResponse
+	(*JoinRequest)(nil),                 // 17: meridian.v1.JoinRequest
+	(*JoinResponse)(nil),                // 18: meridian.v1.JoinResponse
+	(*JoinPeer)(nil),                    // 19: meridian.v1.JoinPeer
 }
 var file_meridian_v1_cluster_proto_depIdxs = []int32{
-	2,  // 0: meridian.v1.MembersResponse.members:type_name -> meridian.v1.ClusterMember
-	11, // 1: meridian.v1.RestoreSnapshotResponse.kept:type_name -> meridian.v1.KeptTrust
-	16, // 2: meridian.v1.JoinResponse.peers:type_name -> meridian.v1.JoinPeer
-	0,  // 3: meridian.v1.ClusterService.Members:input_type -> meridian.v1.MembersRequest
-	3,  // 4: meridian.v1.ClusterService.TransferLeadership:input_type -> meridian.v1.TransferLeadershipRequest
-	5,  // 5: meridian.v1.ClusterService.RemoveMember:input_type -> meridian.v1.RemoveMemberRequest
-	7,  // 6: meridian.v1.ClusterService.SaveSnapshot:input_type -> meridian.v1.SaveSnapshotRequest
-	9,  // 7: meridian.v1.ClusterService.RestoreSnapshot:input_type -> meridian.v1.RestoreSnapshotRequest
-	12, // 8: meridian.v1.ClusterService.GenerateServerToken:input_type -> meridian.v1.GenerateServerTokenRequest
-	14, // 9: meridian.v1.JoinService.Join:input_type -> meridian.v1.JoinRequest
-	1,  // 10: meridian.v1.ClusterService.Members:output_type -> meridian.v1.MembersResponse
-	4,  // 11: meridian.v1.ClusterService.TransferLeadership:output_type -> meridian.v1.TransferLeadershipResponse
-	6,  // 12: meridian.v1.ClusterService.RemoveMember:output_type -> meridian.v1.RemoveMemberResponse
-	8,  // 13: meridian.v1.ClusterService.SaveSnapshot:output_type -> meridian.v1.SaveSnapshotResponse
-	10, // 14: meridian.v1.ClusterService.RestoreSnapshot:output_type -> meridian.v1.RestoreSnapshotResponse
-	13, // 15: meridian.v1.ClusterService.GenerateServerToken:output_type -> meridian.v1.GenerateServerTokenResponse
-	15, // 16: meridian.v1.JoinService.Join:output_type -> meridian.v1.JoinResponse
-	10, // [10:17] is the sub-list for method output_type
-	3,  // [3:10] is the sub-list for method input_type
-	3,  // [3:3] is the sub-list for extension type_name
-	3,  // [3:3] is the sub-list for extension extendee
-	0,  // [0:3] is the sub-list for field type_name
+	2,  // 0: meridian.v1.RotateCAResponse.missing:type_name -> meridian.v1.RotateCAMissing
+	5,  // 1: meridian.v1.MembersResponse.members:type_name -> meridian.v1.ClusterMember
+	14, // 2: meridian.v1.RestoreSnapshotResponse.kept:type_name -> meridian.v1.KeptTrust
+	19, // 3: meridian.v1.JoinResponse.peers:type_name -> meridian.v1.JoinPeer
+	3,  // 4: meridian.v1.ClusterService.Members:input_type -> meridian.v1.MembersRequest
+	6,  // 5: meridian.v1.ClusterService.TransferLeadership:input_type -> meridian.v1.TransferLeadershipRequest
+	8,  // 6: meridian.v1.ClusterService.RemoveMember:input_type -> meridian.v1.RemoveMemberRequest
+	10, // 7: meridian.v1.ClusterService.SaveSnapshot:input_type -> meridian.v1.SaveSnapshotRequest
+	12, // 8: meridian.v1.ClusterService.RestoreSnapshot:input_type -> meridian.v1.RestoreSnapshotRequest
+	15, // 9: meridian.v1.ClusterService.GenerateServerToken:input_type -> meridian.v1.GenerateServerTokenRequest
+	0,  // 10: meridian.v1.ClusterService.RotateCA:input_type -> meridian.v1.RotateCARequest
+	17, // 11: meridian.v1.JoinService.Join:input_type -> meridian.v1.JoinRequest
+	4,  // 12: meridian.v1.ClusterService.Members:output_type -> meridian.v1.MembersResponse
+	7,  // 13: meridian.v1.ClusterService.TransferLeadership:output_type -> meridian.v1.TransferLeadershipResponse
+	9,  // 14: meridian.v1.ClusterService.RemoveMember:output_type -> meridian.v1.RemoveMemberResponse
+	11, // 15: meridian.v1.ClusterService.SaveSnapshot:output_type -> meridian.v1.SaveSnapshotResponse
+	13, // 16: meridian.v1.ClusterService.RestoreSnapshot:output_type -> meridian.v1.RestoreSnapshotResponse
+	16, // 17: meridian.v1.ClusterService.GenerateServerToken:output_type -> meridian.v1.GenerateServerTokenResponse
+	1,  // 18: meridian.v1.ClusterService.RotateCA:output_type -> meridian.v1.RotateCAResponse
+	18, // 19: meridian.v1.JoinService.Join:output_type -> meridian.v1.JoinResponse
+	12, // [12:20] is the sub-list for method output_type
+	4,  // [4:12] is the sub-list for method input_type
+	4,  // [4:4] is the sub-list for extension type_name
+	4,  // [4:4] is the sub-list for extension extendee
+	0,  // [0:4] is the sub-list for field type_name
 }
 
 func init() { file_meridian_v1_cluster_proto_init() }
@@ -1196,7 +1424,7 @@ func file_meridian_v1_cluster_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_meridian_v1_cluster_proto_rawDesc), len(file_meridian_v1_cluster_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   17,
+			NumMessages:   20,
 			NumExtensions: 0,
 			NumServices:   2,
 		},

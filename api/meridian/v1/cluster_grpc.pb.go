@@ -25,6 +25,7 @@ const (
 	ClusterService_SaveSnapshot_FullMethodName        = "/meridian.v1.ClusterService/SaveSnapshot"
 	ClusterService_RestoreSnapshot_FullMethodName     = "/meridian.v1.ClusterService/RestoreSnapshot"
 	ClusterService_GenerateServerToken_FullMethodName = "/meridian.v1.ClusterService/GenerateServerToken"
+	ClusterService_RotateCA_FullMethodName            = "/meridian.v1.ClusterService/RotateCA"
 )
 
 // ClusterServiceClient is the client API for ClusterService service.
@@ -51,6 +52,10 @@ type ClusterServiceClient interface {
 	RestoreSnapshot(ctx context.Context, opts ...grpc.CallOption) (grpc.ClientStreamingClient[RestoreSnapshotRequest, RestoreSnapshotResponse], error)
 	// GenerateServerToken issues the token by which one new server joins.
 	GenerateServerToken(ctx context.Context, in *GenerateServerTokenRequest, opts ...grpc.CallOption) (*GenerateServerTokenResponse, error)
+	// RotateCA takes the replacement of the generated certificate authority to its
+	// next phase, once the one before is complete on every server and in every
+	// zone, or says how far it is.
+	RotateCA(ctx context.Context, in *RotateCARequest, opts ...grpc.CallOption) (*RotateCAResponse, error)
 }
 
 type clusterServiceClient struct {
@@ -133,6 +138,16 @@ func (c *clusterServiceClient) GenerateServerToken(ctx context.Context, in *Gene
 	return out, nil
 }
 
+func (c *clusterServiceClient) RotateCA(ctx context.Context, in *RotateCARequest, opts ...grpc.CallOption) (*RotateCAResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(RotateCAResponse)
+	err := c.cc.Invoke(ctx, ClusterService_RotateCA_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
 // ClusterServiceServer is the server API for ClusterService service.
 // All implementations must embed UnimplementedClusterServiceServer
 // for forward compatibility.
@@ -157,6 +172,10 @@ type ClusterServiceServer interface {
 	RestoreSnapshot(grpc.ClientStreamingServer[RestoreSnapshotRequest, RestoreSnapshotResponse]) error
 	// GenerateServerToken issues the token by which one new server joins.
 	GenerateServerToken(context.Context, *GenerateServerTokenRequest) (*GenerateServerTokenResponse, error)
+	// RotateCA takes the replacement of the generated certificate authority to its
+	// next phase, once the one before is complete on every server and in every
+	// zone, or says how far it is.
+	RotateCA(context.Context, *RotateCARequest) (*RotateCAResponse, error)
 	mustEmbedUnimplementedClusterServiceServer()
 }
 
@@ -184,6 +203,9 @@ func (UnimplementedClusterServiceServer) RestoreSnapshot(grpc.ClientStreamingSer
 }
 func (UnimplementedClusterServiceServer) GenerateServerToken(context.Context, *GenerateServerTokenRequest) (*GenerateServerTokenResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method GenerateServerToken not implemented")
+}
+func (UnimplementedClusterServiceServer) RotateCA(context.Context, *RotateCARequest) (*RotateCAResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method RotateCA not implemented")
 }
 func (UnimplementedClusterServiceServer) mustEmbedUnimplementedClusterServiceServer() {}
 func (UnimplementedClusterServiceServer) testEmbeddedByValue()                        {}
@@ -296,6 +318,24 @@ func _ClusterService_GenerateServerToken_Handler(srv interface{}, ctx context.Co
 	return interceptor(ctx, in, info, handler)
 }
 
+func _ClusterService_RotateCA_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(RotateCARequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(ClusterServiceServer).RotateCA(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: ClusterService_RotateCA_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(ClusterServiceServer).RotateCA(ctx, req.(*RotateCARequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
 // ClusterService_ServiceDesc is the grpc.ServiceDesc for ClusterService service.
 // It's only intended for direct use with grpc.RegisterService,
 // and not to be introspected or modified (even as a copy)
@@ -318,6 +358,10 @@ var ClusterService_ServiceDesc = grpc.ServiceDesc{
 		{
 			MethodName: "GenerateServerToken",
 			Handler:    _ClusterService_GenerateServerToken_Handler,
+		},
+		{
+			MethodName: "RotateCA",
+			Handler:    _ClusterService_RotateCA_Handler,
 		},
 	},
 	Streams: []grpc.StreamDesc{

@@ -251,7 +251,9 @@ type ZoneStatus struct {
 	LastSeen    *timestamppb.Timestamp `protobuf:"bytes,7,opt,name=last_seen,json=lastSeen,proto3" json:"last_seen,omitempty"`
 	Quarantined []*Quarantined         `protobuf:"bytes,8,rep,name=quarantined,proto3" json:"quarantined,omitempty"`
 	// The servers of the global that its instances are connected to.
-	Servers       []string `protobuf:"bytes,9,rep,name=servers,proto3" json:"servers,omitempty"`
+	Servers []string `protobuf:"bytes,9,rep,name=servers,proto3" json:"servers,omitempty"`
+	// The releases that its connected instances run, sorted.
+	Versions      []string `protobuf:"bytes,10,rep,name=versions,proto3" json:"versions,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -345,6 +347,13 @@ func (x *ZoneStatus) GetQuarantined() []*Quarantined {
 func (x *ZoneStatus) GetServers() []string {
 	if x != nil {
 		return x.Servers
+	}
+	return nil
+}
+
+func (x *ZoneStatus) GetVersions() []string {
+	if x != nil {
+		return x.Versions
 	}
 	return nil
 }
@@ -568,7 +577,7 @@ const file_meridian_v1_control_proto_rawDesc = "" +
 	"\rZonesResponse\x12-\n" +
 	"\x05zones\x18\x01 \x03(\v2\x17.meridian.v1.ZoneStatusR\x05zones\x12\x1a\n" +
 	"\brevision\x18\x02 \x01(\x04R\brevision\x12\x14\n" +
-	"\x05notes\x18\x03 \x03(\tR\x05notes\"\xb0\x02\n" +
+	"\x05notes\x18\x03 \x03(\tR\x05notes\"\xcc\x02\n" +
 	"\n" +
 	"ZoneStatus\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x14\n" +
@@ -580,7 +589,9 @@ const file_meridian_v1_control_proto_rawDesc = "" +
 	"last_error\x18\x06 \x01(\tR\tlastError\x127\n" +
 	"\tlast_seen\x18\a \x01(\v2\x1a.google.protobuf.TimestampR\blastSeen\x12:\n" +
 	"\vquarantined\x18\b \x03(\v2\x18.meridian.v1.QuarantinedR\vquarantined\x12\x18\n" +
-	"\aservers\x18\t \x03(\tR\aservers\"}\n" +
+	"\aservers\x18\t \x03(\tR\aservers\x12\x1a\n" +
+	"\bversions\x18\n" +
+	" \x03(\tR\bversions\"}\n" +
 	"\vQuarantined\x12\x12\n" +
 	"\x04kind\x18\x01 \x01(\tR\x04kind\x12\x12\n" +
 	"\x04mesh\x18\x02 \x01(\tR\x04mesh\x12\x12\n" +

@@ -1576,6 +1576,96 @@ func (x *RestoreResponse) GetDeletedKeys() uint32 {
 	return 0
 }
 
+type AuthoritiesRequest struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *AuthoritiesRequest) Reset() {
+	*x = AuthoritiesRequest{}
+	mi := &file_peer_v1_peer_proto_msgTypes[23]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *AuthoritiesRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*AuthoritiesRequest) ProtoMessage() {}
+
+func (x *AuthoritiesRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_peer_v1_peer_proto_msgTypes[23]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use AuthoritiesRequest.ProtoReflect.Descriptor instead.
+func (*AuthoritiesRequest) Descriptor() ([]byte, []int) {
+	return file_peer_v1_peer_proto_rawDescGZIP(), []int{23}
+}
+
+type AuthoritiesResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// SHA-256 of the sorted certificates of those that it trusts, and of the one that
+	// signed its certificate, in hexadecimal.
+	Trusted       string `protobuf:"bytes,1,opt,name=trusted,proto3" json:"trusted,omitempty"`
+	Signer        string `protobuf:"bytes,2,opt,name=signer,proto3" json:"signer,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *AuthoritiesResponse) Reset() {
+	*x = AuthoritiesResponse{}
+	mi := &file_peer_v1_peer_proto_msgTypes[24]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *AuthoritiesResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*AuthoritiesResponse) ProtoMessage() {}
+
+func (x *AuthoritiesResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_peer_v1_peer_proto_msgTypes[24]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use AuthoritiesResponse.ProtoReflect.Descriptor instead.
+func (*AuthoritiesResponse) Descriptor() ([]byte, []int) {
+	return file_peer_v1_peer_proto_rawDescGZIP(), []int{24}
+}
+
+func (x *AuthoritiesResponse) GetTrusted() string {
+	if x != nil {
+		return x.Trusted
+	}
+	return ""
+}
+
+func (x *AuthoritiesResponse) GetSigner() string {
+	if x != nil {
+		return x.Signer
+	}
+	return ""
+}
+
 type ZonesRequest struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	unknownFields protoimpl.UnknownFields
@@ -1584,7 +1674,7 @@ type ZonesRequest struct {
 
 func (x *ZonesRequest) Reset() {
 	*x = ZonesRequest{}
-	mi := &file_peer_v1_peer_proto_msgTypes[23]
+	mi := &file_peer_v1_peer_proto_msgTypes[25]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1596,7 +1686,7 @@ func (x *ZonesRequest) String() string {
 func (*ZonesRequest) ProtoMessage() {}
 
 func (x *ZonesRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_peer_v1_peer_proto_msgTypes[23]
+	mi := &file_peer_v1_peer_proto_msgTypes[25]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1609,7 +1699,7 @@ func (x *ZonesRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ZonesRequest.ProtoReflect.Descriptor instead.
 func (*ZonesRequest) Descriptor() ([]byte, []int) {
-	return file_peer_v1_peer_proto_rawDescGZIP(), []int{23}
+	return file_peer_v1_peer_proto_rawDescGZIP(), []int{25}
 }
 
 type ZonesResponse struct {
@@ -1621,7 +1711,7 @@ type ZonesResponse struct {
 
 func (x *ZonesResponse) Reset() {
 	*x = ZonesResponse{}
-	mi := &file_peer_v1_peer_proto_msgTypes[24]
+	mi := &file_peer_v1_peer_proto_msgTypes[26]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1633,7 +1723,7 @@ func (x *ZonesResponse) String() string {
 func (*ZonesResponse) ProtoMessage() {}
 
 func (x *ZonesResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_peer_v1_peer_proto_msgTypes[24]
+	mi := &file_peer_v1_peer_proto_msgTypes[26]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1646,7 +1736,7 @@ func (x *ZonesResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ZonesResponse.ProtoReflect.Descriptor instead.
 func (*ZonesResponse) Descriptor() ([]byte, []int) {
-	return file_peer_v1_peer_proto_rawDescGZIP(), []int{24}
+	return file_peer_v1_peer_proto_rawDescGZIP(), []int{26}
 }
 
 func (x *ZonesResponse) GetReport() *ZoneReport {
@@ -1680,7 +1770,7 @@ type ZoneReport struct {
 
 func (x *ZoneReport) Reset() {
 	*x = ZoneReport{}
-	mi := &file_peer_v1_peer_proto_msgTypes[25]
+	mi := &file_peer_v1_peer_proto_msgTypes[27]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1692,7 +1782,7 @@ func (x *ZoneReport) String() string {
 func (*ZoneReport) ProtoMessage() {}
 
 func (x *ZoneReport) ProtoReflect() protoreflect.Message {
-	mi := &file_peer_v1_peer_proto_msgTypes[25]
+	mi := &file_peer_v1_peer_proto_msgTypes[27]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1705,7 +1795,7 @@ func (x *ZoneReport) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ZoneReport.ProtoReflect.Descriptor instead.
 func (*ZoneReport) Descriptor() ([]byte, []int) {
-	return file_peer_v1_peer_proto_rawDescGZIP(), []int{25}
+	return file_peer_v1_peer_proto_rawDescGZIP(), []int{27}
 }
 
 func (x *ZoneReport) GetServer() string {
@@ -1782,14 +1872,18 @@ type ZoneInstance struct {
 	LastError   string             `protobuf:"bytes,9,opt,name=last_error,json=lastError,proto3" json:"last_error,omitempty"`
 	Quarantined []*v11.Quarantined `protobuf:"bytes,10,rep,name=quarantined,proto3" json:"quarantined,omitempty"`
 	// Of a WaitAppliedResponse: it has applied the revision.
-	Applied       bool `protobuf:"varint,11,opt,name=applied,proto3" json:"applied,omitempty"`
+	Applied bool `protobuf:"varint,11,opt,name=applied,proto3" json:"applied,omitempty"`
+	// The authorities by which it verifies servers, as in an Ack.
+	Authorities string `protobuf:"bytes,12,opt,name=authorities,proto3" json:"authorities,omitempty"`
+	// The release that it runs.
+	Version       string `protobuf:"bytes,13,opt,name=version,proto3" json:"version,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *ZoneInstance) Reset() {
 	*x = ZoneInstance{}
-	mi := &file_peer_v1_peer_proto_msgTypes[26]
+	mi := &file_peer_v1_peer_proto_msgTypes[28]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1801,7 +1895,7 @@ func (x *ZoneInstance) String() string {
 func (*ZoneInstance) ProtoMessage() {}
 
 func (x *ZoneInstance) ProtoReflect() protoreflect.Message {
-	mi := &file_peer_v1_peer_proto_msgTypes[26]
+	mi := &file_peer_v1_peer_proto_msgTypes[28]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1814,7 +1908,7 @@ func (x *ZoneInstance) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ZoneInstance.ProtoReflect.Descriptor instead.
 func (*ZoneInstance) Descriptor() ([]byte, []int) {
-	return file_peer_v1_peer_proto_rawDescGZIP(), []int{26}
+	return file_peer_v1_peer_proto_rawDescGZIP(), []int{28}
 }
 
 func (x *ZoneInstance) GetZone() string {
@@ -1894,6 +1988,20 @@ func (x *ZoneInstance) GetApplied() bool {
 	return false
 }
 
+func (x *ZoneInstance) GetAuthorities() string {
+	if x != nil {
+		return x.Authorities
+	}
+	return ""
+}
+
+func (x *ZoneInstance) GetVersion() string {
+	if x != nil {
+		return x.Version
+	}
+	return ""
+}
+
 type AskRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	Zone  string                 `protobuf:"bytes,1,opt,name=zone,proto3" json:"zone,omitempty"`
@@ -1905,7 +2013,7 @@ type AskRequest struct {
 
 func (x *AskRequest) Reset() {
 	*x = AskRequest{}
-	mi := &file_peer_v1_peer_proto_msgTypes[27]
+	mi := &file_peer_v1_peer_proto_msgTypes[29]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1917,7 +2025,7 @@ func (x *AskRequest) String() string {
 func (*AskRequest) ProtoMessage() {}
 
 func (x *AskRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_peer_v1_peer_proto_msgTypes[27]
+	mi := &file_peer_v1_peer_proto_msgTypes[29]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1930,7 +2038,7 @@ func (x *AskRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AskRequest.ProtoReflect.Descriptor instead.
 func (*AskRequest) Descriptor() ([]byte, []int) {
-	return file_peer_v1_peer_proto_rawDescGZIP(), []int{27}
+	return file_peer_v1_peer_proto_rawDescGZIP(), []int{29}
 }
 
 func (x *AskRequest) GetZone() string {
@@ -1963,7 +2071,7 @@ type AskResponse struct {
 
 func (x *AskResponse) Reset() {
 	*x = AskResponse{}
-	mi := &file_peer_v1_peer_proto_msgTypes[28]
+	mi := &file_peer_v1_peer_proto_msgTypes[30]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1975,7 +2083,7 @@ func (x *AskResponse) String() string {
 func (*AskResponse) ProtoMessage() {}
 
 func (x *AskResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_peer_v1_peer_proto_msgTypes[28]
+	mi := &file_peer_v1_peer_proto_msgTypes[30]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1988,7 +2096,7 @@ func (x *AskResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AskResponse.ProtoReflect.Descriptor instead.
 func (*AskResponse) Descriptor() ([]byte, []int) {
-	return file_peer_v1_peer_proto_rawDescGZIP(), []int{28}
+	return file_peer_v1_peer_proto_rawDescGZIP(), []int{30}
 }
 
 func (x *AskResponse) GetAnswer() []byte {
@@ -2037,7 +2145,7 @@ type WaitAppliedRequest struct {
 
 func (x *WaitAppliedRequest) Reset() {
 	*x = WaitAppliedRequest{}
-	mi := &file_peer_v1_peer_proto_msgTypes[29]
+	mi := &file_peer_v1_peer_proto_msgTypes[31]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2049,7 +2157,7 @@ func (x *WaitAppliedRequest) String() string {
 func (*WaitAppliedRequest) ProtoMessage() {}
 
 func (x *WaitAppliedRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_peer_v1_peer_proto_msgTypes[29]
+	mi := &file_peer_v1_peer_proto_msgTypes[31]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2062,7 +2170,7 @@ func (x *WaitAppliedRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WaitAppliedRequest.ProtoReflect.Descriptor instead.
 func (*WaitAppliedRequest) Descriptor() ([]byte, []int) {
-	return file_peer_v1_peer_proto_rawDescGZIP(), []int{29}
+	return file_peer_v1_peer_proto_rawDescGZIP(), []int{31}
 }
 
 func (x *WaitAppliedRequest) GetRevision() uint64 {
@@ -2088,7 +2196,7 @@ type WaitAppliedResponse struct {
 
 func (x *WaitAppliedResponse) Reset() {
 	*x = WaitAppliedResponse{}
-	mi := &file_peer_v1_peer_proto_msgTypes[30]
+	mi := &file_peer_v1_peer_proto_msgTypes[32]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2100,7 +2208,7 @@ func (x *WaitAppliedResponse) String() string {
 func (*WaitAppliedResponse) ProtoMessage() {}
 
 func (x *WaitAppliedResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_peer_v1_peer_proto_msgTypes[30]
+	mi := &file_peer_v1_peer_proto_msgTypes[32]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2113,7 +2221,7 @@ func (x *WaitAppliedResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WaitAppliedResponse.ProtoReflect.Descriptor instead.
 func (*WaitAppliedResponse) Descriptor() ([]byte, []int) {
-	return file_peer_v1_peer_proto_rawDescGZIP(), []int{30}
+	return file_peer_v1_peer_proto_rawDescGZIP(), []int{32}
 }
 
 func (x *WaitAppliedResponse) GetReport() *ZoneReport {
@@ -2239,7 +2347,11 @@ const file_peer_v1_peer_proto_rawDesc = "" +
 	"\tkept_keys\x18\a \x01(\rR\bkeptKeys\x12\x1f\n" +
 	"\vkept_tokens\x18\b \x01(\rR\n" +
 	"keptTokens\x12!\n" +
-	"\fdeleted_keys\x18\t \x01(\rR\vdeletedKeys\"\x0e\n" +
+	"\fdeleted_keys\x18\t \x01(\rR\vdeletedKeys\"\x14\n" +
+	"\x12AuthoritiesRequest\"G\n" +
+	"\x13AuthoritiesResponse\x12\x18\n" +
+	"\atrusted\x18\x01 \x01(\tR\atrusted\x12\x16\n" +
+	"\x06signer\x18\x02 \x01(\tR\x06signer\"\x0e\n" +
 	"\fZonesRequest\"E\n" +
 	"\rZonesResponse\x124\n" +
 	"\x06report\x18\x01 \x01(\v2\x1c.meridian.peer.v1.ZoneReportR\x06report\"\x89\x02\n" +
@@ -2252,7 +2364,7 @@ const file_peer_v1_peer_proto_rawDesc = "" +
 	"\achanged\x18\a \x01(\x04R\achanged\x12\x16\n" +
 	"\x06digest\x18\b \x01(\fR\x06digest\x12\x18\n" +
 	"\areached\x18\x05 \x01(\bR\areached\x12\x12\n" +
-	"\x04late\x18\x06 \x03(\tR\x04late\"\xd3\x02\n" +
+	"\x04late\x18\x06 \x03(\tR\x04late\"\x8f\x03\n" +
 	"\fZoneInstance\x12\x12\n" +
 	"\x04zone\x18\x01 \x01(\tR\x04zone\x12\x0e\n" +
 	"\x02id\x18\x02 \x01(\tR\x02id\x12\x14\n" +
@@ -2266,7 +2378,9 @@ const file_peer_v1_peer_proto_rawDesc = "" +
 	"last_error\x18\t \x01(\tR\tlastError\x12:\n" +
 	"\vquarantined\x18\n" +
 	" \x03(\v2\x18.meridian.v1.QuarantinedR\vquarantined\x12\x18\n" +
-	"\aapplied\x18\v \x01(\bR\aapplied\"<\n" +
+	"\aapplied\x18\v \x01(\bR\aapplied\x12 \n" +
+	"\vauthorities\x18\f \x01(\tR\vauthorities\x12\x18\n" +
+	"\aversion\x18\r \x01(\tR\aversion\"<\n" +
 	"\n" +
 	"AskRequest\x12\x12\n" +
 	"\x04zone\x18\x01 \x01(\tR\x04zone\x12\x1a\n" +
@@ -2290,11 +2404,12 @@ const file_peer_v1_peer_proto_rawDesc = "" +
 	"\tAddMember\x12\".meridian.peer.v1.AddMemberRequest\x1a#.meridian.peer.v1.AddMemberResponse\x12]\n" +
 	"\fRemoveMember\x12%.meridian.peer.v1.RemoveMemberRequest\x1a&.meridian.peer.v1.RemoveMemberResponse\x12o\n" +
 	"\x12TransferLeadership\x12+.meridian.peer.v1.TransferLeadershipRequest\x1a,.meridian.peer.v1.TransferLeadershipResponse\x12P\n" +
-	"\aRestore\x12 .meridian.peer.v1.RestoreRequest\x1a!.meridian.peer.v1.RestoreResponse(\x012\xf7\x01\n" +
+	"\aRestore\x12 .meridian.peer.v1.RestoreRequest\x1a!.meridian.peer.v1.RestoreResponse(\x012\xd3\x02\n" +
 	"\vZoneService\x12H\n" +
 	"\x05Zones\x12\x1e.meridian.peer.v1.ZonesRequest\x1a\x1f.meridian.peer.v1.ZonesResponse\x12B\n" +
 	"\x03Ask\x12\x1c.meridian.peer.v1.AskRequest\x1a\x1d.meridian.peer.v1.AskResponse\x12Z\n" +
-	"\vWaitApplied\x12$.meridian.peer.v1.WaitAppliedRequest\x1a%.meridian.peer.v1.WaitAppliedResponseB\x1dZ\x1bmeridian/api/peer/v1;peerv1b\x06proto3"
+	"\vWaitApplied\x12$.meridian.peer.v1.WaitAppliedRequest\x1a%.meridian.peer.v1.WaitAppliedResponse\x12Z\n" +
+	"\vAuthorities\x12$.meridian.peer.v1.AuthoritiesRequest\x1a%.meridian.peer.v1.AuthoritiesResponseB\x1dZ\x1bmeridian/api/peer/v1;peerv1b\x06proto3"
 
 var (
 	file_peer_v1_peer_proto_rawDescOnce sync.Once
@@ -2308,7 +2423,7 @@ func file_peer_v1_peer_proto_rawDescGZIP() []byte {
 	return file_peer_v1_peer_proto_rawDescData
 }
 
-var file_peer_v1_peer_proto_msgTypes = make([]protoimpl.MessageInfo, 31)
+var file_peer_v1_peer_proto_msgTypes = make([]protoimpl.MessageInfo, 33)
 var file_peer_v1_peer_proto_goTypes = []any{
 	(*ProposeRequest)(nil),             // 0: meridian.peer.v1.ProposeRequest
 	(*ProposeResponse)(nil),            // 1: meridian.peer.v1.ProposeResponse
@@ -2333,16 +2448,18 @@ var file_peer_v1_peer_proto_goTypes = []any{
 	(*TransferLeadershipResponse)(nil), // 20: meridian.peer.v1.TransferLeadershipResponse
 	(*RestoreRequest)(nil),             // 21: meridian.peer.v1.RestoreRequest
 	(*RestoreResponse)(nil),            // 22: meridian.peer.v1.RestoreResponse
-	(*ZonesRequest)(nil),               // 23: meridian.peer.v1.ZonesRequest
-	(*ZonesResponse)(nil),              // 24: meridian.peer.v1.ZonesResponse
-	(*ZoneReport)(nil),                 // 25: meridian.peer.v1.ZoneReport
-	(*ZoneInstance)(nil),               // 26: meridian.peer.v1.ZoneInstance
-	(*AskRequest)(nil),                 // 27: meridian.peer.v1.AskRequest
-	(*AskResponse)(nil),                // 28: meridian.peer.v1.AskResponse
-	(*WaitAppliedRequest)(nil),         // 29: meridian.peer.v1.WaitAppliedRequest
-	(*WaitAppliedResponse)(nil),        // 30: meridian.peer.v1.WaitAppliedResponse
-	(*v1.Epoch)(nil),                   // 31: meridian.sync.v1.Epoch
-	(*v11.Quarantined)(nil),            // 32: meridian.v1.Quarantined
+	(*AuthoritiesRequest)(nil),         // 23: meridian.peer.v1.AuthoritiesRequest
+	(*AuthoritiesResponse)(nil),        // 24: meridian.peer.v1.AuthoritiesResponse
+	(*ZonesRequest)(nil),               // 25: meridian.peer.v1.ZonesRequest
+	(*ZonesResponse)(nil),              // 26: meridian.peer.v1.ZonesResponse
+	(*ZoneReport)(nil),                 // 27: meridian.peer.v1.ZoneReport
+	(*ZoneInstance)(nil),               // 28: meridian.peer.v1.ZoneInstance
+	(*AskRequest)(nil),                 // 29: meridian.peer.v1.AskRequest
+	(*AskResponse)(nil),                // 30: meridian.peer.v1.AskResponse
+	(*WaitAppliedRequest)(nil),         // 31: meridian.peer.v1.WaitAppliedRequest
+	(*WaitAppliedResponse)(nil),        // 32: meridian.peer.v1.WaitAppliedResponse
+	(*v1.Epoch)(nil),                   // 33: meridian.sync.v1.Epoch
+	(*v11.Quarantined)(nil),            // 34: meridian.v1.Quarantined
 }
 var file_peer_v1_peer_proto_depIdxs = []int32{
 	3,  // 0: meridian.peer.v1.ProposeResponse.results:type_name -> meridian.peer.v1.OpResult
@@ -2359,12 +2476,12 @@ var file_peer_v1_peer_proto_depIdxs = []int32{
 	2,  // 11: meridian.peer.v1.InvalidOp.key:type_name -> meridian.peer.v1.Key
 	14, // 12: meridian.peer.v1.StatusResponse.members:type_name -> meridian.peer.v1.MemberAddress
 	14, // 13: meridian.peer.v1.AddMemberResponse.members:type_name -> meridian.peer.v1.MemberAddress
-	25, // 14: meridian.peer.v1.ZonesResponse.report:type_name -> meridian.peer.v1.ZoneReport
-	31, // 15: meridian.peer.v1.ZoneReport.epoch:type_name -> meridian.sync.v1.Epoch
-	26, // 16: meridian.peer.v1.ZoneReport.instances:type_name -> meridian.peer.v1.ZoneInstance
-	31, // 17: meridian.peer.v1.ZoneInstance.epoch:type_name -> meridian.sync.v1.Epoch
-	32, // 18: meridian.peer.v1.ZoneInstance.quarantined:type_name -> meridian.v1.Quarantined
-	25, // 19: meridian.peer.v1.WaitAppliedResponse.report:type_name -> meridian.peer.v1.ZoneReport
+	27, // 14: meridian.peer.v1.ZonesResponse.report:type_name -> meridian.peer.v1.ZoneReport
+	33, // 15: meridian.peer.v1.ZoneReport.epoch:type_name -> meridian.sync.v1.Epoch
+	28, // 16: meridian.peer.v1.ZoneReport.instances:type_name -> meridian.peer.v1.ZoneInstance
+	33, // 17: meridian.peer.v1.ZoneInstance.epoch:type_name -> meridian.sync.v1.Epoch
+	34, // 18: meridian.peer.v1.ZoneInstance.quarantined:type_name -> meridian.v1.Quarantined
+	27, // 19: meridian.peer.v1.WaitAppliedResponse.report:type_name -> meridian.peer.v1.ZoneReport
 	0,  // 20: meridian.peer.v1.RaftService.Propose:input_type -> meridian.peer.v1.ProposeRequest
 	10, // 21: meridian.peer.v1.RaftService.ReadIndex:input_type -> meridian.peer.v1.ReadIndexRequest
 	12, // 22: meridian.peer.v1.RaftService.Status:input_type -> meridian.peer.v1.StatusRequest
@@ -2372,21 +2489,23 @@ var file_peer_v1_peer_proto_depIdxs = []int32{
 	17, // 24: meridian.peer.v1.RaftService.RemoveMember:input_type -> meridian.peer.v1.RemoveMemberRequest
 	19, // 25: meridian.peer.v1.RaftService.TransferLeadership:input_type -> meridian.peer.v1.TransferLeadershipRequest
 	21, // 26: meridian.peer.v1.RaftService.Restore:input_type -> meridian.peer.v1.RestoreRequest
-	23, // 27: meridian.peer.v1.ZoneService.Zones:input_type -> meridian.peer.v1.ZonesRequest
-	27, // 28: meridian.peer.v1.ZoneService.Ask:input_type -> meridian.peer.v1.AskRequest
-	29, // 29: meridian.peer.v1.ZoneService.WaitApplied:input_type -> meridian.peer.v1.WaitAppliedRequest
-	1,  // 30: meridian.peer.v1.RaftService.Propose:output_type -> meridian.peer.v1.ProposeResponse
-	11, // 31: meridian.peer.v1.RaftService.ReadIndex:output_type -> meridian.peer.v1.ReadIndexResponse
-	13, // 32: meridian.peer.v1.RaftService.Status:output_type -> meridian.peer.v1.StatusResponse
-	16, // 33: meridian.peer.v1.RaftService.AddMember:output_type -> meridian.peer.v1.AddMemberResponse
-	18, // 34: meridian.peer.v1.RaftService.RemoveMember:output_type -> meridian.peer.v1.RemoveMemberResponse
-	20, // 35: meridian.peer.v1.RaftService.TransferLeadership:output_type -> meridian.peer.v1.TransferLeadershipResponse
-	22, // 36: meridian.peer.v1.RaftService.Restore:output_type -> meridian.peer.v1.RestoreResponse
-	24, // 37: meridian.peer.v1.ZoneService.Zones:output_type -> meridian.peer.v1.ZonesResponse
-	28, // 38: meridian.peer.v1.ZoneService.Ask:output_type -> meridian.peer.v1.AskResponse
-	30, // 39: meridian.peer.v1.ZoneService.WaitApplied:output_type -> meridian.peer.v1.WaitAppliedResponse
-	30, // [30:40] is the sub-list for method output_type
-	20, // [20:30] is the sub-list for method input_type
+	25, // 27: meridian.peer.v1.ZoneService.Zones:input_type -> meridian.peer.v1.ZonesRequest
+	29, // 28: meridian.peer.v1.ZoneService.Ask:input_type -> meridian.peer.v1.AskRequest
+	31, // 29: meridian.peer.v1.ZoneService.WaitApplied:input_type -> meridian.peer.v1.WaitAppliedRequest
+	23, // 30: meridian.peer.v1.ZoneService.Authorities:input_type -> meridian.peer.v1.AuthoritiesRequest
+	1,  // 31: meridian.peer.v1.RaftService.Propose:output_type -> meridian.peer.v1.ProposeResponse
+	11, // 32: meridian.peer.v1.RaftService.ReadIndex:output_type -> meridian.peer.v1.ReadIndexResponse
+	13, // 33: meridian.peer.v1.RaftService.Status:output_type -> meridian.peer.v1.StatusResponse
+	16, // 34: meridian.peer.v1.RaftService.AddMember:output_type -> meridian.peer.v1.AddMemberResponse
+	18, // 35: meridian.peer.v1.RaftService.RemoveMember:output_type -> meridian.peer.v1.RemoveMemberResponse
+	20, // 36: meridian.peer.v1.RaftService.TransferLeadership:output_type -> meridian.peer.v1.TransferLeadershipResponse
+	22, // 37: meridian.peer.v1.RaftService.Restore:output_type -> meridian.peer.v1.RestoreResponse
+	26, // 38: meridian.peer.v1.ZoneService.Zones:output_type -> meridian.peer.v1.ZonesResponse
+	30, // 39: meridian.peer.v1.ZoneService.Ask:output_type -> meridian.peer.v1.AskResponse
+	32, // 40: meridian.peer.v1.ZoneService.WaitApplied:output_type -> meridian.peer.v1.WaitAppliedResponse
+	24, // 41: meridian.peer.v1.ZoneService.Authorities:output_type -> meridian.peer.v1.AuthoritiesResponse
+	31, // [31:42] is the sub-list for method output_type
+	20, // [20:31] is the sub-list for method input_type
 	20, // [20:20] is the sub-list for extension type_name
 	20, // [20:20] is the sub-list for extension extendee
 	0,  // [0:20] is the sub-list for field type_name
@@ -2410,7 +2529,7 @@ func file_peer_v1_peer_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_peer_v1_peer_proto_rawDesc), len(file_peer_v1_peer_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   31,
+			NumMessages:   33,
 			NumExtensions: 0,
 			NumServices:   2,
 		},

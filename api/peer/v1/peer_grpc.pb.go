@@ -381,6 +381,7 @@ const (
 	ZoneService_Zones_FullMethodName       = "/meridian.peer.v1.ZoneService/Zones"
 	ZoneService_Ask_FullMethodName         = "/meridian.peer.v1.ZoneService/Ask"
 	ZoneService_WaitApplied_FullMethodName = "/meridian.peer.v1.ZoneService/WaitApplied"
+	ZoneService_Authorities_FullMethodName = "/meridian.peer.v1.ZoneService/Authorities"
 )
 
 // ZoneServiceClient is the client API for ZoneService service.
@@ -398,6 +399,9 @@ type ZoneServiceClient interface {
 	// persisted a revision, or when the patience is at its end: the report says
 	// how far they have come.
 	WaitApplied(ctx context.Context, in *WaitAppliedRequest, opts ...grpc.CallOption) (*WaitAppliedResponse, error)
+	// Authorities says by which certificate authorities this server verifies others
+	// and is verified.
+	Authorities(ctx context.Context, in *AuthoritiesRequest, opts ...grpc.CallOption) (*AuthoritiesResponse, error)
 }
 
 type zoneServiceClient struct {
@@ -438,6 +442,16 @@ func (c *zoneServiceClient) WaitApplied(ctx context.Context, in *WaitAppliedRequ
 	return out, nil
 }
 
+func (c *zoneServiceClient) Authorities(ctx context.Context, in *AuthoritiesRequest, opts ...grpc.CallOption) (*AuthoritiesResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(AuthoritiesResponse)
+	err := c.cc.Invoke(ctx, ZoneService_Authorities_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
 // ZoneServiceServer is the server API for ZoneService service.
 // All implementations must embed UnimplementedZoneServiceServer
 // for forward compatibility.
@@ -453,6 +467,9 @@ type ZoneServiceServer interface {
 	// persisted a revision, or when the patience is at its end: the report says
 	// how far they have come.
 	WaitApplied(context.Context, *WaitAppliedRequest) (*WaitAppliedResponse, error)
+	// Authorities says by which certificate authorities this server verifies others
+	// and is verified.
+	Authorities(context.Context, *AuthoritiesRequest) (*AuthoritiesResponse, error)
 	mustEmbedUnimplementedZoneServiceServer()
 }
 
@@ -471,6 +488,9 @@ func (UnimplementedZoneServiceServer) Ask(context.Context, *AskRequest) (*AskRes
 }
 func (UnimplementedZoneServiceServer) WaitApplied(context.Context, *WaitAppliedRequest) (*WaitAppliedResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method WaitApplied not implemented")
+}
+func (UnimplementedZoneServiceServer) Authorities(context.Context, *AuthoritiesRequest) (*AuthoritiesResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method Authorities not implemented")
 }
 func (UnimplementedZoneServiceServer) mustEmbedUnimplementedZoneServiceServer() {}
 func (UnimplementedZoneServiceServer) testEmbeddedByValue()                     {}
@@ -547,6 +567,24 @@ func _ZoneService_WaitApplied_Handler(srv interface{}, ctx context.Context, dec 
 	return interceptor(ctx, in, info, handler)
 }
 
+func _ZoneService_Authorities_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(AuthoritiesRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(ZoneServiceServer).Authorities(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: ZoneService_Authorities_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(ZoneServiceServer).Authorities(ctx, req.(*AuthoritiesRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
 // ZoneService_ServiceDesc is the grpc.ServiceDesc for ZoneService service.
 // It's only intended for direct use with grpc.RegisterService,
 // and not to be introspected or modified (even as a copy)
@@ -565,6 +603,10 @@ var ZoneService_ServiceDesc = grpc.ServiceDesc{
 		{
 			MethodName: "WaitApplied",
 			Handler:    _ZoneService_WaitApplied_Handler,
+		},
+		{
+			MethodName: "Authorities",
+			Handler:    _ZoneService_Authorities_Handler,
 		},
 	},
 	Streams:  []grpc.StreamDesc{},

@@ -1174,7 +1174,10 @@ type Ack struct {
 	// last Welcome.
 	Consumed uint64 `protobuf:"varint,5,opt,name=consumed,proto3" json:"consumed,omitempty"`
 	// The epoch that revision belongs to.
-	Epoch         *Epoch `protobuf:"bytes,6,opt,name=epoch,proto3" json:"epoch,omitempty"`
+	Epoch *Epoch `protobuf:"bytes,6,opt,name=epoch,proto3" json:"epoch,omitempty"`
+	// The authorities by which the zone verifies the global's servers: the SHA-256
+	// of their sorted certificates, in hexadecimal. Empty: the system's.
+	Authorities   string `protobuf:"bytes,7,opt,name=authorities,proto3" json:"authorities,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1249,6 +1252,13 @@ func (x *Ack) GetEpoch() *Epoch {
 		return x.Epoch
 	}
 	return nil
+}
+
+func (x *Ack) GetAuthorities() string {
+	if x != nil {
+		return x.Authorities
+	}
+	return ""
 }
 
 // Nack reports one resource that the zone keeps but cannot use.
@@ -1395,7 +1405,10 @@ func (x *Fence) GetMessage() string {
 type Servers struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// host:port of every server, this one among them.
-	Addresses     []string `protobuf:"bytes,1,rep,name=addresses,proto3" json:"addresses,omitempty"`
+	Addresses []string `protobuf:"bytes,1,rep,name=addresses,proto3" json:"addresses,omitempty"`
+	// The authorities that sign the servers' certificates, in PEM; absent when they
+	// are not the global's own to replace. The zone trusts these from now on.
+	Authorities   []byte `protobuf:"bytes,2,opt,name=authorities,proto3" json:"authorities,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1433,6 +1446,13 @@ func (*Servers) Descriptor() ([]byte, []int) {
 func (x *Servers) GetAddresses() []string {
 	if x != nil {
 		return x.Addresses
+	}
+	return nil
+}
+
+func (x *Servers) GetAuthorities() []byte {
+	if x != nil {
+		return x.Authorities
 	}
 	return nil
 }
@@ -1747,14 +1767,15 @@ const file_sync_v1_sync_proto_rawDesc = "" +
 	"\bBookmark\x12\x1a\n" +
 	"\brevision\x18\x01 \x01(\x04R\brevision\x12\x16\n" +
 	"\x06digest\x18\x02 \x01(\fR\x06digest\x12\x12\n" +
-	"\x04head\x18\x03 \x01(\x04R\x04head\"\xd2\x01\n" +
+	"\x04head\x18\x03 \x01(\x04R\x04head\"\xf4\x01\n" +
 	"\x03Ack\x12\x1a\n" +
 	"\brevision\x18\x01 \x01(\x04R\brevision\x12,\n" +
 	"\x05nacks\x18\x02 \x03(\v2\x16.meridian.sync.v1.NackR\x05nacks\x12 \n" +
 	"\vquarantined\x18\x03 \x01(\x04R\vquarantined\x12\x14\n" +
 	"\x05error\x18\x04 \x01(\tR\x05error\x12\x1a\n" +
 	"\bconsumed\x18\x05 \x01(\x04R\bconsumed\x12-\n" +
-	"\x05epoch\x18\x06 \x01(\v2\x17.meridian.sync.v1.EpochR\x05epoch\"\x90\x01\n" +
+	"\x05epoch\x18\x06 \x01(\v2\x17.meridian.sync.v1.EpochR\x05epoch\x12 \n" +
+	"\vauthorities\x18\a \x01(\tR\vauthorities\"\x90\x01\n" +
 	"\x04Nack\x12\x12\n" +
 	"\x04kind\x18\x01 \x01(\tR\x04kind\x12\x12\n" +
 	"\x04mesh\x18\x02 \x01(\tR\x04mesh\x12\x12\n" +
@@ -1764,9 +1785,10 @@ const file_sync_v1_sync_proto_rawDesc = "" +
 	"\acleared\x18\x06 \x01(\bR\acleared\"X\n" +
 	"\x05Fence\x125\n" +
 	"\x06reason\x18\x01 \x01(\x0e2\x1d.meridian.sync.v1.FenceReasonR\x06reason\x12\x18\n" +
-	"\amessage\x18\x02 \x01(\tR\amessage\"'\n" +
+	"\amessage\x18\x02 \x01(\tR\amessage\"I\n" +
 	"\aServers\x12\x1c\n" +
-	"\taddresses\x18\x01 \x03(\tR\taddresses\"N\n" +
+	"\taddresses\x18\x01 \x03(\tR\taddresses\x12 \n" +
+	"\vauthorities\x18\x02 \x01(\fR\vauthorities\"N\n" +
 	"\x03Ask\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\x04R\x02id\x12\x18\n" +
 	"\arequest\x18\x02 \x01(\fR\arequest\x12\x1d\n" +

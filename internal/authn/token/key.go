@@ -69,13 +69,18 @@ func ParseKeyID(s string) (KeyID, error) {
 	return id, nil
 }
 
-// IsSigningKey reports whether a resource holds the private half of a signing key.
+// AuthorityName names the GlobalSecret that holds the certificate authority which
+// is about to replace the one of this global.
+const AuthorityName = "certificate-authority"
+
+// IsSigningKey reports whether a resource holds the private half of a signing key,
+// of tokens or of servers' certificates.
 func IsSigningKey(key resource.Key) bool {
 	if key.Kind != resource.KindGlobalSecret {
 		return false
 	}
 	_, err := ParseKeyID(key.Name)
-	return err == nil
+	return err == nil || key.Name == AuthorityName
 }
 
 // withheld is the spec of a signing key in an answer.

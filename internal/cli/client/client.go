@@ -63,6 +63,9 @@ type Target struct {
 	tokenSource string
 	// source says where all this was configured, for messages.
 	source string
+	// learn has the configuration trust the authorities that a server has named; nil
+	// where it does not say which to trust.
+	learn func(named []byte) (bool, error)
 }
 
 // String lists the addresses.
@@ -82,6 +85,7 @@ type Client struct {
 	Target  Target
 	log     *dial.Log
 	Timeout time.Duration
+	headers *headers
 	// notice informs the user about retries.
 	notice func(format string, args ...any)
 }
@@ -110,14 +114,16 @@ func connect(t Target, timeout time.Duration, notice func(string, ...any)) (*Cli
 	if err != nil {
 		return nil, exit.Usagef("%w", err)
 	}
+	heard := &headers{ClientConnInterface: servers}
 	return &Client{
-		AdminServiceClient:   meridianv1.NewAdminServiceClient(servers),
-		InspectServiceClient: meridianv1.NewInspectServiceClient(servers),
-		ControlServiceClient: meridianv1.NewControlServiceClient(servers),
-		AccessServiceClient:  meridianv1.NewAccessServiceClient(servers),
-		TokenServiceClient:   meridianv1.NewTokenServiceClient(servers),
-		ClusterServiceClient: meridianv1.NewClusterServiceClient(servers),
+		AdminServiceClient:   meridianv1.NewAdminServiceClient(heard),
+		InspectServiceClient: meridianv1.NewInspectServiceClient(heard),
+		ControlServiceClient: meridianv1.NewControlServiceClient(heard),
+		AccessServiceClient:  meridianv1.NewAccessServiceClient(heard),
+		TokenServiceClient:   meridianv1.NewTokenServiceClient(heard),
+		ClusterServiceClient: meridianv1.NewClusterServiceClient(heard),
 		servers:              servers,
+		headers:              heard,
 		Target:               t,
 		log:                  log,
 		Timeout:              timeout,
@@ -125,8 +131,21 @@ func connect(t Target, timeout time.Duration, notice func(string, ...any)) (*Cli
 	}, nil
 }
 
-// Close releases the connection.
-func (c *Client) Close() { c.servers.Close() }
+// Close releases the connection. The authorities that a server has named meanwhile
+// are kept in the configuration.
+func (c *Client) Close() {
+	c.servers.Close()
+	named := c.headers.authorities()
+	if c.Target.learn == nil || len(named) == 0 {
+		return
+	}
+	switch changed, err := c.Target.learn(named); {
+	case err != nil && c.notice != nil:
+		c.notice("The control plane is changing its certificate authority, and the configuration could not be updated (%v): get a new one before the change is finished.", err)
+	case changed && c.notice != nil:
+		c.notice("The control plane is changing its certificate authority: the configuration trusts the new one now.")
+	}
+}
 
 // Call makes one request within the timeout. While a control plane that was
 // reached before is unavailable (it restarts, or it chooses a leader), or says that

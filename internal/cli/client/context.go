@@ -172,7 +172,14 @@ func (c *Flags) target() (Target, error) {
 		}
 		entry.CA, caSource = string(pem), c.caFile
 	}
-	return newTarget(entry, source, tokenSource, caSource)
+	t, err := newTarget(entry, source, tokenSource, caSource)
+	if err == nil && c.caFile == "" && entry.Name != "" && !entry.SkipVerify && !entry.Plaintext {
+		path, _, _ := c.ConfigPath()
+		t.learn = func(named []byte) (bool, error) {
+			return clientconfig.LearnAuthorities(path, entry.Name, entry.CA, named)
+		}
+	}
+	return t, err
 }
 
 func newTarget(entry clientconfig.ControlPlane, source, tokenSource, caSource string) (Target, error) {

@@ -1,0 +1,347 @@
+package global
+
+import (
+	"context"
+	"encoding/base64"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	meridianv1 "meridian/api/meridian/v1"
+	peerv1 "meridian/api/peer/v1"
+	"meridian/internal/authn/token"
+	"meridian/internal/commit"
+	"meridian/internal/pki"
+	"meridian/internal/resource"
+	"meridian/internal/rpcerr"
+	"meridian/internal/store"
+)
+
+// Why a rotation of the certificate authority does not continue, for programs.
+const (
+	reasonRotation      = "ROTATION_PHASE"
+	reasonNotEverywhere = "ROTATION_INCOMPLETE"
+)
+
+const (
+	// rotationPatience is how long a phase that begins is waited for, so that the
+	// answer says who takes longer.
+	rotationPatience = 5 * time.Second
+	rotationPause    = 100 * time.Millisecond
+)
+
+// authorityKey is where the rotation is replicated. It is kept like a signing key:
+// no client reads it.
+var authorityKey = resource.Key{Kind: resource.KindGlobalSecret, Name: token.AuthorityName}
+
+// storedRotation returns the rotation that a view holds; nil when there was none.
+func storedRotation(view *store.View) (*pki.Rotation, *resource.Resource, error) {
+	stored, ok := view.Get(authorityKey)
+	if !ok {
+		return nil, nil, nil
+	}
+	secret, ok := stored.Spec().(*resource.Secret)
+	if !ok {
+		return nil, nil, fmt.Errorf("%s is not a secret", authorityKey)
+	}
+	r, err := pki.DecodeRotation(secret.Bytes())
+	if err != nil {
+		return nil, nil, fmt.Errorf("%s: %w", authorityKey, err)
+	}
+	return &r, stored, nil
+}
+
+// RotateCA begins a phase of the replacement of the authority that signs servers'
+// certificates, or says how far it is.
+func (s *clusterService) RotateCA(ctx context.Context, req *meridianv1.RotateCARequest) (*meridianv1.RotateCAResponse, error) {
+	g := s.global
+	if err := g.Authorizer.RequireAdmin(ctx); err != nil {
+		return nil, err
+	}
+	if err := g.checkCanIssueCerts(); err != nil {
+		return nil, err
+	}
+	phase := pki.Phase(req.GetPhase())
+	if phase == "" {
+		if err := commit.Newest(ctx, g.Writer); err != nil {
+			return nil, err
+		}
+		return g.rotationStatus(ctx)
+	}
+	if !slices.Contains([]pki.Phase{pki.PhaseTrust, pki.PhaseSwitch, pki.PhaseFinish}, phase) {
+		return nil, rpcerr.New(rpcerr.Invalid, reasonRotation, "%q is no phase of a rotation: it is trust, switch or finish", req.GetPhase())
+	}
+	changed := false
+	_, err := commit.WriteNewest(ctx, g.Writer, func() (commit.Batch, error) {
+		batch, err := g.nextPhase(ctx, phase, req.GetForce())
+		changed = len(batch.Ops) > 0
+		return batch, err
+	})
+	if changed {
+		g.Audit.RecordOperation(ctx, operation("rotate-ca-"+string(phase), "all"), err)
+	}
+	if err != nil {
+		return nil, err
+	}
+	return g.awaitPhase(ctx)
+}
+
+// nextPhase decides that a phase begins: a batch without operations where it has
+// begun already.
+func (g *global) nextPhase(ctx context.Context, phase pki.Phase, force bool) (commit.Batch, error) {
+	now, stored, err := storedRotation(g.Store.View())
+	if err != nil {
+		return commit.Batch{}, err
+	}
+	if now != nil && now.Phase == phase {
+		return commit.Batch{}, nil
+	}
+	before := map[pki.Phase]pki.Phase{pki.PhaseTrust: pki.PhaseFinish, pki.PhaseSwitch: pki.PhaseTrust, pki.PhaseFinish: pki.PhaseSwitch}[phase]
+	if now == nil && phase != pki.PhaseTrust || now != nil && now.Phase != before {
+		return commit.Batch{}, rpcerr.New(rpcerr.Conflict, reasonRotation, "the rotation of the certificate authority %s, so %s cannot begin now; see `meridian cluster rotate-ca status`", describePhase(now), commandOf(phase))
+	}
+	if now != nil && !force {
+		if missing := g.rotationMissing(ctx, *now); len(missing) > 0 {
+			return commit.Batch{}, rpcerr.New(rpcerr.Conflict, reasonNotEverywhere,
+				"the rotation of the certificate authority %s, and that is not complete: %s; bring them back, remove them, or leave them behind with --force: they have to join again then", describePhase(now), describeMissing(missing))
+		}
+	}
+	var next pki.Rotation
+	if phase == pki.PhaseTrust {
+		if next, err = pki.NewRotation(g.peers.CA(), g.Now()); err != nil {
+			return commit.Batch{}, err
+		}
+	} else {
+		next = now.Next()
+	}
+	return rotationBatch(next, stored, g.Now())
+}
+
+// rotationBatch stores a rotation in place of what is there.
+func rotationBatch(r pki.Rotation, stored *resource.Resource, now time.Time) (commit.Batch, error) {
+	data, err := r.Encode()
+	if err != nil {
+		return commit.Batch{}, err
+	}
+	spec, err := json.Marshal(resource.Secret{Data: base64.StdEncoding.EncodeToString(data)})
+	if err != nil {
+		return commit.Batch{}, fmt.Errorf("encode %s: %w", authorityKey, err)
+	}
+	secret, _, err := resource.Build(resource.Meta{Key: authorityKey}, spec)
+	if err != nil {
+		return commit.Batch{}, fmt.Errorf("build %s: %w", authorityKey, err)
+	}
+	precondition := store.Precondition{Key: authorityKey}
+	if stored != nil {
+		precondition.Version, precondition.Revision = stored.Meta().Version, stored.Meta().Revision
+	}
+	return commit.Batch{Txn: store.Txn{Time: now, Ops: []store.Op{store.Put(secret)}, Preconditions: []store.Precondition{precondition}}}, nil
+}
+
+func describePhase(r *pki.Rotation) string {
+	if r == nil {
+		return "has not begun"
+	}
+	return map[pki.Phase]string{
+		pki.PhaseTrust:  "has every server, zone and client trust both authorities",
+		pki.PhaseSwitch: "has the new authority sign",
+		pki.PhaseFinish: "has finished and has the old authority forgotten",
+	}[r.Phase]
+}
+
+func commandOf(phase pki.Phase) string {
+	if phase == pki.PhaseTrust {
+		return "`meridian cluster rotate-ca start`"
+	}
+	return "`meridian cluster rotate-ca " + string(phase) + "`"
+}
+
+// maxMissing is how many of those that a phase waits for a message names.
+const maxMissing = 5
+
+func describeMissing(missing []*meridianv1.RotateCAMissing) string {
+	var names []string
+	for _, m := range missing[:min(maxMissing, len(missing))] {
+		names = append(names, fmt.Sprintf("%s %s (%s)", m.GetKind(), m.GetName(), m.GetReason()))
+	}
+	if more := len(missing) - maxMissing; more > 0 {
+		names = append(names, fmt.Sprintf("and %d more", more))
+	}
+	return strings.Join(names, ", ")
+}
+
+// awaitPhase waits a moment for a phase to be complete everywhere, and says how far
+// it is.
+func (g *global) awaitPhase(ctx context.Context) (*meridianv1.RotateCAResponse, error) {
+	patience, cancel := context.WithTimeout(ctx, rotationPatience)
+	defer cancel()
+	for {
+		status, err := g.rotationStatus(ctx)
+		if err != nil || len(status.GetMissing()) == 0 {
+			return status, err
+		}
+		select {
+		case <-patience.Done():
+			return status, nil
+		case <-time.After(rotationPause):
+		}
+	}
+}
+
+// rotationStatus says how far the rotation is.
+func (g *global) rotationStatus(ctx context.Context) (*meridianv1.RotateCAResponse, error) {
+	r, _, err := storedRotation(g.Store.View())
+	switch {
+	case err != nil:
+		return nil, err
+	case r == nil:
+		return &meridianv1.RotateCAResponse{Old: pki.Digest(g.peers.CAPEM())}, nil
+	}
+	out := &meridianv1.RotateCAResponse{
+		Phase: string(r.Phase), Old: pki.Digest([]byte(r.Old)), New: pki.Digest([]byte(r.New)), Missing: g.rotationMissing(ctx, *r),
+	}
+	if r.Phase != pki.PhaseFinish {
+		out.Notes = append(out.Notes, "a client learns the new authority when it calls a server before the end of the rotation; one that does not needs a new admin.yaml, bundle or CA file")
+		if base := g.peers.Base(); base != nil && !base.MayCross() {
+			out.Notes = append(out.Notes, "the old authority is of a release that did not allow cross-signing: from the switch on, only clients that have called a server since the start accept the servers")
+		}
+	}
+	if g.PKI != g.peers {
+		out.Notes = append(out.Notes, "clients and zones see a certificate that was given (--cert-file): the rotation is only about servers among each other")
+	}
+	return out, nil
+}
+
+// rotationMissing lists the servers and zones that have not completed the phase of
+// a rotation.
+func (g *global) rotationMissing(ctx context.Context, r pki.Rotation) []*meridianv1.RotateCAMissing {
+	trusted, signer := pki.Digest(r.Trusted()), pki.Digest(r.Signer())
+	ctx, cancel := context.WithTimeout(ctx, 2*surveyTimeout)
+	defer cancel()
+	var asking sync.WaitGroup
+	peers := g.otherServers()
+	missing := make([]*meridianv1.RotateCAMissing, len(peers), len(peers)+1)
+	for i, p := range peers {
+		asking.Go(func() {
+			asked, cancel := context.WithTimeout(ctx, surveyTimeout)
+			defer cancel()
+			answer, err := peerv1.NewZoneServiceClient(p.conn).Authorities(asked, &peerv1.AuthoritiesRequest{})
+			reason := ""
+			if err != nil {
+				reason = "it does not answer: " + describeError(err)
+			} else {
+				reason = lacks(answer, trusted, signer)
+			}
+			if reason != "" {
+				missing[i] = &meridianv1.RotateCAMissing{Kind: "server", Name: p.name, Reason: reason}
+			}
+		})
+	}
+	asking.Wait()
+	missing = slices.DeleteFunc(missing, func(m *meridianv1.RotateCAMissing) bool { return m == nil })
+	if reason := lacks(g.authorities(), trusted, signer); reason != "" {
+		missing = append(missing, &meridianv1.RotateCAMissing{Kind: "server", Name: g.cfg.Name, Reason: reason})
+	}
+	if g.PKI != g.peers {
+		return missing // zones verify another certificate
+	}
+	for _, z := range g.zonesEverywhere(ctx).zones {
+		reason := ""
+		switch {
+		case z.State == stateDisabled:
+		case len(z.Instances) == 0:
+			reason = "it is offline"
+		case z.Authorities != trusted:
+			reason = "it has not confirmed the authorities yet"
+		}
+		if reason != "" {
+			missing = append(missing, &meridianv1.RotateCAMissing{Kind: "zone", Name: string(z.Name), Reason: reason})
+		}
+	}
+	return missing
+}
+
+// lacks says what a server lacks to have completed a phase, "" when it is complete.
+func lacks(answer *peerv1.AuthoritiesResponse, trusted, signer string) string {
+	switch {
+	case answer.GetTrusted() != trusted:
+		return "it does not trust the authorities of this phase yet"
+	case answer.GetSigner() != signer:
+		return "its certificate is signed by the other authority"
+	}
+	return ""
+}
+
+// authorities says by which authorities this server verifies others and is
+// verified.
+func (g *global) authorities() *peerv1.AuthoritiesResponse {
+	out := &peerv1.AuthoritiesResponse{Trusted: pki.Digest(g.peers.CAPEM())}
+	if ca := g.peers.CA(); ca != nil {
+		out.Signer = pki.Digest(ca.CertificatePEM())
+	}
+	return out
+}
+
+// followAuthority takes this server through the phases of a rotation as the log
+// tells of them, until ctx ends.
+func (g *global) followAuthority(ctx context.Context) error {
+	view := g.Store.View()
+	for told := ""; ; {
+		if err := g.applyRotation(view); err != nil && err.Error() != told {
+			told = err.Error()
+			g.Log.Error("this server does not follow the rotation of the certificate authority", "error", err)
+		}
+		for last := view.Digest(resource.KindGlobalSecret); view.Digest(resource.KindGlobalSecret) == last; {
+			var err error
+			if view, err = g.Store.Await(ctx, view); err != nil {
+				return nil // ctx has ended
+			}
+		}
+	}
+}
+
+// applyRotation takes this server to the phase that a view holds.
+func (g *global) applyRotation(view *store.View) error {
+	r, _, err := storedRotation(view)
+	if err != nil || r == nil {
+		return err
+	}
+	changed, err := g.peers.Follow(*r)
+	if errors.Is(err, pki.ErrNotRotatable) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	g.rotated.Store(true)
+	if !changed {
+		return nil
+	}
+	g.Log.Info("the rotation of the certificate authority continues", "phase", r.Phase, "new", pki.Digest([]byte(r.New)))
+	g.Node.Recheck() // the old authority may be trusted no more
+	if g.PKI == g.peers && g.Keys.AdminToken() != "" {
+		return g.WriteAdminContext()
+	}
+	return nil
+}
+
+// announcedAuthorities are the authorities that clients are told of: once there has
+// been a rotation.
+func (g *global) announcedAuthorities() []byte {
+	if !g.rotated.Load() || g.PKI != g.peers {
+		return nil
+	}
+	return g.PKI.CAPEM()
+}
+
+// zoneAuthorities are the authorities that zones are to verify servers by.
+func (g *global) zoneAuthorities() []byte {
+	if g.PKI.CA() == nil {
+		return nil
+	}
+	return g.PKI.CAPEM()
+}
