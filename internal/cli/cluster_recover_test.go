@@ -14,7 +14,7 @@ import (
 	"meridian/internal/cli/clitest"
 	"meridian/internal/cli/exit"
 	"meridian/internal/consensus"
-	"meridian/internal/resource"
+	"meridian/internal/resource/resourcetest"
 	"meridian/internal/store"
 	"meridian/test/simnet"
 )
@@ -38,8 +38,7 @@ func twoServers(t *testing.T) (one, two, cluster string) {
 	}
 	one, a, st := open("one")
 	two, b, follower := open("two", "one")
-	r, _, err := resource.Build(resource.Meta{Key: resource.Key{Kind: "Mesh", Name: "default"}}, []byte("{}"))
-	require.NoError(t, err)
+	r := resourcetest.Build(t, "Mesh", "", "default", "{}")
 	result, err := a.Propose(t.Context(), store.Txn{Time: clitest.Epoch, Ops: []store.Op{store.Put(r)}})
 	require.NoError(t, err)
 	require.NoError(t, follower.Wait(t.Context(), result.Revision))

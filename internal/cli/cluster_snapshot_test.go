@@ -13,6 +13,7 @@ import (
 	"meridian/internal/cli/exit"
 	"meridian/internal/cli/print"
 	"meridian/internal/resource"
+	"meridian/internal/resource/resourcetest"
 	"meridian/internal/rpcerr"
 	"meridian/internal/store"
 )
@@ -22,8 +23,7 @@ func snapshotHarness(t *testing.T) (*harness, *clitest.Snapshots) {
 	h := newHarness(t)
 	s := store.New(store.DefaultOptions())
 	for i, name := range []string{"default", "other"} {
-		r, _, err := resource.Build(resource.Meta{Key: resource.Key{Kind: "Mesh", Name: name}}, []byte("{}"))
-		require.NoError(t, err)
+		r := resourcetest.Build(t, "Mesh", "", name, "{}")
 		require.NoError(t, s.Apply(resource.Revision(10*i+10), store.Txn{
 			Time: clitest.Epoch, Ops: []store.Op{store.Put(r)}, SetEpoch: &store.Epoch{ClusterID: "c1", Incarnation: 2},
 		}).Err)

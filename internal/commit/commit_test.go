@@ -14,15 +14,14 @@ import (
 	"meridian/internal/consensus"
 	"meridian/internal/raftlog"
 	"meridian/internal/resource"
+	"meridian/internal/resource/resourcetest"
 	"meridian/internal/rpcerr"
 	"meridian/internal/store"
 )
 
 func mesh(t *testing.T, name string) *resource.Resource {
 	t.Helper()
-	r, _, err := resource.Build(resource.Meta{Key: resource.Key{Kind: "Mesh", Name: name}}, []byte("{}"))
-	require.NoError(t, err)
-	return r
+	return resourcetest.Build(t, "Mesh", "", name, "{}")
 }
 
 // creating decides to create a mesh that must not be there.

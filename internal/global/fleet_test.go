@@ -23,7 +23,9 @@ import (
 
 	peerv1 "meridian/api/peer/v1"
 	syncv1 "meridian/api/sync/v1"
+	"meridian/internal/dial/dialtest"
 	"meridian/internal/resource"
+	"meridian/internal/resource/resourcetest"
 	"meridian/internal/store"
 	zonesync "meridian/internal/sync"
 )
@@ -127,7 +129,7 @@ func (s *testServer) dial(ctx context.Context, _ string) (net.Conn, error) {
 	}
 	conn, err := s.listen.DialContext(ctx)
 	if err == nil {
-		conn = &hangingConn{Conn: conn, hangs: s.isHanging, closed: make(chan struct{})}
+		conn = dialtest.Hanging(conn, s.isHanging)
 		s.conns = append(s.conns, conn)
 	}
 	return conn, err
@@ -156,35 +158,6 @@ func (s *testServer) kill() {
 	}
 }
 
-// hangingConn is a connection that may swallow everything.
-type hangingConn struct {
-	net.Conn
-	hangs  func() bool
-	once   sync.Once
-	closed chan struct{}
-}
-
-func (h *hangingConn) Write(b []byte) (int, error) {
-	if h.hangs() {
-		return len(b), nil
-	}
-	return h.Conn.Write(b)
-}
-
-func (h *hangingConn) Read(b []byte) (int, error) {
-	n, err := h.Conn.Read(b)
-	if h.hangs() {
-		<-h.closed
-		return 0, net.ErrClosed
-	}
-	return n, err
-}
-
-func (h *hangingConn) Close() error {
-	h.once.Do(func() { close(h.closed) })
-	return h.Conn.Close()
-}
-
 func (f *testFleet) apply(txn store.Txn) resource.Revision {
 	f.t.Helper()
 	f.applied++
@@ -204,8 +177,7 @@ func (f *testFleet) apply(txn store.Txn) resource.Revision {
 // write changes something that zones are sent.
 func (f *testFleet) write(name string) resource.Revision {
 	f.t.Helper()
-	mesh, _, err := resource.Build(resource.Meta{Key: resource.Key{Kind: "Mesh", Name: name}}, []byte("{}"))
-	require.NoError(f.t, err)
+	mesh := resourcetest.Build(f.t, "Mesh", "", name, "{}")
 	return f.apply(store.Txn{Ops: []store.Op{store.Put(mesh)}})
 }
 
@@ -553,8 +525,7 @@ func TestServersThatDiffer(t *testing.T) {
 
 		// A bit flips in memory.
 		f.servers["b"].lags = true
-		mesh, _, err := resource.Build(resource.Meta{Key: resource.Key{Kind: "Mesh", Name: "other"}}, []byte("{}"))
-		require.NoError(t, err)
+		mesh := resourcetest.Build(t, "Mesh", "", "other", "{}")
 		f.write("three")
 		require.NoError(t, f.servers["b"].store.Apply(f.applied, store.Txn{Ops: []store.Op{store.Put(mesh)}, Time: time.Now()}).Err)
 		synctest.Wait()

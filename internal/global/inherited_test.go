@@ -15,6 +15,7 @@ import (
 	"meridian/internal/policy/condition"
 	"meridian/internal/policy/inherit"
 	"meridian/internal/resource"
+	"meridian/internal/resource/resourcetest"
 	"meridian/internal/rpcerr"
 	"meridian/internal/store"
 	zonesync "meridian/internal/sync"
@@ -24,9 +25,7 @@ import (
 func gatewayStore(t *testing.T) *store.Store {
 	t.Helper()
 	build := func(kind resource.Kind, mesh resource.MeshName, name, spec string) store.Op {
-		r, _, err := resource.Build(resource.Meta{Key: resource.Key{Kind: kind, Mesh: mesh, Name: name}}, []byte(spec))
-		require.NoError(t, err)
-		return store.Put(r)
+		return store.Put(resourcetest.Build(t, kind, mesh, name, spec))
 	}
 	s := store.New(store.DefaultOptions())
 	require.NoError(t, s.Apply(7, store.Txn{Ops: []store.Op{

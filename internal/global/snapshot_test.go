@@ -10,6 +10,7 @@ import (
 	"meridian/internal/authz"
 	"meridian/internal/commit/committest"
 	"meridian/internal/resource"
+	"meridian/internal/resource/resourcetest"
 	"meridian/internal/store"
 )
 
@@ -17,9 +18,7 @@ type applier struct{ *committest.Log }
 
 func (a applier) put(t *testing.T, kind resource.Kind, mesh resource.MeshName, name, spec string) {
 	t.Helper()
-	r, _, err := resource.Build(resource.Meta{Key: resource.Key{Kind: kind, Mesh: mesh, Name: name}}, []byte(spec))
-	require.NoError(t, err)
-	_, err = a.Propose(t.Context(), store.Txn{Ops: []store.Op{store.Put(r)}})
+	_, err := a.Propose(t.Context(), store.Txn{Ops: []store.Op{store.Put(resourcetest.Build(t, kind, mesh, name, spec))}})
 	require.NoError(t, err)
 }
 

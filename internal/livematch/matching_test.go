@@ -13,24 +13,18 @@ import (
 	"meridian/internal/policy/answer"
 	"meridian/internal/policy/specificity"
 	"meridian/internal/resource"
+	"meridian/internal/resource/resourcetest"
 	"meridian/internal/store"
 )
 
-func build(t *testing.T, kind resource.Kind, mesh resource.MeshName, name, spec string) *resource.Resource {
-	t.Helper()
-	r, _, err := resource.Build(resource.Meta{Key: resource.Key{Kind: kind, Mesh: mesh, Name: name}}, []byte(spec))
-	require.NoError(t, err)
-	return r
-}
-
 func timeoutPolicy(t *testing.T, connect string) *resource.Resource {
-	return build(t, "Timeout", "default", "t", `{
+	return resourcetest.Build(t, "Timeout", "default", "t", `{
 		"sources": [{"match": {"kuma.io/service": "*"}}], "destinations": [{"match": {"kuma.io/service": "*"}}],
 		"conf": {"connectTimeout": "`+connect+`"}}`)
 }
 
 func dataplane(t *testing.T) *resource.Resource {
-	return build(t, "Dataplane", "default", "web-1", `{"networking": {"address": "10.0.0.1",
+	return resourcetest.Build(t, "Dataplane", "default", "web-1", `{"networking": {"address": "10.0.0.1",
 		"inbound": [{"port": 80, "tags": {"kuma.io/service": "web"}}],
 		"outbound": [{"port": 81, "tags": {"kuma.io/service": "backend"}}]}}`)
 }
@@ -62,7 +56,7 @@ func effective(t *testing.T, m *Matching) (string, resource.Revision) {
 func TestAnswersFollowBothStores(t *testing.T) {
 	replica, local := store.New(store.DefaultOptions()), store.New(store.Options{ExternalMeshes: true})
 	m := New(policy.NewMatcher(specificity.Engine{}), replica, local)
-	mesh := build(t, "Mesh", "", "default", "{}")
+	mesh := resourcetest.Build(t, "Mesh", "", "default", "{}")
 	require.NoError(t, replica.Apply(5, store.Txn{Ops: []store.Op{store.Put(mesh), store.Put(timeoutPolicy(t, "1s"))}}).Err)
 	require.NoError(t, local.Apply(1, store.Txn{Ops: []store.Op{store.Put(dataplane(t))}}).Err)
 	conf, revision := effective(t, m)
@@ -83,14 +77,14 @@ func TestAnswersFollowBothStores(t *testing.T) {
 func TestMatchingSurvivesASnapshot(t *testing.T) {
 	source := store.New(store.DefaultOptions())
 	require.NoError(t, source.Apply(20, store.Txn{Ops: []store.Op{
-		store.Put(build(t, "Mesh", "", "default", "{}")), store.Put(timeoutPolicy(t, "7s")),
+		store.Put(resourcetest.Build(t, "Mesh", "", "default", "{}")), store.Put(timeoutPolicy(t, "7s")),
 	}}).Err)
 	for name, at := range map[string]resource.Revision{"older": 5, "newer, rewound": 90} {
 		t.Run(name, func(t *testing.T) {
 			replica, local := store.New(store.DefaultOptions()), store.New(store.Options{ExternalMeshes: true})
 			require.NoError(t, local.Apply(1, store.Txn{Ops: []store.Op{store.Put(dataplane(t))}}).Err)
 			require.NoError(t, replica.Apply(at, store.Txn{Ops: []store.Op{
-				store.Put(build(t, "Mesh", "", "default", "{}")), store.Put(timeoutPolicy(t, "1s")),
+				store.Put(resourcetest.Build(t, "Mesh", "", "default", "{}")), store.Put(timeoutPolicy(t, "1s")),
 			}}).Err)
 			m := New(policy.NewMatcher(specificity.Engine{}), replica, local)
 			conf, _ := effective(t, m)
@@ -110,7 +104,7 @@ func TestMatchingStops(t *testing.T) {
 	ctx, cancel := context.WithCancel(context.Background())
 	done := make(chan error, 1)
 	go func() { done <- m.Run(ctx) }()
-	require.NoError(t, s.Apply(1, store.Txn{Ops: []store.Op{store.Put(build(t, "Mesh", "", "default", "{}"))}}).Err)
+	require.NoError(t, s.Apply(1, store.Txn{Ops: []store.Op{store.Put(resourcetest.Build(t, "Mesh", "", "default", "{}"))}}).Err)
 	cancel()
 	require.NoError(t, <-done)
 }
@@ -130,7 +124,7 @@ func snapshot(t *testing.T, from, to *store.Store) {
 func TestFollowersHearOfARewoundStore(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		replica, local := store.New(store.DefaultOptions()), store.New(store.Options{ExternalMeshes: true})
-		mesh := build(t, "Mesh", "", "default", "{}")
+		mesh := resourcetest.Build(t, "Mesh", "", "default", "{}")
 		require.NoError(t, replica.Apply(5000, store.Txn{Ops: []store.Op{store.Put(mesh), store.Put(timeoutPolicy(t, "1s"))}}).Err)
 		require.NoError(t, local.Apply(1, store.Txn{Ops: []store.Op{store.Put(dataplane(t))}}).Err)
 		m := New(policy.NewMatcher(specificity.Engine{}), replica, local)
@@ -157,7 +151,7 @@ func TestFollowersHearOfARewoundStore(t *testing.T) {
 func TestAnswersFollowARestore(t *testing.T) {
 	s := store.New(store.DefaultOptions())
 	m := New(policy.NewMatcher(specificity.Engine{}), s)
-	mesh := build(t, "Mesh", "", "default", "{}")
+	mesh := resourcetest.Build(t, "Mesh", "", "default", "{}")
 	require.NoError(t, s.Apply(5, store.Txn{Ops: []store.Op{store.Put(mesh), store.Put(dataplane(t)), store.Put(timeoutPolicy(t, "1s"))}}).Err)
 	var file bytes.Buffer
 	require.NoError(t, s.View().WriteBackup(&file, nil))

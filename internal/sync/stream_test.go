@@ -25,6 +25,7 @@ import (
 	"google.golang.org/grpc/test/bufconn"
 
 	syncv1 "meridian/api/sync/v1"
+	"meridian/internal/dial/dialtest"
 	"meridian/internal/resource"
 	"meridian/internal/store"
 )
@@ -274,7 +275,7 @@ func TestHeartbeat(t *testing.T) {
 		z := c.zone("east", t.TempDir(), func(_ *ReplicaConfig, cc *ClientConfig) {
 			cc.DialOptions = append(cc.DialOptions, grpc.WithContextDialer(func(ctx context.Context, a string) (net.Conn, error) {
 				conn, err := c.dial(ctx, a)
-				return &hangingConn{Conn: conn, hung: &hung, closed: make(chan struct{})}, err
+				return dialtest.Hanging(conn, hung.Load), err
 			}))
 		})
 		c.synced(z)
@@ -297,36 +298,6 @@ func TestHeartbeat(t *testing.T) {
 		z.stop()
 		c.stop()
 	})
-}
-
-// hangingConn swallows what is written and delivers nothing while hung, as a
-// network that has gone away without a word.
-type hangingConn struct {
-	net.Conn
-	hung   *atomic.Bool
-	once   sync.Once
-	closed chan struct{}
-}
-
-func (h *hangingConn) Write(b []byte) (int, error) {
-	if h.hung.Load() {
-		return len(b), nil
-	}
-	return h.Conn.Write(b)
-}
-
-func (h *hangingConn) Read(b []byte) (int, error) {
-	n, err := h.Conn.Read(b)
-	if h.hung.Load() {
-		<-h.closed
-		return 0, net.ErrClosed
-	}
-	return n, err
-}
-
-func (h *hangingConn) Close() error {
-	h.once.Do(func() { close(h.closed) })
-	return h.Conn.Close()
 }
 
 // TestDisabledZoneIsCutOff is §7.7: within a second, with the reason.

@@ -8,6 +8,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"meridian/internal/resource"
+	"meridian/internal/resource/resourcetest"
 	"meridian/internal/store"
 )
 
@@ -16,14 +17,11 @@ func TestPastOfRegistrationsIsBounded(t *testing.T) {
 	const registrations = 4000
 	oldest := func(federated bool) resource.Revision {
 		s := store.New(localOptions(federated))
-		mesh, _, err := resource.Build(resource.Meta{Key: resource.Key{Kind: resource.KindMesh, Name: "default"}}, []byte("{}"))
-		require.NoError(t, err)
+		mesh := resourcetest.Build(t, resource.KindMesh, "", "default", "{}")
 		require.NoError(t, s.Apply(1, store.Txn{Ops: []store.Op{store.Put(mesh)}}).Err)
 		empty := s.View()
 		for i := range registrations {
-			r, _, err := resource.Build(resource.Meta{Key: resource.Key{Kind: resource.KindDataplane, Mesh: "default", Name: fmt.Sprintf("web-%d", i)}},
-				[]byte(`{"networking": {"address": "10.0.0.1", "inbound": [{"port": 80, "tags": {"kuma.io/service": "web"}}]}}`))
-			require.NoError(t, err)
+			r := resourcetest.Build(t, resource.KindDataplane, "default", fmt.Sprintf("web-%d", i), `{"networking": {"address": "10.0.0.1", "inbound": [{"port": 80, "tags": {"kuma.io/service": "web"}}]}}`)
 			require.NoError(t, s.Apply(s.Revision()+1, store.Txn{Ops: []store.Op{store.Put(r)}}).Err)
 		}
 		for revision := empty.Revision(); ; revision++ {

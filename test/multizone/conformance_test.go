@@ -15,6 +15,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"meridian/internal/resource"
+	"meridian/internal/resource/resourcetest"
 )
 
 const scenarios = "../../internal/policy/testdata"
@@ -98,8 +99,7 @@ func load(t *testing.T, global, zone *process, input string) {
 	var batch []*resource.Resource
 	for name, r := range meshes {
 		if r == nil {
-			r, _, err = resource.Build(resource.Meta{Key: resource.Key{Kind: "Mesh", Name: name}}, []byte("{}"))
-			require.NoError(t, err)
+			r = resourcetest.Build(t, "Mesh", "", name, "{}")
 		}
 		batch = append(batch, r)
 	}

@@ -12,15 +12,14 @@ import (
 	"meridian/internal/policy/condition"
 	"meridian/internal/policy/engines"
 	"meridian/internal/resource"
+	"meridian/internal/resource/resourcetest"
 )
 
 // A query whose answer would be too large is refused before it uses the server's
 // memory, and the error names a narrower query.
 func TestAnswersAreBounded(t *testing.T) {
 	build := func(kind resource.Kind, name, spec string) *resource.Resource {
-		r, _, err := resource.Build(resource.Meta{Key: resource.Key{Kind: kind, Mesh: "default", Name: name}}, []byte(spec))
-		require.NoError(t, err)
-		return r
+		return resourcetest.Build(t, kind, "default", name, spec)
 	}
 	var listeners, rules []string
 	for i := range 64 {

@@ -51,7 +51,7 @@ func TestAdviceAboutTies(t *testing.T) {
 			}
 			a := w.put(t, tc.kind, "m", "a", spec(tc.a), early)
 			w.put(t, tc.kind, "m", "b", spec(tc.b), late)
-			advice := policy.Lint(w.view(), []*resource.Resource{w.resources[a]}, specificityEngine)
+			advice := policy.Lint(w.View(), []*resource.Resource{w.Resources[a]}, specificityEngine)
 			if tc.want == "" {
 				require.Empty(t, advice)
 				return
@@ -66,7 +66,7 @@ func TestAdviceAboutTies(t *testing.T) {
 // Every tie that decides what a dataplane gets is noted, the same way round.
 func TestEveryTieIsNoted(t *testing.T) {
 	rapid.Check(t, func(rt *rapid.T) {
-		view := drawWorld(rt).view()
+		view := drawWorld(rt).View()
 		m := matcher(view)
 		for dp := range view.List("Dataplane", "") {
 			o := &oracle{view: view, rules: policy.MeshOf(view, dp.Key().Mesh).Matching.SourceDestination}

@@ -38,7 +38,7 @@ func benchmarkMatch(b *testing.B, spec func(i int) string) {
 	for i := range 10_000 {
 		w.put(b, "Timeout", "default", fmt.Sprintf("t%d", i), spec(i), time.Time{})
 	}
-	m := matcher(w.view())
+	m := matcher(w.View())
 	require.NoError(b, m.Read(func(r *policy.Reading) error {
 		b.ReportAllocs()
 		b.ResetTimer()
@@ -108,13 +108,13 @@ func (o overlay) Get(key resource.Key) (*resource.Resource, bool) {
 // benchmarkUpdate changes one policy back and forth.
 func benchmarkUpdate(b *testing.B, unique bool, source, destination string) {
 	w := large(b, unique)
-	base := w.view()
+	base := w.View()
 	m := matcher(base)
 	var views [2]policy.View
 	var key resource.Key
 	for i := range views {
 		key = w.put(b, "Timeout", "default", "changing", fmt.Sprintf(connection, source, destination, 100+i), time.Unix(9, 0))
-		views[i] = overlay{base, w.resources[key]}
+		views[i] = overlay{base, w.Resources[key]}
 	}
 	m.Update(views[1], []resource.Key{key})
 	computed, touched := m.Computed(), 0
@@ -138,7 +138,7 @@ func BenchmarkUpdateOfEverythingShared(b *testing.B) { benchmarkUpdate(b, false,
 // BenchmarkReset indexes 10,000 policies and 10,000 dataplanes from scratch and
 // matches every dataplane once.
 func BenchmarkReset(b *testing.B) {
-	view := large(b, false).view()
+	view := large(b, false).View()
 	b.ReportAllocs()
 	b.ResetTimer()
 	for b.Loop() {
@@ -154,7 +154,7 @@ func BenchmarkReset(b *testing.B) {
 // BenchmarkEffectiveShared is what a second dataplane of a known shape costs.
 func BenchmarkEffectiveShared(b *testing.B) {
 	w := large(b, false)
-	m := matcher(w.view())
+	m := matcher(w.View())
 	key := policy.DataplaneKey("default", "dp-1007")
 	b.ReportAllocs()
 	b.ResetTimer()

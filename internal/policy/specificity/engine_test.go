@@ -34,9 +34,9 @@ func TestAdviceAboutBackends(t *testing.T) {
 
 	var written []*resource.Resource
 	for _, key := range []resource.Key{known, unknown, none, trace, orphan} {
-		written = append(written, w.resources[key])
+		written = append(written, w.Resources[key])
 	}
-	advice := slices.DeleteFunc(policy.Lint(w.view(), written, specificityEngine), func(a policy.Advice) bool { return a.Severity != resource.Warning })
+	advice := slices.DeleteFunc(policy.Lint(w.View(), written, specificityEngine), func(a policy.Advice) bool { return a.Severity != resource.Warning })
 	require.Len(t, advice, 2)
 	require.Equal(t, unknown, advice[0].Key)
 	require.Equal(t, resource.Warning, advice[0].Severity)
@@ -56,7 +56,7 @@ func TestMeshChangesItsRules(t *testing.T) {
 		w.put(t, "Timeout", mesh, "first", `{`+anyToAny+`,"conf":{"connectTimeout":"1s"}}`, time.Unix(1, 0))
 		w.put(t, "Timeout", mesh, "second", `{`+anyToAny+`,"conf":{"connectTimeout":"2s"}}`, time.Unix(2, 0))
 	}
-	m := matcher(w.view())
+	m := matcher(w.View())
 	winner := func(mesh string) string {
 		rules, err := m.Effective(policy.DataplaneKey(resource.MeshName(mesh), "d1"))
 		require.NoError(t, err)
@@ -65,7 +65,7 @@ func TestMeshChangesItsRules(t *testing.T) {
 	}
 	require.Equal(t, "second", winner("m1"))
 	changed := w.put(t, "Mesh", "", "m1", `{"matching":{"sourceDestination":"Kuma2020"}}`, time.Time{})
-	touched := m.Update(w.view(), []resource.Key{changed})
+	touched := m.Update(w.View(), []resource.Key{changed})
 	require.Len(t, touched, 1)
 	require.Equal(t, policy.DataplaneKey("m1", "d1"), touched[0].Dataplane)
 	require.Equal(t, "first", winner("m1"))
@@ -74,7 +74,7 @@ func TestMeshChangesItsRules(t *testing.T) {
 	// What does not matter to matching touches nothing.
 	changed = w.put(t, "Mesh", "", "m2", `{"networking":{"outbound":{"passthrough":false}}}`, time.Time{})
 	before := m.Computed()
-	require.Empty(t, m.Update(w.view(), []resource.Key{changed}))
+	require.Empty(t, m.Update(w.View(), []resource.Key{changed}))
 	require.Equal(t, before, m.Computed())
 }
 
@@ -85,7 +85,7 @@ func TestOfflineZone(t *testing.T) {
 	elsewhere := w.put(t, "Dataplane", "default", "d2",
 		`{"networking":{"address":"10.0.0.1","gateway":{"tags":{"kuma.io/service":"a","kuma.io/zone":"west"}}}}`, time.Time{})
 	var resources []*resource.Resource
-	for _, r := range w.resources {
+	for _, r := range w.Resources {
 		resources = append(resources, r)
 	}
 	view, err := policy.Offline(resources, "east", false)
@@ -117,11 +117,11 @@ func TestCreationTimeBreaksTies(t *testing.T) {
 		"c-created-last":   {created: time.Unix(3, 0)},
 	} {
 		key := w.put(t, "Timeout", "m1", name, `{`+anyToAny+`}`, times.modified)
-		meta := w.resources[key].Meta()
+		meta := w.Resources[key].Meta()
 		meta.CreationTime = times.created
-		w.resources[key] = w.resources[key].WithMeta(meta)
+		w.Resources[key] = w.Resources[key].WithMeta(meta)
 	}
-	rules, err := matcher(w.view()).Effective(policy.DataplaneKey("m1", "d1"))
+	rules, err := matcher(w.View()).Effective(policy.DataplaneKey("m1", "d1"))
 	require.NoError(t, err)
 	require.Len(t, rules, 1)
 	require.Equal(t, "c-created-last", rules[0].Policies()[0].Name)

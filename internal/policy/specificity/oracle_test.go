@@ -10,6 +10,7 @@ import (
 
 	"meridian/internal/policy"
 	"meridian/internal/policy/answer"
+	"meridian/internal/policy/policytest"
 	"meridian/internal/policy/specificity"
 	"meridian/internal/resource"
 )
@@ -159,7 +160,7 @@ func TestEngineEqualsPlainReading(t *testing.T) {
 	}
 	rapid.Check(t, func(rt *rapid.T) {
 		w := drawWorld(rt)
-		view := w.view()
+		view := w.View()
 		m := matcher(view)
 		caller := []resource.Tags{drawTags(rt), drawTags(rt)}
 		for dp := range view.List("Dataplane", "") {
@@ -167,7 +168,7 @@ func TestEngineEqualsPlainReading(t *testing.T) {
 			rules := explain(rt, m, dp.Key())
 			got := map[string]*policy.Rule{}
 			for i := range rules {
-				got[rules[i].Attachment.String()+spell(rt, rules[i].Attachment.Tags)+string(rules[i].Kind)] = &rules[i]
+				got[rules[i].Attachment.String()+policytest.Spell(rt, rules[i].Attachment.Tags)+string(rules[i].Kind)] = &rules[i]
 			}
 			var shape *policy.Shape
 			require.NoError(rt, m.Read(func(r *policy.Reading) (err error) {
@@ -178,7 +179,7 @@ func TestEngineEqualsPlainReading(t *testing.T) {
 				at := &shape.Attachments[i]
 				for _, kind := range kinds {
 					d, _ := resource.Describe(resource.Kind(kind))
-					rule := got[at.String()+spell(rt, at.Tags)+kind]
+					rule := got[at.String()+policytest.Spell(rt, at.Tags)+kind]
 					if d.Direction != directions[at.Type] {
 						require.Nil(rt, rule)
 						continue
@@ -220,7 +221,7 @@ func explain(t require.TestingT, m *policy.Matcher, key resource.Key) []policy.R
 // What is enforced and what is explained agree.
 func TestExplainingDecidesTheSame(t *testing.T) {
 	rapid.Check(t, func(rt *rapid.T) {
-		view := drawWorld(rt).view()
+		view := drawWorld(rt).View()
 		m := matcher(view)
 		for dp := range view.List("Dataplane", "") {
 			enforced, err := m.Effective(dp.Key())
@@ -268,10 +269,10 @@ func answers(t require.TestingT, m *policy.Matcher, keys []resource.Key) map[res
 func TestOrderOfResourcesNeverMatters(t *testing.T) {
 	keys := dataplanes(t)
 	rapid.Check(t, func(rt *rapid.T) {
-		view := drawWorld(rt).view()
+		view := drawWorld(rt).View()
 		want := answers(rt, matcher(view), keys)
 		require.Equal(rt, want, answers(rt, matcher(view), keys))
-		require.Equal(rt, want, answers(rt, matcher(backwards{view}), keys))
+		require.Equal(rt, want, answers(rt, matcher(policytest.Backwards{View: view}), keys))
 	})
 }
 
@@ -287,13 +288,13 @@ func outcomes(t require.TestingT, m *policy.Matcher, keys []resource.Key) map[re
 		all[key] = map[string]string{}
 		for i := range rules {
 			rule := &rules[i]
-			at := spell(t, rule.Attachment) + string(rule.Kind)
+			at := policytest.Spell(t, rule.Attachment) + string(rule.Kind)
 			if rule.PerCaller {
-				all[key][at] = spell(t, callerList(rule))
+				all[key][at] = policytest.Spell(t, callerList(rule))
 				continue
 			}
 			fold := rule.Fold()
-			all[key][at] = spell(t, []any{fold.Conf(), policyNames(rule.Policies())})
+			all[key][at] = policytest.Spell(t, []any{fold.Conf(), policyNames(rule.Policies())})
 		}
 	}
 	return all
@@ -314,48 +315,20 @@ func TestFollowingEqualsStartingAfresh(t *testing.T) {
 	keys := dataplanes(t)
 	rapid.Check(t, func(rt *rapid.T) {
 		w := drawWorld(rt)
-		followed := matcher(w.view())
+		followed := matcher(w.View())
 		before := outcomes(rt, followed, keys)
 		for range rapid.IntRange(1, 6).Draw(rt, "batches") {
 			var changed []resource.Key
 			for range rapid.IntRange(1, 3).Draw(rt, "changes") {
 				changed = append(changed, w.drawChange(rt))
 			}
-			touched := followed.Update(w.view(), changed)
-			require.Equal(rt, answers(rt, matcher(w.view()), keys), answers(rt, followed, keys))
+			touched := followed.Update(w.View(), changed)
+			require.Equal(rt, answers(rt, matcher(w.View()), keys), answers(rt, followed, keys))
 			after := outcomes(rt, followed, keys)
-			requireTouched(rt, before, after, touched)
+			policytest.RequireTouched(rt, before, after, touched)
 			before = after
 		}
 	})
-}
-
-func requireTouched(t require.TestingT, before, after map[resource.Key]map[string]string, touched []policy.Touch) {
-	named := map[resource.Key]map[string]bool{}
-	for _, touch := range touched {
-		_, exists := after[touch.Dataplane]
-		require.Equal(t, !exists, touch.Gone)
-		named[touch.Dataplane] = map[string]bool{}
-		for _, target := range touch.Targets {
-			named[touch.Dataplane][spell(t, target.Attachment)+string(target.Kind)] = true
-		}
-	}
-	for key, targets := range after {
-		changed := map[string]bool{}
-		for at, outcome := range targets {
-			if before[key][at] != outcome {
-				changed[at] = true
-			}
-		}
-		for at := range before[key] {
-			if _, still := targets[at]; !still {
-				changed[at] = true
-			}
-		}
-		if len(changed) > 0 || named[key] != nil {
-			require.Equal(t, changed, named[key], "%s", key)
-		}
-	}
 }
 
 // Matching writes to no resource it is given.
@@ -363,16 +336,11 @@ func TestMatchingNeverWritesToResources(t *testing.T) {
 	keys := dataplanes(t)
 	rapid.Check(t, func(rt *rapid.T) {
 		w := drawWorld(rt)
-		before := map[*resource.Resource]string{}
-		for _, r := range w.resources {
-			before[r] = spell(rt, r.Spec())
-		}
-		m := matcher(w.view())
-		answers(rt, m, keys)
-		m.Update(w.view(), []resource.Key{w.drawChange(rt)})
-		answers(rt, m, keys)
-		for r, text := range before {
-			require.Equal(rt, text, spell(rt, r.Spec()), "%s", r.Key())
-		}
+		w.RequireUnchanged(rt, func() {
+			m := matcher(w.View())
+			answers(rt, m, keys)
+			m.Update(w.View(), []resource.Key{w.drawChange(rt)})
+			answers(rt, m, keys)
+		})
 	})
 }

@@ -1,11 +1,7 @@
 package specificity_test
 
 import (
-	"encoding/json"
 	"fmt"
-	"iter"
-	"maps"
-	"slices"
 	"testing"
 	"time"
 
@@ -13,35 +9,17 @@ import (
 	"pgregory.net/rapid"
 
 	"meridian/internal/policy"
+	"meridian/internal/policy/policytest"
 	"meridian/internal/resource"
 )
 
 // world is a set of resources that a test changes.
-type world struct {
-	resources map[resource.Key]*resource.Resource
-}
+type world struct{ policytest.World }
 
-func newWorld() *world { return &world{resources: map[resource.Key]*resource.Resource{}} }
+func newWorld() *world { return &world{policytest.NewWorld()} }
 
 func (w *world) put(t require.TestingT, kind, mesh, name, spec string, modified time.Time) resource.Key {
-	key := resource.Key{Kind: resource.Kind(kind), Mesh: resource.MeshName(mesh), Name: name}
-	r, _, err := resource.Build(resource.Meta{Key: key, ModificationTime: modified}, []byte(spec))
-	require.NoError(t, err)
-	w.resources[key] = r
-	return key
-}
-
-func (w *world) view() policy.View {
-	return policy.NewSnapshot(slices.Collect(maps.Values(w.resources))...)
-}
-
-// backwards is a view that lists everything in the opposite order.
-type backwards struct{ policy.View }
-
-func (b backwards) List(kind resource.Kind, mesh resource.MeshName) iter.Seq[*resource.Resource] {
-	all := slices.Collect(b.View.List(kind, mesh))
-	slices.Reverse(all)
-	return slices.Values(all)
+	return w.Put(t, resource.Meta{Key: resource.Key{Kind: resource.Kind(kind), Mesh: resource.MeshName(mesh), Name: name}, ModificationTime: modified}, spec)
 }
 
 // Names that random worlds are made of: few, so that they meet.
@@ -79,12 +57,6 @@ func drawSelectors(rt *rapid.T) []any {
 	return selectors
 }
 
-func spell(t require.TestingT, v any) string {
-	text, err := json.Marshal(v)
-	require.NoError(t, err)
-	return string(text)
-}
-
 // drawPolicy puts a random policy.
 func (w *world) drawPolicy(rt *rapid.T) resource.Key {
 	kind := rapid.SampledFrom(kinds).Draw(rt, "kind")
@@ -109,7 +81,7 @@ func (w *world) drawPolicy(rt *rapid.T) resource.Key {
 	}
 	name := fmt.Sprintf("p%d", rapid.IntRange(1, 5).Draw(rt, "name"))
 	modified := time.Unix(int64(rapid.IntRange(0, 2).Draw(rt, "modified")), 0)
-	return w.put(rt, kind, rapid.SampledFrom(meshes).Draw(rt, "mesh"), name, spell(rt, spec), modified)
+	return w.put(rt, kind, rapid.SampledFrom(meshes).Draw(rt, "mesh"), name, policytest.Spell(rt, spec), modified)
 }
 
 // drawDataplane puts a random dataplane.
@@ -132,7 +104,7 @@ func (w *world) drawDataplane(rt *rapid.T) resource.Key {
 	}
 	name := fmt.Sprintf("d%d", rapid.IntRange(1, 5).Draw(rt, "dataplane"))
 	mesh := rapid.SampledFrom(meshes).Draw(rt, "mesh")
-	return w.put(rt, "Dataplane", mesh, name, spell(rt, map[string]any{"networking": networking}), time.Time{})
+	return w.put(rt, "Dataplane", mesh, name, policytest.Spell(rt, map[string]any{"networking": networking}), time.Time{})
 }
 
 // drawMesh puts a random mesh.
@@ -149,10 +121,10 @@ func (w *world) drawChange(rt *rapid.T) resource.Key {
 	case 1, 2:
 		return w.drawDataplane(rt)
 	case 3, 4:
-		if len(w.resources) > 0 {
-			keys := slices.SortedFunc(maps.Keys(w.resources), resource.Key.Compare)
+		if len(w.Resources) > 0 {
+			keys := w.Keys()
 			key := rapid.SampledFrom(keys).Draw(rt, "delete")
-			delete(w.resources, key)
+			delete(w.Resources, key)
 			return key
 		}
 	}

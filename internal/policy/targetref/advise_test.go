@@ -11,6 +11,7 @@ import (
 	"meridian/internal/policy"
 	"meridian/internal/policy/targetref"
 	"meridian/internal/resource"
+	"meridian/internal/resource/resourcetest"
 )
 
 const someDataplanes = `
@@ -149,7 +150,7 @@ func TestAdvice(t *testing.T) {
 func TestAdviceOnABatch(t *testing.T) {
 	w := oneDataplane(t)
 	timeouts(t, w, 3000)
-	view := w.view()
+	view := w.View()
 	batch := slices.Collect(view.List("MeshUpstreamTimeout", mesh))
 	advice := policy.Lint(view, batch, targetref.New())
 	require.Len(t, advice, 3000-10, "every policy for a service that no dataplane consumes")
@@ -162,14 +163,11 @@ func TestAdviceOnManyMissingRoutesStaysCheap(t *testing.T) {
 	var routes []*resource.Resource
 	items := make([]string, n)
 	for i := range n {
-		r, _, err := resource.Build(resource.Meta{Key: resource.Key{Kind: "HTTPRoute", Mesh: "m", Name: fmt.Sprintf("checkout-of-shop-%d", i)}}, []byte("{}"))
-		require.NoError(t, err)
+		r := resourcetest.Build(t, "HTTPRoute", "m", fmt.Sprintf("checkout-of-shop-%d", i), "{}")
 		routes = append(routes, r)
 		items[i] = fmt.Sprintf(`{"targetRef": {"kind": "HTTPRoute", "name": "chekout-of-shop-%d"}, "connectTimeout": "1s"}`, i)
 	}
-	p, _, err := resource.Build(resource.Meta{Key: resource.Key{Kind: "MeshUpstreamTimeout", Mesh: "m", Name: "p"}},
-		[]byte(`{"to": [`+strings.Join(items, ",")+`]}`))
-	require.NoError(t, err)
+	p := resourcetest.Build(t, "MeshUpstreamTimeout", "m", "p", `{"to": [`+strings.Join(items, ",")+`]}`)
 	advice := policy.Lint(policy.NewSnapshot(append(routes, p)...), []*resource.Resource{p}, targetref.New())
 	require.NotEmpty(t, advice)
 	require.Contains(t, advice[0].String(), "did you mean checkout-of-shop-0?")

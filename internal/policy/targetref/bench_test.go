@@ -45,7 +45,7 @@ func timeouts(t require.TestingT, w *world, n int) {
 // kept, because a policy names the dataplane.
 func cold(b *testing.B, w *world) {
 	w.put(b, "MeshMetrics", mesh, "names-it", `{"targetRef":{"kind":"Proxy","name":"d1"},"conf":{}}`, 0)
-	m := matcher(w.view())
+	m := matcher(w.View())
 	key := policy.DataplaneKey(mesh, "d1")
 	b.ReportAllocs()
 	b.ResetTimer()
@@ -72,7 +72,7 @@ func BenchmarkPermissions(b *testing.B) {
 func BenchmarkPermissionsExplained(b *testing.B) {
 	w := oneDataplane(b)
 	permissions(b, w, 2000)
-	m := matcher(w.view())
+	m := matcher(w.View())
 	b.ReportAllocs()
 	b.ResetTimer()
 	for b.Loop() {
@@ -91,7 +91,7 @@ func BenchmarkPermissionsExplained(b *testing.B) {
 func BenchmarkPermissionsFromFiles(b *testing.B) {
 	w := oneDataplane(b)
 	permissions(b, w, 2000)
-	view := w.view()
+	view := w.View()
 	caller := []resource.Tags{{resource.ServiceTag: "c7"}}
 	b.ReportAllocs()
 	b.ResetTimer()
@@ -119,7 +119,7 @@ func BenchmarkHundredFromItems(b *testing.B) { cold(b, hundredFrom(b)) }
 
 // BenchmarkHundredFromItemsForCaller adds the decision about one caller.
 func BenchmarkHundredFromItemsForCaller(b *testing.B) {
-	m := matcher(hundredFrom(b).view())
+	m := matcher(hundredFrom(b).View())
 	rules := effective(b, m, policy.DataplaneKey(mesh, "d1"))
 	caller := []resource.Tags{{"k1": "v96", "k2": "x", "k3": "y"}}
 	b.ReportAllocs()
@@ -157,7 +157,7 @@ func BenchmarkColdStart(b *testing.B) {
 			`{"targetRef":{"kind":"Service","name":"s%d"},"conf":{"from":[{"targetRef":{"kind":"Service","name":"s%d"},"action":"ALLOW"}]}}`, i%200, i%190), 0)
 	}
 	timeouts(b, w, 500)
-	view := w.view()
+	view := w.View()
 	b.ReportAllocs()
 	b.ResetTimer()
 	for b.Loop() {
@@ -186,7 +186,7 @@ func BenchmarkAdvice(b *testing.B) {
 	}
 	for name, w := range map[string]*world{"policies": alone, "dataplanes": many} {
 		b.Run(name, func(b *testing.B) {
-			view := w.view()
+			view := w.View()
 			r, _ := view.Get(resource.Key{Kind: "MeshUpstreamTimeout", Mesh: mesh, Name: "p00000"})
 			engine := targetref.New()
 			b.ReportAllocs()

@@ -8,6 +8,7 @@ import (
 
 	"meridian/internal/policy"
 	"meridian/internal/policy/answer"
+	"meridian/internal/policy/policytest"
 	"meridian/internal/policy/specificity"
 	"meridian/internal/policy/targetref"
 	"meridian/internal/resource"
@@ -35,7 +36,7 @@ func why(t *testing.T, m *policy.Matcher, q answer.WhyQuestion) []string {
 	var lines []string
 	for _, e := range a.Entries {
 		for _, f := range e.Fields {
-			lines = append(lines, string(f.Field)+" = "+spell(t, f.Value)+" of "+f.Policy+" ("+f.Rule+": "+f.Reason+")")
+			lines = append(lines, string(f.Field)+" = "+policytest.Spell(t, f.Value)+" of "+f.Policy+" ("+f.Rule+": "+f.Reason+")")
 			for _, l := range f.Losers {
 				lines = append(lines, "  "+l.Policy+" ("+l.Rule+": "+l.Reason+")")
 			}
@@ -135,7 +136,7 @@ func confOf(t *testing.T, m *policy.Matcher) string {
 		return "nothing"
 	}
 	require.Len(t, rules, 1)
-	return spell(t, rules[0].Fold().Conf())
+	return policytest.Spell(t, rules[0].Fold().Conf())
 }
 
 // TestBlocks is §4.10 by example. Every policy has a target and the
@@ -296,7 +297,7 @@ func TestCostIsLinear(t *testing.T) {
 		w := oneDataplane(t)
 		permissions(t, w, n)
 		w.put(t, "MeshMetrics", mesh, "names-it", `{"targetRef":{"kind":"Proxy","name":"d1"},"conf":{}}`, 0)
-		m := matcher(w.view())
+		m := matcher(w.View())
 		return testing.AllocsPerRun(3, func() {
 			for _, rule := range effective(t, m, policy.DataplaneKey(mesh, "d1")) {
 				rule.Shadows()

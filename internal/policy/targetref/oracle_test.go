@@ -12,6 +12,7 @@ import (
 	"pgregory.net/rapid"
 
 	"meridian/internal/policy"
+	"meridian/internal/policy/policytest"
 	"meridian/internal/resource"
 )
 
@@ -296,7 +297,7 @@ func entries(shape *policy.Shape) []entry {
 func TestEngineEqualsPlainReading(t *testing.T) {
 	rapid.Check(t, func(rt *rapid.T) {
 		w := drawWorld(rt, true)
-		view := w.view()
+		view := w.View()
 		m := matcher(view)
 		o := &oracle{view: view, rules: policy.MeshOf(view, mesh).Matching}
 		caller := []resource.Tags{drawTags(rt), drawTags(rt)}
@@ -314,7 +315,7 @@ func TestEngineEqualsPlainReading(t *testing.T) {
 					requireMerged(rt, rule, claims, caller)
 				}
 			}
-			require.Equal(rt, seen, countWithFields(rules), "as many entries as the plain reading has: %s", spell(rt, rules))
+			require.Equal(rt, seen, countWithFields(rules), "as many entries as the plain reading has: %s", policytest.Spell(rt, rules))
 		}
 	})
 }

@@ -12,6 +12,7 @@ import (
 
 	"meridian/internal/policy"
 	"meridian/internal/policy/answer"
+	"meridian/internal/policy/policytest"
 	"meridian/internal/resource"
 )
 
@@ -50,10 +51,10 @@ func answers(t require.TestingT, m *policy.Matcher) map[resource.Key]string {
 // The answer depends on the set of resources only (§2.3).
 func TestOrderOfResourcesNeverMatters(t *testing.T) {
 	rapid.Check(t, func(rt *rapid.T) {
-		view := drawWorld(rt, true).view()
+		view := drawWorld(rt, true).View()
 		want := answers(rt, matcher(view))
 		require.Equal(rt, want, answers(rt, matcher(view)))
-		require.Equal(rt, want, answers(rt, matcher(backwards{view})))
+		require.Equal(rt, want, answers(rt, matcher(policytest.Backwards{View: view})))
 	})
 }
 
@@ -69,13 +70,13 @@ func outcomes(t require.TestingT, m *policy.Matcher) map[resource.Key]map[string
 		all[key] = map[string]string{}
 		for i := range rules {
 			rule := &rules[i]
-			at := spell(t, rule.Attachment) + string(rule.Kind)
+			at := policytest.Spell(t, rule.Attachment) + string(rule.Kind)
 			if !rule.PerCaller {
-				all[key][at] += spell(t, []any{rule.Fold().Conf(), provenance(rule.Fold()), rule.Policies()})
+				all[key][at] += policytest.Spell(t, []any{rule.Fold().Conf(), provenance(rule.Fold()), rule.Policies()})
 				continue
 			}
 			for _, s := range rule.Steps {
-				all[key][at] += spell(t, []any{s.Match, s.Conf, s.Origin.Name})
+				all[key][at] += policytest.Spell(t, []any{s.Match, s.Conf, s.Origin.Name})
 			}
 		}
 	}
@@ -87,62 +88,32 @@ func outcomes(t require.TestingT, m *policy.Matcher) map[resource.Key]map[string
 func TestFollowingEqualsStartingAfresh(t *testing.T) {
 	rapid.Check(t, func(rt *rapid.T) {
 		w := drawWorld(rt, true)
-		followed := matcher(w.view())
+		followed := matcher(w.View())
 		before := outcomes(rt, followed)
 		for range rapid.IntRange(1, 5).Draw(rt, "batches") {
 			var changed []resource.Key
 			for range rapid.IntRange(1, 3).Draw(rt, "changes") {
 				changed = append(changed, w.drawChange(rt))
 			}
-			touched := followed.Update(w.view(), changed)
-			require.Equal(rt, answers(rt, matcher(w.view())), answers(rt, followed))
+			touched := followed.Update(w.View(), changed)
+			require.Equal(rt, answers(rt, matcher(w.View())), answers(rt, followed))
 			after := outcomes(rt, followed)
-			requireTouched(rt, before, after, touched)
+			policytest.RequireTouched(rt, before, after, touched)
 			before = after
 		}
 	})
-}
-
-func requireTouched(t require.TestingT, before, after map[resource.Key]map[string]string, touched []policy.Touch) {
-	named := map[resource.Key]map[string]bool{}
-	for _, touch := range touched {
-		_, exists := after[touch.Dataplane]
-		require.Equal(t, !exists, touch.Gone)
-		named[touch.Dataplane] = map[string]bool{}
-		for _, target := range touch.Targets {
-			named[touch.Dataplane][spell(t, target.Attachment)+string(target.Kind)] = true
-		}
-	}
-	for key, targets := range after {
-		changed := map[string]bool{}
-		for at := range maps.Keys(before[key]) {
-			changed[at] = before[key][at] != targets[at]
-		}
-		for at := range targets {
-			changed[at] = before[key][at] != targets[at]
-		}
-		maps.DeleteFunc(changed, func(_ string, differs bool) bool { return !differs })
-		if len(changed) > 0 || named[key] != nil {
-			require.Equal(t, changed, named[key], "%s", key)
-		}
-	}
 }
 
 // Matching writes to no resource it is given.
 func TestMatchingNeverWritesToResources(t *testing.T) {
 	rapid.Check(t, func(rt *rapid.T) {
 		w := drawWorld(rt, true)
-		before := map[*resource.Resource]string{}
-		for _, r := range w.resources {
-			before[r] = spell(rt, r.Spec())
-		}
-		m := matcher(w.view())
-		answers(rt, m)
-		m.Update(w.view(), []resource.Key{w.drawChange(rt)})
-		answers(rt, m)
-		for r, text := range before {
-			require.Equal(rt, text, spell(rt, r.Spec()), "%s", r.Key())
-		}
+		w.RequireUnchanged(rt, func() {
+			m := matcher(w.View())
+			answers(rt, m)
+			m.Update(w.View(), []resource.Key{w.drawChange(rt)})
+			answers(rt, m)
+		})
 	})
 }
 
@@ -153,11 +124,11 @@ func TestLowerPriorityNeverChangesAField(t *testing.T) {
 		w := drawWorld(rt, false)
 		w.put(rt, "Mesh", "", mesh, `{}`, 0)
 		caller := []resource.Tags{drawTags(rt)}
-		before := matcher(w.view())
+		before := matcher(w.View())
 		kind := pick(rt, kinds)
 		// On the Mesh, with a name before all others, nothing stands lower.
-		w.put(rt, kind, mesh, "p0", spell(rt, object{"conf": drawContent(rt, kind)}), 0)
-		after := matcher(w.view())
+		w.put(rt, kind, mesh, "p0", policytest.Spell(rt, object{"conf": drawContent(rt, kind)}), 0)
+		after := matcher(w.View())
 		for _, key := range dataplanes() {
 			rules, err := before.Effective(key)
 			if err != nil {
@@ -186,7 +157,7 @@ func TestLowerPriorityNeverChangesAField(t *testing.T) {
 func TestEveryPolicyIsAccountedFor(t *testing.T) {
 	rapid.Check(t, func(rt *rapid.T) {
 		w := drawWorld(rt, true)
-		m := matcher(w.view())
+		m := matcher(w.View())
 		require.NoError(rt, m.Read(func(r *policy.Reading) error {
 			for key := range r.Dataplanes(mesh) {
 				rules, err := r.Explain(key)
@@ -216,7 +187,7 @@ func TestEveryPolicyIsAccountedFor(t *testing.T) {
 // effect, the rules are those that are enforced.
 func TestExplainingChangesNothing(t *testing.T) {
 	rapid.Check(t, func(rt *rapid.T) {
-		m := matcher(drawWorld(rt, true).view())
+		m := matcher(drawWorld(rt, true).View())
 		require.NoError(rt, m.Read(func(r *policy.Reading) error {
 			for key := range r.Dataplanes(mesh) {
 				enforced, err := r.Effective(key)
@@ -228,7 +199,7 @@ func TestExplainingChangesNothing(t *testing.T) {
 				for i := range enforced {
 					require.Zero(rt, enforced[i].Target.Compare(&explained[i].Target))
 					require.True(rt, slices.EqualFunc(enforced[i].Steps, explained[i].Steps, func(a, b policy.Step) bool {
-						return a.Origin == b.Origin && spell(rt, a.Conf) == spell(rt, b.Conf) && maps.Equal(a.Match, b.Match)
+						return a.Origin == b.Origin && policytest.Spell(rt, a.Conf) == policytest.Spell(rt, b.Conf) && maps.Equal(a.Match, b.Match)
 					}))
 				}
 			}

@@ -1,11 +1,7 @@
 package targetref_test
 
 import (
-	"encoding/json"
 	"fmt"
-	"iter"
-	"maps"
-	"slices"
 	"testing"
 	"time"
 
@@ -13,49 +9,25 @@ import (
 	"pgregory.net/rapid"
 
 	"meridian/internal/policy"
+	"meridian/internal/policy/policytest"
 	"meridian/internal/policy/targetref"
 	"meridian/internal/resource"
 )
 
 // world is a set of resources that a test changes.
-type world struct {
-	resources map[resource.Key]*resource.Resource
-}
+type world struct{ policytest.World }
 
-func newWorld() *world { return &world{resources: map[resource.Key]*resource.Resource{}} }
+func newWorld() *world { return &world{policytest.NewWorld()} }
 
 // put adds a resource; created is its creation time, which orders overrides.
 func (w *world) put(t require.TestingT, kind, mesh, name, spec string, created int) resource.Key {
-	key := resource.Key{Kind: resource.Kind(kind), Mesh: resource.MeshName(mesh), Name: name}
-	r, _, err := resource.Build(resource.Meta{Key: key, CreationTime: time.Unix(int64(created), 0)}, []byte(spec))
-	require.NoError(t, err, "%s", spec)
-	w.resources[key] = r
-	return key
-}
-
-func (w *world) view() policy.View {
-	return policy.NewSnapshot(slices.Collect(maps.Values(w.resources))...)
-}
-
-// backwards is a view that lists everything in the opposite order.
-type backwards struct{ policy.View }
-
-func (b backwards) List(kind resource.Kind, mesh resource.MeshName) iter.Seq[*resource.Resource] {
-	all := slices.Collect(b.View.List(kind, mesh))
-	slices.Reverse(all)
-	return slices.Values(all)
+	return w.Put(t, resource.Meta{Key: resource.Key{Kind: resource.Kind(kind), Mesh: resource.MeshName(mesh), Name: name}, CreationTime: time.Unix(int64(created), 0)}, spec)
 }
 
 func matcher(view policy.View) *policy.Matcher {
 	m := policy.NewMatcher(targetref.New())
 	m.Reset(view)
 	return m
-}
-
-func spell(t require.TestingT, v any) string {
-	text, err := json.Marshal(v)
-	require.NoError(t, err)
-	return string(text)
 }
 
 // Names that random worlds are made of: few, so that they meet.
@@ -197,7 +169,7 @@ func (w *world) drawPolicy(rt *rapid.T, blocks bool) resource.Key {
 		}
 	}
 	name := fmt.Sprintf("p%d", rapid.IntRange(1, 6).Draw(rt, "name"))
-	return w.put(rt, kind, mesh, name, spell(rt, spec), rapid.IntRange(0, 2).Draw(rt, "created"))
+	return w.put(rt, kind, mesh, name, policytest.Spell(rt, spec), rapid.IntRange(0, 2).Draw(rt, "created"))
 }
 
 func (w *world) drawRoute(rt *rapid.T) resource.Key {
@@ -207,7 +179,7 @@ func (w *world) drawRoute(rt *rapid.T) resource.Key {
 			"selectors": []any{object{"match": drawTags(rt)}},
 			"conf":      object{"tcp": object{"rules": []any{object{"backends": []any{object{"destination": drawTags(rt)}}}}}},
 		}
-		return w.put(rt, "MeshGatewayRoute", mesh, name, spell(rt, spec), 0)
+		return w.put(rt, "MeshGatewayRoute", mesh, name, policytest.Spell(rt, spec), 0)
 	}
 	parent := object{"kind": "Service", "name": pick(rt, services)}
 	if odds(rt, 3) {
@@ -215,7 +187,7 @@ func (w *world) drawRoute(rt *rapid.T) resource.Key {
 	}
 	backends := []any{object{"name": pick(rt, services)}}
 	return w.put(rt, "HTTPRoute", mesh, name,
-		spell(rt, object{"parentRefs": []any{parent}, "rules": []any{object{"backendRefs": backends}}}), 0)
+		policytest.Spell(rt, object{"parentRefs": []any{parent}, "rules": []any{object{"backendRefs": backends}}}), 0)
 }
 
 func (w *world) drawDataplane(rt *rapid.T) resource.Key {
@@ -236,14 +208,14 @@ func (w *world) drawDataplane(rt *rapid.T) resource.Key {
 		networking["outbound"] = out
 	}
 	return w.put(rt, "Dataplane", mesh, fmt.Sprintf("d%d", rapid.IntRange(1, 4).Draw(rt, "dataplane")),
-		spell(rt, object{"networking": networking}), 0)
+		policytest.Spell(rt, object{"networking": networking}), 0)
 }
 
 func (w *world) drawMesh(rt *rapid.T) resource.Key {
 	spec := object{"matching": object{
 		"targetRef": pick(rt, []string{"FirstWins", "LastWins"}), "unset": pick(rt, []string{"Allowed", "Allowed", "Forbidden"}),
 	}}
-	return w.put(rt, "Mesh", "", mesh, spell(rt, spec), 0)
+	return w.put(rt, "Mesh", "", mesh, policytest.Spell(rt, spec), 0)
 }
 
 // drawChange makes one random change and returns its key.
@@ -256,9 +228,9 @@ func (w *world) drawChange(rt *rapid.T) resource.Key {
 	case 3, 4:
 		return w.drawRoute(rt)
 	case 5, 6:
-		if keys := slices.SortedFunc(maps.Keys(w.resources), resource.Key.Compare); len(keys) > 0 {
+		if keys := w.Keys(); len(keys) > 0 {
 			key := pick(rt, keys)
-			delete(w.resources, key)
+			delete(w.Resources, key)
 			return key
 		}
 	}

@@ -29,6 +29,7 @@ import (
 	"meridian/internal/policy/condition"
 	"meridian/internal/policy/engines"
 	"meridian/internal/resource"
+	"meridian/internal/resource/resourcetest"
 	"meridian/internal/rpcerr"
 	"meridian/internal/store"
 )
@@ -70,7 +71,7 @@ func newWorld(t testing.TB) *world {
 		Verifier:  func() *token.Verifier { return verifier },
 		Authorize: Authorize(func(authn.Principal, string) error { return nil }),
 	}
-	w.global(build(t, "Mesh", "", "default", "{}"))
+	w.global(resourcetest.Build(t, "Mesh", "", "default", "{}"))
 	return w
 }
 
@@ -136,7 +137,7 @@ func (w *world) globalDeleteMesh(mesh string) {
 // operator writes a dataplane by hand.
 func (w *world) operator(name, spec string) {
 	w.t.Helper()
-	r, err := resource.WithZone(build(w.t, resource.KindDataplane, "default", name, spec), "east")
+	r, err := resource.WithZone(resourcetest.Build(w.t, resource.KindDataplane, "default", name, spec), "east")
 	require.NoError(w.t, err)
 	_, err = w.local.Propose(w.t.Context(), store.Txn{Ops: []store.Op{store.Put(r)}})
 	require.NoError(w.t, err)
@@ -374,13 +375,6 @@ func inTime(t *testing.T, run func(t *testing.T, w *world)) {
 	})
 }
 
-func build(t testing.TB, kind resource.Kind, mesh resource.MeshName, name, spec string) *resource.Resource {
-	t.Helper()
-	r, _, err := resource.Build(resource.Meta{Key: resource.Key{Kind: kind, Mesh: mesh, Name: name}}, []byte(spec))
-	require.NoError(t, err)
-	return r
-}
-
 // dataplaneSpec is a dataplane of one service that consumes others.
 func dataplaneSpec(service string, outbounds ...string) string {
 	spec := `{"networking": {"address": "10.0.0.1", "inbound": [{"port": 80, "tags": {"kuma.io/service": "` + service + `"}}], "outbound": [`
@@ -394,7 +388,7 @@ func dataplaneSpec(service string, outbounds ...string) string {
 }
 
 func timeoutTo(t testing.TB, name, source, destination, connect string) *resource.Resource {
-	return build(t, "Timeout", "default", name, fmt.Sprintf(`{
+	return resourcetest.Build(t, "Timeout", "default", name, fmt.Sprintf(`{
 		"sources": [{"match": {"kuma.io/service": %q}}], "destinations": [{"match": {"kuma.io/service": %q}}],
 		"conf": {"connectTimeout": %q}}`, source, destination, connect))
 }

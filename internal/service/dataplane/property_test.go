@@ -14,6 +14,7 @@ import (
 	"meridian/internal/policy"
 	"meridian/internal/policy/answer"
 	"meridian/internal/resource"
+	"meridian/internal/resource/resourcetest"
 )
 
 // step is one change of what the global owns or of a dataplane, or of who is
@@ -240,14 +241,14 @@ func (s step) take(l *life) {
 		w.globalDelete(resource.Key{Kind: s.kind, Mesh: "default", Name: s.name})
 	case "rules":
 		rules := map[bool]string{true: "KongMesh", false: "Kuma2020"}[s.from == "*"]
-		w.global(build(l.t, "Mesh", "", "default", `{"matching": {"sourceDestination": "`+rules+`"}}`))
+		w.global(resourcetest.Build(l.t, "Mesh", "", "default", `{"matching": {"sourceDestination": "`+rules+`"}}`))
 	case "mesh":
 		// The mesh goes, and what stands in it, and comes back as it was first.
 		key := resource.Key{Kind: "Mesh", Name: "default"}
 		if _, there := w.replica.View().Get(key); there {
 			w.globalDeleteMesh("default")
 		} else {
-			w.global(build(l.t, "Mesh", "", "default", "{}"))
+			w.global(resourcetest.Build(l.t, "Mesh", "", "default", "{}"))
 		}
 	case "operator":
 		// The dataplane itself changes under its proxy.
@@ -302,7 +303,7 @@ func (s step) policy(t *testing.T, w *world) {
 		}
 		spec = fmt.Sprintf(`{"targetRef": {"kind": "Mesh"}, "from": [{"targetRef": %s, "action": %q}]}`, caller, action)
 	}
-	w.global(build(t, s.kind, "default", s.name, spec))
+	w.global(resourcetest.Build(t, s.kind, "default", s.name, spec))
 }
 
 // entryOf is what a proxy should have, made from the public document.

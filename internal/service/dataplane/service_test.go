@@ -11,6 +11,7 @@ import (
 
 	meridianv1 "meridian/api/meridian/v1"
 	"meridian/internal/resource"
+	"meridian/internal/resource/resourcetest"
 	"meridian/internal/store"
 )
 
@@ -480,7 +481,7 @@ func TestSlowProxyGetsTheNewestState(t *testing.T) {
 // A proxy that has stopped reading is got rid of like any other.
 func TestStuckReaderCanBeReplaced(t *testing.T) {
 	inTime(t, func(t *testing.T, w *world) {
-		w.global(build(t, "ProxyTemplate", "default", "big", `{"selectors": [{"match": {"kuma.io/service": "*"}}],
+		w.global(resourcetest.Build(t, "ProxyTemplate", "default", "big", `{"selectors": [{"match": {"kuma.io/service": "*"}}],
 			"conf": {"imports": ["default-proxy"], "resources": [{"name": "r", "version": "v1", "resource": "`+string(make999(1<<19))+`"}]}}`))
 		stuck := w.dial(w.token(""))
 		stuck.send(&meridianv1.ConnectRequest{Message: &meridianv1.ConnectRequest_Hello{
@@ -538,7 +539,7 @@ func TestRefusal(t *testing.T) {
 // proxy like any other.
 func TestRestoredRegistration(t *testing.T) {
 	inTime(t, func(t *testing.T, w *world) {
-		r := build(t, resource.KindDataplane, "default", "web-1", dataplaneSpec("web"))
+		r := resourcetest.Build(t, resource.KindDataplane, "default", "web-1", dataplaneSpec("web"))
 		meta := r.Meta()
 		meta.Labels = map[string]string{LabelRegisteredBy: ByProxy}
 		_, err := w.local.Propose(t.Context(), store.Txn{Ops: []store.Op{store.Put(r.WithMeta(meta))}})

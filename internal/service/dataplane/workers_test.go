@@ -15,6 +15,7 @@ import (
 	"meridian/internal/authn/token"
 	"meridian/internal/policy"
 	"meridian/internal/resource"
+	"meridian/internal/resource/resourcetest"
 	"meridian/internal/rpcerr"
 )
 
@@ -50,7 +51,7 @@ func TestAnIdleProxyHasTwoGoroutines(t *testing.T) {
 func TestAnswersWithoutReading(t *testing.T) {
 	inTime(t, func(t *testing.T, w *world) {
 		template := func(n int) *resource.Resource {
-			return build(t, "ProxyTemplate", "default", "big", fmt.Sprintf(`{"selectors": [{"match": {"kuma.io/service": "web"}}],
+			return resourcetest.Build(t, "ProxyTemplate", "default", "big", fmt.Sprintf(`{"selectors": [{"match": {"kuma.io/service": "web"}}],
 				"conf": {"imports": ["default-proxy"], "resources": [{"name": "r%d", "version": "v1", "resource": "%s"}]}}`, n, make999(1<<19)))
 		}
 		w.global(template(0))

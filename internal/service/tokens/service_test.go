@@ -16,6 +16,7 @@ import (
 	"meridian/internal/authz"
 	"meridian/internal/commit/committest"
 	"meridian/internal/resource"
+	"meridian/internal/resource/resourcetest"
 	"meridian/internal/rpcerr"
 	"meridian/internal/store"
 )
@@ -54,8 +55,7 @@ func newFixture(t *testing.T, change func(*token.RingConfig)) *fixture {
 
 func (f *fixture) put(kind resource.Kind, name, spec string) {
 	f.t.Helper()
-	r, _, err := resource.Build(resource.Meta{Key: resource.Key{Kind: kind, Name: name}}, []byte(spec))
-	require.NoError(f.t, err)
+	r := resourcetest.Build(f.t, kind, "", name, spec)
 	result := f.store.Apply(f.store.Revision()+1, store.Txn{Time: f.clock, Ops: []store.Op{store.Put(r)}})
 	require.NoError(f.t, result.Err)
 }
@@ -123,8 +123,7 @@ func TestIssuedTokensAreGoodAndListed(t *testing.T) {
 	require.Equal(t, map[string][]string{"kuma.io/service": {"web", "api"}}, got.Tags)
 
 	f.clock = f.clock.Add(time.Second)
-	zone, _, err := resource.Build(resource.Meta{Key: resource.Key{Kind: "Zone", Name: "east"}}, []byte("{}"))
-	require.NoError(t, err)
+	zone := resourcetest.Build(t, "Zone", "", "east", "{}")
 	raw, err := f.Zone(admin(t), zone, nil, hour)
 	require.NoError(t, err)
 	got, err = f.verify(raw)
@@ -237,8 +236,7 @@ func TestWhatIssuingTakes(t *testing.T) {
 	f.grant("zoner", `{"access": ["GENERATE_ZONE_CP_TOKEN"]}`)
 	f.grant("ingress", `{"access": ["GENERATE_ZONE_TOKEN"]}`)
 	f.grant("hr", `{"access": ["GENERATE_USER_TOKEN"]}`)
-	zone, _, err := resource.Build(resource.Meta{Key: resource.Key{Kind: "Zone", Name: "west"}}, []byte("{}"))
-	require.NoError(t, err)
+	zone := resourcetest.Build(t, "Zone", "", "west", "{}")
 	dataplane := func(user, service string) error {
 		_, err := f.GenerateDataplaneToken(as(t, user), &meridianv1.GenerateDataplaneTokenRequest{
 			Mesh: "default", ValidForSeconds: hour, Tags: []*meridianv1.TokenTagValues{{Name: "kuma.io/service", Values: []string{service}}},
@@ -356,9 +354,8 @@ func TestRequestsThatAreRefused(t *testing.T) {
 		require.Equal(t, rpcerr.Invalid, rpcerr.CodeOf(err), want)
 		require.ErrorContains(t, err, want)
 	}
-	zone, _, err := resource.Build(resource.Meta{Key: resource.Key{Kind: "Zone", Name: "west"}}, []byte("{}"))
-	require.NoError(t, err)
-	_, err = f.Zone(admin(t), zone, []string{"all"}, hour)
+	zone := resourcetest.Build(t, "Zone", "", "west", "{}")
+	_, err := f.Zone(admin(t), zone, []string{"all"}, hour)
 	require.EqualError(t, err, `scope "all": the scopes are cp, ingress and egress`)
 	require.Len(t, f.list(""), 1)
 }
