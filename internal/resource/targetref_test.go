@@ -307,6 +307,19 @@ func TestTargetRefBackends(t *testing.T) {
 		refs("MeshLogging", "overrides: {from: [{targetRef: {kind: Mesh}, default: {backends: [{name: x}]}}]}"))
 }
 
+// TestSpecsEncodeAsTheyAreDecoded holds for Go's encoder, too: what stands inline has
+// no name of its own.
+func TestSpecsEncodeAsTheyAreDecoded(t *testing.T) {
+	for kind, body := range targetRefExamples {
+		r := decodeOne(t, "type: "+kind+"\nname: p\n"+body)
+		text, err := json.Marshal(r.Spec())
+		require.NoError(t, err)
+		again, _, err := resource.Build(resource.Meta{Key: r.Key()}, text)
+		require.NoError(t, err, "%s: %s", kind, text)
+		require.JSONEq(t, string(r.Canonical()), string(again.Canonical()))
+	}
+}
+
 // TestInvalidTargetRefs shows each refusal in the words its author reads.
 func TestInvalidTargetRefs(t *testing.T) {
 	const timeout, permission = "MeshUpstreamTimeout", "MeshTrafficPermission"
