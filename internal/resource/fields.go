@@ -37,6 +37,25 @@ func Fields(kind Kind) []FieldDoc {
 	return docs
 }
 
+// ConfFields lists the fields of what a targetRef kind configures on an attachment,
+// whatever form it is written in (§4.1). It returns nil for other kinds.
+func ConfFields(kind Kind) []FieldDoc {
+	var docs []FieldDoc
+	all := Fields(kind)
+	for _, prefix := range []string{"to[].default.", "from[].default.", "conf."} {
+		if prefix == "conf." && len(docs) > 0 {
+			break // it holds the items
+		}
+		for _, f := range all {
+			if path, ok := strings.CutPrefix(f.Path, prefix); ok {
+				f.Path = path
+				docs = append(docs, f)
+			}
+		}
+	}
+	return docs
+}
+
 // specType is the struct type of a kind's spec.
 func specType(d *Descriptor) reflect.Type { return reflect.TypeOf(d.New()).Elem() }
 

@@ -93,6 +93,9 @@ const (
 // authSections are the sections of an AuthPolicy (§5.3).
 var authSections = []string{"authentication", "metadata", "authorization", "response", "callbacks", "patterns"}
 
+// AuthSections returns the sections of an AuthPolicy (§5.3).
+func AuthSections() []string { return slices.Clone(authSections) }
+
 // ParseUnset takes a path of `unset` apart (§5.2): the section of an
 // AuthPolicy's rules, or "limits", and the name of the rule. Errors wrap
 // ErrUnset.

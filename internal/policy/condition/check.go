@@ -1,18 +1,29 @@
 package condition
 
-import "meridian/internal/resource"
+import (
+	"reflect"
+	"slices"
+	"sync"
+
+	"meridian/internal/resource"
+)
 
 // Check reports every condition in a spec that cannot be used, each with its
-// place, whatever the kind (§4.10, §5.6). `apply` and `validate`
-// refuse such a spec; an engine leaves out one that is stored already. Nothing of
-// it is kept: the author may not be allowed to write it.
+// place, whatever the kind (§4.10, §5.6): also one with a path that can never
+// exist. `apply` and `validate` refuse such a spec; an engine leaves out one that
+// is stored already, unless only a path is wrong. Nothing of it is kept: the author
+// may not be allowed to write it.
 func (c *Compiler) Check(spec resource.Spec) []resource.Problem {
 	var problems []resource.Problem
 	check := func(at resource.Path, when string) {
 		if when == "" {
 			return
 		}
-		if _, err := c.examine(when); err != nil {
+		_, err := c.examine(when)
+		if err == nil {
+			_, err = c.paths(spec, when)
+		}
+		if err != nil {
 			problems = append(problems, resource.Problem{Path: at.Field("when"), Message: err.Error()})
 		}
 	}
@@ -31,4 +42,40 @@ func (c *Compiler) Check(spec resource.Spec) []resource.Problem {
 		}
 	}
 	return problems
+}
+
+// Rules returns the rules that the condition of an inherited policy asks for by
+// name, each once, in the order of the text.
+func Rules(spec resource.InheritedSpec, when string) []resource.RuleID {
+	c, err := parser()
+	if err != nil || when == "" {
+		return nil
+	}
+	used, err := c.paths(spec, when)
+	if err != nil {
+		return nil
+	}
+	var ids []resource.RuleID
+	for _, id := range used {
+		if !slices.Contains(ids, id) {
+			ids = append(ids, id)
+		}
+	}
+	return ids
+}
+
+// parser reads expressions where none is evaluated.
+var parser = sync.OnceValues(func() (*Compiler, error) { return NewCompiler(DefaultOptions()) })
+
+// paths follows the paths of an expression that compiles.
+func (c *Compiler) paths(spec resource.Spec, when string) ([]resource.RuleID, error) {
+	in, known := scopes()[reflect.TypeOf(spec)]
+	if !known {
+		return nil, nil
+	}
+	parsed, issues := c.env.Parse(when)
+	if err := issues.Err(); err != nil {
+		return nil, &InvalidError{Expression: when, Message: firstIssue(issues)}
+	}
+	return walkPaths(parsed.NativeRep(), in)
 }

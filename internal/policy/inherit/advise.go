@@ -15,7 +15,7 @@ var _ policy.Surveyor = Surveyor{}
 
 // Survey implements policy.Surveyor.
 func (Surveyor) Survey(view policy.View) policy.Adviser {
-	return &adviser{view: view, named: map[resource.Key][]string{}}
+	return &adviser{view: view, named: map[resource.Key][]string{}, rules: map[resource.Key]map[string]int{}}
 }
 
 // maxGuesses bounds for how many names of a batch a misspelling is looked for.
@@ -26,7 +26,9 @@ const maxGuesses = 100
 type adviser struct {
 	view policy.View
 	// named has the names of a kind in a mesh, under a key without a name.
-	named   map[resource.Key][]string
+	named map[resource.Key][]string
+	// rules counts the blocks that have a rule, under a key without a name.
+	rules   map[resource.Key]map[string]int
 	guesses int
 }
 
@@ -46,6 +48,7 @@ func (a *adviser) Advise(_ policy.View, r *resource.Resource) []resource.Problem
 		if len(spec.UnsetRules()) > 0 && !mayUnset(a.view, mesh) {
 			report.Warnf("unset", "has no effect: mesh %s forbids unsetting", mesh)
 		}
+		a.adviseRules(r, spec, report)
 	case resource.RouteSpec:
 		a.parents(newRoute(r), report)
 	}

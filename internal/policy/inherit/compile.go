@@ -33,9 +33,11 @@ type compiled struct {
 	// label is namespace/name, or the name where there is no namespace.
 	label    string
 	metadata map[string]any
-	target   target
-	blocks   []block
-	unset    []policy.Pointer
+	// targetRef is what conditions above see of the policy's target.
+	targetRef map[string]any
+	target    target
+	blocks    []block
+	unset     []policy.Pointer
 	// invalid says why the policy is left out; empty when it is not.
 	invalid string
 }
@@ -46,8 +48,10 @@ type block struct {
 	op    policy.Op
 	rules policy.Tree
 	// leaves are the places of the rules, in bytewise order.
-	leaves  []policy.Pointer
-	when    *condition.Condition // nil: always
+	leaves []policy.Pointer
+	when   *condition.Condition // nil: always
+	// asks are the rules that the condition names.
+	asks    []policy.Pointer
 	onError resource.OnError
 }
 
@@ -63,16 +67,23 @@ func compile(compiler *condition.Compiler, r *resource.Resource, schema int) *co
 	}
 	at := spec.Target()
 	c.target = target{schema: schema, kind: resource.Kind(at.Kind), name: at.Name, section: at.Section()}
+	c.targetRef = map[string]any{"group": "gateway.networking.k8s.io", "kind": at.Kind, "name": at.Name}
+	if at.Group != nil {
+		c.targetRef["group"] = *at.Group
+	}
+	if at.SectionName != nil {
+		c.targetRef["sectionName"] = *at.SectionName
+	}
 	for _, id := range spec.UnsetRules() {
 		c.unset = append(c.unset, pointer(id))
 	}
-	c.add(compiler, blockDefaults, spec.Defaults(), policy.Unless, policy.Fill)
-	c.add(compiler, blockOverrides, spec.Overrides(), policy.Replace, policy.Overlay)
+	c.add(compiler, blockDefaults, spec, spec.Defaults(), policy.Unless, policy.Fill)
+	c.add(compiler, blockOverrides, spec, spec.Overrides(), policy.Replace, policy.Overlay)
 	return c
 }
 
 // add compiles a block, whose op depends on its strategy (§5.4).
-func (c *compiled) add(compiler *condition.Compiler, name string, b *resource.RuleBlock, atomic, merge policy.Op) {
+func (c *compiled) add(compiler *condition.Compiler, name string, spec resource.InheritedSpec, b *resource.RuleBlock, atomic, merge policy.Op) {
 	if b == nil {
 		return
 	}
@@ -87,6 +98,9 @@ func (c *compiled) add(compiler *condition.Compiler, name string, b *resource.Ru
 			c.invalid = cmp.Or(c.invalid, string(b.Path.Field("when"))+": "+err.Error())
 		}
 		made.when = when
+		for _, id := range condition.Rules(spec, b.When) {
+			made.asks = append(made.asks, pointer(id))
+		}
 	}
 	c.blocks = append(c.blocks, made)
 }

@@ -105,7 +105,7 @@ func (f *folding) holds(c claim) bool {
 	// The compiler bounds the cost of an evaluation; it is never canceled.
 	verdict := when.Eval(context.Background(), condition.Input{
 		Self:   f.self(c.link),
-		Spec:   f.schema.spec(f.fold.Conf()),
+		Spec:   f.spec(c.link),
 		Target: at.object.asTarget(at.target.section),
 	})
 	d := decision{claim: c, verdict: verdict}
@@ -119,16 +119,24 @@ func (f *folding) holds(c claim) bool {
 	return d.applied
 }
 
-// self is the effective policy below a link: the rules so far, under the name
-// of the most specific policy, which they refine.
+// self is the effective policy below a link: the rules so far, with the metadata
+// and the targetRef of the nearest policy below.
 func (f *folding) self(link int) map[string]any {
 	named := metadata(resource.Meta{})
 	if link > 0 {
-		named = f.chain[0].metadata
+		named = f.chain[link-1].metadata
 	}
-	return map[string]any{
-		"kind": string(f.schema.kind), "metadata": named, "spec": f.schema.spec(f.fold.Conf()),
+	return map[string]any{"kind": string(f.schema.kind), "metadata": named, "spec": f.spec(link)}
+}
+
+// spec is self.spec.
+func (f *folding) spec(link int) map[string]any {
+	spec := f.schema.spec(f.fold.Conf())
+	spec["targetRef"] = map[string]any{}
+	if link > 0 {
+		spec["targetRef"] = f.chain[link-1].targetRef
 	}
+	return spec
 }
 
 // apply folds a block in and notes who gained and lost by it.

@@ -89,6 +89,18 @@ type visit struct {
 // kind is not empty of policies, in order.
 func (x *Index) visitsLocked(m *mesh, t target) iter.Seq[visit] {
 	return func(yield func(visit) bool) {
+		for v := range x.pathsLocked(m, t) {
+			if v.outcome != nil && !yield(v) {
+				return
+			}
+		}
+	}
+}
+
+// pathsLocked is visitsLocked with the paths that have no policy of the kind: their
+// outcome is nil.
+func (x *Index) pathsLocked(m *mesh, t target) iter.Seq[visit] {
+	return func(yield func(visit) bool) {
 		legs := slices.SortedFunc(m.legsThrough(t), func(a, b *leg) int {
 			return cmp.Or(compareLegs(a, b), a.route.key.Compare(b.route.key))
 		})
@@ -98,7 +110,7 @@ func (x *Index) visitsLocked(m *mesh, t target) iter.Seq[visit] {
 				if only >= 0 && rule != only {
 					continue
 				}
-				if o := x.atLocked(m, l, rule, t.schema); o != nil && !yield(visit{l, rule, o}) {
+				if !yield(visit{l, rule, x.atLocked(m, l, rule, t.schema)}) {
 					return
 				}
 			}

@@ -19,6 +19,11 @@ const (
 	// typeConditionFailed says that a `when` could not be decided somewhere
 	// (§5.6).
 	typeConditionFailed = "ConditionFailed"
+	// typeUnknownRule says that a `when` asks for a rule that no policy below has on
+	// any path (§5.6).
+	typeUnknownRule = "UnknownRule"
+	// typeUnsetWithoutEffect says that an unset takes nothing out (§5.8).
+	typeUnsetWithoutEffect = "UnsetWithoutEffect"
 
 	reasonAccepted          = "Accepted"
 	reasonInvalid           = "Invalid"
@@ -31,6 +36,9 @@ const (
 	reasonUnaffected        = "Unaffected"
 	reasonAffected          = "Affected"
 	reasonPartiallyAffected = "PartiallyAffected"
+	reasonNoSuchRule        = "NoSuchRule"
+	reasonUnsetOverride     = "Override"
+	reasonUnsetNothing      = "NoDefault"
 )
 
 // The sentences of the status tables that Kuadrant published, in its spelling, which readers of status match
@@ -119,7 +127,7 @@ func (s *survey) conditions(accepted policy.Condition) []policy.Condition {
 			Type: typeConditionFailed, Status: isTrue, Reason: reasonEvaluationFailed, Message: s.failureMessage(),
 		})
 	}
-	return conditions
+	return append(conditions, s.guards()...)
 }
 
 // refusal returns the condition of a policy that is not accepted, or nil.
@@ -211,6 +219,7 @@ type survey struct {
 	overridden, unset, defaultsAdded, overridesAdded byPolicy
 	skipped                                          map[string]bool // blocks
 	failures                                         []failure
+	guarded                                          guarded
 }
 
 // tally counts rules by what became of them.
@@ -255,11 +264,13 @@ func (x *Index) surveyLocked(m *mesh, c *compiled) *survey {
 		overridden: byPolicy{}, unset: byPolicy{}, defaultsAdded: byPolicy{}, overridesAdded: byPolicy{},
 		skipped: map[string]bool{},
 	}
+	s.guarded.init(c, m.mayUnset)
 	seen := map[*outcome]tally{} // rules without policies of their own share one
 	for v := range x.visitsLocked(m, c.target) {
 		t, again := seen[v.outcome]
 		if !again {
 			t = s.look(v.outcome, c)
+			s.guarded.look(v.outcome, v.outcome.linkOf(c))
 			seen[v.outcome] = t
 		}
 		s.paths++
@@ -407,6 +418,8 @@ type affections struct {
 	total  int
 	// idle sections have no path through them.
 	idle map[int]bool
+	// open has the paths on which no policy is effective, in order.
+	open []policy.Path
 	// sections has the affected ones by policy; whole the policies that are not
 	// about single sections of the object.
 	sections map[string]map[int]bool
@@ -423,7 +436,13 @@ func (x *Index) affectionsLocked(m *mesh, t target) *affections {
 		a.idle[i] = true
 	}
 	seen := map[*outcome][]*compiled{} // ways with one chain share its outcome
-	for v := range x.visitsLocked(m, t) {
+	for v := range x.pathsLocked(m, t) {
+		if v.outcome == nil || len(v.outcome.owner) == 0 {
+			a.open = append(a.open, v.leg.path(v.rule))
+		}
+		if v.outcome == nil {
+			continue
+		}
 		section := v.rule
 		if t.kind == resource.KindGateway {
 			section = v.leg.listener
@@ -497,8 +516,11 @@ func (a *affections) condition(kind resource.Kind) policy.Condition {
 		partly = append(partly, fmt.Sprintf("The following sections of the object are affected by %s %s: %s",
 			kind, label, strings.Join(sections, ", ")))
 	}
-	if len(covered) == a.total {
+	if len(covered) == a.total && len(a.open) == 0 {
 		c.Reason = reasonAffected
+	}
+	if len(covered) == a.total && len(a.open) > 0 {
+		partly = append(partly, fmt.Sprintf("No %s is effective on %s", kind, pathsText(a.open)))
 	}
 	if len(entirely) > 0 {
 		partly = slices.Insert(partly, 0, fmt.Sprintf("The object is affected by %s %s", kind, strings.Join(entirely, ", ")))
