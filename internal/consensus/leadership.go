@@ -91,6 +91,9 @@ func (n *Node) acquireLeadership() error {
 	if err := n.nameEpoch(); err != nil {
 		return err
 	}
+	if n.st.Restoring() && !n.restorer.restoring.Load() {
+		n.restorer.abandonRestore(n.cfg.Clock()) // its leader is no more
+	}
 	if now := n.raft.CurrentTerm(); now != term {
 		return fmt.Errorf("term changed from %d to %d", term, now)
 	}

@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"sync/atomic"
 	"time"
 
 	"github.com/hashicorp/raft"
@@ -54,6 +55,8 @@ type restorer struct {
 	reader *reader
 	// restorePart is defaultRestorePart, except in tests.
 	restorePart int
+	// restoring says that this server writes the parts of a restore.
+	restoring atomic.Bool
 }
 
 // Restore replaces the whole state by a backup's, on every server in one step,
@@ -169,9 +172,36 @@ func nextEpoch(running, saved store.Epoch, fresh bool, random uint64) store.Epoc
 }
 
 // proposeParts writes the parts of a restore, a few at a time, and the last one
-// only when all others have been applied: until then, giving up has no effect.
+// only when all others have been applied: until then, giving up has no effect. A
+// leader that loses its leadership and regains it continues where it was.
 func (n *restorer) proposeParts(ctx context.Context, parts []store.RestorePart) (resource.Revision, error) {
+	n.restoring.Store(true)
+	defer n.restoring.Store(false)
 	now := n.cfg.Clock()
+	for from, tries := 0, 0; ; tries++ {
+		revision, unfinished, err := n.proposeFrom(ctx, parts, from, now)
+		if !unfinished {
+			return revision, err
+		}
+		refused := new(store.RestoreError)
+		applied, ok := 0, false
+		if tries < maxRestoreTries && ctx.Err() == nil && !errors.As(err, &refused) && n.regainLeadership(ctx) {
+			applied, ok = n.st.RestoringParts(parts[0].ID)
+		}
+		if !ok {
+			n.abandonRestore(now)
+			return 0, notRestored(err)
+		}
+		from = applied
+	}
+}
+
+// maxRestoreTries bounds how often a restore continues after a change of leader.
+const maxRestoreTries = 16
+
+// proposeFrom writes the parts from one on. unfinished means that the last one has
+// not been proposed.
+func (n *restorer) proposeFrom(ctx context.Context, parts []store.RestorePart, from int, now time.Time) (_ resource.Revision, unfinished bool, err error) {
 	var flying []raft.ApplyFuture
 	land := func(down int) error {
 		for len(flying) > down {
@@ -183,7 +213,7 @@ func (n *restorer) proposeParts(ctx context.Context, parts []store.RestorePart) 
 		return nil
 	}
 	last := len(parts) - 1
-	for i := range parts {
+	for i := from; i <= last; i++ {
 		down := restoreWindow - 1
 		if i == last {
 			down = 0
@@ -193,18 +223,35 @@ func (n *restorer) proposeParts(ctx context.Context, parts []store.RestorePart) 
 			err = context.Cause(ctx)
 		}
 		if err != nil {
-			n.abandonRestore(now)
-			return 0, notRestored(err)
+			return 0, true, err
 		}
 		command, err := store.EncodeCommand(store.Txn{Time: now, Restore: &parts[i]})
 		if err != nil {
-			n.abandonRestore(now)
-			return 0, notRestored(err)
+			return 0, true, err
 		}
 		flying = append(flying, n.raft.Apply(command, n.cfg.ApplyTimeout))
 	}
 	result, err := n.applied(flying[0])
-	return result.Revision, err
+	return result.Revision, false, err
+}
+
+// regainLeadership waits until this server leads again, and reports whether it
+// does. It does not wait once another one leads.
+func (n *restorer) regainLeadership(ctx context.Context) bool {
+	ctx, cancel := context.WithTimeout(ctx, n.cfg.ApplyTimeout)
+	defer cancel()
+	patience := time.NewTimer(n.cfg.ApplyTimeout)
+	defer patience.Stop()
+	for {
+		moved := n.moved.Wait()
+		_, _, err := n.waitLeadership(ctx)
+		if err == nil {
+			return true
+		}
+		if leader, _ := n.Leader(); leader != "" && leader != n.cfg.NodeID || errors.Is(err, ErrClosed) || !n.pause(ctx, moved, patience.C) {
+			return false
+		}
+	}
 }
 
 // applied waits for a command to be decided.
@@ -223,9 +270,10 @@ func (n *restorer) applied(future raft.ApplyFuture) (store.Result, error) {
 }
 
 // abandonRestore has every server forget the parts of a restore that does not go
-// on, which holds snapshots back. Should it fail, any other write does the same.
+// on, which holds snapshots back. Should it fail, the next leader does the same, or
+// the next write.
 func (n *restorer) abandonRestore(now time.Time) {
-	if command, err := store.EncodeCommand(store.Txn{Time: now}); err == nil {
+	if command, err := store.EncodeCommand(store.Txn{Time: now, Restore: store.Abandon()}); err == nil {
 		_ = n.raft.Apply(command, n.cfg.ApplyTimeout).Error()
 	}
 }

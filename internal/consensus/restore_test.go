@@ -11,6 +11,7 @@ import (
 	"testing/iotest"
 	"time"
 
+	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
 	"meridian/internal/resource"
@@ -69,10 +70,10 @@ func TestRestoreBringsBackWhatWasSaved(t *testing.T) {
 	require.NotEqual(t, before.Epoch().Random, view.Epoch().Random)
 	require.EqualValues(t, n.Status().Last, view.Revision(), "the revision is the raft index")
 
-	// Writes continue; a request of the history before is a new one.
+	// Writes continue; a request of the history before is not made again.
 	again, err := n.proposer.Propose(t.Context(), request)
 	require.NoError(t, err)
-	require.False(t, again.Duplicate)
+	require.True(t, again.Duplicate)
 	propose(t, n, put("k", 3))
 	after := st.View()
 	require.NoError(t, n.Close())
@@ -270,6 +271,53 @@ func TestRestoreGivenUpHasNoEffect(t *testing.T) {
 	require.Eventually(t, func() bool { return n.Snapshot() == nil }, time.Minute, 10*time.Millisecond)
 	require.Equal(t, before, dumpOf(st.View()))
 	require.EqualValues(t, 1, st.View().Epoch().Incarnation)
+}
+
+// TestRestoreBesideEmptyBatches: a leader writes an empty batch whenever a server
+// that was removed asks to be taken in, which a restart makes it do, for ever. The
+// parts of a restore are not interrupted by it.
+func TestRestoreBesideEmptyBatches(t *testing.T) {
+	n, st := open(t, testConfig(t.TempDir()))
+	n.restorer.restorePart = 200
+	for i := range 200 {
+		propose(t, n, put(fmt.Sprintf("k%d", i), i))
+	}
+	want, file := dumpOf(st.View()), saved(t, n)
+	propose(t, n, put("k1", 9))
+	done := make(chan struct{})
+	var asking sync.WaitGroup
+	asking.Go(func() {
+		for {
+			select {
+			case <-done:
+				return
+			default:
+				assert.NoError(t, n.proposeEmpty())
+			}
+		}
+	})
+	_, err := n.restorer.Restore(t.Context(), bytes.NewReader(file), false)
+	close(done)
+	asking.Wait()
+	require.NoError(t, err)
+	require.Equal(t, want, dumpOf(st.View()))
+}
+
+// TestNewLeaderEndsARestore: parts that a leader has left behind do not hold up
+// snapshots after the next one took over.
+func TestNewLeaderEndsARestore(t *testing.T) {
+	cfg := testConfig(t.TempDir())
+	n, st := open(t, cfg)
+	propose(t, n, put("k", 1))
+	parts := (&store.Snapshot{}).Parts(st.View().Epoch(), store.Epoch{ClusterID: "x", Incarnation: 5, Random: 7}, 10)
+	parts[0].End = nil
+	_, err := n.proposer.Propose(t.Context(), store.Txn{Restore: &parts[0]})
+	require.NoError(t, err)
+	require.True(t, st.Restoring())
+	require.NoError(t, n.Close())
+	n, st = open(t, cfg)
+	require.False(t, st.Restoring())
+	require.NoError(t, n.Snapshot())
 }
 
 func TestStaleBackupNeedsNoLeader(t *testing.T) {

@@ -249,6 +249,7 @@ func (g *global) admin() *admin.Service {
 		Writer:       g.Writer,
 		Access:       g.Authorizer,
 		Applied:      g.Store.Applied,
+		Remembers:    g.Store.Remembers,
 		Preview:      func(txn store.Txn) (store.Result, store.Reader) { return g.Store.Preview(txn) },
 		View:         func() store.Reader { return g.Store.View() },
 		Source:       func(*resource.Descriptor) admin.Source { return g.Store },

@@ -31,7 +31,6 @@ func (s *Store) Apply(rev resource.Revision, txn Txn) Result {
 	if txn.Restore != nil {
 		return s.applyRestoreLocked(rev, txn)
 	}
-	s.restoring = nil // another command interrupts a restore
 	if txn.RequestID != "" {
 		if r, ok := s.requests.find(txn.RequestID); ok {
 			s.advanceLocked(rev)
@@ -59,12 +58,13 @@ func (s *Store) Apply(rev resource.Revision, txn Txn) Result {
 		result.Revision = rev
 	}
 	if txn.RequestID != "" {
-		s.requests.add(&request{id: txn.RequestID, revision: result.Revision, results: results})
+		s.requests.add(&request{id: txn.RequestID, revision: result.Revision, time: txn.Time, results: results})
 	}
 	if result.Revision != rev {
 		s.advanceLocked(rev)
 		return result
 	}
+	s.restoring = nil // another write interrupts a restore
 	s.commitLocked(from, b, epoch)
 	return result
 }

@@ -1,6 +1,8 @@
 package store_test
 
 import (
+	"bytes"
+	"fmt"
 	"testing"
 	"time"
 
@@ -259,27 +261,57 @@ func TestRequestIDs(t *testing.T) {
 	require.Equal(t, store.Unchanged, s.Apply(7, idle).Results[0].Outcome, "what changed nothing is remembered too")
 }
 
+// TestRequestIDsAreForgottenInOrder: an id is remembered for a time, and as long
+// as it is among the last few, and at most as many as have space; across a
+// snapshot too. What may have been forgotten is known.
 func TestRequestIDsAreForgottenInOrder(t *testing.T) {
 	opts := store.DefaultOptions()
-	opts.Requests = store.Requests{Max: 3, MaxResults: 4}
+	opts.Requests = store.Requests{Min: 3, MaxAge: 10 * time.Minute, MaxBytes: 4000}
 	s := opened(t, opts)
-	rev := resource.Revision(1)
-	do := func(id string, resources ...*resource.Resource) store.Result {
+	start := clock(100)
+	rev := s.Revision()
+	do := func(at time.Duration, id string, resources ...*resource.Resource) store.Result {
 		rev++
 		txn := puts(resources...)
-		txn.RequestID = id
+		txn.RequestID, txn.Time = id, start.Add(at)
 		return s.Apply(rev, txn)
 	}
-	do("a", retry("a", 1))
-	do("b", retry("b", 1))
-	do("c", retry("c", 1))
-	require.True(t, do("a").Duplicate)
-	do("d", retry("d", 1))
-	require.True(t, do("b").Duplicate)
-	require.False(t, do("a", retry("a", 9)).Duplicate, "a was the oldest of four")
-	do("big", retry("e", 1), retry("f", 1), retry("g", 1), retry("h", 1), retry("i", 1))
-	require.True(t, do("big").Duplicate, "the newest stays, however big")
-	require.False(t, do("d", retry("d", 2)).Duplicate)
+	through := func() {
+		var file bytes.Buffer
+		require.NoError(t, s.WriteSnapshot(&file))
+		snap, err := store.ReadSnapshot(&file)
+		require.NoError(t, err)
+		s = opened(t, opts)
+		require.NoError(t, s.Reset(snap))
+	}
+	for i := range 6 {
+		do(time.Duration(i)*time.Minute, fmt.Sprint(i), retry("a", i))
+	}
+	require.True(t, s.Remembers("new", start), "nothing is forgotten")
+	do(12*time.Minute, "late", retry("a", 7))
+	for round := range 2 {
+		for i, kept := range []bool{false, false, true, true, true, true} {
+			_, ok := s.Applied(fmt.Sprint(i))
+			require.Equal(t, kept, ok, "round %d: %d", round, i)
+		}
+		require.True(t, s.Remembers("5", start), "it is there")
+		require.False(t, s.Remembers("1", start.Add(time.Minute)), "whether it was applied is not known")
+		require.True(t, s.Remembers("1", start.Add(time.Minute+1)), "what is younger is all there")
+		through()
+	}
+	do(time.Hour, "hour", retry("a", 8))
+	for i, kept := range []bool{false, false, false, false, false, true} {
+		_, ok := s.Applied(fmt.Sprint(i))
+		require.Equal(t, kept, ok, "the last three stay, however old: %d", i)
+	}
+	require.True(t, do(time.Hour, "hour").Duplicate)
+	var many []*resource.Resource
+	for i := range 60 {
+		many = append(many, retry(fmt.Sprint("m", i), 1))
+	}
+	do(time.Hour, "big", many...)
+	require.True(t, do(time.Hour, "big").Duplicate, "the newest stays, however big")
+	require.False(t, s.Remembers("hour", start.Add(time.Hour)), "and leaves no space for others")
 }
 
 func TestEpoch(t *testing.T) {
@@ -314,7 +346,7 @@ func TestOptionsValidate(t *testing.T) {
 	require.NoError(t, store.DefaultOptions().Validate())
 	require.NoError(t, store.Options{}.Validate())
 	require.Error(t, store.Options{History: store.History{MaxAge: -1}}.Validate())
-	require.Error(t, store.Options{Requests: store.Requests{Max: -1}}.Validate())
+	require.Error(t, store.Options{Requests: store.Requests{Min: -1}}.Validate())
 	require.Panics(t, func() { store.New(store.Options{History: store.History{MaxBytes: -1}}) })
 }
 

@@ -33,18 +33,21 @@ type History struct {
 // the replicated state: every server of a cluster must use the same bounds, or
 // a retry would count as new on some.
 type Requests struct {
-	// Max is the number of ids.
-	Max int
-	// MaxResults is the number of operation results kept with them, in total.
-	MaxResults int
+	// MaxAge is for how long an id is remembered, by the times of the batches and
+	// never by a clock.
+	MaxAge time.Duration
+	// Min is how many ids are remembered whatever their age.
+	Min int
+	// MaxBytes bounds the memory that they take, with their results, in bytes.
+	MaxBytes int
 }
 
 // DefaultOptions returns the bounds that servers use: an hour or 8,192 batches
-// or 64 MiB of history, 16 MiB of it in snapshots; 8,192 request ids.
+// or 64 MiB of history, 16 MiB of it in snapshots; 15 minutes or 64 MiB of request ids.
 func DefaultOptions() Options {
 	return Options{
 		History:  History{MaxBatches: 8192, MaxBytes: 64 << 20, MaxAge: time.Hour, SnapshotBytes: 16 << 20},
-		Requests: Requests{Max: 8192, MaxResults: 1 << 16},
+		Requests: Requests{MaxAge: 15 * time.Minute, Min: 8192, MaxBytes: 64 << 20},
 	}
 }
 
@@ -53,7 +56,7 @@ func (o Options) Validate() error {
 	if o.History.MaxBatches < 0 || o.History.MaxBytes < 0 || o.History.MaxAge < 0 || o.History.SnapshotBytes < 0 {
 		return errors.New("the store's history bounds must not be negative")
 	}
-	if o.Requests.Max < 0 || o.Requests.MaxResults < 0 {
+	if o.Requests.MaxAge < 0 || o.Requests.Min < 0 || o.Requests.MaxBytes < 0 {
 		return errors.New("the store's request bounds must not be negative")
 	}
 	return nil

@@ -1,22 +1,43 @@
 package store
 
-import "meridian/internal/resource"
+import (
+	"time"
+
+	"meridian/internal/resource"
+)
 
 // request is a batch that was applied under an id.
 type request struct {
 	id       string
 	revision resource.Revision
-	results  []OpResult
+	// time is the log's when it was applied.
+	time    time.Time
+	results []OpResult
+}
+
+// What a request takes in memory, in bytes, beside its id.
+const (
+	requestOverhead = 160
+	resultOverhead  = 96
+)
+
+func (r *request) size() int {
+	return requestOverhead + len(r.id) + resultOverhead*len(r.results)
 }
 
 // requests is the bounded window of ids that were applied (§7.1: the
 // outcome of a write whose leader fell is unknown to its caller, who retries).
-// What it holds depends on the batches before it and on nothing else.
+// What it holds depends on the batches before it and on nothing else: time is
+// the log's, which never goes back.
 type requests struct {
-	bounds  Requests
-	window  window[*request]
-	byID    map[string]*request
-	results int
+	bounds Requests
+	window window[*request]
+	byID   map[string]*request
+	bytes  int
+	// now is the time of the newest request, forgotten that of the newest one that
+	// was dropped. They are in the window and in its snapshots, so that servers
+	// agree.
+	now, forgotten time.Time
 }
 
 func (w *requests) find(id string) (*request, bool) {
@@ -28,15 +49,27 @@ func (w *requests) add(r *request) {
 	if w.byID == nil {
 		w.byID = make(map[string]*request)
 	}
+	if r.time = r.time.Round(0).UTC(); r.time.Before(w.now) {
+		r.time = w.now // as the log's time (§1.1), it does not go back
+	}
+	w.now = r.time
 	w.window.push(r)
 	w.byID[r.id] = r
-	w.results += len(r.results)
-	for len(w.window.items) > 1 && (len(w.window.items) > w.bounds.Max || w.results > w.bounds.MaxResults) {
+	w.bytes += r.size()
+	for len(w.window.items) > 1 && w.excess(w.window.items[0]) {
 		oldest := w.window.items[0]
 		delete(w.byID, oldest.id)
-		w.results -= len(oldest.results)
+		w.bytes -= oldest.size()
 		w.window.pop()
+		if oldest.time.After(w.forgotten) {
+			w.forgotten = oldest.time
+		}
 	}
+}
+
+// excess reports whether the oldest request is to be dropped.
+func (w *requests) excess(oldest *request) bool {
+	return w.bytes > w.bounds.MaxBytes || len(w.window.items) > w.bounds.Min && w.now.Sub(oldest.time) > w.bounds.MaxAge
 }
 
 // Applied returns what became of the batch that was applied under a request id,
@@ -52,4 +85,13 @@ func (s *Store) Applied(requestID string) (Result, bool) {
 		return Result{}, false
 	}
 	return Result{Revision: r.revision, Results: r.results, Duplicate: true}, true
+}
+
+// Remembers reports whether a request id is known to have been applied, or surely
+// was not at any time from since on: all that were are remembered.
+func (s *Store) Remembers(requestID string, since time.Time) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	_, ok := s.requests.find(requestID)
+	return ok || s.requests.forgotten.Before(since)
 }

@@ -13,8 +13,11 @@ import (
 // after the other; nothing of it shows before the last, which puts all of it
 // into effect in one step, as a new epoch.
 //
-// A restore that is cut off has no effect: the next batch of any other kind, or
-// the first part of another restore, forgets the parts that came before it.
+// A restore that is cut off has no effect: the next batch that changes something,
+// a part that does not follow (see Abandon), or the first part of another restore
+// forgets the parts that came before it. A batch that changes nothing does not: a
+// leader writes one when it is elected, and when it is asked about a server that
+// was removed, for example.
 type RestorePart struct {
 	// ID tells one attempt from another.
 	ID uint64
@@ -56,6 +59,21 @@ type restoring struct {
 	resources []*resource.Resource
 }
 
+// Abandon is a part that follows no other: it ends any restore that is under way,
+// and is refused itself.
+func Abandon() *RestorePart { return &RestorePart{Number: 1} }
+
+// RestoringParts returns how many parts of a restore have been applied that is not in
+// effect yet, false when none is under way under this id.
+func (s *Store) RestoringParts(id uint64) (parts int, ok bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.restoring == nil || s.restoring.id != id {
+		return 0, false
+	}
+	return s.restoring.parts, true
+}
+
 // Restoring reports whether parts of a state have been applied that their last
 // part has not put into effect. A snapshot taken now would lack them.
 func (s *Store) Restoring() bool {
@@ -89,7 +107,7 @@ func (s *Store) gatherLocked(part *RestorePart) error {
 		s.restoring = &restoring{id: part.ID}
 	}
 	r := s.restoring
-	if r == nil || r.id != part.ID || r.parts != part.Number {
+	if r == nil || part.ID == 0 && part.Number > 0 || r.id != part.ID || r.parts != part.Number {
 		return &RestoreError{Reason: fmt.Sprintf("part %d did not follow the one before it; another write or restore came between", part.Number)}
 	}
 	r.parts++
@@ -97,9 +115,10 @@ func (s *Store) gatherLocked(part *RestorePart) error {
 	return nil
 }
 
-// finishRestoreLocked makes the collected state the latest one. Request ids and
-// history are of the previous epoch, and end with it: readers of the feed get
-// ErrCompacted and compare.
+// finishRestoreLocked makes the collected state the latest one. The history
+// is of the previous epoch, and ends with it: readers of the feed get ErrCompacted
+// and compare. Request ids stay: a request that was applied before is not applied
+// to the restored state when its client sends it again.
 func (s *Store) finishRestoreLocked(from *View, rev resource.Revision, txn Txn) error {
 	end, gathered := txn.Restore.End, s.restoring.resources
 	if from.epoch != end.Replaces {
@@ -131,7 +150,6 @@ func (s *Store) finishRestoreLocked(from *View, rev resource.Revision, txn Txn) 
 	}
 	s.tree, s.restoring = d.tree, nil
 	s.history = history{bounds: s.opts.History, base: v}
-	s.requests = requests{bounds: s.opts.Requests}
 	s.publishLocked(v)
 	return nil
 }

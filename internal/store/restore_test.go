@@ -83,7 +83,7 @@ func TestRestoreReplacesEverythingAtOnce(t *testing.T) {
 		require.Equal(t, r.Canonical(), got.Canonical())
 	}
 	require.Equal(t, rev, s.Oldest(), "the history of before is over")
-	require.False(t, s.Apply(rev+1, store.Txn{RequestID: "mine", Time: clock(60)}).Duplicate, "and its request ids")
+	require.True(t, s.Apply(rev+1, store.Txn{RequestID: "mine", Time: clock(60)}).Duplicate, "request ids stay")
 	require.False(t, s.Apply(rev+2, store.Txn{RequestID: "one", Time: clock(60)}).Duplicate, "and the backup's")
 }
 
@@ -110,10 +110,12 @@ func TestInterruptedRestoreHasNoEffect(t *testing.T) {
 	file := backup(t)
 	for name, between := range map[string]func(t *testing.T, s *store.Store){
 		"a write": func(t *testing.T, s *store.Store) { require.NoError(t, s.Apply(10, puts(retry("x", 1))).Err) },
-		"a refused write": func(t *testing.T, s *store.Store) {
-			require.Error(t, s.Apply(10, puts(retry("x", 1), retry("x", 2))).Err)
+		"an epoch": func(t *testing.T, s *store.Store) {
+			require.NoError(t, s.Apply(10, store.Txn{SetEpoch: &store.Epoch{ClusterID: "third"}}).Err)
 		},
-		"an empty batch": func(_ *testing.T, s *store.Store) { s.Apply(10, store.Txn{Time: clock(3)}) },
+		"its end": func(t *testing.T, s *store.Store) {
+			require.Error(t, s.Apply(10, store.Txn{Time: clock(3), Restore: store.Abandon()}).Err)
+		},
 		"a part of another": func(t *testing.T, s *store.Store) {
 			foreign := next
 			foreign.Random++
@@ -138,6 +140,9 @@ func TestInterruptedRestoreHasNoEffect(t *testing.T) {
 			between(t, s)
 			require.False(t, s.Restoring())
 			before, epoch := dump(s.View().All()), s.View().Epoch()
+			if name == "an epoch" {
+				txns = parts(t, s, file, next) // of this one from now on
+			}
 			for i, txn := range txns[1:] {
 				var refused *store.RestoreError
 				require.ErrorAs(t, s.Apply(resource.Revision(11+i), txn).Err, &refused)
@@ -153,14 +158,31 @@ func TestInterruptedRestoreHasNoEffect(t *testing.T) {
 	}
 }
 
-// A change of membership is no write: it may stand between two parts.
-func TestMembershipDoesNotInterruptARestore(t *testing.T) {
-	s := other(t)
-	for i, txn := range parts(t, s, backup(t), next) {
-		require.NoError(t, s.Apply(resource.Revision(10+2*i), txn).Err)
-		s.Advance(resource.Revision(11 + 2*i))
+// What changes nothing may stand between two parts: a change of membership, the
+// empty batch of a new leader, a write without effect, or one that is refused.
+func TestNothingDoesNotInterruptARestore(t *testing.T) {
+	for name, between := range map[string]func(s *store.Store, rev resource.Revision){
+		"membership":             func(s *store.Store, rev resource.Revision) { s.Advance(rev) },
+		"an empty batch":         func(s *store.Store, rev resource.Revision) { s.Apply(rev, store.Txn{Time: clock(3)}) },
+		"a write without effect": func(s *store.Store, rev resource.Revision) { s.Apply(rev, puts(retry("own", 1))) },
+		"a refused write":        func(s *store.Store, rev resource.Revision) { s.Apply(rev, puts(retry("x", 1), retry("x", 2))) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			s := other(t)
+			txns := parts(t, s, backup(t), next)
+			for i, txn := range txns {
+				require.NoError(t, s.Apply(resource.Revision(10+2*i), txn).Err)
+				if i < len(txns)-1 {
+					between(s, resource.Revision(11+2*i))
+					applied, ok := s.RestoringParts(next.Random)
+					require.True(t, ok)
+					require.Equal(t, i+1, applied)
+				}
+			}
+			require.Equal(t, next, s.View().Epoch())
+			require.False(t, s.Restoring())
+		})
 	}
-	require.Equal(t, next, s.View().Epoch())
 }
 
 func TestRestoreRefusesContradictions(t *testing.T) {

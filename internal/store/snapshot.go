@@ -26,8 +26,10 @@ type Snapshot struct {
 	Resources []*resource.Resource
 
 	requests []*request
-	past     []undo // newest first
-	size     int64  // of the file it was read from, in bytes
+	// forgotten is the time of the newest request that is not among them.
+	forgotten time.Time
+	past      []undo // newest first
+	size      int64  // of the file it was read from, in bytes
 }
 
 // undo is a batch told as the way back to the state before it.
@@ -97,6 +99,7 @@ func (s *Store) Reset(snap *Snapshot) error {
 	s.tree, s.restoring = d.tree, nil
 	s.history = fresh
 	s.requests = requests{bounds: s.opts.Requests}
+	s.requests.forgotten = snap.forgotten
 	for _, r := range snap.requests {
 		s.requests.add(r)
 	}

@@ -150,6 +150,13 @@ func (p *snapshotParser) request(body []byte) error {
 		return err
 	}
 	r := &request{id: message.GetRequestId(), revision: resource.Revision(message.GetRevision())}
+	if message.GetTime() != nil {
+		at, err := timeFromProto(message.GetTime())
+		if err != nil {
+			return fmt.Errorf("%w: request %s: %w", ErrCorrupt, r.id, err)
+		}
+		r.time = at
+	}
 	for _, res := range message.GetResults() {
 		key, err := keyFromProto(res.GetKey())
 		if err != nil {
@@ -229,6 +236,11 @@ func (p *snapshotParser) trailer(body []byte) error {
 	}
 	if digest != p.digest {
 		return fmt.Errorf("%w: digest %s, expected %s", ErrCorrupt, p.digest, digest)
+	}
+	if t.GetRequestsForgotten() != nil {
+		if p.snap.forgotten, err = timeFromProto(t.GetRequestsForgotten()); err != nil {
+			return fmt.Errorf("%w: the trailer: %w", ErrCorrupt, err)
+		}
 	}
 	p.done = true
 	return nil

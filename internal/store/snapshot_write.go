@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"io"
 	"slices"
+	"time"
 
 	storev1 "meridian/api/store/v1"
 	"meridian/internal/resource"
@@ -39,7 +40,7 @@ func (v *View) WriteSnapshotWith(w io.Writer, metadata map[string]string) error 
 // history.
 func (v *View) WriteBackup(w io.Writer, metadata map[string]string) error {
 	bare := *v
-	bare.requests, bare.history, bare.base, bare.tail = nil, nil, nil, 0
+	bare.requests, bare.forgotten, bare.history, bare.base, bare.tail = nil, time.Time{}, nil, nil, 0
 	return bare.WriteSnapshotWith(w, metadata)
 }
 
@@ -76,12 +77,16 @@ func (v *View) writeRecords(to io.Writer, metadata map[string]string) error {
 		return err
 	}
 	digest := v.DigestOf(nil)
-	return w.write(trailerRecord, &storev1.SnapshotTrailer{
+	trailer := &storev1.SnapshotTrailer{
 		Resources: uint64(v.Len()),         //nolint:gosec // a count
 		Requests:  uint64(len(v.requests)), //nolint:gosec // a count
 		Batches:   batches,
 		Digest:    digest.Bytes(),
-	})
+	}
+	if !v.forgotten.IsZero() {
+		trailer.RequestsForgotten = timeToProto(v.forgotten)
+	}
+	return w.write(trailerRecord, trailer)
 }
 
 // writeHistory writes the newest batches that fit and returns how many.
@@ -101,6 +106,9 @@ func (v *View) writeHistory(w *recordWriter) (uint64, error) {
 
 func requestToProto(r *request) *storev1.SnapshotRequest {
 	out := &storev1.SnapshotRequest{RequestId: r.id, Revision: uint64(r.revision)}
+	if !r.time.IsZero() {
+		out.Time = timeToProto(r.time)
+	}
 	for _, res := range r.results {
 		out.Results = append(out.Results, &storev1.SnapshotResult{
 			Key: keyToProto(res.Key), Outcome: outcomeToProto(res.Outcome), Version: res.Version,

@@ -131,7 +131,7 @@ func (p *published) check(rev resource.Revision) error {
 func (s *Store) publishLocked(v *View) {
 	newest := *v
 	newest.tail = s.opts.History.SnapshotBytes
-	newest.requests = s.requests.window.slice()
+	newest.requests, newest.forgotten = s.requests.window.slice(), s.requests.forgotten
 	newest.history, newest.base = s.history.window.slice(), s.history.base
 	before := s.now.Swap(&published{
 		view:  &newest,

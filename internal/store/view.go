@@ -23,9 +23,11 @@ type View struct {
 	// What a snapshot carries besides the state. Only in the newest view: views
 	// inside the history must not hold on to the history.
 	requests []*request
-	history  []*record
-	base     *View // the state before history[0]
-	tail     int   // bytes of history in a snapshot
+	// forgotten is the time of the newest request that is not among them.
+	forgotten time.Time
+	history   []*record
+	base      *View // the state before history[0]
+	tail      int   // bytes of history in a snapshot
 }
 
 var _ Reader = (*View)(nil)

@@ -35,6 +35,7 @@ func (z *zone) admin() *admin.Service {
 		Writer:    z.Writer,
 		Access:    z.Authorizer,
 		Applied:   z.Store.Applied,
+		Remembers: z.Store.Remembers,
 		Preview:   z.preview,
 		View:      z.view,
 		Source:    z.source,

@@ -173,10 +173,12 @@ func (x *SnapshotHeader) GetMetadata() []*Label {
 
 // SnapshotRequest is one request id that was applied, oldest first.
 type SnapshotRequest struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
-	RequestId     string                 `protobuf:"bytes,1,opt,name=request_id,json=requestId,proto3" json:"request_id,omitempty"`
-	Revision      uint64                 `protobuf:"varint,2,opt,name=revision,proto3" json:"revision,omitempty"`
-	Results       []*SnapshotResult      `protobuf:"bytes,3,rep,name=results,proto3" json:"results,omitempty"`
+	state     protoimpl.MessageState `protogen:"open.v1"`
+	RequestId string                 `protobuf:"bytes,1,opt,name=request_id,json=requestId,proto3" json:"request_id,omitempty"`
+	Revision  uint64                 `protobuf:"varint,2,opt,name=revision,proto3" json:"revision,omitempty"`
+	Results   []*SnapshotResult      `protobuf:"bytes,3,rep,name=results,proto3" json:"results,omitempty"`
+	// When it was applied, by the time of the log.
+	Time          *timestamppb.Timestamp `protobuf:"bytes,4,opt,name=time,proto3" json:"time,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -228,6 +230,13 @@ func (x *SnapshotRequest) GetRevision() uint64 {
 func (x *SnapshotRequest) GetResults() []*SnapshotResult {
 	if x != nil {
 		return x.Results
+	}
+	return nil
+}
+
+func (x *SnapshotRequest) GetTime() *timestamppb.Timestamp {
+	if x != nil {
+		return x.Time
 	}
 	return nil
 }
@@ -483,9 +492,12 @@ type SnapshotTrailer struct {
 	Requests  uint64 `protobuf:"varint,2,opt,name=requests,proto3" json:"requests,omitempty"`
 	Batches   uint64 `protobuf:"varint,3,opt,name=batches,proto3" json:"batches,omitempty"`
 	// The digest of all resources, 16 bytes.
-	Digest        []byte `protobuf:"bytes,4,opt,name=digest,proto3" json:"digest,omitempty"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
+	Digest []byte `protobuf:"bytes,4,opt,name=digest,proto3" json:"digest,omitempty"`
+	// The time of the newest request id that is no longer remembered, absent when
+	// all are.
+	RequestsForgotten *timestamppb.Timestamp `protobuf:"bytes,5,opt,name=requests_forgotten,json=requestsForgotten,proto3" json:"requests_forgotten,omitempty"`
+	unknownFields     protoimpl.UnknownFields
+	sizeCache         protoimpl.SizeCache
 }
 
 func (x *SnapshotTrailer) Reset() {
@@ -546,6 +558,13 @@ func (x *SnapshotTrailer) GetDigest() []byte {
 	return nil
 }
 
+func (x *SnapshotTrailer) GetRequestsForgotten() *timestamppb.Timestamp {
+	if x != nil {
+		return x.RequestsForgotten
+	}
+	return nil
+}
+
 var File_store_v1_snapshot_proto protoreflect.FileDescriptor
 
 const file_store_v1_snapshot_proto_rawDesc = "" +
@@ -557,12 +576,13 @@ const file_store_v1_snapshot_proto_rawDesc = "" +
 	"\x0faccess_revision\x18\x03 \x01(\x04R\x0eaccessRevision\x12.\n" +
 	"\x04time\x18\x04 \x01(\v2\x1a.google.protobuf.TimestampR\x04time\x12%\n" +
 	"\x05epoch\x18\x05 \x01(\v2\x0f.store.v1.EpochR\x05epoch\x12+\n" +
-	"\bmetadata\x18\x06 \x03(\v2\x0f.store.v1.LabelR\bmetadata\"\x80\x01\n" +
+	"\bmetadata\x18\x06 \x03(\v2\x0f.store.v1.LabelR\bmetadata\"\xb0\x01\n" +
 	"\x0fSnapshotRequest\x12\x1d\n" +
 	"\n" +
 	"request_id\x18\x01 \x01(\tR\trequestId\x12\x1a\n" +
 	"\brevision\x18\x02 \x01(\x04R\brevision\x122\n" +
-	"\aresults\x18\x03 \x03(\v2\x18.store.v1.SnapshotResultR\aresults\"\x80\x01\n" +
+	"\aresults\x18\x03 \x03(\v2\x18.store.v1.SnapshotResultR\aresults\x12.\n" +
+	"\x04time\x18\x04 \x01(\v2\x1a.google.protobuf.TimestampR\x04time\"\x80\x01\n" +
 	"\x0eSnapshotResult\x12\x1f\n" +
 	"\x03key\x18\x01 \x01(\v2\r.store.v1.KeyR\x03key\x123\n" +
 	"\aoutcome\x18\x02 \x01(\x0e2\x19.store.v1.SnapshotOutcomeR\aoutcome\x12\x18\n" +
@@ -578,12 +598,13 @@ const file_store_v1_snapshot_proto_rawDesc = "" +
 	"\fSnapshotUndo\x120\n" +
 	"\bresource\x18\x01 \x01(\v2\x12.store.v1.ResourceH\x00R\bresource\x12)\n" +
 	"\acreated\x18\x02 \x01(\v2\r.store.v1.KeyH\x00R\acreatedB\b\n" +
-	"\x06before\"}\n" +
+	"\x06before\"\xc8\x01\n" +
 	"\x0fSnapshotTrailer\x12\x1c\n" +
 	"\tresources\x18\x01 \x01(\x04R\tresources\x12\x1a\n" +
 	"\brequests\x18\x02 \x01(\x04R\brequests\x12\x18\n" +
 	"\abatches\x18\x03 \x01(\x04R\abatches\x12\x16\n" +
-	"\x06digest\x18\x04 \x01(\fR\x06digest*\xcb\x01\n" +
+	"\x06digest\x18\x04 \x01(\fR\x06digest\x12I\n" +
+	"\x12requests_forgotten\x18\x05 \x01(\v2\x1a.google.protobuf.TimestampR\x11requestsForgotten*\xcb\x01\n" +
 	"\x0fSnapshotOutcome\x12 \n" +
 	"\x1cSNAPSHOT_OUTCOME_UNSPECIFIED\x10\x00\x12\x1e\n" +
 	"\x1aSNAPSHOT_OUTCOME_UNCHANGED\x10\x01\x12\x1c\n" +
@@ -625,19 +646,21 @@ var file_store_v1_snapshot_proto_depIdxs = []int32{
 	8,  // 1: store.v1.SnapshotHeader.epoch:type_name -> store.v1.Epoch
 	9,  // 2: store.v1.SnapshotHeader.metadata:type_name -> store.v1.Label
 	3,  // 3: store.v1.SnapshotRequest.results:type_name -> store.v1.SnapshotResult
-	10, // 4: store.v1.SnapshotResult.key:type_name -> store.v1.Key
-	0,  // 5: store.v1.SnapshotResult.outcome:type_name -> store.v1.SnapshotOutcome
-	7,  // 6: store.v1.SnapshotBatch.time:type_name -> google.protobuf.Timestamp
-	7,  // 7: store.v1.SnapshotBatch.previous_time:type_name -> google.protobuf.Timestamp
-	8,  // 8: store.v1.SnapshotBatch.previous_epoch:type_name -> store.v1.Epoch
-	5,  // 9: store.v1.SnapshotBatch.changes:type_name -> store.v1.SnapshotUndo
-	11, // 10: store.v1.SnapshotUndo.resource:type_name -> store.v1.Resource
-	10, // 11: store.v1.SnapshotUndo.created:type_name -> store.v1.Key
-	12, // [12:12] is the sub-list for method output_type
-	12, // [12:12] is the sub-list for method input_type
-	12, // [12:12] is the sub-list for extension type_name
-	12, // [12:12] is the sub-list for extension extendee
-	0,  // [0:12] is the sub-list for field type_name
+	7,  // 4: store.v1.SnapshotRequest.time:type_name -> google.protobuf.Timestamp
+	10, // 5: store.v1.SnapshotResult.key:type_name -> store.v1.Key
+	0,  // 6: store.v1.SnapshotResult.outcome:type_name -> store.v1.SnapshotOutcome
+	7,  // 7: store.v1.SnapshotBatch.time:type_name -> google.protobuf.Timestamp
+	7,  // 8: store.v1.SnapshotBatch.previous_time:type_name -> google.protobuf.Timestamp
+	8,  // 9: store.v1.SnapshotBatch.previous_epoch:type_name -> store.v1.Epoch
+	5,  // 10: store.v1.SnapshotBatch.changes:type_name -> store.v1.SnapshotUndo
+	11, // 11: store.v1.SnapshotUndo.resource:type_name -> store.v1.Resource
+	10, // 12: store.v1.SnapshotUndo.created:type_name -> store.v1.Key
+	7,  // 13: store.v1.SnapshotTrailer.requests_forgotten:type_name -> google.protobuf.Timestamp
+	14, // [14:14] is the sub-list for method output_type
+	14, // [14:14] is the sub-list for method input_type
+	14, // [14:14] is the sub-list for extension type_name
+	14, // [14:14] is the sub-list for extension extendee
+	0,  // [0:14] is the sub-list for field type_name
 }
 
 func init() { file_store_v1_snapshot_proto_init() }

@@ -163,7 +163,11 @@ func (c *Client) repeat(ctx context.Context, fn func(context.Context) error) err
 	var unavailable error
 	tried, begun, noticed, unknownOutcome := 0, time.Now(), false, false
 	for attempt, wait := 1, firstRetryPause; ; {
-		err := fn(ctx)
+		sent := ctx
+		if unavailable != nil {
+			sent = batch.WithAge(ctx, time.Since(begun))
+		}
+		err := fn(sent)
 		if status.Code(err) == codes.DeadlineExceeded && unavailable != nil {
 			return unavailable // it was so all the time: say why
 		}

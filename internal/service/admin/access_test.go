@@ -50,7 +50,7 @@ func newSecured(t *testing.T) *secured {
 	s := &secured{t: t, Log: h, Service: New(Config{
 		Writer:  h,
 		Access:  authz.New(h.View),
-		Applied: h.Applied,
+		Applied: h.Applied, Remembers: h.Remembers,
 		Preview: func(txn store.Txn) (store.Result, store.Reader) { return h.Preview(txn) },
 		View:    func() store.Reader { return h.View() },
 		Source:  func(*resource.Descriptor) Source { return h.Store },

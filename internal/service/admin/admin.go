@@ -47,6 +47,9 @@ type Config struct {
 	// Applied returns what became of the batch that was applied under a request
 	// id, as long as that is remembered.
 	Applied func(requestID string) (store.Result, bool)
+	// Remembers reports whether the batch of a request id is known to have been
+	// applied, or surely was not at any time from since on.
+	Remembers func(requestID string, since time.Time) bool
 	// Preview says what a transaction would do, and what there would then be to
 	// read, changing nothing.
 	Preview func(txn store.Txn) (store.Result, store.Reader)

@@ -45,7 +45,7 @@ func newFixture(t *testing.T, change func(*Config)) *fixture {
 	cfg := Config{
 		Writer:  f.writer,
 		Access:  authz.New(s.View),
-		Applied: s.Applied,
+		Applied: s.Applied, Remembers: s.Remembers,
 		Preview: func(txn store.Txn) (store.Result, store.Reader) { return s.Preview(txn) },
 		View:    func() store.Reader { return s.View() },
 		Source:  func(*resource.Descriptor) Source { return s },

@@ -6,9 +6,11 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
+	"google.golang.org/grpc/metadata"
 
 	meridianv1 "meridian/api/meridian/v1"
 	"meridian/internal/authz"
+	"meridian/internal/batch"
 	"meridian/internal/commit/committest"
 	"meridian/internal/resource"
 	"meridian/internal/rpcerr"
@@ -40,7 +42,7 @@ func TestRefusedOnTheNewestStateOnly(t *testing.T) {
 	require.NoError(t, err)
 	reads = 0
 	s := New(Config{
-		Writer: newest, Access: authz.New(own.View), Applied: own.Applied,
+		Writer: newest, Access: authz.New(own.View), Applied: own.Applied, Remembers: own.Remembers,
 		Preview: func(txn store.Txn) (store.Result, store.Reader) { return own.Preview(txn) },
 		View:    func() store.Reader { return own.View() },
 		Source:  func(*resource.Descriptor) Source { return own },
@@ -65,4 +67,43 @@ func TestRefusedOnTheNewestStateOnly(t *testing.T) {
 	_, err = s.ApplyBatch(t.Context(), &meridianv1.ApplyRequest{DryRun: true, Resources: mesh.GetResources()})
 	require.NoError(t, err)
 	require.Equal(t, 1, reads, "a dry run tells what the newest state would become")
+}
+
+// TestAForgottenRequestIsNotRepeated: a request that is sent again after its id was
+// forgotten is refused, for it may have taken effect; one that is remembered is
+// answered, and one that was first sent after anything that is forgotten is made.
+func TestAForgottenRequestIsNotRepeated(t *testing.T) {
+	now := time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
+	opts := store.DefaultOptions()
+	opts.Requests = store.Requests{MaxAge: 15 * time.Minute, MaxBytes: 64 << 20}
+	st := store.New(opts)
+	log := committest.New(st)
+	require.NoError(t, (authz.Defaults{}).Ensure(t.Context(), st.View, log, func() time.Time { return now }))
+	s := New(Config{
+		Writer: log, Access: authz.New(st.View), Applied: st.Applied, Remembers: st.Remembers,
+		Preview: func(txn store.Txn) (store.Result, store.Reader) { return st.Preview(txn) },
+		View:    func() store.Reader { return st.View() },
+		Source:  func(*resource.Descriptor) Source { return st },
+		Owns:    func(*resource.Descriptor) error { return nil },
+		Now:     func() time.Time { return now },
+	})
+	apply := func(id string, age time.Duration) error {
+		sent, _ := metadata.FromOutgoingContext(batch.WithAge(t.Context(), age))
+		_, err := s.ApplyBatch(metadata.NewIncomingContext(t.Context(), sent), &meridianv1.ApplyRequest{
+			RequestId: id, Resources: []*meridianv1.Resource{message("Mesh", "", id, "{}")},
+		})
+		return err
+	}
+	require.NoError(t, apply("first", 0))
+	now = now.Add(10 * time.Minute)
+	require.NoError(t, apply("second", 0))
+	require.NoError(t, apply("first", 10*time.Minute), "it is remembered")
+	now = now.Add(10 * time.Minute)
+	require.NoError(t, apply("third", 0))
+
+	err := apply("first", 20*time.Minute)
+	require.Equal(t, rpcerr.EffectUnknown, rpcerr.EffectOf(err))
+	require.True(t, rpcerr.HasReason(err, "REQUEST_FORGOTTEN"), "%v", err)
+	require.NoError(t, apply("second", 10*time.Minute))
+	require.NoError(t, apply("lost", 10*time.Minute), "no id of that time is forgotten: it was not applied")
 }
