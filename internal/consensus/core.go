@@ -48,7 +48,9 @@ type lifecycle struct {
 	// stopping ends when Close begins to stop the node's own goroutines, aborting
 	// when it can wait no longer for the answers of peers.
 	stopping, aborting context.Context
-	stop, abort        context.CancelFunc
+	// leaving says that the process was told to stop (Leave).
+	leaving     atomic.Bool
+	stop, abort context.CancelFunc
 	// background and upkeep are the node's own goroutines, requests the calls in
 	// progress. Upkeep makes requests of its own, so it ends first. Answers are
 	// waited for from raft, which gives them at its end at the latest.

@@ -231,6 +231,29 @@ func TestARemovedServerStops(t *testing.T) {
 	})
 }
 
+// TestAServerThatStoppedIsRemovedAtOnce: without force, from the moment when it
+// was told to stop, although it was heard a moment ago; one that runs is not.
+func TestAServerThatStoppedIsRemovedAtOnce(t *testing.T) {
+	bubble(t, func(t *testing.T, c *cluster) {
+		c.three()
+		c.ready(c.start("d", joining("a")))
+		c.voters("a", "b", "c", "d")
+		leader := c.leader(c.others(nil)...)
+		stopped, stopping := c.others(leader)[0], c.others(leader)[1]
+		err := leader.node.Remove(t.Context(), stopped.name, false)
+		require.True(t, rpcerr.HasReason(err, consensus.ReasonIsAlive), "%v", err)
+		c.stop(stopped)
+		require.NoError(t, c.leader(c.running()...).node.Remove(t.Context(), stopped.name, false))
+
+		stopping.node.Leave()
+		removed := make(chan error, 1)
+		go func() { removed <- leader.node.Remove(t.Context(), stopping.name, false) }()
+		c.pass(time.Second)
+		c.stop(stopping)
+		require.NoError(t, <-removed)
+	})
+}
+
 // TestARemovedServerIsRefusedAtOnce: on the connections that it has, from the
 // moment when it is not a member any more.
 func TestARemovedServerIsRefusedAtOnce(t *testing.T) {

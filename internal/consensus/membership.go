@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"sync"
+	"time"
 
 	"github.com/hashicorp/raft"
 
@@ -95,6 +96,9 @@ func (n *members) addMember(ctx context.Context, a addition) error {
 // Errors: as addMember.
 func (n *members) removeMember(ctx context.Context, name string, force bool) error {
 	if name != n.cfg.NodeID {
+		if !force {
+			n.awaitStop(ctx, name)
+		}
 		return n.changeMembers(ctx, func() error {
 			gone, err := n.called(n.stopping).release(name, force)
 			if err != nil {
@@ -119,26 +123,45 @@ func (n *members) removeMember(ctx context.Context, name string, force bool) err
 	return ErrNotLeader
 }
 
+// awaitStop waits while a server that is to be removed stops, or has stopped so
+// shortly ago that it has not missed a heartbeat yet.
+func (n *members) awaitStop(ctx context.Context, name string) {
+	for {
+		m := n.called(ctx)
+		server, known := m.find(name)
+		if !known || !m.answers(server.ID) && !m.called[server.ID] || m.called[server.ID] && !m.leaving[server.ID] {
+			return
+		}
+		select {
+		case <-time.After(leaderPause):
+		case <-ctx.Done():
+			return
+		case <-n.stopping.Done():
+			return
+		}
+	}
+}
+
 // called is the membership, and who answers a call now.
 func (n *members) called(ctx context.Context) membership {
 	ctx, cancel := context.WithTimeout(ctx, statusTimeout)
 	defer cancel()
 	m := n.membership()
-	answered := make([]bool, len(m.servers))
+	answered, leaving := make([]bool, len(m.servers)), make([]bool, len(m.servers))
 	var asked sync.WaitGroup
 	for i, s := range m.servers {
 		if s.ID == m.self {
 			continue
 		}
 		asked.Go(func() {
-			_, err := n.statusOf(ctx, s.ID, s.Address)
-			answered[i] = err == nil
+			status, err := n.statusOf(ctx, s.ID, s.Address)
+			answered[i], leaving[i] = err == nil, status.GetStopping()
 		})
 	}
 	asked.Wait()
-	m.called = map[raft.ServerID]bool{}
+	m.called, m.leaving = map[raft.ServerID]bool{}, map[raft.ServerID]bool{}
 	for i, s := range m.servers {
-		m.called[s.ID] = answered[i]
+		m.called[s.ID], m.leaving[s.ID] = answered[i], leaving[i]
 	}
 	return m
 }

@@ -68,6 +68,8 @@ type membership struct {
 	// called are the servers that have answered a call just now, apart from the
 	// leader. Only removals need to know.
 	called map[raft.ServerID]bool
+	// leaving are those among them that are about to stop.
+	leaving map[raft.ServerID]bool
 }
 
 // step is one change of raft's configuration. A change of membership consists of

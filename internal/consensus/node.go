@@ -396,6 +396,10 @@ const (
 	closeGrace = 2 * time.Second
 )
 
+// Leave tells the others, when they ask, that this server is about to stop: it may
+// be removed without force.
+func (n *core) Leave() { n.leaving.Store(true) }
+
 // Close stops the node, in this order: another server takes over, if this one
 // leads and there is one; no new requests; those in progress, which end by
 // themselves (raft would leave some without an answer if it stopped first), and
@@ -428,6 +432,7 @@ func (n *Node) close() error {
 }
 
 func (n *Node) shutDown() error {
+	n.Leave()
 	if n.log.Failure() == nil {
 		n.transfers.yieldLeadership()
 	}

@@ -76,7 +76,7 @@ func (s *peerService) Status(ctx context.Context, _ *peerv1.StatusRequest) (*pee
 		LastIndex: uint64(status.Last), LastTerm: n.lastLogTerm(),
 		Committed: uint64(status.Committed), Applied: uint64(status.Applied),
 		Version: version.String(), CommandFormat: commandFormat,
-		Raft: n.RaftAddr(), Members: n.members.memberAddresses(), DiskLow: n.Disk().Low,
+		Raft: n.RaftAddr(), Members: n.members.memberAddresses(), DiskLow: n.Disk().Low, Stopping: n.leaving.Load(),
 	}
 	if n.cfg.Addresses != nil {
 		addresses := n.cfg.Addresses()

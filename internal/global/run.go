@@ -167,6 +167,7 @@ func (g *global) followKeys(ctx context.Context) error {
 // which are running finish through the next leader.
 func (g *global) transferLeadership(ctx context.Context) error {
 	<-ctx.Done()
+	g.Node.Leave()
 	if !g.Node.IsLeader() {
 		return nil
 	}

@@ -848,7 +848,9 @@ type StatusResponse struct {
 	DiskLow bool `protobuf:"varint,16,opt,name=disk_low,json=diskLow,proto3" json:"disk_low,omitempty"`
 	// Tells its data directory from others that a server of that name had; empty
 	// in the one that the cluster began with.
-	Disk          string `protobuf:"bytes,17,opt,name=disk,proto3" json:"disk,omitempty"`
+	Disk string `protobuf:"bytes,17,opt,name=disk,proto3" json:"disk,omitempty"`
+	// It was told to stop, and ends within seconds.
+	Stopping      bool `protobuf:"varint,18,opt,name=stopping,proto3" json:"stopping,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1000,6 +1002,13 @@ func (x *StatusResponse) GetDisk() string {
 		return x.Disk
 	}
 	return ""
+}
+
+func (x *StatusResponse) GetStopping() bool {
+	if x != nil {
+		return x.Stopping
+	}
+	return false
 }
 
 type MemberAddress struct {
@@ -2283,7 +2292,7 @@ const file_peer_v1_peer_proto_rawDesc = "" +
 	"\x11ReadIndexResponse\x12\x1a\n" +
 	"\brevision\x18\x01 \x01(\x04R\brevision\x12\x12\n" +
 	"\x04term\x18\x02 \x01(\x04R\x04term\"\x0f\n" +
-	"\rStatusRequest\"\xe4\x03\n" +
+	"\rStatusRequest\"\x80\x04\n" +
 	"\x0eStatusResponse\x12\x1d\n" +
 	"\n" +
 	"cluster_id\x18\x01 \x01(\tR\tclusterId\x12\x12\n" +
@@ -2304,7 +2313,8 @@ const file_peer_v1_peer_proto_rawDesc = "" +
 	"\x0ecommand_format\x18\x0e \x01(\rR\rcommandFormat\x129\n" +
 	"\amembers\x18\x0f \x03(\v2\x1f.meridian.peer.v1.MemberAddressR\amembers\x12\x19\n" +
 	"\bdisk_low\x18\x10 \x01(\bR\adiskLow\x12\x12\n" +
-	"\x04disk\x18\x11 \x01(\tR\x04disk\"M\n" +
+	"\x04disk\x18\x11 \x01(\tR\x04disk\x12\x1a\n" +
+	"\bstopping\x18\x12 \x01(\bR\bstopping\"M\n" +
 	"\rMemberAddress\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x12\n" +
 	"\x04raft\x18\x02 \x01(\tR\x04raft\x12\x14\n" +
