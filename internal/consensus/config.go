@@ -82,6 +82,11 @@ type Config struct {
 	// a backup of this cluster is restored into it.
 	KeepTrust func(running *store.View, saved []*resource.Resource) ([]*resource.Resource, KeptTrust)
 
+	// LogFormat is the newest format of log entries that the node applies and
+	// proposes, store.NewestFormat when 0. A lower one makes it a node of an older
+	// release, for tests of upgrades.
+	LogFormat uint32
+
 	// ApplyTimeout bounds Propose where its context does not.
 	ApplyTimeout time.Duration
 	// LeaderTimeout is how long a request waits while there is no leader at all: a
@@ -261,6 +266,14 @@ func (c Config) raftConfig(id raft.ServerID, notify chan<- bool) *raft.Config {
 // maxAppendEntries bounds how many entries one write to the log and one message
 // to a follower hold.
 const maxAppendEntries = 64
+
+// logFormat is the newest format of log entries that the node applies.
+func (c Config) logFormat() uint32 {
+	if c.LogFormat != 0 {
+		return c.LogFormat
+	}
+	return store.NewestFormat
+}
 
 // storage is where the node keeps everything.
 func (c Config) storage() raftlog.Storage {

@@ -111,6 +111,8 @@ func (n *proposer) forwardError(limited, ctx context.Context, p *proposal, err e
 	case reason == reasonDiskFull:
 		p.over = true // no other server has free space either
 		return &remoteDiskFullError{err}
+	case reason == ReasonMemberTooOld:
+		return err
 	case reason == reasonNotLeader, reason == reasonUnavailable, reason == reasonUnreadable, reason == raftnet.ReasonForeignCluster, reason == raftnet.ReasonNotMember, !sent:
 		return fmt.Errorf("%w: %w", ErrUnavailable, err)
 	case reason != reasonUnknownOutcome:

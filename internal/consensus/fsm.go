@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"sync/atomic"
 
 	"github.com/hashicorp/raft"
 
@@ -19,6 +20,10 @@ type fsm struct {
 	events Events
 	// complete, unless nil, adds the data of an entry that comes without.
 	complete func(*raft.Log) (*raft.Log, error)
+	// format is the newest format of entries that it applies; used, unless nil, is
+	// raised to the newest one that it has applied.
+	format uint32
+	used   *atomic.Uint32
 	// unusable, unless nil, is told why a snapshot could not be restored.
 	unusable func(error)
 }
@@ -40,7 +45,14 @@ func (f fsm) Apply(entry *raft.Log) any {
 		}
 		entry = whole
 	}
+	format := store.FormatOf(entry.Data)
+	if f.format != 0 && format > f.format {
+		panic(fmt.Sprintf("entry %d cannot be applied: it has format %d, and this release knows formats up to %d; run the release that wrote it", entry.Index, format, f.format))
+	}
 	txn, err := store.DecodeCommand(entry.Data)
+	if err == nil && f.used != nil {
+		f.used.Store(max(f.used.Load(), format)) // entries are applied one after the other
+	}
 	if err != nil {
 		panic(fmt.Sprintf("entry %d cannot be applied: %v; run the release that wrote it", entry.Index, err))
 	}

@@ -154,7 +154,7 @@ func (n *joiner) begun() {
 func (n *joiner) apply(ctx context.Context, fresh bool) bool {
 	request := &peerv1.AddMemberRequest{
 		Name: n.cfg.NodeID, Disk: raftlog.DiskOf(n.id), Raft: n.RaftAddr(), Fresh: fresh,
-		ClusterId: n.ClusterID(), Version: version.String(), CommandFormat: commandFormat,
+		ClusterId: n.ClusterID(), Version: version.String(), CommandFormat: n.cfg.logFormat(),
 	}
 	var failures []string
 	var foreign string

@@ -24,6 +24,9 @@ const (
 	// ReasonTooOld: the server runs a release that cannot read what is written
 	// here.
 	ReasonTooOld = "TOO_OLD"
+	// ReasonMemberTooOld: a member runs a release that cannot apply what was to be
+	// written. Nothing was written.
+	ReasonMemberTooOld = "MEMBER_TOO_OLD"
 	// ReasonAddressInUse: another member has that address.
 	ReasonAddressInUse = "ADDRESS_IN_USE"
 	// ReasonLastVoter: no server would be left that could decide anything.
@@ -65,6 +68,8 @@ type membership struct {
 	silence func(raft.ServerID) time.Duration
 	// gone is the silence from which on a server counts as unreachable.
 	gone time.Duration
+	// format is the newest format of log entries that is in use.
+	format uint32
 	// called are the servers that have answered a call just now, apart from the
 	// leader. Only removals need to know.
 	called map[raft.ServerID]bool
@@ -101,7 +106,7 @@ func (m membership) add(a addition) ([]step, error) {
 		return nil, rpcerr.New(rpcerr.Conflict, raftnet.ReasonForeignCluster,
 			"%s is a server of cluster %s, and this is cluster %s: it continues only with its own; to have it join this one, start it with a new data directory, and keep the old one, which may be the only copy of what it holds", a.name, a.cluster, m.cluster)
 	}
-	if a.format < commandFormat {
+	if a.format < max(m.format, 1) {
 		return nil, rpcerr.New(rpcerr.Conflict, ReasonTooOld,
 			"%s runs release %s, which cannot read what the servers of this cluster write: give it a newer one", a.name, orUnknown(a.version))
 	}

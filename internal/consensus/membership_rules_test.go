@@ -48,8 +48,8 @@ func nonvoter(name string) raft.Server {
 }
 
 func TestWhoIsAdmitted(t *testing.T) {
-	fresh := addition{name: "d", addr: "d:1", fresh: true, format: commandFormat}
-	known := addition{name: "b", addr: "b:1", cluster: "here", format: commandFormat}
+	fresh := addition{name: "d", addr: "d:1", fresh: true, format: 1}
+	known := addition{name: "b", addr: "b:1", cluster: "here", format: 1}
 	as := func(a addition, change func(*addition)) addition { change(&a); return a }
 	three := func(silent string) membership { return membersOf(silent, voter("a"), voter("b"), voter("c")) }
 	added, again := []step{{add, "d", "d:1"}}, []step{{remove, "d", ""}, {add, "d", "d:1"}}
@@ -78,7 +78,7 @@ func TestWhoIsAdmitted(t *testing.T) {
 		"a joiner that moved":                        {in: membersOf("d", voter("a"), nonvoter("d")), ask: as(fresh, func(a *addition) { a.addr = "d:2" }), steps: []step{{remove, "d", ""}, {add, "d", "d:2"}}},
 		"a member that was removed":                  {in: three(""), ask: as(fresh, func(a *addition) { a.fresh = false }), reason: ReasonRemoved},
 		"of another cluster":                         {in: three(""), ask: as(fresh, func(a *addition) { a.cluster = "there" }), reason: raftnet.ReasonForeignCluster},
-		"too old":                                    {in: three(""), ask: as(fresh, func(a *addition) { a.format = commandFormat - 1 }), reason: ReasonTooOld},
+		"too old":                                    {in: three(""), ask: as(fresh, func(a *addition) { a.format = 0 }), reason: ReasonTooOld},
 		"at the address of another":                  {in: three("b"), ask: as(fresh, func(a *addition) { a.addr = "b:1" }), reason: ReasonAddressInUse},
 	} {
 		steps, err := tc.in.add(tc.ask)

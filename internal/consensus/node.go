@@ -43,6 +43,7 @@ func newNode(cfg Config, st *store.Store) *Node {
 	n.disk = &diskGuard{core: c, transfers: n.transfers}
 	n.keeper = &keeper{core: c}
 	n.proposer = &proposer{core: c, disk: n.disk, reader: n.reader, space: semaphore.NewWeighted(proposalBytes)}
+	n.proposer.formats = &formats{core: c, known: map[raft.ServerID]knownFormat{}}
 	n.members = &members{core: c, transfers: n.transfers, contacts: newContacts(), changing: make(chan struct{}, 1)}
 	n.restorer = &restorer{core: c, reader: n.reader, restorePart: defaultRestorePart}
 	n.joiner = &joiner{core: c, members: n.members, reader: n.reader}
@@ -217,7 +218,7 @@ func (n *Node) startRaft(snapshots *raftlog.Snapshots, notify chan<- bool) (err 
 	n.keeper.snapshots = snapshots
 	n.endpoint.Complete(n.log.Complete)
 	n.endpoint.Campaigning(n.campaigning)
-	machine := fsm{st: n.st, events: n.cfg.Events, complete: n.log.Complete, unusable: snapshots.Unusable}
+	machine := fsm{st: n.st, events: n.cfg.Events, format: n.cfg.logFormat(), used: &n.formatInUse, complete: n.log.Complete, unusable: snapshots.Unusable}
 	n.raft, err = raft.NewRaft(n.cfg.raftConfig(n.id, notify), machine, n.log, n.log, snapshots, n.endpoint)
 	snapshots.Running()
 	if err == nil {

@@ -12,9 +12,6 @@ import (
 	"meridian/internal/version"
 )
 
-// commandFormat is the newest format of log entries that this release applies.
-const commandFormat = 1
-
 // peerService answers the calls of other servers. Its errors carry the reasons
 // of peer_codec.go.
 type peerService struct {
@@ -67,7 +64,7 @@ func (s *peerService) Status(ctx context.Context, _ *peerv1.StatusRequest) (*pee
 	if !raftnet.CallerFrom(ctx).Member {
 		return &peerv1.StatusResponse{
 			ClusterId: status.ClusterID, Name: status.NodeID, Disk: raftlog.DiskOf(n.id), Version: version.String(),
-			CommandFormat: commandFormat,
+			CommandFormat: n.cfg.logFormat(),
 		}, nil
 	}
 	response := &peerv1.StatusResponse{
@@ -75,7 +72,7 @@ func (s *peerService) Status(ctx context.Context, _ *peerv1.StatusRequest) (*pee
 		State: status.State, Leader: status.Leader, Term: status.Term,
 		LastIndex: uint64(status.Last), LastTerm: n.lastLogTerm(),
 		Committed: uint64(status.Committed), Applied: uint64(status.Applied),
-		Version: version.String(), CommandFormat: commandFormat,
+		Version: version.String(), CommandFormat: n.cfg.logFormat(),
 		Raft: n.RaftAddr(), Members: n.members.memberAddresses(), DiskLow: n.Disk().Low, Stopping: n.leaving.Load(),
 	}
 	if n.cfg.Addresses != nil {

@@ -32,6 +32,8 @@ type proposer struct {
 	*core
 	disk   *diskGuard
 	reader *reader
+	// formats knows what the members can apply.
+	formats *formats
 	// space is what is left of proposalBytes.
 	space *semaphore.Weighted
 	// forwarded counts the batches that were sent to the leader.
@@ -170,6 +172,9 @@ func (n *proposer) attempt(ctx context.Context, p *proposal, moved <-chan struct
 func (n *proposer) proposeHere(ctx context.Context, p *proposal) (store.Result, uint64, error) {
 	if err := n.disk.writable(); err != nil && n.leads() {
 		p.over = errors.Is(err, raftlog.ErrDiskFull) // no server has free space, and that may last
+		return store.Result{}, 0, err
+	}
+	if err := n.formats.check(ctx, store.FormatOf(p.command)); err != nil {
 		return store.Result{}, 0, err
 	}
 	bytes, err := n.takeSpace(ctx, p)

@@ -13,9 +13,35 @@ import (
 // A command is an envelope around a storev1.Command: one byte of format, four
 // of CRC32C (little-endian) over the format and the message, the message.
 const (
-	commandFormat   = 1
+	formatFirst = 1
+	// formatKeepTimes: an operation says that it keeps its times.
+	formatKeepTimes = 2
+	// NewestFormat is the newest format that this release applies. A command has the
+	// oldest format that holds it, so that a release that knows no newer one can
+	// still apply it. A field that is added to storev1.Command takes a format of its
+	// own, and a case in formatOf.
+	NewestFormat = formatKeepTimes
+
 	commandOverhead = 5
 )
+
+// formatOf returns the oldest format that holds a command.
+func formatOf(command *storev1.Command) byte {
+	for _, op := range command.GetOperations() {
+		if op.GetKeepTimes() {
+			return formatKeepTimes
+		}
+	}
+	return formatFirst
+}
+
+// FormatOf returns the format of an encoded command, 0 when it is none.
+func FormatOf(data []byte) uint32 {
+	if len(data) < commandOverhead {
+		return 0
+	}
+	return uint32(data[0])
+}
 
 // EncodeCommand turns a batch into the bytes of a log entry. It fails only on
 // text that is not UTF-8.
@@ -29,7 +55,7 @@ func sealCommand(command *storev1.Command) ([]byte, error) {
 		return nil, fmt.Errorf("encode command: %w", err)
 	}
 	data := make([]byte, commandOverhead, commandOverhead+len(message))
-	data[0] = commandFormat
+	data[0] = formatOf(command)
 	data = append(data, message...)
 	binary.LittleEndian.PutUint32(data[1:], commandSum(data))
 	return data, nil
@@ -56,7 +82,7 @@ func openCommand(data []byte) (*storev1.Command, error) {
 	if len(data) < commandOverhead {
 		return nil, fmt.Errorf("decode command: %w: %d bytes", ErrCorrupt, len(data))
 	}
-	if data[0] != commandFormat {
+	if data[0] < formatFirst || data[0] > NewestFormat {
 		return nil, fmt.Errorf("decode command: %w: %d", ErrUnknownFormat, data[0])
 	}
 	if binary.LittleEndian.Uint32(data[1:]) != commandSum(data) {

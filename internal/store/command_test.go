@@ -9,7 +9,9 @@ import (
 
 	"github.com/stretchr/testify/require"
 	"google.golang.org/protobuf/encoding/protowire"
+	"google.golang.org/protobuf/reflect/protoreflect"
 
+	storev1 "meridian/api/store/v1"
 	"meridian/internal/resource"
 	"meridian/internal/store"
 )
@@ -128,8 +130,45 @@ func TestCommandOfALaterRelease(t *testing.T) {
 		_, err := store.DecodeCommand(enveloped(message))
 		require.ErrorIs(t, err, store.ErrUnknownFormat, name)
 	}
-	_, err := store.DecodeCommand([]byte{2, 0, 0, 0, 0})
+	_, err := store.DecodeCommand([]byte{store.NewestFormat + 1, 0, 0, 0, 0})
 	require.ErrorIs(t, err, store.ErrUnknownFormat)
+}
+
+// A command has the oldest format that holds it: older releases apply what they
+// can, and refuse the rest as a whole.
+func TestCommandFormats(t *testing.T) {
+	txn := fullCommand()
+	data, err := store.EncodeCommand(txn)
+	require.NoError(t, err)
+	require.EqualValues(t, 1, store.FormatOf(data))
+	for i := range txn.Ops {
+		if txn.Ops[i].Resource != nil {
+			txn.Ops[i].KeepTimes = true
+		}
+	}
+	data, err = store.EncodeCommand(txn)
+	require.NoError(t, err)
+	require.EqualValues(t, 2, store.FormatOf(data))
+	_, err = store.DecodeCommand(data)
+	require.NoError(t, err)
+	restamped, err := store.Restamp(data, txn.Time)
+	require.NoError(t, err)
+	require.EqualValues(t, 2, store.FormatOf(restamped))
+	require.Zero(t, store.FormatOf(nil))
+}
+
+// The fields of a command, and of what only commands hold: one that is added needs
+// a format of its own (NewestFormat), and then a place here.
+func TestEveryFieldOfACommandHasAFormat(t *testing.T) {
+	for message, fields := range map[protoreflect.Message]int{
+		(&storev1.Command{}).ProtoReflect():      7,
+		(&storev1.Operation{}).ProtoReflect():    3,
+		(&storev1.Precondition{}).ProtoReflect(): 3,
+		(&storev1.Restore{}).ProtoReflect():      4,
+		(&storev1.RestoreEnd{}).ProtoReflect():   5,
+	} {
+		require.Equal(t, fields, message.Descriptor().Fields().Len(), "%s", message.Descriptor().FullName())
+	}
 }
 
 // Intact, but not what any release writes.

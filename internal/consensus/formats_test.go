@@ -1,0 +1,94 @@
+package consensus_test
+
+import (
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"meridian/internal/consensus"
+	"meridian/internal/rpcerr"
+	"meridian/internal/store"
+)
+
+// keepTimes is a write that only newer releases can apply.
+func keepTimes(s *server, t *testing.T, name string) error {
+	t.Helper()
+	op := put(name, "1")
+	op.KeepTimes = true
+	_, err := s.node.Propose(t.Context(), store.Txn{Ops: []store.Op{op}})
+	return err
+}
+
+// TestNewEntriesWaitForTheLastUpgrade: servers are upgraded one after the other, in
+// either order. What an older one could not apply is refused until all are, with
+// the name of the one that is missing, and ends no server; other writes continue.
+func TestNewEntriesWaitForTheLastUpgrade(t *testing.T) {
+	for name, leaderFirst := range map[string]bool{"the leader is upgraded first": true, "the leader is upgraded last": false} {
+		t.Run(name, func(t *testing.T) {
+			bubble(t, func(t *testing.T, c *cluster) {
+				old := map[string]bool{"a": true, "b": true, "c": true}
+				c.tune = func(s *server, cfg *consensus.Config) {
+					if old[s.name] {
+						cfg.LogFormat = 1
+					}
+				}
+				c.three()
+				leader := c.leader(c.others(nil)...)
+				order := c.others(leader)
+				if leaderFirst {
+					order = append([]*server{leader}, order...)
+				} else {
+					order = append(order, leader)
+				}
+				for i, s := range order {
+					for _, at := range c.running() {
+						err := keepTimes(at, t, "new")
+						require.True(t, rpcerr.HasReason(err, consensus.ReasonMemberTooOld), "%d upgraded, asked %s: %v", i, at.name, err)
+						require.Equal(t, rpcerr.Unsupported, rpcerr.CodeOf(err))
+					}
+					order[(i+1)%3].write(t, "k", "1")
+					c.stop(s)
+					delete(old, s.name)
+					c.open(s, nil)
+					c.ready(s)
+				}
+				c.pass(2 * time.Second) // what the members have said is asked again
+				require.NoError(t, keepTimes(order[0], t, "new"))
+				for _, s := range order {
+					require.NoError(t, s.died())
+					require.Equal(t, "1", s.read(t, "new"))
+				}
+
+				// An older release cannot be made a member any more.
+				c.tune = func(s *server, cfg *consensus.Config) {
+					if s.name == "d" {
+						cfg.LogFormat = 1
+					}
+				}
+				d := c.start("d", joining("a", "b", "c"))
+				c.eventually("it is refused", func() bool { return d.died() != nil })
+				require.ErrorContains(t, d.died(), "cannot read what the servers of this cluster write")
+			})
+		})
+	}
+}
+
+// TestAMemberThatIsNotKnownBlocksNewEntries: it may be of an older release.
+func TestAMemberThatIsNotKnownBlocksNewEntries(t *testing.T) {
+	bubble(t, func(t *testing.T, c *cluster) {
+		c.three()
+		leader := c.leader(c.others(nil)...)
+		down := c.others(leader)[0]
+		c.crash(down)
+		err := keepTimes(leader, t, "new")
+		require.True(t, rpcerr.HasReason(err, consensus.ReasonMemberTooOld), "%v", err)
+		require.ErrorContains(t, err, down.name)
+		c.open(down, nil)
+		c.ready(down)
+		require.NoError(t, keepTimes(leader, t, "new"))
+		c.crash(down)
+		c.pass(2 * time.Second)
+		require.NoError(t, keepTimes(leader, t, "another"), "it said what it knows before it went away")
+	})
+}
