@@ -438,3 +438,19 @@ func TestVersionAndCompletion(t *testing.T) {
 	require.Contains(t, h.ok("__complete", "get", "traffic-p"), "traffic-permissions")
 	require.Empty(t, h.server.Calls)
 }
+
+// A list is read page by page, and from the beginning where its revision is not
+// retained until the last.
+func TestGetReadsEveryPage(t *testing.T) {
+	h := stocked(t)
+	want := h.ok("get", "all", "-A", "-o", "json")
+	for size := 1; size < 4; size++ {
+		h.server.PageSize, h.server.Expired = size, 2
+		require.Equal(t, want, h.ok("get", "all", "-A", "-o", "json"))
+		require.Zero(t, h.server.Expired)
+	}
+	h.server.Expired = 1000
+	out := h.run("get", "all", "-A")
+	require.Equal(t, exit.Usage, out.code)
+	require.Contains(t, out.stderr, "list from the beginning")
+}

@@ -253,6 +253,7 @@ func (g *global) admin() *admin.Service {
 		Remembers:    g.Store.Remembers,
 		Preview:      func(txn store.Txn) (store.Result, store.Reader) { return g.Store.Preview(txn) },
 		View:         func() store.Reader { return g.Store.View() },
+		Stores:       func() []*store.Store { return []*store.Store{g.Store} },
 		Source:       func(*resource.Descriptor) admin.Source { return g.Store },
 		Owns:         owns,
 		Check:        g.Conditions.Check,

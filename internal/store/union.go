@@ -48,3 +48,41 @@ func (u union) List(kind resource.Kind, mesh resource.MeshName) iter.Seq[*resour
 		}
 	}
 }
+
+// Position is where a reader of several stores stands: a revision of each, and the
+// history that it is of.
+type Position struct {
+	Revisions []resource.Revision
+	// Histories are the random parts of the stores' epochs.
+	Histories []uint64
+}
+
+// ReadAt returns a reader of several stores as one, as Union does, and where it
+// stands; at, unless nil, is where it is to stand. Errors: ErrCompacted, the position
+// is not retained any more or is of another history; ErrFuture.
+func ReadAt(stores []*Store, at *Position) (Reader, Position, error) {
+	var all Reader
+	var here Position
+	if at != nil && (len(at.Revisions) != len(stores) || len(at.Histories) != len(stores)) {
+		return nil, here, ErrCompacted
+	}
+	for i, s := range stores {
+		v := s.View()
+		if at != nil {
+			var err error
+			if v, err = s.ViewAt(at.Revisions[i]); err != nil {
+				return nil, here, err
+			}
+			if v.Epoch().Random != at.Histories[i] {
+				return nil, here, ErrCompacted
+			}
+		}
+		here.Revisions, here.Histories = append(here.Revisions, v.Revision()), append(here.Histories, v.Epoch().Random)
+		if all == nil {
+			all = v
+		} else {
+			all = Union(all, v)
+		}
+	}
+	return all, here, nil
+}

@@ -38,6 +38,7 @@ func (z *zone) admin() *admin.Service {
 		Remembers: z.Store.Remembers,
 		Preview:   z.preview,
 		View:      z.view,
+		Stores:    z.stores,
 		Source:    z.source,
 		Owns:      z.owns,
 		Prepare:   z.prepare,

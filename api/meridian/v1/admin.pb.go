@@ -878,8 +878,15 @@ type ListRequest struct {
 	// Empty: every kind.
 	Kinds []string `protobuf:"bytes,1,rep,name=kinds,proto3" json:"kinds,omitempty"`
 	// Empty: every mesh.
-	Mesh          string      `protobuf:"bytes,2,opt,name=mesh,proto3" json:"mesh,omitempty"`
-	Consistency   Consistency `protobuf:"varint,3,opt,name=consistency,proto3,enum=meridian.v1.Consistency" json:"consistency,omitempty"`
+	Mesh        string      `protobuf:"bytes,2,opt,name=mesh,proto3" json:"mesh,omitempty"`
+	Consistency Consistency `protobuf:"varint,3,opt,name=consistency,proto3,enum=meridian.v1.Consistency" json:"consistency,omitempty"`
+	// At most this many resources; 0, and more than a page holds: as many as a page
+	// holds.
+	Limit uint32 `protobuf:"varint,4,opt,name=limit,proto3" json:"limit,omitempty"`
+	// Continues a list after its page that had this next_page_token, with the same
+	// kinds and mesh, at the revision of that page. OUT_OF_RANGE when that revision is
+	// no longer retained: list from the beginning.
+	PageToken     string `protobuf:"bytes,5,opt,name=page_token,json=pageToken,proto3" json:"page_token,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -935,11 +942,28 @@ func (x *ListRequest) GetConsistency() Consistency {
 	return Consistency_CONSISTENCY_UNSPECIFIED
 }
 
+func (x *ListRequest) GetLimit() uint32 {
+	if x != nil {
+		return x.Limit
+	}
+	return 0
+}
+
+func (x *ListRequest) GetPageToken() string {
+	if x != nil {
+		return x.PageToken
+	}
+	return ""
+}
+
+// The answer is one page: at most 20,000 resources, and 16 MiB of them.
 type ListResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Part of the answer; parts arrive in key order.
-	Resources     []*Resource `protobuf:"bytes,1,rep,name=resources,proto3" json:"resources,omitempty"`
-	Revision      uint64      `protobuf:"varint,2,opt,name=revision,proto3" json:"revision,omitempty"`
+	// Part of the page; parts arrive in key order.
+	Resources []*Resource `protobuf:"bytes,1,rep,name=resources,proto3" json:"resources,omitempty"`
+	Revision  uint64      `protobuf:"varint,2,opt,name=revision,proto3" json:"revision,omitempty"`
+	// In the last part of a page: where the next one begins; empty after the last.
+	NextPageToken string `protobuf:"bytes,3,opt,name=next_page_token,json=nextPageToken,proto3" json:"next_page_token,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -986,6 +1010,13 @@ func (x *ListResponse) GetRevision() uint64 {
 		return x.Revision
 	}
 	return 0
+}
+
+func (x *ListResponse) GetNextPageToken() string {
+	if x != nil {
+		return x.NextPageToken
+	}
+	return ""
 }
 
 type WatchRequest struct {
@@ -1234,14 +1265,18 @@ const file_meridian_v1_admin_proto_rawDesc = "" +
 	"\vconsistency\x18\x02 \x01(\x0e2\x18.meridian.v1.ConsistencyR\vconsistency\"\\\n" +
 	"\vGetResponse\x121\n" +
 	"\bresource\x18\x01 \x01(\v2\x15.meridian.v1.ResourceR\bresource\x12\x1a\n" +
-	"\brevision\x18\x02 \x01(\x04R\brevision\"s\n" +
+	"\brevision\x18\x02 \x01(\x04R\brevision\"\xa8\x01\n" +
 	"\vListRequest\x12\x14\n" +
 	"\x05kinds\x18\x01 \x03(\tR\x05kinds\x12\x12\n" +
 	"\x04mesh\x18\x02 \x01(\tR\x04mesh\x12:\n" +
-	"\vconsistency\x18\x03 \x01(\x0e2\x18.meridian.v1.ConsistencyR\vconsistency\"_\n" +
+	"\vconsistency\x18\x03 \x01(\x0e2\x18.meridian.v1.ConsistencyR\vconsistency\x12\x14\n" +
+	"\x05limit\x18\x04 \x01(\rR\x05limit\x12\x1d\n" +
+	"\n" +
+	"page_token\x18\x05 \x01(\tR\tpageToken\"\x87\x01\n" +
 	"\fListResponse\x123\n" +
 	"\tresources\x18\x01 \x03(\v2\x15.meridian.v1.ResourceR\tresources\x12\x1a\n" +
-	"\brevision\x18\x02 \x01(\x04R\brevision\"t\n" +
+	"\brevision\x18\x02 \x01(\x04R\brevision\x12&\n" +
+	"\x0fnext_page_token\x18\x03 \x01(\tR\rnextPageToken\"t\n" +
 	"\fWatchRequest\x12\x14\n" +
 	"\x05kinds\x18\x01 \x03(\tR\x05kinds\x12\x12\n" +
 	"\x04mesh\x18\x02 \x01(\tR\x04mesh\x12(\n" +

@@ -51,8 +51,8 @@ type AdminServiceClient interface {
 	WaitForZones(ctx context.Context, in *WaitForZonesRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[WaitForZonesResponse], error)
 	// Get returns one resource, or NOT_FOUND.
 	Get(ctx context.Context, in *GetRequest, opts ...grpc.CallOption) (*GetResponse, error)
-	// List streams the resources of the kinds and mesh asked for, in key order,
-	// all from one revision.
+	// List streams a page of the resources of the kinds and mesh asked for, in key
+	// order, all from one revision.
 	List(ctx context.Context, in *ListRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[ListResponse], error)
 	// Watch streams changes in revision order until the client goes away.
 	// OUT_OF_RANGE when from_revision is no longer retained: list, then watch.
@@ -184,8 +184,8 @@ type AdminServiceServer interface {
 	WaitForZones(*WaitForZonesRequest, grpc.ServerStreamingServer[WaitForZonesResponse]) error
 	// Get returns one resource, or NOT_FOUND.
 	Get(context.Context, *GetRequest) (*GetResponse, error)
-	// List streams the resources of the kinds and mesh asked for, in key order,
-	// all from one revision.
+	// List streams a page of the resources of the kinds and mesh asked for, in key
+	// order, all from one revision.
 	List(*ListRequest, grpc.ServerStreamingServer[ListResponse]) error
 	// Watch streams changes in revision order until the client goes away.
 	// OUT_OF_RANGE when from_revision is no longer retained: list, then watch.

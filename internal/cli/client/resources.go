@@ -5,10 +5,12 @@ import (
 	"errors"
 	"io"
 
+	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/timestamppb"
 
 	meridianv1 "meridian/api/meridian/v1"
 	"meridian/internal/resource"
+	"meridian/internal/rpcerr"
 )
 
 // Encode turns a document's resource into what a server takes. Times,
@@ -52,30 +54,60 @@ func Decode(m *meridianv1.Resource) *resource.Resource {
 	return resource.New(meta, nil, m.GetSpec())
 }
 
+// maxListings is how often a list is begun again whose revision was not retained
+// until its last page.
+const maxListings = 3
+
 // Resources reads all resources of the kinds, of one mesh or, when it is empty, of
-// all, in key order, and the revision that they are of.
+// all, in key order, and the revision that they are of. It reads page by page.
 func (c *Client) Resources(ctx context.Context, request *meridianv1.ListRequest) ([]*resource.Resource, uint64, error) {
 	var revision uint64
 	var found []*resource.Resource
+	next, begun := proto.CloneOf(request), 1
 	err := c.Call(ctx, func(ctx context.Context) error {
-		found = nil
-		stream, err := c.List(ctx, request)
-		if err != nil {
-			return err
-		}
 		for {
-			part, err := stream.Recv()
-			if errors.Is(err, io.EOF) {
-				return nil
+			page, err := c.page(ctx, next)
+			if rpcerr.HasReason(rpcerr.FromStatus(err), "PAGE_EXPIRED") && begun < maxListings {
+				begun++
+				found, next.PageToken = nil, ""
+				continue
 			}
 			if err != nil {
-				return err
+				return err // an attempt after this one continues with the page that it lacks
 			}
-			revision = part.GetRevision()
-			for _, m := range part.GetResources() {
-				found = append(found, Decode(m))
+			found, revision, next.PageToken = append(found, page.resources...), page.revision, page.next
+			if next.PageToken == "" {
+				return nil
 			}
 		}
 	})
 	return found, revision, err
+}
+
+// page is one page of a list.
+type page struct {
+	resources []*resource.Resource
+	revision  uint64
+	next      string
+}
+
+func (c *Client) page(ctx context.Context, request *meridianv1.ListRequest) (page, error) {
+	var p page
+	stream, err := c.List(ctx, request)
+	if err != nil {
+		return p, err
+	}
+	for {
+		part, err := stream.Recv()
+		if errors.Is(err, io.EOF) {
+			return p, nil
+		}
+		if err != nil {
+			return p, err
+		}
+		p.revision, p.next = part.GetRevision(), part.GetNextPageToken()
+		for _, m := range part.GetResources() {
+			p.resources = append(p.resources, Decode(m))
+		}
+	}
 }

@@ -60,6 +60,9 @@ type Server struct {
 	// they never catch up.
 	Pending     []*meridianv1.PendingZone
 	PendingStay bool
+	// PageSize bounds the pages of List, unless zero; Expired is for how many pages
+	// after a first the revision is not retained.
+	PageSize, Expired int
 	// Waiting, if set, is called when WaitForZones has told which it waits for, and
 	// which then waits until the client leaves.
 	Waiting   func()
@@ -267,7 +270,7 @@ func (s *Server) Get(_ context.Context, req *meridianv1.GetRequest) (*meridianv1
 	return &meridianv1.GetResponse{Resource: m, Revision: s.Revision}, nil
 }
 
-// List sends the stored resources, one a message.
+// List sends the stored resources, one a message, PageSize a page where that is set.
 func (s *Server) List(req *meridianv1.ListRequest, stream grpc.ServerStreamingServer[meridianv1.ListResponse]) error {
 	s.Mu.Lock()
 	defer s.Mu.Unlock()
@@ -279,8 +282,19 @@ func (s *Server) List(req *meridianv1.ListRequest, stream grpc.ServerStreamingSe
 		}
 	}
 	slices.SortFunc(keys, resource.Key.Compare)
-	for _, key := range keys { // one part each: the command puts them together
+	if req.GetPageToken() != "" {
+		if s.Expired > 0 {
+			s.Expired--
+			return rpcerr.New(rpcerr.OutOfRange, "PAGE_EXPIRED", "list from the beginning")
+		}
+		keys = slices.DeleteFunc(keys, func(k resource.Key) bool { return k.String() <= req.GetPageToken() })
+	}
+	for i, key := range keys { // one part each: the command puts them together
 		part := &meridianv1.ListResponse{Resources: []*meridianv1.Resource{s.Stored[key]}, Revision: s.Revision}
+		if i+1 == s.PageSize && i+1 < len(keys) {
+			part.NextPageToken = key.String()
+			return stream.Send(part)
+		}
 		if err := stream.Send(part); err != nil {
 			return err
 		}

@@ -53,6 +53,7 @@ func newSecured(t *testing.T) *secured {
 		Applied: h.Applied, Remembers: h.Remembers,
 		Preview: func(txn store.Txn) (store.Result, store.Reader) { return h.Preview(txn) },
 		View:    func() store.Reader { return h.View() },
+		Stores:  func() []*store.Store { return []*store.Store{h.Store} },
 		Source:  func(*resource.Descriptor) Source { return h.Store },
 		Owns:    func(*resource.Descriptor) error { return nil },
 		Now:     now,

@@ -55,6 +55,8 @@ type Config struct {
 	Preview func(txn store.Txn) (store.Result, store.Reader)
 	// View returns everything that can be read, as of now.
 	View func() store.Reader
+	// Stores are those that View reads, the one first whose revision answers have.
+	Stores func() []*store.Store
 	// Source returns the store that holds a kind.
 	Source func(*resource.Descriptor) Source
 	// Owns returns an error that says where to write instead, when resources of

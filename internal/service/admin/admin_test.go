@@ -48,6 +48,7 @@ func newFixture(t *testing.T, change func(*Config)) *fixture {
 		Applied: s.Applied, Remembers: s.Remembers,
 		Preview: func(txn store.Txn) (store.Result, store.Reader) { return s.Preview(txn) },
 		View:    func() store.Reader { return s.View() },
+		Stores:  func() []*store.Store { return []*store.Store{s} },
 		Source:  func(*resource.Descriptor) Source { return s },
 		Owns: func(d *resource.Descriptor) error {
 			if d.Owner == resource.OwnedByZone {

@@ -45,8 +45,8 @@ func (s *Service) Get(ctx context.Context, req *meridianv1.GetRequest) (*meridia
 	return &meridianv1.GetResponse{Resource: Encode(r), Revision: uint64(view.Revision())}, nil
 }
 
-// List streams resources in key order, all from one revision, leaving out what the
-// caller may not read (§6.1).
+// List streams a page of resources in key order, all from one revision, leaving out
+// what the caller may not read (§6.1).
 func (s *Service) List(req *meridianv1.ListRequest, stream grpc.ServerStreamingServer[meridianv1.ListResponse]) error {
 	kinds, err := descriptors(req.GetKinds())
 	if err != nil {
@@ -55,42 +55,52 @@ func (s *Service) List(req *meridianv1.ListRequest, stream grpc.ServerStreamingS
 	if err := s.couldRead(stream.Context(), req.GetKinds(), kinds, req.GetMesh()); err != nil {
 		return err
 	}
-	view, err := s.read(stream.Context(), req.GetConsistency())
+	from, err := readPageToken(req.GetPageToken())
 	if err != nil {
 		return err
 	}
+	found, at, err := s.collect(stream.Context(), req, kinds, from)
+	if err != nil {
+		return err
+	}
+	return found.send(at, stream.Send)
+}
+
+// collect returns a page of a list, and where it was read.
+func (s *Service) collect(ctx context.Context, req *meridianv1.ListRequest, kinds []*resource.Descriptor, from *pageToken) (*page, store.Position, error) {
+	view, at, err := s.readPage(ctx, req.GetConsistency(), from)
+	if err != nil {
+		return nil, at, err
+	}
 	slices.SortFunc(kinds, func(a, b *resource.Descriptor) int { return strings.Compare(string(a.Kind), string(b.Kind)) })
-	part := &meridianv1.ListResponse{Revision: uint64(view.Revision())}
-	size := 0
+	found := newPage(req.GetLimit())
 	for _, d := range slices.Compact(kinds) {
 		mesh := resource.MeshName(req.GetMesh())
-		if mesh != "" && d.Scope == resource.GlobalScoped {
+		if mesh != "" && d.Scope == resource.GlobalScoped || from != nil && d.Kind < from.After.Kind {
 			continue
 		}
 		var withheld error
-		shown := false
+		shown := from != nil
 		for r := range view.List(d.Kind, mesh) {
-			if err := s.cfg.Access.Read(stream.Context(), r); err != nil {
+			if from != nil && r.Key().Compare(from.After) <= 0 {
+				continue
+			}
+			if err := s.cfg.Access.Read(ctx, r); err != nil {
 				withheld = err
 				continue
 			}
 			shown = true
-			if size > 0 && size+r.Size() > listPart {
-				if err := stream.Send(part); err != nil {
-					return err
-				}
-				part, size = &meridianv1.ListResponse{Revision: part.Revision}, 0
+			if !found.add(r) {
+				return found, at, nil
 			}
-			part.Resources = append(part.Resources, Encode(r))
-			size += r.Size()
 		}
 		// Who asks for a kind by name and may see nothing of it is told so; a list
 		// of everything leaves out what the caller may not see.
 		if withheld != nil && !shown && d.Sensitive && len(req.GetKinds()) > 0 {
-			return withheld
+			return nil, at, withheld
 		}
 	}
-	return stream.Send(part)
+	return found, at, nil
 }
 
 // couldRead refuses callers who have no rule by which they could read anything of
@@ -113,12 +123,20 @@ func (s *Service) couldRead(ctx context.Context, named []string, kinds []*resour
 
 // read returns a view as fresh as asked for.
 func (s *Service) read(ctx context.Context, c meridianv1.Consistency) (store.Reader, error) {
-	if c != meridianv1.Consistency_CONSISTENCY_STALE {
-		if _, err := s.cfg.Writer.Read(ctx); err != nil {
-			return nil, rpcerr.New(rpcerr.Unavailable, "NO_LEADER", "cannot read the newest state: %w; a stale read needs no leader, and `meridian cluster members` shows why there is none", err)
-		}
+	if err := s.fresh(ctx, c); err != nil {
+		return nil, err
 	}
 	return s.cfg.View(), nil
+}
+
+// fresh waits until what is read is as fresh as asked for.
+func (s *Service) fresh(ctx context.Context, c meridianv1.Consistency) error {
+	if c != meridianv1.Consistency_CONSISTENCY_STALE {
+		if _, err := s.cfg.Writer.Read(ctx); err != nil {
+			return rpcerr.New(rpcerr.Unavailable, "NO_LEADER", "cannot read the newest state: %w; a stale read needs no leader, and `meridian cluster members` shows why there is none", err)
+		}
+	}
+	return nil
 }
 
 func lookupKey(k *meridianv1.ResourceKey) (resource.Key, error) {

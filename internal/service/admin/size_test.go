@@ -62,7 +62,7 @@ func TestBatchesCountEverything(t *testing.T) {
 // listed in messages of a bounded size, and can be deleted.
 func TestLargeLabelsOfAnEarlierRelease(t *testing.T) {
 	f := newFixture(t, nil)
-	huge := map[string]string{"\x1b[2J": strings.Repeat("v", 9<<20)}
+	huge := map[string]string{"\x1b[2J": strings.Repeat("v", 7<<20)}
 	txn := store.Txn{}
 	for _, name := range []string{"a", "b"} {
 		m := trafficLog(name, "x")
@@ -76,7 +76,7 @@ func TestLargeLabelsOfAnEarlierRelease(t *testing.T) {
 	require.NoError(t, f.service.List(&meridianv1.ListRequest{}, sizes))
 	require.Contains(t, sizes.names, "TrafficLog/a")
 	require.Contains(t, sizes.names, "TrafficLog/b")
-	require.Less(t, sizes.largest, 10<<20, "each has a message of its own")
+	require.Less(t, sizes.largest, 8<<20, "each has a message of its own")
 	_, err := batch.Delete(f.ctx, f, &meridianv1.DeleteRequest{RequestId: "1", Keys: []*meridianv1.ResourceKey{{Kind: "TrafficLog", Mesh: "default", Name: "a"}}})
 	require.NoError(t, err)
 }
