@@ -25,6 +25,6 @@ func TestConditionsAreChecked(t *testing.T) {
 	_, err = f.Get(f.ctx, &meridianv1.GetRequest{Key: &meridianv1.ResourceKey{Kind: "TrafficLog", Mesh: "default", Name: "good"}})
 	requireCode(t, err, rpcerr.NotFound)
 
-	_, err = f.apply("good", capped("spec.a > 1"))
+	_, err = f.apply("good", capped("spec.rules.authentication.a > 1"))
 	require.NoError(t, err)
 }

@@ -485,7 +485,7 @@ func TestConditionsThatCannotBeUsedAreInvalid(t *testing.T) {
 			"overrides": {"when": "`+when+`", "rules": {"authentication": {"a": 1}}}}}`)
 	}
 	s := New(config(t, world(t)))
-	require.True(t, answerTo(t, s, question("spec.a > 1")).Allowed)
+	require.True(t, answerTo(t, s, question("spec.rules.authentication.a > 1")).Allowed)
 	answer := answerTo(t, s, question("spec.a >"))
 	require.False(t, answer.Allowed)
 	require.Equal(t, http.StatusUnprocessableEntity, answer.Status.Code)
