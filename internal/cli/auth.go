@@ -35,7 +35,7 @@ func (r *rolesFlags) bind(cmd *cobra.Command) {
 }
 
 func (r *rolesFlags) check() error {
-	if r.offline != (r.from.given()) {
+	if r.offline != r.from.given() {
 		return exit.Usagef("--offline and --roles go together: the roles to answer from")
 	}
 	return nil

@@ -47,7 +47,7 @@ func newRotateCAPhase(a *app, name, phase, short, long string) *cobra.Command {
 	}
 	cmd.Flags().BoolVar(&force, "force", false, "begin although the step before is not complete everywhere; what is left behind has to join again")
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
-		return a.rotateCA(cmd.Context(), &meridianv1.RotateCARequest{Phase: phase, Force: force}, print.Format(print.FormatTable))
+		return a.rotateCA(cmd.Context(), &meridianv1.RotateCARequest{Phase: phase, Force: force}, print.FormatTable)
 	}
 	return cmd
 }

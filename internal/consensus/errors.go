@@ -29,7 +29,7 @@ func (e *unknownOutcomeError) Error() string {
 	return ErrUnknownOutcome.Error() + ": " + e.cause.Error()
 }
 
-func (e *unknownOutcomeError) Is(target error) bool { return target == ErrUnknownOutcome } //nolint:errorlint // it is that error
+func (e *unknownOutcomeError) Is(target error) bool { return target == ErrUnknownOutcome }
 
 func (e *unknownOutcomeError) Unwrap() error { return e.cause }
 

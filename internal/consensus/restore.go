@@ -116,7 +116,7 @@ func notRestored(why error) error {
 	if unknown := (*unknownOutcomeError)(nil); errors.As(why, &unknown) {
 		why = unknown.cause
 	}
-	return fmt.Errorf("%w: %s", ErrNotRestored, why)
+	return fmt.Errorf("%w: %s", ErrNotRestored, why.Error())
 }
 
 func randomID() uint64 {

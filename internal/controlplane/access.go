@@ -179,7 +179,7 @@ func (b *Base) CheckOpen() error {
 		return &server.UsageError{Err: fmt.Errorf("every caller is an administrator of this control plane, without credentials (`meridian auth who-can UPDATE AccessRole` names the binding), and %s: start it with every listener on loopback and --default-access=%s, and bind the role %s to your administrators; or accept this with --default-access=%s",
 			reason, server.DefaultAccessAuto, rbac.AdminRole, server.DefaultAccessOpen)}
 	}
-	b.Log.Warn("EVERY CALLER IS AN ADMINISTRATOR: a binding gives all rights to callers without credentials; bind the role admin to your administrators", "default-access", b.Options.DefaultAccess, "grpc", b.Addresses.GRPC)
+	b.Log.Warn("EVERY CALLER IS AN ADMINISTRATOR: a binding gives all rights to callers without credentials; bind the role admin to your administrators", "default_access", b.Options.DefaultAccess, "grpc", b.Addresses.GRPC)
 	return nil
 }
 

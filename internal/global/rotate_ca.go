@@ -230,7 +230,7 @@ func (g *global) rotationMissing(ctx context.Context, r pki.Rotation) []*meridia
 			asked, cancel := context.WithTimeout(ctx, surveyTimeout)
 			defer cancel()
 			answer, err := peerv1.NewZoneServiceClient(p.conn).Authorities(asked, &peerv1.AuthoritiesRequest{})
-			reason := ""
+			var reason string
 			if err != nil {
 				reason = "it does not answer: " + describeError(err)
 			} else {

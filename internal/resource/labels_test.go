@@ -32,8 +32,11 @@ func TestLabelLimits(t *testing.T) {
 		{"§1.1 a value of 4 KiB", map[string]string{"a": strings.Repeat("v", 4096)}, ""},
 		{"§1.1 a longer value", map[string]string{"a": strings.Repeat("v", 4097)}, `labels["a"]: takes 4097 bytes; the value of a label takes at most 4096`},
 		{"§1.1 16 KiB in all", manyLabels(4, 4094), ""},
-		{"§1.1 more in all", map[string]string{"k0": strings.Repeat("v", 4096), "k1": strings.Repeat("v", 4096), "k2": strings.Repeat("v", 4096), "k3": strings.Repeat("v", 4089)},
-			"keys and values take 16385 bytes together; the labels of a resource take at most 16384"},
+		{
+			"§1.1 more in all",
+			map[string]string{"k0": strings.Repeat("v", 4096), "k1": strings.Repeat("v", 4096), "k2": strings.Repeat("v", 4096), "k3": strings.Repeat("v", 4089)},
+			"keys and values take 16385 bytes together; the labels of a resource take at most 16384",
+		},
 		{"§1.1 a key without content", map[string]string{"": "x"}, "must be letters"},
 		{"§1.1 a key with spaces", map[string]string{"a b": "x"}, `the key "a b" must be letters`},
 		{"§1.1 a key that ends in a dash", map[string]string{"a-": "x"}, "must be letters"},

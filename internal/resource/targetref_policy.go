@@ -69,10 +69,12 @@ type ItemPolicy[C any, PC checkerOf[C], S any, PS listsOf[S, C]] struct {
 	PolicyUnset
 }
 
-// The shapes of the kinds that configure outbounds, inbounds, and both.
 type (
-	ToPolicy[C any, PC checkerOf[C]]   = ItemPolicy[C, PC, ToList[C], *ToList[C]]
+	// ToPolicy is the shape of the kinds that configure outbounds.
+	ToPolicy[C any, PC checkerOf[C]] = ItemPolicy[C, PC, ToList[C], *ToList[C]]
+	// FromPolicy is the shape of the kinds that configure inbounds.
 	FromPolicy[C any, PC checkerOf[C]] = ItemPolicy[C, PC, FromList[C], *FromList[C]]
+	// BothPolicy is the shape of the kinds that configure outbounds and inbounds.
 	BothPolicy[C any, PC checkerOf[C]] = ItemPolicy[C, PC, BothLists[C], *BothLists[C]]
 )
 

@@ -55,7 +55,7 @@ func TestConnectionsOfOneAddress(t *testing.T) {
 	require.NoError(t, err)
 	_, err = dial()
 	require.Error(t, err)
-	require.Equal(t, 1.0, r.refusals(limits.LimitUnauthenticated))
+	require.InDelta(t, 1, r.refusals(limits.LimitUnauthenticated), 0)
 	require.NoError(t, first.Close())
 	require.Eventually(t, func() bool { _, err := dial(); return err == nil }, time.Minute, 10*time.Millisecond)
 }

@@ -337,8 +337,19 @@ func TestWhatTheWipeGuardHolds(t *testing.T) {
 		removed, held int
 		wipe          bool
 	}{
-		{0, 0, false}, {1, 1, false}, {1, 2, false}, {2, 2, true}, {2, 5, false}, {2, 4, true}, {49, 100, false}, {50, 100, true},
-		{100, 400, false}, {101, 505, false}, {101, 504, true}, {1000, 4000, true}, {1000, 6000, false},
+		{0, 0, false},
+		{1, 1, false},
+		{1, 2, false},
+		{2, 2, true},
+		{2, 5, false},
+		{2, 4, true},
+		{49, 100, false},
+		{50, 100, true},
+		{100, 400, false},
+		{101, 505, false},
+		{101, 504, true},
+		{1000, 4000, true},
+		{1000, 6000, false},
 	} {
 		require.Equal(t, c.wipe, wipes(c.removed, c.held, false), "%d of %d", c.removed, c.held)
 		require.Equal(t, c.wipe && c.removed > wipeFloor, wipes(c.removed, c.held, true), "%d of %d", c.removed, c.held)

@@ -58,7 +58,7 @@ func TestAFloodOfResetsLosesItsConnection(t *testing.T) {
 	}
 	require.Error(t, err, "the server still reads after %d resets", sent)
 	<-read
-	require.Equal(t, 1.0, global.read(refusals("aborted_calls")))
+	require.InDelta(t, 1, global.read(refusals("aborted_calls")), 0)
 	t.Logf("closed while %d resets were sent, after %.2f s of CPU", sent, global.read("process_cpu_seconds_total")-before)
 	global.healthy("a flood of resets")
 }

@@ -24,8 +24,9 @@ import (
 const (
 	// ConfigVariable names the environment variable for --config.
 	ConfigVariable = "MERIDIAN_CONFIG"
-	// TokenVariable holds a token, TokenFileVariable names a file with one.
-	TokenVariable     = "MERIDIAN_TOKEN"
+	// TokenVariable names the environment variable that holds a token.
+	TokenVariable = "MERIDIAN_TOKEN"
+	// TokenFileVariable names the environment variable for a file with a token.
 	TokenFileVariable = "MERIDIAN_TOKEN_FILE"
 	// defaultPort is that of a global's API.
 	defaultPort    = "5685"

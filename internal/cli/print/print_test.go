@@ -8,9 +8,8 @@ import (
 	"time"
 	"unicode"
 
-	"go.yaml.in/yaml/v3"
-
 	"github.com/stretchr/testify/require"
+	"go.yaml.in/yaml/v3"
 
 	"meridian/internal/resource"
 )

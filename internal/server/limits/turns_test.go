@@ -92,9 +92,9 @@ func TestTurnsNeverExceedTheirLimits(t *testing.T) {
 			}
 			var all []*work
 			for range rapid.IntRange(1, 60).Draw(rt, "steps") {
-				switch w := 0; {
+				switch {
 				case len(all) > 0 && rapid.Bool().Draw(rt, "end"):
-					w = rapid.IntRange(0, len(all)-1).Draw(rt, "which")
+					w := rapid.IntRange(0, len(all)-1).Draw(rt, "which")
 					if all[w].done != nil && !all[w].ended {
 						all[w].ended = true
 						all[w].done()

@@ -356,7 +356,7 @@ func TestSigningKeysAreNeverReturned(t *testing.T) {
 	}
 	require.NoError(t, s.Store.Apply(s.Revision()+1, txn).Err)
 	name := keys[0].Key().Name
-	material := string(keys[0].Spec().(*resource.Secret).Data)
+	material := keys[0].Spec().(*resource.Secret).Data
 	require.Len(t, material, 160)
 	requireWithheld := func(r *meridianv1.Resource) {
 		t.Helper()
