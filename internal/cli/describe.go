@@ -54,7 +54,7 @@ func (a *app) describe(ctx context.Context, kind *resource.Descriptor, mesh, nam
 	line := func(label, format string, args ...any) {
 		fmt.Fprintf(&b, "%-11s "+format+"\n", append([]any{label + ":"}, args...)...)
 	}
-	line("Name", "%s", m.Name)
+	line("Name", "%s", m.Shown())
 	line("Type", "%s, %s", kind.Kind, kindNature(kind))
 	if m.Mesh != "" {
 		line("Mesh", "%s", m.Mesh)

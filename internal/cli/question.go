@@ -70,7 +70,8 @@ func (qs *questions) dataplane() *cobra.Command {
 		Args:  exactly("NAME"),
 	}
 	return qs.command(cmd, "dataplane web-1", func(args []string) (question.Question, error) {
-		return question.Dataplane{Name: args[0]}, checkName("dataplane", args[0])
+		name := resource.ReadName(args[0])
+		return question.Dataplane{Name: name}, checkName("dataplane", name)
 	})
 }
 
@@ -150,7 +151,8 @@ func (qs *questions) route() *cobra.Command {
 		Args:  exactly("NAME"),
 	}
 	return qs.command(cmd, "route checkout", func(args []string) (question.Question, error) {
-		return question.Route{Name: args[0]}, checkName("route", args[0])
+		name := resource.ReadName(args[0])
+		return question.Route{Name: name}, checkName("route", name)
 	})
 }
 

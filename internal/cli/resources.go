@@ -14,8 +14,11 @@ import (
 func splitSlash(args []string) []string {
 	if len(args) == 1 {
 		if kind, name, ok := strings.Cut(args[0], "/"); ok {
-			return []string{kind, name}
+			return []string{kind, resource.ReadName(name)}
 		}
+	}
+	if len(args) == 2 {
+		return []string{args[0], resource.ReadName(args[1])}
 	}
 	return args
 }
@@ -23,6 +26,7 @@ func splitSlash(args []string) []string {
 // keyOf returns the identity of a named resource of a kind in the command's
 // mesh.
 func keyOf(d *resource.Descriptor, mesh, name string) (resource.Key, error) {
+	name = resource.ReadName(name)
 	if err := resource.CheckName(name); err != nil {
 		return resource.Key{}, exit.Usagef("%s: %w", d.Kind, err)
 	}

@@ -9,6 +9,7 @@ import (
 	"meridian/internal/cli/exit"
 	"meridian/internal/cli/print"
 	"meridian/internal/question"
+	"meridian/internal/resource"
 )
 
 func newWhyCommand(a *app) *cobra.Command {
@@ -43,6 +44,7 @@ caller. With -f the answer comes from files, without a server.`,
 			return err
 		}
 		kind, err := lookupPolicyKind(args[1])
+		args[0] = resource.ReadName(args[0])
 		if err := errors.Join(checkName("dataplane", args[0]), err); err != nil {
 			return err
 		}

@@ -327,6 +327,12 @@ func (e *envelope) readMetadata(metadata *doctree.Node, report *Report) {
 			report.Errorf("metadata.namespace", "%s", CheckName(text))
 		default:
 			e.setLabel(LabelNamespace, text)
+			if name := Namespaced(text, e.meta.Name); e.meta.Name != "" && name != e.meta.Name {
+				if len(name) > maxName {
+					report.Errorf("metadata.name", "is stored as NAME.NAMESPACE, which has %d characters; at most %d are allowed", len(name), maxName)
+				}
+				e.meta.Name = name
+			}
 		}
 	}
 	if stamp := metadata.Get("creationTimestamp"); stamp != nil && stamp.Shape != doctree.Null && e.meta.CreationTime.IsZero() {

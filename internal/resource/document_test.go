@@ -52,8 +52,16 @@ func TestIdentityAndEnvelope(t *testing.T) {
 			resource.Meta{Key: key("Zone", "", "east")},
 		},
 		{
-			"§1.1 a namespace is a label, not identity", "kind: Zone\nmetadata: {name: east, namespace: kong}",
-			resource.Meta{Key: key("Zone", "", "east"), Labels: map[string]string{resource.LabelNamespace: "kong"}},
+			"§1.1 a namespace is part of the name", "kind: Zone\nmetadata: {name: east, namespace: kong}",
+			resource.Meta{Key: key("Zone", "", "east.kong"), Labels: map[string]string{resource.LabelNamespace: "kong"}},
+		},
+		{
+			"§1.1 the namespace default is not", "kind: Zone\nmetadata: {name: east, namespace: default}",
+			resource.Meta{Key: key("Zone", "", "east"), Labels: map[string]string{resource.LabelNamespace: "default"}},
+		},
+		{
+			"§1.1 a universal document has the stored name", "type: Zone\nname: east.kong\nlabels: {k8s.kuma.io/namespace: kong}",
+			resource.Meta{Key: key("Zone", "", "east.kong"), Labels: map[string]string{resource.LabelNamespace: "kong"}},
 		},
 		{
 			"§1.1 names are subdomains", "type: Zone\nname: east.eu-1.example",

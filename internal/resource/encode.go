@@ -118,8 +118,12 @@ func universalDocument(meta Meta, spec *doctree.Node) *doctree.Node {
 
 func kubernetesDocument(meta Meta, spec *doctree.Node) *doctree.Node {
 	labels := maps.Clone(meta.Labels)
-	metadata := doctree.NewObject(textMember("name", meta.Name))
-	if namespace := labels[LabelNamespace]; namespace != "" {
+	namespace, name := meta.Namespace()
+	if labels[LabelNamespace] == DefaultNamespace {
+		namespace = DefaultNamespace
+	}
+	metadata := doctree.NewObject(textMember("name", name))
+	if namespace != "" {
 		metadata.Members = append(metadata.Members, textMember("namespace", namespace))
 		delete(labels, LabelNamespace)
 	}

@@ -25,7 +25,7 @@ type Spec interface {
 type Meta struct {
 	Key
 	// Labels holds Kubernetes labels and, under LabelNamespace, the Kubernetes
-	// namespace, which is not part of the identity. Never modified in place.
+	// namespace, which the name ends in (see Namespaced). Never modified in place.
 	Labels map[string]string
 	// CreationTime and ModificationTime are chosen by the leader and carried in
 	// the command; the zero time means unknown and counts as oldest.

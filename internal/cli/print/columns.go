@@ -86,7 +86,7 @@ func (p *Printer) resourceTable(resources []*resource.Resource, kind *resource.D
 		if inMesh {
 			row = append(row, string(m.Mesh))
 		}
-		row = append(row, m.Name)
+		row = append(row, m.Shown())
 		spec := specObject(r)
 		for _, c := range columns {
 			row = append(row, alternatives(c.show(spec), wide))

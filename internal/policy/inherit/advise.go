@@ -40,7 +40,8 @@ func (a *adviser) Advise(_ policy.View, r *resource.Resource) []resource.Problem
 	switch spec := r.Spec().(type) {
 	case resource.InheritedSpec:
 		at := spec.Target()
-		t := target{schema: schemaOf(r.Key().Kind), kind: resource.Kind(at.Kind), name: at.Name, section: at.Section()}
+		meta := r.Meta()
+		t := target{schema: schemaOf(r.Key().Kind), kind: resource.Kind(at.Kind), name: refer(&meta, at.Name), section: at.Section()}
 		named := func(kind resource.Kind) []string { return a.objects(mesh, kind) }
 		if name, why := a.mesh(mesh, t).missing(t, named); why != "" {
 			report.Warnf("targetRef", "%s was not found, so the policy has no effect: %s", name, why)

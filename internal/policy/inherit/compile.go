@@ -66,7 +66,7 @@ func compile(compiler *condition.Compiler, r *resource.Resource, schema int) *co
 		return c
 	}
 	at := spec.Target()
-	c.target = target{schema: schema, kind: resource.Kind(at.Kind), name: at.Name, section: at.Section()}
+	c.target = target{schema: schema, kind: resource.Kind(at.Kind), name: refer(&meta, at.Name), section: at.Section()}
 	c.targetRef = map[string]any{"group": "gateway.networking.k8s.io", "kind": at.Kind, "name": at.Name}
 	if at.Group != nil {
 		c.targetRef["group"] = *at.Group
@@ -105,10 +105,20 @@ func (c *compiled) add(compiler *condition.Compiler, name string, spec resource.
 	c.blocks = append(c.blocks, made)
 }
 
+// refer is the stored name of an object that a policy targets, which is in its own
+// namespace (§1.1); none for a target without a name.
+func refer(meta *resource.Meta, name string) string {
+	if name == "" {
+		return ""
+	}
+	return meta.Refer(name, nil)
+}
+
 // label is how status messages name a policy: namespace/name, where it has a namespace.
 func label(meta resource.Meta) string {
 	if namespace := meta.Labels[resource.LabelNamespace]; namespace != "" {
-		return namespace + "/" + meta.Name
+		_, name := meta.Namespace()
+		return namespace + "/" + name
 	}
 	return meta.Name
 }
@@ -121,8 +131,9 @@ func metadata(meta resource.Meta) map[string]any {
 			labels[name] = value
 		}
 	}
+	_, name := meta.Namespace()
 	return map[string]any{
-		"name": meta.Name, "namespace": meta.Labels[resource.LabelNamespace],
+		"name": name, "namespace": meta.Labels[resource.LabelNamespace],
 		"mesh": string(meta.Mesh), "labels": labels,
 	}
 }

@@ -94,3 +94,38 @@ func TestSelfIsTheNearestBelow(t *testing.T) {
 		require.Equal(t, want, decided[0].Applied, "%s: %s", when, decided[0].Reason)
 	}
 }
+
+// §1.1: a policy and a route refer to objects of their own namespace, and a route to
+// a gateway of another one by naming it: no policy takes effect in the namespace of
+// another team because the names are equal.
+func TestReferencesStayInTheirNamespace(t *testing.T) {
+	in := func(namespace, kind, name, spec string) *resource.Resource {
+		r := build(t, resource.Kind(kind), resource.Namespaced(namespace, name), spec)
+		meta := r.Meta()
+		meta.Labels = map[string]string{resource.LabelNamespace: namespace}
+		return r.WithMeta(meta)
+	}
+	const (
+		gateway = `{"listeners": [{"name": "http", "port": 80, "protocol": "HTTP", "allowedRoutes": {"namespaces": {"from": "All"}}}]}`
+		route   = `{"parentRefs": [{"name": "g", "namespace": "infra"}]}`
+		policy  = `{` + ofRoute + `, "rules": {"authentication": {"a": 1}}}`
+	)
+	x := indexOf(t, in("infra", "Gateway", "g", gateway), build(t, "Gateway", "g", gateway),
+		in("team-a", "HTTPRoute", "r", route), in("team-b", "HTTPRoute", "r", route), build(t, "HTTPRoute", "r", `{"parentRefs": [{"name": "g"}]}`),
+		in("team-a", "AuthPolicy", "p", policy), in("infra", "AuthPolicy", "lost", policy))
+	origins := func(name string) map[string]string {
+		state, ok := x.Route("default", name)
+		require.True(t, ok)
+		found := map[string]string{}
+		for _, p := range state.Paths {
+			for _, by := range p.Origins {
+				found[p.Gateway] = by.Name
+			}
+		}
+		return found
+	}
+	require.Equal(t, map[string]string{"g.infra": "p.team-a"}, origins("r.team-a"))
+	require.Empty(t, origins("r.team-b"))
+	require.Empty(t, origins("r"))
+	require.Equal(t, "TargetNotFound", conditionsOf(t, x, "AuthPolicy", "lost.infra")[0].Reason)
+}

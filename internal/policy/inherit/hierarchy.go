@@ -80,7 +80,13 @@ const implicitRule = "rule-1"
 
 func newRoute(r *resource.Resource) *route {
 	spec := r.Spec().(resource.RouteSpec)
-	made := &route{object: object{key: r.Key(), resource: r}, parents: spec.Parents(), rules: spec.RuleNames()}
+	made := &route{object: object{key: r.Key(), resource: r}, parents: slices.Clone(spec.Parents()), rules: spec.RuleNames()}
+	meta := r.Meta()
+	for i := range made.parents {
+		if p := &made.parents[i]; p.ParentKind() == string(resource.KindGateway) {
+			p.Name = meta.Refer(p.Name, p.Namespace)
+		}
+	}
 	if len(made.rules) == 0 {
 		made.rules = []string{implicitRule}
 	}

@@ -123,8 +123,13 @@ func (c *compiled) unsetsAlone() bool {
 // Compile implements policy.Engine.
 func (e *Engine) Compile(view policy.View, r *resource.Resource) *policy.Policy {
 	spec := r.Spec().(resource.TargetRefSpec)
-	v := &resolver{view: view, mesh: r.Key().Mesh}
+	v := &resolver{view: view, mesh: r.Key().Mesh, from: r.Meta()}
 	c := &compiled{key: r.Key(), created: r.Meta().CreationTime, target: spec.TopTarget()}
+	meta := r.Meta()
+	switch c.target.Kind {
+	case resource.TargetProxy, resource.TargetHTTPRoute, resource.TargetMeshGatewayRoute:
+		c.target.Name = meta.Refer(c.target.Name, nil)
+	}
 	c.level = c.target.Kind.Priority()
 	if d, ok := resource.Describe(c.key.Kind); ok {
 		c.acts = d.Direction
@@ -159,7 +164,7 @@ func (v *resolver) block(f form, written *resource.TargetBlock) *block {
 	for _, w := range written.To {
 		it := newItem(w)
 		if w.Kind == resource.TargetHTTPRoute {
-			it.route = v.route(routeID{w.Kind, w.Name})
+			it.route = v.route(routeID{w.Kind, v.from.Refer(w.Name, nil)})
 		}
 		b.to = append(b.to, it)
 	}

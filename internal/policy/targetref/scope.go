@@ -122,6 +122,7 @@ func both(a, b resource.TagSelector) (resource.TagSelector, bool) {
 type resolver struct {
 	view    policy.View
 	mesh    resource.MeshName
+	from    resource.Meta // of the policy whose targets are resolved
 	depends []resource.Key
 	looked  map[resource.Key]bool // what depends has
 	routes  map[routeID]*route
@@ -165,7 +166,7 @@ func (v *resolver) httpRoute(name string) []place {
 	if !ok {
 		return nil
 	}
-	spec := found.Spec().(*resource.HTTPRoute)
+	spec, meta := found.Spec().(*resource.HTTPRoute), found.Meta()
 	var places []place
 	for i := range spec.ParentRefs {
 		parent := &spec.ParentRefs[i]
@@ -173,7 +174,7 @@ func (v *resolver) httpRoute(name string) []place {
 		case "Service":
 			places = append(places, place{outbound: service(parent.Name)})
 		case string(resource.KindMeshGateway):
-			if found, ok := v.get(resource.KindMeshGateway, parent.Name); ok {
+			if found, ok := v.get(resource.KindMeshGateway, meta.Refer(parent.Name, parent.Namespace)); ok {
 				if gateway := found.Spec().(*resource.MeshGateway); parent.Port == nil || gateway.Serves(*parent.Port) {
 					places = append(places, onGateways(gateway.DataplaneSelectors(), backendsOf(spec))...)
 				}
