@@ -16,9 +16,9 @@ import (
 )
 
 type recoverOptions struct {
-	dataDir, confirm string
-	dryRun           bool
-	output           *print.FormatFlag
+	dataDir, confirm, keyFile string
+	dryRun                    bool
+	output                    *print.FormatFlag
 }
 
 func newRecoverCommand(a *app) *cobra.Command {
@@ -46,6 +46,7 @@ If a majority can be brought back, bring it back instead: nothing is lost then.`
 		RunE: func(*cobra.Command, []string) error { return a.recoverCluster(o) },
 	}
 	cmd.Flags().StringVar(&o.dataDir, "data-dir", "", "data directory of the stopped server (required)")
+	bindKeyFile(cmd, &o.keyFile)
 	cmd.Flags().BoolVar(&o.dryRun, "dry-run", false, "show the state and the effect, change nothing")
 	cmd.Flags().StringVar(&o.confirm, "confirm", "", "cluster id as shown by --dry-run; required to recover")
 	o.output = print.BindFormat(cmd.Flags(), print.FormatTable, print.FormatJSON, print.FormatYAML)
@@ -59,7 +60,11 @@ func (a *app) recoverCluster(o *recoverOptions) (err error) {
 	case o.dryRun && o.confirm != "":
 		return exit.Usagef("--dry-run changes nothing and --confirm does: choose one")
 	}
-	r, err := consensus.OpenRecovery(raftlog.Files(o.dataDir))
+	keys, err := loadKeys(o.keyFile)
+	if err != nil {
+		return err
+	}
+	r, err := consensus.OpenRecovery(raftlog.Files(o.dataDir), keys)
 	if err != nil {
 		return explainRecovery(o.dataDir, err)
 	}
@@ -102,7 +107,7 @@ func explainRecovery(dir string, err error) error {
 	case errors.Is(err, raftlog.ErrDataDirInUse):
 		return exit.Failf(exit.Usage, "%s", message).
 			With("A server runs on it. Recovery is for a server that is stopped, and only when a majority is lost for good.")
-	case errors.Is(err, consensus.ErrNotRecoverable):
+	case errors.Is(err, consensus.ErrNotRecoverable), errors.Is(err, raftlog.ErrNoKey):
 		return exit.Failf(exit.Usage, "%s", message)
 	case errors.Is(err, raftlog.ErrCorrupt):
 		return exit.Failf(exit.Usage, "%s", message).

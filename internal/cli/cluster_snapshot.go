@@ -14,7 +14,6 @@ import (
 	"meridian/internal/cli/client"
 	"meridian/internal/cli/exit"
 	"meridian/internal/cli/print"
-	"meridian/internal/store"
 )
 
 func newSnapshotCommand(a *app) *cobra.Command {
@@ -77,20 +76,24 @@ func (a *app) saveSnapshot(ctx context.Context, path string, stale, force bool) 
 		_, err := download(ctx, c, stale, outputOf(a))
 		return err
 	}
-	snap, err := download(ctx, c, stale, file)
+	saved, err := download(ctx, c, stale, file)
 	if err != nil {
 		return err
 	}
 	if err := commitNew(file, path, force, "--force"); err != nil {
 		return err
 	}
-	s := snap.Summary()
+	if saved.snap == nil {
+		a.Message("Saved %s, encrypted with key %s. It is of use only together with that key.", print.Size(saved.bytes), saved.key)
+		return nil
+	}
+	s := saved.snap.Summary()
 	a.Message("Saved revision %d of cluster %s: %s, %s.", s.Revision, s.Epoch.ClusterID, print.Plural(s.Resources, "resource"), print.Size(s.Bytes))
 	return nil
 }
 
 // download saves the state to w, and checks it on the way.
-func download(ctx context.Context, c *client.Client, stale bool, w io.Writer) (*store.Snapshot, error) {
+func download(ctx context.Context, c *client.Client, stale bool, w io.Writer) (*savedFile, error) {
 	ctx, watch := watchProgress(ctx, c.Timeout)
 	defer watch.end()
 	stream, err := c.SaveSnapshot(ctx, &meridianv1.SaveSnapshotRequest{Stale: stale})
@@ -99,7 +102,7 @@ func download(ctx context.Context, c *client.Client, stale bool, w io.Writer) (*
 	}
 	source := &snapshotSource{stream: stream, progress: func() { watch.allow(c.Timeout) }}
 	out := &snapshotSink{w: w}
-	snap, err := store.ReadSnapshot(io.TeeReader(source, out))
+	saved, err := readSaved(io.TeeReader(source, out), nil)
 	switch {
 	case out.err != nil:
 		return nil, out.err
@@ -108,7 +111,7 @@ func download(ctx context.Context, c *client.Client, stale bool, w io.Writer) (*
 	case err != nil:
 		return nil, exit.Failf(exit.No, "the snapshot that the control plane sent is truncated or corrupt: %w", err)
 	}
-	return snap, nil
+	return saved, nil
 }
 
 // snapshotSource reads what the control plane sends.

@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"bufio"
 	"bytes"
 	"errors"
 	"fmt"
@@ -12,6 +13,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"meridian/internal/atrest"
 	"meridian/internal/cli/exit"
 	"meridian/internal/cli/print"
 	"meridian/internal/consensus"
@@ -27,50 +29,102 @@ func newSnapshotInspectCommand(a *app) *cobra.Command {
 checksum, and all resources together have a digest. It needs no server. FILE -
 reads standard input.
 
+A snapshot of a server with --encryption-key-file is encrypted. Without the key,
+the command says which one it is, and checks that the file is complete.
+
 It exits with 2 when the file is damaged, cut off or of a newer release, and says
 where.`,
 		Args: exactly("FILE"),
 	}
 	output := print.BindFormat(cmd.Flags(), print.FormatTable, print.FormatJSON, print.FormatYAML)
+	var keyFile string
+	bindKeyFile(cmd, &keyFile)
 	cmd.RunE = func(_ *cobra.Command, args []string) error {
-		_, snap, err := a.readSnapshot(args[0])
+		saved, err := a.readSnapshot(args[0], keyFile)
 		if err != nil {
 			return err
 		}
-		if output.Value.Structured() {
-			return a.WriteValue(output.Value, viewSnapshot(args[0], snap.Summary()))
+		if saved.snap == nil {
+			if output.Value.Structured() {
+				return a.WriteValue(output.Value, encryptedView{args[0], saved.bytes, saved.key})
+			}
+			return a.Output(fmt.Appendf(nil, "File:       %s, %s, complete\nEncrypted:  with key %s; --encryption-key-file FILE with that key shows and checks what it holds\n",
+				args[0], print.Size(saved.bytes), saved.key))
 		}
-		return a.Output([]byte(describeSnapshot(args[0], snap.Summary())))
+		if output.Value.Structured() {
+			view := viewSnapshot(args[0], saved.snap.Summary())
+			view.Bytes, view.EncryptionKey = saved.bytes, saved.key
+			return a.WriteValue(output.Value, view)
+		}
+		text := describeSnapshot(args[0], saved.snap.Summary())
+		if saved.key != "" {
+			text = strings.Replace(text, "\n", "\nEncrypted:  with key "+saved.key+"\n", 1)
+		}
+		return a.Output([]byte(text))
 	}
 	return cmd
 }
 
-// readSnapshot reads and checks a file, and returns also what it consists of
-// where it cannot be read again.
-func (a *app) readSnapshot(path string) ([]byte, *store.Snapshot, error) {
+// savedFile is a file with a saved state.
+type savedFile struct {
+	// data is its content where it cannot be read again.
+	data  []byte
+	bytes int64
+	// key is the id of the key that it is encrypted with, empty when it is not.
+	key string
+	// snap is what it holds, nil when it is encrypted and the key is not there.
+	snap *store.Snapshot
+}
+
+// bindKeyFile defines --encryption-key-file.
+func bindKeyFile(cmd *cobra.Command, path *string) {
+	cmd.Flags().StringVar(path, "encryption-key-file", "", "file with the keys of the servers, to read what they have encrypted")
+}
+
+// loadKeys reads the file of --encryption-key-file.
+func loadKeys(path string) (*atrest.Keys, error) {
+	keys, err := atrest.Load(path)
+	if err != nil {
+		return nil, exit.Usagef("--encryption-key-file: %w", err)
+	}
+	return keys, nil
+}
+
+// readSnapshot reads and checks a file: completely, or as far as that is possible
+// without its key.
+func (a *app) readSnapshot(path, keyFile string) (*savedFile, error) {
+	keys, err := loadKeys(keyFile)
+	if err != nil {
+		return nil, err
+	}
 	if path == "-" {
 		data, err := io.ReadAll(a.stdin)
 		if err != nil {
-			return nil, nil, fmt.Errorf("read standard input: %w", err)
+			return nil, fmt.Errorf("read standard input: %w", err)
 		}
-		snap, err := parseSnapshot("standard input", bytes.NewReader(data))
-		return data, snap, err
+		saved, err := parseSnapshot("standard input", bytes.NewReader(data), keys)
+		if err == nil {
+			saved.data = data
+		}
+		return saved, err
 	}
 	f, err := os.Open(path)
 	if err != nil {
-		return nil, nil, exit.Usagef("%w", err)
+		return nil, exit.Usagef("%w", err)
 	}
 	defer func() { _ = f.Close() }() // read only
-	snap, err := parseSnapshot(path, f)
-	return nil, snap, err
+	return parseSnapshot(path, f, keys)
 }
 
-func parseSnapshot(name string, r io.Reader) (*store.Snapshot, error) {
-	snap, err := store.ReadSnapshot(r)
+func parseSnapshot(name string, r io.Reader, keys *atrest.Keys) (*savedFile, error) {
+	saved, err := readSaved(r, keys)
 	var at *store.SnapshotError
 	switch {
 	case err == nil:
-		return snap, nil
+		return saved, nil
+	case errors.Is(err, atrest.ErrDamaged):
+		return nil, exit.Failf(exit.Usage, "%s is truncated or corrupt: %w", name, err).
+			With("Nothing of it can be trusted. Use another snapshot.")
 	case !errors.As(err, &at):
 		return nil, exit.Failf(exit.Usage, "%s cannot be read: %w", name, err)
 	case errors.Is(err, store.ErrUnknownFormat):
@@ -79,6 +133,53 @@ func parseSnapshot(name string, r io.Reader) (*store.Snapshot, error) {
 	}
 	return nil, exit.Failf(exit.Usage, "%s is truncated or corrupt: %w", name, at).
 		With("Nothing of it can be trusted. Use another snapshot.")
+}
+
+// readSaved reads a saved state up to its end.
+func readSaved(r io.Reader, keys *atrest.Keys) (*savedFile, error) {
+	counted := &countingReader{r: r}
+	buffered := bufio.NewReader(counted)
+	head, err := buffered.Peek(atrest.HeaderLen)
+	if err != nil && !errors.Is(err, io.EOF) {
+		return nil, err
+	}
+	saved := &savedFile{}
+	id, encrypted, err := atrest.Header(head)
+	if err != nil {
+		return nil, err
+	}
+	if encrypted {
+		saved.key = id.String()
+	}
+	if keys.Fits(head) != nil {
+		_, err = atrest.Complete(buffered)
+	} else {
+		var plain io.Reader
+		if plain, err = keys.Reader(buffered); err == nil {
+			saved.snap, err = store.ReadSnapshot(plain)
+		}
+	}
+	saved.bytes = counted.n
+	return saved, err
+}
+
+type countingReader struct {
+	r io.Reader
+	n int64
+}
+
+// Read implements io.Reader.
+func (c *countingReader) Read(p []byte) (int, error) {
+	n, err := c.r.Read(p)
+	c.n += int64(n)
+	return n, err
+}
+
+// encryptedView is a saved state that cannot be read without its key, as JSON.
+type encryptedView struct {
+	File          string `json:"file"`
+	Bytes         int64  `json:"bytes"`
+	EncryptionKey string `json:"encryptionKey"`
 }
 
 // snapshotView is a saved state as JSON.
@@ -96,6 +197,8 @@ type snapshotView struct {
 	Unreadable  int                 `json:"unreadable"`
 	Digest      string              `json:"digest"`
 	Counts      []snapshotCountView `json:"counts"`
+	// EncryptionKey is the id of the key that the file is encrypted with.
+	EncryptionKey string `json:"encryptionKey,omitempty"`
 }
 
 type snapshotCountView struct {

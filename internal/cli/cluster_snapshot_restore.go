@@ -27,6 +27,7 @@ const restorePatience = 5 * time.Minute
 
 type restoreOptions struct {
 	dryRun, yes, dropRevocations bool
+	keyFile                      string
 	output                       *print.FormatFlag
 }
 
@@ -59,6 +60,7 @@ It says what it would do and asks; where there is no terminal it takes --yes.`,
 		RunE: func(cmd *cobra.Command, args []string) error { return a.restoreSnapshot(cmd.Context(), args[0], o) },
 	}
 	cmd.Flags().BoolVar(&o.dryRun, "dry-run", false, "check the file and show the effect, change nothing")
+	bindKeyFile(cmd, &o.keyFile)
 	cmd.Flags().BoolVar(&o.dropRevocations, "drop-revocations", false, "take keys, records of tokens and revocations from the snapshot: what was revoked since is valid again")
 	cmd.Flags().BoolVarP(&o.yes, "yes", "y", false, "do not ask")
 	o.output = print.BindFormat(cmd.Flags(), print.FormatTable, print.FormatJSON, print.FormatYAML)
@@ -66,7 +68,7 @@ It says what it would do and asks; where there is no terminal it takes --yes.`,
 }
 
 func (a *app) restoreSnapshot(ctx context.Context, path string, o *restoreOptions) error {
-	data, snap, err := a.readSnapshot(path)
+	saved, err := a.readSnapshot(path, o.keyFile)
 	if err != nil {
 		return err
 	}
@@ -82,7 +84,12 @@ func (a *app) restoreSnapshot(ctx context.Context, path string, o *restoreOption
 	if info.GetRole() != "global" {
 		return exit.Usagef("%s is a zone: snapshots are of a global", c.Target)
 	}
-	a.announceRestore(info, snap.Summary(), o.dropRevocations)
+	if saved.snap == nil {
+		a.Message("This replaces everything in cluster %s, which is at revision %d, by a snapshot that is encrypted with key %s.", info.GetClusterId(), info.GetRevision(), saved.key)
+		a.Message("The servers need that key. What the snapshot holds is checked by them; --encryption-key-file FILE shows it here.")
+	} else {
+		a.announceRestore(info, saved.snap.Summary(), o.dropRevocations)
+	}
 	if o.dryRun {
 		a.Message("Dry run: nothing was changed.")
 		return nil
@@ -90,7 +97,7 @@ func (a *app) restoreSnapshot(ctx context.Context, path string, o *restoreOption
 	if err := a.confirm(o.yes, path == "-"); err != nil {
 		return err
 	}
-	var source io.Reader = bytes.NewReader(data)
+	var source io.Reader = bytes.NewReader(saved.data)
 	if path != "-" {
 		f, err := os.Open(path)
 		if err != nil {

@@ -2,13 +2,16 @@ package cli
 
 import (
 	"bytes"
+	"encoding/base64"
 	"encoding/json"
+	"fmt"
 	"os"
 	"path/filepath"
 	"testing"
 
 	"github.com/stretchr/testify/require"
 
+	"meridian/internal/atrest"
 	"meridian/internal/cli/clitest"
 	"meridian/internal/cli/exit"
 	"meridian/internal/cli/print"
@@ -172,4 +175,54 @@ func TestSnapshotRestore(t *testing.T) {
 	out = h.run("cluster", "snapshot", "restore", path, "--yes")
 	require.Equal(t, exit.Usage, out.code)
 	require.Contains(t, out.stderr, "is a zone")
+}
+
+// An encrypted snapshot is saved, inspected and restored without its key, as far
+// as that goes, and completely with it.
+func TestEncryptedSnapshots(t *testing.T) {
+	h, service := snapshotHarness(t)
+	line := base64.StdEncoding.EncodeToString(bytes.Repeat([]byte("k"), 32))
+	keys, err := atrest.Parse([]byte(line))
+	require.NoError(t, err)
+	id, _ := keys.First()
+	plain := service.File
+	service.File, err = keys.Seal(plain)
+	require.NoError(t, err)
+	keyFile, other := h.write("keys", line+"\n"), h.write("other", base64.StdEncoding.EncodeToString(bytes.Repeat([]byte("o"), 32)))
+	path := filepath.Join(h.home, "a.snapshot")
+
+	out := h.run("cluster", "snapshot", "save", path)
+	require.Equal(t, exit.OK, out.code, out.stderr)
+	require.Contains(t, out.stderr, "encrypted with key "+id.String())
+	data, err := os.ReadFile(path)
+	require.NoError(t, err)
+	require.Equal(t, service.File, data)
+
+	for _, args := range [][]string{nil, {"--encryption-key-file", other}} {
+		text := h.ok(append([]string{"cluster", "snapshot", "inspect", path}, args...)...)
+		require.Contains(t, text, "Encrypted:  with key "+id.String()+"; --encryption-key-file FILE")
+		require.JSONEq(t, fmt.Sprintf(`{"file": %q, "bytes": %d, "encryptionKey": %q}`, path, len(data), id),
+			h.ok(append([]string{"cluster", "snapshot", "inspect", path, "-o", "json"}, args...)...))
+	}
+	text := h.ok("cluster", "snapshot", "inspect", path, "--encryption-key-file", keyFile)
+	require.Contains(t, text, "Encrypted:  with key "+id.String()+"\nCluster:    c1, incarnation 2\n")
+	out = h.run("cluster", "snapshot", "inspect", path, "--encryption-key-file", h.write("bad", "hunter2"))
+	require.Equal(t, exit.Usage, out.code)
+	require.Contains(t, out.stderr, "line 1 is not a key")
+	require.NotContains(t, out.stderr, "hunter2")
+	for name, damaged := range map[string]string{"cut": string(data[:len(data)-1]), "longer": string(data) + "x", "head": flipped(data, 20)} {
+		out := h.run("cluster", "snapshot", "inspect", h.write(name, damaged))
+		require.Equal(t, exit.Usage, out.code, name)
+		require.Contains(t, out.stderr, "is truncated or corrupt", name)
+	}
+	out = h.run("cluster", "snapshot", "inspect", h.write("flip", flipped(data, 200)), "--encryption-key-file", keyFile)
+	require.Equal(t, exit.Usage, out.code)
+	require.Contains(t, out.stderr, "is truncated or corrupt")
+
+	out = h.run("cluster", "snapshot", "restore", path, "--yes")
+	require.Equal(t, exit.OK, out.code, out.stderr)
+	require.Contains(t, out.stderr, "by a snapshot that is encrypted with key "+id.String())
+	require.Equal(t, data, service.Restored)
+	out = h.run("cluster", "snapshot", "restore", path, "--dry-run", "--encryption-key-file", keyFile)
+	require.Contains(t, out.stderr, "by 2 resources of cluster c1")
 }

@@ -25,7 +25,8 @@ const (
 // server has applied, which needs no leader. It blocks no write, however slow w
 // is.
 //
-// The file holds every secret of the cluster. It is complete when SaveBackup
+// The file holds every secret of the cluster; it is encrypted where the disk is
+// (Config.Encryption). It is complete when SaveBackup
 // returns without an error, and its last record says so.
 //
 // Errors: those of Read unless stale; those of w.
@@ -36,11 +37,18 @@ func (n *Node) SaveBackup(ctx context.Context, w io.Writer, stale bool) (resourc
 		}
 	}
 	view := n.st.View()
-	err := view.WriteBackup(w, map[string]string{
+	out, err := n.cfg.Encryption.Writer(w)
+	if err != nil {
+		return 0, fmt.Errorf("save a backup: %w", err)
+	}
+	err = view.WriteBackup(out, map[string]string{
 		BackupServer:  n.cfg.NodeID,
 		BackupRelease: version.String(),
 		BackupTaken:   n.cfg.Clock().UTC().Format(time.RFC3339),
 	})
+	if err == nil {
+		err = out.Close()
+	}
 	if err != nil {
 		return 0, fmt.Errorf("save a backup: %w", err)
 	}

@@ -11,6 +11,7 @@ import (
 	"github.com/hashicorp/raft"
 	"google.golang.org/grpc"
 
+	"meridian/internal/atrest"
 	"meridian/internal/gossip"
 	"meridian/internal/raftlog"
 	"meridian/internal/raftnet"
@@ -39,6 +40,10 @@ type Config struct {
 	// Storage is where the node keeps everything instead of in files below
 	// DataDir, unless it is nil. It outlives the node: the next one opens it again.
 	Storage raftlog.Storage
+	// Encryption are the keys of what is on disk and of backups; nil encrypts
+	// nothing. Each server has its own: what servers send each other is protected by
+	// TLS.
+	Encryption *atrest.Keys
 	// NodeID names the server within its cluster, for as long as the data
 	// directory lives.
 	NodeID string
@@ -277,10 +282,11 @@ func (c Config) logFormat() uint32 {
 
 // storage is where the node keeps everything.
 func (c Config) storage() raftlog.Storage {
-	if c.Storage != nil {
-		return c.Storage
+	storage := c.Storage
+	if storage == nil {
+		storage = raftlog.Files(c.DataDir)
 	}
-	return raftlog.Files(c.DataDir)
+	return raftlog.Encrypted(storage, c.Encryption)
 }
 
 // owner is whose data directory it must be.

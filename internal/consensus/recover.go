@@ -11,6 +11,7 @@ import (
 
 	"github.com/hashicorp/raft"
 
+	"meridian/internal/atrest"
 	"meridian/internal/raftlog"
 	"meridian/internal/raftnet"
 	"meridian/internal/resource"
@@ -59,13 +60,13 @@ type Recovery struct {
 // changes no more than a start of the server would, which tidies up after a crash.
 //
 // Errors: ErrNotRecoverable, ErrDataDirInUse (a server runs), ErrDataDirReadOnly,
-// ErrCorrupt.
-func OpenRecovery(storage raftlog.Storage) (_ *Recovery, err error) {
+// ErrCorrupt, raftlog.ErrNoKey.
+func OpenRecovery(storage raftlog.Storage, keys *atrest.Keys) (_ *Recovery, err error) {
 	if dir, ok := storage.(raftlog.Directory); ok && !dir.Used() {
 		return nil, fmt.Errorf("%w: %s is no data directory of a server that has run", ErrNotRecoverable, storage.Name())
 	}
 	cfg := DefaultConfig("")
-	cfg.Storage, cfg.Logger = storage, slog.New(slog.DiscardHandler)
+	cfg.Storage, cfg.Encryption, cfg.Logger = storage, keys, slog.New(slog.DiscardHandler)
 	r := &Recovery{}
 	if r.dir, err = openDataDir(cfg); err != nil {
 		return nil, err

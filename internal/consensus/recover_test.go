@@ -20,7 +20,7 @@ import (
 
 func examined(t testing.TB, s *server) *consensus.Recovery {
 	t.Helper()
-	r, err := consensus.OpenRecovery(s.disk)
+	r, err := consensus.OpenRecovery(s.disk, nil)
 	require.NoError(t, err)
 	return r
 }
@@ -37,7 +37,7 @@ func TestRecoverFromOneServer(t *testing.T) {
 		c.agree(a, b, d)
 		before := b.store.View()
 		clusterID := b.node.ClusterID()
-		_, err := consensus.OpenRecovery(b.disk)
+		_, err := consensus.OpenRecovery(b.disk, nil)
 		require.ErrorIs(t, err, raftlog.ErrDataDirInUse, "its server runs")
 		c.crash(a)
 		c.crash(d)
@@ -227,7 +227,7 @@ func recoverCutOff(t *testing.T, left int, after bool) (completed bool) {
 		for _, s := range []*server{b, a, d} {
 			c.stop(s)
 		}
-		r, err := consensus.OpenRecovery(cutDisk{b.disk, &left, after})
+		r, err := consensus.OpenRecovery(cutDisk{b.disk, &left, after}, nil)
 		require.NoError(t, err)
 		err = r.Recover(time.Now())
 		if completed = err == nil; !completed {
@@ -406,7 +406,7 @@ func TestRecoverRefuses(t *testing.T) {
 	bubble(t, func(t *testing.T, c *cluster) {
 		refused := func(disk raftlog.Storage, why string) {
 			t.Helper()
-			_, err := consensus.OpenRecovery(disk)
+			_, err := consensus.OpenRecovery(disk, nil)
 			require.ErrorIs(t, err, consensus.ErrNotRecoverable)
 			require.ErrorContains(t, err, why)
 		}
@@ -434,7 +434,7 @@ func TestRecoverRefuses(t *testing.T) {
 		require.NoError(t, r.Close())
 		_, last := alone.disk.Entries()
 		require.True(t, alone.disk.FlipEntry(last, 77))
-		_, err := consensus.OpenRecovery(alone.disk)
+		_, err := consensus.OpenRecovery(alone.disk, nil)
 		require.ErrorIs(t, err, raftlog.ErrCorrupt)
 		require.True(t, alone.disk.FlipEntry(last, 77))
 

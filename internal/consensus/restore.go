@@ -12,6 +12,7 @@ import (
 
 	"github.com/hashicorp/raft"
 
+	"meridian/internal/atrest"
 	"meridian/internal/resource"
 	"meridian/internal/store"
 )
@@ -131,9 +132,9 @@ func (n *restorer) restoreHere(ctx context.Context, source io.Reader, dropTrust 
 	if _, _, err := n.waitLeadership(ctx); err != nil {
 		return Restored{}, notRestored(err)
 	}
-	snap, err := store.ReadSnapshot(source)
+	snap, err := n.readBackup(source)
 	switch {
-	case errors.Is(err, store.ErrCorrupt), errors.Is(err, store.ErrUnknownFormat):
+	case errors.Is(err, atrest.ErrNoKey), errors.Is(err, atrest.ErrDamaged), errors.Is(err, store.ErrCorrupt), errors.Is(err, store.ErrUnknownFormat):
 		return Restored{}, fmt.Errorf("%w: %w", ErrBadBackup, err)
 	case err != nil:
 		return Restored{}, notRestored(&sourceError{err})
@@ -158,6 +159,18 @@ func (n *restorer) restoreHere(ctx context.Context, source io.Reader, dropTrust 
 		return Restored{}, err
 	}
 	return Restored{Saved: snap.Revision, Revision: revision, Epoch: epoch, Resources: len(snap.Resources), Kept: kept}, nil
+}
+
+// readBackup decrypts a backup, if it is encrypted, and reads it.
+func (n *restorer) readBackup(source io.Reader) (*store.Snapshot, error) {
+	plain, err := n.cfg.Encryption.Reader(source)
+	if errors.Is(err, atrest.ErrNoKey) {
+		return nil, fmt.Errorf("server %q leads and cannot read it: %w", n.cfg.NodeID, err)
+	}
+	if err != nil {
+		return nil, err
+	}
+	return store.ReadSnapshot(plain)
 }
 
 // nextEpoch names the history that begins with a restore. A cluster that holds

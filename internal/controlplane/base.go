@@ -12,6 +12,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"golang.org/x/sync/errgroup"
 
+	"meridian/internal/atrest"
 	"meridian/internal/livematch"
 	"meridian/internal/pki"
 	"meridian/internal/policy/condition"
@@ -26,6 +27,9 @@ type Base struct {
 	Name    string
 	Log     *slog.Logger
 	Now     func() time.Time
+
+	// Encryption are the keys of what is on disk, from before Open on.
+	Encryption *atrest.Keys
 
 	// By Open.
 	Listeners server.Listeners
@@ -102,7 +106,11 @@ func (b *Base) run(ctx context.Context, s Server) (err error) {
 	group.Go(func() error { return b.Health.Serve(health, b.Listeners.HTTP) })
 	group.Go(func() error {
 		defer stopHealth()
-		if err := s.Open(ctx); err != nil {
+		err := b.loadKeys()
+		if err == nil {
+			err = s.Open(ctx)
+		}
+		if err != nil {
 			if ctx.Err() != nil {
 				err = nil // it was asked to stop before it had started
 			}
@@ -111,6 +119,15 @@ func (b *Base) run(ctx context.Context, s Server) (err error) {
 		return s.Serve(ctx)
 	})
 	return group.Wait()
+}
+
+// loadKeys reads the file of encryption keys, before anything else of the server's
+// is read.
+func (b *Base) loadKeys() (err error) {
+	if b.Encryption, err = atrest.Load(b.Options.EncryptionKeyFile); err != nil {
+		return fmt.Errorf("--encryption-key-file: %w", err)
+	}
+	return nil
 }
 
 // Serve adds to parts what every server runs: the API, the audit log and the

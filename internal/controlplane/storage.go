@@ -32,7 +32,7 @@ func (b *Base) NodeConfig(role consensus.Role, s *store.Store) consensus.Config 
 	b.Store = s
 	b.Writer = audit.NewWriter(b.Name, b.Now, consensus.ErrUnknownOutcome)
 	config := consensus.DefaultConfig(b.Options.DataDir)
-	config.NodeID, config.Role, config.Logger = b.Name, role, b.Log
+	config.NodeID, config.Role, config.Logger, config.Encryption = b.Name, role, b.Log, b.Encryption
 	config.Events.Applied, config.Events.Snapshotting = b.Writer.Applied, b.Writer.Settle
 	config.Events.Stalled = func(file string, since time.Duration) {
 		b.Log.Error("the disk hangs: a write to the log does not finish", "file", file, "since", since)
@@ -47,7 +47,7 @@ func (b *Base) OpenNode(ctx context.Context, config consensus.Config) (err error
 	if err != nil {
 		b.Node = nil
 	}
-	if errors.Is(err, raftlog.ErrDataDirInUse) || errors.Is(err, raftlog.ErrDataDirReadOnly) || errors.Is(err, raftlog.ErrForeignDataDir) {
+	if errors.Is(err, raftlog.ErrDataDirInUse) || errors.Is(err, raftlog.ErrDataDirReadOnly) || errors.Is(err, raftlog.ErrForeignDataDir) || errors.Is(err, raftlog.ErrNoKey) {
 		return fmt.Errorf("--data-dir: %w", err)
 	}
 	return err

@@ -22,6 +22,7 @@ import (
 const (
 	reasonOwnCertificates = "OWN_CERTIFICATES"
 	reasonNameTaken       = "NAME_TAKEN"
+	reasonNotEncrypted    = "NOT_ENCRYPTED"
 )
 
 // GenerateServerToken issues the token by which one new server joins
@@ -72,6 +73,12 @@ func (g *global) serverAddresses() []string {
 	return addresses
 }
 
+// encrypts reports whether this server encrypts what it keeps on disk.
+func (g *global) encrypts() bool {
+	_, ok := g.Encryption.First()
+	return ok
+}
+
 // joinService serves new servers. It requires a server token.
 type joinService struct {
 	meridianv1.UnimplementedJoinServiceServer
@@ -98,6 +105,10 @@ func (s *joinService) Join(ctx context.Context, req *meridianv1.JoinRequest) (*m
 	if at, taken := g.nameTaken(ctx, req.GetName()); taken {
 		return nil, rpcerr.New(rpcerr.Conflict, reasonNameTaken,
 			"a server called %q runs already, at %s: give the new one another name with --name", req.GetName(), at)
+	}
+	if g.encrypts() && !req.GetEncrypts() {
+		return nil, rpcerr.New(rpcerr.Invalid, reasonNotEncrypted,
+			"server %q would keep the secrets of this global on its disk without encryption, and this global encrypts them: start it with --encryption-key-file", req.GetName())
 	}
 	response, err := g.joinResponse()
 	if err != nil {

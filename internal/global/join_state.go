@@ -120,7 +120,7 @@ func (g *global) join(ctx context.Context) error {
 func (g *global) requestJoin(ctx context.Context, bundle clientconfig.ServerBundle, note *joinState) error {
 	a := &joinClient{
 		bundle: bundle, source: g.cfg.JoinBundle, log: g.Log, now: g.Now, waiting: g.Readiness.SetReason,
-		request: &meridianv1.JoinRequest{RequestId: note.RequestID, Name: note.Name, Version: version.String()},
+		request: &meridianv1.JoinRequest{RequestId: note.RequestID, Name: note.Name, Version: version.String(), Encrypts: g.encrypts()},
 	}
 	response, err := a.run(ctx)
 	if err != nil {

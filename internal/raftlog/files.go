@@ -281,3 +281,89 @@ func (s snapshotDir) Newest() (uint64, error) {
 	}
 	return newest, nil
 }
+
+// rewriteEntries and rewriteBytes bound one transaction of RewriteLog.
+const (
+	rewriteEntries = 256
+	rewriteBytes   = 4 << 20
+)
+
+// RewriteLog implements rewriter: no page of the old file is left, as there would
+// be in one that is written over.
+func (f *files) RewriteLog(change func(*raft.Log) error) error {
+	temporary := f.logPath() + ".new"
+	if err := os.Remove(temporary); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return dataDirError(f.path, err)
+	}
+	if err := f.copyLog(temporary, change); err != nil {
+		return errors.Join(err, os.Remove(temporary))
+	}
+	if err := os.Rename(temporary, f.logPath()); err != nil {
+		return dataDirError(f.path, err)
+	}
+	if err := atomicfile.SyncDir(f.raftPath()); err != nil {
+		return dataDirError(f.raftPath(), err)
+	}
+	return nil
+}
+
+func (f *files) copyLog(to string, change func(*raft.Log) error) (err error) {
+	from, err := openBolt(f.logPath(), &bbolt.Options{Timeout: time.Second, ReadOnly: true})
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, from.Close()) }()
+	next, err := openBolt(to, &bbolt.Options{Timeout: time.Second, NoFreelistSync: true, FreelistType: bbolt.FreelistMapType})
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, next.Close()) }()
+	for _, key := range [][]byte{keyCurrentTerm, keyLastVoteTerm, keyLastVoteCandidate} {
+		value, err := from.Get(key)
+		if isNotFound(err) {
+			continue
+		}
+		if err == nil {
+			err = next.Set(key, value)
+		}
+		if err != nil {
+			return err
+		}
+	}
+	first, err := from.FirstIndex()
+	if err != nil {
+		return err
+	}
+	last, err := from.LastIndex()
+	if err != nil || last == 0 {
+		return err
+	}
+	var batch []*raft.Log
+	size := 0
+	for index := first; index <= last; index++ {
+		entry := &raft.Log{}
+		if err := from.GetLog(index, entry); err != nil {
+			return err
+		}
+		if err := change(entry); err != nil {
+			return err
+		}
+		batch, size = append(batch, entry), size+entryBytes(entry)
+		if index == last || len(batch) == rewriteEntries || size >= rewriteBytes {
+			if err := next.StoreLogs(batch); err != nil {
+				return err
+			}
+			batch, size = nil, 0
+		}
+	}
+	return nil
+}
+
+// RemoveSnapshot implements rewriter.
+func (f *files) RemoveSnapshot(id string) error {
+	path := filepath.Join(f.raftPath(), snapshotsDir)
+	if err := errors.Join(os.RemoveAll(filepath.Join(path, id)), atomicfile.SyncDir(path)); err != nil {
+		return dataDirError(path, err)
+	}
+	return nil
+}

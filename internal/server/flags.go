@@ -65,6 +65,9 @@ type Options struct {
 	// Environment is "universal" or "kubernetes": it decides which groups the
 	// default access rules name (§6.5).
 	Environment string
+	// EncryptionKeyFile is a file with the keys of what is on disk; empty: it is not
+	// encrypted.
+	EncryptionKeyFile string
 	// ReissueAdminToken replaces the bootstrap admin token at the start.
 	ReissueAdminToken bool
 	Limits            LimitOptions
@@ -92,6 +95,7 @@ func (o *Options) Bind(flags *pflag.FlagSet, grpcAddr, httpAddr string) {
 	flags.StringVar(&o.ReadAccess, "read-access", ReadAccessAll, "all or granted: who reads what is no secret, every authenticated user, or users to whom a role grants READ or another access to it")
 	flags.StringVar(&o.Environment, "environment", EnvironmentUniversal, "universal or kubernetes: kubernetes adds its own groups to the default access rules, on first start")
 	o.Limits.bind(flags)
+	flags.StringVar(&o.EncryptionKeyFile, "encryption-key-file", "", "file with the keys of what this server keeps on disk and of backups: 32 bytes in base64 a line, the first encrypts, all decrypt; nothing is encrypted when empty")
 	flags.BoolVar(&o.ReissueAdminToken, "reissue-admin-token", false, "at this start, replace the bootstrap admin token and revoke the one before; for when no administrator's token is left")
 	o.Audit.bind(flags)
 	flags.StringVar(&o.LogLevel, "log-level", "info", "debug, info, warn or error")

@@ -22,6 +22,7 @@ var levels = map[string]int{
 	"docs/semantics": 0,
 
 	"internal/atomicfile": 0,
+	"internal/atrest":     0,
 	"internal/boltcheck":  0,
 	"internal/batch":      2,
 	"internal/doctree":    0,
