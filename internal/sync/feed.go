@@ -201,6 +201,9 @@ func (f *feed) changed() <-chan struct{} {
 	return f.wake
 }
 
+// wants says whether zones are sent a kind.
+func (f *feed) wants(kind resource.Kind) bool { return f.synced(kind) }
+
 // position returns where the feed stands.
 func (f *feed) position() feedState {
 	f.mu.RLock()

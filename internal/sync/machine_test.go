@@ -491,6 +491,24 @@ func TestQuarantine(t *testing.T) {
 	require.Equal(t, imageOf(g.store.View()), imageOf(z.store.View()))
 }
 
+// TestDeletedWhileInQuarantine: a resource whose newest bytes are in quarantine is
+// deleted with them.
+func TestDeletedWhileInQuarantine(t *testing.T) {
+	g := newGlobalSim(t, 1<<20)
+	z := newZoneSim(t, g, t.TempDir())
+	defer func() { z.close() }()
+	g.write(put(policyKey("a"), `{"v":1}`), put(policyKey("b"), `{}`))
+	g.write(put(policyKey("a"), unusable), put(policyKey("c"), unusable))
+	z.settle()
+	require.Len(t, z.replica.Status().Quarantined, 2)
+	g.write(store.Delete(policyKey("a")), store.Delete(policyKey("c")))
+	z.settle()
+	z.crash()
+	require.Empty(t, z.replica.Status().Quarantined)
+	require.Equal(t, imageOf(g.store.View()), imageOf(z.store.View()))
+	require.Equal(t, syncv1.Mode_MODE_RESUME, reconnect(z))
+}
+
 // TestNackStorm: thousands of unusable resources neither block the stream nor
 // make an acknowledgement large.
 func TestNackStorm(t *testing.T) {
@@ -598,6 +616,44 @@ func TestWindow(t *testing.T) {
 	}
 	require.LessOrEqual(t, int(z.pub.sent-z.pub.consumed), 128<<10)
 	z.settle()
+}
+
+// movingFeed takes another batch right after it was read.
+type movingFeed struct {
+	*feed
+	move func()
+}
+
+func (f movingFeed) after(r resource.Revision, max int) ([]feedEntry, bool) {
+	entries, ok := f.feed.after(r, max)
+	f.move()
+	return entries, ok
+}
+
+// TestBookmarkOfWhatWasSent is I7: a batch that comes between the look for batches
+// and the bookmark is sent before one, and the zone never hears of a state that it
+// was not sent.
+func TestBookmarkOfWhatWasSent(t *testing.T) {
+	g := newGlobalSim(t, 1<<20)
+	z := newZoneSim(t, g, t.TempDir())
+	defer func() { z.close() }()
+	g.write(put(policyKey("a"), `{}`))
+	z.settle()
+	moves := 0
+	z.pub.feed = movingFeed{g.feed, func() {
+		if moves++; moves < 20 {
+			g.write(put(policyKey("a"), fmt.Sprintf(`{"v":%d}`, moves)))
+		}
+	}}
+	for range 40 {
+		g.now = g.now.Add(z.pacing.bookmarkEvery)
+		z.send(1)
+		z.receive(1)
+	}
+	require.GreaterOrEqual(t, moves, 20)
+	z.settle()
+	require.Zero(t, z.replica.Status().Repairs, "a digest of another state starts a repair")
+	require.Equal(t, imageOf(g.store.View()), imageOf(z.store.View()))
 }
 
 // TestDriftIsRepaired is §7.5: a replica that differs without knowing

@@ -71,13 +71,20 @@ const (
 	phaseFeed
 )
 
+// source is where a publisher reads what happened: a *feed.
+type source interface {
+	position() feedState
+	after(r resource.Revision, max int) (entries []feedEntry, ok bool)
+	wants(kind resource.Kind) bool
+}
+
 // publisher is one zone's stream as the global sees it: it is given the zone's
 // Hello and Acks, and asked for the next frame. It has no socket, clock or
 // goroutine; its methods must not be called concurrently. An error from any of
 // them ends the stream.
 type publisher struct {
 	pacing pacing
-	feed   *feed
+	feed   source
 	view   func() *store.View
 
 	phase  phase
@@ -102,7 +109,7 @@ type publisher struct {
 	bookmarked time.Time
 }
 
-func newPublisher(p pacing, f *feed, view func() *store.View) *publisher {
+func newPublisher(p pacing, f source, view func() *store.View) *publisher {
 	return &publisher{pacing: p, feed: f, view: view}
 }
 
@@ -300,14 +307,14 @@ func (p *publisher) chunksFor(h *syncv1.Hello) (syncv1.Mode, *chunker, error) {
 		return 0, nil, fencef(syncv1.FenceReason_FENCE_REASON_EPOCH, "the global's history was replaced")
 	}
 	if len(h.Buckets) == 0 {
-		return syncv1.Mode_MODE_SNAPSHOT, newChunker(v, p.feed.synced, nil), nil
+		return syncv1.Mode_MODE_SNAPSHOT, newChunker(v, p.feed.wants, nil), nil
 	}
 	theirs, err := parseBuckets(h.Buckets)
 	if err != nil {
 		return 0, nil, fencef(syncv1.FenceReason_FENCE_REASON_PROTOCOL, "bad Hello: %v", err)
 	}
-	ours := buckets(v.Buckets(p.feed.synced))
-	return syncv1.Mode_MODE_DIFF, newChunker(v, p.feed.synced, differing(theirs, &ours)), nil
+	ours := buckets(v.Buckets(p.feed.wants))
+	return syncv1.Mode_MODE_DIFF, newChunker(v, p.feed.wants, differing(theirs, &ours)), nil
 }
 
 func (p *publisher) fillChunk() (bool, error) {

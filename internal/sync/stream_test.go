@@ -47,18 +47,25 @@ type cluster struct {
 
 	diskFull atomic.Bool  // of every zone
 	syncs    atomic.Int64 // how many syncs of zones fail from now on
+	// writing, unless nil, is what every zone's write waits for.
+	writing atomic.Pointer[chan struct{}]
 }
 
-// failingDisk does not write while its disk is full, and fails to sync what it
+// failingDisk waits when it is told to, does not write while its disk is full, and fails to sync what it
 // has written: bbolt's new root page is then in the file, and its fdatasync has
 // returned an error.
 type failingDisk struct {
 	replicaStore
 	full  *atomic.Bool
 	syncs *atomic.Int64
+	// writing is the cluster's.
+	writing *atomic.Pointer[chan struct{}]
 }
 
 func (d failingDisk) save(writes []write, state *syncv1.ReplicaState) error {
+	if wait := d.writing.Load(); wait != nil {
+		<-*wait
+	}
 	if d.full.Load() {
 		return syscall.ENOSPC
 	}
@@ -151,7 +158,7 @@ func (c *cluster) attach(r *Replica, s *store.Store, address string) *zone {
 
 func (z *zone) start(c *cluster, r *Replica, cc ClientConfig) {
 	z.replica = r
-	z.replica.disk = failingDisk{replicaStore: z.replica.disk, full: &c.diskFull, syncs: &c.syncs}
+	z.replica.disk = failingDisk{replicaStore: z.replica.disk, full: &c.diskFull, syncs: &c.syncs, writing: &c.writing}
 	cc.Replica = z.replica
 	var err error
 	z.client, err = NewClient(cc)
@@ -556,6 +563,29 @@ func TestFailedDisk(t *testing.T) {
 		c.diskFull.Store(false)
 		c.synced(z)
 		require.Equal(t, 41, z.store.View().Len())
+		z.stop()
+		c.stop()
+	})
+}
+
+// TestAcknowledgedWhenDurable: while a zone's disk works on a write, the zone
+// neither shows nor acknowledges it.
+func TestAcknowledgedWhenDurable(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := newCluster(t)
+		c.write(put(policyKey("a"), `{}`))
+		z := c.zone("east", t.TempDir())
+		c.synced(z)
+		at := z.store.Revision()
+		done := make(chan struct{})
+		c.writing.Store(&done)
+		c.write(put(policyKey("b"), `{}`))
+		<-time.After(3 * time.Second)
+		require.Equal(t, at, z.store.Revision())
+		require.Equal(t, at, c.state("east").Revision)
+		c.writing.Store(nil)
+		close(done)
+		c.synced(z)
 		z.stop()
 		c.stop()
 	})

@@ -104,8 +104,44 @@ var all = []mutant{
 		pkg:   "./internal/sync", run: "TestFailedSync",
 	},
 	{
+		name: "ack-while-writing", breaks: "I3: a zone acknowledges what is on its disk",
+		edits: []edit{{
+			"if err := s.replica.commit(commits); err != nil {",
+			"if n := len(commits); n > 0 {\n\t\tm.persisted(commits[n-1])\n\t\tif err := s.enqueue(ctx, &syncv1.ZoneFrame{Body: &syncv1.ZoneFrame_Ack{Ack: m.acknowledge()}}); err != nil {\n\t\t\treturn err\n\t\t}\n\t}\n\tif err := s.replica.commit(commits); err != nil {",
+		}},
+		pkg: "./internal/sync", run: "TestAcknowledgedWhenDurable",
+	},
+	{
+		name: "quarantine-outlives", breaks: "I3: a deletion takes the quarantined bytes with it",
+		edits: []edit{{
+			"entries = append(entries, Entry{Bucket: string(quarantineBucket), Key: key})\n\tif w.raw == nil {",
+			"if w.raw != nil {\n\t\tentries = append(entries, Entry{Bucket: string(quarantineBucket), Key: key})\n\t}\n\tif w.raw == nil {",
+		}},
+		pkg: "./internal/sync", run: "TestDeletedWhileInQuarantine",
+	},
+	{
+		name: "bookmark-ahead", breaks: "I7: a bookmark is of what was sent",
+		edits: []edit{{"if at.last > p.cursor || at.head < p.cursor ||", "if at.head < p.cursor ||"}},
+		pkg:   "./internal/sync", run: "TestBookmarkOfWhatWasSent",
+	},
+	{
+		name: "snapshot-unscreened", breaks: "I1: a follower never goes back to a snapshot of what it has applied",
+		edits: []edit{{"request.Term >= r.CurrentTerm() && request.LastLogIndex <= r.AppliedIndex()", "false && request.LastLogIndex <= r.AppliedIndex()"}},
+		pkg:   "./internal/consensus", run: "TestSnapshotOfAppliedEntries",
+	},
+	{
+		name: "empty-batch-ends-restore", breaks: "a restore is interrupted by changes only",
+		edits: []edit{{"if txn.Restore != nil {\n\t\treturn s.applyRestoreLocked(rev, txn)\n\t}\n", "if txn.Restore != nil {\n\t\treturn s.applyRestoreLocked(rev, txn)\n\t}\n\ts.restoring = nil\n"}},
+		pkg:   "./internal/store", run: "TestNothingDoesNotInterruptARestore",
+	},
+	{
+		name: "pauses-are-stalls", breaks: "a server that was stopped does not take its disk for one that hangs",
+		edits: []edit{{"w.waited += min(now.Sub(w.last), 2*w.tick())", "w.waited += now.Sub(w.last)"}},
+		pkg:   "./internal/raftlog", run: "TestPausesAreNoStalls",
+	},
+	{
 		name: "no-wipe-guard", breaks: "I10: a zone does not delete most of what it holds without approval",
-		edits: []edit{{"wipe := len(gone) > wipeFloor", "wipe := false && len(gone) > wipeFloor"}},
+		edits: []edit{{"wipe := wipes(len(gone),", "wipe := false && wipes(len(gone),"}},
 		pkg:   "./internal/sync", run: "TestWipeGuard",
 	},
 	{
