@@ -20,6 +20,10 @@ import (
 // single larger resource travels in a part of its own.
 const maxPart = 1 << 20
 
+// ownPart is the same for what is encoded for one zone: one that does not read
+// holds as much memory of its server.
+const ownPart = 32 << 10
+
 // errMalformed means that bytes are not what they are said to be: the other end
 // is broken, or something between them is.
 var errMalformed = errors.New("malformed")
@@ -116,38 +120,47 @@ const opsField protowire.Number = 6
 // encodeBatch encodes a batch in as many parts as it needs. The operations in
 // the result share memory with it: each returned op is a slice of a part.
 func encodeBatch(head *syncv1.Batch, ops [][]byte) (parts, shared [][]byte, err error) {
-	groups := splitOps(ops)
+	groups := splitOps(ops, maxPart)
 	shared = make([][]byte, 0, len(ops))
 	for i, group := range groups {
-		h := proto.CloneOf(head)
-		if len(groups) > 1 {
-			h.Part, h.Parts = uint32(i+1), uint32(len(groups))
-		}
-		size := proto.Size(h)
-		for _, op := range group {
-			size += protowire.SizeTag(opsField) + protowire.SizeBytes(len(op))
-		}
-		part, err := proto.MarshalOptions{}.MarshalAppend(make([]byte, 0, size), h)
-		if err != nil {
-			return nil, nil, fmt.Errorf("encode batch %d: %w", head.Revision, err)
-		}
-		for _, op := range group {
-			part = protowire.AppendTag(part, opsField, protowire.BytesType)
-			part = protowire.AppendBytes(part, op)
-			shared = append(shared, slices.Clip(part[len(part)-len(op):]))
+		var part []byte
+		if part, shared, err = encodePart(head, i, len(groups), group, shared); err != nil {
+			return nil, nil, err
 		}
 		parts = append(parts, part)
 	}
 	return parts, shared, nil
 }
 
-// splitOps cuts operations into groups of about maxPart bytes; at least one
+// encodePart encodes one of several groups of a batch, and appends the operations
+// as they are in it.
+func encodePart(head *syncv1.Batch, i, of int, group, shared [][]byte) (part []byte, _ [][]byte, err error) {
+	h := proto.CloneOf(head)
+	if of > 1 {
+		h.Part, h.Parts = uint32(i+1), uint32(of)
+	}
+	size := proto.Size(h)
+	for _, op := range group {
+		size += protowire.SizeTag(opsField) + protowire.SizeBytes(len(op))
+	}
+	if part, err = (proto.MarshalOptions{}).MarshalAppend(make([]byte, 0, size), h); err != nil {
+		return nil, nil, fmt.Errorf("encode batch %d: %w", head.Revision, err)
+	}
+	for _, op := range group {
+		part = protowire.AppendTag(part, opsField, protowire.BytesType)
+		part = protowire.AppendBytes(part, op)
+		shared = append(shared, slices.Clip(part[len(part)-len(op):]))
+	}
+	return part, shared, nil
+}
+
+// splitOps cuts operations into groups of about so many bytes; at least one
 // group, at least one operation in each of several.
-func splitOps(ops [][]byte) [][][]byte {
+func splitOps(ops [][]byte, most int) [][][]byte {
 	var groups [][][]byte
 	start, size := 0, 0
 	for i, op := range ops {
-		if i > start && size+len(op) > maxPart {
+		if i > start && size+len(op) > most {
 			groups = append(groups, ops[start:i])
 			start, size = i, 0
 		}

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"maps"
+	"runtime"
 	"testing"
 	"time"
 
@@ -631,7 +632,7 @@ func (f movingFeed) after(r resource.Revision, max int) ([]feedEntry, bool) {
 }
 
 // TestBookmarkOfWhatWasSent is I7: a batch that comes between the look for batches
-// and the bookmark is sent before one, and the zone never hears of a state that it
+// and the bookmark is sent before one, and no zone is told of a state that it
 // was not sent.
 func TestBookmarkOfWhatWasSent(t *testing.T) {
 	g := newGlobalSim(t, 1<<20)
@@ -727,4 +728,57 @@ func TestResumeContinuesAtTheZonesRevision(t *testing.T) {
 		}
 	}
 	require.Len(t, follows, 2)
+}
+
+// TestSlowZonesShareMemory: a zone that does not read costs its server a fraction
+// of a megabyte, whether it resumes far behind or is sent a snapshot; a thousand
+// cost less than 100 MiB.
+func TestSlowZonesShareMemory(t *testing.T) {
+	const zones, most = 200, 100 << 10
+	g := newGlobalSim(t, 64<<20)
+	big := func(v int) string { return fmt.Sprintf(`{"x":"%04000d"}`, v) }
+	var ops []store.Op
+	for i := range 500 {
+		ops = append(ops, put(policyKey(fmt.Sprintf("p-%d", i)), big(0)))
+	}
+	oldest := g.write(ops...)
+	for i := range 220 {
+		g.write(put(policyKey(fmt.Sprintf("p-%d", i)), big(i)))
+	}
+	heap := func() uint64 {
+		runtime.GC()
+		runtime.GC()
+		var m runtime.MemStats
+		runtime.ReadMemStats(&m)
+		return m.HeapAlloc + m.StackInuse
+	}
+	for name, hello := range map[string]func(i int) *syncv1.Hello{
+		"resume": func(i int) *syncv1.Hello {
+			return &syncv1.Hello{Protocol: protocolVersion, Epoch: epochTo(g.feed.position().epoch), FromRevision: uint64(oldest) + uint64(i%100)}
+		},
+		"snapshot": func(int) *syncv1.Hello { return &syncv1.Hello{Protocol: protocolVersion} },
+	} {
+		t.Run(name, func(t *testing.T) {
+			before := heap()
+			pubs := make([]*publisher, zones)
+			held := make([][]*syncv1.GlobalFrame, zones) // a welcome, and one frame that the zone does not read
+			for i := range pubs {
+				pubs[i] = newPublisher(defaultPacing(), g.feed, g.store.View)
+				require.NoError(t, pubs[i].greet(hello(i), g.now))
+				for range 2 {
+					f, err := pubs[i].next(g.now)
+					require.NoError(t, err)
+					require.NotNil(t, f)
+					held[i] = append(held[i], f)
+				}
+			}
+			each := (int64(heap()) - int64(before)) / zones
+			t.Logf("%d bytes for each zone", each)
+			require.LessOrEqual(t, each, int64(most))
+			for i, p := range pubs {
+				require.Len(t, held[i], 2)
+				p.close()
+			}
+		})
+	}
 }

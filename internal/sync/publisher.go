@@ -37,7 +37,7 @@ func defaultPacing() pacing {
 		behindGrace:   2 * time.Second,
 		window:        4 << 20,
 		coalesceAfter: 64,
-		coalesceBytes: 4 << 20,
+		coalesceBytes: 1 << 20,
 	}
 }
 
@@ -99,7 +99,9 @@ type publisher struct {
 	// moves to when they have.
 	queue       []*syncv1.GlobalFrame
 	queueCursor resource.Revision
-	chunks      *chunker
+	// coalesced is what is left of a batch that is encoded as it is sent.
+	coalesced *coalescedBatch
+	chunks    *chunker
 
 	// Flow control, since the last Welcome.
 	sent, consumed, window uint64
@@ -126,7 +128,7 @@ func (p *publisher) greet(h *syncv1.Hello, now time.Time) error {
 	}
 	p.close()
 	p.hellos++
-	p.hello, p.queue = h, nil
+	p.hello, p.queue, p.coalesced = h, nil, nil
 	p.sent, p.consumed, p.acked = 0, 0, 0
 	p.window = p.pacing.window
 	if h.Window > 0 {
@@ -339,13 +341,17 @@ func (p *publisher) fillChunk() (bool, error) {
 // or, far behind, many coalesced into one; a bookmark when there is nothing and
 // it is time.
 func (p *publisher) fillFeed(now time.Time) (bool, error) {
+	if p.coalesced != nil {
+		return true, p.queueCoalescedPart()
+	}
 	entries, ok := p.feed.after(p.cursor, p.pacing.coalesceBytes)
 	switch {
 	case !ok:
 		return false, fencef(syncv1.FenceReason_FENCE_REASON_COMPACTED,
 			"revision %d is no longer remembered: connect again to be sent the difference", p.cursor)
 	case len(entries) > p.pacing.coalesceAfter:
-		return true, p.queueCoalesced(entries)
+		p.queueCoalesced(entries)
+		return true, nil
 	case len(entries) > 0:
 		for _, e := range entries {
 			p.queueParts(e.parts)
@@ -372,7 +378,7 @@ func (p *publisher) queueParts(parts [][]byte) {
 
 // queueCoalesced sends the last change of each key: it takes the zone to
 // exactly the state at the last entry's revision.
-func (p *publisher) queueCoalesced(entries []feedEntry) error {
+func (p *publisher) queueCoalesced(entries []feedEntry) {
 	type slot struct{ entry, op int }
 	lastOf := map[resource.Key]slot{}
 	for i, e := range entries {
@@ -389,14 +395,31 @@ func (p *publisher) queueCoalesced(entries []feedEntry) error {
 		}
 	}
 	last := &entries[len(entries)-1]
-	parts, _, err := encodeBatch(&syncv1.Batch{
+	p.coalesced = &coalescedBatch{groups: splitOps(ops, ownPart), head: &syncv1.Batch{
 		Revision: uint64(last.revision), PrevRevision: uint64(p.cursor), Coalesced: true, Time: timestamppb.New(last.time),
-	}, ops)
+	}}
+}
+
+// coalescedBatch is a batch made for one zone. Its operations are those of the
+// feed, shared by all zones; a part of it is encoded when the zone can be sent it.
+type coalescedBatch struct {
+	head   *syncv1.Batch
+	groups [][][]byte
+	sent   int
+}
+
+// queueCoalescedPart queues the next part.
+func (p *publisher) queueCoalescedPart() error {
+	b := p.coalesced
+	part, _, err := encodePart(b.head, b.sent, len(b.groups), b.groups[b.sent], nil)
 	if err != nil {
 		return err
 	}
-	p.queueParts(parts)
-	p.queueCursor = last.revision
+	p.queueParts([][]byte{part})
+	b.groups[b.sent] = nil
+	if b.sent++; b.sent == len(b.groups) {
+		p.coalesced, p.queueCursor = nil, resource.Revision(b.head.Revision)
+	}
 	return nil
 }
 
@@ -447,7 +470,7 @@ func (c *chunker) next() (*syncv1.Chunk, error) {
 		if err != nil {
 			return nil, err
 		}
-		if size > 0 && size+len(raw) > maxPart {
+		if size > 0 && size+len(raw) > ownPart {
 			c.held = raw
 			return out, nil
 		}
