@@ -6,8 +6,11 @@ import (
 	"strings"
 	"time"
 
+	"google.golang.org/grpc/peer"
+
 	"meridian/internal/authn/token"
 	"meridian/internal/rbac"
+	"meridian/internal/server/limits"
 )
 
 // The names of built-in users and groups (§6.5, §6.6).
@@ -130,6 +133,20 @@ func (p Principal) Expires() time.Time {
 // String prints the principal as a denial names it: the name, a slash, and the
 // groups joined by commas (§6.7).
 func (p Principal) String() string { return p.Name + "/" + strings.Join(p.Groups, ",") }
+
+// Caller returns by what the limits of a request count its caller, and whether the
+// caller has proved who it is: its name, or, without credentials, the address that
+// limits count it under; empty for none.
+func Caller(ctx context.Context) (name string, known bool) {
+	if p := PrincipalFrom(ctx); p.Source != FromNothing {
+		return p.Name, true
+	}
+	from, ok := peer.FromContext(ctx)
+	if !ok {
+		return "", false
+	}
+	return limits.Origin(from.Addr).String(), false
+}
 
 type principalKey struct{}
 

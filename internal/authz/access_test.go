@@ -20,6 +20,7 @@ import (
 	"meridian/internal/rpcerr"
 	"meridian/internal/service/access"
 	"meridian/internal/store"
+	"meridian/internal/turns"
 )
 
 // §6.5: whom the default binding names.
@@ -453,7 +454,7 @@ func TestGrantsAreBounded(t *testing.T) {
 	require.Equal(t, rpcerr.Invalid, rpcerr.CodeOf(err))
 	require.ErrorContains(t, err, "there would be 25000001 grants")
 	document := authztest.Ops(t, huge)[0].Resource
-	answer, err := access.New(p.Authorizer, p.Log.Read).Decide(authztest.Admin(), &meridianv1.CanIRequest{
+	answer, err := access.New(p.Authorizer, p.Log.Read, turns.NewServer()).Decide(authztest.Admin(), &meridianv1.CanIRequest{
 		Access: "CREATE", AsUser: "admin", AsGroups: []string{authn.AdminGroup},
 		Resource: &meridianv1.Resource{Kind: string(document.Key().Kind), Name: document.Key().Name, Spec: document.Canonical()},
 	})

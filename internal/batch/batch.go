@@ -158,12 +158,14 @@ func splitCanI(req *meridianv1.CanIRequest, send func(*meridianv1.CanIRequest) e
 	return err
 }
 
-// ReceiveApply receives a batch of resources.
+// ReceiveApply receives a batch of resources. admit, unless nil, is called with
+// each message before another one is received: its error refuses the batch.
 //
 // Error: *rpcerr.Error of code Invalid for a stream without a message and for the
-// continuation of no resource; else the stream's.
-func ReceiveApply(stream grpc.ClientStreamingServer[meridianv1.ApplyRequest, meridianv1.ApplyResponse]) (*meridianv1.ApplyRequest, error) {
-	return receive(stream.Recv, func(all, m *meridianv1.ApplyRequest) error {
+// continuation of no resource; the one of admit; else the stream's. A batch that
+// admit refused with its last message is returned with the error.
+func ReceiveApply(stream grpc.ClientStreamingServer[meridianv1.ApplyRequest, meridianv1.ApplyResponse], admit func(*meridianv1.ApplyRequest) error) (*meridianv1.ApplyRequest, error) {
+	return receive(stream.Recv, admit, func(all, m *meridianv1.ApplyRequest) error {
 		var last *meridianv1.Resource
 		if n := len(all.GetResources()); n > 0 {
 			last = all.Resources[n-1]
@@ -177,9 +179,10 @@ func ReceiveApply(stream grpc.ClientStreamingServer[meridianv1.ApplyRequest, mer
 	})
 }
 
-// ReceiveDelete receives a batch of keys. Errors are those of ReceiveApply.
-func ReceiveDelete(stream grpc.ClientStreamingServer[meridianv1.DeleteRequest, meridianv1.DeleteResponse]) (*meridianv1.DeleteRequest, error) {
-	return receive(stream.Recv, func(all, m *meridianv1.DeleteRequest) error {
+// ReceiveDelete receives a batch of keys. admit and errors are those of
+// ReceiveApply.
+func ReceiveDelete(stream grpc.ClientStreamingServer[meridianv1.DeleteRequest, meridianv1.DeleteResponse], admit func(*meridianv1.DeleteRequest) error) (*meridianv1.DeleteRequest, error) {
+	return receive(stream.Recv, admit, func(all, m *meridianv1.DeleteRequest) error {
 		all.Keys = append(all.Keys, m.GetKeys()...)
 		all.IfVersions = append(all.IfVersions, m.GetIfVersions()...)
 		return nil
@@ -188,7 +191,7 @@ func ReceiveDelete(stream grpc.ClientStreamingServer[meridianv1.DeleteRequest, m
 
 // ReceiveCanI receives a question about an access. Errors are those of ReceiveApply.
 func ReceiveCanI(stream grpc.ClientStreamingServer[meridianv1.CanIRequest, meridianv1.CanIResponse]) (*meridianv1.CanIRequest, error) {
-	return receive(stream.Recv, func(all, m *meridianv1.CanIRequest) error {
+	return receive(stream.Recv, nil, func(all, m *meridianv1.CanIRequest) error {
 		if err := continueSpec("resource_continued", all.GetResource(), m.GetResourceContinued()); err != nil {
 			return err
 		}
@@ -209,7 +212,9 @@ func continueSpec(field string, r *meridianv1.Resource, more []byte) error {
 	return nil
 }
 
-func receive[Q any](next func() (*Q, error), join func(all, m *Q) error) (*Q, error) {
+// receive joins the messages of a request. A refused one is not kept, and nothing
+// after it.
+func receive[Q any](next func() (*Q, error), admit func(*Q) error, join func(all, m *Q) error) (*Q, error) {
 	all, err := next()
 	if errors.Is(err, io.EOF) {
 		return nil, rpcerr.New(rpcerr.Invalid, "REQUEST_MISSING", "the call has no request")
@@ -217,14 +222,26 @@ func receive[Q any](next func() (*Q, error), join func(all, m *Q) error) (*Q, er
 	if err == nil {
 		err = join(new(Q), all)
 	}
-	for err == nil {
-		var m *Q
-		if m, err = next(); err == nil {
-			err = join(all, m)
-		}
-	}
-	if !errors.Is(err, io.EOF) {
+	if err != nil {
 		return nil, err
 	}
-	return all, nil
+	if admit == nil {
+		admit = func(*Q) error { return nil }
+	}
+	refused := admit(all)
+	for {
+		m, err := next()
+		switch {
+		case errors.Is(err, io.EOF):
+			return all, refused
+		case refused != nil:
+			return nil, refused
+		case err == nil:
+			err = join(all, m)
+		}
+		if err != nil {
+			return nil, err
+		}
+		refused = admit(m)
+	}
 }

@@ -65,7 +65,7 @@ func TestBatchesArriveAsTheyWereSent(t *testing.T) {
 			stream.all = append(stream.all, proto.Clone(m).(*meridianv1.ApplyRequest))
 			return nil
 		}))
-		got, err := ReceiveApply(stream)
+		got, err := ReceiveApply(stream, nil)
 		require.NoError(t, err)
 		require.True(t, proto.Equal(before, req), "what was sent stays as it was")
 		require.True(t, proto.Equal(req, got))
@@ -86,7 +86,7 @@ func TestDeletionsArriveAsTheyWereSent(t *testing.T) {
 		return nil
 	}))
 	require.Greater(t, len(stream.all), 1)
-	got, err := ReceiveDelete(stream)
+	got, err := ReceiveDelete(stream, nil)
 	require.NoError(t, err)
 	require.True(t, proto.Equal(req, got))
 }
@@ -124,13 +124,13 @@ func TestQuestionsArriveAsTheyWereSent(t *testing.T) {
 }
 
 func TestStreamsThatAreNoBatch(t *testing.T) {
-	_, err := ReceiveApply(&applies{})
+	_, err := ReceiveApply(&applies{}, nil)
 	require.True(t, rpcerr.HasReason(err, "REQUEST_MISSING"))
 	for _, all := range [][]*meridianv1.ApplyRequest{
 		{{SpecContinued: []byte("x")}},
 		{{RequestId: "r"}, {SpecContinued: []byte("x")}},
 	} {
-		_, err = ReceiveApply(&applies{all: all})
+		_, err = ReceiveApply(&applies{all: all}, nil)
 		require.True(t, rpcerr.HasReason(err, "NOTHING_TO_CONTINUE"), "%v", err)
 	}
 }

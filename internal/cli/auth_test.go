@@ -22,6 +22,7 @@ import (
 	"meridian/internal/resource"
 	"meridian/internal/service/access"
 	"meridian/internal/store"
+	"meridian/internal/turns"
 )
 
 const rolesYAML = `type: AccessRole
@@ -89,7 +90,7 @@ func (h *harness) serveRoles(text string) {
 		h.server.Stored[d.Resource.Key()] = m
 	}
 	require.NoError(h.t, p.Apply(p.Revision()+1, store.Txn{Ops: ops}).Err)
-	h.server.Access = access.New(authz.New(p.View), p.Read)
+	h.server.Access = access.New(authz.New(p.View), p.Read, turns.NewServer())
 	caller := authn.UserPrincipal("reader", nil)
 	h.server.Caller = &caller
 }

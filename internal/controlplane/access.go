@@ -16,6 +16,7 @@ import (
 	"meridian/internal/commit"
 	"meridian/internal/rbac"
 	"meridian/internal/resource"
+	"meridian/internal/rpcerr"
 	"meridian/internal/server"
 	"meridian/internal/service/access"
 	"meridian/internal/service/admin"
@@ -85,14 +86,14 @@ func (b *Base) Assemble(api API, resources *admin.Service) {
 	}
 	b.GRPC = server.NewGRPC(b.Log, b.PKI.ServerTLS(), server.Calls{
 		Check:                   b.Readiness.CheckCall(api.Early...),
-		Stream:                  []grpc.StreamServerInterceptor{b.Callers.Stream, announceAuthorities(api.Authorities), b.Audit.Stream},
+		Stream:                  []grpc.StreamServerInterceptor{b.Callers.Stream, announceAuthorities(api.Authorities), b.refuseEarly, b.Audit.Stream},
 		Unary:                   b.Audit.Unary,
 		UnauthenticatedCanWrite: b.Authorizer.UnauthenticatedCanWrite,
 		Limits:                  b.Limits,
 	})
 	meridianv1.RegisterAdminServiceServer(b.GRPC, resources)
 	meridianv1.RegisterTokenServiceServer(b.GRPC, b.Tokens)
-	meridianv1.RegisterAccessServiceServer(b.GRPC, access.New(b.Authorizer, b.Node.Read))
+	meridianv1.RegisterAccessServiceServer(b.GRPC, access.New(b.Authorizer, b.Node.Read, b.Turns))
 	if b.Options.WebhookAddr != "" {
 		b.Webhook = webhook.New(webhook.Config{
 			Access: b.Authorizer, Read: b.Node.Read, Review: resources.Review, Audit: b.Audit,
@@ -113,6 +114,44 @@ func announceAuthorities(authorities func() []byte) grpc.StreamServerInterceptor
 		}
 		return handle(srv, stream)
 	}
+}
+
+// writes are the methods that only callers whom a role lets write have a use for.
+var writes = []string{
+	meridianv1.AdminService_Apply_FullMethodName, meridianv1.AdminService_Delete_FullMethodName,
+	meridianv1.TokenService_GenerateUserToken_FullMethodName, meridianv1.TokenService_GenerateDataplaneToken_FullMethodName,
+	meridianv1.TokenService_RotateKey_FullMethodName, meridianv1.TokenService_RevokeToken_FullMethodName,
+	meridianv1.ControlService_GenerateZoneToken_FullMethodName,
+	meridianv1.ClusterService_GenerateServerToken_FullMethodName, meridianv1.ClusterService_TransferLeadership_FullMethodName,
+	meridianv1.ClusterService_RemoveMember_FullMethodName,
+	meridianv1.ClusterService_SaveSnapshot_FullMethodName, meridianv1.ClusterService_RestoreSnapshot_FullMethodName,
+}
+
+// refuseEarly refuses callers without credentials who can write nothing, before
+// anything of their request is received. It is a refusal on the newest state, as
+// all are.
+func (b *Base) refuseEarly(srv any, stream grpc.ServerStream, info *grpc.StreamServerInfo, handler grpc.StreamHandler) error {
+	if err := b.early(stream.Context(), info.FullMethod); err != nil {
+		return err
+	}
+	return handler(srv, stream)
+}
+
+// early is apart from refuseEarly, which is on the stack of its stream.
+func (b *Base) early(ctx context.Context, method string) error {
+	p := authn.PrincipalFrom(ctx)
+	if !slices.Contains(writes, method) || b.Authorizer.Unauthenticated(p) == nil {
+		return nil
+	}
+	if err := commit.Newest(ctx, b.Writer); err != nil {
+		return rpcerr.WithEffect(err, rpcerr.EffectNone)
+	}
+	err := b.Authorizer.Unauthenticated(p)
+	if err == nil {
+		return nil
+	}
+	b.Audit.Refused(ctx, p, method, err)
+	return rpcerr.WithEffect(err, rpcerr.EffectNone)
 }
 
 // DefaultMesh is the mesh that a new control plane begins with (§1.4).

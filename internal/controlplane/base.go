@@ -18,6 +18,7 @@ import (
 	"meridian/internal/policy/condition"
 	"meridian/internal/server"
 	"meridian/internal/service/webhook"
+	"meridian/internal/turns"
 )
 
 // Base is a running server, as far as the global and a zone share it. Fields are
@@ -41,6 +42,7 @@ type Base struct {
 	Metrics   *prometheus.Registry
 	Readiness server.Readiness
 	Health    *server.Health
+	Turns     *turns.Turns
 	failed    chan error
 
 	PKI *pki.PKI // by the server, before it opens the node
@@ -66,7 +68,7 @@ func Open(o server.Options, name string, log *slog.Logger) (*Base, error) {
 	listeners = limits.Bound(listeners)
 	b := &Base{
 		Limits: limits, Options: o, Name: name, Log: log, Now: time.Now,
-		Listeners: listeners, Addresses: listeners.Addresses(), Metrics: server.NewMetrics(), failed: make(chan error, 1),
+		Listeners: listeners, Addresses: listeners.Addresses(), Metrics: server.NewMetrics(), Turns: turns.NewServer(), failed: make(chan error, 1),
 	}
 	b.Reaches = o.Reaches(b.Addresses)
 	b.Health = server.NewHealth(log, b.Metrics, server.Check{Name: "state", Ready: b.Readiness.Check})
@@ -221,7 +223,7 @@ func (b *Base) Counter(name, help string, value func() float64) {
 // registerMetrics adds what every server reports.
 func (b *Base) registerMetrics() {
 	server.RegisterDisk(b.Metrics, b.Node.Disk)
-	b.Metrics.MustRegister(b.Limits, b.Matching.Collector())
+	b.Metrics.MustRegister(b.Limits, b.Matching.Collector(), b.Turns.Collector())
 	if b.Webhook != nil {
 		b.Metrics.MustRegister(b.Webhook.Collector())
 	}

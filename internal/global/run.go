@@ -260,6 +260,7 @@ func (g *global) admin() *admin.Service {
 		Surveyors:    engines.Surveyors(),
 		WaitForZones: g.waitForZones,
 		Now:          g.Now,
+		Turns:        g.Turns,
 	})
 }
 

@@ -35,6 +35,11 @@ type Answer struct {
 	Reasons []string
 }
 
+// No is the answer that a denial is.
+func No(d *Denial) Answer {
+	return Answer{Reasons: []string{"missing: " + d.Missing(), "nearest rule: " + d.Rule()}}
+}
+
 // Ask decides a question, by Check. An identity stands for what is stored under
 // it; an UPDATE of what is not stored anywhere is judged by the new content
 // alone. Who has the access is told no all the same where the change would give
@@ -42,7 +47,7 @@ type Answer struct {
 func (s *Set) Ask(subject Subject, q Question) Answer {
 	d := s.Check(q.request(subject))
 	if !d.Allowed {
-		return Answer{Reasons: []string{"missing: " + d.Denial.Missing(), "nearest rule: " + d.Denial.Rule()}}
+		return No(d.Denial)
 	}
 	if change, ok := q.change(); ok && q.Rules != nil && Guarded(change.Key) {
 		if over := s.Guard(subject, q.Rules, change); over != nil {

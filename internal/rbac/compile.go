@@ -55,6 +55,8 @@ type holding struct {
 	// of its conditions asks for, else its kind, else nothing.
 	byName map[string][]*Grant
 	byTag  map[handle][]*Grant
+	// tagged has every grant of byTag once.
+	tagged []*Grant
 	// sections has those of byTag.
 	sections [sections]bool
 	byKind   map[resource.Kind][]*Grant
@@ -141,6 +143,7 @@ func (h *holding) add(g *Grant) {
 			h.byName[name] = append(h.byName[name], g)
 		}
 	case len(g.handles) > 0:
+		h.tagged = append(h.tagged, g)
 		for _, tag := range g.handles {
 			h.byTag[tag] = append(h.byTag[tag], g)
 			h.sections[tag.section] = true

@@ -91,8 +91,14 @@ func (f failures) nearer(other failures) bool {
 }
 
 // deny explains why nothing grants the request on one side. It goes through
-// everything that the subject holds.
+// everything that the subject holds. What no content would change is explained
+// without it, as where it is not decoded.
 func (s *Set) deny(r Request, at side) *Denial {
+	if known := (Known{Key: r.on(at).Key}); OnResources(r.Access) && !s.Could(r.Subject, r.Access, known) {
+		d := s.Refusal(r.Subject, r.Access, known)
+		d.Stored = at == sideOld && r.New.Key != known.Key && r.Access == resource.AccessUpdate
+		return d
+	}
 	d := &Denial{Access: r.Access, Token: r.Token}
 	q := inquiry{access: r.Access}
 	if OnResources(r.Access) {
@@ -103,8 +109,13 @@ func (s *Set) deny(r Request, at side) *Denial {
 		q.content = contentOfToken(r.Access, r.Token)
 		q.key.Mesh = q.content.token.Mesh
 	}
+	return s.nearest(r.Subject, d, q)
+}
+
+// nearest completes a denial with the rule that came nearest.
+func (s *Set) nearest(subject Subject, d *Denial, q inquiry) *Denial {
 	var fewest failures
-	for h := range s.holdings(r.Subject) {
+	for h := range s.holdings(subject) {
 		for _, g := range h.all {
 			if failed := g.failures(&q); d.Nearest == nil || failed.nearer(fewest) {
 				fewest, d.Nearest = failed, g
@@ -122,6 +133,9 @@ type inquiry struct {
 	access  resource.Access
 	key     resource.Key // of a token, its mesh
 	content *content
+	// early says that there is no content to judge yet, anyMesh that there is no
+	// mesh either.
+	early, anyMesh bool
 }
 
 // failures tries all tests of a rule.
@@ -138,13 +152,13 @@ func (r *Rule) failures(q *inquiry) failures {
 	if onResource && !r.hasType(q.key.Kind) {
 		f |= failsType
 	}
-	if (onResource || bit&onMeshTokens != 0) && !r.hasMesh(q.key.Mesh) {
+	if (onResource || bit&onMeshTokens != 0) && !q.anyMesh && !r.hasMesh(q.key.Mesh) {
 		f |= failsMesh
 	}
 	if onResource && !r.hasName(q.key.Name) {
 		f |= failsName
 	}
-	if !r.holdsFor(q.content) {
+	if !q.early && !r.holdsFor(q.content) {
 		f |= failsWhen
 	}
 	return f

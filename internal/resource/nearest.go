@@ -19,8 +19,8 @@ func Nearest(word string, candidates []string) (string, bool) {
 	lower := strings.ToLower(word)
 	best, bestDistance := "", min(3, max(1, (len(word)+1)/3))+1
 	for _, candidate := range candidates {
-		if len(candidate) > maxSuggestWord {
-			continue
+		if len(candidate) > maxSuggestWord || abs(len(candidate)-len(word)) > bestDistance {
+			continue // at least as many edits as the lengths differ by
 		}
 		d := editDistance(lower, strings.ToLower(candidate))
 		if d >= len(candidate) { // nothing of the candidate was left
@@ -32,6 +32,8 @@ func Nearest(word string, candidates []string) (string, bool) {
 	}
 	return best, best != ""
 }
+
+func abs(n int) int { return max(n, -n) }
 
 // editDistance counts the insertions, deletions, replacements and swaps of
 // neighbours that turn a into b.

@@ -49,6 +49,9 @@ func (p Problem) String() string {
 // The zero value is ready for use; it is not safe for concurrent use.
 type Report struct {
 	Problems []Problem
+	// found counts the problems of each severity. Of one no more are kept than curb
+	// keeps, and one that says that there are more.
+	found [Info + 1]int
 }
 
 // Errorf adds a problem that refuses the document. The message says what is
@@ -68,6 +71,9 @@ func (r *Report) Infof(at Path, format string, args ...any) {
 }
 
 func (r *Report) add(s Severity, at Path, format string, args ...any) {
+	if r.found[s]++; r.found[s] > maxProblems+1 {
+		return
+	}
 	r.Problems = append(r.Problems, Problem{Path: at, Message: fmt.Sprintf(format, args...), Severity: s})
 }
 

@@ -50,7 +50,7 @@ type resources struct {
 }
 
 func (r *resources) Apply(stream grpc.ClientStreamingServer[meridianv1.ApplyRequest, meridianv1.ApplyResponse]) error {
-	req, err := batch.ReceiveApply(stream)
+	req, err := batch.ReceiveApply(stream, nil)
 	if err != nil {
 		return err
 	}

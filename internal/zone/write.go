@@ -45,6 +45,7 @@ func (z *zone) admin() *admin.Service {
 		Check:     z.Conditions.Check,
 		Surveyors: engines.Surveyors(),
 		Now:       z.Now,
+		Turns:     z.Turns,
 	})
 }
 

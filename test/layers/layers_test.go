@@ -54,6 +54,7 @@ var levels = map[string]int{
 	"internal/server":             2,
 	"internal/server/limits":      0,
 	"internal/sync":               2,
+	"internal/turns":              2,
 
 	"internal/authz":             3,
 	"internal/service/access":    3,

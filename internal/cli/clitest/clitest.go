@@ -124,7 +124,7 @@ func (s *Server) stream(srv any, stream grpc.ServerStream, info *grpc.StreamServ
 
 // Apply stores a batch, once for each request id.
 func (s *Server) Apply(stream grpc.ClientStreamingServer[meridianv1.ApplyRequest, meridianv1.ApplyResponse]) error {
-	req, err := batch.ReceiveApply(stream)
+	req, err := batch.ReceiveApply(stream, nil)
 	if err != nil {
 		return err
 	}
@@ -208,7 +208,7 @@ func (s *Server) WaitForZones(req *meridianv1.WaitForZonesRequest, stream grpc.S
 
 // Delete deletes all keys or none.
 func (s *Server) Delete(stream grpc.ClientStreamingServer[meridianv1.DeleteRequest, meridianv1.DeleteResponse]) error {
-	req, err := batch.ReceiveDelete(stream)
+	req, err := batch.ReceiveDelete(stream, nil)
 	if err != nil {
 		return err
 	}

@@ -19,6 +19,7 @@ import (
 	"meridian/internal/rpcerr"
 	"meridian/internal/service/access"
 	"meridian/internal/store"
+	"meridian/internal/turns"
 )
 
 // someRules are what drawn roles are made of.
@@ -91,7 +92,7 @@ func TestAnswersAreWhatHappens(t *testing.T) {
 				p.Remove(authztest.RoleAdmin)
 			}
 		}
-		service := access.New(p.Authorizer, p.Log.Read)
+		service := access.New(p.Authorizer, p.Log.Read, turns.NewServer())
 		for range 8 {
 			document := authztest.Ops(t, drawDocument(rt))[0].Resource
 			for _, who := range []authn.Principal{

@@ -5,15 +5,18 @@ import (
 	"slices"
 
 	"google.golang.org/grpc"
+	"google.golang.org/protobuf/proto"
 
 	meridianv1 "meridian/api/meridian/v1"
 	"meridian/internal/authn"
 	"meridian/internal/authz"
 	"meridian/internal/batch"
+	"meridian/internal/doctree"
 	"meridian/internal/rbac"
 	"meridian/internal/resource"
 	"meridian/internal/rpcerr"
 	"meridian/internal/store"
+	"meridian/internal/turns"
 )
 
 // Service implements meridianv1.AccessServiceServer.
@@ -21,12 +24,14 @@ type Service struct {
 	meridianv1.UnimplementedAccessServiceServer
 	authorizer *authz.Authorizer
 	read       func(ctx context.Context) (resource.Revision, error)
+	turns      *turns.Turns
 }
 
 // New returns the service that answers by an authorizer. read waits until
-// the authorizer's store holds every write acknowledged before the call.
-func New(a *authz.Authorizer, read func(ctx context.Context) (resource.Revision, error)) *Service {
-	return &Service{authorizer: a, read: read}
+// the authorizer's store holds every write acknowledged before the call. Questions
+// are decoded and decided in turn.
+func New(a *authz.Authorizer, read func(ctx context.Context) (resource.Revision, error), t *turns.Turns) *Service {
+	return &Service{authorizer: a, read: read, turns: t}
 }
 
 // newest returns the newest state and its rules.
@@ -71,7 +76,7 @@ func (s *Service) CanI(stream grpc.ClientStreamingServer[meridianv1.CanIRequest,
 }
 
 // Decide is CanI for a question that has been received.
-func (s *Service) Decide(ctx context.Context, req *meridianv1.CanIRequest) (*meridianv1.CanIResponse, error) {
+func (s *Service) Decide(ctx context.Context, req *meridianv1.CanIRequest) (response *meridianv1.CanIResponse, err error) {
 	view, rules, err := s.newest(ctx)
 	if err != nil {
 		return nil, err
@@ -87,19 +92,67 @@ func (s *Service) Decide(ctx context.Context, req *meridianv1.CanIRequest) (*mer
 	case len(req.GetAsGroups()) > 0:
 		return nil, rpcerr.New(rpcerr.Invalid, "USER_MISSING", "groups are asked about with the user who is in them")
 	}
-	question, err := readQuestion(req)
-	if err != nil {
+	if err := checkWho(req.GetAsUser(), req.GetAsGroups()); err != nil {
 		return nil, err
 	}
-	question.Stored, question.Rules = view.Get, view
-	question.Hidden = func(stored *resource.Resource) bool { return s.authorizer.Read(ctx, stored) != nil }
-	answer := rules.Ask(authz.SubjectOf(who), question)
-	if question.Access == resource.AccessRead && !answer.Allowed && s.authorizer.ReadsAll(authn.WithPrincipal(ctx, who)) && !sensitive(question) {
-		answer = rbac.Answer{Allowed: true, Reasons: []string{readsAll}}
+	if err := checkAccess(req.GetAccess()); err != nil {
+		return nil, err
 	}
-	return &meridianv1.CanIResponse{
-		Allowed: answer.Allowed, Reasons: answer.Reasons, Subject: who.String(), Revision: uint64(view.Revision()),
-	}, nil
+	answer := func(a rbac.Answer) *meridianv1.CanIResponse {
+		return &meridianv1.CanIResponse{Allowed: a.Allowed, Reasons: a.Reasons, Subject: who.String(), Revision: uint64(view.Revision())}
+	}
+	subject := authz.SubjectOf(who)
+	if known, ok := knownOf(req); ok && req.GetAccess() != string(resource.AccessRead) && !rules.Could(subject, resource.Access(req.GetAccess()), known) {
+		return answer(rbac.No(rules.Refusal(subject, resource.Access(req.GetAccess()), known))), nil
+	}
+	size := int64(proto.Size(req))
+	err = s.turns.Hold(ctx, size, func() error {
+		return s.turns.Work(ctx, size, func() error {
+			question, err := readQuestion(req)
+			if err != nil {
+				return err
+			}
+			question.Stored, question.Rules = view.Get, view
+			question.Hidden = func(stored *resource.Resource) bool { return s.authorizer.Read(ctx, stored) != nil }
+			told := rules.Ask(subject, question)
+			if question.Access == resource.AccessRead && !told.Allowed && s.authorizer.ReadsAll(authn.WithPrincipal(ctx, who)) && !sensitive(question) {
+				told = rbac.Answer{Allowed: true, Reasons: []string{readsAll}}
+			}
+			response = answer(told)
+			return nil
+		})
+	})
+	return response, err
+}
+
+const (
+	// maxText bounds the name of a user or group that is asked about, in bytes, and
+	// maxGroups how many groups: a token has no more.
+	maxText, maxGroups = 253, 64
+)
+
+func checkWho(user string, groups []string) error {
+	if len(user) > maxText || slices.ContainsFunc(groups, func(g string) bool { return len(g) > maxText }) {
+		return rpcerr.New(rpcerr.Invalid, "NAME_TOO_LONG", "the name of a user or group has at most %d bytes", maxText)
+	}
+	if len(groups) > maxGroups {
+		return rpcerr.New(rpcerr.Invalid, "TOO_MANY_GROUPS", "a user is in at most %d groups, not %d", maxGroups, len(groups))
+	}
+	return nil
+}
+
+// knownOf returns what a question about a resource says without its content; false
+// where it is about another thing, or not complete.
+func knownOf(req *meridianv1.CanIRequest) (rbac.Known, bool) {
+	if !rbac.OnResources(resource.Access(req.GetAccess())) {
+		return rbac.Known{}, false
+	}
+	kind, mesh, name := req.GetKey().GetKind(), req.GetKey().GetMesh(), req.GetKey().GetName()
+	if r := req.GetResource(); r != nil {
+		kind, mesh, name = r.GetKind(), r.GetMesh(), r.GetName()
+	}
+	key, err := readKey(&meridianv1.ResourceKey{Kind: kind, Mesh: mesh, Name: name})
+	return rbac.Known{Key: key}, err == nil && key.Kind != ""
 }
 
 // readsAll is why an authenticated user may read what no role grants.
@@ -127,9 +180,6 @@ func (s *Service) mayReadRules(ctx context.Context) error {
 
 func readQuestion(req *meridianv1.CanIRequest) (rbac.Question, error) {
 	question := rbac.Question{Access: resource.Access(req.GetAccess()), Token: rbac.Token{Mesh: resource.MeshName(req.GetMesh()), Name: req.GetKey().GetName()}}
-	if err := checkAccess(req.GetAccess()); err != nil {
-		return question, err
-	}
 	for _, tag := range req.GetTags() {
 		if question.Token.Tags == nil {
 			question.Token.Tags = map[string][]string{}
@@ -157,7 +207,7 @@ func checkAccess(name string) error {
 	if slices.Contains(rbac.Accesses(), resource.Access(name)) {
 		return nil
 	}
-	return rpcerr.New(rpcerr.Invalid, "UNKNOWN_ACCESS", "unknown access %q", name)
+	return rpcerr.New(rpcerr.Invalid, "UNKNOWN_ACCESS", "unknown access %q", doctree.Clip(name))
 }
 
 func readKey(k *meridianv1.ResourceKey) (resource.Key, error) {
@@ -166,7 +216,7 @@ func readKey(k *meridianv1.ResourceKey) (resource.Key, error) {
 	}
 	d, ok := resource.Lookup(k.GetKind())
 	if !ok {
-		return resource.Key{}, rpcerr.New(rpcerr.Invalid, "UNKNOWN_KIND", "unknown kind %q", k.GetKind())
+		return resource.Key{}, rpcerr.New(rpcerr.Invalid, "UNKNOWN_KIND", "unknown kind %q", doctree.Clip(k.GetKind()))
 	}
 	key := resource.Key{Kind: d.Kind, Mesh: resource.MeshName(k.GetMesh()), Name: k.GetName()}
 	if d.Scope == resource.GlobalScoped {

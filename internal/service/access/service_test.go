@@ -10,6 +10,7 @@ import (
 	"meridian/internal/authz/authztest"
 	"meridian/internal/rpcerr"
 	"meridian/internal/service/access"
+	"meridian/internal/turns"
 )
 
 func TestService(t *testing.T) {
@@ -18,7 +19,7 @@ func TestService(t *testing.T) {
 	p.Seed(authztest.Permission("other"))
 	p.Seed("type: AccessRole\nname: tokens\nrules: [{access: [GENERATE_USER_TOKEN]}]\n---\n" +
 		"type: AccessRoleBinding\nname: unauthenticated\nsubjects: [{type: Group, name: 'mesh-system:unauthenticated'}]\nroles: [tokens]\n")
-	s := access.New(p.Authorizer, p.Log.Read)
+	s := access.New(p.Authorizer, p.Log.Read, turns.NewServer())
 
 	me, err := s.WhoAmI(authztest.As("backend-owner", "team"), &meridianv1.WhoAmIRequest{})
 	require.NoError(t, err)
@@ -27,7 +28,7 @@ func TestService(t *testing.T) {
 	require.Equal(t, "token", me.GetSource())
 	require.Equal(t, "backend-owners", me.GetRoles()[0].GetBinding())
 	require.False(t, me.GetOpen())
-	open, err := access.New(authztest.New(t, &authz.Defaults{}).Authorizer, p.Log.Read).WhoAmI(authztest.As("bob"), &meridianv1.WhoAmIRequest{})
+	open, err := access.New(authztest.New(t, &authz.Defaults{}).Authorizer, p.Log.Read, turns.NewServer()).WhoAmI(authztest.As("bob"), &meridianv1.WhoAmIRequest{})
 	require.NoError(t, err)
 	require.True(t, open.GetOpen())
 
@@ -63,9 +64,15 @@ func TestService(t *testing.T) {
 		"kind":     {Access: "CREATE", Key: &meridianv1.ResourceKey{Kind: "Nothing"}},
 		"content":  {Access: "CREATE", Resource: &meridianv1.Resource{Kind: "Mesh", Name: "x", Spec: []byte("[]")}},
 	} {
-		_, err := s.Decide(authztest.As("bob"), req)
+		_, err := s.Decide(authztest.Admin(), req)
 		require.Equal(t, rpcerr.Invalid, rpcerr.CodeOf(err), name)
 	}
+	// What no rule could grant, whatever the content, is answered without decoding it.
+	no, err := s.Decide(authztest.As("bob"), &meridianv1.CanIRequest{
+		Access: "CREATE", Resource: &meridianv1.Resource{Kind: "Mesh", Name: "x", Spec: []byte("[]")},
+	})
+	require.NoError(t, err)
+	require.False(t, no.GetAllowed())
 	who, err := s.WhoCan(authztest.As("bob"), &meridianv1.WhoCanRequest{Access: "UPDATE", Key: &meridianv1.ResourceKey{Kind: "TrafficPermission", Mesh: "default", Name: "x"}})
 	require.NoError(t, err)
 	require.Len(t, who.GetHolders(), 2)

@@ -11,9 +11,11 @@ import (
 	"meridian/internal/authn/token"
 	"meridian/internal/authz"
 	"meridian/internal/commit"
+	"meridian/internal/doctree"
 	"meridian/internal/policy"
 	"meridian/internal/resource"
 	"meridian/internal/store"
+	"meridian/internal/turns"
 )
 
 // MaxBatchBytes bounds a batch, in bytes of its message: what is written, or of
@@ -33,6 +35,9 @@ type Source interface {
 // Access decides what the caller of a request may do. *authz.Authorizer
 // implements it; its errors are *rpcerr.Error and say what is missing.
 type Access interface {
+	// Early refuses a batch of which only the identities are known, where nothing
+	// could be granted whatever its content. It grants nothing.
+	Early(ctx context.Context, deletion bool, keys ...resource.Key) error
 	// Write decides a batch on the newest state, and returns what the state
 	// machine must still find when it makes it (§6.4).
 	Write(ctx context.Context, ops []store.Op, force bool) (authz.Permit, error)
@@ -76,6 +81,9 @@ type Config struct {
 	WaitForZones func(ctx context.Context, w ZoneWait, progress func([]PendingZone) error) (warnings []string, err error)
 	// Now is the clock that writes are stamped with.
 	Now func() time.Time
+	// Turns bound the work of requests, which are decoded and decided in turn. nil
+	// for some of the service's own.
+	Turns *turns.Turns
 }
 
 // Service implements meridianv1.AdminServiceServer. It is safe for concurrent
@@ -86,7 +94,12 @@ type Service struct {
 }
 
 // New returns a service.
-func New(cfg Config) *Service { return &Service{cfg: cfg} }
+func New(cfg Config) *Service {
+	if cfg.Turns == nil {
+		cfg.Turns = turns.NewServer()
+	}
+	return &Service{cfg: cfg}
+}
 
 // Encode turns a stored resource into its message.
 //
@@ -152,7 +165,7 @@ func descriptors(names []string) ([]*resource.Descriptor, error) {
 
 func unknownKind(name string) error {
 	if nearest, ok := resource.NearestKind(name); ok {
-		return fmt.Errorf("unknown kind %q; did you mean %s?", name, nearest)
+		return fmt.Errorf("unknown kind %q; did you mean %s?", doctree.Clip(name), nearest)
 	}
-	return fmt.Errorf("unknown kind %q", name)
+	return fmt.Errorf("unknown kind %q", doctree.Clip(name))
 }

@@ -11,6 +11,16 @@ import (
 	"meridian/internal/store"
 )
 
+// deciding is a write that is being decided.
+type deciding struct {
+	// attempt is the scoped request id, size what was received of the request, in
+	// bytes.
+	attempt string
+	size    int64
+	dryRun  bool
+	force   bool
+}
+
 // decide has a write decided and made by attempt, at first on what this server
 // has applied: asking the leader whether that is the newest state would cost
 // every write a round to a majority, and what is proposed is checked again where
@@ -19,13 +29,18 @@ import (
 //
 // A request that was applied before is answered with its result, which attempt
 // puts into result otherwise.
-func (s *Service) decide(ctx context.Context, attemptID string, dryRun bool, result *store.Result, attempt func(store.Reader) error) error {
-	if !dryRun {
-		if applied, ok := s.cfg.Applied(attemptID); ok {
-			*result = applied
+func (s *Service) decide(ctx context.Context, d *deciding, result *store.Result, attempt func(store.Reader) error) error {
+	again := func() (ok bool) {
+		if applied, found := s.appliedAs(d); found {
+			*result, ok = applied, true
+		}
+		return ok
+	}
+	if !d.dryRun {
+		if again() {
 			return nil
 		}
-		if err := s.remembered(ctx, attemptID); err != nil {
+		if err := s.remembered(ctx, d.attempt); err != nil {
 			return err
 		}
 		if err := attempt(s.cfg.View()); err == nil || !refused(err) {
@@ -36,8 +51,7 @@ func (s *Service) decide(ctx context.Context, attemptID string, dryRun bool, res
 	if err != nil {
 		return rpcerr.WithEffect(err, rpcerr.EffectNone)
 	}
-	if applied, ok := s.cfg.Applied(attemptID); ok {
-		*result = applied
+	if again() {
 		return nil
 	}
 	return rpcerr.WithEffect(attempt(view), rpcerr.EffectNone)
@@ -70,6 +84,9 @@ func (s *Service) remembered(ctx context.Context, attemptID string) error {
 // its id was forgotten.
 const reasonForgotten = "REQUEST_FORGOTTEN"
 
+// appliedAs returns what became of a write that was applied before.
+func (s *Service) appliedAs(d *deciding) (store.Result, bool) { return s.cfg.Applied(d.attempt) }
+
 // refused reports whether a write was refused for what it is or who wants it,
 // and not because it could not be made.
 func refused(err error) bool {
@@ -80,40 +97,44 @@ func refused(err error) bool {
 	return false
 }
 
-// writeOptions are how a request wants its batch written.
-type writeOptions struct {
-	dryRun bool
-	force  bool
-}
-
-// commit decides whether the caller may make a batch and proposes it, or
-// previews it, on the condition that nothing has changed that the decision
-// depended on; if something has, it decides again (§6.4).
+// commit decides whether the caller may make a batch, has it advised on and
+// proposes it, or previews it, on the condition that nothing has changed that the
+// decision depended on; if something has, it decides again (§6.4).
 //
-// It returns what the access rules made to say about the batch.
-func (s *Service) commit(ctx context.Context, txn store.Txn, conditions []commit.Condition, o writeOptions) (result store.Result, warnings []string, err error) {
+// What the access rules make to say about the batch, and then the advice, is added
+// to said.
+func (s *Service) commit(ctx context.Context, txn store.Txn, conditions []commit.Condition, d *deciding, advise func() error, said *remarks) (result store.Result, err error) {
 	log := s.cfg.Writer
-	if o.dryRun {
+	if d.dryRun {
 		log = previewing{log, s.cfg.Preview}
 	}
-	result, err = commit.Write(ctx, log, func() (commit.Batch, error) {
-		permit, err := s.cfg.Access.Write(ctx, txn.Ops, o.force)
-		if err != nil {
-			return commit.Batch{}, err
-		}
-		warnings = permit.Warnings
-		batch := commit.Batch{Txn: txn, Conditions: conditions}
-		batch.AccessRevision, batch.Preconditions = &permit.AccessRevision, permit.Preconditions
-		return batch, nil
+	before := said.clone()
+	result, err = commit.Write(ctx, log, func() (batch commit.Batch, err error) {
+		*said = before.clone()
+		err = s.cfg.Turns.Work(ctx, d.size, func() error {
+			permit, err := s.cfg.Access.Write(ctx, txn.Ops, d.force)
+			if err != nil {
+				return err
+			}
+			batch = commit.Batch{Txn: txn, Conditions: conditions}
+			batch.AccessRevision, batch.Preconditions = &permit.AccessRevision, permit.Preconditions
+			if err := advise(); err != nil {
+				return err
+			}
+			said.warnings = append(said.warnings, permit.Warnings...)
+			return nil
+		})
+		return batch, err
 	})
 	if err != nil {
 		// The first attempt of a retried request may have been applied by now, and be
 		// the reason why it could not be made again.
-		if applied, ok := s.cfg.Applied(txn.RequestID); ok {
-			return applied, nil, nil
+		if applied, ok := s.appliedAs(d); ok {
+			*said = remarks{}
+			return applied, nil
 		}
 	}
-	return result, warnings, s.hideExample(ctx, err)
+	return result, s.hideExample(ctx, err)
 }
 
 // previewing is a log to which a proposal is a preview: it changes nothing.

@@ -32,5 +32,7 @@ func (s *Service) Review(ctx context.Context, r *resource.Resource) ([]string, e
 	if result, _ := s.cfg.Preview(txn); result.Err != nil {
 		return []string{s.hideExample(ctx, result.Err).Error()}, nil
 	}
-	return s.advise(ctx, txn, []*resource.Resource{r}).warnings, nil
+	var said remarks
+	err := s.advise(ctx, txn, &said)
+	return said.warnings, err
 }

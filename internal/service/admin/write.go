@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"math"
+	"slices"
 	"time"
 
 	"google.golang.org/grpc"
@@ -14,6 +15,7 @@ import (
 	"meridian/internal/authn"
 	"meridian/internal/batch"
 	"meridian/internal/commit"
+	"meridian/internal/doctree"
 	"meridian/internal/policy"
 	"meridian/internal/resource"
 	"meridian/internal/rpcerr"
@@ -22,68 +24,139 @@ import (
 
 // Apply creates or updates a batch atomically.
 func (s *Service) Apply(stream grpc.ClientStreamingServer[meridianv1.ApplyRequest, meridianv1.ApplyResponse]) error {
-	req, err := batch.ReceiveApply(stream)
-	if err != nil {
+	ctx := stream.Context()
+	req, err := batch.ReceiveApply(stream, func(m *meridianv1.ApplyRequest) error {
+		keys := make([]resource.Key, len(m.GetResources()))
+		for i, r := range m.GetResources() {
+			keys[i] = resource.Key{Kind: resource.Kind(r.GetKind()), Mesh: resource.MeshName(r.GetMesh()), Name: r.GetName()}
+		}
+		return s.early(ctx, false, keys)
+	})
+	switch {
+	case req == nil:
+		return rpcerr.WithEffect(err, rpcerr.EffectNone)
+	case err != nil:
+		if applied, ok := s.applied(ctx, req.GetRequestId(), req.GetDryRun(), scopeOfApply(req)); ok {
+			return stream.SendAndClose(applyResponse(applied, remarks{}))
+		}
 		return rpcerr.WithEffect(err, rpcerr.EffectNone)
 	}
-	response, err := s.ApplyBatch(stream.Context(), req)
+	response, err := s.ApplyBatch(ctx, req)
 	if err != nil {
 		return err
 	}
 	return stream.SendAndClose(response)
 }
 
-// ApplyBatch is Apply for a batch that has been received.
-func (s *Service) ApplyBatch(ctx context.Context, req *meridianv1.ApplyRequest) (*meridianv1.ApplyResponse, error) {
+// early refuses a caller whom no rule lets write what a message names, on the
+// newest state: nothing else is received or decoded of the batch (§6.4 decides the
+// others).
+func (s *Service) early(ctx context.Context, deletion bool, keys []resource.Key) error {
+	if s.cfg.Access.Early(ctx, deletion, keys...) == nil {
+		return nil
+	}
+	if _, err := s.read(ctx, meridianv1.Consistency_CONSISTENCY_LINEARIZABLE); err != nil {
+		return err
+	}
+	return s.cfg.Access.Early(ctx, deletion, keys...)
+}
+
+// applied returns what became of a request that was applied before.
+func (s *Service) applied(ctx context.Context, id string, dryRun bool, scope proto.Message) (store.Result, bool) {
+	if dryRun {
+		return store.Result{}, false
+	}
+	attempt, err := authn.ScopedRequestID(ctx, id, scope)
+	if err != nil {
+		return store.Result{}, false
+	}
+	return s.cfg.Applied(attempt)
+}
+
+// scopeOfApply is what a request id of a batch is unique for.
+func scopeOfApply(req *meridianv1.ApplyRequest) proto.Message {
+	return &meridianv1.ApplyRequest{Resources: req.GetResources()}
+}
+
+// ApplyBatch is Apply for a batch that has been received, and that no early look at
+// its identities has refused.
+func (s *Service) ApplyBatch(ctx context.Context, req *meridianv1.ApplyRequest) (response *meridianv1.ApplyResponse, err error) {
 	if err := checkRequest(req.GetRequestId(), req.GetDryRun(), len(req.GetResources())); err != nil {
 		return nil, err
 	}
-	if err := checkSize("holds", int64(proto.Size(req))); err != nil {
+	size := int64(proto.Size(req))
+	if err := checkSize("holds", size); err != nil {
 		return nil, err
 	}
-	result, said, err := s.apply(ctx, req)
-	if err != nil {
-		return nil, err
-	}
-	return &meridianv1.ApplyResponse{
-		Results: encodeResults(result.Results), Revision: uint64(result.Revision), Warnings: said.warnings, Notes: said.notes,
-	}, nil
+	err = s.cfg.Turns.Hold(ctx, size, func() error {
+		result, said, err := s.apply(ctx, req, size)
+		if err == nil {
+			response = applyResponse(result, said)
+		}
+		return err
+	})
+	return response, rpcerr.WithEffect(err, rpcerr.EffectNone)
 }
 
-func (s *Service) apply(ctx context.Context, req *meridianv1.ApplyRequest) (result store.Result, said remarks, err error) {
-	attempt, err := authn.ScopedRequestID(ctx, req.GetRequestId(), &meridianv1.ApplyRequest{Resources: req.GetResources()})
-	if err != nil {
+func applyResponse(result store.Result, said remarks) *meridianv1.ApplyResponse {
+	return &meridianv1.ApplyResponse{
+		Results: encodeResults(result.Results), Revision: uint64(result.Revision), Warnings: said.warnings, Notes: said.notes,
+	}
+}
+
+func (s *Service) apply(ctx context.Context, req *meridianv1.ApplyRequest, size int64) (result store.Result, said remarks, err error) {
+	d := &deciding{size: size, dryRun: req.GetDryRun(), force: req.GetForce()}
+	var (
+		batch   []*resource.Resource
+		advised remarks
+		again   bool
+	)
+	err = s.cfg.Turns.Work(ctx, size, func() (err error) {
+		if d.attempt, err = authn.ScopedRequestID(ctx, req.GetRequestId(), scopeOfApply(req)); err != nil {
+			return err
+		}
+		if result, again = s.appliedAs(d); again {
+			return nil
+		}
+		batch, advised, err = s.decode(ctx, req.GetResources())
+		return err
+	})
+	if err != nil || again {
 		return result, said, err
 	}
-	err = s.decide(ctx, attempt, req.GetDryRun(), &result, func(view store.Reader) error {
-		result, said, err = s.applyOn(ctx, view, attempt, req)
+	err = s.decide(ctx, d, &result, func(view store.Reader) error {
+		said = advised.clone()
+		result, err = s.applyOn(ctx, view, d, req, batch, &said)
 		return err
 	})
 	return result, said, err
 }
 
-func (s *Service) applyOn(ctx context.Context, view store.Reader, attempt string, req *meridianv1.ApplyRequest) (store.Result, remarks, error) {
-	resources, said, err := s.admit(view, req.GetResources())
-	if err != nil {
-		return store.Result{}, remarks{}, err
-	}
-	txn := store.Txn{RequestID: attempt, Time: s.cfg.Now()}
-	for _, r := range resources {
-		txn.Ops = append(txn.Ops, store.Op{Key: r.Key(), Resource: r, KeepTimes: req.GetKeepTimes()})
-	}
-	conditions, err := conditionsOf(req.GetIfVersions(), txn.Ops)
-	if err != nil {
-		return store.Result{}, remarks{}, err
-	}
-	if req.GetKeepTimes() {
-		if err := checkTimes(resources, txn.Time); err != nil {
-			return store.Result{}, remarks{}, err
+func (s *Service) applyOn(ctx context.Context, view store.Reader, d *deciding, req *meridianv1.ApplyRequest, batch []*resource.Resource, said *remarks) (store.Result, error) {
+	txn := store.Txn{RequestID: d.attempt, Time: s.cfg.Now()}
+	var conditions []commit.Condition
+	err := s.cfg.Turns.Work(ctx, d.size, func() error {
+		prepared, err := s.prepare(ctx, view, batch)
+		if err != nil {
+			return err
 		}
+		for _, r := range prepared {
+			txn.Ops = append(txn.Ops, store.Op{Key: r.Key(), Resource: r, KeepTimes: req.GetKeepTimes()})
+		}
+		if conditions, err = conditionsOf(req.GetIfVersions(), txn.Ops); err != nil {
+			return err
+		}
+		if req.GetKeepTimes() {
+			return checkTimes(prepared, txn.Time)
+		}
+		return nil
+	})
+	if err != nil {
+		return store.Result{}, err
 	}
-	said.join(s.advise(ctx, txn, resources))
-	result, more, err := s.commit(ctx, txn, conditions, writeOptions{dryRun: req.GetDryRun(), force: req.GetForce()})
-	said.warnings = append(said.warnings, more...)
-	return result, said, err
+	return s.commit(ctx, txn, conditions, d, func() error {
+		return s.advise(ctx, txn, said)
+	}, said)
 }
 
 // remarks are what the author of a batch that is accepted should know.
@@ -98,83 +171,118 @@ func (r *remarks) add(key resource.Key, p resource.Problem) {
 	r.warnings = append(r.warnings, text)
 }
 
-func (r *remarks) join(other remarks) {
-	r.warnings = append(r.warnings, other.warnings...)
-	r.notes = append(r.notes, other.notes...)
+func (r *remarks) clone() remarks {
+	return remarks{warnings: slices.Clone(r.warnings), notes: slices.Clone(r.notes)}
 }
 
 // Delete removes a batch atomically.
 func (s *Service) Delete(stream grpc.ClientStreamingServer[meridianv1.DeleteRequest, meridianv1.DeleteResponse]) error {
-	req, err := batch.ReceiveDelete(stream)
-	if err != nil {
+	ctx := stream.Context()
+	req, err := batch.ReceiveDelete(stream, func(m *meridianv1.DeleteRequest) error {
+		keys := make([]resource.Key, len(m.GetKeys()))
+		for i, k := range m.GetKeys() {
+			keys[i] = resource.Key{Kind: resource.Kind(k.GetKind()), Mesh: resource.MeshName(k.GetMesh()), Name: k.GetName()}
+		}
+		return s.early(ctx, true, keys)
+	})
+	switch {
+	case req == nil:
+		return rpcerr.WithEffect(err, rpcerr.EffectNone)
+	case err != nil:
+		if applied, ok := s.applied(ctx, req.GetRequestId(), req.GetDryRun(), scopeOfDelete(req)); ok {
+			return stream.SendAndClose(deleteResponse(applied))
+		}
 		return rpcerr.WithEffect(err, rpcerr.EffectNone)
 	}
-	response, err := s.DeleteBatch(stream.Context(), req)
+	response, err := s.DeleteBatch(ctx, req)
 	if err != nil {
 		return err
 	}
 	return stream.SendAndClose(response)
 }
 
-// DeleteBatch is Delete for a batch that has been received.
-func (s *Service) DeleteBatch(ctx context.Context, req *meridianv1.DeleteRequest) (*meridianv1.DeleteResponse, error) {
+func scopeOfDelete(req *meridianv1.DeleteRequest) proto.Message {
+	return &meridianv1.DeleteRequest{Keys: req.GetKeys()}
+}
+
+func deleteResponse(result store.Result) *meridianv1.DeleteResponse {
+	return &meridianv1.DeleteResponse{Results: encodeResults(result.Results), Revision: uint64(result.Revision)}
+}
+
+// DeleteBatch is Delete for a batch that has been received, and that no early look
+// at its identities has refused.
+func (s *Service) DeleteBatch(ctx context.Context, req *meridianv1.DeleteRequest) (response *meridianv1.DeleteResponse, err error) {
 	if err := checkRequest(req.GetRequestId(), req.GetDryRun(), len(req.GetKeys())); err != nil {
 		return nil, err
 	}
-	if err := checkSize("holds", int64(proto.Size(req))); err != nil {
+	size := int64(proto.Size(req))
+	if err := checkSize("holds", size); err != nil {
 		return nil, err
 	}
-	attempt, err := authn.ScopedRequestID(ctx, req.GetRequestId(), &meridianv1.DeleteRequest{Keys: req.GetKeys()})
-	if err != nil {
-		return nil, err
+	err = s.cfg.Turns.Hold(ctx, size, func() error {
+		result, err := s.remove(ctx, req, size)
+		if err == nil {
+			response = deleteResponse(result)
+		}
+		return err
+	})
+	return response, rpcerr.WithEffect(err, rpcerr.EffectNone)
+}
+
+func (s *Service) remove(ctx context.Context, req *meridianv1.DeleteRequest, size int64) (result store.Result, err error) {
+	d := &deciding{size: size, dryRun: req.GetDryRun(), force: req.GetForce()}
+	if d.attempt, err = authn.ScopedRequestID(ctx, req.GetRequestId(), scopeOfDelete(req)); err != nil {
+		return result, err
 	}
-	var result store.Result
-	err = s.decide(ctx, attempt, req.GetDryRun(), &result, func(view store.Reader) (err error) {
-		result, err = s.deleteOn(ctx, view, attempt, req)
+	err = s.decide(ctx, d, &result, func(view store.Reader) error {
+		result, err = s.deleteOn(ctx, view, d, req)
+		return err
+	})
+	return result, err
+}
+
+func (s *Service) deleteOn(ctx context.Context, view store.Reader, d *deciding, req *meridianv1.DeleteRequest) (store.Result, error) {
+	txn := store.Txn{RequestID: d.attempt, Time: s.cfg.Now()}
+	var conditions []commit.Condition
+	err := s.cfg.Turns.Work(ctx, d.size, func() (err error) {
+		removed := 0
+		seen := make(map[resource.Key]bool, len(req.GetKeys()))
+		for _, k := range req.GetKeys() {
+			if err := ctx.Err(); err != nil {
+				return err
+			}
+			key, err := s.writableKey(k)
+			if err != nil {
+				return err
+			}
+			if seen[key] {
+				continue
+			}
+			seen[key] = true
+			r, ok := view.Get(key)
+			if !ok {
+				if err := s.cfg.Access.ReadKey(ctx, key); err != nil {
+					return err // as if there were one
+				}
+				return notFound(readableBy(ctx, s.cfg.Access, view), key)
+			}
+			removed += r.Size()
+			txn.Ops = append(txn.Ops, store.Op{Key: key})
+		}
+		// A watch shows all that a batch removes in one message. One resource can
+		// always be removed, whatever an earlier release let it be.
+		if len(seen) > 1 {
+			if err := checkSize("removes", int64(removed)); err != nil {
+				return err
+			}
+		}
+		conditions, err = conditionsOf(req.GetIfVersions(), txn.Ops)
 		return err
 	})
 	if err != nil {
-		return nil, err
-	}
-	return &meridianv1.DeleteResponse{Results: encodeResults(result.Results), Revision: uint64(result.Revision)}, nil
-}
-
-func (s *Service) deleteOn(ctx context.Context, view store.Reader, attempt string, req *meridianv1.DeleteRequest) (store.Result, error) {
-	txn := store.Txn{RequestID: attempt, Time: s.cfg.Now()}
-	seen := map[resource.Key]bool{}
-	size := 0
-	for _, k := range req.GetKeys() {
-		key, err := s.writableKey(k)
-		if err != nil {
-			return store.Result{}, err
-		}
-		if seen[key] {
-			continue
-		}
-		seen[key] = true
-		r, ok := view.Get(key)
-		if !ok {
-			if err := s.cfg.Access.ReadKey(ctx, key); err != nil {
-				return store.Result{}, err // as if there were one
-			}
-			return store.Result{}, notFound(readableBy(ctx, s.cfg.Access, view), key)
-		}
-		size += r.Size()
-		txn.Ops = append(txn.Ops, store.Op{Key: key})
-	}
-	// A watch shows all that a batch removes in one message. One resource can
-	// always be removed, whatever an earlier release let it be.
-	if len(seen) > 1 {
-		if err := checkSize("removes", int64(size)); err != nil {
-			return store.Result{}, err
-		}
-	}
-	conditions, err := conditionsOf(req.GetIfVersions(), txn.Ops)
-	if err != nil {
 		return store.Result{}, err
 	}
-	result, _, err := s.commit(ctx, txn, conditions, writeOptions{dryRun: req.GetDryRun(), force: req.GetForce()})
-	return result, err
+	return s.commit(ctx, txn, conditions, d, func() error { return nil }, &remarks{})
 }
 
 // checkTimes refuses times to keep that no resource can have: §1.1 decides ties
@@ -246,40 +354,67 @@ func checkSize(what string, size int64) error {
 	return nil
 }
 
-// admit decodes and checks a whole batch, and reports every problem in it.
-func (s *Service) admit(view store.Reader, messages []*meridianv1.Resource) ([]*resource.Resource, remarks, error) {
+// maxViolations bounds the problems of a batch that are reported: more are not
+// read at once, and the search for more costs time.
+const maxViolations = 100
+
+// problems collects what is wrong with a batch.
+type problems []rpcerr.Violation
+
+// full reports whether no more problems are looked for.
+func (p *problems) full() bool { return len(*p) >= maxViolations }
+
+func (p problems) err() error {
+	if len(p) == 0 {
+		return nil
+	}
+	if len(p) > maxViolations {
+		p = append(p[:maxViolations:maxViolations], rpcerr.Violation{Field: "resources", Description: "there are more problems; fix these first"})
+	}
+	return rpcerr.New(rpcerr.Invalid, "INVALID_RESOURCES", "%s", p[0].Description).WithViolations(p...)
+}
+
+// decode decodes and checks a whole batch by itself, and reports the problems in
+// it. It ends with the caller.
+func (s *Service) decode(ctx context.Context, messages []*meridianv1.Resource) ([]*resource.Resource, remarks, error) {
 	var (
-		batch      []*resource.Resource
-		said       remarks
-		violations []rpcerr.Violation
+		said  remarks
+		wrong problems
 	)
-	first := map[resource.Key]int{}
+	decoded := make([]*resource.Resource, 0, len(messages))
+	first := make(map[resource.Key]int, len(messages))
 	for i, m := range messages {
-		r, problems, err := s.admitOne(view, m)
+		if err := ctx.Err(); err != nil {
+			return nil, remarks{}, err
+		}
+		if wrong.full() {
+			break
+		}
+		r, advice, err := s.decodeOne(m)
 		if err != nil {
-			violations = append(violations, violationsOf(i, m, err)...)
+			wrong = append(wrong, violationsOf(i, m, err)...)
 			continue
 		}
-		for _, p := range problems {
+		for _, p := range advice {
 			said.add(r.Key(), p)
 		}
 		if j, ok := first[r.Key()]; ok {
-			violations = append(violations, rpcerr.Violation{
+			wrong = append(wrong, rpcerr.Violation{
 				Field:       fmt.Sprintf("resources[%d]", i),
 				Description: fmt.Sprintf("%s stands twice in the batch, at %d and %d", describeKey(r.Key()), j, i),
 			})
 			continue
 		}
 		first[r.Key()] = i
-		batch = append(batch, r)
+		decoded = append(decoded, r)
 	}
-	if len(violations) > 0 {
-		return nil, remarks{}, rpcerr.New(rpcerr.Invalid, "INVALID_RESOURCES", "%s", violations[0].Description).WithViolations(violations...)
+	if err := wrong.err(); err != nil {
+		return nil, remarks{}, err
 	}
-	return batch, said, nil
+	return decoded, said, nil
 }
 
-func (s *Service) admitOne(view store.Reader, m *meridianv1.Resource) (*resource.Resource, []resource.Problem, error) {
+func (s *Service) decodeOne(m *meridianv1.Resource) (*resource.Resource, []resource.Problem, error) {
 	d, ok := resource.Lookup(m.GetKind())
 	if !ok {
 		return nil, nil, unknownKind(m.GetKind())
@@ -287,7 +422,7 @@ func (s *Service) admitOne(view store.Reader, m *meridianv1.Resource) (*resource
 	if err := s.cfg.Owns(d); err != nil {
 		return nil, nil, err
 	}
-	r, problems, err := Decode(m)
+	r, advice, err := Decode(m)
 	if err != nil {
 		return nil, nil, err
 	}
@@ -296,17 +431,45 @@ func (s *Service) admitOne(view store.Reader, m *meridianv1.Resource) (*resource
 			return nil, nil, &resource.DocumentError{Key: r.Key(), Problems: wrong}
 		}
 	}
-	if s.cfg.Prepare != nil {
-		if r, err = s.cfg.Prepare(view, r); err != nil {
-			return nil, nil, err
+	return r, advice, nil
+}
+
+// prepare completes the resources of a batch by what is stored, and reports what
+// cannot be.
+func (s *Service) prepare(ctx context.Context, view store.Reader, batch []*resource.Resource) ([]*resource.Resource, error) {
+	if s.cfg.Prepare == nil {
+		return batch, nil
+	}
+	var wrong problems
+	out := make([]*resource.Resource, len(batch))
+	for i, r := range batch {
+		if err := ctx.Err(); err != nil {
+			return nil, err
+		}
+		var err error
+		if out[i], err = s.cfg.Prepare(view, r); err != nil && !wrong.full() {
+			wrong = append(wrong, violationsAt(i, r.Key(), err)...)
 		}
 	}
-	return r, problems, nil
+	return out, wrong.err()
 }
 
 func violationsOf(i int, m *meridianv1.Resource, err error) []rpcerr.Violation {
-	field := fmt.Sprintf("resources[%d]", i)
-	name := describeKey(resource.Key{Kind: resource.Kind(m.GetKind()), Mesh: resource.MeshName(m.GetMesh()), Name: m.GetName()})
+	return violationsAt(i, resource.Key{
+		Kind: resource.Kind(doctree.Clip(m.GetKind())), Mesh: resource.MeshName(doctree.Clip(m.GetMesh())), Name: clipName(m.GetName()),
+	}, err)
+}
+
+// clipName shortens a name that cannot be one.
+func clipName(name string) string {
+	if resource.CheckName(name) == nil {
+		return name
+	}
+	return doctree.Clip(name)
+}
+
+func violationsAt(i int, key resource.Key, err error) []rpcerr.Violation {
+	field, name := fmt.Sprintf("resources[%d]", i), describeKey(key)
 	var document *resource.DocumentError
 	if !errors.As(err, &document) {
 		return []rpcerr.Violation{{Field: field, Description: name + ": " + err.Error()}}
@@ -337,21 +500,24 @@ func (s *Service) writableKey(k *meridianv1.ResourceKey) (resource.Key, error) {
 	return key, nil
 }
 
-// advise returns what the author of a batch should know, judged by what there
-// will be once it is written.
-func (s *Service) advise(ctx context.Context, txn store.Txn, batch []*resource.Resource) remarks {
-	var said remarks
+// advise adds what the author of a batch should know, judged by what there will be
+// once it is written.
+func (s *Service) advise(ctx context.Context, txn store.Txn, said *remarks) error {
+	batch := make([]*resource.Resource, len(txn.Ops))
+	for i, op := range txn.Ops {
+		batch[i] = op.Resource
+	}
 	if !s.readsAround(ctx, batch) {
-		return said // advice names what is there, and would be wrong from a part of it
+		return nil // advice names what is there, and would be wrong from a part of it
 	}
 	result, after := s.cfg.Preview(txn)
-	if result.Err != nil {
-		return said // it is about to be refused
+	if err := ctx.Err(); err != nil || result.Err != nil {
+		return err // what Propose refuses is refused there
 	}
 	for _, a := range policy.Lint(after, batch, s.cfg.Surveyors...) {
 		said.add(a.Key, a.Problem)
 	}
-	return said
+	return ctx.Err()
 }
 
 func encodeResults(results []store.OpResult) []*meridianv1.Result {

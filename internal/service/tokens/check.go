@@ -88,10 +88,10 @@ func checkDataplane(req *meridianv1.GenerateDataplaneTokenRequest) (map[string][
 				tags[tag.GetName()] = append(tags[tag.GetName()], value)
 				n++
 			}
+			if n > maxEntries {
+				return nil, invalid("a token carries at most %d values of tags", maxEntries)
+			}
 		}
-	}
-	if n > maxEntries {
-		return nil, invalid("a token carries at most %d values of tags, not %d", maxEntries, n)
 	}
 	return tags, nil
 }

@@ -23,6 +23,9 @@ func (s *Service) RotateKey(ctx context.Context, req *meridianv1.RotateKeyReques
 	if err != nil {
 		return nil, err
 	}
+	if err := s.earlyKind(ctx, resource.KindGlobalSecret); err != nil {
+		return nil, err // before a key is made, which takes long
+	}
 	result, err := s.write(ctx, req.GetRequestId(), &meridianv1.RotateKeyRequest{Kind: req.GetKind()}, s.cfg.Access.WriteOwn, func() ([]*resource.Resource, error) {
 		_, batch, err := s.cfg.Ring.Rotation(use)
 		return batch, err
@@ -42,6 +45,9 @@ func (s *Service) RotateKey(ctx context.Context, req *meridianv1.RotateKeyReques
 // revocation takes.
 func (s *Service) RevokeToken(ctx context.Context, req *meridianv1.RevokeTokenRequest) (*meridianv1.RevokeTokenResponse, error) {
 	if err := commit.Newest(ctx, s.cfg.Writer); err != nil {
+		return nil, err
+	}
+	if err := s.cfg.Access.Early(ctx, false, resource.Key{Kind: resource.KindTokenRevocation}); err != nil {
 		return nil, err
 	}
 	_, record, ok := s.cfg.Ring.Find(req.GetId())

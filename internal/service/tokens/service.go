@@ -25,6 +25,10 @@ const listPart = 1000
 // Access decides what the caller of a request may do. *authz.Authorizer
 // implements it; its errors are *rpcerr.Error and say what is missing.
 type Access interface {
+	// Early and EarlyToken refuse what nothing could grant to the caller, before it
+	// is worked on. They grant nothing.
+	Early(ctx context.Context, deletion bool, keys ...resource.Key) error
+	EarlyToken(ctx context.Context, access resource.Access, mesh resource.MeshName) error
 	GenerateUserToken(ctx context.Context, name string, groups []string, force bool) error
 	GenerateDataplaneToken(ctx context.Context, token rbac.Token) error
 	GenerateZoneToken(ctx context.Context, scope ...string) error
@@ -60,6 +64,9 @@ func New(cfg Config) *Service { return &Service{cfg: cfg} }
 
 // GenerateUserToken issues a token for a user of this control plane.
 func (s *Service) GenerateUserToken(ctx context.Context, req *meridianv1.GenerateUserTokenRequest) (*meridianv1.GenerateUserTokenResponse, error) {
+	if err := s.earlyToken(ctx, resource.AccessGenerateUserToken, ""); err != nil {
+		return nil, err
+	}
 	if err := checkUser(req.GetName(), req.GetGroups()); err != nil {
 		return nil, err
 	}
@@ -80,6 +87,9 @@ func (s *Service) GenerateUserToken(ctx context.Context, req *meridianv1.Generat
 
 // GenerateDataplaneToken issues a token by which dataplanes register.
 func (s *Service) GenerateDataplaneToken(ctx context.Context, req *meridianv1.GenerateDataplaneTokenRequest) (*meridianv1.GenerateDataplaneTokenResponse, error) {
+	if err := s.earlyToken(ctx, resource.AccessGenerateDataplaneToken, resource.MeshName(req.GetMesh())); err != nil {
+		return nil, err
+	}
 	tags, err := checkDataplane(req)
 	if err != nil {
 		return nil, err
@@ -122,6 +132,27 @@ func (s *Service) Zone(ctx context.Context, zone *resource.Resource, scope []str
 	}
 	raw, _, err := s.issue(ctx, i)
 	return raw, err
+}
+
+// earlyToken refuses a caller whom no rule lets issue such a token, on the newest
+// state, before anything is made of the request.
+func (s *Service) earlyToken(ctx context.Context, access resource.Access, mesh resource.MeshName) error {
+	return s.early(ctx, func() error { return s.cfg.Access.EarlyToken(ctx, access, mesh) })
+}
+
+// earlyKind is earlyToken for the resources of a kind, whatever their names.
+func (s *Service) earlyKind(ctx context.Context, kind resource.Kind) error {
+	return s.early(ctx, func() error { return s.cfg.Access.Early(ctx, false, resource.Key{Kind: kind}) })
+}
+
+func (s *Service) early(ctx context.Context, ask func() error) error {
+	if ask() == nil {
+		return nil
+	}
+	if err := commit.Newest(ctx, s.cfg.Writer); err != nil {
+		return err
+	}
+	return ask()
 }
 
 // issue is a token to be issued.

@@ -41,6 +41,17 @@ func (s *Server) decide(ctx context.Context, r *request) (*response, error) {
 	if !r.ours() || r.Operation == opConnect {
 		return &response{UID: r.UID, Allowed: true}, nil
 	}
+	if _, err := s.cfg.Read(ctx); err != nil {
+		return nil, fmt.Errorf("cannot read the newest access rules: %w", err)
+	}
+	user := authn.KubernetesPrincipal(r.UserInfo.Username, r.UserInfo.Groups)
+	ctx = authn.WithPrincipal(ctx, user)
+	if early, ok := r.known(); ok {
+		if err := s.cfg.Access.EarlyReview(ctx, early.Access, early.Old.Key); err != nil {
+			s.record(r, user, early, err)
+			return refusal(r, err)
+		}
+	}
 	done, err := s.turn(ctx, r)
 	if err != nil {
 		return nil, err
@@ -50,11 +61,6 @@ func (s *Server) decide(ctx context.Context, r *request) (*response, error) {
 	if err != nil {
 		return refusal(r, err)
 	}
-	if _, err := s.cfg.Read(ctx); err != nil {
-		return nil, fmt.Errorf("cannot read the newest access rules: %w", err)
-	}
-	user := authn.KubernetesPrincipal(r.UserInfo.Username, r.UserInfo.Groups)
-	ctx = authn.WithPrincipal(ctx, user)
 	admission, err := s.cfg.Access.Admit(ctx, change)
 	if err != nil {
 		s.record(r, user, change, err)
@@ -261,6 +267,16 @@ func (s *Server) review(ctx context.Context, r *resource.Resource) ([]string, er
 		return nil, nil
 	}
 	return s.cfg.Review(ctx, r)
+}
+
+// known returns what a review is about as far as it says without its objects;
+// false where that is not a resource.
+func (r *request) known() (authz.Change, bool) {
+	d, ok := resource.Lookup(r.Kind.Kind)
+	if !ok {
+		return authz.Change{}, false
+	}
+	return authz.Change{Access: resource.Access(r.Operation), Old: rbac.Object{Key: resource.Key{Kind: d.Kind, Name: r.Name}}}, true
 }
 
 // refusal returns the negative answer for an error that is a decision.

@@ -56,6 +56,9 @@ const (
 
 // Access decides changes. *authz.Authorizer implements it.
 type Access interface {
+	// EarlyReview refuses a change of which only the kind and maybe the name are
+	// known, where Admit would whatever the content. The error is that of Admit.
+	EarlyReview(ctx context.Context, access resource.Access, key resource.Key) error
 	// Admit decides whether the principal of ctx may make a change. The error is
 	// an *rpcerr.Error; of code Denied it is an answer, of any other code none.
 	Admit(ctx context.Context, c authz.Change) (authz.Admission, error)

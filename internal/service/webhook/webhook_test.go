@@ -175,7 +175,7 @@ func TestRecordedReviews(t *testing.T) {
 		{review: "create-default-mesh", rule: "§1.2: no mesh is default"},
 		{review: "create-in-namespace", rule: "§1.1: a namespace is no part of the identity"},
 		{review: "create-invalid", rule: "§1.2: strict", code: 422, message: []string{"TrafficPermission/default/web", "unknown field `destination`; did you mean `destinations`?"}},
-		{review: "create-invalid-without-access", rule: "§1.2: decoded before decided", code: 422, message: []string{"sources", "destinations"}},
+		{review: "create-invalid-without-access", rule: "§6: who may write none of the kind is told before anything is decoded", code: 403, message: []string{`missing: CREATE on TrafficPermission "web"`}},
 		{review: "create-unknown-kind", rule: "§1.2: a kind of this group that is not ours", code: 422, message: []string{`unknown kind "ZoneIngress"`}},
 		{review: "update-moves-mesh", rule: "§1.1: the mesh is part of the identity", code: 422, message: []string{"TrafficPermission/default/web-to-backend", "delete it and create it anew"}},
 		{review: "update-moves-mesh-denied", rule: "§6.4: access goes before that", code: 403, message: []string{"as it is stored"}},
@@ -430,6 +430,8 @@ type failing struct{ err error }
 func (f failing) Admit(context.Context, authz.Change) (authz.Admission, error) {
 	return authz.Admission{}, f.err
 }
+
+func (failing) EarlyReview(context.Context, resource.Access, resource.Key) error { return nil }
 
 func TestAFailureIsNoDenial(t *testing.T) {
 	c := config(t, world(t))
