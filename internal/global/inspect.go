@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 
@@ -248,11 +249,15 @@ func zoneTimeout(ctx context.Context) time.Duration {
 // merge puts the answers of several zones together. It holds at the oldest
 // revision among them.
 func merge(found []zoneAnswer, join func([]answer.Part) ([]byte, []answer.Rejected, error), notes []string) (*meridianv1.InspectResponse, error) {
+	found, left := fitting(found, maxMerged)
 	asOf := found[0].response.GetAsOf()
 	parts := make([]answer.Part, len(found))
 	for i, r := range found {
 		parts[i] = answer.Part{Zone: r.zone, JSON: r.response.GetJson()}
 		asOf = min(asOf, r.response.GetAsOf())
+	}
+	for _, r := range left {
+		notes = append(notes, fmt.Sprintf("zone %q is not in this answer, which would be too large: it sent %d bytes; ask it alone, with --zone", r.zone, len(r.response.GetJson())))
 	}
 	joined, rejected, err := join(parts)
 	if err != nil {
@@ -262,6 +267,32 @@ func merge(found []zoneAnswer, join func([]answer.Part) ([]byte, []answer.Reject
 		notes = append(notes, fmt.Sprintf("zone %q is not in this answer: what it sent cannot be read: %s", r.Zone, r.Err))
 	}
 	return &meridianv1.InspectResponse{Json: joined, AsOf: asOf, Notes: notes}, nil
+}
+
+// maxMerged bounds the answers that are put together, in bytes: one message takes
+// them.
+const maxMerged = 16 << 20
+
+// fitting returns the answers that have at most so many bytes together, at least
+// one: those that are left out are the largest.
+func fitting(found []zoneAnswer, most int) (fit, left []zoneAnswer) {
+	size := 0
+	for _, r := range found {
+		size += len(r.response.GetJson())
+	}
+	fit = slices.Clone(found)
+	for size > most && len(fit) > 1 {
+		largest := 0
+		for i, r := range fit {
+			if len(r.response.GetJson()) > len(fit[largest].response.GetJson()) {
+				largest = i
+			}
+		}
+		size -= len(fit[largest].response.GetJson())
+		left = append(left, fit[largest])
+		fit = slices.Delete(fit, largest, largest+1)
+	}
+	return fit, left
 }
 
 func names(found []zoneAnswer) []string {

@@ -205,3 +205,22 @@ func TestAnswersOfSeveralZonesArePutTogether(t *testing.T) {
 		{"name": "dp-east", "zone": "east", "attachments": []}, {"name": "dp-west", "zone": "west", "attachments": []}], "conditions": []}`,
 		string(r.GetJson()))
 }
+
+// A zone that sends more than an answer may have is left out, and the others are
+// shown.
+func TestALargeAnswerOfOneZoneSpoilsNoOther(t *testing.T) {
+	small := `{"items": [{"mesh": "default", "name": "web-1", "zone": "east", "inbounds": []}]}`
+	s := zonesThat(func(zone resource.ZoneName) (string, uint64, error) {
+		if zone == "west" {
+			return `{"items": []}` + strings.Repeat(" ", maxMerged), 7, nil
+		}
+		return small, 9, nil
+	}, "east", "west")
+	question := &meridianv1.InspectRequest{Question: &meridianv1.InspectRequest_Dataplanes{Dataplanes: &meridianv1.DataplanesQuestion{}}}
+	r, err := s.Inspect(t.Context(), question)
+	require.NoError(t, err)
+	require.Contains(t, string(r.GetJson()), "web-1")
+	require.Equal(t, uint64(9), r.GetAsOf())
+	require.Len(t, r.GetNotes(), 1)
+	require.Contains(t, r.GetNotes()[0], `zone "west" is not in this answer, which would be too large: it sent 16777229 bytes; ask it alone, with --zone`)
+}

@@ -1,7 +1,6 @@
 package zonesync
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -23,7 +22,7 @@ var ErrZoneBusy = errors.New("too many questions wait for the zone")
 
 const (
 	maxPendingAsks = 64
-	// maxAnswer bounds an answer, in bytes.
+	// maxAnswer bounds the answers of a zone that are arriving, together, in bytes.
 	maxAnswer = 64 << 20
 )
 
@@ -67,6 +66,7 @@ type askQueue struct {
 	last    uint64
 	unsent  []*syncv1.Ask
 	pending map[uint64]*pendingAsk
+	held    int   // bytes of answers in pending
 	gone    error // set when the stream has ended
 }
 
@@ -93,7 +93,15 @@ func (c *conn) ask(a *syncv1.Ask) (*pendingAsk, error) {
 func (c *conn) forget(id uint64) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	delete(c.asks.pending, id)
+	c.asks.drop(id)
+}
+
+// drop takes a question out of those that wait.
+func (q *askQueue) drop(id uint64) {
+	if p := q.pending[id]; p != nil {
+		q.held -= len(p.answer)
+		delete(q.pending, id)
+	}
 }
 
 // next takes the next question whose caller still waits, or nil.
@@ -114,31 +122,37 @@ func (q *askQueue) answer(a *syncv1.Answer) {
 	if p == nil {
 		return // forgotten
 	}
-	if len(p.answer)+len(a.Part) > maxAnswer {
-		p.err = status.Errorf(codes.ResourceExhausted, "the zone's answer is larger than %d bytes", maxAnswer)
-		q.finish(a.Id, p)
+	if q.held+len(a.Part) > maxAnswer {
+		q.finish(a.Id, nil, status.Errorf(codes.ResourceExhausted, "the zone's answers are larger than %d bytes together: ask for less at once", maxAnswer))
 		return
 	}
 	p.answer = append(p.answer, a.Part...)
-	if !a.Last {
-		return
+	q.held += len(a.Part)
+	switch {
+	case !a.Last:
+	case a.Error != "" || a.Code != 0:
+		code := codes.Code(a.Code)
+		if code == codes.OK || code > codes.Unauthenticated {
+			code = codes.Unknown
+		}
+		q.finish(a.Id, nil, status.Error(code, claim(a.Error, maxClaim)))
+	default:
+		q.finish(a.Id, p.answer, nil)
 	}
-	if a.Error != "" || a.Code != 0 {
-		p.answer, p.err = nil, status.Error(cmp.Or(codes.Code(a.Code), codes.Unknown), a.Error)
-	}
-	q.finish(a.Id, p)
 }
 
-func (q *askQueue) finish(id uint64, p *pendingAsk) {
-	delete(q.pending, id)
+// finish answers a question that waits.
+func (q *askQueue) finish(id uint64, answer []byte, err error) {
+	p := q.pending[id]
+	q.drop(id)
+	p.answer, p.err = answer, err
 	close(p.done)
 }
 
 // fail answers everything that waits.
 func (q *askQueue) fail(err error) {
 	q.gone, q.unsent = err, nil
-	for id, p := range q.pending {
-		p.answer, p.err = nil, err
-		q.finish(id, p)
+	for id := range q.pending {
+		q.finish(id, nil, err)
 	}
 }

@@ -99,7 +99,7 @@ func (s *Server) instances(now time.Time, applied func(*instance) bool) []Instan
 			in := r.zones[zone][id]
 			out = append(out, Instance{
 				Zone: zone, ID: id, Server: s.cfg.Name, Lease: in.lease, Connected: in.conn != nil, Quiet: now.Sub(in.lastSeen),
-				Epoch: in.epoch, Revision: in.acked, Lag: s.feed.lag(in.acked, in.epoch), LastError: in.lastError,
+				Epoch: in.epoch, Revision: in.acked, Lag: s.feed.lag(in.acked, in.epoch), LastError: in.problem(),
 				Version: in.version, Authorities: in.authorities,
 				Quarantined: slices.SortedFunc(maps.Values(in.quarantined), func(a, b Quarantined) int { return a.Key.Compare(b.Key) }),
 				Applied:     applied != nil && applied(in),

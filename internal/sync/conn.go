@@ -6,10 +6,8 @@ import (
 	"errors"
 	"fmt"
 	"slices"
-	"strings"
 	"sync"
 	"time"
-	"unicode"
 
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
@@ -164,6 +162,9 @@ func (c *conn) leave() {
 	c.mu.Unlock()
 	if joined {
 		err = c.server.registry.leave(zone, c, err, c.server.cfg.Store.View().Epoch(), time.Now())
+		if refused := (*fenceError)(nil); errors.As(err, &refused) && refused.reason == syncv1.FenceReason_FENCE_REASON_NOT_ADMITTED {
+			c.server.forgetDeleted(zone) // which may have been the reason
+		}
 		c.server.cfg.Logger.Info("zone disconnected", "zone", zone, "instance", id, "reason", err)
 	}
 }
@@ -216,8 +217,8 @@ func (c *conn) hello(h *syncv1.Hello, now time.Time) error {
 	if h.Zone == "" || h.Instance == "" {
 		return fencef(syncv1.FenceReason_FENCE_REASON_PROTOCOL, "a Hello without zone or instance")
 	}
-	if strings.ContainsFunc(h.Instance, func(r rune) bool { return !unicode.IsPrint(r) }) {
-		return fencef(syncv1.FenceReason_FENCE_REASON_PROTOCOL, "the name of the instance has characters that do not print: %q", h.Instance)
+	if err := checkInstance(h.Instance); err != nil {
+		return fencef(syncv1.FenceReason_FENCE_REASON_PROTOCOL, "%v", err)
 	}
 	if c.joined && (zone != c.zone || h.Instance != c.id) {
 		return fencef(syncv1.FenceReason_FENCE_REASON_PROTOCOL, "a stream cannot change its zone")
@@ -236,7 +237,7 @@ func (c *conn) hello(h *syncv1.Hello, now time.Time) error {
 		if older != nil {
 			older.end(fencef(syncv1.FenceReason_FENCE_REASON_REPLACED, "a newer connection of this instance took over"))
 		}
-		c.server.cfg.Logger.Info("zone connected", "zone", zone, "instance", h.Instance, "revision", h.FromRevision, "version", h.Version)
+		c.server.cfg.Logger.Info("zone connected", "zone", zone, "instance", h.Instance, "revision", h.FromRevision, "version", claim(h.Version, maxVersion))
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"maps"
-	"strings"
 	"sync"
 	"time"
 
@@ -32,15 +31,9 @@ const (
 	ZoneOffline ZoneState = "offline"
 )
 
-const (
-	// staleAfter is how long a connected zone may be silent; it says something
-	// every second.
-	staleAfter = 5 * time.Second
-	// maxQuarantined bounds the quarantine reports kept per instance.
-	maxQuarantined = 10_000
-	// maxVersion and maxDigest bound what a zone says of itself, in bytes.
-	maxVersion, maxDigest = 64, 64
-)
+// staleAfter is how long a connected zone may be silent; it says something
+// every second.
+const staleAfter = 5 * time.Second
 
 // ZoneStatus is what servers know of a zone that connected to them. It is soft
 // state: gone when they restart.
@@ -85,6 +78,9 @@ type instance struct {
 	version     string
 	authorities string
 	quarantined map[resource.Key]Quarantined
+	// unlisted counts reports of resources that were not accepted, beyond those
+	// that are kept.
+	unlisted int
 }
 
 func newRegistry() *registry {
@@ -94,14 +90,6 @@ func newRegistry() *registry {
 func (r *registry) wakeLocked() {
 	close(r.wake)
 	r.wake = make(chan struct{})
-}
-
-// clip cuts a text to at most n bytes of whole characters.
-func clip(text string, n int) string {
-	if len(text) > n {
-		text = text[:n]
-	}
-	return strings.ToValidUTF8(text, "")
 }
 
 // changed is closed at the next change. Take it before reading.
@@ -129,7 +117,10 @@ func (r *registry) join(zone resource.ZoneName, c *conn, h *syncv1.Hello, now ti
 	}
 	// What is gone is remembered only until the zone is back.
 	maps.DeleteFunc(instances, func(_ string, in *instance) bool { return in.conn == nil })
-	in := &instance{conn: c, lease: h.Lease, lastSeen: now, version: clip(h.Version, maxVersion), quarantined: map[resource.Key]Quarantined{}}
+	if instances[h.Instance] == nil && len(instances) >= maxInstances {
+		return nil, fencef(syncv1.FenceReason_FENCE_REASON_NOT_ADMITTED, "zone %s has %d connected instances, the limit for one zone: stop some of them", zone, maxInstances)
+	}
+	in := &instance{conn: c, lease: h.Lease, lastSeen: now, version: claim(h.Version, maxVersion), quarantined: map[resource.Key]Quarantined{}}
 	if h.Epoch != nil {
 		in.epoch, in.acked = epochFrom(h.Epoch), resource.Revision(h.FromRevision)
 	}
@@ -198,24 +189,27 @@ func (r *registry) acknowledge(zone resource.ZoneName, c *conn, a *syncv1.Ack, n
 	if in == nil {
 		return
 	}
-	in.lastSeen, in.lastError = now, a.Error
-	if authorities := clip(a.Authorities, maxDigest); in.authorities != authorities {
+	in.lastSeen, in.lastError = now, claim(a.Error, maxClaim)
+	if authorities := claim(a.Authorities, maxDigest); in.authorities != authorities {
 		in.authorities = authorities
 		r.wakeLocked()
 	}
 	for _, n := range a.Nacks {
-		key := resource.Key{Kind: resource.Kind(n.Kind), Mesh: resource.MeshName(n.Mesh), Name: n.Name}
-		if n.Cleared {
-			delete(in.quarantined, key)
-		} else if len(in.quarantined) < maxQuarantined {
-			in.quarantined[key] = Quarantined{Key: key, Version: n.Version, Message: n.Message}
-		}
+		in.report(n)
 	}
 	epoch, acked := epochFrom(a.Epoch), resource.Revision(a.Revision)
 	if in.epoch != epoch || in.acked != acked {
 		in.epoch, in.acked = epoch, acked
 		r.wakeLocked()
 	}
+}
+
+// forget drops what is known of zones that are no more.
+func (r *registry) forget(gone func(resource.ZoneName) bool) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	maps.DeleteFunc(r.zones, func(zone resource.ZoneName, _ map[string]*instance) bool { return gone(zone) })
+	r.wakeLocked()
 }
 
 // best is the connection to ask: of the most advanced instance in an epoch, or of

@@ -131,6 +131,7 @@ func (s *Server) follow(ctx context.Context) error {
 			s.feed.reset(v)
 			at = s.cfg.Store.Follow(v)
 			s.readmit()
+			s.registry.forget(s.deleted)
 			continue
 		}
 		if err != nil {
@@ -150,6 +151,9 @@ func (s *Server) take(batches []store.Batch) error {
 		}
 		for _, c := range b.Changes {
 			admission = admission || s.cfg.Admission(c.Key().Kind)
+			if c.Key().Kind == resource.KindZone && c.After == nil {
+				s.forgetDeleted(resource.ZoneName(c.Key().Name))
+			}
 		}
 	}
 	if admission {
@@ -160,6 +164,17 @@ func (s *Server) take(batches []store.Batch) error {
 		return fmt.Errorf("the feed's digest at revision %d is not the store's", at.head)
 	}
 	return nil
+}
+
+// deleted reports whether there is no such zone any more.
+func (s *Server) deleted(zone resource.ZoneName) bool {
+	_, ok := s.cfg.Store.View().Get(resource.Key{Kind: resource.KindZone, Name: string(zone)})
+	return !ok
+}
+
+// forgetDeleted forgets what is known of a zone that was deleted.
+func (s *Server) forgetDeleted(zone resource.ZoneName) {
+	s.registry.forget(func(name resource.ZoneName) bool { return name == zone && s.deleted(zone) })
 }
 
 // readmit has every stream ask for admission again.

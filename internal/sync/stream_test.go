@@ -336,6 +336,32 @@ func TestDisabledZoneIsCutOff(t *testing.T) {
 
 // TestStalledReaderDelaysNoOther is L4 and the progress watchdog: a zone that
 // does not read is cut off after a minute, and meanwhile delays no other.
+// Nothing is kept of a zone that was deleted, connected or not.
+func TestADeletedZoneIsForgotten(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := newCluster(t)
+		key := func(zone string) resource.Key { return resource.Key{Kind: zoneKind, Name: zone} }
+		c.write(put(key("east"), `{}`), put(key("west"), `{}`))
+		east, west := c.zone("east", t.TempDir()), c.zone("west", t.TempDir())
+		c.synced(east)
+		c.synced(west)
+		west.stop()
+		synctest.Wait()
+		require.Len(t, c.server.Zones(), 2, "one is away, and remembered")
+
+		other := "another"
+		c.admit.Store(&other)
+		c.write(store.Delete(key("east")), store.Delete(key("west")))
+		synctest.Wait()
+		<-time.After(time.Minute)
+		require.False(t, east.client.Status().Connected)
+		require.Empty(t, c.server.Zones())
+		require.Empty(t, c.server.registry.zones)
+		east.stop()
+		c.stop()
+	})
+}
+
 func TestStalledReaderDelaysNoOther(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := newCluster(t)

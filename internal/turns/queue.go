@@ -124,7 +124,7 @@ func (q *Queue) beginLocked(who Caller, bytes int64) (c *caller, p *piece, err e
 		q.callers[who] = c
 	}
 	p = &piece{bytes: bytes, turn: make(chan struct{})}
-	if c.pieces.Len() == 0 && (bytes <= Small || q.queuedLarge == 0) && q.slotLocked(c) && q.roomLocked(p) {
+	if c.pieces.Len() == 0 && (bytes <= Small || q.queuedLarge == 0) && q.slotLocked(c) && q.spaceLocked(p) {
 		q.startLocked(c, p)
 		return c, p, nil
 	}
@@ -179,14 +179,14 @@ func (q *Queue) refusalLocked(c *caller) error {
 	return nil
 }
 
-// slotLocked reports whether a caller may have one more piece run, roomLocked
-// whether the large requests leave room for it.
+// slotLocked reports whether a caller may have one more piece run, spaceLocked
+// whether the large requests leave space for it.
 func (q *Queue) slotLocked(c *caller) bool {
 	l, r := &q.limits, &q.running
 	return r.all < l.AtOnce && c.running < l.PerCaller && (c.Known || r.unauthenticated < l.Unauthenticated)
 }
 
-func (q *Queue) roomLocked(p *piece) bool {
+func (q *Queue) spaceLocked(p *piece) bool {
 	l, r := &q.limits, &q.running
 	return p.bytes <= Small || r.large == 0 || r.large < l.Large && r.largeBytes+p.bytes <= l.LargeBytes
 }
@@ -229,7 +229,7 @@ func (q *Queue) finishLocked(c *caller, bytes int64) {
 		p := first.Value.(*piece)
 		switch {
 		case !q.slotLocked(c):
-		case p.bytes > Small && !(passed && q.roomLocked(p)):
+		case p.bytes > Small && !(passed && q.spaceLocked(p)):
 			passed = false
 		default:
 			c.pieces.Remove(first)

@@ -24,7 +24,7 @@ func NewServer() *Turns {
 }
 
 // Hold answers a request of so many bytes, with what it is decoded into in memory.
-// A large one waits until there is room. Errors are those of Queue.Do.
+// A large one waits until there is space. Errors are those of Queue.Do.
 func (t *Turns) Hold(ctx context.Context, bytes int64, answer func() error) error {
 	if bytes <= Small {
 		return answer()

@@ -84,7 +84,7 @@ func allocated(f func()) uint64 {
 	return after.TotalAlloc - before.TotalAlloc
 }
 
-var nobody = authn.WithPrincipal(context.Background(), authn.UserPrincipal("nobody", nil))
+var roleless = authn.WithPrincipal(context.Background(), authn.UserPrincipal("roleless", nil))
 
 // authPolicy returns a policy with many conditions' worth of text.
 func authPolicy(name, when string) *meridianv1.Resource {
@@ -99,7 +99,7 @@ func TestWhoHoldsNothingIsRefusedEarly(t *testing.T) {
 	part := func(i int) *meridianv1.ApplyRequest {
 		return &meridianv1.ApplyRequest{RequestId: "1", Resources: []*meridianv1.Resource{authPolicy(fmt.Sprint("p", i), strings.Repeat("true||", 500)+"true")}}
 	}
-	for name, user := range map[string]context.Context{"no role": nobody, "other kinds": bob} {
+	for name, user := range map[string]context.Context{"no role": roleless, "other kinds": bob} {
 		t.Run(name, func(t *testing.T) {
 			s := &applies{ctx: user}
 			for i := range 100 {
@@ -115,7 +115,7 @@ func TestWhoHoldsNothingIsRefusedEarly(t *testing.T) {
 			require.Less(t, bytes, uint64(1<<20))
 		})
 	}
-	// What is allowed in the first message does not open the door to the others.
+	// What is allowed in the first message does not admit the others.
 	s := &applies{ctx: bob, messages: []*meridianv1.ApplyRequest{
 		{RequestId: "2", Resources: []*meridianv1.Resource{permission("a", "backend")}}, part(0), part(1), part(2), part(3),
 	}}
@@ -141,7 +141,7 @@ func TestUnknownKinds(t *testing.T) {
 		}
 		return []*meridianv1.ApplyRequest{req}
 	}
-	requireCode(t, c.Apply(&applies{ctx: nobody, messages: batch(9000)}), rpcerr.Denied, "MeshTrafficPermision0", "and 8995 more resources")
+	requireCode(t, c.Apply(&applies{ctx: roleless, messages: batch(9000)}), rpcerr.Denied, "MeshTrafficPermision0", "and 8995 more resources")
 	var err error
 	bytes := allocated(func() { err = c.Apply(&applies{ctx: bob, messages: batch(9000)}) })
 	e := requireCode(t, err, rpcerr.Invalid, "did you mean MeshTrafficPermission?")
@@ -150,7 +150,7 @@ func TestUnknownKinds(t *testing.T) {
 	long := strings.Repeat("x", 1<<20)
 	e = requireCode(t, c.Apply(&applies{ctx: bob, messages: []*meridianv1.ApplyRequest{{RequestId: "2", Resources: []*meridianv1.Resource{{Kind: long, Mesh: long, Name: long}}}}}), rpcerr.Invalid)
 	require.Less(t, len(e.Message)+len(e.Violations[0].Description), 2048)
-	e = requireCode(t, c.Apply(&applies{ctx: nobody, messages: []*meridianv1.ApplyRequest{{RequestId: "2", Resources: []*meridianv1.Resource{{Kind: long, Mesh: long, Name: long}}}}}), rpcerr.Denied)
+	e = requireCode(t, c.Apply(&applies{ctx: roleless, messages: []*meridianv1.ApplyRequest{{RequestId: "2", Resources: []*meridianv1.Resource{{Kind: long, Mesh: long, Name: long}}}}}), rpcerr.Denied)
 	require.Less(t, len(e.Message), 2048)
 }
 
@@ -223,16 +223,16 @@ func TestRefusedExpressionsLeaveNothing(t *testing.T) {
 	var before, after runtime.MemStats
 	runtime.GC()
 	runtime.ReadMemStats(&before)
-	attack(nobody)
+	attack(roleless)
 	runtime.ReadMemStats(&after)
 	require.Zero(t, c.decoded)
 	require.Less(t, after.TotalAlloc-before.TotalAlloc, uint64(8<<20), "bytes allocated for who holds nothing")
 
 	// Who may write some of them is refused for the content, after it was compiled.
 	c.must("editor", message("AccessRole", "", "editor", `{"rules": [{"types": ["AuthPolicy"], "access": ["CREATE"], "when": [{"targetRef": {"kind": "HTTPRoute", "name": "mine"}}]}]}`),
-		message("AccessRoleBinding", "", "nobody", `{"subjects": [{"type": "User", "name": "nobody"}], "roles": ["editor"]}`))
+		message("AccessRoleBinding", "", "roleless", `{"subjects": [{"type": "User", "name": "roleless"}], "roles": ["editor"]}`))
 	decoded := c.decoded
-	attack(nobody)
+	attack(roleless)
 	require.Equal(t, 24*16, c.decoded-decoded)
 	runtime.GC()
 	runtime.ReadMemStats(&after)
