@@ -9,6 +9,9 @@ type Condition struct {
 	Status  string `json:"status"` // "True" or "False"
 	Reason  string `json:"reason"`
 	Message string `json:"message"`
+	// RouteKind is set in answers about a name that an HTTPRoute and a GRPCRoute
+	// share: of which of them the condition is.
+	RouteKind resource.Kind `json:"routeKind,omitempty"`
 }
 
 // Conditioner is a Follower that knows the conditions of policies.

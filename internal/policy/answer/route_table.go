@@ -132,7 +132,11 @@ func renderConditions(p *printer, conditions []policy.Condition) {
 	}
 	t := texttable.New("", "CONDITION", "STATUS", "REASON", "MESSAGE")
 	for _, c := range conditions {
-		t.Add(c.Type, c.Status, c.Reason, c.Message)
+		of := c.Type
+		if c.RouteKind != "" {
+			of += " of the " + string(c.RouteKind)
+		}
+		t.Add(of, c.Status, c.Reason, c.Message)
 	}
 	p.table(t)
 	p.line("")

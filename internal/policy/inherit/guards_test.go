@@ -129,3 +129,21 @@ func TestReferencesStayInTheirNamespace(t *testing.T) {
 	require.Empty(t, origins("r"))
 	require.Equal(t, "TargetNotFound", conditionsOf(t, x, "AuthPolicy", "lost.infra")[0].Reason)
 }
+
+// §5.8: routes of two kinds that share a name have conditions of their own.
+func TestConditionsOfRoutesThatShareAName(t *testing.T) {
+	policy := build(t, "AuthPolicy", "p", `{`+ofRoute+`, "rules": {"authentication": {"a": 1}}}`)
+	told := func(more ...*resource.Resource) map[resource.Kind]string {
+		state, ok := indexOf(t, append(append(world(t), policy), more...)...).Route("default", "r")
+		require.True(t, ok)
+		reasons := map[resource.Kind]string{}
+		for _, c := range state.Conditions {
+			require.NotContains(t, reasons, c.RouteKind)
+			reasons[c.RouteKind] = c.Reason
+		}
+		return reasons
+	}
+	require.Equal(t, map[resource.Kind]string{"": "Affected"}, told())
+	require.Equal(t, map[resource.Kind]string{"HTTPRoute": "Affected", "GRPCRoute": "Unaffected"},
+		told(build(t, "GRPCRoute", "r", `{"parentRefs": [{"name": "g"}]}`)))
+}

@@ -20,12 +20,22 @@ func (x *Index) Route(name resource.MeshName, route string) (policy.RouteState, 
 	}
 	state := policy.RouteState{Paths: []policy.PathRules{}, Conditions: []policy.Condition{}}
 	var legs []*leg
+	kinds := 0
 	for _, kind := range routeKinds {
 		key := resource.Key{Kind: kind, Mesh: name, Name: route}
 		if r := m.routes[key]; r != nil {
 			found = true
 			legs = append(legs, r.legs...)
-			state.Conditions = append(state.Conditions, x.targetConditionsLocked(m, key)...)
+			for _, c := range x.targetConditionsLocked(m, key) {
+				c.RouteKind = kind
+				state.Conditions = append(state.Conditions, c)
+			}
+			kinds++
+		}
+	}
+	if kinds < 2 {
+		for i := range state.Conditions {
+			state.Conditions[i].RouteKind = ""
 		}
 	}
 	slices.SortStableFunc(legs, compareLegs)
