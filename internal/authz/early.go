@@ -93,16 +93,18 @@ func (a *Authorizer) EarlyToken(ctx context.Context, access resource.Access, mes
 }
 
 // EarlyReview is Early for an object of Kubernetes: of its resource the kind is
-// known, the name where it has one, and no mesh. An object of a kind that does not
-// exist here is refused by nothing but its kind.
+// known. The name may come to include a namespace, and the mesh stands in the
+// object; the name that the key has is for the message.
 func (a *Authorizer) EarlyReview(ctx context.Context, access resource.Access, key resource.Key) error {
 	who, subject := caller(ctx)
 	rules := a.Rules(a.view())
-	known := rbac.Known{Key: key, AnyMesh: true}
+	known := rbac.Known{Key: resource.Key{Kind: key.Kind}, AnyMesh: true}
 	if rules.Could(subject, access, known) {
 		return nil
 	}
-	return denied(who, rules.Refusal(subject, access, known))
+	d := rules.Refusal(subject, access, known)
+	d.Object = clipped(key)
+	return denied(who, d)
 }
 
 // Unauthenticated refuses callers without credentials where no role is bound to

@@ -14,6 +14,7 @@ import (
 	"path/filepath"
 	"runtime"
 	"strings"
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -396,10 +397,16 @@ func TestSlowReviewsOfOneClient(t *testing.T) {
 					s.Handler().ServeHTTP(w, r)
 					return w
 				}
-				codes := map[int]int{}
+				var mu sync.Mutex
+				codes := map[int]int{} // guarded by mu
 				const flood = 2 * waitingEach
 				for range flood {
-					go func() { codes[ask("flood", test.from).Code]++ }()
+					go func() {
+						code := ask("flood", test.from).Code
+						mu.Lock()
+						defer mu.Unlock()
+						codes[code]++
+					}()
 					synctest.Wait()
 				}
 				require.Equal(t, flood-waitingEach-perProcessor*runtime.GOMAXPROCS(0)/2, codes[http.StatusTooManyRequests])
