@@ -41,7 +41,7 @@ type Node interface {
 type Writer struct {
 	Node
 	log *Log
-	// unknown is the error that leaves open what became of a write.
+	// unknown is the error that says that the outcome of a write is unknown.
 	unknown error
 	server  string
 	now     func() time.Time

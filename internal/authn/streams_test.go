@@ -99,7 +99,7 @@ func TestNothingPassesAnEndedStream(t *testing.T) {
 	require.Equal(t, 1, stream.sent)
 }
 
-// The stream of a zone ends when its token expires; whether it is admitted for as
+// The stream of a zone ends when its token expires; whether it is authorized for as
 // long as that is not asked here.
 func TestAZonesStreamEndsWithItsToken(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

@@ -566,28 +566,28 @@ func TestRulesAreCompiledOnce(t *testing.T) {
 
 // Both packages know the group by which rights are insisted on.
 func TestMethodsByTokenType(t *testing.T) {
-	admit := authz.AuthorizeMethods(map[string]token.Use{"zones.Sync": token.ForZone, "servers.Join": token.ForServer})
+	allow := authz.AuthorizeMethods(map[string]token.Use{"zones.Sync": token.ForZone, "servers.Join": token.ForServer})
 	user, zone := authn.UserPrincipal("bob", nil), authn.Principal{Source: authn.FromToken, Token: &token.Token{Key: token.KeyID{Use: token.ForZone}, Zone: "east"}}
 	server := authn.Principal{Source: authn.FromToken, Token: &token.Token{Key: token.KeyID{Use: token.ForServer}}}
 	other := authn.Principal{Source: authn.FromToken, Token: &token.Token{Key: token.KeyID{Use: "dataplane-token"}}}
 	for _, p := range []authn.Principal{user, authn.Anonymous(), authn.LoopbackAdmin()} {
-		require.NoError(t, admit(p, "/admin.Admin/Apply"))
-		require.Error(t, admit(p, "/zones.Sync/Stream"))
+		require.NoError(t, allow(p, "/admin.Admin/Apply"))
+		require.Error(t, allow(p, "/zones.Sync/Stream"))
 	}
-	require.Equal(t, rpcerr.Unauthenticated, rpcerr.CodeOf(admit(authn.Anonymous(), "/zones.Sync/Stream")))
-	require.NoError(t, admit(zone, "/zones.Sync/Stream"))
-	require.True(t, rpcerr.HasReason(admit(zone, "/admin.Admin/Get"), authn.ReasonNotForZones))
-	require.True(t, rpcerr.HasReason(admit(other, "/admin.Admin/Get"), authz.ReasonNotForUsers))
-	require.True(t, rpcerr.HasReason(admit(other, "/zones.Sync/Stream"), authn.ReasonZoneOnly))
+	require.Equal(t, rpcerr.Unauthenticated, rpcerr.CodeOf(allow(authn.Anonymous(), "/zones.Sync/Stream")))
+	require.NoError(t, allow(zone, "/zones.Sync/Stream"))
+	require.True(t, rpcerr.HasReason(allow(zone, "/admin.Admin/Get"), authn.ReasonNotForZones))
+	require.True(t, rpcerr.HasReason(allow(other, "/admin.Admin/Get"), authz.ReasonNotForUsers))
+	require.True(t, rpcerr.HasReason(allow(other, "/zones.Sync/Stream"), authn.ReasonZoneOnly))
 
-	require.NoError(t, admit(server, "/servers.Join/Join"))
+	require.NoError(t, allow(server, "/servers.Join/Join"))
 	for _, p := range []authn.Principal{user, zone, other, authn.Anonymous(), authn.LoopbackAdmin()} {
-		require.Error(t, admit(p, "/servers.Join/Join"))
+		require.Error(t, allow(p, "/servers.Join/Join"))
 	}
-	require.True(t, rpcerr.HasReason(admit(zone, "/servers.Join/Join"), authn.ReasonServerOnly))
-	require.Equal(t, rpcerr.Unauthenticated, rpcerr.CodeOf(admit(authn.LoopbackAdmin(), "/servers.Join/Join")))
-	require.True(t, rpcerr.HasReason(admit(server, "/zones.Sync/Stream"), authn.ReasonZoneOnly))
-	err := admit(server, "/admin.Admin/Get")
+	require.True(t, rpcerr.HasReason(allow(zone, "/servers.Join/Join"), authn.ReasonServerOnly))
+	require.Equal(t, rpcerr.Unauthenticated, rpcerr.CodeOf(allow(authn.LoopbackAdmin(), "/servers.Join/Join")))
+	require.True(t, rpcerr.HasReason(allow(server, "/zones.Sync/Stream"), authn.ReasonZoneOnly))
+	err := allow(server, "/admin.Admin/Get")
 	require.True(t, rpcerr.HasReason(err, authn.ReasonNotForServers))
 	require.EqualError(t, err, "Access Denied: admin.Admin takes a user token, not a server token")
 }

@@ -47,7 +47,7 @@ func nonvoter(name string) raft.Server {
 	return s
 }
 
-func TestWhoIsAdmitted(t *testing.T) {
+func TestWhoIsAdded(t *testing.T) {
 	fresh := addition{name: "d", addr: "d:1", fresh: true, format: 1}
 	known := addition{name: "b", addr: "b:1", cluster: "here", format: 1}
 	as := func(a addition, change func(*addition)) addition { change(&a); return a }

@@ -25,7 +25,7 @@ const (
 	reasonUnreachable = "SERVER_UNREACHABLE"
 )
 
-// clusterService operates the servers of this global. Reading is open to every
+// clusterService operates the servers of this global. Reading is allowed to every
 // user; the rest takes membership of mesh-system:admin.
 type clusterService struct {
 	meridianv1.UnimplementedClusterServiceServer
@@ -49,7 +49,7 @@ func (s *clusterService) Members(ctx context.Context, _ *meridianv1.MembersReque
 // TransferLeadership makes another server the leader.
 func (s *clusterService) TransferLeadership(ctx context.Context, req *meridianv1.TransferLeadershipRequest) (*meridianv1.TransferLeadershipResponse, error) {
 	g := s.global
-	if err := g.admitOperation(ctx); err != nil {
+	if err := g.authorizeOperation(ctx); err != nil {
 		return nil, err
 	}
 	if err := checkTransferTarget(g.Node.Servers(), req.GetTo()); err != nil {
@@ -70,8 +70,8 @@ func (s *clusterService) TransferLeadership(ctx context.Context, req *meridianv1
 	return &meridianv1.TransferLeadershipResponse{Leader: leader}, nil
 }
 
-// admitOperation admits what is recorded and for members of mesh-system:admin.
-func (g *global) admitOperation(ctx context.Context) error {
+// authorizeOperation allows what is recorded and for members of mesh-system:admin.
+func (g *global) authorizeOperation(ctx context.Context) error {
 	if err := g.Authorizer.RequireAdmin(ctx); err != nil {
 		return err
 	}
@@ -131,7 +131,7 @@ func unknownServer(servers []consensus.Server, name string) error {
 // RemoveMember takes a server out of the cluster.
 func (s *clusterService) RemoveMember(ctx context.Context, req *meridianv1.RemoveMemberRequest) (*meridianv1.RemoveMemberResponse, error) {
 	g := s.global
-	if err := g.admitOperation(ctx); err != nil {
+	if err := g.authorizeOperation(ctx); err != nil {
 		return nil, err
 	}
 	name := req.GetName()

@@ -36,7 +36,7 @@ const backupPart = 256 << 10
 // cluster, so it takes membership of mesh-system:admin.
 func (s *clusterService) SaveSnapshot(req *meridianv1.SaveSnapshotRequest, stream grpc.ServerStreamingServer[meridianv1.SaveSnapshotResponse]) error {
 	g, ctx := s.global, stream.Context()
-	if err := g.admitOperation(ctx); err != nil {
+	if err := g.authorizeOperation(ctx); err != nil {
 		return err
 	}
 	out := &backupWriter{stream: stream}
@@ -75,7 +75,7 @@ func (w *backupWriter) Write(p []byte) (int, error) {
 // RestoreSnapshot replaces the whole state by a saved one.
 func (s *clusterService) RestoreSnapshot(stream grpc.ClientStreamingServer[meridianv1.RestoreSnapshotRequest, meridianv1.RestoreSnapshotResponse]) error {
 	g, ctx := s.global, stream.Context()
-	if err := g.admitOperation(ctx); err != nil {
+	if err := g.authorizeOperation(ctx); err != nil {
 		return err
 	}
 	first, err := stream.Recv()

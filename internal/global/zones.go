@@ -21,7 +21,7 @@ func decidesAdmission(kind resource.Kind) bool {
 	return kind == resource.KindZone || kind == resource.KindGlobalSecret || kind == resource.KindTokenRevocation
 }
 
-// authorizeZone decides whether a token admits a zone, at first and for as long
+// authorizeZone decides whether a token authorizes a zone, at first and for as long
 // as it is connected: the token must name the zone and not be revoked, and the
 // Zone must be enabled (§7.7).
 func (g *global) authorizeZone(_ context.Context, raw string, zone resource.ZoneName) error {

@@ -17,7 +17,7 @@ type Engine interface {
 	// Rules decides what one kind does on one attachment. Candidates come in no
 	// particular order, without duplicates, and are a superset of the policies
 	// that reach the attachment: the engine checks each, its type of attachment
-	// too, with Policy.Reaches or more precisely. It returns nothing when no policy applies; one rule for
+	// too, with Policy.Reaches or more precisely. It returns nothing when no policy matches; one rule for
 	// the attachment; and one more for every route of it that has rules of its
 	// own (§4.6), with Target.Attachment.Route set.
 	//

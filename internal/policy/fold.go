@@ -45,23 +45,23 @@ type Units struct {
 	// inside). 0 merges objects at every level (§4.5).
 	Depth int
 	// EmptyIsNone makes a configuration without any field count as none, so
-	// that Unless still applies after it (§5.4: "if ep has no rules").
+	// that Unless still takes effect after it (§5.4: "if ep has no rules").
 	// When false, a policy that was chosen was chosen, even if it configures
 	// nothing, as the HealthCheck of §3.7.
 	EmptyIsNone bool
 }
 
-// Fold applies steps one after the other, the most specific first, and keeps
+// Fold merges steps one after the other, the most specific first, and keeps
 // for every leaf field the policy that set it.
 //
 // It never writes to a step: its own objects are copies, while lists and opaque
 // values are shared with the steps. The zero value merges at every depth. Not
 // safe for concurrent use.
 type Fold struct {
-	units   Units
-	conf    Tree
-	fields  map[Pointer]resource.Key
-	applied int
+	units  Units
+	conf   Tree
+	fields map[Pointer]resource.Key
+	added  int // steps that took effect
 }
 
 // NewFold returns an empty fold.
@@ -70,9 +70,8 @@ func NewFold(units Units) *Fold { return &Fold{units: units} }
 // Effect is what one step did to the configuration. All pointers are of leaf
 // fields, in bytewise order.
 type Effect struct {
-	// Applied is false when the step had no say at all: an Unless that came too
-	// late.
-	Applied bool
+	// Used is false when the step had no say at all: an Unless that came too late.
+	Used bool
 	// Set are the fields whose value is now the step's.
 	Set []Pointer
 	// Lost are the fields of the step that an earlier step keeps.
@@ -83,7 +82,7 @@ type Effect struct {
 }
 
 // Conf returns the configuration so far, never nil. It is shared with the fold:
-// read it before the next Apply, or Clone it.
+// read it before the next Add, or Clone it.
 func (f *Fold) Conf() Tree {
 	if f.conf == nil {
 		f.conf = Tree{}
@@ -108,12 +107,12 @@ func (f *Fold) Started() bool {
 	if f.units.EmptyIsNone {
 		return len(f.fields) > 0
 	}
-	return f.applied > 0
+	return f.added > 0
 }
 
-// Apply takes the next step, which is less specific than all before it, and
+// Add takes the next step, which is less specific than all before it, and
 // says what it changed.
-func (f *Fold) Apply(s Step) Effect {
+func (f *Fold) Add(s Step) Effect {
 	f.Conf()
 	f.Fields()
 	e := effect{fold: f, origin: s.Origin}
@@ -130,8 +129,8 @@ func (f *Fold) Apply(s Step) Effect {
 		clear(f.conf)
 		e.fill(f.conf, s.Conf, "", f.units.Depth)
 	}
-	f.applied++
-	e.Applied = true
+	f.added++
+	e.Used = true
 	slices.Sort(e.Set)
 	slices.Sort(e.Lost)
 	slices.Sort(e.Displaced)
@@ -158,7 +157,7 @@ func (e *effect) fill(dst, src Tree, p Pointer, depth int) {
 		mine, theirs, both := bothObjects(have, v, depth)
 		switch {
 		case both:
-			e.open(mine, theirs, at)
+			e.prepare(mine, theirs, at)
 			e.fill(mine, theirs, at, deeper(depth))
 		default:
 			e.lose(v, at, depth)
@@ -178,7 +177,7 @@ func (e *effect) overlay(dst, src Tree, p Pointer, depth int) {
 		mine, theirs, both := bothObjects(have, v, depth)
 		switch {
 		case both:
-			e.open(mine, theirs, at)
+			e.prepare(mine, theirs, at)
 			e.overlay(mine, theirs, at, deeper(depth))
 		default:
 			e.clear(at)
@@ -194,9 +193,9 @@ func bothObjects(a, b any, depth int) (Tree, Tree, bool) {
 	return x, y, okX && okY
 }
 
-// open prepares an object to take members: an empty object is a leaf of its
+// prepare readies an object to take members: an empty object is a leaf of its
 // own, which ends when it is filled.
-func (e *effect) open(mine, theirs Tree, at Pointer) {
+func (e *effect) prepare(mine, theirs Tree, at Pointer) {
 	if len(mine) == 0 && len(theirs) > 0 {
 		delete(e.fold.fields, at)
 	}

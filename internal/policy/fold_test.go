@@ -115,7 +115,7 @@ func TestFold(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			fold := policy.NewFold(tt.units)
 			for i, st := range tt.steps {
-				fold.Apply(step(t, st.op, fmt.Sprintf("p%d", i), st.conf))
+				fold.Add(step(t, st.op, fmt.Sprintf("p%d", i), st.conf))
 			}
 			got, err := json.Marshal(fold.Conf())
 			require.NoError(t, err)
@@ -131,14 +131,14 @@ func TestFold(t *testing.T) {
 
 func TestFoldEffect(t *testing.T) {
 	fold := policy.NewFold(policy.Units{})
-	fold.Apply(step(t, policy.Fill, "low", `{"a":1,"h":{"x":1}}`))
-	e := fold.Apply(step(t, policy.Fill, "default", `{"a":2,"b":2,"h":{"x":2}}`))
-	require.Equal(t, policy.Effect{Applied: true, Set: []policy.Pointer{"/b"}, Lost: []policy.Pointer{"/a", "/h/x"}}, e)
-	e = fold.Apply(step(t, policy.Overlay, "override", `{"a":3,"c":3}`))
-	require.Equal(t, policy.Effect{Applied: true, Set: []policy.Pointer{"/a", "/c"}, Displaced: []policy.Pointer{"/a"}}, e)
-	e = fold.Apply(step(t, policy.Unless, "late", `{"z":4}`))
+	fold.Add(step(t, policy.Fill, "low", `{"a":1,"h":{"x":1}}`))
+	e := fold.Add(step(t, policy.Fill, "default", `{"a":2,"b":2,"h":{"x":2}}`))
+	require.Equal(t, policy.Effect{Used: true, Set: []policy.Pointer{"/b"}, Lost: []policy.Pointer{"/a", "/h/x"}}, e)
+	e = fold.Add(step(t, policy.Overlay, "override", `{"a":3,"c":3}`))
+	require.Equal(t, policy.Effect{Used: true, Set: []policy.Pointer{"/a", "/c"}, Displaced: []policy.Pointer{"/a"}}, e)
+	e = fold.Add(step(t, policy.Unless, "late", `{"z":4}`))
 	require.Equal(t, policy.Effect{Lost: []policy.Pointer{"/z"}}, e)
-	e = fold.Apply(step(t, policy.Replace, "all", `{"a":5}`))
+	e = fold.Add(step(t, policy.Replace, "all", `{"a":5}`))
 	require.Equal(t, []policy.Pointer{"/a", "/b", "/c", "/h/x"}, e.Displaced)
 }
 
@@ -242,11 +242,11 @@ func TestFoldEqualsNaiveMerge(t *testing.T) {
 		steps := drawSteps(rt)
 		fold := policy.NewFold(policy.Units{})
 		want := policy.Tree{}
-		applied := 0
+		added := 0
 		for _, s := range steps {
-			fold.Apply(s)
+			fold.Add(s)
 			switch {
-			case s.Op == policy.Unless && applied > 0:
+			case s.Op == policy.Unless && added > 0:
 				continue
 			case s.Op == policy.Fill:
 				want = naiveMerge(want, s.Conf)
@@ -255,7 +255,7 @@ func TestFoldEqualsNaiveMerge(t *testing.T) {
 			default:
 				want = copyOf(s.Conf).(policy.Tree)
 			}
-			applied++
+			added++
 		}
 		require.Equal(rt, want, fold.Conf())
 	})

@@ -53,9 +53,9 @@ type Decided struct {
 	Failed bool
 	// Reason says why it did not match: "false", or what went wrong.
 	Reason string
-	// Applied is whether the block was used: because it matched, or because it
+	// Used is whether the block was used: because it matched, or because it
 	// failed and says to apply then.
-	Applied bool
+	Used bool
 }
 
 // RouteState is everything that inherited policies do to the routes of one

@@ -29,7 +29,7 @@ type Precedence interface {
 	// Over explains why the receiver has priority over other. The zero Decision
 	// means that there is nothing to tell, as between two entries of one policy.
 	Over(other Precedence) Decision
-	// Alone explains why the receiver applies when it has no rival.
+	// Alone explains why the receiver takes effect when it has no rival.
 	Alone() Decision
 }
 
@@ -85,11 +85,11 @@ type Rule struct {
 	Warnings []string
 }
 
-// Fold applies every step, whatever its caller.
+// Fold merges every step, whatever its caller.
 func (r *Rule) Fold() *Fold {
 	f := NewFold(r.Units)
 	for _, s := range r.Steps {
-		f.Apply(s)
+		f.Add(s)
 	}
 	return f
 }

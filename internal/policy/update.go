@@ -33,7 +33,7 @@ func (m *Matcher) Update(view View, changed []resource.Key) []Touch {
 		_, existed := m.dataplanes[key]
 		u.dataplanes[key] = past{existed, u.rulesOf(key)}
 	}
-	u.apply()
+	u.run()
 	u.measure(func(o *outcome, rules []Rule) { o.after = rules })
 	touched := u.touched()
 	for _, f := range m.followers {
@@ -241,8 +241,8 @@ func (u *update) rulesOf(key resource.Key) []Rule {
 	return u.m.rulesLocked(ms, ms.subject(g, key.Name), u.m.kinds, false)
 }
 
-// apply brings the matcher to the new view.
-func (u *update) apply() {
+// run brings the matcher to the new view.
+func (u *update) run() {
 	m := u.m
 	m.view = u.view
 	for name, mesh := range u.meshes {

@@ -44,8 +44,8 @@ type trace struct {
 	// or -1.
 	beatenBy []int
 	// beat is, per step, the first step it kept or took a field from, or -1.
-	beat    []int
-	applied []bool
+	beat       []int
+	tookEffect []bool
 }
 
 func (r *Rule) trace() *trace {
@@ -53,8 +53,8 @@ func (r *Rule) trace() *trace {
 	for i, s := range r.Steps {
 		t.beatenBy = append(t.beatenBy, -1)
 		t.beat = append(t.beat, -1)
-		e := t.fold.Apply(s)
-		t.applied = append(t.applied, e.Applied)
+		e := t.fold.Add(s)
+		t.tookEffect = append(t.tookEffect, e.Used)
 		for _, leaf := range e.Displaced {
 			t.record(i, t.owner[leaf])
 			delete(t.owner, leaf)
@@ -67,7 +67,7 @@ func (r *Rule) trace() *trace {
 				t.record(j, i)
 			}
 		}
-		if j := slices.Index(t.applied, true); !e.Applied && t.beatenBy[i] < 0 && j >= 0 {
+		if j := slices.Index(t.tookEffect, true); !e.Used && t.beatenBy[i] < 0 && j >= 0 {
 			t.record(j, i)
 		}
 	}
@@ -103,9 +103,9 @@ func (t *trace) holder(leaf Pointer) int {
 }
 
 // used reports whether a step still shows in the result: it holds a field, or
-// applied without having any to hold.
+// used without having any to hold.
 func (t *trace) used(i int, holds []bool) bool {
-	return holds[i] || (t.applied[i] && len(Leaves(t.rule.Steps[i].Conf, t.rule.Units.Depth)) == 0)
+	return holds[i] || (t.tookEffect[i] && len(Leaves(t.rule.Steps[i].Conf, t.rule.Units.Depth)) == 0)
 }
 
 // Verdicts says of every policy considered whether it was used and by which
@@ -219,7 +219,7 @@ func (t *trace) field(p Pointer) FieldVerdict {
 	for i := range t.rule.Steps {
 		s := &t.rule.Steps[i]
 		bid, has := bidFor(s.Conf, p)
-		if i == w || (!has && (s.Op != Unless || t.applied[i])) {
+		if i == w || (!has && (s.Op != Unless || t.tookEffect[i])) {
 			continue
 		}
 		d := winner.Precedence.Over(s.Precedence)

@@ -29,7 +29,7 @@ type Snapshots struct {
 	damage error
 	// finishing is held while a snapshot becomes one that counts.
 	finishing sync.Mutex
-	// opening is set until raft runs: refusals apply to what raft starts from.
+	// opening is set until raft runs: refusals concern what raft starts from.
 	opening atomic.Bool
 }
 

@@ -59,22 +59,22 @@ func ConfFields(kind Kind) []FieldDoc {
 // specType is the struct type of a kind's spec.
 func specType(d *Descriptor) reflect.Type { return reflect.TypeOf(d.New()).Elem() }
 
-func appendFields(docs []FieldDoc, t reflect.Type, prefix string, open []reflect.Type) []FieldDoc {
+func appendFields(docs []FieldDoc, t reflect.Type, prefix string, outers []reflect.Type) []FieldDoc {
 	if t.Kind() != reflect.Struct {
 		return docs
 	}
-	for _, outer := range open {
+	for _, outer := range outers {
 		if outer == t { // a type inside itself: described once
 			return docs
 		}
 	}
-	open = append(open, t)
+	outers = append(outers, t)
 	for _, f := range planOf(t).fields {
 		path := prefix + f.name
 		name, inner, suffix := typeName(f.typ)
 		docs = append(docs, FieldDoc{Path: path, Type: name, Required: f.required, Enum: f.enum, Doc: f.doc})
 		if inner != nil {
-			docs = appendFields(docs, inner, path+suffix+".", open)
+			docs = appendFields(docs, inner, path+suffix+".", outers)
 		}
 	}
 	return docs

@@ -29,7 +29,7 @@ const (
 	OwnedByEach
 )
 
-// Class groups kinds by the rules that apply to them.
+// Class groups kinds by the rules that hold for them.
 type Class int
 
 const (

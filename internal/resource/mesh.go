@@ -96,7 +96,7 @@ type MeshConstraints struct {
 	DataplaneProxy *DataplaneConstraints `json:"dataplaneProxy,omitzero" doc:"Rules on the tags of dataplanes."`
 }
 
-// DataplaneConstraints admits a dataplane that meets one of the requirements
+// DataplaneConstraints accepts a dataplane that meets one of the requirements
 // and none of the restrictions.
 type DataplaneConstraints struct {
 	Requirements []TagConstraint `json:"requirements,omitzero" doc:"Tags a dataplane needs; one entry suffices."`

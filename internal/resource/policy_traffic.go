@@ -1,6 +1,6 @@
 package resource
 
-// TrafficPermission admits callers to the inbounds it matches (§3.6).
+// TrafficPermission allows callers of the inbounds it matches (§3.6).
 // It has no conf: being chosen is what it configures.
 type TrafficPermission struct {
 	ConnectionMatch

@@ -10,7 +10,7 @@ func targetRefKinds() []Descriptor {
 	}
 	return []Descriptor{
 		row(KindMeshTrafficPermission, "mesh-traffic-permissions", OnInbound, func() Spec { return new(MeshTrafficPermission) },
-			"Says which callers inbounds admit and which they deny, by the first rule that matches the caller."),
+			"Says which callers inbounds allow and which they deny, by the first rule that matches the caller."),
 		row(KindMeshTrafficRoute, "mesh-traffic-routes", OnOutbound, func() Spec { return new(MeshTrafficRoute) },
 			"Sends the traffic of outbounds elsewhere, whole, in weighted shares or by properties of HTTP requests."),
 		row(KindMeshCircuitBreaker, "mesh-circuit-breakers", OnInbound|OnOutbound, func() Spec { return new(MeshCircuitBreaker) },

@@ -19,7 +19,7 @@ const (
 
 // PermissionConf is a decision.
 type PermissionConf struct {
-	Action string `json:"action,omitzero" enum:"ALLOW|DENY|Allow|Deny" doc:"Whether the callers are admitted: ALLOW or DENY."`
+	Action string `json:"action,omitzero" enum:"ALLOW|DENY|Allow|Deny" doc:"Whether the callers are allowed: ALLOW or DENY."`
 }
 
 func (*PermissionConf) check(Path, *Report) {}

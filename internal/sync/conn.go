@@ -98,12 +98,12 @@ func (c *conn) supervise() error {
 			if time.Since(checked) < recheckEvery {
 				continue
 			}
-			if err := c.readmit(); err != nil {
+			if err := c.reauthorize(); err != nil {
 				return err
 			}
 			checked = time.Now()
 		case <-recheck:
-			if err := c.readmit(); err != nil {
+			if err := c.reauthorize(); err != nil {
 				return err
 			}
 		}
@@ -124,8 +124,8 @@ func (c *conn) stalled(now time.Time) error {
 	return c.pub.stalled(now)
 }
 
-// readmit asks whether the zone may still be connected.
-func (c *conn) readmit() error {
+// reauthorize asks whether the zone may still be connected.
+func (c *conn) reauthorize() error {
 	c.mu.Lock()
 	zone, joined := c.zone, c.joined
 	c.mu.Unlock()
@@ -133,7 +133,7 @@ func (c *conn) readmit() error {
 		return nil
 	}
 	if err := c.server.cfg.Authorize(c.stream.Context(), c.token, zone); err != nil {
-		return fencef(syncv1.FenceReason_FENCE_REASON_NOT_ADMITTED, "zone %s is no longer admitted: %v", zone, err)
+		return fencef(syncv1.FenceReason_FENCE_REASON_NOT_ADMITTED, "zone %s is no longer authorized: %v", zone, err)
 	}
 	return nil
 }
@@ -211,7 +211,7 @@ func (c *conn) take(f *syncv1.ZoneFrame, now time.Time) error {
 	return nil // from a later protocol
 }
 
-// hello admits the zone and begins, or begins again. Only the reader calls it.
+// hello authorizes the zone and begins, or begins again. Only the reader calls it.
 func (c *conn) hello(h *syncv1.Hello, now time.Time) error {
 	zone := resource.ZoneName(h.Zone)
 	if h.Zone == "" || h.Instance == "" {
@@ -228,7 +228,7 @@ func (c *conn) hello(h *syncv1.Hello, now time.Time) error {
 			if _, ok := status.FromError(err); ok {
 				return err
 			}
-			return fencef(syncv1.FenceReason_FENCE_REASON_NOT_ADMITTED, "zone %s is not admitted: %v", zone, err)
+			return fencef(syncv1.FenceReason_FENCE_REASON_NOT_ADMITTED, "zone %s is not authorized: %v", zone, err)
 		}
 		older, err := c.server.registry.join(zone, c, h, now)
 		if err != nil {

@@ -197,7 +197,7 @@ func (r *replica) welcome(w *syncv1.Welcome) error {
 		return fmt.Errorf("%w: the global chose protocol version %d", errProtocol, w.Protocol)
 	}
 	e := epochFrom(w.Epoch)
-	if err := r.admit(e, resource.Revision(w.Head)); err != nil {
+	if err := r.accept(e, resource.Revision(w.Head)); err != nil {
 		r.problem = err.Error()
 		return err
 	}
@@ -216,9 +216,9 @@ func (r *replica) welcome(w *syncv1.Welcome) error {
 	return nil
 }
 
-// admit decides whether to follow a global: the same cluster, at the same or a
+// accept decides whether to follow a global: the same cluster, at the same or a
 // later incarnation, or an earlier one that the operator has accepted.
-func (r *replica) admit(e store.Epoch, head resource.Revision) error {
+func (r *replica) accept(e store.Epoch, head resource.Revision) error {
 	switch {
 	case r.epoch == (store.Epoch{}):
 		return nil

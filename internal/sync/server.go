@@ -21,7 +21,7 @@ import (
 // errClosed means that the server is going away.
 var errClosed = errors.New("the server is shutting down")
 
-// Authorizer decides whether a token admits a zone (§7.7): nil, or the
+// Authorizer decides whether a token authorizes a zone (§7.7): nil, or the
 // reason why not. A gRPC status error reaches the zone as it is; any other one
 // as PERMISSION_DENIED.
 type Authorizer func(ctx context.Context, token string, zone resource.ZoneName) error
@@ -35,7 +35,7 @@ type ServerConfig struct {
 	Store *store.Store
 	// Synced says which kinds flow to zones.
 	Synced func(resource.Kind) bool
-	// Authorize admits a zone. It is asked again for every stream when a resource
+	// Authorize decides about a zone. It is asked again for every stream when a resource
 	// of a kind that Admission accepts changes, and once a minute.
 	Authorize Authorizer
 	Admission func(resource.Kind) bool
@@ -130,7 +130,7 @@ func (s *Server) follow(ctx context.Context) error {
 			v = s.cfg.Store.View()
 			s.feed.reset(v)
 			at = s.cfg.Store.Follow(v)
-			s.readmit()
+			s.reauthorize()
 			s.registry.forget(s.deleted)
 			continue
 		}
@@ -157,7 +157,7 @@ func (s *Server) take(batches []store.Batch) error {
 		}
 	}
 	if admission {
-		s.readmit()
+		s.reauthorize()
 	}
 	at := s.feed.position()
 	if v := s.cfg.Store.View(); v.Changed() == at.head && v.Epoch() == at.epoch && v.DigestOf(s.cfg.Synced) != at.digest {
@@ -177,8 +177,8 @@ func (s *Server) forgetDeleted(zone resource.ZoneName) {
 	s.registry.forget(func(name resource.ZoneName) bool { return name == zone && s.deleted(zone) })
 }
 
-// readmit has every stream ask for admission again.
-func (s *Server) readmit() {
+// reauthorize has every stream ask for authorization again.
+func (s *Server) reauthorize() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	close(s.recheck)
@@ -203,7 +203,7 @@ func (s *Server) Suspend(reason string) {
 	s.mu.Lock()
 	s.suspended = reason
 	s.mu.Unlock()
-	s.readmit()
+	s.reauthorize()
 }
 
 // Resume serves zones again.

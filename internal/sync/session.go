@@ -74,7 +74,7 @@ func (s *session) run(ctx context.Context) (err error) {
 	}
 	s.group.Go(func() error { return s.receive(ctx, stream) })
 	s.group.Go(func() error { return s.send(ctx, stream) })
-	s.group.Go(func() error { return s.apply(ctx) })
+	s.group.Go(func() error { return s.commit(ctx) })
 	return s.group.Wait()
 }
 
@@ -122,8 +122,8 @@ func (s *session) sendHello(ctx context.Context, h *syncv1.Hello) error {
 	return s.enqueue(ctx, &syncv1.ZoneFrame{Body: &syncv1.ZoneFrame_Hello{Hello: h}})
 }
 
-// apply owns the replica while the session lasts.
-func (s *session) apply(ctx context.Context) error {
+// commit owns the replica while the session lasts.
+func (s *session) commit(ctx context.Context) error {
 	defer s.replica.publishStatus(nil)
 	m := s.replica.machine
 	s.replica.takeAccept()

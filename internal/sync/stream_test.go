@@ -40,7 +40,7 @@ type cluster struct {
 	t      testing.TB
 	global *globalSim
 	server *Server
-	admit  atomic.Pointer[string] // the token that admits
+	valid  atomic.Pointer[string] // the token that authorizes
 	lis    atomic.Pointer[bufconn.Listener]
 	grpc   *grpc.Server
 	stop   func()
@@ -80,7 +80,7 @@ func newCluster(t testing.TB) *cluster {
 	c := &cluster{t: t, global: newGlobalSim(t, 1<<20)}
 	c.global.now = time.Now()
 	token := "secret"
-	c.admit.Store(&token)
+	c.valid.Store(&token)
 	c.start()
 	return c
 }
@@ -90,7 +90,7 @@ func (c *cluster) start() {
 	c.server = NewServer(ServerConfig{
 		Store: c.global.store, Synced: func(k resource.Kind) bool { return k == policyKind },
 		Authorize: func(_ context.Context, token string, zone resource.ZoneName) error {
-			if token != *c.admit.Load() {
+			if token != *c.valid.Load() {
 				return fmt.Errorf("the token does not name zone %s", zone)
 			}
 			return nil
@@ -314,19 +314,19 @@ func TestDisabledZoneIsCutOff(t *testing.T) {
 		z := c.zone("east", t.TempDir())
 		c.synced(z)
 		other := "another"
-		c.admit.Store(&other)
+		c.valid.Store(&other)
 		began := time.Now()
 		c.write(put(resource.Key{Kind: zoneKind, Name: "east"}, `{"enabled":false}`))
 		synctest.Wait()
 		require.Less(t, time.Since(began), time.Second)
 		require.False(t, z.client.Status().Connected)
-		require.Contains(t, z.client.Status().LastError, "no longer admitted")
-		require.Contains(t, c.state("east").LastError, "no longer admitted")
+		require.Contains(t, z.client.Status().LastError, "no longer authorized")
+		require.Contains(t, c.state("east").LastError, "no longer authorized")
 		<-time.After(time.Minute)
-		require.Contains(t, z.client.Status().LastError, "is not admitted: the token does not name zone east")
+		require.Contains(t, z.client.Status().LastError, "is not authorized: the token does not name zone east")
 
 		token := "secret"
-		c.admit.Store(&token)
+		c.valid.Store(&token)
 		<-time.After(backoffMost + time.Second)
 		require.True(t, z.client.Status().Connected)
 		z.stop()
@@ -350,7 +350,7 @@ func TestADeletedZoneIsForgotten(t *testing.T) {
 		require.Len(t, c.server.Zones(), 2, "one is away, and remembered")
 
 		other := "another"
-		c.admit.Store(&other)
+		c.valid.Store(&other)
 		c.write(store.Delete(key("east")), store.Delete(key("west")))
 		synctest.Wait()
 		<-time.After(time.Minute)
@@ -486,7 +486,7 @@ func TestRefusedConnections(t *testing.T) {
 		require.Equal(t, codes.DeadlineExceeded, last(nil), "no Hello")
 		require.Equal(t, codes.PermissionDenied, last(&syncv1.Hello{Protocol: 1, Zone: "east", Instance: "i"}), "no token")
 		empty := ""
-		c.admit.Store(&empty)
+		c.valid.Store(&empty)
 		require.Equal(t, codes.InvalidArgument, last(&syncv1.Hello{Protocol: 1}), "no zone")
 		require.Equal(t, codes.InvalidArgument, last(&syncv1.Hello{Protocol: 1, Zone: "east", Instance: "\x1b[2J"}), "a name that acts on terminals")
 		require.Equal(t, codes.FailedPrecondition, last(&syncv1.Hello{Protocol: 9, MinProtocol: 9, Zone: "east", Instance: "i"}))

@@ -353,7 +353,7 @@ func TestRevocationOnEveryServer(t *testing.T) {
 	began = time.Now()
 	servers[2].mustWith("{type: Zone, name: east, enabled: false}", "apply", "-f", "-")
 	servers[0].await("east to be cut off", func() bool { return servers[0].zones()["east"].State == "disabled" })
-	east.await("the zone to be told", func() bool { return strings.Contains(east.log.String(), "no longer admitted") })
+	east.await("the zone to be told", func() bool { return strings.Contains(east.log.String(), "no longer authorized") })
 	t.Logf("the zone was cut off %s after the command to disable it began", time.Since(began))
 	servers[2].mustWith("{type: Zone, name: east, enabled: true}", "apply", "-f", "-")
 	servers[0].await("east to be connected", func() bool { return len(servers[0].zoneServers()["east"]) == 1 })
@@ -371,7 +371,7 @@ func TestRevocationOnEveryServer(t *testing.T) {
 	began = time.Now()
 	servers[2].must("tokens", "revoke", zoneToken)
 	east.await("the zone to be told", func() bool {
-		return strings.Contains(east.log.String(), `no longer admitted: the token was revoked: \"`+zoneToken)
+		return strings.Contains(east.log.String(), `no longer authorized: the token was revoked: \"`+zoneToken)
 	})
 	t.Logf("the zone was cut off %s after the command to revoke its token began", time.Since(began))
 }

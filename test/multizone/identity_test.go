@@ -177,7 +177,7 @@ func TestDeletedKeysEndWhatLivesOnThem(t *testing.T) {
 	require.Equal(t, 4, global.command("get", "meshes").code, "the bootstrap token is none any more")
 	remove("global-secret", "zone-token-signing-key-1")
 	east.await("the zone to be told", func() bool {
-		return strings.Contains(east.log.String(), `no longer admitted: the token's signing key is not known here: \"zone-token-signing-key-1`)
+		return strings.Contains(east.log.String(), `no longer authorized: the token's signing key is not known here: \"zone-token-signing-key-1`)
 	})
 	require.Contains(t, east.must("get", "meshes", "-o", "name"), "Mesh/default", "it keeps what it has")
 	select {

@@ -152,7 +152,7 @@ func storeOptions() store.Options {
 func (p *process) serve(lis raftnet.Network) {
 	w := p.s.w
 	p.zones = zonesync.NewServer(zonesync.ServerConfig{
-		Store: p.store, Synced: zonesync.SyncedKinds, Authorize: w.admit,
+		Store: p.store, Synced: zonesync.SyncedKinds, Authorize: w.authorize,
 		Admission: func(k resource.Kind) bool { return k == "Zone" },
 		Logger:    w.logger.With("server", p.s.name),
 		Servers:   w.targets,

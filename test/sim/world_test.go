@@ -153,8 +153,8 @@ func (w *world) followers() []*zone {
 	return slices.Clone(w.zones)
 }
 
-// admit decides about a zone's token.
-func (w *world) admit(_ context.Context, token string, zone resource.ZoneName) error {
+// authorize decides about a zone's token.
+func (w *world) authorize(_ context.Context, token string, zone resource.ZoneName) error {
 	if token != "zone-"+string(zone) {
 		return errors.New("the token is another zone's")
 	}

@@ -112,7 +112,7 @@ func RenderConnection(w io.Writer, a *ConnectionAnswer, form Form) error {
 	case !a.Allowed && len(a.denying()) > 0:
 		p.line("denied by %s", listed(a.denying()))
 	case !a.Allowed:
-		p.line("denied: no permission admits this caller")
+		p.line("denied: no permission allows this caller")
 	case len(a.AllowedBy) == 0:
 		p.line("allowed: no permission is required")
 	default:

@@ -114,7 +114,7 @@ func routePath(p *policy.PathRules) RoutePath {
 		Skipped: []SkippedBlock{},
 	}
 	for _, d := range p.Decided {
-		if !d.Applied {
+		if !d.Used {
 			path.Skipped = append(path.Skipped, SkippedBlock{d.Policy.Name, d.Block, "when: " + d.Reason})
 		}
 		path.When = append(path.When, whenVerdict(d))
@@ -125,7 +125,7 @@ func routePath(p *policy.PathRules) RoutePath {
 func whenVerdict(d policy.Decided) WhenVerdict {
 	v := WhenVerdict{
 		Policy: d.Policy.Name, Block: d.Block, Expression: d.Expression,
-		Value: "false", Reason: d.Reason, Applied: d.Applied,
+		Value: "false", Reason: d.Reason, Applied: d.Used,
 	}
 	switch {
 	case d.Matched:

@@ -103,14 +103,14 @@ func (a *adviser) parents(r *route, report *resource.Report) {
 			report.Warnf(at.Field("name"), "there is no Gateway %s%s", p.Name, meant(p.Name, a.objects(r.key.Mesh, resource.KindGateway)))
 			continue
 		}
-		asked, allowed, admitted := false, false, false
+		asked, allowed, accepted := false, false, false
 		g := newGateway(found)
 		listeners := g.listeners
 		for i := range listeners {
 			if asksFor(p, &listeners[i]) {
 				asked = true
 				allowed = allowed || allowsNamespace(g, &listeners[i], r)
-				admitted = admitted || admits(g, &listeners[i], r)
+				accepted = accepted || accepts(g, &listeners[i], r)
 			}
 		}
 		switch {
@@ -118,7 +118,7 @@ func (a *adviser) parents(r *route, report *resource.Report) {
 			report.Warnf(at, "attaches the route to nothing: Gateway %s has no listener%s", p.Name, askedFor(p))
 		case !allowed:
 			report.Warnf(at, "attaches the route to nothing: no listener of Gateway %s%s allows routes of namespace %s; its allowedRoutes.namespaces decides", p.Name, askedFor(p), r.namespace())
-		case !admitted:
+		case !accepted:
 			report.Warnf(at, "attaches the route to nothing: no listener of Gateway %s%s takes a route of its kind and host names", p.Name, askedFor(p))
 		}
 	}

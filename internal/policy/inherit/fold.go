@@ -52,7 +52,7 @@ type dropping struct {
 type decision struct {
 	claim
 	verdict condition.Verdict
-	applied bool
+	used    bool
 }
 
 // fold reduces the chain of a path, the most specific policy first, to the
@@ -72,7 +72,7 @@ func fold(s *schema, chain []link, mayUnset bool) *outcome {
 		for j := range chain[i].blocks {
 			b := claim{link: i, block: &chain[i].blocks[j]}
 			if f.holds(b) {
-				f.apply(b)
+				f.add(b)
 			}
 		}
 		if mayUnset {
@@ -111,12 +111,12 @@ func (f *folding) holds(c claim) bool {
 	d := decision{claim: c, verdict: verdict}
 	switch verdict.Outcome {
 	case condition.Matched:
-		d.applied = true
+		d.used = true
 	case condition.Failed:
-		d.applied = c.block.onError == resource.ApplyOnError
+		d.used = c.block.onError == resource.ApplyOnError
 	}
 	f.decided = append(f.decided, d)
-	return d.applied
+	return d.used
 }
 
 // self is the effective policy below a link: the rules so far, with the metadata
@@ -139,8 +139,8 @@ func (f *folding) spec(link int) map[string]any {
 	return spec
 }
 
-// apply folds a block in and notes who gained and lost by it.
-func (f *folding) apply(c claim) {
+// add folds a block in and notes who gained and lost by it.
+func (f *folding) add(c claim) {
 	step := policy.Step{
 		Op: c.block.op, Conf: c.block.rules, Origin: f.chain[c.link].key,
 		Precedence: precedence{f.chain[c.link], c.block},
@@ -148,7 +148,7 @@ func (f *folding) apply(c claim) {
 	if c.block.name == blockDefaults {
 		step.Conf = f.withoutUnset(c)
 	}
-	e := f.fold.Apply(step)
+	e := f.fold.Add(step)
 	for _, rule := range e.Displaced {
 		f.lose(rule, f.owner[rule], c)
 		delete(f.owner, rule)

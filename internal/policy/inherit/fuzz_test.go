@@ -92,7 +92,7 @@ func FuzzWhen(f *testing.F) {
 			return
 		}
 		require.Len(t, p.Decided, 1)
-		require.Equal(t, p.Decided[0].Applied, p.Origins["authentication.a"].Name == "g")
-		require.Equal(t, p.Decided[0].Applied, p.Decided[0].Matched || p.Decided[0].Failed)
+		require.Equal(t, p.Decided[0].Used, p.Origins["authentication.a"].Name == "g")
+		require.Equal(t, p.Decided[0].Used, p.Decided[0].Matched || p.Decided[0].Failed)
 	})
 }

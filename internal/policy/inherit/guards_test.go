@@ -91,7 +91,7 @@ func TestSelfIsTheNearestBelow(t *testing.T) {
 			build(t, "AuthPolicy", "gw", `{`+ofGateway+`, "overrides": {"strategy": "merge", "when": "`+when+`", "rules": {"patterns": {"p": 1}}}}`))...)
 		decided := pathOf(t, x, "rule-1").Decided
 		require.Len(t, decided, 1)
-		require.Equal(t, want, decided[0].Applied, "%s: %s", when, decided[0].Reason)
+		require.Equal(t, want, decided[0].Used, "%s: %s", when, decided[0].Reason)
 	}
 }
 

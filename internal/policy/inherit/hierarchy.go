@@ -121,7 +121,7 @@ func (r *route) attach(gateways map[string]*gateway) {
 			asked := slices.ContainsFunc(r.parents, func(p resource.ParentRef) bool {
 				return p.ParentKind() == string(resource.KindGateway) && p.Name == name && asksFor(&p, &g.listeners[i])
 			})
-			if asked && admits(g, &g.listeners[i], r) {
+			if asked && accepts(g, &g.listeners[i], r) {
 				r.legs = append(r.legs, &leg{gateway: g, listener: i, route: r})
 			}
 		}
@@ -133,10 +133,10 @@ func asksFor(p *resource.ParentRef, l *resource.GatewayListener) bool {
 	return (p.SectionName == nil || *p.SectionName == l.Name) && (p.Port == nil || *p.Port == l.Port)
 }
 
-// admits reports whether a listener takes a route that asks for it: its
+// accepts reports whether a listener takes a route that asks for it: its
 // protocol speaks HTTP, it allows the kind, and some host name is served by
 // both, and it allows the route's namespace.
-func admits(g *gateway, l *resource.GatewayListener, r *route) bool {
+func accepts(g *gateway, l *resource.GatewayListener, r *route) bool {
 	if l.Protocol != "HTTP" && l.Protocol != "HTTPS" {
 		return false
 	}

@@ -225,7 +225,7 @@ func TestConditionInputs(t *testing.T) {
 			}))...)
 			decided := pathOf(t, x, "rule-1").Decided
 			require.Len(t, decided, 1)
-			require.Equal(t, want, decided[0].Applied, decided[0].Reason)
+			require.Equal(t, want, decided[0].Used, decided[0].Reason)
 			require.False(t, decided[0].Failed)
 			require.Equal(t, expression, decided[0].Expression)
 		})

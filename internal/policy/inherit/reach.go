@@ -84,7 +84,7 @@ func (o *outcome) told(s *schema, at policy.Path) policy.PathRules {
 func (o *outcome) toldDecision(d decision) policy.Decided {
 	return policy.Decided{
 		Policy: o.chain[d.link].key, Block: d.block.name, Expression: d.block.when.String(),
-		Matched: d.matched(), Failed: d.failed(), Reason: d.verdict.Reason, Applied: d.applied,
+		Matched: d.matched(), Failed: d.failed(), Reason: d.verdict.Reason, Used: d.used,
 	}
 }
 
@@ -183,7 +183,7 @@ func (o *outcome) fate(rule policy.Pointer, c claim) fate {
 
 // skipped reports whether a block was left out for its condition.
 func (o *outcome) skipped(c claim) bool {
-	return slices.ContainsFunc(o.decided, func(d decision) bool { return d.claim == c && !d.applied })
+	return slices.ContainsFunc(o.decided, func(d decision) bool { return d.claim == c && !d.used })
 }
 
 // Reach implements policy.Inheritance.

@@ -252,7 +252,7 @@ func short(p *policy.PathRules) string {
 	}
 	var skipped []string
 	for _, d := range p.Decided {
-		if !d.Applied {
+		if !d.Used {
 			skipped = append(skipped, strings.ToUpper(d.Policy.Name)+"."+d.Block)
 		}
 	}

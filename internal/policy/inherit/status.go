@@ -234,10 +234,10 @@ func (t *tally) add(other tally) {
 
 // failure is a condition that could not be decided on a path.
 type failure struct {
-	path    policy.Path
-	block   string
-	reason  string
-	applied bool
+	path   policy.Path
+	block  string
+	reason string
+	used   bool
 }
 
 // byPolicy is identities of rules by the label of a policy.
@@ -285,7 +285,7 @@ func (x *Index) surveyLocked(m *mesh, c *compiled) *survey {
 func (s *survey) addFailures(v visit, at int) {
 	for _, d := range v.outcome.decided {
 		if d.link == at && d.failed() {
-			s.failures = append(s.failures, failure{v.leg.path(v.rule), d.block.name, d.verdict.Reason, d.applied})
+			s.failures = append(s.failures, failure{v.leg.path(v.rule), d.block.name, d.verdict.Reason, d.used})
 		}
 	}
 }
@@ -358,7 +358,7 @@ func (s *survey) enforced() policy.Condition {
 	return c
 }
 
-// enforcedMessage composes the message from the parts that apply.
+// enforcedMessage composes the message from the parts that hold.
 func (s *survey) enforcedMessage() string {
 	var parts []string
 	add := func(what string, rules byPolicy) {
@@ -389,7 +389,7 @@ func (s *survey) failureMessage() string {
 			break
 		}
 		then := "left out"
-		if f.applied {
+		if f.used {
 			then = "applied, as onError says"
 		}
 		told = append(told, fmt.Sprintf("%s.when on %s: %s (%s)", f.block, f.path, f.reason, then))

@@ -8,7 +8,7 @@
 // matches becomes a step, the most specific first, and an atomic default, so
 // that the first one decides. Inbounds hold one step per source instead: the
 // callers are not known yet. Permissions, which have nothing to set, are merged
-// defaults: where several apply they add up.
+// defaults: where several match they add up.
 //
 // Non-goals: merging policies. An author who needs both combines them into one.
 package specificity

@@ -116,7 +116,7 @@ func (o *oracle) selecting(kind resource.Kind, dp *resource.Resource) []string {
 // forCaller lists the policies that hold for a caller on an inbound (§3.5,
 // §3.6).
 func (o *oracle) forCaller(kind resource.Kind, dp *resource.Resource, at *policy.Attachment, caller []resource.Tags) []string {
-	admits := func(c candidate) bool {
+	allows := func(c candidate) bool {
 		_, ok := score(c.r.Spec().(resource.ConnectionSpec).SourceSelectors(), caller)
 		return ok
 	}
@@ -125,12 +125,12 @@ func (o *oracle) forCaller(kind resource.Kind, dp *resource.Resource, at *policy
 	case len(all) == 0:
 		return nil
 	case o.rules == resource.KongMesh:
-		if admits(all[0]) {
+		if allows(all[0]) {
 			return []string{all[0].r.Key().Name}
 		}
 		return nil
 	case kind == "TrafficPermission":
-		return nameList(slices.DeleteFunc(all, func(c candidate) bool { return !admits(c) }))
+		return nameList(slices.DeleteFunc(all, func(c candidate) bool { return !allows(c) }))
 	default:
 		return nameList(o.ranked(kind, dp, at, caller))[:min(1, len(o.ranked(kind, dp, at, caller)))]
 	}

@@ -99,7 +99,7 @@ type bid struct {
 	rank
 	// byTime breaks ties by time (KongMesh), else by name (Kuma2020).
 	byTime bool
-	// together is set where all bids apply (§3.5).
+	// together is set where all bids take effect (§3.5).
 	together bool
 	// runnerUp is the best policy that was left out altogether, if any.
 	runnerUp *bid
@@ -177,7 +177,7 @@ func (b *bid) Alone() policy.Decision {
 }
 
 func together() policy.Decision {
-	return policy.Decision{Rule: "3.5", Won: "all permissions that match apply together"}
+	return policy.Decision{Rule: "3.5", Won: "all permissions that match take effect together"}
 }
 
 func beats(n int, what string, fewer int) string {

@@ -78,7 +78,7 @@ func (w *walk) self(same string) policy.Tree {
 	apply := func(steps []placed) {
 		for i := range steps {
 			if steps[i].same == same {
-				f.Apply(steps[i].Step)
+				f.Add(steps[i].Step)
 			}
 		}
 	}

@@ -286,7 +286,7 @@ func TestBothGenerations(t *testing.T) {
 		require.NoError(t, err)
 		return a.Warnings
 	}
-	require.Equal(t, []string{"outbound backend:1: Timeout old and its successor MeshUpstreamTimeout new both apply; keep one of them"}, warnings("backend"))
+	require.Equal(t, []string{"outbound backend:1: Timeout old and its successor MeshUpstreamTimeout new both take effect; keep one of them"}, warnings("backend"))
 	require.Empty(t, warnings("other"))
 }
 

@@ -54,7 +54,7 @@ func sameAttachment(a, b *policy.Attachment) bool {
 }
 
 func meeting(old, next *policy.Rule) string {
-	pair := fmt.Sprintf("%s: %s %s and its successor %s %s both apply", &next.Attachment,
+	pair := fmt.Sprintf("%s: %s %s and its successor %s %s both take effect", &next.Attachment,
 		old.Kind, listed(old.Policies()), next.Kind, listed(next.Policies()))
 	if next.Kind == resource.KindMeshTrafficPermission {
 		return pair + "; the MeshTrafficPermission decides alone"

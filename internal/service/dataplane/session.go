@@ -33,7 +33,7 @@ type session struct {
 	ended bool
 	// done is closed then; made by the goroutine that waits for it.
 	done chan struct{}
-	// proxy is the session's place in the table, set once by admit. Its key can be
+	// proxy is the session's place in the table, set once by claim. Its key can be
 	// read without the lock after that.
 	proxy *proxy
 
