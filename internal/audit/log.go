@@ -78,6 +78,7 @@ type Log struct {
 	// refusals are the others, by name.
 	refusals   map[string]*refusals
 	checkpoint *checkpoint
+	listing    chan struct{} // of capacity 1: held by the caller of List that reads
 
 	past past // set once, by Open
 
@@ -101,7 +102,7 @@ func Open(cfg Config) (*Log, error) {
 		return nil, fmt.Errorf("make the directory of the audit log: %w", err)
 	}
 	checkpoint, note := openCheckpoint(cfg.Dir, cfg.Sign, cfg.Roots)
-	l := &Log{cfg: cfg, checkpoint: checkpoint, refusals: map[string]*refusals{}}
+	l := &Log{cfg: cfg, checkpoint: checkpoint, listing: make(chan struct{}, 1), refusals: map[string]*refusals{}}
 	notes := []string{note}
 	for _, name := range chainNames {
 		c := &chain{

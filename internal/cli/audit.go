@@ -18,7 +18,7 @@ import (
 )
 
 func newAuditCommand(a *app) *cobra.Command {
-	return newGroup("audit", "Read and verify audit logs", newAuditVerifyCommand(a))
+	return newGroup("audit", "Read and verify audit logs", newAuditListCommand(a), newAuditVerifyCommand(a))
 }
 
 func newAuditVerifyCommand(a *app) *cobra.Command {

@@ -232,16 +232,27 @@ func (d *fleet) diverged() []string {
 func (d *fleet) Ask(ctx context.Context, zone resource.ZoneName, server string, question []byte) ([]byte, error) {
 	for _, p := range d.peers() {
 		if p.name == server {
-			return forward(ctx, p, zone, question)
+			return forward(ctx, p, &peerv1.AskRequest{Zone: string(zone), Question: question})
 		}
 	}
 	return d.zones.Ask(ctx, zone, question)
 }
 
+// AskAudit is Ask for a question about the zone's audit log.
+func (d *fleet) AskAudit(ctx context.Context, zone resource.ZoneName, server string, question []byte) ([]byte, error) {
+	for _, p := range d.peers() {
+		if p.name == server {
+			return forward(ctx, p, &peerv1.AskRequest{Zone: string(zone), Audit: question})
+		}
+	}
+	return d.zones.AskAudit(ctx, zone, question)
+}
+
 // forward asks a zone through another server, which answers for its own zones
 // only.
-func forward(ctx context.Context, p peer, zone resource.ZoneName, question []byte) ([]byte, error) {
-	answer, err := peerv1.NewZoneServiceClient(p.conn).Ask(ctx, &peerv1.AskRequest{Zone: string(zone), Question: question})
+func forward(ctx context.Context, p peer, request *peerv1.AskRequest) ([]byte, error) {
+	zone := request.GetZone()
+	answer, err := peerv1.NewZoneServiceClient(p.conn).Ask(ctx, request)
 	switch {
 	case ctx.Err() != nil:
 		return nil, context.Cause(ctx)

@@ -12,6 +12,8 @@ import (
 	peerv1 "meridian/api/peer/v1"
 	syncv1 "meridian/api/sync/v1"
 	"meridian/internal/resource"
+	"meridian/internal/rpcerr"
+	"meridian/internal/server"
 	"meridian/internal/store"
 	zonesync "meridian/internal/sync"
 )
@@ -29,7 +31,9 @@ type peerService struct {
 	zones atomic.Pointer[zonesync.Server]
 	// authorities says which are trusted; nil as zones is.
 	authorities atomic.Pointer[authoritiesOf]
-	name        string
+	// audit answers for the audit log of this server; nil as zones is.
+	audit atomic.Pointer[func(context.Context, *peerv1.ListAuditRequest) (*peerv1.ListAuditResponse, error)]
+	name  string
 }
 
 type authoritiesOf struct {
@@ -59,7 +63,11 @@ func (s *peerService) Ask(ctx context.Context, req *peerv1.AskRequest) (*peerv1.
 	if zones == nil {
 		return &peerv1.AskResponse{Offline: true}, nil
 	}
-	answer, err := zones.Ask(ctx, resource.ZoneName(req.GetZone()), req.GetQuestion())
+	ask, question := zones.Ask, req.GetQuestion()
+	if len(req.GetAudit()) > 0 {
+		ask, question = zones.AskAudit, req.GetAudit()
+	}
+	answer, err := ask(ctx, resource.ZoneName(req.GetZone()), question)
 	switch {
 	case err == nil:
 		return &peerv1.AskResponse{Answer: answer}, nil
@@ -72,6 +80,20 @@ func (s *peerService) Ask(ctx context.Context, req *peerv1.AskRequest) (*peerv1.
 	}
 	refusal := status.Convert(err)
 	return &peerv1.AskResponse{Code: uint32(refusal.Code()), Error: refusal.Message()}, nil
+}
+
+// ListAudit lists records of this server's audit log. The server that asks has decided
+// that its caller may read them.
+func (s *peerService) ListAudit(ctx context.Context, req *peerv1.ListAuditRequest) (*peerv1.ListAuditResponse, error) {
+	list := s.audit.Load()
+	if list == nil {
+		return nil, rpcerr.ToStatus(rpcerr.New(rpcerr.Unavailable, server.ReasonStarting, "the server is starting")).Err()
+	}
+	page, err := (*list)(ctx, req)
+	if err != nil {
+		return nil, rpcerr.ToStatus(err).Err()
+	}
+	return page, nil
 }
 
 // WaitApplied returns when every zone connected to this server has applied a

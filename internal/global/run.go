@@ -240,6 +240,7 @@ func (g *global) assemble() error {
 		Readers: g.Authorizer, View: func() store.Reader { return g.Store.View() },
 	})
 	syncv1.RegisterSyncServiceServer(g.GRPC, g.sync)
+	g.registerAudit()
 	g.registerMetrics()
 	return nil
 }

@@ -32,11 +32,19 @@ const (
 // Errors: ErrZoneOffline; ErrZoneBusy; the context's; a gRPC status error that
 // the zone's answerer returned.
 func (s *Server) Ask(ctx context.Context, zone resource.ZoneName, request []byte) ([]byte, error) {
+	return s.ask(ctx, zone, &syncv1.Ask{Request: request})
+}
+
+// AskAudit is Ask for a question about the zone's audit log.
+func (s *Server) AskAudit(ctx context.Context, zone resource.ZoneName, request []byte) ([]byte, error) {
+	return s.ask(ctx, zone, &syncv1.Ask{Audit: request})
+}
+
+func (s *Server) ask(ctx context.Context, zone resource.ZoneName, ask *syncv1.Ask) ([]byte, error) {
 	c := s.registry.best(zone, s.feed.position().epoch)
 	if c == nil {
 		return nil, fmt.Errorf("%w: %s", ErrZoneOffline, zone)
 	}
-	ask := &syncv1.Ask{Request: request}
 	if until, ok := ctx.Deadline(); ok {
 		ask.TimeoutMs = uint64(max(time.Until(until).Milliseconds(), 1))
 	}

@@ -42,7 +42,9 @@ type ClientConfig struct {
 	// concurrently, with a context that ends when the caller stops waiting. An error
 	// travels as a gRPC status. Optional: without it every question is refused.
 	Answer func(ctx context.Context, request []byte) ([]byte, error)
-	Logger *slog.Logger
+	// AnswerAudit is Answer for questions about the audit log.
+	AnswerAudit func(ctx context.Context, request []byte) ([]byte, error)
+	Logger      *slog.Logger
 	// DialOptions are added to the connection's. Optional.
 	DialOptions []grpc.DialOption
 }

@@ -222,7 +222,11 @@ func (s *session) take(ctx context.Context, f *syncv1.GlobalFrame) (*commit, sig
 
 // answer has a question answered on the side.
 func (s *session) answer(ctx context.Context, ask *syncv1.Ask) error {
-	if s.client.cfg.Answer == nil {
+	answer, request := s.client.cfg.Answer, ask.Request
+	if len(ask.Audit) > 0 {
+		answer, request = s.client.cfg.AnswerAudit, ask.Audit
+	}
+	if answer == nil {
 		return s.sendAnswer(ctx, ask.Id, nil, status.Error(codes.Unimplemented, "this zone answers no questions"))
 	}
 	select {
@@ -238,8 +242,8 @@ func (s *session) answer(ctx context.Context, ask *syncv1.Ask) error {
 			limited, cancel = context.WithTimeout(ctx, time.Duration(ask.TimeoutMs)*time.Millisecond)
 			defer cancel()
 		}
-		answer, err := s.client.cfg.Answer(limited, ask.Request)
-		return s.sendAnswer(ctx, ask.Id, answer, err)
+		reply, err := answer(limited, request)
+		return s.sendAnswer(ctx, ask.Id, reply, err)
 	})
 	return nil
 }

@@ -25,6 +25,7 @@ import (
 	"meridian/internal/resource"
 	"meridian/internal/server"
 	"meridian/internal/service/admin"
+	"meridian/internal/service/auditlog"
 	"meridian/internal/service/dataplane"
 	"meridian/internal/store"
 	zonesync "meridian/internal/sync"
@@ -157,6 +158,7 @@ func (z *zone) openReplica() error {
 		Replica: z.replica, Addresses: z.bundle.Addresses, Credentials: credentials, Logger: z.Log,
 		Token:  tokenSource(z.cfg, z.bundle.Token, z.Log),
 		Answer: z.inspect.answerRelayed, Authorities: authorities.digest,
+		AnswerAudit: auditlog.AnswerZone(auditlog.Local(z.Audit.List)),
 	}
 	if z.bundle.CA != "" {
 		client.Trust = authorities.trust
@@ -276,6 +278,12 @@ func (z *zone) assemble() error {
 	meridianv1.RegisterControlServiceServer(z.GRPC, &controlService{zone: z})
 	meridianv1.RegisterInspectServiceServer(z.GRPC, &admin.Inspect{Answers: z.inspect, Readers: z.Authorizer, View: z.view})
 	meridianv1.RegisterDataplaneServiceServer(z.GRPC, z.dataplanes)
+	meridianv1.RegisterAuditServiceServer(z.GRPC, &auditlog.Service{
+		Admit: z.Authorizer.RequireAdmin,
+		Sources: func(context.Context) ([]auditlog.Source, []auditlog.Absence) {
+			return []auditlog.Source{{Zone: z.cfg.Name, Ask: auditlog.Local(z.Audit.List)}}, nil
+		},
+	})
 	z.registerMetrics()
 	return nil
 }

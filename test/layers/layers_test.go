@@ -58,6 +58,7 @@ var levels = map[string]int{
 
 	"internal/authz":             3,
 	"internal/service/access":    3,
+	"internal/service/auditlog":  3,
 	"internal/service/admin":     3,
 	"internal/cli":               3,
 	"internal/controlplane":      3,

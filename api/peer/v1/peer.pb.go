@@ -14,8 +14,8 @@ package peerv1
 import (
 	protoreflect "google.golang.org/protobuf/reflect/protoreflect"
 	protoimpl "google.golang.org/protobuf/runtime/protoimpl"
-	v11 "meridian/api/meridian/v1"
-	v1 "meridian/api/sync/v1"
+	v1 "meridian/api/meridian/v1"
+	v11 "meridian/api/sync/v1"
 	reflect "reflect"
 	sync "sync"
 	unsafe "unsafe"
@@ -1675,6 +1675,196 @@ func (x *AuthoritiesResponse) GetSigner() string {
 	return ""
 }
 
+// ListAuditRequest asks one server for its records. It is also the question that a zone
+// is asked.
+type ListAuditRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Without a page_token.
+	Request *v1.ListAuditRequest `protobuf:"bytes,1,opt,name=request,proto3" json:"request,omitempty"`
+	// Records after this place in the order of all of a global.
+	After *AuditPlace `protobuf:"bytes,2,opt,name=after,proto3" json:"after,omitempty"`
+	// What stands for the server in that order.
+	Source        string `protobuf:"bytes,3,opt,name=source,proto3" json:"source,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ListAuditRequest) Reset() {
+	*x = ListAuditRequest{}
+	mi := &file_peer_v1_peer_proto_msgTypes[25]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ListAuditRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ListAuditRequest) ProtoMessage() {}
+
+func (x *ListAuditRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_peer_v1_peer_proto_msgTypes[25]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ListAuditRequest.ProtoReflect.Descriptor instead.
+func (*ListAuditRequest) Descriptor() ([]byte, []int) {
+	return file_peer_v1_peer_proto_rawDescGZIP(), []int{25}
+}
+
+func (x *ListAuditRequest) GetRequest() *v1.ListAuditRequest {
+	if x != nil {
+		return x.Request
+	}
+	return nil
+}
+
+func (x *ListAuditRequest) GetAfter() *AuditPlace {
+	if x != nil {
+		return x.After
+	}
+	return nil
+}
+
+func (x *ListAuditRequest) GetSource() string {
+	if x != nil {
+		return x.Source
+	}
+	return ""
+}
+
+// AuditPlace is the place of a record in the order of all records of a global: by
+// time, then by the others.
+type AuditPlace struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	UnixNanos     int64                  `protobuf:"varint,1,opt,name=unix_nanos,json=unixNanos,proto3" json:"unix_nanos,omitempty"`
+	Source        string                 `protobuf:"bytes,2,opt,name=source,proto3" json:"source,omitempty"`
+	Chain         string                 `protobuf:"bytes,3,opt,name=chain,proto3" json:"chain,omitempty"`
+	Seq           uint64                 `protobuf:"varint,4,opt,name=seq,proto3" json:"seq,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *AuditPlace) Reset() {
+	*x = AuditPlace{}
+	mi := &file_peer_v1_peer_proto_msgTypes[26]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *AuditPlace) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*AuditPlace) ProtoMessage() {}
+
+func (x *AuditPlace) ProtoReflect() protoreflect.Message {
+	mi := &file_peer_v1_peer_proto_msgTypes[26]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use AuditPlace.ProtoReflect.Descriptor instead.
+func (*AuditPlace) Descriptor() ([]byte, []int) {
+	return file_peer_v1_peer_proto_rawDescGZIP(), []int{26}
+}
+
+func (x *AuditPlace) GetUnixNanos() int64 {
+	if x != nil {
+		return x.UnixNanos
+	}
+	return 0
+}
+
+func (x *AuditPlace) GetSource() string {
+	if x != nil {
+		return x.Source
+	}
+	return ""
+}
+
+func (x *AuditPlace) GetChain() string {
+	if x != nil {
+		return x.Chain
+	}
+	return ""
+}
+
+func (x *AuditPlace) GetSeq() uint64 {
+	if x != nil {
+		return x.Seq
+	}
+	return 0
+}
+
+// ListAuditResponse is the oldest records that were asked for.
+type ListAuditResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// As they stand in the log.
+	Lines [][]byte `protobuf:"bytes,1,rep,name=lines,proto3" json:"lines,omitempty"`
+	// There are more.
+	More          bool `protobuf:"varint,2,opt,name=more,proto3" json:"more,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ListAuditResponse) Reset() {
+	*x = ListAuditResponse{}
+	mi := &file_peer_v1_peer_proto_msgTypes[27]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ListAuditResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ListAuditResponse) ProtoMessage() {}
+
+func (x *ListAuditResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_peer_v1_peer_proto_msgTypes[27]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ListAuditResponse.ProtoReflect.Descriptor instead.
+func (*ListAuditResponse) Descriptor() ([]byte, []int) {
+	return file_peer_v1_peer_proto_rawDescGZIP(), []int{27}
+}
+
+func (x *ListAuditResponse) GetLines() [][]byte {
+	if x != nil {
+		return x.Lines
+	}
+	return nil
+}
+
+func (x *ListAuditResponse) GetMore() bool {
+	if x != nil {
+		return x.More
+	}
+	return false
+}
+
 type ZonesRequest struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	unknownFields protoimpl.UnknownFields
@@ -1683,7 +1873,7 @@ type ZonesRequest struct {
 
 func (x *ZonesRequest) Reset() {
 	*x = ZonesRequest{}
-	mi := &file_peer_v1_peer_proto_msgTypes[25]
+	mi := &file_peer_v1_peer_proto_msgTypes[28]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1695,7 +1885,7 @@ func (x *ZonesRequest) String() string {
 func (*ZonesRequest) ProtoMessage() {}
 
 func (x *ZonesRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_peer_v1_peer_proto_msgTypes[25]
+	mi := &file_peer_v1_peer_proto_msgTypes[28]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1708,7 +1898,7 @@ func (x *ZonesRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ZonesRequest.ProtoReflect.Descriptor instead.
 func (*ZonesRequest) Descriptor() ([]byte, []int) {
-	return file_peer_v1_peer_proto_rawDescGZIP(), []int{25}
+	return file_peer_v1_peer_proto_rawDescGZIP(), []int{28}
 }
 
 type ZonesResponse struct {
@@ -1720,7 +1910,7 @@ type ZonesResponse struct {
 
 func (x *ZonesResponse) Reset() {
 	*x = ZonesResponse{}
-	mi := &file_peer_v1_peer_proto_msgTypes[26]
+	mi := &file_peer_v1_peer_proto_msgTypes[29]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1732,7 +1922,7 @@ func (x *ZonesResponse) String() string {
 func (*ZonesResponse) ProtoMessage() {}
 
 func (x *ZonesResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_peer_v1_peer_proto_msgTypes[26]
+	mi := &file_peer_v1_peer_proto_msgTypes[29]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1745,7 +1935,7 @@ func (x *ZonesResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ZonesResponse.ProtoReflect.Descriptor instead.
 func (*ZonesResponse) Descriptor() ([]byte, []int) {
-	return file_peer_v1_peer_proto_rawDescGZIP(), []int{26}
+	return file_peer_v1_peer_proto_rawDescGZIP(), []int{29}
 }
 
 func (x *ZonesResponse) GetReport() *ZoneReport {
@@ -1762,7 +1952,7 @@ type ZoneReport struct {
 	Server string `protobuf:"bytes,1,opt,name=server,proto3" json:"server,omitempty"`
 	// The history that the server has, and the newest revision in it that changed
 	// anything synced, as far as it has applied.
-	Epoch     *v1.Epoch       `protobuf:"bytes,2,opt,name=epoch,proto3" json:"epoch,omitempty"`
+	Epoch     *v11.Epoch      `protobuf:"bytes,2,opt,name=epoch,proto3" json:"epoch,omitempty"`
 	Newest    uint64          `protobuf:"varint,3,opt,name=newest,proto3" json:"newest,omitempty"`
 	Instances []*ZoneInstance `protobuf:"bytes,4,rep,name=instances,proto3" json:"instances,omitempty"`
 	// The revision of the newest batch that changed anything there, and the digest
@@ -1779,7 +1969,7 @@ type ZoneReport struct {
 
 func (x *ZoneReport) Reset() {
 	*x = ZoneReport{}
-	mi := &file_peer_v1_peer_proto_msgTypes[27]
+	mi := &file_peer_v1_peer_proto_msgTypes[30]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1791,7 +1981,7 @@ func (x *ZoneReport) String() string {
 func (*ZoneReport) ProtoMessage() {}
 
 func (x *ZoneReport) ProtoReflect() protoreflect.Message {
-	mi := &file_peer_v1_peer_proto_msgTypes[27]
+	mi := &file_peer_v1_peer_proto_msgTypes[30]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1804,7 +1994,7 @@ func (x *ZoneReport) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ZoneReport.ProtoReflect.Descriptor instead.
 func (*ZoneReport) Descriptor() ([]byte, []int) {
-	return file_peer_v1_peer_proto_rawDescGZIP(), []int{27}
+	return file_peer_v1_peer_proto_rawDescGZIP(), []int{30}
 }
 
 func (x *ZoneReport) GetServer() string {
@@ -1814,7 +2004,7 @@ func (x *ZoneReport) GetServer() string {
 	return ""
 }
 
-func (x *ZoneReport) GetEpoch() *v1.Epoch {
+func (x *ZoneReport) GetEpoch() *v11.Epoch {
 	if x != nil {
 		return x.Epoch
 	}
@@ -1874,12 +2064,12 @@ type ZoneInstance struct {
 	// The time since the last contact, in milliseconds.
 	QuietMs uint64 `protobuf:"varint,5,opt,name=quiet_ms,json=quietMs,proto3" json:"quiet_ms,omitempty"`
 	// What it has applied and persisted.
-	Epoch    *v1.Epoch `protobuf:"bytes,6,opt,name=epoch,proto3" json:"epoch,omitempty"`
-	Revision uint64    `protobuf:"varint,7,opt,name=revision,proto3" json:"revision,omitempty"`
+	Epoch    *v11.Epoch `protobuf:"bytes,6,opt,name=epoch,proto3" json:"epoch,omitempty"`
+	Revision uint64     `protobuf:"varint,7,opt,name=revision,proto3" json:"revision,omitempty"`
 	// The synced changes after that, as far as the server has them.
-	Lag         uint64             `protobuf:"varint,8,opt,name=lag,proto3" json:"lag,omitempty"`
-	LastError   string             `protobuf:"bytes,9,opt,name=last_error,json=lastError,proto3" json:"last_error,omitempty"`
-	Quarantined []*v11.Quarantined `protobuf:"bytes,10,rep,name=quarantined,proto3" json:"quarantined,omitempty"`
+	Lag         uint64            `protobuf:"varint,8,opt,name=lag,proto3" json:"lag,omitempty"`
+	LastError   string            `protobuf:"bytes,9,opt,name=last_error,json=lastError,proto3" json:"last_error,omitempty"`
+	Quarantined []*v1.Quarantined `protobuf:"bytes,10,rep,name=quarantined,proto3" json:"quarantined,omitempty"`
 	// Of a WaitAppliedResponse: it has applied the revision.
 	Applied bool `protobuf:"varint,11,opt,name=applied,proto3" json:"applied,omitempty"`
 	// The authorities by which it verifies servers, as in an Ack.
@@ -1892,7 +2082,7 @@ type ZoneInstance struct {
 
 func (x *ZoneInstance) Reset() {
 	*x = ZoneInstance{}
-	mi := &file_peer_v1_peer_proto_msgTypes[28]
+	mi := &file_peer_v1_peer_proto_msgTypes[31]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1904,7 +2094,7 @@ func (x *ZoneInstance) String() string {
 func (*ZoneInstance) ProtoMessage() {}
 
 func (x *ZoneInstance) ProtoReflect() protoreflect.Message {
-	mi := &file_peer_v1_peer_proto_msgTypes[28]
+	mi := &file_peer_v1_peer_proto_msgTypes[31]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1917,7 +2107,7 @@ func (x *ZoneInstance) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ZoneInstance.ProtoReflect.Descriptor instead.
 func (*ZoneInstance) Descriptor() ([]byte, []int) {
-	return file_peer_v1_peer_proto_rawDescGZIP(), []int{28}
+	return file_peer_v1_peer_proto_rawDescGZIP(), []int{31}
 }
 
 func (x *ZoneInstance) GetZone() string {
@@ -1955,7 +2145,7 @@ func (x *ZoneInstance) GetQuietMs() uint64 {
 	return 0
 }
 
-func (x *ZoneInstance) GetEpoch() *v1.Epoch {
+func (x *ZoneInstance) GetEpoch() *v11.Epoch {
 	if x != nil {
 		return x.Epoch
 	}
@@ -1983,7 +2173,7 @@ func (x *ZoneInstance) GetLastError() string {
 	return ""
 }
 
-func (x *ZoneInstance) GetQuarantined() []*v11.Quarantined {
+func (x *ZoneInstance) GetQuarantined() []*v1.Quarantined {
 	if x != nil {
 		return x.Quarantined
 	}
@@ -2015,14 +2205,16 @@ type AskRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	Zone  string                 `protobuf:"bytes,1,opt,name=zone,proto3" json:"zone,omitempty"`
 	// Opaque to the servers.
-	Question      []byte `protobuf:"bytes,2,opt,name=question,proto3" json:"question,omitempty"`
+	Question []byte `protobuf:"bytes,2,opt,name=question,proto3" json:"question,omitempty"`
+	// An ListAuditRequest in place of question.
+	Audit         []byte `protobuf:"bytes,3,opt,name=audit,proto3" json:"audit,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *AskRequest) Reset() {
 	*x = AskRequest{}
-	mi := &file_peer_v1_peer_proto_msgTypes[29]
+	mi := &file_peer_v1_peer_proto_msgTypes[32]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2034,7 +2226,7 @@ func (x *AskRequest) String() string {
 func (*AskRequest) ProtoMessage() {}
 
 func (x *AskRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_peer_v1_peer_proto_msgTypes[29]
+	mi := &file_peer_v1_peer_proto_msgTypes[32]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2047,7 +2239,7 @@ func (x *AskRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AskRequest.ProtoReflect.Descriptor instead.
 func (*AskRequest) Descriptor() ([]byte, []int) {
-	return file_peer_v1_peer_proto_rawDescGZIP(), []int{29}
+	return file_peer_v1_peer_proto_rawDescGZIP(), []int{32}
 }
 
 func (x *AskRequest) GetZone() string {
@@ -2060,6 +2252,13 @@ func (x *AskRequest) GetZone() string {
 func (x *AskRequest) GetQuestion() []byte {
 	if x != nil {
 		return x.Question
+	}
+	return nil
+}
+
+func (x *AskRequest) GetAudit() []byte {
+	if x != nil {
+		return x.Audit
 	}
 	return nil
 }
@@ -2080,7 +2279,7 @@ type AskResponse struct {
 
 func (x *AskResponse) Reset() {
 	*x = AskResponse{}
-	mi := &file_peer_v1_peer_proto_msgTypes[30]
+	mi := &file_peer_v1_peer_proto_msgTypes[33]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2092,7 +2291,7 @@ func (x *AskResponse) String() string {
 func (*AskResponse) ProtoMessage() {}
 
 func (x *AskResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_peer_v1_peer_proto_msgTypes[30]
+	mi := &file_peer_v1_peer_proto_msgTypes[33]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2105,7 +2304,7 @@ func (x *AskResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AskResponse.ProtoReflect.Descriptor instead.
 func (*AskResponse) Descriptor() ([]byte, []int) {
-	return file_peer_v1_peer_proto_rawDescGZIP(), []int{30}
+	return file_peer_v1_peer_proto_rawDescGZIP(), []int{33}
 }
 
 func (x *AskResponse) GetAnswer() []byte {
@@ -2154,7 +2353,7 @@ type WaitAppliedRequest struct {
 
 func (x *WaitAppliedRequest) Reset() {
 	*x = WaitAppliedRequest{}
-	mi := &file_peer_v1_peer_proto_msgTypes[31]
+	mi := &file_peer_v1_peer_proto_msgTypes[34]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2166,7 +2365,7 @@ func (x *WaitAppliedRequest) String() string {
 func (*WaitAppliedRequest) ProtoMessage() {}
 
 func (x *WaitAppliedRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_peer_v1_peer_proto_msgTypes[31]
+	mi := &file_peer_v1_peer_proto_msgTypes[34]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2179,7 +2378,7 @@ func (x *WaitAppliedRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WaitAppliedRequest.ProtoReflect.Descriptor instead.
 func (*WaitAppliedRequest) Descriptor() ([]byte, []int) {
-	return file_peer_v1_peer_proto_rawDescGZIP(), []int{31}
+	return file_peer_v1_peer_proto_rawDescGZIP(), []int{34}
 }
 
 func (x *WaitAppliedRequest) GetRevision() uint64 {
@@ -2205,7 +2404,7 @@ type WaitAppliedResponse struct {
 
 func (x *WaitAppliedResponse) Reset() {
 	*x = WaitAppliedResponse{}
-	mi := &file_peer_v1_peer_proto_msgTypes[32]
+	mi := &file_peer_v1_peer_proto_msgTypes[35]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2217,7 +2416,7 @@ func (x *WaitAppliedResponse) String() string {
 func (*WaitAppliedResponse) ProtoMessage() {}
 
 func (x *WaitAppliedResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_peer_v1_peer_proto_msgTypes[32]
+	mi := &file_peer_v1_peer_proto_msgTypes[35]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2230,7 +2429,7 @@ func (x *WaitAppliedResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WaitAppliedResponse.ProtoReflect.Descriptor instead.
 func (*WaitAppliedResponse) Descriptor() ([]byte, []int) {
-	return file_peer_v1_peer_proto_rawDescGZIP(), []int{32}
+	return file_peer_v1_peer_proto_rawDescGZIP(), []int{35}
 }
 
 func (x *WaitAppliedResponse) GetReport() *ZoneReport {
@@ -2244,7 +2443,7 @@ var File_peer_v1_peer_proto protoreflect.FileDescriptor
 
 const file_peer_v1_peer_proto_rawDesc = "" +
 	"\n" +
-	"\x12peer/v1/peer.proto\x12\x10meridian.peer.v1\x1a\x19meridian/v1/control.proto\x1a\x12sync/v1/sync.proto\">\n" +
+	"\x12peer/v1/peer.proto\x12\x10meridian.peer.v1\x1a\x17meridian/v1/audit.proto\x1a\x19meridian/v1/control.proto\x1a\x12sync/v1/sync.proto\">\n" +
 	"\x0eProposeRequest\x12\x18\n" +
 	"\acommand\x18\x01 \x01(\fR\acommand\x12\x12\n" +
 	"\x04note\x18\x02 \x01(\fR\x04note\"\xcc\x01\n" +
@@ -2361,7 +2560,21 @@ const file_peer_v1_peer_proto_rawDesc = "" +
 	"\x12AuthoritiesRequest\"G\n" +
 	"\x13AuthoritiesResponse\x12\x18\n" +
 	"\atrusted\x18\x01 \x01(\tR\atrusted\x12\x16\n" +
-	"\x06signer\x18\x02 \x01(\tR\x06signer\"\x0e\n" +
+	"\x06signer\x18\x02 \x01(\tR\x06signer\"\x97\x01\n" +
+	"\x10ListAuditRequest\x127\n" +
+	"\arequest\x18\x01 \x01(\v2\x1d.meridian.v1.ListAuditRequestR\arequest\x122\n" +
+	"\x05after\x18\x02 \x01(\v2\x1c.meridian.peer.v1.AuditPlaceR\x05after\x12\x16\n" +
+	"\x06source\x18\x03 \x01(\tR\x06source\"k\n" +
+	"\n" +
+	"AuditPlace\x12\x1d\n" +
+	"\n" +
+	"unix_nanos\x18\x01 \x01(\x03R\tunixNanos\x12\x16\n" +
+	"\x06source\x18\x02 \x01(\tR\x06source\x12\x14\n" +
+	"\x05chain\x18\x03 \x01(\tR\x05chain\x12\x10\n" +
+	"\x03seq\x18\x04 \x01(\x04R\x03seq\"=\n" +
+	"\x11ListAuditResponse\x12\x14\n" +
+	"\x05lines\x18\x01 \x03(\fR\x05lines\x12\x12\n" +
+	"\x04more\x18\x02 \x01(\bR\x04more\"\x0e\n" +
 	"\fZonesRequest\"E\n" +
 	"\rZonesResponse\x124\n" +
 	"\x06report\x18\x01 \x01(\v2\x1c.meridian.peer.v1.ZoneReportR\x06report\"\x89\x02\n" +
@@ -2390,11 +2603,12 @@ const file_peer_v1_peer_proto_rawDesc = "" +
 	" \x03(\v2\x18.meridian.v1.QuarantinedR\vquarantined\x12\x18\n" +
 	"\aapplied\x18\v \x01(\bR\aapplied\x12 \n" +
 	"\vauthorities\x18\f \x01(\tR\vauthorities\x12\x18\n" +
-	"\aversion\x18\r \x01(\tR\aversion\"<\n" +
+	"\aversion\x18\r \x01(\tR\aversion\"R\n" +
 	"\n" +
 	"AskRequest\x12\x12\n" +
 	"\x04zone\x18\x01 \x01(\tR\x04zone\x12\x1a\n" +
-	"\bquestion\x18\x02 \x01(\fR\bquestion\"}\n" +
+	"\bquestion\x18\x02 \x01(\fR\bquestion\x12\x14\n" +
+	"\x05audit\x18\x03 \x01(\fR\x05audit\"}\n" +
 	"\vAskResponse\x12\x16\n" +
 	"\x06answer\x18\x01 \x01(\fR\x06answer\x12\x12\n" +
 	"\x04code\x18\x02 \x01(\rR\x04code\x12\x14\n" +
@@ -2414,12 +2628,13 @@ const file_peer_v1_peer_proto_rawDesc = "" +
 	"\tAddMember\x12\".meridian.peer.v1.AddMemberRequest\x1a#.meridian.peer.v1.AddMemberResponse\x12]\n" +
 	"\fRemoveMember\x12%.meridian.peer.v1.RemoveMemberRequest\x1a&.meridian.peer.v1.RemoveMemberResponse\x12o\n" +
 	"\x12TransferLeadership\x12+.meridian.peer.v1.TransferLeadershipRequest\x1a,.meridian.peer.v1.TransferLeadershipResponse\x12P\n" +
-	"\aRestore\x12 .meridian.peer.v1.RestoreRequest\x1a!.meridian.peer.v1.RestoreResponse(\x012\xd3\x02\n" +
+	"\aRestore\x12 .meridian.peer.v1.RestoreRequest\x1a!.meridian.peer.v1.RestoreResponse(\x012\xa9\x03\n" +
 	"\vZoneService\x12H\n" +
 	"\x05Zones\x12\x1e.meridian.peer.v1.ZonesRequest\x1a\x1f.meridian.peer.v1.ZonesResponse\x12B\n" +
 	"\x03Ask\x12\x1c.meridian.peer.v1.AskRequest\x1a\x1d.meridian.peer.v1.AskResponse\x12Z\n" +
 	"\vWaitApplied\x12$.meridian.peer.v1.WaitAppliedRequest\x1a%.meridian.peer.v1.WaitAppliedResponse\x12Z\n" +
-	"\vAuthorities\x12$.meridian.peer.v1.AuthoritiesRequest\x1a%.meridian.peer.v1.AuthoritiesResponseB\x1dZ\x1bmeridian/api/peer/v1;peerv1b\x06proto3"
+	"\vAuthorities\x12$.meridian.peer.v1.AuthoritiesRequest\x1a%.meridian.peer.v1.AuthoritiesResponse\x12T\n" +
+	"\tListAudit\x12\".meridian.peer.v1.ListAuditRequest\x1a#.meridian.peer.v1.ListAuditResponseB\x1dZ\x1bmeridian/api/peer/v1;peerv1b\x06proto3"
 
 var (
 	file_peer_v1_peer_proto_rawDescOnce sync.Once
@@ -2433,7 +2648,7 @@ func file_peer_v1_peer_proto_rawDescGZIP() []byte {
 	return file_peer_v1_peer_proto_rawDescData
 }
 
-var file_peer_v1_peer_proto_msgTypes = make([]protoimpl.MessageInfo, 33)
+var file_peer_v1_peer_proto_msgTypes = make([]protoimpl.MessageInfo, 36)
 var file_peer_v1_peer_proto_goTypes = []any{
 	(*ProposeRequest)(nil),             // 0: meridian.peer.v1.ProposeRequest
 	(*ProposeResponse)(nil),            // 1: meridian.peer.v1.ProposeResponse
@@ -2460,16 +2675,20 @@ var file_peer_v1_peer_proto_goTypes = []any{
 	(*RestoreResponse)(nil),            // 22: meridian.peer.v1.RestoreResponse
 	(*AuthoritiesRequest)(nil),         // 23: meridian.peer.v1.AuthoritiesRequest
 	(*AuthoritiesResponse)(nil),        // 24: meridian.peer.v1.AuthoritiesResponse
-	(*ZonesRequest)(nil),               // 25: meridian.peer.v1.ZonesRequest
-	(*ZonesResponse)(nil),              // 26: meridian.peer.v1.ZonesResponse
-	(*ZoneReport)(nil),                 // 27: meridian.peer.v1.ZoneReport
-	(*ZoneInstance)(nil),               // 28: meridian.peer.v1.ZoneInstance
-	(*AskRequest)(nil),                 // 29: meridian.peer.v1.AskRequest
-	(*AskResponse)(nil),                // 30: meridian.peer.v1.AskResponse
-	(*WaitAppliedRequest)(nil),         // 31: meridian.peer.v1.WaitAppliedRequest
-	(*WaitAppliedResponse)(nil),        // 32: meridian.peer.v1.WaitAppliedResponse
-	(*v1.Epoch)(nil),                   // 33: meridian.sync.v1.Epoch
-	(*v11.Quarantined)(nil),            // 34: meridian.v1.Quarantined
+	(*ListAuditRequest)(nil),           // 25: meridian.peer.v1.ListAuditRequest
+	(*AuditPlace)(nil),                 // 26: meridian.peer.v1.AuditPlace
+	(*ListAuditResponse)(nil),          // 27: meridian.peer.v1.ListAuditResponse
+	(*ZonesRequest)(nil),               // 28: meridian.peer.v1.ZonesRequest
+	(*ZonesResponse)(nil),              // 29: meridian.peer.v1.ZonesResponse
+	(*ZoneReport)(nil),                 // 30: meridian.peer.v1.ZoneReport
+	(*ZoneInstance)(nil),               // 31: meridian.peer.v1.ZoneInstance
+	(*AskRequest)(nil),                 // 32: meridian.peer.v1.AskRequest
+	(*AskResponse)(nil),                // 33: meridian.peer.v1.AskResponse
+	(*WaitAppliedRequest)(nil),         // 34: meridian.peer.v1.WaitAppliedRequest
+	(*WaitAppliedResponse)(nil),        // 35: meridian.peer.v1.WaitAppliedResponse
+	(*v1.ListAuditRequest)(nil),        // 36: meridian.v1.ListAuditRequest
+	(*v11.Epoch)(nil),                  // 37: meridian.sync.v1.Epoch
+	(*v1.Quarantined)(nil),             // 38: meridian.v1.Quarantined
 }
 var file_peer_v1_peer_proto_depIdxs = []int32{
 	3,  // 0: meridian.peer.v1.ProposeResponse.results:type_name -> meridian.peer.v1.OpResult
@@ -2486,39 +2705,43 @@ var file_peer_v1_peer_proto_depIdxs = []int32{
 	2,  // 11: meridian.peer.v1.InvalidOp.key:type_name -> meridian.peer.v1.Key
 	14, // 12: meridian.peer.v1.StatusResponse.members:type_name -> meridian.peer.v1.MemberAddress
 	14, // 13: meridian.peer.v1.AddMemberResponse.members:type_name -> meridian.peer.v1.MemberAddress
-	27, // 14: meridian.peer.v1.ZonesResponse.report:type_name -> meridian.peer.v1.ZoneReport
-	33, // 15: meridian.peer.v1.ZoneReport.epoch:type_name -> meridian.sync.v1.Epoch
-	28, // 16: meridian.peer.v1.ZoneReport.instances:type_name -> meridian.peer.v1.ZoneInstance
-	33, // 17: meridian.peer.v1.ZoneInstance.epoch:type_name -> meridian.sync.v1.Epoch
-	34, // 18: meridian.peer.v1.ZoneInstance.quarantined:type_name -> meridian.v1.Quarantined
-	27, // 19: meridian.peer.v1.WaitAppliedResponse.report:type_name -> meridian.peer.v1.ZoneReport
-	0,  // 20: meridian.peer.v1.RaftService.Propose:input_type -> meridian.peer.v1.ProposeRequest
-	10, // 21: meridian.peer.v1.RaftService.ReadIndex:input_type -> meridian.peer.v1.ReadIndexRequest
-	12, // 22: meridian.peer.v1.RaftService.Status:input_type -> meridian.peer.v1.StatusRequest
-	15, // 23: meridian.peer.v1.RaftService.AddMember:input_type -> meridian.peer.v1.AddMemberRequest
-	17, // 24: meridian.peer.v1.RaftService.RemoveMember:input_type -> meridian.peer.v1.RemoveMemberRequest
-	19, // 25: meridian.peer.v1.RaftService.TransferLeadership:input_type -> meridian.peer.v1.TransferLeadershipRequest
-	21, // 26: meridian.peer.v1.RaftService.Restore:input_type -> meridian.peer.v1.RestoreRequest
-	25, // 27: meridian.peer.v1.ZoneService.Zones:input_type -> meridian.peer.v1.ZonesRequest
-	29, // 28: meridian.peer.v1.ZoneService.Ask:input_type -> meridian.peer.v1.AskRequest
-	31, // 29: meridian.peer.v1.ZoneService.WaitApplied:input_type -> meridian.peer.v1.WaitAppliedRequest
-	23, // 30: meridian.peer.v1.ZoneService.Authorities:input_type -> meridian.peer.v1.AuthoritiesRequest
-	1,  // 31: meridian.peer.v1.RaftService.Propose:output_type -> meridian.peer.v1.ProposeResponse
-	11, // 32: meridian.peer.v1.RaftService.ReadIndex:output_type -> meridian.peer.v1.ReadIndexResponse
-	13, // 33: meridian.peer.v1.RaftService.Status:output_type -> meridian.peer.v1.StatusResponse
-	16, // 34: meridian.peer.v1.RaftService.AddMember:output_type -> meridian.peer.v1.AddMemberResponse
-	18, // 35: meridian.peer.v1.RaftService.RemoveMember:output_type -> meridian.peer.v1.RemoveMemberResponse
-	20, // 36: meridian.peer.v1.RaftService.TransferLeadership:output_type -> meridian.peer.v1.TransferLeadershipResponse
-	22, // 37: meridian.peer.v1.RaftService.Restore:output_type -> meridian.peer.v1.RestoreResponse
-	26, // 38: meridian.peer.v1.ZoneService.Zones:output_type -> meridian.peer.v1.ZonesResponse
-	30, // 39: meridian.peer.v1.ZoneService.Ask:output_type -> meridian.peer.v1.AskResponse
-	32, // 40: meridian.peer.v1.ZoneService.WaitApplied:output_type -> meridian.peer.v1.WaitAppliedResponse
-	24, // 41: meridian.peer.v1.ZoneService.Authorities:output_type -> meridian.peer.v1.AuthoritiesResponse
-	31, // [31:42] is the sub-list for method output_type
-	20, // [20:31] is the sub-list for method input_type
-	20, // [20:20] is the sub-list for extension type_name
-	20, // [20:20] is the sub-list for extension extendee
-	0,  // [0:20] is the sub-list for field type_name
+	36, // 14: meridian.peer.v1.ListAuditRequest.request:type_name -> meridian.v1.ListAuditRequest
+	26, // 15: meridian.peer.v1.ListAuditRequest.after:type_name -> meridian.peer.v1.AuditPlace
+	30, // 16: meridian.peer.v1.ZonesResponse.report:type_name -> meridian.peer.v1.ZoneReport
+	37, // 17: meridian.peer.v1.ZoneReport.epoch:type_name -> meridian.sync.v1.Epoch
+	31, // 18: meridian.peer.v1.ZoneReport.instances:type_name -> meridian.peer.v1.ZoneInstance
+	37, // 19: meridian.peer.v1.ZoneInstance.epoch:type_name -> meridian.sync.v1.Epoch
+	38, // 20: meridian.peer.v1.ZoneInstance.quarantined:type_name -> meridian.v1.Quarantined
+	30, // 21: meridian.peer.v1.WaitAppliedResponse.report:type_name -> meridian.peer.v1.ZoneReport
+	0,  // 22: meridian.peer.v1.RaftService.Propose:input_type -> meridian.peer.v1.ProposeRequest
+	10, // 23: meridian.peer.v1.RaftService.ReadIndex:input_type -> meridian.peer.v1.ReadIndexRequest
+	12, // 24: meridian.peer.v1.RaftService.Status:input_type -> meridian.peer.v1.StatusRequest
+	15, // 25: meridian.peer.v1.RaftService.AddMember:input_type -> meridian.peer.v1.AddMemberRequest
+	17, // 26: meridian.peer.v1.RaftService.RemoveMember:input_type -> meridian.peer.v1.RemoveMemberRequest
+	19, // 27: meridian.peer.v1.RaftService.TransferLeadership:input_type -> meridian.peer.v1.TransferLeadershipRequest
+	21, // 28: meridian.peer.v1.RaftService.Restore:input_type -> meridian.peer.v1.RestoreRequest
+	28, // 29: meridian.peer.v1.ZoneService.Zones:input_type -> meridian.peer.v1.ZonesRequest
+	32, // 30: meridian.peer.v1.ZoneService.Ask:input_type -> meridian.peer.v1.AskRequest
+	34, // 31: meridian.peer.v1.ZoneService.WaitApplied:input_type -> meridian.peer.v1.WaitAppliedRequest
+	23, // 32: meridian.peer.v1.ZoneService.Authorities:input_type -> meridian.peer.v1.AuthoritiesRequest
+	25, // 33: meridian.peer.v1.ZoneService.ListAudit:input_type -> meridian.peer.v1.ListAuditRequest
+	1,  // 34: meridian.peer.v1.RaftService.Propose:output_type -> meridian.peer.v1.ProposeResponse
+	11, // 35: meridian.peer.v1.RaftService.ReadIndex:output_type -> meridian.peer.v1.ReadIndexResponse
+	13, // 36: meridian.peer.v1.RaftService.Status:output_type -> meridian.peer.v1.StatusResponse
+	16, // 37: meridian.peer.v1.RaftService.AddMember:output_type -> meridian.peer.v1.AddMemberResponse
+	18, // 38: meridian.peer.v1.RaftService.RemoveMember:output_type -> meridian.peer.v1.RemoveMemberResponse
+	20, // 39: meridian.peer.v1.RaftService.TransferLeadership:output_type -> meridian.peer.v1.TransferLeadershipResponse
+	22, // 40: meridian.peer.v1.RaftService.Restore:output_type -> meridian.peer.v1.RestoreResponse
+	29, // 41: meridian.peer.v1.ZoneService.Zones:output_type -> meridian.peer.v1.ZonesResponse
+	33, // 42: meridian.peer.v1.ZoneService.Ask:output_type -> meridian.peer.v1.AskResponse
+	35, // 43: meridian.peer.v1.ZoneService.WaitApplied:output_type -> meridian.peer.v1.WaitAppliedResponse
+	24, // 44: meridian.peer.v1.ZoneService.Authorities:output_type -> meridian.peer.v1.AuthoritiesResponse
+	27, // 45: meridian.peer.v1.ZoneService.ListAudit:output_type -> meridian.peer.v1.ListAuditResponse
+	34, // [34:46] is the sub-list for method output_type
+	22, // [22:34] is the sub-list for method input_type
+	22, // [22:22] is the sub-list for extension type_name
+	22, // [22:22] is the sub-list for extension extendee
+	0,  // [0:22] is the sub-list for field type_name
 }
 
 func init() { file_peer_v1_peer_proto_init() }
@@ -2539,7 +2762,7 @@ func file_peer_v1_peer_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_peer_v1_peer_proto_rawDesc), len(file_peer_v1_peer_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   33,
+			NumMessages:   36,
 			NumExtensions: 0,
 			NumServices:   2,
 		},

@@ -382,6 +382,7 @@ const (
 	ZoneService_Ask_FullMethodName         = "/meridian.peer.v1.ZoneService/Ask"
 	ZoneService_WaitApplied_FullMethodName = "/meridian.peer.v1.ZoneService/WaitApplied"
 	ZoneService_Authorities_FullMethodName = "/meridian.peer.v1.ZoneService/Authorities"
+	ZoneService_ListAudit_FullMethodName   = "/meridian.peer.v1.ZoneService/ListAudit"
 )
 
 // ZoneServiceClient is the client API for ZoneService service.
@@ -402,6 +403,8 @@ type ZoneServiceClient interface {
 	// Authorities says by which certificate authorities this server verifies others
 	// and is verified.
 	Authorities(ctx context.Context, in *AuthoritiesRequest, opts ...grpc.CallOption) (*AuthoritiesResponse, error)
+	// ListAudit returns records of this server's audit log.
+	ListAudit(ctx context.Context, in *ListAuditRequest, opts ...grpc.CallOption) (*ListAuditResponse, error)
 }
 
 type zoneServiceClient struct {
@@ -452,6 +455,16 @@ func (c *zoneServiceClient) Authorities(ctx context.Context, in *AuthoritiesRequ
 	return out, nil
 }
 
+func (c *zoneServiceClient) ListAudit(ctx context.Context, in *ListAuditRequest, opts ...grpc.CallOption) (*ListAuditResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(ListAuditResponse)
+	err := c.cc.Invoke(ctx, ZoneService_ListAudit_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
 // ZoneServiceServer is the server API for ZoneService service.
 // All implementations must embed UnimplementedZoneServiceServer
 // for forward compatibility.
@@ -470,6 +483,8 @@ type ZoneServiceServer interface {
 	// Authorities says by which certificate authorities this server verifies others
 	// and is verified.
 	Authorities(context.Context, *AuthoritiesRequest) (*AuthoritiesResponse, error)
+	// ListAudit returns records of this server's audit log.
+	ListAudit(context.Context, *ListAuditRequest) (*ListAuditResponse, error)
 	mustEmbedUnimplementedZoneServiceServer()
 }
 
@@ -491,6 +506,9 @@ func (UnimplementedZoneServiceServer) WaitApplied(context.Context, *WaitAppliedR
 }
 func (UnimplementedZoneServiceServer) Authorities(context.Context, *AuthoritiesRequest) (*AuthoritiesResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method Authorities not implemented")
+}
+func (UnimplementedZoneServiceServer) ListAudit(context.Context, *ListAuditRequest) (*ListAuditResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method ListAudit not implemented")
 }
 func (UnimplementedZoneServiceServer) mustEmbedUnimplementedZoneServiceServer() {}
 func (UnimplementedZoneServiceServer) testEmbeddedByValue()                     {}
@@ -585,6 +603,24 @@ func _ZoneService_Authorities_Handler(srv interface{}, ctx context.Context, dec 
 	return interceptor(ctx, in, info, handler)
 }
 
+func _ZoneService_ListAudit_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(ListAuditRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(ZoneServiceServer).ListAudit(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: ZoneService_ListAudit_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(ZoneServiceServer).ListAudit(ctx, req.(*ListAuditRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
 // ZoneService_ServiceDesc is the grpc.ServiceDesc for ZoneService service.
 // It's only intended for direct use with grpc.RegisterService,
 // and not to be introspected or modified (even as a copy)
@@ -607,6 +643,10 @@ var ZoneService_ServiceDesc = grpc.ServiceDesc{
 		{
 			MethodName: "Authorities",
 			Handler:    _ZoneService_Authorities_Handler,
+		},
+		{
+			MethodName: "ListAudit",
+			Handler:    _ZoneService_ListAudit_Handler,
 		},
 	},
 	Streams:  []grpc.StreamDesc{},

@@ -1464,7 +1464,10 @@ type Ask struct {
 	// Opaque to the stream.
 	Request []byte `protobuf:"bytes,2,opt,name=request,proto3" json:"request,omitempty"`
 	// How long the asker will wait, in milliseconds; 0 means no limit.
-	TimeoutMs     uint64 `protobuf:"varint,3,opt,name=timeout_ms,json=timeoutMs,proto3" json:"timeout_ms,omitempty"`
+	TimeoutMs uint64 `protobuf:"varint,3,opt,name=timeout_ms,json=timeoutMs,proto3" json:"timeout_ms,omitempty"`
+	// A question about the audit log of the zone, in place of request; opaque to the
+	// stream.
+	Audit         []byte `protobuf:"bytes,4,opt,name=audit,proto3" json:"audit,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1518,6 +1521,13 @@ func (x *Ask) GetTimeoutMs() uint64 {
 		return x.TimeoutMs
 	}
 	return 0
+}
+
+func (x *Ask) GetAudit() []byte {
+	if x != nil {
+		return x.Audit
+	}
+	return nil
 }
 
 // Answer answers an Ask, in one or more parts.
@@ -1788,12 +1798,13 @@ const file_sync_v1_sync_proto_rawDesc = "" +
 	"\amessage\x18\x02 \x01(\tR\amessage\"I\n" +
 	"\aServers\x12\x1c\n" +
 	"\taddresses\x18\x01 \x03(\tR\taddresses\x12 \n" +
-	"\vauthorities\x18\x02 \x01(\fR\vauthorities\"N\n" +
+	"\vauthorities\x18\x02 \x01(\fR\vauthorities\"d\n" +
 	"\x03Ask\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\x04R\x02id\x12\x18\n" +
 	"\arequest\x18\x02 \x01(\fR\arequest\x12\x1d\n" +
 	"\n" +
-	"timeout_ms\x18\x03 \x01(\x04R\ttimeoutMs\"j\n" +
+	"timeout_ms\x18\x03 \x01(\x04R\ttimeoutMs\x12\x14\n" +
+	"\x05audit\x18\x04 \x01(\fR\x05audit\"j\n" +
 	"\x06Answer\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\x04R\x02id\x12\x12\n" +
 	"\x04part\x18\x02 \x01(\fR\x04part\x12\x12\n" +

@@ -79,6 +79,7 @@ type Client struct {
 	meridianv1.AccessServiceClient
 	meridianv1.TokenServiceClient
 	meridianv1.ClusterServiceClient
+	meridianv1.AuditServiceClient
 
 	servers *dial.Servers
 	// Target is what it is connected to, Timeout how long a request may take.
@@ -122,6 +123,7 @@ func connect(t Target, timeout time.Duration, notice func(string, ...any)) (*Cli
 		AccessServiceClient:  meridianv1.NewAccessServiceClient(heard),
 		TokenServiceClient:   meridianv1.NewTokenServiceClient(heard),
 		ClusterServiceClient: meridianv1.NewClusterServiceClient(heard),
+		AuditServiceClient:   meridianv1.NewAuditServiceClient(heard),
 		servers:              servers,
 		headers:              heard,
 		Target:               t,

@@ -39,6 +39,10 @@ type Server struct {
 	meridianv1.UnimplementedInspectServiceServer
 	meridianv1.UnimplementedControlServiceServer
 	meridianv1.UnimplementedClusterServiceServer
+	meridianv1.UnimplementedAuditServiceServer
+
+	// Audit answers ListAudit.
+	Audit func(*meridianv1.ListAuditRequest) *meridianv1.ListAuditResponse
 
 	Mu       sync.Mutex // guards all below
 	Role     string
@@ -419,6 +423,7 @@ func (s *Server) Serve(t *testing.T, config *tls.Config) (address string, stop f
 	meridianv1.RegisterTokenServiceServer(server, s.Tokens)
 	meridianv1.RegisterAccessServiceServer(server, accessService{server: s})
 	meridianv1.RegisterClusterServiceServer(server, s)
+	meridianv1.RegisterAuditServiceServer(server, s)
 	served := make(chan struct{})
 	go func() {
 		defer close(served)
@@ -430,4 +435,11 @@ func (s *Server) Serve(t *testing.T, config *tls.Config) (address string, stop f
 	})
 	t.Cleanup(stop)
 	return listener.Addr().String(), stop
+}
+
+// ListAudit implements meridianv1.AuditServiceServer.
+func (s *Server) ListAudit(_ context.Context, req *meridianv1.ListAuditRequest) (*meridianv1.ListAuditResponse, error) {
+	s.Mu.Lock()
+	defer s.Mu.Unlock()
+	return s.Audit(req), nil
 }
