@@ -19,7 +19,7 @@ const (
 	// candidate's and a voter's three, one after the other, and some more.
 	electionWrites = 8
 	// maxElection bounds how long an election may last.
-	maxElection = 30 * time.Second
+	maxElection = 12 * time.Second
 )
 
 // keeper bounds the log in bytes, where raft counts entries, and gives elections
@@ -96,7 +96,7 @@ func (k *keeper) follow(ctx context.Context) {
 func (k *keeper) tune() {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	k.slow = max(k.log.Slowest(), k.slow*4/5)
+	k.slow = max(k.log.Slowest(), k.slow/2) // soon forgotten: a disk that is fast again needs no long elections
 	now := k.raft.ReloadableConfig()
 	want := now
 	want.ElectionTimeout = min(max(k.cfg.Timing.Heartbeat, electionWrites*k.slow), max(k.cfg.Timing.Heartbeat, maxElection))

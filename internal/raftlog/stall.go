@@ -39,8 +39,13 @@ type stallWatch struct {
 	slowest time.Duration
 }
 
-// smallWrite is up to how many bytes a write takes as long as a sync.
-const smallWrite = 64 << 10
+const (
+	// smallWrite is up to how many bytes a write takes as long as a sync.
+	smallWrite = 64 << 10
+	// slowWrite is how long a small write takes at most on a disk that is slow; one
+	// that takes longer hangs, and says nothing about the next.
+	slowWrite = 1500 * time.Millisecond
+)
 
 // begin is called before a write of so many bytes, what it returns after it.
 func (w *stallWatch) begin(bytes uint64) (end func()) {
@@ -58,8 +63,8 @@ func (w *stallWatch) begin(bytes uint64) (end func()) {
 func (w *stallWatch) end(bytes uint64, began time.Time) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	if bytes <= smallWrite {
-		w.slowest = max(w.slowest, time.Since(began))
+	if took := time.Since(began); bytes <= smallWrite && took <= slowWrite {
+		w.slowest = max(w.slowest, took)
 	}
 	w.pending--
 	w.bytes -= bytes

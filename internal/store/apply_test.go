@@ -314,6 +314,27 @@ func TestRequestIDsAreForgottenInOrder(t *testing.T) {
 	require.False(t, s.Remembers("hour", start.Add(time.Hour)), "and leaves no space for others")
 }
 
+// TestManyRequestsWithinOneRetry: at several thousand writes in a second, a request
+// whose answer took minutes is still remembered.
+func TestManyRequestsWithinOneRetry(t *testing.T) {
+	s := opened(t, store.DefaultOptions())
+	rev := s.Revision()
+	do := func(id string, at time.Duration) store.Result {
+		rev++
+		txn := puts(retry("a", int(rev)))
+		txn.RequestID, txn.Time = id, clock(0).Add(at)
+		return s.Apply(rev, txn)
+	}
+	first := do("first", 0)
+	const many = 40_000
+	for i := range many {
+		require.False(t, do(fmt.Sprintf("0123456789012345678901234567-%d", i), time.Duration(i)*5*time.Minute/many).Duplicate)
+	}
+	again := do("first", 5*time.Minute)
+	require.True(t, again.Duplicate)
+	require.Equal(t, first.Revision, again.Revision)
+}
+
 func TestEpoch(t *testing.T) {
 	s := opened(t, store.DefaultOptions())
 	require.Zero(t, s.View().Epoch())
