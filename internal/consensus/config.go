@@ -131,6 +131,9 @@ type JoinConfig struct {
 	// without Fresh, until it was a member once. A directory in use is what it
 	// is.
 	Fresh bool
+	// Disk is what tells the new data directory from others (raftlog.NewDisk), drawn
+	// when empty.
+	Disk string
 	// Addrs, unless nil, are raft addresses at which some server of the cluster
 	// may be found, in addition to those of the members the node knows. It is
 	// called whenever no leader is known, from one goroutine.
@@ -291,5 +294,5 @@ func (c Config) storage() raftlog.Storage {
 
 // owner is whose data directory it must be.
 func (c Config) owner() raftlog.Owner {
-	return raftlog.Owner{Role: string(c.Role), ClusterID: c.ClusterID, NodeID: c.NodeID, Joining: c.Join.Fresh}
+	return raftlog.Owner{Role: string(c.Role), ClusterID: c.ClusterID, NodeID: c.NodeID, Joining: c.Join.Fresh, Disk: c.Join.Disk}
 }

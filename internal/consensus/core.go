@@ -48,6 +48,7 @@ type lifecycle struct {
 	// stopping ends when Close begins to stop the node's own goroutines, aborting
 	// when it can wait no longer for the answers of peers.
 	stopping, aborting context.Context
+	roster             roster
 	// formatInUse is the newest format of the entries that this server has applied.
 	formatInUse atomic.Uint32
 	// leaving says that the process was told to stop (Leave).

@@ -20,6 +20,8 @@ type fsm struct {
 	events Events
 	// complete, unless nil, adds the data of an entry that comes without.
 	complete func(*raft.Log) (*raft.Log, error)
+	// configured, unless nil, is told of changes of membership.
+	configured func(raft.Configuration)
 	// format is the newest format of entries that it applies; used, unless nil, is
 	// raised to the newest one that it has applied.
 	format uint32
@@ -65,8 +67,11 @@ func (f fsm) Apply(entry *raft.Log) any {
 
 // StoreConfiguration notes that a change of membership has been passed, so that
 // the store's revision reaches it.
-func (f fsm) StoreConfiguration(index uint64, _ raft.Configuration) {
+func (f fsm) StoreConfiguration(index uint64, c raft.Configuration) {
 	f.st.Advance(resource.Revision(index))
+	if f.configured != nil {
+		f.configured(c)
+	}
 }
 
 // errRestoring postpones a snapshot.

@@ -264,6 +264,9 @@ func TestARemovedServerIsRefusedAtOnce(t *testing.T) {
 		calls := peerv1.NewRaftServiceClient(gone.node.PeerConn(leader.addr))
 		_, err := calls.ReadIndex(t.Context(), &peerv1.ReadIndexRequest{})
 		require.NoError(t, err)
+		own, err := peerv1.NewRaftServiceClient(leader.node.PeerConn(gone.addr)).Status(t.Context(), &peerv1.StatusRequest{})
+		require.NoError(t, err)
+		disk := own.GetDisk()
 		require.NoError(t, leader.node.Remove(t.Context(), gone.name, true))
 
 		_, err = calls.ReadIndex(t.Context(), &peerv1.ReadIndexRequest{})
@@ -278,6 +281,9 @@ func TestARemovedServerIsRefusedAtOnce(t *testing.T) {
 		require.True(t, rpcerr.HasReason(err, raftnet.ReasonNotMember), "%v", err)
 		status, err := calls.Status(t.Context(), &peerv1.StatusRequest{})
 		require.NoError(t, err)
+		again := &peerv1.AddMemberRequest{Name: gone.name, Disk: disk, Raft: gone.addr, Fresh: true, CommandFormat: 9}
+		_, err = calls.AddMember(t.Context(), again)
+		require.True(t, rpcerr.HasReason(err, consensus.ReasonRemoved), "by what it was before: %v", err)
 		require.Empty(t, status.GetMembers())
 		require.Zero(t, status.GetCommitted())
 	})

@@ -45,7 +45,7 @@ func (n *members) memberAddresses() []*peerv1.MemberAddress {
 // membership is what this server, which leads, decides a change on.
 func (n *members) membership() membership {
 	return membership{
-		cluster: n.ClusterID(), self: n.id, servers: n.servers(), format: n.formatInUse.Load(),
+		cluster: n.ClusterID(), self: n.id, servers: n.servers(), format: n.formatInUse.Load(), removed: n.roster.removed,
 		silence: n.contacts.silence,
 		// One failed heartbeat is not silence: it may have been lost.
 		gone: 2 * n.cfg.Timing.Heartbeat,

@@ -68,6 +68,8 @@ type membership struct {
 	silence func(raft.ServerID) time.Duration
 	// gone is the silence from which on a server counts as unreachable.
 	gone time.Duration
+	// removed reports whether a server was a member before; nil: none was.
+	removed func(raft.ServerID) bool
 	// format is the newest format of log entries that is in use.
 	format uint32
 	// called are the servers that have answered a call just now, apart from the
@@ -117,6 +119,9 @@ func (m membership) add(a addition) ([]step, error) {
 	id, addr := raftlog.ServerID(a.name, a.disk), raft.ServerAddress(a.addr)
 	known, member := m.find(a.name)
 	switch {
+	case a.fresh && m.removed != nil && m.removed(id):
+		return nil, rpcerr.New(rpcerr.Conflict, ReasonRemoved,
+			"%s was removed from this cluster, and its certificate with it: to bring it back, let it join as a new server, with a new data directory", a.name)
 	case !member && a.fresh:
 		return []step{{add, id, addr}}, nil
 	case !member, !a.fresh && known.ID != id:

@@ -73,7 +73,7 @@ func Open(ctx context.Context, cfg Config, st *store.Store) (_ *Node, err error)
 			err = startError(cfg, n.dir.Name(), err)
 		}
 	}()
-	if n.network, err = openNetwork(ctx, cfg); err != nil {
+	if n.network, err = openNetwork(ctx, cfg, n.roster.removed); err != nil {
 		return nil, err
 	}
 	n.peers = raftnet.NewPeers(n.network, n.ClusterID, func() raft.ServerID { return n.dir.ID().ServerID() })
@@ -131,11 +131,12 @@ func openDataDir(cfg Config) (*raftlog.DataDir, error) {
 }
 
 // openNetwork returns the configured network, nil when there is none.
-func openNetwork(ctx context.Context, cfg Config) (raftnet.Network, error) {
+func openNetwork(ctx context.Context, cfg Config, removed func(raft.ServerID) bool) (raftnet.Network, error) {
 	switch {
 	case cfg.Network != nil:
 		return cfg.Network, nil
 	case cfg.Transport.Addr != "":
+		cfg.Transport.Removed = removed
 		return raftnet.Listen(ctx, cfg.Transport, cfg.Logger)
 	}
 	return nil, nil
@@ -218,7 +219,7 @@ func (n *Node) startRaft(snapshots *raftlog.Snapshots, notify chan<- bool) (err 
 	n.keeper.snapshots = snapshots
 	n.endpoint.Complete(n.log.Complete)
 	n.endpoint.Campaigning(n.campaigning)
-	machine := fsm{st: n.st, events: n.cfg.Events, format: n.cfg.logFormat(), used: &n.formatInUse, complete: n.log.Complete, unusable: snapshots.Unusable}
+	machine := fsm{st: n.st, events: n.cfg.Events, configured: n.configured, format: n.cfg.logFormat(), used: &n.formatInUse, complete: n.log.Complete, unusable: snapshots.Unusable}
 	n.raft, err = raft.NewRaft(n.cfg.raftConfig(n.id, notify), machine, n.log, n.log, snapshots, n.endpoint)
 	snapshots.Running()
 	if err == nil {

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"net"
 	"os"
+	"slices"
 
 	"github.com/spf13/pflag"
 
@@ -33,12 +34,19 @@ type Config struct {
 	// JoinBundle is the file with what a new server joins a global by; it is used
 	// once.
 	JoinBundle string
+	// PeerNames are the subject alternative names of which another server's
+	// certificate must have one, where the certificates are given.
+	PeerNames []string
 	// Join are addresses of servers of a global to join or find, where the
 	// certificates are given.
 	Join []string
 	// SkipDefaultMesh leaves out the mesh `default` on first start.
 	SkipDefaultMesh bool
 }
+
+// defaultPeerName is the name by which a certificate of an operator's authority is
+// that of a server of a global.
+const defaultPeerName = "meridian-global"
 
 // Bind defines the flags of the configuration.
 func (c *Config) Bind(flags *pflag.FlagSet) {
@@ -50,6 +58,7 @@ func (c *Config) Bind(flags *pflag.FlagSet) {
 	flags.StringVar(&c.GossipKeyFile, "gossip-key-file", "", "file with the base64 key that gossip is encrypted with, in place of the generated one")
 	flags.StringVar(&c.JoinBundle, "join-bundle", "", "file made by meridian generate server-token --bundle on a running server: this one joins its global, once, with a new data directory")
 	flags.StringSliceVar(&c.Join, "join", nil, "host:port of servers of the global to join, separated by commas: where --ca-file, --cert-file, --key-file and --gossip-key-file stand in for --join-bundle")
+	flags.StringSliceVar(&c.PeerNames, "peer-names", []string{defaultPeerName}, "with --ca-file: names, separated by commas, of which a certificate must have one as a subject alternative name to be that of a server of this global")
 	flags.BoolVar(&c.SkipDefaultMesh, "skip-default-mesh", false, "do not create the mesh \"default\" on first start")
 }
 
@@ -73,6 +82,9 @@ func (c *Config) Validate() error {
 	if c.AdvertiseRaftAddr != "" && !hasHostAndPort(c.AdvertiseRaftAddr) {
 		return usage("--advertise-raft-addr %s: write host:port", c.AdvertiseRaftAddr)
 	}
+	if slices.Contains(c.PeerNames, "") {
+		return usage("--peer-names: none of the names may be empty")
+	}
 	for _, addr := range c.Join {
 		if !hasHostAndPort(addr) {
 			return usage("--join %s: write host:port", addr)
@@ -84,6 +96,14 @@ func (c *Config) Validate() error {
 		}
 	}
 	return nil
+}
+
+// peerNames are the names of which another server's certificate must have one.
+func (c *Config) peerNames() []string {
+	if len(c.PeerNames) == 0 {
+		return []string{defaultPeerName}
+	}
+	return c.PeerNames
 }
 
 func hasHostAndPort(addr string) bool {

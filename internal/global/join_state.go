@@ -35,6 +35,9 @@ type joinState struct {
 	Name string `json:"name"`
 	// Cluster is the id of the global.
 	Cluster string `json:"cluster"`
+	// Disk tells the data directory from others that a server of the name had or will
+	// have.
+	Disk string `json:"disk"`
 	// Answered says that what was asked for is in the data directory.
 	Answered bool `json:"answered"`
 	// Peers are the servers to get in touch with.
@@ -106,7 +109,10 @@ func (g *global) join(ctx context.Context) error {
 		return &server.UsageError{Err: fmt.Errorf("--join-bundle: %w", err)}
 	}
 	if note == nil {
-		note = &joinState{FormatVersion: joinFormat, RequestID: rand.Text()}
+		note = &joinState{FormatVersion: joinFormat, RequestID: rand.Text(), Disk: raftlog.NewDisk()}
+	}
+	if note.Disk == "" { // of an older release
+		note.Disk = raftlog.NewDisk()
 	}
 	note.Name, note.Cluster = g.cfg.Name, bundle.Cluster
 	if err := note.write(dir); err != nil {

@@ -16,6 +16,7 @@ import (
 	"meridian/internal/consensus"
 	"meridian/internal/gossip"
 	"meridian/internal/pki"
+	"meridian/internal/raftlog"
 	"meridian/internal/raftnet"
 	"meridian/internal/resource"
 	"meridian/internal/server"
@@ -34,7 +35,7 @@ func (g *global) openPKI() error {
 		bound.Raft = advertised
 	}
 	var err error
-	if g.PKI, err = server.OpenPKI(g.cfg.Options, g.cfg.Name, bound, g.Now, g.Log); err != nil {
+	if g.PKI, err = server.OpenPKI(g.cfg.Options, g.cfg.Name, g.serverID(), bound, g.Now, g.Log); err != nil {
 		return err
 	}
 	g.peers = g.PKI
@@ -46,7 +47,7 @@ func (g *global) openPKI() error {
 	}
 	own := g.cfg.Options
 	own.CertFile, own.KeyFile = "", ""
-	g.peers, err = server.OpenPKI(own, g.cfg.Name, bound, g.Now, g.Log)
+	g.peers, err = server.OpenPKI(own, g.cfg.Name, g.serverID(), bound, g.Now, g.Log)
 	return err
 }
 
@@ -58,6 +59,9 @@ func (g *global) checkCertificate(raft string) error {
 		err = g.PKI.CheckServer(host)
 	}
 	if err == nil {
+		err = g.PKI.CheckNamed(g.cfg.peerNames())
+	}
+	if err == nil {
 		return nil
 	}
 	err = fmt.Errorf("--cert-file %s: no other server of a global would take this one for one of theirs: %w", g.cfg.CertFile, err)
@@ -66,6 +70,18 @@ func (g *global) checkCertificate(raft string) error {
 	}
 	g.Log.Warn("this server will have to stay alone", "reason", err)
 	return nil
+}
+
+// serverID is what raft knows this server by, or will know it by once the data
+// directory is used.
+func (g *global) serverID() string {
+	switch {
+	case raftlog.NodeIn(g.cfg.DataDir) != "":
+		return string(raftlog.ServerIn(g.cfg.DataDir))
+	case g.joinState != nil:
+		return string(raftlog.ServerID(g.cfg.Name, g.joinState.Disk))
+	}
+	return string(raftlog.ServerID(g.cfg.Name, ""))
 }
 
 // peerTLS is how servers of one global know each other: both sides show the
@@ -92,6 +108,14 @@ func peerAuthorities(pki *pki.PKI) func() *x509.CertPool {
 func (g *global) verifyPeer(state tls.ConnectionState) error {
 	if err := pki.VerifyServer(state); err != nil {
 		return err
+	}
+	switch leaf := state.PeerCertificates[0]; {
+	case g.cfg.CAFile != "":
+		if err := pki.VerifyNamed(leaf, g.cfg.peerNames()); err != nil {
+			return err
+		}
+	case pki.ServerIdentity(state) == "":
+		return errors.New("the certificate names no server")
 	}
 	between := x509.NewCertPool()
 	for _, c := range state.PeerCertificates[1:] {
@@ -137,7 +161,7 @@ func (g *global) openNode(ctx context.Context) error {
 	}
 	config.Join = consensus.JoinConfig{Fresh: g.joinState != nil || len(g.cfg.Join) > 0, Addrs: g.raftAddresses}
 	if g.joinState != nil {
-		config.ClusterID = g.joinState.Cluster
+		config.ClusterID, config.Join.Disk = g.joinState.Cluster, g.joinState.Disk
 	}
 	open := func(addr string) (err error) {
 		advertise := g.cfg.advertisedRaft(addr)
@@ -150,6 +174,7 @@ func (g *global) openNode(ctx context.Context) error {
 		}
 		config.Transport = raftnet.Config{
 			Addr: addr, Advertise: advertise, TLS: peerTLS(g.peers), Authorities: peerAuthorities(g.peers), VerifyPeer: g.verifyPeer,
+			PeerServer: pki.ServerIdentity,
 		}
 		return g.OpenNode(ctx, config)
 	}

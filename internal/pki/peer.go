@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strings"
 )
 
 // ErrNotServer means that a certificate is good, but not that of a server: it
@@ -21,6 +22,35 @@ func VerifyServer(state tls.ConnectionState) error {
 		return errors.New("the peer shows no certificate")
 	}
 	return checkServerUse(state.PeerCertificates[0])
+}
+
+// ErrNotNamed means that a certificate of an operator's authority names none of the
+// names by which servers of the cluster are known. Such an authority signs for others
+// too.
+var ErrNotNamed = errors.New("the certificate does not name the cluster")
+
+// VerifyNamed decides whether a certificate has one of some names as a subject
+// alternative name: a DNS name, an IP address or a URI. Wildcards name nothing.
+func VerifyNamed(leaf *x509.Certificate, names []string) error {
+	var have []string
+	have = append(have, leaf.DNSNames...)
+	for _, ip := range leaf.IPAddresses {
+		have = append(have, ip.String())
+	}
+	for _, uri := range leaf.URIs {
+		have = append(have, uri.String())
+	}
+	for _, name := range names {
+		if slices.ContainsFunc(have, func(h string) bool { return strings.EqualFold(h, name) }) {
+			return nil
+		}
+	}
+	return fmt.Errorf("%w: none of its subject alternative names is %s", ErrNotNamed, strings.Join(names, " or "))
+}
+
+// CheckNamed is VerifyNamed of this server's own certificate.
+func (p *PKI) CheckNamed(names []string) error {
+	return VerifyNamed(p.current.Load().server.Leaf, names)
 }
 
 // ServerIdentity returns the server that a peer's certificate was made for

@@ -1,6 +1,8 @@
 package pki
 
 import (
+	"crypto/x509"
+	"encoding/pem"
 	"os"
 	"path/filepath"
 	"testing"
@@ -136,6 +138,28 @@ func TestACertificateNamesItsServer(t *testing.T) {
 	state, err = handshake(t, openPKI(t, config).ServerTLS(), clientFor(t, p.CAPEM(), "localhost", noon))
 	require.NoError(t, err)
 	require.Equal(t, config.Identity, ServerIdentity(state))
+}
+
+// An operator's authority signs for others too: only a certificate that names the
+// cluster is that of a server.
+func TestCertificatesMustNameTheCluster(t *testing.T) {
+	ca, err := NewCA(noon)
+	require.NoError(t, err)
+	leaf := func(hosts ...string) *x509.Certificate {
+		certPEM, _, err := ca.IssueServer("meridian-global", hosts, noon)
+		require.NoError(t, err)
+		block, _ := pem.Decode(certPEM)
+		c, err := x509.ParseCertificate(block.Bytes)
+		require.NoError(t, err)
+		return c
+	}
+	names := []string{"meridian-global", "10.0.0.7"}
+	for _, host := range []string{"meridian-global", "Meridian-Global", "10.0.0.7"} {
+		require.NoError(t, VerifyNamed(leaf("db.example.org", host), names), host)
+	}
+	for _, host := range []string{"db.example.org", "*", "*.example.org", "10.0.0.8", "meridian-global.evil.org"} {
+		require.ErrorIs(t, VerifyNamed(leaf(host), names), ErrNotNamed, host)
+	}
 }
 
 func TestDigestOfAuthorities(t *testing.T) {

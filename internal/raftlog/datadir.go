@@ -13,6 +13,8 @@ import (
 	"slices"
 	"strings"
 	"sync"
+
+	"github.com/hashicorp/raft"
 )
 
 const identityFormat = 1
@@ -92,8 +94,10 @@ type Owner struct {
 	Role string
 	// ClusterID and NodeID name the cluster and the server.
 	ClusterID, NodeID string
-	// Joining makes an unused directory one of a server that joins a cluster.
+	// Joining makes an unused directory one of a server that joins a cluster. Disk
+	// is what tells the directory from others then; "" draws it.
 	Joining bool
+	Disk    string
 }
 
 // OpenDataDir takes the storage and checks that it is the owner's. It writes
@@ -115,6 +119,9 @@ func OpenDataDir(storage Storage, owner Owner) (*DataDir, error) {
 // NodeIn returns the node id that a data directory was first used with, "" when
 // it has not been used or cannot be read: Open says what is wrong with it.
 func NodeIn(dir string) string { return identityIn(dir).NodeID }
+
+// ServerIn is the same for what raft knows the server by.
+func ServerIn(dir string) raft.ServerID { return identityIn(dir).ServerID() }
 
 // ClusterIn is the same for the id of the cluster.
 func ClusterIn(dir string) string { return identityIn(dir).ClusterID }
@@ -175,12 +182,17 @@ func (d *DataDir) Claim(owner Owner) error {
 		clusterID = hex.EncodeToString(b[:])
 	}
 	id := Identity{FormatVersion: identityFormat, Role: owner.Role, ClusterID: clusterID, NodeID: owner.NodeID, Joining: owner.Joining}
-	if owner.Joining {
-		var b [8]byte
-		_, _ = rand.Read(b[:]) // never fails
-		id.Disk = hex.EncodeToString(b[:])
+	if id.Disk = owner.Disk; owner.Joining && id.Disk == "" {
+		id.Disk = NewDisk()
 	}
 	return d.Change(func(now *Identity) { *now = id })
+}
+
+// NewDisk draws what tells a directory from others.
+func NewDisk() string {
+	var b [8]byte
+	_, _ = rand.Read(b[:]) // never fails
+	return hex.EncodeToString(b[:])
 }
 
 // ID returns the identity.

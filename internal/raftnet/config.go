@@ -8,6 +8,8 @@ import (
 	"net"
 
 	"github.com/hashicorp/raft"
+
+	"meridian/internal/raftlog"
 )
 
 // ErrAddrInUse means that something else listens on the raft address. Choose
@@ -53,7 +55,11 @@ type Config struct {
 	VerifyPeer func(tls.ConnectionState) error
 	// PeerServer, unless nil, returns the server that a certificate was made for,
 	// "" where it names none.
-	PeerServer func(tls.ConnectionState) raft.ServerID
+	PeerServer func(tls.ConnectionState) string
+	// Removed, unless nil, reports whether a server was removed from the cluster:
+	// raft's messages are not exchanged with it. It may still make calls, which are
+	// decided about one by one.
+	Removed func(raft.ServerID) bool
 }
 
 // Validate reports what is missing or impossible.
@@ -75,6 +81,22 @@ func (c Config) Validate() error {
 		if _, _, err := net.SplitHostPort(c.Advertise); err != nil {
 			return fmt.Errorf("advertised raft address: %w", err)
 		}
+	}
+	return nil
+}
+
+// verify decides about a peer whose certificate is good.
+func (c Config) verify(state tls.ConnectionState) error {
+	if c.VerifyPeer != nil {
+		if err := c.VerifyPeer(state); err != nil {
+			return err
+		}
+	}
+	if c.PeerServer == nil || c.Removed == nil || state.NegotiatedProtocol == protocolCalls {
+		return nil
+	}
+	if server := raft.ServerID(c.PeerServer(state)); server != "" && c.Removed(server) {
+		return fmt.Errorf("server %s was removed from the cluster", raftlog.NameOf(server))
 	}
 	return nil
 }

@@ -165,7 +165,7 @@ func provedServer(ctx context.Context) raft.ServerID {
 func (proved) ServerHandshake(raw net.Conn) (net.Conn, credentials.AuthInfo, error) {
 	info := peerInfo{CommonAuthInfo: credentials.CommonAuthInfo{SecurityLevel: credentials.PrivacyAndIntegrity}}
 	if c, ok := raw.(*tlsConn); ok && c.network.peerServer != nil {
-		info.server = c.network.peerServer(c.ConnectionState())
+		info.server = raft.ServerID(c.network.peerServer(c.ConnectionState()))
 	}
 	return raw, info, nil
 }

@@ -32,8 +32,8 @@ func TestCallsAreOfMembers(t *testing.T) {
 			}
 			return nil
 		},
-		PeerServer: func(s tls.ConnectionState) raft.ServerID {
-			return raft.ServerID(s.PeerCertificates[0].DNSNames[0])
+		PeerServer: func(s tls.ConnectionState) string {
+			return s.PeerCertificates[0].DNSNames[0]
 		},
 	}, slog.New(slog.DiscardHandler))
 	require.NoError(t, err)

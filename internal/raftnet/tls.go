@@ -146,7 +146,7 @@ type tlsNetwork struct {
 	// authorities is Config.Authorities.
 	authorities func() *x509.CertPool
 	// peerServer is Config.PeerServer.
-	peerServer func(tls.ConnectionState) raft.ServerID
+	peerServer func(tls.ConnectionState) string
 	// self is set, and transport made, before the first message of raft's.
 	self      func() Identity
 	transport *safeTransport
@@ -187,9 +187,7 @@ func Listen(ctx context.Context, cfg Config, logger *slog.Logger) (Network, erro
 	base := cfg.TLS.Clone()
 	base.MinVersion = tls.VersionTLS13
 	base.ClientAuth = tls.RequireAndVerifyClientCert
-	if cfg.VerifyPeer != nil {
-		base.VerifyConnection = cfg.VerifyPeer
-	}
+	base.VerifyConnection = cfg.verify
 	n := &tlsNetwork{
 		listener: listener, tls: base, logger: NewLogger(logger), authorities: cfg.Authorities, peerServer: cfg.PeerServer,
 		raft: newHandoff(advertise), calls: newHandoff(advertise),
@@ -305,9 +303,6 @@ func (n *tlsNetwork) register(c *tlsConn) bool {
 
 // Recheck ends the connections of peers that would not be accepted now.
 func (n *tlsNetwork) Recheck() {
-	if n.tls.VerifyConnection == nil {
-		return
-	}
 	n.mu.Lock()
 	var open []*tlsConn
 	for c := range n.conns {

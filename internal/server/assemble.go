@@ -36,7 +36,9 @@ func WriteAdminContext(dir, name, address string, caPEM []byte, token string) er
 
 // OpenPKI opens a server's certificates: those that the flags name, or those of
 // the data directory, which are made on the first start.
-func OpenPKI(o Options, name string, bound Addresses, now func() time.Time, log *slog.Logger) (*pki.PKI, error) {
+// identity tells the server from others of its name, "" where nothing depends on
+// that.
+func OpenPKI(o Options, name, identity string, bound Addresses, now func() time.Time, log *slog.Logger) (*pki.PKI, error) {
 	hostname, err := os.Hostname()
 	if err != nil {
 		return nil, fmt.Errorf("find out the name of this host: %w", err)
@@ -52,7 +54,7 @@ func OpenPKI(o Options, name string, bound Addresses, now func() time.Time, log 
 		}
 	}
 	return pki.Open(pki.Config{
-		DataDir: o.DataDir, Name: name, CertFile: o.CertFile, KeyFile: o.KeyFile, CAFile: o.CAFile, Now: now, Log: log,
+		DataDir: o.DataDir, Name: name, Identity: identity, CertFile: o.CertFile, KeyFile: o.KeyFile, CAFile: o.CAFile, Now: now, Log: log,
 		Hosts: pki.ServerHosts(hostname, listen, interfaces),
 	})
 }

@@ -455,11 +455,13 @@ type authority struct {
 	cert *x509.Certificate
 	key  *ecdsa.PrivateKey
 	n    int64
+	// names are those of its certificates beside the address.
+	names []string
 }
 
 func newAuthority(t *testing.T) *authority {
 	t.Helper()
-	a := &authority{t: t, dir: t.TempDir()}
+	a := &authority{t: t, dir: t.TempDir(), names: []string{"meridian-global"}}
 	var err error
 	a.key, err = ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	require.NoError(t, err)
@@ -493,7 +495,7 @@ func (a *authority) flags(name string, uses ...x509.ExtKeyUsage) []string {
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	require.NoError(a.t, err)
 	der, err := x509.CreateCertificate(rand.Reader, &x509.Certificate{
-		SerialNumber: big.NewInt(1 + a.n), Subject: pkix.Name{CommonName: name}, IPAddresses: []net.IP{net.IPv4(127, 0, 0, 1)},
+		SerialNumber: big.NewInt(1 + a.n), Subject: pkix.Name{CommonName: name}, IPAddresses: []net.IP{net.IPv4(127, 0, 0, 1)}, DNSNames: a.names,
 		NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().Add(time.Hour),
 		KeyUsage: x509.KeyUsageDigitalSignature, ExtKeyUsage: uses,
 	}, a.cert, key.Public(), a.key)
@@ -534,6 +536,16 @@ func TestServersWithTheirOwnCertificates(t *testing.T) {
 	alone := server("alone", own.flags("alone", asServer)).start().ready()
 	require.Contains(t, alone.log.String(), "this server will have to stay alone")
 	require.Contains(t, alone.log.String(), "clientAuth is missing")
+
+	// Nor does one that the authority signed for something else.
+	own.names = []string{"database"}
+	other := server("other", own.flags("other", asServer, asClient), "--join", first.addresses()["raft"]).start()
+	require.Equal(t, 2, other.wait())
+	require.Contains(t, other.log.String(), "the certificate does not name the cluster")
+	forced := server("other", own.flags("other", asServer, asClient), "--peer-names", "database", "--join", first.addresses()["raft"]).start()
+	forced.await("it to report why no server accepts it", func() bool { return strings.Contains(forced.readyz(t), "certificate") })
+	require.Zero(t, forced.stop())
+	own.names = []string{"meridian-global"}
 
 	// Nor does one of another authority.
 	foreign := server("foreign", newAuthority(t).flags("foreign", asServer, asClient), "--join", first.addresses()["raft"]).start()
