@@ -49,6 +49,10 @@ type Authenticator struct {
 	// Exempt reports that a method takes no authentication at the moment: a server
 	// that does not have its keys yet cannot verify any. Optional.
 	Exempt func(method string) bool
+	// Revokes reports that a method may revoke its caller's own token: Recheck leaves
+	// such a call alone, so that it is answered. It has to be one that ends by itself.
+	// Optional.
+	Revokes func(method string) bool
 
 	streams openStreams
 }

@@ -115,7 +115,7 @@ func (a *Authenticator) register(stream grpc.ServerStream, method string) (*serv
 	}
 	s.ctx, s.end = context.WithCancelCause(ctx)
 	s.token = p.Token
-	if _, isZone := p.Zone(); !isZone {
+	if _, isZone := p.Zone(); !isZone && (a.Revokes == nil || !a.Revokes(method)) {
 		a.streams.add(s)
 	}
 	verifier := a.Verifier()

@@ -99,6 +99,22 @@ func TestNothingPassesAnEndedStream(t *testing.T) {
 	require.Equal(t, 1, stream.sent)
 }
 
+// A call that revokes its caller's own token is answered.
+func TestACallThatRevokesItsTokenIsAnswered(t *testing.T) {
+	for _, revokes := range []bool{true, false} {
+		d := newServer(t)
+		raw := d.user(t, "bob", AdminGroup)
+		d.Revokes = func(method string) bool { return revokes && method == watchInfo.FullMethod }
+		stream := &liveStream{ctx: request(far, "Bearer "+raw)}
+		err := d.Stream(nil, stream, watchInfo, func(_ any, s grpc.ServerStream) error {
+			d.Verifier = func() *token.Verifier { return token.NewVerifier(at(noon)) } // the keys were withdrawn
+			d.Recheck()
+			return s.SendMsg(nil)
+		})
+		require.Equal(t, revokes, err == nil, "%v", err)
+	}
+}
+
 // The stream of a zone ends when its token expires; whether it is authorized for as
 // long as that is not asked here.
 func TestAZonesStreamEndsWithItsToken(t *testing.T) {

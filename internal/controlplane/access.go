@@ -83,6 +83,9 @@ func (b *Base) Assemble(api API, resources *admin.Service) {
 		Verifier: b.Verifier, LocalhostIsAdmin: b.Options.LocalhostIsAdmin, Authorize: api.Authorize, Refused: b.Audit.Refused,
 		Authenticated: server.Authenticated,
 		Exempt:        func(method string) bool { return !b.Readiness.Started() && slices.Contains(api.Early, method) },
+		Revokes: func(method string) bool {
+			return method == meridianv1.TokenService_ReissueAdminToken_FullMethodName || method == meridianv1.TokenService_RevokeToken_FullMethodName
+		},
 	}
 	b.GRPC = server.NewGRPC(b.Log, b.PKI.ServerTLS(), server.Calls{
 		Check:                   b.Readiness.CheckCall(api.Early...),
