@@ -226,8 +226,12 @@ func (c *attackConn) call(method string, end bool, more ...hpack.HeaderField) er
 	var block bytes.Buffer
 	encoder := hpack.NewEncoder(&block)
 	for _, f := range append([]hpack.HeaderField{
-		{Name: ":method", Value: "POST"}, {Name: ":scheme", Value: "https"}, {Name: ":path", Value: method}, {Name: ":authority", Value: "x"},
-		{Name: "content-type", Value: "application/grpc"}, {Name: "te", Value: "trailers"},
+		{Name: ":method", Value: "POST"},
+		{Name: ":scheme", Value: "https"},
+		{Name: ":path", Value: method},
+		{Name: ":authority", Value: "x"},
+		{Name: "content-type", Value: "application/grpc"},
+		{Name: "te", Value: "trailers"},
 	}, more...) {
 		f.Sensitive = true // each connection's table stays as it is
 		if err := encoder.WriteField(f); err != nil {

@@ -6,7 +6,6 @@ import (
 
 	meridianv1 "meridian/api/meridian/v1"
 	peerv1 "meridian/api/peer/v1"
-	"meridian/internal/resource"
 	"meridian/internal/rpcerr"
 	"meridian/internal/service/auditlog"
 )
@@ -45,7 +44,7 @@ func (g *global) auditSources(ctx context.Context) ([]auditlog.Source, []auditlo
 	}
 	var absent []auditlog.Absence
 	for _, z := range known.zones {
-		if !slices.Contains(known.connected(), resource.ZoneName(z.Name)) {
+		if !slices.Contains(known.connected(), z.Name) {
 			absent = append(absent, auditlog.Absence{Zone: string(z.Name), Reason: string(z.State)})
 		}
 	}

@@ -29,10 +29,11 @@ func TestCouldEqualsRulesWithoutConditions(t *testing.T) {
 			plain.roles[name] = role
 		}
 		for r := range d.requests {
-			key, could := r.New.Key, true
+			key := r.New.Key
 			if r.Access == resource.AccessDelete {
 				key = r.Old.Key
 			}
+			var could bool
 			switch {
 			case OnResources(r.Access):
 				could = set.Could(r.Subject, r.Access, Known{Key: key})

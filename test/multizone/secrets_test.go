@@ -82,9 +82,13 @@ func TestSecretsStayWhereTheyAre(t *testing.T) {
 	// No command shows an administrator a signing key.
 	for _, p := range []*process{global, east} {
 		for _, args := range [][]string{
-			{"get", "global-secrets", "-o", "json"}, {"get", "global-secrets", "-o", "yaml"}, {"get", "global-secrets", "-o", "wide"},
-			{"export", "--include=all", "--include-secrets"}, {"export", "global-secrets", "--include-secrets", "-o", "json"},
-			{"tokens", "list", "-o", "json"}, {"get", "all", "-A", "-o", "json"},
+			{"get", "global-secrets", "-o", "json"},
+			{"get", "global-secrets", "-o", "yaml"},
+			{"get", "global-secrets", "-o", "wide"},
+			{"export", "--include=all", "--include-secrets"},
+			{"export", "global-secrets", "--include-secrets", "-o", "json"},
+			{"tokens", "list", "-o", "json"},
+			{"get", "all", "-A", "-o", "json"},
 		} {
 			shown := p.must(args...)
 			require.NotContains(t, shown, privateKeyText, "%s %v", p.name, args)
