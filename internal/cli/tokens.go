@@ -41,7 +41,9 @@ func newTokensListCommand(a *app) *cobra.Command {
 		Example: "  meridian tokens list dataplane",
 		Long: `List the tokens that this control plane has issued: their ids, for whom, until
 when. The tokens themselves are kept nowhere. Records of expired tokens are
-removed after a day.`,
+removed after a day. STATE is active, expired, used (of server tokens), revoked, or
+"key deleted" when the key that signed the token is not there any more, which ends
+the token as well.`,
 		Args: between(0, "KIND"),
 	}
 	output := print.BindFormat(cmd.Flags(), print.FormatTable, print.FormatWide, print.FormatJSON, print.FormatYAML, print.FormatName)

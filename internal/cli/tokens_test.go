@@ -50,19 +50,21 @@ func TestGenerateUserAndDataplaneTokens(t *testing.T) {
 
 func TestTokens(t *testing.T) {
 	h := newHarness(t)
-	require.Equal(t, `ID  KIND             SUBJECT        STATE    EXPIRES               KEY
-b2  dataplane-token  default/web-1  active   2026-01-31T21:00:00Z  2
-c3  server-token     server         used     2026-01-31T21:00:00Z  1
-a1  user-token       bob            revoked  2026-01-31T20:00:00Z  1
+	require.Equal(t, `ID  KIND             SUBJECT        STATE        EXPIRES               KEY
+b2  dataplane-token  default/web-1  active       2026-01-31T21:00:00Z  2
+c3  server-token     server         used         2026-01-31T21:00:00Z  1
+d4  user-token       eve            key deleted  2026-01-31T21:00:00Z  3
+a1  user-token       bob            revoked      2026-01-31T20:00:00Z  1
 `, h.ok("tokens", "list"))
 	require.Contains(t, h.ok("tokens", "list", "-o", "wide"), "kuma.io/service=web|api")
-	require.Equal(t, "b2\nc3\na1\n", h.ok("tokens", "list", "-o", "name"))
+	require.Equal(t, "b2\nc3\nd4\na1\n", h.ok("tokens", "list", "-o", "name"))
 	var got struct{ Items []tokenView }
 	require.NoError(t, json.Unmarshal([]byte(h.ok("tokens", "list", "users", "-o", "json")), &got))
 	require.Equal(t, "user-token", h.server.Tokens.Listed)
 	require.Equal(t, map[string][]string{"kuma.io/service": {"web", "api"}}, got.Items[0].Tags)
 	require.Equal(t, clitest.Epoch.Add(time.Hour), got.Items[0].Expires)
 	require.Equal(t, "second", got.Items[1].UsedBy)
+	require.Equal(t, "key deleted", got.Items[2].State)
 	require.Contains(t, h.ok("tokens", "list", "-o", "wide"), "used by second")
 	out := h.run("tokens", "list", "zone")
 	require.Equal(t, exit.OK, out.code)

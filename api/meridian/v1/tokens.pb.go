@@ -525,7 +525,8 @@ type IssuedToken struct {
 	Kind string `protobuf:"bytes,2,opt,name=kind,proto3" json:"kind,omitempty"`
 	// A user, a zone, MESH/NAME of a dataplane, "*" for any name, or "server".
 	Subject string `protobuf:"bytes,3,opt,name=subject,proto3" json:"subject,omitempty"`
-	// "active", "expired", "used" or "revoked".
+	// "active", "expired", "used", "revoked", or "key deleted": the key that signed it
+	// is not stored any more, so that it is not accepted.
 	State   string                 `protobuf:"bytes,4,opt,name=state,proto3" json:"state,omitempty"`
 	Issued  *timestamppb.Timestamp `protobuf:"bytes,5,opt,name=issued,proto3" json:"issued,omitempty"`
 	Expires *timestamppb.Timestamp `protobuf:"bytes,6,opt,name=expires,proto3" json:"expires,omitempty"`

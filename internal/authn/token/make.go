@@ -45,12 +45,30 @@ func (r *Ring) latest(use Use) uint64 {
 	return serial
 }
 
+// next returns the serial number of the next key of a use: one that no key here
+// has, and no recorded token names. A token of a deleted key is not taken for one of
+// its successor.
+func (r *Ring) next(use Use) uint64 {
+	view, serial := r.cfg.Local(), r.latest(use)
+	for s := range view.List(resource.KindSigningKey, "") {
+		if id, err := ParseKeyID(s.Key().Name); err == nil && id.Use == use {
+			serial = max(serial, id.Serial)
+		}
+	}
+	for record := range view.List(resource.KindIssuedToken, "") {
+		if spec := record.Spec().(*resource.IssuedToken); Use(spec.Use) == use {
+			serial = max(serial, spec.Serial)
+		}
+	}
+	return serial + 1
+}
+
 // Rotation makes the next key of a use and returns the resources that hold it,
 // which must not be there yet: its private half and, on a global, its public
 // one. Once they are stored, new tokens are signed with it; the keys before it
 // verify what they have signed until they are deleted.
 func (r *Ring) Rotation(use Use) (KeyID, []*resource.Resource, error) {
-	id := KeyID{Use: use, Serial: r.latest(use) + 1, Issuer: r.issuerName()}
+	id := KeyID{Use: use, Serial: r.next(use), Issuer: r.issuerName()}
 	key, err := GenerateSigningKey(id)
 	if err != nil {
 		return id, nil, err

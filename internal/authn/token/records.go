@@ -43,23 +43,46 @@ type Issued struct {
 	*resource.IssuedToken
 	// RevokedNow is true when the record or a TokenRevocation says so.
 	RevokedNow bool
+	// KeyDeleted is true when neither half of the key that signed the token is stored
+	// here any more, so that no control plane accepts it.
+	KeyDeleted bool
 }
 
 // Issued returns the records of a use, or of all when it is empty, the newest
 // first.
 func (r *Ring) Issued(use Use) []Issued {
 	revoked := r.Verifier().Revoked
+	view := r.cfg.Local()
+	stored := map[KeyID]bool{}
 	var all []Issued
-	for res := range r.cfg.Local().List(resource.KindIssuedToken, "") {
+	for res := range view.List(resource.KindIssuedToken, "") {
 		spec := res.Spec().(*resource.IssuedToken)
-		if use == "" || Use(spec.Use) == use {
-			all = append(all, Issued{res, spec, revoked(Use(spec.Use), spec.ID)})
+		if use != "" && Use(spec.Use) != use {
+			continue
 		}
+		id := KeyID{Use: Use(spec.Use), Serial: spec.Serial, Issuer: r.issuerName()}
+		if _, known := stored[id]; !known {
+			stored[id] = isStored(view, id)
+		}
+		all = append(all, Issued{
+			Resource: res, IssuedToken: spec, RevokedNow: revoked(Use(spec.Use), spec.ID), KeyDeleted: !stored[id],
+		})
 	}
 	slices.SortStableFunc(all, func(a, b Issued) int {
 		return b.Resource.Meta().CreationTime.Compare(a.Resource.Meta().CreationTime)
 	})
 	return all
+}
+
+// isStored reports whether a view has a half of a key: the private one signs and
+// verifies here, the public one verifies in zones.
+func isStored(view *store.View, id KeyID) bool {
+	for _, kind := range []resource.Kind{resource.KindGlobalSecret, resource.KindSigningKey} {
+		if _, ok := view.Get(resource.Key{Kind: kind, Name: id.String()}); ok {
+			return true
+		}
+	}
+	return false
 }
 
 // Find returns the record of a token by its id, in any letter case.

@@ -34,7 +34,7 @@ func (f *Tokens) GenerateDataplaneToken(_ context.Context, req *meridianv1.Gener
 	return &meridianv1.GenerateDataplaneTokenResponse{Token: "dataplane.token", Id: "id"}, nil
 }
 
-// ListTokens sends three tokens, and none of zones.
+// ListTokens sends four tokens, and none of zones.
 func (f *Tokens) ListTokens(req *meridianv1.ListTokensRequest, stream grpc.ServerStreamingServer[meridianv1.ListTokensResponse]) error {
 	f.Listed = req.GetKind()
 	if req.GetKind() == "zone-token" {
@@ -48,6 +48,10 @@ func (f *Tokens) ListTokens(req *meridianv1.ListTokensRequest, stream grpc.Serve
 		},
 		{
 			Id: "c3", Kind: "server-token", Subject: "server", State: "used", KeySerial: 1, Issuer: "admin", UsedBy: "second",
+			Issued: timestamppb.New(Epoch), Expires: timestamppb.New(Epoch.Add(time.Hour)),
+		},
+		{
+			Id: "d4", Kind: "user-token", Subject: "eve", State: "key deleted", KeySerial: 3, Issuer: "admin",
 			Issued: timestamppb.New(Epoch), Expires: timestamppb.New(Epoch.Add(time.Hour)),
 		},
 		{Id: "a1", Kind: "user-token", Subject: "bob", State: "revoked", KeySerial: 1, Issued: timestamppb.New(Epoch), Expires: timestamppb.New(Epoch)},

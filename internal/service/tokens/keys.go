@@ -55,7 +55,7 @@ func (s *Service) RevokeToken(ctx context.Context, req *meridianv1.RevokeTokenRe
 		return nil, rpcerr.New(rpcerr.NotFound, "TOKEN_UNKNOWN",
 			"no token with the id %q was issued here; `meridian tokens list` shows those that were, and a TokenRevocation on the control plane that issued it ends any other", clip(req.GetId()))
 	}
-	response := &meridianv1.RevokeTokenResponse{Token: encode(record, true, s.cfg.Now())}
+	response := &meridianv1.RevokeTokenResponse{Token: encode(token.Issued{IssuedToken: record, RevokedNow: true}, s.cfg.Now())}
 	if s.cfg.Ring.Verifier().Revoked(token.Use(record.Use), record.ID) {
 		response.AlreadyRevoked, response.Revision = true, uint64(s.cfg.Local().Revision())
 		return response, nil

@@ -232,7 +232,7 @@ func (s *Service) ListTokens(req *meridianv1.ListTokensRequest, stream grpc.Serv
 	for chunk := range slices.Chunk(issued, listPart) {
 		part := &meridianv1.ListTokensResponse{}
 		for _, i := range chunk {
-			part.Tokens = append(part.Tokens, encode(i.IssuedToken, i.RevokedNow, now))
+			part.Tokens = append(part.Tokens, encode(i, now))
 		}
 		if err := stream.Send(part); err != nil {
 			return err
@@ -241,10 +241,13 @@ func (s *Service) ListTokens(req *meridianv1.ListTokensRequest, stream grpc.Serv
 	return nil
 }
 
-func encode(t *resource.IssuedToken, revoked bool, now time.Time) *meridianv1.IssuedToken {
+func encode(t token.Issued, now time.Time) *meridianv1.IssuedToken {
 	out := &meridianv1.IssuedToken{
 		Id: t.ID, Kind: t.Use, Subject: t.Subject, State: "active", KeySerial: t.Serial, Issuer: t.Issuer,
 		Groups: t.Groups, Scope: t.Scope, Tags: encodeTags(t.Tags), UsedBy: t.UsedBy,
+	}
+	if t.KeyDeleted {
+		out.State = "key deleted"
 	}
 	if issued, err := time.Parse(time.RFC3339, t.Issued); err == nil {
 		out.Issued = timestamppb.New(issued)
@@ -258,7 +261,7 @@ func encode(t *resource.IssuedToken, revoked bool, now time.Time) *meridianv1.Is
 	if t.UsedBy != "" {
 		out.State = "used"
 	}
-	if revoked {
+	if t.RevokedNow {
 		out.State = "revoked"
 	}
 	return out

@@ -229,6 +229,50 @@ func TestRotate(t *testing.T) {
 }
 
 // §6.2: what each token takes.
+// A token whose key was deleted is refused, and the list says why. The next key has
+// another number, so that the token is not taken for one of that key.
+func TestTokensOfADeletedKeyAreListedAsSuch(t *testing.T) {
+	for _, zone := range []string{"", "east"} {
+		t.Run("of "+zone, func(t *testing.T) {
+			f := newFixture(t, func(c *token.RingConfig) { c.Zone = zone })
+			remove := func(kind resource.Kind, name string) {
+				txn := store.Txn{Time: f.clock, Ops: []store.Op{store.Delete(resource.Key{Kind: kind, Name: name})}}
+				require.NoError(t, f.store.Apply(f.store.Revision()+1, txn).Err)
+			}
+			key := token.KeyID{Use: token.ForDataplane, Serial: 1, Issuer: zone}.String()
+			issue := func(name string) *meridianv1.GenerateDataplaneTokenResponse {
+				f.clock = f.clock.Add(time.Second)
+				issued, err := f.GenerateDataplaneToken(admin(t), &meridianv1.GenerateDataplaneTokenRequest{Mesh: "default", Name: name, ValidForSeconds: hour})
+				require.NoError(t, err)
+				return issued
+			}
+			old, revoked := issue("old"), issue("revoked")
+			_, err := f.RevokeToken(admin(t), &meridianv1.RevokeTokenRequest{Id: revoked.GetId(), RequestId: "r1"})
+			require.NoError(t, err)
+
+			remove(resource.KindGlobalSecret, key)
+			if zone == "" {
+				require.Contains(t, summaries(f.list("dataplane-token")), "dataplane-token default/old active", "zones verify it with the public key")
+				remove(resource.KindSigningKey, key)
+			}
+			_, err = f.verify(old.GetToken())
+			require.ErrorIs(t, err, token.ErrUnknownKey)
+			gone := []string{"dataplane-token default/revoked revoked", "dataplane-token default/old key deleted"}
+			require.Equal(t, gone, summaries(f.list("dataplane-token")))
+
+			rotated, err := f.RotateKey(admin(t), &meridianv1.RotateKeyRequest{Kind: "dataplane-token", RequestId: "r2"})
+			require.NoError(t, err)
+			require.Equal(t, uint64(2), rotated.GetSerial())
+			issue("new")
+			require.Equal(t, append([]string{"dataplane-token default/new active"}, gone...), summaries(f.list("dataplane-token")))
+			require.Contains(t, summaries(f.list("")), "user-token admin active", "keys of other kinds do not count")
+
+			f.clock = f.clock.Add(90 * time.Minute)
+			require.Contains(t, summaries(f.list("dataplane-token")), "dataplane-token default/old expired")
+		})
+	}
+}
+
 func TestWhatIssuingTakes(t *testing.T) {
 	f := newFixture(t, nil)
 	f.grant("minter", `{"access": ["GENERATE_DATAPLANE_TOKEN"], "mesh": "default", "when": [{"dpToken": {"tags": [{"name": "kuma.io/service", "value": "web"}]}}]}`)
