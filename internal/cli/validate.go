@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"context"
 	"errors"
 	"slices"
 
@@ -32,19 +33,23 @@ notes do not make a document invalid.`,
 	mesh = bindMesh(cmd)
 	cmd.Flags().BoolVar(&strict, "strict", false, "exit with 1 where there are warnings")
 	output := print.BindFormat(cmd.Flags(), print.FormatTable, print.FormatJSON, print.FormatYAML)
-	cmd.RunE = func(*cobra.Command, []string) error {
+	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
 		documents, err := a.load(from, mesh)
 		if err == nil {
 			err = checkConditions(documents)
 		}
 		if output.Value.Structured() {
-			return a.printFindings(output.Value, documents, err, strict)
+			return a.printFindings(cmd.Context(), output.Value, documents, err, strict)
 		}
 		if err != nil {
 			return err
 		}
+		advised, err := lint(cmd.Context(), documents)
+		if err != nil {
+			return err
+		}
 		warned := a.warnAbout(documents)
-		for _, advice := range lint(documents) {
+		for _, advice := range advised {
 			warned = a.advise(advice.Key.String(), advice.Problem) || warned
 		}
 		text := print.Plural(len(documents), "document") + " are valid"
@@ -83,7 +88,7 @@ func viewFinding(source string, key resource.Key, p resource.Problem) findingVie
 }
 
 // printFindings prints every problem as JSON, and fails as the text form does.
-func (a *app) printFindings(f print.Format, documents []resource.Document, invalid error, strict bool) error {
+func (a *app) printFindings(ctx context.Context, f print.Format, documents []resource.Document, invalid error, strict bool) error {
 	findings := []findingView{}
 	var refused resource.DocumentErrors
 	if invalid != nil && !errors.As(invalid, &refused) {
@@ -100,7 +105,11 @@ func (a *app) printFindings(f print.Format, documents []resource.Document, inval
 				findings = append(findings, viewFinding(d.Source, d.Resource.Key(), p))
 			}
 		}
-		for _, advice := range lint(documents) {
+		advised, err := lint(ctx, documents)
+		if err != nil {
+			return err
+		}
+		for _, advice := range advised {
 			findings = append(findings, viewFinding("", advice.Key, advice.Problem))
 		}
 	}
@@ -121,7 +130,7 @@ func (a *app) printFindings(f print.Format, documents []resource.Document, inval
 }
 
 // lint returns advice about documents in combination.
-func lint(documents []resource.Document) []policy.Advice {
+func lint(ctx context.Context, documents []resource.Document) ([]policy.Advice, error) {
 	resources := resourcesOf(documents)
-	return policy.Lint(policy.NewSnapshot(resources...), resources, engines.Surveyors()...)
+	return policy.Lint(ctx, policy.NewSnapshot(resources...), resources, engines.Surveyors()...)
 }

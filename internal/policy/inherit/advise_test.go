@@ -8,13 +8,15 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"meridian/internal/policy"
+	"meridian/internal/policy/policytest"
 	"meridian/internal/resource"
 )
 
 // adviceOn returns what the author of a resource is told, beside others.
-func adviceOn(written *resource.Resource, others ...*resource.Resource) string {
+func adviceOn(t *testing.T, written *resource.Resource, others ...*resource.Resource) string {
+	t.Helper()
 	var said []string
-	for _, a := range policy.Lint(policy.NewSnapshot(append(others, written)...), []*resource.Resource{written}, Surveyor{}) {
+	for _, a := range policytest.Lint(t, policy.NewSnapshot(append(others, written)...), []*resource.Resource{written}, Surveyor{}) {
 		said = append(said, a.String())
 	}
 	return strings.Join(said, "\n")
@@ -89,7 +91,7 @@ func TestAdvice(t *testing.T) {
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
-			require.Equal(t, tt.want, adviceOn(build(t, resource.Kind(tt.kind), "p", tt.spec), gateway, route, grpc, forbids))
+			require.Equal(t, tt.want, adviceOn(t, build(t, resource.Kind(tt.kind), "p", tt.spec), gateway, route, grpc, forbids))
 		})
 	}
 }
@@ -104,7 +106,7 @@ func TestAdviceStaysCheap(t *testing.T) {
 			fmt.Sprintf(`{"targetRef": {"kind": "HTTPRoute", "name": "chekout-of-shop-%d"}, "rules": {"authentication": {"a": 1}}}`, i)))
 	}
 	view := policy.NewSnapshot(append(routes, policies...)...)
-	advice := policy.Lint(view, policies, Surveyor{})
+	advice := policytest.Lint(t, view, policies, Surveyor{})
 	require.Len(t, advice, len(policies))
 	require.Contains(t, advice[0].String(), "did you mean")
 }

@@ -43,7 +43,7 @@ func TestGuardsThatDoNothing(t *testing.T) {
 			if tt.above != "" {
 				others = append(others, build(t, "AuthPolicy", "above", `{`+ofGateway+`, `+tt.above+`}`))
 			}
-			require.Equal(t, tt.advice, adviceOn(written, others...))
+			require.Equal(t, tt.advice, adviceOn(t, written, others...))
 			conditions := conditionsOf(t, indexOf(t, append(others, written)...), "AuthPolicy", "written")[2:]
 			if tt.told == "" {
 				require.Empty(t, conditions)

@@ -6,6 +6,7 @@
 package policytest
 
 import (
+	"context"
 	"encoding/json"
 	"iter"
 	"maps"
@@ -36,6 +37,13 @@ func (w World) Put(t require.TestingT, meta resource.Meta, spec string) resource
 // View is the world as it is now.
 func (w World) View() policy.View {
 	return policy.NewSnapshot(slices.Collect(maps.Values(w.Resources))...)
+}
+
+// Lint is policy.Lint for a caller who stays.
+func Lint(t require.TestingT, view policy.View, resources []*resource.Resource, surveyors ...policy.Surveyor) []policy.Advice {
+	advice, err := policy.Lint(context.Background(), view, resources, surveyors...)
+	require.NoError(t, err)
+	return advice
 }
 
 // Keys are the keys of all resources, in order.

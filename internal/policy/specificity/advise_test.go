@@ -10,6 +10,7 @@ import (
 	"pgregory.net/rapid"
 
 	"meridian/internal/policy"
+	"meridian/internal/policy/policytest"
 	"meridian/internal/resource"
 )
 
@@ -51,7 +52,7 @@ func TestAdviceAboutTies(t *testing.T) {
 			}
 			a := w.put(t, tc.kind, "m", "a", spec(tc.a), early)
 			w.put(t, tc.kind, "m", "b", spec(tc.b), late)
-			advice := policy.Lint(w.View(), []*resource.Resource{w.Resources[a]}, specificityEngine)
+			advice := policytest.Lint(t, w.View(), []*resource.Resource{w.Resources[a]}, specificityEngine)
 			if tc.want == "" {
 				require.Empty(t, advice)
 				return
@@ -83,7 +84,7 @@ func TestEveryTieIsNoted(t *testing.T) {
 				winner, loser := ranked[0].r, ranked[1].r
 				for r, verb := range map[*resource.Resource]string{winner: "has priority over", loser: "has lower priority than"} {
 					noted := ""
-					for _, a := range policy.Lint(view, []*resource.Resource{r}, specificityEngine) {
+					for _, a := range policytest.Lint(rt, view, []*resource.Resource{r}, specificityEngine) {
 						if strings.HasPrefix(a.Message, verb) {
 							noted = a.Message
 						}

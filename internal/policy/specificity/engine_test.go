@@ -8,6 +8,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"meridian/internal/policy"
+	"meridian/internal/policy/policytest"
 	"meridian/internal/resource"
 )
 
@@ -36,7 +37,7 @@ func TestAdviceAboutBackends(t *testing.T) {
 	for _, key := range []resource.Key{known, unknown, none, trace, orphan} {
 		written = append(written, w.Resources[key])
 	}
-	advice := slices.DeleteFunc(policy.Lint(w.View(), written, specificityEngine), func(a policy.Advice) bool { return a.Severity != resource.Warning })
+	advice := slices.DeleteFunc(policytest.Lint(t, w.View(), written, specificityEngine), func(a policy.Advice) bool { return a.Severity != resource.Warning })
 	require.Len(t, advice, 2)
 	require.Equal(t, unknown, advice[0].Key)
 	require.Equal(t, resource.Warning, advice[0].Severity)

@@ -9,6 +9,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"meridian/internal/policy"
+	"meridian/internal/policy/policytest"
 	"meridian/internal/policy/targetref"
 	"meridian/internal/resource"
 	"meridian/internal/resource/resourcetest"
@@ -41,7 +42,7 @@ func advised(t *testing.T, documents string) []string {
 	view := viewOf(t, documents)
 	var said []string
 	for _, kind := range targetref.New().Kinds() {
-		for _, a := range policy.Lint(view, slices.Collect(view.List(kind, "m")), targetref.New()) {
+		for _, a := range policytest.Lint(t, view, slices.Collect(view.List(kind, "m")), targetref.New()) {
 			if a.Key.Name == "p" {
 				said = append(said, map[resource.Severity]string{resource.Warning: "warning: ", resource.Info: "note: "}[a.Severity]+a.String())
 			}
@@ -152,7 +153,7 @@ func TestAdviceOnABatch(t *testing.T) {
 	timeouts(t, w, 3000)
 	view := w.View()
 	batch := slices.Collect(view.List("MeshUpstreamTimeout", mesh))
-	advice := policy.Lint(view, batch, targetref.New())
+	advice := policytest.Lint(t, view, batch, targetref.New())
 	require.Len(t, advice, 3000-10, "every policy for a service that no dataplane consumes")
 }
 
@@ -168,7 +169,7 @@ func TestAdviceOnManyMissingRoutesStaysCheap(t *testing.T) {
 		items[i] = fmt.Sprintf(`{"targetRef": {"kind": "HTTPRoute", "name": "chekout-of-shop-%d"}, "connectTimeout": "1s"}`, i)
 	}
 	p := resourcetest.Build(t, "MeshUpstreamTimeout", "m", "p", `{"to": [`+strings.Join(items, ",")+`]}`)
-	advice := policy.Lint(policy.NewSnapshot(append(routes, p)...), []*resource.Resource{p}, targetref.New())
+	advice := policytest.Lint(t, policy.NewSnapshot(append(routes, p)...), []*resource.Resource{p}, targetref.New())
 	require.NotEmpty(t, advice)
 	require.Contains(t, advice[0].String(), "did you mean checkout-of-shop-0?")
 }

@@ -8,6 +8,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"meridian/internal/policy"
+	"meridian/internal/policy/policytest"
 	"meridian/internal/policy/targetref"
 	"meridian/internal/resource"
 )
@@ -191,7 +192,7 @@ func BenchmarkAdvice(b *testing.B) {
 			engine := targetref.New()
 			b.ReportAllocs()
 			for b.Loop() {
-				policy.Lint(view, []*resource.Resource{r}, engine)
+				policytest.Lint(b, view, []*resource.Resource{r}, engine)
 			}
 		})
 	}

@@ -343,6 +343,6 @@ func FuzzPolicy(f *testing.F) {
 		a, err := answer.Dataplane(m, "m", "web-1", "east", 0)
 		require.NoError(t, err)
 		require.GreaterOrEqual(t, len(a.Effective), len(rules))
-		policy.Lint(view, []*resource.Resource{r}, targetref.New())
+		policytest.Lint(t, view, []*resource.Resource{r}, targetref.New())
 	})
 }

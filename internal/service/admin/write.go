@@ -514,10 +514,11 @@ func (s *Service) advise(ctx context.Context, txn store.Txn, said *remarks) erro
 	if err := ctx.Err(); err != nil || result.Err != nil {
 		return err // what Propose refuses is refused there
 	}
-	for _, a := range policy.Lint(after, batch, s.cfg.Surveyors...) {
+	advice, err := policy.Lint(ctx, after, batch, s.cfg.Surveyors...)
+	for _, a := range advice {
 		said.add(a.Key, a.Problem)
 	}
-	return ctx.Err()
+	return err
 }
 
 func encodeResults(results []store.OpResult) []*meridianv1.Result {
