@@ -13,6 +13,7 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/metadata"
 	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/proto"
 
 	meridianv1 "meridian/api/meridian/v1"
 	"meridian/internal/rpcerr"
@@ -157,6 +158,42 @@ func TestWritesOfOneCaller(t *testing.T) {
 	}
 	r.requireExceeded(limits.LimitWriteRequests, refused)
 	require.NoError(t, write("admin"), "one caller does not hold up another")
+}
+
+// Calls that write tokens, keys and revocations count as writes: for each caller and
+// for all but administrators.
+func TestTokenCallsAreWrites(t *testing.T) {
+	methods := []string{meridianv1.ControlService_GenerateZoneToken_FullMethodName, meridianv1.ClusterService_GenerateServerToken_FullMethodName}
+	for _, m := range meridianv1.TokenService_ServiceDesc.Methods {
+		methods = append(methods, "/"+meridianv1.TokenService_ServiceDesc.ServiceName+"/"+m.MethodName)
+	}
+	r := newTestServer(t)
+	r.write.Store(true)
+	message, err := proto.Marshal(&meridianv1.GenerateUserTokenRequest{Name: "bob-of-team-a"})
+	require.NoError(t, err)
+	call := func(who, method string) error { return answer(r.send(who, method, message), true) }
+	stopped := func() time.Time { return time.Unix(1, 0) }
+	for _, method := range methods {
+		t.Run(method, func(t *testing.T) {
+			handled := func(err error) {
+				t.Helper()
+				require.Equal(t, codes.Unimplemented, status.Code(err), "it gets as far as the handler: %v", err)
+			}
+			r.limits.writes = limits.NewWrites(limits.WriteConfig{Requests: 1, Bytes: 1000, All: 1, LargestRequest: 1000}, stopped)
+			handled(call("user", method))
+			handled(call("user", method))
+			r.requireExceeded(limits.LimitWriteRequests, call("user", method))
+			r.requireExceeded(limits.LimitAllWriteRequests, call("", method))
+			handled(call("admin", method))
+
+			r.limits.writes = limits.NewWrites(limits.WriteConfig{Requests: 1000, Bytes: 1, All: 1, LargestRequest: float64(len(message))}, stopped)
+			handled(call("user", method))
+			handled(call("user", method))
+			r.requireExceeded(limits.LimitWriteBytes, call("user", method))
+			r.requireExceeded(limits.LimitAllWriteBytes, call("", method))
+			handled(call("admin", method))
+		})
+	}
 }
 
 // By a limit of none no client would be served.

@@ -44,8 +44,15 @@ const (
 // ReasonTooLarge is the reason of requests that are larger than any may be.
 const ReasonTooLarge = "REQUEST_TOO_LARGE"
 
-// writes are the methods whose requests count as writes.
-var writes = []string{meridianv1.AdminService_Apply_FullMethodName, meridianv1.AdminService_Delete_FullMethodName}
+// writes are the methods whose requests count as writes: those of resources, and
+// of tokens, keys and revocations.
+var writes = []string{
+	meridianv1.AdminService_Apply_FullMethodName, meridianv1.AdminService_Delete_FullMethodName,
+	meridianv1.TokenService_GenerateUserToken_FullMethodName, meridianv1.TokenService_GenerateDataplaneToken_FullMethodName,
+	meridianv1.TokenService_RotateKey_FullMethodName, meridianv1.TokenService_RevokeToken_FullMethodName,
+	meridianv1.TokenService_ReissueAdminToken_FullMethodName,
+	meridianv1.ControlService_GenerateZoneToken_FullMethodName, meridianv1.ClusterService_GenerateServerToken_FullMethodName,
+}
 
 // receiver receives the requests of a server's calls after the caller is known.
 type receiver struct {
@@ -176,13 +183,7 @@ func (r *receiver) gathering(method string, handle grpc.StreamHandler) grpc.Stre
 			return err
 		}
 		defer c.request.Done()
-		if !slices.Contains(writes, method) {
-			return handle(srv, &gathered{call: c})
-		}
-		if err := r.calls.Limits.writes.Request(c.owner, c.admin); err != nil {
-			return r.calls.Limits.exceeded(err)
-		}
-		return handle(srv, &gathered{call: c, writes: r.calls.Limits.writes})
+		return handle(srv, &gathered{call: c})
 	}
 }
 
@@ -198,9 +199,12 @@ type call struct {
 	known, admin bool
 	owner        string
 	limits       *Limits
+	// writes counts the bytes of a request that writes; nil for others.
+	writes *limits.Writes
 }
 
-// begin charges a call for the n bytes that it may hold at first.
+// begin counts a call that writes, and charges it for the n bytes that it may hold
+// at first.
 func (r *receiver) begin(stream grpc.ServerStream, method string, n int64) (*call, error) {
 	ctx := stream.Context()
 	p := authn.PrincipalFrom(ctx)
@@ -211,6 +215,12 @@ func (r *receiver) begin(stream grpc.ServerStream, method string, n int64) (*cal
 		pool, c.owner = r.unauthenticated, address(ctx)
 		if exempt(method) || !r.calls.UnauthenticatedCanWrite() {
 			c.limit = maxRequest
+		}
+	}
+	if slices.Contains(writes, method) {
+		c.writes = r.calls.Limits.writes
+		if err := c.writes.Request(c.owner, c.admin); err != nil {
+			return nil, c.limits.exceeded(err)
 		}
 	}
 	var err error
@@ -225,6 +235,18 @@ func address(ctx context.Context) string {
 		return ""
 	}
 	return limits.Origin(p.Addr).String()
+}
+
+// received charges a call for a request of n bytes, which has arrived, and counts
+// what is written.
+func (c *call) received(n int64) error {
+	if err := c.request.Received(n); err != nil {
+		return c.refusal(err)
+	}
+	if c.writes == nil {
+		return nil
+	}
+	return c.limits.exceeded(c.writes.Bytes(c.owner, c.admin, n))
 }
 
 // refusal says which limit a request exceeds.
@@ -270,7 +292,7 @@ func (s single) RecvMsg(m any) error {
 	if err != nil {
 		return err
 	}
-	return s.refusal(s.request.Received(n))
+	return s.received(n)
 }
 
 func sizeOf(m any) (int64, error) {
@@ -285,21 +307,14 @@ func sizeOf(m any) (int64, error) {
 type gathered struct {
 	*call
 	size int64
-	// writes counts the bytes of a request that writes; nil for others.
-	writes *limits.Writes
 }
 
 // RecvMsg implements grpc.ServerStream.
 func (g *gathered) RecvMsg(m any) error {
 	err := g.call.RecvMsg(m)
 	if errors.Is(err, io.EOF) {
-		if full := g.request.Received(g.size); full != nil {
-			return g.refusal(full)
-		}
-		if g.writes != nil {
-			if full := g.writes.Bytes(g.owner, g.admin, g.size); full != nil {
-				return g.limits.exceeded(full)
-			}
+		if full := g.received(g.size); full != nil {
+			return full
 		}
 	}
 	if err != nil {

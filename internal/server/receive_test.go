@@ -144,6 +144,9 @@ func newTestServer(t *testing.T, change ...func(*LimitOptions)) *testServer {
 		Limits:                  r.limits,
 	})
 	meridianv1.RegisterAdminServiceServer(g, r.resources)
+	meridianv1.RegisterTokenServiceServer(g, meridianv1.UnimplementedTokenServiceServer{})
+	meridianv1.RegisterControlServiceServer(g, meridianv1.UnimplementedControlServiceServer{})
+	meridianv1.RegisterClusterServiceServer(g, meridianv1.UnimplementedClusterServiceServer{})
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	require.NoError(t, err)
 	r.addr = l.Addr().String()
