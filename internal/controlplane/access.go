@@ -78,6 +78,7 @@ type API struct {
 func (b *Base) Assemble(api API, resources *admin.Service) {
 	b.Tokens = tokens.New(tokens.Config{
 		Ring: b.Keys, Writer: b.Writer, Access: b.Authorizer, Local: b.Store.View, Now: b.Now, View: api.View, Uses: api.Uses,
+		Remembers: b.Store.Remembers, Turns: b.Turns,
 	})
 	b.Callers = &authn.Authenticator{
 		Verifier: b.Verifier, LocalhostIsAdmin: b.Options.LocalhostIsAdmin, Authorize: api.Authorize, Refused: b.Audit.Refused,
@@ -124,6 +125,7 @@ var writes = []string{
 	meridianv1.AdminService_Apply_FullMethodName, meridianv1.AdminService_Delete_FullMethodName,
 	meridianv1.TokenService_GenerateUserToken_FullMethodName, meridianv1.TokenService_GenerateDataplaneToken_FullMethodName,
 	meridianv1.TokenService_RotateKey_FullMethodName, meridianv1.TokenService_RevokeToken_FullMethodName,
+	meridianv1.TokenService_ReissueAdminToken_FullMethodName,
 	meridianv1.ControlService_GenerateZoneToken_FullMethodName,
 	meridianv1.ClusterService_GenerateServerToken_FullMethodName, meridianv1.ClusterService_TransferLeadership_FullMethodName,
 	meridianv1.ClusterService_RemoveMember_FullMethodName,

@@ -2,7 +2,6 @@ package admin
 
 import (
 	"context"
-	"time"
 
 	meridianv1 "meridian/api/meridian/v1"
 	"meridian/internal/batch"
@@ -40,7 +39,8 @@ func (s *Service) decide(ctx context.Context, d *deciding, result *store.Result,
 		if again() {
 			return nil
 		}
-		if err := s.remembered(ctx, d.attempt); err != nil {
+		memory := commit.Memory{Remembers: s.cfg.Remembers, Now: s.cfg.Now}
+		if err := memory.Check(ctx, s.cfg.Writer, d.attempt, batch.Age(ctx)); err != nil {
 			return err
 		}
 		if err := attempt(s.cfg.View()); err == nil || !refused(err) {
@@ -56,33 +56,6 @@ func (s *Service) decide(ctx context.Context, d *deciding, result *store.Result,
 	}
 	return rpcerr.WithEffect(attempt(view), rpcerr.EffectNone)
 }
-
-// clockMargin is how much the clocks of two servers may differ where it is decided
-// whether a request is still remembered.
-const clockMargin = 10 * time.Second
-
-// remembered refuses a repeated request whose first attempt may have been applied
-// and forgotten: it would take effect twice.
-func (s *Service) remembered(ctx context.Context, attemptID string) error {
-	age := batch.Age(ctx)
-	if age == 0 {
-		return nil
-	}
-	// A server that is behind has forgotten less.
-	if err := commit.Newest(ctx, s.cfg.Writer); err != nil {
-		return rpcerr.WithEffect(err, rpcerr.EffectUnknown)
-	}
-	if s.cfg.Remembers(attemptID, s.cfg.Now().Add(-age-clockMargin)) {
-		return nil
-	}
-	return rpcerr.WithEffect(rpcerr.New(rpcerr.Conflict, reasonForgotten,
-		"the request was first sent %s ago, and request ids of that time are no longer remembered: it may have taken effect then; read the resources, and send what is missing as a new request",
-		age.Round(time.Second)), rpcerr.EffectUnknown)
-}
-
-// reasonForgotten is the reason of the refusal of a request that is repeated after
-// its id was forgotten.
-const reasonForgotten = "REQUEST_FORGOTTEN"
 
 // appliedAs returns what became of a write that was applied before.
 func (s *Service) appliedAs(d *deciding) (store.Result, bool) { return s.cfg.Applied(d.attempt) }

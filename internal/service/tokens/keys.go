@@ -10,6 +10,7 @@ import (
 	"meridian/internal/authn"
 	"meridian/internal/authn/token"
 	"meridian/internal/authz"
+	"meridian/internal/batch"
 	"meridian/internal/commit"
 	"meridian/internal/resource"
 	"meridian/internal/rpcerr"
@@ -27,8 +28,8 @@ func (s *Service) RotateKey(ctx context.Context, req *meridianv1.RotateKeyReques
 		return nil, err // before a key is made, which takes long
 	}
 	result, err := s.write(ctx, req.GetRequestId(), &meridianv1.RotateKeyRequest{Kind: req.GetKind()}, s.cfg.Access.WriteOwn, func() ([]*resource.Resource, error) {
-		_, batch, err := s.cfg.Ring.Rotation(use)
-		return batch, err
+		_, made, err := s.cfg.Ring.Rotation(use)
+		return made, err
 	})
 	if err != nil {
 		return nil, err
@@ -95,9 +96,9 @@ func (s *Service) ReissueAdminToken(ctx context.Context, req *meridianv1.Reissue
 	return &meridianv1.ReissueAdminTokenResponse{Token: raw, Id: issued.ID, Revision: uint64(result.Revision)}, nil
 }
 
-// write asks access control for a batch and writes it. request is what is asked
-// for under the id.
-func (s *Service) write(ctx context.Context, requestID string, request proto.Message, allowed allowance, batch func() ([]*resource.Resource, error)) (store.Result, error) {
+// write has a batch made, asks access control for it and writes it. request is
+// what is asked for under the id.
+func (s *Service) write(ctx context.Context, requestID string, request proto.Message, allowed allowance, making func() ([]*resource.Resource, error)) (store.Result, error) {
 	if requestID == "" || len(requestID) > 128 {
 		return store.Result{}, rpcerr.New(rpcerr.Invalid, "REQUEST_ID_MISSING", "request_id is required, of at most 128 characters, so that a retry takes effect once")
 	}
@@ -105,8 +106,12 @@ func (s *Service) write(ctx context.Context, requestID string, request proto.Mes
 	if err != nil {
 		return store.Result{}, err
 	}
-	return commit.WriteNewest(ctx, s.cfg.Writer, func() (commit.Batch, error) {
-		resources, err := batch()
+	memory := commit.Memory{Remembers: s.cfg.Remembers, Now: s.cfg.Now}
+	if err := memory.Check(ctx, s.cfg.Writer, attempt, batch.Age(ctx)); err != nil {
+		return store.Result{}, err
+	}
+	return s.decided(ctx, func() (commit.Batch, error) {
+		resources, err := making()
 		if err != nil {
 			return commit.Batch{}, err
 		}

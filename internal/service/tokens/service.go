@@ -12,11 +12,13 @@ import (
 	"meridian/internal/authn"
 	"meridian/internal/authn/token"
 	"meridian/internal/authz"
+	"meridian/internal/batch"
 	"meridian/internal/commit"
 	"meridian/internal/rbac"
 	"meridian/internal/resource"
 	"meridian/internal/rpcerr"
 	"meridian/internal/store"
+	"meridian/internal/turns"
 )
 
 // listPart is how many records one message of ListTokens holds.
@@ -50,6 +52,11 @@ type Config struct {
 	// Uses are the tokens that this control plane issues.
 	Uses []token.Use
 	Now  func() time.Time
+	// Remembers reports whether the batch of a request id is known to have been
+	// applied, or surely was not at any time from since on.
+	Remembers func(requestID string, since time.Time) bool
+	// Turns bound the work of requests.
+	Turns *turns.Turns
 }
 
 // Service implements meridianv1.TokenServiceServer. It is safe for concurrent
@@ -62,12 +69,29 @@ type Service struct {
 // New returns a service.
 func New(cfg Config) *Service { return &Service{cfg: cfg} }
 
+// work runs a piece of work of a request in its turn. Every request of the service
+// is one message, so that none is a large one.
+func (s *Service) work(ctx context.Context, piece func() error) error {
+	return s.cfg.Turns.Work(ctx, batch.MaxMessage, piece)
+}
+
+// decided has a batch decided in turn. No turn is held while it is proposed.
+func (s *Service) decided(ctx context.Context, decide func() (commit.Batch, error)) (store.Result, error) {
+	return commit.WriteNewest(ctx, s.cfg.Writer, func() (made commit.Batch, err error) {
+		err = s.work(ctx, func() error {
+			made, err = decide()
+			return err
+		})
+		return made, err
+	})
+}
+
 // GenerateUserToken issues a token for a user of this control plane.
 func (s *Service) GenerateUserToken(ctx context.Context, req *meridianv1.GenerateUserTokenRequest) (*meridianv1.GenerateUserTokenResponse, error) {
 	if err := s.earlyToken(ctx, resource.AccessGenerateUserToken, ""); err != nil {
 		return nil, err
 	}
-	if err := checkUser(req.GetName(), req.GetGroups()); err != nil {
+	if err := s.work(ctx, func() error { return checkUser(req.GetName(), req.GetGroups()) }); err != nil {
 		return nil, err
 	}
 	raw, issued, err := s.issue(ctx, issue{
@@ -90,8 +114,11 @@ func (s *Service) GenerateDataplaneToken(ctx context.Context, req *meridianv1.Ge
 	if err := s.earlyToken(ctx, resource.AccessGenerateDataplaneToken, resource.MeshName(req.GetMesh())); err != nil {
 		return nil, err
 	}
-	tags, err := checkDataplane(req)
-	if err != nil {
+	var tags map[string][]string
+	if err := s.work(ctx, func() (err error) {
+		tags, err = checkDataplane(req)
+		return err
+	}); err != nil {
 		return nil, err
 	}
 	raw, issued, err := s.issue(ctx, issue{
@@ -116,8 +143,10 @@ func (s *Service) GenerateDataplaneToken(ctx context.Context, req *meridianv1.Ge
 // token is for its control plane: the access that issues the token covers that
 // (§6.2). zone is the resource as it would be created.
 func (s *Service) Zone(ctx context.Context, zone *resource.Resource, scope []string, validForSeconds int64) (string, error) {
-	scope, err := checkScope(scope)
-	if err != nil {
+	if err := s.work(ctx, func() (err error) {
+		scope, err = checkScope(scope)
+		return err
+	}); err != nil {
 		return "", err
 	}
 	i := issue{
@@ -175,7 +204,7 @@ func (s *Service) issue(ctx context.Context, i issue) (string, token.Token, erro
 		raw    string
 		signed token.Token
 	)
-	_, err = commit.WriteNewest(ctx, s.cfg.Writer, func() (commit.Batch, error) {
+	_, err = s.decided(ctx, func() (commit.Batch, error) {
 		decidedOn := s.cfg.Local().AccessRevision()
 		if err := i.allowed(); err != nil {
 			return commit.Batch{}, err
@@ -227,13 +256,28 @@ func (s *Service) ListTokens(req *meridianv1.ListTokensRequest, stream grpc.Serv
 	if err := commit.Newest(stream.Context(), s.cfg.Writer); err != nil {
 		return err
 	}
-	issued := slices.DeleteFunc(s.cfg.Ring.Issued(use), func(i token.Issued) bool { return s.cfg.Access.Read(stream.Context(), i.Resource) != nil })
+	ctx := stream.Context()
+	var issued []token.Issued
+	if err := s.work(ctx, func() error {
+		issued = slices.DeleteFunc(s.cfg.Ring.Issued(use), func(i token.Issued) bool {
+			return ctx.Err() != nil || s.cfg.Access.Read(ctx, i.Resource) != nil
+		})
+		return ctx.Err()
+	}); err != nil {
+		return err
+	}
 	now := s.cfg.Now()
 	for chunk := range slices.Chunk(issued, listPart) {
 		part := &meridianv1.ListTokensResponse{}
-		for _, i := range chunk {
-			part.Tokens = append(part.Tokens, encode(i, now))
+		if err := s.work(ctx, func() error {
+			for _, i := range chunk {
+				part.Tokens = append(part.Tokens, encode(i, now))
+			}
+			return nil
+		}); err != nil {
+			return err
 		}
+		// No turn is held while the reader is waited for.
 		if err := stream.Send(part); err != nil {
 			return err
 		}

@@ -19,6 +19,7 @@ import (
 	"meridian/internal/resource/resourcetest"
 	"meridian/internal/rpcerr"
 	"meridian/internal/store"
+	"meridian/internal/turns"
 )
 
 // fixture is a control plane's token service on a store.
@@ -33,7 +34,12 @@ type fixture struct {
 
 func newFixture(t *testing.T, change func(*token.RingConfig)) *fixture {
 	t.Helper()
-	f := &fixture{t: t, store: store.New(store.DefaultOptions()), clock: time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)}
+	return newFixtureOn(t, store.New(store.DefaultOptions()), change)
+}
+
+func newFixtureOn(t *testing.T, s *store.Store, change func(*token.RingConfig)) *fixture {
+	t.Helper()
+	f := &fixture{t: t, store: s, clock: time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)}
 	f.writer = committest.New(f.store)
 	now := func() time.Time { return f.clock }
 	keys := token.RingConfig{Local: f.store.View, Now: now}
@@ -49,6 +55,7 @@ func newFixture(t *testing.T, change func(*token.RingConfig)) *fixture {
 	f.Service = New(Config{
 		Ring: f.ring, Writer: f.writer, Access: authz.New(f.store.View), Local: f.store.View,
 		View: func() store.Reader { return f.store.View() }, Uses: uses, Now: now,
+		Remembers: f.store.Remembers, Turns: turns.NewServer(),
 	})
 	return f
 }
