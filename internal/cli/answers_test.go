@@ -73,6 +73,9 @@ func TestInspectQuestions(t *testing.T) {
 	require.Equal(t, "authentication.a", last().GetPolicy().GetRule())
 	h.ok("inspect", "route", "r1", "-o", "json")
 	require.Equal(t, "r1", last().GetRoute().GetName())
+	h.ok("inspect", "gateway", "team-a/edge", "-m", "demo", "-o", "json")
+	require.Equal(t, "edge.team-a", last().GetGateway().GetName())
+	require.Equal(t, "demo", last().GetMesh())
 
 	h.ok("why", "web-1", "timeout", "http.requestTimeout", "--to", "backend", "-o", "json")
 	require.Equal(t, "Timeout", last().GetWhy().GetKind())
@@ -113,6 +116,9 @@ func TestEvalRefuses(t *testing.T) {
 	require.Equal(t, exit.No, out.code)
 	require.Contains(t, out.stderr, `did you mean "east-only"?`)
 
+	out = h.run("eval", "gateway", "edeg", "-f", scenario("inherit-paths-of-a-gateway"))
+	require.Equal(t, outcome{exit.No, "", "Error: gateway \"edeg\" in mesh \"default\": not found; did you mean \"edge\"?\n"}, out)
+
 	// §1.5: a tag that names another zone is an error with an explicit --zone.
 	tagged := h.write("tagged.yaml", `type: Dataplane
 mesh: default
@@ -143,7 +149,7 @@ func TestWhyFromFiles(t *testing.T) {
 func TestAnswerOfAnotherKind(t *testing.T) {
 	h := newHarness(t)
 	h.serveDocument([]byte("not json"))
-	for _, question := range []string{"inspect dataplane a", "inspect policy Retry a", "inspect policy AuthPolicy a --rule b", "inspect route a", "inspect connection --from a --to b", "why a Retry", "dataplanes"} {
+	for _, question := range []string{"inspect dataplane a", "inspect policy Retry a", "inspect policy AuthPolicy a --rule b", "inspect route a", "inspect gateway a", "inspect connection --from a --to b", "why a Retry", "dataplanes"} {
 		out := h.run(strings.Fields(question)...)
 		require.Equal(t, exit.No, out.code, question)
 		require.Empty(t, out.stdout, question)

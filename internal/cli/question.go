@@ -29,7 +29,7 @@ type questions struct {
 }
 
 func (qs *questions) commands() []*cobra.Command {
-	return []*cobra.Command{qs.dataplane(), qs.connection(), qs.policy(), qs.route()}
+	return []*cobra.Command{qs.dataplane(), qs.connection(), qs.policy(), qs.route(), qs.gateway()}
 }
 
 // command finishes a command that puts a question: its common flags, and what
@@ -153,6 +153,18 @@ func (qs *questions) route() *cobra.Command {
 	return qs.command(cmd, "route checkout", func(args []string) (question.Question, error) {
 		name := resource.ReadName(args[0])
 		return question.Route{Name: name}, checkName("route", name)
+	})
+}
+
+func (qs *questions) gateway() *cobra.Command {
+	cmd := &cobra.Command{
+		Use:   "gateway NAME",
+		Short: "Show the rules on every path through a gateway",
+		Args:  exactly("NAME"),
+	}
+	return qs.command(cmd, "gateway edge", func(args []string) (question.Question, error) {
+		name := resource.ReadName(args[0])
+		return question.Gateway{Name: name}, checkName("gateway", name)
 	})
 }
 

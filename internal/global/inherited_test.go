@@ -61,6 +61,12 @@ func aboutRoute(name string) *meridianv1.InspectRequest {
 	}}
 }
 
+func aboutGateway(name string) *meridianv1.InspectRequest {
+	return &meridianv1.InspectRequest{Mesh: "default", Question: &meridianv1.InspectRequest_Gateway{
+		Gateway: &meridianv1.GatewayQuestion{Name: name},
+	}}
+}
+
 func aboutPolicy(kind, name, rule string) *meridianv1.InspectRequest {
 	return &meridianv1.InspectRequest{Mesh: "default", Question: &meridianv1.InspectRequest_Policy{
 		Policy: &meridianv1.PolicyQuestion{Kind: kind, Name: name, Rule: rule},
@@ -80,6 +86,15 @@ func TestGlobalAnswersForInheritedPolicies(t *testing.T) {
 	require.Equal(t, map[string]string{"authentication.a": "own", "authentication.b": "gw"}, route.Paths[0].Origins)
 	require.Equal(t, map[string]string{"authentication.a": "own"}, route.Paths[0].Overridden)
 
+	response, err = inspect.Inspect(t.Context(), aboutGateway("g"))
+	require.NoError(t, err)
+	var gateway answer.GatewayAnswer
+	require.NoError(t, answer.Unmarshal(response.GetJson(), &gateway))
+	require.Equal(t, resource.Revision(7), gateway.AsOf)
+	require.Equal(t, "r1", gateway.Paths[0].Route)
+	require.Equal(t, route.Paths[0].Origins, gateway.Paths[0].Origins)
+	require.Equal(t, map[string][]string{"authentication.a": {"gw"}}, gateway.Paths[0].OverriddenOf)
+
 	key := resource.Key{Kind: "AuthPolicy", Mesh: "default", Name: "own"}
 	require.NoError(t, s.Apply(9, store.Txn{Ops: []store.Op{{Key: key}}}).Err)
 	response, err = inspect.Inspect(t.Context(), aboutRoute("r1"))
@@ -91,6 +106,9 @@ func TestGlobalAnswersForInheritedPolicies(t *testing.T) {
 	_, err = inspect.Inspect(t.Context(), aboutRoute("r2"))
 	require.Equal(t, rpcerr.NotFound, rpcerr.CodeOf(err))
 	require.ErrorContains(t, err, `route "r2" in mesh "default": not found; did you mean "r1"?`)
+	_, err = inspect.Inspect(t.Context(), aboutGateway("h"))
+	require.Equal(t, rpcerr.NotFound, rpcerr.CodeOf(err))
+	require.ErrorContains(t, err, `gateway "h" in mesh "default": not found`)
 }
 
 func TestGlobalAnswersForARule(t *testing.T) {

@@ -113,7 +113,7 @@ func (s *inspectService) answerInherited(ctx context.Context, req *meridianv1.In
 	var held map[resource.Key][]policy.Condition
 	var notes []string
 	switch q := asked.(type) {
-	case question.Route:
+	case question.Route, question.Gateway:
 	case question.Policy:
 		if !inherit.Follows(q.Kind) {
 			return nil, false, nil

@@ -32,8 +32,12 @@ type PathRules struct {
 	// Overridden has every rule that some policy wrote and another kept out or
 	// replaced, with the policy that won.
 	Overridden map[string]resource.Key
+	// OverriddenOf has the policies that wrote the rules in Overridden and lost.
+	OverriddenOf map[string][]resource.Key
 	// Unset has every default that was dropped, with the policy that unset it.
 	Unset map[string]resource.Key
+	// UnsetOf has the policies that wrote the defaults in Unset.
+	UnsetOf map[string][]resource.Key
 	// Decided has every condition that was evaluated, from the most specific
 	// policy up.
 	Decided []Decided
@@ -58,21 +62,26 @@ type Decided struct {
 	Used bool
 }
 
-// RouteState is everything that inherited policies do to the routes of one
-// name.
-type RouteState struct {
-	// Paths are in order of gateway name, listener, route kind, rule and kind;
-	// listeners and rules in the order they are written in.
+// PathsState is everything that inherited policies do on the paths through a
+// target: a gateway, or the routes of one name.
+type PathsState struct {
+	// Paths are in order of gateway name, listener, route kind, route name, rule
+	// and kind; listeners and rules in the order they are written in. A path on
+	// which no policy of a kind has a target is not among them.
 	Paths []PathRules
-	// Conditions are those of the route as a target (§5.8).
+	// Conditions are those of the target (§5.8).
 	Conditions []Condition
 	// Cut is set when there are more paths than fit into an answer.
 	Cut bool
 }
 
-// MaxPlaces bounds an answer about inherited policies, counted in rules of
-// policies on paths, so that a server can build and send it.
-const MaxPlaces = 100_000
+// MaxPlaces and MaxPathBytes bound an answer about inherited policies, counted in
+// rules of policies on paths and in bytes of the effective rules as JSON, so that a
+// server can build and send it.
+const (
+	MaxPlaces    = 100_000
+	MaxPathBytes = 16 << 20
+)
 
 // RuleState is what became of one rule of a policy on one path.
 type RuleState string
@@ -110,7 +119,9 @@ type Inheritance interface {
 	Conditioner
 	// Route returns the state of the HTTPRoute and GRPCRoute of a name; false
 	// when there is none.
-	Route(mesh resource.MeshName, name string) (RouteState, bool)
+	Route(mesh resource.MeshName, name string) (PathsState, bool)
+	// Gateway returns the state of a gateway; false when there is none.
+	Gateway(mesh resource.MeshName, name string) (PathsState, bool)
 	// Reach returns every place of a policy's rules, or of the one with an
 	// identity when id is not empty, and the identities that it has, sorted.
 	// False when there is no such policy. It stops above MaxPlaces places.

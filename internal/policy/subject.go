@@ -44,10 +44,10 @@ func (a *Attachment) Compare(b *Attachment) int {
 
 // String names the attachment for people: "outbound backend:1234".
 func (a *Attachment) String() string {
-	if a.Type == OnDataplane {
-		return string(a.Type)
+	s := string(a.Type)
+	if a.Type != OnDataplane {
+		s += " " + a.Service + ":" + strconv.FormatUint(uint64(a.Port), 10)
 	}
-	s := string(a.Type) + " " + a.Service + ":" + strconv.FormatUint(uint64(a.Port), 10)
 	if a.Route != "" {
 		s += " route " + a.Route
 	}

@@ -76,6 +76,9 @@ type Policy struct {
 // Route asks for the rules on every path to a route.
 type Route struct{ Name string }
 
+// Gateway asks for the rules on every path through a gateway.
+type Gateway struct{ Name string }
+
 // Why asks who decided the fields of a kind on a dataplane.
 type Why struct {
 	Dataplane string
@@ -118,6 +121,8 @@ func Parse(request *meridianv1.InspectRequest) (Question, error) {
 		return Policy{kind, q.Policy.GetName(), q.Policy.GetRule()}, err
 	case *meridianv1.InspectRequest_Route:
 		return Route{q.Route.GetName()}, nil
+	case *meridianv1.InspectRequest_Gateway:
+		return Gateway{q.Gateway.GetName()}, nil
 	case *meridianv1.InspectRequest_Why:
 		err := lookup(q.Why.GetKind())
 		return Why{q.Why.GetDataplane(), kind, q.Why.GetField(), q.Why.GetTo(), q.Why.GetFromTags()}, err
@@ -215,6 +220,20 @@ func (q Route) Ask(m *policy.Matcher, at At) (any, error) {
 // Render implements Question.
 func (Route) Render(w io.Writer, document []byte, form answer.Form) error {
 	return Page(w, document, form, answer.RenderRoute)
+}
+
+func (q Gateway) encode(r *meridianv1.InspectRequest) {
+	r.Question = &meridianv1.InspectRequest_Gateway{Gateway: &meridianv1.GatewayQuestion{Name: q.Name}}
+}
+
+// Ask implements Question.
+func (q Gateway) Ask(m *policy.Matcher, at At) (any, error) {
+	return answer.Gateway(m, at.Mesh, q.Name, at.AsOf)
+}
+
+// Render implements Question.
+func (Gateway) Render(w io.Writer, document []byte, form answer.Form) error {
+	return Page(w, document, form, answer.RenderGateway)
 }
 
 func (q Why) encode(r *meridianv1.InspectRequest) {
@@ -324,6 +343,16 @@ func (q Route) About(mesh resource.MeshName) []resource.Key {
 // Restrict implements Question.
 func (Route) Restrict(document []byte, may answer.May) ([]byte, error) {
 	return restrict[answer.RouteAnswer](document, may)
+}
+
+// About implements Question.
+func (q Gateway) About(mesh resource.MeshName) []resource.Key {
+	return []resource.Key{{Kind: resource.KindGateway, Mesh: mesh, Name: q.Name}}
+}
+
+// Restrict implements Question.
+func (Gateway) Restrict(document []byte, may answer.May) ([]byte, error) {
+	return restrict[answer.GatewayAnswer](document, may)
 }
 
 // About implements Question.

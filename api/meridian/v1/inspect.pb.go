@@ -36,6 +36,7 @@ type InspectRequest struct {
 	//	*InspectRequest_Dataplanes
 	//	*InspectRequest_Why
 	//	*InspectRequest_Conditions
+	//	*InspectRequest_Gateway
 	Question      isInspectRequest_Question `protobuf_oneof:"question"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -155,6 +156,15 @@ func (x *InspectRequest) GetConditions() *ConditionsQuestion {
 	return nil
 }
 
+func (x *InspectRequest) GetGateway() *GatewayQuestion {
+	if x != nil {
+		if x, ok := x.Question.(*InspectRequest_Gateway); ok {
+			return x.Gateway
+		}
+	}
+	return nil
+}
+
 type isInspectRequest_Question interface {
 	isInspectRequest_Question()
 }
@@ -187,6 +197,10 @@ type InspectRequest_Conditions struct {
 	Conditions *ConditionsQuestion `protobuf:"bytes,9,opt,name=conditions,proto3,oneof"`
 }
 
+type InspectRequest_Gateway struct {
+	Gateway *GatewayQuestion `protobuf:"bytes,10,opt,name=gateway,proto3,oneof"`
+}
+
 func (*InspectRequest_Dataplane) isInspectRequest_Question() {}
 
 func (*InspectRequest_Connection) isInspectRequest_Question() {}
@@ -200,6 +214,8 @@ func (*InspectRequest_Dataplanes) isInspectRequest_Question() {}
 func (*InspectRequest_Why) isInspectRequest_Question() {}
 
 func (*InspectRequest_Conditions) isInspectRequest_Question() {}
+
+func (*InspectRequest_Gateway) isInspectRequest_Question() {}
 
 // What applies on a dataplane?
 type DataplaneQuestion struct {
@@ -471,6 +487,51 @@ func (x *RouteQuestion) GetName() string {
 	return ""
 }
 
+// What is effective on the paths through a gateway?
+type GatewayQuestion struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Name          string                 `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *GatewayQuestion) Reset() {
+	*x = GatewayQuestion{}
+	mi := &file_meridian_v1_inspect_proto_msgTypes[6]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *GatewayQuestion) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*GatewayQuestion) ProtoMessage() {}
+
+func (x *GatewayQuestion) ProtoReflect() protoreflect.Message {
+	mi := &file_meridian_v1_inspect_proto_msgTypes[6]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use GatewayQuestion.ProtoReflect.Descriptor instead.
+func (*GatewayQuestion) Descriptor() ([]byte, []int) {
+	return file_meridian_v1_inspect_proto_rawDescGZIP(), []int{6}
+}
+
+func (x *GatewayQuestion) GetName() string {
+	if x != nil {
+		return x.Name
+	}
+	return ""
+}
+
 // Who decided what a kind of policy does on a dataplane, and by which rule did
 // the others lose?
 type WhyQuestion struct {
@@ -490,7 +551,7 @@ type WhyQuestion struct {
 
 func (x *WhyQuestion) Reset() {
 	*x = WhyQuestion{}
-	mi := &file_meridian_v1_inspect_proto_msgTypes[6]
+	mi := &file_meridian_v1_inspect_proto_msgTypes[7]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -502,7 +563,7 @@ func (x *WhyQuestion) String() string {
 func (*WhyQuestion) ProtoMessage() {}
 
 func (x *WhyQuestion) ProtoReflect() protoreflect.Message {
-	mi := &file_meridian_v1_inspect_proto_msgTypes[6]
+	mi := &file_meridian_v1_inspect_proto_msgTypes[7]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -515,7 +576,7 @@ func (x *WhyQuestion) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WhyQuestion.ProtoReflect.Descriptor instead.
 func (*WhyQuestion) Descriptor() ([]byte, []int) {
-	return file_meridian_v1_inspect_proto_rawDescGZIP(), []int{6}
+	return file_meridian_v1_inspect_proto_rawDescGZIP(), []int{7}
 }
 
 func (x *WhyQuestion) GetDataplane() string {
@@ -562,7 +623,7 @@ type DataplanesQuestion struct {
 
 func (x *DataplanesQuestion) Reset() {
 	*x = DataplanesQuestion{}
-	mi := &file_meridian_v1_inspect_proto_msgTypes[7]
+	mi := &file_meridian_v1_inspect_proto_msgTypes[8]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -574,7 +635,7 @@ func (x *DataplanesQuestion) String() string {
 func (*DataplanesQuestion) ProtoMessage() {}
 
 func (x *DataplanesQuestion) ProtoReflect() protoreflect.Message {
-	mi := &file_meridian_v1_inspect_proto_msgTypes[7]
+	mi := &file_meridian_v1_inspect_proto_msgTypes[8]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -587,7 +648,7 @@ func (x *DataplanesQuestion) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DataplanesQuestion.ProtoReflect.Descriptor instead.
 func (*DataplanesQuestion) Descriptor() ([]byte, []int) {
-	return file_meridian_v1_inspect_proto_rawDescGZIP(), []int{7}
+	return file_meridian_v1_inspect_proto_rawDescGZIP(), []int{8}
 }
 
 type InspectResponse struct {
@@ -607,7 +668,7 @@ type InspectResponse struct {
 
 func (x *InspectResponse) Reset() {
 	*x = InspectResponse{}
-	mi := &file_meridian_v1_inspect_proto_msgTypes[8]
+	mi := &file_meridian_v1_inspect_proto_msgTypes[9]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -619,7 +680,7 @@ func (x *InspectResponse) String() string {
 func (*InspectResponse) ProtoMessage() {}
 
 func (x *InspectResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_meridian_v1_inspect_proto_msgTypes[8]
+	mi := &file_meridian_v1_inspect_proto_msgTypes[9]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -632,7 +693,7 @@ func (x *InspectResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use InspectResponse.ProtoReflect.Descriptor instead.
 func (*InspectResponse) Descriptor() ([]byte, []int) {
-	return file_meridian_v1_inspect_proto_rawDescGZIP(), []int{8}
+	return file_meridian_v1_inspect_proto_rawDescGZIP(), []int{9}
 }
 
 func (x *InspectResponse) GetJson() []byte {
@@ -683,7 +744,7 @@ type DataplaneConnection struct {
 
 func (x *DataplaneConnection) Reset() {
 	*x = DataplaneConnection{}
-	mi := &file_meridian_v1_inspect_proto_msgTypes[9]
+	mi := &file_meridian_v1_inspect_proto_msgTypes[10]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -695,7 +756,7 @@ func (x *DataplaneConnection) String() string {
 func (*DataplaneConnection) ProtoMessage() {}
 
 func (x *DataplaneConnection) ProtoReflect() protoreflect.Message {
-	mi := &file_meridian_v1_inspect_proto_msgTypes[9]
+	mi := &file_meridian_v1_inspect_proto_msgTypes[10]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -708,7 +769,7 @@ func (x *DataplaneConnection) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DataplaneConnection.ProtoReflect.Descriptor instead.
 func (*DataplaneConnection) Descriptor() ([]byte, []int) {
-	return file_meridian_v1_inspect_proto_rawDescGZIP(), []int{9}
+	return file_meridian_v1_inspect_proto_rawDescGZIP(), []int{10}
 }
 
 func (x *DataplaneConnection) GetState() string {
@@ -750,7 +811,7 @@ var File_meridian_v1_inspect_proto protoreflect.FileDescriptor
 
 const file_meridian_v1_inspect_proto_rawDesc = "" +
 	"\n" +
-	"\x19meridian/v1/inspect.proto\x12\vmeridian.v1\"\xe6\x03\n" +
+	"\x19meridian/v1/inspect.proto\x12\vmeridian.v1\"\xa0\x04\n" +
 	"\x0eInspectRequest\x12\x12\n" +
 	"\x04zone\x18\x01 \x01(\tR\x04zone\x12\x12\n" +
 	"\x04mesh\x18\x02 \x01(\tR\x04mesh\x12>\n" +
@@ -766,7 +827,9 @@ const file_meridian_v1_inspect_proto_rawDesc = "" +
 	"\x03why\x18\b \x01(\v2\x18.meridian.v1.WhyQuestionH\x00R\x03why\x12A\n" +
 	"\n" +
 	"conditions\x18\t \x01(\v2\x1f.meridian.v1.ConditionsQuestionH\x00R\n" +
-	"conditionsB\n" +
+	"conditions\x128\n" +
+	"\agateway\x18\n" +
+	" \x01(\v2\x1c.meridian.v1.GatewayQuestionH\x00R\agatewayB\n" +
 	"\n" +
 	"\bquestion\"'\n" +
 	"\x11DataplaneQuestion\x12\x12\n" +
@@ -786,6 +849,8 @@ const file_meridian_v1_inspect_proto_rawDesc = "" +
 	"\x12ConditionsQuestion\x12\x12\n" +
 	"\x04kind\x18\x01 \x01(\tR\x04kind\"#\n" +
 	"\rRouteQuestion\x12\x12\n" +
+	"\x04name\x18\x01 \x01(\tR\x04name\"%\n" +
+	"\x0fGatewayQuestion\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\"\xe7\x01\n" +
 	"\vWhyQuestion\x12\x1c\n" +
 	"\tdataplane\x18\x01 \x01(\tR\tdataplane\x12\x12\n" +
@@ -826,7 +891,7 @@ func file_meridian_v1_inspect_proto_rawDescGZIP() []byte {
 	return file_meridian_v1_inspect_proto_rawDescData
 }
 
-var file_meridian_v1_inspect_proto_msgTypes = make([]protoimpl.MessageInfo, 12)
+var file_meridian_v1_inspect_proto_msgTypes = make([]protoimpl.MessageInfo, 13)
 var file_meridian_v1_inspect_proto_goTypes = []any{
 	(*InspectRequest)(nil),      // 0: meridian.v1.InspectRequest
 	(*DataplaneQuestion)(nil),   // 1: meridian.v1.DataplaneQuestion
@@ -834,31 +899,33 @@ var file_meridian_v1_inspect_proto_goTypes = []any{
 	(*PolicyQuestion)(nil),      // 3: meridian.v1.PolicyQuestion
 	(*ConditionsQuestion)(nil),  // 4: meridian.v1.ConditionsQuestion
 	(*RouteQuestion)(nil),       // 5: meridian.v1.RouteQuestion
-	(*WhyQuestion)(nil),         // 6: meridian.v1.WhyQuestion
-	(*DataplanesQuestion)(nil),  // 7: meridian.v1.DataplanesQuestion
-	(*InspectResponse)(nil),     // 8: meridian.v1.InspectResponse
-	(*DataplaneConnection)(nil), // 9: meridian.v1.DataplaneConnection
-	nil,                         // 10: meridian.v1.ConnectionQuestion.FromTagsEntry
-	nil,                         // 11: meridian.v1.WhyQuestion.FromTagsEntry
+	(*GatewayQuestion)(nil),     // 6: meridian.v1.GatewayQuestion
+	(*WhyQuestion)(nil),         // 7: meridian.v1.WhyQuestion
+	(*DataplanesQuestion)(nil),  // 8: meridian.v1.DataplanesQuestion
+	(*InspectResponse)(nil),     // 9: meridian.v1.InspectResponse
+	(*DataplaneConnection)(nil), // 10: meridian.v1.DataplaneConnection
+	nil,                         // 11: meridian.v1.ConnectionQuestion.FromTagsEntry
+	nil,                         // 12: meridian.v1.WhyQuestion.FromTagsEntry
 }
 var file_meridian_v1_inspect_proto_depIdxs = []int32{
 	1,  // 0: meridian.v1.InspectRequest.dataplane:type_name -> meridian.v1.DataplaneQuestion
 	2,  // 1: meridian.v1.InspectRequest.connection:type_name -> meridian.v1.ConnectionQuestion
 	3,  // 2: meridian.v1.InspectRequest.policy:type_name -> meridian.v1.PolicyQuestion
 	5,  // 3: meridian.v1.InspectRequest.route:type_name -> meridian.v1.RouteQuestion
-	7,  // 4: meridian.v1.InspectRequest.dataplanes:type_name -> meridian.v1.DataplanesQuestion
-	6,  // 5: meridian.v1.InspectRequest.why:type_name -> meridian.v1.WhyQuestion
+	8,  // 4: meridian.v1.InspectRequest.dataplanes:type_name -> meridian.v1.DataplanesQuestion
+	7,  // 5: meridian.v1.InspectRequest.why:type_name -> meridian.v1.WhyQuestion
 	4,  // 6: meridian.v1.InspectRequest.conditions:type_name -> meridian.v1.ConditionsQuestion
-	10, // 7: meridian.v1.ConnectionQuestion.from_tags:type_name -> meridian.v1.ConnectionQuestion.FromTagsEntry
-	11, // 8: meridian.v1.WhyQuestion.from_tags:type_name -> meridian.v1.WhyQuestion.FromTagsEntry
-	9,  // 9: meridian.v1.InspectResponse.connection:type_name -> meridian.v1.DataplaneConnection
-	0,  // 10: meridian.v1.InspectService.Inspect:input_type -> meridian.v1.InspectRequest
-	8,  // 11: meridian.v1.InspectService.Inspect:output_type -> meridian.v1.InspectResponse
-	11, // [11:12] is the sub-list for method output_type
-	10, // [10:11] is the sub-list for method input_type
-	10, // [10:10] is the sub-list for extension type_name
-	10, // [10:10] is the sub-list for extension extendee
-	0,  // [0:10] is the sub-list for field type_name
+	6,  // 7: meridian.v1.InspectRequest.gateway:type_name -> meridian.v1.GatewayQuestion
+	11, // 8: meridian.v1.ConnectionQuestion.from_tags:type_name -> meridian.v1.ConnectionQuestion.FromTagsEntry
+	12, // 9: meridian.v1.WhyQuestion.from_tags:type_name -> meridian.v1.WhyQuestion.FromTagsEntry
+	10, // 10: meridian.v1.InspectResponse.connection:type_name -> meridian.v1.DataplaneConnection
+	0,  // 11: meridian.v1.InspectService.Inspect:input_type -> meridian.v1.InspectRequest
+	9,  // 12: meridian.v1.InspectService.Inspect:output_type -> meridian.v1.InspectResponse
+	12, // [12:13] is the sub-list for method output_type
+	11, // [11:12] is the sub-list for method input_type
+	11, // [11:11] is the sub-list for extension type_name
+	11, // [11:11] is the sub-list for extension extendee
+	0,  // [0:11] is the sub-list for field type_name
 }
 
 func init() { file_meridian_v1_inspect_proto_init() }
@@ -874,6 +941,7 @@ func file_meridian_v1_inspect_proto_init() {
 		(*InspectRequest_Dataplanes)(nil),
 		(*InspectRequest_Why)(nil),
 		(*InspectRequest_Conditions)(nil),
+		(*InspectRequest_Gateway)(nil),
 	}
 	type x struct{}
 	out := protoimpl.TypeBuilder{
@@ -881,7 +949,7 @@ func file_meridian_v1_inspect_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_meridian_v1_inspect_proto_rawDesc), len(file_meridian_v1_inspect_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   12,
+			NumMessages:   13,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

@@ -8,14 +8,13 @@ import (
 
 	"meridian/internal/policy"
 	"meridian/internal/policy/answer"
-	"meridian/internal/policy/engines"
 	"meridian/internal/resource"
 )
 
 // scenario returns a matcher over the documents of a scenario.
 func scenario(t *testing.T, name string) *policy.Matcher {
 	t.Helper()
-	m := policy.NewMatcher(engines.All()...)
+	m := newMatcher(t)
 	m.Reset(load(t, scenarios+"/"+name+"/input.yaml", "east", false))
 	return m
 }
@@ -55,6 +54,20 @@ func TestWhatDoesNotExist(t *testing.T) {
 				return err
 			},
 			answer.ErrNotFound, `did you mean "catch-all-policy"?`,
+		},
+		"gateway": {
+			func() error {
+				_, err := answer.Gateway(scenario(t, "inherit-paths-of-a-gateway"), "default", "edeg", 0)
+				return err
+			},
+			answer.ErrNotFound, `gateway "edeg" in mesh "default": not found; did you mean "edge"?`,
+		},
+		"gateway of another mesh": {
+			func() error {
+				_, err := answer.Gateway(scenario(t, "inherit-paths-of-a-gateway"), "payments", "edge", 0)
+				return err
+			},
+			answer.ErrNotFound, `gateway "edge" in mesh "payments": not found`,
 		},
 		"kind that is no policy": {
 			func() error { _, err := answer.Policy(m, "Dataplane", "default", "web-1", "east", 0); return err },
@@ -282,6 +295,51 @@ inbound a:9000
   allow-b-to-a  yes   as specific as allow-c-to-a and modified later (§3.4)
   allow-c-to-a  no    loses to allow-b-to-a: equally specific, the winner was modified later (§3.4)
 `, render(t, func(b *strings.Builder) error { return answer.RenderWhy(b, a, answer.Form{}) }))
+	})
+	t.Run("gateway", func(t *testing.T) {
+		a, err := answer.Gateway(scenario(t, "inherit-paths-of-a-gateway"), "default", "edge", 0)
+		require.NoError(t, err)
+		_, table, _ := strings.Cut(render(t, func(b *strings.Builder) error { return answer.RenderGateway(b, a, answer.Form{}) }), "\n\nLISTENER")
+		require.Equal(t, `  ROUTE               RULE    KIND             EFFECTIVE               FROM
+https     HTTPRoute/checkout  pay     AuthPolicy       authentication.api-key  checkout-auth
+    authentication.api-key of edge-defaults is overridden by checkout-auth
+    authorization.geo, a default of edge-defaults, is unset by checkout-auth
+https     HTTPRoute/checkout  pay     RateLimitPolicy  per-user                cap
+    per-user of pay-limits is overridden by cap
+https     HTTPRoute/checkout  status  AuthPolicy       authentication.api-key  checkout-auth
+    authentication.api-key of edge-defaults is overridden by checkout-auth
+    authorization.geo, a default of edge-defaults, is unset by checkout-auth
+https     HTTPRoute/checkout  status  RateLimitPolicy  per-user                status-limits
+    overrides of cap skipped: when spec.limits["per-user"].rates.exists(r, r.limit > 100) is false
+https     GRPCRoute/checkout  rule-1  AuthPolicy       authentication.api-key  edge-defaults
+                                                       authorization.geo       edge-defaults
+https     GRPCRoute/checkout  rule-1  RateLimitPolicy  no rules
+    overrides of cap skipped: when spec.limits["per-user"].rates.exists(r, r.limit > 100) is false: no such key: per-user
+internal  GRPCRoute/checkout  rule-1  AuthPolicy       authentication.api-key  edge-defaults
+                                                       authorization.geo       edge-defaults
+`, table)
+		a, err = answer.Gateway(scenario(t, "inherit-paths-of-a-gateway"), "default", "other", 0)
+		require.NoError(t, err)
+		require.Contains(t, render(t, func(b *strings.Builder) error { return answer.RenderGateway(b, a, answer.Form{}) }), "No policy reaches a route through it.")
+	})
+	t.Run("losers on the paths to a route", func(t *testing.T) {
+		a, err := answer.Route(scenario(t, "inherit-ties"), "default", "r1", 0)
+		require.NoError(t, err)
+		text := render(t, func(b *strings.Builder) error { return answer.RenderRoute(b, a, answer.Form{}) })
+		require.Contains(t, text, "\n    authentication.a of established is overridden by newcomer\n    authorization.b of newcomer is overridden by established\n")
+		// An earlier release answers without the losers.
+		a.Paths[0].OverriddenOf = nil
+		text = render(t, func(b *strings.Builder) error { return answer.RenderRoute(b, a, answer.Form{}) })
+		require.Contains(t, text, "\n    authentication.a of another policy is overridden by newcomer\n")
+	})
+	t.Run("route of a gateway's dataplane", func(t *testing.T) {
+		a := &answer.DataplaneAnswer{Mesh: "default", Dataplane: "edge-1", Effective: []answer.Effective{
+			{Attachment: policy.Attachment{Type: policy.OnDataplane}, Kind: "MeshHealthCheck", Policies: []string{"all"}},
+			{Attachment: policy.Attachment{Type: policy.OnDataplane, Route: "shop"}, Kind: "MeshHealthCheck", Policies: []string{"of-shop"}},
+		}}
+		text := render(t, func(b *strings.Builder) error { return answer.RenderDataplane(b, a, answer.Form{}) })
+		require.Contains(t, text, "\ndataplane             MeshHealthCheck  all\n")
+		require.Contains(t, text, "\ndataplane route shop  MeshHealthCheck  of-shop\n")
 	})
 	t.Run("dataplanes", func(t *testing.T) {
 		a, err := answer.Dataplanes(scenario(t, "policy-where-used"), "", "east")

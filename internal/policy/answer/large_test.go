@@ -40,10 +40,36 @@ func TestAnswersAreBounded(t *testing.T) {
 	_, err = answer.Route(m, "default", "r", 0)
 	require.ErrorIs(t, err, answer.ErrInvalid)
 	require.ErrorContains(t, err, "ask about single policies")
+	_, err = answer.Gateway(m, "default", "g", 0)
+	require.ErrorIs(t, err, answer.ErrInvalid)
+	require.ErrorContains(t, err, "ask about its routes")
 	_, err = answer.PolicyRules(m, "AuthPolicy", "default", "p", answer.AllRules, "", 0)
 	require.ErrorIs(t, err, answer.ErrInvalid)
 	require.ErrorContains(t, err, "name one of its rules")
 	one, err := answer.PolicyRules(m, "AuthPolicy", "default", "p", "authentication.a7", "", 0)
 	require.NoError(t, err)
 	require.Len(t, one.Rules, 64)
+}
+
+// Large rules that many paths share count on each of them.
+func TestAnswersAreBoundedInBytes(t *testing.T) {
+	build := func(kind resource.Kind, name, spec string) *resource.Resource {
+		return resourcetest.Build(t, kind, "default", name, spec)
+	}
+	const size = 1 << 19
+	resources := []*resource.Resource{
+		build("Gateway", "g", `{"listeners": [{"name": "http", "port": 80, "protocol": "HTTP"}]}`),
+		build("AuthPolicy", "p", `{"targetRef": {"kind": "Gateway", "name": "g"}, "rules": {"authentication": {"a": "`+strings.Repeat("x", size)+`"}}}`),
+	}
+	for i := range policy.MaxPathBytes/size + 1 {
+		resources = append(resources, build("HTTPRoute", fmt.Sprintf("r%d", i), `{"parentRefs": [{"name": "g"}]}`))
+	}
+	m := newMatcher(t)
+	m.Reset(policy.NewSnapshot(resources...))
+	_, err := answer.Gateway(m, "default", "g", 0)
+	require.ErrorIs(t, err, answer.ErrInvalid)
+	require.ErrorContains(t, err, "16 MiB of them; ask about its routes")
+	one, err := answer.Route(m, "default", "r7", 0)
+	require.NoError(t, err)
+	require.Len(t, one.Paths, 1)
 }

@@ -113,9 +113,22 @@ func (a *RuleAnswer) Restrict(may May) {
 
 // Restrict leaves out what the reader may not read.
 func (a *RouteAnswer) Restrict(may May) {
-	a.Conditions = withoutMessages(a.Conditions)
-	a.Paths = slices.DeleteFunc(a.Paths, func(p RoutePath) bool {
+	a.Conditions, a.Paths = withoutMessages(a.Conditions), pathsFor(may, a.Mesh, a.Paths)
+}
+
+// Restrict leaves out what the reader may not read.
+func (a *GatewayAnswer) Restrict(may May) {
+	a.Conditions, a.Paths = withoutMessages(a.Conditions), pathsFor(may, a.Mesh, a.Paths)
+}
+
+// pathsFor keeps the paths of which the reader may read the gateway, the route, and
+// every policy that is named.
+func pathsFor(may May, mesh resource.MeshName, paths []RoutePath) []RoutePath {
+	return slices.DeleteFunc(paths, func(p RoutePath) bool {
 		by := slices.Concat(slices.Collect(maps.Values(p.Origins)), slices.Collect(maps.Values(p.Overridden)), slices.Collect(maps.Values(p.Unset)))
+		for _, of := range []map[string][]string{p.OverriddenOf, p.UnsetOf} {
+			by = append(by, slices.Concat(slices.Collect(maps.Values(of))...)...)
+		}
 		for i := range p.Skipped {
 			p.Skipped[i].Reason = ""
 			by = append(by, p.Skipped[i].Policy)
@@ -124,7 +137,7 @@ func (a *RouteAnswer) Restrict(may May) {
 			p.When[i].Reason = ""
 			by = append(by, p.When[i].Policy)
 		}
-		return !may.named(a.Mesh, p.Gateway, resource.KindGateway) || !may.all(a.Mesh, p.Kind, by...)
+		return !may.named(mesh, p.Gateway, resource.KindGateway) || !may.named(mesh, p.Route, p.RouteKind) || !may.all(mesh, p.Kind, by...)
 	})
 }
 

@@ -18,14 +18,29 @@ type RouteAnswer struct {
 	Conditions []policy.Condition `json:"conditions"`
 }
 
+// GatewayAnswer says what inherited policies come to on every path through a
+// gateway (§5).
+type GatewayAnswer struct {
+	Mesh    resource.MeshName `json:"mesh"`
+	Gateway string            `json:"gateway"`
+	// AsOf is the revision the answer holds for; 0 offline.
+	AsOf resource.Revision `json:"asOf"`
+	// Paths have Route and RouteKind set.
+	Paths      []RoutePath        `json:"paths"`
+	Conditions []policy.Condition `json:"conditions"`
+}
+
 // RoutePath is what the policies of one kind come to on one path. Rules are
 // named as `unset` names them, without the leading `rules.` or `limits.`.
 type RoutePath struct {
-	Gateway  string        `json:"gateway"`
-	Listener string        `json:"listener"`
-	Rule     string        `json:"rule"`
-	Kind     resource.Kind `json:"kind"`
-	// RouteKind is set where an HTTPRoute and a GRPCRoute share the name.
+	Gateway  string `json:"gateway"`
+	Listener string `json:"listener"`
+	// Route is set in answers about a gateway.
+	Route string        `json:"route,omitempty"`
+	Rule  string        `json:"rule"`
+	Kind  resource.Kind `json:"kind"`
+	// RouteKind is set in answers about a gateway, and where an HTTPRoute and a
+	// GRPCRoute share the name.
 	RouteKind resource.Kind `json:"routeKind,omitempty"`
 	// Rules are the effective rules, by section and name, or limits by name.
 	Rules   policy.Tree       `json:"rules"`
@@ -33,9 +48,13 @@ type RoutePath struct {
 	// Overridden has the winner of every rule that another policy set too, or
 	// excluded by an atomic block.
 	Overridden map[string]string `json:"overridden"`
+	// OverriddenOf has the policies that wrote the rules in Overridden and lost.
+	OverriddenOf map[string][]string `json:"overriddenOf,omitempty"`
 	// Unset has the policy that unset a default.
-	Unset   map[string]string `json:"unset"`
-	Skipped []SkippedBlock    `json:"skipped"`
+	Unset map[string]string `json:"unset"`
+	// UnsetOf has the policies that wrote the defaults in Unset.
+	UnsetOf map[string][]string `json:"unsetOf,omitempty"`
+	Skipped []SkippedBlock      `json:"skipped"`
 	// When has every condition that was evaluated for this path.
 	When []WhenVerdict `json:"when,omitempty"`
 }
@@ -64,19 +83,18 @@ type WhenVerdict struct {
 // Route answers what is effective on the paths through the HTTPRoute and
 // GRPCRoute of a name. It fails with ErrNotFound.
 func Route(m *policy.Matcher, mesh resource.MeshName, name string, asOf resource.Revision) (*RouteAnswer, error) {
-	inheritance, ok := policy.FollowerOf[policy.Inheritance](m)
-	if !ok {
-		return nil, fmt.Errorf("route %q: %w: inherited policies are not followed here", name, ErrInvalid)
+	inheritance, err := inheritanceOf(m)
+	if err != nil {
+		return nil, fmt.Errorf("route %q: %w", name, err)
 	}
 	var a *RouteAnswer
-	err := m.Read(func(r *policy.Reading) error {
+	err = m.Read(func(r *policy.Reading) error {
 		state, found := inheritance.Route(mesh, name)
 		if !found {
-			return noRoute(r, mesh, name)
+			return missing(r, "route", mesh, name, resource.KindHTTPRoute, resource.KindGRPCRoute)
 		}
 		if state.Cut {
-			return fmt.Errorf("route %q in mesh %q: %w: its paths have more than %d rules; ask about single policies and their rules",
-				name, mesh, ErrInvalid, policy.MaxPlaces)
+			return tooMuch("route", mesh, name, "ask about single policies and their rules")
 		}
 		a = &RouteAnswer{Mesh: mesh, Route: name, AsOf: asOf, Paths: []RoutePath{}, Conditions: state.Conditions}
 		kinds := map[resource.Kind]bool{}
@@ -95,22 +113,66 @@ func Route(m *policy.Matcher, mesh resource.MeshName, name string, asOf resource
 	return a, err
 }
 
-// noRoute says that there is no route of a name, and the one that was probably
-// meant.
-func noRoute(r *policy.Reading, mesh resource.MeshName, name string) error {
+// Gateway answers what is effective on the paths through a Gateway. It fails with
+// ErrNotFound.
+func Gateway(m *policy.Matcher, mesh resource.MeshName, name string, asOf resource.Revision) (*GatewayAnswer, error) {
+	inheritance, err := inheritanceOf(m)
+	if err != nil {
+		return nil, fmt.Errorf("gateway %q: %w", name, err)
+	}
+	var a *GatewayAnswer
+	err = m.Read(func(r *policy.Reading) error {
+		state, found := inheritance.Gateway(mesh, name)
+		if !found {
+			return missing(r, "gateway", mesh, name, resource.KindGateway)
+		}
+		if state.Cut {
+			return tooMuch("gateway", mesh, name, "ask about its routes")
+		}
+		a = &GatewayAnswer{Mesh: mesh, Gateway: name, AsOf: asOf, Paths: []RoutePath{}, Conditions: state.Conditions}
+		for i := range state.Paths {
+			p := routePath(&state.Paths[i])
+			p.Route, p.RouteKind = state.Paths[i].Route.Name, state.Paths[i].Route.Kind
+			a.Paths = append(a.Paths, p)
+		}
+		return nil
+	})
+	return a, err
+}
+
+// inheritanceOf returns what a matcher knows of inherited policies. It fails with
+// ErrInvalid.
+func inheritanceOf(m *policy.Matcher) (policy.Inheritance, error) {
+	inheritance, ok := policy.FollowerOf[policy.Inheritance](m)
+	if !ok {
+		return nil, fmt.Errorf("%w: inherited policies are not followed here", ErrInvalid)
+	}
+	return inheritance, nil
+}
+
+// tooMuch refuses an answer about more paths than fit into it.
+func tooMuch(what string, mesh resource.MeshName, name, instead string) error {
+	return fmt.Errorf("%s %q in mesh %q: %w: its paths have more than %d rules, or %d MiB of them; %s",
+		what, name, mesh, ErrInvalid, policy.MaxPlaces, policy.MaxPathBytes>>20, instead)
+}
+
+// missing says that there is no object of a name in the kinds, and the one that was
+// probably meant.
+func missing(r *policy.Reading, what string, mesh resource.MeshName, name string, kinds ...resource.Kind) error {
 	var others []string
-	for _, kind := range []resource.Kind{resource.KindHTTPRoute, resource.KindGRPCRoute} {
-		for route := range r.View().List(kind, mesh) {
-			others = append(others, route.Key().Name)
+	for _, kind := range kinds {
+		for other := range r.View().List(kind, mesh) {
+			others = append(others, other.Key().Name)
 		}
 	}
-	return notFound(fmt.Sprintf("route %q in mesh %q", name, mesh), name, others, "")
+	return notFound(fmt.Sprintf("%s %q in mesh %q", what, name, mesh), name, others, "")
 }
 
 func routePath(p *policy.PathRules) RoutePath {
 	path := RoutePath{
 		Gateway: p.Gateway, Listener: p.Listener, Rule: p.Rule, Kind: p.Kind, Rules: p.Rules,
 		Origins: policyNames(p.Origins), Overridden: policyNames(p.Overridden), Unset: policyNames(p.Unset),
+		OverriddenOf: policyLists(p.OverriddenOf), UnsetOf: policyLists(p.UnsetOf),
 		Skipped: []SkippedBlock{},
 	}
 	for _, d := range p.Decided {
@@ -143,6 +205,15 @@ func policyNames(by map[string]resource.Key) map[string]string {
 	named := make(map[string]string, len(by))
 	for id, key := range by {
 		named[id] = key.Name
+	}
+	return named
+}
+
+// policyLists replaces lists of policies by lists of their names.
+func policyLists(of map[string][]resource.Key) map[string][]string {
+	named := make(map[string][]string, len(of))
+	for id, keys := range of {
+		named[id] = names(keys)
 	}
 	return named
 }
@@ -198,9 +269,9 @@ func PolicyRules(m *policy.Matcher, kind resource.Kind, mesh resource.MeshName, 
 		return nil, err
 	}
 	key := resource.Key{Kind: kind, Mesh: mesh, Name: name}
-	inheritance, ok := policy.FollowerOf[policy.Inheritance](m)
-	if !ok {
-		return nil, fmt.Errorf("rules of %s: %w: inherited policies are not followed here", key, ErrInvalid)
+	inheritance, err := inheritanceOf(m)
+	if err != nil {
+		return nil, fmt.Errorf("rules of %s: %w", key, err)
 	}
 	if rule == AllRules {
 		rule = ""

@@ -24,20 +24,40 @@ func RenderRoute(w io.Writer, a *RouteAnswer, form Form) error {
 	}
 	t := texttable.New("", "GATEWAY", "LISTENER", "RULE", "KIND", "EFFECTIVE", "FROM")
 	for i := range a.Paths {
-		a.Paths[i].row(t, form.Wide)
+		path := &a.Paths[i]
+		kind := string(path.Kind)
+		if path.RouteKind != "" {
+			kind += " (" + string(path.RouteKind) + ")"
+		}
+		path.rows(t, form.Wide, path.Gateway, path.Listener, path.Rule, kind)
 	}
 	p.table(t)
 	return p.close()
 }
 
-// row adds a path to a table: a line per effective rule, then what did not get
-// there.
-func (path *RoutePath) row(t *texttable.Table, wide bool) {
-	kind := string(path.Kind)
-	if path.RouteKind != "" {
-		kind += " (" + string(path.RouteKind) + ")"
+// RenderGateway prints the effective rules of every path through a gateway, as
+// RenderRoute does of those to a route.
+func RenderGateway(w io.Writer, a *GatewayAnswer, form Form) error {
+	p := newPrinter(w, form)
+	p.line("gateway %s  %s", a.Gateway, place(a.Mesh, "", a.AsOf))
+	p.line("")
+	renderConditions(p, a.Conditions)
+	if len(a.Paths) == 0 {
+		p.line("No policy reaches a route through it.")
+		return p.close()
 	}
-	head := []string{path.Gateway, path.Listener, path.Rule, kind}
+	t := texttable.New("", "LISTENER", "ROUTE", "RULE", "KIND", "EFFECTIVE", "FROM")
+	for i := range a.Paths {
+		path := &a.Paths[i]
+		path.rows(t, form.Wide, path.Listener, string(path.RouteKind)+"/"+path.Route, path.Rule, string(path.Kind))
+	}
+	p.table(t)
+	return p.close()
+}
+
+// rows adds a path to a table: a line per effective rule, the first with the path in
+// front, then what did not get there.
+func (path *RoutePath) rows(t *texttable.Table, wide bool, head ...string) {
 	ids := slices.Sorted(maps.Keys(path.Origins))
 	if len(ids) == 0 {
 		ids = []string{"no rules"}
@@ -45,7 +65,7 @@ func (path *RoutePath) row(t *texttable.Table, wide bool) {
 	var last *texttable.Row
 	for i, id := range ids {
 		if i > 0 {
-			head = []string{"", "", "", ""}
+			head = make([]string, len(head))
 		}
 		shown := id
 		if body, ok := path.body(id); wide && ok {
@@ -53,13 +73,17 @@ func (path *RoutePath) row(t *texttable.Table, wide bool) {
 		}
 		last = t.Add(append(head, shown, path.Origins[id])...)
 	}
-	notes := func(by map[string]string, format string) {
+	notes := func(by map[string]string, of map[string][]string, format string) {
 		for _, id := range slices.Sorted(maps.Keys(by)) {
-			last.Note(format, id, by[id])
+			losers := "another policy" // an earlier release does not name them
+			if len(of[id]) > 0 {
+				losers = listed(of[id])
+			}
+			last.Note(format, id, losers, by[id])
 		}
 	}
-	notes(path.Overridden, "%s of another policy was overridden by %s")
-	notes(path.Unset, "%s, a default, was unset by %s")
+	notes(path.Overridden, path.OverriddenOf, "%s of %s is overridden by %s")
+	notes(path.Unset, path.UnsetOf, "%s, a default of %s, is unset by %s")
 	for _, v := range path.When {
 		if wide || !v.Applied {
 			last.Note("%s", v.sentence())

@@ -157,6 +157,8 @@ func reply(m *policy.Matcher, q question, zone resource.ZoneName) (any, error) {
 		return answer.Dataplane(m, mesh, q.words[1], zone, 0)
 	case "route":
 		return answer.Route(m, mesh, q.words[1], 0)
+	case "gateway":
+		return answer.Gateway(m, mesh, q.words[1], 0)
 	case "policy":
 		if rule := q.flags["--rule"]; rule != "" {
 			return answer.PolicyRules(m, resource.Kind(q.words[1]), mesh, q.words[2], rule, zone, 0)

@@ -2,6 +2,7 @@ package inherit
 
 import (
 	"cmp"
+	"encoding/json"
 	"iter"
 	"slices"
 	"strings"
@@ -11,14 +12,14 @@ import (
 )
 
 // Route implements policy.Inheritance.
-func (x *Index) Route(name resource.MeshName, route string) (policy.RouteState, bool) {
+func (x *Index) Route(name resource.MeshName, route string) (policy.PathsState, bool) {
 	x.mu.Lock()
 	defer x.mu.Unlock()
 	m, found := x.meshes[name], false
 	if m == nil {
-		return policy.RouteState{}, false
+		return policy.PathsState{}, false
 	}
-	state := policy.RouteState{Paths: []policy.PathRules{}, Conditions: []policy.Condition{}}
+	state := policy.PathsState{Paths: []policy.PathRules{}, Conditions: []policy.Condition{}}
 	var legs []*leg
 	kinds := 0
 	for _, kind := range routeKinds {
@@ -39,21 +40,63 @@ func (x *Index) Route(name resource.MeshName, route string) (policy.RouteState, 
 		}
 	}
 	slices.SortStableFunc(legs, compareLegs)
-	told := 0
+	state.Cut = !x.tellLocked(m, legs, &state.Paths)
+	return state, found
+}
+
+// Gateway implements policy.Inheritance.
+func (x *Index) Gateway(name resource.MeshName, gateway string) (policy.PathsState, bool) {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	m := x.meshes[name]
+	if m == nil || m.gateways[gateway] == nil {
+		return policy.PathsState{}, false
+	}
+	key := resource.Key{Kind: resource.KindGateway, Mesh: name, Name: gateway}
+	state := policy.PathsState{
+		Paths:      []policy.PathRules{},
+		Conditions: append([]policy.Condition{}, x.targetConditionsLocked(m, key)...),
+	}
+	state.Cut = !x.tellLocked(m, m.legsInOrder(target{kind: key.Kind, name: gateway}), &state.Paths)
+	return state, true
+}
+
+// tellLocked appends what policies come to on the ways to routes, by rule and
+// kind. It reports whether that fits into an answer, and stops where it does not.
+func (x *Index) tellLocked(m *mesh, legs []*leg, paths *[]policy.PathRules) bool {
+	places, size := 0, 0
+	sizes := map[*outcome]int{} // ways with one chain share its outcome
 	for _, l := range legs {
 		for rule := range l.route.rules {
 			for schema := range schemas {
-				if o := x.atLocked(m, l, rule, schema); o != nil {
-					if told += 1 + len(o.owner) + len(o.losers) + len(o.dropped); told > policy.MaxPlaces {
-						state.Cut = true
-						return state, found
-					}
-					state.Paths = append(state.Paths, o.told(&schemas[schema], l.path(rule)))
+				o := x.atLocked(m, l, rule, schema)
+				if o == nil {
+					continue
 				}
+				bytes, known := sizes[o]
+				if !known {
+					bytes = o.size()
+					sizes[o] = bytes
+				}
+				places += 1 + len(o.owner) + len(o.losers) + len(o.dropped)
+				size += bytes
+				if places > policy.MaxPlaces || size > policy.MaxPathBytes {
+					return false
+				}
+				*paths = append(*paths, o.told(&schemas[schema], l.path(rule)))
 			}
 		}
 	}
-	return state, found
+	return true
+}
+
+// size is the length of the effective rules as JSON.
+func (o *outcome) size() int {
+	encoded, err := json.Marshal(o.rules)
+	if err != nil {
+		return 0 // not JSON: rules are decoded from it
+	}
+	return len(encoded)
 }
 
 // told is an outcome as it is told to the outside.
@@ -61,6 +104,7 @@ func (o *outcome) told(s *schema, at policy.Path) policy.PathRules {
 	p := policy.PathRules{
 		Path: at, Kind: s.kind, Rules: o.rules,
 		Origins: map[string]resource.Key{}, Overridden: map[string]resource.Key{}, Unset: map[string]resource.Key{},
+		OverriddenOf: map[string][]resource.Key{}, UnsetOf: map[string][]resource.Key{},
 	}
 	for rule, c := range o.owner {
 		p.Origins[s.id(rule)] = o.chain[c.link].key
@@ -69,16 +113,28 @@ func (o *outcome) told(s *schema, at policy.Path) policy.PathRules {
 		for _, loser := range losers {
 			if winner, lost := o.lost(rule, loser.link); lost {
 				p.Overridden[s.id(rule)] = o.chain[winner.link].key
+				o.tellLoser(p.OverriddenOf, s.id(rule), loser)
 			}
 		}
 	}
 	for rule, d := range o.dropped {
 		p.Unset[s.id(rule)] = o.chain[d.by].key
+		for _, loser := range d.from {
+			o.tellLoser(p.UnsetOf, s.id(rule), loser)
+		}
 	}
 	for _, d := range o.decided {
 		p.Decided = append(p.Decided, o.toldDecision(d))
 	}
 	return p
+}
+
+// tellLoser adds the policy of a block that lost a rule, each once: it may have lost
+// both its blocks.
+func (o *outcome) tellLoser(of map[string][]resource.Key, id string, loser claim) {
+	if key := o.chain[loser.link].key; !slices.Contains(of[id], key) {
+		of[id] = append(of[id], key)
+	}
 }
 
 func (o *outcome) toldDecision(d decision) policy.Decided {
@@ -111,10 +167,7 @@ func (x *Index) visitsLocked(m *mesh, t target) iter.Seq[visit] {
 // outcome is nil.
 func (x *Index) pathsLocked(m *mesh, t target) iter.Seq[visit] {
 	return func(yield func(visit) bool) {
-		legs := slices.SortedFunc(m.legsThrough(t), func(a, b *leg) int {
-			return cmp.Or(compareLegs(a, b), a.route.key.Compare(b.route.key))
-		})
-		for _, l := range legs {
+		for _, l := range m.legsInOrder(t) {
 			only := l.ruleOf(t)
 			for rule := range l.route.rules {
 				if only >= 0 && rule != only {
@@ -126,6 +179,14 @@ func (x *Index) pathsLocked(m *mesh, t target) iter.Seq[visit] {
 			}
 		}
 	}
+}
+
+// legsInOrder are the ways to routes that lead through a target, by gateway,
+// listener, and kind and name of the route.
+func (m *mesh) legsInOrder(t target) []*leg {
+	return slices.SortedFunc(m.legsThrough(t), func(a, b *leg) int {
+		return cmp.Or(compareLegs(a, b), a.route.key.Compare(b.route.key))
+	})
 }
 
 // linkOf returns the place of a policy on a chain, or -1.

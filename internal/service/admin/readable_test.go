@@ -14,6 +14,7 @@ import (
 	meridianv1 "meridian/api/meridian/v1"
 	"meridian/internal/authn"
 	"meridian/internal/authz"
+	"meridian/internal/policy"
 	"meridian/internal/policy/answer"
 	"meridian/internal/resource"
 	"meridian/internal/rpcerr"
@@ -326,4 +327,69 @@ func TestGrantedAnswers(t *testing.T) {
 	require.NotContains(t, string(response.GetJson()), "web-1")
 	_, err = serve("carl", answers{document: places}, policy("hidden"))
 	requireCode(t, err, rpcerr.Denied)
+}
+
+// §6.1: of the paths through a gateway a reader sees those of which it may read the
+// route, of its kind, and every policy, the losing ones too.
+func TestGrantedPathsOfAGateway(t *testing.T) {
+	s := newGranted(t)
+	role := func(rules string) {
+		s.must("role of dora", message("AccessRole", "", "dora", `{"rules": [`+rules+`]}`))
+	}
+	document := &answer.GatewayAnswer{
+		Mesh: "demo", Gateway: "edge",
+		Conditions: []policy.Condition{{Type: "kuadrant.io/AuthPolicyAffected", Status: "True", Message: "affected by hidden"}},
+	}
+	path := func(rule string, change func(*answer.RoutePath)) {
+		p := answer.RoutePath{
+			Gateway: "edge", Listener: "http", Route: "shop", Rule: rule, Kind: "AuthPolicy", RouteKind: "HTTPRoute",
+			Origins: map[string]string{"a": "visible"},
+		}
+		change(&p)
+		document.Paths = append(document.Paths, p)
+	}
+	path("shown", func(p *answer.RoutePath) {
+		p.Skipped = []answer.SkippedBlock{{Policy: "visible", Block: "overrides", Reason: "when: no such key: of-hidden"}}
+	})
+	path("of a route", func(p *answer.RoutePath) { p.Route = "hidden" })
+	path("of another kind", func(p *answer.RoutePath) { p.RouteKind = "GRPCRoute" })
+	path("from", func(p *answer.RoutePath) { p.Origins["a"] = "hidden" })
+	path("overridden by", func(p *answer.RoutePath) { p.Overridden = map[string]string{"b": "hidden"} })
+	path("overridden of", func(p *answer.RoutePath) { p.OverriddenOf = map[string][]string{"b": {"visible", "hidden"}} })
+	path("unset by", func(p *answer.RoutePath) { p.Unset = map[string]string{"b": "hidden"} })
+	path("unset of", func(p *answer.RoutePath) { p.UnsetOf = map[string][]string{"b": {"hidden"}} })
+	path("skipped", func(p *answer.RoutePath) { p.Skipped = []answer.SkippedBlock{{Policy: "hidden"}} })
+	about := &meridianv1.InspectRequest{Mesh: "demo", Question: &meridianv1.InspectRequest_Gateway{Gateway: &meridianv1.GatewayQuestion{Name: "edge"}}}
+	ask := func(who string) (*answer.GatewayAnswer, error) {
+		inspect := &Inspect{Answers: answers{document: document}, Readers: s.cfg.Access, View: s.cfg.View}
+		response, err := inspect.Inspect(user(who), about)
+		if err != nil {
+			return nil, err
+		}
+		a := new(answer.GatewayAnswer)
+		return a, answer.Unmarshal(response.GetJson(), a)
+	}
+
+	whole, err := ask("ann")
+	require.NoError(t, err)
+	require.Len(t, whole.Paths, 9)
+
+	_, err = ask("dora")
+	requireCode(t, err, rpcerr.Denied, `READ on Gateway "edge" in mesh "demo"`)
+
+	role(`{"mesh": "demo", "types": ["Gateway"], "access": ["READ"]}`)
+	part, err := ask("dora")
+	require.NoError(t, err)
+	require.Empty(t, part.Paths)
+
+	role(`{"mesh": "demo", "types": ["Gateway"], "access": ["READ"]},
+		{"mesh": "demo", "types": ["HTTPRoute"], "names": ["shop"], "access": ["READ"]},
+		{"mesh": "demo", "types": ["AuthPolicy"], "names": ["visible"], "access": ["READ"]}`)
+	part, err = ask("dora")
+	require.NoError(t, err)
+	require.Len(t, part.Paths, 1)
+	require.Equal(t, "shown", part.Paths[0].Rule)
+	encoded, err := answer.Marshal(part)
+	require.NoError(t, err)
+	require.NotContains(t, string(encoded), "hidden")
 }
