@@ -4,6 +4,7 @@ import (
 	"crypto/tls"
 	"errors"
 	"log/slog"
+	"net"
 	"sync/atomic"
 	"testing"
 
@@ -78,4 +79,40 @@ func TestCallsAreOfMembers(t *testing.T) {
 	refused.Store(true)
 	network.Recheck()
 	require.Error(t, two(), "on the connection that it had")
+}
+
+// TestCallsEndWithTrust: a server that calls a peer ends its connection to it once it
+// would not accept it any more.
+func TestCallsEndWithTrust(t *testing.T) {
+	ca := raftnettest.NewAuthority(t)
+	peer := answering(t, Config{Addr: "127.0.0.1:0", TLS: ca.Config(t, "one")})
+	var refused atomic.Bool
+	network, err := Listen(t.Context(), Config{
+		Addr: "127.0.0.1:0", TLS: ca.Config(t, "two"),
+		VerifyPeer: func(tls.ConnectionState) error {
+			if refused.Load() {
+				return errors.New("revoked")
+			}
+			return nil
+		},
+	}, slog.New(slog.DiscardHandler))
+	require.NoError(t, err)
+	conn, err := network.Dial(t.Context(), string(peer.LocalAddr()))
+	require.NoError(t, err)
+	network.Recheck()
+	_, err = conn.Write([]byte("open"))
+	require.NoError(t, err, "it is accepted as before")
+
+	refused.Store(true)
+	network.Recheck()
+	_, err = conn.Write([]byte("closed"))
+	require.ErrorIs(t, err, net.ErrClosed)
+	require.ErrorIs(t, conn.Close(), net.ErrClosed)
+
+	refused.Store(false)
+	late, err := network.Dial(t.Context(), string(peer.LocalAddr()))
+	require.NoError(t, err)
+	require.NoError(t, network.Close())
+	_, err = late.Write([]byte("closed"))
+	require.ErrorIs(t, err, net.ErrClosed, "it ends with the network")
 }

@@ -159,8 +159,8 @@ type tlsNetwork struct {
 	stop      context.CancelFunc
 	users     sync.WaitGroup
 	mu        sync.Mutex
-	// conns are the open connections: those accepted, and those that carry raft's
-	// messages to others; nil once closed. handshaking are those accepted that have
+	// conns are the open connections: those accepted, and those to others; nil once
+	// closed. handshaking are those accepted that have
 	// not proved yet who they are, oldest first.
 	conns       map[*tlsConn]struct{}
 	handshaking list.List
@@ -372,9 +372,18 @@ func (n *tlsNetwork) Listener() net.Listener { return n.calls }
 func (n *tlsNetwork) Dial(ctx context.Context, addr string) (net.Conn, error) {
 	config := n.config()
 	config.NextProtos = []string{protocolCalls}
-	conn, err := n.dial(ctx, addr, config)
+	raw, err := n.dial(ctx, addr, config)
 	if err != nil {
 		return nil, err
+	}
+	return n.opened(raw)
+}
+
+// opened notes a connection to a peer, which Recheck and Close end.
+func (n *tlsNetwork) opened(raw *tls.Conn) (net.Conn, error) {
+	conn := &tlsConn{Conn: raw, network: n}
+	if !n.register(conn) {
+		return nil, errors.Join(net.ErrClosed, conn.abort())
 	}
 	return conn, nil
 }
@@ -424,11 +433,7 @@ func (s raftStream) Dial(target raft.ServerAddress, timeout time.Duration) (net.
 	if err != nil {
 		return nil, &unreachableError{raftlog.NameOf(raft.ServerID(server)), err}
 	}
-	conn := &tlsConn{Conn: raw, network: s.tlsNetwork}
-	if !s.register(conn) {
-		return nil, errors.Join(net.ErrClosed, conn.abort())
-	}
-	return conn, nil
+	return s.opened(raw)
 }
 
 // Accept returns the next connection for raft.
