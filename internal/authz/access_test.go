@@ -15,6 +15,7 @@ import (
 	"meridian/internal/authn/token"
 	"meridian/internal/authz"
 	"meridian/internal/authz/authztest"
+	"meridian/internal/pki"
 	"meridian/internal/rbac"
 	"meridian/internal/resource"
 	"meridian/internal/rpcerr"
@@ -394,6 +395,40 @@ func requireForeign(t *testing.T, err error, contains ...string) {
 	for _, text := range contains {
 		require.ErrorContains(t, err, text)
 	}
+}
+
+// The rotation of the certificate authority is not deleted before it has finished.
+func TestTheRotationIsNotDeletedInBetween(t *testing.T) {
+	p := authztest.New(t, &authz.Defaults{})
+	p.Seed("type: AccessRole\nname: cleaner\nrules: [{types: [GlobalSecret], access: [DELETE]}]\n---\n" +
+		"type: AccessRoleBinding\nname: cleaner\nsubjects: [{type: User, name: ann}]\nroles: [cleaner]\n---\n" + authztest.RestrictedBinding)
+	ann := authztest.As("ann")
+	remove := func(ctx context.Context, force bool) error {
+		_, err := p.Write(ctx, []store.Op{store.Delete(token.AuthorityKey)}, force)
+		return err
+	}
+	ca, err := pki.NewCA(p.Now())
+	require.NoError(t, err)
+	r, err := pki.NewRotation(ca, p.Now())
+	require.NoError(t, err)
+	for range 2 {
+		data, err := r.Encode()
+		require.NoError(t, err)
+		p.Seed("type: GlobalSecret\nname: certificate-authority\ndata: " + base64.StdEncoding.EncodeToString(data) + "\n")
+		for _, force := range []bool{false, true} {
+			err = remove(ann, force)
+			require.True(t, rpcerr.HasReason(err, authz.ReasonRotation), "%s: %v", r.Phase, err)
+			require.ErrorContains(t, err, "meridian cluster rotate-ca status")
+		}
+		require.True(t, rpcerr.HasReason(remove(authztest.Admin(), false), authz.ReasonRotation))
+		require.NoError(t, remove(authztest.Admin(), true))
+		r = r.Next()
+	}
+	require.Equal(t, pki.PhaseFinish, r.Phase)
+	data, err := r.Encode()
+	require.NoError(t, err)
+	p.Seed("type: GlobalSecret\nname: certificate-authority\ndata: " + base64.StdEncoding.EncodeToString(data) + "\n")
+	require.NoError(t, remove(ann, false), "no server needs it any more")
 }
 
 // What one cluster trusts is not taken over by another through apply.

@@ -96,7 +96,7 @@ type Permit struct {
 
 // Write decides whether the caller may make a batch of changes, on the current
 // state. With force, an admin skips the privilege-escalation and last-admin checks,
-// and the one for foreign trust.
+// the one for foreign trust, and the one for a rotation that is under way.
 //
 // The error is an *rpcerr.Error: of code Denied with every access that is
 // missing, of code NotFound for a deletion of a resource that does not exist, of
@@ -115,6 +115,9 @@ func (a *Authorizer) Write(ctx context.Context, ops []store.Op, force bool) (Per
 			return err
 		}
 		if err := guard(who, rules, view, ops, force); err != nil {
+			return err
+		}
+		if err := guardRotation(who, view, ops, force); err != nil {
 			return err
 		}
 		return guardTrust(who, view, ops, force)

@@ -21,6 +21,8 @@ const (
 	// ReasonForeignTrust: keys, tokens' records or revocations that this control
 	// plane did not make.
 	ReasonForeignTrust = "FOREIGN_TRUST"
+	// ReasonRotation: the state of a rotation that has not finished.
+	ReasonRotation = "ROTATION_UNDERWAY"
 )
 
 // maxDenials bounds how many resources of a batch a denial spells out.

@@ -8,6 +8,7 @@ import (
 
 	"meridian/internal/authn"
 	"meridian/internal/authn/token"
+	"meridian/internal/pki"
 	"meridian/internal/rbac"
 	"meridian/internal/resource"
 	"meridian/internal/rpcerr"
@@ -99,6 +100,30 @@ func guardTrust(who authn.Principal, view *store.View, ops []store.Op, force boo
 		"this control plane did not make %s: keys, records of tokens and revocations of another cluster would decide here who is trusted; leave them out "+
 			"(`meridian tokens rotate` makes keys, `meridian tokens revoke` revocations, and `meridian cluster snapshot restore` brings back this cluster's own from a backup), "+
 			"or store them with --force as a member of %s", names, authn.AdminGroup)
+}
+
+// guardRotation refuses the deletion of the rotation of the certificate authority before
+// it has finished: the servers, which have begun it, learn the next phase from it. A
+// member of mesh-system:admin can override it with force.
+func guardRotation(who authn.Principal, view *store.View, ops []store.Op, force bool) error {
+	if force && who.In(authn.AdminGroup) || !slices.ContainsFunc(ops, func(op store.Op) bool { return op.Resource == nil && op.Key == token.AuthorityKey }) {
+		return nil
+	}
+	stored, ok := view.Get(token.AuthorityKey)
+	if !ok {
+		return nil
+	}
+	secret, ok := stored.Spec().(*resource.Secret)
+	if !ok {
+		return nil
+	}
+	r, err := pki.DecodeRotation(secret.Bytes())
+	if err != nil || r.Phase == pki.PhaseFinish {
+		return nil // no server follows it, or none needs it any more
+	}
+	return rpcerr.New(rpcerr.Conflict, ReasonRotation,
+		"%s is the rotation of the certificate authority, which has not finished: continue it (`meridian cluster rotate-ca status` says what is next), and delete it after `meridian cluster rotate-ca finish`, "+
+			"or with --force as a member of %s", token.AuthorityKey, authn.AdminGroup)
 }
 
 // madeHere reports whether a resource that carries trust is this control plane's.

@@ -70,7 +70,7 @@ func bindDryRun(cmd *cobra.Command, value *string, usage string) {
 
 // bindForce defines --force.
 func bindForce(cmd *cobra.Command, force *bool) {
-	cmd.Flags().BoolVar(force, "force", false, "skip the privilege-escalation, last-admin and foreign-trust checks (members of mesh-system:admin)")
+	cmd.Flags().BoolVar(force, "force", false, "skip the privilege-escalation, last-admin, foreign-trust and CA rotation checks (members of mesh-system:admin)")
 }
 
 func (o *applyOptions) check() error {

@@ -86,6 +86,10 @@ type Config struct {
 	// state trusts, and counts what it took from the running state. It is called when
 	// a backup of this cluster is restored into it.
 	KeepTrust func(running *store.View, saved []*resource.Resource) ([]*resource.Resource, KeptTrust)
+	// KeepOwn, unless nil, returns the resources of a backup with those of the running
+	// state that are about the servers' own files, which no restore changes. It is
+	// called for every backup.
+	KeepOwn func(running *store.View, saved []*resource.Resource) []*resource.Resource
 
 	// LogFormat is the newest format of log entries that the node applies and
 	// proposes, store.NewestFormat when 0. A lower one makes it a node of an older

@@ -74,7 +74,8 @@ type restorer struct {
 //
 // Where the backup is of this cluster, what the cluster trusts stays as it is
 // (Config.KeepTrust), unless dropTrust is set: what was revoked since the backup
-// was taken is not valid again.
+// was taken is not valid again. What is about the servers' own files stays as it is
+// always (Config.KeepOwn).
 //
 // Any server takes it; one that does not lead passes it on.
 //
@@ -153,6 +154,9 @@ func (n *restorer) restoreHere(ctx context.Context, source io.Reader, dropTrust 
 	var kept KeptTrust
 	if n.cfg.KeepTrust != nil && !dropTrust && !fresh && snap.Epoch.ClusterID == view.Epoch().ClusterID {
 		snap.Resources, kept = n.cfg.KeepTrust(view, snap.Resources)
+	}
+	if n.cfg.KeepOwn != nil {
+		snap.Resources = n.cfg.KeepOwn(view, snap.Resources)
 	}
 	revision, err := n.proposeParts(ctx, snap.Parts(view.Epoch(), epoch, n.restorePart))
 	if err != nil {

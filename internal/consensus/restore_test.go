@@ -357,10 +357,18 @@ func TestRestoreKeepsTrust(t *testing.T) {
 		require.True(t, late, "the running state")
 		return append(saved, extra), KeptTrust{Revocations: 1}
 	}
+	owned := 0
+	cfg.KeepOwn = func(running *store.View, saved []*resource.Resource) []*resource.Resource {
+		owned++
+		own, there := running.Get(key("own"))
+		require.True(t, there, "the running state")
+		return append(saved, own)
+	}
 	n, st := open(t, cfg)
 	propose(t, n, put("k", 1))
 	file := saved(t, n)
 	propose(t, n, put("late", 1))
+	propose(t, n, put("own", 1))
 
 	got, err := n.restorer.Restore(t.Context(), bytes.NewReader(file), false)
 	require.NoError(t, err)
@@ -381,4 +389,7 @@ func TestRestoreKeepsTrust(t *testing.T) {
 	require.NoError(t, err)
 	require.Zero(t, got.Kept, "a backup of another cluster")
 	require.Equal(t, 1, asked)
+	require.Equal(t, 3, owned, "what is about the servers' own files is kept always")
+	_, kept = st.View().Get(key("own"))
+	require.True(t, kept)
 }

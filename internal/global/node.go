@@ -140,6 +140,7 @@ func (g *global) openNode(ctx context.Context) error {
 		merged, carried := token.Carry(running, saved)
 		return merged, consensus.KeptTrust(carried)
 	}
+	config.KeepOwn = token.CarryAuthority
 	config.LeaderTimeout = leaderTimeout
 	config.Events.LeaderChanged = func(leading bool) {
 		if leading {

@@ -6,6 +6,8 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io/fs"
+	"path/filepath"
 	"slices"
 	"strings"
 	"sync"
@@ -14,10 +16,12 @@ import (
 	meridianv1 "meridian/api/meridian/v1"
 	peerv1 "meridian/api/peer/v1"
 	"meridian/internal/authn/token"
+	"meridian/internal/clientconfig"
 	"meridian/internal/commit"
 	"meridian/internal/pki"
 	"meridian/internal/resource"
 	"meridian/internal/rpcerr"
+	"meridian/internal/server"
 	"meridian/internal/store"
 )
 
@@ -32,27 +36,37 @@ const (
 	// answer says who takes longer.
 	rotationPatience = 5 * time.Second
 	rotationPause    = 100 * time.Millisecond
+	// rotationRetry is how long a server waits before it tries again to follow.
+	rotationRetry = 5 * time.Second
 )
 
-// authorityKey is where the rotation is replicated. It is kept like a signing key:
-// no client reads it.
-var authorityKey = resource.Key{Kind: resource.KindGlobalSecret, Name: token.AuthorityName}
-
-// storedRotation returns the rotation that a view holds; nil when there was none.
+// storedRotation returns the rotation that a view holds; nil when there was none. It
+// is kept like a signing key: no client reads it.
 func storedRotation(view *store.View) (*pki.Rotation, *resource.Resource, error) {
-	stored, ok := view.Get(authorityKey)
+	stored, ok := view.Get(token.AuthorityKey)
 	if !ok {
 		return nil, nil, nil
 	}
 	secret, ok := stored.Spec().(*resource.Secret)
 	if !ok {
-		return nil, nil, fmt.Errorf("%s is not a secret", authorityKey)
+		return nil, nil, fmt.Errorf("%s is not a secret", token.AuthorityKey)
 	}
 	r, err := pki.DecodeRotation(secret.Bytes())
 	if err != nil {
-		return nil, nil, fmt.Errorf("%s: %w", authorityKey, err)
+		return nil, nil, fmt.Errorf("%s: %w", token.AuthorityKey, err)
 	}
 	return &r, stored, nil
+}
+
+// currentRotation returns the rotation that the store holds, and how it is stored
+// there. A store without one may have lost it: then it is the one that this server
+// takes part in.
+func (g *global) currentRotation() (*pki.Rotation, *resource.Resource, error) {
+	r, stored, err := storedRotation(g.Store.View())
+	if err == nil && stored == nil {
+		r = g.peers.Rotation()
+	}
+	return r, stored, err
 }
 
 // RotateCA begins a phase of the replacement of the authority that signs servers'
@@ -93,11 +107,14 @@ func (s *clusterService) RotateCA(ctx context.Context, req *meridianv1.RotateCAR
 // nextPhase decides that a phase begins: a batch without operations where it has
 // begun already.
 func (g *global) nextPhase(ctx context.Context, phase pki.Phase, force bool) (commit.Batch, error) {
-	now, stored, err := storedRotation(g.Store.View())
+	now, stored, err := g.currentRotation()
 	if err != nil {
 		return commit.Batch{}, err
 	}
 	if now != nil && now.Phase == phase {
+		if stored == nil { // it was lost
+			return rotationBatch(*now, nil, g.Now())
+		}
 		return commit.Batch{}, nil
 	}
 	before := map[pki.Phase]pki.Phase{pki.PhaseTrust: pki.PhaseFinish, pki.PhaseSwitch: pki.PhaseTrust, pki.PhaseFinish: pki.PhaseSwitch}[phase]
@@ -129,13 +146,13 @@ func rotationBatch(r pki.Rotation, stored *resource.Resource, now time.Time) (co
 	}
 	spec, err := json.Marshal(resource.Secret{Data: base64.StdEncoding.EncodeToString(data)})
 	if err != nil {
-		return commit.Batch{}, fmt.Errorf("encode %s: %w", authorityKey, err)
+		return commit.Batch{}, fmt.Errorf("encode %s: %w", token.AuthorityKey, err)
 	}
-	secret, _, err := resource.Build(resource.Meta{Key: authorityKey}, spec)
+	secret, _, err := resource.Build(resource.Meta{Key: token.AuthorityKey}, spec)
 	if err != nil {
-		return commit.Batch{}, fmt.Errorf("build %s: %w", authorityKey, err)
+		return commit.Batch{}, fmt.Errorf("build %s: %w", token.AuthorityKey, err)
 	}
-	precondition := store.Precondition{Key: authorityKey}
+	precondition := store.Precondition{Key: token.AuthorityKey}
 	if stored != nil {
 		precondition.Version, precondition.Revision = stored.Meta().Version, stored.Meta().Revision
 	}
@@ -194,7 +211,7 @@ func (g *global) awaitPhase(ctx context.Context) (*meridianv1.RotateCAResponse, 
 
 // rotationStatus says how far the rotation is.
 func (g *global) rotationStatus(ctx context.Context) (*meridianv1.RotateCAResponse, error) {
-	r, _, err := storedRotation(g.Store.View())
+	r, _, err := g.currentRotation()
 	switch {
 	case err != nil:
 		return nil, err
@@ -287,24 +304,40 @@ func (g *global) authorities() *peerv1.AuthoritiesResponse {
 }
 
 // followAuthority takes this server through the phases of a rotation as the log
-// tells of them, until ctx ends.
+// tells of them, until ctx ends. What fails is tried again.
 func (g *global) followAuthority(ctx context.Context) error {
-	view := g.Store.View()
-	for told := ""; ; {
-		if err := g.applyRotation(view); err != nil && err.Error() != told {
-			told = err.Error()
-			g.Log.Error("this server does not follow the rotation of the certificate authority", "error", err)
-		}
-		for last := view.Digest(resource.KindGlobalSecret); view.Digest(resource.KindGlobalSecret) == last; {
-			var err error
-			if view, err = g.Store.Await(ctx, view); err != nil {
-				return nil // ctx has ended
+	for told := ""; ctx.Err() == nil; {
+		view, now := g.Store.View(), ""
+		if err := g.applyRotation(view); err != nil {
+			now = err.Error()
+			if now != told {
+				g.Log.Error("this server does not follow the rotation of the certificate authority", "error", err)
 			}
+		}
+		told = now
+		g.awaitSecrets(ctx, view, told != "")
+	}
+	return nil
+}
+
+// awaitSecrets returns when there are other secrets than in a view, after
+// rotationRetry if something is to be tried again, or when ctx ends.
+func (g *global) awaitSecrets(ctx context.Context, view *store.View, again bool) {
+	if again {
+		var cancel context.CancelFunc
+		ctx, cancel = context.WithTimeout(ctx, rotationRetry)
+		defer cancel()
+	}
+	for last := view.Digest(resource.KindGlobalSecret); view.Digest(resource.KindGlobalSecret) == last; {
+		var err error
+		if view, err = g.Store.Await(ctx, view); err != nil {
+			return
 		}
 	}
 }
 
-// applyRotation takes this server to the phase that a view holds.
+// applyRotation takes this server to the phase that a view holds, and completes
+// what was left undone of it.
 func (g *global) applyRotation(view *store.View) error {
 	r, _, err := storedRotation(view)
 	if err != nil || r == nil {
@@ -318,15 +351,31 @@ func (g *global) applyRotation(view *store.View) error {
 		return err
 	}
 	g.rotated.Store(true)
-	if !changed {
+	if changed {
+		g.Log.Info("the rotation of the certificate authority continues", "phase", r.Phase, "new", pki.Digest([]byte(r.New)))
+	}
+	g.Node.Recheck() // the old authority may be trusted no more
+	return g.refreshAdminContext()
+}
+
+// refreshAdminContext writes the client context again if it has other authorities
+// than those that clients are to trust now. One that is not there is left to the
+// end of the start.
+func (g *global) refreshAdminContext() error {
+	if g.PKI != g.peers || g.Keys.AdminToken() == "" {
 		return nil
 	}
-	g.Log.Info("the rotation of the certificate authority continues", "phase", r.Phase, "new", pki.Digest([]byte(r.New)))
-	g.Node.Recheck() // the old authority may be trusted no more
-	if g.PKI == g.peers && g.Keys.AdminToken() != "" {
-		return g.WriteAdminContext()
+	contexts, err := clientconfig.LoadContexts(filepath.Join(g.Options.DataDir, server.AdminContextFile))
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
 	}
-	return nil
+	if err == nil {
+		entry, err := contexts.Get(g.Name)
+		if err == nil && pki.Digest([]byte(entry.CA)) == pki.Digest(g.PKI.CAPEM()) {
+			return nil
+		}
+	}
+	return g.WriteAdminContext()
 }
 
 // announcedAuthorities are the authorities that clients are told of: once there has

@@ -65,7 +65,7 @@ const (
 // Why a server does not follow a rotation.
 var (
 	// ErrOtherRotation means that a rotation is not of this server's authority, or
-	// that another one has not finished here: a restored state may hold it.
+	// that another one has not finished here.
 	ErrOtherRotation = errors.New("the rotation is of another certificate authority than this server's")
 	// ErrNotRotatable means that this server's certificate was given.
 	ErrNotRotatable = errors.New("the server's certificate was given, not generated")

@@ -75,6 +75,18 @@ func Carry(running *store.View, saved []*resource.Resource) ([]*resource.Resourc
 	return all, carried
 }
 
+// CarryAuthority returns the resources of a backup with the rotation of the
+// certificate authority that the running state holds, or without one if that holds
+// none. The rotation says what the servers have in their own files, and those are
+// not restored: with a rotation of the backup, no server would follow it.
+func CarryAuthority(running *store.View, saved []*resource.Resource) []*resource.Resource {
+	all := slices.DeleteFunc(slices.Clone(saved), func(r *resource.Resource) bool { return r.Key() == AuthorityKey })
+	if r, ok := running.Get(AuthorityKey); ok {
+		all = append(all, r)
+	}
+	return all
+}
+
 func (c *Carried) count(before, r *resource.Resource) {
 	switch key := r.Key(); {
 	case key.Kind == resource.KindTokenRevocation, key.Kind == resource.KindIssuedToken && before != nil:

@@ -10,6 +10,7 @@ import (
 	"meridian/internal/authn/token"
 	"meridian/internal/commit/committest"
 	"meridian/internal/resource"
+	"meridian/internal/resource/resourcetest"
 	"meridian/internal/store"
 )
 
@@ -97,4 +98,35 @@ func TestTrustSurvivesARestore(t *testing.T) {
 	same, nothing := token.Carry(restored.View(), merged)
 	require.Zero(t, nothing)
 	require.Len(t, same, len(merged))
+}
+
+// A restore leaves the rotation of the certificate authority as it is, whatever the
+// backup holds of one: the servers' files are of the running one.
+func TestTheRotationSurvivesARestore(t *testing.T) {
+	mesh := resourcetest.Build(t, "Mesh", "", "default", `{}`)
+	rotation := func(data string) *resource.Resource {
+		return resourcetest.Build(t, resource.KindGlobalSecret, "", token.AuthorityName, `{"data": "`+data+`"}`)
+	}
+	older, newer := rotation("AA=="), rotation("AQ==")
+	for name, tc := range map[string]struct{ running, saved, want []*resource.Resource }{
+		"begun since":             {[]*resource.Resource{newer}, []*resource.Resource{mesh}, []*resource.Resource{mesh, newer}},
+		"continued since":         {[]*resource.Resource{newer}, []*resource.Resource{older, mesh}, []*resource.Resource{mesh, newer}},
+		"of the backup only":      {nil, []*resource.Resource{older, mesh}, []*resource.Resource{mesh}},
+		"in neither of the two":   {nil, []*resource.Resource{mesh}, []*resource.Resource{mesh}},
+		"as it was at the backup": {[]*resource.Resource{older}, []*resource.Resource{mesh, older}, []*resource.Resource{mesh, older}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			s := store.New(store.DefaultOptions())
+			for _, r := range tc.running {
+				require.NoError(t, s.Apply(s.Revision()+1, store.Txn{Ops: []store.Op{store.Put(r)}}).Err)
+			}
+			contents := func(all []*resource.Resource) (out []string) {
+				for _, r := range all {
+					out = append(out, string(r.Canonical()))
+				}
+				return out
+			}
+			require.Equal(t, contents(tc.want), contents(token.CarryAuthority(s.View(), tc.saved)))
+		})
+	}
 }

@@ -73,6 +73,9 @@ func ParseKeyID(s string) (KeyID, error) {
 // is about to replace the one of this global.
 const AuthorityName = "certificate-authority"
 
+// AuthorityKey is where that is stored.
+var AuthorityKey = resource.Key{Kind: resource.KindGlobalSecret, Name: AuthorityName}
+
 // IsSigningKey reports whether a resource holds the private half of a signing key,
 // of tokens or of servers' certificates.
 func IsSigningKey(key resource.Key) bool {
