@@ -23,15 +23,26 @@ func main() {
 }
 
 func run() int {
-	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
-	defer stop()
+	ctx, cancel := context.WithCancel(context.Background())
+	defer cancel()
+	signals := make(chan os.Signal, 1)
+	signal.Notify(signals, os.Interrupt, syscall.SIGTERM)
+	var editor cli.Foreground
 	done := make(chan int, 1)
-	go func() { done <- cli.Run(ctx, os.Args[1:], os.Stdin, os.Stdout, os.Stderr, os.Environ()) }()
-	select {
-	case code := <-done:
-		return code
-	case <-ctx.Done():
-		stop() // a second signal ends the process at once
+	go func() {
+		done <- cli.Run(ctx, os.Args[1:], os.Stdin, os.Stdout, os.Stderr, os.Environ(), &editor)
+	}()
+	for ctx.Err() == nil {
+		select {
+		case code := <-done:
+			return code
+		case s := <-signals:
+			if s == os.Interrupt && editor.Running() {
+				continue // it was meant for the editor
+			}
+			signal.Stop(signals) // a second signal ends the process at once
+			cancel()
+		}
 	}
 	// A command that reads standard input cannot be stopped: it is left behind.
 	select {

@@ -114,17 +114,17 @@ func (a *app) editUntilValid(ctx context.Context, e *editing) (*resource.Documen
 	}
 }
 
-// openEditor runs the user's editor on a file. Its value may have arguments, so a
+// openEditor runs the user's editor on a file, until the user ends it. Its value may have arguments, so a
 // shell reads it, as git and kubectl do.
 func (a *app) openEditor(ctx context.Context, path string) error {
 	env := a.connection.Env
 	editor := cmp.Or(env["VISUAL"], env["EDITOR"], "vi")
-	command := exec.CommandContext(ctx, "sh", "-c", editor+` "$1"`, "sh", path) //nolint:gosec // the user's own editor
+	command := exec.CommandContext(context.WithoutCancel(ctx), "sh", "-c", editor+` "$1"`, "sh", path) //nolint:gosec // the user's own editor
 	command.Stdin, command.Stdout, command.Stderr = a.stdin, a.Stdout, a.Stderr
 	for name, value := range env {
 		command.Env = append(command.Env, name+"="+value)
 	}
-	if err := command.Run(); err != nil {
+	if err := a.foreground.run(command); err != nil {
 		return fmt.Errorf("the editor %q: %w; $VISUAL and $EDITOR choose another one", editor, err)
 	}
 	return nil

@@ -184,6 +184,14 @@ Spec:
 	require.NotContains(t, h.ok("describe", "global-secret", "key"), "c2VjcmV0")
 }
 
+func TestNothingToExport(t *testing.T) {
+	h := newHarness(t)
+	for format, want := range map[string]string{"yaml": "", "json": "{\n  \"items\": []\n}\n", "name": ""} {
+		out := h.run("export", "-o", format)
+		require.Equal(t, outcome{exit.OK, want, "There is nothing to export.\n"}, out, format)
+	}
+}
+
 // What a control plane exports, it takes back unchanged.
 func TestExportRoundTrip(t *testing.T) {
 	h := stocked(t)

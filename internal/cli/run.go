@@ -4,7 +4,9 @@ import (
 	"context"
 	"errors"
 	"io"
+	"os/exec"
 	"strings"
+	"sync/atomic"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -18,9 +20,27 @@ import (
 // Run executes one command line (args without the program's name) and returns
 // the exit code. env holds "NAME=value" entries as os.Environ does. Nothing is
 // read from or written to the process besides the given streams, files that
-// the arguments name, and the client configuration file.
-func Run(ctx context.Context, args []string, stdin io.Reader, stdout, stderr io.Writer, env []string) int {
-	return newApp(stdin, stdout, stderr, parseEnvironment(env), time.Now).run(ctx, args)
+// the arguments name, and the client configuration file. foreground tells while
+// another program has the terminal.
+func Run(ctx context.Context, args []string, stdin io.Reader, stdout, stderr io.Writer, env []string, foreground *Foreground) int {
+	a := newApp(stdin, stdout, stderr, parseEnvironment(env), time.Now)
+	a.foreground = foreground
+	return a.run(ctx, args)
+}
+
+// Foreground tells while a command runs another program on the terminal, such as an
+// editor. Ctrl-C is then meant for that program, and reaches both. It is safe for
+// concurrent use.
+type Foreground struct{ running atomic.Bool }
+
+// Running reports whether another program has the terminal.
+func (f *Foreground) Running() bool { return f.running.Load() }
+
+// run runs a program that has the terminal until it ends.
+func (f *Foreground) run(program *exec.Cmd) error {
+	f.running.Store(true)
+	defer f.running.Store(false)
+	return program.Run()
 }
 
 // app is one invocation: its streams, its surroundings and the flags that all
@@ -29,6 +49,7 @@ type app struct {
 	*print.Printer
 	stdin      io.Reader
 	connection client.Flags
+	foreground *Foreground
 }
 
 func newApp(stdin io.Reader, stdout, stderr io.Writer, env map[string]string, now func() time.Time) *app {
@@ -38,6 +59,7 @@ func newApp(stdin io.Reader, stdout, stderr io.Writer, env map[string]string, no
 		},
 		stdin:      stdin,
 		connection: client.Flags{Env: env},
+		foreground: &Foreground{},
 	}
 }
 

@@ -14,6 +14,9 @@ import (
 // keeps to the part of the language that every parser of YAML 1.1 and 1.2 reads
 // alike.
 func WriteYAML(w io.Writer, documents ...*Node) error {
+	if len(documents) == 0 {
+		return nil // the library cannot write an empty stream
+	}
 	stream := yaml.NewEncoder(w)
 	stream.SetIndent(2)
 	stream.CompactSeqIndent()

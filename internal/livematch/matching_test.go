@@ -162,6 +162,7 @@ func TestAnswersFollowARestore(t *testing.T) {
 	snap, err := store.ReadSnapshot(&file)
 	require.NoError(t, err)
 	for i, part := range snap.Parts(s.View().Epoch(), store.Epoch{Incarnation: 2}, 100) {
+		part.ID = 1
 		require.NoError(t, s.Apply(resource.Revision(7+i), store.Txn{Restore: &part}).Err)
 	}
 	conf, revision := effective(t, m)

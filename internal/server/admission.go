@@ -88,6 +88,9 @@ func NewLimits(o LimitOptions) *Limits {
 		connections: prometheus.NewDesc("meridian_connections", "Connections to the gRPC API.", nil, nil),
 		unverified:  prometheus.NewDesc("meridian_connections_unauthenticated", "Connections to the gRPC API on which no caller has been authenticated.", nil, nil),
 	}
+	for _, limit := range limits.Names() {
+		l.refusals.WithLabelValues(limit) // an alert on its increase misses a series that begins with 1
+	}
 	l.grpc = limits.NewConnections(limits.ConnectionConfig{
 		Total: o.MaxConnections, PerAddress: o.MaxAddressConnections,
 		Unauthenticated: o.MaxUnauthenticatedConnections, UnauthenticatedTotal: inAll * o.MaxUnauthenticatedConnections,

@@ -203,3 +203,9 @@ func TestLimitsMustBePositive(t *testing.T) {
 	o.WriteRate = 0
 	require.ErrorContains(t, o.validate(), "--write-rate 0: must be at least 1")
 }
+
+// Every limit has a series from the start.
+func TestEveryLimitIsCounted(t *testing.T) {
+	l := NewLimits(LimitOptions{})
+	require.Len(t, limits.Names(), testutil.CollectAndCount(l, "meridian_limit_refusals_total"))
+}

@@ -202,7 +202,7 @@ func TestAttacksWithOversizedRequests(t *testing.T) {
 		many = append(many, &meridianv1.Resource{Kind: "Mesh", Name: "m", Spec: make([]byte, 1<<20)})
 	}
 	_, err = batch.Apply(t.Context(), client, &meridianv1.ApplyRequest{Resources: many, RequestId: "r"}, grpc.MaxCallSendMsgSize(64<<20))
-	require.ErrorContains(t, err, "at most 16 MiB are applied at once")
+	require.ErrorContains(t, err, "a batch has at most 16 MiB")
 	_, err = client.Get(bearing(t.Context(), strings.Repeat("A", 1<<20)), &meridianv1.GetRequest{Key: &meridianv1.ResourceKey{Kind: "Mesh", Name: "default"}})
 	require.Error(t, err)
 	_, err = client.Get(t.Context(), &meridianv1.GetRequest{Key: &meridianv1.ResourceKey{Kind: "Mesh", Name: strings.Repeat("x", 1<<20)}})

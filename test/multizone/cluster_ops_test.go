@@ -83,7 +83,7 @@ func (p *process) scrape() string {
 func TestZonesOnDifferentServers(t *testing.T) {
 	t.Parallel()
 	servers := newCluster(t)
-	east := newZoneAt(t, "east", servers[0:1]).start().ready()
+	east := newZoneAt(t, "east", servers[0:1], "--audit-also", filepath.Join(t.TempDir(), "audit.log")).start().ready()
 	west := newZoneAt(t, "west", servers[1:2]).start().ready()
 	east.mustWith(webDataplane, "apply", "-f", "-")
 	west.mustWith(strings.ReplaceAll(webDataplane, "web-1", "web-2"), "apply", "-f", "-")

@@ -1,0 +1,9 @@
+package limits
+
+// Names lists the limits, as in metrics and in what a refused caller is told.
+func Names() []string {
+	return []string{
+		LimitConnections, LimitAddress, LimitUnauthenticated, LimitConnects, LimitCalls, LimitAborts, LimitWatches,
+		LimitWriteRequests, LimitWriteBytes, LimitAllWriteRequests, LimitAllWriteBytes,
+	}
+}
