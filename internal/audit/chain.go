@@ -1,6 +1,7 @@
 package audit
 
 import (
+	"bytes"
 	"errors"
 	"fmt"
 	"io"
@@ -28,13 +29,15 @@ type chain struct {
 	// sent receives every line that was written, unless nil. It does not block.
 	sent func(r Record, line []byte)
 
-	mu      sync.Mutex // guards all below
-	file    *os.File
-	size    int64
-	first   uint64 // of the current file; 0 when it is empty
-	head    Mark   // the last record written
-	synced  uint64 // the last record known to be on disk
-	failure error  // of the last write or sync
+	mu   sync.Mutex // guards all below
+	file *recordFile
+	size int64
+	// unsynced is what was written to the file since its last sync: its end.
+	unsynced []byte
+	first    uint64 // of the current file; 0 when it is empty
+	head     Mark   // the last record written
+	synced   uint64 // the last record known to be on disk
+	failure  error  // of the last write or sync
 	// unwritten are records that could not be written, oldest first, and lost counts
 	// those that were too many for it.
 	unwritten []Record
@@ -55,6 +58,36 @@ type chain struct {
 // maxUnwritten is how many records are kept until they can be written.
 const maxUnwritten = 4096
 
+// maxUnsynced is how many bytes are kept until they are on disk.
+const maxUnsynced = 4 << 20
+
+// recordFile is a file whose sync, once it has failed, does not succeed any more:
+// the kernel may have dropped what was not on disk, and reports it once.
+type recordFile struct {
+	*os.File
+	sync func() error
+
+	syncing sync.Mutex // guards failure, and is held while the file is synced
+	failure error
+}
+
+// Sync brings the content to the disk.
+func (f *recordFile) Sync() error {
+	f.syncing.Lock()
+	defer f.syncing.Unlock()
+	if f.failure == nil {
+		f.failure = f.sync()
+	}
+	return f.failure
+}
+
+// failed returns why a sync failed, or nil.
+func (f *recordFile) failed() error {
+	f.syncing.Lock()
+	defer f.syncing.Unlock()
+	return f.failure
+}
+
 func (c *chain) path(file string) string { return filepath.Join(c.dir, file) }
 
 // current is the path of the file that is written.
@@ -70,6 +103,13 @@ func (c *chain) full(first uint64) string {
 func (c *chain) resume() (end fileEnd, note string, err error) {
 	checkpoint := c.checkpoint.of(c.name)
 	c.head = Mark{Hash: zeroHash}
+	if err := c.removeTemporary(); err != nil {
+		return fileEnd{}, "", err
+	}
+	// What the last run wrote and could not sync may be in the kernel's memory alone.
+	if err := atomicfile.DropCache(c.current()); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return fileEnd{}, "", err
+	}
 	end, err = lastRecord(c.current())
 	found := end
 	switch {
@@ -110,6 +150,18 @@ func (c *chain) resume() (end fileEnd, note string, err error) {
 	return found, note, nil
 }
 
+// removeTemporary removes what a crash in replaceLocked left.
+func (c *chain) removeTemporary() error {
+	files, err := filepath.Glob(c.path("." + c.base + fileSuffix + ".*"))
+	for _, file := range files {
+		err = errors.Join(err, os.Remove(file))
+	}
+	if err != nil {
+		return fmt.Errorf("remove a temporary file of the audit log: %w", err)
+	}
+	return nil
+}
+
 // oldest is the first record in the files, 0 where there is none.
 func (c *chain) oldest() uint64 {
 	if files, err := rotated(c.dir, c.base); err == nil && len(files) > 0 {
@@ -139,7 +191,7 @@ func (c *chain) resumeRotated() error {
 
 // open opens the file that is written, cut to size.
 func (c *chain) open(size int64) error {
-	f, err := os.OpenFile(c.current(), os.O_WRONLY|os.O_CREATE, filePerm)
+	f, err := os.OpenFile(c.current(), os.O_RDWR|os.O_CREATE, filePerm)
 	if err != nil {
 		return fmt.Errorf("open the audit log: %w", err)
 	}
@@ -149,10 +201,10 @@ func (c *chain) open(size int64) error {
 	if _, err := f.Seek(size, io.SeekStart); err != nil {
 		return errors.Join(fmt.Errorf("open the audit log: %w", err), f.Close())
 	}
-	c.file, c.size = f, size
 	if err := atomicfile.SyncDir(c.dir); err != nil {
-		return fmt.Errorf("sync the directory of the audit log: %w", err)
+		return errors.Join(fmt.Errorf("sync the directory of the audit log: %w", err), f.Close())
 	}
+	c.file, c.size = &recordFile{File: f, sync: f.Sync}, size
 	return nil
 }
 
@@ -215,6 +267,7 @@ func (c *chain) writeLocked(line []byte) error {
 	n, err := c.file.Write(line)
 	if err == nil {
 		c.size += int64(n)
+		c.unsynced = append(c.unsynced, line...)
 		return nil
 	}
 	err = fmt.Errorf("write an audit record: %w", err)
@@ -236,20 +289,23 @@ func (c *chain) failLocked(err error) {
 // one, and removes the oldest ones that are too many. The checkpoint names the first
 // record that stays before the others are removed.
 func (c *chain) rotateLocked(line int64) error {
-	if c.size == 0 || c.size+line <= c.maxBytes {
+	full := c.size > 0 && c.size+line > c.maxBytes
+	if full || len(c.unsynced) >= maxUnsynced {
+		if err := c.syncLocked(); err != nil {
+			return err
+		}
+	}
+	if !full {
 		return nil
 	}
-	if err := c.syncLocked(); err != nil {
-		return err
-	}
-	full := c.full(c.first)
-	if err := os.Rename(c.file.Name(), full); err != nil {
+	to := c.full(c.first)
+	if err := os.Rename(c.file.Name(), to); err != nil {
 		return fmt.Errorf("rotate the audit log: %w", err)
 	}
 	old := c.file
 	if err := c.open(0); err != nil {
 		// The full file is still open and still the end of the chain: go back.
-		return errors.Join(err, os.Rename(full, old.Name()))
+		return errors.Join(err, os.Rename(to, old.Name()))
 	}
 	c.first = 0
 	err := errors.Join(old.Close(), c.removeOldestLocked())
@@ -291,9 +347,37 @@ func (c *chain) syncLocked() error {
 		if err := c.file.Sync(); err != nil {
 			return fmt.Errorf("sync the audit log: %w", err)
 		}
-		c.synced = c.head.Seq
+		c.synced, c.unsynced = c.head.Seq, nil
 	}
 	c.checkpoint.set(c.name, c.head)
+	return nil
+}
+
+// replaceLocked puts a new file in the place of one that could not be synced, with
+// what was on disk and what is kept of the rest: a second sync of the same file would
+// prove nothing.
+func (c *chain) replaceLocked() error {
+	next, err := atomicfile.Create(c.current(), filePerm)
+	if err != nil {
+		return fmt.Errorf("write the audit log anew after a sync that failed: %w", err)
+	}
+	defer next.Discard()
+	_, err = io.Copy(next, io.NewSectionReader(c.file, 0, c.size-int64(len(c.unsynced))))
+	if err == nil {
+		_, err = next.Write(c.unsynced)
+	}
+	if err == nil {
+		err = next.Commit()
+	}
+	if err != nil {
+		return fmt.Errorf("write the audit log anew after a sync that failed: %w", err)
+	}
+	old := c.file
+	if err := c.open(c.size); err != nil {
+		return err
+	}
+	c.synced, c.unsynced = c.head.Seq, nil
+	_ = old.Close() // it is not needed any more
 	return nil
 }
 
@@ -302,7 +386,7 @@ func (c *chain) durable(seq uint64) error {
 	c.syncing.Lock()
 	defer c.syncing.Unlock()
 	c.mu.Lock()
-	file, written, synced := c.file, c.head.Seq, c.synced
+	file, written, synced, size := c.file, c.head.Seq, c.synced, c.size
 	c.mu.Unlock()
 	switch {
 	case synced >= seq:
@@ -316,8 +400,11 @@ func (c *chain) durable(seq uint64) error {
 	defer c.showLocked()
 	switch {
 	case err == nil:
-		c.synced = max(c.synced, written)
-	case c.synced < seq: // else the file was full meanwhile, synced and closed
+		// Unless others synced more meanwhile, or began another file after that.
+		if c.synced < written {
+			c.synced, c.unsynced = written, bytes.Clone(c.unsynced[int64(len(c.unsynced))-(c.size-size):])
+		}
+	case c.synced < seq: // else another sync was in time
 		err = fmt.Errorf("sync the audit log: %w", err)
 		c.failLocked(err)
 		return err
@@ -352,6 +439,11 @@ func (c *chain) flush() {
 func (c *chain) catchUpLocked() error {
 	if c.failure == nil || c.file == nil {
 		return nil
+	}
+	if c.file.failed() != nil {
+		if err := c.replaceLocked(); err != nil {
+			return err
+		}
 	}
 	if !c.noted && len(c.unwritten) > 0 {
 		message := fmt.Sprintf("%d records are written late: %s", len(c.unwritten), clip(c.failure.Error()))
@@ -401,6 +493,9 @@ func (c *chain) shownHead() Mark {
 // close brings everything to the disk and closes the file.
 func (c *chain) close() error {
 	c.flush()
+	if c.err() != nil {
+		c.flush() // into another file
+	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.file == nil {

@@ -278,7 +278,7 @@ func TestFailuresAreReportedAndOvercome(t *testing.T) {
 	good := l.writes.file
 	broken, err := os.Open(filepath.Join(dir, CurrentFile)) // cannot be written
 	require.NoError(t, err)
-	l.writes.file = broken
+	l.writes.file = &recordFile{File: broken, sync: broken.Sync}
 	l.Write(write("late"))
 	l.Write(write("later"))
 	require.Error(t, l.Err())

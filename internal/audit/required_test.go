@@ -1,6 +1,8 @@
 package audit
 
 import (
+	"errors"
+	"io"
 	"os"
 	"path/filepath"
 	"sync"
@@ -40,7 +42,7 @@ func TestRequiredRecords(t *testing.T) {
 	good := l.writes.file
 	broken, err := os.Open(filepath.Join(c.Dir, CurrentFile)) // cannot be written
 	require.NoError(t, err)
-	l.writes.file = broken
+	l.writes.file = &recordFile{File: broken, sync: broken.Sync}
 	err = propose()
 	require.ErrorContains(t, err, "it was written at revision 7, and its audit record is not on disk yet (--audit-required); retry it with the same request id")
 	require.Equal(t, rpcerr.EffectUnknown, rpcerr.EffectOf(err))
@@ -61,6 +63,107 @@ func TestRequiredRecords(t *testing.T) {
 	require.NoError(t, propose())
 	require.Len(t, records(t, c.Dir), 4, "both, that of the write that was answered with an error, and a note")
 	require.Empty(t, verifyDir(t, c.Dir).Problems)
+}
+
+// loseOnce has the next sync of a chain's file fail, and lose what it was to bring to
+// the disk; further ones succeed, as they do on Linux.
+func loseOnce(t *testing.T, c *chain) {
+	t.Helper()
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	file, kept := c.file, c.size-int64(len(c.unsynced))
+	failed := false
+	file.sync = func() error {
+		if failed {
+			return file.File.Sync()
+		}
+		failed = true
+		_, err := file.Seek(kept, io.SeekStart)
+		return errors.Join(errors.New("input/output error"), file.Truncate(kept), err)
+	}
+}
+
+// A sync that succeeds after one that failed proves nothing: what was not on disk
+// before is written again, to another file.
+func TestARecordSurvivesAFailedSync(t *testing.T) {
+	for name, fail := range map[string]func(*Log) error{
+		"of a caller": func(l *Log) error { return l.store(write("b")) },
+		"of a flush": func(l *Log) error {
+			l.writes.mu.Lock()
+			_, err := l.writes.appendLocked(write("b"))
+			l.writes.mu.Unlock()
+			l.flush()
+			return errors.Join(err, l.writes.durable(2))
+		},
+		"of a full file": func(l *Log) error {
+			_, _, err := l.writes.write(write("b"))
+			l.writes.maxBytes = 1
+			return errors.Join(err, l.store(write("c")))
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			c := config(t.TempDir())
+			c.Required = true
+			l := open(t, c)
+			require.NoError(t, l.store(write("a")))
+			loseOnce(t, l.writes)
+			require.ErrorContains(t, fail(l), "input/output error")
+			require.ErrorContains(t, l.Ready(), "input/output error")
+			require.Equal(t, uint64(1), l.writes.synced)
+			l.writes.maxBytes = DefaultMaxBytes
+
+			l.writes.dir = filepath.Join(c.Dir, "away") // where no file can be made
+			l.flush()
+			require.ErrorContains(t, l.Ready(), "after a sync that failed")
+			require.Error(t, l.writes.durable(2))
+
+			l.writes.dir = c.Dir
+			l.flush()
+			require.NoError(t, l.Ready())
+			require.NoError(t, l.writes.durable(2))
+			require.NoError(t, l.store(write("d")))
+			require.NoError(t, l.Close())
+			report := verifyDir(t, c.Dir)
+			require.Empty(t, report.Problems)
+			require.Empty(t, report.Notes)
+			var names []string
+			for _, r := range records(t, c.Dir) {
+				for _, target := range r.Targets {
+					names = append(names, target.Name)
+				}
+			}
+			if name == "of a full file" {
+				require.Equal(t, []string{"a", "b", "c", "d"}, names)
+			} else {
+				require.Equal(t, []string{"a", "b", "d"}, names)
+			}
+		})
+	}
+}
+
+// The sync of the end of a server may fail, too.
+func TestClosingSurvivesAFailedSync(t *testing.T) {
+	c := config(t.TempDir())
+	l, err := Open(c)
+	require.NoError(t, err)
+	loseOnce(t, l.writes)
+	l.Write(write("a"))
+	require.NoError(t, os.WriteFile(filepath.Join(c.Dir, ".audit.log.1"), []byte("left by a crash"), 0o600))
+	require.NoError(t, l.Close())
+	require.Len(t, records(t, c.Dir), 1)
+	open(t, c)
+	require.NoFileExists(t, filepath.Join(c.Dir, ".audit.log.1"))
+}
+
+// What is kept until it is on disk is bounded.
+func TestWhatIsNotOnDiskIsBounded(t *testing.T) {
+	l := open(t, config(t.TempDir()))
+	l.Write(write("a"))
+	require.Zero(t, l.writes.synced)
+	l.writes.unsynced = make([]byte, maxUnsynced)
+	l.Write(write("b"))
+	require.Equal(t, uint64(1), l.writes.synced)
+	require.Less(t, len(l.writes.unsynced), 1<<10)
 }
 
 // Otherwise writes continue.
