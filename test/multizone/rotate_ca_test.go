@@ -120,3 +120,21 @@ func TestRotateCA(t *testing.T) {
 	two.start().ready()
 	writesAndReads(t, two, servers, "joined")
 }
+
+// Restoring a backup of before a rotation leaves it in the step it is in.
+func TestRotateCAOutlivesARestore(t *testing.T) {
+	t.Parallel()
+	global := newProcess(t, "meridian-global", "one", loopback("one")...).start().ready()
+	before := global.save("before.snapshot")
+	global.must("cluster", "rotate-ca", "start")
+	begun := global.save("begun.snapshot")
+	global.must("cluster", "snapshot", "restore", before, "--yes", "--drop-revocations")
+	refused := global.command("delete", "global-secret", "certificate-authority")
+	require.NotZero(t, refused.code)
+	require.Contains(t, refused.stderr, "which has not finished")
+	require.Contains(t, global.must("cluster", "rotate-ca", "switch"), "rotate-ca finish")
+	global.must("cluster", "snapshot", "restore", begun, "--yes")
+	require.Contains(t, global.must("cluster", "rotate-ca", "finish"), "the only one")
+	global.must("cluster", "snapshot", "restore", begun, "--yes")
+	require.Contains(t, global.must("cluster", "rotate-ca", "start"), "rotate-ca switch")
+}
