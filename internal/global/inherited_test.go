@@ -2,6 +2,7 @@ package global
 
 import (
 	"context"
+	"strings"
 	"testing"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -156,13 +157,21 @@ func TestInheritedPolicyMetrics(t *testing.T) {
 	registry.MustRegister(inspect.matching.Collector())
 	families, err := registry.Gather()
 	require.NoError(t, err)
-	require.Len(t, families, 3)
+	require.Len(t, families, 4)
 	n, err := testutil.GatherAndCount(registry, "meridian_policies")
 	require.NoError(t, err)
 	require.Equal(t, 3, n, "Accepted, Enforced and PartiallyEnforced")
 	n, err = testutil.GatherAndCount(registry, "meridian_policy_rules")
 	require.NoError(t, err)
 	require.Equal(t, 2, n, "effective and overridden")
+	require.NoError(t, testutil.GatherAndCompare(registry, strings.NewReader(`
+# HELP meridian_policy_targets Gateways and routes, once for every kind of inherited policy, by how policies of the kind affect them: Affected, PartiallyAffected, Unaffected, or NoPolicies where the mesh has none.
+# TYPE meridian_policy_targets gauge
+meridian_policy_targets{kind="AuthPolicy",reason="Affected",target="Gateway"} 1
+meridian_policy_targets{kind="AuthPolicy",reason="Affected",target="HTTPRoute"} 1
+meridian_policy_targets{kind="RateLimitPolicy",reason="NoPolicies",target="Gateway"} 1
+meridian_policy_targets{kind="RateLimitPolicy",reason="NoPolicies",target="HTTPRoute"} 1
+`), "meridian_policy_targets"))
 }
 
 // §5.8: the conditions of everything of a kind, with the zones that

@@ -14,6 +14,9 @@ var (
 	rulesDesc = prometheus.NewDesc("meridian_policy_rules",
 		"Rules of inherited policies, once for every path they could take effect on, by what became of them: effective, overridden, unset or skipped (by when).",
 		[]string{"kind", "state"}, nil)
+	targetsDesc = prometheus.NewDesc("meridian_policy_targets",
+		"Gateways and routes, once for every kind of inherited policy, by how policies of the kind affect them: Affected, PartiallyAffected, Unaffected, or NoPolicies where the mesh has none.",
+		[]string{"kind", "target", "reason"}, nil)
 	pathsDesc = prometheus.NewDesc("meridian_paths_computed_total",
 		"How often the inherited policies of a path were folded.", nil, nil)
 )
@@ -27,6 +30,7 @@ type collector struct{ m *Matching }
 // Describe implements prometheus.Collector.
 func (collector) Describe(descs chan<- *prometheus.Desc) {
 	descs <- policiesDesc
+	descs <- targetsDesc
 	descs <- rulesDesc
 	descs <- pathsDesc
 }
@@ -51,6 +55,9 @@ func (c collector) Collect(metrics chan<- prometheus.Metric) {
 	}
 	for by, n := range stats.Policies {
 		gauge(policiesDesc, n, string(by.Kind), by.Condition, by.Status, by.Reason)
+	}
+	for by, n := range stats.Targets {
+		gauge(targetsDesc, n, string(by.Kind), string(by.Target), by.Reason)
 	}
 	for by, n := range stats.Rules {
 		gauge(rulesDesc, n, string(by.Kind), string(by.State))

@@ -243,16 +243,20 @@ func admit(ctx context.Context, info *tap.Info) (context.Context, error) {
 	return ctx, nil
 }
 
-// abortedCalls counts the calls that clients give up.
-type abortedCalls struct{}
+// endedCalls counts the calls that end, and those that clients give up.
+type endedCalls struct{ requests *requests }
 
 // TagRPC implements stats.Handler.
-func (abortedCalls) TagRPC(ctx context.Context, _ *stats.RPCTagInfo) context.Context { return ctx }
+func (endedCalls) TagRPC(ctx context.Context, _ *stats.RPCTagInfo) context.Context { return ctx }
 
 // HandleRPC implements stats.Handler.
-func (abortedCalls) HandleRPC(ctx context.Context, s stats.RPCStats) {
+func (c endedCalls) HandleRPC(ctx context.Context, s stats.RPCStats) {
 	end, ok := s.(*stats.End)
-	if !ok || end.Error == nil || status.Code(end.Error) != codes.Canceled || ctx.Err() == nil {
+	if !ok {
+		return
+	}
+	c.requests.end(ctx, end)
+	if end.Error == nil || status.Code(end.Error) != codes.Canceled || ctx.Err() == nil {
 		return
 	}
 	if c := connectionOf(ctx); c != nil {
@@ -261,10 +265,10 @@ func (abortedCalls) HandleRPC(ctx context.Context, s stats.RPCStats) {
 }
 
 // TagConn implements stats.Handler.
-func (abortedCalls) TagConn(ctx context.Context, _ *stats.ConnTagInfo) context.Context { return ctx }
+func (endedCalls) TagConn(ctx context.Context, _ *stats.ConnTagInfo) context.Context { return ctx }
 
 // HandleConn implements stats.Handler.
-func (abortedCalls) HandleConn(context.Context, stats.ConnStats) {}
+func (endedCalls) HandleConn(context.Context, stats.ConnStats) {}
 
 // bind defines the flags of the limits.
 func (o *LimitOptions) bind(flags *pflag.FlagSet) {

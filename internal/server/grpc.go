@@ -9,6 +9,7 @@ import (
 	"net"
 	"time"
 
+	"github.com/prometheus/client_golang/prometheus"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/credentials"
 	"google.golang.org/grpc/health"
@@ -59,6 +60,7 @@ type GRPC struct {
 	health   *health.Server
 	watches  *watchTracker
 	receiver *receiver
+	requests *requests
 }
 
 // Calls are what the calls of a server pass through, each in order.
@@ -83,11 +85,11 @@ type Calls struct {
 // NewGRPC returns a gRPC server that is not serving yet. Every call passes
 // through what calls says, and a handler that panics fails its own call only.
 func NewGRPC(log *slog.Logger, config *tls.Config, calls Calls) *GRPC {
-	watches := newWatchTracker()
-	g := &GRPC{health: health.NewServer(), watches: watches, receiver: newReceiver(calls, watches, log), Server: grpc.NewServer(
+	watches, requests := newWatchTracker(), newRequests()
+	g := &GRPC{requests: requests, health: health.NewServer(), watches: watches, receiver: newReceiver(calls, watches, log), Server: grpc.NewServer(
 		grpc.Creds(limitedCredentials{credentials.NewTLS(config)}),
 		grpc.InTapHandle(admit),
-		grpc.StatsHandler(abortedCalls{}),
+		grpc.StatsHandler(endedCalls{requests}),
 		grpc.MaxRecvMsgSize(maxRequest),
 		grpc.MaxSendMsgSize(MaxMessageBytes),
 		grpc.ConnectionTimeout(handshakeTimeout),
@@ -113,8 +115,12 @@ func NewGRPC(log *slog.Logger, config *tls.Config, calls Calls) *GRPC {
 
 // RegisterService implements grpc.ServiceRegistrar.
 func (g *GRPC) RegisterService(desc *grpc.ServiceDesc, impl any) {
+	g.requests.service(desc)
 	g.Server.RegisterService(g.receiver.service(desc), impl)
 }
+
+// Collector returns the metrics of the calls.
+func (g *GRPC) Collector() prometheus.Collector { return g.requests }
 
 // Ready tells health checks whether the server can do its work: of the server as
 // a whole and of every service registered.

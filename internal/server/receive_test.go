@@ -99,6 +99,7 @@ type testServer struct {
 	addr      string
 	pool      *x509.CertPool
 	limits    *Limits
+	requests  *requests
 }
 
 func newTestServer(t *testing.T, change ...func(*LimitOptions)) *testServer {
@@ -143,6 +144,7 @@ func newTestServer(t *testing.T, change ...func(*LimitOptions)) *testServer {
 		UnauthenticatedCanWrite: r.write.Load,
 		Limits:                  r.limits,
 	})
+	r.requests = g.requests
 	meridianv1.RegisterAdminServiceServer(g, r.resources)
 	meridianv1.RegisterTokenServiceServer(g, meridianv1.UnimplementedTokenServiceServer{})
 	meridianv1.RegisterControlServiceServer(g, meridianv1.UnimplementedControlServiceServer{})

@@ -275,6 +275,61 @@ func TestStats(t *testing.T) {
 		{"RateLimitPolicy", "Accepted", "False", "TargetNotFound"}: 1,
 		{"RateLimitPolicy", "Enforced", "False", "Unknown"}:        1,
 	}, stats.Policies)
+	require.Equal(t, map[TargetCount]int{
+		{"AuthPolicy", "Gateway", "Unaffected"}:        1, // the route overrides all of its policy
+		{"AuthPolicy", "HTTPRoute", "Affected"}:        1,
+		{"RateLimitPolicy", "Gateway", "Unaffected"}:   1,
+		{"RateLimitPolicy", "HTTPRoute", "Unaffected"}: 1,
+	}, stats.Targets)
+}
+
+// §5.9: what the alerts about conditions that fail and policies that are not accepted
+// are made from.
+func TestStatsOfFailures(t *testing.T) {
+	x := indexOf(t, append(parseStack(t, "G O(a)?e; R =(b)").resources(t),
+		build(t, "AuthPolicy", "lost", `{"targetRef": {"kind": "Gateway", "name": "nowhere"}, "rules": {"authentication": {"a": 1}}}`))...)
+	policies := x.Stats().Policies
+	require.Equal(t, 1, policies[PolicyCount{"AuthPolicy", "ConditionFailed", "True", "EvaluationFailed"}])
+	require.Equal(t, 1, policies[PolicyCount{"AuthPolicy", "Accepted", "False", "TargetNotFound"}])
+}
+
+// §5.9: targets are counted as their conditions say (§5.8), in every mesh, and again
+// after a change.
+func TestStatsOfTargets(t *testing.T) {
+	gateway := build(t, "Gateway", "g", `{"listeners": [{"name": "http", "port": 80, "protocol": "HTTP"}]}`)
+	route := func(name, rules string) *resource.Resource {
+		return build(t, "HTTPRoute", name, fmt.Sprintf(`{"parentRefs": [{"name": "g"}], "rules": %s}`, rules))
+	}
+	resources := []*resource.Resource{
+		gateway, route("whole", `[{}]`), route("part", `[{"name": "a"}, {"name": "b"}]`), route("open", `[{}]`),
+		build(t, "GRPCRoute", "away", `{"rules": [{}]}`),
+	}
+	none := map[TargetCount]int{
+		{"AuthPolicy", "Gateway", NoPolicies}: 1, {"RateLimitPolicy", "Gateway", NoPolicies}: 1,
+		{"AuthPolicy", "HTTPRoute", NoPolicies}: 3, {"RateLimitPolicy", "HTTPRoute", NoPolicies}: 3,
+		{"AuthPolicy", "GRPCRoute", NoPolicies}: 1, {"RateLimitPolicy", "GRPCRoute", NoPolicies}: 1,
+	}
+	require.Equal(t, none, indexOf(t, resources...).Stats().Targets)
+
+	x := indexOf(t, append(resources,
+		build(t, "AuthPolicy", "whole", `{"targetRef": {"kind": "HTTPRoute", "name": "whole"}, "rules": {"authentication": {"a": 1}}}`),
+		build(t, "AuthPolicy", "part", `{"targetRef": {"kind": "HTTPRoute", "name": "part", "sectionName": "a"}, "rules": {"authentication": {"a": 1}}}`),
+	)...)
+	want := map[TargetCount]int{
+		{"AuthPolicy", "Gateway", "Unaffected"}: 1, {"RateLimitPolicy", "Gateway", NoPolicies}: 1,
+		{"AuthPolicy", "HTTPRoute", "Affected"}: 1, {"AuthPolicy", "HTTPRoute", "PartiallyAffected"}: 1,
+		{"AuthPolicy", "HTTPRoute", "Unaffected"}: 1, {"RateLimitPolicy", "HTTPRoute", NoPolicies}: 3,
+		{"AuthPolicy", "GRPCRoute", "Unaffected"}: 1, {"RateLimitPolicy", "GRPCRoute", NoPolicies}: 1,
+	}
+	require.Equal(t, want, x.Stats().Targets)
+	for name, reason := range map[string]string{"whole": "Affected", "part": "PartiallyAffected", "open": "Unaffected"} {
+		states, ok := x.States(resource.Key{Kind: "HTTPRoute", Mesh: "default", Name: name})
+		require.True(t, ok)
+		require.Equal(t, reason, states[0].Reason, name)
+	}
+	gone := resource.Key{Kind: "AuthPolicy", Mesh: "default", Name: "part"}
+	x.Update(policy.NewSnapshot(resources...), []resource.Key{gone, {Kind: "AuthPolicy", Mesh: "default", Name: "whole"}})
+	require.Equal(t, none, x.Stats().Targets)
 }
 
 // Where one rule reaches costs no look at the others on every path.
