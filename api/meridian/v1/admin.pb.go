@@ -78,7 +78,8 @@ func (Outcome) EnumDescriptor() ([]byte, []int) {
 	return file_meridian_v1_admin_proto_rawDescGZIP(), []int{0}
 }
 
-// All fields but resources and spec_continued count in the first message only.
+// All fields but resources and spec_continued count in the first message only. A
+// message with a field that the server does not know is refused.
 type ApplyRequest struct {
 	state     protoimpl.MessageState `protogen:"open.v1"`
 	Resources []*Resource            `protobuf:"bytes,1,rep,name=resources,proto3" json:"resources,omitempty"`
@@ -396,7 +397,8 @@ func (x *Result) GetVersion() uint64 {
 	return 0
 }
 
-// All fields but keys count in the first message only.
+// All fields but keys count in the first message only. A message with a field that
+// the server does not know is refused.
 type DeleteRequest struct {
 	state     protoimpl.MessageState `protogen:"open.v1"`
 	Keys      []*ResourceKey         `protobuf:"bytes,1,rep,name=keys,proto3" json:"keys,omitempty"`

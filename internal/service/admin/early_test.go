@@ -10,6 +10,8 @@ import (
 
 	"github.com/stretchr/testify/require"
 	"google.golang.org/grpc"
+	"google.golang.org/protobuf/encoding/protowire"
+	"google.golang.org/protobuf/proto"
 
 	meridianv1 "meridian/api/meridian/v1"
 	"meridian/internal/authn"
@@ -128,6 +130,31 @@ func TestWhoHoldsNothingIsRefusedEarly(t *testing.T) {
 	}}
 	requireCode(t, c.Delete(d), rpcerr.Denied, `DELETE on TrafficPermission "not-there"`, "it grants CREATE, UPDATE, not DELETE")
 	require.LessOrEqual(t, d.received, 2)
+}
+
+// A field that this release does not know may be a condition on the write, as
+// if_version of earlier releases was: no message with one is written, wherever it
+// stands in the batch.
+func TestUnknownFieldsAreRefused(t *testing.T) {
+	c := newCounting(t)
+	old := func(m proto.Message) {
+		m.ProtoReflect().SetUnknown(protowire.AppendVarint(protowire.AppendTag(nil, 4, protowire.VarintType), 7))
+	}
+	first := func() *meridianv1.ApplyRequest {
+		return &meridianv1.ApplyRequest{RequestId: "1", Resources: []*meridianv1.Resource{permission("a", "backend")}}
+	}
+	last := &meridianv1.ApplyRequest{Resources: []*meridianv1.Resource{permission("b", "backend")}}
+	old(last)
+	e := requireCode(t, c.Apply(&applies{ctx: bob, messages: []*meridianv1.ApplyRequest{first(), last}}), rpcerr.Invalid, "use the same release")
+	require.Equal(t, "UNKNOWN_FIELDS", e.Reason)
+	require.Equal(t, rpcerr.EffectNone, rpcerr.EffectOf(e))
+	require.Zero(t, c.View().Count("TrafficPermission"))
+	require.NoError(t, c.Apply(&applies{ctx: bob, messages: []*meridianv1.ApplyRequest{first()}}))
+
+	remove := &meridianv1.DeleteRequest{RequestId: "2", Keys: []*meridianv1.ResourceKey{{Kind: "TrafficPermission", Mesh: "default", Name: "a"}}}
+	old(remove)
+	requireCode(t, c.Delete(&deletes{ctx: root, messages: []*meridianv1.DeleteRequest{remove}}), rpcerr.Invalid, "use the same release")
+	require.Equal(t, 1, c.View().Count("TrafficPermission"))
 }
 
 // Kinds that do not exist are suggested to those who may write something, and not

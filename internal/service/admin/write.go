@@ -30,7 +30,10 @@ func (s *Service) Apply(stream grpc.ClientStreamingServer[meridianv1.ApplyReques
 		for i, r := range m.GetResources() {
 			keys[i] = resource.Key{Kind: resource.Kind(r.GetKind()), Mesh: resource.MeshName(r.GetMesh()), Name: r.GetName()}
 		}
-		return s.early(ctx, false, keys)
+		if err := s.early(ctx, false, keys); err != nil {
+			return err
+		}
+		return checkFields(m)
 	})
 	switch {
 	case req == nil:
@@ -46,6 +49,17 @@ func (s *Service) Apply(stream grpc.ClientStreamingServer[meridianv1.ApplyReques
 		return err
 	}
 	return stream.SendAndClose(response)
+}
+
+// checkFields refuses a message of a batch with fields that this release does not
+// know. One of them may be a condition on the write, such as that of an earlier
+// release: without it, the write of somebody else would be lost.
+func checkFields(m proto.Message) error {
+	if len(m.ProtoReflect().GetUnknown()) == 0 {
+		return nil
+	}
+	return rpcerr.New(rpcerr.Invalid, "UNKNOWN_FIELDS",
+		"the request has fields that this server does not know: the client is newer or older; use the same release")
 }
 
 // early refuses a caller whom no rule lets write what a message names, on the
@@ -183,7 +197,10 @@ func (s *Service) Delete(stream grpc.ClientStreamingServer[meridianv1.DeleteRequ
 		for i, k := range m.GetKeys() {
 			keys[i] = resource.Key{Kind: resource.Kind(k.GetKind()), Mesh: resource.MeshName(k.GetMesh()), Name: k.GetName()}
 		}
-		return s.early(ctx, true, keys)
+		if err := s.early(ctx, true, keys); err != nil {
+			return err
+		}
+		return checkFields(m)
 	})
 	switch {
 	case req == nil:
