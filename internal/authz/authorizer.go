@@ -146,15 +146,18 @@ func (a *Authorizer) decide(ctx context.Context, ops []store.Op, guard func(auth
 			key = op.Resource.Key()
 		}
 		guarded = guarded || op.KeepTimes || rbac.Guarded(key) || carriesTrust(key)
-		request, precondition, err := requestFor(view, subject, key, op.Resource)
-		if err != nil {
-			return Permit{}, err
+		request, precondition, exists := requestFor(view, subject, key, op.Resource)
+		if !exists && op.Resource == nil && a.ReadKey(ctx, key) == nil {
+			return Permit{}, notThere(key)
 		}
 		permit.Preconditions = append(permit.Preconditions, precondition)
 		d := rules.Check(request)
 		if !d.Allowed {
 			denials = append(denials, a.hideStored(ctx, rules, view, request, d.Denial))
 			continue
+		}
+		if !exists && op.Resource == nil {
+			return Permit{}, notThere(key)
 		}
 		authn.AddReason(ctx, d.By)
 		if d.ByOld != nil {
@@ -173,9 +176,10 @@ func (a *Authorizer) decide(ctx context.Context, ops []store.Op, guard func(auth
 	return permit, nil
 }
 
-// requestFor returns the access that a change needs, by what is stored, and the
-// precondition that this is still stored when it is written.
-func requestFor(view *store.View, subject rbac.Subject, key resource.Key, r *resource.Resource) (rbac.Request, store.Precondition, error) {
+// requestFor returns the access that a change needs, by what is stored, the
+// precondition that this is still stored when it is written, and whether anything
+// is.
+func requestFor(view *store.View, subject rbac.Subject, key resource.Key, r *resource.Resource) (rbac.Request, store.Precondition, bool) {
 	request := rbac.Request{Subject: subject, Access: resource.AccessCreate}
 	precondition := store.Precondition{Key: key}
 	stored, exists := view.Get(key)
@@ -186,13 +190,13 @@ func requestFor(view *store.View, subject rbac.Subject, key resource.Key, r *res
 	}
 	if r != nil {
 		request.New = rbac.ObjectOf(r)
-		return request, precondition, nil
-	}
-	if !exists {
-		return request, precondition, notThere(key)
+		return request, precondition, exists
 	}
 	request.Access = resource.AccessDelete
-	return request, precondition, nil
+	if !exists {
+		request.Old = rbac.Object{Key: key}
+	}
+	return request, precondition, exists
 }
 
 // GenerateUserToken decides whether the caller may issue a token for a user of

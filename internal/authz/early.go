@@ -31,11 +31,19 @@ func (a *Authorizer) Early(ctx context.Context, deletion bool, keys ...resource.
 		if rules.Could(subject, access, known) {
 			continue
 		}
+		unseen := !deletion && known.Key.Kind != "" && a.unseen(ctx, view, known.Key)
+		if unseen {
+			// Whether it is created or updated is decided with the content.
+			if access = resource.AccessCreate; rules.Could(subject, access, known) {
+				continue
+			}
+		}
 		if len(denials) == maxDenials {
 			denials = append(denials, nil) // counted only
 			continue
 		}
 		d := rules.Refusal(subject, access, known)
+		d.Unseen = unseen
 		if known.Key.Kind == "" {
 			d.Object = key
 		}

@@ -65,7 +65,7 @@ func (a *Authorizer) CouldRead(ctx context.Context, kind resource.Kind, mesh res
 }
 
 // ReadsMesh reports whether the caller may read everything in a mesh but secret
-// material.
+// material; for an empty mesh, everything in all of them and outside.
 func (a *Authorizer) ReadsMesh(ctx context.Context, mesh resource.MeshName) bool {
 	_, subject := caller(ctx)
 	return a.ReadsAll(ctx) || a.Rules(a.view()).ReadsMesh(subject, mesh)
@@ -87,16 +87,38 @@ func deniedRead(who authn.Principal, rules *rbac.Set, subject rbac.Subject, key 
 	return deniedBecause(who, lines...)
 }
 
+// unseen reports whether the caller may not know whether there is a resource: there
+// is one that it may not read, or none that it could read whatever its content.
+func (a *Authorizer) unseen(ctx context.Context, view *store.View, key resource.Key) bool {
+	if stored, there := view.Get(key); there {
+		return a.Read(ctx, stored) != nil
+	}
+	return a.ReadKey(ctx, key) != nil
+}
+
 // hideStored takes from a denial what it tells of stored content that the caller
-// may not read: it is judged again by the identity alone.
+// may not read, and whether there is any: it is judged again by the identity alone,
+// an update as if it created the resource.
 func (a *Authorizer) hideStored(ctx context.Context, rules *rbac.Set, view *store.View, request rbac.Request, d *rbac.Denial) *rbac.Denial {
-	stored, there := view.Get(request.Old.Key)
-	if !there || request.Old.Spec == nil || a.Read(ctx, stored) == nil {
+	key, deletion := request.New.Key, request.Access == resource.AccessDelete
+	if deletion {
+		key = request.Old.Key
+	}
+	if !a.unseen(ctx, view, key) {
 		return d
 	}
+	if !deletion {
+		creation := request
+		creation.Access, creation.Old = resource.AccessCreate, rbac.Object{}
+		if again := rules.Check(creation).Denial; again != nil {
+			again.Unseen = true
+			return again
+		}
+		// Who could create it learns that it exists, and nothing else of it.
+	}
 	request.Old.Spec = nil
-	if again := rules.Check(request); again.Denial != nil {
-		return again.Denial
+	if again := rules.Check(request).Denial; again != nil {
+		return again
 	}
 	return d
 }

@@ -10,6 +10,7 @@ import (
 	"meridian/internal/clientconfig"
 	"meridian/internal/resource"
 	"meridian/internal/rpcerr"
+	"meridian/internal/service/admin"
 	zonesync "meridian/internal/sync"
 	"meridian/internal/version"
 )
@@ -33,17 +34,35 @@ func (s *controlService) Info(context.Context, *meridianv1.InfoRequest) (*meridi
 
 // Zones lists what the servers of this global know of every zone.
 func (s *controlService) Zones(ctx context.Context, _ *meridianv1.ZonesRequest) (*meridianv1.ZonesResponse, error) {
-	known := s.global.zonesEverywhere(ctx)
-	response := &meridianv1.ZonesResponse{Revision: uint64(s.global.Store.Revision()), Notes: known.notes()}
-	may := s.global.Authorizer
+	return readableZones(ctx, s.global.Authorizer, s.global.Store.Revision(), s.global.zonesEverywhere), nil
+}
+
+// readableZones is what is known of zones, without what the caller may not read.
+// No server is asked for a caller who may read none. Why a zone failed and which
+// servers are silent may name anything: the first is for callers who read
+// everything, the second for those who read every zone.
+func readableZones(ctx context.Context, may admin.Readers, revision resource.Revision, survey func(context.Context) fleetStatus) *meridianv1.ZonesResponse {
+	response := &meridianv1.ZonesResponse{Revision: uint64(revision)}
+	if may.CouldRead(ctx, resource.KindZone, "") != nil {
+		return response
+	}
+	known := survey(ctx)
+	response.Notes = known.notes()
+	if len(response.Notes) > 0 && may.ReadKey(ctx, resource.Key{Kind: resource.KindZone}) != nil {
+		response.Notes = []string{"some servers could not be asked for their zones"}
+	}
+	everything := may.ReadsMesh(ctx, "")
 	for _, z := range known.zones {
 		if may.ReadKey(ctx, resource.Key{Kind: resource.KindZone, Name: string(z.Name)}) != nil {
 			continue
 		}
+		if !everything {
+			z.LastError = ""
+		}
 		z.Quarantined = slices.DeleteFunc(slices.Clone(z.Quarantined), func(q zonesync.Quarantined) bool { return may.ReadKey(ctx, q.Key) != nil })
 		response.Zones = append(response.Zones, encodeZone(z))
 	}
-	return response, nil
+	return response
 }
 
 func encodeZone(z zonesync.ZoneStatus) *meridianv1.ZoneStatus {

@@ -35,6 +35,15 @@ type Question interface {
 	Render(w io.Writer, document []byte, form answer.Form) error
 }
 
+// List is a question about all resources of a kind that there are.
+type List interface {
+	Question
+	// Of returns the kind.
+	Of() resource.Kind
+	// Nothing is the answer that lists none of them: a document for answer.Marshal.
+	Nothing(mesh resource.MeshName, asOf resource.Revision) any
+}
+
 // At is where and of what a question is asked.
 type At struct {
 	Mesh resource.MeshName
@@ -361,6 +370,22 @@ func (Conditions) About(resource.MeshName) []resource.Key { return nil }
 // Restrict implements Question.
 func (Conditions) Restrict(document []byte, may answer.May) ([]byte, error) {
 	return restrict[answer.ConditionsAnswer](document, may)
+}
+
+// Of implements List.
+func (q Conditions) Of() resource.Kind { return q.Kind }
+
+// Nothing implements List.
+func (q Conditions) Nothing(mesh resource.MeshName, asOf resource.Revision) any {
+	return &answer.ConditionsAnswer{Kind: q.Kind, Mesh: mesh, AsOf: asOf, Items: []answer.ConditionsItem{}}
+}
+
+// Of implements List.
+func (Dataplanes) Of() resource.Kind { return resource.KindDataplane }
+
+// Nothing implements List.
+func (Dataplanes) Nothing(resource.MeshName, resource.Revision) any {
+	return &answer.DataplanesAnswer{Items: []answer.DataplaneSummary{}}
 }
 
 // About implements Question.

@@ -115,7 +115,8 @@ func (s *Set) CouldRead(subject Subject, kind resource.Kind, mesh resource.MeshN
 }
 
 // ReadsMesh reports whether a subject may read everything in a mesh but secret
-// material: by one rule that is about the mesh and has no other restriction.
+// material: by one rule that is about the mesh and has no other restriction. For an
+// empty mesh that is a rule without any.
 func (s *Set) ReadsMesh(subject Subject, mesh resource.MeshName) bool {
 	for h := range s.holdings(subject) {
 		for _, g := range h.all {

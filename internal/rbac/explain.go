@@ -17,6 +17,9 @@ type Denial struct {
 	Object resource.Key
 	// Stored says that an UPDATE failed on the content as it is stored.
 	Stored bool
+	// Unseen says that the caller may not know whether the resource exists: CREATE
+	// stands for CREATE or UPDATE.
+	Unseen bool
 	// Token is the dataplane token that was asked for.
 	Token Token
 	// Nearest is the rule that failed the fewest tests, nil when the subject holds
@@ -30,6 +33,9 @@ type Denial struct {
 // in mesh "default"`.
 func (d *Denial) Missing() string {
 	text := string(d.Access)
+	if d.Unseen {
+		text += " or " + string(resource.AccessUpdate)
+	}
 	switch {
 	case OnResources(d.Access):
 		text += " on " + describe(d.Object)

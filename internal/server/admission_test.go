@@ -128,6 +128,8 @@ func TestWatchesOfUnauthenticatedClients(t *testing.T) {
 	r.requireExceeded(limits.LimitWatches, third.RecvMsg(&struct{}{}))
 	reflected, _ := watch("", "/grpc.reflection.v1.ServerReflection/ServerReflectionInfo")
 	r.requireExceeded(limits.LimitWatches, reflected.RecvMsg(&struct{}{}))
+	waiting, _ := watch("", meridianv1.AdminService_WaitForZones_FullMethodName)
+	r.requireExceeded(limits.LimitWatches, waiting.RecvMsg(&struct{}{}))
 	for range 5 {
 		known, _ := watch("user", meridianv1.AdminService_Watch_FullMethodName)
 		require.Equal(t, codes.Unimplemented, status.Code(known.RecvMsg(&struct{}{})), "it got as far as the handler")

@@ -161,7 +161,7 @@ func (r *receiver) receiving(method string, n int64, handle grpc.StreamHandler) 
 			return err
 		}
 		defer c.request.Done()
-		if !c.known && (n == conversation || strings.HasSuffix(method, watchSuffix)) {
+		if !c.known && (n == conversation || lasting(method)) {
 			done, err := r.calls.Limits.watches.Take(c.owner)
 			if err != nil {
 				return r.calls.Limits.exceeded(err)
@@ -173,6 +173,11 @@ func (r *receiver) receiving(method string, n int64, handle grpc.StreamHandler) 
 		}
 		return handle(srv, single{c})
 	}
+}
+
+// lasting reports whether the calls of a method with one request last as watches do.
+func lasting(method string) bool {
+	return strings.HasSuffix(method, watchSuffix) || method == meridianv1.AdminService_WaitForZones_FullMethodName
 }
 
 // gathering is a handler that keeps all messages it receives.

@@ -369,3 +369,39 @@ func TestRenderPolicyGroupsEqualDataplanes(t *testing.T) {
 	require.NoError(t, answer.RenderPolicy(&wide, a, answer.Form{Wide: true}))
 	require.Contains(t, wide.String(), "web-1, web-2, web-3, web-4, web-5  east")
 }
+
+// Of two routes that share a name every path says whose it is, also where the other
+// has none: a reader of that one may not read it.
+func TestPathsOfRoutesThatShareAName(t *testing.T) {
+	m := scenario(t, "inherit-several-gateways")
+	var all []*resource.Resource
+	var name resource.Key
+	require.NoError(t, m.Read(func(r *policy.Reading) error {
+		for _, d := range resource.Kinds() {
+			for found := range r.View().List(d.Kind, "") {
+				all = append(all, found)
+				if d.Kind == resource.KindHTTPRoute {
+					name = found.Key()
+				}
+			}
+		}
+		return nil
+	}))
+	alone, err := answer.Route(m, name.Mesh, name.Name, 0)
+	require.NoError(t, err)
+	require.NotEmpty(t, alone.Paths)
+	require.Empty(t, alone.Paths[0].RouteKind)
+
+	other := resource.Key{Kind: resource.KindGRPCRoute, Mesh: name.Mesh, Name: name.Name}
+	unattached, _, err := resource.Build(resource.Meta{Key: other}, []byte(`{"parentRefs": [{"name": "nowhere"}]}`))
+	require.NoError(t, err)
+	m.Update(policy.NewSnapshot(append(all, unattached)...), []resource.Key{other})
+	both, err := answer.Route(m, name.Mesh, name.Name, 0)
+	require.NoError(t, err)
+	require.Len(t, both.Paths, len(alone.Paths))
+	for _, p := range both.Paths {
+		require.Equal(t, resource.KindHTTPRoute, p.RouteKind)
+	}
+	both.Restrict(func(key resource.Key) bool { return key.Kind != resource.KindHTTPRoute })
+	require.Empty(t, both.Paths)
+}

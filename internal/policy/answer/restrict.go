@@ -113,7 +113,10 @@ func (a *RuleAnswer) Restrict(may May) {
 
 // Restrict leaves out what the reader may not read.
 func (a *RouteAnswer) Restrict(may May) {
-	a.Conditions, a.Paths = withoutMessages(a.Conditions), pathsFor(may, a.Mesh, a.Paths)
+	// A route of another kind that shares the name is a resource of its own.
+	other := func(kind resource.Kind) bool { return kind != "" && !may.named(a.Mesh, a.Route, kind) }
+	a.Conditions = slices.DeleteFunc(withoutMessages(a.Conditions), func(c policy.Condition) bool { return other(c.RouteKind) })
+	a.Paths = slices.DeleteFunc(pathsFor(may, a.Mesh, a.Paths), func(p RoutePath) bool { return other(p.RouteKind) })
 }
 
 // Restrict leaves out what the reader may not read.
@@ -146,11 +149,16 @@ func (a *ConditionsAnswer) Restrict(may May) {
 	a.Items = slices.DeleteFunc(a.Items, func(i ConditionsItem) bool { return !may.all(i.Mesh, a.Kind, i.Name) })
 }
 
-// Restrict leaves out what the reader may not read, and how many policies there
-// are.
+// Restrict leaves out what the reader may not read, how many policies there are, and
+// why a proxy refused its configuration, which may name any of them.
 func (a *DataplanesAnswer) Restrict(may May) {
 	a.Items = slices.DeleteFunc(a.Items, func(d DataplaneSummary) bool { return !may.all(d.Mesh, resource.KindDataplane, d.Name) })
 	for i := range a.Items {
 		a.Items[i].Policies = nil
+		if state := a.Items[i].ProxyState; state != nil {
+			shown := *state // which others may share
+			shown.LastError = ""
+			a.Items[i].ProxyState = &shown
+		}
 	}
 }

@@ -97,13 +97,16 @@ func Route(m *policy.Matcher, mesh resource.MeshName, name string, asOf resource
 			return tooMuch("route", mesh, name, "ask about single policies and their rules")
 		}
 		a = &RouteAnswer{Mesh: mesh, Route: name, AsOf: asOf, Paths: []RoutePath{}, Conditions: state.Conditions}
-		kinds := map[resource.Kind]bool{}
-		for i := range state.Paths {
-			kinds[state.Paths[i].Route.Kind] = true
+		// Also where only one of the two has paths: whose they are decides who may
+		// read them.
+		shared := true
+		for _, kind := range []resource.Kind{resource.KindHTTPRoute, resource.KindGRPCRoute} {
+			_, exists := r.View().Get(resource.Key{Kind: kind, Mesh: mesh, Name: name})
+			shared = shared && exists
 		}
 		for i := range state.Paths {
 			p := routePath(&state.Paths[i])
-			if len(kinds) > 1 {
+			if shared {
 				p.RouteKind = state.Paths[i].Route.Kind
 			}
 			a.Paths = append(a.Paths, p)

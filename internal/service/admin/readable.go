@@ -6,7 +6,10 @@ import (
 	"iter"
 	"slices"
 
+	"google.golang.org/protobuf/proto"
+
 	meridianv1 "meridian/api/meridian/v1"
+	"meridian/internal/policy/answer"
 	"meridian/internal/question"
 	"meridian/internal/resource"
 	"meridian/internal/rpcerr"
@@ -20,7 +23,7 @@ type Readers interface {
 	// ReadsAll reports whether the caller reads everything but secret material.
 	ReadsAll(ctx context.Context) bool
 	// ReadsMesh reports whether the caller reads everything in a mesh but secret
-	// material.
+	// material; for an empty mesh, everything in all of them and outside.
 	ReadsMesh(ctx context.Context, mesh resource.MeshName) bool
 	// CouldRead decides whether the caller may read anything of a kind in a mesh,
 	// empty for any mesh.
@@ -104,10 +107,15 @@ func (s *Service) hideExample(ctx context.Context, err error) error {
 	return rpcerr.WithEffect(rpcerr.New(rpcerr.Conflict, "MESH_NOT_EMPTY", "mesh %q still has resources", notEmpty.Mesh), rpcerr.EffectNone)
 }
 
-// zonesFor replaces the names of zones that the caller may not read.
+// zonesFor replaces the names of zones that the caller may not read. Why a zone
+// failed may name resources: it is for callers who read everything.
 func (s *Service) zonesFor(ctx context.Context, zones []PendingZone) []PendingZone {
 	shown := slices.Clone(zones)
+	everything := s.cfg.Access.ReadsMesh(ctx, "")
 	for i := range shown {
+		if !everything {
+			shown[i].LastError = ""
+		}
 		if s.cfg.Access.ReadKey(ctx, resource.Key{Kind: resource.KindZone, Name: string(shown[i].Name)}) != nil {
 			shown[i] = PendingZone{Name: hiddenZone, State: shown[i].State}
 		}
@@ -129,9 +137,13 @@ type Inspect struct {
 	View func() store.Reader
 }
 
+// noteRestricted is the note on an answer to who may not read a whole mesh.
+const noteRestricted = "what rests on resources that you may not read is not in this answer"
+
 // Inspect answers a question. A caller who reads a whole mesh gets the whole
 // answer about it; another one must be able to read what it asks about, and gets
-// the answer without what rests on resources that it may not read.
+// the answer without what rests on resources that it may not read. A list of
+// which it may read nothing is empty, and no zone is asked for it.
 func (s *Inspect) Inspect(ctx context.Context, req *meridianv1.InspectRequest) (*meridianv1.InspectResponse, error) {
 	mesh := resource.MeshName(req.GetMesh())
 	if s.Readers.ReadsAll(ctx) || mesh != "" && s.Readers.ReadsMesh(ctx, mesh) && s.Readers.ReadKey(ctx, resource.Key{Kind: resource.KindZone}) == nil {
@@ -143,11 +155,23 @@ func (s *Inspect) Inspect(ctx context.Context, req *meridianv1.InspectRequest) (
 	}
 	view := s.View()
 	may := func(key resource.Key) bool { return s.read(ctx, view, key) == nil }
+	if list, ok := asked.(question.List); ok && s.Readers.CouldRead(ctx, list.Of(), mesh) != nil {
+		nothing, err := answer.Marshal(list.Nothing(mesh, view.Revision()))
+		return &meridianv1.InspectResponse{Json: nothing, Notes: []string{noteRestricted}}, err
+	}
 	about := asked.About(mesh)
 	if _, route := asked.(question.Route); route {
-		about = slices.DeleteFunc(about, func(key resource.Key) bool { return !may(key) })
-		if len(about) == 0 {
-			about = asked.About(mesh)
+		if open := slices.DeleteFunc(slices.Clone(about), func(key resource.Key) bool { return !may(key) }); len(open) > 0 {
+			known := func(key resource.Key) bool {
+				_, ok := view.Get(key)
+				return ok
+			}
+			// Of a route that is there and may not be read nothing is told, nor that
+			// it is there.
+			if slices.ContainsFunc(about, known) && !slices.ContainsFunc(open, known) {
+				return nil, withoutNames(rpcerr.New(rpcerr.NotFound, "NOT_FOUND", "not found"))
+			}
+			about = open
 		}
 	}
 	for _, key := range about {
@@ -164,11 +188,15 @@ func (s *Inspect) Inspect(ctx context.Context, req *meridianv1.InspectRequest) (
 		if response.Json, err = asked.Restrict(response.GetJson(), may); err != nil {
 			return nil, rpcerr.New(rpcerr.Internal, "BAD_ANSWER", "the answer cannot be read: %w", err)
 		}
+		if response.GetConnection() != nil {
+			response.Connection = proto.CloneOf(response.GetConnection())
+			response.Connection.LastError = ""
+		}
 	}
 	incomplete := len(response.GetNotes()) > 0
 	response.Notes = nil
 	if !whole {
-		response.Notes = append(response.Notes, "what rests on resources that you may not read is not in this answer")
+		response.Notes = append(response.Notes, noteRestricted)
 	}
 	if incomplete {
 		response.Notes = append(response.Notes, "some zones are not in this answer, or only with an earlier state")

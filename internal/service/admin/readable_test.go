@@ -2,6 +2,7 @@ package admin
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"strings"
 	"sync"
@@ -14,7 +15,7 @@ import (
 	meridianv1 "meridian/api/meridian/v1"
 	"meridian/internal/authn"
 	"meridian/internal/authz"
-	"meridian/internal/policy"
+	policies "meridian/internal/policy"
 	"meridian/internal/policy/answer"
 	"meridian/internal/resource"
 	"meridian/internal/rpcerr"
@@ -116,7 +117,24 @@ func TestGrantedReading(t *testing.T) {
 			return err
 		}
 		requireCode(t, remove(key[2]), rpcerr.Denied)
-		requireCode(t, remove("absent"), rpcerr.Denied)
+		require.Equal(t, renamed(remove(key[2]), key[2]), renamed(remove("absent"), "absent"))
+		var early, applied [2]error
+		for i, name := range []string{key[2], "absent"} {
+			_, err := s.DeleteBatch(user(key[0]), &meridianv1.DeleteRequest{RequestId: "d2" + name, Keys: []*meridianv1.ResourceKey{
+				{Kind: key[1], Mesh: "demo", Name: name}, {Kind: "Timeout", Mesh: "shop", Name: "slow"},
+			}})
+			requireCode(t, err, rpcerr.Denied, name, `Timeout "slow" in mesh "shop"`)
+			m := permissionIn("demo", name, "other")
+			if key[1] == "Timeout" {
+				m = timeoutIn("demo", name)
+			}
+			early[i] = s.Apply(&applies{ctx: user(key[0]), messages: []*meridianv1.ApplyRequest{{RequestId: "e" + name, Resources: []*meridianv1.Resource{m}}}})
+			applied[i] = s.as(user(key[0]), "a"+name, m)
+		}
+		for _, refused := range [][2]error{early, applied} {
+			requireCode(t, refused[0], rpcerr.Denied, "missing: CREATE or UPDATE on "+key[1])
+			require.Equal(t, renamed(refused[0], key[2]), renamed(refused[1], "absent"))
+		}
 	}
 	denied := s.as(user("carl"), "w", permissionIn("demo", "of-other", "backend"))
 	require.NotContains(t, denied.Error(), "entry 1 has other", "the content of what may not be read")
@@ -268,8 +286,9 @@ func TestARevokedRightEndsAWatch(t *testing.T) {
 // answers is a service that gives a fixed answer.
 type answers struct {
 	meridianv1.UnimplementedInspectServiceServer
-	document any
-	err      error
+	document   any
+	connection *meridianv1.DataplaneConnection
+	err        error
 }
 
 func (a answers) Inspect(context.Context, *meridianv1.InspectRequest) (*meridianv1.InspectResponse, error) {
@@ -277,7 +296,7 @@ func (a answers) Inspect(context.Context, *meridianv1.InspectRequest) (*meridian
 		return nil, a.err
 	}
 	encoded, err := answer.Marshal(a.document)
-	return &meridianv1.InspectResponse{Json: encoded, Notes: []string{`zone "west" is offline`}}, err
+	return &meridianv1.InspectResponse{Json: encoded, Connection: a.connection, Notes: []string{`zone "west" is offline`}}, err
 }
 
 // §6.1: an answer has nothing of what its reader may not read, neither in its data
@@ -338,7 +357,7 @@ func TestGrantedPathsOfAGateway(t *testing.T) {
 	}
 	document := &answer.GatewayAnswer{
 		Mesh: "demo", Gateway: "edge",
-		Conditions: []policy.Condition{{Type: "kuadrant.io/AuthPolicyAffected", Status: "True", Message: "affected by hidden"}},
+		Conditions: []policies.Condition{{Type: "kuadrant.io/AuthPolicyAffected", Status: "True", Message: "affected by hidden"}},
 	}
 	path := func(rule string, change func(*answer.RoutePath)) {
 		p := answer.RoutePath{
@@ -392,4 +411,123 @@ func TestGrantedPathsOfAGateway(t *testing.T) {
 	encoded, err := answer.Marshal(part)
 	require.NoError(t, err)
 	require.NotContains(t, string(encoded), "hidden")
+}
+
+// §6.1: who may read nothing that a list could have gets an empty one, and no other
+// server is asked for it.
+func TestGrantedLists(t *testing.T) {
+	s := newGranted(t)
+	list := func(who string, req *meridianv1.InspectRequest) (*meridianv1.InspectResponse, error) {
+		asked := answers{err: rpcerr.New(rpcerr.Unavailable, "ASKED", "the zones were asked")}
+		return (&Inspect{Answers: asked, Readers: s.cfg.Access, View: s.cfg.View}).Inspect(user(who), req)
+	}
+	dataplanes := &meridianv1.InspectRequest{Question: &meridianv1.InspectRequest_Dataplanes{Dataplanes: &meridianv1.DataplanesQuestion{}}}
+	timeouts := &meridianv1.InspectRequest{Mesh: "demo", Question: &meridianv1.InspectRequest_Conditions{Conditions: &meridianv1.ConditionsQuestion{Kind: "Timeout"}}}
+	for _, req := range []*meridianv1.InspectRequest{dataplanes, timeouts} {
+		response, err := list("eve", req)
+		require.NoError(t, err)
+		require.Contains(t, string(response.GetJson()), `"items": []`)
+		require.Contains(t, response.GetNotes()[0], "may not read")
+	}
+	_, err := list("ann", dataplanes)
+	requireCode(t, err, rpcerr.Unavailable)
+	_, err = list("dora", timeouts)
+	requireCode(t, err, rpcerr.Unavailable)
+}
+
+// §6.1: an HTTPRoute and a GRPCRoute that share a name are two resources, and why a
+// proxy refused its configuration is for who may read everything that is in it.
+func TestGrantedAnswersAboutOneOfTwo(t *testing.T) {
+	s := newGranted(t)
+	const route = `{"parentRefs": [{"name": "g"}]}`
+	s.must("data", message("HTTPRoute", "demo", "both", route), message("GRPCRoute", "demo", "both", route), message("GRPCRoute", "demo", "grpc", route),
+		message("AccessRole", "", "dora", `{"rules": [{"types": ["HTTPRoute", "Gateway", "AuthPolicy", "Dataplane"], "access": ["READ"]}]}`))
+	ask := func(document any, req *meridianv1.InspectRequest) (*meridianv1.InspectResponse, error) {
+		inspect := &Inspect{Answers: answers{document: document, connection: &meridianv1.DataplaneConnection{State: "online", LastError: "policy hidden"}}, Readers: s.cfg.Access, View: s.cfg.View}
+		req.Mesh = "demo"
+		return inspect.Inspect(user("dora"), req)
+	}
+	about := func(name string) *meridianv1.InspectRequest {
+		return &meridianv1.InspectRequest{Question: &meridianv1.InspectRequest_Route{Route: &meridianv1.RouteQuestion{Name: name}}}
+	}
+	response, err := ask(&answer.RouteAnswer{Mesh: "demo", Route: "both", Paths: []answer.RoutePath{
+		{Gateway: "g", Rule: "visible", Kind: "AuthPolicy", RouteKind: "HTTPRoute"}, {Gateway: "g", Rule: "hidden", Kind: "AuthPolicy", RouteKind: "GRPCRoute"},
+	}, Conditions: []policies.Condition{{Type: "Visible", RouteKind: "HTTPRoute"}, {Type: "Hidden", RouteKind: "GRPCRoute"}}}, about("both"))
+	require.NoError(t, err)
+	require.Contains(t, string(response.GetJson()), "visible")
+	require.Contains(t, string(response.GetJson()), "Visible")
+	require.NotContains(t, string(response.GetJson()), "hidden")
+	require.NotContains(t, string(response.GetJson()), "Hidden")
+
+	// The name alone, which may be read as that of an HTTPRoute, opens no GRPCRoute.
+	_, there := ask(&answer.RouteAnswer{Mesh: "demo", Route: "grpc", Paths: []answer.RoutePath{{Gateway: "g", Kind: "AuthPolicy"}}}, about("grpc"))
+	requireCode(t, there, rpcerr.NotFound)
+
+	response, err = ask(&answer.DataplaneAnswer{Mesh: "demo", Dataplane: "web-1"},
+		&meridianv1.InspectRequest{Question: &meridianv1.InspectRequest_Dataplane{Dataplane: &meridianv1.DataplaneQuestion{Name: "web-1"}}})
+	require.NoError(t, err)
+	require.Equal(t, "online", response.GetConnection().GetState())
+	require.Empty(t, response.GetConnection().GetLastError())
+	response, err = ask(&answer.DataplanesAnswer{Items: []answer.DataplaneSummary{
+		{Mesh: "demo", Name: "web-1", ProxyState: &answer.ProxyState{State: answer.ProxyOnline, LastError: "policy hidden"}},
+	}}, &meridianv1.InspectRequest{Question: &meridianv1.InspectRequest_Dataplanes{Dataplanes: &meridianv1.DataplanesQuestion{}}})
+	require.NoError(t, err)
+	require.Contains(t, string(response.GetJson()), "online")
+	require.NotContains(t, string(response.GetJson()), "hidden")
+}
+
+// waitStream collects what a wait for zones says.
+type waitStream struct {
+	grpc.ServerStream
+	ctx  context.Context
+	sent []*meridianv1.WaitForZonesResponse
+}
+
+func (w *waitStream) Context() context.Context { return w.ctx }
+
+func (w *waitStream) Send(r *meridianv1.WaitForZonesResponse) error {
+	w.sent = append(w.sent, r)
+	return nil
+}
+
+// §6.1: a wait for zones tells who may read some of them nothing of the others, and
+// does not begin for who may read none.
+func TestGrantedWaits(t *testing.T) {
+	s := newGranted(t)
+	s.must("zones", message("AccessRole", "", "dora", `{"rules": [{"types": ["Zone"], "names": ["east"], "access": ["READ"]}]}`))
+	waits, ends := 0, error(nil)
+	s.cfg.WaitForZones = func(_ context.Context, _ ZoneWait, progress func([]PendingZone) error) ([]string, error) {
+		waits++
+		if err := progress([]PendingZone{{Name: "east", State: "stale", LastError: "west"}, {Name: "west", State: "stale"}}); err != nil {
+			return nil, err
+		}
+		return []string{"zone west is offline"}, ends
+	}
+	wait := func(who context.Context) ([]*meridianv1.WaitForZonesResponse, error) {
+		stream := &waitStream{ctx: who}
+		err := s.WaitForZones(&meridianv1.WaitForZonesRequest{Revision: 1}, stream)
+		return stream.sent, err
+	}
+	_, err := wait(user("eve"))
+	requireCode(t, err, rpcerr.Denied, "READ on Zone")
+	_, err = wait(authn.WithPrincipal(context.Background(), authn.Anonymous()))
+	requireCode(t, err, rpcerr.Denied)
+	require.Zero(t, waits)
+
+	sent, err := wait(user("dora"))
+	require.NoError(t, err)
+	require.Contains(t, fmt.Sprint(sent), "east")
+	require.NotContains(t, fmt.Sprint(sent), "west")
+	require.Len(t, sent[1].GetWarnings(), 1)
+	sent, err = wait(root)
+	require.NoError(t, err)
+	require.Equal(t, []string{"zone west is offline"}, sent[1].GetWarnings())
+	require.Equal(t, "west", sent[0].GetPending()[0].GetLastError())
+
+	ends = errors.New("revision 1 is not applied yet in: west")
+	_, err = wait(user("dora"))
+	require.NotContains(t, requireCode(t, err, rpcerr.Timeout, "east (stale), another (stale)").Message, "west")
+	require.NotErrorIs(t, err, ends)
+	_, err = wait(root)
+	requireCode(t, err, rpcerr.Timeout, "yet in: west")
 }

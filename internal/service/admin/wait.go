@@ -37,10 +37,14 @@ type PendingZone struct {
 func (z PendingZone) String() string { return fmt.Sprintf("%s (%s)", z.Name, z.State) }
 
 // WaitForZones returns once zones have applied a revision, and says meanwhile
-// which have not.
+// which have not. A caller who may read no zone is refused; one who may not read
+// all of them is told nothing that names the others.
 func (s *Service) WaitForZones(req *meridianv1.WaitForZonesRequest, stream grpc.ServerStreamingServer[meridianv1.WaitForZonesResponse]) error {
 	if s.cfg.WaitForZones == nil {
 		return rpcerr.New(rpcerr.Invalid, "NO_ZONES_HERE", "a zone has no zones to wait for: ask the global")
+	}
+	if err := s.cfg.Access.CouldRead(stream.Context(), resource.KindZone, ""); err != nil {
+		return err
 	}
 	revision := resource.Revision(req.GetRevision())
 	if newest := s.cfg.View().Revision(); revision > newest {
@@ -59,8 +63,12 @@ func (s *Service) WaitForZones(req *meridianv1.WaitForZonesRequest, stream grpc.
 		sent = stream.Send(&meridianv1.WaitForZonesResponse{Pending: encodePending(pending)})
 		return sent
 	})
+	all := s.cfg.Access.ReadKey(ctx, resource.Key{Kind: resource.KindZone}) == nil
 	switch {
 	case err == nil:
+		if !all && len(warnings) > 0 {
+			warnings = []string{fmt.Sprintf("not every zone is known to have applied revision %d; details are for callers who may read every zone", revision)}
+		}
 		return stream.Send(&meridianv1.WaitForZonesResponse{Warnings: warnings})
 	case sent != nil:
 		return sent
@@ -70,6 +78,9 @@ func (s *Service) WaitForZones(req *meridianv1.WaitForZonesRequest, stream grpc.
 	names := make([]string, len(pending))
 	for i, z := range pending {
 		names[i] = z.String()
+	}
+	if !all {
+		return rpcerr.New(rpcerr.Timeout, "ZONES_PENDING", "revision %d is not applied in every zone in time: %s", revision, strings.Join(names, ", "))
 	}
 	return rpcerr.New(rpcerr.Timeout, "ZONES_PENDING", "revision %d is not applied in every zone in time: %s (%w)", revision, strings.Join(names, ", "), err)
 }

@@ -53,7 +53,7 @@ func (s *Service) Apply(stream grpc.ClientStreamingServer[meridianv1.ApplyReques
 
 // checkFields refuses a message of a batch with fields that this release does not
 // know. One of them may be a condition on the write, such as that of an earlier
-// release: without it, the write of somebody else would be lost.
+// release: without it, the write of another client would be lost.
 func checkFields(m proto.Message) error {
 	if len(m.ProtoReflect().GetUnknown()) == 0 {
 		return nil
@@ -278,12 +278,13 @@ func (s *Service) deleteOn(ctx context.Context, view store.Reader, d *deciding, 
 			seen[key] = true
 			r, ok := view.Get(key)
 			if !ok {
-				if err := s.cfg.Access.ReadKey(ctx, key); err != nil {
-					return err // as if there were one
+				if s.cfg.Access.ReadKey(ctx, key) == nil {
+					return notFound(readableBy(ctx, s.cfg.Access, view), key)
 				}
-				return notFound(readableBy(ctx, s.cfg.Access, view), key)
+				// It is refused with the others of the batch, as if there were one.
+			} else {
+				removed += r.Size()
 			}
-			removed += r.Size()
 			txn.Ops = append(txn.Ops, store.Op{Key: key})
 		}
 		// A watch shows all that a batch removes in one message. One resource can

@@ -1,0 +1,55 @@
+package global
+
+import (
+	"context"
+	"errors"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"meridian/internal/authz"
+	"meridian/internal/authz/authztest"
+	"meridian/internal/resource"
+	zonesync "meridian/internal/sync"
+)
+
+// §6.1: the list of zones has nothing of what its reader may not read, neither in its
+// data nor in prose, and no other server is asked for who may read no zone.
+func TestZonesForRestrictedReaders(t *testing.T) {
+	p := authztest.New(t, &authz.Defaults{Restricted: true})
+	p.ReadGranted()
+	p.Seed(`
+type: AccessRole
+name: east
+rules: [{types: [Zone], names: [east], access: [READ]}]
+---
+type: AccessRoleBinding
+name: east
+subjects: [{type: User, name: ann}]
+roles: [east]
+`)
+	known := fleetStatus{
+		zones:  []zonesync.ZoneStatus{{Name: "east", LastError: "policy hidden"}, {Name: "west"}},
+		silent: []silentServer{{name: "server-b", err: errors.New("cut off")}},
+	}
+	asked := 0
+	survey := func(context.Context) fleetStatus {
+		asked++
+		return known
+	}
+	none := readableZones(authztest.As("eve"), p.Authorizer, resource.Revision(7), survey)
+	require.Equal(t, uint64(7), none.GetRevision())
+	require.Empty(t, none.GetZones())
+	require.Zero(t, asked)
+
+	some := readableZones(authztest.As("ann"), p.Authorizer, 7, survey)
+	require.Len(t, some.GetZones(), 1)
+	require.Equal(t, "east", some.GetZones()[0].GetName())
+	require.Empty(t, some.GetZones()[0].GetLastError())
+	require.Equal(t, []string{"some servers could not be asked for their zones"}, some.GetNotes())
+
+	all := readableZones(authztest.Admin(), p.Authorizer, 7, survey)
+	require.Len(t, all.GetZones(), 2)
+	require.Equal(t, "policy hidden", all.GetZones()[0].GetLastError(), "what another reader may not see is still there")
+	require.Contains(t, all.GetNotes()[0], "server-b")
+}
