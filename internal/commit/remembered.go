@@ -18,8 +18,8 @@ const clockMargin = 10 * time.Second
 // Memory tells which requests a store remembers.
 type Memory struct {
 	// Remembers reports whether the batch of a request id is known to have been
-	// applied, or surely was not at any time from since on.
-	Remembers func(requestID string, since time.Time) bool
+	// applied, or surely was not within an age, by this server's clock.
+	Remembers func(requestID string, now time.Time, age time.Duration) bool
 	// Now is the clock that writes are stamped with.
 	Now func() time.Time
 }
@@ -34,12 +34,12 @@ func (m Memory) Check(ctx context.Context, log Log, requestID string, age time.D
 	if age == 0 {
 		return nil
 	}
-	since := m.Now().Add(-age - clockMargin)
+	now := m.Now()
 	// A server that is behind has forgotten less.
 	if err := Newest(ctx, log); err != nil {
 		return rpcerr.WithEffect(err, rpcerr.EffectUnknown)
 	}
-	if m.Remembers(requestID, since) {
+	if m.Remembers(requestID, now, age+clockMargin) {
 		return nil
 	}
 	return rpcerr.WithEffect(rpcerr.New(rpcerr.Conflict, ReasonForgotten,

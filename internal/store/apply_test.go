@@ -287,16 +287,19 @@ func TestRequestIDsAreForgottenInOrder(t *testing.T) {
 	for i := range 6 {
 		do(time.Duration(i)*time.Minute, fmt.Sprint(i), retry("a", i))
 	}
-	require.True(t, s.Remembers("new", start), "nothing is forgotten")
+	require.True(t, s.Remembers("new", start, time.Hour), "nothing is forgotten")
 	do(12*time.Minute, "late", retry("a", 7))
 	for round := range 2 {
 		for i, kept := range []bool{false, false, true, true, true, true} {
 			_, ok := s.Applied(fmt.Sprint(i))
 			require.Equal(t, kept, ok, "round %d: %d", round, i)
 		}
-		require.True(t, s.Remembers("5", start), "it is there")
-		require.False(t, s.Remembers("1", start.Add(time.Minute)), "whether it was applied is not known")
-		require.True(t, s.Remembers("1", start.Add(time.Minute+1)), "what is younger is all there")
+		now := start.Add(12 * time.Minute)
+		require.True(t, s.Remembers("5", now, 12*time.Minute), "it is there")
+		require.False(t, s.Remembers("1", now, 11*time.Minute), "whether it was applied is not known")
+		require.True(t, s.Remembers("1", now, 11*time.Minute-1), "what is younger is all there")
+		require.False(t, s.Remembers("1", now.Add(time.Hour), 11*time.Minute), "the leaders' clocks may be behind")
+		require.False(t, s.Remembers("1", now.Add(-time.Hour), 0), "and so may this server's")
 		through()
 	}
 	do(time.Hour, "hour", retry("a", 8))
@@ -311,7 +314,7 @@ func TestRequestIDsAreForgottenInOrder(t *testing.T) {
 	}
 	do(time.Hour, "big", many...)
 	require.True(t, do(time.Hour, "big").Duplicate, "the newest stays, however big")
-	require.False(t, s.Remembers("hour", start.Add(time.Hour)), "and leaves no space for others")
+	require.False(t, s.Remembers("hour", start.Add(time.Hour), 0), "and leaves no space for others")
 }
 
 // TestManyRequestsWithinOneRetry: at several thousand writes in a second, a request

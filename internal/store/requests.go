@@ -88,10 +88,18 @@ func (s *Store) Applied(requestID string) (Result, bool) {
 }
 
 // Remembers reports whether a request id is known to have been applied, or surely
-// was not at any time from since on: all that were are remembered.
-func (s *Store) Remembers(requestID string, since time.Time) bool {
+// was not within an age: all that were are remembered. now is the caller's clock. The
+// times of requests are those of the leaders' clocks, so where theirs is behind the
+// age counts back from the newest request.
+func (s *Store) Remembers(requestID string, now time.Time, age time.Duration) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	_, ok := s.requests.find(requestID)
-	return ok || s.requests.forgotten.Before(since)
+	w := &s.requests
+	if _, ok := w.find(requestID); ok || w.forgotten.IsZero() {
+		return true
+	}
+	if w.now.Before(now) {
+		now = w.now
+	}
+	return w.forgotten.Before(now.Add(-age))
 }

@@ -53,8 +53,8 @@ type Config struct {
 	// id, as long as that is remembered.
 	Applied func(requestID string) (store.Result, bool)
 	// Remembers reports whether the batch of a request id is known to have been
-	// applied, or surely was not at any time from since on.
-	Remembers func(requestID string, since time.Time) bool
+	// applied, or surely was not within an age, by this server's clock.
+	Remembers func(requestID string, now time.Time, age time.Duration) bool
 	// Preview says what a transaction would do, and what there would then be to
 	// read, changing nothing.
 	Preview func(txn store.Txn) (store.Result, store.Reader)

@@ -53,8 +53,8 @@ type Config struct {
 	Uses []token.Use
 	Now  func() time.Time
 	// Remembers reports whether the batch of a request id is known to have been
-	// applied, or surely was not at any time from since on.
-	Remembers func(requestID string, since time.Time) bool
+	// applied, or surely was not within an age, by this server's clock.
+	Remembers func(requestID string, now time.Time, age time.Duration) bool
 	// Turns bound the work of requests.
 	Turns *turns.Turns
 }
