@@ -1,12 +1,14 @@
 package consensus_test
 
 import (
+	"context"
 	"fmt"
 	"math"
 	"sync"
 	"testing"
 	"time"
 
+	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
 	"meridian/internal/consensus"
@@ -211,4 +213,33 @@ func (s *server) allOps(t *testing.T) (ops []store.Op) {
 	}
 	require.NotEmpty(t, ops)
 	return ops
+}
+
+// TestWhatChangesWhileItIsComparedIsWritten: a batch has an effect on the newest state
+// and had none on that of the server that took it.
+func TestWhatChangesWhileItIsComparedIsWritten(t *testing.T) {
+	bubble(t, func(t *testing.T, c *cluster) {
+		c.three()
+		leader := c.leader(c.others(nil)...)
+		takes := c.others(leader)[0]
+		leader.write(t, "k", "1")
+		c.eventually("it is everywhere", func() bool { return value(takes.store, "k") == "1" })
+		for i, id := range []string{"", "r"} {
+			c.network.CutBoth(leader.name, takes.name)
+			answered := make(chan store.Result, 1)
+			go func() {
+				result, err := takes.node.Propose(context.Background(), store.Txn{RequestID: id, Ops: []store.Op{put("k", "1")}})
+				assert.NoError(t, err)
+				answered <- result
+			}()
+			c.pass(10 * time.Millisecond)
+			leader.write(t, "k", "2")
+			require.Empty(t, answered)
+			require.Equal(t, "1", value(takes.store, "k"))
+			c.network.HealAll()
+			result := <-answered
+			require.Equal(t, []store.OpResult{{Key: key("k"), Outcome: store.Updated, Version: uint64(2*i + 3)}}, result.Results)
+			require.Equal(t, "1", takes.read(t, "k"))
+		}
+	})
 }

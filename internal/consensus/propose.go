@@ -52,7 +52,8 @@ type proposer struct {
 //
 // A batch that would change nothing is compared with a state that is surely the
 // newest, and not written, so that batches without effect do not fill the disk. Of
-// one with a request id the id is written: an earlier attempt may be on its way.
+// one with a request id the id is written: an earlier attempt may be on its way. The
+// answer is of the state that it was compared with.
 //
 // Errors: whatever refused the batch (Result.Err, a *store.ConflictError for
 // one; nothing was written), ErrNotLeader, ErrUnavailable, ErrClosed (nothing
@@ -70,12 +71,16 @@ func (n *proposer) Propose(ctx context.Context, txn store.Txn) (store.Result, er
 		txn.Time = n.cfg.Clock()
 	}
 	proposed := txn
-	if n.changesNothing(ctx, txn) {
-		result, _ := n.st.Preview(txn)
-		if result.Err != nil || txn.RequestID == "" {
-			return result, result.Err
-		}
+	compared, noEffect := n.withoutEffect(ctx, txn)
+	switch {
+	case noEffect && txn.RequestID == "":
+		return compared, compared.Err
+	case noEffect && compared.Err == nil:
 		proposed = store.Txn{RequestID: txn.RequestID, Time: txn.Time, Note: txn.Note}
+	case noEffect: // the first attempt may be why it is refused
+		if applied, found := n.st.Applied(txn.RequestID); found {
+			return applied, nil
+		}
 	}
 	command, err := store.EncodeCommand(proposed)
 	if err != nil {
@@ -84,10 +89,18 @@ func (n *proposer) Propose(ctx context.Context, txn store.Txn) (store.Result, er
 	p := proposal{command: command, note: txn.Note, repeatable: txn.RequestID != "", patience: time.NewTimer(n.cfg.ApplyTimeout), begun: time.Now()}
 	defer p.patience.Stop()
 	result, err := n.write(ctx, &p)
-	if err == nil && len(result.Results) < len(txn.Ops) {
-		result.Results = n.st.View().Without(txn.Ops) // it had no effect, now or under the same id before
+	if err != nil || len(result.Results) >= len(txn.Ops) {
+		return result, err
 	}
-	return result, err
+	switch { // it had no effect, now or under the same id before
+	case len(compared.Results) == 0:
+		result.Results = n.st.View().Without(txn.Ops)
+	case result.Duplicate:
+		result.Results = compared.Results
+	default:
+		result = compared
+	}
+	return result, nil
 }
 
 // write makes attempts until one succeeds or none is left.
@@ -105,16 +118,23 @@ func (n *proposer) write(ctx context.Context, p *proposal) (store.Result, error)
 	}
 }
 
-// changesNothing reports whether a batch would change nothing in a state that holds
-// everything that was acknowledged before the call.
-func (n *proposer) changesNothing(ctx context.Context, txn store.Txn) bool {
+// withoutEffect returns what becomes of a batch that would be refused, or would
+// change nothing, in a state that holds everything that was acknowledged before the
+// call; false, should it change something.
+func (n *proposer) withoutEffect(ctx context.Context, txn store.Txn) (store.Result, bool) {
 	if len(txn.Ops) == 0 || n.st.View().Changes(txn) {
-		return false
+		return store.Result{}, false
 	}
 	ctx, cancel := context.WithTimeout(ctx, n.cfg.ApplyTimeout)
 	defer cancel()
-	_, err := n.reader.Read(ctx)
-	return err == nil && !n.st.View().Changes(txn) // what keeps it from being read keeps it from being written
+	if _, err := n.reader.Read(ctx); err != nil {
+		return store.Result{}, false // what keeps it from being read keeps it from being written
+	}
+	result, after := n.st.Preview(txn)
+	if result.Err != nil || result.Unchanged() && !after.Changes(txn) {
+		return result, true
+	}
+	return store.Result{}, false
 }
 
 // proposal is a batch on its way into the log.

@@ -23,21 +23,34 @@ func (v *View) Changes(txn Txn) bool {
 	return false
 }
 
-// Without returns the results of operations that had no effect, with the versions
-// of this state.
+// Without returns the results of operations that had no effect in an earlier state:
+// a deletion found nothing, and what was written was there. A version is that of
+// this state, 0 where it holds something else by now: which one it was then is not
+// known.
 func (v *View) Without(ops []Op) []OpResult {
 	results := make([]OpResult, len(ops))
 	for i, op := range ops {
 		key, _ := op.target()
 		results[i] = OpResult{Key: key, Outcome: Missing}
-		if op.Resource != nil {
-			results[i].Outcome = Unchanged
+		if op.Resource == nil {
+			continue
 		}
-		if it, ok := lookup(v.tree, key); ok {
-			results[i].Outcome, results[i].Version = Unchanged, it.res.Meta().Version
+		results[i].Outcome = Unchanged
+		if it, ok := lookup(v.tree, key); ok && changesNothing(it.res, op) {
+			results[i].Version = it.res.Meta().Version
 		}
 	}
 	return results
+}
+
+// Unchanged reports whether no operation of a batch had an effect.
+func (r Result) Unchanged() bool {
+	for _, op := range r.Results {
+		if op.Outcome != Unchanged && op.Outcome != Missing {
+			return false
+		}
+	}
+	return r.Err == nil
 }
 
 // Preview says what Apply would make of a batch now, and what the state would

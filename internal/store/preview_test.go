@@ -42,3 +42,20 @@ func external() *store.Store {
 	options.ExternalMeshes = true
 	return store.New(options)
 }
+
+// Of operations that had no effect before, the version is told of what is still there.
+func TestWhatHadNoEffectBefore(t *testing.T) {
+	s := external()
+	a, b := retry("a", 1), retry("b", 1)
+	s.Apply(1, puts(a, b))
+	s.Apply(2, puts(retry("b", 2), retry("c", 1)))
+	results := s.View().Without([]store.Op{store.Put(a), store.Put(b), store.Delete(retry("c", 1).Key()), store.Put(retry("d", 1))})
+	require.Equal(t, []store.OpResult{
+		{Key: a.Key(), Outcome: store.Unchanged, Version: 1},
+		{Key: b.Key(), Outcome: store.Unchanged},
+		{Key: retry("c", 1).Key(), Outcome: store.Missing},
+		{Key: retry("d", 1).Key(), Outcome: store.Unchanged},
+	}, results)
+	require.True(t, store.Result{Results: results}.Unchanged())
+	require.False(t, store.Result{Results: []store.OpResult{{Outcome: store.Unchanged}, {Outcome: store.Deleted}}}.Unchanged())
+}
