@@ -14,6 +14,7 @@ import (
 	"meridian/internal/consensus"
 	"meridian/internal/resource"
 	"meridian/internal/store"
+	"meridian/test/simnet"
 )
 
 // others returns the servers that run, without one.
@@ -469,5 +470,27 @@ func TestTheLeadersClockCounts(t *testing.T) {
 		r, ok := b.store.View().Get(key("k"))
 		require.True(t, ok)
 		require.WithinDuration(t, time.Now(), r.Meta().CreationTime, time.Minute)
+	})
+}
+
+// TestAFailedTransferWithSlowDisks: one that fails while elections are given more time
+// refuses writes for that long, and does not end the leader.
+func TestAFailedTransferWithSlowDisks(t *testing.T) {
+	bubble(t, func(t *testing.T, c *cluster) {
+		c.three()
+		leader := c.leader(c.others(nil)...)
+		successor := c.others(leader)[0]
+		consensus.SlowWrites(leader.node, 1500*time.Millisecond)
+		successor.disk.Hang(simnet.Writes) // it takes the message, and cannot begin a term
+		began := time.Now()
+		_, err := leader.node.TransferLeadership(t.Context(), successor.name)
+		require.ErrorIs(t, err, consensus.ErrUnavailable)
+		c.eventually("writes are accepted again", func() bool {
+			_, err := leader.node.Propose(t.Context(), store.Txn{Ops: []store.Op{put("k", "1")}})
+			return err == nil
+		})
+		require.Greater(t, time.Since(began), 10*time.Second)
+		require.NoError(t, leader.died())
+		successor.disk.Resume()
 	})
 }

@@ -76,6 +76,7 @@ func (n *transfers) handOver(ctx context.Context, to string) (string, error) {
 	default: // a majority is slow, which is no reason to stay; some outcomes may be unknown
 	}
 
+	n.transferring.begun(n.raft.CurrentTerm(), n.stuckTransfer())
 	moved := n.moved.Wait()
 	var future raft.Future
 	if to == "" {
@@ -166,6 +167,30 @@ type transferWatch struct {
 	// term and since are when the first of them was refused.
 	term  uint64
 	since time.Time
+	// longest is how long a transfer that began in the term of transfers may take.
+	transfers uint64
+	longest   time.Duration
+}
+
+// begun notes that a transfer of a term begins, which may take so long. What raft
+// is told of elections later does not change it.
+func (w *transferWatch) begun(term uint64, limit time.Duration) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if w.transfers != term {
+		w.transfers, w.longest = term, 0
+	}
+	w.longest = max(w.longest, limit)
+}
+
+// allowed is how long writes of a term may be refused, where the limit is now.
+func (w *transferWatch) allowed(term uint64, limit time.Duration) time.Duration {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if w.transfers == term {
+		return max(w.longest, limit)
+	}
+	return limit
 }
 
 // accepted notes that the log takes writes.
@@ -188,14 +213,17 @@ func (w *transferWatch) refused(term uint64, at time.Time) time.Time {
 
 // stuckTransfer is how long a leader may refuse writes because of a transfer.
 // Raft gives up a transfer after an election timeout and then waits for the
-// message to the successor, which takes at most rpcTimeout.
-func (n *core) stuckTransfer() time.Duration { return 2*n.cfg.Timing.Heartbeat + raftnet.RPCTimeout }
+// message to the successor, which takes at most RPCTimeout. The election timeout is
+// longer while the disk is slow (keeper.tune).
+func (n *core) stuckTransfer() time.Duration {
+	return 2*max(n.cfg.Timing.Heartbeat, n.raft.ReloadableConfig().ElectionTimeout) + raftnet.RPCTimeout
+}
 
 // refusedByTransfer ends a leader that has refused writes for too long.
 func (n *core) refusedByTransfer() {
-	now := time.Now()
-	since := n.transferring.refused(n.raft.CurrentTerm(), now)
-	if now.Sub(since) < n.stuckTransfer() {
+	now, term := time.Now(), n.raft.CurrentTerm()
+	since := n.transferring.refused(term, now)
+	if now.Sub(since) < n.transferring.allowed(term, n.stuckTransfer()) {
 		return
 	}
 	n.fatal(fmt.Errorf("a transfer of leadership that began %s ago never ended, and every write is refused; start this server again", now.Sub(since).Round(time.Millisecond)))

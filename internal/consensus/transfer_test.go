@@ -36,3 +36,28 @@ func TestAStuckTransferIsFatal(t *testing.T) {
 		require.ErrorContains(t, <-died, "transfer")
 	})
 }
+
+// TestATransferTakesAsLongAsElections: raft gives up a transfer after an election
+// timeout, which is longer while the disk is slow, now or when the transfer began.
+func TestATransferTakesAsLongAsElections(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		died := make(chan error, 1)
+		cfg := testConfig(t.TempDir())
+		cfg.Events.Fatal = func(err error) { died <- err }
+		n, _ := open(t, cfg)
+		usual := n.stuckTransfer()
+		SlowWrites(n, time.Hour)
+		slow := n.stuckTransfer()
+		require.Greater(t, slow, 2*maxElection)
+		n.refusedByTransfer()
+		<-time.After(slow - time.Second)
+		require.Less(t, n.stuckTransfer(), slow, "slow disks are soon forgotten")
+		SlowWrites(n, time.Hour)
+		n.refusedByTransfer()
+		require.Empty(t, died)
+		<-time.After(time.Minute)
+		require.Equal(t, usual, n.stuckTransfer())
+		n.refusedByTransfer()
+		require.ErrorContains(t, <-died, "transfer")
+	})
+}
