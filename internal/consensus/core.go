@@ -49,7 +49,8 @@ type lifecycle struct {
 	// when it can wait no longer for the answers of peers.
 	stopping, aborting context.Context
 	roster             roster
-	// formatInUse is the newest format of the entries that this server has applied.
+	// formatInUse is the newest format of the entries that this server has applied
+	// or had in its log when it started.
 	formatInUse atomic.Uint32
 	// leaving says that the process was told to stop (Leave).
 	leaving     atomic.Bool

@@ -10,6 +10,7 @@ import (
 
 	"meridian/internal/raftlog"
 	"meridian/internal/rpcerr"
+	"meridian/internal/store"
 )
 
 // formatsKnown is for how long what a member has said of the formats that it
@@ -105,6 +106,14 @@ func (f *formats) forgetOthers(servers []raft.Server) {
 		if !slices.ContainsFunc(servers, func(s raft.Server) bool { return s.ID == id }) {
 			delete(f.known, id)
 		}
+	}
+}
+
+// noteFormat notes an entry of the log as it is read at the start. One that a
+// snapshot covers is not applied again, but may still be sent to a new member.
+func (n *core) noteFormat(entry *raft.Log) {
+	if entry.Type == raft.LogCommand {
+		n.formatInUse.Store(max(n.formatInUse.Load(), store.FormatOf(entry.Data)))
 	}
 }
 

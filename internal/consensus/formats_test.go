@@ -92,3 +92,26 @@ func TestAMemberThatIsNotKnownBlocksNewEntries(t *testing.T) {
 		require.NoError(t, keepTimes(leader, t, "another"), "it said what it knows before it went away")
 	})
 }
+
+// TestFormatsOfTheLogOutliveARestart: an entry that a snapshot covers is still in the
+// log, and may be sent to a new member.
+func TestFormatsOfTheLogOutliveARestart(t *testing.T) {
+	bubble(t, func(t *testing.T, c *cluster) {
+		a := c.start("a", nil)
+		c.ready(a)
+		require.NoError(t, keepTimes(a, t, "new"))
+		require.NoError(t, a.node.Snapshot())
+		first, _ := a.disk.Entries()
+		require.EqualValues(t, 1, first)
+		c.stop(a)
+		c.open(a, nil)
+		c.ready(a)
+		b := c.start("b", func(cfg *consensus.Config) {
+			joining("a")(cfg)
+			cfg.LogFormat = 1
+		})
+		c.eventually("it is refused", func() bool { return b.died() != nil })
+		require.ErrorContains(t, b.died(), "cannot read what the servers of this cluster write")
+		require.NoError(t, a.died())
+	})
+}

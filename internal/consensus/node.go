@@ -87,7 +87,7 @@ func Open(ctx context.Context, cfg Config, st *store.Store) (_ *Node, err error)
 		return nil, err
 	}
 	n.id = n.dir.ID().ServerID()
-	if n.log, err = raftlog.OpenLog(n.dir); err != nil {
+	if n.log, err = raftlog.OpenLog(n.dir, n.noteFormat); err != nil {
 		return nil, err
 	}
 	if err = finishRecovery(n.dir, n.log); err != nil {
@@ -464,7 +464,7 @@ func (n *Node) shutDown() error {
 		err = errors.Join(err, n.network.Close())
 	}
 	err = errors.Join(n.raftEnd.Error(), err)
+	n.endpoint.Stop() // a message of a peer may begin an answer (screen)
 	n.answers.Wait()
-	n.endpoint.Stop()
 	return errors.Join(err, n.log.Close())
 }

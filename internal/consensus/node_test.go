@@ -252,7 +252,7 @@ func TestSnapshotWithoutItsLog(t *testing.T) {
 	fill(t, n, last+1, 20)
 	require.NoError(t, n.Snapshot())
 	require.NoError(t, n.Close())
-	log, err := raftlog.OpenLog(n.dir)
+	log, err := raftlog.OpenLog(n.dir, nil)
 	require.NoError(t, err)
 	_, end, err := log.Bounds()
 	require.NoError(t, err)
@@ -322,7 +322,7 @@ func TestHalfBegun(t *testing.T) {
 
 func requireLog(t *testing.T, n *Node) {
 	var err error
-	n.log, err = raftlog.OpenLog(n.dir)
+	n.log, err = raftlog.OpenLog(n.dir, nil)
 	require.NoError(t, err)
 }
 

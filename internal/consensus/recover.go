@@ -80,7 +80,7 @@ func OpenRecovery(storage raftlog.Storage, keys *atrest.Keys) (_ *Recovery, err 
 	if err := recoverable(r.dir.Name(), r.dir.ID()); err != nil {
 		return nil, err
 	}
-	if r.log, err = raftlog.OpenLog(r.dir); err != nil {
+	if r.log, err = raftlog.OpenLog(r.dir, nil); err != nil {
 		return nil, err
 	}
 	if err := finishRecovery(r.dir, r.log); err != nil {

@@ -2,7 +2,10 @@ package consensus
 
 import (
 	"strings"
+	"sync"
 	"testing"
+	"testing/synctest"
+	"time"
 
 	"github.com/hashicorp/raft"
 	"github.com/stretchr/testify/require"
@@ -32,4 +35,29 @@ func TestSnapshotOfAppliedEntries(t *testing.T) {
 		require.Equal(t, c.term, response.Term)
 		require.Zero(t, content.Len(), "it is read to its end, as its sender expects")
 	}
+}
+
+// TestNoAnswerBeginsAfterTheLast: while Close waits for the answers to peers, their
+// messages are not taken any more.
+func TestNoAnswerBeginsAfterTheLast(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n, _ := open(t, testConfig(t.TempDir()))
+		_, peer := raft.NewInmemTransport("")
+		peer.Connect(n.transport.LocalAddr(), n.transport)
+		last := make(chan struct{})
+		end := sync.OnceFunc(func() { close(last) })
+		t.Cleanup(end)
+		n.answers.Go(func() { <-last })
+		closed := make(chan error, 1)
+		go func() { closed <- n.Close() }()
+		<-time.After(time.Second)
+		require.Equal(t, raft.Shutdown, n.raft.State())
+
+		content := strings.NewReader("content")
+		request := &raft.InstallSnapshotRequest{Term: n.raft.CurrentTerm(), LastLogIndex: n.raft.AppliedIndex()}
+		require.Error(t, peer.InstallSnapshot(n.id, n.transport.LocalAddr(), request, &raft.InstallSnapshotResponse{}, content))
+		require.Equal(t, content.Size(), int64(content.Len()), "it was not read")
+		end()
+		require.NoError(t, <-closed)
+	})
 }

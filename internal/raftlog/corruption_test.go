@@ -74,7 +74,7 @@ func TestRootPages(t *testing.T) {
 			damaged := bytes.Clone(pristine)
 			damaged[page+at] ^= 1 << (at % 8)
 			require.NoError(t, os.WriteFile(log.path, damaged, 0o600))
-			log, err := OpenLog(begunDir(dir))
+			log, err := OpenLog(begunDir(dir), nil)
 			if err != nil {
 				require.ErrorIs(t, err, ErrCorrupt)
 				refused++

@@ -95,11 +95,11 @@ var (
 )
 
 // OpenLog opens the log, or makes an empty one. An existing one is first
-// read from end to end.
-func OpenLog(dir *DataDir) (*Log, error) {
+// read from end to end; seen, unless nil, is given each entry, which it may not keep.
+func OpenLog(dir *DataDir, seen func(*raft.Log)) (*Log, error) {
 	var sizes entrySizes
 	verify := func(file LogFile) (err error) {
-		sizes, err = verifyLog(file)
+		sizes, err = verifyLog(file, seen)
 		return err
 	}
 	file, err := dir.OpenLog(verify)
@@ -132,7 +132,7 @@ func newLog(file LogFile) *Log {
 
 // verifyLog reads every entry and every stable value. It returns the sizes of the
 // entries.
-func verifyLog(file LogFile) (sizes entrySizes, err error) {
+func verifyLog(file LogFile, seen func(*raft.Log)) (sizes entrySizes, err error) {
 	s := newLog(file)
 	for _, key := range [][]byte{keyCurrentTerm, keyLastVoteTerm, keyLastVoteCandidate} {
 		if _, err := s.Get(key); err != nil && !isNotFound(err) {
@@ -148,6 +148,9 @@ func verifyLog(file LogFile) (sizes entrySizes, err error) {
 			return sizes, err
 		}
 		sizes.set([]*raft.Log{&log})
+		if seen != nil {
+			seen(&log)
+		}
 	}
 	return sizes, nil
 }
@@ -265,7 +268,7 @@ func (s *Log) StoreLogs(logs []*raft.Log) error {
 	for _, log := range logs {
 		bytes += uint64(entryBytes(log)) //nolint:gosec // a size
 	}
-	err = s.write(wait || s.host != nil && s.host.OnlyVoter(), bytes, func() error { return s.file.StoreLogs(out) })
+	err = s.write(wait || s.host != nil && s.host.OnlyVoter(), s.stall.beginTimed, bytes, func() error { return s.file.StoreLogs(out) })
 	if errors.Is(err, ErrDiskFull) && s.host != nil && s.host.Leads() && changesMembers(logs) {
 		// Raft has taken the new members into account and does not go back, though
 		// they are in no log.
@@ -332,14 +335,15 @@ func changesMembers(logs []*raft.Log) bool {
 // spaceRetry is how often a write that waits for space is tried.
 const spaceRetry = time.Second
 
-// write does one write of so many bytes, which has an effect or none. Without space it waits until
-// there is some, or fails with ErrDiskFull; any other failure is the end.
-func (s *Log) write(wait bool, bytes uint64, do func() error) error {
+// write does one write of so many bytes, which has an effect or none; begin watches
+// it. Without space it waits until there is some, or fails with ErrDiskFull; any other
+// failure is the end.
+func (s *Log) write(wait bool, begin func(bytes uint64) (end func()), bytes uint64, do func() error) error {
 	for {
 		if err := s.Failure(); err != nil {
 			return s.failed(err)
 		}
-		end := s.stall.begin(bytes)
+		end := begin(bytes)
 		err := s.guard(do)
 		end()
 		if err == nil {
@@ -411,7 +415,7 @@ func (s *Log) cutEnd(lo, last uint64) error {
 		}
 		s.sizes.keep(s.first, s.last)
 		s.mu.Unlock()
-		if err := s.write(s.host != nil, 0, func() error { return s.file.DeleteRange(from, hi) }); err != nil {
+		if err := s.write(s.host != nil, s.stall.begin, 0, func() error { return s.file.DeleteRange(from, hi) }); err != nil {
 			return err
 		}
 		hi = from - 1
@@ -429,7 +433,7 @@ func (s *Log) cutBeginning(lo, hi uint64) error {
 		s.recent.cut(s.first)
 		s.sizes.keep(s.first, s.last)
 		s.mu.Unlock()
-		if err := s.write(false, 0, func() error { return s.file.DeleteRange(lo, to) }); err != nil {
+		if err := s.write(false, s.stall.begin, 0, func() error { return s.file.DeleteRange(lo, to) }); err != nil {
 			return err
 		}
 	}

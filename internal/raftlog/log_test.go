@@ -17,7 +17,7 @@ import (
 
 func openTestLog(t testing.TB, path string) *Log {
 	t.Helper()
-	log, err := OpenLog(begunDir(path))
+	log, err := OpenLog(begunDir(path), nil)
 	require.NoError(t, err)
 	t.Cleanup(func() { _ = log.Close() })
 	return log
@@ -129,7 +129,7 @@ func TestFlippedBits(t *testing.T) {
 		damaged := bytes.Clone(pristine)
 		damaged[at] ^= bit
 		require.NoError(t, os.WriteFile(path, damaged, 0o600))
-		log, err := OpenLog(begunDir(dir))
+		log, err := OpenLog(begunDir(dir), nil)
 		if err != nil {
 			require.ErrorIs(t, err, ErrCorrupt, "byte %d bit %08b", at, bit)
 			require.ErrorContains(t, err, path)
@@ -167,7 +167,7 @@ func TestTruncatedLog(t *testing.T) {
 		damaged := t.TempDir()
 		require.NoError(t, os.MkdirAll(filepath.Join(damaged, raftDir), 0o700))
 		require.NoError(t, os.WriteFile(filepath.Join(damaged, raftDir, logFile), data[:size], 0o600))
-		got, err := OpenLog(begunDir(damaged))
+		got, err := OpenLog(begunDir(damaged), nil)
 		if err != nil {
 			require.ErrorIs(t, err, ErrCorrupt, "size %d", size)
 			continue
@@ -258,5 +258,39 @@ func TestPausesAreNoStalls(t *testing.T) {
 		<-time.After(2 * time.Second)
 		require.Len(t, reports, 1, "the disk hangs all the same")
 		end()
+	})
+}
+
+// slowDeletes is a file that takes its time to remove entries.
+type slowDeletes struct{ LogFile }
+
+func (f slowDeletes) DeleteRange(lo, hi uint64) error {
+	<-time.After(time.Second)
+	return f.LogFile.DeleteRange(lo, hi)
+}
+
+// TestWhatTellsThatADiskIsSlow: small writes that wait for nothing else; not those that
+// wait behind a large one, nor the removal of entries.
+func TestWhatTellsThatADiskIsSlow(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := &stallWatch{limit: 5 * time.Second}
+		endLarge := w.beginTimed(smallWrite + 1)
+		endSmall := w.beginTimed(10)
+		<-time.After(time.Second)
+		endLarge()
+		endSmall()
+		require.Zero(t, w.takeSlowest())
+		end := w.beginTimed(10)
+		<-time.After(300 * time.Millisecond)
+		end()
+		require.Equal(t, 300*time.Millisecond, w.takeSlowest())
+
+		log := openTestLog(t, t.TempDir())
+		log.file = slowDeletes{log.file}
+		require.NoError(t, log.StoreLogs(entries(1, 20)))
+		_ = log.Slowest()
+		require.NoError(t, log.DeleteRange(1, 5))
+		require.NoError(t, log.DeleteRange(15, 20))
+		require.Zero(t, log.Slowest())
 	})
 }

@@ -12,7 +12,7 @@ import (
 // installed does not count, or raft would go back to it.
 func TestAnOlderSnapshotIsRefused(t *testing.T) {
 	dir := begunDir(t.TempDir())
-	log, err := OpenLog(dir)
+	log, err := OpenLog(dir, nil)
 	require.NoError(t, err)
 	defer func() { _ = log.Close() }()
 	snapshots, err := OpenSnapshots(dir, log, 3, hclog.NewNullLogger())

@@ -35,7 +35,7 @@ type stallWatch struct {
 	last   time.Time
 	timer  *time.Timer
 	told   bool
-	// slowest is the longest that a small write has taken since it was asked for.
+	// slowest is the longest that a small write has taken that waited for no other.
 	slowest time.Duration
 }
 
@@ -51,21 +51,42 @@ const (
 func (w *stallWatch) begin(bytes uint64) (end func()) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
+	w.beginLocked(bytes)
+	return func() {
+		w.mu.Lock()
+		defer w.mu.Unlock()
+		w.endLocked(bytes)
+	}
+}
+
+// beginTimed is begin for a write as an election does it, of entries or of a value:
+// how long it takes counts when it is small and nothing else was pending, for which
+// it might wait.
+func (w *stallWatch) beginTimed(bytes uint64) (end func()) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	counts := bytes <= smallWrite && w.pending == 0
+	w.beginLocked(bytes)
+	began := time.Now()
+	return func() {
+		w.mu.Lock()
+		defer w.mu.Unlock()
+		if took := time.Since(began); counts && took <= slowWrite {
+			w.slowest = max(w.slowest, took)
+		}
+		w.endLocked(bytes)
+	}
+}
+
+func (w *stallWatch) beginLocked(bytes uint64) {
 	w.pending++
 	w.bytes += bytes
 	if w.pending == 1 {
 		w.restartLocked()
 	}
-	began := time.Now()
-	return func() { w.end(bytes, began) }
 }
 
-func (w *stallWatch) end(bytes uint64, began time.Time) {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	if took := time.Since(began); bytes <= smallWrite && took <= slowWrite {
-		w.slowest = max(w.slowest, took)
-	}
+func (w *stallWatch) endLocked(bytes uint64) {
 	w.pending--
 	w.bytes -= bytes
 	w.restartLocked()
