@@ -3,7 +3,10 @@ package server
 import (
 	"context"
 	"errors"
+	"math"
 	"net"
+	"runtime"
+	"sync"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -25,6 +28,10 @@ const ReasonLimit = "LIMIT_REACHED"
 
 // metaLimit is the key of the name of a limit in the metadata of an error.
 const metaLimit = "limit"
+
+// limitHandshakes names the turns of handshakes. As many wait as there are
+// connections: none is refused.
+const limitHandshakes = "handshakes"
 
 // limitBytes is the limit on the bytes of requests that are not answered, as in
 // metrics.
@@ -170,7 +177,7 @@ func (l limitedListener) Accept() (net.Conn, error) {
 			continue
 		}
 		setUserTimeout(conn, keepaliveTimeout) // gRPC does not see the TCP connection
-		return &limitedConn{conn, limited}, nil
+		return newLimitedConn(conn, limited), nil
 	}
 }
 
@@ -178,10 +185,56 @@ func (l limitedListener) Accept() (net.Conn, error) {
 type limitedConn struct {
 	net.Conn
 	limits *limits.Connection
+	// handshake is the one that is running; nil before and after it.
+	handshake *handshake
+	closed    chan struct{}
+	closing   sync.Once
+}
+
+func newLimitedConn(conn net.Conn, limited *limits.Connection) *limitedConn {
+	return &limitedConn{Conn: conn, limits: limited, closed: make(chan struct{})}
+}
+
+// Read implements net.Conn. A connection that is known is read in one small frame,
+// since thousands of them wait in it.
+func (c *limitedConn) Read(p []byte) (int, error) {
+	if c.limits.IsKnown() {
+		return c.Conn.Read(p)
+	}
+	return c.readUnauthenticated(p)
+}
+
+// readUnauthenticated reads from a connection without an authenticated caller, and
+// lets others run after each piece: a client that always has something to read would
+// have a processor for as long as the scheduler lets it, ten milliseconds at a time.
+func (c *limitedConn) readUnauthenticated(p []byte) (int, error) {
+	if c.handshake != nil {
+		return c.handshake.read(c.Conn, p)
+	}
+	if pause := c.limits.Pause(); pause > 0 {
+		timer := time.NewTimer(pause)
+		defer timer.Stop()
+		select {
+		case <-timer.C:
+		case <-c.closed:
+		}
+	}
+	n, err := c.Conn.Read(p)
+	runtime.Gosched()
+	return n, err
+}
+
+// Write implements net.Conn.
+func (c *limitedConn) Write(p []byte) (int, error) {
+	if c.handshake != nil {
+		c.handshake.leave()
+	}
+	return c.Conn.Write(p)
 }
 
 // Close implements net.Conn.
 func (c *limitedConn) Close() error {
+	c.closing.Do(func() { close(c.closed) })
 	c.limits.End()
 	return c.Conn.Close()
 }
@@ -189,20 +242,64 @@ func (c *limitedConn) Close() error {
 // limitedCredentials hand on which connection a call came by.
 type limitedCredentials struct {
 	credentials.TransportCredentials
+	// turns are those of handshakes.
+	turns *limits.Turns
 }
 
 // ServerHandshake implements credentials.TransportCredentials.
 func (c limitedCredentials) ServerHandshake(raw net.Conn) (net.Conn, credentials.AuthInfo, error) {
-	conn, info, err := c.TransportCredentials.ServerHandshake(raw)
-	if limited, ok := raw.(*limitedConn); ok && err == nil {
-		info = connectionInfo{info, limited.limits}
+	limited, ok := raw.(*limitedConn)
+	if !ok {
+		return c.TransportCredentials.ServerHandshake(raw)
 	}
-	return conn, info, err
+	ctx, cancel := context.WithTimeout(context.Background(), handshakeTimeout)
+	defer cancel()
+	limited.handshake = &handshake{ctx: ctx, turns: c.turns, owner: limits.Origin(raw.RemoteAddr()).String()}
+	conn, info, err := c.TransportCredentials.ServerHandshake(raw)
+	limited.handshake.leave()
+	limited.handshake = nil
+	if err != nil {
+		return nil, nil, err
+	}
+	return conn, connectionInfo{info, limited.limits}, nil
 }
 
 // Clone implements credentials.TransportCredentials.
 func (c limitedCredentials) Clone() credentials.TransportCredentials {
-	return limitedCredentials{c.TransportCredentials.Clone()}
+	return limitedCredentials{c.TransportCredentials.Clone(), c.turns}
+}
+
+// newHandshakes returns the turns of handshakes. They leave a processor to other work,
+// if there is more than one.
+func newHandshakes() *limits.Turns {
+	running := max(1, runtime.GOMAXPROCS(0)-1)
+	return limits.NewTurns(limitHandshakes, limits.TurnsConfig{Running: running, RunningEach: running, Waiting: math.MaxInt, WaitingEach: math.MaxInt})
+}
+
+// handshake has a turn while the server computes for it, and none while it waits for
+// the client: a slow client delays no other. It is used by one goroutine.
+type handshake struct {
+	ctx   context.Context
+	turns *limits.Turns
+	owner string
+	done  func() // ends the turn; nil without one
+}
+
+func (h *handshake) read(conn net.Conn, p []byte) (int, error) {
+	h.leave()
+	n, err := conn.Read(p)
+	if err == nil {
+		h.done, err = h.turns.Wait(h.ctx, h.owner)
+	}
+	return n, err
+}
+
+// leave ends the turn, if there is one.
+func (h *handshake) leave() {
+	if h.done != nil {
+		h.done()
+		h.done = nil
+	}
 }
 
 // connectionInfo is what is known of a connection after its handshake.

@@ -3,19 +3,25 @@ package server
 import (
 	"context"
 	"crypto/tls"
+	"crypto/x509"
+	"errors"
 	"net"
+	"net/netip"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus/testutil"
 	"github.com/stretchr/testify/require"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/credentials"
 	"google.golang.org/grpc/metadata"
 	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/proto"
 
 	meridianv1 "meridian/api/meridian/v1"
+	"meridian/internal/pki"
 	"meridian/internal/rpcerr"
 	"meridian/internal/server/limits"
 )
@@ -105,6 +111,106 @@ func TestCallsOfUnauthenticatedClients(t *testing.T) {
 		refused = conn.Invoke(t.Context(), "/grpc.health.v1.Health/Check", []byte{}, &struct{}{}, grpc.ForceCodecV2(oneBuffer{}))
 	}
 	r.requireExceeded(limits.LimitCalls, refused)
+}
+
+// A connection is read again some time after its calls were refused, or once it is
+// closed.
+func TestRefusedCallsAreReadSlowly(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		all := NewLimits(LimitOptions{}).grpc
+		addr := net.TCPAddrFromAddrPort(netip.MustParseAddrPort("10.0.0.1:1"))
+		limited, err := all.Begin(addr, func() {})
+		require.NoError(t, err)
+		client, served := net.Pipe()
+		conn := newLimitedConn(served, limited)
+		go func() {
+			for {
+				if _, err := client.Write([]byte{0}); err != nil {
+					return
+				}
+			}
+		}()
+		read := func() time.Duration {
+			began := time.Now()
+			_, err := conn.Read(make([]byte, 1))
+			require.NoError(t, err)
+			return time.Since(began)
+		}
+		require.Zero(t, read())
+		for limited.Call(false) == nil {
+			require.Zero(t, read())
+		}
+		paused := limited.Pause()
+		require.Positive(t, paused)
+		require.Equal(t, paused, read())
+		require.Zero(t, read())
+		for limited.Call(false) == nil { // some are served again by now
+		}
+		require.Positive(t, limited.Pause())
+		began, done := time.Now(), make(chan struct{})
+		go func() {
+			defer close(done)
+			_, _ = conn.Read(make([]byte, 1))
+		}()
+		synctest.Wait()
+		require.NoError(t, conn.Close())
+		<-done
+		require.Zero(t, time.Since(began), "a connection that is closed is not waited for")
+	})
+}
+
+// Handshakes compute one after the other, and those that wait for their clients hold
+// up none.
+func TestHandshakesTakeTurns(t *testing.T) {
+	authority, err := pki.Open(pki.Config{DataDir: t.TempDir(), Name: "s", Hosts: []string{"127.0.0.1"}, Now: time.Now, Log: discard(t)})
+	require.NoError(t, err)
+	pool := x509.NewCertPool()
+	require.True(t, pool.AppendCertsFromPEM(authority.CAPEM()))
+	synctest.Test(t, func(t *testing.T) {
+		turns := limits.NewTurns(limitHandshakes, limits.TurnsConfig{Running: 1, RunningEach: 1, Waiting: 10, WaitingEach: 10})
+		credentials := limitedCredentials{credentials.NewTLS(authority.ServerTLS()), turns}
+		all := NewLimits(LimitOptions{}).grpc
+		connect := func() (client net.Conn, result chan error) {
+			client, served := net.Pipe()
+			limited, err := all.Begin(served.RemoteAddr(), func() {})
+			require.NoError(t, err)
+			result = make(chan error, 1)
+			conn := newLimitedConn(served, limited)
+			go func() {
+				_, info, err := credentials.ServerHandshake(conn)
+				if err == nil && info.(connectionInfo).limits != limited {
+					err = errors.New("the calls would not be limited")
+				}
+				result <- err
+			}()
+			return client, result
+		}
+		silent, broken := connect()
+		half, halved := connect()
+		_, err := half.Write([]byte{22, 3, 1}) // the beginning of a record
+		require.NoError(t, err)
+
+		done, err := turns.Wait(t.Context(), "other")
+		require.NoError(t, err)
+		client, result := connect()
+		handshaken := make(chan error, 1)
+		go func() {
+			handshaken <- tls.Client(client, &tls.Config{RootCAs: pool, ServerName: "127.0.0.1", NextProtos: []string{"h2"}, Time: func() time.Time { return authority.Expires().Add(-time.Hour) }}).Handshake()
+		}()
+		synctest.Wait()
+		require.Empty(t, result, "it waits for its turn")
+		done()
+		require.NoError(t, <-handshaken)
+		require.NoError(t, <-result)
+
+		require.NoError(t, silent.Close())
+		require.Error(t, <-broken)
+		require.NoError(t, half.Close())
+		require.Error(t, <-halved)
+		done, err = turns.Wait(t.Context(), "other")
+		require.NoError(t, err, "no turn is left behind")
+		done()
+	})
 }
 
 // Watches without credentials are limited for each address; others are not.

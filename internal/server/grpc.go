@@ -87,7 +87,7 @@ type Calls struct {
 func NewGRPC(log *slog.Logger, config *tls.Config, calls Calls) *GRPC {
 	watches, requests := newWatchTracker(), newRequests()
 	g := &GRPC{requests: requests, health: health.NewServer(), watches: watches, receiver: newReceiver(calls, watches, log), Server: grpc.NewServer(
-		grpc.Creds(limitedCredentials{credentials.NewTLS(config)}),
+		grpc.Creds(limitedCredentials{credentials.NewTLS(config), newHandshakes()}),
 		grpc.InTapHandle(admit),
 		grpc.StatsHandler(endedCalls{requests}),
 		grpc.MaxRecvMsgSize(maxRequest),

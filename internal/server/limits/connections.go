@@ -6,6 +6,7 @@ import (
 	"net"
 	"net/netip"
 	"sync"
+	"sync/atomic"
 	"time"
 )
 
@@ -35,6 +36,10 @@ const (
 	// abortRate and abortBurst bound the calls of one connection that its client
 	// gave up, or that were refused: a connection that exceeds them is closed.
 	abortRate, abortBurst = 50, 1000
+	// refusedPause is how long nothing is read from an unauthenticated connection for
+	// each of its calls that was refused, at most maxPause at a time: a client is told to
+	// retry after a second or more.
+	refusedPause, maxPause = time.Second / 10, time.Second
 	// trial is how long an unauthenticated connection has to authenticate a caller
 	// before it makes way for another of its address. At connectRate the places of
 	// an address last for longer.
@@ -75,6 +80,9 @@ type Connection struct {
 	source *source
 	close  func()
 	begun  time.Time
+	known  atomic.Bool
+	// resume is when the connection is read again, in nanoseconds since begun.
+	resume atomic.Int64
 	// The following are guarded by all.mu.
 	place  *list.Element // in source.unauthenticated; nil once known or ended
 	aborts Bucket
@@ -214,6 +222,7 @@ func (c *Connections) Counts() (total, unauthenticated int) {
 func (n *Connection) Known() {
 	n.all.mu.Lock()
 	defer n.all.mu.Unlock()
+	n.known.Store(true)
 	if n.place != nil {
 		n.leaveLocked()
 		n.source.connects.Return(1)
@@ -239,10 +248,36 @@ func (n *Connection) Call(credentials bool) error {
 	n.all.mu.Unlock()
 	if err != nil {
 		n.all.refused(err.Limit)
+		n.refrain(now)
 		n.Aborted()
 		return err
 	}
 	return nil
+}
+
+// refrain puts off the next read for a call that was refused, since a flood of
+// them takes processor time to read and answer.
+func (n *Connection) refrain(now time.Time) {
+	since := now.Sub(n.begun)
+	for {
+		old := n.resume.Load()
+		if n.resume.CompareAndSwap(old, int64(min(max(since, time.Duration(old))+refusedPause, since+maxPause))) {
+			return
+		}
+	}
+}
+
+// IsKnown reports whether a caller was authenticated on the connection.
+func (n *Connection) IsKnown() bool { return n.known.Load() }
+
+// Pause returns how long the connection is not to be read, after calls on it were
+// refused. It is zero where a caller was authenticated, and at most a second.
+func (n *Connection) Pause() time.Duration {
+	resume := n.resume.Load()
+	if resume == 0 || n.IsKnown() {
+		return 0
+	}
+	return max(0, time.Duration(resume)-n.all.now().Sub(n.begun))
 }
 
 func (n *Connection) callLocked(now time.Time, credentials bool) *Exceeded {

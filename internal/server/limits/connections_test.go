@@ -161,6 +161,31 @@ func TestCallsOfUnauthenticatedConnections(t *testing.T) {
 	require.Equal(t, callRate+1, calls(c.must(t, "10.0.0.1"), false), "and what the caller who was authenticated gave back")
 }
 
+// What is read from a connection whose calls are refused waits, for each of them.
+func TestRefusedCallsPutOffTheNextRead(t *testing.T) {
+	c := newClients(large)
+	flood, other := c.must(t, "10.0.0.1"), c.must(t, "10.0.0.1")
+	for flood.Call(false) == nil {
+		require.Zero(t, flood.Pause(), "calls that are served are read at once")
+	}
+	require.Equal(t, refusedPause, flood.Pause())
+	require.Zero(t, other.Pause(), "other connections are read")
+	require.Error(t, flood.Call(false))
+	require.Equal(t, 2*refusedPause, flood.Pause())
+	c.at = c.at.Add(refusedPause)
+	require.Equal(t, refusedPause, flood.Pause())
+	c.at = c.at.Add(time.Minute)
+	require.Zero(t, flood.Pause())
+	for range 2 * callBurst {
+		_ = flood.Call(false)
+	}
+	require.Equal(t, maxPause, flood.Pause())
+	require.False(t, flood.IsKnown())
+	flood.Known()
+	require.True(t, flood.IsKnown())
+	require.Zero(t, flood.Pause(), "authenticated callers do not wait")
+}
+
 // A flood of aborted or refused calls ends its connection.
 func TestAbortedCallsCloseTheConnection(t *testing.T) {
 	for name, abort := range map[string]func(n *Connection){
