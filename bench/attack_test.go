@@ -29,9 +29,11 @@ import (
 )
 
 const (
-	// knownCalls is how many requests of a known caller are measured at a time, and
-	// attackRounds how often, in turn without and under attack.
-	knownCalls   = 500
+	// knownTime is for how long the requests of a known caller are measured at a time,
+	// and attackRounds how often, in turn without and under attack. An attack begins
+	// with all that the limits let through at once; after a second or two it has what
+	// they let through each second.
+	knownTime    = 5 * time.Second
 	attackRounds = 3
 	// attackers are the addresses that attack, each with as many connections at a
 	// time as there are kinds of attack.
@@ -86,7 +88,7 @@ func BenchmarkUnderAttack(b *testing.B) {
 // a policy, the others read one.
 func (g *global) known(b *testing.B, times *samples, edition *int) {
 	b.Helper()
-	for i := range knownCalls {
+	for i, end := 0, time.Now().Add(knownTime); time.Now().Before(end); i++ {
 		*edition++
 		p := policy(i%few, *edition)
 		began := time.Now()
