@@ -94,9 +94,17 @@ func TestEncryptionAtRest(t *testing.T) {
 		require.Equal(t, before, contents(t, dir), "nothing was changed")
 	}
 
+	// As many snapshots as are kept: each is written again.
+	snapshots := func(n *Node, name string) {
+		t.Helper()
+		for range cfg.Snapshots.Retain {
+			propose(t, n, secret(name))
+			require.NoError(t, n.Snapshot())
+		}
+	}
+
 	n, _ := start(nil)
-	propose(t, n, secret("plain"))
-	require.NoError(t, n.Snapshot())
+	snapshots(n, "plain")
 	propose(t, n, secret("plain-log"))
 	require.NoError(t, n.Close())
 	require.NotEmpty(t, filesWith(t, dir, marker), "what the test looks for is there to be found")
@@ -107,8 +115,7 @@ func TestEncryptionAtRest(t *testing.T) {
 	n, st := start(a)
 	require.Empty(t, filesWith(t, dir, marker), "what was there is written again, into new files")
 	requireSecrets(st, "plain", "plain-log")
-	propose(t, n, secret("encrypted"))
-	require.NoError(t, n.Snapshot())
+	snapshots(n, "encrypted")
 	propose(t, n, secret("encrypted-log"))
 	require.Empty(t, filesWith(t, dir, marker))
 	require.NoError(t, n.Close())
@@ -119,6 +126,9 @@ func TestEncryptionAtRest(t *testing.T) {
 	n, st = start(ab)
 	requireSecrets(st, "plain", "plain-log", "encrypted", "encrypted-log")
 	require.NoError(t, n.Close())
+	kept, err := filepath.Glob(filepath.Join(dir, "raft", "snapshots", "*"))
+	require.NoError(t, err)
+	require.Len(t, kept, cfg.Snapshots.Retain)
 	requireRefused(a, keyB.String())
 	n, st = start(b)
 	requireSecrets(st, "plain", "plain-log", "encrypted", "encrypted-log")
@@ -133,7 +143,9 @@ func TestEncryptionAtRest(t *testing.T) {
 	require.NoError(t, n.Close())
 }
 
-// A rewrite that a crash cut off is done by the next start.
+// A rewrite that a crash cut off is done by the next start. When that has nothing to
+// write again, such as with the key that was to be given up, what was left is removed
+// all the same: it may hold in plain text what is encrypted.
 func TestEncryptionAfterACrash(t *testing.T) {
 	dir := t.TempDir()
 	cfg := testConfig(dir)
@@ -145,8 +157,15 @@ func TestEncryptionAfterACrash(t *testing.T) {
 	left := filepath.Join(dir, "raft", "log.db.new")
 	require.NoError(t, os.WriteFile(left, []byte("half of a log"), 0o600))
 	cfg.Encryption = encryptionKeys(t, "a")
-	_, st := open(t, cfg)
+	n, st := open(t, cfg)
 	value, _ := stored(t, st.View(), "k")
+	require.Equal(t, 7, value)
+	require.NoFileExists(t, left)
+	require.NoError(t, n.Close())
+
+	require.NoError(t, os.WriteFile(left, []byte("a log in plain text"), 0o600))
+	_, st = open(t, cfg)
+	value, _ = stored(t, st.View(), "k")
 	require.Equal(t, 7, value)
 	require.NoFileExists(t, left)
 }

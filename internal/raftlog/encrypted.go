@@ -130,10 +130,14 @@ func (e *encrypted) rewriteLog() error {
 	return nil
 }
 
+// allSnapshots is how many snapshots are kept while they are written again: raft's
+// store lists no more than it keeps, and removes the others when one is made.
+const allSnapshots = 1 << 20
+
 // outdatedSnapshots returns the snapshots that would be written otherwise now, the
 // oldest first.
 func (e *encrypted) outdatedSnapshots() ([]string, error) {
-	snapshots, err := e.Storage.OpenSnapshots(1, hclog.NewNullLogger())
+	snapshots, err := e.Storage.OpenSnapshots(allSnapshots, hclog.NewNullLogger())
 	if err != nil {
 		return nil, err
 	}
@@ -172,8 +176,7 @@ func (e *encrypted) rewriteSnapshots(ids []string) error {
 	if !ok {
 		return fmt.Errorf("%s cannot be encrypted", e.Name())
 	}
-	const all = 1 << 20 // making one removes none of the others
-	inner, err := e.Storage.OpenSnapshots(all, hclog.NewNullLogger())
+	inner, err := e.Storage.OpenSnapshots(allSnapshots, hclog.NewNullLogger())
 	if err != nil {
 		return err
 	}

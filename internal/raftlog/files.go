@@ -46,6 +46,9 @@ func (f *files) identityPath() string { return filepath.Join(f.path, identityFil
 func (f *files) raftPath() string     { return filepath.Join(f.path, raftDir) }
 func (f *files) logPath() string      { return filepath.Join(f.path, raftDir, logFile) }
 
+// rewrittenPath is where RewriteLog makes the new log.
+func (f *files) rewrittenPath() string { return f.logPath() + ".new" }
+
 // Acquire makes the directory if it is missing, and locks it.
 func (f *files) Acquire() (err error) {
 	if _, err := os.Stat(f.path); errors.Is(err, fs.ErrNotExist) {
@@ -117,6 +120,10 @@ func (f *files) OpenLog(verify func(LogFile) error) (LogFile, error) {
 	}
 	if err := verifyBolt(path, verify); err != nil {
 		return nil, err
+	}
+	// A crash in RewriteLog left it. It may not be encrypted.
+	if err := os.Remove(f.rewrittenPath()); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return nil, dataDirError(f.path, err)
 	}
 	// Without a synced free list an append costs the same however long the log
 	// once was; opening scans the file instead, some 50 ms per GiB.
@@ -289,12 +296,9 @@ const (
 )
 
 // RewriteLog implements rewriter: no page of the old file is left, as there would
-// be in one that is written over.
+// be in one that is written over. What a crash leaves of it is removed by OpenLog.
 func (f *files) RewriteLog(change func(*raft.Log) error) error {
-	temporary := f.logPath() + ".new"
-	if err := os.Remove(temporary); err != nil && !errors.Is(err, fs.ErrNotExist) {
-		return dataDirError(f.path, err)
-	}
+	temporary := f.rewrittenPath()
 	if err := f.copyLog(temporary, change); err != nil {
 		return errors.Join(err, os.Remove(temporary))
 	}

@@ -3,14 +3,18 @@ package sink
 import (
 	"bufio"
 	"context"
+	"crypto/tls"
+	"crypto/x509"
 	"errors"
 	"fmt"
 	"io"
 	"log/slog"
 	"net"
+	"net/http/httptest"
 	"os"
 	"path/filepath"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -103,17 +107,80 @@ func TestSyslogOverAStream(t *testing.T) {
 	require.Equal(t, "audit", *m.MsgID)
 	require.Equal(t, record("", "").Time, m.Timestamp.UTC())
 
-	// The server closes the connection: nothing is lost by that.
-	require.NoError(t, conn.Close())
-	s.Send(record(audit.Denied, "denied"), []byte("{}\n"))
-	conn, err = l.Accept()
-	require.NoError(t, err)
-	m = rfc(t, bufio.NewReader(conn))
-	require.Equal(t, uint8(13*8+4), *m.Priority)
-	require.Equal(t, "denied", *m.MsgID)
 	stop()
 	require.NoError(t, errors.Join(conn.Close(), l.Close()))
 	require.Zero(t, s.Dropped())
+}
+
+// late is a connection whose deadlines have passed when they are set, as on a machine
+// that is busy.
+type late struct{ net.Conn }
+
+func (c late) SetReadDeadline(time.Time) error { return c.Conn.SetReadDeadline(time.Unix(1, 0)) }
+
+// A server closes the connection, as when it restarts: nothing is lost by that. It is
+// a socket of this machine: its end has arrived when Close returns.
+func TestSyslogOverAStreamThatEnds(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "s")
+	l, err := net.Listen("unix", path)
+	require.NoError(t, err)
+	address, err := ParseSyslog("unix://" + path)
+	require.NoError(t, err)
+	s := &syslog{address: address, host: "h", application: "meridian", process: "1"}
+	write := func(chain string) {
+		t.Helper()
+		done, lost, err := s.write(t.Context(), []entry{{record(audit.Denied, chain), []byte("{}\n")}})
+		require.NoError(t, err)
+		require.Equal(t, []int{1, 0}, []int{done, lost})
+	}
+	write("first")
+	conn, err := l.Accept()
+	require.NoError(t, err)
+	reader := bufio.NewReader(conn)
+	require.Equal(t, "first", *rfc(t, reader).MsgID)
+	s.stream.Conn = late{s.stream.Conn}
+	write("second")
+	require.Equal(t, "second", *rfc(t, reader).MsgID, "on the same connection")
+	require.NoError(t, conn.Close())
+	write("third")
+	conn, err = l.Accept()
+	require.NoError(t, err)
+	require.Equal(t, "third", *rfc(t, bufio.NewReader(conn)).MsgID)
+	require.NoError(t, errors.Join(s.close(), conn.Close(), l.Close()))
+}
+
+// With TLS there is something to read before the end: tickets, and the alert that ends
+// it.
+func TestTheEndOfATLSConnection(t *testing.T) {
+	server := httptest.NewUnstartedServer(nil)
+	server.StartTLS()
+	config := server.TLS
+	server.Close()
+	l, err := net.Listen("unix", filepath.Join(t.TempDir(), "s"))
+	require.NoError(t, err)
+	conn, err := net.Dial("unix", l.Addr().String())
+	require.NoError(t, err)
+	accepted, err := l.Accept()
+	require.NoError(t, err)
+	from, err := newStream(conn)
+	require.NoError(t, err)
+	roots := x509.NewCertPool()
+	roots.AddCert(server.Certificate())
+	client, other := tls.Client(from, &tls.Config{ServerName: "example.com", RootCAs: roots}), tls.Server(accepted, config)
+	shaken := make(chan error, 1)
+	go func() { shaken <- other.HandshakeContext(t.Context()) }()
+	require.NoError(t, client.HandshakeContext(t.Context()))
+	require.NoError(t, <-shaken)
+	for range 2 {
+		require.False(t, gone(client, from))
+	}
+	_, err = client.Write([]byte("x"))
+	require.NoError(t, err)
+	_, err = io.ReadFull(other, make([]byte, 1))
+	require.NoError(t, err)
+	require.NoError(t, other.Close())
+	require.True(t, gone(client, from))
+	require.NoError(t, errors.Join(conn.Close(), l.Close()))
 }
 
 func TestSyslogOverDatagrams(t *testing.T) {
@@ -152,12 +219,12 @@ func TestParseSyslog(t *testing.T) {
 
 // target that fails until it is told otherwise.
 type failing struct {
-	fails bool
+	fails atomic.Bool
 	got   int
 }
 
 func (f *failing) write(_ context.Context, entries []entry) (done, lost int, err error) {
-	if f.fails {
+	if f.fails.Load() {
 		return 0, 0, errors.New("away")
 	}
 	f.got += len(entries)
@@ -169,7 +236,8 @@ func (f *failing) close() error { return nil }
 // While a target is away records wait, as many as there is space for.
 func TestTheQueueIsBounded(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		to := &failing{fails: true}
+		to := &failing{}
+		to.fails.Store(true)
 		s := newSink("file", to, quiet)
 		stop := run(t, s)
 		line := make([]byte, 1<<20)
@@ -178,7 +246,7 @@ func TestTheQueueIsBounded(t *testing.T) {
 		}
 		synctest.Wait()
 		require.EqualValues(t, 4, s.Dropped())
-		to.fails = false
+		to.fails.Store(false)
 		<-time.After(retryAfter)
 		synctest.Wait()
 		require.Equal(t, 16, to.got)

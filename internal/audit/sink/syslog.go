@@ -7,14 +7,17 @@ import (
 	"crypto/tls"
 	"errors"
 	"fmt"
+	"io"
 	"log/slog"
 	"net"
 	"net/url"
 	"os"
 	"strconv"
+	"syscall"
 	"time"
 
 	"github.com/leodido/go-syslog/v4/rfc5424"
+	"golang.org/x/sys/unix"
 
 	"meridian/internal/audit"
 )
@@ -65,7 +68,8 @@ type syslog struct {
 	address                    Address
 	host, application, process string
 	conn                       net.Conn
-	stream                     bool
+	// stream is what conn reads from; nil for one of datagrams.
+	stream *stream
 }
 
 func (t *syslog) write(ctx context.Context, entries []entry) (done, lost int, err error) {
@@ -75,11 +79,11 @@ func (t *syslog) write(ctx context.Context, entries []entry) (done, lost int, er
 	for _, e := range entries {
 		message, err := t.message(e)
 		switch {
-		case err != nil, !t.stream && len(message) > maxDatagram:
+		case err != nil, t.stream == nil && len(message) > maxDatagram:
 			lost++
 			done++
 			continue
-		case t.stream:
+		case t.stream != nil:
 			message = strconv.Itoa(len(message)) + " " + message
 		}
 		if err := t.conn.SetWriteDeadline(time.Now().Add(writeTimeout)); err != nil {
@@ -108,42 +112,101 @@ func (t *syslog) message(e entry) (string, error) {
 
 func (t *syslog) connect(ctx context.Context) error {
 	if t.conn != nil {
-		if !t.stream || !gone(t.conn) {
+		if t.stream == nil || !gone(t.conn, t.stream) {
 			return nil
 		}
 		_ = t.conn.Close()
 		t.conn = nil
 	}
-	var err error
-	dialer := &net.Dialer{Timeout: dialTimeout}
-	switch t.address.network {
+	network, streams := t.address.network, t.address.network == "tcp"
+	switch network {
 	case "tls":
-		t.conn, err = (&tls.Dialer{NetDialer: dialer, Config: &tls.Config{MinVersion: tls.VersionTLS12}}).DialContext(ctx, "tcp", t.address.address)
-		t.stream = true
+		network, streams = "tcp", true
 	case "unix":
-		if t.conn, err = dialer.DialContext(ctx, "unixgram", t.address.address); err != nil {
-			t.conn, err = dialer.DialContext(ctx, "unix", t.address.address)
-			t.stream = true
-		} else {
-			t.stream = false
-		}
-	default:
-		t.conn, err = dialer.DialContext(ctx, t.address.network, t.address.address)
-		t.stream = t.address.network == "tcp"
+		network = "unixgram"
+	}
+	ctx, cancel := context.WithTimeout(ctx, dialTimeout)
+	defer cancel()
+	var dialer net.Dialer
+	conn, err := dialer.DialContext(ctx, network, t.address.address)
+	if err != nil && network == "unixgram" {
+		conn, err = dialer.DialContext(ctx, "unix", t.address.address)
+		streams = true
 	}
 	if err != nil {
-		t.conn = nil
+		return err
 	}
-	return err
+	t.conn, t.stream = conn, nil
+	if !streams {
+		return nil
+	}
+	if t.stream, err = newStream(conn); err != nil {
+		return t.failed(err)
+	}
+	t.conn = t.stream
+	if t.address.network != "tls" {
+		return nil
+	}
+	host, _, err := net.SplitHostPort(t.address.address)
+	if err != nil {
+		return t.failed(err)
+	}
+	encrypted := tls.Client(t.stream, &tls.Config{ServerName: host, MinVersion: tls.VersionTLS12})
+	t.conn = encrypted
+	if err := encrypted.HandshakeContext(ctx); err != nil {
+		return t.failed(err)
+	}
+	return nil
 }
 
-// gone reports whether the other side of a stream has closed it. It never sends
-// anything, so a read ends with its timeout or the end of the stream. Without this the
-// first records after that would be lost.
-func gone(conn net.Conn) bool {
-	if err := conn.SetReadDeadline(time.Now().Add(time.Millisecond)); err != nil {
-		return true
+// stream is a connection that can be read without waiting.
+type stream struct {
+	net.Conn
+	raw syscall.RawConn
+	// now has Read return os.ErrDeadlineExceeded where it would wait.
+	now bool
+}
+
+func newStream(conn net.Conn) (*stream, error) {
+	c, ok := conn.(syscall.Conn)
+	if !ok {
+		return nil, fmt.Errorf("%T has no descriptor", conn)
 	}
+	raw, err := c.SyscallConn()
+	if err != nil {
+		return nil, err
+	}
+	return &stream{Conn: conn, raw: raw}, nil
+}
+
+// Read implements io.Reader.
+func (s *stream) Read(p []byte) (n int, err error) {
+	if !s.now {
+		return s.Conn.Read(p)
+	}
+	failed := s.raw.Read(func(fd uintptr) bool {
+		n, err = unix.Read(int(fd), p)
+		return true
+	})
+	switch {
+	case failed != nil:
+		return 0, failed
+	case errors.Is(err, unix.EAGAIN), errors.Is(err, unix.EINTR):
+		return 0, os.ErrDeadlineExceeded
+	case err != nil:
+		return 0, err
+	case n == 0 && len(p) > 0:
+		return 0, io.EOF
+	}
+	return n, nil
+}
+
+// gone reports whether the other side of a stream has closed it, by what has arrived
+// of conn, which reads from it. A server of syslog sends nothing beyond what TLS needs.
+// Without this the first records after that would be lost.
+func gone(conn net.Conn, from *stream) bool {
+	from.now = true
+	defer func() { from.now = false }()
 	_, err := conn.Read(make([]byte, 1))
 	return err != nil && !errors.Is(err, os.ErrDeadlineExceeded)
 }
