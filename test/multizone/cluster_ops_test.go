@@ -78,6 +78,30 @@ func (p *process) scrape() string {
 	return string(body)
 }
 
+const authPolicyOfARoute = `
+type: Gateway
+mesh: default
+name: edge
+gatewayClassName: envoy
+listeners:
+- {name: http, port: 80, protocol: HTTP}
+---
+type: HTTPRoute
+mesh: default
+name: shop
+parentRefs: [{name: edge}]
+rules:
+- backendRefs: [{name: shop, port: 80}]
+---
+type: AuthPolicy
+mesh: default
+name: keys
+targetRef: {group: gateway.networking.k8s.io, kind: HTTPRoute, name: shop}
+rules:
+  authentication:
+    a: {apiKey: {}}
+`
+
 // §7.4: zones are connected to different servers, and every server
 // shows them all, waits for them all and asks them all.
 func TestZonesOnDifferentServers(t *testing.T) {
@@ -114,7 +138,8 @@ func TestZonesOnDifferentServers(t *testing.T) {
 		require.Equal(t, 1, p.command("inspect", "dataplane", "web-2", "--zone", "east").code, "it is in the other zone")
 	}
 
-	// Every metric that an alert is about is there.
+	// Every metric that an alert is about is there, once there is a policy of a route.
+	servers[0].mustWith(authPolicyOfARoute, "apply", "-f", "-")
 	alerts, err := os.ReadFile("../../deploy/alerts/meridian.yaml")
 	require.NoError(t, err)
 	var scraped strings.Builder
