@@ -130,6 +130,7 @@ func TestFullDisk(t *testing.T) {
 		return !p.running() && strings.Contains(p.log.String(), "no space left") || strings.Contains(p.log.String(), "nearly full")
 	})
 	free()
+	p.await("it to be ready, or to have ended", func() bool { return p.hasAddresses() || !p.running() })
 	if !p.running() {
 		require.Equal(t, 1, p.ended())
 		p.start()

@@ -115,10 +115,15 @@ func (p *process) ready() *process {
 		if !p.running() {
 			p.t.Fatalf("%s ended before it was ready:\n%s", p.name, tail(p.log.String(), 40))
 		}
-		info, err := os.Stat(filepath.Join(p.dir, "addresses.json"))
-		return err == nil && info.Size() > 0
+		return p.hasAddresses()
 	})
 	return p
+}
+
+// hasAddresses reports whether the server has listed its addresses.
+func (p *process) hasAddresses() bool {
+	info, err := os.Stat(filepath.Join(p.dir, "addresses.json"))
+	return err == nil && info.Size() > 0
 }
 
 func (p *process) running() bool { return p.cmd != nil && p.cmd.Running() }
