@@ -17,6 +17,7 @@ import (
 	"meridian/internal/cli/client"
 	"meridian/internal/cli/exit"
 	"meridian/internal/cli/print"
+	"meridian/internal/resource"
 )
 
 func newAuditListCommand(a *app) *cobra.Command {
@@ -162,7 +163,8 @@ func auditTable(items []auditView, wide bool) *print.Table {
 		action, target := "", ""
 		if len(r.Targets) > 0 {
 			first := r.Targets[0]
-			action, target = first.Action, strings.Trim(strings.Join([]string{first.Kind, first.Mesh, first.Name}, "/"), "/")
+			key := resource.Key{Kind: resource.Kind(first.Kind), Mesh: resource.MeshName(first.Mesh), Name: first.Name}
+			action, target = first.Action, strings.Trim(key.String(), "/") // not every target has a name
 			if more := len(r.Targets) - 1; more > 0 {
 				target += fmt.Sprintf(" and %d more", more)
 			}

@@ -15,7 +15,7 @@ import (
 func TestAuditList(t *testing.T) {
 	h := newHarness(t)
 	first := `{"seq":3,"time":"2026-01-31T20:00:01.5Z","who":{"name":"alice","source":"token"},"from":"192.0.2.1:1","method":"m","decision":"allowed","rule":"rules[0] of AccessRole \"x\"","targets":[{"action":"create","kind":"Timeout","mesh":"default","name":"t","version":1},{"kind":"Retry","name":"r"}],"revision":7,"request":"q","prev":"","hash":""}`
-	second := "{\"chain\":\"denied\",\"seq\":1,\"time\":\"2026-01-31T20:00:02Z\",\"who\":{\"name\":\"\u202eeve\"},\"decision\":\"denied\",\"message\":\"Access Denied\"}"
+	second := "{\"chain\":\"denied\",\"seq\":1,\"time\":\"2026-01-31T20:00:02Z\",\"who\":{\"name\":\"\u202eeve\"},\"decision\":\"denied\",\"targets\":[{\"action\":\"create\",\"kind\":\"Mesh\",\"name\":\"m\"}],\"message\":\"Access Denied\"}"
 	var asked []*meridianv1.ListAuditRequest
 	h.server.Audit = func(req *meridianv1.ListAuditRequest) *meridianv1.ListAuditResponse {
 		asked = append(asked, req)
@@ -32,7 +32,7 @@ func TestAuditList(t *testing.T) {
 	require.Equal(t, ""+
 		"TIME                  AT         USER       VERDICT  ACTION  TARGET                        REASON\n"+
 		"2026-01-31T20:00:01Z  global-1   alice      allowed  create  Timeout/default/t and 1 more  rules[0] of AccessRole \"x\"\n"+
-		"2026-01-31T20:00:02Z  zone east  \\u202eeve  denied   -       -                             Access Denied\n", out.stdout)
+		"2026-01-31T20:00:02Z  zone east  \\u202eeve  denied   create  Mesh/m                        Access Denied\n", out.stdout)
 	require.Equal(t, "Warning: the list lacks the records of zone west: offline\n", out.stderr, "once")
 	require.Len(t, asked, 2)
 	require.Equal(t, "alice", asked[1].GetUser())
