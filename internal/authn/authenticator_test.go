@@ -193,7 +193,7 @@ func TestPrincipals(t *testing.T) {
 }
 
 // An authenticated principal is authorized per method.
-func TestAdmission(t *testing.T) {
+func TestRules(t *testing.T) {
 	d := newServer(t)
 	const method = "/meridian.v1.AdminService/Apply"
 	for name, tc := range map[string]struct {

@@ -67,7 +67,7 @@ func ended(err error) error {
 
 // Stream is the server interceptor for streaming methods. A stream ends with its
 // token: when that expires, or when it is refused by Recheck. Recheck leaves the
-// streams of zones to those who serve them, who ask for admission again.
+// streams of zones to those who serve them, who authorize them again.
 //
 // A handler that waits for its caller in Recv or Send is not interrupted: one whose
 // caller may stay silent for long waits for the stream's context beside it.

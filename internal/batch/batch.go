@@ -158,14 +158,14 @@ func splitCanI(req *meridianv1.CanIRequest, send func(*meridianv1.CanIRequest) e
 	return err
 }
 
-// ReceiveApply receives a batch of resources. admit, unless nil, is called with
+// ReceiveApply receives a batch of resources. authorize, unless nil, is called with
 // each message before another one is received: its error refuses the batch.
 //
 // Error: *rpcerr.Error of code Invalid for a stream without a message and for the
-// continuation of no resource; the one of admit; else the stream's. A batch that
-// admit refused with its last message is returned with the error.
-func ReceiveApply(stream grpc.ClientStreamingServer[meridianv1.ApplyRequest, meridianv1.ApplyResponse], admit func(*meridianv1.ApplyRequest) error) (*meridianv1.ApplyRequest, error) {
-	return receive(stream.Recv, admit, func(all, m *meridianv1.ApplyRequest) error {
+// continuation of no resource; the one of authorize; else the stream's. A batch that
+// authorize refused with its last message is returned with the error.
+func ReceiveApply(stream grpc.ClientStreamingServer[meridianv1.ApplyRequest, meridianv1.ApplyResponse], authorize func(*meridianv1.ApplyRequest) error) (*meridianv1.ApplyRequest, error) {
+	return receive(stream.Recv, authorize, func(all, m *meridianv1.ApplyRequest) error {
 		var last *meridianv1.Resource
 		if n := len(all.GetResources()); n > 0 {
 			last = all.Resources[n-1]
@@ -179,10 +179,10 @@ func ReceiveApply(stream grpc.ClientStreamingServer[meridianv1.ApplyRequest, mer
 	})
 }
 
-// ReceiveDelete receives a batch of keys. admit and errors are those of
+// ReceiveDelete receives a batch of keys. authorize and errors are those of
 // ReceiveApply.
-func ReceiveDelete(stream grpc.ClientStreamingServer[meridianv1.DeleteRequest, meridianv1.DeleteResponse], admit func(*meridianv1.DeleteRequest) error) (*meridianv1.DeleteRequest, error) {
-	return receive(stream.Recv, admit, func(all, m *meridianv1.DeleteRequest) error {
+func ReceiveDelete(stream grpc.ClientStreamingServer[meridianv1.DeleteRequest, meridianv1.DeleteResponse], authorize func(*meridianv1.DeleteRequest) error) (*meridianv1.DeleteRequest, error) {
+	return receive(stream.Recv, authorize, func(all, m *meridianv1.DeleteRequest) error {
 		all.Keys = append(all.Keys, m.GetKeys()...)
 		all.IfVersions = append(all.IfVersions, m.GetIfVersions()...)
 		return nil
@@ -214,7 +214,7 @@ func continueSpec(field string, r *meridianv1.Resource, more []byte) error {
 
 // receive joins the messages of a request. A refused one is not kept, and nothing
 // after it.
-func receive[Q any](next func() (*Q, error), admit func(*Q) error, join func(all, m *Q) error) (*Q, error) {
+func receive[Q any](next func() (*Q, error), authorize func(*Q) error, join func(all, m *Q) error) (*Q, error) {
 	all, err := next()
 	if errors.Is(err, io.EOF) {
 		return nil, rpcerr.New(rpcerr.Invalid, "REQUEST_MISSING", "the call has no request")
@@ -225,10 +225,10 @@ func receive[Q any](next func() (*Q, error), admit func(*Q) error, join func(all
 	if err != nil {
 		return nil, err
 	}
-	if admit == nil {
-		admit = func(*Q) error { return nil }
+	if authorize == nil {
+		authorize = func(*Q) error { return nil }
 	}
-	refused := admit(all)
+	refused := authorize(all)
 	for {
 		m, err := next()
 		switch {
@@ -242,6 +242,6 @@ func receive[Q any](next func() (*Q, error), admit func(*Q) error, join func(all
 		if err != nil {
 			return nil, err
 		}
-		refused = admit(m)
+		refused = authorize(m)
 	}
 }

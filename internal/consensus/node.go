@@ -103,7 +103,7 @@ func Open(ctx context.Context, cfg Config, st *store.Store) (_ *Node, err error)
 	if err = n.bootstrap(snapshots); err != nil {
 		return nil, err
 	}
-	if err = n.awaitAdmission(); err != nil {
+	if err = n.awaitMembership(); err != nil {
 		return nil, err
 	}
 	background := context.WithoutCancel(ctx)
@@ -184,9 +184,9 @@ func (n *Node) bootstrap(snapshots raft.SnapshotStore) error {
 	return n.dir.MarkBootstrapped()
 }
 
-// awaitAdmission keeps raft from hearing anything in a server that holds nothing
+// awaitMembership keeps raft from hearing anything in a server that holds nothing
 // yet, until the cluster that it joins has taken it in.
-func (n *Node) awaitAdmission() error {
+func (n *Node) awaitMembership() error {
 	if !n.dir.ID().Joining {
 		return nil
 	}

@@ -14,7 +14,7 @@ import (
 func (g *global) registerAudit() {
 	own := auditlog.Local(g.Audit.List)
 	g.peerService.audit.Store(&own)
-	meridianv1.RegisterAuditServiceServer(g.GRPC, &auditlog.Service{Admit: g.Authorizer.RequireAdmin, Sources: g.auditSources})
+	meridianv1.RegisterAuditServiceServer(g.GRPC, &auditlog.Service{Authorize: g.Authorizer.RequireAdmin, Sources: g.auditSources})
 }
 
 // auditSources returns this server, the others, and the zones that are connected to any

@@ -83,9 +83,9 @@ func (f *testFleet) server(name string) *testServer {
 	s := &testServer{name: name, store: store.New(store.DefaultOptions()), listen: bufconn.Listen(64 << 10)}
 	s.sync = zonesync.NewServer(zonesync.ServerConfig{
 		Name: name, Store: s.store, Synced: zonesync.SyncedKinds,
-		Authorize: func(context.Context, string, resource.ZoneName) error { return nil },
-		Admission: func(resource.Kind) bool { return false },
-		Logger:    slog.New(slog.DiscardHandler),
+		Authorize:   func(context.Context, string, resource.ZoneName) error { return nil },
+		Reauthorize: func(resource.Kind) bool { return false },
+		Logger:      slog.New(slog.DiscardHandler),
 	})
 	peers := &peerService{name: name}
 	peers.zones.Store(s.sync)

@@ -208,13 +208,13 @@ func (g *global) assemble() error {
 	// Dataplanes are the zones' to match; the paths of routes are known here.
 	g.Matching = livematch.New(policy.NewMatcher().Following(inherit.New(g.Conditions)), g.Store)
 	g.sync = zonesync.NewServer(zonesync.ServerConfig{
-		Name:      g.Name,
-		Store:     g.Store,
-		Synced:    zonesync.SyncedKinds,
-		Authorize: g.authorizeZone,
-		Admission: decidesAdmission,
-		Logger:    g.Log,
-		Servers:   g.serverAddresses,
+		Name:        g.Name,
+		Store:       g.Store,
+		Synced:      zonesync.SyncedKinds,
+		Authorize:   g.authorizeZone,
+		Reauthorize: changesAuthorization,
+		Logger:      g.Log,
+		Servers:     g.serverAddresses,
 
 		Authorities: g.zoneAuthorities,
 	})

@@ -15,9 +15,9 @@ import (
 // stateDisabled is the state of a zone that may not connect.
 const stateDisabled = "disabled"
 
-// decidesAdmission reports whether a change of a kind can change which zones may
+// changesAuthorization reports whether a change of a kind can change which zones may
 // be connected.
-func decidesAdmission(kind resource.Kind) bool {
+func changesAuthorization(kind resource.Kind) bool {
 	return kind == resource.KindZone || kind == resource.KindGlobalSecret || kind == resource.KindTokenRevocation
 }
 

@@ -38,7 +38,7 @@ func Serve(network Network, cluster func() string, member func(raft.ServerID) bo
 	s.grpc = grpc.NewServer(
 		grpc.Creds(proved{}),
 		grpc.MaxRecvMsgSize(maxPeerMessage), grpc.MaxSendMsgSize(maxPeerMessage),
-		grpc.ChainUnaryInterceptor(rpcerr.UnaryServer, s.admitUnary), grpc.ChainStreamInterceptor(rpcerr.StreamServer, s.admitStream),
+		grpc.ChainUnaryInterceptor(rpcerr.UnaryServer, s.authorizeUnary), grpc.ChainStreamInterceptor(rpcerr.StreamServer, s.authorizeStream),
 		grpc.ConnectionTimeout(handshakeTimeout),
 		grpc.KeepaliveParams(keepalive.ServerParameters{Time: peerIdle, Timeout: peerNoContact}),
 		grpc.KeepaliveEnforcementPolicy(keepalive.EnforcementPolicy{MinTime: peerIdle / 2, PermitWithoutStream: true}),
@@ -66,11 +66,11 @@ func (s *Server) Stop() {
 	s.serving.Wait()
 }
 
-// admit decides about a call: it must come from a member of this cluster, and from
+// authorize decides about a call: it must come from a member of this cluster, and from
 // the server that the certificate names. Any server may ask for the status and to
 // be added: both decide by themselves how much a caller is told or given, by
 // CallerFrom.
-func (s *Server) admit(ctx context.Context, method string) (context.Context, error) {
+func (s *Server) authorize(ctx context.Context, method string) (context.Context, error) {
 	md, _ := metadata.FromIncomingContext(ctx)
 	caller := raft.ServerID(strings.Join(md.Get(serverHeader), ","))
 	if named := provedServer(ctx); named != "" && named != caller {
@@ -110,16 +110,16 @@ func CallerFrom(ctx context.Context) Caller {
 	return caller
 }
 
-func (s *Server) admitUnary(ctx context.Context, req any, info *grpc.UnaryServerInfo, handle grpc.UnaryHandler) (any, error) {
-	ctx, err := s.admit(ctx, info.FullMethod)
+func (s *Server) authorizeUnary(ctx context.Context, req any, info *grpc.UnaryServerInfo, handle grpc.UnaryHandler) (any, error) {
+	ctx, err := s.authorize(ctx, info.FullMethod)
 	if err != nil {
 		return nil, err
 	}
 	return handle(ctx, req)
 }
 
-func (s *Server) admitStream(srv any, stream grpc.ServerStream, info *grpc.StreamServerInfo, handle grpc.StreamHandler) error {
-	ctx, err := s.admit(stream.Context(), info.FullMethod)
+func (s *Server) authorizeStream(srv any, stream grpc.ServerStream, info *grpc.StreamServerInfo, handle grpc.StreamHandler) error {
+	ctx, err := s.authorize(stream.Context(), info.FullMethod)
 	if err != nil {
 		return err
 	}

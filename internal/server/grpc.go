@@ -88,7 +88,7 @@ func NewGRPC(log *slog.Logger, config *tls.Config, calls Calls) *GRPC {
 	watches, requests := newWatchTracker(), newRequests()
 	g := &GRPC{requests: requests, health: health.NewServer(), watches: watches, receiver: newReceiver(calls, watches, log), Server: grpc.NewServer(
 		grpc.Creds(limitedCredentials{credentials.NewTLS(config), newHandshakes()}),
-		grpc.InTapHandle(admit),
+		grpc.InTapHandle(limitCall),
 		grpc.StatsHandler(endedCalls{requests}),
 		grpc.MaxRecvMsgSize(maxRequest),
 		grpc.MaxSendMsgSize(MaxMessageBytes),

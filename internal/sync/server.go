@@ -36,10 +36,10 @@ type ServerConfig struct {
 	// Synced says which kinds flow to zones.
 	Synced func(resource.Kind) bool
 	// Authorize decides about a zone. It is asked again for every stream when a resource
-	// of a kind that Admission accepts changes, and once a minute.
-	Authorize Authorizer
-	Admission func(resource.Kind) bool
-	Logger    *slog.Logger
+	// of a kind that Reauthorize accepts changes, and once a minute.
+	Authorize   Authorizer
+	Reauthorize func(resource.Kind) bool
+	Logger      *slog.Logger
 	// Servers returns the host:port of every server of the global, which zones
 	// are informed of. It is called often. Optional.
 	Servers func() []string
@@ -62,7 +62,7 @@ const (
 	feedBytes = 16 << 20
 	// helloTimeout is how long a connection may stay without a valid Hello.
 	helloTimeout = 10 * time.Second
-	// recheckEvery is how often admission is asked again though nothing changed:
+	// recheckEvery is how often authorization is asked again though nothing changed:
 	// tokens expire.
 	recheckEvery = time.Minute
 	// fenceTimeout is how long ending a stream waits for the zone to be notified why.
@@ -84,7 +84,7 @@ type Server struct {
 	mu        sync.Mutex
 	closed    bool
 	suspended string        // why no zone is served, empty when they are
-	recheck   chan struct{} // closed and replaced when admission may have changed
+	recheck   chan struct{} // closed and replaced when authorization may have changed
 	ending    chan struct{} // closed when Run returns
 	streams   sync.WaitGroup
 }
@@ -144,19 +144,19 @@ func (s *Server) follow(ctx context.Context) error {
 }
 
 func (s *Server) take(batches []store.Batch) error {
-	admission := false
+	reauthorize := false
 	for _, b := range batches {
 		if err := s.feed.append(b); err != nil {
 			return err
 		}
 		for _, c := range b.Changes {
-			admission = admission || s.cfg.Admission(c.Key().Kind)
+			reauthorize = reauthorize || s.cfg.Reauthorize(c.Key().Kind)
 			if c.Key().Kind == resource.KindZone && c.After == nil {
 				s.forgetDeleted(resource.ZoneName(c.Key().Name))
 			}
 		}
 	}
-	if admission {
+	if reauthorize {
 		s.reauthorize()
 	}
 	at := s.feed.position()
@@ -185,7 +185,7 @@ func (s *Server) reauthorize() {
 	s.recheck = make(chan struct{})
 }
 
-// rechecked is closed when admission may have changed; the error says that no
+// rechecked is closed when authorization may have changed; the error says that no
 // zone is served now.
 func (s *Server) rechecked() (<-chan struct{}, error) {
 	s.mu.Lock()

@@ -86,9 +86,9 @@ func (f *fleet) start(address string) {
 	s := f.servers[address]
 	s.server = NewServer(ServerConfig{
 		Store: s.store, Synced: syncedInTests,
-		Authorize: func(context.Context, string, resource.ZoneName) error { return nil },
-		Admission: func(resource.Kind) bool { return false },
-		Logger:    slog.New(slog.DiscardHandler),
+		Authorize:   func(context.Context, string, resource.ZoneName) error { return nil },
+		Reauthorize: func(resource.Kind) bool { return false },
+		Logger:      slog.New(slog.DiscardHandler),
 		Servers: func() []string {
 			f.mu.Lock()
 			defer f.mu.Unlock()

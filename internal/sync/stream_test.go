@@ -95,8 +95,8 @@ func (c *cluster) start() {
 			}
 			return nil
 		},
-		Admission: func(k resource.Kind) bool { return k == zoneKind },
-		Logger:    slog.New(slog.DiscardHandler),
+		Reauthorize: func(k resource.Kind) bool { return k == zoneKind },
+		Logger:      slog.New(slog.DiscardHandler),
 	})
 	ctx, cancel := context.WithCancel(context.Background())
 	lis := bufconn.Listen(64 << 10)

@@ -279,7 +279,7 @@ func (z *zone) assemble() error {
 	meridianv1.RegisterInspectServiceServer(z.GRPC, &admin.Inspect{Answers: z.inspect, Readers: z.Authorizer, View: z.view})
 	meridianv1.RegisterDataplaneServiceServer(z.GRPC, z.dataplanes)
 	meridianv1.RegisterAuditServiceServer(z.GRPC, &auditlog.Service{
-		Admit: z.Authorizer.RequireAdmin,
+		Authorize: z.Authorizer.RequireAdmin,
 		Sources: func(context.Context) ([]auditlog.Source, []auditlog.Absence) {
 			return []auditlog.Source{{Zone: z.cfg.Name, Ask: auditlog.Local(z.Audit.List)}}, nil
 		},

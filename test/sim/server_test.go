@@ -153,9 +153,9 @@ func (p *process) serve(lis raftnet.Network) {
 	w := p.s.w
 	p.zones = zonesync.NewServer(zonesync.ServerConfig{
 		Store: p.store, Synced: zonesync.SyncedKinds, Authorize: w.authorize,
-		Admission: func(k resource.Kind) bool { return k == "Zone" },
-		Logger:    w.logger.With("server", p.s.name),
-		Servers:   w.targets,
+		Reauthorize: func(k resource.Kind) bool { return k == "Zone" },
+		Logger:      w.logger.With("server", p.s.name),
+		Servers:     w.targets,
 	})
 	p.calls = grpc.NewServer()
 	syncv1.RegisterSyncServiceServer(p.calls, p.zones)

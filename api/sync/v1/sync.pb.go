@@ -90,7 +90,7 @@ const (
 	FenceReason_FENCE_REASON_UNSPECIFIED FenceReason = 0
 	// A newer connection of the same instance took over.
 	FenceReason_FENCE_REASON_REPLACED FenceReason = 1
-	// The token no longer admits the zone, or the zone was disabled.
+	// The token no longer covers the zone, or the zone was disabled.
 	FenceReason_FENCE_REASON_NOT_ADMITTED FenceReason = 2
 	// The zone knows of revisions that this server has not applied yet.
 	FenceReason_FENCE_REASON_BEHIND FenceReason = 3

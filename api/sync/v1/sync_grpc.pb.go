@@ -36,7 +36,7 @@ type SyncServiceClient interface {
 	// Stream carries one zone instance's connection. The zone speaks first, with
 	// a Hello; the credential is a bearer token in the call's metadata.
 	//
-	// UNAUTHENTICATED and PERMISSION_DENIED: the token does not admit the zone.
+	// UNAUTHENTICATED and PERMISSION_DENIED: the token does not cover the zone.
 	// FAILED_PRECONDITION: the two ends share no protocol version.
 	// Anything else: connect again, to this server or another.
 	Stream(ctx context.Context, opts ...grpc.CallOption) (grpc.BidiStreamingClient[ZoneFrame, GlobalFrame], error)
@@ -72,7 +72,7 @@ type SyncServiceServer interface {
 	// Stream carries one zone instance's connection. The zone speaks first, with
 	// a Hello; the credential is a bearer token in the call's metadata.
 	//
-	// UNAUTHENTICATED and PERMISSION_DENIED: the token does not admit the zone.
+	// UNAUTHENTICATED and PERMISSION_DENIED: the token does not cover the zone.
 	// FAILED_PRECONDITION: the two ends share no protocol version.
 	// Anything else: connect again, to this server or another.
 	Stream(grpc.BidiStreamingServer[ZoneFrame, GlobalFrame]) error

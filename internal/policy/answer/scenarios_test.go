@@ -43,7 +43,7 @@ var examples = map[string][]string{
 	"policy-1 beats policy-2 (Kuma2020)":                            {"kuma2020-tie-name-wins"},
 	"allow-b-to-a and allow-c-to-a override one another (KongMesh)": {"permissions-override", "permissions-override-explained"},
 	"they add up (Kuma2020)":                                        {"kuma2020-permissions-add-up", "kuma2020-permissions-add-up-explained"},
-	"allow-b-c-to-a admits both under either":                       {"permission-combined", "kuma2020-permission-combined"},
+	"allow-b-c-to-a allows both under either":                       {"permission-combined", "kuma2020-permission-combined"},
 	"the HealthCheck on web's first outbound only":                  {"health-check-on-first-outbound", "health-check-leaves-destination-alone"},
 	"the TrafficPermission on backend's first inbound only":         {"permission-on-first-inbound", "permission-leaves-source-alone"},
 	"ProxyTemplate on web-1":                                        {"proxy-template-on-dataplane"},

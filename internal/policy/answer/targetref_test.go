@@ -16,8 +16,8 @@ import (
 var targetRefExamples = map[string][]string{
 	"UpstreamTimeout on web":                         {"targetref-upstream-timeout"},
 	"web v1 is denied":                               {"targetref-permission-old-web", "targetref-permission-list"},
-	"infra-monitoring is admitted":                   {"targetref-permission-infra-monitoring"},
-	"infra-logger is admitted":                       {"targetref-permission-infra-logger"},
+	"infra-monitoring is allowed":                    {"targetref-permission-infra-monitoring"},
+	"infra-logger is allowed":                        {"targetref-permission-infra-logger"},
 	"an empty list of modifications":                 {"targetref-empty-list-replaces"},
 	"logging with both lists":                        {"targetref-to-and-from"},
 	"three items of to about one outbound":           {"targetref-order-inside-a-policy"},

@@ -125,7 +125,7 @@ func (c *Connections) Begin(addr net.Addr, closing func()) (*Connection, error) 
 	made := &Connection{all: c, from: Origin(addr), close: closing, begun: now, aborts: NewBucket(abortRate, abortBurst)}
 	c.mu.Lock()
 	s := c.sourceLocked(made.from, now)
-	evicted, err := c.admitLocked(s, now)
+	evicted, err := c.acceptLocked(s, now)
 	if err == nil {
 		made.source = s
 		made.place = s.unauthenticated.PushBack(made)
@@ -155,7 +155,7 @@ const (
 	LimitAborts          = "aborted_calls"
 )
 
-func (c *Connections) admitLocked(s *source, now time.Time) (evicted *Connection, _ *Exceeded) {
+func (c *Connections) acceptLocked(s *source, now time.Time) (evicted *Connection, _ *Exceeded) {
 	switch {
 	case c.total >= c.cfg.Total:
 		return nil, &Exceeded{Limit: LimitConnections, What: fmt.Sprintf("connections (%d)", c.cfg.Total)}

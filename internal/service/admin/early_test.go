@@ -117,7 +117,7 @@ func TestWhoHoldsNothingIsRefusedEarly(t *testing.T) {
 			require.Less(t, bytes, uint64(1<<20))
 		})
 	}
-	// What is allowed in the first message does not admit the others.
+	// What is allowed in the first message does not allow the others.
 	s := &applies{ctx: bob, messages: []*meridianv1.ApplyRequest{
 		{RequestId: "2", Resources: []*meridianv1.Resource{permission("a", "backend")}}, part(0), part(1), part(2), part(3),
 	}}

@@ -47,8 +47,8 @@ type Absence struct{ Server, Zone, Reason string }
 // Service implements meridianv1.AuditServiceServer.
 type Service struct {
 	meridianv1.UnimplementedAuditServiceServer
-	// Admit refuses callers who may not read records.
-	Admit func(ctx context.Context) error
+	// Authorize refuses callers who may not read records.
+	Authorize func(ctx context.Context) error
 	// Sources are all logs, that of this server among them.
 	Sources func(ctx context.Context) ([]Source, []Absence)
 }
@@ -108,7 +108,7 @@ func AskZone(ask func(ctx context.Context, question []byte) ([]byte, error)) fun
 
 // ListAudit returns a page of the records of all sources.
 func (s *Service) ListAudit(ctx context.Context, req *meridianv1.ListAuditRequest) (*meridianv1.ListAuditResponse, error) {
-	if err := s.Admit(ctx); err != nil {
+	if err := s.Authorize(ctx); err != nil {
 		return nil, err
 	}
 	after, err := readToken(req.GetPageToken())

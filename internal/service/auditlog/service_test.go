@@ -35,8 +35,8 @@ func logOf(seconds ...int) func(context.Context, audit.Query) ([][]byte, bool, e
 
 func service(absent []Absence, sources ...Source) *Service {
 	return &Service{
-		Admit:   func(context.Context) error { return nil },
-		Sources: func(context.Context) ([]Source, []Absence) { return sources, absent },
+		Authorize: func(context.Context) error { return nil },
+		Sources:   func(context.Context) ([]Source, []Absence) { return sources, absent },
 	}
 }
 
@@ -105,7 +105,7 @@ func TestAZoneThatLies(t *testing.T) {
 func TestWhoMayList(t *testing.T) {
 	denied := rpcerr.New(rpcerr.Denied, "ACCESS_DENIED", "no")
 	s := service(nil)
-	s.Admit = func(context.Context) error { return denied }
+	s.Authorize = func(context.Context) error { return denied }
 	s.Sources = func(context.Context) ([]Source, []Absence) {
 		t.Error("it is not asked")
 		return nil, nil

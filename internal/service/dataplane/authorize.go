@@ -28,7 +28,7 @@ const (
 	ReasonInternal        = "ZONE_BROKEN"
 )
 
-// Authorize returns the admission rule of a zone's gRPC port: dataplane tokens, and
+// Authorize returns the authorization rule of a zone's gRPC port: dataplane tokens, and
 // nothing else, may call the DataplaneService; next decides on other calls.
 func Authorize(next func(p authn.Principal, method string) error) func(authn.Principal, string) error {
 	prefix := "/" + meridianv1.DataplaneService_ServiceDesc.ServiceName + "/"

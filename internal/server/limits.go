@@ -325,9 +325,9 @@ func Authenticated(ctx context.Context) {
 	}
 }
 
-// admit is a tap handle: it refuses calls beyond the limits before anything is done
+// limitCall is a tap handle: it refuses calls beyond the limits before anything is done
 // for them.
-func admit(ctx context.Context, info *tap.Info) (context.Context, error) {
+func limitCall(ctx context.Context, info *tap.Info) (context.Context, error) {
 	c := connectionOf(ctx)
 	if c == nil {
 		return ctx, nil
