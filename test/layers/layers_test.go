@@ -55,6 +55,7 @@ var levels = map[string]int{
 	"internal/server/limits":      0,
 	"internal/sync":               2,
 	"internal/turns":              2,
+	"internal/xds":                2,
 
 	"internal/authz":             3,
 	"internal/service/access":    3,

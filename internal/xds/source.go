@@ -1,0 +1,105 @@
+package xds
+
+import (
+	"errors"
+	"fmt"
+	"iter"
+	"slices"
+	"sort"
+
+	"meridian/internal/resource"
+)
+
+// Dialect is the kind of client that resources are for: what one enforces, another
+// ignores or refuses.
+type Dialect string
+
+// The dialects.
+const (
+	GRPC  Dialect = "grpc"
+	Envoy Dialect = "envoy"
+)
+
+var (
+	// ErrNoDataplane means that a mesh has no dataplane of a name.
+	ErrNoDataplane = errors.New("there is no such dataplane")
+	// ErrDialect means that a Source makes nothing for a dialect.
+	ErrDialect = errors.New("this zone serves no proxies of this kind")
+)
+
+// Source makes the resources of proxies. Its methods are safe for concurrent use.
+type Source interface {
+	// Resources returns everything that a dataplane's proxy may be sent, on the
+	// state of now: it includes every change that was applied before the call. An
+	// unchanged resource is the same pointer as before where that is cheap to have.
+	// The error wraps ErrNoDataplane or ErrDialect, or is a failure of this proxy
+	// alone.
+	Resources(dataplane resource.Key, dialect Dialect) (*Set, error)
+	// OnTouch has f called, change by change, with the dataplanes whose set may
+	// differ from now on, each once. f is quick and calls nothing of the Source.
+	// Called once, before the first Resources.
+	OnTouch(f func(touched []resource.Key))
+}
+
+// Set is everything that one proxy may be sent. It is immutable.
+type Set struct {
+	// AsOf is the revision that the set holds at.
+	AsOf resource.Revision
+	// Withheld says why the proxy is sent nothing, in a sentence for its operator;
+	// empty when it is not so. The set is empty then, so that what the proxy had
+	// is removed from it.
+	Withheld string
+
+	all []*Resource // by type, then name
+}
+
+// NewSet returns a set. It fails when two resources share a type and a name, or
+// when a resource refers to one that is not in the set.
+func NewSet(asOf resource.Revision, resources ...*Resource) (*Set, error) {
+	s := &Set{AsOf: asOf, all: slices.Clone(resources)}
+	slices.SortFunc(s.all, func(a, b *Resource) int { return a.Ref().Compare(b.Ref()) })
+	for i, r := range s.all {
+		if i > 0 && s.all[i-1].Ref() == r.Ref() {
+			return nil, fmt.Errorf("%s is in the set twice", r.Ref())
+		}
+	}
+	for _, r := range s.all {
+		for _, used := range r.Uses {
+			if s.Get(used) == nil {
+				return nil, fmt.Errorf("%s refers to %s, which is not in the set", r.Ref(), used)
+			}
+		}
+	}
+	return s, nil
+}
+
+// WithheldSet returns the set of a proxy that is sent nothing, for the reason given.
+func WithheldSet(asOf resource.Revision, reason string) *Set {
+	return &Set{AsOf: asOf, Withheld: reason}
+}
+
+// Get returns a resource of the set; nil when it is not in it.
+func (s *Set) Get(ref Ref) *Resource {
+	i := s.search(ref)
+	if i == len(s.all) || s.all[i].Ref() != ref {
+		return nil
+	}
+	return s.all[i]
+}
+
+// search returns the index of the first resource that is not before ref.
+func (s *Set) search(ref Ref) int {
+	return sort.Search(len(s.all), func(i int) bool { return s.all[i].Ref().Compare(ref) >= 0 })
+}
+
+// Of returns the resources of a type, by name.
+func (s *Set) Of(t Type) []*Resource {
+	from, to := s.search(Ref{Type: t}), s.search(Ref{Type: t + 1})
+	return s.all[from:to:to]
+}
+
+// All returns every resource, by type in the order of Types, then by name.
+func (s *Set) All() iter.Seq[*Resource] { return slices.Values(s.all) }
+
+// Len returns the number of resources.
+func (s *Set) Len() int { return len(s.all) }
