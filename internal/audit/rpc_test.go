@@ -17,6 +17,7 @@ import (
 	meridianv1 "meridian/api/meridian/v1"
 	"meridian/internal/authn"
 	"meridian/internal/authn/token"
+	"meridian/internal/grpctest"
 	"meridian/internal/resource"
 	"meridian/internal/rpcerr"
 	"meridian/internal/store"
@@ -155,7 +156,7 @@ func TestEveryDenialIsRecorded(t *testing.T) {
 	for _, other := range []error{nil, errors.New("x"), rpcerr.New(rpcerr.NotFound, "", "x"), rpcerr.New(rpcerr.Invalid, "", "x")} {
 		call(nil, other)
 	}
-	require.Equal(t, error(denied), log.Stream(nil, &stream{ctx: request(t)}, &grpc.StreamServerInfo{FullMethod: "/meridian.v1.S/Stream", IsServerStream: true},
+	require.Equal(t, error(denied), log.Stream(nil, &grpctest.Call{Ctx: request(t)}, &grpc.StreamServerInfo{FullMethod: "/meridian.v1.S/Stream", IsServerStream: true},
 		func(any, grpc.ServerStream) error { return denied }))
 	log.Refused(request(t), authn.Principal{}, "/meridian.v1.S/N", rpcerr.New(rpcerr.Unauthenticated, "TOKEN_REFUSED", "not authenticated: x"))
 
@@ -185,17 +186,6 @@ func TestEveryDenialIsRecorded(t *testing.T) {
 	require.Equal(t, "Access Denied (…)", all[0].Message)
 	require.Equal(t, "unknown", all[9].Who.Source)
 }
-
-// stream is a server stream of a caller.
-type stream struct {
-	grpc.ServerStream
-	ctx context.Context
-}
-
-func (s *stream) Context() context.Context { return s.ctx }
-
-// RecvMsg leaves what it is given as it is.
-func (s *stream) RecvMsg(any) error { return nil }
 
 // What a request does beside writing resources is recorded with who asked, and
 // what happens to the server without a request.
@@ -234,13 +224,13 @@ func TestDenialsOfBatchesAreRecorded(t *testing.T) {
 		{Resources: []*meridianv1.Resource{{Kind: "Mesh", Name: "b"}}},
 	}
 	batch := &grpc.StreamServerInfo{FullMethod: "/meridian.v1.S/Apply", IsClientStream: true}
-	require.Equal(t, error(denied), log.Stream(nil, &stream{ctx: request(t)}, batch, func(_ any, s grpc.ServerStream) error {
+	require.Equal(t, error(denied), log.Stream(nil, &grpctest.Call{Ctx: request(t)}, batch, func(_ any, s grpc.ServerStream) error {
 		for _, m := range messages {
 			require.NoError(t, s.RecvMsg(m))
 		}
 		return denied
 	}))
-	require.Equal(t, error(denied), log.Stream(nil, &stream{ctx: request(t)}, &grpc.StreamServerInfo{FullMethod: "/meridian.v1.S/Get"},
+	require.Equal(t, error(denied), log.Stream(nil, &grpctest.Call{Ctx: request(t)}, &grpc.StreamServerInfo{FullMethod: "/meridian.v1.S/Get"},
 		func(any, grpc.ServerStream) error { return denied }))
 	all := recordsOf(t, dir, chainDenied)
 	require.Len(t, all, 1)

@@ -20,6 +20,7 @@ import (
 	meridianv1 "meridian/api/meridian/v1"
 	"meridian/internal/authn/token"
 	"meridian/internal/authn/token/tokentest"
+	"meridian/internal/grpctest"
 	"meridian/internal/pki"
 	"meridian/internal/rpcerr"
 )
@@ -60,7 +61,7 @@ func newServer(t *testing.T) testServer {
 
 // unary authenticates a unary call as servers do: as a stream with one message.
 func (d testServer) unary(ctx context.Context, req any, info *grpc.UnaryServerInfo, handler grpc.UnaryHandler) (resp any, err error) {
-	err = d.Stream(nil, &liveStream{ctx: ctx}, &grpc.StreamServerInfo{FullMethod: info.FullMethod}, func(_ any, s grpc.ServerStream) error {
+	err = d.Stream(nil, &grpctest.Call{Ctx: ctx}, &grpc.StreamServerInfo{FullMethod: info.FullMethod}, func(_ any, s grpc.ServerStream) error {
 		resp, err = handler(s.Context(), req)
 		return err
 	})

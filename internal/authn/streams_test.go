@@ -13,19 +13,9 @@ import (
 
 	"meridian/internal/authn/token"
 	"meridian/internal/authn/token/tokentest"
+	"meridian/internal/grpctest"
 	"meridian/internal/rpcerr"
 )
-
-// liveStream is a server stream of a caller.
-type liveStream struct {
-	grpc.ServerStream
-	ctx  context.Context
-	sent int
-}
-
-func (s *liveStream) Context() context.Context { return s.ctx }
-func (s *liveStream) SendMsg(any) error        { s.sent++; return nil }
-func (s *liveStream) RecvMsg(any) error        { return nil }
 
 // watch is a handler that lives until its context ends, as Watch does.
 func watch(_ any, stream grpc.ServerStream) error {
@@ -58,7 +48,7 @@ func TestStreamsEndWhenTheirTokenIsRevoked(t *testing.T) {
 		ended := map[string]chan error{first: make(chan error, 1), second: make(chan error, 1)}
 		for raw, done := range ended {
 			go func() {
-				done <- a.Stream(nil, &liveStream{ctx: request(far, "Bearer "+raw)}, watchInfo, watch)
+				done <- a.Stream(nil, &grpctest.Call{Ctx: request(far, "Bearer "+raw)}, watchInfo, watch)
 			}()
 		}
 		synctest.Wait()
@@ -86,7 +76,7 @@ func TestStreamsEndWhenTheirTokenIsRevoked(t *testing.T) {
 func TestNothingPassesAnEndedStream(t *testing.T) {
 	d := newServer(t)
 	raw := d.user(t, "bob", AdminGroup)
-	stream := &liveStream{ctx: request(far, "Bearer "+raw)}
+	stream := &grpctest.Call{Ctx: request(far, "Bearer "+raw)}
 	err := d.Stream(nil, stream, watchInfo, func(_ any, s grpc.ServerStream) error {
 		require.NoError(t, s.SendMsg(nil))
 		require.NoError(t, s.RecvMsg(nil))
@@ -96,7 +86,7 @@ func TestNothingPassesAnEndedStream(t *testing.T) {
 		return s.RecvMsg(nil)
 	})
 	require.Equal(t, rpcerr.Unauthenticated, rpcerr.CodeOf(rpcerr.FromStatus(err)))
-	require.Equal(t, 1, stream.sent)
+	require.Equal(t, 1, stream.Messages)
 }
 
 // A call that revokes its caller's own token is answered.
@@ -105,7 +95,7 @@ func TestACallThatRevokesItsTokenIsAnswered(t *testing.T) {
 		d := newServer(t)
 		raw := d.user(t, "bob", AdminGroup)
 		d.Revokes = func(method string) bool { return revokes && method == watchInfo.FullMethod }
-		stream := &liveStream{ctx: request(far, "Bearer "+raw)}
+		stream := &grpctest.Call{Ctx: request(far, "Bearer "+raw)}
 		err := d.Stream(nil, stream, watchInfo, func(_ any, s grpc.ServerStream) error {
 			d.Verifier = func() *token.Verifier { return token.NewVerifier(at(noon)) } // the keys were withdrawn
 			d.Recheck()
@@ -125,7 +115,7 @@ func TestAZonesStreamEndsWithItsToken(t *testing.T) {
 		require.NoError(t, err)
 		ended := make(chan error, 1)
 		go func() {
-			ended <- a.Stream(nil, &liveStream{ctx: request(far, "Bearer "+raw)}, watchInfo, func(_ any, s grpc.ServerStream) error {
+			ended <- a.Stream(nil, &grpctest.Call{Ctx: request(far, "Bearer "+raw)}, watchInfo, func(_ any, s grpc.ServerStream) error {
 				<-s.Context().Done()
 				return s.Context().Err()
 			})
@@ -147,7 +137,7 @@ func TestStreamsWithoutATokenAreLeftAlone(t *testing.T) {
 	d := newServer(t)
 	mine := rpcerr.New(rpcerr.NotFound, "NOT_FOUND", "no")
 	for _, ctx := range []context.Context{request(near), request(far, "Bearer "+d.user(t, "bob", AdminGroup))} {
-		err := d.Stream(nil, &liveStream{ctx: ctx}, watchInfo, func(_ any, s grpc.ServerStream) error {
+		err := d.Stream(nil, &grpctest.Call{Ctx: ctx}, watchInfo, func(_ any, s grpc.ServerStream) error {
 			d.Recheck()
 			require.NoError(t, s.Context().Err())
 			return mine

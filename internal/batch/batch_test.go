@@ -1,40 +1,22 @@
 package batch
 
 import (
-	"io"
 	"testing"
 
 	"github.com/stretchr/testify/require"
-	"google.golang.org/grpc"
 	"google.golang.org/protobuf/proto"
 	"pgregory.net/rapid"
 
 	meridianv1 "meridian/api/meridian/v1"
+	"meridian/internal/grpctest"
 	"meridian/internal/rpcerr"
 )
 
-// received is a stream from which messages come.
-type received[Q, R any] struct {
-	grpc.ServerStream
-	all []*Q
-}
-
-func (s *received[Q, R]) Recv() (*Q, error) {
-	if len(s.all) == 0 {
-		return nil, io.EOF
-	}
-	m := s.all[0]
-	s.all = s.all[1:]
-	return m, nil
-}
-
-func (s *received[Q, R]) SendAndClose(*R) error { return nil }
-
 type (
-	applies = received[meridianv1.ApplyRequest, meridianv1.ApplyResponse]
-	deletes = received[meridianv1.DeleteRequest, meridianv1.DeleteResponse]
+	applies = grpctest.Stream[meridianv1.ApplyRequest, meridianv1.ApplyResponse]
+	deletes = grpctest.Stream[meridianv1.DeleteRequest, meridianv1.DeleteResponse]
 
-	questions = received[meridianv1.CanIRequest, meridianv1.CanIResponse]
+	questions = grpctest.Stream[meridianv1.CanIRequest, meridianv1.CanIResponse]
 )
 
 // Whatever a batch holds, it arrives as it was sent, in messages that a server
@@ -62,7 +44,7 @@ func TestBatchesArriveAsTheyWereSent(t *testing.T) {
 		stream := &applies{}
 		require.NoError(t, splitApply(req, func(m *meridianv1.ApplyRequest) error {
 			require.LessOrEqual(t, proto.Size(m), MaxMessage)
-			stream.all = append(stream.all, proto.Clone(m).(*meridianv1.ApplyRequest))
+			stream.Requests = append(stream.Requests, proto.Clone(m).(*meridianv1.ApplyRequest))
 			return nil
 		}))
 		got, err := ReceiveApply(stream, nil)
@@ -82,10 +64,10 @@ func TestDeletionsArriveAsTheyWereSent(t *testing.T) {
 	stream := &deletes{}
 	require.NoError(t, splitDelete(req, func(m *meridianv1.DeleteRequest) error {
 		require.LessOrEqual(t, proto.Size(m), MaxMessage)
-		stream.all = append(stream.all, m)
+		stream.Requests = append(stream.Requests, m)
 		return nil
 	}))
-	require.Greater(t, len(stream.all), 1)
+	require.Greater(t, len(stream.Requests), 1)
 	got, err := ReceiveDelete(stream, nil)
 	require.NoError(t, err)
 	require.True(t, proto.Equal(req, got))
@@ -109,7 +91,7 @@ func TestQuestionsArriveAsTheyWereSent(t *testing.T) {
 		stream := &questions{}
 		require.NoError(t, splitCanI(req, func(m *meridianv1.CanIRequest) error {
 			require.LessOrEqual(t, proto.Size(m), MaxMessage)
-			stream.all = append(stream.all, proto.CloneOf(m))
+			stream.Requests = append(stream.Requests, proto.CloneOf(m))
 			return nil
 		}))
 		got, err := ReceiveCanI(stream)
@@ -118,7 +100,7 @@ func TestQuestionsArriveAsTheyWereSent(t *testing.T) {
 		require.True(t, proto.Equal(req, got))
 	})
 	for _, m := range []*meridianv1.CanIRequest{{ResourceContinued: []byte("x")}, {OldContinued: []byte("x")}} {
-		_, err := ReceiveCanI(&questions{all: []*meridianv1.CanIRequest{{Access: "UPDATE"}, m}})
+		_, err := ReceiveCanI(&questions{Requests: []*meridianv1.CanIRequest{{Access: "UPDATE"}, m}})
 		require.True(t, rpcerr.HasReason(err, "NOTHING_TO_CONTINUE"), "%v", err)
 	}
 }
@@ -130,7 +112,7 @@ func TestStreamsThatAreNoBatch(t *testing.T) {
 		{{SpecContinued: []byte("x")}},
 		{{RequestId: "r"}, {SpecContinued: []byte("x")}},
 	} {
-		_, err = ReceiveApply(&applies{all: all}, nil)
+		_, err = ReceiveApply(&applies{Requests: all}, nil)
 		require.True(t, rpcerr.HasReason(err, "NOTHING_TO_CONTINUE"), "%v", err)
 	}
 }

@@ -15,6 +15,7 @@ import (
 	healthv1 "google.golang.org/grpc/health/grpc_health_v1"
 	"google.golang.org/grpc/status"
 
+	"meridian/internal/grpctest"
 	"meridian/internal/pki"
 	"meridian/internal/rpcerr"
 )
@@ -60,14 +61,6 @@ func TestStoppingEndsWatches(t *testing.T) {
 	require.ErrorContains(t, err, "the server is stopping")
 }
 
-// quietStream is a stream that only has a context.
-type quietStream struct {
-	grpc.ServerStream
-	ctx context.Context
-}
-
-func (s quietStream) Context() context.Context { return s.ctx }
-
 // A server that cannot tell whether it shows the newest state ends its watches
 // and takes no new ones until it can. Health may be watched all the same.
 func TestSuspendedWatches(t *testing.T) {
@@ -81,7 +74,7 @@ func TestSuspendedWatches(t *testing.T) {
 				close(begun)
 				<-stream.Context().Done()
 				return stream.Context().Err()
-			}}, method)(nil, quietStream{ctx: t.Context()}))
+			}}, method)(nil, &grpctest.Call{Ctx: t.Context()}))
 		}()
 		return begun, done
 	}
@@ -104,5 +97,5 @@ func TestSuspendedWatches(t *testing.T) {
 	require.EqualError(t, <-again, errStopping.Error())
 	require.EqualError(t, <-checks, errStopping.Error())
 	list := r.intercepted(grpc.StreamDesc{Handler: func(any, grpc.ServerStream) error { return nil }}, "/meridian.v1.AdminService/List")
-	require.NoError(t, list(nil, quietStream{ctx: t.Context()}), "what ends by itself is let be")
+	require.NoError(t, list(nil, &grpctest.Call{Ctx: t.Context()}), "what ends by itself is let be")
 }

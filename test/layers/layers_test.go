@@ -26,6 +26,7 @@ var levels = map[string]int{
 	"internal/boltcheck":  0,
 	"internal/batch":      2,
 	"internal/doctree":    0,
+	"internal/grpctest":   0,
 	"internal/resource":   0,
 	"internal/texttable":  0,
 	"internal/version":    0,

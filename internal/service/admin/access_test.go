@@ -13,7 +13,6 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
-	"google.golang.org/grpc"
 	"google.golang.org/protobuf/encoding/protojson"
 	"google.golang.org/protobuf/types/known/timestamppb"
 
@@ -23,6 +22,7 @@ import (
 	"meridian/internal/authz"
 	"meridian/internal/commit"
 	"meridian/internal/commit/committest"
+	"meridian/internal/grpctest"
 	"meridian/internal/resource"
 	"meridian/internal/rpcerr"
 	"meridian/internal/store"
@@ -294,9 +294,9 @@ func TestSecretsAreWithheld(t *testing.T) {
 	require.NoError(t, get(root, "other"))
 
 	list := func(user context.Context, kinds ...string) ([]string, error) {
-		out := &listStream{ctx: user}
+		out := &listStream{Ctx: user}
 		err := s.Service.List(&meridianv1.ListRequest{Kinds: kinds}, out)
-		return out.names, err
+		return listed(out), err
 	}
 	names, err := list(dba, "GlobalSecret")
 	require.NoError(t, err)
@@ -326,20 +326,16 @@ func TestSecretsAreWithheld(t *testing.T) {
 }
 
 // listStream collects what List sends.
-type listStream struct {
-	grpc.ServerStream
-	ctx   context.Context
-	names []string
-	all   []*meridianv1.Resource
-}
+type listStream = grpctest.Stream[meridianv1.ListRequest, meridianv1.ListResponse]
 
-func (l *listStream) Context() context.Context { return l.ctx }
-
-func (l *listStream) Send(r *meridianv1.ListResponse) error {
-	for _, m := range r.GetResources() {
-		l.names, l.all = append(l.names, m.GetKind()+"/"+m.GetName()), append(l.all, m)
+// listed are the names of what was sent, as KIND/NAME.
+func listed(s *listStream) (names []string) {
+	for _, page := range s.Sent {
+		for _, m := range page.GetResources() {
+			names = append(names, m.GetKind()+"/"+m.GetName())
+		}
 	}
-	return nil
+	return names
 }
 
 // §6.1: no caller and no way of reading returns a signing key. What there is to
@@ -369,10 +365,10 @@ func TestSigningKeysAreNeverReturned(t *testing.T) {
 	got, err := s.Service.Get(root, &meridianv1.GetRequest{Key: &meridianv1.ResourceKey{Kind: "GlobalSecret", Name: name}})
 	require.NoError(t, err)
 	requireWithheld(got.GetResource())
-	listed := &listStream{ctx: root}
-	require.NoError(t, s.Service.List(&meridianv1.ListRequest{Kinds: []string{"GlobalSecret"}}, listed))
-	require.Len(t, listed.all, 1)
-	requireWithheld(listed.all[0])
+	all := &listStream{Ctx: root}
+	require.NoError(t, s.Service.List(&meridianv1.ListRequest{Kinds: []string{"GlobalSecret"}}, all))
+	require.Len(t, listed(all), 1)
+	requireWithheld(all.Sent[0].GetResources()[0])
 
 	secrets := map[resource.Kind]bool{"GlobalSecret": true}
 	shown := func(r *resource.Resource) bool { return s.cfg.Access.Read(root, r) == nil }

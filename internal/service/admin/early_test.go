@@ -3,52 +3,26 @@ package admin
 import (
 	"context"
 	"fmt"
-	"io"
 	"runtime"
 	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/require"
-	"google.golang.org/grpc"
 	"google.golang.org/protobuf/encoding/protowire"
 	"google.golang.org/protobuf/proto"
 
 	meridianv1 "meridian/api/meridian/v1"
 	"meridian/internal/authn"
+	"meridian/internal/grpctest"
 	"meridian/internal/policy/condition"
 	"meridian/internal/resource"
 	"meridian/internal/rpcerr"
 	"meridian/internal/store"
 )
 
-// sent is the stream of a batch in several messages.
-type sent[Q, R any] struct {
-	grpc.ServerStream
-	ctx      context.Context
-	messages []*Q
-	// received counts the messages that were asked for.
-	received int
-	answer   *R
-}
-
-func (s *sent[Q, R]) Context() context.Context { return s.ctx }
-
-func (s *sent[Q, R]) Recv() (*Q, error) {
-	s.received++
-	if s.received > len(s.messages) {
-		return nil, io.EOF
-	}
-	return s.messages[s.received-1], nil
-}
-
-func (s *sent[Q, R]) SendAndClose(r *R) error {
-	s.answer = r
-	return nil
-}
-
 type (
-	applies = sent[meridianv1.ApplyRequest, meridianv1.ApplyResponse]
-	deletes = sent[meridianv1.DeleteRequest, meridianv1.DeleteResponse]
+	applies = grpctest.Stream[meridianv1.ApplyRequest, meridianv1.ApplyResponse]
+	deletes = grpctest.Stream[meridianv1.DeleteRequest, meridianv1.DeleteResponse]
 )
 
 // counting is a secured service that counts what is made of requests.
@@ -103,33 +77,33 @@ func TestWhoHoldsNothingIsRefusedEarly(t *testing.T) {
 	}
 	for name, user := range map[string]context.Context{"no role": roleless, "other kinds": bob} {
 		t.Run(name, func(t *testing.T) {
-			s := &applies{ctx: user}
+			s := &applies{Ctx: user}
 			for i := range 100 {
-				s.messages = append(s.messages, part(i))
+				s.Requests = append(s.Requests, part(i))
 			}
 			var err error
 			bytes := allocated(func() { err = c.Apply(s) })
 			requireCode(t, err, rpcerr.Denied, `CREATE on AuthPolicy "p0" in mesh "default"`)
 			require.Equal(t, rpcerr.EffectNone, rpcerr.EffectOf(err))
-			require.LessOrEqual(t, s.received, 2, "the second tells whether the first was all")
+			require.LessOrEqual(t, s.Received, 2, "the second tells whether the first was all")
 			require.Zero(t, c.decoded)
 			require.Zero(t, c.previewed)
 			require.Less(t, bytes, uint64(1<<20))
 		})
 	}
 	// What is allowed in the first message does not allow the others.
-	s := &applies{ctx: bob, messages: []*meridianv1.ApplyRequest{
+	s := &applies{Ctx: bob, Requests: []*meridianv1.ApplyRequest{
 		{RequestId: "2", Resources: []*meridianv1.Resource{permission("a", "backend")}}, part(0), part(1), part(2), part(3),
 	}}
 	requireCode(t, c.Apply(s), rpcerr.Denied, `AuthPolicy "p0"`)
-	require.LessOrEqual(t, s.received, 3)
+	require.LessOrEqual(t, s.Received, 3)
 	require.Zero(t, c.decoded)
 
-	d := &deletes{ctx: bob, messages: []*meridianv1.DeleteRequest{
+	d := &deletes{Ctx: bob, Requests: []*meridianv1.DeleteRequest{
 		{RequestId: "3", Keys: []*meridianv1.ResourceKey{{Kind: "TrafficPermission", Mesh: "default", Name: "not-there"}}}, {}, {},
 	}}
 	requireCode(t, c.Delete(d), rpcerr.Denied, `DELETE on TrafficPermission "not-there"`, "it grants CREATE, UPDATE, not DELETE")
-	require.LessOrEqual(t, d.received, 2)
+	require.LessOrEqual(t, d.Received, 2)
 }
 
 // A field that this release does not know may be a condition on the write, as
@@ -145,15 +119,15 @@ func TestUnknownFieldsAreRefused(t *testing.T) {
 	}
 	last := &meridianv1.ApplyRequest{Resources: []*meridianv1.Resource{permission("b", "backend")}}
 	old(last)
-	e := requireCode(t, c.Apply(&applies{ctx: bob, messages: []*meridianv1.ApplyRequest{first(), last}}), rpcerr.Invalid, "use the same release")
+	e := requireCode(t, c.Apply(&applies{Ctx: bob, Requests: []*meridianv1.ApplyRequest{first(), last}}), rpcerr.Invalid, "use the same release")
 	require.Equal(t, "UNKNOWN_FIELDS", e.Reason)
 	require.Equal(t, rpcerr.EffectNone, rpcerr.EffectOf(e))
 	require.Zero(t, c.View().Count("TrafficPermission"))
-	require.NoError(t, c.Apply(&applies{ctx: bob, messages: []*meridianv1.ApplyRequest{first()}}))
+	require.NoError(t, c.Apply(&applies{Ctx: bob, Requests: []*meridianv1.ApplyRequest{first()}}))
 
 	remove := &meridianv1.DeleteRequest{RequestId: "2", Keys: []*meridianv1.ResourceKey{{Kind: "TrafficPermission", Mesh: "default", Name: "a"}}}
 	old(remove)
-	requireCode(t, c.Delete(&deletes{ctx: root, messages: []*meridianv1.DeleteRequest{remove}}), rpcerr.Invalid, "use the same release")
+	requireCode(t, c.Delete(&deletes{Ctx: root, Requests: []*meridianv1.DeleteRequest{remove}}), rpcerr.Invalid, "use the same release")
 	require.Equal(t, 1, c.View().Count("TrafficPermission"))
 }
 
@@ -168,16 +142,16 @@ func TestUnknownKinds(t *testing.T) {
 		}
 		return []*meridianv1.ApplyRequest{req}
 	}
-	requireCode(t, c.Apply(&applies{ctx: roleless, messages: batch(9000)}), rpcerr.Denied, "MeshTrafficPermision0", "and 8995 more resources")
+	requireCode(t, c.Apply(&applies{Ctx: roleless, Requests: batch(9000)}), rpcerr.Denied, "MeshTrafficPermision0", "and 8995 more resources")
 	var err error
-	bytes := allocated(func() { err = c.Apply(&applies{ctx: bob, messages: batch(9000)}) })
+	bytes := allocated(func() { err = c.Apply(&applies{Ctx: bob, Requests: batch(9000)}) })
 	e := requireCode(t, err, rpcerr.Invalid, "did you mean MeshTrafficPermission?")
 	require.Len(t, e.Violations, maxViolations, "the others are not looked at")
 	require.Less(t, bytes, uint64(8<<20))
 	long := strings.Repeat("x", 1<<20)
-	e = requireCode(t, c.Apply(&applies{ctx: bob, messages: []*meridianv1.ApplyRequest{{RequestId: "2", Resources: []*meridianv1.Resource{{Kind: long, Mesh: long, Name: long}}}}}), rpcerr.Invalid)
+	e = requireCode(t, c.Apply(&applies{Ctx: bob, Requests: []*meridianv1.ApplyRequest{{RequestId: "2", Resources: []*meridianv1.Resource{{Kind: long, Mesh: long, Name: long}}}}}), rpcerr.Invalid)
 	require.Less(t, len(e.Message)+len(e.Violations[0].Description), 2048)
-	e = requireCode(t, c.Apply(&applies{ctx: roleless, messages: []*meridianv1.ApplyRequest{{RequestId: "2", Resources: []*meridianv1.Resource{{Kind: long, Mesh: long, Name: long}}}}}), rpcerr.Denied)
+	e = requireCode(t, c.Apply(&applies{Ctx: roleless, Requests: []*meridianv1.ApplyRequest{{RequestId: "2", Resources: []*meridianv1.Resource{{Kind: long, Mesh: long, Name: long}}}}}), rpcerr.Denied)
 	require.Less(t, len(e.Message), 2048)
 }
 
@@ -186,7 +160,7 @@ func TestUnknownKinds(t *testing.T) {
 func TestARetryIsAnsweredAfterRightsAreLost(t *testing.T) {
 	c := newCounting(t)
 	apply := func() (*applies, error) {
-		s := &applies{ctx: bob, messages: []*meridianv1.ApplyRequest{{RequestId: "1", Resources: []*meridianv1.Resource{permission("a", "backend")}}}}
+		s := &applies{Ctx: bob, Requests: []*meridianv1.ApplyRequest{{RequestId: "1", Resources: []*meridianv1.Resource{permission("a", "backend")}}}}
 		return s, c.Apply(s)
 	}
 	first, err := apply()
@@ -194,9 +168,9 @@ func TestARetryIsAnsweredAfterRightsAreLost(t *testing.T) {
 	c.unbind()
 	again, err := apply()
 	require.NoError(t, err)
-	require.Equal(t, first.answer.GetRevision(), again.answer.GetRevision())
-	require.Equal(t, outcomes(first.answer.GetResults()), outcomes(again.answer.GetResults()))
-	requireCode(t, c.Apply(&applies{ctx: bob, messages: []*meridianv1.ApplyRequest{{RequestId: "2", Resources: []*meridianv1.Resource{permission("a", "backend")}}}}), rpcerr.Denied)
+	require.Equal(t, first.Sent[0].GetRevision(), again.Sent[0].GetRevision())
+	require.Equal(t, outcomes(first.Sent[0].GetResults()), outcomes(again.Sent[0].GetResults()))
+	requireCode(t, c.Apply(&applies{Ctx: bob, Requests: []*meridianv1.ApplyRequest{{RequestId: "2", Resources: []*meridianv1.Resource{permission("a", "backend")}}}}), rpcerr.Denied)
 }
 
 // A right that another server has just given counts: the early refusal, too, is one
@@ -211,7 +185,7 @@ func TestEarlyRefusalsAreOnTheNewestState(t *testing.T) {
 		}
 		return nil
 	})
-	require.NoError(t, c.Apply(&applies{ctx: bob, messages: []*meridianv1.ApplyRequest{{RequestId: "1", Resources: []*meridianv1.Resource{permission("a", "backend")}}}}))
+	require.NoError(t, c.Apply(&applies{Ctx: bob, Requests: []*meridianv1.ApplyRequest{{RequestId: "1", Resources: []*meridianv1.Resource{permission("a", "backend")}}}}))
 	require.Positive(t, read)
 }
 
@@ -226,11 +200,11 @@ func TestDocumentsAreDecodedOnce(t *testing.T) {
 		}
 		return []*meridianv1.ApplyRequest{req}
 	}
-	requireCode(t, c.Apply(&applies{ctx: bob, messages: batch("1", "other")}), rpcerr.Denied)
+	requireCode(t, c.Apply(&applies{Ctx: bob, Requests: batch("1", "other")}), rpcerr.Denied)
 	require.Equal(t, 10, c.decoded)
 	require.Zero(t, c.previewed)
 	c.Once(func() { c.change(c.op(permission("p3", "backend"))) }) // so that it is decided again
-	require.NoError(t, c.Apply(&applies{ctx: bob, messages: batch("2", "backend")}))
+	require.NoError(t, c.Apply(&applies{Ctx: bob, Requests: batch("2", "backend")}))
 	require.Equal(t, 20, c.decoded)
 }
 
@@ -244,7 +218,7 @@ func TestRefusedExpressionsLeaveNothing(t *testing.T) {
 			for j := range 16 {
 				req.Resources = append(req.Resources, authPolicy(fmt.Sprint("p", j), fmt.Sprintf(`"%d-%d".matches("(a{100}){10}")`, i, j)+strings.Repeat(` || "a".matches("(a{90}){10}")`, 2)))
 			}
-			requireCode(t, c.Apply(&applies{ctx: user, messages: []*meridianv1.ApplyRequest{req}}), rpcerr.Denied)
+			requireCode(t, c.Apply(&applies{Ctx: user, Requests: []*meridianv1.ApplyRequest{req}}), rpcerr.Denied)
 		}
 	}
 	var before, after runtime.MemStats
@@ -282,7 +256,7 @@ func TestWorkEndsWithTheCaller(t *testing.T) {
 	for i := range 100 {
 		req.Resources = append(req.Resources, permission(fmt.Sprint("p", i), "backend"))
 	}
-	require.ErrorIs(t, c.Apply(&applies{ctx: ctx, messages: []*meridianv1.ApplyRequest{req}}), context.Canceled)
+	require.ErrorIs(t, c.Apply(&applies{Ctx: ctx, Requests: []*meridianv1.ApplyRequest{req}}), context.Canceled)
 	require.Equal(t, 4, c.decoded)
 	require.Zero(t, c.View().Count("TrafficPermission"))
 }

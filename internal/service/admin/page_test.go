@@ -14,20 +14,16 @@ import (
 	"meridian/internal/store"
 )
 
-// pages collects what List sends, and where it continues.
-type pages struct {
-	listStream
-	next     string
-	revision uint64
+// end is the last message of a page, which says where the list continues.
+func end(page *listStream) *meridianv1.ListResponse {
+	if len(page.Sent) == 0 {
+		return nil
+	}
+	return page.Sent[len(page.Sent)-1]
 }
 
-func (p *pages) Send(r *meridianv1.ListResponse) error {
-	p.next, p.revision = r.GetNextPageToken(), r.GetRevision()
-	return p.listStream.Send(r)
-}
-
-func (f *fixture) page(req *meridianv1.ListRequest) (*pages, error) {
-	p := &pages{listStream: listStream{ctx: f.ctx}}
+func (f *fixture) page(req *meridianv1.ListRequest) (*listStream, error) {
+	p := &listStream{Ctx: f.ctx}
 	return p, f.service.List(req, p)
 }
 
@@ -51,13 +47,13 @@ func TestPagesAreOfOneRevision(t *testing.T) {
 			p, err := f.page(req)
 			require.NoError(t, err)
 			if n == 0 {
-				revision = p.revision
+				revision = end(p).GetRevision()
 			}
-			require.Equal(t, revision, p.revision)
+			require.Equal(t, revision, end(p).GetRevision())
 			if limit > 0 {
-				require.LessOrEqual(t, len(p.names), int(limit))
+				require.LessOrEqual(t, len(listed(p)), int(limit))
 			}
-			got, req.PageToken = append(got, p.names...), p.next
+			got, req.PageToken = append(got, listed(p)...), end(p).GetNextPageToken()
 			id := fmt.Sprintf("%d-%d", limit, n)
 			_, err = f.apply("a"+id, trafficLog("p5-new", id))
 			require.NoError(t, err)
@@ -84,8 +80,8 @@ func TestPagesAreBoundedByBytes(t *testing.T) {
 	for _, want := range []int{2, 2, 1} {
 		p, err := f.page(req)
 		require.NoError(t, err)
-		require.Len(t, p.names, want)
-		req.PageToken = p.next
+		require.Len(t, listed(p), want)
+		req.PageToken = end(p).GetNextPageToken()
 	}
 	require.Empty(t, req.PageToken)
 }
@@ -96,8 +92,8 @@ func TestPagesThatAreNotRetained(t *testing.T) {
 	require.NoError(t, err)
 	p, err := f.page(&meridianv1.ListRequest{Limit: 1})
 	require.NoError(t, err)
-	require.NotEmpty(t, p.next)
-	token, err := readPageToken(p.next)
+	require.NotEmpty(t, end(p).GetNextPageToken())
+	token, err := readPageToken(end(p).GetNextPageToken())
 	require.NoError(t, err)
 
 	another := *token
@@ -123,12 +119,12 @@ func TestPagesThatAreNotRetained(t *testing.T) {
 func TestPageTokensGrantNothing(t *testing.T) {
 	s := newGranted(t)
 	s.must("data", permissionIn("demo", "a", "backend"), permissionIn("demo", "b", "other"), timeoutIn("demo", "c"))
-	p := &pages{listStream: listStream{ctx: user("ann")}}
+	p := &listStream{Ctx: user("ann")}
 	require.NoError(t, s.List(&meridianv1.ListRequest{Limit: 1}, p))
-	require.NotEmpty(t, p.next)
-	eve := &pages{listStream: listStream{ctx: user("eve")}}
-	require.NoError(t, s.List(&meridianv1.ListRequest{PageToken: p.next}, eve))
-	require.Empty(t, eve.names)
+	require.NotEmpty(t, end(p).GetNextPageToken())
+	eve := &listStream{Ctx: user("eve")}
+	require.NoError(t, s.List(&meridianv1.ListRequest{PageToken: end(p).GetNextPageToken()}, eve))
+	require.Empty(t, listed(eve))
 }
 
 // FuzzPageToken: whatever a token is, a list answers with a page or an error of the

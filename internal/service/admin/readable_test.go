@@ -9,12 +9,12 @@ import (
 	"testing"
 
 	"github.com/stretchr/testify/require"
-	"google.golang.org/grpc"
 	"pgregory.net/rapid"
 
 	meridianv1 "meridian/api/meridian/v1"
 	"meridian/internal/authn"
 	"meridian/internal/authz"
+	"meridian/internal/grpctest"
 	policies "meridian/internal/policy"
 	"meridian/internal/policy/answer"
 	"meridian/internal/resource"
@@ -79,9 +79,9 @@ func TestGrantedReading(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			list := func(mesh string, kinds ...string) ([]string, error) {
-				l := &listStream{ctx: tt.who}
+				l := &listStream{Ctx: tt.who}
 				err := s.List(&meridianv1.ListRequest{Kinds: kinds, Mesh: mesh}, l)
-				return l.names, err
+				return listed(l), err
 			}
 			got, err := list("")
 			require.NoError(t, err)
@@ -128,7 +128,7 @@ func TestGrantedReading(t *testing.T) {
 			if key[1] == "Timeout" {
 				m = timeoutIn("demo", name)
 			}
-			early[i] = s.Apply(&applies{ctx: user(key[0]), messages: []*meridianv1.ApplyRequest{{RequestId: "e" + name, Resources: []*meridianv1.Resource{m}}}})
+			early[i] = s.Apply(&applies{Ctx: user(key[0]), Requests: []*meridianv1.ApplyRequest{{RequestId: "e" + name, Resources: []*meridianv1.Resource{m}}}})
 			applied[i] = s.as(user(key[0]), "a"+name, m)
 		}
 		for _, refused := range [][2]error{early, applied} {
@@ -153,27 +153,28 @@ func renamed(err error, name string) string {
 
 // watchStream collects what a watch sends, until its context ends.
 type watchStream struct {
-	grpc.ServerStream
-	ctx  context.Context
+	grpctest.Stream[meridianv1.WatchRequest, meridianv1.WatchResponse]
 	sent chan *meridianv1.WatchResponse
 }
 
-func (w *watchStream) Context() context.Context { return w.ctx }
-
-func (w *watchStream) Send(r *meridianv1.WatchResponse) error {
-	select {
-	case w.sent <- r:
-		return nil
-	case <-w.ctx.Done():
-		return w.ctx.Err()
+func newWatch(ctx context.Context, sent chan *meridianv1.WatchResponse) *watchStream {
+	w := &watchStream{sent: sent}
+	w.Ctx, w.OnSend = ctx, func(r *meridianv1.WatchResponse) error {
+		select {
+		case sent <- r:
+			return nil
+		case <-ctx.Done():
+			return ctx.Err()
+		}
 	}
+	return w
 }
 
 // ended is the stream of a watch that ends at once.
 func ended(who context.Context) *watchStream {
 	ctx, cancel := context.WithCancel(who)
 	cancel()
-	return &watchStream{ctx: ctx, sent: make(chan *meridianv1.WatchResponse, 8)}
+	return newWatch(ctx, make(chan *meridianv1.WatchResponse, 8))
 }
 
 // A watch shows a change when, and only when, its reader has the right to read it:
@@ -184,7 +185,7 @@ func TestWatchFollowsRights(t *testing.T) {
 		s := newGranted(t)
 		ctx, cancel := context.WithCancel(user("carl"))
 		defer cancel()
-		stream := &watchStream{ctx: ctx, sent: make(chan *meridianv1.WatchResponse)}
+		stream := newWatch(ctx, make(chan *meridianv1.WatchResponse))
 		var watching sync.WaitGroup
 		watching.Go(func() { _ = s.Watch(&meridianv1.WatchRequest{}, stream) })
 		defer watching.Wait()
@@ -253,7 +254,7 @@ func TestARevokedRightEndsAWatch(t *testing.T) {
 	s := newGranted(t)
 	ctx, cancel := context.WithCancel(user("ann"))
 	defer cancel()
-	stream := &watchStream{ctx: ctx, sent: make(chan *meridianv1.WatchResponse)}
+	stream := newWatch(ctx, make(chan *meridianv1.WatchResponse))
 	var running sync.WaitGroup
 	running.Go(func() { _ = s.Watch(&meridianv1.WatchRequest{Mesh: "demo"}, stream) })
 	<-stream.sent
@@ -476,20 +477,6 @@ func TestGrantedAnswersAboutOneOfTwo(t *testing.T) {
 	require.NotContains(t, string(response.GetJson()), "hidden")
 }
 
-// waitStream collects what a wait for zones says.
-type waitStream struct {
-	grpc.ServerStream
-	ctx  context.Context
-	sent []*meridianv1.WaitForZonesResponse
-}
-
-func (w *waitStream) Context() context.Context { return w.ctx }
-
-func (w *waitStream) Send(r *meridianv1.WaitForZonesResponse) error {
-	w.sent = append(w.sent, r)
-	return nil
-}
-
 // §6.1: a wait for zones tells who may read some of them nothing of the others, and
 // does not begin for who may read none.
 func TestGrantedWaits(t *testing.T) {
@@ -504,9 +491,9 @@ func TestGrantedWaits(t *testing.T) {
 		return []string{"zone west is offline"}, ends
 	}
 	wait := func(who context.Context) ([]*meridianv1.WaitForZonesResponse, error) {
-		stream := &waitStream{ctx: who}
+		stream := &grpctest.Stream[meridianv1.WaitForZonesRequest, meridianv1.WaitForZonesResponse]{Ctx: who}
 		err := s.WaitForZones(&meridianv1.WaitForZonesRequest{Revision: 1}, stream)
-		return stream.sent, err
+		return stream.Sent, err
 	}
 	_, err := wait(user("eve"))
 	requireCode(t, err, rpcerr.Denied, "READ on Zone")

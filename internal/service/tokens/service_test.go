@@ -8,13 +8,13 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
-	"google.golang.org/grpc"
 
 	meridianv1 "meridian/api/meridian/v1"
 	"meridian/internal/authn"
 	"meridian/internal/authn/token"
 	"meridian/internal/authz"
 	"meridian/internal/commit/committest"
+	"meridian/internal/grpctest"
 	"meridian/internal/resource"
 	"meridian/internal/resource/resourcetest"
 	"meridian/internal/rpcerr"
@@ -87,24 +87,17 @@ func (f *fixture) verify(raw string) (token.Token, error) {
 }
 
 // collect is the stream of a list.
-type collect struct {
-	grpc.ServerStream
-	ctx context.Context
-	all []*meridianv1.IssuedToken
-}
-
-func (c *collect) Context() context.Context { return c.ctx }
-
-func (c *collect) Send(r *meridianv1.ListTokensResponse) error {
-	c.all = append(c.all, r.GetTokens()...)
-	return nil
-}
+type collect = grpctest.Stream[meridianv1.ListTokensRequest, meridianv1.ListTokensResponse]
 
 func (f *fixture) list(kind string) []*meridianv1.IssuedToken {
 	f.t.Helper()
-	stream := &collect{ctx: as(f.t, "any-user")}
+	stream := &collect{Ctx: as(f.t, "any-user")}
 	require.NoError(f.t, f.ListTokens(&meridianv1.ListTokensRequest{Kind: kind}, stream))
-	return stream.all
+	var all []*meridianv1.IssuedToken
+	for _, m := range stream.Sent {
+		all = append(all, m.GetTokens()...)
+	}
+	return all
 }
 
 const hour = int64(3600)

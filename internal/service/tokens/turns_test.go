@@ -55,7 +55,7 @@ func (f *fixture) calls(revocable string) map[string]func(ctx context.Context) e
 			return err
 		},
 		"list": func(ctx context.Context) error {
-			return f.ListTokens(&meridianv1.ListTokensRequest{}, &collect{ctx: ctx})
+			return f.ListTokens(&meridianv1.ListTokensRequest{}, &collect{Ctx: ctx})
 		},
 	}
 }
