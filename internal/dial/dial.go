@@ -72,7 +72,7 @@ func Conn(c Config, addresses ...string) (*grpc.ClientConn, error) {
 func (c Config) options(addresses []string) []grpc.DialOption {
 	options := []grpc.DialOption{grpc.WithTransportCredentials(c.Transport), grpc.WithDisableServiceConfig(), grpc.WithUserAgent(c.UserAgent)}
 	if c.Log != nil {
-		options = append(options, grpc.WithTransportCredentials(c.Log.observe(c.Transport)))
+		options = append(options, grpc.WithTransportCredentials(c.Log.observe(c.Transport)), grpc.WithStatsHandler(sentCalls{}))
 		if !c.Proxy || !slices.ContainsFunc(addresses, proxied) {
 			options = append(options, grpc.WithContextDialer(c.Log.dial))
 		}

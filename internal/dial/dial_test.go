@@ -135,7 +135,9 @@ func TestExplain(t *testing.T) {
 	require.NoError(t, err)
 	defer func() { require.NoError(t, conn.Close()) }()
 	client := healthv1.NewHealthClient(conn)
-	_, err = client.Check(t.Context(), &healthv1.HealthCheckRequest{})
+	call, sent := WithSent(t.Context())
+	_, err = client.Check(call, &healthv1.HealthCheckRequest{})
+	require.False(t, sent())
 	_, streamErr := client.Watch(t.Context(), &healthv1.HealthCheckRequest{})
 	for _, err := range []error{err, streamErr} {
 		require.EqualError(t, err, "dial tcp "+address+": connect: connection refused")
@@ -152,4 +154,22 @@ func TestExplain(t *testing.T) {
 	log.Record(address, nil)
 	require.EqualError(t, log.Explain(status.Error(codes.Unavailable, "reset")), "reset", "there was a connection")
 	require.NoError(t, log.Explain(nil))
+}
+
+// A call that a server has received was sent, though it was not answered.
+func TestSent(t *testing.T) {
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	require.NoError(t, err)
+	server := grpc.NewServer(grpc.UnknownServiceHandler(func(any, grpc.ServerStream) error {
+		return l.Close()
+	}))
+	defer server.Stop()
+	go func() { _ = server.Serve(l) }()
+	conn, err := Conn(Config{Transport: insecure.NewCredentials(), Log: NewLog()}, l.Addr().String())
+	require.NoError(t, err)
+	defer func() { require.NoError(t, conn.Close()) }()
+	call, sent := WithSent(t.Context())
+	_, err = healthv1.NewHealthClient(conn).Check(call, &healthv1.HealthCheckRequest{})
+	require.Error(t, err)
+	require.True(t, sent())
 }

@@ -168,6 +168,22 @@ type Gossip struct {
 	closeErr  error
 }
 
+// available listens on an address for a moment, over TCP and UDP as memberlist does:
+// its error has the cause, which memberlist returns as text only.
+func available(host string, port int) error {
+	addr := net.JoinHostPort(host, strconv.Itoa(port))
+	listen, err := net.Listen("tcp", addr)
+	if err != nil {
+		return err
+	}
+	_ = listen.Close()
+	packets, err := net.ListenPacket("udp", addr)
+	if err != nil {
+		return err
+	}
+	return packets.Close()
+}
+
 // Open begins to listen and to look for the peers that are remembered.
 // Error: ErrAddrInUse, or what is wrong with the configuration.
 func Open(cfg Config) (*Gossip, error) {
@@ -190,8 +206,10 @@ func Open(cfg Config) (*Gossip, error) {
 	if err != nil {
 		return nil, err
 	}
-	g.list, err = memberlist.Create(mc)
-	if errors.Is(err, syscall.EADDRINUSE) || (err != nil && strings.Contains(err.Error(), "address already in use")) {
+	if err = available(mc.BindAddr, mc.BindPort); err == nil {
+		g.list, err = memberlist.Create(mc)
+	}
+	if errors.Is(err, syscall.EADDRINUSE) {
 		return nil, fmt.Errorf("%w: %s", ErrAddrInUse, cfg.Addr)
 	}
 	if err != nil {

@@ -165,11 +165,11 @@ func (c *Client) repeat(ctx context.Context, fn func(context.Context) error) err
 	var unavailable error
 	tried, begun, noticed, unknownOutcome := 0, time.Now(), false, false
 	for attempt, wait := 1, firstRetryPause; ; {
-		sent := ctx
+		sending, sent := dial.WithSent(ctx)
 		if unavailable != nil {
-			sent = batch.WithAge(ctx, time.Since(begun))
+			sending = batch.WithAge(sending, time.Since(begun))
 		}
-		err := fn(sent)
+		err := fn(sending)
 		if status.Code(err) == codes.DeadlineExceeded && unavailable != nil {
 			return unavailable // it was so all the time: say why
 		}
@@ -180,7 +180,7 @@ func (c *Client) repeat(ctx context.Context, fn func(context.Context) error) err
 		if deadline, limited := ctx.Deadline(); limited && busy > time.Until(deadline) {
 			return err
 		}
-		unknownOutcome, err = markUnknownOutcome(err, unknownOutcome)
+		unknownOutcome, err = markUnknownOutcome(err, sent(), unknownOutcome)
 		unavailable = err
 		// Another server may be able to do what this one cannot.
 		c.Leave(err)
@@ -204,9 +204,9 @@ func (c *Client) repeat(ctx context.Context, fn func(context.Context) error) err
 }
 
 // markUnknownOutcome keeps an attempt from saying that nothing was written when
-// one before it had no answer, and may have written or may yet write. It returns
-// whether that is so from now on.
-func markUnknownOutcome(err error, before bool) (unknownOutcome bool, _ error) {
+// one before it had no answer, and may have written or may yet write. sent says
+// whether this one reached a connection. It returns whether that is so from now on.
+func markUnknownOutcome(err error, sent, before bool) (unknownOutcome bool, _ error) {
 	var answered *rpcerr.Error
 	if !errors.As(rpcerr.FromStatus(err), &answered) {
 		return before, err
@@ -216,7 +216,7 @@ func markUnknownOutcome(err error, before bool) (unknownOutcome bool, _ error) {
 		return true, rpcerr.WithEffect(rpcerr.New(answered.Code, "OUTCOME_UNKNOWN",
 			"an attempt had no answer, and a later one was refused: %s", answered.Message), rpcerr.EffectUnknown)
 	}
-	lost := answered.Reason == "" && fromTransport(answered.Message) && !strings.HasPrefix(answered.Message, "connection error:")
+	lost := answered.Reason == "" && sent
 	return before || lost || effect == rpcerr.EffectUnknown, err
 }
 
@@ -246,10 +246,11 @@ func (c *Client) Reached() bool { return c.log.Connected() }
 func (c *Client) Leave(err error) { c.servers.Leave(c.log.Blame(errors.New(c.problem(err)))) }
 
 // problem says in words why a control plane that was reached before is
-// unavailable: in its own, or by what happened to the connection.
+// unavailable: in its own, or by what happened to the connection. An error without a
+// reason is not a server's answer.
 func (c *Client) problem(err error) string {
 	var answered *rpcerr.Error
-	if errors.As(rpcerr.FromStatus(err), &answered) && (answered.Reason != "" || !fromTransport(answered.Message)) {
+	if errors.As(rpcerr.FromStatus(err), &answered) && (answered.Reason != "" || answered.Code != rpcerr.Unavailable) {
 		return answered.Message
 	}
 	if last := c.log.Last(); last != nil {
@@ -257,17 +258,6 @@ func (c *Client) problem(err error) string {
 		return what
 	}
 	return "the connection was lost"
-}
-
-// fromTransport reports whether gRPC made a message up about a connection that
-// broke: it has no other mark than its text.
-func fromTransport(message string) bool {
-	for _, mark := range []string{"connection error:", "error reading from server", "closing transport", "transport is closing"} {
-		if strings.Contains(message, mark) {
-			return true
-		}
-	}
-	return false
 }
 
 // lasting reports whether the control plane itself is fine and what it lacks is

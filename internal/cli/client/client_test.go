@@ -20,7 +20,7 @@ import (
 
 // TestRepeat is when a request is sent again, and until when, in virtual time.
 func TestRepeat(t *testing.T) {
-	noLeader := status.Error(codes.Unavailable, "there is no leader")
+	noLeader := rpcerr.New(rpcerr.Unavailable, "NO_LEADER", "there is no leader").GRPCStatus().Err()
 	noZones := rpcerr.New(rpcerr.Unavailable, "NO_ZONES", "no zone is connected").GRPCStatus().Err()
 	for name, c := range map[string]struct {
 		never    bool // the control plane was never reached
@@ -88,4 +88,28 @@ func TestProblemsOfConnectionsAreSaidInWords(t *testing.T) {
 	require.Equal(t, "connection refused", c.problem(lost))
 	own := rpcerr.New(rpcerr.Unavailable, "NO_LEADER", "there is no leader")
 	require.Equal(t, "there is no leader", c.problem(own.GRPCStatus().Err()))
+}
+
+// A request that may have reached a server has an unknown outcome when no server
+// answered it; one that never did, or that a server refused, has not.
+func TestUnknownOutcomes(t *testing.T) {
+	lost := status.Error(codes.Unavailable, "error reading from server: EOF")
+	refused := rpcerr.WithEffect(rpcerr.New(rpcerr.Unavailable, "NO_LEADER", "there is no leader"), rpcerr.EffectNone)
+	for name, c := range map[string]struct {
+		err                 error
+		sent, before, after bool
+		reason              string
+	}{
+		"lost on the way":           {err: lost, sent: true, after: true},
+		"never connected":           {err: lost},
+		"refused":                   {err: refused, sent: true, reason: "NO_LEADER"},
+		"refused after a lost one":  {err: refused, sent: true, before: true, after: true, reason: "OUTCOME_UNKNOWN"},
+		"not sent after a lost one": {err: lost, before: true, after: true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			unknown, err := markUnknownOutcome(c.err, c.sent, c.before)
+			require.Equal(t, c.after, unknown)
+			require.True(t, rpcerr.HasReason(rpcerr.FromStatus(err), c.reason))
+		})
+	}
 }
