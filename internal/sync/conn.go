@@ -29,13 +29,13 @@ type conn struct {
 	done       chan struct{} // closed by end
 	writerDone chan struct{} // closed when the writer has returned
 
-	mu     sync.Mutex // guards what follows
-	pub    *publisher
-	zone   resource.ZoneName
-	id     string // instance
-	err    error  // why the stream ends
-	asks   askQueue
-	joined bool
+	mu         sync.Mutex // guards what follows
+	pub        *publisher
+	membership membership
+	zone       resource.ZoneName
+	id         string // instance
+	err        error  // why the stream ends
+	asks       askQueue
 	// servers are the global's, as the zone was last informed; serversAt is when they
 	// were last looked up.
 	servers []string
@@ -43,6 +43,20 @@ type conn struct {
 	authorities []byte
 	serversAt   time.Time
 }
+
+// membership is whether a stream is in the registry. It goes through these in order,
+// or from the first to the last, and changes only in join and leave: a stream that
+// was left never joins.
+type membership int
+
+const (
+	// notJoined: no Hello has been accepted yet.
+	notJoined membership = iota
+	// joined: the registry has the stream as one of its zone's.
+	joined
+	// left: the stream has ended.
+	left
+)
 
 func newConn(s *Server, stream syncv1.SyncService_StreamServer) *conn {
 	return &conn{
@@ -113,7 +127,7 @@ func (c *conn) supervise() error {
 func (c *conn) greeted() bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	return c.joined
+	return c.membership == joined
 }
 
 // stalled catches a zone that does not even read: the writer is then inside
@@ -127,10 +141,10 @@ func (c *conn) stalled(now time.Time) error {
 // reauthorize asks whether the zone may still be connected.
 func (c *conn) reauthorize() error {
 	c.mu.Lock()
-	zone, joined := c.zone, c.joined
+	zone, member := c.zone, c.membership == joined
 	c.mu.Unlock()
-	if !joined {
-		return nil
+	if !member {
+		return nil // hello sees that it has to ask again
 	}
 	if err := c.server.cfg.Authorize(c.stream.Context(), c.token, zone); err != nil {
 		return fencef(syncv1.FenceReason_FENCE_REASON_NOT_ADMITTED, "zone %s is no longer authorized: %v", zone, err)
@@ -158,9 +172,10 @@ func (c *conn) leave() {
 	c.mu.Lock()
 	c.pub.close()
 	c.asks.fail(fmt.Errorf("%w: %s", ErrZoneOffline, oneLine(c.err)))
-	zone, id, joined, err := c.zone, c.id, c.joined, c.err
+	zone, id, member, err := c.zone, c.id, c.membership == joined, c.err
+	c.membership = left
 	c.mu.Unlock()
-	if joined {
+	if member {
 		err = c.server.registry.leave(zone, c, err, c.server.cfg.Store.View().Epoch(), time.Now())
 		if refused := (*fenceError)(nil); errors.As(err, &refused) && refused.reason == syncv1.FenceReason_FENCE_REASON_NOT_ADMITTED {
 			c.server.forgetDeleted(zone) // which may have been the reason
@@ -220,29 +235,62 @@ func (c *conn) hello(h *syncv1.Hello, now time.Time) error {
 	if err := checkInstance(h.Instance); err != nil {
 		return fencef(syncv1.FenceReason_FENCE_REASON_PROTOCOL, "%v", err)
 	}
-	if c.joined && (zone != c.zone || h.Instance != c.id) {
-		return fencef(syncv1.FenceReason_FENCE_REASON_PROTOCOL, "a stream cannot change its zone")
-	}
-	if !c.joined {
-		if err := c.server.cfg.Authorize(c.stream.Context(), c.token, zone); err != nil {
-			if _, ok := status.FromError(err); ok {
-				return err
-			}
-			return fencef(syncv1.FenceReason_FENCE_REASON_NOT_ADMITTED, "zone %s is not authorized: %v", zone, err)
+	if c.greeted() {
+		if zone != c.zone || h.Instance != c.id {
+			return fencef(syncv1.FenceReason_FENCE_REASON_PROTOCOL, "a stream cannot change its zone")
 		}
-		older, err := c.server.registry.join(zone, c, h, now)
-		if err != nil {
-			return err
-		}
-		if older != nil {
-			older.end(fencef(syncv1.FenceReason_FENCE_REASON_REPLACED, "a newer connection of this instance took over"))
-		}
-		c.server.cfg.Logger.Info("zone connected", "zone", zone, "instance", h.Instance, "revision", h.FromRevision, "version", claim(h.Version, maxVersion))
+	} else if err := c.enter(zone, h, now); err != nil {
+		return err
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.zone, c.id, c.joined = zone, h.Instance, true
+	if c.membership == left {
+		return c.err
+	}
 	return c.pub.greet(h, now)
+}
+
+// enter authorizes the zone and joins. What changed while it was being authorized
+// was not decided about, so that is asked again.
+func (c *conn) enter(zone resource.ZoneName, h *syncv1.Hello, now time.Time) error {
+	decided, err := c.server.rechecked()
+	if err != nil {
+		return err
+	}
+	if err := c.server.cfg.Authorize(c.stream.Context(), c.token, zone); err != nil {
+		if _, ok := status.FromError(err); ok {
+			return err
+		}
+		return fencef(syncv1.FenceReason_FENCE_REASON_NOT_ADMITTED, "zone %s is not authorized: %v", zone, err)
+	}
+	older, err := c.join(zone, h, now)
+	if err != nil {
+		return err
+	}
+	if older != nil {
+		older.end(fencef(syncv1.FenceReason_FENCE_REASON_REPLACED, "a newer connection of this instance took over"))
+	}
+	select {
+	case <-decided:
+		return c.reauthorize()
+	default:
+		return nil
+	}
+}
+
+// join has the registry take the stream in, unless it was left meanwhile.
+func (c *conn) join(zone resource.ZoneName, h *syncv1.Hello, now time.Time) (older *conn, err error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.membership == left {
+		return nil, c.err
+	}
+	if older, err = c.server.registry.join(zone, c, h, now); err != nil {
+		return nil, err
+	}
+	c.zone, c.id, c.membership = zone, h.Instance, joined
+	c.server.cfg.Logger.Info("zone connected", "zone", zone, "instance", h.Instance, "revision", h.FromRevision, "version", claim(h.Version, maxVersion))
+	return older, nil
 }
 
 // write sends frames until the stream ends, and then why it does.

@@ -265,17 +265,113 @@ func TestOlderIncarnationWaitsForOperator(t *testing.T) {
 	z.g, z.pub = old, nil
 	z.connect()
 	z.send(10)
+	require.Empty(t, z.down, "it may yet apply what began the zone's incarnation")
+	old.now = old.now.Add(z.pacing.behindGrace)
+	z.send(10)
 	_, _, err := z.replica.machine.receive(z.down[0], old.now)
 	require.ErrorIs(t, err, ErrOlderIncarnation)
 
-	z.replica.machine.acceptWipe = Wipe{old.store.View().Epoch().Incarnation, old.store.Revision()}
+	z.replica.machine.acceptWipe = Wipe{Incarnation: old.store.View().Epoch().Incarnation, Revision: old.store.Revision()}
 	z.connect()
+	z.send(1)
+	old.now = old.now.Add(z.pacing.behindGrace)
 	z.send(10)
 	_, _, err = z.replica.machine.receive(z.down[0], old.now)
 	require.ErrorIs(t, err, ErrOlderIncarnation)
 	z.settle()
 	require.Equal(t, old.store.View().Epoch(), z.store.View().Epoch())
 	require.Empty(t, imageOf(z.store.View()))
+}
+
+// TestALateServerLearnsTheIncarnation: a zone that has followed a restore to its
+// end comes to a server that has yet to apply it. The server waits, and then
+// serves the zone; it does not take the zone for one of another history.
+func TestALateServerLearnsTheIncarnation(t *testing.T) {
+	g := newGlobalSim(t, 1<<20)
+	z := newZoneSim(t, g, t.TempDir())
+	defer func() { z.close() }()
+	g.write(put(policyKey("a"), `{}`))
+	late := newFeed(syncedInTests, 1<<20)
+	late.reset(g.store.View())
+	g.restore(g.store.View())
+	z.settle()
+
+	z.connect()
+	z.pub.feed = late
+	z.send(10)
+	require.Empty(t, z.down)
+	require.NoError(t, z.ended)
+	late.reset(g.store.View())
+	z.send(1)
+	require.NoError(t, z.ended)
+	require.Equal(t, syncv1.Mode_MODE_RESUME, lastMode(z))
+}
+
+// TestOfTwoHistoriesTheOperatorChooses: two globals that were begun from one backup
+// have the same incarnation. A zone stays with the one that it has followed, and
+// goes to the other when the operator names that one, and then stays there.
+func TestOfTwoHistoriesTheOperatorChooses(t *testing.T) {
+	g := newGlobalSim(t, 1<<20)
+	z := newZoneSim(t, g, t.TempDir())
+	defer func() { z.close() }()
+	g.write(put(policyKey("a"), `{}`))
+	saved := g.store.View()
+	begin := func(random uint64, name string) *globalSim {
+		other := newGlobalSim(t, 1<<20)
+		other.now = g.now
+		e := other.store.View().Epoch()
+		e.Random = random
+		other.apply(store.Txn{SetEpoch: &e})
+		other.restore(saved)
+		other.write(put(policyKey(name), `{}`))
+		for e, past := range g.past {
+			if other.past[e] == nil {
+				other.past[e] = past
+			}
+		}
+		return other
+	}
+	one, two := begin(50, "one"), begin(60, "two")
+	maps.Copy(one.past, two.past)
+	maps.Copy(two.past, one.past)
+	require.Equal(t, one.store.View().Epoch().Incarnation, two.store.View().Epoch().Incarnation)
+
+	refused := func(by *globalSim) {
+		t.Helper()
+		z.g = by
+		z.connect()
+		z.send(10)
+		require.Equal(t, syncv1.Mode_MODE_UNSPECIFIED, lastMode(z), "nothing is sent")
+		_, _, err := z.replica.machine.receive(z.down[0], by.now)
+		require.ErrorIs(t, err, ErrOtherHistory)
+		at := Wipe{Incarnation: 2, Revision: by.store.Revision(), History: by.store.View().Epoch().Random}
+		require.ErrorContains(t, err, "--accept-wipe "+at.String())
+		parsed, err := ParseWipe(at.String())
+		require.NoError(t, err)
+		require.Equal(t, at, parsed)
+	}
+	z.g = one
+	z.settle()
+	served := imageOf(z.store.View())
+	refused(two)
+	for _, w := range []Wipe{{Incarnation: 2, Revision: 1}, {Incarnation: 2, Revision: 1, History: 1}} {
+		z.replica.AcceptWipe(w) // names no history, or another
+		z.replica.takeAccept()
+		refused(two)
+		refused(two)
+	}
+	require.Equal(t, served, imageOf(z.store.View()))
+
+	z.replica.AcceptWipe(Wipe{Incarnation: 2, Revision: 1, History: two.store.View().Epoch().Random})
+	z.replica.takeAccept()
+	refused(two) // the next connection takes it
+	z.settle()
+	require.Equal(t, imageOf(two.store.View()), imageOf(z.store.View()))
+	refused(one)
+	z.crash()
+	refused(one)
+	z.g = two
+	z.settle()
 }
 
 // TestWipeGuard is I10: an emptied global does not empty its zones unasked.
@@ -302,14 +398,14 @@ func TestWipeGuard(t *testing.T) {
 			}
 			exchange()
 			require.Len(t, imageOf(z.store.View()), size, "held")
-			at := Wipe{g.store.View().Epoch().Incarnation, g.store.Revision()}
+			at := Wipe{Incarnation: g.store.View().Epoch().Incarnation, Revision: g.store.Revision()}
 			require.Contains(t, z.replica.Status().Problem, "--accept-wipe "+at.String())
 			require.Equal(t, replicaHeld, z.replica.machine.phase)
 
 			g.now = g.now.Add(heldRetry)
 			require.True(t, z.replica.machine.tick(g.now).hello, "asks again")
 
-			for _, other := range []Wipe{{at.Incarnation - 1, at.Revision}, {at.Incarnation, at.Revision + 1}, {at.Incarnation + 1, at.Revision}} {
+			for _, other := range []Wipe{{Incarnation: at.Incarnation - 1, Revision: at.Revision}, {Incarnation: at.Incarnation, Revision: at.Revision + 1}, {Incarnation: at.Incarnation + 1, Revision: at.Revision}} {
 				z.replica.AcceptWipe(other)
 				z.replica.takeAccept()
 				exchange()
@@ -361,8 +457,8 @@ func TestWhatTheWipeGuardHolds(t *testing.T) {
 func TestParseWipe(t *testing.T) {
 	got, err := ParseWipe("2/1841")
 	require.NoError(t, err)
-	require.Equal(t, Wipe{2, 1841}, got)
-	for _, bad := range []string{"", "1841", "2/", "/1", "2/0", "02/1", "2/1 ", "2/1x", "-1/2", "true"} {
+	require.Equal(t, Wipe{Incarnation: 2, Revision: 1841}, got)
+	for _, bad := range []string{"", "1841", "2/", "/1", "2/0", "02/1", "2/1 ", "2/1x", "-1/2", "true", "2-/5", "2-0/5", "2-0a/5", "2-A/5", "2-1-1/5"} {
 		_, err := ParseWipe(bad)
 		require.Error(t, err, bad)
 	}

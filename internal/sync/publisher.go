@@ -190,7 +190,9 @@ func (p *publisher) next(now time.Time) (*syncv1.GlobalFrame, error) {
 	if err := p.stalled(now); err != nil {
 		return nil, err
 	}
-	if p.feed.position().epoch != p.epoch {
+	if at := p.feed.position(); p.phase == phaseBehind {
+		p.epoch = at.epoch // nothing was said yet
+	} else if at.epoch != p.epoch {
 		return nil, fencef(syncv1.FenceReason_FENCE_REASON_EPOCH, "the global's history was replaced")
 	}
 	if p.sent-p.consumed >= p.window {
@@ -280,7 +282,9 @@ func (p *publisher) welcome(now time.Time) (bool, error) {
 	}
 	p.cursor, p.queueCursor = 0, 0
 	switch {
-	case h.Epoch != nil && (theirs.ClusterID != at.epoch.ClusterID || theirs.Incarnation > at.epoch.Incarnation):
+	case h.Epoch != nil && theirs.ClusterID == at.epoch.ClusterID && theirs.Incarnation > at.epoch.Incarnation && now.Before(p.until):
+		return false, nil // this server may yet apply what began it
+	case h.Epoch != nil && !follows(theirs, at.epoch):
 		w.Mode, p.phase = syncv1.Mode_MODE_UNSPECIFIED, phaseSilent
 	case known && from > at.head:
 		// Nothing old is ever sent to a zone that knows better.
@@ -300,6 +304,13 @@ func (p *publisher) welcome(now time.Time) (bool, error) {
 	}
 	p.queue = append(p.queue, &syncv1.GlobalFrame{Body: &syncv1.GlobalFrame_Welcome{Welcome: w}})
 	return true, nil
+}
+
+// follows reports whether a zone with the state of one epoch takes that of another
+// by itself: of the same history, or of a later incarnation of the cluster. Of two
+// histories of one incarnation neither is later.
+func follows(theirs, ours store.Epoch) bool {
+	return theirs == ours || theirs.ClusterID == ours.ClusterID && theirs.Incarnation < ours.Incarnation
 }
 
 // chunksFor starts a DIFF when the zone reported what it has, else a SNAPSHOT.

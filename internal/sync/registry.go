@@ -110,8 +110,11 @@ func (r *registry) join(zone resource.ZoneName, c *conn, h *syncv1.Hello, now ti
 		r.zones[zone] = instances
 	}
 	if old := instances[h.Instance]; old != nil && old.conn != nil {
-		if old.lease > h.Lease {
+		switch {
+		case old.lease > h.Lease:
 			return nil, fencef(syncv1.FenceReason_FENCE_REASON_REPLACED, "a newer connection of this instance is open")
+		case old.lease == h.Lease:
+			return nil, fencef(syncv1.FenceReason_FENCE_REASON_REPLACED, "another connection of this instance has the same number: two processes run on copies of one data directory; stop one of them and start it with a new data directory")
 		}
 		older = old.conn
 	}
@@ -178,6 +181,9 @@ func closeReason(err error, theirs, ours store.Epoch) error {
 	case theirs.Incarnation > ours.Incarnation:
 		return fmt.Errorf("the zone does not follow this global: this is an earlier incarnation, %d, and the zone has seen %d; if the global was brought back on purpose, start the zone once with the --accept-wipe that its log names",
 			ours.Incarnation, theirs.Incarnation)
+	case theirs.Incarnation == ours.Incarnation && theirs.Random != ours.Random:
+		return fmt.Errorf("the zone does not follow this global: it follows another history of incarnation %d, such as that of a global restored or recovered elsewhere; if this is the one to follow, start the zone once with the --accept-wipe that its log names",
+			ours.Incarnation)
 	}
 	return errors.New("the zone closed the connection, or it was lost")
 }
@@ -204,12 +210,24 @@ func (r *registry) acknowledge(zone resource.ZoneName, c *conn, a *syncv1.Ack, n
 	}
 }
 
-// forget drops what is known of zones that are no more.
-func (r *registry) forget(gone func(resource.ZoneName) bool) {
+// forget drops what is known of zones that are no more, and returns their
+// connections, which the caller ends.
+func (r *registry) forget(gone func(resource.ZoneName) bool) (connected []*conn) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	maps.DeleteFunc(r.zones, func(zone resource.ZoneName, _ map[string]*instance) bool { return gone(zone) })
+	maps.DeleteFunc(r.zones, func(zone resource.ZoneName, instances map[string]*instance) bool {
+		if !gone(zone) {
+			return false
+		}
+		for _, in := range instances {
+			if in.conn != nil {
+				connected = append(connected, in.conn)
+			}
+		}
+		return true
+	})
 	r.wakeLocked()
+	return connected
 }
 
 // best is the connection to ask: of the most advanced instance in an epoch, or of

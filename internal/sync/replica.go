@@ -18,6 +18,12 @@ import (
 // directory.
 var ErrForeignCluster = errors.New("another global than the one this replica belongs to")
 
+// ErrOtherHistory means that the global is at the incarnation of the replica, but
+// of another history: both were begun from one state, by restores or recoveries
+// that did not know of each other. The zone keeps serving what it has and waits for
+// its operator.
+var ErrOtherHistory = errors.New("the global has another history than this replica")
+
 // ErrOlderIncarnation means that the global is at an earlier incarnation of its
 // history than the replica has seen, such as a server brought back from an old
 // disk. The zone keeps serving what it has and waits for its operator.
@@ -216,8 +222,8 @@ func (r *replica) welcome(w *syncv1.Welcome) error {
 	return nil
 }
 
-// accept decides whether to follow a global: the same cluster, at the same or a
-// later incarnation, or an earlier one that the operator has accepted.
+// accept decides whether to follow a global: the same cluster, in the same history
+// or at a later incarnation, or else one that the operator has accepted.
 func (r *replica) accept(e store.Epoch, head resource.Revision) error {
 	switch {
 	case r.epoch == (store.Epoch{}):
@@ -230,9 +236,24 @@ func (r *replica) accept(e store.Epoch, head resource.Revision) error {
 			r.adopt = true // the next connection lets go of the epoch
 		}
 		return fmt.Errorf("%w: %d, the replica has seen %d; if the global was brought back on purpose, start the zone once with --accept-wipe %s",
-			ErrOlderIncarnation, e.Incarnation, r.epoch.Incarnation, Wipe{e.Incarnation, head})
+			ErrOlderIncarnation, e.Incarnation, r.epoch.Incarnation, r.wipeTo(e, head))
+	case !follows(r.epoch, e) && !r.adopt && e.Incarnation == r.epoch.Incarnation:
+		if r.acceptWipe.accepts(e, head, r.epoch, r.revision) {
+			r.adopt = true
+		}
+		return fmt.Errorf("%w, both of incarnation %d: a global was restored or recovered twice from one state; if this is the one to follow, start the zone once with --accept-wipe %s",
+			ErrOtherHistory, e.Incarnation, r.wipeTo(e, head))
 	}
 	return nil
+}
+
+// wipeTo names a state of a global, for the operator to accept.
+func (r *replica) wipeTo(e store.Epoch, at resource.Revision) Wipe {
+	w := Wipe{Incarnation: e.Incarnation, Revision: at}
+	if e.Incarnation == r.epoch.Incarnation && e != r.epoch {
+		w.History = e.Random
+	}
+	return w
 }
 
 func (r *replica) batch(raw []byte) (*commit, signal, error) {
@@ -390,7 +411,7 @@ func (r *replica) load(s *staging, want store.Digest, now time.Time) (*commit, s
 	if wipe && !r.acceptWipe.accepts(s.epoch, s.revision, r.epoch, r.revision) {
 		r.phase, r.retryAt = replicaHeld, now.Add(heldRetry)
 		r.problem = fmt.Sprintf("held: the global's state at revision %d would remove %d of %d resources; if that is meant, start the zone once with --accept-wipe %s",
-			s.revision, len(gone), len(r.held), Wipe{s.epoch.Incarnation, s.revision})
+			s.revision, len(gone), len(r.held), r.wipeTo(s.epoch, s.revision))
 		return nil, signal{ack: true}, nil
 	}
 	r.phase, r.adopt = replicaFollowing, false

@@ -122,8 +122,14 @@ func (s *Server) follow(ctx context.Context) error {
 	}
 	s.feed.reset(v)
 	at := s.cfg.Store.Follow(v)
-	close(s.ready)
-	for {
+	// Zones are greeted once the feed has reached what the store holds: before that
+	// it stands in the past, and may in an earlier epoch.
+	begin := s.cfg.Store.View().Changed()
+	for greeting := false; ; {
+		if !greeting && s.feed.position().head >= begin {
+			greeting = true
+			close(s.ready)
+		}
 		batches, err := at.Next(ctx)
 		if errors.Is(err, store.ErrCompacted) {
 			// The store was replaced by a snapshot, or has run away from here.
@@ -131,7 +137,7 @@ func (s *Server) follow(ctx context.Context) error {
 			s.feed.reset(v)
 			at = s.cfg.Store.Follow(v)
 			s.reauthorize()
-			s.registry.forget(s.deleted)
+			s.forget(s.deleted)
 			continue
 		}
 		if err != nil {
@@ -174,7 +180,15 @@ func (s *Server) deleted(zone resource.ZoneName) bool {
 
 // forgetDeleted forgets what is known of a zone that was deleted.
 func (s *Server) forgetDeleted(zone resource.ZoneName) {
-	s.registry.forget(func(name resource.ZoneName) bool { return name == zone && s.deleted(zone) })
+	s.forget(func(name resource.ZoneName) bool { return name == zone && s.deleted(zone) })
+}
+
+// forget forgets what is known of zones and ends their connections: a zone that is
+// created again connects again.
+func (s *Server) forget(gone func(resource.ZoneName) bool) {
+	for _, c := range s.registry.forget(gone) {
+		c.end(fencef(syncv1.FenceReason_FENCE_REASON_NOT_ADMITTED, "the zone is no longer authorized: its Zone was deleted"))
+	}
 }
 
 // reauthorize has every stream ask for authorization again.

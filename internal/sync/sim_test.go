@@ -203,7 +203,7 @@ func newZoneSim(t tester, g *globalSim, dir string) *zoneSim {
 
 // acceptNow has the zone accept whatever the global's history of now removes.
 func (z *zoneSim) acceptNow() {
-	z.accept = Wipe{z.g.store.View().Epoch().Incarnation, 1}
+	z.accept = Wipe{Incarnation: z.g.store.View().Epoch().Incarnation, Revision: 1}
 	z.replica.AcceptWipe(z.accept)
 	z.replica.takeAccept()
 }
@@ -308,6 +308,9 @@ func (z *zoneSim) receive(n int) (moved bool) {
 	z.replica.publishStatus(nil)
 	if len(commits) > 0 && before.Epoch() == z.store.View().Epoch() && !m.damaged {
 		require.GreaterOrEqual(z.t, z.store.Revision(), before.Revision(), "I4")
+	}
+	if e, now := before.Epoch(), z.store.View().Epoch(); e != now && e != (store.Epoch{}) && z.accept == (Wipe{}) && m.acceptWipe == (Wipe{}) && !m.damaged {
+		require.Greater(z.t, now.Incarnation, e.Incarnation, "I4: only a later incarnation is followed unasked")
 	}
 	z.check()
 	switch {

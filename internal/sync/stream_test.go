@@ -264,7 +264,7 @@ func TestConnectedZoneFollowsARestore(t *testing.T) {
 		c.write(put(policyKey("another"), `{}`))
 		<-time.After(time.Minute)
 		require.Equal(t, served, imageOf(z.store.View()))
-		z.replica.AcceptWipe(Wipe{c.global.store.View().Epoch().Incarnation, c.global.store.Revision()})
+		z.replica.AcceptWipe(Wipe{Incarnation: c.global.store.View().Epoch().Incarnation, Revision: c.global.store.Revision()})
 		c.synced(z)
 		require.Equal(t, imageOf(c.global.store.View()), imageOf(z.store.View()))
 		require.Equal(t, ZoneInSync, c.state("east").State)

@@ -57,7 +57,7 @@ func (c *Config) Bind(flags *pflag.FlagSet) {
 	flags.StringVar(&c.GlobalCA, "global-ca", "", "PEM file of the global's CA, with --global-addr")
 	flags.StringVar(&c.TokenFile, "token-file", "", "file that holds this zone's token, with --global-addr")
 	flags.BoolVar(&c.LearnGlobalAddrs, "learn-global-addrs", true, "also go to servers that the global names, such as those added later; false: only to those given")
-	flags.StringVar(&c.AcceptWipe, "accept-wipe", "", "INCARNATION/REVISION of the update to accept although it would remove more than a fifth of what this zone holds, as the message about it says")
+	flags.StringVar(&c.AcceptWipe, "accept-wipe", "", "INCARNATION/REVISION of the update to accept although it would remove more than a fifth of what this zone holds, or is of an earlier or another history, as the message about it says")
 	flags.BoolVar(&c.SkipDefaultMesh, "skip-default-mesh", false, "do not create the mesh \"default\" on the first start of a standalone zone")
 	flags.DurationVar(&c.DataplaneGrace, "dataplane-grace", dataplane.DefaultGrace, "how long a dataplane stays registered after its proxy has gone, also through a restart of the zone")
 }
