@@ -20,6 +20,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"strings"
 )
 
 // File is a temporary file that takes the place of another one on Commit.
@@ -32,7 +33,7 @@ type File struct {
 // Create makes the temporary file, beside path and readable by its owner only.
 // Either Commit, CommitNew or Discard must follow.
 func Create(path string, perm fs.FileMode) (*File, error) {
-	f, err := os.CreateTemp(filepath.Dir(path), "."+filepath.Base(path)+".*")
+	f, err := os.CreateTemp(filepath.Dir(path), leftoverPrefix(path)+"*")
 	if err != nil {
 		// The name of the temporary file means nothing to the caller.
 		if pathErr := (*fs.PathError)(nil); errors.As(err, &pathErr) {
@@ -93,6 +94,33 @@ func Write(path string, data []byte, perm fs.FileMode) error {
 	}
 	return f.Commit()
 }
+
+// RemoveLeftovers removes the temporary files of writes of path that a crash
+// interrupted. No such write may be under way.
+func RemoveLeftovers(path string) error {
+	dir, prefix := filepath.Dir(path), leftoverPrefix(path)
+	entries, err := os.ReadDir(dir)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	if err != nil {
+		return fmt.Errorf("look for what was left of %s: %w", path, err)
+	}
+	for _, entry := range entries {
+		digits, ok := strings.CutPrefix(entry.Name(), prefix)
+		if !ok || digits == "" || strings.Trim(digits, "0123456789") != "" {
+			continue
+		}
+		if err := os.Remove(filepath.Join(dir, entry.Name())); err != nil && !errors.Is(err, fs.ErrNotExist) {
+			return fmt.Errorf("remove what was left of %s: %w", path, err)
+		}
+	}
+	return nil
+}
+
+// leftoverPrefix is how the names of the temporary files for path begin; digits
+// follow.
+func leftoverPrefix(path string) string { return "." + filepath.Base(path) + "." }
 
 // SyncDir puts the names in a directory on disk.
 func SyncDir(path string) error {

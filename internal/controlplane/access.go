@@ -2,6 +2,7 @@ package controlplane
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"slices"
 
@@ -39,7 +40,7 @@ type Access struct {
 // OpenRecords opens the audit log, the keys and the authorizer, once the node is
 // open. A zone names itself and the store of its global in keys.
 func (b *Base) OpenRecords(keys token.RingConfig) error {
-	if err := b.openRecords(); err != nil {
+	if err := errors.Join(b.encryptSecrets(), b.openRecords()); err != nil {
 		return err
 	}
 	keys.Local, keys.Now = b.Store.View, b.Now

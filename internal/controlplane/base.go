@@ -1,18 +1,23 @@
 package controlplane
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
+	"io/fs"
 	"log/slog"
 	"os"
 	"path/filepath"
+	"slices"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 	"golang.org/x/sync/errgroup"
 
+	"meridian/internal/atomicfile"
 	"meridian/internal/atrest"
+	"meridian/internal/clientconfig"
 	"meridian/internal/livematch"
 	"meridian/internal/pki"
 	"meridian/internal/policy/condition"
@@ -31,6 +36,9 @@ type Base struct {
 
 	// Encryption are the keys of what is on disk, from before Open on.
 	Encryption *atrest.Keys
+	// Secrets are the files of the data directory, beside the log and its snapshots,
+	// that are encrypted with these keys. A server adds its own before Run.
+	Secrets []string
 
 	// By Open.
 	Listeners server.Listeners
@@ -70,7 +78,7 @@ func Open(o server.Options, name string, log *slog.Logger) (*Base, error) {
 		Limits: limits, Options: o, Name: name, Log: log, Now: time.Now,
 		Listeners: listeners, Addresses: listeners.Addresses(), Metrics: server.NewMetrics(), Turns: turns.NewServer(), failed: make(chan error, 1),
 	}
-	b.Reaches = o.Reaches(b.Addresses)
+	b.Reaches, b.Secrets = o.Reaches(b.Addresses), pki.SecretFiles(o.DataDir)
 	b.Health = server.NewHealth(log, b.Metrics, server.Check{Name: "state", Ready: b.Readiness.Check})
 	return b, nil
 }
@@ -124,13 +132,54 @@ func (b *Base) run(ctx context.Context, s Server) (err error) {
 }
 
 // loadKeys reads the file of encryption keys, before anything else of the server's
-// is read.
+// is read, and makes sure that they can read the server's secrets.
 func (b *Base) loadKeys() (err error) {
 	if b.Encryption, err = atrest.Load(b.Options.EncryptionKeyFile); err != nil {
 		return fmt.Errorf("--encryption-key-file: %w", err)
 	}
+	if err := b.Encryption.CheckFiles(b.Secrets...); err != nil {
+		return fmt.Errorf("--data-dir: %w", err)
+	}
 	return nil
 }
+
+// Encrypts reports whether the server encrypts what it keeps on disk.
+func (b *Base) Encrypts() bool {
+	_, ok := b.Encryption.First()
+	return ok
+}
+
+// encryptSecrets brings the secrets beside the log to the state that the keys ask
+// for, once the log has been. The client context is written again at the end of the
+// start; one with a token that is not to be there goes now, in case the start fails.
+func (b *Base) encryptSecrets() error {
+	if err := b.Encryption.RewriteFiles(pki.MaxSecretBytes, b.Secrets...); err != nil {
+		return fmt.Errorf("--data-dir: %w", err)
+	}
+	if b.keepsToken() {
+		return nil
+	}
+	context := b.adminContext()
+	if err := atomicfile.RemoveLeftovers(context); err != nil {
+		return fmt.Errorf("--data-dir: %w", err)
+	}
+	if contexts, err := clientconfig.LoadContexts(context); err == nil && !slices.ContainsFunc(contexts.ControlPlanes, func(c clientconfig.ControlPlane) bool { return c.Token != "" }) {
+		return nil
+	}
+	if err := os.Remove(context); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return fmt.Errorf("--data-dir: remove the admin token from the data directory: %w", err)
+	}
+	return nil
+}
+
+// adminContext is the client context in the data directory.
+func (b *Base) adminContext() string {
+	return filepath.Join(b.Options.DataDir, server.AdminContextFile)
+}
+
+// keepsToken reports whether the client context in the data directory has the admin
+// token.
+func (b *Base) keepsToken() bool { return b.Options.AdminContextFile == "" && !b.Encrypts() }
 
 // Serve adds to parts what every server runs: the API, the audit log and the
 // certificates, which are read again at each of hangups. reloaded, unless nil, is
@@ -170,10 +219,13 @@ func (b *Base) ReissueAdminToken(ctx context.Context) error {
 	if !b.Options.ReissueAdminToken {
 		return nil
 	}
+	if !b.keepsToken() && b.Options.AdminContextFile == "" {
+		b.Log.Warn("the admin token is stored encrypted, and in no client context: to get it, name a file outside of the data directory with --admin-context-file")
+	}
 	if err := b.Keys.ReissueAdmin(ctx, b.Writer); err != nil {
 		return fmt.Errorf("--reissue-admin-token: %w", err)
 	}
-	b.Log.Warn("the admin token was replaced, and the one before is revoked: start without --reissue-admin-token from now on", "context", filepath.Join(b.Options.DataDir, server.AdminContextFile))
+	b.Log.Warn("the admin token was replaced, and the one before is revoked: start without --reissue-admin-token from now on", "context", cmp.Or(b.Options.AdminContextFile, b.adminContext()))
 	return nil
 }
 
@@ -197,9 +249,24 @@ func (b *Base) FollowAdminToken(ctx context.Context) error {
 }
 
 // WriteAdminContext writes the client context by which an operator on this host
-// reaches the server.
+// reaches the server, and the one with the admin token where that is another file.
 func (b *Base) WriteAdminContext() error {
-	return server.WriteAdminContext(b.Options.DataDir, b.Name, b.Addresses.GRPC, b.PKI.CAPEM(), b.Keys.AdminToken())
+	token := b.Keys.AdminToken()
+	write := func(path, token string) error {
+		return server.WriteAdminContext(path, path == b.Options.AdminContextFile, b.Name, b.Addresses.GRPC, b.PKI.CAPEM(), token)
+	}
+	if b.keepsToken() {
+		return write(b.adminContext(), token)
+	}
+	if err := write(b.adminContext(), ""); err != nil {
+		return err
+	}
+	if path := b.Options.AdminContextFile; path != "" {
+		if err := write(path, token); err != nil {
+			return fmt.Errorf("--admin-context-file: %w", err)
+		}
+	}
+	return nil
 }
 
 // fail ends the process: see Run.

@@ -10,8 +10,9 @@ import (
 	"path/filepath"
 	"strings"
 
-	"meridian/internal/atomicfile"
+	"meridian/internal/atrest"
 	"meridian/internal/gossip"
+	"meridian/internal/pki"
 	"meridian/internal/server"
 )
 
@@ -22,16 +23,16 @@ const gossipKeyFile = "pki/gossip.key"
 // the configuration names or from the data directory, where one is made on the
 // first start. The file holds a key a line: the first is used for what is sent,
 // every one for what is received.
-func gossipKeys(cfg Config) ([][]byte, error) {
+func gossipKeys(cfg Config, encryption *atrest.Keys) ([][]byte, error) {
 	if cfg.GossipKeyFile != "" {
-		keys, err := readGossipKeys(cfg.GossipKeyFile)
+		keys, err := readGossipKeys(cfg.GossipKeyFile, nil)
 		if err != nil {
 			return nil, &server.UsageError{Err: fmt.Errorf("--gossip-key-file: %w", err)}
 		}
 		return keys, nil
 	}
 	path := filepath.Join(cfg.DataDir, gossipKeyFile)
-	keys, err := readGossipKeys(path)
+	keys, err := readGossipKeys(path, encryption)
 	if !errors.Is(err, fs.ErrNotExist) {
 		return keys, err
 	}
@@ -42,11 +43,11 @@ func gossipKeys(cfg Config) ([][]byte, error) {
 	if err := os.MkdirAll(filepath.Dir(path), 0o700); err != nil {
 		return nil, fmt.Errorf("make a gossip key: %w", err)
 	}
-	return [][]byte{key}, atomicfile.Write(path, []byte(base64.StdEncoding.EncodeToString(key)+"\n"), 0o600)
+	return [][]byte{key}, encryption.WriteFile(path, []byte(base64.StdEncoding.EncodeToString(key)+"\n"))
 }
 
-func readGossipKeys(path string) ([][]byte, error) {
-	text, err := os.ReadFile(path)
+func readGossipKeys(path string, encryption *atrest.Keys) ([][]byte, error) {
+	text, err := encryption.ReadFile(path, pki.MaxSecretBytes)
 	if err != nil {
 		return nil, err
 	}
@@ -71,7 +72,7 @@ func readGossipKeys(path string) ([][]byte, error) {
 // reloadGossipKeys reads the keys again, so that they can be replaced while every
 // server runs.
 func (g *global) reloadGossipKeys() {
-	keys, err := gossipKeys(g.cfg)
+	keys, err := gossipKeys(g.cfg, g.Encryption)
 	if err == nil {
 		err = g.gossip.Load().SetKeys(keys)
 	}
@@ -84,7 +85,7 @@ func (g *global) reloadGossipKeys() {
 
 // writeGossipKeys keeps the keys that the global's gossip is encrypted with in
 // place of one of this server's own.
-func writeGossipKeys(dir string, keys [][]byte) error {
+func writeGossipKeys(dir string, encryption *atrest.Keys, keys [][]byte) error {
 	var text strings.Builder
 	for _, key := range keys {
 		text.WriteString(base64.StdEncoding.EncodeToString(key) + "\n")
@@ -93,7 +94,7 @@ func writeGossipKeys(dir string, keys [][]byte) error {
 	if err := os.MkdirAll(filepath.Dir(path), 0o700); err != nil {
 		return fmt.Errorf("keep the gossip keys: %w", err)
 	}
-	return atomicfile.Write(path, []byte(text.String()), 0o600)
+	return encryption.WriteFile(path, []byte(text.String()))
 }
 
 func gossipKeyError(path string) error {

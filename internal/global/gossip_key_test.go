@@ -18,10 +18,10 @@ import (
 func TestGossipKeyFile(t *testing.T) {
 	var cfg Config
 	cfg.DataDir = t.TempDir()
-	made, err := gossipKeys(cfg)
+	made, err := gossipKeys(cfg, nil)
 	require.NoError(t, err)
 	require.Len(t, made, 1)
-	again, err := gossipKeys(cfg)
+	again, err := gossipKeys(cfg, nil)
 	require.NoError(t, err)
 	require.Equal(t, made, again)
 
@@ -37,7 +37,7 @@ func TestGossipKeyFile(t *testing.T) {
 		line([]byte("short")) + "\n": nil,
 	} {
 		require.NoError(t, os.WriteFile(cfg.GossipKeyFile, []byte(content), 0o600))
-		keys, err := gossipKeys(cfg)
+		keys, err := gossipKeys(cfg, nil)
 		if want == nil {
 			var usage *server.UsageError
 			require.ErrorAs(t, err, &usage, "%q", content)

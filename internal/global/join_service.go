@@ -73,12 +73,6 @@ func (g *global) serverAddresses() []string {
 	return addresses
 }
 
-// encrypts reports whether this server encrypts what it keeps on disk.
-func (g *global) encrypts() bool {
-	_, ok := g.Encryption.First()
-	return ok
-}
-
 // joinService serves new servers. It requires a server token.
 type joinService struct {
 	meridianv1.UnimplementedJoinServiceServer
@@ -106,7 +100,7 @@ func (s *joinService) Join(ctx context.Context, req *meridianv1.JoinRequest) (*m
 		return nil, rpcerr.New(rpcerr.Conflict, reasonNameTaken,
 			"a server called %q runs already, at %s: give the new one another name with --name", req.GetName(), at)
 	}
-	if g.encrypts() && !req.GetEncrypts() {
+	if g.Encrypts() && !req.GetEncrypts() {
 		return nil, rpcerr.New(rpcerr.Invalid, reasonNotEncrypted,
 			"server %q would keep the secrets of this global on its disk without encryption, and this global encrypts them: start it with --encryption-key-file", req.GetName())
 	}
@@ -131,7 +125,7 @@ func (g *global) joinResponse() (*meridianv1.JoinResponse, error) {
 	if err != nil {
 		return nil, err
 	}
-	gossip, err := gossipKeys(g.cfg)
+	gossip, err := gossipKeys(g.cfg, g.Encryption)
 	if err != nil {
 		return nil, err
 	}

@@ -126,7 +126,7 @@ func (g *global) join(ctx context.Context) error {
 func (g *global) requestJoin(ctx context.Context, bundle clientconfig.ServerBundle, note *joinState) error {
 	a := &joinClient{
 		bundle: bundle, source: g.cfg.JoinBundle, log: g.Log, now: g.Now, waiting: g.Readiness.SetReason,
-		request: &meridianv1.JoinRequest{RequestId: note.RequestID, Name: note.Name, Version: version.String(), Encrypts: g.encrypts()},
+		request: &meridianv1.JoinRequest{RequestId: note.RequestID, Name: note.Name, Version: version.String(), Encrypts: g.Encrypts()},
 	}
 	response, err := a.run(ctx)
 	if err != nil {
@@ -136,15 +136,15 @@ func (g *global) requestJoin(ctx context.Context, bundle clientconfig.ServerBund
 	if response.GetClusterId() != bundle.Cluster {
 		return fmt.Errorf("--join-bundle %s: it is for global %s, and the server that answered is of global %s", g.cfg.JoinBundle, bundle.Cluster, response.GetClusterId())
 	}
-	if err := pki.ImportCA(dir, response.GetCa(), response.GetCaKey()); err != nil {
+	if err := pki.ImportCA(dir, g.Encryption, response.GetCa(), response.GetCaKey()); err != nil {
 		return fmt.Errorf("--data-dir %s: %w", dir, err)
 	}
 	if rotation := response.GetRotation(); len(rotation) > 0 {
-		if err := pki.ImportRotation(dir, rotation); err != nil {
+		if err := pki.ImportRotation(dir, g.Encryption, rotation); err != nil {
 			return fmt.Errorf("--data-dir %s: %w", dir, err)
 		}
 	}
-	if err := writeGossipKeys(dir, response.GetGossipKeys()); err != nil {
+	if err := writeGossipKeys(dir, g.Encryption, response.GetGossipKeys()); err != nil {
 		return err
 	}
 	note.Answered, note.Peers = true, nil

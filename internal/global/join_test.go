@@ -64,7 +64,7 @@ func newHost(t *testing.T, like *host) *host {
 	if like != nil {
 		key, err := like.ca.KeyPEM()
 		require.NoError(t, err)
-		require.NoError(t, pki.ImportCA(dir, like.ca.CertificatePEM(), key))
+		require.NoError(t, pki.ImportCA(dir, nil, like.ca.CertificatePEM(), key))
 	}
 	pki, err := pki.Open(pki.Config{DataDir: dir, Name: "first", Hosts: []string{"127.0.0.1"}, Now: time.Now, Log: slog.New(slog.DiscardHandler)})
 	require.NoError(t, err)
@@ -185,7 +185,7 @@ func TestJoiningFetchesAnIdentityOnce(t *testing.T) {
 	require.Equal(t, "second", h.asked[0].GetName())
 	require.Equal(t, []gossip.Peer{{Name: "first", GRPC: h.addr, Raft: "127.0.0.1:1", Gossip: "127.0.0.1:2"}}, g.joinState.Peers)
 	require.Equal(t, []string{"127.0.0.1:1"}, g.raftAddresses())
-	keys, err := gossipKeys(g.cfg)
+	keys, err := gossipKeys(g.cfg, nil)
 	require.NoError(t, err)
 	require.Equal(t, [][]byte{make([]byte, gossip.KeyBytes)}, keys)
 	ca, err := os.ReadFile(filepath.Join(dir, "pki", "ca.pem"))

@@ -35,7 +35,7 @@ func (g *global) openPKI() error {
 		bound.Raft = advertised
 	}
 	var err error
-	if g.PKI, err = server.OpenPKI(g.cfg.Options, g.cfg.Name, g.serverID(), bound, g.Now, g.Log); err != nil {
+	if g.PKI, err = server.OpenPKI(g.cfg.Options, g.Encryption, g.cfg.Name, g.serverID(), bound, g.Now, g.Log); err != nil {
 		return err
 	}
 	g.peers = g.PKI
@@ -47,7 +47,7 @@ func (g *global) openPKI() error {
 	}
 	own := g.cfg.Options
 	own.CertFile, own.KeyFile = "", ""
-	g.peers, err = server.OpenPKI(own, g.cfg.Name, g.serverID(), bound, g.Now, g.Log)
+	g.peers, err = server.OpenPKI(own, g.Encryption, g.cfg.Name, g.serverID(), bound, g.Now, g.Log)
 	return err
 }
 
@@ -212,7 +212,7 @@ const peersFile = "peers.json"
 
 // openGossip makes this server's addresses known to others of its cluster.
 func (g *global) openGossip() error {
-	keys, err := gossipKeys(g.cfg)
+	keys, err := gossipKeys(g.cfg, g.Encryption)
 	if err != nil {
 		return err
 	}

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"log/slog"
 	"os"
+	"path/filepath"
 	"sync/atomic"
 	"time"
 
@@ -85,6 +86,7 @@ func Run(ctx context.Context, cfg Config, log *slog.Logger, hangups <-chan os.Si
 		return err
 	}
 	base.Reaches = append(base.Reaches, cfg.reaches()...)
+	base.Secrets = append(base.Secrets, filepath.Join(cfg.DataDir, gossipKeyFile))
 	g := &global{
 		Base: base, cfg: cfg, hangups: hangups,
 		advertisedGRPC: cfg.Advertised(base.Addresses.GRPC), leadershipGained: make(chan struct{}, 1),

@@ -9,10 +9,8 @@ import (
 	"os"
 )
 
-// Permissions of what is written: secrets for their owner alone, certificates
-// for everyone.
+// Permissions of certificates, which are for everyone, and of their directory.
 const (
-	secretPerm fs.FileMode = 0o600
 	publicPerm fs.FileMode = 0o644
 	dirPerm    fs.FileMode = 0o700
 )

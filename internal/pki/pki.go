@@ -16,6 +16,7 @@ import (
 	"time"
 
 	"meridian/internal/atomicfile"
+	"meridian/internal/atrest"
 )
 
 // Files of a server's PKI below its data directory.
@@ -27,6 +28,15 @@ const (
 	serverKeyFile = "server-key.pem"
 	maxPEMBytes   = 1 << 20
 )
+
+// SecretFiles are the files of a data directory that hold private keys.
+func SecretFiles(dataDir string) []string {
+	dir := filepath.Join(dataDir, pkiDir)
+	return []string{filepath.Join(dir, caKeyFile), filepath.Join(dir, serverKeyFile), filepath.Join(dir, rotationFile)}
+}
+
+// MaxSecretBytes is the size of the largest file of SecretFiles.
+const MaxSecretBytes = maxPEMBytes
 
 // ErrPartial means that a PKI directory holds a certificate without its key
 // or the reverse. Nothing is overwritten: the operator restores the file, or
@@ -49,6 +59,9 @@ type Config struct {
 	// CAFile is the authority of CertFile, for clients; may be empty when those
 	// trust it anyway.
 	CAFile string
+	// Encryption are the keys that private keys are encrypted with on disk; nil: they
+	// are not. Files that were given are read as they are.
+	Encryption *atrest.Keys
 	// Now is the clock.
 	Now func() time.Time
 	// Log records certificates that are created and renewed.
@@ -176,7 +189,7 @@ func (p *PKI) generated() (*material, error) {
 	if err := atomicfile.SyncDir(p.config.DataDir); err != nil {
 		return nil, fmt.Errorf("making the PKI directory: %w", err)
 	}
-	rotation, err := openRotation(dir)
+	rotation, err := openRotation(dir, p.config.Encryption)
 	if err != nil {
 		return nil, err
 	}
@@ -206,7 +219,7 @@ func (p *PKI) generated() (*material, error) {
 
 func (p *PKI) openCA(dir string) (*CA, error) {
 	certPath, keyPath := filepath.Join(dir, caFile), filepath.Join(dir, caKeyFile)
-	certPEM, keyPEM, err := readPair(certPath, keyPath)
+	certPEM, keyPEM, err := readPair(p.config.Encryption, certPath, keyPath)
 	switch {
 	case err == nil:
 		ca, err := ParseCA(certPEM, keyPEM)
@@ -225,7 +238,7 @@ func (p *PKI) openCA(dir string) (*CA, error) {
 	if err != nil {
 		return nil, err
 	}
-	if err := writePair(certPath, ca.CertificatePEM(), keyPath, key); err != nil {
+	if err := writePair(p.config.Encryption, certPath, ca.CertificatePEM(), keyPath, key); err != nil {
 		return nil, err
 	}
 	p.config.Log.Info("created a certificate authority", "file", certPath)
@@ -237,9 +250,9 @@ func (p *PKI) openCA(dir string) (*CA, error) {
 var ErrOtherCA = errors.New("there is another CA in the data directory")
 
 // ImportCA puts an authority into a data directory that has none, as if it had
-// been made there. Doing it again changes nothing. Errors: ErrOtherCA, and what
-// is wrong with the authority.
-func ImportCA(dataDir string, certPEM, keyPEM []byte) error {
+// been made there, its key encrypted with keys. Doing it again changes nothing.
+// Errors: ErrOtherCA, and what is wrong with the authority.
+func ImportCA(dataDir string, keys *atrest.Keys, certPEM, keyPEM []byte) error {
 	ca, err := ParseCA(certPEM, keyPEM)
 	if err != nil {
 		return err
@@ -259,7 +272,7 @@ func ImportCA(dataDir string, certPEM, keyPEM []byte) error {
 	case err != nil && !errors.Is(err, fs.ErrNotExist):
 		return fmt.Errorf("loading the CA: %w", err)
 	}
-	return writePair(certPath, ca.CertificatePEM(), keyPath, keyPEM)
+	return writePair(keys, certPath, ca.CertificatePEM(), keyPath, keyPEM)
 }
 
 // interrupted reports whether the very first start was cut off after the CA's
@@ -277,8 +290,13 @@ func interrupted(dir string) bool {
 func (p *PKI) openServer(dir string, ca *CA) (*tls.Certificate, error) {
 	certPath, keyPath := filepath.Join(dir, serverFile), filepath.Join(dir, serverKeyFile)
 	reason := "there is none"
-	// An unusable server certificate is replaced by a new one, whatever the cause.
-	if certPEM, keyPEM, err := readPair(certPath, keyPath); err == nil {
+	// An unusable server certificate is replaced by a new one, unless it only takes
+	// another key to read it.
+	certPEM, keyPEM, err := readPair(p.config.Encryption, certPath, keyPath)
+	if errors.Is(err, atrest.ErrNoKey) {
+		return nil, err
+	}
+	if err == nil {
 		pair, err := tls.X509KeyPair(certPEM, keyPEM)
 		if err != nil {
 			reason = err.Error()
@@ -286,11 +304,11 @@ func (p *PKI) openServer(dir string, ca *CA) (*tls.Certificate, error) {
 			return &pair, nil
 		}
 	}
-	certPEM, keyPEM, err := ca.issue(p.config.Name, p.config.Identity, p.config.Hosts, p.config.Now())
+	certPEM, keyPEM, err = ca.issue(p.config.Name, p.config.Identity, p.config.Hosts, p.config.Now())
 	if err != nil {
 		return nil, err
 	}
-	if err := writePair(certPath, certPEM, keyPath, keyPEM); err != nil {
+	if err := writePair(p.config.Encryption, certPath, certPEM, keyPath, keyPEM); err != nil {
 		return nil, err
 	}
 	pair, err := tls.X509KeyPair(certPEM, keyPEM)
@@ -303,8 +321,8 @@ func (p *PKI) openServer(dir string, ca *CA) (*tls.Certificate, error) {
 
 // writePair writes the key first: a certificate whose key is lost is of no use,
 // a key without its certificate is noticed by readPair.
-func writePair(certPath string, certPEM []byte, keyPath string, key []byte) error {
-	if err := atomicfile.Write(keyPath, key, secretPerm); err != nil {
+func writePair(keys *atrest.Keys, certPath string, certPEM []byte, keyPath string, key []byte) error {
+	if err := keys.WriteFile(keyPath, key); err != nil {
 		return err
 	}
 	return atomicfile.Write(certPath, certPEM, publicPerm)
@@ -312,9 +330,9 @@ func writePair(certPath string, certPEM []byte, keyPath string, key []byte) erro
 
 // readPair reads a certificate and its key. The error is fs.ErrNotExist when
 // neither is there, ErrPartial when one is.
-func readPair(certPath, keyPath string) (certPEM, keyPEM []byte, err error) {
+func readPair(keys *atrest.Keys, certPath, keyPath string) (certPEM, keyPEM []byte, err error) {
 	certPEM, certErr := ReadFile(certPath, maxPEMBytes)
-	keyPEM, keyErr := ReadFile(keyPath, maxPEMBytes)
+	keyPEM, keyErr := keys.ReadFile(keyPath, maxPEMBytes)
 	noCert, noKey := errors.Is(certErr, fs.ErrNotExist), errors.Is(keyErr, fs.ErrNotExist)
 	switch {
 	case noCert && !noKey && keyErr == nil:

@@ -18,6 +18,7 @@ import (
 	"time"
 
 	"meridian/internal/atomicfile"
+	"meridian/internal/atrest"
 )
 
 // Phase is how far the replacement of an authority has come.
@@ -209,36 +210,36 @@ func (p *PKI) Follow(r Rotation) (changed bool, err error) {
 	case r.Phase == PhaseFinish:
 		r.NewKey = m.rotation.NewKey
 	}
-	if err := writeRotation(filepath.Join(p.config.DataDir, pkiDir), r); err != nil {
+	if err := writeRotation(filepath.Join(p.config.DataDir, pkiDir), p.config.Encryption, r); err != nil {
 		return false, err
 	}
 	return true, p.Reload()
 }
 
 // ImportRotation has a data directory without a rotation take part in one, in the
-// form that Encode writes.
-func ImportRotation(dataDir string, data []byte) error {
+// form that Encode writes. It is encrypted with keys.
+func ImportRotation(dataDir string, keys *atrest.Keys, data []byte) error {
 	r, err := DecodeRotation(data)
 	if err != nil {
 		return err
 	}
-	return writeRotation(filepath.Join(dataDir, pkiDir), r)
+	return writeRotation(filepath.Join(dataDir, pkiDir), keys, r)
 }
 
-func writeRotation(dir string, r Rotation) error {
+func writeRotation(dir string, keys *atrest.Keys, r Rotation) error {
 	data, err := r.Encode()
 	if err != nil {
 		return err
 	}
-	return atomicfile.Write(filepath.Join(dir, rotationFile), data, secretPerm)
+	return keys.WriteFile(filepath.Join(dir, rotationFile), data)
 }
 
 // openRotation returns the rotation that the directory takes part in. One that has
 // finished is completed: its authority takes the place of the old one, and then
 // the file is removed, so that a crash in between leaves it to be done again.
-func openRotation(dir string) (*Rotation, error) {
+func openRotation(dir string, keys *atrest.Keys) (*Rotation, error) {
 	path := filepath.Join(dir, rotationFile)
-	data, err := ReadFile(path, maxPEMBytes)
+	data, err := keys.ReadFile(path, maxPEMBytes)
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil, nil
 	}
@@ -255,7 +256,7 @@ func openRotation(dir string) (*Rotation, error) {
 	if _, err := ParseCA([]byte(r.New), []byte(r.NewKey)); err != nil {
 		return nil, fmt.Errorf("%s: %w", path, err)
 	}
-	if err := writePair(filepath.Join(dir, caFile), []byte(r.New), filepath.Join(dir, caKeyFile), []byte(r.NewKey)); err != nil {
+	if err := writePair(keys, filepath.Join(dir, caFile), []byte(r.New), filepath.Join(dir, caKeyFile), []byte(r.NewKey)); err != nil {
 		return nil, err
 	}
 	if err := os.Remove(path); err != nil {

@@ -20,7 +20,7 @@ func TestARotationLeavesNoGap(t *testing.T) {
 	old := one.CAPEM()
 	key, err := one.CA().KeyPEM()
 	require.NoError(t, err)
-	require.NoError(t, ImportCA(twoDir, old, key))
+	require.NoError(t, ImportCA(twoDir, nil, old, key))
 	two := openPKI(t, testPKI(t, twoDir, noon))
 
 	r, err := NewRotation(one.CA(), noon)
@@ -114,7 +114,7 @@ func TestARotationOutlivesACrash(t *testing.T) {
 			}
 			finished := r.Next()
 			finished.Phase = PhaseFinish // with its key, as a server keeps it
-			require.NoError(t, writeRotation(filepath.Join(dir, pkiDir), finished))
+			require.NoError(t, writeRotation(filepath.Join(dir, pkiDir), nil, finished))
 			crash(t, filepath.Join(dir, pkiDir), r)
 			p = openPKI(t, testPKI(t, dir, noon))
 			require.Equal(t, r.New, string(p.CAPEM()))

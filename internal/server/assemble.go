@@ -1,34 +1,50 @@
 package server
 
 import (
+	"cmp"
 	"context"
+	"errors"
 	"fmt"
+	"io/fs"
 	"log/slog"
 	"net"
 	"os"
-	"path/filepath"
 	"slices"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/collectors"
 
+	"meridian/internal/atrest"
 	"meridian/internal/clientconfig"
 	"meridian/internal/pki"
 	"meridian/internal/version"
 )
 
 // AdminContextFile is the client context that a server writes into its data
-// directory: its address, its CA and the admin token.
+// directory: its address, its CA and, unless it is to be kept elsewhere, the admin
+// token.
 const AdminContextFile = "admin.yaml"
 
 // WriteAdminContext writes the ready-made client context of a server that is
-// bound to an address, readable by its owner alone.
-func WriteAdminContext(dir, name, address string, caPEM []byte, token string) error {
-	contexts := &clientconfig.Contexts{Current: name, ControlPlanes: []clientconfig.ControlPlane{{
-		Name: name, Addresses: []string{Dialable(address)}, CA: string(caPEM), Token: token,
-	}}}
-	if err := contexts.Save(filepath.Join(dir, AdminContextFile)); err != nil {
+// bound to an address to a file, readable by its owner alone. In a file of the
+// operator's, other entries stay.
+func WriteAdminContext(path string, operators bool, name, address string, caPEM []byte, token string) error {
+	contexts := &clientconfig.Contexts{}
+	if operators {
+		switch have, err := clientconfig.LoadContexts(path); {
+		case err == nil:
+			contexts = have
+		case !errors.Is(err, fs.ErrNotExist):
+			return fmt.Errorf("write the client context: %w", err)
+		}
+	}
+	err := contexts.Add(clientconfig.ControlPlane{Name: name, Addresses: []string{Dialable(address)}, CA: string(caPEM), Token: token}, true)
+	if err == nil {
+		contexts.Current = cmp.Or(contexts.Current, name)
+		err = contexts.Save(path)
+	}
+	if err != nil {
 		return fmt.Errorf("write the client context: %w", err)
 	}
 	return nil
@@ -37,8 +53,8 @@ func WriteAdminContext(dir, name, address string, caPEM []byte, token string) er
 // OpenPKI opens a server's certificates: those that the flags name, or those of
 // the data directory, which are made on the first start.
 // identity tells the server from others of its name, "" where nothing depends on
-// that.
-func OpenPKI(o Options, name, identity string, bound Addresses, now func() time.Time, log *slog.Logger) (*pki.PKI, error) {
+// that. Private keys are encrypted with keys.
+func OpenPKI(o Options, keys *atrest.Keys, name, identity string, bound Addresses, now func() time.Time, log *slog.Logger) (*pki.PKI, error) {
 	hostname, err := os.Hostname()
 	if err != nil {
 		return nil, fmt.Errorf("find out the name of this host: %w", err)
@@ -54,7 +70,7 @@ func OpenPKI(o Options, name, identity string, bound Addresses, now func() time.
 		}
 	}
 	return pki.Open(pki.Config{
-		DataDir: o.DataDir, Name: name, Identity: identity, CertFile: o.CertFile, KeyFile: o.KeyFile, CAFile: o.CAFile, Now: now, Log: log,
+		DataDir: o.DataDir, Encryption: keys, Name: name, Identity: identity, CertFile: o.CertFile, KeyFile: o.KeyFile, CAFile: o.CAFile, Now: now, Log: log,
 		Hosts: pki.ServerHosts(hostname, listen, interfaces),
 	})
 }

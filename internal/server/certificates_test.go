@@ -13,7 +13,7 @@ import (
 
 func TestCertificateMetrics(t *testing.T) {
 	now := time.Now()
-	opened, err := OpenPKI(Options{DataDir: t.TempDir()}, "one", "", Addresses{GRPC: "127.0.0.1:5685"}, func() time.Time { return now }, slog.New(slog.DiscardHandler))
+	opened, err := OpenPKI(Options{DataDir: t.TempDir()}, nil, "one", "", Addresses{GRPC: "127.0.0.1:5685"}, func() time.Time { return now }, slog.New(slog.DiscardHandler))
 	require.NoError(t, err)
 	metrics := prometheus.NewRegistry()
 	CertificateMetrics(metrics, map[string]*pki.PKI{"api": opened})

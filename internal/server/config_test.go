@@ -257,7 +257,7 @@ func TestAdminContextCanBeDialled(t *testing.T) {
 	for bound, want := range map[string]string{
 		"[::]:5685": net.JoinHostPort(host, "5685"), "0.0.0.0:5685": net.JoinHostPort(host, "5685"), "10.0.0.1:5685": "10.0.0.1:5685",
 	} {
-		require.NoError(t, WriteAdminContext(dir, "one", bound, nil, "t"))
+		require.NoError(t, WriteAdminContext(filepath.Join(dir, AdminContextFile), false, "one", bound, nil, "t"))
 		contexts, err := clientconfig.LoadContexts(filepath.Join(dir, AdminContextFile))
 		require.NoError(t, err)
 		require.Equal(t, []string{want}, contexts.ControlPlanes[0].Addresses)

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"net"
 	"os"
+	"path/filepath"
 	"slices"
 	"time"
 
@@ -68,6 +69,9 @@ type Options struct {
 	// EncryptionKeyFile is a file with the keys of what is on disk; empty: it is not
 	// encrypted.
 	EncryptionKeyFile string
+	// AdminContextFile is the client context with the admin token, DIR/admin.yaml when
+	// empty. Where the data directory is encrypted, that one is without the token.
+	AdminContextFile string
 	// ReissueAdminToken replaces the bootstrap admin token at the start.
 	ReissueAdminToken bool
 	Limits            LimitOptions
@@ -95,7 +99,8 @@ func (o *Options) Bind(flags *pflag.FlagSet, grpcAddr, httpAddr string) {
 	flags.StringVar(&o.ReadAccess, "read-access", ReadAccessAll, "all or granted: who reads what is no secret, every authenticated user, or users to whom a role grants READ or another access to it")
 	flags.StringVar(&o.Environment, "environment", EnvironmentUniversal, "universal or kubernetes: kubernetes adds its own groups to the default access rules, on first start")
 	o.Limits.bind(flags)
-	flags.StringVar(&o.EncryptionKeyFile, "encryption-key-file", "", "file with the keys of what this server keeps on disk and of backups: 32 bytes in base64 a line, the first encrypts, all decrypt; nothing is encrypted when empty")
+	flags.StringVar(&o.EncryptionKeyFile, "encryption-key-file", "", "file with the keys of everything secret that this server keeps on disk and of backups: 32 bytes in base64 a line, the first encrypts, all decrypt; nothing is encrypted when empty")
+	flags.StringVar(&o.AdminContextFile, "admin-context-file", "", "file for the client context with the admin token, mode 0600, beside the contexts that it has; when empty, admin.yaml in --data-dir, without the token where --encryption-key-file encrypts that")
 	flags.BoolVar(&o.ReissueAdminToken, "reissue-admin-token", false, "at this start, replace the bootstrap admin token and revoke the one before; for when no administrator's token is left")
 	o.Audit.bind(flags)
 	flags.StringVar(&o.LogLevel, "log-level", "info", "debug, info, warn or error")
@@ -127,6 +132,8 @@ func (o *Options) Validate() error {
 		return usagef("--webhook-allow-any-client goes with --webhook-addr, without --webhook-client-ca")
 	case o.WebhookAddr != "" && o.WebhookClientCA == "" && !o.WebhookAllowAnyClient:
 		return usagef("--webhook-addr would answer every client that reaches it: name the CA of the API server's client certificate with --webhook-client-ca, or accept every client with --webhook-allow-any-client")
+	case o.AdminContextFile != "" && within(o.DataDir, o.AdminContextFile):
+		return usagef("--admin-context-file %s is in the data directory: name a file elsewhere, or omit the flag", o.AdminContextFile)
 	case o.CAFile != "" && o.CertFile == "":
 		return usagef("--ca-file goes with --cert-file and --key-file")
 	}
@@ -146,6 +153,14 @@ func (o *Options) Validate() error {
 		}
 	}
 	return nil
+}
+
+// within reports whether a path is below a directory.
+func within(dir, path string) bool {
+	dir, errDir := filepath.Abs(dir)
+	path, errPath := filepath.Abs(path)
+	rest, err := filepath.Rel(dir, path)
+	return errors.Join(errDir, errPath, err) == nil && filepath.IsLocal(rest)
 }
 
 // WebhookClients returns the function that reads the authorities of the webhook's

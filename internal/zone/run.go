@@ -108,7 +108,7 @@ func (z *zone) Open(ctx context.Context) error {
 		return err
 	}
 	var err error
-	if z.PKI, err = server.OpenPKI(z.cfg.Options, z.cfg.Name, "", z.Addresses, z.Now, z.Log); err != nil {
+	if z.PKI, err = server.OpenPKI(z.cfg.Options, z.Encryption, z.cfg.Name, "", z.Addresses, z.Now, z.Log); err != nil {
 		return err
 	}
 	keys := token.RingConfig{Zone: z.cfg.Name}

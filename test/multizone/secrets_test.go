@@ -19,19 +19,18 @@ import (
 // resources that hold signing keys have it.
 var privateKeyText = base64.StdEncoding.EncodeToString([]byte("-----BEGIN PRIVATE KEY-----"))[:32]
 
-// holding are the files of a server that hold one of the texts, without those that
-// are known to: certificates and the client context.
+// holding are the files of a server that hold one of the texts.
 func (p *process) holding(texts ...string) []string {
 	p.t.Helper()
 	var found []string
 	require.NoError(p.t, filepath.WalkDir(p.dir, func(path string, entry fs.DirEntry, err error) error {
-		if err != nil || entry.IsDir() || strings.HasPrefix(path, filepath.Join(p.dir, "pki")) || entry.Name() == "admin.yaml" {
+		if err != nil || entry.IsDir() {
 			return err
 		}
 		data, err := os.ReadFile(path)
 		for _, text := range texts {
 			if bytes.Contains(data, []byte(text)) {
-				found = append(found, entry.Name())
+				found = append(found, strings.TrimPrefix(path, p.dir+string(filepath.Separator)))
 				break
 			}
 		}
@@ -54,14 +53,23 @@ func TestSecretsStayWhereTheyAre(t *testing.T) {
 	adminToken := tokenOf(t, global)
 	marker := base64.StdEncoding.EncodeToString([]byte(rand.Text() + rand.Text()))
 	global.mustWith("{type: GlobalSecret, name: db, data: "+marker+"}", "apply", "-f", "-")
-	texts := []string{marker, privateKeyText, base64.StdEncoding.EncodeToString([]byte(adminToken))[:64]}
-	require.NotEmpty(t, global.holding(texts...), "what is looked for is there to be found")
+	gossip := strings.TrimSpace(string(global.file("pki/gossip.key")))
+	rawGossip, err := base64.StdEncoding.DecodeString(gossip)
+	require.NoError(t, err)
+	texts := []string{marker, privateKeyText, "PRIVATE KEY", adminToken, base64.StdEncoding.EncodeToString([]byte(adminToken))[:64], gossip, string(rawGossip)}
+	require.Subset(t, global.holding(texts...), []string{"admin.yaml", "pki/ca-key.pem", "pki/server-key.pem", "pki/gossip.key", "raft/log.db"}, "what is looked for is there to be found")
 
 	// Turned on for a directory in use, in the way that a crash leaves it.
 	global.kill()
-	global.args = append(global.args, "--encryption-key-file", keys)
+	require.NoError(t, os.WriteFile(filepath.Join(global.dir, "pki", ".ca-key.pem.42"), []byte("-----BEGIN PRIVATE KEY-----"), 0o600))
+	context := filepath.Join(dir, "context.yaml")
+	global.args = append(global.args, "--admin-context-file", context, "--encryption-key-file", keys)
 	global.start().ready()
 	require.Empty(t, global.holding(texts...))
+	info, err := os.Stat(context)
+	require.NoError(t, err)
+	require.Equal(t, fs.FileMode(0o600), info.Mode().Perm())
+	require.Contains(t, meridian(t, context, "", "auth", "whoami").stdout, "mesh-system:admin")
 	east := newZone(t, global, "east", "--encryption-key-file", keys).start().ready()
 	global.awaitState("east", "in-sync")
 	east.mustWith("{type: Secret, mesh: default, name: db, data: "+marker+"}", "apply", "-f", "-")
@@ -78,6 +86,14 @@ func TestSecretsStayWhereTheyAre(t *testing.T) {
 	require.Contains(t, global.must("cluster", "snapshot", "inspect", snapshot), "Encrypted:  with key ")
 	global.must("cluster", "snapshot", "restore", snapshot, "--yes")
 	require.Empty(t, global.holding(texts...))
+	for _, phase := range []string{"start", "switch", "finish"} {
+		global.await("the zone to have followed, for "+phase, func() bool { return global.command("cluster", "rotate-ca", phase).code == 0 })
+		global.await("the server to follow", func() bool {
+			_, err := os.Stat(filepath.Join(global.dir, "pki", "rotation.json"))
+			return (err != nil) == (phase == "finish")
+		})
+		require.Empty(t, global.holding(texts...), phase)
+	}
 
 	// No command shows an administrator a signing key.
 	for _, p := range []*process{global, east} {
@@ -103,8 +119,11 @@ func TestSecretsStayWhereTheyAre(t *testing.T) {
 	global.must("tokens", "reissue-admin", "--out", fresh)
 	require.Equal(t, 4, meridian(t, global.as(adminToken), "", "auth", "whoami").code)
 	require.Contains(t, global.must("auth", "whoami", "--token-file", fresh), "mesh-system:admin")
-	global.await("the context to have the new token", func() bool { return !bytes.Contains(global.file("admin.yaml"), []byte(adminToken)) })
-	require.Contains(t, global.must("auth", "whoami"), "mesh-system:admin")
+	global.await("the context to have the new token", func() bool {
+		data, err := os.ReadFile(context)
+		return err == nil && !bytes.Contains(data, []byte(adminToken))
+	})
+	require.Contains(t, meridian(t, context, "", "auth", "whoami").stdout, "mesh-system:admin")
 
 	// A server that would keep the secrets in plain text is not accepted.
 	second := newServer(t, global, "second").start()
