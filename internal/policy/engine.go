@@ -41,12 +41,12 @@ type Surveyor interface {
 	Survey(view View) Adviser
 }
 
-// Warner is an Engine that has something to say about everything that takes
-// effect on a dataplane together.
-type Warner interface {
-	// Warnings returns sentences about the rules of a dataplane, of all
-	// engines.
-	Warnings(dp *Dataplane, rules []Rule) []string
+// Superseder is an Engine with kinds that supersede kinds of another one: where
+// both take effect on one attachment, the successor holds for all of it (§4.11).
+type Superseder interface {
+	// Successors returns the engine's kinds by the sibling that each supersedes. A
+	// successor has no successor.
+	Successors() map[resource.Kind]resource.Kind
 }
 
 // Query is one question to an engine.

@@ -27,10 +27,13 @@ const maxMemos = 4096
 // until a change touches it. Safe for concurrent use; an Update waits for
 // readers and readers for an Update.
 type Matcher struct {
-	engines   []Engine
-	byKind    map[resource.Kind]Engine
-	kinds     []resource.Kind // in bytewise order
-	followers []Follower
+	engines []Engine
+	byKind  map[resource.Kind]Engine
+	kinds   []resource.Kind // in bytewise order
+	// successors are kinds by the sibling that they supersede, and siblings the
+	// other way round (§4.11).
+	successors, siblings map[resource.Kind]resource.Kind
+	followers            []Follower
 
 	computed atomic.Uint64
 	memos    atomic.Int64
@@ -73,8 +76,16 @@ type group struct {
 // else. It panics when two engines answer for one kind, which no input can
 // cause.
 func NewMatcher(engines ...Engine) *Matcher {
-	m := &Matcher{engines: engines, byKind: map[resource.Kind]Engine{}}
+	m := &Matcher{
+		engines: engines, byKind: map[resource.Kind]Engine{},
+		successors: map[resource.Kind]resource.Kind{}, siblings: map[resource.Kind]resource.Kind{},
+	}
 	for _, e := range engines {
+		if s, ok := e.(Superseder); ok {
+			for sibling, successor := range s.Successors() {
+				m.successors[sibling], m.siblings[successor] = successor, sibling
+			}
+		}
 		for _, k := range e.Kinds() {
 			if m.byKind[k] != nil {
 				panic("policy: two engines for kind " + string(k))
@@ -293,7 +304,7 @@ func (m *Matcher) rulesLocked(ms *meshState, dp *Dataplane, kinds []resource.Kin
 		return nil
 	}
 	var rules []Rule
-	var scratch []*Policy
+	var scratch, other []*Policy
 	routes := false
 	for _, kind := range kinds {
 		x := ms.kinds[kind]
@@ -314,6 +325,9 @@ func (m *Matcher) rulesLocked(ms *meshState, dp *Dataplane, kinds []resource.Kin
 				continue
 			}
 			found := m.ask(&q)
+			if len(found) > 0 {
+				found = superseded(found, m.successorAtLocked(ms, dp, i, kind, &other), explain)
+			}
 			if rules == nil && len(found) > 0 {
 				rules = make([]Rule, 0, len(dp.Attachments))
 			}
@@ -349,9 +363,18 @@ func (m *Matcher) ask(q *Query) []Rule {
 	return m.byKind[q.Kind].Rules(q)
 }
 
-// rulesAtLocked works out one kind on one attachment. scratch is reused from
-// call to call.
+// rulesAtLocked works out one kind on one attachment: nothing where its successor
+// supersedes it. scratch is reused from call to call.
 func (m *Matcher) rulesAtLocked(ms *meshState, dp *Dataplane, i int, kind resource.Kind, scratch *[]*Policy) []Rule {
+	rules := m.matchedAtLocked(ms, dp, i, kind, scratch)
+	if len(rules) > 0 && m.successorAtLocked(ms, dp, i, kind, scratch) != nil {
+		return nil
+	}
+	return rules
+}
+
+// matchedAtLocked works out one kind on one attachment, superseded or not.
+func (m *Matcher) matchedAtLocked(ms *meshState, dp *Dataplane, i int, kind resource.Kind, scratch *[]*Policy) []Rule {
 	x := ms.kinds[kind]
 	if x == nil || !ms.mesh.Exists {
 		return nil

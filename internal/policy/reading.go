@@ -100,37 +100,37 @@ func (r *Reading) Explain(key resource.Key, kinds ...resource.Kind) ([]Rule, err
 	return r.m.rulesLocked(ms, ms.subject(g, key.Name), kinds, true), nil
 }
 
-// Warnings returns what the engines have to say about the rules of a dataplane,
-// as Explain returned them for all kinds, without duplicates and in bytewise
-// order.
-func (r *Reading) Warnings(key resource.Key, rules []Rule) []string {
+// Superseded returns, in order, the rules of a dataplane that those of another kind
+// supersede (§4.11). It fails with ErrNoDataplane.
+func (r *Reading) Superseded(key resource.Key) ([]Rule, error) {
 	g := r.m.dataplanes[key]
 	if g == nil {
-		return nil
+		return nil, ErrNoDataplane
 	}
-	var warnings []string
-	for i := range rules {
-		warnings = append(warnings, rules[i].Warnings...)
-	}
-	dp := r.m.meshes[key.Mesh].subject(g, key.Name)
-	for _, e := range r.m.engines {
-		if w, ok := e.(Warner); ok {
-			warnings = append(warnings, w.Warnings(dp, rules)...)
+	ms := r.m.meshes[key.Mesh]
+	var kinds []resource.Kind
+	for sibling, successor := range r.m.successors {
+		if ms.kinds[sibling] != nil && ms.kinds[successor] != nil {
+			kinds = append(kinds, sibling)
 		}
 	}
-	slices.Sort(warnings)
-	return slices.Compact(warnings)
+	slices.Sort(kinds)
+	rules := r.m.rulesLocked(ms, ms.subject(g, key.Name), kinds, true)
+	return slices.DeleteFunc(rules, func(rule Rule) bool { return rule.Superseded == nil }), nil
 }
 
-// Placement is one dataplane on which a policy takes effect, and where on it.
+// Placement is one dataplane on which a policy takes effect, or would, and where on
+// it.
 type Placement struct {
 	Dataplane   resource.Key
 	Zone        resource.ZoneName
 	Attachments []Attachment
+	// Superseded is nil where the policy takes effect.
+	Superseded *Superseded
 }
 
-// Placements returns where a policy is used, in key order. It fails with
-// ErrNoPolicy.
+// Placements returns where a policy is used and where it is only because of its
+// successor that it is not (§4.11), in key order. It fails with ErrNoPolicy.
 func (r *Reading) Placements(key resource.Key) ([]Placement, error) {
 	p := r.m.policyLocked(key)
 	if p == nil {
@@ -140,34 +140,42 @@ func (r *Reading) Placements(key resource.Key) ([]Placement, error) {
 	var placed []Placement
 	for g, attachments := range reachedBy(ms, p) {
 		for _, v := range ms.variants(g, nil) {
-			used := r.m.usedLocked(ms, v.subject, attachments, key)
-			if len(used) == 0 {
-				continue
-			}
-			for _, name := range v.names {
-				placed = append(placed, Placement{
-					Dataplane:   DataplaneKey(key.Mesh, name),
-					Zone:        g.Zone(),
-					Attachments: used,
-				})
+			for _, p := range r.m.placedLocked(ms, v.subject, attachments, key) {
+				p.Zone = g.Zone()
+				for _, name := range v.names {
+					p.Dataplane = DataplaneKey(key.Mesh, name)
+					placed = append(placed, p)
+				}
 			}
 		}
 	}
-	slices.SortFunc(placed, func(a, b Placement) int { return strings.Compare(a.Dataplane.Name, b.Dataplane.Name) })
+	slices.SortStableFunc(placed, func(a, b Placement) int { return strings.Compare(a.Dataplane.Name, b.Dataplane.Name) })
 	return placed, nil
 }
 
-// usedLocked lists, in order, the attachments on which a policy contributes.
-func (m *Matcher) usedLocked(ms *meshState, dp *Dataplane, attachments []int, key resource.Key) []Attachment {
-	var used []Attachment
+// placedLocked lists the attachments on which a policy contributes, and those on
+// which it would, by what supersedes it.
+func (m *Matcher) placedLocked(ms *meshState, dp *Dataplane, attachments []int, key resource.Key) []Placement {
+	var placed []Placement
 	var scratch []*Policy
 	for _, i := range attachments {
-		for _, rule := range m.rulesAtLocked(ms, dp, i, key.Kind, &scratch) {
-			if slices.Contains(rule.Policies(), key) {
-				used = append(used, rule.Attachment)
+		for _, rule := range m.matchedAtLocked(ms, dp, i, key.Kind, &scratch) {
+			if !slices.Contains(rule.Policies(), key) {
+				continue
 			}
+			by := m.successorAtLocked(ms, dp, i, key.Kind, &scratch)
+			at := slices.IndexFunc(placed, func(p Placement) bool { return p.Superseded.equal(by) })
+			if at < 0 {
+				at, placed = len(placed), append(placed, Placement{Superseded: by})
+			}
+			placed[at].Attachments = append(placed[at].Attachments, rule.Attachment)
 		}
 	}
-	slices.SortFunc(used, func(a, b Attachment) int { return a.Compare(&b) })
-	return used
+	for i := range placed {
+		slices.SortFunc(placed[i].Attachments, func(a, b Attachment) int { return a.Compare(&b) })
+	}
+	slices.SortFunc(placed, func(a, b Placement) int {
+		return strings.Compare(a.Superseded.String(), b.Superseded.String())
+	})
+	return placed
 }

@@ -81,6 +81,9 @@ type Rule struct {
 	Steps     []Step
 	// Unused is filled only when an explanation was asked for.
 	Unused []Unused
+	// Superseded is set in an explanation only: the rule has no steps, because a
+	// rule of its successor holds for the complete attachment (§4.11).
+	Superseded *Superseded
 	// Warnings are things its operator should know about this rule.
 	Warnings []string
 }

@@ -193,6 +193,9 @@ func (u *update) spread() {
 			for g, attachments := range reachedBy(ms, p) {
 				for _, i := range attachments {
 					u.area(ms, area{g, i, key.Kind}, named)
+					if sibling, ok := u.m.siblings[key.Kind]; ok && ms.kinds[sibling] != nil {
+						u.area(ms, area{g, i, sibling}, named)
+					}
 				}
 			}
 		}

@@ -52,6 +52,23 @@ type Considered struct {
 	Reason string `json:"reason"`
 }
 
+// Successor is the kind that holds for an attachment in place of its sibling, with
+// its policies (§4.11).
+type Successor struct {
+	Kind     resource.Kind `json:"kind"`
+	Policies []string      `json:"policies"`
+}
+
+func successor(by *policy.Superseded) *Successor {
+	if by == nil {
+		return nil
+	}
+	return &Successor{by.Kind, names(by.By)}
+}
+
+// String names the successor for people.
+func (s *Successor) String() string { return string(s.Kind) + " " + commas(s.Policies) }
+
 // CallerRule is one entry of an inbound's ordered list: what holds for the
 // callers that match.
 type CallerRule struct {

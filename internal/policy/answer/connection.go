@@ -35,6 +35,19 @@ type ConnectionAnswer struct {
 	// their conjunction.
 	Inbounds  []InboundAccess `json:"inbounds,omitempty"`
 	Effective []OnConnection  `json:"effective"`
+	// Superseded is what does not take effect because its successor does (§4.11).
+	Superseded []SupersededOnConnection `json:"superseded,omitempty"`
+}
+
+// SupersededOnConnection is a kind that its successor supersedes on one side of a
+// connection.
+type SupersededOnConnection struct {
+	Side policy.AttachmentType `json:"side"`
+	Port uint32                `json:"port"`
+	Kind resource.Kind         `json:"kind"`
+	// Policies would take effect, or lost to one that would.
+	Policies []string   `json:"policies"`
+	By       *Successor `json:"by"`
 }
 
 // InboundAccess says whether a caller may talk to one inbound.
@@ -68,7 +81,7 @@ func Connection(m *policy.Matcher, q ConnectionQuestion, asOf resource.Revision)
 			return err
 		}
 		caller := []resource.Tags{q.FromTags}
-		var fromRules []policy.Rule
+		var fromRules, superseded []policy.Rule
 		if q.From != "" {
 			shape, err := findDataplane(r, q.Mesh, q.From)
 			if err != nil {
@@ -76,6 +89,9 @@ func Connection(m *policy.Matcher, q ConnectionQuestion, asOf resource.Revision)
 			}
 			caller = shape.Members
 			if fromRules, err = r.Effective(policy.DataplaneKey(q.Mesh, q.From)); err != nil {
+				return fmt.Errorf("match %s: %w", q.From, err)
+			}
+			if superseded, err = r.Superseded(policy.DataplaneKey(q.Mesh, q.From)); err != nil {
 				return fmt.Errorf("match %s: %w", q.From, err)
 			}
 		}
@@ -86,6 +102,11 @@ func Connection(m *policy.Matcher, q ConnectionQuestion, asOf resource.Revision)
 		a = &ConnectionAnswer{Mesh: q.Mesh, From: q.From, To: q.To, AsOf: asOf, Effective: []OnConnection{}}
 		a.sending(fromRules, inbounds)
 		a.receiving(r.Mesh(q.Mesh), toRules, inbounds, caller)
+		a.supersededSending(superseded, inbounds)
+		if superseded, err = r.Superseded(policy.DataplaneKey(q.Mesh, q.To)); err != nil {
+			return fmt.Errorf("match %s: %w", q.To, err)
+		}
+		a.supersededReceiving(superseded, inbounds)
 		return nil
 	})
 	return a, err
@@ -119,18 +140,53 @@ func targets(r *policy.Reading, q ConnectionQuestion) ([]*policy.Attachment, err
 }
 
 // sending adds the rules of the caller's outbounds that route to one of the
-// inbounds: those whose tags the inbound has.
+// inbounds.
 func (a *ConnectionAnswer) sending(rules []policy.Rule, inbounds []*policy.Attachment) {
 	for i := range rules {
-		rule := &rules[i]
-		if rule.Attachment.Type != policy.OnOutbound {
-			continue
-		}
-		leads := resource.TagSelector(rule.Attachment.Tags)
-		if slices.ContainsFunc(inbounds, func(in *policy.Attachment) bool { return leads.Matches(in.Tags) }) {
-			a.add(rule)
+		if routesTo(&rules[i].Attachment, inbounds) {
+			a.add(&rules[i])
 		}
 	}
+}
+
+// routesTo reports whether an attachment is an outbound to one of the inbounds: one
+// whose tags the inbound has.
+func routesTo(at *policy.Attachment, inbounds []*policy.Attachment) bool {
+	selector := resource.TagSelector(at.Tags)
+	return at.Type == policy.OnOutbound &&
+		slices.ContainsFunc(inbounds, func(in *policy.Attachment) bool { return selector.Matches(in.Tags) })
+}
+
+// supersededSending adds what is superseded on the caller's outbounds to one of the
+// inbounds.
+func (a *ConnectionAnswer) supersededSending(rules []policy.Rule, inbounds []*policy.Attachment) {
+	for i := range rules {
+		if routesTo(&rules[i].Attachment, inbounds) {
+			a.supersede(&rules[i])
+		}
+	}
+}
+
+// supersededReceiving adds what is superseded on the inbounds.
+func (a *ConnectionAnswer) supersededReceiving(rules []policy.Rule, inbounds []*policy.Attachment) {
+	for i := range rules {
+		if slices.ContainsFunc(inbounds, func(in *policy.Attachment) bool { return in.Compare(&rules[i].Attachment) == 0 }) {
+			a.supersede(&rules[i])
+		}
+	}
+}
+
+func (a *ConnectionAnswer) supersede(rule *policy.Rule) {
+	s := SupersededOnConnection{
+		Side: rule.Attachment.Type, Port: rule.Attachment.Port, Kind: rule.Kind,
+		Policies: []string{}, By: successor(rule.Superseded),
+	}
+	for _, u := range rule.Unused {
+		if !u.Missed {
+			s.Policies = append(s.Policies, u.Policy.Name)
+		}
+	}
+	a.Superseded = append(a.Superseded, s)
 }
 
 // receiving adds the rules of the inbounds for the caller, and whether its traffic

@@ -33,6 +33,9 @@ type Effective struct {
 	Considered []Considered              `json:"considered"`
 	// Rules is nil where the configuration does not differ per caller.
 	Rules []CallerRule `json:"rules"`
+	// SupersededBy is set where nothing of the kind takes effect, because its
+	// successor does (§4.11).
+	SupersededBy *Successor `json:"supersededBy,omitempty"`
 }
 
 // Dataplane answers what takes effect on a dataplane. zone is shown for a
@@ -59,7 +62,12 @@ func Dataplane(m *policy.Matcher, mesh resource.MeshName, name string, zone reso
 		if !r.Mesh(mesh).Exists {
 			a.Warnings = append(a.Warnings, fmt.Sprintf("mesh %q does not exist: no policy is matched", mesh))
 		}
-		a.Warnings = append(a.Warnings, r.Warnings(key, rules)...)
+		var warnings []string
+		for i := range rules {
+			warnings = append(warnings, rules[i].Warnings...)
+		}
+		slices.Sort(warnings)
+		a.Warnings = append(a.Warnings, slices.Compact(warnings)...)
 		return nil
 	})
 	return a, err
@@ -79,6 +87,8 @@ func effective(rule *policy.Rule) Effective {
 		Fields:     map[policy.Pointer]string{},
 		Considered: considered(rule),
 		Policies:   []string{},
+
+		SupersededBy: successor(rule.Superseded),
 	}
 	for _, c := range e.Considered {
 		if c.Used {

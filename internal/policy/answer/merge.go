@@ -31,17 +31,26 @@ func MergePolicies(parts []Part) ([]byte, []Rejected, error) {
 		for i := range a.Dataplanes {
 			a.Dataplanes[i].Zone = zone
 		}
+		for i := range a.Superseded {
+			a.Superseded[i].Zone = zone
+		}
 	}, func(merged, a *PolicyAnswer) {
 		merged.AsOf = min(merged.AsOf, a.AsOf)
 		merged.Dataplanes = append(merged.Dataplanes, a.Dataplanes...)
+		merged.Superseded = append(merged.Superseded, a.Superseded...)
 		if len(merged.Conditions) == 0 {
 			merged.Conditions = a.Conditions
 		}
 	}, func(merged *PolicyAnswer) {
-		slices.SortStableFunc(merged.Dataplanes, func(a, b PolicyDataplane) int {
-			return cmp.Or(strings.Compare(a.Name, b.Name), strings.Compare(string(a.Zone), string(b.Zone)))
+		slices.SortStableFunc(merged.Dataplanes, comparePlaces)
+		slices.SortStableFunc(merged.Superseded, func(a, b SupersededDataplane) int {
+			return comparePlaces(a.PolicyDataplane, b.PolicyDataplane)
 		})
 	})
+}
+
+func comparePlaces(a, b PolicyDataplane) int {
+	return cmp.Or(strings.Compare(a.Name, b.Name), strings.Compare(string(a.Zone), string(b.Zone)))
 }
 
 // MergeDataplanes puts the lists of several zones together, as MergePolicies does.

@@ -15,6 +15,16 @@ type PolicyAnswer struct {
 	AsOf       resource.Revision  `json:"asOf"`
 	Dataplanes []PolicyDataplane  `json:"dataplanes"`
 	Conditions []policy.Condition `json:"conditions"`
+	// Superseded are the dataplanes on which it would take effect, if its successor
+	// did not (§4.11).
+	Superseded []SupersededDataplane `json:"superseded,omitempty"`
+}
+
+// SupersededDataplane is a dataplane on which the successor holds in place of a
+// policy.
+type SupersededDataplane struct {
+	PolicyDataplane
+	By *Successor `json:"by"`
 }
 
 // PolicyDataplane is a dataplane on which a policy contributes to what is
@@ -59,7 +69,11 @@ func Policy(m *policy.Matcher, kind resource.Kind, mesh resource.MeshName, name 
 			if at.Zone == "" {
 				at.Zone = zone
 			}
-			a.Dataplanes = append(a.Dataplanes, at)
+			if p.Superseded != nil {
+				a.Superseded = append(a.Superseded, SupersededDataplane{at, successor(p.Superseded)})
+			} else {
+				a.Dataplanes = append(a.Dataplanes, at)
+			}
 		}
 		return nil
 	})

@@ -40,7 +40,11 @@ func RenderDataplane(w io.Writer, a *DataplaneAnswer, form Form) error {
 				shown = ""
 			}
 			last = at
-			r := t.Add(shown, string(e.Kind), commas(e.Policies), firstReason(e.Considered))
+			why := firstReason(e.Considered)
+			if e.SupersededBy != nil {
+				why = supersededText(e.SupersededBy)
+			}
+			r := t.Add(shown, string(e.Kind), commas(e.Policies), why)
 			if form.Wide {
 				explain(r, e)
 			}
@@ -138,8 +142,17 @@ func RenderConnection(w io.Writer, a *ConnectionAnswer, form Form) error {
 		}
 		p.table(t)
 	}
+	if len(a.Superseded) > 0 {
+		p.line("")
+	}
+	for _, s := range a.Superseded {
+		p.line("%s %d: %s %s is %s", s.Side, s.Port, s.Kind, commas(s.Policies), supersededText(s.By))
+	}
 	return p.close()
 }
+
+// supersededText says what holds in place of a kind.
+func supersededText(by *Successor) string { return because("superseded by "+by.String(), "4.11") }
 
 // RenderPolicy prints where a policy takes effect.
 func RenderPolicy(w io.Writer, a *PolicyAnswer, form Form) error {
@@ -160,10 +173,30 @@ func RenderPolicy(w io.Writer, a *PolicyAnswer, form Form) error {
 	}
 	if len(a.Dataplanes) == 0 {
 		p.line("It takes effect on no dataplane.")
-		return p.close()
+	} else {
+		p.table(dataplaneGroups(a.Dataplanes, form.Wide))
 	}
-	p.table(dataplaneGroups(a.Dataplanes, form.Wide))
+	a.renderSuperseded(p, form.Wide)
 	return p.close()
+}
+
+// renderSuperseded prints where the successor holds in place of the policy: a table
+// for each.
+func (a *PolicyAnswer) renderSuperseded(p *printer, wide bool) {
+	var order []string
+	groups := map[string][]PolicyDataplane{}
+	for _, d := range a.Superseded {
+		by := supersededText(d.By)
+		if groups[by] == nil {
+			order = append(order, by)
+		}
+		groups[by] = append(groups[by], d.PolicyDataplane)
+	}
+	for _, by := range order {
+		p.line("")
+		p.line("Without effect: %s", by)
+		p.table(dataplaneGroups(groups[by], wide))
+	}
 }
 
 // namesShown is how many dataplanes of a group are named; wide names all.

@@ -36,8 +36,14 @@ func (may May) route(mesh resource.MeshName, name string) bool {
 func (a *DataplaneAnswer) Restrict(may May) {
 	a.Warnings = []string{}
 	a.Effective = slices.DeleteFunc(a.Effective, func(e Effective) bool {
-		return !may.route(a.Mesh, e.Attachment.Route) || !may.all(a.Mesh, e.Kind, withoutReasons(e.Considered)...)
+		return !may.route(a.Mesh, e.Attachment.Route) || !may.all(a.Mesh, e.Kind, withoutReasons(e.Considered)...) || !may.successor(a.Mesh, e.SupersededBy)
 	})
+}
+
+// successor reports whether every policy of a successor may be read; nil stands for
+// none.
+func (may May) successor(mesh resource.MeshName, by *Successor) bool {
+	return by == nil || may.all(mesh, by.Kind, by.Policies...)
 }
 
 // withoutReasons takes the prose out of verdicts and returns the policies.
@@ -60,7 +66,7 @@ func (a *WhyAnswer) Restrict(may May) {
 				e.Fields[i].Losers[j].Reason = ""
 			}
 		}
-		return !may.route(a.Mesh, e.Attachment.Route) || !may.all(a.Mesh, a.Kind, withoutReasons(e.Considered)...)
+		return !may.route(a.Mesh, e.Attachment.Route) || !may.all(a.Mesh, a.Kind, withoutReasons(e.Considered)...) || !may.successor(a.Mesh, e.SupersededBy)
 	})
 }
 
@@ -78,19 +84,32 @@ func (a *ConnectionAnswer) Restrict(may May) {
 	a.Effective = slices.DeleteFunc(a.Effective, func(e OnConnection) bool {
 		return !may.route(a.Mesh, e.Route) || !may.all(a.Mesh, e.Kind, e.Policies...)
 	})
+	a.Superseded = slices.DeleteFunc(a.Superseded, func(s SupersededOnConnection) bool {
+		return !may.all(a.Mesh, s.Kind, s.Policies...) || !may.successor(a.Mesh, s.By)
+	})
 }
 
 // Restrict leaves out what the reader may not read.
 func (a *PolicyAnswer) Restrict(may May) {
 	a.Dataplanes, a.Conditions = placesFor(may, a.Mesh, a.Dataplanes), withoutMessages(a.Conditions)
+	a.Superseded = slices.DeleteFunc(a.Superseded, func(d SupersededDataplane) bool {
+		return !may.successor(a.Mesh, d.By) || !may.all(a.Mesh, resource.KindDataplane, d.Name)
+	})
+	for i := range a.Superseded {
+		a.Superseded[i].Attachments = attachmentsFor(may, a.Mesh, a.Superseded[i].Attachments)
+	}
 }
 
 func placesFor(may May, mesh resource.MeshName, all []PolicyDataplane) []PolicyDataplane {
 	all = slices.DeleteFunc(all, func(d PolicyDataplane) bool { return !may.all(mesh, resource.KindDataplane, d.Name) })
 	for i := range all {
-		all[i].Attachments = slices.DeleteFunc(all[i].Attachments, func(at policy.Attachment) bool { return !may.route(mesh, at.Route) })
+		all[i].Attachments = attachmentsFor(may, mesh, all[i].Attachments)
 	}
 	return all
+}
+
+func attachmentsFor(may May, mesh resource.MeshName, all []policy.Attachment) []policy.Attachment {
+	return slices.DeleteFunc(all, func(at policy.Attachment) bool { return !may.route(mesh, at.Route) })
 }
 
 func withoutMessages(conditions []policy.Condition) []policy.Condition {

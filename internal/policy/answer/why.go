@@ -40,6 +40,9 @@ type WhyAnswer struct {
 // WhyEntry is one attachment.
 type WhyEntry struct {
 	Attachment policy.Attachment `json:"attachment"`
+	// SupersededBy is set where nothing of the kind takes effect, because its
+	// successor does (§4.11).
+	SupersededBy *Successor `json:"supersededBy,omitempty"`
 	// Fields has every leaf field that is set. It is empty where the
 	// configuration differs per caller and the question names none.
 	Fields []WhyField `json:"fields"`
@@ -146,7 +149,10 @@ func (q *WhyQuestion) wants(at *policy.Attachment) bool {
 }
 
 func (q *WhyQuestion) entry(rule *policy.Rule) WhyEntry {
-	e := WhyEntry{Attachment: rule.Attachment, Fields: []WhyField{}, Considered: considered(rule)}
+	e := WhyEntry{
+		Attachment: rule.Attachment, Fields: []WhyField{}, Considered: considered(rule),
+		SupersededBy: successor(rule.Superseded),
+	}
 	switch {
 	case !rule.PerCaller:
 		e.Fields = q.fields(rule)

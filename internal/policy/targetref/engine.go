@@ -20,9 +20,9 @@ type Engine struct {
 }
 
 var (
-	_ policy.Engine   = (*Engine)(nil)
-	_ policy.Surveyor = (*Engine)(nil)
-	_ policy.Warner   = (*Engine)(nil)
+	_ policy.Engine     = (*Engine)(nil)
+	_ policy.Surveyor   = (*Engine)(nil)
+	_ policy.Superseder = (*Engine)(nil)
 )
 
 // New returns an engine. It is safe for concurrent use.

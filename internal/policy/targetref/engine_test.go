@@ -275,8 +275,9 @@ networking:
 	}
 }
 
-// Where policies of both generations meet, a warning names the pair, whatever
-// the kind (§4.7, §4.11); elsewhere there is none.
+// Where policies of both generations meet, the Mesh kind holds for the complete
+// attachment, and a warning names the pair (§4.11); elsewhere both take effect and
+// there is none.
 func TestBothGenerations(t *testing.T) {
 	const older = "\n---\ntype: Timeout\nmesh: m\nname: old\nsources: [{match: {kuma.io/service: '*'}}]\ndestinations: [{match: {kuma.io/service: backend}}]\nconf: {connectTimeout: 1s}\n"
 	warnings := func(service string) []string {
@@ -286,7 +287,7 @@ func TestBothGenerations(t *testing.T) {
 		require.NoError(t, err)
 		return a.Warnings
 	}
-	require.Equal(t, []string{"outbound backend:1: Timeout old and its successor MeshUpstreamTimeout new both take effect; keep one of them"}, warnings("backend"))
+	require.Equal(t, []string{"outbound backend:1: Timeout old is superseded by MeshUpstreamTimeout new"}, warnings("backend"))
 	require.Empty(t, warnings("other"))
 }
 

@@ -18,7 +18,7 @@ func TestSiblings(t *testing.T) {
 	for _, m := range regexp.MustCompile("(?m)^\\| `(\\w+)` \\| `(\\w+)` \\|$").FindAllStringSubmatch(rule.Text, -1) {
 		table[resource.Kind(m[2])] = resource.Kind(m[1])
 	}
-	require.Equal(t, table, successors())
+	require.Equal(t, table, New().Successors())
 	for older, newer := range table {
 		for kind, class := range map[resource.Kind]resource.Class{older: resource.SourceDestination, newer: resource.TargetRef} {
 			d, ok := resource.Describe(kind)

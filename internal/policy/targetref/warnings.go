@@ -2,14 +2,14 @@ package targetref
 
 import (
 	"fmt"
-	"strings"
 
 	"meridian/internal/policy"
 	"meridian/internal/resource"
 )
 
-// successors are the Mesh kinds by the sibling that they supersede (§4.11).
-func successors() map[resource.Kind]resource.Kind {
+// Successors implements policy.Superseder: the Mesh kinds by the sibling that each
+// supersedes (§4.11).
+func (*Engine) Successors() map[resource.Kind]resource.Kind {
 	return map[resource.Kind]resource.Kind{
 		resource.KindTrafficPermission: resource.KindMeshTrafficPermission,
 		resource.KindTrafficRoute:      resource.KindMeshTrafficRoute,
@@ -24,50 +24,6 @@ func successors() map[resource.Kind]resource.Kind {
 		resource.KindProxyTemplate:     resource.KindMeshEnvoyTemplate,
 		resource.KindVirtualOutbound:   resource.KindMeshVirtualOutbound,
 	}
-}
-
-// Warnings implements policy.Warner: attachments on which policies of two
-// generations with one purpose meet.
-func (*Engine) Warnings(_ *policy.Dataplane, rules []policy.Rule) []string {
-	var warnings []string
-	successor := successors()
-	for i := range rules {
-		old := &rules[i]
-		kind, ok := successor[old.Kind]
-		if !ok || len(old.Steps) == 0 {
-			continue
-		}
-		for j := range rules {
-			if next := &rules[j]; next.Kind == kind && len(next.Steps) > 0 && sameAttachment(&old.Attachment, &next.Attachment) {
-				warnings = append(warnings, meeting(old, next))
-			}
-		}
-	}
-	return warnings
-}
-
-// sameAttachment compares without the route.
-func sameAttachment(a, b *policy.Attachment) bool {
-	bare := *b
-	bare.Route = a.Route
-	return a.Compare(&bare) == 0
-}
-
-func meeting(old, next *policy.Rule) string {
-	pair := fmt.Sprintf("%s: %s %s and its successor %s %s both take effect", &next.Attachment,
-		old.Kind, listed(old.Policies()), next.Kind, listed(next.Policies()))
-	if next.Kind == resource.KindMeshTrafficPermission {
-		return pair + "; the MeshTrafficPermission decides alone"
-	}
-	return pair + "; keep one of them"
-}
-
-func listed(keys []resource.Key) string {
-	names := make([]string, len(keys))
-	for i, k := range keys {
-		names[i] = k.Name
-	}
-	return strings.Join(names, ", ")
 }
 
 // partly warns of policies whose from items hold on inbounds that their target

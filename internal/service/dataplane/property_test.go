@@ -221,6 +221,9 @@ func (l *life) now(name string) (all entries, at resource.Revision, err error) {
 		}
 		all = entries{}
 		for i := range a.Effective {
+			if a.Effective[i].SupersededBy != nil {
+				continue // shown, and not in effect
+			}
 			e, err := entryOf(&a.Effective[i])
 			if err != nil {
 				return err
