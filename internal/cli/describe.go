@@ -63,7 +63,7 @@ func (a *app) describe(ctx context.Context, kind *resource.Descriptor, mesh, nam
 	line("Created", "%s", a.moment(m.CreationTime))
 	line("Modified", "%s", a.moment(m.ModificationTime))
 	if namespace := m.Labels[resource.LabelNamespace]; namespace != "" {
-		line("Namespace", "%s", namespace)
+		line(string(resource.KindNamespace), "%s", namespace)
 	}
 	if len(m.Labels) > 0 {
 		line("Labels", "%s", print.Tags(m.Labels))
@@ -118,7 +118,11 @@ func (a *app) conditionsOf(ctx context.Context, key resource.Key) (string, error
 	var b strings.Builder
 	b.WriteString("Conditions:\n")
 	for _, c := range about.Conditions {
-		fmt.Fprintf(&b, "  %s=%s (%s): %s\n", c.Type, c.Status, c.Reason, c.Message)
+		of := c.Type
+		if c.ParentRef.Name != "" {
+			of += " by " + c.ParentRef.String()
+		}
+		fmt.Fprintf(&b, "  %s=%s (%s): %s\n", of, c.Status, c.Reason, c.Message)
 	}
 	return b.String(), nil
 }

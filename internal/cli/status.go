@@ -3,6 +3,7 @@ package cli
 import (
 	"context"
 	"slices"
+	"strings"
 
 	"meridian/internal/cli/print"
 	"meridian/internal/policy/answer"
@@ -45,7 +46,10 @@ func (a *app) statusColumns(ctx context.Context, kind *resource.Descriptor, mesh
 				at = len(columns)
 				columns = append(columns, print.StatusColumn{Condition: c.Type, Reasons: map[resource.Key]string{}})
 			}
-			columns[at].Reasons[key] = c.Status + " (" + c.Reason + ")"
+			// A route has a condition for every parent: one that is not True is shown.
+			if shown, again := columns[at].Reasons[key]; !again || strings.HasPrefix(shown, "True") {
+				columns[at].Reasons[key] = c.Status + " (" + c.Reason + ")"
+			}
 		}
 	}
 	return columns

@@ -204,7 +204,11 @@ func TestGlobalSummarisesConditions(t *testing.T) {
 	}
 	a, err := about("HTTPRoute", "default")
 	require.NoError(t, err)
-	require.Equal(t, "kuadrant.io/AuthPolicyAffected", a.Items[0].Conditions[0].Type)
+	var types []string
+	for _, c := range a.Items[0].Conditions {
+		types = append(types, c.Type)
+	}
+	require.Equal(t, []string{"Accepted", "ResolvedRefs", "kuadrant.io/AuthPolicyAffected"}, types)
 	a, err = about("AuthPolicy", "other")
 	require.NoError(t, err)
 	require.Empty(t, a.Items)

@@ -71,8 +71,17 @@ type PathsState struct {
 	Paths []PathRules
 	// Conditions are those of the target (§5.8).
 	Conditions []Condition
+	// Rejected are the routes that ask for the gateway and that it does not take.
+	Rejected []RejectedRoute
 	// Cut is set when there are more paths than fit into an answer.
 	Cut bool
+}
+
+// RejectedRoute is a route that a gateway does not take.
+type RejectedRoute struct {
+	Route resource.Key
+	// Condition is the route's about that parent.
+	Condition Condition
 }
 
 // MaxPlaces and MaxPathBytes bound an answer about inherited policies, counted in

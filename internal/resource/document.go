@@ -310,6 +310,8 @@ func apiVersions(kind Kind) []string {
 		return []string{APIVersion, "gateway.networking.k8s.io/v1", "gateway.networking.k8s.io/v1beta1"}
 	case KindGRPCRoute:
 		return []string{APIVersion, "gateway.networking.k8s.io/v1", "gateway.networking.k8s.io/v1alpha2"}
+	case KindNamespace:
+		return []string{APIVersion, "v1"}
 	case KindAuthPolicy, KindRateLimitPolicy:
 		return []string{APIVersion, "kuadrant.io/v1", "kuadrant.io/v1beta3", "kuadrant.io/v1beta2"}
 	default:
@@ -325,6 +327,8 @@ func (e *envelope) readMetadata(metadata *doctree.Node, report *Report) {
 		case !ok || text == "":
 		case CheckName(text) != nil:
 			report.Errorf("metadata.namespace", "%s", CheckName(text))
+		case e.meta.Kind == KindNamespace:
+			report.Errorf("metadata.namespace", "a Namespace is in no other namespace; leave it out")
 		default:
 			e.setLabel(LabelNamespace, text)
 			if name := Namespaced(text, e.meta.Name); e.meta.Name != "" && name != e.meta.Name {
@@ -371,7 +375,7 @@ func (e *envelope) readLabels(n *doctree.Node, at Path, report *Report) {
 	var written map[string]string
 	dec.into(&written, labels, at)
 	report.Problems = append(report.Problems, dec.report.Problems...)
-	CheckLabels(written, at, report)
+	CheckLabels(e.meta.Key, written, at, report)
 	for name, value := range written {
 		e.setLabel(name, value)
 	}

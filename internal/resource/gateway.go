@@ -66,6 +66,59 @@ type LabelRequirement struct {
 	Values   []string `json:"values,omitzero" doc:"Values for In and NotIn."`
 }
 
+// Matches reports whether labels are selected. An operator that is not known, and In
+// without values, select nothing.
+func (s *LabelSelector) Matches(labels map[string]string) bool {
+	for key, value := range s.MatchLabels {
+		if have, ok := labels[key]; !ok || have != value {
+			return false
+		}
+	}
+	return !slices.ContainsFunc(s.MatchExpressions, func(q LabelRequirement) bool { return !q.holds(labels) })
+}
+
+func (q *LabelRequirement) holds(labels map[string]string) bool {
+	value, has := labels[q.Key]
+	switch q.Operator {
+	case "In":
+		return has && slices.Contains(q.Values, value)
+	case "NotIn":
+		return !has || !slices.Contains(q.Values, value)
+	case "Exists":
+		return has
+	case "DoesNotExist":
+		return !has
+	default:
+		return false
+	}
+}
+
+// check warns of what selects nothing, or not what it seems to: gateways that are
+// stored already are not refused.
+func (n *RouteNamespaces) check(at Path, r *Report) {
+	selects := n.From != nil && *n.From == "Selector"
+	switch {
+	case n.Selector == nil && selects:
+		r.Warnf(at.Field("selector"), "is needed with from Selector: without it no route may attach")
+	case n.Selector == nil:
+		return
+	case !selects:
+		r.Warnf(at.Field("selector"), "has no effect: from is not Selector")
+	}
+	if n.Selector == nil {
+		return
+	}
+	for i, q := range n.Selector.MatchExpressions {
+		path := at.Field("selector").Field("matchExpressions").Index(i).Field("values")
+		switch listed := q.Operator == "In" || q.Operator == "NotIn"; {
+		case listed && len(q.Values) == 0:
+			r.Warnf(path, "is needed with operator %s", q.Operator)
+		case !listed && len(q.Values) > 0:
+			r.Warnf(path, "has no effect with operator %s", q.Operator)
+		}
+	}
+}
+
 // RouteGroupKind is a kind of route.
 type RouteGroupKind struct {
 	Group *string `json:"group,omitzero" doc:"API group of the kind."`
@@ -90,6 +143,9 @@ func (g *Gateway) Validate(at Path, r *Report) {
 		checkSectionName(path.Field("name"), l.Name, names, i, "listener", r)
 		if tls := l.Protocol == "HTTPS" || l.Protocol == "TLS"; l.TLS != nil && !tls {
 			r.Errorf(path.Field("tls"), "belongs to protocol HTTPS or TLS, not %s", l.Protocol)
+		}
+		if rule := l.AllowedRoutes; rule != nil && rule.Namespaces != nil {
+			rule.Namespaces.check(path.Field("allowedRoutes").Field("namespaces"), r)
 		}
 	}
 }
@@ -184,6 +240,52 @@ type RouteSpec interface {
 	// RuleNames returns the name of every rule in order; one without a name is
 	// rule-1, rule-2, … by its place.
 	RuleNames() []string
+	// Backends returns every service that a rule sends or mirrors requests to, in the
+	// order of the document.
+	Backends() []RouteBackendAt
+}
+
+// RouteBackendAt is a service that a route names, and where.
+type RouteBackendAt struct {
+	RouteBackendRef
+	Path Path
+}
+
+// ServiceKind returns the kind in its canonical spelling, Service or ServiceSubset;
+// false for a kind that is no service.
+func (b *RouteBackendRef) ServiceKind() (string, bool) {
+	if b.Group != nil && *b.Group != "" && *b.Group != "kuma.io" {
+		return "", false
+	}
+	if b.Kind == nil {
+		return "Service", true
+	}
+	switch *b.Kind {
+	case "Service", "MeshService":
+		return "Service", true
+	case "ServiceSubset", "MeshServiceSubset":
+		return "ServiceSubset", true
+	default:
+		return "", false
+	}
+}
+
+// backendsOf lists the services of one rule.
+func backendsOf(at Path, filters []HTTPFilter, backends []WeightedBackend) (all []RouteBackendAt) {
+	mirrored := func(at Path, filters []HTTPFilter) {
+		for i := range filters {
+			if m := filters[i].RequestMirror; m != nil {
+				all = append(all, RouteBackendAt{m.BackendRef, at.Field("filters").Index(i).Field("requestMirror").Field("backendRef")})
+			}
+		}
+	}
+	mirrored(at, filters)
+	for i := range backends {
+		path := at.Field("backendRefs").Index(i)
+		all = append(all, RouteBackendAt{backends[i].RouteBackendRef, path})
+		mirrored(path, backends[i].Filters)
+	}
+	return all
 }
 
 // Parents implements RouteSpec.
@@ -293,6 +395,14 @@ func (h *HTTPRoute) RuleNames() []string {
 	return names
 }
 
+// Backends implements RouteSpec.
+func (h *HTTPRoute) Backends() (all []RouteBackendAt) {
+	for i := range h.Rules {
+		all = append(all, backendsOf(Path("rules").Index(i), h.Rules[i].Filters, h.Rules[i].BackendRefs)...)
+	}
+	return all
+}
+
 // GRPCRoute routes gRPC calls of a gateway or a service.
 type GRPCRoute struct {
 	RouteHead
@@ -374,4 +484,12 @@ func (g *GRPCRoute) RuleNames() []string {
 		names[i] = ruleName(rule.Name, i)
 	}
 	return names
+}
+
+// Backends implements RouteSpec.
+func (g *GRPCRoute) Backends() (all []RouteBackendAt) {
+	for i := range g.Rules {
+		all = append(all, backendsOf(Path("rules").Index(i), g.Rules[i].Filters, g.Rules[i].BackendRefs)...)
+	}
+	return all
 }

@@ -95,6 +95,7 @@ const (
 	KindSigningKey      Kind = "SigningKey"
 	KindTokenRevocation Kind = "TokenRevocation"
 	KindIssuedToken     Kind = "IssuedToken"
+	KindNamespace       Kind = "Namespace"
 
 	// Source/destination policies (§3).
 	KindTrafficPermission Kind = "TrafficPermission"
@@ -193,6 +194,11 @@ func infrastructureKinds() []Descriptor {
 			Kind: KindIssuedToken, Plural: "issued-tokens", Scope: GlobalScoped, Owner: OwnedByEach,
 			Summary: "The record of a token that this control plane has issued; not the token itself.",
 			New:     func() Spec { return new(IssuedToken) },
+		},
+		{
+			Kind: KindNamespace, Plural: "namespaces", Scope: GlobalScoped, Owner: OwnedByGlobal, Synced: true,
+			Summary: "A Kubernetes namespace with its labels, by which listeners of gateways select the routes that may attach.",
+			New:     func() Spec { return new(Namespace) },
 		},
 	}
 }

@@ -30,7 +30,10 @@ var labelName = regexp.MustCompile(`^[A-Za-z0-9]([-A-Za-z0-9_.]*[A-Za-z0-9])?$`)
 // CheckLabels reports what is wrong with the labels that an author gives a
 // resource (§1.1). at is their path. Resources that are stored already are not
 // checked again: an earlier release did not limit labels.
-func CheckLabels(labels map[string]string, at Path, report *Report) {
+func CheckLabels(key Key, labels map[string]string, at Path, report *Report) {
+	if name, written := labels[LabelNamespaceName]; written && key.Kind == KindNamespace && name != key.Name {
+		report.Errorf(at.Key(LabelNamespaceName), "is always the name of the namespace, %q; leave it out", key.Name)
+	}
 	if len(labels) > MaxLabels {
 		report.Errorf(at, "there are %d labels; a resource has at most %d", len(labels), MaxLabels)
 		return

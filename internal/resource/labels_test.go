@@ -52,7 +52,7 @@ func TestLabelLimits(t *testing.T) {
 	for _, tt := range tests {
 		t.Run(tt.rule, func(t *testing.T) {
 			report := &resource.Report{}
-			resource.CheckLabels(tt.labels, "labels", report)
+			resource.CheckLabels(resource.Key{}, tt.labels, "labels", report)
 			var said []string
 			for _, p := range report.Problems {
 				said = append(said, p.String())
@@ -108,7 +108,7 @@ func FuzzLabels(f *testing.F) {
 			size += len(k) + len(value)
 		}
 		report := &resource.Report{}
-		resource.CheckLabels(labels, "labels", report)
+		resource.CheckLabels(resource.Key{}, labels, "labels", report)
 		if report.Failed() {
 			require.LessOrEqual(t, len(report.Problems), resource.MaxLabels+1)
 			return

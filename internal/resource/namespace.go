@@ -1,8 +1,30 @@
 package resource
 
 import (
+	"maps"
 	"strings"
 )
+
+// Namespace is a Kubernetes namespace (§5.1). What matters of it are the labels of
+// the resource.
+type Namespace struct {
+	Finalizers []string `json:"finalizers,omitzero" doc:"What Kubernetes does before it removes the namespace; without effect here."`
+}
+
+// Validate implements Spec; there is nothing a Namespace could get wrong.
+func (*Namespace) Validate(Path, *Report) {}
+
+// LabelNamespaceName is the label that every Kubernetes namespace has: its name.
+const LabelNamespaceName = "kubernetes.io/metadata.name"
+
+// NamespaceLabels returns the labels by which a Namespace is selected: its own and
+// LabelNamespaceName.
+func NamespaceLabels(namespace *Resource) map[string]string {
+	labels := map[string]string{}
+	maps.Copy(labels, namespace.meta.Labels)
+	labels[LabelNamespaceName] = namespace.meta.Name
+	return labels
+}
 
 // DefaultNamespace is the Kubernetes namespace that is no part of a name: that of
 // documents without one (§1.1).

@@ -69,3 +69,53 @@ func TestNamesOfNamespaces(t *testing.T) {
 	require.Equal(t, "r", inside.Refer("r", &standard))
 	require.Equal(t, "r", (&resource.Meta{Key: resource.Key{Name: "p"}}).Refer("r", nil))
 }
+
+// §5.1: a Namespace is what Kubernetes prints, or a universal document; its labels
+// are those of the resource and its name.
+func TestNamespaceDocuments(t *testing.T) {
+	for name, tt := range map[string]struct {
+		document, want string
+	}{
+		"as kubectl prints it": {
+			"apiVersion: v1\nkind: Namespace\nmetadata:\n  name: shop\n  labels: {kubernetes.io/metadata.name: shop, tier: gold}\n  uid: x\nspec:\n  finalizers: [kubernetes]\nstatus: {phase: Active}\n", "",
+		},
+		"universal":                {"type: Namespace\nname: shop\nlabels: {tier: gold}\n", ""},
+		"in a mesh":                {"type: Namespace\nmesh: default\nname: shop\n", "does not live in a mesh"},
+		"in a namespace":           {"kind: Namespace\napiVersion: v1\nmetadata: {name: shop, namespace: bank}\n", "a Namespace is in no other namespace"},
+		"with the name of another": {"type: Namespace\nname: shop\nlabels: {kubernetes.io/metadata.name: bank}\n", `is always the name of the namespace, "shop"`},
+		"another apiVersion":       {"kind: Namespace\napiVersion: v2\nmetadata: {name: shop}\n", "is not a version of Namespace"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			documents, err := resource.Decode("test.yaml", []byte(tt.document), resource.DecodeOptions{})
+			if tt.want != "" {
+				require.ErrorContains(t, err, tt.want)
+				return
+			}
+			require.NoError(t, err)
+			require.Equal(t, map[string]string{"tier": "gold", resource.LabelNamespaceName: "shop"}, resource.NamespaceLabels(documents[0].Resource))
+		})
+	}
+}
+
+// §5.1: a selection of namespaces that selects nothing, or has no effect, is said.
+func TestSelectionsOfNamespaces(t *testing.T) {
+	for namespaces, want := range map[string]string{
+		`{from: Selector}`:                                  "namespaces.selector: is needed with from Selector",
+		`{from: Same, selector: {}}`:                        "namespaces.selector: has no effect: from is not Selector",
+		`{from: Selector, selector: {matchLabels: {a: b}}}`: "",
+		`{from: Selector, selector: {matchExpressions: [{key: a, operator: In}]}}`:                  "values: is needed with operator In",
+		`{from: Selector, selector: {matchExpressions: [{key: a, operator: Exists, values: [b]}]}}`: "values: has no effect with operator Exists",
+	} {
+		documents, err := resource.Decode("test.yaml", []byte("type: Gateway\nname: g\nlisteners: [{name: l, port: 80, protocol: HTTP, allowedRoutes: {namespaces: "+namespaces+"}}]\n"), resource.DecodeOptions{})
+		require.NoError(t, err)
+		var said []string
+		for _, p := range documents[0].Problems {
+			said = append(said, p.String())
+		}
+		if want == "" {
+			require.Empty(t, said)
+			continue
+		}
+		require.Contains(t, strings.Join(said, "\n"), want)
+	}
+}

@@ -82,7 +82,7 @@ func anyTime(t *rapid.T, label string) time.Time {
 // printable reports whether a text may be the value of a label (§1.1).
 func printable(text string) bool {
 	report := &resource.Report{}
-	resource.CheckLabels(map[string]string{"a": text}, "labels", report)
+	resource.CheckLabels(resource.Key{}, map[string]string{"a": text}, "labels", report)
 	return !report.Failed()
 }
 

@@ -141,6 +141,10 @@ func (a *RouteAnswer) Restrict(may May) {
 // Restrict leaves out what the reader may not read.
 func (a *GatewayAnswer) Restrict(may May) {
 	a.Conditions, a.Paths = withoutMessages(a.Conditions), pathsFor(may, a.Mesh, a.Paths)
+	a.Rejected = slices.DeleteFunc(a.Rejected, func(r RejectedRoute) bool { return !may.named(a.Mesh, r.Route, r.RouteKind) })
+	for i := range a.Rejected {
+		a.Rejected[i].Message = ""
+	}
 }
 
 // pathsFor keeps the paths of which the reader may read the gateway, the route, and

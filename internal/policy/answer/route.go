@@ -28,6 +28,19 @@ type GatewayAnswer struct {
 	// Paths have Route and RouteKind set.
 	Paths      []RoutePath        `json:"paths"`
 	Conditions []policy.Condition `json:"conditions"`
+	// Rejected are the routes that ask for the gateway and are not attached to it.
+	Rejected []RejectedRoute `json:"rejectedRoutes"`
+}
+
+// RejectedRoute is a route that is not attached to a gateway that it asks for.
+type RejectedRoute struct {
+	RouteKind resource.Kind `json:"routeKind"`
+	Route     string        `json:"route"`
+	// SectionName and Port are those of the listeners that it asks for.
+	SectionName string `json:"sectionName,omitempty"`
+	Port        uint32 `json:"port,omitempty"`
+	Reason      string `json:"reason"`
+	Message     string `json:"message"`
 }
 
 // RoutePath is what the policies of one kind come to on one path. Rules are
@@ -132,7 +145,14 @@ func Gateway(m *policy.Matcher, mesh resource.MeshName, name string, asOf resour
 		if state.Cut {
 			return tooMuch("gateway", mesh, name, "ask about its routes")
 		}
-		a = &GatewayAnswer{Mesh: mesh, Gateway: name, AsOf: asOf, Paths: []RoutePath{}, Conditions: state.Conditions}
+		a = &GatewayAnswer{Mesh: mesh, Gateway: name, AsOf: asOf, Paths: []RoutePath{}, Conditions: state.Conditions, Rejected: []RejectedRoute{}}
+		for _, rejected := range state.Rejected {
+			c := rejected.Condition
+			a.Rejected = append(a.Rejected, RejectedRoute{
+				RouteKind: rejected.Route.Kind, Route: rejected.Route.Name,
+				SectionName: c.ParentRef.SectionName, Port: c.ParentRef.Port, Reason: c.Reason, Message: c.Message,
+			})
+		}
 		for i := range state.Paths {
 			p := routePath(&state.Paths[i])
 			p.Route, p.RouteKind = state.Paths[i].Route.Name, state.Paths[i].Route.Kind

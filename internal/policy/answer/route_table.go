@@ -44,14 +44,26 @@ func RenderGateway(w io.Writer, a *GatewayAnswer, form Form) error {
 	renderConditions(p, a.Conditions)
 	if len(a.Paths) == 0 {
 		p.line("No policy reaches a route through it.")
-		return p.close()
+	} else {
+		t := texttable.New("", "LISTENER", "ROUTE", "RULE", "KIND", "EFFECTIVE", "FROM")
+		for i := range a.Paths {
+			path := &a.Paths[i]
+			path.rows(t, form.Wide, path.Listener, string(path.RouteKind)+"/"+path.Route, path.Rule, string(path.Kind))
+		}
+		p.table(t)
 	}
-	t := texttable.New("", "LISTENER", "ROUTE", "RULE", "KIND", "EFFECTIVE", "FROM")
-	for i := range a.Paths {
-		path := &a.Paths[i]
-		path.rows(t, form.Wide, path.Listener, string(path.RouteKind)+"/"+path.Route, path.Rule, string(path.Kind))
+	if len(a.Rejected) > 0 {
+		p.line("")
+		t := texttable.New("", "NOT ATTACHED", "LISTENER", "REASON", "MESSAGE")
+		for _, r := range a.Rejected {
+			listener := r.SectionName
+			if r.Port != 0 {
+				listener += fmt.Sprintf(":%d", r.Port)
+			}
+			t.Add(string(r.RouteKind)+"/"+r.Route, listener, r.Reason, r.Message)
+		}
+		p.table(t)
 	}
-	p.table(t)
 	return p.close()
 }
 
@@ -159,6 +171,9 @@ func renderConditions(p *printer, conditions []policy.Condition) {
 		of := c.Type
 		if c.RouteKind != "" {
 			of += " of the " + string(c.RouteKind)
+		}
+		if c.ParentRef.Name != "" {
+			of += " by " + c.ParentRef.String()
 		}
 		t.Add(of, c.Status, c.Reason, c.Message)
 	}

@@ -1,8 +1,6 @@
 package inherit
 
 import (
-	"fmt"
-
 	"meridian/internal/policy"
 	"meridian/internal/resource"
 )
@@ -103,35 +101,20 @@ func (a *adviser) parents(r *route, report *resource.Report) {
 			report.Warnf(at.Field("name"), "there is no Gateway %s%s", p.Name, meant(p.Name, a.objects(r.key.Mesh, resource.KindGateway)))
 			continue
 		}
-		asked, allowed, accepted := false, false, false
-		g := newGateway(found)
-		listeners := g.listeners
-		for i := range listeners {
-			if asksFor(p, &listeners[i]) {
-				asked = true
-				allowed = allowed || allowsNamespace(g, &listeners[i], r)
-				accepted = accepted || accepts(g, &listeners[i], r)
-			}
+		if _, why := a.namespacesFor(r).refusal(newGateway(found), r, parentOf(p)); why != "" {
+			report.Warnf(at, "attaches the route to nothing: %s", why)
 		}
-		switch {
-		case !asked:
-			report.Warnf(at, "attaches the route to nothing: Gateway %s has no listener%s", p.Name, askedFor(p))
-		case !allowed:
-			report.Warnf(at, "attaches the route to nothing: no listener of Gateway %s%s allows routes of namespace %s; its allowedRoutes.namespaces decides", p.Name, askedFor(p), r.namespace())
-		case !accepted:
-			report.Warnf(at, "attaches the route to nothing: no listener of Gateway %s%s takes a route of its kind and host names", p.Name, askedFor(p))
-		}
+	}
+	for _, bad := range r.badRefs() {
+		report.Warnf(bad.at, "has no effect: %s", bad.why)
 	}
 }
 
-// askedFor says which listeners a parentRef means, after "listener".
-func askedFor(p *resource.ParentRef) string {
-	text := ""
-	if p.SectionName != nil {
-		text += " named " + *p.SectionName
+// namespacesFor has the labels of the route's namespace.
+func (a *adviser) namespacesFor(r *route) namespaces {
+	known := namespaces{}
+	if found, ok := a.view.Get(resource.Key{Kind: resource.KindNamespace, Name: r.namespace()}); ok {
+		known[r.namespace()] = resource.NamespaceLabels(found)
 	}
-	if p.Port != nil {
-		text += fmt.Sprintf(" on port %d", *p.Port)
-	}
-	return text
+	return known
 }

@@ -82,11 +82,11 @@ func TestAdvice(t *testing.T) {
 		},
 		{
 			"host names apart", "HTTPRoute", `{"parentRefs": [{"name": "edge"}], "hostnames": ["a.example"]}`,
-			"parentRefs[0]: attaches the route to nothing: no listener of Gateway edge takes a route of its kind and host names",
+			"parentRefs[0]: attaches the route to nothing: no listener of Gateway edge serves a host name of the route",
 		},
 		{
 			"a protocol that is not HTTP", "GRPCRoute", `{"parentRefs": [{"name": "edge"}, {"name": "edge", "port": 9000}]}`,
-			"parentRefs[1]: attaches the route to nothing: no listener of Gateway edge on port 9000 takes a route of its kind and host names",
+			"parentRefs[1]: attaches the route to nothing: no listener of Gateway edge on port 9000 has the protocol HTTP or HTTPS",
 		},
 	}
 	for _, tt := range tests {

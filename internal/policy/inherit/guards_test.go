@@ -64,7 +64,7 @@ func TestAnOpenPathIsNotAffected(t *testing.T) {
 	route := build(t, "HTTPRoute", "r", `{"parentRefs": [{"name": "g"}, {"name": "h"}]}`)
 	on := build(t, "AuthPolicy", "on-g", `{`+ofGateway+`, "rules": {"authentication": {"a": 1}}}`)
 	of := func(more ...*resource.Resource) policy.Condition {
-		return conditionsOf(t, indexOf(t, append(more, gateway("g"), gateway("h"), route, on)...), "HTTPRoute", "r")[0]
+		return affectionsOf(t, indexOf(t, append(more, gateway("g"), gateway("h"), route, on)...), "HTTPRoute", "r")[0]
 	}
 	c := of()
 	require.Equal(t, "PartiallyAffected", c.Reason)
@@ -136,10 +136,11 @@ func TestConditionsOfRoutesThatShareAName(t *testing.T) {
 	told := func(more ...*resource.Resource) map[resource.Kind]string {
 		state, ok := indexOf(t, append(append(world(t), policy), more...)...).Route("default", "r")
 		require.True(t, ok)
-		reasons := map[resource.Kind]string{}
+		reasons, seen := map[resource.Kind]string{}, map[string]bool{}
 		for _, c := range state.Conditions {
-			require.NotContains(t, reasons, c.RouteKind)
-			reasons[c.RouteKind] = c.Reason
+			require.False(t, seen[c.Type+string(c.RouteKind)], "unique per kind of route")
+			seen[c.Type+string(c.RouteKind)] = true
+			reasons[c.RouteKind] = c.Reason // the last is about the policies
 		}
 		return reasons
 	}

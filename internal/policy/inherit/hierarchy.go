@@ -110,67 +110,102 @@ func (r *route) parentGateways() []string {
 }
 
 // attach finds the listeners that take the route (§5.1).
-func (r *route) attach(gateways map[string]*gateway) {
+func (m *mesh) attach(r *route) {
 	r.legs = nil
+	parents := r.gatewayParents()
 	for _, name := range r.parentGateways() {
-		g := gateways[name]
+		g := m.gateways[name]
 		if g == nil {
 			continue
 		}
 		for i := range g.listeners {
-			asked := slices.ContainsFunc(r.parents, func(p resource.ParentRef) bool {
-				return p.ParentKind() == string(resource.KindGateway) && p.Name == name && asksFor(&p, &g.listeners[i])
-			})
-			if asked && accepts(g, &g.listeners[i], r) {
+			asked := slices.ContainsFunc(parents, func(p policy.ParentRef) bool { return p.Name == name && asksFor(p, &g.listeners[i]) })
+			if asked && m.namespaces.judge(g, &g.listeners[i], r) == taken {
 				r.legs = append(r.legs, &leg{gateway: g, listener: i, route: r})
 			}
 		}
 	}
 }
 
-// asksFor reports whether a parentRef means a listener.
-func asksFor(p *resource.ParentRef, l *resource.GatewayListener) bool {
-	return (p.SectionName == nil || *p.SectionName == l.Name) && (p.Port == nil || *p.Port == l.Port)
+// asksFor reports whether a parent means a listener.
+func asksFor(p policy.ParentRef, l *resource.GatewayListener) bool {
+	return (p.SectionName == "" || p.SectionName == l.Name) && (p.Port == 0 || p.Port == l.Port)
 }
 
-// accepts reports whether a listener takes a route that asks for it: its
-// protocol speaks HTTP, it allows the kind, and some host name is served by
-// both, and it allows the route's namespace.
-func accepts(g *gateway, l *resource.GatewayListener, r *route) bool {
+// namespaces are the labels of namespaces by their names.
+type namespaces map[string]map[string]string
+
+// judgement is whether a listener takes a route that asks for it, and if not, why. Of
+// several, the largest is the nearest to being taken.
+type judgement int
+
+const (
+	notHTTP judgement = iota
+	kindNotAllowed
+	namespaceNotAllowed
+	namespaceUnknown // there is no Namespace to judge a selector by
+	hostsApart
+	taken
+)
+
+// judge decides whether a listener takes a route that asks for it: its protocol speaks
+// HTTP, it allows the kind and the namespace, and some host name is served by both.
+func (n namespaces) judge(g *gateway, l *resource.GatewayListener, r *route) judgement {
 	if l.Protocol != "HTTP" && l.Protocol != "HTTPS" {
-		return false
-	}
-	if !allowsNamespace(g, l, r) {
-		return false
+		return notHTTP
 	}
 	if rule := l.AllowedRoutes; rule != nil {
 		ofKind := func(k resource.RouteGroupKind) bool { return k.Kind == string(r.key.Kind) }
 		if len(rule.Kinds) > 0 && !slices.ContainsFunc(rule.Kinds, ofKind) {
-			return false
+			return kindNotAllowed
 		}
 	}
+	if allowed := n.allows(g, l, r); allowed != taken {
+		return allowed
+	}
 	if l.Hostname == nil || *l.Hostname == "" || len(r.hostnames) == 0 {
-		return true
+		return taken
 	}
 	served := normalHost(*l.Hostname)
-	return slices.ContainsFunc(r.hostnames, func(wanted string) bool { return hostsMeet(served, wanted) })
+	if !slices.ContainsFunc(r.hostnames, func(wanted string) bool { return hostsMeet(served, wanted) }) {
+		return hostsApart
+	}
+	return taken
 }
 
-// allowsNamespace reports whether a listener takes routes of the route's
-// namespace (§5.1): Same, the default, compares it with the gateway's. Selector
-// takes none: there are no labels of namespaces to judge by.
-func allowsNamespace(g *gateway, l *resource.GatewayListener, r *route) bool {
-	from := "Same"
-	if rule := l.AllowedRoutes; rule != nil && rule.Namespaces != nil && rule.Namespaces.From != nil {
-		from = *rule.Namespaces.From
+// allows judges the route's namespace (§5.1): Same, the default, compares it with the
+// gateway's, and Selector selects by the labels of its Namespace. One that is not there
+// cannot be judged, and is not allowed.
+func (n namespaces) allows(g *gateway, l *resource.GatewayListener, r *route) judgement {
+	from, rule := "Same", (*resource.RouteNamespaces)(nil)
+	if l.AllowedRoutes != nil && l.AllowedRoutes.Namespaces != nil {
+		if rule = l.AllowedRoutes.Namespaces; rule.From != nil {
+			from = *rule.From
+		}
 	}
-	return from == "All" || from == "Same" && g.namespace() == r.namespace()
+	allowed := false
+	switch from {
+	case "All":
+		allowed = true
+	case "Same":
+		allowed = g.namespace() == r.namespace()
+	case "Selector":
+		labels, known := n[r.namespace()]
+		if !known && rule.Selector != nil {
+			return namespaceUnknown
+		}
+		allowed = rule.Selector != nil && rule.Selector.Matches(labels)
+	}
+	if !allowed {
+		return namespaceNotAllowed
+	}
+	return taken
 }
 
 // namespace is the object's Kubernetes namespace; without one it is in default
 // (§1.1).
 func (o *object) namespace() string {
-	return cmp.Or(o.resource.Meta().Labels[resource.LabelNamespace], "default")
+	return cmp.Or(o.resource.Meta().Labels[resource.LabelNamespace], resource.DefaultNamespace)
 }
 
 // normalHost is a host name as it is compared: in small letters, without the

@@ -15,10 +15,12 @@ import (
 type Index struct {
 	compiler *condition.Compiler
 
-	mu       sync.Mutex // guards everything below
-	meshes   map[resource.MeshName]*mesh
-	computed uint64
-	stats    *Stats // nil: not counted since the last change
+	mu     sync.Mutex // guards everything below
+	meshes map[resource.MeshName]*mesh
+	// namespaces has the labels of every Namespace that there is, by its name.
+	namespaces namespaces
+	computed   uint64
+	stats      *Stats // nil: not counted since the last change
 }
 
 var (
@@ -29,15 +31,17 @@ var (
 // New returns an index without resources; Reset gives it some. The compiler may
 // be shared.
 func New(compiler *condition.Compiler) *Index {
-	return &Index{compiler: compiler, meshes: map[resource.MeshName]*mesh{}}
+	return &Index{compiler: compiler, meshes: map[resource.MeshName]*mesh{}, namespaces: namespaces{}}
 }
 
 // mesh is what is indexed of one mesh.
 type mesh struct {
 	name     resource.MeshName
 	mayUnset bool
-	gateways map[string]*gateway
-	routes   map[resource.Key]*route
+	// namespaces are those of all meshes.
+	namespaces namespaces
+	gateways   map[string]*gateway
+	routes     map[resource.Key]*route
 	// asking has the routes that ask for a gateway, present or not, by its name.
 	asking   map[string]map[resource.Key]*route
 	policies map[resource.Key]*compiled
@@ -64,6 +68,10 @@ func (x *Index) Reset(view policy.View) {
 	x.mu.Lock()
 	defer x.mu.Unlock()
 	x.meshes, x.stats = map[resource.MeshName]*mesh{}, nil
+	clear(x.namespaces) // which the meshes share
+	for r := range view.List(resource.KindNamespace, "") {
+		x.namespaces[r.Key().Name] = resource.NamespaceLabels(r)
+	}
 	for r := range view.List(resource.KindGateway, "") {
 		m := x.meshLocked(view, r.Key().Mesh)
 		m.gateways[r.Key().Name] = newGateway(r)
@@ -91,8 +99,15 @@ func (x *Index) Update(view policy.View, changed []resource.Key) {
 		}
 		x.stats = nil
 		after, exists := view.Get(key)
-		if key.Kind == resource.KindMesh {
+		switch key.Kind {
+		case resource.KindMesh:
 			x.updateMeshLocked(view, resource.MeshName(key.Name))
+			continue
+		case resource.KindNamespace:
+			if delete(x.namespaces, key.Name); exists {
+				x.namespaces[key.Name] = resource.NamespaceLabels(after)
+			}
+			x.attachFromLocked(key.Name)
 			continue
 		}
 		m := x.meshLocked(view, key.Mesh)
@@ -111,7 +126,7 @@ func (x *Index) Update(view policy.View, changed []resource.Key) {
 				m.gateways[key.Name] = newGateway(after)
 			}
 			for _, r := range m.asking[key.Name] {
-				r.attach(m.gateways)
+				m.attach(r)
 			}
 		default:
 			m.removeRoute(key)
@@ -126,7 +141,9 @@ func (x *Index) Update(view policy.View, changed []resource.Key) {
 }
 
 // concerns reports whether a change of a resource of a kind can change any path.
-func concerns(kind resource.Kind) bool { return kind == resource.KindMesh || Follows(kind) }
+func concerns(kind resource.Kind) bool {
+	return kind == resource.KindMesh || kind == resource.KindNamespace || Follows(kind)
+}
 
 // Follows reports whether an Index knows the conditions of resources of a kind:
 // inherited policies, and the objects they can target.
@@ -140,14 +157,15 @@ func (x *Index) meshLocked(view policy.View, name resource.MeshName) *mesh {
 	m := x.meshes[name]
 	if m == nil {
 		m = &mesh{
-			name:      name,
-			mayUnset:  mayUnset(view, name),
-			gateways:  map[string]*gateway{},
-			routes:    map[resource.Key]*route{},
-			asking:    map[string]map[resource.Key]*route{},
-			policies:  map[resource.Key]*compiled{},
-			targeting: map[target][]*compiled{},
-			folded:    map[chainKey]*outcome{},
+			name:       name,
+			mayUnset:   mayUnset(view, name),
+			namespaces: x.namespaces,
+			gateways:   map[string]*gateway{},
+			routes:     map[resource.Key]*route{},
+			asking:     map[string]map[resource.Key]*route{},
+			policies:   map[resource.Key]*compiled{},
+			targeting:  map[target][]*compiled{},
+			folded:     map[chainKey]*outcome{},
 		}
 		x.meshes[name] = m
 	}
@@ -169,7 +187,18 @@ func (x *Index) updateMeshLocked(view policy.View, name resource.MeshName) {
 	m.mayUnset = !m.mayUnset
 	clear(m.folded)
 	for _, r := range m.routes {
-		r.attach(m.gateways)
+		m.attach(r)
+	}
+}
+
+// attachFromLocked attaches the routes of a namespace whose labels have changed.
+func (x *Index) attachFromLocked(namespace string) {
+	for _, m := range x.meshes {
+		for _, r := range m.routes {
+			if r.namespace() == namespace {
+				m.attach(r)
+			}
+		}
 	}
 }
 
@@ -185,7 +214,7 @@ func (m *mesh) addRoute(r *route) {
 		}
 		m.asking[name][r.key] = r
 	}
-	r.attach(m.gateways)
+	m.attach(r)
 }
 
 func (m *mesh) removeRoute(key resource.Key) {

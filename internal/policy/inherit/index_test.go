@@ -18,6 +18,10 @@ func everything(x *Index, resources map[resource.Key]*resource.Resource) string 
 		state, ok := x.Route("default", name)
 		text += fmt.Sprintf("%s %v %+v\n", name, ok, state)
 	}
+	for _, name := range []string{"g", "g2"} {
+		state, ok := x.Gateway("default", name)
+		text += fmt.Sprintf("%s %v %+v\n", name, ok, state)
+	}
 	snapshot := make([]*resource.Resource, 0, len(resources))
 	for _, r := range resources {
 		snapshot = append(snapshot, r)
@@ -36,11 +40,14 @@ func everything(x *Index, resources map[resource.Key]*resource.Resource) string 
 // drawResource draws a resource of a small world, most of which fits together.
 func drawResource(t testing.TB, rt *rapid.T) *resource.Resource {
 	pick := func(label string, options ...string) string { return rapid.SampledFrom(options).Draw(rt, label) }
-	switch rapid.IntRange(0, 9).Draw(rt, "what") {
+	switch rapid.IntRange(0, 10).Draw(rt, "what") {
+	case 10:
+		return labelled(t, "default", map[string]string{"a": pick("label", "1", "2")})
 	case 0:
 		return build(t, "Gateway", pick("gateway", "g", "g2"), fmt.Sprintf(
-			`{"listeners": [{"name": %q, "port": 80, "protocol": "HTTP"%s}, {"name": "tls", "port": 443, "protocol": "HTTPS"}]}`,
-			pick("listener", "http", "web"), pick("host", "", `, "hostname": "*.a.example"`)))
+			`{"listeners": [{"name": %q, "port": 80, "protocol": "HTTP"%s}, {"name": "tls", "port": 443, "protocol": "HTTPS"%s}]}`,
+			pick("listener", "http", "web"), pick("host", "", `, "hostname": "*.a.example"`),
+			pick("allowed", "", `, "allowedRoutes": {"namespaces": {"from": "Selector", "selector": {"matchLabels": {"a": "1"}}}}`)))
 	case 1, 2:
 		return build(t, resource.Kind(pick("kind", "HTTPRoute", "GRPCRoute")), pick("route", "r", "r2"), fmt.Sprintf(
 			`{"parentRefs": [%s], "hostnames": [%s], "rules": [%s]}`,

@@ -27,7 +27,7 @@ func (x *Index) Route(name resource.MeshName, route string) (policy.PathsState, 
 		if r := m.routes[key]; r != nil {
 			found = true
 			legs = append(legs, r.legs...)
-			for _, c := range x.targetConditionsLocked(m, key) {
+			for _, c := range x.targetConditionsLocked(m, key, inFull) {
 				c.RouteKind = kind
 				state.Conditions = append(state.Conditions, c)
 			}
@@ -55,9 +55,10 @@ func (x *Index) Gateway(name resource.MeshName, gateway string) (policy.PathsSta
 	key := resource.Key{Kind: resource.KindGateway, Mesh: name, Name: gateway}
 	state := policy.PathsState{
 		Paths:      []policy.PathRules{},
-		Conditions: append([]policy.Condition{}, x.targetConditionsLocked(m, key)...),
+		Conditions: append([]policy.Condition{}, x.targetConditionsLocked(m, key, inFull)...),
+		Rejected:   m.rejected(gateway),
 	}
-	state.Cut = !x.tellLocked(m, m.legsInOrder(target{kind: key.Kind, name: gateway}), &state.Paths)
+	state.Cut = !x.tellLocked(m, m.legsInOrder(target{kind: key.Kind, name: gateway}), &state.Paths) || len(state.Rejected) > policy.MaxPlaces
 	return state, true
 }
 

@@ -94,7 +94,7 @@ func (x *Index) conditions(key resource.Key, d detail) ([]policy.Condition, bool
 	case m == nil:
 		return nil, true
 	case !isPolicy:
-		return x.targetConditionsLocked(m, key), true
+		return x.targetConditionsLocked(m, key, d), true
 	case m.policies[key] == nil:
 		return nil, true
 	default:
@@ -220,6 +220,8 @@ type survey struct {
 	skipped                                          map[string]bool // blocks
 	failures                                         []failure
 	guarded                                          guarded
+	// detached says why there are no paths, where that is known.
+	detached string
 }
 
 // tally counts rules by what became of them.
@@ -276,6 +278,9 @@ func (x *Index) surveyLocked(m *mesh, c *compiled) *survey {
 		s.paths++
 		s.rules.add(t)
 		s.addFailures(v, v.outcome.linkOf(c))
+	}
+	if s.paths == 0 {
+		s.detached = m.detached(c.target)
 	}
 	return s
 }
@@ -340,6 +345,9 @@ func (s *survey) enforced() policy.Condition {
 	switch {
 	case s.paths == 0:
 		c.Status, c.Reason, c.Message = isFalse, reasonUnknown, saidIssues+": no route leads through its target"
+		if s.detached != "" {
+			c.Message += ": " + s.detached
+		}
 		return c
 	case s.rules.effective == 0 && lost:
 		by := slices.Collect(maps.Keys(s.overridden))
@@ -397,10 +405,13 @@ func (s *survey) failureMessage() string {
 	return "the condition could not be decided: " + strings.Join(told, "; ")
 }
 
-// targetConditionsLocked returns, for every kind that the mesh has policies of, how
-// they affect an object that policies can target.
-func (x *Index) targetConditionsLocked(m *mesh, key resource.Key) []policy.Condition {
+// targetConditionsLocked returns whether a route is attached, and for every kind that
+// the mesh has policies of, how they affect an object that policies can target.
+func (x *Index) targetConditionsLocked(m *mesh, key resource.Key, d detail) []policy.Condition {
 	var conditions []policy.Condition
+	if r := m.routes[key]; r != nil {
+		conditions = m.routeConditions(r, d)
+	}
 	for schema := range schemas {
 		if m.written[schema] == 0 {
 			continue

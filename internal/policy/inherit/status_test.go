@@ -2,6 +2,7 @@ package inherit
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 	"testing"
 
@@ -25,6 +26,12 @@ func conditionsOf(t *testing.T, x *Index, kind resource.Kind, name string) []pol
 	conditions, ok := x.Conditions(resource.Key{Kind: kind, Mesh: "default", Name: name})
 	require.True(t, ok)
 	return conditions
+}
+
+// affectionsOf are the conditions about how policies affect a target.
+func affectionsOf(t *testing.T, x *Index, kind resource.Kind, name string) []policy.Condition {
+	t.Helper()
+	return slices.DeleteFunc(conditionsOf(t, x, kind, name), func(c policy.Condition) bool { return !strings.HasSuffix(c.Type, "Affected") })
 }
 
 const accepted = "Accepted=True/Accepted "
@@ -175,7 +182,7 @@ func TestAffected(t *testing.T) {
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
 			x := indexOf(t, parseStack(t, tt.stack).resources(t)...)
-			conditions := conditionsOf(t, x, resource.Kind(tt.kind), tt.object)
+			conditions := affectionsOf(t, x, resource.Kind(tt.kind), tt.object)
 			require.Equal(t, "kuadrant.io/AuthPolicyAffected="+tt.reason, told(conditions))
 			require.Equal(t, tt.message, conditions[0].Message)
 		})
@@ -325,7 +332,7 @@ func TestStatsOfTargets(t *testing.T) {
 	for name, reason := range map[string]string{"whole": "Affected", "part": "PartiallyAffected", "open": "Unaffected"} {
 		states, ok := x.States(resource.Key{Kind: "HTTPRoute", Mesh: "default", Name: name})
 		require.True(t, ok)
-		require.Equal(t, reason, states[0].Reason, name)
+		require.Equal(t, reason, states[len(states)-1].Reason, name)
 	}
 	gone := resource.Key{Kind: "AuthPolicy", Mesh: "default", Name: "part"}
 	x.Update(policy.NewSnapshot(resources...), []resource.Key{gone, {Kind: "AuthPolicy", Mesh: "default", Name: "whole"}})

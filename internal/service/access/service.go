@@ -231,7 +231,7 @@ func readResource(m *meridianv1.Resource) (*resource.Resource, error) {
 	}
 	key := resource.Key{Kind: resource.Kind(m.GetKind()), Mesh: resource.MeshName(m.GetMesh()), Name: m.GetName()}
 	report := &resource.Report{}
-	if resource.CheckLabels(m.GetLabels(), "labels", report); report.Failed() {
+	if resource.CheckLabels(key, m.GetLabels(), "labels", report); report.Failed() {
 		return nil, rpcerr.New(rpcerr.Invalid, "INVALID_RESOURCE", "%w", &resource.DocumentError{Key: key, Problems: report.Problems})
 	}
 	r, _, err := resource.Build(resource.Meta{Key: key, Labels: m.GetLabels()}, m.GetSpec())

@@ -141,7 +141,7 @@ func Decode(m *meridianv1.Resource) (*resource.Resource, []resource.Problem, err
 		meta.ModificationTime = t.AsTime()
 	}
 	report := &resource.Report{}
-	if resource.CheckLabels(meta.Labels, "labels", report); report.Failed() {
+	if resource.CheckLabels(meta.Key, meta.Labels, "labels", report); report.Failed() {
 		return nil, nil, &resource.DocumentError{Key: meta.Key, Problems: report.Problems}
 	}
 	return resource.Build(meta, m.GetSpec())

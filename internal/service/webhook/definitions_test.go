@@ -19,9 +19,9 @@ var update = flag.Bool("update", false, "write the definitions of deploy/kuberne
 
 // Kinds without a definition in the cluster: secrets, since every user who may
 // read objects of a kind reads all of it there, and what control planes write to
-// remember keys and tokens.
+// remember keys and tokens; and namespaces, which every cluster has.
 func definedInClusters(d *resource.Descriptor) bool {
-	return !d.Sensitive && !slices.Contains([]resource.Kind{resource.KindSigningKey, resource.KindTokenRevocation, resource.KindIssuedToken}, d.Kind)
+	return !d.Sensitive && !slices.Contains([]resource.Kind{resource.KindSigningKey, resource.KindTokenRevocation, resource.KindIssuedToken, resource.KindNamespace}, d.Kind)
 }
 
 // Kinds whose objects stand beside what they describe: a workload, or the
