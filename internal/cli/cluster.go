@@ -3,12 +3,14 @@ package cli
 import (
 	"context"
 	"strconv"
+	"strings"
 
 	"github.com/spf13/cobra"
 
 	meridianv1 "meridian/api/meridian/v1"
 	"meridian/internal/cli/client"
 	"meridian/internal/cli/print"
+	"meridian/internal/consensus"
 )
 
 func newClusterCommand(a *app) *cobra.Command {
@@ -28,6 +30,9 @@ func newMembersCommand(a *app) *cobra.Command {
 		Example: "  meridian cluster members -o wide",
 		Long: `Show the servers of the global, as the server that is asked knows them. It needs
 no leader.
+
+ENCRYPTION (-o wide) is the id of the key by which a server encrypts what it keeps
+on disk, or none. A warning names the servers that do not, where others do.
 
 States: leader, follower, candidate (it asks for votes), unreachable. A server
 without a vote is new and catches up; it is given one by itself.`,
@@ -64,12 +69,14 @@ type memberView struct {
 	AppliedRevision uint64 `json:"appliedRevision"`
 	Version         string `json:"version"`
 	Problem         string `json:"problem,omitempty"`
+	// Encryption is the id of the key that it encrypts its disk with, or "none".
+	Encryption string `json:"encryption,omitempty"`
 }
 
 func viewMember(m *meridianv1.ClusterMember) memberView {
 	return memberView{
 		Name: m.GetName(), GRPC: m.GetGrpc(), Raft: m.GetRaft(), State: m.GetState(), Voter: m.GetVoter(),
-		AppliedRevision: m.GetAppliedRevision(), Version: m.GetVersion(), Problem: m.GetProblem(),
+		AppliedRevision: m.GetAppliedRevision(), Version: m.GetVersion(), Problem: m.GetProblem(), Encryption: m.GetEncryption(),
 	}
 }
 
@@ -92,13 +99,35 @@ func (a *app) printMembers(f print.Format, members *meridianv1.MembersResponse) 
 	if members.GetLeader() == "" {
 		a.Warn("server " + members.GetSelf() + " has no leader: writes are refused until one is elected")
 	}
+	if plain := plainMembers(members); len(plain) > 0 {
+		a.Warn("not encrypted at rest, while other servers encrypt: " + strings.Join(plain, ", ") + "; start with --encryption-key-file")
+	}
 	return a.Table(memberTable(members, f == print.FormatWide))
+}
+
+// plainMembers are the servers that do not encrypt what they keep on disk, where
+// another one does.
+func plainMembers(members *meridianv1.MembersResponse) (plain []string) {
+	encrypts := false
+	for _, m := range members.GetMembers() {
+		switch m.GetEncryption() {
+		case "":
+		case consensus.NotEncrypted:
+			plain = append(plain, m.GetName())
+		default:
+			encrypts = true
+		}
+	}
+	if !encrypts {
+		return nil
+	}
+	return plain
 }
 
 func memberTable(members *meridianv1.MembersResponse, wide bool) *print.Table {
 	t := &print.Table{Header: []string{"NAME", "STATE", "VOTER", "REVISION", "GRPC", "PROBLEM"}}
 	if wide {
-		t.Header = []string{"NAME", "STATE", "VOTER", "REVISION", "GRPC", "RAFT", "VERSION", "PROBLEM"}
+		t.Header = []string{"NAME", "STATE", "VOTER", "REVISION", "GRPC", "RAFT", "VERSION", "ENCRYPTION", "PROBLEM"}
 	}
 	for _, m := range members.GetMembers() {
 		row := []string{m.GetName(), m.GetState(), print.YesNo(m.GetVoter()), strconv.FormatUint(m.GetAppliedRevision(), 10), m.GetGrpc()}
@@ -106,7 +135,7 @@ func memberTable(members *meridianv1.MembersResponse, wide bool) *print.Table {
 			row[3] = "" // it does not say
 		}
 		if wide {
-			row = append(row, m.GetRaft(), m.GetVersion())
+			row = append(row, m.GetRaft(), m.GetVersion(), m.GetEncryption())
 		}
 		t.Add(append(row, m.GetProblem())...)
 	}

@@ -36,6 +36,22 @@ g3    unreachable  yes    -         -              connection refused
 	]`, h.ok("cluster", "members", "-o", "json"))
 }
 
+func TestClusterMembersWithoutEncryption(t *testing.T) {
+	h := newHarness(t)
+	h.server.AllMembers = threeServers()
+	const warning = "Warning: not encrypted at rest, while other servers encrypt: g2; start with --encryption-key-file\n"
+	for i, encryption := range []string{"1f0c2a2b3c4d5e6f", "none", ""} {
+		h.server.AllMembers.Members[i].Encryption = encryption
+	}
+	require.Equal(t, warning, h.run("cluster", "members").stderr)
+	wide := h.run("cluster", "members", "-o", "wide")
+	require.Contains(t, wide.stdout, "1f0c2a2b3c4d5e6f")
+	require.Contains(t, wide.stdout, "v1       none")
+	require.Contains(t, h.ok("cluster", "members", "-o", "json"), `"encryption": "none"`)
+	h.server.AllMembers.Members[0].Encryption = "none"
+	require.Empty(t, h.run("cluster", "members").stderr, "no server encrypts")
+}
+
 func TestClusterLeader(t *testing.T) {
 	h := newHarness(t)
 	h.server.AllMembers = threeServers()

@@ -20,7 +20,8 @@ import (
 
 func newTokensCommand(a *app) *cobra.Command {
 	return newGroup("tokens", "List and revoke tokens, rotate signing keys",
-		newTokensListCommand(a), newTokensRotateCommand(a), newTokensRevokeCommand(a), newTokensReissueAdminCommand(a))
+		newTokensListCommand(a), newTokensRotateCommand(a), newTokensRevokeCommand(a), newTokensReissueAdminCommand(a),
+		newGroup("keys", "List the keys that sign tokens", newTokensKeysListCommand(a)))
 }
 
 // parseTokenKind reads a kind of token in any spelling: user, user-token or
@@ -172,6 +173,81 @@ func tokenDetails(t *meridianv1.IssuedToken) string {
 		details = append(details, "used by "+t.GetUsedBy())
 	}
 	return strings.Join(details, ",")
+}
+
+func newTokensKeysListCommand(a *app) *cobra.Command {
+	cmd := &cobra.Command{
+		Use:     "list [KIND]",
+		Short:   "List the keys that sign and verify tokens",
+		Example: "  meridian tokens keys list dataplane",
+		Long: `List the keys that sign and verify tokens on this control plane, without the keys
+themselves, which no command shows. STATE is active (it signs the tokens issued from
+now on), retired (it verifies those that it has signed), or unusable (the stored
+secret holds no key). TOKENS counts the recorded tokens of a key that are valid now:
+deleting the GlobalSecret and the SigningKey of a key ends them.`,
+		Args: between(0, "KIND"),
+	}
+	output := print.BindFormat(cmd.Flags(), print.FormatTable, print.FormatJSON, print.FormatYAML, print.FormatName)
+	cmd.RunE = func(cmd *cobra.Command, args []string) error {
+		kind := ""
+		if len(args) > 0 {
+			var err error
+			if kind, err = parseTokenKind(args[0]); err != nil {
+				return err
+			}
+		}
+		c, err := a.connect()
+		if err != nil {
+			return err
+		}
+		defer c.Close()
+		response, err := client.Ask(cmd.Context(), c, (*client.Client).ListKeys, &meridianv1.ListKeysRequest{Kind: kind})
+		if err != nil {
+			return err
+		}
+		return a.printKeys(output.Value, response.GetKeys())
+	}
+	return cmd
+}
+
+// keyView is a signing key as JSON.
+type keyView struct {
+	ID      string    `json:"id"`
+	Kind    string    `json:"kind"`
+	Serial  uint64    `json:"serial"`
+	Issuer  string    `json:"issuer,omitempty"`
+	State   string    `json:"state"`
+	Created time.Time `json:"created"`
+	Tokens  uint64    `json:"tokens"`
+}
+
+func (a *app) printKeys(f print.Format, keys []*meridianv1.ListedKey) error {
+	views := make([]keyView, len(keys))
+	for i, k := range keys {
+		views[i] = keyView{k.GetId(), k.GetKind(), k.GetSerial(), k.GetIssuer(), k.GetState(), k.GetCreated().AsTime(), k.GetTokens()}
+	}
+	switch {
+	case f.Structured():
+		return a.WriteValue(f, struct {
+			Items []keyView `json:"items"`
+		}{views})
+	case f == print.FormatName:
+		for _, k := range views {
+			if err := a.Println(k.ID); err != nil {
+				return err
+			}
+		}
+		return nil
+	}
+	if len(views) == 0 {
+		a.Message("There is no key for that kind of token here.")
+		return nil
+	}
+	t := &print.Table{Header: []string{"KEY", "KIND", "SERIAL", "STATE", "TOKENS", "CREATED"}}
+	for _, k := range views {
+		t.Add(k.ID, k.Kind, strconv.FormatUint(k.Serial, 10), k.State, strconv.FormatUint(k.Tokens, 10), k.Created.UTC().Format(time.RFC3339))
+	}
+	return a.Table(t)
 }
 
 func newTokensRotateCommand(a *app) *cobra.Command {

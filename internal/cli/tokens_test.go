@@ -48,6 +48,22 @@ func TestGenerateUserAndDataplaneTokens(t *testing.T) {
 	}
 }
 
+func TestTokensKeysList(t *testing.T) {
+	h := newHarness(t)
+	require.Equal(t, `KEY                                 KIND             SERIAL  STATE    TOKENS  CREATED
+dataplane-token-signing-key-1       dataplane-token  1       retired  12      2026-01-31T20:00:00Z
+dataplane-token-signing-key-2.east  dataplane-token  2       active   0       2026-01-31T20:00:00Z
+`, h.ok("tokens", "keys", "list"))
+	require.Equal(t, "dataplane-token-signing-key-1\ndataplane-token-signing-key-2.east\n", h.ok("tokens", "keys", "list", "-o", "name"))
+	require.JSONEq(t, `{"items": [
+		{"id": "dataplane-token-signing-key-1", "kind": "dataplane-token", "serial": 1, "state": "retired", "created": "2026-01-31T20:00:00Z", "tokens": 12},
+		{"id": "dataplane-token-signing-key-2.east", "kind": "dataplane-token", "serial": 2, "issuer": "east", "state": "active", "created": "2026-01-31T20:00:00Z", "tokens": 0}
+	]}`, h.ok("tokens", "keys", "list", "dataplanes", "-o", "json"))
+	require.Equal(t, "dataplane-token", h.server.Tokens.Listed)
+	require.Contains(t, h.run("tokens", "keys", "list", "user").stderr, "There is no key for that kind of token here.")
+	require.Equal(t, exit.Usage, h.run("tokens", "keys", "list", "host").code)
+}
+
 func TestTokens(t *testing.T) {
 	h := newHarness(t)
 	require.Equal(t, `ID  KIND             SUBJECT        STATE        EXPIRES               KEY

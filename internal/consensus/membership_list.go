@@ -36,6 +36,21 @@ type Member struct {
 	Version string
 	// Problem is what is wrong with it, for people; empty when nothing is.
 	Problem string
+	// Encryption is the id of the key that it encrypts its disk with, NotEncrypted, or
+	// empty where that is not known.
+	Encryption string
+}
+
+// NotEncrypted is the Member.Encryption of a server that does not encrypt what it keeps
+// on disk.
+const NotEncrypted = "none"
+
+// encryption is this server's Member.Encryption.
+func (n *core) encryption() string {
+	if id, ok := n.cfg.Encryption.First(); ok {
+		return id.String()
+	}
+	return NotEncrypted
 }
 
 // StateUnreachable is the state of a member that does not answer.
@@ -89,7 +104,7 @@ func (n *members) self(s raft.Server) Member {
 	own := n.Status()
 	m := Member{
 		Name: n.cfg.NodeID, Raft: n.RaftAddr(), State: own.State, Voter: s.Suffrage == raft.Voter,
-		Applied: own.Applied, Version: version.String(),
+		Applied: own.Applied, Version: version.String(), Encryption: n.encryption(),
 	}
 	if n.cfg.Addresses != nil {
 		addresses := n.cfg.Addresses()
@@ -117,6 +132,7 @@ func (n *members) askStatus(ctx context.Context, s raft.Server, hint gossip.Peer
 		return m
 	}
 	m.State, m.Applied, m.Version = answer.GetState(), resource.Revision(answer.GetApplied()), answer.GetVersion()
+	m.Encryption = answer.GetEncryption()
 	m.GRPC, m.Gossip = cmp.Or(answer.GetGrpc(), m.GRPC), cmp.Or(answer.GetGossip(), m.Gossip)
 	switch {
 	case answer.GetState() == "":

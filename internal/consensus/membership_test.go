@@ -452,7 +452,7 @@ func TestMembersAsSeen(t *testing.T) {
 				}
 				require.Equal(t, consensus.Member{
 					Name: name, Raft: name, GRPC: name + ":grpc", Gossip: name + ":gossip", State: state, Voter: true,
-					Applied: m.Applied, Version: m.Version,
+					Applied: m.Applied, Version: m.Version, Encryption: consensus.NotEncrypted,
 				}, m, "as seen by %s", s.name)
 				require.NotZero(t, m.Applied)
 			}

@@ -74,6 +74,7 @@ func (s *peerService) Status(ctx context.Context, _ *peerv1.StatusRequest) (*pee
 		Committed: uint64(status.Committed), Applied: uint64(status.Applied),
 		Version: version.String(), CommandFormat: n.cfg.logFormat(),
 		Raft: n.RaftAddr(), Members: n.members.memberAddresses(), DiskLow: n.Disk().Low, Stopping: n.leaving.Load(),
+		Encryption: n.encryption(),
 	}
 	if n.cfg.Addresses != nil {
 		addresses := n.cfg.Addresses()

@@ -40,7 +40,7 @@ func (s *clusterService) Members(ctx context.Context, _ *meridianv1.MembersReque
 	for _, m := range g.Node.Members(ctx) {
 		response.Members = append(response.Members, &meridianv1.ClusterMember{
 			Name: m.Name, Grpc: m.GRPC, Raft: m.Raft, State: m.State, Voter: m.Voter,
-			AppliedRevision: uint64(m.Applied), Version: m.Version, Problem: m.Problem,
+			AppliedRevision: uint64(m.Applied), Version: m.Version, Problem: m.Problem, Encryption: m.Encryption,
 		})
 	}
 	return response, nil

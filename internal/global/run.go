@@ -61,6 +61,8 @@ type global struct {
 	// stale: this server cannot tell whether it is up to date. leaders counts
 	// changes of the leader.
 	stale atomic.Bool
+	// unencrypted are the servers that do not encrypt although others do, as last asked.
+	unencrypted atomic.Pointer[[]string]
 	// rotated: the log tells of a rotation of the authority, finished or not.
 	rotated atomic.Bool
 	leaders atomic.Uint64
@@ -118,7 +120,7 @@ func (g *global) Open(ctx context.Context) error {
 	if err := g.openGossip(); err != nil {
 		return err
 	}
-	g.Health.Add(server.Check{Name: "leader", Ready: g.checkLeader}, server.Check{Name: "current", Ready: g.checkFresh})
+	g.Health.Add(server.Check{Name: "leader", Ready: g.checkLeader}, server.Check{Name: "current", Ready: g.checkFresh}, g.encryptionCheck())
 	return g.assemble()
 }
 
@@ -147,7 +149,7 @@ func (g *global) Serve(ctx context.Context) error {
 			return errors.Join(err, g.Listeners.CloseWebhook())
 		}
 		for _, run := range []func(context.Context) error{
-			g.sync.Run, g.fleet.Run, g.Matching.Run, g.watchFreshness, g.watchLeaders, g.bootstrapOnLeadership, g.followReplacements, g.followKeys, g.FollowAdminToken,
+			g.sync.Run, g.fleet.Run, g.Matching.Run, g.watchFreshness, g.watchLeaders, g.bootstrapOnLeadership, g.followReplacements, g.followKeys, g.FollowAdminToken, g.watchEncryption,
 		} {
 			parts.Go(func() error { return run(ctx) })
 		}

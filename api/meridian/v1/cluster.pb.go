@@ -338,7 +338,10 @@ type ClusterMember struct {
 	// The release that the server runs.
 	Version string `protobuf:"bytes,7,opt,name=version,proto3" json:"version,omitempty"`
 	// What is wrong with it, for people; empty when nothing is.
-	Problem       string `protobuf:"bytes,8,opt,name=problem,proto3" json:"problem,omitempty"`
+	Problem string `protobuf:"bytes,8,opt,name=problem,proto3" json:"problem,omitempty"`
+	// How it encrypts what it keeps on disk: the id of the key, or "none"; empty where
+	// that is not known.
+	Encryption    string `protobuf:"bytes,9,opt,name=encryption,proto3" json:"encryption,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -425,6 +428,13 @@ func (x *ClusterMember) GetVersion() string {
 func (x *ClusterMember) GetProblem() string {
 	if x != nil {
 		return x.Problem
+	}
+	return ""
+}
+
+func (x *ClusterMember) GetEncryption() string {
+	if x != nil {
+		return x.Encryption
 	}
 	return ""
 }
@@ -1275,7 +1285,7 @@ const file_meridian_v1_cluster_proto_rawDesc = "" +
 	"\x06leader\x18\x02 \x01(\tR\x06leader\x12\x12\n" +
 	"\x04self\x18\x03 \x01(\tR\x04self\x12\x1d\n" +
 	"\n" +
-	"cluster_id\x18\x04 \x01(\tR\tclusterId\"\xd6\x01\n" +
+	"cluster_id\x18\x04 \x01(\tR\tclusterId\"\xf6\x01\n" +
 	"\rClusterMember\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x12\n" +
 	"\x04grpc\x18\x02 \x01(\tR\x04grpc\x12\x12\n" +
@@ -1284,7 +1294,10 @@ const file_meridian_v1_cluster_proto_rawDesc = "" +
 	"\x05voter\x18\x05 \x01(\bR\x05voter\x12)\n" +
 	"\x10applied_revision\x18\x06 \x01(\x04R\x0fappliedRevision\x12\x18\n" +
 	"\aversion\x18\a \x01(\tR\aversion\x12\x18\n" +
-	"\aproblem\x18\b \x01(\tR\aproblem\"+\n" +
+	"\aproblem\x18\b \x01(\tR\aproblem\x12\x1e\n" +
+	"\n" +
+	"encryption\x18\t \x01(\tR\n" +
+	"encryption\"+\n" +
 	"\x19TransferLeadershipRequest\x12\x0e\n" +
 	"\x02to\x18\x01 \x01(\tR\x02to\"4\n" +
 	"\x1aTransferLeadershipResponse\x12\x16\n" +

@@ -657,6 +657,193 @@ func (x *IssuedToken) GetUsedBy() string {
 	return ""
 }
 
+type ListKeysRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// "user-token", "dataplane-token", "zone-token" or "server-token"; empty: all.
+	Kind          string `protobuf:"bytes,1,opt,name=kind,proto3" json:"kind,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ListKeysRequest) Reset() {
+	*x = ListKeysRequest{}
+	mi := &file_meridian_v1_tokens_proto_msgTypes[10]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ListKeysRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ListKeysRequest) ProtoMessage() {}
+
+func (x *ListKeysRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_meridian_v1_tokens_proto_msgTypes[10]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ListKeysRequest.ProtoReflect.Descriptor instead.
+func (*ListKeysRequest) Descriptor() ([]byte, []int) {
+	return file_meridian_v1_tokens_proto_rawDescGZIP(), []int{10}
+}
+
+func (x *ListKeysRequest) GetKind() string {
+	if x != nil {
+		return x.Kind
+	}
+	return ""
+}
+
+type ListKeysResponse struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Keys          []*ListedKey           `protobuf:"bytes,1,rep,name=keys,proto3" json:"keys,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ListKeysResponse) Reset() {
+	*x = ListKeysResponse{}
+	mi := &file_meridian_v1_tokens_proto_msgTypes[11]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ListKeysResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ListKeysResponse) ProtoMessage() {}
+
+func (x *ListKeysResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_meridian_v1_tokens_proto_msgTypes[11]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ListKeysResponse.ProtoReflect.Descriptor instead.
+func (*ListKeysResponse) Descriptor() ([]byte, []int) {
+	return file_meridian_v1_tokens_proto_rawDescGZIP(), []int{11}
+}
+
+func (x *ListKeysResponse) GetKeys() []*ListedKey {
+	if x != nil {
+		return x.Keys
+	}
+	return nil
+}
+
+// ListedKey is a signing key, without the key itself.
+type ListedKey struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Its name, which is the kid of its tokens.
+	Id     string `protobuf:"bytes,1,opt,name=id,proto3" json:"id,omitempty"`
+	Kind   string `protobuf:"bytes,2,opt,name=kind,proto3" json:"kind,omitempty"`
+	Serial uint64 `protobuf:"varint,3,opt,name=serial,proto3" json:"serial,omitempty"`
+	// The zone whose own key it is; empty for the global's.
+	Issuer string `protobuf:"bytes,4,opt,name=issuer,proto3" json:"issuer,omitempty"`
+	// "active": it signs the tokens issued from now on; "retired": it verifies those
+	// that it has signed; "unusable": the stored secret holds no key.
+	State   string                 `protobuf:"bytes,5,opt,name=state,proto3" json:"state,omitempty"`
+	Created *timestamppb.Timestamp `protobuf:"bytes,6,opt,name=created,proto3" json:"created,omitempty"`
+	// How many recorded tokens it signed that are valid now.
+	Tokens        uint64 `protobuf:"varint,7,opt,name=tokens,proto3" json:"tokens,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ListedKey) Reset() {
+	*x = ListedKey{}
+	mi := &file_meridian_v1_tokens_proto_msgTypes[12]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ListedKey) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ListedKey) ProtoMessage() {}
+
+func (x *ListedKey) ProtoReflect() protoreflect.Message {
+	mi := &file_meridian_v1_tokens_proto_msgTypes[12]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ListedKey.ProtoReflect.Descriptor instead.
+func (*ListedKey) Descriptor() ([]byte, []int) {
+	return file_meridian_v1_tokens_proto_rawDescGZIP(), []int{12}
+}
+
+func (x *ListedKey) GetId() string {
+	if x != nil {
+		return x.Id
+	}
+	return ""
+}
+
+func (x *ListedKey) GetKind() string {
+	if x != nil {
+		return x.Kind
+	}
+	return ""
+}
+
+func (x *ListedKey) GetSerial() uint64 {
+	if x != nil {
+		return x.Serial
+	}
+	return 0
+}
+
+func (x *ListedKey) GetIssuer() string {
+	if x != nil {
+		return x.Issuer
+	}
+	return ""
+}
+
+func (x *ListedKey) GetState() string {
+	if x != nil {
+		return x.State
+	}
+	return ""
+}
+
+func (x *ListedKey) GetCreated() *timestamppb.Timestamp {
+	if x != nil {
+		return x.Created
+	}
+	return nil
+}
+
+func (x *ListedKey) GetTokens() uint64 {
+	if x != nil {
+		return x.Tokens
+	}
+	return 0
+}
+
 type RotateKeyRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// "user-token", "dataplane-token", "zone-token" or "server-token".
@@ -669,7 +856,7 @@ type RotateKeyRequest struct {
 
 func (x *RotateKeyRequest) Reset() {
 	*x = RotateKeyRequest{}
-	mi := &file_meridian_v1_tokens_proto_msgTypes[10]
+	mi := &file_meridian_v1_tokens_proto_msgTypes[13]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -681,7 +868,7 @@ func (x *RotateKeyRequest) String() string {
 func (*RotateKeyRequest) ProtoMessage() {}
 
 func (x *RotateKeyRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_meridian_v1_tokens_proto_msgTypes[10]
+	mi := &file_meridian_v1_tokens_proto_msgTypes[13]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -694,7 +881,7 @@ func (x *RotateKeyRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RotateKeyRequest.ProtoReflect.Descriptor instead.
 func (*RotateKeyRequest) Descriptor() ([]byte, []int) {
-	return file_meridian_v1_tokens_proto_rawDescGZIP(), []int{10}
+	return file_meridian_v1_tokens_proto_rawDescGZIP(), []int{13}
 }
 
 func (x *RotateKeyRequest) GetKind() string {
@@ -723,7 +910,7 @@ type RotateKeyResponse struct {
 
 func (x *RotateKeyResponse) Reset() {
 	*x = RotateKeyResponse{}
-	mi := &file_meridian_v1_tokens_proto_msgTypes[11]
+	mi := &file_meridian_v1_tokens_proto_msgTypes[14]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -735,7 +922,7 @@ func (x *RotateKeyResponse) String() string {
 func (*RotateKeyResponse) ProtoMessage() {}
 
 func (x *RotateKeyResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_meridian_v1_tokens_proto_msgTypes[11]
+	mi := &file_meridian_v1_tokens_proto_msgTypes[14]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -748,7 +935,7 @@ func (x *RotateKeyResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RotateKeyResponse.ProtoReflect.Descriptor instead.
 func (*RotateKeyResponse) Descriptor() ([]byte, []int) {
-	return file_meridian_v1_tokens_proto_rawDescGZIP(), []int{11}
+	return file_meridian_v1_tokens_proto_rawDescGZIP(), []int{14}
 }
 
 func (x *RotateKeyResponse) GetKey() string {
@@ -786,7 +973,7 @@ type RevokeTokenRequest struct {
 
 func (x *RevokeTokenRequest) Reset() {
 	*x = RevokeTokenRequest{}
-	mi := &file_meridian_v1_tokens_proto_msgTypes[12]
+	mi := &file_meridian_v1_tokens_proto_msgTypes[15]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -798,7 +985,7 @@ func (x *RevokeTokenRequest) String() string {
 func (*RevokeTokenRequest) ProtoMessage() {}
 
 func (x *RevokeTokenRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_meridian_v1_tokens_proto_msgTypes[12]
+	mi := &file_meridian_v1_tokens_proto_msgTypes[15]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -811,7 +998,7 @@ func (x *RevokeTokenRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RevokeTokenRequest.ProtoReflect.Descriptor instead.
 func (*RevokeTokenRequest) Descriptor() ([]byte, []int) {
-	return file_meridian_v1_tokens_proto_rawDescGZIP(), []int{12}
+	return file_meridian_v1_tokens_proto_rawDescGZIP(), []int{15}
 }
 
 func (x *RevokeTokenRequest) GetId() string {
@@ -847,7 +1034,7 @@ type RevokeTokenResponse struct {
 
 func (x *RevokeTokenResponse) Reset() {
 	*x = RevokeTokenResponse{}
-	mi := &file_meridian_v1_tokens_proto_msgTypes[13]
+	mi := &file_meridian_v1_tokens_proto_msgTypes[16]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -859,7 +1046,7 @@ func (x *RevokeTokenResponse) String() string {
 func (*RevokeTokenResponse) ProtoMessage() {}
 
 func (x *RevokeTokenResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_meridian_v1_tokens_proto_msgTypes[13]
+	mi := &file_meridian_v1_tokens_proto_msgTypes[16]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -872,7 +1059,7 @@ func (x *RevokeTokenResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RevokeTokenResponse.ProtoReflect.Descriptor instead.
 func (*RevokeTokenResponse) Descriptor() ([]byte, []int) {
-	return file_meridian_v1_tokens_proto_rawDescGZIP(), []int{13}
+	return file_meridian_v1_tokens_proto_rawDescGZIP(), []int{16}
 }
 
 func (x *RevokeTokenResponse) GetToken() *IssuedToken {
@@ -945,7 +1132,19 @@ const file_meridian_v1_tokens_proto_rawDesc = "" +
 	"\x04tags\x18\n" +
 	" \x03(\v2\x1b.meridian.v1.TokenTagValuesR\x04tags\x12\x14\n" +
 	"\x05scope\x18\v \x03(\tR\x05scope\x12\x17\n" +
-	"\aused_by\x18\f \x01(\tR\x06usedBy\"E\n" +
+	"\aused_by\x18\f \x01(\tR\x06usedBy\"%\n" +
+	"\x0fListKeysRequest\x12\x12\n" +
+	"\x04kind\x18\x01 \x01(\tR\x04kind\">\n" +
+	"\x10ListKeysResponse\x12*\n" +
+	"\x04keys\x18\x01 \x03(\v2\x16.meridian.v1.ListedKeyR\x04keys\"\xc3\x01\n" +
+	"\tListedKey\x12\x0e\n" +
+	"\x02id\x18\x01 \x01(\tR\x02id\x12\x12\n" +
+	"\x04kind\x18\x02 \x01(\tR\x04kind\x12\x16\n" +
+	"\x06serial\x18\x03 \x01(\x04R\x06serial\x12\x16\n" +
+	"\x06issuer\x18\x04 \x01(\tR\x06issuer\x12\x14\n" +
+	"\x05state\x18\x05 \x01(\tR\x05state\x124\n" +
+	"\acreated\x18\x06 \x01(\v2\x1a.google.protobuf.TimestampR\acreated\x12\x16\n" +
+	"\x06tokens\x18\a \x01(\x04R\x06tokens\"E\n" +
 	"\x10RotateKeyRequest\x12\x12\n" +
 	"\x04kind\x18\x01 \x01(\tR\x04kind\x12\x1d\n" +
 	"\n" +
@@ -962,12 +1161,13 @@ const file_meridian_v1_tokens_proto_rawDesc = "" +
 	"\x13RevokeTokenResponse\x12.\n" +
 	"\x05token\x18\x01 \x01(\v2\x18.meridian.v1.IssuedTokenR\x05token\x12'\n" +
 	"\x0falready_revoked\x18\x02 \x01(\bR\x0ealreadyRevoked\x12\x1a\n" +
-	"\brevision\x18\x03 \x01(\x04R\brevision2\xb8\x04\n" +
+	"\brevision\x18\x03 \x01(\x04R\brevision2\x81\x05\n" +
 	"\fTokenService\x12b\n" +
 	"\x11GenerateUserToken\x12%.meridian.v1.GenerateUserTokenRequest\x1a&.meridian.v1.GenerateUserTokenResponse\x12q\n" +
 	"\x16GenerateDataplaneToken\x12*.meridian.v1.GenerateDataplaneTokenRequest\x1a+.meridian.v1.GenerateDataplaneTokenResponse\x12O\n" +
 	"\n" +
-	"ListTokens\x12\x1e.meridian.v1.ListTokensRequest\x1a\x1f.meridian.v1.ListTokensResponse0\x01\x12J\n" +
+	"ListTokens\x12\x1e.meridian.v1.ListTokensRequest\x1a\x1f.meridian.v1.ListTokensResponse0\x01\x12G\n" +
+	"\bListKeys\x12\x1c.meridian.v1.ListKeysRequest\x1a\x1d.meridian.v1.ListKeysResponse\x12J\n" +
 	"\tRotateKey\x12\x1d.meridian.v1.RotateKeyRequest\x1a\x1e.meridian.v1.RotateKeyResponse\x12P\n" +
 	"\vRevokeToken\x12\x1f.meridian.v1.RevokeTokenRequest\x1a .meridian.v1.RevokeTokenResponse\x12b\n" +
 	"\x11ReissueAdminToken\x12%.meridian.v1.ReissueAdminTokenRequest\x1a&.meridian.v1.ReissueAdminTokenResponseB%Z#meridian/api/meridian/v1;meridianv1b\x06proto3"
@@ -984,7 +1184,7 @@ func file_meridian_v1_tokens_proto_rawDescGZIP() []byte {
 	return file_meridian_v1_tokens_proto_rawDescData
 }
 
-var file_meridian_v1_tokens_proto_msgTypes = make([]protoimpl.MessageInfo, 14)
+var file_meridian_v1_tokens_proto_msgTypes = make([]protoimpl.MessageInfo, 17)
 var file_meridian_v1_tokens_proto_goTypes = []any{
 	(*ReissueAdminTokenRequest)(nil),       // 0: meridian.v1.ReissueAdminTokenRequest
 	(*ReissueAdminTokenResponse)(nil),      // 1: meridian.v1.ReissueAdminTokenResponse
@@ -996,36 +1196,43 @@ var file_meridian_v1_tokens_proto_goTypes = []any{
 	(*ListTokensRequest)(nil),              // 7: meridian.v1.ListTokensRequest
 	(*ListTokensResponse)(nil),             // 8: meridian.v1.ListTokensResponse
 	(*IssuedToken)(nil),                    // 9: meridian.v1.IssuedToken
-	(*RotateKeyRequest)(nil),               // 10: meridian.v1.RotateKeyRequest
-	(*RotateKeyResponse)(nil),              // 11: meridian.v1.RotateKeyResponse
-	(*RevokeTokenRequest)(nil),             // 12: meridian.v1.RevokeTokenRequest
-	(*RevokeTokenResponse)(nil),            // 13: meridian.v1.RevokeTokenResponse
-	(*timestamppb.Timestamp)(nil),          // 14: google.protobuf.Timestamp
+	(*ListKeysRequest)(nil),                // 10: meridian.v1.ListKeysRequest
+	(*ListKeysResponse)(nil),               // 11: meridian.v1.ListKeysResponse
+	(*ListedKey)(nil),                      // 12: meridian.v1.ListedKey
+	(*RotateKeyRequest)(nil),               // 13: meridian.v1.RotateKeyRequest
+	(*RotateKeyResponse)(nil),              // 14: meridian.v1.RotateKeyResponse
+	(*RevokeTokenRequest)(nil),             // 15: meridian.v1.RevokeTokenRequest
+	(*RevokeTokenResponse)(nil),            // 16: meridian.v1.RevokeTokenResponse
+	(*timestamppb.Timestamp)(nil),          // 17: google.protobuf.Timestamp
 }
 var file_meridian_v1_tokens_proto_depIdxs = []int32{
 	5,  // 0: meridian.v1.GenerateDataplaneTokenRequest.tags:type_name -> meridian.v1.TokenTagValues
 	9,  // 1: meridian.v1.ListTokensResponse.tokens:type_name -> meridian.v1.IssuedToken
-	14, // 2: meridian.v1.IssuedToken.issued:type_name -> google.protobuf.Timestamp
-	14, // 3: meridian.v1.IssuedToken.expires:type_name -> google.protobuf.Timestamp
+	17, // 2: meridian.v1.IssuedToken.issued:type_name -> google.protobuf.Timestamp
+	17, // 3: meridian.v1.IssuedToken.expires:type_name -> google.protobuf.Timestamp
 	5,  // 4: meridian.v1.IssuedToken.tags:type_name -> meridian.v1.TokenTagValues
-	9,  // 5: meridian.v1.RevokeTokenResponse.token:type_name -> meridian.v1.IssuedToken
-	2,  // 6: meridian.v1.TokenService.GenerateUserToken:input_type -> meridian.v1.GenerateUserTokenRequest
-	4,  // 7: meridian.v1.TokenService.GenerateDataplaneToken:input_type -> meridian.v1.GenerateDataplaneTokenRequest
-	7,  // 8: meridian.v1.TokenService.ListTokens:input_type -> meridian.v1.ListTokensRequest
-	10, // 9: meridian.v1.TokenService.RotateKey:input_type -> meridian.v1.RotateKeyRequest
-	12, // 10: meridian.v1.TokenService.RevokeToken:input_type -> meridian.v1.RevokeTokenRequest
-	0,  // 11: meridian.v1.TokenService.ReissueAdminToken:input_type -> meridian.v1.ReissueAdminTokenRequest
-	3,  // 12: meridian.v1.TokenService.GenerateUserToken:output_type -> meridian.v1.GenerateUserTokenResponse
-	6,  // 13: meridian.v1.TokenService.GenerateDataplaneToken:output_type -> meridian.v1.GenerateDataplaneTokenResponse
-	8,  // 14: meridian.v1.TokenService.ListTokens:output_type -> meridian.v1.ListTokensResponse
-	11, // 15: meridian.v1.TokenService.RotateKey:output_type -> meridian.v1.RotateKeyResponse
-	13, // 16: meridian.v1.TokenService.RevokeToken:output_type -> meridian.v1.RevokeTokenResponse
-	1,  // 17: meridian.v1.TokenService.ReissueAdminToken:output_type -> meridian.v1.ReissueAdminTokenResponse
-	12, // [12:18] is the sub-list for method output_type
-	6,  // [6:12] is the sub-list for method input_type
-	6,  // [6:6] is the sub-list for extension type_name
-	6,  // [6:6] is the sub-list for extension extendee
-	0,  // [0:6] is the sub-list for field type_name
+	12, // 5: meridian.v1.ListKeysResponse.keys:type_name -> meridian.v1.ListedKey
+	17, // 6: meridian.v1.ListedKey.created:type_name -> google.protobuf.Timestamp
+	9,  // 7: meridian.v1.RevokeTokenResponse.token:type_name -> meridian.v1.IssuedToken
+	2,  // 8: meridian.v1.TokenService.GenerateUserToken:input_type -> meridian.v1.GenerateUserTokenRequest
+	4,  // 9: meridian.v1.TokenService.GenerateDataplaneToken:input_type -> meridian.v1.GenerateDataplaneTokenRequest
+	7,  // 10: meridian.v1.TokenService.ListTokens:input_type -> meridian.v1.ListTokensRequest
+	10, // 11: meridian.v1.TokenService.ListKeys:input_type -> meridian.v1.ListKeysRequest
+	13, // 12: meridian.v1.TokenService.RotateKey:input_type -> meridian.v1.RotateKeyRequest
+	15, // 13: meridian.v1.TokenService.RevokeToken:input_type -> meridian.v1.RevokeTokenRequest
+	0,  // 14: meridian.v1.TokenService.ReissueAdminToken:input_type -> meridian.v1.ReissueAdminTokenRequest
+	3,  // 15: meridian.v1.TokenService.GenerateUserToken:output_type -> meridian.v1.GenerateUserTokenResponse
+	6,  // 16: meridian.v1.TokenService.GenerateDataplaneToken:output_type -> meridian.v1.GenerateDataplaneTokenResponse
+	8,  // 17: meridian.v1.TokenService.ListTokens:output_type -> meridian.v1.ListTokensResponse
+	11, // 18: meridian.v1.TokenService.ListKeys:output_type -> meridian.v1.ListKeysResponse
+	14, // 19: meridian.v1.TokenService.RotateKey:output_type -> meridian.v1.RotateKeyResponse
+	16, // 20: meridian.v1.TokenService.RevokeToken:output_type -> meridian.v1.RevokeTokenResponse
+	1,  // 21: meridian.v1.TokenService.ReissueAdminToken:output_type -> meridian.v1.ReissueAdminTokenResponse
+	15, // [15:22] is the sub-list for method output_type
+	8,  // [8:15] is the sub-list for method input_type
+	8,  // [8:8] is the sub-list for extension type_name
+	8,  // [8:8] is the sub-list for extension extendee
+	0,  // [0:8] is the sub-list for field type_name
 }
 
 func init() { file_meridian_v1_tokens_proto_init() }
@@ -1039,7 +1246,7 @@ func file_meridian_v1_tokens_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_meridian_v1_tokens_proto_rawDesc), len(file_meridian_v1_tokens_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   14,
+			NumMessages:   17,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

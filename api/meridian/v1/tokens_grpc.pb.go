@@ -22,6 +22,7 @@ const (
 	TokenService_GenerateUserToken_FullMethodName      = "/meridian.v1.TokenService/GenerateUserToken"
 	TokenService_GenerateDataplaneToken_FullMethodName = "/meridian.v1.TokenService/GenerateDataplaneToken"
 	TokenService_ListTokens_FullMethodName             = "/meridian.v1.TokenService/ListTokens"
+	TokenService_ListKeys_FullMethodName               = "/meridian.v1.TokenService/ListKeys"
 	TokenService_RotateKey_FullMethodName              = "/meridian.v1.TokenService/RotateKey"
 	TokenService_RevokeToken_FullMethodName            = "/meridian.v1.TokenService/RevokeToken"
 	TokenService_ReissueAdminToken_FullMethodName      = "/meridian.v1.TokenService/ReissueAdminToken"
@@ -42,6 +43,9 @@ type TokenServiceClient interface {
 	GenerateDataplaneToken(ctx context.Context, in *GenerateDataplaneTokenRequest, opts ...grpc.CallOption) (*GenerateDataplaneTokenResponse, error)
 	// ListTokens streams the records of issued tokens, the newest first.
 	ListTokens(ctx context.Context, in *ListTokensRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[ListTokensResponse], error)
+	// ListKeys returns the keys that sign or verify tokens here, without the keys
+	// themselves, by kind and serial number.
+	ListKeys(ctx context.Context, in *ListKeysRequest, opts ...grpc.CallOption) (*ListKeysResponse, error)
 	// RotateKey makes a new key that signs from now on; the older ones remain valid
 	// for verification.
 	RotateKey(ctx context.Context, in *RotateKeyRequest, opts ...grpc.CallOption) (*RotateKeyResponse, error)
@@ -100,6 +104,16 @@ func (c *tokenServiceClient) ListTokens(ctx context.Context, in *ListTokensReque
 // This type alias is provided for backwards compatibility with existing code that references the prior non-generic stream type by name.
 type TokenService_ListTokensClient = grpc.ServerStreamingClient[ListTokensResponse]
 
+func (c *tokenServiceClient) ListKeys(ctx context.Context, in *ListKeysRequest, opts ...grpc.CallOption) (*ListKeysResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(ListKeysResponse)
+	err := c.cc.Invoke(ctx, TokenService_ListKeys_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
 func (c *tokenServiceClient) RotateKey(ctx context.Context, in *RotateKeyRequest, opts ...grpc.CallOption) (*RotateKeyResponse, error) {
 	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
 	out := new(RotateKeyResponse)
@@ -145,6 +159,9 @@ type TokenServiceServer interface {
 	GenerateDataplaneToken(context.Context, *GenerateDataplaneTokenRequest) (*GenerateDataplaneTokenResponse, error)
 	// ListTokens streams the records of issued tokens, the newest first.
 	ListTokens(*ListTokensRequest, grpc.ServerStreamingServer[ListTokensResponse]) error
+	// ListKeys returns the keys that sign or verify tokens here, without the keys
+	// themselves, by kind and serial number.
+	ListKeys(context.Context, *ListKeysRequest) (*ListKeysResponse, error)
 	// RotateKey makes a new key that signs from now on; the older ones remain valid
 	// for verification.
 	RotateKey(context.Context, *RotateKeyRequest) (*RotateKeyResponse, error)
@@ -172,6 +189,9 @@ func (UnimplementedTokenServiceServer) GenerateDataplaneToken(context.Context, *
 }
 func (UnimplementedTokenServiceServer) ListTokens(*ListTokensRequest, grpc.ServerStreamingServer[ListTokensResponse]) error {
 	return status.Error(codes.Unimplemented, "method ListTokens not implemented")
+}
+func (UnimplementedTokenServiceServer) ListKeys(context.Context, *ListKeysRequest) (*ListKeysResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method ListKeys not implemented")
 }
 func (UnimplementedTokenServiceServer) RotateKey(context.Context, *RotateKeyRequest) (*RotateKeyResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method RotateKey not implemented")
@@ -250,6 +270,24 @@ func _TokenService_ListTokens_Handler(srv interface{}, stream grpc.ServerStream)
 // This type alias is provided for backwards compatibility with existing code that references the prior non-generic stream type by name.
 type TokenService_ListTokensServer = grpc.ServerStreamingServer[ListTokensResponse]
 
+func _TokenService_ListKeys_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(ListKeysRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(TokenServiceServer).ListKeys(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: TokenService_ListKeys_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(TokenServiceServer).ListKeys(ctx, req.(*ListKeysRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
 func _TokenService_RotateKey_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
 	in := new(RotateKeyRequest)
 	if err := dec(in); err != nil {
@@ -318,6 +356,10 @@ var TokenService_ServiceDesc = grpc.ServiceDesc{
 		{
 			MethodName: "GenerateDataplaneToken",
 			Handler:    _TokenService_GenerateDataplaneToken_Handler,
+		},
+		{
+			MethodName: "ListKeys",
+			Handler:    _TokenService_ListKeys_Handler,
 		},
 		{
 			MethodName: "RotateKey",

@@ -850,7 +850,13 @@ type StatusResponse struct {
 	// in the one that the cluster began with.
 	Disk string `protobuf:"bytes,17,opt,name=disk,proto3" json:"disk,omitempty"`
 	// It was told to stop, and ends within seconds.
-	Stopping      bool `protobuf:"varint,18,opt,name=stopping,proto3" json:"stopping,omitempty"`
+	Stopping bool `protobuf:"varint,18,opt,name=stopping,proto3" json:"stopping,omitempty"`
+	// How it encrypts what it keeps on disk: the id of the key, or "none"; empty from a
+	// release that does not say.
+	Encryption string `protobuf:"bytes,19,opt,name=encryption,proto3" json:"encryption,omitempty"`
+	// Identifies the keys of gossip that it has, whatever their order, and the one that
+	// it sends with; empty where it was given its keys.
+	GossipKeys    string `protobuf:"bytes,20,opt,name=gossip_keys,json=gossipKeys,proto3" json:"gossip_keys,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1009,6 +1015,20 @@ func (x *StatusResponse) GetStopping() bool {
 		return x.Stopping
 	}
 	return false
+}
+
+func (x *StatusResponse) GetEncryption() string {
+	if x != nil {
+		return x.Encryption
+	}
+	return ""
+}
+
+func (x *StatusResponse) GetGossipKeys() string {
+	if x != nil {
+		return x.GossipKeys
+	}
+	return ""
 }
 
 type MemberAddress struct {
@@ -2491,7 +2511,7 @@ const file_peer_v1_peer_proto_rawDesc = "" +
 	"\x11ReadIndexResponse\x12\x1a\n" +
 	"\brevision\x18\x01 \x01(\x04R\brevision\x12\x12\n" +
 	"\x04term\x18\x02 \x01(\x04R\x04term\"\x0f\n" +
-	"\rStatusRequest\"\x80\x04\n" +
+	"\rStatusRequest\"\xc1\x04\n" +
 	"\x0eStatusResponse\x12\x1d\n" +
 	"\n" +
 	"cluster_id\x18\x01 \x01(\tR\tclusterId\x12\x12\n" +
@@ -2513,7 +2533,12 @@ const file_peer_v1_peer_proto_rawDesc = "" +
 	"\amembers\x18\x0f \x03(\v2\x1f.meridian.peer.v1.MemberAddressR\amembers\x12\x19\n" +
 	"\bdisk_low\x18\x10 \x01(\bR\adiskLow\x12\x12\n" +
 	"\x04disk\x18\x11 \x01(\tR\x04disk\x12\x1a\n" +
-	"\bstopping\x18\x12 \x01(\bR\bstopping\"M\n" +
+	"\bstopping\x18\x12 \x01(\bR\bstopping\x12\x1e\n" +
+	"\n" +
+	"encryption\x18\x13 \x01(\tR\n" +
+	"encryption\x12\x1f\n" +
+	"\vgossip_keys\x18\x14 \x01(\tR\n" +
+	"gossipKeys\"M\n" +
 	"\rMemberAddress\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x12\n" +
 	"\x04raft\x18\x02 \x01(\tR\x04raft\x12\x14\n" +

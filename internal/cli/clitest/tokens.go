@@ -58,6 +58,18 @@ func (f *Tokens) ListTokens(req *meridianv1.ListTokensRequest, stream grpc.Serve
 	}})
 }
 
+// ListKeys returns two keys of dataplane tokens, and none of others.
+func (f *Tokens) ListKeys(_ context.Context, req *meridianv1.ListKeysRequest) (*meridianv1.ListKeysResponse, error) {
+	f.Listed = req.GetKind()
+	if req.GetKind() != "" && req.GetKind() != "dataplane-token" {
+		return &meridianv1.ListKeysResponse{}, nil
+	}
+	return &meridianv1.ListKeysResponse{Keys: []*meridianv1.ListedKey{
+		{Id: "dataplane-token-signing-key-1", Kind: "dataplane-token", Serial: 1, State: "retired", Created: timestamppb.New(Epoch), Tokens: 12},
+		{Id: "dataplane-token-signing-key-2.east", Kind: "dataplane-token", Serial: 2, Issuer: "east", State: "active", Created: timestamppb.New(Epoch)},
+	}}, nil
+}
+
 // RotateKey records the request.
 func (f *Tokens) RotateKey(_ context.Context, req *meridianv1.RotateKeyRequest) (*meridianv1.RotateKeyResponse, error) {
 	f.Rotate = req

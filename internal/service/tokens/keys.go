@@ -5,6 +5,7 @@ import (
 	"strings"
 
 	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/types/known/timestamppb"
 
 	meridianv1 "meridian/api/meridian/v1"
 	"meridian/internal/authn"
@@ -16,6 +17,33 @@ import (
 	"meridian/internal/rpcerr"
 	"meridian/internal/store"
 )
+
+// ListKeys returns the signing keys as they may be shown. Their names are in every
+// token, so who may read public keys reads them (§6.1).
+func (s *Service) ListKeys(ctx context.Context, req *meridianv1.ListKeysRequest) (*meridianv1.ListKeysResponse, error) {
+	use, err := s.use(req.GetKind(), true)
+	if err != nil {
+		return nil, err
+	}
+	if err := commit.Newest(ctx, s.cfg.Writer); err != nil {
+		return nil, err
+	}
+	response := &meridianv1.ListKeysResponse{}
+	err = s.work(ctx, func() error {
+		for _, key := range s.cfg.Ring.List(use) {
+			public := resource.New(resource.Meta{Key: resource.Key{Kind: resource.KindSigningKey, Name: key.ID.String()}}, &resource.SigningKey{}, nil)
+			if s.cfg.Access.Read(ctx, public) != nil {
+				continue
+			}
+			response.Keys = append(response.Keys, &meridianv1.ListedKey{
+				Id: key.ID.String(), Kind: string(key.ID.Use), Serial: key.ID.Serial, Issuer: key.ID.Issuer, State: string(key.State),
+				Created: timestamppb.New(key.Created), Tokens: uint64(key.Tokens), //nolint:gosec // a count
+			})
+		}
+		return ctx.Err()
+	})
+	return response, err
+}
 
 // RotateKey makes the next key of a use (§6.8: the highest serial
 // signs, all verify). It takes what writing the key's resources takes.

@@ -155,6 +155,42 @@ func summaries(all []*meridianv1.IssuedToken) []string {
 	return out
 }
 
+// §6.8: which key signs, which only verify, and what deleting one would end, without
+// any key.
+func TestKeysAreListedWithoutKeys(t *testing.T) {
+	f := newFixture(t, nil)
+	for range 2 {
+		_, err := f.GenerateUserToken(admin(t), &meridianv1.GenerateUserTokenRequest{Name: "bob", ValidForSeconds: hour})
+		require.NoError(t, err)
+	}
+	_, err := f.RotateKey(admin(t), &meridianv1.RotateKeyRequest{Kind: "user-token", RequestId: "r1"})
+	require.NoError(t, err)
+	_, err = f.GenerateUserToken(admin(t), &meridianv1.GenerateUserTokenRequest{Name: "eve", ValidForSeconds: 2 * hour})
+	require.NoError(t, err)
+
+	list := func(kind string) (lines []string) {
+		response, err := f.ListKeys(as(t, "bob"), &meridianv1.ListKeysRequest{Kind: kind})
+		require.NoError(t, err)
+		for _, k := range response.GetKeys() {
+			require.Equal(t, fmt.Sprintf("%s-signing-key-%d", k.GetKind(), k.GetSerial()), k.GetId())
+			require.False(t, k.GetCreated().AsTime().IsZero())
+			lines = append(lines, fmt.Sprintf("%s %s %d", k.GetId(), k.GetState(), k.GetTokens()))
+		}
+		for secret := range f.store.View().List(resource.KindGlobalSecret, "") {
+			require.NotContains(t, response.String(), string(secret.Spec().(*resource.Secret).Bytes()))
+			require.NotContains(t, response.String(), secret.Spec().(*resource.Secret).Data)
+		}
+		return lines
+	}
+	require.Equal(t, []string{"user-token-signing-key-1 retired 3", "user-token-signing-key-2 active 1"}, list("user-token"), "the admin token is one of them")
+	require.Greater(t, len(list("")), 2)
+
+	f.clock = f.clock.Add(90 * time.Minute)
+	require.Equal(t, []string{"user-token-signing-key-1 retired 1", "user-token-signing-key-2 active 1"}, list("user-token"))
+	_, err = f.ListKeys(admin(t), &meridianv1.ListKeysRequest{Kind: "nonsense"})
+	require.Equal(t, rpcerr.Invalid, rpcerr.CodeOf(err))
+}
+
 // §6.8: a token is revoked by its id; the revocation is a resource.
 func TestRevoke(t *testing.T) {
 	f := newFixture(t, nil)
