@@ -18,9 +18,10 @@ type Question struct {
 	// Stored looks a resource up that no content was given for; nil when nothing
 	// is stored anywhere.
 	Stored func(key resource.Key) (*resource.Resource, bool)
-	// Hidden reports whether the content of what is stored is not to show in the
-	// answer: it is judged by its identity then. nil hides nothing.
-	Hidden func(stored *resource.Resource) bool
+	// Hidden reports whether the answer is not to show what is stored under the key, nor
+	// whether anything is: it is judged by its identity then. stored is nil where nothing
+	// is. nil hides nothing.
+	Hidden func(key resource.Key, stored *resource.Resource) bool
 	// Rules is what the set was compiled from: what a change would give to others
 	// is judged by it.
 	Rules View
@@ -42,7 +43,7 @@ func No(d *Denial) Answer {
 
 // Ask decides a question, by Check. An identity stands for what is stored under
 // it; an UPDATE of what is not stored anywhere is judged by the new content
-// alone. Who has the access is told no all the same where the change would give
+// alone, unless that would tell that it is not stored (Hidden). Who has the access is told no all the same where the change would give
 // more than they hold (Guard).
 func (s *Set) Ask(subject Subject, q Question) Answer {
 	d := s.Check(q.request(subject))
@@ -87,20 +88,20 @@ func (q *Question) request(subject Subject) Request {
 		return r
 	}
 	key := q.key()
-	stored, exists := Object{Key: key}, false
+	stored, judged := Object{Key: key}, false // whether New is judged against what is stored
 	if q.Stored != nil && key.Name != "" {
-		if o, ok := q.Stored(key); ok {
-			stored, exists = ObjectOf(o), true
-			if q.Hidden != nil && q.Hidden(o) {
-				stored.Spec = nil
-			}
+		o, exists := q.Stored(key)
+		hidden := q.Hidden != nil && q.Hidden(key, o)
+		if exists && !hidden {
+			stored = ObjectOf(o)
 		}
+		judged = exists || hidden
 	}
 	r.New, r.Old = stored, stored
 	if q.New != nil {
 		r.New = ObjectOf(q.New)
 		// A deletion is judged by what is stored, wherever something is.
-		if !exists {
+		if !judged {
 			r.Old = r.New
 		}
 	}

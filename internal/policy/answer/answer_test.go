@@ -1,6 +1,7 @@
 package answer_test
 
 import (
+	"io"
 	"strings"
 	"testing"
 
@@ -402,6 +403,55 @@ func TestPathsOfRoutesThatShareAName(t *testing.T) {
 	for _, p := range both.Paths {
 		require.Equal(t, resource.KindHTTPRoute, p.RouteKind)
 	}
-	both.Restrict(func(key resource.Key) bool { return key.Kind != resource.KindHTTPRoute })
+	both.Restrict(func(key resource.Key) (read, known bool) { return key.Kind != resource.KindHTTPRoute, true })
 	require.Empty(t, both.Paths)
+}
+
+// What is missing from an answer whose reader may not read everything is no statement,
+// whether or not anything was left out.
+func TestRenderPartialAnswers(t *testing.T) {
+	may := func(resource.Key) (read, known bool) { return false, false }
+	for name, render := range map[string]func(w io.Writer, partial bool) error{
+		"dataplane": func(w io.Writer, partial bool) error {
+			return rendered(w, partial, may, &answer.DataplaneAnswer{}, answer.RenderDataplane)
+		},
+		"why": func(w io.Writer, partial bool) error {
+			return rendered(w, partial, may, &answer.WhyAnswer{}, answer.RenderWhy)
+		},
+		"policy": func(w io.Writer, partial bool) error {
+			return rendered(w, partial, may, &answer.PolicyAnswer{Kind: "Timeout"}, answer.RenderPolicy)
+		},
+		"rules": func(w io.Writer, partial bool) error {
+			return rendered(w, partial, may, &answer.RuleAnswer{}, answer.RenderRules)
+		},
+		"route": func(w io.Writer, partial bool) error {
+			return rendered(w, partial, may, &answer.RouteAnswer{}, answer.RenderRoute)
+		},
+		"gateway": func(w io.Writer, partial bool) error {
+			return rendered(w, partial, may, &answer.GatewayAnswer{}, answer.RenderGateway)
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			const empty = "Nothing that you may read is in this answer"
+			var whole, part strings.Builder
+			require.NoError(t, render(&whole, false))
+			require.NotContains(t, whole.String(), empty)
+			require.NoError(t, render(&part, true))
+			require.Contains(t, part.String(), empty)
+			require.NotContains(t, part.String(), "No policy")
+		})
+	}
+	for _, allowed := range []bool{false, true} {
+		var text strings.Builder
+		require.NoError(t, rendered(&text, true, may, &answer.ConnectionAnswer{From: "a", To: "b", Allowed: allowed}, answer.RenderConnection))
+		require.NotContains(t, text.String(), "no permission")
+	}
+}
+
+// rendered renders an answer, restricted or whole.
+func rendered[A interface{ Restrict(may answer.May) }](w io.Writer, partial bool, may answer.May, a A, render func(io.Writer, A, answer.Form) error) error {
+	if partial {
+		a.Restrict(may)
+	}
+	return render(w, a, answer.Form{})
 }

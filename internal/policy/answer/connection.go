@@ -25,6 +25,7 @@ type ConnectionQuestion struct {
 // ConnectionAnswer says whether a caller may talk to a dataplane, and what takes
 // effect on the way.
 type ConnectionAnswer struct {
+	Partial
 	Mesh      resource.MeshName `json:"mesh"`
 	From      string            `json:"from"`
 	To        string            `json:"to"`

@@ -11,6 +11,7 @@ import (
 
 // DataplaneAnswer says everything that takes effect on a dataplane.
 type DataplaneAnswer struct {
+	Partial
 	Mesh      resource.MeshName `json:"mesh"`
 	Dataplane string            `json:"dataplane"`
 	Zone      resource.ZoneName `json:"zone"`

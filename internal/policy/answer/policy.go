@@ -9,6 +9,7 @@ import (
 
 // PolicyAnswer says where a policy takes effect and in what condition it is.
 type PolicyAnswer struct {
+	Partial
 	Kind       resource.Kind      `json:"kind"`
 	Mesh       resource.MeshName  `json:"mesh"`
 	Name       string             `json:"name"`

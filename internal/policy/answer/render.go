@@ -24,7 +24,7 @@ func RenderDataplane(w io.Writer, a *DataplaneAnswer, form Form) error {
 	}
 	p.line("")
 	if len(a.Effective) == 0 {
-		p.line("No policy takes effect on it.")
+		p.line("%s", a.nothing("No policy takes effect on it."))
 	} else {
 		t := texttable.New("", "ATTACHMENT", "KIND", "POLICY", "WHY")
 		attachments := make([]policy.Attachment, len(a.Effective))
@@ -115,6 +115,10 @@ func RenderConnection(w io.Writer, a *ConnectionAnswer, form Form) error {
 		p.line("denied on some inbounds")
 	case !a.Allowed && len(a.denying()) > 0:
 		p.line("denied by %s", listed(a.denying()))
+	case a.Partial.Partial && !a.Allowed:
+		p.line("denied") // why may be withheld
+	case a.Partial.Partial && len(a.AllowedBy) == 0:
+		p.line("allowed")
 	case !a.Allowed:
 		p.line("denied: no permission allows this caller")
 	case len(a.AllowedBy) == 0:
@@ -172,7 +176,7 @@ func RenderPolicy(w io.Writer, a *PolicyAnswer, form Form) error {
 		return p.close()
 	}
 	if len(a.Dataplanes) == 0 {
-		p.line("It takes effect on no dataplane.")
+		p.line("%s", a.nothing("It takes effect on no dataplane."))
 	} else {
 		p.table(dataplaneGroups(a.Dataplanes, form.Wide))
 	}
@@ -238,7 +242,7 @@ func RenderWhy(w io.Writer, a *WhyAnswer, form Form) error {
 	p.line("%s on %s  %s", a.Kind, a.Dataplane, place(a.Mesh, a.Zone, a.AsOf))
 	if len(a.Entries) == 0 {
 		p.line("")
-		p.line("No policy of this kind takes effect there.")
+		p.line("%s", a.nothing("No policy of this kind takes effect there."))
 	}
 	attachments := make([]policy.Attachment, len(a.Entries))
 	for i := range a.Entries {

@@ -8,8 +8,23 @@ import (
 	"meridian/internal/resource"
 )
 
-// May reports whether the reader of an answer may read a resource (§6.1).
-type May func(key resource.Key) bool
+// May reports whether the reader of an answer may read a resource (§6.1), and whether
+// one is known there.
+type May func(key resource.Key) (read, known bool)
+
+// Partial says that the reader of an answer may not read everything that it can rest
+// on: that there is nothing in it is no statement then.
+type Partial struct {
+	Partial bool `json:"partial,omitempty"`
+}
+
+// nothing is the line for an answer without entries.
+func (p Partial) nothing(whole string) string {
+	if p.Partial {
+		return "Nothing that you may read is in this answer; there may be more."
+	}
+	return whole
+}
 
 // all reports whether every policy of a kind may be read.
 func (may May) all(mesh resource.MeshName, kind resource.Kind, names ...string) bool {
@@ -20,12 +35,20 @@ func (may May) all(mesh resource.MeshName, kind resource.Kind, names ...string) 
 // stands for none.
 func (may May) named(mesh resource.MeshName, name string, kinds ...resource.Kind) bool {
 	return name == "" || slices.ContainsFunc(kinds, func(kind resource.Kind) bool {
-		return may(resource.Key{Kind: kind, Mesh: mesh, Name: name})
+		read, _ := may(resource.Key{Kind: kind, Mesh: mesh, Name: name})
+		return read
 	})
 }
 
+// route reports whether a route of which only the name is told may be read: each that
+// there is by this name.
 func (may May) route(mesh resource.MeshName, name string) bool {
-	return may.named(mesh, name, resource.KindHTTPRoute, resource.KindGRPCRoute, resource.KindMeshGatewayRoute)
+	kinds := []resource.Kind{resource.KindHTTPRoute, resource.KindGRPCRoute, resource.KindMeshGatewayRoute}
+	hidden := func(kind resource.Kind) bool {
+		read, known := may(resource.Key{Kind: kind, Mesh: mesh, Name: name})
+		return known && !read
+	}
+	return may.named(mesh, name, kinds...) && (name == "" || !slices.ContainsFunc(kinds, hidden))
 }
 
 // The methods Restrict take out of an answer what rests on resources that its
@@ -34,6 +57,7 @@ func (may May) route(mesh resource.MeshName, name string) bool {
 
 // Restrict leaves out what the reader may not read.
 func (a *DataplaneAnswer) Restrict(may May) {
+	a.Partial = Partial{true}
 	a.Warnings = []string{}
 	a.Effective = slices.DeleteFunc(a.Effective, func(e Effective) bool {
 		return !may.route(a.Mesh, e.Attachment.Route) || !may.all(a.Mesh, e.Kind, withoutReasons(e.Considered)...) || !may.successor(a.Mesh, e.SupersededBy)
@@ -58,6 +82,7 @@ func withoutReasons(list []Considered) []string {
 
 // Restrict leaves out what the reader may not read.
 func (a *WhyAnswer) Restrict(may May) {
+	a.Partial = Partial{true}
 	a.Elsewhere = slices.DeleteFunc(a.Elsewhere, func(name string) bool { return !may.all(a.Mesh, a.Kind, name) })
 	a.Entries = slices.DeleteFunc(a.Entries, func(e WhyEntry) bool {
 		for i := range e.Fields {
@@ -72,6 +97,7 @@ func (a *WhyAnswer) Restrict(may May) {
 
 // Restrict leaves out what the reader may not read.
 func (a *ConnectionAnswer) Restrict(may May) {
+	a.Partial = Partial{true}
 	permissions := func(names []string) []string {
 		return slices.DeleteFunc(names, func(name string) bool {
 			return !may.all(a.Mesh, resource.KindTrafficPermission, name) && !may.all(a.Mesh, resource.KindMeshTrafficPermission, name)
@@ -91,6 +117,7 @@ func (a *ConnectionAnswer) Restrict(may May) {
 
 // Restrict leaves out what the reader may not read.
 func (a *PolicyAnswer) Restrict(may May) {
+	a.Partial = Partial{true}
 	a.Dataplanes, a.Conditions = placesFor(may, a.Mesh, a.Dataplanes), withoutMessages(a.Conditions)
 	a.Superseded = slices.DeleteFunc(a.Superseded, func(d SupersededDataplane) bool {
 		return !may.successor(a.Mesh, d.By) || !may.all(a.Mesh, resource.KindDataplane, d.Name)
@@ -121,6 +148,7 @@ func withoutMessages(conditions []policy.Condition) []policy.Condition {
 
 // Restrict leaves out what the reader may not read.
 func (a *RuleAnswer) Restrict(may May) {
+	a.Partial = Partial{true}
 	a.Dataplanes, a.Conditions = placesFor(may, a.Mesh, a.Dataplanes), withoutMessages(a.Conditions)
 	a.Rules = slices.DeleteFunc(a.Rules, func(p RulePlace) bool {
 		return !may.named(a.Mesh, p.Gateway, resource.KindGateway) || !may.route(a.Mesh, p.Route) || !may.named(a.Mesh, p.By, a.Kind)
@@ -132,6 +160,7 @@ func (a *RuleAnswer) Restrict(may May) {
 
 // Restrict leaves out what the reader may not read.
 func (a *RouteAnswer) Restrict(may May) {
+	a.Partial = Partial{true}
 	// A route of another kind that shares the name is a resource of its own.
 	other := func(kind resource.Kind) bool { return kind != "" && !may.named(a.Mesh, a.Route, kind) }
 	a.Conditions = slices.DeleteFunc(withoutMessages(a.Conditions), func(c policy.Condition) bool { return other(c.RouteKind) })
@@ -140,6 +169,7 @@ func (a *RouteAnswer) Restrict(may May) {
 
 // Restrict leaves out what the reader may not read.
 func (a *GatewayAnswer) Restrict(may May) {
+	a.Partial = Partial{true}
 	a.Conditions, a.Paths = withoutMessages(a.Conditions), pathsFor(may, a.Mesh, a.Paths)
 	a.Rejected = slices.DeleteFunc(a.Rejected, func(r RejectedRoute) bool { return !may.named(a.Mesh, r.Route, r.RouteKind) })
 	for i := range a.Rejected {

@@ -10,6 +10,7 @@ import (
 // RouteAnswer says what inherited policies come to on every path through a
 // route (§5).
 type RouteAnswer struct {
+	Partial
 	Mesh  resource.MeshName `json:"mesh"`
 	Route string            `json:"route"`
 	// AsOf is the revision the answer holds for; 0 offline.
@@ -21,6 +22,7 @@ type RouteAnswer struct {
 // GatewayAnswer says what inherited policies come to on every path through a
 // gateway (§5).
 type GatewayAnswer struct {
+	Partial
 	Mesh    resource.MeshName `json:"mesh"`
 	Gateway string            `json:"gateway"`
 	// AsOf is the revision the answer holds for; 0 offline.
@@ -244,6 +246,7 @@ func policyLists(of map[string][]resource.Key) map[string][]string {
 // RuleAnswer says where the rules of an inherited policy reach and what becomes
 // of them there (§5.9).
 type RuleAnswer struct {
+	Partial
 	Kind       resource.Kind      `json:"kind"`
 	Mesh       resource.MeshName  `json:"mesh"`
 	Name       string             `json:"name"`

@@ -19,7 +19,7 @@ func RenderRoute(w io.Writer, a *RouteAnswer, form Form) error {
 	p.line("")
 	renderConditions(p, a.Conditions)
 	if len(a.Paths) == 0 {
-		p.line("No policy reaches it.")
+		p.line("%s", a.nothing("No policy reaches it."))
 		return p.close()
 	}
 	t := texttable.New("", "GATEWAY", "LISTENER", "RULE", "KIND", "EFFECTIVE", "FROM")
@@ -43,7 +43,7 @@ func RenderGateway(w io.Writer, a *GatewayAnswer, form Form) error {
 	p.line("")
 	renderConditions(p, a.Conditions)
 	if len(a.Paths) == 0 {
-		p.line("No policy reaches a route through it.")
+		p.line("%s", a.nothing("No policy reaches a route through it."))
 	} else {
 		t := texttable.New("", "LISTENER", "ROUTE", "RULE", "KIND", "EFFECTIVE", "FROM")
 		for i := range a.Paths {
@@ -150,7 +150,7 @@ func RenderRules(w io.Writer, a *RuleAnswer, form Form) error {
 	p.line("")
 	renderConditions(p, a.Conditions)
 	if len(a.Rules) == 0 {
-		p.line("Its rules reach no route.")
+		p.line("%s", a.nothing("Its rules reach no route."))
 		return p.close()
 	}
 	t := texttable.New("", "POLICY RULE", "BLOCK", "GATEWAY", "LISTENER", "ROUTE", "RULE", "STATE", "BY", "WHY")

@@ -26,6 +26,7 @@ type WhyQuestion struct {
 
 // WhyAnswer says who decided each field of what one kind does on a dataplane.
 type WhyAnswer struct {
+	Partial
 	Mesh      resource.MeshName `json:"mesh"`
 	Dataplane string            `json:"dataplane"`
 	Zone      resource.ZoneName `json:"zone"`

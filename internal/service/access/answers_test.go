@@ -131,8 +131,8 @@ func requireAnswers(t *testing.T, p *authztest.Plane, service *access.Service, w
 
 		request := &meridianv1.CanIRequest{Access: string(access), Key: &meridianv1.ResourceKey{Kind: string(key.Kind), Mesh: string(key.Mesh), Name: key.Name}}
 		question := rbac.Question{Access: access, Key: key, Stored: p.View().Get, Rules: p.View()}
-		hidden := stored != nil && p.Read(ctx, stored) != nil
-		question.Hidden = func(*resource.Resource) bool { return hidden }
+		hidden := stored != nil && p.Read(ctx, stored) != nil || stored == nil && p.ReadKey(ctx, key) != nil
+		question.Hidden = func(resource.Key, *resource.Resource) bool { return hidden }
 		if op.Resource != nil {
 			request.Resource = &meridianv1.Resource{Kind: string(key.Kind), Mesh: string(key.Mesh), Name: key.Name, Spec: document.Canonical()}
 			question.New = document

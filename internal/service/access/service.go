@@ -113,7 +113,12 @@ func (s *Service) Decide(ctx context.Context, req *meridianv1.CanIRequest) (resp
 				return err
 			}
 			question.Stored, question.Rules = view.Get, view
-			question.Hidden = func(stored *resource.Resource) bool { return s.authorizer.Read(ctx, stored) != nil }
+			question.Hidden = func(key resource.Key, stored *resource.Resource) bool {
+				if stored == nil {
+					return s.authorizer.ReadKey(ctx, key) != nil
+				}
+				return s.authorizer.Read(ctx, stored) != nil
+			}
 			told := rules.Ask(subject, question)
 			if question.Access == resource.AccessRead && !told.Allowed && s.authorizer.ReadsAll(authn.WithPrincipal(ctx, who)) && !sensitive(question) {
 				told = rbac.Answer{Allowed: true, Reasons: []string{readsAll}}

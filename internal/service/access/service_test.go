@@ -1,6 +1,8 @@
 package access_test
 
 import (
+	"fmt"
+	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -80,4 +82,45 @@ func TestService(t *testing.T) {
 	require.True(t, who.GetHolders()[1].GetConditional())
 	_, err = s.WhoCan(authztest.As("bob"), &meridianv1.WhoCanRequest{Access: "UPDATE"})
 	require.Equal(t, rpcerr.Invalid, rpcerr.CodeOf(err))
+}
+
+// §6.1: what can-i says of a resource that the caller may not read is the same whether
+// or not there is one.
+func TestCanITellsNothingOfWhatMayNotBeRead(t *testing.T) {
+	const rule = "rules: [{types: [TrafficPermission], access: [%s], when: [{destinations: {match: {kuma.io/service: backend}}}]}]\n"
+	p := authztest.New(t, &authz.Defaults{Restricted: true})
+	p.Authorizer.ReadGranted()
+	p.Seed("type: AccessRole\nname: writer\n" + fmt.Sprintf(rule, "CREATE, UPDATE, DELETE"))
+	p.Seed("type: AccessRole\nname: updater\n" + fmt.Sprintf(rule, "UPDATE, DELETE"))
+	for _, user := range []string{"writer", "updater"} {
+		p.Seed("type: AccessRoleBinding\nname: " + user + "\nsubjects: [{type: User, name: " + user + "}]\nroles: [" + user + "]\n")
+	}
+	permission := func(name, destination string) string {
+		return strings.ReplaceAll(authztest.Permission(destination), "web-to-backend", name)
+	}
+	p.Seed(permission("hidden", "other"))
+	p.Seed(permission("open", "backend"))
+	s := access.New(p.Authorizer, p.Log.Read, turns.NewServer())
+	ask := func(user, access, name, destination string) (bool, string) {
+		req := &meridianv1.CanIRequest{Access: access, Key: &meridianv1.ResourceKey{Kind: "TrafficPermission", Mesh: "default", Name: name}}
+		if destination != "" {
+			r := authztest.Ops(t, permission(name, destination))[0].Resource
+			req.Resource = &meridianv1.Resource{Kind: "TrafficPermission", Mesh: "default", Name: name, Spec: r.Canonical()}
+		}
+		answer, err := s.Decide(authztest.As(user), req)
+		require.NoError(t, err)
+		return answer.GetAllowed(), strings.ReplaceAll(strings.Join(answer.GetReasons(), "\n"), name, "NAME")
+	}
+	for _, user := range []string{"writer", "updater", "eve"} {
+		for _, access := range []string{"CREATE", "UPDATE", "DELETE", "READ"} {
+			for _, destination := range []string{"", "backend", "other"} {
+				there, why := ask(user, access, "hidden", destination)
+				absent, whyAbsent := ask(user, access, "absent", destination)
+				require.Equal(t, absent, there, "%s, %s, %q", user, access, destination)
+				require.Equal(t, whyAbsent, why, "%s, %s, %q", user, access, destination)
+			}
+		}
+	}
+	allowed, why := ask("updater", "UPDATE", "open", "backend")
+	require.True(t, allowed, "what may be read is judged by its content: %s", why)
 }

@@ -185,7 +185,11 @@ func (s *Inspect) Inspect(ctx context.Context, req *meridianv1.InspectRequest) (
 	}
 	whole := mesh != "" && s.Readers.ReadsMesh(ctx, mesh)
 	if !whole {
-		if response.Json, err = asked.Restrict(response.GetJson(), may); err != nil {
+		known := func(key resource.Key) (read, known bool) {
+			_, known = view.Get(key)
+			return may(key), known
+		}
+		if response.Json, err = asked.Restrict(response.GetJson(), known); err != nil {
 			return nil, rpcerr.New(rpcerr.Internal, "BAD_ANSWER", "the answer cannot be read: %w", err)
 		}
 		if response.GetConnection() != nil {

@@ -464,6 +464,21 @@ func TestGrantedAnswersAboutOneOfTwo(t *testing.T) {
 	_, there := ask(&answer.RouteAnswer{Mesh: "demo", Route: "grpc", Paths: []answer.RoutePath{{Gateway: "g", Kind: "AuthPolicy"}}}, about("grpc"))
 	requireCode(t, there, rpcerr.NotFound)
 
+	// Of an answer that names a route without its kind, what is on a name that may be
+	// another kind's is left out.
+	question := &meridianv1.InspectRequest{Question: &meridianv1.InspectRequest_Dataplane{Dataplane: &meridianv1.DataplaneQuestion{Name: "web-1"}}}
+	on := func(route string) answer.Effective {
+		return answer.Effective{Kind: "AuthPolicy", Attachment: policies.Attachment{Type: policies.OnOutbound, Route: route}}
+	}
+	s.must("http", message("HTTPRoute", "demo", "http", route))
+	response, err = ask(&answer.DataplaneAnswer{Mesh: "demo", Effective: []answer.Effective{on("both"), on("grpc"), on("http"), on("")}}, question)
+	require.NoError(t, err)
+	var part answer.DataplaneAnswer
+	require.NoError(t, answer.Unmarshal(response.GetJson(), &part))
+	require.Len(t, part.Effective, 2)
+	require.Equal(t, "http", part.Effective[0].Attachment.Route)
+	require.True(t, part.Partial.Partial)
+
 	response, err = ask(&answer.DataplaneAnswer{Mesh: "demo", Dataplane: "web-1"},
 		&meridianv1.InspectRequest{Question: &meridianv1.InspectRequest_Dataplane{Dataplane: &meridianv1.DataplaneQuestion{Name: "web-1"}}})
 	require.NoError(t, err)
