@@ -91,7 +91,9 @@ func (b *Base) Assemble(api API, resources *admin.Service) {
 	}
 	b.GRPC = server.NewGRPC(b.Log, b.PKI.ServerTLS(), server.Calls{
 		Check:                   b.Readiness.CheckCall(api.Early...),
-		Stream:                  []grpc.StreamServerInterceptor{b.Callers.Stream, announceAuthorities(api.Authorities), b.refuseEarly, b.Audit.Stream},
+		Authenticate:            b.Callers.Stream,
+		Begin:                   []func(grpc.ServerStream, string) error{announceAuthorities(api.Authorities), b.refuseEarly},
+		Record:                  b.Audit.Stream,
 		Unary:                   b.Audit.Unary,
 		UnauthenticatedCanWrite: b.Authorizer.UnauthenticatedCanWrite,
 		Limits:                  b.Limits,
@@ -109,15 +111,15 @@ func (b *Base) Assemble(api API, resources *admin.Service) {
 }
 
 // announceAuthorities tells the callers which authorities sign for the servers.
-func announceAuthorities(authorities func() []byte) grpc.StreamServerInterceptor {
-	return func(srv any, stream grpc.ServerStream, _ *grpc.StreamServerInfo, handle grpc.StreamHandler) error {
+func announceAuthorities(authorities func() []byte) func(stream grpc.ServerStream, method string) error {
+	return func(stream grpc.ServerStream, _ string) error {
 		if authorities != nil {
 			if named := authorities(); len(named) > 0 {
 				// A stream that has ended already needs no header.
 				_ = stream.SetHeader(metadata.Pairs(clientconfig.AuthoritiesHeader, string(named)))
 			}
 		}
-		return handle(srv, stream)
+		return nil
 	}
 }
 
@@ -136,15 +138,8 @@ var writes = []string{
 // refuseEarly refuses callers without credentials who can write nothing, before
 // anything of their request is received. It is a refusal on the newest state, as
 // all are.
-func (b *Base) refuseEarly(srv any, stream grpc.ServerStream, info *grpc.StreamServerInfo, handler grpc.StreamHandler) error {
-	if err := b.early(stream.Context(), info.FullMethod); err != nil {
-		return err
-	}
-	return handler(srv, stream)
-}
-
-// early is apart from refuseEarly, which is on the stack of its stream.
-func (b *Base) early(ctx context.Context, method string) error {
+func (b *Base) refuseEarly(stream grpc.ServerStream, method string) error {
+	ctx := stream.Context()
 	p := authn.PrincipalFrom(ctx)
 	if !slices.Contains(writes, method) || b.Authorizer.Unauthenticated(p) == nil {
 		return nil

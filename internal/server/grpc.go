@@ -63,15 +63,21 @@ type GRPC struct {
 	requests *requests
 }
 
-// Calls are what the calls of a server pass through, each in order.
+// Calls are what the calls of a server pass through: Check, Authenticate, Begin and
+// Record, each before the first message is received, and Unary. To interceptors a
+// unary call is a stream with one message in each direction. Fields that are nil are
+// left out.
 type Calls struct {
-	// Check refuses calls by their method, before anything is done for them; nil
-	// refuses none.
+	// Check refuses calls by their method, before anything is done for them.
 	Check func(method string) error
-	// Stream is what every call passes before its first message is received: calls
-	// that are not allowed are refused here. To interceptors a unary call is a
-	// stream with one message in each direction.
-	Stream []grpc.StreamServerInterceptor
+	// Authenticate hands on a stream whose context tells who calls.
+	Authenticate grpc.StreamServerInterceptor
+	// Begin are the steps at the beginning of a call whose caller is known, in order;
+	// an error refuses the call. What has nothing to do at the end of a call belongs
+	// here: an interceptor is on the stack of its stream for as long as that lasts.
+	Begin []func(stream grpc.ServerStream, method string) error
+	// Record sees how the call ends.
+	Record grpc.StreamServerInterceptor
 	// Unary is what a unary call passes with its request.
 	Unary grpc.UnaryServerInterceptor
 	// UnauthenticatedCanWrite reports whether callers without credentials may write anything

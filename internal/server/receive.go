@@ -118,8 +118,8 @@ func (r *receiver) service(desc *grpc.ServiceDesc) *grpc.ServiceDesc {
 // frame, not in an interceptor each (see docs/adr/0028).
 func (r *receiver) intercepted(desc grpc.StreamDesc, method string) grpc.StreamHandler {
 	info := &grpc.StreamServerInfo{FullMethod: method, IsClientStream: desc.ClientStreams, IsServerStream: desc.ServerStreams}
-	handle := desc.Handler
-	for _, one := range slices.Backward(r.calls.Stream) {
+	handle := r.recorded(desc.Handler, info)
+	if one := r.calls.Authenticate; one != nil {
 		next := handle
 		handle = func(srv any, stream grpc.ServerStream) error { return one(srv, stream, info, next) }
 	}
@@ -135,6 +135,33 @@ func (r *receiver) intercepted(desc grpc.StreamDesc, method string) grpc.StreamH
 		}
 		return handle(srv, stream)
 	}
+}
+
+// recorded is a handler behind the steps that begin a call and what records its end,
+// in one frame.
+func (r *receiver) recorded(handle grpc.StreamHandler, info *grpc.StreamServerInfo) grpc.StreamHandler {
+	record := r.calls.Record
+	if record == nil {
+		record = func(srv any, stream grpc.ServerStream, _ *grpc.StreamServerInfo, handle grpc.StreamHandler) error {
+			return handle(srv, stream)
+		}
+	}
+	return func(srv any, stream grpc.ServerStream) error {
+		if err := r.beginCall(stream, info.FullMethod); err != nil {
+			return err
+		}
+		return record(srv, stream, info, handle)
+	}
+}
+
+// beginCall is apart from what is on the stack of a stream.
+func (r *receiver) beginCall(stream grpc.ServerStream, method string) error {
+	for _, step := range r.calls.Begin {
+		if err := step(stream, method); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // finish makes what a call ends with the status that tells it to the caller. A

@@ -134,13 +134,13 @@ func newTestServer(t *testing.T, change ...func(*LimitOptions)) *testServer {
 			}
 			return handler(ctx, req)
 		},
-		Stream: []grpc.StreamServerInterceptor{func(srv any, stream grpc.ServerStream, _ *grpc.StreamServerInfo, handler grpc.StreamHandler) error {
+		Authenticate: func(srv any, stream grpc.ServerStream, _ *grpc.StreamServerInfo, handler grpc.StreamHandler) error {
 			ctx, err := who(stream.Context())
 			if err != nil {
 				return err
 			}
 			return handler(srv, watchStream{stream, ctx})
-		}},
+		},
 		UnauthenticatedCanWrite: r.write.Load,
 		Limits:                  r.limits,
 	})

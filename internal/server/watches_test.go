@@ -5,6 +5,7 @@ import (
 	"crypto/tls"
 	"crypto/x509"
 	"net"
+	"runtime"
 	"testing"
 	"time"
 
@@ -98,4 +99,30 @@ func TestSuspendedWatches(t *testing.T) {
 	require.EqualError(t, <-checks, errStopping.Error())
 	list := r.intercepted(grpc.StreamDesc{Handler: func(any, grpc.ServerStream) error { return nil }}, "/meridian.v1.AdminService/List")
 	require.NoError(t, list(nil, &grpctest.Call{Ctx: t.Context()}), "what ends by itself is let be")
+}
+
+// What only begins a call is not on the stack of its handler: a zone has ten thousand
+// that wait (docs/adr/0028).
+func TestStepsOfACallLeaveItsStack(t *testing.T) {
+	frames := func(steps int) int {
+		pass := func(srv any, stream grpc.ServerStream, _ *grpc.StreamServerInfo, handle grpc.StreamHandler) error {
+			return handle(srv, stream)
+		}
+		taken, deep := 0, 0
+		calls := Calls{Authenticate: pass, Record: pass}
+		for range steps {
+			calls.Begin = append(calls.Begin, func(grpc.ServerStream, string) error {
+				taken++
+				return nil
+			})
+		}
+		handler := newReceiver(calls, newWatchTracker(), discard(t)).intercepted(grpc.StreamDesc{ServerStreams: true, Handler: func(any, grpc.ServerStream) error {
+			deep = runtime.Callers(0, make([]uintptr, 100))
+			return nil
+		}}, "/x/Connect")
+		require.NoError(t, handler(nil, &grpctest.Call{Ctx: t.Context()}))
+		require.Equal(t, steps, taken)
+		return deep
+	}
+	require.Equal(t, frames(0), frames(5))
 }
