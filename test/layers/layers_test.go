@@ -114,6 +114,14 @@ var rules = []rule{
 		never: []string{module + "internal/store", module + "api/", "google.golang.org/grpc"},
 	},
 	{
+		name: "the resources of proxies are made without a transport", from: "internal/xds/generate",
+		never: []string{module + "internal/store", module + "api/", "google.golang.org/grpc"},
+	},
+	{
+		name: "the world of proxies is pure", from: "internal/xds/world",
+		never: []string{module + "internal/store", module + "api/", "google.golang.org/grpc"},
+	},
+	{
 		name: "rbac is pure", from: "internal/rbac",
 		never: []string{module + "internal/store", module + "api/", "google.golang.org/grpc"},
 	},

@@ -1,0 +1,156 @@
+package grpc
+
+import (
+	"encoding/json"
+	"fmt"
+	"strings"
+	"time"
+
+	"meridian/internal/policy"
+	"meridian/internal/resource"
+	"meridian/internal/xds"
+)
+
+// conf is what the policies of one kind come to on an outbound or one of its routes.
+// A nil conf has nothing in it.
+type conf struct {
+	kind   resource.Kind
+	tree   policy.Tree
+	fields map[policy.Pointer]resource.Key
+}
+
+func newConf(rule *policy.Rule) *conf {
+	fold := rule.Fold()
+	return &conf{rule.Kind, fold.Conf(), fold.Fields()}
+}
+
+// outboundRules are the rules of one outbound, and of its routes, as matching has
+// them.
+type outboundRules []policy.Rule
+
+// on returns the configuration of a kind on a route, "" for the outbound itself. A
+// kind and its successor are given together: where the successor holds for anything on
+// the outbound, it holds for all of it (§4.11). A route without an entry of its own has
+// the outbound's.
+func (rules outboundRules) on(route string, kind, successor resource.Kind) *conf {
+	for i := range rules {
+		if rules[i].Kind == successor && len(rules[i].Steps) > 0 {
+			kind = successor
+		}
+	}
+	var own, outbound *policy.Rule
+	for i := range rules {
+		r := &rules[i]
+		if r.Kind != kind || len(r.Steps) == 0 {
+			continue
+		}
+		switch r.Attachment.Route {
+		case "":
+			outbound = r
+		case route:
+			own = r
+		}
+	}
+	switch {
+	case own != nil:
+		return newConf(own)
+	case outbound != nil:
+		return newConf(outbound)
+	}
+	return nil
+}
+
+// named reports whether a route has an entry of its own for one of two kinds.
+func (rules outboundRules) named(route string, kinds ...resource.Kind) bool {
+	for i := range rules {
+		for _, kind := range kinds {
+			if route != "" && rules[i].Kind == kind && rules[i].Attachment.Route == route && len(rules[i].Steps) > 0 {
+				return true
+			}
+		}
+	}
+	return false
+}
+
+// get returns the value at a pointer, or false.
+func (c *conf) get(at policy.Pointer) (any, bool) {
+	if c == nil {
+		return nil, false
+	}
+	return policy.At(c.tree, at)
+}
+
+// has reports whether something is written at a pointer.
+func (c *conf) has(at policy.Pointer) bool {
+	_, ok := c.get(at)
+	return ok
+}
+
+// origin says that the value at path in a resource is that of a field.
+func (c *conf) origin(path string, field policy.Pointer) []xds.Origin {
+	if c == nil {
+		return nil
+	}
+	for at := field; ; at = at[:strings.LastIndexByte(string(at), '/')] {
+		if source, ok := c.fields[at]; ok {
+			return []xds.Origin{{Path: path, Source: source, Field: string(field)}}
+		}
+		if at == "" {
+			break
+		}
+	}
+	// The field is an object whose members are leaves: it is from a policy that wrote one.
+	var origins []xds.Origin
+	for leaf, source := range c.fields {
+		if field.Covers(leaf) && (origins == nil || source.Compare(origins[0].Source) < 0) {
+			origins = []xds.Origin{{Path: path, Source: source, Field: string(field)}}
+		}
+	}
+	return origins
+}
+
+// decode reads what is at a pointer into a value of a spec's type; false when there is
+// nothing.
+func (c *conf) decode(at policy.Pointer, into any) (bool, error) {
+	value, ok := c.get(at)
+	if !ok {
+		return false, nil
+	}
+	text, err := json.Marshal(value)
+	if err == nil {
+		err = json.Unmarshal(text, into)
+	}
+	if err != nil {
+		return false, fmt.Errorf("%s: read %s: %w", c.kind, at, err)
+	}
+	return true, nil
+}
+
+// duration returns the duration at a pointer; false when there is none.
+func (c *conf) duration(at policy.Pointer) (time.Duration, bool) {
+	value, _ := c.get(at)
+	text, ok := value.(string)
+	if !ok {
+		return 0, false
+	}
+	d, err := resource.ParseDuration(text)
+	return d.Value(), err == nil
+}
+
+// number returns the number at a pointer; false when there is none.
+func (c *conf) number(at policy.Pointer) (float64, bool) {
+	value, _ := c.get(at)
+	n, ok := value.(json.Number)
+	if !ok {
+		return 0, false
+	}
+	f, err := n.Float64()
+	return f, err == nil
+}
+
+// bool returns whether true is written at a pointer.
+func (c *conf) bool(at policy.Pointer) bool {
+	value, _ := c.get(at)
+	b, _ := value.(bool)
+	return b
+}

@@ -1,0 +1,199 @@
+package world
+
+import (
+	"cmp"
+	"crypto/sha256"
+	"encoding/base32"
+	"maps"
+	"net"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+
+	"meridian/internal/resource"
+)
+
+// Endpoint is one address that takes requests for a service.
+type Endpoint struct {
+	// Address is an IP address or a host name.
+	Address string
+	Port    uint32
+	// Dataplane is the name of the dataplane that offers it.
+	Dataplane string
+}
+
+func (e *Endpoint) hostPort() string {
+	return net.JoinHostPort(e.Address, strconv.FormatUint(uint64(e.Port), 10))
+}
+
+// Locality is the endpoints of one zone, by address, then port.
+type Locality struct {
+	Zone resource.ZoneName
+	// Priority is 0 for those that are used first. It is 1 for other zones than the
+	// own one where the mesh prefers endpoints of the own zone and that has some.
+	Priority  uint32
+	Endpoints []Endpoint
+}
+
+// Endpoints is everything behind one selector in one mesh. Immutable; equal ones are
+// the same pointer for as long as nothing changes.
+type Endpoints struct {
+	Key
+	// Localities are in order of priority, then zone. Each has endpoints, and no
+	// address occurs twice.
+	Localities []Locality
+
+	once sync.Once
+	made any
+}
+
+// Made returns what the first caller made of the endpoints, so that all proxies share
+// it. Every caller makes the same.
+func (e *Endpoints) Made(make func() any) any {
+	e.once.Do(func() { e.made = make() })
+	return e.made
+}
+
+// equal reports whether two have the same content.
+func (e *Endpoints) equal(other *Endpoints) bool {
+	return slices.EqualFunc(e.Localities, other.Localities, func(a, b Locality) bool {
+		return a.Zone == b.Zone && a.Priority == b.Priority && slices.Equal(a.Endpoints, b.Endpoints)
+	})
+}
+
+// Key names the endpoints behind a selector.
+type Key struct {
+	Mesh    resource.MeshName
+	Service string
+	// selector is the whole selector, spelled so that equal ones have equal spellings.
+	selector string
+}
+
+// KeyOf returns the key of a selector, which names one service exactly.
+func KeyOf(mesh resource.MeshName, selector resource.TagSelector) Key {
+	return Key{mesh, selector[resource.ServiceTag], spell(selector)}
+}
+
+// hashBytes is how much of a hash stands in a name: enough that two selectors of a
+// zone never share one.
+const hashBytes = 10
+
+var nameHash = base32.NewEncoding("abcdefghijklmnopqrstuvwxyz234567").WithPadding(base32.NoPadding)
+
+// Hash returns a short text for a list of texts; two lists never share one.
+func Hash(texts ...string) string {
+	var b []byte
+	for _, t := range texts {
+		b = strconv.AppendQuote(b, t)
+	}
+	sum := sha256.Sum256(b)
+	return nameHash.EncodeToString(sum[:hashBytes])
+}
+
+// Name is the name of the endpoints as a resource for proxies, the same in every
+// zone.
+func (k Key) Name() string {
+	return "ep_" + Label(k.Service) + "_" + Hash(string(k.Mesh), k.selector)
+}
+
+// maxLabel bounds the part of a resource's name that is for people, in bytes.
+const maxLabel = 64
+
+// Label is a service's name as part of the name of a resource: without characters
+// that separate parts of the names of statistics, and bounded. It is for people; two
+// services may share one.
+func Label(service string) string {
+	label := strings.Map(func(r rune) rune {
+		switch {
+		case r >= 'a' && r <= 'z', r >= 'A' && r <= 'Z', r >= '0' && r <= '9', r == '-':
+			return r
+		default:
+			return '_'
+		}
+	}, service)
+	return label[:min(len(label), maxLabel)]
+}
+
+// spell writes a selector so that equal selectors, and only they, are spelled the
+// same.
+func spell(selector map[string]string) string {
+	var b []byte
+	for _, tag := range slices.Sorted(maps.Keys(selector)) {
+		b = strconv.AppendQuote(b, tag)
+		b = strconv.AppendQuote(b, selector[tag])
+	}
+	return string(b)
+}
+
+// instance is one inbound that takes requests.
+type instance struct {
+	Endpoint
+	tags resource.Tags
+	zone resource.ZoneName
+}
+
+func (a *instance) compare(b *instance) int {
+	return cmp.Or(
+		strings.Compare(string(a.zone), string(b.zone)), strings.Compare(a.Address, b.Address),
+		cmp.Compare(a.Port, b.Port), strings.Compare(a.Dataplane, b.Dataplane),
+		strings.Compare(spell(a.tags), spell(b.tags)),
+	)
+}
+
+// instancesOf lists the inbounds of a dataplane that take requests. One whose health
+// says that it is not ready takes none.
+func instancesOf(r *resource.Resource) []instance {
+	spec := r.Spec().(*resource.Dataplane)
+	var found []instance
+	for i := range spec.Inbounds() {
+		in := &spec.Networking.Inbound[i]
+		if in.Health != nil && !in.Health.Ready {
+			continue
+		}
+		found = append(found, instance{
+			Endpoint: Endpoint{Address: cmp.Or(in.Address, spec.Networking.Address), Port: in.Port, Dataplane: r.Key().Name},
+			tags:     in.Tags, zone: resource.ZoneName(in.Tags[resource.ZoneTag]),
+		})
+	}
+	return found
+}
+
+// assign gathers the instances that a selector matches. Two dataplanes that claim one
+// address are one endpoint, that of the name that sorts first in the first zone: a
+// client refuses a list with an address twice.
+func assign(key Key, selector resource.TagSelector, all map[string][]instance, zone resource.ZoneName, preferOwn bool) *Endpoints {
+	var matching []*instance
+	for _, instances := range all {
+		for i := range instances {
+			if selector.Matches(instances[i].tags) {
+				matching = append(matching, &instances[i])
+			}
+		}
+	}
+	slices.SortFunc(matching, (*instance).compare)
+	e := &Endpoints{Key: key}
+	taken := map[string]bool{}
+	for _, in := range matching {
+		if taken[in.hostPort()] {
+			continue
+		}
+		taken[in.hostPort()] = true
+		last := len(e.Localities) - 1
+		if last < 0 || e.Localities[last].Zone != in.zone {
+			e.Localities = append(e.Localities, Locality{Zone: in.zone})
+			last++
+		}
+		e.Localities[last].Endpoints = append(e.Localities[last].Endpoints, in.Endpoint)
+	}
+	own := slices.ContainsFunc(e.Localities, func(l Locality) bool { return l.Zone == zone })
+	if preferOwn && own {
+		for i := range e.Localities {
+			if e.Localities[i].Zone != zone {
+				e.Localities[i].Priority = 1
+			}
+		}
+		slices.SortStableFunc(e.Localities, func(a, b Locality) int { return cmp.Compare(a.Priority, b.Priority) })
+	}
+	return e
+}

@@ -1,0 +1,400 @@
+package world
+
+import (
+	"cmp"
+	"maps"
+	"slices"
+	"strings"
+	"sync"
+
+	"meridian/internal/policy"
+	"meridian/internal/resource"
+)
+
+// World is the state. It is a policy.Follower: the matcher keeps it up to date, and
+// every goroutine that may read the matcher may read it.
+type World struct {
+	zone resource.ZoneName
+
+	mu     sync.RWMutex // guards everything below
+	view   policy.View
+	meshes map[resource.MeshName]*mesh
+	dirty  Changes
+}
+
+// mesh is what is indexed of one mesh, which need not exist as a resource.
+type mesh struct {
+	settings Mesh
+	services map[string]*service
+}
+
+// service is everything known of one kuma.io/service.
+type service struct {
+	// instances are by the name of their dataplane.
+	instances map[string][]instance
+	// followed are the selectors that were given to Follow.
+	followed map[Key]*followed
+	// routes are the routes whose parent the service is, by key.
+	routes map[resource.Key]*resource.Resource
+	// sorted are the routes in order; nil until it is asked for.
+	sorted []*resource.Resource
+}
+
+type followed struct {
+	selector  resource.TagSelector
+	endpoints *Endpoints
+}
+
+// Mesh is what proxies need to know of a mesh. Comparable.
+type Mesh struct {
+	Exists bool
+	// MTLS is whether mutual TLS is enabled.
+	MTLS bool
+	// PreferOwnZone is whether endpoints of the own zone are used before others.
+	PreferOwnZone bool
+}
+
+// Changes is what updates changed since the last Drain. Every list is in order, and
+// names nothing twice.
+type Changes struct {
+	// Dataplanes appeared, changed or are gone.
+	Dataplanes []resource.Key
+	// Meshes have other settings.
+	Meshes []resource.MeshName
+	// Endpoints are the followed ones that are not what they were.
+	Endpoints []Key
+	// Routed are the services whose routes changed.
+	Routed []Service
+}
+
+// Service names a service of a mesh.
+type Service struct {
+	Mesh resource.MeshName
+	Name string
+}
+
+// Empty reports whether nothing changed.
+func (c *Changes) Empty() bool {
+	return len(c.Dataplanes)+len(c.Meshes)+len(c.Endpoints)+len(c.Routed) == 0
+}
+
+// New returns an empty world, as a zone of that name sees it.
+func New(zone resource.ZoneName) *World {
+	w := &World{zone: zone}
+	w.Reset(policy.NewSnapshot())
+	return w
+}
+
+// Reset implements policy.Follower. Everything that was followed is forgotten.
+func (w *World) Reset(view policy.View) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.view, w.meshes, w.dirty = view, map[resource.MeshName]*mesh{}, Changes{}
+	for r := range view.List(resource.KindDataplane, "") {
+		w.putInstances(r.Key(), instancesOf(r))
+	}
+	for _, kind := range routeKinds {
+		for r := range view.List(kind, "") {
+			w.putRoute(r.Key(), r)
+		}
+	}
+}
+
+var routeKinds = []resource.Kind{resource.KindHTTPRoute, resource.KindGRPCRoute}
+
+// Update implements policy.Follower.
+func (w *World) Update(view policy.View, changed []resource.Key) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	before := w.view
+	w.view = view
+	touched := map[Service]bool{}
+	routed := map[Service]bool{}
+	seen := map[resource.Key]bool{}
+	for _, key := range changed {
+		if seen[key] {
+			continue
+		}
+		seen[key] = true
+		old, existed := before.Get(key)
+		now, exists := view.Get(key)
+		if existed && exists && old == now || !existed && !exists {
+			continue
+		}
+		switch key.Kind {
+		case resource.KindDataplane:
+			w.dirty.Dataplanes = append(w.dirty.Dataplanes, key)
+			if existed {
+				w.dropInstances(key, old, touched)
+			}
+			if exists {
+				found := instancesOf(now)
+				w.putInstances(key, found)
+				for i := range found {
+					touched[Service{key.Mesh, found[i].tags[resource.ServiceTag]}] = true
+				}
+			}
+		case resource.KindHTTPRoute, resource.KindGRPCRoute:
+			if existed {
+				w.dropRoute(key, old, routed)
+			}
+			if exists {
+				w.putRoute(key, now)
+				for _, name := range parentsOf(now) {
+					routed[Service{key.Mesh, name}] = true
+				}
+			}
+		case resource.KindMesh:
+			w.updateMesh(before, resource.MeshName(key.Name), touched)
+		}
+	}
+	w.refresh(touched)
+	for id := range routed {
+		w.dirty.Routed = append(w.dirty.Routed, id)
+		w.dropService(id)
+	}
+}
+
+// updateMesh takes new settings of a mesh.
+func (w *World) updateMesh(before policy.View, name resource.MeshName, touched map[Service]bool) {
+	settings := settingsOf(w.view, name)
+	if settings == settingsOf(before, name) {
+		return
+	}
+	w.dirty.Meshes = append(w.dirty.Meshes, name)
+	if m := w.meshes[name]; m != nil {
+		m.settings = settings
+		for s := range m.services {
+			touched[Service{name, s}] = true
+		}
+	}
+}
+
+func settingsOf(view policy.View, name resource.MeshName) Mesh {
+	r, exists := view.Get(resource.Key{Kind: resource.KindMesh, Name: string(name)})
+	if !exists {
+		return Mesh{}
+	}
+	spec := r.Spec().(*resource.Mesh)
+	settings := Mesh{Exists: true, MTLS: spec.MTLSEnabled()}
+	if spec.Routing != nil && spec.Routing.LocalityAwareLoadBalancing != nil {
+		settings.PreferOwnZone = *spec.Routing.LocalityAwareLoadBalancing
+	}
+	return settings
+}
+
+// refresh works out the followed endpoints of services again.
+func (w *World) refresh(touched map[Service]bool) {
+	for s := range touched {
+		m := w.meshes[s.Mesh]
+		if m == nil || m.services[s.Name] == nil {
+			continue
+		}
+		for key, f := range m.services[s.Name].followed {
+			now := w.assign(m, key, f.selector)
+			if !now.equal(f.endpoints) {
+				f.endpoints = now
+				w.dirty.Endpoints = append(w.dirty.Endpoints, key)
+			}
+		}
+		w.dropService(s)
+	}
+}
+
+func (w *World) assign(m *mesh, key Key, selector resource.TagSelector) *Endpoints {
+	var instances map[string][]instance
+	if s := m.services[key.Service]; s != nil {
+		instances = s.instances
+	}
+	return assign(key, selector, instances, w.zone, m.settings.PreferOwnZone)
+}
+
+// serviceOf returns the state of a service, made if need be.
+func (w *World) serviceOf(id Service) *service {
+	m := w.meshes[id.Mesh]
+	if m == nil {
+		m = &mesh{settings: settingsOf(w.view, id.Mesh), services: map[string]*service{}}
+		w.meshes[id.Mesh] = m
+	}
+	s := m.services[id.Name]
+	if s == nil {
+		s = &service{
+			instances: map[string][]instance{}, followed: map[Key]*followed{},
+			routes: map[resource.Key]*resource.Resource{},
+		}
+		m.services[id.Name] = s
+	}
+	return s
+}
+
+// dropService forgets a service of which nothing is left, and a mesh of which no
+// service is left.
+func (w *World) dropService(id Service) {
+	m := w.meshes[id.Mesh]
+	if m == nil {
+		return
+	}
+	if s := m.services[id.Name]; s != nil && len(s.instances)+len(s.followed)+len(s.routes) == 0 {
+		delete(m.services, id.Name)
+	}
+	if len(m.services) == 0 {
+		delete(w.meshes, id.Mesh)
+	}
+}
+
+func (w *World) putInstances(key resource.Key, found []instance) {
+	for i := range found {
+		s := w.serviceOf(Service{key.Mesh, found[i].tags[resource.ServiceTag]})
+		s.instances[key.Name] = append(s.instances[key.Name], found[i])
+	}
+}
+
+func (w *World) dropInstances(key resource.Key, old *resource.Resource, touched map[Service]bool) {
+	for _, in := range instancesOf(old) {
+		id := Service{key.Mesh, in.tags[resource.ServiceTag]}
+		delete(w.serviceOf(id).instances, key.Name)
+		touched[id] = true
+	}
+}
+
+// parentsOf lists the services that a route is attached to, each once.
+func parentsOf(r *resource.Resource) []string {
+	var names []string
+	parents := r.Spec().(resource.RouteSpec).Parents()
+	for i := range parents {
+		if p := &parents[i]; p.ParentKind() == "Service" && !slices.Contains(names, p.Name) {
+			names = append(names, p.Name)
+		}
+	}
+	return names
+}
+
+func (w *World) putRoute(key resource.Key, r *resource.Resource) {
+	for _, name := range parentsOf(r) {
+		s := w.serviceOf(Service{key.Mesh, name})
+		s.routes[key] = r
+		s.sorted = nil
+	}
+}
+
+func (w *World) dropRoute(key resource.Key, old *resource.Resource, routed map[Service]bool) {
+	for _, name := range parentsOf(old) {
+		id := Service{key.Mesh, name}
+		s := w.serviceOf(id)
+		delete(s.routes, key)
+		s.sorted = nil
+		routed[id] = true
+	}
+}
+
+// Drain returns what changed since the last call, and forgets it.
+func (w *World) Drain() Changes {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	c := w.dirty
+	w.dirty = Changes{}
+	slices.SortFunc(c.Dataplanes, resource.Key.Compare)
+	c.Dataplanes = slices.Compact(c.Dataplanes)
+	slices.Sort(c.Meshes)
+	c.Meshes = slices.Compact(c.Meshes)
+	slices.SortFunc(c.Endpoints, Key.compare)
+	c.Endpoints = slices.Compact(c.Endpoints)
+	slices.SortFunc(c.Routed, func(a, b Service) int {
+		return cmp.Or(strings.Compare(string(a.Mesh), string(b.Mesh)), strings.Compare(a.Name, b.Name))
+	})
+	c.Routed = slices.Compact(c.Routed)
+	return c
+}
+
+func (k Key) compare(other Key) int {
+	return cmp.Or(
+		strings.Compare(string(k.Mesh), string(other.Mesh)), strings.Compare(k.Service, other.Service),
+		strings.Compare(k.selector, other.selector),
+	)
+}
+
+// Mesh returns the settings of a mesh.
+func (w *World) Mesh(name resource.MeshName) Mesh {
+	w.mu.RLock()
+	defer w.mu.RUnlock()
+	if m := w.meshes[name]; m != nil {
+		return m.settings
+	}
+	return settingsOf(w.view, name)
+}
+
+// Dataplane returns a dataplane, or false.
+func (w *World) Dataplane(key resource.Key) (*resource.Resource, bool) {
+	w.mu.RLock()
+	defer w.mu.RUnlock()
+	return w.view.Get(key)
+}
+
+// Endpoints returns the endpoints behind a selector, which names one service exactly.
+func (w *World) Endpoints(name resource.MeshName, selector resource.TagSelector) *Endpoints {
+	key := KeyOf(name, selector)
+	w.mu.RLock()
+	defer w.mu.RUnlock()
+	m := w.meshes[name]
+	if m == nil {
+		return &Endpoints{Key: key}
+	}
+	if s := m.services[key.Service]; s != nil && s.followed[key] != nil {
+		return s.followed[key].endpoints
+	}
+	return w.assign(m, key, selector)
+}
+
+// Follow is Endpoints for who wants to hear of changes: from now on, until Forget,
+// Drain names the endpoints when they change.
+func (w *World) Follow(name resource.MeshName, selector resource.TagSelector) *Endpoints {
+	key := KeyOf(name, selector)
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	s := w.serviceOf(Service{name, key.Service})
+	f := s.followed[key]
+	if f == nil {
+		f = &followed{selector: maps.Clone(selector)}
+		f.endpoints = w.assign(w.meshes[name], key, f.selector)
+		s.followed[key] = f
+	}
+	return f.endpoints
+}
+
+// Forget ends Follow.
+func (w *World) Forget(key Key) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	id := Service{key.Mesh, key.Service}
+	if m := w.meshes[key.Mesh]; m != nil && m.services[key.Service] != nil {
+		delete(m.services[key.Service].followed, key)
+		w.dropService(id)
+	}
+}
+
+// Routes returns the HTTPRoutes and GRPCRoutes whose parent a service is: the oldest
+// first, then by key. The slice is shared, and the same one until a route changes.
+func (w *World) Routes(name resource.MeshName, serviceName string) []*resource.Resource {
+	w.mu.RLock()
+	var s *service
+	if m := w.meshes[name]; m != nil {
+		s = m.services[serviceName]
+	}
+	if s == nil || len(s.routes) == 0 || s.sorted != nil {
+		defer w.mu.RUnlock()
+		if s == nil {
+			return nil
+		}
+		return s.sorted
+	}
+	w.mu.RUnlock()
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	s.sorted = slices.SortedFunc(maps.Values(s.routes), func(a, b *resource.Resource) int {
+		x, y := a.Meta(), b.Meta()
+		return cmp.Or(x.CreationTime.Compare(y.CreationTime), a.Key().Compare(b.Key()))
+	})
+	return s.sorted
+}
+
+var _ policy.Follower = (*World)(nil)

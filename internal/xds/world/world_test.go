@@ -1,0 +1,226 @@
+package world
+
+import (
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	"pgregory.net/rapid"
+
+	"meridian/internal/policy/policytest"
+	"meridian/internal/resource"
+)
+
+func dataplane(name string) resource.Meta {
+	return resource.Meta{Key: resource.Key{Kind: resource.KindDataplane, Mesh: "m", Name: name}}
+}
+
+// describe prints endpoints as lines of priority, zone and address.
+func describe(e *Endpoints) (lines []string) {
+	for _, l := range e.Localities {
+		for _, at := range l.Endpoints {
+			lines = append(lines, fmt.Sprintf("%d %s %s", l.Priority, l.Zone, at.hostPort()))
+		}
+	}
+	return lines
+}
+
+func TestEndpointsOfASelector(t *testing.T) {
+	world := policytest.NewWorld()
+	put := func(name, zone, inbound string) {
+		world.Put(t, dataplane(name), `{"networking":{"address":"10.0.0.`+name[len(name)-1:]+`","inbound":[`+strings.ReplaceAll(inbound, "ZONE", `"kuma.io/zone":"`+zone+`"`)+`]}}`)
+	}
+	put("a-1", "east", `{"port":80,"tags":{"kuma.io/service":"a","version":"v1",ZONE}}`)
+	put("a-2", "east", `{"port":80,"address":"10.9.0.2","tags":{"kuma.io/service":"a","version":"v2",ZONE}},{"port":81,"tags":{"kuma.io/service":"admin",ZONE}}`)
+	put("a-3", "west", `{"port":80,"tags":{"kuma.io/service":"a","version":"v2",ZONE}}`)
+	put("a-4", "east", `{"port":80,"health":{"ready":false},"tags":{"kuma.io/service":"a","version":"v1",ZONE}}`)
+	put("b-1", "east", `{"port":80,"tags":{"kuma.io/service":"a","version":"v1",ZONE}}`) // the address of a-1
+	put("c-5", "east", `{"port":80,"address":"fd00::1","tags":{"kuma.io/service":"c",ZONE}}`)
+
+	for name, c := range map[string]struct {
+		mesh     string
+		selector resource.TagSelector
+		want     []string
+	}{
+		"by service, one that is not ready left out, an address once": {
+			selector: resource.TagSelector{"kuma.io/service": "a"},
+			want:     []string{"0 east 10.0.0.1:80", "0 east 10.9.0.2:80", "0 west 10.0.0.3:80"},
+		},
+		"by more tags":           {selector: resource.TagSelector{"kuma.io/service": "a", "version": "v2"}, want: []string{"0 east 10.9.0.2:80", "0 west 10.0.0.3:80"}},
+		"by a tag's presence":    {selector: resource.TagSelector{"kuma.io/service": "admin", "version": "*"}},
+		"the own zone first":     {mesh: `{"routing":{"localityAwareLoadBalancing":true}}`, selector: resource.TagSelector{"kuma.io/service": "a", "version": "v2"}, want: []string{"0 east 10.9.0.2:80", "1 west 10.0.0.3:80"}},
+		"an address of 16 bytes": {selector: resource.TagSelector{"kuma.io/service": "c"}, want: []string{"0 east [fd00::1]:80"}},
+		"nothing":                {selector: resource.TagSelector{"kuma.io/service": "z"}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			if c.mesh == "" {
+				c.mesh = "{}"
+			}
+			world.Put(t, resource.Meta{Key: resource.Key{Kind: resource.KindMesh, Name: "m"}}, c.mesh)
+			w := New("east")
+			w.Reset(world.View())
+			require.Equal(t, c.want, describe(w.Endpoints("m", c.selector)))
+		})
+	}
+	// Without an endpoint in the own zone, the others are not second to anything.
+	w := New("north")
+	world.Put(t, resource.Meta{Key: resource.Key{Kind: resource.KindMesh, Name: "m"}}, `{"routing":{"localityAwareLoadBalancing":true}}`)
+	w.Reset(world.View())
+	require.Equal(t, []string{"0 east 10.9.0.2:80", "0 west 10.0.0.3:80"}, describe(w.Endpoints("m", resource.TagSelector{"kuma.io/service": "a", "version": "v2"})))
+}
+
+func TestNamesOfEndpoints(t *testing.T) {
+	name := func(mesh resource.MeshName, selector resource.TagSelector) string {
+		return KeyOf(mesh, selector).Name()
+	}
+	require.Equal(t, name("m", resource.TagSelector{"kuma.io/service": "a", "v": "1"}), name("m", resource.TagSelector{"v": "1", "kuma.io/service": "a"}))
+	distinct := []string{
+		name("m", resource.TagSelector{"kuma.io/service": "a"}),
+		name("n", resource.TagSelector{"kuma.io/service": "a"}),
+		name("m", resource.TagSelector{"kuma.io/service": "a", "v": "1"}),
+		name("m", resource.TagSelector{"kuma.io/service": "a", "v": "12"}),
+		name("m", resource.TagSelector{"kuma.io/service": "a.b"}),
+		name("m", resource.TagSelector{"kuma.io/service": "a:b"}),
+	}
+	seen := map[string]bool{}
+	for _, n := range distinct {
+		require.NotContains(t, n, ":")
+		require.NotContains(t, n, ".")
+		seen[n] = true
+	}
+	require.Len(t, seen, len(distinct))
+	require.Less(t, len(name("m", resource.TagSelector{"kuma.io/service": strings.Repeat("s", 1000)})), 100)
+}
+
+// draw is one random state of a small world.
+type draw struct{ policytest.World }
+
+func (d draw) change(t *rapid.T) []resource.Key {
+	meshes := []resource.MeshName{"m", "n"}
+	mesh := rapid.SampledFrom(meshes).Draw(t, "mesh")
+	pick := func(label string, of ...string) string { return rapid.SampledFrom(of).Draw(t, label) }
+	remove := func(key resource.Key) []resource.Key {
+		delete(d.Resources, key)
+		return []resource.Key{key}
+	}
+	switch pick("what", "dataplane", "dataplane", "dataplane", "route", "mesh") {
+	case "mesh":
+		key := resource.Key{Kind: resource.KindMesh, Name: string(mesh)}
+		if pick("remove", "no", "yes") == "yes" {
+			return remove(key)
+		}
+		return []resource.Key{d.Put(t, resource.Meta{Key: key}, pick("mesh spec", `{}`, `{"routing":{"localityAwareLoadBalancing":true}}`, `{"mtls":{"enabledBackend":"ca","backends":[{"name":"ca","type":"builtin"}]}}`))}
+	case "route":
+		key := resource.Key{Kind: resource.Kind(pick("route kind", string(resource.KindHTTPRoute), string(resource.KindGRPCRoute))), Mesh: mesh, Name: pick("route", "r", "s")}
+		if pick("remove", "no", "yes") == "yes" {
+			return remove(key)
+		}
+		meta := resource.Meta{Key: key, CreationTime: time.Unix(int64(rapid.IntRange(0, 3).Draw(t, "age")), 0)}
+		return []resource.Key{d.Put(t, meta, `{"parentRefs":[{"kind":"Service","name":"`+pick("parent", "a", "b")+`"},{"kind":"`+pick("second", "Service", "Gateway")+`","name":"a"}]}`)}
+	default:
+		key := resource.Key{Kind: resource.KindDataplane, Mesh: mesh, Name: pick("dataplane", "1", "2", "3", "4")}
+		if pick("remove", "no", "no", "yes") == "yes" {
+			return remove(key)
+		}
+		var inbounds []string
+		for range rapid.IntRange(1, 3).Draw(t, "inbounds") {
+			inbounds = append(inbounds, fmt.Sprintf(`{"port":%s,"health":{"ready":%s},"tags":{"kuma.io/service":%q,"kuma.io/zone":%q,"v":%q}}`,
+				pick("port", "80", "81"), pick("ready", "true", "true", "false"), pick("service", "a", "b"), pick("zone", "east", "west"), pick("v", "1", "2")))
+		}
+		return []resource.Key{d.Put(t, resource.Meta{Key: key}, `{"networking":{"address":"`+pick("address", "10.0.0.1", "10.0.0.2", "10.0.0.3")+`","inbound":[`+strings.Join(inbounds, ",")+`]}}`), key}
+	}
+}
+
+// Whatever happens, a world shows what one that is built from scratch shows, and
+// names as changed what differs and nothing else.
+func TestAWorldThatFollowsIsOneFromScratch(t *testing.T) {
+	selectors := []resource.TagSelector{
+		{"kuma.io/service": "a"}, {"kuma.io/service": "b"},
+		{"kuma.io/service": "a", "v": "1"}, {"kuma.io/service": "a", "v": "*"}, {"kuma.io/service": "b", "v": "2"},
+	}
+	rapid.Check(t, func(t *rapid.T) {
+		d := draw{policytest.NewWorld()}
+		w := New("east")
+		w.Reset(d.View())
+		known := map[Key]*Endpoints{}
+		routes := map[Service][]*resource.Resource{}
+		meshes := map[resource.MeshName]Mesh{}
+		for range rapid.IntRange(1, 12).Draw(t, "steps") {
+			var changed []resource.Key
+			before := maps.Clone(d.Resources)
+			for range rapid.IntRange(1, 3).Draw(t, "changes") {
+				changed = append(changed, d.change(t)...)
+			}
+			w.Update(d.View(), changed)
+			got := w.Drain()
+			scratch := New("east")
+			scratch.Reset(d.View())
+
+			want := Changes{}
+			for _, mesh := range []resource.MeshName{"m", "n"} {
+				now := scratch.Mesh(mesh)
+				require.Equal(t, now, w.Mesh(mesh))
+				if now != meshes[mesh] {
+					meshes[mesh] = now
+					want.Meshes = append(want.Meshes, mesh)
+				}
+				for _, name := range []string{"a", "b"} {
+					id := Service{mesh, name}
+					now := scratch.Routes(mesh, name)
+					require.Equal(t, now, w.Routes(mesh, name))
+					if !slices.Equal(now, routes[id]) {
+						routes[id] = now
+						require.Contains(t, got.Routed, id)
+					}
+				}
+				for _, selector := range selectors {
+					key := KeyOf(mesh, selector)
+					now := w.Endpoints(mesh, selector)
+					require.Equal(t, describe(scratch.Endpoints(mesh, selector)), describe(now))
+					last, followed := known[key]
+					if !followed {
+						continue
+					}
+					if describeSame := slices.Equal(describe(last), describe(now)) && last.equal(now); !describeSame {
+						want.Endpoints = append(want.Endpoints, key)
+						known[key] = now
+					} else {
+						require.Same(t, last, now)
+					}
+				}
+			}
+			slices.SortFunc(want.Endpoints, Key.compare)
+			require.Equal(t, want.Meshes, got.Meshes)
+			require.Equal(t, want.Endpoints, got.Endpoints)
+			for _, key := range changed {
+				if key.Kind == resource.KindDataplane && before[key] != d.Resources[key] {
+					require.Contains(t, got.Dataplanes, key)
+				}
+			}
+			// Follow and forget something.
+			mesh := rapid.SampledFrom([]resource.MeshName{"m", "n"}).Draw(t, "in")
+			selector := rapid.SampledFrom(selectors).Draw(t, "selector")
+			if key := KeyOf(mesh, selector); known[key] == nil {
+				known[key] = w.Follow(mesh, selector)
+			} else {
+				w.Forget(key)
+				delete(known, key)
+			}
+		}
+		// Nothing is kept of what is gone.
+		var all []resource.Key
+		for key := range d.Resources {
+			all = append(all, key)
+		}
+		clear(d.Resources)
+		w.Update(d.View(), all)
+		for key := range known {
+			w.Forget(key)
+		}
+		require.Empty(t, w.meshes)
+	})
+}
