@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"sync"
 	"time"
 
@@ -219,6 +220,7 @@ func (n *Node) startRaft(snapshots *raftlog.Snapshots, notify chan<- bool) (err 
 	n.keeper.snapshots = snapshots
 	n.endpoint.Complete(n.log.Complete)
 	n.endpoint.Campaigning(n.campaigning)
+	n.endpoint.Replicating(n.replicating)
 	machine := fsm{st: n.st, events: n.cfg.Events, configured: n.configured, format: n.cfg.logFormat(), used: &n.formatInUse, complete: n.log.Complete, unusable: snapshots.Unusable}
 	n.raft, err = raft.NewRaft(n.cfg.raftConfig(n.id, notify), machine, n.log, n.log, snapshots, n.endpoint)
 	snapshots.Running()
@@ -264,6 +266,14 @@ func (n *Node) campaign() {
 func (n *core) campaigning(term uint64) bool {
 	r := n.running.Load()
 	return r != nil && r.State() == raft.Candidate && r.CurrentTerm() == term
+}
+
+// replicating says that this server leads in a term, and that the newest
+// configuration has a member at an address.
+func (n *core) replicating(term uint64, id raft.ServerID, at raft.ServerAddress) bool {
+	r := n.running.Load()
+	return r != nil && r.State() == raft.Leader && r.CurrentTerm() == term &&
+		slices.ContainsFunc(n.servers(), func(s raft.Server) bool { return s.ID == id && s.Address == at })
 }
 
 // abandon undoes what Open did so far.

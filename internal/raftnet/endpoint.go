@@ -24,6 +24,9 @@ type Endpoint struct {
 	complete func(*raft.Log) (*raft.Log, error)
 	// campaigning says whether this server campaigns in a term.
 	campaigning func(term uint64) bool
+	// replicating says whether this server leads in a term a cluster that has a member
+	// at an address.
+	replicating func(term uint64, id raft.ServerID, at raft.ServerAddress) bool
 	// asked counts the reads that want proof.
 	asked atomic.Uint64
 
@@ -55,6 +58,7 @@ func NewEndpoint(t Transport, hint func(name string) string) *Endpoint {
 		Transport: t, addresses: newAddresses(hint), confirmed: map[raft.ServerID]confirmation{},
 		complete:    func(entry *raft.Log) (*raft.Log, error) { return entry, nil },
 		campaigning: func(uint64) bool { return false },
+		replicating: func(uint64, raft.ServerID, raft.ServerAddress) bool { return false },
 		consumer:    make(chan raft.RPC), done: make(chan struct{}),
 	}
 }
@@ -70,11 +74,13 @@ func (w *Endpoint) Start(screen Screen) {
 // says so.
 func (w *Endpoint) AppendEntries(id raft.ServerID, target raft.ServerAddress, args *raft.AppendEntriesRequest, resp *raft.AppendEntriesResponse) error {
 	asked := w.asked.Load()
-	err := w.addresses.reach(id, target, func(at raft.ServerAddress) error {
-		return w.inParts(args, resp, func(message *raft.AppendEntriesRequest) error {
-			return w.Transport.AppendEntries(id, at, message, resp)
-		})
-	})
+	send := func(message *raft.AppendEntriesRequest) error {
+		return w.addresses.reach(id, target, func(at raft.ServerAddress) error { return w.Transport.AppendEntries(id, at, message, resp) })
+	}
+	if !isHeartbeat(args) {
+		send = w.insist(id, target, resp, send)
+	}
+	err := w.inParts(args, resp, send)
 	if err == nil && resp.Term == args.Term {
 		w.note(id, confirmation{term: args.Term, asked: asked})
 	}

@@ -15,6 +15,7 @@ var diskFaults = []fault{
 	{"disk is full", 4, diskFull},
 	{"disk fails", 3, diskFails},
 	{"disk is slow", 3, diskSlow},
+	{"all disks are slow", 3, allDisksSlow},
 	{"bit flips", 3, bitFlips},
 	{"disk is lost", 2, diskLost},
 	{"take a snapshot", 4, takeSnapshot},
@@ -63,6 +64,23 @@ func diskSlow(w *world, rng *rand.Rand) (func(), bool) {
 	return func() {
 		w.rec.Note("the disk of %s is fast again", s)
 		disk.Slow(0, 0)
+	}, true
+}
+
+// allDisksSlow slows every disk down at once, so that no server is quicker than
+// another and a change of the leader does not help.
+func allDisksSlow(w *world, rng *rand.Rand) (func(), bool) {
+	by := time.Duration(50+rng.IntN(1951)) * time.Millisecond
+	w.rec.Note("every sync of every server takes %s", by)
+	members := w.members()
+	for _, s := range members {
+		s.currentDisk().Slow(by, simnet.SyncLog)
+	}
+	return func() {
+		w.rec.Note("all disks are fast again")
+		for _, s := range members {
+			s.currentDisk().Slow(0, 0)
+		}
 	}, true
 }
 

@@ -151,6 +151,39 @@ func TestZoneStartsAlone(t *testing.T) {
 	})
 }
 
+// TestAReturningServerIsNeededAtOnce is L1 where the majority needs a server that
+// was away for long, or had no space for long: it is sent entries as soon as it is
+// back.
+func TestAReturningServerIsNeededAtOnce(t *testing.T) {
+	away := map[string]struct {
+		begin func(*world, *server)
+		end   func(*world, *server)
+	}{
+		"cut off": {func(w *world, s *server) { w.net.Isolate(s.name, w.names()...) }, func(w *world, _ *server) { w.net.HealAll() }},
+		"crashed": {func(_ *world, s *server) { s.crash(false) }, func(_ *world, s *server) { s.start() }},
+		"full":    {func(_ *world, s *server) { s.currentDisk().Full(true) }, func(_ *world, s *server) { s.currentDisk().Full(false) }},
+	}
+	for name, c := range away {
+		t.Run(name, func(t *testing.T) {
+			scenario(t, small, func(t *testing.T, w *world) {
+				_, others := w.roles(t)
+				for _, last := range []time.Duration{31, 36, 41} { // raft's pauses are of several lengths
+					c.begin(w, others[0])
+					w.pause(last * time.Second)
+					c.end(w, others[0])
+					others[1].crash(false)
+					began := time.Now()
+					_, err := w.probe(w.ctx, time.Minute)
+					require.NoError(t, err)
+					w.rec.Waited(history.Wait{Promise: "L1", What: "the first write that needs the server that is back", Took: time.Since(began), Limit: resumeLimit})
+					others[1].start()
+					w.pause(20 * time.Second)
+				}
+			})
+		})
+	}
+}
+
 // TestStalledZoneDelaysNoOther is L4 as far as virtual time shows it: while one
 // zone hears nothing, another has every write at once.
 func TestStalledZoneDelaysNoOther(t *testing.T) {

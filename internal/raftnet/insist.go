@@ -1,0 +1,45 @@
+package raftnet
+
+import (
+	"time"
+
+	"github.com/hashicorp/raft"
+)
+
+// firstRetry and maxRetry are how long a leader waits before it sends entries again
+// to a member that did not take them. The time doubles from one to the other.
+const (
+	firstRetry = 10 * time.Millisecond
+	maxRetry   = 200 * time.Millisecond
+)
+
+// insist returns send repeated until the member has taken the message, or has
+// refused it for a reason that raft deals with. Raft would wait after each failure
+// twice as long as after the one before, up to 10 s, and longer than it takes the
+// member to return; if another member fails in that time, no write is acknowledged.
+//
+// A refusal without raft.AppendEntriesResponse.NoRetryBackoff says that the member
+// could not store the entries. After each of these raft would also go back by an
+// entry, and after many need a snapshot for a member that lacks nothing.
+//
+// It ends with the last error when this server does not lead in that term any more,
+// or the member has gone or moved.
+func (w *Endpoint) insist(id raft.ServerID, target raft.ServerAddress, resp *raft.AppendEntriesResponse, send func(*raft.AppendEntriesRequest) error) func(*raft.AppendEntriesRequest) error {
+	return func(message *raft.AppendEntriesRequest) error {
+		for pause := firstRetry; ; pause = min(2*pause, maxRetry) {
+			*resp = raft.AppendEntriesResponse{}
+			err := send(message)
+			taken := err == nil && (resp.Success || resp.NoRetryBackoff || resp.Term > message.Term)
+			if taken || !w.replicating(message.Term, id, target) {
+				return err
+			}
+			time.Sleep(pause)
+		}
+	}
+}
+
+// Replicating is told how to find out whether this server leads in a term a cluster
+// that has a member at an address. To be called before raft runs.
+func (w *Endpoint) Replicating(replicating func(term uint64, id raft.ServerID, at raft.ServerAddress) bool) {
+	w.replicating = replicating
+}

@@ -1,0 +1,92 @@
+package raftnet
+
+import (
+	"errors"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/hashicorp/raft"
+	"github.com/stretchr/testify/require"
+)
+
+// absent is a member that takes nothing until a moment: it cannot be reached, or
+// cannot store.
+type absent struct {
+	Transport
+	until time.Time
+	err   error
+	sent  int
+}
+
+func (a *absent) AppendEntries(_ raft.ServerID, _ raft.ServerAddress, args *raft.AppendEntriesRequest, resp *raft.AppendEntriesResponse) error {
+	a.sent++
+	resp.Term, resp.Success = args.Term, time.Now().After(a.until)
+	if !resp.Success {
+		return a.err
+	}
+	return nil
+}
+
+// TestEntriesAreSentAgain: a member that is back gets the entries within maxRetry,
+// however long it was away; raft itself is told of no failure, after which it would
+// wait for longer and longer. Heartbeats fail at once.
+func TestEntriesAreSentAgain(t *testing.T) {
+	for name, err := range map[string]error{"it does not answer": errors.New("unreachable"), "it cannot store": nil} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				back := time.Now().Add(time.Hour)
+				there := &absent{until: back, err: err}
+				w := NewEndpoint(there, noHint)
+				w.Replicating(func(term uint64, id raft.ServerID, at raft.ServerAddress) bool {
+					return term == 7 && id == "b" && at == "b:1"
+				})
+				require.Equal(t, err, w.AppendEntries("b", "b:1", &raft.AppendEntriesRequest{Term: 7}, new(raft.AppendEntriesResponse)))
+				require.Equal(t, 1, there.sent, "a heartbeat")
+				for _, c := range []struct {
+					term uint64
+					at   raft.ServerAddress
+				}{{6, "b:1"}, {7, "b:2"}} {
+					there.sent = 0
+					require.Equal(t, err, w.AppendEntries("b", c.at, &raft.AppendEntriesRequest{Term: c.term, PrevLogEntry: 3}, new(raft.AppendEntriesResponse)))
+					require.Equal(t, 1, there.sent, "in a term that is over, or at an address that is not the member's")
+				}
+				var resp raft.AppendEntriesResponse
+				require.NoError(t, w.AppendEntries("b", "b:1", &raft.AppendEntriesRequest{Term: 7, PrevLogEntry: 3}, &resp))
+				require.True(t, resp.Success)
+				require.WithinDuration(t, back, time.Now(), maxRetry)
+			})
+		})
+	}
+}
+
+// TestRaftHearsOfWhatItDealsWith: an answer that raft acts on is not asked for
+// again.
+func TestRaftHearsOfWhatItDealsWith(t *testing.T) {
+	for name, answer := range map[string]raft.AppendEntriesResponse{
+		"a later term":              {Term: 8},
+		"a log that does not reach": {Term: 7, NoRetryBackoff: true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			there := &constant{answer: answer}
+			w := NewEndpoint(there, noHint)
+			w.Replicating(func(uint64, raft.ServerID, raft.ServerAddress) bool { return true })
+			var resp raft.AppendEntriesResponse
+			require.NoError(t, w.AppendEntries("b", "b:1", &raft.AppendEntriesRequest{Term: 7, PrevLogEntry: 3}, &resp))
+			require.Equal(t, answer, resp)
+			require.Equal(t, 1, there.sent)
+		})
+	}
+}
+
+type constant struct {
+	Transport
+	answer raft.AppendEntriesResponse
+	sent   int
+}
+
+func (a *constant) AppendEntries(_ raft.ServerID, _ raft.ServerAddress, _ *raft.AppendEntriesRequest, resp *raft.AppendEntriesResponse) error {
+	a.sent++
+	*resp = a.answer
+	return nil
+}
