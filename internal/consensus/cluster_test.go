@@ -88,7 +88,7 @@ func (c *cluster) config(s *server) consensus.Config {
 	cfg.Logger = logger().With("self", s.name)
 	cfg.Autopilot.Stabilization = 2 * time.Second
 	if c.network != nil {
-		cfg.Storage = s.disk
+		cfg.Storage = s.disk.Mount()
 	}
 	fatal := &atomic.Pointer[error]{}
 	s.fatal = fatal

@@ -32,7 +32,7 @@ type machine struct {
 
 func newMachine(name string) *machine {
 	m := &machine{Disk: simnet.NewDisk(name), cfg: consensus.DefaultConfig("")}
-	m.cfg.NodeID, m.cfg.Role, m.cfg.Storage = name, consensus.RoleGlobal, m.Disk
+	m.cfg.NodeID, m.cfg.Role = name, consensus.RoleGlobal
 	m.cfg.Snapshots.TrailingLogs = 1
 	m.cfg.Snapshots.Interval = 100 * time.Hour
 	m.cfg.Events.Fatal = func(err error) {
@@ -51,6 +51,7 @@ func (m *machine) open(t *testing.T) {
 }
 
 func (m *machine) start() (err error) {
+	m.cfg.Storage = m.Mount()
 	m.st = store.New(store.DefaultOptions())
 	m.node, err = consensus.Open(context.Background(), m.cfg, m.st)
 	return err

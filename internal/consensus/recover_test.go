@@ -20,7 +20,7 @@ import (
 
 func examined(t testing.TB, s *server) *consensus.Recovery {
 	t.Helper()
-	r, err := consensus.OpenRecovery(s.disk, nil)
+	r, err := consensus.OpenRecovery(s.disk.Mount(), nil)
 	require.NoError(t, err)
 	return r
 }
@@ -37,7 +37,7 @@ func TestRecoverFromOneServer(t *testing.T) {
 		c.agree(a, b, d)
 		before := b.store.View()
 		clusterID := b.node.ClusterID()
-		_, err := consensus.OpenRecovery(b.disk, nil)
+		_, err := consensus.OpenRecovery(b.disk.Mount(), nil)
 		require.ErrorIs(t, err, raftlog.ErrDataDirInUse, "its server runs")
 		c.crash(a)
 		c.crash(d)
@@ -227,7 +227,7 @@ func recoverCutOff(t *testing.T, left int, after bool) (completed bool) {
 		for _, s := range []*server{b, a, d} {
 			c.stop(s)
 		}
-		r, err := consensus.OpenRecovery(cutDisk{b.disk, &left, after}, nil)
+		r, err := consensus.OpenRecovery(cutDisk{b.disk.Mount(), &left, after}, nil)
 		require.NoError(t, err)
 		err = r.Recover(time.Now())
 		if completed = err == nil; !completed {
@@ -378,13 +378,14 @@ func TestRecoverDoesNotTakeAnotherDiskForItself(t *testing.T) {
 		c.stop(b)
 
 		// The log of the new disk, and the identity of the old one.
-		require.NoError(t, old.disk.Acquire())
-		identity, err := old.disk.Identity()
+		from, to := old.disk.Mount(), fresh.disk.Mount()
+		require.NoError(t, from.Acquire())
+		identity, err := from.Identity()
 		require.NoError(t, err)
-		old.disk.Release(false)
-		require.NoError(t, fresh.disk.Acquire())
-		require.NoError(t, fresh.disk.SetIdentity(identity))
-		fresh.disk.Release(false)
+		from.Release(false)
+		require.NoError(t, to.Acquire())
+		require.NoError(t, to.SetIdentity(identity))
+		to.Release(false)
 
 		r := examined(t, fresh)
 		require.Equal(t, "c", r.Server)
@@ -410,18 +411,18 @@ func TestRecoverRefuses(t *testing.T) {
 			require.ErrorIs(t, err, consensus.ErrNotRecoverable)
 			require.ErrorContains(t, err, why)
 		}
-		refused(simnet.NewDisk("new"), "no server has run")
+		refused(simnet.NewDisk("new").Mount(), "no server has run")
 		refused(raftlog.Files(t.TempDir()), "no data directory")
 
 		zone := c.start("zone", func(cfg *consensus.Config) { cfg.Role = consensus.RoleZone })
 		c.ready(zone)
 		c.stop(zone)
-		refused(zone.disk, "which has one server")
+		refused(zone.disk.Mount(), "which has one server")
 
 		newcomer := c.start("newcomer", joining("nowhere"))
 		<-time.After(time.Second)
 		c.stop(newcomer)
-		refused(newcomer.disk, "was still joining")
+		refused(newcomer.disk.Mount(), "was still joining")
 
 		alone := c.start("alone", nil)
 		c.ready(alone)
@@ -434,7 +435,7 @@ func TestRecoverRefuses(t *testing.T) {
 		require.NoError(t, r.Close())
 		_, last := alone.disk.Entries()
 		require.True(t, alone.disk.FlipEntry(last, 77))
-		_, err := consensus.OpenRecovery(alone.disk, nil)
+		_, err := consensus.OpenRecovery(alone.disk.Mount(), nil)
 		require.ErrorIs(t, err, raftlog.ErrCorrupt)
 		require.True(t, alone.disk.FlipEntry(last, 77))
 

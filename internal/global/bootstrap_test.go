@@ -53,7 +53,7 @@ func startable(t *testing.T, network *simnet.Network, name string, join []string
 		cfg:  Config{Name: name}, leadershipGained: make(chan struct{}, 1),
 	}
 	config := g.NodeConfig(consensus.RoleGlobal, store.New(store.DefaultOptions()))
-	config.Storage, config.Network = simnet.NewDisk(name), network.Node(name)
+	config.Storage, config.Network = simnet.NewDisk(name).Mount(), network.Node(name)
 	config.Autopilot.Stabilization = 2 * time.Second
 	config.Join = consensus.JoinConfig{Fresh: len(join) > 0, Addrs: func() []string { return join }}
 	config.Events.LeaderChanged = func(leading bool) {

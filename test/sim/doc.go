@@ -4,7 +4,7 @@
 //
 // What runs is the product: raft on a network and disks in memory, the store,
 // the sync server and client over gRPC. Only networks, disks and time are
-// simulated (package consensustest, and the media of zones here). A crash loses
+// simulated (package simnet, and the media of zones here). A crash loses
 // what was not synced.
 //
 // The seed decides what clients ask for and which faults occur where and when.

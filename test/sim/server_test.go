@@ -117,7 +117,7 @@ func (s *server) run(boot int, disk *simnet.Disk, network raftnet.Network) {
 
 func (s *server) config(p *process, disk *simnet.Disk, network raftnet.Network) consensus.Config {
 	cfg := consensus.DefaultConfig("")
-	cfg.Storage, cfg.NodeID, cfg.Role = disk, s.name, consensus.RoleGlobal
+	cfg.Storage, cfg.NodeID, cfg.Role = disk.Mount(), s.name, consensus.RoleGlobal
 	cfg.Network = network
 	cfg.Join = consensus.JoinConfig{Fresh: s.w.begun.Load(), Addrs: s.w.names}
 	cfg.Timing, cfg.Autopilot = s.w.plan.timing()

@@ -84,7 +84,12 @@ func newWorld(t *testing.T, seed uint64, p plan, logger *slog.Logger) *world {
 
 // trace shows what happens as it happens, for a run that does not end.
 func (w *world) trace() {
+	level := slog.LevelInfo
+	if os.Getenv("SIM_TRACE") == "debug" {
+		level = slog.LevelDebug
+	}
 	w.logger = slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{
+		Level: level,
 		ReplaceAttr: func(_ []string, a slog.Attr) slog.Attr {
 			if a.Key == slog.TimeKey {
 				a.Value = slog.DurationValue(w.rec.Now())

@@ -2,19 +2,14 @@ package simnet
 
 import (
 	"encoding/json"
-	"fmt"
 	"sync"
-
-	"github.com/hashicorp/go-hclog"
-
-	"meridian/internal/raftlog"
 )
 
 // diskSize is what a Disk says it holds.
 const diskSize = 1 << 40
 
-// Disk is a raftlog.Storage in memory that outlives the nodes that use it, one
-// after another. What was synced is told apart from what was only written:
+// Disk is a disk in memory that outlives the nodes that use it, one after another,
+// each through a Mount. What was synced is told apart from what was only written:
 // Crash drops the latter. It keeps what it is given as bytes, without a checksum
 // of its own, and returns them as they are.
 //
@@ -25,7 +20,7 @@ type Disk struct {
 
 	// mu guards what follows. It is never held while anything waits.
 	mu sync.Mutex
-	// session is the node that has the disk, nil while none has.
+	// session is that of the Mount that has the disk, nil while none has.
 	session *session
 	// lossy says that syncs are not done, only reported.
 	lossy bool
@@ -48,8 +43,6 @@ type session struct {
 	// writer holds a token while the log is not being written to.
 	writer chan struct{}
 }
-
-var _ raftlog.Storage = (*Disk)(nil)
 
 // NewDisk returns an empty disk. Its name appears in messages.
 func NewDisk(name string) *Disk {
@@ -102,84 +95,6 @@ func (d *Disk) Lossy(on bool) {
 
 // Name is the disk's name.
 func (d *Disk) Name() string { return d.name }
-
-// Acquire takes the disk for a node.
-func (d *Disk) Acquire() error {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	if d.session != nil {
-		return fmt.Errorf("%w: %s", raftlog.ErrDataDirInUse, d.name)
-	}
-	d.session = &session{crashed: make(chan struct{}), writer: make(chan struct{}, 1)}
-	d.session.writer <- struct{}{}
-	return nil
-}
-
-// Release lets another node have the disk. It does not discard: a start that
-// failed may be repeated on what it left.
-func (d *Disk) Release(bool) {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	d.session = nil
-}
-
-// Identity returns what SetIdentity stored.
-func (d *Disk) Identity() ([]byte, error) {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	if d.identity == nil && len(d.records) > 0 {
-		return nil, fmt.Errorf("%w: %s holds a log but no identity", raftlog.ErrForeignDataDir, d.name)
-	}
-	return append([]byte(nil), d.identity...), nil
-}
-
-// SetIdentity replaces the identity.
-func (d *Disk) SetIdentity(data []byte) error {
-	s := d.current()
-	if err := d.before(WriteIdentity, len(data), s.crashed); err != nil {
-		return err
-	}
-	return d.change(s, func() {
-		d.identity = append([]byte(nil), data...)
-	})
-}
-
-// OpenLog opens the log.
-func (d *Disk) OpenLog(verify func(raftlog.LogFile) error) (raftlog.LogFile, error) {
-	log := &diskLog{disk: d, session: d.current()}
-	if err := verify(log); err != nil {
-		return nil, err
-	}
-	return log, nil
-}
-
-// RemoveLog removes the log and the values beside it.
-func (d *Disk) RemoveLog() error {
-	return d.change(d.current(), func() { d.records, d.values = nil, map[string][]byte{} })
-}
-
-// OpenSnapshots opens the snapshots.
-func (d *Disk) OpenSnapshots(retain int, _ hclog.Logger) (raftlog.SnapshotFiles, error) {
-	return &diskSnapshots{disk: d, session: d.current(), retain: retain}, nil
-}
-
-// Space returns what SetFree and Full left.
-func (d *Disk) Space() (raftlog.Space, error) {
-	return raftlog.Space{Free: d.space(diskSize), Total: diskSize}, nil
-}
-
-// current is the session of the node that has the disk; after a crash, one that
-// has ended, since a node that is closing may still come by.
-func (d *Disk) current() *session {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	if d.session != nil {
-		return d.session
-	}
-	ended := &session{crashed: make(chan struct{}), writer: make(chan struct{}, 1)}
-	close(ended.crashed)
-	return ended
-}
 
 // change alters the disk, if the session has not crashed.
 func (d *Disk) change(s *session, alter func()) error {

@@ -42,7 +42,7 @@ func put(name string, value int) store.Op {
 // and crashes, in virtual time.
 func TestNodeOnDisk(t *testing.T) {
 	for name, storage := range map[string]func(*testing.T) raftlog.Storage{
-		"memory": func(*testing.T) raftlog.Storage { return NewDisk("d") },
+		"memory": func(*testing.T) raftlog.Storage { return NewDisk("d").Mount() },
 		"files":  func(t *testing.T) raftlog.Storage { return NewFiles(t.TempDir()) },
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -73,7 +73,7 @@ func TestNodeOnDisk(t *testing.T) {
 func TestCrashKeepsWhatWasAcknowledged(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		disk := NewDisk("d")
-		n, _ := openNode(t, disk)
+		n, _ := openNode(t, disk.Mount())
 		_, err := n.Propose(context.Background(), store.Txn{Ops: []store.Op{put("kept", 1)}})
 		require.NoError(t, err)
 		_, before := disk.Entries()
@@ -94,7 +94,7 @@ func TestCrashKeepsWhatWasAcknowledged(t *testing.T) {
 		_, after := disk.Entries()
 		require.Equal(t, before, after)
 
-		n2, st := openNode(t, disk)
+		n2, st := openNode(t, disk.Mount())
 		require.Equal(t, 1, st.View().Len())
 		require.NoError(t, n2.Close())
 		_ = n.Close()
@@ -110,8 +110,9 @@ func TestDisk(t *testing.T) {
 		return batch
 	}
 	open := func(d *Disk) raftlog.LogFile {
-		require.NoError(t, d.Acquire())
-		log, err := d.OpenLog(func(raftlog.LogFile) error { return nil })
+		m := d.Mount()
+		require.NoError(t, m.Acquire())
+		log, err := m.OpenLog(func(raftlog.LogFile) error { return nil })
 		require.NoError(t, err)
 		return log
 	}
@@ -119,7 +120,7 @@ func TestDisk(t *testing.T) {
 	log := open(d)
 	require.NoError(t, log.StoreLogs(logs(1, 10)))
 	require.NoError(t, log.Set([]byte("k"), []byte("v")))
-	require.ErrorIs(t, d.Acquire(), raftlog.ErrDataDirInUse)
+	require.ErrorIs(t, d.Mount().Acquire(), raftlog.ErrDataDirInUse)
 
 	d.Fail(EIO("write"), 1, WriteLog)
 	require.ErrorIs(t, log.StoreLogs(logs(11, 11)), syscall.EIO)
@@ -174,7 +175,7 @@ func TestDisk(t *testing.T) {
 func TestSlow(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		disk := NewDisk("d")
-		n, _ := openNode(t, disk)
+		n, _ := openNode(t, disk.Mount())
 		disk.Slow(time.Second, SyncLog)
 		began := time.Now()
 		_, err := n.Propose(context.Background(), store.Txn{Ops: []store.Op{put("a", 1)}})
@@ -183,4 +184,19 @@ func TestSlow(t *testing.T) {
 		disk.Slow(0, 0)
 		require.NoError(t, n.Close())
 	})
+}
+
+// TestALateReleaseIsNoOneElses: a node that is closed after its machine crashed, and
+// another has the disk, does not take it from that one, which a crash still ends.
+func TestALateReleaseIsNoOneElses(t *testing.T) {
+	d := NewDisk("d")
+	first, second := d.Mount(), d.Mount()
+	require.NoError(t, first.Acquire())
+	d.Crash()
+	require.NoError(t, second.Acquire())
+	first.Release(false)
+	require.ErrorIs(t, d.Mount().Acquire(), raftlog.ErrDataDirInUse)
+	require.NoError(t, second.SetIdentity([]byte("{}")))
+	d.Crash()
+	require.ErrorIs(t, second.SetIdentity([]byte("{}")), ErrCrashed)
 }

@@ -38,7 +38,7 @@ const (
 
 // ErrCrashed is what an operation ends with that a crash interrupted, and every
 // later one of the node that crashed.
-var ErrCrashed = errors.New("consensustest: the machine crashed")
+var ErrCrashed = errors.New("the machine crashed")
 
 // EIO is what a disk that cannot read or write returns.
 func EIO(op string) error { return &fs.PathError{Op: op, Path: "disk", Err: syscall.EIO} }

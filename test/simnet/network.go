@@ -313,7 +313,7 @@ func (e *endpoint) Dial(ctx context.Context, addr string) (net.Conn, error) {
 // address is a server's raft address.
 type address string
 
-func (address) Network() string  { return "consensustest" }
+func (address) Network() string  { return "simnet" }
 func (a address) String() string { return string(a) }
 
 // listener accepts the connections that Dial made.
