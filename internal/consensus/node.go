@@ -219,7 +219,7 @@ func (n *Node) startRaft(snapshots *raftlog.Snapshots, notify chan<- bool) (err 
 	n.watchStorage()
 	n.keeper.snapshots = snapshots
 	n.endpoint.Complete(n.log.Complete)
-	n.endpoint.Campaigning(n.campaigning)
+	n.endpoint.Campaigning(n.campaigning, n.electionTimeout)
 	n.endpoint.Replicating(n.replicating)
 	machine := fsm{st: n.st, events: n.cfg.Events, configured: n.configured, format: n.cfg.logFormat(), used: &n.formatInUse, complete: n.log.Complete, unusable: snapshots.Unusable}
 	n.raft, err = raft.NewRaft(n.cfg.raftConfig(n.id, notify), machine, n.log, n.log, snapshots, n.endpoint)
@@ -266,6 +266,14 @@ func (n *Node) campaign() {
 func (n *core) campaigning(term uint64) bool {
 	r := n.running.Load()
 	return r != nil && r.State() == raft.Candidate && r.CurrentTerm() == term
+}
+
+// electionTimeout is how long an election lasts before raft begins another.
+func (n *core) electionTimeout() time.Duration {
+	if r := n.running.Load(); r != nil {
+		return r.ReloadableConfig().ElectionTimeout
+	}
+	return n.cfg.Timing.Heartbeat
 }
 
 // replicating says that this server leads in a term, and that the newest
@@ -466,6 +474,7 @@ func (n *Node) shutDown() error {
 	n.requests.Wait()
 	n.abort()
 	n.stopPeers()
+	n.handovers.settle(handoverGrace)
 	// Raft waits for its messages under way, and those to a server that has gone
 	// silent take as long as a message may: the connections are ended first.
 	n.shutDownRaft()

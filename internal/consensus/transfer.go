@@ -85,7 +85,11 @@ func (n *transfers) handOver(ctx context.Context, to string) (string, error) {
 		future = n.raft.LeadershipTransferToServer(next.ID, next.Address)
 	}
 	answered := make(chan error, 1)
-	n.answers.Go(func() { answered <- future.Error() })
+	n.handovers.begin()
+	go func() { // raft may have ended without an answer: see handovers
+		defer n.handovers.end()
+		answered <- future.Error()
+	}()
 	select {
 	case err = <-answered:
 	case <-ctx.Done():
@@ -153,6 +157,50 @@ func (n *transfers) yieldLeadership() {
 	defer cancel()
 	if _, err := n.handOver(ctx, ""); err != nil {
 		n.cfg.Logger.Warn("stopping without having handed over the leadership", "node", n.cfg.NodeID, "error", err)
+	}
+}
+
+// handoverGrace is how long a stop waits for raft's answers to transfers.
+const handoverGrace = 2 * time.Second
+
+// handovers counts the transfers that raft has not answered. Raft answers one that it
+// has begun when it is shut down, and one that it has not begun never: a disk that
+// fails may keep it from beginning.
+type handovers struct {
+	mu    sync.Mutex
+	open  int
+	ended raftnet.Signal
+}
+
+func (h *handovers) begin() {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.open++
+}
+
+func (h *handovers) end() {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.open--
+	h.ended.Wake()
+}
+
+// settle waits until every transfer is answered, or for some time.
+func (h *handovers) settle(within time.Duration) {
+	patience := time.NewTimer(within)
+	defer patience.Stop()
+	for {
+		h.mu.Lock()
+		open, ended := h.open, h.ended.Wait()
+		h.mu.Unlock()
+		if open == 0 {
+			return
+		}
+		select {
+		case <-ended:
+		case <-patience.C:
+			return
+		}
 	}
 }
 

@@ -61,3 +61,23 @@ func TestATransferTakesAsLongAsElections(t *testing.T) {
 		require.ErrorContains(t, <-died, "transfer")
 	})
 }
+
+// TestATransferWithoutAnAnswer: raft never answers a transfer that it has not begun
+// when it ends. A stop gives it some time, and then ends in good order.
+func TestATransferWithoutAnAnswer(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		cfg := testConfig(t.TempDir())
+		n, _ := open(t, cfg)
+		n.handovers.begin()
+		began := time.Now()
+		require.NoError(t, n.Close())
+		require.Equal(t, handoverGrace, time.Since(began))
+
+		n, _ = open(t, cfg)
+		n.handovers.begin()
+		time.AfterFunc(handoverGrace/2, n.handovers.end)
+		began = time.Now()
+		require.NoError(t, n.Close())
+		require.Equal(t, handoverGrace/2, time.Since(began))
+	})
+}

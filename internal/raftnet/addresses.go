@@ -3,7 +3,6 @@ package raftnet
 import (
 	"io"
 	"sync"
-	"time"
 
 	"github.com/hashicorp/raft"
 
@@ -54,28 +53,6 @@ func (w *addresses) find(id raft.ServerID, target raft.ServerAddress) (at raft.S
 		return at, true
 	}
 	return target, false
-}
-
-// RequestVote asks for a vote. A voter that takes longer than a message may to
-// write its vote is asked again, as long as this server campaigns: it
-// answers a repeated question from what it has written.
-func (w *Endpoint) RequestVote(id raft.ServerID, target raft.ServerAddress, args *raft.RequestVoteRequest, resp *raft.RequestVoteResponse) error {
-	for {
-		began := time.Now()
-		err := w.addresses.reach(id, target, func(at raft.ServerAddress) error { return w.Transport.RequestVote(id, at, args, resp) })
-		if err == nil || time.Since(began) < RPCTimeout || !w.campaigning(args.Term) {
-			return err
-		}
-	}
-}
-
-// Campaigning is told how to find out whether this server campaigns in a
-// term. To be called before raft runs.
-func (w *Endpoint) Campaigning(campaigning func(term uint64) bool) { w.campaigning = campaigning }
-
-// RequestPreVote asks whether a vote would be given.
-func (w *Endpoint) RequestPreVote(id raft.ServerID, target raft.ServerAddress, args *raft.RequestPreVoteRequest, resp *raft.RequestPreVoteResponse) error {
-	return w.addresses.reach(id, target, func(at raft.ServerAddress) error { return w.Transport.RequestPreVote(id, at, args, resp) })
 }
 
 // InstallSnapshot sends a snapshot.

@@ -43,3 +43,41 @@ func (w *Endpoint) insist(id raft.ServerID, target raft.ServerAddress, resp *raf
 func (w *Endpoint) Replicating(replicating func(term uint64, id raft.ServerID, at raft.ServerAddress) bool) {
 	w.replicating = replicating
 }
+
+// RequestVote asks for a vote, again and again as long as this server campaigns in
+// that term and the voter has not answered: it may be starting, or need longer than
+// a message may take to write its vote, and answers a repeated question from what it
+// has written. Raft would ask again in the next election only, which is far away
+// while disks are slow.
+func (w *Endpoint) RequestVote(id raft.ServerID, target raft.ServerAddress, args *raft.RequestVoteRequest, resp *raft.RequestVoteResponse) error {
+	for pause := firstRetry; ; pause = min(2*pause, maxRetry) {
+		*resp = raft.RequestVoteResponse{}
+		err := w.addresses.reach(id, target, func(at raft.ServerAddress) error { return w.Transport.RequestVote(id, at, args, resp) })
+		if err == nil || !w.campaigning(args.Term) {
+			return err
+		}
+		time.Sleep(pause)
+	}
+}
+
+// RequestPreVote asks whether a vote would be given, again and again as long as this
+// server campaigns and the voter does not agree, which it may do as soon as it has
+// missed the leader itself. Raft asks under the same term in the next election, so
+// that each question ends after the time of one.
+func (w *Endpoint) RequestPreVote(id raft.ServerID, target raft.ServerAddress, args *raft.RequestPreVoteRequest, resp *raft.RequestPreVoteResponse) error {
+	began := time.Now()
+	for pause := firstRetry; ; pause = min(2*pause, maxRetry) {
+		*resp = raft.RequestPreVoteResponse{}
+		err := w.addresses.reach(id, target, func(at raft.ServerAddress) error { return w.Transport.RequestPreVote(id, at, args, resp) })
+		if err == nil && (resp.Granted || resp.Term > args.Term) || !w.campaigning(args.Term-1) || time.Since(began) > w.electionTimeout() {
+			return err
+		}
+		time.Sleep(pause)
+	}
+}
+
+// Campaigning is told how to find out whether this server campaigns in a term, and
+// how long an election may last. To be called before raft runs.
+func (w *Endpoint) Campaigning(campaigning func(term uint64) bool, timeout func() time.Duration) {
+	w.campaigning, w.electionTimeout = campaigning, timeout
+}

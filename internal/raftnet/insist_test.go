@@ -2,6 +2,7 @@ package raftnet
 
 import (
 	"errors"
+	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -60,9 +61,9 @@ func TestEntriesAreSentAgain(t *testing.T) {
 	}
 }
 
-// TestRaftHearsOfWhatItDealsWith: an answer that raft acts on is not asked for
+// TestRaftGetsWhatItDealsWith: an answer that raft acts on is not asked for
 // again.
-func TestRaftHearsOfWhatItDealsWith(t *testing.T) {
+func TestRaftGetsWhatItDealsWith(t *testing.T) {
 	for name, answer := range map[string]raft.AppendEntriesResponse{
 		"a later term":              {Term: 8},
 		"a log that does not reach": {Term: 7, NoRetryBackoff: true},
@@ -89,4 +90,81 @@ func (a *constant) AppendEntries(_ raft.ServerID, _ raft.ServerAddress, _ *raft.
 	a.sent++
 	*resp = a.answer
 	return nil
+}
+
+// TestVotersAreAskedAgain: a voter that is starting, and one that still knows of a
+// leader, are asked again within the same election, and not after it.
+func TestVotersAreAskedAgain(t *testing.T) {
+	const election = 10 * time.Second
+	for name, c := range map[string]struct {
+		err error
+		ask func(*Endpoint) (granted bool, err error)
+	}{
+		"a vote, no answer": {errors.New("unreachable"), func(w *Endpoint) (bool, error) {
+			var resp raft.RequestVoteResponse
+			err := w.RequestVote("b", "b:1", &raft.RequestVoteRequest{Term: 7}, &resp)
+			return resp.Granted, err
+		}},
+		"a pre-vote, no answer": {errors.New("unreachable"), preVote},
+		"a pre-vote, denied":    {nil, preVote},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				began := time.Now()
+				w := NewEndpoint(&voter{until: began.Add(5 * time.Second), err: c.err}, noHint)
+				w.Campaigning(func(term uint64) bool { return term == 7 || term == 6 }, func() time.Duration { return election })
+				granted, err := c.ask(w)
+				require.NoError(t, err)
+				require.True(t, granted)
+				require.WithinDuration(t, began.Add(5*time.Second), time.Now(), maxRetry)
+
+				over := time.Now().Add(election / 2)
+				w = NewEndpoint(&voter{until: began.Add(time.Hour), err: c.err}, noHint)
+				w.Campaigning(func(uint64) bool { return time.Now().Before(over) }, func() time.Duration { return election })
+				granted, err = c.ask(w)
+				require.Equal(t, c.err, err)
+				require.False(t, granted)
+				require.WithinDuration(t, over, time.Now(), maxRetry, "the election is over")
+
+				if began = time.Now(); strings.Contains(name, "pre-vote") {
+					w.Campaigning(func(uint64) bool { return true }, func() time.Duration { return election })
+					_, err = c.ask(w)
+					require.Equal(t, c.err, err)
+					require.WithinDuration(t, began.Add(election), time.Now(), maxRetry, "raft has begun the next")
+				}
+			})
+		})
+	}
+}
+
+func preVote(w *Endpoint) (granted bool, err error) {
+	var resp raft.RequestPreVoteResponse
+	err = w.RequestPreVote("b", "b:1", &raft.RequestPreVoteRequest{Term: 7}, &resp)
+	return resp.Granted, err
+}
+
+// voter does not agree until a moment.
+type voter struct {
+	Transport
+	until time.Time
+	err   error
+}
+
+func (v *voter) agrees() (bool, error) {
+	if time.Now().Before(v.until) {
+		return false, v.err
+	}
+	return true, nil
+}
+
+func (v *voter) RequestVote(_ raft.ServerID, _ raft.ServerAddress, args *raft.RequestVoteRequest, resp *raft.RequestVoteResponse) (err error) {
+	resp.Term = args.Term
+	resp.Granted, err = v.agrees()
+	return err
+}
+
+func (v *voter) RequestPreVote(_ raft.ServerID, _ raft.ServerAddress, args *raft.RequestPreVoteRequest, resp *raft.RequestPreVoteResponse) (err error) {
+	resp.Term = args.Term
+	resp.Granted, err = v.agrees()
+	return err
 }

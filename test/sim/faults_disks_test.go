@@ -73,6 +73,7 @@ func allDisksSlow(w *world, rng *rand.Rand) (func(), bool) {
 	by := time.Duration(50+rng.IntN(1951)) * time.Millisecond
 	w.rec.Note("every sync of every server takes %s", by)
 	members := w.members()
+	w.elections = max(w.elections, electionLimit(by))
 	for _, s := range members {
 		s.currentDisk().Slow(by, simnet.SyncLog)
 	}

@@ -184,6 +184,33 @@ func TestAReturningServerIsNeededAtOnce(t *testing.T) {
 	}
 }
 
+// TestStopDuringATransfer: a leader that is told to stop hands over. Its disk dies
+// before raft has begun with that, which raft then never answers; the stop ends all
+// the same.
+func TestStopDuringATransfer(t *testing.T) {
+	scenario(t, small, func(t *testing.T, w *world) {
+		for range 20 / shorter {
+			leader, _ := w.roles(t)
+			p, disk := leader.process(), leader.currentDisk()
+			disk.Slow(1500*time.Millisecond, simnet.SyncLog)
+			w.running.Go(func() {
+				_, _ = p.node.Propose(p.ctx, store.Txn{Ops: []store.Op{store.Put(content(dataKey(dataKeys), "last"))}})
+			})
+			w.pause(100 * time.Millisecond)
+			stopped := make(chan struct{})
+			w.running.Go(func() { defer close(stopped); leader.stop() })
+			w.pause(1200 * time.Millisecond) // longer than writes are waited for
+			disk.Crash()
+			began := time.Now()
+			<-stopped
+			require.Less(t, time.Since(began), 7*time.Second, "it did not stop by itself")
+			disk.Slow(0, 0)
+			leader.start()
+			require.True(t, w.await(time.Minute, w.disksAreGood))
+		}
+	})
+}
+
 // TestStalledZoneDelaysNoOther is L4 as far as virtual time shows it: while one
 // zone hears nothing, another has every write at once.
 func TestStalledZoneDelaysNoOther(t *testing.T) {

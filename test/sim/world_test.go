@@ -46,6 +46,9 @@ type world struct {
 	zones      []*zone
 	violations []history.Violation
 	probes     int
+	// elections is how long an election may still last that began in the current
+	// episode of faults, when every disk was slow.
+	elections time.Duration
 	// machines counts the servers there ever were.
 	machines int
 }
@@ -333,6 +336,11 @@ func (s *server) inspect() {
 	s.start()
 }
 
+// electionLimit is how long an election lasts at most that began while every sync of
+// every server took so long: raft waits between one and two timeouts, of eight syncs
+// and at most 12 s each.
+func electionLimit(sync time.Duration) time.Duration { return 2 * min(8*sync, 12*time.Second) }
+
 // Limits of what is promised within a time. Those of L1 and L2 are in docs/replication.md;
 // reconnecting is the zone's own: silence is noticed after 10 s, and the pause
 // before the next attempt grows to 10 s.
@@ -347,7 +355,9 @@ const (
 func (w *world) liveness() {
 	began := time.Now()
 	rev, err := w.probe(w.ctx, w.plan.times(time.Minute), store.Put(content(dataKey(dataKeys), fmt.Sprintf("probe-%d", w.rec.Now()))))
-	w.rec.Waited(history.Wait{Promise: "L1", What: "the first write after the healing", Took: time.Since(began), Limit: w.plan.times(resumeLimit)})
+	limit := w.plan.times(resumeLimit) + w.elections
+	w.elections = 0
+	w.rec.Waited(history.Wait{Promise: "L1", What: "the first write after the healing", Took: time.Since(began), Limit: limit})
 	if err != nil {
 		return
 	}

@@ -186,9 +186,9 @@ func TestSlow(t *testing.T) {
 	})
 }
 
-// TestALateReleaseIsNoOneElses: a node that is closed after its machine crashed, and
+// TestALateRelease: a node that is closed after its machine crashed, and
 // another has the disk, does not take it from that one, which a crash still ends.
-func TestALateReleaseIsNoOneElses(t *testing.T) {
+func TestALateRelease(t *testing.T) {
 	d := NewDisk("d")
 	first, second := d.Mount(), d.Mount()
 	require.NoError(t, first.Acquire())
