@@ -1,0 +1,38 @@
+// Package serve is the server's side of the xDS transport protocol, as a state
+// machine without a network or a clock: what one client of one stream was sent, has
+// accepted, and is to be sent next. It speaks both variants, state of the world and
+// incremental ("delta").
+//
+// A Stream takes the client's requests and the set of resources that its proxy is
+// to have, and says what to send. It looks at where the client is and where it
+// should be, not at a script of phases, so that whatever the client does, and
+// however often the set changes meanwhile, the next response leads to the latest set.
+//
+// It guarantees:
+//
+//   - A request with an outdated nonce, or none, is no answer to a response; its
+//     subscriptions take effect all the same.
+//   - Each type has at most one unanswered response, and what changes meanwhile is
+//     in the next one once.
+//   - A listener or route configuration is sent only once the client has accepted
+//     every change of the clusters it refers to, as far as the client subscribes to
+//     them. Endpoints do not wait for clusters: Envoy accepts a cluster only when it
+//     has them.
+//   - A listener is removed after everything else has been accepted; a cluster when no
+//     listener or route configuration that the client has refers to it, and Drain has
+//     passed since.
+//   - A cluster that is sent has its endpoints sent after it, also unchanged ones, and
+//     a listener its routes.
+//   - What a client rejects it keeps in the version it had. If a response with several
+//     changes is rejected, each is sent once more by itself, which finds those at
+//     fault; a version found so is not sent to that proxy again, also not on
+//     another stream (Memory).
+//   - Endpoints that do not exist are an empty assignment; other names that do not
+//     exist are removed resources where the protocol can say so.
+//   - A client that connects again with the versions it has is sent what differs, and
+//     that what it has no more is removed. Only the incremental protocol can say
+//     which versions those are; in the other one everything is sent again, because a
+//     client may have dropped a resource without a sign of it in its version.
+//
+// Non-goals: authentication, deciding what a proxy is to have, sending.
+package serve

@@ -1,0 +1,466 @@
+package serve
+
+import (
+	"fmt"
+	"maps"
+	"slices"
+	"testing"
+	"time"
+
+	clusterv3 "github.com/envoyproxy/go-control-plane/envoy/config/cluster/v3"
+	endpointv3 "github.com/envoyproxy/go-control-plane/envoy/config/endpoint/v3"
+	listenerv3 "github.com/envoyproxy/go-control-plane/envoy/config/listener/v3"
+	routev3 "github.com/envoyproxy/go-control-plane/envoy/config/route/v3"
+	httpv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/network/http_connection_manager/v3"
+	"github.com/stretchr/testify/require"
+	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/types/known/durationpb"
+	"google.golang.org/protobuf/types/known/wrapperspb"
+	"pgregory.net/rapid"
+
+	"meridian/internal/resource"
+	"meridian/internal/xds"
+)
+
+// require's and rapid's T.
+type testT interface {
+	Helper()
+	Errorf(format string, args ...any)
+	FailNow()
+}
+
+func made(t testT, m proto.Message) *xds.Resource {
+	t.Helper()
+	r, err := xds.New(m)
+	require.NoError(t, err)
+	return r
+}
+
+// The resources of the tests: a number makes versions differ.
+
+func clusterOf(t testT, name string, version int) *xds.Resource {
+	return made(t, &clusterv3.Cluster{
+		Name: name, ConnectTimeout: durationpb.New(time.Duration(version) * time.Second),
+		ClusterDiscoveryType: &clusterv3.Cluster_Type{Type: clusterv3.Cluster_EDS},
+		EdsClusterConfig:     &clusterv3.Cluster_EdsClusterConfig{ServiceName: "e" + name},
+	})
+}
+
+func endpointsOf(t testT, cluster string, version int) *xds.Resource {
+	return made(t, &endpointv3.ClusterLoadAssignment{
+		ClusterName: "e" + cluster,
+		Policy:      &endpointv3.ClusterLoadAssignment_Policy{OverprovisioningFactor: wrapperspb.UInt32(uint32(version + 100))},
+	})
+}
+
+func routesOf(t testT, name string, version int, clusters ...string) *xds.Resource {
+	host := &routev3.VirtualHost{Name: fmt.Sprint(version)}
+	for _, c := range clusters {
+		host.Routes = append(host.Routes, &routev3.Route{Action: &routev3.Route_Route{
+			Route: &routev3.RouteAction{ClusterSpecifier: &routev3.RouteAction_Cluster{Cluster: c}},
+		}})
+	}
+	return made(t, &routev3.RouteConfiguration{Name: name, VirtualHosts: []*routev3.VirtualHost{host}})
+}
+
+func listenerOf(t testT, name string, version int, routes string) *xds.Resource {
+	manager, err := xds.Pack(&httpv3.HttpConnectionManager{
+		StatPrefix:     fmt.Sprint(version),
+		RouteSpecifier: &httpv3.HttpConnectionManager_Rds{Rds: &httpv3.Rds{RouteConfigName: routes}},
+	})
+	require.NoError(t, err)
+	return made(t, &listenerv3.Listener{Name: name, ApiListener: &listenerv3.ApiListener{ApiListener: manager}})
+}
+
+func setOf(t testT, revision resource.Revision, resources ...*xds.Resource) *xds.Set {
+	t.Helper()
+	s, err := xds.NewSet(revision, resources...)
+	require.NoError(t, err)
+	return s
+}
+
+// id names one version of one resource.
+type id struct {
+	ref     xds.Ref
+	version string
+}
+
+func idOf(r *xds.Resource) id { return id{r.Ref(), r.Version} }
+
+// model is a client as the protocol describes it, with the network between it and
+// the stream, and random sets.
+type model struct {
+	t      *rapid.T
+	delta  bool
+	follow bool // it asks for clusters that routes name, as gRPC does, not for all
+
+	stream *Stream
+	memory *Memory
+	set    *xds.Set
+	now    time.Time
+	rev    resource.Revision
+
+	poison   map[id]bool // what the client rejects
+	accepted map[id]bool // what it has accepted
+	toClient []Response
+	toServer []Request
+
+	// The client.
+	cache   map[xds.Ref]*xds.Resource
+	names   [len(xds.Types)]map[string]bool
+	lastAck [len(xds.Types)]string // its last nonce
+	open    [len(xds.Types)]int    // responses that it has not answered
+	sent    int
+}
+
+const drain = 30 * time.Second
+
+func newModel(t *rapid.T) *model {
+	m := &model{
+		t: t, delta: rapid.Bool().Draw(t, "delta"), follow: rapid.Bool().Draw(t, "follow"),
+		memory: &Memory{}, now: time.Unix(1_000_000, 0), poison: map[id]bool{}, accepted: map[id]bool{}, cache: map[xds.Ref]*xds.Resource{},
+	}
+	m.connect()
+	return m
+}
+
+// connect begins a stream. Without the incremental variant the client has forgotten
+// what it had, since only there can it say so.
+func (m *model) connect() {
+	m.stream = New(Config{Delta: m.delta, Drain: drain, Memory: m.memory})
+	m.toClient, m.toServer = nil, nil
+	if !m.delta {
+		m.cache = map[xds.Ref]*xds.Resource{}
+	}
+	for i := range m.names {
+		m.names[i] = map[string]bool{}
+	}
+	m.lastAck, m.open = [len(xds.Types)]string{}, [len(xds.Types)]int{}
+	if m.follow {
+		for _, name := range []string{"l0", "l1"} {
+			m.names[xds.Listener][name] = true
+		}
+		m.request(xds.Listener, Request{Subscribe: []string{"l0", "l1"}})
+		if m.delta {
+			m.subscribeAgain(xds.Cluster)
+		}
+	} else {
+		m.request(xds.Cluster, Request{})
+		m.request(xds.Listener, Request{})
+	}
+	if m.delta {
+		m.subscribeAgain(xds.Endpoints)
+		m.subscribeAgain(xds.Route)
+	}
+	if m.set != nil {
+		m.stream.SetTarget(m.set)
+	}
+}
+
+// subscribeAgain subscribes to what the cache has of a type.
+func (m *model) subscribeAgain(typ xds.Type) {
+	var names []string
+	for ref := range m.cache {
+		if ref.Type == typ {
+			names = append(names, ref.Name)
+			m.names[typ][ref.Name] = true
+		}
+	}
+	if len(names) > 0 {
+		slices.Sort(names)
+		m.request(typ, Request{Subscribe: names})
+	}
+}
+
+// request sends a request with the client's subscriptions.
+func (m *model) request(typ xds.Type, r Request) {
+	r.Type = typ
+	first := !slices.ContainsFunc(m.toServer, func(o Request) bool { return o.Type == typ }) && !m.stream.types[typ].asked
+	if !m.delta {
+		r.Names, r.Subscribe, r.Unsubscribe = slices.Sorted(maps.Keys(m.names[typ])), nil, nil
+		if r.Nonce == "" {
+			r.Nonce = m.lastAck[typ]
+		}
+	} else if first {
+		r.Initial = map[string]string{}
+		for ref, have := range m.cache {
+			if ref.Type == typ {
+				r.Initial[ref.Name] = have.Version
+			}
+		}
+	}
+	m.toServer = append(m.toServer, r)
+}
+
+// deliverRequest has the stream take the oldest request.
+func (m *model) deliverRequest() {
+	r := m.toServer[0]
+	m.toServer = m.toServer[1:]
+	require.NoError(m.t, m.stream.Handle(r))
+	m.pump()
+}
+
+// pump sends all that there is to send.
+func (m *model) pump() {
+	for {
+		r, ok := m.stream.Next(m.now)
+		if !ok {
+			return
+		}
+		m.sent++
+		m.open[r.Type]++
+		if m.open[r.Type] != 1 {
+			m.t.Fatalf("%s: a second unanswered response", r.Type)
+		}
+		for _, sent := range r.Resources {
+			if _, rejected := m.memory.get(sent); rejected {
+				held := m.stream.types[r.Type].entries[sent.Name].held
+				if held == nil || held.Version != sent.Version {
+					m.t.Fatalf("%s was rejected in this version", sent.Ref())
+				}
+			}
+		}
+		m.toClient = append(m.toClient, r)
+	}
+}
+
+// deliverResponse has the client take the oldest response.
+func (m *model) deliverResponse() {
+	r := m.toClient[0]
+	m.toClient = m.toClient[1:]
+	answer := Request{Nonce: r.Nonce}
+	named := map[string]bool{}
+	for _, got := range r.Resources {
+		named[got.Name] = true
+		if m.poison[idOf(got)] {
+			answer.Rejected, answer.Detail = true, "poison"
+			continue
+		}
+		if (m.follow || !r.Type.Implied()) && !m.names[r.Type][got.Name] {
+			continue // not asked for any more
+		}
+		m.cache[got.Ref()] = got
+		m.accepted[idOf(got)] = true
+	}
+	for _, name := range r.Removed {
+		delete(m.cache, xds.Ref{Type: r.Type, Name: name})
+	}
+	if !m.delta && r.Type.Implied() {
+		for ref := range m.cache {
+			if ref.Type == r.Type && !named[ref.Name] {
+				delete(m.cache, ref)
+			}
+		}
+	}
+	m.lastAck[r.Type] = r.Nonce
+	m.open[r.Type]--
+	m.request(r.Type, answer)
+	m.resubscribe()
+	m.checkClosed()
+}
+
+// resubscribe asks for what the cache refers to, and drops what it does not.
+func (m *model) resubscribe() {
+	for _, step := range []struct {
+		by, of xds.Type
+	}{{xds.Listener, xds.Route}, {xds.Route, xds.Cluster}, {xds.Cluster, xds.Endpoints}} {
+		if step.of == xds.Cluster && !m.follow {
+			continue
+		}
+		want := map[string]bool{}
+		for ref, r := range m.cache {
+			for _, used := range r.Uses {
+				if ref.Type == step.by && used.Type == step.of {
+					want[used.Name] = true
+				}
+			}
+		}
+		var r Request
+		for name := range want {
+			if !m.names[step.of][name] {
+				r.Subscribe = append(r.Subscribe, name)
+			}
+		}
+		for name := range m.names[step.of] {
+			if !want[name] {
+				r.Unsubscribe = append(r.Unsubscribe, name)
+				delete(m.cache, xds.Ref{Type: step.of, Name: name})
+			}
+		}
+		slices.Sort(r.Subscribe)
+		slices.Sort(r.Unsubscribe)
+		if len(r.Subscribe)+len(r.Unsubscribe) > 0 {
+			m.names[step.of] = want
+			m.request(step.of, r)
+		}
+	}
+}
+
+// checkClosed: a client that is sent all clusters never has routes to one that it
+// lacks.
+func (m *model) checkClosed() {
+	if m.follow {
+		return
+	}
+	for ref, r := range m.cache {
+		for _, used := range r.Uses {
+			if used.Type == xds.Cluster && m.cache[used] == nil {
+				m.t.Fatalf("the client has %s, which refers to %s, and not that", ref, used)
+			}
+		}
+	}
+}
+
+// change draws another set.
+func (m *model) change() {
+	t := m.t
+	m.rev++
+	var all []*xds.Resource
+	var clusters []string
+	version := rapid.IntRange(0, 3)
+	for _, name := range []string{"a", "b", "c"} {
+		if rapid.IntRange(0, 3).Draw(t, "cluster") > 0 {
+			clusters = append(clusters, name)
+			all = append(all, clusterOf(t, name, version.Draw(t, "v")), endpointsOf(t, name, version.Draw(t, "v")))
+		}
+	}
+	for i, name := range []string{"r0", "r1"} {
+		if len(clusters) == 0 || rapid.IntRange(0, 3).Draw(t, "routes") == 0 {
+			continue
+		}
+		to := rapid.SliceOfNDistinct(rapid.SampledFrom(clusters), 1, -1, rapid.ID).Draw(t, "to")
+		all = append(all, routesOf(t, name, version.Draw(t, "v"), to...))
+		if rapid.IntRange(0, 3).Draw(t, "listener") > 0 {
+			all = append(all, listenerOf(t, fmt.Sprintf("l%d", i), version.Draw(t, "v"), name))
+		}
+	}
+	m.set = setOf(t, m.rev, all...)
+	m.stream.SetTarget(m.set)
+	m.pump()
+}
+
+// settle delivers everything until nothing is under way.
+func (m *model) settle() {
+	if m.set == nil {
+		m.change()
+	}
+	before := m.sent
+	for range 3 { // more than one drain: clusters go after routes
+		for len(m.toServer)+len(m.toClient) > 0 {
+			if len(m.toServer) > 0 {
+				m.deliverRequest()
+			} else {
+				m.deliverResponse()
+			}
+			if m.sent-before > 300 {
+				m.t.Fatalf("it does not come to an end")
+			}
+		}
+		m.now = m.now.Add(2 * drain)
+		m.pump()
+		m.now = m.now.Add(2 * drain)
+		m.pump()
+	}
+}
+
+// checkSettled: the client has what it should.
+func (m *model) checkSettled() {
+	m.settle()
+	blocked := func(r *xds.Resource) bool {
+		for _, used := range r.Uses {
+			routes := []xds.Ref{used}
+			if used.Type == xds.Route {
+				routes = m.set.Get(used).Uses
+			}
+			for _, c := range routes {
+				if c.Type == xds.Cluster && m.poison[idOf(m.set.Get(c))] {
+					return true
+				}
+			}
+		}
+		return false
+	}
+	for r := range m.set.All() {
+		have := m.cache[r.Ref()]
+		wanted := m.names[r.Type][r.Name] || !m.follow && r.Type.Implied()
+		switch {
+		case !wanted || m.poison[idOf(r)]:
+			if have != nil && have.Version == r.Version && m.poison[idOf(r)] {
+				m.t.Fatalf("%s: the client has what it rejects", r.Ref())
+			}
+		case blocked(r): // it may wait for ever
+		default:
+			if have == nil || have.Version != r.Version {
+				m.t.Fatalf("%s: the client has not the latest version: %v", r.Ref(), have)
+			}
+		}
+	}
+	if len(m.poison) > 0 {
+		return
+	}
+	for ref := range m.cache {
+		if m.set.Get(ref) == nil && ref.Type != xds.Endpoints && (m.delta || ref.Type.Implied()) {
+			m.t.Fatalf("%s is still there", ref)
+		}
+	}
+	for _, s := range m.stream.Status() {
+		if s.State != NotSent && (s.State != Synced || s.Revision != m.rev) {
+			m.t.Fatalf("%s is %s at %d, not %d", s.Type, s.State, s.Revision, m.rev)
+		}
+	}
+}
+
+// Whatever a client does that the protocol permits, and however the set changes
+// meanwhile, it ends with what it should have.
+func TestEveryClientConverges(t *testing.T) { rapid.Check(t, converge) }
+
+// FuzzStream is the same with inputs that coverage finds.
+func FuzzStream(f *testing.F) { f.Fuzz(rapid.MakeFuzz(converge)) }
+
+func converge(t *rapid.T) {
+	m := newModel(t)
+	poisonous := rapid.Bool().Draw(t, "poisonous")
+	t.Repeat(map[string]func(*rapid.T){
+		"change": func(*rapid.T) { m.change() },
+		"poison": func(t *rapid.T) {
+			if !poisonous || m.set == nil || m.set.Len() == 0 {
+				t.Skip()
+			}
+			all := slices.Collect(m.set.All())
+			r := rapid.SampledFrom(all).Draw(t, "resource")
+			if m.accepted[idOf(r)] || r.Type == xds.Endpoints {
+				t.Skip() // a client does not change its mind
+			}
+			m.poison[idOf(r)] = true
+		},
+		"request": func(t *rapid.T) {
+			if len(m.toServer) == 0 {
+				t.Skip()
+			}
+			m.deliverRequest()
+		},
+		"response": func(t *rapid.T) {
+			if len(m.toClient) == 0 {
+				t.Skip()
+			}
+			m.deliverResponse()
+		},
+		"stale nonce": func(*rapid.T) {
+			typ := rapid.SampledFrom(xds.Types[:]).Draw(t, "type")
+			if !m.stream.types[typ].asked {
+				return
+			}
+			m.request(typ, Request{Nonce: "0", Rejected: true, Detail: "stale"})
+		},
+		"time": func(*rapid.T) {
+			for len(m.toServer) > 0 { // requests do not take that long
+				m.deliverRequest()
+			}
+			m.now = m.now.Add(drain / 2)
+			m.pump()
+		},
+		"reconnect": func(*rapid.T) { m.connect(); m.pump() },
+		"settle":    func(*rapid.T) { m.checkSettled() },
+	})
+	m.checkSettled()
+}

@@ -1,0 +1,772 @@
+package serve
+
+import (
+	"cmp"
+	"crypto/sha256"
+	"encoding/base64"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	endpointv3 "github.com/envoyproxy/go-control-plane/envoy/config/endpoint/v3"
+
+	"meridian/internal/resource"
+	"meridian/internal/xds"
+)
+
+const (
+	// MaxNames bounds the names that one stream subscribes to, per type.
+	MaxNames = 10_000
+	// MaxNameBytes bounds one of them.
+	MaxNameBytes = 1024
+	// maxResponseBytes is where a response ends that may be followed by another:
+	// stock clients receive messages of up to 4 MiB.
+	maxResponseBytes = 2 << 20
+	// maxDetailBytes bounds what is kept of a client's reason for a rejection.
+	maxDetailBytes = 1024
+	// wildcard is the name that stands for every resource of a type.
+	wildcard = "*"
+)
+
+// ErrTooManyNames means that a client asks for more than it may.
+var ErrTooManyNames = errors.New("too many names")
+
+// Request is what a client sends.
+type Request struct {
+	Type xds.Type
+	// Nonce is that of the response that this answers; empty if none.
+	Nonce string
+	// Rejected: the answer is a NACK, and Detail its reason.
+	Rejected bool
+	Detail   string
+
+	// Names is the whole subscription, in the variant state of the world.
+	Names []string
+
+	// Subscribe, Unsubscribe and Initial (versions that the client has, by name) are
+	// those of the incremental variant.
+	Subscribe, Unsubscribe []string
+	Initial                map[string]string
+}
+
+// Response is what a client is sent.
+type Response struct {
+	Type    xds.Type
+	Nonce   string
+	Version string
+	// Resources are everything that the client is to have of clusters and listeners in
+	// the variant state of the world; otherwise those that changed.
+	Resources []*xds.Resource
+	// Removed are names that do not exist, in the incremental variant.
+	Removed []string
+}
+
+// Config is how a stream behaves.
+type Config struct {
+	// Delta selects the incremental variant.
+	Delta bool
+	// Drain is how long a cluster stays after the last reference to it has gone.
+	Drain time.Duration
+	// Memory is what the proxy has rejected; required.
+	Memory *Memory
+}
+
+// Stream is one client's stream. It is not safe for concurrent use.
+type Stream struct {
+	cfg    Config
+	set    *xds.Set
+	types  [len(xds.Types)]typeState
+	nonces uint64
+	wake   time.Time
+}
+
+// typeState is where the client stands with one type.
+type typeState struct {
+	asked    bool // a request has come
+	wildcard bool
+	named    bool // names have been given: no names mean none from then on
+	names    map[string]struct{}
+	entries  map[string]*entry
+	out      *unanswered
+	// due: the client waits for an answer, though there may be nothing to say.
+	due bool
+	// suspects were in a response that was rejected, and are sent one by one.
+	suspects map[string]struct{}
+
+	// What status reports.
+	sent, accepted bool
+	detail         string
+	synced         resource.Revision
+}
+
+// entry is where the client stands with one resource.
+type entry struct {
+	// held is what the client has, as far as it said so; nil for nothing. A version
+	// that a client brought along and that is not known here has no body.
+	held *xds.Resource
+	// told: the client has been answered about this name.
+	told bool
+	// force: it is sent although nothing changed.
+	force bool
+	// maybe is what the client may have instead: it was in a response that was rejected,
+	// of which clients take on what is valid. nil when there is no doubt.
+	maybe *xds.Resource
+	// none is the assignment that says that a name has no endpoints, once made.
+	none *xds.Resource
+	// unused is since when nothing has referred to a cluster that is to go.
+	unused time.Time
+}
+
+// unanswered is a response that the client has not answered.
+type unanswered struct {
+	nonce   string
+	changes []change
+	asOf    resource.Revision
+}
+
+type change struct {
+	name  string
+	entry *entry // the client may have ended that subscription since, and begun another
+	to    *xds.Resource
+}
+
+// New returns the stream of a client that has just connected. It sends nothing
+// before the first SetTarget.
+func New(cfg Config) *Stream {
+	s := &Stream{cfg: cfg}
+	for i := range s.types {
+		s.types[i].names, s.types[i].entries = map[string]struct{}{}, map[string]*entry{}
+	}
+	return s
+}
+
+// SetTarget gives the set of resources that the proxy is to have from now on.
+func (s *Stream) SetTarget(set *xds.Set) {
+	s.set = set
+	s.cfg.Memory.retain(set)
+}
+
+// Handle takes a request. An error ends the stream: ErrTooManyNames.
+func (s *Stream) Handle(r Request) error {
+	t := &s.types[r.Type]
+	if out := t.out; out != nil && r.Nonce == out.nonce {
+		t.out = nil
+		if r.Rejected {
+			s.reject(r.Type, out, r.Detail)
+		} else {
+			s.accept(r.Type, out)
+		}
+	}
+	if err := checkNames(r); err != nil {
+		return err
+	}
+	if s.cfg.Delta {
+		s.subscribeDelta(r.Type, r)
+	} else {
+		s.subscribe(r.Type, r.Names)
+	}
+	t.asked = true
+	if len(t.names) > MaxNames {
+		return fmt.Errorf("%w: %d of %s, more than %d", ErrTooManyNames, len(t.names), r.Type, MaxNames)
+	}
+	return nil
+}
+
+func checkNames(r Request) error {
+	if n := max(len(r.Names), len(r.Subscribe), len(r.Unsubscribe), len(r.Initial)); n > MaxNames {
+		return fmt.Errorf("%w: %d of %s, more than %d", ErrTooManyNames, n, r.Type, MaxNames)
+	}
+	for _, names := range [][]string{r.Names, r.Subscribe, slices.Collect(maps.Keys(r.Initial))} {
+		for _, name := range names {
+			if len(name) > MaxNameBytes {
+				return fmt.Errorf("%w: a name of %s has %d bytes, more than %d", ErrTooManyNames, r.Type, len(name), MaxNameBytes)
+			}
+		}
+	}
+	return nil
+}
+
+// accept notes that the client has what a response said.
+func (s *Stream) accept(typ xds.Type, out *unanswered) {
+	t := &s.types[typ]
+	t.accepted, t.detail = true, ""
+	for _, c := range out.changes {
+		c.entry.held, c.entry.told, c.entry.maybe = c.to, true, nil
+		s.resolved(t, c)
+	}
+}
+
+// resolved forgets what need not be remembered of a change that is over.
+func (s *Stream) resolved(t *typeState, c change) {
+	if now := t.entries[c.name]; now != c.entry {
+		if now != nil && now.held == nil {
+			now.maybe = c.to // it subscribed again before the response came
+		}
+		return
+	}
+	delete(t.suspects, c.name)
+	if _, named := t.names[c.name]; c.to == nil && !named {
+		delete(t.entries, c.name)
+	}
+}
+
+// reject notes that the client did not take on all of what a response said.
+func (s *Stream) reject(typ xds.Type, out *unanswered, detail string) {
+	t := &s.types[typ]
+	if len(detail) > maxDetailBytes {
+		detail = strings.ToValidUTF8(detail[:maxDetailBytes], "")
+	}
+	t.detail = cmp.Or(detail, "no reason given")
+	for _, c := range out.changes {
+		c.entry.told = true
+		switch {
+		case c.to == nil: // a client cannot keep what is gone: this is not said again
+			c.entry.held, c.entry.maybe = nil, nil
+			s.resolved(t, c)
+		case t.entries[c.name] != c.entry:
+			s.resolved(t, c)
+		case len(out.changes) > 1:
+			if t.suspects == nil {
+				t.suspects = map[string]struct{}{}
+			}
+			t.suspects[c.name], c.entry.maybe = struct{}{}, c.to
+		default:
+			c.entry.maybe = nil // it keeps what it had
+			s.resolved(t, c)
+			s.cfg.Memory.reject(Rejection{Resource: c.to, Detail: t.detail, good: known(c.entry.held)})
+		}
+	}
+}
+
+// known returns a resource of which more than the version is known.
+func known(r *xds.Resource) *xds.Resource {
+	if r == nil || r.Body == nil {
+		return nil
+	}
+	return r
+}
+
+// subscribe makes names the client's whole subscription.
+func (s *Stream) subscribe(typ xds.Type, names []string) {
+	t := &s.types[typ]
+	t.due = t.due || !t.asked
+	if len(names) == 0 && !t.named {
+		t.wildcard = typ.Implied()
+		return
+	}
+	t.named = true
+	now := make(map[string]struct{}, len(names))
+	for _, name := range names {
+		now[name] = struct{}{}
+	}
+	_, t.wildcard = now[wildcard]
+	t.wildcard = t.wildcard && typ.Implied()
+	delete(now, wildcard)
+	for name := range now {
+		if _, before := t.names[name]; !before {
+			t.due = true
+			t.entries[name] = &entry{} // whatever it had before, it waits for an answer
+		}
+	}
+	gone := t.names
+	t.names = now
+	for name := range gone {
+		s.drop(t, name)
+	}
+	s.dropAll(t)
+}
+
+// subscribeDelta adds to the client's subscription and takes from it.
+func (s *Stream) subscribeDelta(typ xds.Type, r Request) {
+	t := &s.types[typ]
+	if !t.asked {
+		t.due = len(r.Initial) == 0
+		t.wildcard = typ.Implied() && len(r.Subscribe) == 0
+		for name, version := range r.Initial {
+			t.entries[name] = &entry{held: s.brought(typ, name, version), told: true}
+		}
+	}
+	for _, name := range r.Subscribe {
+		if name == wildcard {
+			t.wildcard, t.due = typ.Implied(), true
+			continue
+		}
+		t.names[name] = struct{}{}
+		if _, brought := r.Initial[name]; brought && !t.asked {
+			continue
+		}
+		if e := t.entries[name]; e != nil {
+			e.force = true // it asks again for what it has
+		} else {
+			t.entries[name] = &entry{}
+		}
+	}
+	for _, name := range r.Unsubscribe {
+		if name == wildcard {
+			t.wildcard = false
+			s.dropAll(t)
+			continue
+		}
+		if _, named := t.names[name]; !named {
+			continue
+		}
+		delete(t.names, name)
+		if e := t.entries[name]; e != nil && t.wildcard {
+			e.force = true // the client cannot know that it keeps it
+		}
+		s.drop(t, name)
+	}
+}
+
+// brought returns what a client says it has.
+func (s *Stream) brought(typ xds.Type, name, version string) *xds.Resource {
+	if s.set != nil {
+		if r := s.set.Get(xds.Ref{Type: typ, Name: name}); r != nil && r.Version == version {
+			return r
+		}
+	}
+	return &xds.Resource{Type: typ, Name: name, Version: version}
+}
+
+// drop forgets a name that the client no longer subscribes to.
+func (s *Stream) drop(t *typeState, name string) {
+	e := t.entries[name]
+	if e == nil || s.subscribed(t, name) {
+		return
+	}
+	delete(t.entries, name)
+	delete(t.suspects, name)
+}
+
+func (s *Stream) dropAll(t *typeState) {
+	for name := range t.entries {
+		s.drop(t, name)
+	}
+}
+
+func (s *Stream) subscribed(t *typeState, name string) bool {
+	_, named := t.names[name]
+	return named || t.wildcard
+}
+
+// target returns what the client is to have under a name, which for a version that
+// it rejected is the one it has; nil for nothing. exists is false when the set has
+// no such resource.
+func (s *Stream) target(ref xds.Ref) (r *xds.Resource, exists bool) {
+	r = s.set.Get(ref)
+	if r == nil {
+		return nil, false
+	}
+	if e := s.types[ref.Type].entries[ref.Name]; e != nil && e.held != nil && e.held.Version == r.Version {
+		return r, true // accepted here, whatever another client said
+	}
+	return s.cfg.Memory.best(r), true
+}
+
+// settled reports whether the client needs nothing more of a cluster before what
+// refers to it. stuck means that it never will, as things stand.
+func (s *Stream) settled(ref xds.Ref) (settled, stuck bool) {
+	t := &s.types[ref.Type]
+	if !t.asked || !s.subscribed(t, ref.Name) {
+		return true, false // a client that follows references asks for it then
+	}
+	if t.out != nil && slices.ContainsFunc(t.out.changes, func(c change) bool { return c.name == ref.Name && c.to != nil }) {
+		return false, false
+	}
+	target, exists := s.target(ref)
+	e := t.entries[ref.Name]
+	switch {
+	case !exists || target == nil: // gone, or rejected
+		held := e != nil && e.held != nil
+		return held, !held
+	}
+	return e != nil && e.held != nil && e.held.Version == target.Version, false
+}
+
+// ready reports whether everything that a listener or route configuration needs is
+// there.
+func (s *Stream) ready(r *xds.Resource) (ready, stuck bool) {
+	ready = true
+	for _, used := range r.Uses {
+		ok, never := true, false
+		switch used.Type {
+		case xds.Cluster:
+			ok, never = s.settled(used)
+		case xds.Route:
+			if routes := s.set.Get(used); routes != nil {
+				ok, never = s.ready(routes)
+			}
+		case xds.Endpoints, xds.Listener:
+		}
+		ready, stuck = ready && ok, stuck || never
+	}
+	return ready, stuck
+}
+
+// plan is what could be sent of one type.
+type plan struct {
+	changes []change
+	// waiting: there is more, which waits for the client.
+	waiting bool
+}
+
+// Next returns the next response to send, if there is one at the moment. Call it
+// again until there is none.
+func (s *Stream) Next(now time.Time) (Response, bool) {
+	s.wake = time.Time{}
+	if s.set == nil {
+		return Response{}, false
+	}
+	var plans [len(xds.Types)]plan
+	pending := false
+	for _, typ := range xds.Types {
+		plans[typ] = s.upserts(typ)
+		if typ == xds.Listener || typ == xds.Route {
+			pending = pending || plans[typ].waiting || len(plans[typ].changes) > 0 || s.types[typ].out != nil
+		}
+	}
+	for _, typ := range xds.Types {
+		if r, ok := s.send(typ, plans[typ].changes); ok {
+			return r, true
+		}
+	}
+	pending = pending || s.types[xds.Cluster].out != nil
+	for _, typ := range []xds.Type{xds.Listener, xds.Route, xds.Cluster, xds.Endpoints} {
+		if r, ok := s.send(typ, s.removals(typ, pending, now)); ok {
+			return r, true
+		}
+	}
+	for _, typ := range xds.Types {
+		t := &s.types[typ]
+		if t.due && t.out == nil && !plans[typ].waiting {
+			if r, ok := s.answer(typ); ok {
+				return r, true
+			}
+		}
+		if t.asked && t.out == nil && len(plans[typ].changes) == 0 && !plans[typ].waiting && !s.rejectedAny(typ) {
+			t.synced = s.set.AsOf
+		}
+	}
+	return Response{}, false
+}
+
+// Wake returns when Next may have something to send although nothing has happened;
+// zero for never.
+func (s *Stream) Wake() time.Time { return s.wake }
+
+// wanted are the names of a type that the client is to be sent something about,
+// in order.
+func (s *Stream) wanted(typ xds.Type) []string {
+	t := &s.types[typ]
+	names := make([]string, 0, len(t.names))
+	for name := range t.names {
+		names = append(names, name)
+	}
+	if t.wildcard {
+		for _, r := range s.set.Of(typ) {
+			names = append(names, r.Name)
+		}
+		for name := range t.entries {
+			names = append(names, name)
+		}
+	}
+	slices.Sort(names)
+	return slices.Compact(names)
+}
+
+// upserts returns what the client has to be sent to have what it should.
+func (s *Stream) upserts(typ xds.Type) plan {
+	t := &s.types[typ]
+	var p plan
+	if !t.asked {
+		return p
+	}
+	for _, name := range s.wanted(typ) {
+		e := t.entries[name]
+		target, exists := s.target(xds.Ref{Type: typ, Name: name})
+		if !exists {
+			target = s.absent(typ, name, e)
+		}
+		if target == nil {
+			continue
+		}
+		if e != nil && e.held != nil && e.held.Version == target.Version {
+			e.held = target // of what a client brought along, only the version was known
+			if !e.force && e.maybe == nil {
+				continue
+			}
+		}
+		ready, stuck := s.ready(target)
+		if !ready {
+			p.waiting = p.waiting || !stuck
+			continue
+		}
+		p.changes = append(p.changes, change{name, e, target})
+	}
+	if len(t.suspects) == 0 {
+		return p
+	}
+	for i, c := range p.changes {
+		if _, suspect := t.suspects[c.name]; suspect {
+			p.waiting = p.waiting || len(p.changes) > 1
+			p.changes = p.changes[i : i+1]
+			return p
+		}
+	}
+	clear(t.suspects) // they are as they should be, or gone
+	return p
+}
+
+// absent returns what the client is to have under a name that the set does not have:
+// endpoints that are none, or again what it has until that is removed; nil for nothing.
+func (s *Stream) absent(typ xds.Type, name string, e *entry) *xds.Resource {
+	if e == nil {
+		return nil
+	}
+	have := known(e.held)
+	switch {
+	case have != nil && (typ != xds.Endpoints || s.inUse(xds.Ref{Type: typ, Name: name}, xds.Cluster)):
+		return have
+	case typ != xds.Endpoints:
+		return nil
+	case e.none == nil:
+		r, err := xds.New(&endpointv3.ClusterLoadAssignment{ClusterName: name})
+		if err != nil {
+			return nil // the empty name
+		}
+		e.none = r
+	}
+	return e.none
+}
+
+// inUse reports whether something that the client has, or was sent, of some types
+// refers to a resource, or may.
+func (s *Stream) inUse(ref xds.Ref, by ...xds.Type) bool {
+	refers := func(r *xds.Resource) bool {
+		return r != nil && (r.Body == nil || slices.Contains(r.Uses, ref))
+	}
+	for _, typ := range by {
+		t := &s.types[typ]
+		for _, e := range t.entries {
+			if refers(e.held) || refers(e.maybe) {
+				return true
+			}
+		}
+		if t.out != nil && slices.ContainsFunc(t.out.changes, func(c change) bool { return refers(c.to) }) {
+			return true
+		}
+	}
+	return false
+}
+
+// removals returns what the client has and is to have no longer. pending means that
+// there is something to be accepted first.
+func (s *Stream) removals(typ xds.Type, pending bool, now time.Time) []change {
+	t := &s.types[typ]
+	if !t.asked || t.out != nil {
+		return nil
+	}
+	var changes []change
+	for _, name := range s.wanted(typ) {
+		e, ref := t.entries[name], xds.Ref{Type: typ, Name: name}
+		if e == nil || s.set.Get(ref) != nil || typ == xds.Endpoints {
+			continue
+		}
+		if e.held == nil && e.maybe == nil {
+			if s.cfg.Delta && !e.told {
+				changes = append(changes, change{name: name, entry: e})
+			}
+			continue
+		}
+		if s.removable(ref, e, pending, now) {
+			changes = append(changes, change{name: name, entry: e})
+		}
+	}
+	return changes
+}
+
+// removable reports whether the time has come to remove a resource.
+func (s *Stream) removable(ref xds.Ref, e *entry, pending bool, now time.Time) bool {
+	switch {
+	case pending:
+		return false
+	case ref.Type == xds.Listener:
+		return true
+	case ref.Type == xds.Route:
+		return !s.inUse(ref, xds.Listener)
+	case s.inUse(ref, xds.Listener, xds.Route):
+		e.unused = time.Time{}
+		return false
+	}
+	if e.unused.IsZero() {
+		e.unused = now
+	}
+	due := e.unused.Add(s.cfg.Drain)
+	if now.Before(due) {
+		if s.wake.IsZero() || due.Before(s.wake) {
+			s.wake = due
+		}
+		return false
+	}
+	return true
+}
+
+// full reports whether each response of a type has everything.
+func (s *Stream) full(typ xds.Type) bool { return !s.cfg.Delta && typ.Implied() }
+
+// send makes the response with changes, unless there are none or the last one is
+// unanswered.
+func (s *Stream) send(typ xds.Type, changes []change) (Response, bool) {
+	t := &s.types[typ]
+	if len(changes) == 0 || t.out != nil {
+		return Response{}, false
+	}
+	if !s.full(typ) {
+		changes = bounded(changes)
+	}
+	if !s.cfg.Delta && typ == xds.Route {
+		// This variant cannot say that routes are gone; nothing refers to them.
+		changes = slices.DeleteFunc(changes, func(c change) bool {
+			if c.to == nil {
+				c.entry.held, c.entry.maybe = nil, nil
+			}
+			return c.to == nil
+		})
+		if len(changes) == 0 {
+			return Response{}, false
+		}
+	}
+	return s.respond(typ, changes), true
+}
+
+// bounded returns as many changes as fit into a response, at least one.
+func bounded(changes []change) []change {
+	size := 0
+	for i, c := range changes {
+		if c.to != nil {
+			size += len(c.to.Body)
+		}
+		if size > maxResponseBytes && i > 0 {
+			return changes[:i]
+		}
+	}
+	return changes
+}
+
+// answer makes the response to a client that waits for one, though nothing that it
+// asked for exists or differs.
+func (s *Stream) answer(typ xds.Type) (Response, bool) {
+	t := &s.types[typ]
+	t.due = false
+	for name := range t.names {
+		if e := t.entries[name]; e != nil && s.set.Get(xds.Ref{Type: typ, Name: name}) == nil {
+			e.told = true
+		}
+	}
+	if !typ.Implied() || s.cfg.Delta && t.sent {
+		return Response{}, false
+	}
+	return s.respond(typ, nil), true
+}
+
+// respond makes a response and notes it as unanswered.
+func (s *Stream) respond(typ xds.Type, changes []change) Response {
+	t := &s.types[typ]
+	s.nonces++
+	r := Response{Type: typ, Nonce: strconv.FormatUint(s.nonces, 10)}
+	for i, c := range changes {
+		if c.entry == nil {
+			c.entry = &entry{}
+			t.entries[c.name], changes[i].entry = c.entry, c.entry
+		}
+		c.entry.force = false
+		if c.to == nil {
+			r.Removed = append(r.Removed, c.name)
+			continue
+		}
+		r.Resources = append(r.Resources, c.to)
+		s.resend(c.to)
+	}
+	if s.full(typ) {
+		r.Resources, r.Removed = s.world(typ, changes), nil
+	}
+	r.Version = versionOf(r.Resources, r.Removed)
+	t.out = &unanswered{nonce: r.Nonce, changes: changes, asOf: s.set.AsOf}
+	t.due, t.sent = false, true
+	return r
+}
+
+// resend has what a cluster or listener refers to sent after it.
+func (s *Stream) resend(r *xds.Resource) {
+	for _, used := range r.Uses {
+		if r.Type == xds.Cluster && used.Type == xds.Endpoints || r.Type == xds.Listener && used.Type == xds.Route {
+			if e := s.types[used.Type].entries[used.Name]; e != nil {
+				e.force = true
+			}
+		}
+	}
+}
+
+// world returns everything that the client is to have of a type once it has taken
+// on some changes.
+func (s *Stream) world(typ xds.Type, changes []change) []*xds.Resource {
+	t := &s.types[typ]
+	have := make(map[string]*xds.Resource, len(t.entries))
+	for name, e := range t.entries {
+		if e.held != nil {
+			have[name] = e.held
+		}
+	}
+	for _, c := range changes {
+		if c.to == nil {
+			delete(have, c.name)
+		} else {
+			have[c.name] = c.to
+		}
+	}
+	all := make([]*xds.Resource, 0, len(have))
+	for _, name := range slices.Sorted(maps.Keys(have)) {
+		all = append(all, have[name])
+	}
+	return all
+}
+
+// versionOf returns the version of a response: a hash of its content.
+func versionOf(resources []*xds.Resource, removed []string) string {
+	h := sha256.New()
+	for _, r := range resources {
+		fmt.Fprintf(h, "%q %q\n", r.Name, r.Version)
+	}
+	for _, name := range removed {
+		fmt.Fprintf(h, "%q\n", name)
+	}
+	return base64.RawURLEncoding.EncodeToString(h.Sum(nil)[:16])
+}
+
+// rejectedAny reports whether the client has rejected something of a type that it
+// should have.
+func (s *Stream) rejectedAny(typ xds.Type) bool { return len(s.rejections(typ)) > 0 }
+
+func (s *Stream) rejections(typ xds.Type) []Rejection {
+	t := &s.types[typ]
+	if s.set == nil || !t.asked {
+		return nil
+	}
+	var found []Rejection
+	for _, r := range s.set.Of(typ) {
+		if !s.subscribed(t, r.Name) {
+			continue
+		}
+		if e := t.entries[r.Name]; e != nil && e.held != nil && e.held.Version == r.Version {
+			continue
+		}
+		if rejection, rejected := s.cfg.Memory.get(r); rejected {
+			found = append(found, rejection)
+		}
+	}
+	return found
+}

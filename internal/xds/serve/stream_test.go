@@ -1,0 +1,301 @@
+package serve
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"meridian/internal/xds"
+)
+
+var start = time.Unix(1_000_000, 0)
+
+// conversation is a stream with a script.
+type conversation struct {
+	t      *testing.T
+	stream *Stream
+	now    time.Time
+	nonces [len(xds.Types)]string
+}
+
+func converse(t *testing.T, delta bool, set *xds.Set) *conversation {
+	c := &conversation{t: t, now: start, stream: New(Config{Delta: delta, Drain: drain, Memory: &Memory{}})}
+	c.stream.SetTarget(set)
+	return c
+}
+
+func (c *conversation) ask(typ xds.Type, r Request) {
+	c.t.Helper()
+	r.Type = typ
+	require.NoError(c.t, c.stream.Handle(r))
+}
+
+// sends requires what is sent next, in order: the type, the names, and those that
+// are removed after a minus.
+func (c *conversation) sends(want ...string) {
+	c.t.Helper()
+	var got []string
+	for {
+		r, ok := c.stream.Next(c.now)
+		if !ok {
+			break
+		}
+		c.nonces[r.Type] = r.Nonce
+		words := []string{r.Type.String()}
+		for _, sent := range r.Resources {
+			words = append(words, sent.Name)
+		}
+		for _, name := range r.Removed {
+			words = append(words, "-"+name)
+		}
+		got = append(got, strings.Join(words, " "))
+	}
+	require.Equal(c.t, want, got)
+}
+
+func (c *conversation) acks(typ xds.Type, names ...string) {
+	c.t.Helper()
+	c.ask(typ, Request{Nonce: c.nonces[typ], Names: names})
+}
+
+func (c *conversation) nacks(typ xds.Type, names ...string) {
+	c.t.Helper()
+	c.ask(typ, Request{Nonce: c.nonces[typ], Names: names, Rejected: true, Detail: "bad"})
+}
+
+func (c *conversation) status(typ xds.Type) TypeStatus { return c.stream.Status()[typ] }
+
+// envoy is a client of the incremental variant that has a set with one listener,
+// routes to cluster a, and that.
+func envoy(t *testing.T) *conversation {
+	c := converse(t, true, setOf(t, 1, clusterOf(t, "a", 1), endpointsOf(t, "a", 1), routesOf(t, "r", 1, "a"), listenerOf(t, "l", 1, "r")))
+	c.ask(xds.Cluster, Request{})
+	c.ask(xds.Listener, Request{})
+	c.sends("CDS a") // the listener waits
+	require.Equal(t, Warming, c.status(xds.Listener).State)
+	c.ask(xds.Endpoints, Request{Subscribe: []string{"ea"}})
+	c.sends("EDS ea") // Envoy accepts the cluster when it has them
+	c.acks(xds.Endpoints)
+	c.acks(xds.Cluster)
+	c.sends("LDS l")
+	c.ask(xds.Route, Request{Subscribe: []string{"r"}})
+	c.sends("RDS r")
+	c.acks(xds.Listener)
+	c.acks(xds.Route)
+	c.sends()
+	for _, s := range c.stream.Status() {
+		require.Equal(t, TypeStatus{Type: s.Type, State: Synced, Revision: 1, Resources: 1}, s)
+	}
+	return c
+}
+
+func TestMakeBeforeBreak(t *testing.T) {
+	c := envoy(t)
+	c.stream.SetTarget(setOf(t, 2,
+		clusterOf(t, "b", 1), endpointsOf(t, "b", 1), routesOf(t, "r", 2, "b"), listenerOf(t, "m", 1, "r")))
+	c.sends("CDS b")
+	c.ask(xds.Endpoints, Request{Subscribe: []string{"eb"}})
+	c.sends("EDS eb")
+	c.acks(xds.Cluster)
+	c.acks(xds.Endpoints)
+	c.sends("LDS m", "RDS r")
+	c.acks(xds.Listener)
+	c.sends() // the old listener stays until the routes are there
+	c.acks(xds.Route)
+	c.sends("LDS -l")
+	c.acks(xds.Listener)
+	c.sends()
+	require.Equal(t, start.Add(drain), c.stream.Wake())
+	c.now = start.Add(drain - 1)
+	c.sends()
+	c.now = start.Add(drain)
+	c.sends("CDS -a")
+	c.acks(xds.Cluster)
+	c.ask(xds.Endpoints, Request{Unsubscribe: []string{"ea"}})
+	c.sends()
+	require.Zero(t, c.stream.Wake())
+}
+
+func TestAChangedClusterHasItsEndpointsSentAgain(t *testing.T) {
+	c := envoy(t)
+	c.stream.SetTarget(setOf(t, 2, clusterOf(t, "a", 2), endpointsOf(t, "a", 1), routesOf(t, "r", 1, "a"), listenerOf(t, "l", 1, "r")))
+	c.sends("CDS a", "EDS ea")
+	c.acks(xds.Cluster)
+	c.acks(xds.Endpoints)
+	c.sends()
+}
+
+func TestEndpointsAndRoutesAloneGoAtOnce(t *testing.T) {
+	c := envoy(t)
+	c.stream.SetTarget(setOf(t, 2, clusterOf(t, "a", 1), endpointsOf(t, "a", 2), routesOf(t, "r", 2, "a"), listenerOf(t, "l", 1, "r")))
+	c.sends("EDS ea", "RDS r")
+	c.stream.SetTarget(setOf(t, 3, clusterOf(t, "a", 1), endpointsOf(t, "a", 3), routesOf(t, "r", 2, "a"), listenerOf(t, "l", 1, "r")))
+	c.stream.SetTarget(setOf(t, 4, clusterOf(t, "a", 1), endpointsOf(t, "a", 4), routesOf(t, "r", 2, "a"), listenerOf(t, "l", 1, "r")))
+	c.sends() // one unanswered response
+	require.Equal(t, Sent, c.status(xds.Endpoints).State)
+	c.acks(xds.Endpoints)
+	c.sends("EDS ea") // what came meanwhile, once
+}
+
+func TestARejectedBatchIsTakenApart(t *testing.T) {
+	c := envoy(t)
+	c.stream.SetTarget(setOf(t, 2,
+		clusterOf(t, "a", 2), clusterOf(t, "b", 2), clusterOf(t, "c", 2), endpointsOf(t, "a", 1), endpointsOf(t, "b", 1), endpointsOf(t, "c", 1),
+		routesOf(t, "r", 2, "a", "b", "c"), listenerOf(t, "l", 1, "r")))
+	c.sends("CDS a b c", "EDS ea")
+	c.acks(xds.Endpoints)
+	c.nacks(xds.Cluster)
+	c.sends("CDS a", "EDS ea")
+	c.acks(xds.Endpoints)
+	c.acks(xds.Cluster)
+	c.sends("CDS b")
+	c.nacks(xds.Cluster)
+	c.sends("CDS c")
+	c.acks(xds.Cluster)
+	c.sends() // four messages for three changes; the routes would lead to b
+	status := c.status(xds.Cluster)
+	require.Equal(t, Rejected, status.State)
+	require.Len(t, status.Rejections, 1)
+	require.Equal(t, "b", status.Rejections[0].Resource.Name)
+	require.Equal(t, "bad", status.Rejections[0].Detail)
+
+	c.stream.SetTarget(setOf(t, 3,
+		clusterOf(t, "a", 2), clusterOf(t, "b", 3), clusterOf(t, "c", 2), endpointsOf(t, "a", 1), endpointsOf(t, "b", 1), endpointsOf(t, "c", 1),
+		routesOf(t, "r", 2, "a", "b", "c"), listenerOf(t, "l", 1, "r")))
+	c.sends("CDS b")
+	c.acks(xds.Cluster)
+	c.sends("RDS r")
+}
+
+// Another stream of a proxy is not sent what it rejected on the first.
+func TestAProxyIsNotSentAgainWhatItRejected(t *testing.T) {
+	memory := &Memory{}
+	for i := range 2 {
+		c := &conversation{t: t, now: start, stream: New(Config{Memory: memory})}
+		c.stream.SetTarget(setOf(t, 1, clusterOf(t, "a", 1), endpointsOf(t, "a", 1)))
+		c.ask(xds.Cluster, Request{Names: []string{"a"}})
+		if i == 1 {
+			c.sends("CDS")
+			require.Equal(t, Rejected, c.status(xds.Cluster).State)
+			continue
+		}
+		c.sends("CDS a")
+		c.nacks(xds.Cluster, "a")
+		c.sends()
+	}
+}
+
+func TestAnOutdatedNonceChangesSubscriptionsAndNothingElse(t *testing.T) {
+	c := converse(t, false, setOf(t, 1, clusterOf(t, "a", 1), endpointsOf(t, "a", 1), endpointsOf(t, "b", 1)))
+	c.ask(xds.Endpoints, Request{Names: []string{"ea"}})
+	c.sends("EDS ea")
+	c.ask(xds.Endpoints, Request{Names: []string{"ea", "eb"}, Nonce: "0", Rejected: true})
+	c.sends() // the first response is not answered
+	require.Equal(t, Sent, c.status(xds.Endpoints).State)
+	c.acks(xds.Endpoints, "ea", "eb")
+	c.sends("EDS eb")
+	c.acks(xds.Endpoints, "ea")
+	c.sends()
+	c.acks(xds.Endpoints, "ea", "eb")
+	c.sends("EDS eb") // the client had dropped it
+}
+
+func TestNamesThatDoNotExist(t *testing.T) {
+	set := setOf(t, 1, clusterOf(t, "a", 1), endpointsOf(t, "a", 1))
+	c := converse(t, true, set)
+	for _, typ := range xds.Types {
+		c.ask(typ, Request{Subscribe: []string{"x"}})
+	}
+	c.sends("EDS x", "LDS -x", "RDS -x", "CDS -x")
+	for _, typ := range xds.Types {
+		c.acks(typ)
+	}
+	c.sends()
+
+	c = converse(t, false, set)
+	for _, typ := range xds.Types {
+		c.ask(typ, Request{Names: []string{"x"}})
+	}
+	c.sends("EDS x", "CDS", "LDS")
+	for _, typ := range xds.Types {
+		c.acks(typ, "x")
+	}
+	c.sends()
+}
+
+func TestAClientThatComesBackIsSentWhatDiffers(t *testing.T) {
+	a, l := clusterOf(t, "a", 1), listenerOf(t, "l", 1, "r")
+	c := converse(t, true, setOf(t, 1, a, endpointsOf(t, "a", 1), clusterOf(t, "b", 2), endpointsOf(t, "b", 1), routesOf(t, "r", 1, "a"), l))
+	c.ask(xds.Cluster, Request{Initial: map[string]string{"a": a.Version, "b": "old", "gone": "old"}})
+	c.ask(xds.Listener, Request{Initial: map[string]string{"l": l.Version, "gone": "old"}})
+	c.ask(xds.Endpoints, Request{Subscribe: []string{"ea"}, Initial: map[string]string{"ea": endpointsOf(t, "a", 1).Version}})
+	c.sends("CDS b")
+	c.acks(xds.Cluster)
+	c.sends("LDS -gone")
+	c.acks(xds.Listener)
+	c.now = c.now.Add(drain)
+	c.sends()
+	c.now = c.now.Add(drain)
+	c.sends("CDS -gone")
+}
+
+// Nothing of a mesh whose rules cannot be enforced stays in effect.
+func TestWhatIsWithheldIsRemoved(t *testing.T) {
+	c := envoy(t)
+	c.stream.SetTarget(xds.WithheldSet(2, "mTLS"))
+	c.sends("LDS -l")
+	c.acks(xds.Listener)
+	c.sends("RDS -r")
+	c.acks(xds.Route)
+	c.sends()
+	c.now = c.now.Add(drain)
+	c.sends("CDS -a")
+	c.acks(xds.Cluster)
+	for _, typ := range []xds.Type{xds.Cluster, xds.Listener, xds.Route} {
+		require.Equal(t, NotSent, c.status(typ).State)
+	}
+}
+
+func TestNamesAreBounded(t *testing.T) {
+	many := make([]string, MaxNames+1)
+	for i := range many {
+		many[i] = fmt.Sprint(i)
+	}
+	for name, r := range map[string]Request{
+		"many": {Names: many}, "long": {Names: []string{strings.Repeat("x", MaxNameBytes+1)}},
+		"long and incremental": {Subscribe: []string{strings.Repeat("x", MaxNameBytes+1)}}, "many that are unsubscribed": {Unsubscribe: many},
+		"long and brought": {Initial: map[string]string{strings.Repeat("x", MaxNameBytes+1): ""}},
+	} {
+		c := New(Config{Memory: &Memory{}})
+		require.ErrorIs(t, c.Handle(r), ErrTooManyNames, name)
+	}
+	c := New(Config{Delta: true, Memory: &Memory{}})
+	require.NoError(t, c.Handle(Request{Type: xds.Endpoints, Subscribe: many[:MaxNames]}))
+	require.ErrorIs(t, c.Handle(Request{Type: xds.Endpoints, Subscribe: many[MaxNames:]}), ErrTooManyNames)
+}
+
+// Stock clients receive up to 4 MiB.
+func TestALargeSetIsSentInParts(t *testing.T) {
+	var all []*xds.Resource
+	var names []string
+	for i := range 3 {
+		name := fmt.Sprint(i)
+		to := make([]string, 0, 20_000)
+		for range 20_000 {
+			to = append(to, strings.Repeat("c", 60))
+		}
+		all = append(all, routesOf(t, name, 1, to...))
+		names = append(names, name)
+	}
+	all = append(all, clusterOf(t, strings.Repeat("c", 60), 1), endpointsOf(t, strings.Repeat("c", 60), 1))
+	c := converse(t, false, setOf(t, 1, all...))
+	c.ask(xds.Route, Request{Names: names})
+	c.sends("RDS 0")
+	c.acks(xds.Route, names...)
+	c.sends("RDS 1")
+	c.acks(xds.Route, names...)
+	c.sends("RDS 2")
+}
