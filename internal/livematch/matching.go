@@ -23,6 +23,8 @@ type Matching struct {
 	seen []*store.View // what the matcher has taken in, per store; guarded by mu
 	// touched is told what every change touched; guarded by mu.
 	touched func([]policy.Touch)
+	// updated is told of every change; guarded by mu.
+	updated []func([]policy.Touch)
 }
 
 // New returns a matcher over the union of stores, of which the first is the one
@@ -59,8 +61,12 @@ func (m *Matching) current() {
 	if len(changed) == 0 {
 		return
 	}
-	if touched := m.matcher.Update(unionOf(now), changed); m.touched != nil && len(touched) > 0 {
+	touched := m.matcher.Update(unionOf(now), changed)
+	if m.touched != nil && len(touched) > 0 {
 		m.touched(touched)
+	}
+	for _, f := range m.updated {
+		f(touched)
 	}
 }
 
@@ -71,6 +77,15 @@ func (m *Matching) OnTouch(f func([]policy.Touch)) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	m.touched = f
+}
+
+// OnUpdate is OnTouch for those that follow more than matching: f is called for every
+// change, also one that touched no dataplane, and beside the function of OnTouch. It
+// may be called several times, for several functions.
+func (m *Matching) OnUpdate(f func([]policy.Touch)) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.updated = append(m.updated, f)
 }
 
 // Read calls ask with a matcher that has every change applied so far and

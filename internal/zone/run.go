@@ -30,6 +30,8 @@ import (
 	"meridian/internal/store"
 	zonesync "meridian/internal/sync"
 	"meridian/internal/version"
+	"meridian/internal/xds/feed"
+	"meridian/internal/xds/world"
 )
 
 const (
@@ -61,6 +63,11 @@ type zone struct {
 
 	inspect    *inspectService
 	dataplanes *dataplane.Service
+
+	// world is what matching leaves out of the configuration of proxies, and
+	// resources what proxies are sent over xDS.
+	world     *world.World
+	resources *feed.Feed
 }
 
 // Run runs a zone until ctx ends. A *server.UsageError means that it could not
@@ -271,7 +278,9 @@ func (z *zone) assemble() error {
 	if z.Conditions, err = condition.NewCompiler(condition.DefaultOptions()); err != nil {
 		return err
 	}
-	z.Matching = livematch.New(engines.NewMatcher(z.Conditions), z.stores()...)
+	z.world = world.New(resource.ZoneName(z.cfg.Name))
+	z.Matching = livematch.New(engines.NewMatcher(z.Conditions).Following(z.world), z.stores()...)
+	z.resources = feed.New(z.Matching, z.world)
 	z.dataplanes = z.newDataplaneService()
 	z.inspect.matching, z.inspect.proxies = z.Matching, z.dataplanes
 	z.Assemble(controlplane.API{Authorize: dataplane.Authorize(authz.AuthorizeMethods(nil)), View: z.view, Uses: tokenUses()}, z.admin())

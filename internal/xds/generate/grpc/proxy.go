@@ -3,6 +3,7 @@ package grpc
 import (
 	"errors"
 	"fmt"
+	"slices"
 
 	"meridian/internal/policy"
 	"meridian/internal/resource"
@@ -26,13 +27,17 @@ func Proxy(m *policy.Matcher, w *world.World, key resource.Key, asOf resource.Re
 	if err != nil {
 		return nil, fmt.Errorf("dataplane %s: %w", key.Name, err)
 	}
-	return Assemble(asOf, spec, outbounds, func(s resource.TagSelector) *world.Endpoints { return w.Endpoints(key.Mesh, s) })
+	own, err := Inbounds(spec)
+	if err != nil {
+		return nil, fmt.Errorf("dataplane %s: %w", key.Name, err)
+	}
+	return Assemble(asOf, own, outbounds, func(s resource.TagSelector) *world.Endpoints { return w.Endpoints(key.Mesh, s) })
 }
 
 // Read returns a dataplane and the rules on it.
 func Read(m *policy.Matcher, w *world.World, key resource.Key) (*resource.Dataplane, []policy.Rule, error) {
 	r, ok := w.Dataplane(key)
-	if !ok {
+	if !ok || key.Kind != resource.KindDataplane {
 		return nil, nil, fmt.Errorf("%w: %s in mesh %s", xds.ErrNoDataplane, key.Name, key.Mesh)
 	}
 	rules, err := m.Effective(key)
@@ -43,13 +48,9 @@ func Read(m *policy.Matcher, w *world.World, key resource.Key) (*resource.Datapl
 }
 
 // Assemble puts together what a dataplane shares with others, its endpoints, and the
-// listeners of its own servers.
-func Assemble(asOf resource.Revision, spec *resource.Dataplane, outbounds *Outbounds, endpoints func(resource.TagSelector) *world.Endpoints) (*xds.Set, error) {
-	own, err := Inbounds(spec)
-	if err != nil {
-		return nil, err
-	}
-	all := append(own, outbounds.Resources...)
+// listeners of its own servers, as Inbounds makes them.
+func Assemble(asOf resource.Revision, own []*xds.Resource, outbounds *Outbounds, endpoints func(resource.TagSelector) *world.Endpoints) (*xds.Set, error) {
+	all := slices.Concat(own, outbounds.Resources)
 	for _, s := range outbounds.Selectors {
 		r, err := Assignment(endpoints(s))
 		if err != nil {
