@@ -34,8 +34,10 @@ const (
 	callRate, callBurst = 500, 1000
 	allRate, allBurst   = 1000, 2000
 	// abortRate and abortBurst bound the calls of one connection that its client
-	// gave up, or that were refused: a connection that exceeds them is closed.
-	abortRate, abortBurst = 50, 1000
+	// gave up, or that were refused: a connection that exceeds them is closed. One that
+	// was refused counts as refusedWeight: the client was told to wait, and what it has
+	// sent meanwhile is held for as long as the connection is not read.
+	abortRate, abortBurst, refusedWeight = 50, 1000, 10
 	// refusedPause is how long nothing is read from an unauthenticated connection for
 	// each of its calls that was refused, at most maxPause at a time: a client is told to
 	// retry after a second or more.
@@ -249,7 +251,7 @@ func (n *Connection) Call(credentials bool) error {
 	if err != nil {
 		n.all.refused(err.Limit)
 		n.refrain(now)
-		n.Aborted()
+		n.aborted(refusedWeight)
 		return err
 	}
 	return nil
@@ -296,12 +298,14 @@ func (n *Connection) callLocked(now time.Time, credentials bool) *Exceeded {
 	return nil
 }
 
-// Aborted says that the client gave up a call, or that one was refused. A
-// connection on which that happens often is closed.
-func (n *Connection) Aborted() {
+// Aborted says that the client gave up a call. A connection on which that happens
+// often is closed.
+func (n *Connection) Aborted() { n.aborted(1) }
+
+func (n *Connection) aborted(weight float64) {
 	now := n.all.now()
 	n.all.mu.Lock()
-	over := !n.ended && !n.aborts.Take(now, 1)
+	over := !n.ended && !n.aborts.Take(now, weight)
 	if over {
 		n.endLocked()
 	}

@@ -211,6 +211,18 @@ func TestAbortedCallsCloseTheConnection(t *testing.T) {
 			require.Zero(t, total)
 		})
 	}
+	t.Run("sooner for calls that are refused", func(t *testing.T) {
+		c := newClients(large)
+		n := c.must(t, "10.0.0.1")
+		for range callBurst {
+			require.NoError(t, n.Call(true))
+		}
+		refused := 0
+		for ; len(c.closed) == 0; refused++ {
+			require.Error(t, n.Call(true))
+		}
+		require.Equal(t, abortBurst/refusedWeight+1, refused)
+	})
 	t.Run("not for those that give up a call now and then", func(t *testing.T) {
 		c := newClients(large)
 		n := c.must(t, "10.0.0.1")
