@@ -11,7 +11,7 @@ import (
 // newDataplaneService returns the service of the zone's proxies.
 func (z *zone) newDataplaneService() *dataplane.Service {
 	return dataplane.New(dataplane.Config{
-		Matching: z.Matching, Local: z.Store, Writer: z.Writer, Grace: z.cfg.DataplaneGrace, Now: z.Now, Log: z.Log,
+		Matching: z.Matching, Local: z.Store, Writer: z.Writer, Grace: z.cfg.DataplaneGrace, Now: z.Now, Log: z.Log, Turns: z.Turns, Refused: z.Limits.Refused,
 		Prepare: func(r *resource.Resource) (*resource.Resource, error) { return z.prepare(z.view(), r) },
 	})
 }

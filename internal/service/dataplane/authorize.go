@@ -26,6 +26,7 @@ const (
 	ReasonNotRegistered   = "NOT_REGISTERED"
 	ReasonProxiesOnly     = "DATAPLANES_ONLY"
 	ReasonInternal        = "ZONE_BROKEN"
+	ReasonLimit           = "LIMIT_REACHED"
 )
 
 // Authorize returns the authorization rule of a zone's gRPC port: dataplane tokens, and

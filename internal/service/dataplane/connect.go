@@ -5,13 +5,17 @@ import (
 	"errors"
 	"log/slog"
 	"runtime/debug"
+	"time"
 
 	"google.golang.org/grpc"
+	"google.golang.org/protobuf/proto"
 
 	meridianv1 "meridian/api/meridian/v1"
 	"meridian/internal/authn"
+	"meridian/internal/batch"
 	"meridian/internal/resource"
 	"meridian/internal/rpcerr"
+	"meridian/internal/server/limits"
 )
 
 // connectStream is the zone's end of a call of Connect.
@@ -99,22 +103,40 @@ func (d *Service) register(s *session) error {
 	case <-s.ctx.Done():
 		return nil
 	}
+	caller := s.token.ID // tokens without a name have the name of their caller in common
+	held, err := d.hellos.Begin(caller, batch.MaxMessage, func() { s.end(d.busy(limits.ErrAborted)) })
+	if err != nil {
+		return d.busy(err)
+	}
+	defer held.Done()
 	hello, err := s.hello()
 	if err != nil {
 		return err
 	}
-	select {
-	case d.registering <- struct{}{}:
-		defer func() { <-d.registering }()
-	case <-s.ctx.Done():
-		return nil
+	if err := held.Received(int64(proto.Size(hello))); err != nil {
+		return d.busy(err)
 	}
+	done, err := d.registering.Wait(s.ctx, caller)
+	if err != nil {
+		return nil // the session has ended
+	}
+	defer done()
 	if err := d.establish(s, hello); err != nil {
 		return err
 	}
 	d.start(s, (*session).receiveAcks)
 	return nil
 }
+
+// busy is the error of a proxy whose hello the zone cannot hold now.
+func (d *Service) busy(err error) error {
+	d.cfg.Refused(limitHellos)
+	return rpcerr.New(rpcerr.TooLarge, ReasonLimit, "%w: connect again in a moment", err).WithMetadata("limit", limitHellos).WithRetry(time.Second)
+}
+
+// limitHellos is the limit on hellos that wait, as in metrics: on requests that are not
+// answered.
+const limitHellos = "request_bytes"
 
 // disconnectReason says in words why a proxy is gone.
 func disconnectReason(err error) string {
@@ -133,12 +155,16 @@ func (d *Service) establish(s *session, hello *meridianv1.DataplaneHello) error 
 	if err := checkTokenForKey(*s.token, key); err != nil {
 		return err
 	}
-	described, err := d.parseSpec(*s.token, key, hello.GetSpec())
+	var described *resource.Resource
+	err := d.cfg.Turns.Work(s.ctx, int64(len(hello.GetSpec())), func() (err error) {
+		if described, err = d.parseSpec(*s.token, key, hello.GetSpec()); err != nil {
+			return err
+		}
+		_, err = d.decide(*s.token, key, described)
+		return err // before anyone is replaced for it
+	})
 	if err != nil {
 		return err
-	}
-	if _, err := d.decide(*s.token, key, described); err != nil {
-		return err // before anyone is replaced for it
 	}
 	d.claim(s, key)
 	r, err := d.store(s, key, described)

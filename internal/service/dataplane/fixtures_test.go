@@ -32,6 +32,7 @@ import (
 	"meridian/internal/resource/resourcetest"
 	"meridian/internal/rpcerr"
 	"meridian/internal/store"
+	"meridian/internal/turns"
 )
 
 // world is a zone as its dataplane service sees it: what the global owns, what
@@ -47,6 +48,8 @@ type world struct {
 
 	mu      sync.Mutex
 	revoked []string
+	limited []string // what limits have refused
+	turns   *turns.Turns
 
 	matching *livematch.Matching
 	service  *Service
@@ -60,7 +63,7 @@ func newWorld(t testing.TB) *world {
 	w := &world{
 		t: t, grace: DefaultGrace, replica: store.New(store.DefaultOptions()),
 		local:  committest.New(store.New(store.Options{ExternalMeshes: true, History: store.DefaultOptions().History})),
-		issuer: token.NewIssuer(time.Now, key),
+		issuer: token.NewIssuer(time.Now, key), turns: turns.NewServer(),
 	}
 	verifier := token.NewVerifier(time.Now, key.Public()).Revoking(func(_ token.Use, id string) bool {
 		w.mu.Lock()
@@ -89,7 +92,12 @@ func (w *world) open() {
 			}
 			return resource.WithZone(r, "east")
 		},
-		Log: slog.New(slog.DiscardHandler),
+		Log: slog.New(slog.DiscardHandler), Turns: w.turns,
+		Refused: func(limit string) {
+			w.mu.Lock()
+			defer w.mu.Unlock()
+			w.limited = append(w.limited, limit)
+		},
 	})
 	server := grpc.NewServer(grpc.ChainStreamInterceptor(rpcerr.StreamServer, w.auth.Stream))
 	meridianv1.RegisterDataplaneServiceServer(server, w.service)

@@ -25,8 +25,13 @@ func byProxy(r *resource.Resource) bool { return r.Meta().Labels[LabelRegistered
 
 const (
 	// maxRegistering bounds the registrations under way, each of which takes a
-	// goroutine and memory of its own. Those of one moment share a write.
+	// goroutine and memory of its own, and half of them those of one caller. Those of
+	// one moment share a write.
 	maxRegistering = 128
+	// maxHelloBytes bounds the hellos that are arriving or wait for their registration,
+	// maxCallerHelloBytes those of one caller. A stream whose hello has not arrived
+	// counts as the largest.
+	maxHelloBytes, maxCallerHelloBytes = 128 << 20, 96 << 20
 	// maxRemovals bounds one batch of registrations to remove.
 	maxRemovals = 256
 	// retryRemoval is how long a removal that failed waits.

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"math"
 	"runtime"
 	"sync"
 	"sync/atomic"
@@ -18,7 +19,9 @@ import (
 	"meridian/internal/policy"
 	"meridian/internal/resource"
 	"meridian/internal/rpcerr"
+	"meridian/internal/server/limits"
 	"meridian/internal/store"
+	"meridian/internal/turns"
 )
 
 // DefaultGrace is how long a dataplane stays registered after its proxy has
@@ -36,6 +39,10 @@ type Config struct {
 	// zone cannot have: with ReasonNoMesh if that is for want of its mesh, which may
 	// come yet.
 	Prepare func(r *resource.Resource) (*resource.Resource, error)
+	// Turns are those in which registrations are decoded and decided, among other
+	// requests. Refused counts what a limit has refused, by its name in metrics.
+	Turns   *turns.Turns
+	Refused func(limit string)
 	// Grace is how long a dataplane stays registered without its proxy.
 	Grace time.Duration
 	Now   func() time.Time
@@ -54,8 +61,9 @@ type Service struct {
 	running         chan struct{} // closed when Run has taken over
 	expiriesChanged chan struct{} // capacity 1: the departures have changed
 	wake            chan struct{} // capacity 1: there are sessions to work on
-	// registering holds an element for each registration that is under way.
-	registering chan struct{}
+	// registering gives the registrations their turn, hellos bounds those that wait.
+	registering *limits.Turns
+	hellos      *limits.Pool
 
 	streams sync.WaitGroup // goroutines that serve streams
 
@@ -99,8 +107,11 @@ type expiry struct {
 func New(cfg Config) *Service {
 	d := &Service{
 		cfg: cfg, running: make(chan struct{}), expiriesChanged: make(chan struct{}, 1), wake: make(chan struct{}, 1),
-		registering: make(chan struct{}, maxRegistering),
-		sessions:    map[*session]struct{}{}, proxies: map[resource.Key]*proxy{},
+		registering: limits.NewTurns("registrations", limits.TurnsConfig{
+			Running: maxRegistering, RunningEach: maxRegistering / 2, Waiting: math.MaxInt, WaitingEach: math.MaxInt, // as many as there are streams
+		}),
+		hellos:   limits.New(maxHelloBytes, maxCallerHelloBytes),
+		sessions: map[*session]struct{}{}, proxies: map[resource.Key]*proxy{},
 	}
 	cfg.Matching.OnTouch(d.markChanged)
 	return d
