@@ -129,7 +129,7 @@ func describeError(err error) string {
 
 // survey asks every other server at the same time, and remembers which of them
 // did not answer.
-func (d *fleet) survey(ctx context.Context, timeout time.Duration, ask func(context.Context, peerv1.ZoneServiceClient) (*peerv1.ZoneReport, error)) ([]zonesync.Report, []silentServer) {
+func (d *fleet) survey(ctx context.Context, timeout time.Duration, ask func(context.Context, peerv1.ZoneServiceClient, *peerv1.Page) (*peerv1.ZoneReport, error)) ([]zonesync.Report, []silentServer) {
 	peers := d.peers()
 	reports := make([]zonesync.Report, len(peers))
 	errs := make([]error, len(peers))
@@ -138,8 +138,9 @@ func (d *fleet) survey(ctx context.Context, timeout time.Duration, ask func(cont
 		asking.Go(func() {
 			asked, cancel := context.WithTimeout(ctx, timeout)
 			defer cancel()
-			report, err := ask(asked, peerv1.NewZoneServiceClient(p.conn))
-			reports[i], errs[i] = decodeReport(report), err
+			reports[i], errs[i] = allPages(func(page *peerv1.Page) (*peerv1.ZoneReport, error) {
+				return ask(asked, peerv1.NewZoneServiceClient(p.conn), page)
+			})
 		})
 	}
 	asking.Wait()
@@ -178,9 +179,13 @@ func (d *fleet) trackSilent(silent []silentServer, learn bool) {
 }
 
 // Status asks every server what it knows of zones.
-func (d *fleet) Status(ctx context.Context) fleetStatus {
-	reports, silent := d.survey(ctx, surveyTimeout, func(ctx context.Context, c peerv1.ZoneServiceClient) (*peerv1.ZoneReport, error) {
-		r, err := c.Zones(ctx, &peerv1.ZonesRequest{})
+func (d *fleet) Status(ctx context.Context) fleetStatus { return d.status(ctx, false) }
+
+// status is Status; when it is brief, without what zones on other servers could not
+// accept.
+func (d *fleet) status(ctx context.Context, brief bool) fleetStatus {
+	reports, silent := d.survey(ctx, surveyTimeout, func(ctx context.Context, c peerv1.ZoneServiceClient, page *peerv1.Page) (*peerv1.ZoneReport, error) {
+		r, err := c.Zones(ctx, &peerv1.ZonesRequest{Page: page, Brief: brief})
 		return r.GetReport(), err
 	})
 	d.checkDivergence(reports)
@@ -371,8 +376,12 @@ func (d *fleet) await(ctx context.Context, rev resource.Revision) ([]zonesync.Re
 	own := make(chan zonesync.Report, 1)
 	var asking sync.WaitGroup
 	asking.Go(func() { own <- d.zones.Await(round, rev) })
-	reports, silent := d.survey(ctx, waitRound+surveyTimeout, func(ctx context.Context, c peerv1.ZoneServiceClient) (*peerv1.ZoneReport, error) {
-		r, err := c.WaitApplied(ctx, &peerv1.WaitAppliedRequest{Revision: uint64(rev), PatienceMs: uint64(waitRound.Milliseconds())})
+	reports, silent := d.survey(ctx, waitRound+surveyTimeout, func(ctx context.Context, c peerv1.ZoneServiceClient, page *peerv1.Page) (*peerv1.ZoneReport, error) {
+		patience := uint64(waitRound.Milliseconds())
+		if page.GetAfterZone() != "" {
+			patience = 0 // the first page has waited
+		}
+		r, err := c.WaitApplied(ctx, &peerv1.WaitAppliedRequest{Revision: uint64(rev), PatienceMs: patience, Page: page})
 		return r.GetReport(), err
 	})
 	asking.Wait()
@@ -387,7 +396,7 @@ func (d *fleet) Run(ctx context.Context) error {
 	for {
 		select {
 		case <-tick.C:
-			d.Status(ctx)
+			d.status(ctx, true)
 		case <-ctx.Done():
 			return nil
 		}

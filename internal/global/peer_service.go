@@ -1,12 +1,14 @@
 package global
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"sync/atomic"
 	"time"
 
 	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/proto"
 
 	meridianv1 "meridian/api/meridian/v1"
 	peerv1 "meridian/api/peer/v1"
@@ -49,10 +51,10 @@ func (s *peerService) Authorities(context.Context, *peerv1.AuthoritiesRequest) (
 }
 
 // Zones lists what this server knows of zones.
-func (s *peerService) Zones(context.Context, *peerv1.ZonesRequest) (*peerv1.ZonesResponse, error) {
+func (s *peerService) Zones(_ context.Context, req *peerv1.ZonesRequest) (*peerv1.ZonesResponse, error) {
 	response := &peerv1.ZonesResponse{Report: &peerv1.ZoneReport{Server: s.name}}
 	if zones := s.zones.Load(); zones != nil {
-		response.Report = encodeReport(zones.Report())
+		response.Report = encodeReport(zones.Report(), req.GetPage(), req.GetBrief())
 	}
 	return response, nil
 }
@@ -106,22 +108,73 @@ func (s *peerService) WaitApplied(ctx context.Context, req *peerv1.WaitAppliedRe
 	patience := time.Duration(min(req.GetPatienceMs(), uint64(maxWaitRound.Milliseconds()))) * time.Millisecond
 	ctx, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
-	return &peerv1.WaitAppliedResponse{Report: encodeReport(zones.Await(ctx, resource.Revision(req.GetRevision())))}, nil
+	return &peerv1.WaitAppliedResponse{Report: encodeReport(zones.Await(ctx, resource.Revision(req.GetRevision())), req.GetPage(), true)}, nil
 }
 
-func encodeReport(r zonesync.Report) *peerv1.ZoneReport {
+// reportPage is how many bytes the instances in one answer to another server have
+// at most, unless there is only one.
+const reportPage = 1 << 20
+
+// encodeReport encodes a page of a report. A brief one is without what zones could
+// not accept.
+func encodeReport(r zonesync.Report, page *peerv1.Page, brief bool) *peerv1.ZoneReport {
 	out := &peerv1.ZoneReport{Server: r.Server, Epoch: encodeEpoch(r.Epoch), Newest: uint64(r.Newest), Reached: r.Reached, Changed: uint64(r.Changed), Digest: r.Digest.Bytes()}
-	for _, zone := range r.Late {
-		out.Late = append(out.Late, string(zone))
+	if page.GetAfterZone() == "" {
+		for _, zone := range r.Late {
+			out.Late = append(out.Late, string(zone))
+		}
+	}
+	limit := reportPage
+	if page.GetBytes() > 0 {
+		limit = int(min(page.GetBytes(), reportPage))
 	}
 	for _, in := range r.Instances {
-		out.Instances = append(out.Instances, &peerv1.ZoneInstance{
-			Zone: string(in.Zone), Id: in.ID, Lease: in.Lease, Connected: in.Connected,
-			QuietMs: uint64(max(in.Quiet, 0).Milliseconds()), Epoch: encodeEpoch(in.Epoch), Revision: uint64(in.Revision),
-			Lag: in.Lag, LastError: in.LastError, Authorities: in.Authorities, Version: in.Version, Quarantined: encodeQuarantined(in.Quarantined), Applied: in.Applied,
-		})
+		if cmp.Or(cmp.Compare(string(in.Zone), page.GetAfterZone()), cmp.Compare(in.ID, page.GetAfterId())) <= 0 {
+			continue // of an earlier page
+		}
+		next := encodeInstance(in, brief)
+		if limit -= proto.Size(next); limit < 0 && len(out.Instances) > 0 {
+			out.More = true
+			break
+		}
+		out.Instances = append(out.Instances, next)
 	}
 	return out
+}
+
+func encodeInstance(in zonesync.Instance, brief bool) *peerv1.ZoneInstance {
+	out := &peerv1.ZoneInstance{
+		Zone: string(in.Zone), Id: in.ID, Lease: in.Lease, Connected: in.Connected,
+		QuietMs: uint64(max(in.Quiet, 0).Milliseconds()), Epoch: encodeEpoch(in.Epoch), Revision: uint64(in.Revision),
+		Lag: in.Lag, LastError: in.LastError, Authorities: in.Authorities, Version: in.Version, Applied: in.Applied,
+	}
+	if !brief {
+		out.Quarantined = encodeQuarantined(in.Quarantined)
+	}
+	return out
+}
+
+// allPages asks for a report, page by page, and puts it together. What it says of
+// the server is as of the first page.
+func allPages(ask func(*peerv1.Page) (*peerv1.ZoneReport, error)) (zonesync.Report, error) {
+	page := &peerv1.Page{Bytes: reportPage}
+	first, err := ask(page)
+	if err != nil {
+		return zonesync.Report{}, err
+	}
+	out := decodeReport(first)
+	for last := first; last.GetMore() && len(last.GetInstances()) > 0; {
+		end := last.GetInstances()[len(last.GetInstances())-1]
+		if cmp.Or(cmp.Compare(end.GetZone(), page.GetAfterZone()), cmp.Compare(end.GetId(), page.GetAfterId())) <= 0 {
+			break // it does not advance
+		}
+		page = &peerv1.Page{Bytes: reportPage, AfterZone: end.GetZone(), AfterId: end.GetId()}
+		if last, err = ask(page); err != nil {
+			return zonesync.Report{}, err
+		}
+		out.Instances = append(out.Instances, decodeReport(last).Instances...)
+	}
+	return out, nil
 }
 
 func decodeReport(r *peerv1.ZoneReport) zonesync.Report {

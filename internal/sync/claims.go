@@ -27,6 +27,11 @@ const (
 	// maxQuarantined bounds the quarantine reports kept per instance. The others are
 	// counted.
 	maxQuarantined = 1000
+	// maxZoneReports and maxReports bound those reports in bytes, of all instances of
+	// a zone and of all zones of a server.
+	maxZoneReports, maxReports = 256 << 10, 8 << 20
+	// reportOverhead is what a report needs besides its texts, in bytes.
+	reportOverhead = 64
 )
 
 // claim shortens a text of a zone to at most limit bytes, on one line and without
@@ -71,18 +76,56 @@ func keyOf(n *syncv1.Nack) (resource.Key, bool) {
 	return key, mesh && resource.CheckName(key.Name) == nil && len(key.Kind) <= maxVersion && claim(string(key.Kind), maxVersion) == string(key.Kind)
 }
 
-// report takes in what an instance says of a resource that it did not accept, or
-// now did.
-func (in *instance) report(n *syncv1.Nack) {
+// sizeOf is the memory that a report needs, in bytes.
+func sizeOf(q Quarantined) int {
+	return reportOverhead + len(q.Key.Kind) + len(q.Key.Mesh) + len(q.Key.Name) + len(q.Message)
+}
+
+// reportsLocked takes in what an instance of a zone says of resources that it did not
+// accept, or now did.
+func (r *registry) reportsLocked(zone resource.ZoneName, in *instance, nacks []*syncv1.Nack) {
+	if len(nacks) == 0 {
+		return
+	}
+	all, ofZone := maxReports, maxZoneReports
+	for name, instances := range r.zones {
+		for _, i := range instances {
+			all -= i.reported
+			if name == zone {
+				ofZone -= i.reported
+			}
+		}
+	}
+	space := min(all, ofZone)
+	for _, n := range nacks {
+		before := in.reported
+		in.report(n, space)
+		space -= in.reported - before
+	}
+}
+
+// report takes in one report, of which at most space bytes more are kept.
+func (in *instance) report(n *syncv1.Nack, space int) {
 	key, ok := keyOf(n)
-	_, known := in.quarantined[key]
+	q := Quarantined{Key: key, Version: n.GetVersion(), Message: claim(n.GetMessage(), maxClaim)}
+	old, known := in.quarantined[key]
+	size := sizeOf(q)
+	if known {
+		size -= sizeOf(old)
+	}
 	switch {
 	case n.GetCleared() && known:
+		in.reported -= sizeOf(old)
 		delete(in.quarantined, key)
 	case n.GetCleared():
 		in.unlisted = max(0, in.unlisted-1)
-	case known, ok && len(in.quarantined) < maxQuarantined:
-		in.quarantined[key] = Quarantined{Key: key, Version: n.GetVersion(), Message: claim(n.GetMessage(), maxClaim)}
+	case size > space && known:
+		in.reported -= sizeOf(old)
+		delete(in.quarantined, key)
+		in.unlisted++
+	case known, ok && len(in.quarantined) < maxQuarantined && size <= space:
+		in.reported += size
+		in.quarantined[key] = q
 	default:
 		in.unlisted++
 	}

@@ -29,14 +29,17 @@ func TestClaimsOfZonesAreBounded(t *testing.T) {
 		&syncv1.Nack{Kind: "Mesh", Name: "a\x1b[2J"}, &syncv1.Nack{Kind: "Mesh", Mesh: "\n", Name: "a"}, &syncv1.Nack{Kind: "\x1b", Name: "a"})
 	r.acknowledge("z", c, flood, time.Now())
 	in := r.zones["z"]["i"]
-	require.Len(t, in.quarantined, maxQuarantined)
+	require.LessOrEqual(t, in.reported, maxZoneReports)
+	require.Greater(t, in.reported, maxZoneReports-2*maxClaim)
+	listed := len(in.quarantined)
+	require.Less(t, listed, maxQuarantined)
 	for key, q := range in.quarantined {
 		require.NoError(t, resource.CheckName(key.Name))
 		require.LessOrEqual(t, len(q.Message), maxClaim)
 		require.True(t, strings.HasSuffix(q.Message, "…"))
 	}
 	require.True(t, strings.HasPrefix(in.problem(), "[2Jgone and é"), in.problem())
-	require.Contains(t, in.problem(), "…; 4005 more reports of resources that it did not accept are not listed")
+	require.Contains(t, in.problem(), fmt.Sprintf("…; %d more reports of resources that it did not accept are not listed", 5005-listed))
 	require.Less(t, len(in.problem()), 2*maxClaim)
 
 	// What is accepted in the end makes space, and the mark goes.
@@ -46,7 +49,19 @@ func TestClaimsOfZonesAreBounded(t *testing.T) {
 	}
 	r.acknowledge("z", c, &syncv1.Ack{Nacks: cleared}, time.Now())
 	require.Empty(t, in.quarantined)
+	require.Zero(t, in.reported)
 	require.Empty(t, in.problem())
+	short := &syncv1.Ack{}
+	for i := range maxQuarantined + 1 {
+		short.Nacks = append(short.Nacks, &syncv1.Nack{Kind: "Mesh", Name: fmt.Sprint("p", i)})
+	}
+	r.acknowledge("z", c, short, time.Now())
+	require.Len(t, in.quarantined, maxQuarantined)
+	require.Contains(t, in.problem(), "1 more reports")
+	short.Nacks[0].Message = strings.Repeat("x", maxClaim)
+	before := in.reported
+	r.acknowledge("z", c, &syncv1.Ack{Nacks: short.Nacks[:1]}, time.Now())
+	require.Equal(t, before+maxClaim, in.reported, "the report replaces the one before")
 
 	for i := range maxInstances - 1 {
 		_, err := r.join("z", &conn{}, &syncv1.Hello{Instance: fmt.Sprint("j", i)}, time.Now())
@@ -121,4 +136,44 @@ func FuzzClaim(f *testing.F) {
 		require.True(t, utf8.ValidString(got))
 		require.Equal(t, got, claim(got, limit), "what was kept is kept")
 	})
+}
+
+// TestReportsOfAllZonesAreBounded: what all zones of a server report is kept up to a
+// number of bytes, whatever they say; zones that leave make space again.
+func TestReportsOfAllZonesAreBounded(t *testing.T) {
+	r := newRegistry()
+	conns := map[resource.ZoneName]*conn{}
+	flood := &syncv1.Ack{}
+	for i := range maxQuarantined {
+		flood.Nacks = append(flood.Nacks, &syncv1.Nack{Kind: "Mesh", Name: fmt.Sprint("p", i), Message: strings.Repeat("x", maxClaim)})
+	}
+	kept := func() (bytes int) {
+		for _, instances := range r.zones {
+			for _, in := range instances {
+				for _, q := range in.quarantined {
+					bytes += sizeOf(q)
+				}
+			}
+		}
+		return bytes
+	}
+	report := func(zone resource.ZoneName, instance string) {
+		c := &conn{}
+		conns[zone] = c
+		_, err := r.join(zone, c, &syncv1.Hello{Instance: instance}, time.Now())
+		require.NoError(t, err)
+		r.acknowledge(zone, c, flood, time.Now())
+	}
+	for i := range maxReports/maxZoneReports + 20 {
+		report(resource.ZoneName(fmt.Sprint("z", i)), "i")
+		report(resource.ZoneName(fmt.Sprint("z", i)), "j")
+	}
+	require.LessOrEqual(t, kept(), maxReports)
+	require.Greater(t, kept(), maxReports-10*maxZoneReports/9)
+	require.Empty(t, r.zones["z51"]["i"].quarantined)
+	require.Contains(t, r.zones["z51"]["i"].problem(), "1000 more reports")
+	r.forget(func(zone resource.ZoneName) bool { return zone == "z0" })
+	report("late", "i")
+	require.NotEmpty(t, r.zones["late"]["i"].quarantined)
+	require.LessOrEqual(t, kept(), maxReports)
 }

@@ -16,13 +16,10 @@ import (
 	"meridian/internal/store"
 )
 
-// maxPart is the size in bytes that parts of a batch and chunks aim for. A
+// maxPart is the size in bytes that parts of a batch and chunks aim for: a zone that
+// does not read holds a few of them in its server, since each is copied to be sent. A
 // single larger resource travels in a part of its own.
-const maxPart = 1 << 20
-
-// ownPart is the same for what is encoded for one zone: one that does not read
-// holds as much memory of its server.
-const ownPart = 32 << 10
+const maxPart = 31 << 10 // a frame fits the 32 KiB of gRPC's buffers
 
 // errMalformed means that bytes are not what they are said to be: the other end
 // is broken, or something between them is.

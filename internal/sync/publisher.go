@@ -25,9 +25,11 @@ type pacing struct {
 	bookmarkEvery time.Duration // between bookmarks while caught up
 	stallAfter    time.Duration // without progress while something is outstanding
 	behindGrace   time.Duration // for this server to reach the zone's revision
-	window        uint64        // bytes unacknowledged, unless the zone says less
+	window        uint64        // bytes unacknowledged at most, unless the zone says less
+	firstWindow   uint64        // bytes unacknowledged while nothing of a burst is acknowledged
 	coalesceAfter int           // batches behind, from which they are coalesced
 	coalesceBytes int           // read from the feed at a time
+	coalesceOps   int           // coalesced into one batch at most
 }
 
 func defaultPacing() pacing {
@@ -36,8 +38,10 @@ func defaultPacing() pacing {
 		stallAfter:    time.Minute,
 		behindGrace:   2 * time.Second,
 		window:        4 << 20,
+		firstWindow:   64 << 10,
 		coalesceAfter: 64,
 		coalesceBytes: 1 << 20,
+		coalesceOps:   512,
 	}
 }
 
@@ -103,8 +107,11 @@ type publisher struct {
 	coalesced *coalescedBatch
 	chunks    *chunker
 
-	// Flow control, since the last Welcome.
+	// Flow control, in bytes since the last Welcome. What may be unacknowledged grows
+	// with what is acknowledged, from where a burst began: a zone that stops reading
+	// while it is up to date is not sent a whole window to keep here for it.
 	sent, consumed, window uint64
+	burst                  uint64    // consumed when the zone was last up to date
 	progress               time.Time // last time something was acknowledged or began to be outstanding
 
 	acked      resource.Revision
@@ -129,7 +136,7 @@ func (p *publisher) greet(h *syncv1.Hello, now time.Time) error {
 	p.close()
 	p.hellos++
 	p.hello, p.queue, p.coalesced = h, nil, nil
-	p.sent, p.consumed, p.acked = 0, 0, 0
+	p.sent, p.consumed, p.burst, p.acked = 0, 0, 0, 0
 	p.window = p.pacing.window
 	if h.Window > 0 {
 		p.window = min(p.window, h.Window)
@@ -195,12 +202,13 @@ func (p *publisher) next(now time.Time) (*syncv1.GlobalFrame, error) {
 	} else if at.epoch != p.epoch {
 		return nil, fencef(syncv1.FenceReason_FENCE_REASON_EPOCH, "the global's history was replaced")
 	}
-	if p.sent-p.consumed >= p.window {
+	if p.full() {
 		return nil, nil
 	}
 	for {
 		if len(p.queue) > 0 {
 			f := p.queue[0]
+			p.queue[0] = nil // what was sent is not kept
 			p.queue = p.queue[1:]
 			if len(p.queue) == 0 {
 				p.cursor = max(p.cursor, p.queueCursor)
@@ -209,10 +217,18 @@ func (p *publisher) next(now time.Time) (*syncv1.GlobalFrame, error) {
 			return f, nil
 		}
 		more, err := p.fill(now)
+		if err == nil && !more && !p.outstanding() {
+			p.burst = p.consumed
+		}
 		if err != nil || !more {
 			return nil, err
 		}
 	}
+}
+
+// full reports whether nothing more is to be sent before an acknowledgement.
+func (p *publisher) full() bool {
+	return p.sent-p.consumed >= min(p.window, p.pacing.firstWindow+p.consumed-p.burst)
 }
 
 func (p *publisher) account(f *syncv1.GlobalFrame, now time.Time) {
@@ -262,7 +278,7 @@ func (p *publisher) deadline() time.Time {
 	switch {
 	case p.phase == phaseBehind:
 		sooner(p.until)
-	case p.phase == phaseFeed && p.sent-p.consumed < p.window:
+	case p.phase == phaseFeed && !p.full():
 		sooner(p.bookmarked.Add(p.pacing.bookmarkEvery))
 	}
 	if p.outstanding() {
@@ -356,6 +372,9 @@ func (p *publisher) fillFeed(now time.Time) (bool, error) {
 		return true, p.queueCoalescedPart()
 	}
 	entries, ok := p.feed.after(p.cursor, p.pacing.coalesceBytes)
+	if len(entries) > p.pacing.coalesceAfter {
+		entries = fewOps(entries, p.pacing.coalesceOps)
+	}
 	switch {
 	case !ok:
 		return false, fencef(syncv1.FenceReason_FENCE_REASON_COMPACTED,
@@ -379,6 +398,18 @@ func (p *publisher) fillFeed(now time.Time) (bool, error) {
 		Revision: uint64(at.head), Digest: at.digest.Bytes(), Head: uint64(at.head),
 	}}})
 	return true, nil
+}
+
+// fewOps returns the first batches, at least one, that have no more than max
+// operations together.
+func fewOps(entries []feedEntry, max int) []feedEntry {
+	ops := 0
+	for i, e := range entries {
+		if ops += len(e.ops); ops > max && i > 0 {
+			return entries[:i]
+		}
+	}
+	return entries
 }
 
 func (p *publisher) queueParts(parts [][]byte) {
@@ -406,7 +437,7 @@ func (p *publisher) queueCoalesced(entries []feedEntry) {
 		}
 	}
 	last := &entries[len(entries)-1]
-	p.coalesced = &coalescedBatch{groups: splitOps(ops, ownPart), head: &syncv1.Batch{
+	p.coalesced = &coalescedBatch{groups: splitOps(ops, maxPart), head: &syncv1.Batch{
 		Revision: uint64(last.revision), PrevRevision: uint64(p.cursor), Coalesced: true, Time: timestamppb.New(last.time),
 	}}
 }
@@ -481,7 +512,7 @@ func (c *chunker) next() (*syncv1.Chunk, error) {
 		if err != nil {
 			return nil, err
 		}
-		if size > 0 && size+len(raw) > ownPart {
+		if size > 0 && size+len(raw) > maxPart {
 			c.held = raw
 			return out, nil
 		}

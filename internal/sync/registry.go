@@ -78,6 +78,8 @@ type instance struct {
 	version     string
 	authorities string
 	quarantined map[resource.Key]Quarantined
+	// reported is the memory that quarantined needs, in bytes.
+	reported int
 	// unlisted counts reports of resources that were not accepted, beyond those
 	// that are kept.
 	unlisted int
@@ -200,9 +202,7 @@ func (r *registry) acknowledge(zone resource.ZoneName, c *conn, a *syncv1.Ack, n
 		in.authorities = authorities
 		r.wakeLocked()
 	}
-	for _, n := range a.Nacks {
-		in.report(n)
-	}
+	r.reportsLocked(zone, in, a.Nacks)
 	epoch, acked := epochFrom(a.Epoch), resource.Revision(a.Revision)
 	if in.epoch != epoch || in.acked != acked {
 		in.epoch, in.acked = epoch, acked

@@ -1,12 +1,15 @@
 package zonesync
 
 import (
+	"bytes"
 	"context"
+	"encoding/binary"
 	"errors"
 	"fmt"
 	"log/slog"
 	"net"
 	"path/filepath"
+	"runtime"
 	"slices"
 	"strings"
 	"sync"
@@ -18,11 +21,14 @@ import (
 
 	"github.com/stretchr/testify/require"
 	"go.uber.org/goleak"
+	"golang.org/x/net/http2"
+	"golang.org/x/net/http2/hpack"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/credentials/insecure"
 	"google.golang.org/grpc/status"
 	"google.golang.org/grpc/test/bufconn"
+	"google.golang.org/protobuf/proto"
 
 	syncv1 "meridian/api/sync/v1"
 	"meridian/internal/dial/dialtest"
@@ -360,6 +366,109 @@ func TestADeletedZoneIsForgotten(t *testing.T) {
 		east.stop()
 		c.stop()
 	})
+}
+
+// neverReads opens a stream as a zone does, in the fewest bytes, and reads nothing of
+// what comes back.
+func neverReads(t *testing.T, address string, hello *syncv1.Hello) net.Conn {
+	conn, err := (&net.Dialer{}).DialContext(t.Context(), "tcp", address)
+	require.NoError(t, err)
+	var fields bytes.Buffer
+	encoder := hpack.NewEncoder(&fields)
+	for _, f := range [][2]string{
+		{":method", "POST"},
+		{":scheme", "http"},
+		{":path", syncv1.SyncService_Stream_FullMethodName},
+		{":authority", "global"},
+		{"content-type", "application/grpc"},
+		{"te", "trailers"},
+		{"authorization", "Bearer secret"},
+	} {
+		require.NoError(t, encoder.WriteField(hpack.HeaderField{Name: f[0], Value: f[1]}))
+	}
+	message, err := proto.Marshal(&syncv1.ZoneFrame{Body: &syncv1.ZoneFrame_Hello{Hello: hello}})
+	require.NoError(t, err)
+	framed := binary.BigEndian.AppendUint32([]byte{0}, uint32(len(message)))
+	_, err = conn.Write([]byte(http2.ClientPreface))
+	require.NoError(t, err)
+	frames := http2.NewFramer(conn, nil)
+	require.NoError(t, frames.WriteSettings())
+	require.NoError(t, frames.WriteHeaders(http2.HeadersFrameParam{StreamID: 1, BlockFragment: fields.Bytes(), EndHeaders: true}))
+	require.NoError(t, frames.WriteData(1, false, append(framed, message...)))
+	return conn
+}
+
+// TestAThousandZonesThatDoNotRead is I12 over real sockets: a thousand zones that
+// open a stream and never read hold less than 100 MiB of their server's heap and
+// stacks, whether they resume or are sent everything.
+func TestAThousandZonesThatDoNotRead(t *testing.T) {
+	const zones, most = 1000, 100 << 20
+	for _, mode := range []string{"resume", "snapshot"} {
+		t.Run(mode, func(t *testing.T) {
+			c := newCluster(t)
+			lis, err := net.Listen("tcp", "127.0.0.1:0")
+			require.NoError(t, err)
+			c.grpc.Stop()
+			c.grpc = grpc.NewServer(grpc.ReadBufferSize(0)) // as servers do
+			syncv1.RegisterSyncServiceServer(c.grpc, c.server)
+			var serving sync.WaitGroup
+			serving.Go(func() { _ = c.grpc.Serve(lis) })
+			big := func(v int) string { return fmt.Sprintf(`{"x":"%04000d"}`, v) }
+			var ops []store.Op
+			for i := range 500 {
+				ops = append(ops, put(policyKey(fmt.Sprintf("p-%d", i)), big(0)))
+			}
+			oldest := c.write(ops...)
+			for i := range 120 {
+				c.write(put(policyKey(fmt.Sprintf("p-%d", i)), big(i)))
+			}
+			for c.server.feed.position().head < c.global.applied {
+				<-c.server.feed.changed()
+			}
+			before := heapBytes()
+			conns := make([]net.Conn, zones)
+			for i := range conns {
+				hello := &syncv1.Hello{Protocol: 1, MinProtocol: 1, Zone: fmt.Sprintf("z-%d", i), Instance: "i"}
+				if mode == "resume" {
+					hello.Epoch, hello.FromRevision = epochTo(c.global.store.View().Epoch()), uint64(oldest)
+				}
+				conns[i] = neverReads(t, lis.Addr().String(), hello)
+			}
+			// The window of HTTP/2 is full once as much was sent.
+			for stuck := 0; stuck < zones; {
+				stuck = 0
+				for i := range zones {
+					conn := c.server.registry.best(resource.ZoneName(fmt.Sprintf("z-%d", i)), store.Epoch{})
+					if conn == nil {
+						break
+					}
+					conn.mu.Lock()
+					if conn.pub.sent >= 64<<10 {
+						stuck++
+					}
+					conn.mu.Unlock()
+				}
+				runtime.Gosched()
+			}
+			grown := heapBytes() - before
+			t.Logf("%d KiB for each zone", grown/zones>>10)
+			require.Less(t, grown, int64(most))
+			for _, conn := range conns {
+				require.NoError(t, conn.Close())
+			}
+			c.stop()
+			serving.Wait()
+		})
+	}
+}
+
+// heapBytes is the memory in use, in bytes.
+func heapBytes() int64 {
+	runtime.GC()
+	runtime.GC()
+	var m runtime.MemStats
+	runtime.ReadMemStats(&m)
+	return int64(m.HeapAlloc + m.StackInuse)
 }
 
 func TestStalledReaderDelaysNoOther(t *testing.T) {

@@ -1886,7 +1886,10 @@ func (x *ListAuditResponse) GetMore() bool {
 }
 
 type ZonesRequest struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
+	state protoimpl.MessageState `protogen:"open.v1"`
+	Page  *Page                  `protobuf:"bytes,1,opt,name=page,proto3" json:"page,omitempty"`
+	// Leave out what zones could not accept.
+	Brief         bool `protobuf:"varint,2,opt,name=brief,proto3" json:"brief,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1921,6 +1924,85 @@ func (*ZonesRequest) Descriptor() ([]byte, []int) {
 	return file_peer_v1_peer_proto_rawDescGZIP(), []int{28}
 }
 
+func (x *ZonesRequest) GetPage() *Page {
+	if x != nil {
+		return x.Page
+	}
+	return nil
+}
+
+func (x *ZonesRequest) GetBrief() bool {
+	if x != nil {
+		return x.Brief
+	}
+	return false
+}
+
+// Page is a part of the instances of a ZoneReport, in order of zones and
+// instances. A server that knows no pages returns all of them.
+type Page struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// How many bytes the instances may have together; one is always returned.
+	// Servers have a limit of their own. 0 stands for that.
+	Bytes uint64 `protobuf:"varint,1,opt,name=bytes,proto3" json:"bytes,omitempty"`
+	// The last instance of the page before; empty for the first page.
+	AfterZone     string `protobuf:"bytes,2,opt,name=after_zone,json=afterZone,proto3" json:"after_zone,omitempty"`
+	AfterId       string `protobuf:"bytes,3,opt,name=after_id,json=afterId,proto3" json:"after_id,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Page) Reset() {
+	*x = Page{}
+	mi := &file_peer_v1_peer_proto_msgTypes[29]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Page) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Page) ProtoMessage() {}
+
+func (x *Page) ProtoReflect() protoreflect.Message {
+	mi := &file_peer_v1_peer_proto_msgTypes[29]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Page.ProtoReflect.Descriptor instead.
+func (*Page) Descriptor() ([]byte, []int) {
+	return file_peer_v1_peer_proto_rawDescGZIP(), []int{29}
+}
+
+func (x *Page) GetBytes() uint64 {
+	if x != nil {
+		return x.Bytes
+	}
+	return 0
+}
+
+func (x *Page) GetAfterZone() string {
+	if x != nil {
+		return x.AfterZone
+	}
+	return ""
+}
+
+func (x *Page) GetAfterId() string {
+	if x != nil {
+		return x.AfterId
+	}
+	return ""
+}
+
 type ZonesResponse struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Report        *ZoneReport            `protobuf:"bytes,1,opt,name=report,proto3" json:"report,omitempty"`
@@ -1930,7 +2012,7 @@ type ZonesResponse struct {
 
 func (x *ZonesResponse) Reset() {
 	*x = ZonesResponse{}
-	mi := &file_peer_v1_peer_proto_msgTypes[29]
+	mi := &file_peer_v1_peer_proto_msgTypes[30]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1942,7 +2024,7 @@ func (x *ZonesResponse) String() string {
 func (*ZonesResponse) ProtoMessage() {}
 
 func (x *ZonesResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_peer_v1_peer_proto_msgTypes[29]
+	mi := &file_peer_v1_peer_proto_msgTypes[30]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1955,7 +2037,7 @@ func (x *ZonesResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ZonesResponse.ProtoReflect.Descriptor instead.
 func (*ZonesResponse) Descriptor() ([]byte, []int) {
-	return file_peer_v1_peer_proto_rawDescGZIP(), []int{29}
+	return file_peer_v1_peer_proto_rawDescGZIP(), []int{30}
 }
 
 func (x *ZonesResponse) GetReport() *ZoneReport {
@@ -1980,16 +2062,18 @@ type ZoneReport struct {
 	Changed uint64 `protobuf:"varint,7,opt,name=changed,proto3" json:"changed,omitempty"`
 	Digest  []byte `protobuf:"bytes,8,opt,name=digest,proto3" json:"digest,omitempty"`
 	// Of a WaitAppliedResponse: the server itself has applied the revision, and
-	// these zones had not at the last contact.
-	Reached       bool     `protobuf:"varint,5,opt,name=reached,proto3" json:"reached,omitempty"`
-	Late          []string `protobuf:"bytes,6,rep,name=late,proto3" json:"late,omitempty"`
+	// these zones had not at the last contact. Not in pages after the first.
+	Reached bool     `protobuf:"varint,5,opt,name=reached,proto3" json:"reached,omitempty"`
+	Late    []string `protobuf:"bytes,6,rep,name=late,proto3" json:"late,omitempty"`
+	// There are instances after these.
+	More          bool `protobuf:"varint,9,opt,name=more,proto3" json:"more,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *ZoneReport) Reset() {
 	*x = ZoneReport{}
-	mi := &file_peer_v1_peer_proto_msgTypes[30]
+	mi := &file_peer_v1_peer_proto_msgTypes[31]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2001,7 +2085,7 @@ func (x *ZoneReport) String() string {
 func (*ZoneReport) ProtoMessage() {}
 
 func (x *ZoneReport) ProtoReflect() protoreflect.Message {
-	mi := &file_peer_v1_peer_proto_msgTypes[30]
+	mi := &file_peer_v1_peer_proto_msgTypes[31]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2014,7 +2098,7 @@ func (x *ZoneReport) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ZoneReport.ProtoReflect.Descriptor instead.
 func (*ZoneReport) Descriptor() ([]byte, []int) {
-	return file_peer_v1_peer_proto_rawDescGZIP(), []int{30}
+	return file_peer_v1_peer_proto_rawDescGZIP(), []int{31}
 }
 
 func (x *ZoneReport) GetServer() string {
@@ -2073,6 +2157,13 @@ func (x *ZoneReport) GetLate() []string {
 	return nil
 }
 
+func (x *ZoneReport) GetMore() bool {
+	if x != nil {
+		return x.More
+	}
+	return false
+}
+
 // ZoneInstance is one replica of a zone, connected or last seen.
 type ZoneInstance struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -2102,7 +2193,7 @@ type ZoneInstance struct {
 
 func (x *ZoneInstance) Reset() {
 	*x = ZoneInstance{}
-	mi := &file_peer_v1_peer_proto_msgTypes[31]
+	mi := &file_peer_v1_peer_proto_msgTypes[32]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2114,7 +2205,7 @@ func (x *ZoneInstance) String() string {
 func (*ZoneInstance) ProtoMessage() {}
 
 func (x *ZoneInstance) ProtoReflect() protoreflect.Message {
-	mi := &file_peer_v1_peer_proto_msgTypes[31]
+	mi := &file_peer_v1_peer_proto_msgTypes[32]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2127,7 +2218,7 @@ func (x *ZoneInstance) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ZoneInstance.ProtoReflect.Descriptor instead.
 func (*ZoneInstance) Descriptor() ([]byte, []int) {
-	return file_peer_v1_peer_proto_rawDescGZIP(), []int{31}
+	return file_peer_v1_peer_proto_rawDescGZIP(), []int{32}
 }
 
 func (x *ZoneInstance) GetZone() string {
@@ -2234,7 +2325,7 @@ type AskRequest struct {
 
 func (x *AskRequest) Reset() {
 	*x = AskRequest{}
-	mi := &file_peer_v1_peer_proto_msgTypes[32]
+	mi := &file_peer_v1_peer_proto_msgTypes[33]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2246,7 +2337,7 @@ func (x *AskRequest) String() string {
 func (*AskRequest) ProtoMessage() {}
 
 func (x *AskRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_peer_v1_peer_proto_msgTypes[32]
+	mi := &file_peer_v1_peer_proto_msgTypes[33]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2259,7 +2350,7 @@ func (x *AskRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AskRequest.ProtoReflect.Descriptor instead.
 func (*AskRequest) Descriptor() ([]byte, []int) {
-	return file_peer_v1_peer_proto_rawDescGZIP(), []int{32}
+	return file_peer_v1_peer_proto_rawDescGZIP(), []int{33}
 }
 
 func (x *AskRequest) GetZone() string {
@@ -2299,7 +2390,7 @@ type AskResponse struct {
 
 func (x *AskResponse) Reset() {
 	*x = AskResponse{}
-	mi := &file_peer_v1_peer_proto_msgTypes[33]
+	mi := &file_peer_v1_peer_proto_msgTypes[34]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2311,7 +2402,7 @@ func (x *AskResponse) String() string {
 func (*AskResponse) ProtoMessage() {}
 
 func (x *AskResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_peer_v1_peer_proto_msgTypes[33]
+	mi := &file_peer_v1_peer_proto_msgTypes[34]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2324,7 +2415,7 @@ func (x *AskResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AskResponse.ProtoReflect.Descriptor instead.
 func (*AskResponse) Descriptor() ([]byte, []int) {
-	return file_peer_v1_peer_proto_rawDescGZIP(), []int{33}
+	return file_peer_v1_peer_proto_rawDescGZIP(), []int{34}
 }
 
 func (x *AskResponse) GetAnswer() []byte {
@@ -2366,14 +2457,16 @@ type WaitAppliedRequest struct {
 	state    protoimpl.MessageState `protogen:"open.v1"`
 	Revision uint64                 `protobuf:"varint,1,opt,name=revision,proto3" json:"revision,omitempty"`
 	// How long to wait, in milliseconds.
-	PatienceMs    uint64 `protobuf:"varint,2,opt,name=patience_ms,json=patienceMs,proto3" json:"patience_ms,omitempty"`
+	PatienceMs uint64 `protobuf:"varint,2,opt,name=patience_ms,json=patienceMs,proto3" json:"patience_ms,omitempty"`
+	// What zones could not accept is never in the report.
+	Page          *Page `protobuf:"bytes,3,opt,name=page,proto3" json:"page,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *WaitAppliedRequest) Reset() {
 	*x = WaitAppliedRequest{}
-	mi := &file_peer_v1_peer_proto_msgTypes[34]
+	mi := &file_peer_v1_peer_proto_msgTypes[35]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2385,7 +2478,7 @@ func (x *WaitAppliedRequest) String() string {
 func (*WaitAppliedRequest) ProtoMessage() {}
 
 func (x *WaitAppliedRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_peer_v1_peer_proto_msgTypes[34]
+	mi := &file_peer_v1_peer_proto_msgTypes[35]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2398,7 +2491,7 @@ func (x *WaitAppliedRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WaitAppliedRequest.ProtoReflect.Descriptor instead.
 func (*WaitAppliedRequest) Descriptor() ([]byte, []int) {
-	return file_peer_v1_peer_proto_rawDescGZIP(), []int{34}
+	return file_peer_v1_peer_proto_rawDescGZIP(), []int{35}
 }
 
 func (x *WaitAppliedRequest) GetRevision() uint64 {
@@ -2415,6 +2508,13 @@ func (x *WaitAppliedRequest) GetPatienceMs() uint64 {
 	return 0
 }
 
+func (x *WaitAppliedRequest) GetPage() *Page {
+	if x != nil {
+		return x.Page
+	}
+	return nil
+}
+
 type WaitAppliedResponse struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Report        *ZoneReport            `protobuf:"bytes,1,opt,name=report,proto3" json:"report,omitempty"`
@@ -2424,7 +2524,7 @@ type WaitAppliedResponse struct {
 
 func (x *WaitAppliedResponse) Reset() {
 	*x = WaitAppliedResponse{}
-	mi := &file_peer_v1_peer_proto_msgTypes[35]
+	mi := &file_peer_v1_peer_proto_msgTypes[36]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2436,7 +2536,7 @@ func (x *WaitAppliedResponse) String() string {
 func (*WaitAppliedResponse) ProtoMessage() {}
 
 func (x *WaitAppliedResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_peer_v1_peer_proto_msgTypes[35]
+	mi := &file_peer_v1_peer_proto_msgTypes[36]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2449,7 +2549,7 @@ func (x *WaitAppliedResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WaitAppliedResponse.ProtoReflect.Descriptor instead.
 func (*WaitAppliedResponse) Descriptor() ([]byte, []int) {
-	return file_peer_v1_peer_proto_rawDescGZIP(), []int{35}
+	return file_peer_v1_peer_proto_rawDescGZIP(), []int{36}
 }
 
 func (x *WaitAppliedResponse) GetReport() *ZoneReport {
@@ -2599,10 +2699,17 @@ const file_peer_v1_peer_proto_rawDesc = "" +
 	"\x03seq\x18\x04 \x01(\x04R\x03seq\"=\n" +
 	"\x11ListAuditResponse\x12\x14\n" +
 	"\x05lines\x18\x01 \x03(\fR\x05lines\x12\x12\n" +
-	"\x04more\x18\x02 \x01(\bR\x04more\"\x0e\n" +
-	"\fZonesRequest\"E\n" +
+	"\x04more\x18\x02 \x01(\bR\x04more\"P\n" +
+	"\fZonesRequest\x12*\n" +
+	"\x04page\x18\x01 \x01(\v2\x16.meridian.peer.v1.PageR\x04page\x12\x14\n" +
+	"\x05brief\x18\x02 \x01(\bR\x05brief\"V\n" +
+	"\x04Page\x12\x14\n" +
+	"\x05bytes\x18\x01 \x01(\x04R\x05bytes\x12\x1d\n" +
+	"\n" +
+	"after_zone\x18\x02 \x01(\tR\tafterZone\x12\x19\n" +
+	"\bafter_id\x18\x03 \x01(\tR\aafterId\"E\n" +
 	"\rZonesResponse\x124\n" +
-	"\x06report\x18\x01 \x01(\v2\x1c.meridian.peer.v1.ZoneReportR\x06report\"\x89\x02\n" +
+	"\x06report\x18\x01 \x01(\v2\x1c.meridian.peer.v1.ZoneReportR\x06report\"\x9d\x02\n" +
 	"\n" +
 	"ZoneReport\x12\x16\n" +
 	"\x06server\x18\x01 \x01(\tR\x06server\x12-\n" +
@@ -2612,7 +2719,8 @@ const file_peer_v1_peer_proto_rawDesc = "" +
 	"\achanged\x18\a \x01(\x04R\achanged\x12\x16\n" +
 	"\x06digest\x18\b \x01(\fR\x06digest\x12\x18\n" +
 	"\areached\x18\x05 \x01(\bR\areached\x12\x12\n" +
-	"\x04late\x18\x06 \x03(\tR\x04late\"\x8f\x03\n" +
+	"\x04late\x18\x06 \x03(\tR\x04late\x12\x12\n" +
+	"\x04more\x18\t \x01(\bR\x04more\"\x8f\x03\n" +
 	"\fZoneInstance\x12\x12\n" +
 	"\x04zone\x18\x01 \x01(\tR\x04zone\x12\x0e\n" +
 	"\x02id\x18\x02 \x01(\tR\x02id\x12\x14\n" +
@@ -2639,11 +2747,12 @@ const file_peer_v1_peer_proto_rawDesc = "" +
 	"\x04code\x18\x02 \x01(\rR\x04code\x12\x14\n" +
 	"\x05error\x18\x03 \x01(\tR\x05error\x12\x18\n" +
 	"\aoffline\x18\x04 \x01(\bR\aoffline\x12\x12\n" +
-	"\x04busy\x18\x05 \x01(\bR\x04busy\"Q\n" +
+	"\x04busy\x18\x05 \x01(\bR\x04busy\"}\n" +
 	"\x12WaitAppliedRequest\x12\x1a\n" +
 	"\brevision\x18\x01 \x01(\x04R\brevision\x12\x1f\n" +
 	"\vpatience_ms\x18\x02 \x01(\x04R\n" +
-	"patienceMs\"K\n" +
+	"patienceMs\x12*\n" +
+	"\x04page\x18\x03 \x01(\v2\x16.meridian.peer.v1.PageR\x04page\"K\n" +
 	"\x13WaitAppliedResponse\x124\n" +
 	"\x06report\x18\x01 \x01(\v2\x1c.meridian.peer.v1.ZoneReportR\x06report2\xf8\x04\n" +
 	"\vRaftService\x12N\n" +
@@ -2673,7 +2782,7 @@ func file_peer_v1_peer_proto_rawDescGZIP() []byte {
 	return file_peer_v1_peer_proto_rawDescData
 }
 
-var file_peer_v1_peer_proto_msgTypes = make([]protoimpl.MessageInfo, 36)
+var file_peer_v1_peer_proto_msgTypes = make([]protoimpl.MessageInfo, 37)
 var file_peer_v1_peer_proto_goTypes = []any{
 	(*ProposeRequest)(nil),             // 0: meridian.peer.v1.ProposeRequest
 	(*ProposeResponse)(nil),            // 1: meridian.peer.v1.ProposeResponse
@@ -2704,16 +2813,17 @@ var file_peer_v1_peer_proto_goTypes = []any{
 	(*AuditPlace)(nil),                 // 26: meridian.peer.v1.AuditPlace
 	(*ListAuditResponse)(nil),          // 27: meridian.peer.v1.ListAuditResponse
 	(*ZonesRequest)(nil),               // 28: meridian.peer.v1.ZonesRequest
-	(*ZonesResponse)(nil),              // 29: meridian.peer.v1.ZonesResponse
-	(*ZoneReport)(nil),                 // 30: meridian.peer.v1.ZoneReport
-	(*ZoneInstance)(nil),               // 31: meridian.peer.v1.ZoneInstance
-	(*AskRequest)(nil),                 // 32: meridian.peer.v1.AskRequest
-	(*AskResponse)(nil),                // 33: meridian.peer.v1.AskResponse
-	(*WaitAppliedRequest)(nil),         // 34: meridian.peer.v1.WaitAppliedRequest
-	(*WaitAppliedResponse)(nil),        // 35: meridian.peer.v1.WaitAppliedResponse
-	(*v1.ListAuditRequest)(nil),        // 36: meridian.v1.ListAuditRequest
-	(*v11.Epoch)(nil),                  // 37: meridian.sync.v1.Epoch
-	(*v1.Quarantined)(nil),             // 38: meridian.v1.Quarantined
+	(*Page)(nil),                       // 29: meridian.peer.v1.Page
+	(*ZonesResponse)(nil),              // 30: meridian.peer.v1.ZonesResponse
+	(*ZoneReport)(nil),                 // 31: meridian.peer.v1.ZoneReport
+	(*ZoneInstance)(nil),               // 32: meridian.peer.v1.ZoneInstance
+	(*AskRequest)(nil),                 // 33: meridian.peer.v1.AskRequest
+	(*AskResponse)(nil),                // 34: meridian.peer.v1.AskResponse
+	(*WaitAppliedRequest)(nil),         // 35: meridian.peer.v1.WaitAppliedRequest
+	(*WaitAppliedResponse)(nil),        // 36: meridian.peer.v1.WaitAppliedResponse
+	(*v1.ListAuditRequest)(nil),        // 37: meridian.v1.ListAuditRequest
+	(*v11.Epoch)(nil),                  // 38: meridian.sync.v1.Epoch
+	(*v1.Quarantined)(nil),             // 39: meridian.v1.Quarantined
 }
 var file_peer_v1_peer_proto_depIdxs = []int32{
 	3,  // 0: meridian.peer.v1.ProposeResponse.results:type_name -> meridian.peer.v1.OpResult
@@ -2730,43 +2840,45 @@ var file_peer_v1_peer_proto_depIdxs = []int32{
 	2,  // 11: meridian.peer.v1.InvalidOp.key:type_name -> meridian.peer.v1.Key
 	14, // 12: meridian.peer.v1.StatusResponse.members:type_name -> meridian.peer.v1.MemberAddress
 	14, // 13: meridian.peer.v1.AddMemberResponse.members:type_name -> meridian.peer.v1.MemberAddress
-	36, // 14: meridian.peer.v1.ListAuditRequest.request:type_name -> meridian.v1.ListAuditRequest
+	37, // 14: meridian.peer.v1.ListAuditRequest.request:type_name -> meridian.v1.ListAuditRequest
 	26, // 15: meridian.peer.v1.ListAuditRequest.after:type_name -> meridian.peer.v1.AuditPlace
-	30, // 16: meridian.peer.v1.ZonesResponse.report:type_name -> meridian.peer.v1.ZoneReport
-	37, // 17: meridian.peer.v1.ZoneReport.epoch:type_name -> meridian.sync.v1.Epoch
-	31, // 18: meridian.peer.v1.ZoneReport.instances:type_name -> meridian.peer.v1.ZoneInstance
-	37, // 19: meridian.peer.v1.ZoneInstance.epoch:type_name -> meridian.sync.v1.Epoch
-	38, // 20: meridian.peer.v1.ZoneInstance.quarantined:type_name -> meridian.v1.Quarantined
-	30, // 21: meridian.peer.v1.WaitAppliedResponse.report:type_name -> meridian.peer.v1.ZoneReport
-	0,  // 22: meridian.peer.v1.RaftService.Propose:input_type -> meridian.peer.v1.ProposeRequest
-	10, // 23: meridian.peer.v1.RaftService.ReadIndex:input_type -> meridian.peer.v1.ReadIndexRequest
-	12, // 24: meridian.peer.v1.RaftService.Status:input_type -> meridian.peer.v1.StatusRequest
-	15, // 25: meridian.peer.v1.RaftService.AddMember:input_type -> meridian.peer.v1.AddMemberRequest
-	17, // 26: meridian.peer.v1.RaftService.RemoveMember:input_type -> meridian.peer.v1.RemoveMemberRequest
-	19, // 27: meridian.peer.v1.RaftService.TransferLeadership:input_type -> meridian.peer.v1.TransferLeadershipRequest
-	21, // 28: meridian.peer.v1.RaftService.Restore:input_type -> meridian.peer.v1.RestoreRequest
-	28, // 29: meridian.peer.v1.ZoneService.Zones:input_type -> meridian.peer.v1.ZonesRequest
-	32, // 30: meridian.peer.v1.ZoneService.Ask:input_type -> meridian.peer.v1.AskRequest
-	34, // 31: meridian.peer.v1.ZoneService.WaitApplied:input_type -> meridian.peer.v1.WaitAppliedRequest
-	23, // 32: meridian.peer.v1.ZoneService.Authorities:input_type -> meridian.peer.v1.AuthoritiesRequest
-	25, // 33: meridian.peer.v1.ZoneService.ListAudit:input_type -> meridian.peer.v1.ListAuditRequest
-	1,  // 34: meridian.peer.v1.RaftService.Propose:output_type -> meridian.peer.v1.ProposeResponse
-	11, // 35: meridian.peer.v1.RaftService.ReadIndex:output_type -> meridian.peer.v1.ReadIndexResponse
-	13, // 36: meridian.peer.v1.RaftService.Status:output_type -> meridian.peer.v1.StatusResponse
-	16, // 37: meridian.peer.v1.RaftService.AddMember:output_type -> meridian.peer.v1.AddMemberResponse
-	18, // 38: meridian.peer.v1.RaftService.RemoveMember:output_type -> meridian.peer.v1.RemoveMemberResponse
-	20, // 39: meridian.peer.v1.RaftService.TransferLeadership:output_type -> meridian.peer.v1.TransferLeadershipResponse
-	22, // 40: meridian.peer.v1.RaftService.Restore:output_type -> meridian.peer.v1.RestoreResponse
-	29, // 41: meridian.peer.v1.ZoneService.Zones:output_type -> meridian.peer.v1.ZonesResponse
-	33, // 42: meridian.peer.v1.ZoneService.Ask:output_type -> meridian.peer.v1.AskResponse
-	35, // 43: meridian.peer.v1.ZoneService.WaitApplied:output_type -> meridian.peer.v1.WaitAppliedResponse
-	24, // 44: meridian.peer.v1.ZoneService.Authorities:output_type -> meridian.peer.v1.AuthoritiesResponse
-	27, // 45: meridian.peer.v1.ZoneService.ListAudit:output_type -> meridian.peer.v1.ListAuditResponse
-	34, // [34:46] is the sub-list for method output_type
-	22, // [22:34] is the sub-list for method input_type
-	22, // [22:22] is the sub-list for extension type_name
-	22, // [22:22] is the sub-list for extension extendee
-	0,  // [0:22] is the sub-list for field type_name
+	29, // 16: meridian.peer.v1.ZonesRequest.page:type_name -> meridian.peer.v1.Page
+	31, // 17: meridian.peer.v1.ZonesResponse.report:type_name -> meridian.peer.v1.ZoneReport
+	38, // 18: meridian.peer.v1.ZoneReport.epoch:type_name -> meridian.sync.v1.Epoch
+	32, // 19: meridian.peer.v1.ZoneReport.instances:type_name -> meridian.peer.v1.ZoneInstance
+	38, // 20: meridian.peer.v1.ZoneInstance.epoch:type_name -> meridian.sync.v1.Epoch
+	39, // 21: meridian.peer.v1.ZoneInstance.quarantined:type_name -> meridian.v1.Quarantined
+	29, // 22: meridian.peer.v1.WaitAppliedRequest.page:type_name -> meridian.peer.v1.Page
+	31, // 23: meridian.peer.v1.WaitAppliedResponse.report:type_name -> meridian.peer.v1.ZoneReport
+	0,  // 24: meridian.peer.v1.RaftService.Propose:input_type -> meridian.peer.v1.ProposeRequest
+	10, // 25: meridian.peer.v1.RaftService.ReadIndex:input_type -> meridian.peer.v1.ReadIndexRequest
+	12, // 26: meridian.peer.v1.RaftService.Status:input_type -> meridian.peer.v1.StatusRequest
+	15, // 27: meridian.peer.v1.RaftService.AddMember:input_type -> meridian.peer.v1.AddMemberRequest
+	17, // 28: meridian.peer.v1.RaftService.RemoveMember:input_type -> meridian.peer.v1.RemoveMemberRequest
+	19, // 29: meridian.peer.v1.RaftService.TransferLeadership:input_type -> meridian.peer.v1.TransferLeadershipRequest
+	21, // 30: meridian.peer.v1.RaftService.Restore:input_type -> meridian.peer.v1.RestoreRequest
+	28, // 31: meridian.peer.v1.ZoneService.Zones:input_type -> meridian.peer.v1.ZonesRequest
+	33, // 32: meridian.peer.v1.ZoneService.Ask:input_type -> meridian.peer.v1.AskRequest
+	35, // 33: meridian.peer.v1.ZoneService.WaitApplied:input_type -> meridian.peer.v1.WaitAppliedRequest
+	23, // 34: meridian.peer.v1.ZoneService.Authorities:input_type -> meridian.peer.v1.AuthoritiesRequest
+	25, // 35: meridian.peer.v1.ZoneService.ListAudit:input_type -> meridian.peer.v1.ListAuditRequest
+	1,  // 36: meridian.peer.v1.RaftService.Propose:output_type -> meridian.peer.v1.ProposeResponse
+	11, // 37: meridian.peer.v1.RaftService.ReadIndex:output_type -> meridian.peer.v1.ReadIndexResponse
+	13, // 38: meridian.peer.v1.RaftService.Status:output_type -> meridian.peer.v1.StatusResponse
+	16, // 39: meridian.peer.v1.RaftService.AddMember:output_type -> meridian.peer.v1.AddMemberResponse
+	18, // 40: meridian.peer.v1.RaftService.RemoveMember:output_type -> meridian.peer.v1.RemoveMemberResponse
+	20, // 41: meridian.peer.v1.RaftService.TransferLeadership:output_type -> meridian.peer.v1.TransferLeadershipResponse
+	22, // 42: meridian.peer.v1.RaftService.Restore:output_type -> meridian.peer.v1.RestoreResponse
+	30, // 43: meridian.peer.v1.ZoneService.Zones:output_type -> meridian.peer.v1.ZonesResponse
+	34, // 44: meridian.peer.v1.ZoneService.Ask:output_type -> meridian.peer.v1.AskResponse
+	36, // 45: meridian.peer.v1.ZoneService.WaitApplied:output_type -> meridian.peer.v1.WaitAppliedResponse
+	24, // 46: meridian.peer.v1.ZoneService.Authorities:output_type -> meridian.peer.v1.AuthoritiesResponse
+	27, // 47: meridian.peer.v1.ZoneService.ListAudit:output_type -> meridian.peer.v1.ListAuditResponse
+	36, // [36:48] is the sub-list for method output_type
+	24, // [24:36] is the sub-list for method input_type
+	24, // [24:24] is the sub-list for extension type_name
+	24, // [24:24] is the sub-list for extension extendee
+	0,  // [0:24] is the sub-list for field type_name
 }
 
 func init() { file_peer_v1_peer_proto_init() }
@@ -2787,7 +2899,7 @@ func file_peer_v1_peer_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_peer_v1_peer_proto_rawDesc), len(file_peer_v1_peer_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   36,
+			NumMessages:   37,
 			NumExtensions: 0,
 			NumServices:   2,
 		},
