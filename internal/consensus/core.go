@@ -53,6 +53,9 @@ type lifecycle struct {
 	// formatInUse is the newest format of the entries that this server has applied
 	// or had in its log when it started.
 	formatInUse atomic.Uint32
+	// newerLog is the first entry that the log had at the start and this release
+	// cannot apply; nil for none.
+	newerLog error
 	// leaving says that the process was told to stop (Leave).
 	leaving     atomic.Bool
 	stop, abort context.CancelFunc

@@ -8,6 +8,7 @@ import (
 
 	"meridian/internal/raftlog"
 	"meridian/internal/raftnet"
+	"meridian/internal/version"
 )
 
 // The errors below do not begin with the package's name: operators read them.
@@ -45,6 +46,17 @@ var ErrClosed = raftnet.ErrClosed
 // state that no longer follows the others'. To bring it back, let it join as a
 // new server, with a new data directory.
 var ErrRemoved = errors.New("this server was removed from the cluster")
+
+// ErrNewerLog means that the log has an entry which only a newer release can apply.
+// Nothing is damaged: that release starts on the same data directory.
+var ErrNewerLog = errors.New("the log was written by a newer release")
+
+// newerEntry is ErrNewerLog about an entry, of which formats up to known can be
+// applied.
+func newerEntry(index uint64, format, known uint32) error {
+	return fmt.Errorf("%w: entry %d has format %d, and release %s applies formats up to %d; start a release that applies format %d on the same data directory, in which nothing is changed or lost: that of the other servers, which \"meridian cluster members -o wide\" shows, or the last one that ran here",
+		ErrNewerLog, index, format, version.String(), known, format)
+}
 
 // ErrDiskHangs means that writes to the disk do not end.
 var ErrDiskHangs = errors.New("the disk hangs")

@@ -109,12 +109,17 @@ func (f *formats) forgetOthers(servers []raft.Server) {
 	}
 }
 
-// noteFormat notes an entry of the log as it is read at the start. One that a
+// noteFormat, while the node is opened, notes an entry of the log as it is read at the start. One that a
 // snapshot covers is not applied again, but may still be sent to a new member.
 func (n *core) noteFormat(entry *raft.Log) {
-	if entry.Type == raft.LogCommand {
-		n.formatInUse.Store(max(n.formatInUse.Load(), store.FormatOf(entry.Data)))
+	if entry.Type != raft.LogCommand {
+		return
 	}
+	format := store.FormatOf(entry.Data)
+	if format > n.cfg.logFormat() && n.newerLog == nil {
+		n.newerLog = newerEntry(entry.Index, format, n.cfg.logFormat())
+	}
+	n.formatInUse.Store(max(n.formatInUse.Load(), format))
 }
 
 // leads reports whether this server is the leader of the moment.

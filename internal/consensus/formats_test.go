@@ -115,3 +115,65 @@ func TestFormatsOfTheLogOutliveARestart(t *testing.T) {
 		require.NoError(t, a.died())
 	})
 }
+
+// TestAnOlderReleaseEndsCleanly: a server that is started again with a release that
+// cannot apply what was written meanwhile ends with what to do, without having
+// applied anything after that; so does one that finds it in its log. The release
+// that can apply it continues where they ended, and nothing is lost.
+func TestAnOlderReleaseEndsCleanly(t *testing.T) {
+	bubble(t, func(t *testing.T, c *cluster) {
+		old := map[string]bool{}
+		c.tune = func(s *server, cfg *consensus.Config) {
+			if old[s.name] {
+				cfg.LogFormat = 1
+			}
+		}
+		c.three()
+		leader := c.leader(c.others(nil)...)
+		back, other := c.others(leader)[0], c.others(leader)[1]
+		restart := func(s *server, older bool) {
+			c.stop(s)
+			old[s.name] = older
+			c.open(s, nil)
+		}
+		restart(other, true)
+		c.ready(other)
+		require.Error(t, keepTimes(leader, t, "new"), "one is too old; the others have said what they know")
+		restart(other, false)
+		c.ready(other)
+		back.write(t, "k", "1")
+		c.stop(back)
+		require.NoError(t, keepTimes(leader, t, "new"))
+		leader.write(t, "k", "2")
+
+		old[back.name] = true
+		c.open(back, nil)
+		c.eventually("it cannot apply what it is sent", func() bool { return back.died() != nil })
+		requireNewer(t, back.died())
+		require.Less(t, back.store.Revision(), leader.store.Revision())
+		require.Error(t, back.node.Snapshot(), "it would say that all was applied")
+		view := back.store.View()
+		c.pass(10 * time.Second)
+		require.Equal(t, view.Revision(), back.store.Revision(), "nothing is applied after that")
+		c.stop(back)
+
+		_, err := consensus.Open(t.Context(), c.config(back), store.New(store.DefaultOptions()))
+		requireNewer(t, err)
+
+		old[back.name] = false
+		c.open(back, nil)
+		c.ready(back)
+		require.Equal(t, "1", back.read(t, "new"))
+		require.Equal(t, "2", back.read(t, "k"))
+		require.NoError(t, leader.died())
+		require.NoError(t, other.died())
+	})
+}
+
+// requireNewer requires the error of an older release, which names what it cannot
+// apply and what to do.
+func requireNewer(t *testing.T, err error) {
+	t.Helper()
+	require.ErrorIs(t, err, consensus.ErrNewerLog)
+	require.Regexp(t, `entry \d+ has format 2, .* applies formats up to 1; start a release that applies format 2 .* nothing is changed or lost`, err.Error())
+}

@@ -12,10 +12,12 @@ import (
 	"meridian/internal/store"
 )
 
-// fsm applies committed entries to the store. It keeps no state and reads no
-// clock: what Apply does is a function of the entry and the store. Of what it did
+// fsm applies committed entries to the store. It keeps no state but halted and reads
+// no clock: what Apply does is a function of the entry and the store. Of what it did
 // it tells events.
 type fsm struct {
+	// halted is why it applies nothing any more. Nil: it is not told to a node.
+	halted *halted
 	st     *store.Store
 	events Events
 	// complete, unless nil, adds the data of an entry that comes without.
@@ -35,28 +37,60 @@ var (
 	_ raft.ConfigurationStore = fsm{}
 )
 
-// Apply applies one batch and returns its store.Result. An entry that cannot be
-// decoded was written by a newer release or by another program; continuing
-// without it would make this server's state differ from its peers', so it
-// panics.
+// halted is a state machine that has met an entry which it cannot apply. It takes
+// part in nothing after that: what it holds is the state before that entry, until
+// the process ends.
+type halted struct {
+	why atomic.Pointer[error]
+	// tell is told why, once.
+	tell func(error)
+}
+
+// err is why the state machine is halted, nil while it is not.
+func (h *halted) err() error {
+	if h == nil {
+		return nil
+	}
+	if why := h.why.Load(); why != nil {
+		return *why
+	}
+	return nil
+}
+
+// at halts the state machine and returns why.
+func (h *halted) at(err error) error {
+	if h != nil {
+		h.why.Store(&err)
+		h.tell(err)
+	}
+	return err
+}
+
+// Apply applies one batch and returns its store.Result, or an error when it cannot:
+// the entry was written by a newer release or by another program. Continuing
+// without it would make this server's state differ from its peers', so nothing is
+// applied after that.
 func (f fsm) Apply(entry *raft.Log) any {
+	if err := f.halted.err(); err != nil {
+		return err
+	}
 	if f.complete != nil {
 		whole, err := f.complete(entry)
 		if err != nil {
-			panic(fmt.Sprintf("entry %d cannot be applied: %v", entry.Index, err))
+			return f.halted.at(fmt.Errorf("entry %d of the log cannot be applied: %w", entry.Index, err))
 		}
 		entry = whole
 	}
 	format := store.FormatOf(entry.Data)
 	if f.format != 0 && format > f.format {
-		panic(fmt.Sprintf("entry %d cannot be applied: it has format %d, and this release knows formats up to %d; run the release that wrote it", entry.Index, format, f.format))
+		return f.halted.at(newerEntry(entry.Index, format, f.format))
 	}
 	txn, err := store.DecodeCommand(entry.Data)
 	if err == nil && f.used != nil {
 		f.used.Store(max(f.used.Load(), format)) // entries are applied one after the other
 	}
 	if err != nil {
-		panic(fmt.Sprintf("entry %d cannot be applied: %v; run the release that wrote it", entry.Index, err))
+		return f.halted.at(fmt.Errorf("entry %d of the log cannot be applied: %w", entry.Index, err))
 	}
 	result := f.st.Apply(resource.Revision(entry.Index), txn)
 	if len(entry.Extensions) > 0 && f.events.Applied != nil {
@@ -68,6 +102,9 @@ func (f fsm) Apply(entry *raft.Log) any {
 // StoreConfiguration notes that a change of membership has been passed, so that
 // the store's revision reaches it.
 func (f fsm) StoreConfiguration(index uint64, c raft.Configuration) {
+	if f.halted.err() != nil {
+		return
+	}
 	f.st.Advance(resource.Revision(index))
 	if f.configured != nil {
 		f.configured(c)
@@ -82,6 +119,9 @@ var errRestoring = errors.New("a backup is being restored; the snapshot is taken
 // that have come so far, and a server that starts from it would not find them in
 // the log that follows.
 func (f fsm) Snapshot() (raft.FSMSnapshot, error) {
+	if err := f.halted.err(); err != nil {
+		return nil, err // raft counts entries as applied that are not
+	}
 	if f.st.Restoring() {
 		return nil, errRestoring
 	}
@@ -91,6 +131,9 @@ func (f fsm) Snapshot() (raft.FSMSnapshot, error) {
 // Restore replaces the store's content, or leaves it alone and fails.
 func (f fsm) Restore(source io.ReadCloser) error {
 	defer func() { _ = source.Close() }() // read only
+	if err := f.halted.err(); err != nil {
+		return err
+	}
 	snap, err := store.ReadSnapshot(source)
 	if err == nil {
 		err = f.st.Reset(snap)

@@ -58,7 +58,7 @@ func newNode(cfg Config, st *store.Store) *Node {
 // only.
 //
 // Errors: ErrDataDirInUse, ErrDataDirReadOnly, ErrForeignDataDir, ErrCorrupt,
-// ErrAddrInUse, or what Config.Validate says. After an error nothing runs, and
+// ErrNewerLog, ErrAddrInUse, or what Config.Validate says. After an error nothing runs, and
 // a directory that was new is as it was.
 func Open(ctx context.Context, cfg Config, st *store.Store) (_ *Node, err error) {
 	if err := cfg.Validate(); err != nil {
@@ -89,6 +89,9 @@ func Open(ctx context.Context, cfg Config, st *store.Store) (_ *Node, err error)
 	}
 	n.id = n.dir.ID().ServerID()
 	if n.log, err = raftlog.OpenLog(n.dir, n.noteFormat); err != nil {
+		return nil, err
+	}
+	if err = n.newerLog; err != nil {
 		return nil, err
 	}
 	if err = finishRecovery(n.dir, n.log); err != nil {
@@ -221,7 +224,7 @@ func (n *Node) startRaft(snapshots *raftlog.Snapshots, notify chan<- bool) (err 
 	n.endpoint.Complete(n.log.Complete)
 	n.endpoint.Campaigning(n.campaigning, n.electionTimeout)
 	n.endpoint.Replicating(n.replicating)
-	machine := fsm{st: n.st, events: n.cfg.Events, configured: n.configured, format: n.cfg.logFormat(), used: &n.formatInUse, complete: n.log.Complete, unusable: snapshots.Unusable}
+	machine := fsm{halted: &halted{tell: n.fatal}, st: n.st, events: n.cfg.Events, configured: n.configured, format: n.cfg.logFormat(), used: &n.formatInUse, complete: n.log.Complete, unusable: snapshots.Unusable}
 	n.raft, err = raft.NewRaft(n.cfg.raftConfig(n.id, notify), machine, n.log, n.log, snapshots, n.endpoint)
 	snapshots.Running()
 	if err == nil {

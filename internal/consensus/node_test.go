@@ -1,9 +1,11 @@
 package consensus
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"net"
 	"os"
 	"path/filepath"
@@ -395,8 +397,28 @@ func throughSnapshot(t require.TestingT, st *store.Store) *store.Store {
 // TestUndecodableEntryStops: a server never continues without an entry that its
 // peers may have understood.
 func TestUndecodableEntryStops(t *testing.T) {
-	f := fsm{st: store.New(store.DefaultOptions())}
-	require.Panics(t, func() { f.Apply(&raft.Log{Index: 3, Data: []byte("nonsense")}) })
+	var told []error
+	st := store.New(store.DefaultOptions())
+	f := fsm{st: st, halted: &halted{tell: func(err error) { told = append(told, err) }}}
+	newer := []byte{store.NewestFormat + 7, 0, 0, 0, 0, 0}
+	good, err := store.EncodeCommand(store.Txn{SetEpoch: &store.Epoch{ClusterID: "c", Incarnation: 1}})
+	require.NoError(t, err)
+	for _, bad := range [][]byte{[]byte("nonsense"), newer, good[:len(good)-1]} {
+		told = nil
+		f.halted = &halted{tell: f.halted.tell}
+		f.format = store.NewestFormat
+		require.Error(t, f.Apply(&raft.Log{Index: 3, Data: bad}).(error))
+		require.Len(t, told, 1)
+		require.ErrorContains(t, told[0], "entry 3")
+		// What follows is not applied either, and no snapshot says that it was.
+		require.Error(t, f.Apply(&raft.Log{Index: 4, Data: good}).(error))
+		f.StoreConfiguration(5, raft.Configuration{})
+		require.Zero(t, st.Revision())
+		_, err := f.Snapshot()
+		require.ErrorIs(t, err, told[0])
+		require.ErrorIs(t, f.Restore(io.NopCloser(bytes.NewReader(nil))), told[0])
+		require.Len(t, told, 1)
+	}
 }
 
 // TestOneServerStartsAtOnce: it does not wait for a heartbeat timeout.

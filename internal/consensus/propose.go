@@ -222,6 +222,10 @@ func (n *proposer) proposeHere(ctx context.Context, p *proposal) (store.Result, 
 			return
 		}
 		n.transferring.accepted()
+		if err, halted := future.Response().(error); halted {
+			answered <- answer{err: unknownOutcome(err)}
+			return
+		}
 		result, _ := future.Response().(store.Result)
 		answered <- answer{result: result, index: future.Index(), err: result.Err}
 	})

@@ -279,6 +279,9 @@ func (n *restorer) applied(future raft.ApplyFuture) (store.Result, error) {
 		}
 		return store.Result{}, err
 	}
+	if err, halted := future.Response().(error); halted {
+		return store.Result{}, unknownOutcome(err)
+	}
 	result, _ := future.Response().(store.Result)
 	if result.Err != nil {
 		return result, notRestored(result.Err)
