@@ -254,9 +254,10 @@ func (c limitedCredentials) ServerHandshake(raw net.Conn) (net.Conn, credentials
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), handshakeTimeout)
 	defer cancel()
-	limited.handshake = &handshake{ctx: ctx, turns: c.turns, owner: limits.Origin(raw.RemoteAddr()).String()}
+	limited.handshake = &handshake{ctx: ctx, turns: c.turns, limits: limited.limits, owner: limits.Origin(raw.RemoteAddr()).String()}
 	conn, info, err := c.TransportCredentials.ServerHandshake(raw)
 	limited.handshake.leave()
+	limited.limits.Served()
 	limited.handshake = nil
 	if err != nil {
 		return nil, nil, err
@@ -281,13 +282,17 @@ func newHandshakes() *limits.Turns {
 type handshake struct {
 	ctx   context.Context
 	turns *limits.Turns
-	owner string
-	done  func() // ends the turn; nil without one
+	// limits is told when the server waits for the client.
+	limits *limits.Connection
+	owner  string
+	done   func() // ends the turn; nil without one
 }
 
 func (h *handshake) read(conn net.Conn, p []byte) (int, error) {
 	h.leave()
+	h.limits.Served()
 	n, err := conn.Read(p)
+	h.limits.Serving()
 	if err == nil {
 		h.done, err = h.turns.Wait(h.ctx, h.owner)
 	}

@@ -7,6 +7,7 @@ import (
 	"errors"
 	"net"
 	"net/netip"
+	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -273,6 +274,9 @@ func TestWritesOfOneCaller(t *testing.T) {
 func TestTokenCallsAreWrites(t *testing.T) {
 	methods := []string{meridianv1.ControlService_GenerateZoneToken_FullMethodName, meridianv1.ClusterService_GenerateServerToken_FullMethodName}
 	for _, m := range meridianv1.TokenService_ServiceDesc.Methods {
+		if strings.HasPrefix(m.MethodName, "List") {
+			continue // a read
+		}
 		methods = append(methods, "/"+meridianv1.TokenService_ServiceDesc.ServiceName+"/"+m.MethodName)
 	}
 	r := newTestServer(t)

@@ -42,9 +42,9 @@ const (
 	// each of its calls that was refused, at most maxPause at a time: a client is told to
 	// retry after a second or more.
 	refusedPause, maxPause = time.Second / 10, time.Second
-	// trial is how long an unauthenticated connection has to authenticate a caller
-	// before it makes way for another of its address. At connectRate the places of
-	// an address last for longer.
+	// trial is for how long the server waits for the client of an unauthenticated
+	// connection before that makes way for another of its address. At connectRate the
+	// places of an address last for longer.
 	trial = 2 * time.Second
 	// forgetAbove is the number of addresses from which on those are forgotten of
 	// which nothing is known.
@@ -85,6 +85,10 @@ type Connection struct {
 	known  atomic.Bool
 	// resume is when the connection is read again, in nanoseconds since begun.
 	resume atomic.Int64
+	// serving is since when the server has something to do for it that its client waits
+	// for, in nanoseconds since begun, plus one; 0 while the server waits for the client.
+	// served is how long it had before that, in nanoseconds.
+	serving, served atomic.Int64
 	// The following are guarded by all.mu.
 	place  *list.Element // in source.unauthenticated; nil once known or ended
 	aborts Bucket
@@ -169,11 +173,13 @@ func (c *Connections) acceptLocked(s *source, now time.Time) (evicted *Connectio
 	full := &Exceeded{Limit: LimitUnauthenticated, What: fmt.Sprintf("connections of one address without an authenticated caller (%d)", c.cfg.Unauthenticated)}
 	switch {
 	case s.unauthenticated.Len() >= c.cfg.Unauthenticated:
-		oldest := s.unauthenticated.Front().Value.(*Connection)
-		if now.Sub(oldest.begun) < trial {
+		if evicted = s.silent(now); evicted == nil {
+			// Thousands of clients of one address that come together are refused here
+			// again and again, until those before them are authenticated: that costs
+			// nothing, and must not use up what they may do.
+			s.connects.Return(1)
 			return nil, full
 		}
-		evicted = oldest
 	case c.unauthenticated >= c.cfg.UnauthenticatedTotal:
 		heaviest := s
 		for _, other := range c.sources {
@@ -184,6 +190,7 @@ func (c *Connections) acceptLocked(s *source, now time.Time) (evicted *Connectio
 		// The address with most makes way, so that many connections of some do not
 		// keep out those of others.
 		if heaviest.unauthenticated.Len() <= s.unauthenticated.Len()+1 {
+			s.connects.Return(1)
 			return nil, full
 		}
 		evicted = heaviest.unauthenticated.Front().Value.(*Connection)
@@ -192,6 +199,30 @@ func (c *Connections) acceptLocked(s *source, now time.Time) (evicted *Connectio
 		evicted.leaveLocked()
 	}
 	return evicted, nil
+}
+
+// silent returns the oldest unauthenticated connection whose client the server has
+// waited for as long as it may take; nil for none. What waits for the server stays: with
+// more clients than it can serve at once, the ones that have waited for longest would
+// lose their places, and none would ever be authenticated.
+func (s *source) silent(now time.Time) *Connection {
+	for e := s.unauthenticated.Front(); e != nil; e = e.Next() {
+		if n := e.Value.(*Connection); n.serving.Load() == 0 && now.Sub(n.begun)-time.Duration(n.served.Load()) >= trial {
+			return n
+		}
+	}
+	return nil
+}
+
+// Serving says that the server has something to do for the connection that its client
+// waits for, until Served. Both are for the goroutine that serves it.
+func (n *Connection) Serving() { n.serving.Store(int64(n.all.now().Sub(n.begun)) + 1) }
+
+// Served says that the server waits for the client again. It may be called again.
+func (n *Connection) Served() {
+	if since := n.serving.Swap(0); since != 0 {
+		n.served.Add(int64(n.all.now().Sub(n.begun)) + 1 - since)
+	}
 }
 
 // sourceLocked returns what is known of an address.

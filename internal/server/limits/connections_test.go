@@ -186,6 +186,51 @@ func TestRefusedCallsPutOffTheNextRead(t *testing.T) {
 	require.Zero(t, flood.Pause(), "authenticated callers do not wait")
 }
 
+// Thousands of clients of one address that come together, more than the server can
+// authenticate at once, are refused and come again: those that wait for the server
+// keep their places, and what was refused takes nothing from those that come later.
+func TestClientsThatComeTogetherAreAllServed(t *testing.T) {
+	const places, clients = 16, 8 * connectBurst
+	cfg := large
+	cfg.Unauthenticated, cfg.PerAddress, cfg.Total = places, clients, 2*clients
+	c := newClients(cfg)
+	var waiting []*Connection
+	for known := 0; known < clients; {
+		for range 32 * places { // more than there are places try each time
+			if n, err := c.connect("10.0.0.1"); err == nil {
+				n.Serving()
+				waiting = append(waiting, n)
+			}
+		}
+		require.Len(t, waiting, places)
+		require.Empty(t, c.closed)
+		c.at = c.at.Add(2 * trial) // the server is slow
+		for _, n := range waiting {
+			n.Served()
+			n.Known()
+			known++
+		}
+		waiting = waiting[:0]
+	}
+	require.Zero(t, c.refused[LimitConnects])
+
+	// Places of those that let the server wait are taken.
+	silent := c.must(t, "10.0.0.2")
+	silent.Serving()
+	c.at = c.at.Add(2 * trial)
+	silent.Served()
+	for range places - 1 {
+		c.must(t, "10.0.0.2").Serving()
+	}
+	_, err := c.connect("10.0.0.2")
+	requireLimit(t, LimitUnauthenticated, err)
+	c.at = c.at.Add(trial)
+	c.must(t, "10.0.0.2")
+	require.Equal(t, 1, c.closed["10.0.0.2"])
+	_, err = c.connect("10.0.0.2")
+	requireLimit(t, LimitUnauthenticated, err)
+}
+
 // A flood of aborted or refused calls ends its connection.
 func TestAbortedCallsCloseTheConnection(t *testing.T) {
 	for name, abort := range map[string]func(n *Connection){
