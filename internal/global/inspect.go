@@ -67,6 +67,8 @@ func (s *inspectService) Inspect(ctx context.Context, req *meridianv1.InspectReq
 		return merge(found, answer.MergePolicies, append(notes, known.absent()...))
 	case *meridianv1.InspectRequest_Dataplanes:
 		return merge(found, answer.MergeDataplanes, append(notes, known.absent()...))
+	case *meridianv1.InspectRequest_Proxies:
+		return merge(found, answer.MergeProxies, append(notes, known.absent()...))
 	}
 	if len(found) > 1 {
 		return nil, rpcerr.New(rpcerr.Invalid, "AMBIGUOUS_ZONE", "%s can answer this: name one with --zone", strings.Join(names(found), " and "))
@@ -115,7 +117,7 @@ func (s *inspectService) answerInherited(ctx context.Context, req *meridianv1.In
 	switch q := asked.(type) {
 	case question.Route, question.Gateway:
 	case question.Policy:
-		if !inherit.Follows(q.Kind) && !q.Brief {
+		if !inherit.Follows(q.Kind) {
 			return nil, false, nil
 		}
 		held, notes = s.quarantines(ctx)
@@ -142,9 +144,6 @@ func (s *inspectService) answerInherited(ctx context.Context, req *meridianv1.In
 		err = rpcerr.New(rpcerr.NotFound, "NOT_FOUND", "%w", err)
 	case errors.Is(err, answer.ErrInvalid):
 		err = rpcerr.New(rpcerr.Invalid, "INVALID_QUESTION", "%w", err)
-	}
-	if about, ok := asked.(question.Policy); ok && about.Brief && err == nil {
-		response = s.withZones(ctx, req, about.Kind, response)
 	}
 	return response, true, err
 }

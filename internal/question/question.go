@@ -11,12 +11,10 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"sync"
 
 	meridianv1 "meridian/api/meridian/v1"
 	"meridian/internal/policy"
 	"meridian/internal/policy/answer"
-	"meridian/internal/policy/engines"
 	"meridian/internal/resource"
 )
 
@@ -58,6 +56,9 @@ type At struct {
 	// Dataplanes lists the dataplanes of a mesh, or of all; nil where the question
 	// is not taken.
 	Dataplanes func(*policy.Matcher, resource.MeshName) (any, error)
+	// Proxies lists the proxies of a mesh, or of all, that follow the zone over xDS, or
+	// one of them by name; nil where the question is not taken.
+	Proxies func(m *policy.Matcher, mesh resource.MeshName, name string) (any, error)
 }
 
 func (at At) held(key resource.Key) []policy.Condition {
@@ -79,15 +80,10 @@ type Connection struct {
 }
 
 // Policy asks where a policy takes effect; with Rule, where one of its rules does.
-// Brief asks for the conditions and warnings alone, of a resource of any kind.
 type Policy struct {
 	Kind       resource.Kind
 	Name, Rule string
-	Brief      bool
 }
-
-// surveyors know what authors are warned of.
-var surveyors = sync.OnceValue(engines.Surveyors)
 
 // Route asks for the rules on every path to a route.
 type Route struct{ Name string }
@@ -108,6 +104,9 @@ type Conditions struct{ Kind resource.Kind }
 
 // Dataplanes asks for the list of dataplanes.
 type Dataplanes struct{}
+
+// Proxies asks what proxies have accepted over xDS; with Name, that of one dataplane.
+type Proxies struct{ Name string }
 
 // Request is the question as a server takes it; zone may be empty.
 func Request(q Question, mesh, zone string) *meridianv1.InspectRequest {
@@ -134,7 +133,7 @@ func Parse(request *meridianv1.InspectRequest) (Question, error) {
 		return Connection{q.Connection.GetFrom(), q.Connection.GetTo(), q.Connection.GetFromTags(), q.Connection.GetPort()}, nil
 	case *meridianv1.InspectRequest_Policy:
 		err := lookup(q.Policy.GetKind())
-		return Policy{kind, q.Policy.GetName(), q.Policy.GetRule(), q.Policy.GetBrief()}, err
+		return Policy{kind, q.Policy.GetName(), q.Policy.GetRule()}, err
 	case *meridianv1.InspectRequest_Route:
 		return Route{q.Route.GetName()}, nil
 	case *meridianv1.InspectRequest_Gateway:
@@ -147,6 +146,8 @@ func Parse(request *meridianv1.InspectRequest) (Question, error) {
 		return Conditions{kind}, err
 	case *meridianv1.InspectRequest_Dataplanes:
 		return Dataplanes{}, nil
+	case *meridianv1.InspectRequest_Proxies:
+		return Proxies{q.Proxies.GetName()}, nil
 	default:
 		return nil, fmt.Errorf("%w: this release does not know it", answer.ErrInvalid)
 	}
@@ -186,7 +187,7 @@ func (Connection) Render(w io.Writer, document []byte, form answer.Form) error {
 
 func (q Policy) encode(r *meridianv1.InspectRequest) {
 	r.Question = &meridianv1.InspectRequest_Policy{Policy: &meridianv1.PolicyQuestion{
-		Kind: string(q.Kind), Name: q.Name, Rule: q.Rule, Brief: q.Brief,
+		Kind: string(q.Kind), Name: q.Name, Rule: q.Rule,
 	}}
 }
 
@@ -202,22 +203,11 @@ func (q Policy) Ask(m *policy.Matcher, at At) (any, error) {
 		a.Conditions = append(a.Conditions, held...)
 		return a, nil
 	}
-	if q.Brief {
-		a, err := answer.About(m, resource.Key{Kind: q.Kind, Mesh: at.Mesh, Name: q.Name}, at.AsOf, surveyors()...)
-		if err != nil {
-			return nil, err
-		}
-		a.Conditions = append(a.Conditions, held...)
-		return a, nil
-	}
 	a, err := answer.Policy(m, q.Kind, at.Mesh, q.Name, at.Zone, at.AsOf)
-	if err == nil {
-		err = a.Warn(m, surveyors()...)
-	}
 	// A zone keeps apart what it cannot use: its matcher may know no version.
 	if at.Zone != "" && len(held) > 0 && errors.Is(err, answer.ErrNotFound) {
 		a, err = &answer.PolicyAnswer{
-			Kind: q.Kind, Mesh: at.Mesh, Name: q.Name, AsOf: at.AsOf, Dataplanes: []answer.PolicyDataplane{}, Warnings: []answer.Warning{},
+			Kind: q.Kind, Mesh: at.Mesh, Name: q.Name, AsOf: at.AsOf, Dataplanes: []answer.PolicyDataplane{},
 		}, nil
 	}
 	if err != nil {
@@ -312,6 +302,23 @@ func (Dataplanes) Ask(m *policy.Matcher, at At) (any, error) {
 // Render implements Question.
 func (Dataplanes) Render(w io.Writer, document []byte, form answer.Form) error {
 	return Page(w, document, form, answer.RenderDataplanes)
+}
+
+func (q Proxies) encode(r *meridianv1.InspectRequest) {
+	r.Question = &meridianv1.InspectRequest_Proxies{Proxies: &meridianv1.ProxiesQuestion{Name: q.Name}}
+}
+
+// Ask implements Question.
+func (q Proxies) Ask(m *policy.Matcher, at At) (any, error) {
+	if at.Proxies == nil {
+		return nil, fmt.Errorf("%w: only zones have proxies", answer.ErrInvalid)
+	}
+	return at.Proxies(m, at.Mesh, q.Name)
+}
+
+// Render implements Question.
+func (Proxies) Render(w io.Writer, document []byte, form answer.Form) error {
+	return Page(w, document, form, answer.RenderProxies)
 }
 
 // Page decodes a document and prints its page.
@@ -412,6 +419,22 @@ func (Dataplanes) About(resource.MeshName) []resource.Key { return nil }
 // Restrict implements Question.
 func (Dataplanes) Restrict(document []byte, may answer.May) ([]byte, error) {
 	return restrict[answer.DataplanesAnswer](document, may)
+}
+
+// Of implements List.
+func (Proxies) Of() resource.Kind { return resource.KindDataplane }
+
+// Nothing implements List.
+func (Proxies) Nothing(resource.MeshName, resource.Revision) any {
+	return &answer.ProxiesAnswer{Items: []answer.ProxyStatus{}}
+}
+
+// About implements Question.
+func (q Proxies) About(mesh resource.MeshName) []resource.Key { return dataplanes(mesh, q.Name) }
+
+// Restrict implements Question.
+func (Proxies) Restrict(document []byte, may answer.May) ([]byte, error) {
+	return restrict[answer.ProxiesAnswer](document, may)
 }
 
 // dataplanes returns the keys of the dataplanes that are named.

@@ -1,11 +1,18 @@
 package zone
 
 import (
+	"context"
+	"fmt"
+	"slices"
+	"time"
+
 	meridianv1 "meridian/api/meridian/v1"
 	"meridian/internal/policy"
 	"meridian/internal/policy/answer"
 	"meridian/internal/resource"
 	"meridian/internal/service/dataplane"
+	"meridian/internal/service/discovery"
+	"meridian/internal/xds/serve"
 )
 
 // newDataplaneService returns the service of the zone's proxies.
@@ -14,6 +21,23 @@ func (z *zone) newDataplaneService() *dataplane.Service {
 		Matching: z.Matching, Local: z.Store, Writer: z.Writer, Grace: z.cfg.DataplaneGrace, Now: z.Now, Log: z.Log, Turns: z.Turns, Refused: z.Limits.Refused,
 		Prepare: func(r *resource.Resource) (*resource.Resource, error) { return z.prepare(z.view(), r) },
 	})
+}
+
+// newDiscovery returns the xDS service of the zone's proxies.
+func (z *zone) newDiscovery() *discovery.Service {
+	return discovery.New(discovery.Config{Source: z.resources, Dataplanes: z.dataplanes, Now: z.Now, Log: z.Log})
+}
+
+// serveDiscovery serves proxies over xDS once the zone holds everything that they can
+// depend on: what it stored itself, and a first state of the global.
+func (z *zone) serveDiscovery(ctx context.Context) error {
+	if z.globalStore != nil && z.globalStore.Revision() == 0 {
+		if err := z.globalStore.Wait(ctx, 1); err != nil {
+			z.discovery.Close()
+			return nil // the zone stops
+		}
+	}
+	return z.discovery.Run(ctx)
 }
 
 // proxyState says in the words of docs/contract.md how a dataplane's proxy
@@ -31,6 +55,92 @@ func proxyState(s dataplane.State) *answer.ProxyState {
 	return state
 }
 
+// proxyState is the state of a dataplane's proxy. What one that follows the zone over
+// xDS has taken on is what its streams have accepted.
+func (s *inspectService) proxyState(key resource.Key) *answer.ProxyState {
+	state := proxyState(s.proxies.State(key))
+	streams := s.xds.Status(key)
+	if len(streams) == 0 {
+		return state
+	}
+	state.Acked, state.Lag = 0, 0
+	for _, stream := range streams {
+		for _, t := range stream.Types {
+			switch {
+			case t.State == serve.NotSent:
+				continue
+			case t.State != serve.Synced:
+				state.Lag++
+			}
+			if state.Acked == 0 || t.Revision < state.Acked {
+				state.Acked = t.Revision
+			}
+			if state.LastError == "" {
+				state.LastError = t.Detail
+			}
+		}
+	}
+	return state
+}
+
+// proxyList lists the proxies that follow the zone over xDS.
+func (s *inspectService) proxyList(m *policy.Matcher, mesh resource.MeshName, name string) (any, error) {
+	a := &answer.ProxiesAnswer{Items: []answer.ProxyStatus{}}
+	keys := s.xds.Proxies()
+	if name != "" {
+		key := policy.DataplaneKey(mesh, name)
+		if !s.known(m, key) {
+			return nil, fmt.Errorf("%w: mesh %q has no dataplane %q here", answer.ErrNotFound, mesh, name)
+		}
+		keys = []resource.Key{key}
+	}
+	for _, key := range keys {
+		if mesh != "" && key.Mesh != mesh {
+			continue
+		}
+		item := answer.ProxyStatus{Mesh: key.Mesh, Name: key.Name, Zone: s.zone, Streams: []answer.ProxyStream{}}
+		for _, stream := range s.xds.Status(key) {
+			item.Streams = append(item.Streams, wireStream(stream))
+		}
+		if len(item.Streams) > 0 || name != "" {
+			a.Items = append(a.Items, item)
+		}
+	}
+	return a, nil
+}
+
+// known reports whether a dataplane exists.
+func (*inspectService) known(m *policy.Matcher, key resource.Key) (found bool) {
+	_ = m.Read(func(r *policy.Reading) error {
+		for other := range r.Dataplanes(key.Mesh) {
+			found = found || other == key
+		}
+		return nil
+	})
+	return found
+}
+
+func wireStream(s discovery.StreamStatus) answer.ProxyStream {
+	out := answer.ProxyStream{
+		Client: s.Client, Instance: s.Instance, Dialect: string(s.Dialect), Since: s.Since.UTC().Format(time.RFC3339),
+		Withheld: s.Withheld, Types: []answer.ProxyType{},
+	}
+	for _, t := range s.Types {
+		shown := answer.ProxyType{Type: t.Type.String(), State: string(t.State), Revision: t.Revision, Resources: t.Resources, Error: t.Detail}
+		for _, r := range t.Rejections {
+			rejection := answer.ProxyRejection{Name: r.Resource.Name, Error: r.Detail}
+			for _, o := range r.Resource.Origins {
+				rejection.Policies = append(rejection.Policies, o.Source)
+			}
+			slices.SortFunc(rejection.Policies, resource.Key.Compare)
+			rejection.Policies = slices.Compact(rejection.Policies)
+			shown.Rejected = append(shown.Rejected, rejection)
+		}
+		out.Types = append(out.Types, shown)
+	}
+	return out
+}
+
 // dataplaneList lists the zone's dataplanes and how their proxies stand to it.
 func (s *inspectService) dataplaneList(m *policy.Matcher, mesh resource.MeshName) (any, error) {
 	a, err := answer.Dataplanes(m, mesh, s.zone)
@@ -38,7 +148,7 @@ func (s *inspectService) dataplaneList(m *policy.Matcher, mesh resource.MeshName
 		return nil, err
 	}
 	for i := range a.Items {
-		a.Items[i].ProxyState = proxyState(s.proxies.State(policy.DataplaneKey(a.Items[i].Mesh, a.Items[i].Name)))
+		a.Items[i].ProxyState = s.proxyState(policy.DataplaneKey(a.Items[i].Mesh, a.Items[i].Name))
 	}
 	return a, nil
 }
@@ -50,7 +160,7 @@ func (s *inspectService) connection(req *meridianv1.InspectRequest) *meridianv1.
 	if !ok {
 		return nil
 	}
-	state := proxyState(s.proxies.State(policy.DataplaneKey(resource.MeshName(req.GetMesh()), q.Dataplane.GetName())))
+	state := s.proxyState(policy.DataplaneKey(resource.MeshName(req.GetMesh()), q.Dataplane.GetName()))
 	return &meridianv1.DataplaneConnection{
 		State: state.State, RegisteredBy: state.RegisteredBy, Acked: uint64(state.Acked), Lag: state.Lag, LastError: state.LastError,
 	}

@@ -16,6 +16,7 @@ import (
 	"meridian/internal/rpcerr"
 	"meridian/internal/server"
 	"meridian/internal/service/dataplane"
+	"meridian/internal/service/discovery"
 )
 
 // inspectService answers questions about this zone's dataplanes.
@@ -28,6 +29,7 @@ type inspectService struct {
 	// maxBytes bounds an answer; 0 is maxAnswerBytes.
 	maxBytes int
 	proxies  *dataplane.Service
+	xds      *discovery.Service
 }
 
 // maxAnswerBytes leaves space for the envelope of the largest message.
@@ -49,7 +51,7 @@ func (s *inspectService) Inspect(_ context.Context, req *meridianv1.InspectReque
 	err = s.matching.Read(func(m *policy.Matcher, asOf resource.Revision) error {
 		document, err := asked.Ask(m, question.At{
 			Mesh: resource.MeshName(req.GetMesh()), Zone: s.zone, AsOf: asOf,
-			Held: s.quarantineConditions, Dataplanes: s.dataplaneList,
+			Held: s.quarantineConditions, Dataplanes: s.dataplaneList, Proxies: s.proxyList,
 		})
 		if err != nil {
 			return err

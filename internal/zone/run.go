@@ -8,6 +8,7 @@ import (
 	"os"
 	"time"
 
+	discoveryv3 "github.com/envoyproxy/go-control-plane/envoy/service/discovery/v3"
 	"golang.org/x/sync/errgroup"
 
 	meridianv1 "meridian/api/meridian/v1"
@@ -27,6 +28,7 @@ import (
 	"meridian/internal/service/admin"
 	"meridian/internal/service/auditlog"
 	"meridian/internal/service/dataplane"
+	"meridian/internal/service/discovery"
 	"meridian/internal/store"
 	zonesync "meridian/internal/sync"
 	"meridian/internal/version"
@@ -68,6 +70,8 @@ type zone struct {
 	// resources what proxies are sent over xDS.
 	world     *world.World
 	resources *feed.Feed
+	// discovery serves them.
+	discovery *discovery.Service
 }
 
 // Run runs a zone until ctx ends. A *server.UsageError means that it could not
@@ -212,6 +216,7 @@ func (z *zone) Serve(ctx context.Context) error {
 		}
 		parts.Go(func() error { return z.Matching.Run(ctx) })
 		parts.Go(func() error { return z.dataplanes.Run(ctx) })
+		parts.Go(func() error { return z.serveDiscovery(ctx) })
 		parts.Go(func() error { return z.FollowAdminToken(ctx) })
 		parts.Go(func() error { return z.Keys.Follow(ctx, z.Callers.Recheck, z.stores()...) })
 		z.ServeWebhook(ctx, parts)
@@ -282,11 +287,13 @@ func (z *zone) assemble() error {
 	z.Matching = livematch.New(engines.NewMatcher(z.Conditions).Following(z.world), z.stores()...)
 	z.resources = feed.New(z.Matching, z.world)
 	z.dataplanes = z.newDataplaneService()
-	z.inspect.matching, z.inspect.proxies = z.Matching, z.dataplanes
+	z.discovery = z.newDiscovery()
+	z.inspect.matching, z.inspect.proxies, z.inspect.xds = z.Matching, z.dataplanes, z.discovery
 	z.Assemble(controlplane.API{Authorize: dataplane.Authorize(authz.AuthorizeMethods(nil)), View: z.view, Uses: tokenUses()}, z.admin())
 	meridianv1.RegisterControlServiceServer(z.GRPC, &controlService{zone: z})
 	meridianv1.RegisterInspectServiceServer(z.GRPC, &admin.Inspect{Answers: z.inspect, Readers: z.Authorizer, View: z.view})
 	meridianv1.RegisterDataplaneServiceServer(z.GRPC, z.dataplanes)
+	discoveryv3.RegisterAggregatedDiscoveryServiceServer(z.GRPC, z.discovery)
 	meridianv1.RegisterAuditServiceServer(z.GRPC, &auditlog.Service{
 		Authorize: z.Authorizer.RequireAdmin,
 		Sources: func(context.Context) ([]auditlog.Source, []auditlog.Absence) {
@@ -354,6 +361,9 @@ func (z *zone) registerMetrics() {
 	z.Gauge("meridian_dataplanes_connected", "Proxies that are connected.", func() float64 { return float64(z.dataplanes.Connected()) })
 	z.Gauge("meridian_dataplanes_behind", "Proxies that are connected and have changes of their configuration to take on.", func() float64 { return float64(z.dataplanes.Behind()) })
 	z.Counter("meridian_configurations_sent_total", "Configurations sent to proxies, full ones and changes.", func() float64 { return float64(z.dataplanes.Sent()) })
+	z.Gauge("meridian_xds_streams", "Open xDS streams of proxies.", func() float64 { return float64(z.discovery.Streams()) })
+	z.Counter("meridian_xds_responses_total", "Responses sent to proxies over xDS.", func() float64 { return float64(z.discovery.Sent()) })
+	z.Counter("meridian_xds_rejected_total", "Responses over xDS that proxies rejected.", func() float64 { return float64(z.discovery.Rejected()) })
 	z.Gauge("meridian_local_resources", "Resources that the zone owns.", func() float64 { return float64(z.Store.View().Len()) })
 	z.Counter("meridian_matcher_computed_total", "How often the rules of one kind on one attachment were computed.", func() float64 { return float64(z.Matching.Computed()) })
 	if z.replica == nil {

@@ -65,6 +65,7 @@ var levels = map[string]int{
 	"internal/cli":               3,
 	"internal/controlplane":      3,
 	"internal/service/dataplane": 3,
+	"internal/service/discovery": 3,
 	"internal/service/tokens":    3,
 	"internal/global":            3,
 	"internal/service/webhook":   3,

@@ -110,9 +110,12 @@ type DataplaneHello struct {
 	Name  string                 `protobuf:"bytes,2,opt,name=name,proto3" json:"name,omitempty"`
 	// The spec of the Dataplane as JSON. Empty: the one that an operator has
 	// applied under this name.
-	Spec          []byte `protobuf:"bytes,3,opt,name=spec,proto3" json:"spec,omitempty"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
+	Spec []byte `protobuf:"bytes,3,opt,name=spec,proto3" json:"spec,omitempty"`
+	// The stream holds the registration and sends no configuration: the proxy gets
+	// that by xDS.
+	RegistrationOnly bool `protobuf:"varint,4,opt,name=registration_only,json=registrationOnly,proto3" json:"registration_only,omitempty"`
+	unknownFields    protoimpl.UnknownFields
+	sizeCache        protoimpl.SizeCache
 }
 
 func (x *DataplaneHello) Reset() {
@@ -164,6 +167,13 @@ func (x *DataplaneHello) GetSpec() []byte {
 		return x.Spec
 	}
 	return nil
+}
+
+func (x *DataplaneHello) GetRegistrationOnly() bool {
+	if x != nil {
+		return x.RegistrationOnly
+	}
+	return false
 }
 
 // DataplaneAck answers one configuration.
@@ -552,11 +562,12 @@ const file_meridian_v1_dataplane_proto_rawDesc = "" +
 	"\x0eConnectRequest\x123\n" +
 	"\x05hello\x18\x01 \x01(\v2\x1b.meridian.v1.DataplaneHelloH\x00R\x05hello\x12-\n" +
 	"\x03ack\x18\x02 \x01(\v2\x19.meridian.v1.DataplaneAckH\x00R\x03ackB\t\n" +
-	"\amessage\"L\n" +
+	"\amessage\"y\n" +
 	"\x0eDataplaneHello\x12\x12\n" +
 	"\x04mesh\x18\x01 \x01(\tR\x04mesh\x12\x12\n" +
 	"\x04name\x18\x02 \x01(\tR\x04name\x12\x12\n" +
-	"\x04spec\x18\x03 \x01(\fR\x04spec\"@\n" +
+	"\x04spec\x18\x03 \x01(\fR\x04spec\x12+\n" +
+	"\x11registration_only\x18\x04 \x01(\bR\x10registrationOnly\"@\n" +
 	"\fDataplaneAck\x12\x1a\n" +
 	"\bsequence\x18\x01 \x01(\x04R\bsequence\x12\x14\n" +
 	"\x05error\x18\x02 \x01(\tR\x05error\"\xc4\x01\n" +

@@ -37,6 +37,7 @@ type InspectRequest struct {
 	//	*InspectRequest_Why
 	//	*InspectRequest_Conditions
 	//	*InspectRequest_Gateway
+	//	*InspectRequest_Proxies
 	Question      isInspectRequest_Question `protobuf_oneof:"question"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -165,6 +166,15 @@ func (x *InspectRequest) GetGateway() *GatewayQuestion {
 	return nil
 }
 
+func (x *InspectRequest) GetProxies() *ProxiesQuestion {
+	if x != nil {
+		if x, ok := x.Question.(*InspectRequest_Proxies); ok {
+			return x.Proxies
+		}
+	}
+	return nil
+}
+
 type isInspectRequest_Question interface {
 	isInspectRequest_Question()
 }
@@ -201,6 +211,10 @@ type InspectRequest_Gateway struct {
 	Gateway *GatewayQuestion `protobuf:"bytes,10,opt,name=gateway,proto3,oneof"`
 }
 
+type InspectRequest_Proxies struct {
+	Proxies *ProxiesQuestion `protobuf:"bytes,11,opt,name=proxies,proto3,oneof"`
+}
+
 func (*InspectRequest_Dataplane) isInspectRequest_Question() {}
 
 func (*InspectRequest_Connection) isInspectRequest_Question() {}
@@ -216,6 +230,8 @@ func (*InspectRequest_Why) isInspectRequest_Question() {}
 func (*InspectRequest_Conditions) isInspectRequest_Question() {}
 
 func (*InspectRequest_Gateway) isInspectRequest_Question() {}
+
+func (*InspectRequest_Proxies) isInspectRequest_Question() {}
 
 // What applies on a dataplane?
 type DataplaneQuestion struct {
@@ -339,9 +355,7 @@ type PolicyQuestion struct {
 	Kind  string                 `protobuf:"bytes,1,opt,name=kind,proto3" json:"kind,omitempty"`
 	Name  string                 `protobuf:"bytes,2,opt,name=name,proto3" json:"name,omitempty"`
 	// For inherited policies: only where this named rule reaches.
-	Rule string `protobuf:"bytes,3,opt,name=rule,proto3" json:"rule,omitempty"`
-	// Only the conditions and warnings, of a resource of any kind.
-	Brief         bool `protobuf:"varint,4,opt,name=brief,proto3" json:"brief,omitempty"`
+	Rule          string `protobuf:"bytes,3,opt,name=rule,proto3" json:"rule,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -395,13 +409,6 @@ func (x *PolicyQuestion) GetRule() string {
 		return x.Rule
 	}
 	return ""
-}
-
-func (x *PolicyQuestion) GetBrief() bool {
-	if x != nil {
-		return x.Brief
-	}
-	return false
 }
 
 // In what condition is everything of a kind? It is asked about inherited
@@ -660,6 +667,52 @@ func (*DataplanesQuestion) Descriptor() ([]byte, []int) {
 	return file_meridian_v1_inspect_proto_rawDescGZIP(), []int{8}
 }
 
+// Which proxies follow the zone over xDS, and what have they accepted?
+type ProxiesQuestion struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Only the proxy of this dataplane. Empty: all.
+	Name          string `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ProxiesQuestion) Reset() {
+	*x = ProxiesQuestion{}
+	mi := &file_meridian_v1_inspect_proto_msgTypes[9]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ProxiesQuestion) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ProxiesQuestion) ProtoMessage() {}
+
+func (x *ProxiesQuestion) ProtoReflect() protoreflect.Message {
+	mi := &file_meridian_v1_inspect_proto_msgTypes[9]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ProxiesQuestion.ProtoReflect.Descriptor instead.
+func (*ProxiesQuestion) Descriptor() ([]byte, []int) {
+	return file_meridian_v1_inspect_proto_rawDescGZIP(), []int{9}
+}
+
+func (x *ProxiesQuestion) GetName() string {
+	if x != nil {
+		return x.Name
+	}
+	return ""
+}
+
 type InspectResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// The answer as the JSON document of docs/contract.md.
@@ -677,7 +730,7 @@ type InspectResponse struct {
 
 func (x *InspectResponse) Reset() {
 	*x = InspectResponse{}
-	mi := &file_meridian_v1_inspect_proto_msgTypes[9]
+	mi := &file_meridian_v1_inspect_proto_msgTypes[10]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -689,7 +742,7 @@ func (x *InspectResponse) String() string {
 func (*InspectResponse) ProtoMessage() {}
 
 func (x *InspectResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_meridian_v1_inspect_proto_msgTypes[9]
+	mi := &file_meridian_v1_inspect_proto_msgTypes[10]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -702,7 +755,7 @@ func (x *InspectResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use InspectResponse.ProtoReflect.Descriptor instead.
 func (*InspectResponse) Descriptor() ([]byte, []int) {
-	return file_meridian_v1_inspect_proto_rawDescGZIP(), []int{9}
+	return file_meridian_v1_inspect_proto_rawDescGZIP(), []int{10}
 }
 
 func (x *InspectResponse) GetJson() []byte {
@@ -753,7 +806,7 @@ type DataplaneConnection struct {
 
 func (x *DataplaneConnection) Reset() {
 	*x = DataplaneConnection{}
-	mi := &file_meridian_v1_inspect_proto_msgTypes[10]
+	mi := &file_meridian_v1_inspect_proto_msgTypes[11]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -765,7 +818,7 @@ func (x *DataplaneConnection) String() string {
 func (*DataplaneConnection) ProtoMessage() {}
 
 func (x *DataplaneConnection) ProtoReflect() protoreflect.Message {
-	mi := &file_meridian_v1_inspect_proto_msgTypes[10]
+	mi := &file_meridian_v1_inspect_proto_msgTypes[11]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -778,7 +831,7 @@ func (x *DataplaneConnection) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DataplaneConnection.ProtoReflect.Descriptor instead.
 func (*DataplaneConnection) Descriptor() ([]byte, []int) {
-	return file_meridian_v1_inspect_proto_rawDescGZIP(), []int{10}
+	return file_meridian_v1_inspect_proto_rawDescGZIP(), []int{11}
 }
 
 func (x *DataplaneConnection) GetState() string {
@@ -820,7 +873,7 @@ var File_meridian_v1_inspect_proto protoreflect.FileDescriptor
 
 const file_meridian_v1_inspect_proto_rawDesc = "" +
 	"\n" +
-	"\x19meridian/v1/inspect.proto\x12\vmeridian.v1\"\xa0\x04\n" +
+	"\x19meridian/v1/inspect.proto\x12\vmeridian.v1\"\xda\x04\n" +
 	"\x0eInspectRequest\x12\x12\n" +
 	"\x04zone\x18\x01 \x01(\tR\x04zone\x12\x12\n" +
 	"\x04mesh\x18\x02 \x01(\tR\x04mesh\x12>\n" +
@@ -838,7 +891,8 @@ const file_meridian_v1_inspect_proto_rawDesc = "" +
 	"conditions\x18\t \x01(\v2\x1f.meridian.v1.ConditionsQuestionH\x00R\n" +
 	"conditions\x128\n" +
 	"\agateway\x18\n" +
-	" \x01(\v2\x1c.meridian.v1.GatewayQuestionH\x00R\agatewayB\n" +
+	" \x01(\v2\x1c.meridian.v1.GatewayQuestionH\x00R\agateway\x128\n" +
+	"\aproxies\x18\v \x01(\v2\x1c.meridian.v1.ProxiesQuestionH\x00R\aproxiesB\n" +
 	"\n" +
 	"\bquestion\"'\n" +
 	"\x11DataplaneQuestion\x12\x12\n" +
@@ -850,12 +904,11 @@ const file_meridian_v1_inspect_proto_rawDesc = "" +
 	"\x04port\x18\x04 \x01(\rR\x04port\x1a;\n" +
 	"\rFromTagsEntry\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
-	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\"b\n" +
+	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\"L\n" +
 	"\x0ePolicyQuestion\x12\x12\n" +
 	"\x04kind\x18\x01 \x01(\tR\x04kind\x12\x12\n" +
 	"\x04name\x18\x02 \x01(\tR\x04name\x12\x12\n" +
-	"\x04rule\x18\x03 \x01(\tR\x04rule\x12\x14\n" +
-	"\x05brief\x18\x04 \x01(\bR\x05brief\"(\n" +
+	"\x04rule\x18\x03 \x01(\tR\x04rule\"(\n" +
 	"\x12ConditionsQuestion\x12\x12\n" +
 	"\x04kind\x18\x01 \x01(\tR\x04kind\"#\n" +
 	"\rRouteQuestion\x12\x12\n" +
@@ -871,7 +924,9 @@ const file_meridian_v1_inspect_proto_rawDesc = "" +
 	"\rFromTagsEntry\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
 	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\"\x14\n" +
-	"\x12DataplanesQuestion\"\x92\x01\n" +
+	"\x12DataplanesQuestion\"%\n" +
+	"\x0fProxiesQuestion\x12\x12\n" +
+	"\x04name\x18\x01 \x01(\tR\x04name\"\x92\x01\n" +
 	"\x0fInspectResponse\x12\x12\n" +
 	"\x04json\x18\x01 \x01(\fR\x04json\x12\x13\n" +
 	"\x05as_of\x18\x02 \x01(\x04R\x04asOf\x12@\n" +
@@ -901,7 +956,7 @@ func file_meridian_v1_inspect_proto_rawDescGZIP() []byte {
 	return file_meridian_v1_inspect_proto_rawDescData
 }
 
-var file_meridian_v1_inspect_proto_msgTypes = make([]protoimpl.MessageInfo, 13)
+var file_meridian_v1_inspect_proto_msgTypes = make([]protoimpl.MessageInfo, 14)
 var file_meridian_v1_inspect_proto_goTypes = []any{
 	(*InspectRequest)(nil),      // 0: meridian.v1.InspectRequest
 	(*DataplaneQuestion)(nil),   // 1: meridian.v1.DataplaneQuestion
@@ -912,10 +967,11 @@ var file_meridian_v1_inspect_proto_goTypes = []any{
 	(*GatewayQuestion)(nil),     // 6: meridian.v1.GatewayQuestion
 	(*WhyQuestion)(nil),         // 7: meridian.v1.WhyQuestion
 	(*DataplanesQuestion)(nil),  // 8: meridian.v1.DataplanesQuestion
-	(*InspectResponse)(nil),     // 9: meridian.v1.InspectResponse
-	(*DataplaneConnection)(nil), // 10: meridian.v1.DataplaneConnection
-	nil,                         // 11: meridian.v1.ConnectionQuestion.FromTagsEntry
-	nil,                         // 12: meridian.v1.WhyQuestion.FromTagsEntry
+	(*ProxiesQuestion)(nil),     // 9: meridian.v1.ProxiesQuestion
+	(*InspectResponse)(nil),     // 10: meridian.v1.InspectResponse
+	(*DataplaneConnection)(nil), // 11: meridian.v1.DataplaneConnection
+	nil,                         // 12: meridian.v1.ConnectionQuestion.FromTagsEntry
+	nil,                         // 13: meridian.v1.WhyQuestion.FromTagsEntry
 }
 var file_meridian_v1_inspect_proto_depIdxs = []int32{
 	1,  // 0: meridian.v1.InspectRequest.dataplane:type_name -> meridian.v1.DataplaneQuestion
@@ -926,16 +982,17 @@ var file_meridian_v1_inspect_proto_depIdxs = []int32{
 	7,  // 5: meridian.v1.InspectRequest.why:type_name -> meridian.v1.WhyQuestion
 	4,  // 6: meridian.v1.InspectRequest.conditions:type_name -> meridian.v1.ConditionsQuestion
 	6,  // 7: meridian.v1.InspectRequest.gateway:type_name -> meridian.v1.GatewayQuestion
-	11, // 8: meridian.v1.ConnectionQuestion.from_tags:type_name -> meridian.v1.ConnectionQuestion.FromTagsEntry
-	12, // 9: meridian.v1.WhyQuestion.from_tags:type_name -> meridian.v1.WhyQuestion.FromTagsEntry
-	10, // 10: meridian.v1.InspectResponse.connection:type_name -> meridian.v1.DataplaneConnection
-	0,  // 11: meridian.v1.InspectService.Inspect:input_type -> meridian.v1.InspectRequest
-	9,  // 12: meridian.v1.InspectService.Inspect:output_type -> meridian.v1.InspectResponse
-	12, // [12:13] is the sub-list for method output_type
-	11, // [11:12] is the sub-list for method input_type
-	11, // [11:11] is the sub-list for extension type_name
-	11, // [11:11] is the sub-list for extension extendee
-	0,  // [0:11] is the sub-list for field type_name
+	9,  // 8: meridian.v1.InspectRequest.proxies:type_name -> meridian.v1.ProxiesQuestion
+	12, // 9: meridian.v1.ConnectionQuestion.from_tags:type_name -> meridian.v1.ConnectionQuestion.FromTagsEntry
+	13, // 10: meridian.v1.WhyQuestion.from_tags:type_name -> meridian.v1.WhyQuestion.FromTagsEntry
+	11, // 11: meridian.v1.InspectResponse.connection:type_name -> meridian.v1.DataplaneConnection
+	0,  // 12: meridian.v1.InspectService.Inspect:input_type -> meridian.v1.InspectRequest
+	10, // 13: meridian.v1.InspectService.Inspect:output_type -> meridian.v1.InspectResponse
+	13, // [13:14] is the sub-list for method output_type
+	12, // [12:13] is the sub-list for method input_type
+	12, // [12:12] is the sub-list for extension type_name
+	12, // [12:12] is the sub-list for extension extendee
+	0,  // [0:12] is the sub-list for field type_name
 }
 
 func init() { file_meridian_v1_inspect_proto_init() }
@@ -952,6 +1009,7 @@ func file_meridian_v1_inspect_proto_init() {
 		(*InspectRequest_Why)(nil),
 		(*InspectRequest_Conditions)(nil),
 		(*InspectRequest_Gateway)(nil),
+		(*InspectRequest_Proxies)(nil),
 	}
 	type x struct{}
 	out := protoimpl.TypeBuilder{
@@ -959,7 +1017,7 @@ func file_meridian_v1_inspect_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_meridian_v1_inspect_proto_rawDesc), len(file_meridian_v1_inspect_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   13,
+			NumMessages:   14,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

@@ -3,6 +3,8 @@ package dataplane
 import (
 	"strings"
 
+	discoveryv3 "github.com/envoyproxy/go-control-plane/envoy/service/discovery/v3"
+
 	meridianv1 "meridian/api/meridian/v1"
 	"meridian/internal/authn"
 	"meridian/internal/authn/token"
@@ -29,13 +31,18 @@ const (
 	ReasonLimit           = "LIMIT_REACHED"
 )
 
+// The services for proxies: this one, and that of xDS.
+var (
+	connectPrefix   = "/" + meridianv1.DataplaneService_ServiceDesc.ServiceName + "/"
+	discoveryPrefix = "/" + discoveryv3.AggregatedDiscoveryService_ServiceDesc.ServiceName + "/"
+)
+
 // Authorize returns the authorization rule of a zone's gRPC port: dataplane tokens, and
-// nothing else, may call the DataplaneService; next decides on other calls.
+// nothing else, may call the services for proxies; next decides on other calls.
 func Authorize(next func(p authn.Principal, method string) error) func(authn.Principal, string) error {
-	prefix := "/" + meridianv1.DataplaneService_ServiceDesc.ServiceName + "/"
 	return func(p authn.Principal, method string) error {
 		switch {
-		case !strings.HasPrefix(method, prefix):
+		case !strings.HasPrefix(method, connectPrefix) && !strings.HasPrefix(method, discoveryPrefix):
 			return next(p, method)
 		case p.Token != nil && p.Token.Key.Use == token.ForDataplane:
 			return nil

@@ -121,6 +121,7 @@ func (d *Service) register(s *session) error {
 		return nil // the session has ended
 	}
 	defer done()
+	s.registrationOnly = hello.GetRegistrationOnly()
 	if err := d.establish(s, hello); err != nil {
 		return err
 	}
@@ -243,10 +244,18 @@ func (d *Service) removeSession(s *session) (registered bool) {
 		return s.registered // it never had a place, or a newer one has taken it
 	}
 	p.session = nil
+	if p.held > 0 {
+		return s.registered
+	}
+	d.leftLocked(p)
+	return s.registered
+}
+
+// leftLocked starts the grace period of a proxy that nothing holds any more.
+func (d *Service) leftLocked(p *proxy) {
 	if r, ok := d.cfg.Local.View().Get(p.key); ok && byProxy(r) {
 		d.startGraceLocked(p.key)
 	} else {
 		delete(d.proxies, p.key)
 	}
-	return s.registered
 }

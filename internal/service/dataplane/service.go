@@ -88,6 +88,8 @@ type proxy struct {
 	deadline time.Time
 	// removing is set while its registration is being removed, and closed after.
 	removing chan struct{}
+	// held counts the streams that keep its registration beside the session.
+	held int
 
 	// changed counts the changes of the configuration, from 1 for the first one;
 	// settled is how many of them the proxy has.
@@ -235,8 +237,8 @@ func (d *Service) checkLocked(view *store.View, key resource.Key) {
 		if p.session.registered {
 			p.session.check(r)
 		}
-	case p != nil && p.removing != nil:
-		// Its removal is in progress.
+	case p != nil && (p.removing != nil || p.held > 0):
+		// Its removal is in progress, or another stream looks after it.
 	case !stored || !byProxy(r):
 		delete(d.proxies, key)
 	case p == nil:
@@ -268,7 +270,7 @@ func (d *Service) State(key resource.Key) State {
 	defer d.mu.Unlock()
 	state := State{Registered: stored && byProxy(r)}
 	if p := d.proxies[key]; p != nil {
-		state.Connected = p.session != nil && p.session.registered
+		state.Connected = p.session != nil && p.session.registered || p.held > 0
 		state.Acked, state.Lag, state.LastError = p.acked, p.changed-p.settled, p.lastError
 	}
 	return state
@@ -279,7 +281,7 @@ func (d *Service) Connected() int { return d.count(func(*proxy) bool { return tr
 
 // Behind returns how many of them have changes of their configuration to take on.
 func (d *Service) Behind() int {
-	return d.count(func(p *proxy) bool { return p.changed != p.settled })
+	return d.count(func(p *proxy) bool { return p.session != nil && p.changed != p.settled })
 }
 
 // count counts the connected proxies of which something holds.
@@ -288,7 +290,7 @@ func (d *Service) count(holds func(*proxy) bool) int {
 	defer d.mu.Unlock()
 	n := 0
 	for _, p := range d.proxies {
-		if p.session != nil && holds(p) {
+		if (p.session != nil || p.held > 0) && holds(p) {
 			n++
 		}
 	}

@@ -25,6 +25,10 @@ type session struct {
 	ctx context.Context
 	end func(error)
 
+	// registrationOnly: no configuration is sent. Set before the session is in its
+	// proxy's place.
+	registrationOnly bool
+
 	// What follows is guarded by service.mu.
 
 	// registered is true once the dataplane is stored.

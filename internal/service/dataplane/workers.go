@@ -16,6 +16,10 @@ var errInternal error = rpcerr.New(rpcerr.Internal, ReasonInternal, "the zone fa
 
 // markChangedLocked makes the session look at its configuration again.
 func (s *session) markChangedLocked() {
+	if s.registrationOnly {
+		s.proxy.settled = s.proxy.changed // of configurations that it does not take
+		return
+	}
 	s.changed = true
 	s.scheduleLocked()
 }

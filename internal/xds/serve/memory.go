@@ -29,6 +29,13 @@ type Memory struct {
 	rejected map[xds.Ref][]Rejection // the newest last
 }
 
+// Empty reports whether nothing is remembered.
+func (m *Memory) Empty() bool {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return len(m.rejected) == 0
+}
+
 // get returns the rejection of a resource in exactly this version.
 func (m *Memory) get(r *xds.Resource) (Rejection, bool) {
 	m.mu.Lock()

@@ -150,10 +150,16 @@ func (s *Stream) SetTarget(set *xds.Set) {
 	s.cfg.Memory.retain(set)
 }
 
+// Answers reports whether a request answers the last response of its type.
+func (s *Stream) Answers(r Request) bool {
+	out := s.types[r.Type].out
+	return out != nil && out.nonce == r.Nonce
+}
+
 // Handle takes a request. An error ends the stream: ErrTooManyNames.
 func (s *Stream) Handle(r Request) error {
 	t := &s.types[r.Type]
-	if out := t.out; out != nil && r.Nonce == out.nonce {
+	if out := t.out; s.Answers(r) {
 		t.out = nil
 		if r.Rejected {
 			s.reject(r.Type, out, r.Detail)

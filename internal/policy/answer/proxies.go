@@ -1,0 +1,198 @@
+package answer
+
+import (
+	"cmp"
+	"io"
+	"slices"
+	"strconv"
+	"strings"
+
+	"meridian/internal/resource"
+	"meridian/internal/texttable"
+)
+
+// The states of a type of resources on a stream, from docs/contract.md.
+const (
+	WireSynced  = "SYNCED"
+	WireSent    = "SENT"
+	WireWarming = "WARMING"
+	WireNack    = "NACK"
+	WireNotSent = "NOT SENT"
+)
+
+// ProxiesAnswer lists the dataplanes whose proxies follow a zone over xDS.
+type ProxiesAnswer struct {
+	Items []ProxyStatus `json:"items"`
+}
+
+// ProxyStatus is where the streams of one dataplane's proxy stand.
+type ProxyStatus struct {
+	Mesh resource.MeshName `json:"mesh"`
+	Name string            `json:"name"`
+	Zone resource.ZoneName `json:"zone"`
+	// Streams are empty for a dataplane that was asked about by name and has none.
+	Streams []ProxyStream `json:"streams"`
+}
+
+// ProxyStream is where one stream stands.
+type ProxyStream struct {
+	// Client is what the proxy calls itself.
+	Client   string `json:"client"`
+	Instance string `json:"instance,omitempty"`
+	// Dialect is "grpc" or "envoy".
+	Dialect string `json:"dialect"`
+	// Since is when it was opened, in RFC 3339.
+	Since string `json:"since"`
+	// Withheld says why the proxy is sent nothing; empty when it is not so.
+	Withheld string `json:"withheld,omitempty"`
+	// Types are CDS, EDS, LDS and RDS.
+	Types []ProxyType `json:"types"`
+}
+
+// ProxyType is where a stream stands with one type of resources.
+type ProxyType struct {
+	Type  string `json:"type"`
+	State string `json:"state"`
+	// Revision is the newest that the proxy had in full; 0 for none.
+	Revision resource.Revision `json:"revision"`
+	// Resources is how many the proxy has.
+	Resources int `json:"resources"`
+	// Error is what the proxy said of the last response, if it rejected that.
+	Error string `json:"error,omitempty"`
+	// Rejected are the resources that the proxy does not accept.
+	Rejected []ProxyRejection `json:"rejected,omitempty"`
+}
+
+// ProxyRejection is a resource that a proxy does not accept.
+type ProxyRejection struct {
+	Name  string `json:"name"`
+	Error string `json:"error"`
+	// Policies are those that values of the resource are from.
+	Policies []resource.Key `json:"policies,omitempty"`
+}
+
+// Restrict leaves out what the reader may not read, and what proxies said of their
+// configuration, which may name any policy.
+func (a *ProxiesAnswer) Restrict(may May) {
+	a.Items = slices.DeleteFunc(a.Items, func(p ProxyStatus) bool { return !may.all(p.Mesh, resource.KindDataplane, p.Name) })
+	for i := range a.Items {
+		for j := range a.Items[i].Streams {
+			types := a.Items[i].Streams[j].Types
+			for k := range types {
+				types[k].Error = ""
+				for l := range types[k].Rejected {
+					r := &types[k].Rejected[l]
+					r.Error = ""
+					r.Policies = slices.DeleteFunc(r.Policies, func(key resource.Key) bool {
+						read, _ := may(key)
+						return !read
+					})
+				}
+			}
+		}
+	}
+}
+
+// MergeProxies puts the lists of several zones together, as MergePolicies does.
+func MergeProxies(parts []Part) ([]byte, []Rejected, error) {
+	return merge(parts, func(a *ProxiesAnswer, zone resource.ZoneName) {
+		for i := range a.Items {
+			a.Items[i].Zone = zone
+		}
+	}, func(merged, a *ProxiesAnswer) {
+		merged.Items = append(merged.Items, a.Items...)
+	}, func(merged *ProxiesAnswer) {
+		slices.SortStableFunc(merged.Items, func(a, b ProxyStatus) int {
+			return cmp.Or(strings.Compare(string(a.Mesh), string(b.Mesh)), strings.Compare(a.Name, b.Name), strings.Compare(string(a.Zone), string(b.Zone)))
+		})
+	})
+}
+
+// wireTypes are the columns of the types, in their order.
+var wireTypes = []string{"CDS", "EDS", "LDS", "RDS"}
+
+// wireOrder ranks states: a proxy with several streams is as far as the one that has
+// the most to be looked at.
+var wireOrder = []string{WireNack, WireWarming, WireSent, WireSynced, WireNotSent}
+
+// overall is where a proxy stands with a type on all its streams.
+func (p *ProxyStatus) overall(typ string) ProxyType {
+	worst := ProxyType{Type: typ, State: WireNotSent}
+	for _, s := range p.Streams {
+		for _, t := range s.Types {
+			if t.Type != typ || t.State == WireNotSent {
+				continue
+			}
+			if slices.Index(wireOrder, t.State) < slices.Index(wireOrder, worst.State) {
+				worst.State = t.State
+			}
+			if worst.Revision == 0 || t.Revision < worst.Revision {
+				worst.Revision = t.Revision
+			}
+		}
+	}
+	return worst
+}
+
+// RenderProxies prints the list.
+func RenderProxies(w io.Writer, a *ProxiesAnswer, form Form) error {
+	p := newPrinter(w, form)
+	header := append([]string{"MESH", "NAME", "ZONE", "STREAMS"}, wireTypes...)
+	t := texttable.New("", append(header, "REVISION")...)
+	for i := range a.Items {
+		item := &a.Items[i]
+		cells := []string{string(item.Mesh), item.Name, string(item.Zone), strconv.Itoa(len(item.Streams))}
+		var revision resource.Revision
+		for _, typ := range wireTypes {
+			at := item.overall(typ)
+			cells = append(cells, at.State)
+			if at.Revision != 0 && (revision == 0 || at.Revision < revision) {
+				revision = at.Revision
+			}
+		}
+		shown := ""
+		if revision != 0 {
+			shown = strconv.FormatUint(uint64(revision), 10)
+		}
+		row := t.Add(append(cells, shown)...)
+		for _, note := range item.notes() {
+			row.Note("%s", note)
+		}
+	}
+	p.table(t)
+	return p.close()
+}
+
+// notes say why a proxy does not have what it should, each once.
+func (p *ProxyStatus) notes() []string {
+	var notes []string
+	add := func(note string) {
+		if !slices.Contains(notes, note) {
+			notes = append(notes, note)
+		}
+	}
+	for _, s := range p.Streams {
+		if s.Withheld != "" {
+			add("nothing is sent: " + s.Withheld)
+		}
+		for _, t := range s.Types {
+			for _, r := range t.Rejected {
+				note := "rejected " + t.Type + " " + r.Name
+				for i, key := range r.Policies {
+					if note += ", "; i == 0 {
+						note += "from "
+					}
+					note += key.String()
+				}
+				if r.Error != "" {
+					note += ": " + r.Error
+				}
+				add(note)
+			}
+			if t.State == WireNack && len(t.Rejected) == 0 && t.Error != "" {
+				add("rejected " + t.Type + ": " + t.Error)
+			}
+		}
+	}
+	return notes
+}

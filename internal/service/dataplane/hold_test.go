@@ -1,0 +1,103 @@
+package dataplane
+
+import (
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	meridianv1 "meridian/api/meridian/v1"
+	"meridian/internal/authn/token"
+	"meridian/internal/policy"
+	"meridian/internal/rpcerr"
+)
+
+// A registration stays for as long as the stream that made it, or another that holds
+// it, and the grace period after the last.
+func TestHolds(t *testing.T) {
+	inTime(t, func(t *testing.T, w *world) {
+		key := policy.DataplaneKey("default", "web-1")
+		p := w.connect(w.token(""), "web-1", dataplaneSpec("web"))
+		synctest.Wait()
+		release, err := w.service.Hold(key)
+		require.NoError(t, err)
+		again, err := w.service.Hold(key)
+		require.NoError(t, err)
+		p.leave()
+		again()
+		<-time.After(2 * DefaultGrace)
+		synctest.Wait()
+		require.True(t, w.state("web-1").Connected)
+		require.Zero(t, w.service.Behind())
+		release()
+		require.False(t, w.state("web-1").Connected)
+		<-time.After(DefaultGrace - time.Second)
+		synctest.Wait()
+		_, stored := w.stored("web-1")
+		require.True(t, stored)
+		<-time.After(2 * time.Second)
+		synctest.Wait()
+		_, stored = w.stored("web-1")
+		require.False(t, stored)
+		require.Empty(t, w.service.proxies)
+	})
+}
+
+// One that is held when its grace period began with an earlier departure stays.
+func TestAHoldWithinTheGracePeriod(t *testing.T) {
+	inTime(t, func(t *testing.T, w *world) {
+		p := w.connect(w.token(""), "web-1", dataplaneSpec("web"))
+		synctest.Wait()
+		p.leave()
+		synctest.Wait()
+		release, err := w.service.Hold(policy.DataplaneKey("default", "web-1"))
+		require.NoError(t, err)
+		<-time.After(2 * DefaultGrace)
+		synctest.Wait()
+		_, stored := w.stored("web-1")
+		require.True(t, stored)
+		release()
+	})
+}
+
+// A proxy that is configured over xDS registers and is sent nothing here.
+func TestARegistrationOnly(t *testing.T) {
+	inTime(t, func(t *testing.T, w *world) {
+		p := w.dial(w.token(""))
+		p.send(&meridianv1.ConnectRequest{Message: &meridianv1.ConnectRequest_Hello{Hello: &meridianv1.DataplaneHello{
+			Mesh: "default", Name: "web-1", Spec: []byte(dataplaneSpec("web")), RegistrationOnly: true,
+		}}})
+		go p.follow()
+		synctest.Wait()
+		w.global(timeoutTo(t, "t", "web", "db", "1s"))
+		synctest.Wait()
+		require.Empty(t, p.messages())
+		state := w.state("web-1")
+		require.True(t, state.Connected)
+		require.Zero(t, state.Lag)
+		require.Zero(t, w.service.Behind())
+		p.leave()
+	})
+}
+
+func TestCheck(t *testing.T) {
+	inTime(t, func(t *testing.T, w *world) {
+		key := policy.DataplaneKey("default", "web-1")
+		use := token.KeyID{Use: token.ForDataplane}
+		covering := token.Token{Key: use, Type: "dataplane", Mesh: "default", Tags: map[string][]string{"kuma.io/service": {"web"}}}
+		err := w.service.Check(covering, key)
+		require.Equal(t, rpcerr.NotFound, rpcerr.CodeOf(err), "%v", err)
+		p := w.connect(w.token(""), "web-1", dataplaneSpec("web"))
+		synctest.Wait()
+		require.NoError(t, w.service.Check(covering, key))
+		for name, other := range map[string]token.Token{
+			"another mesh":    {Key: use, Type: "dataplane", Mesh: "other"},
+			"another name":    {Key: use, Type: "dataplane", Mesh: "default", Name: "web-2"},
+			"another service": {Key: use, Type: "dataplane", Mesh: "default", Tags: map[string][]string{"kuma.io/service": {"db"}}},
+		} {
+			require.True(t, rpcerr.HasReason(w.service.Check(other, key), ReasonNotCovered), name)
+		}
+		p.leave()
+	})
+}

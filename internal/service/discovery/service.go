@@ -1,0 +1,265 @@
+package discovery
+
+import (
+	"cmp"
+	"context"
+	"log/slog"
+	"runtime"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	discoveryv3 "github.com/envoyproxy/go-control-plane/envoy/service/discovery/v3"
+	"golang.org/x/sync/errgroup"
+
+	"meridian/internal/authn/token"
+	"meridian/internal/resource"
+	"meridian/internal/rpcerr"
+	"meridian/internal/xds"
+	"meridian/internal/xds/serve"
+)
+
+// Reasons of the refusals, for programs. Those about dataplanes and their tokens are
+// those of package dataplane.
+const (
+	ReasonBadNode     = "BAD_NODE"
+	ReasonNoRequest   = "REQUEST_MISSING"
+	ReasonBadRequest  = "BAD_DISCOVERY_REQUEST"
+	ReasonTooMany     = "TOO_MANY_STREAMS"
+	ReasonUnsupported = "PROXY_NOT_SUPPORTED"
+	ReasonNoDataplane = "DATAPLANE_DELETED"
+	ReasonStopping    = "ZONE_STOPPING"
+	ReasonInternal    = "ZONE_BROKEN"
+)
+
+const (
+	// Drain is how long a cluster stays after the last reference to it has gone: calls
+	// that are under way may take that long.
+	Drain = 30 * time.Second
+	// maxStreams bounds the streams of one dataplane: gRPC opens one for each target.
+	maxStreams = 128
+	// firstRequest is how long a stream may stay silent at its beginning.
+	firstRequest = 10 * time.Second
+)
+
+// Dataplanes are the registered dataplanes, as dataplane.Service has them.
+type Dataplanes interface {
+	// Check decides whether the holder of a token may act for a dataplane's proxy.
+	Check(token token.Token, key resource.Key) error
+	// Hold keeps a registration until it is released.
+	Hold(key resource.Key) (release func(), err error)
+}
+
+// Config is what a Service needs. All fields are required.
+type Config struct {
+	Source     xds.Source
+	Dataplanes Dataplanes
+	Now        func() time.Time
+	Log        *slog.Logger
+}
+
+// Service is a zone's xDS service. Register it with
+// discoveryv3.RegisterAggregatedDiscoveryServiceServer and run it with Run: streams
+// wait until then. Its methods are safe for concurrent use.
+type Service struct {
+	discoveryv3.UnimplementedAggregatedDiscoveryServiceServer
+
+	cfg     Config
+	running chan struct{} // closed when Run has begun
+	wake    chan struct{} // capacity 1: there are streams to work on
+	streams sync.WaitGroup
+
+	sent, rejected atomic.Uint64
+
+	mu      sync.Mutex // guards everything below, and what streams say of it
+	closed  bool
+	all     map[*stream]struct{}
+	proxies map[resource.Key]*proxy
+	queue   []*stream // each once
+}
+
+// proxy is one dataplane with streams.
+type proxy struct {
+	key     resource.Key
+	streams map[*stream]struct{}
+	// memories are what its instances have rejected. They outlive its streams until
+	// its resources change.
+	memories map[string]*serve.Memory
+}
+
+func (p *proxy) rejectedNothing() bool {
+	for _, m := range p.memories {
+		if !m.Empty() {
+			return false
+		}
+	}
+	return true
+}
+
+// New returns a service. It is notified of changes from now on; call it before the
+// zone serves.
+func New(cfg Config) *Service {
+	d := &Service{
+		cfg: cfg, running: make(chan struct{}), wake: make(chan struct{}, 1),
+		all: map[*stream]struct{}{}, proxies: map[resource.Key]*proxy{},
+	}
+	cfg.Source.OnTouch(d.touched)
+	return d
+}
+
+// Run serves until ctx ends, then ends every stream and waits for them. Call it when
+// the zone holds everything that it stored.
+func (d *Service) Run(ctx context.Context) error {
+	close(d.running)
+	group, ctx := errgroup.WithContext(ctx)
+	for range runtime.GOMAXPROCS(0) {
+		group.Go(func() error { return d.work(ctx) })
+	}
+	err := group.Wait()
+	d.Close()
+	d.streams.Wait()
+	return err
+}
+
+// Close ends every stream, because the zone stops, and refuses new ones.
+func (d *Service) Close() {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.closed = true
+	for s := range d.all {
+		s.end(errStopping)
+	}
+}
+
+var errStopping = rpcerr.New(rpcerr.Unavailable, ReasonStopping, "the zone is stopping: connect again")
+
+// touched wakes the streams of proxies whose resources may have changed.
+func (d *Service) touched(keys []resource.Key) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	for _, key := range keys {
+		p := d.proxies[key]
+		if p == nil {
+			continue
+		}
+		for s := range p.streams {
+			s.stale = true
+			s.scheduleLocked()
+		}
+		if len(p.streams) == 0 {
+			delete(d.proxies, key)
+		}
+	}
+}
+
+// Streams returns how many streams are open.
+func (d *Service) Streams() int {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return len(d.all)
+}
+
+// Sent counts the responses that were sent, Rejected those that proxies rejected.
+func (d *Service) Sent() uint64 { return d.sent.Load() }
+
+// Rejected counts the responses that proxies rejected.
+func (d *Service) Rejected() uint64 { return d.rejected.Load() }
+
+// StreamStatus is where one stream stands.
+type StreamStatus struct {
+	// Instance is the process that the proxy says it is; empty when it says nothing.
+	Instance string
+	// Client is what the proxy calls itself, with its version.
+	Client  string
+	Dialect xds.Dialect
+	Since   time.Time
+	// Withheld says why the proxy is sent nothing; empty when it is not so.
+	Withheld string
+	Types    []serve.TypeStatus
+}
+
+// Status returns where the streams of a dataplane stand, the oldest first; nil when
+// it has none.
+func (d *Service) Status(key resource.Key) []StreamStatus {
+	d.mu.Lock()
+	var open []*stream
+	if p := d.proxies[key]; p != nil {
+		for s := range p.streams {
+			open = append(open, s)
+		}
+	}
+	d.mu.Unlock()
+	out := make([]StreamStatus, 0, len(open))
+	for _, s := range open {
+		out = append(out, s.status())
+	}
+	slices.SortFunc(out, func(a, b StreamStatus) int {
+		return cmp.Or(a.Since.Compare(b.Since), cmp.Compare(a.Instance, b.Instance), cmp.Compare(a.Client, b.Client))
+	})
+	return out
+}
+
+// Proxies returns the dataplanes that have streams, in order.
+func (d *Service) Proxies() []resource.Key {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	keys := make([]resource.Key, 0, len(d.proxies))
+	for key, p := range d.proxies {
+		if len(p.streams) > 0 {
+			keys = append(keys, key)
+		}
+	}
+	slices.SortFunc(keys, resource.Key.Compare)
+	return keys
+}
+
+// join puts a stream among those of its dataplane.
+func (d *Service) join(s *stream, key resource.Key, instance string) error {
+	release, err := d.cfg.Dataplanes.Hold(key)
+	if err != nil {
+		return err
+	}
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	p := d.proxies[key]
+	if p == nil {
+		p = &proxy{key: key, streams: map[*stream]struct{}{}, memories: map[string]*serve.Memory{}}
+	}
+	if len(p.streams) >= maxStreams {
+		release()
+		return rpcerr.New(rpcerr.TooLarge, ReasonTooMany, "dataplane %q in mesh %q has %d streams already, as many as it may have", key.Name, key.Mesh, len(p.streams))
+	}
+	d.proxies[key] = p
+	p.streams[s] = struct{}{}
+	if p.memories[instance] == nil {
+		if len(p.memories) >= maxStreams {
+			clear(p.memories) // streams keep theirs
+		}
+		p.memories[instance] = &serve.Memory{}
+	}
+	s.proxy, s.release, s.memory = p, release, p.memories[instance]
+	return nil
+}
+
+// leave takes a stream out of the tables and reports whether it was in its proxy's.
+func (d *Service) leave(s *stream) bool {
+	d.mu.Lock()
+	delete(d.all, s)
+	s.ended = true
+	if s.timer != nil {
+		s.timer.Stop()
+	}
+	p := s.proxy
+	if p != nil {
+		delete(p.streams, s)
+		if len(p.streams) == 0 && d.proxies[p.key] == p && p.rejectedNothing() {
+			delete(d.proxies, p.key)
+		}
+	}
+	d.mu.Unlock()
+	if p != nil {
+		s.release()
+	}
+	return p != nil
+}

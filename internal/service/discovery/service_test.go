@@ -1,0 +1,337 @@
+package discovery_test
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"net"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	clusterv3 "github.com/envoyproxy/go-control-plane/envoy/config/cluster/v3"
+	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
+	discoveryv3 "github.com/envoyproxy/go-control-plane/envoy/service/discovery/v3"
+	"github.com/stretchr/testify/require"
+	"google.golang.org/genproto/googleapis/rpc/status"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/credentials/insecure"
+	grpcstatus "google.golang.org/grpc/status"
+	"google.golang.org/grpc/test/bufconn"
+	"google.golang.org/protobuf/types/known/durationpb"
+
+	"meridian/internal/authn"
+	"meridian/internal/authn/token"
+	"meridian/internal/resource"
+	"meridian/internal/rpcerr"
+	"meridian/internal/service/discovery"
+	"meridian/internal/xds"
+	"meridian/internal/xds/serve"
+)
+
+// zone is a service with a source and dataplanes that the test sets.
+type zone struct {
+	t       *testing.T
+	service *discovery.Service
+	client  discoveryv3.AggregatedDiscoveryServiceClient
+	run     func()
+
+	mu    sync.Mutex
+	touch func([]resource.Key)
+	sets  map[resource.Key]*xds.Set
+	held  map[resource.Key]int
+	made  map[resource.Key]int
+}
+
+func (z *zone) OnTouch(f func([]resource.Key)) { z.touch = f }
+
+func (z *zone) Resources(key resource.Key, dialect xds.Dialect) (*xds.Set, error) {
+	z.mu.Lock()
+	defer z.mu.Unlock()
+	z.made[key]++
+	if dialect != xds.GRPC {
+		return nil, fmt.Errorf("%w: %s", xds.ErrDialect, dialect)
+	}
+	if set := z.sets[key]; set != nil {
+		return set, nil
+	}
+	return nil, xds.ErrNoDataplane
+}
+
+func (z *zone) Check(t token.Token, key resource.Key) error {
+	z.mu.Lock()
+	defer z.mu.Unlock()
+	if t.ID != string(key.Mesh) {
+		return rpcerr.New(rpcerr.Denied, "TOKEN_DOES_NOT_COVER", "not covered")
+	}
+	if z.sets[key] == nil {
+		return rpcerr.New(rpcerr.NotFound, "DATAPLANE_UNKNOWN", "no such dataplane")
+	}
+	return nil
+}
+
+func (z *zone) Hold(key resource.Key) (func(), error) {
+	z.mu.Lock()
+	defer z.mu.Unlock()
+	z.held[key]++
+	return func() {
+		z.mu.Lock()
+		defer z.mu.Unlock()
+		z.held[key]--
+	}, nil
+}
+
+// holds returns how many streams hold a registration.
+func (z *zone) holds(key resource.Key) int {
+	z.mu.Lock()
+	defer z.mu.Unlock()
+	return z.held[key]
+}
+
+func (z *zone) generated(key resource.Key) int {
+	z.mu.Lock()
+	defer z.mu.Unlock()
+	return z.made[key]
+}
+
+// set gives a dataplane one cluster in a version.
+func (z *zone) set(key resource.Key, version int) {
+	z.t.Helper()
+	r, err := xds.New(&clusterv3.Cluster{Name: "c", ConnectTimeout: durationpb.New(time.Duration(version) * time.Second)})
+	require.NoError(z.t, err)
+	set, err := xds.NewSet(resource.Revision(version), r)
+	require.NoError(z.t, err)
+	z.change(key, set)
+}
+
+func (z *zone) change(key resource.Key, set *xds.Set) {
+	z.mu.Lock()
+	z.sets[key] = set
+	z.mu.Unlock()
+	z.touch([]resource.Key{key})
+}
+
+// open starts a service; run lets it send.
+func open(t *testing.T) *zone {
+	z := &zone{t: t, sets: map[resource.Key]*xds.Set{}, held: map[resource.Key]int{}, made: map[resource.Key]int{}}
+	z.service = discovery.New(discovery.Config{Source: z, Dataplanes: z, Now: time.Now, Log: slog.New(slog.DiscardHandler)})
+	server := grpc.NewServer(grpc.StreamInterceptor(func(srv any, stream grpc.ServerStream, info *grpc.StreamServerInfo, handler grpc.StreamHandler) error {
+		ctx := authn.WithPrincipal(stream.Context(), authn.Principal{Token: &token.Token{ID: "m"}})
+		return rpcerr.StreamServer(srv, principalStream{stream, ctx}, info, handler)
+	}))
+	discoveryv3.RegisterAggregatedDiscoveryServiceServer(server, z.service)
+	listener := bufconn.Listen(64 << 10)
+	ctx, cancel := context.WithCancel(context.Background())
+	var running sync.WaitGroup
+	running.Go(func() { _ = server.Serve(listener) })
+	z.run = func() { running.Go(func() { _ = z.service.Run(ctx) }) }
+	conn, err := grpc.NewClient("passthrough:///zone", grpc.WithTransportCredentials(insecure.NewCredentials()),
+		grpc.WithContextDialer(func(ctx context.Context, _ string) (net.Conn, error) { return listener.DialContext(ctx) }))
+	require.NoError(t, err)
+	z.client = discoveryv3.NewAggregatedDiscoveryServiceClient(conn)
+	t.Cleanup(func() {
+		cancel()
+		z.service.Close()
+		server.Stop()
+		running.Wait()
+		require.NoError(t, conn.Close())
+	})
+	return z
+}
+
+type principalStream struct {
+	grpc.ServerStream
+	ctx context.Context
+}
+
+func (s principalStream) Context() context.Context { return s.ctx }
+
+type sotw = discoveryv3.AggregatedDiscoveryService_StreamAggregatedResourcesClient
+
+func web(name string) resource.Key {
+	return resource.Key{Kind: resource.KindDataplane, Mesh: "m", Name: name}
+}
+
+var gRPCNode = &corev3.Node{Id: "m/web-1", UserAgentName: "gRPC Go"}
+
+// connect opens a stream that asks for the cluster.
+func (z *zone) connect(node *corev3.Node) sotw {
+	z.t.Helper()
+	stream, err := z.client.StreamAggregatedResources(z.t.Context())
+	require.NoError(z.t, err)
+	require.NoError(z.t, stream.Send(&discoveryv3.DiscoveryRequest{Node: node, TypeUrl: xds.Cluster.URL(), ResourceNames: []string{"c"}}))
+	return stream
+}
+
+// next returns the timeout of the cluster in the next response, and accepts it.
+func next(t *testing.T, stream sotw) time.Duration {
+	t.Helper()
+	r, err := stream.Recv()
+	require.NoError(t, err)
+	require.NoError(t, stream.Send(&discoveryv3.DiscoveryRequest{TypeUrl: r.GetTypeUrl(), ResourceNames: []string{"c"}, VersionInfo: r.GetVersionInfo(), ResponseNonce: r.GetNonce()}))
+	require.Len(t, r.GetResources(), 1)
+	var c clusterv3.Cluster
+	require.NoError(t, r.GetResources()[0].UnmarshalTo(&c))
+	return c.GetConnectTimeout().AsDuration()
+}
+
+func TestAProxyIsSentItsResourcesAndTheirChanges(t *testing.T) {
+	z := open(t)
+	z.set(web("web-1"), 1)
+	z.set(web("web-2"), 7)
+	stream, other := z.connect(gRPCNode), z.connect(&corev3.Node{Id: "m/web-2", UserAgentName: "gRPC C++"})
+	require.Zero(t, z.generated(web("web-1")), "nothing is sent before the zone has everything")
+	z.run()
+	require.Equal(t, time.Second, next(t, stream))
+	require.Equal(t, 7*time.Second, next(t, other))
+	z.set(web("web-1"), 2)
+	require.Equal(t, 2*time.Second, next(t, stream))
+	require.Equal(t, 1, z.generated(web("web-2")), "a change makes no work for others")
+	require.Equal(t, []resource.Key{web("web-1"), web("web-2")}, z.service.Proxies())
+	require.Equal(t, 1, z.holds(web("web-1")))
+
+	// Streams of one instance join, and status shows each.
+	second := z.connect(gRPCNode)
+	require.Equal(t, 2*time.Second, next(t, second))
+	require.Equal(t, 2, z.holds(web("web-1")))
+	require.Eventually(t, func() bool {
+		all := z.service.Status(web("web-1"))
+		return len(all) == 2 && all[1].Types[xds.Cluster].State == serve.Synced && all[1].Types[xds.Cluster].Revision == 2 &&
+			all[1].Client == "gRPC Go" && all[1].Types[xds.Listener].State == serve.NotSent
+	}, 10*time.Second, time.Millisecond)
+	for _, s := range []sotw{stream, second} {
+		require.NoError(t, s.CloseSend())
+		_, err := s.Recv()
+		require.Error(t, err)
+	}
+	require.Eventually(t, func() bool { return z.holds(web("web-1")) == 0 }, 10*time.Second, time.Millisecond)
+	require.Empty(t, z.service.Status(web("web-1")))
+	require.Equal(t, 1, z.service.Streams())
+}
+
+func TestTheIncrementalVariant(t *testing.T) {
+	z := open(t)
+	z.set(web("web-1"), 1)
+	z.run()
+	stream, err := z.client.DeltaAggregatedResources(t.Context())
+	require.NoError(t, err)
+	require.NoError(t, stream.Send(&discoveryv3.DeltaDiscoveryRequest{Node: gRPCNode, TypeUrl: xds.Cluster.URL(), ResourceNamesSubscribe: []string{"c", "x"}}))
+	r, err := stream.Recv()
+	require.NoError(t, err)
+	require.Equal(t, "c", r.GetResources()[0].GetName())
+	require.NoError(t, stream.Send(&discoveryv3.DeltaDiscoveryRequest{TypeUrl: xds.Cluster.URL(), ResponseNonce: r.GetNonce()}))
+	r, err = stream.Recv()
+	require.NoError(t, err)
+	require.Equal(t, []string{"x"}, r.GetRemovedResources())
+}
+
+func TestAStreamEndsWithItsReason(t *testing.T) {
+	z := open(t)
+	z.set(web("web-1"), 1)
+	z.run()
+	names := make([]string, serve.MaxNames+1)
+	for i := range names {
+		names[i] = fmt.Sprint(i)
+	}
+	for name, c := range map[string]struct {
+		request *discoveryv3.DiscoveryRequest
+		code    codes.Code
+		says    string
+	}{
+		"no node":             {&discoveryv3.DiscoveryRequest{}, codes.InvalidArgument, "has to be MESH/DATAPLANE"},
+		"no mesh":             {&discoveryv3.DiscoveryRequest{Node: &corev3.Node{Id: "/x"}}, codes.InvalidArgument, "has to be MESH/DATAPLANE"},
+		"a long name":         {&discoveryv3.DiscoveryRequest{Node: &corev3.Node{Id: "m/" + strings.Repeat("x", 1000)}}, codes.InvalidArgument, "has to be MESH/DATAPLANE"},
+		"a long client":       {&discoveryv3.DiscoveryRequest{Node: &corev3.Node{Id: "m/web-1", UserAgentName: strings.Repeat("x", 1000)}}, codes.InvalidArgument, "user agent"},
+		"another's dataplane": {&discoveryv3.DiscoveryRequest{Node: &corev3.Node{Id: "n/web-1"}}, codes.PermissionDenied, "not covered"},
+		"no dataplane":        {&discoveryv3.DiscoveryRequest{Node: &corev3.Node{Id: "m/web-9"}}, codes.NotFound, "no such dataplane"},
+		"another dialect":     {&discoveryv3.DiscoveryRequest{Node: &corev3.Node{Id: "m/web-1", UserAgentName: "envoy"}}, codes.InvalidArgument, "it serves gRPC clients"},
+		"too many names": {&discoveryv3.DiscoveryRequest{
+			Node: gRPCNode, TypeUrl: xds.Endpoints.URL(), ResourceNames: names,
+		}, codes.ResourceExhausted, "too many names"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			stream, err := z.client.StreamAggregatedResources(t.Context())
+			require.NoError(t, err)
+			require.NoError(t, stream.Send(c.request))
+			_, err = stream.Recv()
+			require.Equal(t, c.code, grpcstatus.Code(err), "%v", err)
+			require.ErrorContains(t, err, c.says)
+		})
+	}
+	t.Run("another node", func(t *testing.T) {
+		stream := z.connect(gRPCNode)
+		next(t, stream)
+		require.NoError(t, stream.Send(&discoveryv3.DiscoveryRequest{Node: &corev3.Node{Id: "m/web-2"}}))
+		_, err := stream.Recv()
+		require.Equal(t, codes.InvalidArgument, grpcstatus.Code(err))
+	})
+	t.Run("deleted", func(t *testing.T) {
+		stream := z.connect(gRPCNode)
+		next(t, stream)
+		z.change(web("web-1"), nil)
+		_, err := stream.Recv()
+		require.Equal(t, codes.NotFound, grpcstatus.Code(err))
+		z.set(web("web-1"), 1)
+	})
+	t.Run("the zone stops", func(t *testing.T) {
+		stream := z.connect(gRPCNode)
+		next(t, stream)
+		z.service.Close()
+		_, err := stream.Recv()
+		require.Equal(t, codes.Unavailable, grpcstatus.Code(err))
+	})
+}
+
+func TestStreamsOfADataplaneAreBounded(t *testing.T) {
+	z := open(t)
+	z.set(web("web-1"), 1)
+	z.run()
+	for range 128 {
+		next(t, z.connect(gRPCNode))
+	}
+	stream := z.connect(gRPCNode)
+	_, err := stream.Recv()
+	require.Equal(t, codes.ResourceExhausted, grpcstatus.Code(err))
+	require.Equal(t, 128, z.holds(web("web-1")))
+}
+
+// What a proxy rejected is not sent to it when it connects again, and status names
+// it with its reason.
+func TestARejectionOutlivesTheStream(t *testing.T) {
+	z := open(t)
+	z.set(web("web-1"), 1)
+	z.run()
+	for i := range 2 {
+		stream := z.connect(gRPCNode)
+		r, err := stream.Recv()
+		require.NoError(t, err)
+		require.Len(t, r.GetResources(), 1-i)
+		require.NoError(t, stream.Send(&discoveryv3.DiscoveryRequest{
+			TypeUrl: r.GetTypeUrl(), ResourceNames: []string{"c"}, ResponseNonce: r.GetNonce(),
+			ErrorDetail: &status.Status{Message: "cannot be used"},
+		}))
+		require.Eventually(t, func() bool { return z.service.Rejected() == uint64(i+1) }, 10*time.Second, time.Millisecond)
+		all := z.service.Status(web("web-1"))
+		got := all[len(all)-1].Types[xds.Cluster]
+		require.Equal(t, serve.Rejected, got.State)
+		require.Equal(t, "cannot be used", got.Rejections[0].Detail)
+		require.NoError(t, stream.CloseSend())
+		_, err = stream.Recv()
+		require.Error(t, err)
+		require.Eventually(t, func() bool { return z.service.Streams() == 0 }, 10*time.Second, time.Millisecond)
+	}
+}
+
+func TestASilentStreamEnds(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		z := open(t)
+		z.run()
+		stream, err := z.client.StreamAggregatedResources(t.Context())
+		require.NoError(t, err)
+		_, err = stream.Recv()
+		require.Equal(t, codes.DeadlineExceeded, grpcstatus.Code(err))
+	})
+}
