@@ -26,11 +26,13 @@ TEST_FLAGS  ?=
 EVENTS_DIR  := $(CURDIR)/.cache/test
 
 # Duration, seed and number of clients of `make torture`, and the time without
-# faults after each round.
+# faults after each round. With DISKS=1 each server has a file system of its own,
+# which takes the superuser, and disks become slow as well.
 DURATION ?= 1h
 SEED     ?= 1
 CLIENTS  ?= 32
 REST     ?= 0s
+DISKS    ?=
 
 FUZZTIME  ?= 10s
 BENCHTIME ?= 200ms
@@ -131,7 +133,7 @@ bench-etcd: build ## Compare writes with an etcd found on PATH, and measure fail
 
 .PHONY: torture
 torture: build ## Inject faults into a cluster of processes for DURATION from SEED and check the invariants
-	MERIDIAN_BIN=$(BIN) MERIDIAN_TORTURE_DURATION=$(DURATION) MERIDIAN_TORTURE_SEED=$(SEED) MERIDIAN_TORTURE_CLIENTS=$(CLIENTS) MERIDIAN_TORTURE_REST=$(REST) \
+	MERIDIAN_BIN=$(BIN) MERIDIAN_TORTURE_DURATION=$(DURATION) MERIDIAN_TORTURE_SEED=$(SEED) MERIDIAN_TORTURE_CLIENTS=$(CLIENTS) MERIDIAN_TORTURE_REST=$(REST) MERIDIAN_TORTURE_DISKS=$(DISKS) \
 		$(GO) test -count=1 -tags $(TAGS),multizone -timeout 0 -run '^TestTorture$$' -v ./test/multizone
 
 .PHONY: sim

@@ -24,6 +24,8 @@ import (
 type globals struct {
 	t       *testing.T
 	servers []*process
+	// prepare, unless nil, is called with each server before it starts.
+	prepare func(*process)
 }
 
 // freePort returns an address of loopback that is free, and stays so while the
@@ -56,7 +58,11 @@ func (c *globals) grow(name string, args ...string) *process {
 	if len(c.servers) > 0 {
 		args = append(args, "--join-bundle", c.any().serverBundle())
 	}
-	p := newProcess(c.t, "meridian-global", name, args...).start().ready()
+	p := newProcess(c.t, "meridian-global", name, args...)
+	if c.prepare != nil {
+		c.prepare(p)
+	}
+	p.start().ready()
 	c.servers = append(c.servers, p)
 	return p
 }

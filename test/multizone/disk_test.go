@@ -168,23 +168,35 @@ func TestFullDiskOfALeader(t *testing.T) {
 // functions stop, so that whatever writes hangs, and are resumed.
 func (p *process) freezable() (freeze, thaw func()) {
 	p.t.Helper()
+	stop, thaw := p.freezableOf(64 << 20)
+	return func() {
+		p.t.Helper()
+		if err := stop(); err != nil {
+			p.t.Skip(err)
+		}
+	}, thaw
+}
+
+// freezableOf is freezable with a file system of so many bytes.
+func (p *process) freezableOf(size int64) (freeze func() error, thaw func()) {
+	p.t.Helper()
 	if os.Geteuid() != 0 {
 		p.t.Skip("needs the superuser, who may mount file systems")
 	}
 	image := filepath.Join(p.t.TempDir(), "image")
 	require.NoError(p.t, os.WriteFile(image, nil, 0o600))
-	require.NoError(p.t, os.Truncate(image, 64<<20))
+	require.NoError(p.t, os.Truncate(image, size))
 	if out, err := exec.Command("mkfs.ext4", "-q", image).CombinedOutput(); err != nil {
 		p.t.Skipf("mkfs.ext4: %v: %s", err, out)
 	}
 	disk := p.mounted("-o", "loop", image)
 	thaw = func() { _ = exec.Command("fsfreeze", "-u", disk).Run() }
 	p.t.Cleanup(thaw)
-	return func() {
-		p.t.Helper()
+	return func() error {
 		if out, err := exec.Command("fsfreeze", "-f", disk).CombinedOutput(); err != nil {
-			p.t.Skipf("fsfreeze: %v: %s", err, out)
+			return fmt.Errorf("fsfreeze: %w: %s", err, out)
 		}
+		return nil
 	}, thaw
 }
 

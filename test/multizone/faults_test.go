@@ -7,6 +7,7 @@ import (
 	"math/rand/v2"
 	"os"
 	"path/filepath"
+	"sync"
 	"syscall"
 	"time"
 )
@@ -22,8 +23,11 @@ type fault struct {
 	begin  func(*torture, *rand.Rand) (what string, end func())
 }
 
-// faults are the ways in which servers, zones and the network fail while their
-// disks stay what they are. What happens to disks has scenarios of its own.
+// slowDisks is a fault of servers with file systems of their own.
+const slowDisks = "slow disks of all servers"
+
+// faults are the ways in which servers, zones and the network fail while what is on
+// their disks stays. What happens to that has scenarios of its own.
 var faults = []fault{
 	{"kill the leader", 6, 2 * time.Second, func(x *torture, _ *rand.Rand) (string, func()) { return x.killed(x.leading()) }},
 	{"kill a server", 4, 3 * time.Second, func(x *torture, r *rand.Rand) (string, func()) { return x.killed(x.server(r)) }},
@@ -31,6 +35,9 @@ var faults = []fault{
 	{"restart a server", 3, 0, func(x *torture, r *rand.Rand) (string, func()) { return x.restart(x.server(r)) }},
 	{"pause the leader", 4, 5 * time.Second, func(x *torture, _ *rand.Rand) (string, func()) { return x.paused(x.leading()) }},
 	{"pause a server", 3, 5 * time.Second, func(x *torture, r *rand.Rand) (string, func()) { return x.paused(x.server(r)) }},
+	{"pause all servers", 2, 8 * time.Second, (*torture).pauseAll},
+	{"start a removed server", 3, 4 * time.Second, (*torture).startRemoved},
+	{slowDisks, 4, 6 * time.Second, (*torture).slowDisks},
 	{"isolate the leader", 4, 4 * time.Second, func(x *torture, _ *rand.Rand) (string, func()) { return x.isolated(x.leading(), trouble{cut: true}) }},
 	{"cut between two servers", 4, 4 * time.Second, (*torture).cutPair},
 	{"one direction", 4, 4 * time.Second, (*torture).oneWay},
@@ -50,18 +57,23 @@ var faults = []fault{
 }
 
 // choose draws a fault by weight.
-func choose(r *rand.Rand) fault {
+func choose(r *rand.Rand, disks bool) fault {
 	total := 0
 	for _, f := range faults {
 		total += f.weight
 	}
-	at := r.IntN(total)
-	for _, f := range faults {
-		if at -= f.weight; at < 0 {
-			return f
+	for {
+		at := r.IntN(total)
+		for _, f := range faults {
+			if at -= f.weight; at >= 0 {
+				continue
+			}
+			if f.name != slowDisks || disks {
+				return f
+			}
+			break
 		}
 	}
-	return faults[0]
 }
 
 // server draws a server.
@@ -87,6 +99,7 @@ func (x *torture) killed(p *process) (string, func()) {
 	if x.stopped[p] || !p.running() {
 		return "", nil
 	}
+	x.killing[p] = true
 	p.kill()
 	return p.name, func() {
 		if !p.running() {
@@ -118,6 +131,7 @@ func (x *torture) restart(p *process) (string, func()) {
 		return "", nil
 	}
 	// One that was stopped before it had a chance to listen ends as any program.
+	x.killing[p] = true
 	if code := p.stop(); code != 0 && p.log.String() != "" {
 		x.t.Errorf("%s ended with code %d on SIGTERM:\n%s", p.name, code, tail(p.log.String(), 30))
 	}
@@ -128,6 +142,7 @@ func (x *torture) restart(p *process) (string, func()) {
 // begin starts a process again and tells the links its new number.
 func (x *torture) begin(p *process) {
 	_ = os.Remove(filepath.Join(p.dir, "addresses.json"))
+	delete(x.killing, p)
 	p.start()
 	x.introduce(p)
 }
@@ -142,6 +157,79 @@ func (x *torture) paused(p *process) (string, func()) {
 	return p.name, func() {
 		_ = p.cmd.Process.Signal(syscall.SIGCONT)
 		delete(x.stopped, p)
+	}
+}
+
+// pauseAll stops every server at about the same time, as a virtual machine that is
+// moved does, for longer than a disk may hang.
+func (x *torture) pauseAll(_ *rand.Rand) (string, func()) {
+	var ends []func()
+	for _, p := range x.globals.servers {
+		if _, end := x.paused(p); end != nil {
+			ends = append(ends, end)
+		}
+	}
+	if len(ends) == 0 {
+		return "", nil
+	}
+	return "", func() {
+		for _, end := range ends {
+			end()
+		}
+	}
+}
+
+// startRemoved starts the server that was removed, whose data still names the
+// cluster.
+func (x *torture) startRemoved(_ *rand.Rand) (string, func()) {
+	if x.removed.running() {
+		return "", nil
+	}
+	x.removed.start()
+	return "", func() {
+		if x.removed.running() {
+			x.removed.kill()
+		}
+	}
+}
+
+// slowDisks makes whatever the servers write wait, for a time that is the same for
+// all of them, again and again until it ends.
+func (x *torture) slowDisks(r *rand.Rand) (string, func()) {
+	wait := time.Duration(50+r.IntN(1951)) * time.Millisecond
+	stop, stopped := make(chan struct{}), make(chan struct{})
+	each := func(do func(ownDisk)) {
+		var all sync.WaitGroup
+		for _, d := range x.disks {
+			all.Go(func() { do(d) })
+		}
+		all.Wait()
+	}
+	go func() {
+		defer close(stopped)
+		for {
+			each(func(d ownDisk) {
+				if err := d.freeze(); err != nil {
+					x.t.Error(err)
+				}
+			})
+			pause := time.NewTimer(wait)
+			select {
+			case <-pause.C:
+			case <-stop:
+			}
+			each(func(d ownDisk) { d.thaw() })
+			between := time.NewTimer(20 * time.Millisecond) // for one write each
+			select {
+			case <-between.C:
+			case <-stop:
+				return
+			}
+		}
+	}()
+	return "up to " + wait.String(), func() {
+		close(stop)
+		<-stopped
 	}
 }
 

@@ -42,14 +42,27 @@ type torture struct {
 	// before their ports for zones.
 	raft, public map[*process]*link
 	stopped      map[*process]bool
-	rec          *history.Recorder
-	counts       map[string]int
+	// killing are the servers and zones that a fault has killed. Any other that does
+	// not run has ended by itself.
+	killing map[*process]bool
+	// removed is a server that is no member any more. disks are the servers' own file
+	// systems, nil without them.
+	removed *process
+	disks   []ownDisk
+	rec     *history.Recorder
+	counts  map[string]int
 }
 
 // tortured is a zone under attack.
 type tortured struct {
 	*process
 	witness *witness
+}
+
+// ownDisk is the file system of one server: what it writes waits from freeze to thaw.
+type ownDisk struct {
+	freeze func() error
+	thaw   func()
 }
 
 // TestTorture attacks a cluster for a while, chosen by MERIDIAN_TORTURE_DURATION
@@ -140,8 +153,14 @@ func setting(name, otherwise string) string {
 func newTorture(t *testing.T) *torture {
 	t.Helper()
 	x := &torture{
-		t: t, globals: &globals{t: t}, raft: map[*process]*link{}, public: map[*process]*link{}, stopped: map[*process]bool{},
+		t: t, globals: &globals{t: t}, raft: map[*process]*link{}, public: map[*process]*link{}, stopped: map[*process]bool{}, killing: map[*process]bool{},
 		rec: history.NewRecorder(time.Now, zonesync.SyncedKinds), counts: map[string]int{},
+	}
+	if os.Getenv("MERIDIAN_TORTURE_DISKS") != "" {
+		x.globals.prepare = func(p *process) {
+			freeze, thaw := p.freezableOf(8 << 30)
+			x.disks = append(x.disks, ownDisk{freeze, thaw})
+		}
 	}
 	for i := range 3 {
 		raft, grpc := freePort(t), freePort(t)
@@ -152,6 +171,7 @@ func newTorture(t *testing.T) *torture {
 		x.introduce(p)
 	}
 	x.globals.awaitVoters(3)
+	x.remove()
 	for _, name := range []string{"east", "west"} {
 		z := &tortured{process: newZone(t, x.globals.servers[0], name,
 			"--grpc-addr", freePort(t), "--http-addr", freePort(t), "--learn-global-addrs=false")} // or it would go round the links
@@ -163,6 +183,17 @@ func newTorture(t *testing.T) *torture {
 		x.globals.servers[0].awaitState(z.name, "in-sync")
 	}
 	return x
+}
+
+// remove has a fourth server join and removes it. Its operator does not know, and
+// starts it again whenever the fault is drawn.
+func (x *torture) remove() {
+	x.t.Helper()
+	first := x.globals.servers[0]
+	x.removed = newServer(x.t, first, "removed").start().ready()
+	first.must("cluster", "remove", "removed", "--force")
+	x.removed.await("it to learn that it was removed", func() bool { return !x.removed.running() })
+	require.Contains(x.t, x.removed.log.String(), "removed")
 }
 
 // reachThrough has a zone know every server by its link.
@@ -247,7 +278,7 @@ func (x *torture) attack(seed uint64, duration, rest time.Duration) {
 		})
 		resting := len(active) == 0 && now.Sub(quiet) < rest
 		if !resting && len(active) < 3 && (len(active) == 0 || random.IntN(3) == 0) {
-			f := choose(random)
+			f := choose(random, x.disks != nil)
 			hold := 100*time.Millisecond + time.Duration(random.Int64N(int64(f.hold)+1))
 			what, end := f.begin(x, random)
 			if end != nil {
@@ -278,14 +309,15 @@ func (x *torture) heal() {
 			l.heal()
 		}
 	}
-	for _, p := range x.globals.servers {
-		if !p.running() {
-			x.begin(p)
-		}
+	for _, d := range x.disks {
+		d.thaw()
 	}
-	for _, z := range x.zones {
-		if !z.running() {
-			x.begin(z.process)
+	for _, p := range append(slices.Clone(x.globals.servers), x.zones[0].process, x.zones[1].process) {
+		if !p.running() {
+			if !x.killing[p] {
+				x.t.Errorf("%s ended by itself:\n%s", p.name, tail(p.log.String(), 30))
+			}
+			x.begin(p)
 		}
 	}
 	x.rec.Note("healed")

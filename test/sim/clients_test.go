@@ -2,6 +2,7 @@ package sim
 
 import (
 	"context"
+	"crypto/sha256"
 	"errors"
 	"fmt"
 	"math/rand/v2"
@@ -47,6 +48,9 @@ func stateOf(r *resource.Resource) history.State {
 	}
 	m := r.Meta()
 	value := strings.TrimSuffix(strings.TrimPrefix(string(r.Canonical()), `{"v":"`), `"}`)
+	if len(value) > 1<<10 { // a history keeps every state
+		value = fmt.Sprintf("%x", sha256.Sum256([]byte(value)))
+	}
 	return history.State{Version: m.Version, Revision: m.Revision, Value: value}
 }
 
@@ -97,7 +101,7 @@ func (c *client) act(ctx context.Context) {
 
 // pick chooses a server, mostly the one before.
 func (c *client) pick() *process {
-	if c.at == nil || c.rng.IntN(8) == 0 {
+	if c.at == nil || c.at.haunts() || c.rng.IntN(8) == 0 {
 		members := c.w.members()
 		c.at = members[c.rng.IntN(len(members))]
 	}

@@ -4,8 +4,10 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"slices"
+	"strings"
 	"time"
 
+	"meridian/internal/store"
 	"meridian/test/simnet"
 )
 
@@ -16,6 +18,8 @@ var diskFaults = []fault{
 	{"disk fails", 3, diskFails},
 	{"disk is slow", 3, diskSlow},
 	{"all disks are slow", 3, allDisksSlow},
+	{"a slow snapshot", 3, slowSnapshot},
+	{"large batches", 1, largeBatches},
 	{"bit flips", 3, bitFlips},
 	{"disk is lost", 2, diskLost},
 	{"take a snapshot", 4, takeSnapshot},
@@ -83,6 +87,58 @@ func allDisksSlow(w *world, rng *rand.Rand) (func(), bool) {
 			s.currentDisk().Slow(0, 0)
 		}
 	}, true
+}
+
+// slowSnapshot lets a server write a snapshot slowly, and cuts it off meanwhile for so
+// long that it needs one of the leader's when it is back: that one is newer.
+func slowSnapshot(w *world, rng *rand.Rand) (func(), bool) {
+	_, others := w.leading(rng)
+	if len(others) == 0 {
+		return nil, false
+	}
+	s := others[rng.IntN(len(others))]
+	p := s.process()
+	if p == nil {
+		return nil, false
+	}
+	by := time.Duration(500+rng.IntN(5000)) * time.Millisecond
+	w.rec.Note("%s writes a snapshot slowly: %s for each part", s, by)
+	disk := s.currentDisk()
+	disk.Slow(by, simnet.WriteSnapshot)
+	w.running.Go(func() { w.rec.Note("%s has taken a slow snapshot: %v", s, p.node.Snapshot()) })
+	w.net.Isolate(s.name, w.names()...)
+	w.running.Go(func() {
+		for i := range 60 { // more than the log keeps
+			if _, err := w.probe(w.ctx, w.plan.times(time.Second), store.Put(content(dataKey(dataKeys), fmt.Sprintf("beside-%d", i)))); err != nil {
+				break
+			}
+		}
+		if p := w.leader(rng).process(); p != nil {
+			_ = p.node.Snapshot()
+		}
+		for _, o := range w.others(s) {
+			w.net.Heal(s.name, o.name)
+		}
+	})
+	return func() { disk.Slow(0, 0) }, true
+}
+
+// largeBatch is about the largest that a server takes.
+const largeBatch = 15 << 20
+
+// largeBatches writes some as large as they may be, of which the last leaves little.
+func largeBatches(w *world, rng *rand.Rand) (func(), bool) {
+	n := 1 + rng.IntN(4)
+	w.rec.Note("%d batches of %d bytes", n, largeBatch)
+	w.running.Go(func() {
+		for i := range n {
+			value := strings.Repeat(string(rune('a'+i)), largeBatch)
+			_, err := w.probe(w.ctx, w.plan.times(10*time.Second), store.Put(content(dataKey(dataKeys+1), value)))
+			w.rec.Note("large batch %d: %v", i, err)
+		}
+		_, _ = w.probe(w.ctx, w.plan.times(10*time.Second), store.Put(content(dataKey(dataKeys+1), "small")))
+	})
+	return nil, true
 }
 
 // bitFlips damages the disk of one server. It has to detect the damage when it reads

@@ -2,6 +2,7 @@ package sim
 
 import (
 	"math/rand/v2"
+	"sync"
 	"time"
 
 	"meridian/test/simnet"
@@ -14,6 +15,7 @@ var machineFaults = []fault{
 	{"crash all", 2, crashAll},
 	{"restart a server", 3, restart},
 	{"pause a server", 4, pauseOne},
+	{"pause all servers", 2, pauseAll},
 	{"turn a clock", 2, turnClock},
 	{"take a snapshot", 4, takeSnapshot},
 }
@@ -74,6 +76,10 @@ func pauseOne(w *world, rng *rand.Rand) (func(), bool) {
 	if rng.IntN(2) == 0 {
 		s = w.leader(rng)
 	}
+	return w.pauseServer(s), true
+}
+
+func (w *world) pauseServer(s *server) (end func()) {
 	w.rec.Note("%s pauses", s)
 	w.net.Isolate(s.name, w.names()...)
 	for _, z := range w.followers() {
@@ -90,7 +96,30 @@ func pauseOne(w *world, rng *rand.Rand) (func(), bool) {
 		for _, z := range w.followers() {
 			w.zoneNet.Heal(s.name, z.name)
 		}
-	}, true
+	}
+}
+
+// pauseAll pauses every server. Their clocks run, so it ends before a disk counts as
+// one that hangs; the torture stops real processes for longer.
+func pauseAll(w *world, rng *rand.Rand) (func(), bool) {
+	var ends []func()
+	for _, s := range w.members() {
+		ends = append(ends, w.pauseServer(s))
+	}
+	last := w.plan.times(time.Duration(200+rng.IntN(4300)) * time.Millisecond)
+	var once sync.Once
+	end := func() {
+		once.Do(func() {
+			for _, end := range ends {
+				end()
+			}
+		})
+	}
+	w.running.Go(func() {
+		w.pause(last)
+		end()
+	})
+	return end, true
 }
 
 func (s *server) currentDisk() *simnet.Disk {

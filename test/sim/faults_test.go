@@ -99,6 +99,12 @@ func (w *world) leader(rng *rand.Rand) *server {
 	return w.any(rng)
 }
 
+// leading returns the leader, any one if there is none, and the others.
+func (w *world) leading(rng *rand.Rand) (leader *server, others []*server) {
+	leader = w.leader(rng)
+	return leader, w.others(leader)
+}
+
 // others are the members but one.
 func (w *world) others(s *server) []*server {
 	return slices.DeleteFunc(w.members(), func(o *server) bool { return o == s })

@@ -10,7 +10,8 @@ var zoneFaults = []fault{
 	{"crash a zone", 3, zoneCrash},
 	{"crash a zone between persisting and acknowledging", 4, zoneCrashUnacknowledged},
 	{"cut a zone off", 4, zoneCut},
-	{"a zone that is not read from", 3, zoneStalls},
+	{"nothing reaches a zone", 3, zoneStalls},
+	{"a zone that does not read", 2, zoneDoesNotRead},
 	{"a slow zone", 2, zoneSlow},
 	{"a zone's disk is full", 2, zoneDiskFull},
 	{"a zone's disk fails to sync", 2, zoneDiskUnsynced},
@@ -77,6 +78,11 @@ func zoneStalls(w *world, rng *rand.Rand) (func(), bool) {
 			w.zoneNet.Heal(s.name, z.name)
 		}
 	})
+}
+
+// zoneDoesNotRead: the connection is as it should be, and its window fills.
+func zoneDoesNotRead(w *world, rng *rand.Rand) (func(), bool) {
+	return onZone(w, rng, "does not read", (*zone).stopReading, (*zone).read)
 }
 
 func zoneSlow(w *world, rng *rand.Rand) (func(), bool) {

@@ -3,6 +3,7 @@ package sim
 import (
 	"errors"
 	"fmt"
+	"sync"
 	"testing"
 	"time"
 
@@ -182,6 +183,53 @@ func TestAReturningServerIsNeededAtOnce(t *testing.T) {
 			})
 		})
 	}
+}
+
+// TestManyRequestsWithinARetry is I9: while a client tries again, more requests than
+// once were remembered are acknowledged, a snapshot is taken and all servers restart.
+// The repetition gets the first result and has no effect.
+func TestManyRequestsWithinARetry(t *testing.T) {
+	alone := plan{servers: 3, slower: 1}
+	scenario(t, alone, func(t *testing.T, w *world) {
+		leader, _ := w.roles(t)
+		txn := store.Txn{RequestID: "retried", Ops: []store.Op{store.Put(content(dataKey(0), "retried"))}}
+		first, err := leader.process().node.Propose(w.ctx, txn)
+		require.NoError(t, err)
+		const others, callers = 9000, 90
+		var all sync.WaitGroup
+		for c := range callers {
+			all.Go(func() {
+				for i := range others / callers {
+					_, err := leader.process().node.Propose(w.ctx, store.Txn{
+						RequestID: fmt.Sprintf("other-%d-%d", c, i), Ops: []store.Op{store.Put(content(dataKey(1), fmt.Sprint(c, i)))},
+					})
+					if err != nil {
+						w.violate("I9", "%v", err)
+					}
+				}
+			})
+		}
+		all.Wait()
+		again := func() {
+			for _, s := range w.members() {
+				repeated, err := s.process().node.Propose(w.ctx, txn)
+				require.NoError(t, err)
+				require.Equal(t, first.Revision, repeated.Revision, "through %s", s)
+			}
+			now, _ := leader.process().store.View().Get(dataKey(0))
+			require.Equal(t, first.Revision, now.Meta().Revision)
+		}
+		again()
+		for _, s := range w.members() {
+			require.NoError(t, s.process().node.Snapshot())
+			s.crash(false)
+		}
+		for _, s := range w.members() {
+			s.start()
+		}
+		require.True(t, w.await(time.Minute, w.disksAreGood))
+		again()
+	})
 }
 
 // TestStopDuringATransfer: a leader that is told to stop hands over. Its disk dies

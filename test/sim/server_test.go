@@ -40,9 +40,10 @@ type server struct {
 	ended error
 	// damaged says that something on the disk may not be as it was written.
 	damaged bool
-	// dropped says that the machine was switched off for good.
-	dropped bool
-	skew    time.Duration
+	// dropped says that the machine was switched off for good; ghost, that it is no
+	// member any more and runs all the same, started again whenever it ends.
+	dropped, ghost bool
+	skew           time.Duration
 }
 
 // process is one run of a server.
@@ -165,6 +166,9 @@ func (p *process) serve(lis raftnet.Network) {
 		case <-p.ctx.Done():
 			return
 		}
+		if p.s.haunts() {
+			return // zones are told of members only
+		}
 		p.running.Go(func() { _ = p.calls.Serve(lis.Listener()) })
 		if err := p.zones.Run(p.ctx); err != nil {
 			w.violate("sync", "%s: %v", p.s.name, err)
@@ -285,7 +289,7 @@ func (s *server) failed(boot int, err error) {
 	s.w.rec.Note("%s fails: %v", s.name, err)
 	s.ended = err
 	s.exitLocked(false)
-	if errors.Is(err, raftlog.ErrCorrupt) || errors.Is(err, consensus.ErrRemoved) {
+	if !s.ghost && (errors.Is(err, raftlog.ErrCorrupt) || errors.Is(err, consensus.ErrRemoved)) {
 		s.exchangeLocked()
 	}
 	again := s.boot
@@ -345,6 +349,12 @@ func (s *server) stop() {
 	_ = p.node.Close()
 	p.cancel()
 	s.crash(false)
+}
+
+func (s *server) haunts() bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.ghost
 }
 
 func (s *server) String() string { return s.name }

@@ -43,6 +43,7 @@ type world struct {
 
 	mu         sync.Mutex // guards what follows
 	servers    []*server  // the members, and those that are to be
+	ghosts     []*server  // servers that are not, the newest last
 	zones      []*zone
 	violations []history.Violation
 	probes     int
@@ -296,6 +297,7 @@ func (w *world) heal() bool {
 		z.disk.resume()
 		z.disk.setFull(false)
 		z.disk.setUnsynced(false)
+		z.read()
 		z.start()
 	}
 	return w.await(w.plan.times(time.Minute), func() bool {
@@ -449,7 +451,7 @@ func (w *world) end() {
 	for _, z := range w.followers() {
 		z.crash()
 	}
-	for _, s := range w.members() {
+	for _, s := range append(w.members(), w.ghosts...) {
 		s.crash(false)
 	}
 	w.running.Wait()

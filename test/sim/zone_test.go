@@ -36,6 +36,8 @@ type zone struct {
 	wanted bool
 	// learned are the addresses that the global named.
 	learned []string
+	// deaf is closed when the zone reads again; nil: it reads.
+	deaf chan struct{}
 }
 
 // zoneProcess is one run of a zone.
@@ -254,8 +256,36 @@ func (t *tapped) SendMsg(m any) error {
 	return t.ClientStream.SendMsg(m)
 }
 
+// stopReading and read are the beginning and the end of a time in which the zone's
+// process takes nothing from its streams.
+func (z *zone) stopReading() {
+	z.mu.Lock()
+	defer z.mu.Unlock()
+	if z.deaf == nil {
+		z.deaf = make(chan struct{})
+	}
+}
+
+func (z *zone) read() {
+	z.mu.Lock()
+	defer z.mu.Unlock()
+	if z.deaf != nil {
+		close(z.deaf)
+		z.deaf = nil
+	}
+}
+
 // RecvMsg records what the zone is told.
 func (t *tapped) RecvMsg(m any) error {
+	t.zone.mu.Lock()
+	deaf := t.zone.deaf
+	t.zone.mu.Unlock()
+	if deaf != nil {
+		select {
+		case <-deaf:
+		case <-t.Context().Done():
+		}
+	}
 	if err := t.ClientStream.RecvMsg(m); err != nil {
 		return err
 	}
