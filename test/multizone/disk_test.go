@@ -10,6 +10,8 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"sync"
+	"syscall"
 	"testing"
 	"time"
 
@@ -319,4 +321,98 @@ func TestDamagedLog(t *testing.T) {
 	leader.args = append(leader.args, "--join-bundle", stays.serverBundle())
 	leader.start().ready()
 	leader.catchesUp(stays)
+}
+
+// failingSyncs makes every fdatasync of a process fail until the returned function is
+// called. What was written is in the file by then, and visible to whatever reads it.
+func (p *process) failingSyncs() (end func()) {
+	p.t.Helper()
+	cmd := exec.Command("strace", "-f", "-q", "-o", "/dev/null", "-e", "trace=fdatasync,fsync",
+		"-e", "inject=fdatasync,fsync:error=EIO", "-p", fmt.Sprint(p.cmd.Process.Pid))
+	if err := cmd.Start(); err != nil {
+		p.t.Skipf("strace: %v", err)
+	}
+	ended := make(chan error, 1)
+	go func() { ended <- cmd.Wait() }()
+	var once sync.Once
+	end = func() {
+		once.Do(func() {
+			_ = cmd.Process.Signal(syscall.SIGINT)
+			<-ended
+		})
+	}
+	p.t.Cleanup(end)
+	p.await("strace to be attached", func() bool {
+		select {
+		case err := <-ended:
+			ended <- err
+			p.t.Skipf("strace ended: %v", err)
+		default:
+		}
+		return p.traced()
+	})
+	return end
+}
+
+// traced says that every thread of a process has a tracer.
+func (p *process) traced() bool {
+	threads, err := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/status", p.cmd.Process.Pid))
+	if err != nil || len(threads) == 0 {
+		return false
+	}
+	for _, thread := range threads {
+		status, err := os.ReadFile(thread)
+		if err == nil && strings.Contains(string(status), "TracerPid:\t0\n") {
+			return false
+		}
+	}
+	return true
+}
+
+// TestFailedSyncOfTheLog: fdatasync fails below the log's database, after what was
+// written is visible in the file. The server ends, acknowledges nothing, and holds
+// one state and no other when it is back.
+func TestFailedSyncOfTheLog(t *testing.T) {
+	t.Parallel()
+	p := newGlobal(t).start().ready()
+	p.mustWith(mesh("before"), "apply", "-f", "-")
+	p.pin()
+	end := p.failingSyncs()
+	require.NotZero(t, p.commandWith(mesh("during"), "apply", "-f", "-", "--timeout", "5s").code)
+	require.Equal(t, 1, p.ended())
+	require.Contains(t, p.log.String(), "input/output error")
+	end()
+	p.start().ready()
+	p.mustWith(mesh("after"), "apply", "-f", "-")
+	held := p.meshes()
+	require.Contains(t, held, "Mesh/before")
+	require.Contains(t, held, "Mesh/after")
+	p.kill()
+	p.start().ready()
+	require.Equal(t, held, p.meshes())
+}
+
+// TestFailedSyncOfAZone: the same below a zone's replica. The zone acknowledges
+// nothing meanwhile, and what it serves then is what the global has, also after it was
+// killed and the global is gone.
+func TestFailedSyncOfAZone(t *testing.T) {
+	t.Parallel()
+	global := newGlobal(t).start().ready()
+	zone := newZone(t, global, "east").start().ready()
+	global.awaitState("east", "in-sync")
+	zone.pin()
+	at := global.zones()["east"].Revision
+	end := zone.failingSyncs()
+	global.mustWith(mesh("one")+"---\n"+mesh("two"), "apply", "-f", "-")
+	zone.await("a write to fail", func() bool { return strings.Contains(zone.log.String(), "input/output error") })
+	require.Equal(t, at, global.zones()["east"].Revision, "nothing is acknowledged that is not on the disk")
+	end()
+	global.awaitState("east", "in-sync")
+	want := global.meshes()
+	require.Contains(t, want, "Mesh/two")
+	require.Equal(t, want, zone.meshes())
+	zone.kill()
+	global.kill()
+	zone.start().ready()
+	require.Equal(t, want, zone.meshes())
 }

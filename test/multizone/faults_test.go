@@ -197,6 +197,10 @@ func (x *torture) startRemoved(_ *rand.Rand) (string, func()) {
 // all of them, again and again until it ends.
 func (x *torture) slowDisks(r *rand.Rand) (string, func()) {
 	wait := time.Duration(50+r.IntN(1951)) * time.Millisecond
+	if x.slowed {
+		return "", nil
+	}
+	x.slowed = true
 	stop, stopped := make(chan struct{}), make(chan struct{})
 	each := func(do func(ownDisk)) {
 		var all sync.WaitGroup
@@ -230,6 +234,7 @@ func (x *torture) slowDisks(r *rand.Rand) (string, func()) {
 	return "up to " + wait.String(), func() {
 		close(stop)
 		<-stopped
+		x.slowed = false
 	}
 }
 

@@ -49,6 +49,7 @@ type torture struct {
 	// systems, nil without them.
 	removed *process
 	disks   []ownDisk
+	slowed  bool // slowDisks is under way
 	rec     *history.Recorder
 	counts  map[string]int
 }

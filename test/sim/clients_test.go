@@ -101,7 +101,7 @@ func (c *client) act(ctx context.Context) {
 
 // pick chooses a server, mostly the one before.
 func (c *client) pick() *process {
-	if c.at == nil || c.at.haunts() || c.rng.IntN(8) == 0 {
+	if c.at == nil || c.at.isFormer() || c.rng.IntN(8) == 0 {
 		members := c.w.members()
 		c.at = members[c.rng.IntN(len(members))]
 	}

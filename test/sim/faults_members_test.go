@@ -57,7 +57,7 @@ func removeServer(w *world, rng *rand.Rand) (func(), bool) {
 		switch {
 		case err != nil:
 		case forgotten:
-			w.haunt(s)
+			w.leaveRunning(s)
 		default:
 			w.drop(s)
 		}
@@ -65,23 +65,23 @@ func removeServer(w *world, rng *rand.Rand) (func(), bool) {
 	return nil, true
 }
 
-// maxGhosts is how many servers run at most that are no members.
-const maxGhosts = 3
+// maxFormer is how many servers run at most that are no members.
+const maxFormer = 3
 
-// haunt lets a server run on, and start again whenever it ends, that is no member any
+// leaveRunning lets a server run on, and start again whenever it ends, that is no member any
 // more: no operator has stopped it.
-func (w *world) haunt(s *server) {
+func (w *world) leaveRunning(s *server) {
 	w.rec.Note("%s is no member, and still started again and again", s)
 	w.mu.Lock()
 	w.servers = slices.DeleteFunc(w.servers, func(o *server) bool { return o == s })
-	w.ghosts = append(w.ghosts, s)
+	w.former = append(w.former, s)
 	var last *server
-	if len(w.ghosts) > maxGhosts {
-		last, w.ghosts = w.ghosts[0], w.ghosts[1:]
+	if len(w.former) > maxFormer {
+		last, w.former = w.former[0], w.former[1:]
 	}
 	w.mu.Unlock()
 	s.mu.Lock()
-	s.ghost = true
+	s.former = true
 	s.mu.Unlock()
 	w.zoneNet.Stop(s.name)
 	s.start()
@@ -127,7 +127,7 @@ func recoverOne(w *world, _ *rand.Rand) (func(), bool) {
 	w.rec.Note("%s is recovered", best)
 	for _, s := range members {
 		if s != best {
-			w.haunt(s)
+			w.leaveRunning(s)
 		}
 	}
 	best.start()

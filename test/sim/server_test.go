@@ -40,10 +40,10 @@ type server struct {
 	ended error
 	// damaged says that something on the disk may not be as it was written.
 	damaged bool
-	// dropped says that the machine was switched off for good; ghost, that it is no
+	// dropped says that the machine was switched off for good; former, that it is no
 	// member any more and runs all the same, started again whenever it ends.
-	dropped, ghost bool
-	skew           time.Duration
+	dropped, former bool
+	skew            time.Duration
 }
 
 // process is one run of a server.
@@ -166,7 +166,7 @@ func (p *process) serve(lis raftnet.Network) {
 		case <-p.ctx.Done():
 			return
 		}
-		if p.s.haunts() {
+		if p.s.isFormer() {
 			return // zones are told of members only
 		}
 		p.running.Go(func() { _ = p.calls.Serve(lis.Listener()) })
@@ -289,7 +289,7 @@ func (s *server) failed(boot int, err error) {
 	s.w.rec.Note("%s fails: %v", s.name, err)
 	s.ended = err
 	s.exitLocked(false)
-	if !s.ghost && (errors.Is(err, raftlog.ErrCorrupt) || errors.Is(err, consensus.ErrRemoved)) {
+	if !s.former && (errors.Is(err, raftlog.ErrCorrupt) || errors.Is(err, consensus.ErrRemoved)) {
 		s.exchangeLocked()
 	}
 	again := s.boot
@@ -351,10 +351,10 @@ func (s *server) stop() {
 	s.crash(false)
 }
 
-func (s *server) haunts() bool {
+func (s *server) isFormer() bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return s.ghost
+	return s.former
 }
 
 func (s *server) String() string { return s.name }

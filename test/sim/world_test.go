@@ -43,7 +43,7 @@ type world struct {
 
 	mu         sync.Mutex // guards what follows
 	servers    []*server  // the members, and those that are to be
-	ghosts     []*server  // servers that are not, the newest last
+	former     []*server  // servers that are not, the newest last
 	zones      []*zone
 	violations []history.Violation
 	probes     int
@@ -451,7 +451,7 @@ func (w *world) end() {
 	for _, z := range w.followers() {
 		z.crash()
 	}
-	for _, s := range append(w.members(), w.ghosts...) {
+	for _, s := range append(w.members(), w.former...) {
 		s.crash(false)
 	}
 	w.running.Wait()

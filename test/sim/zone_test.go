@@ -36,8 +36,8 @@ type zone struct {
 	wanted bool
 	// learned are the addresses that the global named.
 	learned []string
-	// deaf is closed when the zone reads again; nil: it reads.
-	deaf chan struct{}
+	// stalled is closed when the zone reads again; nil: it reads.
+	stalled chan struct{}
 }
 
 // zoneProcess is one run of a zone.
@@ -261,28 +261,28 @@ func (t *tapped) SendMsg(m any) error {
 func (z *zone) stopReading() {
 	z.mu.Lock()
 	defer z.mu.Unlock()
-	if z.deaf == nil {
-		z.deaf = make(chan struct{})
+	if z.stalled == nil {
+		z.stalled = make(chan struct{})
 	}
 }
 
 func (z *zone) read() {
 	z.mu.Lock()
 	defer z.mu.Unlock()
-	if z.deaf != nil {
-		close(z.deaf)
-		z.deaf = nil
+	if z.stalled != nil {
+		close(z.stalled)
+		z.stalled = nil
 	}
 }
 
 // RecvMsg records what the zone is told.
 func (t *tapped) RecvMsg(m any) error {
 	t.zone.mu.Lock()
-	deaf := t.zone.deaf
+	stalled := t.zone.stalled
 	t.zone.mu.Unlock()
-	if deaf != nil {
+	if stalled != nil {
 		select {
-		case <-deaf:
+		case <-stalled:
 		case <-t.Context().Done():
 		}
 	}
