@@ -34,7 +34,8 @@ type History struct {
 // a retry would count as new on some.
 type Requests struct {
 	// MaxAge is for how long an id is remembered, by the times of the batches and
-	// never by a clock.
+	// never by a clock. A batch whose time jumps ahead, as the clock of a leader may,
+	// takes a third of it at most.
 	MaxAge time.Duration
 	// Min is how many ids are remembered whatever their age.
 	Min int

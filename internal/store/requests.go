@@ -10,8 +10,9 @@ import (
 type request struct {
 	id       string
 	revision resource.Revision
-	// time is the log's when it was applied.
+	// time is the log's when it was applied, clock that of the window.
 	time    time.Time
+	clock   time.Duration
 	results []OpResult
 }
 
@@ -38,6 +39,12 @@ type requests struct {
 	// was dropped. They are in the window and in its snapshots, so that servers
 	// agree.
 	now, forgotten time.Time
+	// clock is the time by which requests grow old. It advances with the log's, from
+	// one request to the next by a third of MaxAge at most: the log's is that of the
+	// leaders' clocks, and one that jumps ahead would have everything forgotten at
+	// once. Only differences within the window count, so that servers that start from
+	// a snapshot agree.
+	clock time.Duration
 }
 
 func (w *requests) find(id string) (*request, bool) {
@@ -52,7 +59,8 @@ func (w *requests) add(r *request) {
 	if r.time = r.time.Round(0).UTC(); r.time.Before(w.now) {
 		r.time = w.now // as the log's time (§1.1), it does not go back
 	}
-	w.now = r.time
+	w.clock += min(r.time.Sub(w.now), w.bounds.MaxAge/3)
+	w.now, r.clock = r.time, w.clock
 	w.window.push(r)
 	w.byID[r.id] = r
 	w.bytes += r.size()
@@ -69,7 +77,7 @@ func (w *requests) add(r *request) {
 
 // excess reports whether the oldest request is to be dropped.
 func (w *requests) excess(oldest *request) bool {
-	return w.bytes > w.bounds.MaxBytes || len(w.window.items) > w.bounds.Min && w.now.Sub(oldest.time) > w.bounds.MaxAge
+	return w.bytes > w.bounds.MaxBytes || len(w.window.items) > w.bounds.Min && w.clock-oldest.clock > w.bounds.MaxAge
 }
 
 // Applied returns what became of the batch that was applied under a request id,
