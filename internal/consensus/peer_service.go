@@ -2,6 +2,7 @@ package consensus
 
 import (
 	"context"
+	"errors"
 	"time"
 
 	peerv1 "meridian/api/peer/v1"
@@ -30,7 +31,10 @@ func (s *peerService) Propose(ctx context.Context, request *peerv1.ProposeReques
 	}
 	defer n.requests.Done()
 	command, err := store.Restamp(request.GetCommand(), n.cfg.Clock())
-	if err != nil {
+	switch {
+	case errors.Is(err, store.ErrUnknownFormat):
+		return nil, rpcerr.New(rpcerr.Unsupported, ReasonMemberTooOld, "server %s, the leader, runs release %s, which cannot apply such a write: upgrade it first; nothing was written", n.cfg.NodeID, version.String())
+	case err != nil:
 		return nil, rpcerr.New(rpcerr.Invalid, reasonUnreadable, "the leader, which runs release %s, cannot apply this: %w", version.String(), err)
 	}
 	p := proposal{command: command, note: request.GetNote(), patience: time.NewTimer(n.cfg.ApplyTimeout)}

@@ -16,11 +16,12 @@ const (
 	formatFirst = 1
 	// formatKeepTimes: an operation says that it keeps its times.
 	formatKeepTimes = 2
-	// NewestFormat is the newest format that this release applies. A command has the
-	// oldest format that holds it, so that a release that knows no newer one can
-	// still apply it. A field that is added to storev1.Command takes a format of its
-	// own, and a case in formatOf.
-	NewestFormat = formatKeepTimes
+	// latestFormat is the newest format that is defined. A command has the oldest
+	// format that holds it, so that a release that knows no newer one can still apply
+	// it. A field that is added to storev1.Command takes a format of its own, and a
+	// case in formatOf; so does a change of what applying a command does: commands of
+	// the formats before it are applied as they were.
+	latestFormat = formatKeepTimes
 
 	commandOverhead = 5
 )

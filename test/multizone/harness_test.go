@@ -27,12 +27,17 @@ import (
 	"meridian/test/processes"
 )
 
-// programs are those under test.
-var programs processes.Programs
+// programs are those under test; olderPrograms stand for the release before: they
+// apply log entries up to the format before the newest one.
+var (
+	programs      processes.Programs
+	olderPrograms = processes.Programs{Tag: "olderformat"}
+)
 
 func TestMain(m *testing.M) {
 	code := m.Run()
 	programs.Remove()
+	olderPrograms.Remove()
 	os.Exit(code)
 }
 
@@ -55,6 +60,8 @@ type process struct {
 	program string
 	dir     string
 	args    []string
+	// older has it run the release before.
+	older bool
 	// files is how many files it may open, 0 for as many as the test.
 	files int
 
@@ -97,7 +104,13 @@ func newProcess(t *testing.T, program, name string, args ...string) *process {
 // start starts the process and does not wait for it to be ready.
 func (p *process) start() *process {
 	p.t.Helper()
-	command := append([]string{programPath(p.t, p.program), "--data-dir", p.dir}, p.args...)
+	path := programPath(p.t, p.program)
+	if p.older {
+		var err error
+		path, err = olderPrograms.Path(p.program)
+		require.NoError(p.t, err)
+	}
+	command := append([]string{path, "--data-dir", p.dir}, p.args...)
 	if p.files > 0 {
 		command = append([]string{"sh", "-c", fmt.Sprintf(`ulimit -n %d && exec "$0" "$@"`, p.files)}, command...)
 	}

@@ -10,12 +10,16 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"strings"
 	"sync"
 )
 
 // Programs are meridian, meridian-global and meridian-zone: those in the
 // directory MERIDIAN_BIN, or ones built when the first is asked for.
 type Programs struct {
+	// Tag, unless empty, is a build tag: the programs are always built then.
+	Tag string
+
 	once sync.Once
 	dir  string
 	err  error
@@ -23,7 +27,7 @@ type Programs struct {
 
 // Path returns the path of a program.
 func (p *Programs) Path(name string) (string, error) {
-	if dir := os.Getenv("MERIDIAN_BIN"); dir != "" {
+	if dir := os.Getenv("MERIDIAN_BIN"); dir != "" && p.Tag == "" {
 		return filepath.Join(dir, name), nil
 	}
 	p.once.Do(func() { p.err = p.build() })
@@ -35,7 +39,7 @@ func (p *Programs) build() (err error) {
 		return err
 	}
 	for name, pkg := range map[string]string{"meridian": "meridian", "meridian-global": "global", "meridian-zone": "zone"} {
-		build := exec.Command("go", "build", "-tags", "hashicorpmetrics", "-o", filepath.Join(p.dir, name), "meridian/cmd/"+pkg)
+		build := exec.Command("go", "build", "-tags", strings.TrimSuffix("hashicorpmetrics,"+p.Tag, ","), "-o", filepath.Join(p.dir, name), "meridian/cmd/"+pkg)
 		build.Env = append(os.Environ(), "CGO_ENABLED=0")
 		if out, err := build.CombinedOutput(); err != nil {
 			return fmt.Errorf("build %s: %w\n%s", name, err, out)
