@@ -1,6 +1,7 @@
 package consensus
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -68,6 +69,9 @@ type Config struct {
 	// second opinion on which are dead, and has addresses of those that do not
 	// answer.
 	Peers func() []gossip.Peer
+	// GossipKeys, unless nil, identifies the keys of gossip that this server has.
+	// Members are told.
+	GossipKeys func() string
 	// Autopilot is how a leader looks after its members.
 	Autopilot Autopilot
 	// Join is how the node finds a cluster that exists.
@@ -90,6 +94,10 @@ type Config struct {
 	// state that are about the servers' own files, which no restore changes. It is
 	// called for every backup.
 	KeepOwn func(running *store.View, saved []*resource.Resource) []*resource.Resource
+
+	// Register, unless nil, keeps in the state what all servers must know about each
+	// other, beyond the members of the moment.
+	Register Register
 
 	// LogFormat is the newest format of log entries that the node applies and
 	// proposes, store.NewestFormat when 0. A lower one makes it a node of an older
@@ -115,6 +123,21 @@ type Config struct {
 	Clock func() time.Time
 	// Events are told what happens to the node.
 	Events Events
+}
+
+// Register is what a cluster knows of its servers beside who is a member now.
+// Servers are given as raft knows them, with the mark of their disk.
+type Register interface {
+	// Removed reports whether a server was to be removed at some time. It counts
+	// while the server is no member.
+	Removed(server string) bool
+	// Removing records that a server is about to be removed. Called on the leader.
+	Removing(ctx context.Context, server string) error
+	// Holders returns the servers that a key of a certificate was recorded for.
+	Holders(key string) []string
+	// Record records the key of the certificate of a server that is about to be a
+	// member, where the certificate does not name it. Called on the leader.
+	Record(ctx context.Context, server, key string) error
 }
 
 // KeptTrust counts what a restored state has from the state before it instead of
@@ -201,6 +224,8 @@ type Events struct {
 	// snapshot, after which Applied does not tell of it again. The snapshot waits
 	// for it.
 	Snapshotting func(resource.Revision)
+	// Members says that a change of membership was committed.
+	Members func()
 	// Fatal reports that the node cannot continue safely and why: the process must end
 	// at once, without waiting for anything. Called once at most, on a goroutine
 	// of its own. ErrRemoved and ErrCorrupt are among the reasons.

@@ -267,7 +267,7 @@ func (n *joiner) refused(err error) bool {
 			n.cfg.Logger.Warn("cannot note that this server was removed", "node", n.cfg.NodeID, "error", err)
 		}
 		n.fatal(fmt.Errorf("%w; to bring it back, let it join as a new server, with a new data directory", ErrRemoved))
-	case ReasonTooOld:
+	case ReasonTooOld, ReasonCertificateRevoked:
 		n.fatal(errors.New(said.Message))
 	case ReasonAlreadyRunning, ReasonAddressInUse:
 		if n.waiting.set(said.Message) { // until the server that has it is gone

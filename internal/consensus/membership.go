@@ -45,7 +45,7 @@ func (n *members) memberAddresses() []*peerv1.MemberAddress {
 // membership is what this server, which leads, decides a change on.
 func (n *members) membership() membership {
 	return membership{
-		cluster: n.ClusterID(), self: n.id, servers: n.servers(), format: n.formatInUse.Load(), removed: n.roster.removed,
+		cluster: n.ClusterID(), self: n.id, servers: n.servers(), format: n.formatInUse.Load(), removed: n.wasRemoved,
 		silence: n.contacts.silence,
 		// One failed heartbeat is not silence: it may have been lost.
 		gone: 2 * n.cfg.Timing.Heartbeat,
@@ -77,6 +77,9 @@ func (n *members) addMember(ctx context.Context, a addition) error {
 		if err != nil {
 			return err
 		}
+		if err := n.admit(a); err != nil {
+			return err
+		}
 		for _, s := range steps {
 			if err := n.take(s); err != nil {
 				return err
@@ -87,6 +90,49 @@ func (n *members) addMember(ctx context.Context, a addition) error {
 		}
 		return nil
 	})
+}
+
+// registerPatience bounds how long what is registered of a server may hold up a change
+// of members.
+const registerPatience = 2 * time.Second
+
+// admit refuses the certificate of a server that was removed, and has the register
+// record any other. A server that joins on a new disk is recorded before its old one is
+// removed, so that its certificate counts at any moment.
+func (n *members) admit(a addition) error {
+	if n.cfg.Register == nil || a.key == "" {
+		return nil
+	}
+	ctx, cancel := context.WithTimeout(n.stopping, registerPatience)
+	defer cancel()
+	id := raftlog.ServerID(a.name, a.disk)
+	if n.revoked(a.key) {
+		return rpcerr.New(rpcerr.Conflict, ReasonCertificateRevoked,
+			"the certificate of %s is that of %s, which was removed from this cluster: give it a certificate with another key", a.name, raftlog.NameOf(raft.ServerID(n.cfg.Register.Holders(a.key)[0])))
+	}
+	if err := n.cfg.Register.Record(ctx, string(id), a.key); err != nil {
+		return fmt.Errorf("%w: the certificate of %s cannot be recorded: %w", ErrUnavailable, a.name, err)
+	}
+	return nil
+}
+
+// removing has the register record that a server is about to be removed, and by which
+// certificate it is known until then. What fails does not stop the removal, which may be
+// urgent: the register is completed later, from the log.
+func (n *members) removing(id raft.ServerID) {
+	if n.cfg.Register == nil {
+		return
+	}
+	ctx, cancel := context.WithTimeout(n.stopping, registerPatience)
+	defer cancel()
+	for _, s := range n.servers() {
+		if s.ID == id && n.contacts.silence(id) == 0 {
+			n.meet(ctx, s)
+		}
+	}
+	if err := n.cfg.Register.Removing(ctx, string(id)); err != nil {
+		n.cfg.Logger.Warn("the removal of a server is not registered yet", "name", raftlog.NameOf(id), "error", err)
+	}
 }
 
 // removeMember takes a server out of the cluster. It has to be called on the
@@ -206,6 +252,7 @@ func (n *members) take(s step) error {
 	var future raft.IndexFuture
 	switch s.what {
 	case remove:
+		n.removing(s.id)
 		future = n.raft.RemoveServer(s.id, 0, n.cfg.ApplyTimeout)
 	case add, move: // raft leaves a voter its vote
 		future = n.raft.AddNonvoter(s.id, s.addr, 0, n.cfg.ApplyTimeout)

@@ -36,6 +36,9 @@ type Member struct {
 	Version string
 	// Problem is what is wrong with it, for people; empty when nothing is.
 	Problem string
+	// GossipKeys identifies the keys of gossip that it has (Config.GossipKeys), empty
+	// where that is not known.
+	GossipKeys string
 	// Encryption is the id of the key that it encrypts its disk with, NotEncrypted, or
 	// empty where that is not known.
 	Encryption string
@@ -110,6 +113,9 @@ func (n *members) self(s raft.Server) Member {
 		addresses := n.cfg.Addresses()
 		m.GRPC, m.Gossip = addresses.GRPC, addresses.Gossip
 	}
+	if n.cfg.GossipKeys != nil {
+		m.GossipKeys = n.cfg.GossipKeys()
+	}
 	if own.Leader == "" {
 		m.Problem = "it knows no leader"
 	}
@@ -132,7 +138,7 @@ func (n *members) askStatus(ctx context.Context, s raft.Server, hint gossip.Peer
 		return m
 	}
 	m.State, m.Applied, m.Version = answer.GetState(), resource.Revision(answer.GetApplied()), answer.GetVersion()
-	m.Encryption = answer.GetEncryption()
+	m.Encryption, m.GossipKeys = answer.GetEncryption(), answer.GetGossipKeys()
 	m.GRPC, m.Gossip = cmp.Or(answer.GetGrpc(), m.GRPC), cmp.Or(answer.GetGossip(), m.Gossip)
 	switch {
 	case answer.GetState() == "":

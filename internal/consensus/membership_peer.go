@@ -20,7 +20,12 @@ func (s *peerService) AddMember(ctx context.Context, req *peerv1.AddMemberReques
 	if caller := raftnet.CallerFrom(ctx); caller.Server != asks && !(req.GetForwarded() && caller.Member) {
 		return nil, rpcerr.New(rpcerr.Denied, raftnet.ReasonNotMember, "server %q cannot have server %q added", raftlog.NameOf(caller.Server), req.GetName())
 	}
+	key := raftnet.CallerFrom(ctx).Key
+	if req.GetForwarded() {
+		key = req.GetKey()
+	}
 	err := n.members.addMember(ctx, addition{
+		key:  key,
 		name: req.GetName(), disk: req.GetDisk(), addr: req.GetRaft(), fresh: req.GetFresh(), cluster: req.GetClusterId(),
 		format: req.GetCommandFormat(), version: req.GetVersion(),
 	})
@@ -42,6 +47,7 @@ func (s *peerService) forwardAddMember(ctx context.Context, req *peerv1.AddMembe
 	forwarded := &peerv1.AddMemberRequest{
 		Name: req.GetName(), Disk: req.GetDisk(), Raft: req.GetRaft(), Fresh: req.GetFresh(), ClusterId: req.GetClusterId(),
 		Version: req.GetVersion(), CommandFormat: req.GetCommandFormat(), Forwarded: true,
+		Key: raftnet.CallerFrom(ctx).Key,
 	}
 	return peerv1.NewRaftServiceClient(s.node.PeerConn(addr)).AddMember(ctx, forwarded)
 }

@@ -21,6 +21,9 @@ const (
 	ReasonAlreadyRunning = "ALREADY_RUNNING"
 	// ReasonRemoved: the server holds a log and is not a member any more.
 	ReasonRemoved = "REMOVED"
+	// ReasonCertificateRevoked: the certificate is that of another server, which was
+	// removed.
+	ReasonCertificateRevoked = "CERTIFICATE_REVOKED"
 	// ReasonTooOld: the server runs a release that cannot read what is written
 	// here.
 	ReasonTooOld = "TOO_OLD"
@@ -56,6 +59,9 @@ type addition struct {
 	// format is the newest format of log entries that it can apply.
 	format  uint32
 	version string
+	// key is the key of its certificate where that names no server, "" where it does
+	// or that is not known.
+	key string
 }
 
 // membership is what a leader decides a change of members on.

@@ -74,7 +74,7 @@ func Open(ctx context.Context, cfg Config, st *store.Store) (_ *Node, err error)
 			err = startError(cfg, n.dir.Name(), err)
 		}
 	}()
-	if n.network, err = openNetwork(ctx, cfg, n.roster.removed); err != nil {
+	if n.network, err = openNetwork(ctx, cfg, n.wasRemoved, n.revoked); err != nil {
 		return nil, err
 	}
 	n.peers = raftnet.NewPeers(n.network, n.ClusterID, func() raft.ServerID { return n.dir.ID().ServerID() })
@@ -135,12 +135,12 @@ func openDataDir(cfg Config) (*raftlog.DataDir, error) {
 }
 
 // openNetwork returns the configured network, nil when there is none.
-func openNetwork(ctx context.Context, cfg Config, removed func(raft.ServerID) bool) (raftnet.Network, error) {
+func openNetwork(ctx context.Context, cfg Config, removed func(raft.ServerID) bool, revoked func(string) bool) (raftnet.Network, error) {
 	switch {
 	case cfg.Network != nil:
 		return cfg.Network, nil
 	case cfg.Transport.Addr != "":
-		cfg.Transport.Removed = removed
+		cfg.Transport.Removed, cfg.Transport.Revoked = removed, revoked
 		return raftnet.Listen(ctx, cfg.Transport, cfg.Logger)
 	}
 	return nil, nil

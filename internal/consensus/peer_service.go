@@ -84,6 +84,9 @@ func (s *peerService) Status(ctx context.Context, _ *peerv1.StatusRequest) (*pee
 		addresses := n.cfg.Addresses()
 		response.Grpc, response.Gossip = addresses.GRPC, addresses.Gossip
 	}
+	if n.cfg.GossipKeys != nil {
+		response.GossipKeys = n.cfg.GossipKeys()
+	}
 	return response, nil
 }
 

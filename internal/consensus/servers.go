@@ -15,9 +15,9 @@ func (n *core) identity() raftnet.Identity {
 
 // Server is a member of the cluster as this server's copy of the log has it.
 type Server struct {
-	// Name is its node id, Addr its raft address.
-	Name, Addr string
-	Voter      bool
+	// ID is what raft knows it by, Name its node id, Addr its raft address.
+	ID, Name, Addr string
+	Voter          bool
 }
 
 // Servers returns the members of the cluster, this server among them, in the
@@ -27,7 +27,7 @@ func (n *Node) Servers() []Server {
 	servers := n.raft.GetConfiguration().Configuration().Servers
 	out := make([]Server, 0, len(servers))
 	for _, s := range servers {
-		out = append(out, Server{Name: raftlog.NameOf(s.ID), Addr: string(s.Address), Voter: s.Suffrage == raft.Voter})
+		out = append(out, Server{ID: string(s.ID), Name: raftlog.NameOf(s.ID), Addr: string(s.Address), Voter: s.Suffrage == raft.Voter})
 	}
 	return out
 }

@@ -140,8 +140,9 @@ func (g *global) openNode(ctx context.Context) error {
 		merged, carried := token.Carry(running, saved)
 		return merged, consensus.KeptTrust(carried)
 	}
-	config.KeepOwn = token.CarryAuthority
+	config.KeepOwn = token.CarryOwn
 	config.LeaderTimeout = leaderTimeout
+	config.Register, config.GossipKeys, config.Events.Members = &g.servers, g.gossipKeysInUse, g.notifyMembers
 	config.Events.LeaderChanged = func(leading bool) {
 		if leading {
 			g.notifyLeadership()
@@ -175,7 +176,8 @@ func (g *global) openNode(ctx context.Context) error {
 		}
 		config.Transport = raftnet.Config{
 			Addr: addr, Advertise: advertise, TLS: peerTLS(g.peers), Authorities: peerAuthorities(g.peers), VerifyPeer: g.verifyPeer,
-			PeerServer: pki.ServerIdentity,
+			PeerServer: pki.ServerIdentity, PeerKey: pki.ServerKey,
+			Met: g.servers.see,
 		}
 		return g.OpenNode(ctx, config)
 	}
@@ -220,13 +222,16 @@ func (g *global) openGossip() error {
 		gossip, err := gossip.Open(gossip.Config{
 			Addr: addr, Advertise: g.cfg.gossipHost(), Keys: keys, Logger: g.Log,
 			PeersFile: filepath.Join(g.cfg.DataDir, peersFile),
+			Member:    g.isGossipMember,
 			Self: gossip.Peer{
-				Name: g.cfg.Name, GRPC: g.advertisedGRPC, Raft: g.Addresses.Raft,
+				Server: g.serverID(), Name: g.cfg.Name, GRPC: g.advertisedGRPC, Raft: g.Addresses.Raft,
 				Cluster: g.Node.ClusterID(), Version: version.String(),
 			},
 		})
 		if err == nil {
 			g.gossip.Store(gossip)
+			digest := gossipDigest(keys)
+			g.gossipUsed.Store(&digest)
 		}
 		return err
 	}

@@ -61,6 +61,22 @@ type global struct {
 	// stale: this server cannot tell whether it is up to date. leaders counts
 	// changes of the leader.
 	stale atomic.Bool
+	// servers are what is registered of this server and the others. opened says that this
+	// server can write; membersChanged and gossipChanged are told, without waiting, of
+	// changes of membership.
+	servers                       servers
+	opened                        atomic.Bool
+	membersChanged, gossipChanged chan struct{}
+	// gossipUsed identifies the gossip keys that this server has. The others belong to
+	// keepRegister: the step of a replacement that it waits for, since when, and who has
+	// not followed.
+	gossipUsed    atomic.Pointer[string]
+	gossipStep    string
+	gossipSince   time.Time
+	gossipMissing []string
+	// warnedFor is the removed server on whose account the log asks for another gossip
+	// key; it belongs to followRegister.
+	warnedFor string
 	// unencrypted are the servers that do not encrypt although others do, as last asked.
 	unencrypted atomic.Pointer[[]string]
 	// rotated: the log tells of a rotation of the authority, finished or not.
@@ -92,7 +108,9 @@ func Run(ctx context.Context, cfg Config, log *slog.Logger, hangups <-chan os.Si
 	g := &global{
 		Base: base, cfg: cfg, hangups: hangups,
 		advertisedGRPC: cfg.Advertised(base.Addresses.GRPC), leadershipGained: make(chan struct{}, 1),
+		membersChanged: make(chan struct{}, 1), gossipChanged: make(chan struct{}, 1),
 	}
+	g.servers.global = g
 	err = base.Run(ctx, g)
 	if errors.Is(err, consensus.ErrRemoved) {
 		err = fmt.Errorf("%w (its data directory is %s; the bundle to join with comes from `meridian generate server-token --valid-for 1h --bundle` on another server)", err, cfg.DataDir)
@@ -120,6 +138,7 @@ func (g *global) Open(ctx context.Context) error {
 	if err := g.openGossip(); err != nil {
 		return err
 	}
+	g.opened.Store(true)
 	g.Health.Add(server.Check{Name: "leader", Ready: g.checkLeader}, server.Check{Name: "current", Ready: g.checkFresh}, g.encryptionCheck())
 	return g.assemble()
 }
@@ -139,6 +158,9 @@ func (g *global) Serve(ctx context.Context) error {
 	g.Base.Serve(ctx, parts, g.hangups, g.reloadGossipKeys, g.PKI, g.peers)
 	parts.Go(func() error { return g.discover(ctx) })
 	parts.Go(func() error { return g.followAuthority(ctx) })
+	parts.Go(func() error { return g.followRegister(ctx) })
+	parts.Go(func() error { return g.followMembers(ctx) })
+	parts.Go(func() error { return g.keepRegister(ctx) })
 	parts.Go(func() error { return g.transferLeadership(ctx) })
 	parts.Go(func() error {
 		err := g.awaitStart(ctx)

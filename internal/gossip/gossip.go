@@ -72,6 +72,11 @@ type Config struct {
 	// PeersFile keeps what is known of the others for the next start; empty: it
 	// is forgotten.
 	PeersFile string
+	// Member, unless nil, decides whether a server may take part, by its name and what
+	// the log knows it by ("" from a release that does not say). What others say of
+	// servers that may not is not taken over. It is called while memberlist holds its
+	// locks, so it must be quick and call nothing here; Recheck has it asked again.
+	Member func(name, server string) bool
 	// Changed, unless nil, is told of every other server that appears, changes
 	// or is lost, in order. It must not call Close.
 	Changed func(Peer)
@@ -101,6 +106,8 @@ const (
 // Peer is a server as gossip knows it.
 type Peer struct {
 	Name string `json:"name"`
+	// Server is what the log knows it by, empty from a release that does not say.
+	Server string `json:"server,omitempty"`
 	// GRPC and Raft are the addresses at which it serves, Gossip the one at which
 	// it was heard.
 	GRPC   string `json:"grpc,omitempty"`
@@ -118,6 +125,7 @@ type Peer struct {
 // announcement is what a server says about itself, as JSON. A later release may
 // say more, so unknown fields are passed over.
 type announcement struct {
+	Server  string `json:"server,omitempty"`
 	GRPC    string `json:"grpc,omitempty"`
 	Raft    string `json:"raft,omitempty"`
 	Cluster string `json:"cluster,omitempty"`
@@ -125,7 +133,12 @@ type announcement struct {
 }
 
 func announce(p Peer) ([]byte, error) {
-	meta, err := json.Marshal(announcement{GRPC: p.GRPC, Raft: p.Raft, Cluster: p.Cluster, Version: p.Version})
+	said := announcement{Server: p.Server, GRPC: p.GRPC, Raft: p.Raft, Cluster: p.Cluster, Version: p.Version}
+	meta, err := json.Marshal(said)
+	if err == nil && len(meta) > memberlist.MetaMaxSize {
+		said.Server = "" // its name is enough
+		meta, err = json.Marshal(said)
+	}
 	if err != nil {
 		return nil, fmt.Errorf("encode gossip: %w", err)
 	}
@@ -154,6 +167,8 @@ type Gossip struct {
 	meta []byte
 	// peers are the others, by name.
 	peers map[string]Peer
+	// refused are the addresses of servers that may not take part, by name.
+	refused map[string]string
 	// news are changes that have not been reported yet.
 	news []Peer
 	// changed is closed and replaced when peers change.
@@ -380,7 +395,7 @@ func (g *Gossip) SetSelf(self Peer) error {
 	}
 	g.mu.Lock()
 	same := string(g.meta) == string(meta)
-	self.Name = g.self.Name
+	self.Name, self.Server = g.self.Name, g.self.Server
 	g.self, g.meta = self, meta
 	g.mu.Unlock()
 	if same {
@@ -414,6 +429,37 @@ func (g *Gossip) SetKeys(keys [][]byte) error {
 		return fmt.Errorf("gossip keys: %w", err)
 	}
 	return nil
+}
+
+// Recheck has Config.Member asked again about all: those that may not take part are
+// forgotten, and those that were refused and may now are looked for.
+func (g *Gossip) Recheck(ctx context.Context) {
+	if g.cfg.Member == nil {
+		return
+	}
+	var looked []string
+	g.mu.Lock()
+	peers, refused := maps.Clone(g.peers), maps.Clone(g.refused)
+	g.mu.Unlock()
+	for name, p := range peers {
+		if !g.cfg.Member(name, p.Server) {
+			g.mu.Lock()
+			delete(g.peers, name)
+			g.changedLocked()
+			g.mu.Unlock()
+		}
+	}
+	for name, addr := range refused {
+		if g.cfg.Member(name, "") {
+			g.mu.Lock()
+			delete(g.refused, name)
+			g.mu.Unlock()
+			looked = append(looked, addr)
+		}
+	}
+	if _, err := g.Join(ctx, looked); err != nil {
+		g.cfg.Logger.Debug("gossip", "message", err.Error())
+	}
 }
 
 // Forget drops a server that is not a member any more, unless it is reached

@@ -330,3 +330,63 @@ func TestGossipRefusals(t *testing.T) {
 	_, err = a.Join(ctx, []string{a.Addr()})
 	require.ErrorIs(t, err, context.Canceled)
 }
+
+// A server that has the key and is no member is not taken over, neither from itself nor from
+// others, also not when it was one before; it is found when it becomes one.
+func TestGossipIsOfMembers(t *testing.T) {
+	var mu sync.Mutex
+	members := map[string]string{"a": "a#1", "b": "b#1"}
+	change := func(name, server string) {
+		mu.Lock()
+		defer mu.Unlock()
+		if server == "" {
+			delete(members, name)
+		} else {
+			members[name] = server
+		}
+	}
+	config := func(name, server string) Config {
+		cfg := gossipConfig(name)
+		cfg.Self.Server = server
+		return cfg
+	}
+	checked := func(name, server string) *Gossip {
+		cfg := config(name, server)
+		cfg.Member = func(name, server string) bool {
+			mu.Lock()
+			defer mu.Unlock()
+			return members[name] != "" && (server == "" || members[name] == server)
+		}
+		return openGossip(t, cfg)
+	}
+	a, b := checked("a", "a#1"), checked("b", "b#1")
+	_, err := b.Join(t.Context(), []string{a.Addr()})
+	require.NoError(t, err)
+	sees(t, a, "a", "b")
+
+	// It learns of the others, and they do not take it over.
+	c := openGossip(t, config("c", "c#1"))
+	_, err = c.Join(t.Context(), []string{a.Addr(), b.Addr()})
+	require.NoError(t, err)
+	sees(t, c, "a", "b", "c")
+	impostor := openGossip(t, config("b", "b#0"))
+	_, _ = impostor.Join(t.Context(), []string{a.Addr()})
+	d := openGossip(t, config("d", "d#1"))
+	_, err = d.Join(t.Context(), []string{a.Addr()})
+	require.NoError(t, err)
+	sees(t, a, "a", "b")
+	require.Equal(t, b.Addr(), a.Peers()[0].Gossip)
+	for _, g := range []*Gossip{a, b} {
+		for _, p := range g.Peers() {
+			require.NotEqual(t, "c", p.Name)
+			require.NotEqual(t, "d", p.Name)
+		}
+	}
+
+	change("c", "c#1")
+	a.Recheck(t.Context())
+	sees(t, a, "a", "b", "c")
+	change("c", "")
+	a.Recheck(t.Context())
+	sees(t, a, "a", "b")
+}

@@ -133,14 +133,19 @@ func (g *Gossip) report() {
 
 // observe notes what memberlist says about a server.
 func (g *Gossip) observe(n *memberlist.Node, state State) {
+	said, ok := decode(n)
+	if g.cfg.Member != nil && !g.cfg.Member(n.Name, said.Server) {
+		return // it was one when it was heard first
+	}
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	if n.Name == g.self.Name {
 		return
 	}
+	delete(g.refused, n.Name)
 	p := Peer{Name: n.Name, State: state, Gossip: n.Address()}
-	if said, ok := decode(n); ok {
-		p.GRPC, p.Raft, p.Cluster, p.Version = said.GRPC, said.Raft, said.Cluster, said.Version
+	if ok {
+		p.Server, p.GRPC, p.Raft, p.Cluster, p.Version = said.Server, said.GRPC, said.Raft, said.Cluster, said.Version
 	}
 	before := g.peers[n.Name]
 	if p.Since = before.Since; before.State != state {
@@ -179,6 +184,26 @@ func (g *Gossip) foreign(n *memberlist.Node) error {
 		return fmt.Errorf("%s at %s is a server of another cluster that has the same gossip key", n.Name, n.Address())
 	}
 	return nil
+}
+
+// maxRefused bounds the servers that are remembered as refused.
+const maxRefused = 64
+
+// unknown returns an error if a server may not take part.
+func (g *Gossip) unknown(n *memberlist.Node) error {
+	said, _ := decode(n)
+	if g.cfg.Member == nil || n.Name == g.cfg.Self.Name || g.cfg.Member(n.Name, said.Server) {
+		return nil
+	}
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if _, known := g.refused[n.Name]; known || len(g.refused) < maxRefused {
+		if g.refused == nil {
+			g.refused = map[string]string{}
+		}
+		g.refused[n.Name] = n.Address()
+	}
+	return fmt.Errorf("%s at %s is not a member of this cluster", n.Name, n.Address())
 }
 
 // gossipHooks is what memberlist calls. It holds memberlist's locks meanwhile,
@@ -230,8 +255,13 @@ func (h gossipHooks) NotifyMerge(nodes []*memberlist.Node) error {
 	return nil
 }
 
-// NotifyAlive refuses a single server of another cluster.
-func (h gossipHooks) NotifyAlive(n *memberlist.Node) error { return h.g.foreign(n) }
+// NotifyAlive refuses a single server of another cluster, and one that is no member.
+func (h gossipHooks) NotifyAlive(n *memberlist.Node) error {
+	if err := h.g.foreign(n); err != nil {
+		return err
+	}
+	return h.g.unknown(n)
+}
 
 // The rest of memberlist.Delegate is about messages and state of our own, which
 // are not sent this way.

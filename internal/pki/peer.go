@@ -1,8 +1,10 @@
 package pki
 
 import (
+	"crypto/sha256"
 	"crypto/tls"
 	"crypto/x509"
+	"encoding/hex"
 	"errors"
 	"fmt"
 	"slices"
@@ -60,6 +62,16 @@ func ServerIdentity(state tls.ConnectionState) string {
 		return ""
 	}
 	return identityOf(state.PeerCertificates[0])
+}
+
+// ServerKey identifies the key of a peer's certificate by the SHA-256 of its public
+// half, in hexadecimal; "" where the certificate names the server (ServerIdentity).
+func ServerKey(state tls.ConnectionState) string {
+	if len(state.PeerCertificates) == 0 || ServerIdentity(state) != "" {
+		return ""
+	}
+	sum := sha256.Sum256(state.PeerCertificates[0].RawSubjectPublicKeyInfo)
+	return hex.EncodeToString(sum[:])
 }
 
 func checkServerUse(leaf *x509.Certificate) error {

@@ -56,6 +56,16 @@ type Config struct {
 	// PeerServer, unless nil, returns the server that a certificate was made for,
 	// "" where it names none.
 	PeerServer func(tls.ConnectionState) string
+	// PeerKey, unless nil, identifies the key of a peer's certificate where the
+	// certificate does not name the server, "" where it does.
+	PeerKey func(tls.ConnectionState) string
+	// Revoked, unless nil, reports whether a key (PeerKey) is that of a server which
+	// was removed. It counts as Removed does, whichever server it claims to be.
+	Revoked func(key string) bool
+	// Met, unless nil, is told of each server that was reached for raft's messages,
+	// and the key that it proved to have (PeerKey). The handshake is that server's: it
+	// names the receiver.
+	Met func(server, key string)
 	// Removed, unless nil, reports whether a server was removed from the cluster:
 	// raft's messages are not exchanged with it. It may still make calls, which are
 	// decided about one by one.
@@ -85,6 +95,14 @@ func (c Config) Validate() error {
 	return nil
 }
 
+// key identifies the key of a peer whose certificate names no server.
+func (c Config) key(state tls.ConnectionState) string {
+	if c.PeerKey == nil {
+		return ""
+	}
+	return c.PeerKey(state)
+}
+
 // verify decides about a peer whose certificate is good.
 func (c Config) verify(state tls.ConnectionState) error {
 	if c.VerifyPeer != nil {
@@ -92,7 +110,13 @@ func (c Config) verify(state tls.ConnectionState) error {
 			return err
 		}
 	}
-	if c.PeerServer == nil || c.Removed == nil || state.NegotiatedProtocol == protocolCalls {
+	if state.NegotiatedProtocol == protocolCalls {
+		return nil
+	}
+	if key := c.key(state); key != "" && c.Revoked != nil && c.Revoked(key) {
+		return errors.New("the certificate is that of a server which was removed from the cluster")
+	}
+	if c.PeerServer == nil || c.Removed == nil {
 		return nil
 	}
 	if server := raft.ServerID(c.PeerServer(state)); server != "" && c.Removed(server) {

@@ -27,6 +27,9 @@ type Network interface {
 	// Dial connects to the Listener of the peer with a raft address and returns
 	// once it has proved who it is.
 	Dial(ctx context.Context, addr string) (net.Conn, error)
+	// Meet reaches a server for raft's messages and returns once it has proved who it
+	// is, for Config.Met.
+	Meet(ctx context.Context, server raft.ServerID, addr string) error
 	// Recheck decides again about the peers of all open connections, and ends those
 	// of peers that would not be accepted now.
 	Recheck()

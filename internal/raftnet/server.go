@@ -76,8 +76,9 @@ func (s *Server) authorize(ctx context.Context, method string) (context.Context,
 	if named := provedServer(ctx); named != "" && named != caller {
 		return ctx, rpcerr.New(rpcerr.Denied, ReasonNotMember, "the certificate is that of server %s, not of %s", named, caller)
 	}
-	member := s.member(caller)
-	ctx = context.WithValue(ctx, callerKey{}, Caller{Server: caller, Member: member})
+	key, revoked := provedKey(ctx)
+	member := s.member(caller) && !revoked
+	ctx = context.WithValue(ctx, callerKey{}, Caller{Server: caller, Member: member, Key: key})
 	if method == peerv1.RaftService_Status_FullMethodName || method == peerv1.RaftService_AddMember_FullMethodName {
 		return ctx, nil
 	}
@@ -98,8 +99,12 @@ type Caller struct {
 	// Server is what raft knows it by: as it says, and as its certificate proves
 	// where that names a server.
 	Server raft.ServerID
-	// Member: it is a member of this server's cluster now.
+	// Member: it is a member of this server's cluster now, and its certificate is not
+	// that of a server which was removed.
 	Member bool
+	// Key identifies the key of its certificate where that names no server
+	// (Config.PeerKey), "" where it does.
+	Key string
 }
 
 type callerKey struct{}
@@ -145,6 +150,9 @@ var _ credentials.TransportCredentials = proved{}
 type peerInfo struct {
 	credentials.CommonAuthInfo
 	server raft.ServerID
+	key    string
+	// revoked is asked at every call: a connection may outlast a removal.
+	revoked func(string) bool
 }
 
 // AuthType implements credentials.AuthInfo.
@@ -161,11 +169,25 @@ func provedServer(ctx context.Context) raft.ServerID {
 	return ""
 }
 
+// provedKey returns the key that a call's certificate proves where that names no
+// server, and whether it is that of a server which was removed.
+func provedKey(ctx context.Context) (key string, revoked bool) {
+	if p, ok := peer.FromContext(ctx); ok {
+		if info, ok := p.AuthInfo.(peerInfo); ok && info.key != "" {
+			return info.key, info.revoked != nil && info.revoked(info.key)
+		}
+	}
+	return "", false
+}
+
 // ServerHandshake implements credentials.TransportCredentials.
 func (proved) ServerHandshake(raw net.Conn) (net.Conn, credentials.AuthInfo, error) {
 	info := peerInfo{CommonAuthInfo: credentials.CommonAuthInfo{SecurityLevel: credentials.PrivacyAndIntegrity}}
 	if c, ok := raw.(*tlsConn); ok && c.network.peerServer != nil {
 		info.server = raft.ServerID(c.network.peerServer(c.ConnectionState()))
+	}
+	if c, ok := raw.(*tlsConn); ok {
+		info.key, info.revoked = c.network.identify.key(c.ConnectionState()), c.network.identify.Revoked
 	}
 	return raw, info, nil
 }

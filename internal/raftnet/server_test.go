@@ -23,7 +23,7 @@ import (
 // loses its connections.
 func TestCallsAreOfMembers(t *testing.T) {
 	ca := raftnettest.NewAuthority(t)
-	var member, refused atomic.Bool
+	var member, refused, revoked atomic.Bool
 	member.Store(true)
 	network, err := Listen(t.Context(), Config{
 		Addr: "127.0.0.1:0", TLS: ca.Config(t, "one"),
@@ -34,8 +34,13 @@ func TestCallsAreOfMembers(t *testing.T) {
 			return nil
 		},
 		PeerServer: func(s tls.ConnectionState) string {
-			return s.PeerCertificates[0].DNSNames[0]
+			if name := s.PeerCertificates[0].DNSNames[0]; name != "nameless" {
+				return name
+			}
+			return ""
 		},
+		PeerKey: func(s tls.ConnectionState) string { return "key of " + s.PeerCertificates[0].DNSNames[0] },
+		Revoked: func(key string) bool { return key == "key of nameless" && revoked.Load() },
 	}, slog.New(slog.DiscardHandler))
 	require.NoError(t, err)
 	trans := network.Transport(func() Identity { return Identity{Server: "one", Cluster: "c"} })
@@ -76,6 +81,14 @@ func TestCallsAreOfMembers(t *testing.T) {
 
 	member.Store(true)
 	require.NoError(t, two())
+	// A certificate that names no server is whom it says to be, unless it is that of one
+	// which was removed.
+	nameless := as("two", "nameless")
+	require.NoError(t, nameless())
+	revoked.Store(true)
+	require.True(t, rpcerr.HasReason(nameless(), ReasonNotMember), "on the connection that it had")
+	require.NoError(t, two())
+
 	refused.Store(true)
 	network.Recheck()
 	require.Error(t, two(), "on the connection that it had")

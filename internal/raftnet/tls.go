@@ -147,6 +147,8 @@ type tlsNetwork struct {
 	authorities func() *x509.CertPool
 	// peerServer is Config.PeerServer.
 	peerServer func(tls.ConnectionState) string
+	// identify are the parts of Config that tell by which key a peer is known.
+	identify Config
 	// self is set, and transport made, before the first message of raft's.
 	self      func() Identity
 	transport *safeTransport
@@ -189,7 +191,7 @@ func Listen(ctx context.Context, cfg Config, logger *slog.Logger) (Network, erro
 	base.ClientAuth = tls.RequireAndVerifyClientCert
 	base.VerifyConnection = cfg.verify
 	n := &tlsNetwork{
-		listener: listener, tls: base, logger: NewLogger(logger), authorities: cfg.Authorities, peerServer: cfg.PeerServer,
+		listener: listener, tls: base, logger: NewLogger(logger), authorities: cfg.Authorities, peerServer: cfg.PeerServer, identify: cfg,
 		raft: newHandoff(advertise), calls: newHandoff(advertise),
 		conns: map[*tlsConn]struct{}{},
 	}
@@ -433,7 +435,25 @@ func (s raftStream) Dial(target raft.ServerAddress, timeout time.Duration) (net.
 	if err != nil {
 		return nil, &unreachableError{raftlog.NameOf(raft.ServerID(server)), err}
 	}
+	if met := s.identify.Met; met != nil {
+		if key := s.identify.key(raw.ConnectionState()); key != "" {
+			met(server, key)
+		}
+	}
 	return s.opened(raw)
+}
+
+// Meet reaches a server as raft's messages would.
+func (n *tlsNetwork) Meet(ctx context.Context, server raft.ServerID, addr string) error {
+	patience := RPCTimeout
+	if deadline, ok := ctx.Deadline(); ok {
+		patience = min(patience, time.Until(deadline))
+	}
+	conn, err := raftStream{n}.Dial(addressTo(server, raft.ServerAddress(addr)), patience)
+	if err != nil {
+		return err
+	}
+	return conn.Close()
 }
 
 // Accept returns the next connection for raft.

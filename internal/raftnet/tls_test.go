@@ -3,9 +3,12 @@ package raftnet
 import (
 	"context"
 	"crypto/tls"
+	"crypto/x509"
 	"errors"
 	"log/slog"
 	"net"
+	"sync"
+	"sync/atomic"
 	"testing"
 
 	"github.com/hashicorp/raft"
@@ -163,4 +166,40 @@ func TestSilentConnections(t *testing.T) {
 	conn, err := tls.Dial("tcp", string(server.LocalAddr()), config)
 	require.NoError(t, err)
 	require.NoError(t, conn.Close())
+}
+
+// A certificate that names no server is told by its key: where that is revoked, its
+// messages are refused in both directions, whichever server it says to be.
+func TestACertificateIsKnownByItsKey(t *testing.T) {
+	ca := raftnettest.NewAuthority(t)
+	keyOf := func(state tls.ConnectionState) string {
+		return state.PeerCertificates[0].Subject.String() + string(state.PeerCertificates[0].RawSubjectPublicKeyInfo)
+	}
+	var met sync.Map
+	var revoked atomic.Value
+	revoked.Store("")
+	isRevoked := func(key string) bool { return key == revoked.Load() }
+	identified := func(config *tls.Config) Config {
+		return Config{
+			Addr: "127.0.0.1:0", TLS: config, PeerKey: keyOf,
+			Revoked: isRevoked, Met: func(server, key string) { met.Store(server, key) },
+		}
+	}
+	server := answering(t, Config{Addr: "127.0.0.1:0", TLS: ca.Config(t, "one"), PeerKey: keyOf, Revoked: isRevoked})
+	ask := func(caller Transport) error {
+		var response raft.RequestVoteResponse
+		return caller.RequestVote("one", server.LocalAddr(), &raft.RequestVoteRequest{Term: 7}, &response)
+	}
+	two := identified(ca.Config(t, "two"))
+	require.NoError(t, ask(answering(t, two)))
+	shown, _ := met.Load("one")
+	require.NotEmpty(t, shown, "the server that was meant has shown it")
+
+	leaf, err := x509.ParseCertificate(two.TLS.Certificates[0].Certificate[0])
+	require.NoError(t, err)
+	revoked.Store(keyOf(tls.ConnectionState{PeerCertificates: []*x509.Certificate{leaf}}))
+	require.Error(t, ask(answering(t, two)), "of the caller")
+	require.NoError(t, ask(answering(t, identified(ca.Config(t, "two")))), "another key")
+	revoked.Store(shown)
+	require.Error(t, ask(answering(t, identified(ca.Config(t, "two")))), "of the server")
 }

@@ -104,6 +104,8 @@ const (
 	keyInfix = "-signing-key-"
 	// authorityName is token.AuthorityName.
 	authorityName = "certificate-authority"
+	// serversName is token.ServersName.
+	serversName = "cluster-servers"
 )
 
 // signs returns what the author of a resource can grant with it: a signing key
@@ -114,7 +116,7 @@ func signs(key resource.Key) []resource.Access {
 	}
 	use, _, named := strings.Cut(key.Name, keyInfix)
 	switch {
-	case key.Kind == resource.KindGlobalSecret && key.Name == authorityName:
+	case key.Kind == resource.KindGlobalSecret && (key.Name == authorityName || key.Name == serversName):
 		return Accesses() // a server's certificate lets it write everything
 	case !named:
 		return nil

@@ -251,6 +251,9 @@ func (e *endpoint) use(f func()) error {
 	return nil
 }
 
+// Meet does nothing: there are no certificates.
+func (e *endpoint) Meet(context.Context, raft.ServerID, string) error { return nil }
+
 // Transport carries raft's messages.
 func (e *endpoint) Transport(self func() raftnet.Identity) raftnet.Transport {
 	e.self.Store(&self)

@@ -1107,7 +1107,10 @@ type AddMemberRequest struct {
 	Forwarded bool `protobuf:"varint,7,opt,name=forwarded,proto3" json:"forwarded,omitempty"`
 	// Tells its data directory from others that a server of that name had; empty
 	// in the one that the cluster began with.
-	Disk          string `protobuf:"bytes,8,opt,name=disk,proto3" json:"disk,omitempty"`
+	Disk string `protobuf:"bytes,8,opt,name=disk,proto3" json:"disk,omitempty"`
+	// Identifies the key of its certificate where that names no server, as the server
+	// that passes the request on has seen it.
+	Key           string `protobuf:"bytes,9,opt,name=key,proto3" json:"key,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1194,6 +1197,13 @@ func (x *AddMemberRequest) GetForwarded() bool {
 func (x *AddMemberRequest) GetDisk() string {
 	if x != nil {
 		return x.Disk
+	}
+	return ""
+}
+
+func (x *AddMemberRequest) GetKey() string {
+	if x != nil {
+		return x.Key
 	}
 	return ""
 }
@@ -2642,7 +2652,7 @@ const file_peer_v1_peer_proto_rawDesc = "" +
 	"\rMemberAddress\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x12\n" +
 	"\x04raft\x18\x02 \x01(\tR\x04raft\x12\x14\n" +
-	"\x05voter\x18\x03 \x01(\bR\x05voter\"\xe2\x01\n" +
+	"\x05voter\x18\x03 \x01(\bR\x05voter\"\xf4\x01\n" +
 	"\x10AddMemberRequest\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x12\n" +
 	"\x04raft\x18\x02 \x01(\tR\x04raft\x12\x14\n" +
@@ -2652,7 +2662,8 @@ const file_peer_v1_peer_proto_rawDesc = "" +
 	"\aversion\x18\x05 \x01(\tR\aversion\x12%\n" +
 	"\x0ecommand_format\x18\x06 \x01(\rR\rcommandFormat\x12\x1c\n" +
 	"\tforwarded\x18\a \x01(\bR\tforwarded\x12\x12\n" +
-	"\x04disk\x18\b \x01(\tR\x04disk\"m\n" +
+	"\x04disk\x18\b \x01(\tR\x04disk\x12\x10\n" +
+	"\x03key\x18\t \x01(\tR\x03key\"m\n" +
 	"\x11AddMemberResponse\x12\x1d\n" +
 	"\n" +
 	"cluster_id\x18\x01 \x01(\tR\tclusterId\x129\n" +

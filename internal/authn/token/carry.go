@@ -75,14 +75,17 @@ func Carry(running *store.View, saved []*resource.Resource) ([]*resource.Resourc
 	return all, carried
 }
 
-// CarryAuthority returns the resources of a backup with the rotation of the
-// certificate authority that the running state holds, or without one if that holds
-// none. The rotation says what the servers have in their own files, and those are
-// not restored: with a rotation of the backup, no server would follow it.
-func CarryAuthority(running *store.View, saved []*resource.Resource) []*resource.Resource {
-	all := slices.DeleteFunc(slices.Clone(saved), func(r *resource.Resource) bool { return r.Key() == AuthorityKey })
-	if r, ok := running.Get(AuthorityKey); ok {
-		all = append(all, r)
+// CarryOwn returns the resources of a backup with those that the running state holds
+// about the servers of the global (OfServers), and without the backup's. They say what
+// the servers have in their own files, and those are not restored: no server would
+// follow a rotation of the backup, and a server that was removed since would be
+// accepted again.
+func CarryOwn(running *store.View, saved []*resource.Resource) []*resource.Resource {
+	all := slices.DeleteFunc(slices.Clone(saved), func(r *resource.Resource) bool { return OfServers(r.Key()) })
+	for _, key := range []resource.Key{AuthorityKey, ServersKey} {
+		if r, ok := running.Get(key); ok {
+			all = append(all, r)
+		}
 	}
 	return all
 }

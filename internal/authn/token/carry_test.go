@@ -126,7 +126,7 @@ func TestTheRotationSurvivesARestore(t *testing.T) {
 				}
 				return out
 			}
-			require.Equal(t, contents(tc.want), contents(token.CarryAuthority(s.View(), tc.saved)))
+			require.Equal(t, contents(tc.want), contents(token.CarryOwn(s.View(), tc.saved)))
 		})
 	}
 }

@@ -76,14 +76,26 @@ const AuthorityName = "certificate-authority"
 // AuthorityKey is where that is stored.
 var AuthorityKey = resource.Key{Kind: resource.KindGlobalSecret, Name: AuthorityName}
 
+// ServersName names the GlobalSecret in which the servers of a global keep what all
+// of them must know about each other: who was removed, by which certificates they are
+// known, and the keys of gossip.
+const ServersName = "cluster-servers"
+
+// ServersKey is where that is stored.
+var ServersKey = resource.Key{Kind: resource.KindGlobalSecret, Name: ServersName}
+
+// OfServers reports whether a resource is about the servers of a global and their own
+// files, which no restore changes.
+func OfServers(key resource.Key) bool { return key == AuthorityKey || key == ServersKey }
+
 // IsSigningKey reports whether a resource holds the private half of a signing key,
-// of tokens or of servers' certificates.
+// of tokens or of servers' certificates, or another secret of the servers' own.
 func IsSigningKey(key resource.Key) bool {
 	if key.Kind != resource.KindGlobalSecret {
 		return false
 	}
 	_, err := ParseKeyID(key.Name)
-	return err == nil || key.Name == AuthorityName
+	return err == nil || OfServers(key)
 }
 
 // withheld is the spec of a signing key in an answer.

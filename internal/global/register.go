@@ -1,0 +1,355 @@
+package global
+
+import (
+	"context"
+	"crypto/rand"
+	"encoding/base64"
+	"encoding/json"
+	"fmt"
+	"slices"
+	"sync"
+	"time"
+
+	"meridian/internal/authn/token"
+	"meridian/internal/commit"
+	"meridian/internal/consensus"
+	"meridian/internal/gossip"
+	"meridian/internal/resource"
+	"meridian/internal/store"
+)
+
+// register is what the servers of a global keep about each other in the state, as the
+// GlobalSecret token.ServersKey. No client reads it, and a restore leaves it as it is.
+// Servers are given as raft knows them, with the mark of their disk: one that was
+// removed comes back as another one.
+type register struct {
+	FormatVersion int `json:"formatVersion"`
+	// Removed are the servers that were removed, the oldest first. One that is a member
+	// all the same was about to be.
+	Removed []string `json:"removed,omitempty"`
+	// Servers are those whose certificates do not name them, with the keys that they
+	// were seen with, the oldest first.
+	Servers []registeredServer `json:"servers,omitempty"`
+	// Gossip are the keys of gossip, once they were replaced for the first time.
+	Gossip *registeredGossip `json:"gossip,omitempty"`
+}
+
+type registeredServer struct {
+	Server string   `json:"server"`
+	Keys   []string `json:"keys"`
+}
+
+// registeredGossip are the keys of gossip in base64. The first is used for what is
+// sent, every one for what is received.
+type registeredGossip struct {
+	Keys  []string    `json:"keys"`
+	Phase gossipPhase `json:"phase,omitempty"`
+	// For is the removed server on whose account they were replaced last.
+	For string `json:"for"`
+}
+
+// gossipPhase is how far the replacement of the gossip key has come.
+type gossipPhase string
+
+const (
+	// gossipAdd: the new key is the second one, until every server has it.
+	gossipAdd gossipPhase = "add"
+	// gossipUse: the new key is the first one, until every server sends with it.
+	gossipUse gossipPhase = "use"
+	// gossipDone: the new key is the only one.
+	gossipDone gossipPhase = ""
+)
+
+const (
+	registerFormat = 1
+	// maxRemoved bounds the removed servers that are remembered, and maxServerKeys the
+	// keys of one server. maxPending bounds those whose keys are known and that are
+	// neither members nor removed: they asked to join.
+	maxRemoved, maxServerKeys, maxPending = 1000, 16, 16
+)
+
+// decodeRegister reads a register from the resource that holds it.
+func decodeRegister(r *resource.Resource) (register, error) {
+	secret, ok := r.Spec().(*resource.Secret)
+	if !ok {
+		return register{}, fmt.Errorf("%s is not a secret", r.Key())
+	}
+	var reg register
+	if err := json.Unmarshal(secret.Bytes(), &reg); err != nil {
+		return register{}, fmt.Errorf("%s cannot be read: %w", r.Key(), err)
+	}
+	if reg.FormatVersion != registerFormat {
+		return register{}, fmt.Errorf("%s has format %d, this release reads %d", r.Key(), reg.FormatVersion, registerFormat)
+	}
+	return reg, nil
+}
+
+// batch stores the register in place of what is there.
+func (r register) batch(stored *resource.Resource, now time.Time) (commit.Batch, error) {
+	r.FormatVersion = registerFormat
+	data, err := json.Marshal(r)
+	if err != nil {
+		return commit.Batch{}, fmt.Errorf("encode %s: %w", token.ServersKey, err)
+	}
+	spec, err := json.Marshal(resource.Secret{Data: base64.StdEncoding.EncodeToString(data)})
+	if err != nil {
+		return commit.Batch{}, fmt.Errorf("encode %s: %w", token.ServersKey, err)
+	}
+	secret, _, err := resource.Build(resource.Meta{Key: token.ServersKey}, spec)
+	if err != nil {
+		return commit.Batch{}, fmt.Errorf("build %s: %w", token.ServersKey, err)
+	}
+	precondition := store.Precondition{Key: token.ServersKey}
+	if stored != nil {
+		precondition.Version, precondition.Revision = stored.Meta().Version, stored.Meta().Revision
+	}
+	return commit.Batch{Txn: store.Txn{Time: now, Ops: []store.Op{store.Put(secret)}, Preconditions: []store.Precondition{precondition}}}, nil
+}
+
+// clone returns a register that shares nothing with this one.
+func (r register) clone() register {
+	r.Removed, r.Servers = slices.Clone(r.Removed), slices.Clone(r.Servers)
+	for i := range r.Servers {
+		r.Servers[i].Keys = slices.Clone(r.Servers[i].Keys)
+	}
+	if r.Gossip != nil {
+		gossip := *r.Gossip
+		gossip.Keys = slices.Clone(gossip.Keys)
+		r.Gossip = &gossip
+	}
+	return r
+}
+
+// remove notes that a server was or is about to be removed.
+func (r *register) remove(server string) {
+	if slices.Contains(r.Removed, server) {
+		return
+	}
+	r.Removed = append(r.Removed, server)
+	if more := len(r.Removed) - maxRemoved; more > 0 {
+		forgotten := r.Removed[:more]
+		r.Removed = slices.Clone(r.Removed[more:])
+		r.Servers = slices.DeleteFunc(r.Servers, func(s registeredServer) bool { return slices.Contains(forgotten, s.Server) })
+	}
+}
+
+// record notes the key of a server's certificate.
+func (r *register) record(server, key string) {
+	at := slices.IndexFunc(r.Servers, func(s registeredServer) bool { return s.Server == server })
+	if at < 0 {
+		at = len(r.Servers)
+		r.Servers = append(r.Servers, registeredServer{Server: server})
+	}
+	known := &r.Servers[at]
+	if slices.Contains(known.Keys, key) {
+		return
+	}
+	known.Keys = append(known.Keys, key)
+	if more := len(known.Keys) - maxServerKeys; more > 0 {
+		known.Keys = slices.Clone(known.Keys[more:])
+	}
+}
+
+// forgetPending forgets the keys of servers that asked to join and did not, beyond the
+// newest maxPending.
+func (r *register) forgetPending(members []string) {
+	pending := 0
+	for i := len(r.Servers) - 1; i >= 0; i-- {
+		server := r.Servers[i].Server
+		if slices.Contains(members, server) || slices.Contains(r.Removed, server) {
+			continue
+		}
+		if pending++; pending > maxPending {
+			r.Servers = slices.Delete(r.Servers, i, i+1)
+		}
+	}
+}
+
+// holders returns the servers that a key was recorded for.
+func (r register) holders(key string) (servers []string) {
+	for _, s := range r.Servers {
+		if slices.Contains(s.Keys, key) {
+			servers = append(servers, s.Server)
+		}
+	}
+	return servers
+}
+
+// replacesGossip reports whether a server was removed since the gossip key was
+// replaced, and is gone.
+func (r register) replacesGossip(members []string) bool {
+	if len(r.Removed) == 0 {
+		return false
+	}
+	last := r.Removed[len(r.Removed)-1]
+	return !slices.Contains(members, last) && (r.Gossip == nil || r.Gossip.For != last)
+}
+
+// nextGossip takes the replacement of the gossip key one step further. current is the
+// key in use where the register has none; everywhere says that every server has the
+// keys of the register as they are.
+func (r *register) nextGossip(members []string, current []byte, everywhere bool) {
+	switch {
+	case r.Gossip != nil && r.Gossip.Phase == gossipAdd && everywhere:
+		slices.Reverse(r.Gossip.Keys)
+		r.Gossip.Phase = gossipUse
+	case r.Gossip != nil && r.Gossip.Phase == gossipUse && everywhere:
+		r.Gossip.Keys, r.Gossip.Phase = r.Gossip.Keys[:1], gossipDone
+	case (r.Gossip == nil || r.Gossip.Phase == gossipDone) && r.replacesGossip(members):
+		key := make([]byte, gossip.KeyBytes)
+		_, _ = rand.Read(key) // never fails
+		if r.Gossip == nil {
+			r.Gossip = &registeredGossip{Keys: []string{base64.StdEncoding.EncodeToString(current)}}
+		}
+		r.Gossip.Keys = append(r.Gossip.Keys[:1:1], base64.StdEncoding.EncodeToString(key))
+		r.Gossip.Phase, r.Gossip.For = gossipAdd, r.Removed[len(r.Removed)-1]
+	}
+}
+
+// keys decodes the keys.
+func (g registeredGossip) keys() ([][]byte, error) {
+	keys := make([][]byte, len(g.Keys))
+	for i, text := range g.Keys {
+		key, err := base64.StdEncoding.DecodeString(text)
+		if err != nil || len(key) != gossip.KeyBytes {
+			return nil, fmt.Errorf("%s: a gossip key of it has not %d bytes", token.ServersKey, gossip.KeyBytes)
+		}
+		keys[i] = key
+	}
+	return keys, nil
+}
+
+// servers are what this server knows of the register, and the keys of certificates that
+// it has seen. It implements consensus.Register; it is safe for concurrent use.
+type servers struct {
+	global *global
+
+	mu sync.Mutex
+	// decoded is the register of the resource with a digest.
+	decoded register
+	of      store.Digest
+	made    bool
+	// seen are the keys of other servers' certificates, by server.
+	seen map[string][]string
+}
+
+var _ consensus.Register = (*servers)(nil)
+
+// current returns the register of a view; an empty one where there is none or it
+// cannot be read, which is logged where the register is followed.
+func (s *servers) current() register {
+	reg, _, _ := s.in(s.global.Store.View())
+	return reg
+}
+
+func (s *servers) in(view *store.View) (register, *resource.Resource, error) {
+	stored, ok := view.Get(token.ServersKey)
+	if !ok {
+		return register{}, nil, nil
+	}
+	of := view.Digest(resource.KindGlobalSecret)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.made && s.of == of {
+		return s.decoded, stored, nil
+	}
+	reg, err := decodeRegister(stored)
+	if err != nil {
+		return register{}, stored, err
+	}
+	s.decoded, s.of, s.made = reg, of, true
+	return reg, stored, nil
+}
+
+// Removed implements consensus.Register.
+func (s *servers) Removed(server string) bool { return slices.Contains(s.current().Removed, server) }
+
+// Holders implements consensus.Register.
+func (s *servers) Holders(key string) []string { return s.current().holders(key) }
+
+// Removing implements consensus.Register.
+func (s *servers) Removing(ctx context.Context, server string) error {
+	return s.change(ctx, func(r *register) { r.remove(server) })
+}
+
+// Record implements consensus.Register.
+func (s *servers) Record(ctx context.Context, server, key string) error {
+	if slices.Contains(s.current().holders(key), server) {
+		return nil
+	}
+	return s.change(ctx, func(r *register) { r.record(server, key) })
+}
+
+// see notes the key of a server's certificate, for the leader to record.
+func (s *servers) see(server, key string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.seen == nil {
+		s.seen = map[string][]string{}
+	}
+	if keys := s.seen[server]; !slices.Contains(keys, key) {
+		keys = append(keys, key)
+		s.seen[server] = keys[max(0, len(keys)-maxServerKeys):]
+	}
+}
+
+// sight notes what this server has seen of the members.
+func (s *servers) sight(members []string, r *register) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for server, keys := range s.seen {
+		if !slices.Contains(members, server) {
+			// It is recorded as it was removed, with what was seen until then.
+			if !slices.Contains(r.Removed, server) {
+				delete(s.seen, server)
+				continue
+			}
+		}
+		for _, key := range keys {
+			r.record(server, key)
+		}
+	}
+}
+
+// errNotOpen means that the server is starting and cannot write yet.
+var errNotOpen = fmt.Errorf("%w: the server is starting", consensus.ErrUnavailable)
+
+// change writes a change of the register, unless it changes nothing.
+func (s *servers) change(ctx context.Context, change func(*register)) error {
+	g := s.global
+	if !g.opened.Load() {
+		return errNotOpen
+	}
+	_, err := commit.WriteNewest(ctx, g.Writer, func() (commit.Batch, error) {
+		reg, stored, err := s.in(g.Store.View())
+		if err != nil {
+			return commit.Batch{}, err
+		}
+		next := reg.clone()
+		s.sight(g.memberIDs(), &next)
+		change(&next)
+		next.forgetPending(g.memberIDs())
+		if equalRegisters(reg, next) {
+			return commit.Batch{}, nil
+		}
+		return next.batch(stored, g.Now())
+	})
+	return err
+}
+
+func equalRegisters(a, b register) bool {
+	sameGossip := a.Gossip == nil && b.Gossip == nil ||
+		a.Gossip != nil && b.Gossip != nil && a.Gossip.Phase == b.Gossip.Phase && a.Gossip.For == b.Gossip.For && slices.Equal(a.Gossip.Keys, b.Gossip.Keys)
+	return sameGossip && slices.Equal(a.Removed, b.Removed) &&
+		slices.EqualFunc(a.Servers, b.Servers, func(a, b registeredServer) bool { return a.Server == b.Server && slices.Equal(a.Keys, b.Keys) })
+}
+
+// memberIDs are the members as raft knows them.
+func (g *global) memberIDs() []string {
+	all := g.Node.Servers()
+	ids := make([]string, len(all))
+	for i, m := range all {
+		ids[i] = m.ID
+	}
+	return ids
+}

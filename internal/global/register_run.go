@@ -1,0 +1,230 @@
+package global
+
+import (
+	"bytes"
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"path/filepath"
+	"slices"
+	"time"
+
+	"meridian/internal/consensus"
+	"meridian/internal/store"
+)
+
+const (
+	// registerInterval is how often the leader looks whether the register is complete,
+	// and has the certificates of the others verified anew.
+	registerInterval = time.Minute
+	// gossipPause is how often it asks whether the others have followed while the gossip
+	// key is replaced, and gossipPatience how long those that do not answer are waited
+	// for: they follow the log when they are back.
+	gossipPause    = time.Second
+	gossipPatience = time.Minute
+)
+
+// keepRegister completes the register whenever this server leads, until ctx ends: with
+// removals and certificates that it knows of, and with the next step of a replacement of
+// the gossip key.
+func (g *global) keepRegister(ctx context.Context) error {
+	met := time.Time{}
+	for {
+		if g.Node.IsLeader() {
+			if g.cfg.CAFile != "" && g.Now().Sub(met) >= registerInterval {
+				g.Node.Meet(ctx)
+				met = g.Now()
+			}
+			if err := g.completeRegister(ctx); err != nil && ctx.Err() == nil {
+				g.Log.Debug("what is known of the servers is not registered yet", "error", err)
+			}
+		}
+		pause := registerInterval
+		if reg := g.servers.current(); g.Node.IsLeader() && (reg.Gossip != nil && reg.Gossip.Phase != gossipDone || reg.replacesGossip(g.memberIDs())) {
+			pause = gossipPause
+		}
+		changed, stop := context.WithTimeout(ctx, pause)
+		select {
+		case <-g.membersChanged:
+		case <-changed.Done():
+		}
+		stop()
+		if ctx.Err() != nil {
+			return nil
+		}
+	}
+}
+
+// completeRegister writes what the register lacks.
+func (g *global) completeRegister(ctx context.Context) error {
+	everywhere := g.gossipEverywhere(ctx)
+	var current []byte
+	if g.cfg.GossipKeyFile == "" {
+		keys, err := gossipKeys(g.cfg, g.Encryption)
+		if err != nil {
+			return err
+		}
+		current = keys[0]
+	}
+	return g.servers.change(ctx, func(r *register) {
+		for _, server := range g.Node.Gone() {
+			r.remove(server)
+		}
+		if current != nil {
+			r.nextGossip(g.memberIDs(), current, everywhere)
+		}
+	})
+}
+
+// gossipEverywhere reports whether every server has the gossip keys of the register.
+// Those that have not answered for a while are not waited for.
+func (g *global) gossipEverywhere(ctx context.Context) bool {
+	reg := g.servers.current()
+	if reg.Gossip == nil || reg.Gossip.Phase == gossipDone {
+		g.gossipSince = time.Time{}
+		return true
+	}
+	keys, err := reg.Gossip.keys()
+	if err != nil {
+		return false
+	}
+	now := g.Now()
+	if want := gossipDigest(keys); g.gossipStep != want {
+		g.gossipStep, g.gossipSince = want, now
+	}
+	late := now.Sub(g.gossipSince) >= gossipPatience
+	var missing []string
+	for _, m := range g.Node.Members(ctx) {
+		if m.GossipKeys != g.gossipStep && !(late && m.State == consensus.StateUnreachable) {
+			missing = append(missing, m.Name)
+		}
+	}
+	if late && len(missing) > 0 && !slices.Equal(missing, g.gossipMissing) {
+		g.Log.Warn("the gossip key is being replaced, and some servers have not followed: upgrade those of an older release", "servers", missing)
+	}
+	g.gossipMissing = missing
+	return len(missing) == 0
+}
+
+// gossipDigest identifies keys of gossip and the one that is used for what is sent.
+func gossipDigest(keys [][]byte) string {
+	if len(keys) == 0 {
+		return ""
+	}
+	sorted := slices.Clone(keys)
+	slices.SortFunc(sorted, bytes.Compare)
+	hash := sha256.New()
+	_, _ = hash.Write(keys[0]) // never fails
+	for _, key := range sorted {
+		_, _ = hash.Write(key)
+	}
+	return hex.EncodeToString(hash.Sum(nil)[:16])
+}
+
+// gossipKeysInUse identifies the keys of gossip that this server has, where they are
+// replaced by the register.
+func (g *global) gossipKeysInUse() string {
+	if g.cfg.GossipKeyFile != "" {
+		return ""
+	}
+	if digest := g.gossipUsed.Load(); digest != nil {
+		return *digest
+	}
+	return ""
+}
+
+// followRegister takes over from the register, until ctx ends, which servers were removed
+// and the keys of gossip. What fails is tried again.
+func (g *global) followRegister(ctx context.Context) error {
+	for told := ""; ctx.Err() == nil; {
+		view, now := g.Store.View(), ""
+		if err := g.applyRegister(view); err != nil {
+			now = err.Error()
+			if now != told {
+				g.Log.Error("this server does not follow what is registered of the servers", "error", err)
+			}
+		}
+		told = now
+		g.awaitSecrets(ctx, view, told != "")
+	}
+	return nil
+}
+
+// applyRegister makes what a view says of the servers that which this server uses.
+func (g *global) applyRegister(view *store.View) error {
+	reg, stored, err := g.servers.in(view)
+	if err != nil {
+		return err
+	}
+	if stored != nil {
+		g.Node.Recheck()
+	}
+	if reg.Gossip == nil || g.cfg.GossipKeyFile != "" {
+		if last := len(reg.Removed) - 1; last >= 0 && g.cfg.GossipKeyFile != "" && g.warnedFor != reg.Removed[last] {
+			g.warnedFor = reg.Removed[last]
+			g.Log.Warn("a server was removed that knows the gossip key of --gossip-key-file: replace the key", "server", g.warnedFor)
+		}
+		return nil
+	}
+	keys, err := reg.Gossip.keys()
+	if err != nil {
+		return err
+	}
+	return g.useGossipKeys(keys)
+}
+
+// useGossipKeys stores keys and has gossip use them.
+func (g *global) useGossipKeys(keys [][]byte) error {
+	have, err := readGossipKeys(filepath.Join(g.cfg.DataDir, gossipKeyFile), g.Encryption)
+	if err != nil || !slices.EqualFunc(have, keys, bytes.Equal) {
+		if err := writeGossipKeys(g.cfg.DataDir, g.Encryption, keys); err != nil {
+			return err
+		}
+	}
+	digest := gossipDigest(keys)
+	if used := g.gossipUsed.Load(); used != nil && *used == digest {
+		return nil
+	}
+	if err := g.gossip.Load().SetKeys(keys); err != nil {
+		return err
+	}
+	g.gossipUsed.Store(&digest)
+	g.Log.Info("the gossip key is being replaced, on account of a removed server", "keys", len(keys))
+	return nil
+}
+
+// isGossipMember decides whether a server may take part in gossip: it is a member, on
+// the disk that it names. A server that is no member yet accepts all: the others decide.
+func (g *global) isGossipMember(name, server string) bool {
+	members := g.Node.Servers()
+	self := g.serverID()
+	if !slices.ContainsFunc(members, func(m consensus.Server) bool { return m.ID == self }) {
+		return true
+	}
+	return slices.ContainsFunc(members, func(m consensus.Server) bool { return m.Name == name && (server == "" || m.ID == server) })
+}
+
+// notifyMembers has the register completed, and gossip look again at who takes part.
+func (g *global) notifyMembers() {
+	select {
+	case g.membersChanged <- struct{}{}:
+	default: // it has been told and has not looked yet
+	}
+	select {
+	case g.gossipChanged <- struct{}{}:
+	default:
+	}
+}
+
+// followMembers has gossip look again at who takes part whenever members change, until
+// ctx ends.
+func (g *global) followMembers(ctx context.Context) error {
+	for {
+		g.gossip.Load().Recheck(ctx) // at first, those that are remembered
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-g.gossipChanged:
+		}
+	}
+}

@@ -1,0 +1,126 @@
+package global
+
+import (
+	"bytes"
+	"encoding/base64"
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"meridian/internal/gossip"
+	"meridian/internal/resource"
+)
+
+// What is registered of servers is bounded, and a server that is remembered as removed
+// keeps its keys for as long.
+func TestTheRegisterIsBounded(t *testing.T) {
+	var r register
+	for i := range maxRemoved + 5 {
+		id := fmt.Sprintf("s%d", i)
+		r.record(id, "key-"+id)
+		r.remove(id)
+		r.remove(id)
+	}
+	require.Len(t, r.Removed, maxRemoved)
+	require.Len(t, r.Servers, maxRemoved)
+	require.Equal(t, "s5", r.Removed[0])
+	require.Empty(t, r.holders("key-s4"))
+	require.Equal(t, []string{"s5"}, r.holders("key-s5"))
+
+	for i := range maxServerKeys + 3 {
+		r.record("s5", fmt.Sprintf("renewed-%d", i))
+	}
+	require.Empty(t, r.holders("renewed-1"))
+	require.Equal(t, []string{"s5"}, r.holders("renewed-3"))
+
+	for i := range 3 * maxPending {
+		r.record(fmt.Sprintf("pending%d", i), "key")
+	}
+	r.record("member", "key")
+	r.forgetPending([]string{"member"})
+	require.Len(t, r.holders("key"), maxPending+1)
+	require.Len(t, r.Servers, maxRemoved+maxPending+1)
+	require.NotContains(t, r.holders("key"), "pending0")
+
+	secret, err := r.batch(nil, time.Now())
+	require.NoError(t, err)
+	back, err := decodeRegister(secret.Ops[0].Resource)
+	require.NoError(t, err)
+	require.True(t, equalRegisters(r, back))
+	require.Less(t, len(secret.Ops[0].Resource.Canonical()), 1<<20)
+}
+
+// The gossip key is replaced in three steps, each once every server has taken the one
+// before, and again for the next removal.
+func TestTheGossipKeyIsReplacedWithoutAGap(t *testing.T) {
+	old := bytes.Repeat([]byte{1}, gossip.KeyBytes)
+	var r register
+	step := func(everywhere bool, members ...string) (keys []string, phase gossipPhase) {
+		r.nextGossip(members, old, everywhere)
+		if r.Gossip == nil {
+			return nil, gossipDone
+		}
+		return r.Gossip.Keys, r.Gossip.Phase
+	}
+	keys, _ := step(true, "a", "b", "c")
+	require.Nil(t, keys, "no server was removed")
+	r.remove("c")
+	keys, _ = step(true, "a", "b", "c")
+	require.Nil(t, keys, "it is still a member, and would learn the key")
+
+	keys, phase := step(true, "a", "b")
+	require.Equal(t, gossipAdd, phase)
+	first := base64.StdEncoding.EncodeToString(old)
+	require.Equal(t, first, keys[0])
+	second := keys[1]
+	r.remove("b#2")
+	keys, phase = step(false, "a", "b")
+	require.Equal(t, []string{first, second}, keys, "not everywhere, and one removal at a time")
+	require.Equal(t, gossipAdd, phase)
+	keys, phase = step(true, "a", "b")
+	require.Equal(t, []string{second, first}, keys)
+	require.Equal(t, gossipUse, phase)
+	keys, _ = step(false, "a", "b")
+	require.Equal(t, []string{second, first}, keys)
+	keys, phase = step(true, "a", "b")
+	require.Equal(t, []string{second}, keys)
+	require.Equal(t, gossipDone, phase)
+
+	keys, phase = step(true, "a", "b")
+	require.Equal(t, gossipAdd, phase, "the other removal")
+	require.Equal(t, second, keys[0])
+	require.NotContains(t, []string{first, second}, keys[1])
+	_, _ = step(true, "a", "b")
+	keys, _ = step(true, "a", "b")
+	require.Len(t, keys, 1)
+	again, phase := step(true, "a", "b")
+	require.Equal(t, keys, again)
+	require.Equal(t, gossipDone, phase)
+}
+
+func TestGossipKeysAreToldApart(t *testing.T) {
+	a, b := bytes.Repeat([]byte{1}, gossip.KeyBytes), bytes.Repeat([]byte{2}, gossip.KeyBytes)
+	seen := map[string]bool{gossipDigest(nil): true}
+	for _, keys := range [][][]byte{{a}, {b}, {a, b}, {b, a}} {
+		require.False(t, seen[gossipDigest(keys)])
+		seen[gossipDigest(keys)] = true
+	}
+}
+
+func TestARegisterThatCannotBeRead(t *testing.T) {
+	build := func(data string) *resource.Resource {
+		batch, err := register{}.batch(nil, time.Now())
+		require.NoError(t, err)
+		r, _, err := resource.Build(batch.Ops[0].Resource.Meta(), []byte(`{"data": "`+base64.StdEncoding.EncodeToString([]byte(data))+`"}`))
+		require.NoError(t, err)
+		return r
+	}
+	_, err := decodeRegister(build(`{"formatVersion": 2}`))
+	require.ErrorContains(t, err, "has format 2, this release reads 1")
+	_, err = decodeRegister(build(`{`))
+	require.ErrorContains(t, err, "cannot be read")
+	_, err = (registeredGossip{Keys: []string{"AAAA"}}).keys()
+	require.ErrorContains(t, err, "has not 32 bytes")
+}
