@@ -73,7 +73,7 @@ race: $(TOOLS)/gotestsum ## Run all tests uncached under the race detector, or f
 multizone: build $(TOOLS)/gotestsum ## Run the tests that start whole clusters as processes
 	@mkdir -p $(EVENTS_DIR)
 	MERIDIAN_BIN=$(BIN) $(TOOLS)/gotestsum --format $(TEST_FORMAT) --jsonfile $(EVENTS_DIR)/multizone.json -- \
-		-count=1 -parallel 4 -tags $(TAGS),multizone -timeout $(MULTIZONE_TIMEOUT) $(TEST_FLAGS) ./test/multizone/...
+		-count=1 -parallel 4 -tags $(TAGS),multizone -timeout $(MULTIZONE_TIMEOUT) $(TEST_FLAGS) ./test/multizone/... ./test/pages
 
 # One summary of what `test` and `multizone` last ran.
 .PHONY: summary
