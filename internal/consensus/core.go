@@ -38,7 +38,7 @@ type core struct {
 	// moved wakes when the leader that raft knows, or this server's lead, changes.
 	moved        raftnet.Signal
 	transferring transferWatch
-	handovers    handovers
+	unanswered   unanswered
 }
 
 // lifecycle is the beginning and the end of a node.

@@ -477,7 +477,7 @@ func (n *Node) shutDown() error {
 	n.requests.Wait()
 	n.abort()
 	n.stopPeers()
-	n.handovers.settle(handoverGrace)
+	n.unanswered.settle(handoverGrace)
 	// Raft waits for its messages under way, and those to a server that has gone
 	// silent take as long as a message may: the connections are ended first.
 	n.shutDownRaft()

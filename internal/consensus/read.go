@@ -6,6 +6,8 @@ import (
 	"fmt"
 	"time"
 
+	"github.com/hashicorp/raft"
+
 	peerv1 "meridian/api/peer/v1"
 	"meridian/internal/resource"
 )
@@ -103,14 +105,23 @@ func (n *reader) readPointHere(ctx context.Context) (resource.Revision, uint64, 
 
 // verifyLeadership makes the leader ask its followers at once.
 func (n *reader) verifyLeadership(ctx context.Context) error {
+	if n.raft.State() == raft.Shutdown {
+		return ErrClosed // it would take the question, and may never answer it
+	}
 	verified := make(chan error, 1)
-	n.requests.Go(func() { verified <- n.raft.VerifyLeader().Error() })
+	n.unanswered.begin()
+	go func() { // raft may have ended without an answer: see unanswered
+		defer n.unanswered.end()
+		verified <- n.raft.VerifyLeader().Error()
+	}()
 	select {
 	case err := <-verified:
 		if err != nil {
 			return fmt.Errorf("%w: %w", n.notLeader(), err)
 		}
 		return nil
+	case <-n.aborting.Done():
+		return ErrClosed
 	case <-ctx.Done():
 		return fmt.Errorf("%w: %w", ErrUnavailable, context.Cause(ctx))
 	}

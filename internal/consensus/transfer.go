@@ -85,9 +85,9 @@ func (n *transfers) handOver(ctx context.Context, to string) (string, error) {
 		future = n.raft.LeadershipTransferToServer(next.ID, next.Address)
 	}
 	answered := make(chan error, 1)
-	n.handovers.begin()
-	go func() { // raft may have ended without an answer: see handovers
-		defer n.handovers.end()
+	n.unanswered.begin()
+	go func() { // raft may have ended without an answer: see unanswered
+		defer n.unanswered.end()
 		answered <- future.Error()
 	}()
 	select {
@@ -163,36 +163,36 @@ func (n *transfers) yieldLeadership() {
 // handoverGrace is how long a stop waits for raft's answers to transfers.
 const handoverGrace = 2 * time.Second
 
-// handovers counts the transfers that raft has not answered. Raft answers one that it
-// has begun when it is shut down, and one that it has not begun never: a disk that
-// fails may keep it from beginning.
-type handovers struct {
+// unanswered counts what raft was asked and has not answered: to transfer leadership
+// and to confirm it. Raft never answers what it had not begun when it ended, or was
+// asked after that: a disk without space may end it, or keep it from beginning.
+type unanswered struct {
 	mu    sync.Mutex
 	open  int
 	ended raftnet.Signal
 }
 
-func (h *handovers) begin() {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	h.open++
+func (u *unanswered) begin() {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	u.open++
 }
 
-func (h *handovers) end() {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	h.open--
-	h.ended.Wake()
+func (u *unanswered) end() {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	u.open--
+	u.ended.Wake()
 }
 
 // settle waits until every transfer is answered, or for some time.
-func (h *handovers) settle(within time.Duration) {
+func (u *unanswered) settle(within time.Duration) {
 	patience := time.NewTimer(within)
 	defer patience.Stop()
 	for {
-		h.mu.Lock()
-		open, ended := h.open, h.ended.Wait()
-		h.mu.Unlock()
+		u.mu.Lock()
+		open, ended := u.open, u.ended.Wait()
+		u.mu.Unlock()
 		if open == 0 {
 			return
 		}

@@ -68,16 +68,35 @@ func TestATransferWithoutAnAnswer(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		cfg := testConfig(t.TempDir())
 		n, _ := open(t, cfg)
-		n.handovers.begin()
+		n.unanswered.begin()
 		began := time.Now()
 		require.NoError(t, n.Close())
 		require.Equal(t, handoverGrace, time.Since(began))
 
 		n, _ = open(t, cfg)
-		n.handovers.begin()
-		time.AfterFunc(handoverGrace/2, n.handovers.end)
+		n.unanswered.begin()
+		time.AfterFunc(handoverGrace/2, n.unanswered.end)
 		began = time.Now()
 		require.NoError(t, n.Close())
 		require.Equal(t, handoverGrace/2, time.Since(began))
 	})
+}
+
+// TestReadsWithoutAnAnswer: a disk without space may end raft before the node is
+// closed, and then raft takes half of the questions whether it leads and never
+// answers them. It is not asked, so that a stop has nothing to wait for and does not
+// take it for a disk that hangs.
+func TestReadsWithoutAnAnswer(t *testing.T) {
+	n, _ := open(t, testConfig(t.TempDir()))
+	n.shutDownRaft() // as neverReturn does in raftlog
+	require.NoError(t, n.raftEnd.Error())
+	const reads = 64
+	failures := make(chan error, reads)
+	for range reads {
+		n.requests.Go(func() { failures <- n.verifyLeadership(t.Context()) })
+	}
+	require.NoError(t, n.Close())
+	for range reads {
+		require.Error(t, <-failures)
+	}
 }
