@@ -1,8 +1,11 @@
 package store_test
 
 import (
+	"bytes"
+	"crypto/sha256"
 	"encoding/hex"
 	"errors"
+	"fmt"
 	"hash/crc32"
 	"testing"
 	"time"
@@ -220,4 +223,48 @@ func FuzzDecodeCommand(f *testing.F) {
 			store.New(store.DefaultOptions()).Apply(1, txn)
 		}
 	})
+}
+
+// TestEntriesApplyAsTheyDid: applying entries of the formats that there are leaves
+// what it left when they were new, to the last byte of a snapshot: resources,
+// versions, times, epochs and the request ids that are remembered. Servers of two
+// releases apply one log, so a change of what an entry does takes a format of its own
+// (ADR 34), and entries of the formats before it are applied as they were.
+func TestEntriesApplyAsTheyDid(t *testing.T) {
+	opts := store.DefaultOptions()
+	opts.Requests = store.Requests{Min: 4, MaxAge: 15 * time.Minute, MaxBytes: 64 << 20}
+	s := store.New(opts)
+	rev := resource.Revision(0)
+	apply := func(txn store.Txn) {
+		data, err := store.EncodeCommand(txn)
+		require.NoError(t, err)
+		decoded, err := store.DecodeCommand(data)
+		require.NoError(t, err)
+		rev += 1 + rev%2
+		s.Apply(rev, decoded)
+	}
+	at := func(seconds int, id string, ops ...store.Op) store.Txn {
+		return store.Txn{RequestID: id, Time: time.Date(2026, 1, 2, 3, 4, seconds, 5, time.UTC), Ops: ops}
+	}
+	e := store.Epoch{ClusterID: "c", Incarnation: 1, Random: 7}
+	apply(store.Txn{Time: time.Date(2026, 1, 2, 3, 4, 0, 0, time.UTC), SetEpoch: &e})
+	apply(at(1, "", store.Put(mesh("default"))))
+	for i := range 40 {
+		id := fmt.Sprint("r", i%30) // some are repeated, some of these forgotten
+		apply(at(60*i, id, store.Put(retry(fmt.Sprint("a", i%7), i)), store.Put(retry("b", i%3))))
+	}
+	apply(at(1, "clock goes back", store.Delete(retryKey("default", "a3"))))
+	apply(at(1_000_000, "clock jumps", store.Put(retry("a4", 100))))
+	apply(at(2501, "clock is right", store.Put(retry("a5", 100))))
+	refused := at(2502, "refused", store.Put(retry("a6", 100)))
+	refused.Preconditions = []store.Precondition{{Key: retryKey("default", "a6"), Version: 999}}
+	apply(refused)
+	apply(at(2503, "", store.Delete(retryKey("default", "missing"))))
+	old := resource.New(resource.Meta{Key: retryKey("default", "kept"), CreationTime: time.Date(2020, 1, 1, 0, 0, 0, 0, time.UTC)}, nil, []byte(`{}`))
+	apply(at(2504, "kept", store.Op{Key: old.Key(), Resource: old, KeepTimes: true}))
+	apply(at(2505, "nothing"))
+
+	var file bytes.Buffer
+	require.NoError(t, s.WriteSnapshot(&file))
+	require.Equal(t, "695d18f55473b9802fa8cb4ed2dde26e544187e6320c6ce7233f2b39c28594a5", fmt.Sprintf("%x", sha256.Sum256(file.Bytes())))
 }

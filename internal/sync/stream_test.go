@@ -400,7 +400,8 @@ func neverReads(t *testing.T, address string, hello *syncv1.Hello) net.Conn {
 
 // TestAThousandZonesThatDoNotRead is I12 over real sockets: a thousand zones that
 // open a stream and never read hold less than 100 MiB of their server's heap and
-// stacks, whether they resume or are sent everything.
+// stacks, whether they resume or are sent everything, and keep nothing from a zone
+// that reads.
 func TestAThousandZonesThatDoNotRead(t *testing.T) {
 	const zones, most = 1000, 100 << 20
 	for _, mode := range []string{"resume", "snapshot"} {
@@ -453,6 +454,13 @@ func TestAThousandZonesThatDoNotRead(t *testing.T) {
 			grown := heapBytes() - before
 			t.Logf("%d KiB for each zone", grown/zones>>10)
 			require.Less(t, grown, int64(most))
+
+			// A zone that reads is sent everything meanwhile.
+			z := c.zone("east", t.TempDir(), atAddress(lis.Addr().String()))
+			require.NoError(t, c.visible(z))
+			c.write(put(policyKey("another"), `{}`))
+			require.NoError(t, c.visible(z))
+			z.stop()
 			for _, conn := range conns {
 				require.NoError(t, conn.Close())
 			}
