@@ -11,6 +11,7 @@ import (
 	"meridian/internal/policy/engines"
 	"meridian/internal/question"
 	"meridian/internal/resource"
+	"meridian/internal/xds/world"
 )
 
 // defaultZone is the zone of dataplanes in files that name none.
@@ -75,7 +76,7 @@ func (a *app) loadMatcher(from *sources, mesh, zoneFlag string) (*policy.Matcher
 	if err != nil {
 		return nil, "", err
 	}
-	matcher := engines.NewMatcher(compiler)
+	matcher := engines.NewMatcher(compiler).Following(world.New(zone))
 	matcher.Reset(view)
 	return matcher, zone, nil
 }

@@ -203,7 +203,7 @@ func TestUsage(t *testing.T) {
 		{"--timeout 5s aply -f x", `unknown command "aply"; did you mean "apply"?`, "meridian"},
 		{"inspect datplane web-1 -o json", `unknown command "datplane"; did you mean "dataplane"?`, "meridian inspect"},
 		{"config control-planes ad --name x", `unknown command "ad"; did you mean "add"?`, "meridian config control-planes"},
-		{"inspect --zone east", `meridian inspect requires a command: one of connection, dataplane, gateway, policy, route`, "meridian inspect"},
+		{"inspect --zone east", `meridian inspect requires a command: one of connection, dataplane, gateway, policy, proxy, route`, "meridian inspect"},
 		{"help gte", `unknown command "gte"; did you mean "get"?`, "meridian"},
 		{"help inspect polcy", `unknown command "polcy"; did you mean "policy"?`, "meridian inspect"},
 		{"get", "missing KIND", "meridian get"},

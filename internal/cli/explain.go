@@ -10,6 +10,8 @@ import (
 	"meridian/internal/cli/exit"
 	"meridian/internal/cli/print"
 	"meridian/internal/resource"
+	"meridian/internal/xds"
+	"meridian/internal/xds/support"
 )
 
 func newExplainCommand(a *app) *cobra.Command {
@@ -75,6 +77,8 @@ type fieldView struct {
 	Required bool     `json:"required"`
 	Enum     []string `json:"enum,omitempty"`
 	Doc      string   `json:"doc"`
+	// Support is what proxies do with a field that holds no others, by their dialect.
+	Support map[xds.Dialect]support.Answer `json:"support,omitempty"`
 }
 
 func viewKind(d *resource.Descriptor) kindView {
@@ -95,7 +99,18 @@ func viewKind(d *resource.Descriptor) kindView {
 		view.Owner = "each"
 	}
 	for _, f := range resource.Fields(d.Kind) {
-		view.Fields = append(view.Fields, fieldView{f.Path, f.Type, f.Required, f.Enum, f.Doc})
+		view.Fields = append(view.Fields, fieldView{Path: f.Path, Type: f.Type, Required: f.Required, Enum: f.Enum, Doc: f.Doc})
+	}
+	for i := range view.Fields {
+		f := &view.Fields[i]
+		if i+1 < len(view.Fields) && isInside(view.Fields[i+1].Path, f.Path) {
+			continue
+		}
+		for _, dialect := range support.Dialects() {
+			if answer, ok := support.Field(dialect, d.Kind, f.Path); ok && answer.Status != support.Decided {
+				f.Support = map[xds.Dialect]support.Answer{dialect: answer}
+			}
+		}
 	}
 	return view
 }
@@ -200,6 +215,9 @@ func (a *app) explainKind(f print.Format, d *resource.Descriptor, view kindView,
 	}
 	w := &fieldWriter{Builder: &b, width: width, shown: map[string]string{}}
 	if !fieldsOnly {
+		for i := range view.Fields {
+			view.Fields[i].Support = nil // the page of a field has it
+		}
 		fmt.Fprintf(&b, "%s (%s)\n\n", d.Kind, d.Plural)
 		w.wrapped(d.Summary, "  ")
 		b.WriteByte('\n')

@@ -58,7 +58,7 @@ func (n *fieldNode) shape() string {
 }
 
 func (n *fieldNode) signature() string {
-	return fmt.Sprintf("%q%q%t%q%q{%s}", n.name, n.Type, n.Required, n.Enum, n.Doc, n.shape())
+	return fmt.Sprintf("%q%q%t%q%q%v{%s}", n.name, n.Type, n.Required, n.Enum, n.Doc, n.Support, n.shape())
 }
 
 // names lists the fields inside a field.
@@ -93,6 +93,13 @@ func (w *fieldWriter) all(outer *fieldNode, indent string) {
 		doc := f.Doc
 		if len(f.Enum) > 0 {
 			doc += " One of " + strings.Join(f.Enum, ", ") + "."
+		}
+		for dialect, answer := range f.Support {
+			doc += " On " + string(dialect) + " proxies: " + string(answer.Status)
+			if answer.Note != "" {
+				doc += " (" + answer.Note + ")"
+			}
+			doc += "."
 		}
 		known := w.known(f, beside)
 		w.wrapped(strings.TrimSpace(doc+" "+known), indent+"    ")

@@ -3,6 +3,7 @@ package cli
 import (
 	"bytes"
 	"errors"
+	"slices"
 	"strings"
 
 	"github.com/spf13/cobra"
@@ -12,6 +13,7 @@ import (
 	"meridian/internal/policy/answer"
 	"meridian/internal/question"
 	"meridian/internal/resource"
+	"meridian/internal/xds/wire"
 )
 
 // asker answers a question; inspect and eval differ in nothing else.
@@ -29,7 +31,7 @@ type questions struct {
 }
 
 func (qs *questions) commands() []*cobra.Command {
-	return []*cobra.Command{qs.dataplane(), qs.connection(), qs.policy(), qs.route(), qs.gateway()}
+	return []*cobra.Command{qs.dataplane(), qs.connection(), qs.policy(), qs.route(), qs.gateway(), qs.proxy()}
 }
 
 // command finishes a command that puts a question: its common flags, and what
@@ -165,6 +167,26 @@ func (qs *questions) gateway() *cobra.Command {
 	return qs.command(cmd, "gateway edge", func(args []string) (question.Question, error) {
 		name := resource.ReadName(args[0])
 		return question.Gateway{Name: name}, checkName("gateway", name)
+	})
+}
+
+func (qs *questions) proxy() *cobra.Command {
+	var kind string
+	cmd := &cobra.Command{
+		Use:   "proxy DATAPLANE",
+		Short: "Show a proxy's xDS resources, and their origin",
+		Long: `Show the xDS resources that the proxy of a dataplane is sent (stock gRPC), with the
+policies behind each value (-o wide), and what of the policies has no effect on it.`,
+		Args: exactly("DATAPLANE"),
+	}
+	cmd.Flags().StringVar(&kind, "type", "", "only resources of one type: "+strings.Join(wire.Types(), ", "))
+	return qs.command(cmd, "proxy web-1", func(args []string) (question.Question, error) {
+		kind = strings.ToUpper(kind)
+		if kind != "" && !slices.Contains(wire.Types(), kind) {
+			return nil, exit.Usagef("--type %q: use one of %s", kind, strings.Join(wire.Types(), ", "))
+		}
+		name := resource.ReadName(args[0])
+		return question.Proxy{Name: name, Type: kind}, checkName("dataplane", name)
 	})
 }
 

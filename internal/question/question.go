@@ -16,6 +16,7 @@ import (
 	"meridian/internal/policy"
 	"meridian/internal/policy/answer"
 	"meridian/internal/resource"
+	"meridian/internal/xds/wire"
 )
 
 // Question is one question. Values are immutable.
@@ -108,6 +109,10 @@ type Dataplanes struct{}
 // Proxies asks what proxies have accepted over xDS; with Name, that of one dataplane.
 type Proxies struct{ Name string }
 
+// Proxy asks for the xDS resources that the proxy of a dataplane is sent; with Type,
+// for those of one type.
+type Proxy struct{ Name, Type string }
+
 // Request is the question as a server takes it; zone may be empty.
 func Request(q Question, mesh, zone string) *meridianv1.InspectRequest {
 	request := &meridianv1.InspectRequest{Mesh: mesh, Zone: zone}
@@ -148,6 +153,8 @@ func Parse(request *meridianv1.InspectRequest) (Question, error) {
 		return Dataplanes{}, nil
 	case *meridianv1.InspectRequest_Proxies:
 		return Proxies{q.Proxies.GetName()}, nil
+	case *meridianv1.InspectRequest_Proxy:
+		return Proxy{q.Proxy.GetName(), q.Proxy.GetType()}, nil
 	default:
 		return nil, fmt.Errorf("%w: this release does not know it", answer.ErrInvalid)
 	}
@@ -319,6 +326,28 @@ func (q Proxies) Ask(m *policy.Matcher, at At) (any, error) {
 // Render implements Question.
 func (Proxies) Render(w io.Writer, document []byte, form answer.Form) error {
 	return Page(w, document, form, answer.RenderProxies)
+}
+
+func (q Proxy) encode(r *meridianv1.InspectRequest) {
+	r.Question = &meridianv1.InspectRequest_Proxy{Proxy: &meridianv1.ProxyQuestion{Name: q.Name, Type: q.Type}}
+}
+
+// Ask implements Question.
+func (q Proxy) Ask(m *policy.Matcher, at At) (any, error) {
+	return wire.Ask(m, at.Mesh, q.Name, q.Type, at.Zone, at.AsOf)
+}
+
+// Render implements Question.
+func (Proxy) Render(w io.Writer, document []byte, form answer.Form) error {
+	return Page(w, document, form, wire.Render)
+}
+
+// About implements Question.
+func (q Proxy) About(mesh resource.MeshName) []resource.Key { return dataplanes(mesh, q.Name) }
+
+// Restrict implements Question.
+func (Proxy) Restrict(document []byte, may answer.May) ([]byte, error) {
+	return restrict[wire.Answer](document, may)
 }
 
 // Page decodes a document and prints its page.

@@ -38,6 +38,7 @@ type InspectRequest struct {
 	//	*InspectRequest_Conditions
 	//	*InspectRequest_Gateway
 	//	*InspectRequest_Proxies
+	//	*InspectRequest_Proxy
 	Question      isInspectRequest_Question `protobuf_oneof:"question"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -175,6 +176,15 @@ func (x *InspectRequest) GetProxies() *ProxiesQuestion {
 	return nil
 }
 
+func (x *InspectRequest) GetProxy() *ProxyQuestion {
+	if x != nil {
+		if x, ok := x.Question.(*InspectRequest_Proxy); ok {
+			return x.Proxy
+		}
+	}
+	return nil
+}
+
 type isInspectRequest_Question interface {
 	isInspectRequest_Question()
 }
@@ -215,6 +225,10 @@ type InspectRequest_Proxies struct {
 	Proxies *ProxiesQuestion `protobuf:"bytes,11,opt,name=proxies,proto3,oneof"`
 }
 
+type InspectRequest_Proxy struct {
+	Proxy *ProxyQuestion `protobuf:"bytes,12,opt,name=proxy,proto3,oneof"`
+}
+
 func (*InspectRequest_Dataplane) isInspectRequest_Question() {}
 
 func (*InspectRequest_Connection) isInspectRequest_Question() {}
@@ -232,6 +246,8 @@ func (*InspectRequest_Conditions) isInspectRequest_Question() {}
 func (*InspectRequest_Gateway) isInspectRequest_Question() {}
 
 func (*InspectRequest_Proxies) isInspectRequest_Question() {}
+
+func (*InspectRequest_Proxy) isInspectRequest_Question() {}
 
 // What applies on a dataplane?
 type DataplaneQuestion struct {
@@ -713,6 +729,61 @@ func (x *ProxiesQuestion) GetName() string {
 	return ""
 }
 
+// Which xDS resources is the proxy of a dataplane sent?
+type ProxyQuestion struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The dataplane.
+	Name string `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
+	// CDS, EDS, LDS or RDS. Empty: every type.
+	Type          string `protobuf:"bytes,2,opt,name=type,proto3" json:"type,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ProxyQuestion) Reset() {
+	*x = ProxyQuestion{}
+	mi := &file_meridian_v1_inspect_proto_msgTypes[10]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ProxyQuestion) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ProxyQuestion) ProtoMessage() {}
+
+func (x *ProxyQuestion) ProtoReflect() protoreflect.Message {
+	mi := &file_meridian_v1_inspect_proto_msgTypes[10]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ProxyQuestion.ProtoReflect.Descriptor instead.
+func (*ProxyQuestion) Descriptor() ([]byte, []int) {
+	return file_meridian_v1_inspect_proto_rawDescGZIP(), []int{10}
+}
+
+func (x *ProxyQuestion) GetName() string {
+	if x != nil {
+		return x.Name
+	}
+	return ""
+}
+
+func (x *ProxyQuestion) GetType() string {
+	if x != nil {
+		return x.Type
+	}
+	return ""
+}
+
 type InspectResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// The answer as the JSON document of docs/contract.md.
@@ -730,7 +801,7 @@ type InspectResponse struct {
 
 func (x *InspectResponse) Reset() {
 	*x = InspectResponse{}
-	mi := &file_meridian_v1_inspect_proto_msgTypes[10]
+	mi := &file_meridian_v1_inspect_proto_msgTypes[11]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -742,7 +813,7 @@ func (x *InspectResponse) String() string {
 func (*InspectResponse) ProtoMessage() {}
 
 func (x *InspectResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_meridian_v1_inspect_proto_msgTypes[10]
+	mi := &file_meridian_v1_inspect_proto_msgTypes[11]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -755,7 +826,7 @@ func (x *InspectResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use InspectResponse.ProtoReflect.Descriptor instead.
 func (*InspectResponse) Descriptor() ([]byte, []int) {
-	return file_meridian_v1_inspect_proto_rawDescGZIP(), []int{10}
+	return file_meridian_v1_inspect_proto_rawDescGZIP(), []int{11}
 }
 
 func (x *InspectResponse) GetJson() []byte {
@@ -806,7 +877,7 @@ type DataplaneConnection struct {
 
 func (x *DataplaneConnection) Reset() {
 	*x = DataplaneConnection{}
-	mi := &file_meridian_v1_inspect_proto_msgTypes[11]
+	mi := &file_meridian_v1_inspect_proto_msgTypes[12]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -818,7 +889,7 @@ func (x *DataplaneConnection) String() string {
 func (*DataplaneConnection) ProtoMessage() {}
 
 func (x *DataplaneConnection) ProtoReflect() protoreflect.Message {
-	mi := &file_meridian_v1_inspect_proto_msgTypes[11]
+	mi := &file_meridian_v1_inspect_proto_msgTypes[12]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -831,7 +902,7 @@ func (x *DataplaneConnection) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DataplaneConnection.ProtoReflect.Descriptor instead.
 func (*DataplaneConnection) Descriptor() ([]byte, []int) {
-	return file_meridian_v1_inspect_proto_rawDescGZIP(), []int{11}
+	return file_meridian_v1_inspect_proto_rawDescGZIP(), []int{12}
 }
 
 func (x *DataplaneConnection) GetState() string {
@@ -873,7 +944,7 @@ var File_meridian_v1_inspect_proto protoreflect.FileDescriptor
 
 const file_meridian_v1_inspect_proto_rawDesc = "" +
 	"\n" +
-	"\x19meridian/v1/inspect.proto\x12\vmeridian.v1\"\xda\x04\n" +
+	"\x19meridian/v1/inspect.proto\x12\vmeridian.v1\"\x8e\x05\n" +
 	"\x0eInspectRequest\x12\x12\n" +
 	"\x04zone\x18\x01 \x01(\tR\x04zone\x12\x12\n" +
 	"\x04mesh\x18\x02 \x01(\tR\x04mesh\x12>\n" +
@@ -892,7 +963,8 @@ const file_meridian_v1_inspect_proto_rawDesc = "" +
 	"conditions\x128\n" +
 	"\agateway\x18\n" +
 	" \x01(\v2\x1c.meridian.v1.GatewayQuestionH\x00R\agateway\x128\n" +
-	"\aproxies\x18\v \x01(\v2\x1c.meridian.v1.ProxiesQuestionH\x00R\aproxiesB\n" +
+	"\aproxies\x18\v \x01(\v2\x1c.meridian.v1.ProxiesQuestionH\x00R\aproxies\x122\n" +
+	"\x05proxy\x18\f \x01(\v2\x1a.meridian.v1.ProxyQuestionH\x00R\x05proxyB\n" +
 	"\n" +
 	"\bquestion\"'\n" +
 	"\x11DataplaneQuestion\x12\x12\n" +
@@ -926,7 +998,10 @@ const file_meridian_v1_inspect_proto_rawDesc = "" +
 	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\"\x14\n" +
 	"\x12DataplanesQuestion\"%\n" +
 	"\x0fProxiesQuestion\x12\x12\n" +
-	"\x04name\x18\x01 \x01(\tR\x04name\"\x92\x01\n" +
+	"\x04name\x18\x01 \x01(\tR\x04name\"7\n" +
+	"\rProxyQuestion\x12\x12\n" +
+	"\x04name\x18\x01 \x01(\tR\x04name\x12\x12\n" +
+	"\x04type\x18\x02 \x01(\tR\x04type\"\x92\x01\n" +
 	"\x0fInspectResponse\x12\x12\n" +
 	"\x04json\x18\x01 \x01(\fR\x04json\x12\x13\n" +
 	"\x05as_of\x18\x02 \x01(\x04R\x04asOf\x12@\n" +
@@ -956,7 +1031,7 @@ func file_meridian_v1_inspect_proto_rawDescGZIP() []byte {
 	return file_meridian_v1_inspect_proto_rawDescData
 }
 
-var file_meridian_v1_inspect_proto_msgTypes = make([]protoimpl.MessageInfo, 14)
+var file_meridian_v1_inspect_proto_msgTypes = make([]protoimpl.MessageInfo, 15)
 var file_meridian_v1_inspect_proto_goTypes = []any{
 	(*InspectRequest)(nil),      // 0: meridian.v1.InspectRequest
 	(*DataplaneQuestion)(nil),   // 1: meridian.v1.DataplaneQuestion
@@ -968,10 +1043,11 @@ var file_meridian_v1_inspect_proto_goTypes = []any{
 	(*WhyQuestion)(nil),         // 7: meridian.v1.WhyQuestion
 	(*DataplanesQuestion)(nil),  // 8: meridian.v1.DataplanesQuestion
 	(*ProxiesQuestion)(nil),     // 9: meridian.v1.ProxiesQuestion
-	(*InspectResponse)(nil),     // 10: meridian.v1.InspectResponse
-	(*DataplaneConnection)(nil), // 11: meridian.v1.DataplaneConnection
-	nil,                         // 12: meridian.v1.ConnectionQuestion.FromTagsEntry
-	nil,                         // 13: meridian.v1.WhyQuestion.FromTagsEntry
+	(*ProxyQuestion)(nil),       // 10: meridian.v1.ProxyQuestion
+	(*InspectResponse)(nil),     // 11: meridian.v1.InspectResponse
+	(*DataplaneConnection)(nil), // 12: meridian.v1.DataplaneConnection
+	nil,                         // 13: meridian.v1.ConnectionQuestion.FromTagsEntry
+	nil,                         // 14: meridian.v1.WhyQuestion.FromTagsEntry
 }
 var file_meridian_v1_inspect_proto_depIdxs = []int32{
 	1,  // 0: meridian.v1.InspectRequest.dataplane:type_name -> meridian.v1.DataplaneQuestion
@@ -983,16 +1059,17 @@ var file_meridian_v1_inspect_proto_depIdxs = []int32{
 	4,  // 6: meridian.v1.InspectRequest.conditions:type_name -> meridian.v1.ConditionsQuestion
 	6,  // 7: meridian.v1.InspectRequest.gateway:type_name -> meridian.v1.GatewayQuestion
 	9,  // 8: meridian.v1.InspectRequest.proxies:type_name -> meridian.v1.ProxiesQuestion
-	12, // 9: meridian.v1.ConnectionQuestion.from_tags:type_name -> meridian.v1.ConnectionQuestion.FromTagsEntry
-	13, // 10: meridian.v1.WhyQuestion.from_tags:type_name -> meridian.v1.WhyQuestion.FromTagsEntry
-	11, // 11: meridian.v1.InspectResponse.connection:type_name -> meridian.v1.DataplaneConnection
-	0,  // 12: meridian.v1.InspectService.Inspect:input_type -> meridian.v1.InspectRequest
-	10, // 13: meridian.v1.InspectService.Inspect:output_type -> meridian.v1.InspectResponse
-	13, // [13:14] is the sub-list for method output_type
-	12, // [12:13] is the sub-list for method input_type
-	12, // [12:12] is the sub-list for extension type_name
-	12, // [12:12] is the sub-list for extension extendee
-	0,  // [0:12] is the sub-list for field type_name
+	10, // 9: meridian.v1.InspectRequest.proxy:type_name -> meridian.v1.ProxyQuestion
+	13, // 10: meridian.v1.ConnectionQuestion.from_tags:type_name -> meridian.v1.ConnectionQuestion.FromTagsEntry
+	14, // 11: meridian.v1.WhyQuestion.from_tags:type_name -> meridian.v1.WhyQuestion.FromTagsEntry
+	12, // 12: meridian.v1.InspectResponse.connection:type_name -> meridian.v1.DataplaneConnection
+	0,  // 13: meridian.v1.InspectService.Inspect:input_type -> meridian.v1.InspectRequest
+	11, // 14: meridian.v1.InspectService.Inspect:output_type -> meridian.v1.InspectResponse
+	14, // [14:15] is the sub-list for method output_type
+	13, // [13:14] is the sub-list for method input_type
+	13, // [13:13] is the sub-list for extension type_name
+	13, // [13:13] is the sub-list for extension extendee
+	0,  // [0:13] is the sub-list for field type_name
 }
 
 func init() { file_meridian_v1_inspect_proto_init() }
@@ -1010,6 +1087,7 @@ func file_meridian_v1_inspect_proto_init() {
 		(*InspectRequest_Conditions)(nil),
 		(*InspectRequest_Gateway)(nil),
 		(*InspectRequest_Proxies)(nil),
+		(*InspectRequest_Proxy)(nil),
 	}
 	type x struct{}
 	out := protoimpl.TypeBuilder{
@@ -1017,7 +1095,7 @@ func file_meridian_v1_inspect_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_meridian_v1_inspect_proto_rawDesc), len(file_meridian_v1_inspect_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   14,
+			NumMessages:   15,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

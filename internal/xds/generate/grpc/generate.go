@@ -176,7 +176,7 @@ func (b *builder) shares(a *policy.Attachment, rules outboundRules, e *entry) ([
 		if d.weight == 0 {
 			continue
 		}
-		name, err := b.cluster(a, rules, e.route, d.selector)
+		name, err := b.cluster(a, rules, e, d.selector)
 		if err != nil {
 			return nil, err
 		}
@@ -202,7 +202,8 @@ const (
 
 // cluster makes the cluster of a destination of an outbound, once. Its name does not
 // depend on policies, so that it stays when they change.
-func (b *builder) cluster(a *policy.Attachment, rules outboundRules, route string, selector resource.TagSelector) (string, error) {
+func (b *builder) cluster(a *policy.Attachment, rules outboundRules, e *entry, selector resource.TagSelector) (string, error) {
+	route := e.route
 	if selector == nil {
 		if b.nowhere {
 			return nowhereCluster, nil
@@ -228,7 +229,8 @@ func (b *builder) cluster(a *policy.Attachment, rules outboundRules, route strin
 		b.selectors[key.Name()] = true
 		b.Selectors = append(b.Selectors, selector)
 	}
-	origins := setLoadBalancer(c, rules.on(route, resource.KindTrafficRoute, resource.KindMeshTrafficRoute))
+	origins := appendAt(nil, "", e.origins) // that there is a cluster at all
+	origins = append(origins, setLoadBalancer(c, rules.on(route, resource.KindTrafficRoute, resource.KindMeshTrafficRoute))...)
 	origins = append(origins, setBreaker(c, rules.on(route, resource.KindCircuitBreaker, resource.KindMeshCircuitBreaker))...)
 	return name, b.add(c, origins...)
 }
@@ -361,12 +363,17 @@ func Assignment(e *world.Endpoints) (*xds.Resource, error) {
 
 func assignment(e *world.Endpoints) (*xds.Resource, error) {
 	m := &endpointv3.ClusterLoadAssignment{ClusterName: e.Name()}
-	for _, l := range e.Localities {
+	var origins []xds.Origin
+	for i, l := range e.Localities {
 		locality := &endpointv3.LocalityLbEndpoints{
 			Locality: &corev3.Locality{Zone: string(l.Zone)}, Priority: l.Priority,
 			LoadBalancingWeight: wrapperspb.UInt32(uint32(len(l.Endpoints))),
 		}
-		for _, at := range l.Endpoints {
+		for j, at := range l.Endpoints {
+			origins = append(origins, xds.Origin{
+				Path:   fmt.Sprintf("/endpoints/%d/lbEndpoints/%d", i, j),
+				Source: policy.DataplaneKey(e.Mesh, at.Dataplane),
+			})
 			locality.LbEndpoints = append(locality.LbEndpoints, &endpointv3.LbEndpoint{
 				HealthStatus:   corev3.HealthStatus_HEALTHY,
 				HostIdentifier: &endpointv3.LbEndpoint_Endpoint{Endpoint: &endpointv3.Endpoint{Address: socket(at.Address, at.Port)}},
@@ -374,7 +381,7 @@ func assignment(e *world.Endpoints) (*xds.Resource, error) {
 		}
 		m.Endpoints = append(m.Endpoints, locality)
 	}
-	return xds.New(m)
+	return xds.New(m, origins...)
 }
 
 // Withheld says why a mesh's proxies are sent nothing; empty when they are.

@@ -158,7 +158,7 @@ func TestRoutes(t *testing.T) {
 				policyTo(t, w, resource.KindMeshTrafficRoute, `{`+toV1+`}`)
 				put(t, w, resource.KindGRPCRoute, "b", `{"parentRefs":[{"kind":"Service","name":"backend"}],"rules":[
 					{"matches":[{"method":{"service":"a.S"}},{"method":{"service":"a.S","method":"M"}}],"backendRefs":[{"name":"backend"}]},
-					{"matches":[{"method":{"service":"a.S"},"headers":[{"name":"k","value":"v"}]}],"backendRefs":[{"name":"other","weight":3},{"name":"x","kind":"Bucket"}]},
+					{"matches":[{"method":{"service":"a.S"},"headers":[{"name":"k","value":"v"}]}],"backendRefs":[{"name":"other","weight":3},{"name":"x","kind":"Bucket"},{"name":"backend","namespace":"elsewhere"}]},
 					{"matches":[{"method":{"method":"N"}}],"backendRefs":[{"name":"backend","weight":0}]}]}`)
 				put(t, w, resource.KindHTTPRoute, "a", `{"parentRefs":[{"kind":"MeshService","name":"backend"}],"rules":[
 					{"matches":[{"path":{"type":"PathPrefix","value":"/a.S/M"},"method":"POST"},{"method":"GET"}],"timeouts":{"request":"2s"},"backendRefs":[{"name":"backend"}]}]}`)
@@ -167,7 +167,7 @@ func TestRoutes(t *testing.T) {
 				`{match:{path:/a.S/M},route:{cluster:backend}}`,
 				`{match:{path:/a.S/M},route:{cluster:backend,maxStreamDuration:{maxStreamDuration:2s}}}`,
 				`{match:{prefix:/a.S/M/},route:{cluster:backend,maxStreamDuration:{maxStreamDuration:2s}}}`,
-				`{match:{prefix:/a.S/,headers:[{name:k,stringMatch:{exact:v}}]},route:{weightedClusters:{clusters:[{name:other,weight:3},{name:cl_nowhere,weight:1}]}}}`,
+				`{match:{prefix:/a.S/,headers:[{name:k,stringMatch:{exact:v}}]},route:{weightedClusters:{clusters:[{name:other,weight:3},{name:cl_nowhere,weight:2}]}}}`,
 				`{match:{prefix:/a.S/},route:{cluster:backend}}`,
 				`{match:{safeRegex:{regex:/[^/]+/N}},directResponse:{status:500,body:{inlineString:novaliddestination}}}`,
 			},
@@ -271,7 +271,17 @@ func TestOrigins(t *testing.T) {
 		{Path: "/virtualHosts/0/routes/1", Source: route, Field: "/destination"},
 		{Path: "/virtualHosts/0/routes/1/route/maxStreamDuration/maxStreamDuration", Source: timeout, Field: "/http/requestTimeout"},
 	}, set.Get(xds.Ref{Type: xds.Route, Name: "out_backend_4001"}).Origins)
-	require.Equal(t, []xds.Origin{{Path: "/lbPolicy", Source: route, Field: "/loadBalancer/leastRequest"}}, set.Of(xds.Cluster)[0].Origins)
+	require.Contains(t, set.Of(xds.Cluster)[0].Origins, xds.Origin{Path: "/lbPolicy", Source: route, Field: "/loadBalancer/leastRequest"})
+	for _, c := range set.Of(xds.Cluster) {
+		require.Equal(t, route, c.Origins[0].Source, "that there is the cluster")
+	}
+	require.Equal(t, []xds.Origin{{Path: "/endpoints/0/lbEndpoints/0", Source: policy.DataplaneKey("m", "backend-2")}},
+		set.Get(set.Get(xds.Ref{Type: xds.Cluster, Name: clusterOf(t, set, 0)}).Uses[0]).Origins)
+}
+
+// clusterOf is the cluster of the n-th route to backend.
+func clusterOf(t *testing.T, set *xds.Set, n int) string {
+	return message[*routev3.RouteConfiguration](t, set, xds.Route, "out_backend_4001").GetVirtualHosts()[0].GetRoutes()[n].GetRoute().GetCluster()
 }
 
 // names lists the resources of a type.

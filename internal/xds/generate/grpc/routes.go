@@ -436,13 +436,21 @@ func ruleEntry(r *resource.Resource, i int, backends []resource.WeightedBackend)
 	}
 	for _, b := range backends {
 		d := destination{weight: weightOf(b.Weight)}
-		switch textOr(b.Kind, "Service") {
-		case "Service", "MeshService", "ServiceSubset", "MeshServiceSubset":
+		if _, service := b.ServiceKind(); service && inNamespace(r, b.Namespace) {
 			d.selector = subset(b.Name, b.Tags)
 		}
 		e.destinations = append(e.destinations, d)
 	}
 	return e
+}
+
+// inNamespace reports whether a route may refer to a service by a namespace: services
+// are in none, so that it may only by its own (§5.8).
+func inNamespace(r *resource.Resource, namespace *string) bool {
+	if namespace == nil || *namespace == "" {
+		return true
+	}
+	return *namespace == cmp.Or(r.Meta().Labels[resource.LabelNamespace], resource.DefaultNamespace)
 }
 
 // split returns an entry for each of the matches.

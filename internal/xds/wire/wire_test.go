@@ -1,0 +1,127 @@
+package wire_test
+
+import (
+	"bytes"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"meridian/internal/policy"
+	"meridian/internal/policy/answer"
+	"meridian/internal/policy/engines"
+	"meridian/internal/policy/policytest"
+	"meridian/internal/resource"
+	"meridian/internal/xds/wire"
+	"meridian/internal/xds/world"
+)
+
+func put(t *testing.T, w policytest.World, kind resource.Kind, name, spec string) {
+	w.Put(t, resource.Meta{Key: resource.Key{Kind: kind, Mesh: "m", Name: name}}, spec)
+}
+
+// mesh is a world in which web-1 calls backend by a route.
+func mesh(t *testing.T, spec string) policytest.World {
+	w := policytest.NewWorld()
+	w.Put(t, resource.Meta{Key: resource.Key{Kind: resource.KindMesh, Name: "m"}}, spec)
+	put(t, w, resource.KindDataplane, "web-1", `{"networking":{"address":"10.0.0.9","inbound":[{"port":8080,"tags":{"kuma.io/service":"web"}}],
+		"outbound":[{"port":4001,"tags":{"kuma.io/service":"backend"}}]}}`)
+	put(t, w, resource.KindDataplane, "backend-1", `{"networking":{"address":"10.0.0.1","inbound":[{"port":80,"tags":{"kuma.io/service":"backend"}}]}}`)
+	put(t, w, resource.KindDataplane, "secret-1", `{"networking":{"address":"10.0.0.2","inbound":[{"port":80,"tags":{"kuma.io/service":"secret"}}]}}`)
+	put(t, w, resource.KindGRPCRoute, "to-secret", `{"parentRefs":[{"kind":"Service","name":"backend"}],"rules":[
+		{"filters":[{"type":"RequestHeaderModifier","requestHeaderModifier":{"remove":["a"]}}],"backendRefs":[{"name":"secret"}]}]}`)
+	put(t, w, resource.KindMeshUpstreamTimeout, "slow", `{"to":[{"targetRef":{"kind":"Mesh"},"default":{"connectTimeout":"1s","http":{"requestTimeout":"3s"}}}]}`)
+	put(t, w, resource.KindTrafficPermission, "only-web", `{"sources":[{"match":{"kuma.io/service":"web"}}],"destinations":[{"match":{"kuma.io/service":"*"}}]}`)
+	put(t, w, resource.KindMeshCircuitBreaker, "both", `{"to":[{"targetRef":{"kind":"Mesh"},"default":{"connectionLimits":{"maxRequests":7}}}],
+		"from":[{"targetRef":{"kind":"Mesh"},"default":{"connectionLimits":{"maxRequests":8}}}]}`)
+	return w
+}
+
+func ask(t *testing.T, w policytest.World, name, kind string) (*wire.Answer, error) {
+	t.Helper()
+	m := policy.NewMatcher(engines.All()...).Following(world.New("east"))
+	m.Reset(w.View())
+	return wire.Ask(m, "m", name, kind, "east", 7)
+}
+
+func TestWhatHasNoEffectIsListed(t *testing.T) {
+	a, err := ask(t, mesh(t, "{}"), "web-1", "")
+	require.NoError(t, err)
+	var lines []string
+	for _, g := range a.Gaps {
+		lines = append(lines, strings.Join([]string{g.Attachment, string(g.Kind), g.Name, g.Field, string(g.Status)}, " | "))
+		require.NotEmpty(t, g.Note)
+	}
+	require.Equal(t, []string{
+		"inbound web:8080 | MeshCircuitBreaker | both |  | unsupported",
+		"inbound web:8080 | TrafficPermission | only-web |  | unsupported",
+		"outbound backend:4001 | MeshUpstreamTimeout | slow | /connectTimeout | unsupported",
+		"outbound backend:4001 | MeshUpstreamTimeout | slow | /http/requestTimeout | approximated",
+		"outbound backend:4001 | GRPCRoute | to-secret | /rules/0/filters/0/requestHeaderModifier/remove | unsupported",
+		"outbound backend:4001 | GRPCRoute | to-secret | /rules/0/filters/0/type | unsupported",
+	}, lines)
+}
+
+func TestTheAnswer(t *testing.T) {
+	w := mesh(t, "{}")
+	a, err := ask(t, w, "web-1", "RDS")
+	require.NoError(t, err)
+	require.Len(t, a.Resources, 2)
+	first, err := answer.Marshal(a)
+	require.NoError(t, err)
+	again, err := ask(t, w, "web-1", "RDS")
+	require.NoError(t, err)
+	second, err := answer.Marshal(again)
+	require.NoError(t, err)
+	require.Equal(t, string(first), string(second), "the same bytes")
+	require.Contains(t, string(first), `"maxStreamDuration": "3s"`)
+
+	var page bytes.Buffer
+	require.NoError(t, wire.Render(&page, a, answer.Form{Wide: true}))
+	require.Contains(t, page.String(), "RDS   out_backend_4001")
+	require.Contains(t, page.String(), "/virtualHosts/0/routes/0 is GRPCRoute to-secret /rules/0")
+
+	_, err = ask(t, w, "web-9", "")
+	require.ErrorIs(t, err, answer.ErrNotFound)
+	_, err = ask(t, w, "web-1", "XDS")
+	require.ErrorIs(t, err, answer.ErrInvalid)
+	_, err = wire.Ask(policy.NewMatcher(engines.All()...), "m", "web-1", "", "", 0)
+	require.ErrorIs(t, err, answer.ErrInvalid)
+}
+
+// In a mesh with mutual TLS nothing is sent, and the page says so.
+func TestWhatIsWithheld(t *testing.T) {
+	a, err := ask(t, mesh(t, `{"mtls":{"enabledBackend":"ca","backends":[{"name":"ca","type":"builtin"}]}}`), "web-1", "")
+	require.NoError(t, err)
+	require.Empty(t, a.Resources)
+	var page bytes.Buffer
+	require.NoError(t, wire.Render(&page, a, answer.Form{}))
+	require.Contains(t, page.String(), "Nothing is sent: mesh m has mutual TLS enabled")
+}
+
+// §6.1: what a reader may not read is neither in a resource nor in the name of one.
+func TestARestrictedAnswer(t *testing.T) {
+	whole, err := ask(t, mesh(t, "{}"), "web-1", "")
+	require.NoError(t, err)
+	text, err := answer.Marshal(whole)
+	require.NoError(t, err)
+	require.Contains(t, string(text), "secret")
+	for name, hidden := range map[string]func(resource.Key) bool{
+		"the route":     func(key resource.Key) bool { return key.Kind == resource.KindGRPCRoute },
+		"the dataplane": func(key resource.Key) bool { return key.Name == "secret-1" },
+	} {
+		t.Run(name, func(t *testing.T) {
+			a, err := ask(t, mesh(t, "{}"), "web-1", "")
+			require.NoError(t, err)
+			a.Restrict(func(key resource.Key) (read, known bool) { return !hidden(key), true })
+			require.True(t, a.Partial.Partial)
+			text, err := answer.Marshal(a)
+			require.NoError(t, err)
+			require.NotContains(t, string(text), "10.0.0.2")
+			if name == "the route" {
+				require.NotContains(t, string(text), "secret")
+			}
+			require.Contains(t, string(text), "in_8080")
+		})
+	}
+}
