@@ -35,6 +35,7 @@ type Server struct {
 	discoveryv3.UnimplementedAggregatedDiscoveryServiceServer
 	// Address is where it listens.
 	Address string
+	stop    func()
 
 	mu      sync.Mutex
 	changed *sync.Cond
@@ -70,12 +71,16 @@ func Start(t T) *Server {
 		defer close(done)
 		_ = server.Serve(listener) // it ends by Stop
 	}()
-	t.Cleanup(func() {
+	s.stop = func() {
 		server.Stop()
 		<-done
-	})
+	}
+	t.Cleanup(s.stop)
 	return s
 }
+
+// Stop ends the server before the test does.
+func (s *Server) Stop() { s.stop() }
 
 // Set replaces the resources.
 func (s *Server) Set(set *xds.Set) {
