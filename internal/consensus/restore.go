@@ -152,7 +152,7 @@ func (n *restorer) restoreHere(ctx context.Context, source io.Reader, dropTrust 
 	fresh := n.cfg.Fresh != nil && n.cfg.Fresh(view)
 	epoch := nextEpoch(view.Epoch(), snap.Epoch, fresh, id)
 	var kept KeptTrust
-	if n.cfg.KeepTrust != nil && !dropTrust && !fresh && snap.Epoch.ClusterID == view.Epoch().ClusterID {
+	if n.cfg.KeepTrust != nil && !dropTrust && snap.Epoch.ClusterID == view.Epoch().ClusterID {
 		snap.Resources, kept = n.cfg.KeepTrust(view, snap.Resources)
 	}
 	if n.cfg.KeepOwn != nil {

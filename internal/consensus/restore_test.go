@@ -348,7 +348,14 @@ func (w brokenWriter) Write([]byte) (int, error) { return 0, w.err }
 // What the cluster trusts is kept where the backup is of this cluster, and only
 // there, and not if the caller wants none of it.
 func TestRestoreKeepsTrust(t *testing.T) {
+	for _, fresh := range []bool{false, true} { // one that holds nothing else has revocations, too
+		t.Run(fmt.Sprintf("fresh=%t", fresh), func(t *testing.T) { restoreKeepsTrust(t, fresh) })
+	}
+}
+
+func restoreKeepsTrust(t *testing.T, fresh bool) {
 	cfg := testConfig(t.TempDir())
+	cfg.Fresh = func(*store.View) bool { return fresh }
 	extra := resource.New(resource.Meta{Key: key("kept")}, nil, []byte(`{}`))
 	asked := 0
 	cfg.KeepTrust = func(running *store.View, saved []*resource.Resource) ([]*resource.Resource, KeptTrust) {

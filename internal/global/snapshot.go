@@ -141,7 +141,7 @@ func writtenByServers(r *resource.Resource) bool {
 		return true
 	case resource.KindGlobalSecret:
 		_, err := token.ParseKeyID(key.Name)
-		return err == nil || key.Name == token.AdminTokenName
+		return err == nil || key.Name == token.AdminTokenName || key == token.ServersKey
 	case resource.KindAccessRole:
 		return key.Name == rbac.AdminRole && r.Meta().Version == 1
 	case resource.KindAccessRoleBinding:

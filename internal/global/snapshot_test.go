@@ -42,6 +42,11 @@ func TestUntouched(t *testing.T) {
 		require.NoError(t, err)
 		_, err = a.Propose(t.Context(), store.Txn{Ops: []store.Op{store.Put(record)}})
 		require.NoError(t, err)
+		// What servers register of each other.
+		batch, err := register{Removed: []string{"b"}}.batch(nil, now())
+		require.NoError(t, err)
+		_, err = a.Propose(t.Context(), batch.Txn)
+		require.NoError(t, err)
 		return a
 	}
 	require.True(t, untouched(fresh().View()))
