@@ -13,6 +13,7 @@ import (
 	"net/http/httptest"
 	"os"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -181,6 +182,69 @@ func TestTheEndOfATLSConnection(t *testing.T) {
 	require.NoError(t, other.Close())
 	require.True(t, gone(client, from))
 	require.NoError(t, errors.Join(conn.Close(), l.Close()))
+}
+
+// A record is sent only to a server whose certificate is verified and names the host.
+func TestSyslogOverTLS(t *testing.T) {
+	server := httptest.NewUnstartedServer(nil)
+	server.StartTLS()
+	config, roots := server.TLS, x509.NewCertPool()
+	roots.AddCert(server.Certificate())
+	server.Close()
+	config.NextProtos = nil
+	l, err := tls.Listen("tcp", "127.0.0.1:0", config)
+	require.NoError(t, err)
+	_, port, err := net.SplitHostPort(l.Addr().String())
+	require.NoError(t, err)
+	received := make(chan string, 1)
+	accepting := make(chan struct{})
+	go func() {
+		defer close(accepting)
+		for {
+			conn, err := l.Accept()
+			if err != nil {
+				return
+			}
+			if message := rfcOrNothing(bufio.NewReader(conn)); message != "" {
+				received <- message
+			}
+			_ = conn.Close()
+		}
+	}()
+	send := func(host string, roots *x509.CertPool) error {
+		address, err := ParseSyslog("tls://" + net.JoinHostPort(host, port))
+		require.NoError(t, err)
+		s := &syslog{address: address, host: "h", application: "meridian", process: "1", roots: roots}
+		_, _, err = s.write(t.Context(), []entry{{record(audit.Denied, "refused"), []byte("{\"a\":1}\n")}})
+		return errors.Join(err, s.close())
+	}
+	var authority x509.UnknownAuthorityError
+	require.ErrorAs(t, send("127.0.0.1", nil), &authority)
+	var hostname x509.HostnameError
+	require.ErrorAs(t, send("localhost", roots), &hostname)
+	require.Empty(t, received)
+	require.NoError(t, send("127.0.0.1", roots))
+	require.Contains(t, <-received, `refused - {"a":1}`)
+	require.NoError(t, l.Close())
+	<-accepting
+}
+
+// rfcOrNothing returns a message with its length before it, or nothing where the
+// connection ends without one.
+func rfcOrNothing(r *bufio.Reader) string {
+	length, err := r.ReadString(' ')
+	if err != nil {
+		return ""
+	}
+	n, err := strconv.Atoi(strings.TrimSpace(length))
+	if err != nil {
+		return ""
+	}
+	message := make([]byte, n)
+	if _, err := io.ReadFull(r, message); err != nil {
+		return ""
+	}
+	return string(message)
 }
 
 func TestSyslogOverDatagrams(t *testing.T) {

@@ -5,6 +5,7 @@ import (
 	"cmp"
 	"context"
 	"crypto/tls"
+	"crypto/x509"
 	"errors"
 	"fmt"
 	"io"
@@ -67,7 +68,9 @@ func ParseSyslog(text string) (Address, error) {
 type syslog struct {
 	address                    Address
 	host, application, process string
-	conn                       net.Conn
+	// roots verify the server of TLS; nil: the CAs of the system.
+	roots *x509.CertPool
+	conn  net.Conn
 	// stream is what conn reads from; nil for one of datagrams.
 	stream *stream
 }
@@ -151,7 +154,7 @@ func (t *syslog) connect(ctx context.Context) error {
 	if err != nil {
 		return t.failed(err)
 	}
-	encrypted := tls.Client(t.stream, &tls.Config{ServerName: host, MinVersion: tls.VersionTLS12})
+	encrypted := tls.Client(t.stream, &tls.Config{ServerName: host, RootCAs: t.roots, MinVersion: tls.VersionTLS12})
 	t.conn = encrypted
 	if err := encrypted.HandshakeContext(ctx); err != nil {
 		return t.failed(err)
