@@ -226,6 +226,9 @@ func (h *RouteHead) check(at Path, r *Report) {
 		if p.SectionName != nil && p.ParentKind() == "Service" {
 			r.Errorf(at.Field("parentRefs").Index(i).Field("sectionName"), "is not taken by kind Service; leave it out")
 		}
+		if p.Name == AnyValue && p.ParentKind() == "Service" {
+			r.Errorf(at.Field("parentRefs").Index(i).Field("name"), "'*' is not the name of a service; name the services, each in a parentRef of its own")
+		}
 	}
 }
 

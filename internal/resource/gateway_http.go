@@ -190,6 +190,9 @@ func (p *PathRewrite) check(at Path, r *Report) {
 }
 
 func (b *RouteBackendRef) check(at Path, r *Report) {
+	if b.Name == AnyValue {
+		r.Errorf(at.Field("name"), "'*' is not the name of a service; name one")
+	}
 	checkTags(at.Field("tags"), b.Tags, r)
 }
 

@@ -119,3 +119,17 @@ func TestSelectionsOfNamespaces(t *testing.T) {
 		require.Contains(t, strings.Join(said, "\n"), want)
 	}
 }
+
+// §4.2: no route is about a service named *.
+func TestAnyServiceIsRefusedInRoutes(t *testing.T) {
+	for spec, want := range map[string]string{
+		"parentRefs: [{kind: Service, name: '*'}]":                       "parentRefs[0].name: '*' is not the name of a service",
+		"parentRefs: [{kind: MeshService, name: '*'}]":                   "parentRefs[0].name: '*' is not the name of a service",
+		"parentRefs: [{name: g}], rules: [{backendRefs: [{name: '*'}]}]": "rules[0].backendRefs[0].name: '*' is not the name of a service",
+	} {
+		for _, kind := range []string{"HTTPRoute", "GRPCRoute"} {
+			_, err := resource.Decode("test.yaml", []byte("{type: "+kind+", name: r, "+spec+"}"), resource.DecodeOptions{})
+			require.ErrorContains(t, err, want, kind)
+		}
+	}
+}

@@ -39,6 +39,11 @@ var definitions = template.Must(template.New("definitions").Funcs(template.FuncM
 	"plural":     func(d *resource.Descriptor) string { return strings.ReplaceAll(d.Plural, "-", "") },
 	"meshScoped": func(d *resource.Descriptor) bool { return d.Scope == resource.MeshScoped },
 	"namespaced": namespaced,
+	// Kinds with a targetRef, whose policies hold for what is below their target, carry
+	// the label by which tools of the Gateway API find policies (§5.1).
+	"attached": func(d *resource.Descriptor) bool {
+		return d.Class == resource.Inherited || d.Class == resource.TargetRef
+	},
 }).Parse(`# The kinds of Meridian as Kubernetes knows them: what ` + "`meridian explain KIND`" + `
 # says of each, and no more, since the admission webhook judges their content.
 # Generated from the table of kinds by
@@ -51,6 +56,9 @@ metadata:
   name: {{plural .}}.kuma.io
   labels:
     app.kubernetes.io/name: meridian
+{{- if attached .}}
+    gateway.networking.k8s.io/policy: Inherited
+{{- end}}
 spec:
   group: kuma.io
   scope: {{if namespaced .}}Namespaced{{else}}Cluster{{end}}
