@@ -58,13 +58,15 @@ func instructions(re *syntax.Regexp) int {
 		return 1 + len(re.Rune)/2
 	case syntax.OpCapture:
 		return n + 2
-	case syntax.OpStar, syntax.OpPlus, syntax.OpQuest:
+	case syntax.OpStar:
+		return n + 2 // as (x+)? where x may be empty
+	case syntax.OpPlus, syntax.OpQuest:
 		return n + 1
 	case syntax.OpAlternate:
 		return n + len(re.Sub)
 	case syntax.OpRepeat:
 		if re.Max < 0 {
-			return n*max(re.Min, 1) + 1
+			return n*max(re.Min, 1) + 2
 		}
 		return max(1, n*re.Min+(n+1)*(re.Max-re.Min))
 	case syntax.OpConcat:

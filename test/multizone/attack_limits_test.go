@@ -6,6 +6,7 @@ import (
 	"bufio"
 	"context"
 	"crypto/tls"
+	"encoding/binary"
 	"fmt"
 	"io"
 	"net"
@@ -61,6 +62,60 @@ func TestAFloodOfResetsLosesItsConnection(t *testing.T) {
 	require.InDelta(t, 1, global.read(refusals("aborted_calls")), 0)
 	t.Logf("closed while %d resets were sent, after %.2f s of CPU", sent, global.read("process_cpu_seconds_total")-before)
 	global.healthy("a flood of resets")
+}
+
+// Calls beyond those that a connection may have open are refused by HTTP/2 itself, which
+// no limit counts. They cost the server little more than reading them, keep nothing, and
+// leave other connections alone.
+func TestAFloodOfRefusedStreamsCostsLittle(t *testing.T) {
+	const open, flood = 256, 200_000
+	global := newGlobal(t, "--localhost-is-admin=false").start().ready()
+	trust := global.trust()
+	trust.ServerName = "127.0.0.1"
+	conn := tls.Client(openMany(t, 1, global.addresses()["grpc"], func(net.Conn) error { return nil })[0], trust)
+	out := bufio.NewWriterSize(conn, 16<<10)
+	_, err := out.Write(append([]byte("PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"), frame(h2Settings, 0, 0, nil)...))
+	require.NoError(t, err)
+	var refused atomic.Int64
+	read := make(chan struct{})
+	go func() { // ends with the connection
+		defer close(read)
+		head := make([]byte, 9)
+		for in := bufio.NewReader(conn); ; {
+			if _, err := io.ReadFull(in, head); err != nil {
+				return
+			}
+			payload := make([]byte, int(head[0])<<16|int(head[1])<<8|int(head[2]))
+			if _, err := io.ReadFull(in, payload); err != nil {
+				return
+			}
+			if head[3] == h2Reset && binary.BigEndian.Uint32(payload) == h2RefusedStream {
+				refused.Add(1)
+			}
+		}
+	}()
+	call := callTo(meridianv1.AdminService_Get_FullMethodName)
+	for i := range uint32(open) { // calls that wait for their requests
+		_, err = out.Write(frame(h2Headers, h2EndHeaders, 2*i+1, call))
+		require.NoError(t, err)
+	}
+	before := global.read("process_cpu_seconds_total")
+	sent := 0
+	for i := uint32(open); err == nil && sent < flood; i++ {
+		_, err = out.Write(frame(h2Headers, h2EndHeaders, 2*i+1, call))
+		sent++
+	}
+	_ = out.Flush()
+	t.Logf("sent %d, %v", sent, err)
+	if err == nil {
+		global.await("the flood to be answered", func() bool { return refused.Load() >= int64(sent) })
+	}
+	spent := global.read("process_cpu_seconds_total") - before
+	t.Logf("%d of %d calls were refused, after %.2f s of CPU: %.1f µs for each", refused.Load(), sent, spent, 1e6*spent/float64(sent))
+	require.Less(t, spent/float64(sent), 1e-4)
+	global.stands("a flood of refused streams")
+	require.NoError(t, conn.Close())
+	<-read
 }
 
 // An address that opens connections and says nothing keeps out no others, and the

@@ -113,6 +113,9 @@ const (
 	h2Data, h2Headers, h2Reset, h2Settings, h2Ping, h2Continuation = 0, 1, 3, 4, 6, 9
 
 	h2EndStream, h2EndHeaders = 1, 4
+
+	// h2RefusedStream is the code of a stream beyond those that may be open.
+	h2RefusedStream = 7
 )
 
 // frame is an HTTP/2 frame.
