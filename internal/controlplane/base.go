@@ -225,7 +225,11 @@ func (b *Base) ReissueAdminToken(ctx context.Context) error {
 	if err := b.Keys.ReissueAdmin(ctx, b.Writer); err != nil {
 		return fmt.Errorf("--reissue-admin-token: %w", err)
 	}
-	b.Log.Warn("the admin token was replaced, and the one before is revoked: start without --reissue-admin-token from now on", "context", cmp.Or(b.Options.AdminContextFile, b.adminContext()))
+	var where []any
+	if b.keepsToken() || b.Options.AdminContextFile != "" {
+		where = []any{"context", cmp.Or(b.Options.AdminContextFile, b.adminContext())}
+	}
+	b.Log.Warn("the admin token was replaced, and the one before is revoked: start without --reissue-admin-token from now on", where...)
 	return nil
 }
 
