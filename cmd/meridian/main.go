@@ -48,7 +48,7 @@ func run() int {
 	select {
 	case code := <-done:
 		return code
-	case <-time.After(grace):
+	case <-time.After(grace + editor.Grace()):
 		return interrupted
 	}
 }

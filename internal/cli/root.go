@@ -50,7 +50,7 @@ func newRootCommand(a *app) *cobra.Command {
 	add(groupResources, newApplyCommand(a), newGetCommand(a), newDescribeCommand(a), newDeleteCommand(a),
 		newEditCommand(a), newExportCommand(a), newWatchCommand(a), newValidateCommand(a), newDiffCommand(a), newExplainCommand(a), newAPIResourcesCommand(a))
 	add(groupAnswers, newInspectCommand(a), newWhyCommand(a), newEvalCommand(a))
-	add(groupFleet, newStatusCommand(a), newZonesCommand(a), newDataplanesCommand(a), newClusterCommand(a))
+	add(groupFleet, newStatusCommand(a), newZonesCommand(a), newDataplanesCommand(a), newProxyCommand(a), newClusterCommand(a))
 	add(groupSetup, newAuthCommand(a), newGenerateCommand(a), newTokensCommand(a), newAuditCommand(a),
 		newConfigCommand(a), newCompletionCommand(a), newVersionCommand(a))
 	root.SetHelpCommandGroupID(groupSetup)

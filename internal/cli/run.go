@@ -31,7 +31,17 @@ func Run(ctx context.Context, args []string, stdin io.Reader, stdout, stderr io.
 // Foreground tells while a command runs another program on the terminal, such as an
 // editor. Ctrl-C is then meant for that program, and reaches both. It is safe for
 // concurrent use.
-type Foreground struct{ running atomic.Bool }
+type Foreground struct {
+	running atomic.Bool
+	grace   atomic.Int64
+}
+
+// Grace is how long the command takes to finish after it was told to stop, at most,
+// beyond what every command may take.
+func (f *Foreground) Grace() time.Duration { return time.Duration(f.grace.Load()) }
+
+// finish says that the command may take this long to finish.
+func (f *Foreground) finish(after time.Duration) { f.grace.Store(int64(after)) }
 
 // Running reports whether another program has the terminal.
 func (f *Foreground) Running() bool { return f.running.Load() }

@@ -103,3 +103,7 @@ func (s *Set) All() iter.Seq[*Resource] { return slices.Values(s.all) }
 
 // Len returns the number of resources.
 func (s *Set) Len() int { return len(s.all) }
+
+// InstanceField is the field of a node's metadata by which a proxy names its process:
+// streams with the same value belong together.
+const InstanceField = "meridian.io/instance"

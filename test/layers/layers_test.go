@@ -41,6 +41,7 @@ var levels = map[string]int{
 	"internal/rpcerr":  1,
 	"internal/store":   1,
 
+	"internal/agent":              3,
 	"internal/audit":              2,
 	"internal/authn":              2,
 	"internal/commit":             2,

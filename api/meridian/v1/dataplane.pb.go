@@ -27,6 +27,7 @@ type ConnectRequest struct {
 	//
 	//	*ConnectRequest_Hello
 	//	*ConnectRequest_Ack
+	//	*ConnectRequest_Leave
 	Message       isConnectRequest_Message `protobuf_oneof:"message"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -87,6 +88,15 @@ func (x *ConnectRequest) GetAck() *DataplaneAck {
 	return nil
 }
 
+func (x *ConnectRequest) GetLeave() *DataplaneLeave {
+	if x != nil {
+		if x, ok := x.Message.(*ConnectRequest_Leave); ok {
+			return x.Leave
+		}
+	}
+	return nil
+}
+
 type isConnectRequest_Message interface {
 	isConnectRequest_Message()
 }
@@ -100,9 +110,16 @@ type ConnectRequest_Ack struct {
 	Ack *DataplaneAck `protobuf:"bytes,2,opt,name=ack,proto3,oneof"`
 }
 
+type ConnectRequest_Leave struct {
+	// The last message, if the proxy leaves for good.
+	Leave *DataplaneLeave `protobuf:"bytes,3,opt,name=leave,proto3,oneof"`
+}
+
 func (*ConnectRequest_Hello) isConnectRequest_Message() {}
 
 func (*ConnectRequest_Ack) isConnectRequest_Message() {}
+
+func (*ConnectRequest_Leave) isConnectRequest_Message() {}
 
 type DataplaneHello struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -111,8 +128,8 @@ type DataplaneHello struct {
 	// The spec of the Dataplane as JSON. Empty: the one that an operator has
 	// applied under this name.
 	Spec []byte `protobuf:"bytes,3,opt,name=spec,proto3" json:"spec,omitempty"`
-	// The stream holds the registration and sends no configuration: the proxy gets
-	// that by xDS.
+	// The stream holds the registration, and the proxy gets its configuration by xDS.
+	// Here it is sent one that is full and empty, once it is registered.
 	RegistrationOnly bool `protobuf:"varint,4,opt,name=registration_only,json=registrationOnly,proto3" json:"registration_only,omitempty"`
 	unknownFields    protoimpl.UnknownFields
 	sizeCache        protoimpl.SizeCache
@@ -176,6 +193,44 @@ func (x *DataplaneHello) GetRegistrationOnly() bool {
 	return false
 }
 
+// DataplaneLeave ends the registration at once, without the grace period: other
+// proxies are to send this one no more requests. The stream ends.
+type DataplaneLeave struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *DataplaneLeave) Reset() {
+	*x = DataplaneLeave{}
+	mi := &file_meridian_v1_dataplane_proto_msgTypes[2]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *DataplaneLeave) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*DataplaneLeave) ProtoMessage() {}
+
+func (x *DataplaneLeave) ProtoReflect() protoreflect.Message {
+	mi := &file_meridian_v1_dataplane_proto_msgTypes[2]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use DataplaneLeave.ProtoReflect.Descriptor instead.
+func (*DataplaneLeave) Descriptor() ([]byte, []int) {
+	return file_meridian_v1_dataplane_proto_rawDescGZIP(), []int{2}
+}
+
 // DataplaneAck answers one configuration.
 type DataplaneAck struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -190,7 +245,7 @@ type DataplaneAck struct {
 
 func (x *DataplaneAck) Reset() {
 	*x = DataplaneAck{}
-	mi := &file_meridian_v1_dataplane_proto_msgTypes[2]
+	mi := &file_meridian_v1_dataplane_proto_msgTypes[3]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -202,7 +257,7 @@ func (x *DataplaneAck) String() string {
 func (*DataplaneAck) ProtoMessage() {}
 
 func (x *DataplaneAck) ProtoReflect() protoreflect.Message {
-	mi := &file_meridian_v1_dataplane_proto_msgTypes[2]
+	mi := &file_meridian_v1_dataplane_proto_msgTypes[3]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -215,7 +270,7 @@ func (x *DataplaneAck) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DataplaneAck.ProtoReflect.Descriptor instead.
 func (*DataplaneAck) Descriptor() ([]byte, []int) {
-	return file_meridian_v1_dataplane_proto_rawDescGZIP(), []int{2}
+	return file_meridian_v1_dataplane_proto_rawDescGZIP(), []int{3}
 }
 
 func (x *DataplaneAck) GetSequence() uint64 {
@@ -250,7 +305,7 @@ type ConnectResponse struct {
 
 func (x *ConnectResponse) Reset() {
 	*x = ConnectResponse{}
-	mi := &file_meridian_v1_dataplane_proto_msgTypes[3]
+	mi := &file_meridian_v1_dataplane_proto_msgTypes[4]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -262,7 +317,7 @@ func (x *ConnectResponse) String() string {
 func (*ConnectResponse) ProtoMessage() {}
 
 func (x *ConnectResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_meridian_v1_dataplane_proto_msgTypes[3]
+	mi := &file_meridian_v1_dataplane_proto_msgTypes[4]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -275,7 +330,7 @@ func (x *ConnectResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ConnectResponse.ProtoReflect.Descriptor instead.
 func (*ConnectResponse) Descriptor() ([]byte, []int) {
-	return file_meridian_v1_dataplane_proto_rawDescGZIP(), []int{3}
+	return file_meridian_v1_dataplane_proto_rawDescGZIP(), []int{4}
 }
 
 func (x *ConnectResponse) GetSequence() uint64 {
@@ -331,7 +386,7 @@ type EffectiveTarget struct {
 
 func (x *EffectiveTarget) Reset() {
 	*x = EffectiveTarget{}
-	mi := &file_meridian_v1_dataplane_proto_msgTypes[4]
+	mi := &file_meridian_v1_dataplane_proto_msgTypes[5]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -343,7 +398,7 @@ func (x *EffectiveTarget) String() string {
 func (*EffectiveTarget) ProtoMessage() {}
 
 func (x *EffectiveTarget) ProtoReflect() protoreflect.Message {
-	mi := &file_meridian_v1_dataplane_proto_msgTypes[4]
+	mi := &file_meridian_v1_dataplane_proto_msgTypes[5]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -356,7 +411,7 @@ func (x *EffectiveTarget) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use EffectiveTarget.ProtoReflect.Descriptor instead.
 func (*EffectiveTarget) Descriptor() ([]byte, []int) {
-	return file_meridian_v1_dataplane_proto_rawDescGZIP(), []int{4}
+	return file_meridian_v1_dataplane_proto_rawDescGZIP(), []int{5}
 }
 
 func (x *EffectiveTarget) GetType() string {
@@ -419,7 +474,7 @@ type EffectiveEntry struct {
 
 func (x *EffectiveEntry) Reset() {
 	*x = EffectiveEntry{}
-	mi := &file_meridian_v1_dataplane_proto_msgTypes[5]
+	mi := &file_meridian_v1_dataplane_proto_msgTypes[6]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -431,7 +486,7 @@ func (x *EffectiveEntry) String() string {
 func (*EffectiveEntry) ProtoMessage() {}
 
 func (x *EffectiveEntry) ProtoReflect() protoreflect.Message {
-	mi := &file_meridian_v1_dataplane_proto_msgTypes[5]
+	mi := &file_meridian_v1_dataplane_proto_msgTypes[6]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -444,7 +499,7 @@ func (x *EffectiveEntry) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use EffectiveEntry.ProtoReflect.Descriptor instead.
 func (*EffectiveEntry) Descriptor() ([]byte, []int) {
-	return file_meridian_v1_dataplane_proto_rawDescGZIP(), []int{5}
+	return file_meridian_v1_dataplane_proto_rawDescGZIP(), []int{6}
 }
 
 func (x *EffectiveEntry) GetTarget() *EffectiveTarget {
@@ -498,7 +553,7 @@ type EffectiveCallerRule struct {
 
 func (x *EffectiveCallerRule) Reset() {
 	*x = EffectiveCallerRule{}
-	mi := &file_meridian_v1_dataplane_proto_msgTypes[6]
+	mi := &file_meridian_v1_dataplane_proto_msgTypes[7]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -510,7 +565,7 @@ func (x *EffectiveCallerRule) String() string {
 func (*EffectiveCallerRule) ProtoMessage() {}
 
 func (x *EffectiveCallerRule) ProtoReflect() protoreflect.Message {
-	mi := &file_meridian_v1_dataplane_proto_msgTypes[6]
+	mi := &file_meridian_v1_dataplane_proto_msgTypes[7]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -523,7 +578,7 @@ func (x *EffectiveCallerRule) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use EffectiveCallerRule.ProtoReflect.Descriptor instead.
 func (*EffectiveCallerRule) Descriptor() ([]byte, []int) {
-	return file_meridian_v1_dataplane_proto_rawDescGZIP(), []int{6}
+	return file_meridian_v1_dataplane_proto_rawDescGZIP(), []int{7}
 }
 
 func (x *EffectiveCallerRule) GetMatch() map[string]string {
@@ -558,16 +613,18 @@ var File_meridian_v1_dataplane_proto protoreflect.FileDescriptor
 
 const file_meridian_v1_dataplane_proto_rawDesc = "" +
 	"\n" +
-	"\x1bmeridian/v1/dataplane.proto\x12\vmeridian.v1\"\x7f\n" +
+	"\x1bmeridian/v1/dataplane.proto\x12\vmeridian.v1\"\xb4\x01\n" +
 	"\x0eConnectRequest\x123\n" +
 	"\x05hello\x18\x01 \x01(\v2\x1b.meridian.v1.DataplaneHelloH\x00R\x05hello\x12-\n" +
-	"\x03ack\x18\x02 \x01(\v2\x19.meridian.v1.DataplaneAckH\x00R\x03ackB\t\n" +
+	"\x03ack\x18\x02 \x01(\v2\x19.meridian.v1.DataplaneAckH\x00R\x03ack\x123\n" +
+	"\x05leave\x18\x03 \x01(\v2\x1b.meridian.v1.DataplaneLeaveH\x00R\x05leaveB\t\n" +
 	"\amessage\"y\n" +
 	"\x0eDataplaneHello\x12\x12\n" +
 	"\x04mesh\x18\x01 \x01(\tR\x04mesh\x12\x12\n" +
 	"\x04name\x18\x02 \x01(\tR\x04name\x12\x12\n" +
 	"\x04spec\x18\x03 \x01(\fR\x04spec\x12+\n" +
-	"\x11registration_only\x18\x04 \x01(\bR\x10registrationOnly\"@\n" +
+	"\x11registration_only\x18\x04 \x01(\bR\x10registrationOnly\"\x10\n" +
+	"\x0eDataplaneLeave\"@\n" +
 	"\fDataplaneAck\x12\x1a\n" +
 	"\bsequence\x18\x01 \x01(\x04R\bsequence\x12\x14\n" +
 	"\x05error\x18\x02 \x01(\tR\x05error\"\xc4\x01\n" +
@@ -619,34 +676,36 @@ func file_meridian_v1_dataplane_proto_rawDescGZIP() []byte {
 	return file_meridian_v1_dataplane_proto_rawDescData
 }
 
-var file_meridian_v1_dataplane_proto_msgTypes = make([]protoimpl.MessageInfo, 9)
+var file_meridian_v1_dataplane_proto_msgTypes = make([]protoimpl.MessageInfo, 10)
 var file_meridian_v1_dataplane_proto_goTypes = []any{
 	(*ConnectRequest)(nil),      // 0: meridian.v1.ConnectRequest
 	(*DataplaneHello)(nil),      // 1: meridian.v1.DataplaneHello
-	(*DataplaneAck)(nil),        // 2: meridian.v1.DataplaneAck
-	(*ConnectResponse)(nil),     // 3: meridian.v1.ConnectResponse
-	(*EffectiveTarget)(nil),     // 4: meridian.v1.EffectiveTarget
-	(*EffectiveEntry)(nil),      // 5: meridian.v1.EffectiveEntry
-	(*EffectiveCallerRule)(nil), // 6: meridian.v1.EffectiveCallerRule
-	nil,                         // 7: meridian.v1.EffectiveTarget.TagsEntry
-	nil,                         // 8: meridian.v1.EffectiveCallerRule.MatchEntry
+	(*DataplaneLeave)(nil),      // 2: meridian.v1.DataplaneLeave
+	(*DataplaneAck)(nil),        // 3: meridian.v1.DataplaneAck
+	(*ConnectResponse)(nil),     // 4: meridian.v1.ConnectResponse
+	(*EffectiveTarget)(nil),     // 5: meridian.v1.EffectiveTarget
+	(*EffectiveEntry)(nil),      // 6: meridian.v1.EffectiveEntry
+	(*EffectiveCallerRule)(nil), // 7: meridian.v1.EffectiveCallerRule
+	nil,                         // 8: meridian.v1.EffectiveTarget.TagsEntry
+	nil,                         // 9: meridian.v1.EffectiveCallerRule.MatchEntry
 }
 var file_meridian_v1_dataplane_proto_depIdxs = []int32{
-	1, // 0: meridian.v1.ConnectRequest.hello:type_name -> meridian.v1.DataplaneHello
-	2, // 1: meridian.v1.ConnectRequest.ack:type_name -> meridian.v1.DataplaneAck
-	5, // 2: meridian.v1.ConnectResponse.set:type_name -> meridian.v1.EffectiveEntry
-	4, // 3: meridian.v1.ConnectResponse.removed:type_name -> meridian.v1.EffectiveTarget
-	7, // 4: meridian.v1.EffectiveTarget.tags:type_name -> meridian.v1.EffectiveTarget.TagsEntry
-	4, // 5: meridian.v1.EffectiveEntry.target:type_name -> meridian.v1.EffectiveTarget
-	6, // 6: meridian.v1.EffectiveEntry.rules:type_name -> meridian.v1.EffectiveCallerRule
-	8, // 7: meridian.v1.EffectiveCallerRule.match:type_name -> meridian.v1.EffectiveCallerRule.MatchEntry
-	0, // 8: meridian.v1.DataplaneService.Connect:input_type -> meridian.v1.ConnectRequest
-	3, // 9: meridian.v1.DataplaneService.Connect:output_type -> meridian.v1.ConnectResponse
-	9, // [9:10] is the sub-list for method output_type
-	8, // [8:9] is the sub-list for method input_type
-	8, // [8:8] is the sub-list for extension type_name
-	8, // [8:8] is the sub-list for extension extendee
-	0, // [0:8] is the sub-list for field type_name
+	1,  // 0: meridian.v1.ConnectRequest.hello:type_name -> meridian.v1.DataplaneHello
+	3,  // 1: meridian.v1.ConnectRequest.ack:type_name -> meridian.v1.DataplaneAck
+	2,  // 2: meridian.v1.ConnectRequest.leave:type_name -> meridian.v1.DataplaneLeave
+	6,  // 3: meridian.v1.ConnectResponse.set:type_name -> meridian.v1.EffectiveEntry
+	5,  // 4: meridian.v1.ConnectResponse.removed:type_name -> meridian.v1.EffectiveTarget
+	8,  // 5: meridian.v1.EffectiveTarget.tags:type_name -> meridian.v1.EffectiveTarget.TagsEntry
+	5,  // 6: meridian.v1.EffectiveEntry.target:type_name -> meridian.v1.EffectiveTarget
+	7,  // 7: meridian.v1.EffectiveEntry.rules:type_name -> meridian.v1.EffectiveCallerRule
+	9,  // 8: meridian.v1.EffectiveCallerRule.match:type_name -> meridian.v1.EffectiveCallerRule.MatchEntry
+	0,  // 9: meridian.v1.DataplaneService.Connect:input_type -> meridian.v1.ConnectRequest
+	4,  // 10: meridian.v1.DataplaneService.Connect:output_type -> meridian.v1.ConnectResponse
+	10, // [10:11] is the sub-list for method output_type
+	9,  // [9:10] is the sub-list for method input_type
+	9,  // [9:9] is the sub-list for extension type_name
+	9,  // [9:9] is the sub-list for extension extendee
+	0,  // [0:9] is the sub-list for field type_name
 }
 
 func init() { file_meridian_v1_dataplane_proto_init() }
@@ -657,6 +716,7 @@ func file_meridian_v1_dataplane_proto_init() {
 	file_meridian_v1_dataplane_proto_msgTypes[0].OneofWrappers = []any{
 		(*ConnectRequest_Hello)(nil),
 		(*ConnectRequest_Ack)(nil),
+		(*ConnectRequest_Leave)(nil),
 	}
 	type x struct{}
 	out := protoimpl.TypeBuilder{
@@ -664,7 +724,7 @@ func file_meridian_v1_dataplane_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_meridian_v1_dataplane_proto_rawDesc), len(file_meridian_v1_dataplane_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   9,
+			NumMessages:   10,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

@@ -79,6 +79,14 @@ func (c *Flags) ConfigPath() (path string, explicit bool, err error) {
 // maxTokenFile bounds a file with a token, in bytes.
 const maxTokenFile = 64 << 10
 
+// TokenFile returns the file that --token-file or the environment names; empty for none.
+func (c *Flags) TokenFile() string {
+	if c.flags.Changed("token-file") {
+		return c.tokenFile
+	}
+	return c.Env[TokenFileVariable]
+}
+
 // FlagToken returns the token that --token or --token-file gives, and which of
 // them does; both are empty when none does. An empty token is an error: without
 // one the request would be made with another identity.

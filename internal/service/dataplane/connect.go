@@ -192,7 +192,7 @@ func (d *Service) claim(s *session, key resource.Key) {
 		d.proxies[key] = p
 	}
 	older, removing := p.session, p.removing
-	p.session, s.proxy = s, p
+	p.session, s.proxy, p.leaving = s, p, false
 	p.changed++ // from nothing to something
 	p.acked, p.lastError = 0, ""
 	var gone chan struct{}
@@ -243,8 +243,8 @@ func (d *Service) removeSession(s *session) (registered bool) {
 	if p == nil || p.session != s {
 		return s.registered // it never had a place, or a newer one has taken it
 	}
-	p.session = nil
-	if p.held > 0 {
+	p.session, p.leaving = nil, s.leaving
+	if p.kept() {
 		return s.registered
 	}
 	d.leftLocked(p)

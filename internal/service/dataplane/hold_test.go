@@ -70,14 +70,44 @@ func TestARegistrationOnly(t *testing.T) {
 		}}})
 		go p.follow()
 		synctest.Wait()
-		w.global(timeoutTo(t, "t", "web", "db", "1s"))
+		for range 2 {
+			w.global(timeoutTo(t, "t", "web", "db", "1s"))
+			synctest.Wait()
+		}
 		synctest.Wait()
-		require.Empty(t, p.messages())
+		require.Len(t, p.messages(), 1)
+		require.Empty(t, p.messages()[0].GetSet())
 		state := w.state("web-1")
 		require.True(t, state.Connected)
 		require.Zero(t, state.Lag)
 		require.Zero(t, w.service.Behind())
 		p.leave()
+	})
+}
+
+// A proxy that leaves for good is deregistered at once, whatever else holds it.
+func TestLeaving(t *testing.T) {
+	inTime(t, func(t *testing.T, w *world) {
+		p := w.connect(w.token(""), "web-1", dataplaneSpec("web"))
+		synctest.Wait()
+		release, err := w.service.Hold(policy.DataplaneKey("default", "web-1"))
+		require.NoError(t, err)
+		p.send(&meridianv1.ConnectRequest{Message: &meridianv1.ConnectRequest_Leave{Leave: &meridianv1.DataplaneLeave{}}})
+		synctest.Wait()
+		require.True(t, p.over())
+		p.leave()
+		_, stored := w.stored("web-1")
+		require.False(t, stored)
+		release()
+		require.Empty(t, w.service.proxies)
+
+		// It may come back, and then has a grace period again.
+		p = w.connect(w.token(""), "web-1", dataplaneSpec("web"))
+		synctest.Wait()
+		p.leave()
+		synctest.Wait()
+		_, stored = w.stored("web-1")
+		require.True(t, stored)
 	})
 }
 

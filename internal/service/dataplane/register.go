@@ -156,7 +156,12 @@ func (d *Service) startGraceLocked(key resource.Key) {
 		d.proxies[key] = p
 	}
 	p.deadline = d.cfg.Now().Add(d.cfg.Grace)
-	d.expiries = append(d.expiries, expiry{key, p.deadline})
+	if p.leaving {
+		p.deadline = d.cfg.Now()
+		d.expiries = slices.Insert(d.expiries, 0, expiry{key, p.deadline})
+	} else {
+		d.expiries = append(d.expiries, expiry{key, p.deadline})
+	}
 	select {
 	case d.expiriesChanged <- struct{}{}:
 	default:
@@ -202,7 +207,7 @@ func (d *Service) expired() ([]*proxy, time.Duration) {
 	for len(d.expiries) > 0 && len(due) < maxRemovals {
 		first := d.expiries[0]
 		p := d.proxies[first.key]
-		if p != nil && p.session == nil && p.held == 0 && p.removing == nil && p.deadline.Equal(first.deadline) {
+		if p != nil && p.session == nil && !p.kept() && p.removing == nil && p.deadline.Equal(first.deadline) {
 			if wait := first.deadline.Sub(now); wait > 0 {
 				return due, wait
 			}
@@ -225,7 +230,7 @@ func (d *Service) removeRegistrations(ctx context.Context, due []*proxy) {
 	for _, p := range due {
 		close(p.removing)
 		p.removing = nil
-		if p.session != nil || p.held > 0 || d.proxies[p.key] != p {
+		if p.session != nil || p.kept() || d.proxies[p.key] != p {
 			continue // it is back, and was waiting for this
 		}
 		if err == nil {

@@ -88,8 +88,10 @@ type proxy struct {
 	deadline time.Time
 	// removing is set while its registration is being removed, and closed after.
 	removing chan struct{}
-	// held counts the streams that keep its registration beside the session.
-	held int
+	// held counts the streams that keep its registration beside the session, unless
+	// leaving is set: the proxy said that it leaves for good.
+	held    int
+	leaving bool
 
 	// changed counts the changes of the configuration, from 1 for the first one;
 	// settled is how many of them the proxy has.
@@ -97,6 +99,9 @@ type proxy struct {
 	acked            resource.Revision
 	lastError        string
 }
+
+// kept reports whether streams beside the session keep the registration.
+func (p *proxy) kept() bool { return p.held > 0 && !p.leaving }
 
 // expiry is a proxy that went away.
 type expiry struct {
@@ -237,7 +242,7 @@ func (d *Service) checkLocked(view *store.View, key resource.Key) {
 		if p.session.registered {
 			p.session.check(r)
 		}
-	case p != nil && (p.removing != nil || p.held > 0):
+	case p != nil && (p.removing != nil || p.kept() && stored):
 		// Its removal is in progress, or another stream looks after it.
 	case !stored || !byProxy(r):
 		delete(d.proxies, key)
@@ -270,7 +275,7 @@ func (d *Service) State(key resource.Key) State {
 	defer d.mu.Unlock()
 	state := State{Registered: stored && byProxy(r)}
 	if p := d.proxies[key]; p != nil {
-		state.Connected = p.session != nil && p.session.registered || p.held > 0
+		state.Connected = p.session != nil && p.session.registered || p.kept()
 		state.Acked, state.Lag, state.LastError = p.acked, p.changed-p.settled, p.lastError
 	}
 	return state
@@ -290,7 +295,7 @@ func (d *Service) count(holds func(*proxy) bool) int {
 	defer d.mu.Unlock()
 	n := 0
 	for _, p := range d.proxies {
-		if (p.session != nil || p.held > 0) && holds(p) {
+		if (p.session != nil || p.kept()) && holds(p) {
 			n++
 		}
 	}

@@ -33,6 +33,8 @@ type session struct {
 
 	// registered is true once the dataplane is stored.
 	registered bool
+	// leaving: the proxy said that it leaves for good.
+	leaving bool
 	// ended is true once the session has left the table: nothing is begun any more.
 	ended bool
 	// done is closed then; made by the goroutine that waits for it.
@@ -124,6 +126,12 @@ func (s *session) receiveAcks() error {
 		m, err := s.receive()
 		if err != nil {
 			return err
+		}
+		if m.GetLeave() != nil {
+			s.service.mu.Lock()
+			s.leaving = true
+			s.service.mu.Unlock()
+			return errClientClosed
 		}
 		if err := s.handleAck(m.GetAck()); err != nil {
 			return err

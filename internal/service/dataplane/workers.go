@@ -16,7 +16,7 @@ var errInternal error = rpcerr.New(rpcerr.Internal, ReasonInternal, "the zone fa
 
 // markChangedLocked makes the session look at its configuration again.
 func (s *session) markChangedLocked() {
-	if s.registrationOnly {
+	if s.registrationOnly && s.sequence > 0 {
 		s.proxy.settled = s.proxy.changed // of configurations that it does not take
 		return
 	}
@@ -121,6 +121,9 @@ func (s *session) prepare(from progress) (*meridianv1.ConnectResponse, error) {
 		read = d.cfg.Matching.Read // the registration itself may not be in the matcher yet
 	}
 	now, revision, err := d.builder.effective(read, s.proxy.key)
+	if err == nil && s.registrationOnly {
+		now = &configuration{}
+	}
 	switch {
 	case errors.Is(err, policy.ErrNoDataplane):
 		return nil, errDeleted

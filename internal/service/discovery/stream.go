@@ -24,10 +24,6 @@ import (
 	"meridian/internal/xds/serve"
 )
 
-// InstanceField is the field of a node's metadata that names the process: streams with
-// the same value belong together.
-const InstanceField = "meridian.io/instance"
-
 const (
 	// maxInstance bounds what a client may call its instance, maxClient what it may
 	// call itself, in bytes.
@@ -261,7 +257,7 @@ func (s *stream) identify(node *corev3.Node) error {
 	mesh, name, ok := strings.Cut(node.GetId(), "/")
 	s.key = resource.Key{Kind: resource.KindDataplane, Mesh: resource.MeshName(mesh), Name: name}
 	s.client = strings.TrimSpace(node.GetUserAgentName() + " " + node.GetUserAgentVersion())
-	s.instance = node.GetMetadata().GetFields()[InstanceField].GetStringValue()
+	s.instance = node.GetMetadata().GetFields()[xds.InstanceField].GetStringValue()
 	s.dialect = xds.Envoy
 	if strings.HasPrefix(s.client, "gRPC") {
 		s.dialect = xds.GRPC
@@ -270,7 +266,7 @@ func (s *stream) identify(node *corev3.Node) error {
 	case !ok || mesh == "" || name == "" || len(node.GetId()) > maxNodeID:
 		return rpcerr.New(rpcerr.Invalid, ReasonBadNode, "the node of the first request has the id %.100q: it has to be MESH/DATAPLANE", node.GetId())
 	case len(s.instance) > maxInstance:
-		return rpcerr.New(rpcerr.Invalid, ReasonBadNode, "the node's metadata field %s has %d bytes, more than %d", InstanceField, len(s.instance), maxInstance)
+		return rpcerr.New(rpcerr.Invalid, ReasonBadNode, "the node's metadata field %s has %d bytes, more than %d", xds.InstanceField, len(s.instance), maxInstance)
 	case len(s.client) > maxClient:
 		return rpcerr.New(rpcerr.Invalid, ReasonBadNode, "the node's user agent has %d bytes, more than %d", len(s.client), maxClient)
 	}

@@ -1,0 +1,325 @@
+package agent
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"log/slog"
+	"math/rand/v2"
+	"net"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"time"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/credentials"
+	"google.golang.org/grpc/keepalive"
+	"google.golang.org/grpc/status"
+
+	meridianv1 "meridian/api/meridian/v1"
+	"meridian/internal/authn/token"
+	"meridian/internal/dial"
+	"meridian/internal/rpcerr"
+	"meridian/internal/version"
+)
+
+const (
+	// firstPause and maxPause are the pauses between attempts to register. The longest
+	// is below the shortest useful grace period of a zone.
+	firstPause, maxPause = 200 * time.Millisecond, 10 * time.Second
+	// keepAlive is after what silence the zone is asked whether it is there.
+	keepAlive = 30 * time.Second
+	// maxSocketPath is the longest path of a unix socket that every system takes.
+	maxSocketPath = 103
+	// maxTokenBytes bounds the file with the token.
+	maxTokenBytes = 64 << 10
+	// leaving bounds how long the zone may take to end the registration.
+	leaving = 2 * time.Second
+)
+
+// Config is how an agent runs. All fields but Log are required.
+type Config struct {
+	// Mesh and Name are the dataplane's; Spec describes it, as JSON.
+	Mesh, Name string
+	Spec       []byte
+	// TokenFile holds the dataplane token. It is read for every connection.
+	TokenFile string
+	// Addresses are the zone's, as HOST:PORT, and Transport how it is verified.
+	Addresses []string
+	Transport credentials.TransportCredentials
+	// Bootstrap is the file to write, and Socket the unix socket that it names.
+	Bootstrap, Socket string
+	// Instance names this process to the zone, uniquely.
+	Instance string
+	// Drain is how long streams continue after the end of the registration.
+	Drain time.Duration
+	Log   *slog.Logger
+}
+
+// UsageError means that an agent cannot run with its configuration.
+type UsageError struct{ Err error }
+
+// Error implements error.
+func (e *UsageError) Error() string { return e.Err.Error() }
+
+// Unwrap returns what is wrong.
+func (e *UsageError) Unwrap() error { return e.Err }
+
+// agent is a running agent.
+type agent struct {
+	cfg  Config
+	conn *grpc.ClientConn
+
+	mu      sync.Mutex
+	streams int
+	idle    chan struct{} // closed when there are no streams; nil unless waited for
+}
+
+// Run runs an agent until ctx ends, and then until its clients have closed their
+// streams or the drain time is over. It returns nil then. A *UsageError means that it
+// could not have started; an error of the zone, that the zone refuses it.
+func Run(ctx context.Context, cfg Config) error {
+	a := &agent{cfg: cfg}
+	if _, err := a.token(); err != nil {
+		return &UsageError{err}
+	}
+	conn, err := dial.Conn(dial.Config{
+		Transport: cfg.Transport, Credentials: fileToken{a}, UserAgent: "meridian-proxy/" + version.String(),
+		MaxMessage: maxRelayed, KeepAlive: keepAlive, Log: dial.NewLog(),
+	}, cfg.Addresses...)
+	if err != nil {
+		return &UsageError{err}
+	}
+	defer func() { _ = conn.Close() }()
+	a.conn = conn
+	listener, err := listen(cfg.Socket)
+	if err != nil {
+		return &UsageError{err}
+	}
+	defer func() { _ = os.Remove(cfg.Socket) }()
+	server := grpc.NewServer(
+		grpc.UnknownServiceHandler((&relay{zone: conn, opened: a.opened, closed: a.closed}).serve), grpc.ForceServerCodecV2(bytesCodec{}),
+		grpc.MaxRecvMsgSize(maxRelayed), grpc.MaxSendMsgSize(maxRelayed), grpc.MaxConcurrentStreams(maxRelayedStreams),
+		grpc.KeepaliveEnforcementPolicy(keepalive.EnforcementPolicy{MinTime: 10 * time.Second, PermitWithoutStream: true}),
+	)
+	served := make(chan error, 1)
+	go func() { served <- server.Serve(listener) }()
+	defer server.Stop()
+	registered := make(chan error, 1)
+	registration, leave := context.WithCancel(context.Background())
+	defer leave()
+	go func() { registered <- a.register(registration) }()
+	select {
+	case err := <-served:
+		return fmt.Errorf("serve %s: %w", cfg.Socket, err)
+	case err := <-registered:
+		return err
+	case <-ctx.Done():
+	}
+	leave()
+	<-registered
+	a.drain()
+	return nil
+}
+
+// token reads the token.
+func (a *agent) token() (string, error) {
+	info, err := os.Stat(a.cfg.TokenFile)
+	if err != nil {
+		return "", fmt.Errorf("--token-file: %w", err)
+	}
+	if info.Size() > maxTokenBytes {
+		return "", fmt.Errorf("--token-file %s: the file has %d bytes, more than a token", a.cfg.TokenFile, info.Size())
+	}
+	data, err := os.ReadFile(a.cfg.TokenFile)
+	if err != nil {
+		return "", fmt.Errorf("--token-file: %w", err)
+	}
+	text := strings.TrimSpace(string(data))
+	if text == "" {
+		return "", fmt.Errorf("--token-file %s: the file is empty", a.cfg.TokenFile)
+	}
+	if err := token.CheckText(text); err != nil {
+		return "", fmt.Errorf("--token-file %s: %w", a.cfg.TokenFile, err)
+	}
+	return text, nil
+}
+
+// fileToken are credentials that are read for every call.
+type fileToken struct{ agent *agent }
+
+// GetRequestMetadata implements credentials.PerRPCCredentials.
+func (t fileToken) GetRequestMetadata(context.Context, ...string) (map[string]string, error) {
+	text, err := t.agent.token()
+	if err != nil {
+		return nil, status.Error(codes.Unavailable, err.Error()) // it may be being replaced
+	}
+	return map[string]string{"authorization": "Bearer " + text}, nil
+}
+
+// RequireTransportSecurity implements credentials.PerRPCCredentials.
+func (fileToken) RequireTransportSecurity() bool { return true }
+
+// listen listens on a unix socket that only this user can connect to. A socket that a
+// dead process left behind is replaced.
+func listen(path string) (net.Listener, error) {
+	if len(path) > maxSocketPath {
+		return nil, fmt.Errorf("--socket %s: the path has %d bytes, and that of a unix socket at most %d: choose a shorter one", path, len(path), maxSocketPath)
+	}
+	if conn, err := net.Dial("unix", path); err == nil {
+		_ = conn.Close()
+		return nil, fmt.Errorf("--socket %s: another process listens there", path)
+	} else if info, err := os.Lstat(path); err == nil && info.Mode()&fs.ModeSocket == 0 {
+		return nil, fmt.Errorf("--socket %s: there is a file that is no socket", path)
+	}
+	// The socket gets its name once its mode is right: nothing can connect before.
+	private, err := os.MkdirTemp(filepath.Dir(path), ".mp")
+	if err != nil {
+		return nil, fmt.Errorf("--socket: %w", err)
+	}
+	defer func() { _ = os.RemoveAll(private) }()
+	begun := filepath.Join(private, "s")
+	listener, err := net.Listen("unix", begun)
+	if err != nil {
+		return nil, fmt.Errorf("--socket %s: %w", path, err)
+	}
+	if unix, ok := listener.(*net.UnixListener); ok {
+		unix.SetUnlinkOnClose(false)
+	}
+	if err := errors.Join(os.Chmod(begun, 0o600), os.Rename(begun, path)); err != nil {
+		_ = listener.Close()
+		return nil, fmt.Errorf("--socket %s: %w", path, err)
+	}
+	return listener, nil
+}
+
+// register keeps the dataplane registered until ctx ends, and ends the registration
+// then. It returns an error when the zone refuses what waiting does not change.
+func (a *agent) register(ctx context.Context) error {
+	pause, was, ever := firstPause, "", false
+	for {
+		begun := false
+		err := a.connect(ctx, func() error {
+			if begun = true; ever {
+				return nil
+			}
+			ever = true
+			return writeBootstrap(a.cfg.Bootstrap, a.cfg.Socket, a.cfg.Mesh, a.cfg.Name, a.cfg.Instance)
+		})
+		if ctx.Err() != nil {
+			return nil
+		}
+		if begun {
+			pause, was = firstPause, ""
+		}
+		var usage *UsageError
+		if errors.As(err, &usage) || final(err, ever) {
+			return err
+		}
+		if text := rpcerr.FromStatus(err).Error(); text != was {
+			a.cfg.Log.Warn("not registered in the zone: trying again", "error", text)
+			was = text
+		}
+		select {
+		case <-time.After(pause/2 + rand.N(pause/2)):
+		case <-ctx.Done():
+			return nil
+		}
+		pause = min(pause*8/5, maxPause)
+	}
+}
+
+// final reports whether an attempt failed for a reason that stays. A token that is
+// refused later on may be replaced in its file.
+func final(err error, ever bool) bool {
+	switch status.Code(err) {
+	case codes.Unauthenticated, codes.PermissionDenied:
+		return !ever
+	case codes.InvalidArgument, codes.FailedPrecondition, codes.Unimplemented:
+		return true
+	}
+	return false
+}
+
+// connect registers the dataplane for as long as the stream lasts. accepted is called
+// once it is registered.
+func (a *agent) connect(ctx context.Context, accepted func() error) error {
+	streaming, cancel := context.WithCancel(context.Background())
+	defer cancel()
+	stop := context.AfterFunc(ctx, func() { time.AfterFunc(leaving, cancel) })
+	defer stop()
+	stream, err := meridianv1.NewDataplaneServiceClient(a.conn).Connect(streaming)
+	if err != nil {
+		return err
+	}
+	hello := &meridianv1.DataplaneHello{Mesh: a.cfg.Mesh, Name: a.cfg.Name, Spec: a.cfg.Spec, RegistrationOnly: true}
+	sending := make(chan *meridianv1.ConnectRequest, 1)
+	sending <- &meridianv1.ConnectRequest{Message: &meridianv1.ConnectRequest_Hello{Hello: hello}}
+	go func() { // the one goroutine that sends
+		for {
+			select {
+			case m := <-sending:
+				if stream.Send(m) != nil {
+					return // Recv says why
+				}
+			case <-ctx.Done():
+				_ = stream.Send(&meridianv1.ConnectRequest{Message: &meridianv1.ConnectRequest_Leave{Leave: &meridianv1.DataplaneLeave{}}})
+				return
+			case <-streaming.Done():
+				return
+			}
+		}
+	}()
+	for {
+		m, err := stream.Recv()
+		if err != nil {
+			return err
+		}
+		if m.GetSequence() == 1 {
+			if err := accepted(); err != nil {
+				return &UsageError{fmt.Errorf("--grpc-bootstrap: %w", err)}
+			}
+			a.cfg.Log.Info("registered in the zone", "mesh", a.cfg.Mesh, "dataplane", a.cfg.Name, "bootstrap", a.cfg.Bootstrap)
+		}
+		select {
+		case sending <- &meridianv1.ConnectRequest{Message: &meridianv1.ConnectRequest_Ack{Ack: &meridianv1.DataplaneAck{Sequence: m.GetSequence()}}}:
+		case <-streaming.Done():
+		}
+	}
+}
+
+func (a *agent) opened() {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.streams++
+}
+
+func (a *agent) closed() {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if a.streams--; a.streams == 0 && a.idle != nil {
+		close(a.idle)
+		a.idle = nil
+	}
+}
+
+// drain waits until no client has a stream, for the drain time at most.
+func (a *agent) drain() {
+	a.mu.Lock()
+	if a.streams == 0 {
+		a.mu.Unlock()
+		return
+	}
+	idle := make(chan struct{})
+	a.idle = idle
+	a.cfg.Log.Info("not registered any more: waiting for the application to close its streams", "streams", a.streams, "for", a.cfg.Drain)
+	a.mu.Unlock()
+	select {
+	case <-idle:
+	case <-time.After(a.cfg.Drain):
+	}
+}

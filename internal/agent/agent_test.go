@@ -1,0 +1,316 @@
+package agent
+
+import (
+	"context"
+	"crypto/tls"
+	"crypto/x509"
+	"encoding/json"
+	"fmt"
+	"io"
+	"io/fs"
+	"log/slog"
+	"net"
+	"net/http/httptest"
+	"os"
+	"path/filepath"
+	"sync"
+	"testing"
+	"time"
+
+	discoveryv3 "github.com/envoyproxy/go-control-plane/envoy/service/discovery/v3"
+	"github.com/stretchr/testify/require"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/credentials"
+	"google.golang.org/grpc/credentials/insecure"
+	"google.golang.org/grpc/metadata"
+	"google.golang.org/grpc/status"
+
+	meridianv1 "meridian/api/meridian/v1"
+)
+
+// zone is a zone as agents see it.
+type zone struct {
+	meridianv1.UnimplementedDataplaneServiceServer
+	discoveryv3.UnimplementedAggregatedDiscoveryServiceServer
+	address string
+	roots   *x509.CertPool
+
+	mu     sync.Mutex
+	refuse error
+	tokens []string
+	hello  *meridianv1.DataplaneHello
+	left   bool
+}
+
+func (z *zone) note(ctx context.Context) error {
+	md, _ := metadata.FromIncomingContext(ctx)
+	z.mu.Lock()
+	defer z.mu.Unlock()
+	z.tokens = append(z.tokens, md.Get("authorization")...)
+	return z.refuse
+}
+
+func (z *zone) Connect(stream grpc.BidiStreamingServer[meridianv1.ConnectRequest, meridianv1.ConnectResponse]) error {
+	if err := z.note(stream.Context()); err != nil {
+		return err
+	}
+	for {
+		m, err := stream.Recv()
+		if err != nil {
+			return err
+		}
+		z.mu.Lock()
+		if h := m.GetHello(); h != nil {
+			z.hello = h
+		}
+		z.left = z.left || m.GetLeave() != nil
+		left := z.left
+		z.mu.Unlock()
+		switch {
+		case left:
+			return nil
+		case m.GetHello() != nil:
+			if err := stream.Send(&meridianv1.ConnectResponse{Sequence: 1, Full: true}); err != nil {
+				return err
+			}
+		}
+	}
+}
+
+// StreamAggregatedResources answers each request with its own type and ends when told.
+func (z *zone) StreamAggregatedResources(stream discoveryv3.AggregatedDiscoveryService_StreamAggregatedResourcesServer) error {
+	if err := z.note(stream.Context()); err != nil {
+		return err
+	}
+	for {
+		m, err := stream.Recv()
+		switch {
+		case err == io.EOF:
+			return nil
+		case err != nil:
+			return err
+		case m.GetTypeUrl() == "end":
+			return status.Error(codes.NotFound, "the dataplane was deleted")
+		}
+		if err := stream.Send(&discoveryv3.DiscoveryResponse{TypeUrl: m.GetTypeUrl()}); err != nil {
+			return err
+		}
+	}
+}
+
+func startZone(t *testing.T) *zone {
+	t.Helper()
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	require.NoError(t, err)
+	z := &zone{address: listener.Addr().String()}
+	web := httptest.NewTLSServer(nil) // for its certificate
+	defer web.Close()
+	z.roots = x509.NewCertPool()
+	z.roots.AddCert(web.Certificate())
+	server := grpc.NewServer(grpc.Creds(credentials.NewTLS(&tls.Config{Certificates: web.TLS.Certificates, MinVersion: tls.VersionTLS13})))
+	meridianv1.RegisterDataplaneServiceServer(server, z)
+	discoveryv3.RegisterAggregatedDiscoveryServiceServer(server, z)
+	done := make(chan struct{})
+	go func() { defer close(done); _ = server.Serve(listener) }()
+	t.Cleanup(func() { server.Stop(); <-done })
+	return z
+}
+
+// running is an agent that runs.
+type running struct {
+	Config
+	stop  context.CancelFunc
+	ended chan error
+}
+
+func start(t *testing.T, z *zone) *running {
+	t.Helper()
+	dir, err := os.MkdirTemp("", "agent") // t.TempDir is too long for a socket
+	require.NoError(t, err)
+	t.Cleanup(func() { require.NoError(t, os.RemoveAll(dir)) })
+	r := &running{ended: make(chan error, 1), Config: Config{
+		Mesh: "default", Name: "web-1", Spec: []byte(`{"networking":{}}`), TokenFile: filepath.Join(dir, "token"),
+		Addresses: []string{z.address}, Transport: credentials.NewTLS(&tls.Config{RootCAs: z.roots, MinVersion: tls.VersionTLS13}),
+		Bootstrap: filepath.Join(dir, "xds.json"), Socket: filepath.Join(dir, "xds.sock"), Instance: "i1", Drain: time.Minute,
+		Log: slog.New(slog.DiscardHandler),
+	}}
+	require.NoError(t, os.WriteFile(r.TokenFile, []byte("t1\n"), 0o600))
+	ctx, stop := context.WithCancel(t.Context())
+	r.stop = stop
+	go func() { r.ended <- Run(ctx, r.Config) }()
+	return r
+}
+
+// bootstrapped waits for the bootstrap file.
+func (r *running) bootstrapped(t *testing.T) bootstrap {
+	t.Helper()
+	require.Eventually(t, func() bool {
+		select {
+		case err := <-r.ended:
+			t.Fatalf("the agent ended: %v", err)
+		default:
+		}
+		_, err := os.Stat(r.Bootstrap)
+		return err == nil
+	}, 30*time.Second, time.Millisecond)
+	data, err := os.ReadFile(r.Bootstrap)
+	require.NoError(t, err)
+	var b bootstrap
+	require.NoError(t, json.Unmarshal(data, &b))
+	return b
+}
+
+func (r *running) dial(t *testing.T) discoveryv3.AggregatedDiscoveryService_StreamAggregatedResourcesClient {
+	t.Helper()
+	conn, err := grpc.NewClient("unix://"+r.Socket, grpc.WithTransportCredentials(insecure.NewCredentials()))
+	require.NoError(t, err)
+	t.Cleanup(func() { require.NoError(t, conn.Close()) })
+	stream, err := discoveryv3.NewAggregatedDiscoveryServiceClient(conn).StreamAggregatedResources(t.Context())
+	require.NoError(t, err)
+	return stream
+}
+
+func exchange(t *testing.T, stream discoveryv3.AggregatedDiscoveryService_StreamAggregatedResourcesClient, text string) {
+	t.Helper()
+	require.NoError(t, stream.Send(&discoveryv3.DiscoveryRequest{TypeUrl: text}))
+	m, err := stream.Recv()
+	require.NoError(t, err)
+	require.Equal(t, text, m.GetTypeUrl())
+}
+
+func TestAnAgentRegistersRelaysAndLeaves(t *testing.T) {
+	z := startZone(t)
+	r := start(t, z)
+	b := r.bootstrapped(t)
+	require.Equal(t, "default/web-1", b.Node.ID)
+	require.Equal(t, "i1", b.Node.Metadata["meridian.io/instance"])
+	require.Equal(t, "unix://"+r.Socket, b.XDSServers[0].ServerURI)
+	require.NotContains(t, b.XDSServers[0].ServerFeatures, "ignore_resource_deletion")
+	z.mu.Lock()
+	require.True(t, z.hello.GetRegistrationOnly())
+	require.Equal(t, string(r.Spec), string(z.hello.GetSpec()))
+	z.mu.Unlock()
+	for _, path := range []string{r.Socket, r.Bootstrap} {
+		info, err := os.Stat(path)
+		require.NoError(t, err)
+		require.Equal(t, fs.FileMode(0o600), info.Mode().Perm(), path)
+	}
+
+	// Many streams, each by the token of then.
+	first := r.dial(t)
+	exchange(t, first, "a")
+	require.NoError(t, os.WriteFile(r.TokenFile, []byte("t2"), 0o600))
+	second := r.dial(t)
+	exchange(t, second, "b")
+	exchange(t, first, "c")
+	z.mu.Lock()
+	require.Equal(t, []string{"Bearer t1", "Bearer t1", "Bearer t2"}, z.tokens)
+	z.mu.Unlock()
+
+	// The zone's reason is the client's.
+	require.NoError(t, second.Send(&discoveryv3.DiscoveryRequest{TypeUrl: "end"}))
+	_, err := second.Recv()
+	require.Equal(t, codes.NotFound, status.Code(err))
+	require.ErrorContains(t, err, "the dataplane was deleted")
+
+	// It leaves at once, and streams continue until they are closed.
+	r.stop()
+	require.Eventually(t, func() bool { z.mu.Lock(); defer z.mu.Unlock(); return z.left }, 30*time.Second, time.Millisecond)
+	exchange(t, first, "d")
+	require.NoError(t, first.CloseSend())
+	require.NoError(t, <-r.ended)
+	_, err = os.Stat(r.Socket)
+	require.ErrorIs(t, err, fs.ErrNotExist)
+}
+
+func TestOnlyXDSIsRelayed(t *testing.T) {
+	r := start(t, startZone(t))
+	r.bootstrapped(t)
+	conn, err := grpc.NewClient("unix://"+r.Socket, grpc.WithTransportCredentials(insecure.NewCredentials()))
+	require.NoError(t, err)
+	defer func() { require.NoError(t, conn.Close()) }()
+	stream, err := meridianv1.NewDataplaneServiceClient(conn).Connect(t.Context())
+	require.NoError(t, err)
+	_, err = stream.Recv()
+	require.Equal(t, codes.Unimplemented, status.Code(err))
+	r.stop()
+	require.NoError(t, <-r.ended)
+}
+
+func TestWhatTheZoneRefusesEndsTheAgent(t *testing.T) {
+	for _, code := range []codes.Code{codes.Unauthenticated, codes.PermissionDenied, codes.InvalidArgument} {
+		z := startZone(t)
+		z.refuse = status.Error(code, "refused")
+		r := start(t, z)
+		require.ErrorContains(t, <-r.ended, "refused")
+		_, err := os.Stat(r.Bootstrap)
+		require.ErrorIs(t, err, fs.ErrNotExist, "%s", code)
+	}
+}
+
+// What may pass is tried again.
+func TestAZoneThatIsAwayIsWaitedFor(t *testing.T) {
+	z := startZone(t)
+	z.refuse = status.Error(codes.NotFound, "no mesh yet")
+	r := start(t, z)
+	tried := func(n int) func() bool {
+		return func() bool { z.mu.Lock(); defer z.mu.Unlock(); return len(z.tokens) >= n }
+	}
+	require.Eventually(t, tried(2), 30*time.Second, time.Millisecond)
+	z.mu.Lock()
+	z.refuse = nil
+	z.mu.Unlock()
+	r.bootstrapped(t)
+	r.stop()
+	require.NoError(t, <-r.ended)
+}
+
+func TestUsage(t *testing.T) {
+	z := startZone(t)
+	r := start(t, z)
+	r.bootstrapped(t)
+	for name, c := range map[string]struct {
+		change func(*Config)
+		says   string
+	}{
+		"a socket in use":     {func(*Config) {}, "another process listens there"},
+		"a file in its place": {func(c *Config) { c.Socket = c.TokenFile }, "a file that is no socket"},
+		"a long path":         {func(c *Config) { c.Socket = fmt.Sprintf("/%0200d", 1) }, "choose a shorter one"},
+		"no token":            {func(c *Config) { c.TokenFile += "x" }, "--token-file"},
+		"a bad address":       {func(c *Config) { c.Addresses = []string{"x"} }, "HOST:PORT"},
+	} {
+		config := r.Config
+		c.change(&config)
+		err := Run(t.Context(), config)
+		var usage *UsageError
+		require.ErrorAs(t, err, &usage, name)
+		require.ErrorContains(t, err, c.says, name)
+	}
+	r.stop()
+	require.NoError(t, <-r.ended)
+}
+
+// A socket that a killed agent left behind does not stop the next.
+func TestAnOldSocketIsReplaced(t *testing.T) {
+	z := startZone(t)
+	r := start(t, z)
+	r.bootstrapped(t)
+	r.stop()
+	require.NoError(t, <-r.ended)
+	old, err := net.ListenUnix("unix", &net.UnixAddr{Name: r.Socket, Net: "unix"})
+	require.NoError(t, err)
+	old.SetUnlinkOnClose(false)
+	require.NoError(t, old.Close())
+	ctx, stop := context.WithCancel(t.Context())
+	go func() { r.ended <- Run(ctx, r.Config) }()
+	require.Eventually(t, func() bool {
+		conn, err := net.Dial("unix", r.Socket)
+		if err != nil {
+			return false
+		}
+		return conn.Close() == nil
+	}, 30*time.Second, time.Millisecond)
+	stop()
+	require.NoError(t, <-r.ended)
+}

@@ -1,0 +1,21 @@
+// Package agent runs beside an application and connects its stock xDS client to a zone:
+// it registers the application's dataplane and relays xDS streams between a unix socket
+// and the zone, adding TLS and the dataplane token.
+//
+// It guarantees:
+//
+//   - The socket is for its owner only (mode 0600), and the bootstrap file that names it
+//     is replaced atomically, after the socket accepts connections.
+//   - The token is read from its file for every connection to the zone, so that it can be
+//     replaced while the agent runs.
+//   - Streams are relayed message by message, as bytes, with at most one message in each
+//     direction held: a slow end slows the other, and nothing queues.
+//   - A stream that the zone ends is ended for the client with the zone's status, so
+//     that the client connects again by its own rules. While the zone cannot be reached,
+//     the registration is tried again in growing intervals; what cannot succeed by
+//     waiting ends the agent.
+//   - Run ends after its context in at most the drain time: streams continue meanwhile,
+//     while the registration has been ended, so that other proxies stop sending.
+//
+// Non-goals: looking into what is relayed; starting the application.
+package agent

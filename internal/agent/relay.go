@@ -1,0 +1,107 @@
+package agent
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/encoding"
+	"google.golang.org/grpc/mem"
+	"google.golang.org/grpc/metadata"
+	"google.golang.org/grpc/status"
+)
+
+// maxRelayed bounds a message in either direction, in bytes.
+const maxRelayed = 16 << 20
+
+// maxRelayedStreams bounds the streams of the socket's clients: gRPC opens one for each
+// target.
+const maxRelayedStreams = 128
+
+// relayed are the methods that the socket's clients may call.
+var relayed = []string{
+	"/envoy.service.discovery.v3.AggregatedDiscoveryService/StreamAggregatedResources",
+	"/envoy.service.discovery.v3.AggregatedDiscoveryService/DeltaAggregatedResources",
+}
+
+// message is one message as bytes.
+type message struct{ data []byte }
+
+// bytesCodec passes messages on as they are. It calls itself by the name of the codec
+// that both ends use.
+type bytesCodec struct{}
+
+func (bytesCodec) Name() string { return "proto" }
+
+func (bytesCodec) Marshal(v any) (mem.BufferSlice, error) {
+	m, ok := v.(*message)
+	if !ok {
+		return nil, fmt.Errorf("%T is not relayed", v)
+	}
+	return mem.BufferSlice{mem.SliceBuffer(m.data)}, nil
+}
+
+func (bytesCodec) Unmarshal(data mem.BufferSlice, v any) error {
+	m, ok := v.(*message)
+	if !ok {
+		return fmt.Errorf("%T is not relayed", v)
+	}
+	m.data = data.Materialize()
+	return nil
+}
+
+var _ encoding.CodecV2 = bytesCodec{}
+
+// relay passes streams on to the zone.
+type relay struct {
+	// zone has the connection, with its credentials.
+	zone grpc.ClientConnInterface
+	// opened and closed are called for each stream.
+	opened, closed func()
+}
+
+// serve is the handler of every method of the socket.
+func (r *relay) serve(_ any, client grpc.ServerStream) error {
+	method, _ := grpc.MethodFromServerStream(client)
+	desc := &grpc.StreamDesc{ClientStreams: true, ServerStreams: true}
+	ctx, cancel := context.WithCancel(metadata.NewOutgoingContext(client.Context(), nil))
+	defer cancel()
+	if method != relayed[0] && method != relayed[1] {
+		return status.Errorf(codes.Unimplemented, "%s is not relayed: this socket is for xDS", method)
+	}
+	zone, err := r.zone.NewStream(ctx, desc, method, grpc.ForceCodecV2(bytesCodec{}), grpc.MaxCallRecvMsgSize(maxRelayed), grpc.MaxCallSendMsgSize(maxRelayed))
+	if err != nil {
+		return err
+	}
+	r.opened()
+	defer r.closed()
+	go func() {
+		for {
+			m := &message{}
+			if err := client.RecvMsg(m); errors.Is(err, io.EOF) {
+				_ = zone.CloseSend() // what the zone says of it ends the stream
+				return
+			} else if err != nil {
+				cancel() // the client has gone
+				return
+			}
+			if zone.SendMsg(m) != nil {
+				return // RecvMsg says why
+			}
+		}
+	}()
+	for {
+		m := &message{}
+		if err := zone.RecvMsg(m); errors.Is(err, io.EOF) {
+			return nil
+		} else if err != nil {
+			return err
+		}
+		if err := client.SendMsg(m); err != nil {
+			return err
+		}
+	}
+}

@@ -1,0 +1,186 @@
+package cli
+
+import (
+	"crypto/rand"
+	"errors"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"meridian/internal/agent"
+	"meridian/internal/cli/client"
+	"meridian/internal/cli/exit"
+	"meridian/internal/cli/print"
+	"meridian/internal/pki"
+	"meridian/internal/policy/answer"
+	"meridian/internal/question"
+	"meridian/internal/resource"
+)
+
+func newProxyCommand(a *app) *cobra.Command {
+	group := newGroup("proxy", "Connect applications to a zone over xDS", newProxyRunCommand(a), newProxyStatusCommand(a))
+	group.Long = `Connect an application that speaks xDS, such as one with gRPC's xDS support, to its
+zone, and show what the proxies of a zone have accepted.`
+	group.Example = `  meridian proxy run -f dataplane.yaml --token-file dp.token \
+    --zone-address zone.example:5678 --ca-file ca.pem --grpc-bootstrap xds.json
+  meridian proxy status`
+	return group
+}
+
+func newProxyRunCommand(a *app) *cobra.Command {
+	var (
+		addresses, ca, bootstrap, socket string
+		drain                            time.Duration
+	)
+	cmd := &cobra.Command{
+		Use:   "run -f FILE --zone-address HOST:PORT --token-file FILE --grpc-bootstrap FILE",
+		Short: "Register a dataplane and relay xDS to its application",
+		Long: `Register a dataplane in a zone and relay xDS between the zone and an application on
+this host, which uses gRPC's xDS support and needs no other configuration than
+GRPC_XDS_BOOTSTRAP=FILE. The bootstrap file is written once the dataplane is
+registered: start the application after it.
+
+The socket that the application connects to is for this user only. The dataplane
+token (--token-file, or MERIDIAN_TOKEN_FILE) is read for every connection, so it
+can be replaced at any time. On SIGTERM the registration ends at once, and streams
+continue until the application has closed them, or for the drain time.`,
+		Example: `  meridian proxy run -f dataplane.yaml --token-file dp.token \
+    --zone-address zone.example:5678 --ca-file ca.pem --grpc-bootstrap xds.json`,
+		Args: exactly(),
+	}
+	files := bindSources(cmd)
+	mesh := bindMesh(cmd)
+	cmd.Flags().StringVar(&addresses, "zone-address", "", "HOST:PORT of the zone (required)")
+	cmd.Flags().StringVar(&ca, "ca-file", "", "PEM file with the CA of the zone (default: the system's)")
+	cmd.Flags().StringVar(&bootstrap, "grpc-bootstrap", "", "bootstrap file for gRPC to write (required)")
+	cmd.Flags().StringVar(&socket, "socket", "", "unix socket for the application (default: the bootstrap file with .sock)")
+	cmd.Flags().DurationVar(&drain, "drain-time", 30*time.Second, "how long streams may continue after SIGTERM")
+	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
+		config, err := a.proxyConfig(files, mesh, addresses, ca)
+		if err != nil {
+			return err
+		}
+		switch {
+		case bootstrap == "":
+			return exit.Usagef("--grpc-bootstrap is required: the file to write")
+		case drain < 0:
+			return exit.Usagef("--drain-time %s: a time is not negative", drain)
+		case socket == "":
+			socket = bootstrap + ".sock"
+		}
+		// The application may run in another directory.
+		if config.Bootstrap, err = filepath.Abs(bootstrap); err != nil {
+			return exit.Usagef("--grpc-bootstrap: %w", err)
+		}
+		if config.Socket, err = filepath.Abs(socket); err != nil {
+			return exit.Usagef("--socket: %w", err)
+		}
+		config.Drain, config.Instance = drain, rand.Text()
+		config.Log = slog.New(slog.NewTextHandler(a.Stderr, nil))
+		a.foreground.finish(drain)
+		err = agent.Run(cmd.Context(), config)
+		var usage *agent.UsageError
+		if errors.As(err, &usage) {
+			return exit.Usagef("%w", usage.Err)
+		}
+		return err
+	}
+	return cmd
+}
+
+// proxyConfig reads what an agent needs to know of its dataplane and zone.
+func (a *app) proxyConfig(files *sources, mesh *meshFlag, addresses, ca string) (agent.Config, error) {
+	var config agent.Config
+	documents, err := a.load(files, mesh)
+	if err != nil {
+		return config, err
+	}
+	if len(documents) != 1 || documents[0].Resource.Key().Kind != resource.KindDataplane {
+		return config, exit.Usagef("-f has to hold one Dataplane, and nothing else")
+	}
+	a.warnAbout(documents)
+	r := documents[0].Resource
+	config.Mesh, config.Name, config.Spec = string(r.Key().Mesh), r.Key().Name, r.Canonical()
+	if config.TokenFile = a.connection.TokenFile(); config.TokenFile == "" {
+		return config, exit.Usagef("--token-file is required: the file with the dataplane token")
+	}
+	if addresses == "" {
+		return config, exit.Usagef("--zone-address is required: HOST:PORT of the zone")
+	}
+	if config.Addresses, err = client.ParseAddresses(addresses); err != nil {
+		return config, exit.Usagef("--zone-address: %w", err)
+	}
+	var pem []byte
+	if ca != "" {
+		if pem, err = os.ReadFile(ca); err != nil {
+			return config, exit.Usagef("--ca-file: %w", err)
+		}
+		if len(pem) == 0 {
+			return config, exit.Usagef("--ca-file %s: the file is empty", ca)
+		}
+	}
+	if config.Transport, err = pki.ClientTransport(pki.ClientTLSConfig{CAPEM: pem, Source: ca}); err != nil {
+		return config, exit.Usagef("--ca-file: %w", err)
+	}
+	return config, nil
+}
+
+func newProxyStatusCommand(a *app) *cobra.Command {
+	var (
+		zone      string
+		allMeshes bool
+	)
+	cmd := &cobra.Command{
+		Use:   "status [NAME]",
+		Short: "Show what proxies have accepted over xDS",
+		Long: `Show for each proxy that follows its zone over xDS, or for one, where it stands with
+each type of resources: clusters (CDS), endpoints (EDS), listeners (LDS) and routes
+(RDS). SYNCED: it has accepted everything that it asked for; SENT: it has not
+answered yet; WARMING: more waits for resources that it refers to; NACK: it rejected
+something, which is shown with the policies that it is from; NOT SENT: it has not
+asked, or there is nothing to send. Of several streams the state is that of the one
+with the most to be looked at; -o json has each. REVISION is the oldest that it has
+in full. All meshes are shown unless -m names one.`,
+		Example: `  meridian proxy status --zone east
+  meridian proxy status web-1 -o json`,
+		Args: between(0, "NAME"),
+	}
+	cmd.Flags().StringVar(&zone, "zone", "", "zone to ask through the global")
+	mesh := bindMesh(cmd)
+	cmd.Flags().BoolVarP(&allMeshes, "all-meshes", "A", false, "show every mesh (the default without -m and NAME)")
+	output := print.BindFormat(cmd.Flags(), print.FormatTable, print.FormatJSON, print.FormatYAML)
+	cmd.RunE = func(cmd *cobra.Command, args []string) error {
+		if err := errors.Join(mesh.check(), checkZone(zone)); err != nil {
+			return err
+		}
+		q, asked := question.Proxies{}, ""
+		if len(args) == 1 {
+			if allMeshes {
+				return exit.Usagef("-A shows every mesh, and NAME is of one: give one of them")
+			}
+			q.Name, asked = args[0], mesh.name
+		} else if mesh.explicit() && !allMeshes {
+			asked = mesh.name
+		}
+		response, err := a.ask(cmd.Context(), question.Request(q, asked, zone))
+		if err != nil {
+			return err
+		}
+		if output.Value.Structured() {
+			return a.WriteDocument(output.Value, response.GetJson())
+		}
+		var list answer.ProxiesAnswer
+		if err := answer.Unmarshal(response.GetJson(), &list); err != nil {
+			return err
+		}
+		if len(list.Items) == 0 {
+			a.Message("No proxy follows a zone over xDS.")
+			return nil
+		}
+		return a.printAnswer(output.Value, q, response.GetJson())
+	}
+	return cmd
+}
