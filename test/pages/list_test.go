@@ -146,7 +146,10 @@ echo '{type: Mesh, name: bobs}' > bobs.yaml
 ! meridian apply -f bobs.yaml --token-file bob
 cp $TOUR/global/pki/ca.pem ca.pem
 mkdir -p $PAGE/var/lib/meridian
-ln -s $TOUR/global/audit $PAGE/var/lib/meridian/audit`},
+ln -s $TOUR/global/audit $PAGE/var/lib/meridian/audit`, first: map[string]string{
+		// The checkpoint follows the records.
+		"meridian audit verify --ca ca.pem /var/lib/meridian/audit": "until grep -qs denied $TOUR/global/audit/head.json; do sleep 0.05; done",
+	}},
 	{path: "docs/access-control.md", live: true, before: owner + `meridian apply -f roles
 export MERIDIAN_TOKEN=$(meridian generate user-token --name backend-owner --valid-for 1h)`},
 	{path: "docs/contract.md", live: true, before: owner},
