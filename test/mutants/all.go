@@ -54,6 +54,16 @@ var all = []mutant{
 		pkg:   "./internal/raftnet", run: "TestHeartbeatsDuringAWrite",
 	},
 	{
+		name: "raft-paces-entries", breaks: "L1: a member that is back is sent entries at once",
+		edits: []edit{{"send = w.insist(id, target, resp, send)", "_ = w.insist"}},
+		pkg:   "./internal/raftnet", run: "TestEntriesAreSentAgain",
+	},
+	{
+		name: "voters-asked-once", breaks: "L1: a voter that comes back during an election is asked for its vote",
+		edits: []edit{{"if err == nil || !w.campaigning(args.Term) {", "if true {"}},
+		pkg:   "./internal/raftnet", run: "TestVotersAreAskedAgain",
+	},
+	{
 		name: "heartbeats-of-anyone", breaks: "no heartbeat that may change the term overtakes entries",
 		edits: []edit{{"beat.Term == term && string(beat.ID) == leader", "string(beat.ID) != \"\" && leader != \"\""}},
 		pkg:   "./internal/raftnet", run: "TestHeartbeatsDuringAWrite",
