@@ -76,12 +76,12 @@ func (a *app) describe(ctx context.Context, kind *resource.Descriptor, mesh, nam
 		line("Spec", "%d bytes of secret material; `meridian get %s %s -o yaml` shows it", len(r.Canonical()), kind.Kind, m.Name)
 		return a.Output([]byte(b.String()))
 	}
-	if inherit.Follows(kind.Kind) {
-		conditions, err := a.conditionsOf(ctx, r.Key())
+	if kind.Kind != resource.KindDataplane { // inspect dataplane says what holds for it
+		standing, err := a.standing(ctx, r.Key())
 		if err != nil {
 			return err
 		}
-		b.WriteString(conditions)
+		b.WriteString(standing)
 	}
 	if kind.Kind == resource.KindAccessRole {
 		holders, err := a.holdersOf(ctx, m.Name)
@@ -101,10 +101,15 @@ func (a *app) describe(ctx context.Context, kind *resource.Descriptor, mesh, nam
 	return a.Output([]byte(b.String()))
 }
 
-// conditionsOf asks in what condition a policy is, or what policies do to a
-// gateway or route (§5.8).
-func (a *app) conditionsOf(ctx context.Context, key resource.Key) (string, error) {
-	response, err := a.ask(ctx, question.Request(question.Policy{Kind: key.Kind, Name: key.Name}, string(key.Mesh), ""))
+// standing asks in what condition a resource is (§5.8), and of what its author would be
+// warned if it were written now. A server of an earlier release knows that of inherited
+// policies and their targets only.
+func (a *app) standing(ctx context.Context, key resource.Key) (string, error) {
+	response, err := a.ask(ctx, question.Request(question.Policy{Kind: key.Kind, Name: key.Name, Brief: true}, string(key.Mesh), ""))
+	if err != nil && !inherit.Follows(key.Kind) {
+		a.Message("Its warnings are not known: %v", err)
+		return "", nil
+	}
 	if err != nil {
 		return "", err
 	}
@@ -112,17 +117,22 @@ func (a *app) conditionsOf(ctx context.Context, key resource.Key) (string, error
 	if err := answer.Unmarshal(response.GetJson(), &about); err != nil {
 		return "", err
 	}
-	if len(about.Conditions) == 0 {
-		return "", nil
-	}
 	var b strings.Builder
-	b.WriteString("Conditions:\n")
+	if len(about.Conditions) > 0 {
+		b.WriteString("Conditions:\n")
+	}
 	for _, c := range about.Conditions {
 		of := c.Type
 		if c.ParentRef.Name != "" {
 			of += " by " + c.ParentRef.String()
 		}
 		fmt.Fprintf(&b, "  %s=%s (%s): %s\n", of, c.Status, c.Reason, c.Message)
+	}
+	if len(about.Warnings) > 0 {
+		b.WriteString("Warnings:\n")
+	}
+	for _, w := range about.Warnings {
+		fmt.Fprintf(&b, "  %s\n", w)
 	}
 	return b.String(), nil
 }

@@ -181,6 +181,13 @@ Spec:
   - match:
       kuma.io/service: api
 `, h.ok("describe", "timeout", "slow", "-m", "demo"))
+	h.server.Answer = func(req *meridianv1.InspectRequest) (*meridianv1.InspectResponse, error) {
+		require.True(t, req.GetPolicy().GetBrief())
+		return &meridianv1.InspectResponse{Json: []byte(`{"kind": "Timeout", "conditions": [{"type": "UnsetWithoutEffect", "status": "True", "reason": "NoDefault", "message": "nothing"}],
+			"warnings": [{"path": "destinations[0].match", "message": "selects nothing"}]}`), Notes: []string{"zone \"west\" is not in this answer"}}, nil
+	}
+	described := h.ok("describe", "timeout", "slow", "-m", "demo")
+	require.Contains(t, described, "Conditions:\n  UnsetWithoutEffect=True (NoDefault): nothing\nWarnings:\n  destinations[0].match: selects nothing\nSpec:\n")
 	require.NotContains(t, h.ok("describe", "global-secret", "key"), "c2VjcmV0")
 }
 

@@ -117,7 +117,7 @@ func (s *inspectService) answerInherited(ctx context.Context, req *meridianv1.In
 	switch q := asked.(type) {
 	case question.Route, question.Gateway:
 	case question.Policy:
-		if !inherit.Follows(q.Kind) {
+		if !inherit.Follows(q.Kind) && !q.Brief {
 			return nil, false, nil
 		}
 		held, notes = s.quarantines(ctx)
@@ -144,6 +144,9 @@ func (s *inspectService) answerInherited(ctx context.Context, req *meridianv1.In
 		err = rpcerr.New(rpcerr.NotFound, "NOT_FOUND", "%w", err)
 	case errors.Is(err, answer.ErrInvalid):
 		err = rpcerr.New(rpcerr.Invalid, "INVALID_QUESTION", "%w", err)
+	}
+	if about, ok := asked.(question.Policy); ok && about.Brief && err == nil {
+		response = s.withZones(ctx, req, about.Kind, response)
 	}
 	return response, true, err
 }

@@ -3,6 +3,8 @@ package global
 import (
 	"context"
 	"fmt"
+	"maps"
+	"slices"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -13,8 +15,11 @@ import (
 
 	meridianv1 "meridian/api/meridian/v1"
 	"meridian/internal/policy/answer"
+	"meridian/internal/question"
 	"meridian/internal/resource"
+	"meridian/internal/resource/resourcetest"
 	"meridian/internal/rpcerr"
+	"meridian/internal/store"
 	zonesync "meridian/internal/sync"
 )
 
@@ -202,8 +207,60 @@ func TestAnswersOfSeveralZonesArePutTogether(t *testing.T) {
 	require.NoError(t, err)
 	require.Equal(t, uint64(7), r.GetAsOf(), "it holds for the oldest revision among them")
 	require.JSONEq(t, `{"kind": "Timeout", "mesh": "default", "name": "t", "asOf": 7, "dataplanes": [
-		{"name": "dp-east", "zone": "east", "attachments": []}, {"name": "dp-west", "zone": "west", "attachments": []}], "conditions": []}`,
+		{"name": "dp-east", "zone": "east", "attachments": []}, {"name": "dp-west", "zone": "west", "attachments": []}], "conditions": [],
+		"warnings": [], "meshDataplanes": 0}`,
 		string(r.GetJson()))
+}
+
+// §4.1: what an author was warned of is told for as long as it holds: what the global
+// sees itself, and of the dataplanes what every zone with some of the mesh sees.
+func TestWarningsOfTheFleet(t *testing.T) {
+	s := store.New(store.DefaultOptions())
+	require.NoError(t, s.Apply(7, store.Txn{Ops: []store.Op{
+		store.Put(resourcetest.Build(t, "Mesh", "", "default", `{"mtls": {"enabledBackend": "ca", "backends": [{"name": "ca", "type": "builtin"}]}}`)),
+		store.Put(resourcetest.Build(t, "TrafficLog", "default", "log", `{"sources": [{"match": {"kuma.io/service": "*"}}],
+			"destinations": [{"match": {"kuma.io/service": "*"}}], "conf": {"backend": "splunk"}}`)),
+	}}).Err)
+	of := func(message string, dataplanes int) string {
+		return fmt.Sprintf(`{"kind": "TrafficLog", "mesh": "default", "name": "log", "asOf": 7, "dataplanes": [], "conditions": [], "meshDataplanes": %d,
+			"warnings": [{"path": "conf.backend", "message": "no logging backend"}%s]}`, dataplanes, message)
+	}
+	unknown := func(hint string) string {
+		return `, {"path": "targetRef", "message": "no inbound has kuma.io/service=bakend` + hint + `", "ofDataplanes": true}`
+	}
+	about := func(kind, mesh, name string, zones map[resource.ZoneName]string) []answer.Warning {
+		t.Helper()
+		service := service(t, s)
+		service.asking = func(_ context.Context, zone resource.ZoneName, _ string, _ []byte) ([]byte, error) {
+			return proto.Marshal(&meridianv1.InspectResponse{Json: []byte(zones[zone]), AsOf: 7})
+		}
+		known := connectedTo("a", slices.Collect(maps.Keys(zones))...)
+		service.zones = func(context.Context) fleetStatus { return known }
+		r, err := service.Inspect(t.Context(), question.Request(question.Policy{Kind: resource.Kind(kind), Name: name, Brief: true}, mesh, ""))
+		require.NoError(t, err)
+		var a answer.PolicyAnswer
+		require.NoError(t, answer.Unmarshal(r.GetJson(), &a))
+		return a.Warnings
+	}
+	messages := func(warnings []answer.Warning) (said []string) {
+		for _, w := range warnings {
+			said = append(said, w.String())
+		}
+		return said
+	}
+	log := func(zones map[resource.ZoneName]string) []string {
+		return messages(about("TrafficLog", "default", "log", zones))
+	}
+	own := `conf.backend: mesh default has no logging backend "splunk"; the policy configures nothing until it has`
+	require.Equal(t, []string{own}, log(nil), "also while no zone is connected")
+	both := log(map[resource.ZoneName]string{"east": of(unknown(""), 3), "west": of(unknown("; did you mean backend?"), 2)})
+	require.Contains(t, both, "targetRef: no inbound has kuma.io/service=bakend; did you mean backend?", "the nearest name of the fleet")
+	require.NotContains(t, log(map[resource.ZoneName]string{"east": of(unknown(""), 3), "west": of("", 2)}), "targetRef: no inbound has kuma.io/service=bakend",
+		"it selects something in west")
+	require.Contains(t, log(map[resource.ZoneName]string{"east": of(unknown(""), 3), "west": of("", 0)}), "targetRef: no inbound has kuma.io/service=bakend",
+		"west has nothing to select")
+	require.Equal(t, []string{"mtls.enabledBackend: denies every connection: with mutual TLS a caller needs a TrafficPermission or MeshTrafficPermission, and mesh default has none"},
+		messages(about("Mesh", "", "default", nil)), "a resource that is no policy")
 }
 
 // A zone that sends more than an answer may have is left out, and the others are

@@ -34,6 +34,14 @@ type Adviser interface {
 	Advise(view View, r *resource.Resource) []resource.Problem
 }
 
+// Judge is an Adviser that knows conditions of stored policies that only what stands
+// around them shows.
+type Judge interface {
+	Adviser
+	// Conditions returns those that hold.
+	Conditions(r *resource.Resource) []Condition
+}
+
 // Surveyor advises on many resources at the cost of one look at everything.
 type Surveyor interface {
 	// Survey returns an adviser for one view. It is used for one batch and not

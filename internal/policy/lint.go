@@ -2,6 +2,8 @@ package policy
 
 import (
 	"context"
+	"iter"
+	"slices"
 
 	"meridian/internal/resource"
 )
@@ -33,4 +35,49 @@ func Lint(ctx context.Context, view View, resources []*resource.Resource, survey
 		}
 	}
 	return advice, nil
+}
+
+// Standing is what an author would be warned of if a stored resource were written now:
+// what its spec alone shows, what surveyors say of it, and its conditions that only they
+// know. Notes are left out. Fleet are the warnings that rest on the dataplanes of the
+// view.
+func Standing(view View, r *resource.Resource, surveyors ...Surveyor) (always, fleet []resource.Problem, conditions []Condition) {
+	_, problems, err := resource.Build(r.Meta(), r.Canonical())
+	if err != nil {
+		return nil, nil, nil // this release cannot read it: its answers say so
+	}
+	said := func(view View) (warnings []resource.Problem) {
+		for _, s := range surveyors {
+			warnings = append(warnings, s.Survey(view).Advise(view, r)...)
+		}
+		return slices.DeleteFunc(warnings, func(p resource.Problem) bool { return p.Severity != resource.Warning })
+	}
+	always = slices.DeleteFunc(problems, func(p resource.Problem) bool { return p.Severity != resource.Warning })
+	always = append(always, said(withoutDataplanes{view})...)
+	fleet = slices.DeleteFunc(said(view), func(p resource.Problem) bool { return slices.Contains(always, p) })
+	for _, s := range surveyors {
+		if judge, ok := s.Survey(view).(Judge); ok {
+			conditions = append(conditions, judge.Conditions(r)...)
+		}
+	}
+	return always, fleet, conditions
+}
+
+// withoutDataplanes is a view in which no dataplane is known, as on a global.
+type withoutDataplanes struct{ View }
+
+// Get implements View.
+func (v withoutDataplanes) Get(key resource.Key) (*resource.Resource, bool) {
+	if key.Kind == resource.KindDataplane {
+		return nil, false
+	}
+	return v.View.Get(key)
+}
+
+// List implements View.
+func (v withoutDataplanes) List(kind resource.Kind, mesh resource.MeshName) iter.Seq[*resource.Resource] {
+	if kind == resource.KindDataplane {
+		return func(func(*resource.Resource) bool) {}
+	}
+	return v.View.List(kind, mesh)
 }

@@ -11,10 +11,12 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"sync"
 
 	meridianv1 "meridian/api/meridian/v1"
 	"meridian/internal/policy"
 	"meridian/internal/policy/answer"
+	"meridian/internal/policy/engines"
 	"meridian/internal/resource"
 	"meridian/internal/xds/wire"
 )
@@ -81,10 +83,15 @@ type Connection struct {
 }
 
 // Policy asks where a policy takes effect; with Rule, where one of its rules does.
+// Brief asks for the conditions and warnings alone, of a resource of any kind.
 type Policy struct {
 	Kind       resource.Kind
 	Name, Rule string
+	Brief      bool
 }
+
+// surveyors know what authors are warned of.
+var surveyors = sync.OnceValue(engines.Surveyors)
 
 // Route asks for the rules on every path to a route.
 type Route struct{ Name string }
@@ -138,7 +145,7 @@ func Parse(request *meridianv1.InspectRequest) (Question, error) {
 		return Connection{q.Connection.GetFrom(), q.Connection.GetTo(), q.Connection.GetFromTags(), q.Connection.GetPort()}, nil
 	case *meridianv1.InspectRequest_Policy:
 		err := lookup(q.Policy.GetKind())
-		return Policy{kind, q.Policy.GetName(), q.Policy.GetRule()}, err
+		return Policy{kind, q.Policy.GetName(), q.Policy.GetRule(), q.Policy.GetBrief()}, err
 	case *meridianv1.InspectRequest_Route:
 		return Route{q.Route.GetName()}, nil
 	case *meridianv1.InspectRequest_Gateway:
@@ -194,7 +201,7 @@ func (Connection) Render(w io.Writer, document []byte, form answer.Form) error {
 
 func (q Policy) encode(r *meridianv1.InspectRequest) {
 	r.Question = &meridianv1.InspectRequest_Policy{Policy: &meridianv1.PolicyQuestion{
-		Kind: string(q.Kind), Name: q.Name, Rule: q.Rule,
+		Kind: string(q.Kind), Name: q.Name, Rule: q.Rule, Brief: q.Brief,
 	}}
 }
 
@@ -210,11 +217,22 @@ func (q Policy) Ask(m *policy.Matcher, at At) (any, error) {
 		a.Conditions = append(a.Conditions, held...)
 		return a, nil
 	}
+	if q.Brief {
+		a, err := answer.About(m, resource.Key{Kind: q.Kind, Mesh: at.Mesh, Name: q.Name}, at.AsOf, surveyors()...)
+		if err != nil {
+			return nil, err
+		}
+		a.Conditions = append(a.Conditions, held...)
+		return a, nil
+	}
 	a, err := answer.Policy(m, q.Kind, at.Mesh, q.Name, at.Zone, at.AsOf)
+	if err == nil {
+		err = a.Warn(m, surveyors()...)
+	}
 	// A zone keeps apart what it cannot use: its matcher may know no version.
 	if at.Zone != "" && len(held) > 0 && errors.Is(err, answer.ErrNotFound) {
 		a, err = &answer.PolicyAnswer{
-			Kind: q.Kind, Mesh: at.Mesh, Name: q.Name, AsOf: at.AsOf, Dataplanes: []answer.PolicyDataplane{},
+			Kind: q.Kind, Mesh: at.Mesh, Name: q.Name, AsOf: at.AsOf, Dataplanes: []answer.PolicyDataplane{}, Warnings: []answer.Warning{},
 		}, nil
 	}
 	if err != nil {

@@ -371,7 +371,9 @@ type PolicyQuestion struct {
 	Kind  string                 `protobuf:"bytes,1,opt,name=kind,proto3" json:"kind,omitempty"`
 	Name  string                 `protobuf:"bytes,2,opt,name=name,proto3" json:"name,omitempty"`
 	// For inherited policies: only where this named rule reaches.
-	Rule          string `protobuf:"bytes,3,opt,name=rule,proto3" json:"rule,omitempty"`
+	Rule string `protobuf:"bytes,3,opt,name=rule,proto3" json:"rule,omitempty"`
+	// Only the conditions and warnings, of a resource of any kind.
+	Brief         bool `protobuf:"varint,4,opt,name=brief,proto3" json:"brief,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -425,6 +427,13 @@ func (x *PolicyQuestion) GetRule() string {
 		return x.Rule
 	}
 	return ""
+}
+
+func (x *PolicyQuestion) GetBrief() bool {
+	if x != nil {
+		return x.Brief
+	}
+	return false
 }
 
 // In what condition is everything of a kind? It is asked about inherited
@@ -976,11 +985,12 @@ const file_meridian_v1_inspect_proto_rawDesc = "" +
 	"\x04port\x18\x04 \x01(\rR\x04port\x1a;\n" +
 	"\rFromTagsEntry\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
-	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\"L\n" +
+	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\"b\n" +
 	"\x0ePolicyQuestion\x12\x12\n" +
 	"\x04kind\x18\x01 \x01(\tR\x04kind\x12\x12\n" +
 	"\x04name\x18\x02 \x01(\tR\x04name\x12\x12\n" +
-	"\x04rule\x18\x03 \x01(\tR\x04rule\"(\n" +
+	"\x04rule\x18\x03 \x01(\tR\x04rule\x12\x14\n" +
+	"\x05brief\x18\x04 \x01(\bR\x05brief\"(\n" +
 	"\x12ConditionsQuestion\x12\x12\n" +
 	"\x04kind\x18\x01 \x01(\tR\x04kind\"#\n" +
 	"\rRouteQuestion\x12\x12\n" +

@@ -327,6 +327,9 @@ func (s *Server) Inspect(_ context.Context, req *meridianv1.InspectRequest) (*me
 	s.Mu.Lock()
 	defer s.Mu.Unlock()
 	s.Inspected = append(s.Inspected, req)
+	if s.Answer == nil {
+		return nil, rpcerr.New(rpcerr.Unsupported, "INVALID_QUESTION", "this server answers no questions")
+	}
 	return s.Answer(req)
 }
 

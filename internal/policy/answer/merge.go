@@ -23,7 +23,7 @@ type Rejected struct {
 
 // MergePolicies puts the PolicyAnswers that several zones gave about one policy
 // together: the dataplanes of all, each as one of the zone that was asked, and the
-// conditions of the first that has any. The answer holds at the oldest revision
+// conditions of the first that has any, and the warnings that hold for all. The answer holds at the oldest revision
 // among them. A part that cannot be read is left out and returned. Error: no part
 // can be read.
 func MergePolicies(parts []Part) ([]byte, []Rejected, error) {
@@ -34,6 +34,7 @@ func MergePolicies(parts []Part) ([]byte, []Rejected, error) {
 		for i := range a.Superseded {
 			a.Superseded[i].Zone = zone
 		}
+		a.said = []said{{a.Warnings, a.MeshDataplanes}}
 	}, func(merged, a *PolicyAnswer) {
 		merged.AsOf = min(merged.AsOf, a.AsOf)
 		merged.Dataplanes = append(merged.Dataplanes, a.Dataplanes...)
@@ -41,7 +42,10 @@ func MergePolicies(parts []Part) ([]byte, []Rejected, error) {
 		if len(merged.Conditions) == 0 {
 			merged.Conditions = a.Conditions
 		}
+		merged.said = append(merged.said, a.said...)
+		merged.MeshDataplanes += a.MeshDataplanes
 	}, func(merged *PolicyAnswer) {
+		merged.Warnings = together(merged.said)
 		slices.SortStableFunc(merged.Dataplanes, comparePlaces)
 		slices.SortStableFunc(merged.Superseded, func(a, b SupersededDataplane) int {
 			return comparePlaces(a.PolicyDataplane, b.PolicyDataplane)

@@ -2,6 +2,8 @@ package answer
 
 import (
 	"fmt"
+	"maps"
+	"slices"
 
 	"meridian/internal/policy"
 	"meridian/internal/resource"
@@ -19,6 +21,114 @@ type PolicyAnswer struct {
 	// Superseded are the dataplanes on which it would take effect, if its successor
 	// did not (§4.11).
 	Superseded []SupersededDataplane `json:"superseded,omitempty"`
+	// Warnings are what its author would be warned of if it were written now.
+	Warnings []Warning `json:"warnings"`
+	// MeshDataplanes is how many dataplanes of the mesh were looked at.
+	MeshDataplanes int `json:"meshDataplanes"`
+
+	// said is what each zone said, in an answer that is put together.
+	said []said
+}
+
+// Warning is something that is accepted and probably not meant.
+type Warning struct {
+	// Path is the place in the spec; empty for the whole.
+	Path    string `json:"path"`
+	Message string `json:"message"`
+	// OfDataplanes is set where it rests on the dataplanes that there are.
+	OfDataplanes bool `json:"ofDataplanes,omitempty"`
+}
+
+// String prints "path: message", as apply does.
+func (w Warning) String() string {
+	return resource.Problem{Path: resource.Path(w.Path), Message: w.Message}.String()
+}
+
+// About answers in what condition a resource of any kind is, and what its author would
+// be warned of: Policy without the dataplanes. It fails with ErrNotFound.
+func About(m *policy.Matcher, key resource.Key, asOf resource.Revision, surveyors ...policy.Surveyor) (*PolicyAnswer, error) {
+	a := &PolicyAnswer{
+		Kind: key.Kind, Mesh: key.Mesh, Name: key.Name, AsOf: asOf,
+		Dataplanes: []PolicyDataplane{}, Conditions: []policy.Condition{}, Warnings: []Warning{},
+	}
+	err := m.Read(func(r *policy.Reading) error {
+		if _, ok := r.View().Get(key); !ok {
+			return missing(r, string(key.Kind), key.Mesh, key.Name, key.Kind)
+		}
+		conditions, _ := conditionsOf(m, key)
+		a.Conditions = append(a.Conditions, conditions...)
+		return nil
+	})
+	if err != nil {
+		return nil, err
+	}
+	return a, a.Warn(m, surveyors...)
+}
+
+// Warn adds what surveyors know of the resource: warnings, and conditions.
+func (a *PolicyAnswer) Warn(m *policy.Matcher, surveyors ...policy.Surveyor) error {
+	return m.Read(func(r *policy.Reading) error {
+		found, ok := r.View().Get(resource.Key{Kind: a.Kind, Mesh: a.Mesh, Name: a.Name})
+		if !ok {
+			return nil // it is in quarantine
+		}
+		always, fleet, conditions := policy.Standing(r.View(), found, surveyors...)
+		for _, p := range always {
+			a.Warnings = append(a.Warnings, Warning{Path: string(p.Path), Message: p.Message})
+		}
+		for _, p := range fleet {
+			a.Warnings = append(a.Warnings, Warning{Path: string(p.Path), Message: p.Message, OfDataplanes: true})
+		}
+		a.Conditions = append(a.Conditions, conditions...)
+		if a.Mesh != "" {
+			for range r.View().List(resource.KindDataplane, a.Mesh) {
+				a.MeshDataplanes++
+			}
+		}
+		return nil
+	})
+}
+
+// said is what one zone warns of, and from how many dataplanes.
+type said struct {
+	warnings   []Warning
+	dataplanes int
+}
+
+// together are the warnings that hold for a fleet: those that do not rest on
+// dataplanes, and of the others the places that every zone with dataplanes of the mesh
+// warns of. Of several messages about one place the longest is kept, which names what
+// was probably meant.
+func together(all []said) []Warning {
+	warnings := []Warning{}
+	counts, longest, zones := map[string]int{}, map[string]Warning{}, 0
+	for _, s := range all {
+		if s.dataplanes > 0 {
+			zones++
+		}
+		seen := map[string]bool{}
+		for _, w := range s.warnings {
+			if !w.OfDataplanes {
+				if !slices.Contains(warnings, w) {
+					warnings = append(warnings, w)
+				}
+				continue
+			}
+			if !seen[w.Path] {
+				seen[w.Path] = true
+				counts[w.Path]++
+			}
+			if known, again := longest[w.Path]; !again || len(w.Message) > len(known.Message) {
+				longest[w.Path] = w
+			}
+		}
+	}
+	for _, path := range slices.Sorted(maps.Keys(longest)) {
+		if counts[path] == zones {
+			warnings = append(warnings, longest[path])
+		}
+	}
+	return warnings
 }
 
 // SupersededDataplane is a dataplane on which the successor holds in place of a
@@ -42,7 +152,7 @@ type PolicyDataplane struct {
 func Policy(m *policy.Matcher, kind resource.Kind, mesh resource.MeshName, name string, zone resource.ZoneName, asOf resource.Revision) (*PolicyAnswer, error) {
 	a := &PolicyAnswer{
 		Kind: kind, Mesh: mesh, Name: name, AsOf: asOf,
-		Dataplanes: []PolicyDataplane{}, Conditions: []policy.Condition{},
+		Dataplanes: []PolicyDataplane{}, Conditions: []policy.Condition{}, Warnings: []Warning{},
 	}
 	err := m.Read(func(r *policy.Reading) error {
 		key := resource.Key{Kind: kind, Mesh: mesh, Name: name}

@@ -171,6 +171,12 @@ func RenderPolicy(w io.Writer, a *PolicyAnswer, form Form) error {
 		p.table(t)
 		p.line("")
 	}
+	for _, w := range a.Warnings {
+		p.line("Warning: %s", w)
+	}
+	if len(a.Warnings) > 0 {
+		p.line("")
+	}
 	if d, ok := resource.Describe(a.Kind); ok && d.Class == resource.Inherited {
 		p.line("--rule '*' shows where each of its rules reaches.")
 		return p.close()

@@ -118,6 +118,7 @@ func (a *ConnectionAnswer) Restrict(may May) {
 // Restrict leaves out what the reader may not read.
 func (a *PolicyAnswer) Restrict(may May) {
 	a.Partial = Partial{true}
+	a.Warnings, a.MeshDataplanes = []Warning{}, 0
 	a.Dataplanes, a.Conditions = placesFor(may, a.Mesh, a.Dataplanes), withoutMessages(a.Conditions)
 	a.Superseded = slices.DeleteFunc(a.Superseded, func(d SupersededDataplane) bool {
 		return !may.successor(a.Mesh, d.By) || !may.all(a.Mesh, resource.KindDataplane, d.Name)

@@ -163,7 +163,11 @@ func reply(m *policy.Matcher, q question, zone resource.ZoneName) (any, error) {
 		if rule := q.flags["--rule"]; rule != "" {
 			return answer.PolicyRules(m, resource.Kind(q.words[1]), mesh, q.words[2], rule, zone, 0)
 		}
-		return answer.Policy(m, resource.Kind(q.words[1]), mesh, q.words[2], zone, 0)
+		a, err := answer.Policy(m, resource.Kind(q.words[1]), mesh, q.words[2], zone, 0)
+		if err == nil {
+			err = a.Warn(m, engines.Surveyors()...)
+		}
+		return a, err
 	case "connection":
 		c := answer.ConnectionQuestion{Mesh: mesh, From: q.flags["--from"], To: q.flags["--to"]}
 		if tags := q.flags["--from-tags"]; tags != "" {

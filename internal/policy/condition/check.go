@@ -47,35 +47,49 @@ func (c *Compiler) Check(spec resource.Spec) []resource.Problem {
 // Rules returns the rules that the condition of an inherited policy asks for by
 // name, each once, in the order of the text.
 func Rules(spec resource.InheritedSpec, when string) []resource.RuleID {
+	return once(namesIn(spec, when).rules)
+}
+
+// Fields returns the fields of configuration that the condition of a policy with a
+// targetRef asks for, as JSON pointers, each once, in the order of the text.
+func Fields(spec resource.TargetRefSpec, when string) []string {
+	return once(namesIn(spec, when).fields)
+}
+
+// namesIn is what a condition asks for by name; nothing where it cannot be used.
+func namesIn(spec resource.Spec, when string) asked {
 	c, err := parser()
 	if err != nil || when == "" {
-		return nil
+		return asked{}
 	}
 	used, err := c.paths(spec, when)
 	if err != nil {
-		return nil
+		return asked{}
 	}
-	var ids []resource.RuleID
-	for _, id := range used {
-		if !slices.Contains(ids, id) {
-			ids = append(ids, id)
+	return used
+}
+
+func once[T comparable](all []T) (each []T) {
+	for _, one := range all {
+		if !slices.Contains(each, one) {
+			each = append(each, one)
 		}
 	}
-	return ids
+	return each
 }
 
 // parser reads expressions where none is evaluated.
 var parser = sync.OnceValues(func() (*Compiler, error) { return NewCompiler(DefaultOptions()) })
 
 // paths follows the paths of an expression that compiles.
-func (c *Compiler) paths(spec resource.Spec, when string) ([]resource.RuleID, error) {
+func (c *Compiler) paths(spec resource.Spec, when string) (asked, error) {
 	in, known := scopes()[reflect.TypeOf(spec)]
 	if !known {
-		return nil, nil
+		return asked{}, nil
 	}
 	parsed, issues := c.env.Parse(when)
 	if err := issues.Err(); err != nil {
-		return nil, &InvalidError{Expression: when, Message: firstIssue(issues)}
+		return asked{}, &InvalidError{Expression: when, Message: firstIssue(issues)}
 	}
 	return walkPaths(parsed.NativeRep(), in)
 }

@@ -22,6 +22,8 @@ type shape struct {
 	closed  bool
 	// rules says that the members are rules of policies, by name.
 	rules bool
+	// fields says that the members are fields of a configuration.
+	fields bool
 }
 
 func object(members map[string]*shape) *shape { return &shape{members: members, closed: true} }
@@ -60,7 +62,8 @@ func inheritedScope(sections []string) scope {
 
 // targetRefScope is what conditions of a kind of §4 see (§4.10).
 func targetRefScope(kind resource.Kind) scope {
-	conf := object(map[string]*shape{})
+	configuration := func() *shape { return &shape{members: map[string]*shape{}, closed: true, fields: true} }
+	conf := configuration()
 	for _, f := range resource.ConfFields(kind) {
 		at, path := conf, strings.Split(f.Path, ".")
 		for _, name := range path[:len(path)-1] {
@@ -73,14 +76,14 @@ func targetRefScope(kind resource.Kind) scope {
 		}
 		var inner *shape
 		if f.Type == "object" {
-			inner = object(map[string]*shape{})
+			inner = configuration()
 		}
 		at.members[path[len(path)-1]] = inner
 	}
 	self := maps.Clone(conf.members)
 	self["kind"], self["metadata"], self["spec"] = nil, object(names("mesh")), conf
 	return scope{
-		VarSelf:   object(self),
+		VarSelf:   &shape{members: self, closed: true, fields: true},
 		VarSpec:   conf,
 		VarTarget: object(map[string]*shape{"kind": nil, "name": nil, "tags": nil, "attachment": object(names("type", "port", "service", "tags", "route"))}),
 	}
@@ -110,10 +113,20 @@ func ruleOf(section, name string) resource.RuleID {
 	return resource.RuleID{Section: section, Name: name}
 }
 
+// asked is what an expression asks for by name.
+type asked struct {
+	rules []resource.RuleID
+	// fields are JSON pointers into a configuration.
+	fields []string
+}
+
+// aboutSelf are the members of self that are no fields of a configuration (§4.10).
+var aboutSelf = []string{"kind", "metadata", "spec"}
+
 // walkPaths follows every path from a variable in an expression, as far as its
-// steps are written as literals. It returns the rules that are asked for, and an
-// error for the first path that can never exist.
-func walkPaths(expression *ast.AST, in scope) (used []resource.RuleID, wrong error) {
+// steps are written as literals. It returns what is asked for, and an error for the
+// first path that can never exist.
+func walkPaths(expression *ast.AST, in scope) (used asked, wrong error) {
 	root := ast.NavigateAST(expression)
 	for _, ident := range ast.MatchDescendants(root, ast.KindMatcher(ast.IdentKind)) {
 		name := ident.AsIdent()
@@ -122,20 +135,26 @@ func walkPaths(expression *ast.AST, in scope) (used []resource.RuleID, wrong err
 			continue
 		}
 		path, here := name, ident
-		section := ""
+		section, field := "", ""
 		for value != nil {
 			step, next, ok := stepFrom(here)
 			if !ok {
 				break
 			}
 			if value.rules {
-				used = append(used, ruleOf(section, step))
+				used.rules = append(used.rules, ruleOf(section, step))
+			}
+			if value.fields && (path != VarSelf || !slices.Contains(aboutSelf, step)) {
+				field += "/" + step
 			}
 			inner, there := value.members[step]
 			if !there && value.closed {
-				return nil, at(expression, ident, "%s", noSuchPath(path, step, value))
+				return asked{}, at(expression, ident, "%s", noSuchPath(path, step, value))
 			}
 			path, section, value, here = path+"."+step, step, inner, next
+		}
+		if field != "" {
+			used.fields = append(used.fields, field)
 		}
 	}
 	return used, nil

@@ -26,7 +26,7 @@ func (Engine) Survey(view policy.View) policy.Adviser {
 }
 
 // Advise implements policy.Adviser: backends that the Mesh does not define (§1.4),
-// and policies that are equally specific (§3.4).
+// policies that are equally specific (§3.4), and a mesh that denies every connection.
 func (s *survey) Advise(_ policy.View, r *resource.Resource) []resource.Problem {
 	report := &resource.Report{}
 	if mesh, ok := s.view.Get(resource.Key{Kind: resource.KindMesh, Name: string(r.Key().Mesh)}); ok {
@@ -34,10 +34,29 @@ func (s *survey) Advise(_ policy.View, r *resource.Resource) []resource.Problem 
 			backends(report, r.Key().Mesh, mesh.Spec().(*resource.Mesh), referrer)
 		}
 	}
+	if mesh, ok := r.Spec().(*resource.Mesh); ok {
+		s.deniesAll(report, resource.MeshName(r.Key().Name), mesh)
+	}
 	if d, ok := resource.Describe(r.Key().Kind); ok && d.Class == resource.SourceDestination {
 		s.tie(report, r)
 	}
 	return report.Problems
+}
+
+// deniesAll warns of a mesh that denies every connection: with mutual TLS, a caller
+// needs a permission (§3.6).
+func (s *survey) deniesAll(report *resource.Report, name resource.MeshName, mesh *resource.Mesh) {
+	if !mesh.MTLSEnabled() {
+		return
+	}
+	for _, kind := range []resource.Kind{resource.KindTrafficPermission, resource.KindMeshTrafficPermission} {
+		for range s.view.List(kind, name) {
+			return
+		}
+	}
+	report.Warnf(resource.Path("mtls").Field("enabledBackend"),
+		"denies every connection: with mutual TLS a caller needs a %s or %s, and mesh %s has none",
+		resource.KindTrafficPermission, resource.KindMeshTrafficPermission, name)
 }
 
 // tie notes the policies that are as specific as this one for something that both

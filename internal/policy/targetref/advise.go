@@ -13,7 +13,8 @@ import (
 // never take effect, policies that tie on kind, and an unset that the mesh
 // forbids.
 func (s *survey) Advise(_ policy.View, r *resource.Resource) []resource.Problem {
-	if _, ok := r.Spec().(resource.TargetRefSpec); !ok {
+	spec, ok := r.Spec().(resource.TargetRefSpec)
+	if !ok {
 		return nil
 	}
 	a := &advice{survey: s, compiled: s.policy(r).Data.(*compiled)}
@@ -32,6 +33,8 @@ func (s *survey) Advise(_ policy.View, r *resource.Resource) []resource.Problem 
 	if len(a.unset) > 0 && a.matching.Unset == resource.UnsetForbidden {
 		a.Warnf("unset", "has no effect: mesh %s forbids unsetting", a.key.Mesh)
 	}
+	a.guards(spec)
+	a.deniesAll()
 	a.ties()
 	return a.Problems
 }

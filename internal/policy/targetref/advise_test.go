@@ -51,6 +51,73 @@ func advised(t *testing.T, documents string) []string {
 	return said
 }
 
+// §4.10: a condition that asks for what no more specific policy sets, an unset that
+// takes nothing out, and permissions that leave no caller are said, and are conditions
+// of the stored policy.
+func TestGuardsThatDoNothing(t *testing.T) {
+	const owner = "\n---\ntype: MeshUpstreamTimeout\nmesh: m\nname: owner\ntargetRef: {kind: Service, name: web}\nto:\n  - {targetRef: {kind: Mesh}, connectTimeout: 60s}\n"
+	const base = "\n---\ntype: MeshUpstreamTimeout\nmesh: m\nname: base\nto:\n  - {targetRef: {kind: Mesh}, connectTimeout: 60s, http: {requestTimeout: 5s}}\n"
+	const enforced = "\n---\ntype: MeshUpstreamTimeout\nmesh: m\nname: enforced\noverrides:\n  strategy: merge\n  to:\n  - {targetRef: {kind: Mesh}, connectTimeout: 60s}\n"
+	capped := func(when string) string {
+		return "type: MeshUpstreamTimeout\nmesh: m\nname: p\noverrides:\n  strategy: merge\n  when: " + when + "\n  to:\n  - {targetRef: {kind: Mesh}, idleTimeout: 1s}\n"
+	}
+	unsets := func(field string) string {
+		return "type: MeshUpstreamTimeout\nmesh: m\nname: p\ntargetRef: {kind: Service, name: web}\nunset: [" + field + "]\n"
+	}
+	denies := "type: MeshTrafficPermission\nmesh: m\nname: p\nfrom:\n  - {targetRef: {kind: Mesh}, action: DENY}\n"
+	allows := "\n---\ntype: MeshTrafficPermission\nmesh: m\nname: some\nfrom:\n  - {targetRef: {kind: Service, name: web}, action: ALLOW}\n"
+	for name, tt := range map[string]struct{ documents, said, condition string }{
+		"a field that is set":              {capped("spec.connectTimeout == '60s'") + owner, "", ""},
+		"a field of its own defaults":      {strings.Replace(capped("spec.connectTimeout == '60s'"), "overrides:", "defaults:\n  strategy: merge\n  to:\n  - {targetRef: {kind: Mesh}, connectTimeout: 1s}\noverrides:", 1), "", ""},
+		"a field inside one that is set":   {capped("has(self.http.requestTimeout)") + base, "", ""},
+		"an object of which a part is set": {capped("has(spec.http)") + base, "", ""},
+		"a field that none sets": {
+			capped("spec.connectTimeout == '60s'"), "overrides.when: asks for /connectTimeout, which no more specific policy sets",
+			"UnknownField NoSuchField No more specific policy sets a field that is asked for: overrides.when asks for /connectTimeout",
+		},
+		"a field that none sets, of self.spec": {capped("self.spec.http.requestTimeout == '5s'") + owner, "asks for /http/requestTimeout", "UnknownField"},
+		"a field that only less specific policies set": {
+			strings.Replace(capped("spec.connectTimeout == '60s'"), "overrides:", "targetRef: {kind: Service, name: web}\noverrides:", 1) + base, "asks for /connectTimeout", "UnknownField",
+		},
+		"what is no field":      {capped("self.kind == 'MeshUpstreamTimeout' && target.kind == 'Mesh'"), "", ""},
+		"an unset of a default": {unsets("/connectTimeout") + base, "", ""},
+		"an unset of nothing": {
+			unsets("/idleTimeout") + base, "unset[0]: no less specific policy has a default for /idleTimeout: nothing is taken out",
+			"UnsetWithoutEffect NoDefault No less specific policy has a default that is unset: /idleTimeout",
+		},
+		"an unset of what is more specific": {
+			strings.Replace(unsets("/connectTimeout"), "targetRef: {kind: Service, name: web}\n", "", 1) + owner, "unset[0]: no less specific policy", "UnsetWithoutEffect NoDefault",
+		},
+		"an unset of an override": {
+			unsets("/connectTimeout") + base + enforced, "unset[0]: does not take /connectTimeout out of the overrides of enforced",
+			"UnsetWithoutEffect Override An unset takes no override out; overridden: /connectTimeout by enforced",
+		},
+		"a permission that denies all": {denies, "from[0]: denies every caller, and no MeshTrafficPermission of mesh m allows one", ""},
+		"beside one that allows some":  {denies + allows, "", ""},
+	} {
+		t.Run(name, func(t *testing.T) {
+			said := slices.DeleteFunc(advised(t, tt.documents), func(s string) bool { return strings.HasPrefix(s, "note: ") })
+			if tt.said == "" {
+				require.Empty(t, said)
+			} else {
+				require.Len(t, said, 1)
+				require.Contains(t, said[0], tt.said)
+			}
+			view := viewOf(t, tt.documents)
+			kind, _, _ := strings.Cut(strings.TrimPrefix(tt.documents, "type: "), "\n")
+			p, ok := view.Get(resource.Key{Kind: resource.Kind(kind), Mesh: "m", Name: "p"})
+			require.True(t, ok)
+			_, _, conditions := policy.Standing(view, p, targetref.New())
+			if tt.condition == "" {
+				require.Empty(t, conditions)
+				return
+			}
+			require.Len(t, conditions, 1)
+			require.Contains(t, fmt.Sprintf("%s %s %s", conditions[0].Type, conditions[0].Reason, conditions[0].Message), tt.condition)
+		})
+	}
+}
+
 // What surprises people is said when a policy is written.
 func TestAdvice(t *testing.T) {
 	timeout := func(rest string) string { return "type: MeshUpstreamTimeout\nmesh: m\nname: p\n" + rest }

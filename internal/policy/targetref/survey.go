@@ -21,6 +21,10 @@ type survey struct {
 	compiled map[resource.Key]*policy.Policy
 	names    map[resource.Key]map[string]bool // by kind and mesh, under a key without a name
 	guesses  int
+	// kinds has all policies of a kind in a mesh, under a key without a name; looks
+	// counts how many were looked at for guards.
+	kinds map[resource.Key][]*compiled
+	looks int
 }
 
 // maxGuesses bounds for how many names of a batch a misspelling is looked for:
@@ -36,6 +40,7 @@ func (e *Engine) Survey(view policy.View) policy.Adviser {
 		grouped:  map[peerGroup]bool{},
 		compiled: map[resource.Key]*policy.Policy{},
 		names:    map[resource.Key]map[string]bool{},
+		kinds:    map[resource.Key][]*compiled{},
 	}
 }
 

@@ -1,0 +1,41 @@
+package global
+
+import (
+	"context"
+	"fmt"
+
+	meridianv1 "meridian/api/meridian/v1"
+	"meridian/internal/policy/answer"
+	"meridian/internal/resource"
+	"meridian/internal/rpcerr"
+)
+
+// withZones adds what the zones, which know the dataplanes, say of a policy to what the
+// global says of it. An answer that lacks a zone says so.
+func (s *inspectService) withZones(ctx context.Context, req *meridianv1.InspectRequest, kind resource.Kind, own *meridianv1.InspectResponse) *meridianv1.InspectResponse {
+	d, ok := resource.Describe(kind)
+	if !ok || d.Class != resource.SourceDestination && d.Class != resource.TargetRef {
+		return own
+	}
+	known := s.zones(ctx)
+	notes := append(own.GetNotes(), known.absent()...)
+	if len(known.servers) == 0 {
+		own.Notes = notes
+		return own
+	}
+	found, failed, err := s.askAll(ctx, known, req)
+	switch {
+	case rpcerr.CodeOf(err) == rpcerr.NotFound: // it has not reached them
+		own.Notes = notes
+		return own
+	case err != nil:
+		own.Notes = append(notes, fmt.Sprintf("the dataplanes are not looked at: %s", err))
+		return own
+	}
+	joined, err := merge(append([]zoneAnswer{{response: own}}, found...), answer.MergePolicies, append(notes, failed...))
+	if err != nil {
+		own.Notes = append(notes, fmt.Sprintf("the dataplanes are not looked at: %s", err))
+		return own
+	}
+	return joined
+}
