@@ -5,7 +5,6 @@ package multizone
 import (
 	"fmt"
 	"slices"
-	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -98,7 +97,7 @@ func TestTwoReleasesInOneCluster(t *testing.T) {
 			back.older = false
 			back.start().ready()
 			for _, mesh := range []string{"before", "one-upgraded", "two-upgraded", "one-step-back", "kept", "without-it"} {
-				require.True(t, strings.Contains(back.must("get", "meshes", "-o", "name")+"\n", "Mesh/"+mesh+"\n"), mesh)
+				require.Contains(t, back.must("get", "meshes", "-o", "name")+"\n", "Mesh/"+mesh+"\n")
 			}
 		})
 	}

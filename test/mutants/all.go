@@ -135,6 +135,31 @@ var all = []mutant{
 		pkg:   "./internal/sync", run: "TestBookmarkOfWhatWasSent",
 	},
 	{
+		name: "joins-after-leaving", breaks: "a zone is shown as connected while it has a stream",
+		edits: []edit{{"if c.membership == left {\n\t\treturn nil, c.err\n\t}\n", ""}},
+		pkg:   "./internal/sync", run: "TestConnectedMeansAStream",
+	},
+	{
+		name: "greets-in-the-past", breaks: "I4: a zone is not greeted as of an epoch that has ended",
+		edits: []edit{{"!greeting && s.feed.position().head >= begin", "!greeting && begin >= 0"}},
+		pkg:   "./internal/sync", run: "TestZonesAreGreetedInThePresent",
+	},
+	{
+		name: "follows-either-history", breaks: "I4: of two histories of one incarnation the operator chooses",
+		edits: []edit{{"theirs.ClusterID == ours.ClusterID && theirs.Incarnation < ours.Incarnation", "theirs.ClusterID == ours.ClusterID && theirs.Incarnation <= ours.Incarnation"}},
+		pkg:   "./internal/sync", run: "TestOfTwoHistoriesTheOperatorChooses",
+	},
+	{
+		name: "clock-forgets", breaks: "I9: a clock that jumps does not have request ids forgotten",
+		edits: []edit{{"min(r.time.Sub(w.now), w.bounds.MaxAge/3)", "r.time.Sub(w.now)"}},
+		pkg:   "./internal/store", run: "TestEntriesApplyAsTheyDid",
+	},
+	{
+		name: "applies-past-the-unknown", breaks: "I2: nothing is applied after an entry that cannot be",
+		edits: []edit{{"if err := f.halted.err(); err != nil {\n\t\treturn err\n\t}\n\tif f.complete", "if f.complete"}},
+		pkg:   "./internal/consensus", run: "TestUndecodableEntryStops",
+	},
+	{
 		name: "snapshot-unscreened", breaks: "I1: a follower never goes back to a snapshot of what it has applied",
 		edits: []edit{{"request.Term >= r.CurrentTerm() && request.LastLogIndex <= r.AppliedIndex()", "false && request.LastLogIndex <= r.AppliedIndex()"}},
 		pkg:   "./internal/consensus", run: "TestSnapshotOfAppliedEntries",
