@@ -30,6 +30,7 @@ changes of it they have yet to take on. All meshes are shown unless -m names one
 	}
 	cmd.Flags().StringVar(&zone, "zone", "", "zone to ask through the global")
 	mesh = bindMesh(cmd)
+	strict := bindStrict(cmd)
 	cmd.Flags().BoolVarP(&allMeshes, "all-meshes", "A", false, "show every mesh (the default without -m)")
 	output := print.BindFormat(cmd.Flags(), print.FormatTable, print.FormatWide, print.FormatJSON, print.FormatYAML, print.FormatName)
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
@@ -47,7 +48,10 @@ changes of it they have yet to take on. All meshes are shown unless -m names one
 		if err != nil {
 			return err
 		}
-		return a.printDataplanes(output.Value, response.GetJson())
+		if err := a.printDataplanes(output.Value, response.GetJson()); err != nil {
+			return err
+		}
+		return a.checkComplete(output.Value, response, *strict)
 	}
 	return cmd
 }
@@ -60,7 +64,7 @@ func (a *app) printDataplanes(f print.Format, document []byte) error {
 	if err := answer.Unmarshal(document, &list); err != nil {
 		return err
 	}
-	if len(list.Items) == 0 {
+	if len(list.Items) == 0 && len(list.Incomplete) == 0 {
 		a.Message("There are no dataplanes.")
 		return nil
 	}

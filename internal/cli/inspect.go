@@ -3,12 +3,14 @@ package cli
 import (
 	"bytes"
 	"context"
+	"fmt"
 	"io"
 
 	"github.com/spf13/cobra"
 
 	meridianv1 "meridian/api/meridian/v1"
 	"meridian/internal/cli/client"
+	"meridian/internal/cli/exit"
 	"meridian/internal/cli/print"
 	"meridian/internal/policy/answer"
 	"meridian/internal/question"
@@ -16,6 +18,7 @@ import (
 )
 
 func newInspectCommand(a *app) *cobra.Command {
+	strict := map[*cobra.Command]*bool{}
 	qs := &questions{
 		group: "inspect",
 		ask: func(cmd *cobra.Command, q question.Question, mesh, zone string, f print.Format) error {
@@ -25,11 +28,17 @@ func newInspectCommand(a *app) *cobra.Command {
 			}
 			// A dataplane without a proxy has no connection to show.
 			if c := response.GetConnection(); c != nil && c.GetState() != answer.ProxyManual && !f.Structured() {
-				return a.printConnected(f, response.GetJson(), c)
+				err = a.printConnected(f, response.GetJson(), c)
+			} else {
+				err = a.printAnswer(f, q, response.GetJson())
 			}
-			return a.printAnswer(f, q, response.GetJson())
+			if err != nil {
+				return err
+			}
+			return a.checkComplete(f, response, *strict[cmd])
 		},
 		bind: func(cmd *cobra.Command, zone *string) {
+			strict[cmd] = bindStrict(cmd)
 			cmd.Flags().StringVar(zone, "zone", "", "zone to ask through the global, where several can answer")
 		},
 	}
@@ -62,8 +71,46 @@ func (a *app) printConnected(f print.Format, document []byte, c *meridianv1.Data
 // ask puts a question to the control plane.
 func (a *app) ask(ctx context.Context, request *meridianv1.InspectRequest) (*meridianv1.InspectResponse, error) {
 	response, err := call(ctx, a, (*client.Client).Inspect, request)
-	for _, note := range response.GetNotes() {
+	if err != nil {
+		return nil, err
+	}
+	// The first notes say what the document lists as incomplete.
+	absent, err := answer.Incomplete(response.GetJson())
+	if err != nil {
+		return nil, err
+	}
+	notes := response.GetNotes()
+	for _, note := range notes[min(len(absent), len(notes)):] {
 		a.Warn("the answer may be incomplete: " + note)
 	}
-	return response, err
+	return response, nil
+}
+
+func bindStrict(cmd *cobra.Command) *bool {
+	return cmd.Flags().Bool("strict", false, "exit with 6 when the answer lacks a zone, or a zone is behind")
+}
+
+// checkComplete names what an answer lacks where its format does not, and with strict
+// fails for what it lacks or may lack.
+func (a *app) checkComplete(f print.Format, response *meridianv1.InspectResponse, strict bool) error {
+	if f == print.FormatName {
+		absent, err := answer.Incomplete(response.GetJson())
+		if err != nil {
+			return err
+		}
+		for _, absence := range absent {
+			a.Warn("the answer is incomplete: " + absence.String())
+		}
+	}
+	if notes := response.GetNotes(); strict && len(notes) > 0 {
+		return incompleteFailure(notes[0], len(notes)-1)
+	}
+	return nil
+}
+
+func incompleteFailure(first string, more int) error {
+	if more > 0 {
+		first += fmt.Sprintf(", and %d more", more)
+	}
+	return exit.Failf(exit.Timeout, "the answer is incomplete: %s", first)
 }

@@ -180,7 +180,14 @@ func (a *app) surveyProxies(ctx context.Context, o *overview) {
 		o.problem("the dataplanes are not known: %v", err)
 		return
 	}
-	o.note(response.GetNotes())
+	o.note(response.GetNotes()[min(len(list.Incomplete), len(response.GetNotes())):])
+	for _, absent := range list.Incomplete {
+		// Silent servers, and zones that are not in sync, are named already.
+		known := slices.ContainsFunc(o.Zones, func(z zoneView) bool { return z.Name == string(absent.Zone) && z.State != "in-sync" })
+		if absent.Zone != "" && !known {
+			o.problem("the dataplanes of zone %s are not known: %s", absent.Zone, absent.Reason)
+		}
+	}
 	for _, d := range list.Items {
 		o.Proxies.Total++
 		switch {

@@ -95,7 +95,7 @@ func (qs *questions) connection() *cobra.Command {
 		Use:   "connection --from DATAPLANE --to DATAPLANE",
 		Short: "Show whether a dataplane may connect to another",
 		Long: `Show whether one dataplane may connect to another, and with which
-configuration.`,
+configuration. Through the global, the two may be in different zones.`,
 		Args: exactly(),
 	}
 	cmd.Flags().StringVar(&q.From, "from", "", "dataplane that opens the connection")

@@ -330,6 +330,7 @@ north  offline  -         -    0          no route to host
 	out := h.run("zones")
 	require.Equal(t, "Warning: zones may be shown as offline that are not: server g3 could not be asked for its zones: connection refused\n", out.stderr)
 	require.Contains(t, h.ok("zones", "-o", "json"), `"notes": [`)
+	require.Equal(t, exit.Timeout, h.run("zones", "--strict").code)
 	h.server.Notes = nil
 	require.Equal(t, "Zone/east\nZone/west\nZone/north\n", h.ok("zones", "-o", "name"))
 	var got struct {

@@ -11,6 +11,7 @@ import (
 	meridianv1 "meridian/api/meridian/v1"
 	"meridian/internal/cli/client"
 	"meridian/internal/cli/print"
+	"meridian/internal/policy/answer"
 )
 
 func newZonesCommand(a *app) *cobra.Command {
@@ -25,6 +26,7 @@ States: in-sync, lagging (connected, behind), stale (connected, no progress),
 offline, disabled.`,
 		Args: exactly(),
 	}
+	strict := cmd.Flags().Bool("strict", false, "exit with 6 when a server could not be asked for its zones")
 	output := print.BindFormat(cmd.Flags(), print.FormatTable, print.FormatWide, print.FormatJSON, print.FormatYAML, print.FormatName)
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
 		c, err := a.connect()
@@ -39,7 +41,13 @@ offline, disabled.`,
 		for _, note := range zones.GetNotes() {
 			a.Warn("zones may be shown as offline that are not: " + note)
 		}
-		return a.printZones(output.Value, zones)
+		if err := a.printZones(output.Value, zones); err != nil {
+			return err
+		}
+		if notes := zones.GetNotes(); *strict && len(notes) > 0 {
+			return incompleteFailure(notes[0], len(notes)-1)
+		}
+		return nil
 	}
 	cmd.AddCommand(
 		newZoneSwitch(a, "enable", "Accept connections of a zone", true),
@@ -91,6 +99,15 @@ func viewZone(z *meridianv1.ZoneStatus) zoneView {
 	return view
 }
 
+// silentServers are those that could not be asked for their zones.
+func silentServers(zones *meridianv1.ZonesResponse) []answer.Absence {
+	silent := []answer.Absence{}
+	for _, s := range zones.GetIncomplete() {
+		silent = append(silent, answer.Absence{Server: s.GetServer(), Reason: s.GetReason()})
+	}
+	return silent
+}
+
 func (a *app) printZones(f print.Format, zones *meridianv1.ZonesResponse) error {
 	switch {
 	case f.Structured():
@@ -99,10 +116,11 @@ func (a *app) printZones(f print.Format, zones *meridianv1.ZonesResponse) error 
 			views[i] = viewZone(z)
 		}
 		return a.WriteValue(f, struct {
-			Items    []zoneView `json:"items"`
-			Revision uint64     `json:"revision"`
-			Notes    []string   `json:"notes,omitempty"`
-		}{views, zones.GetRevision(), zones.GetNotes()})
+			Items      []zoneView       `json:"items"`
+			Revision   uint64           `json:"revision"`
+			Notes      []string         `json:"notes,omitempty"`
+			Incomplete []answer.Absence `json:"incomplete"`
+		}{views, zones.GetRevision(), zones.GetNotes(), silentServers(zones)})
 	case f == print.FormatName:
 		for _, z := range zones.GetZones() {
 			if err := a.Println("Zone/" + z.GetName()); err != nil {

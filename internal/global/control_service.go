@@ -50,6 +50,10 @@ func readableZones(ctx context.Context, may admin.Readers, revision resource.Rev
 	response.Notes = known.notes()
 	if len(response.Notes) > 0 && may.ReadKey(ctx, resource.Key{Kind: resource.KindZone}) != nil {
 		response.Notes = []string{"some servers could not be asked for their zones"}
+	} else {
+		for _, u := range known.silent {
+			response.Incomplete = append(response.Incomplete, &meridianv1.SilentServer{Server: u.name, Reason: describeError(u.err)})
+		}
 	}
 	everything := may.ReadsMesh(ctx, "")
 	for _, z := range known.zones {

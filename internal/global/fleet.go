@@ -17,6 +17,7 @@ import (
 	"google.golang.org/grpc/status"
 
 	peerv1 "meridian/api/peer/v1"
+	"meridian/internal/policy/answer"
 	"meridian/internal/resource"
 	zonesync "meridian/internal/sync"
 )
@@ -25,6 +26,10 @@ const (
 	// surveyTimeout bounds how long another server may take to say what it knows
 	// of zones.
 	surveyTimeout = time.Second
+	// silentTimeout is how long a question waits for a server that did not answer the
+	// last survey: those that are down cost one surveyTimeout in all, not one for each
+	// question. Run asks them with the whole surveyTimeout.
+	silentTimeout = 100 * time.Millisecond
 	// waitRound is how long one question lasts whether zones have applied a
 	// revision.
 	waitRound = time.Second
@@ -99,21 +104,39 @@ func (c fleetStatus) notes() []string {
 	return notes
 }
 
-// absent names the enabled zones that an answer about all zones lacks, or shows as
-// they were before.
-func (c fleetStatus) absent() []string {
-	var notes []string
+// absent returns the servers that were not asked, and the enabled zones that an
+// answer about all zones lacks or shows as they were before.
+func (c fleetStatus) absent() []answer.Absence {
+	var absent []answer.Absence
+	for _, u := range c.silent {
+		absent = append(absent, answer.Absence{Server: u.name, Reason: describeError(u.err)})
+	}
 	for _, z := range c.zones {
 		_, connected := c.servers[z.Name]
 		switch {
 		case z.State == stateDisabled:
 		case !connected:
-			notes = append(notes, fmt.Sprintf("zone %q is not in this answer: it is %s", z.Name, z.State))
+			absent = append(absent, answer.Absence{Zone: z.Name, Reason: string(z.State)})
 		case z.State != zonesync.ZoneInSync:
-			notes = append(notes, fmt.Sprintf("zone %q is %s: its part of the answer holds at revision %d", z.Name, z.State, z.Revision))
+			absent = append(absent, answer.Absence{Zone: z.Name, Reason: fmt.Sprintf("%s, at revision %d", z.State, z.Revision)})
 		}
 	}
-	return notes
+	return absent
+}
+
+// only returns the one zone that there is: no other one is enabled, and no server
+// may know of another.
+func (c fleetStatus) only() (resource.ZoneName, bool) {
+	var enabled []resource.ZoneName
+	for _, z := range c.zones {
+		if z.State != stateDisabled {
+			enabled = append(enabled, z.Name)
+		}
+	}
+	if len(enabled) != 1 || len(c.silent) > 0 {
+		return "", false
+	}
+	return enabled[0], true
 }
 
 // describeError is why a server could not be asked, in few words.
@@ -128,15 +151,15 @@ func describeError(err error) string {
 }
 
 // survey asks every other server at the same time, and remembers which of them
-// did not answer.
-func (d *fleet) survey(ctx context.Context, timeout time.Duration, ask func(context.Context, peerv1.ZoneServiceClient, *peerv1.Page) (*peerv1.ZoneReport, error)) ([]zonesync.Report, []silentServer) {
+// did not answer. timeout is how long each may take.
+func (d *fleet) survey(ctx context.Context, timeout func(server string) time.Duration, ask func(context.Context, peerv1.ZoneServiceClient, *peerv1.Page) (*peerv1.ZoneReport, error)) ([]zonesync.Report, []silentServer) {
 	peers := d.peers()
 	reports := make([]zonesync.Report, len(peers))
 	errs := make([]error, len(peers))
 	var asking sync.WaitGroup
 	for i, p := range peers {
 		asking.Go(func() {
-			asked, cancel := context.WithTimeout(ctx, timeout)
+			asked, cancel := context.WithTimeout(ctx, timeout(p.name))
 			defer cancel()
 			reports[i], errs[i] = allPages(func(page *peerv1.Page) (*peerv1.ZoneReport, error) {
 				return ask(asked, peerv1.NewZoneServiceClient(p.conn), page)
@@ -178,13 +201,24 @@ func (d *fleet) trackSilent(silent []silentServer, learn bool) {
 	}
 }
 
-// Status asks every server what it knows of zones.
-func (d *fleet) Status(ctx context.Context) fleetStatus { return d.status(ctx, false) }
+// Status asks every server what it knows of zones. A server that did not answer the
+// last time has little time to do so now.
+func (d *fleet) Status(ctx context.Context) fleetStatus {
+	d.mu.Lock()
+	silent := maps.Clone(d.silentSince)
+	d.mu.Unlock()
+	return d.status(ctx, false, func(server string) time.Duration {
+		if _, known := silent[server]; known {
+			return silentTimeout
+		}
+		return surveyTimeout
+	})
+}
 
 // status is Status; when it is brief, without what zones on other servers could not
 // accept.
-func (d *fleet) status(ctx context.Context, brief bool) fleetStatus {
-	reports, silent := d.survey(ctx, surveyTimeout, func(ctx context.Context, c peerv1.ZoneServiceClient, page *peerv1.Page) (*peerv1.ZoneReport, error) {
+func (d *fleet) status(ctx context.Context, brief bool, timeout func(server string) time.Duration) fleetStatus {
+	reports, silent := d.survey(ctx, timeout, func(ctx context.Context, c peerv1.ZoneServiceClient, page *peerv1.Page) (*peerv1.ZoneReport, error) {
 		r, err := c.Zones(ctx, &peerv1.ZonesRequest{Page: page, Brief: brief})
 		return r.GetReport(), err
 	})
@@ -376,7 +410,7 @@ func (d *fleet) await(ctx context.Context, rev resource.Revision) ([]zonesync.Re
 	own := make(chan zonesync.Report, 1)
 	var asking sync.WaitGroup
 	asking.Go(func() { own <- d.zones.Await(round, rev) })
-	reports, silent := d.survey(ctx, waitRound+surveyTimeout, func(ctx context.Context, c peerv1.ZoneServiceClient, page *peerv1.Page) (*peerv1.ZoneReport, error) {
+	reports, silent := d.survey(ctx, func(string) time.Duration { return waitRound + surveyTimeout }, func(ctx context.Context, c peerv1.ZoneServiceClient, page *peerv1.Page) (*peerv1.ZoneReport, error) {
 		patience := uint64(waitRound.Milliseconds())
 		if page.GetAfterZone() != "" {
 			patience = 0 // the first page has waited
@@ -396,7 +430,7 @@ func (d *fleet) Run(ctx context.Context) error {
 	for {
 		select {
 		case <-tick.C:
-			d.status(ctx, true)
+			d.status(ctx, true, func(string) time.Duration { return surveyTimeout })
 		case <-ctx.Done():
 			return nil
 		}

@@ -318,6 +318,11 @@ func TestServerThatCannotBeAsked(t *testing.T) {
 		c := a.Status(t.Context())
 		require.Equal(t, surveyTimeout, time.Since(began))
 		require.Equal(t, []string{"server b could not be asked for its zones: no answer within 1s"}, c.notes())
+		for range 5 {
+			c = a.Status(t.Context())
+		}
+		require.Equal(t, surveyTimeout+5*silentTimeout, time.Since(began), "not a second for each question")
+		require.Equal(t, []string{"server b could not be asked for its zones: no answer within 1s"}, c.notes())
 		require.Equal(t, []resource.ZoneName{"east"}, c.connected())
 		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 		defer cancel()

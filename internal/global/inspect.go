@@ -25,6 +25,12 @@ import (
 // askTimeout bounds how long a zone may take to answer one question.
 const askTimeout = 10 * time.Second
 
+// Reasons of errors about a zone.
+const (
+	reasonZoneTimeout     = "ZONE_TIMEOUT"
+	reasonZoneUnavailable = "ZONE_UNAVAILABLE"
+)
+
 // inspectService answers questions about inherited policies itself, since the
 // global owns everything they depend on (§5.8), and passes all others
 // to the zones.
@@ -57,24 +63,35 @@ func (s *inspectService) Inspect(ctx context.Context, req *meridianv1.InspectReq
 	if len(known.servers) == 0 {
 		return nil, rpcerr.New(rpcerr.Unavailable, "NO_ZONES", "no zone is connected: only a zone knows its dataplanes; see `meridian zones`%s", silentSuffix(known))
 	}
+	if req.GetConnection().GetFrom() != "" {
+		return s.connect(ctx, known, req)
+	}
 	found, failed, err := s.askAll(ctx, known, req)
 	if err != nil {
 		return nil, err
 	}
-	notes := append(known.notes(), failed...)
 	switch req.GetQuestion().(type) {
 	case *meridianv1.InspectRequest_Policy:
-		return merge(found, answer.MergePolicies, append(notes, known.absent()...))
+		return merge(found, answer.MergePolicies, append(known.absent(), failed...))
 	case *meridianv1.InspectRequest_Dataplanes:
-		return merge(found, answer.MergeDataplanes, append(notes, known.absent()...))
+		return merge(found, answer.MergeDataplanes, append(known.absent(), failed...))
 	case *meridianv1.InspectRequest_Proxies:
-		return merge(found, answer.MergeProxies, append(notes, known.absent()...))
+		return merge(found, answer.MergeProxies, append(known.absent(), failed...))
 	}
 	if len(found) > 1 {
 		return nil, rpcerr.New(rpcerr.Invalid, "AMBIGUOUS_ZONE", "%s can answer this: name one with --zone", strings.Join(names(found), " and "))
 	}
-	found[0].response.Notes = notes
+	found[0].response.Notes = append(known.notes(), sentences(failed)...)
 	return found[0].response, nil
+}
+
+// sentences are absences for people.
+func sentences(absent []answer.Absence) []string {
+	var out []string
+	for _, a := range absent {
+		out = append(out, a.String())
+	}
+	return out
 }
 
 // notConnected says why a zone cannot be asked: it is away, or there is none of
@@ -83,7 +100,7 @@ func notConnected(zone resource.ZoneName, known fleetStatus) error {
 	var zones []string
 	for _, z := range known.zones {
 		if z.Name == zone {
-			return rpcerr.New(rpcerr.Unavailable, "ZONE_UNAVAILABLE", "zone %q is %s: only the zone itself knows its dataplanes; see `meridian zones`%s", zone, z.State, silentSuffix(known))
+			return rpcerr.New(rpcerr.Unavailable, reasonZoneUnavailable, "zone %q is %s: only the zone itself knows its dataplanes; see `meridian zones`%s", zone, z.State, silentSuffix(known))
 		}
 		zones = append(zones, string(z.Name))
 	}
@@ -170,42 +187,80 @@ type zoneAnswer struct {
 	response *meridianv1.InspectResponse
 }
 
-// askAll asks every connected zone and returns the answers, at least one, and a note
-// about each zone that failed: an answer that leaves a zone out says so.
-func (s *inspectService) askAll(ctx context.Context, known fleetStatus, req *meridianv1.InspectRequest) (found []zoneAnswer, notes []string, err error) {
+// askAll asks every connected zone and returns the answers, at least one, and the
+// zones that failed: an answer that leaves a zone out says so.
+func (s *inspectService) askAll(ctx context.Context, known fleetStatus, req *meridianv1.InspectRequest) (found []zoneAnswer, failed []answer.Absence, err error) {
+	r := s.askEach(ctx, known, req)
+	switch {
+	case len(r.found) > 0:
+		return r.found, r.absent, nil
+	case r.failed != nil:
+		return nil, nil, r.failed
+	}
+	if zone, only := known.only(); only {
+		return nil, nil, r.missing[zone]
+	}
+	return nil, nil, nowhere("not found", known, nil)
+}
+
+// nowhere says that no zone that could be asked has something. What one zone would
+// suggest instead is no suggestion for the others.
+func nowhere(what string, known fleetStatus, absent []answer.Absence) error {
+	absent = append(known.absent(), absent...)
+	suffix := ""
+	if len(absent) > 0 {
+		suffix = "; not asked, or behind: " + strings.Join(sentences(absent), ", ")
+	}
+	return rpcerr.New(rpcerr.NotFound, "NOT_FOUND", "%s in any connected zone%s; `meridian dataplanes` lists what there is%s", what, listZones(known.connected()), suffix)
+}
+
+// replies are those of all zones to one question.
+type replies struct {
+	found []zoneAnswer
+	// missing are the errors of zones that do not have what is asked about.
+	missing map[resource.ZoneName]error
+	// absent are the zones that failed, and failed is the error of one of them.
+	absent []answer.Absence
+	failed error
+}
+
+// askEach asks every connected zone at the same time.
+func (s *inspectService) askEach(ctx context.Context, known fleetStatus, req *meridianv1.InspectRequest) replies {
+	all := replies{missing: map[resource.ZoneName]error{}}
 	connected := known.connected()
-	replies := make([]*meridianv1.InspectResponse, len(connected))
+	responses := make([]*meridianv1.InspectResponse, len(connected))
 	errs := make([]error, len(connected))
 	var group errgroup.Group
 	for i, zone := range connected {
 		group.Go(func() error {
-			replies[i], errs[i] = s.ask(ctx, zone, known, req)
+			responses[i], errs[i] = s.ask(ctx, zone, known, req)
 			return nil
 		})
 	}
 	_ = group.Wait()
-	var missing, failed error
 	for i, zone := range connected {
 		switch {
 		case errs[i] == nil:
-			found = append(found, zoneAnswer{zone, replies[i]})
+			all.found = append(all.found, zoneAnswer{zone, responses[i]})
 		case rpcerr.CodeOf(errs[i]) == rpcerr.NotFound:
-			missing = errs[i]
+			all.missing[zone] = errs[i]
 		default:
-			failed = errs[i]
-			notes = append(notes, fmt.Sprintf("zone %q is not in this answer: %s", zone, errs[i]))
+			all.failed = errs[i]
+			all.absent = append(all.absent, answer.Absence{Zone: zone, Reason: failureReason(errs[i])})
 		}
 	}
+	return all
+}
+
+// failureReason is why a zone that is named beside it could not be asked.
+func failureReason(err error) string {
 	switch {
-	case len(found) > 0:
-		return found, notes, nil
-	case failed != nil:
-		return nil, nil, failed
-	case len(connected) > 1:
-		// What one zone suggests instead is no suggestion for the others.
-		return nil, nil, rpcerr.New(rpcerr.NotFound, "NOT_FOUND", "not found in any connected zone%s; `meridian dataplanes` lists what there is%s", listZones(connected), silentSuffix(known))
+	case rpcerr.HasReason(err, reasonZoneTimeout):
+		return "connected, without an answer in time"
+	case rpcerr.HasReason(err, reasonZoneUnavailable):
+		return "cannot answer now"
 	}
-	return nil, nil, missing
+	return err.Error()
 }
 
 func (s *inspectService) ask(ctx context.Context, zone resource.ZoneName, known fleetStatus, req *meridianv1.InspectRequest) (*meridianv1.InspectResponse, error) {
@@ -227,9 +282,9 @@ func (s *inspectService) ask(ctx context.Context, zone resource.ZoneName, known 
 	}
 	switch {
 	case errors.Is(err, context.DeadlineExceeded) && ctx.Err() == nil:
-		return nil, rpcerr.New(rpcerr.Timeout, "ZONE_TIMEOUT", "zone %q is connected but did not answer within %s; see `meridian zones`", zone, timeout.Round(time.Millisecond))
+		return nil, rpcerr.New(rpcerr.Timeout, reasonZoneTimeout, "zone %q is connected but did not answer within %s; see `meridian zones`", zone, timeout.Round(time.Millisecond))
 	case errors.Is(err, zonesync.ErrZoneOffline), errors.Is(err, zonesync.ErrZoneBusy):
-		return nil, rpcerr.New(rpcerr.Unavailable, "ZONE_UNAVAILABLE", "zone %q cannot answer now: %w", zone, err)
+		return nil, rpcerr.New(rpcerr.Unavailable, reasonZoneUnavailable, "zone %q cannot answer now: %w", zone, err)
 	case err != nil:
 		return nil, rpcerr.FromStatus(err)
 	}
@@ -253,7 +308,7 @@ func zoneTimeout(ctx context.Context) time.Duration {
 
 // merge puts the answers of several zones together. It holds at the oldest
 // revision among them.
-func merge(found []zoneAnswer, join func([]answer.Part) ([]byte, []answer.Rejected, error), notes []string) (*meridianv1.InspectResponse, error) {
+func merge(found []zoneAnswer, join func([]answer.Part, func([]answer.Rejected) []answer.Absence) ([]byte, error), absent []answer.Absence) (*meridianv1.InspectResponse, error) {
 	found, left := fitting(found, maxMerged)
 	asOf := found[0].response.GetAsOf()
 	parts := make([]answer.Part, len(found))
@@ -262,16 +317,18 @@ func merge(found []zoneAnswer, join func([]answer.Part) ([]byte, []answer.Reject
 		asOf = min(asOf, r.response.GetAsOf())
 	}
 	for _, r := range left {
-		notes = append(notes, fmt.Sprintf("zone %q is not in this answer, which would be too large: it sent %d bytes; ask it alone, with --zone", r.zone, len(r.response.GetJson())))
+		absent = append(absent, answer.Absence{Zone: r.zone, Reason: fmt.Sprintf("the answer would be too large, it sent %d bytes: ask it alone, with --zone", len(r.response.GetJson()))})
 	}
-	joined, rejected, err := join(parts)
+	joined, err := join(parts, func(rejected []answer.Rejected) []answer.Absence {
+		for _, r := range rejected {
+			absent = append(absent, answer.Absence{Zone: r.Zone, Reason: "what it sent cannot be read: " + r.Err.Error()})
+		}
+		return absent
+	})
 	if err != nil {
 		return nil, rpcerr.New(rpcerr.Internal, "BAD_ANSWER", "%s: %w", strings.Join(names(found), ", "), err)
 	}
-	for _, r := range rejected {
-		notes = append(notes, fmt.Sprintf("zone %q is not in this answer: what it sent cannot be read: %s", r.Zone, r.Err))
-	}
-	return &meridianv1.InspectResponse{Json: joined, AsOf: asOf, Notes: notes}, nil
+	return &meridianv1.InspectResponse{Json: joined, AsOf: asOf, Notes: sentences(absent)}, nil
 }
 
 // maxMerged bounds the answers that are put together, in bytes: one message takes

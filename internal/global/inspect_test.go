@@ -140,7 +140,7 @@ func TestAmbiguousAndFailingZones(t *testing.T) {
 	}
 	r, err := zonesThat(oneDown, "east", "west").Inspect(t.Context(), aboutDataplane(""))
 	require.NoError(t, err, "one zone that fails spoils no answer")
-	require.Equal(t, []string{`zone "west" is not in this answer: west is busy`}, r.GetNotes(), "and is named")
+	require.Equal(t, []string{`zone "west": west is busy`}, r.GetNotes(), "and is named")
 }
 
 // What one zone suggests in place of a name is not suggested for all zones.
@@ -184,14 +184,15 @@ func TestAnswerAboutAllZonesNamesWhatItLacks(t *testing.T) {
 	require.Equal(t, map[string]resource.ZoneName{"web-1": "east", "stolen": "west"}, zones)
 	notes := strings.Join(r.GetNotes(), "\n")
 	for _, want := range []string{
-		`zone "slow" is not in this answer: no answer`,
-		`zone "south" is not in this answer: what it sent cannot be read`,
-		`zone "north" is not in this answer: it is offline`,
-		`zone "west" is lagging: its part of the answer holds at revision 7`,
+		`zone "slow": connected, without an answer in time`,
+		`zone "south": what it sent cannot be read`,
+		`zone "north": offline`,
+		`zone "west": lagging, at revision 7`,
 	} {
 		require.Contains(t, notes, want)
 	}
 	require.Len(t, r.GetNotes(), 4, "a disabled zone is not missed")
+	require.Equal(t, r.GetNotes(), sentences(all.Incomplete), "and the document lists the same")
 }
 
 func TestAnswersOfSeveralZonesArePutTogether(t *testing.T) {
@@ -279,5 +280,5 @@ func TestALargeAnswerOfOneZoneSpoilsNoOther(t *testing.T) {
 	require.Contains(t, string(r.GetJson()), "web-1")
 	require.Equal(t, uint64(9), r.GetAsOf())
 	require.Len(t, r.GetNotes(), 1)
-	require.Contains(t, r.GetNotes()[0], `zone "west" is not in this answer, which would be too large: it sent 16777229 bytes; ask it alone, with --zone`)
+	require.Contains(t, r.GetNotes()[0], `zone "west": the answer would be too large, it sent 16777229 bytes: ask it alone, with --zone`)
 }

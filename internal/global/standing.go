@@ -18,7 +18,7 @@ func (s *inspectService) withZones(ctx context.Context, req *meridianv1.InspectR
 		return own
 	}
 	known := s.zones(ctx)
-	notes := append(own.GetNotes(), known.absent()...)
+	notes := sentences(known.absent())
 	if len(known.servers) == 0 {
 		own.Notes = notes
 		return own
@@ -32,7 +32,7 @@ func (s *inspectService) withZones(ctx context.Context, req *meridianv1.InspectR
 		own.Notes = append(notes, fmt.Sprintf("the dataplanes are not looked at: %s", err))
 		return own
 	}
-	joined, err := merge(append([]zoneAnswer{{response: own}}, found...), answer.MergePolicies, append(notes, failed...))
+	joined, err := merge(append([]zoneAnswer{{response: own}}, found...), answer.MergePolicies, append(known.absent(), failed...))
 	if err != nil {
 		own.Notes = append(notes, fmt.Sprintf("the dataplanes are not looked at: %s", err))
 		return own

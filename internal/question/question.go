@@ -80,6 +80,11 @@ type Connection struct {
 	From, To string
 	FromTags map[string]string
 	Port     uint32
+	// Ends and Elsewhere are for the global and its zones: the zone that has one of
+	// the dataplanes only is asked what it knows of it, and then, with what is known
+	// of the other one, for its side of the connection.
+	Ends      bool
+	Elsewhere *answer.ConnectionEnds
 }
 
 // Policy asks where a policy takes effect; with Rule, where one of its rules does.
@@ -142,7 +147,10 @@ func Parse(request *meridianv1.InspectRequest) (Question, error) {
 	case *meridianv1.InspectRequest_Dataplane:
 		return Dataplane{q.Dataplane.GetName()}, nil
 	case *meridianv1.InspectRequest_Connection:
-		return Connection{q.Connection.GetFrom(), q.Connection.GetTo(), q.Connection.GetFromTags(), q.Connection.GetPort()}, nil
+		return Connection{
+			From: q.Connection.GetFrom(), To: q.Connection.GetTo(), FromTags: q.Connection.GetFromTags(), Port: q.Connection.GetPort(),
+			Ends: q.Connection.GetEnds(), Elsewhere: DecodeEnds(q.Connection.GetElsewhere()),
+		}, nil
 	case *meridianv1.InspectRequest_Policy:
 		err := lookup(q.Policy.GetKind())
 		return Policy{kind, q.Policy.GetName(), q.Policy.GetRule(), q.Policy.GetBrief()}, err
@@ -183,14 +191,68 @@ func (Dataplane) Render(w io.Writer, document []byte, form answer.Form) error {
 
 func (q Connection) encode(r *meridianv1.InspectRequest) {
 	r.Question = &meridianv1.InspectRequest_Connection{Connection: &meridianv1.ConnectionQuestion{
-		From: q.From, FromTags: q.FromTags, To: q.To, Port: q.Port,
+		From: q.From, FromTags: q.FromTags, To: q.To, Port: q.Port, Ends: q.Ends, Elsewhere: EncodeEnds(q.Elsewhere),
 	}}
+}
+
+// Answer answers from the matcher of a zone with an encoded document; a question for
+// ends of which the zone does not have both, with what it knows of them.
+// Errors: those of Question.Ask.
+func Answer(q Question, m *policy.Matcher, at At) (document []byte, ends *answer.ConnectionEnds, err error) {
+	d, err := q.Ask(m, at)
+	if c, ok := q.(Connection); ok && c.Ends && errors.Is(err, answer.ErrNotFound) {
+		return nil, answer.Ends(m, at.Mesh, c.From, c.To), nil
+	}
+	if err != nil {
+		return nil, nil, err
+	}
+	document, err = answer.Marshal(d)
+	return document, nil, err
+}
+
+// Internal reports whether a request is one of those that only a global and its zones
+// send each other.
+func Internal(request *meridianv1.InspectRequest) bool {
+	c := request.GetConnection()
+	return c.GetEnds() || c.GetElsewhere() != nil
+}
+
+// EncodeEnds puts what is known of a connection's dataplanes into a message.
+func EncodeEnds(ends *answer.ConnectionEnds) *meridianv1.ConnectionEnds {
+	if ends == nil {
+		return nil
+	}
+	out := &meridianv1.ConnectionEnds{Called: ends.Called}
+	for _, tags := range ends.Callers {
+		out.Callers = append(out.Callers, &meridianv1.TagSet{Tags: tags})
+	}
+	for _, in := range ends.Inbounds {
+		out.Inbounds = append(out.Inbounds, &meridianv1.ConnectionInbound{Port: in.Port, Tags: in.Tags})
+	}
+	return out
+}
+
+// DecodeEnds reads such a message; nil for nil.
+func DecodeEnds(message *meridianv1.ConnectionEnds) *answer.ConnectionEnds {
+	if message == nil {
+		return nil
+	}
+	ends := &answer.ConnectionEnds{Called: message.GetCalled()}
+	for _, set := range message.GetCallers() {
+		ends.Callers = append(ends.Callers, set.GetTags())
+	}
+	for _, in := range message.GetInbounds() {
+		ends.Inbounds = append(ends.Inbounds, policy.Attachment{
+			Type: policy.OnInbound, Port: in.GetPort(), Service: in.GetTags()[resource.ServiceTag], Tags: in.GetTags(),
+		})
+	}
+	return ends
 }
 
 // Ask implements Question.
 func (q Connection) Ask(m *policy.Matcher, at At) (any, error) {
 	return answer.Connection(m, answer.ConnectionQuestion{
-		Mesh: at.Mesh, From: q.From, FromTags: q.FromTags, To: q.To, Port: q.Port,
+		Mesh: at.Mesh, From: q.From, FromTags: q.FromTags, To: q.To, Port: q.Port, Elsewhere: q.Elsewhere,
 	}, at.AsOf)
 }
 
@@ -457,7 +519,7 @@ func (Dataplanes) Of() resource.Kind { return resource.KindDataplane }
 
 // Nothing implements List.
 func (Dataplanes) Nothing(resource.MeshName, resource.Revision) any {
-	return &answer.DataplanesAnswer{Items: []answer.DataplaneSummary{}}
+	return &answer.DataplanesAnswer{Items: []answer.DataplaneSummary{}, Incomplete: []answer.Absence{}}
 }
 
 // About implements Question.
@@ -482,6 +544,36 @@ func (q Proxies) About(mesh resource.MeshName) []resource.Key { return dataplane
 // Restrict implements Question.
 func (Proxies) Restrict(document []byte, may answer.May) ([]byte, error) {
 	return restrict[answer.ProxiesAnswer](document, may)
+}
+
+// HideZones takes out of an encoded document the names of absent zones that the
+// reader may not read, and why they are absent.
+func HideZones(q Question, document []byte, may answer.May) ([]byte, error) {
+	switch q := q.(type) {
+	case Connection:
+		return hideZones[answer.ConnectionAnswer](document, may)
+	case Dataplanes:
+		return hideZones[answer.DataplanesAnswer](document, may)
+	case Proxies:
+		return hideZones[answer.ProxiesAnswer](document, may)
+	case Policy:
+		if q.Rule == "" {
+			return hideZones[answer.PolicyAnswer](document, may)
+		}
+	}
+	return document, nil
+}
+
+func hideZones[D any, P interface {
+	*D
+	HideZones(may answer.May)
+}](document []byte, may answer.May) ([]byte, error) {
+	var d D
+	if err := answer.Unmarshal(document, &d); err != nil {
+		return nil, err
+	}
+	P(&d).HideZones(may)
+	return answer.Marshal(&d)
 }
 
 // dataplanes returns the keys of the dataplanes that are named.

@@ -44,20 +44,17 @@ func (s *inspectService) Inspect(_ context.Context, req *meridianv1.InspectReque
 	}
 	var encoded []byte
 	var revision resource.Revision
+	var ends *answer.ConnectionEnds
 	asked, err := question.Parse(req)
 	if err != nil {
 		return nil, rpcerr.New(rpcerr.Invalid, "INVALID_QUESTION", "%w", err)
 	}
 	err = s.matching.Read(func(m *policy.Matcher, asOf resource.Revision) error {
-		document, err := asked.Ask(m, question.At{
+		revision = asOf
+		encoded, ends, err = question.Answer(asked, m, question.At{
 			Mesh: resource.MeshName(req.GetMesh()), Zone: s.zone, AsOf: asOf,
 			Held: s.quarantineConditions, Dataplanes: s.dataplaneList, Proxies: s.proxyList,
 		})
-		if err != nil {
-			return err
-		}
-		revision = asOf
-		encoded, err = answer.Marshal(document)
 		return err
 	})
 	switch {
@@ -72,7 +69,9 @@ func (s *inspectService) Inspect(_ context.Context, req *meridianv1.InspectReque
 			"zone %q: the answer has %d bytes, more than the %d that are sent: ask for less, with `meridian why DATAPLANE KIND` or `meridian inspect connection`",
 			s.zone, len(encoded), s.limit())
 	}
-	return &meridianv1.InspectResponse{Json: encoded, AsOf: uint64(revision), Connection: s.connection(req)}, nil
+	return &meridianv1.InspectResponse{
+		Json: encoded, AsOf: uint64(revision), Connection: s.connection(req), Ends: question.EncodeEnds(ends),
+	}, nil
 }
 
 // answerRelayed answers a question that came through the global: a request and a

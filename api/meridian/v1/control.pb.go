@@ -180,7 +180,9 @@ type ZonesResponse struct {
 	// The global's current revision.
 	Revision uint64 `protobuf:"varint,2,opt,name=revision,proto3" json:"revision,omitempty"`
 	// What the list may lack, such as the zones of a server that cannot be asked.
-	Notes         []string `protobuf:"bytes,3,rep,name=notes,proto3" json:"notes,omitempty"`
+	Notes []string `protobuf:"bytes,3,rep,name=notes,proto3" json:"notes,omitempty"`
+	// The same as data: the servers that could not be asked for their zones.
+	Incomplete    []*SilentServer `protobuf:"bytes,4,rep,name=incomplete,proto3" json:"incomplete,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -236,6 +238,65 @@ func (x *ZonesResponse) GetNotes() []string {
 	return nil
 }
 
+func (x *ZonesResponse) GetIncomplete() []*SilentServer {
+	if x != nil {
+		return x.Incomplete
+	}
+	return nil
+}
+
+type SilentServer struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Server        string                 `protobuf:"bytes,1,opt,name=server,proto3" json:"server,omitempty"`
+	Reason        string                 `protobuf:"bytes,2,opt,name=reason,proto3" json:"reason,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *SilentServer) Reset() {
+	*x = SilentServer{}
+	mi := &file_meridian_v1_control_proto_msgTypes[4]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *SilentServer) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*SilentServer) ProtoMessage() {}
+
+func (x *SilentServer) ProtoReflect() protoreflect.Message {
+	mi := &file_meridian_v1_control_proto_msgTypes[4]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use SilentServer.ProtoReflect.Descriptor instead.
+func (*SilentServer) Descriptor() ([]byte, []int) {
+	return file_meridian_v1_control_proto_rawDescGZIP(), []int{4}
+}
+
+func (x *SilentServer) GetServer() string {
+	if x != nil {
+		return x.Server
+	}
+	return ""
+}
+
+func (x *SilentServer) GetReason() string {
+	if x != nil {
+		return x.Reason
+	}
+	return ""
+}
+
 type ZoneStatus struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	Name  string                 `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
@@ -260,7 +321,7 @@ type ZoneStatus struct {
 
 func (x *ZoneStatus) Reset() {
 	*x = ZoneStatus{}
-	mi := &file_meridian_v1_control_proto_msgTypes[4]
+	mi := &file_meridian_v1_control_proto_msgTypes[5]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -272,7 +333,7 @@ func (x *ZoneStatus) String() string {
 func (*ZoneStatus) ProtoMessage() {}
 
 func (x *ZoneStatus) ProtoReflect() protoreflect.Message {
-	mi := &file_meridian_v1_control_proto_msgTypes[4]
+	mi := &file_meridian_v1_control_proto_msgTypes[5]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -285,7 +346,7 @@ func (x *ZoneStatus) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ZoneStatus.ProtoReflect.Descriptor instead.
 func (*ZoneStatus) Descriptor() ([]byte, []int) {
-	return file_meridian_v1_control_proto_rawDescGZIP(), []int{4}
+	return file_meridian_v1_control_proto_rawDescGZIP(), []int{5}
 }
 
 func (x *ZoneStatus) GetName() string {
@@ -372,7 +433,7 @@ type Quarantined struct {
 
 func (x *Quarantined) Reset() {
 	*x = Quarantined{}
-	mi := &file_meridian_v1_control_proto_msgTypes[5]
+	mi := &file_meridian_v1_control_proto_msgTypes[6]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -384,7 +445,7 @@ func (x *Quarantined) String() string {
 func (*Quarantined) ProtoMessage() {}
 
 func (x *Quarantined) ProtoReflect() protoreflect.Message {
-	mi := &file_meridian_v1_control_proto_msgTypes[5]
+	mi := &file_meridian_v1_control_proto_msgTypes[6]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -397,7 +458,7 @@ func (x *Quarantined) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Quarantined.ProtoReflect.Descriptor instead.
 func (*Quarantined) Descriptor() ([]byte, []int) {
-	return file_meridian_v1_control_proto_rawDescGZIP(), []int{5}
+	return file_meridian_v1_control_proto_rawDescGZIP(), []int{6}
 }
 
 func (x *Quarantined) GetKind() string {
@@ -451,7 +512,7 @@ type GenerateZoneTokenRequest struct {
 
 func (x *GenerateZoneTokenRequest) Reset() {
 	*x = GenerateZoneTokenRequest{}
-	mi := &file_meridian_v1_control_proto_msgTypes[6]
+	mi := &file_meridian_v1_control_proto_msgTypes[7]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -463,7 +524,7 @@ func (x *GenerateZoneTokenRequest) String() string {
 func (*GenerateZoneTokenRequest) ProtoMessage() {}
 
 func (x *GenerateZoneTokenRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_meridian_v1_control_proto_msgTypes[6]
+	mi := &file_meridian_v1_control_proto_msgTypes[7]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -476,7 +537,7 @@ func (x *GenerateZoneTokenRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GenerateZoneTokenRequest.ProtoReflect.Descriptor instead.
 func (*GenerateZoneTokenRequest) Descriptor() ([]byte, []int) {
-	return file_meridian_v1_control_proto_rawDescGZIP(), []int{6}
+	return file_meridian_v1_control_proto_rawDescGZIP(), []int{7}
 }
 
 func (x *GenerateZoneTokenRequest) GetZone() string {
@@ -518,7 +579,7 @@ type GenerateZoneTokenResponse struct {
 
 func (x *GenerateZoneTokenResponse) Reset() {
 	*x = GenerateZoneTokenResponse{}
-	mi := &file_meridian_v1_control_proto_msgTypes[7]
+	mi := &file_meridian_v1_control_proto_msgTypes[8]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -530,7 +591,7 @@ func (x *GenerateZoneTokenResponse) String() string {
 func (*GenerateZoneTokenResponse) ProtoMessage() {}
 
 func (x *GenerateZoneTokenResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_meridian_v1_control_proto_msgTypes[7]
+	mi := &file_meridian_v1_control_proto_msgTypes[8]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -543,7 +604,7 @@ func (x *GenerateZoneTokenResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GenerateZoneTokenResponse.ProtoReflect.Descriptor instead.
 func (*GenerateZoneTokenResponse) Descriptor() ([]byte, []int) {
-	return file_meridian_v1_control_proto_rawDescGZIP(), []int{7}
+	return file_meridian_v1_control_proto_rawDescGZIP(), []int{8}
 }
 
 func (x *GenerateZoneTokenResponse) GetToken() string {
@@ -573,11 +634,17 @@ const file_meridian_v1_control_proto_rawDesc = "" +
 	"cluster_id\x18\x03 \x01(\tR\tclusterId\x12\x12\n" +
 	"\x04name\x18\x04 \x01(\tR\x04name\x12\x1a\n" +
 	"\brevision\x18\x05 \x01(\x04R\brevision\"\x0e\n" +
-	"\fZonesRequest\"p\n" +
+	"\fZonesRequest\"\xab\x01\n" +
 	"\rZonesResponse\x12-\n" +
 	"\x05zones\x18\x01 \x03(\v2\x17.meridian.v1.ZoneStatusR\x05zones\x12\x1a\n" +
 	"\brevision\x18\x02 \x01(\x04R\brevision\x12\x14\n" +
-	"\x05notes\x18\x03 \x03(\tR\x05notes\"\xcc\x02\n" +
+	"\x05notes\x18\x03 \x03(\tR\x05notes\x129\n" +
+	"\n" +
+	"incomplete\x18\x04 \x03(\v2\x19.meridian.v1.SilentServerR\n" +
+	"incomplete\">\n" +
+	"\fSilentServer\x12\x16\n" +
+	"\x06server\x18\x01 \x01(\tR\x06server\x12\x16\n" +
+	"\x06reason\x18\x02 \x01(\tR\x06reason\"\xcc\x02\n" +
 	"\n" +
 	"ZoneStatus\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x14\n" +
@@ -623,33 +690,35 @@ func file_meridian_v1_control_proto_rawDescGZIP() []byte {
 	return file_meridian_v1_control_proto_rawDescData
 }
 
-var file_meridian_v1_control_proto_msgTypes = make([]protoimpl.MessageInfo, 8)
+var file_meridian_v1_control_proto_msgTypes = make([]protoimpl.MessageInfo, 9)
 var file_meridian_v1_control_proto_goTypes = []any{
 	(*InfoRequest)(nil),               // 0: meridian.v1.InfoRequest
 	(*InfoResponse)(nil),              // 1: meridian.v1.InfoResponse
 	(*ZonesRequest)(nil),              // 2: meridian.v1.ZonesRequest
 	(*ZonesResponse)(nil),             // 3: meridian.v1.ZonesResponse
-	(*ZoneStatus)(nil),                // 4: meridian.v1.ZoneStatus
-	(*Quarantined)(nil),               // 5: meridian.v1.Quarantined
-	(*GenerateZoneTokenRequest)(nil),  // 6: meridian.v1.GenerateZoneTokenRequest
-	(*GenerateZoneTokenResponse)(nil), // 7: meridian.v1.GenerateZoneTokenResponse
-	(*timestamppb.Timestamp)(nil),     // 8: google.protobuf.Timestamp
+	(*SilentServer)(nil),              // 4: meridian.v1.SilentServer
+	(*ZoneStatus)(nil),                // 5: meridian.v1.ZoneStatus
+	(*Quarantined)(nil),               // 6: meridian.v1.Quarantined
+	(*GenerateZoneTokenRequest)(nil),  // 7: meridian.v1.GenerateZoneTokenRequest
+	(*GenerateZoneTokenResponse)(nil), // 8: meridian.v1.GenerateZoneTokenResponse
+	(*timestamppb.Timestamp)(nil),     // 9: google.protobuf.Timestamp
 }
 var file_meridian_v1_control_proto_depIdxs = []int32{
-	4, // 0: meridian.v1.ZonesResponse.zones:type_name -> meridian.v1.ZoneStatus
-	8, // 1: meridian.v1.ZoneStatus.last_seen:type_name -> google.protobuf.Timestamp
-	5, // 2: meridian.v1.ZoneStatus.quarantined:type_name -> meridian.v1.Quarantined
-	0, // 3: meridian.v1.ControlService.Info:input_type -> meridian.v1.InfoRequest
-	2, // 4: meridian.v1.ControlService.Zones:input_type -> meridian.v1.ZonesRequest
-	6, // 5: meridian.v1.ControlService.GenerateZoneToken:input_type -> meridian.v1.GenerateZoneTokenRequest
-	1, // 6: meridian.v1.ControlService.Info:output_type -> meridian.v1.InfoResponse
-	3, // 7: meridian.v1.ControlService.Zones:output_type -> meridian.v1.ZonesResponse
-	7, // 8: meridian.v1.ControlService.GenerateZoneToken:output_type -> meridian.v1.GenerateZoneTokenResponse
-	6, // [6:9] is the sub-list for method output_type
-	3, // [3:6] is the sub-list for method input_type
-	3, // [3:3] is the sub-list for extension type_name
-	3, // [3:3] is the sub-list for extension extendee
-	0, // [0:3] is the sub-list for field type_name
+	5, // 0: meridian.v1.ZonesResponse.zones:type_name -> meridian.v1.ZoneStatus
+	4, // 1: meridian.v1.ZonesResponse.incomplete:type_name -> meridian.v1.SilentServer
+	9, // 2: meridian.v1.ZoneStatus.last_seen:type_name -> google.protobuf.Timestamp
+	6, // 3: meridian.v1.ZoneStatus.quarantined:type_name -> meridian.v1.Quarantined
+	0, // 4: meridian.v1.ControlService.Info:input_type -> meridian.v1.InfoRequest
+	2, // 5: meridian.v1.ControlService.Zones:input_type -> meridian.v1.ZonesRequest
+	7, // 6: meridian.v1.ControlService.GenerateZoneToken:input_type -> meridian.v1.GenerateZoneTokenRequest
+	1, // 7: meridian.v1.ControlService.Info:output_type -> meridian.v1.InfoResponse
+	3, // 8: meridian.v1.ControlService.Zones:output_type -> meridian.v1.ZonesResponse
+	8, // 9: meridian.v1.ControlService.GenerateZoneToken:output_type -> meridian.v1.GenerateZoneTokenResponse
+	7, // [7:10] is the sub-list for method output_type
+	4, // [4:7] is the sub-list for method input_type
+	4, // [4:4] is the sub-list for extension type_name
+	4, // [4:4] is the sub-list for extension extendee
+	0, // [0:4] is the sub-list for field type_name
 }
 
 func init() { file_meridian_v1_control_proto_init() }
@@ -663,7 +732,7 @@ func file_meridian_v1_control_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_meridian_v1_control_proto_rawDesc), len(file_meridian_v1_control_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   8,
+			NumMessages:   9,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

@@ -302,7 +302,13 @@ type ConnectionQuestion struct {
 	FromTags map[string]string `protobuf:"bytes,2,rep,name=from_tags,json=fromTags,proto3" json:"from_tags,omitempty" protobuf_key:"bytes,1,opt,name=key" protobuf_val:"bytes,2,opt,name=value"`
 	To       string            `protobuf:"bytes,3,opt,name=to,proto3" json:"to,omitempty"`
 	// The inbound's port; 0 means every inbound.
-	Port          uint32 `protobuf:"varint,4,opt,name=port,proto3" json:"port,omitempty"`
+	Port uint32 `protobuf:"varint,4,opt,name=port,proto3" json:"port,omitempty"`
+	// Between a global and its zones, refused from any other client: a zone that
+	// has one of the dataplanes answers with what it knows of it, in ends.
+	Ends bool `protobuf:"varint,5,opt,name=ends,proto3" json:"ends,omitempty"`
+	// Likewise: what is known of the dataplane that is in another zone. A zone
+	// answers for the other side of the connection.
+	Elsewhere     *ConnectionEnds `protobuf:"bytes,6,opt,name=elsewhere,proto3" json:"elsewhere,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -365,6 +371,180 @@ func (x *ConnectionQuestion) GetPort() uint32 {
 	return 0
 }
 
+func (x *ConnectionQuestion) GetEnds() bool {
+	if x != nil {
+		return x.Ends
+	}
+	return false
+}
+
+func (x *ConnectionQuestion) GetElsewhere() *ConnectionEnds {
+	if x != nil {
+		return x.Elsewhere
+	}
+	return nil
+}
+
+// What a zone knows of the dataplanes of a connection.
+type ConnectionEnds struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The caller's tag sets; empty when the zone does not have it.
+	Callers []*TagSet `protobuf:"bytes,1,rep,name=callers,proto3" json:"callers,omitempty"`
+	// The inbounds of the one that is called.
+	Inbounds []*ConnectionInbound `protobuf:"bytes,2,rep,name=inbounds,proto3" json:"inbounds,omitempty"`
+	// The zone has the dataplane that is called, which may be without inbounds.
+	Called        bool `protobuf:"varint,3,opt,name=called,proto3" json:"called,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ConnectionEnds) Reset() {
+	*x = ConnectionEnds{}
+	mi := &file_meridian_v1_inspect_proto_msgTypes[3]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ConnectionEnds) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ConnectionEnds) ProtoMessage() {}
+
+func (x *ConnectionEnds) ProtoReflect() protoreflect.Message {
+	mi := &file_meridian_v1_inspect_proto_msgTypes[3]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ConnectionEnds.ProtoReflect.Descriptor instead.
+func (*ConnectionEnds) Descriptor() ([]byte, []int) {
+	return file_meridian_v1_inspect_proto_rawDescGZIP(), []int{3}
+}
+
+func (x *ConnectionEnds) GetCallers() []*TagSet {
+	if x != nil {
+		return x.Callers
+	}
+	return nil
+}
+
+func (x *ConnectionEnds) GetInbounds() []*ConnectionInbound {
+	if x != nil {
+		return x.Inbounds
+	}
+	return nil
+}
+
+func (x *ConnectionEnds) GetCalled() bool {
+	if x != nil {
+		return x.Called
+	}
+	return false
+}
+
+type TagSet struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Tags          map[string]string      `protobuf:"bytes,1,rep,name=tags,proto3" json:"tags,omitempty" protobuf_key:"bytes,1,opt,name=key" protobuf_val:"bytes,2,opt,name=value"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *TagSet) Reset() {
+	*x = TagSet{}
+	mi := &file_meridian_v1_inspect_proto_msgTypes[4]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *TagSet) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*TagSet) ProtoMessage() {}
+
+func (x *TagSet) ProtoReflect() protoreflect.Message {
+	mi := &file_meridian_v1_inspect_proto_msgTypes[4]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use TagSet.ProtoReflect.Descriptor instead.
+func (*TagSet) Descriptor() ([]byte, []int) {
+	return file_meridian_v1_inspect_proto_rawDescGZIP(), []int{4}
+}
+
+func (x *TagSet) GetTags() map[string]string {
+	if x != nil {
+		return x.Tags
+	}
+	return nil
+}
+
+type ConnectionInbound struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Port          uint32                 `protobuf:"varint,1,opt,name=port,proto3" json:"port,omitempty"`
+	Tags          map[string]string      `protobuf:"bytes,2,rep,name=tags,proto3" json:"tags,omitempty" protobuf_key:"bytes,1,opt,name=key" protobuf_val:"bytes,2,opt,name=value"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ConnectionInbound) Reset() {
+	*x = ConnectionInbound{}
+	mi := &file_meridian_v1_inspect_proto_msgTypes[5]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ConnectionInbound) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ConnectionInbound) ProtoMessage() {}
+
+func (x *ConnectionInbound) ProtoReflect() protoreflect.Message {
+	mi := &file_meridian_v1_inspect_proto_msgTypes[5]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ConnectionInbound.ProtoReflect.Descriptor instead.
+func (*ConnectionInbound) Descriptor() ([]byte, []int) {
+	return file_meridian_v1_inspect_proto_rawDescGZIP(), []int{5}
+}
+
+func (x *ConnectionInbound) GetPort() uint32 {
+	if x != nil {
+		return x.Port
+	}
+	return 0
+}
+
+func (x *ConnectionInbound) GetTags() map[string]string {
+	if x != nil {
+		return x.Tags
+	}
+	return nil
+}
+
 // Where does a policy take effect, and in what condition is it?
 type PolicyQuestion struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -380,7 +560,7 @@ type PolicyQuestion struct {
 
 func (x *PolicyQuestion) Reset() {
 	*x = PolicyQuestion{}
-	mi := &file_meridian_v1_inspect_proto_msgTypes[3]
+	mi := &file_meridian_v1_inspect_proto_msgTypes[6]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -392,7 +572,7 @@ func (x *PolicyQuestion) String() string {
 func (*PolicyQuestion) ProtoMessage() {}
 
 func (x *PolicyQuestion) ProtoReflect() protoreflect.Message {
-	mi := &file_meridian_v1_inspect_proto_msgTypes[3]
+	mi := &file_meridian_v1_inspect_proto_msgTypes[6]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -405,7 +585,7 @@ func (x *PolicyQuestion) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PolicyQuestion.ProtoReflect.Descriptor instead.
 func (*PolicyQuestion) Descriptor() ([]byte, []int) {
-	return file_meridian_v1_inspect_proto_rawDescGZIP(), []int{3}
+	return file_meridian_v1_inspect_proto_rawDescGZIP(), []int{6}
 }
 
 func (x *PolicyQuestion) GetKind() string {
@@ -448,7 +628,7 @@ type ConditionsQuestion struct {
 
 func (x *ConditionsQuestion) Reset() {
 	*x = ConditionsQuestion{}
-	mi := &file_meridian_v1_inspect_proto_msgTypes[4]
+	mi := &file_meridian_v1_inspect_proto_msgTypes[7]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -460,7 +640,7 @@ func (x *ConditionsQuestion) String() string {
 func (*ConditionsQuestion) ProtoMessage() {}
 
 func (x *ConditionsQuestion) ProtoReflect() protoreflect.Message {
-	mi := &file_meridian_v1_inspect_proto_msgTypes[4]
+	mi := &file_meridian_v1_inspect_proto_msgTypes[7]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -473,7 +653,7 @@ func (x *ConditionsQuestion) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ConditionsQuestion.ProtoReflect.Descriptor instead.
 func (*ConditionsQuestion) Descriptor() ([]byte, []int) {
-	return file_meridian_v1_inspect_proto_rawDescGZIP(), []int{4}
+	return file_meridian_v1_inspect_proto_rawDescGZIP(), []int{7}
 }
 
 func (x *ConditionsQuestion) GetKind() string {
@@ -493,7 +673,7 @@ type RouteQuestion struct {
 
 func (x *RouteQuestion) Reset() {
 	*x = RouteQuestion{}
-	mi := &file_meridian_v1_inspect_proto_msgTypes[5]
+	mi := &file_meridian_v1_inspect_proto_msgTypes[8]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -505,7 +685,7 @@ func (x *RouteQuestion) String() string {
 func (*RouteQuestion) ProtoMessage() {}
 
 func (x *RouteQuestion) ProtoReflect() protoreflect.Message {
-	mi := &file_meridian_v1_inspect_proto_msgTypes[5]
+	mi := &file_meridian_v1_inspect_proto_msgTypes[8]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -518,7 +698,7 @@ func (x *RouteQuestion) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RouteQuestion.ProtoReflect.Descriptor instead.
 func (*RouteQuestion) Descriptor() ([]byte, []int) {
-	return file_meridian_v1_inspect_proto_rawDescGZIP(), []int{5}
+	return file_meridian_v1_inspect_proto_rawDescGZIP(), []int{8}
 }
 
 func (x *RouteQuestion) GetName() string {
@@ -538,7 +718,7 @@ type GatewayQuestion struct {
 
 func (x *GatewayQuestion) Reset() {
 	*x = GatewayQuestion{}
-	mi := &file_meridian_v1_inspect_proto_msgTypes[6]
+	mi := &file_meridian_v1_inspect_proto_msgTypes[9]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -550,7 +730,7 @@ func (x *GatewayQuestion) String() string {
 func (*GatewayQuestion) ProtoMessage() {}
 
 func (x *GatewayQuestion) ProtoReflect() protoreflect.Message {
-	mi := &file_meridian_v1_inspect_proto_msgTypes[6]
+	mi := &file_meridian_v1_inspect_proto_msgTypes[9]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -563,7 +743,7 @@ func (x *GatewayQuestion) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GatewayQuestion.ProtoReflect.Descriptor instead.
 func (*GatewayQuestion) Descriptor() ([]byte, []int) {
-	return file_meridian_v1_inspect_proto_rawDescGZIP(), []int{6}
+	return file_meridian_v1_inspect_proto_rawDescGZIP(), []int{9}
 }
 
 func (x *GatewayQuestion) GetName() string {
@@ -592,7 +772,7 @@ type WhyQuestion struct {
 
 func (x *WhyQuestion) Reset() {
 	*x = WhyQuestion{}
-	mi := &file_meridian_v1_inspect_proto_msgTypes[7]
+	mi := &file_meridian_v1_inspect_proto_msgTypes[10]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -604,7 +784,7 @@ func (x *WhyQuestion) String() string {
 func (*WhyQuestion) ProtoMessage() {}
 
 func (x *WhyQuestion) ProtoReflect() protoreflect.Message {
-	mi := &file_meridian_v1_inspect_proto_msgTypes[7]
+	mi := &file_meridian_v1_inspect_proto_msgTypes[10]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -617,7 +797,7 @@ func (x *WhyQuestion) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WhyQuestion.ProtoReflect.Descriptor instead.
 func (*WhyQuestion) Descriptor() ([]byte, []int) {
-	return file_meridian_v1_inspect_proto_rawDescGZIP(), []int{7}
+	return file_meridian_v1_inspect_proto_rawDescGZIP(), []int{10}
 }
 
 func (x *WhyQuestion) GetDataplane() string {
@@ -664,7 +844,7 @@ type DataplanesQuestion struct {
 
 func (x *DataplanesQuestion) Reset() {
 	*x = DataplanesQuestion{}
-	mi := &file_meridian_v1_inspect_proto_msgTypes[8]
+	mi := &file_meridian_v1_inspect_proto_msgTypes[11]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -676,7 +856,7 @@ func (x *DataplanesQuestion) String() string {
 func (*DataplanesQuestion) ProtoMessage() {}
 
 func (x *DataplanesQuestion) ProtoReflect() protoreflect.Message {
-	mi := &file_meridian_v1_inspect_proto_msgTypes[8]
+	mi := &file_meridian_v1_inspect_proto_msgTypes[11]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -689,7 +869,7 @@ func (x *DataplanesQuestion) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DataplanesQuestion.ProtoReflect.Descriptor instead.
 func (*DataplanesQuestion) Descriptor() ([]byte, []int) {
-	return file_meridian_v1_inspect_proto_rawDescGZIP(), []int{8}
+	return file_meridian_v1_inspect_proto_rawDescGZIP(), []int{11}
 }
 
 // Which proxies follow the zone over xDS, and what have they accepted?
@@ -703,7 +883,7 @@ type ProxiesQuestion struct {
 
 func (x *ProxiesQuestion) Reset() {
 	*x = ProxiesQuestion{}
-	mi := &file_meridian_v1_inspect_proto_msgTypes[9]
+	mi := &file_meridian_v1_inspect_proto_msgTypes[12]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -715,7 +895,7 @@ func (x *ProxiesQuestion) String() string {
 func (*ProxiesQuestion) ProtoMessage() {}
 
 func (x *ProxiesQuestion) ProtoReflect() protoreflect.Message {
-	mi := &file_meridian_v1_inspect_proto_msgTypes[9]
+	mi := &file_meridian_v1_inspect_proto_msgTypes[12]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -728,7 +908,7 @@ func (x *ProxiesQuestion) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ProxiesQuestion.ProtoReflect.Descriptor instead.
 func (*ProxiesQuestion) Descriptor() ([]byte, []int) {
-	return file_meridian_v1_inspect_proto_rawDescGZIP(), []int{9}
+	return file_meridian_v1_inspect_proto_rawDescGZIP(), []int{12}
 }
 
 func (x *ProxiesQuestion) GetName() string {
@@ -751,7 +931,7 @@ type ProxyQuestion struct {
 
 func (x *ProxyQuestion) Reset() {
 	*x = ProxyQuestion{}
-	mi := &file_meridian_v1_inspect_proto_msgTypes[10]
+	mi := &file_meridian_v1_inspect_proto_msgTypes[13]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -763,7 +943,7 @@ func (x *ProxyQuestion) String() string {
 func (*ProxyQuestion) ProtoMessage() {}
 
 func (x *ProxyQuestion) ProtoReflect() protoreflect.Message {
-	mi := &file_meridian_v1_inspect_proto_msgTypes[10]
+	mi := &file_meridian_v1_inspect_proto_msgTypes[13]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -776,7 +956,7 @@ func (x *ProxyQuestion) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ProxyQuestion.ProtoReflect.Descriptor instead.
 func (*ProxyQuestion) Descriptor() ([]byte, []int) {
-	return file_meridian_v1_inspect_proto_rawDescGZIP(), []int{10}
+	return file_meridian_v1_inspect_proto_rawDescGZIP(), []int{13}
 }
 
 func (x *ProxyQuestion) GetName() string {
@@ -803,14 +983,18 @@ type InspectResponse struct {
 	// the document.
 	Connection *DataplaneConnection `protobuf:"bytes,3,opt,name=connection,proto3" json:"connection,omitempty"`
 	// What the answer may lack, such as the zones of a server that cannot be asked.
-	Notes         []string `protobuf:"bytes,4,rep,name=notes,proto3" json:"notes,omitempty"`
+	// Where the document has "incomplete", the first notes say the same in sentences,
+	// for clients that do not know it.
+	Notes []string `protobuf:"bytes,4,rep,name=notes,proto3" json:"notes,omitempty"`
+	// In place of the document, where the question asks for ends.
+	Ends          *ConnectionEnds `protobuf:"bytes,5,opt,name=ends,proto3" json:"ends,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *InspectResponse) Reset() {
 	*x = InspectResponse{}
-	mi := &file_meridian_v1_inspect_proto_msgTypes[11]
+	mi := &file_meridian_v1_inspect_proto_msgTypes[14]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -822,7 +1006,7 @@ func (x *InspectResponse) String() string {
 func (*InspectResponse) ProtoMessage() {}
 
 func (x *InspectResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_meridian_v1_inspect_proto_msgTypes[11]
+	mi := &file_meridian_v1_inspect_proto_msgTypes[14]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -835,7 +1019,7 @@ func (x *InspectResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use InspectResponse.ProtoReflect.Descriptor instead.
 func (*InspectResponse) Descriptor() ([]byte, []int) {
-	return file_meridian_v1_inspect_proto_rawDescGZIP(), []int{11}
+	return file_meridian_v1_inspect_proto_rawDescGZIP(), []int{14}
 }
 
 func (x *InspectResponse) GetJson() []byte {
@@ -866,6 +1050,13 @@ func (x *InspectResponse) GetNotes() []string {
 	return nil
 }
 
+func (x *InspectResponse) GetEnds() *ConnectionEnds {
+	if x != nil {
+		return x.Ends
+	}
+	return nil
+}
+
 // DataplaneConnection is how a dataplane's proxy stands to its zone.
 type DataplaneConnection struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -886,7 +1077,7 @@ type DataplaneConnection struct {
 
 func (x *DataplaneConnection) Reset() {
 	*x = DataplaneConnection{}
-	mi := &file_meridian_v1_inspect_proto_msgTypes[12]
+	mi := &file_meridian_v1_inspect_proto_msgTypes[15]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -898,7 +1089,7 @@ func (x *DataplaneConnection) String() string {
 func (*DataplaneConnection) ProtoMessage() {}
 
 func (x *DataplaneConnection) ProtoReflect() protoreflect.Message {
-	mi := &file_meridian_v1_inspect_proto_msgTypes[12]
+	mi := &file_meridian_v1_inspect_proto_msgTypes[15]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -911,7 +1102,7 @@ func (x *DataplaneConnection) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DataplaneConnection.ProtoReflect.Descriptor instead.
 func (*DataplaneConnection) Descriptor() ([]byte, []int) {
-	return file_meridian_v1_inspect_proto_rawDescGZIP(), []int{12}
+	return file_meridian_v1_inspect_proto_rawDescGZIP(), []int{15}
 }
 
 func (x *DataplaneConnection) GetState() string {
@@ -977,13 +1168,30 @@ const file_meridian_v1_inspect_proto_rawDesc = "" +
 	"\n" +
 	"\bquestion\"'\n" +
 	"\x11DataplaneQuestion\x12\x12\n" +
-	"\x04name\x18\x01 \x01(\tR\x04name\"\xd5\x01\n" +
+	"\x04name\x18\x01 \x01(\tR\x04name\"\xa4\x02\n" +
 	"\x12ConnectionQuestion\x12\x12\n" +
 	"\x04from\x18\x01 \x01(\tR\x04from\x12J\n" +
 	"\tfrom_tags\x18\x02 \x03(\v2-.meridian.v1.ConnectionQuestion.FromTagsEntryR\bfromTags\x12\x0e\n" +
 	"\x02to\x18\x03 \x01(\tR\x02to\x12\x12\n" +
-	"\x04port\x18\x04 \x01(\rR\x04port\x1a;\n" +
+	"\x04port\x18\x04 \x01(\rR\x04port\x12\x12\n" +
+	"\x04ends\x18\x05 \x01(\bR\x04ends\x129\n" +
+	"\telsewhere\x18\x06 \x01(\v2\x1b.meridian.v1.ConnectionEndsR\telsewhere\x1a;\n" +
 	"\rFromTagsEntry\x12\x10\n" +
+	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
+	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\"\x93\x01\n" +
+	"\x0eConnectionEnds\x12-\n" +
+	"\acallers\x18\x01 \x03(\v2\x13.meridian.v1.TagSetR\acallers\x12:\n" +
+	"\binbounds\x18\x02 \x03(\v2\x1e.meridian.v1.ConnectionInboundR\binbounds\x12\x16\n" +
+	"\x06called\x18\x03 \x01(\bR\x06called\"t\n" +
+	"\x06TagSet\x121\n" +
+	"\x04tags\x18\x01 \x03(\v2\x1d.meridian.v1.TagSet.TagsEntryR\x04tags\x1a7\n" +
+	"\tTagsEntry\x12\x10\n" +
+	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
+	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\"\x9e\x01\n" +
+	"\x11ConnectionInbound\x12\x12\n" +
+	"\x04port\x18\x01 \x01(\rR\x04port\x12<\n" +
+	"\x04tags\x18\x02 \x03(\v2(.meridian.v1.ConnectionInbound.TagsEntryR\x04tags\x1a7\n" +
+	"\tTagsEntry\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
 	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\"b\n" +
 	"\x0ePolicyQuestion\x12\x12\n" +
@@ -1011,14 +1219,15 @@ const file_meridian_v1_inspect_proto_rawDesc = "" +
 	"\x04name\x18\x01 \x01(\tR\x04name\"7\n" +
 	"\rProxyQuestion\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x12\n" +
-	"\x04type\x18\x02 \x01(\tR\x04type\"\x92\x01\n" +
+	"\x04type\x18\x02 \x01(\tR\x04type\"\xc3\x01\n" +
 	"\x0fInspectResponse\x12\x12\n" +
 	"\x04json\x18\x01 \x01(\fR\x04json\x12\x13\n" +
 	"\x05as_of\x18\x02 \x01(\x04R\x04asOf\x12@\n" +
 	"\n" +
 	"connection\x18\x03 \x01(\v2 .meridian.v1.DataplaneConnectionR\n" +
 	"connection\x12\x14\n" +
-	"\x05notes\x18\x04 \x03(\tR\x05notes\"\x97\x01\n" +
+	"\x05notes\x18\x04 \x03(\tR\x05notes\x12/\n" +
+	"\x04ends\x18\x05 \x01(\v2\x1b.meridian.v1.ConnectionEndsR\x04ends\"\x97\x01\n" +
 	"\x13DataplaneConnection\x12\x14\n" +
 	"\x05state\x18\x01 \x01(\tR\x05state\x12#\n" +
 	"\rregistered_by\x18\x02 \x01(\tR\fregisteredBy\x12\x14\n" +
@@ -1041,45 +1250,56 @@ func file_meridian_v1_inspect_proto_rawDescGZIP() []byte {
 	return file_meridian_v1_inspect_proto_rawDescData
 }
 
-var file_meridian_v1_inspect_proto_msgTypes = make([]protoimpl.MessageInfo, 15)
+var file_meridian_v1_inspect_proto_msgTypes = make([]protoimpl.MessageInfo, 20)
 var file_meridian_v1_inspect_proto_goTypes = []any{
 	(*InspectRequest)(nil),      // 0: meridian.v1.InspectRequest
 	(*DataplaneQuestion)(nil),   // 1: meridian.v1.DataplaneQuestion
 	(*ConnectionQuestion)(nil),  // 2: meridian.v1.ConnectionQuestion
-	(*PolicyQuestion)(nil),      // 3: meridian.v1.PolicyQuestion
-	(*ConditionsQuestion)(nil),  // 4: meridian.v1.ConditionsQuestion
-	(*RouteQuestion)(nil),       // 5: meridian.v1.RouteQuestion
-	(*GatewayQuestion)(nil),     // 6: meridian.v1.GatewayQuestion
-	(*WhyQuestion)(nil),         // 7: meridian.v1.WhyQuestion
-	(*DataplanesQuestion)(nil),  // 8: meridian.v1.DataplanesQuestion
-	(*ProxiesQuestion)(nil),     // 9: meridian.v1.ProxiesQuestion
-	(*ProxyQuestion)(nil),       // 10: meridian.v1.ProxyQuestion
-	(*InspectResponse)(nil),     // 11: meridian.v1.InspectResponse
-	(*DataplaneConnection)(nil), // 12: meridian.v1.DataplaneConnection
-	nil,                         // 13: meridian.v1.ConnectionQuestion.FromTagsEntry
-	nil,                         // 14: meridian.v1.WhyQuestion.FromTagsEntry
+	(*ConnectionEnds)(nil),      // 3: meridian.v1.ConnectionEnds
+	(*TagSet)(nil),              // 4: meridian.v1.TagSet
+	(*ConnectionInbound)(nil),   // 5: meridian.v1.ConnectionInbound
+	(*PolicyQuestion)(nil),      // 6: meridian.v1.PolicyQuestion
+	(*ConditionsQuestion)(nil),  // 7: meridian.v1.ConditionsQuestion
+	(*RouteQuestion)(nil),       // 8: meridian.v1.RouteQuestion
+	(*GatewayQuestion)(nil),     // 9: meridian.v1.GatewayQuestion
+	(*WhyQuestion)(nil),         // 10: meridian.v1.WhyQuestion
+	(*DataplanesQuestion)(nil),  // 11: meridian.v1.DataplanesQuestion
+	(*ProxiesQuestion)(nil),     // 12: meridian.v1.ProxiesQuestion
+	(*ProxyQuestion)(nil),       // 13: meridian.v1.ProxyQuestion
+	(*InspectResponse)(nil),     // 14: meridian.v1.InspectResponse
+	(*DataplaneConnection)(nil), // 15: meridian.v1.DataplaneConnection
+	nil,                         // 16: meridian.v1.ConnectionQuestion.FromTagsEntry
+	nil,                         // 17: meridian.v1.TagSet.TagsEntry
+	nil,                         // 18: meridian.v1.ConnectionInbound.TagsEntry
+	nil,                         // 19: meridian.v1.WhyQuestion.FromTagsEntry
 }
 var file_meridian_v1_inspect_proto_depIdxs = []int32{
 	1,  // 0: meridian.v1.InspectRequest.dataplane:type_name -> meridian.v1.DataplaneQuestion
 	2,  // 1: meridian.v1.InspectRequest.connection:type_name -> meridian.v1.ConnectionQuestion
-	3,  // 2: meridian.v1.InspectRequest.policy:type_name -> meridian.v1.PolicyQuestion
-	5,  // 3: meridian.v1.InspectRequest.route:type_name -> meridian.v1.RouteQuestion
-	8,  // 4: meridian.v1.InspectRequest.dataplanes:type_name -> meridian.v1.DataplanesQuestion
-	7,  // 5: meridian.v1.InspectRequest.why:type_name -> meridian.v1.WhyQuestion
-	4,  // 6: meridian.v1.InspectRequest.conditions:type_name -> meridian.v1.ConditionsQuestion
-	6,  // 7: meridian.v1.InspectRequest.gateway:type_name -> meridian.v1.GatewayQuestion
-	9,  // 8: meridian.v1.InspectRequest.proxies:type_name -> meridian.v1.ProxiesQuestion
-	10, // 9: meridian.v1.InspectRequest.proxy:type_name -> meridian.v1.ProxyQuestion
-	13, // 10: meridian.v1.ConnectionQuestion.from_tags:type_name -> meridian.v1.ConnectionQuestion.FromTagsEntry
-	14, // 11: meridian.v1.WhyQuestion.from_tags:type_name -> meridian.v1.WhyQuestion.FromTagsEntry
-	12, // 12: meridian.v1.InspectResponse.connection:type_name -> meridian.v1.DataplaneConnection
-	0,  // 13: meridian.v1.InspectService.Inspect:input_type -> meridian.v1.InspectRequest
-	11, // 14: meridian.v1.InspectService.Inspect:output_type -> meridian.v1.InspectResponse
-	14, // [14:15] is the sub-list for method output_type
-	13, // [13:14] is the sub-list for method input_type
-	13, // [13:13] is the sub-list for extension type_name
-	13, // [13:13] is the sub-list for extension extendee
-	0,  // [0:13] is the sub-list for field type_name
+	6,  // 2: meridian.v1.InspectRequest.policy:type_name -> meridian.v1.PolicyQuestion
+	8,  // 3: meridian.v1.InspectRequest.route:type_name -> meridian.v1.RouteQuestion
+	11, // 4: meridian.v1.InspectRequest.dataplanes:type_name -> meridian.v1.DataplanesQuestion
+	10, // 5: meridian.v1.InspectRequest.why:type_name -> meridian.v1.WhyQuestion
+	7,  // 6: meridian.v1.InspectRequest.conditions:type_name -> meridian.v1.ConditionsQuestion
+	9,  // 7: meridian.v1.InspectRequest.gateway:type_name -> meridian.v1.GatewayQuestion
+	12, // 8: meridian.v1.InspectRequest.proxies:type_name -> meridian.v1.ProxiesQuestion
+	13, // 9: meridian.v1.InspectRequest.proxy:type_name -> meridian.v1.ProxyQuestion
+	16, // 10: meridian.v1.ConnectionQuestion.from_tags:type_name -> meridian.v1.ConnectionQuestion.FromTagsEntry
+	3,  // 11: meridian.v1.ConnectionQuestion.elsewhere:type_name -> meridian.v1.ConnectionEnds
+	4,  // 12: meridian.v1.ConnectionEnds.callers:type_name -> meridian.v1.TagSet
+	5,  // 13: meridian.v1.ConnectionEnds.inbounds:type_name -> meridian.v1.ConnectionInbound
+	17, // 14: meridian.v1.TagSet.tags:type_name -> meridian.v1.TagSet.TagsEntry
+	18, // 15: meridian.v1.ConnectionInbound.tags:type_name -> meridian.v1.ConnectionInbound.TagsEntry
+	19, // 16: meridian.v1.WhyQuestion.from_tags:type_name -> meridian.v1.WhyQuestion.FromTagsEntry
+	15, // 17: meridian.v1.InspectResponse.connection:type_name -> meridian.v1.DataplaneConnection
+	3,  // 18: meridian.v1.InspectResponse.ends:type_name -> meridian.v1.ConnectionEnds
+	0,  // 19: meridian.v1.InspectService.Inspect:input_type -> meridian.v1.InspectRequest
+	14, // 20: meridian.v1.InspectService.Inspect:output_type -> meridian.v1.InspectResponse
+	20, // [20:21] is the sub-list for method output_type
+	19, // [19:20] is the sub-list for method input_type
+	19, // [19:19] is the sub-list for extension type_name
+	19, // [19:19] is the sub-list for extension extendee
+	0,  // [0:19] is the sub-list for field type_name
 }
 
 func init() { file_meridian_v1_inspect_proto_init() }
@@ -1105,7 +1325,7 @@ func file_meridian_v1_inspect_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_meridian_v1_inspect_proto_rawDesc), len(file_meridian_v1_inspect_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   15,
+			NumMessages:   20,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

@@ -20,6 +20,41 @@ type ConnectionQuestion struct {
 	To       string
 	// Port is the inbound's; 0 stands for every inbound.
 	Port uint32
+	// Elsewhere is what is known of one of the two that is in another zone; nil when
+	// both are here.
+	Elsewhere *ConnectionEnds
+}
+
+// ConnectionEnds is what is known of the dataplanes of a connection that a matcher
+// has, for a matcher that has the other one.
+type ConnectionEnds struct {
+	// Callers are the tag sets of the caller; empty when it is not here.
+	Callers []resource.Tags
+	// Called is set where the dataplane that is called is here. Inbounds are its.
+	Called   bool
+	Inbounds []policy.Attachment
+}
+
+// Ends returns what is known here of the dataplanes of a connection.
+func Ends(m *policy.Matcher, mesh resource.MeshName, from, to string) *ConnectionEnds {
+	var ends ConnectionEnds
+	_ = m.Read(func(r *policy.Reading) error { // do returns no error
+		if shape, err := r.Dataplane(policy.DataplaneKey(mesh, from)); err == nil && from != "" {
+			ends.Callers = shape.Members
+		}
+		shape, err := r.Dataplane(policy.DataplaneKey(mesh, to))
+		if err != nil {
+			return nil //nolint:nilerr // it is not here
+		}
+		ends.Called = true
+		for _, at := range shape.Attachments {
+			if at.Type == policy.OnInbound {
+				ends.Inbounds = append(ends.Inbounds, at)
+			}
+		}
+		return nil
+	})
+	return &ends
 }
 
 // ConnectionAnswer says whether a caller may talk to a dataplane, and what takes
@@ -38,6 +73,8 @@ type ConnectionAnswer struct {
 	Effective []OnConnection  `json:"effective"`
 	// Superseded is what does not take effect because its successor does (§4.11).
 	Superseded []SupersededOnConnection `json:"superseded,omitempty"`
+	// Incomplete is what an answer about several zones lacks.
+	Incomplete []Absence `json:"incomplete,omitempty"`
 }
 
 // SupersededOnConnection is a kind that its successor supersedes on one side of a
@@ -72,45 +109,45 @@ type OnConnection struct {
 	Policies []string                  `json:"policies"`
 }
 
-// Connection answers a ConnectionQuestion. It fails with ErrNotFound when a
-// dataplane or the inbound does not exist.
+// Connection answers a ConnectionQuestion. With Elsewhere the answer is one side of
+// it, for MergeConnections: that of the caller where the dataplane that is called is
+// elsewhere, else that of the dataplane that is called. It fails with ErrNotFound
+// when a dataplane or the inbound does not exist.
 func Connection(m *policy.Matcher, q ConnectionQuestion, asOf resource.Revision) (*ConnectionAnswer, error) {
 	var a *ConnectionAnswer
 	err := m.Read(func(r *policy.Reading) error {
-		inbounds, err := targets(r, q)
-		if err != nil {
+		a = &ConnectionAnswer{Mesh: q.Mesh, From: q.From, To: q.To, AsOf: asOf, AllowedBy: []string{}, Effective: []OnConnection{}}
+		calledElsewhere := q.Elsewhere != nil && q.Elsewhere.Called
+		var inbounds []*policy.Attachment
+		var err error
+		if calledElsewhere {
+			inbounds = onPort(q.Elsewhere.Inbounds, q.Port)
+		} else if inbounds, err = targets(r, q); err != nil {
 			return err
 		}
 		caller := []resource.Tags{q.FromTags}
-		var fromRules, superseded []policy.Rule
-		if q.From != "" {
+		switch {
+		case q.Elsewhere != nil && !calledElsewhere:
+			caller = q.Elsewhere.Callers
+		case q.From != "":
 			shape, err := findDataplane(r, q.Mesh, q.From)
 			if err != nil {
 				return err
 			}
 			caller = shape.Members
-			if fromRules, err = r.Effective(policy.DataplaneKey(q.Mesh, q.From)); err != nil {
-				return fmt.Errorf("match %s: %w", q.From, err)
-			}
-			if superseded, err = r.Superseded(policy.DataplaneKey(q.Mesh, q.From)); err != nil {
-				return fmt.Errorf("match %s: %w", q.From, err)
+			if err := a.sending(r, inbounds); err != nil {
+				return err
 			}
 		}
-		toRules, err := r.Effective(policy.DataplaneKey(q.Mesh, q.To))
-		if err != nil {
-			return fmt.Errorf("match %s: %w", q.To, err)
+		if calledElsewhere {
+			return nil
 		}
-		a = &ConnectionAnswer{Mesh: q.Mesh, From: q.From, To: q.To, AsOf: asOf, Effective: []OnConnection{}}
-		a.sending(fromRules, inbounds)
-		a.receiving(r.Mesh(q.Mesh), toRules, inbounds, caller)
-		a.supersededSending(superseded, inbounds)
-		if superseded, err = r.Superseded(policy.DataplaneKey(q.Mesh, q.To)); err != nil {
-			return fmt.Errorf("match %s: %w", q.To, err)
-		}
-		a.supersededReceiving(superseded, inbounds)
-		return nil
+		return a.receiving(r, inbounds, caller)
 	})
-	return a, err
+	if err != nil {
+		return nil, err
+	}
+	return a, nil
 }
 
 // targets returns the inbounds that are asked about.
@@ -119,17 +156,10 @@ func targets(r *policy.Reading, q ConnectionQuestion) ([]*policy.Attachment, err
 	if err != nil {
 		return nil, err
 	}
-	var inbounds []*policy.Attachment
+	inbounds := onPort(shape.Attachments, q.Port)
 	var ports []string
-	for i := range shape.Attachments {
-		at := &shape.Attachments[i]
-		if at.Type != policy.OnInbound {
-			continue
-		}
+	for _, at := range onPort(shape.Attachments, 0) {
 		ports = append(ports, strconv.FormatUint(uint64(at.Port), 10))
-		if q.Port == 0 || at.Port == q.Port {
-			inbounds = append(inbounds, at)
-		}
 	}
 	switch {
 	case len(ports) == 0:
@@ -140,14 +170,47 @@ func targets(r *policy.Reading, q ConnectionQuestion) ([]*policy.Attachment, err
 	return inbounds, nil
 }
 
-// sending adds the rules of the caller's outbounds that route to one of the
-// inbounds.
-func (a *ConnectionAnswer) sending(rules []policy.Rule, inbounds []*policy.Attachment) {
+// onPort returns the inbounds with a port; 0 stands for any.
+func onPort(attachments []policy.Attachment, port uint32) []*policy.Attachment {
+	var inbounds []*policy.Attachment
+	for i := range attachments {
+		if at := &attachments[i]; at.Type == policy.OnInbound && (port == 0 || at.Port == port) {
+			inbounds = append(inbounds, at)
+		}
+	}
+	return inbounds
+}
+
+// sending adds the rules of the caller's outbounds that route to one of the inbounds,
+// and what is superseded there.
+func (a *ConnectionAnswer) sending(r *policy.Reading, inbounds []*policy.Attachment) error {
+	rules, superseded, err := everything(r, a.Mesh, a.From)
+	if err != nil {
+		return err
+	}
 	for i := range rules {
 		if routesTo(&rules[i].Attachment, inbounds) {
 			a.add(&rules[i])
 		}
 	}
+	for i := range superseded {
+		if routesTo(&superseded[i].Attachment, inbounds) {
+			a.supersede(&superseded[i])
+		}
+	}
+	return nil
+}
+
+// everything returns what is in effect on a dataplane, and what is superseded.
+func everything(r *policy.Reading, mesh resource.MeshName, name string) (rules, superseded []policy.Rule, err error) {
+	key := policy.DataplaneKey(mesh, name)
+	if rules, err = r.Effective(key); err == nil {
+		superseded, err = r.Superseded(key)
+	}
+	if err != nil {
+		return nil, nil, fmt.Errorf("match %s: %w", name, err)
+	}
+	return rules, superseded, nil
 }
 
 // routesTo reports whether an attachment is an outbound to one of the inbounds: one
@@ -156,25 +219,6 @@ func routesTo(at *policy.Attachment, inbounds []*policy.Attachment) bool {
 	selector := resource.TagSelector(at.Tags)
 	return at.Type == policy.OnOutbound &&
 		slices.ContainsFunc(inbounds, func(in *policy.Attachment) bool { return selector.Matches(in.Tags) })
-}
-
-// supersededSending adds what is superseded on the caller's outbounds to one of the
-// inbounds.
-func (a *ConnectionAnswer) supersededSending(rules []policy.Rule, inbounds []*policy.Attachment) {
-	for i := range rules {
-		if routesTo(&rules[i].Attachment, inbounds) {
-			a.supersede(&rules[i])
-		}
-	}
-}
-
-// supersededReceiving adds what is superseded on the inbounds.
-func (a *ConnectionAnswer) supersededReceiving(rules []policy.Rule, inbounds []*policy.Attachment) {
-	for i := range rules {
-		if slices.ContainsFunc(inbounds, func(in *policy.Attachment) bool { return in.Compare(&rules[i].Attachment) == 0 }) {
-			a.supersede(&rules[i])
-		}
-	}
 }
 
 func (a *ConnectionAnswer) supersede(rule *policy.Rule) {
@@ -190,10 +234,15 @@ func (a *ConnectionAnswer) supersede(rule *policy.Rule) {
 	a.Superseded = append(a.Superseded, s)
 }
 
-// receiving adds the rules of the inbounds for the caller, and whether its traffic
-// is allowed.
-func (a *ConnectionAnswer) receiving(mesh *policy.Mesh, rules []policy.Rule, inbounds []*policy.Attachment, caller []resource.Tags) {
-	a.Allowed, a.AllowedBy = true, []string{}
+// receiving adds the rules of the inbounds for the caller, what is superseded there,
+// and whether its traffic is allowed.
+func (a *ConnectionAnswer) receiving(r *policy.Reading, inbounds []*policy.Attachment, caller []resource.Tags) error {
+	rules, superseded, err := everything(r, a.Mesh, a.To)
+	if err != nil {
+		return err
+	}
+	mesh := r.Mesh(a.Mesh)
+	a.Allowed = true
 	for _, in := range inbounds {
 		var here []*policy.Rule
 		for i := range rules {
@@ -221,6 +270,12 @@ func (a *ConnectionAnswer) receiving(mesh *policy.Mesh, rules []policy.Rule, inb
 			}
 		}
 	}
+	for i := range superseded {
+		if slices.ContainsFunc(inbounds, func(in *policy.Attachment) bool { return in.Compare(&superseded[i].Attachment) == 0 }) {
+			a.supersede(&superseded[i])
+		}
+	}
+	return nil
 }
 
 // add appends what a rule comes to. TrafficPermission never gets here: it has

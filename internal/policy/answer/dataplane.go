@@ -108,6 +108,8 @@ func effective(rule *policy.Rule) Effective {
 // DataplanesAnswer lists the dataplanes of a zone.
 type DataplanesAnswer struct {
 	Items []DataplaneSummary `json:"items"`
+	// Incomplete is what a list of several zones lacks.
+	Incomplete []Absence `json:"incomplete"`
 }
 
 // DataplaneSummary is one dataplane in a list.
@@ -130,7 +132,7 @@ type DataplaneSummary struct {
 
 // Dataplanes lists the dataplanes of a mesh, of every mesh when it is empty.
 func Dataplanes(m *policy.Matcher, mesh resource.MeshName, zone resource.ZoneName) (*DataplanesAnswer, error) {
-	a := &DataplanesAnswer{Items: []DataplaneSummary{}}
+	a := &DataplanesAnswer{Items: []DataplaneSummary{}, Incomplete: []Absence{}}
 	err := m.Read(func(r *policy.Reading) error {
 		for key, shape := range r.Dataplanes(mesh) {
 			rules, err := r.Effective(key)

@@ -26,6 +26,9 @@ type PolicyAnswer struct {
 	// MeshDataplanes is how many dataplanes of the mesh were looked at.
 	MeshDataplanes int `json:"meshDataplanes"`
 
+	// Incomplete is what an answer about several zones lacks.
+	Incomplete []Absence `json:"incomplete,omitempty"`
+
 	// said is what each zone said, in an answer that is put together.
 	said []said
 }

@@ -23,6 +23,8 @@ const (
 // ProxiesAnswer lists the dataplanes whose proxies follow a zone over xDS.
 type ProxiesAnswer struct {
 	Items []ProxyStatus `json:"items"`
+	// Incomplete is what a list of several zones lacks.
+	Incomplete []Absence `json:"incomplete,omitempty"`
 }
 
 // ProxyStatus is where the streams of one dataplane's proxy stand.
@@ -74,6 +76,7 @@ type ProxyRejection struct {
 // Restrict leaves out what the reader may not read, and what proxies said of their
 // configuration, which may name any policy.
 func (a *ProxiesAnswer) Restrict(may May) {
+	a.HideZones(may)
 	a.Items = slices.DeleteFunc(a.Items, func(p ProxyStatus) bool { return !may.all(p.Mesh, resource.KindDataplane, p.Name) })
 	for i := range a.Items {
 		for j := range a.Items[i].Streams {
@@ -94,14 +97,15 @@ func (a *ProxiesAnswer) Restrict(may May) {
 }
 
 // MergeProxies puts the lists of several zones together, as MergePolicies does.
-func MergeProxies(parts []Part) ([]byte, []Rejected, error) {
+func MergeProxies(parts []Part, incomplete func([]Rejected) []Absence) ([]byte, error) {
 	return merge(parts, func(a *ProxiesAnswer, zone resource.ZoneName) {
 		for i := range a.Items {
 			a.Items[i].Zone = zone
 		}
 	}, func(merged, a *ProxiesAnswer) {
 		merged.Items = append(merged.Items, a.Items...)
-	}, func(merged *ProxiesAnswer) {
+	}, func(merged *ProxiesAnswer, rejected []Rejected) {
+		merged.Incomplete = incomplete(rejected)
 		slices.SortStableFunc(merged.Items, func(a, b ProxyStatus) int {
 			return cmp.Or(strings.Compare(string(a.Mesh), string(b.Mesh)), strings.Compare(a.Name, b.Name), strings.Compare(string(a.Zone), string(b.Zone)))
 		})
@@ -160,6 +164,7 @@ func RenderProxies(w io.Writer, a *ProxiesAnswer, form Form) error {
 		}
 	}
 	p.table(t)
+	lacking(p, a.Incomplete)
 	return p.close()
 }
 

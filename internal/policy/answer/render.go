@@ -152,6 +152,7 @@ func RenderConnection(w io.Writer, a *ConnectionAnswer, form Form) error {
 	for _, s := range a.Superseded {
 		p.line("%s %d: %s %s is %s", s.Side, s.Port, s.Kind, commas(s.Policies), supersededText(s.By))
 	}
+	lacking(p, a.Incomplete)
 	return p.close()
 }
 
@@ -187,6 +188,7 @@ func RenderPolicy(w io.Writer, a *PolicyAnswer, form Form) error {
 		p.table(dataplaneGroups(a.Dataplanes, form.Wide))
 	}
 	a.renderSuperseded(p, form.Wide)
+	lacking(p, a.Incomplete)
 	return p.close()
 }
 
@@ -353,8 +355,26 @@ func RenderDataplanes(w io.Writer, a *DataplanesAnswer, form Form) error {
 			r.Note("refused: %s", d.LastError)
 		}
 	}
-	p.table(t)
+	if len(a.Items) == 0 {
+		p.line("There are no dataplanes.")
+	} else {
+		p.table(t)
+	}
+	lacking(p, a.Incomplete)
 	return p.close()
+}
+
+// lacking ends a page with what the answer lacks.
+func lacking(p *printer, incomplete []Absence) {
+	if len(incomplete) == 0 {
+		return
+	}
+	list := make([]string, len(incomplete))
+	for i, a := range incomplete {
+		list[i] = a.String()
+	}
+	p.line("")
+	p.line("Incomplete: %s.", strings.Join(list, "; "))
 }
 
 // place says where and as of when an answer holds.

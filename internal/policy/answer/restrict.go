@@ -70,6 +70,32 @@ func (may May) successor(mesh resource.MeshName, by *Successor) bool {
 	return by == nil || may.all(mesh, by.Kind, by.Policies...)
 }
 
+// hiddenZone stands for the name of a zone that the reader may not read.
+const hiddenZone = "another"
+
+// absences hides the zones that may not be read, and every reason, which may name
+// anything.
+func (may May) absences(all []Absence) {
+	for i, a := range all {
+		if read, _ := may(resource.Key{Kind: resource.KindZone, Name: string(a.Zone)}); !read {
+			all[i].Zone = hiddenZone
+		}
+		all[i].Server, all[i].Reason = "", "not in this answer, or only with an earlier state"
+	}
+}
+
+// HideZones hides the zones that the reader may not read.
+func (a *ConnectionAnswer) HideZones(may May) { may.absences(a.Incomplete) }
+
+// HideZones hides the zones that the reader may not read.
+func (a *PolicyAnswer) HideZones(may May) { may.absences(a.Incomplete) }
+
+// HideZones hides the zones that the reader may not read.
+func (a *ProxiesAnswer) HideZones(may May) { may.absences(a.Incomplete) }
+
+// HideZones hides the zones that the reader may not read.
+func (a *DataplanesAnswer) HideZones(may May) { may.absences(a.Incomplete) }
+
 // withoutReasons takes the prose out of verdicts and returns the policies.
 func withoutReasons(list []Considered) []string {
 	names := make([]string, len(list))
@@ -98,6 +124,7 @@ func (a *WhyAnswer) Restrict(may May) {
 // Restrict leaves out what the reader may not read.
 func (a *ConnectionAnswer) Restrict(may May) {
 	a.Partial = Partial{true}
+	a.HideZones(may)
 	permissions := func(names []string) []string {
 		return slices.DeleteFunc(names, func(name string) bool {
 			return !may.all(a.Mesh, resource.KindTrafficPermission, name) && !may.all(a.Mesh, resource.KindMeshTrafficPermission, name)
@@ -119,6 +146,7 @@ func (a *ConnectionAnswer) Restrict(may May) {
 func (a *PolicyAnswer) Restrict(may May) {
 	a.Partial = Partial{true}
 	a.Warnings, a.MeshDataplanes = []Warning{}, 0
+	a.HideZones(may)
 	a.Dataplanes, a.Conditions = placesFor(may, a.Mesh, a.Dataplanes), withoutMessages(a.Conditions)
 	a.Superseded = slices.DeleteFunc(a.Superseded, func(d SupersededDataplane) bool {
 		return !may.successor(a.Mesh, d.By) || !may.all(a.Mesh, resource.KindDataplane, d.Name)
@@ -206,6 +234,7 @@ func (a *ConditionsAnswer) Restrict(may May) {
 // Restrict leaves out what the reader may not read, how many policies there are, and
 // why a proxy refused its configuration, which may name any of them.
 func (a *DataplanesAnswer) Restrict(may May) {
+	a.HideZones(may)
 	a.Items = slices.DeleteFunc(a.Items, func(d DataplaneSummary) bool { return !may.all(d.Mesh, resource.KindDataplane, d.Name) })
 	for i := range a.Items {
 		a.Items[i].Policies = nil

@@ -146,6 +146,9 @@ const noteRestricted = "what rests on resources that you may not read is not in 
 // which it may read nothing is empty, and no zone is asked for it.
 func (s *Inspect) Inspect(ctx context.Context, req *meridianv1.InspectRequest) (*meridianv1.InspectResponse, error) {
 	mesh := resource.MeshName(req.GetMesh())
+	if question.Internal(req) {
+		return nil, rpcerr.New(rpcerr.Invalid, "INVALID_QUESTION", "ends and elsewhere are for questions that a global asks its zones")
+	}
 	if s.Readers.ReadsAll(ctx) || mesh != "" && s.Readers.ReadsMesh(ctx, mesh) && s.Readers.ReadKey(ctx, resource.Key{Kind: resource.KindZone}) == nil {
 		return s.Answers.Inspect(ctx, req)
 	}
@@ -184,21 +187,33 @@ func (s *Inspect) Inspect(ctx context.Context, req *meridianv1.InspectRequest) (
 		return nil, withoutNames(err)
 	}
 	whole := mesh != "" && s.Readers.ReadsMesh(ctx, mesh)
+	known := func(key resource.Key) (read, known bool) {
+		_, known = view.Get(key)
+		return may(key), known
+	}
+	if whole {
+		response.Json, err = question.HideZones(asked, response.GetJson(), known)
+	} else {
+		response.Json, err = asked.Restrict(response.GetJson(), known)
+	}
+	if err != nil {
+		return nil, rpcerr.New(rpcerr.Internal, "BAD_ANSWER", "the answer cannot be read: %w", err)
+	}
 	if !whole {
-		known := func(key resource.Key) (read, known bool) {
-			_, known = view.Get(key)
-			return may(key), known
-		}
-		if response.Json, err = asked.Restrict(response.GetJson(), known); err != nil {
-			return nil, rpcerr.New(rpcerr.Internal, "BAD_ANSWER", "the answer cannot be read: %w", err)
-		}
 		if response.GetConnection() != nil {
 			response.Connection = proto.CloneOf(response.GetConnection())
 			response.Connection.LastError = ""
 		}
 	}
-	incomplete := len(response.GetNotes()) > 0
+	absent, err := answer.Incomplete(response.GetJson())
+	if err != nil {
+		return nil, rpcerr.New(rpcerr.Internal, "BAD_ANSWER", "the answer cannot be read: %w", err)
+	}
+	incomplete := len(response.GetNotes()) > len(absent)
 	response.Notes = nil
+	for _, a := range absent {
+		response.Notes = append(response.Notes, a.String())
+	}
 	if !whole {
 		response.Notes = append(response.Notes, noteRestricted)
 	}

@@ -17,6 +17,7 @@ import (
 	"meridian/internal/grpctest"
 	policies "meridian/internal/policy"
 	"meridian/internal/policy/answer"
+	"meridian/internal/question"
 	"meridian/internal/resource"
 	"meridian/internal/rpcerr"
 	"meridian/internal/store"
@@ -330,6 +331,28 @@ func TestGrantedAnswers(t *testing.T) {
 	require.Contains(t, string(part.GetJson()), "visible")
 	require.NotContains(t, string(part.GetJson()), "hidden")
 	require.Contains(t, part.GetNotes()[0], "may not read")
+
+	// Which zones an answer lacks is for those who may read them.
+	connection := question.Request(question.Connection{From: "web-1", To: "web-2"}, "demo", "")
+	lacking := &answer.ConnectionAnswer{Mesh: "demo", Incomplete: []answer.Absence{
+		{Zone: "west", Reason: "west is offline"}, {Server: "west-2", Reason: "west is offline"},
+	}}
+	for _, who := range []string{"ann", "dora"} {
+		shown, err := serve(who, answers{document: lacking}, connection)
+		require.NoError(t, err)
+		require.Contains(t, string(shown.GetJson()), `"zone": "another"`, "that something is missing is said")
+		require.NotContains(t, string(shown.GetJson())+fmt.Sprint(shown.GetNotes()), "west", who)
+	}
+	// What the global asks its zones is refused from clients: it would not be filtered.
+	for _, internal := range []question.Connection{
+		{From: "web-1", To: "web-2", Ends: true},
+		{From: "web-1", To: "web-2", Elsewhere: &answer.ConnectionEnds{Called: true}},
+	} {
+		for _, who := range []string{"ann", "dora", "root"} {
+			_, err := serve(who, answers{document: lacking}, question.Request(internal, "demo", ""))
+			require.Equal(t, rpcerr.Invalid, rpcerr.CodeOf(err), who)
+		}
+	}
 
 	_, err = serve("carl", answers{document: document}, about("web-1"))
 	requireCode(t, err, rpcerr.Denied, `READ on Dataplane "web-1" in mesh "demo"`)
