@@ -92,6 +92,8 @@ func (a *app) edit(ctx context.Context, kind *resource.Descriptor, mesh, name st
 func (a *app) editUntilValid(ctx context.Context, e *editing) (*resource.Document, error) {
 	for before := e.initial; ; {
 		if err := a.openEditor(ctx, e.path); err != nil {
+			content, readErr := e.read()
+			e.unchanged = readErr == nil && bytes.Equal(content, e.initial)
 			return nil, err
 		}
 		content, err := e.read()

@@ -54,7 +54,11 @@ func TestEdit(t *testing.T) {
 			name: "renamed", script: `sed -i 's/name: web-to-backend/name: other/' "$1"`, code: exit.Usage,
 			stderr: []string{"edit cannot rename TrafficPermission/default/web-to-backend: use apply, then delete"}, file: []string{"name: other"},
 		},
-		{name: "the editor fails", script: "exit 3", code: exit.No, stderr: []string{"exit status 3; $VISUAL and $EDITOR choose another one"}, file: []string{"web-to-backend"}},
+		{name: "the editor fails", script: "exit 3", code: exit.No, stderr: []string{"exit status 3; $VISUAL and $EDITOR choose another one"}},
+		{
+			name: "the editor fails after a change", script: `sed -i 's/service: web/service: api/' "$1"; exit 3`, code: exit.No,
+			stderr: []string{"exit status 3"}, file: []string{"service: api"},
+		},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			t.Setenv("TMPDIR", t.TempDir())

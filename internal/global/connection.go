@@ -53,7 +53,7 @@ func (s *inspectService) connect(ctx context.Context, known fleetStatus, req *me
 	if len(from) == 0 || len(to) == 0 {
 		return nil, s.unknownEnd(limited, known, req, len(from) == 0, all.failed, absent)
 	}
-	absent = append(known.absent(), absent...)
+	absent = known.absentWith(absent)
 	switch {
 	case len(from) > 1:
 		return nil, ambiguousEnd(q.GetFrom(), from)

@@ -124,6 +124,14 @@ func (c fleetStatus) absent() []answer.Absence {
 	return absent
 }
 
+// absentWith is absent with zones that failed to answer, each zone named once.
+func (c fleetStatus) absentWith(failed []answer.Absence) []answer.Absence {
+	named := func(a answer.Absence) bool {
+		return a.Zone != "" && slices.ContainsFunc(failed, func(f answer.Absence) bool { return f.Zone == a.Zone })
+	}
+	return append(slices.DeleteFunc(c.absent(), named), failed...)
+}
+
 // only returns the one zone that there is: no other one is enabled, and no server
 // may know of another.
 func (c fleetStatus) only() (resource.ZoneName, bool) {

@@ -72,11 +72,11 @@ func (s *inspectService) Inspect(ctx context.Context, req *meridianv1.InspectReq
 	}
 	switch req.GetQuestion().(type) {
 	case *meridianv1.InspectRequest_Policy:
-		return merge(found, answer.MergePolicies, append(known.absent(), failed...))
+		return merge(found, answer.MergePolicies, known.absentWith(failed))
 	case *meridianv1.InspectRequest_Dataplanes:
-		return merge(found, answer.MergeDataplanes, append(known.absent(), failed...))
+		return merge(found, answer.MergeDataplanes, known.absentWith(failed))
 	case *meridianv1.InspectRequest_Proxies:
-		return merge(found, answer.MergeProxies, append(known.absent(), failed...))
+		return merge(found, answer.MergeProxies, known.absentWith(failed))
 	}
 	if len(found) > 1 {
 		return nil, rpcerr.New(rpcerr.Invalid, "AMBIGUOUS_ZONE", "%s can answer this: name one with --zone", strings.Join(names(found), " and "))
@@ -206,7 +206,7 @@ func (s *inspectService) askAll(ctx context.Context, known fleetStatus, req *mer
 // nowhere says that no zone that could be asked has something. What one zone would
 // suggest instead is no suggestion for the others.
 func nowhere(what string, known fleetStatus, absent []answer.Absence) error {
-	absent = append(known.absent(), absent...)
+	absent = known.absentWith(absent)
 	suffix := ""
 	if len(absent) > 0 {
 		suffix = "; not asked, or behind: " + strings.Join(sentences(absent), ", ")

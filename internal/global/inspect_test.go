@@ -171,6 +171,7 @@ func TestAnswerAboutAllZonesNamesWhatItLacks(t *testing.T) {
 	}, "east", "west", "south", "slow")
 	known := connectedTo("a", "east", "west", "south", "slow")
 	known.zones[1].State, known.zones[1].Revision = zonesync.ZoneLagging, 7
+	known.zones[3].State = zonesync.ZoneStale // slow, which is named once
 	known.zones = append(known.zones, zonesync.ZoneStatus{Name: "north", State: zonesync.ZoneOffline}, zonesync.ZoneStatus{Name: "old", State: stateDisabled})
 	s.zones = func(context.Context) fleetStatus { return known }
 	r, err := s.Inspect(t.Context(), &meridianv1.InspectRequest{Question: &meridianv1.InspectRequest_Dataplanes{Dataplanes: &meridianv1.DataplanesQuestion{}}})

@@ -32,7 +32,7 @@ func (s *inspectService) withZones(ctx context.Context, req *meridianv1.InspectR
 		own.Notes = append(notes, fmt.Sprintf("the dataplanes are not looked at: %s", err))
 		return own
 	}
-	joined, err := merge(append([]zoneAnswer{{response: own}}, found...), answer.MergePolicies, append(known.absent(), failed...))
+	joined, err := merge(append([]zoneAnswer{{response: own}}, found...), answer.MergePolicies, known.absentWith(failed))
 	if err != nil {
 		own.Notes = append(notes, fmt.Sprintf("the dataplanes are not looked at: %s", err))
 		return own
