@@ -92,8 +92,10 @@ func largeSecrets(edition int) []*meridianv1.Resource {
 		for at := range data {
 			data[at] = byte(random.Uint32())
 		}
-		all[i] = &meridianv1.Resource{Kind: "GlobalSecret", Name: fmt.Sprintf("large-%d", i),
-			Spec: fmt.Appendf(nil, `{"data":%q}`, base64.StdEncoding.EncodeToString(data))}
+		all[i] = &meridianv1.Resource{
+			Kind: "GlobalSecret", Name: fmt.Sprintf("large-%d", i),
+			Spec: fmt.Appendf(nil, `{"data":%q}`, base64.StdEncoding.EncodeToString(data)),
+		}
 	}
 	return all
 }

@@ -161,8 +161,10 @@ func TestAttacksWithLabels(t *testing.T) {
 		return err
 	}
 	labelled := func(name string, labels map[string]string) *meridianv1.Resource {
-		return &meridianv1.Resource{Kind: "TrafficPermission", Mesh: "default", Name: name, Labels: labels,
-			Spec: []byte(`{"sources": [{"match": {"kuma.io/service": "web"}}], "destinations": [{"match": {"kuma.io/service": "api"}}]}`)}
+		return &meridianv1.Resource{
+			Kind: "TrafficPermission", Mesh: "default", Name: name, Labels: labels,
+			Spec: []byte(`{"sources": [{"match": {"kuma.io/service": "web"}}], "destinations": [{"match": {"kuma.io/service": "api"}}]}`),
+		}
 	}
 	many := map[string]string{}
 	for i := range 65 {

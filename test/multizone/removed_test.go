@@ -33,7 +33,7 @@ func TestACertificateOfARemovedServerDoesNotComeBack(t *testing.T) {
 	require.Zero(t, third.stop())
 	require.NoError(t, os.RemoveAll(third.dir))
 	third.start().ready()
-	first.awaitVoters("one", "two")
+	first.awaitVoters("one", "two", "three")
 
 	first.must("cluster", "remove", "three", "--force")
 	require.Equal(t, 1, third.wait())

@@ -139,8 +139,11 @@ func (d draw) change(t *rapid.T) []resource.Key {
 // names as changed what differs and nothing else.
 func TestAWorldThatFollowsIsOneFromScratch(t *testing.T) {
 	selectors := []resource.TagSelector{
-		{"kuma.io/service": "a"}, {"kuma.io/service": "b"},
-		{"kuma.io/service": "a", "v": "1"}, {"kuma.io/service": "a", "v": "*"}, {"kuma.io/service": "b", "v": "2"},
+		{"kuma.io/service": "a"},
+		{"kuma.io/service": "b"},
+		{"kuma.io/service": "a", "v": "1"},
+		{"kuma.io/service": "a", "v": "*"},
+		{"kuma.io/service": "b", "v": "2"},
 	}
 	rapid.Check(t, func(t *rapid.T) {
 		d := draw{policytest.NewWorld()}
