@@ -121,7 +121,7 @@ func Run(ctx context.Context, cfg Config) error {
 	case <-ctx.Done():
 	}
 	leave()
-	<-registered
+	_ = <-registered // it has ended with its context
 	a.drain()
 	return nil
 }

@@ -46,14 +46,13 @@ type conn struct {
 
 // membership is whether a stream is in the registry. It goes through these in order,
 // or from the first to the last, and changes only in join and leave: a stream that
-// was left never joins.
+// was left never joins. The zero value is that of a stream whose Hello has not been
+// accepted yet.
 type membership int
 
 const (
-	// notJoined: no Hello has been accepted yet.
-	notJoined membership = iota
 	// joined: the registry has the stream as one of its zone's.
-	joined
+	joined membership = iota + 1
 	// left: the stream has ended.
 	left
 )

@@ -4,6 +4,7 @@ package pages
 
 import (
 	"bufio"
+	"bytes"
 	"context"
 	"fmt"
 	"io"
@@ -193,13 +194,12 @@ func (s *session) run(command string) (printed string, code int) {
 // ready waits until a server says in its log that it is.
 func (s *session) ready(log string) {
 	s.t.Helper()
-	for until := time.Now().Add(patience); ; time.Sleep(20 * time.Millisecond) {
-		text, _ := os.ReadFile(log)
-		if strings.Contains(string(text), "msg=ready") {
-			return
-		}
-		require.True(s.t, time.Now().Before(until) && !strings.Contains("\n"+string(text), "\nError:"), "no server is ready:\n%s", text)
-	}
+	var text []byte
+	require.Eventually(s.t, func() bool {
+		text, _ = os.ReadFile(log)
+		return bytes.Contains(text, []byte("msg=ready")) || bytes.Contains(append([]byte("\n"), text...), []byte("\nError:"))
+	}, patience, 20*time.Millisecond, "no server is ready: see %s", log)
+	require.Contains(s.t, string(text), "msg=ready", "no server is ready")
 }
 
 // must runs what is no part of the page.
@@ -220,7 +220,7 @@ func (s *session) check(p *page, at step, command string) {
 	s.t.Helper()
 	printed, code := s.run(command)
 	for until := time.Now().Add(patience); len(at.shown) > 0 && settles.MatchString(command) && !p.shows(at.shown, printed) && time.Now().Before(until); {
-		time.Sleep(100 * time.Millisecond)
+		<-time.After(100 * time.Millisecond)
 		printed, code = s.run(command)
 	}
 	failing := len(at.shown) > 0 && (strings.HasPrefix(at.shown[0], "Error:") || at.shown[0] == "no")

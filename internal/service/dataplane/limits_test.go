@@ -116,7 +116,7 @@ func TestHellosAreBoundedInBytes(t *testing.T) {
 		defer p.leave()
 		synctest.Wait()
 		require.Len(t, p.messages(), 1, "another token is not affected")
-		time.Sleep(helloTimeout)
+		<-time.After(helloTimeout)
 		synctest.Wait()
 		q := w.connect(shared, "web-2", dataplaneSpec("web"))
 		defer q.leave()
