@@ -121,7 +121,7 @@ func Run(ctx context.Context, cfg Config) error {
 	case <-ctx.Done():
 	}
 	leave()
-	_ = <-registered // it has ended with its context
+	a.cfg.Log.Debug("the registration has ended", "error", <-registered)
 	a.drain()
 	return nil
 }
