@@ -17,12 +17,18 @@ const maxComparisons = 200_000
 type survey struct {
 	view     policy.View
 	compiled map[resource.Key]*compiled
-	left     int // of maxComparisons
+	// several has the dataplanes of each mesh that are selected by more than one tag
+	// set: the distinct sets of sets.
+	several map[resource.MeshName][][]resource.Tags
+	left    int // of maxComparisons
 }
 
 // Survey implements policy.Surveyor.
 func (Engine) Survey(view policy.View) policy.Adviser {
-	return &survey{view: view, compiled: map[resource.Key]*compiled{}, left: maxComparisons}
+	return &survey{
+		view: view, compiled: map[resource.Key]*compiled{}, several: map[resource.MeshName][][]resource.Tags{},
+		left: maxComparisons,
+	}
 }
 
 // Advise implements policy.Adviser: backends that the Mesh does not define (§1.4),
@@ -130,19 +136,21 @@ func (t *tied) note(report *resource.Report, verb string) {
 }
 
 // equal reports whether two policies can match something with equal ranks (§3.3),
-// as rankOn and perCaller rank them.
+// as rankOn and perCaller rank them. Destinations are matched against one inbound or
+// outbound; sources, and the selectors of policies of dataplanes, against a dataplane,
+// which matches with any of its inbounds.
 func (s *survey) equal(a, b *compiled, matching string) bool {
 	inbound := direction(a.key.Kind) == resource.OnInbound
 	switch {
 	case len(a.destinations.written) == 0: // policies of dataplanes
-		return s.anyTie(a.sources, b.sources, rank{}, rank{})
+		return s.anyTie(a.sources, b.sources, rank{}, rank{}, s.oneDataplane(a.key.Mesh))
 	case inbound && matching != resource.Kuma2020: // callers do not count
-		return s.anyTie(a.destinations, b.destinations, rank{}, rank{})
+		return s.anyTie(a.destinations, b.destinations, rank{}, rank{}, s.meet)
 	}
 	for i := range a.destinations.written {
 		for j := range b.destinations.written {
 			to, from := &a.destinations.written[i], &b.destinations.written[j]
-			if s.meet(to, from) && s.anyTie(a.sources, b.sources, to.rank, from.rank) {
+			if s.meet(to, from) && s.anyTie(a.sources, b.sources, to.rank, from.rank, s.oneDataplane(a.key.Mesh)) {
 				return true
 			}
 		}
@@ -150,13 +158,13 @@ func (s *survey) equal(a, b *compiled, matching string) bool {
 	return false
 }
 
-// anyTie reports whether an entry of each side can match the same and, with what is
-// added to them, rank equally.
-func (s *survey) anyTie(a, b side, plusA, plusB rank) bool {
+// anyTie reports whether an entry of each side can match the same, as meet has it,
+// and, with what is added to them, rank equally.
+func (s *survey) anyTie(a, b side, plusA, plusB rank, meet func(a, b *selector) bool) bool {
 	for i := range a.written {
 		for j := range b.written {
 			x, y := &a.written[i], &b.written[j]
-			if x.plus(plusA) == y.plus(plusB) && s.meet(x, y) {
+			if x.plus(plusA) == y.plus(plusB) && meet(x, y) {
 				return true
 			}
 		}
@@ -175,6 +183,46 @@ func (s *survey) meet(a, b *selector) bool {
 		}
 	}
 	return true
+}
+
+// oneDataplane reports whether one dataplane of the mesh can be matched by both
+// selectors: by the same tags, or where there is one whose inbounds have both.
+func (s *survey) oneDataplane(mesh resource.MeshName) func(a, b *selector) bool {
+	return func(a, b *selector) bool {
+		if s.meet(a, b) {
+			return true
+		}
+		for _, sets := range s.severalIn(mesh) {
+			if s.left--; s.left < 0 {
+				return false
+			}
+			if a.matchesAny(sets) && b.matchesAny(sets) {
+				return true
+			}
+		}
+		return false
+	}
+}
+
+// severalIn returns the distinct sets of tag sets of the dataplanes of a mesh that have
+// more than one.
+func (s *survey) severalIn(mesh resource.MeshName) [][]resource.Tags {
+	if list, ok := s.several[mesh]; ok {
+		return list
+	}
+	list, seen := [][]resource.Tags{}, map[string]bool{}
+	for r := range s.view.List(resource.KindDataplane, mesh) {
+		sets := r.Spec().(*resource.Dataplane).TagSets()
+		if len(sets) < 2 {
+			continue
+		}
+		if spelled := fmt.Sprint(sets); !seen[spelled] { // maps are printed in key order
+			seen[spelled] = true
+			list = append(list, sets)
+		}
+	}
+	s.several[mesh] = list
+	return list
 }
 
 func (s *survey) policy(r *resource.Resource) *compiled {

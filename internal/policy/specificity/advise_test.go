@@ -64,6 +64,44 @@ func TestAdviceAboutTies(t *testing.T) {
 	}
 }
 
+// §3.2: a dataplane is selected where one of its inbounds matches, so that policies whose
+// selectors no tags match both tie on a dataplane with two inbounds, and only there.
+func TestTiesOfADataplaneWithTwoInbounds(t *testing.T) {
+	one, two := `[{"port":1,"tags":{"kuma.io/service":"a"}}]`,
+		`[{"port":1,"tags":{"kuma.io/service":"a"}},{"port":2,"tags":{"kuma.io/service":"b"}}]`
+	template := `{"selectors":[{"match":{"kuma.io/service":%q}}],"conf":{"imports":["i"]}}`
+	timeout := `{"sources":[{"match":{"kuma.io/service":%q}}],"destinations":[{"match":{"kuma.io/service":"c"}}],"conf":{"connectTimeout":"1s"}}`
+	permission := `{"sources":[{"match":{"kuma.io/service":"c"}}],"destinations":[{"match":{"kuma.io/service":%q}}]}`
+	for _, tc := range []struct {
+		name, kind, spec, inbounds string
+		tie                        bool
+	}{
+		{"dataplane policies", "ProxyTemplate", template, two, true},
+		{"dataplane policies, one inbound", "ProxyTemplate", template, one, false},
+		{"callers", "Timeout", timeout, two, true},
+		{"callers, one inbound", "Timeout", timeout, one, false},
+		{"inbounds are ranked one by one", "TrafficPermission", permission, two, false},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			w := newWorld()
+			w.put(t, "Mesh", "", "m", `{}`, time.Time{})
+			w.put(t, "Dataplane", "m", "d", `{"networking":{"address":"10.0.0.1","inbound":`+tc.inbounds+`}}`, time.Time{})
+			w.put(t, tc.kind, "m", "p1", fmt.Sprintf(tc.spec, "a"), time.Unix(1, 0))
+			p2 := w.put(t, tc.kind, "m", "p2", fmt.Sprintf(tc.spec, "b"), time.Unix(2, 0))
+			var notes []string
+			for _, a := range policytest.Lint(t, w.View(), []*resource.Resource{w.Resources[p2]}, specificityEngine) {
+				notes = append(notes, a.Message)
+			}
+			if !tc.tie {
+				require.Empty(t, notes)
+				return
+			}
+			require.Len(t, notes, 1)
+			require.Contains(t, notes[0], "has priority over p1: ")
+		})
+	}
+}
+
 // Every tie that decides what a dataplane gets is noted, the same way round.
 func TestEveryTieIsNoted(t *testing.T) {
 	rapid.Check(t, func(rt *rapid.T) {
