@@ -53,7 +53,7 @@ written.`,
 	o.mesh = bindMesh(cmd)
 	o.output = print.BindFormat(cmd.Flags(), print.FormatTable, print.FormatJSON, print.FormatYAML, print.FormatName)
 	bindDryRun(cmd, &o.dryRun, "client: validate documents only; server: do everything but write")
-	bindIfVersion(cmd, &o.ifVersion, "apply only if this version is stored: VERSION of the one resource, or KIND/NAME=VERSION; 0: it must not exist; repeatable")
+	bindIfVersion(cmd, &o.ifVersion, "apply only if this version is stored: VERSION of the one resource, or KIND/NAME=VERSION; VERSION@REVISION also names the revision that wrote it; 0: it must not exist; repeatable")
 	bindForce(cmd, &o.force)
 	cmd.Flags().Lookup("force").Usage += "; ignore the versions in documents"
 	cmd.Flags().BoolVar(&o.keepTimes, "keep-times", false, "keep the times in documents, which decide ties (takes the right to write every AccessRole)")

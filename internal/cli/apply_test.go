@@ -76,10 +76,13 @@ func TestApplyIfVersion(t *testing.T) {
 	}{
 		{[]string{"1"}, exit.Usage, "--if-version is about one resource; the input holds 2: write KIND/NAME=VERSION"},
 		{[]string{"tp/web-to-backend=x"}, exit.Usage, "write VERSION or KIND/NAME=VERSION"},
+		{[]string{"tp/web-to-backend=0@7"}, exit.Usage, "7@1842 for version 7 of revision 1842"},
+		{[]string{"tp/web-to-backend=1@0"}, exit.Usage, "7@1842"},
+		{[]string{"tp/web-to-backend=1@1799"}, exit.Conflict, "was written at revision 1841, not 1799"},
 		{[]string{"tp/other=1"}, exit.Usage, "the input does not hold TrafficPermission/other"},
 		{[]string{"tp/web-to-backend=1", "TrafficPermission/web-to-backend=2"}, exit.Usage, "has a condition already"},
 		{[]string{"tp/web-to-backend=1", "mesh/default=3"}, exit.Conflict, "has version 0, not 3"},
-		{[]string{"tp/web-to-backend=1", "mesh/default=0"}, exit.OK, ""},
+		{[]string{"tp/web-to-backend=1@1841", "mesh/default=0"}, exit.OK, ""},
 	} {
 		args := []string{"apply", "-f", two}
 		for _, v := range tc.values {

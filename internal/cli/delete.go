@@ -33,7 +33,7 @@ If one of them does not exist, nothing is deleted and the exit code is 1.`,
 	o.mesh = bindMesh(cmd)
 	o.output = print.BindFormat(cmd.Flags(), print.FormatTable, print.FormatJSON, print.FormatYAML, print.FormatName)
 	bindDryRun(cmd, &o.dryRun, "server: do everything but delete")
-	bindIfVersion(cmd, &o.ifVersion, "delete only if this version is stored: VERSION of the one resource, or KIND/NAME=VERSION; repeatable")
+	bindIfVersion(cmd, &o.ifVersion, "delete only if this version is stored: VERSION of the one resource, or KIND/NAME=VERSION; VERSION@REVISION also names the revision that wrote it; repeatable")
 	bindForce(cmd, &o.force)
 	return cmd
 }

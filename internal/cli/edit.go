@@ -31,8 +31,9 @@ func newEditCommand(a *app) *cobra.Command {
 		Short: "Edit a stored resource in an editor and apply it",
 		Long: `Open a stored resource as YAML in the editor of $VISUAL or $EDITOR (otherwise vi)
 and apply what is saved. A document that is invalid is opened again with its
-problems. If the resource was changed meanwhile, nothing is written and the exit
-code is 3. Whatever cannot be applied stays in the file, whose name is printed.`,
+problems. If the resource was changed meanwhile, or deleted and created anew,
+nothing is written and the exit code is 3. Whatever cannot be applied stays in the
+file, whose name is printed.`,
 		Example: "  meridian edit traffic-permission allow-web\n  EDITOR='code --wait' meridian edit Timeout/web -m demo",
 		Args: func(cmd *cobra.Command, args []string) error {
 			return exactly("KIND", "NAME")(cmd, splitSlash(args))
@@ -77,7 +78,7 @@ func (a *app) edit(ctx context.Context, kind *resource.Descriptor, mesh, name st
 	}
 	request := &meridianv1.ApplyRequest{
 		Resources: []*meridianv1.Resource{client.Encode(document.Resource)}, RequestId: rand.Text(), Force: force,
-		IfVersions: []*meridianv1.VersionCondition{{Key: messageKey(stored.Key()), Version: stored.Meta().Version}},
+		IfVersions: asStored(stored),
 	}
 	c, err := a.connect()
 	if err != nil {

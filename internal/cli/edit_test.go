@@ -10,6 +10,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	meridianv1 "meridian/api/meridian/v1"
 	"meridian/internal/cli/exit"
 )
 
@@ -85,8 +86,18 @@ func TestEdit(t *testing.T) {
 	}
 }
 
-// What was written while the editor was open is not overwritten.
+// What was written while the editor was open is not overwritten, although it was
+// deleted and created anew, and has the version that was read.
 func TestEditOfWhatChangedMeanwhile(t *testing.T) {
+	for name, change := range map[string]func(*meridianv1.Resource){
+		"updated":                   func(m *meridianv1.Resource) { m.Version++ },
+		"deleted and created again": func(m *meridianv1.Resource) { m.Revision += 2 },
+	} {
+		t.Run(name, func(t *testing.T) { testEditOfWhatChanged(t, change) })
+	}
+}
+
+func testEditOfWhatChanged(t *testing.T, change func(*meridianv1.Resource)) {
 	t.Setenv("TMPDIR", t.TempDir())
 	h := newHarness(t)
 	h.ok("apply", "-f", h.write("p.yaml", webToBackend))
@@ -100,7 +111,7 @@ func TestEditOfWhatChangedMeanwhile(t *testing.T) {
 	}, time.Minute, 10*time.Millisecond)
 	h.server.Mu.Lock()
 	for _, m := range h.server.Stored {
-		m.Version++
+		change(m)
 	}
 	h.server.Mu.Unlock()
 	require.NoError(t, os.WriteFile(strings.TrimSuffix(open[0], ".open")+".go", nil, 0o600))

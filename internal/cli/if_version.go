@@ -16,8 +16,17 @@ func bindIfVersion(cmd *cobra.Command, values *[]string, usage string) {
 	cmd.Flags().StringArrayVar(values, "if-version", nil, usage)
 }
 
+// asStored is the condition that a resource is stored as it was read: a resource that
+// was deleted and created anew since may have the same version, and has another
+// revision.
+func asStored(r *resource.Resource) []*meridianv1.VersionCondition {
+	m := r.Meta()
+	return []*meridianv1.VersionCondition{{Key: messageKey(m.Key), Version: m.Version, Revision: uint64(m.Revision)}}
+}
+
 // ifVersions are the conditions of --if-version on resources of a batch. A value is
-// VERSION, where the batch has one resource, or KIND/NAME=VERSION.
+// VERSION, where the batch has one resource, or KIND/NAME=VERSION; VERSION may be
+// VERSION@REVISION.
 func ifVersions(values []string, batch []resource.Key) ([]*meridianv1.VersionCondition, error) {
 	var conditions []*meridianv1.VersionCondition
 	seen := map[resource.Key]bool{}
@@ -26,9 +35,9 @@ func ifVersions(values []string, batch []resource.Key) ([]*meridianv1.VersionCon
 		if !named {
 			name, number = "", value
 		}
-		version, err := strconv.ParseUint(number, 10, 64)
+		version, revision, err := parseVersion(number)
 		if err != nil {
-			return nil, exit.Usagef("--if-version %q: write VERSION or KIND/NAME=VERSION, with a number such as 0 or 7", value)
+			return nil, exit.Usagef("--if-version %q: write VERSION or KIND/NAME=VERSION, with a number such as 0 or 7, or 7@1842 for version 7 of revision 1842", value)
 		}
 		key, err := conditioned(value, name, batch)
 		if err != nil {
@@ -38,9 +47,23 @@ func ifVersions(values []string, batch []resource.Key) ([]*meridianv1.VersionCon
 			return nil, exit.Usagef("--if-version %q: %s has a condition already", value, key)
 		}
 		seen[key] = true
-		conditions = append(conditions, &meridianv1.VersionCondition{Key: messageKey(key), Version: version})
+		conditions = append(conditions, &meridianv1.VersionCondition{Key: messageKey(key), Version: version, Revision: revision})
 	}
 	return conditions, nil
+}
+
+// parseVersion reads VERSION or VERSION@REVISION. A revision is not zero, and goes
+// with a version that is not.
+func parseVersion(text string) (version, revision uint64, err error) {
+	number, of, named := strings.Cut(text, "@")
+	if version, err = strconv.ParseUint(number, 10, 64); err != nil || !named {
+		return version, 0, err
+	}
+	revision, err = strconv.ParseUint(of, 10, 64)
+	if err == nil && (version == 0 || revision == 0) {
+		err = strconv.ErrRange
+	}
+	return version, revision, err
 }
 
 // conditioned finds the resource of a batch that a value of --if-version names.

@@ -44,12 +44,12 @@ func (a *app) switchZone(ctx context.Context, name string, enabled bool) error {
 		return fmt.Errorf("read the spec of %s: %w", stored.Key(), err)
 	}
 	spec["enabled"] = enabled
-	message, version := client.Encode(stored), stored.Meta().Version
+	message := client.Encode(stored)
 	if message.Spec, err = json.Marshal(spec); err != nil {
 		return fmt.Errorf("write the spec of %s: %w", stored.Key(), err)
 	}
 	response, err := call(ctx, a, (*client.Client).ApplyBatch, &meridianv1.ApplyRequest{
-		Resources: []*meridianv1.Resource{message}, IfVersions: []*meridianv1.VersionCondition{{Key: messageKey(stored.Key()), Version: version}}, RequestId: rand.Text(),
+		Resources: []*meridianv1.Resource{message}, IfVersions: asStored(stored), RequestId: rand.Text(),
 	})
 	if err != nil {
 		return err

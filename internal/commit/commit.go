@@ -45,9 +45,13 @@ type Condition struct {
 	OrMissing bool
 }
 
-// fails reports whether the condition does not hold where this version is stored.
-func (c Condition) fails(stored uint64) bool {
-	return c.Version != stored && (stored != 0 || !c.OrMissing)
+// fails reports whether the condition does not hold where this version is stored,
+// which this revision has written.
+func (c Condition) fails(version uint64, revision resource.Revision) bool {
+	if version == 0 && c.OrMissing {
+		return false
+	}
+	return c.Version != version || c.Revision != 0 && c.Revision != revision
 }
 
 // Write has a batch decided and proposes it. decide is called at most
@@ -142,7 +146,7 @@ func outdated(err error, conditions []Condition) bool {
 		return true
 	case errors.As(err, &conflict):
 		return !slices.ContainsFunc(conditions, func(c Condition) bool {
-			return c.Key == conflict.Key && c.fails(conflict.Have)
+			return c.Key == conflict.Key && c.fails(conflict.Have, conflict.HaveRevision)
 		})
 	}
 	return false

@@ -82,6 +82,41 @@ func TestTheCallersOwnCondition(t *testing.T) {
 	require.NoError(t, err)
 }
 
+// A condition on a revision that fails is final, although the version is the one
+// that it names; a decision of the batch itself on that version is made again.
+func TestAConditionOnARevision(t *testing.T) {
+	state := store.New(store.DefaultOptions())
+	log := committest.New(state)
+	key := mesh(t, "a").Key()
+	require.NoError(t, commit.CreateMissing(t.Context(), log, time.Time{}, mesh(t, "a")))
+	first, _ := state.View().Get(key)
+	for _, op := range []store.Op{store.Delete(key), store.Put(mesh(t, "a"))} {
+		_, err := log.Propose(t.Context(), store.Txn{Ops: []store.Op{op}})
+		require.NoError(t, err)
+	}
+	second, _ := state.View().Get(key)
+	require.Equal(t, first.Meta().Version, second.Meta().Version)
+	for _, tc := range []struct {
+		revision resource.Revision
+		code     rpcerr.Code
+	}{{first.Meta().Revision, rpcerr.Conflict}, {second.Meta().Revision, 0}} {
+		decisions := 0
+		_, err := commit.Write(t.Context(), log, func() (commit.Batch, error) {
+			decisions++
+			return commit.Batch{
+				Txn:        store.Txn{Ops: []store.Op{store.Put(mesh(t, "a"))}},
+				Conditions: []commit.Condition{{Precondition: store.Precondition{Key: key, Version: 1, Revision: tc.revision}}},
+			}, nil
+		})
+		if tc.code == 0 {
+			require.NoError(t, err)
+		} else {
+			require.Equal(t, tc.code, rpcerr.CodeOf(err), "%v", err)
+		}
+		require.Equal(t, 1, decisions)
+	}
+}
+
 // A condition that also holds for a missing resource is judged again when the
 // resource is deleted or created while the batch is decided.
 func TestAConditionThatHoldsForAMissingResource(t *testing.T) {

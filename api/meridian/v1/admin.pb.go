@@ -191,7 +191,11 @@ type VersionCondition struct {
 	// Zero: it must not exist.
 	Version uint64 `protobuf:"varint,2,opt,name=version,proto3" json:"version,omitempty"`
 	// The condition also holds where the resource does not exist.
-	OrMissing     bool `protobuf:"varint,3,opt,name=or_missing,json=orMissing,proto3" json:"or_missing,omitempty"`
+	OrMissing bool `protobuf:"varint,3,opt,name=or_missing,json=orMissing,proto3" json:"or_missing,omitempty"`
+	// Unless zero, the revision that must have written the resource last: versions
+	// start again at 1 where a resource is deleted and created anew. INVALID_ARGUMENT
+	// with version zero.
+	Revision      uint64 `protobuf:"varint,4,opt,name=revision,proto3" json:"revision,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -245,6 +249,13 @@ func (x *VersionCondition) GetOrMissing() bool {
 		return x.OrMissing
 	}
 	return false
+}
+
+func (x *VersionCondition) GetRevision() uint64 {
+	if x != nil {
+		return x.Revision
+	}
+	return 0
 }
 
 type ApplyResponse struct {
@@ -1216,12 +1227,13 @@ const file_meridian_v1_admin_proto_rawDesc = "" +
 	"\n" +
 	"keep_times\x18\n" +
 	" \x01(\bR\tkeepTimesJ\x04\b\x04\x10\x05J\x04\b\x05\x10\x06R\n" +
-	"if_versionR\x0ewait_for_zones\"w\n" +
+	"if_versionR\x0ewait_for_zones\"\x93\x01\n" +
 	"\x10VersionCondition\x12*\n" +
 	"\x03key\x18\x01 \x01(\v2\x18.meridian.v1.ResourceKeyR\x03key\x12\x18\n" +
 	"\aversion\x18\x02 \x01(\x04R\aversion\x12\x1d\n" +
 	"\n" +
-	"or_missing\x18\x03 \x01(\bR\torMissing\"\x8c\x01\n" +
+	"or_missing\x18\x03 \x01(\bR\torMissing\x12\x1a\n" +
+	"\brevision\x18\x04 \x01(\x04R\brevision\"\x8c\x01\n" +
 	"\rApplyResponse\x12-\n" +
 	"\aresults\x18\x01 \x03(\v2\x13.meridian.v1.ResultR\aresults\x12\x1a\n" +
 	"\brevision\x18\x02 \x01(\x04R\brevision\x12\x1a\n" +

@@ -228,8 +228,13 @@ func (s *Server) checkVersions(conditions []*meridianv1.VersionCondition) error 
 	for _, c := range conditions {
 		k := c.GetKey()
 		key := resource.Key{Kind: resource.Kind(k.GetKind()), Mesh: resource.MeshName(k.GetMesh()), Name: k.GetName()}
-		if old := s.Stored[key]; old.GetVersion() != c.GetVersion() && (old != nil || !c.GetOrMissing()) {
+		old := s.Stored[key]
+		switch {
+		case old == nil && c.GetOrMissing():
+		case old.GetVersion() != c.GetVersion():
 			return rpcerr.New(rpcerr.Conflict, "VERSION_CONFLICT", "%s has version %d, not %d", key, old.GetVersion(), c.GetVersion())
+		case c.GetRevision() != 0 && old.GetRevision() != c.GetRevision():
+			return rpcerr.New(rpcerr.Conflict, "VERSION_CONFLICT", "%s was written at revision %d, not %d", key, old.GetRevision(), c.GetRevision())
 		}
 	}
 	return nil

@@ -204,6 +204,42 @@ func TestVersionCondition(t *testing.T) {
 	require.NoError(t, at(2, trafficLog("a", "z"), trafficLog("b", "z")))
 }
 
+// §1.1: versions start again at 1 when a resource is deleted and created anew, so a
+// condition may name the revision that wrote what was read.
+func TestVersionConditionOfARevision(t *testing.T) {
+	f := newFixture(t, nil)
+	key := keyOf(trafficLog("a", ""))
+	change := func(orMissing bool, version, revision uint64, backend string) error {
+		_, err := batch.Apply(f.ctx, f, &meridianv1.ApplyRequest{
+			RequestId: rand.Text(), Resources: []*meridianv1.Resource{trafficLog("a", backend)},
+			IfVersions: []*meridianv1.VersionCondition{{Key: key, Version: version, Revision: revision, OrMissing: orMissing}},
+		})
+		return err
+	}
+	remove := func(version, revision uint64) error {
+		_, err := batch.Delete(f.ctx, f, &meridianv1.DeleteRequest{
+			RequestId: rand.Text(), Keys: []*meridianv1.ResourceKey{key},
+			IfVersions: []*meridianv1.VersionCondition{{Key: key, Version: version, Revision: revision}},
+		})
+		return err
+	}
+	created, err := f.apply(rand.Text(), trafficLog("a", "x"))
+	require.NoError(t, err)
+	read := created.GetRevision()
+	require.NoError(t, remove(1, read))
+	again, err := f.apply(rand.Text(), trafficLog("a", "y"))
+	require.NoError(t, err)
+
+	requireCode(t, change(false, 1, read, "z"), rpcerr.Conflict, "deleted and created anew")
+	requireCode(t, change(true, 1, read, "z"), rpcerr.Conflict, "deleted and created anew")
+	requireCode(t, remove(1, read), rpcerr.Conflict, "deleted and created anew")
+	requireCode(t, change(false, 0, read, "z"), rpcerr.Invalid, "has no revision")
+	require.NoError(t, change(false, 1, again.GetRevision(), "z"))
+	require.NoError(t, change(false, 2, 0, "w"), "a client that names no revision")
+	require.NoError(t, remove(3, 0))
+	require.NoError(t, change(true, 7, read, "v"), "it does not exist")
+}
+
 // §1.2: the version that a document was read at is a condition that also holds
 // where the resource does not exist; every condition is about a resource of the
 // batch, and one of several that fails refuses all of it.

@@ -346,7 +346,14 @@ func conditionsOf(in []*meridianv1.VersionCondition, ops []store.Op) ([]commit.C
 				"the version condition on %s: the batch does not have the resource, or has another condition on it", describeKey(key))
 		}
 		free[key] = false
-		out[i] = commit.Condition{Precondition: store.Precondition{Key: key, Version: c.GetVersion()}, OrMissing: c.GetOrMissing()}
+		if c.GetVersion() == 0 && c.GetRevision() != 0 {
+			return nil, rpcerr.New(rpcerr.Invalid, "CONDITION_WITHOUT_VERSION",
+				"the version condition on %s: version 0, that it must not exist, has no revision", describeKey(key))
+		}
+		out[i] = commit.Condition{
+			Precondition: store.Precondition{Key: key, Version: c.GetVersion(), Revision: resource.Revision(c.GetRevision())},
+			OrMissing:    c.GetOrMissing(),
+		}
 	}
 	return out, nil
 }
