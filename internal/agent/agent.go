@@ -55,7 +55,7 @@ type Config struct {
 	Bootstrap, Socket string
 	// Instance names this process to the zone, uniquely.
 	Instance string
-	// Drain is how long streams continue after the end of the registration.
+	// Drain is how long streams continue at most once ctx has ended.
 	Drain time.Duration
 	Log   *slog.Logger
 }
@@ -73,17 +73,20 @@ func (e *UsageError) Unwrap() error { return e.Err }
 type agent struct {
 	cfg  Config
 	conn *grpc.ClientConn
+	// draining is closed once others are to send no more requests.
+	draining chan struct{}
 
 	mu      sync.Mutex
 	streams int
 	idle    chan struct{} // closed when there are no streams; nil unless waited for
 }
 
-// Run runs an agent until ctx ends, and then until its clients have closed their
-// streams or the drain time is over. It returns nil then. A *UsageError means that it
+// Run runs an agent until ctx ends. Then it has the zone withdraw the dataplane from
+// others, serves its clients until they have closed their streams or the drain time is
+// over, and ends the registration. It returns nil then. A *UsageError means that it
 // could not have started; an error of the zone, that the zone refuses it.
 func Run(ctx context.Context, cfg Config) error {
-	a := &agent{cfg: cfg}
+	a := &agent{cfg: cfg, draining: make(chan struct{})}
 	if _, err := a.token(); err != nil {
 		return &UsageError{err}
 	}
@@ -120,9 +123,17 @@ func Run(ctx context.Context, cfg Config) error {
 		return err
 	case <-ctx.Done():
 	}
+	close(a.draining)
+	drained := a.drained()
+	select {
+	case <-drained:
+	case err := <-registered: // a newer agent has taken its place, for one
+		a.cfg.Log.Warn("not registered in the zone any more", "error", rpcerr.FromStatus(err).Error())
+		<-drained
+		return nil
+	}
 	leave()
 	a.cfg.Log.Debug("the registration has ended", "error", <-registered)
-	a.drain()
 	return nil
 }
 
@@ -257,18 +268,26 @@ func (a *agent) connect(ctx context.Context, accepted func() error) error {
 		return err
 	}
 	hello := &meridianv1.DataplaneHello{Mesh: a.cfg.Mesh, Name: a.cfg.Name, Spec: a.cfg.Spec, RegistrationOnly: true}
-	sending := make(chan *meridianv1.ConnectRequest, 1)
-	sending <- &meridianv1.ConnectRequest{Message: &meridianv1.ConnectRequest_Hello{Hello: hello}}
+	draining := a.draining
+	select {
+	case <-draining:
+		hello.Draining, draining = true, nil
+	default:
+	}
+	answers := make(chan *meridianv1.ConnectRequest, 1)
 	go func() { // the one goroutine that sends
+		next := &meridianv1.ConnectRequest{Message: &meridianv1.ConnectRequest_Hello{Hello: hello}}
 		for {
+			if stream.Send(next) != nil || next.GetLeave() != nil {
+				return // Recv says why
+			}
 			select {
-			case m := <-sending:
-				if stream.Send(m) != nil {
-					return // Recv says why
-				}
+			case next = <-answers:
+			case <-draining:
+				draining = nil
+				next = &meridianv1.ConnectRequest{Message: &meridianv1.ConnectRequest_Drain{Drain: &meridianv1.DataplaneDrain{}}}
 			case <-ctx.Done():
-				_ = stream.Send(&meridianv1.ConnectRequest{Message: &meridianv1.ConnectRequest_Leave{Leave: &meridianv1.DataplaneLeave{}}})
-				return
+				next = &meridianv1.ConnectRequest{Message: &meridianv1.ConnectRequest_Leave{Leave: &meridianv1.DataplaneLeave{}}}
 			case <-streaming.Done():
 				return
 			}
@@ -286,7 +305,7 @@ func (a *agent) connect(ctx context.Context, accepted func() error) error {
 			a.cfg.Log.Info("registered in the zone", "mesh", a.cfg.Mesh, "dataplane", a.cfg.Name, "bootstrap", a.cfg.Bootstrap)
 		}
 		select {
-		case sending <- &meridianv1.ConnectRequest{Message: &meridianv1.ConnectRequest_Ack{Ack: &meridianv1.DataplaneAck{Sequence: m.GetSequence()}}}:
+		case answers <- &meridianv1.ConnectRequest{Message: &meridianv1.ConnectRequest_Ack{Ack: &meridianv1.DataplaneAck{Sequence: m.GetSequence()}}}:
 		case <-streaming.Done():
 		}
 	}
@@ -307,19 +326,24 @@ func (a *agent) closed() {
 	}
 }
 
-// drain waits until no client has a stream, for the drain time at most.
-func (a *agent) drain() {
+// drained returns a channel that is closed once no client has a stream, or the drain
+// time is over.
+func (a *agent) drained() <-chan struct{} {
 	a.mu.Lock()
+	defer a.mu.Unlock()
+	over, idle := make(chan struct{}), make(chan struct{})
 	if a.streams == 0 {
-		a.mu.Unlock()
-		return
+		close(over)
+		return over
 	}
-	idle := make(chan struct{})
 	a.idle = idle
-	a.cfg.Log.Info("not registered any more: waiting for the application to close its streams", "streams", a.streams, "for", a.cfg.Drain)
-	a.mu.Unlock()
-	select {
-	case <-idle:
-	case <-time.After(a.cfg.Drain):
-	}
+	a.cfg.Log.Info("draining: waiting for the application to close its streams", "streams", a.streams, "for", a.cfg.Drain)
+	go func() {
+		defer close(over)
+		select {
+		case <-idle:
+		case <-time.After(a.cfg.Drain):
+		}
+	}()
+	return over
 }

@@ -42,6 +42,9 @@ type zone struct {
 	tokens []string
 	hello  *meridianv1.DataplaneHello
 	left   bool
+	drains int
+	// onDrain ends the stream that says that it drains, once.
+	onDrain error
 }
 
 func (z *zone) note(ctx context.Context) error {
@@ -67,8 +70,15 @@ func (z *zone) Connect(stream grpc.BidiStreamingServer[meridianv1.ConnectRequest
 		}
 		z.left = z.left || m.GetLeave() != nil
 		left := z.left
+		var broken error
+		if m.GetDrain() != nil {
+			z.drains++
+			broken, z.onDrain = z.onDrain, nil
+		}
 		z.mu.Unlock()
 		switch {
+		case broken != nil:
+			return broken
 		case left:
 			return nil
 		case m.GetHello() != nil:
@@ -125,7 +135,7 @@ type running struct {
 	ended chan error
 }
 
-func start(t *testing.T, z *zone) *running {
+func start(t *testing.T, z *zone, changes ...func(*Config)) *running {
 	t.Helper()
 	dir, err := os.MkdirTemp("", "agent") // t.TempDir is too long for a socket
 	require.NoError(t, err)
@@ -136,6 +146,9 @@ func start(t *testing.T, z *zone) *running {
 		Bootstrap: filepath.Join(dir, "xds.json"), Socket: filepath.Join(dir, "xds.sock"), Instance: "i1", Drain: time.Minute,
 		Log: slog.New(slog.DiscardHandler),
 	}}
+	for _, change := range changes {
+		change(&r.Config)
+	}
 	require.NoError(t, os.WriteFile(r.TokenFile, []byte("t1\n"), 0o600))
 	ctx, stop := context.WithCancel(t.Context())
 	r.stop = stop
@@ -215,14 +228,63 @@ func TestAnAgentRegistersRelaysAndLeaves(t *testing.T) {
 	require.Equal(t, codes.NotFound, status.Code(err))
 	require.ErrorContains(t, err, "the dataplane was deleted")
 
-	// It leaves at once, and streams continue until they are closed.
+	// It says at once that it drains, and keeps the registration, which streams of
+	// clients need, until these are closed.
 	r.stop()
-	require.Eventually(t, func() bool { z.mu.Lock(); defer z.mu.Unlock(); return z.left }, 30*time.Second, time.Millisecond)
+	z.await(t, func() bool { return z.drains == 1 })
 	exchange(t, first, "d")
+	z.mu.Lock()
+	require.False(t, z.left)
+	require.False(t, z.hello.GetDraining())
+	z.mu.Unlock()
 	require.NoError(t, first.CloseSend())
 	require.NoError(t, <-r.ended)
+	z.mu.Lock()
+	require.True(t, z.left)
+	z.mu.Unlock()
 	_, err = os.Stat(r.Socket)
 	require.ErrorIs(t, err, fs.ErrNotExist)
+}
+
+func (z *zone) await(t *testing.T, holds func() bool) {
+	t.Helper()
+	require.Eventually(t, func() bool { z.mu.Lock(); defer z.mu.Unlock(); return holds() }, 30*time.Second, time.Millisecond)
+}
+
+// A zone that goes away meanwhile is told again; one that has another agent in this
+// one's place is not, and both continue to serve streams.
+func TestDrainingWithoutTheRegistration(t *testing.T) {
+	for _, code := range []codes.Code{codes.Unavailable, codes.FailedPrecondition} {
+		z := startZone(t)
+		z.onDrain = status.Error(code, "broken off")
+		r := start(t, z)
+		r.bootstrapped(t)
+		stream := r.dial(t)
+		exchange(t, stream, "a")
+		r.stop()
+		z.await(t, func() bool { return z.drains == 1 && (z.hello.GetDraining() || code == codes.FailedPrecondition) })
+		exchange(t, stream, "b")
+		require.NoError(t, stream.CloseSend())
+		require.NoError(t, <-r.ended)
+		z.mu.Lock()
+		require.Equal(t, code == codes.Unavailable, z.left)
+		z.mu.Unlock()
+	}
+}
+
+// An application that does not close its streams is not waited for longer than the
+// drain time.
+func TestDrainingEnds(t *testing.T) {
+	z := startZone(t)
+	r := start(t, z, func(c *Config) { c.Drain = time.Millisecond })
+	r.bootstrapped(t)
+	stream := r.dial(t)
+	exchange(t, stream, "a")
+	r.stop()
+	require.NoError(t, <-r.ended)
+	_, err := stream.Recv()
+	require.Error(t, err)
+	z.await(t, func() bool { return z.left })
 }
 
 func TestOnlyXDSIsRelayed(t *testing.T) {

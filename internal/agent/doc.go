@@ -14,8 +14,9 @@
 //     that the client connects again by its own rules. While the zone cannot be reached,
 //     the registration is tried again in growing intervals; what cannot succeed by
 //     waiting ends the agent.
-//   - Run ends after its context in at most the drain time: streams continue meanwhile,
-//     while the registration has been ended, so that other proxies stop sending.
+//   - When its context ends, Run has the zone withdraw the dataplane from other proxies
+//     at once. Streams of its own clients are served until they close them, for the
+//     drain time at most; then the registration ends, and Run.
 //
 // Non-goals: looking into what is relayed; starting the application.
 package agent

@@ -45,8 +45,9 @@ registered: start the application after it.
 
 The socket that the application connects to is for this user only. The dataplane
 token (--token-file, or MERIDIAN_TOKEN_FILE) is read for every connection, so it
-can be replaced at any time. On SIGTERM the registration ends at once, and streams
-continue until the application has closed them, or for the drain time.`,
+can be replaced at any time. On SIGTERM other proxies are told at once to send the
+dataplane no more requests; the application's streams continue until it has closed
+them, or for the drain time, and then the registration ends.`,
 		Example: `  meridian proxy run -f dataplane.yaml --token-file dp.token \
     --zone-address zone.example:5678 --ca-file ca.pem --grpc-bootstrap xds.json`,
 		Args: exactly(),

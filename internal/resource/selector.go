@@ -3,6 +3,14 @@ package resource
 // ServiceTag is the tag that names a dataplane's service.
 const ServiceTag = "kuma.io/service"
 
+// DrainingLabel is the label of a Dataplane that is to be sent no requests, with the
+// value Draining, though it has its configuration: its proxy is about to leave, or an
+// operator wants it so.
+const (
+	DrainingLabel = "meridian.io/draining"
+	Draining      = "true"
+)
+
 // ZoneTag is the tag the zone adds to every inbound and gateway
 // (§1.5).
 const ZoneTag = "kuma.io/zone"

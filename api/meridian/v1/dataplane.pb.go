@@ -28,6 +28,7 @@ type ConnectRequest struct {
 	//	*ConnectRequest_Hello
 	//	*ConnectRequest_Ack
 	//	*ConnectRequest_Leave
+	//	*ConnectRequest_Drain
 	Message       isConnectRequest_Message `protobuf_oneof:"message"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -97,6 +98,15 @@ func (x *ConnectRequest) GetLeave() *DataplaneLeave {
 	return nil
 }
 
+func (x *ConnectRequest) GetDrain() *DataplaneDrain {
+	if x != nil {
+		if x, ok := x.Message.(*ConnectRequest_Drain); ok {
+			return x.Drain
+		}
+	}
+	return nil
+}
+
 type isConnectRequest_Message interface {
 	isConnectRequest_Message()
 }
@@ -115,11 +125,17 @@ type ConnectRequest_Leave struct {
 	Leave *DataplaneLeave `protobuf:"bytes,3,opt,name=leave,proto3,oneof"`
 }
 
+type ConnectRequest_Drain struct {
+	Drain *DataplaneDrain `protobuf:"bytes,4,opt,name=drain,proto3,oneof"`
+}
+
 func (*ConnectRequest_Hello) isConnectRequest_Message() {}
 
 func (*ConnectRequest_Ack) isConnectRequest_Message() {}
 
 func (*ConnectRequest_Leave) isConnectRequest_Message() {}
+
+func (*ConnectRequest_Drain) isConnectRequest_Message() {}
 
 type DataplaneHello struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -131,8 +147,10 @@ type DataplaneHello struct {
 	// The stream holds the registration, and the proxy gets its configuration by xDS.
 	// Here it is sent one that is full and empty, once it is registered.
 	RegistrationOnly bool `protobuf:"varint,4,opt,name=registration_only,json=registrationOnly,proto3" json:"registration_only,omitempty"`
-	unknownFields    protoimpl.UnknownFields
-	sizeCache        protoimpl.SizeCache
+	// As if a DataplaneDrain followed at once.
+	Draining      bool `protobuf:"varint,5,opt,name=draining,proto3" json:"draining,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
 }
 
 func (x *DataplaneHello) Reset() {
@@ -193,6 +211,13 @@ func (x *DataplaneHello) GetRegistrationOnly() bool {
 	return false
 }
 
+func (x *DataplaneHello) GetDraining() bool {
+	if x != nil {
+		return x.Draining
+	}
+	return false
+}
+
 // DataplaneLeave ends the registration at once, without the grace period: other
 // proxies are to send this one no more requests. The stream ends.
 type DataplaneLeave struct {
@@ -231,6 +256,46 @@ func (*DataplaneLeave) Descriptor() ([]byte, []int) {
 	return file_meridian_v1_dataplane_proto_rawDescGZIP(), []int{2}
 }
 
+// DataplaneDrain says that the proxy is about to leave: other proxies are to send it no
+// more requests from now on, while it is sent its own configuration as before. The registration
+// stays, labelled as draining, until the proxy leaves or registers again without
+// draining. It has no effect on a dataplane that an operator applied.
+type DataplaneDrain struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *DataplaneDrain) Reset() {
+	*x = DataplaneDrain{}
+	mi := &file_meridian_v1_dataplane_proto_msgTypes[3]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *DataplaneDrain) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*DataplaneDrain) ProtoMessage() {}
+
+func (x *DataplaneDrain) ProtoReflect() protoreflect.Message {
+	mi := &file_meridian_v1_dataplane_proto_msgTypes[3]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use DataplaneDrain.ProtoReflect.Descriptor instead.
+func (*DataplaneDrain) Descriptor() ([]byte, []int) {
+	return file_meridian_v1_dataplane_proto_rawDescGZIP(), []int{3}
+}
+
 // DataplaneAck answers one configuration.
 type DataplaneAck struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -245,7 +310,7 @@ type DataplaneAck struct {
 
 func (x *DataplaneAck) Reset() {
 	*x = DataplaneAck{}
-	mi := &file_meridian_v1_dataplane_proto_msgTypes[3]
+	mi := &file_meridian_v1_dataplane_proto_msgTypes[4]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -257,7 +322,7 @@ func (x *DataplaneAck) String() string {
 func (*DataplaneAck) ProtoMessage() {}
 
 func (x *DataplaneAck) ProtoReflect() protoreflect.Message {
-	mi := &file_meridian_v1_dataplane_proto_msgTypes[3]
+	mi := &file_meridian_v1_dataplane_proto_msgTypes[4]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -270,7 +335,7 @@ func (x *DataplaneAck) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DataplaneAck.ProtoReflect.Descriptor instead.
 func (*DataplaneAck) Descriptor() ([]byte, []int) {
-	return file_meridian_v1_dataplane_proto_rawDescGZIP(), []int{3}
+	return file_meridian_v1_dataplane_proto_rawDescGZIP(), []int{4}
 }
 
 func (x *DataplaneAck) GetSequence() uint64 {
@@ -305,7 +370,7 @@ type ConnectResponse struct {
 
 func (x *ConnectResponse) Reset() {
 	*x = ConnectResponse{}
-	mi := &file_meridian_v1_dataplane_proto_msgTypes[4]
+	mi := &file_meridian_v1_dataplane_proto_msgTypes[5]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -317,7 +382,7 @@ func (x *ConnectResponse) String() string {
 func (*ConnectResponse) ProtoMessage() {}
 
 func (x *ConnectResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_meridian_v1_dataplane_proto_msgTypes[4]
+	mi := &file_meridian_v1_dataplane_proto_msgTypes[5]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -330,7 +395,7 @@ func (x *ConnectResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ConnectResponse.ProtoReflect.Descriptor instead.
 func (*ConnectResponse) Descriptor() ([]byte, []int) {
-	return file_meridian_v1_dataplane_proto_rawDescGZIP(), []int{4}
+	return file_meridian_v1_dataplane_proto_rawDescGZIP(), []int{5}
 }
 
 func (x *ConnectResponse) GetSequence() uint64 {
@@ -386,7 +451,7 @@ type EffectiveTarget struct {
 
 func (x *EffectiveTarget) Reset() {
 	*x = EffectiveTarget{}
-	mi := &file_meridian_v1_dataplane_proto_msgTypes[5]
+	mi := &file_meridian_v1_dataplane_proto_msgTypes[6]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -398,7 +463,7 @@ func (x *EffectiveTarget) String() string {
 func (*EffectiveTarget) ProtoMessage() {}
 
 func (x *EffectiveTarget) ProtoReflect() protoreflect.Message {
-	mi := &file_meridian_v1_dataplane_proto_msgTypes[5]
+	mi := &file_meridian_v1_dataplane_proto_msgTypes[6]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -411,7 +476,7 @@ func (x *EffectiveTarget) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use EffectiveTarget.ProtoReflect.Descriptor instead.
 func (*EffectiveTarget) Descriptor() ([]byte, []int) {
-	return file_meridian_v1_dataplane_proto_rawDescGZIP(), []int{5}
+	return file_meridian_v1_dataplane_proto_rawDescGZIP(), []int{6}
 }
 
 func (x *EffectiveTarget) GetType() string {
@@ -474,7 +539,7 @@ type EffectiveEntry struct {
 
 func (x *EffectiveEntry) Reset() {
 	*x = EffectiveEntry{}
-	mi := &file_meridian_v1_dataplane_proto_msgTypes[6]
+	mi := &file_meridian_v1_dataplane_proto_msgTypes[7]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -486,7 +551,7 @@ func (x *EffectiveEntry) String() string {
 func (*EffectiveEntry) ProtoMessage() {}
 
 func (x *EffectiveEntry) ProtoReflect() protoreflect.Message {
-	mi := &file_meridian_v1_dataplane_proto_msgTypes[6]
+	mi := &file_meridian_v1_dataplane_proto_msgTypes[7]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -499,7 +564,7 @@ func (x *EffectiveEntry) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use EffectiveEntry.ProtoReflect.Descriptor instead.
 func (*EffectiveEntry) Descriptor() ([]byte, []int) {
-	return file_meridian_v1_dataplane_proto_rawDescGZIP(), []int{6}
+	return file_meridian_v1_dataplane_proto_rawDescGZIP(), []int{7}
 }
 
 func (x *EffectiveEntry) GetTarget() *EffectiveTarget {
@@ -553,7 +618,7 @@ type EffectiveCallerRule struct {
 
 func (x *EffectiveCallerRule) Reset() {
 	*x = EffectiveCallerRule{}
-	mi := &file_meridian_v1_dataplane_proto_msgTypes[7]
+	mi := &file_meridian_v1_dataplane_proto_msgTypes[8]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -565,7 +630,7 @@ func (x *EffectiveCallerRule) String() string {
 func (*EffectiveCallerRule) ProtoMessage() {}
 
 func (x *EffectiveCallerRule) ProtoReflect() protoreflect.Message {
-	mi := &file_meridian_v1_dataplane_proto_msgTypes[7]
+	mi := &file_meridian_v1_dataplane_proto_msgTypes[8]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -578,7 +643,7 @@ func (x *EffectiveCallerRule) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use EffectiveCallerRule.ProtoReflect.Descriptor instead.
 func (*EffectiveCallerRule) Descriptor() ([]byte, []int) {
-	return file_meridian_v1_dataplane_proto_rawDescGZIP(), []int{7}
+	return file_meridian_v1_dataplane_proto_rawDescGZIP(), []int{8}
 }
 
 func (x *EffectiveCallerRule) GetMatch() map[string]string {
@@ -613,18 +678,21 @@ var File_meridian_v1_dataplane_proto protoreflect.FileDescriptor
 
 const file_meridian_v1_dataplane_proto_rawDesc = "" +
 	"\n" +
-	"\x1bmeridian/v1/dataplane.proto\x12\vmeridian.v1\"\xb4\x01\n" +
+	"\x1bmeridian/v1/dataplane.proto\x12\vmeridian.v1\"\xe9\x01\n" +
 	"\x0eConnectRequest\x123\n" +
 	"\x05hello\x18\x01 \x01(\v2\x1b.meridian.v1.DataplaneHelloH\x00R\x05hello\x12-\n" +
 	"\x03ack\x18\x02 \x01(\v2\x19.meridian.v1.DataplaneAckH\x00R\x03ack\x123\n" +
-	"\x05leave\x18\x03 \x01(\v2\x1b.meridian.v1.DataplaneLeaveH\x00R\x05leaveB\t\n" +
-	"\amessage\"y\n" +
+	"\x05leave\x18\x03 \x01(\v2\x1b.meridian.v1.DataplaneLeaveH\x00R\x05leave\x123\n" +
+	"\x05drain\x18\x04 \x01(\v2\x1b.meridian.v1.DataplaneDrainH\x00R\x05drainB\t\n" +
+	"\amessage\"\x95\x01\n" +
 	"\x0eDataplaneHello\x12\x12\n" +
 	"\x04mesh\x18\x01 \x01(\tR\x04mesh\x12\x12\n" +
 	"\x04name\x18\x02 \x01(\tR\x04name\x12\x12\n" +
 	"\x04spec\x18\x03 \x01(\fR\x04spec\x12+\n" +
-	"\x11registration_only\x18\x04 \x01(\bR\x10registrationOnly\"\x10\n" +
-	"\x0eDataplaneLeave\"@\n" +
+	"\x11registration_only\x18\x04 \x01(\bR\x10registrationOnly\x12\x1a\n" +
+	"\bdraining\x18\x05 \x01(\bR\bdraining\"\x10\n" +
+	"\x0eDataplaneLeave\"\x10\n" +
+	"\x0eDataplaneDrain\"@\n" +
 	"\fDataplaneAck\x12\x1a\n" +
 	"\bsequence\x18\x01 \x01(\x04R\bsequence\x12\x14\n" +
 	"\x05error\x18\x02 \x01(\tR\x05error\"\xc4\x01\n" +
@@ -676,36 +744,38 @@ func file_meridian_v1_dataplane_proto_rawDescGZIP() []byte {
 	return file_meridian_v1_dataplane_proto_rawDescData
 }
 
-var file_meridian_v1_dataplane_proto_msgTypes = make([]protoimpl.MessageInfo, 10)
+var file_meridian_v1_dataplane_proto_msgTypes = make([]protoimpl.MessageInfo, 11)
 var file_meridian_v1_dataplane_proto_goTypes = []any{
 	(*ConnectRequest)(nil),      // 0: meridian.v1.ConnectRequest
 	(*DataplaneHello)(nil),      // 1: meridian.v1.DataplaneHello
 	(*DataplaneLeave)(nil),      // 2: meridian.v1.DataplaneLeave
-	(*DataplaneAck)(nil),        // 3: meridian.v1.DataplaneAck
-	(*ConnectResponse)(nil),     // 4: meridian.v1.ConnectResponse
-	(*EffectiveTarget)(nil),     // 5: meridian.v1.EffectiveTarget
-	(*EffectiveEntry)(nil),      // 6: meridian.v1.EffectiveEntry
-	(*EffectiveCallerRule)(nil), // 7: meridian.v1.EffectiveCallerRule
-	nil,                         // 8: meridian.v1.EffectiveTarget.TagsEntry
-	nil,                         // 9: meridian.v1.EffectiveCallerRule.MatchEntry
+	(*DataplaneDrain)(nil),      // 3: meridian.v1.DataplaneDrain
+	(*DataplaneAck)(nil),        // 4: meridian.v1.DataplaneAck
+	(*ConnectResponse)(nil),     // 5: meridian.v1.ConnectResponse
+	(*EffectiveTarget)(nil),     // 6: meridian.v1.EffectiveTarget
+	(*EffectiveEntry)(nil),      // 7: meridian.v1.EffectiveEntry
+	(*EffectiveCallerRule)(nil), // 8: meridian.v1.EffectiveCallerRule
+	nil,                         // 9: meridian.v1.EffectiveTarget.TagsEntry
+	nil,                         // 10: meridian.v1.EffectiveCallerRule.MatchEntry
 }
 var file_meridian_v1_dataplane_proto_depIdxs = []int32{
 	1,  // 0: meridian.v1.ConnectRequest.hello:type_name -> meridian.v1.DataplaneHello
-	3,  // 1: meridian.v1.ConnectRequest.ack:type_name -> meridian.v1.DataplaneAck
+	4,  // 1: meridian.v1.ConnectRequest.ack:type_name -> meridian.v1.DataplaneAck
 	2,  // 2: meridian.v1.ConnectRequest.leave:type_name -> meridian.v1.DataplaneLeave
-	6,  // 3: meridian.v1.ConnectResponse.set:type_name -> meridian.v1.EffectiveEntry
-	5,  // 4: meridian.v1.ConnectResponse.removed:type_name -> meridian.v1.EffectiveTarget
-	8,  // 5: meridian.v1.EffectiveTarget.tags:type_name -> meridian.v1.EffectiveTarget.TagsEntry
-	5,  // 6: meridian.v1.EffectiveEntry.target:type_name -> meridian.v1.EffectiveTarget
-	7,  // 7: meridian.v1.EffectiveEntry.rules:type_name -> meridian.v1.EffectiveCallerRule
-	9,  // 8: meridian.v1.EffectiveCallerRule.match:type_name -> meridian.v1.EffectiveCallerRule.MatchEntry
-	0,  // 9: meridian.v1.DataplaneService.Connect:input_type -> meridian.v1.ConnectRequest
-	4,  // 10: meridian.v1.DataplaneService.Connect:output_type -> meridian.v1.ConnectResponse
-	10, // [10:11] is the sub-list for method output_type
-	9,  // [9:10] is the sub-list for method input_type
-	9,  // [9:9] is the sub-list for extension type_name
-	9,  // [9:9] is the sub-list for extension extendee
-	0,  // [0:9] is the sub-list for field type_name
+	3,  // 3: meridian.v1.ConnectRequest.drain:type_name -> meridian.v1.DataplaneDrain
+	7,  // 4: meridian.v1.ConnectResponse.set:type_name -> meridian.v1.EffectiveEntry
+	6,  // 5: meridian.v1.ConnectResponse.removed:type_name -> meridian.v1.EffectiveTarget
+	9,  // 6: meridian.v1.EffectiveTarget.tags:type_name -> meridian.v1.EffectiveTarget.TagsEntry
+	6,  // 7: meridian.v1.EffectiveEntry.target:type_name -> meridian.v1.EffectiveTarget
+	8,  // 8: meridian.v1.EffectiveEntry.rules:type_name -> meridian.v1.EffectiveCallerRule
+	10, // 9: meridian.v1.EffectiveCallerRule.match:type_name -> meridian.v1.EffectiveCallerRule.MatchEntry
+	0,  // 10: meridian.v1.DataplaneService.Connect:input_type -> meridian.v1.ConnectRequest
+	5,  // 11: meridian.v1.DataplaneService.Connect:output_type -> meridian.v1.ConnectResponse
+	11, // [11:12] is the sub-list for method output_type
+	10, // [10:11] is the sub-list for method input_type
+	10, // [10:10] is the sub-list for extension type_name
+	10, // [10:10] is the sub-list for extension extendee
+	0,  // [0:10] is the sub-list for field type_name
 }
 
 func init() { file_meridian_v1_dataplane_proto_init() }
@@ -717,6 +787,7 @@ func file_meridian_v1_dataplane_proto_init() {
 		(*ConnectRequest_Hello)(nil),
 		(*ConnectRequest_Ack)(nil),
 		(*ConnectRequest_Leave)(nil),
+		(*ConnectRequest_Drain)(nil),
 	}
 	type x struct{}
 	out := protoimpl.TypeBuilder{
@@ -724,7 +795,7 @@ func file_meridian_v1_dataplane_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_meridian_v1_dataplane_proto_rawDesc), len(file_meridian_v1_dataplane_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   10,
+			NumMessages:   11,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

@@ -161,14 +161,14 @@ func (d *Service) establish(s *session, hello *meridianv1.DataplaneHello) error 
 		if described, err = d.parseSpec(*s.token, key, hello.GetSpec()); err != nil {
 			return err
 		}
-		_, err = d.decide(*s.token, key, described)
+		_, err = d.decide(*s.token, key, described, hello.GetDraining())
 		return err // before anyone is replaced for it
 	})
 	if err != nil {
 		return err
 	}
 	d.claim(s, key)
-	r, err := d.store(s, key, described)
+	r, err := d.store(s, key, described, hello.GetDraining())
 	if err != nil {
 		return err
 	}

@@ -10,6 +10,8 @@
 //   - What a proxy registered outlives its stream, and a restart of the zone, by
 //     the grace period and no longer. A proxy never removes or overwrites what an
 //     operator applied.
+//   - A proxy that drains is labelled so at once, and keeps its registration, its
+//     configuration and its streams until it leaves.
 //   - A proxy receives its configuration in full once, and then exactly what
 //     differs from what it was last sent. A change that touches 100 dataplanes of
 //     10,000 wakes 100 streams.

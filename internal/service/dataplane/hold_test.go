@@ -10,6 +10,7 @@ import (
 	meridianv1 "meridian/api/meridian/v1"
 	"meridian/internal/authn/token"
 	"meridian/internal/policy"
+	"meridian/internal/resource"
 	"meridian/internal/rpcerr"
 )
 
@@ -108,6 +109,82 @@ func TestLeaving(t *testing.T) {
 		synctest.Wait()
 		_, stored = w.stored("web-1")
 		require.True(t, stored)
+	})
+}
+
+// A proxy that drains is labelled, so that others are not sent to it, and stays
+// registered until it leaves, for its own streams.
+func TestDraining(t *testing.T) {
+	inTime(t, func(t *testing.T, w *world) {
+		hello := &meridianv1.DataplaneHello{Mesh: "default", Name: "web-1", Spec: []byte(dataplaneSpec("web")), RegistrationOnly: true}
+		drain := &meridianv1.ConnectRequest{Message: &meridianv1.ConnectRequest_Drain{Drain: &meridianv1.DataplaneDrain{}}}
+		register := func() *proxyClient {
+			p := w.dial(w.token(""))
+			p.send(&meridianv1.ConnectRequest{Message: &meridianv1.ConnectRequest_Hello{Hello: hello}})
+			go p.follow()
+			synctest.Wait()
+			return p
+		}
+		labels := func() map[string]string {
+			r, stored := w.stored("web-1")
+			require.True(t, stored)
+			return r.Meta().Labels
+		}
+		registered := map[string]string{LabelRegisteredBy: ByProxy}
+		drains := map[string]string{LabelRegisteredBy: ByProxy, resource.DrainingLabel: resource.Draining}
+
+		p := register()
+		release, err := w.service.Hold(policy.DataplaneKey("default", "web-1"))
+		require.NoError(t, err)
+		require.Equal(t, registered, labels())
+		p.send(drain)
+		synctest.Wait()
+		require.Equal(t, drains, labels())
+		require.False(t, p.over())
+		require.True(t, w.state("web-1").Connected)
+
+		// It connects again, as after a restart of the zone.
+		p.leave()
+		hello.Draining = true
+		p = register()
+		require.Equal(t, drains, labels())
+		p.send(&meridianv1.ConnectRequest{Message: &meridianv1.ConnectRequest_Leave{Leave: &meridianv1.DataplaneLeave{}}})
+		synctest.Wait()
+		_, stored := w.stored("web-1")
+		require.False(t, stored)
+		p.leave()
+		release()
+
+		// A hello that says so where nothing is registered.
+		p = register()
+		require.Equal(t, drains, labels())
+		p.leave()
+
+		// Its successor takes requests.
+		hello.Draining = false
+		p = register()
+		require.Equal(t, registered, labels())
+		p.send(drain)
+		p.send(drain)
+		synctest.Wait()
+		require.True(t, p.over(), "it says so once")
+		p.leave()
+	})
+}
+
+// What an operator applied, its proxy does not change.
+func TestDrainingOfWhatAnOperatorApplied(t *testing.T) {
+	inTime(t, func(t *testing.T, w *world) {
+		w.operator("web-1", dataplaneSpec("web"))
+		before, _ := w.stored("web-1")
+		p := w.connect(w.token(""), "web-1", "")
+		synctest.Wait()
+		p.send(&meridianv1.ConnectRequest{Message: &meridianv1.ConnectRequest_Drain{Drain: &meridianv1.DataplaneDrain{}}})
+		synctest.Wait()
+		after, _ := w.stored("web-1")
+		require.Same(t, before, after)
+		require.False(t, p.over())
+		p.leave()
 	})
 }
 

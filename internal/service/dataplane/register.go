@@ -3,6 +3,7 @@ package dataplane
 import (
 	"context"
 	"errors"
+	"maps"
 	"slices"
 	"time"
 
@@ -22,6 +23,22 @@ const (
 
 // byProxy reports whether a stored dataplane was registered by a proxy.
 func byProxy(r *resource.Resource) bool { return r.Meta().Labels[LabelRegisteredBy] == ByProxy }
+
+// draining reports whether a dataplane is to be sent no requests.
+func draining(r *resource.Resource) bool {
+	return r.Meta().Labels[resource.DrainingLabel] == resource.Draining
+}
+
+// withDraining returns a dataplane that a proxy registered, draining or not.
+func withDraining(r *resource.Resource, drains bool) *resource.Resource {
+	labels := map[string]string{}
+	maps.Copy(labels, r.Meta().Labels)
+	delete(labels, resource.DrainingLabel)
+	if drains {
+		labels[resource.DrainingLabel] = resource.Draining
+	}
+	return r.WithMeta(resource.Meta{Key: r.Key(), Labels: labels})
+}
 
 const (
 	// maxRegistering bounds the registrations under way, each of which takes a
@@ -66,7 +83,7 @@ func (d *Service) parseSpec(token token.Token, key resource.Key, spec []byte) (*
 
 // decide decides what a hello comes to on what is stored now: the registration
 // of the dataplane it describes, or the one that an operator applied.
-func (d *Service) decide(token token.Token, key resource.Key, described *resource.Resource) (registration, error) {
+func (d *Service) decide(token token.Token, key resource.Key, described *resource.Resource, drains bool) (registration, error) {
 	stored, have := d.cfg.Local.View().Get(key)
 	switch {
 	case described == nil && (!have || byProxy(stored)):
@@ -76,7 +93,9 @@ func (d *Service) decide(token token.Token, key resource.Key, described *resourc
 		return registration{resource: stored, stored: stored}, checkToken(token, stored)
 	case !have:
 		meta := resource.Meta{Key: key, Labels: map[string]string{LabelRegisteredBy: ByProxy}}
-		return registration{resource: described.WithMeta(meta), write: true}, nil
+		return registration{resource: withDraining(described.WithMeta(meta), drains), write: true}, nil
+	case slices.Equal(stored.Canonical(), described.Canonical()) && byProxy(stored) && draining(stored) != drains:
+		return registration{resource: withDraining(stored, drains), stored: stored, write: true}, nil
 	case slices.Equal(stored.Canonical(), described.Canonical()):
 		return registration{resource: stored, stored: stored}, nil
 	case byProxy(stored):
@@ -84,7 +103,7 @@ func (d *Service) decide(token token.Token, key resource.Key, described *resourc
 			return registration{}, err // it would take over another service's dataplane (§6.8)
 		}
 		meta := resource.Meta{Key: key, Labels: stored.Meta().Labels}
-		return registration{resource: described.WithMeta(meta), stored: stored, write: true}, nil
+		return registration{resource: withDraining(described.WithMeta(meta), drains), stored: stored, write: true}, nil
 	}
 	return registration{}, rpcerr.New(rpcerr.Invalid, ReasonOperatorApplied,
 		"an operator applied dataplane %q in mesh %q, and not as the proxy describes it: connect without a spec to take that one, or have it deleted", key.Name, key.Mesh)
@@ -111,7 +130,7 @@ func invalid(key resource.Key, err error) error {
 }
 
 // store stores the dataplane of a hello, unless it is stored already.
-func (d *Service) store(s *session, key resource.Key, described *resource.Resource) (*resource.Resource, error) {
+func (d *Service) store(s *session, key resource.Key, described *resource.Resource, drains bool) (*resource.Resource, error) {
 	var (
 		w       registration
 		refused error
@@ -121,7 +140,7 @@ func (d *Service) store(s *session, key resource.Key, described *resource.Resour
 			refused = context.Cause(s.ctx)
 			return batch, refused
 		}
-		if w, refused = d.decide(*s.token, key, described); refused != nil || !w.write {
+		if w, refused = d.decide(*s.token, key, described, drains); refused != nil || !w.write {
 			return batch, refused
 		}
 		batch.Time, batch.Ops = d.cfg.Now(), []store.Op{store.Put(w.resource)}
@@ -138,6 +157,34 @@ func (d *Service) store(s *session, key resource.Key, described *resource.Resour
 		return nil, invalid(key, err)
 	}
 	return nil, rpcerr.New(rpcerr.Unavailable, ReasonNotRegistered, "the dataplane could not be registered: %w", err)
+}
+
+// drain labels what a session registered as draining, so that others send it no more
+// requests.
+func (d *Service) drain(s *session) error {
+	key := s.proxy.key
+	var ended error
+	_, err := commit.Write(s.ctx, d.cfg.Writer, func() (batch commit.Batch, err error) {
+		if s.ctx.Err() != nil {
+			ended = context.Cause(s.ctx)
+			return batch, ended
+		}
+		stored, have := d.cfg.Local.View().Get(key)
+		if !have || !byProxy(stored) || draining(stored) {
+			return batch, nil
+		}
+		batch.Time, batch.Ops = d.cfg.Now(), []store.Op{store.Put(withDraining(stored, true))}
+		batch.Preconditions = []store.Precondition{unchanged(key, stored)}
+		return batch, nil
+	})
+	switch {
+	case ended != nil:
+		return ended
+	case err != nil:
+		return rpcerr.New(rpcerr.Unavailable, ReasonNotRegistered, "the dataplane could not be withdrawn from others: %w", err)
+	}
+	d.logger(s).Info("proxy draining")
+	return nil
 }
 
 // unchanged is the precondition that a key is still what r is; nil for nothing.

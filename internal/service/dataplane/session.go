@@ -122,6 +122,7 @@ func (s *session) hello() (*meridianv1.DataplaneHello, error) {
 
 // receiveAcks takes the proxy's answers until the session ends.
 func (s *session) receiveAcks() error {
+	drained := false
 	for {
 		m, err := s.receive()
 		if err != nil {
@@ -132,6 +133,13 @@ func (s *session) receiveAcks() error {
 			s.leaving = true
 			s.service.mu.Unlock()
 			return errClientClosed
+		}
+		if m.GetDrain() != nil && !drained {
+			drained = true // a second one finds an answer out of turn
+			if err := s.service.drain(s); err != nil {
+				return err
+			}
+			continue
 		}
 		if err := s.handleAck(m.GetAck()); err != nil {
 			return err

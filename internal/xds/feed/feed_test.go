@@ -106,6 +106,20 @@ func changed(before, after *xds.Set) (refs []string) {
 	return refs
 }
 
+// A dataplane that drains is withdrawn from others, and has its own resources as before.
+func TestADrainingDataplane(t *testing.T) {
+	z := started(t)
+	before, own := z.set("web-1"), z.set("backend-1")
+	require.Contains(t, string(before.Of(xds.Endpoints)[0].Body), "10.0.1.1")
+	r := resourcetest.Build(t, resource.KindDataplane, "m", "backend-1", server("10.0.1.1", "backend"))
+	touched := z.apply(store.Put(r.WithMeta(resource.Meta{Key: r.Key(), Labels: map[string]string{resource.DrainingLabel: resource.Draining}})))
+	require.True(t, touched[policy.DataplaneKey("m", "web-1")])
+	require.NotContains(t, string(z.set("web-1").Of(xds.Endpoints)[0].Body), "10.0.1.1")
+	for r := range own.All() {
+		require.Equal(t, r, z.set("backend-1").Get(r.Ref()))
+	}
+}
+
 func TestAChangeTouchesWhatItChanges(t *testing.T) {
 	z := started(t)
 	one, two := z.set("web-1"), z.set("web-2")

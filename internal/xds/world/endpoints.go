@@ -142,8 +142,11 @@ func (a *instance) compare(b *instance) int {
 }
 
 // instancesOf lists the inbounds of a dataplane that take requests. One whose health
-// says that it is not ready takes none.
+// says that it is not ready takes none, nor does a dataplane that is draining.
 func instancesOf(r *resource.Resource) []instance {
+	if r.Meta().Labels[resource.DrainingLabel] == resource.Draining {
+		return nil
+	}
 	spec := r.Spec().(*resource.Dataplane)
 	var found []instance
 	for i := range spec.Inbounds() {

@@ -38,6 +38,9 @@ func TestEndpointsOfASelector(t *testing.T) {
 	put("a-2", "east", `{"port":80,"address":"10.9.0.2","tags":{"kuma.io/service":"a","version":"v2",ZONE}},{"port":81,"tags":{"kuma.io/service":"admin",ZONE}}`)
 	put("a-3", "west", `{"port":80,"tags":{"kuma.io/service":"a","version":"v2",ZONE}}`)
 	put("a-4", "east", `{"port":80,"health":{"ready":false},"tags":{"kuma.io/service":"a","version":"v1",ZONE}}`)
+	draining := dataplane("a-6")
+	draining.Labels = map[string]string{resource.DrainingLabel: resource.Draining}
+	world.Put(t, draining, `{"networking":{"address":"10.0.0.6","inbound":[{"port":80,"tags":{"kuma.io/service":"a","version":"v2","kuma.io/zone":"east"}}]}}`)
 	put("b-1", "east", `{"port":80,"tags":{"kuma.io/service":"a","version":"v1",ZONE}}`) // the address of a-1
 	put("c-5", "east", `{"port":80,"address":"fd00::1","tags":{"kuma.io/service":"c",ZONE}}`)
 
@@ -46,7 +49,7 @@ func TestEndpointsOfASelector(t *testing.T) {
 		selector resource.TagSelector
 		want     []string
 	}{
-		"by service, one that is not ready left out, an address once": {
+		"by service, one that is not ready and one that drains left out, an address once": {
 			selector: resource.TagSelector{"kuma.io/service": "a"},
 			want:     []string{"0 east 10.0.0.1:80", "0 east 10.9.0.2:80", "0 west 10.0.0.3:80"},
 		},
