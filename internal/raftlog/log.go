@@ -264,7 +264,9 @@ func (s *Log) StoreLogs(logs []*raft.Log) error {
 		last = max(last, log.Index)
 	}
 	out := seal(logs)
-	bytes := uint64(0)
+	s.mu.Lock()
+	bytes := s.sizes.besideEnd()
+	s.mu.Unlock()
 	for _, log := range logs {
 		bytes += uint64(entryBytes(log)) //nolint:gosec // a size
 	}
@@ -414,8 +416,9 @@ func (s *Log) cutEnd(lo, last uint64) error {
 			s.first, s.last = 0, 0
 		}
 		s.sizes.keep(s.first, s.last)
+		bytes := s.sizes.besideEnd()
 		s.mu.Unlock()
-		if err := s.write(s.host != nil, s.stall.begin, 0, func() error { return s.file.DeleteRange(from, hi) }); err != nil {
+		if err := s.write(s.host != nil, s.stall.begin, bytes, func() error { return s.file.DeleteRange(from, hi) }); err != nil {
 			return err
 		}
 		hi = from - 1
@@ -432,8 +435,9 @@ func (s *Log) cutBeginning(lo, hi uint64) error {
 		s.first = max(s.first, to+1)
 		s.recent.cut(s.first)
 		s.sizes.keep(s.first, s.last)
+		bytes := s.sizes.besideBeginning()
 		s.mu.Unlock()
-		if err := s.write(false, s.stall.begin, 0, func() error { return s.file.DeleteRange(lo, to) }); err != nil {
+		if err := s.write(false, s.stall.begin, bytes, func() error { return s.file.DeleteRange(lo, to) }); err != nil {
 			return err
 		}
 	}

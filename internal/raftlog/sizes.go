@@ -8,6 +8,10 @@ const (
 	// largeEntry is from how many bytes on an entry is read when it is needed and
 	// not before (see GetLog).
 	largeEntry = 64 << 10
+	// pageEntries is how many entries, however large, bbolt writes again together
+	// with one that is appended or removed beside them: it divides a page of five
+	// entries or more, and leaves two at least in each part.
+	pageEntries = 4
 )
 
 // entrySizes are the sizes of the log's entries. They bound what raft counts in
@@ -80,6 +84,27 @@ func (s *entrySizes) within(bytes uint64) (count uint64) {
 		count++
 	}
 	return count
+}
+
+// besideEnd returns the size of the large entries that bbolt writes again when one is
+// appended, or the end of the log is removed, in bytes.
+func (s *entrySizes) besideEnd() uint64 {
+	return largeBytes(s.sizes[max(0, len(s.sizes)-pageEntries):])
+}
+
+// besideBeginning returns the size of the large entries that bbolt writes again when
+// the entries before them are removed, in bytes.
+func (s *entrySizes) besideBeginning() uint64 {
+	return largeBytes(s.sizes[:min(pageEntries, len(s.sizes))])
+}
+
+func largeBytes(sizes []uint32) (bytes uint64) {
+	for _, size := range sizes {
+		if size >= largeEntry {
+			bytes += uint64(size)
+		}
+	}
+	return bytes
 }
 
 // Since returns how many entries follow on an index in the log, and their size in

@@ -1,6 +1,7 @@
 package raftlog
 
 import (
+	"fmt"
 	"testing"
 
 	"github.com/hashicorp/raft"
@@ -55,6 +56,19 @@ func TestSizesAreThoseOfTheLog(t *testing.T) {
 				}
 			}
 			require.Len(rt, sizes.terms, large)
+			isLarge := func(entry *raft.Log) uint64 {
+				if len(entry.Data) < largeEntry {
+					return 0
+				}
+				return uint64(entryOverhead + len(entry.Data))
+			}
+			beginning, end := uint64(0), uint64(0)
+			for i := range min(pageEntries, len(log)) {
+				beginning += isLarge(log[i])
+				end += isLarge(log[len(log)-1-i])
+			}
+			require.Equal(rt, beginning, sizes.besideBeginning())
+			require.Equal(rt, end, sizes.besideEnd())
 			require.Equal(rt, sum, sizes.after(0))
 			require.Zero(rt, sizes.after(next-1))
 		}
@@ -91,4 +105,73 @@ func TestLargeEntriesAreReadWhenNeeded(t *testing.T) {
 	require.NoError(t, s.StoreLog(&raft.Log{Index: 2, Term: 5, Type: raft.LogCommand, Data: large}))
 	_, err = s.Complete(&log)
 	require.ErrorIs(t, err, raft.ErrLogNotFound, "another entry")
+}
+
+// TestWritesAreWatchedByTheirSize: bbolt writes large entries again with those that are
+// appended or removed beside them. The watch knows of all these bytes: it allows a
+// disk the time that they take, and does not take the time of a small entry beside
+// them for that of a small write.
+func TestWritesAreWatchedByTheirSize(t *testing.T) {
+	s := openTestLog(t, t.TempDir())
+	store, ok := s.file.(boltFile)
+	require.True(t, ok)
+	watched := &watchedFile{LogFile: s.file, watch: &s.stall}
+	s.file = watched
+	const large = 1 << 20
+	next, written := uint64(1), int64(0)
+	check := func(what string) {
+		stats := store.Stats()
+		now := stats.TxStats.GetPageAlloc()
+		require.LessOrEqual(t, now-written, int64(watched.bytes)+smallWrite, "%s: more was written than the watch knows of", what) //nolint:gosec // a size
+		written = now
+	}
+	appends := func(size int) {
+		require.NoError(t, s.StoreLog(&raft.Log{Index: next, Term: 1, Type: raft.LogCommand, Data: make([]byte, size)}))
+		next++
+		check(fmt.Sprintf("append %d bytes as entry %d", size, next-1))
+	}
+	for range 12 {
+		appends(large)
+	}
+	_ = s.Slowest()
+	appends(10)
+	require.Zero(t, s.Slowest(), "an entry beside large ones is no small write")
+	for range 9 {
+		appends(10)
+	}
+	require.LessOrEqual(t, watched.bytes, uint64(smallWrite), "an entry beside small ones is")
+	require.NoError(t, s.DeleteRange(1, 5))
+	check("remove the beginning")
+	for range 7 {
+		appends(large)
+	}
+	require.NoError(t, s.DeleteRange(next-2, next-1))
+	check("remove the end")
+	next -= 2
+	appends(large)
+	require.NoError(t, s.DeleteRange(6, next-3))
+	check("remove the beginning")
+}
+
+// watchedFile notes how many bytes the watch expects of a write that begins.
+type watchedFile struct {
+	LogFile
+	watch *stallWatch
+	bytes uint64
+}
+
+func (f *watchedFile) note() {
+	f.watch.mu.Lock()
+	defer f.watch.mu.Unlock()
+	f.bytes = f.watch.bytes
+}
+
+func (f *watchedFile) StoreLogs(logs []*raft.Log) error {
+	f.note()
+	return f.LogFile.StoreLogs(logs)
+}
+
+func (f *watchedFile) DeleteRange(first, last uint64) error {
+	f.note()
+	return f.LogFile.DeleteRange(first, last)
 }

@@ -9,8 +9,8 @@ const (
 	// stallTicks is how many ticks the limit of a stallWatch has.
 	stallTicks = 20
 	// slowestDisk is how many bytes a disk writes in a second at least, for it not
-	// to be taken for one that hangs.
-	slowestDisk = 4 << 20
+	// to be taken for one that hangs. What bbolt writes again beside an entry counts.
+	slowestDisk = 16 << 20
 )
 
 // stallWatch notices that writes to a file do not end. A write that waits for
