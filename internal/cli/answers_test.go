@@ -198,3 +198,78 @@ default  lost  Gateway/egde/http  False (TargetNotFound)  -                   Tr
 	require.Contains(t, out.stdout, "Gateway/egde")
 	require.Contains(t, out.stderr, "The status is not known: ")
 }
+
+// §1.1: pages show the names of namespaced resources as get does, whether the answer is
+// that of a server or from files; JSON has the stored names.
+func TestPagesShowNamespaces(t *testing.T) {
+	h := newHarness(t)
+	file := h.write("shop.yaml", `
+type: Mesh
+name: default
+---
+apiVersion: gateway.networking.k8s.io/v1
+kind: Gateway
+metadata: {name: edge, namespace: infra}
+spec: {listeners: [{name: http, port: 80, protocol: HTTP, allowedRoutes: {namespaces: {from: All}}}]}
+---
+apiVersion: gateway.networking.k8s.io/v1
+kind: HTTPRoute
+metadata: {name: cart, namespace: shop}
+spec: {parentRefs: [{name: edge, namespace: infra}], rules: [{name: all}]}
+---
+apiVersion: kuadrant.io/v1
+kind: AuthPolicy
+metadata: {name: keys, namespace: shop}
+spec:
+  targetRef: {group: gateway.networking.k8s.io, kind: HTTPRoute, name: cart}
+  rules: {authentication: {key: {apiKey: {}}}}
+---
+type: Timeout
+name: slow.shop
+mesh: default
+labels: {k8s.kuma.io/namespace: shop}
+sources: [{match: {kuma.io/service: web}}]
+destinations: [{match: {kuma.io/service: cart.shop}}]
+conf: {connectTimeout: 1s}
+---
+type: Dataplane
+name: web-1.shop
+mesh: default
+labels: {k8s.kuma.io/namespace: shop}
+networking:
+  address: 10.0.0.1
+  inbound: [{port: 80, tags: {kuma.io/service: web}}]
+  outbound: [{port: 81, tags: {kuma.io/service: cart.shop}}]
+`)
+	for _, question := range [][]string{
+		{"gateway", "infra/edge"}, {"route", "shop/cart"}, {"route", "cart.shop"}, {"policy", "AuthPolicy", "shop/keys"},
+		{"policy", "AuthPolicy/shop/keys", "--rule", "*"}, {"dataplane", "shop/web-1"}, {"policy", "Timeout", "shop/slow"},
+		{"connection", "--from", "shop/web-1", "--to", "shop/web-1"}, {"why", "shop/web-1", "Timeout"},
+	} {
+		t.Run(strings.Join(question, " "), func(t *testing.T) {
+			if question[0] != "why" {
+				question = append([]string{"eval"}, question...)
+			}
+			question = append(question, "-f", file)
+			page := h.ok(question...)
+			document := h.ok(append(question, "-o", "json")...)
+			require.Contains(t, document, ".shop\"")
+			require.NotContains(t, document, "\"shop/")
+			require.Contains(t, page, "shop/")
+			for _, stored := range []string{"edge.infra", "keys.shop", "slow.shop", "web-1.shop", "route cart.shop", "HTTPRoute/cart.shop"} {
+				require.NotContains(t, page, stored)
+			}
+			require.NotContains(t, page, "service shop/cart")
+			if question[0] == "why" {
+				return
+			}
+			h.server.Answer = func(*meridianv1.InspectRequest) (*meridianv1.InspectResponse, error) {
+				return &meridianv1.InspectResponse{Json: []byte(document), ShownNames: map[string]string{
+					"edge.infra": "infra/edge", "cart.shop": "shop/cart", "keys.shop": "shop/keys", "slow.shop": "shop/slow", "web-1.shop": "shop/web-1",
+				}}, nil
+			}
+			question[0] = "inspect"
+			require.Equal(t, page, h.ok(question[:len(question)-2]...))
+		})
+	}
+}

@@ -48,7 +48,7 @@ changes of it they have yet to take on. All meshes are shown unless -m names one
 		if err != nil {
 			return err
 		}
-		if err := a.printDataplanes(output.Value, response.GetJson()); err != nil {
+		if err := a.printDataplanes(output.Value, response.GetJson(), response.GetShownNames()); err != nil {
 			return err
 		}
 		return a.checkComplete(output.Value, response, *strict)
@@ -56,7 +56,7 @@ changes of it they have yet to take on. All meshes are shown unless -m names one
 	return cmd
 }
 
-func (a *app) printDataplanes(f print.Format, document []byte) error {
+func (a *app) printDataplanes(f print.Format, document []byte, shown answer.Names) error {
 	if f.Structured() {
 		return a.WriteDocument(f, document)
 	}
@@ -69,7 +69,7 @@ func (a *app) printDataplanes(f print.Format, document []byte) error {
 		return nil
 	}
 	if f != print.FormatName {
-		return a.printAnswer(f, question.Dataplanes{}, document)
+		return a.printAnswer(f, question.Dataplanes{}, document, shown)
 	}
 	var names bytes.Buffer
 	for _, d := range list.Items {

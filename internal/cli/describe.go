@@ -117,6 +117,7 @@ func (a *app) standing(ctx context.Context, key resource.Key) (string, error) {
 	if err := answer.Unmarshal(response.GetJson(), &about); err != nil {
 		return "", err
 	}
+	answer.Names(response.GetShownNames()).Apply(&about)
 	var b strings.Builder
 	if len(about.Conditions) > 0 {
 		b.WriteString("Conditions:\n")

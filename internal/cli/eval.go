@@ -22,11 +22,11 @@ func newEvalCommand(a *app) *cobra.Command {
 	qs := &questions{
 		group: "eval", source: " -f policies/ -f dataplanes/",
 		ask: func(cmd *cobra.Command, q question.Question, mesh, zone string, f print.Format) error {
-			document, err := a.evaluate(q, from[cmd], mesh, zone)
+			document, names, err := a.evaluate(q, from[cmd], mesh, zone)
 			if err != nil {
 				return err
 			}
-			return a.printAnswer(f, q, document)
+			return a.printAnswer(f, q, document, names)
 		},
 		bind: func(cmd *cobra.Command, zone *string) {
 			from[cmd] = bindSources(cmd)
@@ -42,17 +42,27 @@ is that of the zones, so the JSON is the same byte for byte; asOf is 0.`
 	return group
 }
 
-// evaluate answers a question from files.
-func (a *app) evaluate(q question.Question, from *sources, mesh, zone string) ([]byte, error) {
+// evaluate answers a question from files. It returns the document, and how names in it
+// are shown.
+func (a *app) evaluate(q question.Question, from *sources, mesh, zone string) ([]byte, answer.Names, error) {
 	matcher, in, err := a.loadMatcher(from, mesh, zone)
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
 	document, err := q.Ask(matcher, question.At{Mesh: resource.MeshName(mesh), Zone: in})
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
-	return answer.Marshal(document)
+	encoded, err := answer.Marshal(document)
+	if err != nil {
+		return nil, nil, err
+	}
+	var names answer.Names
+	err = matcher.Read(func(r *policy.Reading) error {
+		names = answer.Shown(r.View(), resource.MeshName(mesh), encoded, nil)
+		return nil
+	})
+	return encoded, names, err
 }
 
 // loadMatcher reads files as a zone would hold them. It returns the zone of

@@ -28,9 +28,9 @@ func newInspectCommand(a *app) *cobra.Command {
 			}
 			// A dataplane without a proxy has no connection to show.
 			if c := response.GetConnection(); c != nil && c.GetState() != answer.ProxyManual && !f.Structured() {
-				err = a.printConnected(f, response.GetJson(), c)
+				err = a.printConnected(f, response, c)
 			} else {
-				err = a.printAnswer(f, q, response.GetJson())
+				err = a.printAnswer(f, q, response.GetJson(), response.GetShownNames())
 			}
 			if err != nil {
 				return err
@@ -53,7 +53,7 @@ answers for its own dataplanes; the global forwards the question to the zone.`
 
 // printConnected prints the page about a dataplane with the state of its proxy,
 // which is no part of the document.
-func (a *app) printConnected(f print.Format, document []byte, c *meridianv1.DataplaneConnection) error {
+func (a *app) printConnected(f print.Format, response *meridianv1.InspectResponse, c *meridianv1.DataplaneConnection) error {
 	page := func(w io.Writer, d *answer.DataplaneAnswer, form answer.Form) error {
 		d.Proxy = &answer.ProxyState{
 			State: c.GetState(), RegisteredBy: c.GetRegisteredBy(),
@@ -62,7 +62,7 @@ func (a *app) printConnected(f print.Format, document []byte, c *meridianv1.Data
 		return answer.RenderDataplane(w, d, form)
 	}
 	var b bytes.Buffer
-	if err := question.Page(&b, document, a.form(f), page); err != nil {
+	if err := question.Page(&b, response.GetJson(), a.form(f, response.GetShownNames()), page); err != nil {
 		return err
 	}
 	return a.Output(b.Bytes())

@@ -174,6 +174,7 @@ func (a *app) surveyProxies(ctx context.Context, o *overview) {
 	var list answer.DataplanesAnswer
 	if err == nil {
 		err = answer.Unmarshal(response.GetJson(), &list)
+		answer.Names(response.GetShownNames()).Apply(&list)
 	}
 	if err != nil {
 		o.Proxies.unknown = true

@@ -181,7 +181,7 @@ in full. All meshes are shown unless -m names one.`,
 			a.Message("No proxy follows a zone over xDS.")
 			return nil
 		}
-		return a.printAnswer(output.Value, q, response.GetJson())
+		return a.printAnswer(output.Value, q, response.GetJson(), response.GetShownNames())
 	}
 	return cmd
 }

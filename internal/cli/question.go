@@ -104,6 +104,7 @@ configuration. Through the global, the two may be in different zones.`,
 	cmd.Flags().Uint32Var(&q.Port, "port", 0, "port of the inbound (default: every inbound)")
 	cmd.Flags().StringVar(&expect, "expect", "", "allowed or denied: exit with 1 unless that is the answer")
 	return qs.command(cmd, "connection --from web-1 --to backend-1", func([]string) (_ question.Question, err error) {
+		q.From, q.To = resource.ReadName(q.From), resource.ReadName(q.To)
 		switch {
 		case q.To == "":
 			return nil, exit.Usagef("--to is required: the dataplane that is called")
@@ -190,9 +191,9 @@ policies behind each value (-o wide), and what of the policies has no effect on 
 	})
 }
 
-// form is how a page is printed.
-func (a *app) form(f print.Format) answer.Form {
-	return answer.Form{Wide: f == print.FormatWide, Columns: a.Columns()}
+// form is how a page is printed, with names as they are shown.
+func (a *app) form(f print.Format, names answer.Names) answer.Form {
+	return answer.Form{Wide: f == print.FormatWide, Columns: a.Columns(), Names: names}
 }
 
 // expected is a connection of which the user knows what the answer should be.
@@ -220,14 +221,14 @@ func (e expected) check(document []byte) error {
 // printAnswer prints the JSON document of an answer as it came, or as a page
 // for people. The page is made from the document alone, so that a server's
 // answer and one from files look the same.
-func (a *app) printAnswer(f print.Format, q question.Question, document []byte) error {
+func (a *app) printAnswer(f print.Format, q question.Question, document []byte, names answer.Names) error {
 	if f.Structured() {
 		if err := a.WriteDocument(f, document); err != nil {
 			return err
 		}
 	} else {
 		var page bytes.Buffer
-		if err := q.Render(&page, document, a.form(f)); err != nil {
+		if err := q.Render(&page, document, a.form(f, names)); err != nil {
 			return err
 		}
 		if err := a.Output(page.Bytes()); err != nil {

@@ -8,6 +8,7 @@ import (
 	meridianv1 "meridian/api/meridian/v1"
 	"meridian/internal/cli/exit"
 	"meridian/internal/cli/print"
+	"meridian/internal/policy/answer"
 	"meridian/internal/question"
 	"meridian/internal/resource"
 )
@@ -58,18 +59,21 @@ caller. With -f the answer comes from files, without a server.`,
 		if q.From, err = parseTags("--from", from); err != nil {
 			return err
 		}
-		var document []byte
+		var (
+			document []byte
+			names    answer.Names
+		)
 		if files.given() {
-			document, err = a.evaluate(q, files, mesh.name, zone)
+			document, names, err = a.evaluate(q, files, mesh.name, zone)
 		} else {
 			var response *meridianv1.InspectResponse
 			response, err = a.ask(cmd.Context(), question.Request(q, mesh.name, zone))
-			document = response.GetJson()
+			document, names = response.GetJson(), response.GetShownNames()
 		}
 		if err != nil {
 			return err
 		}
-		return a.printAnswer(output.Value, q, document)
+		return a.printAnswer(output.Value, q, document, names)
 	}
 	return cmd
 }

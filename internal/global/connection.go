@@ -2,6 +2,7 @@ package global
 
 import (
 	"context"
+	"maps"
 	"slices"
 	"strings"
 
@@ -136,7 +137,11 @@ func (s *inspectService) connectAcross(ctx context.Context, known fleetStatus, r
 	if err != nil {
 		return nil, rpcerr.New(rpcerr.Internal, "BAD_ANSWER", "%w", err)
 	}
+	shown := map[string]string{}
+	for _, side := range sides {
+		maps.Copy(shown, side.GetShownNames())
+	}
 	return &meridianv1.InspectResponse{
-		Json: document, AsOf: min(sides[0].GetAsOf(), sides[1].GetAsOf()), Notes: sentences(absent),
+		Json: document, AsOf: min(sides[0].GetAsOf(), sides[1].GetAsOf()), Notes: sentences(absent), ShownNames: shown,
 	}, nil
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 	"time"
@@ -153,8 +154,13 @@ func (s *inspectService) answerInherited(ctx context.Context, req *meridianv1.In
 			return err
 		}
 		response.AsOf = uint64(asOf)
-		response.Json, err = answer.Marshal(document)
-		return err
+		if response.Json, err = answer.Marshal(document); err != nil {
+			return err
+		}
+		return m.Read(func(r *policy.Reading) error {
+			response.ShownNames = answer.Shown(r.View(), resource.MeshName(req.GetMesh()), response.GetJson(), nil)
+			return nil
+		})
 	})
 	switch {
 	case errors.Is(err, answer.ErrNotFound):
@@ -328,7 +334,11 @@ func merge(found []zoneAnswer, join func([]answer.Part, func([]answer.Rejected) 
 	if err != nil {
 		return nil, rpcerr.New(rpcerr.Internal, "BAD_ANSWER", "%s: %w", strings.Join(names(found), ", "), err)
 	}
-	return &meridianv1.InspectResponse{Json: joined, AsOf: asOf, Notes: sentences(absent)}, nil
+	shown := map[string]string{}
+	for _, r := range found {
+		maps.Copy(shown, r.response.GetShownNames())
+	}
+	return &meridianv1.InspectResponse{Json: joined, AsOf: asOf, Notes: sentences(absent), ShownNames: shown}, nil
 }
 
 // maxMerged bounds the answers that are put together, in bytes: one message takes

@@ -436,6 +436,7 @@ func Page[D any](w io.Writer, document []byte, form answer.Form, page func(io.Wr
 	if err := answer.Unmarshal(document, &d); err != nil {
 		return err
 	}
+	form.Names.Apply(&d)
 	return page(w, &d, form)
 }
 

@@ -121,3 +121,26 @@ func TestAnswerTooLargeToSend(t *testing.T) {
 	require.Equal(t, rpcerr.TooLarge, rpcerr.CodeOf(err))
 	require.ErrorContains(t, err, "meridian why DATAPLANE KIND")
 }
+
+// §1.1: beside the document, which has stored names, stands how people are shown them.
+func TestZoneTellsHowNamesAreShown(t *testing.T) {
+	s := store.New(store.DefaultOptions())
+	meta := resource.Meta{
+		Key:    resource.Key{Kind: "HTTPRoute", Mesh: "default", Name: "cart.shop"},
+		Labels: map[string]string{resource.LabelNamespace: "shop"},
+	}
+	route, _, err := resource.Build(meta, []byte(`{"parentRefs": [{"name": "g"}]}`))
+	require.NoError(t, err)
+	require.NoError(t, s.Apply(7, store.Txn{Ops: []store.Op{
+		store.Put(resourcetest.Build(t, "Mesh", "", "default", `{}`)), store.Put(route),
+	}}).Err)
+	compiler, err := condition.NewCompiler(condition.DefaultOptions())
+	require.NoError(t, err)
+	service := &inspectService{zone: "east", matching: livematch.New(engines.NewMatcher(compiler), s)}
+	response, err := service.Inspect(t.Context(), &meridianv1.InspectRequest{Mesh: "default", Question: &meridianv1.InspectRequest_Route{
+		Route: &meridianv1.RouteQuestion{Name: "cart.shop"},
+	}})
+	require.NoError(t, err)
+	require.Contains(t, string(response.GetJson()), `"cart.shop"`)
+	require.Equal(t, map[string]string{"cart.shop": "shop/cart"}, response.GetShownNames())
+}

@@ -45,6 +45,7 @@ func (s *inspectService) Inspect(_ context.Context, req *meridianv1.InspectReque
 	var encoded []byte
 	var revision resource.Revision
 	var ends *answer.ConnectionEnds
+	var shown answer.Names
 	asked, err := question.Parse(req)
 	if err != nil {
 		return nil, rpcerr.New(rpcerr.Invalid, "INVALID_QUESTION", "%w", err)
@@ -55,7 +56,13 @@ func (s *inspectService) Inspect(_ context.Context, req *meridianv1.InspectReque
 			Mesh: resource.MeshName(req.GetMesh()), Zone: s.zone, AsOf: asOf,
 			Held: s.quarantineConditions, Dataplanes: s.dataplaneList, Proxies: s.proxyList,
 		})
-		return err
+		if err != nil {
+			return err
+		}
+		return m.Read(func(r *policy.Reading) error {
+			shown = answer.Shown(r.View(), resource.MeshName(req.GetMesh()), encoded, nil)
+			return nil
+		})
 	})
 	switch {
 	case errors.Is(err, answer.ErrNotFound):
@@ -71,6 +78,7 @@ func (s *inspectService) Inspect(_ context.Context, req *meridianv1.InspectReque
 	}
 	return &meridianv1.InspectResponse{
 		Json: encoded, AsOf: uint64(revision), Connection: s.connection(req), Ends: question.EncodeEnds(ends),
+		ShownNames: shown,
 	}, nil
 }
 

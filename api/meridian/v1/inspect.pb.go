@@ -987,7 +987,10 @@ type InspectResponse struct {
 	// for clients that do not know it.
 	Notes []string `protobuf:"bytes,4,rep,name=notes,proto3" json:"notes,omitempty"`
 	// In place of the document, where the question asks for ends.
-	Ends          *ConnectionEnds `protobuf:"bytes,5,opt,name=ends,proto3" json:"ends,omitempty"`
+	Ends *ConnectionEnds `protobuf:"bytes,5,opt,name=ends,proto3" json:"ends,omitempty"`
+	// The names in the document that have a Kubernetes namespace, stored as NAME.NAMESPACE,
+	// with the form NAMESPACE/NAME that people are shown.
+	ShownNames    map[string]string `protobuf:"bytes,6,rep,name=shown_names,json=shownNames,proto3" json:"shown_names,omitempty" protobuf_key:"bytes,1,opt,name=key" protobuf_val:"bytes,2,opt,name=value"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1053,6 +1056,13 @@ func (x *InspectResponse) GetNotes() []string {
 func (x *InspectResponse) GetEnds() *ConnectionEnds {
 	if x != nil {
 		return x.Ends
+	}
+	return nil
+}
+
+func (x *InspectResponse) GetShownNames() map[string]string {
+	if x != nil {
+		return x.ShownNames
 	}
 	return nil
 }
@@ -1219,7 +1229,7 @@ const file_meridian_v1_inspect_proto_rawDesc = "" +
 	"\x04name\x18\x01 \x01(\tR\x04name\"7\n" +
 	"\rProxyQuestion\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x12\n" +
-	"\x04type\x18\x02 \x01(\tR\x04type\"\xc3\x01\n" +
+	"\x04type\x18\x02 \x01(\tR\x04type\"\xd1\x02\n" +
 	"\x0fInspectResponse\x12\x12\n" +
 	"\x04json\x18\x01 \x01(\fR\x04json\x12\x13\n" +
 	"\x05as_of\x18\x02 \x01(\x04R\x04asOf\x12@\n" +
@@ -1227,7 +1237,12 @@ const file_meridian_v1_inspect_proto_rawDesc = "" +
 	"connection\x18\x03 \x01(\v2 .meridian.v1.DataplaneConnectionR\n" +
 	"connection\x12\x14\n" +
 	"\x05notes\x18\x04 \x03(\tR\x05notes\x12/\n" +
-	"\x04ends\x18\x05 \x01(\v2\x1b.meridian.v1.ConnectionEndsR\x04ends\"\x97\x01\n" +
+	"\x04ends\x18\x05 \x01(\v2\x1b.meridian.v1.ConnectionEndsR\x04ends\x12M\n" +
+	"\vshown_names\x18\x06 \x03(\v2,.meridian.v1.InspectResponse.ShownNamesEntryR\n" +
+	"shownNames\x1a=\n" +
+	"\x0fShownNamesEntry\x12\x10\n" +
+	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
+	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\"\x97\x01\n" +
 	"\x13DataplaneConnection\x12\x14\n" +
 	"\x05state\x18\x01 \x01(\tR\x05state\x12#\n" +
 	"\rregistered_by\x18\x02 \x01(\tR\fregisteredBy\x12\x14\n" +
@@ -1250,7 +1265,7 @@ func file_meridian_v1_inspect_proto_rawDescGZIP() []byte {
 	return file_meridian_v1_inspect_proto_rawDescData
 }
 
-var file_meridian_v1_inspect_proto_msgTypes = make([]protoimpl.MessageInfo, 20)
+var file_meridian_v1_inspect_proto_msgTypes = make([]protoimpl.MessageInfo, 21)
 var file_meridian_v1_inspect_proto_goTypes = []any{
 	(*InspectRequest)(nil),      // 0: meridian.v1.InspectRequest
 	(*DataplaneQuestion)(nil),   // 1: meridian.v1.DataplaneQuestion
@@ -1272,6 +1287,7 @@ var file_meridian_v1_inspect_proto_goTypes = []any{
 	nil,                         // 17: meridian.v1.TagSet.TagsEntry
 	nil,                         // 18: meridian.v1.ConnectionInbound.TagsEntry
 	nil,                         // 19: meridian.v1.WhyQuestion.FromTagsEntry
+	nil,                         // 20: meridian.v1.InspectResponse.ShownNamesEntry
 }
 var file_meridian_v1_inspect_proto_depIdxs = []int32{
 	1,  // 0: meridian.v1.InspectRequest.dataplane:type_name -> meridian.v1.DataplaneQuestion
@@ -1293,13 +1309,14 @@ var file_meridian_v1_inspect_proto_depIdxs = []int32{
 	19, // 16: meridian.v1.WhyQuestion.from_tags:type_name -> meridian.v1.WhyQuestion.FromTagsEntry
 	15, // 17: meridian.v1.InspectResponse.connection:type_name -> meridian.v1.DataplaneConnection
 	3,  // 18: meridian.v1.InspectResponse.ends:type_name -> meridian.v1.ConnectionEnds
-	0,  // 19: meridian.v1.InspectService.Inspect:input_type -> meridian.v1.InspectRequest
-	14, // 20: meridian.v1.InspectService.Inspect:output_type -> meridian.v1.InspectResponse
-	20, // [20:21] is the sub-list for method output_type
-	19, // [19:20] is the sub-list for method input_type
-	19, // [19:19] is the sub-list for extension type_name
-	19, // [19:19] is the sub-list for extension extendee
-	0,  // [0:19] is the sub-list for field type_name
+	20, // 19: meridian.v1.InspectResponse.shown_names:type_name -> meridian.v1.InspectResponse.ShownNamesEntry
+	0,  // 20: meridian.v1.InspectService.Inspect:input_type -> meridian.v1.InspectRequest
+	14, // 21: meridian.v1.InspectService.Inspect:output_type -> meridian.v1.InspectResponse
+	21, // [21:22] is the sub-list for method output_type
+	20, // [20:21] is the sub-list for method input_type
+	20, // [20:20] is the sub-list for extension type_name
+	20, // [20:20] is the sub-list for extension extendee
+	0,  // [0:20] is the sub-list for field type_name
 }
 
 func init() { file_meridian_v1_inspect_proto_init() }
@@ -1325,7 +1342,7 @@ func file_meridian_v1_inspect_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_meridian_v1_inspect_proto_rawDesc), len(file_meridian_v1_inspect_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   20,
+			NumMessages:   21,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

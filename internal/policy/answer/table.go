@@ -14,6 +14,8 @@ type Form struct {
 	Wide bool
 	// Columns is the width of the terminal, 0 for none.
 	Columns int
+	// Names has how names of the document are shown.
+	Names Names
 }
 
 // printer writes lines and remembers the first error.

@@ -205,6 +205,7 @@ func (s *Inspect) Inspect(ctx context.Context, req *meridianv1.InspectRequest) (
 			response.Connection.LastError = ""
 		}
 	}
+	response.ShownNames = answer.Shown(view, mesh, response.GetJson(), may)
 	absent, err := answer.Incomplete(response.GetJson())
 	if err != nil {
 		return nil, rpcerr.New(rpcerr.Internal, "BAD_ANSWER", "the answer cannot be read: %w", err)

@@ -515,6 +515,27 @@ func TestGrantedAnswersAboutOneOfTwo(t *testing.T) {
 	require.NotContains(t, string(response.GetJson()), "hidden")
 }
 
+// §6.1: how a name is shown is told of resources that may be read, and not of others
+// that happen to have the name of something in the answer.
+func TestGrantedNames(t *testing.T) {
+	s := newGranted(t)
+	labels := map[string]string{resource.LabelNamespace: "shop"}
+	route := message("HTTPRoute", "demo", "cart.shop", `{"parentRefs": [{"name": "g"}]}`)
+	hidden := message("Gateway", "demo", "edge.shop", `{"listeners": [{"name": "http", "port": 80, "protocol": "HTTP"}]}`)
+	route.Labels, hidden.Labels = labels, labels
+	s.must("data", route, hidden, message("AccessRole", "", "dora", `{"rules": [{"types": ["HTTPRoute", "Dataplane"], "access": ["READ"]}]}`))
+	document := &answer.DataplaneAnswer{Mesh: "demo", Dataplane: "web-1", Zone: "edge.shop", Effective: []answer.Effective{
+		{Kind: "Timeout", Attachment: policies.Attachment{Type: policies.OnOutbound, Route: "cart.shop"}},
+	}}
+	inspect := &Inspect{Answers: answers{document: document}, Readers: s.cfg.Access, View: s.cfg.View}
+	response, err := inspect.Inspect(user("dora"), &meridianv1.InspectRequest{Mesh: "demo", Question: &meridianv1.InspectRequest_Dataplane{
+		Dataplane: &meridianv1.DataplaneQuestion{Name: "web-1"},
+	}})
+	require.NoError(t, err)
+	require.Contains(t, string(response.GetJson()), "edge.shop")
+	require.Equal(t, map[string]string{"cart.shop": "shop/cart"}, response.GetShownNames())
+}
+
 // §6.1: a wait for zones tells who may read some of them nothing of the others, and
 // does not begin for who may read none.
 func TestGrantedWaits(t *testing.T) {
