@@ -214,7 +214,8 @@ func (d *Service) Proxies() []resource.Key {
 	return keys
 }
 
-// join puts a stream among those of its dataplane.
+// join puts a stream among those of its dataplane. A stream that was left never joins:
+// nothing would take it out again.
 func (d *Service) join(s *stream, key resource.Key, instance string) error {
 	release, err := d.cfg.Dataplanes.Hold(key)
 	if err != nil {
@@ -222,6 +223,10 @@ func (d *Service) join(s *stream, key resource.Key, instance string) error {
 	}
 	d.mu.Lock()
 	defer d.mu.Unlock()
+	if s.ended {
+		release()
+		return context.Cause(s.ctx)
+	}
 	p := d.proxies[key]
 	if p == nil {
 		p = &proxy{key: key, streams: map[*stream]struct{}{}, memories: map[string]*serve.Memory{}}

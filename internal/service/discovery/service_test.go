@@ -14,6 +14,7 @@ import (
 	clusterv3 "github.com/envoyproxy/go-control-plane/envoy/config/cluster/v3"
 	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
 	discoveryv3 "github.com/envoyproxy/go-control-plane/envoy/service/discovery/v3"
+	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 	"google.golang.org/genproto/googleapis/rpc/status"
 	"google.golang.org/grpc"
@@ -44,6 +45,8 @@ type zone struct {
 	sets  map[resource.Key]*xds.Set
 	held  map[resource.Key]int
 	made  map[resource.Key]int
+	// holding is called in Hold, while the registration is held; nil for nothing.
+	holding func()
 }
 
 func (z *zone) OnTouch(f func([]resource.Key)) { z.touch = f }
@@ -75,8 +78,11 @@ func (z *zone) Check(t token.Token, key resource.Key) error {
 
 func (z *zone) Hold(key resource.Key) (func(), error) {
 	z.mu.Lock()
-	defer z.mu.Unlock()
 	z.held[key]++
+	z.mu.Unlock()
+	if z.holding != nil {
+		z.holding()
+	}
 	return func() {
 		z.mu.Lock()
 		defer z.mu.Unlock()
@@ -296,6 +302,31 @@ func TestStreamsOfADataplaneAreBounded(t *testing.T) {
 	_, err := stream.Recv()
 	require.Equal(t, codes.ResourceExhausted, grpcstatus.Code(err))
 	require.Equal(t, 128, z.holds(web("web-1")))
+}
+
+// A client that breaks off while its stream joins its dataplane leaves neither a hold
+// nor a place among the dataplane's streams behind.
+func TestAStreamThatWasLeftNeverJoins(t *testing.T) {
+	z := open(t)
+	z.set(web("web-1"), 1)
+	joining, left := make(chan struct{}), make(chan struct{})
+	z.holding = func() {
+		close(joining)
+		<-left
+	}
+	z.run()
+	ctx, breakOff := context.WithCancel(t.Context())
+	stream, err := z.client.StreamAggregatedResources(ctx)
+	require.NoError(t, err)
+	require.NoError(t, stream.Send(&discoveryv3.DiscoveryRequest{Node: gRPCNode, TypeUrl: xds.Cluster.URL()}))
+	<-joining
+	breakOff()
+	gone := func() bool { return z.service.Streams() == 0 }
+	assert.Eventually(t, gone, 10*time.Second, time.Millisecond)
+	close(left)
+	require.Eventually(t, func() bool { return z.holds(web("web-1")) == 0 }, 10*time.Second, time.Millisecond)
+	require.Empty(t, z.service.Status(web("web-1")))
+	require.Empty(t, z.service.Proxies())
 }
 
 // What a proxy rejected is not sent to it when it connects again, and status names
