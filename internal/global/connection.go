@@ -15,9 +15,14 @@ import (
 	"meridian/internal/rpcerr"
 )
 
-// maxEnds bounds what a zone may say of the dataplanes of a connection, in bytes: it
-// is passed on to another zone.
-const maxEnds = 1 << 20
+// maxEnds and maxEndItems bound what a zone may say of the dataplanes of a connection,
+// in bytes, and in tag sets of callers and inbounds: it is passed on to another zone,
+// which compares each with the rules of its dataplane. A dataplane with more of them
+// is asked about with dataplanes of its own zone only.
+const (
+	maxEnds     = 1 << 20
+	maxEndItems = 4096
+)
 
 // connect answers a question about a connection between two dataplanes wherever they
 // are. Every zone is asked at once; one that has both answers it, and of two zones
@@ -38,7 +43,7 @@ func (s *inspectService) connect(ctx context.Context, known fleetStatus, req *me
 	var from, to []zoneAnswer
 	for _, r := range all.found {
 		ends := r.response.GetEnds()
-		if proto.Size(ends) > maxEnds {
+		if proto.Size(ends) > maxEnds || len(ends.GetCallers())+len(ends.GetInbounds()) > maxEndItems {
 			absent = append(absent, answer.Absence{Zone: r.zone, Reason: "it has too many inbounds for a question about another zone"})
 			continue
 		}

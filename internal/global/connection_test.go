@@ -290,3 +290,24 @@ func TestConnectionWithAnEarlierZone(t *testing.T) {
 	_, err := s.Inspect(t.Context(), aboutConnection("web-1", "backend-1", 0))
 	require.ErrorContains(t, err, `zone "west": its version answers only for both ends of a connection`)
 }
+
+// What a zone says of its dataplane is bounded in number, before another zone works on
+// it.
+func TestConnectionEndsAreBounded(t *testing.T) {
+	s := zonesWith(map[resource.ZoneName]*policy.Matcher{
+		"east": matcherOf(t, "east", []*resource.Resource{dataplane(t, "east", "web-1")}), "west": nil,
+	})
+	ends := &meridianv1.ConnectionEnds{Called: true}
+	for range maxEndItems + 1 {
+		ends.Inbounds = append(ends.Inbounds, &meridianv1.ConnectionInbound{})
+	}
+	answering := s.asking
+	s.asking = func(ctx context.Context, zone resource.ZoneName, server string, question []byte) ([]byte, error) {
+		if zone == "west" {
+			return proto.Marshal(&meridianv1.InspectResponse{Ends: ends})
+		}
+		return answering(ctx, zone, server, question)
+	}
+	_, err := s.Inspect(t.Context(), aboutConnection("web-1", "backend-1", 0))
+	require.ErrorContains(t, err, `zone "west": it has too many inbounds for a question about another zone`)
+}
