@@ -257,6 +257,8 @@ func TestWarningsOfTheFleet(t *testing.T) {
 	require.Equal(t, []string{own}, log(nil), "also while no zone is connected")
 	both := log(map[resource.ZoneName]string{"east": of(unknown(""), 3), "west": of(unknown("; did you mean backend?"), 2)})
 	require.Contains(t, both, "targetRef: no inbound has kuma.io/service=bakend; did you mean backend?", "the nearest name of the fleet")
+	require.NotContains(t, both, "conf.backend: no logging backend", "what the global knows itself no zone says for it")
+	require.Equal(t, []string{own}, log(map[resource.ZoneName]string{"east": of(unknown(strings.Repeat("x", 4<<10)), 3)}), "longer than any warning")
 	require.NotContains(t, log(map[resource.ZoneName]string{"east": of(unknown(""), 3), "west": of("", 2)}), "targetRef: no inbound has kuma.io/service=bakend",
 		"it selects something in west")
 	require.Contains(t, log(map[resource.ZoneName]string{"east": of(unknown(""), 3), "west": of("", 0)}), "targetRef: no inbound has kuma.io/service=bakend",

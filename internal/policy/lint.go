@@ -46,21 +46,23 @@ func Standing(view View, r *resource.Resource, surveyors ...Surveyor) (always, f
 	if err != nil {
 		return nil, nil, nil // this release cannot read it: its answers say so
 	}
-	said := func(view View) (warnings []resource.Problem) {
-		for _, s := range surveyors {
-			warnings = append(warnings, s.Survey(view).Advise(view, r)...)
-		}
-		return slices.DeleteFunc(warnings, func(p resource.Problem) bool { return p.Severity != resource.Warning })
-	}
-	always = slices.DeleteFunc(problems, func(p resource.Problem) bool { return p.Severity != resource.Warning })
-	always = append(always, said(withoutDataplanes{view})...)
-	fleet = slices.DeleteFunc(said(view), func(p resource.Problem) bool { return slices.Contains(always, p) })
+	warns := func(p resource.Problem) bool { return p.Severity == resource.Warning }
+	always = filter(problems, warns)
 	for _, s := range surveyors {
-		if judge, ok := s.Survey(view).(Judge); ok {
+		always = append(always, filter(s.Survey(withoutDataplanes{view}).Advise(view, r), warns)...)
+	}
+	for _, s := range surveyors {
+		adviser := s.Survey(view)
+		fleet = append(fleet, filter(adviser.Advise(view, r), func(p resource.Problem) bool { return warns(p) && !slices.Contains(always, p) })...)
+		if judge, ok := adviser.(Judge); ok {
 			conditions = append(conditions, judge.Conditions(r)...)
 		}
 	}
 	return always, fleet, conditions
+}
+
+func filter(all []resource.Problem, keep func(resource.Problem) bool) []resource.Problem {
+	return slices.DeleteFunc(all, func(p resource.Problem) bool { return !keep(p) })
 }
 
 // withoutDataplanes is a view in which no dataplane is known, as on a global.

@@ -92,18 +92,25 @@ func (a *PolicyAnswer) Warn(m *policy.Matcher, surveyors ...policy.Surveyor) err
 	})
 }
 
-// said is what one zone warns of, and from how many dataplanes.
+// said is what one zone, or the global itself, warns of, and from how many dataplanes.
 type said struct {
+	own        bool // of the global
 	warnings   []Warning
 	dataplanes int
 }
 
+// maxWarning bounds the message of a zone's warning, in bytes.
+const maxWarning = 2 << 10
+
 // together are the warnings that hold for a fleet: those that do not rest on
 // dataplanes, and of the others the places that every zone with dataplanes of the mesh
 // warns of. Of several messages about one place the longest is kept, which names what
-// was probably meant.
+// was probably meant. What does not rest on dataplanes the global knows itself: where
+// it has said it, what zones say of it does not count. Messages of zones that are longer
+// than any that this release writes are left out.
 func together(all []said) []Warning {
 	warnings := []Warning{}
+	own := slices.ContainsFunc(all, func(s said) bool { return s.own })
 	counts, longest, zones := map[string]int{}, map[string]Warning{}, 0
 	for _, s := range all {
 		if s.dataplanes > 0 {
@@ -111,8 +118,11 @@ func together(all []said) []Warning {
 		}
 		seen := map[string]bool{}
 		for _, w := range s.warnings {
+			if !s.own && len(w.Message) > maxWarning {
+				continue
+			}
 			if !w.OfDataplanes {
-				if !slices.Contains(warnings, w) {
+				if s.own == own && !slices.Contains(warnings, w) {
 					warnings = append(warnings, w)
 				}
 				continue
