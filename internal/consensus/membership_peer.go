@@ -16,12 +16,14 @@ import (
 func (s *peerService) AddMember(ctx context.Context, req *peerv1.AddMemberRequest) (*peerv1.AddMemberResponse, error) {
 	n := s.node
 	asks := raftlog.ServerID(req.GetName(), req.GetDisk())
-	// A server asks for itself; a member passes on what another asked.
-	if caller := raftnet.CallerFrom(ctx); caller.Server != asks && !(req.GetForwarded() && caller.Member) {
-		return nil, rpcerr.New(rpcerr.Denied, raftnet.ReasonNotMember, "server %q cannot have server %q added", raftlog.NameOf(caller.Server), req.GetName())
-	}
-	key := raftnet.CallerFrom(ctx).Key
-	if req.GetForwarded() {
+	caller := raftnet.CallerFrom(ctx)
+	// A server asks for itself, by the key that it proves to have. Only a member that
+	// passes on what another asked says by which key that one is known.
+	key := caller.Key
+	if caller.Server != asks {
+		if !req.GetForwarded() || !caller.Member {
+			return nil, rpcerr.New(rpcerr.Denied, raftnet.ReasonNotMember, "server %q cannot have server %q added", raftlog.NameOf(caller.Server), req.GetName())
+		}
 		key = req.GetKey()
 	}
 	err := n.members.addMember(ctx, addition{
