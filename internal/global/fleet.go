@@ -79,7 +79,7 @@ func newFleet(zones *zonesync.Server, peers func() []peer, log *slog.Logger) *fl
 type fleetStatus struct {
 	zones []zonesync.ZoneStatus
 	// servers is the server to ask for each connected zone: the one with its most
-	// advanced instance.
+	// advanced instance, of those that are not silent.
 	servers map[resource.ZoneName]string
 	// silentServer are the servers that did not answer, by name.
 	silent []silentServer
@@ -233,7 +233,12 @@ func (d *fleet) status(ctx context.Context, brief bool, timeout func(server stri
 	d.checkDivergence(reports)
 	c := fleetStatus{zones: d.zones.Zones(reports...), servers: map[resource.ZoneName]string{}, silent: silent}
 	for zone, instances := range zonesync.Merge(append(reports, d.zones.Report())...) {
-		best := slices.MaxFunc(instances, func(a, b zonesync.Instance) int { return cmp.Compare(a.Revision, b.Revision) })
+		best := slices.MaxFunc(instances, func(a, b zonesync.Instance) int {
+			if a.Silent() != b.Silent() {
+				return cmp.Compare(b.Quiet, a.Quiet)
+			}
+			return cmp.Compare(a.Revision, b.Revision)
+		})
 		if best.Connected {
 			c.servers[zone] = best.Server
 		}
@@ -309,6 +314,8 @@ func forward(ctx context.Context, p peer, request *peerv1.AskRequest) ([]byte, e
 		return nil, fmt.Errorf("%w: %s", zonesync.ErrZoneOffline, zone)
 	case answer.GetBusy():
 		return nil, fmt.Errorf("%w: %s", zonesync.ErrZoneBusy, zone)
+	case answer.GetSilent():
+		return nil, fmt.Errorf("%w: %s", zonesync.ErrZoneSilent, zone)
 	case answer.GetCode() != 0:
 		return nil, status.Error(codes.Code(answer.GetCode()), answer.GetError())
 	}

@@ -9,6 +9,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -24,8 +25,10 @@ import (
 	peerv1 "meridian/api/peer/v1"
 	syncv1 "meridian/api/sync/v1"
 	"meridian/internal/dial/dialtest"
+	"meridian/internal/policy/answer"
 	"meridian/internal/resource"
 	"meridian/internal/resource/resourcetest"
+	"meridian/internal/rpcerr"
 	"meridian/internal/store"
 	zonesync "meridian/internal/sync"
 )
@@ -193,6 +196,8 @@ type fleetZone struct {
 	store  *store.Store
 	client *zonesync.Client
 	stop   func()
+	// hangs: the zone hears nothing, and it sends nothing.
+	hangs atomic.Bool
 }
 
 // zone runs a zone that knows some of the servers. It answers every question
@@ -222,7 +227,11 @@ func (f *testFleet) zone(name resource.ZoneName, servers ...string) *fleetZone {
 			return fmt.Appendf(nil, "%s: %s", name, question), nil
 		},
 		DialOptions: []grpc.DialOption{grpc.WithContextDialer(func(ctx context.Context, to string) (net.Conn, error) {
-			return f.servers[strings.TrimSuffix(to, ":1")].dial(ctx, to)
+			conn, err := f.servers[strings.TrimSuffix(to, ":1")].dial(ctx, to)
+			if err == nil {
+				conn = dialtest.Hanging(conn, z.hangs.Load)
+			}
+			return conn, err
 		})},
 	})
 	require.NoError(f.t, err)
@@ -339,6 +348,39 @@ func TestServerThatCannotBeAsked(t *testing.T) {
 		require.Contains(t, c.notes()[0], "connection refused")
 		east.stop()
 		west.stop()
+	})
+}
+
+// TestZoneThatIsFrozen costs every question one short wait once it is known, through
+// its own server and through others, and is named.
+func TestZoneThatIsFrozen(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := newTestFleet(t, "a", "b")
+		east, west := f.zone("east", "a"), f.zone("west", "b")
+		f.reaches(east, f.write("one"))
+		f.reaches(west, f.applied)
+		west.hangs.Store(true)
+		ask := func(through string) (time.Duration, error) {
+			d := f.servers[through].fleet
+			s := &inspectService{zones: d.Status, asking: d.Ask}
+			began := time.Now()
+			_, err := s.Inspect(t.Context(), aboutDataplane("west"))
+			return time.Since(began), err
+		}
+		took, err := ask("a")
+		require.True(t, rpcerr.HasReason(err, reasonZoneTimeout), "%v", err)
+		require.ErrorContains(t, err, `zone "west" is connected and does not answer: it sends nothing`)
+		require.LessOrEqual(t, took, 3*time.Second, "not as long as a zone that works on an answer")
+		for _, through := range []string{"a", "b", "a"} {
+			took, err = ask(through)
+			require.True(t, rpcerr.HasReason(err, reasonZoneTimeout), "%v", err)
+			require.Equal(t, 100*time.Millisecond, took)
+		}
+		s := &inspectService{zones: f.servers["a"].fleet.Status, asking: f.servers["a"].fleet.Ask}
+		r := s.askEach(t.Context(), s.zones(t.Context()), aboutDataplane(""))
+		require.Contains(t, r.absent, answer.Absence{Zone: "west", Reason: "connected, without an answer in time"})
+		west.stop()
+		east.stop()
 	})
 }
 

@@ -23,7 +23,8 @@ import (
 	zonesync "meridian/internal/sync"
 )
 
-// askTimeout bounds how long a zone may take to answer one question.
+// askTimeout bounds how long a zone may take to answer one question. One from which
+// nothing is received is given up on earlier (zonesync.ErrZoneSilent).
 const askTimeout = 10 * time.Second
 
 // Reasons of errors about a zone.
@@ -289,6 +290,8 @@ func (s *inspectService) ask(ctx context.Context, zone resource.ZoneName, known 
 	switch {
 	case errors.Is(err, context.DeadlineExceeded) && ctx.Err() == nil:
 		return nil, rpcerr.New(rpcerr.Timeout, reasonZoneTimeout, "zone %q is connected but did not answer within %s; see `meridian zones`", zone, timeout.Round(time.Millisecond))
+	case errors.Is(err, zonesync.ErrZoneSilent):
+		return nil, rpcerr.New(rpcerr.Timeout, reasonZoneTimeout, "zone %q is connected and does not answer: it sends nothing; see `meridian zones`", zone)
 	case errors.Is(err, zonesync.ErrZoneOffline), errors.Is(err, zonesync.ErrZoneBusy):
 		return nil, rpcerr.New(rpcerr.Unavailable, reasonZoneUnavailable, "zone %q cannot answer now: %w", zone, err)
 	case err != nil:

@@ -79,6 +79,8 @@ func (s *peerService) Ask(ctx context.Context, req *peerv1.AskRequest) (*peerv1.
 		return &peerv1.AskResponse{Offline: true}, nil
 	case errors.Is(err, zonesync.ErrZoneBusy):
 		return &peerv1.AskResponse{Busy: true}, nil
+	case errors.Is(err, zonesync.ErrZoneSilent):
+		return &peerv1.AskResponse{Silent: true}, nil
 	}
 	refusal := status.Convert(err)
 	return &peerv1.AskResponse{Code: uint32(refusal.Code()), Error: refusal.Message()}, nil

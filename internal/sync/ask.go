@@ -20,17 +20,32 @@ var ErrZoneOffline = errors.New("the zone is not connected")
 // ErrZoneBusy means that too many questions wait for the zone. Ask again later.
 var ErrZoneBusy = errors.New("too many questions wait for the zone")
 
+// ErrZoneSilent means that nothing was received from the zone for a while, since the
+// question was put to it or before: it is frozen, or cut off. The questions after it
+// wait less, until the zone sends something again.
+var ErrZoneSilent = errors.New("the zone is connected and does not answer")
+
 const (
+	// silentAfter is after how long without a word an instance counts as silent: it
+	// says something every second.
+	silentAfter = 3 * time.Second
+	// firstGrace is how long a question waits for a silent instance, and laterGrace
+	// when it has left one without an answer since it last sent something.
+	firstGrace = time.Second
+	laterGrace = 100 * time.Millisecond
+
 	maxPendingAsks = 64
 	// maxAnswer bounds the answers of a zone that are arriving, together, in bytes.
 	maxAnswer = 64 << 20
 )
 
 // Ask puts a question to a zone and returns its answer; both are opaque to this
-// package. Of several instances the most advanced one is asked.
+// package. Of several instances the most advanced one is asked, of those that are not
+// silent. The answer may take as long as the context lasts, while the zone sends
+// anything at all.
 //
-// Errors: ErrZoneOffline; ErrZoneBusy; the context's; a gRPC status error that
-// the zone's answerer returned.
+// Errors: ErrZoneOffline; ErrZoneBusy; ErrZoneSilent; the context's; a gRPC status
+// error that the zone's answerer returned.
 func (s *Server) Ask(ctx context.Context, zone resource.ZoneName, request []byte) ([]byte, error) {
 	return s.ask(ctx, zone, &syncv1.Ask{Request: request})
 }
@@ -41,7 +56,8 @@ func (s *Server) AskAudit(ctx context.Context, zone resource.ZoneName, request [
 }
 
 func (s *Server) ask(ctx context.Context, zone resource.ZoneName, ask *syncv1.Ask) ([]byte, error) {
-	c := s.registry.best(zone, s.feed.position().epoch)
+	asked := time.Now()
+	c := s.registry.best(zone, s.feed.position().epoch, asked)
 	if c == nil {
 		return nil, fmt.Errorf("%w: %s", ErrZoneOffline, zone)
 	}
@@ -52,13 +68,36 @@ func (s *Server) ask(ctx context.Context, zone resource.ZoneName, ask *syncv1.As
 	if err != nil {
 		return nil, fmt.Errorf("%w: %s", err, zone)
 	}
-	select {
-	case <-p.done:
-		return p.answer, p.err
-	case <-ctx.Done():
-		c.forget(ask.Id)
-		return nil, context.Cause(ctx)
+	silence := time.NewTimer(c.patience(asked))
+	defer silence.Stop()
+	for {
+		select {
+		case <-p.done:
+			return p.answer, p.err
+		case <-ctx.Done():
+			c.forget(ask.Id)
+			return nil, context.Cause(ctx)
+		case <-silence.C:
+			left := c.patience(asked)
+			if left <= 0 {
+				c.ignores(ask.Id)
+				return nil, fmt.Errorf("%w: %s", ErrZoneSilent, zone)
+			}
+			silence.Reset(left)
+		}
 	}
+}
+
+// patience is how much longer a question that was asked at a time waits for the zone to
+// send anything.
+func (c *conn) patience(asked time.Time) time.Duration {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	grace := firstGrace
+	if c.ignored {
+		grace = laterGrace
+	}
+	return max(time.Until(asked.Add(grace)), time.Until(c.heard.Add(silentAfter)))
 }
 
 // pendingAsk is a question on its way. answer and err may be read when done is
@@ -101,6 +140,14 @@ func (c *conn) ask(a *syncv1.Ask) (*pendingAsk, error) {
 func (c *conn) forget(id uint64) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
+	c.asks.drop(id)
+}
+
+// ignores drops a question that a silent zone has left without an answer.
+func (c *conn) ignores(id uint64) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.ignored = true
 	c.asks.drop(id)
 }
 

@@ -42,6 +42,10 @@ type Instance struct {
 	Applied bool
 }
 
+// Silent reports whether the instance has sent nothing for so long that it
+// may not answer a question.
+func (i Instance) Silent() bool { return i.Quiet >= silentAfter }
+
 // Report is what one server knows of the zones that are or were connected to
 // it.
 type Report struct {

@@ -36,6 +36,10 @@ type conn struct {
 	id         string // instance
 	err        error  // why the stream ends
 	asks       askQueue
+	// heard is when the zone last said anything, and ignored that it has left a
+	// question without an answer since.
+	heard   time.Time
+	ignored bool
 	// servers are the global's, as the zone was last informed; serversAt is when they
 	// were last looked up.
 	servers []string
@@ -206,6 +210,9 @@ func (c *conn) read() {
 }
 
 func (c *conn) take(f *syncv1.ZoneFrame, now time.Time) error {
+	c.mu.Lock()
+	c.heard, c.ignored = now, false
+	c.mu.Unlock()
 	switch b := f.GetBody().(type) {
 	case *syncv1.ZoneFrame_Hello:
 		return c.hello(b.Hello, now)

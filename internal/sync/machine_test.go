@@ -543,12 +543,12 @@ func TestAskPrefersTheEpoch(t *testing.T) {
 	r.zones["east"] = map[string]*instance{
 		"gone": {epoch: now, acked: 99}, "old": {conn: old, epoch: before, acked: 5000},
 	}
-	require.Same(t, old, r.best("east", now), "better than none")
+	require.Same(t, old, r.best("east", now, time.Time{}), "better than none")
 	r.zones["east"]["fresh"] = &instance{conn: fresh, epoch: now, acked: 7}
-	require.Same(t, fresh, r.best("east", now))
+	require.Same(t, fresh, r.best("east", now, time.Time{}))
 	r.zones["east"]["further"] = &instance{conn: further, epoch: now, acked: 8}
-	require.Same(t, further, r.best("east", now))
-	require.Nil(t, r.best("west", now))
+	require.Same(t, further, r.best("east", now, time.Time{}))
+	require.Nil(t, r.best("west", now, time.Time{}))
 }
 
 // TestQuarantine is §7.4.

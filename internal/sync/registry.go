@@ -230,18 +230,25 @@ func (r *registry) forget(gone func(resource.ZoneName) bool) (connected []*conn)
 	return connected
 }
 
-// best is the connection to ask: of the most advanced instance in an epoch, or of
-// any other when none is in it. Nil if there is none.
-func (r *registry) best(zone resource.ZoneName, epoch store.Epoch) *conn {
+// best is the connection to ask: of an instance that is not silent, if there is one;
+// of these, of the most advanced instance in an epoch, or of any other when none is in
+// it. Nil if none is connected.
+func (r *registry) best(zone resource.ZoneName, epoch store.Epoch, now time.Time) *conn {
 	r.mu.Lock()
 	defer r.mu.Unlock()
+	silent := func(in *instance) bool { return now.Sub(in.lastSeen) >= silentAfter }
+	better := func(a, b *instance) bool {
+		switch {
+		case silent(a) != silent(b):
+			return silent(b)
+		case (a.epoch == epoch) != (b.epoch == epoch):
+			return a.epoch == epoch
+		}
+		return a.epoch == b.epoch && a.acked > b.acked
+	}
 	var best *instance
 	for _, in := range r.zones[zone] {
-		if in.conn == nil {
-			continue
-		}
-		if best == nil || (in.epoch == epoch) != (best.epoch == epoch) && in.epoch == epoch ||
-			in.epoch == best.epoch && in.acked > best.acked {
+		if in.conn != nil && (best == nil || better(in, best)) {
 			best = in
 		}
 	}

@@ -215,6 +215,22 @@ func TestZonesAreGreetedInThePresent(t *testing.T) {
 	})
 }
 
+// TestAskedIsAnInstanceThatIsNotSilent, whatever a silent one has applied.
+func TestAskedIsAnInstanceThatIsNotSilent(t *testing.T) {
+	r, now := newRegistry(), time.Now()
+	silent, heard := &conn{}, &conn{}
+	join := func(c *conn, id string, from uint64, at time.Time) {
+		t.Helper()
+		_, err := r.join("east", c, &syncv1.Hello{Instance: id, Epoch: &syncv1.Epoch{ClusterId: "c"}, FromRevision: from}, at)
+		require.NoError(t, err)
+	}
+	join(silent, "s", 9, now.Add(-silentAfter))
+	require.Same(t, silent, r.best("east", store.Epoch{ClusterID: "c"}, now), "there is no other")
+	join(heard, "h", 7, now)
+	require.Same(t, heard, r.best("east", store.Epoch{ClusterID: "c"}, now))
+	require.Same(t, silent, r.best("east", store.Epoch{ClusterID: "c"}, now.Add(-time.Second)), "it is ahead")
+}
+
 // TestEqualNumbersAreTwoProcesses is I8: a second process that runs on a copy of
 // the data directory does not take the place of the first by the same number.
 func TestEqualNumbersAreTwoProcesses(t *testing.T) {

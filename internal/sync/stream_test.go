@@ -439,7 +439,7 @@ func TestAThousandZonesThatDoNotRead(t *testing.T) {
 			for stuck := 0; stuck < zones; {
 				stuck = 0
 				for i := range zones {
-					conn := c.server.registry.best(resource.ZoneName(fmt.Sprintf("z-%d", i)), store.Epoch{})
+					conn := c.server.registry.best(resource.ZoneName(fmt.Sprintf("z-%d", i)), store.Epoch{}, time.Now())
 					if conn == nil {
 						break
 					}
@@ -659,6 +659,98 @@ func TestAsk(t *testing.T) {
 		synctest.Wait()
 		z.stop()
 		require.ErrorIs(t, <-failed, ErrZoneOffline)
+		c.stop()
+	})
+}
+
+// frozenConn is the connection of a process that may be stopped: nothing goes in or
+// out meanwhile.
+type frozenConn struct {
+	net.Conn
+	// frozen is nil while the process runs, and otherwise closed when it continues.
+	frozen *atomic.Pointer[chan struct{}]
+}
+
+func (c frozenConn) wait() {
+	if frozen := c.frozen.Load(); frozen != nil {
+		<-*frozen
+	}
+}
+
+func (c frozenConn) Read(b []byte) (int, error) {
+	n, err := c.Conn.Read(b)
+	c.wait()
+	return n, err
+}
+
+func (c frozenConn) Write(b []byte) (int, error) {
+	c.wait()
+	return c.Conn.Write(b)
+}
+
+// TestAskOfAFrozenZone costs one wait, and little while the zone is known to be
+// silent; a zone that works on an answer for long is waited for.
+func TestAskOfAFrozenZone(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := newCluster(t)
+		var frozen atomic.Pointer[chan struct{}]
+		z := c.zone("east", t.TempDir(), func(_ *ReplicaConfig, cc *ClientConfig) {
+			cc.Answer = func(_ context.Context, request []byte) ([]byte, error) {
+				if string(request) == "slow" {
+					<-time.After(9 * time.Second)
+				}
+				return request, nil
+			}
+			cc.DialOptions = []grpc.DialOption{grpc.WithContextDialer(func(ctx context.Context, a string) (net.Conn, error) {
+				conn, err := c.dial(ctx, a)
+				return frozenConn{conn, &frozen}, err
+			})}
+		})
+		c.synced(z)
+		ask := func(question string) (time.Duration, error) {
+			began := time.Now()
+			ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
+			defer cancel()
+			_, err := c.server.Ask(ctx, "east", []byte(question))
+			return time.Since(began), err
+		}
+		took, err := ask("slow")
+		require.NoError(t, err, "it says something every second")
+		require.GreaterOrEqual(t, took, 9*time.Second)
+
+		hold := make(chan struct{})
+		frozen.Store(&hold)
+		took, err = ask("first")
+		require.ErrorIs(t, err, ErrZoneSilent)
+		require.LessOrEqual(t, took, silentAfter)
+		require.GreaterOrEqual(t, took, silentAfter-time.Second, "it has sent something within the last second")
+		for range 5 {
+			took, err = ask("again")
+			require.ErrorIs(t, err, ErrZoneSilent)
+			require.Equal(t, laterGrace, took)
+		}
+		require.Empty(t, c.server.registry.best("east", c.global.store.View().Epoch(), time.Now()).asks.pending)
+
+		frozen.Store(nil)
+		close(hold)
+		synctest.Wait()
+		took, err = ask("back")
+		require.NoError(t, err)
+		require.Zero(t, took)
+
+		// Known to be silent before the question, it has the first grace.
+		hold = make(chan struct{})
+		frozen.Store(&hold)
+		<-time.After(silentAfter + time.Second)
+		took, err = ask("late")
+		require.ErrorIs(t, err, ErrZoneSilent)
+		require.Equal(t, firstGrace, took)
+		took, err = ask("later")
+		require.ErrorIs(t, err, ErrZoneSilent)
+		require.Equal(t, laterGrace, took)
+		frozen.Store(nil)
+		close(hold)
+		z.stop()
 		c.stop()
 	})
 }

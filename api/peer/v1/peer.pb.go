@@ -2392,8 +2392,10 @@ type AskResponse struct {
 	Error string `protobuf:"bytes,3,opt,name=error,proto3" json:"error,omitempty"`
 	// The zone is not connected to this server, or has too many questions to
 	// answer.
-	Offline       bool `protobuf:"varint,4,opt,name=offline,proto3" json:"offline,omitempty"`
-	Busy          bool `protobuf:"varint,5,opt,name=busy,proto3" json:"busy,omitempty"`
+	Offline bool `protobuf:"varint,4,opt,name=offline,proto3" json:"offline,omitempty"`
+	Busy    bool `protobuf:"varint,5,opt,name=busy,proto3" json:"busy,omitempty"`
+	// The zone is connected and has sent nothing for a while.
+	Silent        bool `protobuf:"varint,6,opt,name=silent,proto3" json:"silent,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -2459,6 +2461,13 @@ func (x *AskResponse) GetOffline() bool {
 func (x *AskResponse) GetBusy() bool {
 	if x != nil {
 		return x.Busy
+	}
+	return false
+}
+
+func (x *AskResponse) GetSilent() bool {
+	if x != nil {
+		return x.Silent
 	}
 	return false
 }
@@ -2752,13 +2761,14 @@ const file_peer_v1_peer_proto_rawDesc = "" +
 	"AskRequest\x12\x12\n" +
 	"\x04zone\x18\x01 \x01(\tR\x04zone\x12\x1a\n" +
 	"\bquestion\x18\x02 \x01(\fR\bquestion\x12\x14\n" +
-	"\x05audit\x18\x03 \x01(\fR\x05audit\"}\n" +
+	"\x05audit\x18\x03 \x01(\fR\x05audit\"\x95\x01\n" +
 	"\vAskResponse\x12\x16\n" +
 	"\x06answer\x18\x01 \x01(\fR\x06answer\x12\x12\n" +
 	"\x04code\x18\x02 \x01(\rR\x04code\x12\x14\n" +
 	"\x05error\x18\x03 \x01(\tR\x05error\x12\x18\n" +
 	"\aoffline\x18\x04 \x01(\bR\aoffline\x12\x12\n" +
-	"\x04busy\x18\x05 \x01(\bR\x04busy\"}\n" +
+	"\x04busy\x18\x05 \x01(\bR\x04busy\x12\x16\n" +
+	"\x06silent\x18\x06 \x01(\bR\x06silent\"}\n" +
 	"\x12WaitAppliedRequest\x12\x1a\n" +
 	"\brevision\x18\x01 \x01(\x04R\brevision\x12\x1f\n" +
 	"\vpatience_ms\x18\x02 \x01(\x04R\n" +
