@@ -125,7 +125,15 @@ type entry struct {
 type unanswered struct {
 	nonce   string
 	changes []change
-	asOf    resource.Revision
+	// sent are the names of the changes that are no removals.
+	sent map[string]struct{}
+	asOf resource.Revision
+}
+
+// sends reports whether the response has a resource of a name.
+func (u *unanswered) sends(name string) bool {
+	_, sent := u.sent[name]
+	return sent
 }
 
 type change struct {
@@ -148,6 +156,9 @@ func New(cfg Config) *Stream {
 func (s *Stream) SetTarget(set *xds.Set) {
 	s.set = set
 	s.cfg.Memory.retain(set)
+	for i := range s.types {
+		s.dropAll(xds.Type(i))
+	}
 }
 
 // Answers reports whether a request answers the last response of its type.
@@ -175,9 +186,13 @@ func (s *Stream) Handle(r Request) error {
 	} else {
 		s.subscribe(r.Type, r.Names)
 	}
+	names := len(t.names)
+	if !t.asked { // it brings names along, too
+		names = len(t.entries)
+	}
 	t.asked = true
-	if len(t.names) > MaxNames {
-		return fmt.Errorf("%w: %d of %s, more than %d", ErrTooManyNames, len(t.names), r.Type, MaxNames)
+	if names > MaxNames {
+		return fmt.Errorf("%w: %d of %s, more than %d", ErrTooManyNames, names, r.Type, MaxNames)
 	}
 	return nil
 }
@@ -202,12 +217,13 @@ func (s *Stream) accept(typ xds.Type, out *unanswered) {
 	t.accepted, t.detail = true, ""
 	for _, c := range out.changes {
 		c.entry.held, c.entry.told, c.entry.maybe = c.to, true, nil
-		s.resolved(t, c)
+		s.resolved(typ, c)
 	}
 }
 
 // resolved forgets what need not be remembered of a change that is over.
-func (s *Stream) resolved(t *typeState, c change) {
+func (s *Stream) resolved(typ xds.Type, c change) {
+	t := &s.types[typ]
 	if now := t.entries[c.name]; now != c.entry {
 		if now != nil && now.held == nil {
 			now.maybe = c.to // it subscribed again before the response came
@@ -218,6 +234,7 @@ func (s *Stream) resolved(t *typeState, c change) {
 	if _, named := t.names[c.name]; c.to == nil && !named {
 		delete(t.entries, c.name)
 	}
+	s.drop(typ, c.name)
 }
 
 // reject notes that the client did not take on all of what a response said.
@@ -232,9 +249,9 @@ func (s *Stream) reject(typ xds.Type, out *unanswered, detail string) {
 		switch {
 		case c.to == nil: // a client cannot keep what is gone: this is not said again
 			c.entry.held, c.entry.maybe = nil, nil
-			s.resolved(t, c)
+			s.resolved(typ, c)
 		case t.entries[c.name] != c.entry:
-			s.resolved(t, c)
+			s.resolved(typ, c)
 		case len(out.changes) > 1:
 			if t.suspects == nil {
 				t.suspects = map[string]struct{}{}
@@ -242,7 +259,7 @@ func (s *Stream) reject(typ xds.Type, out *unanswered, detail string) {
 			t.suspects[c.name], c.entry.maybe = struct{}{}, c.to
 		default:
 			c.entry.maybe = nil // it keeps what it had
-			s.resolved(t, c)
+			s.resolved(typ, c)
 			s.cfg.Memory.reject(Rejection{Resource: c.to, Detail: t.detail, good: known(c.entry.held)})
 		}
 	}
@@ -281,9 +298,9 @@ func (s *Stream) subscribe(typ xds.Type, names []string) {
 	gone := t.names
 	t.names = now
 	for name := range gone {
-		s.drop(t, name)
+		s.drop(typ, name)
 	}
-	s.dropAll(t)
+	s.dropAll(typ)
 }
 
 // subscribeDelta adds to the client's subscription and takes from it.
@@ -314,7 +331,7 @@ func (s *Stream) subscribeDelta(typ xds.Type, r Request) {
 	for _, name := range r.Unsubscribe {
 		if name == wildcard {
 			t.wildcard = false
-			s.dropAll(t)
+			s.dropAll(typ)
 			continue
 		}
 		if _, named := t.names[name]; !named {
@@ -324,7 +341,7 @@ func (s *Stream) subscribeDelta(typ xds.Type, r Request) {
 		if e := t.entries[name]; e != nil && t.wildcard {
 			e.force = true // the client cannot know that it keeps it
 		}
-		s.drop(t, name)
+		s.drop(typ, name)
 	}
 }
 
@@ -338,20 +355,38 @@ func (s *Stream) brought(typ xds.Type, name, version string) *xds.Resource {
 	return &xds.Resource{Type: typ, Name: name, Version: version}
 }
 
-// drop forgets a name that the client no longer subscribes to.
-func (s *Stream) drop(t *typeState, name string) {
+// drop forgets a name that the client no longer subscribes to. Of one that only the
+// wildcard covers it keeps what the client has, or may have, and what it is to have:
+// whatever names a client has asked for, they are forgotten with its subscription.
+func (s *Stream) drop(typ xds.Type, name string) {
+	t := &s.types[typ]
 	e := t.entries[name]
-	if e == nil || s.subscribed(t, name) {
+	if e == nil {
+		return
+	}
+	_, named := t.names[name]
+	if named || t.wildcard && (s.concerns(t, name, e) || s.exists(typ, name)) {
 		return
 	}
 	delete(t.entries, name)
 	delete(t.suspects, name)
 }
 
-func (s *Stream) dropAll(t *typeState) {
+func (s *Stream) dropAll(typ xds.Type) {
+	t := &s.types[typ]
 	for name := range t.entries {
-		s.drop(t, name)
+		s.drop(typ, name)
 	}
+}
+
+// concerns reports whether the client has something under a name, or may have.
+func (*Stream) concerns(t *typeState, name string, e *entry) bool {
+	return e.held != nil || e.maybe != nil || t.out != nil && t.out.sends(name)
+}
+
+// exists reports whether the set has a resource.
+func (s *Stream) exists(typ xds.Type, name string) bool {
+	return s.set != nil && s.set.Get(xds.Ref{Type: typ, Name: name}) != nil
 }
 
 func (s *Stream) subscribed(t *typeState, name string) bool {
@@ -380,7 +415,7 @@ func (s *Stream) settled(ref xds.Ref) (settled, stuck bool) {
 	if !t.asked || !s.subscribed(t, ref.Name) {
 		return true, false // a client that follows references asks for it then
 	}
-	if t.out != nil && slices.ContainsFunc(t.out.changes, func(c change) bool { return c.name == ref.Name && c.to != nil }) {
+	if t.out != nil && t.out.sends(ref.Name) {
 		return false, false
 	}
 	target, exists := s.target(ref)
@@ -684,6 +719,7 @@ func (s *Stream) respond(typ xds.Type, changes []change) Response {
 	t := &s.types[typ]
 	s.nonces++
 	r := Response{Type: typ, Nonce: strconv.FormatUint(s.nonces, 10)}
+	sent := map[string]struct{}{}
 	for i, c := range changes {
 		if c.entry == nil {
 			c.entry = &entry{}
@@ -695,13 +731,14 @@ func (s *Stream) respond(typ xds.Type, changes []change) Response {
 			continue
 		}
 		r.Resources = append(r.Resources, c.to)
+		sent[c.name] = struct{}{}
 		s.resend(c.to)
 	}
 	if s.full(typ) {
 		r.Resources, r.Removed = s.world(typ, changes), nil
 	}
 	r.Version = versionOf(r.Resources, r.Removed)
-	t.out = &unanswered{nonce: r.Nonce, changes: changes, asOf: s.set.AsOf}
+	t.out = &unanswered{nonce: r.Nonce, changes: changes, sent: sent, asOf: s.set.AsOf}
 	t.due, t.sent = false, true
 	return r
 }

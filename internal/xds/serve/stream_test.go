@@ -277,6 +277,62 @@ func TestNamesAreBounded(t *testing.T) {
 	require.ErrorIs(t, c.Handle(Request{Type: xds.Endpoints, Subscribe: many[MaxNames:]}), ErrTooManyNames)
 }
 
+// A client that brings names along is bounded like one that subscribes to them.
+func TestNamesThatAreBroughtCountWithThoseOfTheFirstRequest(t *testing.T) {
+	r := Request{Type: xds.Endpoints, Initial: map[string]string{}}
+	for i := range MaxNames {
+		r.Initial[fmt.Sprint(i)] = "1"
+	}
+	r.Subscribe = []string{"0"}
+	require.NoError(t, New(Config{Delta: true, Memory: &Memory{}}).Handle(r))
+	r.Subscribe = []string{"x"}
+	require.ErrorIs(t, New(Config{Delta: true, Memory: &Memory{}}).Handle(r), ErrTooManyNames)
+}
+
+// Under a wildcard, names that do not exist are forgotten with the subscription to them:
+// a client that asks for ever new ones does not fill the zone's memory.
+func TestTheWildcardKeepsNoNamesThatDoNotExist(t *testing.T) {
+	for _, delta := range []bool{false, true} {
+		t.Run(fmt.Sprintf("delta %v", delta), func(t *testing.T) {
+			c := converse(t, delta, setOf(t, 1, clusterOf(t, "a", 1), endpointsOf(t, "a", 1)))
+			for round := range 5 {
+				names := []string{wildcard}
+				for i := range 100 {
+					names = append(names, fmt.Sprintf("%d-%d", round, i))
+				}
+				if delta {
+					c.ask(xds.Cluster, Request{Subscribe: names})
+					c.ask(xds.Cluster, Request{Unsubscribe: names[1:]})
+				} else {
+					c.ask(xds.Cluster, Request{Names: names})
+				}
+				if r, ok := c.stream.Next(c.now); ok {
+					c.ask(xds.Cluster, Request{Nonce: r.Nonce, Names: []string{wildcard}})
+				}
+			}
+			require.Len(t, c.stream.types[xds.Cluster].entries, 1)
+			require.Equal(t, 1, c.status(xds.Cluster).Resources)
+
+			// What is gone before the client has answered is still to be removed.
+			c.stream.SetTarget(setOf(t, 2, clusterOf(t, "b", 1), endpointsOf(t, "b", 1)))
+			r, ok := c.stream.Next(c.now)
+			require.True(t, ok)
+			c.stream.SetTarget(setOf(t, 3))
+			c.ask(xds.Cluster, Request{Nonce: r.Nonce, Names: []string{wildcard}})
+			c.sends()
+			c.now = c.now.Add(drain)
+			if delta {
+				c.sends("CDS -a -b")
+			} else {
+				c.sends("CDS")
+			}
+			c.acks(xds.Cluster, wildcard)
+			c.sends()
+			require.Empty(t, c.stream.types[xds.Cluster].entries)
+		})
+	}
+}
+
 // Stock clients receive up to 4 MiB.
 func TestALargeSetIsSentInParts(t *testing.T) {
 	var all []*xds.Resource
