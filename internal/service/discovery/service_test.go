@@ -7,6 +7,7 @@ import (
 	"net"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -45,8 +46,36 @@ type zone struct {
 	sets  map[resource.Key]*xds.Set
 	held  map[resource.Key]int
 	made  map[resource.Key]int
+	log   log
+	clock atomic.Pointer[time.Time] // what the service takes for now; nil for the clock
 	// holding is called in Hold, while the registration is held; nil for nothing.
 	holding func()
+}
+
+// log is what a service has logged.
+type log struct {
+	mu   sync.Mutex
+	text strings.Builder
+}
+
+func (l *log) Write(line []byte) (int, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.text.Write(line)
+}
+
+// lines returns how many lines say something.
+func (l *log) lines(says string) int {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return strings.Count(l.text.String(), says)
+}
+
+func (z *zone) now() time.Time {
+	if at := z.clock.Load(); at != nil {
+		return *at
+	}
+	return time.Now()
 }
 
 func (z *zone) OnTouch(f func([]resource.Key)) { z.touch = f }
@@ -123,7 +152,7 @@ func (z *zone) change(key resource.Key, set *xds.Set) {
 // open starts a service; run lets it send.
 func open(t *testing.T) *zone {
 	z := &zone{t: t, sets: map[resource.Key]*xds.Set{}, held: map[resource.Key]int{}, made: map[resource.Key]int{}}
-	z.service = discovery.New(discovery.Config{Source: z, Dataplanes: z, Now: time.Now, Log: slog.New(slog.DiscardHandler)})
+	z.service = discovery.New(discovery.Config{Source: z, Dataplanes: z, Now: z.now, Log: slog.New(slog.NewTextHandler(&z.log, nil))})
 	server := grpc.NewServer(grpc.StreamInterceptor(func(srv any, stream grpc.ServerStream, info *grpc.StreamServerInfo, handler grpc.StreamHandler) error {
 		ctx := authn.WithPrincipal(stream.Context(), authn.Principal{Token: &token.Token{ID: "m"}})
 		return rpcerr.StreamServer(srv, principalStream{stream, ctx}, info, handler)
@@ -354,6 +383,39 @@ func TestARejectionOutlivesTheStream(t *testing.T) {
 		require.Error(t, err)
 		require.Eventually(t, func() bool { return z.service.Streams() == 0 }, 10*time.Second, time.Millisecond)
 	}
+}
+
+// A proxy that rejects all that it is sent, as fast as it can, does not fill the log:
+// of each stream and type there is one line in a second.
+func TestRejectionsAreLoggedOnceASecond(t *testing.T) {
+	z := open(t)
+	at := time.Unix(1_000_000, 0)
+	z.clock.Store(&at)
+	z.set(web("web-1"), 1)
+	z.run()
+	stream, err := z.client.DeltaAggregatedResources(t.Context())
+	require.NoError(t, err)
+	reject := func(round int) {
+		t.Helper()
+		require.NoError(t, stream.Send(&discoveryv3.DeltaDiscoveryRequest{
+			Node: gRPCNode, TypeUrl: xds.Endpoints.URL(), ResourceNamesSubscribe: []string{fmt.Sprint(round)},
+		}))
+		r, err := stream.Recv() // it has dealt with what came before
+		require.NoError(t, err)
+		require.NoError(t, stream.Send(&discoveryv3.DeltaDiscoveryRequest{
+			TypeUrl: r.GetTypeUrl(), ResponseNonce: r.GetNonce(), ErrorDetail: &status.Status{Message: "cannot be used"},
+		}))
+	}
+	for round := range 10 {
+		reject(round)
+	}
+	reject(10)
+	require.Equal(t, 1, z.log.lines("cannot be used"))
+	later := at.Add(time.Second)
+	z.clock.Store(&later)
+	reject(11)
+	reject(12)
+	require.Equal(t, 2, z.log.lines("cannot be used"))
 }
 
 func TestASilentStreamEnds(t *testing.T) {

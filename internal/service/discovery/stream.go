@@ -19,6 +19,7 @@ import (
 	"meridian/internal/authn/token"
 	"meridian/internal/resource"
 	"meridian/internal/rpcerr"
+	"meridian/internal/server/limits"
 	"meridian/internal/version"
 	"meridian/internal/xds"
 	"meridian/internal/xds/serve"
@@ -47,6 +48,10 @@ type stream struct {
 	receive func() (r *serve.Request, node *corev3.Node, err error)
 	send    func(serve.Response) error
 	since   time.Time
+
+	// warnings bound the log lines about what the proxy rejects of each type; they are
+	// of the goroutine that receives.
+	warnings [len(xds.Types)]limits.Bucket
 
 	// The first request sets these, before the stream is in its proxy's place.
 	key              resource.Key
@@ -146,6 +151,9 @@ func (d *Service) serve(ctx context.Context, s *stream) error {
 		return rpcerr.New(rpcerr.Unauthenticated, authn.ReasonNoCredentials, "not authenticated: this is for proxies, which present a dataplane token")
 	}
 	s.service, s.token, s.since = d, principal.Token, d.cfg.Now()
+	for i := range s.warnings {
+		s.warnings[i] = limits.NewBucket(1, 1)
+	}
 	s.ctx, s.end = context.WithCancelCause(ctx)
 	defer s.end(nil)
 	if !d.add(s) {
@@ -301,16 +309,25 @@ func (s *stream) handle(r *serve.Request) error {
 	s.mu.Unlock()
 	if rejected {
 		s.service.rejected.Add(1)
-		detail := r.Detail
-		if len(detail) > maxLogged {
-			detail = strings.ToValidUTF8(detail[:maxLogged], "")
-		}
-		s.service.logger(s).Warn("a proxy rejected its configuration", "type", r.Type.String(), "error", detail)
+		s.warn(r)
 	}
 	if err != nil {
 		return rpcerr.New(rpcerr.TooLarge, ReasonBadRequest, "%w", err)
 	}
 	return nil
+}
+
+// warn logs a rejection, at most one of a type in a second: status has the last one,
+// and Rejected counts them.
+func (s *stream) warn(r *serve.Request) {
+	if !s.warnings[r.Type].Take(s.service.cfg.Now(), 1) {
+		return
+	}
+	detail := r.Detail
+	if len(detail) > maxLogged {
+		detail = strings.ToValidUTF8(detail[:maxLogged], "")
+	}
+	s.service.logger(s).Warn("a proxy rejected its configuration", "type", r.Type.String(), "error", detail)
 }
 
 // status returns where the stream stands.

@@ -28,7 +28,8 @@
 //     fault; a version found so is not sent to that proxy again, also not on
 //     another stream (Memory).
 //   - Endpoints that do not exist are an empty assignment; other names that do not
-//     exist are removed resources where the protocol can say so.
+//     exist are removed resources where the protocol can say so. A client that rejects
+//     that is not told again.
 //   - A client that connects again with the versions it has is sent what differs, and
 //     that what it has no more is removed. Only the incremental protocol can say
 //     which versions those are; in the other one everything is sent again, because a

@@ -257,10 +257,15 @@ func (s *Stream) reject(typ xds.Type, out *unanswered, detail string) {
 				t.suspects = map[string]struct{}{}
 			}
 			t.suspects[c.name], c.entry.maybe = struct{}{}, c.to
+		case c.to == c.entry.none: // there is nothing else to send, nor to remember
+			c.entry.held, c.entry.maybe = c.to, nil
+			s.resolved(typ, c)
 		default:
 			c.entry.maybe = nil // it keeps what it had
 			s.resolved(typ, c)
-			s.cfg.Memory.reject(Rejection{Resource: c.to, Detail: t.detail, good: known(c.entry.held)})
+			if s.exists(typ, c.name) { // otherwise it is not sent again
+				s.cfg.Memory.reject(Rejection{Resource: c.to, Detail: t.detail, good: known(c.entry.held)})
+			}
 		}
 	}
 }

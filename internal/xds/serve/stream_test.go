@@ -333,6 +333,33 @@ func TestTheWildcardKeepsNoNamesThatDoNotExist(t *testing.T) {
 	}
 }
 
+// That a name has no endpoints is said once, although the client rejects it, and nothing
+// is remembered of what does not exist. Endpoints that come later are sent.
+func TestARejectedAbsenceIsNotRepeated(t *testing.T) {
+	for _, delta := range []bool{false, true} {
+		t.Run(fmt.Sprintf("delta %v", delta), func(t *testing.T) {
+			c := converse(t, delta, setOf(t, 1))
+			c.ask(xds.Endpoints, Request{Names: []string{"ea", "x"}, Subscribe: []string{"ea", "x"}})
+			c.sends("EDS ea x")
+			c.nacks(xds.Endpoints, "ea", "x")
+			c.sends("EDS ea") // each once more, by itself
+			c.nacks(xds.Endpoints, "ea", "x")
+			c.sends("EDS x")
+			c.nacks(xds.Endpoints, "ea", "x")
+			c.sends()
+			require.True(t, c.stream.cfg.Memory.Empty())
+			require.Equal(t, "bad", c.status(xds.Endpoints).Detail)
+
+			c.stream.SetTarget(setOf(t, 2, clusterOf(t, "a", 1), endpointsOf(t, "a", 1)))
+			c.sends("EDS ea")
+			c.stream.SetTarget(setOf(t, 3)) // meanwhile it is gone again
+			c.nacks(xds.Endpoints, "ea", "x")
+			require.True(t, c.stream.cfg.Memory.Empty())
+			c.sends()
+		})
+	}
+}
+
 // Stock clients receive up to 4 MiB.
 func TestALargeSetIsSentInParts(t *testing.T) {
 	var all []*xds.Resource
