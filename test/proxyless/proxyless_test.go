@@ -254,8 +254,8 @@ func TestEndpointsAreFollowed(t *testing.T) {
 }
 
 // No call fails while routes between the destinations of an outbound change under load,
-// and other policies with them. A client that is sent to a destination it did not have
-// before can lose calls at that moment: docs/proxies/grpc-resources.md says so.
+// and other policies with them. TestARerouteToANewDestinationLosesNoCall has those to
+// other destinations.
 func TestARerouteLosesNoCall(t *testing.T) {
 	z := newZone(t)
 	one, two := start(t, "one"), start(t, "two")

@@ -18,6 +18,10 @@
 //     every change of the clusters it refers to, as far as the client subscribes to
 //     them. Endpoints do not wait for clusters: Envoy accepts a cluster only when it
 //     has them.
+//   - Routes that replace others send a client that follows references, as gRPC does, to
+//     no cluster that it does not have with its endpoints: routes that match nothing
+//     introduce such clusters first. A client that takes longer than 5 s for them, or
+//     refuses these routes, is sent the new ones in any case.
 //   - A listener is removed after everything else has been accepted; a cluster when no
 //     listener or route configuration that the client has refers to it, and Drain has
 //     passed since.

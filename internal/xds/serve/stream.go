@@ -81,6 +81,7 @@ type Stream struct {
 	set    *xds.Set
 	types  [len(xds.Types)]typeState
 	nonces uint64
+	now    time.Time // of the last Next
 	wake   time.Time
 }
 
@@ -115,6 +116,8 @@ type entry struct {
 	// maybe is what the client may have instead: it was in a response that was rejected,
 	// of which clients take on what is valid. nil when there is no doubt.
 	maybe *xds.Resource
+	// introduced is what held introduces; zero when it does not.
+	introduced introduced
 	// none is the assignment that says that a name has no endpoints, once made.
 	none *xds.Resource
 	// unused is since when nothing has referred to a cluster that is to go.
@@ -140,6 +143,9 @@ type change struct {
 	name  string
 	entry *entry // the client may have ended that subscription since, and begun another
 	to    *xds.Resource
+	// introduces is the resource that to makes way for; nil when to is what was to be
+	// sent.
+	introduces *xds.Resource
 }
 
 // New returns the stream of a client that has just connected. It sends nothing
@@ -216,6 +222,11 @@ func (s *Stream) accept(typ xds.Type, out *unanswered) {
 	t := &s.types[typ]
 	t.accepted, t.detail = true, ""
 	for _, c := range out.changes {
+		if c.introduces == nil {
+			c.entry.introduced = introduced{}
+		} else if c.entry.introduced.base == nil {
+			c.entry.introduced.base = c.entry.held
+		}
 		c.entry.held, c.entry.told, c.entry.maybe = c.to, true, nil
 		s.resolved(typ, c)
 	}
@@ -263,8 +274,15 @@ func (s *Stream) reject(typ xds.Type, out *unanswered, detail string) {
 		default:
 			c.entry.maybe = nil // it keeps what it had
 			s.resolved(typ, c)
+			if c.introduces != nil {
+				continue // it is sent what was to follow
+			}
+			good := known(c.entry.held)
+			if base := c.entry.introduced.base; base != nil {
+				good = base
+			}
 			if s.exists(typ, c.name) { // otherwise it is not sent again
-				s.cfg.Memory.reject(Rejection{Resource: c.to, Detail: t.detail, good: known(c.entry.held)})
+				s.cfg.Memory.reject(Rejection{Resource: c.to, Detail: t.detail, good: good})
 			}
 		}
 	}
@@ -463,7 +481,7 @@ type plan struct {
 // Next returns the next response to send, if there is one at the moment. Call it
 // again until there is none.
 func (s *Stream) Next(now time.Time) (Response, bool) {
-	s.wake = time.Time{}
+	s.now, s.wake = now, time.Time{}
 	if s.set == nil {
 		return Response{}, false
 	}
@@ -546,12 +564,23 @@ func (s *Stream) upserts(typ xds.Type) plan {
 				continue
 			}
 		}
+		if typ == xds.Route {
+			instead, wait := s.introduce(e, target)
+			if wait {
+				p.waiting = true
+				continue
+			}
+			if instead != nil { // it sends to nothing that the client's routes do not
+				p.changes, p.waiting = append(p.changes, change{name, e, instead, target}), true
+				continue
+			}
+		}
 		ready, stuck := s.ready(target)
 		if !ready {
 			p.waiting = p.waiting || !stuck
 			continue
 		}
-		p.changes = append(p.changes, change{name, e, target})
+		p.changes = append(p.changes, change{name: name, entry: e, to: target})
 	}
 	if len(t.suspects) == 0 {
 		return p
@@ -653,9 +682,7 @@ func (s *Stream) removable(ref xds.Ref, e *entry, pending bool, now time.Time) b
 	}
 	due := e.unused.Add(s.cfg.Drain)
 	if now.Before(due) {
-		if s.wake.IsZero() || due.Before(s.wake) {
-			s.wake = due
-		}
+		s.wakeAt(due)
 		return false
 	}
 	return true
@@ -731,6 +758,9 @@ func (s *Stream) respond(typ xds.Type, changes []change) Response {
 			t.entries[c.name], changes[i].entry = c.entry, c.entry
 		}
 		c.entry.force = false
+		if c.introduces != nil {
+			c.entry.introduced.to, c.entry.introduced.since = c.introduces.Version, s.now
+		}
 		if c.to == nil {
 			r.Removed = append(r.Removed, c.name)
 			continue
