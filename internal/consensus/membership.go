@@ -77,6 +77,9 @@ func (n *members) addMember(ctx context.Context, a addition) error {
 		if err != nil {
 			return err
 		}
+		if err := n.replaceable(a, steps); err != nil {
+			return err
+		}
 		if err := n.admit(a); err != nil {
 			return err
 		}
@@ -90,6 +93,20 @@ func (n *members) addMember(ctx context.Context, a addition) error {
 		}
 		return nil
 	})
+}
+
+// replaceable refuses steps that replace a voter which cannot be spared, or is there.
+// As for a removal, servers are asked: a heartbeat takes a moment to be missed.
+func (n *members) replaceable(a addition, steps []step) error {
+	for _, s := range steps {
+		if s.what != remove {
+			continue
+		}
+		if server, ok := n.membership().disk(s.id); ok && server.Suffrage == raft.Voter {
+			return n.called(n.stopping).replace(server, a)
+		}
+	}
+	return nil
 }
 
 // registerPatience bounds how long what is registered of a server may hold up a change

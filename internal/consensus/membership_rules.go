@@ -136,13 +136,27 @@ func (m membership) add(a addition) ([]step, error) {
 	case !a.fresh && known.Address == addr:
 		return nil, nil
 	case m.answers(known.ID) && !a.own && !repeats(a, known) && (a.fresh || a.reached != a.addr):
-		return nil, rpcerr.New(rpcerr.Conflict, ReasonAlreadyRunning,
-			"a server called %s is running at %s: every server needs a name of its own (--name)", a.name, known.Address)
+		return nil, alreadyRunning(known)
 	case !a.fresh:
 		return []step{{move, id, addr}}, nil
 	default:
 		return []step{{remove, known.ID, ""}, {add, id, addr}}, nil
 	}
+}
+
+func alreadyRunning(known raft.Server) error {
+	return rpcerr.New(rpcerr.Conflict, ReasonAlreadyRunning,
+		"a server called %s is running at %s: every server needs a name of its own (--name)", raftlog.NameOf(known.ID), known.Address)
+}
+
+// replace decides whether a server that asks to be added may take the place of a voter
+// with its name: that one may answer a call although heartbeats miss it, on the disk
+// that it had, and the others may be too few without it.
+func (m membership) replace(voter raft.Server, a addition) error {
+	if m.called[voter.ID] && voter.ID != raftlog.ServerID(a.name, a.disk) {
+		return alreadyRunning(voter)
+	}
+	return m.spares(voter)
 }
 
 // repeats reports whether a request is one that was granted before: no other
@@ -161,6 +175,23 @@ func (m membership) release(name string, force bool) (raft.Server, error) {
 	if !ok {
 		return raft.Server{}, rpcerr.New(rpcerr.NotFound, ReasonUnknownServer, "no server of this cluster is called %s", name)
 	}
+	if err := m.spares(server); err != nil {
+		return raft.Server{}, err
+	}
+	if (m.answers(server.ID) || m.called[server.ID]) && !force {
+		return raft.Server{}, rpcerr.New(rpcerr.Conflict, ReasonIsAlive,
+			"%s is running: stop it first, or remove it all the same with --force", name)
+	}
+	return server, nil
+}
+
+// spares refuses to go on without a voter where those that would be left and answer
+// could not decide anything.
+func (m membership) spares(server raft.Server) error {
+	if server.Suffrage != raft.Voter {
+		return nil
+	}
+	name := raftlog.NameOf(server.ID)
 	voters, answering := 0, 0
 	for _, s := range m.servers {
 		if s.Suffrage != raft.Voter || s.ID == server.ID {
@@ -171,21 +202,15 @@ func (m membership) release(name string, force bool) (raft.Server, error) {
 			answering++
 		}
 	}
-	if server.Suffrage == raft.Voter {
-		if voters == 0 {
-			return raft.Server{}, rpcerr.New(rpcerr.Conflict, ReasonLastVoter, "%s is the only server of this cluster that has a vote: none would be left that could decide anything", name)
-		}
-		if answering < voters/2+1 {
-			return raft.Server{}, rpcerr.New(rpcerr.Conflict, ReasonWouldLoseQuorum,
-				"without %s the cluster could not decide anything: of the %d servers with a vote that would be left, %d answer; remove those that do not first, or bring them back",
-				name, voters, answering)
-		}
+	if voters == 0 {
+		return rpcerr.New(rpcerr.Conflict, ReasonLastVoter, "%s is the only server of this cluster that has a vote: none would be left that could decide anything", name)
 	}
-	if (m.answers(server.ID) || m.called[server.ID]) && !force {
-		return raft.Server{}, rpcerr.New(rpcerr.Conflict, ReasonIsAlive,
-			"%s is running: stop it first, or remove it all the same with --force", name)
+	if answering < voters/2+1 {
+		return rpcerr.New(rpcerr.Conflict, ReasonWouldLoseQuorum,
+			"without %s the cluster could not decide anything: of the %d servers with a vote that would be left, %d answer; remove those that do not first, or bring them back",
+			name, voters, answering)
 	}
-	return server, nil
+	return nil
 }
 
 // answers reports whether a server is reached by the leader.

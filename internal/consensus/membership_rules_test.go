@@ -91,6 +91,31 @@ func TestWhoIsAdded(t *testing.T) {
 	}
 }
 
+func TestWhoMayBeReplaced(t *testing.T) {
+	three := []raft.Server{voter("a"), voter("b"), voter("c")}
+	for name, tc := range map[string]struct {
+		in     membership
+		disk   string
+		reason string
+	}{
+		"a voter that is not there":                  {in: membersOf("c", three...), disk: "2"},
+		"one that only the heartbeats miss":          {in: called(membersOf("c", three...), "bc"), disk: "2", reason: ReasonAlreadyRunning},
+		"one that asks itself, on the disk it had":   {in: called(membersOf("c", three...), "bc")},
+		"one beside one that just died":              {in: called(membersOf("c", three...), ""), disk: "2", reason: ReasonWouldLoseQuorum},
+		"one of four beside one that just died":      {in: called(membersOf("c", append(three[:3:3], voter("d"))...), "b"), disk: "2"},
+		"one of five beside one that just died":      {in: called(membersOf("c", append(three[:3:3], voter("d"), voter("e"))...), "bd"), disk: "2"},
+		"one that lost its disk, beside one vote":    {in: membersOf("c", voter("a"), voter("c")), disk: "2"},
+		"one beside the leader that has no vote yet": {in: membersOf("c", nonvoter("a"), voter("c")), disk: "2", reason: ReasonLastVoter},
+	} {
+		err := tc.in.replace(voter("c"), addition{name: "c", disk: tc.disk, fresh: true})
+		if tc.reason == "" {
+			require.NoError(t, err, name)
+			continue
+		}
+		require.True(t, rpcerr.HasReason(err, tc.reason), "%s: %v", name, err)
+	}
+}
+
 func TestWhoMayBeRemoved(t *testing.T) {
 	for name, tc := range map[string]struct {
 		in     membership

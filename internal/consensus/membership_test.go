@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"slices"
 	"strconv"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -231,6 +232,36 @@ func TestAVoteWithoutItsLogDoesNotCount(t *testing.T) {
 		c.voting("a", "b", "c")
 		c.ready(c.named("a", "b", "c")...)
 		c.check("a", "b", "c")
+	})
+}
+
+// TestAVoterIsNotReplacedWithoutAQuorum: c does not answer, b has just died, and another
+// server comes with the name of c. The leader must not give up c, with which it can
+// decide again, for one without which it cannot.
+func TestAVoterIsNotReplacedWithoutAQuorum(t *testing.T) {
+	inBubble(t, nil, func(t *testing.T, c *cluster) {
+		c.grow("b", "c")
+		c.voting("a", "b", "c")
+		c.leads("a")
+		c.write("a", "k")
+		c.network.Isolate("c", "a", "b")
+		c.pass(time.Minute)
+		require.True(t, c.servers["a"].node.IsLeader())
+		known := c.servers["a"].node.Servers()
+
+		real := c.servers["c"]
+		delete(c.servers, "c")
+		c.crash(c.servers["b"])
+		c.also(func(_ *server, cfg *consensus.Config) { cfg.Network = c.network.NodeAt("impostor", "elsewhere") })
+		c.servers["impostor"] = c.start("c", nil)
+		c.servers["c"] = real
+		c.pass(time.Minute)
+		require.Equal(t, known, c.servers["a"].node.Servers())
+		c.network.HealAll()
+		c.write("c", "k")
+		require.NoError(t, real.died())
+		c.eventually("the other is not told", func() bool { return strings.Contains(c.servers["impostor"].node.Waiting(), "name") })
+		c.check("a", "c")
 	})
 }
 
