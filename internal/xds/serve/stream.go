@@ -272,7 +272,7 @@ func (s *Stream) reject(typ xds.Type, out *unanswered, detail string) {
 			c.entry.held, c.entry.maybe = c.to, nil
 			s.resolved(typ, c)
 		default:
-			c.entry.maybe = nil // it keeps what it had
+			c.entry.keep(c.to)
 			s.resolved(typ, c)
 			if c.introduces != nil {
 				continue // it is sent what was to follow
@@ -285,6 +285,15 @@ func (s *Stream) reject(typ xds.Type, out *unanswered, detail string) {
 				s.cfg.Memory.reject(Rejection{Resource: c.to, Detail: t.detail, good: good})
 			}
 		}
+	}
+}
+
+// keep notes that the client rejected a version and keeps what it had. What it may have
+// taken on of an earlier response stays in doubt, unless that was this version or it has
+// just been sent the version to go back to.
+func (e *entry) keep(rejected *xds.Resource) {
+	if e.maybe != nil && (e.maybe.Version == rejected.Version || e.held != nil && e.held.Version == rejected.Version) {
+		e.maybe = nil
 	}
 }
 

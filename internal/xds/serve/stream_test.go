@@ -172,6 +172,31 @@ func TestARejectedBatchIsTakenApart(t *testing.T) {
 	c.sends("RDS r")
 }
 
+// A client that has taken on a version of a batch that it rejected, and then rejects the
+// next one, is sent the version that it is to keep: it does not have that any more.
+func TestWhatARejectedBatchLeftBehindIsReplaced(t *testing.T) {
+	c := envoy(t)
+	set := func(revision resource.Revision, version int) {
+		c.stream.SetTarget(setOf(t, revision, clusterOf(t, "a", version), clusterOf(t, "b", 1),
+			endpointsOf(t, "a", 1), endpointsOf(t, "b", 1), routesOf(t, "r", 1, "a"), listenerOf(t, "l", 1, "r")))
+	}
+	set(2, 2)
+	c.sends("CDS a b", "EDS ea")
+	c.acks(xds.Endpoints)
+	c.nacks(xds.Cluster) // for b: it has the second version of a now
+	set(3, 3)
+	c.sends("CDS a", "EDS ea")
+	c.acks(xds.Endpoints)
+	c.nacks(xds.Cluster)
+	c.sends("CDS b")
+	c.nacks(xds.Cluster)
+	r, ok := c.stream.Next(c.now)
+	require.True(t, ok)
+	require.Equal(t, clusterOf(t, "a", 1).Version, r.Resources[0].Version)
+	c.ask(xds.Cluster, Request{Nonce: r.Nonce, Rejected: true})
+	c.sends("EDS ea") // and not the same cluster once more
+}
+
 // Another stream of a proxy is not sent what it rejected on the first.
 func TestAProxyIsNotSentAgainWhatItRejected(t *testing.T) {
 	memory := &Memory{}
