@@ -24,8 +24,8 @@ import (
 // removed comes back as another one.
 type register struct {
 	FormatVersion int `json:"formatVersion"`
-	// Removed are the servers that were removed, the oldest first. One that is a member
-	// all the same was about to be.
+	// Removed are the servers that were removed, in the order in which that was tried
+	// last. One that is a member all the same was about to be.
 	Removed []string `json:"removed,omitempty"`
 	// Servers are those whose certificates do not name them, with the keys that they
 	// were seen with, the oldest first.
@@ -44,7 +44,8 @@ type registeredServer struct {
 type registeredGossip struct {
 	Keys  []string    `json:"keys"`
 	Phase gossipPhase `json:"phase,omitempty"`
-	// For is the removed server on whose account they were replaced last.
+	// For is the removed server on whose account they were replaced last. Those that
+	// were members then come after it in the order of removals.
 	For string `json:"for"`
 }
 
@@ -120,16 +121,21 @@ func (r register) clone() register {
 	return r
 }
 
-// remove notes that a server was or is about to be removed.
+// remove notes that a server is about to be removed, after all others: the removal may
+// have failed before.
 func (r *register) remove(server string) {
-	if slices.Contains(r.Removed, server) {
-		return
-	}
-	r.Removed = append(r.Removed, server)
+	r.Removed = append(slices.DeleteFunc(r.Removed, func(known string) bool { return known == server }), server)
 	if more := len(r.Removed) - maxRemoved; more > 0 {
 		forgotten := r.Removed[:more]
 		r.Removed = slices.Clone(r.Removed[more:])
 		r.Servers = slices.DeleteFunc(r.Servers, func(s registeredServer) bool { return slices.Contains(forgotten, s.Server) })
+	}
+}
+
+// gone notes that a server was removed, unless that is known.
+func (r *register) gone(server string) {
+	if !slices.Contains(r.Removed, server) {
+		r.remove(server)
 	}
 }
 
@@ -178,11 +184,11 @@ func (r register) holders(key string) (servers []string) {
 // replacesGossip reports whether a server was removed since the gossip key was
 // replaced, and is gone.
 func (r register) replacesGossip(members []string) bool {
-	if len(r.Removed) == 0 {
-		return false
+	since := 0
+	if r.Gossip != nil {
+		since = slices.Index(r.Removed, r.Gossip.For) + 1
 	}
-	last := r.Removed[len(r.Removed)-1]
-	return !slices.Contains(members, last) && (r.Gossip == nil || r.Gossip.For != last)
+	return slices.ContainsFunc(r.Removed[since:], func(server string) bool { return !slices.Contains(members, server) })
 }
 
 // nextGossip takes the replacement of the gossip key one step further. current is the
@@ -202,7 +208,17 @@ func (r *register) nextGossip(members []string, current []byte, everywhere bool)
 			r.Gossip = &registeredGossip{Keys: []string{base64.StdEncoding.EncodeToString(current)}}
 		}
 		r.Gossip.Keys = append(r.Gossip.Keys[:1:1], base64.StdEncoding.EncodeToString(key))
-		r.Gossip.Phase, r.Gossip.For = gossipAdd, r.Removed[len(r.Removed)-1]
+		// The removal of those that are still members failed, and may succeed later.
+		var gone, left []string
+		for _, server := range r.Removed {
+			if slices.Contains(members, server) {
+				left = append(left, server)
+			} else {
+				gone = append(gone, server)
+			}
+		}
+		r.Removed = slices.Concat(gone, left)
+		r.Gossip.Phase, r.Gossip.For = gossipAdd, gone[len(gone)-1]
 	}
 }
 

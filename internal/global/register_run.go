@@ -68,7 +68,7 @@ func (g *global) completeRegister(ctx context.Context) error {
 	}
 	return g.servers.change(ctx, func(r *register) {
 		for _, server := range g.Node.Gone() {
-			r.remove(server)
+			r.gone(server)
 		}
 		if current != nil {
 			r.nextGossip(g.memberIDs(), current, everywhere)

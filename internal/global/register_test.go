@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"encoding/base64"
 	"fmt"
+	"slices"
 	"testing"
 	"time"
 
@@ -98,6 +99,78 @@ func TestTheGossipKeyIsReplacedWithoutAGap(t *testing.T) {
 	again, phase := step(true, "a", "b")
 	require.Equal(t, keys, again)
 	require.Equal(t, gossipDone, phase)
+}
+
+// The gossip key is replaced once for every server that goes, in whatever order
+// removals are recorded, fail and succeed.
+func TestARemovalThatFailedAtFirstReplacesTheGossipKey(t *testing.T) {
+	type event struct {
+		// what is record for a removal that is about to be tried, and goes for one that
+		// is done, seen for one that the leader knows from its log.
+		what, server string
+		// unseen: the leader has not looked at it before the next one.
+		unseen   bool
+		replaced bool
+	}
+	for name, events := range map[string][]event{
+		"tried again after another one": {
+			{what: "record", server: "a"},
+			{what: "record", server: "b"}, {what: "goes", server: "b", replaced: true},
+			{what: "record", server: "a"}, {what: "goes", server: "a", replaced: true},
+		},
+		"tried again, and not recorded again": {
+			{what: "record", server: "a"},
+			{what: "record", server: "b"}, {what: "goes", server: "b", replaced: true},
+			{what: "goes", server: "a", replaced: true}, {what: "seen", server: "a"},
+		},
+		"recorded before the other one went": {
+			{what: "record", server: "b"}, {what: "record", server: "a"},
+			{what: "goes", server: "b", replaced: true},
+			{what: "goes", server: "a", replaced: true},
+		},
+		"before one that failed": {
+			{what: "record", server: "a"}, {what: "goes", server: "a", unseen: true},
+			{what: "record", server: "b", replaced: true},
+			{what: "record", server: "b"}, {what: "goes", server: "b", replaced: true},
+		},
+		"seen only later": {
+			{what: "record", server: "b"},
+			{what: "goes", server: "a"}, {what: "seen", server: "a", replaced: true},
+			{what: "seen", server: "a"}, {what: "goes", server: "b", replaced: true}, {what: "seen", server: "b"}, {what: "seen", server: "a"},
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			var r register
+			members := []string{"a", "b", "c", "d"}
+			for i, e := range events {
+				switch e.what {
+				case "record":
+					r.remove(e.server)
+				case "seen":
+					r.gone(e.server)
+				case "goes":
+					members = slices.DeleteFunc(slices.Clone(members), func(m string) bool { return m == e.server })
+				}
+				if e.unseen {
+					continue
+				}
+				before := r.clone()
+				for range 6 {
+					r.nextGossip(members, bytes.Repeat([]byte{1}, gossip.KeyBytes), true)
+				}
+				if !e.replaced {
+					require.True(t, equalRegisters(before, r), "%d: %s %s", i, e.what, e.server)
+					continue
+				}
+				require.Equal(t, gossipDone, r.Gossip.Phase)
+				require.Len(t, r.Gossip.Keys, 1)
+				if before.Gossip != nil {
+					require.NotEqual(t, before.Gossip.Keys, r.Gossip.Keys, "%d: %s %s", i, e.what, e.server)
+				}
+				require.False(t, r.replacesGossip(members))
+			}
+		})
+	}
 }
 
 func TestGossipKeysAreToldApart(t *testing.T) {
