@@ -5,7 +5,6 @@ import (
 	"crypto/sha256"
 	"encoding/base32"
 	"maps"
-	"net"
 	"slices"
 	"strconv"
 	"strings"
@@ -21,10 +20,6 @@ type Endpoint struct {
 	Port    uint32
 	// Dataplane is the name of the dataplane that offers it.
 	Dataplane string
-}
-
-func (e *Endpoint) hostPort() string {
-	return net.JoinHostPort(e.Address, strconv.FormatUint(uint64(e.Port), 10))
 }
 
 // Locality is the endpoints of one zone, by address, then port.
@@ -133,28 +128,79 @@ type instance struct {
 	zone resource.ZoneName
 }
 
+// compare orders instances as endpoints are listed. Those that it calls equal are the
+// same endpoint in the same zone: their other tags show nowhere.
 func (a *instance) compare(b *instance) int {
 	return cmp.Or(
 		strings.Compare(string(a.zone), string(b.zone)), strings.Compare(a.Address, b.Address),
 		cmp.Compare(a.Port, b.Port), strings.Compare(a.Dataplane, b.Dataplane),
-		strings.Compare(spell(a.tags), spell(b.tags)),
 	)
+}
+
+// tagValue is a tag with a value, which is resource.AnyValue for any.
+type tagValue struct{ tag, value string }
+
+// indexByTag lists instances by their tags, in order.
+func indexByTag(all map[string][]*instance) map[tagValue][]*instance {
+	sorted := slices.Concat(slices.Collect(maps.Values(all))...)
+	slices.SortFunc(sorted, (*instance).compare)
+	index := map[tagValue][]*instance{}
+	for _, in := range sorted {
+		for tag, value := range in.tags {
+			index[tagValue{tag, resource.AnyValue}] = append(index[tagValue{tag, resource.AnyValue}], in)
+			if value != resource.AnyValue {
+				index[tagValue{tag, value}] = append(index[tagValue{tag, value}], in)
+			}
+		}
+	}
+	return index
+}
+
+// matching lists the instances that a selector matches.
+func matching(selector resource.TagSelector, of []*instance) (found []*instance) {
+	for _, in := range of {
+		if selector.Matches(in.tags) {
+			found = append(found, in)
+		}
+	}
+	return found
+}
+
+// replace returns instances in order without those that are gone and with those that
+// came, in a new slice. It passes over them once.
+func replace(instances, gone, came []*instance) []*instance {
+	without := make(map[*instance]bool, len(gone))
+	for _, in := range gone {
+		without[in] = true
+	}
+	slices.SortFunc(came, (*instance).compare)
+	next := make([]*instance, 0, max(0, len(instances)+len(came)-len(gone)))
+	for _, in := range instances {
+		if without[in] {
+			continue
+		}
+		for len(came) > 0 && came[0].compare(in) < 0 {
+			next, came = append(next, came[0]), came[1:]
+		}
+		next = append(next, in)
+	}
+	return append(next, came...)
 }
 
 // instancesOf lists the inbounds of a dataplane that take requests. One whose health
 // says that it is not ready takes none, nor does a dataplane that is draining.
-func instancesOf(r *resource.Resource) []instance {
+func instancesOf(r *resource.Resource) []*instance {
 	if r.Meta().Labels[resource.DrainingLabel] == resource.Draining {
 		return nil
 	}
 	spec := r.Spec().(*resource.Dataplane)
-	var found []instance
+	var found []*instance
 	for i := range spec.Inbounds() {
 		in := &spec.Networking.Inbound[i]
 		if in.Health != nil && !in.Health.Ready {
 			continue
 		}
-		found = append(found, instance{
+		found = append(found, &instance{
 			Endpoint: Endpoint{Address: cmp.Or(in.Address, spec.Networking.Address), Port: in.Port, Dataplane: r.Key().Name},
 			tags:     in.Tags, zone: resource.ZoneName(in.Tags[resource.ZoneTag]),
 		})
@@ -162,26 +208,22 @@ func instancesOf(r *resource.Resource) []instance {
 	return found
 }
 
-// assign gathers the instances that a selector matches. Two dataplanes that claim one
-// address are one endpoint, that of the name that sorts first in the first zone: a
+// assign makes the endpoints of instances, which are in order. Two dataplanes that claim
+// one address are one endpoint, that of the name that sorts first in the first zone: a
 // client refuses a list with an address twice.
-func assign(key Key, selector resource.TagSelector, all map[string][]instance, zone resource.ZoneName, preferOwn bool) *Endpoints {
-	var matching []*instance
-	for _, instances := range all {
-		for i := range instances {
-			if selector.Matches(instances[i].tags) {
-				matching = append(matching, &instances[i])
-			}
-		}
+func assign(key Key, instances []*instance, zone resource.ZoneName, preferOwn bool) *Endpoints {
+	type address struct {
+		host string
+		port uint32
 	}
-	slices.SortFunc(matching, (*instance).compare)
 	e := &Endpoints{Key: key}
-	taken := map[string]bool{}
-	for _, in := range matching {
-		if taken[in.hostPort()] {
+	taken := make(map[address]bool, len(instances))
+	for _, in := range instances {
+		at := address{in.Address, in.Port}
+		if taken[at] {
 			continue
 		}
-		taken[in.hostPort()] = true
+		taken[at] = true
 		last := len(e.Localities) - 1
 		if last < 0 || e.Localities[last].Zone != in.zone {
 			e.Localities = append(e.Localities, Locality{Zone: in.zone})

@@ -20,6 +20,14 @@ type World struct {
 	view   policy.View
 	meshes map[resource.MeshName]*mesh
 	dirty  Changes
+	work   work
+}
+
+// work is what Update has done so far.
+type work struct {
+	// matches counts how often a selector was compared with an instance, lists how
+	// often the endpoints of one were worked out, from as many instances as it matches.
+	matches, lists uint64
 }
 
 // mesh is what is indexed of one mesh, which need not exist as a resource.
@@ -31,7 +39,10 @@ type mesh struct {
 // service is everything known of one kuma.io/service.
 type service struct {
 	// instances are by the name of their dataplane.
-	instances map[string][]instance
+	instances map[string][]*instance
+	// byTag are the instances with a tag, in order: with one value, and with any. nil
+	// until it is asked for.
+	byTag map[tagValue][]*instance
 	// followed are the selectors that were given to Follow.
 	followed map[Key]*followed
 	// routes are the routes whose parent the service is, by key.
@@ -41,8 +52,27 @@ type service struct {
 }
 
 type followed struct {
-	selector  resource.TagSelector
+	selector resource.TagSelector
+	// matching are the instances that the selector matches, in order.
+	matching  []*instance
 	endpoints *Endpoints
+}
+
+// change is what an update did to the instances of a service.
+type change struct {
+	gone, came []*instance
+	// all: every list of endpoints may differ, because the mesh has other settings.
+	all bool
+}
+
+// changes are those of one update.
+type changes map[Service]*change
+
+func (c changes) of(id Service) *change {
+	if c[id] == nil {
+		c[id] = &change{}
+	}
+	return c[id]
 }
 
 // Mesh is what proxies need to know of a mesh. Comparable.
@@ -91,7 +121,7 @@ func (w *World) Reset(view policy.View) {
 	defer w.mu.Unlock()
 	w.view, w.meshes, w.dirty = view, map[resource.MeshName]*mesh{}, Changes{}
 	for r := range view.List(resource.KindDataplane, "") {
-		w.putInstances(r.Key(), instancesOf(r))
+		w.putInstances(r, changes{})
 	}
 	for _, kind := range routeKinds {
 		for r := range view.List(kind, "") {
@@ -108,7 +138,7 @@ func (w *World) Update(view policy.View, changed []resource.Key) {
 	defer w.mu.Unlock()
 	before := w.view
 	w.view = view
-	touched := map[Service]bool{}
+	touched := changes{}
 	routed := map[Service]bool{}
 	seen := map[resource.Key]bool{}
 	for _, key := range changed {
@@ -125,14 +155,10 @@ func (w *World) Update(view policy.View, changed []resource.Key) {
 		case resource.KindDataplane:
 			w.dirty.Dataplanes = append(w.dirty.Dataplanes, key)
 			if existed {
-				w.dropInstances(key, old, touched)
+				w.dropInstances(old, touched)
 			}
 			if exists {
-				found := instancesOf(now)
-				w.putInstances(key, found)
-				for i := range found {
-					touched[Service{key.Mesh, found[i].tags[resource.ServiceTag]}] = true
-				}
+				w.putInstances(now, touched)
 			}
 		case resource.KindHTTPRoute, resource.KindGRPCRoute:
 			if existed {
@@ -156,7 +182,7 @@ func (w *World) Update(view policy.View, changed []resource.Key) {
 }
 
 // updateMesh takes new settings of a mesh.
-func (w *World) updateMesh(before policy.View, name resource.MeshName, touched map[Service]bool) {
+func (w *World) updateMesh(before policy.View, name resource.MeshName, touched changes) {
 	settings := settingsOf(w.view, name)
 	if settings == settingsOf(before, name) {
 		return
@@ -165,7 +191,7 @@ func (w *World) updateMesh(before policy.View, name resource.MeshName, touched m
 	if m := w.meshes[name]; m != nil {
 		m.settings = settings
 		for s := range m.services {
-			touched[Service{name, s}] = true
+			touched.of(Service{name, s}).all = true
 		}
 	}
 }
@@ -183,30 +209,55 @@ func settingsOf(view policy.View, name resource.MeshName) Mesh {
 	return settings
 }
 
-// refresh works out the followed endpoints of services again.
-func (w *World) refresh(touched map[Service]bool) {
-	for s := range touched {
-		m := w.meshes[s.Mesh]
-		if m == nil || m.services[s.Name] == nil {
+// refresh brings the followed endpoints of services up to date. What it costs is in
+// proportion to what changed: a selector that matches nothing of it costs as many
+// comparisons as instances changed.
+func (w *World) refresh(touched changes) {
+	for id, c := range touched {
+		m := w.meshes[id.Mesh]
+		if m == nil || m.services[id.Name] == nil {
 			continue
 		}
-		for key, f := range m.services[s.Name].followed {
-			now := w.assign(m, key, f.selector)
+		s := m.services[id.Name]
+		if len(c.gone)+len(c.came) > 0 {
+			s.byTag = nil
+		}
+		for key, f := range s.followed {
+			w.work.matches += uint64(len(c.gone) + len(c.came))
+			gone, came := matching(f.selector, c.gone), matching(f.selector, c.came)
+			if len(gone)+len(came) == 0 && !c.all {
+				continue
+			}
+			f.matching = replace(f.matching, gone, came)
+			w.work.lists++
+			now := assign(key, f.matching, w.zone, m.settings.PreferOwnZone)
 			if !now.equal(f.endpoints) {
 				f.endpoints = now
 				w.dirty.Endpoints = append(w.dirty.Endpoints, key)
 			}
 		}
-		w.dropService(s)
+		w.dropService(id)
 	}
 }
 
-func (w *World) assign(m *mesh, key Key, selector resource.TagSelector) *Endpoints {
-	var instances map[string][]instance
-	if s := m.services[key.Service]; s != nil {
-		instances = s.instances
+// find lists the instances that a selector, which names the service, matches, in order.
+func (s *service) find(selector resource.TagSelector) []*instance {
+	return matching(selector, s.candidates(selector))
+}
+
+// candidates are the instances that have the rarest of the tags that a selector wants:
+// those that it matches are among them.
+func (s *service) candidates(selector resource.TagSelector) []*instance {
+	if s.byTag == nil {
+		s.byTag = indexByTag(s.instances)
 	}
-	return assign(key, selector, instances, w.zone, m.settings.PreferOwnZone)
+	candidates := s.byTag[tagValue{resource.ServiceTag, selector[resource.ServiceTag]}]
+	for tag, value := range selector {
+		if with := s.byTag[tagValue{tag, value}]; len(with) < len(candidates) {
+			candidates = with
+		}
+	}
+	return candidates
 }
 
 // serviceOf returns the state of a service, made if need be.
@@ -219,7 +270,7 @@ func (w *World) serviceOf(id Service) *service {
 	s := m.services[id.Name]
 	if s == nil {
 		s = &service{
-			instances: map[string][]instance{}, followed: map[Key]*followed{},
+			instances: map[string][]*instance{}, followed: map[Key]*followed{},
 			routes: map[resource.Key]*resource.Resource{},
 		}
 		m.services[id.Name] = s
@@ -242,18 +293,23 @@ func (w *World) dropService(id Service) {
 	}
 }
 
-func (w *World) putInstances(key resource.Key, found []instance) {
-	for i := range found {
-		s := w.serviceOf(Service{key.Mesh, found[i].tags[resource.ServiceTag]})
-		s.instances[key.Name] = append(s.instances[key.Name], found[i])
+func (w *World) putInstances(r *resource.Resource, touched changes) {
+	key := r.Key()
+	for _, in := range instancesOf(r) {
+		id := Service{key.Mesh, in.tags[resource.ServiceTag]}
+		s := w.serviceOf(id)
+		s.instances[key.Name] = append(s.instances[key.Name], in)
+		touched.of(id).came = append(touched.of(id).came, in)
 	}
 }
 
-func (w *World) dropInstances(key resource.Key, old *resource.Resource, touched map[Service]bool) {
+func (w *World) dropInstances(old *resource.Resource, touched changes) {
+	key := old.Key()
 	for _, in := range instancesOf(old) {
 		id := Service{key.Mesh, in.tags[resource.ServiceTag]}
-		delete(w.serviceOf(id).instances, key.Name)
-		touched[id] = true
+		s := w.serviceOf(id)
+		touched.of(id).gone = append(touched.of(id).gone, s.instances[key.Name]...)
+		delete(s.instances, key.Name)
 	}
 }
 
@@ -333,16 +389,17 @@ func (w *World) Dataplane(key resource.Key) (*resource.Resource, bool) {
 // Endpoints returns the endpoints behind a selector, which names one service exactly.
 func (w *World) Endpoints(name resource.MeshName, selector resource.TagSelector) *Endpoints {
 	key := KeyOf(name, selector)
-	w.mu.RLock()
-	defer w.mu.RUnlock()
+	w.mu.Lock()
+	defer w.mu.Unlock()
 	m := w.meshes[name]
-	if m == nil {
+	if m == nil || m.services[key.Service] == nil {
 		return &Endpoints{Key: key}
 	}
-	if s := m.services[key.Service]; s != nil && s.followed[key] != nil {
-		return s.followed[key].endpoints
+	s := m.services[key.Service]
+	if f := s.followed[key]; f != nil {
+		return f.endpoints
 	}
-	return w.assign(m, key, selector)
+	return assign(key, s.find(selector), w.zone, m.settings.PreferOwnZone)
 }
 
 // Follow is Endpoints for who wants to hear of changes: from now on, until Forget,
@@ -354,8 +411,9 @@ func (w *World) Follow(name resource.MeshName, selector resource.TagSelector) *E
 	s := w.serviceOf(Service{name, key.Service})
 	f := s.followed[key]
 	if f == nil {
-		f = &followed{selector: maps.Clone(selector)}
-		f.endpoints = w.assign(w.meshes[name], key, f.selector)
+		m := w.meshes[name]
+		f = &followed{selector: maps.Clone(selector), matching: s.find(selector)}
+		f.endpoints = assign(key, f.matching, w.zone, m.settings.PreferOwnZone)
 		s.followed[key] = f
 	}
 	return f.endpoints

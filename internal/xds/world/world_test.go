@@ -3,7 +3,9 @@ package world
 import (
 	"fmt"
 	"maps"
+	"net"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -23,7 +25,7 @@ func dataplane(name string) resource.Meta {
 func describe(e *Endpoints) (lines []string) {
 	for _, l := range e.Localities {
 		for _, at := range l.Endpoints {
-			lines = append(lines, fmt.Sprintf("%d %s %s", l.Priority, l.Zone, at.hostPort()))
+			lines = append(lines, fmt.Sprintf("%d %s %s", l.Priority, l.Zone, net.JoinHostPort(at.Address, strconv.Itoa(int(at.Port)))))
 		}
 	}
 	return lines
@@ -147,6 +149,8 @@ func TestAWorldThatFollowsIsOneFromScratch(t *testing.T) {
 		{"kuma.io/service": "a", "v": "1"},
 		{"kuma.io/service": "a", "v": "*"},
 		{"kuma.io/service": "b", "v": "2"},
+		{"kuma.io/service": "b", "v": "2", "kuma.io/zone": "east"},
+		{"kuma.io/service": "b", "x": "1"},
 	}
 	rapid.Check(t, func(t *rapid.T) {
 		d := draw{policytest.NewWorld()}
@@ -229,4 +233,93 @@ func TestAWorldThatFollowsIsOneFromScratch(t *testing.T) {
 		}
 		require.Empty(t, w.meshes)
 	})
+}
+
+// crowd is a service with many instances. The version of one of them becomes what is
+// given to change, when its result is called.
+func crowd(t testing.TB, instances int) (w *World, change func(version string) func()) {
+	state := policytest.NewWorld()
+	put := func(i int, version string) resource.Key {
+		return state.Put(t, dataplane(fmt.Sprintf("d-%05d", i)), fmt.Sprintf(
+			`{"networking":{"address":"10.%d.%d.%d","inbound":[{"port":80,"tags":{"kuma.io/service":"big","kuma.io/zone":"east","v":%q}}]}}`, i>>16, i>>8&255, i&255, version))
+	}
+	for i := range instances {
+		put(i, "1")
+	}
+	w = New("east")
+	w.Reset(state.View())
+	return w, func(version string) func() {
+		changed := []resource.Key{put(instances/2, version)}
+		view := state.View()
+		return func() { w.Update(view, changed) }
+	}
+}
+
+// Proxies choose selectors: one that a change does not concern costs a comparison with
+// what changed, not with the whole service.
+func TestAChangeCostsWhatItConcerns(t *testing.T) {
+	const instances, unconcerned = 100, 50
+	w, change := crowd(t, instances)
+	all := w.Follow("m", resource.TagSelector{"kuma.io/service": "big"})
+	first := w.Follow("m", resource.TagSelector{"kuma.io/service": "big", "v": "1"})
+	second := w.Follow("m", resource.TagSelector{"kuma.io/service": "big", "v": "2"})
+	for i := range unconcerned {
+		w.Follow("m", resource.TagSelector{"kuma.io/service": "big", "x": fmt.Sprint(i)})
+	}
+	require.Zero(t, w.work)
+	change("2")()
+	require.Equal(t, work{matches: 2 * (unconcerned + 3), lists: 3}, w.work, "the instance as it was and as it is, and the lists that had or have it")
+	require.Equal(t, []Key{first.Key, second.Key}, w.Drain().Endpoints)
+	require.Same(t, all, w.Follow("m", resource.TagSelector{"kuma.io/service": "big"}))
+	require.Len(t, w.Follow("m", resource.TagSelector{"kuma.io/service": "big", "v": "1"}).Localities[0].Endpoints, instances-1)
+	candidates := w.meshes["m"].services["big"].candidates
+	require.Empty(t, candidates(resource.TagSelector{"kuma.io/service": "big", "v": "1", "x": "1"}), "nor does one that is followed from now on")
+	require.Len(t, candidates(resource.TagSelector{"kuma.io/service": "big", "kuma.io/zone": "east", "v": "2"}), 1)
+	change("3")()
+	require.Equal(t, work{matches: 4 * (unconcerned + 3), lists: 5}, w.work)
+}
+
+// BenchmarkChange changes one of 10,000 instances of a service.
+func BenchmarkChange(b *testing.B) {
+	for name, selectors := range map[string]func(i int) resource.TagSelector{
+		"1000 selectors that match nothing": func(i int) resource.TagSelector {
+			return resource.TagSelector{"kuma.io/service": "big", "x": fmt.Sprint(i)}
+		},
+		"6 selectors that match everything": func(i int) resource.TagSelector {
+			return []resource.TagSelector{
+				{"kuma.io/service": "big"},
+				{"kuma.io/service": "big", "v": "*"},
+				{"kuma.io/service": "big", "kuma.io/zone": "*"},
+				{"kuma.io/service": "big", "kuma.io/zone": "east"},
+				{"kuma.io/service": "big", "kuma.io/zone": "east", "v": "*"},
+				{"kuma.io/service": "big", "kuma.io/zone": "*", "v": "*"},
+			}[i%6]
+		},
+	} {
+		b.Run(name, func(b *testing.B) {
+			w, change := crowd(b, 10_000)
+			for i := range 1000 {
+				w.Follow("m", selectors(i))
+			}
+			changes := []func(){change("2"), change("1")}
+			for i := 0; b.Loop(); i++ {
+				changes[i%2]()
+			}
+		})
+	}
+}
+
+// BenchmarkFollow begins to follow a selector in a service with 10,000 instances.
+func BenchmarkFollow(b *testing.B) {
+	for name, selector := range map[string]resource.TagSelector{
+		"nothing":    {"kuma.io/service": "big", "x": "1"},
+		"everything": {"kuma.io/service": "big", "v": "*"},
+	} {
+		b.Run(name, func(b *testing.B) {
+			w, _ := crowd(b, 10_000)
+			for b.Loop() {
+				w.Forget(w.Follow("m", selector).Key)
+			}
+		})
+	}
 }
