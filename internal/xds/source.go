@@ -35,10 +35,15 @@ type Source interface {
 	// The error wraps ErrNoDataplane or ErrDialect, or is a failure of this proxy
 	// alone.
 	Resources(dataplane resource.Key, dialect Dialect) (*Set, error)
-	// OnTouch has f called, change by change, with the dataplanes whose set may
-	// differ from now on, each once. f is quick and calls nothing of the Source.
-	// Called once, before the first Resources.
+	// OnTouch has f called, change by change, with the dataplanes that are followed and
+	// whose set may differ from now on, each once; others may be among them. f is quick
+	// and calls nothing of the Source. Called once, before the first Resources.
 	OnTouch(f func(touched []resource.Key))
+	// Follow has the source keep what it makes for a dataplane, and hear of changes to
+	// what that is made of, until unfollow was called for every Follow. For a dataplane
+	// that is not followed, resources are made with each call, and nothing is kept.
+	// Both functions may wait for the f of OnTouch.
+	Follow(dataplane resource.Key) (unfollow func())
 }
 
 // Set is everything that one proxy may be sent. It is immutable.

@@ -217,14 +217,27 @@ func (d *Service) Proxies() []resource.Key {
 // join puts a stream among those of its dataplane. A stream that was left never joins:
 // nothing would take it out again.
 func (d *Service) join(s *stream, key resource.Key, instance string) error {
-	release, err := d.cfg.Dataplanes.Hold(key)
+	unregister, err := d.cfg.Dataplanes.Hold(key)
 	if err != nil {
 		return err
 	}
+	unfollow := d.cfg.Source.Follow(key)
+	release := func() {
+		unfollow()
+		unregister()
+	}
+	if err := d.place(s, key, instance, release); err != nil {
+		release()
+		return err
+	}
+	return nil
+}
+
+// place is join with what the stream releases when it leaves.
+func (d *Service) place(s *stream, key resource.Key, instance string, release func()) error {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	if s.ended {
-		release()
 		return context.Cause(s.ctx)
 	}
 	p := d.proxies[key]
@@ -232,7 +245,6 @@ func (d *Service) join(s *stream, key resource.Key, instance string) error {
 		p = &proxy{key: key, streams: map[*stream]struct{}{}, memories: map[string]*serve.Memory{}}
 	}
 	if len(p.streams) >= maxStreams {
-		release()
 		return rpcerr.New(rpcerr.TooLarge, ReasonTooMany, "dataplane %q in mesh %q has %d streams already, as many as it may have", key.Name, key.Mesh, len(p.streams))
 	}
 	d.proxies[key] = p

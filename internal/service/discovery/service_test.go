@@ -45,9 +45,11 @@ type zone struct {
 	touch func([]resource.Key)
 	sets  map[resource.Key]*xds.Set
 	held  map[resource.Key]int
-	made  map[resource.Key]int
-	log   log
-	clock atomic.Pointer[time.Time] // what the service takes for now; nil for the clock
+	// follows counts the streams for which the source follows a dataplane.
+	follows map[resource.Key]int
+	made    map[resource.Key]int
+	log     log
+	clock   atomic.Pointer[time.Time] // what the service takes for now; nil for the clock
 	// holding is called in Hold, while the registration is held; nil for nothing.
 	holding func()
 }
@@ -119,10 +121,26 @@ func (z *zone) Hold(key resource.Key) (func(), error) {
 	}, nil
 }
 
-// holds returns how many streams hold a registration.
+// Follow waits for what the source calls, as a source may.
+func (z *zone) Follow(key resource.Key) func() {
+	add := func(n int) {
+		z.touch(nil)
+		z.mu.Lock()
+		defer z.mu.Unlock()
+		z.follows[key] += n
+	}
+	add(1)
+	return func() { add(-1) }
+}
+
+// holds returns how many streams hold a registration, and have the source follow the
+// dataplane; -1 when some do only one of these.
 func (z *zone) holds(key resource.Key) int {
 	z.mu.Lock()
 	defer z.mu.Unlock()
+	if z.follows[key] != z.held[key] {
+		return -1
+	}
 	return z.held[key]
 }
 
@@ -151,7 +169,7 @@ func (z *zone) change(key resource.Key, set *xds.Set) {
 
 // open starts a service; run lets it send.
 func open(t *testing.T) *zone {
-	z := &zone{t: t, sets: map[resource.Key]*xds.Set{}, held: map[resource.Key]int{}, made: map[resource.Key]int{}}
+	z := &zone{t: t, sets: map[resource.Key]*xds.Set{}, held: map[resource.Key]int{}, follows: map[resource.Key]int{}, made: map[resource.Key]int{}}
 	z.service = discovery.New(discovery.Config{Source: z, Dataplanes: z, Now: z.now, Log: slog.New(slog.NewTextHandler(&z.log, nil))})
 	server := grpc.NewServer(grpc.StreamInterceptor(func(srv any, stream grpc.ServerStream, info *grpc.StreamServerInfo, handler grpc.StreamHandler) error {
 		ctx := authn.WithPrincipal(stream.Context(), authn.Principal{Token: &token.Token{ID: "m"}})

@@ -5,7 +5,8 @@
 // whatever changes led there. A change makes work for the proxies that it touches and
 // for no other. Dataplanes with equal outbounds and equal rules share one copy of what
 // these come to, and all proxies share one copy of each list of endpoints; what did not
-// change is the same pointer as before.
+// change is the same pointer as before. Only for dataplanes that are followed
+// is anything kept: others cost a change nothing.
 //
 // Non-goals: sending, which package serve does.
 package feed
@@ -33,7 +34,8 @@ type Feed struct {
 
 	mu      sync.Mutex // taken with the matching read or updated; guards everything below
 	touch   func([]resource.Key)
-	proxies map[resource.Key]*proxy
+	follows map[resource.Key]int                // how often Follow was called and not undone
+	proxies map[resource.Key]*proxy             // of dataplanes that are followed
 	users   map[world.Key]map[resource.Key]bool // endpoints → proxies that have them
 	shapes  map[shapeKey]*shape
 	// made counts the shapes that were generated.
@@ -74,7 +76,7 @@ type shape struct {
 func New(matching *livematch.Matching, w *world.World) *Feed {
 	f := &Feed{
 		matching: matching, world: w,
-		proxies: map[resource.Key]*proxy{}, users: map[world.Key]map[resource.Key]bool{}, shapes: map[shapeKey]*shape{},
+		follows: map[resource.Key]int{}, proxies: map[resource.Key]*proxy{}, users: map[world.Key]map[resource.Key]bool{}, shapes: map[shapeKey]*shape{},
 	}
 	matching.OnUpdate(f.update)
 	return f
@@ -85,6 +87,21 @@ func (f *Feed) OnTouch(touch func([]resource.Key)) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.touch = touch
+}
+
+// Follow implements xds.Source.
+func (f *Feed) Follow(dataplane resource.Key) (unfollow func()) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.follows[dataplane]++
+	return sync.OnceFunc(func() {
+		f.mu.Lock()
+		defer f.mu.Unlock()
+		if f.follows[dataplane]--; f.follows[dataplane] == 0 {
+			delete(f.follows, dataplane)
+			f.drop(dataplane)
+		}
+	})
 }
 
 // Made counts how often the outbounds of dataplanes were worked out: a measure of
@@ -178,6 +195,10 @@ func (f *Feed) resources(m *policy.Matcher, key resource.Key, asOf resource.Revi
 	} else if err := f.make(next, p, key, rules, asOf); err != nil {
 		f.release(key, next, p)
 		return nil, fmt.Errorf("dataplane %s: %w", key.Name, err)
+	}
+	if f.follows[key] == 0 {
+		f.release(key, next, nil)
+		return next.set, nil
 	}
 	f.proxies[key] = next
 	if p != nil {

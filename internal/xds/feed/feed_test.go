@@ -30,10 +30,11 @@ type zone struct {
 	feed     *Feed
 	revision resource.Revision
 	touched  map[resource.Key]bool
+	followed map[string]func() // what ends the following of dataplanes, by name
 }
 
 func newZone(t require.TestingT) *zone {
-	z := &zone{t: t, store: store.New(store.DefaultOptions()), world: world.New("east"), touched: map[resource.Key]bool{}}
+	z := &zone{t: t, store: store.New(store.DefaultOptions()), world: world.New("east"), touched: map[resource.Key]bool{}, followed: map[string]func(){}}
 	z.matching = livematch.New(policy.NewMatcher(engines.All()...).Following(z.world), z.store)
 	z.feed = New(z.matching, z.world)
 	z.feed.OnTouch(func(keys []resource.Key) {
@@ -57,7 +58,24 @@ func (z *zone) put(kind resource.Kind, mesh resource.MeshName, name, spec string
 	return store.Put(resourcetest.Build(z.t, kind, mesh, name, spec))
 }
 
+// follow has the feed follow a dataplane, once.
+func (z *zone) follow(name string) {
+	if z.followed[name] == nil {
+		z.followed[name] = z.feed.Follow(policy.DataplaneKey("m", name))
+	}
+}
+
+// unfollow undoes follow.
+func (z *zone) unfollow(name string) {
+	if z.followed[name] != nil {
+		z.followed[name]()
+		delete(z.followed, name)
+	}
+}
+
+// set returns what a dataplane, which is followed from then on, is sent.
 func (z *zone) set(name string) *xds.Set {
+	z.follow(name)
 	s, err := z.feed.Resources(policy.DataplaneKey("m", name), xds.GRPC)
 	require.NoError(z.t, err)
 	return s
@@ -171,6 +189,39 @@ func TestAChangeTouchesWhatItChanges(t *testing.T) {
 	require.Contains(t, z.set("web-1").Withheld, "mutual TLS")
 }
 
+// What proxies chose is kept for as long as they have a stream: after that, neither the
+// feed nor the world works for them.
+func TestADataplaneWithoutAStreamIsNotFollowed(t *testing.T) {
+	z := started(t)
+	key := policy.DataplaneKey("m", "web-1")
+	before, err := z.feed.Resources(key, xds.GRPC)
+	require.NoError(t, err)
+	nothingIsKept := func() {
+		t.Helper()
+		require.Empty(t, z.feed.proxies)
+		require.Empty(t, z.feed.users)
+		require.Empty(t, z.feed.shapes)
+		require.Empty(t, z.feed.follows)
+		// The world names as changed only what is followed.
+		name := fmt.Sprintf("backend-%d", z.revision)
+		require.Equal(t, keys(name), z.apply(z.put(resource.KindDataplane, "m", name, server("10.0.1.9", "backend"))))
+	}
+	nothingIsKept()
+
+	first, second := z.feed.Follow(key), z.feed.Follow(key)
+	set := z.set("web-1") // a third time
+	require.NotEmpty(t, changed(before, set))
+	first()
+	first() // once is all that it counts
+	second()
+	same := z.set("web-1")
+	require.Empty(t, changed(set, same))
+	require.Len(t, z.apply(z.put(resource.KindDataplane, "m", "backend-1", server("10.0.1.2", "backend"))), 2, "backend-1, and web-1 which sends to it")
+	require.Len(t, changed(same, z.set("web-1")), 1)
+	z.unfollow("web-1")
+	nothingIsKept()
+}
+
 func TestWhatCannotBeServed(t *testing.T) {
 	z := started(t)
 	_, err := z.feed.Resources(policy.DataplaneKey("m", "none"), xds.GRPC)
@@ -179,13 +230,14 @@ func TestWhatCannotBeServed(t *testing.T) {
 	require.ErrorIs(t, err, xds.ErrDialect)
 }
 
-// Whatever happens, a proxy's set is what is made from scratch, every proxy whose set is
-// not what was returned last has been named since, and nothing is kept of what is gone.
+// Whatever happens, a proxy's set is what is made from scratch, every proxy that is
+// followed and whose set is not what was returned last has been named since, and nothing is kept of what is gone.
 func TestAFeedIsWhatIsMadeFromScratch(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		z := started(t)
 		names := []string{"web-1", "web-2", "backend-1", "orders-1", "web-3"}
 		versions, named := map[string]string{}, map[string]bool{}
+		asked := map[string]bool{} // since it is followed
 		check := func(touched map[resource.Key]bool) {
 			for _, name := range names {
 				key := policy.DataplaneKey("m", name)
@@ -205,11 +257,11 @@ func TestAFeedIsWhatIsMadeFromScratch(t *testing.T) {
 					return nil
 				}))
 				named[name] = named[name] || touched[key]
-				if now != versions[name] {
-					require.True(t, named[name] || touched == nil, "%s is not named", name)
+				if now != versions[name] && asked[name] {
+					require.True(t, named[name], "%s is not named", name)
 				}
-				if touched == nil || rapid.Bool().Draw(t, "ask "+name) {
-					versions[name], named[name] = now, false
+				if rapid.Bool().Draw(t, "ask "+name) {
+					versions[name], named[name], asked[name] = now, false, z.followed[name] != nil
 					set, err := z.feed.Resources(key, xds.GRPC)
 					if now == "" {
 						require.ErrorIs(t, err, xds.ErrNoDataplane)
@@ -228,9 +280,18 @@ func TestAFeedIsWhatIsMadeFromScratch(t *testing.T) {
 				}
 			}
 		}
+		for _, name := range names[:3] {
+			z.follow(name)
+		}
 		check(nil)
 		pick := func(label string, of ...string) string { return rapid.SampledFrom(of).Draw(t, label) }
 		for range rapid.IntRange(1, 8).Draw(t, "steps") {
+			if name := pick("toggle", append(names, "none")...); z.followed[name] != nil {
+				z.unfollow(name)
+				delete(asked, name)
+			} else {
+				z.follow(name)
+			}
 			var op store.Op
 			remove := pick("remove", "no", "no", "yes") == "yes"
 			switch pick("what", "dataplane", "policy", "route", "mesh") {
