@@ -168,7 +168,7 @@ func TestRecordedReviews(t *testing.T) {
 		}},
 		{review: "create-impersonated", rule: "§6.9: who is impersonated asks"},
 		{review: "delete-by-controller", rule: "§6.5: controllers are in system:serviceaccounts:kube-system"},
-		{review: "mesh-of-operator", rule: "§6.2: the Mesh itself by its name"},
+		{review: "mesh-of-operator", rule: "§6.2: the Mesh itself by its name", warning: "denies every connection"},
 		{review: "mesh-of-others", rule: "§6.2: and no other Mesh", code: 403, message: []string{`user "oidc:dana@example.com/oidc:staff,oidc:demo-operators,system:authenticated" cannot`}},
 
 		// Kubernetes form.
