@@ -19,7 +19,8 @@ func newDeleteCommand(a *app) *cobra.Command {
 		Use:   "delete KIND NAME... | KIND/NAME... | -f FILE|DIR|-",
 		Short: "Delete resources, all of them or none",
 		Long: `Delete resources by name, or all that the documents name, in one atomic batch.
-If one of them does not exist, nothing is deleted and the exit code is 1.`,
+If one of them does not exist, nothing is deleted and the exit code is 1. A zone that
+is connected is deleted only with --force.`,
 		Example: `  meridian delete traffic-permission allow-all
   meridian delete Timeout/web Retry/web
   meridian delete -f policies/ --dry-run`,
@@ -50,6 +51,11 @@ func (a *app) delete(ctx context.Context, args []string, o *applyOptions) error 
 	if err != nil {
 		return err
 	}
+	if zones := zonesAmong(keys); len(zones) > 0 && !o.force {
+		if err := a.checkDisconnected(ctx, zones); err != nil {
+			return err
+		}
+	}
 	request := &meridianv1.DeleteRequest{DryRun: o.dryRun == "server", IfVersions: conditions, Force: o.force}
 	for _, k := range keys {
 		request.Keys = append(request.Keys, messageKey(k))
@@ -65,6 +71,16 @@ func (a *app) delete(ctx context.Context, args []string, o *applyOptions) error 
 		a.Message("Dry run: nothing was deleted.")
 	}
 	return a.printResults(o.output.Value, response.GetResults(), response.GetRevision())
+}
+
+func zonesAmong(keys []resource.Key) []string {
+	var names []string
+	for _, k := range keys {
+		if k.Kind == resource.KindZone {
+			names = append(names, k.Name)
+		}
+	}
+	return names
 }
 
 func (a *app) keysToDelete(args []string, o *applyOptions) ([]resource.Key, error) {

@@ -254,5 +254,13 @@ func TestZonesAreSwitchedAndDeleted(t *testing.T) {
 	out := h.run("zones", "delete", "east")
 	require.Equal(t, exit.Conflict, out.code)
 	require.Contains(t, out.stderr, "delete zone east: it is connected (in-sync)")
+	for _, args := range [][]string{{"delete", "zone", "east"}, {"delete", "Zone/west", "z/east"}, {"delete", "-f", h.write("z.yaml", "type: Zone\nname: east\n")}} {
+		out = h.run(args...)
+		require.Equal(t, exit.Conflict, out.code, args)
+		require.Contains(t, out.stderr, "delete zone east: it is connected (in-sync)")
+		require.Contains(t, out.stderr, "--force")
+	}
 	require.Equal(t, "Zone/east deleted\nrevision 1844\n", h.ok("zones", "delete", "east", "--force"))
+	h.ok("apply", "-f", h.write("z.yaml", "type: Zone\nname: east\n"))
+	require.Contains(t, h.ok("delete", "zone", "east", "--force"), "Zone/east deleted\n")
 }

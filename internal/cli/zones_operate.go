@@ -5,6 +5,8 @@ import (
 	"crypto/rand"
 	"encoding/json"
 	"fmt"
+	"slices"
+	"strings"
 
 	"github.com/spf13/cobra"
 
@@ -57,6 +59,25 @@ func (a *app) switchZone(ctx context.Context, name string, enabled bool) error {
 	return a.printResults(print.FormatTable, response.GetResults(), response.GetRevision())
 }
 
+// checkDisconnected fails where one of the zones is connected, or may be.
+func (a *app) checkDisconnected(ctx context.Context, names []string) error {
+	zones, err := call(ctx, a, (*client.Client).Zones, &meridianv1.ZonesRequest{})
+	if err != nil {
+		return err
+	}
+	for _, z := range zones.GetZones() {
+		if slices.Contains(names, z.GetName()) && len(z.GetInstances()) > 0 {
+			return exit.Failf(exit.Conflict, "delete zone %s: it is connected (%s)", z.GetName(), z.GetState()).
+				With("Stop it first, or use --force.")
+		}
+	}
+	if len(zones.GetNotes()) > 0 {
+		return exit.Failf(exit.Conflict, "delete zone %s: it may be connected: %s", strings.Join(names, ", "), zones.GetNotes()[0]).
+			With("Use --force to delete it.")
+	}
+	return nil
+}
+
 func newZoneDelete(a *app) *cobra.Command {
 	var force bool
 	cmd := &cobra.Command{
@@ -69,18 +90,10 @@ only with --force: disable and stop it first.`,
 	}
 	cmd.Flags().BoolVar(&force, "force", false, "delete a zone that is connected")
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
-		zones, err := call(cmd.Context(), a, (*client.Client).Zones, &meridianv1.ZonesRequest{})
-		if err != nil {
-			return err
-		}
-		for _, z := range zones.GetZones() {
-			if z.GetName() == args[0] && len(z.GetInstances()) > 0 && !force {
-				return exit.Failf(exit.Conflict, "delete zone %s: it is connected (%s)", args[0], z.GetState()).
-					With("Stop it first, or use --force.")
+		if !force {
+			if err := a.checkDisconnected(cmd.Context(), args); err != nil {
+				return err
 			}
-		}
-		if len(zones.GetNotes()) > 0 && !force {
-			return exit.Failf(exit.Conflict, "delete zone %s: it may be connected: %s", args[0], zones.GetNotes()[0]).With("Use --force to delete it.")
 		}
 		response, err := call(cmd.Context(), a, (*client.Client).DeleteBatch, &meridianv1.DeleteRequest{
 			Keys: []*meridianv1.ResourceKey{{Kind: string(resource.KindZone), Name: args[0]}}, RequestId: rand.Text(),
