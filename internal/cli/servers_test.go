@@ -9,6 +9,7 @@ import (
 
 	"meridian/internal/cli/clitest"
 	"meridian/internal/cli/exit"
+	"meridian/internal/clientconfig"
 	"meridian/internal/rpcerr"
 )
 
@@ -38,6 +39,39 @@ func TestServerThatIsGone(t *testing.T) {
 		out := h.run("--config", h.config, "--address", gone+","+h.address, "zones", "-o", "json", "--timeout", "20s")
 		require.Equal(t, exit.OK, out.code, out.stderr)
 	}
+}
+
+// A context learns the servers that one names, over a connection that its CA has
+// verified, and finds one of them when those that the user wrote are gone.
+func TestContextLearnsServers(t *testing.T) {
+	h := newHarness(t)
+	other := clitest.New()
+	address, _ := other.Serve(t, h.tls)
+	h.server.Servers = h.address + "," + address
+	learned := func() []string {
+		contexts, err := clientconfig.LoadContexts(h.config)
+		require.NoError(t, err)
+		entry, err := contexts.Get("")
+		require.NoError(t, err)
+		require.Equal(t, []string{h.address}, entry.Addresses)
+		return entry.Learned
+	}
+	for _, args := range [][]string{
+		{"--address", h.address}, {"--skip-verify"}, {"--ca-cert-file", h.caFile},
+	} {
+		require.Empty(t, h.run(append([]string{"--config", h.config, "zones", "-o", "json"}, args...)...).stderr)
+		require.Empty(t, learned(), "%v: the user chose", args)
+	}
+	require.Equal(t, "The servers of the control plane have changed: the configuration lists "+h.address+", "+address+" now.\n", h.run("zones", "-o", "json").stderr)
+	require.Equal(t, []string{address}, learned())
+	require.Empty(t, h.run("zones", "-o", "json").stderr, "it is said once")
+
+	h.stop()
+	out := h.run("zones", "-o", "json")
+	require.Equal(t, exit.OK, out.code, out.stderr)
+	require.Contains(t, other.Calls, "Zones")
+	out = h.run("--config", h.config, "--address", h.address, "zones")
+	require.Equal(t, exit.Unavailable, out.code, "only the one that was named")
 }
 
 // TestServerThatCannotServe: a request goes to the next server, under the same

@@ -42,6 +42,12 @@ type ControlPlane struct {
 	Name string `json:"name"`
 	// Addresses are HOST:PORT of its servers; any of them takes any request.
 	Addresses []string `json:"addresses"`
+	// Learned are the addresses of further servers, as a server has named them last
+	// (LearnServers). They are tried after Addresses.
+	Learned []string `json:"learned,omitempty"`
+	// OneServer: the entry is for the server of its address alone, and learns no
+	// others.
+	OneServer bool `json:"oneServer,omitempty"`
 	// CA holds the authorities to trust in PEM; empty means the system's.
 	CA string `json:"ca,omitempty"`
 	// Token authenticates the user; empty means anonymous, or the admin on the
@@ -60,6 +66,11 @@ func (c ControlPlane) Validate() error {
 	}
 	if err := validateAddresses(c.Addresses); err != nil {
 		return fmt.Errorf("control plane %q: %w", c.Name, err)
+	}
+	if len(c.Learned) > 0 {
+		if err := validateAddresses(c.Learned); err != nil {
+			return fmt.Errorf("control plane %q: learned %w", c.Name, err)
+		}
 	}
 	if c.CA != "" && !HasCertificate([]byte(c.CA)) {
 		return fmt.Errorf("control plane %q: its CA holds no certificate in PEM", c.Name)
@@ -227,6 +238,89 @@ func LearnAuthorities(path, name, used string, named []byte) (bool, error) {
 	}
 	contexts.ControlPlanes[i].CA = string(named)
 	return true, contexts.Save(path)
+}
+
+// ServersHeader carries, in the header of a global's answers to users, the addresses of
+// all of its servers, HOST:PORT, separated by commas.
+const ServersHeader = "meridian-servers-bin"
+
+const (
+	// maxServers bounds the servers that one may name, and maxServersBytes their
+	// addresses together.
+	maxServers      = 32
+	maxServersBytes = 8 << 10
+)
+
+// AllServers are the addresses of an entry to try, in order: what was learned may be
+// out of reach, and comes after what the user wrote.
+func (c ControlPlane) AllServers() []string {
+	if !c.learnsServers() {
+		return c.Addresses
+	}
+	return slices.Concat(c.Addresses, c.Learned)
+}
+
+// learnsServers reports whether an entry takes addresses from a server: it says by
+// which authority every server is verified, the learned ones too. Any certificate of
+// a public authority would do where it names none.
+func (c ControlPlane) learnsServers() bool {
+	return c.CA != "" && !c.SkipVerify && !c.Plaintext && !c.OneServer
+}
+
+// LearnServers has an entry of a configuration file know the servers that one of
+// them has named, which was verified as used says. The addresses that the user wrote
+// stay; those that were learned before are replaced. It changes nothing when the
+// entry is another one by now, and returns the addresses that are known if it changed
+// the file.
+func LearnServers(path string, used ControlPlane, named []byte) (known []string, err error) {
+	learned, ok := learnable(used, named)
+	if !ok || slices.Equal(learned, used.Learned) {
+		return nil, nil
+	}
+	contexts, err := LoadContexts(path)
+	if err != nil {
+		return nil, err
+	}
+	i := contexts.index(used.Name)
+	if i < 0 {
+		return nil, nil
+	}
+	entry := &contexts.ControlPlanes[i]
+	if entry.CA != used.CA || !entry.learnsServers() || !slices.Equal(entry.Addresses, used.Addresses) || !slices.Equal(entry.Learned, used.Learned) {
+		return nil, nil
+	}
+	entry.Learned = learned
+	return entry.AllServers(), contexts.Save(path)
+}
+
+// learnable are the servers that an entry can take of those that are named, in
+// order; false if it can take none of what was sent.
+func learnable(entry ControlPlane, named []byte) ([]string, bool) {
+	if !entry.learnsServers() || len(named) == 0 || len(named) > maxServersBytes {
+		return nil, false
+	}
+	addresses := strings.Split(string(named), ",")
+	if len(addresses) > maxServers || validateAddresses(addresses) != nil {
+		return nil, false
+	}
+	if len(addresses) == 1 && len(entry.Learned) == 0 {
+		return nil, false // there is nothing to fall back to, whatever it is called
+	}
+	var learned []string
+	for _, address := range addresses {
+		// A server that listens on loopback is nowhere to be found from elsewhere.
+		if !slices.Contains(entry.Addresses, address) && (!onLoopback(address) || slices.ContainsFunc(entry.Addresses, onLoopback)) {
+			learned = append(learned, address)
+		}
+	}
+	slices.Sort(learned)
+	return slices.Compact(learned), true
+}
+
+func onLoopback(address string) bool {
+	host, _, err := net.SplitHostPort(address)
+	ip := net.ParseIP(host)
+	return err == nil && (host == "localhost" || ip != nil && ip.IsLoopback())
 }
 
 func (c *Contexts) index(name string) int {

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strings"
 
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/metadata"
@@ -72,6 +73,9 @@ type API struct {
 	// Authorities returns the authorities, in PEM, by which clients are to verify this
 	// server from now on; none while there is nothing new. Optional.
 	Authorities func() []byte
+	// Servers returns the addresses of all servers that serve the same, for users to
+	// fall back to; none while they are not known. Optional.
+	Servers func() []string
 }
 
 // Assemble makes the gRPC API with the services that every server has: resources
@@ -92,7 +96,7 @@ func (b *Base) Assemble(api API, resources *admin.Service) {
 	b.GRPC = server.NewGRPC(b.Log, b.PKI.ServerTLS(), server.Calls{
 		Check:                   b.Readiness.CheckCall(api.Early...),
 		Authenticate:            b.Callers.Stream,
-		Begin:                   []func(grpc.ServerStream, string) error{announceAuthorities(api.Authorities), b.refuseEarly},
+		Begin:                   []func(grpc.ServerStream, string) error{announceAuthorities(api.Authorities), announceServers(api.Servers), b.refuseEarly},
 		Record:                  b.Audit.Stream,
 		Unary:                   b.Audit.Unary,
 		UnauthenticatedCanWrite: b.Authorizer.UnauthenticatedCanWrite,
@@ -118,6 +122,19 @@ func announceAuthorities(authorities func() []byte) func(stream grpc.ServerStrea
 				// A stream that has ended already needs no header.
 				_ = stream.SetHeader(metadata.Pairs(clientconfig.AuthoritiesHeader, string(named)))
 			}
+		}
+		return nil
+	}
+}
+
+// announceServers tells users, who have authenticated, where the servers are.
+func announceServers(servers func() []string) func(stream grpc.ServerStream, method string) error {
+	return func(stream grpc.ServerStream, _ string) error {
+		if servers == nil || !slices.Contains(authn.PrincipalFrom(stream.Context()).Groups, authn.AuthenticatedGroup) {
+			return nil
+		}
+		if named := servers(); len(named) > 0 {
+			_ = stream.SetHeader(metadata.Pairs(clientconfig.ServersHeader, strings.Join(named, ",")))
 		}
 		return nil
 	}

@@ -73,6 +73,15 @@ func (g *global) serverAddresses() []string {
 	return addresses
 }
 
+// announcedServers are the addresses of all members, once they are known: a server
+// that has just started does not know where the others are.
+func (g *global) announcedServers() []string {
+	if addresses := g.serverAddresses(); len(addresses) == len(g.Node.Servers()) {
+		return addresses
+	}
+	return nil
+}
+
 // joinService serves new servers. It requires a server token.
 type joinService struct {
 	meridianv1.UnimplementedJoinServiceServer

@@ -255,6 +255,7 @@ func (g *global) assemble() error {
 		Early: earlyMethods(),
 
 		Authorities: g.announcedAuthorities,
+		Servers:     g.announcedServers,
 		View:        func() store.Reader { return g.Store.View() },
 		Uses:        tokenUses(),
 	}, g.admin())

@@ -39,7 +39,7 @@ func WriteAdminContext(path string, operators bool, name, address string, caPEM 
 			return fmt.Errorf("write the client context: %w", err)
 		}
 	}
-	err := contexts.Add(clientconfig.ControlPlane{Name: name, Addresses: []string{Dialable(address)}, CA: string(caPEM), Token: token}, true)
+	err := contexts.Add(clientconfig.ControlPlane{Name: name, Addresses: []string{Dialable(address)}, OneServer: true, CA: string(caPEM), Token: token}, true)
 	if err == nil {
 		contexts.Current = cmp.Or(contexts.Current, name)
 		err = contexts.Save(path)

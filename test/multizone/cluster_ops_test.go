@@ -17,6 +17,8 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
+
+	"meridian/internal/clientconfig"
 )
 
 // newZoneAt returns a zone that goes to some servers only and has not been
@@ -137,6 +139,22 @@ func TestZonesOnDifferentServers(t *testing.T) {
 		require.Contains(t, p.must("why", "web-2", "Timeout"), "t")
 		require.Equal(t, 1, p.command("inspect", "dataplane", "web-2", "--zone", "east").code, "it is in the other zone")
 	}
+
+	// A context of the user's learns the servers.
+	contexts, err := clientconfig.LoadContexts(filepath.Join(servers[0].dir, "admin.yaml"))
+	require.NoError(t, err)
+	require.True(t, contexts.ControlPlanes[0].OneServer, "the server's own context is for it alone")
+	contexts.ControlPlanes[0].OneServer = false
+	config := filepath.Join(t.TempDir(), "config.yaml")
+	require.NoError(t, contexts.Save(config))
+	learned := []string{servers[1].addresses()["grpc"], servers[2].addresses()["grpc"]}
+	slices.Sort(learned)
+	servers[0].await("the context to list all servers", func() bool {
+		require.Zero(t, meridian(t, config, "", "zones").code)
+		contexts, err := clientconfig.LoadContexts(config)
+		require.NoError(t, err)
+		return slices.Equal(learned, contexts.ControlPlanes[0].Learned)
+	})
 
 	// Every metric that an alert is about is there, once there is a policy of a route.
 	servers[0].mustWith(authPolicyOfARoute, "apply", "-f", "-")

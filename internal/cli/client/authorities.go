@@ -6,8 +6,6 @@ import (
 
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/metadata"
-
-	"meridian/internal/clientconfig"
 )
 
 // headers hears the headers of answers.
@@ -32,18 +30,18 @@ func (h *headers) next() grpc.CallOption {
 	return grpc.Header(md)
 }
 
-// authorities returns those that a server has named last. No call may be in
+// last returns the value of a header that a server has sent last. No call may be in
 // progress.
-func (h *headers) authorities() []byte {
+func (h *headers) last(name string) []byte {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	var named []byte
+	var last []byte
 	for _, md := range h.heard {
-		for _, value := range md.Get(clientconfig.AuthoritiesHeader) {
-			named = []byte(value)
+		for _, value := range md.Get(name) {
+			last = []byte(value)
 		}
 	}
-	return named
+	return last
 }
 
 // Invoke implements grpc.ClientConnInterface.

@@ -27,6 +27,7 @@ import (
 	"meridian/internal/authn"
 	"meridian/internal/batch"
 	"meridian/internal/cli/exit"
+	"meridian/internal/clientconfig"
 	"meridian/internal/dial"
 	"meridian/internal/rpcerr"
 	"meridian/internal/version"
@@ -66,6 +67,9 @@ type Target struct {
 	// learn has the configuration trust the authorities that a server has named; nil
 	// where it does not say which to trust.
 	learn func(named []byte) (bool, error)
+	// learnServers has it know the servers that one has named, and returns those that
+	// it knows if that changed; nil where the user chose the servers.
+	learnServers func(named []byte) ([]string, error)
 }
 
 // String lists the addresses.
@@ -133,11 +137,12 @@ func connect(t Target, timeout time.Duration, notice func(string, ...any)) (*Cli
 	}, nil
 }
 
-// Close releases the connection. The authorities that a server has named meanwhile
-// are kept in the configuration.
+// Close releases the connection. The servers and the authorities that a server has
+// named meanwhile are kept in the configuration.
 func (c *Client) Close() {
 	c.servers.Close()
-	named := c.headers.authorities()
+	c.learnServers(c.headers.last(clientconfig.ServersHeader))
+	named := c.headers.last(clientconfig.AuthoritiesHeader)
 	if c.Target.learn == nil || len(named) == 0 {
 		return
 	}
@@ -146,6 +151,18 @@ func (c *Client) Close() {
 		c.notice("The control plane is changing its certificate authority, and the configuration could not be updated (%v): get a new one before the change is finished.", err)
 	case changed && c.notice != nil:
 		c.notice("The control plane is changing its certificate authority: the configuration trusts the new one now.")
+	}
+}
+
+// learnServers keeps the servers that one has named. A configuration that cannot be
+// written, such as one that is mounted, works with the servers that it has.
+func (c *Client) learnServers(named []byte) {
+	if c.Target.learnServers == nil || len(named) == 0 {
+		return
+	}
+	known, err := c.Target.learnServers(named)
+	if err == nil && len(known) > 0 && c.notice != nil {
+		c.notice("The servers of the control plane have changed: the configuration lists %s now.", strings.Join(known, ", "))
 	}
 }
 

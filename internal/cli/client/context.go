@@ -181,11 +181,20 @@ func (c *Flags) target() (Target, error) {
 		}
 		entry.CA, caSource = string(pem), c.caFile
 	}
+	stored := entry // as it is in the file, for what is learned
+	if c.address == "" && c.caFile == "" {
+		entry.Addresses = entry.AllServers()
+	}
 	t, err := newTarget(entry, source, tokenSource, caSource)
 	if err == nil && c.caFile == "" && entry.Name != "" && !entry.SkipVerify && !entry.Plaintext {
 		path, _, _ := c.ConfigPath()
 		t.learn = func(named []byte) (bool, error) {
 			return clientconfig.LearnAuthorities(path, entry.Name, entry.CA, named)
+		}
+		if c.address == "" {
+			t.learnServers = func(named []byte) ([]string, error) {
+				return clientconfig.LearnServers(path, stored, named)
+			}
 		}
 	}
 	return t, err

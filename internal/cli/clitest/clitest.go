@@ -24,6 +24,7 @@ import (
 	meridianv1 "meridian/api/meridian/v1"
 	"meridian/internal/authn"
 	"meridian/internal/batch"
+	"meridian/internal/clientconfig"
 	"meridian/internal/resource"
 	"meridian/internal/rpcerr"
 )
@@ -60,6 +61,8 @@ type Server struct {
 	Calls          []string
 	Authorizations []string
 	Applies        []*meridianv1.ApplyRequest
+	// Servers, if set, are named in every answer.
+	Servers string
 	// Pending are the zones that WaitForZones waits for; with PendingStay
 	// they never catch up.
 	Pending     []*meridianv1.PendingZone
@@ -96,8 +99,13 @@ func (s *Server) enter(ctx context.Context, full string) error {
 	if md, ok := metadata.FromIncomingContext(ctx); ok {
 		s.Authorizations = append(s.Authorizations, strings.Join(md.Get("authorization"), ","))
 	}
-	before := s.Before
+	before, servers := s.Before, s.Servers
 	s.Mu.Unlock()
+	if servers != "" {
+		if err := grpc.SetHeader(ctx, metadata.Pairs(clientconfig.ServersHeader, servers)); err != nil {
+			return err
+		}
+	}
 	if before != nil {
 		return before(method)
 	}
