@@ -36,7 +36,8 @@ type TypeStatus struct {
 	Rejections []Rejection
 }
 
-// Status returns where the client stands with each type, in the order of xds.Types.
+// Status returns where the client stands with each type, in the order of xds.Types. What
+// waits is as the last Next found it.
 func (s *Stream) Status() []TypeStatus {
 	out := make([]TypeStatus, len(xds.Types))
 	for i, typ := range xds.Types {
@@ -53,7 +54,7 @@ func (s *Stream) Status() []TypeStatus {
 			status.State = Rejected
 		case t.out != nil:
 			status.State = Sent
-		case s.upserts(typ).waiting:
+		case t.waiting:
 			status.State = Warming
 		case status.Resources > 0 || t.accepted && s.set.Withheld == "":
 			status.State = Synced

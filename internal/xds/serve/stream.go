@@ -83,6 +83,8 @@ type Stream struct {
 	nonces uint64
 	now    time.Time // of the last Next
 	wake   time.Time
+	// used is what each type refers to, as far as this Next has asked; nil outside.
+	used [len(xds.Types)]*usage
 }
 
 // typeState is where the client stands with one type.
@@ -98,8 +100,9 @@ type typeState struct {
 	// suspects were in a response that was rejected, and are sent one by one.
 	suspects map[string]struct{}
 
-	// What status reports.
+	// What status reports. waiting is that of the last plan.
 	sent, accepted bool
+	waiting        bool
 	detail         string
 	synced         resource.Revision
 }
@@ -494,10 +497,12 @@ func (s *Stream) Next(now time.Time) (Response, bool) {
 	if s.set == nil {
 		return Response{}, false
 	}
+	defer func() { s.used = [len(xds.Types)]*usage{} }()
 	var plans [len(xds.Types)]plan
 	pending := false
 	for _, typ := range xds.Types {
 		plans[typ] = s.upserts(typ)
+		s.types[typ].waiting = plans[typ].waiting
 		if typ == xds.Listener || typ == xds.Route {
 			pending = pending || plans[typ].waiting || len(plans[typ].changes) > 0 || s.types[typ].out != nil
 		}
@@ -627,24 +632,54 @@ func (s *Stream) absent(typ xds.Type, name string, e *entry) *xds.Resource {
 	return e.none
 }
 
+// usage is what the resources of one type refer to that the client has, or was sent.
+type usage struct {
+	refs map[xds.Ref]struct{}
+	// unknown: it has some of which only the version is known, which may refer to all.
+	unknown bool
+}
+
+func (u *usage) add(r *xds.Resource) {
+	if r == nil {
+		return
+	}
+	u.unknown = u.unknown || r.Body == nil
+	for _, ref := range r.Uses {
+		u.refs[ref] = struct{}{}
+	}
+}
+
 // inUse reports whether something that the client has, or was sent, of some types
 // refers to a resource, or may.
 func (s *Stream) inUse(ref xds.Ref, by ...xds.Type) bool {
-	refers := func(r *xds.Resource) bool {
-		return r != nil && (r.Body == nil || slices.Contains(r.Uses, ref))
-	}
 	for _, typ := range by {
-		t := &s.types[typ]
-		for _, e := range t.entries {
-			if refers(e.held) || refers(e.maybe) {
-				return true
-			}
-		}
-		if t.out != nil && slices.ContainsFunc(t.out.changes, func(c change) bool { return refers(c.to) }) {
+		u := s.usage(typ)
+		if _, used := u.refs[ref]; used || u.unknown {
 			return true
 		}
 	}
 	return false
+}
+
+// usage returns what a type refers to. It is made once for each Next, however many
+// names are looked up in it.
+func (s *Stream) usage(typ xds.Type) *usage {
+	if s.used[typ] != nil {
+		return s.used[typ]
+	}
+	u := &usage{refs: map[xds.Ref]struct{}{}}
+	t := &s.types[typ]
+	for _, e := range t.entries {
+		u.add(e.held)
+		u.add(e.maybe)
+	}
+	if t.out != nil {
+		for _, c := range t.out.changes {
+			u.add(c.to)
+		}
+	}
+	s.used[typ] = u
+	return u
 }
 
 // removals returns what the client has and is to have no longer. pending means that
@@ -712,6 +747,7 @@ func (s *Stream) send(typ xds.Type, changes []change) (Response, bool) {
 	}
 	if !s.cfg.Delta && typ == xds.Route {
 		// This variant cannot say that routes are gone; nothing refers to them.
+		s.used[typ] = nil
 		changes = slices.DeleteFunc(changes, func(c change) bool {
 			if c.to == nil {
 				c.entry.held, c.entry.maybe = nil, nil
