@@ -431,6 +431,37 @@ func TestTheRotationIsNotDeletedInBetween(t *testing.T) {
 	require.NoError(t, remove(ann, false), "no server needs it any more")
 }
 
+// What the servers know of those that were removed is not deleted by mistake, alone or
+// among others.
+func TestTheRegisterOfServersIsNotDeleted(t *testing.T) {
+	p := authztest.New(t, &authz.Defaults{})
+	p.Seed("type: AccessRole\nname: cleaner\nrules: [{types: [GlobalSecret], access: [DELETE]}]\n---\n" +
+		"type: AccessRoleBinding\nname: cleaner\nsubjects: [{type: User, name: ann}]\nroles: [cleaner]\n---\n" + authztest.RestrictedBinding)
+	other := resource.Key{Kind: resource.KindGlobalSecret, Name: "other"}
+	remove := func(ctx context.Context, force bool, keys ...resource.Key) error {
+		ops := make([]store.Op, len(keys))
+		for i, key := range keys {
+			ops[i] = store.Delete(key)
+		}
+		_, err := p.Write(ctx, ops, force)
+		return err
+	}
+	ann := authztest.As("ann")
+	require.Equal(t, rpcerr.NotFound, rpcerr.CodeOf(remove(ann, false, token.ServersKey)), "there is none")
+	p.Seed("type: GlobalSecret\nname: cluster-servers\ndata: " + base64.StdEncoding.EncodeToString([]byte(`{"formatVersion": 1}`)) + "\n---\n" +
+		"type: GlobalSecret\nname: other\ndata: AAAA\n")
+	for _, force := range []bool{false, true} {
+		for _, keys := range [][]resource.Key{{token.ServersKey}, {other, token.ServersKey}} {
+			err := remove(ann, force, keys...)
+			require.True(t, rpcerr.HasReason(err, authz.ReasonServers), "%v", err)
+			require.ErrorContains(t, err, "a removed server and its certificate may be accepted again")
+		}
+	}
+	require.True(t, rpcerr.HasReason(remove(authztest.Admin(), false, token.ServersKey), authz.ReasonServers))
+	require.NoError(t, remove(authztest.Admin(), true, token.ServersKey))
+	require.NoError(t, remove(ann, false, other))
+}
+
 // What one cluster trusts is not taken over by another through apply.
 func TestForeignTrustIsRefused(t *testing.T) {
 	p := authztest.New(t, &authz.Defaults{})

@@ -117,7 +117,7 @@ func (a *Authorizer) Write(ctx context.Context, ops []store.Op, force bool) (Per
 		if err := guard(who, rules, view, ops, force); err != nil {
 			return err
 		}
-		if err := guardRotation(who, view, ops, force); err != nil {
+		if err := guardServers(who, view, ops, force); err != nil {
 			return err
 		}
 		return guardTrust(who, view, ops, force)

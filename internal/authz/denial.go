@@ -23,6 +23,8 @@ const (
 	ReasonForeignTrust = "FOREIGN_TRUST"
 	// ReasonRotation: the state of a rotation that has not finished.
 	ReasonRotation = "ROTATION_UNDERWAY"
+	// ReasonServers: what the servers of the global must know about each other.
+	ReasonServers = "SERVERS_NEED_IT"
 )
 
 // maxDenials bounds how many resources of a batch a denial spells out.

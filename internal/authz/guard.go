@@ -102,28 +102,43 @@ func guardTrust(who authn.Principal, view *store.View, ops []store.Op, force boo
 			"or store them with --force as a member of %s", names, authn.AdminGroup)
 }
 
-// guardRotation refuses the deletion of the rotation of the certificate authority before
-// it has finished: the servers, which have begun it, learn the next phase from it. A
-// member of mesh-system:admin can override it with force.
-func guardRotation(who authn.Principal, view *store.View, ops []store.Op, force bool) error {
-	if force && who.In(authn.AdminGroup) || !slices.ContainsFunc(ops, func(op store.Op) bool { return op.Resource == nil && op.Key == token.AuthorityKey }) {
+// guardServers refuses the deletion of what the servers of a global keep about
+// themselves: what they must know about each other, and the rotation of the certificate
+// authority before it has finished, since those that have begun it learn the next phase
+// from it. A member of mesh-system:admin can override it with force.
+func guardServers(who authn.Principal, view *store.View, ops []store.Op, force bool) error {
+	if force && who.In(authn.AdminGroup) {
 		return nil
 	}
-	stored, ok := view.Get(token.AuthorityKey)
-	if !ok {
-		return nil
+	for _, op := range ops {
+		if op.Resource != nil || !token.OfServers(op.Key) {
+			continue
+		}
+		stored, ok := view.Get(op.Key)
+		switch {
+		case !ok:
+		case op.Key == token.ServersKey:
+			return rpcerr.New(rpcerr.Conflict, ReasonServers,
+				"%s says which servers of this global were removed, by which certificates they are known, and which gossip key is in use: without it, a removed server and its certificate may be accepted again, "+
+					"and a server that was away does not learn the key; keep it, or delete it with --force as a member of %s", token.ServersKey, authn.AdminGroup)
+		case rotates(stored):
+			return rpcerr.New(rpcerr.Conflict, ReasonRotation,
+				"%s is the rotation of the certificate authority, which has not finished: continue it (`meridian cluster rotate-ca status` says what is next), and delete it after `meridian cluster rotate-ca finish`, "+
+					"or with --force as a member of %s", token.AuthorityKey, authn.AdminGroup)
+		}
 	}
+	return nil
+}
+
+// rotates reports whether a stored rotation of the certificate authority is followed by
+// the servers, and needed by one.
+func rotates(stored *resource.Resource) bool {
 	secret, ok := stored.Spec().(*resource.Secret)
 	if !ok {
-		return nil
+		return false
 	}
 	r, err := pki.DecodeRotation(secret.Bytes())
-	if err != nil || r.Phase == pki.PhaseFinish {
-		return nil // no server follows it, or none needs it any more
-	}
-	return rpcerr.New(rpcerr.Conflict, ReasonRotation,
-		"%s is the rotation of the certificate authority, which has not finished: continue it (`meridian cluster rotate-ca status` says what is next), and delete it after `meridian cluster rotate-ca finish`, "+
-			"or with --force as a member of %s", token.AuthorityKey, authn.AdminGroup)
+	return err == nil && r.Phase != pki.PhaseFinish
 }
 
 // madeHere reports whether a resource that carries trust is this control plane's.
