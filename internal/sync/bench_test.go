@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"net"
+	"runtime"
 	"slices"
 	"sync"
 	"testing"
@@ -193,4 +194,29 @@ func BenchmarkFanOut(b *testing.B) {
 			b.ReportMetric(float64(b.Elapsed().Nanoseconds())/float64(n*zones), "ns/delivery")
 		})
 	}
+}
+
+// BenchmarkZonesThatDoNotRead is what a thousand zones that open a stream and never
+// read hold of their server's heap and stacks, in KiB for each (I12: 100 MiB for all).
+func BenchmarkZonesThatDoNotRead(b *testing.B) {
+	const zones = 1000
+	for _, mode := range []string{"resume", "snapshot"} {
+		b.Run(mode, func(b *testing.B) {
+			for b.Loop() {
+				var before int64
+				_, _, stop := zonesThatDoNotRead(b, zones, mode, func() { before = heapBytes() })
+				b.ReportMetric(float64((heapBytes()-before)/zones)/1024, "KiB/zone")
+				stop()
+			}
+		})
+	}
+}
+
+// heapBytes is the memory in use, in bytes.
+func heapBytes() int64 {
+	runtime.GC()
+	runtime.GC()
+	var m runtime.MemStats
+	runtime.ReadMemStats(&m)
+	return int64(m.HeapAlloc + m.StackInuse)
 }
