@@ -7,10 +7,13 @@ import (
 )
 
 // firstRetry and maxRetry are how long a leader waits before it sends entries again
-// to a member that did not take them. The time doubles from one to the other.
+// to a member that did not answer. The time doubles from one to the other. It
+// doubles up to maxRefusedRetry while the member answers that it cannot store them:
+// a message of many megabytes has crossed the network for nothing.
 const (
-	firstRetry = 10 * time.Millisecond
-	maxRetry   = 200 * time.Millisecond
+	firstRetry      = 10 * time.Millisecond
+	maxRetry        = 200 * time.Millisecond
+	maxRefusedRetry = 2 * time.Second
 )
 
 // insist returns send repeated until the member has taken the message, or has
@@ -26,12 +29,17 @@ const (
 // or the member has gone or moved.
 func (w *Endpoint) insist(id raft.ServerID, target raft.ServerAddress, resp *raft.AppendEntriesResponse, send func(*raft.AppendEntriesRequest) error) func(*raft.AppendEntriesRequest) error {
 	return func(message *raft.AppendEntriesRequest) error {
-		for pause := firstRetry; ; pause = min(2*pause, maxRetry) {
+		for pause := firstRetry; ; pause *= 2 {
 			*resp = raft.AppendEntriesResponse{}
 			err := send(message)
 			taken := err == nil && (resp.Success || resp.NoRetryBackoff || resp.Term > message.Term)
 			if taken || !w.replicating(message.Term, id, target) {
 				return err
+			}
+			if err == nil {
+				pause = min(pause, maxRefusedRetry)
+			} else {
+				pause = min(pause, maxRetry)
 			}
 			time.Sleep(pause)
 		}

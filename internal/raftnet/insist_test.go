@@ -30,11 +30,19 @@ func (a *absent) AppendEntries(_ raft.ServerID, _ raft.ServerAddress, args *raft
 }
 
 // TestEntriesAreSentAgain: a member that is back gets the entries within maxRetry,
-// however long it was away; raft itself is told of no failure, after which it would
-// wait for longer and longer. Heartbeats fail at once.
+// one that can store again within maxRefusedRetry, however long it was away; raft
+// itself is told of no failure, after which it would wait for longer and longer.
+// Heartbeats fail at once.
 func TestEntriesAreSentAgain(t *testing.T) {
-	for name, err := range map[string]error{"it does not answer": errors.New("unreachable"), "it cannot store": nil} {
+	for name, c := range map[string]struct {
+		err   error
+		pause time.Duration
+	}{
+		"it does not answer": {errors.New("unreachable"), maxRetry},
+		"it cannot store":    {nil, maxRefusedRetry},
+	} {
 		t.Run(name, func(t *testing.T) {
+			err := c.err
 			synctest.Test(t, func(t *testing.T) {
 				back := time.Now().Add(time.Hour)
 				there := &absent{until: back, err: err}
@@ -53,9 +61,11 @@ func TestEntriesAreSentAgain(t *testing.T) {
 					require.Equal(t, 1, there.sent, "in a term that is over, or at an address that is not the member's")
 				}
 				var resp raft.AppendEntriesResponse
+				there.sent = 0
 				require.NoError(t, w.AppendEntries("b", "b:1", &raft.AppendEntriesRequest{Term: 7, PrevLogEntry: 3}, &resp))
 				require.True(t, resp.Success)
-				require.WithinDuration(t, back, time.Now(), maxRetry)
+				require.WithinDuration(t, back, time.Now(), c.pause)
+				require.InDelta(t, time.Hour/c.pause, there.sent, 10)
 			})
 		})
 	}
