@@ -44,6 +44,63 @@ func TestEveryServerTakesWritesAndReads(t *testing.T) {
 	})
 }
 
+// TestTransfersToAServerThatTakesNoEntries: however often leadership is to go to a
+// server that takes no entries, it stays, writes go on, and the server gets it once it
+// is back. Raft, asked for a second such transfer, refuses every write for ever.
+func TestTransfersToAServerThatTakesNoEntries(t *testing.T) {
+	for name, away := range map[string]struct {
+		begin, end func(c *cluster, s *server)
+		pause      time.Duration // between transfers
+	}{
+		"stopped":               {(*cluster).stop, func(c *cluster, s *server) { c.open(s, nil) }, 20 * time.Second},
+		"cut off":               {(*cluster).isolate, func(c *cluster, _ *server) { c.network.HealAll() }, 20 * time.Second},
+		"cut off, at once":      {(*cluster).isolate, func(c *cluster, _ *server) { c.network.HealAll() }, 0},
+		"its disk has no space": {func(_ *cluster, s *server) { s.disk.Full(true) }, func(_ *cluster, s *server) { s.disk.Full(false) }, 20 * time.Second},
+	} {
+		t.Run(name, func(t *testing.T) {
+			bubble(t, func(t *testing.T, c *cluster) {
+				c.three()
+				leader := c.leader(c.others(nil)...)
+				gone := c.others(leader)[0]
+				away.begin(c, gone)
+				leader.write(t, "k", "0")
+				for i := range 3 {
+					_, err := leader.node.TransferLeadership(t.Context(), gone.name)
+					require.ErrorIs(t, err, consensus.ErrUnavailable)
+					require.ErrorContains(t, err, gone.name+" does not take entries now")
+					leader.write(t, "k", fmt.Sprint(i))
+					c.pass(away.pause)
+				}
+				leader.write(t, "k", "after")
+				require.NoError(t, leader.died())
+				require.True(t, leader.node.IsLeader())
+
+				away.end(c, gone)
+				c.eventually("it leads", func() bool {
+					next, err := leader.node.TransferLeadership(t.Context(), gone.name)
+					return err == nil && next == gone.name
+				})
+				require.Equal(t, "after", gone.read(t, "k"))
+			})
+		})
+	}
+}
+
+// TestAnySuccessorHasAllEntries: of the servers that could lead, one that takes entries
+// is made the leader.
+func TestAnySuccessorHasAllEntries(t *testing.T) {
+	bubble(t, func(t *testing.T, c *cluster) {
+		c.three()
+		leader := c.leader(c.others(nil)...)
+		gone, there := c.others(leader)[0], c.others(leader)[1]
+		c.stop(gone)
+		leader.write(t, "k", "1")
+		next, err := leader.node.TransferLeadership(t.Context(), "")
+		require.NoError(t, err)
+		require.Equal(t, there.name, next)
+	})
+}
+
 // TestWritesOutliveTheLeader: a crash of the leader is a delay to those who
 // write, at whichever server.
 func TestWritesOutliveTheLeader(t *testing.T) {

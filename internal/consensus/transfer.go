@@ -60,7 +60,7 @@ func (n *transfers) handOver(ctx context.Context, to string) (string, error) {
 	if to == n.cfg.NodeID {
 		return to, nil
 	}
-	next, err := n.successor(to)
+	candidates, err := n.successors(to)
 	if err != nil {
 		return "", err
 	}
@@ -76,14 +76,13 @@ func (n *transfers) handOver(ctx context.Context, to string) (string, error) {
 	default: // a majority is slow, which is no reason to stay; some outcomes may be unknown
 	}
 
+	next, err := n.caughtUp(ctx, candidates)
+	if err != nil {
+		return "", err
+	}
 	n.transferring.begun(n.raft.CurrentTerm(), n.stuckTransfer())
 	moved := n.moved.Wait()
-	var future raft.Future
-	if to == "" {
-		future = n.raft.LeadershipTransfer()
-	} else {
-		future = n.raft.LeadershipTransferToServer(next.ID, next.Address)
-	}
+	future := n.raft.LeadershipTransferToServer(next.ID, next.Address)
 	answered := make(chan error, 1)
 	n.unanswered.begin()
 	go func() { // raft may have ended without an answer: see unanswered
@@ -119,29 +118,56 @@ func (n *transfers) nextLeader(ctx context.Context, moved <-chan struct{}) (stri
 	}
 }
 
-// successor returns the server that is to lead, none in particular when to is
-// empty, or why there is none.
-func (n *transfers) successor(to string) (raft.Server, error) {
-	others := 0
+// successors returns the servers that may lead instead: the one named, every other
+// voter when to is empty, or why there is none.
+func (n *transfers) successors(to string) (candidates []raft.Server, _ error) {
 	for _, s := range n.servers() {
-		if s.Suffrage == raft.Voter && s.ID != n.id {
-			others++
+		switch {
+		case to != "" && raftlog.NameOf(s.ID) != to, to == "" && (s.Suffrage != raft.Voter || s.ID == n.id):
+		case s.Suffrage != raft.Voter:
+			return nil, fmt.Errorf("%s has no vote yet and cannot lead", to)
+		default:
+			candidates = append(candidates, s)
 		}
-		if to == "" || raftlog.NameOf(s.ID) != to {
-			continue
-		}
-		if s.Suffrage != raft.Voter {
-			return raft.Server{}, fmt.Errorf("%s has no vote yet and cannot lead", to)
-		}
-		return s, nil
 	}
 	switch {
+	case len(candidates) > 0:
+		return candidates, nil
 	case to != "":
-		return raft.Server{}, errors.New("no server of this cluster is called " + to)
-	case others == 0:
-		return raft.Server{}, errors.New("there is no other server that could lead")
+		return nil, errors.New("no server of this cluster is called " + to)
 	}
-	return raft.Server{}, nil
+	return nil, errors.New("there is no other server that could lead")
+}
+
+// caughtUp waits until one of the candidates has every entry that the log has now, for
+// an election timeout at most, as raft would. Raft is asked only after that: it leaves
+// a request behind for a server that takes no entries, which nothing collects while
+// the transport sends an entry again and again, and the next transfer to that server
+// would wait for it without an end (hashicorp/raft#696).
+func (n *transfers) caughtUp(ctx context.Context, candidates []raft.Server) (raft.Server, error) {
+	ctx, cancel := context.WithTimeout(ctx, n.raft.ReloadableConfig().ElectionTimeout)
+	defer cancel()
+	term, last := n.raft.CurrentTerm(), n.raft.LastIndex()
+	for {
+		more, moved := n.endpoint.TakenMore(), n.moved.Wait()
+		if n.raft.State() != raft.Leader {
+			return raft.Server{}, n.notLeader()
+		}
+		for _, s := range candidates {
+			if n.endpoint.HasTaken(s.ID, term, last) {
+				return s, nil
+			}
+		}
+		select {
+		case <-more:
+		case <-moved:
+		case <-ctx.Done():
+			if len(candidates) == 1 {
+				return raft.Server{}, fmt.Errorf("%w: %s does not take entries now, and cannot lead before it has all of them", ErrUnavailable, raftlog.NameOf(candidates[0].ID))
+			}
+			return raft.Server{}, fmt.Errorf("%w: no other server has all entries now, without which it cannot lead", ErrUnavailable)
+		}
+	}
 }
 
 // yieldLeadership hands over before this server stops, so that the others need not
@@ -150,7 +176,7 @@ func (n *transfers) yieldLeadership() {
 	if n.network == nil || n.raft.State() != raft.Leader {
 		return
 	}
-	if _, err := n.successor(""); err != nil {
+	if _, err := n.successors(""); err != nil {
 		return
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), yieldTimeout)

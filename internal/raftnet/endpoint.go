@@ -38,6 +38,10 @@ type Endpoint struct {
 	confirmed map[raft.ServerID]confirmation
 	// changed wakes when there is a new one.
 	changed Signal
+	// taken is how far each server has taken this one's log, takenMore wakes when that
+	// is further.
+	taken     map[raft.ServerID]position
+	takenMore Signal
 
 	// consumer replaces the transport's. held is closed by Release, nil without
 	// Hold; done is closed when raft has ended.
@@ -54,11 +58,15 @@ type confirmation struct {
 	term, asked uint64
 }
 
+// position is an entry of the log up to which a server has what its leader of a term
+// has.
+type position struct{ term, index uint64 }
+
 // NewEndpoint returns the transport for raft. hint returns an address at which a
 // server may be, "" when there is none.
 func NewEndpoint(t Transport, hint func(name string) string) *Endpoint {
 	return &Endpoint{
-		Transport: t, addresses: newAddresses(hint), confirmed: map[raft.ServerID]confirmation{},
+		Transport: t, addresses: newAddresses(hint), confirmed: map[raft.ServerID]confirmation{}, taken: map[raft.ServerID]position{},
 		complete:    func(entry *raft.Log) (*raft.Log, error) { return entry, nil },
 		campaigning: func(uint64) bool { return false }, electionTimeout: func() time.Duration { return 0 },
 		replicating: func(uint64, raft.ServerID, raft.ServerAddress) bool { return false },
@@ -86,6 +94,7 @@ func (w *Endpoint) AppendEntries(id raft.ServerID, target raft.ServerAddress, ar
 	err := w.inParts(args, resp, send)
 	if err == nil && resp.Term == args.Term {
 		w.note(id, confirmation{term: args.Term, asked: asked})
+		w.noteTaken(id, args, resp)
 	}
 	return err
 }
@@ -99,6 +108,34 @@ func (w *Endpoint) note(id raft.ServerID, p confirmation) {
 	w.confirmed[id] = p
 	w.changed.Wake()
 }
+
+// noteTaken notes how far a server has taken the log, as it answered to a message of
+// this term. Raft's own count follows, and is seen by nobody else.
+func (w *Endpoint) noteTaken(id raft.ServerID, args *raft.AppendEntriesRequest, resp *raft.AppendEntriesResponse) {
+	if !resp.Success || resp.Term != args.Term {
+		return
+	}
+	at := position{args.Term, args.PrevLogEntry + uint64(len(args.Entries))}
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if before := w.taken[id]; before.term > at.term || before.term == at.term && before.index >= at.index {
+		return
+	}
+	w.taken[id] = at
+	w.takenMore.Wake()
+}
+
+// HasTaken reports whether a server has told this one, which leads in a term, that it
+// has the log up to an index.
+func (w *Endpoint) HasTaken(id raft.ServerID, term, index uint64) bool {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	at := w.taken[id]
+	return at.term == term && at.index >= index
+}
+
+// TakenMore returns a channel that is closed when a server has taken more of the log.
+func (w *Endpoint) TakenMore() <-chan struct{} { return w.takenMore.Wait() }
 
 // Changed returns a channel that is closed by the next confirmation.
 func (w *Endpoint) Changed() <-chan struct{} { return w.changed.Wait() }

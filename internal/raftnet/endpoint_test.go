@@ -2,6 +2,7 @@ package raftnet
 
 import (
 	"errors"
+	"slices"
 	"testing"
 	"testing/synctest"
 
@@ -75,6 +76,51 @@ func TestOldAnswersProveNothing(t *testing.T) {
 		require.False(t, w.Confirmed("a", servers, 3, w.BeginRead()), "the next read wants its own")
 		require.True(t, w.Confirmed("a", servers[:1], 3, w.BeginRead()), "a single server needs no other")
 	})
+}
+
+// TestWhatAServerHasTaken: a server has of the log what it said in this term that it
+// took, in a message of its own or in a pipeline.
+func TestWhatAServerHasTaken(t *testing.T) {
+	there := &constant{answer: raft.AppendEntriesResponse{Term: 7, Success: true}}
+	w := NewEndpoint(there, noHint)
+	send := func(term, previous uint64, entries int) {
+		require.NoError(t, w.AppendEntries("b", "b:1", &raft.AppendEntriesRequest{Term: term, PrevLogEntry: previous, Entries: slices.Repeat([]*raft.Log{{}}, entries)}, new(raft.AppendEntriesResponse)))
+	}
+	require.False(t, w.HasTaken("b", 7, 1))
+	more := w.TakenMore()
+	send(7, 3, 2)
+	<-more
+	require.True(t, w.HasTaken("b", 7, 5))
+	require.False(t, w.HasTaken("b", 7, 6))
+	require.False(t, w.HasTaken("c", 7, 5))
+	require.False(t, w.HasTaken("b", 8, 5), "a later leader's log may differ")
+	send(7, 0, 0)
+	require.True(t, w.HasTaken("b", 7, 5), "after a heartbeat")
+	there.answer = raft.AppendEntriesResponse{Term: 7, NoRetryBackoff: true}
+	send(7, 8, 1)
+	require.False(t, w.HasTaken("b", 7, 6), "it refused")
+	there.answer = raft.AppendEntriesResponse{Term: 8, Success: true}
+	send(8, 2, 0)
+	require.True(t, w.HasTaken("b", 8, 2))
+	require.False(t, w.HasTaken("b", 8, 3))
+
+	inner := newBarePipeline()
+	w.Transport = bareTransport{pipeline: inner}
+	p, err := w.AppendEntriesPipeline("b", "b:1")
+	require.NoError(t, err)
+	more = w.TakenMore()
+	inner.answered <- taking{&answer{response: raft.AppendEntriesResponse{Term: 8, Success: true}}}
+	<-more
+	require.True(t, w.HasTaken("b", 8, 10))
+	<-p.Consumer()
+	require.NoError(t, p.Close())
+}
+
+// taking is an answer to a message with the entry 10.
+type taking struct{ *answer }
+
+func (taking) Request() *raft.AppendEntriesRequest {
+	return &raft.AppendEntriesRequest{Term: 8, PrevLogEntry: 9, Entries: []*raft.Log{{}}}
 }
 
 // TestAddressHints: a server that does not answer at the address in the log is

@@ -27,6 +27,8 @@ type pipeline struct {
 	once     sync.Once
 	// done is closed when raft has ended.
 	done <-chan struct{}
+	// took is told of each message that the server took.
+	took func(*raft.AppendEntriesRequest, *raft.AppendEntriesResponse)
 
 	mu sync.Mutex
 	// sent are the messages without an answer, in order.
@@ -49,6 +51,7 @@ func (w *Endpoint) AppendEntriesPipeline(id raft.ServerID, target raft.ServerAdd
 		return nil, err
 	}
 	p := &pipeline{AppendPipeline: inner, complete: w.complete, answers: make(chan raft.AppendFuture), closed: make(chan struct{}), done: w.done}
+	p.took = func(args *raft.AppendEntriesRequest, resp *raft.AppendEntriesResponse) { w.noteTaken(id, args, resp) }
 	w.forwarding.Go(p.pass)
 	return p, nil
 }
@@ -104,6 +107,9 @@ func (p *pipeline) pass() {
 		select {
 		case answer := <-p.AppendPipeline.Consumer():
 			last := answer.Error() != nil || !answer.Response().Success || answer.Response().Term > answer.Request().Term
+			if !last {
+				p.took(answer.Request(), answer.Response())
+			}
 			whole, ok := p.answered(answer)
 			if !ok && !last {
 				continue
