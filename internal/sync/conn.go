@@ -92,11 +92,8 @@ func (c *conn) supervise() error {
 	patrol := time.NewTicker(s.pacing.stallAfter / 4)
 	defer patrol.Stop()
 	checked := time.Now()
-	for {
-		recheck, err := s.rechecked()
-		if err != nil {
-			return err
-		}
+	recheck, err := s.rechecked()
+	for ; err == nil; _, err = s.rechecked() {
 		select {
 		case <-c.done:
 			return c.reason()
@@ -120,11 +117,17 @@ func (c *conn) supervise() error {
 			}
 			checked = time.Now()
 		case <-recheck:
+			// Before the question, so that what changes after it is asked about again; and
+			// nowhere else, so that no change is passed over.
+			if recheck, err = s.rechecked(); err != nil {
+				return err
+			}
 			if err := c.reauthorize(); err != nil {
 				return err
 			}
 		}
 	}
+	return err
 }
 
 func (c *conn) greeted() bool {

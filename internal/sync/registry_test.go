@@ -76,6 +76,52 @@ func orders(events []string) [][]string {
 	return out
 }
 
+// TestWhatChangesDuringAQuestionIsAskedAbout: a zone that may not connect any more, as
+// of a change that comes while it is being authorized on account of the one before,
+// loses its stream at once.
+func TestWhatChangesDuringAQuestionIsAskedAbout(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := newCluster(t)
+		defer c.stop()
+		var refused, hold atomic.Bool
+		answer := make(chan struct{})
+		c.server.cfg.Authorize = func(context.Context, string, resource.ZoneName) error {
+			was := refused.Load()
+			if hold.Swap(false) {
+				<-answer
+			}
+			if was {
+				return errors.New("the token was revoked")
+			}
+			return nil
+		}
+		ctx, cancel := context.WithCancel(t.Context())
+		defer cancel()
+		s := &pretendStream{ctx: ctx, in: make(chan *syncv1.ZoneFrame, 1)}
+		s.in <- &syncv1.ZoneFrame{Body: &syncv1.ZoneFrame_Hello{Hello: &syncv1.Hello{Protocol: 1, MinProtocol: 1, Zone: "east", Instance: "a"}}}
+		ended := make(chan error, 1)
+		go func() {
+			ended <- c.server.Stream(s)
+			cancel() // as gRPC does
+		}()
+		synctest.Wait()
+		change := func(content string) {
+			c.write(put(resource.Key{Kind: zoneKind, Name: "west"}, content))
+			synctest.Wait()
+		}
+		hold.Store(true)
+		change(`{}`)
+		require.False(t, hold.Load(), "it was asked")
+		refused.Store(true)
+		change(`{"enabled":false}`)
+		require.Empty(t, ended)
+		close(answer)
+		synctest.Wait()
+		require.Len(t, ended, 1)
+		require.ErrorContains(t, <-ended, "the token was revoked")
+	})
+}
+
 // TestConnectedMeansAStream: in whichever order a zone is authorized, its streams
 // end, and its Zone is deleted and created, those that are shown as connected are
 // those that have a stream, and none of these is of a zone that may not connect.
