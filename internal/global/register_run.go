@@ -57,7 +57,7 @@ func (g *global) keepRegister(ctx context.Context) error {
 
 // completeRegister writes what the register lacks.
 func (g *global) completeRegister(ctx context.Context) error {
-	everywhere := g.gossipEverywhere(ctx)
+	followed := g.gossipFollowed(ctx)
 	var current []byte
 	if g.cfg.GossipKeyFile == "" {
 		keys, err := gossipKeys(g.cfg, g.Encryption)
@@ -71,25 +71,41 @@ func (g *global) completeRegister(ctx context.Context) error {
 			r.gone(server)
 		}
 		if current != nil {
-			r.nextGossip(g.memberIDs(), current, everywhere)
+			r.followGossip(g.memberIDs(), current, followed)
 		}
 	})
 }
 
-// gossipEverywhere reports whether every server has the gossip keys of the register.
-// Those that have not answered for a while are not waited for.
-func (g *global) gossipEverywhere(ctx context.Context) bool {
-	reg := g.servers.current()
-	if reg.Gossip == nil || reg.Gossip.Phase == gossipDone {
-		g.gossipSince = time.Time{}
-		return true
+// followGossip takes the replacement of the gossip key one step further, where followed
+// identifies the keys that every server has, "" for none: the register may have changed
+// since the others were asked.
+func (r *register) followGossip(members []string, current []byte, followed string) {
+	r.nextGossip(members, current, followed != "" && r.gossipKeys() == followed)
+}
+
+// gossipKeys identifies the gossip keys of the register, "" where they are not being
+// replaced or cannot be read.
+func (r register) gossipKeys() string {
+	if r.Gossip == nil || r.Gossip.Phase == gossipDone {
+		return ""
 	}
-	keys, err := reg.Gossip.keys()
+	keys, err := r.Gossip.keys()
 	if err != nil {
-		return false
+		return ""
+	}
+	return gossipDigest(keys)
+}
+
+// gossipFollowed identifies the gossip keys of the register if every server has them,
+// and is "" otherwise. Servers that have not answered for a while are not waited for.
+func (g *global) gossipFollowed(ctx context.Context) string {
+	want := g.servers.current().gossipKeys()
+	if want == "" {
+		g.gossipStep = ""
+		return ""
 	}
 	now := g.Now()
-	if want := gossipDigest(keys); g.gossipStep != want {
+	if g.gossipStep != want {
 		g.gossipStep, g.gossipSince = want, now
 	}
 	late := now.Sub(g.gossipSince) >= gossipPatience
@@ -103,7 +119,10 @@ func (g *global) gossipEverywhere(ctx context.Context) bool {
 		g.Log.Warn("the gossip key is being replaced, and some servers have not followed: upgrade those of an older release", "servers", missing)
 	}
 	g.gossipMissing = missing
-	return len(missing) == 0
+	if len(missing) > 0 {
+		return ""
+	}
+	return g.gossipStep
 }
 
 // gossipDigest identifies keys of gossip and the one that is used for what is sent.

@@ -173,6 +173,27 @@ func TestARemovalThatFailedAtFirstReplacesTheGossipKey(t *testing.T) {
 	}
 }
 
+// That every server has the keys of one step says nothing of the next, which another
+// leader may have taken since.
+func TestAGossipKeyStepIsTakenOnce(t *testing.T) {
+	old, members := bytes.Repeat([]byte{1}, gossip.KeyBytes), []string{"a", "b"}
+	var r register
+	require.Empty(t, r.gossipKeys())
+	r.remove("c")
+	r.followGossip(members, old, "")
+	require.Equal(t, gossipAdd, r.Gossip.Phase)
+	r.followGossip(members, old, "")
+	require.Equal(t, gossipAdd, r.Gossip.Phase, "not every server has the new key")
+	added := r.gossipKeys()
+	for range 2 {
+		r.followGossip(members, old, added)
+		require.Equal(t, gossipUse, r.Gossip.Phase)
+	}
+	r.followGossip(members, old, r.gossipKeys())
+	require.Equal(t, gossipDone, r.Gossip.Phase)
+	require.Empty(t, r.gossipKeys())
+}
+
 func TestGossipKeysAreToldApart(t *testing.T) {
 	a, b := bytes.Repeat([]byte{1}, gossip.KeyBytes), bytes.Repeat([]byte{2}, gossip.KeyBytes)
 	seen := map[string]bool{gossipDigest(nil): true}
