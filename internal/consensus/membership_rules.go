@@ -185,7 +185,7 @@ func (m membership) release(name string, force bool) (raft.Server, error) {
 	return server, nil
 }
 
-// spares refuses to go on without a voter where those that would be left and answer
+// spares returns an error where, without a voter, those that would be left and answer
 // could not decide anything.
 func (m membership) spares(server raft.Server) error {
 	if server.Suffrage != raft.Voter {

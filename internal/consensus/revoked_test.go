@@ -90,7 +90,7 @@ func TestARevokedKeyJoinsInNoWay(t *testing.T) {
 		"it says that it is a member":            {certificate: "gone", as: leader, forwarded: true, key: good, reason: raftnet.ReasonNotMember},
 		"a member passes on what it asked":       {certificate: "good", as: leader, forwarded: true, key: gone, reason: consensus.ReasonCertificateRevoked},
 		"a member passes on what another asked":  {certificate: "good", as: leader, forwarded: true, key: other, recorded: other},
-		"one that is no member passes it on":     {certificate: "good", as: "stranger#1", forwarded: true, key: other, reason: raftnet.ReasonNotMember},
+		"one that is no member passes it on":     {certificate: "good", as: "unknown#1", forwarded: true, key: other, reason: raftnet.ReasonNotMember},
 		"another server asks":                    {certificate: "good", recorded: good},
 		"another asks, and names a third's key":  {certificate: "good", forwarded: true, key: other, recorded: good},
 		"another asks, and names a revoked one":  {certificate: "good", forwarded: true, key: gone, recorded: good},

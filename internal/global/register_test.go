@@ -115,28 +115,39 @@ func TestARemovalThatFailedAtFirstReplacesTheGossipKey(t *testing.T) {
 	for name, events := range map[string][]event{
 		"tried again after another one": {
 			{what: "record", server: "a"},
-			{what: "record", server: "b"}, {what: "goes", server: "b", replaced: true},
-			{what: "record", server: "a"}, {what: "goes", server: "a", replaced: true},
+			{what: "record", server: "b"},
+			{what: "goes", server: "b", replaced: true},
+			{what: "record", server: "a"},
+			{what: "goes", server: "a", replaced: true},
 		},
 		"tried again, and not recorded again": {
 			{what: "record", server: "a"},
-			{what: "record", server: "b"}, {what: "goes", server: "b", replaced: true},
-			{what: "goes", server: "a", replaced: true}, {what: "seen", server: "a"},
+			{what: "record", server: "b"},
+			{what: "goes", server: "b", replaced: true},
+			{what: "goes", server: "a", replaced: true},
+			{what: "seen", server: "a"},
 		},
 		"recorded before the other one went": {
-			{what: "record", server: "b"}, {what: "record", server: "a"},
+			{what: "record", server: "b"},
+			{what: "record", server: "a"},
 			{what: "goes", server: "b", replaced: true},
 			{what: "goes", server: "a", replaced: true},
 		},
 		"before one that failed": {
-			{what: "record", server: "a"}, {what: "goes", server: "a", unseen: true},
+			{what: "record", server: "a"},
+			{what: "goes", server: "a", unseen: true},
 			{what: "record", server: "b", replaced: true},
-			{what: "record", server: "b"}, {what: "goes", server: "b", replaced: true},
+			{what: "record", server: "b"},
+			{what: "goes", server: "b", replaced: true},
 		},
 		"seen only later": {
 			{what: "record", server: "b"},
-			{what: "goes", server: "a"}, {what: "seen", server: "a", replaced: true},
-			{what: "seen", server: "a"}, {what: "goes", server: "b", replaced: true}, {what: "seen", server: "b"}, {what: "seen", server: "a"},
+			{what: "goes", server: "a"},
+			{what: "seen", server: "a", replaced: true},
+			{what: "seen", server: "a"},
+			{what: "goes", server: "b", replaced: true},
+			{what: "seen", server: "b"},
+			{what: "seen", server: "a"},
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
