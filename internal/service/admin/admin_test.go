@@ -497,3 +497,19 @@ func TestWaitForZones(t *testing.T) {
 	_, err = f.waitForZones(&meridianv1.WaitForZonesRequest{Revision: written + 100})
 	requireCode(t, err, rpcerr.OutOfRange, "not written yet")
 }
+
+// One missing mesh is one error, however many documents are in it.
+func TestAMissingMeshIsOneError(t *testing.T) {
+	f := newFixture(t, nil)
+	var policies []*meridianv1.Resource
+	for i := range 60 {
+		policies = append(policies, permissionIn("nomesh", fmt.Sprintf("p%d", i), "web"))
+	}
+	for _, dryRun := range []bool{false, true} {
+		_, err := batch.Apply(f.ctx, f, &meridianv1.ApplyRequest{RequestId: "missing", Resources: policies, DryRun: dryRun})
+		e := requireCode(t, err, rpcerr.Invalid, `mesh "nomesh" of TrafficPermission/nomesh/p0 does not exist`)
+		require.NotContains(t, e.Message, "\n")
+		require.Equal(t, 1, strings.Count(e.Message, "nomesh\""))
+	}
+	require.Zero(t, f.store.View().Count(resource.KindTrafficPermission))
+}
