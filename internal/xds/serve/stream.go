@@ -23,6 +23,8 @@ const (
 	MaxNames = 10_000
 	// MaxNameBytes bounds one of them.
 	MaxNameBytes = 1024
+	// MaxBytes bounds all names that one stream has subscribed to or brought along.
+	MaxBytes = 1 << 20
 	// maxResponseBytes is where a response ends that may be followed by another:
 	// stock clients receive messages of up to 4 MiB.
 	maxResponseBytes = 2 << 20
@@ -32,7 +34,7 @@ const (
 	wildcard = "*"
 )
 
-// ErrTooManyNames means that a client asks for more than it may.
+// ErrTooManyNames means that a client asks for more than it may, in names or bytes.
 var ErrTooManyNames = errors.New("too many names")
 
 // Request is what a client sends.
@@ -93,8 +95,11 @@ type typeState struct {
 	wildcard bool
 	named    bool // names have been given: no names mean none from then on
 	names    map[string]struct{}
-	entries  map[string]*entry
-	out      *unanswered
+	// bytes is how many the names have, brought how many those had that the client brought
+	// along.
+	bytes, brought int
+	entries        map[string]*entry
+	out            *unanswered
 	// due: the client waits for an answer, though there may be nothing to say.
 	due bool
 	// suspects were in a response that was rejected, and are sent one by one.
@@ -199,11 +204,31 @@ func (s *Stream) Handle(r Request) error {
 	if !t.asked { // it brings names along, too
 		names = len(t.entries)
 	}
+	if !t.asked {
+		t.brought = bytesOf(r.Initial)
+	}
 	t.asked = true
 	if names > MaxNames {
 		return fmt.Errorf("%w: %d of %s, more than %d", ErrTooManyNames, names, r.Type, MaxNames)
 	}
+	t.bytes = bytesOf(t.names)
+	total := 0
+	for i := range s.types { // what a client brings along, it commonly subscribes to
+		total += max(s.types[i].bytes, s.types[i].brought)
+	}
+	if total > MaxBytes {
+		return fmt.Errorf("%w: they have %d bytes, more than %d", ErrTooManyNames, total, MaxBytes)
+	}
 	return nil
+}
+
+// bytesOf returns how many bytes names have.
+func bytesOf[V any](names map[string]V) int {
+	n := 0
+	for name := range names {
+		n += len(name)
+	}
+	return n
 }
 
 func checkNames(r Request) error {

@@ -317,6 +317,32 @@ func TestNamesThatAreBroughtCountWithThoseOfTheFirstRequest(t *testing.T) {
 	require.ErrorIs(t, New(Config{Delta: true, Memory: &Memory{}}).Handle(r), ErrTooManyNames)
 }
 
+// The names of a stream are bounded in bytes, too, those of all types together.
+func TestTheBytesOfNamesAreBounded(t *testing.T) {
+	const n = MaxBytes / 2 / MaxNameBytes
+	names := func(from, to int) (all []string) {
+		for i := from; i < to; i++ {
+			all = append(all, fmt.Sprintf("%0*d", MaxNameBytes, i))
+		}
+		return all
+	}
+	for _, delta := range []bool{false, true} {
+		c := New(Config{Delta: delta, Memory: &Memory{}})
+		for _, typ := range []xds.Type{xds.Cluster, xds.Endpoints} {
+			require.NoError(t, c.Handle(Request{Type: typ, Names: names(0, n), Subscribe: names(0, n)}))
+		}
+		require.NoError(t, c.Handle(Request{Type: xds.Cluster, Names: names(1, n+1), Subscribe: names(n, n+1), Unsubscribe: names(0, 1)}))
+		require.ErrorIs(t, c.Handle(Request{Type: xds.Cluster, Names: names(0, n+1), Subscribe: names(0, 1)}), ErrTooManyNames)
+	}
+	brought := map[string]string{}
+	for _, name := range names(0, 2*n) {
+		brought[name] = "1"
+	}
+	c := New(Config{Delta: true, Memory: &Memory{}})
+	require.NoError(t, c.Handle(Request{Type: xds.Cluster, Initial: brought, Subscribe: names(0, 2*n)}))
+	require.ErrorIs(t, c.Handle(Request{Type: xds.Endpoints, Initial: map[string]string{"x": "1"}}), ErrTooManyNames)
+}
+
 // Under a wildcard, names that do not exist are forgotten with the subscription to them:
 // a client that asks for ever new ones does not fill the zone's memory.
 func TestTheWildcardKeepsNoNamesThatDoNotExist(t *testing.T) {
