@@ -242,9 +242,15 @@ networking:
   outbound: [{port: 81, tags: {kuma.io/service: cart.shop}}]
 `)
 	for _, question := range [][]string{
-		{"gateway", "infra/edge"}, {"route", "shop/cart"}, {"route", "cart.shop"}, {"policy", "AuthPolicy", "shop/keys"},
-		{"policy", "AuthPolicy/shop/keys", "--rule", "*"}, {"dataplane", "shop/web-1"}, {"policy", "Timeout", "shop/slow"},
-		{"connection", "--from", "shop/web-1", "--to", "shop/web-1"}, {"why", "shop/web-1", "Timeout"},
+		{"gateway", "infra/edge"},
+		{"route", "shop/cart"},
+		{"route", "cart.shop"},
+		{"policy", "AuthPolicy", "shop/keys"},
+		{"policy", "AuthPolicy/shop/keys", "--rule", "*"},
+		{"dataplane", "shop/web-1"},
+		{"policy", "Timeout", "shop/slow"},
+		{"connection", "--from", "shop/web-1", "--to", "shop/web-1"},
+		{"why", "shop/web-1", "Timeout"},
 	} {
 		t.Run(strings.Join(question, " "), func(t *testing.T) {
 			if question[0] != "why" {

@@ -110,7 +110,7 @@ func (w *Endpoint) note(id raft.ServerID, p confirmation) {
 }
 
 // noteTaken notes how far a server has taken the log, as it answered to a message of
-// this term. Raft's own count follows, and is seen by nobody else.
+// this term. Raft's own count follows, and cannot be read from outside.
 func (w *Endpoint) noteTaken(id raft.ServerID, args *raft.AppendEntriesRequest, resp *raft.AppendEntriesResponse) {
 	if !resp.Success || resp.Term != args.Term {
 		return

@@ -235,9 +235,9 @@ func TestAWorldThatFollowsIsOneFromScratch(t *testing.T) {
 	})
 }
 
-// crowd is a service with many instances. The version of one of them becomes what is
+// manyInstances is a service with many instances. The version of one of them becomes what is
 // given to change, when its result is called.
-func crowd(t testing.TB, instances int) (w *World, change func(version string) func()) {
+func manyInstances(t testing.TB, instances int) (w *World, change func(version string) func()) {
 	state := policytest.NewWorld()
 	put := func(i int, version string) resource.Key {
 		return state.Put(t, dataplane(fmt.Sprintf("d-%05d", i)), fmt.Sprintf(
@@ -259,7 +259,7 @@ func crowd(t testing.TB, instances int) (w *World, change func(version string) f
 // what changed, not with the whole service.
 func TestAChangeCostsWhatItConcerns(t *testing.T) {
 	const instances, unconcerned = 100, 50
-	w, change := crowd(t, instances)
+	w, change := manyInstances(t, instances)
 	all := w.Follow("m", resource.TagSelector{"kuma.io/service": "big"})
 	first := w.Follow("m", resource.TagSelector{"kuma.io/service": "big", "v": "1"})
 	second := w.Follow("m", resource.TagSelector{"kuma.io/service": "big", "v": "2"})
@@ -297,7 +297,7 @@ func BenchmarkChange(b *testing.B) {
 		},
 	} {
 		b.Run(name, func(b *testing.B) {
-			w, change := crowd(b, 10_000)
+			w, change := manyInstances(b, 10_000)
 			for i := range 1000 {
 				w.Follow("m", selectors(i))
 			}
@@ -316,7 +316,7 @@ func BenchmarkFollow(b *testing.B) {
 		"everything": {"kuma.io/service": "big", "v": "*"},
 	} {
 		b.Run(name, func(b *testing.B) {
-			w, _ := crowd(b, 10_000)
+			w, _ := manyInstances(b, 10_000)
 			for b.Loop() {
 				w.Forget(w.Follow("m", selector).Key)
 			}
