@@ -45,7 +45,7 @@ func TestEveryServerTakesWritesAndReads(t *testing.T) {
 }
 
 // TestTransfersToAServerThatTakesNoEntries: however often leadership is to go to a
-// server that takes no entries, it stays, writes go on, and the server gets it once it
+// server that takes no entries, it stays, writes continue, and the server gets it once it
 // is back. Raft, asked for a second such transfer, refuses every write for ever.
 func TestTransfersToAServerThatTakesNoEntries(t *testing.T) {
 	for name, away := range map[string]struct {

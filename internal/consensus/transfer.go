@@ -118,7 +118,7 @@ func (n *transfers) nextLeader(ctx context.Context, moved <-chan struct{}) (stri
 	}
 }
 
-// successors returns the servers that may lead instead: the one named, every other
+// successors returns the servers that can lead instead: the one named, every other
 // voter when to is empty, or why there is none.
 func (n *transfers) successors(to string) (candidates []raft.Server, _ error) {
 	for _, s := range n.servers() {
