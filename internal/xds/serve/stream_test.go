@@ -2,7 +2,6 @@ package serve
 
 import (
 	"fmt"
-	"math"
 	"strings"
 	"testing"
 	"time"
@@ -18,13 +17,13 @@ var start = time.Unix(1_000_000, 0)
 
 // conversation is a stream with a script.
 type conversation struct {
-	t      *testing.T
+	t      testing.TB
 	stream *Stream
 	now    time.Time
 	nonces [len(xds.Types)]string
 }
 
-func converse(t *testing.T, delta bool, set *xds.Set) *conversation {
+func converse(t testing.TB, delta bool, set *xds.Set) *conversation {
 	c := &conversation{t: t, now: start, stream: New(Config{Delta: delta, Drain: drain, Memory: &Memory{}})}
 	c.stream.SetTarget(set)
 	return c
@@ -412,42 +411,6 @@ func TestARejectedAbsenceIsNotRepeated(t *testing.T) {
 			c.sends()
 		})
 	}
-}
-
-// A small request costs what a stream has of each type, not the product of two: with as
-// many clusters as endpoints it takes no more than a few times as long as with the
-// endpoints alone. The product takes 150 times as long.
-func TestASmallRequestIsNotPaidForEachPairOfNames(t *testing.T) {
-	names := make([]string, MaxNames)
-	for i := range names {
-		names[i] = fmt.Sprint(i)
-	}
-	next := func(types ...xds.Type) time.Duration {
-		c := converse(t, true, setOf(t, 1))
-		for _, typ := range types {
-			c.ask(typ, Request{Subscribe: names})
-		}
-		for {
-			r, ok := c.stream.Next(c.now)
-			if !ok {
-				break
-			}
-			if r.Type == xds.Endpoints {
-				c.ask(r.Type, Request{Nonce: r.Nonce})
-			}
-		}
-		fastest := time.Duration(math.MaxInt64)
-		for range 5 {
-			begun := time.Now()
-			c.ask(xds.Listener, Request{})
-			c.stream.Next(c.now)
-			fastest = min(fastest, time.Since(begun))
-		}
-		return fastest
-	}
-	alone, both := next(xds.Endpoints), next(xds.Cluster, xds.Endpoints)
-	t.Logf("endpoints alone: %s, with clusters: %s", alone, both)
-	require.Less(t, both, 50*alone)
 }
 
 // Stock clients receive up to 4 MiB.
