@@ -1,0 +1,227 @@
+//go:build multizone
+
+package multizone
+
+import (
+	"context"
+	"fmt"
+	"net"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/credentials/insecure"
+	"google.golang.org/grpc/xds"
+	"google.golang.org/protobuf/types/known/emptypb"
+	"google.golang.org/protobuf/types/known/wrapperspb"
+
+	"meridian/test/processes"
+)
+
+// proxyAgent is `meridian proxy run`.
+type proxyAgent struct {
+	t         *testing.T
+	process   *processes.Process
+	log       output
+	bootstrap string
+}
+
+// startAgent runs the agent of a dataplane of a zone.
+func startAgent(t *testing.T, zone *process, dataplane, token string) *proxyAgent {
+	t.Helper()
+	dir, err := os.MkdirTemp("", "agent") // t.TempDir is too long for a socket
+	require.NoError(t, err)
+	t.Cleanup(func() { require.NoError(t, os.RemoveAll(dir)) })
+	a := &proxyAgent{t: t, bootstrap: filepath.Join(dir, "xds.json")}
+	document, tokenFile := filepath.Join(dir, "dataplane.yaml"), filepath.Join(dir, "token")
+	require.NoError(t, os.WriteFile(document, []byte(dataplane), 0o600))
+	require.NoError(t, os.WriteFile(tokenFile, []byte(token), 0o600))
+	a.process, err = processes.Start(&a.log, programPath(t, "meridian"), "proxy", "run", "-f", document, "--token-file", tokenFile,
+		"--zone-address", zone.addresses()["grpc"], "--ca-file", filepath.Join(zone.dir, "pki", "ca.pem"), "--grpc-bootstrap", a.bootstrap, "--drain-time", "1h")
+	require.NoError(t, err)
+	t.Cleanup(func() {
+		if a.process.Running() {
+			_ = a.process.Process.Kill()
+			<-a.process.Done
+		}
+		if t.Failed() {
+			t.Logf("log of an agent:\n%s", a.log.String())
+		}
+	})
+	return a
+}
+
+// configuration waits for the bootstrap file and returns it.
+func (a *proxyAgent) configuration() []byte {
+	a.t.Helper()
+	require.Eventually(a.t, func() bool {
+		_, err := os.Stat(a.bootstrap)
+		return err == nil || !a.process.Running()
+	}, patience, 5*time.Millisecond, "the bootstrap file")
+	data, err := os.ReadFile(a.bootstrap)
+	require.NoError(a.t, err)
+	return data
+}
+
+// exit waits for the agent to end and returns its exit code.
+func (a *proxyAgent) exit() int {
+	a.t.Helper()
+	select {
+	case <-a.process.Done:
+	case <-time.After(patience):
+		a.t.Fatal("the agent does not end")
+	}
+	return a.process.ProcessState.ExitCode()
+}
+
+// serveXDS serves a stock gRPC server, configured over xDS, that answers with a name.
+func serveXDS(t *testing.T, listener net.Listener, bootstrap []byte, name string) (stop func()) {
+	t.Helper()
+	answer := func(_ any, stream grpc.ServerStream) error {
+		if err := stream.RecvMsg(&emptypb.Empty{}); err != nil {
+			return err
+		}
+		return stream.SendMsg(wrapperspb.String(name))
+	}
+	server, err := xds.NewGRPCServer(grpc.UnknownServiceHandler(answer), xds.BootstrapContentsForTesting(bootstrap))
+	require.NoError(t, err)
+	var serving sync.WaitGroup
+	serving.Go(func() { _ = server.Serve(listener) }) // it ends by Stop
+	stop = sync.OnceFunc(func() {
+		server.Stop()
+		serving.Wait()
+	})
+	t.Cleanup(stop)
+	return stop
+}
+
+// callXDS calls a stock gRPC server and returns what it answered.
+func callXDS(conn *grpc.ClientConn) (string, error) {
+	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	defer cancel()
+	var answer wrapperspb.StringValue
+	err := conn.Invoke(ctx, "/a.S/M", &emptypb.Empty{}, &answer)
+	return answer.GetValue(), err
+}
+
+// Stock gRPC programs obey the policies of a mesh through their agents and their zone:
+// calls succeed, follow a route, outlast the zone, end with mTLS and come back after
+// it; and an agent leaves once its application has.
+func TestStockGRPCFollowsItsZone(t *testing.T) {
+	global := newGlobal(t).start().ready()
+	east := newZone(t, global, "east").start().ready()
+	east.pin()
+	var listeners [2]net.Listener
+	var ports [2]int
+	for i := range listeners {
+		var err error
+		listeners[i], err = net.Listen("tcp", anyPort)
+		require.NoError(t, err)
+		ports[i] = listeners[i].Addr().(*net.TCPAddr).Port
+	}
+	token := func(name, service string) string {
+		return strings.TrimSpace(global.must("generate", "dataplane-token", "--mesh", "default", "--name", name,
+			"--tag", "kuma.io/service="+service, "--valid-for", "1h"))
+	}
+	backend := fmt.Sprintf(`{type: Dataplane, mesh: default, name: backend-1, networking: {address: 127.0.0.1, inbound: [
+  {port: %d, tags: {kuma.io/service: backend, version: v1}}, {port: %d, tags: {kuma.io/service: backend, version: v2}}]}}`, ports[0], ports[1])
+	web := `{type: Dataplane, mesh: default, name: web-1, networking: {address: 127.0.0.1, inbound: [{port: 1, tags: {kuma.io/service: web}}],
+  outbound: [{port: 4001, tags: {kuma.io/service: backend}}]}}`
+	route := func(version string) {
+		global.mustWith(fmt.Sprintf(`{type: TrafficRoute, mesh: default, name: to-backend, sources: [{match: {kuma.io/service: web}}],
+  destinations: [{match: {kuma.io/service: backend}}], conf: {destination: {kuma.io/service: backend, version: %s}}}`, version), "apply", "-f", "-")
+	}
+
+	refused := startAgent(t, east, backend, token("backend-1", "payments"))
+	require.Equal(t, 4, refused.exit())
+	require.Contains(t, refused.log.String(), "Access Denied")
+
+	route("v1")
+	server := startAgent(t, east, backend, token("backend-1", "backend"))
+	client := startAgent(t, east, web, token("web-1", "web"))
+	var stops [2]func()
+	for i, name := range []string{"v1", "v2"} {
+		stops[i] = serveXDS(t, listeners[i], server.configuration(), name)
+	}
+	builder, err := xds.NewXDSResolverWithConfigForTesting(client.configuration())
+	require.NoError(t, err)
+	conn, err := grpc.NewClient("xds:///backend", grpc.WithResolvers(builder), grpc.WithTransportCredentials(insecure.NewCredentials()))
+	require.NoError(t, err)
+	t.Cleanup(func() { require.NoError(t, conn.Close()) })
+	answers := func(name string) {
+		t.Helper()
+		east.await("calls to be answered by "+name, func() bool {
+			got, err := callXDS(conn)
+			return err == nil && got == name
+		})
+	}
+	answers("v1")
+
+	// No call fails while a route changes, and while the zone is killed and comes back.
+	stop := make(chan struct{})
+	var load sync.WaitGroup
+	var failed atomic.Pointer[string]
+	var calls atomic.Int64
+	load.Go(func() {
+		for {
+			select {
+			case <-stop:
+				return
+			default:
+			}
+			calls.Add(1)
+			if _, err := callXDS(conn); err != nil {
+				text := err.Error()
+				failed.Store(&text)
+				return
+			}
+		}
+	})
+	route("v2")
+	answers("v2")
+	east.kill()
+	for before := calls.Load(); calls.Load() < before+100 && failed.Load() == nil; {
+		answers("v2")
+	}
+	east.start().ready()
+	// Only then does the zone know which routes are to be replaced.
+	east.await("the client to be back", func() bool {
+		return strings.Count(east.command("proxy", "status", "web-1").stdout, "SYNCED") == 4
+	})
+	route("v1")
+	answers("v1")
+	close(stop)
+	load.Wait()
+	if failed.Load() != nil {
+		t.Fatalf("a call failed: %s", *failed.Load())
+	}
+
+	// In a mesh with mTLS there is nothing for them, until it is turned off.
+	global.mustWith(`{type: Mesh, name: default, mtls: {enabledBackend: ca, backends: [{name: ca, type: builtin}]}}`, "apply", "-f", "-")
+	east.await("calls to fail", func() bool {
+		_, err := callXDS(conn)
+		return err != nil
+	})
+	require.Contains(t, east.must("proxy", "status", "web-1"), "mutual TLS")
+	global.mustWith(`{type: Mesh, name: default}`, "apply", "-f", "-")
+	answers("v1")
+
+	// On SIGTERM the endpoint goes at once, and the agent once its application has.
+	require.NoError(t, server.process.Process.Signal(syscall.SIGTERM))
+	east.await("calls to end", func() bool {
+		_, err := callXDS(conn)
+		return err != nil
+	})
+	require.True(t, server.process.Running())
+	for _, stop := range stops {
+		stop()
+	}
+	require.Zero(t, server.exit())
+}
