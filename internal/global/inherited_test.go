@@ -20,6 +20,7 @@ import (
 	"meridian/internal/rpcerr"
 	"meridian/internal/store"
 	zonesync "meridian/internal/sync"
+	"meridian/internal/turns"
 )
 
 // gatewayStore holds a gateway, a route and a policy on each.
@@ -47,7 +48,7 @@ func service(t *testing.T, s *store.Store, zones ...zonesync.ZoneStatus) *inspec
 	compiler, err := condition.NewCompiler(condition.DefaultOptions())
 	require.NoError(t, err)
 	service := zonesThat(notFound, "east")
-	service.matching = livematch.New(policy.NewMatcher().Following(inherit.New(compiler)), s)
+	service.matching, service.turns = livematch.New(policy.NewMatcher().Following(inherit.New(compiler)), s), turns.NewServer()
 	service.zones = func(context.Context) fleetStatus {
 		c := connectedTo("a", "east")
 		c.zones = zones

@@ -21,6 +21,7 @@ import (
 	"meridian/internal/resource"
 	"meridian/internal/rpcerr"
 	zonesync "meridian/internal/sync"
+	"meridian/internal/turns"
 )
 
 // askTimeout bounds how long a zone may take to answer one question. One from which
@@ -44,6 +45,8 @@ type inspectService struct {
 	zones func(ctx context.Context) fleetStatus
 	// asking passes a question to a zone that is connected to a server.
 	asking func(ctx context.Context, zone resource.ZoneName, server string, question []byte) ([]byte, error)
+	// turns bound how many questions are answered here at once, fairly between callers.
+	turns *turns.Turns
 }
 
 // Inspect passes a question to the zone that it names, or to every connected
@@ -146,7 +149,7 @@ func (s *inspectService) answerInherited(ctx context.Context, req *meridianv1.In
 		return nil, false, nil
 	}
 	response := &meridianv1.InspectResponse{Notes: notes}
-	err = s.matching.Read(func(m *policy.Matcher, asOf resource.Revision) error {
+	read := func(m *policy.Matcher, asOf resource.Revision) error {
 		document, err := asked.Ask(m, question.At{
 			Mesh: resource.MeshName(req.GetMesh()), AsOf: asOf,
 			Held: func(key resource.Key) []policy.Condition { return held[key] },
@@ -162,7 +165,8 @@ func (s *inspectService) answerInherited(ctx context.Context, req *meridianv1.In
 			response.ShownNames = answer.Shown(r.View(), resource.MeshName(req.GetMesh()), response.GetJson(), nil)
 			return nil
 		})
-	})
+	}
+	err = s.turns.Question(ctx, turns.CallerOf(ctx), func() error { return s.matching.Read(read) })
 	switch {
 	case errors.Is(err, answer.ErrNotFound):
 		err = rpcerr.New(rpcerr.NotFound, "NOT_FOUND", "%w", err)

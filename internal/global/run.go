@@ -263,7 +263,7 @@ func (g *global) assemble() error {
 	meridianv1.RegisterClusterServiceServer(g.GRPC, &clusterService{global: g})
 	meridianv1.RegisterJoinServiceServer(g.GRPC, &joinService{global: g})
 	meridianv1.RegisterInspectServiceServer(g.GRPC, &admin.Inspect{
-		Answers: &inspectService{matching: g.Matching, zones: g.zonesEverywhere, asking: g.fleet.Ask},
+		Answers: &inspectService{matching: g.Matching, zones: g.zonesEverywhere, asking: g.fleet.Ask, turns: g.Turns},
 		Readers: g.Authorizer, View: func() store.Reader { return g.Store.View() },
 	})
 	syncv1.RegisterSyncServiceServer(g.GRPC, g.sync)

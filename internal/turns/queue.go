@@ -93,10 +93,15 @@ func New(limits Limits) *Queue {
 	return &Queue{limits: limits, callers: map[Caller]*caller{}}
 }
 
+// CallerOf returns the caller of a request.
+func CallerOf(ctx context.Context) Caller {
+	name, known := authn.Caller(ctx)
+	return Caller{Name: name, Known: known}
+}
+
 // Do runs work for the caller of ctx: see DoFor.
 func (q *Queue) Do(ctx context.Context, bytes int64, work func() error) error {
-	name, known := authn.Caller(ctx)
-	return q.DoFor(ctx, Caller{Name: name, Known: known}, bytes, work)
+	return q.DoFor(ctx, CallerOf(ctx), bytes, work)
 }
 
 // DoFor runs work, which is for a request of so many bytes, when it is its turn. Work

@@ -38,5 +38,11 @@ func (t *Turns) Work(ctx context.Context, bytes int64, work func() error) error 
 	return t.work.Do(ctx, bytes, work)
 }
 
+// Question answers a question of a caller in its turn, as Work does. Errors are those of
+// Queue.DoFor.
+func (t *Turns) Question(ctx context.Context, who Caller, answer func() error) error {
+	return t.work.DoFor(ctx, who, 0, answer)
+}
+
 // Stats returns the numbers of the pieces of work, and of the requests held.
 func (t *Turns) Stats() (work, held Stats) { return t.work.Stats(), t.held.Stats() }

@@ -1,11 +1,16 @@
 package zone
 
 import (
+	"context"
+	"sync"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
+	"google.golang.org/protobuf/proto"
 
 	meridianv1 "meridian/api/meridian/v1"
+	"meridian/internal/authn"
 	"meridian/internal/livematch"
 	"meridian/internal/policy"
 	"meridian/internal/policy/answer"
@@ -15,6 +20,7 @@ import (
 	"meridian/internal/resource/resourcetest"
 	"meridian/internal/rpcerr"
 	"meridian/internal/store"
+	"meridian/internal/turns"
 )
 
 // gateways is a zone's service over a replica with a gateway, a route and a
@@ -35,7 +41,7 @@ func gateways(t *testing.T) *inspectService {
 	compiler, err := condition.NewCompiler(condition.DefaultOptions())
 	require.NoError(t, err)
 	return &inspectService{
-		zone: "east", matching: livematch.New(engines.NewMatcher(compiler), s),
+		zone: "east", matching: livematch.New(engines.NewMatcher(compiler), s), turns: turns.NewServer(),
 		quarantined: func(key resource.Key) (policy.Condition, bool) {
 			return answer.Quarantined("east", 2, "unknown field"), key.Name == "held" || key.Name == "unusable"
 		},
@@ -136,11 +142,54 @@ func TestZoneTellsHowNamesAreShown(t *testing.T) {
 	}}).Err)
 	compiler, err := condition.NewCompiler(condition.DefaultOptions())
 	require.NoError(t, err)
-	service := &inspectService{zone: "east", matching: livematch.New(engines.NewMatcher(compiler), s)}
+	service := &inspectService{zone: "east", matching: livematch.New(engines.NewMatcher(compiler), s), turns: turns.NewServer()}
 	response, err := service.Inspect(t.Context(), &meridianv1.InspectRequest{Mesh: "default", Question: &meridianv1.InspectRequest_Route{
 		Route: &meridianv1.RouteQuestion{Name: "cart.shop"},
 	}})
 	require.NoError(t, err)
 	require.Contains(t, string(response.GetJson()), `"cart.shop"`)
 	require.Equal(t, map[string]string{"cart.shop": "shop/cart"}, response.GetShownNames())
+}
+
+// Questions take turns with other work: those of a caller that has as much in progress as
+// it may wait, and the questions of others do not, nor do those that the global passes on.
+func TestQuestionsTakeTurns(t *testing.T) {
+	s := gateways(t)
+	as := func(name string) context.Context {
+		return authn.WithPrincipal(t.Context(), authn.Principal{Name: name, Source: authn.FromToken})
+	}
+	most := turns.DefaultLimits().PerCaller
+	begun, end := make(chan struct{}), make(chan struct{})
+	var running sync.WaitGroup
+	for range most {
+		running.Go(func() {
+			_ = s.turns.Work(as("bob"), 0, func() error {
+				begun <- struct{}{}
+				<-end
+				return nil
+			})
+		})
+		<-begun
+	}
+	request := func() *meridianv1.InspectRequest {
+		req := aboutPolicy("held", "")
+		req.Mesh = "default"
+		return req
+	}
+	answered := make(chan error, 1)
+	running.Go(func() {
+		_, err := s.Inspect(as("bob"), request())
+		answered <- err
+	})
+	require.Eventually(t, func() bool { work, _ := s.turns.Stats(); return work.Waiting == 1 }, 10*time.Second, time.Millisecond)
+	_, err := s.Inspect(as("ann"), request())
+	require.NoError(t, err)
+	question, err := proto.Marshal(request())
+	require.NoError(t, err)
+	_, err = s.answerRelayed(t.Context(), question)
+	require.NoError(t, err)
+	require.Empty(t, answered)
+	close(end)
+	require.NoError(t, <-answered)
+	running.Wait()
 }

@@ -17,6 +17,7 @@ import (
 	"meridian/internal/server"
 	"meridian/internal/service/dataplane"
 	"meridian/internal/service/discovery"
+	"meridian/internal/turns"
 )
 
 // inspectService answers questions about this zone's dataplanes.
@@ -30,6 +31,8 @@ type inspectService struct {
 	maxBytes int
 	proxies  *dataplane.Service
 	xds      *discovery.Service
+	// turns bound how many questions are answered at once, fairly between callers.
+	turns *turns.Turns
 }
 
 // maxAnswerBytes leaves space for the envelope of the largest message.
@@ -38,7 +41,11 @@ const maxAnswerBytes = server.MaxMessageBytes - 1<<20
 func (s *inspectService) limit() int { return cmp.Or(s.maxBytes, maxAnswerBytes) }
 
 // Inspect answers one question, from everything this zone has applied.
-func (s *inspectService) Inspect(_ context.Context, req *meridianv1.InspectRequest) (*meridianv1.InspectResponse, error) {
+func (s *inspectService) Inspect(ctx context.Context, req *meridianv1.InspectRequest) (*meridianv1.InspectResponse, error) {
+	return s.inspect(ctx, turns.CallerOf(ctx), req)
+}
+
+func (s *inspectService) inspect(ctx context.Context, who turns.Caller, req *meridianv1.InspectRequest) (*meridianv1.InspectResponse, error) {
 	if z := resource.ZoneName(req.GetZone()); z != "" && z != s.zone {
 		return nil, rpcerr.New(rpcerr.NotFound, "OTHER_ZONE", "this is zone %q: ask the global, or zone %q itself", s.zone, z)
 	}
@@ -50,7 +57,7 @@ func (s *inspectService) Inspect(_ context.Context, req *meridianv1.InspectReque
 	if err != nil {
 		return nil, rpcerr.New(rpcerr.Invalid, "INVALID_QUESTION", "%w", err)
 	}
-	err = s.matching.Read(func(m *policy.Matcher, asOf resource.Revision) error {
+	read := func(m *policy.Matcher, asOf resource.Revision) error {
 		revision = asOf
 		encoded, ends, err = question.Answer(asked, m, question.At{
 			Mesh: resource.MeshName(req.GetMesh()), Zone: s.zone, AsOf: asOf,
@@ -63,7 +70,8 @@ func (s *inspectService) Inspect(_ context.Context, req *meridianv1.InspectReque
 			shown = answer.Shown(r.View(), resource.MeshName(req.GetMesh()), encoded, nil)
 			return nil
 		})
-	})
+	}
+	err = s.turns.Question(ctx, who, func() error { return s.matching.Read(read) })
 	switch {
 	case errors.Is(err, answer.ErrNotFound):
 		return nil, rpcerr.New(rpcerr.NotFound, "NOT_FOUND", "zone %q: %w", s.zone, err)
@@ -89,7 +97,7 @@ func (s *inspectService) answerRelayed(ctx context.Context, question []byte) ([]
 	if err := proto.Unmarshal(question, &req); err != nil {
 		return nil, rpcerr.New(rpcerr.Invalid, "BAD_QUESTION", "the question cannot be read: %w", err)
 	}
-	response, err := s.Inspect(ctx, &req)
+	response, err := s.inspect(ctx, turns.Caller{Name: "the global", Known: true}, &req)
 	if err != nil {
 		return nil, rpcerr.ToStatus(err).Err()
 	}

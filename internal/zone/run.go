@@ -130,7 +130,7 @@ func (z *zone) Open(ctx context.Context) error {
 	if err := z.OpenRecords(keys); err != nil {
 		return err
 	}
-	z.inspect = &inspectService{zone: resource.ZoneName(z.cfg.Name), quarantined: z.quarantined}
+	z.inspect = &inspectService{zone: resource.ZoneName(z.cfg.Name), quarantined: z.quarantined, turns: z.Turns}
 	if z.cfg.federated() {
 		if err := z.openReplica(); err != nil {
 			return err
