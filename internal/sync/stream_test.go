@@ -405,11 +405,10 @@ func zonesThatDoNotRead(t testing.TB, zones int, mode string, begin func()) (c *
 	c = newCluster(t)
 	lis, err := net.Listen("tcp", "127.0.0.1:0")
 	require.NoError(t, err)
-	c.grpc.Stop()
-	c.grpc = grpc.NewServer(grpc.ReadBufferSize(0)) // as servers do
-	syncv1.RegisterSyncServiceServer(c.grpc, c.server)
+	server := grpc.NewServer(grpc.ReadBufferSize(0)) // as servers do
+	syncv1.RegisterSyncServiceServer(server, c.server)
 	var serving sync.WaitGroup
-	serving.Go(func() { _ = c.grpc.Serve(lis) })
+	serving.Go(func() { _ = server.Serve(lis) })
 	big := func(v int) string { return fmt.Sprintf(`{"x":"%04000d"}`, v) }
 	var ops []store.Op
 	for i := range 500 {
@@ -451,6 +450,7 @@ func zonesThatDoNotRead(t testing.TB, zones int, mode string, begin func()) (c *
 		for _, conn := range conns {
 			require.NoError(t, conn.Close())
 		}
+		server.Stop()
 		c.stop()
 		serving.Wait()
 	}
