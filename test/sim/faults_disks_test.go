@@ -176,10 +176,14 @@ func bitFlips(w *world, rng *rand.Rand) (func(), bool) {
 }
 
 // disksAreGood says whether every server has a vote and a disk of which nothing
-// was lost.
+// was lost, and there are enough of them that one may be lost: a server that was just
+// recovered is the only one.
 func (w *world) disksAreGood() bool {
-	voters := w.voters()
-	for _, s := range w.members() {
+	voters, members := w.voters(), w.members()
+	if len(members) < 3 {
+		return false
+	}
+	for _, s := range members {
 		s.mu.Lock()
 		damaged := s.damaged
 		s.mu.Unlock()
