@@ -173,6 +173,11 @@ func (s *Stream) SetTarget(set *xds.Set) {
 	for i := range s.types {
 		s.dropAll(xds.Type(i))
 	}
+	for name, e := range s.types[xds.Cluster].entries {
+		if set.Get(xds.Ref{Type: xds.Cluster, Name: name}) != nil {
+			e.unused = time.Time{} // it is used again
+		}
+	}
 }
 
 // Answers reports whether a request answers the last response of its type.

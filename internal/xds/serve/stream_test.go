@@ -413,6 +413,32 @@ func TestARejectedAbsenceIsNotRepeated(t *testing.T) {
 	}
 }
 
+// A cluster that is used again before it was removed has all of its drain time when it
+// goes for good.
+func TestAClusterThatComesBackDrainsAnew(t *testing.T) {
+	c := envoy(t)
+	without := setOf(t, 2, clusterOf(t, "b", 1), endpointsOf(t, "b", 1), routesOf(t, "r", 2, "b"), listenerOf(t, "l", 1, "r"))
+	with := setOf(t, 3, clusterOf(t, "a", 1), endpointsOf(t, "a", 1), clusterOf(t, "b", 1), endpointsOf(t, "b", 1), routesOf(t, "r", 3, "a"), listenerOf(t, "l", 1, "r"))
+	c.stream.SetTarget(without)
+	c.sends("CDS b")
+	c.acks(xds.Cluster)
+	c.sends("RDS r")
+	c.acks(xds.Route)
+	c.sends() // a drains from now
+	c.now = c.now.Add(drain / 2)
+	c.stream.SetTarget(with)
+	c.sends("RDS r")
+	c.acks(xds.Route)
+	c.sends()
+	c.now = c.now.Add(10 * drain)
+	c.stream.SetTarget(without)
+	c.sends("RDS r")
+	c.acks(xds.Route)
+	c.sends() // it drains once more
+	c.now = c.now.Add(drain)
+	c.sends("CDS -a")
+}
+
 // Stock clients receive up to 4 MiB.
 func TestALargeSetIsSentInParts(t *testing.T) {
 	var all []*xds.Resource
