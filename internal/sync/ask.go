@@ -190,7 +190,12 @@ func (q *askQueue) answer(a *syncv1.Answer) {
 		if code == codes.OK || code > codes.Unauthenticated {
 			code = codes.Unknown
 		}
-		q.finish(a.Id, nil, status.Error(code, claim(a.Error, maxClaim)))
+		err := status.Error(code, claim(a.Error, maxClaim))
+		if code == codes.DeadlineExceeded {
+			// The zone's clock ran out first: it had been given the caller's time.
+			err = context.DeadlineExceeded
+		}
+		q.finish(a.Id, nil, err)
 	default:
 		q.finish(a.Id, p.answer, nil)
 	}

@@ -248,9 +248,18 @@ func (s *session) answer(ctx context.Context, ask *syncv1.Ask) error {
 	return nil
 }
 
+// statusOfAnswer is why a question has no answer. The time that the caller gave has a
+// code of its own, however it is wrapped.
+func statusOfAnswer(failure error) *status.Status {
+	if _, ok := status.FromError(failure); !ok && errors.Is(failure, context.DeadlineExceeded) {
+		return status.New(codes.DeadlineExceeded, failure.Error())
+	}
+	return status.Convert(failure)
+}
+
 func (s *session) sendAnswer(ctx context.Context, id uint64, answer []byte, failure error) error {
 	if failure != nil {
-		st := status.Convert(failure)
+		st := statusOfAnswer(failure)
 		return s.enqueue(ctx, &syncv1.ZoneFrame{Body: &syncv1.ZoneFrame_Answer{Answer: &syncv1.Answer{
 			Id: id, Last: true, Code: uint32(st.Code()), Error: st.Message(),
 		}}})

@@ -627,6 +627,8 @@ func TestAsk(t *testing.T) {
 					case <-ctx.Done():
 						return nil, ctx.Err()
 					}
+				case "late":
+					return nil, fmt.Errorf("match: %w", context.DeadlineExceeded)
 				case "large":
 					return make([]byte, 3<<20), nil
 				}
@@ -645,6 +647,8 @@ func TestAsk(t *testing.T) {
 		require.Equal(t, codes.NotFound, status.Code(err))
 		_, err = c.server.Ask(ctx, "west", []byte("q"))
 		require.ErrorIs(t, err, ErrZoneOffline)
+		_, err = c.server.Ask(ctx, "east", []byte("late"))
+		require.ErrorIs(t, err, context.DeadlineExceeded, "whichever clock runs out first")
 		limited, cancel := context.WithTimeout(ctx, 2*time.Second)
 		_, err = c.server.Ask(limited, "east", []byte("wait"))
 		cancel()
