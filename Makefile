@@ -18,6 +18,8 @@ MULTIZONE_TIMEOUT ?= 15m
 # timing, and ten times slower.
 SIM_MINUTES ?= 10
 SIM_LONG    ?= 400
+# The Envoy of the tests: what `make envoy` installs, unless ENVOY_BIN names another.
+ENVOY := $(CURDIR)/.cache/envoy/envoy
 # Which packages and how the runner reports.
 PKGS        ?= ./...
 TEST_FORMAT ?= pkgname
@@ -60,8 +62,15 @@ test: $(TOOLS)/gotestsum ## Run all tests, under the race detector where a C com
 	@mkdir -p $(EVENTS_DIR); race=; \
 	if $(HAS_CC); then race=-race; echo 'race detector: on'; \
 	else export CGO_ENABLED=0; echo 'race detector: off (it needs cgo and a C compiler)'; fi; \
+	if [ -z "$$ENVOY_BIN" ] && [ -x $(ENVOY) ]; then export ENVOY_BIN=$(ENVOY); fi; \
+	if [ -n "$$ENVOY_BIN" ]; then echo "Envoy: $$ENVOY_BIN"; \
+	else echo 'Envoy: none, so that the tests with it are LEFT OUT (make envoy installs one)'; fi; \
 	$(TOOLS)/gotestsum --format $(TEST_FORMAT) --jsonfile $(EVENTS_DIR)/test.json -- \
 		$$race -tags $(TAGS) -timeout $(TEST_TIMEOUT) $(TEST_FLAGS) $(PKGS)
+
+.PHONY: envoy
+envoy: ## Install the Envoy of the tests into .cache/envoy, or use the one of ENVOY_BIN
+	@tools/envoy/install.sh $(ENVOY)
 
 .PHONY: race
 race: $(TOOLS)/gotestsum ## Run all tests uncached under the race detector, or fail where it cannot run
