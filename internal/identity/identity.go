@@ -43,8 +43,8 @@ const (
 	empty = "__"
 )
 
-// Nobody is an expression that matches nothing.
-const Nobody = `^[^\x{0}-\x{10FFFF}]$`
+// Nothing is an expression that matches nothing.
+const Nothing = `^[^\x{0}-\x{10FFFF}]$`
 
 // Host returns the host of the names of a mesh's dataplanes in a zone, which the
 // certificate of the zone's CA for this mesh is constrained to. The error says why there
@@ -169,7 +169,7 @@ func Pattern(mesh resource.MeshName, selector resource.TagSelector) (string, err
 	zone := anyLabel
 	if value, ok := selector[resource.ZoneTag]; ok && value != resource.AnyValue {
 		if checkLabel("zone", value) != nil {
-			return Nobody, nil // no dataplane of such a zone has a name
+			return Nothing, nil // no dataplane of such a zone has a name
 		}
 		zone = value
 	}

@@ -110,9 +110,9 @@ func TestPatternsOfOneMeshDoNotMatchAnother(t *testing.T) {
 	require.ErrorContains(t, err, `mesh "m.n"`)
 	pattern, err := Pattern("m", resource.TagSelector{"kuma.io/zone": "x.east"})
 	require.NoError(t, err)
-	require.Equal(t, Nobody, pattern)
-	require.False(t, regexp.MustCompile(Nobody).MatchString(""))
-	require.False(t, regexp.MustCompile(Nobody).MatchString(of("east", "m", "d")))
+	require.Equal(t, Nothing, pattern)
+	require.False(t, regexp.MustCompile(Nothing).MatchString(""))
+	require.False(t, regexp.MustCompile(Nothing).MatchString(of("east", "m", "d")))
 
 	pattern, err = DataplanePattern("east", "m", "d.1")
 	require.NoError(t, err)
