@@ -53,7 +53,8 @@ type Base struct {
 	Turns     *turns.Turns
 	failed    chan error
 
-	PKI *pki.PKI // by the server, before it opens the node
+	PKI          *pki.PKI             // by the server, before it opens the node
+	certificates *server.Certificates // by UseCertificates, before Serve
 	Storage
 	Access
 
@@ -181,14 +182,22 @@ func (b *Base) adminContext() string {
 // token.
 func (b *Base) keepsToken() bool { return b.Options.AdminContextFile == "" && !b.Encrypts() }
 
+// UseCertificates reports on the certificates of the server, by what they are for, and
+// has Serve keep them up to date.
+func (b *Base) UseCertificates(certificates map[string]*pki.PKI) {
+	b.certificates = server.NewCertificates(b.Now, b.Log, certificates)
+	b.Metrics.MustRegister(b.certificates)
+	b.Health.Add(b.certificates.Check())
+}
+
 // Serve adds to parts what every server runs: the API, the audit log and the
 // certificates, which are read again at each of hangups. reloaded, unless nil, is
 // called after that.
-func (b *Base) Serve(ctx context.Context, parts *errgroup.Group, hangups <-chan os.Signal, reloaded func(), certificates ...*pki.PKI) {
+func (b *Base) Serve(ctx context.Context, parts *errgroup.Group, hangups <-chan os.Signal, reloaded func()) {
 	parts.Go(func() error { return b.GRPC.Run(ctx, b.Listeners.GRPC, server.StopTimeout) })
 	parts.Go(func() error { return b.Audit.Run(ctx) })
 	parts.Go(func() error { return server.RememberPorts(b.Options.DataDir, b.Addresses) })
-	parts.Go(func() error { return server.ReloadPKI(ctx, hangups, b.Log, reloaded, certificates...) })
+	parts.Go(func() error { return b.certificates.Run(ctx, hangups, reloaded) })
 }
 
 // ServeWebhook adds the webhook to parts, where it is on.

@@ -155,7 +155,7 @@ func (g *global) Close() error {
 // it cannot answer yet, it refuses (see earlyMethods).
 func (g *global) Serve(ctx context.Context) error {
 	parts, ctx := errgroup.WithContext(ctx)
-	g.Base.Serve(ctx, parts, g.hangups, g.reloadGossipKeys, g.PKI, g.peers)
+	g.Base.Serve(ctx, parts, g.hangups, g.reloadGossipKeys)
 	parts.Go(func() error { return g.discover(ctx) })
 	parts.Go(func() error { return g.followAuthority(ctx) })
 	parts.Go(func() error { return g.followRegister(ctx) })
@@ -310,5 +310,5 @@ func (g *global) registerMetrics() {
 	if g.peers != g.PKI {
 		certificates["peers"] = g.peers
 	}
-	server.CertificateMetrics(g.Metrics, certificates)
+	g.UseCertificates(certificates)
 }

@@ -73,8 +73,9 @@ type Config struct {
 type PKI struct {
 	config    Config
 	current   atomic.Pointer[material]
-	following sync.Mutex // held by Follow
-	reloading sync.Mutex // held by Reload
+	failure   atomic.Pointer[error] // of the last Reload
+	following sync.Mutex            // held by Follow
+	reloading sync.Mutex            // held by Reload
 }
 
 // material is one state of a PKI; immutable.
@@ -99,12 +100,13 @@ func Open(config Config) (*PKI, error) {
 	return p, p.Reload()
 }
 
-// Reload reads everything again and renews what needs it: on SIGHUP, and once a
-// day. New connections use the result, established ones are not affected. After an
-// error the current certificate stays in use.
-func (p *PKI) Reload() error {
+// Reload reads everything again and renews what needs it. New connections use the
+// result, established ones are not affected. After an error, which Failure returns
+// until a Reload succeeds, the current certificate stays in use.
+func (p *PKI) Reload() (err error) {
 	p.reloading.Lock()
 	defer p.reloading.Unlock()
+	defer func() { p.failure.Store(&err) }()
 	load := p.generated
 	if p.config.CertFile != "" {
 		load = p.given
@@ -116,6 +118,9 @@ func (p *PKI) Reload() error {
 	p.current.Store(m)
 	return nil
 }
+
+// Failure is why the last Reload failed, nil if it did not.
+func (p *PKI) Failure() error { return *p.failure.Load() }
 
 // CAPEM returns the certificates of the authorities that clients must trust, more
 // than one during a rotation; empty when a given certificate came without one.

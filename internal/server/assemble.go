@@ -2,14 +2,12 @@ package server
 
 import (
 	"cmp"
-	"context"
 	"errors"
 	"fmt"
 	"io/fs"
 	"log/slog"
 	"net"
 	"os"
-	"slices"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -73,42 +71,6 @@ func OpenPKI(o Options, keys *atrest.Keys, name, identity string, bound Addresse
 		DataDir: o.DataDir, Encryption: keys, Name: name, Identity: identity, CertFile: o.CertFile, KeyFile: o.KeyFile, CAFile: o.CAFile, Now: now, Log: log,
 		Hosts: pki.ServerHosts(hostname, listen, interfaces),
 	})
-}
-
-// renewalCheck is how often a running server looks whether its generated
-// certificate should be renewed.
-const renewalCheck = 24 * time.Hour
-
-// ReloadPKI reads the certificates again on every hangup, and daily, until ctx
-// ends. A failure is logged and leaves the certificates in use. One that is
-// given twice is read once. more, unless nil, is called after every hangup.
-func ReloadPKI(ctx context.Context, hangups <-chan os.Signal, log *slog.Logger, more func(), all ...*pki.PKI) error {
-	daily := time.NewTicker(renewalCheck)
-	defer daily.Stop()
-	all = slices.Compact(all)
-	for {
-		select {
-		case <-ctx.Done():
-			return nil
-		case <-hangups:
-			for _, pki := range all {
-				if err := pki.Reload(); err != nil {
-					log.Error("cannot reload the certificates: those in use stay", "error", err)
-					continue
-				}
-				log.Info("reloaded the certificates", "expires", pki.Expires())
-			}
-			if more != nil {
-				more()
-			}
-		case <-daily.C:
-			for _, pki := range all {
-				if err := pki.Reload(); err != nil {
-					log.Error("cannot renew the certificate", "error", err, "expires", pki.Expires())
-				}
-			}
-		}
-	}
 }
 
 // NewMetrics returns a registry with the metrics that every server has.

@@ -202,7 +202,7 @@ func (z *zone) Close() error {
 // Serve implements controlplane.Server.
 func (z *zone) Serve(ctx context.Context) error {
 	parts, ctx := errgroup.WithContext(ctx)
-	z.Base.Serve(ctx, parts, z.hangups, nil, z.PKI)
+	z.Base.Serve(ctx, parts, z.hangups, nil)
 	parts.Go(func() error {
 		err := z.awaitStart(ctx)
 		if err == nil && ctx.Err() == nil {
@@ -356,7 +356,7 @@ func (z *zone) role() string {
 
 // registerMetrics adds what only a zone reports.
 func (z *zone) registerMetrics() {
-	server.CertificateMetrics(z.Metrics, map[string]*pki.PKI{"api": z.PKI})
+	z.UseCertificates(map[string]*pki.PKI{"api": z.PKI})
 	z.Gauge("meridian_revision", "The newest revision applied.", func() float64 { return float64(z.revision()) })
 	z.Gauge("meridian_dataplanes_connected", "Proxies that are connected.", func() float64 { return float64(z.dataplanes.Connected()) })
 	z.Gauge("meridian_dataplanes_behind", "Proxies that are connected and have changes of their configuration to take on.", func() float64 { return float64(z.dataplanes.Behind()) })
