@@ -15,6 +15,10 @@ const (
 // (§1.5).
 const ZoneTag = "kuma.io/zone"
 
+// ProtocolTag is the tag with the protocol that an inbound speaks: http, http2, grpc, or
+// tcp, which it is when absent. Proxies treat it accordingly.
+const ProtocolTag = "kuma.io/protocol"
+
 // AnyValue in a selector matches every value of a tag that is present.
 const AnyValue = "*"
 

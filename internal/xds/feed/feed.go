@@ -23,6 +23,7 @@ import (
 	"meridian/internal/policy"
 	"meridian/internal/resource"
 	"meridian/internal/xds"
+	"meridian/internal/xds/generate"
 	"meridian/internal/xds/generate/grpc"
 	"meridian/internal/xds/world"
 )
@@ -68,7 +69,7 @@ type shapeKey struct {
 type shape struct {
 	key       shapeKey
 	routes    []*resource.Resource
-	outbounds *grpc.Outbounds
+	outbounds *generate.Outbounds
 	users     int
 }
 
@@ -182,7 +183,7 @@ func (f *Feed) resources(m *policy.Matcher, key resource.Key, asOf resource.Revi
 		same.AsOf = asOf
 		return &same, nil
 	}
-	spec, rules, err := grpc.Read(m, f.world, key)
+	spec, rules, err := generate.Read(m, f.world, key)
 	if errors.Is(err, xds.ErrNoDataplane) {
 		f.drop(key)
 	}
@@ -218,7 +219,7 @@ func (f *Feed) make(next, before *proxy, key resource.Key, rules []policy.Rule, 
 		return err
 	}
 	next.shape.users++
-	next.set, err = grpc.Assemble(asOf, next.own, next.shape.outbounds, func(s resource.TagSelector) *world.Endpoints {
+	next.set, err = generate.Assemble(asOf, next.own, next.shape.outbounds, xds.GRPC, func(s resource.TagSelector) *world.Endpoints {
 		e := f.world.Follow(key.Mesh, s)
 		next.endpoints[e.Key] = true
 		if f.users[e.Key] == nil {
@@ -232,7 +233,7 @@ func (f *Feed) make(next, before *proxy, key resource.Key, rules []policy.Rule, 
 
 // shapeOf returns what the outbounds of a dataplane come to, made if need be.
 func (f *Feed) shapeOf(mesh resource.MeshName, spec *resource.Dataplane, rules []policy.Rule, before *proxy) (*shape, error) {
-	outbounds := grpc.Outbound(spec)
+	outbounds := generate.Outbound(spec)
 	key := shapeKey{mesh: mesh}
 	if len(rules) > 0 {
 		key.rules = &rules[0]
@@ -266,7 +267,7 @@ func (f *Feed) shapeOf(mesh resource.MeshName, spec *resource.Dataplane, rules [
 }
 
 // keep puts what was made before in the place of what is equal.
-func keep(made *grpc.Outbounds, before *shape) {
+func keep(made *generate.Outbounds, before *shape) {
 	if before == nil {
 		return
 	}

@@ -25,6 +25,7 @@ import (
 	"meridian/internal/resource"
 	"meridian/internal/texttable"
 	"meridian/internal/xds"
+	"meridian/internal/xds/generate"
 	"meridian/internal/xds/generate/grpc"
 	"meridian/internal/xds/support"
 	"meridian/internal/xds/world"
@@ -150,7 +151,7 @@ func show(r *xds.Resource) (Resource, error) {
 // gaps lists what of the rules on a dataplane, and of the routes of the services that
 // it sends to, proxies do not do as written.
 func gaps(m *policy.Matcher, w *world.World, key resource.Key) ([]Gap, error) {
-	spec, rules, err := grpc.Read(m, w, key)
+	spec, rules, err := generate.Read(m, w, key)
 	if err != nil {
 		return nil, err
 	}
@@ -158,7 +159,7 @@ func gaps(m *policy.Matcher, w *world.World, key resource.Key) ([]Gap, error) {
 	for i := range rules {
 		list = append(list, ruleGaps(&rules[i])...)
 	}
-	outbounds := grpc.Outbound(spec)
+	outbounds := generate.Outbound(spec)
 	for i := range outbounds {
 		for _, r := range w.Routes(key.Mesh, outbounds[i].Service) {
 			tree, err := policy.ParseTree(r.Canonical())

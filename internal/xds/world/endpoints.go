@@ -35,6 +35,9 @@ type Locality struct {
 // the same pointer for as long as nothing changes.
 type Endpoints struct {
 	Key
+	// Protocol is what all inbounds speak that the selector matches, also those that take
+	// no requests at the moment.
+	Protocol Protocol
 	// Localities are in order of priority, then zone. Each has endpoints, and no
 	// address occurs twice.
 	Localities []Locality
@@ -52,7 +55,7 @@ func (e *Endpoints) Made(make func() any) any {
 
 // equal reports whether two have the same content.
 func (e *Endpoints) equal(other *Endpoints) bool {
-	return slices.EqualFunc(e.Localities, other.Localities, func(a, b Locality) bool {
+	return e.Protocol == other.Protocol && slices.EqualFunc(e.Localities, other.Localities, func(a, b Locality) bool {
 		return a.Zone == b.Zone && a.Priority == b.Priority && slices.Equal(a.Endpoints, b.Endpoints)
 	})
 }
@@ -126,6 +129,8 @@ type instance struct {
 	Endpoint
 	tags resource.Tags
 	zone resource.ZoneName
+	// away: it takes no requests.
+	away bool
 }
 
 // compare orders instances as endpoints are listed. Those that it calls equal are the
@@ -187,22 +192,17 @@ func replace(instances, gone, came []*instance) []*instance {
 	return append(next, came...)
 }
 
-// instancesOf lists the inbounds of a dataplane that take requests. One whose health
-// says that it is not ready takes none, nor does a dataplane that is draining.
+// instancesOf lists the inbounds of a dataplane. One whose health says that it is not
+// ready takes no requests, nor does a dataplane that is draining.
 func instancesOf(r *resource.Resource) []*instance {
-	if r.Meta().Labels[resource.DrainingLabel] == resource.Draining {
-		return nil
-	}
+	draining := r.Meta().Labels[resource.DrainingLabel] == resource.Draining
 	spec := r.Spec().(*resource.Dataplane)
 	var found []*instance
 	for i := range spec.Inbounds() {
 		in := &spec.Networking.Inbound[i]
-		if in.Health != nil && !in.Health.Ready {
-			continue
-		}
 		found = append(found, &instance{
 			Endpoint: Endpoint{Address: cmp.Or(in.Address, spec.Networking.Address), Port: in.Port, Dataplane: r.Key().Name},
-			tags:     in.Tags, zone: resource.ZoneName(in.Tags[resource.ZoneTag]),
+			tags:     in.Tags, zone: resource.ZoneName(in.Tags[resource.ZoneTag]), away: draining || in.Health != nil && !in.Health.Ready,
 		})
 	}
 	return found
@@ -216,11 +216,11 @@ func assign(key Key, instances []*instance, zone resource.ZoneName, preferOwn bo
 		host string
 		port uint32
 	}
-	e := &Endpoints{Key: key}
+	e := &Endpoints{Key: key, Protocol: common(instances)}
 	taken := make(map[address]bool, len(instances))
 	for _, in := range instances {
 		at := address{in.Address, in.Port}
-		if taken[at] {
+		if in.away || taken[at] {
 			continue
 		}
 		taken[at] = true
@@ -241,4 +241,38 @@ func assign(key Key, instances []*instance, zone resource.ZoneName, preferOwn bo
 		slices.SortStableFunc(e.Localities, func(a, b Locality) int { return cmp.Compare(a.Priority, b.Priority) })
 	}
 	return e
+}
+
+// Protocol is what the endpoints of a service speak, by their tag kuma.io/protocol.
+type Protocol string
+
+// The protocols that proxies know. Everything else is TCP to them.
+const (
+	TCP   Protocol = "tcp"
+	HTTP  Protocol = "http"
+	HTTP2 Protocol = "http2"
+	GRPC  Protocol = "grpc"
+)
+
+// ProtocolOf is the protocol that an inbound's tags name.
+func ProtocolOf(tags resource.Tags) Protocol {
+	switch p := Protocol(tags[resource.ProtocolTag]); p {
+	case HTTP, HTTP2, GRPC:
+		return p
+	}
+	return TCP
+}
+
+// common is the most that all instances speak: gRPC is HTTP/2, which is HTTP, which is
+// TCP. None speak TCP.
+func common(instances []*instance) Protocol {
+	order := []Protocol{TCP, HTTP, HTTP2, GRPC}
+	least := len(order) - 1
+	for _, in := range instances {
+		least = min(least, slices.Index(order, ProtocolOf(in.tags)))
+	}
+	if len(instances) == 0 {
+		return TCP
+	}
+	return order[least]
 }

@@ -13,16 +13,17 @@ import (
 	"meridian/internal/policy"
 	"meridian/internal/resource"
 	"meridian/internal/xds"
+	"meridian/internal/xds/generate"
 )
 
 // timeoutOf returns the bound of a call, 0 for none, and its origin. A client has one
 // bound for a whole call: of several that are written the shortest holds. What is not
 // written bounds nothing, since a call may be a stream that lasts.
-func timeoutOf(c *conf) (time.Duration, policy.Pointer) {
+func timeoutOf(c *generate.Conf) (time.Duration, policy.Pointer) {
 	var shortest time.Duration
 	var from policy.Pointer
 	try := func(at policy.Pointer) bool {
-		d, written := c.duration(at)
+		d, written := c.Duration(at)
 		if d > 0 && (shortest == 0 || d < shortest) {
 			shortest, from = d, at
 		}
@@ -54,25 +55,25 @@ const everyStatus = "cancelled,deadline-exceeded,internal,resource-exhausted,una
 
 // retryOf returns the retries of calls, and their origins, with paths inside the
 // retry policy; nil for none.
-func retryOf(c *conf) (*routev3.RetryPolicy, []xds.Origin) {
-	if !c.has("/grpc") {
+func retryOf(c *generate.Conf) (*routev3.RetryPolicy, []xds.Origin) {
+	if !c.Has("/grpc") {
 		return nil, nil
 	}
 	retries := uint32(1)
-	if c.kind == resource.KindRetry {
+	if c.Kind == resource.KindRetry {
 		retries = retriesOfRetry
 	}
 	p := &routev3.RetryPolicy{RetryOn: everyStatus}
 	var origins []xds.Origin
-	if n, ok := c.number("/grpc/numRetries"); ok {
+	if n, ok := c.Number("/grpc/numRetries"); ok {
 		if n == 0 {
 			return nil, nil
 		}
 		retries = uint32(n)
-		origins = append(origins, c.origin("/numRetries", "/grpc/numRetries")...)
+		origins = append(origins, c.Origin("/numRetries", "/grpc/numRetries")...)
 	}
 	p.NumRetries = wrapperspb.UInt32(retries)
-	if value, ok := c.get("/grpc/retryOn"); ok {
+	if value, ok := c.Get("/grpc/retryOn"); ok {
 		list, _ := value.([]any)
 		var on []string
 		for _, status := range list {
@@ -84,22 +85,22 @@ func retryOf(c *conf) (*routev3.RetryPolicy, []xds.Origin) {
 			return nil, nil // an empty list is a list: nothing is retried
 		}
 		p.RetryOn = strings.Join(on, ",")
-		origins = append(origins, c.origin("/retryOn", "/grpc/retryOn")...)
+		origins = append(origins, c.Origin("/retryOn", "/grpc/retryOn")...)
 	}
-	base, hasBase := c.duration("/grpc/backOff/baseInterval")
-	longest, hasLongest := c.duration("/grpc/backOff/maxInterval")
+	base, hasBase := c.Duration("/grpc/backOff/baseInterval")
+	longest, hasLongest := c.Duration("/grpc/backOff/maxInterval")
 	if hasBase || hasLongest {
 		if base <= 0 {
 			base = baseInterval
 		}
 		backOff := &routev3.RetryPolicy_RetryBackOff{BaseInterval: durationpb.New(base)}
 		if hasBase {
-			origins = append(origins, c.origin("/retryBackOff/baseInterval", "/grpc/backOff/baseInterval")...)
+			origins = append(origins, c.Origin("/retryBackOff/baseInterval", "/grpc/backOff/baseInterval")...)
 		}
 		if hasLongest {
 			// Two policies may have written one each.
 			backOff.MaxInterval = durationpb.New(max(base, longest))
-			origins = append(origins, c.origin("/retryBackOff/maxInterval", "/grpc/backOff/maxInterval")...)
+			origins = append(origins, c.Origin("/retryBackOff/maxInterval", "/grpc/backOff/maxInterval")...)
 		}
 		p.RetryBackOff = backOff
 	}
@@ -126,21 +127,21 @@ func fieldsOfBreaker(kind resource.Kind) breakerFields {
 const shortestInterval = 100 * time.Millisecond
 
 // setBreaker bounds the calls to a cluster and ejects failing endpoints.
-func setBreaker(cluster *clusterv3.Cluster, c *conf) (origins []xds.Origin) {
+func setBreaker(cluster *clusterv3.Cluster, c *generate.Conf) (origins []xds.Origin) {
 	if c == nil {
 		return nil
 	}
-	f := fieldsOfBreaker(c.kind)
-	if n, ok := c.number(f.maxRequests); ok {
+	f := fieldsOfBreaker(c.Kind)
+	if n, ok := c.Number(f.maxRequests); ok {
 		cluster.CircuitBreakers = &clusterv3.CircuitBreakers{Thresholds: []*clusterv3.CircuitBreakers_Thresholds{{
 			Priority: corev3.RoutingPriority_DEFAULT, MaxRequests: wrapperspb.UInt32(uint32(n)),
 		}}}
-		origins = append(origins, c.origin("/circuitBreakers/thresholds/0/maxRequests", f.maxRequests)...)
+		origins = append(origins, c.Origin("/circuitBreakers/thresholds/0/maxRequests", f.maxRequests)...)
 	}
-	if c.bool(f.outlier + "/disabled") {
+	if c.Bool(f.outlier + "/disabled") {
 		return origins
 	}
-	rate, share := c.has(f.successRate), c.has(f.failure)
+	rate, share := c.Has(f.successRate), c.Has(f.failure)
 	if !rate && !share {
 		return origins
 	}
@@ -148,16 +149,16 @@ func setBreaker(cluster *clusterv3.Cluster, c *conf) (origins []xds.Origin) {
 	o := &clusterv3.OutlierDetection{EnforcingSuccessRate: wrapperspb.UInt32(0), EnforcingFailurePercentage: wrapperspb.UInt32(0)}
 	cluster.OutlierDetection = o
 	from := func(name string, field policy.Pointer) {
-		origins = append(origins, c.origin("/outlierDetection/"+name, field)...)
+		origins = append(origins, c.Origin("/outlierDetection/"+name, field)...)
 	}
 	number := func(into **wrapperspb.UInt32Value, name string, field policy.Pointer, factor float64) {
-		if n, ok := c.number(field); ok {
+		if n, ok := c.Number(field); ok {
 			*into = wrapperspb.UInt32(uint32(min(n*factor, 1<<31)))
 			from(name, field)
 		}
 	}
 	span := func(into **durationpb.Duration, name string, field policy.Pointer) {
-		if d, ok := c.duration(field); ok && d > 0 {
+		if d, ok := c.Duration(field); ok && d > 0 {
 			*into = durationpb.New(d)
 			from(name, field)
 		}
@@ -193,25 +194,25 @@ const (
 
 // setLoadBalancer says how a cluster's endpoints are chosen: in turns when nothing else
 // is written, and for what a client does not have.
-func setLoadBalancer(cluster *clusterv3.Cluster, c *conf) (origins []xds.Origin) {
+func setLoadBalancer(cluster *clusterv3.Cluster, c *generate.Conf) (origins []xds.Origin) {
 	const at = policy.Pointer("/loadBalancer")
 	switch {
-	case c.has(at + "/roundRobin"):
-		origins = c.origin("/lbPolicy", at+"/roundRobin")
-	case c.has(at + "/leastRequest"):
+	case c.Has(at + "/roundRobin"):
+		origins = c.Origin("/lbPolicy", at+"/roundRobin")
+	case c.Has(at + "/leastRequest"):
 		cluster.LbPolicy = clusterv3.Cluster_LEAST_REQUEST
-		origins = c.origin("/lbPolicy", at+"/leastRequest")
-		if n, ok := c.number(at + "/leastRequest/choiceCount"); ok {
+		origins = c.Origin("/lbPolicy", at+"/leastRequest")
+		if n, ok := c.Number(at + "/leastRequest/choiceCount"); ok {
 			cluster.LbConfig = &clusterv3.Cluster_LeastRequestLbConfig_{LeastRequestLbConfig: &clusterv3.Cluster_LeastRequestLbConfig{
 				ChoiceCount: wrapperspb.UInt32(max(2, uint32(n))),
 			}}
-			origins = append(origins, c.origin("/leastRequestLbConfig/choiceCount", at+"/leastRequest/choiceCount")...)
+			origins = append(origins, c.Origin("/leastRequestLbConfig/choiceCount", at+"/leastRequest/choiceCount")...)
 		}
-	case c.has(at + "/ringHash"):
+	case c.Has(at + "/ringHash"):
 		cluster.LbPolicy = clusterv3.Cluster_RING_HASH
-		origins = c.origin("/lbPolicy", at+"/ringHash")
-		least, hasLeast := c.number(at + "/ringHash/minRingSize")
-		most, hasMost := c.number(at + "/ringHash/maxRingSize")
+		origins = c.Origin("/lbPolicy", at+"/ringHash")
+		least, hasLeast := c.Number(at + "/ringHash/minRingSize")
+		most, hasMost := c.Number(at + "/ringHash/maxRingSize")
 		ring := &clusterv3.Cluster_RingHashLbConfig{}
 		if hasLeast || hasMost {
 			if !hasLeast {
@@ -226,10 +227,10 @@ func setLoadBalancer(cluster *clusterv3.Cluster, c *conf) (origins []xds.Origin)
 		}
 		cluster.LbConfig = &clusterv3.Cluster_RingHashLbConfig_{RingHashLbConfig: ring}
 		if hasLeast {
-			origins = append(origins, c.origin("/ringHashLbConfig/minimumRingSize", at+"/ringHash/minRingSize")...)
+			origins = append(origins, c.Origin("/ringHashLbConfig/minimumRingSize", at+"/ringHash/minRingSize")...)
 		}
 		if hasMost {
-			origins = append(origins, c.origin("/ringHashLbConfig/maximumRingSize", at+"/ringHash/maxRingSize")...)
+			origins = append(origins, c.Origin("/ringHashLbConfig/maximumRingSize", at+"/ringHash/maxRingSize")...)
 		}
 	}
 	return origins

@@ -1,4 +1,4 @@
-package grpc
+package generate
 
 import (
 	"encoding/json"
@@ -11,28 +11,29 @@ import (
 	"meridian/internal/xds"
 )
 
-// conf is what the policies of one kind come to on an outbound or one of its routes.
-// A nil conf has nothing in it.
-type conf struct {
-	kind   resource.Kind
+// Conf is what the policies of one kind come to on an outbound or one of its routes.
+// A nil Conf has nothing in it.
+type Conf struct {
+	// Kind is that of the policies.
+	Kind   resource.Kind
 	tree   policy.Tree
 	fields map[policy.Pointer]resource.Key
 }
 
-func newConf(rule *policy.Rule) *conf {
+func newConf(rule *policy.Rule) *Conf {
 	fold := rule.Fold()
-	return &conf{rule.Kind, fold.Conf(), fold.Fields()}
+	return &Conf{rule.Kind, fold.Conf(), fold.Fields()}
 }
 
-// outboundRules are the rules of one outbound, and of its routes, as matching has
+// Rules are the rules of one outbound, and of its routes, as matching has
 // them.
-type outboundRules []policy.Rule
+type Rules []policy.Rule
 
-// on returns the configuration of a kind on a route, "" for the outbound itself. A
+// On returns the configuration of a kind on a route, "" for the outbound itself. A
 // kind and its successor are given together: where the successor holds for anything on
 // the outbound, it holds for all of it (§4.11). A route without an entry of its own has
 // the outbound's.
-func (rules outboundRules) on(route string, kind, successor resource.Kind) *conf {
+func (rules Rules) On(route string, kind, successor resource.Kind) *Conf {
 	for i := range rules {
 		if rules[i].Kind == successor && len(rules[i].Steps) > 0 {
 			kind = successor
@@ -60,8 +61,8 @@ func (rules outboundRules) on(route string, kind, successor resource.Kind) *conf
 	return nil
 }
 
-// named reports whether a route has an entry of its own for one of two kinds.
-func (rules outboundRules) named(route string, kinds ...resource.Kind) bool {
+// Named reports whether a route has an entry of its own for one of two kinds.
+func (rules Rules) Named(route string, kinds ...resource.Kind) bool {
 	for i := range rules {
 		for _, kind := range kinds {
 			if route != "" && rules[i].Kind == kind && rules[i].Attachment.Route == route && len(rules[i].Steps) > 0 {
@@ -72,22 +73,22 @@ func (rules outboundRules) named(route string, kinds ...resource.Kind) bool {
 	return false
 }
 
-// get returns the value at a pointer, or false.
-func (c *conf) get(at policy.Pointer) (any, bool) {
+// Get returns the value at a pointer, or false.
+func (c *Conf) Get(at policy.Pointer) (any, bool) {
 	if c == nil {
 		return nil, false
 	}
 	return policy.At(c.tree, at)
 }
 
-// has reports whether something is written at a pointer.
-func (c *conf) has(at policy.Pointer) bool {
-	_, ok := c.get(at)
+// Has reports whether something is written at a pointer.
+func (c *Conf) Has(at policy.Pointer) bool {
+	_, ok := c.Get(at)
 	return ok
 }
 
-// origin says that the value at path in a resource is that of a field.
-func (c *conf) origin(path string, field policy.Pointer) []xds.Origin {
+// Origin says that the value at path in a resource is that of a field.
+func (c *Conf) Origin(path string, field policy.Pointer) []xds.Origin {
 	if c == nil {
 		return nil
 	}
@@ -109,10 +110,10 @@ func (c *conf) origin(path string, field policy.Pointer) []xds.Origin {
 	return origins
 }
 
-// decode reads what is at a pointer into a value of a spec's type; false when there is
+// Decode reads what is at a pointer into a value of a spec's type; false when there is
 // nothing.
-func (c *conf) decode(at policy.Pointer, into any) (bool, error) {
-	value, ok := c.get(at)
+func (c *Conf) Decode(at policy.Pointer, into any) (bool, error) {
+	value, ok := c.Get(at)
 	if !ok {
 		return false, nil
 	}
@@ -121,14 +122,14 @@ func (c *conf) decode(at policy.Pointer, into any) (bool, error) {
 		err = json.Unmarshal(text, into)
 	}
 	if err != nil {
-		return false, fmt.Errorf("%s: read %s: %w", c.kind, at, err)
+		return false, fmt.Errorf("%s: read %s: %w", c.Kind, at, err)
 	}
 	return true, nil
 }
 
-// duration returns the duration at a pointer; false when there is none.
-func (c *conf) duration(at policy.Pointer) (time.Duration, bool) {
-	value, _ := c.get(at)
+// Duration returns the duration at a pointer; false when there is none.
+func (c *Conf) Duration(at policy.Pointer) (time.Duration, bool) {
+	value, _ := c.Get(at)
 	text, ok := value.(string)
 	if !ok {
 		return 0, false
@@ -137,9 +138,9 @@ func (c *conf) duration(at policy.Pointer) (time.Duration, bool) {
 	return d.Value(), err == nil
 }
 
-// number returns the number at a pointer; false when there is none.
-func (c *conf) number(at policy.Pointer) (float64, bool) {
-	value, _ := c.get(at)
+// Number returns the number at a pointer; false when there is none.
+func (c *Conf) Number(at policy.Pointer) (float64, bool) {
+	value, _ := c.Get(at)
 	n, ok := value.(json.Number)
 	if !ok {
 		return 0, false
@@ -148,9 +149,22 @@ func (c *conf) number(at policy.Pointer) (float64, bool) {
 	return f, err == nil
 }
 
-// bool returns whether true is written at a pointer.
-func (c *conf) bool(at policy.Pointer) bool {
-	value, _ := c.get(at)
+// Bool returns whether true is written at a pointer.
+func (c *Conf) Bool(at policy.Pointer) bool {
+	value, _ := c.Get(at)
 	b, _ := value.(bool)
 	return b
+}
+
+// RulesOf returns the rules of an outbound and its routes.
+func RulesOf(rules []policy.Rule, a *policy.Attachment) Rules {
+	var mine Rules
+	for _, r := range rules {
+		bare := r.Attachment
+		bare.Route = ""
+		if bare.Compare(a) == 0 {
+			mine = append(mine, r)
+		}
+	}
+	return mine
 }
