@@ -393,7 +393,7 @@ func (w *World) Endpoints(name resource.MeshName, selector resource.TagSelector)
 	defer w.mu.Unlock()
 	m := w.meshes[name]
 	if m == nil || m.services[key.Service] == nil {
-		return &Endpoints{Key: key}
+		return &Endpoints{Key: key, Protocol: TCP}
 	}
 	s := m.services[key.Service]
 	if f := s.followed[key]; f != nil {
