@@ -40,7 +40,8 @@ func newApplyCommand(a *app) *cobra.Command {
 input, in universal or Kubernetes form, YAML or JSON.
 
 Prints what became of each resource, then the revision at which the batch was
-written.`,
+written. Warnings and notes of one cause are one line; -o json has those of each
+resource.`,
 		Example: `  meridian apply -f policies/
   meridian apply -f - --dry-run=server < policy.yaml
   meridian apply -f policy.yaml --wait=zones --timeout 1m`,
@@ -102,7 +103,7 @@ func (a *app) apply(ctx context.Context, o *applyOptions) error {
 		return err
 	}
 	if o.dryRun == "client" {
-		a.warnAbout(documents)
+		a.advise(remarksOf(documents))
 		a.Message("Dry run: the documents are valid; nothing was sent to a control plane.")
 		return a.printChecked(o.output.Value, documents)
 	}
@@ -150,7 +151,7 @@ func (a *app) sendApply(ctx context.Context, c *client.Client, request *meridian
 	if request.GetDryRun() {
 		a.Message("Dry run: nothing was written.")
 	}
-	if err := a.printResults(o.output.Value, response.GetResults(), revision); err != nil {
+	if err := a.printResults(o.output.Value, response.GetResults(), revision, viewFindings(response.GetFindings())); err != nil {
 		return err
 	}
 	if o.wait == "" || request.GetDryRun() {
@@ -191,7 +192,9 @@ type resultView struct {
 	Version uint64 `json:"version"`
 }
 
-func (a *app) printResults(f print.Format, results []*meridianv1.Result, revision uint64) error {
+// printResults prints what became of a batch, and as JSON also what there is to know
+// of each resource: findings are nil for a deletion.
+func (a *app) printResults(f print.Format, results []*meridianv1.Result, revision uint64, findings []findingView) error {
 	switch {
 	case f.Structured():
 		views := make([]resultView, len(results))
@@ -199,9 +202,10 @@ func (a *app) printResults(f print.Format, results []*meridianv1.Result, revisio
 			views[i] = resultView{r.GetKind(), r.GetMesh(), r.GetName(), outcomeWord(r.GetOutcome()), r.GetVersion()}
 		}
 		return a.WriteValue(f, struct {
-			Results  []resultView `json:"results"`
-			Revision uint64       `json:"revision"`
-		}{views, revision})
+			Results  []resultView  `json:"results"`
+			Revision uint64        `json:"revision"`
+			Findings []findingView `json:"findings,omitempty"`
+		}{views, revision, findings})
 	}
 	var b strings.Builder
 	for _, r := range results {

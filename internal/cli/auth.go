@@ -73,7 +73,7 @@ func (a *app) rules(from *sources) (documents, error) {
 	if err != nil {
 		return nil, err
 	}
-	a.warnAbout(loaded)
+	a.advise(remarksOf(loaded))
 	held := slices.ContainsFunc(loaded, func(d resource.Document) bool { return d.Resource.Key().Kind == resource.KindAccessRoleBinding })
 	if !held {
 		a.Warn("there is no AccessRoleBinding in the files of --roles: no user has any access")

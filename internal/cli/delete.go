@@ -70,7 +70,7 @@ func (a *app) delete(ctx context.Context, args []string, o *applyOptions) error 
 	if request.DryRun {
 		a.Message("Dry run: nothing was deleted.")
 	}
-	return a.printResults(o.output.Value, response.GetResults(), response.GetRevision())
+	return a.printResults(o.output.Value, response.GetResults(), response.GetRevision(), nil)
 }
 
 func zonesAmong(keys []resource.Key) []string {

@@ -73,7 +73,7 @@ func (a *app) loadMatcher(from *sources, mesh, zoneFlag string) (*policy.Matcher
 	if err != nil {
 		return nil, "", err
 	}
-	a.warnAbout(documents)
+	a.advise(remarksOf(documents))
 	zone, strict := resource.ZoneName(zoneFlag), zoneFlag != ""
 	if !strict {
 		zone = defaultZone

@@ -3,6 +3,7 @@ package cli
 import (
 	"context"
 	"encoding/json"
+	"fmt"
 	"os"
 	"path/filepath"
 	"strings"
@@ -194,6 +195,29 @@ func TestValidateAsJSONAndStrictly(t *testing.T) {
 	require.Equal(t, "error", report.Findings[0].Severity)
 	require.Equal(t, "web-to-backend", report.Findings[0].Name)
 	require.Equal(t, bad, report.Findings[0].Source)
+}
+
+// Sixty documents with one cause are one line, and all of them as JSON.
+func TestRemarksOfOneCauseAreOneLine(t *testing.T) {
+	h := newHarness(t)
+	var routes strings.Builder
+	for i := range 60 {
+		fmt.Fprintf(&routes, "---\ntype: HTTPRoute\nmesh: default\nname: r%d\nparentRefs: [{name: gone}]\nrules: [{backendRefs: [{name: b, port: 80}]}]\n", i)
+	}
+	file := h.write("routes.yaml", routes.String())
+	for _, command := range [][]string{{"validate"}, {"validate", "--strict"}} {
+		out := h.run(append(command, "-f", file)...)
+		require.Equal(t, len(command)-1, out.code)
+		require.Equal(t, "Warning: 60 documents (HTTPRoute/default/r0, r1, r2, …): parentRefs[0].name: there is no Gateway gone\n", out.stderr)
+	}
+	require.Equal(t, 60, strings.Count(h.ok("validate", "-f", file, "-o", "json"), `"message": "there is no Gateway gone"`))
+
+	h.server.Findings = []*meridianv1.Finding{{
+		Severity: meridianv1.Finding_SEVERITY_WARNING, Key: &meridianv1.ResourceKey{Kind: "HTTPRoute", Mesh: "default", Name: "r0"},
+		Field: "parentRefs[0].name", Message: "there is no Gateway gone",
+	}}
+	require.JSONEq(t, `[{"severity": "warning", "kind": "HTTPRoute", "mesh": "default", "name": "r0", "field": "parentRefs[0].name", "message": "there is no Gateway gone"}]`,
+		h.ok("apply", "-f", file, "-o", "jsonpath={.findings}"))
 }
 
 func TestStatus(t *testing.T) {

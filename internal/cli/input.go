@@ -8,6 +8,7 @@ import (
 
 	"meridian/internal/cli/exit"
 	"meridian/internal/cli/print"
+	"meridian/internal/policy"
 	"meridian/internal/resource"
 )
 
@@ -39,7 +40,7 @@ func (m *meshFlag) check() error {
 
 // load reads all documents of a command. Every problem of every document is
 // reported at once; the error is then a failure with exit code 2. Warnings are
-// left to warnAbout: a server that receives the documents returns them itself.
+// left to advise: a server that receives the documents returns them itself.
 func (a *app) load(from *sources, mesh *meshFlag) ([]resource.Document, error) {
 	if err := mesh.check(); err != nil {
 		return nil, err
@@ -98,24 +99,28 @@ func (c *countedProblems) Error() string {
 }
 func (c *countedProblems) Unwrap() error { return c.cause }
 
-// warnAbout prints the warnings of the decoder about documents that it accepted.
-func (a *app) warnAbout(documents []resource.Document) (warned bool) {
+// remarksOf is what the decoder says of documents that it accepted.
+func remarksOf(documents []resource.Document) []policy.Advice {
+	var remarks []policy.Advice
 	for i := range documents {
 		d := &documents[i]
 		for _, p := range d.Problems {
-			warned = a.advise(d.Source+": "+d.Resource.Key().String(), p) || warned
+			remarks = append(remarks, policy.Advice{Source: d.Source, Key: d.Resource.Key(), Problem: p})
+		}
+	}
+	return remarks
+}
+
+// advise writes warnings and notes, those of one cause in one line.
+func (a *app) advise(advice []policy.Advice) (warned bool) {
+	groups := policy.Groups(advice)
+	for i := range groups {
+		if groups[i].Severity == resource.Warning {
+			warned = true
+			a.Warn(groups[i].String())
+		} else {
+			a.Message("Note: %s", &groups[i])
 		}
 	}
 	return warned
-}
-
-// advise writes a warning or a note about something at a place.
-func (a *app) advise(where string, p resource.Problem) (warned bool) {
-	text := where + ": " + p.String()
-	if p.Severity == resource.Warning {
-		a.Warn(text)
-		return true
-	}
-	a.Message("Note: %s", text)
-	return false
 }

@@ -102,7 +102,7 @@ func (a *app) proxyConfig(files *sources, mesh *meshFlag, addresses, ca string) 
 	if len(documents) != 1 || documents[0].Resource.Key().Kind != resource.KindDataplane {
 		return config, exit.Usagef("-f has to hold one Dataplane, and nothing else")
 	}
-	a.warnAbout(documents)
+	a.advise(remarksOf(documents))
 	r := documents[0].Resource
 	config.Mesh, config.Name, config.Spec = string(r.Key().Mesh), r.Key().Name, r.Canonical()
 	if config.TokenFile = a.connection.TokenFile(); config.TokenFile == "" {

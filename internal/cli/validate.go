@@ -7,6 +7,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	meridianv1 "meridian/api/meridian/v1"
 	"meridian/internal/cli/exit"
 	"meridian/internal/cli/print"
 	"meridian/internal/policy"
@@ -24,7 +25,8 @@ func newValidateCommand(a *app) *cobra.Command {
 		Short: "Validate documents without a server",
 		Long: `Validate documents without a server: their syntax, fields, values and names. All
 problems of all documents are reported, and the exit code is then 2. Warnings and
-notes do not make a document invalid.`,
+notes do not make a document invalid. Those of one cause are one line; -o json has
+those of each document.`,
 		Args: exactly(),
 		Example: `  meridian validate -f policies/
   meridian validate -f policies/ --strict -o json`,
@@ -48,10 +50,7 @@ notes do not make a document invalid.`,
 		if err != nil {
 			return err
 		}
-		warned := a.warnAbout(documents)
-		for _, advice := range advised {
-			warned = a.advise(advice.Key.String(), advice.Problem) || warned
-		}
+		warned := a.advise(append(remarksOf(documents), advised...))
 		text := print.Plural(len(documents), "document") + " are valid"
 		if len(documents) == 1 {
 			text = "1 document is valid"
@@ -74,17 +73,37 @@ type findingView struct {
 	Name     string `json:"name,omitempty"`
 	Field    string `json:"field,omitempty"`
 	Message  string `json:"message"`
+	// Cause is what the message has in common with that of other documents.
+	Cause string `json:"cause,omitempty"`
 }
 
-func viewFinding(source string, key resource.Key, p resource.Problem) findingView {
+func viewFinding(a policy.Advice) findingView {
 	severity := "info"
-	switch p.Severity {
+	switch a.Severity {
 	case resource.Error:
 		severity = "error"
 	case resource.Warning:
 		severity = "warning"
 	}
-	return findingView{severity, source, p.Line, string(key.Kind), string(key.Mesh), key.Name, string(p.Path), p.Message}
+	return findingView{
+		severity, a.Source, a.Line, string(a.Key.Kind), string(a.Key.Mesh), a.Key.Name, string(a.Path), a.Message, a.Cause,
+	}
+}
+
+// viewFindings are the findings of a server.
+func viewFindings(findings []*meridianv1.Finding) []findingView {
+	views := make([]findingView, len(findings))
+	for i, f := range findings {
+		severity := "warning"
+		if f.GetSeverity() == meridianv1.Finding_SEVERITY_INFO {
+			severity = "info"
+		}
+		views[i] = findingView{
+			Severity: severity, Kind: f.GetKey().GetKind(), Mesh: f.GetKey().GetMesh(), Name: f.GetKey().GetName(),
+			Field: f.GetField(), Message: f.GetMessage(), Cause: f.GetCause(),
+		}
+	}
+	return views
 }
 
 // printFindings prints every problem as JSON, and fails as the text form does.
@@ -96,21 +115,16 @@ func (a *app) printFindings(ctx context.Context, f print.Format, documents []res
 	}
 	for _, d := range refused {
 		for _, p := range d.Problems {
-			findings = append(findings, viewFinding(d.Source, d.Key, p))
+			findings = append(findings, viewFinding(policy.Advice{Source: d.Source, Key: d.Key, Problem: p}))
 		}
 	}
 	if invalid == nil {
-		for _, d := range documents {
-			for _, p := range d.Problems {
-				findings = append(findings, viewFinding(d.Source, d.Resource.Key(), p))
-			}
-		}
 		advised, err := lint(ctx, documents)
 		if err != nil {
 			return err
 		}
-		for _, advice := range advised {
-			findings = append(findings, viewFinding("", advice.Key, advice.Problem))
+		for _, advice := range append(remarksOf(documents), advised...) {
+			findings = append(findings, viewFinding(advice))
 		}
 	}
 	err := a.WriteValue(f, struct {

@@ -56,7 +56,7 @@ func (a *app) switchZone(ctx context.Context, name string, enabled bool) error {
 	if err != nil {
 		return err
 	}
-	return a.printResults(print.FormatTable, response.GetResults(), response.GetRevision())
+	return a.printResults(print.FormatTable, response.GetResults(), response.GetRevision(), nil)
 }
 
 // checkDisconnected fails where one of the zones is connected, or may be.
@@ -101,7 +101,7 @@ only with --force: disable and stop it first.`,
 		if err != nil {
 			return err
 		}
-		return a.printResults(print.FormatTable, response.GetResults(), response.GetRevision())
+		return a.printResults(print.FormatTable, response.GetResults(), response.GetRevision(), nil)
 	}
 	return cmd
 }

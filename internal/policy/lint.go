@@ -11,6 +11,10 @@ import (
 // Advice is something to tell the author of a resource that is accepted all the
 // same.
 type Advice struct {
+	// Source is where the resource is written, such as a file and line; empty when
+	// unknown.
+	Source string
+	// Key is the resource; empty where the advice is about a whole request.
 	Key resource.Key
 	resource.Problem
 }

@@ -35,6 +35,9 @@ type Problem struct {
 	// Line is the line in the source, from 1; 0 when unknown. The codec fills it
 	// in from Path.
 	Line int
+	// Cause says what is so of every resource that has the problem for one reason,
+	// where the message speaks of this resource alone. Empty is the message.
+	Cause string
 }
 
 // String prints "path: message", or the message alone at the root.
@@ -68,6 +71,16 @@ func (r *Report) Warnf(at Path, format string, args ...any) {
 // Infof adds advice.
 func (r *Report) Infof(at Path, format string, args ...any) {
 	r.add(Info, at, format, args...)
+}
+
+// Tie adds advice that one resource shares with others: cause says what is so of all
+// of them, and the message what follows for this one.
+func (r *Report) Tie(at Path, cause, format string, args ...any) {
+	before := len(r.Problems)
+	r.add(Info, at, format, args...)
+	if len(r.Problems) > before {
+		r.Problems[before].Cause = cause
+	}
 }
 
 func (r *Report) add(s Severity, at Path, format string, args ...any) {

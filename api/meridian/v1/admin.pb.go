@@ -78,6 +78,55 @@ func (Outcome) EnumDescriptor() ([]byte, []int) {
 	return file_meridian_v1_admin_proto_rawDescGZIP(), []int{0}
 }
 
+type Finding_Severity int32
+
+const (
+	Finding_SEVERITY_UNSPECIFIED Finding_Severity = 0
+	Finding_SEVERITY_WARNING     Finding_Severity = 1
+	Finding_SEVERITY_INFO        Finding_Severity = 2
+)
+
+// Enum value maps for Finding_Severity.
+var (
+	Finding_Severity_name = map[int32]string{
+		0: "SEVERITY_UNSPECIFIED",
+		1: "SEVERITY_WARNING",
+		2: "SEVERITY_INFO",
+	}
+	Finding_Severity_value = map[string]int32{
+		"SEVERITY_UNSPECIFIED": 0,
+		"SEVERITY_WARNING":     1,
+		"SEVERITY_INFO":        2,
+	}
+)
+
+func (x Finding_Severity) Enum() *Finding_Severity {
+	p := new(Finding_Severity)
+	*p = x
+	return p
+}
+
+func (x Finding_Severity) String() string {
+	return protoimpl.X.EnumStringOf(x.Descriptor(), protoreflect.EnumNumber(x))
+}
+
+func (Finding_Severity) Descriptor() protoreflect.EnumDescriptor {
+	return file_meridian_v1_admin_proto_enumTypes[1].Descriptor()
+}
+
+func (Finding_Severity) Type() protoreflect.EnumType {
+	return &file_meridian_v1_admin_proto_enumTypes[1]
+}
+
+func (x Finding_Severity) Number() protoreflect.EnumNumber {
+	return protoreflect.EnumNumber(x)
+}
+
+// Deprecated: Use Finding_Severity.Descriptor instead.
+func (Finding_Severity) EnumDescriptor() ([]byte, []int) {
+	return file_meridian_v1_admin_proto_rawDescGZIP(), []int{3, 0}
+}
+
 // All fields but resources and spec_continued count in the first message only. A
 // message with a field that the server does not know is refused.
 type ApplyRequest struct {
@@ -265,11 +314,14 @@ type ApplyResponse struct {
 	// The revision the batch was written at; the current one when nothing
 	// changed.
 	Revision uint64 `protobuf:"varint,2,opt,name=revision,proto3" json:"revision,omitempty"`
-	// Things the author should know, such as a backend that no mesh defines.
+	// Things the author should know, such as a backend that no mesh defines: one
+	// line for each cause, with the first resources that it concerns.
 	Warnings []string `protobuf:"bytes,3,rep,name=warnings,proto3" json:"warnings,omitempty"`
 	// Things that are as they should be and good to know, such as which of two
-	// policies has priority.
-	Notes         []string `protobuf:"bytes,4,rep,name=notes,proto3" json:"notes,omitempty"`
+	// policies has priority: one line for each cause.
+	Notes []string `protobuf:"bytes,4,rep,name=notes,proto3" json:"notes,omitempty"`
+	// The warnings and notes of each resource of the request, in its order.
+	Findings      []*Finding `protobuf:"bytes,5,rep,name=findings,proto3" json:"findings,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -332,6 +384,93 @@ func (x *ApplyResponse) GetNotes() []string {
 	return nil
 }
 
+func (x *ApplyResponse) GetFindings() []*Finding {
+	if x != nil {
+		return x.Findings
+	}
+	return nil
+}
+
+// Finding is something to tell the author of a resource that is accepted.
+type Finding struct {
+	state    protoimpl.MessageState `protogen:"open.v1"`
+	Severity Finding_Severity       `protobuf:"varint,1,opt,name=severity,proto3,enum=meridian.v1.Finding_Severity" json:"severity,omitempty"`
+	// The resource; empty where it is about the request.
+	Key *ResourceKey `protobuf:"bytes,2,opt,name=key,proto3" json:"key,omitempty"`
+	// The field of the resource; empty for all of it.
+	Field   string `protobuf:"bytes,3,opt,name=field,proto3" json:"field,omitempty"`
+	Message string `protobuf:"bytes,4,opt,name=message,proto3" json:"message,omitempty"`
+	// What the message has in common with others; empty for the message.
+	Cause         string `protobuf:"bytes,5,opt,name=cause,proto3" json:"cause,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Finding) Reset() {
+	*x = Finding{}
+	mi := &file_meridian_v1_admin_proto_msgTypes[3]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Finding) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Finding) ProtoMessage() {}
+
+func (x *Finding) ProtoReflect() protoreflect.Message {
+	mi := &file_meridian_v1_admin_proto_msgTypes[3]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Finding.ProtoReflect.Descriptor instead.
+func (*Finding) Descriptor() ([]byte, []int) {
+	return file_meridian_v1_admin_proto_rawDescGZIP(), []int{3}
+}
+
+func (x *Finding) GetSeverity() Finding_Severity {
+	if x != nil {
+		return x.Severity
+	}
+	return Finding_SEVERITY_UNSPECIFIED
+}
+
+func (x *Finding) GetKey() *ResourceKey {
+	if x != nil {
+		return x.Key
+	}
+	return nil
+}
+
+func (x *Finding) GetField() string {
+	if x != nil {
+		return x.Field
+	}
+	return ""
+}
+
+func (x *Finding) GetMessage() string {
+	if x != nil {
+		return x.Message
+	}
+	return ""
+}
+
+func (x *Finding) GetCause() string {
+	if x != nil {
+		return x.Cause
+	}
+	return ""
+}
+
 type Result struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Kind          string                 `protobuf:"bytes,1,opt,name=kind,proto3" json:"kind,omitempty"`
@@ -345,7 +484,7 @@ type Result struct {
 
 func (x *Result) Reset() {
 	*x = Result{}
-	mi := &file_meridian_v1_admin_proto_msgTypes[3]
+	mi := &file_meridian_v1_admin_proto_msgTypes[4]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -357,7 +496,7 @@ func (x *Result) String() string {
 func (*Result) ProtoMessage() {}
 
 func (x *Result) ProtoReflect() protoreflect.Message {
-	mi := &file_meridian_v1_admin_proto_msgTypes[3]
+	mi := &file_meridian_v1_admin_proto_msgTypes[4]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -370,7 +509,7 @@ func (x *Result) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Result.ProtoReflect.Descriptor instead.
 func (*Result) Descriptor() ([]byte, []int) {
-	return file_meridian_v1_admin_proto_rawDescGZIP(), []int{3}
+	return file_meridian_v1_admin_proto_rawDescGZIP(), []int{4}
 }
 
 func (x *Result) GetKind() string {
@@ -425,7 +564,7 @@ type DeleteRequest struct {
 
 func (x *DeleteRequest) Reset() {
 	*x = DeleteRequest{}
-	mi := &file_meridian_v1_admin_proto_msgTypes[4]
+	mi := &file_meridian_v1_admin_proto_msgTypes[5]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -437,7 +576,7 @@ func (x *DeleteRequest) String() string {
 func (*DeleteRequest) ProtoMessage() {}
 
 func (x *DeleteRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_meridian_v1_admin_proto_msgTypes[4]
+	mi := &file_meridian_v1_admin_proto_msgTypes[5]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -450,7 +589,7 @@ func (x *DeleteRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DeleteRequest.ProtoReflect.Descriptor instead.
 func (*DeleteRequest) Descriptor() ([]byte, []int) {
-	return file_meridian_v1_admin_proto_rawDescGZIP(), []int{4}
+	return file_meridian_v1_admin_proto_rawDescGZIP(), []int{5}
 }
 
 func (x *DeleteRequest) GetKeys() []*ResourceKey {
@@ -499,7 +638,7 @@ type ResourceKey struct {
 
 func (x *ResourceKey) Reset() {
 	*x = ResourceKey{}
-	mi := &file_meridian_v1_admin_proto_msgTypes[5]
+	mi := &file_meridian_v1_admin_proto_msgTypes[6]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -511,7 +650,7 @@ func (x *ResourceKey) String() string {
 func (*ResourceKey) ProtoMessage() {}
 
 func (x *ResourceKey) ProtoReflect() protoreflect.Message {
-	mi := &file_meridian_v1_admin_proto_msgTypes[5]
+	mi := &file_meridian_v1_admin_proto_msgTypes[6]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -524,7 +663,7 @@ func (x *ResourceKey) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ResourceKey.ProtoReflect.Descriptor instead.
 func (*ResourceKey) Descriptor() ([]byte, []int) {
-	return file_meridian_v1_admin_proto_rawDescGZIP(), []int{5}
+	return file_meridian_v1_admin_proto_rawDescGZIP(), []int{6}
 }
 
 func (x *ResourceKey) GetKind() string {
@@ -558,7 +697,7 @@ type DeleteResponse struct {
 
 func (x *DeleteResponse) Reset() {
 	*x = DeleteResponse{}
-	mi := &file_meridian_v1_admin_proto_msgTypes[6]
+	mi := &file_meridian_v1_admin_proto_msgTypes[7]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -570,7 +709,7 @@ func (x *DeleteResponse) String() string {
 func (*DeleteResponse) ProtoMessage() {}
 
 func (x *DeleteResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_meridian_v1_admin_proto_msgTypes[6]
+	mi := &file_meridian_v1_admin_proto_msgTypes[7]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -583,7 +722,7 @@ func (x *DeleteResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DeleteResponse.ProtoReflect.Descriptor instead.
 func (*DeleteResponse) Descriptor() ([]byte, []int) {
-	return file_meridian_v1_admin_proto_rawDescGZIP(), []int{6}
+	return file_meridian_v1_admin_proto_rawDescGZIP(), []int{7}
 }
 
 func (x *DeleteResponse) GetResults() []*Result {
@@ -612,7 +751,7 @@ type WaitForZonesRequest struct {
 
 func (x *WaitForZonesRequest) Reset() {
 	*x = WaitForZonesRequest{}
-	mi := &file_meridian_v1_admin_proto_msgTypes[7]
+	mi := &file_meridian_v1_admin_proto_msgTypes[8]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -624,7 +763,7 @@ func (x *WaitForZonesRequest) String() string {
 func (*WaitForZonesRequest) ProtoMessage() {}
 
 func (x *WaitForZonesRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_meridian_v1_admin_proto_msgTypes[7]
+	mi := &file_meridian_v1_admin_proto_msgTypes[8]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -637,7 +776,7 @@ func (x *WaitForZonesRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WaitForZonesRequest.ProtoReflect.Descriptor instead.
 func (*WaitForZonesRequest) Descriptor() ([]byte, []int) {
-	return file_meridian_v1_admin_proto_rawDescGZIP(), []int{7}
+	return file_meridian_v1_admin_proto_rawDescGZIP(), []int{8}
 }
 
 func (x *WaitForZonesRequest) GetRevision() uint64 {
@@ -669,7 +808,7 @@ type WaitForZonesResponse struct {
 
 func (x *WaitForZonesResponse) Reset() {
 	*x = WaitForZonesResponse{}
-	mi := &file_meridian_v1_admin_proto_msgTypes[8]
+	mi := &file_meridian_v1_admin_proto_msgTypes[9]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -681,7 +820,7 @@ func (x *WaitForZonesResponse) String() string {
 func (*WaitForZonesResponse) ProtoMessage() {}
 
 func (x *WaitForZonesResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_meridian_v1_admin_proto_msgTypes[8]
+	mi := &file_meridian_v1_admin_proto_msgTypes[9]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -694,7 +833,7 @@ func (x *WaitForZonesResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WaitForZonesResponse.ProtoReflect.Descriptor instead.
 func (*WaitForZonesResponse) Descriptor() ([]byte, []int) {
-	return file_meridian_v1_admin_proto_rawDescGZIP(), []int{8}
+	return file_meridian_v1_admin_proto_rawDescGZIP(), []int{9}
 }
 
 func (x *WaitForZonesResponse) GetPending() []*PendingZone {
@@ -725,7 +864,7 @@ type PendingZone struct {
 
 func (x *PendingZone) Reset() {
 	*x = PendingZone{}
-	mi := &file_meridian_v1_admin_proto_msgTypes[9]
+	mi := &file_meridian_v1_admin_proto_msgTypes[10]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -737,7 +876,7 @@ func (x *PendingZone) String() string {
 func (*PendingZone) ProtoMessage() {}
 
 func (x *PendingZone) ProtoReflect() protoreflect.Message {
-	mi := &file_meridian_v1_admin_proto_msgTypes[9]
+	mi := &file_meridian_v1_admin_proto_msgTypes[10]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -750,7 +889,7 @@ func (x *PendingZone) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PendingZone.ProtoReflect.Descriptor instead.
 func (*PendingZone) Descriptor() ([]byte, []int) {
-	return file_meridian_v1_admin_proto_rawDescGZIP(), []int{9}
+	return file_meridian_v1_admin_proto_rawDescGZIP(), []int{10}
 }
 
 func (x *PendingZone) GetName() string {
@@ -791,7 +930,7 @@ type GetRequest struct {
 
 func (x *GetRequest) Reset() {
 	*x = GetRequest{}
-	mi := &file_meridian_v1_admin_proto_msgTypes[10]
+	mi := &file_meridian_v1_admin_proto_msgTypes[11]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -803,7 +942,7 @@ func (x *GetRequest) String() string {
 func (*GetRequest) ProtoMessage() {}
 
 func (x *GetRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_meridian_v1_admin_proto_msgTypes[10]
+	mi := &file_meridian_v1_admin_proto_msgTypes[11]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -816,7 +955,7 @@ func (x *GetRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetRequest.ProtoReflect.Descriptor instead.
 func (*GetRequest) Descriptor() ([]byte, []int) {
-	return file_meridian_v1_admin_proto_rawDescGZIP(), []int{10}
+	return file_meridian_v1_admin_proto_rawDescGZIP(), []int{11}
 }
 
 func (x *GetRequest) GetKey() *ResourceKey {
@@ -844,7 +983,7 @@ type GetResponse struct {
 
 func (x *GetResponse) Reset() {
 	*x = GetResponse{}
-	mi := &file_meridian_v1_admin_proto_msgTypes[11]
+	mi := &file_meridian_v1_admin_proto_msgTypes[12]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -856,7 +995,7 @@ func (x *GetResponse) String() string {
 func (*GetResponse) ProtoMessage() {}
 
 func (x *GetResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_meridian_v1_admin_proto_msgTypes[11]
+	mi := &file_meridian_v1_admin_proto_msgTypes[12]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -869,7 +1008,7 @@ func (x *GetResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetResponse.ProtoReflect.Descriptor instead.
 func (*GetResponse) Descriptor() ([]byte, []int) {
-	return file_meridian_v1_admin_proto_rawDescGZIP(), []int{11}
+	return file_meridian_v1_admin_proto_rawDescGZIP(), []int{12}
 }
 
 func (x *GetResponse) GetResource() *Resource {
@@ -906,7 +1045,7 @@ type ListRequest struct {
 
 func (x *ListRequest) Reset() {
 	*x = ListRequest{}
-	mi := &file_meridian_v1_admin_proto_msgTypes[12]
+	mi := &file_meridian_v1_admin_proto_msgTypes[13]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -918,7 +1057,7 @@ func (x *ListRequest) String() string {
 func (*ListRequest) ProtoMessage() {}
 
 func (x *ListRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_meridian_v1_admin_proto_msgTypes[12]
+	mi := &file_meridian_v1_admin_proto_msgTypes[13]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -931,7 +1070,7 @@ func (x *ListRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListRequest.ProtoReflect.Descriptor instead.
 func (*ListRequest) Descriptor() ([]byte, []int) {
-	return file_meridian_v1_admin_proto_rawDescGZIP(), []int{12}
+	return file_meridian_v1_admin_proto_rawDescGZIP(), []int{13}
 }
 
 func (x *ListRequest) GetKinds() []string {
@@ -983,7 +1122,7 @@ type ListResponse struct {
 
 func (x *ListResponse) Reset() {
 	*x = ListResponse{}
-	mi := &file_meridian_v1_admin_proto_msgTypes[13]
+	mi := &file_meridian_v1_admin_proto_msgTypes[14]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -995,7 +1134,7 @@ func (x *ListResponse) String() string {
 func (*ListResponse) ProtoMessage() {}
 
 func (x *ListResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_meridian_v1_admin_proto_msgTypes[13]
+	mi := &file_meridian_v1_admin_proto_msgTypes[14]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1008,7 +1147,7 @@ func (x *ListResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListResponse.ProtoReflect.Descriptor instead.
 func (*ListResponse) Descriptor() ([]byte, []int) {
-	return file_meridian_v1_admin_proto_rawDescGZIP(), []int{13}
+	return file_meridian_v1_admin_proto_rawDescGZIP(), []int{14}
 }
 
 func (x *ListResponse) GetResources() []*Resource {
@@ -1046,7 +1185,7 @@ type WatchRequest struct {
 
 func (x *WatchRequest) Reset() {
 	*x = WatchRequest{}
-	mi := &file_meridian_v1_admin_proto_msgTypes[14]
+	mi := &file_meridian_v1_admin_proto_msgTypes[15]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1058,7 +1197,7 @@ func (x *WatchRequest) String() string {
 func (*WatchRequest) ProtoMessage() {}
 
 func (x *WatchRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_meridian_v1_admin_proto_msgTypes[14]
+	mi := &file_meridian_v1_admin_proto_msgTypes[15]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1071,7 +1210,7 @@ func (x *WatchRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WatchRequest.ProtoReflect.Descriptor instead.
 func (*WatchRequest) Descriptor() ([]byte, []int) {
-	return file_meridian_v1_admin_proto_rawDescGZIP(), []int{14}
+	return file_meridian_v1_admin_proto_rawDescGZIP(), []int{15}
 }
 
 func (x *WatchRequest) GetKinds() []string {
@@ -1108,7 +1247,7 @@ type WatchResponse struct {
 
 func (x *WatchResponse) Reset() {
 	*x = WatchResponse{}
-	mi := &file_meridian_v1_admin_proto_msgTypes[15]
+	mi := &file_meridian_v1_admin_proto_msgTypes[16]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1120,7 +1259,7 @@ func (x *WatchResponse) String() string {
 func (*WatchResponse) ProtoMessage() {}
 
 func (x *WatchResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_meridian_v1_admin_proto_msgTypes[15]
+	mi := &file_meridian_v1_admin_proto_msgTypes[16]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1133,7 +1272,7 @@ func (x *WatchResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WatchResponse.ProtoReflect.Descriptor instead.
 func (*WatchResponse) Descriptor() ([]byte, []int) {
-	return file_meridian_v1_admin_proto_rawDescGZIP(), []int{15}
+	return file_meridian_v1_admin_proto_rawDescGZIP(), []int{16}
 }
 
 func (x *WatchResponse) GetRevision() uint64 {
@@ -1168,7 +1307,7 @@ type Change struct {
 
 func (x *Change) Reset() {
 	*x = Change{}
-	mi := &file_meridian_v1_admin_proto_msgTypes[16]
+	mi := &file_meridian_v1_admin_proto_msgTypes[17]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1180,7 +1319,7 @@ func (x *Change) String() string {
 func (*Change) ProtoMessage() {}
 
 func (x *Change) ProtoReflect() protoreflect.Message {
-	mi := &file_meridian_v1_admin_proto_msgTypes[16]
+	mi := &file_meridian_v1_admin_proto_msgTypes[17]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1193,7 +1332,7 @@ func (x *Change) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Change.ProtoReflect.Descriptor instead.
 func (*Change) Descriptor() ([]byte, []int) {
-	return file_meridian_v1_admin_proto_rawDescGZIP(), []int{16}
+	return file_meridian_v1_admin_proto_rawDescGZIP(), []int{17}
 }
 
 func (x *Change) GetOutcome() Outcome {
@@ -1233,12 +1372,23 @@ const file_meridian_v1_admin_proto_rawDesc = "" +
 	"\aversion\x18\x02 \x01(\x04R\aversion\x12\x1d\n" +
 	"\n" +
 	"or_missing\x18\x03 \x01(\bR\torMissing\x12\x1a\n" +
-	"\brevision\x18\x04 \x01(\x04R\brevision\"\x8c\x01\n" +
+	"\brevision\x18\x04 \x01(\x04R\brevision\"\xbe\x01\n" +
 	"\rApplyResponse\x12-\n" +
 	"\aresults\x18\x01 \x03(\v2\x13.meridian.v1.ResultR\aresults\x12\x1a\n" +
 	"\brevision\x18\x02 \x01(\x04R\brevision\x12\x1a\n" +
 	"\bwarnings\x18\x03 \x03(\tR\bwarnings\x12\x14\n" +
-	"\x05notes\x18\x04 \x03(\tR\x05notes\"\x8e\x01\n" +
+	"\x05notes\x18\x04 \x03(\tR\x05notes\x120\n" +
+	"\bfindings\x18\x05 \x03(\v2\x14.meridian.v1.FindingR\bfindings\"\x85\x02\n" +
+	"\aFinding\x129\n" +
+	"\bseverity\x18\x01 \x01(\x0e2\x1d.meridian.v1.Finding.SeverityR\bseverity\x12*\n" +
+	"\x03key\x18\x02 \x01(\v2\x18.meridian.v1.ResourceKeyR\x03key\x12\x14\n" +
+	"\x05field\x18\x03 \x01(\tR\x05field\x12\x18\n" +
+	"\amessage\x18\x04 \x01(\tR\amessage\x12\x14\n" +
+	"\x05cause\x18\x05 \x01(\tR\x05cause\"M\n" +
+	"\bSeverity\x12\x18\n" +
+	"\x14SEVERITY_UNSPECIFIED\x10\x00\x12\x14\n" +
+	"\x10SEVERITY_WARNING\x10\x01\x12\x11\n" +
+	"\rSEVERITY_INFO\x10\x02\"\x8e\x01\n" +
 	"\x06Result\x12\x12\n" +
 	"\x04kind\x18\x01 \x01(\tR\x04kind\x12\x12\n" +
 	"\x04mesh\x18\x02 \x01(\tR\x04mesh\x12\x12\n" +
@@ -1329,67 +1479,72 @@ func file_meridian_v1_admin_proto_rawDescGZIP() []byte {
 	return file_meridian_v1_admin_proto_rawDescData
 }
 
-var file_meridian_v1_admin_proto_enumTypes = make([]protoimpl.EnumInfo, 1)
-var file_meridian_v1_admin_proto_msgTypes = make([]protoimpl.MessageInfo, 17)
+var file_meridian_v1_admin_proto_enumTypes = make([]protoimpl.EnumInfo, 2)
+var file_meridian_v1_admin_proto_msgTypes = make([]protoimpl.MessageInfo, 18)
 var file_meridian_v1_admin_proto_goTypes = []any{
 	(Outcome)(0),                  // 0: meridian.v1.Outcome
-	(*ApplyRequest)(nil),          // 1: meridian.v1.ApplyRequest
-	(*VersionCondition)(nil),      // 2: meridian.v1.VersionCondition
-	(*ApplyResponse)(nil),         // 3: meridian.v1.ApplyResponse
-	(*Result)(nil),                // 4: meridian.v1.Result
-	(*DeleteRequest)(nil),         // 5: meridian.v1.DeleteRequest
-	(*ResourceKey)(nil),           // 6: meridian.v1.ResourceKey
-	(*DeleteResponse)(nil),        // 7: meridian.v1.DeleteResponse
-	(*WaitForZonesRequest)(nil),   // 8: meridian.v1.WaitForZonesRequest
-	(*WaitForZonesResponse)(nil),  // 9: meridian.v1.WaitForZonesResponse
-	(*PendingZone)(nil),           // 10: meridian.v1.PendingZone
-	(*GetRequest)(nil),            // 11: meridian.v1.GetRequest
-	(*GetResponse)(nil),           // 12: meridian.v1.GetResponse
-	(*ListRequest)(nil),           // 13: meridian.v1.ListRequest
-	(*ListResponse)(nil),          // 14: meridian.v1.ListResponse
-	(*WatchRequest)(nil),          // 15: meridian.v1.WatchRequest
-	(*WatchResponse)(nil),         // 16: meridian.v1.WatchResponse
-	(*Change)(nil),                // 17: meridian.v1.Change
-	(*Resource)(nil),              // 18: meridian.v1.Resource
-	(Consistency)(0),              // 19: meridian.v1.Consistency
-	(*timestamppb.Timestamp)(nil), // 20: google.protobuf.Timestamp
+	(Finding_Severity)(0),         // 1: meridian.v1.Finding.Severity
+	(*ApplyRequest)(nil),          // 2: meridian.v1.ApplyRequest
+	(*VersionCondition)(nil),      // 3: meridian.v1.VersionCondition
+	(*ApplyResponse)(nil),         // 4: meridian.v1.ApplyResponse
+	(*Finding)(nil),               // 5: meridian.v1.Finding
+	(*Result)(nil),                // 6: meridian.v1.Result
+	(*DeleteRequest)(nil),         // 7: meridian.v1.DeleteRequest
+	(*ResourceKey)(nil),           // 8: meridian.v1.ResourceKey
+	(*DeleteResponse)(nil),        // 9: meridian.v1.DeleteResponse
+	(*WaitForZonesRequest)(nil),   // 10: meridian.v1.WaitForZonesRequest
+	(*WaitForZonesResponse)(nil),  // 11: meridian.v1.WaitForZonesResponse
+	(*PendingZone)(nil),           // 12: meridian.v1.PendingZone
+	(*GetRequest)(nil),            // 13: meridian.v1.GetRequest
+	(*GetResponse)(nil),           // 14: meridian.v1.GetResponse
+	(*ListRequest)(nil),           // 15: meridian.v1.ListRequest
+	(*ListResponse)(nil),          // 16: meridian.v1.ListResponse
+	(*WatchRequest)(nil),          // 17: meridian.v1.WatchRequest
+	(*WatchResponse)(nil),         // 18: meridian.v1.WatchResponse
+	(*Change)(nil),                // 19: meridian.v1.Change
+	(*Resource)(nil),              // 20: meridian.v1.Resource
+	(Consistency)(0),              // 21: meridian.v1.Consistency
+	(*timestamppb.Timestamp)(nil), // 22: google.protobuf.Timestamp
 }
 var file_meridian_v1_admin_proto_depIdxs = []int32{
-	18, // 0: meridian.v1.ApplyRequest.resources:type_name -> meridian.v1.Resource
-	2,  // 1: meridian.v1.ApplyRequest.if_versions:type_name -> meridian.v1.VersionCondition
-	6,  // 2: meridian.v1.VersionCondition.key:type_name -> meridian.v1.ResourceKey
-	4,  // 3: meridian.v1.ApplyResponse.results:type_name -> meridian.v1.Result
-	0,  // 4: meridian.v1.Result.outcome:type_name -> meridian.v1.Outcome
-	6,  // 5: meridian.v1.DeleteRequest.keys:type_name -> meridian.v1.ResourceKey
-	2,  // 6: meridian.v1.DeleteRequest.if_versions:type_name -> meridian.v1.VersionCondition
-	4,  // 7: meridian.v1.DeleteResponse.results:type_name -> meridian.v1.Result
-	10, // 8: meridian.v1.WaitForZonesResponse.pending:type_name -> meridian.v1.PendingZone
-	6,  // 9: meridian.v1.GetRequest.key:type_name -> meridian.v1.ResourceKey
-	19, // 10: meridian.v1.GetRequest.consistency:type_name -> meridian.v1.Consistency
-	18, // 11: meridian.v1.GetResponse.resource:type_name -> meridian.v1.Resource
-	19, // 12: meridian.v1.ListRequest.consistency:type_name -> meridian.v1.Consistency
-	18, // 13: meridian.v1.ListResponse.resources:type_name -> meridian.v1.Resource
-	20, // 14: meridian.v1.WatchResponse.time:type_name -> google.protobuf.Timestamp
-	17, // 15: meridian.v1.WatchResponse.changes:type_name -> meridian.v1.Change
-	0,  // 16: meridian.v1.Change.outcome:type_name -> meridian.v1.Outcome
-	18, // 17: meridian.v1.Change.resource:type_name -> meridian.v1.Resource
-	1,  // 18: meridian.v1.AdminService.Apply:input_type -> meridian.v1.ApplyRequest
-	5,  // 19: meridian.v1.AdminService.Delete:input_type -> meridian.v1.DeleteRequest
-	8,  // 20: meridian.v1.AdminService.WaitForZones:input_type -> meridian.v1.WaitForZonesRequest
-	11, // 21: meridian.v1.AdminService.Get:input_type -> meridian.v1.GetRequest
-	13, // 22: meridian.v1.AdminService.List:input_type -> meridian.v1.ListRequest
-	15, // 23: meridian.v1.AdminService.Watch:input_type -> meridian.v1.WatchRequest
-	3,  // 24: meridian.v1.AdminService.Apply:output_type -> meridian.v1.ApplyResponse
-	7,  // 25: meridian.v1.AdminService.Delete:output_type -> meridian.v1.DeleteResponse
-	9,  // 26: meridian.v1.AdminService.WaitForZones:output_type -> meridian.v1.WaitForZonesResponse
-	12, // 27: meridian.v1.AdminService.Get:output_type -> meridian.v1.GetResponse
-	14, // 28: meridian.v1.AdminService.List:output_type -> meridian.v1.ListResponse
-	16, // 29: meridian.v1.AdminService.Watch:output_type -> meridian.v1.WatchResponse
-	24, // [24:30] is the sub-list for method output_type
-	18, // [18:24] is the sub-list for method input_type
-	18, // [18:18] is the sub-list for extension type_name
-	18, // [18:18] is the sub-list for extension extendee
-	0,  // [0:18] is the sub-list for field type_name
+	20, // 0: meridian.v1.ApplyRequest.resources:type_name -> meridian.v1.Resource
+	3,  // 1: meridian.v1.ApplyRequest.if_versions:type_name -> meridian.v1.VersionCondition
+	8,  // 2: meridian.v1.VersionCondition.key:type_name -> meridian.v1.ResourceKey
+	6,  // 3: meridian.v1.ApplyResponse.results:type_name -> meridian.v1.Result
+	5,  // 4: meridian.v1.ApplyResponse.findings:type_name -> meridian.v1.Finding
+	1,  // 5: meridian.v1.Finding.severity:type_name -> meridian.v1.Finding.Severity
+	8,  // 6: meridian.v1.Finding.key:type_name -> meridian.v1.ResourceKey
+	0,  // 7: meridian.v1.Result.outcome:type_name -> meridian.v1.Outcome
+	8,  // 8: meridian.v1.DeleteRequest.keys:type_name -> meridian.v1.ResourceKey
+	3,  // 9: meridian.v1.DeleteRequest.if_versions:type_name -> meridian.v1.VersionCondition
+	6,  // 10: meridian.v1.DeleteResponse.results:type_name -> meridian.v1.Result
+	12, // 11: meridian.v1.WaitForZonesResponse.pending:type_name -> meridian.v1.PendingZone
+	8,  // 12: meridian.v1.GetRequest.key:type_name -> meridian.v1.ResourceKey
+	21, // 13: meridian.v1.GetRequest.consistency:type_name -> meridian.v1.Consistency
+	20, // 14: meridian.v1.GetResponse.resource:type_name -> meridian.v1.Resource
+	21, // 15: meridian.v1.ListRequest.consistency:type_name -> meridian.v1.Consistency
+	20, // 16: meridian.v1.ListResponse.resources:type_name -> meridian.v1.Resource
+	22, // 17: meridian.v1.WatchResponse.time:type_name -> google.protobuf.Timestamp
+	19, // 18: meridian.v1.WatchResponse.changes:type_name -> meridian.v1.Change
+	0,  // 19: meridian.v1.Change.outcome:type_name -> meridian.v1.Outcome
+	20, // 20: meridian.v1.Change.resource:type_name -> meridian.v1.Resource
+	2,  // 21: meridian.v1.AdminService.Apply:input_type -> meridian.v1.ApplyRequest
+	7,  // 22: meridian.v1.AdminService.Delete:input_type -> meridian.v1.DeleteRequest
+	10, // 23: meridian.v1.AdminService.WaitForZones:input_type -> meridian.v1.WaitForZonesRequest
+	13, // 24: meridian.v1.AdminService.Get:input_type -> meridian.v1.GetRequest
+	15, // 25: meridian.v1.AdminService.List:input_type -> meridian.v1.ListRequest
+	17, // 26: meridian.v1.AdminService.Watch:input_type -> meridian.v1.WatchRequest
+	4,  // 27: meridian.v1.AdminService.Apply:output_type -> meridian.v1.ApplyResponse
+	9,  // 28: meridian.v1.AdminService.Delete:output_type -> meridian.v1.DeleteResponse
+	11, // 29: meridian.v1.AdminService.WaitForZones:output_type -> meridian.v1.WaitForZonesResponse
+	14, // 30: meridian.v1.AdminService.Get:output_type -> meridian.v1.GetResponse
+	16, // 31: meridian.v1.AdminService.List:output_type -> meridian.v1.ListResponse
+	18, // 32: meridian.v1.AdminService.Watch:output_type -> meridian.v1.WatchResponse
+	27, // [27:33] is the sub-list for method output_type
+	21, // [21:27] is the sub-list for method input_type
+	21, // [21:21] is the sub-list for extension type_name
+	21, // [21:21] is the sub-list for extension extendee
+	0,  // [0:21] is the sub-list for field type_name
 }
 
 func init() { file_meridian_v1_admin_proto_init() }
@@ -1398,14 +1553,14 @@ func file_meridian_v1_admin_proto_init() {
 		return
 	}
 	file_meridian_v1_resource_proto_init()
-	file_meridian_v1_admin_proto_msgTypes[14].OneofWrappers = []any{}
+	file_meridian_v1_admin_proto_msgTypes[15].OneofWrappers = []any{}
 	type x struct{}
 	out := protoimpl.TypeBuilder{
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_meridian_v1_admin_proto_rawDesc), len(file_meridian_v1_admin_proto_rawDesc)),
-			NumEnums:      1,
-			NumMessages:   17,
+			NumEnums:      2,
+			NumMessages:   18,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

@@ -58,6 +58,7 @@ type Server struct {
 	// After may hide that a call succeeded.
 	Before, After  func(method string) error
 	Warnings       []string
+	Findings       []*meridianv1.Finding
 	Calls          []string
 	Authorizations []string
 	Applies        []*meridianv1.ApplyRequest
@@ -157,7 +158,7 @@ func (s *Server) apply(req *meridianv1.ApplyRequest) (*meridianv1.ApplyResponse,
 	if err := s.checkVersions(req.GetIfVersions()); err != nil {
 		return nil, err
 	}
-	resp := &meridianv1.ApplyResponse{Revision: s.Revision, Warnings: s.Warnings}
+	resp := &meridianv1.ApplyResponse{Revision: s.Revision, Warnings: s.Warnings, Findings: s.Findings}
 	batch := &meridianv1.WatchResponse{Revision: s.Revision + 1, Time: timestamppb.New(Epoch)}
 	for _, m := range req.GetResources() {
 		key := resource.Key{Kind: resource.Kind(m.GetKind()), Mesh: resource.MeshName(m.GetMesh()), Name: m.GetName()}

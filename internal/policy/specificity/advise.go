@@ -78,6 +78,7 @@ func (s *survey) tie(report *resource.Report, r *resource.Resource) {
 	}
 	mine := &bid{compiled: s.policy(r), byTime: matching != resource.Kuma2020}
 	var above, below tied
+	top := mine
 	for other := range s.view.List(r.Key().Kind, r.Key().Mesh) {
 		if s.left <= 0 {
 			break
@@ -92,12 +93,20 @@ func (s *survey) tie(report *resource.Report, r *resource.Resource) {
 		byTime := mine.byTime && !mine.modified.Equal(theirs.modified)
 		if compareBids(mine, theirs) < 0 {
 			below.add(other.Key().Name, byTime)
-		} else {
-			above.add(other.Key().Name, byTime)
+			continue
+		}
+		above.add(other.Key().Name, byTime)
+		if compareBids(theirs, top) < 0 {
+			top = theirs
 		}
 	}
-	below.note(report, "has priority over")
-	above.note(report, "has lower priority than")
+	decides := "the one modified later, then the name that sorts first"
+	if !mine.byTime {
+		decides = "the name that sorts first"
+	}
+	cause := fmt.Sprintf("equally specific policies that match the same: %s has priority (%s)", top.key.Name, decides)
+	below.note(report, cause, "has priority over")
+	above.note(report, cause, "has lower priority than")
 }
 
 // maxTies bounds how many equally specific policies a note names.
@@ -117,7 +126,7 @@ func (t *tied) add(name string, byTime bool) {
 }
 
 // note says which policies tie and what decides.
-func (t *tied) note(report *resource.Report, verb string) {
+func (t *tied) note(report *resource.Report, cause, verb string) {
 	if len(t.names) == 0 {
 		return
 	}
@@ -132,7 +141,7 @@ func (t *tied) note(report *resource.Report, verb string) {
 	case len(t.names):
 		decides = "of equally specific policies that match the same, the one modified later has priority"
 	}
-	report.Infof(resource.Root, "%s %s: %s", verb, names, decides)
+	report.Tie(resource.Root, cause, "%s %s: %s", verb, names, decides)
 }
 
 // equal reports whether two policies can match something with equal ranks (§3.3),

@@ -64,6 +64,23 @@ func TestAdviceAboutTies(t *testing.T) {
 	}
 }
 
+// §3.4: policies that tie with each other have a cause in common, which names the one
+// with priority.
+func TestTiesHaveACause(t *testing.T) {
+	w := newWorld()
+	w.put(t, "Mesh", "", "m", "{}", time.Time{})
+	var batch []*resource.Resource
+	for i := range 60 {
+		k := w.put(t, "Timeout", "m", fmt.Sprintf("t%d", i),
+			`{"sources":[{"match":{"kuma.io/service":"*"}}],"destinations":[{"match":{"kuma.io/service":"*"}}],"conf":{"connectTimeout":"1s"}}`, time.Unix(1, 0))
+		batch = append(batch, w.Resources[k])
+	}
+	groups := policy.Groups(policytest.Lint(t, w.View(), batch, specificityEngine))
+	require.Len(t, groups, 1)
+	require.Equal(t, "60 documents (Timeout/m/t0, t1, t2, …): equally specific policies that match the same: "+
+		"t0 has priority (the one modified later, then the name that sorts first)", groups[0].String())
+}
+
 // §3.2: a dataplane is selected where one of its inbounds matches, so that policies whose
 // selectors no tags match both tie on a dataplane with two inbounds, and only there.
 func TestTiesOfADataplaneWithTwoInbounds(t *testing.T) {

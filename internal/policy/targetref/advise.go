@@ -202,7 +202,8 @@ func (a *advice) tie(peers []*resource.Resource, above bool) {
 		if !above {
 			verb = "has lower priority than"
 		}
-		a.Infof("targetRef", "%s %s, which targets %s too and sets %s: the name that sorts %s has priority",
+		a.Tie("targetRef", fmt.Sprintf("policies that target %s and set %s: the name that sorts %s has priority", other.target, field, sorts),
+			"%s %s, which targets %s too and sets %s: the name that sorts %s has priority",
 			verb, other.key.Name, other.target, field, sorts)
 		return
 	}

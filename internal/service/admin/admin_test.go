@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"io"
 	"net"
-	"strings"
 	"testing"
 	"time"
 
@@ -305,11 +304,34 @@ func TestInformationIsANote(t *testing.T) {
 	}
 	r, err := f.apply("1", timeouts("a"), timeouts("b"))
 	require.NoError(t, err)
-	require.NotEmpty(t, r.GetNotes())
-	require.Contains(t, strings.Join(r.GetNotes(), "\n"), "priority")
-	for _, note := range r.GetNotes() {
-		require.NotContains(t, r.GetWarnings(), note)
+	require.Empty(t, r.GetWarnings())
+	require.Equal(t, []string{"2 documents (MeshUpstreamTimeout/default/a, b): targetRef: " +
+		"policies that target Mesh and set /connectTimeout: the name that sorts later has priority"}, r.GetNotes(), "one line for one cause")
+	require.Len(t, r.GetFindings(), 2, "each document has its own")
+	for i, name := range []string{"a", "b"} {
+		found := r.GetFindings()[i]
+		require.Equal(t, meridianv1.Finding_SEVERITY_INFO, found.GetSeverity())
+		require.Equal(t, name, found.GetKey().GetName())
+		require.Equal(t, "targetRef", found.GetField())
+		require.Contains(t, found.GetMessage(), "priority")
 	}
+}
+
+// What is wrong with every document of a batch is one problem.
+func TestProblemsOfOneCauseAreOne(t *testing.T) {
+	f := newFixture(t, func(c *Config) {
+		c.Owns = func(d *resource.Descriptor) error {
+			if d.Kind == resource.KindMesh {
+				return nil
+			}
+			return fmt.Errorf("%s is not written here", d.Kind)
+		}
+	})
+	_, err := f.apply("1", permission("a", "web"), permission("b", "web"), trafficLog("c", "x"))
+	e := requireCode(t, err, rpcerr.Invalid, "2 documents (TrafficPermission/default/a, b): TrafficPermission is not written here")
+	require.Len(t, e.Violations, 2)
+	require.Equal(t, `resources[0]`, e.Violations[0].Field)
+	require.Equal(t, `TrafficLog "c" in mesh "default": TrafficLog is not written here`, e.Violations[1].Description)
 }
 
 func TestDelete(t *testing.T) {
@@ -505,11 +527,18 @@ func TestAMissingMeshIsOneError(t *testing.T) {
 	for i := range 60 {
 		policies = append(policies, permissionIn("nomesh", fmt.Sprintf("p%d", i), "web"))
 	}
+	policies = append(policies, permissionIn("defalt", "p", "web"))
 	for _, dryRun := range []bool{false, true} {
 		_, err := batch.Apply(f.ctx, f, &meridianv1.ApplyRequest{RequestId: "missing", Resources: policies, DryRun: dryRun})
-		e := requireCode(t, err, rpcerr.Invalid, `mesh "nomesh" of TrafficPermission/nomesh/p0 does not exist`)
-		require.NotContains(t, e.Message, "\n")
-		require.Equal(t, 1, strings.Count(e.Message, "nomesh\""))
+		first := `60 documents (TrafficPermission/nomesh/p0, p1, p2, …): mesh "nomesh" does not exist. ` +
+			`To create it, apply {type: Mesh, name: nomesh} before, or in the same batch`
+		e := requireCode(t, err, rpcerr.Invalid, first)
+		require.Equal(t, first, e.Message)
+		require.Equal(t, rpcerr.EffectNone, rpcerr.EffectOf(err))
+		require.True(t, rpcerr.HasReason(err, "MESH_MISSING"))
+		require.Len(t, e.Violations, 2)
+		require.Equal(t, `TrafficPermission "p" in mesh "defalt": mesh "defalt" does not exist; did you mean "default"? `+
+			`To create it, apply {type: Mesh, name: defalt} before, or in the same batch`, e.Violations[1].Description)
 	}
 	require.Zero(t, f.store.View().Count(resource.KindTrafficPermission))
 }

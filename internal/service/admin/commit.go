@@ -2,10 +2,13 @@ package admin
 
 import (
 	"context"
+	"slices"
 
 	meridianv1 "meridian/api/meridian/v1"
 	"meridian/internal/batch"
 	"meridian/internal/commit"
+	"meridian/internal/policy"
+	"meridian/internal/resource"
 	"meridian/internal/rpcerr"
 	"meridian/internal/store"
 )
@@ -81,9 +84,9 @@ func (s *Service) commit(ctx context.Context, txn store.Txn, conditions []commit
 	if d.dryRun {
 		log = previewing{log, s.cfg.Preview}
 	}
-	before := said.clone()
+	before := slices.Clone(*said)
 	result, err = commit.Write(ctx, log, func() (batch commit.Batch, err error) {
-		*said = before.clone()
+		*said = slices.Clone(before)
 		err = s.cfg.Turns.Work(ctx, d.size, func() error {
 			permit, err := s.cfg.Access.Write(ctx, txn.Ops, d.force)
 			if err != nil {
@@ -94,7 +97,9 @@ func (s *Service) commit(ctx context.Context, txn store.Txn, conditions []commit
 			if err := advise(); err != nil {
 				return err
 			}
-			said.warnings = append(said.warnings, permit.Warnings...)
+			for _, warning := range permit.Warnings {
+				*said = append(*said, policy.Advice{Problem: resource.Problem{Severity: resource.Warning, Message: warning}})
+			}
 			return nil
 		})
 		return batch, err
@@ -103,11 +108,11 @@ func (s *Service) commit(ctx context.Context, txn store.Txn, conditions []commit
 		// The first attempt of a retried request may have been applied by now, and be
 		// the reason why it could not be made again.
 		if applied, ok := s.appliedAs(d); ok {
-			*said = remarks{}
+			*said = nil
 			return applied, nil
 		}
 	}
-	return result, s.hideExample(ctx, err)
+	return result, s.missingMeshes(ctx, txn.Ops, s.hideExample(ctx, err))
 }
 
 // previewing is a log to which a proposal is a preview: it changes nothing.

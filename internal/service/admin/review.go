@@ -34,5 +34,6 @@ func (s *Service) Review(ctx context.Context, r *resource.Resource) ([]string, e
 	}
 	var said remarks
 	err := s.advise(ctx, txn, &said)
-	return said.warnings, err
+	warnings, _ := said.lines()
+	return warnings, err
 }

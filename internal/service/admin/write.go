@@ -2,7 +2,6 @@ package admin
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"math"
 	"slices"
@@ -15,7 +14,6 @@ import (
 	"meridian/internal/authn"
 	"meridian/internal/batch"
 	"meridian/internal/commit"
-	"meridian/internal/doctree"
 	"meridian/internal/policy"
 	"meridian/internal/resource"
 	"meridian/internal/rpcerr"
@@ -40,7 +38,7 @@ func (s *Service) Apply(stream grpc.ClientStreamingServer[meridianv1.ApplyReques
 		return rpcerr.WithEffect(err, rpcerr.EffectNone)
 	case err != nil:
 		if applied, ok := s.applied(ctx, req.GetRequestId(), req.GetDryRun(), scopeOfApply(req)); ok {
-			return stream.SendAndClose(applyResponse(applied, remarks{}))
+			return stream.SendAndClose(applyResponse(applied, nil))
 		}
 		return rpcerr.WithEffect(err, rpcerr.EffectNone)
 	}
@@ -113,8 +111,10 @@ func (s *Service) ApplyBatch(ctx context.Context, req *meridianv1.ApplyRequest) 
 }
 
 func applyResponse(result store.Result, said remarks) *meridianv1.ApplyResponse {
+	warnings, notes := said.lines()
 	return &meridianv1.ApplyResponse{
-		Results: encodeResults(result.Results), Revision: uint64(result.Revision), Warnings: said.warnings, Notes: said.notes,
+		Results: encodeResults(result.Results), Revision: uint64(result.Revision),
+		Warnings: warnings, Notes: notes, Findings: said.encode(),
 	}
 }
 
@@ -139,7 +139,7 @@ func (s *Service) apply(ctx context.Context, req *meridianv1.ApplyRequest, size 
 		return result, said, err
 	}
 	err = s.decide(ctx, d, &result, func(view store.Reader) error {
-		said = advised.clone()
+		said = slices.Clone(advised)
 		result, err = s.applyOn(ctx, view, d, req, batch, &said)
 		return err
 	})
@@ -171,22 +171,6 @@ func (s *Service) applyOn(ctx context.Context, view store.Reader, d *deciding, r
 	return s.commit(ctx, txn, conditions, d, func() error {
 		return s.advise(ctx, txn, said)
 	}, said)
-}
-
-// remarks are what the author of a batch that is accepted should know.
-type remarks struct{ warnings, notes []string }
-
-func (r *remarks) add(key resource.Key, p resource.Problem) {
-	text := key.String() + ": " + p.String()
-	if p.Severity == resource.Info {
-		r.notes = append(r.notes, text)
-		return
-	}
-	r.warnings = append(r.warnings, text)
-}
-
-func (r *remarks) clone() remarks {
-	return remarks{warnings: slices.Clone(r.warnings), notes: slices.Clone(r.notes)}
 }
 
 // Delete removes a batch atomically.
@@ -379,26 +363,6 @@ func checkSize(what string, size int64) error {
 	return nil
 }
 
-// maxViolations bounds the problems of a batch that are reported: more are not
-// read at once, and the search for more costs time.
-const maxViolations = 100
-
-// problems collects what is wrong with a batch.
-type problems []rpcerr.Violation
-
-// full reports whether no more problems are looked for.
-func (p *problems) full() bool { return len(*p) >= maxViolations }
-
-func (p problems) err() error {
-	if len(p) == 0 {
-		return nil
-	}
-	if len(p) > maxViolations {
-		p = append(p[:maxViolations:maxViolations], rpcerr.Violation{Field: "resources", Description: "there are more problems; fix these first"})
-	}
-	return rpcerr.New(rpcerr.Invalid, "INVALID_RESOURCES", "%s", p[0].Description).WithViolations(p...)
-}
-
 // decode decodes and checks a whole batch by itself, and reports the problems in
 // it. It ends with the caller.
 func (s *Service) decode(ctx context.Context, messages []*meridianv1.Resource) ([]*resource.Resource, remarks, error) {
@@ -410,31 +374,28 @@ func (s *Service) decode(ctx context.Context, messages []*meridianv1.Resource) (
 	first := make(map[resource.Key]int, len(messages))
 	for i, m := range messages {
 		if err := ctx.Err(); err != nil {
-			return nil, remarks{}, err
+			return nil, nil, err
 		}
 		if wrong.full() {
 			break
 		}
 		r, advice, err := s.decodeOne(m)
 		if err != nil {
-			wrong = append(wrong, violationsOf(i, m, err)...)
+			wrong.add(i, keyOfMessage(m), err)
 			continue
 		}
 		for _, p := range advice {
-			said.add(r.Key(), p)
+			said = append(said, policy.Advice{Key: r.Key(), Problem: p})
 		}
 		if j, ok := first[r.Key()]; ok {
-			wrong = append(wrong, rpcerr.Violation{
-				Field:       fmt.Sprintf("resources[%d]", i),
-				Description: fmt.Sprintf("%s stands twice in the batch, at %d and %d", describeKey(r.Key()), j, i),
-			})
+			wrong.add(i, r.Key(), fmt.Errorf("it stands twice in the batch, at %d and %d", j, i))
 			continue
 		}
 		first[r.Key()] = i
 		decoded = append(decoded, r)
 	}
 	if err := wrong.err(); err != nil {
-		return nil, remarks{}, err
+		return nil, nil, err
 	}
 	return decoded, said, nil
 }
@@ -473,44 +434,10 @@ func (s *Service) prepare(ctx context.Context, view store.Reader, batch []*resou
 		}
 		var err error
 		if out[i], err = s.cfg.Prepare(view, r); err != nil && !wrong.full() {
-			wrong = append(wrong, violationsAt(i, r.Key(), err)...)
+			wrong.add(i, r.Key(), err)
 		}
 	}
 	return out, wrong.err()
-}
-
-func violationsOf(i int, m *meridianv1.Resource, err error) []rpcerr.Violation {
-	return violationsAt(i, resource.Key{
-		Kind: resource.Kind(doctree.Clip(m.GetKind())), Mesh: resource.MeshName(doctree.Clip(m.GetMesh())), Name: clipName(m.GetName()),
-	}, err)
-}
-
-// clipName shortens a name that cannot be one.
-func clipName(name string) string {
-	if resource.CheckName(name) == nil {
-		return name
-	}
-	return doctree.Clip(name)
-}
-
-func violationsAt(i int, key resource.Key, err error) []rpcerr.Violation {
-	field, name := fmt.Sprintf("resources[%d]", i), describeKey(key)
-	var document *resource.DocumentError
-	if !errors.As(err, &document) {
-		return []rpcerr.Violation{{Field: field, Description: name + ": " + err.Error()}}
-	}
-	var out []rpcerr.Violation
-	for _, p := range document.Problems {
-		if p.Severity != resource.Error {
-			continue
-		}
-		at := field
-		if p.Path != resource.Root {
-			at += ".spec." + string(p.Path)
-		}
-		out = append(out, rpcerr.Violation{Field: at, Description: name + ": " + p.String()})
-	}
-	return out
 }
 
 func (s *Service) writableKey(k *meridianv1.ResourceKey) (resource.Key, error) {
@@ -540,9 +467,7 @@ func (s *Service) advise(ctx context.Context, txn store.Txn, said *remarks) erro
 		return err // what Propose refuses is refused there
 	}
 	advice, err := policy.Lint(ctx, after, batch, s.cfg.Surveyors...)
-	for _, a := range advice {
-		said.add(a.Key, a.Problem)
-	}
+	*said = append(*said, advice...)
 	return err
 }
 
