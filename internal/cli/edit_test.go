@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
+	"google.golang.org/protobuf/proto"
 
 	meridianv1 "meridian/api/meridian/v1"
 	"meridian/internal/cli/exit"
@@ -110,8 +111,10 @@ func testEditOfWhatChanged(t *testing.T, change func(*meridianv1.Resource)) {
 		return len(open) == 1
 	}, time.Minute, 10*time.Millisecond)
 	h.server.Mu.Lock()
-	for _, m := range h.server.Stored {
+	for key, m := range h.server.Stored {
+		m = proto.CloneOf(m) // the answer to an earlier request may still be on its way
 		change(m)
+		h.server.Stored[key] = m
 	}
 	h.server.Mu.Unlock()
 	require.NoError(t, os.WriteFile(strings.TrimSuffix(open[0], ".open")+".go", nil, 0o600))
