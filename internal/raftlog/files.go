@@ -45,6 +45,7 @@ func (f *files) Name() string { return f.path }
 func (f *files) identityPath() string { return filepath.Join(f.path, identityFile) }
 func (f *files) raftPath() string     { return filepath.Join(f.path, raftDir) }
 func (f *files) logPath() string      { return filepath.Join(f.path, raftDir, logFile) }
+func (f *files) largePath() string    { return filepath.Join(f.path, raftDir, largeDir) }
 
 // rewrittenPath is where RewriteLog makes the new log.
 func (f *files) rewrittenPath() string { return f.logPath() + ".new" }
@@ -105,8 +106,8 @@ func (f *files) SetIdentity(data []byte) error {
 	return nil
 }
 
-// OpenLog opens the bbolt file. An existing one is first checked and read from
-// end to end, from the disk: after a sync that failed, the kernel may hold pages
+// OpenLog opens the bbolt file, and the files beside it. An existing one is first
+// checked and read from end to end, from the disk: after a sync that failed, the kernel may hold pages
 // that the disk never got and does not write again. It is opened read-only for
 // that: bbolt answers damage with a panic, in part on
 // goroutines of its own, and raft answers it with another.
@@ -118,6 +119,9 @@ func (f *files) OpenLog(verify func(LogFile) error) (LogFile, error) {
 	if err := atomicfile.DropCache(path); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return nil, dataDirError(f.path, err)
 	}
+	if err := openLarge(f.largePath()); err != nil {
+		return nil, err
+	}
 	if err := verifyBolt(path, verify); err != nil {
 		return nil, err
 	}
@@ -127,20 +131,26 @@ func (f *files) OpenLog(verify func(LogFile) error) (LogFile, error) {
 	}
 	// Without a synced free list an append costs the same however long the log
 	// once was; opening scans the file instead, some 50 ms per GiB.
-	bolt, err := openBolt(path, &bbolt.Options{Timeout: time.Second, NoFreelistSync: true, FreelistType: bbolt.FreelistMapType})
+	log, err := openBolt(path, &bbolt.Options{Timeout: time.Second, NoFreelistSync: true, FreelistType: bbolt.FreelistMapType})
 	if err != nil {
 		return nil, err
 	}
 	if err := errors.Join(atomicfile.SyncDir(f.raftPath()), atomicfile.SyncDir(f.path), atomicfile.SyncDir(filepath.Dir(f.path))); err != nil {
-		_ = bolt.Close()
+		_ = log.Close()
 		return nil, dataDirError(f.raftPath(), err)
 	}
-	return bolt, nil
+	if err := log.removeUnnamed(); err != nil {
+		return nil, errors.Join(err, log.Close())
+	}
+	return log, nil
 }
 
-// RemoveLog removes the bbolt file.
+// RemoveLog removes the bbolt file, and the files beside it.
 func (f *files) RemoveLog() error {
 	if err := os.Remove(f.logPath()); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return dataDirError(f.path, err)
+	}
+	if err := os.RemoveAll(f.largePath()); err != nil {
 		return dataDirError(f.path, err)
 	}
 	return nil
@@ -184,21 +194,12 @@ func (f *files) Release(discard bool) {
 	}
 }
 
-// boltFile is the log in a raft-boltdb file.
-type boltFile struct {
-	*raftboltdb.BoltStore
-	path string
-}
-
-// Name is the path of the file.
-func (b boltFile) Name() string { return b.path }
-
 func openBolt(path string, opts *bbolt.Options) (boltFile, error) {
-	bolt, err := raftboltdb.New(raftboltdb.Options{Path: path, BoltOptions: opts})
+	store, err := raftboltdb.New(raftboltdb.Options{Path: path, BoltOptions: opts})
 	if err != nil {
 		return boltFile{}, boltError(path, err)
 	}
-	return boltFile{BoltStore: bolt, path: path}, nil
+	return boltFile{BoltStore: store, path: path}, nil
 }
 
 // boltError tells damage from a file that cannot be opened: a file system's

@@ -3,7 +3,8 @@ package raftlog
 import "github.com/hashicorp/raft"
 
 // How much of the log is kept in memory: what followers that keep up are sent,
-// and what is applied once it is committed. One entry may be larger than that.
+// and what is applied once it is committed. The last entry may be larger than that:
+// every follower is sent it.
 const (
 	recentCount = 1024
 	recentBytes = 4 << 20
@@ -26,7 +27,7 @@ func (r *recentEntries) add(logs []*raft.Log) {
 		r.bytes += entryBytes(log)
 	}
 	excess := 0
-	for len(r.logs)-excess > recentCount || r.bytes > recentBytes {
+	for len(r.logs)-excess > recentCount || r.bytes > recentBytes && len(r.logs)-excess > 1 {
 		r.bytes -= entryBytes(&r.logs[excess])
 		excess++
 	}

@@ -32,7 +32,7 @@ func TestRecentEntriesAreThoseOfTheLog(t *testing.T) {
 					log[last] = *logs[len(logs)-1]
 				}
 				recent.add(logs)
-				require.Equal(t, size <= recentBytes, recent.get(last, new(raft.Log)))
+				require.True(t, recent.get(last, new(raft.Log)))
 			case "cut end":
 				last = max(first-1, last-min(last, rapid.Uint64Range(1, 500).Draw(t, "n")))
 				recent.clear()
@@ -55,7 +55,9 @@ func TestRecentEntriesAreThoseOfTheLog(t *testing.T) {
 				held += len(got.Data)
 			}
 			require.Equal(t, held, recent.bytes)
-			require.LessOrEqual(t, recent.bytes, recentBytes)
+			if len(recent.logs) > 1 {
+				require.LessOrEqual(t, recent.bytes, recentBytes)
+			}
 		}
 	})
 }

@@ -87,7 +87,8 @@ func (s *entrySizes) within(bytes uint64) (count uint64) {
 }
 
 // besideEnd returns the size of the large entries that bbolt writes again when one is
-// appended, or the end of the log is removed, in bytes.
+// appended, or the end of the log is removed, in bytes. Those in files of their own are
+// not among them.
 func (s *entrySizes) besideEnd() uint64 {
 	return largeBytes(s.sizes[max(0, len(s.sizes)-pageEntries):])
 }
@@ -100,7 +101,7 @@ func (s *entrySizes) besideBeginning() uint64 {
 
 func largeBytes(sizes []uint32) (bytes uint64) {
 	for _, size := range sizes {
-		if size >= largeEntry {
+		if size >= largeEntry && size < ownFile {
 			bytes += uint64(size)
 		}
 	}

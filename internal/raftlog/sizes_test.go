@@ -21,7 +21,7 @@ func TestSizesAreThoseOfTheLog(t *testing.T) {
 			case "append":
 				var added []*raft.Log
 				for range rapid.IntRange(1, 5).Draw(rt, "count") {
-					added = append(added, &raft.Log{Index: next, Term: next, Data: make([]byte, rapid.SampledFrom([]int{0, 10, largeEntry}).Draw(rt, "size"))})
+					added = append(added, &raft.Log{Index: next, Term: next, Data: make([]byte, rapid.SampledFrom([]int{0, 10, largeEntry, ownFile}).Draw(rt, "size"))})
 					next++
 				}
 				sizes.set(added)
@@ -57,7 +57,7 @@ func TestSizesAreThoseOfTheLog(t *testing.T) {
 			}
 			require.Len(rt, sizes.terms, large)
 			isLarge := func(entry *raft.Log) uint64 {
-				if len(entry.Data) < largeEntry {
+				if len(entry.Data) < largeEntry || len(entry.Data) >= ownFile {
 					return 0
 				}
 				return uint64(entryOverhead + len(entry.Data))
@@ -117,7 +117,7 @@ func TestWritesAreWatchedByTheirSize(t *testing.T) {
 	require.True(t, ok)
 	watched := &watchedFile{LogFile: s.file, watch: &s.stall}
 	s.file = watched
-	const large = 1 << 20
+	const large = ownFile / 2
 	next, written := uint64(1), int64(0)
 	check := func(what string) {
 		stats := store.Stats()
@@ -151,6 +151,12 @@ func TestWritesAreWatchedByTheirSize(t *testing.T) {
 	appends(large)
 	require.NoError(t, s.DeleteRange(6, next-3))
 	check("remove the beginning")
+	for range 8 {
+		appends(ownFile)
+	}
+	_ = s.Slowest()
+	appends(10)
+	require.LessOrEqual(t, watched.bytes, uint64(smallWrite), "bbolt has no more than the names of files")
 }
 
 // watchedFile notes how many bytes the watch expects of a write that begins.

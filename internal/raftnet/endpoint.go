@@ -115,7 +115,10 @@ func (w *Endpoint) noteTaken(id raft.ServerID, args *raft.AppendEntriesRequest, 
 	if !resp.Success || resp.Term != args.Term {
 		return
 	}
-	at := position{args.Term, args.PrevLogEntry + uint64(len(args.Entries))}
+	at := position{args.Term, args.PrevLogEntry}
+	if n := len(args.Entries); n > 0 {
+		at.index = args.Entries[n-1].Index
+	}
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	if before := w.taken[id]; before.term > at.term || before.term == at.term && before.index >= at.index {

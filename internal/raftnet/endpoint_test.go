@@ -2,7 +2,6 @@ package raftnet
 
 import (
 	"errors"
-	"slices"
 	"testing"
 	"testing/synctest"
 
@@ -84,7 +83,11 @@ func TestWhatAServerHasTaken(t *testing.T) {
 	there := &constant{answer: raft.AppendEntriesResponse{Term: 7, Success: true}}
 	w := NewEndpoint(there, noHint)
 	send := func(term, previous uint64, entries int) {
-		require.NoError(t, w.AppendEntries("b", "b:1", &raft.AppendEntriesRequest{Term: term, PrevLogEntry: previous, Entries: slices.Repeat([]*raft.Log{{}}, entries)}, new(raft.AppendEntriesResponse)))
+		request := &raft.AppendEntriesRequest{Term: term, PrevLogEntry: previous}
+		for i := range entries {
+			request.Entries = append(request.Entries, &raft.Log{Index: previous + uint64(i) + 1}) //nolint:gosec // a few
+		}
+		require.NoError(t, w.AppendEntries("b", "b:1", request, new(raft.AppendEntriesResponse)))
 	}
 	require.False(t, w.HasTaken("b", 7, 1))
 	more := w.TakenMore()
@@ -120,7 +123,7 @@ func TestWhatAServerHasTaken(t *testing.T) {
 type taking struct{ *answer }
 
 func (taking) Request() *raft.AppendEntriesRequest {
-	return &raft.AppendEntriesRequest{Term: 8, PrevLogEntry: 9, Entries: []*raft.Log{{}}}
+	return &raft.AppendEntriesRequest{Term: 8, PrevLogEntry: 9, Entries: []*raft.Log{{Index: 10}}}
 }
 
 // TestAddressHints: a server that does not answer at the address in the log is

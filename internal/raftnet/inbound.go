@@ -93,6 +93,12 @@ func (q *inbound) arrived(rpc raft.RPC) {
 		return
 	}
 	if later, ok := rpc.Command.(*raft.AppendEntriesRequest); ok {
+		whole, err := joined(later)
+		if err != nil {
+			rpc.Respond(nil, err)
+			return
+		}
+		later, rpc.Command = whole, whole
 		q.answer(func(waits *raft.AppendEntriesRequest) bool {
 			return string(waits.ID) == string(later.ID) && waits.Term <= later.Term && isHeartbeat(waits) == isHeartbeat(later)
 		}, func(rpc raft.RPC) { rpc.Respond(nil, errSuperseded) })

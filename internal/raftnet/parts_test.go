@@ -1,6 +1,7 @@
 package raftnet
 
 import (
+	"bytes"
 	"errors"
 	"testing"
 	"time"
@@ -19,11 +20,18 @@ type follower struct {
 }
 
 func (f *follower) AppendEntries(_ raft.ServerID, _ raft.ServerAddress, args *raft.AppendEntriesRequest, resp *raft.AppendEntriesResponse) error {
-	bytes := 0
+	size := 0
 	for _, entry := range args.Entries {
-		bytes += len(entry.Data)
+		if len(entry.Data) > maxData {
+			return errors.New("the decoder would copy the data again and again")
+		}
+		size += len(entry.Data)
 	}
-	f.messages = append(f.messages, bytes)
+	args, err := joined(args)
+	if err != nil {
+		return err
+	}
+	f.messages = append(f.messages, size)
 	resp.Term, resp.LastLog = args.Term, uint64(len(f.log))
 	if len(f.messages) == f.refuse {
 		return nil
@@ -80,7 +88,8 @@ func outlines(n, size int) (*raft.AppendEntriesRequest, func(*raft.Log) (*raft.L
 	}
 	return request, func(entry *raft.Log) (*raft.Log, error) {
 		whole := *entry
-		whole.Data = make([]byte, size)
+		whole.Data = bytes.Repeat([]byte{byte(entry.Index)}, size)
+		whole.Extensions = []byte("note")
 		return &whole, nil
 	}
 }
@@ -89,7 +98,7 @@ func outlines(n, size int) (*raft.AppendEntriesRequest, func(*raft.Log) (*raft.L
 // each, are sent in messages of a bounded size, after which the follower has all
 // of them and raft knows.
 func TestMessagesAreBoundedInBytes(t *testing.T) {
-	for _, c := range []struct{ size, messages int }{{10, 1}, {1 << 20, 16}, {maxMessage - 1, 32}, {maxMessage + 1, 64}} {
+	for _, c := range []struct{ size, messages int }{{10, 1}, {1 << 20, 16}, {maxMessage - 10, 32}, {maxMessage + 1, 64}} {
 		for name, send := range map[string]func(*Endpoint, *raft.AppendEntriesRequest) (*raft.AppendEntriesRequest, *raft.AppendEntriesResponse){
 			"one by one": func(w *Endpoint, r *raft.AppendEntriesRequest) (*raft.AppendEntriesRequest, *raft.AppendEntriesResponse) {
 				resp := new(raft.AppendEntriesResponse)
@@ -117,12 +126,13 @@ func TestMessagesAreBoundedInBytes(t *testing.T) {
 				require.True(t, resp.Success)
 				require.Len(t, there.log, 64)
 				require.Len(t, there.messages, c.messages)
-				for _, bytes := range there.messages {
-					require.LessOrEqual(t, bytes, maxMessage+c.size)
+				for _, size := range there.messages {
+					require.LessOrEqual(t, size, maxMessage+c.size)
 				}
 				for i, entry := range there.log {
 					require.EqualValues(t, i+1, entry.Index)
-					require.Len(t, entry.Data, c.size)
+					require.True(t, bytes.Equal(bytes.Repeat([]byte{byte(i + 1)}, c.size), entry.Data))
+					require.Equal(t, "note", string(entry.Extensions))
 					require.Empty(t, request.Entries[i].Data, "raft holds no data meanwhile")
 				}
 				close(w.done)
@@ -165,4 +175,36 @@ func TestAnEntryThatCannotBeRead(t *testing.T) {
 	w.Complete(func(entry *raft.Log) (*raft.Log, error) { return nil, raft.ErrLogNotFound })
 	require.ErrorIs(t, w.AppendEntries("b", "b", request, new(raft.AppendEntriesResponse)), raft.ErrLogNotFound)
 	require.Empty(t, there.messages)
+}
+
+// TestDividedEntries: what was divided for a message is put together again, and a
+// message that lacks a part of an entry is refused, whatever else it has.
+func TestDividedEntries(t *testing.T) {
+	whole := &raft.Log{Index: 5, Term: 3, Type: raft.LogCommand, Data: bytes.Repeat([]byte("data"), maxData), Extensions: []byte("note"), AppendedAt: time.Unix(7, 0)}
+	small := &raft.Log{Index: 6, Term: 3, Type: raft.LogNoop}
+	parts := appendDivided(nil, whole)
+	require.Len(t, parts, 4)
+	all := appendDivided(parts[:4:4], small)
+	got, err := joined(&raft.AppendEntriesRequest{Term: 4, Entries: all})
+	require.NoError(t, err)
+	require.Equal(t, &raft.AppendEntriesRequest{Term: 4, Entries: []*raft.Log{whole, small}}, got)
+	require.Len(t, parts[0].Data, maxData, "the sender's entries are left alone")
+
+	w := NewEndpoint(&follower{}, noHint)
+	defer close(w.done)
+	w.noteTaken("b", &raft.AppendEntriesRequest{Term: 4, PrevLogEntry: 4, Entries: all}, &raft.AppendEntriesResponse{Term: 4, Success: true})
+	require.True(t, w.HasTaken("b", 4, 6))
+	require.False(t, w.HasTaken("b", 4, 7), "parts are no entries")
+
+	for name, entries := range map[string][]*raft.Log{
+		"the end is missing":        parts[:3],
+		"another entry follows":     {parts[0], small},
+		"another entry's part":      {parts[0], {Index: 6, Term: 3, Type: continued}, whole},
+		"of another term":           {parts[0], {Index: 5, Term: 2, Type: raft.LogCommand}},
+		"the end, then a beginning": {whole, parts[0]},
+		"a beginning and no data":   {{Index: 5, Term: 3, Type: continued}},
+	} {
+		_, err := joined(&raft.AppendEntriesRequest{Entries: entries})
+		require.ErrorIs(t, err, errDivided, name)
+	}
 }

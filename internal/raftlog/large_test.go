@@ -1,0 +1,193 @@
+package raftlog
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"io/fs"
+	"math/rand/v2"
+	"os"
+	"path/filepath"
+	"syscall"
+	"testing"
+
+	"github.com/hashicorp/raft"
+	"github.com/stretchr/testify/require"
+	"pgregory.net/rapid"
+)
+
+// largeLog is an entry whose data is in a file of its own.
+func largeLog(index, term uint64, fill byte) *raft.Log {
+	return &raft.Log{Index: index, Term: term, Type: raft.LogCommand, Data: bytes.Repeat([]byte{fill}, ownFile), Extensions: []byte("note")}
+}
+
+// boltOf is the bbolt file of a log, with the files beside it.
+func boltOf(t testing.TB, log *Log) boltFile {
+	t.Helper()
+	file, ok := log.file.(boltFile)
+	require.True(t, ok)
+	return file
+}
+
+// ownFiles are the names of the files beside the log of a directory.
+func ownFiles(t require.TestingT, dir string) (names []string) {
+	entries, err := os.ReadDir(filepath.Join(dir, raftDir, largeDir))
+	require.NoError(t, err)
+	for _, entry := range entries {
+		names = append(names, entry.Name())
+	}
+	return names
+}
+
+// TestLargeEntriesAreWrittenOnce: a large entry is written to the disk once, not again
+// with each of its neighbours, and neither is the removal of others a reason to write it
+// again.
+func TestLargeEntriesAreWrittenOnce(t *testing.T) {
+	dir := t.TempDir()
+	log := openTestLog(t, dir)
+	const count = 12
+	for i := range uint64(count) {
+		require.NoError(t, log.StoreLog(largeLog(i+1, 3, byte(i))))
+	}
+	require.NoError(t, log.DeleteRange(1, 4))
+	stats := boltOf(t, log).Stats()
+	require.Less(t, stats.TxStats.GetPageAlloc(), int64(ownFile), "bbolt has the names only")
+	require.Len(t, ownFiles(t, dir), count-4)
+}
+
+// TestLargeEntriesAreThoseOfTheLog: whatever is appended, cut off and started again, and
+// wherever a crash leaves files that no entry names, each entry is what was written last
+// at its index, and after a start there is a file for each large entry and no other.
+func TestLargeEntriesAreThoseOfTheLog(t *testing.T) {
+	base := t.TempDir()
+	rapid.Check(t, func(rt *rapid.T) {
+		dir, err := os.MkdirTemp(base, "")
+		require.NoError(rt, err)
+		defer func() { _ = os.RemoveAll(dir) }()
+		open := func() *Log {
+			log, err := OpenLog(begunDir(dir), nil)
+			require.NoError(rt, err)
+			return log
+		}
+		log := open()
+		defer func() { require.NoError(rt, log.Close()) }()
+		want := map[uint64]*raft.Log{}
+		first, next := uint64(1), uint64(1)
+		for round := range rapid.IntRange(1, 5).Draw(rt, "rounds") {
+			switch rapid.SampledFrom([]string{"append", "append", "cut end", "cut beginning", "start again"}).Draw(rt, "what") {
+			case "append":
+				var added []*raft.Log
+				for range rapid.IntRange(1, 3).Draw(rt, "count") {
+					entry := largeLog(next, uint64(round), byte(round))
+					entry.Data = entry.Data[:rapid.SampledFrom([]int{0, 10, ownFile - 1, ownFile}).Draw(rt, "size")]
+					added, want[next] = append(added, entry), entry
+					next++
+				}
+				require.NoError(rt, log.StoreLogs(added))
+			case "cut end":
+				from := rapid.Uint64Range(first, next).Draw(rt, "from")
+				require.NoError(rt, log.DeleteRange(from, next))
+				for ; next > from; next-- {
+					delete(want, next-1)
+				}
+			case "cut beginning":
+				to := rapid.Uint64Range(first, next).Draw(rt, "to")
+				if to+1 >= next {
+					continue
+				}
+				require.NoError(rt, log.DeleteRange(first, to))
+				for ; first <= to; first++ {
+					delete(want, first)
+				}
+			case "start again":
+				require.NoError(rt, log.Close())
+				left := fmt.Sprintf("%d-%d-7", rapid.Uint64Range(first, next).Draw(rt, "left"), round)
+				require.NoError(rt, os.WriteFile(filepath.Join(dir, raftDir, largeDir, left), []byte("half"), 0o600))
+				log = open()
+			}
+			large := 0
+			for index, entry := range want {
+				var got raft.Log
+				require.NoError(rt, log.getWhole(index, &got))
+				require.Equal(rt, entry.Term, got.Term)
+				require.Equal(rt, entry.Type, got.Type)
+				require.True(rt, bytes.Equal(entry.Data, got.Data))
+				if len(entry.Data) >= ownFile {
+					large++
+				}
+			}
+			require.Len(rt, ownFiles(rt, dir), large)
+		}
+	})
+}
+
+// TestDamagedLargeEntries: a file that is damaged, shorter, missing or of another entry
+// is told, while the log is open and at the next start.
+func TestDamagedLargeEntries(t *testing.T) {
+	for name, damage := range map[string]func(t *testing.T, path string){
+		"a flipped bit": func(t *testing.T, path string) {
+			data, err := os.ReadFile(path)
+			require.NoError(t, err)
+			data[rand.IntN(len(data))] ^= 1
+			require.NoError(t, os.WriteFile(path, data, 0o600))
+		},
+		"truncated": func(t *testing.T, path string) { require.NoError(t, os.Truncate(path, ownFile/2)) },
+		"longer":    func(t *testing.T, path string) { require.NoError(t, os.Truncate(path, 2*ownFile)) },
+		"removed":   func(t *testing.T, path string) { require.NoError(t, os.Remove(path)) },
+		"another's": func(t *testing.T, path string) {
+			data, err := os.ReadFile(filepath.Join(filepath.Dir(path), ownFiles(t, filepath.Dir(filepath.Dir(filepath.Dir(path))))[2]))
+			require.NoError(t, err)
+			require.NoError(t, os.WriteFile(path, data, 0o600))
+		},
+		"no permission to read": func(t *testing.T, path string) {
+			require.NoError(t, os.Remove(path))
+			require.NoError(t, os.Mkdir(path, 0o700)) // which is no file
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			dir := t.TempDir()
+			log := openTestLog(t, dir)
+			for i := range uint64(3) {
+				require.NoError(t, log.StoreLog(largeLog(i+1, 3, byte(i))))
+			}
+			damage(t, filepath.Join(dir, raftDir, largeDir, ownFiles(t, dir)[1]))
+			var got raft.Log
+			require.ErrorIs(t, log.getWhole(2, &got), ErrCorrupt)
+			require.NoError(t, log.getWhole(1, &got))
+			require.NoError(t, log.Close())
+			_, err := OpenLog(begunDir(dir), nil)
+			require.Error(t, err)
+			if name != "no permission to read" { // which another start may have
+				require.ErrorIs(t, err, ErrCorrupt)
+			}
+		})
+	}
+}
+
+// TestNoSpaceForALargeEntry: a write that finds no space has no effect, leaves no file,
+// and succeeds once there is space; without another file that may be opened, the entry
+// is written all the same.
+func TestNoSpaceForALargeEntry(t *testing.T) {
+	dir := t.TempDir()
+	log := openTestLog(t, dir)
+	require.NoError(t, log.StoreLog(largeLog(1, 3, 1)))
+
+	var limit, before syscall.Rlimit
+	require.NoError(t, syscall.Getrlimit(syscall.RLIMIT_NOFILE, &before))
+	limit = before
+	limit.Cur = 0
+	require.NoError(t, syscall.Setrlimit(syscall.RLIMIT_NOFILE, &limit))
+	err := log.StoreLog(largeLog(2, 3, 2))
+	require.NoError(t, syscall.Setrlimit(syscall.RLIMIT_NOFILE, &before))
+	require.NoError(t, err)
+	require.Len(t, ownFiles(t, dir), 1)
+	var got raft.Log
+	require.NoError(t, log.getWhole(2, &got))
+	require.Len(t, got.Data, ownFile)
+
+	// The directory is gone: this is no shortage, and the log must not continue.
+	require.NoError(t, os.RemoveAll(filepath.Join(dir, raftDir, largeDir)))
+	err = log.StoreLog(largeLog(3, 3, 3))
+	require.ErrorIs(t, err, fs.ErrNotExist)
+	require.False(t, errors.Is(err, ErrDiskFull))
+}
