@@ -59,6 +59,7 @@ func (a *app) printConnected(f print.Format, response *meridianv1.InspectRespons
 			State: c.GetState(), RegisteredBy: c.GetRegisteredBy(),
 			Acked: resource.Revision(c.GetAcked()), Lag: c.GetLag(), LastError: c.GetLastError(),
 		}
+		d.Wire = wireOf(c)
 		return answer.RenderDataplane(w, d, form)
 	}
 	var b bytes.Buffer
@@ -66,6 +67,19 @@ func (a *app) printConnected(f print.Format, response *meridianv1.InspectRespons
 		return err
 	}
 	return a.Output(b.Bytes())
+}
+
+// wireOf returns what a proxy does with each row of the page about its dataplane; nil
+// for one that does not follow its zone over xDS.
+func wireOf(c *meridianv1.DataplaneConnection) map[answer.WireKey]string {
+	if len(c.GetWire()) == 0 {
+		return nil
+	}
+	wire := make(map[answer.WireKey]string, len(c.GetWire()))
+	for _, w := range c.GetWire() {
+		wire[answer.WireKey{Attachment: w.GetAttachment(), Kind: resource.Kind(w.GetKind())}] = w.GetState()
+	}
+	return wire
 }
 
 // ask puts a question to the control plane.

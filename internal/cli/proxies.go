@@ -140,11 +140,12 @@ func newProxyStatusCommand(a *app) *cobra.Command {
 		Long: `Show for each proxy that follows its zone over xDS, or for one, where it stands with
 each type of resources: clusters (CDS), endpoints (EDS), listeners (LDS) and routes
 (RDS). SYNCED: it has accepted everything that it asked for; SENT: it has not
-answered yet; WARMING: more waits for resources that it refers to; NACK: it rejected
-something, which is shown with the policies that it is from; NOT SENT: it has not
-asked, or there is nothing to send. Of several streams the state is that of the one
-with the most to be looked at; -o json has each. REVISION is the oldest that it has
-in full. All meshes are shown unless -m names one.`,
+answered yet; STALE: for more than 5 s; WARMING: more waits for resources that it
+refers to; NACK: it rejected something, which is shown with the policies that it is
+from; NOT SENT: it has not asked, or there is nothing to send. Of several streams the
+state is that of the one with the most to be looked at; -o json has each. REVISION is
+the oldest that it has in full, LAG how many resources it lacks in their newest
+version. All meshes are shown unless -m names one.`,
 		Example: `  meridian proxy status --zone east
   meridian proxy status web-1 -o json`,
 		Args: between(0, "NAME"),

@@ -126,7 +126,7 @@ func wireStream(s discovery.StreamStatus) answer.ProxyStream {
 		Withheld: s.Withheld, Types: []answer.ProxyType{},
 	}
 	for _, t := range s.Types {
-		shown := answer.ProxyType{Type: t.Type.String(), State: string(t.State), Revision: t.Revision, Resources: t.Resources, Error: t.Detail}
+		shown := answer.ProxyType{Type: t.Type.String(), State: string(t.State), Revision: t.Revision, Resources: t.Resources, Lag: t.Behind, Error: t.Detail}
 		for _, r := range t.Rejections {
 			rejection := answer.ProxyRejection{Name: r.Resource.Name, Error: r.Detail}
 			for _, o := range r.Resource.Origins {
@@ -155,13 +155,18 @@ func (s *inspectService) dataplaneList(m *policy.Matcher, mesh resource.MeshName
 
 // connection is what goes beside an answer about one dataplane; nil for other
 // questions.
-func (s *inspectService) connection(req *meridianv1.InspectRequest) *meridianv1.DataplaneConnection {
+func (s *inspectService) connection(req *meridianv1.InspectRequest) (*meridianv1.DataplaneConnection, error) {
 	q, ok := req.GetQuestion().(*meridianv1.InspectRequest_Dataplane)
 	if !ok {
-		return nil
+		return nil, nil
 	}
-	state := s.proxyState(policy.DataplaneKey(resource.MeshName(req.GetMesh()), q.Dataplane.GetName()))
+	key := policy.DataplaneKey(resource.MeshName(req.GetMesh()), q.Dataplane.GetName())
+	state := s.proxyState(key)
+	wire, err := s.wire(key, state.Acked)
+	if err != nil {
+		return nil, err
+	}
 	return &meridianv1.DataplaneConnection{
-		State: state.State, RegisteredBy: state.RegisteredBy, Acked: uint64(state.Acked), Lag: state.Lag, LastError: state.LastError,
-	}
+		State: state.State, RegisteredBy: state.RegisteredBy, Acked: uint64(state.Acked), Lag: state.Lag, LastError: state.LastError, Wire: wire,
+	}, nil
 }

@@ -18,6 +18,8 @@ import (
 	"meridian/internal/service/dataplane"
 	"meridian/internal/service/discovery"
 	"meridian/internal/turns"
+	"meridian/internal/xds"
+	"meridian/internal/xds/world"
 )
 
 // inspectService answers questions about this zone's dataplanes.
@@ -31,6 +33,9 @@ type inspectService struct {
 	maxBytes int
 	proxies  *dataplane.Service
 	xds      *discovery.Service
+	// resources are what proxies are to have, made of the matching and of world.
+	resources xds.Source
+	world     *world.World
 	// turns bound how many questions are answered at once, fairly between callers.
 	turns *turns.Turns
 }
@@ -84,8 +89,12 @@ func (s *inspectService) inspect(ctx context.Context, who turns.Caller, req *mer
 			"zone %q: the answer has %d bytes, more than the %d that are sent: ask for less, with `meridian why DATAPLANE KIND` or `meridian inspect connection`",
 			s.zone, len(encoded), s.limit())
 	}
+	connection, err := s.connection(req)
+	if err != nil {
+		return nil, err
+	}
 	return &meridianv1.InspectResponse{
-		Json: encoded, AsOf: uint64(revision), Connection: s.connection(req), Ends: question.EncodeEnds(ends),
+		Json: encoded, AsOf: uint64(revision), Connection: connection, Ends: question.EncodeEnds(ends),
 		ShownNames: shown,
 	}, nil
 }

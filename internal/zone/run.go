@@ -289,6 +289,7 @@ func (z *zone) assemble() error {
 	z.dataplanes = z.newDataplaneService()
 	z.discovery = z.newDiscovery()
 	z.inspect.matching, z.inspect.proxies, z.inspect.xds = z.Matching, z.dataplanes, z.discovery
+	z.inspect.resources, z.inspect.world = z.resources, z.world
 	z.Assemble(controlplane.API{Authorize: dataplane.Authorize(authz.AuthorizeMethods(nil)), View: z.view, Uses: tokenUses()}, z.admin())
 	meridianv1.RegisterControlServiceServer(z.GRPC, &controlService{zone: z})
 	meridianv1.RegisterInspectServiceServer(z.GRPC, &admin.Inspect{Answers: z.inspect, Readers: z.Authorizer, View: z.view})

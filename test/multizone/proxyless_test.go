@@ -163,6 +163,9 @@ func TestStockGRPCFollowsItsZone(t *testing.T) {
 		})
 	}
 	answers("v1")
+	east.await("the route to be accepted", func() bool {
+		return strings.Contains(east.must("inspect", "dataplane", "web-1"), "TrafficRoute  to-backend  rev ")
+	})
 
 	// No call fails while a route changes, and while the zone is killed and comes back.
 	stop := make(chan struct{})

@@ -1080,7 +1080,10 @@ type DataplaneConnection struct {
 	// How many changes of its configuration the proxy has yet to take on.
 	Lag uint64 `protobuf:"varint,4,opt,name=lag,proto3" json:"lag,omitempty"`
 	// Why the proxy refused the last configuration; empty when it did not.
-	LastError     string `protobuf:"bytes,5,opt,name=last_error,json=lastError,proto3" json:"last_error,omitempty"`
+	LastError string `protobuf:"bytes,5,opt,name=last_error,json=lastError,proto3" json:"last_error,omitempty"`
+	// Of a proxy that follows its zone over xDS: what it does with each kind on each
+	// attachment.
+	Wire          []*WireState `protobuf:"bytes,6,rep,name=wire,proto3" json:"wire,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1146,6 +1149,79 @@ func (x *DataplaneConnection) GetLag() uint64 {
 func (x *DataplaneConnection) GetLastError() string {
 	if x != nil {
 		return x.LastError
+	}
+	return ""
+}
+
+func (x *DataplaneConnection) GetWire() []*WireState {
+	if x != nil {
+		return x.Wire
+	}
+	return nil
+}
+
+// WireState is what a proxy does with one kind on one attachment.
+type WireState struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// As the page of the dataplane prints it, such as "outbound backend:4001".
+	Attachment string `protobuf:"bytes,1,opt,name=attachment,proto3" json:"attachment,omitempty"`
+	Kind       string `protobuf:"bytes,2,opt,name=kind,proto3" json:"kind,omitempty"`
+	// "rev N": accepted, N is the oldest revision that the proxy has in full; "pending":
+	// not accepted yet; "rejected"; "approx": accepted, some of it has no or not quite the
+	// effect that it describes; "no": it has no effect on a proxy of this kind; "unused":
+	// the proxy asked for nothing that it is in.
+	State         string `protobuf:"bytes,3,opt,name=state,proto3" json:"state,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *WireState) Reset() {
+	*x = WireState{}
+	mi := &file_meridian_v1_inspect_proto_msgTypes[16]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *WireState) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*WireState) ProtoMessage() {}
+
+func (x *WireState) ProtoReflect() protoreflect.Message {
+	mi := &file_meridian_v1_inspect_proto_msgTypes[16]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use WireState.ProtoReflect.Descriptor instead.
+func (*WireState) Descriptor() ([]byte, []int) {
+	return file_meridian_v1_inspect_proto_rawDescGZIP(), []int{16}
+}
+
+func (x *WireState) GetAttachment() string {
+	if x != nil {
+		return x.Attachment
+	}
+	return ""
+}
+
+func (x *WireState) GetKind() string {
+	if x != nil {
+		return x.Kind
+	}
+	return ""
+}
+
+func (x *WireState) GetState() string {
+	if x != nil {
+		return x.State
 	}
 	return ""
 }
@@ -1242,14 +1318,21 @@ const file_meridian_v1_inspect_proto_rawDesc = "" +
 	"shownNames\x1a=\n" +
 	"\x0fShownNamesEntry\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
-	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\"\x97\x01\n" +
+	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\"\xc3\x01\n" +
 	"\x13DataplaneConnection\x12\x14\n" +
 	"\x05state\x18\x01 \x01(\tR\x05state\x12#\n" +
 	"\rregistered_by\x18\x02 \x01(\tR\fregisteredBy\x12\x14\n" +
 	"\x05acked\x18\x03 \x01(\x04R\x05acked\x12\x10\n" +
 	"\x03lag\x18\x04 \x01(\x04R\x03lag\x12\x1d\n" +
 	"\n" +
-	"last_error\x18\x05 \x01(\tR\tlastError2V\n" +
+	"last_error\x18\x05 \x01(\tR\tlastError\x12*\n" +
+	"\x04wire\x18\x06 \x03(\v2\x16.meridian.v1.WireStateR\x04wire\"U\n" +
+	"\tWireState\x12\x1e\n" +
+	"\n" +
+	"attachment\x18\x01 \x01(\tR\n" +
+	"attachment\x12\x12\n" +
+	"\x04kind\x18\x02 \x01(\tR\x04kind\x12\x14\n" +
+	"\x05state\x18\x03 \x01(\tR\x05state2V\n" +
 	"\x0eInspectService\x12D\n" +
 	"\aInspect\x12\x1b.meridian.v1.InspectRequest\x1a\x1c.meridian.v1.InspectResponseB%Z#meridian/api/meridian/v1;meridianv1b\x06proto3"
 
@@ -1265,7 +1348,7 @@ func file_meridian_v1_inspect_proto_rawDescGZIP() []byte {
 	return file_meridian_v1_inspect_proto_rawDescData
 }
 
-var file_meridian_v1_inspect_proto_msgTypes = make([]protoimpl.MessageInfo, 21)
+var file_meridian_v1_inspect_proto_msgTypes = make([]protoimpl.MessageInfo, 22)
 var file_meridian_v1_inspect_proto_goTypes = []any{
 	(*InspectRequest)(nil),      // 0: meridian.v1.InspectRequest
 	(*DataplaneQuestion)(nil),   // 1: meridian.v1.DataplaneQuestion
@@ -1283,11 +1366,12 @@ var file_meridian_v1_inspect_proto_goTypes = []any{
 	(*ProxyQuestion)(nil),       // 13: meridian.v1.ProxyQuestion
 	(*InspectResponse)(nil),     // 14: meridian.v1.InspectResponse
 	(*DataplaneConnection)(nil), // 15: meridian.v1.DataplaneConnection
-	nil,                         // 16: meridian.v1.ConnectionQuestion.FromTagsEntry
-	nil,                         // 17: meridian.v1.TagSet.TagsEntry
-	nil,                         // 18: meridian.v1.ConnectionInbound.TagsEntry
-	nil,                         // 19: meridian.v1.WhyQuestion.FromTagsEntry
-	nil,                         // 20: meridian.v1.InspectResponse.ShownNamesEntry
+	(*WireState)(nil),           // 16: meridian.v1.WireState
+	nil,                         // 17: meridian.v1.ConnectionQuestion.FromTagsEntry
+	nil,                         // 18: meridian.v1.TagSet.TagsEntry
+	nil,                         // 19: meridian.v1.ConnectionInbound.TagsEntry
+	nil,                         // 20: meridian.v1.WhyQuestion.FromTagsEntry
+	nil,                         // 21: meridian.v1.InspectResponse.ShownNamesEntry
 }
 var file_meridian_v1_inspect_proto_depIdxs = []int32{
 	1,  // 0: meridian.v1.InspectRequest.dataplane:type_name -> meridian.v1.DataplaneQuestion
@@ -1300,23 +1384,24 @@ var file_meridian_v1_inspect_proto_depIdxs = []int32{
 	9,  // 7: meridian.v1.InspectRequest.gateway:type_name -> meridian.v1.GatewayQuestion
 	12, // 8: meridian.v1.InspectRequest.proxies:type_name -> meridian.v1.ProxiesQuestion
 	13, // 9: meridian.v1.InspectRequest.proxy:type_name -> meridian.v1.ProxyQuestion
-	16, // 10: meridian.v1.ConnectionQuestion.from_tags:type_name -> meridian.v1.ConnectionQuestion.FromTagsEntry
+	17, // 10: meridian.v1.ConnectionQuestion.from_tags:type_name -> meridian.v1.ConnectionQuestion.FromTagsEntry
 	3,  // 11: meridian.v1.ConnectionQuestion.elsewhere:type_name -> meridian.v1.ConnectionEnds
 	4,  // 12: meridian.v1.ConnectionEnds.callers:type_name -> meridian.v1.TagSet
 	5,  // 13: meridian.v1.ConnectionEnds.inbounds:type_name -> meridian.v1.ConnectionInbound
-	17, // 14: meridian.v1.TagSet.tags:type_name -> meridian.v1.TagSet.TagsEntry
-	18, // 15: meridian.v1.ConnectionInbound.tags:type_name -> meridian.v1.ConnectionInbound.TagsEntry
-	19, // 16: meridian.v1.WhyQuestion.from_tags:type_name -> meridian.v1.WhyQuestion.FromTagsEntry
+	18, // 14: meridian.v1.TagSet.tags:type_name -> meridian.v1.TagSet.TagsEntry
+	19, // 15: meridian.v1.ConnectionInbound.tags:type_name -> meridian.v1.ConnectionInbound.TagsEntry
+	20, // 16: meridian.v1.WhyQuestion.from_tags:type_name -> meridian.v1.WhyQuestion.FromTagsEntry
 	15, // 17: meridian.v1.InspectResponse.connection:type_name -> meridian.v1.DataplaneConnection
 	3,  // 18: meridian.v1.InspectResponse.ends:type_name -> meridian.v1.ConnectionEnds
-	20, // 19: meridian.v1.InspectResponse.shown_names:type_name -> meridian.v1.InspectResponse.ShownNamesEntry
-	0,  // 20: meridian.v1.InspectService.Inspect:input_type -> meridian.v1.InspectRequest
-	14, // 21: meridian.v1.InspectService.Inspect:output_type -> meridian.v1.InspectResponse
-	21, // [21:22] is the sub-list for method output_type
-	20, // [20:21] is the sub-list for method input_type
-	20, // [20:20] is the sub-list for extension type_name
-	20, // [20:20] is the sub-list for extension extendee
-	0,  // [0:20] is the sub-list for field type_name
+	21, // 19: meridian.v1.InspectResponse.shown_names:type_name -> meridian.v1.InspectResponse.ShownNamesEntry
+	16, // 20: meridian.v1.DataplaneConnection.wire:type_name -> meridian.v1.WireState
+	0,  // 21: meridian.v1.InspectService.Inspect:input_type -> meridian.v1.InspectRequest
+	14, // 22: meridian.v1.InspectService.Inspect:output_type -> meridian.v1.InspectResponse
+	22, // [22:23] is the sub-list for method output_type
+	21, // [21:22] is the sub-list for method input_type
+	21, // [21:21] is the sub-list for extension type_name
+	21, // [21:21] is the sub-list for extension extendee
+	0,  // [0:21] is the sub-list for field type_name
 }
 
 func init() { file_meridian_v1_inspect_proto_init() }
@@ -1342,7 +1427,7 @@ func file_meridian_v1_inspect_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_meridian_v1_inspect_proto_rawDesc), len(file_meridian_v1_inspect_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   21,
+			NumMessages:   22,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

@@ -21,6 +21,10 @@ type DataplaneAnswer struct {
 	Warnings  []string          `json:"warnings"`
 	// Proxy is shown on the page when it is known; it is no part of the document.
 	Proxy *ProxyState `json:"-"`
+	// Wire is what a proxy that follows its zone over xDS does with each row of the page,
+	// in the words of docs/contract.md; nil where none does. It is no part of the
+	// document either.
+	Wire map[WireKey]string `json:"-"`
 }
 
 // Effective is what one kind does on one attachment.

@@ -15,10 +15,25 @@ import (
 const (
 	WireSynced  = "SYNCED"
 	WireSent    = "SENT"
+	WireStale   = "STALE"
 	WireWarming = "WARMING"
 	WireNack    = "NACK"
 	WireNotSent = "NOT SENT"
 )
+
+// What the column WIRE says beside the words of package enforce.
+const (
+	// WireRevision is followed by the revision that the proxy has in full.
+	WireRevision = "rev "
+	// WireUnused: the proxy asked for nothing of it.
+	WireUnused = "unused"
+)
+
+// WireKey names a row of the page about a dataplane.
+type WireKey struct {
+	Attachment string
+	Kind       resource.Kind
+}
 
 // ProxiesAnswer lists the dataplanes whose proxies follow a zone over xDS.
 type ProxiesAnswer struct {
@@ -59,6 +74,9 @@ type ProxyType struct {
 	Revision resource.Revision `json:"revision"`
 	// Resources is how many the proxy has.
 	Resources int `json:"resources"`
+	// Lag is how many of the resources that the proxy asked for it has not, or in another
+	// version than it is to have.
+	Lag int `json:"lag"`
 	// Error is what the proxy said of the last response, if it rejected that.
 	Error string `json:"error,omitempty"`
 	// Rejected are the resources that the proxy does not accept.
@@ -117,7 +135,7 @@ var wireTypes = []string{"CDS", "EDS", "LDS", "RDS"}
 
 // wireOrder ranks states: a proxy with several streams is as far as the one that has
 // the most to be looked at.
-var wireOrder = []string{WireNack, WireWarming, WireSent, WireSynced, WireNotSent}
+var wireOrder = []string{WireNack, WireStale, WireWarming, WireSent, WireSynced, WireNotSent}
 
 // overall is where a proxy stands with a type on all its streams.
 func (p *ProxyStatus) overall(typ string) ProxyType {
@@ -130,6 +148,7 @@ func (p *ProxyStatus) overall(typ string) ProxyType {
 			if slices.Index(wireOrder, t.State) < slices.Index(wireOrder, worst.State) {
 				worst.State = t.State
 			}
+			worst.Lag += t.Lag
 			if worst.Revision == 0 || t.Revision < worst.Revision {
 				worst.Revision = t.Revision
 			}
@@ -142,14 +161,16 @@ func (p *ProxyStatus) overall(typ string) ProxyType {
 func RenderProxies(w io.Writer, a *ProxiesAnswer, form Form) error {
 	p := newPrinter(w, form)
 	header := append([]string{"MESH", "NAME", "ZONE", "STREAMS"}, wireTypes...)
-	t := texttable.New("", append(header, "REVISION")...)
+	t := texttable.New("", append(header, "REVISION", "LAG")...)
 	for i := range a.Items {
 		item := &a.Items[i]
 		cells := []string{string(item.Mesh), item.Name, string(item.Zone), strconv.Itoa(len(item.Streams))}
 		var revision resource.Revision
+		lag := 0
 		for _, typ := range wireTypes {
 			at := item.overall(typ)
 			cells = append(cells, at.State)
+			lag += at.Lag
 			if at.Revision != 0 && (revision == 0 || at.Revision < revision) {
 				revision = at.Revision
 			}
@@ -158,7 +179,7 @@ func RenderProxies(w io.Writer, a *ProxiesAnswer, form Form) error {
 		if revision != 0 {
 			shown = strconv.FormatUint(uint64(revision), 10)
 		}
-		row := t.Add(append(cells, shown)...)
+		row := t.Add(append(cells, shown, strconv.Itoa(lag))...)
 		for _, note := range item.notes() {
 			row.Note("%s", note)
 		}

@@ -8,6 +8,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"meridian/internal/policy/answer"
+	"meridian/internal/resource"
 )
 
 // How proxies stand to the zone is shown in the list, with its JSON, and on the
@@ -59,4 +60,44 @@ default  web-5  east  web       0
 	require.Equal(t, "proxy offline, has taken on revision 9", states[2].String())
 	require.Equal(t, "no proxy connected", states[3].String())
 	require.Equal(t, "proxy online, 1 change behind", (&answer.ProxyState{State: answer.ProxyOnline, Lag: 1}).String())
+}
+
+// The page about a dataplane whose proxy follows its zone over xDS says of each row what
+// the proxy does with it; the document does not.
+func TestWireColumn(t *testing.T) {
+	a, err := answer.Dataplane(scenario(t, "more-tags-win"), "default", "web-1", "east", 7)
+	require.NoError(t, err)
+	without, err := json.Marshal(a)
+	require.NoError(t, err)
+	a.Wire = map[answer.WireKey]string{}
+	for i := range a.Effective {
+		a.Wire[answer.WireKey{Attachment: a.Effective[i].Attachment.String(), Kind: a.Effective[i].Kind}] = "rev 7"
+	}
+	with, err := json.Marshal(a)
+	require.NoError(t, err)
+	require.Equal(t, string(without), string(with))
+	var page strings.Builder
+	require.NoError(t, answer.RenderDataplane(&page, a, answer.Form{}))
+	require.Regexp(t, `POLICY +WIRE +WHY\n`, page.String())
+	require.Equal(t, len(a.Effective), strings.Count(page.String(), "  rev 7  "))
+}
+
+// A list of proxies shows what has the most to be looked at of several streams, and how
+// many resources a proxy lacks on all of them.
+func TestProxiesPage(t *testing.T) {
+	stream := func(state string, revision resource.Revision, lag int) answer.ProxyStream {
+		s := answer.ProxyStream{Client: "gRPC", Dialect: "grpc"}
+		for _, typ := range []string{"CDS", "EDS", "LDS", "RDS"} {
+			s.Types = append(s.Types, answer.ProxyType{Type: typ, State: answer.WireSynced, Revision: 12})
+		}
+		s.Types[3] = answer.ProxyType{Type: "RDS", State: state, Revision: revision, Lag: lag}
+		return s
+	}
+	var page strings.Builder
+	require.NoError(t, answer.RenderProxies(&page, &answer.ProxiesAnswer{Items: []answer.ProxyStatus{{
+		Mesh: "default", Name: "web-1", Zone: "east", Streams: []answer.ProxyStream{stream(answer.WireSent, 9, 1), stream(answer.WireStale, 11, 2)},
+	}}}, answer.Form{}))
+	require.Equal(t, `MESH     NAME   ZONE  STREAMS  CDS     EDS     LDS     RDS    REVISION  LAG
+default  web-1  east  2        SYNCED  SYNCED  SYNCED  STALE  9         3
+`, page.String())
 }

@@ -26,7 +26,11 @@ func RenderDataplane(w io.Writer, a *DataplaneAnswer, form Form) error {
 	if len(a.Effective) == 0 {
 		p.line("%s", a.nothing("No policy takes effect on it."))
 	} else {
-		t := texttable.New("", "ATTACHMENT", "KIND", "POLICY", "WHY")
+		header := []string{"ATTACHMENT", "KIND", "POLICY"}
+		if a.Wire != nil {
+			header = append(header, "WIRE")
+		}
+		t := texttable.New("", append(header, "WHY")...)
 		attachments := make([]policy.Attachment, len(a.Effective))
 		for i := range a.Effective {
 			attachments[i] = a.Effective[i].Attachment
@@ -44,7 +48,11 @@ func RenderDataplane(w io.Writer, a *DataplaneAnswer, form Form) error {
 			if e.SupersededBy != nil {
 				why = supersededText(e.SupersededBy)
 			}
-			r := t.Add(shown, string(e.Kind), commas(e.Policies), why)
+			cells := []string{shown, string(e.Kind), commas(e.Policies)}
+			if a.Wire != nil {
+				cells = append(cells, a.Wire[WireKey{e.Attachment.String(), e.Kind}])
+			}
+			r := t.Add(append(cells, why)...)
 			if form.Wide {
 				explain(r, e)
 			}

@@ -202,7 +202,7 @@ func (s *Inspect) Inspect(ctx context.Context, req *meridianv1.InspectRequest) (
 	if !whole {
 		if response.GetConnection() != nil {
 			response.Connection = proto.CloneOf(response.GetConnection())
-			response.Connection.LastError = ""
+			response.Connection.LastError, response.Connection.Wire = "", nil
 		}
 	}
 	response.ShownNames = answer.Shown(view, mesh, response.GetJson(), may)

@@ -182,14 +182,7 @@ type StreamStatus struct {
 // Status returns where the streams of a dataplane stand, the oldest first; nil when
 // it has none.
 func (d *Service) Status(key resource.Key) []StreamStatus {
-	d.mu.Lock()
-	var open []*stream
-	if p := d.proxies[key]; p != nil {
-		for s := range p.streams {
-			open = append(open, s)
-		}
-	}
-	d.mu.Unlock()
+	open := d.streamsOf(key)
 	out := make([]StreamStatus, 0, len(open))
 	for _, s := range open {
 		out = append(out, s.status())
@@ -198,6 +191,47 @@ func (d *Service) Status(key resource.Key) []StreamStatus {
 		return cmp.Or(a.Since.Compare(b.Since), cmp.Compare(a.Instance, b.Instance), cmp.Compare(a.Client, b.Client))
 	})
 	return out
+}
+
+// Dialects returns the kinds of proxies that have streams of a dataplane, in order; nil
+// when it has none.
+func (d *Service) Dialects(key resource.Key) []xds.Dialect {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	var dialects []xds.Dialect
+	if p := d.proxies[key]; p != nil {
+		for s := range p.streams {
+			dialects = append(dialects, s.dialect)
+		}
+	}
+	slices.Sort(dialects)
+	return slices.Compact(dialects)
+}
+
+// Deliveries returns how far each of some resources has come to the proxies of a
+// dataplane that speak a dialect: of several streams that subscribe to it, on the one
+// that has the most to be looked at.
+func (d *Service) Deliveries(key resource.Key, dialect xds.Dialect, resources []*xds.Resource) []serve.Delivery {
+	out := make([]serve.Delivery, len(resources))
+	for _, s := range d.streamsOf(key) {
+		if s.dialect == dialect {
+			s.deliveries(resources, out)
+		}
+	}
+	return out
+}
+
+// streamsOf returns the streams of a dataplane.
+func (d *Service) streamsOf(key resource.Key) []*stream {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	var open []*stream
+	if p := d.proxies[key]; p != nil {
+		for s := range p.streams {
+			open = append(open, s)
+		}
+	}
+	return open
 }
 
 // Proxies returns the dataplanes that have streams, in order.

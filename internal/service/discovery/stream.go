@@ -336,9 +336,21 @@ func (s *stream) status() StreamStatus {
 	defer s.mu.Unlock()
 	out := StreamStatus{Instance: s.instance, Client: s.client, Dialect: s.dialect, Since: s.since, Withheld: s.withheld}
 	if s.machine != nil {
-		out.Types = s.machine.Status()
+		out.Types = s.machine.Status(s.service.cfg.Now())
 	}
 	return out
+}
+
+// deliveries raises each delivery to that on this stream.
+func (s *stream) deliveries(resources []*xds.Resource, out []serve.Delivery) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.machine == nil {
+		return
+	}
+	for i, r := range resources {
+		out[i] = max(out[i], s.machine.Delivery(r))
+	}
 }
 
 // schedule has a worker look at the stream; stale: its resources may have changed.

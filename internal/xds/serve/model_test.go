@@ -440,7 +440,7 @@ func (m *model) checkSettled() {
 			m.t.Fatalf("%s is still there", ref)
 		}
 	}
-	for _, s := range m.stream.Status() {
+	for _, s := range m.stream.Status(m.now) {
 		if s.State != NotSent && (s.State != Synced || s.Revision != m.rev) {
 			m.t.Fatalf("%s is %s at %d, not %d", s.Type, s.State, s.Revision, m.rev)
 		}

@@ -1,6 +1,8 @@
 package serve
 
 import (
+	"time"
+
 	"meridian/internal/resource"
 	"meridian/internal/xds"
 )
@@ -14,6 +16,8 @@ const (
 	Synced State = "SYNCED"
 	// Sent: a response is not answered yet.
 	Sent State = "SENT"
+	// Stale: a response has not been answered for longer than a client needs.
+	Stale State = "STALE"
 	// Warming: what follows waits for resources that it refers to.
 	Warming State = "WARMING"
 	// Rejected: the client refused something that it is to have.
@@ -22,14 +26,18 @@ const (
 	NotSent State = "NOT SENT"
 )
 
+// staleAfter is how long a client may take to answer a response before it is Stale.
+const staleAfter = 5 * time.Second
+
 // TypeStatus is where a client stands with one type.
 type TypeStatus struct {
 	Type  xds.Type
 	State State
 	// Revision is the newest that the client had in full; zero for none.
 	Revision resource.Revision
-	// Resources is how many the client has.
-	Resources int
+	// Resources is how many the client has, Behind how many of those that it asked for it
+	// has not, or in another version than it is to have.
+	Resources, Behind int
 	// Detail is the client's last rejection, until it accepts a response.
 	Detail string
 	// Rejections are the resources that it refused and is to have.
@@ -38,7 +46,7 @@ type TypeStatus struct {
 
 // Status returns where the client stands with each type, in the order of xds.Types. What
 // waits is as the last Next found it.
-func (s *Stream) Status() []TypeStatus {
+func (s *Stream) Status(now time.Time) []TypeStatus {
 	out := make([]TypeStatus, len(xds.Types))
 	for i, typ := range xds.Types {
 		t := &s.types[typ]
@@ -48,10 +56,19 @@ func (s *Stream) Status() []TypeStatus {
 				status.Resources++
 			}
 		}
+		if s.set != nil {
+			for _, r := range s.set.Of(typ) {
+				if d := s.Delivery(r); d == Pending || d == Refused {
+					status.Behind++
+				}
+			}
+		}
 		switch {
 		case !t.asked || s.set == nil:
 		case len(status.Rejections) > 0 || t.detail != "" && t.out == nil:
 			status.State = Rejected
+		case t.out != nil && now.Sub(t.out.since) > staleAfter:
+			status.State = Stale
 		case t.out != nil:
 			status.State = Sent
 		case t.waiting:
@@ -62,4 +79,35 @@ func (s *Stream) Status() []TypeStatus {
 		out[i] = status
 	}
 	return out
+}
+
+// Delivery is how far one version of a resource has come to a client. Of several
+// clients, the greatest is that with the most to be looked at.
+type Delivery int
+
+// The deliveries.
+const (
+	// NotAsked: the client does not subscribe to the resource.
+	NotAsked Delivery = iota
+	// Accepted: the client has this version.
+	Accepted
+	// Pending: the client does not have this version yet.
+	Pending
+	// Refused: the client rejected this version.
+	Refused
+)
+
+// Delivery returns how far a resource has come, in the version that it has there.
+func (s *Stream) Delivery(r *xds.Resource) Delivery {
+	t := &s.types[r.Type]
+	if !t.asked || !s.subscribed(t, r.Name) {
+		return NotAsked
+	}
+	if e := t.entries[r.Name]; e != nil && e.held != nil && e.held.Version == r.Version {
+		return Accepted
+	}
+	if _, refused := s.cfg.Memory.get(r); refused {
+		return Refused
+	}
+	return Pending
 }

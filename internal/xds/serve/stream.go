@@ -138,7 +138,8 @@ type unanswered struct {
 	changes []change
 	// sent are the names of the changes that are no removals.
 	sent map[string]struct{}
-	asOf resource.Revision
+	// since is when it was made.
+	since time.Time
 }
 
 // sends reports whether the response has a resource of a name.
@@ -627,7 +628,7 @@ func (s *Stream) respond(typ xds.Type, changes []change) Response {
 		r.Resources, r.Removed = s.world(typ, changes), nil
 	}
 	r.Version = versionOf(r.Resources, r.Removed)
-	t.out = &unanswered{nonce: r.Nonce, changes: changes, sent: sent, asOf: s.set.AsOf}
+	t.out = &unanswered{nonce: r.Nonce, changes: changes, sent: sent, since: s.now}
 	t.due, t.sent = false, true
 	return r
 }

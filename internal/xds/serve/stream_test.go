@@ -68,7 +68,7 @@ func (c *conversation) nacks(typ xds.Type, names ...string) {
 	c.ask(typ, Request{Nonce: c.nonces[typ], Names: names, Rejected: true, Detail: "bad"})
 }
 
-func (c *conversation) status(typ xds.Type) TypeStatus { return c.stream.Status()[typ] }
+func (c *conversation) status(typ xds.Type) TypeStatus { return c.stream.Status(c.now)[typ] }
 
 // envoy is a client of the incremental variant that has a set with one listener,
 // routes to cluster a, and that.
@@ -88,10 +88,40 @@ func envoy(t *testing.T) *conversation {
 	c.acks(xds.Listener)
 	c.acks(xds.Route)
 	c.sends()
-	for _, s := range c.stream.Status() {
+	for _, s := range c.stream.Status(c.now) {
 		require.Equal(t, TypeStatus{Type: s.Type, State: Synced, Revision: 1, Resources: 1}, s)
 	}
 	return c
+}
+
+// A client that leaves a response unanswered is stale after a while, and what it has not
+// accepted is counted, until it answers.
+func TestStaleAndBehind(t *testing.T) {
+	c := envoy(t)
+	next := routesOf(t, "r", 2, "a")
+	c.stream.SetTarget(setOf(t, 2, clusterOf(t, "a", 1), endpointsOf(t, "a", 1), next, listenerOf(t, "l", 1, "r")))
+	require.Equal(t, 1, c.status(xds.Route).Behind)
+	require.Equal(t, Pending, c.stream.Delivery(next))
+	c.sends("RDS r")
+	c.now = start.Add(staleAfter)
+	require.Equal(t, Sent, c.status(xds.Route).State)
+	c.now = start.Add(staleAfter + 1)
+	require.Equal(t, Stale, c.status(xds.Route).State)
+	require.Equal(t, Synced, c.status(xds.Listener).State)
+	c.acks(xds.Route)
+	c.sends()
+	require.Equal(t, TypeStatus{Type: xds.Route, State: Synced, Revision: 2, Resources: 1}, c.status(xds.Route))
+	require.Equal(t, Accepted, c.stream.Delivery(next))
+
+	bad := routesOf(t, "r", 3, "a")
+	c.stream.SetTarget(setOf(t, 3, clusterOf(t, "a", 1), endpointsOf(t, "a", 1), bad, listenerOf(t, "l", 1, "r")))
+	c.sends("RDS r")
+	c.nacks(xds.Route)
+	c.sends()
+	require.Equal(t, Refused, c.stream.Delivery(bad))
+	require.Equal(t, Accepted, c.stream.Delivery(next), "it keeps what it had")
+	require.Equal(t, 1, c.status(xds.Route).Behind)
+	require.Equal(t, NotAsked, c.stream.Delivery(routesOf(t, "other", 1, "a")))
 }
 
 func TestMakeBeforeBreak(t *testing.T) {

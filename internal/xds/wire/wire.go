@@ -177,6 +177,56 @@ func gaps(m *policy.Matcher, w *world.World, key resource.Key) ([]Gap, error) {
 // ruleGaps are those of one rule: for a rule that differs per caller, of every policy
 // in it.
 func ruleGaps(r *policy.Rule) (list []Gap) {
+	visitRule(r, func(source resource.Key, direction string, field []string, at policy.Pointer) {
+		list = appendGap(list, &r.Attachment, source, direction, field, at)
+	})
+	return list
+}
+
+// Covered says of how many of the fields that a policy sets in a configuration proxies
+// of a kind do not, or not quite, what they say.
+type Covered struct {
+	Policy                            resource.Key
+	Fields, Unsupported, Approximated int
+}
+
+func (c *Covered) count(dialect xds.Dialect, direction string, field []string) {
+	c.Fields++
+	switch got, _ := support.Configured(dialect, c.Policy.Kind, direction, field); got.Status {
+	case support.Unsupported:
+		c.Unsupported++
+	case support.Approximated:
+		c.Approximated++
+	case support.Enforced, support.Decided:
+	}
+}
+
+// Coverage returns what proxies do with each policy that is in effect in a rule, in the
+// order of their fields.
+func Coverage(dialect xds.Dialect, r *policy.Rule) []Covered {
+	var list []Covered
+	visitRule(r, func(source resource.Key, direction string, field []string, _ policy.Pointer) {
+		i := slices.IndexFunc(list, func(c Covered) bool { return c.Policy == source })
+		if i < 0 {
+			i, list = len(list), append(list, Covered{Policy: source})
+		}
+		list[i].count(dialect, direction, field)
+	})
+	return list
+}
+
+// RouteCoverage returns what proxies do with a route of a service.
+func RouteCoverage(dialect xds.Dialect, route *resource.Resource) Covered {
+	c := Covered{Policy: route.Key()}
+	if tree, err := policy.ParseTree(route.Canonical()); err == nil { // it was decoded before
+		walk(tree, nil, "", func(field []string, _ policy.Pointer) { c.count(dialect, "", field) })
+	}
+	return c
+}
+
+// visitRule visits the fields of a rule, with the policy that sets each: for a rule that
+// differs per caller, every policy in it as a whole.
+func visitRule(r *policy.Rule, visit func(source resource.Key, direction string, field []string, at policy.Pointer)) {
 	direction := ""
 	if d, ok := resource.Describe(r.Kind); ok && d.Class == resource.TargetRef && r.Attachment.Type == policy.OnInbound {
 		direction = "from"
@@ -185,9 +235,9 @@ func ruleGaps(r *policy.Rule) (list []Gap) {
 	fields := fold.Fields()
 	if r.PerCaller || len(fields) == 0 {
 		for _, p := range r.Policies() {
-			list = appendGap(list, &r.Attachment, p, direction, nil, "")
+			visit(p, direction, nil, "")
 		}
-		return list
+		return
 	}
 	walk(fold.Conf(), nil, "", func(field []string, at policy.Pointer) {
 		leaf := at
@@ -197,9 +247,8 @@ func ruleGaps(r *policy.Rule) (list []Gap) {
 			}
 			leaf = leaf[:strings.LastIndexByte(string(leaf), '/')]
 		}
-		list = appendGap(list, &r.Attachment, fields[leaf], direction, field, at)
+		visit(fields[leaf], direction, field, at)
 	})
-	return list
 }
 
 // appendGap appends a gap, unless the field is enforced or the one before says the

@@ -1,0 +1,121 @@
+package enforce_test
+
+import (
+	"testing"
+
+	clusterv3 "github.com/envoyproxy/go-control-plane/envoy/config/cluster/v3"
+	"github.com/stretchr/testify/require"
+
+	"meridian/internal/policy"
+	"meridian/internal/resource"
+	"meridian/internal/xds"
+	"meridian/internal/xds/enforce"
+	"meridian/internal/xds/serve"
+)
+
+func key(kind resource.Kind, name string) resource.Key {
+	return resource.Key{Kind: kind, Mesh: "default", Name: name}
+}
+
+// alone is the precedence of a policy without rivals.
+type alone struct{}
+
+func (alone) Over(policy.Precedence) policy.Decision { return policy.Decision{} }
+func (alone) Alone() policy.Decision                 { return policy.Decision{} }
+
+func ruleOf(t *testing.T, kind resource.Kind, confs map[string]string, names ...string) policy.Rule {
+	t.Helper()
+	r := policy.Rule{Target: policy.Target{Kind: kind, Attachment: policy.Attachment{Type: policy.OnOutbound, Service: "backend", Port: 1}}}
+	for _, name := range names {
+		conf, err := policy.ParseTree([]byte(confs[name]))
+		require.NoError(t, err)
+		r.Steps = append(r.Steps, policy.Step{Conf: conf, Origin: key(kind, name), Precedence: alone{}})
+	}
+	return r
+}
+
+func clusterFrom(t *testing.T, name string, sources ...resource.Key) *xds.Resource {
+	t.Helper()
+	var origins []xds.Origin
+	for _, s := range sources {
+		origins = append(origins, xds.Origin{Source: s})
+	}
+	r, err := xds.New(&clusterv3.Cluster{Name: name}, origins...)
+	require.NoError(t, err)
+	return r
+}
+
+// What a proxy does with a policy follows from what of it proxies can do, and from how
+// far the resources have come that have values of it.
+func TestEffects(t *testing.T) {
+	const breaker = resource.KindCircuitBreaker
+	confs := map[string]string{
+		"full":  `{"thresholds": {"maxRequests": 7}}`,
+		"part":  `{"thresholds": {"maxRequests": 7, "maxRetries": 3}}`,
+		"other": `{"thresholds": {"maxRetries": 3}}`,
+	}
+	full, other := key(breaker, "full"), key(breaker, "other")
+	for name, c := range map[string]struct {
+		policies []string
+		sent     []resource.Key
+		delivery serve.Delivery
+		want     enforce.State
+		each     []enforce.State
+	}{
+		"accepted":          {[]string{"full"}, []resource.Key{full}, serve.Accepted, enforce.Enforced, []enforce.State{enforce.Enforced}},
+		"in part":           {[]string{"part"}, []resource.Key{key(breaker, "part")}, serve.Accepted, enforce.Approximated, []enforce.State{enforce.Approximated}},
+		"nothing of it":     {[]string{"other"}, nil, serve.Accepted, enforce.Unsupported, []enforce.State{enforce.Unsupported}},
+		"nothing of one":    {[]string{"full", "other"}, []resource.Key{full}, serve.Accepted, enforce.Approximated, []enforce.State{enforce.Enforced, enforce.Unsupported}},
+		"on its way":        {[]string{"full"}, []resource.Key{full}, serve.Pending, enforce.Pending, []enforce.State{enforce.Pending}},
+		"rejected":          {[]string{"full"}, []resource.Key{full}, serve.Refused, enforce.Rejected, []enforce.State{enforce.Rejected}},
+		"not asked for":     {[]string{"full"}, []resource.Key{full}, serve.NotAsked, enforce.Unused, []enforce.State{enforce.Unused}},
+		"others rejected":   {[]string{"full"}, []resource.Key{other}, serve.Refused, enforce.Pending, []enforce.State{enforce.Pending}},
+		"no policy at all":  {nil, nil, serve.Accepted, enforce.Unused, nil},
+		"rejected, in part": {[]string{"part"}, []resource.Key{key(breaker, "part")}, serve.Refused, enforce.Rejected, []enforce.State{enforce.Rejected}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			set, err := xds.NewSet(9, clusterFrom(t, "c", c.sent...))
+			require.NoError(t, err)
+			deliveries := func(resources []*xds.Resource) []serve.Delivery {
+				require.Len(t, resources, 1)
+				return []serve.Delivery{c.delivery}
+			}
+			effects := enforce.Effects(xds.GRPC, set, []policy.Rule{ruleOf(t, breaker, confs, c.policies...)}, nil, deliveries)
+			require.Len(t, effects, 1)
+			require.Equal(t, c.want, effects[0].State)
+			states := map[string]enforce.State{}
+			for _, p := range effects[0].Policies {
+				states[p.Key.Name] = p.State
+			}
+			require.Len(t, states, len(c.each))
+			for i, want := range c.each {
+				require.Equal(t, want, states[c.policies[i]], c.policies[i])
+			}
+		})
+	}
+}
+
+// Where nothing is sent nothing is enforced, and a route of a service counts like a
+// policy.
+func TestEffectsOfWithheldAndRoutes(t *testing.T) {
+	rule := ruleOf(t, resource.KindCircuitBreaker, map[string]string{"full": `{"thresholds": {"maxRequests": 7}}`}, "full")
+	none := func(resources []*xds.Resource) []serve.Delivery { return make([]serve.Delivery, len(resources)) }
+	effects := enforce.Effects(xds.GRPC, xds.WithheldSet(9, "mutual TLS"), []policy.Rule{rule}, nil, none)
+	require.Equal(t, enforce.Unsupported, effects[0].State)
+
+	documents, err := resource.Decode("routes", []byte(`{type: GRPCRoute, mesh: default, name: r, parentRefs: [{kind: Service, name: backend}], rules: [{backendRefs: [{name: backend}]}]}`), resource.DecodeOptions{})
+	require.NoError(t, err)
+	route := documents[0].Resource
+	set, err := xds.NewSet(9, clusterFrom(t, "c", route.Key()))
+	require.NoError(t, err)
+	effects = enforce.Effects(xds.GRPC, set, nil, []*resource.Resource{route}, func([]*xds.Resource) []serve.Delivery { return []serve.Delivery{serve.Accepted} })
+	require.Equal(t, []enforce.Policy{{Key: route.Key(), State: enforce.Enforced}}, effects[0].Policies)
+}
+
+func TestWorse(t *testing.T) {
+	require.Equal(t, enforce.Rejected, enforce.Worse(enforce.Rejected, enforce.Pending))
+	require.Equal(t, enforce.Rejected, enforce.Worse(enforce.Pending, enforce.Rejected))
+	require.Equal(t, enforce.Unused, enforce.Worse("", enforce.Unused))
+	require.True(t, enforce.Approximated.Holds())
+	require.False(t, enforce.Pending.Holds())
+}

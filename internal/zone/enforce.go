@@ -1,0 +1,92 @@
+package zone
+
+import (
+	"errors"
+	"strconv"
+
+	meridianv1 "meridian/api/meridian/v1"
+	"meridian/internal/policy"
+	"meridian/internal/policy/answer"
+	"meridian/internal/resource"
+	"meridian/internal/xds"
+	"meridian/internal/xds/enforce"
+	"meridian/internal/xds/generate"
+	"meridian/internal/xds/serve"
+)
+
+// effects returns what the proxies of a dataplane do with what is in effect on it, one
+// list for each kind of proxy that follows the zone; nil when none does.
+func (s *inspectService) effects(key resource.Key) ([][]enforce.Effect, error) {
+	var all [][]enforce.Effect
+	for _, dialect := range s.xds.Dialects(key) {
+		// Before the rules: what is newer in them is pending, never called enforced.
+		set, err := s.resources.Resources(key, dialect)
+		switch {
+		case errors.Is(err, xds.ErrNoDataplane), errors.Is(err, xds.ErrDialect):
+			continue // its streams end
+		case err != nil:
+			return nil, err
+		}
+		var rules []policy.Rule
+		var routes []*resource.Resource
+		err = s.matching.Read(func(m *policy.Matcher, _ resource.Revision) error {
+			spec, found, err := generate.Read(m, s.world, key)
+			if err != nil {
+				return err
+			}
+			rules = found
+			outbounds := generate.Outbound(spec)
+			for i := range outbounds {
+				routes = append(routes, s.world.Routes(key.Mesh, outbounds[i].Service)...)
+			}
+			return nil
+		})
+		switch {
+		case errors.Is(err, xds.ErrNoDataplane):
+			continue
+		case err != nil:
+			return nil, err
+		}
+		all = append(all, enforce.Effects(dialect, set, rules, routes, func(resources []*xds.Resource) []serve.Delivery {
+			return s.xds.Deliveries(key, dialect, resources)
+		}))
+	}
+	return all, nil
+}
+
+// wire says for each kind on each attachment of a dataplane what its proxies do with it.
+func (s *inspectService) wire(key resource.Key, acked resource.Revision) ([]*meridianv1.WireState, error) {
+	all, err := s.effects(key)
+	if err != nil {
+		return nil, err
+	}
+	// Two outbounds may print alike, and a dataplane may have proxies of two kinds.
+	var rows []answer.WireKey
+	states := map[answer.WireKey]enforce.State{}
+	for _, effects := range all {
+		for i := range effects {
+			row := answer.WireKey{Attachment: effects[i].Attachment.String(), Kind: effects[i].Kind}
+			if _, known := states[row]; !known {
+				rows = append(rows, row)
+			}
+			states[row] = enforce.Worse(states[row], effects[i].State)
+		}
+	}
+	out := make([]*meridianv1.WireState, len(rows))
+	for i, row := range rows {
+		out[i] = &meridianv1.WireState{Attachment: row.Attachment, Kind: string(row.Kind), State: wireText(states[row], acked)}
+	}
+	return out, nil
+}
+
+// wireText is a state as the column WIRE has it.
+func wireText(s enforce.State, acked resource.Revision) string {
+	switch s {
+	case enforce.Enforced:
+		return answer.WireRevision + strconv.FormatUint(uint64(acked), 10)
+	case enforce.Unused:
+		return answer.WireUnused
+	default:
+		return string(s)
+	}
+}
