@@ -102,7 +102,15 @@ func (a *app) printMembers(f print.Format, members *meridianv1.MembersResponse) 
 	if plain := plainMembers(members); len(plain) > 0 {
 		a.Warn("not encrypted at rest, while other servers encrypt: " + strings.Join(plain, ", ") + "; start with --encryption-key-file")
 	}
+	if knows := members.GetAuthorityKnownTo(); len(knows) > 0 {
+		a.Warn(knowAuthority(knows))
+	}
 	return a.Table(memberTable(members, f == print.FormatWide))
+}
+
+// knowAuthority says that removed servers have the key of the certificate authority.
+func knowAuthority(removed []string) string {
+	return "removed servers that have the key of the certificate authority: " + strings.Join(removed, ", ") + "; replace the authority, with `meridian cluster rotate-ca`"
 }
 
 // plainMembers are the servers that do not encrypt what they keep on disk, where

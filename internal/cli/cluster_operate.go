@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -124,31 +125,52 @@ Stop the server first. One that runs is removed only with --force: it then stops
 by itself once it finds out. What is never done, also not with --force, is to
 remove a server without which the others could not decide anything.
 
+Where the certificate authority is generated, every server has its key, and a
+removed one keeps it until the authority is replaced (cluster rotate-ca): until
+then the answer, ` + "`meridian status`" + ` and ` + "`meridian cluster members`" + ` say so.
+
 It takes membership of mesh-system:admin.`,
 		Example: `  meridian cluster members
   meridian cluster remove global-3`,
 		Args:              exactly("SERVER"),
 		ValidArgsFunction: a.completeServers,
-		RunE: func(cmd *cobra.Command, args []string) error {
-			return a.removeMember(cmd.Context(), &meridianv1.RemoveMemberRequest{Name: args[0], Force: force})
-		},
 	}
 	cmd.Flags().BoolVar(&force, "force", false, "remove a server that is running")
+	output := print.BindFormat(cmd.Flags(), print.FormatTable, print.FormatJSON, print.FormatYAML)
+	cmd.RunE = func(cmd *cobra.Command, args []string) error {
+		return a.removeMember(cmd.Context(), &meridianv1.RemoveMemberRequest{Name: args[0], Force: force}, output.Value)
+	}
 	return cmd
 }
 
-func (a *app) removeMember(ctx context.Context, request *meridianv1.RemoveMemberRequest) error {
+// removedView is a removed server as JSON.
+type removedView struct {
+	Removed string `json:"removed"`
+	// KnowsAuthority: it has the key of the certificate authority, until Next.
+	KnowsAuthority bool   `json:"knowsAuthority"`
+	Next           string `json:"next,omitempty"`
+}
+
+// rotateCACommand begins the replacement of the certificate authority.
+const rotateCACommand = "meridian cluster rotate-ca start"
+
+func (a *app) removeMember(ctx context.Context, request *meridianv1.RemoveMemberRequest, format print.Format) error {
 	c, err := a.connect()
 	if err != nil {
 		return err
 	}
 	defer c.Close()
 	attempts := 0
+	removed := removedView{Removed: request.GetName()}
 	err = c.Call(ctx, func(ctx context.Context) error {
 		attempts++
-		_, err := c.RemoveMember(ctx, request)
+		response, err := c.RemoveMember(ctx, request)
+		removed.KnowsAuthority = response.GetKnowsAuthority()
 		if attempts > 1 && status.Code(err) == codes.NotFound {
-			return nil // an earlier attempt did it, and its answer was lost
+			// An earlier attempt did it, and its answer was lost.
+			members, err := c.Members(ctx, &meridianv1.MembersRequest{})
+			removed.KnowsAuthority = slices.Contains(members.GetAuthorityKnownTo(), request.GetName())
+			return err
 		}
 		return err
 	})
@@ -158,6 +180,15 @@ func (a *app) removeMember(ctx context.Context, request *meridianv1.RemoveMember
 	}
 	if err != nil {
 		return err
+	}
+	if removed.KnowsAuthority {
+		removed.Next = rotateCACommand
+	}
+	if format.Structured() {
+		return a.WriteValue(format, removed)
+	}
+	if removed.KnowsAuthority {
+		a.Warn(request.GetName() + " has the key of the certificate authority, by which it can make itself a certificate of a server: replace the authority, with `" + rotateCACommand + "`")
 	}
 	return a.Println(request.GetName() + " removed")
 }

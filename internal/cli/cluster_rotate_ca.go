@@ -76,6 +76,8 @@ type rotationView struct {
 	New     string                `json:"new,omitempty"`
 	Missing []rotationMissingView `json:"missing"`
 	Notes   []string              `json:"notes,omitempty"`
+	// KnownTo are the removed servers that have the key of the authority.
+	KnownTo []string `json:"authorityKnownTo,omitempty"`
 }
 
 type rotationMissingView struct {
@@ -89,17 +91,29 @@ func (a *app) rotateCA(ctx context.Context, request *meridianv1.RotateCARequest,
 	if err != nil {
 		return err
 	}
-	view := rotationView{Phase: response.GetPhase(), Old: response.GetOld(), New: response.GetNew(), Missing: []rotationMissingView{}, Notes: response.GetNotes()}
+	view := rotationView{Phase: response.GetPhase(), Old: response.GetOld(), New: response.GetNew(), Missing: []rotationMissingView{}, Notes: response.GetNotes(), KnownTo: response.GetAuthorityKnownTo()}
 	for _, m := range response.GetMissing() {
 		view.Missing = append(view.Missing, rotationMissingView{Kind: m.GetKind(), Name: m.GetName(), Reason: m.GetReason()})
 	}
 	if f.Structured() {
 		return a.WriteValue(f, view)
 	}
+	if len(view.KnownTo) > 0 {
+		a.Warn(view.knownText())
+	}
 	for _, note := range view.Notes {
 		a.Message("Note: %s.", note)
 	}
 	return a.Output([]byte(view.text()))
+}
+
+// knownText says which removed servers have the key of the authority, and until when.
+func (v rotationView) knownText() string {
+	text := "removed servers that have the key of the certificate authority: " + strings.Join(v.KnownTo, ", ")
+	if v.Phase == "trust" || v.Phase == "switch" {
+		return text + "; it is worth nothing after `meridian cluster rotate-ca finish`"
+	}
+	return text + "; replace it, with `" + rotateCACommand + "`"
 }
 
 // text says how far the rotation is, and what to do next.

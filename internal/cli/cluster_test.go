@@ -98,6 +98,47 @@ func TestClusterRemove(t *testing.T) {
 	require.True(t, lost)
 }
 
+// A removed server that has the key of the generated authority is reported by the
+// removal, in text and JSON, and by what shows the state after it.
+func TestARemovedServerKnowsTheAuthority(t *testing.T) {
+	h := newHarness(t)
+	h.server.AllMembers, h.server.GeneratesCA = threeServers(), true
+	h.server.Answer = func(*meridianv1.InspectRequest) (*meridianv1.InspectResponse, error) {
+		return &meridianv1.InspectResponse{Json: []byte(`{"items":[]}`)}, nil
+	}
+	r := h.run("cluster", "remove", "g3")
+	require.Equal(t, "g3 removed\n", r.stdout)
+	require.Contains(t, r.stderr, "Warning: g3 has the key of the certificate authority")
+	require.Contains(t, r.stderr, "meridian cluster rotate-ca start")
+	r = h.run("cluster", "remove", "g2", "--force", "-o", "json")
+	require.JSONEq(t, `{"removed": "g2", "knowsAuthority": true, "next": "meridian cluster rotate-ca start"}`, r.stdout)
+	require.Empty(t, r.stderr)
+	require.Contains(t, h.run("cluster", "members").stderr, "removed servers that have the key of the certificate authority: g3, g2; replace")
+	r = h.run("status")
+	require.Equal(t, exit.No, r.code)
+	require.Contains(t, r.stdout, "removed servers that have the key of the certificate authority: g3, g2")
+	for phase, want := range map[string]string{"": "rotate-ca start", "trust": "rotate-ca finish", "switch": "rotate-ca finish", "finish": "rotate-ca start"} {
+		v := rotationView{Phase: phase, KnownTo: []string{"g2"}}
+		require.Contains(t, v.knownText(), want, phase)
+	}
+
+	h.server.AllMembers, h.server.GeneratesCA = threeServers(), false
+	require.JSONEq(t, `{"removed": "g3", "knowsAuthority": false}`, h.ok("cluster", "remove", "g3", "-o", "json"))
+	require.Empty(t, h.run("cluster", "members").stderr)
+
+	// Only the answer of the removal is lost.
+	h.server.AllMembers, h.server.GeneratesCA = threeServers(), true
+	lost := false
+	h.server.After = func(string) error {
+		if lost {
+			return nil
+		}
+		lost = true
+		return rpcerr.New(rpcerr.Unavailable, "STOPPING", "the server is stopping")
+	}
+	require.Contains(t, h.ok("cluster", "remove", "g3", "-o", "json"), `"knowsAuthority": true`)
+}
+
 func TestServersAreCompleted(t *testing.T) {
 	h := newHarness(t)
 	h.server.AllMembers = threeServers()

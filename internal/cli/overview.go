@@ -44,9 +44,10 @@ func newStatusCommand(a *app) *cobra.Command {
 		Use:   "status",
 		Short: "Show what needs attention",
 		Long: `Show the servers, the zones, the proxies and the policies of a control plane, and
-what of them needs attention: unreachable servers, zones that are not in sync,
-proxies that are offline or rejected their configuration, conditions that are
-False. The exit code is 1 when there is anything.`,
+what of them needs attention: unreachable servers, removed ones that still have the
+key of the certificate authority, zones that are not in sync, proxies that are
+offline or rejected their configuration, conditions that are False. The exit code is
+1 when there is anything.`,
 		Example: "  meridian status",
 		Args:    exactly(),
 	}
@@ -113,6 +114,9 @@ func (a *app) surveyServers(ctx context.Context, o *overview) error {
 	}
 	if members.GetLeader() == "" {
 		o.problem("there is no leader: writes are refused")
+	}
+	if knows := members.GetAuthorityKnownTo(); len(knows) > 0 {
+		o.problem("%s", knowAuthority(knows))
 	}
 	for _, m := range members.GetMembers() {
 		o.Servers = append(o.Servers, viewMember(m))

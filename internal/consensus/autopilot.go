@@ -280,7 +280,7 @@ func (p *pilot) RemoveFailedServer(s *autopilot.Server) {
 			return nil
 		}
 		silence := n.members.contacts.silence(s.ID)
-		if err := n.members.take(step{remove, s.ID, ""}); err != nil {
+		if err := n.members.take(step{remove, s.ID, ""}, ""); err != nil {
 			return err
 		}
 		n.cfg.Logger.Warn("a dead server is not a member any more: to bring it back, let it join as a new server, with a new data directory",

@@ -131,8 +131,10 @@ type Register interface {
 	// Removed reports whether a server was to be removed at some time. It counts
 	// while the server is no member.
 	Removed(server string) bool
-	// Removing records that a server is about to be removed. Called on the leader.
-	Removing(ctx context.Context, server string) error
+	// Removing records that a server is about to be removed. successor is the server
+	// that takes its place in the same step, on another disk; empty where none does.
+	// Called on the leader.
+	Removing(ctx context.Context, server, successor string) error
 	// Holders returns the servers that a key of a certificate was recorded for.
 	Holders(key string) []string
 	// Record records the key of the certificate of a server that is about to be a

@@ -84,7 +84,7 @@ func (n *members) addMember(ctx context.Context, a addition) error {
 			return err
 		}
 		for _, s := range steps {
-			if err := n.take(s); err != nil {
+			if err := n.take(s, raftlog.ServerID(a.name, a.disk)); err != nil {
 				return err
 			}
 		}
@@ -136,7 +136,7 @@ func (n *members) admit(a addition) error {
 // removing has the register record that a server is about to be removed, and by which
 // certificate it is known until then. What fails does not stop the removal, which may be
 // urgent: the register is completed later, from the log.
-func (n *members) removing(id raft.ServerID) {
+func (n *members) removing(id, successor raft.ServerID) {
 	if n.cfg.Register == nil {
 		return
 	}
@@ -147,7 +147,7 @@ func (n *members) removing(id raft.ServerID) {
 			n.meet(ctx, s)
 		}
 	}
-	if err := n.cfg.Register.Removing(ctx, string(id)); err != nil {
+	if err := n.cfg.Register.Removing(ctx, string(id), string(successor)); err != nil {
 		n.cfg.Logger.Warn("the removal of a server is not registered yet", "name", raftlog.NameOf(id), "error", err)
 	}
 }
@@ -167,7 +167,7 @@ func (n *members) removeMember(ctx context.Context, name string, force bool) err
 			if err != nil {
 				return err
 			}
-			if err := n.take(step{remove, gone.ID, ""}); err != nil {
+			if err := n.take(step{remove, gone.ID, ""}, ""); err != nil {
 				return err
 			}
 			n.cfg.Logger.Info("a server is not a member any more", "name", name, "forced", force)
@@ -265,11 +265,11 @@ func (n *members) changeMembers(ctx context.Context, change func() error) error 
 
 // take changes raft's configuration and returns once the change is committed. A
 // server that is added has no vote; one that moved keeps what it has.
-func (n *members) take(s step) error {
+func (n *members) take(s step, successor raft.ServerID) error {
 	var future raft.IndexFuture
 	switch s.what {
 	case remove:
-		n.removing(s.id)
+		n.removing(s.id, successor)
 		future = n.raft.RemoveServer(s.id, 0, n.cfg.ApplyTimeout)
 	case add, move: // raft leaves a voter its vote
 		future = n.raft.AddNonvoter(s.id, s.addr, 0, n.cfg.ApplyTimeout)

@@ -37,7 +37,7 @@ func (k *keys) Removed(server string) bool {
 }
 
 // Removing implements consensus.Register.
-func (k *keys) Removing(_ context.Context, server string) error {
+func (k *keys) Removing(_ context.Context, server, _ string) error {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	k.removed = append(k.removed, server)

@@ -36,7 +36,7 @@ type clusterService struct {
 func (s *clusterService) Members(ctx context.Context, _ *meridianv1.MembersRequest) (*meridianv1.MembersResponse, error) {
 	g := s.global
 	leader, _ := g.Node.Leader()
-	response := &meridianv1.MembersResponse{Leader: leader, Self: g.cfg.Name, ClusterId: g.Node.ClusterID()}
+	response := &meridianv1.MembersResponse{Leader: leader, Self: g.cfg.Name, ClusterId: g.Node.ClusterID(), AuthorityKnownTo: g.knowAuthority()}
 	for _, m := range g.Node.Members(ctx) {
 		response.Members = append(response.Members, &meridianv1.ClusterMember{
 			Name: m.Name, Grpc: m.GRPC, Raft: m.Raft, State: m.State, Voter: m.Voter,
@@ -143,7 +143,7 @@ func (s *clusterService) RemoveMember(ctx context.Context, req *meridianv1.Remov
 	case err == nil:
 		g.gossip.Load().Forget(name)
 		g.Audit.RecordOperation(ctx, operation("remove", name), nil)
-		return &meridianv1.RemoveMemberResponse{}, nil
+		return &meridianv1.RemoveMemberResponse{KnowsAuthority: g.peers.Base() != nil}, nil
 	case rpcerr.HasReason(err, consensus.ReasonUnknownServer):
 		return nil, unknownServer(g.Node.Servers(), name)
 	case errors.Is(err, consensus.ErrUnknownOutcome):

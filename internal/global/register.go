@@ -14,6 +14,8 @@ import (
 	"meridian/internal/commit"
 	"meridian/internal/consensus"
 	"meridian/internal/gossip"
+	"meridian/internal/pki"
+	"meridian/internal/raftlog"
 	"meridian/internal/resource"
 	"meridian/internal/store"
 )
@@ -32,6 +34,9 @@ type register struct {
 	Servers []registeredServer `json:"servers,omitempty"`
 	// Gossip are the keys of gossip, once they were replaced for the first time.
 	Gossip *registeredGossip `json:"gossip,omitempty"`
+	// Authorities are the generated certificate authorities that were made last, the
+	// newest at the end. One that is not among them is known to every removed server.
+	Authorities []registeredAuthority `json:"authorities,omitempty"`
 }
 
 type registeredServer struct {
@@ -47,6 +52,15 @@ type registeredGossip struct {
 	// For is the removed server on whose account they were replaced last. Those that
 	// were members then come after it in the order of removals.
 	For string `json:"for"`
+}
+
+// registeredAuthority says which removed servers have no key of an authority.
+type registeredAuthority struct {
+	// Digest identifies the authority (pki.Digest).
+	Digest string `json:"digest"`
+	// After is the last server that had been removed when its key was made. Those that
+	// come after it in the order of removals were members then, or later.
+	After string `json:"after"`
 }
 
 // gossipPhase is how far the replacement of the gossip key has come.
@@ -67,6 +81,9 @@ const (
 	// keys of one server. maxPending bounds those whose keys are known and that are
 	// neither members nor removed: they asked to join.
 	maxRemoved, maxServerKeys, maxPending = 1000, 16, 16
+	// maxAuthorities is how many authorities are remembered: the one that signs, and the
+	// one that is to replace it.
+	maxAuthorities = 2
 )
 
 // decodeRegister reads a register from the resource that holds it.
@@ -109,7 +126,7 @@ func (r register) batch(stored *resource.Resource, now time.Time) (commit.Batch,
 
 // clone returns a register that shares nothing with this one.
 func (r register) clone() register {
-	r.Removed, r.Servers = slices.Clone(r.Removed), slices.Clone(r.Servers)
+	r.Removed, r.Servers, r.Authorities = slices.Clone(r.Removed), slices.Clone(r.Servers), slices.Clone(r.Authorities)
 	for i := range r.Servers {
 		r.Servers[i].Keys = slices.Clone(r.Servers[i].Keys)
 	}
@@ -130,6 +147,82 @@ func (r *register) remove(server string) {
 		r.Removed = slices.Clone(r.Removed[more:])
 		r.Servers = slices.DeleteFunc(r.Servers, func(s registeredServer) bool { return slices.Contains(forgotten, s.Server) })
 	}
+}
+
+// revokePending takes over the keys that a removed server may have asked to join with,
+// and did not: on the disk of a server of its name that is no member, so that they are
+// revoked with its own. Where another such server has one of its keys, that is no
+// reason to accept the key. successor, unless empty, is a server of its name that takes
+// its place and keeps its keys.
+func (r *register) revokePending(server, successor string, members []string) {
+	name := raftlog.NameOf(server)
+	at := slices.IndexFunc(r.Servers, func(s registeredServer) bool { return s.Server == server })
+	var own, asked []string
+	if at >= 0 {
+		own = r.Servers[at].Keys
+	}
+	r.Servers = slices.DeleteFunc(r.Servers, func(s registeredServer) bool {
+		if s.Server == server || s.Server == successor || slices.Contains(members, s.Server) || slices.Contains(r.Removed, s.Server) {
+			return false
+		}
+		if raftlog.NameOf(s.Server) == name {
+			asked = append(asked, s.Keys...)
+			return true
+		}
+		return slices.ContainsFunc(s.Keys, func(key string) bool { return slices.Contains(own, key) })
+	})
+	for _, key := range slices.Concat(asked, own) { // its own last: of too many, those are kept
+		r.forgetKey(server, key)
+		r.record(server, key)
+	}
+}
+
+// forgetKey forgets that a server has a key.
+func (r *register) forgetKey(server, key string) {
+	for i, s := range r.Servers {
+		if s.Server == server {
+			r.Servers[i].Keys = slices.DeleteFunc(slices.Clone(s.Keys), func(known string) bool { return known == key })
+		}
+	}
+}
+
+// settle orders removals so that those which are done come before those that failed and
+// may succeed later, and returns the last one that is done, "" for none.
+func (r *register) settle(members []string) (last string) {
+	var gone, left []string
+	for _, server := range r.Removed {
+		if slices.Contains(members, server) {
+			left = append(left, server)
+		} else {
+			gone, last = append(gone, server), server
+		}
+	}
+	r.Removed = slices.Concat(gone, left)
+	return last
+}
+
+// makeAuthority notes that an authority is made now: no server that is gone has its key.
+func (r *register) makeAuthority(digest string, members []string) {
+	r.Authorities = append(r.Authorities, registeredAuthority{Digest: digest, After: r.settle(members)})
+	r.Authorities = slices.Clone(r.Authorities[max(0, len(r.Authorities)-maxAuthorities):])
+}
+
+// knowAuthority returns the names of the removed servers that have the key of an
+// authority, sorted.
+func (r register) knowAuthority(digest string, members []string) (names []string) {
+	since := 0
+	for _, a := range r.Authorities {
+		if a.Digest == digest {
+			since = slices.Index(r.Removed, a.After) + 1
+		}
+	}
+	for _, server := range r.Removed[since:] {
+		if !slices.Contains(members, server) {
+			names = append(names, raftlog.NameOf(server))
+		}
+	}
+	slices.Sort(names)
+	return slices.Compact(names)
 }
 
 // gone notes that a server was removed, unless that is known.
@@ -208,17 +301,7 @@ func (r *register) nextGossip(members []string, current []byte, everywhere bool)
 			r.Gossip = &registeredGossip{Keys: []string{base64.StdEncoding.EncodeToString(current)}}
 		}
 		r.Gossip.Keys = append(r.Gossip.Keys[:1:1], base64.StdEncoding.EncodeToString(key))
-		// The removal of those that are still members failed, and may succeed later.
-		var gone, left []string
-		for _, server := range r.Removed {
-			if slices.Contains(members, server) {
-				left = append(left, server)
-			} else {
-				gone = append(gone, server)
-			}
-		}
-		r.Removed = slices.Concat(gone, left)
-		r.Gossip.Phase, r.Gossip.For = gossipAdd, gone[len(gone)-1]
+		r.Gossip.Phase, r.Gossip.For = gossipAdd, r.settle(members)
 	}
 }
 
@@ -284,8 +367,11 @@ func (s *servers) Removed(server string) bool { return slices.Contains(s.current
 func (s *servers) Holders(key string) []string { return s.current().holders(key) }
 
 // Removing implements consensus.Register.
-func (s *servers) Removing(ctx context.Context, server string) error {
-	return s.change(ctx, func(r *register) { r.remove(server) })
+func (s *servers) Removing(ctx context.Context, server, successor string) error {
+	return s.change(ctx, func(r *register) {
+		r.remove(server)
+		r.revokePending(server, successor, s.global.memberIDs())
+	})
 }
 
 // Record implements consensus.Register.
@@ -356,8 +442,18 @@ func (s *servers) change(ctx context.Context, change func(*register)) error {
 func equalRegisters(a, b register) bool {
 	sameGossip := a.Gossip == nil && b.Gossip == nil ||
 		a.Gossip != nil && b.Gossip != nil && a.Gossip.Phase == b.Gossip.Phase && a.Gossip.For == b.Gossip.For && slices.Equal(a.Gossip.Keys, b.Gossip.Keys)
-	return sameGossip && slices.Equal(a.Removed, b.Removed) &&
+	return sameGossip && slices.Equal(a.Removed, b.Removed) && slices.Equal(a.Authorities, b.Authorities) &&
 		slices.EqualFunc(a.Servers, b.Servers, func(a, b registeredServer) bool { return a.Server == b.Server && slices.Equal(a.Keys, b.Keys) })
+}
+
+// knowAuthority returns the names of the removed servers that have the key of the
+// generated authority which signs without a rotation; nil where certificates were given.
+func (g *global) knowAuthority() []string {
+	base := g.peers.Base()
+	if base == nil || !g.opened.Load() {
+		return nil
+	}
+	return g.servers.current().knowAuthority(pki.Digest(base.CertificatePEM()), g.memberIDs())
 }
 
 // memberIDs are the members as raft knows them.

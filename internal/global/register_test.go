@@ -11,6 +11,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"meridian/internal/gossip"
+	"meridian/internal/raftlog"
 	"meridian/internal/resource"
 )
 
@@ -51,6 +52,113 @@ func TestTheRegisterIsBounded(t *testing.T) {
 	require.NoError(t, err)
 	require.True(t, equalRegisters(r, back))
 	require.Less(t, len(secret.Ops[0].Resource.Canonical()), 1<<20)
+}
+
+// A removed server's certificates are refused with every key that it asked to join with,
+// under whatever disk, also where it did not join. A server on a new disk keeps its keys.
+func TestKeysOfJoinsThatFailedAreRevoked(t *testing.T) {
+	id := func(name, disk string) string { return string(raftlog.ServerID(name, disk)) }
+	for name, tc := range map[string]struct {
+		recorded          [][2]string // server, key
+		removed, replaced string
+		members           []string
+		revoked, kept     []string
+	}{
+		"another key, before it joined": {
+			recorded: [][2]string{{id("a", "1"), "k1"}, {id("a", "2"), "k2"}}, members: []string{id("a", "2")},
+			removed: id("a", "2"), revoked: []string{"k1", "k2"},
+		},
+		"the same key, before and after": {
+			recorded: [][2]string{{id("a", "1"), "k"}, {id("a", "2"), "k"}, {id("a", "3"), "k"}}, members: []string{id("a", "2")},
+			removed: id("a", "2"), revoked: []string{"k"},
+		},
+		"the same key, under another name": {
+			recorded: [][2]string{{id("a", "2"), "k"}, {id("b", "1"), "k"}}, members: []string{id("a", "2")},
+			removed: id("a", "2"), revoked: []string{"k"},
+		},
+		"that of a member as well": {
+			recorded: [][2]string{{id("a", "2"), "k"}, {id("b", "1"), "k"}}, members: []string{id("a", "2"), id("b", "1")},
+			removed: id("a", "2"), kept: []string{"k"},
+		},
+		"that of another server that asks": {
+			recorded: [][2]string{{id("a", "2"), "k"}, {id("b", "1"), "l"}}, members: []string{id("a", "2")},
+			removed: id("a", "2"), revoked: []string{"k"}, kept: []string{"l"},
+		},
+		"a new disk takes its place": {
+			recorded: [][2]string{{id("a", "1"), "k"}, {id("a", "2"), "k"}, {id("a", "2"), "l"}}, members: []string{id("a", "1")},
+			removed: id("a", "1"), replaced: id("a", "2"), kept: []string{"k", "l"},
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			var r register
+			for _, known := range tc.recorded {
+				r.record(known[0], known[1])
+			}
+			r.remove(tc.removed)
+			r.revokePending(tc.removed, tc.replaced, tc.members)
+			members := slices.DeleteFunc(tc.members, func(m string) bool { return m == tc.removed })
+			revoked := func(key string) bool {
+				holders := r.holders(key)
+				return len(holders) > 0 && !slices.ContainsFunc(holders, func(s string) bool {
+					return slices.Contains(members, s) || !slices.Contains(r.Removed, s)
+				})
+			}
+			for _, key := range tc.revoked {
+				require.True(t, revoked(key), "%s: %+v", key, r.Servers)
+			}
+			for _, key := range tc.kept {
+				require.False(t, revoked(key), "%s: %+v", key, r.Servers)
+			}
+		})
+	}
+
+	// However many keys it asked with, its own are remembered.
+	var r register
+	r.record(id("a", "9"), "own")
+	for i := range 2 * maxServerKeys {
+		r.record(id("a", "1"), fmt.Sprintf("asked%d", i))
+	}
+	r.remove(id("a", "9"))
+	r.revokePending(id("a", "9"), "", []string{id("a", "9")})
+	require.Equal(t, []string{id("a", "9")}, r.holders("own"))
+	require.Len(t, r.Servers, 1)
+	require.Len(t, r.Servers[0].Keys, maxServerKeys)
+}
+
+// A removed server knows the authority that signed while it was a member, and the one
+// that was being brought in, until each is replaced.
+func TestWhoKnowsTheAuthority(t *testing.T) {
+	var r register
+	require.Empty(t, r.knowAuthority("first", []string{"a"}))
+	r.remove("b#1")
+	r.remove("c#1")
+	members := []string{"a#1", "c#1"} // the removal of c failed
+	require.Equal(t, []string{"b"}, r.knowAuthority("first", members))
+	r.makeAuthority("second", members)
+	require.Equal(t, []string{"b"}, r.knowAuthority("first", members), "until the rotation is finished")
+	require.Empty(t, r.knowAuthority("second", members))
+	members = []string{"a#1"}
+	require.Equal(t, []string{"b", "c"}, r.knowAuthority("first", members))
+	require.Equal(t, []string{"c"}, r.knowAuthority("second", members), "it was a member when the key was made")
+
+	r.makeAuthority("third", members)
+	require.Equal(t, []string{"c"}, r.knowAuthority("second", members))
+	require.Empty(t, r.knowAuthority("third", members))
+	r.remove("a#1")
+	r.remove("d#1")
+	require.Equal(t, []string{"a", "d"}, r.knowAuthority("third", nil))
+	r.makeAuthority("fourth", nil)
+	require.Len(t, r.Authorities, maxAuthorities)
+
+	stored, err := r.batch(nil, time.Now())
+	require.NoError(t, err)
+	back, err := decodeRegister(stored.Ops[0].Resource)
+	require.NoError(t, err)
+	require.True(t, equalRegisters(r, back))
+	for i := range maxRemoved { // the last one that did not know it is forgotten
+		r.remove(fmt.Sprintf("more%d#1", i))
+	}
+	require.Len(t, r.knowAuthority("fourth", nil), maxRemoved)
 }
 
 // The gossip key is replaced in three steps, each once every server has taken the one

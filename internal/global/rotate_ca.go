@@ -127,15 +127,42 @@ func (g *global) nextPhase(ctx context.Context, phase pki.Phase, force bool) (co
 				"the rotation of the certificate authority %s, and that is not complete: %s; bring them back, remove them, or leave them behind with --force: they have to join again then", describePhase(now), describeMissing(missing))
 		}
 	}
-	var next pki.Rotation
-	if phase == pki.PhaseTrust {
-		if next, err = pki.NewRotation(g.peers.CA(), g.Now()); err != nil {
-			return commit.Batch{}, err
-		}
-	} else {
-		next = now.Next()
+	if phase != pki.PhaseTrust {
+		return rotationBatch(now.Next(), stored, g.Now())
 	}
-	return rotationBatch(next, stored, g.Now())
+	next, err := pki.NewRotation(g.peers.CA(), g.Now())
+	if err != nil {
+		return commit.Batch{}, err
+	}
+	batch, err := rotationBatch(next, stored, g.Now())
+	if err != nil {
+		return commit.Batch{}, err
+	}
+	return g.registerAuthority(batch, pki.Digest([]byte(next.New)))
+}
+
+// registerAuthority has a batch that makes an authority say who cannot know its key.
+// Where no server was removed, there is nothing to say.
+func (g *global) registerAuthority(batch commit.Batch, digest string) (commit.Batch, error) {
+	reg, stored, err := g.servers.in(g.Store.View())
+	if err != nil {
+		return commit.Batch{}, err
+	}
+	next := reg.clone()
+	for _, server := range g.Node.Gone() {
+		next.gone(server)
+	}
+	if len(next.Removed) == 0 {
+		return batch, nil
+	}
+	next.makeAuthority(digest, g.memberIDs())
+	more, err := next.batch(stored, g.Now())
+	if err != nil {
+		return commit.Batch{}, err
+	}
+	batch.Ops = append(batch.Ops, more.Ops...)
+	batch.Preconditions = append(batch.Preconditions, more.Preconditions...)
+	return batch, nil
 }
 
 // rotationBatch stores a rotation in place of what is there.
@@ -216,10 +243,10 @@ func (g *global) rotationStatus(ctx context.Context) (*meridianv1.RotateCARespon
 	case err != nil:
 		return nil, err
 	case r == nil:
-		return &meridianv1.RotateCAResponse{Old: pki.Digest(g.peers.CAPEM())}, nil
+		return &meridianv1.RotateCAResponse{Old: pki.Digest(g.peers.CAPEM()), AuthorityKnownTo: g.knowAuthority()}, nil
 	}
 	out := &meridianv1.RotateCAResponse{
-		Phase: string(r.Phase), Old: pki.Digest([]byte(r.Old)), New: pki.Digest([]byte(r.New)), Missing: g.rotationMissing(ctx, *r),
+		Phase: string(r.Phase), Old: pki.Digest([]byte(r.Old)), New: pki.Digest([]byte(r.New)), Missing: g.rotationMissing(ctx, *r), AuthorityKnownTo: g.knowAuthority(),
 	}
 	if r.Phase != pki.PhaseFinish {
 		out.Notes = append(out.Notes, "a client learns the new authority when it calls a server before the end of the rotation; one that does not needs a new admin.yaml, bundle or CA file")

@@ -13,7 +13,6 @@ import (
 
 	"meridian/internal/authn/token"
 	"meridian/internal/clientconfig"
-	"meridian/internal/controlplane"
 	"meridian/internal/pki"
 	"meridian/internal/resource"
 	"meridian/internal/rpcerr"
@@ -30,19 +29,25 @@ func authority(t *testing.T, dir string) *pki.PKI {
 	return p
 }
 
-// A rotation that the store has lost continues from what the servers have of it.
-func TestARotationContinuesWithoutItsState(t *testing.T) {
-	g := &global{
-		Base:  &controlplane.Base{Name: "a", Log: slog.New(slog.DiscardHandler), Now: time.Now},
-		peers: authority(t, t.TempDir()),
-	}
-	g.Store = store.New(store.DefaultOptions())
-	begin := func(phase pki.Phase) pki.Rotation {
+// rotating is a server that can rotate the authority, with a way to begin each phase. It
+// belongs to a bubble of synctest.
+func rotating(t *testing.T) (g *global, begin func(pki.Phase) pki.Rotation) {
+	t.Helper()
+	g = startable(t, simnet.NewNetwork(), "a", nil, 0, nil)
+	g.servers.global, g.peers = g, authority(t, t.TempDir())
+	g.opened.Store(true)
+	t.Cleanup(func() {
+		require.NoError(t, g.Node.Close())
+		require.NoError(t, g.Audit.Log.Close())
+	})
+	<-g.Node.Ready()
+	return g, func(phase pki.Phase) pki.Rotation {
 		t.Helper()
 		batch, err := g.nextPhase(t.Context(), phase, true)
 		require.NoError(t, err)
-		require.Len(t, batch.Ops, 1)
-		require.NoError(t, g.Store.Apply(g.Store.Revision()+1, batch.Txn).Err)
+		require.NotEmpty(t, batch.Ops)
+		_, err = g.Node.Propose(t.Context(), batch.Txn)
+		require.NoError(t, err)
 		r, _, err := storedRotation(g.Store.View())
 		require.NoError(t, err)
 		require.Equal(t, phase, r.Phase)
@@ -50,24 +55,72 @@ func TestARotationContinuesWithoutItsState(t *testing.T) {
 		require.NoError(t, err)
 		return *r
 	}
-	lose := func() {
-		require.NoError(t, g.Store.Apply(g.Store.Revision()+1, store.Txn{Ops: []store.Op{store.Delete(token.AuthorityKey)}}).Err)
-	}
-	_, err := g.nextPhase(t.Context(), pki.PhaseSwitch, true)
-	require.True(t, rpcerr.HasReason(err, reasonRotation), "%v", err)
-	begun := begin(pki.PhaseTrust)
-	lose()
-	require.Equal(t, begun.New, begin(pki.PhaseTrust).New, "the same again")
-	batch, err := g.nextPhase(t.Context(), pki.PhaseTrust, true)
-	require.NoError(t, err)
-	require.Empty(t, batch.Ops)
-	lose()
-	require.Equal(t, begun.New, begin(pki.PhaseSwitch).New)
-	lose()
-	_, err = g.nextPhase(t.Context(), pki.PhaseTrust, true)
-	require.True(t, rpcerr.HasReason(err, reasonRotation), "no server goes back: %v", err)
-	require.Equal(t, begun.New, begin(pki.PhaseFinish).New)
-	require.Equal(t, begun.New, string(g.peers.CAPEM()))
+}
+
+// A rotation that the store has lost continues from what the servers have of it.
+func TestARotationContinuesWithoutItsState(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		g, begin := rotating(t)
+		lose := func() {
+			_, err := g.Node.Propose(t.Context(), store.Txn{Ops: []store.Op{store.Delete(token.AuthorityKey)}})
+			require.NoError(t, err)
+		}
+		_, err := g.nextPhase(t.Context(), pki.PhaseSwitch, true)
+		require.True(t, rpcerr.HasReason(err, reasonRotation), "%v", err)
+		begun := begin(pki.PhaseTrust)
+		lose()
+		require.Equal(t, begun.New, begin(pki.PhaseTrust).New, "the same again")
+		batch, err := g.nextPhase(t.Context(), pki.PhaseTrust, true)
+		require.NoError(t, err)
+		require.Empty(t, batch.Ops)
+		lose()
+		require.Equal(t, begun.New, begin(pki.PhaseSwitch).New)
+		lose()
+		_, err = g.nextPhase(t.Context(), pki.PhaseTrust, true)
+		require.True(t, rpcerr.HasReason(err, reasonRotation), "no server goes back: %v", err)
+		require.Equal(t, begun.New, begin(pki.PhaseFinish).New)
+		require.Equal(t, begun.New, string(g.peers.CAPEM()))
+	})
+}
+
+// A removed server is named as one that knows the authority until a rotation that began
+// after its removal is finished.
+func TestARemovedServerKnowsTheAuthorityUntilItIsReplaced(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		g, begin := rotating(t)
+		rotate := func(between func()) {
+			t.Helper()
+			begin(pki.PhaseTrust)
+			between()
+			begin(pki.PhaseSwitch)
+			require.NotEmpty(t, g.knowAuthority())
+			begin(pki.PhaseFinish)
+		}
+		remove := func(server string) { require.NoError(t, g.servers.Removing(t.Context(), server, "")) }
+		require.Empty(t, g.knowAuthority())
+		remove("gone#1")
+		require.Equal(t, []string{"gone"}, g.knowAuthority())
+		rotate(func() { remove("late#1") })
+		require.Equal(t, []string{"late"}, g.knowAuthority(), "it had the key that was being brought in")
+		status, err := g.rotationStatus(t.Context())
+		require.NoError(t, err)
+		require.Equal(t, []string{"late"}, status.GetAuthorityKnownTo())
+		rotate(func() {})
+		require.Empty(t, g.knowAuthority())
+		remove("again#1")
+		require.Equal(t, []string{"again"}, g.knowAuthority())
+
+		// With certificates of the operator's, servers have no key of the authority.
+		dir := t.TempDir()
+		authority(t, dir)
+		given := filepath.Join(dir, "pki")
+		g.peers, err = pki.Open(pki.Config{
+			CertFile: filepath.Join(given, "server.pem"), KeyFile: filepath.Join(given, "server-key.pem"), CAFile: filepath.Join(given, "ca.pem"),
+			Now: time.Now, Log: slog.New(slog.DiscardHandler),
+		})
+		require.NoError(t, err)
+		require.Empty(t, g.knowAuthority())
+	})
 }
 
 // What a server could not write of a phase it writes when that is possible again,

@@ -25,7 +25,7 @@ func ServerID(name, disk string) raft.ServerID {
 }
 
 // NameOf returns the name of a server by what raft knows it by.
-func NameOf(id raft.ServerID) string {
+func NameOf[ID ~string](id ID) string {
 	name, _, _ := strings.Cut(string(id), DiskMark)
 	return name
 }

@@ -58,7 +58,8 @@ func TestACertificateOfARemovedServerDoesNotComeBack(t *testing.T) {
 }
 
 // The generated gossip key is replaced once a server was removed: everywhere, without
-// losing sight of any server, and on disk.
+// losing sight of any server, and on disk. That the key of the authority is not is said
+// until it is.
 func TestTheGossipKeyOfARemovedServerIsReplaced(t *testing.T) {
 	t.Parallel()
 	servers := newCluster(t)
@@ -66,7 +67,8 @@ func TestTheGossipKeyOfARemovedServerIsReplaced(t *testing.T) {
 	gone := servers[2]
 	gone.kill()
 	left := servers[:2]
-	left[0].must("cluster", "remove", "three", "--force")
+	require.JSONEq(t, `{"removed": "three", "knowsAuthority": true, "next": "meridian cluster rotate-ca start"}`,
+		left[0].must("cluster", "remove", "three", "--force", "-o", "json"))
 	var now []byte
 	for _, p := range left {
 		p.await("another gossip key alone", func() bool {
@@ -83,4 +85,17 @@ func TestTheGossipKeyOfARemovedServerIsReplaced(t *testing.T) {
 	// One that joins is given it.
 	fourth := newServer(t, left[1], "four").start().ready()
 	require.Equal(t, now, fourth.file("pki/gossip.key"))
+
+	// The key of the authority is replaced by the operator, who is told until then.
+	const known = "removed servers that have the key of the certificate authority: three"
+	for _, phase := range []string{"start", "switch", "finish"} {
+		for _, p := range left {
+			require.Contains(t, p.command("status").stdout, known, "before %s", phase)
+		}
+		left[0].must("cluster", "rotate-ca", phase)
+	}
+	for _, p := range append(left, fourth) {
+		p.await("the new authority alone", func() bool { return !strings.Contains(p.command("status").stdout, known) })
+		require.NotContains(t, p.command("cluster", "members").stderr, "certificate authority")
+	}
 }

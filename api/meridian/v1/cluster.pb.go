@@ -87,9 +87,12 @@ type RotateCAResponse struct {
 	// What has not completed the phase yet.
 	Missing []*RotateCAMissing `protobuf:"bytes,4,rep,name=missing,proto3" json:"missing,omitempty"`
 	// What an operator should know about it.
-	Notes         []string `protobuf:"bytes,5,rep,name=notes,proto3" json:"notes,omitempty"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
+	Notes []string `protobuf:"bytes,5,rep,name=notes,proto3" json:"notes,omitempty"`
+	// The names of removed servers that have the key of the authority which signs
+	// without this rotation, or after it once it is finished.
+	AuthorityKnownTo []string `protobuf:"bytes,6,rep,name=authority_known_to,json=authorityKnownTo,proto3" json:"authority_known_to,omitempty"`
+	unknownFields    protoimpl.UnknownFields
+	sizeCache        protoimpl.SizeCache
 }
 
 func (x *RotateCAResponse) Reset() {
@@ -153,6 +156,13 @@ func (x *RotateCAResponse) GetMissing() []*RotateCAMissing {
 func (x *RotateCAResponse) GetNotes() []string {
 	if x != nil {
 		return x.Notes
+	}
+	return nil
+}
+
+func (x *RotateCAResponse) GetAuthorityKnownTo() []string {
+	if x != nil {
+		return x.AuthorityKnownTo
 	}
 	return nil
 }
@@ -261,10 +271,13 @@ type MembersResponse struct {
 	// The name of the leader; empty when this server knows none.
 	Leader string `protobuf:"bytes,2,opt,name=leader,proto3" json:"leader,omitempty"`
 	// The server that answers.
-	Self          string `protobuf:"bytes,3,opt,name=self,proto3" json:"self,omitempty"`
-	ClusterId     string `protobuf:"bytes,4,opt,name=cluster_id,json=clusterId,proto3" json:"cluster_id,omitempty"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
+	Self      string `protobuf:"bytes,3,opt,name=self,proto3" json:"self,omitempty"`
+	ClusterId string `protobuf:"bytes,4,opt,name=cluster_id,json=clusterId,proto3" json:"cluster_id,omitempty"`
+	// The names of removed servers that have the key of the generated certificate
+	// authority which is trusted now.
+	AuthorityKnownTo []string `protobuf:"bytes,5,rep,name=authority_known_to,json=authorityKnownTo,proto3" json:"authority_known_to,omitempty"`
+	unknownFields    protoimpl.UnknownFields
+	sizeCache        protoimpl.SizeCache
 }
 
 func (x *MembersResponse) Reset() {
@@ -323,6 +336,13 @@ func (x *MembersResponse) GetClusterId() string {
 		return x.ClusterId
 	}
 	return ""
+}
+
+func (x *MembersResponse) GetAuthorityKnownTo() []string {
+	if x != nil {
+		return x.AuthorityKnownTo
+	}
+	return nil
 }
 
 type ClusterMember struct {
@@ -582,9 +602,13 @@ func (x *RemoveMemberRequest) GetForce() bool {
 }
 
 type RemoveMemberResponse struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Whether the server has the key of the generated certificate authority which is
+	// trusted now: it can make itself a certificate of a server until the authority is
+	// replaced.
+	KnowsAuthority bool `protobuf:"varint,1,opt,name=knows_authority,json=knowsAuthority,proto3" json:"knows_authority,omitempty"`
+	unknownFields  protoimpl.UnknownFields
+	sizeCache      protoimpl.SizeCache
 }
 
 func (x *RemoveMemberResponse) Reset() {
@@ -615,6 +639,13 @@ func (x *RemoveMemberResponse) ProtoReflect() protoreflect.Message {
 // Deprecated: Use RemoveMemberResponse.ProtoReflect.Descriptor instead.
 func (*RemoveMemberResponse) Descriptor() ([]byte, []int) {
 	return file_meridian_v1_cluster_proto_rawDescGZIP(), []int{9}
+}
+
+func (x *RemoveMemberResponse) GetKnowsAuthority() bool {
+	if x != nil {
+		return x.KnowsAuthority
+	}
+	return false
 }
 
 type SaveSnapshotRequest struct {
@@ -1268,24 +1299,26 @@ const file_meridian_v1_cluster_proto_rawDesc = "" +
 	"\x19meridian/v1/cluster.proto\x12\vmeridian.v1\"=\n" +
 	"\x0fRotateCARequest\x12\x14\n" +
 	"\x05phase\x18\x01 \x01(\tR\x05phase\x12\x14\n" +
-	"\x05force\x18\x02 \x01(\bR\x05force\"\x9a\x01\n" +
+	"\x05force\x18\x02 \x01(\bR\x05force\"\xc8\x01\n" +
 	"\x10RotateCAResponse\x12\x14\n" +
 	"\x05phase\x18\x01 \x01(\tR\x05phase\x12\x10\n" +
 	"\x03old\x18\x02 \x01(\tR\x03old\x12\x10\n" +
 	"\x03new\x18\x03 \x01(\tR\x03new\x126\n" +
 	"\amissing\x18\x04 \x03(\v2\x1c.meridian.v1.RotateCAMissingR\amissing\x12\x14\n" +
-	"\x05notes\x18\x05 \x03(\tR\x05notes\"Q\n" +
+	"\x05notes\x18\x05 \x03(\tR\x05notes\x12,\n" +
+	"\x12authority_known_to\x18\x06 \x03(\tR\x10authorityKnownTo\"Q\n" +
 	"\x0fRotateCAMissing\x12\x12\n" +
 	"\x04kind\x18\x01 \x01(\tR\x04kind\x12\x12\n" +
 	"\x04name\x18\x02 \x01(\tR\x04name\x12\x16\n" +
 	"\x06reason\x18\x03 \x01(\tR\x06reason\"\x10\n" +
-	"\x0eMembersRequest\"\x92\x01\n" +
+	"\x0eMembersRequest\"\xc0\x01\n" +
 	"\x0fMembersResponse\x124\n" +
 	"\amembers\x18\x01 \x03(\v2\x1a.meridian.v1.ClusterMemberR\amembers\x12\x16\n" +
 	"\x06leader\x18\x02 \x01(\tR\x06leader\x12\x12\n" +
 	"\x04self\x18\x03 \x01(\tR\x04self\x12\x1d\n" +
 	"\n" +
-	"cluster_id\x18\x04 \x01(\tR\tclusterId\"\xf6\x01\n" +
+	"cluster_id\x18\x04 \x01(\tR\tclusterId\x12,\n" +
+	"\x12authority_known_to\x18\x05 \x03(\tR\x10authorityKnownTo\"\xf6\x01\n" +
 	"\rClusterMember\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x12\n" +
 	"\x04grpc\x18\x02 \x01(\tR\x04grpc\x12\x12\n" +
@@ -1304,8 +1337,9 @@ const file_meridian_v1_cluster_proto_rawDesc = "" +
 	"\x06leader\x18\x01 \x01(\tR\x06leader\"?\n" +
 	"\x13RemoveMemberRequest\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x14\n" +
-	"\x05force\x18\x02 \x01(\bR\x05force\"\x16\n" +
-	"\x14RemoveMemberResponse\"+\n" +
+	"\x05force\x18\x02 \x01(\bR\x05force\"?\n" +
+	"\x14RemoveMemberResponse\x12'\n" +
+	"\x0fknows_authority\x18\x01 \x01(\bR\x0eknowsAuthority\"+\n" +
 	"\x13SaveSnapshotRequest\x12\x14\n" +
 	"\x05stale\x18\x01 \x01(\bR\x05stale\"*\n" +
 	"\x14SaveSnapshotResponse\x12\x12\n" +

@@ -82,6 +82,8 @@ type Server struct {
 	Snapshots  *Snapshots
 	Tokens     *Tokens
 	AllMembers *meridianv1.MembersResponse
+	// GeneratesCA: each member has the key of the certificate authority.
+	GeneratesCA bool
 }
 
 // New returns a global that holds nothing.

@@ -39,7 +39,10 @@ func (s *Server) RemoveMember(_ context.Context, req *meridianv1.RemoveMemberReq
 			return nil, rpcerr.New(rpcerr.Conflict, "IS_ALIVE", "%s is running: stop it first, or remove it all the same with --force", m.GetName())
 		default:
 			s.AllMembers.Members = append(s.AllMembers.Members[:i:i], s.AllMembers.Members[i+1:]...)
-			return &meridianv1.RemoveMemberResponse{}, nil
+			if s.GeneratesCA {
+				s.AllMembers.AuthorityKnownTo = append(s.AllMembers.AuthorityKnownTo, m.GetName())
+			}
+			return &meridianv1.RemoveMemberResponse{KnowsAuthority: s.GeneratesCA}, nil
 		}
 	}
 	return nil, rpcerr.New(rpcerr.NotFound, "UNKNOWN_SERVER", "no server of this global is called %q", req.GetName())
