@@ -72,7 +72,7 @@ func (e *UsageError) Unwrap() error { return e.Err }
 // agent is a running agent.
 type agent struct {
 	cfg  Config
-	conn *grpc.ClientConn
+	zone zoneConn
 	// draining is closed once others are to send no more requests.
 	draining chan struct{}
 
@@ -90,22 +90,19 @@ func Run(ctx context.Context, cfg Config) error {
 	if _, err := a.token(); err != nil {
 		return &UsageError{err}
 	}
-	conn, err := dial.Conn(dial.Config{
-		Transport: cfg.Transport, Credentials: fileToken{a}, UserAgent: "meridian-proxy/" + version.String(),
-		MaxMessage: maxRelayed, KeepAlive: keepAlive, Log: dial.NewLog(),
-	}, cfg.Addresses...)
+	conn, err := a.dial(cfg.Addresses...)
 	if err != nil {
 		return &UsageError{err}
 	}
-	defer func() { _ = conn.Close() }()
-	a.conn = conn
+	a.zone.use(conn)
+	defer a.zone.close()
 	listener, err := listen(cfg.Socket)
 	if err != nil {
 		return &UsageError{err}
 	}
 	defer func() { _ = os.Remove(cfg.Socket) }()
 	server := grpc.NewServer(
-		grpc.UnknownServiceHandler((&relay{zone: conn, opened: a.opened, closed: a.closed}).serve), grpc.ForceServerCodecV2(bytesCodec{}),
+		grpc.UnknownServiceHandler((&relay{zone: &a.zone, opened: a.opened, closed: a.closed}).serve), grpc.ForceServerCodecV2(bytesCodec{}),
 		grpc.MaxRecvMsgSize(maxRelayed), grpc.MaxSendMsgSize(maxRelayed), grpc.MaxConcurrentStreams(maxRelayedStreams),
 		grpc.KeepaliveEnforcementPolicy(keepalive.EnforcementPolicy{MinTime: 10 * time.Second, PermitWithoutStream: true}),
 	)
@@ -135,6 +132,14 @@ func Run(ctx context.Context, cfg Config) error {
 	leave()
 	a.cfg.Log.Debug("the registration has ended", "error", <-registered)
 	return nil
+}
+
+// dial prepares a connection to the first of some addresses that accepts one.
+func (a *agent) dial(addresses ...string) (*grpc.ClientConn, error) {
+	return dial.Conn(dial.Config{
+		Transport: a.cfg.Transport, Credentials: fileToken{a}, UserAgent: "meridian-proxy/" + version.String(),
+		MaxMessage: maxRelayed, KeepAlive: keepAlive, Log: dial.NewLog(),
+	}, addresses...)
 }
 
 // token reads the token.
@@ -211,16 +216,28 @@ func listen(path string) (net.Listener, error) {
 // register keeps the dataplane registered until ctx ends, and ends the registration
 // then. It returns an error when the zone refuses what waiting does not change.
 func (a *agent) register(ctx context.Context) error {
-	pause, was, ever := firstPause, "", false
+	pause, was, ever, leaving := firstPause, "", false, departure{}
 	for {
 		begun := false
-		err := a.connect(ctx, func() error {
+		conn, moves, err := leaving.next(a)
+		if err != nil {
+			return &UsageError{err}
+		}
+		err = a.connect(ctx, conn, func() error {
+			if moves {
+				moves = false
+				a.zone.use(conn)
+			}
 			if begun = true; ever {
 				return nil
 			}
 			ever = true
 			return writeBootstrap(a.cfg.Bootstrap, a.cfg.Socket, a.cfg.Mesh, a.cfg.Name, a.cfg.Instance)
 		})
+		if moves {
+			_ = conn.Close()
+		}
+		leaving.ended(err, begun)
 		if ctx.Err() != nil {
 			return nil
 		}
@@ -258,12 +275,12 @@ func final(err error, ever bool) bool {
 
 // connect registers the dataplane for as long as the stream lasts. accepted is called
 // once it is registered.
-func (a *agent) connect(ctx context.Context, accepted func() error) error {
+func (a *agent) connect(ctx context.Context, conn grpc.ClientConnInterface, accepted func() error) error {
 	streaming, cancel := context.WithCancel(context.Background())
 	defer cancel()
 	stop := context.AfterFunc(ctx, func() { time.AfterFunc(leaving, cancel) })
 	defer stop()
-	stream, err := meridianv1.NewDataplaneServiceClient(a.conn).Connect(streaming)
+	stream, err := meridianv1.NewDataplaneServiceClient(conn).Connect(streaming)
 	if err != nil {
 		return err
 	}

@@ -45,6 +45,8 @@ type zone struct {
 	drains int
 	// onDrain ends the stream that says that it drains, once.
 	onDrain error
+	// end ends the registration that was accepted last.
+	end func(error)
 }
 
 func (z *zone) note(ctx context.Context) error {
@@ -59,6 +61,22 @@ func (z *zone) Connect(stream grpc.BidiStreamingServer[meridianv1.ConnectRequest
 	if err := z.note(stream.Context()); err != nil {
 		return err
 	}
+	ended := make(chan error, 1)
+	z.mu.Lock()
+	z.end = func(err error) { ended <- err }
+	z.mu.Unlock()
+	served := make(chan error, 1)
+	go func() { served <- z.register(stream) }()
+	select {
+	case err := <-ended:
+		return err
+	case err := <-served:
+		return err
+	}
+}
+
+// register takes what an agent sends.
+func (z *zone) register(stream grpc.BidiStreamingServer[meridianv1.ConnectRequest, meridianv1.ConnectResponse]) error {
 	for {
 		m, err := stream.Recv()
 		if err != nil {

@@ -285,6 +285,7 @@ func TestZonesAreSwitchedAndDeleted(t *testing.T) {
 		require.Contains(t, out.stderr, "--force")
 	}
 	require.Equal(t, "Zone/east deleted\nrevision 1844\n", h.ok("zones", "delete", "east", "--force"))
+	require.True(t, h.server.Deletes[0].GetForce(), "as by delete zone")
 	h.ok("apply", "-f", h.write("z.yaml", "type: Zone\nname: east\n"))
 	require.Contains(t, h.ok("delete", "zone", "east", "--force"), "Zone/east deleted\n")
 }

@@ -7,6 +7,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -29,6 +30,8 @@ type harness struct {
 	env                     []string
 	tls                     *tls.Config
 	stop                    func()
+	// later is added to the clock of commands, in nanoseconds.
+	later atomic.Int64
 }
 
 func newHarness(t *testing.T) *harness {
@@ -80,7 +83,7 @@ func (h *harness) runWith(ctx context.Context, stdin string, args ...string) out
 	h.t.Helper()
 	var stdout, stderr bytes.Buffer
 	a := newApp(strings.NewReader(stdin), &stdout, &stderr, parseEnvironment(h.env),
-		func() time.Time { return clitest.Epoch.Add(10 * time.Minute) })
+		func() time.Time { return clitest.Epoch.Add(10*time.Minute + time.Duration(h.later.Load())) })
 	code := a.run(ctx, args)
 	return outcome{code, stdout.String(), stderr.String()}
 }

@@ -57,7 +57,7 @@ func (a *app) printConnected(f print.Format, response *meridianv1.InspectRespons
 	page := func(w io.Writer, d *answer.DataplaneAnswer, form answer.Form) error {
 		d.Proxy = &answer.ProxyState{
 			State: c.GetState(), RegisteredBy: c.GetRegisteredBy(),
-			Acked: resource.Revision(c.GetAcked()), Lag: c.GetLag(), LastError: c.GetLastError(),
+			Acked: resource.Revision(c.GetAcked()), Lag: c.GetLag(), LastError: c.GetLastError(), Draining: c.GetDraining(),
 		}
 		d.Wire = wireOf(c)
 		return answer.RenderDataplane(w, d, form)

@@ -137,8 +137,8 @@ func (a *app) surveyZones(ctx context.Context, o *overview) error {
 		o.Zones = append(o.Zones, viewZone(z))
 		switch n := len(z.GetQuarantined()); {
 		case z.GetState() == "disabled":
-		case z.GetState() != "in-sync":
-			o.problem("zone %s is %s, %s behind", z.GetName(), z.GetState(), print.Plural(int(z.GetLag()), "change")) //nolint:gosec // a count
+		case z.GetState() != "in-sync" && z.GetState() != stateDraining:
+			o.problem("zone %s is %s, %s behind", z.GetName(), zoneState(z), print.Plural(int(z.GetLag()), "change")) //nolint:gosec // a count
 		case n > 0:
 			o.problem("zone %s has %s in quarantine", z.GetName(), print.Plural(n, "resource"))
 		}
@@ -188,7 +188,9 @@ func (a *app) surveyProxies(ctx context.Context, o *overview) {
 	o.note(response.GetNotes()[min(len(list.Incomplete), len(response.GetNotes())):])
 	for _, absent := range list.Incomplete {
 		// Silent servers, and zones that are not in sync, are named already.
-		known := slices.ContainsFunc(o.Zones, func(z zoneView) bool { return z.Name == string(absent.Zone) && z.State != "in-sync" })
+		known := slices.ContainsFunc(o.Zones, func(z zoneView) bool {
+			return z.Name == string(absent.Zone) && z.State != "in-sync" && z.State != stateDraining
+		})
 		if absent.Zone != "" && !known {
 			o.problem("the dataplanes of zone %s are not known: %s", absent.Zone, absent.Reason)
 		}
@@ -213,6 +215,11 @@ func (o *overview) String() string {
 	fmt.Fprintf(&b, "%s at revision %d\n", o.Role, o.Revision)
 	if o.Role == "global" {
 		fmt.Fprintf(&b, "%s, %s\n", print.Plural(len(o.Servers), "server"), print.Plural(len(o.Zones), "zone"))
+		for _, z := range o.Zones {
+			if z.State == stateDraining {
+				fmt.Fprintf(&b, "zone %s is draining%s\n", z.Name, z.Drain.progress())
+			}
+		}
 	}
 	if !o.Proxies.unknown {
 		fmt.Fprintf(&b, "%s\n", print.Plural(o.Proxies.Total, "dataplane"))

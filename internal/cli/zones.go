@@ -23,7 +23,7 @@ func newZonesCommand(a *app) *cobra.Command {
 persisted, how many changes it has yet to acknowledge, and its last error.
 
 States: in-sync, lagging (connected, behind), stale (connected, no progress),
-offline, disabled.`,
+offline, disabled, draining (in sync, and takes no dataplanes).`,
 		Args: exactly(),
 	}
 	strict := cmd.Flags().Bool("strict", false, "exit with 6 when a server could not be asked for its zones")
@@ -50,8 +50,10 @@ offline, disabled.`,
 		return nil
 	}
 	cmd.AddCommand(
-		newZoneSwitch(a, "enable", "Accept connections of a zone", true),
-		newZoneSwitch(a, "disable", "Refuse connections of a zone", false),
+		newZoneSwitch(a, "enable", "Accept connections and dataplanes of a zone", `Accept connections of a zone, and have it take dataplanes: this ends
+'meridian zones disable' and 'meridian zones drain'.`, enableZone),
+		newZoneSwitch(a, "disable", "Refuse connections of a zone", "", disableZone),
+		newZoneDrain(a),
 		newZoneDelete(a))
 	return cmd
 }
@@ -72,6 +74,17 @@ type zoneView struct {
 	LastError   string            `json:"lastError"`
 	LastSeen    string            `json:"lastSeen,omitempty"`
 	Quarantined []quarantinedView `json:"quarantined"`
+	// Drain is there for a zone that is to drain.
+	Drain *drainView `json:"drain,omitempty"`
+}
+
+// drainView is how far a zone has drained. The numbers hold once it has begun.
+type drainView struct {
+	Begun bool `json:"begun"`
+	// Dataplanes are left, Applied of them by an operator.
+	Dataplanes  uint64 `json:"dataplanes"`
+	Applied     uint64 `json:"applied"`
+	Unsupported bool   `json:"unsupported,omitempty"`
 }
 
 type quarantinedView struct {
@@ -90,6 +103,9 @@ func viewZone(z *meridianv1.ZoneStatus) zoneView {
 	}
 	if t := z.GetLastSeen(); t != nil {
 		view.LastSeen = t.AsTime().UTC().Format(time.RFC3339)
+	}
+	if d := z.GetDrain(); d != nil {
+		view.Drain = &drainView{Begun: d.GetBegun(), Dataplanes: d.GetDataplanes(), Applied: d.GetDataplanesApplied(), Unsupported: d.GetUnsupported()}
 	}
 	for _, q := range z.GetQuarantined() {
 		view.Quarantined = append(view.Quarantined, quarantinedView{
@@ -136,6 +152,14 @@ func (a *app) printZones(f print.Format, zones *meridianv1.ZonesResponse) error 
 	return a.Table(a.zoneTable(zones, f == print.FormatWide))
 }
 
+// zoneState is the state of a zone, with a mark where it is to drain beside it.
+func zoneState(z *meridianv1.ZoneStatus) string {
+	if z.GetDrain() != nil && z.GetState() != stateDraining {
+		return z.GetState() + " (draining)"
+	}
+	return z.GetState()
+}
+
 func (a *app) zoneTable(zones *meridianv1.ZonesResponse, wide bool) *print.Table {
 	t := &print.Table{Header: []string{"NAME", "STATE", "REVISION", "LAG", "INSTANCES", "LAST ERROR"}}
 	if wide {
@@ -147,7 +171,7 @@ func (a *app) zoneTable(zones *meridianv1.ZonesResponse, wide bool) *print.Table
 			first := z.GetQuarantined()[0]
 			lastError = print.Plural(n, "resource") + " quarantined, first " + first.GetKind() + "/" + first.GetName() + ": " + first.GetMessage()
 		}
-		row := []string{z.GetName(), z.GetState(), strconv.FormatUint(z.GetRevision(), 10), strconv.FormatUint(z.GetLag(), 10)}
+		row := []string{z.GetName(), zoneState(z), strconv.FormatUint(z.GetRevision(), 10), strconv.FormatUint(z.GetLag(), 10)}
 		if z.GetLastSeen() == nil && z.GetRevision() == 0 {
 			row[2], row[3] = "", "" // this server has no report of it
 		}

@@ -5,6 +5,7 @@ import (
 	"crypto/rand"
 	"encoding/json"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 
@@ -18,21 +19,43 @@ import (
 )
 
 // newZoneSwitch returns the command that enables or disables a zone.
-func newZoneSwitch(a *app, use, short string, enabled bool) *cobra.Command {
-	return &cobra.Command{
+func newZoneSwitch(a *app, use, short, long string, change func(*zoneSwitch)) *cobra.Command {
+	cmd := &cobra.Command{
 		Use:     use + " ZONE",
 		Short:   short,
+		Long:    long,
 		Example: "  meridian zones " + use + " east",
 		Args:    exactly("ZONE"),
-		RunE: func(cmd *cobra.Command, args []string) error {
-			return a.switchZone(cmd.Context(), args[0], enabled)
-		},
 	}
+	output := bindResults(cmd)
+	cmd.RunE = func(cmd *cobra.Command, args []string) error {
+		return a.switchZone(cmd.Context(), output.Value, args[0], change)
+	}
+	return cmd
 }
 
-// switchZone writes the zone's spec with another value of enabled, if it is still
-// the version that was read.
-func (a *app) switchZone(ctx context.Context, name string, enabled bool) error {
+func bindResults(cmd *cobra.Command) *print.FormatFlag {
+	return print.BindFormat(cmd.Flags(), print.FormatTable, print.FormatJSON, print.FormatYAML, print.FormatName)
+}
+
+// zoneSwitch is what the commands about a zone change of it.
+type zoneSwitch struct {
+	spec   map[string]any
+	labels map[string]string
+}
+
+// enableZone has it connect and take dataplanes.
+func enableZone(z *zoneSwitch) {
+	z.spec["enabled"] = true
+	delete(z.labels, resource.DrainingLabel)
+}
+
+func disableZone(z *zoneSwitch) { z.spec["enabled"] = false }
+
+func drainZone(z *zoneSwitch) { z.labels[resource.DrainingLabel] = resource.Draining }
+
+// switchZone writes a zone as changed, if it is still the version that was read.
+func (a *app) switchZone(ctx context.Context, f print.Format, name string, change func(*zoneSwitch)) error {
 	zone, err := lookupKind(string(resource.KindZone))
 	if err != nil {
 		return err
@@ -41,13 +64,15 @@ func (a *app) switchZone(ctx context.Context, name string, enabled bool) error {
 	if err != nil {
 		return err
 	}
-	spec := map[string]any{}
-	if err := json.Unmarshal(stored.Canonical(), &spec); err != nil {
+	now := zoneSwitch{spec: map[string]any{}, labels: map[string]string{}}
+	if err := json.Unmarshal(stored.Canonical(), &now.spec); err != nil {
 		return fmt.Errorf("read the spec of %s: %w", stored.Key(), err)
 	}
-	spec["enabled"] = enabled
 	message := client.Encode(stored)
-	if message.Spec, err = json.Marshal(spec); err != nil {
+	maps.Copy(now.labels, message.GetLabels())
+	change(&now)
+	message.Labels = now.labels
+	if message.Spec, err = json.Marshal(now.spec); err != nil {
 		return fmt.Errorf("write the spec of %s: %w", stored.Key(), err)
 	}
 	response, err := call(ctx, a, (*client.Client).ApplyBatch, &meridianv1.ApplyRequest{
@@ -56,7 +81,7 @@ func (a *app) switchZone(ctx context.Context, name string, enabled bool) error {
 	if err != nil {
 		return err
 	}
-	return a.printResults(print.FormatTable, response.GetResults(), response.GetRevision(), nil)
+	return a.printResults(f, response.GetResults(), response.GetRevision(), nil)
 }
 
 // checkDisconnected fails where one of the zones is connected, or may be.
@@ -88,7 +113,8 @@ only with --force: disable and stop it first.`,
 		Example: "  meridian zones delete east",
 		Args:    exactly("ZONE"),
 	}
-	cmd.Flags().BoolVar(&force, "force", false, "delete a zone that is connected")
+	cmd.Flags().BoolVar(&force, "force", false, "delete a zone that is connected; the server is asked with force too, as by `meridian delete`")
+	output := bindResults(cmd)
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
 		if !force {
 			if err := a.checkDisconnected(cmd.Context(), args); err != nil {
@@ -96,12 +122,12 @@ only with --force: disable and stop it first.`,
 			}
 		}
 		response, err := call(cmd.Context(), a, (*client.Client).DeleteBatch, &meridianv1.DeleteRequest{
-			Keys: []*meridianv1.ResourceKey{{Kind: string(resource.KindZone), Name: args[0]}}, RequestId: rand.Text(),
+			Keys: []*meridianv1.ResourceKey{{Kind: string(resource.KindZone), Name: args[0]}}, RequestId: rand.Text(), Force: force,
 		})
 		if err != nil {
 			return err
 		}
-		return a.printResults(print.FormatTable, response.GetResults(), response.GetRevision(), nil)
+		return a.printResults(output.Value, response.GetResults(), response.GetRevision(), nil)
 	}
 	return cmd
 }

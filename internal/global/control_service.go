@@ -71,12 +71,17 @@ func readableZones(ctx context.Context, may admin.Readers, revision resource.Rev
 
 func encodeZone(z zonesync.ZoneStatus) *meridianv1.ZoneStatus {
 	out := &meridianv1.ZoneStatus{
-		Name: string(z.Name), State: string(z.State), Revision: uint64(z.Revision), Lag: z.Lag,
+		Name: string(z.Name), State: shownState(z), Revision: uint64(z.Revision), Lag: z.Lag,
 		Instances: z.Instances, Servers: z.Servers, LastError: z.LastError, Versions: z.Versions,
 		Quarantined: encodeQuarantined(z.Quarantined),
 	}
 	if !z.LastSeen.IsZero() {
 		out.LastSeen = timestamppb.New(z.LastSeen)
+	}
+	if z.ToDrain {
+		out.Drain = &meridianv1.ZoneDrain{
+			Begun: z.Draining.Begun, Dataplanes: z.Draining.Dataplanes, DataplanesApplied: z.Draining.Applied, Unsupported: !z.CanDrain,
+		}
 	}
 	return out
 }

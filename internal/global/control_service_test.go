@@ -53,3 +53,24 @@ roles: [east]
 	require.Equal(t, "policy hidden", all.GetZones()[0].GetLastError(), "what another reader may not see is still there")
 	require.Contains(t, all.GetNotes()[0], "server-b")
 }
+
+// A zone that is to drain is shown so where nothing else is wrong with it, with how far
+// it is.
+func TestADrainingZone(t *testing.T) {
+	z := zonesync.ZoneStatus{Name: "east", State: zonesync.ZoneInSync, CanDrain: true, Draining: zonesync.Draining{Begun: true, Dataplanes: 3, Applied: 1}}
+	require.Nil(t, encodeZone(z).GetDrain(), "enabled again, and not told yet")
+	require.Equal(t, "in-sync", encodeZone(z).GetState())
+	z.ToDrain = true
+	require.Equal(t, "draining", encodeZone(z).GetState())
+	require.Equal(t, uint64(3), encodeZone(z).GetDrain().GetDataplanes())
+	require.Equal(t, uint64(1), encodeZone(z).GetDrain().GetDataplanesApplied())
+	require.False(t, encodeZone(z).GetDrain().GetUnsupported())
+	z.State, z.CanDrain = zonesync.ZoneLagging, false
+	require.Equal(t, "lagging", encodeZone(z).GetState())
+	require.True(t, encodeZone(z).GetDrain().GetUnsupported())
+	require.Len(t, fleetStatus{zones: []zonesync.ZoneStatus{z}}.absent(), 1)
+	in := zonesync.Instance{Zone: "east", ID: "i", Drains: true, Draining: zonesync.Draining{Begun: true, Dataplanes: 3, Applied: 1}}
+	report := decodeReport(encodeReport(zonesync.Report{Instances: []zonesync.Instance{in}}, nil, true))
+	require.True(t, report.Instances[0].Drains)
+	require.Equal(t, in.Draining, report.Instances[0].Draining)
+}

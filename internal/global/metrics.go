@@ -21,7 +21,7 @@ func newZoneCollector(zones func() []zonesync.ZoneStatus) *zoneCollector {
 	}
 	return &zoneCollector{
 		zones:       zones,
-		state:       desc("meridian_zone_state", "1 for the state that a zone is in: in-sync, lagging, stale, offline or disabled; offline also where it is connected to another server.", "state"),
+		state:       desc("meridian_zone_state", "1 for the state that a zone is in: in-sync, draining (and in sync), lagging, stale, offline or disabled; offline also where it is connected to another server.", "state"),
 		instances:   desc("meridian_zone_instances", "Instances of a zone that are connected to this server; absent for a zone that is disabled."),
 		lag:         desc("meridian_zone_lag", "Synced changes that a zone has yet to acknowledge."),
 		quarantined: desc("meridian_zone_quarantined", "Resources that a zone cannot use."),
@@ -45,7 +45,7 @@ func (c *zoneCollector) Collect(ch chan<- prometheus.Metric) {
 	}
 	for _, z := range c.zones() {
 		name := string(z.Name)
-		gauge(c.state, 1, name, string(z.State))
+		gauge(c.state, 1, name, shownState(z))
 		if z.State != stateDisabled {
 			gauge(c.instances, float64(len(z.Instances)), name)
 		}

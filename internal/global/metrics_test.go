@@ -33,7 +33,7 @@ meridian_zone_last_seen_timestamp_seconds{zone="east"} 100.5
 # HELP meridian_zone_quarantined Resources that a zone cannot use.
 # TYPE meridian_zone_quarantined gauge
 meridian_zone_quarantined{zone="east"} 2
-# HELP meridian_zone_state 1 for the state that a zone is in: in-sync, lagging, stale, offline or disabled; offline also where it is connected to another server.
+# HELP meridian_zone_state 1 for the state that a zone is in: in-sync, draining (and in sync), lagging, stale, offline or disabled; offline also where it is connected to another server.
 # TYPE meridian_zone_state gauge
 meridian_zone_state{state="disabled",zone="south"} 1
 meridian_zone_state{state="lagging",zone="east"} 1

@@ -243,6 +243,7 @@ func (g *global) assemble() error {
 		Servers:     g.serverAddresses,
 
 		Authorities: g.zoneAuthorities,
+		Draining:    g.draining,
 	})
 	g.peerService.authorities.Store(&authoritiesOf{g.authorities})
 	g.peerService.zones.Store(g.sync)

@@ -15,6 +15,28 @@ import (
 // stateDisabled is the state of a zone that may not connect.
 const stateDisabled = "disabled"
 
+// stateDraining is shown for a zone that is in sync and to drain.
+const stateDraining = "draining"
+
+// shownState is the state of a zone as operators see it: that it is to drain where
+// nothing is wrong with it.
+func shownState(z zonesync.ZoneStatus) string {
+	if z.ToDrain && z.State == zonesync.ZoneInSync {
+		return stateDraining
+	}
+	return string(z.State)
+}
+
+// draining reports whether a zone is to drain.
+func (g *global) draining(zone resource.ZoneName) bool {
+	r, ok := g.Store.View().Get(resource.Key{Kind: resource.KindZone, Name: string(zone)})
+	return ok && toDrain(r)
+}
+
+func toDrain(r *resource.Resource) bool {
+	return r.Meta().Labels[resource.DrainingLabel] == resource.Draining
+}
+
 // changesAuthorization reports whether a change of a kind can change which zones may
 // be connected.
 func changesAuthorization(kind resource.Kind) bool {
@@ -40,7 +62,7 @@ func (g *global) authorizeZone(_ context.Context, raw string, zone resource.Zone
 }
 
 // withResources adds the zones that only have a Zone to those that have been
-// connected, and says which are disabled; in order of their names.
+// connected, and says which are disabled or to drain; in order of their names.
 func (g *global) withResources(all []zonesync.ZoneStatus) []zonesync.ZoneStatus {
 	for r := range g.Store.View().List(resource.KindZone, "") {
 		name := resource.ZoneName(r.Key().Name)
@@ -52,6 +74,7 @@ func (g *global) withResources(all []zonesync.ZoneStatus) []zonesync.ZoneStatus 
 		if !r.Spec().(*resource.Zone).IsEnabled() {
 			all[i].State = stateDisabled
 		}
+		all[i].ToDrain = toDrain(r)
 	}
 	slices.SortFunc(all, func(a, b zonesync.ZoneStatus) int { return strings.Compare(string(a.Name), string(b.Name)) })
 	return all

@@ -5,7 +5,8 @@ const ServiceTag = "kuma.io/service"
 
 // DrainingLabel is the label of a Dataplane that is to be sent no requests, with the
 // value Draining, though it has its configuration: its proxy is about to leave, or an
-// operator wants it so.
+// operator wants it so. On a Zone it says that the zone is to take no dataplanes, and
+// to have those that it has leave.
 const (
 	DrainingLabel = "meridian.io/draining"
 	Draining      = "true"

@@ -38,6 +38,9 @@ type Instance struct {
 	Version, Authorities string
 	// Quarantined is what it could not accept, by key.
 	Quarantined []Quarantined
+	// Drains says that it can be told to drain, Draining how far it has.
+	Drains   bool
+	Draining Draining
 	// Applied says, in an answer of Await, that it holds what was waited for.
 	Applied bool
 }
@@ -104,7 +107,7 @@ func (s *Server) instances(now time.Time, applied func(*instance) bool) []Instan
 			out = append(out, Instance{
 				Zone: zone, ID: id, Server: s.cfg.Name, Lease: in.lease, Connected: in.conn != nil, Quiet: now.Sub(in.lastSeen),
 				Epoch: in.epoch, Revision: in.acked, Lag: s.feed.lag(in.acked, in.epoch), LastError: in.problem(),
-				Version: in.version, Authorities: in.authorities,
+				Version: in.version, Authorities: in.authorities, Drains: in.drains, Draining: in.draining,
 				Quarantined: slices.SortedFunc(maps.Values(in.quarantined), func(a, b Quarantined) int { return a.Key.Compare(b.Key) }),
 				Applied:     applied != nil && applied(in),
 			})
@@ -241,6 +244,7 @@ func summary(zone resource.ZoneName, instances []Instance, now time.Time) ZoneSt
 	}
 	out.Quarantined = slices.SortedFunc(maps.Values(quarantined), func(a, b Quarantined) int { return a.Key.Compare(b.Key) })
 	slices.Sort(out.Versions)
+	out.Draining, out.CanDrain = sumDraining(instances)
 	if differ {
 		out.Authorities = ""
 	}

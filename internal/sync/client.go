@@ -44,7 +44,12 @@ type ClientConfig struct {
 	Answer func(ctx context.Context, request []byte) ([]byte, error)
 	// AnswerAudit is Answer for questions about the audit log.
 	AnswerAudit func(ctx context.Context, request []byte) ([]byte, error)
-	Logger      *slog.Logger
+	// Drain has the zone drain, or take dataplanes again, and keeps that; Draining
+	// returns how far it has drained, and is called for every acknowledgement. Optional,
+	// both.
+	Drain    func(draining bool) error
+	Draining func() Draining
+	Logger   *slog.Logger
 	// DialOptions are added to the connection's. Optional.
 	DialOptions []grpc.DialOption
 }

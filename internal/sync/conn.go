@@ -46,6 +46,10 @@ type conn struct {
 	// authorities are those that it was last informed of.
 	authorities []byte
 	serversAt   time.Time
+	// drains says that the zone can be told to drain, toldDraining whether it was told
+	// to; nil before it was told anything.
+	drains       bool
+	toldDraining *bool
 }
 
 // membership is whether a stream is in the registry. It goes through these in order,
@@ -297,7 +301,7 @@ func (c *conn) join(zone resource.ZoneName, h *syncv1.Hello, now time.Time) (old
 	if older, err = c.server.registry.join(zone, c, h, now); err != nil {
 		return nil, err
 	}
-	c.zone, c.id, c.membership = zone, h.Instance, joined
+	c.zone, c.id, c.membership, c.drains = zone, h.Instance, joined, canDrain(h)
 	c.server.cfg.Logger.Info("zone connected", "zone", zone, "instance", h.Instance, "revision", h.FromRevision, "version", claim(h.Version, maxVersion))
 	return older, nil
 }
@@ -354,18 +358,25 @@ func (c *conn) nextFrame(now time.Time) (*syncv1.GlobalFrame, time.Time, error) 
 	if ask := c.asks.next(); ask != nil {
 		return &syncv1.GlobalFrame{Body: &syncv1.GlobalFrame_Ask{Ask: ask}}, time.Time{}, nil
 	}
-	if f := c.serversLocked(now); f != nil {
+	if f := c.noticeLocked(now); f != nil {
 		return f, time.Time{}, nil
 	}
 	f, err := c.pub.next(now)
 	return f, c.pub.deadline(), err
 }
 
-// serversLocked tells a zone that was welcomed where the global's servers are,
-// when it does not know. The bookmarks of an idle stream make it look again.
-func (c *conn) serversLocked(now time.Time) *syncv1.GlobalFrame {
+// noticeLocked tells a zone that was welcomed what it does not know beside the state:
+// whether it is to drain, and where the global's servers are. The bookmarks of an idle
+// stream make it look again.
+func (c *conn) noticeLocked(now time.Time) *syncv1.GlobalFrame {
 	welcomed := c.pub.phase == phaseChunks || c.pub.phase == phaseFeed
-	if c.server.cfg.Servers == nil || !welcomed || now.Sub(c.serversAt) < c.server.pacing.bookmarkEvery {
+	if !welcomed {
+		return nil
+	}
+	if f := c.drainLocked(); f != nil {
+		return f
+	}
+	if c.server.cfg.Servers == nil || now.Sub(c.serversAt) < c.server.pacing.bookmarkEvery {
 		return nil
 	}
 	c.serversAt = now

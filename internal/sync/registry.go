@@ -58,6 +58,11 @@ type ZoneStatus struct {
 	LastSeen  time.Time
 	// Quarantined is what the zone could not accept, by key.
 	Quarantined []Quarantined
+	// Draining is how far it has drained, CanDrain that every connected instance can.
+	Draining Draining
+	CanDrain bool
+	// ToDrain: its Zone says that it is to drain. Servers of zones leave it false.
+	ToDrain bool
 }
 
 // registry knows the zones of one server.
@@ -77,6 +82,9 @@ type instance struct {
 	lastError   string
 	version     string
 	authorities string
+	// drains: it can be told to drain.
+	drains      bool
+	draining    Draining
 	quarantined map[resource.Key]Quarantined
 	// reported is the memory that quarantined needs, in bytes.
 	reported int
@@ -125,7 +133,7 @@ func (r *registry) join(zone resource.ZoneName, c *conn, h *syncv1.Hello, now ti
 	if instances[h.Instance] == nil && len(instances) >= maxInstances {
 		return nil, fencef(syncv1.FenceReason_FENCE_REASON_NOT_ADMITTED, "zone %s has %d connected instances, the limit for one zone: stop some of them", zone, maxInstances)
 	}
-	in := &instance{conn: c, lease: h.Lease, lastSeen: now, version: claim(h.Version, maxVersion), quarantined: map[resource.Key]Quarantined{}}
+	in := &instance{conn: c, lease: h.Lease, lastSeen: now, version: claim(h.Version, maxVersion), drains: canDrain(h), quarantined: map[resource.Key]Quarantined{}}
 	if h.Epoch != nil {
 		in.epoch, in.acked = epochFrom(h.Epoch), resource.Revision(h.FromRevision)
 	}
@@ -202,6 +210,7 @@ func (r *registry) acknowledge(zone resource.ZoneName, c *conn, a *syncv1.Ack, n
 		in.authorities = authorities
 		r.wakeLocked()
 	}
+	in.draining = drainingOf(a)
 	r.reportsLocked(zone, in, a.Nacks)
 	epoch, acked := epochFrom(a.Epoch), resource.Revision(a.Revision)
 	if in.epoch != epoch || in.acked != acked {

@@ -47,6 +47,9 @@ type ServerConfig struct {
 	// by; none where they are not the global's to replace. It is called often, with
 	// Servers. Optional.
 	Authorities func() []byte
+	// Draining reports whether a zone is to drain. It is called for every frame.
+	// Optional: without it no zone is told anything.
+	Draining func(resource.ZoneName) bool
 }
 
 // SyncedKinds is the Synced of the table of kinds.

@@ -176,6 +176,10 @@ func (s *session) step(ctx context.Context, f *syncv1.GlobalFrame) error {
 		if s.client.cfg.Authorities != nil {
 			ack.Authorities = s.client.cfg.Authorities()
 		}
+		if s.client.cfg.Draining != nil {
+			d := s.client.cfg.Draining()
+			ack.Draining, ack.Dataplanes, ack.DataplanesApplied = d.Begun, d.Dataplanes, d.Applied
+		}
 		return s.enqueue(ctx, &syncv1.ZoneFrame{Body: &syncv1.ZoneFrame_Ack{Ack: ack}})
 	}
 	return nil
@@ -210,6 +214,9 @@ func (s *session) take(ctx context.Context, f *syncv1.GlobalFrame) (*commit, sig
 		s.client.learn(s.address, servers.Addresses)
 		s.client.trust(servers.Authorities)
 		return nil, signal{}, nil
+	}
+	if drain := f.GetDrain(); drain != nil && s.client.cfg.Drain != nil {
+		return nil, signal{}, s.client.cfg.Drain(drain.GetDraining())
 	}
 	c, sig, err := s.replica.machine.receive(f, time.Now())
 	if err == nil && f.GetWelcome() != nil {

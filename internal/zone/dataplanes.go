@@ -44,7 +44,7 @@ func (z *zone) serveDiscovery(ctx context.Context) error {
 // stands to the zone.
 func proxyState(s dataplane.State) *answer.ProxyState {
 	state := &answer.ProxyState{
-		State: answer.ProxyManual, RegisteredBy: answer.ByOperator, Acked: s.Acked, Lag: s.Lag, LastError: s.LastError,
+		State: answer.ProxyManual, RegisteredBy: answer.ByOperator, Acked: s.Acked, Lag: s.Lag, LastError: s.LastError, Draining: s.Draining,
 	}
 	if s.Registered {
 		state.State, state.RegisteredBy = answer.ProxyOffline, answer.ByProxy
@@ -167,6 +167,6 @@ func (s *inspectService) connection(req *meridianv1.InspectRequest) (*meridianv1
 		return nil, err
 	}
 	return &meridianv1.DataplaneConnection{
-		State: state.State, RegisteredBy: state.RegisteredBy, Acked: uint64(state.Acked), Lag: state.Lag, LastError: state.LastError, Wire: wire,
+		State: state.State, RegisteredBy: state.RegisteredBy, Acked: uint64(state.Acked), Lag: state.Lag, LastError: state.LastError, Wire: wire, Draining: state.Draining,
 	}, nil
 }

@@ -170,6 +170,7 @@ func (z *zone) openReplica() error {
 		Token:  tokenSource(z.cfg, z.bundle.Token, z.Log),
 		Answer: z.inspect.answerRelayed, Authorities: authorities.digest,
 		AnswerAudit: auditlog.AnswerZone(auditlog.Local(z.Audit.List)),
+		Drain:       z.drain, Draining: z.drained,
 	}
 	if z.bundle.CA != "" {
 		client.Trust = authorities.trust
@@ -287,6 +288,13 @@ func (z *zone) assemble() error {
 	z.Matching = livematch.New(engines.NewMatcher(z.Conditions).Following(z.world), z.stores()...)
 	z.resources = feed.New(z.Matching, z.world)
 	z.dataplanes = z.newDataplaneService()
+	if z.cfg.federated() {
+		draining, err := loadDrain(z.cfg.DataDir)
+		if err != nil {
+			return err
+		}
+		z.dataplanes.Drain(draining)
+	}
 	z.discovery = z.newDiscovery()
 	z.inspect.matching, z.inspect.proxies, z.inspect.xds = z.Matching, z.dataplanes, z.discovery
 	z.inspect.resources, z.inspect.world = z.resources, z.world
@@ -374,6 +382,7 @@ func (z *zone) registerMetrics() {
 	z.Gauge("meridian_replica_damaged", "1 while part of the replica on disk is damaged and not repaired yet.", func() float64 { return bit(len(z.replica.Status().Damage) > 0) })
 	z.Counter("meridian_replica_repairs_total", "How often the replica differed from the global at the same revision and was sent the difference.", func() float64 { return float64(z.replica.Status().Repairs) })
 	z.Gauge("meridian_replica_quarantined", "Received resources that this zone cannot use.", func() float64 { return float64(len(z.replica.Status().Quarantined)) })
+	z.Gauge("meridian_draining", "1 while the zone drains: it takes no dataplanes.", func() float64 { return bit(z.dataplanes.Draining()) })
 	z.Gauge("meridian_connected", "1 while the zone follows the global.", func() float64 { return bit(z.client.Status().Connected) })
 }
 

@@ -41,7 +41,7 @@ func (z *zone) admin() *admin.Service {
 		Stores:    z.stores,
 		Source:    z.source,
 		Owns:      z.owns,
-		Prepare:   z.prepare,
+		Prepare:   z.prepareApplied,
 		Check:     z.Conditions.Check,
 		Surveyors: engines.Surveyors(),
 		Now:       z.Now,

@@ -300,7 +300,8 @@ func (x *SilentServer) GetReason() string {
 type ZoneStatus struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	Name  string                 `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
-	// "in-sync", "lagging", "stale", "offline", or "disabled".
+	// "in-sync", "lagging", "stale", "offline", or "disabled"; "draining" in place of
+	// "in-sync".
 	State string `protobuf:"bytes,2,opt,name=state,proto3" json:"state,omitempty"`
 	// The revision the zone has applied and persisted.
 	Revision uint64 `protobuf:"varint,3,opt,name=revision,proto3" json:"revision,omitempty"`
@@ -314,7 +315,10 @@ type ZoneStatus struct {
 	// The servers of the global that its instances are connected to.
 	Servers []string `protobuf:"bytes,9,rep,name=servers,proto3" json:"servers,omitempty"`
 	// The releases that its connected instances run, sorted.
-	Versions      []string `protobuf:"bytes,10,rep,name=versions,proto3" json:"versions,omitempty"`
+	Versions []string `protobuf:"bytes,10,rep,name=versions,proto3" json:"versions,omitempty"`
+	// The zone is to take no dataplanes, and to have those that it has leave. Absent
+	// when it is not.
+	Drain         *ZoneDrain `protobuf:"bytes,11,opt,name=drain,proto3" json:"drain,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -419,6 +423,86 @@ func (x *ZoneStatus) GetVersions() []string {
 	return nil
 }
 
+func (x *ZoneStatus) GetDrain() *ZoneDrain {
+	if x != nil {
+		return x.Drain
+	}
+	return nil
+}
+
+// How far a zone that drains has come.
+type ZoneDrain struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Every connected instance drains, and there is one: the numbers hold.
+	Begun bool `protobuf:"varint,1,opt,name=begun,proto3" json:"begun,omitempty"`
+	// The dataplanes that are left, and how many of them an operator applied: those
+	// leave only when they are deleted.
+	Dataplanes        uint64 `protobuf:"varint,2,opt,name=dataplanes,proto3" json:"dataplanes,omitempty"`
+	DataplanesApplied uint64 `protobuf:"varint,3,opt,name=dataplanes_applied,json=dataplanesApplied,proto3" json:"dataplanes_applied,omitempty"`
+	// A connected instance runs a release that cannot drain.
+	Unsupported   bool `protobuf:"varint,4,opt,name=unsupported,proto3" json:"unsupported,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ZoneDrain) Reset() {
+	*x = ZoneDrain{}
+	mi := &file_meridian_v1_control_proto_msgTypes[6]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ZoneDrain) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ZoneDrain) ProtoMessage() {}
+
+func (x *ZoneDrain) ProtoReflect() protoreflect.Message {
+	mi := &file_meridian_v1_control_proto_msgTypes[6]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ZoneDrain.ProtoReflect.Descriptor instead.
+func (*ZoneDrain) Descriptor() ([]byte, []int) {
+	return file_meridian_v1_control_proto_rawDescGZIP(), []int{6}
+}
+
+func (x *ZoneDrain) GetBegun() bool {
+	if x != nil {
+		return x.Begun
+	}
+	return false
+}
+
+func (x *ZoneDrain) GetDataplanes() uint64 {
+	if x != nil {
+		return x.Dataplanes
+	}
+	return 0
+}
+
+func (x *ZoneDrain) GetDataplanesApplied() uint64 {
+	if x != nil {
+		return x.DataplanesApplied
+	}
+	return 0
+}
+
+func (x *ZoneDrain) GetUnsupported() bool {
+	if x != nil {
+		return x.Unsupported
+	}
+	return false
+}
+
 // A resource that a zone could not accept.
 type Quarantined struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
@@ -433,7 +517,7 @@ type Quarantined struct {
 
 func (x *Quarantined) Reset() {
 	*x = Quarantined{}
-	mi := &file_meridian_v1_control_proto_msgTypes[6]
+	mi := &file_meridian_v1_control_proto_msgTypes[7]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -445,7 +529,7 @@ func (x *Quarantined) String() string {
 func (*Quarantined) ProtoMessage() {}
 
 func (x *Quarantined) ProtoReflect() protoreflect.Message {
-	mi := &file_meridian_v1_control_proto_msgTypes[6]
+	mi := &file_meridian_v1_control_proto_msgTypes[7]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -458,7 +542,7 @@ func (x *Quarantined) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Quarantined.ProtoReflect.Descriptor instead.
 func (*Quarantined) Descriptor() ([]byte, []int) {
-	return file_meridian_v1_control_proto_rawDescGZIP(), []int{6}
+	return file_meridian_v1_control_proto_rawDescGZIP(), []int{7}
 }
 
 func (x *Quarantined) GetKind() string {
@@ -512,7 +596,7 @@ type GenerateZoneTokenRequest struct {
 
 func (x *GenerateZoneTokenRequest) Reset() {
 	*x = GenerateZoneTokenRequest{}
-	mi := &file_meridian_v1_control_proto_msgTypes[7]
+	mi := &file_meridian_v1_control_proto_msgTypes[8]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -524,7 +608,7 @@ func (x *GenerateZoneTokenRequest) String() string {
 func (*GenerateZoneTokenRequest) ProtoMessage() {}
 
 func (x *GenerateZoneTokenRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_meridian_v1_control_proto_msgTypes[7]
+	mi := &file_meridian_v1_control_proto_msgTypes[8]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -537,7 +621,7 @@ func (x *GenerateZoneTokenRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GenerateZoneTokenRequest.ProtoReflect.Descriptor instead.
 func (*GenerateZoneTokenRequest) Descriptor() ([]byte, []int) {
-	return file_meridian_v1_control_proto_rawDescGZIP(), []int{7}
+	return file_meridian_v1_control_proto_rawDescGZIP(), []int{8}
 }
 
 func (x *GenerateZoneTokenRequest) GetZone() string {
@@ -579,7 +663,7 @@ type GenerateZoneTokenResponse struct {
 
 func (x *GenerateZoneTokenResponse) Reset() {
 	*x = GenerateZoneTokenResponse{}
-	mi := &file_meridian_v1_control_proto_msgTypes[8]
+	mi := &file_meridian_v1_control_proto_msgTypes[9]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -591,7 +675,7 @@ func (x *GenerateZoneTokenResponse) String() string {
 func (*GenerateZoneTokenResponse) ProtoMessage() {}
 
 func (x *GenerateZoneTokenResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_meridian_v1_control_proto_msgTypes[8]
+	mi := &file_meridian_v1_control_proto_msgTypes[9]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -604,7 +688,7 @@ func (x *GenerateZoneTokenResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GenerateZoneTokenResponse.ProtoReflect.Descriptor instead.
 func (*GenerateZoneTokenResponse) Descriptor() ([]byte, []int) {
-	return file_meridian_v1_control_proto_rawDescGZIP(), []int{8}
+	return file_meridian_v1_control_proto_rawDescGZIP(), []int{9}
 }
 
 func (x *GenerateZoneTokenResponse) GetToken() string {
@@ -644,7 +728,7 @@ const file_meridian_v1_control_proto_rawDesc = "" +
 	"incomplete\">\n" +
 	"\fSilentServer\x12\x16\n" +
 	"\x06server\x18\x01 \x01(\tR\x06server\x12\x16\n" +
-	"\x06reason\x18\x02 \x01(\tR\x06reason\"\xcc\x02\n" +
+	"\x06reason\x18\x02 \x01(\tR\x06reason\"\xfa\x02\n" +
 	"\n" +
 	"ZoneStatus\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x14\n" +
@@ -658,7 +742,15 @@ const file_meridian_v1_control_proto_rawDesc = "" +
 	"\vquarantined\x18\b \x03(\v2\x18.meridian.v1.QuarantinedR\vquarantined\x12\x18\n" +
 	"\aservers\x18\t \x03(\tR\aservers\x12\x1a\n" +
 	"\bversions\x18\n" +
-	" \x03(\tR\bversions\"}\n" +
+	" \x03(\tR\bversions\x12,\n" +
+	"\x05drain\x18\v \x01(\v2\x16.meridian.v1.ZoneDrainR\x05drain\"\x92\x01\n" +
+	"\tZoneDrain\x12\x14\n" +
+	"\x05begun\x18\x01 \x01(\bR\x05begun\x12\x1e\n" +
+	"\n" +
+	"dataplanes\x18\x02 \x01(\x04R\n" +
+	"dataplanes\x12-\n" +
+	"\x12dataplanes_applied\x18\x03 \x01(\x04R\x11dataplanesApplied\x12 \n" +
+	"\vunsupported\x18\x04 \x01(\bR\vunsupported\"}\n" +
 	"\vQuarantined\x12\x12\n" +
 	"\x04kind\x18\x01 \x01(\tR\x04kind\x12\x12\n" +
 	"\x04mesh\x18\x02 \x01(\tR\x04mesh\x12\x12\n" +
@@ -690,7 +782,7 @@ func file_meridian_v1_control_proto_rawDescGZIP() []byte {
 	return file_meridian_v1_control_proto_rawDescData
 }
 
-var file_meridian_v1_control_proto_msgTypes = make([]protoimpl.MessageInfo, 9)
+var file_meridian_v1_control_proto_msgTypes = make([]protoimpl.MessageInfo, 10)
 var file_meridian_v1_control_proto_goTypes = []any{
 	(*InfoRequest)(nil),               // 0: meridian.v1.InfoRequest
 	(*InfoResponse)(nil),              // 1: meridian.v1.InfoResponse
@@ -698,27 +790,29 @@ var file_meridian_v1_control_proto_goTypes = []any{
 	(*ZonesResponse)(nil),             // 3: meridian.v1.ZonesResponse
 	(*SilentServer)(nil),              // 4: meridian.v1.SilentServer
 	(*ZoneStatus)(nil),                // 5: meridian.v1.ZoneStatus
-	(*Quarantined)(nil),               // 6: meridian.v1.Quarantined
-	(*GenerateZoneTokenRequest)(nil),  // 7: meridian.v1.GenerateZoneTokenRequest
-	(*GenerateZoneTokenResponse)(nil), // 8: meridian.v1.GenerateZoneTokenResponse
-	(*timestamppb.Timestamp)(nil),     // 9: google.protobuf.Timestamp
+	(*ZoneDrain)(nil),                 // 6: meridian.v1.ZoneDrain
+	(*Quarantined)(nil),               // 7: meridian.v1.Quarantined
+	(*GenerateZoneTokenRequest)(nil),  // 8: meridian.v1.GenerateZoneTokenRequest
+	(*GenerateZoneTokenResponse)(nil), // 9: meridian.v1.GenerateZoneTokenResponse
+	(*timestamppb.Timestamp)(nil),     // 10: google.protobuf.Timestamp
 }
 var file_meridian_v1_control_proto_depIdxs = []int32{
-	5, // 0: meridian.v1.ZonesResponse.zones:type_name -> meridian.v1.ZoneStatus
-	4, // 1: meridian.v1.ZonesResponse.incomplete:type_name -> meridian.v1.SilentServer
-	9, // 2: meridian.v1.ZoneStatus.last_seen:type_name -> google.protobuf.Timestamp
-	6, // 3: meridian.v1.ZoneStatus.quarantined:type_name -> meridian.v1.Quarantined
-	0, // 4: meridian.v1.ControlService.Info:input_type -> meridian.v1.InfoRequest
-	2, // 5: meridian.v1.ControlService.Zones:input_type -> meridian.v1.ZonesRequest
-	7, // 6: meridian.v1.ControlService.GenerateZoneToken:input_type -> meridian.v1.GenerateZoneTokenRequest
-	1, // 7: meridian.v1.ControlService.Info:output_type -> meridian.v1.InfoResponse
-	3, // 8: meridian.v1.ControlService.Zones:output_type -> meridian.v1.ZonesResponse
-	8, // 9: meridian.v1.ControlService.GenerateZoneToken:output_type -> meridian.v1.GenerateZoneTokenResponse
-	7, // [7:10] is the sub-list for method output_type
-	4, // [4:7] is the sub-list for method input_type
-	4, // [4:4] is the sub-list for extension type_name
-	4, // [4:4] is the sub-list for extension extendee
-	0, // [0:4] is the sub-list for field type_name
+	5,  // 0: meridian.v1.ZonesResponse.zones:type_name -> meridian.v1.ZoneStatus
+	4,  // 1: meridian.v1.ZonesResponse.incomplete:type_name -> meridian.v1.SilentServer
+	10, // 2: meridian.v1.ZoneStatus.last_seen:type_name -> google.protobuf.Timestamp
+	7,  // 3: meridian.v1.ZoneStatus.quarantined:type_name -> meridian.v1.Quarantined
+	6,  // 4: meridian.v1.ZoneStatus.drain:type_name -> meridian.v1.ZoneDrain
+	0,  // 5: meridian.v1.ControlService.Info:input_type -> meridian.v1.InfoRequest
+	2,  // 6: meridian.v1.ControlService.Zones:input_type -> meridian.v1.ZonesRequest
+	8,  // 7: meridian.v1.ControlService.GenerateZoneToken:input_type -> meridian.v1.GenerateZoneTokenRequest
+	1,  // 8: meridian.v1.ControlService.Info:output_type -> meridian.v1.InfoResponse
+	3,  // 9: meridian.v1.ControlService.Zones:output_type -> meridian.v1.ZonesResponse
+	9,  // 10: meridian.v1.ControlService.GenerateZoneToken:output_type -> meridian.v1.GenerateZoneTokenResponse
+	8,  // [8:11] is the sub-list for method output_type
+	5,  // [5:8] is the sub-list for method input_type
+	5,  // [5:5] is the sub-list for extension type_name
+	5,  // [5:5] is the sub-list for extension extendee
+	0,  // [0:5] is the sub-list for field type_name
 }
 
 func init() { file_meridian_v1_control_proto_init() }
@@ -732,7 +826,7 @@ func file_meridian_v1_control_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_meridian_v1_control_proto_rawDesc), len(file_meridian_v1_control_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   9,
+			NumMessages:   10,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

@@ -1083,7 +1083,9 @@ type DataplaneConnection struct {
 	LastError string `protobuf:"bytes,5,opt,name=last_error,json=lastError,proto3" json:"last_error,omitempty"`
 	// Of a proxy that follows its zone over xDS: what it does with each kind on each
 	// attachment.
-	Wire          []*WireState `protobuf:"bytes,6,rep,name=wire,proto3" json:"wire,omitempty"`
+	Wire []*WireState `protobuf:"bytes,6,rep,name=wire,proto3" json:"wire,omitempty"`
+	// Others are to send it no requests: its proxy, or its zone, drains.
+	Draining      bool `protobuf:"varint,7,opt,name=draining,proto3" json:"draining,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1158,6 +1160,13 @@ func (x *DataplaneConnection) GetWire() []*WireState {
 		return x.Wire
 	}
 	return nil
+}
+
+func (x *DataplaneConnection) GetDraining() bool {
+	if x != nil {
+		return x.Draining
+	}
+	return false
 }
 
 // WireState is what a proxy does with one kind on one attachment.
@@ -1318,7 +1327,7 @@ const file_meridian_v1_inspect_proto_rawDesc = "" +
 	"shownNames\x1a=\n" +
 	"\x0fShownNamesEntry\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
-	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\"\xc3\x01\n" +
+	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\"\xdf\x01\n" +
 	"\x13DataplaneConnection\x12\x14\n" +
 	"\x05state\x18\x01 \x01(\tR\x05state\x12#\n" +
 	"\rregistered_by\x18\x02 \x01(\tR\fregisteredBy\x12\x14\n" +
@@ -1326,7 +1335,8 @@ const file_meridian_v1_inspect_proto_rawDesc = "" +
 	"\x03lag\x18\x04 \x01(\x04R\x03lag\x12\x1d\n" +
 	"\n" +
 	"last_error\x18\x05 \x01(\tR\tlastError\x12*\n" +
-	"\x04wire\x18\x06 \x03(\v2\x16.meridian.v1.WireStateR\x04wire\"U\n" +
+	"\x04wire\x18\x06 \x03(\v2\x16.meridian.v1.WireStateR\x04wire\x12\x1a\n" +
+	"\bdraining\x18\a \x01(\bR\bdraining\"U\n" +
 	"\tWireState\x12\x1e\n" +
 	"\n" +
 	"attachment\x18\x01 \x01(\tR\n" +

@@ -2196,9 +2196,14 @@ type ZoneInstance struct {
 	// The authorities by which it verifies servers, as in an Ack.
 	Authorities string `protobuf:"bytes,12,opt,name=authorities,proto3" json:"authorities,omitempty"`
 	// The release that it runs.
-	Version       string `protobuf:"bytes,13,opt,name=version,proto3" json:"version,omitempty"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
+	Version string `protobuf:"bytes,13,opt,name=version,proto3" json:"version,omitempty"`
+	// It can drain; it does, with so many dataplanes left, as in an Ack.
+	Drains            bool   `protobuf:"varint,14,opt,name=drains,proto3" json:"drains,omitempty"`
+	Draining          bool   `protobuf:"varint,15,opt,name=draining,proto3" json:"draining,omitempty"`
+	Dataplanes        uint64 `protobuf:"varint,16,opt,name=dataplanes,proto3" json:"dataplanes,omitempty"`
+	DataplanesApplied uint64 `protobuf:"varint,17,opt,name=dataplanes_applied,json=dataplanesApplied,proto3" json:"dataplanes_applied,omitempty"`
+	unknownFields     protoimpl.UnknownFields
+	sizeCache         protoimpl.SizeCache
 }
 
 func (x *ZoneInstance) Reset() {
@@ -2320,6 +2325,34 @@ func (x *ZoneInstance) GetVersion() string {
 		return x.Version
 	}
 	return ""
+}
+
+func (x *ZoneInstance) GetDrains() bool {
+	if x != nil {
+		return x.Drains
+	}
+	return false
+}
+
+func (x *ZoneInstance) GetDraining() bool {
+	if x != nil {
+		return x.Draining
+	}
+	return false
+}
+
+func (x *ZoneInstance) GetDataplanes() uint64 {
+	if x != nil {
+		return x.Dataplanes
+	}
+	return 0
+}
+
+func (x *ZoneInstance) GetDataplanesApplied() uint64 {
+	if x != nil {
+		return x.DataplanesApplied
+	}
+	return 0
 }
 
 type AskRequest struct {
@@ -2740,7 +2773,7 @@ const file_peer_v1_peer_proto_rawDesc = "" +
 	"\x06digest\x18\b \x01(\fR\x06digest\x12\x18\n" +
 	"\areached\x18\x05 \x01(\bR\areached\x12\x12\n" +
 	"\x04late\x18\x06 \x03(\tR\x04late\x12\x12\n" +
-	"\x04more\x18\t \x01(\bR\x04more\"\x8f\x03\n" +
+	"\x04more\x18\t \x01(\bR\x04more\"\x92\x04\n" +
 	"\fZoneInstance\x12\x12\n" +
 	"\x04zone\x18\x01 \x01(\tR\x04zone\x12\x0e\n" +
 	"\x02id\x18\x02 \x01(\tR\x02id\x12\x14\n" +
@@ -2756,7 +2789,13 @@ const file_peer_v1_peer_proto_rawDesc = "" +
 	" \x03(\v2\x18.meridian.v1.QuarantinedR\vquarantined\x12\x18\n" +
 	"\aapplied\x18\v \x01(\bR\aapplied\x12 \n" +
 	"\vauthorities\x18\f \x01(\tR\vauthorities\x12\x18\n" +
-	"\aversion\x18\r \x01(\tR\aversion\"R\n" +
+	"\aversion\x18\r \x01(\tR\aversion\x12\x16\n" +
+	"\x06drains\x18\x0e \x01(\bR\x06drains\x12\x1a\n" +
+	"\bdraining\x18\x0f \x01(\bR\bdraining\x12\x1e\n" +
+	"\n" +
+	"dataplanes\x18\x10 \x01(\x04R\n" +
+	"dataplanes\x12-\n" +
+	"\x12dataplanes_applied\x18\x11 \x01(\x04R\x11dataplanesApplied\"R\n" +
 	"\n" +
 	"AskRequest\x12\x12\n" +
 	"\x04zone\x18\x01 \x01(\tR\x04zone\x12\x1a\n" +

@@ -275,6 +275,7 @@ type GlobalFrame struct {
 	//	*GlobalFrame_Fence
 	//	*GlobalFrame_Ask
 	//	*GlobalFrame_Servers
+	//	*GlobalFrame_Drain
 	Body          isGlobalFrame_Body `protobuf_oneof:"body"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -380,6 +381,15 @@ func (x *GlobalFrame) GetServers() *Servers {
 	return nil
 }
 
+func (x *GlobalFrame) GetDrain() *Drain {
+	if x != nil {
+		if x, ok := x.Body.(*GlobalFrame_Drain); ok {
+			return x.Drain
+		}
+	}
+	return nil
+}
+
 type isGlobalFrame_Body interface {
 	isGlobalFrame_Body()
 }
@@ -415,6 +425,10 @@ type GlobalFrame_Servers struct {
 	Servers *Servers `protobuf:"bytes,7,opt,name=servers,proto3,oneof"`
 }
 
+type GlobalFrame_Drain struct {
+	Drain *Drain `protobuf:"bytes,8,opt,name=drain,proto3,oneof"`
+}
+
 func (*GlobalFrame_Welcome) isGlobalFrame_Body() {}
 
 func (*GlobalFrame_Batch) isGlobalFrame_Body() {}
@@ -428,6 +442,8 @@ func (*GlobalFrame_Fence) isGlobalFrame_Body() {}
 func (*GlobalFrame_Ask) isGlobalFrame_Body() {}
 
 func (*GlobalFrame_Servers) isGlobalFrame_Body() {}
+
+func (*GlobalFrame_Drain) isGlobalFrame_Body() {}
 
 // Epoch identifies one history of revisions. Two states are comparable by
 // revision only within one epoch.
@@ -1177,9 +1193,15 @@ type Ack struct {
 	Epoch *Epoch `protobuf:"bytes,6,opt,name=epoch,proto3" json:"epoch,omitempty"`
 	// The authorities by which the zone verifies the global's servers: the SHA-256
 	// of their sorted certificates, in hexadecimal. Empty: the system's.
-	Authorities   string `protobuf:"bytes,7,opt,name=authorities,proto3" json:"authorities,omitempty"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
+	Authorities string `protobuf:"bytes,7,opt,name=authorities,proto3" json:"authorities,omitempty"`
+	// The zone drains, as it was told to.
+	Draining bool `protobuf:"varint,8,opt,name=draining,proto3" json:"draining,omitempty"`
+	// While it drains: the dataplanes that are left, and how many of them an operator
+	// applied, which leave only when they are deleted.
+	Dataplanes        uint64 `protobuf:"varint,9,opt,name=dataplanes,proto3" json:"dataplanes,omitempty"`
+	DataplanesApplied uint64 `protobuf:"varint,10,opt,name=dataplanes_applied,json=dataplanesApplied,proto3" json:"dataplanes_applied,omitempty"`
+	unknownFields     protoimpl.UnknownFields
+	sizeCache         protoimpl.SizeCache
 }
 
 func (x *Ack) Reset() {
@@ -1259,6 +1281,27 @@ func (x *Ack) GetAuthorities() string {
 		return x.Authorities
 	}
 	return ""
+}
+
+func (x *Ack) GetDraining() bool {
+	if x != nil {
+		return x.Draining
+	}
+	return false
+}
+
+func (x *Ack) GetDataplanes() uint64 {
+	if x != nil {
+		return x.Dataplanes
+	}
+	return 0
+}
+
+func (x *Ack) GetDataplanesApplied() uint64 {
+	if x != nil {
+		return x.DataplanesApplied
+	}
+	return 0
 }
 
 // Nack reports one resource that the zone keeps but cannot use.
@@ -1457,6 +1500,54 @@ func (x *Servers) GetAuthorities() []byte {
 	return nil
 }
 
+// Drain says whether the zone is to be drained: to take no dataplanes, and to have
+// those that it has leave. It follows the first Welcome of a stream to a zone that
+// names the feature "drain", and again when it changes. What a zone was last told
+// holds until it is told otherwise.
+type Drain struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Draining      bool                   `protobuf:"varint,1,opt,name=draining,proto3" json:"draining,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Drain) Reset() {
+	*x = Drain{}
+	mi := &file_sync_v1_sync_proto_msgTypes[14]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Drain) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Drain) ProtoMessage() {}
+
+func (x *Drain) ProtoReflect() protoreflect.Message {
+	mi := &file_sync_v1_sync_proto_msgTypes[14]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Drain.ProtoReflect.Descriptor instead.
+func (*Drain) Descriptor() ([]byte, []int) {
+	return file_sync_v1_sync_proto_rawDescGZIP(), []int{14}
+}
+
+func (x *Drain) GetDraining() bool {
+	if x != nil {
+		return x.Draining
+	}
+	return false
+}
+
 // Ask puts an operator's question to the zone.
 type Ask struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -1474,7 +1565,7 @@ type Ask struct {
 
 func (x *Ask) Reset() {
 	*x = Ask{}
-	mi := &file_sync_v1_sync_proto_msgTypes[14]
+	mi := &file_sync_v1_sync_proto_msgTypes[15]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1486,7 +1577,7 @@ func (x *Ask) String() string {
 func (*Ask) ProtoMessage() {}
 
 func (x *Ask) ProtoReflect() protoreflect.Message {
-	mi := &file_sync_v1_sync_proto_msgTypes[14]
+	mi := &file_sync_v1_sync_proto_msgTypes[15]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1499,7 +1590,7 @@ func (x *Ask) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Ask.ProtoReflect.Descriptor instead.
 func (*Ask) Descriptor() ([]byte, []int) {
-	return file_sync_v1_sync_proto_rawDescGZIP(), []int{14}
+	return file_sync_v1_sync_proto_rawDescGZIP(), []int{15}
 }
 
 func (x *Ask) GetId() uint64 {
@@ -1546,7 +1637,7 @@ type Answer struct {
 
 func (x *Answer) Reset() {
 	*x = Answer{}
-	mi := &file_sync_v1_sync_proto_msgTypes[15]
+	mi := &file_sync_v1_sync_proto_msgTypes[16]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1558,7 +1649,7 @@ func (x *Answer) String() string {
 func (*Answer) ProtoMessage() {}
 
 func (x *Answer) ProtoReflect() protoreflect.Message {
-	mi := &file_sync_v1_sync_proto_msgTypes[15]
+	mi := &file_sync_v1_sync_proto_msgTypes[16]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1571,7 +1662,7 @@ func (x *Answer) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Answer.ProtoReflect.Descriptor instead.
 func (*Answer) Descriptor() ([]byte, []int) {
-	return file_sync_v1_sync_proto_rawDescGZIP(), []int{15}
+	return file_sync_v1_sync_proto_rawDescGZIP(), []int{16}
 }
 
 func (x *Answer) GetId() uint64 {
@@ -1626,7 +1717,7 @@ type ReplicaState struct {
 
 func (x *ReplicaState) Reset() {
 	*x = ReplicaState{}
-	mi := &file_sync_v1_sync_proto_msgTypes[16]
+	mi := &file_sync_v1_sync_proto_msgTypes[17]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1638,7 +1729,7 @@ func (x *ReplicaState) String() string {
 func (*ReplicaState) ProtoMessage() {}
 
 func (x *ReplicaState) ProtoReflect() protoreflect.Message {
-	mi := &file_sync_v1_sync_proto_msgTypes[16]
+	mi := &file_sync_v1_sync_proto_msgTypes[17]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1651,7 +1742,7 @@ func (x *ReplicaState) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReplicaState.ProtoReflect.Descriptor instead.
 func (*ReplicaState) Descriptor() ([]byte, []int) {
-	return file_sync_v1_sync_proto_rawDescGZIP(), []int{16}
+	return file_sync_v1_sync_proto_rawDescGZIP(), []int{17}
 }
 
 func (x *ReplicaState) GetEpoch() *Epoch {
@@ -1705,7 +1796,7 @@ const file_sync_v1_sync_proto_rawDesc = "" +
 	"\x05hello\x18\x01 \x01(\v2\x17.meridian.sync.v1.HelloH\x00R\x05hello\x12)\n" +
 	"\x03ack\x18\x02 \x01(\v2\x15.meridian.sync.v1.AckH\x00R\x03ack\x122\n" +
 	"\x06answer\x18\x03 \x01(\v2\x18.meridian.sync.v1.AnswerH\x00R\x06answerB\x06\n" +
-	"\x04body\"\xc9\x02\n" +
+	"\x04body\"\xfa\x02\n" +
 	"\vGlobalFrame\x125\n" +
 	"\awelcome\x18\x01 \x01(\v2\x19.meridian.sync.v1.WelcomeH\x00R\awelcome\x12\x16\n" +
 	"\x05batch\x18\x02 \x01(\fH\x00R\x05batch\x12\x16\n" +
@@ -1713,7 +1804,8 @@ const file_sync_v1_sync_proto_rawDesc = "" +
 	"\bbookmark\x18\x04 \x01(\v2\x1a.meridian.sync.v1.BookmarkH\x00R\bbookmark\x12/\n" +
 	"\x05fence\x18\x05 \x01(\v2\x17.meridian.sync.v1.FenceH\x00R\x05fence\x12)\n" +
 	"\x03ask\x18\x06 \x01(\v2\x15.meridian.sync.v1.AskH\x00R\x03ask\x125\n" +
-	"\aservers\x18\a \x01(\v2\x19.meridian.sync.v1.ServersH\x00R\aserversB\x06\n" +
+	"\aservers\x18\a \x01(\v2\x19.meridian.sync.v1.ServersH\x00R\aservers\x12/\n" +
+	"\x05drain\x18\b \x01(\v2\x17.meridian.sync.v1.DrainH\x00R\x05drainB\x06\n" +
 	"\x04body\"^\n" +
 	"\x05Epoch\x12\x1d\n" +
 	"\n" +
@@ -1777,7 +1869,7 @@ const file_sync_v1_sync_proto_rawDesc = "" +
 	"\bBookmark\x12\x1a\n" +
 	"\brevision\x18\x01 \x01(\x04R\brevision\x12\x16\n" +
 	"\x06digest\x18\x02 \x01(\fR\x06digest\x12\x12\n" +
-	"\x04head\x18\x03 \x01(\x04R\x04head\"\xf4\x01\n" +
+	"\x04head\x18\x03 \x01(\x04R\x04head\"\xdf\x02\n" +
 	"\x03Ack\x12\x1a\n" +
 	"\brevision\x18\x01 \x01(\x04R\brevision\x12,\n" +
 	"\x05nacks\x18\x02 \x03(\v2\x16.meridian.sync.v1.NackR\x05nacks\x12 \n" +
@@ -1785,7 +1877,13 @@ const file_sync_v1_sync_proto_rawDesc = "" +
 	"\x05error\x18\x04 \x01(\tR\x05error\x12\x1a\n" +
 	"\bconsumed\x18\x05 \x01(\x04R\bconsumed\x12-\n" +
 	"\x05epoch\x18\x06 \x01(\v2\x17.meridian.sync.v1.EpochR\x05epoch\x12 \n" +
-	"\vauthorities\x18\a \x01(\tR\vauthorities\"\x90\x01\n" +
+	"\vauthorities\x18\a \x01(\tR\vauthorities\x12\x1a\n" +
+	"\bdraining\x18\b \x01(\bR\bdraining\x12\x1e\n" +
+	"\n" +
+	"dataplanes\x18\t \x01(\x04R\n" +
+	"dataplanes\x12-\n" +
+	"\x12dataplanes_applied\x18\n" +
+	" \x01(\x04R\x11dataplanesApplied\"\x90\x01\n" +
 	"\x04Nack\x12\x12\n" +
 	"\x04kind\x18\x01 \x01(\tR\x04kind\x12\x12\n" +
 	"\x04mesh\x18\x02 \x01(\tR\x04mesh\x12\x12\n" +
@@ -1798,7 +1896,9 @@ const file_sync_v1_sync_proto_rawDesc = "" +
 	"\amessage\x18\x02 \x01(\tR\amessage\"I\n" +
 	"\aServers\x12\x1c\n" +
 	"\taddresses\x18\x01 \x03(\tR\taddresses\x12 \n" +
-	"\vauthorities\x18\x02 \x01(\fR\vauthorities\"d\n" +
+	"\vauthorities\x18\x02 \x01(\fR\vauthorities\"#\n" +
+	"\x05Drain\x12\x1a\n" +
+	"\bdraining\x18\x01 \x01(\bR\bdraining\"d\n" +
 	"\x03Ask\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\x04R\x02id\x12\x18\n" +
 	"\arequest\x18\x02 \x01(\fR\arequest\x12\x1d\n" +
@@ -1850,7 +1950,7 @@ func file_sync_v1_sync_proto_rawDescGZIP() []byte {
 }
 
 var file_sync_v1_sync_proto_enumTypes = make([]protoimpl.EnumInfo, 2)
-var file_sync_v1_sync_proto_msgTypes = make([]protoimpl.MessageInfo, 18)
+var file_sync_v1_sync_proto_msgTypes = make([]protoimpl.MessageInfo, 19)
 var file_sync_v1_sync_proto_goTypes = []any{
 	(Mode)(0),                     // 0: meridian.sync.v1.Mode
 	(FenceReason)(0),              // 1: meridian.sync.v1.FenceReason
@@ -1868,41 +1968,43 @@ var file_sync_v1_sync_proto_goTypes = []any{
 	(*Nack)(nil),                  // 13: meridian.sync.v1.Nack
 	(*Fence)(nil),                 // 14: meridian.sync.v1.Fence
 	(*Servers)(nil),               // 15: meridian.sync.v1.Servers
-	(*Ask)(nil),                   // 16: meridian.sync.v1.Ask
-	(*Answer)(nil),                // 17: meridian.sync.v1.Answer
-	(*ReplicaState)(nil),          // 18: meridian.sync.v1.ReplicaState
-	nil,                           // 19: meridian.sync.v1.Record.LabelsEntry
-	(*timestamppb.Timestamp)(nil), // 20: google.protobuf.Timestamp
+	(*Drain)(nil),                 // 16: meridian.sync.v1.Drain
+	(*Ask)(nil),                   // 17: meridian.sync.v1.Ask
+	(*Answer)(nil),                // 18: meridian.sync.v1.Answer
+	(*ReplicaState)(nil),          // 19: meridian.sync.v1.ReplicaState
+	nil,                           // 20: meridian.sync.v1.Record.LabelsEntry
+	(*timestamppb.Timestamp)(nil), // 21: google.protobuf.Timestamp
 }
 var file_sync_v1_sync_proto_depIdxs = []int32{
 	5,  // 0: meridian.sync.v1.ZoneFrame.hello:type_name -> meridian.sync.v1.Hello
 	12, // 1: meridian.sync.v1.ZoneFrame.ack:type_name -> meridian.sync.v1.Ack
-	17, // 2: meridian.sync.v1.ZoneFrame.answer:type_name -> meridian.sync.v1.Answer
+	18, // 2: meridian.sync.v1.ZoneFrame.answer:type_name -> meridian.sync.v1.Answer
 	6,  // 3: meridian.sync.v1.GlobalFrame.welcome:type_name -> meridian.sync.v1.Welcome
 	11, // 4: meridian.sync.v1.GlobalFrame.bookmark:type_name -> meridian.sync.v1.Bookmark
 	14, // 5: meridian.sync.v1.GlobalFrame.fence:type_name -> meridian.sync.v1.Fence
-	16, // 6: meridian.sync.v1.GlobalFrame.ask:type_name -> meridian.sync.v1.Ask
+	17, // 6: meridian.sync.v1.GlobalFrame.ask:type_name -> meridian.sync.v1.Ask
 	15, // 7: meridian.sync.v1.GlobalFrame.servers:type_name -> meridian.sync.v1.Servers
-	4,  // 8: meridian.sync.v1.Hello.epoch:type_name -> meridian.sync.v1.Epoch
-	4,  // 9: meridian.sync.v1.Welcome.epoch:type_name -> meridian.sync.v1.Epoch
-	0,  // 10: meridian.sync.v1.Welcome.mode:type_name -> meridian.sync.v1.Mode
-	8,  // 11: meridian.sync.v1.Op.record:type_name -> meridian.sync.v1.Record
-	19, // 12: meridian.sync.v1.Record.labels:type_name -> meridian.sync.v1.Record.LabelsEntry
-	20, // 13: meridian.sync.v1.Record.creation_time:type_name -> google.protobuf.Timestamp
-	20, // 14: meridian.sync.v1.Record.modification_time:type_name -> google.protobuf.Timestamp
-	20, // 15: meridian.sync.v1.Batch.time:type_name -> google.protobuf.Timestamp
-	20, // 16: meridian.sync.v1.Chunk.time:type_name -> google.protobuf.Timestamp
-	13, // 17: meridian.sync.v1.Ack.nacks:type_name -> meridian.sync.v1.Nack
-	4,  // 18: meridian.sync.v1.Ack.epoch:type_name -> meridian.sync.v1.Epoch
-	1,  // 19: meridian.sync.v1.Fence.reason:type_name -> meridian.sync.v1.FenceReason
-	4,  // 20: meridian.sync.v1.ReplicaState.epoch:type_name -> meridian.sync.v1.Epoch
-	2,  // 21: meridian.sync.v1.SyncService.Stream:input_type -> meridian.sync.v1.ZoneFrame
-	3,  // 22: meridian.sync.v1.SyncService.Stream:output_type -> meridian.sync.v1.GlobalFrame
-	22, // [22:23] is the sub-list for method output_type
-	21, // [21:22] is the sub-list for method input_type
-	21, // [21:21] is the sub-list for extension type_name
-	21, // [21:21] is the sub-list for extension extendee
-	0,  // [0:21] is the sub-list for field type_name
+	16, // 8: meridian.sync.v1.GlobalFrame.drain:type_name -> meridian.sync.v1.Drain
+	4,  // 9: meridian.sync.v1.Hello.epoch:type_name -> meridian.sync.v1.Epoch
+	4,  // 10: meridian.sync.v1.Welcome.epoch:type_name -> meridian.sync.v1.Epoch
+	0,  // 11: meridian.sync.v1.Welcome.mode:type_name -> meridian.sync.v1.Mode
+	8,  // 12: meridian.sync.v1.Op.record:type_name -> meridian.sync.v1.Record
+	20, // 13: meridian.sync.v1.Record.labels:type_name -> meridian.sync.v1.Record.LabelsEntry
+	21, // 14: meridian.sync.v1.Record.creation_time:type_name -> google.protobuf.Timestamp
+	21, // 15: meridian.sync.v1.Record.modification_time:type_name -> google.protobuf.Timestamp
+	21, // 16: meridian.sync.v1.Batch.time:type_name -> google.protobuf.Timestamp
+	21, // 17: meridian.sync.v1.Chunk.time:type_name -> google.protobuf.Timestamp
+	13, // 18: meridian.sync.v1.Ack.nacks:type_name -> meridian.sync.v1.Nack
+	4,  // 19: meridian.sync.v1.Ack.epoch:type_name -> meridian.sync.v1.Epoch
+	1,  // 20: meridian.sync.v1.Fence.reason:type_name -> meridian.sync.v1.FenceReason
+	4,  // 21: meridian.sync.v1.ReplicaState.epoch:type_name -> meridian.sync.v1.Epoch
+	2,  // 22: meridian.sync.v1.SyncService.Stream:input_type -> meridian.sync.v1.ZoneFrame
+	3,  // 23: meridian.sync.v1.SyncService.Stream:output_type -> meridian.sync.v1.GlobalFrame
+	23, // [23:24] is the sub-list for method output_type
+	22, // [22:23] is the sub-list for method input_type
+	22, // [22:22] is the sub-list for extension type_name
+	22, // [22:22] is the sub-list for extension extendee
+	0,  // [0:22] is the sub-list for field type_name
 }
 
 func init() { file_sync_v1_sync_proto_init() }
@@ -1923,6 +2025,7 @@ func file_sync_v1_sync_proto_init() {
 		(*GlobalFrame_Fence)(nil),
 		(*GlobalFrame_Ask)(nil),
 		(*GlobalFrame_Servers)(nil),
+		(*GlobalFrame_Drain)(nil),
 	}
 	type x struct{}
 	out := protoimpl.TypeBuilder{
@@ -1930,7 +2033,7 @@ func file_sync_v1_sync_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_sync_v1_sync_proto_rawDesc), len(file_sync_v1_sync_proto_rawDesc)),
 			NumEnums:      2,
-			NumMessages:   18,
+			NumMessages:   19,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

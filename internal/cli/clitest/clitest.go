@@ -7,6 +7,7 @@ import (
 	"context"
 	"crypto/tls"
 	"fmt"
+	"maps"
 	"net"
 	"slices"
 	"strings"
@@ -62,6 +63,7 @@ type Server struct {
 	Calls          []string
 	Authorizations []string
 	Applies        []*meridianv1.ApplyRequest
+	Deletes        []*meridianv1.DeleteRequest
 	// Servers, if set, are named in every answer.
 	Servers string
 	// Pending are the zones that WaitForZones waits for; with PendingStay
@@ -173,7 +175,7 @@ func (s *Server) apply(req *meridianv1.ApplyRequest) (*meridianv1.ApplyResponse,
 		switch {
 		case old == nil:
 			result.Outcome = meridianv1.Outcome_OUTCOME_CREATED
-		case bytes.Equal(old.GetSpec(), m.GetSpec()):
+		case bytes.Equal(old.GetSpec(), m.GetSpec()) && maps.Equal(old.GetLabels(), m.GetLabels()):
 			result.Outcome = meridianv1.Outcome_OUTCOME_UNCHANGED
 			continue
 		default:
@@ -254,6 +256,7 @@ func (s *Server) checkVersions(conditions []*meridianv1.VersionCondition) error 
 func (s *Server) delete(req *meridianv1.DeleteRequest) (*meridianv1.DeleteResponse, error) {
 	s.Mu.Lock()
 	defer s.Mu.Unlock()
+	s.Deletes = append(s.Deletes, proto.CloneOf(req))
 	if err := s.checkVersions(req.GetIfVersions()); err != nil {
 		return nil, err
 	}

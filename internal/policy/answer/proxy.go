@@ -32,6 +32,8 @@ type ProxyState struct {
 	Lag uint64 `json:"lag"`
 	// LastError is why the proxy refused the last configuration.
 	LastError string `json:"lastError,omitempty"`
+	// Draining: others are to send it no requests, since it or its zone drains.
+	Draining bool `json:"draining,omitempty"`
 }
 
 // cells are the columns STATE, ACKED and LAG; they are empty for a
@@ -47,7 +49,11 @@ func (s *ProxyState) cells() []string {
 	if s.State == ProxyOnline || s.Lag > 0 {
 		lag = strconv.FormatUint(s.Lag, 10)
 	}
-	return []string{s.State, acked, lag}
+	state := s.State
+	if s.Draining {
+		state += " (draining)"
+	}
+	return []string{state, acked, lag}
 }
 
 // String says the same in a sentence for the head of a page.
@@ -55,6 +61,9 @@ func (s *ProxyState) String() string {
 	parts := []string{map[string]string{
 		ProxyOnline: "proxy online", ProxyOffline: "proxy offline", ProxyManual: "no proxy connected",
 	}[s.State]}
+	if s.Draining {
+		parts = append(parts, "draining")
+	}
 	if s.Acked != 0 {
 		parts = append(parts, "has taken on revision "+strconv.FormatUint(uint64(s.Acked), 10))
 	}

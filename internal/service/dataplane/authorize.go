@@ -25,6 +25,7 @@ const (
 	ReasonReplaced        = "REPLACED"
 	ReasonDeleted         = "DATAPLANE_DELETED"
 	ReasonStopping        = "ZONE_STOPPING"
+	ReasonDraining        = "ZONE_DRAINING"
 	ReasonNotRegistered   = "NOT_REGISTERED"
 	ReasonProxiesOnly     = "DATAPLANES_ONLY"
 	ReasonInternal        = "ZONE_BROKEN"

@@ -156,6 +156,9 @@ func (d *Service) establish(s *session, hello *meridianv1.DataplaneHello) error 
 	if err := checkTokenForKey(*s.token, key); err != nil {
 		return err
 	}
+	if d.Draining() {
+		return errDraining
+	}
 	var described *resource.Resource
 	err := d.cfg.Turns.Work(s.ctx, int64(len(hello.GetSpec())), func() (err error) {
 		if described, err = d.parseSpec(*s.token, key, hello.GetSpec()); err != nil {
@@ -221,6 +224,10 @@ func (d *Service) connected(s *session, r *resource.Resource) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	s.registered = true
+	if d.draining {
+		s.end(errDraining)
+		return
+	}
 	stored, ok := d.cfg.Local.View().Get(r.Key())
 	if !ok {
 		stored = nil

@@ -12,6 +12,8 @@
 //     operator applied.
 //   - A proxy that drains is labelled so at once, and keeps its registration, its
 //     configuration and its streams until it leaves.
+//   - A zone that drains registers nothing, withdraws what is registered from others,
+//     and ends the streams of proxies with a code and a reason that send them elsewhere.
 //   - A proxy receives its configuration in full once, and then exactly what
 //     differs from what it was last sent. A change that touches 100 dataplanes of
 //     10,000 wakes 100 streams.

@@ -61,6 +61,7 @@ type Service struct {
 	running         chan struct{} // closed when Run has taken over
 	expiriesChanged chan struct{} // capacity 1: the departures have changed
 	wake            chan struct{} // capacity 1: there are sessions to work on
+	withdraw        chan struct{} // capacity 1: the zone drains, and something is registered
 	// registering gives the registrations their turn, hellos bounds those that wait.
 	registering *limits.Turns
 	hellos      *limits.Pool
@@ -69,6 +70,8 @@ type Service struct {
 
 	mu     sync.Mutex // guards everything below
 	closed bool
+	// draining: no proxies are taken.
+	draining bool
 	// sessions are all streams, also those that are in no proxy's place yet.
 	sessions map[*session]struct{}
 	proxies  map[resource.Key]*proxy
@@ -113,7 +116,7 @@ type expiry struct {
 // the zone serves.
 func New(cfg Config) *Service {
 	d := &Service{
-		cfg: cfg, running: make(chan struct{}), expiriesChanged: make(chan struct{}, 1), wake: make(chan struct{}, 1),
+		cfg: cfg, running: make(chan struct{}), expiriesChanged: make(chan struct{}, 1), wake: make(chan struct{}, 1), withdraw: make(chan struct{}, 1),
 		registering: limits.NewTurns("registrations", limits.TurnsConfig{
 			Running: maxRegistering, RunningEach: maxRegistering / 2, Waiting: math.MaxInt, WaitingEach: math.MaxInt, // as many as there are streams
 		}),
@@ -132,6 +135,7 @@ func (d *Service) Run(ctx context.Context) error {
 	group, parts := errgroup.WithContext(ctx)
 	group.Go(func() error { return d.watchStore(parts) })
 	group.Go(func() error { return d.removeExpired(parts) })
+	group.Go(func() error { return d.drainRegistrations(parts) })
 	for range runtime.GOMAXPROCS(0) {
 		group.Go(func() error { return d.work(parts) })
 	}
@@ -216,6 +220,9 @@ func (d *Service) checkBatches(batches []store.Batch) {
 		for _, c := range b.Changes {
 			if key := c.Key(); key.Kind == resource.KindDataplane {
 				d.checkLocked(view, key)
+				if r := c.After; d.draining && r != nil && byProxy(r) && !draining(r) {
+					d.wakeWithdrawal() // it was being registered when that began
+				}
 			}
 		}
 	}
@@ -266,6 +273,8 @@ type State struct {
 	Lag uint64
 	// LastError is why it refused the last configuration; empty if it did not.
 	LastError string
+	// Draining: others are to send it no requests.
+	Draining bool
 }
 
 // State returns the state of a dataplane's proxy.
@@ -273,7 +282,7 @@ func (d *Service) State(key resource.Key) State {
 	r, stored := d.cfg.Local.View().Get(key)
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	state := State{Registered: stored && byProxy(r)}
+	state := State{Registered: stored && byProxy(r), Draining: stored && draining(r)}
 	if p := d.proxies[key]; p != nil {
 		state.Connected = p.session != nil && p.session.registered || p.kept()
 		state.Acked, state.Lag, state.LastError = p.acked, p.changed-p.settled, p.lastError

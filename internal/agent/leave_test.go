@@ -1,0 +1,43 @@
+package agent
+
+import (
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"meridian/internal/rpcerr"
+	"meridian/internal/service/dataplane"
+)
+
+// While the zone at one address drains, the agent registers at another: only then do
+// the streams that it relays move, which continue until there is one.
+func TestAnAgentLeavesAZoneThatDrains(t *testing.T) {
+	require.Equal(t, dataplane.ReasonDraining, reasonDraining)
+	draining := rpcerr.New(rpcerr.Unavailable, dataplane.ReasonDraining, "the zone is draining").GRPCStatus().Err()
+	first, second := startZone(t), startZone(t)
+	second.refuse = draining // both, at first
+	r := start(t, first, func(c *Config) { c.Addresses = []string{first.address, second.address} })
+	r.bootstrapped(t)
+	stream := r.dial(t)
+	exchange(t, stream, "a")
+	first.mu.Lock()
+	first.refuse = draining
+	end := first.end
+	first.mu.Unlock()
+	end(draining)
+	second.await(t, func() bool { return len(second.tokens) > 0 })
+	exchange(t, stream, "b") // nothing has moved
+
+	second.mu.Lock()
+	second.refuse = nil
+	second.mu.Unlock()
+	second.await(t, func() bool { return second.hello != nil })
+	_, err := stream.Recv()
+	require.Error(t, err, "a client calls again")
+	again := r.dial(t)
+	exchange(t, again, "c")
+	require.NoError(t, again.CloseSend())
+	r.stop()
+	require.NoError(t, <-r.ended)
+	second.await(t, func() bool { return second.left })
+}

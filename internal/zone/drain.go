@@ -1,0 +1,92 @@
+package zone
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+
+	"meridian/internal/atomicfile"
+	"meridian/internal/resource"
+	"meridian/internal/rpcerr"
+	"meridian/internal/service/dataplane"
+	"meridian/internal/store"
+	zonesync "meridian/internal/sync"
+)
+
+// drainFile says, below the data directory, that the global had the zone drain. It is
+// there only then: a zone that starts without its global continues as it was told.
+const drainFile = "drain.json"
+
+type drainOrder struct {
+	FormatVersion int  `json:"formatVersion"`
+	Draining      bool `json:"draining"`
+}
+
+// loadDrain reports whether the zone was draining when it stopped.
+func loadDrain(dir string) (bool, error) {
+	path := filepath.Join(dir, drainFile)
+	data, err := os.ReadFile(path)
+	if errors.Is(err, fs.ErrNotExist) {
+		return false, nil
+	}
+	var order drainOrder
+	if err == nil {
+		err = json.Unmarshal(data, &order)
+	}
+	if err == nil && order.FormatVersion != 1 {
+		err = fmt.Errorf("its format is %d, and 1 is known", order.FormatVersion)
+	}
+	if err != nil {
+		return false, fmt.Errorf("whether the zone drains cannot be read from %s: %w; the global says it again: delete the file", path, err)
+	}
+	return order.Draining, nil
+}
+
+// saveDrain keeps what loadDrain returns.
+func saveDrain(dir string, draining bool) error {
+	data, err := json.Marshal(drainOrder{FormatVersion: 1, Draining: draining})
+	if err != nil {
+		return fmt.Errorf("encode %s: %w", drainFile, err)
+	}
+	return atomicfile.Write(filepath.Join(dir, drainFile), append(data, '\n'), 0o644)
+}
+
+// drain has the zone drain, or take dataplanes again, and keeps that.
+func (z *zone) drain(draining bool) error {
+	if z.dataplanes.Draining() == draining {
+		return nil
+	}
+	if err := saveDrain(z.cfg.DataDir, draining); err != nil {
+		return fmt.Errorf("keep whether the zone drains: %w", err)
+	}
+	z.dataplanes.Drain(draining)
+	if draining {
+		z.Log.Info("draining: no dataplanes are taken, and those that are here are told to leave", "dataplanes", z.Store.View().Count(resource.KindDataplane))
+	} else {
+		z.Log.Info("no longer draining: dataplanes are taken again")
+	}
+	return nil
+}
+
+// drained is how far the zone has drained.
+func (z *zone) drained() zonesync.Draining {
+	if !z.dataplanes.Draining() {
+		return zonesync.Draining{}
+	}
+	all, applied := z.dataplanes.Left()
+	return zonesync.Draining{Begun: true, Dataplanes: uint64(all), Applied: uint64(applied)} //nolint:gosec // counts
+}
+
+// prepareApplied is prepare for what operators apply: a zone that drains takes no
+// dataplanes that it does not have.
+func (z *zone) prepareApplied(view store.Reader, r *resource.Resource) (*resource.Resource, error) {
+	if r.Key().Kind == resource.KindDataplane && z.dataplanes.Draining() {
+		if _, have := view.Get(r.Key()); !have {
+			return nil, rpcerr.New(rpcerr.Invalid, dataplane.ReasonDraining, "zone %q is draining: apply the dataplane in another zone, or end the draining with `meridian zones enable %s` on the global", z.cfg.Name, z.cfg.Name)
+		}
+	}
+	return z.prepare(view, r)
+}
