@@ -169,7 +169,7 @@ func TestApplyRetriesWithOneRequestID(t *testing.T) {
 func TestApplyGivesUpWhenUnavailableForTheWholeTimeout(t *testing.T) {
 	h := newHarness(t)
 	h.server.Before = func(string) error { return rpcerr.New(rpcerr.Unavailable, "NO_LEADER", "there is no leader") }
-	out := h.runWith(t.Context(), webToBackend, "apply", "-f", "-", "--timeout", "150ms")
+	out := h.runWith(t.Context(), webToBackend, "apply", "-f", "-", "--timeout", "1s")
 	require.Equal(t, outcome{
 		exit.Unavailable, "", "Error: the control plane at " + h.address + " is unavailable: there is no leader\n",
 	}, out)

@@ -16,6 +16,7 @@ const maxComparisons = 200_000
 // survey advises on the policies of one batch.
 type survey struct {
 	view     policy.View
+	dps      *policy.Census
 	compiled map[resource.Key]*compiled
 	// several has the dataplanes of each mesh that are selected by more than one tag
 	// set: the distinct sets of sets.
@@ -26,13 +27,14 @@ type survey struct {
 // Survey implements policy.Surveyor.
 func (Engine) Survey(view policy.View) policy.Adviser {
 	return &survey{
-		view: view, compiled: map[resource.Key]*compiled{}, several: map[resource.MeshName][][]resource.Tags{},
+		view: view, dps: policy.NewCensus(view), compiled: map[resource.Key]*compiled{}, several: map[resource.MeshName][][]resource.Tags{},
 		left: maxComparisons,
 	}
 }
 
 // Advise implements policy.Adviser: backends that the Mesh does not define (§1.4),
-// policies that are equally specific (§3.4), and a mesh that denies every connection.
+// selectors that match nothing (§3.2), policies that are equally specific (§3.4), and a
+// mesh that denies every connection.
 func (s *survey) Advise(_ policy.View, r *resource.Resource) []resource.Problem {
 	report := &resource.Report{}
 	if mesh, ok := s.view.Get(resource.Key{Kind: resource.KindMesh, Name: string(r.Key().Mesh)}); ok {
@@ -44,9 +46,40 @@ func (s *survey) Advise(_ policy.View, r *resource.Resource) []resource.Problem 
 		s.deniesAll(report, resource.MeshName(r.Key().Name), mesh)
 	}
 	if d, ok := resource.Describe(r.Key().Kind); ok && d.Class == resource.SourceDestination {
+		s.selectsNothing(report, r)
 		s.tie(report, r)
 	}
 	return report.Problems
+}
+
+// selectsNothing warns of selectors that match none of the dataplanes, where some are
+// known. The callers of inbounds may be in other zones: of theirs, it warns of probable
+// misspellings.
+func (s *survey) selectsNothing(report *resource.Report, r *resource.Resource) {
+	here := s.dps.Of(r.Key().Mesh)
+	if len(here.Specs) == 0 {
+		return
+	}
+	type lacks = func(resource.TagSelector) (message string, near bool)
+	each := func(section resource.Path, selectors []resource.TagSelector, lacks lacks, onlyNear bool) {
+		for i, selector := range selectors {
+			if message, near := lacks(selector); message != "" && (near || !onlyNear) {
+				report.Warnf(section.Index(i).Field("match"), "%s", message)
+			}
+		}
+	}
+	switch spec := r.Spec().(type) {
+	case resource.DataplaneSpec:
+		each("selectors", spec.DataplaneSelectors(), here.Lacks, false)
+	case resource.ConnectionSpec:
+		inbound := direction(r.Key().Kind) == resource.OnInbound
+		each("sources", spec.SourceSelectors(), here.Lacks, inbound)
+		if inbound {
+			each("destinations", spec.DestinationSelectors(), here.Lacks, false)
+		} else {
+			each("destinations", spec.DestinationSelectors(), here.OutboundsLack, false)
+		}
+	}
 }
 
 // deniesAll warns of a mesh that denies every connection: with mutual TLS, a caller

@@ -107,7 +107,9 @@ func TestTiesOfADataplaneWithTwoInbounds(t *testing.T) {
 			p2 := w.put(t, tc.kind, "m", "p2", fmt.Sprintf(tc.spec, "b"), time.Unix(2, 0))
 			var notes []string
 			for _, a := range policytest.Lint(t, w.View(), []*resource.Resource{w.Resources[p2]}, specificityEngine) {
-				notes = append(notes, a.Message)
+				if a.Severity == resource.Info {
+					notes = append(notes, a.Message)
+				}
 			}
 			if !tc.tie {
 				require.Empty(t, notes)
@@ -151,4 +153,55 @@ func TestEveryTieIsNoted(t *testing.T) {
 			}
 		}
 	})
+}
+
+// §3.2: who writes a policy is warned of selectors that no dataplane matches, with the
+// nearest name, and is again for as long as that is so.
+func TestAdviceAboutSelectorsThatMatchNothing(t *testing.T) {
+	const dataplane = `{"networking":{"address":"10.0.0.1","inbound":[{"port":1,"tags":{"kuma.io/service":"web","version":"v1"}}],
+		"outbound":[{"port":2,"tags":{"kuma.io/service":"backend"}}]}}`
+	connection := func(source, destination, conf string) string {
+		return fmt.Sprintf(`{"sources":[{"match":{%s}}],"destinations":[{"match":{%s}}]%s}`, source, destination, conf)
+	}
+	service := func(name string) string { return fmt.Sprintf("%q:%q", resource.ServiceTag, name) }
+	const timeout = `,"conf":{"connectTimeout":"1s"}`
+	for _, tc := range []struct {
+		name, kind, spec string
+		want             []string
+	}{
+		{"matching", "Timeout", connection(service("web"), service("backend"), timeout), nil},
+		{"any service", "Timeout", connection(service("*"), service("*"), timeout), nil},
+		{"a source", "Timeout", connection(service("wbe"), service("backend"), timeout),
+			[]string{"sources[0].match: no inbound has kuma.io/service=wbe; did you mean web?"}},
+		{"a destination", "Timeout", connection(service("web"), service("backnd"), timeout),
+			[]string{"destinations[0].match: no outbound has kuma.io/service=backnd; did you mean backend?"}},
+		{"a service without outbounds", "Timeout", connection(service("web"), service("web"), timeout),
+			[]string{"destinations[0].match: no outbound has kuma.io/service=web"}},
+		{"a tag", "Timeout", connection(`"verson":"v1"`, service("*"), timeout),
+			[]string{"sources[0].match: no inbound has the tag verson; did you mean version?"}},
+		{"inbound", "TrafficPermission", connection(service("backend"), service("webb"), ""),
+			[]string{"destinations[0].match: no inbound has kuma.io/service=webb; did you mean web?"}},
+		{"callers of another zone", "TrafficPermission", connection(service("elsewhere"), service("web"), ""), nil},
+		{"a caller, misspelled", "TrafficPermission", connection(service("wbe"), service("web"), ""),
+			[]string{"sources[0].match: no inbound has kuma.io/service=wbe; did you mean web?"}},
+		{"selectors", "ProxyTemplate", `{"selectors":[{"match":{"kuma.io/service":"web"}},{"match":{"kuma.io/service":"web","version":"v2"}}],"conf":{"imports":["i"]}}`,
+			[]string{"selectors[1].match: no inbound has version=v2; did you mean v1?"}},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			w := newWorld()
+			w.put(t, "Mesh", "", "m", `{}`, time.Time{})
+			p := w.put(t, tc.kind, "m", "p", tc.spec, time.Time{})
+			require.Empty(t, policytest.Lint(t, w.View(), []*resource.Resource{w.Resources[p]}, specificityEngine), "no dataplane is known")
+			w.put(t, "Dataplane", "m", "d", dataplane, time.Time{})
+			var said []string
+			for _, a := range policytest.Lint(t, w.View(), []*resource.Resource{w.Resources[p]}, specificityEngine) {
+				require.Equal(t, resource.Warning, a.Severity)
+				said = append(said, a.Problem.String())
+			}
+			require.Equal(t, tc.want, said)
+			always, fleet, _ := policy.Standing(w.View(), w.Resources[p], specificityEngine)
+			require.Empty(t, always)
+			require.Len(t, fleet, len(tc.want))
+		})
+	}
 }

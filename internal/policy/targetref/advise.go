@@ -2,6 +2,7 @@ package targetref
 
 import (
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 
@@ -60,8 +61,8 @@ func (a *advice) top() {
 		member, never := memberOf(a.target)
 		if never {
 			a.Warnf(at.Field("tags"), "selects nothing: %s stands against the service %s", resource.ServiceTag, a.target.Name)
-		} else if c := a.census(a.key.Mesh); len(c.specs) > 0 {
-			if message, _ := a.lacks(c, member); message != "" {
+		} else if c := a.dps.Of(a.key.Mesh); len(c.Specs) > 0 {
+			if message, _ := c.Lacks(member); message != "" {
 				a.Warnf(at, "%s", message)
 			}
 		}
@@ -73,7 +74,7 @@ func (a *advice) lostProxy(at resource.Path) {
 		return
 	}
 	if names := a.named(resource.KindDataplane, a.key.Mesh); len(names) > 0 {
-		guess, _ := didYouMean(a.survey, a.target.Name, names)
+		guess, _ := a.dps.DidYouMean(a.target.Name, maps.Keys(names))
 		a.Warnf(at, "there is no dataplane %s%s", a.target.Name, guess)
 	}
 }
@@ -85,13 +86,13 @@ func (a *advice) lost(at resource.Path, r *route) {
 		kind = resource.KindMeshGatewayRoute
 	}
 	_, exists := a.view.Get(resource.Key{Kind: kind, Mesh: a.key.Mesh, Name: r.name})
-	switch c := a.census(a.key.Mesh); {
+	switch c := a.dps.Of(a.key.Mesh); {
 	case !exists:
-		guess, _ := didYouMean(a.survey, r.name, a.named(kind, a.key.Mesh))
+		guess, _ := a.dps.DidYouMean(r.name, maps.Keys(a.named(kind, a.key.Mesh)))
 		a.Warnf(at, "there is no %s %s%s", kind, r.name, guess)
 	case len(r.places) == 0:
 		a.Warnf(at, "%s %s is attached to no service and to no mesh gateway with destinations", kind, r.name)
-	case len(c.specs) > 0 && !slices.ContainsFunc(r.places, c.reaches):
+	case len(c.Specs) > 0 && !slices.ContainsFunc(r.places, a.reaches(a.key.Mesh)):
 		a.Warnf(at, "no outbound leads to what %s %s is attached to", kind, r.name)
 	}
 }
@@ -104,8 +105,8 @@ func (a *advice) toItem(it *item) {
 	case it.route != nil:
 		a.lost(at, it.route)
 	case it.target.Kind == resource.TargetService:
-		if consumed := a.census(a.key.Mesh).consumed(); len(consumed) > 0 && !consumed[it.target.Name] {
-			guess, _ := didYouMean(a.survey, it.target.Name, consumed)
+		if consumed := a.dps.Of(a.key.Mesh).Consumed(); len(consumed) > 0 && !consumed[it.target.Name] {
+			guess, _ := a.dps.DidYouMean(it.target.Name, maps.Keys(consumed))
 			a.Warnf(at, "no outbound has %s=%s%s", resource.ServiceTag, it.target.Name, guess)
 		}
 	}
@@ -115,11 +116,11 @@ func (a *advice) toItem(it *item) {
 // Other unknown callers may be in other zones.
 func (a *advice) fromItem(it *item) {
 	at := it.path.Field("targetRef")
-	switch c := a.census(a.key.Mesh); {
+	switch c := a.dps.Of(a.key.Mesh); {
 	case it.never:
 		a.Warnf(at.Field("tags"), "can never take effect: %s stands against the service %s", resource.ServiceTag, it.target.Name)
-	case len(it.callers) > 0 && len(c.specs) > 0:
-		if message, near := a.lacks(c, it.callers); near {
+	case len(it.callers) > 0 && len(c.Specs) > 0:
+		if message, near := c.Lacks(it.callers); near {
 			a.Warnf(at, "%s", message)
 		}
 	}
