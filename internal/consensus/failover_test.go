@@ -101,6 +101,29 @@ func TestAnySuccessorHasAllEntries(t *testing.T) {
 	})
 }
 
+// TestAnySuccessorAnswers: a server that has every entry and has died since, or cannot be
+// reached, is not the one that is to lead, whichever of the others it is.
+func TestAnySuccessorAnswers(t *testing.T) {
+	for name, away := range map[string]func(c *cluster, s *server){"stopped": (*cluster).stop, "cut off": (*cluster).isolate} {
+		for which := range 2 {
+			t.Run(fmt.Sprint(name, which), func(t *testing.T) {
+				bubble(t, func(t *testing.T, c *cluster) {
+					c.three()
+					leader := c.leader(c.others(nil)...)
+					gone, there := c.others(leader)[which], c.others(leader)[1-which]
+					leader.write(t, "k", "1")
+					c.pass(time.Second)
+					require.Equal(t, "1", value(gone.store, "k"))
+					away(c, gone)
+					next, err := leader.node.TransferLeadership(t.Context(), "")
+					require.NoError(t, err)
+					require.Equal(t, there.name, next)
+				})
+			})
+		}
+	}
+}
+
 // TestWritesOutliveTheLeader: a crash of the leader is a delay to those who
 // write, at whichever server.
 func TestWritesOutliveTheLeader(t *testing.T) {

@@ -104,7 +104,7 @@ func (n *reader) readPointHere(ctx context.Context) (resource.Revision, uint64, 
 }
 
 // verifyLeadership makes the leader ask its followers at once.
-func (n *reader) verifyLeadership(ctx context.Context) error {
+func (n *core) verifyLeadership(ctx context.Context) error {
 	if n.raft.State() == raft.Shutdown {
 		return ErrClosed // it would take the question, and may never answer it
 	}

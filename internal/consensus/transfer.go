@@ -139,33 +139,38 @@ func (n *transfers) successors(to string) (candidates []raft.Server, _ error) {
 	return nil, errors.New("there is no other server that could lead")
 }
 
-// caughtUp waits until one of the candidates has every entry that the log has now, for
-// an election timeout at most, as raft would. Raft is asked only after that: it leaves
+// caughtUp waits until one of the candidates has every entry that the log has now, and
+// has answered since, for an election timeout at most, as raft would: one that had all
+// of them may have died. Raft is asked only after that: it leaves
 // a request behind for a server that takes no entries, which nothing collects while
 // the transport sends an entry again and again, and the next transfer to that server
 // would wait for it without an end (hashicorp/raft#696).
 func (n *transfers) caughtUp(ctx context.Context, candidates []raft.Server) (raft.Server, error) {
 	ctx, cancel := context.WithTimeout(ctx, n.raft.ReloadableConfig().ElectionTimeout)
 	defer cancel()
-	term, last := n.raft.CurrentTerm(), n.raft.LastIndex()
+	term, last, asked := n.raft.CurrentTerm(), n.raft.LastIndex(), n.endpoint.BeginRead()
+	if err := n.verifyLeadership(ctx); err != nil {
+		return raft.Server{}, err
+	}
 	for {
-		more, moved := n.endpoint.TakenMore(), n.moved.Wait()
+		more, answer, moved := n.endpoint.TakenMore(), n.endpoint.Changed(), n.moved.Wait()
 		if n.raft.State() != raft.Leader {
 			return raft.Server{}, n.notLeader()
 		}
 		for _, s := range candidates {
-			if n.endpoint.HasTaken(s.ID, term, last) {
+			if n.endpoint.HasTaken(s.ID, term, last) && n.endpoint.Answered(s.ID, term, asked) {
 				return s, nil
 			}
 		}
 		select {
 		case <-more:
+		case <-answer:
 		case <-moved:
 		case <-ctx.Done():
 			if len(candidates) == 1 {
-				return raft.Server{}, fmt.Errorf("%w: %s does not take entries now, and cannot lead before it has all of them", ErrUnavailable, raftlog.NameOf(candidates[0].ID))
+				return raft.Server{}, fmt.Errorf("%w: %s does not take entries now, or does not answer, and cannot lead before it has all of them", ErrUnavailable, raftlog.NameOf(candidates[0].ID))
 			}
-			return raft.Server{}, fmt.Errorf("%w: no other server has all entries now, without which it cannot lead", ErrUnavailable)
+			return raft.Server{}, fmt.Errorf("%w: no other server that answers has all entries now, without which it cannot lead", ErrUnavailable)
 		}
 	}
 }

@@ -163,11 +163,23 @@ func (w *Endpoint) Confirmed(self raft.ServerID, servers []raft.Server, term, re
 			continue
 		}
 		voters++
-		if p := w.confirmed[s.ID]; s.ID == self || p.term == term && p.asked >= read {
+		if s.ID == self || w.answeredLocked(s.ID, term, read) {
 			following++
 		}
 	}
 	return following > voters/2
+}
+
+// Answered reports whether a server has followed this one in a term since a read began.
+func (w *Endpoint) Answered(id raft.ServerID, term, read uint64) bool {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.answeredLocked(id, term, read)
+}
+
+func (w *Endpoint) answeredLocked(id raft.ServerID, term, read uint64) bool {
+	p := w.confirmed[id]
+	return p.term == term && p.asked >= read
 }
 
 // errNotMember is what a server that waits to be added answers.
