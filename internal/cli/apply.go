@@ -58,8 +58,8 @@ resource.`,
 	bindForce(cmd, &o.force)
 	cmd.Flags().Lookup("force").Usage += "; ignore the versions in documents"
 	cmd.Flags().BoolVar(&o.keepTimes, "keep-times", false, "keep the times in documents, which decide ties (takes the right to write every AccessRole)")
-	cmd.Flags().StringVar(&o.wait, "wait", "", "zones: return when every enabled zone has applied the revision; exit code 6 and their names when some have not within --timeout")
-	cmd.Flags().BoolVar(&o.connectedOnly, "connected-only", false, "with --wait=zones: do not wait for zones that are offline, and name them")
+	cmd.Flags().StringVar(&o.wait, "wait", "", "zones: return when every enabled zone has applied the revision; enforced: and the proxies that it touches have accepted it; exit code 6 and the names when some have not within --timeout")
+	cmd.Flags().BoolVar(&o.connectedOnly, "connected-only", false, "with --wait: do not wait for zones that are offline, and name them")
 	return cmd
 }
 
@@ -78,10 +78,10 @@ func (o *applyOptions) check() error {
 	switch {
 	case o.dryRun != "" && o.dryRun != "client" && o.dryRun != "server":
 		return exit.Usagef("--dry-run %q: write client or server", o.dryRun)
-	case o.wait != "" && o.wait != "zones":
-		return exit.Usagef("--wait %q: the only thing to wait for is zones", o.wait)
+	case o.wait != "" && o.wait != "zones" && o.wait != "enforced":
+		return exit.Usagef("--wait %q: write zones or enforced", o.wait)
 	case o.connectedOnly && o.wait == "":
-		return exit.Usagef("--connected-only is about --wait=zones: give both")
+		return exit.Usagef("--connected-only is about --wait=zones and --wait=enforced: give both")
 	}
 	return nil
 }
@@ -157,7 +157,7 @@ func (a *app) sendApply(ctx context.Context, c *client.Client, request *meridian
 	if o.wait == "" || request.GetDryRun() {
 		return nil
 	}
-	return a.waitForZones(bounded, c, revision, o.connectedOnly)
+	return a.waitForZones(bounded, c, &meridianv1.WaitForZonesRequest{Revision: revision, ConnectedOnly: o.connectedOnly, Enforced: o.wait == "enforced"})
 }
 
 // noteTimes says that the times of documents are not kept, since ties between

@@ -212,6 +212,29 @@ func TestApplyWaitForZonesTimesOut(t *testing.T) {
 		"  zone west is stale at revision 1700: disk full\n", out.stderr)
 }
 
+// A wait for proxies names them, and says when nothing but rejections is left.
+func TestApplyWaitForProxies(t *testing.T) {
+	h := newHarness(t)
+	h.server.Pending = []*meridianv1.PendingZone{{Name: "west", State: "in-sync", Revision: 1841, ProxiesBehind: 12, Proxies: []*meridianv1.PendingProxy{
+		{Mesh: "default", Dataplane: "web-1", State: "pending"},
+	}}}
+	out := h.runWith(t.Context(), webToBackend, "apply", "-f", "-", "--wait=enforced")
+	require.Equal(t, outcome{exit.OK, "TrafficPermission/web-to-backend created\nrevision 1841\n", "Waiting for 12 proxies in zone west.\n"}, out)
+	require.True(t, h.server.Waits[0].GetEnforced())
+
+	h.server.PendingStay = true
+	out = h.runWith(t.Context(), webToBackend, "apply", "-f", "-", "--wait=enforced")
+	require.Equal(t, exit.Timeout, out.code)
+	require.Contains(t, out.stderr, "Error: revision 1841 is written, but not every proxy has accepted it within 30s\n"+
+		"  12 proxies in zone west\n    web-1 in mesh default: pending\n")
+
+	h.server.PendingError = rpcerr.New(rpcerr.Conflict, "PROXIES_REJECTED", "rejected")
+	out = h.runWith(t.Context(), webToBackend, "apply", "-f", "-", "--wait=enforced")
+	require.Equal(t, exit.Timeout, out.code)
+	require.Contains(t, out.stderr, "Error: revision 1841 is written, but proxies have rejected it: `meridian proxy status` says why\n")
+	require.Equal(t, exit.Usage, h.runWith(t.Context(), webToBackend, "apply", "-f", "-", "--wait=proxies").code)
+}
+
 // An interrupted command says whether it has written.
 func TestInterruptedWrites(t *testing.T) {
 	h := newHarness(t)
@@ -222,7 +245,7 @@ func TestInterruptedWrites(t *testing.T) {
 	out := h.runWith(ctx, webToBackend, "apply", "-f", "-", "--wait=zones")
 	require.Equal(t, exit.Interrupted, out.code)
 	require.Equal(t, "TrafficPermission/web-to-backend created\nrevision 1841\n", out.stdout)
-	require.Contains(t, out.stderr, "Error: interrupted: revision 1841 is written, but not every zone is known to have applied it\n")
+	require.Contains(t, out.stderr, "Error: interrupted: revision 1841 is written, but it is not known whether every zone has applied it\n")
 
 	for _, args := range [][]string{{"apply", "-f", "-"}, {"delete", "traffic-permission", "web-to-backend"}} {
 		ctx, cancel := context.WithCancel(t.Context())

@@ -14,13 +14,13 @@ import (
 )
 
 // waitForZones returns when zones have applied a revision that is written and
-// printed already, and says meanwhile which have not.
-func (a *app) waitForZones(ctx context.Context, c *client.Client, revision uint64, connectedOnly bool) error {
+// printed already, and their proxies have accepted it where that is asked for, and says
+// meanwhile which have not.
+func (a *app) waitForZones(ctx context.Context, c *client.Client, request *meridianv1.WaitForZonesRequest) error {
 	var (
 		pending []*meridianv1.PendingZone
 		told    string
 	)
-	request := &meridianv1.WaitForZonesRequest{Revision: revision, ConnectedOnly: connectedOnly}
 	err := c.Call(ctx, func(ctx context.Context) error {
 		stream, err := c.WaitForZones(ctx, request)
 		for err == nil {
@@ -42,7 +42,7 @@ func (a *app) waitForZones(ctx context.Context, c *client.Client, revision uint6
 		}
 		return err
 	})
-	return explainWait(c, err, revision, pending)
+	return explainWait(c, err, request, pending)
 }
 
 // waitedFor names the zones that are waited for.
@@ -50,20 +50,40 @@ func waitedFor(zones []*meridianv1.PendingZone) string {
 	names := make([]string, len(zones))
 	for i, z := range zones {
 		names[i] = fmt.Sprintf("zone %s (%s)", z.GetName(), z.GetState())
+		if z.GetProxiesBehind() > 0 {
+			names[i] = fmt.Sprintf("%s in zone %s", proxies(z.GetProxiesBehind()), z.GetName())
+		}
 	}
 	return strings.Join(names, ", ")
 }
 
+func proxies(n uint32) string {
+	if n == 1 {
+		return "1 proxy"
+	}
+	return fmt.Sprintf("%d proxies", n)
+}
+
+// reasonProxiesRejected is why a wait ends early: only proxies are left that have
+// rejected the change.
+const reasonProxiesRejected = "PROXIES_REJECTED"
+
 // explainWait says which zones a wait ended without.
-func explainWait(c *client.Client, err error, revision uint64, pending []*meridianv1.PendingZone) error {
+func explainWait(c *client.Client, err error, request *meridianv1.WaitForZonesRequest, pending []*meridianv1.PendingZone) error {
+	revision, what := request.GetRevision(), "not every zone has applied it"
+	if request.GetEnforced() {
+		what = "not every proxy has accepted it"
+	}
 	var f *exit.Failure
 	var answered *rpcerr.Error
 	var out *exit.Failure
 	switch {
 	case errors.As(err, &f) && f.Code == exit.Timeout, errors.As(err, &answered) && answered.Code == rpcerr.Timeout:
-		out = exit.Failf(exit.Timeout, "revision %d is written, but not every zone has applied it within %s", revision, c.Timeout)
+		out = exit.Failf(exit.Timeout, "revision %d is written, but %s within %s", revision, what, c.Timeout)
+	case rpcerr.HasReason(err, reasonProxiesRejected):
+		out = exit.Failf(exit.Timeout, "revision %d is written, but proxies have rejected it: `meridian proxy status` says why", revision)
 	case errors.Is(err, context.Canceled):
-		out = exit.Failf(exit.Interrupted, "interrupted: revision %d is written, but not every zone is known to have applied it", revision)
+		out = exit.Failf(exit.Interrupted, "interrupted: revision %d is written, but it is not known whether %s", revision, strings.Replace(what, "not every", "every", 1))
 	default:
 		return err
 	}
@@ -72,7 +92,13 @@ func explainWait(c *client.Client, err error, revision uint64, pending []*meridi
 		if z.GetLastError() != "" {
 			line += ": " + z.GetLastError()
 		}
+		if n := z.GetProxiesBehind(); n > 0 {
+			line = fmt.Sprintf("  %s in zone %s", proxies(n), z.GetName())
+		}
 		out.Details = append(out.Details, line)
+		for _, p := range z.GetProxies() {
+			out.Details = append(out.Details, fmt.Sprintf("    %s in mesh %s: %s", p.GetDataplane(), p.GetMesh(), p.GetState()))
+		}
 	}
 	if len(pending) == 0 {
 		return out.With("`meridian zones` shows how far they are.")

@@ -264,7 +264,7 @@ func (g *global) assemble() error {
 	meridianv1.RegisterClusterServiceServer(g.GRPC, &clusterService{global: g})
 	meridianv1.RegisterJoinServiceServer(g.GRPC, &joinService{global: g})
 	meridianv1.RegisterInspectServiceServer(g.GRPC, &admin.Inspect{
-		Answers: &inspectService{matching: g.Matching, zones: g.zonesEverywhere, asking: g.fleet.Ask, turns: g.Turns},
+		Answers: g.questions(),
 		Readers: g.Authorizer, View: func() store.Reader { return g.Store.View() },
 	})
 	syncv1.RegisterSyncServiceServer(g.GRPC, g.sync)
@@ -291,6 +291,11 @@ func (g *global) admin() *admin.Service {
 		Now:          g.Now,
 		Turns:        g.Turns,
 	})
+}
+
+// questions returns what answers questions here, from this server and from zones.
+func (g *global) questions() *inspectService {
+	return &inspectService{matching: g.Matching, zones: g.zonesEverywhere, asking: g.fleet.Ask, turns: g.Turns}
 }
 
 // owns refuses what only zones own (§1.3).

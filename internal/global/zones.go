@@ -91,9 +91,10 @@ func (g *global) enabledZones() []resource.ZoneName {
 	return out
 }
 
-// waitForZones waits until zones have applied a revision.
+// waitForZones waits until zones have applied a revision, and their proxies have accepted
+// it where that is asked for.
 func (g *global) waitForZones(ctx context.Context, w admin.ZoneWait, progress func([]admin.PendingZone) error) ([]string, error) {
-	return g.fleet.WaitApplied(ctx, zoneWait{
+	notes, err := g.fleet.WaitApplied(ctx, zoneWait{
 		revision: w.Revision, enabled: g.enabledZones, all: !w.ConnectedOnly,
 		progress: func(zones []zonesync.ZoneStatus) error {
 			pending := make([]admin.PendingZone, len(zones))
@@ -103,6 +104,11 @@ func (g *global) waitForZones(ctx context.Context, w admin.ZoneWait, progress fu
 			return progress(pending)
 		},
 	})
+	if err != nil || !w.Enforced {
+		return notes, err
+	}
+	more, err := g.questions().waitForProxies(ctx, w, progress)
+	return append(notes, more...), err
 }
 
 // zonesHere returns what this server knows of every zone.

@@ -61,7 +61,7 @@ type At struct {
 	Dataplanes func(*policy.Matcher, resource.MeshName) (any, error)
 	// Proxies lists the proxies of a mesh, or of all, that follow the zone over xDS, or
 	// one of them by name; nil where the question is not taken.
-	Proxies func(m *policy.Matcher, mesh resource.MeshName, name string) (any, error)
+	Proxies func(m *policy.Matcher, mesh resource.MeshName, q Proxies) (any, error)
 }
 
 func (at At) held(key resource.Key) []policy.Condition {
@@ -119,7 +119,12 @@ type Conditions struct{ Kind resource.Kind }
 type Dataplanes struct{}
 
 // Proxies asks what proxies have accepted over xDS; with Name, that of one dataplane.
-type Proxies struct{ Name string }
+// With Behind, which is for the global and its zones, it asks for the proxies that have
+// yet to accept a change of that revision.
+type Proxies struct {
+	Name   string
+	Behind resource.Revision
+}
 
 // Proxy asks for the xDS resources that the proxy of a dataplane is sent; with Type,
 // for those of one type.
@@ -167,7 +172,7 @@ func Parse(request *meridianv1.InspectRequest) (Question, error) {
 	case *meridianv1.InspectRequest_Dataplanes:
 		return Dataplanes{}, nil
 	case *meridianv1.InspectRequest_Proxies:
-		return Proxies{q.Proxies.GetName()}, nil
+		return Proxies{q.Proxies.GetName(), resource.Revision(q.Proxies.GetBehind())}, nil
 	case *meridianv1.InspectRequest_Proxy:
 		return Proxy{q.Proxy.GetName(), q.Proxy.GetType()}, nil
 	default:
@@ -214,7 +219,7 @@ func Answer(q Question, m *policy.Matcher, at At) (document []byte, ends *answer
 // send each other.
 func Internal(request *meridianv1.InspectRequest) bool {
 	c := request.GetConnection()
-	return c.GetEnds() || c.GetElsewhere() != nil
+	return c.GetEnds() || c.GetElsewhere() != nil || request.GetProxies().GetBehind() != 0
 }
 
 // EncodeEnds puts what is known of a connection's dataplanes into a message.
@@ -392,7 +397,7 @@ func (Dataplanes) Render(w io.Writer, document []byte, form answer.Form) error {
 }
 
 func (q Proxies) encode(r *meridianv1.InspectRequest) {
-	r.Question = &meridianv1.InspectRequest_Proxies{Proxies: &meridianv1.ProxiesQuestion{Name: q.Name}}
+	r.Question = &meridianv1.InspectRequest_Proxies{Proxies: &meridianv1.ProxiesQuestion{Name: q.Name, Behind: uint64(q.Behind)}}
 }
 
 // Ask implements Question.
@@ -400,7 +405,7 @@ func (q Proxies) Ask(m *policy.Matcher, at At) (any, error) {
 	if at.Proxies == nil {
 		return nil, fmt.Errorf("%w: only zones have proxies", answer.ErrInvalid)
 	}
-	return at.Proxies(m, at.Mesh, q.Name)
+	return at.Proxies(m, at.Mesh, q)
 }
 
 // Render implements Question.

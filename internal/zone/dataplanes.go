@@ -9,6 +9,7 @@ import (
 	meridianv1 "meridian/api/meridian/v1"
 	"meridian/internal/policy"
 	"meridian/internal/policy/answer"
+	"meridian/internal/question"
 	"meridian/internal/resource"
 	"meridian/internal/service/dataplane"
 	"meridian/internal/service/discovery"
@@ -84,7 +85,12 @@ func (s *inspectService) proxyState(key resource.Key) *answer.ProxyState {
 }
 
 // proxyList lists the proxies that follow the zone over xDS.
-func (s *inspectService) proxyList(m *policy.Matcher, mesh resource.MeshName, name string) (any, error) {
+func (s *inspectService) proxyList(m *policy.Matcher, mesh resource.MeshName, q question.Proxies, asOf resource.Revision) (any, error) {
+	if q.Behind != 0 {
+		behind, err := s.behind(m, q.Behind, asOf)
+		return &answer.ProxiesAnswer{Items: []answer.ProxyStatus{}, Behind: behind}, err
+	}
+	name := q.Name
 	a := &answer.ProxiesAnswer{Items: []answer.ProxyStatus{}}
 	keys := s.xds.Proxies()
 	if name != "" {

@@ -1,7 +1,9 @@
 package zone
 
 import (
+	"cmp"
 	"errors"
+	"slices"
 	"strconv"
 
 	meridianv1 "meridian/api/meridian/v1"
@@ -89,4 +91,37 @@ func wireText(s enforce.State, acked resource.Revision) string {
 	default:
 		return string(s)
 	}
+}
+
+// behind lists the proxies that have yet to accept a change of a revision: those over
+// xDS, and those that the dataplane service sends their configuration.
+func (s *inspectService) behind(m *policy.Matcher, revision, asOf resource.Revision) (*answer.ProxiesBehind, error) {
+	states := s.xds.Behind(revision)
+	err := m.Read(func(r *policy.Reading) error {
+		for key := range r.Dataplanes("") {
+			if at := s.proxies.State(key); at.Connected && at.Lag > 0 && at.Acked < revision {
+				states[key] = enforce.Worse(states[key], pendingState(at.LastError))
+			}
+		}
+		return nil
+	})
+	b := &answer.ProxiesBehind{AsOf: asOf, Count: len(states), Some: []answer.ProxyBehind{}}
+	for key, state := range states {
+		if state == enforce.Rejected {
+			b.Rejected++
+		}
+		b.Some = append(b.Some, answer.ProxyBehind{Mesh: key.Mesh, Name: key.Name, State: string(state)})
+	}
+	slices.SortFunc(b.Some, func(x, y answer.ProxyBehind) int {
+		return cmp.Or(cmp.Compare(y.State, x.State), cmp.Compare(x.Mesh, y.Mesh), cmp.Compare(x.Name, y.Name))
+	})
+	b.Some = b.Some[:min(len(b.Some), answer.MaxBehind)]
+	return b, err
+}
+
+func pendingState(refused string) enforce.State {
+	if refused != "" {
+		return enforce.Rejected
+	}
+	return enforce.Pending
 }

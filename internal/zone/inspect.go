@@ -66,7 +66,9 @@ func (s *inspectService) inspect(ctx context.Context, who turns.Caller, req *mer
 		revision = asOf
 		encoded, ends, err = question.Answer(asked, m, question.At{
 			Mesh: resource.MeshName(req.GetMesh()), Zone: s.zone, AsOf: asOf,
-			Held: s.quarantineConditions, Dataplanes: s.dataplaneList, Proxies: s.proxyList,
+			Held: s.quarantineConditions, Dataplanes: s.dataplaneList, Proxies: func(m *policy.Matcher, mesh resource.MeshName, q question.Proxies) (any, error) {
+				return s.proxyList(m, mesh, q, asOf)
+			},
 		})
 		if err != nil {
 			return err

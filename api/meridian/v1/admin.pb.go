@@ -745,6 +745,9 @@ type WaitForZonesRequest struct {
 	// Wait for the zones that are connected when the call begins, or connect
 	// during it; otherwise for every enabled zone.
 	ConnectedOnly bool `protobuf:"varint,2,opt,name=connected_only,json=connectedOnly,proto3" json:"connected_only,omitempty"`
+	// Wait, too, until the proxies that are connected to these zones and that the change
+	// touched have accepted it.
+	Enforced      bool `protobuf:"varint,3,opt,name=enforced,proto3" json:"enforced,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -789,6 +792,13 @@ func (x *WaitForZonesRequest) GetRevision() uint64 {
 func (x *WaitForZonesRequest) GetConnectedOnly() bool {
 	if x != nil {
 		return x.ConnectedOnly
+	}
+	return false
+}
+
+func (x *WaitForZonesRequest) GetEnforced() bool {
+	if x != nil {
+		return x.Enforced
 	}
 	return false
 }
@@ -856,8 +866,11 @@ type PendingZone struct {
 	// As in ZoneStatus.
 	State string `protobuf:"bytes,2,opt,name=state,proto3" json:"state,omitempty"`
 	// The revision it has applied and persisted, as far as that is known.
-	Revision      uint64 `protobuf:"varint,3,opt,name=revision,proto3" json:"revision,omitempty"`
-	LastError     string `protobuf:"bytes,4,opt,name=last_error,json=lastError,proto3" json:"last_error,omitempty"`
+	Revision  uint64 `protobuf:"varint,3,opt,name=revision,proto3" json:"revision,omitempty"`
+	LastError string `protobuf:"bytes,4,opt,name=last_error,json=lastError,proto3" json:"last_error,omitempty"`
+	// Of a wait for proxies: how many have yet to accept the revision, and some of them.
+	ProxiesBehind uint32          `protobuf:"varint,5,opt,name=proxies_behind,json=proxiesBehind,proto3" json:"proxies_behind,omitempty"`
+	Proxies       []*PendingProxy `protobuf:"bytes,6,rep,name=proxies,proto3" json:"proxies,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -920,6 +933,82 @@ func (x *PendingZone) GetLastError() string {
 	return ""
 }
 
+func (x *PendingZone) GetProxiesBehind() uint32 {
+	if x != nil {
+		return x.ProxiesBehind
+	}
+	return 0
+}
+
+func (x *PendingZone) GetProxies() []*PendingProxy {
+	if x != nil {
+		return x.Proxies
+	}
+	return nil
+}
+
+// PendingProxy is a proxy that has yet to accept a revision.
+type PendingProxy struct {
+	state     protoimpl.MessageState `protogen:"open.v1"`
+	Mesh      string                 `protobuf:"bytes,1,opt,name=mesh,proto3" json:"mesh,omitempty"`
+	Dataplane string                 `protobuf:"bytes,2,opt,name=dataplane,proto3" json:"dataplane,omitempty"`
+	// "pending" or "rejected".
+	State         string `protobuf:"bytes,3,opt,name=state,proto3" json:"state,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *PendingProxy) Reset() {
+	*x = PendingProxy{}
+	mi := &file_meridian_v1_admin_proto_msgTypes[11]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *PendingProxy) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*PendingProxy) ProtoMessage() {}
+
+func (x *PendingProxy) ProtoReflect() protoreflect.Message {
+	mi := &file_meridian_v1_admin_proto_msgTypes[11]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use PendingProxy.ProtoReflect.Descriptor instead.
+func (*PendingProxy) Descriptor() ([]byte, []int) {
+	return file_meridian_v1_admin_proto_rawDescGZIP(), []int{11}
+}
+
+func (x *PendingProxy) GetMesh() string {
+	if x != nil {
+		return x.Mesh
+	}
+	return ""
+}
+
+func (x *PendingProxy) GetDataplane() string {
+	if x != nil {
+		return x.Dataplane
+	}
+	return ""
+}
+
+func (x *PendingProxy) GetState() string {
+	if x != nil {
+		return x.State
+	}
+	return ""
+}
+
 type GetRequest struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Key           *ResourceKey           `protobuf:"bytes,1,opt,name=key,proto3" json:"key,omitempty"`
@@ -930,7 +1019,7 @@ type GetRequest struct {
 
 func (x *GetRequest) Reset() {
 	*x = GetRequest{}
-	mi := &file_meridian_v1_admin_proto_msgTypes[11]
+	mi := &file_meridian_v1_admin_proto_msgTypes[12]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -942,7 +1031,7 @@ func (x *GetRequest) String() string {
 func (*GetRequest) ProtoMessage() {}
 
 func (x *GetRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_meridian_v1_admin_proto_msgTypes[11]
+	mi := &file_meridian_v1_admin_proto_msgTypes[12]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -955,7 +1044,7 @@ func (x *GetRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetRequest.ProtoReflect.Descriptor instead.
 func (*GetRequest) Descriptor() ([]byte, []int) {
-	return file_meridian_v1_admin_proto_rawDescGZIP(), []int{11}
+	return file_meridian_v1_admin_proto_rawDescGZIP(), []int{12}
 }
 
 func (x *GetRequest) GetKey() *ResourceKey {
@@ -983,7 +1072,7 @@ type GetResponse struct {
 
 func (x *GetResponse) Reset() {
 	*x = GetResponse{}
-	mi := &file_meridian_v1_admin_proto_msgTypes[12]
+	mi := &file_meridian_v1_admin_proto_msgTypes[13]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -995,7 +1084,7 @@ func (x *GetResponse) String() string {
 func (*GetResponse) ProtoMessage() {}
 
 func (x *GetResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_meridian_v1_admin_proto_msgTypes[12]
+	mi := &file_meridian_v1_admin_proto_msgTypes[13]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1008,7 +1097,7 @@ func (x *GetResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetResponse.ProtoReflect.Descriptor instead.
 func (*GetResponse) Descriptor() ([]byte, []int) {
-	return file_meridian_v1_admin_proto_rawDescGZIP(), []int{12}
+	return file_meridian_v1_admin_proto_rawDescGZIP(), []int{13}
 }
 
 func (x *GetResponse) GetResource() *Resource {
@@ -1045,7 +1134,7 @@ type ListRequest struct {
 
 func (x *ListRequest) Reset() {
 	*x = ListRequest{}
-	mi := &file_meridian_v1_admin_proto_msgTypes[13]
+	mi := &file_meridian_v1_admin_proto_msgTypes[14]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1057,7 +1146,7 @@ func (x *ListRequest) String() string {
 func (*ListRequest) ProtoMessage() {}
 
 func (x *ListRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_meridian_v1_admin_proto_msgTypes[13]
+	mi := &file_meridian_v1_admin_proto_msgTypes[14]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1070,7 +1159,7 @@ func (x *ListRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListRequest.ProtoReflect.Descriptor instead.
 func (*ListRequest) Descriptor() ([]byte, []int) {
-	return file_meridian_v1_admin_proto_rawDescGZIP(), []int{13}
+	return file_meridian_v1_admin_proto_rawDescGZIP(), []int{14}
 }
 
 func (x *ListRequest) GetKinds() []string {
@@ -1122,7 +1211,7 @@ type ListResponse struct {
 
 func (x *ListResponse) Reset() {
 	*x = ListResponse{}
-	mi := &file_meridian_v1_admin_proto_msgTypes[14]
+	mi := &file_meridian_v1_admin_proto_msgTypes[15]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1134,7 +1223,7 @@ func (x *ListResponse) String() string {
 func (*ListResponse) ProtoMessage() {}
 
 func (x *ListResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_meridian_v1_admin_proto_msgTypes[14]
+	mi := &file_meridian_v1_admin_proto_msgTypes[15]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1147,7 +1236,7 @@ func (x *ListResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListResponse.ProtoReflect.Descriptor instead.
 func (*ListResponse) Descriptor() ([]byte, []int) {
-	return file_meridian_v1_admin_proto_rawDescGZIP(), []int{14}
+	return file_meridian_v1_admin_proto_rawDescGZIP(), []int{15}
 }
 
 func (x *ListResponse) GetResources() []*Resource {
@@ -1185,7 +1274,7 @@ type WatchRequest struct {
 
 func (x *WatchRequest) Reset() {
 	*x = WatchRequest{}
-	mi := &file_meridian_v1_admin_proto_msgTypes[15]
+	mi := &file_meridian_v1_admin_proto_msgTypes[16]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1197,7 +1286,7 @@ func (x *WatchRequest) String() string {
 func (*WatchRequest) ProtoMessage() {}
 
 func (x *WatchRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_meridian_v1_admin_proto_msgTypes[15]
+	mi := &file_meridian_v1_admin_proto_msgTypes[16]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1210,7 +1299,7 @@ func (x *WatchRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WatchRequest.ProtoReflect.Descriptor instead.
 func (*WatchRequest) Descriptor() ([]byte, []int) {
-	return file_meridian_v1_admin_proto_rawDescGZIP(), []int{15}
+	return file_meridian_v1_admin_proto_rawDescGZIP(), []int{16}
 }
 
 func (x *WatchRequest) GetKinds() []string {
@@ -1247,7 +1336,7 @@ type WatchResponse struct {
 
 func (x *WatchResponse) Reset() {
 	*x = WatchResponse{}
-	mi := &file_meridian_v1_admin_proto_msgTypes[16]
+	mi := &file_meridian_v1_admin_proto_msgTypes[17]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1259,7 +1348,7 @@ func (x *WatchResponse) String() string {
 func (*WatchResponse) ProtoMessage() {}
 
 func (x *WatchResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_meridian_v1_admin_proto_msgTypes[16]
+	mi := &file_meridian_v1_admin_proto_msgTypes[17]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1272,7 +1361,7 @@ func (x *WatchResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WatchResponse.ProtoReflect.Descriptor instead.
 func (*WatchResponse) Descriptor() ([]byte, []int) {
-	return file_meridian_v1_admin_proto_rawDescGZIP(), []int{16}
+	return file_meridian_v1_admin_proto_rawDescGZIP(), []int{17}
 }
 
 func (x *WatchResponse) GetRevision() uint64 {
@@ -1307,7 +1396,7 @@ type Change struct {
 
 func (x *Change) Reset() {
 	*x = Change{}
-	mi := &file_meridian_v1_admin_proto_msgTypes[17]
+	mi := &file_meridian_v1_admin_proto_msgTypes[18]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1319,7 +1408,7 @@ func (x *Change) String() string {
 func (*Change) ProtoMessage() {}
 
 func (x *Change) ProtoReflect() protoreflect.Message {
-	mi := &file_meridian_v1_admin_proto_msgTypes[17]
+	mi := &file_meridian_v1_admin_proto_msgTypes[18]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1332,7 +1421,7 @@ func (x *Change) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Change.ProtoReflect.Descriptor instead.
 func (*Change) Descriptor() ([]byte, []int) {
-	return file_meridian_v1_admin_proto_rawDescGZIP(), []int{17}
+	return file_meridian_v1_admin_proto_rawDescGZIP(), []int{18}
 }
 
 func (x *Change) GetOutcome() Outcome {
@@ -1410,19 +1499,26 @@ const file_meridian_v1_admin_proto_rawDesc = "" +
 	"\x04name\x18\x03 \x01(\tR\x04name\"[\n" +
 	"\x0eDeleteResponse\x12-\n" +
 	"\aresults\x18\x01 \x03(\v2\x13.meridian.v1.ResultR\aresults\x12\x1a\n" +
-	"\brevision\x18\x02 \x01(\x04R\brevision\"X\n" +
+	"\brevision\x18\x02 \x01(\x04R\brevision\"t\n" +
 	"\x13WaitForZonesRequest\x12\x1a\n" +
 	"\brevision\x18\x01 \x01(\x04R\brevision\x12%\n" +
-	"\x0econnected_only\x18\x02 \x01(\bR\rconnectedOnly\"f\n" +
+	"\x0econnected_only\x18\x02 \x01(\bR\rconnectedOnly\x12\x1a\n" +
+	"\benforced\x18\x03 \x01(\bR\benforced\"f\n" +
 	"\x14WaitForZonesResponse\x122\n" +
 	"\apending\x18\x01 \x03(\v2\x18.meridian.v1.PendingZoneR\apending\x12\x1a\n" +
-	"\bwarnings\x18\x02 \x03(\tR\bwarnings\"r\n" +
+	"\bwarnings\x18\x02 \x03(\tR\bwarnings\"\xce\x01\n" +
 	"\vPendingZone\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x14\n" +
 	"\x05state\x18\x02 \x01(\tR\x05state\x12\x1a\n" +
 	"\brevision\x18\x03 \x01(\x04R\brevision\x12\x1d\n" +
 	"\n" +
-	"last_error\x18\x04 \x01(\tR\tlastError\"t\n" +
+	"last_error\x18\x04 \x01(\tR\tlastError\x12%\n" +
+	"\x0eproxies_behind\x18\x05 \x01(\rR\rproxiesBehind\x123\n" +
+	"\aproxies\x18\x06 \x03(\v2\x19.meridian.v1.PendingProxyR\aproxies\"V\n" +
+	"\fPendingProxy\x12\x12\n" +
+	"\x04mesh\x18\x01 \x01(\tR\x04mesh\x12\x1c\n" +
+	"\tdataplane\x18\x02 \x01(\tR\tdataplane\x12\x14\n" +
+	"\x05state\x18\x03 \x01(\tR\x05state\"t\n" +
 	"\n" +
 	"GetRequest\x12*\n" +
 	"\x03key\x18\x01 \x01(\v2\x18.meridian.v1.ResourceKeyR\x03key\x12:\n" +
@@ -1480,7 +1576,7 @@ func file_meridian_v1_admin_proto_rawDescGZIP() []byte {
 }
 
 var file_meridian_v1_admin_proto_enumTypes = make([]protoimpl.EnumInfo, 2)
-var file_meridian_v1_admin_proto_msgTypes = make([]protoimpl.MessageInfo, 18)
+var file_meridian_v1_admin_proto_msgTypes = make([]protoimpl.MessageInfo, 19)
 var file_meridian_v1_admin_proto_goTypes = []any{
 	(Outcome)(0),                  // 0: meridian.v1.Outcome
 	(Finding_Severity)(0),         // 1: meridian.v1.Finding.Severity
@@ -1495,19 +1591,20 @@ var file_meridian_v1_admin_proto_goTypes = []any{
 	(*WaitForZonesRequest)(nil),   // 10: meridian.v1.WaitForZonesRequest
 	(*WaitForZonesResponse)(nil),  // 11: meridian.v1.WaitForZonesResponse
 	(*PendingZone)(nil),           // 12: meridian.v1.PendingZone
-	(*GetRequest)(nil),            // 13: meridian.v1.GetRequest
-	(*GetResponse)(nil),           // 14: meridian.v1.GetResponse
-	(*ListRequest)(nil),           // 15: meridian.v1.ListRequest
-	(*ListResponse)(nil),          // 16: meridian.v1.ListResponse
-	(*WatchRequest)(nil),          // 17: meridian.v1.WatchRequest
-	(*WatchResponse)(nil),         // 18: meridian.v1.WatchResponse
-	(*Change)(nil),                // 19: meridian.v1.Change
-	(*Resource)(nil),              // 20: meridian.v1.Resource
-	(Consistency)(0),              // 21: meridian.v1.Consistency
-	(*timestamppb.Timestamp)(nil), // 22: google.protobuf.Timestamp
+	(*PendingProxy)(nil),          // 13: meridian.v1.PendingProxy
+	(*GetRequest)(nil),            // 14: meridian.v1.GetRequest
+	(*GetResponse)(nil),           // 15: meridian.v1.GetResponse
+	(*ListRequest)(nil),           // 16: meridian.v1.ListRequest
+	(*ListResponse)(nil),          // 17: meridian.v1.ListResponse
+	(*WatchRequest)(nil),          // 18: meridian.v1.WatchRequest
+	(*WatchResponse)(nil),         // 19: meridian.v1.WatchResponse
+	(*Change)(nil),                // 20: meridian.v1.Change
+	(*Resource)(nil),              // 21: meridian.v1.Resource
+	(Consistency)(0),              // 22: meridian.v1.Consistency
+	(*timestamppb.Timestamp)(nil), // 23: google.protobuf.Timestamp
 }
 var file_meridian_v1_admin_proto_depIdxs = []int32{
-	20, // 0: meridian.v1.ApplyRequest.resources:type_name -> meridian.v1.Resource
+	21, // 0: meridian.v1.ApplyRequest.resources:type_name -> meridian.v1.Resource
 	3,  // 1: meridian.v1.ApplyRequest.if_versions:type_name -> meridian.v1.VersionCondition
 	8,  // 2: meridian.v1.VersionCondition.key:type_name -> meridian.v1.ResourceKey
 	6,  // 3: meridian.v1.ApplyResponse.results:type_name -> meridian.v1.Result
@@ -1519,32 +1616,33 @@ var file_meridian_v1_admin_proto_depIdxs = []int32{
 	3,  // 9: meridian.v1.DeleteRequest.if_versions:type_name -> meridian.v1.VersionCondition
 	6,  // 10: meridian.v1.DeleteResponse.results:type_name -> meridian.v1.Result
 	12, // 11: meridian.v1.WaitForZonesResponse.pending:type_name -> meridian.v1.PendingZone
-	8,  // 12: meridian.v1.GetRequest.key:type_name -> meridian.v1.ResourceKey
-	21, // 13: meridian.v1.GetRequest.consistency:type_name -> meridian.v1.Consistency
-	20, // 14: meridian.v1.GetResponse.resource:type_name -> meridian.v1.Resource
-	21, // 15: meridian.v1.ListRequest.consistency:type_name -> meridian.v1.Consistency
-	20, // 16: meridian.v1.ListResponse.resources:type_name -> meridian.v1.Resource
-	22, // 17: meridian.v1.WatchResponse.time:type_name -> google.protobuf.Timestamp
-	19, // 18: meridian.v1.WatchResponse.changes:type_name -> meridian.v1.Change
-	0,  // 19: meridian.v1.Change.outcome:type_name -> meridian.v1.Outcome
-	20, // 20: meridian.v1.Change.resource:type_name -> meridian.v1.Resource
-	2,  // 21: meridian.v1.AdminService.Apply:input_type -> meridian.v1.ApplyRequest
-	7,  // 22: meridian.v1.AdminService.Delete:input_type -> meridian.v1.DeleteRequest
-	10, // 23: meridian.v1.AdminService.WaitForZones:input_type -> meridian.v1.WaitForZonesRequest
-	13, // 24: meridian.v1.AdminService.Get:input_type -> meridian.v1.GetRequest
-	15, // 25: meridian.v1.AdminService.List:input_type -> meridian.v1.ListRequest
-	17, // 26: meridian.v1.AdminService.Watch:input_type -> meridian.v1.WatchRequest
-	4,  // 27: meridian.v1.AdminService.Apply:output_type -> meridian.v1.ApplyResponse
-	9,  // 28: meridian.v1.AdminService.Delete:output_type -> meridian.v1.DeleteResponse
-	11, // 29: meridian.v1.AdminService.WaitForZones:output_type -> meridian.v1.WaitForZonesResponse
-	14, // 30: meridian.v1.AdminService.Get:output_type -> meridian.v1.GetResponse
-	16, // 31: meridian.v1.AdminService.List:output_type -> meridian.v1.ListResponse
-	18, // 32: meridian.v1.AdminService.Watch:output_type -> meridian.v1.WatchResponse
-	27, // [27:33] is the sub-list for method output_type
-	21, // [21:27] is the sub-list for method input_type
-	21, // [21:21] is the sub-list for extension type_name
-	21, // [21:21] is the sub-list for extension extendee
-	0,  // [0:21] is the sub-list for field type_name
+	13, // 12: meridian.v1.PendingZone.proxies:type_name -> meridian.v1.PendingProxy
+	8,  // 13: meridian.v1.GetRequest.key:type_name -> meridian.v1.ResourceKey
+	22, // 14: meridian.v1.GetRequest.consistency:type_name -> meridian.v1.Consistency
+	21, // 15: meridian.v1.GetResponse.resource:type_name -> meridian.v1.Resource
+	22, // 16: meridian.v1.ListRequest.consistency:type_name -> meridian.v1.Consistency
+	21, // 17: meridian.v1.ListResponse.resources:type_name -> meridian.v1.Resource
+	23, // 18: meridian.v1.WatchResponse.time:type_name -> google.protobuf.Timestamp
+	20, // 19: meridian.v1.WatchResponse.changes:type_name -> meridian.v1.Change
+	0,  // 20: meridian.v1.Change.outcome:type_name -> meridian.v1.Outcome
+	21, // 21: meridian.v1.Change.resource:type_name -> meridian.v1.Resource
+	2,  // 22: meridian.v1.AdminService.Apply:input_type -> meridian.v1.ApplyRequest
+	7,  // 23: meridian.v1.AdminService.Delete:input_type -> meridian.v1.DeleteRequest
+	10, // 24: meridian.v1.AdminService.WaitForZones:input_type -> meridian.v1.WaitForZonesRequest
+	14, // 25: meridian.v1.AdminService.Get:input_type -> meridian.v1.GetRequest
+	16, // 26: meridian.v1.AdminService.List:input_type -> meridian.v1.ListRequest
+	18, // 27: meridian.v1.AdminService.Watch:input_type -> meridian.v1.WatchRequest
+	4,  // 28: meridian.v1.AdminService.Apply:output_type -> meridian.v1.ApplyResponse
+	9,  // 29: meridian.v1.AdminService.Delete:output_type -> meridian.v1.DeleteResponse
+	11, // 30: meridian.v1.AdminService.WaitForZones:output_type -> meridian.v1.WaitForZonesResponse
+	15, // 31: meridian.v1.AdminService.Get:output_type -> meridian.v1.GetResponse
+	17, // 32: meridian.v1.AdminService.List:output_type -> meridian.v1.ListResponse
+	19, // 33: meridian.v1.AdminService.Watch:output_type -> meridian.v1.WatchResponse
+	28, // [28:34] is the sub-list for method output_type
+	22, // [22:28] is the sub-list for method input_type
+	22, // [22:22] is the sub-list for extension type_name
+	22, // [22:22] is the sub-list for extension extendee
+	0,  // [0:22] is the sub-list for field type_name
 }
 
 func init() { file_meridian_v1_admin_proto_init() }
@@ -1553,14 +1651,14 @@ func file_meridian_v1_admin_proto_init() {
 		return
 	}
 	file_meridian_v1_resource_proto_init()
-	file_meridian_v1_admin_proto_msgTypes[15].OneofWrappers = []any{}
+	file_meridian_v1_admin_proto_msgTypes[16].OneofWrappers = []any{}
 	type x struct{}
 	out := protoimpl.TypeBuilder{
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_meridian_v1_admin_proto_rawDesc), len(file_meridian_v1_admin_proto_rawDesc)),
 			NumEnums:      2,
-			NumMessages:   18,
+			NumMessages:   19,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

@@ -876,7 +876,10 @@ func (*DataplanesQuestion) Descriptor() ([]byte, []int) {
 type ProxiesQuestion struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Only the proxy of this dataplane. Empty: all.
-	Name          string `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
+	Name string `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
+	// From a global to its zones: the proxies that have yet to accept a change of this
+	// revision, as "behind" of the answer, in place of the list. 0: the list.
+	Behind        uint64 `protobuf:"varint,2,opt,name=behind,proto3" json:"behind,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -916,6 +919,13 @@ func (x *ProxiesQuestion) GetName() string {
 		return x.Name
 	}
 	return ""
+}
+
+func (x *ProxiesQuestion) GetBehind() uint64 {
+	if x != nil {
+		return x.Behind
+	}
+	return 0
 }
 
 // Which xDS resources is the proxy of a dataplane sent?
@@ -1309,9 +1319,10 @@ const file_meridian_v1_inspect_proto_rawDesc = "" +
 	"\rFromTagsEntry\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
 	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\"\x14\n" +
-	"\x12DataplanesQuestion\"%\n" +
+	"\x12DataplanesQuestion\"=\n" +
 	"\x0fProxiesQuestion\x12\x12\n" +
-	"\x04name\x18\x01 \x01(\tR\x04name\"7\n" +
+	"\x04name\x18\x01 \x01(\tR\x04name\x12\x16\n" +
+	"\x06behind\x18\x02 \x01(\x04R\x06behind\"7\n" +
 	"\rProxyQuestion\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x12\n" +
 	"\x04type\x18\x02 \x01(\tR\x04type\"\xd1\x02\n" +

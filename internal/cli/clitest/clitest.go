@@ -73,6 +73,8 @@ type Server struct {
 	// PageSize bounds the pages of List, unless zero; Expired is for how many pages
 	// after a first the revision is not retained.
 	PageSize, Expired int
+	// PendingError, if set, ends WaitForZones.
+	PendingError error
 	// Waiting, if set, is called when WaitForZones has told which it waits for, and
 	// which then waits until the client leaves.
 	Waiting   func()
@@ -205,7 +207,7 @@ func (s *Server) apply(req *meridianv1.ApplyRequest) (*meridianv1.ApplyResponse,
 func (s *Server) WaitForZones(req *meridianv1.WaitForZonesRequest, stream grpc.ServerStreamingServer[meridianv1.WaitForZonesResponse]) error {
 	s.Mu.Lock()
 	s.Waits = append(s.Waits, req)
-	pending, stay, waiting := s.Pending, s.PendingStay, s.Waiting
+	pending, stay, waiting, failure := s.Pending, s.PendingStay, s.Waiting, s.PendingError
 	s.Mu.Unlock()
 	if len(pending) > 0 {
 		if err := stream.Send(&meridianv1.WaitForZonesResponse{Pending: pending}); err != nil {
@@ -216,6 +218,9 @@ func (s *Server) WaitForZones(req *meridianv1.WaitForZonesRequest, stream grpc.S
 		waiting()
 		<-stream.Context().Done()
 		return stream.Context().Err()
+	}
+	if failure != nil {
+		return failure
 	}
 	if stay {
 		return rpcerr.New(rpcerr.Timeout, "ZONES_PENDING", "not every zone has applied it")

@@ -40,6 +40,30 @@ type ProxiesAnswer struct {
 	Items []ProxyStatus `json:"items"`
 	// Incomplete is what a list of several zones lacks.
 	Incomplete []Absence `json:"incomplete,omitempty"`
+	// Behind is the answer to a global that waits for a revision, in place of Items.
+	Behind *ProxiesBehind `json:"behind,omitempty"`
+}
+
+// ProxiesBehind are the proxies that have yet to accept a change.
+type ProxiesBehind struct {
+	// AsOf is the revision that the zone has applied.
+	AsOf resource.Revision `json:"asOf"`
+	// Count is how many there are, Rejected how many of them have rejected it.
+	Count    int `json:"count"`
+	Rejected int `json:"rejected"`
+	// Some are the first MaxBehind of them, those that rejected it before others.
+	Some []ProxyBehind `json:"some"`
+}
+
+// MaxBehind bounds how many proxies that are behind a zone names.
+const MaxBehind = 10
+
+// ProxyBehind is one of them.
+type ProxyBehind struct {
+	Mesh resource.MeshName `json:"mesh"`
+	Name string            `json:"name"`
+	// State is "pending" or "rejected".
+	State string `json:"state"`
 }
 
 // ProxyStatus is where the streams of one dataplane's proxy stand.

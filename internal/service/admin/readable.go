@@ -114,10 +114,10 @@ func (s *Service) zonesFor(ctx context.Context, zones []PendingZone) []PendingZo
 	everything := s.cfg.Access.ReadsMesh(ctx, "")
 	for i := range shown {
 		if !everything {
-			shown[i].LastError = ""
+			shown[i].LastError, shown[i].Proxies = "", nil
 		}
 		if s.cfg.Access.ReadKey(ctx, resource.Key{Kind: resource.KindZone, Name: string(shown[i].Name)}) != nil {
-			shown[i] = PendingZone{Name: hiddenZone, State: shown[i].State}
+			shown[i] = PendingZone{Name: hiddenZone, State: shown[i].State, ProxiesBehind: shown[i].ProxiesBehind}
 		}
 	}
 	return shown
@@ -147,7 +147,7 @@ const noteRestricted = "what rests on resources that you may not read is not in 
 func (s *Inspect) Inspect(ctx context.Context, req *meridianv1.InspectRequest) (*meridianv1.InspectResponse, error) {
 	mesh := resource.MeshName(req.GetMesh())
 	if question.Internal(req) {
-		return nil, rpcerr.New(rpcerr.Invalid, "INVALID_QUESTION", "ends and elsewhere are for questions that a global asks its zones")
+		return nil, rpcerr.New(rpcerr.Invalid, "INVALID_QUESTION", "ends, elsewhere and behind are for questions that a global asks its zones")
 	}
 	if s.Readers.ReadsAll(ctx) || mesh != "" && s.Readers.ReadsMesh(ctx, mesh) && s.Readers.ReadKey(ctx, resource.Key{Kind: resource.KindZone}) == nil {
 		return s.Answers.Inspect(ctx, req)

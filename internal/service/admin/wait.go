@@ -22,6 +22,8 @@ type ZoneWait struct {
 	Revision resource.Revision
 	// ConnectedOnly leaves out the enabled zones that are not connected.
 	ConnectedOnly bool
+	// Enforced waits for the proxies of these zones, too.
+	Enforced bool
 }
 
 // PendingZone is a zone that has yet to apply a revision.
@@ -31,10 +33,34 @@ type PendingZone struct {
 	State     string
 	Revision  resource.Revision
 	LastError string
+	// ProxiesBehind is how many of its proxies have yet to accept the revision, and
+	// Proxies are some of them.
+	ProxiesBehind int
+	Proxies       []PendingProxy
 }
 
+// PendingProxy is a proxy that has yet to accept a revision.
+type PendingProxy struct {
+	Mesh resource.MeshName
+	Name string
+	// State is "pending" or "rejected".
+	State string
+}
+
+// ErrProxiesRejected means that only proxies are left that have rejected what a wait was
+// for.
+var ErrProxiesRejected = errors.New("proxies have rejected it")
+
+// ReasonProxiesRejected is the reason of the refusal for ErrProxiesRejected.
+const ReasonProxiesRejected = "PROXIES_REJECTED"
+
 // String says how far the zone is.
-func (z PendingZone) String() string { return fmt.Sprintf("%s (%s)", z.Name, z.State) }
+func (z PendingZone) String() string {
+	if z.ProxiesBehind > 0 {
+		return fmt.Sprintf("%d proxies in %s", z.ProxiesBehind, z.Name)
+	}
+	return fmt.Sprintf("%s (%s)", z.Name, z.State)
+}
 
 // WaitForZones returns once zones have applied a revision, and says meanwhile
 // which have not. A caller who may read no zone is refused; one who may not read
@@ -58,7 +84,7 @@ func (s *Service) WaitForZones(req *meridianv1.WaitForZonesRequest, stream grpc.
 		pending []PendingZone
 		sent    error
 	)
-	warnings, err := s.cfg.WaitForZones(ctx, ZoneWait{Revision: revision, ConnectedOnly: req.GetConnectedOnly()}, func(now []PendingZone) error {
+	warnings, err := s.cfg.WaitForZones(ctx, ZoneWait{Revision: revision, ConnectedOnly: req.GetConnectedOnly(), Enforced: req.GetEnforced()}, func(now []PendingZone) error {
 		pending = s.zonesFor(ctx, now)
 		sent = stream.Send(&meridianv1.WaitForZonesResponse{Pending: encodePending(pending)})
 		return sent
@@ -78,6 +104,9 @@ func (s *Service) WaitForZones(req *meridianv1.WaitForZonesRequest, stream grpc.
 	names := make([]string, len(pending))
 	for i, z := range pending {
 		names[i] = z.String()
+	}
+	if errors.Is(err, ErrProxiesRejected) {
+		return rpcerr.New(rpcerr.Conflict, ReasonProxiesRejected, "proxies have rejected revision %d: %s", revision, strings.Join(names, ", "))
 	}
 	if !all {
 		return rpcerr.New(rpcerr.Timeout, "ZONES_PENDING", "revision %d is not applied in every zone in time: %s", revision, strings.Join(names, ", "))
@@ -101,7 +130,12 @@ func (s *Service) catchUp(ctx context.Context, revision resource.Revision) error
 func encodePending(zones []PendingZone) []*meridianv1.PendingZone {
 	out := make([]*meridianv1.PendingZone, len(zones))
 	for i, z := range zones {
-		out[i] = &meridianv1.PendingZone{Name: string(z.Name), State: z.State, Revision: uint64(z.Revision), LastError: z.LastError}
+		out[i] = &meridianv1.PendingZone{
+			Name: string(z.Name), State: z.State, Revision: uint64(z.Revision), LastError: z.LastError, ProxiesBehind: uint32(z.ProxiesBehind),
+		}
+		for _, p := range z.Proxies {
+			out[i].Proxies = append(out[i].Proxies, &meridianv1.PendingProxy{Mesh: string(p.Mesh), Dataplane: p.Name, State: p.State})
+		}
 	}
 	return out
 }

@@ -17,6 +17,7 @@ import (
 	"meridian/internal/resource"
 	"meridian/internal/rpcerr"
 	"meridian/internal/xds"
+	"meridian/internal/xds/enforce"
 	"meridian/internal/xds/serve"
 )
 
@@ -219,6 +220,31 @@ func (d *Service) Deliveries(key resource.Key, dialect xds.Dialect, resources []
 		}
 	}
 	return out
+}
+
+// Behind returns the dataplanes with streams that a change of a revision, or a later one,
+// touched and that have not accepted everything of it, each with enforce.Pending or
+// enforce.Rejected. The caller has applied the revision.
+func (d *Service) Behind(revision resource.Revision) map[resource.Key]enforce.State {
+	type candidate struct {
+		*stream
+		busy bool
+	}
+	d.mu.Lock()
+	var open []candidate
+	for s := range d.all {
+		if s.proxy != nil {
+			open = append(open, candidate{s, s.stale || s.scheduled})
+		}
+	}
+	d.mu.Unlock()
+	behind := map[resource.Key]enforce.State{}
+	for _, c := range open {
+		if state := c.behind(revision, c.busy); state != "" {
+			behind[c.key] = enforce.Worse(behind[c.key], state)
+		}
+	}
+	return behind
 }
 
 // streamsOf returns the streams of a dataplane.

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"log/slog"
+	"maps"
 	"net"
 	"strings"
 	"sync"
@@ -31,6 +32,7 @@ import (
 	"meridian/internal/rpcerr"
 	"meridian/internal/service/discovery"
 	"meridian/internal/xds"
+	"meridian/internal/xds/enforce"
 	"meridian/internal/xds/serve"
 )
 
@@ -263,6 +265,42 @@ func TestAProxyIsSentItsResourcesAndTheirChanges(t *testing.T) {
 	require.Eventually(t, func() bool { return z.holds(web("web-1")) == 0 }, 10*time.Second, time.Millisecond)
 	require.Empty(t, z.service.Status(web("web-1")))
 	require.Equal(t, 1, z.service.Streams())
+}
+
+// A wait for a revision ends with the answers of the proxies that it touched, and knows
+// which of them reject it; what did not touch a proxy is not waited for.
+func TestBehind(t *testing.T) {
+	z := open(t)
+	z.set(web("web-1"), 1)
+	z.set(web("web-2"), 1)
+	z.run()
+	stream, other := z.connect(gRPCNode), z.connect(&corev3.Node{Id: "m/web-2", UserAgentName: "gRPC Go"})
+	next(t, stream)
+	next(t, other)
+	behind := func(revision resource.Revision, want map[resource.Key]enforce.State) {
+		t.Helper()
+		require.Eventually(t, func() bool { return maps.Equal(want, z.service.Behind(revision)) }, time.Minute, time.Millisecond)
+	}
+	behind(1, nil)
+	behind(2, nil) // it touches no one
+
+	z.set(web("web-1"), 3)
+	require.Equal(t, map[resource.Key]enforce.State{web("web-1"): enforce.Pending}, z.service.Behind(3), "at once")
+	r, err := stream.Recv()
+	require.NoError(t, err)
+	require.Equal(t, map[resource.Key]enforce.State{web("web-1"): enforce.Pending}, z.service.Behind(3), "until it has answered")
+	require.Empty(t, z.service.Behind(1), "it has had that")
+	answer := &discoveryv3.DiscoveryRequest{TypeUrl: r.GetTypeUrl(), ResourceNames: []string{"c"}, ResponseNonce: r.GetNonce(), ErrorDetail: &status.Status{Message: "bad"}}
+	require.NoError(t, stream.Send(answer))
+	behind(3, map[resource.Key]enforce.State{web("web-1"): enforce.Rejected})
+	behind(4, nil) // that is later, and did not touch it
+
+	z.set(web("web-1"), 4)
+	require.Equal(t, 4*time.Second, next(t, stream))
+	behind(3, nil)
+	behind(4, nil)
+	require.NoError(t, stream.CloseSend())
+	require.NoError(t, other.CloseSend())
 }
 
 func TestTheIncrementalVariant(t *testing.T) {

@@ -22,6 +22,7 @@ import (
 	"meridian/internal/server/limits"
 	"meridian/internal/version"
 	"meridian/internal/xds"
+	"meridian/internal/xds/enforce"
 	"meridian/internal/xds/serve"
 )
 
@@ -351,6 +352,28 @@ func (s *stream) deliveries(resources []*xds.Resource, out []serve.Delivery) {
 	for i, r := range resources {
 		out[i] = max(out[i], s.machine.Delivery(r))
 	}
+}
+
+// behind returns how a stream stands that has yet to accept a revision; empty for one
+// that has, or that the revision did not touch. busy: it may not know its newest
+// resources yet.
+func (s *stream) behind(revision resource.Revision, busy bool) enforce.State {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.machine == nil || !busy && s.machine.AsOf() < revision {
+		return "" // whatever came since did not touch it
+	}
+	var worst enforce.State
+	for _, t := range s.machine.Status(s.service.cfg.Now()) {
+		switch {
+		case t.Revision >= revision:
+		case len(t.Rejections) > 0:
+			worst = enforce.Worse(worst, enforce.Rejected)
+		case busy && s.machine.Asked(t.Type), t.State != serve.Synced && t.State != serve.NotSent:
+			worst = enforce.Worse(worst, enforce.Pending)
+		}
+	}
+	return worst
 }
 
 // schedule has a worker look at the stream; stale: its resources may have changed.

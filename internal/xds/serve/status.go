@@ -81,6 +81,17 @@ func (s *Stream) Status(now time.Time) []TypeStatus {
 	return out
 }
 
+// AsOf returns the revision of the set that the proxy is to have; zero before the first.
+func (s *Stream) AsOf() resource.Revision {
+	if s.set == nil {
+		return 0
+	}
+	return s.set.AsOf
+}
+
+// Asked reports whether the client has asked for resources of a type.
+func (s *Stream) Asked(typ xds.Type) bool { return s.types[typ].asked }
+
 // Delivery is how far one version of a resource has come to a client. Of several
 // clients, the greatest is that with the most to be looked at.
 type Delivery int
