@@ -3,6 +3,7 @@ package server
 import (
 	"errors"
 	"io"
+	"io/fs"
 	"log/slog"
 	"net"
 	"net/http"
@@ -125,6 +126,9 @@ func TestPrepareDataDir(t *testing.T) {
 	entries, err := os.ReadDir(dir)
 	require.NoError(t, err)
 	require.Empty(t, entries, "the probe leaves nothing behind")
+	info, err := os.Stat(dir)
+	require.NoError(t, err)
+	require.Equal(t, fs.FileMode(0o700), info.Mode().Perm(), "its owner alone reads it")
 }
 
 func TestHealthEndpoints(t *testing.T) {

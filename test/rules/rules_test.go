@@ -194,6 +194,36 @@ func TestPagesNameTests(t *testing.T) {
 	}
 }
 
+var (
+	party = regexp.MustCompile(`(?m)^\| \*\*(.+?)\*\*[^|]*\| .* \| (.*) \|$`)
+	claim = regexp.MustCompile(`(?m)^\| ([^|]+) \| ([^|]+) \| ([^|]*` + "`" + `Test[^|]*) \|$`)
+	link  = regexp.MustCompile(`\[([^\]]*)\]\([^)]*\)`)
+)
+
+// Each thing that a party of docs/security.md cannot do is in the table of
+// docs/testing.md, with tests; that these exist, TestPagesNameTests verifies.
+func TestTheThreatModelIsTested(t *testing.T) {
+	read := func(path string) string {
+		text, err := os.ReadFile(filepath.Join(root, path))
+		require.NoError(t, err)
+		return string(text)
+	}
+	_, section, found := strings.Cut(read("docs/testing.md"), "## Which claim of the threat model is tested where")
+	require.True(t, found)
+	section, _, _ = strings.Cut(section, "\n## ")
+	var claimed, tested []string
+	for _, m := range party.FindAllStringSubmatch(read("docs/security.md"), -1) {
+		for clause := range strings.SplitSeq(link.ReplaceAllString(m[2], "$1"), "; ") {
+			claimed = append(claimed, m[1]+" | "+clause)
+		}
+	}
+	for _, m := range claim.FindAllStringSubmatch(section, -1) {
+		tested = append(tested, m[1]+" | "+m[2])
+	}
+	require.NotEmpty(t, claimed)
+	require.Equal(t, claimed, tested)
+}
+
 func cites(text, number string) bool {
 	return slices.ContainsFunc(citation.FindAllStringSubmatch(text, -1), func(m []string) bool { return m[1] == number })
 }
