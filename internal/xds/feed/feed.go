@@ -16,7 +16,6 @@ import (
 	"fmt"
 	"maps"
 	"slices"
-	"strconv"
 	"sync"
 
 	"meridian/internal/livematch"
@@ -24,6 +23,7 @@ import (
 	"meridian/internal/resource"
 	"meridian/internal/xds"
 	"meridian/internal/xds/generate"
+	"meridian/internal/xds/generate/envoy"
 	"meridian/internal/xds/generate/grpc"
 	"meridian/internal/xds/world"
 )
@@ -35,12 +35,43 @@ type Feed struct {
 
 	mu      sync.Mutex // taken with the matching read or updated; guards everything below
 	touch   func([]resource.Key)
-	follows map[resource.Key]int                // how often Follow was called and not undone
-	proxies map[resource.Key]*proxy             // of dataplanes that are followed
-	users   map[world.Key]map[resource.Key]bool // endpoints → proxies that have them
+	follows map[resource.Key]int            // how often Follow was called and not undone
+	proxies map[proxyKey]*proxy             // of dataplanes that are followed
+	users   map[world.Key]map[proxyKey]bool // endpoints → proxies that have them
 	shapes  map[shapeKey]*shape
 	// made counts the shapes that were generated.
 	made uint64
+}
+
+// proxyKey is one dataplane and the kind of its proxy: a dataplane may have an Envoy and
+// gRPC clients.
+type proxyKey struct {
+	resource.Key
+	dialect xds.Dialect
+}
+
+// dialect makes the resources of one kind of proxy.
+type dialect struct {
+	// withheld says why a mesh's proxies are sent nothing; empty when they are.
+	withheld func(resource.MeshName, world.Mesh) string
+	// inbounds makes what is the dataplane's own.
+	inbounds func(*resource.Dataplane, []policy.Rule) ([]*xds.Resource, error)
+	// outbounds makes what dataplanes share whose spelling is equal, with their rules, the
+	// routes of their services and the protocols that it lists.
+	outbounds func(resource.MeshName, *resource.Dataplane, []policy.Rule, func(string) []*resource.Resource, func(resource.TagSelector) world.Protocol) (*generate.Outbounds, error)
+	spelling  func(*resource.Dataplane) string
+}
+
+var dialects = map[xds.Dialect]dialect{
+	xds.GRPC: {
+		withheld: grpc.Withheld,
+		inbounds: func(spec *resource.Dataplane, _ []policy.Rule) ([]*xds.Resource, error) { return grpc.Inbounds(spec) },
+		outbounds: func(mesh resource.MeshName, spec *resource.Dataplane, rules []policy.Rule, routes func(string) []*resource.Resource, _ func(resource.TagSelector) world.Protocol) (*generate.Outbounds, error) {
+			return grpc.MakeOutbounds(mesh, generate.Outbound(spec), rules, routes)
+		},
+		spelling: func(spec *resource.Dataplane) string { return generate.Spelling(generate.Outbound(spec)) },
+	},
+	xds.Envoy: {withheld: envoy.Withheld, inbounds: envoy.Inbounds, outbounds: envoy.MakeOutbounds, spelling: envoy.Spelling},
 }
 
 // proxy is what was made for one dataplane.
@@ -49,8 +80,9 @@ type proxy struct {
 	stale bool
 	set   *xds.Set
 	shape *shape
-	// dataplane is what own was made of.
+	// dataplane and rules are what own was made of.
 	dataplane *resource.Dataplane
+	rules     *policy.Rule
 	own       []*xds.Resource
 	endpoints map[world.Key]bool
 }
@@ -58,7 +90,8 @@ type proxy struct {
 // shapeKey tells what dataplanes have to share to share resources, together with the
 // routes of their services.
 type shapeKey struct {
-	mesh resource.MeshName
+	mesh    resource.MeshName
+	dialect xds.Dialect
 	// outbounds are spelled so that equal ones, and only they, have equal spellings.
 	outbounds string
 	// rules is the first of the rules, which matching shares between dataplanes; nil
@@ -77,7 +110,7 @@ type shape struct {
 func New(matching *livematch.Matching, w *world.World) *Feed {
 	f := &Feed{
 		matching: matching, world: w,
-		follows: map[resource.Key]int{}, proxies: map[resource.Key]*proxy{}, users: map[world.Key]map[resource.Key]bool{}, shapes: map[shapeKey]*shape{},
+		follows: map[resource.Key]int{}, proxies: map[proxyKey]*proxy{}, users: map[world.Key]map[proxyKey]bool{}, shapes: map[shapeKey]*shape{},
 	}
 	matching.OnUpdate(f.update)
 	return f
@@ -130,19 +163,21 @@ func (f *Feed) update(touched []policy.Touch) {
 	}
 	for _, e := range changes.Endpoints {
 		for key := range f.users[e] {
-			dirty[key] = true
+			dirty[key.Key] = true
 		}
 	}
 	if len(changes.Meshes)+len(changes.Routed) > 0 {
 		for key, p := range f.proxies {
 			if slices.Contains(changes.Meshes, key.Mesh) || p.routed(key.Mesh, changes.Routed) {
-				dirty[key] = true
+				dirty[key.Key] = true
 			}
 		}
 	}
 	for key := range dirty {
-		if p := f.proxies[key]; p != nil {
-			p.stale = true
+		for d := range dialects {
+			if p := f.proxies[proxyKey{key, d}]; p != nil {
+				p.stale = true
+			}
 		}
 	}
 	if f.touch != nil && len(dirty) > 0 {
@@ -162,7 +197,7 @@ func (p *proxy) routed(mesh resource.MeshName, changed []world.Service) bool {
 
 // Resources implements xds.Source.
 func (f *Feed) Resources(dataplane resource.Key, dialect xds.Dialect) (*xds.Set, error) {
-	if dialect != xds.GRPC {
+	if _, served := dialects[dialect]; !served {
 		return nil, fmt.Errorf("%w: %s", xds.ErrDialect, dialect)
 	}
 	var set *xds.Set
@@ -170,34 +205,34 @@ func (f *Feed) Resources(dataplane resource.Key, dialect xds.Dialect) (*xds.Set,
 		f.mu.Lock()
 		defer f.mu.Unlock()
 		var err error
-		set, err = f.resources(m, dataplane, asOf)
+		set, err = f.resources(m, proxyKey{dataplane, dialect}, asOf)
 		return err
 	})
 	return set, err
 }
 
-func (f *Feed) resources(m *policy.Matcher, key resource.Key, asOf resource.Revision) (*xds.Set, error) {
+func (f *Feed) resources(m *policy.Matcher, key proxyKey, asOf resource.Revision) (*xds.Set, error) {
 	p := f.proxies[key]
 	if p != nil && !p.stale {
 		same := *p.set
 		same.AsOf = asOf
 		return &same, nil
 	}
-	spec, rules, err := generate.Read(m, f.world, key)
+	spec, rules, err := generate.Read(m, f.world, key.Key)
 	if errors.Is(err, xds.ErrNoDataplane) {
-		f.drop(key)
+		f.drop(key.Key)
 	}
 	if err != nil {
 		return nil, err
 	}
 	next := &proxy{dataplane: spec, endpoints: map[world.Key]bool{}}
-	if reason := grpc.Withheld(key.Mesh, f.world.Mesh(key.Mesh)); reason != "" {
+	if reason := dialects[key.dialect].withheld(key.Mesh, f.world.Mesh(key.Mesh)); reason != "" {
 		next.set = xds.WithheldSet(asOf, reason)
 	} else if err := f.make(next, p, key, rules, asOf); err != nil {
 		f.release(key, next, p)
 		return nil, fmt.Errorf("dataplane %s: %w", key.Name, err)
 	}
-	if f.follows[key] == 0 {
+	if f.follows[key.Key] == 0 {
 		f.release(key, next, nil)
 		return next.set, nil
 	}
@@ -209,50 +244,57 @@ func (f *Feed) resources(m *policy.Matcher, key resource.Key, asOf resource.Revi
 }
 
 // make fills in what a proxy is sent; before is what it was sent last, or nil.
-func (f *Feed) make(next, before *proxy, key resource.Key, rules []policy.Rule, asOf resource.Revision) (err error) {
-	if before != nil && before.dataplane == next.dataplane && before.own != nil {
-		next.own = before.own
-	} else if next.own, err = grpc.Inbounds(next.dataplane); err != nil {
-		return err
+func (f *Feed) make(next, before *proxy, key proxyKey, rules []policy.Rule, asOf resource.Revision) (err error) {
+	if len(rules) > 0 {
+		next.rules = &rules[0]
 	}
-	if next.shape, err = f.shapeOf(key.Mesh, next.dataplane, rules, before); err != nil {
+	if before != nil && before.dataplane == next.dataplane && before.rules == next.rules && before.own != nil {
+		next.own = before.own
+	} else if next.own, err = dialects[key.dialect].inbounds(next.dataplane, rules); err != nil {
+		return err
+	} else if before != nil {
+		keep(next.own, before.own)
+	}
+	if next.shape, err = f.shapeOf(key, next.dataplane, rules, before); err != nil {
 		return err
 	}
 	next.shape.users++
-	next.set, err = generate.Assemble(asOf, next.own, next.shape.outbounds, xds.GRPC, func(s resource.TagSelector) *world.Endpoints {
+	follow := func(s resource.TagSelector) *world.Endpoints {
 		e := f.world.Follow(key.Mesh, s)
 		next.endpoints[e.Key] = true
 		if f.users[e.Key] == nil {
-			f.users[e.Key] = map[resource.Key]bool{}
+			f.users[e.Key] = map[proxyKey]bool{}
 		}
 		f.users[e.Key][key] = true
 		return e
-	})
+	}
+	for _, p := range next.shape.outbounds.Protocols {
+		follow(p.Selector)
+	}
+	next.set, err = generate.Assemble(asOf, next.own, next.shape.outbounds, key.dialect, follow)
 	return err
 }
 
 // shapeOf returns what the outbounds of a dataplane come to, made if need be.
-func (f *Feed) shapeOf(mesh resource.MeshName, spec *resource.Dataplane, rules []policy.Rule, before *proxy) (*shape, error) {
-	outbounds := generate.Outbound(spec)
-	key := shapeKey{mesh: mesh}
+func (f *Feed) shapeOf(of proxyKey, spec *resource.Dataplane, rules []policy.Rule, before *proxy) (*shape, error) {
+	mesh, d := of.Mesh, dialects[of.dialect]
+	key := shapeKey{mesh: mesh, dialect: of.dialect, outbounds: d.spelling(spec)}
 	if len(rules) > 0 {
 		key.rules = &rules[0]
 	}
-	var spelled []byte
+	outbounds := generate.Outbound(spec)
 	var routes []*resource.Resource
 	for i := range outbounds {
-		spelled = strconv.AppendUint(append(spelled, '|'), uint64(outbounds[i].Port), 10)
-		for _, tag := range slices.Sorted(maps.Keys(outbounds[i].Tags)) {
-			spelled = strconv.AppendQuote(strconv.AppendQuote(spelled, tag), outbounds[i].Tags[tag])
-		}
 		routes = append(routes, f.world.Routes(mesh, outbounds[i].Service)...)
 	}
-	key.outbounds = string(spelled)
+	protocol := func(s resource.TagSelector) world.Protocol { return f.world.Endpoints(mesh, s).Protocol }
 	known := f.shapes[key]
-	if known != nil && slices.Equal(known.routes, routes) {
+	if known != nil && slices.Equal(known.routes, routes) && !slices.ContainsFunc(known.outbounds.Protocols, func(p generate.SelectorProtocol) bool {
+		return protocol(p.Selector) != p.Protocol
+	}) {
 		return known, nil
 	}
-	made, err := grpc.MakeOutbounds(mesh, outbounds, rules, func(service string) []*resource.Resource { return f.world.Routes(mesh, service) })
+	made, err := d.outbounds(mesh, spec, rules, func(service string) []*resource.Resource { return f.world.Routes(mesh, service) }, protocol)
 	if err != nil {
 		return nil, err
 	}
@@ -260,39 +302,41 @@ func (f *Feed) shapeOf(mesh resource.MeshName, spec *resource.Dataplane, rules [
 	if known == nil && before != nil {
 		known = before.shape
 	}
-	keep(made, known)
+	if known != nil {
+		keep(made.Resources, known.outbounds.Resources)
+	}
 	s := &shape{key: key, routes: routes, outbounds: made}
 	f.shapes[key] = s
 	return s, nil
 }
 
 // keep puts what was made before in the place of what is equal.
-func keep(made *generate.Outbounds, before *shape) {
-	if before == nil {
-		return
-	}
-	known := make(map[xds.Ref]*xds.Resource, len(before.outbounds.Resources))
-	for _, r := range before.outbounds.Resources {
+func keep(made, before []*xds.Resource) {
+	known := make(map[xds.Ref]*xds.Resource, len(before))
+	for _, r := range before {
 		known[r.Ref()] = r
 	}
-	for i, r := range made.Resources {
+	for i, r := range made {
 		if old := known[r.Ref()]; old != nil && old.Version == r.Version && slices.Equal(old.Origins, r.Origins) {
-			made.Resources[i] = old
+			made[i] = old
 		}
 	}
 }
 
-// drop forgets a proxy.
-func (f *Feed) drop(key resource.Key) {
-	if p := f.proxies[key]; p != nil {
-		delete(f.proxies, key)
-		f.release(key, p, nil)
+// drop forgets the proxies of a dataplane.
+func (f *Feed) drop(dataplane resource.Key) {
+	for d := range dialects {
+		key := proxyKey{dataplane, d}
+		if p := f.proxies[key]; p != nil {
+			delete(f.proxies, key)
+			f.release(key, p, nil)
+		}
 	}
 }
 
 // release gives up what one state of a proxy uses and the other, which may be nil, does
 // not.
-func (f *Feed) release(key resource.Key, p, other *proxy) {
+func (f *Feed) release(key proxyKey, p, other *proxy) {
 	if s := p.shape; s != nil {
 		if s.users--; s.users == 0 && f.shapes[s.key] == s {
 			delete(f.shapes, s.key)

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"maps"
 	"slices"
+	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -17,6 +18,7 @@ import (
 	"meridian/internal/resource/resourcetest"
 	"meridian/internal/store"
 	"meridian/internal/xds"
+	"meridian/internal/xds/generate/envoy"
 	"meridian/internal/xds/generate/grpc"
 	"meridian/internal/xds/world"
 )
@@ -169,7 +171,7 @@ func TestAChangeTouchesWhatItChanges(t *testing.T) {
 
 	// A dataplane's address: its own listeners.
 	require.Equal(t, keys("web-1"), z.apply(z.put(resource.KindDataplane, "m", "web-1", caller("10.0.0.9"))))
-	require.Equal(t, []string{"LDS in/0.0.0.0:8080", "LDS in/10.0.0.9:8080", "LDS in/[::]:8080", "RDS in_8080"}, changed(one, z.set("web-1")))
+	require.Equal(t, []string{"LDS in/10.0.0.9:8080"}, changed(one, z.set("web-1")))
 
 	// A route of a service: its callers.
 	require.Equal(t, keys("web-1", "web-2"), z.apply(z.put(resource.KindGRPCRoute, "m", "r", `{"parentRefs":[{"kind":"Service","name":"orders"}],"rules":[{"backendRefs":[{"name":"backend"}]}]}`)))
@@ -226,7 +228,7 @@ func TestWhatCannotBeServed(t *testing.T) {
 	z := started(t)
 	_, err := z.feed.Resources(policy.DataplaneKey("m", "none"), xds.GRPC)
 	require.ErrorIs(t, err, xds.ErrNoDataplane)
-	_, err = z.feed.Resources(policy.DataplaneKey("m", "web-1"), xds.Envoy)
+	_, err = z.feed.Resources(policy.DataplaneKey("m", "web-1"), "other")
 	require.ErrorIs(t, err, xds.ErrDialect)
 }
 
@@ -235,6 +237,10 @@ func TestWhatCannotBeServed(t *testing.T) {
 func TestAFeedIsWhatIsMadeFromScratch(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		z := started(t)
+		dialect := rapid.SampledFrom([]xds.Dialect{xds.GRPC, xds.Envoy}).Draw(t, "dialect")
+		scratchOf := map[xds.Dialect]func(*policy.Matcher, *world.World, resource.Key, resource.Revision) (*xds.Set, error){
+			xds.GRPC: grpc.Proxy, xds.Envoy: envoy.Proxy,
+		}[dialect]
 		names := []string{"web-1", "web-2", "backend-1", "orders-1", "web-3"}
 		versions, named := map[string]string{}, map[string]bool{}
 		asked := map[string]bool{} // since it is followed
@@ -245,7 +251,7 @@ func TestAFeedIsWhatIsMadeFromScratch(t *testing.T) {
 				require.NoError(t, z.matching.Read(func(m *policy.Matcher, asOf resource.Revision) error {
 					scratch := world.New("east")
 					scratch.Reset(z.store.View())
-					want, err := grpc.Proxy(m, scratch, key, asOf)
+					want, err := scratchOf(m, scratch, key, asOf)
 					if errors.Is(err, xds.ErrNoDataplane) {
 						return nil
 					}
@@ -262,7 +268,7 @@ func TestAFeedIsWhatIsMadeFromScratch(t *testing.T) {
 				}
 				if rapid.Bool().Draw(t, "ask "+name) {
 					versions[name], named[name], asked[name] = now, false, z.followed[name] != nil
-					set, err := z.feed.Resources(key, xds.GRPC)
+					set, err := z.feed.Resources(key, dialect)
 					if now == "" {
 						require.ErrorIs(t, err, xds.ErrNoDataplane)
 						continue
@@ -300,6 +306,7 @@ func TestAFeedIsWhatIsMadeFromScratch(t *testing.T) {
 				spec := caller(fmt.Sprintf("10.0.0.%s", pick("address", "1", "2")))
 				if pick("role", "caller", "server") == "server" {
 					spec = server("10.0.1."+pick("server address", "1", "2"), pick("service", "backend", "orders"))
+					spec = strings.Replace(spec, `"tags":{`, `"tags":{"kuma.io/protocol":"`+pick("protocol", "tcp", "http", "grpc")+`",`, 1)
 				}
 				op = z.put(resource.KindDataplane, "m", name, spec)
 			case "policy":

@@ -20,7 +20,8 @@ type Conf struct {
 	fields map[policy.Pointer]resource.Key
 }
 
-func newConf(rule *policy.Rule) *Conf {
+// NewConf is what one rule comes to.
+func NewConf(rule *policy.Rule) *Conf {
 	fold := rule.Fold()
 	return &Conf{rule.Kind, fold.Conf(), fold.Fields()}
 }
@@ -54,9 +55,9 @@ func (rules Rules) On(route string, kind, successor resource.Kind) *Conf {
 	}
 	switch {
 	case own != nil:
-		return newConf(own)
+		return NewConf(own)
 	case outbound != nil:
-		return newConf(outbound)
+		return NewConf(outbound)
 	}
 	return nil
 }

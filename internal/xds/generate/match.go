@@ -46,7 +46,7 @@ func (t Traffic) ofRoute(m *resource.RouteMatch) (*routev3.RouteMatch, bool) {
 	case t == Calls && !matchesText(m.Method, http.MethodPost):
 		return nil, false
 	case t == Requests:
-		method, ok := headerOf(":method", m.Method)
+		method, ok := Header(":method", m.Method)
 		if !ok {
 			return nil, false
 		}
@@ -54,7 +54,7 @@ func (t Traffic) ofRoute(m *resource.RouteMatch) (*routev3.RouteMatch, bool) {
 	}
 	for _, name := range sortedKeys(m.Headers) {
 		condition := m.Headers[name]
-		header, ok := headerOf(name, &condition)
+		header, ok := Header(name, &condition)
 		if !ok {
 			return nil, false
 		}
@@ -97,8 +97,8 @@ func regexMatch(pattern string) *routev3.RouteMatch {
 // headerName is what a header may be called, by the validation of xDS.
 var headerName = regexp.MustCompile("^:?[0-9a-z!#$%&'*+\\-.^_|~`]+$")
 
-// headerOf is a condition on a header; false when no request meets it.
-func headerOf(name string, m *resource.StringMatch) (*routev3.HeaderMatcher, bool) {
+// Header is a condition on a header; false when no request meets it.
+func Header(name string, m *resource.StringMatch) (*routev3.HeaderMatcher, bool) {
 	h := &routev3.HeaderMatcher{Name: strings.ToLower(name)}
 	text := &matcherv3.StringMatcher{}
 	switch {
@@ -118,26 +118,26 @@ func headerOf(name string, m *resource.StringMatch) (*routev3.HeaderMatcher, boo
 	return h, headerName.MatchString(h.Name)
 }
 
-// headerMatch is a condition in the form of the Gateway API; false when no request meets
+// HeaderMatch is a condition in the form of the Gateway API; false when no request meets
 // it.
-func headerMatch(m *resource.HeaderMatch) (*routev3.HeaderMatcher, bool) {
+func HeaderMatch(m *resource.HeaderMatch) (*routev3.HeaderMatcher, bool) {
 	value := ""
 	if m.Value != nil {
 		value = *m.Value
 	}
 	switch kind := textOr(m.Type, "Exact"); kind {
 	case "Present", "Absent":
-		h, ok := headerOf(m.Name, &resource.StringMatch{})
+		h, ok := Header(m.Name, &resource.StringMatch{})
 		if kind == "Absent" {
 			h.InvertMatch = true
 		}
 		return h, ok
 	case "Prefix":
-		return headerOf(m.Name, &resource.StringMatch{Prefix: &value})
+		return Header(m.Name, &resource.StringMatch{Prefix: &value})
 	case "RegularExpression":
-		return headerOf(m.Name, &resource.StringMatch{Regex: &value})
+		return Header(m.Name, &resource.StringMatch{Regex: &value})
 	default:
-		return headerOf(m.Name, &resource.StringMatch{Exact: &value})
+		return Header(m.Name, &resource.StringMatch{Exact: &value})
 	}
 }
 
@@ -152,7 +152,7 @@ func textOr(s *string, otherwise string) string {
 // meets them.
 func headersOf(matches []*routev3.RouteMatch, headers []resource.HeaderMatch) []*routev3.RouteMatch {
 	for i := range headers {
-		h, ok := headerMatch(&headers[i])
+		h, ok := HeaderMatch(&headers[i])
 		if !ok {
 			return nil
 		}
@@ -203,7 +203,7 @@ func (t Traffic) one(m *resource.HTTPMatch) []*routev3.RouteMatch {
 		}
 	}
 	if t == Requests && m.Method != nil {
-		method, _ := headerOf(":method", &resource.StringMatch{Exact: m.Method})
+		method, _ := Header(":method", &resource.StringMatch{Exact: m.Method})
 		for _, match := range matches {
 			match.Headers = append(match.Headers, method)
 		}

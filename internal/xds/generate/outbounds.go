@@ -2,6 +2,7 @@ package generate
 
 import (
 	"fmt"
+	"maps"
 	"net/netip"
 	"slices"
 	"strconv"
@@ -44,6 +45,18 @@ func Outbound(spec *resource.Dataplane) []policy.Attachment {
 	}
 	slices.SortFunc(list, func(a, b policy.Attachment) int { return a.Compare(&b) })
 	return slices.CompactFunc(list, func(a, b policy.Attachment) bool { return a.Port == b.Port && a.Service == b.Service })
+}
+
+// Spelling spells outbounds so that equal ones, and only they, have equal spellings.
+func Spelling(outbounds []policy.Attachment) string {
+	var spelled []byte
+	for i := range outbounds {
+		spelled = strconv.AppendUint(append(spelled, '|'), uint64(outbounds[i].Port), 10)
+		for _, tag := range slices.Sorted(maps.Keys(outbounds[i].Tags)) {
+			spelled = strconv.AppendQuote(strconv.AppendQuote(spelled, tag), outbounds[i].Tags[tag])
+		}
+	}
+	return string(spelled)
 }
 
 // RoutesName is the name of an outbound's routes.

@@ -114,6 +114,16 @@ func (t Traffic) Entries(a *policy.Attachment, rules Rules, routes []*resource.R
 	return append(entries, last), nil
 }
 
+// Connections is the routing of an outbound whose requests are not looked into: all of
+// them go to the same destinations.
+func Connections(a *policy.Attachment, rules Rules) (*Entry, error) {
+	entries, err := Requests.Entries(a, rules, nil)
+	if err != nil {
+		return nil, err
+	}
+	return &entries[len(entries)-1], nil
+}
+
 // ownSelector selects what an outbound stands for when nothing routes it.
 func ownSelector(a *policy.Attachment) resource.TagSelector { return resource.TagSelector(a.Tags) }
 

@@ -1,0 +1,139 @@
+package envoy_test
+
+import (
+	"fmt"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/reflect/protoreflect"
+	"google.golang.org/protobuf/types/known/anypb"
+
+	"meridian/internal/policy"
+	"meridian/internal/policy/engines"
+	"meridian/internal/policy/policytest"
+	"meridian/internal/resource"
+	"meridian/internal/xds"
+	"meridian/internal/xds/generate/envoy"
+	"meridian/internal/xds/world"
+	"meridian/internal/xds/xdstest"
+)
+
+// mesh is a world with the dataplane web-1, which calls backend at port 4001, and two
+// dataplanes of backend that speak a protocol.
+func mesh(t require.TestingT, protocol string) policytest.World {
+	w := policytest.NewWorld()
+	w.Put(t, resource.Meta{Key: resource.Key{Kind: resource.KindMesh, Name: "m"}}, `{}`)
+	put(t, w, resource.KindDataplane, "web-1", `{"networking":{"address":"10.0.0.9","inbound":[{"port":8080,"tags":{"kuma.io/service":"web","kuma.io/protocol":"`+protocol+`"}}],
+		"outbound":[{"port":4001,"tags":{"kuma.io/service":"backend"}}]}}`)
+	for i := 1; i <= 2; i++ {
+		put(t, w, resource.KindDataplane, fmt.Sprintf("backend-%d", i), fmt.Sprintf(
+			`{"networking":{"address":"10.0.0.%d","inbound":[{"port":80,"tags":{"kuma.io/service":"backend","version":"v%d","kuma.io/protocol":%q}}]}}`, i, i, protocol))
+	}
+	return w
+}
+
+func put(t require.TestingT, w policytest.World, kind resource.Kind, name, spec string) {
+	w.Put(t, resource.Meta{Key: resource.Key{Kind: kind, Mesh: "m", Name: name}}, spec)
+}
+
+// policyOn puts a policy on web, to backend.
+func policyOn(t require.TestingT, w policytest.World, kind resource.Kind, conf string) {
+	spec := `{"sources":[{"match":{"kuma.io/service":"web"}}],"destinations":[{"match":{"kuma.io/service":"backend"}}],"conf":` + conf + `}`
+	if d, _ := resource.Describe(kind); d.Class == resource.TargetRef {
+		spec = `{"targetRef":{"kind":"Service","name":"web"},"to":[{"targetRef":{"kind":"Service","name":"backend"},"default":` + conf + `}]}`
+	}
+	put(t, w, kind, "p", spec)
+}
+
+func generate(t require.TestingT, w policytest.World, name string) *xds.Set {
+	state := world.New("east")
+	m := policy.NewMatcher(engines.All()...).Following(state)
+	m.Reset(w.View())
+	set, err := envoy.Proxy(m, state, policy.DataplaneKey("m", name), 1)
+	require.NoError(t, err)
+	return set
+}
+
+// validate checks a message, and every message that is packed into it.
+func validate(t require.TestingT, m proto.Message) {
+	if v, ok := m.(interface{ ValidateAll() error }); ok {
+		require.NoError(t, v.ValidateAll())
+	}
+	var walk func(protoreflect.Message)
+	walk = func(r protoreflect.Message) {
+		if packed, ok := r.Interface().(*anypb.Any); ok {
+			inner, err := packed.UnmarshalNew()
+			require.NoError(t, err)
+			validate(t, inner)
+			return
+		}
+		r.Range(func(f protoreflect.FieldDescriptor, v protoreflect.Value) bool {
+			switch {
+			case f.IsMap() && f.MapValue().Message() != nil:
+				v.Map().Range(func(_ protoreflect.MapKey, v protoreflect.Value) bool { walk(v.Message()); return true })
+			case f.IsList() && f.Message() != nil:
+				for i := range v.List().Len() {
+					walk(v.List().Get(i).Message())
+				}
+			case f.Message() != nil && !f.IsMap():
+				walk(v.Message())
+			}
+			return true
+		})
+	}
+	walk(m.ProtoReflect())
+}
+
+// What every field of every policy comes to is valid, and the same whenever it is made.
+func TestResourcesAreValidAndDeterministic(t *testing.T) {
+	for _, protocol := range []string{"http", "http2", "grpc", "tcp"} {
+		for _, p := range append(xdstest.Policies(), xdstest.Routes()...) {
+			t.Run(protocol+" "+string(p.Kind), func(t *testing.T) {
+				w := mesh(t, protocol)
+				if d, _ := resource.Describe(p.Kind); d.Class == resource.TargetRef || d.Class == resource.SourceDestination {
+					policyOn(t, w, p.Kind, p.Conf)
+				} else {
+					put(t, w, p.Kind, "r", p.Conf)
+				}
+				set, again := generate(t, w, "web-1"), generate(t, w, "web-1")
+				require.Equal(t, set.Len(), again.Len())
+				for r := range set.All() {
+					require.Equal(t, r.Version, again.Get(r.Ref()).Version)
+					m, err := r.Message()
+					require.NoError(t, err)
+					validate(t, m)
+				}
+			})
+		}
+	}
+}
+
+// In a mesh with mutual TLS nothing is made, and that is said.
+func TestNothingIsSentUnprotected(t *testing.T) {
+	w := mesh(t, "http")
+	require.Empty(t, generate(t, w, "web-1").Withheld)
+	w.Put(t, resource.Meta{Key: resource.Key{Kind: resource.KindMesh, Name: "m"}}, `{"mtls":{"enabledBackend":"ca","backends":[{"name":"ca","type":"builtin"}]}}`)
+	set := generate(t, w, "web-1")
+	require.Zero(t, set.Len())
+	require.Contains(t, set.Withheld, "mutual TLS")
+}
+
+// An inbound or outbound for which Envoy cannot listen has no listener, and that is said.
+func TestWhatHasNoListener(t *testing.T) {
+	for spec, want := range map[string]string{
+		`{"address":"127.0.0.1","inbound":[{"port":80,"tags":{"kuma.io/service":"a"}}]}`:                                                                                                   "connect to itself",
+		`{"address":"a.test","inbound":[{"port":80,"tags":{"kuma.io/service":"a"}}]}`:                                                                                                      "host name",
+		`{"address":"10.0.0.1","inbound":[{"port":80,"tags":{"kuma.io/service":"a"}},{"port":80,"tags":{"kuma.io/service":"b","kuma.io/protocol":"http"}}]}`:                               "another protocol",
+		`{"address":"10.0.0.1","inbound":[{"port":80,"tags":{"kuma.io/service":"a"}}],"outbound":[{"port":81,"tags":{"kuma.io/service":"b"}},{"port":81,"tags":{"kuma.io/service":"c"}}]}`: "same address and port",
+	} {
+		w := mesh(t, "http")
+		put(t, w, resource.KindDataplane, "x", `{"networking":`+spec+`}`)
+		r, _ := w.View().Get(policy.DataplaneKey("m", "x"))
+		unserved := envoy.NotServed(r.Spec().(*resource.Dataplane))
+		require.Len(t, unserved, 1, spec)
+		require.Contains(t, unserved[0].Why, want)
+		set := generate(t, w, "x")
+		require.LessOrEqual(t, len(set.Of(xds.Listener)), 2)
+	}
+}

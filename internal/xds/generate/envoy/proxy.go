@@ -1,0 +1,143 @@
+package envoy
+
+import (
+	"cmp"
+	"fmt"
+	"net/netip"
+
+	"meridian/internal/policy"
+	"meridian/internal/resource"
+	"meridian/internal/xds"
+	"meridian/internal/xds/generate"
+	"meridian/internal/xds/world"
+)
+
+// Proxy makes everything that a dataplane's Envoy is sent. The error wraps
+// xds.ErrNoDataplane.
+func Proxy(m *policy.Matcher, w *world.World, key resource.Key, asOf resource.Revision) (*xds.Set, error) {
+	spec, rules, err := generate.Read(m, w, key)
+	if err != nil {
+		return nil, err
+	}
+	if reason := Withheld(key.Mesh, w.Mesh(key.Mesh)); reason != "" {
+		return xds.WithheldSet(asOf, reason), nil
+	}
+	endpoints := func(s resource.TagSelector) *world.Endpoints { return w.Endpoints(key.Mesh, s) }
+	outbounds, err := MakeOutbounds(key.Mesh, spec, rules,
+		func(service string) []*resource.Resource { return w.Routes(key.Mesh, service) },
+		func(s resource.TagSelector) world.Protocol { return endpoints(s).Protocol })
+	if err != nil {
+		return nil, fmt.Errorf("dataplane %s: %w", key.Name, err)
+	}
+	own, err := Inbounds(spec, rules)
+	if err != nil {
+		return nil, fmt.Errorf("dataplane %s: %w", key.Name, err)
+	}
+	return generate.Assemble(asOf, own, outbounds, xds.Envoy, endpoints)
+}
+
+// Withheld says why a mesh's proxies are sent nothing; empty when they are.
+func Withheld(name resource.MeshName, mesh world.Mesh) string {
+	switch {
+	case !mesh.Exists:
+		return fmt.Sprintf("mesh %s does not exist", name)
+	case mesh.MTLS:
+		return fmt.Sprintf("mesh %s has mutual TLS enabled, which this release does not configure on Envoy: nothing is sent, so that nothing is sent unprotected", name)
+	}
+	return ""
+}
+
+// localhost is where applications are, and where their outbounds listen.
+const localhost = "127.0.0.1"
+
+// place is an address to listen on.
+type place struct {
+	address string
+	port    uint32
+}
+
+// Unserved is an inbound or outbound for which Envoy has no listener.
+type Unserved struct {
+	Attachment policy.Attachment
+	// Field is its place in the dataplane's spec, as a JSON pointer.
+	Field string
+	// Why is a sentence about the reason.
+	Why string
+}
+
+// inbound is one listener for requests of others.
+type inbound struct {
+	place
+	*resource.Inbound
+	index int
+}
+
+// outbound is one listener for requests of the application.
+type outbound struct {
+	place
+	policy.Attachment
+}
+
+// listeners are those of a dataplane.
+type listeners struct {
+	inbounds  []inbound
+	outbounds []outbound
+	unserved  []Unserved
+}
+
+// listenersOf lists the listeners of a dataplane. Of several for one address and port the
+// first has it; inbounds come before outbounds.
+func listenersOf(spec *resource.Dataplane) listeners {
+	var all listeners
+	taken := map[place]string{}
+	for i := range spec.Inbounds() {
+		in := &spec.Networking.Inbound[i]
+		at := place{cmp.Or(in.Address, spec.Networking.Address), in.Port}
+		a := policy.Attachment{Type: policy.OnInbound, Port: in.Port, Service: in.Service(), Tags: in.Tags}
+		refuse := func(why string) {
+			all.unserved = append(all.unserved, Unserved{a, fmt.Sprintf("/networking/inbound/%d", i), why})
+		}
+		_, err := netip.ParseAddr(at.address)
+		switch {
+		case err != nil:
+			refuse("Envoy listens on IP addresses, and " + at.address + " is a host name: write the IP address, in networking.address or in the inbound's")
+		case application(in) == at:
+			refuse(fmt.Sprintf("Envoy would connect to itself: the application has to listen at another address or port than %s:%d, with servicePort or serviceAddress", at.address, at.port))
+		case taken[at] != "":
+			// Inbounds may share a port: the first decides how it is served.
+			if taken[at] != string(world.ProtocolOf(in.Tags))+" "+fmt.Sprint(application(in)) {
+				refuse("an inbound before it has the same address and port, with another protocol or application")
+			}
+		default:
+			taken[at] = string(world.ProtocolOf(in.Tags)) + " " + fmt.Sprint(application(in))
+			all.inbounds = append(all.inbounds, inbound{at, in, i})
+		}
+	}
+	for i, out := range spec.Outbounds() {
+		at := place{cmp.Or(out.Address, localhost), out.Port}
+		a := policy.Attachment{Type: policy.OnOutbound, Port: out.Port, Service: out.Service(), Tags: out.Tags}
+		refuse := func(why string) {
+			all.unserved = append(all.unserved, Unserved{a, fmt.Sprintf("/networking/outbound/%d", i), why})
+		}
+		_, err := netip.ParseAddr(at.address)
+		switch {
+		case err != nil:
+			refuse("Envoy listens on IP addresses, and " + at.address + " is a host name")
+		case taken[at] != "":
+			refuse("an inbound or outbound before it has the same address and port")
+		default:
+			taken[at] = "outbound"
+			all.outbounds = append(all.outbounds, outbound{at, a})
+		}
+	}
+	return all
+}
+
+// NotServed lists the inbounds and outbounds of a dataplane for which Envoy has no
+// listener.
+func NotServed(spec *resource.Dataplane) []Unserved { return listenersOf(spec).unserved }
+
+// application is where the application behind an inbound listens.
+func application(in *resource.Inbound) place {
+	return place{cmp.Or(in.ServiceAddress, localhost), cmp.Or(in.ServicePort, in.Port)}
+}
