@@ -285,3 +285,34 @@ func slicesOf[T any](all []T, is func(T) bool) []int {
 	}
 	return out
 }
+
+// Large requests are held up to a number of bytes together, small ones always.
+func TestRequestsThatAreHeldAreBounded(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		turns, release := NewServer(), make(chan struct{})
+		held := 0
+		hold := func(bytes int64) {
+			go func() {
+				_ = turns.Hold(t.Context(), bytes, func() error {
+					held++ // one at a time: the test waits for each
+					<-release
+					return nil
+				})
+			}()
+			synctest.Wait()
+		}
+		hold(heldBytes / 2)
+		hold(heldBytes / 2)
+		require.Equal(t, 2, held)
+		hold(Small + 1)
+		require.Equal(t, 2, held, "it waits")
+		hold(Small)
+		require.Equal(t, 3, held, "a small one does not")
+		release <- struct{}{}
+		release <- struct{}{}
+		synctest.Wait()
+		require.Equal(t, 4, held)
+		close(release)
+		synctest.Wait()
+	})
+}

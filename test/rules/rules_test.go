@@ -197,11 +197,14 @@ func TestPagesNameTests(t *testing.T) {
 var (
 	party = regexp.MustCompile(`(?m)^\| \*\*(.+?)\*\*[^|]*\| .* \| (.*) \|$`)
 	claim = regexp.MustCompile(`(?m)^\| ([^|]+) \| ([^|]+) \| ([^|]*` + "`" + `Test[^|]*) \|$`)
-	link  = regexp.MustCompile(`\[([^\]]*)\]\([^)]*\)`)
+	// limit is the first cell of a row, checkedLimit that of one with two cells.
+	limit        = regexp.MustCompile(`(?m)^\| ([^|]+) \|`)
+	checkedLimit = regexp.MustCompile(`(?m)^\| ([^|]+) \| ([^|]*` + "`" + `Test[^|]*) \|$`)
+	link         = regexp.MustCompile(`\[([^\]]*)\]\([^)]*\)`)
 )
 
-// Each thing that a party of docs/security.md cannot do is in the table of
-// docs/testing.md, with tests; that these exist, TestPagesNameTests verifies.
+// Each thing that a party of docs/security.md cannot do, and each limit of it, is in a
+// table of docs/testing.md, with tests; that these exist, TestPagesNameTests verifies.
 func TestTheThreatModelIsTested(t *testing.T) {
 	read := func(path string) string {
 		text, err := os.ReadFile(filepath.Join(root, path))
@@ -222,6 +225,20 @@ func TestTheThreatModelIsTested(t *testing.T) {
 	}
 	require.NotEmpty(t, claimed)
 	require.Equal(t, claimed, tested)
+
+	var limits, checked []string
+	_, tables, found := strings.Cut(read("docs/security.md"), "## Order of work and limits")
+	require.True(t, found)
+	for _, m := range limit.FindAllStringSubmatch(tables, -1) {
+		if m[1] != "what" {
+			limits = append(limits, m[1])
+		}
+	}
+	for _, m := range checkedLimit.FindAllStringSubmatch(section, -1) {
+		checked = append(checked, m[1])
+	}
+	require.NotEmpty(t, limits)
+	require.Equal(t, limits, checked)
 }
 
 func cites(text, number string) bool {

@@ -151,6 +151,19 @@ func TestABadBatchIsRefusedWhole(t *testing.T) {
 	require.Equal(t, before.Changed(), f.store.View().Changed(), "nothing was written")
 }
 
+// Of the problems of a batch the first hundred are named, and that there are more.
+func TestProblemsOfABatchAreBounded(t *testing.T) {
+	f := newFixture(t, nil)
+	var bad []*meridianv1.Resource
+	for i := range 3 * maxViolations {
+		bad = append(bad, message("TrafficLog", "default", fmt.Sprintf("l%d", i), fmt.Sprintf(`{"unknown%d": 1}`, i)))
+	}
+	_, err := f.apply("1", bad...)
+	e := requireCode(t, err, rpcerr.Invalid)
+	require.LessOrEqual(t, len(e.Violations), maxViolations+1)
+	require.Equal(t, "there are more problems; fix these first", e.Violations[len(e.Violations)-1].Description)
+}
+
 func TestOutcomesAndRevision(t *testing.T) {
 	f := newFixture(t, nil)
 	first, err := f.apply("1", trafficLog("a", "x"), trafficLog("b", "x"))
