@@ -170,7 +170,8 @@ $(KUBERNETES)/kube-apiserver: tools/kubernetes/go.mod tools/kubernetes/go.sum
 	@touch $@
 
 .PHONY: demo
-demo: build ## Start a global and two zones, apply examples/, show what is effective (KEEP=1 leaves it running)
+demo: build ## Start a global, two zones and three gRPC services, apply examples/, show what is effective (KEEP=1 leaves it running)
+	$(GOBUILD) -o $(BIN)/examples/traffic ./examples/traffic
 	@MERIDIAN_BIN=$(BIN) KEEP='$(KEEP)' ./examples/demo.sh
 
 .PHONY: check

@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # The tour: one global and two zones as real processes on loopback, the policies
-# of this directory applied once and explained in each zone. Everything lives in
+# of this directory applied once and explained in each zone; then three services,
+# stock gRPC programs, that obey the policies of their mesh. Everything lives in
 # a temporary directory and is stopped at the end; KEEP=1 leaves it running.
 set -euo pipefail
 
@@ -33,6 +34,58 @@ stop() {
 trap stop EXIT
 trap 'exit 130' INT TERM
 
+# Start the zone NAME, or start it again.
+start_zone() {
+  rm -f "$dir/$1/addresses.json"
+  "$bin/meridian-zone" --data-dir "$dir/$1" --name "$1" --join-bundle "$dir/$1.bundle" \
+    --grpc-addr 127.0.0.1:0 --http-addr 127.0.0.1:0 >>"$dir/$1.log" 2>&1 &
+  pids+=($!)
+  zone_pid=$!
+  await "$1" $!
+}
+
+# A file that a program writes once it has come so far.
+await_file() {
+  for _ in $(seq 1 300); do
+    [ -s "$1" ] && return 0
+    sleep 0.1
+  done
+  echo "$1 is not there after 30 s" >&2
+  return 1
+}
+
+# Start the service NAME with the tags of its inbound, and the agent beside it.
+service() {
+  local role=$1 name=$2 tags=$3 outbound=$4 address
+  "$bin/examples/traffic" "$role" "$dir/shop" "$name" >"$dir/$name.log" 2>&1 &
+  pids+=($!)
+  await_file "$dir/shop/$name.port"
+  cat >"$dir/shop/$name.yaml" <<YAML
+{type: Dataplane, mesh: shop, name: $name, networking: {address: 127.0.0.1,
+  inbound: [{port: $(cat "$dir/shop/$name.port"), tags: {$tags}}], outbound: [$outbound]}}
+YAML
+  MERIDIAN_CONFIG=$dir/east/admin.yaml "$bin/meridian" generate dataplane-token --mesh shop --name "$name" \
+    --tag "kuma.io/service=$role" --valid-for 1h >"$dir/shop/$name.token"
+  address=$(sed -n 's/.*"grpc": *"\([^"]*\)".*/\1/p' "$dir/east/addresses.json")
+  "$bin/meridian" proxy run -f "$dir/shop/$name.yaml" --token-file "$dir/shop/$name.token" --zone-address "$address" \
+    --ca-file "$dir/east/pki/ca.pem" --grpc-bootstrap "$dir/shop/$name.json" --drain-time 1s >"$dir/$name-agent.log" 2>&1 &
+  pids+=($!)
+  await_file "$dir/shop/$name.json"
+}
+
+# The proxy of a dataplane follows its zone, and has accepted everything.
+await_synced() {
+  for _ in $(seq 1 300); do
+    [ "$(MERIDIAN_CONFIG=$dir/east/admin.yaml "$bin/meridian" proxy status "$1" -m shop | grep -o SYNCED | wc -l)" -eq 4 ] && return 0
+    sleep 0.1
+  done
+  echo "the proxy of $1 has not come back within 30 s" >&2
+  return 1
+}
+
+# Have web call the backend, and say what became of it.
+calls() { printf '$ web calls the backend: %s\n' "$*"; "$bin/examples/traffic" get "$dir/shop" web-1 "$@"; }
+
 # A server lists its addresses once it is ready.
 await() {
   local name=$1 pid=$2
@@ -52,10 +105,8 @@ pids+=($!)
 await global $!
 for z in east west; do
   MERIDIAN_CONFIG=$dir/global/admin.yaml "$bin/meridian" generate zone-token --zone "$z" --valid-for 24h --bundle >"$dir/$z.bundle"
-  "$bin/meridian-zone" --data-dir "$dir/$z" --name "$z" --join-bundle "$dir/$z.bundle" \
-    --grpc-addr 127.0.0.1:0 --http-addr 127.0.0.1:0 >"$dir/$z.log" 2>&1 &
-  pids+=($!)
-  await "$z" $!
+  start_zone "$z"
+  [ "$z" != east ] || zone_east=$zone_pid
 done
 
 say "Each zone registers its own dataplanes"
@@ -77,6 +128,34 @@ global inspect dataplane backend-1 --zone west
 
 say "May web talk to backend?"
 zone west inspect connection --from-tags kuma.io/service=web --to backend-1
+
+say "Three services, stock gRPC programs that take their configuration from the zone east"
+global apply -f examples/traffic/mesh.yaml --wait=zones
+mkdir -m 700 "$dir/shop"
+service backend backend-v1 'kuma.io/service: backend, version: v1' ''
+service backend backend-v2 'kuma.io/service: backend, version: v2' ''
+service web web-1 'kuma.io/service: web' '{port: 10001, tags: {kuma.io/service: backend}}'
+calls --calls 100
+
+say "A route sends one call of ten to the new version"
+global apply -f examples/traffic/route.yaml --wait=enforced
+calls --calls 1000
+zone east why web-1 TrafficRoute -m shop --to backend
+
+say "The zone is killed, and calls go on"
+kill -9 "$zone_east" && wait "$zone_east" 2>/dev/null || true
+calls --calls 1000
+start_zone east
+await_synced web-1
+
+say "A timeout ends calls that take too long, also on proxies that follow the zone again"
+global apply -f examples/traffic/timeout.yaml --wait=enforced
+calls --calls 3 --delay 1m --failing
+zone east why web-1 Timeout -m shop --to backend
+
+say "What the proxy of web does with each policy"
+zone east inspect dataplane web-1 -m shop
+zone east proxy status -m shop
 
 if [ -n "$keep" ]; then
   trap - EXIT INT TERM
