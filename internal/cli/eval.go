@@ -49,20 +49,8 @@ func (a *app) evaluate(q question.Question, from *sources, mesh, zone string) ([
 	if err != nil {
 		return nil, nil, err
 	}
-	document, err := q.Ask(matcher, question.At{Mesh: resource.MeshName(mesh), Zone: in})
-	if err != nil {
-		return nil, nil, err
-	}
-	encoded, err := answer.Marshal(document)
-	if err != nil {
-		return nil, nil, err
-	}
-	var names answer.Names
-	err = matcher.Read(func(r *policy.Reading) error {
-		names = answer.Shown(r.View(), resource.MeshName(mesh), encoded, nil)
-		return nil
-	})
-	return encoded, names, err
+	answered, err := question.Answer(q, question.Fixed{Matcher: matcher}, question.At{Mesh: resource.MeshName(mesh), Zone: in})
+	return answered.Document, answered.Shown, err
 }
 
 // loadMatcher reads files as a zone would hold them. It returns the zone of

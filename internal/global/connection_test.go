@@ -48,14 +48,14 @@ func zonesWith(zones map[resource.ZoneName]*policy.Matcher) *inspectService {
 			if err != nil {
 				return nil, err
 			}
-			document, ends, err := question.Answer(q, zones[zone], question.At{Mesh: resource.MeshName(req.GetMesh()), Zone: zone})
+			answered, err := question.Answer(q, question.Fixed{Matcher: zones[zone]}, question.At{Mesh: resource.MeshName(req.GetMesh()), Zone: zone})
 			if errors.Is(err, answer.ErrNotFound) {
 				return nil, rpcerr.ToStatus(rpcerr.New(rpcerr.NotFound, "NOT_FOUND", "zone %q: %w", zone, err)).Err()
 			}
 			if err != nil {
 				return nil, err
 			}
-			return proto.Marshal(&meridianv1.InspectResponse{Json: document, Ends: question.EncodeEnds(ends)})
+			return proto.Marshal(&meridianv1.InspectResponse{Json: answered.Document, Ends: question.EncodeEnds(answered.Ends)})
 		},
 	}
 }

@@ -149,24 +149,14 @@ func (s *inspectService) answerInherited(ctx context.Context, req *meridianv1.In
 		return nil, false, nil
 	}
 	response := &meridianv1.InspectResponse{Notes: notes}
-	read := func(m *policy.Matcher, asOf resource.Revision) error {
-		document, err := asked.Ask(m, question.At{
-			Mesh: resource.MeshName(req.GetMesh()), AsOf: asOf,
+	err = s.turns.Question(ctx, turns.CallerOf(ctx), func() error {
+		answered, err := question.Answer(asked, s.matching, question.At{
+			Mesh: resource.MeshName(req.GetMesh()),
 			Held: func(key resource.Key) []policy.Condition { return held[key] },
 		})
-		if err != nil {
-			return err
-		}
-		response.AsOf = uint64(asOf)
-		if response.Json, err = answer.Marshal(document); err != nil {
-			return err
-		}
-		return m.Read(func(r *policy.Reading) error {
-			response.ShownNames = answer.Shown(r.View(), resource.MeshName(req.GetMesh()), response.GetJson(), nil)
-			return nil
-		})
-	}
-	err = s.turns.Question(ctx, turns.CallerOf(ctx), func() error { return s.matching.Read(read) })
+		response.AsOf, response.Json, response.ShownNames = uint64(answered.AsOf), answered.Document, answered.Shown
+		return err
+	})
 	switch {
 	case errors.Is(err, answer.ErrNotFound):
 		err = rpcerr.New(rpcerr.NotFound, "NOT_FOUND", "%w", err)

@@ -25,8 +25,8 @@ import (
 type Question interface {
 	// encode puts the question into a request.
 	encode(request *meridianv1.InspectRequest)
-	// Ask answers from a matcher: a document for answer.Marshal. Errors:
-	// answer.ErrNotFound, answer.ErrInvalid.
+	// Ask answers from a matcher: a document for answer.Marshal, which Answer may
+	// complete. Errors: answer.ErrNotFound, answer.ErrInvalid.
 	Ask(m *policy.Matcher, at At) (any, error)
 	// About returns what is asked about: who may not read any of these resources is
 	// not answered. It is empty for questions about all there is.
@@ -61,7 +61,7 @@ type At struct {
 	Dataplanes func(*policy.Matcher, resource.MeshName) (any, error)
 	// Proxies lists the proxies of a mesh, or of all, that follow the zone over xDS, or
 	// one of them by name; nil where the question is not taken.
-	Proxies func(m *policy.Matcher, mesh resource.MeshName, q Proxies) (any, error)
+	Proxies func(m *policy.Matcher, mesh resource.MeshName, q Proxies, asOf resource.Revision) (any, error)
 }
 
 func (at At) held(key resource.Key) []policy.Condition {
@@ -200,19 +200,80 @@ func (q Connection) encode(r *meridianv1.InspectRequest) {
 	}}
 }
 
-// Answer answers from the matcher of a zone with an encoded document; a question for
-// ends of which the zone does not have both, with what it knows of them.
-// Errors: those of Question.Ask.
-func Answer(q Question, m *policy.Matcher, at At) (document []byte, ends *answer.ConnectionEnds, err error) {
-	d, err := q.Ask(m, at)
-	if c, ok := q.(Connection); ok && c.Ends && errors.Is(err, answer.ErrNotFound) {
-		return nil, answer.Ends(m, at.Mesh, c.From, c.To), nil
+// Source is what questions are answered from: *livematch.Matching is one. Read calls ask
+// with a matcher that does not change meanwhile, and its revision: changes wait until ask
+// has returned.
+type Source interface {
+	Read(ask func(m *policy.Matcher, asOf resource.Revision) error) error
+}
+
+// Fixed is a Source that does not change.
+type Fixed struct{ Matcher *policy.Matcher }
+
+// Read implements Source.
+func (f Fixed) Read(ask func(m *policy.Matcher, asOf resource.Revision) error) error {
+	return ask(f.Matcher, 0)
+}
+
+// Answered is an answer as it is sent.
+type Answered struct {
+	// Document is encoded; nil where Ends is the answer.
+	Document []byte
+	// Ends is what a zone knows of the ends of a connection of which it does not have
+	// both, where it was asked for that.
+	Ends *answer.ConnectionEnds
+	// Shown says how names in the document are shown.
+	Shown answer.Names
+	AsOf  resource.Revision
+}
+
+// Answer answers a question; at.AsOf is set from the source. What takes a look at every
+// policy is done once the source has been released, from a view that does not change: no
+// change of a policy waits for it. Errors: those of Question.Ask.
+func Answer(q Question, from Source, at At) (Answered, error) {
+	var a Answered
+	var document any
+	var view policy.View
+	survey := surveyOf(q)
+	err := from.Read(func(m *policy.Matcher, asOf resource.Revision) (err error) {
+		at.AsOf, a.AsOf = asOf, asOf
+		err = m.Read(func(r *policy.Reading) error {
+			view = r.View()
+			return nil
+		})
+		if err != nil {
+			return err
+		}
+		document, err = q.Ask(m, at)
+		if c, ok := q.(Connection); ok && c.Ends && errors.Is(err, answer.ErrNotFound) {
+			a.Ends = answer.Ends(m, at.Mesh, c.From, c.To)
+			return nil
+		}
+		if err == nil && survey == nil {
+			a.Document, err = answer.Marshal(document)
+		}
+		return err
+	})
+	if err != nil || a.Ends != nil {
+		return a, err
 	}
-	if err != nil {
-		return nil, nil, err
+	if survey != nil {
+		survey(document, view, at)
+		if a.Document, err = answer.Marshal(document); err != nil {
+			return a, err
+		}
 	}
-	document, err = answer.Marshal(d)
-	return document, nil, err
+	a.Shown = answer.Shown(view, at.Mesh, a.Document, nil)
+	return a, nil
+}
+
+// surveyOf returns what completes the document of a question from a view; nil where Ask
+// does all.
+func surveyOf(q Question) func(document any, view policy.View, at At) {
+	if about, ok := q.(Policy); ok && about.Rule == "" {
+		return about.survey
+	}
+	return nil
 }
 
 // Internal reports whether a request is one of those that only a global and its zones
@@ -272,8 +333,8 @@ func (q Policy) encode(r *meridianv1.InspectRequest) {
 	}}
 }
 
-// Ask implements Question. A policy in quarantine is answered for as well: by its
-// condition, beside what its last usable version does (§5.8).
+// Ask implements Question. A policy in quarantine is answered for as well, by what its
+// last usable version does (§5.8); survey adds its condition.
 func (q Policy) Ask(m *policy.Matcher, at At) (any, error) {
 	held := at.held(resource.Key{Kind: q.Kind, Mesh: at.Mesh, Name: q.Name})
 	if q.Rule != "" {
@@ -285,17 +346,9 @@ func (q Policy) Ask(m *policy.Matcher, at At) (any, error) {
 		return a, nil
 	}
 	if q.Brief {
-		a, err := answer.About(m, resource.Key{Kind: q.Kind, Mesh: at.Mesh, Name: q.Name}, at.AsOf, surveyors()...)
-		if err != nil {
-			return nil, err
-		}
-		a.Conditions = append(a.Conditions, held...)
-		return a, nil
+		return answer.About(m, resource.Key{Kind: q.Kind, Mesh: at.Mesh, Name: q.Name}, at.AsOf)
 	}
 	a, err := answer.Policy(m, q.Kind, at.Mesh, q.Name, at.Zone, at.AsOf)
-	if err == nil {
-		err = a.Warn(m, surveyors()...)
-	}
 	// A zone keeps apart what it cannot use: its matcher may know no version.
 	if at.Zone != "" && len(held) > 0 && errors.Is(err, answer.ErrNotFound) {
 		a, err = &answer.PolicyAnswer{
@@ -305,8 +358,15 @@ func (q Policy) Ask(m *policy.Matcher, at At) (any, error) {
 	if err != nil {
 		return nil, err
 	}
-	a.Conditions = append(a.Conditions, held...)
 	return a, nil
+}
+
+// survey adds what takes a look at every policy of the mesh, and the conditions of a
+// policy in quarantine.
+func (q Policy) survey(document any, view policy.View, at At) {
+	a := document.(*answer.PolicyAnswer)
+	a.Warn(view, surveyors()...)
+	a.Conditions = append(a.Conditions, at.held(resource.Key{Kind: q.Kind, Mesh: at.Mesh, Name: q.Name})...)
 }
 
 // Render implements Question.
@@ -405,7 +465,7 @@ func (q Proxies) Ask(m *policy.Matcher, at At) (any, error) {
 	if at.Proxies == nil {
 		return nil, fmt.Errorf("%w: only zones have proxies", answer.ErrInvalid)
 	}
-	return at.Proxies(m, at.Mesh, q)
+	return at.Proxies(m, at.Mesh, q, at.AsOf)
 }
 
 // Render implements Question.

@@ -54,31 +54,18 @@ func (s *inspectService) inspect(ctx context.Context, who turns.Caller, req *mer
 	if z := resource.ZoneName(req.GetZone()); z != "" && z != s.zone {
 		return nil, rpcerr.New(rpcerr.NotFound, "OTHER_ZONE", "this is zone %q: ask the global, or zone %q itself", s.zone, z)
 	}
-	var encoded []byte
-	var revision resource.Revision
-	var ends *answer.ConnectionEnds
-	var shown answer.Names
 	asked, err := question.Parse(req)
 	if err != nil {
 		return nil, rpcerr.New(rpcerr.Invalid, "INVALID_QUESTION", "%w", err)
 	}
-	read := func(m *policy.Matcher, asOf resource.Revision) error {
-		revision = asOf
-		encoded, ends, err = question.Answer(asked, m, question.At{
-			Mesh: resource.MeshName(req.GetMesh()), Zone: s.zone, AsOf: asOf,
-			Held: s.quarantineConditions, Dataplanes: s.dataplaneList, Proxies: func(m *policy.Matcher, mesh resource.MeshName, q question.Proxies) (any, error) {
-				return s.proxyList(m, mesh, q, asOf)
-			},
+	var answered question.Answered
+	err = s.turns.Question(ctx, who, func() (err error) {
+		answered, err = question.Answer(asked, s.matching, question.At{
+			Mesh: resource.MeshName(req.GetMesh()), Zone: s.zone,
+			Held: s.quarantineConditions, Dataplanes: s.dataplaneList, Proxies: s.proxyList,
 		})
-		if err != nil {
-			return err
-		}
-		return m.Read(func(r *policy.Reading) error {
-			shown = answer.Shown(r.View(), resource.MeshName(req.GetMesh()), encoded, nil)
-			return nil
-		})
-	}
-	err = s.turns.Question(ctx, who, func() error { return s.matching.Read(read) })
+		return err
+	})
 	switch {
 	case errors.Is(err, answer.ErrNotFound):
 		return nil, rpcerr.New(rpcerr.NotFound, "NOT_FOUND", "zone %q: %w", s.zone, err)
@@ -86,18 +73,18 @@ func (s *inspectService) inspect(ctx context.Context, who turns.Caller, req *mer
 		return nil, rpcerr.New(rpcerr.Invalid, "INVALID_QUESTION", "%w", err)
 	case err != nil:
 		return nil, err
-	case len(encoded) > s.limit():
+	case len(answered.Document) > s.limit():
 		return nil, rpcerr.New(rpcerr.TooLarge, "ANSWER_TOO_LARGE",
 			"zone %q: the answer has %d bytes, more than the %d that are sent: ask for less, with `meridian why DATAPLANE KIND` or `meridian inspect connection`",
-			s.zone, len(encoded), s.limit())
+			s.zone, len(answered.Document), s.limit())
 	}
 	connection, err := s.connection(req)
 	if err != nil {
 		return nil, err
 	}
 	return &meridianv1.InspectResponse{
-		Json: encoded, AsOf: uint64(revision), Connection: connection, Ends: question.EncodeEnds(ends),
-		ShownNames: shown,
+		Json: answered.Document, AsOf: uint64(answered.AsOf), Connection: connection, Ends: question.EncodeEnds(answered.Ends),
+		ShownNames: answered.Shown,
 	}, nil
 }
 

@@ -47,9 +47,9 @@ func (w Warning) String() string {
 	return resource.Problem{Path: resource.Path(w.Path), Message: w.Message}.String()
 }
 
-// About answers in what condition a resource of any kind is, and what its author would
-// be warned of: Policy without the dataplanes. It fails with ErrNotFound.
-func About(m *policy.Matcher, key resource.Key, asOf resource.Revision, surveyors ...policy.Surveyor) (*PolicyAnswer, error) {
+// About answers in what condition a resource of any kind is: Policy without the
+// dataplanes. It fails with ErrNotFound.
+func About(m *policy.Matcher, key resource.Key, asOf resource.Revision) (*PolicyAnswer, error) {
 	a := &PolicyAnswer{
 		Kind: key.Kind, Mesh: key.Mesh, Name: key.Name, AsOf: asOf,
 		Dataplanes: []PolicyDataplane{}, Conditions: []policy.Condition{}, Warnings: []Warning{},
@@ -65,31 +65,30 @@ func About(m *policy.Matcher, key resource.Key, asOf resource.Revision, surveyor
 	if err != nil {
 		return nil, err
 	}
-	return a, a.Warn(m, surveyors...)
+	return a, nil
 }
 
-// Warn adds what surveyors know of the resource: warnings, and conditions.
-func (a *PolicyAnswer) Warn(m *policy.Matcher, surveyors ...policy.Surveyor) error {
-	return m.Read(func(r *policy.Reading) error {
-		found, ok := r.View().Get(resource.Key{Kind: a.Kind, Mesh: a.Mesh, Name: a.Name})
-		if !ok {
-			return nil // it is in quarantine
+// Warn adds what surveyors know of the resource: warnings, and conditions. They look at
+// every policy of a mesh, which takes long: view does not change, and is that of the
+// matcher that the answer is of.
+func (a *PolicyAnswer) Warn(view policy.View, surveyors ...policy.Surveyor) {
+	found, ok := view.Get(resource.Key{Kind: a.Kind, Mesh: a.Mesh, Name: a.Name})
+	if !ok {
+		return // it is in quarantine
+	}
+	always, fleet, conditions := policy.Standing(view, found, surveyors...)
+	for _, p := range always {
+		a.Warnings = append(a.Warnings, Warning{Path: string(p.Path), Message: p.Message})
+	}
+	for _, p := range fleet {
+		a.Warnings = append(a.Warnings, Warning{Path: string(p.Path), Message: p.Message, OfDataplanes: true})
+	}
+	a.Conditions = append(a.Conditions, conditions...)
+	if a.Mesh != "" {
+		for range view.List(resource.KindDataplane, a.Mesh) {
+			a.MeshDataplanes++
 		}
-		always, fleet, conditions := policy.Standing(r.View(), found, surveyors...)
-		for _, p := range always {
-			a.Warnings = append(a.Warnings, Warning{Path: string(p.Path), Message: p.Message})
-		}
-		for _, p := range fleet {
-			a.Warnings = append(a.Warnings, Warning{Path: string(p.Path), Message: p.Message, OfDataplanes: true})
-		}
-		a.Conditions = append(a.Conditions, conditions...)
-		if a.Mesh != "" {
-			for range r.View().List(resource.KindDataplane, a.Mesh) {
-				a.MeshDataplanes++
-			}
-		}
-		return nil
-	})
+	}
 }
 
 // said is what one zone, or the global itself, warns of, and from how many dataplanes.

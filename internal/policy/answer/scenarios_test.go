@@ -165,7 +165,10 @@ func reply(m *policy.Matcher, q question, zone resource.ZoneName) (any, error) {
 		}
 		a, err := answer.Policy(m, resource.Kind(q.words[1]), mesh, q.words[2], zone, 0)
 		if err == nil {
-			err = a.Warn(m, engines.Surveyors()...)
+			err = m.Read(func(r *policy.Reading) error {
+				a.Warn(r.View(), engines.Surveyors()...)
+				return nil
+			})
 		}
 		return a, err
 	case "connection":
