@@ -47,6 +47,7 @@ type Limits struct {
 	grpc, http, webhook     *limits.Connections
 	watches                 *limits.Slots
 	writes                  *limits.Writes
+	xds                     *limits.Pool
 	connections, unverified *prometheus.Desc
 }
 
@@ -110,8 +111,12 @@ func NewLimits(o LimitOptions) *Limits {
 	l.writes = limits.NewWrites(limits.WriteConfig{
 		Requests: float64(o.WriteRate), Bytes: float64(o.WriteBytes), All: writeInAll, LargestRequest: MaxBatchBytes,
 	}, time.Now)
+	l.xds = limits.NewXDS(o.MaxConnections, o.MaxAddressConnections, time.Now)
 	return l
 }
+
+// XDS is the budget of bytes that xDS streams share, by the ids of their tokens.
+func (l *Limits) XDS() *limits.Pool { return l.xds }
 
 // Refused counts what a limit has refused.
 func (l *Limits) Refused(limit string) { l.refusals.WithLabelValues(limit).Inc() }

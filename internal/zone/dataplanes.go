@@ -26,7 +26,9 @@ func (z *zone) newDataplaneService() *dataplane.Service {
 
 // newDiscovery returns the xDS service of the zone's proxies.
 func (z *zone) newDiscovery() *discovery.Service {
-	return discovery.New(discovery.Config{Source: z.resources, Dataplanes: z.dataplanes, Now: z.Now, Log: z.Log})
+	return discovery.New(discovery.Config{
+		Source: z.resources, Dataplanes: z.dataplanes, Budget: z.Limits.XDS(), Refused: z.Limits.Refused, Now: z.Now, Log: z.Log,
+	})
 }
 
 // serveDiscovery serves proxies over xDS once the zone holds everything that they can

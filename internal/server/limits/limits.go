@@ -17,13 +17,17 @@ package limits
 import (
 	"container/list"
 	"errors"
+	"fmt"
 	"sync"
+	"time"
 )
 
 var (
 	// ErrFull means that the limit is reached, and no request could be aborted. The
 	// same request may be accepted a moment later.
 	ErrFull = errors.New("the server holds as many bytes of requests as it may at the moment")
+	// ErrShare is ErrFull where it is the owner's share that is reached.
+	ErrShare = fmt.Errorf("of this caller, %w", ErrFull)
 	// ErrAborted means that a request was arriving for long while others needed its
 	// bytes.
 	ErrAborted = errors.New("the request took long to arrive, and the server needed the memory for others")
@@ -31,7 +35,9 @@ var (
 
 // Pool is a limit that requests share. It is safe for concurrent use.
 type Pool struct {
-	share int64
+	share    int64
+	patience time.Duration
+	now      func() time.Time // nil without patience
 
 	mu   sync.Mutex // guards all below
 	free int64
@@ -53,6 +59,14 @@ func New(limit, share int64) *Pool {
 	return &Pool{free: limit, share: share, owners: map[string]*owner{}}
 }
 
+// NewPatient is New for a pool in which a request is aborted for another only once it
+// has been arriving for so long; until then the other one is refused.
+func NewPatient(limit, share int64, patience time.Duration, now func() time.Time) *Pool {
+	p := New(limit, share)
+	p.patience, p.now = patience, now
+	return p
+}
+
 // Request is one request in a Pool. Its methods are for the one goroutine that
 // serves it.
 type Request struct {
@@ -62,6 +76,7 @@ type Request struct {
 	// The following are guarded by pool.mu.
 	owner *owner
 	held  int64
+	since time.Time // when it began, in a patient pool
 	// place and ownPlace are its elements in the lists of those that arrive; nil
 	// once it has arrived, was aborted or is done.
 	place, ownPlace *list.Element
@@ -71,9 +86,12 @@ type Request struct {
 // Begin takes in a request of an owner that holds n bytes from the beginning.
 // stop makes the reader of the request stop: it is called at most once, when the
 // request is aborted, on another's goroutine, and must not block. The error is
-// ErrFull.
+// ErrFull, or ErrShare.
 func (p *Pool) Begin(name string, n int64, stop func()) (*Request, error) {
 	r := &Request{pool: p, name: name, stop: stop}
+	if p.now != nil {
+		r.since = p.now()
+	}
 	p.mu.Lock()
 	if r.owner = p.owners[name]; r.owner == nil {
 		r.owner = &owner{}
@@ -93,8 +111,8 @@ func (p *Pool) Begin(name string, n int64, stop func()) (*Request, error) {
 	return r, nil
 }
 
-// Grow charges a request for n bytes more. The error is ErrFull or ErrAborted;
-// end the request then.
+// Grow charges a request for n bytes more. The error is ErrFull, ErrShare or
+// ErrAborted; end the request then.
 func (r *Request) Grow(n int64) error {
 	r.pool.mu.Lock()
 	aborted, err := r.pool.take(r, n)
@@ -104,7 +122,8 @@ func (r *Request) Grow(n int64) error {
 }
 
 // Received says that the request has arrived and holds n bytes from now on: it is
-// not aborted any more. The error is ErrFull or ErrAborted.
+// not aborted any more. It may be called again when that changes. The error is ErrFull,
+// ErrShare or ErrAborted.
 func (r *Request) Received(n int64) error {
 	r.pool.mu.Lock()
 	aborted, err := r.pool.take(r, n-r.held)
@@ -136,9 +155,16 @@ func (p *Pool) take(r *Request, n int64) (aborted []*Request, err error) {
 	if r.aborted || r.done {
 		return nil, ErrAborted
 	}
+	var now time.Time
+	if p.now != nil {
+		now = p.now()
+	}
 	abort := func(from *list.List, enough func() bool) {
 		for e := from.Front(); !enough() && e != nil; {
 			oldest := e.Value.(*Request)
+			if now.Sub(oldest.since) < p.patience {
+				return // and so are those that began after it
+			}
 			e = e.Next()
 			if oldest == r {
 				continue
@@ -151,7 +177,7 @@ func (p *Pool) take(r *Request, n int64) (aborted []*Request, err error) {
 	}
 	abort(&r.owner.arriving, func() bool { return r.owner.held+n <= p.share })
 	if r.owner.held+n > p.share {
-		return aborted, ErrFull
+		return aborted, ErrShare
 	}
 	abort(&p.arriving, func() bool { return n <= p.free })
 	if p.free < n {

@@ -2,6 +2,7 @@ package limits
 
 import (
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 	"pgregory.net/rapid"
@@ -125,4 +126,30 @@ func TestOneOwnerHasAShare(t *testing.T) {
 	require.Equal(t, []string{"flood"}, stopped, "the older request of another owner stays")
 	_, err = begin("flood", 61)
 	require.ErrorIs(t, err, ErrFull)
+}
+
+// In a patient pool a request is aborted for another only after a time; the error says
+// whose limit was reached.
+func TestPatience(t *testing.T) {
+	at := time.Unix(1000, 0)
+	in := NewPatient(100, 60, 5*time.Second, func() time.Time { return at })
+	aborted := ""
+	begin := func(name string, n int64) error {
+		_, err := in.Begin(name, n, func() { aborted += name })
+		return err
+	}
+	require.NoError(t, begin("a", 60))
+	at = at.Add(4 * time.Second)
+	require.NoError(t, begin("b", 40))
+	require.ErrorIs(t, begin("a", 1), ErrShare)
+	err := begin("c", 1)
+	require.ErrorIs(t, err, ErrFull)
+	require.NotErrorIs(t, err, ErrShare)
+	require.Empty(t, aborted)
+	at = at.Add(time.Second)
+	require.NoError(t, begin("c", 1))
+	require.Equal(t, "a", aborted)
+	require.ErrorIs(t, begin("c", 60), ErrShare)
+	require.ErrorIs(t, begin("d", 60), ErrFull)
+	require.Equal(t, "a", aborted, "b has four seconds left")
 }

@@ -4,6 +4,6 @@ package limits
 func Names() []string {
 	return []string{
 		LimitConnections, LimitAddress, LimitUnauthenticated, LimitConnects, LimitCalls, LimitAborts, LimitWatches,
-		LimitWriteRequests, LimitWriteBytes, LimitAllWriteRequests, LimitAllWriteBytes,
+		LimitWriteRequests, LimitWriteBytes, LimitAllWriteRequests, LimitAllWriteBytes, LimitXDS, LimitXDSToken,
 	}
 }

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"log/slog"
+	"math"
 	"runtime"
 	"slices"
 	"sync"
@@ -16,6 +17,7 @@ import (
 	"meridian/internal/authn/token"
 	"meridian/internal/resource"
 	"meridian/internal/rpcerr"
+	"meridian/internal/server/limits"
 	"meridian/internal/xds"
 	"meridian/internal/xds/enforce"
 	"meridian/internal/xds/serve"
@@ -28,6 +30,7 @@ const (
 	ReasonNoRequest   = "REQUEST_MISSING"
 	ReasonBadRequest  = "BAD_DISCOVERY_REQUEST"
 	ReasonTooMany     = "TOO_MANY_STREAMS"
+	ReasonLimit       = "LIMIT_REACHED"
 	ReasonUnsupported = "PROXY_NOT_SUPPORTED"
 	ReasonNoDataplane = "DATAPLANE_DELETED"
 	ReasonStopping    = "ZONE_STOPPING"
@@ -56,8 +59,12 @@ type Dataplanes interface {
 type Config struct {
 	Source     xds.Source
 	Dataplanes Dataplanes
-	Now        func() time.Time
-	Log        *slog.Logger
+	// Budget bounds what is held for streams, in all and by the ids of tokens. Refused
+	// counts what a limit has refused, by its name in metrics.
+	Budget  *limits.Pool
+	Refused func(limit string)
+	Now     func() time.Time
+	Log     *slog.Logger
 }
 
 // Service is a zone's xDS service. Register it with
@@ -70,6 +77,9 @@ type Service struct {
 	running chan struct{} // closed when Run has begun
 	wake    chan struct{} // capacity 1: there are streams to work on
 	streams sync.WaitGroup
+	// handling gives requests their turn, fairly between tokens: one can cost as much
+	// as all names that its stream has.
+	handling *limits.Turns
 
 	sent, rejected atomic.Uint64
 
@@ -77,7 +87,7 @@ type Service struct {
 	closed  bool
 	all     map[*stream]struct{}
 	proxies map[resource.Key]*proxy
-	queue   []*stream // each once
+	queue   queue // each stream once
 }
 
 // proxy is one dataplane with streams.
@@ -86,16 +96,7 @@ type proxy struct {
 	streams map[*stream]struct{}
 	// memories are what its instances have rejected. They outlive its streams until
 	// its resources change.
-	memories map[string]*serve.Memory
-}
-
-func (p *proxy) rejectedNothing() bool {
-	for _, m := range p.memories {
-		if !m.Empty() {
-			return false
-		}
-	}
-	return true
+	memories map[string]*memory
 }
 
 // New returns a service. It is notified of changes from now on; call it before the
@@ -105,6 +106,11 @@ func New(cfg Config) *Service {
 		cfg: cfg, running: make(chan struct{}), wake: make(chan struct{}, 1),
 		all: map[*stream]struct{}{}, proxies: map[resource.Key]*proxy{},
 	}
+	running := runtime.GOMAXPROCS(0)
+	d.handling = limits.NewTurns("xds_requests", limits.TurnsConfig{
+		Running: running, RunningEach: max(1, running/2), Waiting: math.MaxInt, WaitingEach: math.MaxInt, // one of each stream
+	})
+	d.queue.streams = map[string][]*stream{}
 	cfg.Source.OnTouch(d.touched)
 	return d
 }
@@ -149,9 +155,25 @@ func (d *Service) touched(keys []resource.Key) {
 			s.scheduleLocked()
 		}
 		if len(p.streams) == 0 {
-			delete(d.proxies, key)
+			d.forgetLocked(p)
 		}
 	}
+}
+
+// forgetLocked forgets a dataplane without streams, and what it has rejected.
+func (d *Service) forgetLocked(p *proxy) {
+	delete(d.proxies, p.key)
+	p.clearMemories()
+}
+
+// clearMemories forgets what instances have rejected. Streams keep theirs.
+func (p *proxy) clearMemories() {
+	for _, m := range p.memories {
+		if m.streams == 0 {
+			m.held.Done()
+		}
+	}
+	clear(p.memories)
 }
 
 // Streams returns how many streams are open.
@@ -302,20 +324,26 @@ func (d *Service) place(s *stream, key resource.Key, instance string, release fu
 	}
 	p := d.proxies[key]
 	if p == nil {
-		p = &proxy{key: key, streams: map[*stream]struct{}{}, memories: map[string]*serve.Memory{}}
+		p = &proxy{key: key, streams: map[*stream]struct{}{}, memories: map[string]*memory{}}
 	}
 	if len(p.streams) >= maxStreams {
 		return rpcerr.New(rpcerr.TooLarge, ReasonTooMany, "dataplane %q in mesh %q has %d streams already, as many as it may have", key.Name, key.Mesh, len(p.streams))
 	}
+	m := p.memories[instance]
+	if m == nil {
+		var err error
+		if m, err = d.newMemory(s.token.ID); err != nil {
+			return err
+		}
+		if len(p.memories) >= maxStreams {
+			p.clearMemories()
+		}
+		p.memories[instance] = m
+	}
 	d.proxies[key] = p
 	p.streams[s] = struct{}{}
-	if p.memories[instance] == nil {
-		if len(p.memories) >= maxStreams {
-			clear(p.memories) // streams keep theirs
-		}
-		p.memories[instance] = &serve.Memory{}
-	}
-	s.proxy, s.release, s.memory = p, release, p.memories[instance]
+	m.streams++
+	s.proxy, s.release, s.memory = p, release, m
 	return nil
 }
 
@@ -330,7 +358,13 @@ func (d *Service) leave(s *stream) bool {
 	p := s.proxy
 	if p != nil {
 		delete(p.streams, s)
-		if len(p.streams) == 0 && d.proxies[p.key] == p && p.rejectedNothing() {
+		if s.memory.streams--; s.memory.streams == 0 && (s.memory.Empty() || p.memories[s.instance] != s.memory) {
+			s.memory.held.Done()
+			if p.memories[s.instance] == s.memory {
+				delete(p.memories, s.instance)
+			}
+		}
+		if len(p.streams) == 0 && len(p.memories) == 0 && d.proxies[p.key] == p {
 			delete(d.proxies, p.key)
 		}
 	}

@@ -22,6 +22,7 @@ import (
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/credentials/insecure"
+	"google.golang.org/grpc/metadata"
 	grpcstatus "google.golang.org/grpc/status"
 	"google.golang.org/grpc/test/bufconn"
 	"google.golang.org/protobuf/types/known/durationpb"
@@ -30,6 +31,7 @@ import (
 	"meridian/internal/authn/token"
 	"meridian/internal/resource"
 	"meridian/internal/rpcerr"
+	"meridian/internal/server/limits"
 	"meridian/internal/service/discovery"
 	"meridian/internal/xds"
 	"meridian/internal/xds/enforce"
@@ -100,7 +102,7 @@ func (z *zone) Resources(key resource.Key, dialect xds.Dialect) (*xds.Set, error
 func (z *zone) Check(t token.Token, key resource.Key) error {
 	z.mu.Lock()
 	defer z.mu.Unlock()
-	if t.ID != string(key.Mesh) {
+	if mesh, _, _ := strings.Cut(t.ID, "/"); mesh != string(key.Mesh) {
 		return rpcerr.New(rpcerr.Denied, "TOKEN_DOES_NOT_COVER", "not covered")
 	}
 	if z.sets[key] == nil {
@@ -169,12 +171,17 @@ func (z *zone) change(key resource.Key, set *xds.Set) {
 	z.touch([]resource.Key{key})
 }
 
-// open starts a service; run lets it send.
-func open(t *testing.T) *zone {
+// open starts a service, with a budget if one is given; run lets it send.
+func open(t *testing.T, budget ...*limits.Pool) *zone {
+	budget = append(budget, limits.NewXDS(1000, 1000, time.Now))
 	z := &zone{t: t, sets: map[resource.Key]*xds.Set{}, held: map[resource.Key]int{}, follows: map[resource.Key]int{}, made: map[resource.Key]int{}}
-	z.service = discovery.New(discovery.Config{Source: z, Dataplanes: z, Now: z.now, Log: slog.New(slog.NewTextHandler(&z.log, nil))})
+	z.service = discovery.New(discovery.Config{Source: z, Dataplanes: z, Budget: budget[0], Refused: func(string) {}, Now: z.now, Log: slog.New(slog.NewTextHandler(&z.log, nil))})
 	server := grpc.NewServer(grpc.StreamInterceptor(func(srv any, stream grpc.ServerStream, info *grpc.StreamServerInfo, handler grpc.StreamHandler) error {
-		ctx := authn.WithPrincipal(stream.Context(), authn.Principal{Token: &token.Token{ID: "m"}})
+		id := "m"
+		if md, _ := metadata.FromIncomingContext(stream.Context()); len(md.Get("token")) > 0 {
+			id = md.Get("token")[0]
+		}
+		ctx := authn.WithPrincipal(stream.Context(), authn.Principal{Token: &token.Token{ID: id}})
 		return rpcerr.StreamServer(srv, principalStream{stream, ctx}, info, handler)
 	}))
 	discoveryv3.RegisterAggregatedDiscoveryServiceServer(server, z.service)

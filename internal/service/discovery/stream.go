@@ -49,6 +49,8 @@ type stream struct {
 	receive func() (r *serve.Request, node *corev3.Node, err error)
 	send    func(serve.Response) error
 	since   time.Time
+	// held is what the stream is charged for.
+	held *limits.Request
 
 	// warnings bound the log lines about what the proxy rejects of each type; they are
 	// of the goroutine that receives.
@@ -62,7 +64,7 @@ type stream struct {
 	// What follows is guarded by service.mu.
 	proxy   *proxy
 	release func()
-	memory  *serve.Memory
+	memory  *memory
 	// stale: the resources may have changed. due: there may be something to send.
 	// scheduled: the stream is in the queue, or worked on, or being sent to.
 	stale, due, scheduled, ended bool
@@ -71,6 +73,12 @@ type stream struct {
 	mu       sync.Mutex // guards what follows; service.mu may be taken with it, not before it
 	machine  *serve.Stream
 	withheld string
+	// unsent is a response for which there was no space yet; nil for none.
+	unsent      *serve.Response
+	unsentSince time.Time
+	// unanswered is what the responses that are not answered are charged for.
+	unanswered [len(xds.Types)]*limits.Request
+	forgotten  bool // nothing is charged any more
 }
 
 // StreamAggregatedResources implements the state-of-the-world variant.
@@ -157,6 +165,12 @@ func (d *Service) serve(ctx context.Context, s *stream) error {
 	}
 	s.ctx, s.end = context.WithCancelCause(ctx)
 	defer s.end(nil)
+	var err error
+	s.held, err = d.cfg.Budget.Begin(s.token.ID, streamBytes, func() { s.end(d.refuse(limits.ErrAborted)) })
+	if err != nil {
+		return d.refuse(err)
+	}
+	defer s.forget()
 	if !d.add(s) {
 		return errStopping
 	}
@@ -164,7 +178,7 @@ func (d *Service) serve(ctx context.Context, s *stream) error {
 	s.start((*stream).open)
 	<-s.ctx.Done()
 	joined := d.leave(s)
-	err := context.Cause(s.ctx)
+	err = context.Cause(s.ctx)
 	if errors.Is(err, io.EOF) {
 		err = nil // the client closed its side
 	}
@@ -250,7 +264,7 @@ func (s *stream) open() error {
 		return err
 	}
 	s.mu.Lock()
-	s.machine = serve.New(serve.Config{Delta: s.delta, Drain: Drain, Memory: s.memory})
+	s.machine = serve.New(serve.Config{Delta: s.delta, Drain: Drain, Memory: s.memory.Memory})
 	s.mu.Unlock()
 	d.logger(s).Info("xDS stream opened", "client", s.client, "dialect", s.dialect, "delta", s.delta)
 	if err := s.handle(r); err != nil {
@@ -304,18 +318,31 @@ func (s *stream) handle(r *serve.Request) error {
 	if r == nil {
 		return nil // a type that is not served, which a client can live without
 	}
-	s.mu.Lock()
-	rejected := r.Rejected && s.machine.Answers(*r)
-	err := s.machine.Handle(*r)
-	s.mu.Unlock()
+	done, err := s.service.handling.Wait(s.ctx, s.token.ID)
+	if err != nil {
+		return nil // the stream has ended
+	}
+	rejected, err := s.take(r)
+	done()
 	if rejected {
 		s.service.rejected.Add(1)
 		s.warn(r)
 	}
-	if err != nil {
-		return rpcerr.New(rpcerr.TooLarge, ReasonBadRequest, "%w", err)
+	return err
+}
+
+// take takes a request and charges for what it leaves; rejected: it rejects a response.
+func (s *stream) take(r *serve.Request) (rejected bool, err error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.machine.Answers(*r) {
+		rejected = r.Rejected
+		s.answered(r.Type)
 	}
-	return nil
+	if err := s.machine.Handle(*r); err != nil {
+		return rejected, rpcerr.New(rpcerr.TooLarge, ReasonBadRequest, "%w", err)
+	}
+	return rejected, s.charge()
 }
 
 // warn logs a rejection, at most one of a type in a second: status has the last one,
@@ -392,6 +419,6 @@ func (s *stream) scheduleLocked() {
 		return
 	}
 	s.scheduled = true
-	s.service.queue = append(s.service.queue, s)
+	s.service.queue.push(s)
 	s.service.wakeWorker()
 }

@@ -37,13 +37,8 @@ func (d *Service) work(ctx context.Context) error {
 func (d *Service) next() *stream {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	if len(d.queue) == 0 {
-		d.queue = nil
-		return nil
-	}
-	s := d.queue[0]
-	d.queue[0] = nil
-	if d.queue = d.queue[1:]; len(d.queue) > 0 {
+	s := d.queue.pop()
+	if !d.queue.empty() {
 		d.wakeWorker()
 	}
 	return s
@@ -96,14 +91,25 @@ func (s *stream) prepare(stale bool) (responses []serve.Response, err error) {
 	}
 	now := s.service.cfg.Now()
 	for {
-		r, ok := s.machine.Next(now)
-		if !ok {
-			break
+		if s.unsent == nil {
+			r, ok := s.machine.Next(now)
+			if !ok {
+				break
+			}
+			s.unsent, s.unsentSince = &r, now
 		}
-		responses = append(responses, r)
+		if err := s.reserve(*s.unsent); err != nil {
+			if now.Sub(s.unsentSince) >= maxUnsent {
+				return nil, s.service.refuse(err)
+			}
+			s.remind(retryUnsent, true)
+			return responses, s.charge()
+		}
+		responses = append(responses, *s.unsent)
+		s.unsent = nil
 	}
 	s.remind(s.machine.Wake().Sub(now), !s.machine.Wake().IsZero())
-	return responses, nil
+	return responses, s.charge()
 }
 
 // resources returns what the proxy is to have, if it may still be served.

@@ -27,6 +27,7 @@ type Rejection struct {
 type Memory struct {
 	mu       sync.Mutex
 	rejected map[xds.Ref][]Rejection // the newest last
+	bytes    int                     // what they take
 }
 
 // Empty reports whether nothing is remembered.
@@ -73,10 +74,18 @@ func (m *Memory) reject(r Rejection) {
 		m.rejected = map[xds.Ref][]Rejection{}
 	}
 	ref := r.Resource.Ref()
-	others := slices.DeleteFunc(m.rejected[ref], func(o Rejection) bool { return o.Resource.Version == r.Resource.Version })
+	others := slices.DeleteFunc(m.rejected[ref], func(o Rejection) bool {
+		again := o.Resource.Version == r.Resource.Version
+		if again {
+			m.bytes -= o.size()
+		}
+		return again
+	})
 	if len(others) == maxRejections {
+		m.bytes -= others[0].size()
 		others = slices.Delete(others, 0, 1)
 	}
+	m.bytes += r.size()
 	m.rejected[ref] = append(others, r)
 }
 
@@ -85,9 +94,13 @@ func (m *Memory) reject(r Rejection) {
 func (m *Memory) retain(set *xds.Set) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	for ref := range m.rejected {
-		if set.Get(ref) == nil {
-			delete(m.rejected, ref)
+	for ref, rejections := range m.rejected {
+		if set.Get(ref) != nil {
+			continue
 		}
+		for i := range rejections {
+			m.bytes -= rejections[i].size()
+		}
+		delete(m.rejected, ref)
 	}
 }

@@ -2,13 +2,13 @@ package serve
 
 import (
 	"cmp"
+	"crypto/rand"
 	"crypto/sha256"
 	"encoding/base64"
 	"errors"
 	"fmt"
 	"maps"
 	"slices"
-	"strconv"
 	"strings"
 	"time"
 
@@ -57,7 +57,8 @@ type Request struct {
 
 // Response is what a client is sent.
 type Response struct {
-	Type    xds.Type
+	Type xds.Type
+	// Nonce cannot be guessed: who repeats it has read the response.
 	Nonce   string
 	Version string
 	// Resources are everything that the client is to have of clusters and listeners in
@@ -65,6 +66,18 @@ type Response struct {
 	Resources []*xds.Resource
 	// Removed are names that do not exist, in the incremental variant.
 	Removed []string
+}
+
+// Bytes returns how many bytes the resources and names of a response have.
+func (r *Response) Bytes() int {
+	n := 0
+	for _, sent := range r.Resources {
+		n += len(sent.Body)
+	}
+	for _, name := range r.Removed {
+		n += len(name)
+	}
+	return n
 }
 
 // Config is how a stream behaves.
@@ -79,12 +92,11 @@ type Config struct {
 
 // Stream is one client's stream. It is not safe for concurrent use.
 type Stream struct {
-	cfg    Config
-	set    *xds.Set
-	types  [len(xds.Types)]typeState
-	nonces uint64
-	now    time.Time // of the last Next
-	wake   time.Time
+	cfg   Config
+	set   *xds.Set
+	types [len(xds.Types)]typeState
+	now   time.Time // of the last Next
+	wake  time.Time
 	// used is what each type refers to, as far as this Next has asked; nil outside.
 	used [len(xds.Types)]*usage
 }
@@ -604,8 +616,7 @@ func (s *Stream) answer(typ xds.Type) (Response, bool) {
 // respond makes a response and notes it as unanswered.
 func (s *Stream) respond(typ xds.Type, changes []change) Response {
 	t := &s.types[typ]
-	s.nonces++
-	r := Response{Type: typ, Nonce: strconv.FormatUint(s.nonces, 10)}
+	r := Response{Type: typ, Nonce: rand.Text()}
 	sent := map[string]struct{}{}
 	for i, c := range changes {
 		if c.entry == nil {

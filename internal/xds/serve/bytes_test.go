@@ -1,0 +1,126 @@
+package serve
+
+import (
+	"fmt"
+	"runtime"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"meridian/internal/xds"
+)
+
+// What a stream says that it takes is what it takes, within a factor of two: a budget
+// by it bounds memory.
+func TestBytesAreWhatAStreamTakes(t *testing.T) {
+	const streams, many = 2, MaxNames / 4
+	names := func(n, length int) []string {
+		all := make([]string, n)
+		for i := range all {
+			all[i] = fmt.Sprintf("%0*d", length, i)
+		}
+		return all
+	}
+	versions := func(names []string) map[string]string {
+		all := make(map[string]string, len(names))
+		for _, name := range names {
+			all[name] = strings.Repeat("v", 24)
+		}
+		return all
+	}
+	rest := func(c *conversation, answer bool) {
+		for {
+			r, ok := c.stream.Next(c.now)
+			if !ok {
+				return
+			}
+			if answer {
+				c.ask(r.Type, Request{Nonce: r.Nonce})
+			}
+		}
+	}
+	set := setOf(t, 1)
+	for name, scenario := range map[string]func(c *conversation){
+		"names that do not exist, answered": func(c *conversation) {
+			for _, typ := range xds.Types {
+				c.ask(typ, Request{Subscribe: names(many, 26)})
+			}
+			rest(c, true)
+		},
+		"names that do not exist, unanswered": func(c *conversation) {
+			for _, typ := range xds.Types {
+				c.ask(typ, Request{Subscribe: names(many, 26)})
+			}
+			rest(c, false)
+		},
+		"short names": func(c *conversation) {
+			c.ask(xds.Listener, Request{Subscribe: names(many, 1)})
+			rest(c, true)
+		},
+		"long names": func(c *conversation) {
+			c.ask(xds.Route, Request{Subscribe: names(1000, MaxNameBytes)})
+			rest(c, true)
+		},
+		"names and versions brought along": func(c *conversation) {
+			for _, typ := range xds.Types {
+				c.ask(typ, Request{Initial: versions(names(many, 26))})
+			}
+			rest(c, false)
+		},
+		"versions of the past": func(c *conversation) {
+			all := make([]*xds.Resource, 100)
+			for i := range all {
+				all[i] = listenerOf(t, fmt.Sprint(i), 1, strings.Repeat("r", 1000))
+				all[i].Uses = nil
+			}
+			c.stream.SetTarget(setOf(t, 1, all...))
+			c.ask(xds.Listener, Request{})
+			rest(c, true)
+			c.stream.SetTarget(set)
+		},
+		"rejections": func(c *conversation) {
+			for version := range maxRejections {
+				all := make([]*xds.Resource, 100)
+				for i := range all {
+					all[i] = endpointsOf(t, fmt.Sprint(i), version+1)
+				}
+				c.stream.SetTarget(setOf(t, 1, all...))
+				c.ask(xds.Endpoints, Request{Subscribe: names(100, 1)})
+				for {
+					r, ok := c.stream.Next(c.now)
+					if !ok {
+						break
+					}
+					c.ask(r.Type, Request{Nonce: r.Nonce, Rejected: true, Detail: strings.Repeat("d", 2*maxDetailBytes)})
+				}
+			}
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			scenario(converse(t, true, set)) // what is made once
+			kept := make([]*conversation, streams)
+			before := heap()
+			counted := int64(0)
+			for i := range kept {
+				kept[i] = converse(t, true, set)
+				scenario(kept[i])
+				counted += kept[i].stream.Bytes() + kept[i].stream.cfg.Memory.Bytes()
+			}
+			took := heap() - before
+			runtime.KeepAlive(kept)
+			t.Logf("a stream takes %d bytes and counts %d (%.2f)", took/streams, counted/streams, float64(counted)/float64(took))
+			require.Greater(t, counted, took/2)
+			require.Less(t, counted, took*2)
+		})
+	}
+}
+
+// heap returns the bytes of everything that is reachable.
+func heap() int64 {
+	var stats runtime.MemStats
+	runtime.GC()
+	runtime.GC()
+	runtime.ReadMemStats(&stats)
+	return int64(stats.HeapAlloc)
+}
