@@ -108,7 +108,10 @@ func viewKind(d *resource.Descriptor) kindView {
 		}
 		for _, dialect := range support.Dialects() {
 			if answer, ok := support.Field(dialect, d.Kind, f.Path); ok && answer.Status != support.Decided {
-				f.Support = map[xds.Dialect]support.Answer{dialect: answer}
+				if f.Support == nil {
+					f.Support = map[xds.Dialect]support.Answer{}
+				}
+				f.Support[dialect] = answer
 			}
 		}
 	}

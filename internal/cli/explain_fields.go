@@ -2,6 +2,8 @@ package cli
 
 import (
 	"fmt"
+	"maps"
+	"slices"
 	"strings"
 	"unicode/utf8"
 )
@@ -94,7 +96,8 @@ func (w *fieldWriter) all(outer *fieldNode, indent string) {
 		if len(f.Enum) > 0 {
 			doc += " One of " + strings.Join(f.Enum, ", ") + "."
 		}
-		for dialect, answer := range f.Support {
+		for _, dialect := range slices.Sorted(maps.Keys(f.Support)) {
+			answer := f.Support[dialect]
 			doc += " On " + string(dialect) + " proxies: " + string(answer.Status)
 			if answer.Note != "" {
 				doc += " (" + answer.Note + ")"

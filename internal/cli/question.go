@@ -13,6 +13,7 @@ import (
 	"meridian/internal/policy/answer"
 	"meridian/internal/question"
 	"meridian/internal/resource"
+	"meridian/internal/xds"
 	"meridian/internal/xds/wire"
 )
 
@@ -172,22 +173,26 @@ func (qs *questions) gateway() *cobra.Command {
 }
 
 func (qs *questions) proxy() *cobra.Command {
-	var kind string
+	var kind, dialect string
 	cmd := &cobra.Command{
 		Use:   "proxy DATAPLANE",
 		Short: "Show a proxy's xDS resources, and their origin",
-		Long: `Show the xDS resources that the proxy of a dataplane is sent (stock gRPC), with the
+		Long: `Show the xDS resources that the proxy of a dataplane is sent, with the
 policies behind each value (-o wide), and what of the policies has no effect on it.`,
 		Args: exactly("DATAPLANE"),
 	}
 	cmd.Flags().StringVar(&kind, "type", "", "only resources of one type: "+strings.Join(wire.Types(), ", "))
+	cmd.Flags().StringVar(&dialect, "dialect", string(xds.GRPC), "kind of proxy: "+strings.Join(wire.Dialects(), " or "))
 	return qs.command(cmd, "proxy web-1", func(args []string) (question.Question, error) {
 		kind = strings.ToUpper(kind)
 		if kind != "" && !slices.Contains(wire.Types(), kind) {
 			return nil, exit.Usagef("--type %q: use one of %s", kind, strings.Join(wire.Types(), ", "))
 		}
+		if !slices.Contains(wire.Dialects(), dialect) {
+			return nil, exit.Usagef("--dialect %q: use one of %s", dialect, strings.Join(wire.Dialects(), ", "))
+		}
 		name := resource.ReadName(args[0])
-		return question.Proxy{Name: name, Type: kind}, checkName("dataplane", name)
+		return question.Proxy{Name: name, Type: kind, Dialect: xds.Dialect(dialect)}, checkName("dataplane", name)
 	})
 }
 

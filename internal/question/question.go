@@ -18,6 +18,7 @@ import (
 	"meridian/internal/policy/answer"
 	"meridian/internal/policy/engines"
 	"meridian/internal/resource"
+	"meridian/internal/xds"
 	"meridian/internal/xds/wire"
 )
 
@@ -127,8 +128,11 @@ type Proxies struct {
 }
 
 // Proxy asks for the xDS resources that the proxy of a dataplane is sent; with Type,
-// for those of one type.
-type Proxy struct{ Name, Type string }
+// for those of one type. Dialect is the kind of proxy; empty for gRPC.
+type Proxy struct {
+	Name, Type string
+	Dialect    xds.Dialect
+}
 
 // Request is the question as a server takes it; zone may be empty.
 func Request(q Question, mesh, zone string) *meridianv1.InspectRequest {
@@ -174,7 +178,7 @@ func Parse(request *meridianv1.InspectRequest) (Question, error) {
 	case *meridianv1.InspectRequest_Proxies:
 		return Proxies{q.Proxies.GetName(), resource.Revision(q.Proxies.GetBehind())}, nil
 	case *meridianv1.InspectRequest_Proxy:
-		return Proxy{q.Proxy.GetName(), q.Proxy.GetType()}, nil
+		return Proxy{q.Proxy.GetName(), q.Proxy.GetType(), xds.Dialect(q.Proxy.GetDialect())}, nil
 	default:
 		return nil, fmt.Errorf("%w: this release does not know it", answer.ErrInvalid)
 	}
@@ -474,12 +478,12 @@ func (Proxies) Render(w io.Writer, document []byte, form answer.Form) error {
 }
 
 func (q Proxy) encode(r *meridianv1.InspectRequest) {
-	r.Question = &meridianv1.InspectRequest_Proxy{Proxy: &meridianv1.ProxyQuestion{Name: q.Name, Type: q.Type}}
+	r.Question = &meridianv1.InspectRequest_Proxy{Proxy: &meridianv1.ProxyQuestion{Name: q.Name, Type: q.Type, Dialect: string(q.Dialect)}}
 }
 
 // Ask implements Question.
 func (q Proxy) Ask(m *policy.Matcher, at At) (any, error) {
-	return wire.Ask(m, at.Mesh, q.Name, q.Type, at.Zone, at.AsOf)
+	return wire.Ask(m, at.Mesh, q.Name, q.Type, q.Dialect, at.Zone, at.AsOf)
 }
 
 // Render implements Question.

@@ -934,7 +934,9 @@ type ProxyQuestion struct {
 	// The dataplane.
 	Name string `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
 	// CDS, EDS, LDS or RDS. Empty: every type.
-	Type          string `protobuf:"bytes,2,opt,name=type,proto3" json:"type,omitempty"`
+	Type string `protobuf:"bytes,2,opt,name=type,proto3" json:"type,omitempty"`
+	// The kind of proxy: grpc or envoy. Empty: grpc.
+	Dialect       string `protobuf:"bytes,3,opt,name=dialect,proto3" json:"dialect,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -979,6 +981,13 @@ func (x *ProxyQuestion) GetName() string {
 func (x *ProxyQuestion) GetType() string {
 	if x != nil {
 		return x.Type
+	}
+	return ""
+}
+
+func (x *ProxyQuestion) GetDialect() string {
+	if x != nil {
+		return x.Dialect
 	}
 	return ""
 }
@@ -1322,10 +1331,11 @@ const file_meridian_v1_inspect_proto_rawDesc = "" +
 	"\x12DataplanesQuestion\"=\n" +
 	"\x0fProxiesQuestion\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x16\n" +
-	"\x06behind\x18\x02 \x01(\x04R\x06behind\"7\n" +
+	"\x06behind\x18\x02 \x01(\x04R\x06behind\"Q\n" +
 	"\rProxyQuestion\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x12\n" +
-	"\x04type\x18\x02 \x01(\tR\x04type\"\xd1\x02\n" +
+	"\x04type\x18\x02 \x01(\tR\x04type\x12\x18\n" +
+	"\adialect\x18\x03 \x01(\tR\adialect\"\xd1\x02\n" +
 	"\x0fInspectResponse\x12\x12\n" +
 	"\x04json\x18\x01 \x01(\fR\x04json\x12\x13\n" +
 	"\x05as_of\x18\x02 \x01(\x04R\x04asOf\x12@\n" +

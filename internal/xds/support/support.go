@@ -52,11 +52,14 @@ type row struct {
 }
 
 // Dialects lists the kinds of proxies that there are answers for.
-func Dialects() []xds.Dialect { return []xds.Dialect{xds.GRPC} }
+func Dialects() []xds.Dialect { return []xds.Dialect{xds.GRPC, xds.Envoy} }
 
 func table(d xds.Dialect) map[resource.Kind][]row {
-	if d == xds.GRPC {
+	switch d {
+	case xds.GRPC:
 		return grpcTable
+	case xds.Envoy:
+		return envoyTable
 	}
 	return nil
 }

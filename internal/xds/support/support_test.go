@@ -26,10 +26,17 @@ func leaves(kind resource.Kind) (paths []string) {
 // Every field of every kind that could concern a proxy has an answer, an enforced one
 // a row of its own, and every row is about a field that exists.
 func TestEveryFieldHasARow(t *testing.T) {
+	for _, dialect := range Dialects() {
+		t.Run(string(dialect), func(t *testing.T) { everyFieldHasARow(t, dialect) })
+	}
+}
+
+func everyFieldHasARow(t *testing.T, dialect xds.Dialect) {
+	rowsOf := table(dialect)
 	apart := []resource.Kind{resource.KindZone, resource.KindNamespace}
 	for _, d := range resource.Kinds() {
-		if d.Class == resource.AccessControl || slices.Contains(apart, d.Kind) || grpcTable[d.Kind] == nil && d.Class == resource.Infrastructure && secret(d.Kind) {
-			require.Nil(t, grpcTable[d.Kind], "%s", d.Kind)
+		if d.Class == resource.AccessControl || slices.Contains(apart, d.Kind) || rowsOf[d.Kind] == nil && d.Class == resource.Infrastructure && secret(d.Kind) {
+			require.Nil(t, rowsOf[d.Kind], "%s", d.Kind)
 			continue
 		}
 		used, configures := map[int]bool{}, false
@@ -42,13 +49,13 @@ func TestEveryFieldHasARow(t *testing.T) {
 			if direction != "from" {
 				direction = ""
 			}
-			answer, ok := Field(xds.GRPC, d.Kind, path)
+			answer, ok := Field(dialect, d.Kind, path)
 			if !ok {
 				t.Errorf("%s %s has no row", d.Kind, path)
 				continue
 			}
 			own := false
-			for i, r := range grpcTable[d.Kind] {
+			for i, r := range rowsOf[d.Kind] {
 				if r.direction == direction && r.covers(field) {
 					used[i] = true
 					own = own || len(r.field) == len(field)
@@ -57,7 +64,7 @@ func TestEveryFieldHasARow(t *testing.T) {
 			require.True(t, own || answer.Status != Enforced, "%s %s is enforced by a row about more than it", d.Kind, path)
 			require.True(t, answer.Note != "" || answer.Status == Enforced || answer.Status == Decided, "%s %s needs a note", d.Kind, path)
 		}
-		for i, r := range grpcTable[d.Kind] {
+		for i, r := range rowsOf[d.Kind] {
 			require.True(t, used[i] || !configures, "%s: the row %s is about no field", d.Kind, strings.Join(r.field, "."))
 		}
 	}
@@ -89,6 +96,6 @@ func TestAnswers(t *testing.T) {
 	require.Equal(t, Enforced, answer.Status)
 	_, ok = Field(xds.GRPC, resource.KindAccessRole, "rules[].types")
 	require.False(t, ok)
-	_, ok = Field(xds.Envoy, resource.KindTimeout, "conf.connectTimeout")
+	_, ok = Field("other", resource.KindTimeout, "conf.connectTimeout")
 	require.False(t, ok, "nothing is said of what is not served")
 }

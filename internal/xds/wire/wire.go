@@ -10,6 +10,7 @@ package wire
 
 import (
 	"bytes"
+	"cmp"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -26,6 +27,7 @@ import (
 	"meridian/internal/texttable"
 	"meridian/internal/xds"
 	"meridian/internal/xds/generate"
+	"meridian/internal/xds/generate/envoy"
 	"meridian/internal/xds/generate/grpc"
 	"meridian/internal/xds/support"
 	"meridian/internal/xds/world"
@@ -90,18 +92,34 @@ func Types() []string {
 	return names
 }
 
+// Dialects are the kinds of proxies that there are answers for.
+func Dialects() []string {
+	var names []string
+	for _, d := range support.Dialects() {
+		names = append(names, string(d))
+	}
+	return names
+}
+
 // Ask answers for a dataplane. kind leaves only the resources of one type, "" none out.
-// Errors: answer.ErrNotFound, answer.ErrInvalid.
-func Ask(m *policy.Matcher, mesh resource.MeshName, name, kind string, zone resource.ZoneName, asOf resource.Revision) (*Answer, error) {
+// dialect is the kind of proxy, "" for gRPC. Errors: answer.ErrNotFound, answer.ErrInvalid.
+func Ask(m *policy.Matcher, mesh resource.MeshName, name, kind string, dialect xds.Dialect, zone resource.ZoneName, asOf resource.Revision) (*Answer, error) {
 	if kind != "" && !slices.Contains(Types(), kind) {
 		return nil, fmt.Errorf("%w: there is no type %q of resources: use one of %s", answer.ErrInvalid, kind, strings.Join(Types(), ", "))
+	}
+	dialect = cmp.Or(dialect, xds.GRPC)
+	made := map[xds.Dialect]func(*policy.Matcher, *world.World, resource.Key, resource.Revision) (*xds.Set, error){
+		xds.GRPC: grpc.Proxy, xds.Envoy: envoy.Proxy,
+	}[dialect]
+	if made == nil {
+		return nil, fmt.Errorf("%w: there are no proxies of the kind %q: use one of %s", answer.ErrInvalid, dialect, strings.Join(Dialects(), ", "))
 	}
 	w, ok := policy.FollowerOf[*world.World](m)
 	if !ok {
 		return nil, fmt.Errorf("%w: only zones make resources for proxies", answer.ErrInvalid)
 	}
 	key := policy.DataplaneKey(mesh, name)
-	set, err := grpc.Proxy(m, w, key, asOf)
+	set, err := made(m, w, key, asOf)
 	if errors.Is(err, xds.ErrNoDataplane) {
 		return nil, fmt.Errorf("%w: no dataplane %s in mesh %s", answer.ErrNotFound, name, mesh)
 	}
@@ -109,7 +127,7 @@ func Ask(m *policy.Matcher, mesh resource.MeshName, name, kind string, zone reso
 		return nil, err
 	}
 	a := &Answer{
-		Mesh: mesh, Dataplane: name, Zone: zone, Dialect: xds.GRPC, AsOf: asOf, Withheld: set.Withheld,
+		Mesh: mesh, Dataplane: name, Zone: zone, Dialect: dialect, AsOf: asOf, Withheld: set.Withheld,
 		Resources: []Resource{}, Gaps: []Gap{},
 	}
 	for r := range set.All() {
@@ -122,7 +140,7 @@ func Ask(m *policy.Matcher, mesh resource.MeshName, name, kind string, zone reso
 		}
 		a.Resources = append(a.Resources, shown)
 	}
-	a.Gaps, err = gaps(m, w, key)
+	a.Gaps, err = gaps(m, w, key, dialect)
 	return a, err
 }
 
@@ -150,14 +168,21 @@ func show(r *xds.Resource) (Resource, error) {
 
 // gaps lists what of the rules on a dataplane, and of the routes of the services that
 // it sends to, proxies do not do as written.
-func gaps(m *policy.Matcher, w *world.World, key resource.Key) ([]Gap, error) {
+func gaps(m *policy.Matcher, w *world.World, key resource.Key, dialect xds.Dialect) ([]Gap, error) {
 	spec, rules, err := generate.Read(m, w, key)
 	if err != nil {
 		return nil, err
 	}
 	list := []Gap{}
+	if dialect == xds.Envoy {
+		for _, u := range envoy.NotServed(spec) {
+			list = append(list, Gap{
+				Attachment: u.Attachment.String(), Kind: resource.KindDataplane, Name: key.Name, Field: u.Field, Status: support.Unsupported, Note: u.Why,
+			})
+		}
+	}
 	for i := range rules {
-		list = append(list, ruleGaps(&rules[i])...)
+		list = append(list, ruleGaps(&rules[i], dialect)...)
 	}
 	outbounds := generate.Outbound(spec)
 	for i := range outbounds {
@@ -167,7 +192,7 @@ func gaps(m *policy.Matcher, w *world.World, key resource.Key) ([]Gap, error) {
 				return nil, err
 			}
 			walk(tree, nil, "", func(field []string, at policy.Pointer) {
-				list = appendGap(list, &outbounds[i], r.Key(), "", field, at)
+				list = appendGap(list, dialect, &outbounds[i], r.Key(), "", field, at)
 			})
 		}
 	}
@@ -176,9 +201,9 @@ func gaps(m *policy.Matcher, w *world.World, key resource.Key) ([]Gap, error) {
 
 // ruleGaps are those of one rule: for a rule that differs per caller, of every policy
 // in it.
-func ruleGaps(r *policy.Rule) (list []Gap) {
+func ruleGaps(r *policy.Rule, dialect xds.Dialect) (list []Gap) {
 	visitRule(r, func(source resource.Key, direction string, field []string, at policy.Pointer) {
-		list = appendGap(list, &r.Attachment, source, direction, field, at)
+		list = appendGap(list, dialect, &r.Attachment, source, direction, field, at)
 	})
 	return list
 }
@@ -253,8 +278,8 @@ func visitRule(r *policy.Rule, visit func(source resource.Key, direction string,
 
 // appendGap appends a gap, unless the field is enforced or the one before says the
 // same of the field around it.
-func appendGap(list []Gap, a *policy.Attachment, source resource.Key, direction string, field []string, at policy.Pointer) []Gap {
-	got, ok := support.Configured(xds.GRPC, source.Kind, direction, field)
+func appendGap(list []Gap, dialect xds.Dialect, a *policy.Attachment, source resource.Key, direction string, field []string, at policy.Pointer) []Gap {
+	got, ok := support.Configured(dialect, source.Kind, direction, field)
 	if !ok || got.Status == support.Enforced || got.Status == support.Decided {
 		return list
 	}

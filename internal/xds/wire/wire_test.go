@@ -12,6 +12,7 @@ import (
 	"meridian/internal/policy/engines"
 	"meridian/internal/policy/policytest"
 	"meridian/internal/resource"
+	"meridian/internal/xds"
 	"meridian/internal/xds/wire"
 	"meridian/internal/xds/world"
 )
@@ -41,7 +42,7 @@ func ask(t *testing.T, w policytest.World, name, kind string) (*wire.Answer, err
 	t.Helper()
 	m := policy.NewMatcher(engines.All()...).Following(world.New("east"))
 	m.Reset(w.View())
-	return wire.Ask(m, "m", name, kind, "east", 7)
+	return wire.Ask(m, "m", name, kind, "", "east", 7)
 }
 
 func TestWhatHasNoEffectIsListed(t *testing.T) {
@@ -85,7 +86,7 @@ func TestTheAnswer(t *testing.T) {
 	require.ErrorIs(t, err, answer.ErrNotFound)
 	_, err = ask(t, w, "web-1", "XDS")
 	require.ErrorIs(t, err, answer.ErrInvalid)
-	_, err = wire.Ask(policy.NewMatcher(engines.All()...), "m", "web-1", "", "", 0)
+	_, err = wire.Ask(policy.NewMatcher(engines.All()...), "m", "web-1", "", "", "", 0)
 	require.ErrorIs(t, err, answer.ErrInvalid)
 }
 
@@ -124,4 +125,26 @@ func TestARestrictedAnswer(t *testing.T) {
 			require.Contains(t, string(text), "in_8080")
 		})
 	}
+}
+
+// An Envoy of the same dataplane has other resources, other gaps, and inbounds and
+// outbounds that it cannot serve.
+func TestAnEnvoyIsAskedFor(t *testing.T) {
+	w := mesh(t, "{}")
+	put(t, w, resource.KindDataplane, "web-1", `{"networking":{"address":"127.0.0.1","inbound":[{"port":8080,"tags":{"kuma.io/service":"web"}}],
+		"outbound":[{"port":4001,"tags":{"kuma.io/service":"backend"}}]}}`)
+	m := policy.NewMatcher(engines.All()...).Following(world.New("east"))
+	m.Reset(w.View())
+	a, err := wire.Ask(m, "m", "web-1", "LDS", xds.Envoy, "east", 7)
+	require.NoError(t, err)
+	require.Equal(t, xds.Envoy, a.Dialect)
+	require.Len(t, a.Resources, 1)
+	require.Equal(t, "out_backend_4001", a.Resources[0].Name)
+	require.Equal(t, "/networking/inbound/0", a.Gaps[0].Field)
+	require.Contains(t, a.Gaps[0].Note, "connect to itself")
+	for _, g := range a.Gaps {
+		require.NotEqual(t, "/connectTimeout", g.Field, "Envoy has it")
+	}
+	_, err = wire.Ask(m, "m", "web-1", "", "other", "east", 7)
+	require.ErrorIs(t, err, answer.ErrInvalid)
 }

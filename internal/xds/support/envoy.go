@@ -1,0 +1,196 @@
+package support
+
+import (
+	"meridian/internal/resource"
+)
+
+// Notes that several rows about Envoy share.
+const (
+	noMTLSEnvoy    = "who calls is known only with mutual TLS, in whose meshes nothing is sent to Envoy yet"
+	notYet         = "not configured on Envoy yet"
+	noCallers      = "limits and faults by caller are not configured on Envoy yet"
+	otherZones     = "there is no traffic between zones yet"
+	noInterception = "traffic is not intercepted: an application sends to the ports of its outbounds"
+	noHash         = "requests carry no key to hash: each goes to a random place"
+	noGatewayEnvoy = "Envoy is not configured as a gateway yet"
+	firstCheck     = "one check is made: of gRPC, HTTP and TCP the first that is written and that the service speaks"
+	serviceParents = "with kind Service; routes of gateways are not configured on Envoy yet"
+	byName         = "a service is known by its name and tags"
+	neverHeaders   = "the header host, and names that begin with a colon, are left as they are"
+	failsClosed    = "requests of a rule with such a filter are answered 500"
+)
+
+var filterFields = []string{
+	"type", "requestHeaderModifier.set[].name", "requestHeaderModifier.set[].value", "requestHeaderModifier.add[].name", "requestHeaderModifier.add[].value",
+	"requestHeaderModifier.remove", "responseHeaderModifier.set[].name", "responseHeaderModifier.set[].value", "responseHeaderModifier.add[].name",
+	"responseHeaderModifier.add[].value", "responseHeaderModifier.remove",
+}
+
+var ruleFilterFields = []string{
+	"requestMirror.backendRef.group", "requestMirror.backendRef.kind", "requestMirror.backendRef.name", "requestMirror.backendRef.namespace", "requestMirror.backendRef.tags", "requestMirror.percentage",
+	"requestRedirect.scheme", "requestRedirect.hostname", "requestRedirect.port", "requestRedirect.statusCode",
+	"requestRedirect.path.type", "requestRedirect.path.replaceFullPath", "requestRedirect.path.replacePrefixMatch",
+	"urlRewrite.hostname", "urlRewrite.path.type", "urlRewrite.path.replaceFullPath", "urlRewrite.path.replacePrefixMatch",
+}
+
+var modifyFields = []string{
+	"http[].modify.path.rewritePrefix", "http[].modify.path.regex.pattern", "http[].modify.path.regex.substitution", "http[].modify.host.value",
+	"http[].modify.host.fromPath.pattern", "http[].modify.host.fromPath.substitution",
+}
+
+var modifiedHeaders = []string{
+	"http[].modify.requestHeaders.add[].name", "http[].modify.requestHeaders.add[].value", "http[].modify.requestHeaders.add[].append", "http[].modify.requestHeaders.remove[].name",
+	"http[].modify.responseHeaders.add[].name", "http[].modify.responseHeaders.add[].value", "http[].modify.responseHeaders.add[].append", "http[].modify.responseHeaders.remove[].name",
+}
+
+var timing = []string{
+	"interval", "timeout", "unhealthyThreshold", "healthyThreshold", "initialJitter", "intervalJitter", "intervalJitterPercent", "healthyPanicThreshold", "failTrafficOnPanic",
+	"noTrafficInterval", "alwaysLogHealthCheckFailures", "reuseConnection",
+}
+
+var detectorFields = []string{
+	"outlierDetection.detectors.totalFailures.consecutive", "outlierDetection.detectors.gatewayFailures.consecutive", "outlierDetection.detectors.localOriginFailures.consecutive",
+	"outlierDetection.detectors.successRate.minimumHosts", "outlierDetection.detectors.successRate.requestVolume", "outlierDetection.detectors.successRate.standardDeviationFactor",
+	"outlierDetection.detectors.failurePercentage.requestVolume", "outlierDetection.detectors.failurePercentage.minimumHosts", "outlierDetection.detectors.failurePercentage.threshold",
+}
+
+// under puts fields below others.
+func under(at string, fields []string) (all []string) {
+	for _, f := range fields {
+		all = append(all, at+"."+f)
+	}
+	return all
+}
+
+var envoyTable = compile(
+	on(resource.KindMesh, Unsupported, "nothing is sent to Envoy in a mesh that has mutual TLS enabled", "mtls"),
+	on(resource.KindMesh, Enforced, "", "routing.localityAwareLoadBalancing"),
+	on(resource.KindMesh, Unsupported, notYet, "logging", "tracing", "metrics"),
+	on(resource.KindMesh, Unsupported, noInterception, "networking"),
+	on(resource.KindMesh, Unsupported, otherZones, "routing.zoneEgress", "routing.defaultForbidMeshExternalServices"),
+	on(resource.KindMesh, Unsupported, "it is not about what is sent to proxies", "constraints"),
+	on(resource.KindMesh, Decided, "", "matching"),
+
+	on(resource.KindDataplane, Approximated, "Envoy takes IP addresses only: it does not listen on a host name, and leaves out endpoints with one", "networking.address", "networking.inbound[].address", "networking.outbound[].address"),
+	on(resource.KindDataplane, Enforced, "", "networking.inbound[].port", "networking.inbound[].tags", "networking.inbound[].servicePort", "networking.inbound[].serviceAddress",
+		"networking.inbound[].health.ready", "networking.outbound[].port", "networking.outbound[].tags"),
+	on(resource.KindDataplane, Unsupported, otherZones, "networking.advertisedAddress"),
+	on(resource.KindDataplane, Unsupported, "the application is not probed yet", "networking.inbound[].serviceProbe"),
+	on(resource.KindDataplane, Unsupported, noGatewayEnvoy, "networking.gateway"),
+
+	on(resource.KindTrafficPermission, Unsupported, noMTLSEnvoy, ""),
+	onFrom(resource.KindMeshTrafficPermission, Unsupported, noMTLSEnvoy),
+	on(resource.KindFaultInjection, Unsupported, noCallers, ""),
+	on(resource.KindMeshHTTPFault, Unsupported, notYet, ""), onFrom(resource.KindMeshHTTPFault, Unsupported, noCallers),
+	on(resource.KindRateLimit, Unsupported, noCallers, ""),
+	on(resource.KindMeshRateLimit, Unsupported, notYet, ""), onFrom(resource.KindMeshRateLimit, Unsupported, noCallers),
+
+	on(resource.KindTrafficRoute, Enforced, "", destinations...),
+	on(resource.KindTrafficRoute, Enforced, "", httpRules...),
+	on(resource.KindTrafficRoute, Enforced, "", httpMethod...),
+	on(resource.KindTrafficRoute, Enforced, "", modifyFields...),
+	on(resource.KindTrafficRoute, Enforced, neverHeaders, modifiedHeaders...),
+	on(resource.KindTrafficRoute, Enforced, "", "loadBalancer.roundRobin", "loadBalancer.random", "loadBalancer.leastRequest.choiceCount"),
+	on(resource.KindTrafficRoute, Approximated, noHash, ringFields...),
+	on(resource.KindTrafficRoute, Approximated, noHash, "loadBalancer.ringHash.hashFunction", "loadBalancer.maglev"),
+
+	on(resource.KindMeshTrafficRoute, Enforced, "", destinations...),
+	on(resource.KindMeshTrafficRoute, Enforced, "", httpRules...),
+	on(resource.KindMeshTrafficRoute, Enforced, "", httpMethod...),
+	on(resource.KindMeshTrafficRoute, Enforced, "", modifyFields...),
+	on(resource.KindMeshTrafficRoute, Enforced, neverHeaders, modifiedHeaders...),
+	on(resource.KindMeshTrafficRoute, Enforced, "", matchFields("rules[]")...),
+	on(resource.KindMeshTrafficRoute, Enforced, "", queryFields("rules[]")...),
+	on(resource.KindMeshTrafficRoute, Enforced, neverHeaders, under("rules[].default.filters[]", filterFields)...),
+	on(resource.KindMeshTrafficRoute, Enforced, "", under("rules[].default.filters[]", ruleFilterFields)...),
+	on(resource.KindMeshTrafficRoute, Unsupported, byName, "rules[].default.filters[].requestMirror.backendRef.port"),
+	on(resource.KindMeshTrafficRoute, Unsupported, failsClosed, "rules[].default.filters[].extensionRef"),
+	on(resource.KindMeshTrafficRoute, Enforced, "", "rules[].default.backendRefs[].kind", "rules[].default.backendRefs[].name", "rules[].default.backendRefs[].tags", "rules[].default.backendRefs[].weight"),
+	on(resource.KindMeshTrafficRoute, Unsupported, byName, "rules[].default.backendRefs[].port"),
+	on(resource.KindMeshTrafficRoute, Enforced, "", "loadBalancer.roundRobin", "loadBalancer.random", "loadBalancer.leastRequest.choiceCount"),
+	on(resource.KindMeshTrafficRoute, Approximated, noHash, ringFields...),
+	on(resource.KindMeshTrafficRoute, Approximated, noHash, "loadBalancer.ringHash.hashFunction", "loadBalancer.maglev"),
+
+	on(resource.KindTimeout, Enforced, "", "connectTimeout", "tcp.idleTimeout", "http.requestTimeout", "http.idleTimeout", "http.streamIdleTimeout", "http.maxStreamDuration"),
+	on(resource.KindTimeout, Enforced, "for services that speak gRPC", "grpc.streamIdleTimeout", "grpc.maxStreamDuration"),
+	on(resource.KindMeshUpstreamTimeout, Enforced, "", "connectTimeout", "http.requestTimeout", "http.requestHeadersTimeout", "http.streamIdleTimeout", "http.idleTimeout", "http.maxStreamDuration", "http.maxConnectionDuration"),
+	on(resource.KindMeshUpstreamTimeout, Enforced, "for services that speak no HTTP; http.idleTimeout is for those that do", "idleTimeout"),
+
+	on(resource.KindRetry, Enforced, "", "http.numRetries", "http.perTryTimeout", "http.backOff.baseInterval", "http.backOff.maxInterval", "http.retriableStatusCodes", "http.retriableMethods", "http.retryOn"),
+	on(resource.KindRetry, Enforced, "for services that speak gRPC", "grpc.numRetries", "grpc.perTryTimeout", "grpc.retryOn", "grpc.backOff.baseInterval", "grpc.backOff.maxInterval"),
+	on(resource.KindRetry, Enforced, "for services that speak no HTTP", "tcp.maxConnectAttempts"),
+	on(resource.KindMeshRequestRetry, Enforced, "", "http.numRetries", "http.perTryTimeout", "http.backOff.baseInterval", "http.backOff.maxInterval",
+		"http.rateLimitedBackOff.resetHeaders[].name", "http.rateLimitedBackOff.resetHeaders[].format", "http.rateLimitedBackOff.maxInterval",
+		"http.retriableResponseHeaders[].type", "http.retriableResponseHeaders[].name", "http.retriableResponseHeaders[].value", "http.hostSelectionMaxAttempts"),
+	on(resource.KindMeshRequestRetry, Approximated, "methods and headers of requests are alternatives: a request with one of them is repeated", "http.retryOn", "http.retriableRequestHeaders"),
+	on(resource.KindMeshRequestRetry, Enforced, "", "http.hostSelection[].updateFrequency"),
+	on(resource.KindMeshRequestRetry, Approximated, "endpoints have no tags on Envoy: OmitHostsWithTags avoids none", "http.hostSelection[].predicate", "http.hostSelection[].tags"),
+	on(resource.KindMeshRequestRetry, Enforced, "for services that speak gRPC", "grpc.numRetries", "grpc.perTryTimeout", "grpc.retryOn", "grpc.backOff.baseInterval", "grpc.backOff.maxInterval",
+		"grpc.rateLimitedBackOff.resetHeaders[].name", "grpc.rateLimitedBackOff.resetHeaders[].format", "grpc.rateLimitedBackOff.maxInterval"),
+	on(resource.KindMeshRequestRetry, Enforced, "for services that speak no HTTP", "tcp.maxConnectAttempt"),
+
+	on(resource.KindCircuitBreaker, Enforced, "", "thresholds.maxConnections", "thresholds.maxPendingRequests", "thresholds.maxRequests", "thresholds.maxRetries",
+		"baseEjectionTime", "maxEjectionPercent", "splitExternalAndLocalErrors",
+		"detectors.totalErrors.consecutive", "detectors.gatewayErrors.consecutive", "detectors.localErrors.consecutive",
+		"detectors.standardDeviation.requestVolume", "detectors.standardDeviation.minimumHosts", "detectors.standardDeviation.factor",
+		"detectors.failure.requestVolume", "detectors.failure.minimumHosts", "detectors.failure.threshold"),
+	on(resource.KindCircuitBreaker, Approximated, "at least 1ms", "interval"),
+	on(resource.KindMeshCircuitBreaker, Enforced, "", under("connectionLimits", []string{"maxConnectionPools", "maxConnections", "maxPendingRequests", "maxRetries", "maxRequests"})...),
+	on(resource.KindMeshCircuitBreaker, Enforced, "", under("outlierDetection", []string{"disabled", "baseEjectionTime", "maxEjectionPercent", "splitExternalAndLocalErrors", "healthyPanicThreshold"})...),
+	on(resource.KindMeshCircuitBreaker, Enforced, "", detectorFields...),
+	on(resource.KindMeshCircuitBreaker, Approximated, "at least 1ms", "outlierDetection.interval"),
+	onFrom(resource.KindMeshCircuitBreaker, Approximated, "for all callers of an inbound together; an entry for some callers has no effect"),
+
+	on(resource.KindHealthCheck, Enforced, "", timing...),
+	on(resource.KindHealthCheck, Unsupported, "Envoy's own log has changes of health", "eventLogPath"),
+	on(resource.KindHealthCheck, Approximated, firstCheck, "tcp", "http"),
+	on(resource.KindMeshHealthCheck, Enforced, "", timing...),
+	on(resource.KindMeshHealthCheck, Unsupported, "Envoy's own log has changes of health", "eventLogPath"),
+	on(resource.KindMeshHealthCheck, Approximated, firstCheck, "tcp", "http", "grpc"),
+
+	on(resource.KindTrafficLog, Unsupported, notYet, ""),
+	on(resource.KindMeshLogging, Unsupported, notYet, ""), onFrom(resource.KindMeshLogging, Unsupported, notYet),
+	on(resource.KindTrafficTrace, Unsupported, notYet, ""),
+	on(resource.KindMeshTracing, Unsupported, notYet, ""),
+	on(resource.KindMeshMetrics, Unsupported, notYet, ""),
+	on(resource.KindProxyTemplate, Unsupported, notYet, ""),
+	on(resource.KindMeshEnvoyTemplate, Unsupported, notYet, ""),
+	on(resource.KindVirtualOutbound, Unsupported, noInterception, ""),
+	on(resource.KindMeshVirtualOutbound, Unsupported, noInterception, ""),
+
+	on(resource.KindHTTPRoute, Enforced, serviceParents, "parentRefs[].kind", "parentRefs[].name"),
+	on(resource.KindHTTPRoute, Unsupported, "a service is known by its name", "parentRefs[].group", "parentRefs[].namespace", "parentRefs[].port", "parentRefs[].sectionName", "hostnames"),
+	on(resource.KindHTTPRoute, Decided, "", "rules[].name"),
+	on(resource.KindHTTPRoute, Enforced, "", matchFields("rules[]")...),
+	on(resource.KindHTTPRoute, Enforced, "", queryFields("rules[]")...),
+	on(resource.KindHTTPRoute, Enforced, "", backendFields...),
+	on(resource.KindHTTPRoute, Unsupported, byName, "rules[].backendRefs[].port", "rules[].filters[].requestMirror.backendRef.port"),
+	on(resource.KindHTTPRoute, Enforced, neverHeaders, under("rules[].filters[]", filterFields)...),
+	on(resource.KindHTTPRoute, Enforced, "", under("rules[].filters[]", ruleFilterFields)...),
+	on(resource.KindHTTPRoute, Unsupported, failsClosed, "rules[].filters[].extensionRef"),
+	on(resource.KindHTTPRoute, Enforced, neverHeaders, under("rules[].backendRefs[].filters[]", filterFields)...),
+	on(resource.KindHTTPRoute, Enforced, "", "rules[].backendRefs[].filters[].urlRewrite.hostname"),
+	on(resource.KindHTTPRoute, Unsupported, "of one share of the requests, Envoy changes headers and the host only", "rules[].backendRefs[].filters[]"),
+	on(resource.KindHTTPRoute, Enforced, "", "rules[].timeouts.request", "rules[].timeouts.backendRequest", "rules[].retry.codes", "rules[].retry.attempts", "rules[].retry.backoff"),
+	on(resource.KindHTTPRoute, Unsupported, notYet, "rules[].sessionPersistence"),
+
+	on(resource.KindGRPCRoute, Enforced, serviceParents, "parentRefs[].kind", "parentRefs[].name"),
+	on(resource.KindGRPCRoute, Unsupported, "a service is known by its name", "parentRefs[].group", "parentRefs[].namespace", "parentRefs[].port", "parentRefs[].sectionName", "hostnames"),
+	on(resource.KindGRPCRoute, Decided, "", "rules[].name"),
+	on(resource.KindGRPCRoute, Enforced, "", "rules[].matches[].method.type", "rules[].matches[].method.service", "rules[].matches[].method.method",
+		"rules[].matches[].headers[].type", "rules[].matches[].headers[].name", "rules[].matches[].headers[].value"),
+	on(resource.KindGRPCRoute, Enforced, "", backendFields...),
+	on(resource.KindGRPCRoute, Unsupported, byName, "rules[].backendRefs[].port", "rules[].filters[].requestMirror.backendRef.port"),
+	on(resource.KindGRPCRoute, Enforced, neverHeaders, under("rules[].filters[]", filterFields)...),
+	on(resource.KindGRPCRoute, Enforced, "", under("rules[].filters[]", ruleFilterFields)...),
+	on(resource.KindGRPCRoute, Unsupported, failsClosed, "rules[].filters[].extensionRef"),
+	on(resource.KindGRPCRoute, Enforced, neverHeaders, under("rules[].backendRefs[].filters[]", filterFields)...),
+	on(resource.KindGRPCRoute, Unsupported, "of one share of the requests, Envoy changes headers only", "rules[].backendRefs[].filters[]"),
+	on(resource.KindGRPCRoute, Unsupported, notYet, "rules[].sessionPersistence"),
+
+	on(resource.KindGateway, Unsupported, noGatewayEnvoy, ""),
+	on(resource.KindMeshGateway, Unsupported, noGatewayEnvoy, ""),
+	on(resource.KindMeshGatewayRoute, Unsupported, noGatewayEnvoy, ""),
+	on(resource.KindAuthPolicy, Unsupported, noGatewayEnvoy, ""),
+	on(resource.KindRateLimitPolicy, Unsupported, noGatewayEnvoy, ""),
+)
