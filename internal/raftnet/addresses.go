@@ -1,7 +1,6 @@
 package raftnet
 
 import (
-	"io"
 	"sync"
 
 	"github.com/hashicorp/raft"
@@ -53,11 +52,6 @@ func (w *addresses) find(id raft.ServerID, target raft.ServerAddress) (at raft.S
 		return at, true
 	}
 	return target, false
-}
-
-// InstallSnapshot sends a snapshot.
-func (w *Endpoint) InstallSnapshot(id raft.ServerID, target raft.ServerAddress, args *raft.InstallSnapshotRequest, resp *raft.InstallSnapshotResponse, data io.Reader) error {
-	return w.addresses.reach(id, target, func(at raft.ServerAddress) error { return w.Transport.InstallSnapshot(id, at, args, resp, data) })
 }
 
 // TimeoutNow makes another server campaign.

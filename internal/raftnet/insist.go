@@ -1,6 +1,7 @@
 package raftnet
 
 import (
+	"io"
 	"time"
 
 	"github.com/hashicorp/raft"
@@ -50,6 +51,35 @@ func (w *Endpoint) insist(id raft.ServerID, target raft.ServerAddress, resp *raf
 // that has a member at an address. To be called before raft runs.
 func (w *Endpoint) Replicating(replicating func(term uint64, id raft.ServerID, at raft.ServerAddress) bool) {
 	w.replicating = replicating
+}
+
+// InstallSnapshot sends a snapshot. That it could not be sent is told to raft only once
+// the member has answered something since. Raft sends the snapshot again after each
+// failure, and waits twice as long before that as before, up to 10 s: as long as the
+// member is away there is no use in that, and when it is back it should not have to
+// wait. The file of the snapshot stays open for so long.
+//
+// As insist it ends when this server does not lead in that term any more, or the member
+// has gone or moved.
+func (w *Endpoint) InstallSnapshot(id raft.ServerID, target raft.ServerAddress, args *raft.InstallSnapshotRequest, resp *raft.InstallSnapshotResponse, data io.Reader) error {
+	err := w.addresses.reach(id, target, func(at raft.ServerAddress) error { return w.Transport.InstallSnapshot(id, at, args, resp, data) })
+	if err == nil {
+		return nil
+	}
+	look := time.NewTicker(maxRetry)
+	defer look.Stop()
+	for since := w.asked.Add(1); ; {
+		answered := w.Changed()
+		if w.Answered(id, args.Term, since) || !w.replicating(args.Term, id, target) {
+			return err
+		}
+		select {
+		case <-answered:
+		case <-look.C:
+		case <-w.done:
+			return err
+		}
+	}
 }
 
 // RequestVote asks for a vote, again and again as long as this server campaigns in

@@ -2,6 +2,7 @@ package raftnet
 
 import (
 	"errors"
+	"io"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -18,6 +19,8 @@ type absent struct {
 	until time.Time
 	err   error
 	sent  int
+	// snapshots is how many were to be sent.
+	snapshots int
 }
 
 func (a *absent) AppendEntries(_ raft.ServerID, _ raft.ServerAddress, args *raft.AppendEntriesRequest, resp *raft.AppendEntriesResponse) error {
@@ -69,6 +72,58 @@ func TestEntriesAreSentAgain(t *testing.T) {
 			})
 		})
 	}
+}
+
+// InstallSnapshot takes a snapshot, or fails.
+func (a *absent) InstallSnapshot(raft.ServerID, raft.ServerAddress, *raft.InstallSnapshotRequest, *raft.InstallSnapshotResponse, io.Reader) error {
+	a.snapshots++
+	if time.Now().After(a.until) {
+		return nil
+	}
+	return a.err
+}
+
+// TestASnapshotWaitsForItsMember: a snapshot that could not be sent fails once the member
+// has answered a heartbeat since, however long it was away, so that raft counts one
+// failure; at once where this server does not lead any more or the member has moved.
+func TestASnapshotWaitsForItsMember(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		back := time.Now().Add(time.Hour)
+		away := errors.New("unreachable")
+		there := &absent{until: back, err: away}
+		w := NewEndpoint(there, noHint)
+		w.Replicating(func(term uint64, id raft.ServerID, at raft.ServerAddress) bool {
+			return term == 7 && id == "b" && at == "b:1"
+		})
+		send := func(term uint64, at raft.ServerAddress) error {
+			return w.InstallSnapshot("b", at, &raft.InstallSnapshotRequest{Term: term}, new(raft.InstallSnapshotResponse), nil)
+		}
+		began := time.Now()
+		require.Equal(t, away, send(6, "b:1"))
+		require.Equal(t, away, send(7, "b:2"))
+		require.Equal(t, began, time.Now())
+
+		ended := make(chan error, 1)
+		go func() { ended <- send(7, "b:1") }()
+		const beat = 150 * time.Millisecond
+		for len(ended) == 0 {
+			_ = w.AppendEntries("b", "b:1", &raft.AppendEntriesRequest{Term: 7}, new(raft.AppendEntriesResponse))
+			time.Sleep(beat)
+		}
+		require.Equal(t, away, <-ended)
+		require.WithinDuration(t, back, time.Now(), 2*beat)
+		require.Equal(t, 3, there.snapshots, "one attempt each")
+		require.NoError(t, send(7, "b:1"))
+	})
+}
+
+// TestASnapshotEndsWithRaft: what waits for a member ends with the server.
+func TestASnapshotEndsWithRaft(t *testing.T) {
+	there := &absent{until: time.Now().Add(time.Hour), err: errors.New("unreachable")}
+	w := NewEndpoint(there, noHint)
+	w.Replicating(func(uint64, raft.ServerID, raft.ServerAddress) bool { return true })
+	close(w.done)
+	require.Error(t, w.InstallSnapshot("b", "b:1", &raft.InstallSnapshotRequest{Term: 7}, new(raft.InstallSnapshotResponse), nil))
 }
 
 // TestRaftGetsWhatItDealsWith: an answer that raft acts on is not asked for
