@@ -160,7 +160,8 @@ func auditTable(items []auditView, wide bool) *print.Table {
 		if items[i].Zone != "" {
 			at = "zone " + items[i].Zone
 		}
-		action, target := "", ""
+		// A denial that is decided before the request is read has no targets.
+		action, target := r.Method[strings.LastIndex(r.Method, "/")+1:], ""
 		if len(r.Targets) > 0 {
 			first := r.Targets[0]
 			key := resource.Key{Kind: resource.Kind(first.Kind), Mesh: resource.MeshName(first.Mesh), Name: first.Name}

@@ -12,6 +12,16 @@ import (
 	"meridian/internal/cli/exit"
 )
 
+// A denial that names no target is shown with the method that was called.
+func TestADenialWithoutTargets(t *testing.T) {
+	h := newHarness(t)
+	h.server.Audit = func(*meridianv1.ListAuditRequest) *meridianv1.ListAuditResponse {
+		return &meridianv1.ListAuditResponse{Records: []*meridianv1.AuditRecord{{Server: "a", Json: []byte(
+			`{"chain":"denied","seq":1,"time":"2026-01-31T20:00:02Z","who":{"name":"bob"},"method":"meridian.v1.ClusterService/RotateCA","decision":"denied","message":"Access Denied","prev":"","hash":""}`)}}}
+	}
+	require.Contains(t, h.ok("audit", "list"), "bob   denied   RotateCA  -       Access Denied")
+}
+
 func TestAuditList(t *testing.T) {
 	h := newHarness(t)
 	first := `{"seq":3,"time":"2026-01-31T20:00:01.5Z","who":{"name":"alice","source":"token"},"from":"192.0.2.1:1","method":"m","decision":"allowed","rule":"rules[0] of AccessRole \"x\"","targets":[{"action":"create","kind":"Timeout","mesh":"default","name":"t","version":1},{"kind":"Retry","name":"r"}],"revision":7,"request":"q","prev":"","hash":""}`

@@ -87,6 +87,9 @@ func (a *app) restoreSnapshot(ctx context.Context, path string, o *restoreOption
 	if saved.snap == nil {
 		a.Message("This replaces everything in cluster %s, which is at revision %d, by a snapshot that is encrypted with key %s.", info.GetClusterId(), info.GetRevision(), saved.key)
 		a.Message("The servers need that key. What the snapshot holds is checked by them; --encryption-key-file FILE shows it here.")
+		if o.dropRevocations {
+			a.Warn(droppedRevocations)
+		}
 	} else {
 		a.announceRestore(info, saved.snap.Summary(), o.dropRevocations)
 	}
@@ -113,6 +116,9 @@ func (a *app) restoreSnapshot(ctx context.Context, path string, o *restoreOption
 	return a.printRestored(o.output.Value, response)
 }
 
+// droppedRevocations is what --drop-revocations does to a cluster's own snapshot.
+const droppedRevocations = "tokens revoked since are valid again, and those issued with keys made since are not"
+
 // announceRestore says what is about to happen.
 func (a *app) announceRestore(info *meridianv1.InfoResponse, s store.Summary, dropRevocations bool) {
 	saved := ""
@@ -125,7 +131,7 @@ func (a *app) announceRestore(info *meridianv1.InfoResponse, s store.Summary, dr
 	switch {
 	case s.Epoch.ClusterID != info.GetClusterId():
 	case dropRevocations:
-		a.Warn("tokens revoked since are valid again, and those issued with keys made since are not")
+		a.Warn(droppedRevocations)
 	default:
 		a.Message("Revocations, keys and records of tokens made since are kept.")
 	}

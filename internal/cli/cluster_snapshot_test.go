@@ -223,6 +223,9 @@ func TestEncryptedSnapshots(t *testing.T) {
 	require.Equal(t, exit.OK, out.code, out.stderr)
 	require.Contains(t, out.stderr, "by a snapshot that is encrypted with key "+id.String())
 	require.Equal(t, data, service.Restored)
+	require.NotContains(t, out.stderr, "tokens revoked since are valid again")
+	out = h.run("cluster", "snapshot", "restore", path, "--yes", "--drop-revocations")
+	require.Contains(t, out.stderr, "Warning: tokens revoked since are valid again")
 	out = h.run("cluster", "snapshot", "restore", path, "--dry-run", "--encryption-key-file", keyFile)
 	require.Contains(t, out.stderr, "by 2 resources of cluster c1")
 }

@@ -109,12 +109,7 @@ func (g *global) gossipFollowed(ctx context.Context) string {
 		g.gossipStep, g.gossipSince = want, now
 	}
 	late := now.Sub(g.gossipSince) >= gossipPatience
-	var missing []string
-	for _, m := range g.Node.Members(ctx) {
-		if m.GossipKeys != g.gossipStep && !(late && m.State == consensus.StateUnreachable) {
-			missing = append(missing, m.Name)
-		}
-	}
+	missing := lackGossipKeys(g.Node.Members(ctx), g.gossipStep, late)
 	if late && len(missing) > 0 && !slices.Equal(missing, g.gossipMissing) {
 		g.Log.Warn("the gossip key is being replaced, and some servers have not followed: upgrade those of an older release", "servers", missing)
 	}
@@ -123,6 +118,18 @@ func (g *global) gossipFollowed(ctx context.Context) string {
 		return ""
 	}
 	return g.gossipStep
+}
+
+// lackGossipKeys returns the names of the members that are waited for: they do not have
+// the keys of a step. Those that do not answer are waited for until it is late; a server
+// of an older release, which answers and does not follow, until it is upgraded.
+func lackGossipKeys(members []consensus.Member, step string, late bool) (missing []string) {
+	for _, m := range members {
+		if m.GossipKeys != step && !(late && m.State == consensus.StateUnreachable) {
+			missing = append(missing, m.Name)
+		}
+	}
+	return missing
 }
 
 // gossipDigest identifies keys of gossip and the one that is used for what is sent.

@@ -10,6 +10,8 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"meridian/internal/authn/token"
+	"meridian/internal/consensus"
 	"meridian/internal/gossip"
 	"meridian/internal/raftlog"
 	"meridian/internal/resource"
@@ -311,6 +313,62 @@ func TestAGossipKeyStepIsTakenOnce(t *testing.T) {
 	r.followGossip(members, old, r.gossipKeys())
 	require.Equal(t, gossipDone, r.Gossip.Phase)
 	require.Empty(t, r.gossipKeys())
+}
+
+// While servers of two releases are in one cluster, the gossip key is not replaced: one
+// of a release that does not follow the register keeps the old key, and is waited for,
+// however late it is. It is replaced once the last server was upgraded.
+func TestTheGossipKeyWaitsForTheLastUpgrade(t *testing.T) {
+	old, ids := bytes.Repeat([]byte{1}, gossip.KeyBytes), []string{"a#1", "b#1", "c#1"}
+	var r register
+	r.remove("gone#1")
+	r.followGossip(ids, old, "")
+	leader := consensus.Member{Name: "a", State: "leader"}
+	older := consensus.Member{Name: "b", State: "follower"} // it says nothing of its keys
+	away := consensus.Member{Name: "c", State: consensus.StateUnreachable}
+	take := func(late bool, want ...string) {
+		t.Helper()
+		step := r.gossipKeys()
+		leader.GossipKeys = step
+		missing := lackGossipKeys([]consensus.Member{leader, older, away}, step, late)
+		require.Equal(t, want, missing)
+		followed := step
+		if len(missing) > 0 {
+			followed = ""
+		}
+		r.followGossip(ids, old, followed)
+	}
+	take(false, "b", "c")
+	take(true, "b")
+	require.Equal(t, gossipAdd, r.Gossip.Phase, "both servers still send with the old key")
+	require.Equal(t, base64.StdEncoding.EncodeToString(old), r.Gossip.Keys[0])
+
+	older.GossipKeys = r.gossipKeys() // upgraded
+	take(true)
+	require.Equal(t, gossipUse, r.Gossip.Phase)
+	take(true, "b")
+	older.GossipKeys = r.gossipKeys()
+	take(true)
+	require.Equal(t, gossipDone, r.Gossip.Phase)
+}
+
+// A release reads what a newer one of the same format has registered, and what it does
+// not know of that is lost when it writes: then every removed server counts as one that
+// knows the authority.
+func TestTheRegisterOfANewerRelease(t *testing.T) {
+	secret := func(text string) *resource.Resource {
+		r, _, err := resource.Build(resource.Meta{Key: token.ServersKey}, []byte(`{"data": "`+base64.StdEncoding.EncodeToString([]byte(text))+`"}`))
+		require.NoError(t, err)
+		return r
+	}
+	r, err := decodeRegister(secret(`{"formatVersion": 1, "removed": ["c#1"], "authorities": [{"digest": "d", "after": "c#1"}], "unknown": {"a": 1}}`))
+	require.NoError(t, err)
+	require.Empty(t, r.knowAuthority("d", nil))
+	r, err = decodeRegister(secret(`{"formatVersion": 1, "removed": ["c#1"]}`))
+	require.NoError(t, err)
+	require.Equal(t, []string{"c"}, r.knowAuthority("d", nil))
+	_, err = decodeRegister(secret(`{"formatVersion": 2}`))
+	require.ErrorContains(t, err, "has format 2, this release reads 1", "it is left as it is, and the log says so")
 }
 
 func TestGossipKeysAreToldApart(t *testing.T) {
