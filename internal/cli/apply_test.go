@@ -3,6 +3,7 @@ package cli
 import (
 	"context"
 	"encoding/json"
+	"strings"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -65,7 +66,8 @@ func TestApplyIfVersion(t *testing.T) {
 	policy := h.write("p.yaml", webToBackend)
 	h.ok("apply", "-f", policy, "--if-version", "0")
 	out := h.run("apply", "-f", policy, "--if-version", "0")
-	require.Equal(t, outcome{exit.Conflict, "", "Error: TrafficPermission/default/web-to-backend has version 1, not 0\n"}, out)
+	require.Equal(t, outcome{exit.Conflict, "", "Error: TrafficPermission/default/web-to-backend has version 1, not 0\n" +
+		"It was changed since it was read, or `version` in the document is old: read it again with `meridian get -o yaml`; apply --force ignores `version`.\n"}, out)
 	h.ok("apply", "-f", policy, "--if-version", "1")
 
 	two := h.write("two.yaml", webToBackend+"---\n"+meshYAML)
@@ -170,9 +172,9 @@ func TestApplyGivesUpWhenUnavailableForTheWholeTimeout(t *testing.T) {
 	h := newHarness(t)
 	h.server.Before = func(string) error { return rpcerr.New(rpcerr.Unavailable, "NO_LEADER", "there is no leader") }
 	out := h.runWith(t.Context(), webToBackend, "apply", "-f", "-", "--timeout", "1s")
-	require.Equal(t, outcome{
-		exit.Unavailable, "", "Error: the control plane at " + h.address + " is unavailable: there is no leader\n",
-	}, out)
+	require.Equal(t, exit.Unavailable, out.code)
+	require.Empty(t, out.stdout)
+	require.True(t, strings.HasSuffix(out.stderr, "Error: the control plane at "+h.address+" is unavailable: there is no leader\n"), out.stderr)
 	require.Greater(t, len(h.server.Calls), 1)
 }
 

@@ -238,6 +238,10 @@ func (a *app) explainKind(f print.Format, d *resource.Descriptor, view kindView,
 		}
 		b.WriteByte('\n')
 	}
+	if common := liftSupport(view.Fields); common != "" {
+		w.wrapped(common, "")
+		w.WriteByte('\n')
+	}
 	w.WriteString("FIELDS\n")
 	w.all(fieldTree(view.Fields), "  ")
 	return a.Output([]byte(b.String()))

@@ -6,6 +6,9 @@ import (
 	"slices"
 	"strings"
 	"unicode/utf8"
+
+	"meridian/internal/xds"
+	"meridian/internal/xds/support"
 )
 
 // Bounds of the width of a page that explains a kind, in columns. A narrower
@@ -96,20 +99,50 @@ func (w *fieldWriter) all(outer *fieldNode, indent string) {
 		if len(f.Enum) > 0 {
 			doc += " One of " + strings.Join(f.Enum, ", ") + "."
 		}
-		for _, dialect := range slices.Sorted(maps.Keys(f.Support)) {
-			answer := f.Support[dialect]
-			doc += " On " + string(dialect) + " proxies: " + string(answer.Status)
-			if answer.Note != "" {
-				doc += " (" + answer.Note + ")"
-			}
-			doc += "."
-		}
+		doc += " " + supportText(f.Support)
 		known := w.known(f, beside)
 		w.wrapped(strings.TrimSpace(doc+" "+known), indent+"    ")
 		if known == "" {
 			w.all(f, indent+"  ")
 		}
 	}
+}
+
+// supportText says what each kind of proxy does with a field.
+func supportText(of map[xds.Dialect]support.Answer) string {
+	var sentences []string
+	for _, dialect := range slices.Sorted(maps.Keys(of)) {
+		text := "On " + string(dialect) + " proxies: " + string(of[dialect].Status)
+		if note := of[dialect].Note; note != "" {
+			text += " (" + note + ")"
+		}
+		sentences = append(sentences, text+".")
+	}
+	return strings.Join(sentences, " ")
+}
+
+// liftSupport takes what proxies do with each of several fields out of them where it
+// is one thing for all, and returns it.
+func liftSupport(fields []fieldView) string {
+	var common string
+	several := 0
+	for _, f := range fields {
+		text := supportText(f.Support)
+		if text == "" {
+			continue
+		}
+		if several++; several > 1 && text != common {
+			return ""
+		}
+		common = text
+	}
+	if several < 2 {
+		return ""
+	}
+	for i := range fields {
+		fields[i].Support = nil
+	}
+	return common
 }
 
 // known says where the fields inside a field have been described, if they have.

@@ -164,6 +164,9 @@ func (a *app) export(ctx context.Context, f print.Format, o exportOptions) error
 		}
 	}
 	if len(found) == 0 {
+		if err := checkMesh(ctx, c, o.mesh, true); err != nil {
+			return err
+		}
 		a.Message("There is nothing to export.")
 	}
 	return a.Resources(f, found, nil)

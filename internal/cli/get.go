@@ -30,7 +30,7 @@ type getOptions struct {
 func newGetCommand(a *app) *cobra.Command {
 	var o getOptions
 	cmd := &cobra.Command{
-		Use:   "get KIND [NAME...] | KIND/NAME... | all",
+		Use:   "get KIND [NAME...] | KIND,KIND... | KIND/NAME... | all",
 		Short: "Show one resource, or all of a kind in a mesh",
 		Long: `Show one resource, or all of a kind in a mesh. The kind is written in any case,
 singular or plural, kebab or camel: traffic-permissions, TrafficPermission. The
@@ -88,6 +88,17 @@ func (a *app) get(ctx context.Context, args []string, o *getOptions) error {
 	if err != nil {
 		return err
 	}
+	if kinds, err := parseKinds(args[0]); err != nil || len(kinds) > 1 {
+		switch {
+		case err != nil:
+			return err
+		case len(args) > 1:
+			return exit.Usagef("a name needs one kind: write KIND/NAME in place of %q", args[0])
+		case o.watch:
+			return exit.Usagef("--watch follows one kind; `meridian watch` follows all")
+		}
+		return a.getList(ctx, kinds, consistency, labels, o)
+	}
 	if strings.ToLower(args[0]) == allKinds {
 		switch {
 		case len(args) > 1:
@@ -104,7 +115,7 @@ func (a *app) get(ctx context.Context, args []string, o *getOptions) error {
 	first := names[0]
 	switch {
 	case first.name == "":
-		return a.getList(ctx, first.kind, consistency, labels, o)
+		return a.getList(ctx, []*resource.Descriptor{first.kind}, consistency, labels, o)
 	case len(labels) > 0:
 		return exit.Usagef("--selector selects among all of a kind: leave the name out")
 	case o.allMeshes && first.kind.Scope == resource.MeshScoped:
@@ -173,16 +184,24 @@ func (a *app) fetch(ctx context.Context, kind *resource.Descriptor, mesh, name s
 	return client.Decode(response.GetResource()), nil
 }
 
-func (a *app) getList(ctx context.Context, kind *resource.Descriptor, consistency meridianv1.Consistency, labels selector, o *getOptions) error {
-	request := &meridianv1.ListRequest{Consistency: consistency}
-	switch {
-	case kind == nil:
-		request.Kinds = kindNames(notSensitive())
-	default:
-		request.Kinds = []string{string(kind.Kind)}
+// getList prints all of some kinds; of every kind without secrets where none is given.
+func (a *app) getList(ctx context.Context, kinds []*resource.Descriptor, consistency meridianv1.Consistency, labels selector, o *getOptions) error {
+	var kind *resource.Descriptor // of a table of one kind
+	if len(kinds) == 1 {
+		kind = kinds[0]
 	}
-	if !o.allMeshes && (kind == nil || kind.Scope == resource.MeshScoped) {
+	several := len(kinds) > 1
+	if len(kinds) == 0 {
+		kinds = notSensitive()
+	}
+	request := &meridianv1.ListRequest{Consistency: consistency, Kinds: kindNames(kinds)}
+	global := func(d *resource.Descriptor) bool { return d.Scope == resource.GlobalScoped }
+	if !o.allMeshes && (kind == nil || !global(kind)) {
 		request.Mesh = o.mesh.name
+	}
+	mesh := resource.MeshName(request.GetMesh())
+	if several && slices.ContainsFunc(kinds, global) {
+		request.Mesh = "" // a list of one mesh leaves them out
 	}
 	c, err := a.connect()
 	if err != nil {
@@ -193,12 +212,15 @@ func (a *app) getList(ctx context.Context, kind *resource.Descriptor, consistenc
 	if err != nil {
 		return err
 	}
-	found = slices.DeleteFunc(found, func(r *resource.Resource) bool { return !labels.matches(r.Meta().Labels) })
+	found = slices.DeleteFunc(found, func(r *resource.Resource) bool {
+		elsewhere := mesh != "" && r.Key().Mesh != "" && r.Key().Mesh != mesh
+		return elsewhere || !labels.matches(r.Meta().Labels)
+	})
 	if len(found) == 0 {
-		if err := checkMesh(ctx, c, request.GetMesh(), o); err != nil {
+		if err := checkMesh(ctx, c, request.GetMesh(), o.mesh.explicit()); err != nil {
 			return err
 		}
-		a.Message("%s", nothingFound(kind, request.GetMesh()))
+		a.Message("%s", nothingFound(ctx, c, kind, request.GetMesh()))
 	}
 	err = a.Resources(o.output.Value, found, kind, a.wideStatus(ctx, o, kind, request.GetMesh(), found...)...)
 	if err != nil || !o.watch {
@@ -210,8 +232,8 @@ func (a *app) getList(ctx context.Context, kind *resource.Descriptor, consistenc
 
 // checkMesh fails where nothing was found because there is no such mesh as the
 // caller named: most likely it is misspelt.
-func checkMesh(ctx context.Context, c *client.Client, mesh string, o *getOptions) error {
-	if mesh == "" || !o.mesh.explicit() {
+func checkMesh(ctx context.Context, c *client.Client, mesh string, explicit bool) error {
+	if mesh == "" || !explicit {
 		return nil
 	}
 	return c.Call(ctx, func(ctx context.Context) error {
@@ -220,10 +242,17 @@ func checkMesh(ctx context.Context, c *client.Client, mesh string, o *getOptions
 	})
 }
 
-func nothingFound(kind *resource.Descriptor, mesh string) string {
+// nothingFound says where else to look: resources of zones are not on the global.
+func nothingFound(ctx context.Context, c *client.Client, kind *resource.Descriptor, mesh string) string {
 	what := "resources"
 	if kind != nil {
 		what = string(kind.Kind)
+	}
+	if kind != nil && kind.Owner == resource.OwnedByZone {
+		info, err := client.Ask(ctx, c, (*client.Client).Info, &meridianv1.InfoRequest{})
+		if err == nil && info.GetRole() == "global" {
+			return "The global has no " + what + ": zones have them. `meridian dataplanes` lists the dataplanes of all zones."
+		}
 	}
 	if mesh == "" {
 		return "There is no " + what + "."

@@ -289,3 +289,41 @@ func TestZonesAreSwitchedAndDeleted(t *testing.T) {
 	h.ok("apply", "-f", h.write("z.yaml", "type: Zone\nname: east\n"))
 	require.Contains(t, h.ok("delete", "zone", "east", "--force"), "Zone/east deleted\n")
 }
+
+// Several kinds are one list, as in other clients; what is in no mesh is in it, too.
+func TestGetSeveralKinds(t *testing.T) {
+	h := twoPolicies(t)
+	require.Equal(t, "Mesh/default\nTrafficPermission/catch-all\nTrafficPermission/web-to-backend\n", h.ok("get", "meshes,tp", "-o", "name"))
+	require.Equal(t, "Mesh/default\n", h.ok("get", "m,tp", "-m", "other", "-o", "name"))
+	require.Equal(t, "TrafficPermission/catch-all\n", h.ok("get", "to,tp", "-l", "team=a", "-o", "name"))
+	for _, wrong := range [][]string{{"get", "tp,nope"}, {"get", "tp,m", "catch-all"}, {"get", "tp,m", "-w"}, {"get", "tp,"}} {
+		require.Equal(t, exit.Usage, h.run(wrong...).code, wrong)
+	}
+}
+
+// A path that leads nowhere is said: fields are those of -o json, which a user of
+// another client does not expect.
+func TestPathsThatLeadNowhereAreSaid(t *testing.T) {
+	h := twoPolicies(t)
+	for output, want := range map[string]string{
+		"jsonpath={.items[0].metadata.name}":       "Note: nothing has {.items[0].metadata.name}; -o json shows the fields\n",
+		"jsonpath={.items[*].name}":                "",
+		"custom-columns=N:.name,S:.spec.sources":   "Note: nothing has .spec.sources; -o json shows the fields\n",
+		"custom-columns=N:.name,T:.labels.team":    "",
+		"custom-columns=N:.name,S:.sources[0]":     "",
+		"jsonpath={.items[?(@.name==\"x\")].name}": "",
+	} {
+		out := h.run("get", "tp", "-o", output)
+		require.Equal(t, exit.OK, out.code, out.stderr)
+		require.Equal(t, want, out.stderr, output)
+	}
+}
+
+// What zones have is not on the global, and that is said in place of "there is none".
+func TestGetOfWhatZonesHave(t *testing.T) {
+	h := newHarness(t)
+	out := h.run("get", "dp")
+	require.Equal(t, exit.OK, out.code)
+	require.Equal(t, "The global has no Dataplane: zones have them. `meridian dataplanes` lists the dataplanes of all zones.\n", out.stderr)
+	require.Equal(t, exit.No, h.run("export", "-m", "nope").code, "a mesh that does not exist")
+}

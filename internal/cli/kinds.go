@@ -48,6 +48,22 @@ func lookupKind(name string) (*resource.Descriptor, error) {
 	return nil, exit.Usagef("unknown kind %q; `meridian api-resources` lists the kinds", name)
 }
 
+// parseKinds reads KIND,KIND…; nothing where the text is not several kinds.
+func parseKinds(text string) ([]*resource.Descriptor, error) {
+	if !strings.Contains(text, ",") {
+		return nil, nil
+	}
+	var kinds []*resource.Descriptor
+	for name := range strings.SplitSeq(text, ",") {
+		kind, err := lookupKind(name)
+		if err != nil {
+			return nil, err
+		}
+		kinds = append(kinds, kind)
+	}
+	return kinds, nil
+}
+
 // named is a resource named on the command line.
 type named struct {
 	kind *resource.Descriptor

@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -37,6 +38,7 @@ func TestExplainSaysWhatProxiesDo(t *testing.T) {
 	require.Contains(t, h.ok("explain", "MeshCircuitBreaker", "to.connectionLimits.maxRequests"), "On grpc proxies: enforced.")
 	require.Contains(t, h.ok("explain", "MeshCircuitBreaker", "from.connectionLimits.maxRequests"), "On grpc proxies: unsupported (")
 	require.NotContains(t, h.ok("explain", "MeshCircuitBreaker"), "grpc proxies")
+	require.Equal(t, 1, strings.Count(h.ok("explain", "AuthPolicy", "overrides"), "On grpc proxies: "), "one answer for all fields is given once")
 	require.NotContains(t, h.ok("explain", "Timeout", "sources.match"), "grpc proxies", "it says where the policy holds")
 	require.Contains(t, h.ok("explain", "Timeout", "-o", "json"), `"status": "approximated"`)
 }

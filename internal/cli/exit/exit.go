@@ -157,6 +157,9 @@ func explainAnswer(e *rpcerr.Error) Report {
 		}
 	}
 	r.Lines = append(r.Lines, Effect(e)...)
+	if e.Reason == "VERSION_CONFLICT" {
+		r.Lines = append(r.Lines, "It was changed since it was read, or `version` in the document is old: read it again with `meridian get -o yaml`; apply --force ignores `version`.")
+	}
 	return r
 }
 

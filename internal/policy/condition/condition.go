@@ -260,8 +260,11 @@ func (c *Condition) failure(ctx context.Context, err error) Verdict {
 }
 
 // missingKey reports whether an evaluation asked for a key that is not there,
-// which means "not matched" (§5.6) and is no error. CEL has no type
-// for this error; its message is fixed.
+// which means "not matched" (§5.6) and is no error. The library tells it from other
+// errors by its text alone: the type of the error is unexported, and the state of an
+// evaluation has the place of an error and not its kind. has() does not help, since
+// what is asked for may be computed. TestMissingKeyIsTheLibrarysText fails when the
+// text changes.
 func missingKey(err error) bool {
 	for ; err != nil; err = errors.Unwrap(err) {
 		if strings.HasPrefix(err.Error(), "no such key: ") {

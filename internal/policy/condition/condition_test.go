@@ -298,3 +298,21 @@ func BenchmarkCachedCondition(b *testing.B) {
 		}
 	}
 }
+
+// A missing key is recognised by the text that the library gives it, wherever it looks
+// for one: in a map of the input, one that the expression makes, and below either.
+func TestMissingKeyIsTheLibrarysText(t *testing.T) {
+	c, err := NewCompiler(DefaultOptions())
+	require.NoError(t, err)
+	spec := `{"rules": {"authentication": {"a": 1}}}`
+	for _, expression := range []string{
+		`spec.zz == 1`, `spec["zz"] == 1`, `self.spec.rules.zz == 1`, `target.zz == 1`, `{"a": 1}["zz"] == 1`, `{"a": {"b": 1}}.a.zz == 1`,
+		`spec.rules[spec.rules.authentication.a == 1 ? "zz" : "authentication"] == 1`, `spec.rules.map(k, spec.rules[k].zz)[0] == 1`,
+	} {
+		compiled, err := c.Compile(expression)
+		require.NoError(t, err, expression)
+		verdict := compiled.Eval(context.Background(), policyWith(t, spec))
+		require.Equal(t, NotMatched, verdict.Outcome, "%s: %s", expression, verdict.Reason)
+		require.Equal(t, "no such key: zz", verdict.Reason, expression)
+	}
+}

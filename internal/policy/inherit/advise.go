@@ -31,7 +31,8 @@ type adviser struct {
 }
 
 // Advise implements policy.Adviser: a target that does not exist, an unset that
-// the mesh forbids, and a route that a gateway does not take.
+// the mesh forbids, a route that a gateway does not take, and a listener that selects no
+// namespace.
 func (a *adviser) Advise(_ policy.View, r *resource.Resource) []resource.Problem {
 	report := &resource.Report{}
 	mesh := r.Key().Mesh
@@ -50,6 +51,8 @@ func (a *adviser) Advise(_ policy.View, r *resource.Resource) []resource.Problem
 		a.adviseRules(r, spec, report)
 	case resource.RouteSpec:
 		a.parents(newRoute(r), report)
+	case *resource.Gateway:
+		a.selectsNamespaces(spec, report)
 	}
 	return report.Problems
 }
@@ -101,7 +104,11 @@ func (a *adviser) parents(r *route, report *resource.Report) {
 			report.Warnf(at.Field("name"), "there is no Gateway %s%s", p.Name, meant(p.Name, a.objects(r.key.Mesh, resource.KindGateway)))
 			continue
 		}
-		if _, why := a.namespacesFor(r).refusal(newGateway(found), r, parentOf(p)); why != "" {
+		known := a.namespacesFor(r)
+		if _, why := known.refusal(newGateway(found), r, parentOf(p)); why != "" {
+			if len(known) == 0 {
+				why += meant(r.namespace(), a.objects("", resource.KindNamespace))
+			}
 			report.Warnf(at, "attaches the route to nothing: %s", why)
 		}
 	}
@@ -117,4 +124,25 @@ func (a *adviser) namespacesFor(r *route) namespaces {
 		known[r.namespace()] = resource.NamespaceLabels(found)
 	}
 	return known
+}
+
+// selectsNamespaces warns of listeners whose selector no namespace matches: no route
+// may attach to them.
+func (a *adviser) selectsNamespaces(g *resource.Gateway, report *resource.Report) {
+	for i := range g.Listeners {
+		rule := g.Listeners[i].AllowedRoutes
+		if rule == nil || rule.Namespaces == nil || rule.Namespaces.Selector == nil || rule.Namespaces.From == nil || *rule.Namespaces.From != "Selector" {
+			continue
+		}
+		selected := false
+		for found := range a.view.List(resource.KindNamespace, "") {
+			if selected = rule.Namespaces.Selector.Matches(resource.NamespaceLabels(found)); selected {
+				break
+			}
+		}
+		if !selected {
+			report.Warnf(resource.Path("listeners").Index(i).Field("allowedRoutes").Field("namespaces").Field("selector"),
+				"selects no Namespace, so that no route may attach: apply the namespaces with their labels")
+		}
+	}
 }

@@ -11,6 +11,7 @@ import (
 	"pgregory.net/rapid"
 
 	"meridian/internal/policy"
+	"meridian/internal/policy/policytest"
 	"meridian/internal/resource"
 )
 
@@ -326,4 +327,34 @@ func TestAttachmentAgreesWithAModel(t *testing.T) {
 			}
 		}
 	})
+}
+
+// A listener that selects namespaces of which there are none takes no route: its author
+// is told, and the author of a route which Namespace was meant.
+func TestAdviceAboutMissingNamespaces(t *testing.T) {
+	const selecting = `{"listeners":[{"name":"open","port":79,"protocol":"HTTP"},
+		{"name":"http","port":80,"protocol":"HTTP","allowedRoutes":{"namespaces":{"from":"Selector","selector":{"matchLabels":{"tier":"gold"}}}}}]}`
+	build := func(kind, mesh, name string, labels map[string]string, spec string) *resource.Resource {
+		r, _, err := resource.Build(resource.Meta{Key: resource.Key{Kind: resource.Kind(kind), Mesh: resource.MeshName(mesh), Name: name}, Labels: labels}, []byte(spec))
+		require.NoError(t, err)
+		return r
+	}
+	gateway := build("Gateway", "m", "g", nil, selecting)
+	route := build("HTTPRoute", "m", "r.shpo", map[string]string{resource.LabelNamespace: "shpo"},
+		`{"parentRefs":[{"name":"g","namespace":"default","sectionName":"http"}],"rules":[{"backendRefs":[{"name":"b","port":80}]}]}`)
+	silver := build("Namespace", "", "shop", map[string]string{"tier": "silver"}, `{}`)
+	gold := build("Namespace", "", "shop", map[string]string{"tier": "gold"}, `{}`)
+	said := func(stored ...*resource.Resource) (texts []string) {
+		batch := []*resource.Resource{gateway, route}
+		for _, a := range policytest.Lint(t, policy.NewSnapshot(append(stored, batch...)...), batch, Surveyor{}) {
+			texts = append(texts, a.Problem.String())
+		}
+		return texts
+	}
+	none := "listeners[1].allowedRoutes.namespaces.selector: selects no Namespace, so that no route may attach: apply the namespaces with their labels"
+	unknown := "parentRefs[0]: attaches the route to nothing: no listener of Gateway g named http allows routes of namespace shpo: " +
+		"it selects namespaces by their labels, and there is no Namespace shpo; apply it"
+	require.Equal(t, []string{none, unknown}, said())
+	require.Equal(t, []string{none, unknown + `; did you mean "shop"?`}, said(silver))
+	require.Equal(t, []string{unknown + `; did you mean "shop"?`}, said(gold))
 }

@@ -419,6 +419,10 @@ func TestKeepTimes(t *testing.T) {
 	require.NoError(t, apply(true, nil, old))
 	require.Equal(t, uint64(2), stored().Version, "the same times are none")
 
+	older := timestamppb.New(old.AsTime().Add(-time.Hour))
+	require.NoError(t, apply(true, older, nil))
+	require.Equal(t, older.AsTime(), stored().ModificationTime, "as eval has it: never modified since")
+
 	require.NoError(t, applyAs(bob, false, old, old), "bob may write it")
 	requireCode(t, applyAs(bob, true, old, old), rpcerr.Denied, "missing: CREATE and UPDATE of every AccessRole")
 

@@ -155,6 +155,10 @@ func (s *Service) applyOn(ctx context.Context, view store.Reader, d *deciding, r
 			return err
 		}
 		for _, r := range prepared {
+			if m := r.Meta(); req.GetKeepTimes() && m.ModificationTime.IsZero() && !m.CreationTime.IsZero() {
+				m.ModificationTime = m.CreationTime // §1.1: as in eval, never modified since
+				r = r.WithMeta(m)
+			}
 			txn.Ops = append(txn.Ops, store.Op{Key: r.Key(), Resource: r, KeepTimes: req.GetKeepTimes()})
 		}
 		if conditions, err = conditionsOf(req.GetIfVersions(), txn.Ops); err != nil {
