@@ -176,6 +176,7 @@ type controlPlaneView struct {
 	Name       string   `json:"name"`
 	Current    bool     `json:"current"`
 	Addresses  []string `json:"addresses"`
+	Learned    []string `json:"learned,omitempty"`
 	AuthType   string   `json:"authType"`
 	SkipVerify bool     `json:"skipVerify"`
 }
@@ -203,9 +204,9 @@ func newConfigListCommand(a *app) *cobra.Command {
 
 func (a *app) printContexts(f print.Format, c *clientconfig.Contexts) error {
 	views := make([]controlPlaneView, len(c.ControlPlanes))
-	t := &print.Table{Header: []string{"CURRENT", "NAME", "ADDRESS", "AUTH"}}
+	t := &print.Table{Header: []string{"CURRENT", "NAME", "ADDRESS", "LEARNED", "AUTH"}}
 	for i, cp := range c.ControlPlanes {
-		views[i] = controlPlaneView{cp.Name, cp.Name == c.Current, cp.Addresses, "", cp.SkipVerify}
+		views[i] = controlPlaneView{cp.Name, cp.Name == c.Current, cp.Addresses, cp.Learned, "", cp.SkipVerify}
 		if cp.Token != "" {
 			views[i].AuthType = "tokens"
 		}
@@ -213,7 +214,7 @@ func (a *app) printContexts(f print.Format, c *clientconfig.Contexts) error {
 		if views[i].Current {
 			mark = "*"
 		}
-		t.Add(mark, cp.Name, strings.Join(cp.Addresses, ","), print.OrWord(views[i].AuthType, "none"))
+		t.Add(mark, cp.Name, strings.Join(cp.Addresses, ","), strings.Join(cp.Learned, ","), print.OrWord(views[i].AuthType, "none"))
 	}
 	switch {
 	case f.Structured():

@@ -39,7 +39,7 @@ func TestConfigControlPlanes(t *testing.T) {
 		"--auth-type=tokens", "--auth-conf", "token=owner-token")
 	h.ok("zones")
 	require.Equal(t, "Bearer owner-token", h.server.Authorizations[1])
-	require.Equal(t, columns("CURRENT NAME ADDRESS AUTH\n- cp-admin "+h.address+" tokens\n* cp-owner "+h.address+" tokens\n"),
+	require.Equal(t, columns("CURRENT NAME ADDRESS LEARNED AUTH\n- cp-admin "+h.address+" - tokens\n* cp-owner "+h.address+" - tokens\n"),
 		columns(h.ok("config", "control-planes", "list")))
 
 	h.ok("config", "control-planes", "switch", "--name", "cp-admin")

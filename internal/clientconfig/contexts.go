@@ -293,6 +293,15 @@ func LearnServers(path string, used ControlPlane, named []byte) (known []string,
 	return entry.AllServers(), contexts.Save(path)
 }
 
+// WithServers returns the entry as it is once it has learned the servers, or as it is
+// when it can take none of them.
+func (c ControlPlane) WithServers(servers []string) ControlPlane {
+	if learned, ok := learnable(c, []byte(strings.Join(servers, ","))); ok {
+		c.Learned = learned
+	}
+	return c
+}
+
 // learnable are the servers that an entry can take of those that are named, in
 // order; false if it can take none of what was sent.
 func learnable(entry ControlPlane, named []byte) ([]string, bool) {

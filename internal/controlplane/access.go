@@ -81,6 +81,7 @@ type API struct {
 // Assemble makes the gRPC API with the services that every server has: resources
 // are those that this one keeps. Where the webhook is on, it reviews them.
 func (b *Base) Assemble(api API, resources *admin.Service) {
+	b.servers = api.Servers
 	b.Tokens = tokens.New(tokens.Config{
 		Ring: b.Keys, Writer: b.Writer, Access: b.Authorizer, Local: b.Store.View, Now: b.Now, View: api.View, Uses: api.Uses,
 		Remembers: b.Store.Remembers, Turns: b.Turns,

@@ -10,6 +10,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"sync"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -64,7 +65,11 @@ type Base struct {
 	Matching   *livematch.Matching
 
 	GRPC    *server.GRPC    // by Assemble
+	servers func() []string // by Assemble: the addresses of all; nil where there is one
 	Webhook *webhook.Server // by Assemble; nil where it is off
+
+	// writingContext is held while the client context is written.
+	writingContext sync.Mutex
 }
 
 // Open binds the listeners. Nothing is written yet. Run closes them.
@@ -261,12 +266,46 @@ func (b *Base) FollowAdminToken(ctx context.Context) error {
 	}
 }
 
+// followServersEvery is how often a server looks whether the others have changed.
+const followServersEvery = 5 * time.Second
+
+// FollowServers writes the client context again whenever the servers have changed,
+// until ctx ends.
+func (b *Base) FollowServers(ctx context.Context) error {
+	var written []string
+	tick := time.NewTicker(followServersEvery)
+	defer tick.Stop()
+	for {
+		if now := b.servers(); len(now) > 0 && !slices.Equal(now, written) && b.Keys.AdminToken() != "" {
+			if err := b.WriteAdminContext(); err != nil {
+				b.Log.Error("cannot write the client context with the servers of the global: trying again", "error", err)
+			} else {
+				written = now
+			}
+		}
+		select {
+		case <-tick.C:
+		case <-ctx.Done():
+			return nil
+		}
+	}
+}
+
 // WriteAdminContext writes the client context by which an operator on this host
 // reaches the server, and the one with the admin token where that is another file.
 func (b *Base) WriteAdminContext() error {
+	b.writingContext.Lock()
+	defer b.writingContext.Unlock()
 	token := b.Keys.AdminToken()
 	write := func(path, token string) error {
-		return server.WriteAdminContext(path, path == b.Options.AdminContextFile, b.Name, b.Addresses.GRPC, b.PKI.CAPEM(), token)
+		c := server.AdminContext{
+			Path: path, Operators: path == b.Options.AdminContextFile,
+			Name: b.Name, Address: b.Addresses.GRPC, CA: b.PKI.CAPEM(), Token: token, Alone: b.servers == nil,
+		}
+		if b.servers != nil {
+			c.Servers = b.servers()
+		}
+		return c.Write()
 	}
 	if b.keepsToken() {
 		return write(b.adminContext(), token)

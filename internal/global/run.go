@@ -171,7 +171,7 @@ func (g *global) Serve(ctx context.Context) error {
 			return errors.Join(err, g.Listeners.CloseWebhook())
 		}
 		for _, run := range []func(context.Context) error{
-			g.sync.Run, g.fleet.Run, g.Matching.Run, g.watchFreshness, g.watchLeaders, g.bootstrapOnLeadership, g.followReplacements, g.followKeys, g.FollowAdminToken, g.watchEncryption,
+			g.sync.Run, g.fleet.Run, g.Matching.Run, g.watchFreshness, g.watchLeaders, g.bootstrapOnLeadership, g.followReplacements, g.followKeys, g.FollowAdminToken, g.FollowServers, g.watchEncryption,
 		} {
 			parts.Go(func() error { return run(ctx) })
 		}

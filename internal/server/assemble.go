@@ -20,27 +20,47 @@ import (
 )
 
 // AdminContextFile is the client context that a server writes into its data
-// directory: its address, its CA and, unless it is to be kept elsewhere, the admin
-// token.
+// directory: its address, those of the other servers, its CA and, unless it is to be
+// kept elsewhere, the admin token.
 const AdminContextFile = "admin.yaml"
 
-// WriteAdminContext writes the ready-made client context of a server that is
-// bound to an address to a file, readable by its owner alone. In a file of the
-// operator's, other entries stay.
-func WriteAdminContext(path string, operators bool, name, address string, caPEM []byte, token string) error {
+// AdminContext is a client context that a server writes.
+type AdminContext struct {
+	// Path is the file. With Operators it is one of the operator's, where other entries
+	// stay.
+	Path      string
+	Operators bool
+	// Name of the server, the address that it is bound to, its authorities in PEM and
+	// the admin token.
+	Name, Address string
+	CA            []byte
+	Token         string
+	// Alone: no other server serves the same. Servers are the addresses of all that do;
+	// empty while they are not known: then those of the file stay.
+	Alone   bool
+	Servers []string
+}
+
+// Write writes the client context to its file, readable by its owner alone.
+func (c AdminContext) Write() error {
 	contexts := &clientconfig.Contexts{}
-	if operators {
-		switch have, err := clientconfig.LoadContexts(path); {
-		case err == nil:
-			contexts = have
-		case !errors.Is(err, fs.ErrNotExist):
-			return fmt.Errorf("write the client context: %w", err)
+	have, err := clientconfig.LoadContexts(c.Path)
+	switch {
+	case c.Operators && err == nil:
+		contexts = have
+	case c.Operators && !errors.Is(err, fs.ErrNotExist):
+		return fmt.Errorf("write the client context: %w", err)
+	}
+	entry := clientconfig.ControlPlane{Name: c.Name, Addresses: []string{Dialable(c.Address)}, OneServer: c.Alone, CA: string(c.CA), Token: c.Token}
+	if err == nil && !c.Alone {
+		if before, err := have.Get(c.Name); err == nil {
+			entry.Learned = before.Learned
 		}
 	}
-	err := contexts.Add(clientconfig.ControlPlane{Name: name, Addresses: []string{Dialable(address)}, OneServer: true, CA: string(caPEM), Token: token}, true)
+	err = contexts.Add(entry.WithServers(c.Servers), true)
 	if err == nil {
-		contexts.Current = cmp.Or(contexts.Current, name)
-		err = contexts.Save(path)
+		contexts.Current = cmp.Or(contexts.Current, c.Name)
+		err = contexts.Save(c.Path)
 	}
 	if err != nil {
 		return fmt.Errorf("write the client context: %w", err)

@@ -261,9 +261,42 @@ func TestAdminContextCanBeDialled(t *testing.T) {
 	for bound, want := range map[string]string{
 		"[::]:5685": net.JoinHostPort(host, "5685"), "0.0.0.0:5685": net.JoinHostPort(host, "5685"), "10.0.0.1:5685": "10.0.0.1:5685",
 	} {
-		require.NoError(t, WriteAdminContext(filepath.Join(dir, AdminContextFile), false, "one", bound, nil, "t"))
+		require.NoError(t, AdminContext{Path: filepath.Join(dir, AdminContextFile), Name: "one", Address: bound, Token: "t", Alone: true}.Write())
 		contexts, err := clientconfig.LoadContexts(filepath.Join(dir, AdminContextFile))
 		require.NoError(t, err)
 		require.Equal(t, []string{want}, contexts.ControlPlanes[0].Addresses)
 	}
+}
+
+// The context of a server lists the others, keeps them over a start at which they are
+// not known yet, and forgets those that are gone.
+func TestAdminContextListsTheServers(t *testing.T) {
+	path := filepath.Join(t.TempDir(), AdminContextFile)
+	ca, err := pki.NewCA(time.Now())
+	require.NoError(t, err)
+	write := func(change func(*AdminContext), want ...string) {
+		t.Helper()
+		c := AdminContext{Path: path, Name: "one", Address: "10.0.0.1:5685", CA: ca.CertificatePEM(), Token: "t"}
+		change(&c)
+		require.NoError(t, c.Write())
+		contexts, err := clientconfig.LoadContexts(path)
+		require.NoError(t, err)
+		entry, err := contexts.Get("")
+		require.NoError(t, err)
+		require.Equal(t, "one", entry.Name)
+		require.Equal(t, append([]string{"10.0.0.1:5685"}, want...), entry.AllServers())
+	}
+	all := []string{"10.0.0.3:5685", "10.0.0.1:5685", "10.0.0.2:5685"}
+	write(func(*AdminContext) {})
+	write(func(c *AdminContext) { c.Servers = all[:2] }, "10.0.0.3:5685")
+	write(func(c *AdminContext) { c.Servers = all }, "10.0.0.2:5685", "10.0.0.3:5685")
+	write(func(*AdminContext) {}, "10.0.0.2:5685", "10.0.0.3:5685")
+	write(func(c *AdminContext) { c.Servers = all; c.Operators = true }, "10.0.0.2:5685", "10.0.0.3:5685")
+	write(func(c *AdminContext) { c.Servers = all[1:2] })
+	write(func(c *AdminContext) { c.Servers = all }, "10.0.0.2:5685", "10.0.0.3:5685")
+	write(func(c *AdminContext) { c.Alone, c.Servers = true, all })
+	require.NoError(t, os.WriteFile(path, []byte("{"), 0o600))
+	write(func(c *AdminContext) { c.Servers = all }, "10.0.0.2:5685", "10.0.0.3:5685")
+	require.NoError(t, os.WriteFile(path, []byte("{"), 0o600))
+	require.Error(t, AdminContext{Path: path, Name: "one", Address: "10.0.0.1:5685", Operators: true}.Write(), "what an operator wrote is not replaced")
 }

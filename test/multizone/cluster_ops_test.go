@@ -140,15 +140,20 @@ func TestZonesOnDifferentServers(t *testing.T) {
 		require.Equal(t, 1, p.command("inspect", "dataplane", "web-2", "--zone", "east").code, "it is in the other zone")
 	}
 
-	// A context of the user's learns the servers.
-	contexts, err := clientconfig.LoadContexts(filepath.Join(servers[0].dir, "admin.yaml"))
-	require.NoError(t, err)
-	require.True(t, contexts.ControlPlanes[0].OneServer, "the server's own context is for it alone")
-	contexts.ControlPlanes[0].OneServer = false
-	config := filepath.Join(t.TempDir(), "config.yaml")
-	require.NoError(t, contexts.Save(config))
+	// The context of a server lists all servers, and one of the user's learns them.
 	learned := []string{servers[1].addresses()["grpc"], servers[2].addresses()["grpc"]}
 	slices.Sort(learned)
+	own := filepath.Join(servers[0].dir, "admin.yaml")
+	servers[0].await("the server's own context to list all servers", func() bool {
+		contexts, err := clientconfig.LoadContexts(own)
+		require.NoError(t, err)
+		return slices.Equal(learned, contexts.ControlPlanes[0].Learned)
+	})
+	contexts, err := clientconfig.LoadContexts(own)
+	require.NoError(t, err)
+	contexts.ControlPlanes[0].Learned = nil
+	config := filepath.Join(t.TempDir(), "config.yaml")
+	require.NoError(t, contexts.Save(config))
 	servers[0].await("the context to list all servers", func() bool {
 		require.Zero(t, meridian(t, config, "", "zones").code)
 		contexts, err := clientconfig.LoadContexts(config)

@@ -16,6 +16,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"syscall"
@@ -25,6 +26,8 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"meridian/test/processes"
+
+	"meridian/internal/clientconfig"
 )
 
 // programs are those under test; olderPrograms stand for the release before: they
@@ -198,10 +201,18 @@ func (p *process) command(args ...string) result {
 	return p.commandWith("", args...)
 }
 
-// commandWith is command with standard input.
+// commandWith is command with standard input. The context of a server has the others,
+// too: this asks the one alone.
 func (p *process) commandWith(stdin string, args ...string) result {
 	p.t.Helper()
-	return meridian(p.t, filepath.Join(p.dir, "admin.yaml"), stdin, args...)
+	config := filepath.Join(p.dir, "admin.yaml")
+	contexts, err := clientconfig.LoadContexts(config)
+	if err != nil || slices.Contains(args, "--address") {
+		return meridian(p.t, config, stdin, args...)
+	}
+	entry, err := contexts.Get("")
+	require.NoError(p.t, err)
+	return meridian(p.t, config, stdin, append(args, "--config", config, "--address", entry.Addresses[0])...)
 }
 
 // must runs a command that has to succeed and returns its standard output.
