@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"cmp"
 	"context"
 	"crypto/rand"
 	"errors"
@@ -148,10 +149,15 @@ func (a *app) sendApply(ctx context.Context, c *client.Client, request *meridian
 	for _, note := range response.GetNotes() {
 		a.Message("Note: %s", note)
 	}
+	findings := viewFindings(response.GetFindings())
 	if request.GetDryRun() {
 		a.Message("Dry run: nothing was written.")
+	} else {
+		found, missing := fleetFindings(bounded, c, revision, response.GetResults())
+		a.warnOfFleet(found, missing, response.GetResults())
+		findings = append(findings, found...)
 	}
-	if err := a.printResults(o.output.Value, response.GetResults(), revision, viewFindings(response.GetFindings())); err != nil {
+	if err := a.printResults(o.output.Value, response.GetResults(), revision, findings); err != nil {
 		return err
 	}
 	if o.wait == "" || request.GetDryRun() {
@@ -209,7 +215,7 @@ func (a *app) printResults(f print.Format, results []*meridianv1.Result, revisio
 	}
 	var b strings.Builder
 	for _, r := range results {
-		b.WriteString(r.GetKind() + "/" + r.GetName())
+		b.WriteString(r.GetKind() + "/" + shownName(r))
 		if f != print.FormatName {
 			b.WriteString(" " + outcomeWord(r.GetOutcome()))
 		}
@@ -229,10 +235,14 @@ func (a *app) printChecked(f print.Format, documents []resource.Document) error 
 	}
 	var b strings.Builder
 	for _, r := range resources {
-		fmt.Fprintf(&b, "%s/%s valid\n", r.Key().Kind, r.Key().Name)
+		meta := r.Meta()
+		fmt.Fprintf(&b, "%s/%s valid\n", meta.Kind, meta.Shown())
 	}
 	return a.Output([]byte(b.String()))
 }
+
+// shownName is the name in a result as people are shown it.
+func shownName(r *meridianv1.Result) string { return cmp.Or(r.GetShown(), r.GetName()) }
 
 // outcomeWord is how an outcome is printed.
 func outcomeWord(o meridianv1.Outcome) string {

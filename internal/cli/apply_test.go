@@ -184,15 +184,15 @@ func TestApplyWaitForZones(t *testing.T) {
 	require.Equal(t, exit.OK, out.code, out.stderr)
 	require.Equal(t, "TrafficPermission/web-to-backend created\nrevision 1841\n", out.stdout)
 	require.Len(t, h.server.Applies, 1, "the batch is sent once")
-	require.Len(t, h.server.Waits, 1)
-	require.Equal(t, uint64(1841), h.server.Waits[0].GetRevision())
-	require.False(t, h.server.Waits[0].GetConnectedOnly())
+	require.Len(t, h.server.Waits, 2, "a short one is before the zones are asked about the policy")
+	require.Equal(t, uint64(1841), h.server.Waits[1].GetRevision())
+	require.False(t, h.server.Waits[1].GetConnectedOnly())
 
 	h.server.Pending = []*meridianv1.PendingZone{{Name: "west", State: "lagging", Revision: 1700}}
 	out = h.runWith(t.Context(), webToBackend, "apply", "-f", "-", "--wait=zones", "--connected-only")
 	require.Equal(t, exit.OK, out.code, out.stderr)
 	require.Equal(t, "Waiting for zone west (lagging).\n", out.stderr)
-	require.True(t, h.server.Waits[1].GetConnectedOnly())
+	require.True(t, h.server.Waits[3].GetConnectedOnly())
 	require.Equal(t, exit.Usage, h.runWith(t.Context(), webToBackend, "apply", "-f", "-", "--connected-only").code)
 }
 
@@ -222,7 +222,7 @@ func TestApplyWaitForProxies(t *testing.T) {
 	}}}
 	out := h.runWith(t.Context(), webToBackend, "apply", "-f", "-", "--wait=enforced")
 	require.Equal(t, outcome{exit.OK, "TrafficPermission/web-to-backend created\nrevision 1841\n", "Waiting for 12 proxies in zone west.\n"}, out)
-	require.True(t, h.server.Waits[0].GetEnforced())
+	require.True(t, h.server.Waits[1].GetEnforced(), "the first is before the zones are asked about the policy")
 
 	h.server.PendingStay = true
 	out = h.runWith(t.Context(), webToBackend, "apply", "-f", "-", "--wait=enforced")

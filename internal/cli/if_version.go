@@ -80,7 +80,7 @@ func conditioned(value, name string, batch []resource.Key) (resource.Key, error)
 	}
 	var found []resource.Key
 	for _, key := range batch {
-		if key.Kind == names[0].kind.Kind && key.Name == names[0].name {
+		if key.Kind == names[0].kind.Kind && key.Name == resource.ReadName(names[0].name) {
 			found = append(found, key)
 		}
 	}

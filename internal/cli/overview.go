@@ -160,6 +160,7 @@ func (a *app) surveyPolicies(ctx context.Context, o *overview) error {
 		if err != nil {
 			return err
 		}
+		answer.Names(response.GetShownNames()).Apply(&about)
 		o.note(response.GetNotes())
 		for _, item := range about.Items {
 			for _, c := range item.Conditions {

@@ -147,10 +147,12 @@ func (a *app) printChange(f print.Format, batch *meridianv1.WatchResponse, chang
 	word := outcomeWord(change.GetOutcome())
 	switch f {
 	case print.FormatName:
-		return a.Println(string(r.Key().Kind) + "/" + r.Key().Name)
+		meta := r.Meta()
+		return a.Println(string(meta.Kind) + "/" + meta.Shown())
 	case print.FormatTable:
 		mesh := print.OrWord(string(r.Key().Mesh), "-")
-		return a.Println(fmt.Sprintf("%-8d  %-9s  %-12s  %s/%s", batch.GetRevision(), word, mesh, r.Key().Kind, r.Key().Name))
+		meta := r.Meta()
+		return a.Println(fmt.Sprintf("%-8d  %-9s  %-12s  %s/%s", batch.GetRevision(), word, mesh, meta.Kind, meta.Shown()))
 	}
 	var document bytes.Buffer
 	if err := resource.Encode(&document, resource.FormatJSON, r); err != nil {

@@ -34,9 +34,9 @@ them go to another address, if they were given one. What is left is configured a
 before. Dataplanes that an operator applied stay until they are deleted.
 
 The command waits until the zone has no dataplanes, for --timeout (5m when absent;
-then the exit code is 6, and the zone continues draining). The zone drains, whatever is
-restarted, until 'meridian zones enable ZONE'. A zone that is offline begins when it
-connects. The last zone that takes dataplanes is drained only with --force.`,
+then the exit code is 6, and the zone continues draining). The zone drains, over
+restarts, until 'meridian zones enable ZONE'. A zone that is offline begins when
+it connects. The last zone that takes dataplanes is drained only with --force.`,
 		Example: "  meridian zones drain east --timeout 10m",
 		Args:    exactly("ZONE"),
 	}

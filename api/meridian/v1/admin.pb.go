@@ -472,12 +472,15 @@ func (x *Finding) GetCause() string {
 }
 
 type Result struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
-	Kind          string                 `protobuf:"bytes,1,opt,name=kind,proto3" json:"kind,omitempty"`
-	Mesh          string                 `protobuf:"bytes,2,opt,name=mesh,proto3" json:"mesh,omitempty"`
-	Name          string                 `protobuf:"bytes,3,opt,name=name,proto3" json:"name,omitempty"`
-	Outcome       Outcome                `protobuf:"varint,4,opt,name=outcome,proto3,enum=meridian.v1.Outcome" json:"outcome,omitempty"`
-	Version       uint64                 `protobuf:"varint,5,opt,name=version,proto3" json:"version,omitempty"`
+	state   protoimpl.MessageState `protogen:"open.v1"`
+	Kind    string                 `protobuf:"bytes,1,opt,name=kind,proto3" json:"kind,omitempty"`
+	Mesh    string                 `protobuf:"bytes,2,opt,name=mesh,proto3" json:"mesh,omitempty"`
+	Name    string                 `protobuf:"bytes,3,opt,name=name,proto3" json:"name,omitempty"`
+	Outcome Outcome                `protobuf:"varint,4,opt,name=outcome,proto3,enum=meridian.v1.Outcome" json:"outcome,omitempty"`
+	Version uint64                 `protobuf:"varint,5,opt,name=version,proto3" json:"version,omitempty"`
+	// How people are shown the name, NAMESPACE/NAME, where that is not the name. Absent
+	// in the answer to a deletion that is asked for again.
+	Shown         string `protobuf:"bytes,6,opt,name=shown,proto3" json:"shown,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -545,6 +548,13 @@ func (x *Result) GetVersion() uint64 {
 		return x.Version
 	}
 	return 0
+}
+
+func (x *Result) GetShown() string {
+	if x != nil {
+		return x.Shown
+	}
+	return ""
 }
 
 // All fields but keys count in the first message only. A message with a field that
@@ -1477,13 +1487,14 @@ const file_meridian_v1_admin_proto_rawDesc = "" +
 	"\bSeverity\x12\x18\n" +
 	"\x14SEVERITY_UNSPECIFIED\x10\x00\x12\x14\n" +
 	"\x10SEVERITY_WARNING\x10\x01\x12\x11\n" +
-	"\rSEVERITY_INFO\x10\x02\"\x8e\x01\n" +
+	"\rSEVERITY_INFO\x10\x02\"\xa4\x01\n" +
 	"\x06Result\x12\x12\n" +
 	"\x04kind\x18\x01 \x01(\tR\x04kind\x12\x12\n" +
 	"\x04mesh\x18\x02 \x01(\tR\x04mesh\x12\x12\n" +
 	"\x04name\x18\x03 \x01(\tR\x04name\x12.\n" +
 	"\aoutcome\x18\x04 \x01(\x0e2\x14.meridian.v1.OutcomeR\aoutcome\x12\x18\n" +
-	"\aversion\x18\x05 \x01(\x04R\aversion\"\xdd\x01\n" +
+	"\aversion\x18\x05 \x01(\x04R\aversion\x12\x14\n" +
+	"\x05shown\x18\x06 \x01(\tR\x05shown\"\xdd\x01\n" +
 	"\rDeleteRequest\x12,\n" +
 	"\x04keys\x18\x01 \x03(\v2\x18.meridian.v1.ResourceKeyR\x04keys\x12\x1d\n" +
 	"\n" +

@@ -173,6 +173,8 @@ func (s *Server) apply(req *meridianv1.ApplyRequest) (*meridianv1.ApplyResponse,
 		}
 		old := s.Stored[key]
 		result := &meridianv1.Result{Kind: m.GetKind(), Mesh: m.GetMesh(), Name: m.GetName(), Version: old.GetVersion()}
+		meta := resource.Meta{Key: key, Labels: m.GetLabels()}
+		result.Shown = shown(meta)
 		resp.Results = append(resp.Results, result)
 		switch {
 		case old == nil:
@@ -228,6 +230,14 @@ func (s *Server) WaitForZones(req *meridianv1.WaitForZonesRequest, stream grpc.S
 	return stream.Send(&meridianv1.WaitForZonesResponse{Warnings: s.Warnings})
 }
 
+// shown is the name in a result, where it is shown otherwise than it is stored.
+func shown(meta resource.Meta) string {
+	if name := meta.Shown(); name != meta.Name {
+		return name
+	}
+	return ""
+}
+
 // Delete deletes all keys or none.
 func (s *Server) Delete(stream grpc.ClientStreamingServer[meridianv1.DeleteRequest, meridianv1.DeleteResponse]) error {
 	req, err := batch.ReceiveDelete(stream, nil)
@@ -273,6 +283,7 @@ func (s *Server) delete(req *meridianv1.DeleteRequest) (*meridianv1.DeleteRespon
 		}
 		resp.Results = append(resp.Results, &meridianv1.Result{
 			Kind: k.GetKind(), Mesh: k.GetMesh(), Name: k.GetName(), Outcome: meridianv1.Outcome_OUTCOME_DELETED,
+			Shown: shown(resource.Meta{Key: key, Labels: s.Stored[key].GetLabels()}),
 		})
 	}
 	if !req.GetDryRun() {

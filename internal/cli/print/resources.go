@@ -29,7 +29,8 @@ func (p *Printer) Resources(f Format, resources []*resource.Resource, kind *reso
 		}
 	case FormatName:
 		for _, r := range resources {
-			out.WriteString(string(r.Key().Kind) + "/" + r.Key().Name + "\n")
+			meta := r.Meta()
+			out.WriteString(string(meta.Kind) + "/" + meta.Shown() + "\n")
 		}
 	default:
 		if len(resources) == 0 {

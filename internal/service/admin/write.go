@@ -104,6 +104,7 @@ func (s *Service) ApplyBatch(ctx context.Context, req *meridianv1.ApplyRequest) 
 		result, said, err := s.apply(ctx, req, size)
 		if err == nil {
 			response = applyResponse(result, said)
+			showNames(response.GetResults(), namesIn(req.GetResources()))
 		}
 		return err
 	})
@@ -225,28 +226,32 @@ func (s *Service) DeleteBatch(ctx context.Context, req *meridianv1.DeleteRequest
 		return nil, err
 	}
 	err = s.cfg.Turns.Hold(ctx, size, func() error {
-		result, err := s.remove(ctx, req, size)
+		shown := map[resource.Key]string{}
+		result, err := s.remove(ctx, req, size, shown)
 		if err == nil {
 			response = deleteResponse(result)
+			showNames(response.GetResults(), shown)
 		}
 		return err
 	})
 	return response, rpcerr.WithEffect(err, rpcerr.EffectNone)
 }
 
-func (s *Service) remove(ctx context.Context, req *meridianv1.DeleteRequest, size int64) (result store.Result, err error) {
+func (s *Service) remove(ctx context.Context, req *meridianv1.DeleteRequest, size int64, shown map[resource.Key]string) (result store.Result, err error) {
 	d := &deciding{size: size, dryRun: req.GetDryRun(), force: req.GetForce()}
 	if d.attempt, err = authn.ScopedRequestID(ctx, req.GetRequestId(), scopeOfDelete(req)); err != nil {
 		return result, err
 	}
 	err = s.decide(ctx, d, &result, func(view store.Reader) error {
-		result, err = s.deleteOn(ctx, view, d, req)
+		result, err = s.deleteOn(ctx, view, d, req, shown)
 		return err
 	})
 	return result, err
 }
 
-func (s *Service) deleteOn(ctx context.Context, view store.Reader, d *deciding, req *meridianv1.DeleteRequest) (store.Result, error) {
+// deleteOn removes from a view, and notes in shown what is removed, as people are shown
+// its name.
+func (s *Service) deleteOn(ctx context.Context, view store.Reader, d *deciding, req *meridianv1.DeleteRequest, shown map[resource.Key]string) (store.Result, error) {
 	txn := store.Txn{RequestID: d.attempt, Time: s.cfg.Now()}
 	var conditions []commit.Condition
 	err := s.cfg.Turns.Work(ctx, d.size, func() (err error) {
@@ -272,6 +277,8 @@ func (s *Service) deleteOn(ctx context.Context, view store.Reader, d *deciding, 
 				// It is refused with the others of the batch, as if there were one.
 			} else {
 				removed += r.Size()
+				meta := r.Meta()
+				shown[key] = meta.Shown()
 			}
 			txn.Ops = append(txn.Ops, store.Op{Key: key})
 		}
@@ -473,6 +480,26 @@ func (s *Service) advise(ctx context.Context, txn store.Txn, said *remarks) erro
 	advice, err := policy.Lint(ctx, after, batch, s.cfg.Surveyors...)
 	*said = append(*said, advice...)
 	return err
+}
+
+// namesIn are the names in a batch, as people are shown them (§1.1).
+func namesIn(batch []*meridianv1.Resource) map[resource.Key]string {
+	shown := make(map[resource.Key]string, len(batch))
+	for _, m := range batch {
+		meta := resource.Meta{Key: resource.Key{Kind: resource.Kind(m.GetKind()), Mesh: resource.MeshName(m.GetMesh()), Name: m.GetName()}, Labels: m.GetLabels()}
+		shown[meta.Key] = meta.Shown()
+	}
+	return shown
+}
+
+// showNames puts them beside the stored ones, where they differ.
+func showNames(results []*meridianv1.Result, shown map[resource.Key]string) {
+	for _, r := range results {
+		key := resource.Key{Kind: resource.Kind(r.GetKind()), Mesh: resource.MeshName(r.GetMesh()), Name: r.GetName()}
+		if name := shown[key]; name != r.GetName() {
+			r.Shown = name
+		}
+	}
 }
 
 func encodeResults(results []store.OpResult) []*meridianv1.Result {
