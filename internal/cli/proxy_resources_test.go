@@ -38,7 +38,7 @@ func TestExplainSaysWhatProxiesDo(t *testing.T) {
 	require.Contains(t, h.ok("explain", "MeshCircuitBreaker", "to.connectionLimits.maxRequests"), "On grpc proxies: enforced.")
 	require.Contains(t, h.ok("explain", "MeshCircuitBreaker", "from.connectionLimits.maxRequests"), "On grpc proxies: unsupported (")
 	require.NotContains(t, h.ok("explain", "MeshCircuitBreaker"), "grpc proxies")
-	require.Equal(t, 1, strings.Count(h.ok("explain", "AuthPolicy", "overrides"), "On grpc proxies: "), "one answer for all fields is given once")
+	require.Equal(t, 1, strings.Count(h.ok("explain", "AuthPolicy", "overrides"), "a gRPC client is no gateway"), "one answer for all fields is given once")
 	require.NotContains(t, h.ok("explain", "Timeout", "sources.match"), "grpc proxies", "it says where the policy holds")
 	require.Contains(t, h.ok("explain", "Timeout", "-o", "json"), `"status": "approximated"`)
 }
