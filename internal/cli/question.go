@@ -104,8 +104,14 @@ configuration. Through the global, the two may be in different zones.`,
 	cmd.Flags().StringVar(&q.To, "to", "", "dataplane that is called (required)")
 	cmd.Flags().Uint32Var(&q.Port, "port", 0, "port of the inbound (default: every inbound)")
 	cmd.Flags().StringVar(&expect, "expect", "", "allowed or denied: exit with 1 unless that is the answer")
+	var fromZone, toZone string
+	if qs.group == "inspect" {
+		cmd.Flags().StringVar(&fromZone, "from-zone", "", "zone of --from, where several zones have a dataplane of that name")
+		cmd.Flags().StringVar(&toZone, "to-zone", "", "zone of --to, likewise")
+	}
 	return qs.command(cmd, "connection --from web-1 --to backend-1", func([]string) (_ question.Question, err error) {
 		q.From, q.To = resource.ReadName(q.From), resource.ReadName(q.To)
+		q.FromZone, q.ToZone = resource.ZoneName(fromZone), resource.ZoneName(toZone)
 		switch {
 		case q.To == "":
 			return nil, exit.Usagef("--to is required: the dataplane that is called")
@@ -113,6 +119,8 @@ configuration. Through the global, the two may be in different zones.`,
 			return nil, exit.Usagef("give the caller either as --from DATAPLANE or as --from-tags TAG=VALUE,…")
 		case expect != "" && expect != "allowed" && expect != "denied":
 			return nil, exit.Usagef("--expect %q: write allowed or denied", expect)
+		case fromZone != "" && q.From == "":
+			return nil, exit.Usagef("--from-zone is about --from")
 		case q.Port > 65535:
 			return nil, exit.Usagef("--port %d: a port is at most 65535", q.Port)
 		}

@@ -29,6 +29,11 @@ const (
 // that have one each, each answers for its side, given what the other one has said of
 // its dataplane. Both rounds together take no longer than one question to a zone.
 func (s *inspectService) connect(ctx context.Context, known fleetStatus, req *meridianv1.InspectRequest) (*meridianv1.InspectResponse, error) {
+	for _, named := range []string{req.GetConnection().GetFromZone(), req.GetConnection().GetToZone()} {
+		if _, connected := known.servers[resource.ZoneName(named)]; named != "" && !connected {
+			return nil, notConnected(resource.ZoneName(named), known)
+		}
+	}
 	limited, cancel := context.WithTimeout(ctx, askTimeout)
 	defer cancel()
 	asked := proto.CloneOf(req)
@@ -40,6 +45,7 @@ func (s *inspectService) connect(ctx context.Context, known fleetStatus, req *me
 			absent = append(absent, answer.Absence{Zone: zone, Reason: "its version answers only for both ends of a connection"})
 		}
 	}
+	q := req.GetConnection()
 	var from, to []zoneAnswer
 	for _, r := range all.found {
 		ends := r.response.GetEnds()
@@ -48,23 +54,22 @@ func (s *inspectService) connect(ctx context.Context, known fleetStatus, req *me
 			continue
 		}
 		// Without ends, it has both, and has answered.
-		if ends == nil || len(ends.GetCallers()) > 0 {
+		if (ends == nil || len(ends.GetCallers()) > 0) && in(r.zone, q.GetFromZone()) {
 			from = append(from, r)
 		}
-		if ends == nil || ends.GetCalled() {
+		if (ends == nil || ends.GetCalled()) && in(r.zone, q.GetToZone()) {
 			to = append(to, r)
 		}
 	}
-	q := req.GetConnection()
 	if len(from) == 0 || len(to) == 0 {
 		return nil, s.unknownEnd(limited, known, req, len(from) == 0, all.failed, absent)
 	}
 	absent = known.absentWith(absent)
 	switch {
 	case len(from) > 1:
-		return nil, ambiguousEnd(q.GetFrom(), from)
+		return nil, ambiguousEnd(q.GetFrom(), "--from-zone", from)
 	case len(to) > 1:
-		return nil, ambiguousEnd(q.GetTo(), to)
+		return nil, ambiguousEnd(q.GetTo(), "--to-zone", to)
 	case from[0].zone != to[0].zone:
 		return s.connectAcross(limited, known, req, from[0], to[0], absent)
 	}
@@ -104,9 +109,13 @@ func (s *inspectService) unknownEnd(ctx context.Context, known fleetStatus, req 
 	return nowhere("dataplane \""+name+"\" in mesh \""+req.GetMesh()+"\": not found", known, absent)
 }
 
-// ambiguousEnd says that several zones have a dataplane of that name.
-func ambiguousEnd(name string, in []zoneAnswer) error {
-	return rpcerr.New(rpcerr.Invalid, "AMBIGUOUS_ZONE", "dataplane %q is in %s: name the zone of both ends with --zone, or give the caller of another zone with --from-tags", name, strings.Join(names(in), " and "))
+// in reports whether a zone is the one that is named, if one is.
+func in(zone resource.ZoneName, named string) bool { return named == "" || string(zone) == named }
+
+// ambiguousEnd says that several zones say that they have a dataplane of that name. None
+// of them is believed before the others: which one is meant the user says.
+func ambiguousEnd(name, flag string, in []zoneAnswer) error {
+	return rpcerr.New(rpcerr.Invalid, "AMBIGUOUS_ZONE", "dataplane %q is in %s, as these say: name the one that is meant with %s", name, strings.Join(names(in), " and "), flag)
 }
 
 // connectAcross asks two zones for their sides of a connection and puts these

@@ -216,6 +216,60 @@ func TestConnectionNamesWhatItLacks(t *testing.T) {
 	require.ErrorContains(t, err, `not asked, or behind: server b: no answer within 1s, zone "east": lagging, at revision 3, zone "north": offline`)
 }
 
+// A zone that says that it has the dataplanes of others makes a question end with the
+// names of both, and is not listened to where the zones of the ends are named.
+func TestConnectionWithAZoneThatLies(t *testing.T) {
+	s := zonesWith(map[resource.ZoneName]*policy.Matcher{
+		"east": matcherOf(t, "east", []*resource.Resource{dataplane(t, "east", "web-1")}),
+		"west": matcherOf(t, "west", []*resource.Resource{dataplane(t, "west", "backend-1")}),
+	})
+	honest, err := s.Inspect(t.Context(), aboutConnection("web-1", "backend-1", 0))
+	require.NoError(t, err)
+	lies := map[string]*meridianv1.InspectResponse{
+		"both":   {Json: []byte(`{"allowed":true}`)},
+		"callee": {Ends: &meridianv1.ConnectionEnds{Called: true}},
+		"caller": {Ends: &meridianv1.ConnectionEnds{Callers: []*meridianv1.TagSet{{}}}},
+		"ends":   {Ends: &meridianv1.ConnectionEnds{Called: true, Callers: []*meridianv1.TagSet{{}}}},
+	}
+	answering := s.asking
+	s.zones = func(context.Context) fleetStatus { return connectedTo("a", "east", "north", "west") }
+	for name, lie := range lies {
+		t.Run(name, func(t *testing.T) {
+			s.asking = func(ctx context.Context, zone resource.ZoneName, server string, question []byte) ([]byte, error) {
+				if zone == "north" {
+					return proto.Marshal(lie)
+				}
+				return answering(ctx, zone, server, question)
+			}
+			_, err := s.Inspect(t.Context(), aboutConnection("web-1", "backend-1", 0))
+			require.True(t, rpcerr.HasReason(err, "AMBIGUOUS_ZONE"), "%v", err)
+			require.ErrorContains(t, err, `zone "north"`)
+			q := question.Request(question.Connection{From: "web-1", To: "backend-1", FromZone: "east", ToZone: "west"}, "m", "")
+			r, err := s.Inspect(t.Context(), q)
+			require.NoError(t, err)
+			require.Equal(t, string(honest.GetJson()), string(r.GetJson()))
+		})
+	}
+	_, err = s.Inspect(t.Context(), question.Request(question.Connection{From: "web-1", To: "backend-1", FromZone: "away"}, "m", ""))
+	require.ErrorContains(t, err, `"away"`)
+}
+
+// One of several zones that have both dataplanes is asked for one of them alone.
+func TestConnectionOfNamesThatZonesShare(t *testing.T) {
+	both := func(zone resource.ZoneName) *policy.Matcher {
+		return matcherOf(t, zone, []*resource.Resource{dataplane(t, zone, "web-1"), dataplane(t, zone, "backend-1")})
+	}
+	s := zonesWith(map[resource.ZoneName]*policy.Matcher{"east": both("east"), "west": both("west")})
+	_, err := s.Inspect(t.Context(), aboutConnection("web-1", "backend-1", 0))
+	require.ErrorContains(t, err, "--from-zone")
+	_, err = s.Inspect(t.Context(), question.Request(question.Connection{From: "web-1", To: "backend-1", FromZone: "east"}, "m", ""))
+	require.ErrorContains(t, err, "--to-zone")
+	for _, zones := range [][2]resource.ZoneName{{"east", "west"}, {"west", "east"}, {"east", "east"}} {
+		_, err = s.Inspect(t.Context(), question.Request(question.Connection{From: "web-1", To: "backend-1", FromZone: zones[0], ToZone: zones[1]}, "m", ""))
+		require.NoError(t, err)
+	}
+}
+
 // Of the only zone that there is, what it suggests is right; while another may be
 // away, it is not given.
 func TestSuggestionOfTheOnlyZone(t *testing.T) {

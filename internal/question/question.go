@@ -86,6 +86,22 @@ type Connection struct {
 	// of the other one, for its side of the connection.
 	Ends      bool
 	Elsewhere *answer.ConnectionEnds
+	// FromZone and ToZone are the zones that the dataplanes are in; empty where one zone
+	// only has them.
+	FromZone, ToZone resource.ZoneName
+}
+
+// here returns the dataplanes that a zone is asked about, of which one may be empty; all
+// reports whether that is both.
+func (q *Connection) here(zone resource.ZoneName) (from, to string, all bool) {
+	from, to = q.From, q.To
+	if q.FromZone != "" && q.FromZone != zone {
+		from = ""
+	}
+	if q.ToZone != "" && q.ToZone != zone {
+		to = ""
+	}
+	return from, to, from == q.From && to == q.To
 }
 
 // Policy asks where a policy takes effect; with Rule, where one of its rules does.
@@ -159,6 +175,7 @@ func Parse(request *meridianv1.InspectRequest) (Question, error) {
 		return Connection{
 			From: q.Connection.GetFrom(), To: q.Connection.GetTo(), FromTags: q.Connection.GetFromTags(), Port: q.Connection.GetPort(),
 			Ends: q.Connection.GetEnds(), Elsewhere: DecodeEnds(q.Connection.GetElsewhere()),
+			FromZone: resource.ZoneName(q.Connection.GetFromZone()), ToZone: resource.ZoneName(q.Connection.GetToZone()),
 		}, nil
 	case *meridianv1.InspectRequest_Policy:
 		err := lookup(q.Policy.GetKind())
@@ -201,6 +218,7 @@ func (Dataplane) Render(w io.Writer, document []byte, form answer.Form) error {
 func (q Connection) encode(r *meridianv1.InspectRequest) {
 	r.Question = &meridianv1.InspectRequest_Connection{Connection: &meridianv1.ConnectionQuestion{
 		From: q.From, FromTags: q.FromTags, To: q.To, Port: q.Port, Ends: q.Ends, Elsewhere: EncodeEnds(q.Elsewhere),
+		FromZone: string(q.FromZone), ToZone: string(q.ToZone),
 	}}
 }
 
@@ -248,9 +266,13 @@ func Answer(q Question, from Source, at At) (Answered, error) {
 		if err != nil {
 			return err
 		}
-		document, err = q.Ask(m, at)
-		if c, ok := q.(Connection); ok && c.Ends && errors.Is(err, answer.ErrNotFound) {
-			a.Ends = answer.Ends(m, at.Mesh, c.From, c.To)
+		c, ends := q.(Connection)
+		from, to, all := c.here(at.Zone)
+		if ends = ends && c.Ends; !ends || all {
+			document, err = q.Ask(m, at)
+		}
+		if ends && (!all || errors.Is(err, answer.ErrNotFound)) {
+			a.Ends = answer.Ends(m, at.Mesh, from, to)
 			return nil
 		}
 		if err == nil && survey == nil {

@@ -308,7 +308,11 @@ type ConnectionQuestion struct {
 	Ends bool `protobuf:"varint,5,opt,name=ends,proto3" json:"ends,omitempty"`
 	// Likewise: what is known of the dataplane that is in another zone. A zone
 	// answers for the other side of the connection.
-	Elsewhere     *ConnectionEnds `protobuf:"bytes,6,opt,name=elsewhere,proto3" json:"elsewhere,omitempty"`
+	Elsewhere *ConnectionEnds `protobuf:"bytes,6,opt,name=elsewhere,proto3" json:"elsewhere,omitempty"`
+	// Through the global: the zone that the dataplane is in, where several zones say
+	// that they have one of its name.
+	FromZone      string `protobuf:"bytes,7,opt,name=from_zone,json=fromZone,proto3" json:"from_zone,omitempty"`
+	ToZone        string `protobuf:"bytes,8,opt,name=to_zone,json=toZone,proto3" json:"to_zone,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -383,6 +387,20 @@ func (x *ConnectionQuestion) GetElsewhere() *ConnectionEnds {
 		return x.Elsewhere
 	}
 	return nil
+}
+
+func (x *ConnectionQuestion) GetFromZone() string {
+	if x != nil {
+		return x.FromZone
+	}
+	return ""
+}
+
+func (x *ConnectionQuestion) GetToZone() string {
+	if x != nil {
+		return x.ToZone
+	}
+	return ""
 }
 
 // What a zone knows of the dataplanes of a connection.
@@ -1282,14 +1300,16 @@ const file_meridian_v1_inspect_proto_rawDesc = "" +
 	"\n" +
 	"\bquestion\"'\n" +
 	"\x11DataplaneQuestion\x12\x12\n" +
-	"\x04name\x18\x01 \x01(\tR\x04name\"\xa4\x02\n" +
+	"\x04name\x18\x01 \x01(\tR\x04name\"\xda\x02\n" +
 	"\x12ConnectionQuestion\x12\x12\n" +
 	"\x04from\x18\x01 \x01(\tR\x04from\x12J\n" +
 	"\tfrom_tags\x18\x02 \x03(\v2-.meridian.v1.ConnectionQuestion.FromTagsEntryR\bfromTags\x12\x0e\n" +
 	"\x02to\x18\x03 \x01(\tR\x02to\x12\x12\n" +
 	"\x04port\x18\x04 \x01(\rR\x04port\x12\x12\n" +
 	"\x04ends\x18\x05 \x01(\bR\x04ends\x129\n" +
-	"\telsewhere\x18\x06 \x01(\v2\x1b.meridian.v1.ConnectionEndsR\telsewhere\x1a;\n" +
+	"\telsewhere\x18\x06 \x01(\v2\x1b.meridian.v1.ConnectionEndsR\telsewhere\x12\x1b\n" +
+	"\tfrom_zone\x18\a \x01(\tR\bfromZone\x12\x17\n" +
+	"\ato_zone\x18\b \x01(\tR\x06toZone\x1a;\n" +
 	"\rFromTagsEntry\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
 	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\"\x93\x01\n" +

@@ -124,3 +124,53 @@ func heap() int64 {
 	runtime.ReadMemStats(&stats)
 	return int64(stats.HeapAlloc)
 }
+
+// FuzzNames: whatever names a client asks for and gives up again, their limits hold, and
+// nothing is left behind.
+func FuzzNames(f *testing.F) {
+	f.Add("a\n*\n\nb", "x\na", true, uint8(1))
+	f.Add(strings.Repeat("long", 400), "*", false, uint8(3))
+	set := setOf(f, 1)
+	f.Fuzz(func(t *testing.T, first, second string, delta bool, kind uint8) {
+		c := converse(t, delta, set)
+		typ := xds.Types[int(kind)%len(xds.Types)]
+		named := 0
+		for _, text := range []string{first, second} {
+			names := strings.Split(text, "\n")
+			r := Request{Type: typ, Names: names}
+			if delta {
+				r = Request{Type: typ, Subscribe: names}
+			}
+			err := c.stream.Handle(r)
+			for _, name := range names {
+				if len(name) > MaxNameBytes {
+					require.ErrorIs(t, err, ErrTooManyNames)
+				}
+			}
+			if err != nil {
+				require.ErrorIs(t, err, ErrTooManyNames)
+				return
+			}
+			named = len(text)
+			for {
+				if _, ok := c.stream.Next(c.now); !ok {
+					break
+				}
+			}
+		}
+		require.LessOrEqual(t, len(c.stream.types[typ].entries), MaxNames)
+		require.LessOrEqual(t, c.stream.Bytes(), int64(4*(len(first)+named+1)*(perEntry+perResource+perChange+perName+100)))
+		gone := Request{Type: typ, Names: []string{}}
+		if delta {
+			gone = Request{Type: typ, Unsubscribe: append(strings.Split(first+"\n"+second, "\n"), "*")}
+		}
+		require.NoError(t, c.stream.Handle(gone))
+		require.Empty(t, c.stream.types[typ].names)
+		if !delta && !c.stream.types[typ].named {
+			return // it has named none, which means all there are
+		}
+		if c.stream.types[typ].out == nil {
+			require.Empty(t, c.stream.types[typ].entries)
+		}
+	})
+}
