@@ -165,6 +165,21 @@ var all = []mutant{
 		pkg:   "./internal/consensus", run: "TestSnapshotOfAppliedEntries",
 	},
 	{
+		name: "hands-over-to-the-silent", breaks: "only a server that answers takes over",
+		edits: []edit{{"&& n.endpoint.Answered(s.ID, term, asked)", "&& asked > 0"}},
+		pkg:   "./internal/consensus", run: "TestAnySuccessorAnswers",
+	},
+	{
+		name: "entries-in-one-piece", breaks: "no follower copies a large entry again and again",
+		edits: []edit{{"for len(data) > maxData {", "for len(data) > maxMessage<<4 {"}},
+		pkg:   "./internal/raftnet", run: "TestMessagesAreBoundedInBytes",
+	},
+	{
+		name: "large-entries-stay", breaks: "the file of an entry is removed with it",
+		edits: []edit{{"first <= index && index <= last {", "first < index && index <= last {"}},
+		pkg:   "./internal/raftlog", run: "TestLargeEntriesAreWrittenOnce",
+	},
+	{
 		name: "empty-batch-ends-restore", breaks: "a restore is interrupted by changes only",
 		edits: []edit{{"if txn.Restore != nil {\n\t\treturn s.applyRestoreLocked(rev, txn)\n\t}\n", "if txn.Restore != nil {\n\t\treturn s.applyRestoreLocked(rev, txn)\n\t}\n\ts.restoring = nil\n"}},
 		pkg:   "./internal/store", run: "TestNothingDoesNotInterruptARestore",
