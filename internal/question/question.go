@@ -57,6 +57,9 @@ type At struct {
 	// Held are the conditions of a resource that is in quarantine; nil where
 	// nothing can be.
 	Held func(resource.Key) []policy.Condition
+	// Enforced is what the proxies of the zone do with the policy that is asked about;
+	// empty where none uses it.
+	Enforced []policy.Condition
 	// Dataplanes lists the dataplanes of a mesh, or of all; nil where the question
 	// is not taken.
 	Dataplanes func(*policy.Matcher, resource.MeshName) (any, error)
@@ -368,7 +371,7 @@ func (q Policy) Ask(m *policy.Matcher, at At) (any, error) {
 		if err != nil {
 			return nil, err
 		}
-		a.Conditions = append(a.Conditions, held...)
+		a.Conditions = append(append(a.Conditions, held...), at.Enforced...)
 		return a, nil
 	}
 	if q.Brief {
@@ -392,7 +395,7 @@ func (q Policy) Ask(m *policy.Matcher, at At) (any, error) {
 func (q Policy) survey(document any, view policy.View, at At) {
 	a := document.(*answer.PolicyAnswer)
 	a.Warn(view, surveyors()...)
-	a.Conditions = append(a.Conditions, at.held(resource.Key{Kind: q.Kind, Mesh: at.Mesh, Name: q.Name})...)
+	a.Conditions = append(append(a.Conditions, at.held(resource.Key{Kind: q.Kind, Mesh: at.Mesh, Name: q.Name})...), at.Enforced...)
 }
 
 // Render implements Question.

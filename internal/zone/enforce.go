@@ -16,9 +16,53 @@ import (
 	"meridian/internal/xds/serve"
 )
 
+// enforced is what the proxies that follow the zone over xDS do with a policy, as a
+// condition; none where no proxy uses it.
+func (s *inspectService) enforced(policyKey resource.Key) ([]policy.Condition, error) {
+	d, ok := resource.Describe(policyKey.Kind)
+	if !ok || d.Class == resource.AccessControl {
+		return nil, nil
+	}
+	holds, lacking, example := 0, map[string]int{}, resource.Key{}
+	for _, key := range s.xds.Proxies() {
+		if key.Mesh != policyKey.Mesh {
+			continue
+		}
+		all, err := s.effects(key, &policyKey)
+		if err != nil {
+			return nil, err
+		}
+		var worst enforce.State
+		for _, effects := range all {
+			for i := range effects {
+				for _, p := range effects[i].Policies {
+					if p.Key == policyKey {
+						worst = enforce.Worse(worst, p.State)
+					}
+				}
+			}
+		}
+		switch {
+		case worst == "" || worst == enforce.Unused: // it is not in effect there, or not asked for
+		case worst.Holds():
+			holds++
+		default:
+			lacking[string(worst)]++
+			if example.Name == "" {
+				example = key
+			}
+		}
+	}
+	if holds+len(lacking) == 0 {
+		return nil, nil
+	}
+	return []policy.Condition{answer.Enforcement(s.zone, holds, lacking, example)}, nil
+}
+
 // effects returns what the proxies of a dataplane do with what is in effect on it, one
-// list for each kind of proxy that follows the zone; nil when none does.
-func (s *inspectService) effects(key resource.Key) ([][]enforce.Effect, error) {
+// list for each kind of proxy that follows the zone; nil when none does. With only, it
+// looks at nothing but one policy.
+func (s *inspectService) effects(key resource.Key, only *resource.Key) ([][]enforce.Effect, error) {
 	var all [][]enforce.Effect
 	for _, dialect := range s.xds.Dialects(key) {
 		// Before the rules: what is newer in them is pending, never called enforced.
@@ -49,6 +93,15 @@ func (s *inspectService) effects(key resource.Key) ([][]enforce.Effect, error) {
 		case err != nil:
 			return nil, err
 		}
+		if only != nil {
+			rules = slices.DeleteFunc(slices.Clone(rules), func(r policy.Rule) bool {
+				return !slices.ContainsFunc(r.Steps, func(step policy.Step) bool { return step.Origin == *only })
+			})
+			routes = slices.DeleteFunc(routes, func(r *resource.Resource) bool { return r.Key() != *only })
+			if len(rules)+len(routes) == 0 {
+				continue
+			}
+		}
 		all = append(all, enforce.Effects(dialect, set, rules, routes, func(resources []*xds.Resource) []serve.Delivery {
 			return s.xds.Deliveries(key, dialect, resources)
 		}))
@@ -58,7 +111,7 @@ func (s *inspectService) effects(key resource.Key) ([][]enforce.Effect, error) {
 
 // wire says for each kind on each attachment of a dataplane what its proxies do with it.
 func (s *inspectService) wire(key resource.Key, acked resource.Revision) ([]*meridianv1.WireState, error) {
-	all, err := s.effects(key)
+	all, err := s.effects(key, nil)
 	if err != nil {
 		return nil, err
 	}

@@ -60,8 +60,15 @@ func (s *inspectService) inspect(ctx context.Context, who turns.Caller, req *mer
 	}
 	var answered question.Answered
 	err = s.turns.Question(ctx, who, func() (err error) {
+		var enforced []policy.Condition
+		if about, ok := asked.(question.Policy); ok { // before the answer, which reads the matching itself
+			enforced, err = s.enforced(resource.Key{Kind: about.Kind, Mesh: resource.MeshName(req.GetMesh()), Name: about.Name})
+			if err != nil {
+				return err
+			}
+		}
 		answered, err = question.Answer(asked, s.matching, question.At{
-			Mesh: resource.MeshName(req.GetMesh()), Zone: s.zone,
+			Mesh: resource.MeshName(req.GetMesh()), Zone: s.zone, Enforced: enforced,
 			Held: s.quarantineConditions, Dataplanes: s.dataplaneList, Proxies: s.proxyList,
 		})
 		return err

@@ -167,6 +167,8 @@ func TestStockGRPCFollowsItsZone(t *testing.T) {
 		return strings.Contains(east.must("inspect", "dataplane", "web-1"), "TrafficRoute  to-backend  rev ")
 	})
 
+	require.Contains(t, global.must("describe", "traffic-route", "to-backend"), `Enforced=True (AllProxies): 1 of 1 proxies in zone "east"`)
+
 	// No call fails while a route changes, and while the zone is killed and comes back.
 	stop := make(chan struct{})
 	var load sync.WaitGroup

@@ -7,6 +7,7 @@ import (
 	"slices"
 	"strings"
 
+	"meridian/internal/policy"
 	"meridian/internal/resource"
 )
 
@@ -68,6 +69,8 @@ func MergePolicies(parts []Part, incomplete func([]Rejected) []Absence) ([]byte,
 		merged.Superseded = append(merged.Superseded, a.Superseded...)
 		if len(merged.Conditions) == 0 {
 			merged.Conditions = a.Conditions
+		} else {
+			merged.Conditions = append(merged.Conditions, slices.DeleteFunc(a.Conditions, func(c policy.Condition) bool { return c.Type != enforcedCondition })...)
 		}
 		merged.said = append(merged.said, a.said...)
 		merged.MeshDataplanes += a.MeshDataplanes

@@ -2,11 +2,14 @@ package answer
 
 import (
 	"cmp"
+	"fmt"
 	"io"
+	"maps"
 	"slices"
 	"strconv"
 	"strings"
 
+	"meridian/internal/policy"
 	"meridian/internal/resource"
 	"meridian/internal/texttable"
 )
@@ -28,6 +31,38 @@ const (
 	// WireUnused: the proxy asked for nothing of it.
 	WireUnused = "unused"
 )
+
+// enforcedCondition is the type of the condition that Enforcement returns.
+const enforcedCondition = "Enforced"
+
+// Enforcement is the condition of a policy on the proxies of a zone: holds of all proxies
+// that are connected and use it obey it. lacking are the others, by what they do with
+// it ("pending", "rejected" or "no"), and example is one of them. It is not to be
+// called where no proxy uses the policy.
+func Enforcement(zone resource.ZoneName, holds int, lacking map[string]int, example resource.Key) policy.Condition {
+	all := holds
+	var others []string
+	for _, state := range slices.Sorted(maps.Keys(lacking)) {
+		all += lacking[state]
+		word := state
+		if state == "no" {
+			word = "not supported"
+		}
+		others = append(others, fmt.Sprintf("%d %s", lacking[state], word))
+	}
+	c := policy.Condition{
+		Type: enforcedCondition, Status: "True", Reason: "AllProxies",
+		Message: fmt.Sprintf("%d of %d proxies in zone %q", holds, all, zone),
+	}
+	if holds < all {
+		c.Status, c.Reason = "False", "SomeProxies"
+		if holds == 0 {
+			c.Reason = "NoProxy"
+		}
+		c.Message += fmt.Sprintf(" (%s; such as %s)", strings.Join(others, ", "), example.Name)
+	}
+	return c
+}
 
 // WireKey names a row of the page about a dataplane.
 type WireKey struct {

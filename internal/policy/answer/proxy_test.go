@@ -7,6 +7,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"meridian/internal/policy"
 	"meridian/internal/policy/answer"
 	"meridian/internal/resource"
 )
@@ -100,4 +101,27 @@ func TestProxiesPage(t *testing.T) {
 	require.Equal(t, `MESH     NAME   ZONE  STREAMS  CDS     EDS     LDS     RDS    REVISION  LAG
 default  web-1  east  2        SYNCED  SYNCED  SYNCED  STALE  9         3
 `, page.String())
+}
+
+// The condition of a policy counts the proxies that obey it, by zone; an answer of several
+// zones has it for each.
+func TestEnforcement(t *testing.T) {
+	web := policy.DataplaneKey("default", "web-1")
+	require.Equal(t, policy.Condition{Type: "Enforced", Status: "True", Reason: "AllProxies", Message: `10 of 10 proxies in zone "east"`},
+		answer.Enforcement("east", 10, nil, resource.Key{}))
+	some := answer.Enforcement("west", 7, map[string]int{"pending": 1, "no": 2}, web)
+	require.Equal(t, policy.Condition{Type: "Enforced", Status: "False", Reason: "SomeProxies", Message: `7 of 10 proxies in zone "west" (2 not supported, 1 pending; such as web-1)`}, some)
+	require.Equal(t, "NoProxy", answer.Enforcement("west", 0, map[string]int{"rejected": 1}, web).Reason)
+
+	part := func(zone string, conditions ...policy.Condition) answer.Part {
+		encoded, err := answer.Marshal(&answer.PolicyAnswer{Kind: "Timeout", Mesh: "default", Name: "t", Conditions: conditions})
+		require.NoError(t, err)
+		return answer.Part{Zone: resource.ZoneName(zone), JSON: encoded}
+	}
+	quarantined, east := policy.Condition{Type: "Quarantined"}, answer.Enforcement("east", 1, nil, resource.Key{})
+	merged, err := answer.MergePolicies([]answer.Part{part("", quarantined), part("east", quarantined, east), part("west", some)}, func([]answer.Rejected) []answer.Absence { return nil })
+	require.NoError(t, err)
+	var a answer.PolicyAnswer
+	require.NoError(t, answer.Unmarshal(merged, &a))
+	require.Equal(t, []policy.Condition{quarantined, east, some}, a.Conditions)
 }
