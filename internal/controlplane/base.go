@@ -137,11 +137,17 @@ func (b *Base) run(ctx context.Context, s Server) (err error) {
 	return group.Wait()
 }
 
+// readableByOthers is the permission of a file that neither its owner nor its group need.
+const readableByOthers fs.FileMode = 0o004
+
 // loadKeys reads the file of encryption keys, before anything else of the server's
 // is read, and makes sure that they can read the server's secrets.
 func (b *Base) loadKeys() (err error) {
 	if b.Encryption, err = atrest.Load(b.Options.EncryptionKeyFile); err != nil {
 		return fmt.Errorf("--encryption-key-file: %w", err)
+	}
+	if info, err := os.Stat(b.Options.EncryptionKeyFile); err == nil && info.Mode().Perm()&readableByOthers != 0 {
+		b.Log.Warn("every user of this host can read the encryption keys: restrict the file to the user of the server", "file", b.Options.EncryptionKeyFile)
 	}
 	if err := b.Encryption.CheckFiles(b.Secrets...); err != nil {
 		return fmt.Errorf("--data-dir: %w", err)

@@ -224,7 +224,8 @@ func TestTheThreatModelIsTested(t *testing.T) {
 		tested = append(tested, m[1]+" | "+m[2])
 	}
 	require.NotEmpty(t, claimed)
-	require.Equal(t, claimed, tested)
+	const same = "the tables of docs/testing.md have the rows of those in docs/security.md, in their words and order, with the tests of each"
+	require.Equal(t, claimed, tested, same)
 
 	var limits, checked []string
 	_, tables, found := strings.Cut(read("docs/security.md"), "## Order of work and limits")
@@ -238,7 +239,7 @@ func TestTheThreatModelIsTested(t *testing.T) {
 		checked = append(checked, m[1])
 	}
 	require.NotEmpty(t, limits)
-	require.Equal(t, limits, checked)
+	require.Equal(t, limits, checked, same)
 }
 
 func cites(text, number string) bool {
