@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
+	"math/rand/v2"
 	"net"
 	"net/http"
 	"strconv"
@@ -24,6 +25,7 @@ import (
 	"meridian/internal/policy/engines"
 	"meridian/internal/resource"
 	"meridian/internal/resource/resourcetest"
+	"meridian/internal/server/limits"
 	"meridian/internal/service/discovery"
 	"meridian/internal/store"
 	meridianxds "meridian/internal/xds"
@@ -82,7 +84,7 @@ func newZone(t *testing.T) *zone {
 	z := &zone{t: t, store: store.New(store.DefaultOptions()), touched: map[resource.Key]resource.Revision{}}
 	w := world.New("east")
 	z.feed = feed.New(livematch.New(policy.NewMatcher(engines.All()...).Following(w), z.store), w)
-	z.service = discovery.New(discovery.Config{Source: source{z.feed, z}, Dataplanes: dataplanes{}, Now: time.Now, Log: slog.New(slog.DiscardHandler)})
+	z.service = discovery.New(discovery.Config{Source: source{z.feed, z}, Dataplanes: dataplanes{}, Budget: limits.New(1<<30, 1<<30), Refused: func(string) {}, Now: time.Now, Log: slog.New(slog.DiscardHandler)})
 	server := grpc.NewServer(grpc.StreamInterceptor(func(srv any, stream grpc.ServerStream, _ *grpc.StreamServerInfo, handler grpc.StreamHandler) error {
 		return handler(srv, proxyStream{stream})
 	}))
@@ -188,13 +190,20 @@ func (z *zone) settle(name string) (refused []string) {
 	}
 }
 
-// free returns a port of this host that is free.
+// free returns a port of this host that is free, below those that the system gives to
+// connections.
 func free(t *testing.T) int {
 	t.Helper()
-	listener, err := net.Listen("tcp", "127.0.0.1:0")
-	require.NoError(t, err)
-	defer func() { require.NoError(t, listener.Close()) }()
-	return listener.Addr().(*net.TCPAddr).Port
+	for {
+		port := 20_000 + rand.N(12_000)
+		listener, err := net.Listen("tcp", net.JoinHostPort("127.0.0.1", strconv.Itoa(port)))
+		if err != nil {
+			require.NoError(t, t.Context().Err())
+			continue
+		}
+		require.NoError(t, listener.Close())
+		return port
+	}
 }
 
 // server is an application that answers HTTP/1 and HTTP/2 with its name.

@@ -17,6 +17,7 @@ import (
 	"meridian/internal/authn"
 	"meridian/internal/authn/token"
 	"meridian/internal/resource"
+	"meridian/internal/server/limits"
 	"meridian/internal/service/discovery"
 	"meridian/internal/store"
 )
@@ -40,7 +41,7 @@ func (s principalStream) Context() context.Context {
 func (z *zone) serve() string {
 	z.t.Helper()
 	stopped := time.Now()
-	service := discovery.New(discovery.Config{Source: z.feed, Dataplanes: dataplanes{}, Now: func() time.Time { return stopped }, Log: slog.New(slog.DiscardHandler)})
+	service := discovery.New(discovery.Config{Source: z.feed, Dataplanes: dataplanes{}, Budget: limits.New(1<<30, 1<<30), Refused: func(string) {}, Now: func() time.Time { return stopped }, Log: slog.New(slog.DiscardHandler)})
 	server := grpc.NewServer(grpc.StreamInterceptor(func(srv any, stream grpc.ServerStream, _ *grpc.StreamServerInfo, handler grpc.StreamHandler) error {
 		return handler(srv, principalStream{stream})
 	}))
