@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"io/fs"
 	"log/slog"
 	"math/rand/v2"
@@ -51,8 +52,13 @@ type Config struct {
 	// Addresses are the zone's, as HOST:PORT, and Transport how it is verified.
 	Addresses []string
 	Transport credentials.TransportCredentials
-	// Bootstrap is the file to write, and Socket the unix socket that it names.
-	Bootstrap, Socket string
+	// Bootstrap is the bootstrap file of gRPC to write; Envoy is the program of the Envoy
+	// to run. One of them is set.
+	Bootstrap, Envoy string
+	// Output is what Envoy writes to.
+	Output io.Writer
+	// Socket is the unix socket for the application, or for Envoy.
+	Socket string
 	// Instance names this process to the zone, uniquely.
 	Instance string
 	// Drain is how long streams continue at most once ctx has ended.
@@ -75,6 +81,8 @@ type agent struct {
 	zone zoneConn
 	// draining is closed once others are to send no more requests.
 	draining chan struct{}
+	// available is whether others are to send requests.
+	available availability
 
 	mu      sync.Mutex
 	streams int
@@ -109,6 +117,11 @@ func Run(ctx context.Context, cfg Config) error {
 	served := make(chan error, 1)
 	go func() { served <- server.Serve(listener) }()
 	defer server.Stop()
+	stopped, err := a.startEnvoy(ctx)
+	if err != nil {
+		return &UsageError{err}
+	}
+	defer stopped()
 	registered := make(chan error, 1)
 	registration, leave := context.WithCancel(context.Background())
 	defer leave()
@@ -121,6 +134,7 @@ func Run(ctx context.Context, cfg Config) error {
 	case <-ctx.Done():
 	}
 	close(a.draining)
+	stopped()
 	drained := a.drained()
 	select {
 	case <-drained:
@@ -232,6 +246,9 @@ func (a *agent) register(ctx context.Context) error {
 				return nil
 			}
 			ever = true
+			if a.cfg.Bootstrap == "" {
+				return nil
+			}
 			return writeBootstrap(a.cfg.Bootstrap, a.cfg.Socket, a.cfg.Mesh, a.cfg.Name, a.cfg.Instance)
 		})
 		if moves {
@@ -243,6 +260,9 @@ func (a *agent) register(ctx context.Context) error {
 		}
 		if begun {
 			pause, was = firstPause, ""
+		}
+		if errors.Is(err, errAvailable) {
+			continue
 		}
 		var usage *UsageError
 		if errors.As(err, &usage) || final(err, ever) {
@@ -284,18 +304,21 @@ func (a *agent) connect(ctx context.Context, conn grpc.ClientConnInterface, acce
 	if err != nil {
 		return err
 	}
+	up, changed := a.available.get()
 	hello := &meridianv1.DataplaneHello{Mesh: a.cfg.Mesh, Name: a.cfg.Name, Spec: a.cfg.Spec, RegistrationOnly: true}
 	draining := a.draining
 	select {
 	case <-draining:
 		hello.Draining, draining = true, nil
 	default:
+		hello.Draining = !up
 	}
+	again := make(chan struct{})
 	answers := make(chan *meridianv1.ConnectRequest, 1)
 	go func() { // the one goroutine that sends
 		next := &meridianv1.ConnectRequest{Message: &meridianv1.ConnectRequest_Hello{Hello: hello}}
 		for {
-			if stream.Send(next) != nil || next.GetLeave() != nil {
+			if next != nil && (stream.Send(next) != nil || next.GetLeave() != nil) {
 				return // Recv says why
 			}
 			select {
@@ -303,6 +326,19 @@ func (a *agent) connect(ctx context.Context, conn grpc.ClientConnInterface, acce
 			case <-draining:
 				draining = nil
 				next = &meridianv1.ConnectRequest{Message: &meridianv1.ConnectRequest_Drain{Drain: &meridianv1.DataplaneDrain{}}}
+			case <-changed:
+				was := up
+				up, changed = a.available.get()
+				next = nil
+				switch {
+				case up == was || draining == nil: // it drains for good
+				case up:
+					close(again)
+					cancel()
+					return
+				default:
+					next = &meridianv1.ConnectRequest{Message: &meridianv1.ConnectRequest_Drain{Drain: &meridianv1.DataplaneDrain{}}}
+				}
 			case <-ctx.Done():
 				next = &meridianv1.ConnectRequest{Message: &meridianv1.ConnectRequest_Leave{Leave: &meridianv1.DataplaneLeave{}}}
 			case <-streaming.Done():
@@ -313,7 +349,12 @@ func (a *agent) connect(ctx context.Context, conn grpc.ClientConnInterface, acce
 	for {
 		m, err := stream.Recv()
 		if err != nil {
-			return err
+			select {
+			case <-again:
+				return errAvailable
+			default:
+				return err
+			}
 		}
 		if m.GetSequence() == 1 {
 			if err := accepted(); err != nil {

@@ -18,5 +18,14 @@
 //     at once. Streams of its own clients are served until they close them, for the
 //     drain time at most; then the registration ends, and Run.
 //
+// With an Envoy to run, it also guarantees:
+//
+//   - Envoy is of a release that is served, and runs until the agent ends; when it ends
+//     before, it is started again in growing intervals. It never outlives the agent.
+//   - The dataplane is registered as draining for as long as Envoy is not ready, so that
+//     others send it no requests then.
+//   - When the context of Run ends, Envoy asks its callers to go elsewhere, and is stopped
+//     when nothing has been under way for a second, or the drain time is over.
+//
 // Non-goals: looking into what is relayed; starting the application.
 package agent

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"log/slog"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"time"
 
@@ -32,16 +33,20 @@ zone, and show what the proxies of a zone have accepted.`
 
 func newProxyRunCommand(a *app) *cobra.Command {
 	var (
-		addresses, ca, bootstrap, socket string
-		drain                            time.Duration
+		addresses, ca, bootstrap, envoy, socket string
+		drain                                   time.Duration
 	)
 	cmd := &cobra.Command{
-		Use:   "run -f FILE --zone-address HOST:PORT --token-file FILE --grpc-bootstrap FILE",
+		Use:   "run -f FILE --zone-address HOST:PORT --token-file FILE (--grpc-bootstrap FILE | --envoy PROGRAM)",
 		Short: "Register a dataplane and relay xDS to its application",
 		Long: `Register a dataplane in a zone and relay xDS between the zone and an application on
 this host, which uses gRPC's xDS support and needs no other configuration than
 GRPC_XDS_BOOTSTRAP=FILE. The bootstrap file is written once the dataplane is
 registered: start the application after it.
+
+With --envoy, run an Envoy (1.40 or later) for an application that needs no xDS: it
+listens on the addresses of the dataplane's inbounds and outbounds. It is started
+again when it ends. Others send it requests while it is ready.
 
 The socket that the application connects to is for this user only. The dataplane
 token (--token-file, or MERIDIAN_TOKEN_FILE) is read for every connection, so it
@@ -49,15 +54,18 @@ can be replaced at any time. On SIGTERM other proxies are told at once to send t
 dataplane no more requests; the application's streams continue until it has closed
 them, or for the drain time, and then the registration ends.`,
 		Example: `  meridian proxy run -f dataplane.yaml --token-file dp.token \
-    --zone-address zone.example:5678 --ca-file ca.pem --grpc-bootstrap xds.json`,
+    --zone-address zone.example:5678 --ca-file ca.pem --grpc-bootstrap xds.json
+  meridian proxy run -f dataplane.yaml --token-file dp.token \
+    --zone-address zone.example:5678 --ca-file ca.pem --envoy /usr/bin/envoy`,
 		Args: exactly(),
 	}
 	files := bindSources(cmd)
 	mesh := bindMesh(cmd)
 	cmd.Flags().StringVar(&addresses, "zone-address", "", "HOST:PORT of the zone (required)")
 	cmd.Flags().StringVar(&ca, "ca-file", "", "PEM file with the CA of the zone (default: the system's)")
-	cmd.Flags().StringVar(&bootstrap, "grpc-bootstrap", "", "bootstrap file for gRPC to write (required)")
-	cmd.Flags().StringVar(&socket, "socket", "", "unix socket for the application (default: the bootstrap file with .sock)")
+	cmd.Flags().StringVar(&bootstrap, "grpc-bootstrap", "", "bootstrap file for gRPC to write")
+	cmd.Flags().StringVar(&envoy, "envoy", "", "Envoy to run, 1.40 or later")
+	cmd.Flags().StringVar(&socket, "socket", "", "unix socket for the application (default: the bootstrap file with .sock, or a temporary one)")
 	cmd.Flags().DurationVar(&drain, "drain-time", 30*time.Second, "how long streams may continue after SIGTERM")
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
 		config, err := a.proxyConfig(files, mesh, addresses, ca)
@@ -65,15 +73,26 @@ them, or for the drain time, and then the registration ends.`,
 			return err
 		}
 		switch {
-		case bootstrap == "":
-			return exit.Usagef("--grpc-bootstrap is required: the file to write")
+		case (bootstrap == "") == (envoy == ""):
+			return exit.Usagef("one of --grpc-bootstrap and --envoy is required: the file to write, or the program to run")
 		case drain < 0:
 			return exit.Usagef("--drain-time %s: a time is not negative", drain)
+		case socket == "" && envoy != "":
+			private, err := os.MkdirTemp("", "meridian-proxy-")
+			if err != nil {
+				return exit.Usagef("--socket: %w", err)
+			}
+			defer func() { _ = os.RemoveAll(private) }()
+			socket = filepath.Join(private, "xds.sock")
 		case socket == "":
 			socket = bootstrap + ".sock"
 		}
-		// The application may run in another directory.
-		if config.Bootstrap, err = filepath.Abs(bootstrap); err != nil {
+		if envoy != "" {
+			if config.Envoy, err = exec.LookPath(envoy); err != nil {
+				return exit.Usagef("--envoy: %w", err)
+			}
+			config.Output = a.Stderr
+		} else if config.Bootstrap, err = filepath.Abs(bootstrap); err != nil { // the application may run in another directory
 			return exit.Usagef("--grpc-bootstrap: %w", err)
 		}
 		if config.Socket, err = filepath.Abs(socket); err != nil {

@@ -1,0 +1,313 @@
+package agent
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"runtime"
+	"strconv"
+	"strings"
+	"syscall"
+	"time"
+
+	"meridian/internal/atomicfile"
+	"meridian/internal/xds"
+)
+
+const (
+	// firstRestart and maxRestart are the pauses before an Envoy that ended is started
+	// again; one that ran for longer than steady is started after the first.
+	firstRestart, maxRestart, steady = 200 * time.Millisecond, 10 * time.Second, time.Minute
+	// asking is how often an Envoy is asked whether it is ready, or idle.
+	asking = 100 * time.Millisecond
+	// settling is for how long an Envoy has to be idle before it is stopped: callers that
+	// have not heard yet that it drains may send more.
+	settling = time.Second
+	// stopping is how long Envoy may take to end after a SIGTERM.
+	stopping = 5 * time.Second
+	// answering bounds an answer of Envoy's administration interface, and of --version.
+	answering = 5 * time.Second
+	// maxStats bounds what is read of an answer, in bytes.
+	maxStats = 1 << 20
+)
+
+// The oldest Envoy that is run: earlier ones resume TLS sessions without a look at the
+// certificate authorities that are trusted now.
+const oldestMajor, oldestMinor = 1, 40
+
+// envoyVersion finds the version in what an Envoy says of itself, between two slashes.
+var envoyVersion = regexp.MustCompile(`version: [0-9a-f]+/([0-9]+)\.([0-9]+)\.([0-9]+)`)
+
+// checkEnvoy returns an error unless a program is an Envoy that can be run.
+func checkEnvoy(ctx context.Context, program string) error {
+	ctx, cancel := context.WithTimeout(ctx, answering)
+	defer cancel()
+	out, err := exec.CommandContext(ctx, program, "--version").Output()
+	if err != nil {
+		return fmt.Errorf("--envoy %s: ask for its version: %w", program, err)
+	}
+	found := envoyVersion.FindSubmatch(out)
+	if found == nil {
+		return fmt.Errorf("--envoy %s: it does not say the version of an Envoy", program)
+	}
+	major, _ := strconv.Atoi(string(found[1]))
+	minor, _ := strconv.Atoi(string(found[2]))
+	if major < oldestMajor || major == oldestMajor && minor < oldestMinor {
+		return fmt.Errorf("--envoy %s: it is Envoy %s.%s.%s; use %d.%d or later", program, found[1], found[2], found[3], oldestMajor, oldestMinor)
+	}
+	return nil
+}
+
+// supervisor keeps an Envoy running.
+type supervisor struct {
+	agent *agent
+	// dir is for this user only and has the configuration and the socket admin of the
+	// administration interface.
+	dir   string
+	admin *http.Client
+}
+
+func newSupervisor(a *agent) (*supervisor, error) {
+	dir, err := os.MkdirTemp("", "meridian-envoy-")
+	if err != nil {
+		return nil, fmt.Errorf("--envoy: %w", err)
+	}
+	s := &supervisor{agent: a, dir: dir}
+	s.admin = &http.Client{Timeout: answering, Transport: &http.Transport{
+		DisableKeepAlives: true,
+		DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
+			return (&net.Dialer{}).DialContext(ctx, "unix", s.path("admin"))
+		},
+	}}
+	content, err := s.configuration()
+	if err == nil {
+		err = atomicfile.Write(s.path("envoy.json"), content, 0o600)
+	}
+	if err != nil {
+		_ = os.RemoveAll(dir)
+		return nil, fmt.Errorf("--envoy: %w", err)
+	}
+	return s, nil
+}
+
+func (s *supervisor) path(name string) string { return filepath.Join(s.dir, name) }
+
+// object is a part of a configuration.
+type object = map[string]any
+
+// configuration is what Envoy starts with: everything else comes over xDS through the
+// agent's socket. Until it came, Envoy is not ready.
+func (s *supervisor) configuration() ([]byte, error) {
+	cfg := &s.agent.cfg
+	ads := object{"ads": object{}, "resource_api_version": "V3", "initial_fetch_timeout": "0s"}
+	// Large expressions of policies are not refused.
+	const programSize = 1 << 20
+	return json.MarshalIndent(object{
+		"node": object{
+			"id": cfg.Mesh + "/" + cfg.Name, "cluster": cfg.Mesh,
+			"metadata": object{xds.InstanceField: cfg.Instance},
+		},
+		"admin": object{"address": object{"pipe": object{"path": s.path("admin"), "mode": 0o600}}},
+		"dynamic_resources": object{
+			"ads_config": object{
+				"api_type": "DELTA_GRPC", "transport_api_version": "V3",
+				"grpc_services": []object{{"envoy_grpc": object{"cluster_name": "meridian_zone"}}},
+			},
+			"cds_config": ads, "lds_config": ads,
+		},
+		"static_resources": object{"clusters": []object{{
+			"name": "meridian_zone", "type": "STATIC", "connect_timeout": "5s",
+			"typed_extension_protocol_options": object{"envoy.extensions.upstreams.http.v3.HttpProtocolOptions": object{
+				"@type":                "type.googleapis.com/envoy.extensions.upstreams.http.v3.HttpProtocolOptions",
+				"explicit_http_config": object{"http2_protocol_options": object{"connection_keepalive": object{"interval": "30s", "timeout": "10s"}}},
+			}},
+			"load_assignment": object{"cluster_name": "meridian_zone", "endpoints": []object{{"lb_endpoints": []object{{
+				"endpoint": object{"address": object{"pipe": object{"path": cfg.Socket}}},
+			}}}}},
+		}}},
+		"layered_runtime": object{"layers": []object{{"name": "static", "static_layer": object{
+			"re2.max_program_size.error_level": programSize, "re2.max_program_size.warn_level": programSize,
+		}}}},
+	}, "", "  ")
+}
+
+// run keeps Envoy running until ctx ends, and then drains and stops it. Others are told
+// to send requests for as long as it is ready.
+func (s *supervisor) run(ctx context.Context) {
+	// The kernel ends the child with the thread that started it.
+	runtime.LockOSThread()
+	defer runtime.UnlockOSThread()
+	defer func() { _ = os.RemoveAll(s.dir) }()
+	cfg := &s.agent.cfg
+	for pause := firstRestart; ctx.Err() == nil; {
+		began := time.Now()
+		err := s.once(ctx)
+		s.agent.available.set(false)
+		if ctx.Err() != nil {
+			return
+		}
+		if time.Since(began) > steady {
+			pause = firstRestart
+		}
+		cfg.Log.Error("Envoy has ended: starting it again", "error", err, "after", pause)
+		select {
+		case <-time.After(pause):
+		case <-ctx.Done():
+		}
+		pause = min(pause*2, maxRestart)
+	}
+}
+
+// once runs Envoy until it ends, or until ctx ends and it has drained.
+func (s *supervisor) once(ctx context.Context) error {
+	cfg := &s.agent.cfg
+	cmd := exec.Command(cfg.Envoy, "-c", s.path("envoy.json"), "--disable-hot-restart", "--log-level", "warning",
+		"--drain-time-s", strconv.Itoa(int(max(cfg.Drain, time.Second)/time.Second)), "--drain-strategy", "immediate")
+	cmd.Stdout, cmd.Stderr = cfg.Output, cfg.Output
+	cmd.SysProcAttr = childAttributes()
+	if err := cmd.Start(); err != nil {
+		return err
+	}
+	cfg.Log.Info("Envoy started", "pid", cmd.Process.Pid)
+	ended := make(chan error, 1)
+	watching, cancel := context.WithCancel(context.Background())
+	watched := make(chan struct{})
+	go func() {
+		defer close(watched)
+		s.watch(watching)
+	}()
+	defer func() {
+		cancel()
+		<-watched
+	}()
+	go func() { ended <- cmd.Wait() }()
+	select {
+	case err := <-ended:
+		return errors.Join(err, errors.New("it was not asked to"))
+	case <-ctx.Done():
+	}
+	drained := make(chan struct{})
+	go func() {
+		defer close(drained)
+		s.drain(watching)
+	}()
+	select {
+	case err := <-ended:
+		return err
+	case <-drained:
+	case <-time.After(cfg.Drain):
+		cfg.Log.Warn("the drain time is over: what is still open is cut", "after", cfg.Drain)
+	}
+	_ = cmd.Process.Signal(syscall.SIGTERM) // it may have ended
+	select {
+	case err := <-ended:
+		return err
+	case <-time.After(stopping):
+		_ = cmd.Process.Kill()
+		return <-ended
+	}
+}
+
+// watch says that others may send requests once Envoy is ready.
+func (s *supervisor) watch(ctx context.Context) {
+	for {
+		if body, err := s.ask(ctx, http.MethodGet, "/ready"); err == nil && strings.TrimSpace(string(body)) == "LIVE" {
+			s.agent.cfg.Log.Info("Envoy is ready")
+			s.agent.available.set(true)
+			return
+		}
+		select {
+		case <-time.After(asking):
+		case <-ctx.Done():
+			return
+		}
+	}
+}
+
+// ask asks Envoy's administration interface.
+func (s *supervisor) ask(ctx context.Context, method, path string) ([]byte, error) {
+	request, err := http.NewRequestWithContext(ctx, method, "http://admin"+path, http.NoBody)
+	if err != nil {
+		return nil, err
+	}
+	response, err := s.admin.Do(request)
+	if err != nil {
+		return nil, err
+	}
+	defer func() { _ = response.Body.Close() }()
+	body, err := io.ReadAll(io.LimitReader(response.Body, maxStats))
+	if err == nil && response.StatusCode != http.StatusOK {
+		err = fmt.Errorf("%s: %s", path, response.Status)
+	}
+	return body, err
+}
+
+// drain has Envoy ask callers to go elsewhere, and returns when nothing has been under
+// way for some time.
+func (s *supervisor) drain(ctx context.Context) {
+	if _, err := s.ask(ctx, http.MethodPost, "/drain_listeners?graceful&inboundonly&skip_exit"); err != nil {
+		s.agent.cfg.Log.Warn("Envoy cannot be drained", "error", err)
+	}
+	for idle := time.Now(); time.Since(idle) < settling; {
+		if s.active(ctx) > 0 {
+			idle = time.Now()
+		}
+		select {
+		case <-time.After(asking):
+		case <-ctx.Done():
+			return
+		}
+	}
+}
+
+// active is how many requests, and connections without requests, are under way; -1 when
+// Envoy does not say.
+func (s *supervisor) active(ctx context.Context) int {
+	body, err := s.ask(ctx, http.MethodGet, "/stats?usedonly&filter="+
+		"%5E%28http%5C.%28in%7Cout%29_.*%5C.downstream_rq_active%7Ctcp%5C.%28in%7Cout%29_.*%5C.downstream_cx_active%29%24")
+	if err != nil {
+		return -1
+	}
+	sum := 0
+	for line := range bytes.Lines(body) {
+		_, value, _ := strings.Cut(strings.TrimSpace(string(line)), ": ")
+		n, _ := strconv.Atoi(value)
+		sum += n
+	}
+	return sum
+}
+
+// startEnvoy starts the Envoy of the configuration, if there is one, which is drained
+// when ctx ends, or stopped is called. stopped waits until it has ended.
+func (a *agent) startEnvoy(ctx context.Context) (stopped func(), err error) {
+	if a.cfg.Envoy == "" {
+		a.available.set(true)
+		return func() {}, nil
+	}
+	if err := checkEnvoy(ctx, a.cfg.Envoy); err != nil {
+		return nil, err
+	}
+	s, err := newSupervisor(a)
+	if err != nil {
+		return nil, err
+	}
+	running, cancel := context.WithCancel(ctx)
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		s.run(running)
+	}()
+	return func() {
+		cancel()
+		<-done
+	}, nil
+}

@@ -1,0 +1,114 @@
+package agent
+
+import (
+	"io"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"syscall"
+	"testing"
+
+	discoveryv3 "github.com/envoyproxy/go-control-plane/envoy/service/discovery/v3"
+	"github.com/stretchr/testify/require"
+)
+
+// DeltaAggregatedResources answers each first request of a type with nothing.
+func (z *zone) DeltaAggregatedResources(stream discoveryv3.AggregatedDiscoveryService_DeltaAggregatedResourcesServer) error {
+	if err := z.note(stream.Context()); err != nil {
+		return err
+	}
+	answered := map[string]bool{}
+	for {
+		m, err := stream.Recv()
+		if err != nil {
+			return err
+		}
+		if answered[m.GetTypeUrl()] {
+			continue
+		}
+		answered[m.GetTypeUrl()] = true
+		if err := stream.Send(&discoveryv3.DeltaDiscoveryResponse{TypeUrl: m.GetTypeUrl(), Nonce: "1"}); err != nil {
+			return err
+		}
+	}
+}
+
+func TestOnlyAnEnvoyThatIsNewEnoughIsRun(t *testing.T) {
+	for says, problem := range map[string]string{
+		"envoy  version: 9e55/1.40.0/Clean/RELEASE/BoringSSL":  "",
+		"envoy  version: 9e55/1.139.2/Clean/RELEASE/BoringSSL": "",
+		"envoy  version: 9e55/2.0.0/Clean/RELEASE/BoringSSL":   "",
+		"envoy  version: 9e55/1.39.9/Clean/RELEASE/BoringSSL":  "it is Envoy 1.39.9; use 1.40 or later",
+		"envoy  version: 9e55/1.4.0/Clean/RELEASE/BoringSSL":   "use 1.40 or later",
+		"some program 1.40.0": "does not say the version",
+	} {
+		path := filepath.Join(t.TempDir(), "envoy")
+		require.NoError(t, os.WriteFile(path, []byte("#!/bin/sh\necho '"+says+"'\n"), 0o600))
+		require.NoError(t, os.Chmod(path, 0o700))
+		err := checkEnvoy(t.Context(), path)
+		if problem == "" {
+			require.NoError(t, err, says)
+			continue
+		}
+		require.ErrorContains(t, err, problem)
+	}
+	require.ErrorContains(t, checkEnvoy(t.Context(), "/nonexistent"), "ask for its version")
+}
+
+func TestAvailability(t *testing.T) {
+	var v availability
+	up, changed := v.get()
+	require.False(t, up)
+	v.set(false)
+	select {
+	case <-changed:
+		t.Fatal("nothing changed")
+	default:
+	}
+	v.set(true)
+	<-changed
+	up, changed = v.get()
+	require.True(t, up)
+	v.set(false)
+	<-changed
+}
+
+// Others send requests to a dataplane while its Envoy is ready: not before, not while it
+// is started again, and not once it drains.
+func TestAnEnvoyIsSupervised(t *testing.T) {
+	program := os.Getenv("ENVOY_BIN")
+	if program == "" {
+		t.Skip("no Envoy: `make envoy` installs one, and ENVOY_BIN names it")
+	}
+	z := startZone(t)
+	r := start(t, z, func(c *Config) { c.Bootstrap, c.Envoy, c.Output = "", program, io.Discard })
+	serving := func() bool { return z.hello != nil && !z.hello.GetDraining() }
+	z.await(t, serving)
+	require.Zero(t, z.drains)
+	z.hello = nil
+	require.NoError(t, syscall.Kill(childOf(t), syscall.SIGKILL))
+	z.await(t, func() bool { return z.drains > 0 })
+	z.await(t, serving)
+	drains := z.drains
+	r.stop()
+	require.NoError(t, <-r.ended)
+	z.await(t, func() bool { return z.left && z.drains > drains })
+}
+
+// childOf returns the process of the Envoy that this test has started.
+func childOf(t *testing.T) int {
+	t.Helper()
+	out, err := exec.Command("ps", "-o", "pid=,args=", "--ppid", strconv.Itoa(os.Getpid())).Output()
+	require.NoError(t, err)
+	for line := range strings.Lines(string(out)) {
+		if pid, args, ok := strings.Cut(strings.TrimSpace(line), " "); ok && strings.Contains(args, "--disable-hot-restart") {
+			n, err := strconv.Atoi(pid)
+			require.NoError(t, err)
+			return n
+		}
+	}
+	t.Fatal("there is no Envoy")
+	return 0
+}
