@@ -142,7 +142,7 @@ global apply -f examples/traffic/route.yaml --wait=enforced
 calls --calls 1000
 zone east why web-1 TrafficRoute -m shop --to backend
 
-say "The zone is killed, and calls go on"
+say "The zone is killed, and calls continue"
 kill -9 "$zone_east" && wait "$zone_east" 2>/dev/null || true
 calls --calls 1000
 start_zone east

@@ -168,7 +168,7 @@ func serveWeb(listener net.Listener, bootstrap []byte) error {
 // failed begins the outcome of a call that failed.
 const failed = "failed: "
 
-// call calls the backend and says who answered, or why no one did.
+// call calls the backend and says what answered, or why nothing did.
 func call(ctx context.Context, conn *grpc.ClientConn, delay time.Duration) string {
 	ctx, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()

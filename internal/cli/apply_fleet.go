@@ -72,7 +72,7 @@ func fleetFindings(ctx context.Context, c *client.Client, revision uint64, resul
 }
 
 // connectedApplied waits for the zones that are connected to apply a revision, for
-// fleetSync at most. It is false where there is nobody to ask.
+// fleetSync at most. It is false where there is no zone to ask.
 func connectedApplied(ctx context.Context, c *client.Client, revision uint64) bool {
 	ctx, cancel := context.WithTimeout(ctx, fleetSync)
 	defer cancel()

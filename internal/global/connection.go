@@ -113,7 +113,7 @@ func (s *inspectService) unknownEnd(ctx context.Context, known fleetStatus, req 
 func in(zone resource.ZoneName, named string) bool { return named == "" || string(zone) == named }
 
 // ambiguousEnd says that several zones say that they have a dataplane of that name. None
-// of them is believed before the others: which one is meant the user says.
+// of them is trusted more than the others: which one is meant the user says.
 func ambiguousEnd(name, flag string, in []zoneAnswer) error {
 	return rpcerr.New(rpcerr.Invalid, "AMBIGUOUS_ZONE", "dataplane %q is in %s, as these say: name the one that is meant with %s", name, strings.Join(names(in), " and "), flag)
 }

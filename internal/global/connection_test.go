@@ -223,7 +223,7 @@ func TestConnectionWithAZoneThatLies(t *testing.T) {
 		"east": matcherOf(t, "east", []*resource.Resource{dataplane(t, "east", "web-1")}),
 		"west": matcherOf(t, "west", []*resource.Resource{dataplane(t, "west", "backend-1")}),
 	})
-	honest, err := s.Inspect(t.Context(), aboutConnection("web-1", "backend-1", 0))
+	correct, err := s.Inspect(t.Context(), aboutConnection("web-1", "backend-1", 0))
 	require.NoError(t, err)
 	lies := map[string]*meridianv1.InspectResponse{
 		"both":   {Json: []byte(`{"allowed":true}`)},
@@ -247,7 +247,7 @@ func TestConnectionWithAZoneThatLies(t *testing.T) {
 			q := question.Request(question.Connection{From: "web-1", To: "backend-1", FromZone: "east", ToZone: "west"}, "m", "")
 			r, err := s.Inspect(t.Context(), q)
 			require.NoError(t, err)
-			require.Equal(t, string(honest.GetJson()), string(r.GetJson()))
+			require.Equal(t, string(correct.GetJson()), string(r.GetJson()))
 		})
 	}
 	_, err = s.Inspect(t.Context(), question.Request(question.Connection{From: "web-1", To: "backend-1", FromZone: "away"}, "m", ""))

@@ -289,7 +289,7 @@ func TestBehind(t *testing.T) {
 		require.Eventually(t, func() bool { return maps.Equal(want, z.service.Behind(revision)) }, time.Minute, time.Millisecond)
 	}
 	behind(1, nil)
-	behind(2, nil) // it touches no one
+	behind(2, nil) // it touches no dataplane
 
 	z.set(web("web-1"), 3)
 	require.Equal(t, map[resource.Key]enforce.State{web("web-1"): enforce.Pending}, z.service.Behind(3), "at once")
