@@ -7,6 +7,7 @@ import (
 	"io/fs"
 	"math/rand/v2"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"syscall"
 	"testing"
@@ -165,9 +166,39 @@ func TestDamagedLargeEntries(t *testing.T) {
 }
 
 // TestNoSpaceForALargeEntry: a write that finds no space has no effect, leaves no file,
-// and succeeds once there is space; without another file that may be opened, the entry
-// is written all the same.
+// and succeeds once there is space.
 func TestNoSpaceForALargeEntry(t *testing.T) {
+	small := t.TempDir()
+	if out, err := exec.Command("mount", "-t", "tmpfs", "-o", "size=8m", "tmpfs", small).CombinedOutput(); err != nil {
+		t.Skipf("a small file system cannot be made here: %s", out)
+	}
+	dir := filepath.Join(small, "data")
+	log := openTestLog(t, dir)
+	t.Cleanup(func() {
+		_ = log.Close()
+		require.NoError(t, exec.Command("umount", small).Run())
+	})
+	next := uint64(1)
+	err := error(nil)
+	for ; err == nil; next++ {
+		err = log.StoreLog(largeLog(next, 3, byte(next)))
+	}
+	next--
+	require.ErrorIs(t, err, ErrDiskFull)
+	require.Len(t, ownFiles(t, dir), int(next-1)) //nolint:gosec // a few
+	require.ErrorIs(t, log.StoreLog(largeLog(next, 3, byte(next))), ErrDiskFull)
+	require.NoError(t, log.DeleteRange(1, 2))
+	require.NoError(t, log.StoreLog(largeLog(next, 3, byte(next))))
+	require.NoError(t, log.Close())
+	log = openTestLog(t, dir)
+	var got raft.Log
+	require.NoError(t, log.getWhole(next, &got))
+	require.Equal(t, largeLog(next, 3, byte(next)).Data, got.Data)
+}
+
+// TestNoFileForALargeEntry: without another file that may be opened, an entry is written
+// all the same; a directory that has gone is the end.
+func TestNoFileForALargeEntry(t *testing.T) {
 	dir := t.TempDir()
 	log := openTestLog(t, dir)
 	require.NoError(t, log.StoreLog(largeLog(1, 3, 1)))
