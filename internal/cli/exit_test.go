@@ -225,7 +225,7 @@ func TestUsage(t *testing.T) {
 		{"apply", "-f is required: the file or directory to read, or - for standard input", "meridian apply"},
 		{"apply " + policy, `unexpected argument "` + policy + `": this command takes flags only`, "meridian apply"},
 		{"apply -f " + policy + " --dry-run=srv", `--dry-run "srv": write client or server`, "meridian apply"},
-		{"apply -f " + policy + " --wait=all", `--wait "all": the only thing to wait for is zones`, "meridian apply"},
+		{"apply -f " + policy + " --wait=all", `--wait "all": write zones or enforced`, "meridian apply"},
 		{"apply -f " + policy + " --if-version -1", `--if-version "-1": write VERSION or KIND/NAME=VERSION, with a number such as 0 or 7, or 7@1842 for version 7 of revision 1842`, "meridian apply"},
 		{"inspect connection --from a", "--to is required: the dataplane that is called", "meridian inspect connection"},
 		{"inspect connection --to a", "give the caller either as --from DATAPLANE or as --from-tags TAG=VALUE,…", "meridian inspect connection"},
