@@ -83,6 +83,8 @@ type agent struct {
 	draining chan struct{}
 	// available is whether others are to send requests.
 	available availability
+	// certificates are for the goroutine that registers; nil for an Envoy.
+	certificates *certificates
 
 	mu      sync.Mutex
 	streams int
@@ -97,6 +99,12 @@ func Run(ctx context.Context, cfg Config) error {
 	a := &agent{cfg: cfg, draining: make(chan struct{})}
 	if _, err := a.token(); err != nil {
 		return &UsageError{err}
+	}
+	var err error
+	if cfg.Bootstrap != "" {
+		if a.certificates, err = openCertificates(cfg.Bootstrap); err != nil {
+			return &UsageError{fmt.Errorf("--grpc-bootstrap: %w", err)}
+		}
 	}
 	conn, err := a.dial(cfg.Addresses...)
 	if err != nil {
@@ -249,7 +257,7 @@ func (a *agent) register(ctx context.Context) error {
 			if a.cfg.Bootstrap == "" {
 				return nil
 			}
-			return writeBootstrap(a.cfg.Bootstrap, a.cfg.Socket, a.cfg.Mesh, a.cfg.Name, a.cfg.Instance)
+			return writeBootstrap(a.cfg.Bootstrap, a.cfg.Socket, a.cfg.Mesh, a.cfg.Name, a.cfg.Instance, a.certificates.provider())
 		})
 		if moves {
 			_ = conn.Close()
@@ -294,7 +302,7 @@ func final(err error, ever bool) bool {
 }
 
 // connect registers the dataplane for as long as the stream lasts. accepted is called
-// once it is registered.
+// once it is registered and the zone has said by what it is known.
 func (a *agent) connect(ctx context.Context, conn grpc.ClientConnInterface, accepted func() error) error {
 	streaming, cancel := context.WithCancel(context.Background())
 	defer cancel()
@@ -315,7 +323,22 @@ func (a *agent) connect(ctx context.Context, conn grpc.ClientConnInterface, acce
 	}
 	again := make(chan struct{})
 	answers := make(chan *meridianv1.ConnectRequest, 1)
+	if a.certificates != nil {
+		first, err := a.certificates.request()
+		if err != nil {
+			return err
+		}
+		answers <- first
+	}
+	sending := make(chan struct{}) // closed when it has ended
+	send := func(m *meridianv1.ConnectRequest) {
+		select {
+		case answers <- m:
+		case <-sending:
+		}
+	}
 	go func() { // the one goroutine that sends
+		defer close(sending)
 		next := &meridianv1.ConnectRequest{Message: &meridianv1.ConnectRequest_Hello{Hello: hello}}
 		for {
 			if next != nil && (stream.Send(next) != nil || next.GetLeave() != nil) {
@@ -346,25 +369,95 @@ func (a *agent) connect(ctx context.Context, conn grpc.ClientConnInterface, acce
 			}
 		}
 	}()
-	for {
-		m, err := stream.Recv()
-		if err != nil {
+	received, failed := make(chan *meridianv1.ConnectResponse), make(chan error, 1)
+	go func() {
+		for {
+			m, err := stream.Recv()
+			if err != nil {
+				failed <- err
+				return
+			}
 			select {
-			case <-again:
-				return errAvailable
-			default:
-				return err
+			case received <- m:
+			case <-streaming.Done():
+				failed <- streaming.Err()
+				return
 			}
 		}
-		if m.GetSequence() == 1 {
+	}()
+	err = a.follow(received, failed, send, accepted)
+	select {
+	case <-again:
+		return errAvailable
+	default:
+		return err
+	}
+}
+
+// follow does what the zone's messages ask for until the stream has ended.
+func (a *agent) follow(received <-chan *meridianv1.ConnectResponse, failed <-chan error, send func(*meridianv1.ConnectRequest), accepted func() error) error {
+	c := a.certificates
+	registered, known := false, c == nil
+	renewal, settled := time.NewTimer(time.Hour), time.NewTimer(time.Hour)
+	renewal.Stop()
+	settled.Stop()
+	defer renewal.Stop()
+	defer settled.Stop()
+	// The versions of the identity that is in the files, and of the one that every
+	// program will have read when settled fires; 0 while it does not run.
+	var have, settling uint64
+	for {
+		var m *meridianv1.ConnectResponse
+		select {
+		case err := <-failed:
+			return err
+		case <-renewal.C:
+			request, err := c.request()
+			if err != nil {
+				return err
+			}
+			send(request)
+			continue
+		case <-settled.C:
+			send(&meridianv1.ConnectRequest{Message: &meridianv1.ConnectRequest_IdentityAck{IdentityAck: &meridianv1.DataplaneIdentityAck{Version: settling}}})
+			if settling == have {
+				settling = 0
+				continue
+			}
+			settling = have
+			settled.Reset(settle)
+			continue
+		case m = <-received:
+		}
+		was := registered && known
+		if identity := m.GetIdentity(); identity != nil && c != nil {
+			stored, err := c.store(identity)
+			switch {
+			case errors.Is(err, errOtherKey):
+				continue
+			case err != nil:
+				return fmt.Errorf("--grpc-bootstrap: the certificate could not be stored: %w", err)
+			case identity.GetRefused() != "":
+				a.cfg.Log.Warn("the zone issues no certificate", "reason", identity.GetRefused())
+			}
+			known, have = true, identity.GetVersion()
+			renewal.Stop()
+			if stored {
+				renewal.Reset(max(0, c.renewal.Sub(c.now())))
+			}
+			if settling == 0 {
+				settling = have
+				settled.Reset(settle)
+			}
+		} else {
+			registered = true
+			send(&meridianv1.ConnectRequest{Message: &meridianv1.ConnectRequest_Ack{Ack: &meridianv1.DataplaneAck{Sequence: m.GetSequence()}}})
+		}
+		if !was && registered && known {
 			if err := accepted(); err != nil {
 				return &UsageError{fmt.Errorf("--grpc-bootstrap: %w", err)}
 			}
 			a.cfg.Log.Info("registered in the zone", "mesh", a.cfg.Mesh, "dataplane", a.cfg.Name, "bootstrap", a.cfg.Bootstrap)
-		}
-		select {
-		case answers <- &meridianv1.ConnectRequest{Message: &meridianv1.ConnectRequest_Ack{Ack: &meridianv1.DataplaneAck{Sequence: m.GetSequence()}}}:
-		case <-streaming.Done():
 		}
 	}
 }

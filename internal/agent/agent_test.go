@@ -1,7 +1,9 @@
 package agent
 
 import (
+	"bytes"
 	"context"
+	"crypto/ecdsa"
 	"crypto/tls"
 	"crypto/x509"
 	"encoding/json"
@@ -28,6 +30,7 @@ import (
 	"google.golang.org/grpc/status"
 
 	meridianv1 "meridian/api/meridian/v1"
+	"meridian/internal/meshca"
 )
 
 // zone is a zone as agents see it.
@@ -43,6 +46,11 @@ type zone struct {
 	hello  *meridianv1.DataplaneHello
 	left   bool
 	drains int
+	// authority signs certificates; nil: the mesh has no mutual TLS.
+	authority *meshca.Authority
+	lifetime  time.Duration
+	requests  []*ecdsa.PublicKey
+	trusted   []uint64
 	// onDrain ends the stream that says that it drains, once.
 	onDrain error
 	// end ends the registration that was accepted last.
@@ -55,6 +63,26 @@ func (z *zone) note(ctx context.Context) error {
 	defer z.mu.Unlock()
 	z.tokens = append(z.tokens, md.Get("authorization")...)
 	return z.refuse
+}
+
+// identify answers a request for a certificate.
+func (z *zone) identify(stream grpc.BidiStreamingServer[meridianv1.ConnectRequest, meridianv1.ConnectResponse], m *meridianv1.DataplaneCertificateRequest) error {
+	key, err := meshca.ParseRequest(m.GetCsr())
+	if err != nil {
+		return err
+	}
+	z.mu.Lock()
+	defer z.mu.Unlock()
+	z.requests = append(z.requests, key)
+	answer := &meridianv1.DataplaneIdentity{Version: uint64(len(z.requests))}
+	if z.authority != nil {
+		c, err := z.authority.Sign(key, "spiffe://east.default/dp/web-1/_/kuma.io_2Fservice/web", z.lifetime, time.Now())
+		if err != nil {
+			return err
+		}
+		answer.Certificate, answer.Roots = c.PEM, z.authority.Roots()
+	}
+	return stream.Send(&meridianv1.ConnectResponse{Identity: answer})
 }
 
 func (z *zone) Connect(stream grpc.BidiStreamingServer[meridianv1.ConnectRequest, meridianv1.ConnectResponse]) error {
@@ -103,6 +131,14 @@ func (z *zone) register(stream grpc.BidiStreamingServer[meridianv1.ConnectReques
 			if err := stream.Send(&meridianv1.ConnectResponse{Sequence: 1, Full: true}); err != nil {
 				return err
 			}
+		case m.GetCertificateRequest() != nil:
+			if err := z.identify(stream, m.GetCertificateRequest()); err != nil {
+				return err
+			}
+		case m.GetIdentityAck() != nil:
+			z.mu.Lock()
+			z.trusted = append(z.trusted, m.GetIdentityAck().GetVersion())
+			z.mu.Unlock()
 		}
 	}
 }
@@ -394,4 +430,73 @@ func TestAnOldSocketIsReplaced(t *testing.T) {
 	}, 30*time.Second, time.Millisecond)
 	stop()
 	require.NoError(t, <-r.ended)
+}
+
+// An application is known by files that are replaced at once, readable by the user only,
+// and by a new key before a certificate expires.
+func TestCertificatesAreRenewed(t *testing.T) {
+	z := startZone(t)
+	authority, err := meshca.New("east", "default", "ca", time.Now())
+	require.NoError(t, err)
+	z.authority, z.lifetime = authority.WithLongest(time.Hour), 4*time.Second // renewed after 2 s or more
+	a := start(t, z)
+	b := a.bootstrapped(t)
+	provider := b.CertificateProviders["meridian"]
+	require.Equal(t, "file_watcher", provider.PluginName)
+	files := provider.Config
+	read := func() tls.Certificate {
+		pair, err := tls.LoadX509KeyPair(files.Certificate, files.Key)
+		require.NoError(t, err)
+		return pair
+	}
+	first := read()
+	roots, err := os.ReadFile(files.Roots)
+	require.NoError(t, err)
+	require.Equal(t, authority.Roots(), roots)
+	require.NoError(t, filepath.WalkDir(a.Bootstrap+identitySuffix, func(path string, d fs.DirEntry, err error) error {
+		require.NoError(t, err)
+		if d.Type()&fs.ModeSymlink != 0 {
+			return nil
+		}
+		info, err := d.Info()
+		require.NoError(t, err)
+		require.Zero(t, info.Mode().Perm()&0o077, path)
+		return nil
+	}))
+	require.Eventually(t, func() bool {
+		pair, err := tls.LoadX509KeyPair(files.Certificate, files.Key)
+		return err == nil && !bytes.Equal(pair.Certificate[0], first.Certificate[0])
+	}, 30*time.Second, 5*time.Millisecond)
+	z.mu.Lock()
+	require.GreaterOrEqual(t, len(z.requests), 2)
+	require.False(t, z.requests[0].Equal(z.requests[1]), "a new certificate has a new key")
+	z.mu.Unlock()
+	require.Eventually(t, func() bool { // what is trusted is acknowledged
+		z.mu.Lock()
+		defer z.mu.Unlock()
+		return len(z.trusted) > 0
+	}, 30*time.Second, 5*time.Millisecond)
+	a.stop()
+	require.NoError(t, <-a.ended)
+	entries, err := os.ReadDir(a.Bootstrap + identitySuffix)
+	require.NoError(t, err)
+	require.Len(t, entries, 2, "one identity, and the link to it")
+}
+
+// Files that a crash left behind go with the next identity, and a link that a crash left
+// half-way does not matter.
+func TestAnInterruptedReplacement(t *testing.T) {
+	c, err := openCertificates(filepath.Join(t.TempDir(), "xds.json"))
+	require.NoError(t, err)
+	require.NoError(t, os.Mkdir(filepath.Join(c.dir, "identity-old"), 0o700))
+	require.NoError(t, os.Symlink("identity-old", filepath.Join(c.dir, "current.new")))
+	for _, content := range []string{"a", "b", "b"} {
+		require.NoError(t, c.replace(map[string][]byte{keyFile: []byte(content)}))
+		got, err := os.ReadFile(filepath.Join(c.dir, current, keyFile))
+		require.NoError(t, err)
+		require.Equal(t, content, string(got))
+		entries, err := os.ReadDir(c.dir)
+		require.NoError(t, err)
+		require.Len(t, entries, 2)
+	}
 }

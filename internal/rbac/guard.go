@@ -106,6 +106,8 @@ const (
 	authorityName = "certificate-authority"
 	// serversName is token.ServersName.
 	serversName = "cluster-servers"
+	// meshAuthority begins the names of token.MeshAuthorityKey.
+	meshAuthority = "mesh-certificate-authority."
 )
 
 // signs returns what the author of a resource can grant with it: a signing key
@@ -118,6 +120,8 @@ func signs(key resource.Key) []resource.Access {
 	switch {
 	case key.Kind == resource.KindGlobalSecret && (key.Name == authorityName || key.Name == serversName):
 		return Accesses() // a server's certificate lets it write everything
+	case key.Kind == resource.KindGlobalSecret && strings.HasPrefix(key.Name, meshAuthority):
+		return Accesses() // it speaks for every dataplane of the mesh
 	case !named:
 		return nil
 	case use == "dataplane-token":

@@ -109,6 +109,10 @@ func (s *Set) All() iter.Seq[*Resource] { return slices.Values(s.all) }
 // Len returns the number of resources.
 func (s *Set) Len() int { return len(s.all) }
 
+// CertificateProvider is the instance of certificate providers, in a gRPC client's
+// bootstrap file, that has the dataplane's certificate and what it trusts.
+const CertificateProvider = "meridian"
+
 // InstanceField is the field of a node's metadata by which a proxy names its process:
 // streams with the same value belong together.
 const InstanceField = "meridian.io/instance"

@@ -13,6 +13,7 @@ import (
 	"meridian/internal/resource"
 	"meridian/internal/service/dataplane"
 	"meridian/internal/service/discovery"
+	"meridian/internal/service/identities"
 	"meridian/internal/xds/serve"
 )
 
@@ -20,7 +21,15 @@ import (
 func (z *zone) newDataplaneService() *dataplane.Service {
 	return dataplane.New(dataplane.Config{
 		Matching: z.Matching, Local: z.Store, Writer: z.Writer, Grace: z.cfg.DataplaneGrace, Now: z.Now, Log: z.Log, Turns: z.Turns, Refused: z.Limits.Refused,
-		Prepare: func(r *resource.Resource) (*resource.Resource, error) { return z.prepare(z.view(), r) },
+		Identities: z.identities,
+		Prepare:    func(r *resource.Resource) (*resource.Resource, error) { return z.prepare(z.view(), r) },
+	})
+}
+
+// newIdentities returns the keeper of the zone's certificate authorities.
+func (z *zone) newIdentities() *identities.Keeper {
+	return identities.New(identities.Config{
+		Zone: resource.ZoneName(z.cfg.Name), View: z.view, Stores: z.stores(), Local: z.Store, Writer: z.Writer, Now: z.Now, Log: z.Log,
 	})
 }
 

@@ -29,6 +29,7 @@ import (
 	"meridian/internal/service/auditlog"
 	"meridian/internal/service/dataplane"
 	"meridian/internal/service/discovery"
+	"meridian/internal/service/identities"
 	"meridian/internal/store"
 	zonesync "meridian/internal/sync"
 	"meridian/internal/version"
@@ -65,6 +66,7 @@ type zone struct {
 
 	inspect    *inspectService
 	dataplanes *dataplane.Service
+	identities *identities.Keeper
 
 	// world is what matching leaves out of the configuration of proxies, and
 	// resources what proxies are sent over xDS.
@@ -217,6 +219,7 @@ func (z *zone) Serve(ctx context.Context) error {
 		}
 		parts.Go(func() error { return z.Matching.Run(ctx) })
 		parts.Go(func() error { return z.dataplanes.Run(ctx) })
+		parts.Go(func() error { return z.identities.Run(ctx, z.dataplanes) })
 		parts.Go(func() error { return z.serveDiscovery(ctx) })
 		parts.Go(func() error { return z.FollowAdminToken(ctx) })
 		parts.Go(func() error { return z.Keys.Follow(ctx, z.Callers.Recheck, z.stores()...) })
@@ -287,6 +290,7 @@ func (z *zone) assemble() error {
 	z.world = world.New(resource.ZoneName(z.cfg.Name))
 	z.Matching = livematch.New(engines.NewMatcher(z.Conditions).Following(z.world), z.stores()...)
 	z.resources = feed.New(z.Matching, z.world)
+	z.identities = z.newIdentities()
 	z.dataplanes = z.newDataplaneService()
 	if z.cfg.federated() {
 		draining, err := loadDrain(z.cfg.DataDir)

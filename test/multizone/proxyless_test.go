@@ -8,6 +8,7 @@ import (
 	"net"
 	"os"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -17,7 +18,10 @@ import (
 
 	"github.com/stretchr/testify/require"
 	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/credentials/insecure"
+	xdscredentials "google.golang.org/grpc/credentials/xds"
+	"google.golang.org/grpc/status"
 	"google.golang.org/grpc/xds"
 	"google.golang.org/protobuf/types/known/emptypb"
 	"google.golang.org/protobuf/types/known/wrapperspb"
@@ -90,7 +94,9 @@ func serveXDS(t *testing.T, listener net.Listener, bootstrap []byte, name string
 		}
 		return stream.SendMsg(wrapperspb.String(name))
 	}
-	server, err := xds.NewGRPCServer(grpc.UnknownServiceHandler(answer), xds.BootstrapContentsForTesting(bootstrap))
+	credentials, err := xdscredentials.NewServerCredentials(xdscredentials.ServerOptions{FallbackCreds: insecure.NewCredentials()})
+	require.NoError(t, err)
+	server, err := xds.NewGRPCServer(grpc.UnknownServiceHandler(answer), grpc.Creds(credentials), xds.BootstrapContentsForTesting(bootstrap))
 	require.NoError(t, err)
 	var serving sync.WaitGroup
 	serving.Go(func() { _ = server.Serve(listener) }) // it ends by Stop
@@ -100,6 +106,19 @@ func serveXDS(t *testing.T, listener net.Listener, bootstrap []byte, name string
 	})
 	t.Cleanup(stop)
 	return stop
+}
+
+// dialXDS connects a stock gRPC client, configured over xDS, to a target.
+func dialXDS(t *testing.T, bootstrap []byte, target string) *grpc.ClientConn {
+	t.Helper()
+	builder, err := xds.NewXDSResolverWithConfigForTesting(bootstrap)
+	require.NoError(t, err)
+	credentials, err := xdscredentials.NewClientCredentials(xdscredentials.ClientOptions{FallbackCreds: insecure.NewCredentials()})
+	require.NoError(t, err)
+	conn, err := grpc.NewClient(target, grpc.WithResolvers(builder), grpc.WithTransportCredentials(credentials))
+	require.NoError(t, err)
+	t.Cleanup(func() { require.NoError(t, conn.Close()) })
+	return conn
 }
 
 // callXDS calls a stock gRPC server and returns what it answered.
@@ -150,11 +169,7 @@ func TestStockGRPCFollowsItsZone(t *testing.T) {
 	for i, name := range []string{"v1", "v2"} {
 		stops[i] = serveXDS(t, listeners[i], server.configuration(), name)
 	}
-	builder, err := xds.NewXDSResolverWithConfigForTesting(client.configuration())
-	require.NoError(t, err)
-	conn, err := grpc.NewClient("xds:///backend", grpc.WithResolvers(builder), grpc.WithTransportCredentials(insecure.NewCredentials()))
-	require.NoError(t, err)
-	t.Cleanup(func() { require.NoError(t, conn.Close()) })
+	conn := dialXDS(t, client.configuration(), "xds:///backend")
 	answers := func(name string) {
 		t.Helper()
 		east.await("calls to be answered by "+name, func() bool {
@@ -208,16 +223,6 @@ func TestStockGRPCFollowsItsZone(t *testing.T) {
 		t.Fatalf("a call failed: %s", *failed.Load())
 	}
 
-	// In a mesh with mTLS there is nothing for them, until it is turned off.
-	global.mustWith(`{type: Mesh, name: default, mtls: {enabledBackend: ca, backends: [{name: ca, type: builtin}]}}`, "apply", "-f", "-")
-	east.await("calls to fail", func() bool {
-		_, err := callXDS(conn)
-		return err != nil
-	})
-	require.Contains(t, east.must("proxy", "status", "web-1"), "mutual TLS")
-	global.mustWith(`{type: Mesh, name: default}`, "apply", "-f", "-")
-	answers("v1")
-
 	// On SIGTERM the endpoint goes at once, and the agent once its application has.
 	require.NoError(t, server.process.Process.Signal(syscall.SIGTERM))
 	east.await("calls to end", func() bool {
@@ -229,4 +234,97 @@ func TestStockGRPCFollowsItsZone(t *testing.T) {
 		stop()
 	}
 	require.Zero(t, server.exit())
+}
+
+// In a mesh with mutual TLS a zone issues certificates, and stock gRPC servers accept
+// whom permissions allow. A denied caller learns by which policy. No call of an allowed
+// caller fails while the zone is killed and while the mesh's authority is replaced.
+func TestStockGRPCIsPermitted(t *testing.T) {
+	global := newGlobal(t).start().ready()
+	east := newZone(t, global, "east").start().ready()
+	east.pin()
+	mtls := func(backend string) {
+		t.Helper()
+		global.mustWith(fmt.Sprintf(`{type: Mesh, name: default, mtls: {enabledBackend: %s, backends: [{name: %s, type: builtin}]}}`, backend, backend), "apply", "-f", "-")
+	}
+	mtls("ca-1")
+	listener, err := net.Listen("tcp", anyPort)
+	require.NoError(t, err)
+	agent := func(name, service, version string, port int) *proxyAgent {
+		token := strings.TrimSpace(global.must("generate", "dataplane-token", "--mesh", "default", "--name", name, "--tag", "kuma.io/service="+service, "--valid-for", "1h"))
+		return startAgent(t, east, fmt.Sprintf(`{type: Dataplane, mesh: default, name: %s, networking: {address: 127.0.0.1, inbound: [{port: %d, tags: {kuma.io/service: %s, version: %s}}],
+  outbound: [{port: 4001, tags: {kuma.io/service: backend}}]}}`, name, port, service, version), token)
+	}
+	server := agent("backend-1", "backend", "v1", listener.Addr().(*net.TCPAddr).Port)
+	serveXDS(t, listener, server.configuration(), "served")
+	web := dialXDS(t, agent("web-1", "web", "v1", 1).configuration(), "xds:///backend")
+	old := dialXDS(t, agent("web-2", "web", "v0", 2).configuration(), "xds:///backend")
+	refused := func(conn *grpc.ClientConn, by string) {
+		t.Helper()
+		east.await("calls to be denied by "+by, func() bool {
+			_, err := callXDS(conn)
+			return status.Code(err) == codes.PermissionDenied && strings.Contains(err.Error(), strconv.Quote(by))
+		})
+	}
+	served := func(conn *grpc.ClientConn) {
+		t.Helper()
+		east.await("calls to be served", func() bool {
+			_, err := callXDS(conn)
+			return err == nil
+		})
+	}
+	refused(web, "mtls-default")
+	global.mustWith(`{type: TrafficPermission, mesh: default, name: web-to-backend, sources: [{match: {kuma.io/service: web, version: v1}}], destinations: [{match: {kuma.io/service: backend}}]}`, "apply", "-f", "-")
+	served(web)
+	refused(old, "TrafficPermission web-to-backend")
+	// The other generation takes its place.
+	global.mustWith(`{type: MeshTrafficPermission, mesh: default, name: no-old-web, spec: {targetRef: {kind: Service, name: backend}, from: [
+  {targetRef: {kind: ServiceSubset, name: web, tags: {version: v0}}, default: {action: DENY}}, {targetRef: {kind: Mesh}, default: {action: ALLOW}}]}}`, "apply", "-f", "-")
+	refused(old, "MeshTrafficPermission no-old-web")
+	served(web)
+	require.Contains(t, east.must("inspect", "connection", "--mesh", "default", "--from", "web-2", "--to", "backend-1"), "no-old-web")
+
+	stop := make(chan struct{})
+	var load sync.WaitGroup
+	var failed atomic.Pointer[string]
+	var calls atomic.Int64
+	load.Go(func() {
+		for {
+			select {
+			case <-stop:
+				return
+			default:
+			}
+			calls.Add(1)
+			if _, err := callXDS(web); err != nil {
+				text := err.Error()
+				failed.Store(&text)
+				return
+			}
+		}
+	})
+	east.kill()
+	for before := calls.Load(); calls.Load() < before+100 && failed.Load() == nil; {
+		refused(old, "MeshTrafficPermission no-old-web")
+	}
+	east.start().ready()
+	// The authority is replaced: both trust the next one before it signs.
+	mtls("ca-2")
+	east.await("the new authority to sign", func() bool {
+		return strings.Contains(east.log.String(), "signing=ca-2")
+	})
+	for before := calls.Load(); calls.Load() < before+100 && failed.Load() == nil; {
+		refused(old, "MeshTrafficPermission no-old-web")
+	}
+	close(stop)
+	load.Wait()
+	if failed.Load() != nil {
+		t.Fatalf("a call failed: %s", *failed.Load())
+	}
+
+	// No client is given the key of an authority.
+	secret := east.must("get", "global-secrets", "mesh-certificate-authority.default", "-o", "json")
+	require.Contains(t, secret, `"withheld"`)
+	require.NotContains(t, secret, `"data"`)
+	require.NotContains(t, east.must("export"), "mesh-certificate-authority")
 }

@@ -29,6 +29,8 @@ type ConnectRequest struct {
 	//	*ConnectRequest_Ack
 	//	*ConnectRequest_Leave
 	//	*ConnectRequest_Drain
+	//	*ConnectRequest_CertificateRequest
+	//	*ConnectRequest_IdentityAck
 	Message       isConnectRequest_Message `protobuf_oneof:"message"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -107,6 +109,24 @@ func (x *ConnectRequest) GetDrain() *DataplaneDrain {
 	return nil
 }
 
+func (x *ConnectRequest) GetCertificateRequest() *DataplaneCertificateRequest {
+	if x != nil {
+		if x, ok := x.Message.(*ConnectRequest_CertificateRequest); ok {
+			return x.CertificateRequest
+		}
+	}
+	return nil
+}
+
+func (x *ConnectRequest) GetIdentityAck() *DataplaneIdentityAck {
+	if x != nil {
+		if x, ok := x.Message.(*ConnectRequest_IdentityAck); ok {
+			return x.IdentityAck
+		}
+	}
+	return nil
+}
+
 type isConnectRequest_Message interface {
 	isConnectRequest_Message()
 }
@@ -129,6 +149,15 @@ type ConnectRequest_Drain struct {
 	Drain *DataplaneDrain `protobuf:"bytes,4,opt,name=drain,proto3,oneof"`
 }
 
+type ConnectRequest_CertificateRequest struct {
+	// At most one a second.
+	CertificateRequest *DataplaneCertificateRequest `protobuf:"bytes,5,opt,name=certificate_request,json=certificateRequest,proto3,oneof"`
+}
+
+type ConnectRequest_IdentityAck struct {
+	IdentityAck *DataplaneIdentityAck `protobuf:"bytes,6,opt,name=identity_ack,json=identityAck,proto3,oneof"`
+}
+
 func (*ConnectRequest_Hello) isConnectRequest_Message() {}
 
 func (*ConnectRequest_Ack) isConnectRequest_Message() {}
@@ -136,6 +165,10 @@ func (*ConnectRequest_Ack) isConnectRequest_Message() {}
 func (*ConnectRequest_Leave) isConnectRequest_Message() {}
 
 func (*ConnectRequest_Drain) isConnectRequest_Message() {}
+
+func (*ConnectRequest_CertificateRequest) isConnectRequest_Message() {}
+
+func (*ConnectRequest_IdentityAck) isConnectRequest_Message() {}
 
 type DataplaneHello struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -296,6 +329,175 @@ func (*DataplaneDrain) Descriptor() ([]byte, []int) {
 	return file_meridian_v1_dataplane_proto_rawDescGZIP(), []int{3}
 }
 
+// DataplaneCertificateRequest asks for a certificate by which the dataplane is known in
+// its mesh. It is answered with a DataplaneIdentity; another follows, unasked, whenever
+// what the first one says has changed.
+type DataplaneCertificateRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// A certificate signing request for a P-256 key: PKCS #10, DER, at most 4096 bytes. Its
+	// key alone counts: the certificate names the dataplane as it is registered.
+	Csr           []byte `protobuf:"bytes,1,opt,name=csr,proto3" json:"csr,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *DataplaneCertificateRequest) Reset() {
+	*x = DataplaneCertificateRequest{}
+	mi := &file_meridian_v1_dataplane_proto_msgTypes[4]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *DataplaneCertificateRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*DataplaneCertificateRequest) ProtoMessage() {}
+
+func (x *DataplaneCertificateRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_meridian_v1_dataplane_proto_msgTypes[4]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use DataplaneCertificateRequest.ProtoReflect.Descriptor instead.
+func (*DataplaneCertificateRequest) Descriptor() ([]byte, []int) {
+	return file_meridian_v1_dataplane_proto_rawDescGZIP(), []int{4}
+}
+
+func (x *DataplaneCertificateRequest) GetCsr() []byte {
+	if x != nil {
+		return x.Csr
+	}
+	return nil
+}
+
+// DataplaneIdentityAck says that what the proxy trusts is what an identity said.
+type DataplaneIdentityAck struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The identity's.
+	Version       uint64 `protobuf:"varint,1,opt,name=version,proto3" json:"version,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *DataplaneIdentityAck) Reset() {
+	*x = DataplaneIdentityAck{}
+	mi := &file_meridian_v1_dataplane_proto_msgTypes[5]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *DataplaneIdentityAck) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*DataplaneIdentityAck) ProtoMessage() {}
+
+func (x *DataplaneIdentityAck) ProtoReflect() protoreflect.Message {
+	mi := &file_meridian_v1_dataplane_proto_msgTypes[5]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use DataplaneIdentityAck.ProtoReflect.Descriptor instead.
+func (*DataplaneIdentityAck) Descriptor() ([]byte, []int) {
+	return file_meridian_v1_dataplane_proto_rawDescGZIP(), []int{5}
+}
+
+func (x *DataplaneIdentityAck) GetVersion() uint64 {
+	if x != nil {
+		return x.Version
+	}
+	return 0
+}
+
+// DataplaneIdentity is by what the dataplane is known, and whom it is to trust. It is no
+// configuration: it is not answered with a DataplaneAck.
+type DataplaneIdentity struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Counts the identities of the stream, from 1.
+	Version uint64 `protobuf:"varint,1,opt,name=version,proto3" json:"version,omitempty"`
+	// The certificate for the last request's key, in PEM. Empty where there is none.
+	Certificate []byte `protobuf:"bytes,2,opt,name=certificate,proto3" json:"certificate,omitempty"`
+	// The certificates of the authorities to trust, in PEM. Empty where there are none.
+	Roots []byte `protobuf:"bytes,3,opt,name=roots,proto3" json:"roots,omitempty"`
+	// Why there is no certificate; empty if the mesh has no mutual TLS enabled.
+	Refused       string `protobuf:"bytes,4,opt,name=refused,proto3" json:"refused,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *DataplaneIdentity) Reset() {
+	*x = DataplaneIdentity{}
+	mi := &file_meridian_v1_dataplane_proto_msgTypes[6]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *DataplaneIdentity) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*DataplaneIdentity) ProtoMessage() {}
+
+func (x *DataplaneIdentity) ProtoReflect() protoreflect.Message {
+	mi := &file_meridian_v1_dataplane_proto_msgTypes[6]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use DataplaneIdentity.ProtoReflect.Descriptor instead.
+func (*DataplaneIdentity) Descriptor() ([]byte, []int) {
+	return file_meridian_v1_dataplane_proto_rawDescGZIP(), []int{6}
+}
+
+func (x *DataplaneIdentity) GetVersion() uint64 {
+	if x != nil {
+		return x.Version
+	}
+	return 0
+}
+
+func (x *DataplaneIdentity) GetCertificate() []byte {
+	if x != nil {
+		return x.Certificate
+	}
+	return nil
+}
+
+func (x *DataplaneIdentity) GetRoots() []byte {
+	if x != nil {
+		return x.Roots
+	}
+	return nil
+}
+
+func (x *DataplaneIdentity) GetRefused() string {
+	if x != nil {
+		return x.Refused
+	}
+	return ""
+}
+
 // DataplaneAck answers one configuration.
 type DataplaneAck struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -310,7 +512,7 @@ type DataplaneAck struct {
 
 func (x *DataplaneAck) Reset() {
 	*x = DataplaneAck{}
-	mi := &file_meridian_v1_dataplane_proto_msgTypes[4]
+	mi := &file_meridian_v1_dataplane_proto_msgTypes[7]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -322,7 +524,7 @@ func (x *DataplaneAck) String() string {
 func (*DataplaneAck) ProtoMessage() {}
 
 func (x *DataplaneAck) ProtoReflect() protoreflect.Message {
-	mi := &file_meridian_v1_dataplane_proto_msgTypes[4]
+	mi := &file_meridian_v1_dataplane_proto_msgTypes[7]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -335,7 +537,7 @@ func (x *DataplaneAck) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DataplaneAck.ProtoReflect.Descriptor instead.
 func (*DataplaneAck) Descriptor() ([]byte, []int) {
-	return file_meridian_v1_dataplane_proto_rawDescGZIP(), []int{4}
+	return file_meridian_v1_dataplane_proto_rawDescGZIP(), []int{7}
 }
 
 func (x *DataplaneAck) GetSequence() uint64 {
@@ -362,15 +564,17 @@ type ConnectResponse struct {
 	Revision uint64 `protobuf:"varint,2,opt,name=revision,proto3" json:"revision,omitempty"`
 	Full     bool   `protobuf:"varint,3,opt,name=full,proto3" json:"full,omitempty"`
 	// In order of their targets.
-	Set           []*EffectiveEntry  `protobuf:"bytes,4,rep,name=set,proto3" json:"set,omitempty"`
-	Removed       []*EffectiveTarget `protobuf:"bytes,5,rep,name=removed,proto3" json:"removed,omitempty"`
+	Set     []*EffectiveEntry  `protobuf:"bytes,4,rep,name=set,proto3" json:"set,omitempty"`
+	Removed []*EffectiveTarget `protobuf:"bytes,5,rep,name=removed,proto3" json:"removed,omitempty"`
+	// Where it is set, the message is this and nothing else: no configuration.
+	Identity      *DataplaneIdentity `protobuf:"bytes,6,opt,name=identity,proto3" json:"identity,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *ConnectResponse) Reset() {
 	*x = ConnectResponse{}
-	mi := &file_meridian_v1_dataplane_proto_msgTypes[5]
+	mi := &file_meridian_v1_dataplane_proto_msgTypes[8]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -382,7 +586,7 @@ func (x *ConnectResponse) String() string {
 func (*ConnectResponse) ProtoMessage() {}
 
 func (x *ConnectResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_meridian_v1_dataplane_proto_msgTypes[5]
+	mi := &file_meridian_v1_dataplane_proto_msgTypes[8]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -395,7 +599,7 @@ func (x *ConnectResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ConnectResponse.ProtoReflect.Descriptor instead.
 func (*ConnectResponse) Descriptor() ([]byte, []int) {
-	return file_meridian_v1_dataplane_proto_rawDescGZIP(), []int{5}
+	return file_meridian_v1_dataplane_proto_rawDescGZIP(), []int{8}
 }
 
 func (x *ConnectResponse) GetSequence() uint64 {
@@ -433,6 +637,13 @@ func (x *ConnectResponse) GetRemoved() []*EffectiveTarget {
 	return nil
 }
 
+func (x *ConnectResponse) GetIdentity() *DataplaneIdentity {
+	if x != nil {
+		return x.Identity
+	}
+	return nil
+}
+
 // EffectiveTarget is one kind of policy on one attachment of the dataplane.
 type EffectiveTarget struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -451,7 +662,7 @@ type EffectiveTarget struct {
 
 func (x *EffectiveTarget) Reset() {
 	*x = EffectiveTarget{}
-	mi := &file_meridian_v1_dataplane_proto_msgTypes[6]
+	mi := &file_meridian_v1_dataplane_proto_msgTypes[9]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -463,7 +674,7 @@ func (x *EffectiveTarget) String() string {
 func (*EffectiveTarget) ProtoMessage() {}
 
 func (x *EffectiveTarget) ProtoReflect() protoreflect.Message {
-	mi := &file_meridian_v1_dataplane_proto_msgTypes[6]
+	mi := &file_meridian_v1_dataplane_proto_msgTypes[9]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -476,7 +687,7 @@ func (x *EffectiveTarget) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use EffectiveTarget.ProtoReflect.Descriptor instead.
 func (*EffectiveTarget) Descriptor() ([]byte, []int) {
-	return file_meridian_v1_dataplane_proto_rawDescGZIP(), []int{6}
+	return file_meridian_v1_dataplane_proto_rawDescGZIP(), []int{9}
 }
 
 func (x *EffectiveTarget) GetType() string {
@@ -539,7 +750,7 @@ type EffectiveEntry struct {
 
 func (x *EffectiveEntry) Reset() {
 	*x = EffectiveEntry{}
-	mi := &file_meridian_v1_dataplane_proto_msgTypes[7]
+	mi := &file_meridian_v1_dataplane_proto_msgTypes[10]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -551,7 +762,7 @@ func (x *EffectiveEntry) String() string {
 func (*EffectiveEntry) ProtoMessage() {}
 
 func (x *EffectiveEntry) ProtoReflect() protoreflect.Message {
-	mi := &file_meridian_v1_dataplane_proto_msgTypes[7]
+	mi := &file_meridian_v1_dataplane_proto_msgTypes[10]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -564,7 +775,7 @@ func (x *EffectiveEntry) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use EffectiveEntry.ProtoReflect.Descriptor instead.
 func (*EffectiveEntry) Descriptor() ([]byte, []int) {
-	return file_meridian_v1_dataplane_proto_rawDescGZIP(), []int{7}
+	return file_meridian_v1_dataplane_proto_rawDescGZIP(), []int{10}
 }
 
 func (x *EffectiveEntry) GetTarget() *EffectiveTarget {
@@ -618,7 +829,7 @@ type EffectiveCallerRule struct {
 
 func (x *EffectiveCallerRule) Reset() {
 	*x = EffectiveCallerRule{}
-	mi := &file_meridian_v1_dataplane_proto_msgTypes[8]
+	mi := &file_meridian_v1_dataplane_proto_msgTypes[11]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -630,7 +841,7 @@ func (x *EffectiveCallerRule) String() string {
 func (*EffectiveCallerRule) ProtoMessage() {}
 
 func (x *EffectiveCallerRule) ProtoReflect() protoreflect.Message {
-	mi := &file_meridian_v1_dataplane_proto_msgTypes[8]
+	mi := &file_meridian_v1_dataplane_proto_msgTypes[11]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -643,7 +854,7 @@ func (x *EffectiveCallerRule) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use EffectiveCallerRule.ProtoReflect.Descriptor instead.
 func (*EffectiveCallerRule) Descriptor() ([]byte, []int) {
-	return file_meridian_v1_dataplane_proto_rawDescGZIP(), []int{8}
+	return file_meridian_v1_dataplane_proto_rawDescGZIP(), []int{11}
 }
 
 func (x *EffectiveCallerRule) GetMatch() map[string]string {
@@ -678,12 +889,14 @@ var File_meridian_v1_dataplane_proto protoreflect.FileDescriptor
 
 const file_meridian_v1_dataplane_proto_rawDesc = "" +
 	"\n" +
-	"\x1bmeridian/v1/dataplane.proto\x12\vmeridian.v1\"\xe9\x01\n" +
+	"\x1bmeridian/v1/dataplane.proto\x12\vmeridian.v1\"\x8e\x03\n" +
 	"\x0eConnectRequest\x123\n" +
 	"\x05hello\x18\x01 \x01(\v2\x1b.meridian.v1.DataplaneHelloH\x00R\x05hello\x12-\n" +
 	"\x03ack\x18\x02 \x01(\v2\x19.meridian.v1.DataplaneAckH\x00R\x03ack\x123\n" +
 	"\x05leave\x18\x03 \x01(\v2\x1b.meridian.v1.DataplaneLeaveH\x00R\x05leave\x123\n" +
-	"\x05drain\x18\x04 \x01(\v2\x1b.meridian.v1.DataplaneDrainH\x00R\x05drainB\t\n" +
+	"\x05drain\x18\x04 \x01(\v2\x1b.meridian.v1.DataplaneDrainH\x00R\x05drain\x12[\n" +
+	"\x13certificate_request\x18\x05 \x01(\v2(.meridian.v1.DataplaneCertificateRequestH\x00R\x12certificateRequest\x12F\n" +
+	"\fidentity_ack\x18\x06 \x01(\v2!.meridian.v1.DataplaneIdentityAckH\x00R\videntityAckB\t\n" +
 	"\amessage\"\x95\x01\n" +
 	"\x0eDataplaneHello\x12\x12\n" +
 	"\x04mesh\x18\x01 \x01(\tR\x04mesh\x12\x12\n" +
@@ -692,16 +905,26 @@ const file_meridian_v1_dataplane_proto_rawDesc = "" +
 	"\x11registration_only\x18\x04 \x01(\bR\x10registrationOnly\x12\x1a\n" +
 	"\bdraining\x18\x05 \x01(\bR\bdraining\"\x10\n" +
 	"\x0eDataplaneLeave\"\x10\n" +
-	"\x0eDataplaneDrain\"@\n" +
+	"\x0eDataplaneDrain\"/\n" +
+	"\x1bDataplaneCertificateRequest\x12\x10\n" +
+	"\x03csr\x18\x01 \x01(\fR\x03csr\"0\n" +
+	"\x14DataplaneIdentityAck\x12\x18\n" +
+	"\aversion\x18\x01 \x01(\x04R\aversion\"\x7f\n" +
+	"\x11DataplaneIdentity\x12\x18\n" +
+	"\aversion\x18\x01 \x01(\x04R\aversion\x12 \n" +
+	"\vcertificate\x18\x02 \x01(\fR\vcertificate\x12\x14\n" +
+	"\x05roots\x18\x03 \x01(\fR\x05roots\x12\x18\n" +
+	"\arefused\x18\x04 \x01(\tR\arefused\"@\n" +
 	"\fDataplaneAck\x12\x1a\n" +
 	"\bsequence\x18\x01 \x01(\x04R\bsequence\x12\x14\n" +
-	"\x05error\x18\x02 \x01(\tR\x05error\"\xc4\x01\n" +
+	"\x05error\x18\x02 \x01(\tR\x05error\"\x80\x02\n" +
 	"\x0fConnectResponse\x12\x1a\n" +
 	"\bsequence\x18\x01 \x01(\x04R\bsequence\x12\x1a\n" +
 	"\brevision\x18\x02 \x01(\x04R\brevision\x12\x12\n" +
 	"\x04full\x18\x03 \x01(\bR\x04full\x12-\n" +
 	"\x03set\x18\x04 \x03(\v2\x1b.meridian.v1.EffectiveEntryR\x03set\x126\n" +
-	"\aremoved\x18\x05 \x03(\v2\x1c.meridian.v1.EffectiveTargetR\aremoved\"\xf2\x01\n" +
+	"\aremoved\x18\x05 \x03(\v2\x1c.meridian.v1.EffectiveTargetR\aremoved\x12:\n" +
+	"\bidentity\x18\x06 \x01(\v2\x1e.meridian.v1.DataplaneIdentityR\bidentity\"\xf2\x01\n" +
 	"\x0fEffectiveTarget\x12\x12\n" +
 	"\x04type\x18\x01 \x01(\tR\x04type\x12\x12\n" +
 	"\x04port\x18\x02 \x01(\rR\x04port\x12\x18\n" +
@@ -744,38 +967,44 @@ func file_meridian_v1_dataplane_proto_rawDescGZIP() []byte {
 	return file_meridian_v1_dataplane_proto_rawDescData
 }
 
-var file_meridian_v1_dataplane_proto_msgTypes = make([]protoimpl.MessageInfo, 11)
+var file_meridian_v1_dataplane_proto_msgTypes = make([]protoimpl.MessageInfo, 14)
 var file_meridian_v1_dataplane_proto_goTypes = []any{
-	(*ConnectRequest)(nil),      // 0: meridian.v1.ConnectRequest
-	(*DataplaneHello)(nil),      // 1: meridian.v1.DataplaneHello
-	(*DataplaneLeave)(nil),      // 2: meridian.v1.DataplaneLeave
-	(*DataplaneDrain)(nil),      // 3: meridian.v1.DataplaneDrain
-	(*DataplaneAck)(nil),        // 4: meridian.v1.DataplaneAck
-	(*ConnectResponse)(nil),     // 5: meridian.v1.ConnectResponse
-	(*EffectiveTarget)(nil),     // 6: meridian.v1.EffectiveTarget
-	(*EffectiveEntry)(nil),      // 7: meridian.v1.EffectiveEntry
-	(*EffectiveCallerRule)(nil), // 8: meridian.v1.EffectiveCallerRule
-	nil,                         // 9: meridian.v1.EffectiveTarget.TagsEntry
-	nil,                         // 10: meridian.v1.EffectiveCallerRule.MatchEntry
+	(*ConnectRequest)(nil),              // 0: meridian.v1.ConnectRequest
+	(*DataplaneHello)(nil),              // 1: meridian.v1.DataplaneHello
+	(*DataplaneLeave)(nil),              // 2: meridian.v1.DataplaneLeave
+	(*DataplaneDrain)(nil),              // 3: meridian.v1.DataplaneDrain
+	(*DataplaneCertificateRequest)(nil), // 4: meridian.v1.DataplaneCertificateRequest
+	(*DataplaneIdentityAck)(nil),        // 5: meridian.v1.DataplaneIdentityAck
+	(*DataplaneIdentity)(nil),           // 6: meridian.v1.DataplaneIdentity
+	(*DataplaneAck)(nil),                // 7: meridian.v1.DataplaneAck
+	(*ConnectResponse)(nil),             // 8: meridian.v1.ConnectResponse
+	(*EffectiveTarget)(nil),             // 9: meridian.v1.EffectiveTarget
+	(*EffectiveEntry)(nil),              // 10: meridian.v1.EffectiveEntry
+	(*EffectiveCallerRule)(nil),         // 11: meridian.v1.EffectiveCallerRule
+	nil,                                 // 12: meridian.v1.EffectiveTarget.TagsEntry
+	nil,                                 // 13: meridian.v1.EffectiveCallerRule.MatchEntry
 }
 var file_meridian_v1_dataplane_proto_depIdxs = []int32{
 	1,  // 0: meridian.v1.ConnectRequest.hello:type_name -> meridian.v1.DataplaneHello
-	4,  // 1: meridian.v1.ConnectRequest.ack:type_name -> meridian.v1.DataplaneAck
+	7,  // 1: meridian.v1.ConnectRequest.ack:type_name -> meridian.v1.DataplaneAck
 	2,  // 2: meridian.v1.ConnectRequest.leave:type_name -> meridian.v1.DataplaneLeave
 	3,  // 3: meridian.v1.ConnectRequest.drain:type_name -> meridian.v1.DataplaneDrain
-	7,  // 4: meridian.v1.ConnectResponse.set:type_name -> meridian.v1.EffectiveEntry
-	6,  // 5: meridian.v1.ConnectResponse.removed:type_name -> meridian.v1.EffectiveTarget
-	9,  // 6: meridian.v1.EffectiveTarget.tags:type_name -> meridian.v1.EffectiveTarget.TagsEntry
-	6,  // 7: meridian.v1.EffectiveEntry.target:type_name -> meridian.v1.EffectiveTarget
-	8,  // 8: meridian.v1.EffectiveEntry.rules:type_name -> meridian.v1.EffectiveCallerRule
-	10, // 9: meridian.v1.EffectiveCallerRule.match:type_name -> meridian.v1.EffectiveCallerRule.MatchEntry
-	0,  // 10: meridian.v1.DataplaneService.Connect:input_type -> meridian.v1.ConnectRequest
-	5,  // 11: meridian.v1.DataplaneService.Connect:output_type -> meridian.v1.ConnectResponse
-	11, // [11:12] is the sub-list for method output_type
-	10, // [10:11] is the sub-list for method input_type
-	10, // [10:10] is the sub-list for extension type_name
-	10, // [10:10] is the sub-list for extension extendee
-	0,  // [0:10] is the sub-list for field type_name
+	4,  // 4: meridian.v1.ConnectRequest.certificate_request:type_name -> meridian.v1.DataplaneCertificateRequest
+	5,  // 5: meridian.v1.ConnectRequest.identity_ack:type_name -> meridian.v1.DataplaneIdentityAck
+	10, // 6: meridian.v1.ConnectResponse.set:type_name -> meridian.v1.EffectiveEntry
+	9,  // 7: meridian.v1.ConnectResponse.removed:type_name -> meridian.v1.EffectiveTarget
+	6,  // 8: meridian.v1.ConnectResponse.identity:type_name -> meridian.v1.DataplaneIdentity
+	12, // 9: meridian.v1.EffectiveTarget.tags:type_name -> meridian.v1.EffectiveTarget.TagsEntry
+	9,  // 10: meridian.v1.EffectiveEntry.target:type_name -> meridian.v1.EffectiveTarget
+	11, // 11: meridian.v1.EffectiveEntry.rules:type_name -> meridian.v1.EffectiveCallerRule
+	13, // 12: meridian.v1.EffectiveCallerRule.match:type_name -> meridian.v1.EffectiveCallerRule.MatchEntry
+	0,  // 13: meridian.v1.DataplaneService.Connect:input_type -> meridian.v1.ConnectRequest
+	8,  // 14: meridian.v1.DataplaneService.Connect:output_type -> meridian.v1.ConnectResponse
+	14, // [14:15] is the sub-list for method output_type
+	13, // [13:14] is the sub-list for method input_type
+	13, // [13:13] is the sub-list for extension type_name
+	13, // [13:13] is the sub-list for extension extendee
+	0,  // [0:13] is the sub-list for field type_name
 }
 
 func init() { file_meridian_v1_dataplane_proto_init() }
@@ -788,6 +1017,8 @@ func file_meridian_v1_dataplane_proto_init() {
 		(*ConnectRequest_Ack)(nil),
 		(*ConnectRequest_Leave)(nil),
 		(*ConnectRequest_Drain)(nil),
+		(*ConnectRequest_CertificateRequest)(nil),
+		(*ConnectRequest_IdentityAck)(nil),
 	}
 	type x struct{}
 	out := protoimpl.TypeBuilder{
@@ -795,7 +1026,7 @@ func file_meridian_v1_dataplane_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_meridian_v1_dataplane_proto_rawDesc), len(file_meridian_v1_dataplane_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   11,
+			NumMessages:   14,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

@@ -84,18 +84,28 @@ const ServersName = "cluster-servers"
 // ServersKey is where that is stored.
 var ServersKey = resource.Key{Kind: resource.KindGlobalSecret, Name: ServersName}
 
+// meshAuthorityPrefix begins the name of the GlobalSecret in which a zone keeps the
+// certificate authority of a mesh, which follows.
+const meshAuthorityPrefix = "mesh-certificate-authority."
+
+// MeshAuthorityKey is where a zone stores the certificate authority of a mesh.
+func MeshAuthorityKey(mesh resource.MeshName) resource.Key {
+	return resource.Key{Kind: resource.KindGlobalSecret, Name: meshAuthorityPrefix + string(mesh)}
+}
+
 // OfServers reports whether a resource is about the servers of a global and their own
 // files, which no restore changes.
 func OfServers(key resource.Key) bool { return key == AuthorityKey || key == ServersKey }
 
 // IsSigningKey reports whether a resource holds the private half of a signing key,
-// of tokens or of servers' certificates, or another secret of the servers' own.
+// of tokens, of servers' certificates or of those of dataplanes, or another secret of the
+// servers' own.
 func IsSigningKey(key resource.Key) bool {
 	if key.Kind != resource.KindGlobalSecret {
 		return false
 	}
 	_, err := ParseKeyID(key.Name)
-	return err == nil || OfServers(key)
+	return err == nil || OfServers(key) || strings.HasPrefix(key.Name, meshAuthorityPrefix)
 }
 
 // withheld is the spec of a signing key in an answer.

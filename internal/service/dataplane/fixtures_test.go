@@ -31,6 +31,7 @@ import (
 	"meridian/internal/resource"
 	"meridian/internal/resource/resourcetest"
 	"meridian/internal/rpcerr"
+	"meridian/internal/service/identities"
 	"meridian/internal/store"
 	"meridian/internal/turns"
 )
@@ -51,10 +52,11 @@ type world struct {
 	limited []string // what limits have refused
 	turns   *turns.Turns
 
-	matching *livematch.Matching
-	service  *Service
-	listener *bufconn.Listener
-	stop     func()
+	matching   *livematch.Matching
+	service    *Service
+	identities *identities.Keeper
+	listener   *bufconn.Listener
+	stop       func()
 }
 
 func newWorld(t testing.TB) *world {
@@ -84,8 +86,12 @@ func (w *world) open() {
 	compiler, err := condition.NewCompiler(condition.DefaultOptions())
 	require.NoError(w.t, err)
 	w.matching = livematch.New(engines.NewMatcher(compiler), w.replica, w.local.Store)
+	w.identities = identities.New(identities.Config{
+		Zone: "east", View: func() store.Reader { return store.Union(w.replica.View(), w.local.View()) }, Stores: []*store.Store{w.replica, w.local.Store},
+		Local: w.local.Store, Writer: w.local, Now: time.Now, Log: slog.New(slog.DiscardHandler),
+	})
 	w.service = New(Config{
-		Matching: w.matching, Local: w.local.Store, Writer: w.local, Grace: w.grace, Now: time.Now,
+		Identities: w.identities, Matching: w.matching, Local: w.local.Store, Writer: w.local, Grace: w.grace, Now: time.Now,
 		Prepare: func(r *resource.Resource) (*resource.Resource, error) {
 			if _, ok := w.replica.View().Get(resource.Key{Kind: "Mesh", Name: string(r.Key().Mesh)}); !ok {
 				return nil, rpcerr.New(rpcerr.Invalid, ReasonNoMesh, "mesh %q does not exist", r.Key().Mesh)
@@ -107,6 +113,7 @@ func (w *world) open() {
 	running.Go(func() { _ = server.Serve(w.listener) })
 	running.Go(func() { _ = w.matching.Run(ctx) })
 	running.Go(func() { _ = w.service.Run(ctx) })
+	running.Go(func() { _ = w.identities.Run(ctx, w.service) })
 	w.stop = sync.OnceFunc(func() {
 		cancel()
 		server.GracefulStop()

@@ -2,6 +2,7 @@ package dataplane
 
 import (
 	"context"
+	"crypto/ecdsa"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -20,6 +21,7 @@ import (
 	"meridian/internal/resource"
 	"meridian/internal/rpcerr"
 	"meridian/internal/server/limits"
+	"meridian/internal/service/identities"
 	"meridian/internal/store"
 	"meridian/internal/turns"
 )
@@ -43,10 +45,20 @@ type Config struct {
 	// requests. Refused counts what a limit has refused, by its name in metrics.
 	Turns   *turns.Turns
 	Refused func(limit string)
+	// Identities issues the certificates of dataplanes.
+	Identities Identities
 	// Grace is how long a dataplane stays registered without its proxy.
 	Grace time.Duration
 	Now   func() time.Time
 	Log   *slog.Logger
+}
+
+// Identities issues certificates, as identities.Keeper does.
+type Identities interface {
+	// Issue makes the identity of a stored dataplane for the public half of its key.
+	Issue(ctx context.Context, dataplane resource.Key, key *ecdsa.PublicKey) (identities.Identity, error)
+	// Acknowledged is called when a proxy says that it has one.
+	Acknowledged()
 }
 
 // Service is a zone's DataplaneService. Register it with
@@ -65,6 +77,9 @@ type Service struct {
 	// registering gives the registrations their turn, hellos bounds those that wait.
 	registering *limits.Turns
 	hellos      *limits.Pool
+
+	// signing is full while as many certificates are being made as may be at a time.
+	signing chan struct{}
 
 	streams sync.WaitGroup // goroutines that serve streams
 
@@ -121,6 +136,7 @@ func New(cfg Config) *Service {
 			Running: maxRegistering, RunningEach: maxRegistering / 2, Waiting: math.MaxInt, WaitingEach: math.MaxInt, // as many as there are streams
 		}),
 		hellos:   limits.New(maxHelloBytes, maxCallerHelloBytes),
+		signing:  make(chan struct{}, 2*runtime.GOMAXPROCS(0)),
 		sessions: map[*session]struct{}{}, proxies: map[resource.Key]*proxy{},
 	}
 	cfg.Matching.OnTouch(d.markChanged)

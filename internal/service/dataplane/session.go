@@ -50,6 +50,8 @@ type session struct {
 	have               []entry
 	full               bool
 	unacked            *delivery
+
+	identity identity
 }
 
 // delivery is a configuration that the proxy has not answered yet.
@@ -80,7 +82,9 @@ func (s *session) check(r *resource.Resource) {
 	}
 	if err := checkToken(*s.token, r); err != nil {
 		s.end(err)
+		return
 	}
+	s.renamedLocked(r)
 }
 
 // closeReason is why the session was ended; nil when the proxy closed its side.
@@ -141,7 +145,15 @@ func (s *session) receiveAcks() error {
 			}
 			continue
 		}
-		if err := s.handleAck(m.GetAck()); err != nil {
+		switch {
+		case m.GetCertificateRequest() != nil:
+			err = s.requestCertificate(m.GetCertificateRequest())
+		case m.GetIdentityAck() != nil:
+			err = s.acknowledgeIdentity(m.GetIdentityAck().GetVersion())
+		default:
+			err = s.handleAck(m.GetAck())
+		}
+		if err != nil {
 			return err
 		}
 	}

@@ -28,7 +28,8 @@ func (s *session) markChangedLocked() {
 // One thing at a time: while a configuration is being sent or unanswered it has
 // not, and what comes after is the state of then.
 func (s *session) scheduleLocked() {
-	if !s.changed || s.scheduled || s.unacked != nil || s.ended {
+	configuration := s.changed && s.unacked == nil
+	if !configuration && !s.identity.stale || s.scheduled || s.ended {
 		return
 	}
 	s.scheduled = true
@@ -91,8 +92,14 @@ func (d *Service) deliver(s *session) {
 		d.mu.Unlock()
 		return
 	}
-	s.changed = false
 	d.streams.Add(1) // its handler is still there
+	if s.identity.stale {
+		d.mu.Unlock()
+		// It may take a write, and the proxy may have stopped reading: not a worker's.
+		go func() { s.delivered(s.sendIdentity()) }()
+		return
+	}
+	s.changed = false
 	from := progress{have: s.have, full: s.full, first: s.sequence == 0, changed: s.proxy.changed}
 	d.mu.Unlock()
 	response, err := s.prepare(from)

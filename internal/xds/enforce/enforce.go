@@ -131,10 +131,13 @@ func (e *Effect) fill(d delivered, covered []wire.Covered) {
 
 // state is that of one policy, from what proxies do with its fields.
 func (d *delivered) state(c wire.Covered) State {
-	if d.set.Withheld != "" || c.Fields > 0 && c.Unsupported == c.Fields {
+	// A permission is in what a proxy is sent, or has no effect: in a mesh where it is not
+	// known who calls, every caller is accepted.
+	delivery, sent := d.bySource[c.Policy]
+	permission := c.Policy.Kind == resource.KindTrafficPermission || c.Policy.Kind == resource.KindMeshTrafficPermission
+	if d.set.Withheld != "" || c.Fields > 0 && c.Unsupported == c.Fields || permission && !sent {
 		return Unsupported
 	}
-	delivery, sent := d.bySource[c.Policy]
 	if !sent { // no value is from it: what there is, is as it says
 		delivery = min(d.overall, serve.Pending)
 	}

@@ -52,26 +52,39 @@ type proxyKey struct {
 
 // dialect makes the resources of one kind of proxy.
 type dialect struct {
-	// withheld says why a mesh's proxies are sent nothing; empty when they are.
-	withheld func(resource.MeshName, world.Mesh) string
+	// withheld says why a dataplane's proxy is sent nothing; empty when it is.
+	withheld func(resource.Key, *resource.Dataplane, *world.World) string
 	// inbounds makes what is the dataplane's own.
-	inbounds func(*resource.Dataplane, []policy.Rule) ([]*xds.Resource, error)
-	// outbounds makes what dataplanes share whose spelling is equal, with their rules, the
-	// routes of their services and the protocols that it lists.
-	outbounds func(resource.MeshName, *resource.Dataplane, []policy.Rule, func(string) []*resource.Resource, func(resource.TagSelector) world.Protocol) (*generate.Outbounds, error)
-	spelling  func(*resource.Dataplane) string
+	inbounds func(resource.MeshName, world.Mesh, *resource.Dataplane, []policy.Rule) ([]*xds.Resource, error)
+	// shared makes what dataplanes share whose spelling is equal, with their rules, the
+	// settings of their mesh, the routes of their services and the protocols that it lists.
+	shared   func(resource.MeshName, world.Mesh, *resource.Dataplane, []policy.Rule, func(string) []*resource.Resource, func(resource.TagSelector) world.Protocol) (*generate.Outbounds, error)
+	spelling func(*resource.Dataplane) string
 }
 
 var dialects = map[xds.Dialect]dialect{
 	xds.GRPC: {
 		withheld: grpc.Withheld,
-		inbounds: func(spec *resource.Dataplane, _ []policy.Rule) ([]*xds.Resource, error) { return grpc.Inbounds(spec) },
-		outbounds: func(mesh resource.MeshName, spec *resource.Dataplane, rules []policy.Rule, routes func(string) []*resource.Resource, _ func(resource.TagSelector) world.Protocol) (*generate.Outbounds, error) {
-			return grpc.MakeOutbounds(mesh, generate.Outbound(spec), rules, routes)
+		inbounds: func(mesh resource.MeshName, settings world.Mesh, spec *resource.Dataplane, _ []policy.Rule) ([]*xds.Resource, error) {
+			return grpc.Inbounds(mesh, settings, spec)
 		},
-		spelling: func(spec *resource.Dataplane) string { return generate.Spelling(generate.Outbound(spec)) },
+		shared: func(mesh resource.MeshName, settings world.Mesh, spec *resource.Dataplane, rules []policy.Rule, routes func(string) []*resource.Resource, _ func(resource.TagSelector) world.Protocol) (*generate.Outbounds, error) {
+			return grpc.Shared(mesh, settings, spec, rules, routes)
+		},
+		spelling: grpc.Spelling,
 	},
-	xds.Envoy: {withheld: envoy.Withheld, inbounds: envoy.Inbounds, outbounds: envoy.MakeOutbounds, spelling: envoy.Spelling},
+	xds.Envoy: {
+		withheld: func(key resource.Key, _ *resource.Dataplane, w *world.World) string {
+			return envoy.Withheld(key.Mesh, w.Mesh(key.Mesh))
+		},
+		inbounds: func(_ resource.MeshName, _ world.Mesh, spec *resource.Dataplane, rules []policy.Rule) ([]*xds.Resource, error) {
+			return envoy.Inbounds(spec, rules)
+		},
+		shared: func(mesh resource.MeshName, _ world.Mesh, spec *resource.Dataplane, rules []policy.Rule, routes func(string) []*resource.Resource, protocol func(resource.TagSelector) world.Protocol) (*generate.Outbounds, error) {
+			return envoy.MakeOutbounds(mesh, spec, rules, routes, protocol)
+		},
+		spelling: envoy.Spelling,
+	},
 }
 
 // proxy is what was made for one dataplane.
@@ -80,9 +93,10 @@ type proxy struct {
 	stale bool
 	set   *xds.Set
 	shape *shape
-	// dataplane and rules are what own was made of.
+	// dataplane, rules and settings, those of its mesh, are what own was made of.
 	dataplane *resource.Dataplane
 	rules     *policy.Rule
+	settings  world.Mesh
 	own       []*xds.Resource
 	endpoints map[world.Key]bool
 }
@@ -90,10 +104,12 @@ type proxy struct {
 // shapeKey tells what dataplanes have to share to share resources, together with the
 // routes of their services.
 type shapeKey struct {
-	mesh    resource.MeshName
-	dialect xds.Dialect
-	// outbounds are spelled so that equal ones, and only they, have equal spellings.
-	outbounds string
+	mesh     resource.MeshName
+	settings world.Mesh
+	dialect  xds.Dialect
+	// ports are what is shared of the dataplane, spelled so that equal ones, and only
+	// they, have equal spellings.
+	ports string
 	// rules is the first of the rules, which matching shares between dataplanes; nil
 	// when there is none.
 	rules *policy.Rule
@@ -225,8 +241,8 @@ func (f *Feed) resources(m *policy.Matcher, key proxyKey, asOf resource.Revision
 	if err != nil {
 		return nil, err
 	}
-	next := &proxy{dataplane: spec, endpoints: map[world.Key]bool{}}
-	if reason := dialects[key.dialect].withheld(key.Mesh, f.world.Mesh(key.Mesh)); reason != "" {
+	next := &proxy{dataplane: spec, settings: f.world.Mesh(key.Mesh), endpoints: map[world.Key]bool{}}
+	if reason := dialects[key.dialect].withheld(key.Key, spec, f.world); reason != "" {
 		next.set = xds.WithheldSet(asOf, reason)
 	} else if err := f.make(next, p, key, rules, asOf); err != nil {
 		f.release(key, next, p)
@@ -248,14 +264,14 @@ func (f *Feed) make(next, before *proxy, key proxyKey, rules []policy.Rule, asOf
 	if len(rules) > 0 {
 		next.rules = &rules[0]
 	}
-	if before != nil && before.dataplane == next.dataplane && before.rules == next.rules && before.own != nil {
+	if before != nil && before.dataplane == next.dataplane && before.rules == next.rules && before.settings == next.settings && before.own != nil {
 		next.own = before.own
-	} else if next.own, err = dialects[key.dialect].inbounds(next.dataplane, rules); err != nil {
+	} else if next.own, err = dialects[key.dialect].inbounds(key.Mesh, next.settings, next.dataplane, rules); err != nil {
 		return err
 	} else if before != nil {
 		keep(next.own, before.own)
 	}
-	if next.shape, err = f.shapeOf(key, next.dataplane, rules, before); err != nil {
+	if next.shape, err = f.shapeOf(key, next, rules, before); err != nil {
 		return err
 	}
 	next.shape.users++
@@ -275,10 +291,10 @@ func (f *Feed) make(next, before *proxy, key proxyKey, rules []policy.Rule, asOf
 	return err
 }
 
-// shapeOf returns what the outbounds of a dataplane come to, made if need be.
-func (f *Feed) shapeOf(of proxyKey, spec *resource.Dataplane, rules []policy.Rule, before *proxy) (*shape, error) {
-	mesh, d := of.Mesh, dialects[of.dialect]
-	key := shapeKey{mesh: mesh, dialect: of.dialect, outbounds: d.spelling(spec)}
+// shapeOf returns what a dataplane shares with others of its shape, made if need be.
+func (f *Feed) shapeOf(of proxyKey, next *proxy, rules []policy.Rule, before *proxy) (*shape, error) {
+	mesh, d, spec := of.Mesh, dialects[of.dialect], next.dataplane
+	key := shapeKey{mesh: mesh, settings: next.settings, dialect: of.dialect, ports: d.spelling(spec)}
 	if len(rules) > 0 {
 		key.rules = &rules[0]
 	}
@@ -294,7 +310,7 @@ func (f *Feed) shapeOf(of proxyKey, spec *resource.Dataplane, rules []policy.Rul
 	}) {
 		return known, nil
 	}
-	made, err := d.outbounds(mesh, spec, rules, func(service string) []*resource.Resource { return f.world.Routes(mesh, service) }, protocol)
+	made, err := d.shared(mesh, next.settings, spec, rules, func(service string) []*resource.Resource { return f.world.Routes(mesh, service) }, protocol)
 	if err != nil {
 		return nil, err
 	}

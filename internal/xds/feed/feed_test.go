@@ -156,7 +156,7 @@ func TestAChangeTouchesWhatItChanges(t *testing.T) {
 	require.Equal(t, keys("web-1", "web-2"), z.apply(z.put(resource.KindTimeout, "m", "t", timeout("backend", "2s"))))
 	next, other := z.set("web-1"), z.set("web-2")
 	require.Equal(t, []string{"RDS out_backend_4001"}, changed(one, next))
-	require.Equal(t, []string{"LDS in/0.0.0.0:8080", "LDS in/10.0.0.2:8080", "LDS in/[::]:8080", "RDS in_8080"}, changed(next, other), "what belongs to the own server is not shared")
+	require.Equal(t, []string{"LDS in/0.0.0.0:8080", "LDS in/10.0.0.2:8080", "LDS in/[::]:8080"}, changed(next, other), "what belongs to the own server is not shared")
 	require.EqualValues(t, 3, z.feed.Made())
 	require.Empty(t, changed(idle, z.set("orders-1")))
 	one = next

@@ -17,8 +17,11 @@ func on(kind resource.Kind, status Status, note string, fields ...string) group 
 	return group{kind, "", status, note, fields}
 }
 
-func onFrom(kind resource.Kind, status Status, note string) group {
-	return group{kind, "from", status, note, []string{""}}
+func onFrom(kind resource.Kind, status Status, note string, fields ...string) group {
+	if len(fields) == 0 {
+		fields = []string{""}
+	}
+	return group{kind, "from", status, note, fields}
 }
 
 // Notes that several rows share.
@@ -28,7 +31,7 @@ const (
 	noModify    = "gRPC changes neither requests nor answers"
 	noConnect   = "gRPC manages its connections itself"
 	noHealth    = "gRPC sends no health checks of the zone's; an endpoint whose dataplane says that it is not ready is left out"
-	noMTLS      = "who calls is known only with mutual TLS, in whose meshes nothing is sent to proxies yet"
+	withMTLS    = "in a mesh with mutual TLS whose mode is STRICT; elsewhere it is not known who calls"
 	noInbound   = "gRPC servers apply no limits and faults"
 	noTelemetry = "gRPC sends no logs, traces or metrics to backends of the mesh"
 	inTurns     = "gRPC has no such balancer: endpoints are taken in turns"
@@ -36,7 +39,10 @@ const (
 )
 
 var grpcTable = compile(
-	on(resource.KindMesh, Unsupported, "nothing is sent to proxies of a mesh that has mutual TLS enabled", "mtls"),
+	on(resource.KindMesh, Enforced, "with type builtin; with others nothing is sent", "mtls.enabledBackend", "mtls.backends[].name", "mtls.backends[].type"),
+	on(resource.KindMesh, Approximated, "with PERMISSIVE, gRPC clients and servers use plaintext, without permissions", "mtls.backends[].mode"),
+	on(resource.KindMesh, Approximated, "at least 1m", "mtls.backends[].dpCert.rotation.expiration"),
+	on(resource.KindMesh, Unsupported, "the zone issues certificates itself", "mtls"),
 	on(resource.KindMesh, Enforced, "", "routing.localityAwareLoadBalancing"),
 	on(resource.KindMesh, Unsupported, noTelemetry, "logging", "tracing", "metrics"),
 	on(resource.KindMesh, Unsupported, "gRPC has no traffic that is not to a service", "networking"),
@@ -52,8 +58,8 @@ var grpcTable = compile(
 	on(resource.KindDataplane, Unsupported, "a gRPC client opens no local port: the target is xds:///SERVICE:PORT", "networking.outbound[].address"),
 	on(resource.KindDataplane, Unsupported, noGateway, "networking.gateway"),
 
-	on(resource.KindTrafficPermission, Unsupported, noMTLS, ""),
-	onFrom(resource.KindMeshTrafficPermission, Unsupported, noMTLS),
+	on(resource.KindTrafficPermission, Enforced, withMTLS, ""),
+	onFrom(resource.KindMeshTrafficPermission, Enforced, withMTLS, "action"),
 	on(resource.KindFaultInjection, Unsupported, noInbound, ""),
 	on(resource.KindMeshHTTPFault, Unsupported, "faults are not made on gRPC clients yet", ""), onFrom(resource.KindMeshHTTPFault, Unsupported, noInbound),
 	on(resource.KindRateLimit, Unsupported, noInbound, ""),

@@ -181,8 +181,12 @@ func gaps(m *policy.Matcher, w *world.World, key resource.Key, dialect xds.Diale
 			})
 		}
 	}
+	known := w.Mesh(key.Mesh).Secure()
 	for i := range rules {
 		list = append(list, ruleGaps(&rules[i], dialect)...)
+		if !known && dialect == xds.GRPC {
+			list = append(list, permissionGaps(&rules[i])...)
+		}
 	}
 	outbounds := generate.Outbound(spec)
 	for i := range outbounds {
@@ -276,6 +280,20 @@ func visitRule(r *policy.Rule, visit func(source resource.Key, direction string,
 	})
 }
 
+// permissionGaps are those of permissions in a mesh where it is not known who calls.
+func permissionGaps(r *policy.Rule) (list []Gap) {
+	if r.Kind != resource.KindTrafficPermission && r.Kind != resource.KindMeshTrafficPermission {
+		return nil
+	}
+	for _, p := range r.Policies() {
+		list = append(list, Gap{
+			Attachment: r.Attachment.String(), Kind: p.Kind, Name: p.Name, Status: support.Unsupported,
+			Note: "who calls is known only in a mesh with mutual TLS whose mode is STRICT: every caller is accepted",
+		})
+	}
+	return list
+}
+
 // appendGap appends a gap, unless the field is enforced or the one before says the
 // same of the field around it.
 func appendGap(list []Gap, dialect xds.Dialect, a *policy.Attachment, source resource.Key, direction string, field []string, at policy.Pointer) []Gap {
@@ -325,7 +343,11 @@ func walk(value any, field []string, at policy.Pointer, visit func([]string, pol
 func (a *Answer) Restrict(may answer.May) {
 	a.Partial = answer.Partial{Partial: true}
 	read := func(kind resource.Kind, name string) bool {
-		ok, _ := may(resource.Key{Kind: kind, Mesh: a.Mesh, Name: name})
+		key := resource.Key{Kind: kind, Mesh: a.Mesh, Name: name}
+		if kind == resource.KindMesh {
+			key.Mesh = ""
+		}
+		ok, _ := may(key)
 		return ok
 	}
 	a.Resources = slices.DeleteFunc(a.Resources, func(r Resource) bool {

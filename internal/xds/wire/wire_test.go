@@ -90,9 +90,9 @@ func TestTheAnswer(t *testing.T) {
 	require.ErrorIs(t, err, answer.ErrInvalid)
 }
 
-// In a mesh with mutual TLS nothing is sent, and the page says so.
+// In a mesh whose certificates zones cannot issue nothing is sent, and the page says so.
 func TestWhatIsWithheld(t *testing.T) {
-	a, err := ask(t, mesh(t, `{"mtls":{"enabledBackend":"ca","backends":[{"name":"ca","type":"builtin"}]}}`), "web-1", "")
+	a, err := ask(t, mesh(t, `{"mtls":{"enabledBackend":"ca","backends":[{"name":"ca","type":"vault"}]}}`), "web-1", "")
 	require.NoError(t, err)
 	require.Empty(t, a.Resources)
 	var page bytes.Buffer

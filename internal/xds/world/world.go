@@ -80,9 +80,20 @@ type Mesh struct {
 	Exists bool
 	// MTLS is whether mutual TLS is enabled.
 	MTLS bool
+	// Backend is the backend that it is enabled with, and BackendType its type; empty
+	// without mutual TLS.
+	Backend, BackendType string
+	// Permissive is whether plaintext is accepted beside TLS.
+	Permissive bool
 	// PreferOwnZone is whether endpoints of the own zone are used before others.
 	PreferOwnZone bool
 }
+
+// BuiltinCA is the type of the backends whose certificates zones issue themselves.
+const BuiltinCA = "builtin"
+
+// Secure is whether only TLS is accepted, so that it is known who calls.
+func (m Mesh) Secure() bool { return m.MTLS && !m.Permissive }
 
 // Changes is what updates changed since the last Drain. Every list is in order, and
 // names nothing twice.
@@ -203,6 +214,14 @@ func settingsOf(view policy.View, name resource.MeshName) Mesh {
 	}
 	spec := r.Spec().(*resource.Mesh)
 	settings := Mesh{Exists: true, MTLS: spec.MTLSEnabled()}
+	if settings.MTLS {
+		settings.Backend = spec.MTLS.EnabledBackend
+		for _, b := range spec.MTLS.Backends {
+			if b.Name == settings.Backend {
+				settings.BackendType, settings.Permissive = b.Type, b.Mode == "PERMISSIVE"
+			}
+		}
+	}
 	if spec.Routing != nil && spec.Routing.LocalityAwareLoadBalancing != nil {
 		settings.PreferOwnZone = *spec.Routing.LocalityAwareLoadBalancing
 	}
@@ -368,6 +387,9 @@ func (k Key) compare(other Key) int {
 		strings.Compare(k.selector, other.selector),
 	)
 }
+
+// Zone returns the zone whose view this is.
+func (w *World) Zone() resource.ZoneName { return w.zone }
 
 // Mesh returns the settings of a mesh.
 func (w *World) Mesh(name resource.MeshName) Mesh {

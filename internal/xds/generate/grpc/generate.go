@@ -24,9 +24,10 @@ import (
 )
 
 // MakeOutbounds makes the resources of outbounds, as generate.Outbound lists them, from all rules
-// of the dataplane. routes returns the routes whose parent a service is.
-func MakeOutbounds(mesh resource.MeshName, outbounds []policy.Attachment, rules []policy.Rule, routes func(service string) []*resource.Resource) (*generate.Outbounds, error) {
-	b := newBuilder(mesh)
+// of the dataplane and the settings of its mesh. routes returns the routes whose parent a
+// service is.
+func MakeOutbounds(mesh resource.MeshName, settings world.Mesh, outbounds []policy.Attachment, rules []policy.Rule, routes func(service string) []*resource.Resource) (*generate.Outbounds, error) {
+	b := newBuilder(mesh, settings)
 	for i := range outbounds {
 		a := &outbounds[i]
 		if err := b.outbound(a, generate.RulesOf(rules, a), routes(a.Service)); err != nil {
@@ -44,15 +45,21 @@ func MakeOutbounds(mesh resource.MeshName, outbounds []policy.Attachment, rules 
 // builder gathers the resources of a dataplane.
 type builder struct {
 	generate.Builder
+	secure    bool            // see world.Mesh
 	listeners map[string]bool // names that are made
 }
 
-func newBuilder(mesh resource.MeshName) *builder {
-	b := &builder{listeners: map[string]bool{}}
+func newBuilder(mesh resource.MeshName, settings world.Mesh) *builder {
+	b := &builder{secure: settings.Secure(), listeners: map[string]bool{}}
 	b.Mesh, b.PerRoute = mesh, []resource.Kind{resource.KindMeshCircuitBreaker, resource.KindMeshTrafficRoute}
-	b.Configure = func(c *clusterv3.Cluster, _ *policy.Attachment, rules generate.Rules, route string, _ resource.TagSelector) ([]xds.Origin, error) {
+	b.Configure = func(c *clusterv3.Cluster, _ *policy.Attachment, rules generate.Rules, route string, selector resource.TagSelector) ([]xds.Origin, error) {
 		origins := setLoadBalancer(c, rules.On(route, resource.KindTrafficRoute, resource.KindMeshTrafficRoute))
-		return append(origins, setBreaker(c, rules.On(route, resource.KindCircuitBreaker, resource.KindMeshCircuitBreaker))...), nil
+		origins = append(origins, setBreaker(c, rules.On(route, resource.KindCircuitBreaker, resource.KindMeshCircuitBreaker))...)
+		if !b.secure {
+			return origins, nil
+		}
+		secured, err := secure(c, mesh, selector)
+		return append(origins, secured...), err
 	}
 	return b
 }
@@ -147,10 +154,24 @@ func (b *builder) listener(target, routes string) error {
 	return b.Add(&listenerv3.Listener{Name: target, ApiListener: &listenerv3.ApiListener{ApiListener: packed}})
 }
 
-// Inbounds makes the listeners that a dataplane's own servers ask for, and their
-// routes: every call is served. A server that listens on all addresses asks by the
-// address [::] or 0.0.0.0, so that these are names of the same listener.
-func Inbounds(spec *resource.Dataplane) ([]*xds.Resource, error) {
+// Inbounds makes the listeners that a dataplane's own servers ask for. A server that
+// listens on all addresses asks by the address [::] or 0.0.0.0, so that these are names of
+// the same listener.
+func Inbounds(mesh resource.MeshName, settings world.Mesh, spec *resource.Dataplane) ([]*xds.Resource, error) {
+	b := newBuilder(mesh, settings)
+	addresses := addressesOf(spec)
+	for _, port := range slices.Sorted(maps.Keys(addresses)) {
+		for _, address := range slices.Sorted(maps.Keys(addresses[port])) {
+			if err := b.serverListener(address, port); err != nil {
+				return nil, err
+			}
+		}
+	}
+	return b.Resources, nil
+}
+
+// addressesOf are the addresses that a dataplane's servers may ask for, by port.
+func addressesOf(spec *resource.Dataplane) map[uint32]map[string]bool {
 	addresses := map[uint32]map[string]bool{}
 	for _, in := range spec.Inbounds() {
 		if addresses[in.Port] == nil {
@@ -160,55 +181,98 @@ func Inbounds(spec *resource.Dataplane) ([]*xds.Resource, error) {
 			addresses[in.Port][ip.String()] = true
 		}
 	}
-	b := newBuilder("")
-	for _, port := range slices.Sorted(maps.Keys(addresses)) {
-		routes := "in_" + strconv.FormatUint(uint64(port), 10)
-		for _, address := range slices.Sorted(maps.Keys(addresses[port])) {
-			if err := b.serverListener(address, port, routes); err != nil {
-				return nil, err
-			}
-		}
-		if err := b.Add(&routev3.RouteConfiguration{Name: routes, VirtualHosts: []*routev3.VirtualHost{{
-			Name: routes, Domains: []string{"*"},
+	return addresses
+}
+
+// InboundRoutes makes the routes of the listeners of Inbounds, from all rules of the
+// dataplane: every call is served, or, in a mesh with mutual TLS, those that permissions
+// allow. They do not depend on addresses, so that dataplanes with equal inbounds and rules
+// share them, and a change of a permission leaves connections alone.
+func InboundRoutes(mesh resource.MeshName, settings world.Mesh, spec *resource.Dataplane, rules []policy.Rule) ([]*xds.Resource, error) {
+	b := newBuilder(mesh, settings)
+	for _, port := range slices.Sorted(maps.Keys(addressesOf(spec))) {
+		name := serverRoutes(port)
+		host := &routev3.VirtualHost{
+			Name: name, Domains: []string{"*"},
 			Routes: []*routev3.Route{{
 				Match:  generate.Everything()[0],
 				Action: &routev3.Route_NonForwardingAction{NonForwardingAction: &routev3.NonForwardingAction{}},
 			}},
-		}}}); err != nil {
+		}
+		var origins []xds.Origin
+		if settings.Secure() {
+			filters, sources, err := permissions(mesh, listsOn(spec, rules, port, settings.MTLS))
+			if err != nil {
+				return nil, fmt.Errorf("inbound port %d: %w", port, err)
+			}
+			host.TypedPerFilterConfig = filters
+			const at = "/virtualHosts/0/typedPerFilterConfig"
+			origins = append(origins, meshOrigin(mesh, at))
+			for _, source := range sources {
+				origins = append(origins, xds.Origin{Path: at, Source: source})
+			}
+		}
+		if err := b.Add(&routev3.RouteConfiguration{Name: name, VirtualHosts: []*routev3.VirtualHost{host}}, origins...); err != nil {
 			return nil, err
 		}
 	}
 	return b.Resources, nil
 }
 
+// serverRoutes is the name of the routes of a port.
+func serverRoutes(port uint32) string { return "in_" + strconv.FormatUint(uint64(port), 10) }
+
 // serverPrefix begins the names of the listeners of servers.
 const serverPrefix = "in/"
 
-func (b *builder) serverListener(address string, port uint32, routes string) error {
+func (b *builder) serverListener(address string, port uint32) error {
+	routes := serverRoutes(port)
 	m, err := manager(routes, routes)
 	if err != nil {
 		return err
+	}
+	chain := &listenerv3.FilterChain{Name: routes}
+	var origins []xds.Origin
+	if b.secure {
+		filters, err := guards()
+		if err != nil {
+			return err
+		}
+		m.HttpFilters = append(filters, m.GetHttpFilters()...)
+		if chain.TransportSocket, err = serverSocket(); err != nil {
+			return err
+		}
+		origins = append(origins, meshOrigin(b.Mesh, "/defaultFilterChain"))
 	}
 	packed, err := xds.Pack(m)
 	if err != nil {
 		return err
 	}
+	chain.Filters = []*listenerv3.Filter{{Name: "http", ConfigType: &listenerv3.Filter_TypedConfig{TypedConfig: packed}}}
 	return b.Add(&listenerv3.Listener{
 		Name:    serverPrefix + net.JoinHostPort(address, strconv.FormatUint(uint64(port), 10)),
-		Address: generate.Socket(address, port),
-		DefaultFilterChain: &listenerv3.FilterChain{Name: routes, Filters: []*listenerv3.Filter{{
-			Name: "http", ConfigType: &listenerv3.Filter_TypedConfig{TypedConfig: packed},
-		}}},
-	})
+		Address: generate.Socket(address, port), DefaultFilterChain: chain,
+	}, origins...)
 }
 
-// Withheld says why a mesh's proxies are sent nothing; empty when they are.
-func Withheld(name resource.MeshName, mesh world.Mesh) string {
-	switch {
-	case !mesh.Exists:
-		return fmt.Sprintf("mesh %s does not exist", name)
-	case mesh.MTLS:
-		return fmt.Sprintf("mesh %s has mutual TLS enabled, which this release does not configure on proxies: nothing is sent, so that nothing is sent unprotected", name)
+// Shared makes what dataplanes share whose Spelling and rules are equal: MakeOutbounds and
+// InboundRoutes.
+func Shared(mesh resource.MeshName, settings world.Mesh, spec *resource.Dataplane, rules []policy.Rule, routes func(service string) []*resource.Resource) (*generate.Outbounds, error) {
+	outbounds, err := MakeOutbounds(mesh, settings, generate.Outbound(spec), rules, routes)
+	if err != nil {
+		return nil, err
 	}
-	return ""
+	served, err := InboundRoutes(mesh, settings, spec, rules)
+	outbounds.Resources = append(outbounds.Resources, served...)
+	return outbounds, err
+}
+
+// Spelling spells what is shared of dataplanes so that equal ones, and only they, have
+// equal spellings.
+func Spelling(spec *resource.Dataplane) string {
+	var inbounds []policy.Attachment
+	for _, in := range spec.Inbounds() {
+		inbounds = append(inbounds, policy.Attachment{Port: in.Port, Tags: in.Tags})
+	}
+	return generate.Spelling(inbounds) + "<" + generate.Spelling(generate.Outbound(spec))
 }

@@ -17,18 +17,17 @@ func Proxy(m *policy.Matcher, w *world.World, key resource.Key, asOf resource.Re
 	if err != nil {
 		return nil, err
 	}
-	if reason := Withheld(key.Mesh, w.Mesh(key.Mesh)); reason != "" {
+	if reason := Withheld(key, spec, w); reason != "" {
 		return xds.WithheldSet(asOf, reason), nil
 	}
-	outbounds, err := MakeOutbounds(key.Mesh, generate.Outbound(spec), rules, func(service string) []*resource.Resource {
-		return w.Routes(key.Mesh, service)
-	})
+	settings := w.Mesh(key.Mesh)
+	shared, err := Shared(key.Mesh, settings, spec, rules, func(service string) []*resource.Resource { return w.Routes(key.Mesh, service) })
 	if err != nil {
 		return nil, fmt.Errorf("dataplane %s: %w", key.Name, err)
 	}
-	own, err := Inbounds(spec)
+	own, err := Inbounds(key.Mesh, settings, spec)
 	if err != nil {
 		return nil, fmt.Errorf("dataplane %s: %w", key.Name, err)
 	}
-	return generate.Assemble(asOf, own, outbounds, xds.GRPC, func(s resource.TagSelector) *world.Endpoints { return w.Endpoints(key.Mesh, s) })
+	return generate.Assemble(asOf, own, shared, xds.GRPC, func(s resource.TagSelector) *world.Endpoints { return w.Endpoints(key.Mesh, s) })
 }

@@ -1,0 +1,179 @@
+package agent
+
+import (
+	"bytes"
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	"crypto/rand"
+	"crypto/x509"
+	"encoding/pem"
+	"errors"
+	"fmt"
+	"io/fs"
+	mathrand "math/rand/v2"
+	"os"
+	"path/filepath"
+	"strings"
+	"time"
+
+	meridianv1 "meridian/api/meridian/v1"
+	"meridian/internal/atomicfile"
+	"meridian/internal/xds"
+)
+
+const (
+	// identitySuffix makes of the bootstrap file's path the directory of the identity.
+	identitySuffix = ".identity"
+	// current is the link in it to the directory with the files of one identity.
+	current = "current"
+	// The files of an identity.
+	certificateFile, keyFile, rootsFile = "certificate.pem", "key.pem", "roots.pem"
+	// refreshInterval is how often gRPC reads the files, and settle how long after they
+	// were replaced every program has read them.
+	refreshInterval = time.Second
+	settle          = 3 * refreshInterval
+	// A certificate is renewed when a random share of its time within these has passed.
+	renewFrom, renewTo = 0.5, 0.7
+	// minRenewal is the least time between two renewals: the zone takes one request a
+	// second.
+	minRenewal = 2 * time.Second
+)
+
+// certificates is the part of an agent that has its application known to others. Its
+// methods are for one goroutine at a time.
+type certificates struct {
+	dir string
+	// key is that of the last request; nil before it.
+	key *ecdsa.PrivateKey
+	// renewal is when the certificate is to be renewed; zero without one.
+	renewal time.Time
+	now     func() time.Time
+}
+
+// openCertificates makes the directory of the identity.
+func openCertificates(bootstrap string) (*certificates, error) {
+	c := &certificates{dir: bootstrap + identitySuffix, now: time.Now}
+	if err := os.MkdirAll(c.dir, 0o700); err != nil {
+		return nil, err
+	}
+	return c, os.Chmod(c.dir, 0o700)
+}
+
+// request makes a request for a certificate, with the key of before unless the
+// certificate for it is due to be renewed.
+func (c *certificates) request() (*meridianv1.ConnectRequest, error) {
+	if c.key == nil || c.due() {
+		key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+		if err != nil {
+			return nil, fmt.Errorf("generate a key: %w", err)
+		}
+		c.key, c.renewal = key, time.Time{}
+	}
+	csr, err := x509.CreateCertificateRequest(rand.Reader, &x509.CertificateRequest{}, c.key)
+	if err != nil {
+		return nil, fmt.Errorf("make a request for a certificate: %w", err)
+	}
+	return &meridianv1.ConnectRequest{Message: &meridianv1.ConnectRequest_CertificateRequest{
+		CertificateRequest: &meridianv1.DataplaneCertificateRequest{Csr: csr},
+	}}, nil
+}
+
+func (c *certificates) due() bool { return !c.renewal.IsZero() && !c.now().Before(c.renewal) }
+
+// store puts an identity in the place of the last one and reports whether it has a
+// certificate. What it replaces stays when it has none: others decide whether they
+// accept that.
+func (c *certificates) store(identity *meridianv1.DataplaneIdentity) (bool, error) {
+	if len(identity.GetCertificate()) == 0 {
+		c.renewal = time.Time{}
+		return false, nil
+	}
+	block, _ := pem.Decode(identity.GetCertificate())
+	if block == nil {
+		return false, errors.New("the zone sent a certificate that is not PEM")
+	}
+	leaf, err := x509.ParseCertificate(block.Bytes)
+	if err != nil {
+		return false, fmt.Errorf("the zone sent a certificate that cannot be read: %w", err)
+	}
+	if !c.key.PublicKey.Equal(leaf.PublicKey) {
+		return false, errOtherKey
+	}
+	der, err := x509.MarshalPKCS8PrivateKey(c.key)
+	if err != nil {
+		return false, fmt.Errorf("encode the key: %w", err)
+	}
+	if err := c.replace(map[string][]byte{
+		certificateFile: identity.GetCertificate(), rootsFile: identity.GetRoots(),
+		keyFile: pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: der}),
+	}); err != nil {
+		return false, err
+	}
+	now := c.now()
+	share := renewFrom + (renewTo-renewFrom)*mathrand.Float64()
+	c.renewal = now.Add(max(minRenewal, time.Duration(share*float64(leaf.NotAfter.Sub(now)))))
+	return true, nil
+}
+
+// errOtherKey means that an identity is for a key of before: that for the latest follows.
+var errOtherKey = errors.New("the certificate is for another key")
+
+// replace puts files in the place of those of before, all at once.
+func (c *certificates) replace(files map[string][]byte) error {
+	link := filepath.Join(c.dir, current)
+	if same(link, files) {
+		return nil
+	}
+	next, err := os.MkdirTemp(c.dir, "identity-") // 0700
+	if err != nil {
+		return err
+	}
+	for name, data := range files {
+		if err := atomicfile.Write(filepath.Join(next, name), data, 0o600); err != nil {
+			return errors.Join(err, os.RemoveAll(next))
+		}
+	}
+	if err := errors.Join(point(link, filepath.Base(next)), atomicfile.SyncDir(c.dir)); err != nil {
+		return errors.Join(err, os.RemoveAll(next))
+	}
+	entries, err := os.ReadDir(c.dir)
+	if err != nil {
+		return err
+	}
+	for _, e := range entries {
+		if strings.HasPrefix(e.Name(), "identity-") && e.Name() != filepath.Base(next) {
+			err = errors.Join(err, os.RemoveAll(filepath.Join(c.dir, e.Name())))
+		}
+	}
+	return err
+}
+
+// same reports whether the files are what they are to be.
+func same(dir string, files map[string][]byte) bool {
+	for name, data := range files {
+		if old, err := os.ReadFile(filepath.Join(dir, name)); err != nil || !bytes.Equal(old, data) {
+			return false
+		}
+	}
+	return true
+}
+
+// point makes a link point to a name beside it, in one step.
+func point(link, name string) error {
+	temporary := link + ".new"
+	if err := os.Remove(temporary); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return err
+	}
+	if err := os.Symlink(name, temporary); err != nil {
+		return err
+	}
+	return os.Rename(temporary, link)
+}
+
+// provider is how gRPC is told of the files.
+func (c *certificates) provider() map[string]bootstrapProvider {
+	at := func(name string) string { return filepath.Join(c.dir, current, name) }
+	return map[string]bootstrapProvider{xds.CertificateProvider: {PluginName: "file_watcher", Config: bootstrapFiles{
+		Certificate: at(certificateFile), Key: at(keyFile), Roots: at(rootsFile), RefreshInterval: fmt.Sprintf("%gs", refreshInterval.Seconds()),
+	}}}
+}

@@ -1,0 +1,145 @@
+package dataplane
+
+import (
+	"crypto/ecdsa"
+	"fmt"
+	"time"
+
+	meridianv1 "meridian/api/meridian/v1"
+	"meridian/internal/meshca"
+	"meridian/internal/resource"
+	"meridian/internal/rpcerr"
+)
+
+// ReasonBadRequest is the reason of a refused request for a certificate.
+const ReasonBadRequest = "BAD_CERTIFICATE_REQUEST"
+
+// requestEvery is the least time between two requests of a stream.
+const requestEvery = time.Second
+
+// identity is what a session knows of its dataplane's certificate. Guarded by
+// service.mu.
+type identity struct {
+	// key is that of the last request; nil before the first one.
+	key *ecdsa.PublicKey
+	// requested is when the last request came.
+	requested time.Time
+	// stale: what the proxy has is to be replaced.
+	stale bool
+	// of is the dataplane that the last certificate names.
+	of *resource.Resource
+	// version and stamp are those of the last identity that was sent, since the version of
+	// the first with this stamp, and acked the stamp of the last one that the proxy has
+	// acknowledged.
+	version, since uint64
+	stamp, acked   string
+}
+
+// requestCertificate takes a request for a certificate.
+func (s *session) requestCertificate(m *meridianv1.DataplaneCertificateRequest) error {
+	d := s.service
+	now := d.cfg.Now()
+	d.mu.Lock()
+	last := s.identity.requested
+	s.identity.requested = now
+	d.mu.Unlock()
+	if !last.IsZero() && now.Sub(last) < requestEvery {
+		return rpcerr.New(rpcerr.TooLarge, ReasonLimit, "a proxy asks for a certificate at most once in %s", requestEvery)
+	}
+	key, err := meshca.ParseRequest(m.GetCsr())
+	if err != nil {
+		return rpcerr.New(rpcerr.Invalid, ReasonBadRequest, "%w", err)
+	}
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	s.identity.key, s.identity.stale = key, true
+	s.scheduleLocked()
+	return nil
+}
+
+// acknowledgeIdentity takes a proxy's word that it has the identity of a version.
+func (s *session) acknowledgeIdentity(version uint64) error {
+	d := s.service
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if version == 0 || version > s.identity.version {
+		return rpcerr.New(rpcerr.Invalid, ReasonBadAnswer, "the answer is to identity %d, and the last one was %d", version, s.identity.version)
+	}
+	if version >= s.identity.since {
+		s.identity.acked = s.identity.stamp
+		d.cfg.Identities.Acknowledged()
+	}
+	return nil
+}
+
+// renamedLocked has a dataplane that is not what its certificate was made of get another
+// one.
+func (s *session) renamedLocked(r *resource.Resource) {
+	if s.identity.key != nil && s.identity.of != r {
+		s.identity.stale = true
+		s.scheduleLocked()
+	}
+}
+
+// sendIdentity sends the identity of now.
+func (s *session) sendIdentity() error {
+	d := s.service
+	select {
+	case d.signing <- struct{}{}:
+	case <-s.ctx.Done():
+		return nil
+	}
+	d.mu.Lock()
+	s.identity.stale = false
+	key := s.identity.key
+	stored, _ := d.cfg.Local.View().Get(s.proxy.key)
+	s.identity.of = stored
+	d.mu.Unlock()
+	issued, err := d.cfg.Identities.Issue(s.ctx, s.proxy.key, key)
+	<-d.signing
+	if err != nil {
+		return rpcerr.New(rpcerr.Unavailable, ReasonNotRegistered, "no certificate could be issued: %w", fmt.Errorf("dataplane %q in mesh %q: %w", s.proxy.key.Name, s.proxy.key.Mesh, err))
+	}
+	if issued.Refused != "" {
+		d.logger(s).Warn("a dataplane gets no certificate", "reason", issued.Refused)
+	}
+	d.mu.Lock()
+	s.identity.version++
+	if s.identity.stamp != issued.Stamp || s.identity.since == 0 {
+		s.identity.stamp, s.identity.since = issued.Stamp, s.identity.version
+	}
+	message := &meridianv1.DataplaneIdentity{
+		Version: s.identity.version, Certificate: issued.Certificate, Roots: issued.Roots, Refused: issued.Refused,
+	}
+	d.mu.Unlock()
+	return s.stream.Send(&meridianv1.ConnectResponse{Identity: message})
+}
+
+// IdentitiesChanged has the proxies of a mesh be sent new identities.
+func (d *Service) IdentitiesChanged(mesh resource.MeshName) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	for s := range d.sessions {
+		if s.identity.key != nil && s.proxy != nil && s.proxy.key.Mesh == mesh {
+			s.identity.stale = true
+			s.scheduleLocked()
+		}
+	}
+}
+
+// Trust reports whether every proxy of a mesh that has a certificate has acknowledged
+// the identity of a stamp. One that is away, and may come back with what it had, has not.
+func (d *Service) Trust(mesh resource.MeshName, stamp string) bool {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	for key, p := range d.proxies {
+		switch {
+		case key.Mesh != mesh:
+		case p.session == nil:
+			return false
+		case p.session.identity.key != nil && p.session.identity.acked != stamp:
+			return false
+		}
+	}
+	return true
+}

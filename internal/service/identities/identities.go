@@ -1,0 +1,346 @@
+// Package identities keeps the certificate authorities of a zone, one for each mesh with
+// mutual TLS, and issues the certificates of its dataplanes.
+//
+// Guarantees. A key of an authority is stored with the zone's own secrets and is in no
+// answer. A certificate names a dataplane as it is stored. An authority is replaced in
+// the steps of package meshca, each of which is stored before it has an effect.
+//
+// Non-goals: who may have a certificate, which the token decides; other zones.
+package identities
+
+import (
+	"context"
+	"crypto/ecdsa"
+	"encoding/base64"
+	"encoding/json"
+	"fmt"
+	"log/slog"
+	"strconv"
+	"sync"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+
+	"meridian/internal/authn/token"
+	"meridian/internal/commit"
+	"meridian/internal/identity"
+	"meridian/internal/meshca"
+	"meridian/internal/resource"
+	"meridian/internal/store"
+	"meridian/internal/xds/world"
+)
+
+// reviewEvery is how often steps that are due by the clock are looked for.
+const reviewEvery = time.Minute
+
+// Config is what a Keeper needs. All fields are required.
+type Config struct {
+	Zone resource.ZoneName
+	// View reads what the zone has, meshes among it; Stores are where that changes.
+	View   func() store.Reader
+	Stores []*store.Store
+	// Local is where the zone's own resources are, and Writer commits to it.
+	Local  *store.Store
+	Writer commit.Log
+	Now    func() time.Time
+	Log    *slog.Logger
+}
+
+// Identity is what a dataplane is known by, and whom it trusts.
+type Identity struct {
+	// Certificate and Roots are in PEM; empty without a certificate.
+	Certificate, Roots []byte
+	// Refused says why there is none; empty where the mesh has no mutual TLS.
+	Refused string
+	// Stamp is the state of the authority that this is of.
+	Stamp string
+}
+
+// Proxies are those who have identities.
+type Proxies interface {
+	// IdentitiesChanged has the proxies of a mesh be sent new ones.
+	IdentitiesChanged(mesh resource.MeshName)
+	// Trust reports whether every proxy of a mesh has what is of a stamp.
+	Trust(mesh resource.MeshName, stamp string) bool
+}
+
+// Keeper keeps the authorities. Its methods are safe for concurrent use.
+type Keeper struct {
+	cfg  Config
+	wake chan struct{} // capacity 1
+
+	mu sync.Mutex // serialises writes; guards what follows
+	// parsed are the authorities as they were read last, with what they were read from.
+	parsed map[resource.MeshName]parsed
+	// told is what proxies were last told about, by mesh.
+	told map[resource.MeshName]string
+}
+
+type parsed struct {
+	from      *resource.Resource
+	authority *meshca.Authority
+	err       error
+}
+
+// New returns a keeper.
+func New(cfg Config) *Keeper {
+	return &Keeper{cfg: cfg, wake: make(chan struct{}, 1), parsed: map[resource.MeshName]parsed{}, told: map[resource.MeshName]string{}}
+}
+
+// settings are what a mesh says about identities.
+type settings struct {
+	enabled  bool
+	backend  string
+	kind     string
+	lifetime time.Duration
+}
+
+func settingsOf(view store.Reader, mesh resource.MeshName) settings {
+	r, ok := view.Get(resource.Key{Kind: resource.KindMesh, Name: string(mesh)})
+	if !ok {
+		return settings{}
+	}
+	spec := r.Spec().(*resource.Mesh)
+	if !spec.MTLSEnabled() {
+		return settings{}
+	}
+	s := settings{enabled: true, backend: spec.MTLS.EnabledBackend}
+	for i := range spec.MTLS.Backends {
+		if b := &spec.MTLS.Backends[i]; b.Name == s.backend {
+			s.kind, s.lifetime = b.Type, meshca.Lifetime(b.DPCert)
+		}
+	}
+	return s
+}
+
+// Issue makes the identity of a dataplane that is stored, for the public half of a key.
+// The authority is made with the first of its mesh. The error is that of a write.
+func (k *Keeper) Issue(ctx context.Context, dataplane resource.Key, key *ecdsa.PublicKey) (Identity, error) {
+	s := settingsOf(k.cfg.View(), dataplane.Mesh)
+	switch {
+	case !s.enabled:
+		return Identity{}, nil
+	case s.kind != world.BuiltinCA:
+		return Identity{Refused: fmt.Sprintf("mesh %s has mutual TLS enabled with backend %s of type %s: zones issue certificates of type %s only", dataplane.Mesh, s.backend, s.kind, world.BuiltinCA)}, nil
+	}
+	r, ok := k.cfg.Local.View().Get(dataplane)
+	if !ok {
+		return Identity{Refused: "the dataplane was deleted"}, nil
+	}
+	name, err := identity.Of(k.cfg.Zone, dataplane.Mesh, dataplane.Name, r.Spec().(*resource.Dataplane).TagSets())
+	if err != nil {
+		return Identity{Refused: err.Error()}, nil //nolint:nilerr // it is the answer
+	}
+	authority, stamp, err := k.covering(ctx, dataplane.Mesh, s)
+	if err != nil {
+		return Identity{}, err
+	}
+	certificate, err := authority.Sign(key, name, s.lifetime, k.cfg.Now())
+	if err != nil {
+		return Identity{Refused: err.Error()}, nil //nolint:nilerr // it is the answer
+	}
+	return Identity{Certificate: certificate.PEM, Roots: authority.Roots(), Stamp: stamp}, nil
+}
+
+// covering returns the authority of a mesh, made or changed if need be so that it signs
+// for the mesh's lifetime of certificates.
+func (k *Keeper) covering(ctx context.Context, mesh resource.MeshName, s settings) (*meshca.Authority, string, error) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	authority, stamp, err := k.readLocked(mesh)
+	if err != nil || authority != nil && authority.Covers(s.lifetime) {
+		return authority, stamp, err
+	}
+	err = k.writeLocked(ctx, mesh, func(stored *meshca.Authority) (*meshca.Authority, error) {
+		if stored == nil {
+			made, err := meshca.New(k.cfg.Zone, mesh, s.backend, k.cfg.Now())
+			if err != nil {
+				return nil, err
+			}
+			k.cfg.Log.Info("made a certificate authority", "mesh", mesh)
+			stored = made
+		}
+		if stored.Covers(s.lifetime) {
+			return stored, nil
+		}
+		return stored.WithLongest(s.lifetime), nil
+	})
+	if err != nil {
+		return nil, "", err
+	}
+	return k.readLocked(mesh)
+}
+
+// readLocked returns the stored authority of a mesh, nil if there is none, and its stamp.
+func (k *Keeper) readLocked(mesh resource.MeshName) (*meshca.Authority, string, error) {
+	r, ok := k.cfg.Local.View().Get(token.MeshAuthorityKey(mesh))
+	if !ok {
+		delete(k.parsed, mesh)
+		return nil, "", nil
+	}
+	p := k.parsed[mesh]
+	if p.from != r {
+		p = parsed{from: r}
+		p.authority, p.err = meshca.Parse(k.cfg.Zone, mesh, r.Spec().(*resource.Secret).Bytes())
+		k.parsed[mesh] = p
+	}
+	return p.authority, strconv.FormatUint(uint64(r.Meta().Revision), 10), p.err
+}
+
+// writeLocked stores what change makes of the stored authority, nil if there is none; an
+// authority that is the same is not written.
+func (k *Keeper) writeLocked(ctx context.Context, mesh resource.MeshName, change func(*meshca.Authority) (*meshca.Authority, error)) error {
+	key := token.MeshAuthorityKey(mesh)
+	_, err := commit.Write(ctx, k.cfg.Writer, func() (commit.Batch, error) {
+		var batch commit.Batch
+		stored, _, err := k.readLocked(mesh)
+		if err != nil {
+			return batch, err
+		}
+		next, err := change(stored)
+		if err != nil || next == stored {
+			return batch, err
+		}
+		data, err := next.Marshal()
+		if err != nil {
+			return batch, err
+		}
+		spec, err := json.Marshal(resource.Secret{Data: base64.StdEncoding.EncodeToString(data)})
+		if err != nil {
+			return batch, err
+		}
+		r, _, err := resource.Build(resource.Meta{Key: key}, spec)
+		if err != nil {
+			return batch, err
+		}
+		batch.Time, batch.Ops = k.cfg.Now(), []store.Op{store.Put(r)}
+		before := store.Precondition{Key: key}
+		if old, ok := k.cfg.Local.View().Get(key); ok {
+			before.Version, before.Revision = old.Meta().Version, old.Meta().Revision
+		}
+		batch.Preconditions = []store.Precondition{before}
+		return batch, nil
+	})
+	if err != nil {
+		return fmt.Errorf("store the certificate authority of mesh %s: %w", mesh, err)
+	}
+	return nil
+}
+
+// Acknowledged has the keeper look whether all proxies have what they are to trust.
+func (k *Keeper) Acknowledged() {
+	select {
+	case k.wake <- struct{}{}:
+	default: // it looks soon
+	}
+}
+
+// Run takes the steps that are due until ctx ends, and tells proxies of what changed.
+func (k *Keeper) Run(ctx context.Context, proxies Proxies) error {
+	group, ctx := errgroup.WithContext(ctx)
+	for _, s := range k.cfg.Stores {
+		group.Go(func() error {
+			for at := s.View(); ctx.Err() == nil; at = s.View() {
+				k.Acknowledged()
+				feed := s.Follow(at)
+				for {
+					batches, err := feed.Next(ctx)
+					if err != nil {
+						break // it ended, or the history is shorter: look at everything
+					}
+					if concerns(batches) {
+						k.Acknowledged()
+					}
+				}
+			}
+			return nil
+		})
+	}
+	group.Go(func() error {
+		ticker := time.NewTicker(reviewEvery)
+		defer ticker.Stop()
+		for {
+			select {
+			case <-k.wake:
+			case <-ticker.C:
+			case <-ctx.Done():
+				return nil
+			}
+			k.review(ctx, proxies)
+		}
+	})
+	return group.Wait()
+}
+
+func concerns(batches []store.Batch) bool {
+	for _, b := range batches {
+		for _, c := range b.Changes {
+			if key := c.Key(); key.Kind == resource.KindMesh || key.Kind == resource.KindGlobalSecret {
+				return true
+			}
+		}
+	}
+	return false
+}
+
+// review takes the steps of all authorities that are due.
+func (k *Keeper) review(ctx context.Context, proxies Proxies) {
+	view := k.cfg.View()
+	seen := map[resource.MeshName]bool{}
+	for r := range view.List(resource.KindMesh, "") {
+		mesh := resource.MeshName(r.Key().Name)
+		seen[mesh] = true
+		s := settingsOf(view, mesh)
+		k.step(ctx, mesh, s, proxies)
+		k.mu.Lock()
+		_, stamp, _ := k.readLocked(mesh)
+		now := fmt.Sprint(s, stamp)
+		changed := k.told[mesh] != now
+		k.told[mesh] = now
+		k.mu.Unlock()
+		if changed {
+			proxies.IdentitiesChanged(mesh)
+		}
+	}
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	for mesh := range k.told {
+		if !seen[mesh] {
+			delete(k.told, mesh)
+			delete(k.parsed, mesh)
+		}
+	}
+}
+
+// step takes the next step of a mesh's authority, if one is due.
+func (k *Keeper) step(ctx context.Context, mesh resource.MeshName, s settings, proxies Proxies) {
+	if !s.enabled || s.kind != world.BuiltinCA {
+		return
+	}
+	k.mu.Lock()
+	authority, stamp, err := k.readLocked(mesh)
+	k.mu.Unlock()
+	if err != nil {
+		k.cfg.Log.Error("a certificate authority cannot be used: its mesh gets no certificates here", "mesh", mesh, "error", err)
+		return
+	}
+	if authority == nil {
+		return
+	}
+	trusted := proxies.Trust(mesh, stamp)
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	err = k.writeLocked(ctx, mesh, func(stored *meshca.Authority) (*meshca.Authority, error) {
+		if stored == nil {
+			return nil, nil
+		}
+		next, err := stored.Step(s.backend, trusted && stored == authority, k.cfg.Now())
+		if err == nil && next != stored {
+			k.cfg.Log.Info("a certificate authority is being replaced", "mesh", mesh, "roots", len(next.Status()), "signing", next.Status()[0].Backend)
+		}
+		return next, err
+	})
+	if err != nil && ctx.Err() == nil {
+		k.cfg.Log.Warn("a certificate authority could not be replaced: trying again", "mesh", mesh, "error", err)
+	}
+}

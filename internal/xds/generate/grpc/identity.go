@@ -1,0 +1,361 @@
+package grpc
+
+import (
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+
+	clusterv3 "github.com/envoyproxy/go-control-plane/envoy/config/cluster/v3"
+	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
+	rbacv3 "github.com/envoyproxy/go-control-plane/envoy/config/rbac/v3"
+	httprbacv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/http/rbac/v3"
+	httpv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/network/http_connection_manager/v3"
+	tlsv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/transport_sockets/tls/v3"
+	matcherv3 "github.com/envoyproxy/go-control-plane/envoy/type/matcher/v3"
+	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/types/known/anypb"
+	"google.golang.org/protobuf/types/known/wrapperspb"
+
+	"meridian/internal/identity"
+	"meridian/internal/policy"
+	"meridian/internal/policy/permission"
+	"meridian/internal/resource"
+	"meridian/internal/xds"
+	"meridian/internal/xds/world"
+)
+
+// tlsSocket is the name of the transport socket that gRPC knows.
+const tlsSocket = "envoy.transport_sockets.tls"
+
+// The filters of a server's listener that decide about callers. Both refuse every call
+// until the routes say whom to accept.
+const (
+	denyFilter  = "deny"
+	allowFilter = "allow"
+)
+
+// NoPolicy is what a client's error names where no policy decides about it and the mesh
+// has mutual TLS enabled (§3.6).
+const NoPolicy = "mtls-default"
+
+// Withheld says why a dataplane's proxy is sent nothing; empty when it is sent something.
+func Withheld(key resource.Key, spec *resource.Dataplane, w *world.World) string {
+	mesh := w.Mesh(key.Mesh)
+	switch {
+	case !mesh.Exists:
+		return fmt.Sprintf("mesh %s does not exist", key.Mesh)
+	case !mesh.Secure():
+		return ""
+	case mesh.BackendType != world.BuiltinCA:
+		return fmt.Sprintf("mesh %s has mutual TLS enabled with backend %s of type %s, and zones issue certificates of type %s only: nothing is sent, so that nothing is sent unprotected",
+			key.Mesh, mesh.Backend, mesh.BackendType, world.BuiltinCA)
+	}
+	if _, err := identity.Of(w.Zone(), key.Mesh, key.Name, spec.TagSets()); err != nil {
+		return fmt.Sprintf("the dataplane can have no certificate, and mesh %s has mutual TLS enabled: %v", key.Mesh, err)
+	}
+	return ""
+}
+
+// meshOrigin says that a value is so because of the mesh's mutual TLS.
+func meshOrigin(mesh resource.MeshName, path string) xds.Origin {
+	return xds.Origin{Path: path, Source: resource.Key{Kind: resource.KindMesh, Name: string(mesh)}, Field: "/mtls"}
+}
+
+// commonTLS is what both sides present and trust: what the agent has in its files.
+// Clients are given the names of servers to expect, in the field without types, the only
+// one that gRPC reads; it refuses that field for servers.
+func commonTLS(names ...string) *tlsv3.CommonTlsContext {
+	validation := &tlsv3.CertificateValidationContext{
+		CaCertificateProviderInstance: &tlsv3.CertificateProviderPluginInstance{InstanceName: xds.CertificateProvider},
+	}
+	for _, n := range names {
+		validation.MatchSubjectAltNames = append(validation.MatchSubjectAltNames, expression(n)) //nolint:staticcheck // see above
+	}
+	return &tlsv3.CommonTlsContext{
+		TlsCertificateProviderInstance: &tlsv3.CertificateProviderPluginInstance{InstanceName: xds.CertificateProvider},
+		ValidationContextType:          &tlsv3.CommonTlsContext_ValidationContext{ValidationContext: validation},
+	}
+}
+
+func expression(regex string) *matcherv3.StringMatcher {
+	return &matcherv3.StringMatcher{MatchPattern: &matcherv3.StringMatcher_SafeRegex{SafeRegex: &matcherv3.RegexMatcher{Regex: regex}}}
+}
+
+func socketOf(m proto.Message) (*corev3.TransportSocket, error) {
+	packed, err := xds.Pack(m)
+	if err != nil {
+		return nil, err
+	}
+	return &corev3.TransportSocket{Name: tlsSocket, ConfigType: &corev3.TransportSocket_TypedConfig{TypedConfig: packed}}, nil
+}
+
+// secure makes a cluster use mutual TLS, with servers whose names a selector matches.
+func secure(c *clusterv3.Cluster, mesh resource.MeshName, selector resource.TagSelector) ([]xds.Origin, error) {
+	names, err := identity.Pattern(mesh, selector)
+	if err != nil {
+		return nil, err
+	}
+	c.TransportSocket, err = socketOf(&tlsv3.UpstreamTlsContext{CommonTlsContext: commonTLS(names)})
+	return []xds.Origin{meshOrigin(mesh, "/transportSocket")}, err
+}
+
+// serverSocket is the transport socket of a server, which demands a certificate.
+func serverSocket() (*corev3.TransportSocket, error) {
+	return socketOf(&tlsv3.DownstreamTlsContext{RequireClientCertificate: wrapperspb.Bool(true), CommonTlsContext: commonTLS()})
+}
+
+// guards are the filters of a listener that decide about callers, closed.
+func guards() ([]*httpv3.HttpFilter, error) {
+	var filters []*httpv3.HttpFilter
+	for _, f := range []struct {
+		name  string
+		rules *rbacv3.RBAC
+	}{
+		{denyFilter, &rbacv3.RBAC{Action: rbacv3.RBAC_DENY, Policies: map[string]*rbacv3.Policy{NoPolicy: about(anybody())}}},
+		{allowFilter, &rbacv3.RBAC{Action: rbacv3.RBAC_ALLOW}},
+	} {
+		packed, err := xds.Pack(&httprbacv3.RBAC{Rules: f.rules})
+		if err != nil {
+			return nil, err
+		}
+		filters = append(filters, &httpv3.HttpFilter{Name: f.name, ConfigType: &httpv3.HttpFilter_TypedConfig{TypedConfig: packed}})
+	}
+	return filters, nil
+}
+
+// What an inbound's permissions may come to.
+const (
+	// maxEntries bounds the entries of all lists of a port, and maxTurns how often they
+	// turn from allowing to denying: each turn nests the expression once more. A port
+	// with more refuses every call.
+	maxEntries, maxTurns = 20_000, 400
+	// maxNamed bounds the expressions that only name the policy in the client's error.
+	// A denial beyond it is without a name.
+	maxNamed = 2000
+)
+
+// tooMany is what a client's error names then.
+const tooMany = "too-many-permissions"
+
+// permissions are the overrides of the guards for one port, from the lists of its
+// attachments: all of them have to allow a caller.
+func permissions(mesh resource.MeshName, lists []permission.List) (map[string]*anypb.Any, []resource.Key, error) {
+	deny := &rbacv3.RBAC{Action: rbacv3.RBAC_DENY, Policies: map[string]*rbacv3.Policy{}}
+	allow := &rbacv3.RBAC{Action: rbacv3.RBAC_ALLOW, Policies: map[string]*rbacv3.Policy{}}
+	var sources []resource.Key
+	if fits(lists) {
+		c := &compiler{mesh: mesh, deny: deny.Policies, left: maxNamed, sources: map[resource.Key]bool{}}
+		var all []*rbacv3.Principal
+		for i := range lists {
+			allowed, err := c.list(&lists[i])
+			if err != nil {
+				return nil, nil, err
+			}
+			all = append(all, allowed)
+		}
+		if !slices.Contains(all, nil) {
+			allow.Policies[allowFilter] = about(and(all...))
+		}
+		sources = slices.SortedFunc(maps.Keys(c.sources), resource.Key.Compare)
+	} else {
+		deny.Policies[tooMany] = about(anybody())
+	}
+	out := map[string]*anypb.Any{}
+	for name, rules := range map[string]*rbacv3.RBAC{denyFilter: deny, allowFilter: allow} {
+		packed, err := xds.Pack(&httprbacv3.RBACPerRoute{Rbac: &httprbacv3.RBAC{Rules: rules}})
+		if err != nil {
+			return nil, nil, err
+		}
+		out[name] = packed
+	}
+	return out, sources, nil
+}
+
+// fits reports whether the lists of a port are within the bounds.
+func fits(lists []permission.List) bool {
+	entries := 0
+	for i := range lists {
+		turns := 0
+		for j := range lists[i].Entries {
+			e := &lists[i].Entries[j]
+			entries += 1 + len(e.Except)
+			if j > 0 && e.Allow != lists[i].Entries[j-1].Allow {
+				turns++
+			}
+		}
+		if turns > maxTurns {
+			return false
+		}
+	}
+	return entries <= maxEntries
+}
+
+// compiler makes expressions over callers.
+type compiler struct {
+	mesh resource.MeshName
+	// deny are the policies that name who denied.
+	deny map[string]*rbacv3.Policy
+	// left is how many expressions may still be spent on names.
+	left    int
+	sources map[resource.Key]bool
+}
+
+// list returns who is allowed by a list, nil for no caller, and adds to deny who is not.
+func (c *compiler) list(l *permission.List) (*rbacv3.Principal, error) {
+	holds := make([]*rbacv3.Principal, len(l.Entries))
+	for i := range l.Entries {
+		e := &l.Entries[i]
+		p, err := c.callers(e.Match)
+		if err != nil {
+			return nil, err
+		}
+		for _, except := range e.Except {
+			x, err := c.callers(except)
+			if err != nil {
+				return nil, err
+			}
+			p = and(p, not(x))
+		}
+		holds[i] = p
+		c.sources[e.Policy] = true
+		if !e.Allow {
+			c.name(title(e.Policy), p, holds[:i])
+		}
+	}
+	everyone, err := c.callers(nil)
+	if err != nil {
+		return nil, err
+	}
+	var allowed *rbacv3.Principal
+	if l.Allow {
+		allowed = everyone
+	} else {
+		for _, p := range l.Policies {
+			c.sources[p] = true
+		}
+		c.name(c.ending(l), nil, holds)
+	}
+	for end := len(holds); end > 0; {
+		start := end - 1
+		for start > 0 && l.Entries[start-1].Allow == l.Entries[start].Allow {
+			start--
+		}
+		switch run := or(holds[start:end]...); {
+		case l.Entries[start].Allow:
+			allowed = or(run, allowed)
+		case allowed != nil:
+			allowed = and(not(run), allowed)
+		}
+		end = start
+	}
+	return allowed, nil
+}
+
+// ending names who denies at the end of a list.
+func (c *compiler) ending(l *permission.List) string {
+	const most = 3
+	var names []string
+	for i, p := range l.Policies {
+		if i == most {
+			names = append(names, fmt.Sprintf("and %d more", len(l.Policies)-most))
+			break
+		}
+		names = append(names, p.Name)
+	}
+	if len(names) == 0 {
+		return NoPolicy
+	}
+	return string(l.Policies[0].Kind) + " " + strings.Join(names, ", ")
+}
+
+func title(p resource.Key) string { return string(p.Kind) + " " + p.Name }
+
+// name has the client's error of a denial name who denied: those who are denied by
+// nothing before, so that one denial has one name. denied is nil for all of these.
+func (c *compiler) name(who string, denied *rbacv3.Principal, before []*rbacv3.Principal) {
+	if c.left -= 1 + len(before); c.left < 0 {
+		return
+	}
+	p := anybody()
+	if len(before) > 0 {
+		p = not(or(before...))
+	}
+	switch {
+	case denied != nil && len(before) > 0:
+		p = and(denied, p)
+	case denied != nil:
+		p = denied
+	}
+	if known := c.deny[who]; known != nil {
+		known.Principals = append(known.Principals, p)
+		return
+	}
+	c.deny[who] = about(p)
+}
+
+// callers are those with a certificate of the mesh whose name a selector matches.
+func (c *compiler) callers(s resource.TagSelector) (*rbacv3.Principal, error) {
+	regex, err := identity.Pattern(c.mesh, s)
+	if err != nil {
+		return nil, err
+	}
+	return &rbacv3.Principal{Identifier: &rbacv3.Principal_Authenticated_{
+		Authenticated: &rbacv3.Principal_Authenticated{PrincipalName: expression(regex)},
+	}}, nil
+}
+
+func anybody() *rbacv3.Principal {
+	return &rbacv3.Principal{Identifier: &rbacv3.Principal_Any{Any: true}}
+}
+
+func not(p *rbacv3.Principal) *rbacv3.Principal {
+	return &rbacv3.Principal{Identifier: &rbacv3.Principal_NotId{NotId: p}}
+}
+
+// or is the union of what is not nil.
+func or(list ...*rbacv3.Principal) *rbacv3.Principal {
+	list = slices.DeleteFunc(slices.Clone(list), func(p *rbacv3.Principal) bool { return p == nil })
+	if len(list) == 1 {
+		return list[0]
+	}
+	return &rbacv3.Principal{Identifier: &rbacv3.Principal_OrIds{OrIds: &rbacv3.Principal_Set{Ids: list}}}
+}
+
+func and(list ...*rbacv3.Principal) *rbacv3.Principal {
+	if len(list) == 1 {
+		return list[0]
+	}
+	return &rbacv3.Principal{Identifier: &rbacv3.Principal_AndIds{AndIds: &rbacv3.Principal_Set{Ids: list}}}
+}
+
+// about is a policy for callers, whatever they call.
+func about(callers *rbacv3.Principal) *rbacv3.Policy {
+	return &rbacv3.Policy{
+		Permissions: []*rbacv3.Permission{{Rule: &rbacv3.Permission_Any{Any: true}}},
+		Principals:  []*rbacv3.Principal{callers},
+	}
+}
+
+// listsOn are the lists of the attachments of a port.
+func listsOn(spec *resource.Dataplane, rules []policy.Rule, port uint32, mtls bool) []permission.List {
+	var at []policy.Attachment
+	for _, in := range spec.Inbounds() {
+		if in.Port == port {
+			at = append(at, policy.Attachment{Type: policy.OnInbound, Port: in.Port, Service: in.Service(), Tags: in.Tags})
+		}
+	}
+	slices.SortFunc(at, func(a, b policy.Attachment) int { return a.Compare(&b) })
+	at = slices.CompactFunc(at, func(a, b policy.Attachment) bool { return a.Compare(&b) == 0 })
+	lists := make([]permission.List, len(at))
+	for i := range at {
+		var mine []*policy.Rule
+		for j := range rules {
+			if rules[j].Attachment.Compare(&at[i]) == 0 {
+				mine = append(mine, &rules[j])
+			}
+		}
+		lists[i] = permission.Of(mtls, mine)
+	}
+	return lists
+}
