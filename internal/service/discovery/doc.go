@@ -13,7 +13,9 @@
 //     other and queues nothing: what it is sent is made when it has answered.
 //   - Nothing is sent before Run: by then the zone holds what it stored.
 //   - What a client sends is bounded: the message by the server, names by package
-//     serve, streams per dataplane here.
+//     serve, streams per dataplane here. So is what is held for all streams, with a share
+//     for each token: what is unanswered and what was rejected counts, too. Requests and
+//     updates take turns between tokens.
 //
 // Non-goals: what is sent, which the source makes, and in which order, which package
 // serve decides.
