@@ -112,7 +112,7 @@ func guards() ([]*httpv3.HttpFilter, error) {
 		name  string
 		rules *rbacv3.RBAC
 	}{
-		{denyFilter, &rbacv3.RBAC{Action: rbacv3.RBAC_DENY, Policies: map[string]*rbacv3.Policy{NoPolicy: about(anybody())}}},
+		{denyFilter, &rbacv3.RBAC{Action: rbacv3.RBAC_DENY, Policies: map[string]*rbacv3.Policy{NoPolicy: about(everyCaller())}}},
 		{allowFilter, &rbacv3.RBAC{Action: rbacv3.RBAC_ALLOW}},
 	} {
 		packed, err := xds.Pack(&httprbacv3.RBAC{Rules: f.rules})
@@ -159,7 +159,7 @@ func permissions(mesh resource.MeshName, lists []permission.List) (map[string]*a
 		}
 		sources = slices.SortedFunc(maps.Keys(c.sources), resource.Key.Compare)
 	} else {
-		deny.Policies[tooMany] = about(anybody())
+		deny.Policies[tooMany] = about(everyCaller())
 	}
 	out := map[string]*anypb.Any{}
 	for name, rules := range map[string]*rbacv3.RBAC{denyFilter: deny, allowFilter: allow} {
@@ -277,7 +277,7 @@ func (c *compiler) name(who string, denied *rbacv3.Principal, before []*rbacv3.P
 	if c.left -= 1 + len(before); c.left < 0 {
 		return
 	}
-	p := anybody()
+	p := everyCaller()
 	if len(before) > 0 {
 		p = not(or(before...))
 	}
@@ -305,7 +305,7 @@ func (c *compiler) callers(s resource.TagSelector) (*rbacv3.Principal, error) {
 	}}, nil
 }
 
-func anybody() *rbacv3.Principal {
+func everyCaller() *rbacv3.Principal {
 	return &rbacv3.Principal{Identifier: &rbacv3.Principal_Any{Any: true}}
 }
 
