@@ -181,7 +181,10 @@ meridian generate dataplane-token --name web-1 --valid-for 1h`},
 
 // unrun has why a fence is not run, by its page and its first command.
 var unrun = map[string]map[string]string{
-	"README.md": {"make demo": "the tour below is run; the tests are run by CI"},
+	"README.md": {
+		"make demo": "the tour below is run; the tests are run by CI",
+		"meridian apply -f examples/traffic/route.yaml --wait=enforced": "needs the applications of make demo",
+	},
 	"docs/testing.md": {
 		"make torture DURATION=1h SEED=7 CLIENTS=32": "takes an hour; CI runs a short one",
 		"make mutants":    "CI runs it",
