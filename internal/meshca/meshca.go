@@ -35,8 +35,10 @@ const (
 	// when half of it is over.
 	RootLifetime = 2 * 365 * 24 * time.Hour
 	// DefaultLifetime is how long a dataplane's certificate is valid where the mesh does
-	// not say so, MinLifetime the least.
-	DefaultLifetime, MinLifetime = 24 * time.Hour, time.Minute
+	// not say so.
+	DefaultLifetime = 24 * time.Hour
+	// MinLifetime is the shortest time for which a dataplane's certificate is valid.
+	MinLifetime = time.Minute
 	// MaxRequestBytes bounds a request for a certificate.
 	MaxRequestBytes = 4096
 	// skew backdates certificates for clocks that run behind.

@@ -32,8 +32,11 @@ func TestGroups(t *testing.T) {
 		want   []string
 	}{
 		{"none", nil, nil},
-		{"one document, two messages", []policy.Advice{about("A", "m", "x", warning("p", "one")), about("A", "m", "x", warning("p", "two"))},
-			[]string{"A/m/x: p: one", "A/m/x: p: two"}},
+		{
+			"one document, two messages",
+			[]policy.Advice{about("A", "m", "x", warning("p", "one")), about("A", "m", "x", warning("p", "two"))},
+			[]string{"A/m/x: p: one", "A/m/x: p: two"},
+		},
 		{"sixty documents", sixty, []string{"60 documents (HTTPRoute/m/r0, r1, r2, …): parentRefs[0].name: there is no Gateway g"}},
 		{"whatever the place in a list, and the kind", []policy.Advice{
 			about("HTTPRoute", "m", "r", lost), about("GRPCRoute", "m", "r", warning("parentRefs[2].name", "there is no Gateway g")),

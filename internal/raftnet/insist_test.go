@@ -108,7 +108,7 @@ func TestASnapshotWaitsForItsMember(t *testing.T) {
 		const beat = 150 * time.Millisecond
 		for len(ended) == 0 {
 			_ = w.AppendEntries("b", "b:1", &raft.AppendEntriesRequest{Term: 7}, new(raft.AppendEntriesResponse))
-			time.Sleep(beat)
+			<-time.After(beat)
 		}
 		require.Equal(t, away, <-ended)
 		require.WithinDuration(t, back, time.Now(), 2*beat)

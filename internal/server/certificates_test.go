@@ -70,7 +70,7 @@ func (s *certified) now() time.Time { return time.Now().Add(time.Duration(s.ahea
 // pass sets the clock ahead, and lets the server read its certificates again.
 func (s *certified) pass(d time.Duration) {
 	s.ahead.Add(int64(d))
-	time.Sleep(certificateInterval)
+	<-time.After(certificateInterval)
 	synctest.Wait()
 }
 

@@ -19,8 +19,10 @@ import (
 	"meridian/internal/resource"
 	"meridian/internal/resource/resourcetest"
 	"meridian/internal/rpcerr"
+	"meridian/internal/service/discovery"
 	"meridian/internal/store"
 	"meridian/internal/turns"
+	"meridian/internal/xds"
 )
 
 // gateways is a zone's service over a replica with a gateway, a route and a
@@ -42,11 +44,17 @@ func gateways(t *testing.T) *inspectService {
 	require.NoError(t, err)
 	return &inspectService{
 		zone: "east", matching: livematch.New(engines.NewMatcher(compiler), s), turns: turns.NewServer(),
+		xds: discovery.New(discovery.Config{Source: noProxies{}}),
 		quarantined: func(key resource.Key) (policy.Condition, bool) {
 			return answer.Quarantined("east", 2, "unknown field"), key.Name == "held" || key.Name == "unusable"
 		},
 	}
 }
+
+// noProxies is what a zone has for proxies that follow it over xDS, while there are none.
+type noProxies struct{ xds.Source }
+
+func (noProxies) OnTouch(func([]resource.Key)) {}
 
 func ask[D any](t *testing.T, s *inspectService, req *meridianv1.InspectRequest) (*D, error) {
 	t.Helper()
@@ -142,7 +150,7 @@ func TestZoneTellsHowNamesAreShown(t *testing.T) {
 	}}).Err)
 	compiler, err := condition.NewCompiler(condition.DefaultOptions())
 	require.NoError(t, err)
-	service := &inspectService{zone: "east", matching: livematch.New(engines.NewMatcher(compiler), s), turns: turns.NewServer()}
+	service := &inspectService{zone: "east", matching: livematch.New(engines.NewMatcher(compiler), s), turns: turns.NewServer(), xds: discovery.New(discovery.Config{Source: noProxies{}})}
 	response, err := service.Inspect(t.Context(), &meridianv1.InspectRequest{Mesh: "default", Question: &meridianv1.InspectRequest_Route{
 		Route: &meridianv1.RouteQuestion{Name: "cart.shop"},
 	}})

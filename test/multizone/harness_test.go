@@ -25,9 +25,8 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"meridian/test/processes"
-
 	"meridian/internal/clientconfig"
+	"meridian/test/processes"
 )
 
 // programs are those under test; olderPrograms stand for the release before: they

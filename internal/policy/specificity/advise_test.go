@@ -171,21 +171,35 @@ func TestAdviceAboutSelectorsThatMatchNothing(t *testing.T) {
 	}{
 		{"matching", "Timeout", connection(service("web"), service("backend"), timeout), nil},
 		{"any service", "Timeout", connection(service("*"), service("*"), timeout), nil},
-		{"a source", "Timeout", connection(service("wbe"), service("backend"), timeout),
-			[]string{"sources[0].match: no inbound has kuma.io/service=wbe; did you mean web?"}},
-		{"a destination", "Timeout", connection(service("web"), service("backnd"), timeout),
-			[]string{"destinations[0].match: no outbound has kuma.io/service=backnd; did you mean backend?"}},
-		{"a service without outbounds", "Timeout", connection(service("web"), service("web"), timeout),
-			[]string{"destinations[0].match: no outbound has kuma.io/service=web"}},
-		{"a tag", "Timeout", connection(`"verson":"v1"`, service("*"), timeout),
-			[]string{"sources[0].match: no inbound has the tag verson; did you mean version?"}},
-		{"inbound", "TrafficPermission", connection(service("backend"), service("webb"), ""),
-			[]string{"destinations[0].match: no inbound has kuma.io/service=webb; did you mean web?"}},
+		{
+			"a source", "Timeout", connection(service("wbe"), service("backend"), timeout),
+			[]string{"sources[0].match: no inbound has kuma.io/service=wbe; did you mean web?"},
+		},
+		{
+			"a destination", "Timeout", connection(service("web"), service("backnd"), timeout),
+			[]string{"destinations[0].match: no outbound has kuma.io/service=backnd; did you mean backend?"},
+		},
+		{
+			"a service without outbounds", "Timeout", connection(service("web"), service("web"), timeout),
+			[]string{"destinations[0].match: no outbound has kuma.io/service=web"},
+		},
+		{
+			"a tag", "Timeout", connection(`"verson":"v1"`, service("*"), timeout),
+			[]string{"sources[0].match: no inbound has the tag verson; did you mean version?"},
+		},
+		{
+			"inbound", "TrafficPermission", connection(service("backend"), service("webb"), ""),
+			[]string{"destinations[0].match: no inbound has kuma.io/service=webb; did you mean web?"},
+		},
 		{"callers of another zone", "TrafficPermission", connection(service("elsewhere"), service("web"), ""), nil},
-		{"a caller, misspelled", "TrafficPermission", connection(service("wbe"), service("web"), ""),
-			[]string{"sources[0].match: no inbound has kuma.io/service=wbe; did you mean web?"}},
-		{"selectors", "ProxyTemplate", `{"selectors":[{"match":{"kuma.io/service":"web"}},{"match":{"kuma.io/service":"web","version":"v2"}}],"conf":{"imports":["i"]}}`,
-			[]string{"selectors[1].match: no inbound has version=v2; did you mean v1?"}},
+		{
+			"a caller, misspelled", "TrafficPermission", connection(service("wbe"), service("web"), ""),
+			[]string{"sources[0].match: no inbound has kuma.io/service=wbe; did you mean web?"},
+		},
+		{
+			"selectors", "ProxyTemplate", `{"selectors":[{"match":{"kuma.io/service":"web"}},{"match":{"kuma.io/service":"web","version":"v2"}}],"conf":{"imports":["i"]}}`,
+			[]string{"selectors[1].match: no inbound has version=v2; did you mean v1?"},
+		},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			w := newWorld()

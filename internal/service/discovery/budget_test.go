@@ -1,7 +1,6 @@
 package discovery_test
 
 import (
-	"errors"
 	"fmt"
 	"runtime"
 	"strings"
@@ -61,7 +60,7 @@ func exhausted(t *testing.T, stream delta, limit string) {
 		err = rpcerr.FromStatus(err)
 		require.True(t, rpcerr.HasReason(err, "LIMIT_REACHED"), "%v", err)
 		var told *rpcerr.Error
-		require.True(t, errors.As(err, &told))
+		require.ErrorAs(t, err, &told)
 		require.Equal(t, limit, told.Metadata["limit"], "%v", err)
 		return
 	}
