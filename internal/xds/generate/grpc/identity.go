@@ -133,6 +133,10 @@ const (
 	// maxNamed bounds the expressions that only name the policy in the client's error.
 	// A denial beyond it is without a name.
 	maxNamed = 2000
+	// maxBytes bounds the permissions of a port as they are sent: gRPC takes messages of
+	// at most 4 MiB, and one that is larger would end the stream and leave the last
+	// permissions in effect. A port with more refuses every call; names go first.
+	maxBytes = 3 << 20
 )
 
 // tooMany is what a client's error names then.
@@ -158,8 +162,14 @@ func permissions(mesh resource.MeshName, lists []permission.List) (map[string]*a
 			allow.Policies[allowFilter] = about(and(all...))
 		}
 		sources = slices.SortedFunc(maps.Keys(c.sources), resource.Key.Compare)
-	} else {
-		deny.Policies[tooMany] = about(everyCaller())
+	}
+	if proto.Size(allow)+proto.Size(deny) > maxBytes {
+		clear(deny.Policies)
+	}
+	if !fits(lists) || proto.Size(allow) > maxBytes {
+		sources = nil
+		clear(allow.Policies)
+		deny.Policies = map[string]*rbacv3.Policy{tooMany: about(everyCaller())}
 	}
 	out := map[string]*anypb.Any{}
 	for name, rules := range map[string]*rbacv3.RBAC{denyFilter: deny, allowFilter: allow} {
