@@ -84,7 +84,15 @@ await_synced() {
 }
 
 # Have web call the backend, and say what became of it.
-calls() { printf '$ web calls the backend: %s\n' "$*"; "$bin/examples/traffic" get "$dir/shop" web-1 "$@"; }
+get() { "$bin/examples/traffic" get "$dir/shop" web-1 "$@"; }
+calls() { printf '$ web calls the backend: %s\n' "$*"; get "$@"; }
+
+# Both versions of the backend answer web.
+await_backend() {
+  for name in backend-v1 backend-v2; do
+    get --until "answered by $name" --failing >"$dir/await.log"
+  done
+}
 
 # A server lists its addresses once it is ready.
 await() {
@@ -135,7 +143,30 @@ mkdir -m 700 "$dir/shop"
 service backend backend-v1 'kuma.io/service: backend, version: v1' ''
 service backend backend-v2 'kuma.io/service: backend, version: v2' ''
 service web web-1 'kuma.io/service: web' '{port: 10001, tags: {kuma.io/service: backend}}'
+await_backend
 calls --calls 100
+
+say "They know each other by certificates: a permission denies web, and its error names it"
+printf '$ web calls the backend until it is denied\n'
+"$bin/examples/traffic" get "$dir/shop" web-1 --until 'deny policy "MeshTrafficPermission no-web"' \
+  --begun "$dir/begun" --since "$dir/written" &
+denied=$!
+pids+=($denied)
+await_file "$dir/begun"
+# What is measured begins when the global takes the write, before it is on disk.
+global apply -f examples/traffic/no-web.yaml
+MERIDIAN_CONFIG=$dir/global/admin.yaml "$bin/meridian" get mesh-traffic-permission no-web -m shop \
+  -o 'jsonpath={.modificationTime}' >"$dir/written.new"
+mv "$dir/written.new" "$dir/written"
+wait "$denied"
+zone east inspect connection -m shop --from web-1 --to backend-v1 --expect denied
+zone east why backend-v1 MeshTrafficPermission -m shop --from kuma.io/service=web
+
+say "Without that permission, web is allowed again"
+global delete mesh-traffic-permission no-web -m shop
+await_backend
+calls --calls 100
+zone east inspect connection -m shop --from web-1 --to backend-v1 --expect allowed
 
 say "A route sends one call of ten to the new version"
 global apply -f examples/traffic/route.yaml --wait=enforced
@@ -159,6 +190,8 @@ zone east proxy status -m shop
 
 if [ -n "$keep" ]; then
   trap - EXIT INT TERM
+  running=()
+  for pid in "${pids[@]}"; do ! kill -0 "$pid" 2>/dev/null || running+=("$pid"); done
   cat <<TXT
 
 Left running, under $dir. Talk to it with
@@ -168,7 +201,7 @@ Left running, under $dir. Talk to it with
 
 and stop it with
 
-  kill ${pids[*]}; rm -rf $dir
+  kill ${running[*]}; rm -rf $dir
 TXT
   exit 0
 fi

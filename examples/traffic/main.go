@@ -12,10 +12,10 @@ package main
 import (
 	"cmp"
 	"context"
+	"encoding/json"
 	"errors"
 	"flag"
 	"fmt"
-	"io"
 	"maps"
 	"net"
 	"net/http"
@@ -42,6 +42,9 @@ const (
 	patience = 2 * time.Minute
 	// startTimeout bounds the wait for a bootstrap file.
 	startTimeout = 60 * time.Second
+	// pause is between calls that are made until something becomes of one: what they wait
+	// for is to have the machine.
+	pause = time.Millisecond
 	// maxCalls bounds the calls of one request.
 	maxCalls = 100_000
 )
@@ -66,10 +69,7 @@ func run(args []string) error {
 		return err
 	}
 	port := listener.Addr().(*net.TCPAddr).Port
-	if err := os.WriteFile(path+".port.new", []byte(strconv.Itoa(port)), 0o600); err != nil {
-		return err
-	}
-	if err := os.Rename(path+".port.new", path+".port"); err != nil {
+	if err := write(path+".port", strconv.Itoa(port)); err != nil {
 		return err
 	}
 	bootstrap, err := await(path + ".json")
@@ -84,6 +84,14 @@ func run(args []string) error {
 	default:
 		return fmt.Errorf("there is no %q: backend, web and get are", role)
 	}
+}
+
+// write writes a file, which is there with all of its text or not at all.
+func write(path, text string) error {
+	if err := os.WriteFile(path+".new", []byte(text), 0o600); err != nil {
+		return err
+	}
+	return os.Rename(path+".new", path)
 }
 
 // await returns what is in a file once it is there.
@@ -149,20 +157,40 @@ func serveWeb(listener net.Listener, bootstrap []byte) error {
 	handler := func(w http.ResponseWriter, r *http.Request) {
 		calls, err := strconv.Atoi(r.FormValue("calls"))
 		delay, delayErr := time.ParseDuration(r.FormValue("delay"))
+		until := r.FormValue("until")
 		if err := errors.Join(err, delayErr); err != nil || calls < 1 || calls > maxCalls {
 			http.Error(w, "calls and delay say what to do", http.StatusBadRequest)
 			return
 		}
-		became := map[string]int{}
+		ctx, cancel := context.WithTimeout(r.Context(), patience)
+		defer cancel()
+		done := report{Became: map[string]int{}}
+		pace := time.NewTicker(pause)
+		defer pace.Stop()
 		for range calls {
-			became[call(r.Context(), conn, delay)]++
+			what := call(ctx, conn, delay)
+			done.Ended = time.Now()
+			done.Became[what]++
+			if until != "" && strings.Contains(what, until) || ctx.Err() != nil {
+				break
+			}
+			if until != "" {
+				_ = http.NewResponseController(w).Flush() // who asked learns that it has begun
+				<-pace.C
+			}
 		}
-		for _, what := range slices.SortedFunc(maps.Keys(became), func(a, b string) int { return cmp.Or(cmp.Compare(became[b], became[a]), cmp.Compare(a, b)) }) {
-			fmt.Fprintf(w, "%6d  %s\n", became[what], what)
-		}
+		_ = json.NewEncoder(w).Encode(done)
 	}
 	server := &http.Server{Handler: http.HandlerFunc(handler), ReadHeaderTimeout: patience}
 	return server.Serve(listener)
+}
+
+// report is the answer to a request for calls.
+type report struct {
+	// Became counts the calls by what became of them.
+	Became map[string]int
+	// Ended is when the last one ended.
+	Ended time.Time
 }
 
 // failed begins the outcome of a call that failed.
@@ -185,38 +213,74 @@ func call(ctx context.Context, conn *grpc.ClientConn, delay time.Duration) strin
 }
 
 // get asks a service for calls and prints what became of them. It fails unless all of
-// them succeed, or, with --failing, all of them fail.
+// them succeed, or, with --failing, all of them fail. With --until the last one is to have
+// that text, and with --failing those before may be anything.
 func get(portFile string, args []string) error {
 	flags := flag.NewFlagSet("get", flag.ContinueOnError)
 	calls := flags.Int("calls", 1, "how many `calls` to make")
 	delay := flags.Duration("delay", 0, "how long the backend takes for each")
 	failing := flags.Bool("failing", false, "the calls are expected to fail")
+	until := flags.String("until", "", "make calls until what became of one has this `text`")
+	begun := flags.String("begun", "", "write this `file` once the first call has ended")
+	since := flags.String("since", "", "say how long after the time in this `file`, once it is there, the last call ended")
 	if err := flags.Parse(args); err != nil {
 		return err
+	}
+	if *until != "" {
+		*calls = maxCalls
 	}
 	port, err := os.ReadFile(portFile)
 	if err != nil {
 		return err
 	}
 	ask := url.URL{Scheme: "http", Host: "127.0.0.1:" + string(port), Path: "/", RawQuery: url.Values{
-		"calls": {strconv.Itoa(*calls)}, "delay": {delay.String()},
+		"calls": {strconv.Itoa(*calls)}, "delay": {delay.String()}, "until": {*until},
 	}.Encode()}
 	response, err := http.Get(ask.String())
 	if err != nil {
 		return err
 	}
 	defer func() { _ = response.Body.Close() }()
-	body, err := io.ReadAll(response.Body)
-	if err != nil {
-		return err
-	}
-	fmt.Print(string(body))
-	lines := strings.Split(strings.TrimSpace(string(body)), "\n")
 	if response.StatusCode != http.StatusOK {
 		return errors.New(response.Status)
 	}
-	if slices.ContainsFunc(lines, func(line string) bool { return strings.Contains(line, failed) != *failing }) {
+	if *begun != "" {
+		if err := write(*begun, "begun"); err != nil {
+			return err
+		}
+	}
+	var done report
+	if err := json.NewDecoder(response.Body).Decode(&done); err != nil {
+		return err
+	}
+	written := done.Ended
+	if *since != "" {
+		text, err := await(*since)
+		if err != nil {
+			return err
+		}
+		if written, err = time.Parse(time.RFC3339Nano, strings.TrimSpace(string(text))); err != nil {
+			return err
+		}
+	}
+	expected, ended := true, *until == ""
+	for _, what := range slices.SortedFunc(maps.Keys(done.Became), func(a, b string) int {
+		return cmp.Or(cmp.Compare(done.Became[b], done.Became[a]), cmp.Compare(a, b))
+	}) {
+		fmt.Printf("%6d  %s\n", done.Became[what], what)
+		switch {
+		case *until != "" && strings.Contains(what, *until):
+			ended = true
+		case *until != "" && *failing:
+		case strings.Contains(what, failed) != *failing:
+			expected = false
+		}
+	}
+	if !expected || !ended {
 		return errors.New("that is not what was expected")
+	}
+	if *since != "" {
+		fmt.Printf("The last of them ended %.1f ms after the write.\n", float64(done.Ended.Sub(written).Microseconds())/1000)
 	}
 	return nil
 }
