@@ -21,7 +21,8 @@ const (
 	Allowed Decision = "allowed"
 	// Denied: the caller is known and may not do it.
 	Denied Decision = "denied"
-	// Refused: the caller did not prove who it is.
+	// Refused: the caller did not prove who it is. Who is then whom its token names, if
+	// it is one that has expired, is not valid yet or was revoked.
 	Refused Decision = "refused"
 	// Unknown: a write was attempted, and it may or may not have taken effect.
 	Unknown Decision = "unknown"
@@ -34,7 +35,8 @@ type Who struct {
 	Name   string   `json:"name"`
 	Groups []string `json:"groups,omitempty"`
 	// Source is how the caller was recognized: "token", "loopback", "anonymous",
-	// "kubernetes"; "unknown" when its credentials were refused; "server" for what
+	// "kubernetes"; "unknown" when its credentials say
+	// nothing that can be relied on; "server" for what
 	// a server does by itself.
 	Source string `json:"source"`
 	// Token is the id (jti) of the caller's token.

@@ -67,11 +67,9 @@ const (
 type identity struct{ source, name, host, rule string }
 
 func identityOf(chain string, r Record) identity {
-	of := identity{source: r.Who.Source, rule: r.Rule}
+	of := identity{source: r.Who.Source, name: r.Who.Name, rule: r.Rule}
 	if chain == chainRefused {
 		of.host = network(r.From)
-	} else {
-		of.name = r.Who.Name
 	}
 	return of
 }

@@ -110,6 +110,30 @@ func TestNoCallerHidesInAFlood(t *testing.T) {
 	require.Empty(t, verifyDir(t, dir).Problems)
 }
 
+// Refusals of the tokens of several users have a record for each of them, also from one
+// address: a list of what a user tried lacks nothing.
+func TestRefusedTokensAreToldApart(t *testing.T) {
+	dir := t.TempDir()
+	c, forward := movable(dir)
+	l := open(t, c)
+	for i := range 100 {
+		for _, name := range []string{"bob", "eve"} {
+			r := refusal(fmt.Sprintf("192.0.2.7:%d", i+1), "token", "TOKEN_REFUSED")
+			r.Who.Name = name
+			l.Write(r)
+		}
+	}
+	forward(maxWindow)
+	l.flush()
+	require.NoError(t, l.Close())
+	of := map[string][]Record{}
+	for _, r := range recordsOf(t, dir, chainRefused) {
+		of[r.Who.Name] = append(of[r.Who.Name], r)
+	}
+	require.EqualValues(t, 100, counted(of["bob"]))
+	require.EqualValues(t, 100, counted(of["eve"]))
+}
+
 // However many callers there are, their refusals take a bounded part of the disk, and
 // none of that of writes, of other kinds of callers, or of those who come later.
 func TestRefusalsHaveABudget(t *testing.T) {

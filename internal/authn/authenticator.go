@@ -116,6 +116,10 @@ func (a *Authenticator) enter(ctx context.Context, method string) (context.Conte
 		err = a.Authorize(p, method)
 	}
 	if err != nil {
+		var lapsed *token.LapsedError
+		if errors.As(err, &lapsed) {
+			p = principalOf(lapsed.Token)
+		}
 		a.refused(ctx, p, method, err)
 		return nil, err
 	}

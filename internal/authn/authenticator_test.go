@@ -353,3 +353,47 @@ func TestServerTokenPrincipal(t *testing.T) {
 	_, _, err = token.NewIssuer(at(noon)).Server(time.Hour)
 	require.ErrorContains(t, err, "there is no key to sign a server-token with")
 }
+
+// The refusal of a token that was issued here tells whose it was, for the audit log. One
+// that any client can make tells nothing.
+func TestARefusedTokenTellsWhoseItWas(t *testing.T) {
+	key := tokentest.Key(t, token.ForUser, 1)
+	valid, about, err := token.NewIssuer(at(noon), key).User("bob", []string{"team-a"}, time.Hour)
+	require.NoError(t, err)
+	forged, _, err := token.NewIssuer(at(noon), tokentest.Key(t, token.ForUser, 1)).User("bob", nil, time.Hour)
+	require.NoError(t, err)
+	none := func(token.Use, string) bool { return false }
+	for name, tc := range map[string]struct {
+		token   string
+		now     time.Time
+		revoked func(token.Use, string) bool
+		who, id string
+	}{
+		"revoked":           {token: valid, now: noon, revoked: func(_ token.Use, id string) bool { return id == about.ID }, who: "bob", id: about.ID},
+		"expired":           {token: valid, now: noon.Add(2 * time.Hour), revoked: none, who: "bob", id: about.ID},
+		"not valid yet":     {token: valid, now: noon.Add(-2 * time.Hour), revoked: none, who: "bob", id: about.ID},
+		"of another issuer": {token: forged, now: noon.Add(2 * time.Hour), revoked: none},
+		"no token":          {token: "x", now: noon, revoked: none},
+	} {
+		t.Run(name, func(t *testing.T) {
+			verifier := token.NewVerifier(at(tc.now), key.Public()).Revoking(tc.revoked)
+			var heard []Principal
+			a := &Authenticator{
+				Verifier: func() *token.Verifier { return verifier },
+				Refused:  func(_ context.Context, p Principal, _ string, _ error) { heard = append(heard, p) },
+			}
+			err := a.Stream(nil, &grpctest.Call{Ctx: request(far, "Bearer "+tc.token)}, watchInfo, watch)
+			require.Equal(t, rpcerr.Unauthenticated, rpcerr.CodeOf(rpcerr.FromStatus(err)), err)
+			require.Len(t, heard, 1)
+			require.Equal(t, tc.who, heard[0].Name)
+			if tc.id == "" {
+				require.Nil(t, heard[0].Token)
+				return
+			}
+			require.Equal(t, tc.id, heard[0].Token.ID)
+			p, err := a.Authenticate(request(far, "Bearer "+tc.token))
+			require.Error(t, err)
+			require.Equal(t, Principal{}, p, "it authenticates no client")
+		})
+	}
+}

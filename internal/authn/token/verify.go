@@ -45,9 +45,9 @@ func (v *Verifier) Revoking(revoked func(use Use, id string) bool) *Verifier {
 }
 
 // Verify returns what a token of any use says, or the first reason to refuse
-// it: one of the errors of this package. A verified signature is cached; validity
-// times and revocation are checked every time. The result is shared and must not
-// be modified.
+// it: one of the errors of this package, in a LapsedError where the token is only not
+// valid at this time. A verified signature is cached; validity times and revocation
+// are checked every time. The result is shared and must not be modified.
 func (v *Verifier) Verify(token string) (Token, error) {
 	if len(token) > maxTokenBytes {
 		return Token{}, fmt.Errorf("%w: it has %d bytes", ErrMalformed, len(token))
@@ -228,8 +228,28 @@ func (c *claims) check(use Use) error {
 	return nil
 }
 
+// LapsedError refuses a token that was issued by a known key and is not valid now: it
+// has expired, is not valid yet, or was revoked.
+type LapsedError struct {
+	// Token is what the token says. It proves nothing about who sends it.
+	Token Token
+	cause error
+}
+
+func (e *LapsedError) Error() string { return e.cause.Error() }
+
+// Unwrap returns ErrExpired, ErrNotYetValid or ErrRevoked, with particulars.
+func (e *LapsedError) Unwrap() error { return e.cause }
+
 // current checks what changes with time: the clock and revocations.
 func (v *Verifier) current(t Token) error {
+	if cause := v.lapse(t); cause != nil {
+		return &LapsedError{Token: t, cause: cause}
+	}
+	return nil
+}
+
+func (v *Verifier) lapse(t Token) error {
 	now := v.now()
 	switch {
 	case !now.Before(t.Expires):
