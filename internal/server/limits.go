@@ -6,6 +6,7 @@ import (
 	"math"
 	"net"
 	"runtime"
+	"slices"
 	"sync"
 	"time"
 
@@ -145,21 +146,30 @@ func (l *Limits) Bound(all Listeners) Listeners {
 	return all
 }
 
-// exceeded is the error of a call that exceeds a limit, which it counts.
-func (l *Limits) exceeded(err error) error {
+// exceeded is the error of a call of a method that exceeds a limit, which it counts.
+func (l *Limits) exceeded(method string, err error) error {
 	var limit *limits.Exceeded
 	if !errors.As(err, &limit) {
 		return err
 	}
 	l.Refused(limit.Limit)
-	return limitError(limit)
+	return limitError(method, limit)
 }
 
-// limitError says which limit is reached, and when to repeat the call.
-func limitError(limit *limits.Exceeded) error {
+// limitError says which limit a call of a method reaches, and when to repeat it.
+func limitError(method string, limit *limits.Exceeded) error {
 	after := max(limit.Retry, shortRetry)
-	return rpcerr.WithEffect(rpcerr.New(rpcerr.TooLarge, ReasonLimit, "%w: retry after %s", limit, after.Round(time.Second/10)).
-		WithMetadata(metaLimit, limit.Limit).WithRetry(after), rpcerr.EffectNone)
+	return notWritten(method, rpcerr.New(rpcerr.TooLarge, ReasonLimit, "%w: retry after %s", limit, after.Round(time.Second/10)).
+		WithMetadata(metaLimit, limit.Limit).WithRetry(after))
+}
+
+// notWritten says of a call that is refused that nothing was written, unless it would
+// only have read.
+func notWritten(method string, refused *rpcerr.Error) error {
+	if exempt(method) || slices.Contains(reads, method) {
+		return refused
+	}
+	return rpcerr.WithEffect(refused, rpcerr.EffectNone)
 }
 
 // limitedListener hangs up on connections beyond the limits before anything is read
@@ -345,7 +355,7 @@ func limitCall(ctx context.Context, info *tap.Info) (context.Context, error) {
 	if err := c.Call(len(info.Header.Get("authorization")) > 0); err != nil {
 		var limit *limits.Exceeded
 		errors.As(err, &limit)
-		return ctx, rpcerr.ToStatus(limitError(limit)).Err()
+		return ctx, rpcerr.ToStatus(limitError(info.FullMethodName, limit)).Err()
 	}
 	return ctx, nil
 }

@@ -27,18 +27,23 @@ import (
 	"meridian/internal/server/limits"
 )
 
+// readOnly is what an error says about the write of a call that only reads.
+const readOnly rpcerr.Effect = ""
+
 // refusals are how often a limit was exceeded.
 func (r *testServer) refusals(limit string) float64 {
 	return testutil.ToFloat64(r.limits.refusals.WithLabelValues(limit))
 }
 
-func (r *testServer) requireExceeded(limit string, err error) {
+// requireExceeded checks that a call was refused for a limit. Of a write the refusal
+// says that nothing was written; of a read it says nothing about a write.
+func (r *testServer) requireExceeded(limit string, effect rpcerr.Effect, err error) {
 	r.t.Helper()
 	require.Equal(r.t, codes.ResourceExhausted, status.Code(err), err)
 	err = rpcerr.FromStatus(err)
 	require.True(r.t, rpcerr.HasReason(err, ReasonLimit), err)
 	require.Positive(r.t, rpcerr.RetryAfter(err))
-	require.Equal(r.t, rpcerr.EffectNone, rpcerr.EffectOf(err))
+	require.Equal(r.t, effect, rpcerr.EffectOf(err))
 	var e *rpcerr.Error
 	require.ErrorAs(r.t, err, &e)
 	require.Equal(r.t, limit, e.Metadata[metaLimit])
@@ -111,7 +116,7 @@ func TestCallsOfUnauthenticatedClients(t *testing.T) {
 		require.Less(t, i, 100_000, "the flood has no end")
 		refused = conn.Invoke(t.Context(), "/grpc.health.v1.Health/Check", []byte{}, &struct{}{}, grpc.ForceCodecV2(oneBuffer{}))
 	}
-	r.requireExceeded(limits.LimitCalls, refused)
+	r.requireExceeded(limits.LimitCalls, readOnly, refused)
 }
 
 // A connection is read again some time after its calls were refused, or once it is
@@ -232,11 +237,11 @@ func TestWatchesOfUnauthenticatedClients(t *testing.T) {
 	second, _ := watch("", health)
 	require.NoError(t, second.RecvMsg(&struct{}{}))
 	third, _ := watch("", health)
-	r.requireExceeded(limits.LimitWatches, third.RecvMsg(&struct{}{}))
+	r.requireExceeded(limits.LimitWatches, readOnly, third.RecvMsg(&struct{}{}))
 	reflected, _ := watch("", "/grpc.reflection.v1.ServerReflection/ServerReflectionInfo")
-	r.requireExceeded(limits.LimitWatches, reflected.RecvMsg(&struct{}{}))
+	r.requireExceeded(limits.LimitWatches, readOnly, reflected.RecvMsg(&struct{}{}))
 	waiting, _ := watch("", meridianv1.AdminService_WaitForZones_FullMethodName)
-	r.requireExceeded(limits.LimitWatches, waiting.RecvMsg(&struct{}{}))
+	r.requireExceeded(limits.LimitWatches, readOnly, waiting.RecvMsg(&struct{}{}))
 	for range 5 {
 		known, _ := watch("user", meridianv1.AdminService_Watch_FullMethodName)
 		require.Equal(t, codes.Unimplemented, status.Code(known.RecvMsg(&struct{}{})), "it got as far as the handler")
@@ -265,7 +270,7 @@ func TestWritesOfOneCaller(t *testing.T) {
 		require.Less(t, i, 100_000, "writes have no limit")
 		refused = write("user")
 	}
-	r.requireExceeded(limits.LimitWriteRequests, refused)
+	r.requireExceeded(limits.LimitWriteRequests, rpcerr.EffectNone, refused)
 	require.NoError(t, write("admin"), "one caller does not hold up another")
 }
 
@@ -294,15 +299,15 @@ func TestTokenCallsAreWrites(t *testing.T) {
 			r.limits.writes = limits.NewWrites(limits.WriteConfig{Requests: 1, Bytes: 1000, All: 1, LargestRequest: 1000}, stopped)
 			handled(call("user", method))
 			handled(call("user", method))
-			r.requireExceeded(limits.LimitWriteRequests, call("user", method))
-			r.requireExceeded(limits.LimitAllWriteRequests, call("", method))
+			r.requireExceeded(limits.LimitWriteRequests, rpcerr.EffectNone, call("user", method))
+			r.requireExceeded(limits.LimitAllWriteRequests, rpcerr.EffectNone, call("", method))
 			handled(call("admin", method))
 
 			r.limits.writes = limits.NewWrites(limits.WriteConfig{Requests: 1000, Bytes: 1, All: 1, LargestRequest: float64(len(message))}, stopped)
 			handled(call("user", method))
 			handled(call("user", method))
-			r.requireExceeded(limits.LimitWriteBytes, call("user", method))
-			r.requireExceeded(limits.LimitAllWriteBytes, call("", method))
+			r.requireExceeded(limits.LimitWriteBytes, rpcerr.EffectNone, call("user", method))
+			r.requireExceeded(limits.LimitAllWriteBytes, rpcerr.EffectNone, call("", method))
 			handled(call("admin", method))
 		})
 	}

@@ -54,6 +54,18 @@ var writes = []string{
 	meridianv1.ControlService_GenerateZoneToken_FullMethodName, meridianv1.ClusterService_GenerateServerToken_FullMethodName,
 }
 
+// reads are the methods that change nothing: what refuses them says nothing about a
+// write.
+var reads = []string{
+	meridianv1.AdminService_Get_FullMethodName, meridianv1.AdminService_List_FullMethodName,
+	meridianv1.AdminService_Watch_FullMethodName, meridianv1.AdminService_WaitForZones_FullMethodName,
+	meridianv1.InspectService_Inspect_FullMethodName,
+	meridianv1.TokenService_ListTokens_FullMethodName, meridianv1.TokenService_ListKeys_FullMethodName,
+	meridianv1.AccessService_WhoAmI_FullMethodName, meridianv1.AccessService_CanI_FullMethodName, meridianv1.AccessService_WhoCan_FullMethodName,
+	meridianv1.ControlService_Info_FullMethodName, meridianv1.ControlService_Zones_FullMethodName,
+	meridianv1.AuditService_ListAudit_FullMethodName, meridianv1.ClusterService_Members_FullMethodName,
+}
+
 // receiver receives the requests of a server's calls after the caller is known.
 type receiver struct {
 	calls                  Calls
@@ -191,7 +203,7 @@ func (r *receiver) receiving(method string, n int64, handle grpc.StreamHandler) 
 		if !c.known && (n == conversation || lasting(method)) {
 			done, err := r.calls.Limits.watches.Take(c.owner)
 			if err != nil {
-				return r.calls.Limits.exceeded(err)
+				return r.calls.Limits.exceeded(method, err)
 			}
 			defer done()
 		}
@@ -222,6 +234,7 @@ func (r *receiver) gathering(method string, handle grpc.StreamHandler) grpc.Stre
 // call is the stream of a call whose requests are being received.
 type call struct {
 	grpc.ServerStream
+	method  string
 	request *limits.Request
 	// aborted is closed when the request is.
 	aborted chan struct{}
@@ -240,7 +253,7 @@ type call struct {
 func (r *receiver) begin(stream grpc.ServerStream, method string, n int64) (*call, error) {
 	ctx := stream.Context()
 	p := authn.PrincipalFrom(ctx)
-	c := &call{ServerStream: stream, limit: MaxBatchBytes, aborted: make(chan struct{}), limits: r.calls.Limits, owner: p.Name}
+	c := &call{ServerStream: stream, method: method, limit: MaxBatchBytes, aborted: make(chan struct{}), limits: r.calls.Limits, owner: p.Name}
 	pool := r.known
 	c.admin = slices.Contains(p.Groups, authn.AdminGroup)
 	if c.known = p.Source != authn.FromNothing && !exempt(method); !c.known {
@@ -252,7 +265,7 @@ func (r *receiver) begin(stream grpc.ServerStream, method string, n int64) (*cal
 	if slices.Contains(writes, method) {
 		c.writes = r.calls.Limits.writes
 		if err := c.writes.Request(c.owner, c.admin); err != nil {
-			return nil, c.limits.exceeded(err)
+			return nil, c.limits.exceeded(method, err)
 		}
 	}
 	var err error
@@ -278,7 +291,7 @@ func (c *call) received(n int64) error {
 	if c.writes == nil {
 		return nil
 	}
-	return c.limits.exceeded(c.writes.Bytes(c.owner, c.admin, n))
+	return c.limits.exceeded(c.method, c.writes.Bytes(c.owner, c.admin, n))
 }
 
 // refusal says which limit a request exceeds.
@@ -295,7 +308,7 @@ func (c *call) refusal(err error) error {
 // busy completes the error of a call that whose bytes cannot be held.
 func (c *call) busy(err *rpcerr.Error) error {
 	c.limits.Refused(limitBytes)
-	return rpcerr.WithEffect(err.WithMetadata(metaLimit, limitBytes).WithRetry(shortRetry), rpcerr.EffectNone)
+	return notWritten(c.method, err.WithMetadata(metaLimit, limitBytes).WithRetry(shortRetry))
 }
 
 // RecvMsg implements grpc.ServerStream. It returns when the request is aborted,
