@@ -132,8 +132,14 @@ func (a *app) standing(ctx context.Context, key resource.Key) (string, error) {
 	if len(about.Warnings) > 0 {
 		b.WriteString("Warnings:\n")
 	}
-	for _, w := range about.Warnings {
+	for _, w := range about.WarningLines() {
 		fmt.Fprintf(&b, "  %s\n", w)
+	}
+	if len(about.Incomplete) > 0 {
+		b.WriteString("Incomplete:\n")
+	}
+	for _, absent := range about.Incomplete {
+		fmt.Fprintf(&b, "  %s\n", absent)
 	}
 	return b.String(), nil
 }

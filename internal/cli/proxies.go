@@ -197,7 +197,7 @@ version. All meshes are shown unless -m names one.`,
 		if err := answer.Unmarshal(response.GetJson(), &list); err != nil {
 			return err
 		}
-		if len(list.Items) == 0 {
+		if len(list.Items) == 0 && len(list.Incomplete) == 0 {
 			a.Message("No proxy follows a zone over xDS.")
 			return nil
 		}

@@ -29,3 +29,17 @@ func TestDataplanesShowsProxies(t *testing.T) {
 default  web-1  east  web       1         offline  12
 `, h.ok("dataplanes"))
 }
+
+// A list without proxies names the zones that it lacks: theirs are not known.
+func TestProxyStatusWithoutProxies(t *testing.T) {
+	h := newHarness(t)
+	answered := `{"items": []}`
+	h.server.Answer = func(*meridianv1.InspectRequest) (*meridianv1.InspectResponse, error) {
+		return &meridianv1.InspectResponse{Json: []byte(answered)}, nil
+	}
+	require.Equal(t, "No proxy follows a zone over xDS.\n", h.run("proxy", "status").stderr)
+	answered = `{"items": [], "incomplete": [{"zone": "west", "reason": "offline"}]}`
+	out := h.run("proxy", "status")
+	require.Empty(t, out.stderr)
+	require.Contains(t, out.stdout, "Incomplete: zone \"west\": offline.\n")
+}

@@ -188,6 +188,13 @@ Spec:
 	}
 	described := h.ok("describe", "timeout", "slow", "-m", "demo")
 	require.Contains(t, described, "Conditions:\n  UnsetWithoutEffect=True (NoDefault): nothing\nWarnings:\n  destinations[0].match: selects nothing\nSpec:\n")
+	h.server.Answer = func(*meridianv1.InspectRequest) (*meridianv1.InspectResponse, error) {
+		return &meridianv1.InspectResponse{Json: []byte(`{"kind": "Timeout",
+			"warnings": [{"path": "conf", "message": "is empty"}, {"path": "sources[0].match", "message": "selects nothing", "ofDataplanes": true}],
+			"incomplete": [{"zone": "west", "reason": "offline"}]}`), Notes: []string{"zone \"west\": offline"}}, nil
+	}
+	require.Contains(t, h.ok("describe", "timeout", "slow", "-m", "demo"),
+		"Warnings:\n  conf: is empty\n  sources[0].match: selects nothing (in the zones that answered)\nIncomplete:\n  zone \"west\": offline\nSpec:\n")
 	require.NotContains(t, h.ok("describe", "global-secret", "key"), "c2VjcmV0")
 }
 

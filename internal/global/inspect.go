@@ -201,7 +201,29 @@ func (s *inspectService) askAll(ctx context.Context, known fleetStatus, req *mer
 	if zone, only := known.only(); only {
 		return nil, nil, r.missing[zone]
 	}
-	return nil, nil, nowhere("not found", known, nil)
+	return nil, nil, nowhere(subject(req)+"not found", known, nil)
+}
+
+// subject begins an error with what a question is about, where it is about something
+// that has a name.
+func subject(req *meridianv1.InspectRequest) string {
+	kind, name := "dataplane", ""
+	switch q := req.GetQuestion().(type) {
+	case *meridianv1.InspectRequest_Dataplane:
+		name = q.Dataplane.GetName()
+	case *meridianv1.InspectRequest_Why:
+		name = q.Why.GetDataplane()
+	case *meridianv1.InspectRequest_Proxy:
+		name = q.Proxy.GetName()
+	case *meridianv1.InspectRequest_Proxies:
+		name = q.Proxies.GetName()
+	case *meridianv1.InspectRequest_Policy:
+		kind, name = q.Policy.GetKind(), q.Policy.GetName()
+	}
+	if name == "" {
+		return ""
+	}
+	return fmt.Sprintf("%s %q in mesh %q: ", kind, name, req.GetMesh())
 }
 
 // nowhere says that no zone that could be asked has something. What one zone would

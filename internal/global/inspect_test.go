@@ -152,7 +152,17 @@ func TestNotFoundInSeveralZones(t *testing.T) {
 	require.ErrorContains(t, err, `did you mean "web-2"?`)
 	_, err = zonesThat(suggests, "east", "west").Inspect(t.Context(), aboutDataplane(""))
 	require.Equal(t, rpcerr.NotFound, rpcerr.CodeOf(err))
-	require.EqualError(t, err, "not found in any connected zone; connected are east, west; `meridian dataplanes` lists what there is")
+	const nowhere = "not found in any connected zone; connected are east, west; `meridian dataplanes` lists what there is"
+	require.EqualError(t, err, `dataplane "web-1" in mesh "default": `+nowhere)
+	for about, asked := range map[string]question.Question{
+		`dataplane "web-1" in mesh "default": `: question.Why{Dataplane: "web-1", Kind: "Timeout"},
+		`Timeout "slow" in mesh "default": `:    question.Policy{Kind: "Timeout", Name: "slow"},
+		`dataplane "web-2" in mesh "default": `: question.Proxy{Name: "web-2"},
+		`dataplane "web-3" in mesh "default": `: question.Proxies{Name: "web-3"},
+	} {
+		_, err = zonesThat(suggests, "east", "west").Inspect(t.Context(), question.Request(asked, "default", ""))
+		require.EqualError(t, err, about+nowhere)
+	}
 }
 
 // An answer about several zones shows each dataplane in the zone that was asked,

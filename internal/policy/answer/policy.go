@@ -47,6 +47,19 @@ func (w Warning) String() string {
 	return resource.Problem{Path: resource.Path(w.Path), Message: w.Message}.String()
 }
 
+// WarningLines are the warnings for people. Of one that rests on dataplanes, in an answer
+// that lacks zones, the line says that it holds for the others alone.
+func (a *PolicyAnswer) WarningLines() []string {
+	lines := make([]string, len(a.Warnings))
+	for i, w := range a.Warnings {
+		lines[i] = w.String()
+		if w.OfDataplanes && len(a.Incomplete) > 0 {
+			lines[i] += " (in the zones that answered)"
+		}
+	}
+	return lines
+}
+
 // About answers in what condition a resource of any kind is: Policy without the
 // dataplanes. It fails with ErrNotFound.
 func About(m *policy.Matcher, key resource.Key, asOf resource.Revision) (*PolicyAnswer, error) {

@@ -180,7 +180,7 @@ func RenderPolicy(w io.Writer, a *PolicyAnswer, form Form) error {
 		p.table(t)
 		p.line("")
 	}
-	for _, w := range a.Warnings {
+	for _, w := range a.WarningLines() {
 		p.line("Warning: %s", w)
 	}
 	if len(a.Warnings) > 0 {
