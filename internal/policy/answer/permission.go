@@ -26,7 +26,7 @@ func permitted(mesh *policy.Mesh, rules []*policy.Rule, caller []resource.Tags) 
 			return undecided
 		}
 		by := []string{fold.Fields()["/action"].Name}
-		if strings.EqualFold(action, "DENY") {
+		if !strings.EqualFold(action, resource.ActionAllow) {
 			return permission{allowedBy: []string{}, deniedBy: by}
 		}
 		return permission{allowed: true, allowedBy: by, deniedBy: []string{}}

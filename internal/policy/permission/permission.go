@@ -72,7 +72,7 @@ func fold(steps []policy.Step) []Entry {
 	for i := range steps {
 		s := &steps[i]
 		action, decides := s.Conf["action"].(string)
-		e := Entry{Match: s.Match, Allow: !strings.EqualFold(action, resource.ActionDeny), Policy: s.Origin}
+		e := Entry{Match: s.Match, Allow: strings.EqualFold(action, resource.ActionAllow), Policy: s.Origin}
 		switch {
 		case !decides:
 			if s.Op == policy.Replace { // it takes away what was decided, and decides nothing

@@ -126,10 +126,11 @@ func guards() ([]*httpv3.HttpFilter, error) {
 
 // What an inbound's permissions may come to.
 const (
-	// maxEntries bounds the entries of all lists of a port, and maxTurns how often they
-	// turn from allowing to denying: each turn nests the expression once more. A port
-	// with more refuses every call.
-	maxEntries, maxTurns = 20_000, 400
+	// maxEntries bounds the entries of all lists of a port, and maxTurns how often one
+	// turns from allowing to denying. Each turn nests the expression by two messages,
+	// and most implementations of protobuf decode at most 100. A port with more refuses
+	// every call.
+	maxEntries, maxTurns = 20_000, 40
 	// maxNamed bounds the expressions that only name the policy in the client's error.
 	// A denial beyond it is without a name.
 	maxNamed = 2000
@@ -220,13 +221,15 @@ func (c *compiler) list(l *permission.List) (*rbacv3.Principal, error) {
 		if err != nil {
 			return nil, err
 		}
+		parts := []*rbacv3.Principal{p}
 		for _, except := range e.Except {
 			x, err := c.callers(except)
 			if err != nil {
 				return nil, err
 			}
-			p = and(p, not(x))
+			parts = append(parts, not(x))
 		}
+		p = and(parts...)
 		holds[i] = p
 		c.sources[e.Policy] = true
 		if !e.Allow {
