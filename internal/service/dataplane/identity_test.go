@@ -1,0 +1,125 @@
+package dataplane
+
+import (
+	"bytes"
+	"crypto"
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	"crypto/rand"
+	"crypto/rsa"
+	"crypto/x509"
+	"encoding/pem"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	meridianv1 "meridian/api/meridian/v1"
+	"meridian/internal/authn/token"
+	"meridian/internal/meshca"
+	"meridian/internal/resource/resourcetest"
+	"meridian/internal/rpcerr"
+)
+
+// askForCertificates has a proxy say hello and send requests for certificates, and returns
+// the identities that it gets until the stream ends, or until it has as many as requests.
+func (w *world) askForCertificates(raw string, hello *meridianv1.DataplaneHello, requests ...[]byte) ([]*meridianv1.DataplaneIdentity, error) {
+	w.t.Helper()
+	p := w.dial(raw)
+	defer p.leave()
+	if hello != nil {
+		p.send(&meridianv1.ConnectRequest{Message: &meridianv1.ConnectRequest_Hello{Hello: hello}})
+	}
+	for _, der := range requests {
+		p.send(&meridianv1.ConnectRequest{Message: &meridianv1.ConnectRequest_CertificateRequest{
+			CertificateRequest: &meridianv1.DataplaneCertificateRequest{Csr: der},
+		}})
+	}
+	var identities []*meridianv1.DataplaneIdentity
+	for len(identities) < len(requests) {
+		m, err := p.stream.Recv()
+		if err != nil {
+			return identities, rpcerr.FromStatus(err)
+		}
+		if m.GetIdentity() != nil {
+			identities = append(identities, m.GetIdentity())
+		}
+	}
+	return identities, nil
+}
+
+func helloOf(name, service string) *meridianv1.DataplaneHello {
+	return &meridianv1.DataplaneHello{Mesh: "default", Name: name, Spec: []byte(dataplaneSpec(service)), RegistrationOnly: true}
+}
+
+// certificateRequest makes a request for a certificate for a key.
+func certificateRequest(t *testing.T, key crypto.Signer) []byte {
+	t.Helper()
+	der, err := x509.CreateCertificateRequest(rand.Reader, &x509.CertificateRequest{}, key)
+	require.NoError(t, err)
+	return der
+}
+
+func ecdsaKey(t *testing.T, curve elliptic.Curve) *ecdsa.PrivateKey {
+	t.Helper()
+	key, err := ecdsa.GenerateKey(curve, rand.Reader)
+	require.NoError(t, err)
+	return key
+}
+
+// A certificate is for the dataplane that the proxy has registered, by a token that covers
+// it, and for a key of the one kind. Whatever else is asked for ends the stream, without a
+// certificate, and before the mesh has an authority.
+func TestCertificatesThatAreRefused(t *testing.T) {
+	key := ecdsaKey(t, elliptic.P256())
+	good := certificateRequest(t, key)
+	rsaKey, err := rsa.GenerateKey(rand.Reader, 2048)
+	require.NoError(t, err)
+	forged := bytes.Clone(good)
+	forged[len(forged)-1] ^= 1
+	web := helloOf("web-1", "web")
+	cases := map[string]struct {
+		hello  *meridianv1.DataplaneHello
+		csr    []byte
+		reason string
+		text   string
+	}{
+		"nothing":              {web, nil, ReasonBadRequest, "cannot be read"},
+		"garbage":              {web, []byte("x"), ReasonBadRequest, "cannot be read"},
+		"more after the end":   {web, append(bytes.Clone(good), 0), ReasonBadRequest, "cannot be read"},
+		"too large":            {web, make([]byte, meshca.MaxRequestBytes+1), ReasonBadRequest, "at most 4096"},
+		"RSA":                  {web, certificateRequest(t, rsaKey), ReasonBadRequest, "P-256"},
+		"another curve":        {web, certificateRequest(t, ecdsaKey(t, elliptic.P384())), ReasonBadRequest, "P-256"},
+		"another's key":        {web, forged, ReasonBadRequest, "not signed with its own key"},
+		"another dataplane":    {helloOf("web-2", "web"), good, ReasonNotCovered, "web-2"},
+		"a service not of it":  {helloOf("web-1", "backend"), good, ReasonNotCovered, "backend"},
+		"before the dataplane": {nil, good, ReasonNoHello, "hello"},
+	}
+	inTime(t, func(t *testing.T, w *world) {
+		w.global(resourcetest.Build(t, "Mesh", "", "default", `{"mtls":{"enabledBackend":"ca","backends":[{"name":"ca","type":"builtin"}]}}`))
+		raw := w.token("web-1", "kuma.io/service", "web")
+		for name, c := range cases {
+			got, err := w.askForCertificates(raw, c.hello, c.csr)
+			require.Empty(t, got, name)
+			var refused *rpcerr.Error
+			require.ErrorAs(t, err, &refused, name)
+			require.Equal(t, c.reason, refused.Reason, name)
+			require.ErrorContains(t, err, c.text, name)
+			_, made := w.local.View().Get(token.MeshAuthorityKey("default"))
+			require.False(t, made, name)
+		}
+		_, err := w.askForCertificates(raw, web, good, good, good)
+		var refused *rpcerr.Error
+		require.ErrorAs(t, err, &refused)
+		require.Equal(t, ReasonLimit, refused.Reason)
+
+		got, err := w.askForCertificates(raw, web, good)
+		require.NoError(t, err)
+		block, _ := pem.Decode(got[0].GetCertificate())
+		require.NotNil(t, block, got[0].GetRefused())
+		leaf, err := x509.ParseCertificate(block.Bytes)
+		require.NoError(t, err)
+		require.True(t, key.PublicKey.Equal(leaf.PublicKey))
+		require.Len(t, leaf.URIs, 1)
+		require.Equal(t, "spiffe://east.default/dp/web-1/_/kuma.io_2Fservice/web", leaf.URIs[0].String())
+	})
+}

@@ -1,0 +1,250 @@
+package identities
+
+import (
+	"bytes"
+	"context"
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	"crypto/rand"
+	"crypto/x509"
+	"encoding/base64"
+	"encoding/pem"
+	"errors"
+	"fmt"
+	"log/slog"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"meridian/internal/authn/token"
+	"meridian/internal/commit/committest"
+	"meridian/internal/meshca"
+	"meridian/internal/policy"
+	"meridian/internal/resource"
+	"meridian/internal/resource/resourcetest"
+	"meridian/internal/store"
+)
+
+var web = policy.DataplaneKey("default", "web-1")
+
+// zone is a zone with a mesh and the dataplane web-1, and those who have identities there.
+type zone struct {
+	t       *testing.T
+	replica *store.Store
+	local   *committest.Log
+	now     time.Time
+	log     bytes.Buffer
+	key     *ecdsa.PublicKey
+
+	// trusted is the stamp that every proxy has acknowledged.
+	trusted string
+	// changed counts how often proxies were told of other identities.
+	changed int
+}
+
+func newZone(t *testing.T) *zone {
+	t.Helper()
+	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	require.NoError(t, err)
+	z := &zone{
+		t: t, replica: store.New(store.DefaultOptions()), now: time.Date(2026, 11, 23, 12, 0, 0, 0, time.UTC), key: &key.PublicKey,
+		local: committest.New(store.New(store.Options{ExternalMeshes: true, History: store.DefaultOptions().History})),
+	}
+	z.dataplane(`"version":"v1"`)
+	return z
+}
+
+func (z *zone) IdentitiesChanged(resource.MeshName)          { z.changed++ }
+func (z *zone) Trust(_ resource.MeshName, stamp string) bool { return stamp == z.trusted }
+
+// keeper returns a keeper of the zone, as it is after a start.
+func (z *zone) keeper() *Keeper {
+	return New(Config{
+		Zone: "east", View: func() store.Reader { return store.Union(z.replica.View(), z.local.View()) }, Stores: []*store.Store{z.replica, z.local.Store},
+		Local: z.local.Store, Writer: z.local, Now: func() time.Time { return z.now }, Log: slog.New(slog.NewTextHandler(&z.log, nil)),
+	})
+}
+
+// mesh writes the mesh; a mesh without a backend has no mutual TLS.
+func (z *zone) mesh(backend, kind, lifetime string) {
+	z.t.Helper()
+	spec := "{}"
+	if backend != "" {
+		spec = fmt.Sprintf(`{"mtls":{"enabledBackend":%q,"backends":[{"name":%q,"type":%q,"dpCert":{"rotation":{"expiration":%q}}}]}}`, backend, backend, kind, lifetime)
+	}
+	z.write(z.replica, resourcetest.Build(z.t, resource.KindMesh, "", "default", spec))
+}
+
+func (z *zone) dataplane(tag string) {
+	z.t.Helper()
+	z.write(z.local.Store, resourcetest.Build(z.t, resource.KindDataplane, "default", "web-1",
+		`{"networking":{"address":"10.0.0.1","inbound":[{"port":80,"tags":{"kuma.io/service":"web","kuma.io/zone":"east",`+tag+`}}]}}`))
+}
+
+func (z *zone) write(s *store.Store, r *resource.Resource) {
+	z.t.Helper()
+	require.NoError(z.t, s.Apply(s.Revision()+1, store.Txn{Ops: []store.Op{store.Put(r)}}).Err)
+}
+
+// issue has the keeper issue an identity with a certificate, which it returns too.
+func (z *zone) issue(k *Keeper) (Identity, *x509.Certificate) {
+	z.t.Helper()
+	got, err := k.Issue(z.t.Context(), web, z.key)
+	require.NoError(z.t, err)
+	require.Empty(z.t, got.Refused)
+	block, _ := pem.Decode(got.Certificate)
+	require.NotNil(z.t, block)
+	leaf, err := x509.ParseCertificate(block.Bytes)
+	require.NoError(z.t, err)
+	require.True(z.t, z.key.Equal(leaf.PublicKey))
+	require.NoError(z.t, verify(got.Roots, leaf, z.now))
+	return got, leaf
+}
+
+func verify(roots []byte, leaf *x509.Certificate, now time.Time) error {
+	pool := x509.NewCertPool()
+	pool.AppendCertsFromPEM(roots)
+	_, err := leaf.Verify(x509.VerifyOptions{Roots: pool, CurrentTime: now, KeyUsages: []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth}})
+	return err
+}
+
+// stored is the mesh's authority as the zone stores it.
+func (z *zone) stored() (*resource.Resource, bool) {
+	return z.local.View().Get(token.MeshAuthorityKey("default"))
+}
+
+func TestWhoGetsNoCertificate(t *testing.T) {
+	for what, c := range map[string]struct {
+		prepare func(*zone)
+		refused string
+	}{
+		"a mesh that does not exist":  {func(*zone) {}, ""},
+		"a mesh without mutual TLS":   {func(z *zone) { z.mesh("", "", "") }, ""},
+		"a backend of another type":   {func(z *zone) { z.mesh("ca", "provided", "1h") }, "zones issue certificates of type builtin only"},
+		"a dataplane that is deleted": {func(z *zone) { z.mesh("ca", "builtin", "1h"); z.deleteDataplane() }, "the dataplane was deleted"},
+		"a dataplane without a zone": {func(z *zone) {
+			z.mesh("ca", "builtin", "1h")
+			z.write(z.local.Store, resourcetest.Build(z.t, resource.KindDataplane, "default", "web-1",
+				`{"networking":{"address":"10.0.0.1","inbound":[{"port":80,"tags":{"kuma.io/service":"web"}}]}}`))
+		}, "kuma.io/zone"},
+	} {
+		z := newZone(t)
+		c.prepare(z)
+		got, err := z.keeper().Issue(t.Context(), web, z.key)
+		require.NoError(t, err, what)
+		require.Empty(t, got.Certificate, what)
+		require.Empty(t, got.Roots, what)
+		require.Contains(t, got.Refused, c.refused, what)
+		require.Equal(t, c.refused == "", got.Refused == "", what)
+		_, made := z.stored()
+		require.False(t, made, what)
+	}
+}
+
+func (z *zone) deleteDataplane() {
+	z.t.Helper()
+	require.NoError(z.t, z.local.Apply(z.local.Revision()+1, store.Txn{Ops: []store.Op{store.Delete(web)}}).Err)
+}
+
+// A certificate names the dataplane as it is stored, by an authority that is made once and
+// outlasts the keeper.
+func TestACertificateNamesWhatIsStored(t *testing.T) {
+	z := newZone(t)
+	z.mesh("ca", "builtin", "1h")
+	first, leaf := z.issue(z.keeper())
+	require.Equal(t, "spiffe://east.default/dp/web-1/_/kuma.io_2Fservice/web/version/v1", leaf.URIs[0].String())
+	require.Equal(t, z.now.Add(time.Hour), leaf.NotAfter)
+	z.dataplane(`"version":"v2"`)
+	second, leaf := z.issue(z.keeper())
+	require.Equal(t, "spiffe://east.default/dp/web-1/_/kuma.io_2Fservice/web/version/v2", leaf.URIs[0].String())
+	require.Equal(t, first.Roots, second.Roots)
+	require.Equal(t, first.Stamp, second.Stamp)
+
+	// A longer lifetime is stored before anything is signed for it: how long the next root
+	// is waited for depends on it.
+	z.mesh("ca", "builtin", "48h")
+	third, leaf := z.issue(z.keeper())
+	require.Equal(t, z.now.Add(48*time.Hour), leaf.NotAfter)
+	require.Equal(t, first.Roots, third.Roots)
+	require.NotEqual(t, first.Stamp, third.Stamp)
+	r, ok := z.stored()
+	require.True(t, ok)
+	authority, err := meshca.Parse("east", "default", r.Spec().(*resource.Secret).Bytes())
+	require.NoError(t, err)
+	require.Equal(t, 48*time.Hour, authority.Status()[0].Longest)
+	require.NotContains(t, z.log.String(), "PRIVATE")
+}
+
+// An authority that could not be stored signs nothing, and one that another zone made is
+// not used, nor replaced.
+func TestAnAuthorityThatCannotBeUsed(t *testing.T) {
+	z := newZone(t)
+	z.mesh("ca", "builtin", "1h")
+	k := z.keeper()
+	broken := errors.New("the disk is full")
+	z.local.Fail(broken)
+	got, err := k.Issue(t.Context(), web, z.key)
+	require.ErrorIs(t, err, broken)
+	require.Empty(t, got)
+	z.local.Fail(nil)
+	first, _ := z.issue(k)
+
+	foreign, err := meshca.New("west", "default", "ca", z.now)
+	require.NoError(t, err)
+	data, err := foreign.WithLongest(time.Hour).Marshal()
+	require.NoError(t, err)
+	secret := resourcetest.Build(t, resource.KindGlobalSecret, "", token.MeshAuthorityKey("default").Name, fmt.Sprintf(`{"data":%q}`, base64.StdEncoding.EncodeToString(data)))
+	z.write(z.local.Store, secret)
+	got, err = k.Issue(t.Context(), web, z.key)
+	require.ErrorContains(t, err, "another zone or mesh")
+	require.Empty(t, got)
+	k.review(t.Context(), z)
+	require.Contains(t, z.log.String(), "a certificate authority cannot be used")
+	r, _ := z.stored()
+	require.Equal(t, secret.Spec(), r.Spec())
+	require.NotEmpty(t, first.Roots)
+	require.NotContains(t, z.log.String(), "PRIVATE")
+}
+
+// The next root is published first, signs once every proxy has acknowledged it, and what
+// the last one signed is trusted until it has expired; proxies are told of each step.
+func TestAnAuthorityIsReplacedInSteps(t *testing.T) {
+	z := newZone(t)
+	z.mesh("one", "builtin", "1h")
+	k := z.keeper()
+	before, old := z.issue(k)
+	z.trusted = before.Stamp
+	ctx := context.Background()
+	k.review(ctx, z)
+	told := z.changed
+	k.review(ctx, z)
+	require.Equal(t, told, z.changed, "nothing has changed")
+
+	z.mesh("two", "builtin", "1h")
+	k.review(ctx, z)
+	require.Greater(t, z.changed, told)
+	published, leaf := z.issue(k)
+	require.Greater(t, len(published.Roots), len(before.Roots))
+	require.NoError(t, verify(before.Roots, leaf, z.now), "the last one signs")
+
+	for range 3 { // not every proxy has it
+		k.review(ctx, z)
+		_, leaf = z.issue(k)
+		require.NoError(t, verify(before.Roots, leaf, z.now))
+	}
+	told = z.changed
+	z.trusted = published.Stamp
+	k.review(ctx, z)
+	require.Greater(t, z.changed, told)
+	signing, leaf := z.issue(k)
+	require.Error(t, verify(before.Roots, leaf, z.now), "the next one signs")
+	require.NoError(t, verify(published.Roots, leaf, z.now))
+	require.NoError(t, verify(signing.Roots, old, z.now))
+
+	z.now = z.now.Add(time.Hour)
+	k.review(ctx, z)
+	done, _ := z.issue(k)
+	require.Less(t, len(done.Roots), len(signing.Roots))
+	require.Error(t, verify(done.Roots, old, z.now.Add(-time.Minute)))
+}
