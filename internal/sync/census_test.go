@@ -55,7 +55,7 @@ func TestZonesOfSeveralServers(t *testing.T) {
 		},
 		"gone from where it was last": {
 			[]Report{reportOf(9, Instance{ID: "i", Lease: 1, Connected: true, Revision: 4}), reportOf(9, gone("i", 2, 9, "cut"))},
-			ZoneStatus{State: ZoneOffline, Revision: 9, LastError: "cut"},
+			ZoneStatus{State: ZoneOffline, Revision: 9, LastError: "cut", CanDrain: true}, // none is connected that cannot
 		},
 		"instances on different servers": {
 			[]Report{
