@@ -80,7 +80,8 @@ func encodeZone(z zonesync.ZoneStatus) *meridianv1.ZoneStatus {
 	}
 	if z.ToDrain {
 		out.Drain = &meridianv1.ZoneDrain{
-			Begun: z.Draining.Begun, Dataplanes: z.Draining.Dataplanes, DataplanesApplied: z.Draining.Applied, Unsupported: !z.CanDrain,
+			Begun: z.Draining.Begun, Dataplanes: z.Draining.Dataplanes, DataplanesApplied: z.Draining.Applied,
+			Unsupported: len(z.Instances) > 0 && !z.CanDrain, // not known of a zone that is away
 		}
 	}
 	return out

@@ -66,6 +66,8 @@ func TestADrainingZone(t *testing.T) {
 	require.Equal(t, uint64(1), encodeZone(z).GetDrain().GetDataplanesApplied())
 	require.False(t, encodeZone(z).GetDrain().GetUnsupported())
 	z.State, z.CanDrain = zonesync.ZoneLagging, false
+	require.False(t, encodeZone(z).GetDrain().GetUnsupported(), "it has never connected")
+	z.Instances = []string{"i"}
 	require.Equal(t, "lagging", encodeZone(z).GetState())
 	require.True(t, encodeZone(z).GetDrain().GetUnsupported())
 	require.Len(t, fleetStatus{zones: []zonesync.ZoneStatus{z}}.absent(), 1)
