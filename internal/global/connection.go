@@ -2,6 +2,7 @@ package global
 
 import (
 	"context"
+	"fmt"
 	"maps"
 	"slices"
 	"strings"
@@ -11,6 +12,7 @@ import (
 
 	meridianv1 "meridian/api/meridian/v1"
 	"meridian/internal/policy/answer"
+	"meridian/internal/question"
 	"meridian/internal/resource"
 	"meridian/internal/rpcerr"
 )
@@ -47,6 +49,7 @@ func (s *inspectService) connect(ctx context.Context, known fleetStatus, req *me
 	}
 	q := req.GetConnection()
 	var from, to []zoneAnswer
+	caller, called := lookup{name: q.GetFrom(), zone: q.GetFromZone()}, lookup{name: q.GetTo(), zone: q.GetToZone()}
 	for _, r := range all.found {
 		ends := r.response.GetEnds()
 		if proto.Size(ends) > maxEnds || len(ends.GetCallers())+len(ends.GetInbounds()) > maxEndItems {
@@ -54,15 +57,18 @@ func (s *inspectService) connect(ctx context.Context, known fleetStatus, req *me
 			continue
 		}
 		// Without ends, it has both, and has answered.
-		if (ends == nil || len(ends.GetCallers()) > 0) && in(r.zone, q.GetFromZone()) {
+		if caller.heard(r.zone, ends == nil || len(ends.GetCallers()) > 0) {
 			from = append(from, r)
 		}
-		if (ends == nil || ends.GetCalled()) && in(r.zone, q.GetToZone()) {
+		if called.heard(r.zone, ends == nil || ends.GetCalled()) {
 			to = append(to, r)
 		}
 	}
-	if len(from) == 0 || len(to) == 0 {
-		return nil, s.unknownEnd(limited, known, req, len(from) == 0, all.failed, absent)
+	switch {
+	case len(from) == 0:
+		return nil, s.unknownEnd(limited, known, req, caller, all.failed, absent)
+	case len(to) == 0:
+		return nil, s.unknownEnd(limited, known, req, called, all.failed, absent)
 	}
 	absent = known.absentWith(absent)
 	switch {
@@ -92,25 +98,54 @@ func (s *inspectService) connect(ctx context.Context, known fleetStatus, req *me
 	return response, nil
 }
 
-// unknownEnd says which dataplane of a connection no zone has.
-func (s *inspectService) unknownEnd(ctx context.Context, known fleetStatus, req *meridianv1.InspectRequest, caller bool, failed error, absent []answer.Absence) error {
-	if failed != nil {
+// lookup is the search for a dataplane of a connection.
+type lookup struct {
+	// name is that of the dataplane, and zone the one that it is said to be in; empty
+	// for any.
+	name, zone string
+	// answered is whether that zone has said that it has one, or none.
+	answered bool
+}
+
+// heard reports whether the dataplane that is meant is in a zone, which says whether it
+// has one of that name.
+func (l *lookup) heard(zone resource.ZoneName, has bool) bool {
+	l.answered = l.answered || l.zone == string(zone)
+	return has && (l.zone == "" || l.zone == string(zone))
+}
+
+// unknownEnd says that a dataplane of a connection is in no zone, or not in the one that
+// is named.
+func (s *inspectService) unknownEnd(ctx context.Context, known fleetStatus, req *meridianv1.InspectRequest, end lookup, failed error, absent []answer.Absence) error {
+	what := fmt.Sprintf("dataplane %q in mesh %q: not found", end.name, req.GetMesh())
+	zone, only := known.only()
+	switch {
+	case end.answered && !only:
+		return rpcerr.New(rpcerr.NotFound, "NOT_FOUND", "%s in zone %q%s", what, end.zone, s.elsewhere(ctx, known, req.GetMesh(), end))
+	case failed != nil:
 		return failed
-	}
-	if zone, only := known.only(); only {
+	case only:
 		// What this zone suggests is right: there is no other.
 		_, err := s.ask(ctx, zone, known, req)
 		return err
 	}
-	name := req.GetConnection().GetTo()
-	if caller {
-		name = req.GetConnection().GetFrom()
-	}
-	return nowhere("dataplane \""+name+"\" in mesh \""+req.GetMesh()+"\": not found", known, absent)
+	return nowhere(what, known, absent)
 }
 
-// in reports whether a zone is the one that is named, if one is.
-func in(zone resource.ZoneName, named string) bool { return named == "" || string(zone) == named }
+// elsewhere says which other zones have a dataplane of the name; empty where none says so.
+func (s *inspectService) elsewhere(ctx context.Context, known fleetStatus, mesh string, end lookup) string {
+	all := s.askEach(ctx, known, question.Request(question.Connection{From: end.name, To: end.name, Ends: true}, mesh, ""))
+	have := slices.DeleteFunc(all.found, func(r zoneAnswer) bool {
+		return string(r.zone) == end.zone || r.response.GetEnds() != nil && !r.response.GetEnds().GetCalled()
+	})
+	switch len(have) {
+	case 0:
+		return ""
+	case 1:
+		return "; " + names(have)[0] + " has one"
+	}
+	return "; " + strings.Join(names(have), " and ") + " have one"
+}
 
 // ambiguousEnd says that several zones say that they have a dataplane of that name. None
 // of them is trusted more than the others: which one is meant the user says.

@@ -270,6 +270,78 @@ func TestConnectionOfNamesThatZonesShare(t *testing.T) {
 	}
 }
 
+// Dataplanes of other zones than the one that is asked are not answered for as if they
+// were in that one: of two with the same name, the other one may be denied what this one
+// is allowed.
+func TestConnectionAsksWhereTheDataplanesAre(t *testing.T) {
+	w := policytest.NewWorld()
+	w.Put(t, resource.Meta{Key: resource.Key{Kind: "Mesh", Name: "m"}}, `{"mtls": {"enabledBackend": "ca", "backends": [{"name": "ca", "type": "builtin"}]}}`)
+	w.Put(t, resource.Meta{Key: resource.Key{Kind: "TrafficPermission", Mesh: "m", Name: "p"}},
+		`{"sources": [{"match": {"kuma.io/service": "*"}}], "destinations": [{"match": {"kuma.io/service": "*", "kuma.io/zone": "east"}}]}`)
+	policies := slices.Collect(maps.Values(w.Resources))
+	zones := map[resource.ZoneName]*policy.Matcher{}
+	for _, zone := range []resource.ZoneName{"east", "west"} {
+		zones[zone] = matcherOf(t, zone, append(slices.Clone(policies), dataplane(t, zone, "web-1")))
+	}
+	s := zonesWith(zones)
+	allowed := func(zone string, q question.Connection) (bool, error) {
+		r, err := s.Inspect(t.Context(), question.Request(q, "m", zone))
+		if err != nil {
+			return false, err
+		}
+		var a answer.ConnectionAnswer
+		require.NoError(t, answer.Unmarshal(r.GetJson(), &a))
+		return a.Allowed, nil
+	}
+	for name, c := range map[string]struct {
+		zone    string
+		q       question.Connection
+		allowed bool
+		refused string
+	}{
+		"within the zone":       {"east", question.Connection{From: "web-1", To: "web-1", FromZone: "east", ToZone: "east"}, true, ""},
+		"both named":            {"", question.Connection{From: "web-1", To: "web-1", FromZone: "east", ToZone: "west"}, false, ""},
+		"called elsewhere":      {"east", question.Connection{From: "web-1", To: "web-1", ToZone: "west"}, false, "--to-zone"},
+		"caller elsewhere":      {"west", question.Connection{From: "web-1", To: "web-1", FromZone: "east"}, false, "--from-zone"},
+		"tags, called there":    {"", question.Connection{FromTags: map[string]string{"kuma.io/service": "x"}, To: "web-1", ToZone: "west"}, false, ""},
+		"tags, called here":     {"", question.Connection{FromTags: map[string]string{"kuma.io/service": "x"}, To: "web-1", ToZone: "east"}, true, ""},
+		"tags, called in other": {"east", question.Connection{FromTags: map[string]string{"kuma.io/service": "x"}, To: "web-1", ToZone: "west"}, false, "--to-zone"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			got, err := allowed(c.zone, c.q)
+			if c.refused == "" {
+				require.NoError(t, err)
+				require.Equal(t, c.allowed, got)
+				return
+			}
+			require.Equal(t, rpcerr.Invalid, rpcerr.CodeOf(err))
+			require.ErrorContains(t, err, c.refused)
+			require.ErrorContains(t, err, "ask the global")
+			_, err = question.Answer(c.q, question.Fixed{Matcher: zones[resource.ZoneName(c.zone)]}, question.At{Mesh: "m", Zone: resource.ZoneName(c.zone)})
+			require.ErrorIs(t, err, answer.ErrInvalid, "a zone that is asked itself")
+		})
+	}
+}
+
+// A dataplane that is not in the zone that is named is said to be in others.
+func TestConnectionWithADataplaneInAnotherZone(t *testing.T) {
+	s := zonesWith(map[resource.ZoneName]*policy.Matcher{
+		"east":  matcherOf(t, "east", []*resource.Resource{dataplane(t, "east", "web-1")}),
+		"north": matcherOf(t, "north", []*resource.Resource{dataplane(t, "north", "shared")}),
+		"west":  matcherOf(t, "west", []*resource.Resource{dataplane(t, "west", "backend-1"), dataplane(t, "west", "shared")}),
+	})
+	for want, q := range map[string]question.Connection{
+		`dataplane "backend-1" in mesh "m": not found in zone "east"; zone "west" has one`:                {From: "web-1", To: "backend-1", FromZone: "east", ToZone: "east"},
+		`dataplane "web-1" in mesh "m": not found in zone "west"; zone "east" has one`:                    {From: "web-1", To: "backend-1", FromZone: "west"},
+		`dataplane "shared" in mesh "m": not found in zone "east"; zone "north" and zone "west" have one`: {From: "web-1", To: "shared", ToZone: "east"},
+		`dataplane "none" in mesh "m": not found in zone "east"`:                                          {From: "web-1", To: "none", ToZone: "east"},
+	} {
+		_, err := s.Inspect(t.Context(), question.Request(q, "m", ""))
+		require.Equal(t, rpcerr.NotFound, rpcerr.CodeOf(err))
+		require.EqualError(t, err, want)
+	}
+}
+
 // Of the only zone that there is, what it suggests is right; while another may be
 // away, it is not given.
 func TestSuggestionOfTheOnlyZone(t *testing.T) {

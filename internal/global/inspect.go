@@ -53,6 +53,11 @@ type inspectService struct {
 // zone, whichever server it is connected to: what only one can answer is
 // answered by that one, and what is spread over zones is put together.
 func (s *inspectService) Inspect(ctx context.Context, req *meridianv1.InspectRequest) (*meridianv1.InspectResponse, error) {
+	if about := req.GetConnection(); about.GetFrom() == "" && about.GetToZone() != "" && req.GetZone() == "" {
+		// The caller is given by its tags: the zone of the other end has all there is.
+		req = proto.CloneOf(req)
+		req.Zone = about.GetToZone()
+	}
 	if req.GetZone() == "" {
 		if response, own, err := s.answerInherited(ctx, req); own {
 			return response, err
@@ -62,6 +67,12 @@ func (s *inspectService) Inspect(ctx context.Context, req *meridianv1.InspectReq
 	if zone := resource.ZoneName(req.GetZone()); zone != "" {
 		if _, connected := known.servers[zone]; !connected {
 			return nil, notConnected(zone, known)
+		}
+		if about := req.GetConnection(); about != nil {
+			named := question.Connection{FromZone: resource.ZoneName(about.GetFromZone()), ToZone: resource.ZoneName(about.GetToZone())}
+			if err := named.Within(zone); err != nil { // a zone of an older release would not say so
+				return nil, rpcerr.New(rpcerr.Invalid, "INVALID_QUESTION", "%w", err)
+			}
 		}
 		return s.ask(ctx, zone, known, req)
 	}

@@ -107,6 +107,29 @@ func (q *Connection) here(zone resource.ZoneName) (from, to string, all bool) {
 	return from, to, from == q.From && to == q.To
 }
 
+// answeredIn returns an error unless a zone can answer as it is asked: without Ends and
+// Elsewhere, it answers for dataplanes of its own, and the global for those of others.
+func (q *Connection) answeredIn(zone resource.ZoneName) error {
+	if q.Ends || q.Elsewhere != nil {
+		return nil
+	}
+	return q.Within(zone)
+}
+
+// Within returns an error if a dataplane is in another zone than the one that is asked.
+// It wraps answer.ErrInvalid.
+func (q *Connection) Within(zone resource.ZoneName) error {
+	for _, named := range []struct {
+		flag string
+		zone resource.ZoneName
+	}{{"--from-zone", q.FromZone}, {"--to-zone", q.ToZone}} {
+		if named.zone != "" && named.zone != zone {
+			return fmt.Errorf("%w: zone %q is asked, and %s names zone %q: ask the global, without --zone", answer.ErrInvalid, zone, named.flag, named.zone)
+		}
+	}
+	return nil
+}
+
 // Policy asks where a policy takes effect; with Rule, where one of its rules does.
 // Brief asks for the conditions and warnings alone, of a resource of any kind.
 type Policy struct {
@@ -270,6 +293,9 @@ func Answer(q Question, from Source, at At) (Answered, error) {
 			return err
 		}
 		c, ends := q.(Connection)
+		if err := c.answeredIn(at.Zone); err != nil {
+			return err
+		}
 		from, to, all := c.here(at.Zone)
 		if ends = ends && c.Ends; !ends || all {
 			document, err = q.Ask(m, at)

@@ -240,7 +240,7 @@ func withoutNames(err error) error {
 	case rpcerr.NotFound:
 		text = "not found"
 	case rpcerr.Invalid:
-		text = "this question cannot be answered as it is asked; with several zones, name one with --zone"
+		text = "this question cannot be answered as it is asked; with several zones, name one with --zone, or ask the global with --from-zone and --to-zone"
 	}
 	return rpcerr.New(code, "RESTRICTED", "%s; details are for callers who may read the mesh and every zone", text)
 }
