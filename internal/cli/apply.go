@@ -153,7 +153,7 @@ func (a *app) sendApply(ctx context.Context, c *client.Client, request *meridian
 	if request.GetDryRun() {
 		a.Message("Dry run: nothing was written.")
 	} else {
-		found, missing := fleetFindings(bounded, c, revision, response.GetResults())
+		found, missing := fleetFindings(bounded, c, a.fleetBudget, revision, response.GetResults())
 		a.warnOfFleet(found, missing, response.GetResults())
 		findings = append(findings, found...)
 	}

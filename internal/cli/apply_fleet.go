@@ -17,19 +17,18 @@ import (
 )
 
 const (
-	// fleetBudget is how long apply asks the zones about what it has written, and
-	// fleetSync how much of that the zones have to apply it.
+	// fleetBudget is how long apply asks the zones about what it has written; they
+	// have 2/5 of that to apply it.
 	fleetBudget = time.Second
-	fleetSync   = 400 * time.Millisecond
 	// fleetPolicies bounds the policies of a batch that the zones are asked about.
 	fleetPolicies = 16
 )
 
 // fleetFindings are the warnings that only zones can give, of policies that a global has
-// just written: it has no dataplanes. What is connected is asked, for fleetBudget at
+// just written: it has no dataplanes. What is connected is asked, for the budget at
 // most, whatever the batch. missing names what did not answer, or is empty where nothing
 // can be known: the server is a zone, no zone is connected, the caller may not ask.
-func fleetFindings(ctx context.Context, c *client.Client, revision uint64, results []*meridianv1.Result) (found []findingView, missing []string) {
+func fleetFindings(ctx context.Context, c *client.Client, budget time.Duration, revision uint64, results []*meridianv1.Result) (found []findingView, missing []string) {
 	asked := make([]resource.Key, 0, fleetPolicies)
 	more := 0
 	for _, r := range results {
@@ -45,15 +44,15 @@ func fleetFindings(ctx context.Context, c *client.Client, revision uint64, resul
 	if len(asked) == 0 {
 		return nil, nil
 	}
-	ctx, cancel := context.WithTimeout(ctx, fleetBudget)
+	ctx, cancel := context.WithTimeout(ctx, budget)
 	defer cancel()
-	if !connectedApplied(ctx, c, revision) {
+	if !connectedApplied(ctx, c, budget*2/5, revision) {
 		return nil, nil
 	}
 	for i, key := range asked {
 		warnings, absent, err := aboutFleet(ctx, c, key, revision)
 		if rpcerr.CodeOf(rpcerr.FromStatus(err)) == rpcerr.Timeout || ctx.Err() != nil {
-			return found, append(missing, fmt.Sprintf("no answer within %s", fleetBudget))
+			return found, append(missing, fmt.Sprintf("no answer within %s", budget))
 		}
 		if err != nil {
 			return found, missing
@@ -72,9 +71,9 @@ func fleetFindings(ctx context.Context, c *client.Client, revision uint64, resul
 }
 
 // connectedApplied waits for the zones that are connected to apply a revision, for
-// fleetSync at most. It is false where there is no zone to ask.
-func connectedApplied(ctx context.Context, c *client.Client, revision uint64) bool {
-	ctx, cancel := context.WithTimeout(ctx, fleetSync)
+// some time at most. It is false where there is no zone to ask.
+func connectedApplied(ctx context.Context, c *client.Client, limit time.Duration, revision uint64) bool {
+	ctx, cancel := context.WithTimeout(ctx, limit)
 	defer cancel()
 	stream, err := c.WaitForZones(ctx, &meridianv1.WaitForZonesRequest{Revision: revision, ConnectedOnly: true})
 	for err == nil {

@@ -32,11 +32,13 @@ type harness struct {
 	stop                    func()
 	// later is added to the clock of commands, in nanoseconds.
 	later atomic.Int64
+	// fleetBudget is how long apply asks zones: longer than answers take.
+	fleetBudget time.Duration
 }
 
 func newHarness(t *testing.T) *harness {
 	t.Helper()
-	h := &harness{t: t, server: clitest.New(), home: t.TempDir()}
+	h := &harness{t: t, server: clitest.New(), home: t.TempDir(), fleetBudget: time.Minute}
 	now := time.Now()
 	ca, err := pki.NewCA(now)
 	require.NoError(t, err)
@@ -84,6 +86,7 @@ func (h *harness) runWith(ctx context.Context, stdin string, args ...string) out
 	var stdout, stderr bytes.Buffer
 	a := newApp(strings.NewReader(stdin), &stdout, &stderr, parseEnvironment(h.env),
 		func() time.Time { return clitest.Epoch.Add(10*time.Minute + time.Duration(h.later.Load())) })
+	a.fleetBudget = h.fleetBudget
 	code := a.run(ctx, args)
 	return outcome{code, stdout.String(), stderr.String()}
 }

@@ -60,6 +60,8 @@ type app struct {
 	stdin      io.Reader
 	connection client.Flags
 	foreground *Foreground
+	// fleetBudget is how long apply asks zones.
+	fleetBudget time.Duration
 }
 
 func newApp(stdin io.Reader, stdout, stderr io.Writer, env map[string]string, now func() time.Time) *app {
@@ -69,7 +71,7 @@ func newApp(stdin io.Reader, stdout, stderr io.Writer, env map[string]string, no
 		},
 		stdin:      stdin,
 		connection: client.Flags{Env: env},
-		foreground: &Foreground{},
+		foreground: &Foreground{}, fleetBudget: fleetBudget,
 	}
 }
 
