@@ -24,9 +24,16 @@ import (
 
 type delta = discoveryv3.AggregatedDiscoveryService_DeltaAggregatedResourcesClient
 
-// limited opens a zone whose xDS streams share a budget, with one dataplane.
+// limited opens a zone whose xDS streams share a budget, with one dataplane. No time
+// passes for the budget: however slow the machine is, no stream has to make way.
 func limited(t *testing.T, all, ofToken int64) *zone {
-	z := open(t, limits.NewPatient(all, ofToken, limits.XDSPatience, time.Now))
+	start := time.Now()
+	return limitedAt(t, all, ofToken, func() time.Time { return start })
+}
+
+// limitedAt is limited, where time passes.
+func limitedAt(t *testing.T, all, ofToken int64, now func() time.Time) *zone {
+	z := open(t, limits.NewPatient(all, ofToken, limits.XDSPatience, now))
 	z.set(web("web-1"), 1)
 	z.run()
 	return z
@@ -110,7 +117,7 @@ func TestStreamsOfATokenAreBounded(t *testing.T) {
 // had five seconds; until then the other one waits.
 func TestUnansweredResponsesMakeWay(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		z := limited(t, 8<<20, 4<<20)
+		z := limitedAt(t, 8<<20, 4<<20, time.Now)
 		large, err := xds.New(&clusterv3.Cluster{Name: "c", AltStatName: strings.Repeat("x", 1<<20)})
 		require.NoError(t, err)
 		set, err := xds.NewSet(1, large)
