@@ -444,25 +444,31 @@ func TestCertificatesAreRenewed(t *testing.T) {
 	provider := b.CertificateProviders["meridian"]
 	require.Equal(t, "file_watcher", provider.PluginName)
 	files := provider.Config
-	read := func() tls.Certificate {
-		pair, err := tls.LoadX509KeyPair(files.Certificate, files.Key)
-		require.NoError(t, err)
-		return pair
-	}
-	first := read()
-	roots, err := os.ReadFile(files.Roots)
-	require.NoError(t, err)
-	require.Equal(t, authority.Roots(), roots)
-	require.NoError(t, filepath.WalkDir(a.Bootstrap+identitySuffix, func(path string, d fs.DirEntry, err error) error {
-		require.NoError(t, err)
-		if d.Type()&fs.ModeSymlink != 0 {
-			return nil
+	var first tls.Certificate
+	var roots []byte
+	var readable []string // by others than the user
+	read := func() (err error) {
+		if first, err = tls.LoadX509KeyPair(files.Certificate, files.Key); err != nil {
+			return err
 		}
-		info, err := d.Info()
-		require.NoError(t, err)
-		require.Zero(t, info.Mode().Perm()&0o077, path)
-		return nil
-	}))
+		if roots, err = os.ReadFile(files.Roots); err != nil {
+			return err
+		}
+		return filepath.WalkDir(a.Bootstrap+identitySuffix, func(path string, d fs.DirEntry, err error) error {
+			if err != nil || d.Type()&fs.ModeSymlink != 0 {
+				return err
+			}
+			info, err := d.Info()
+			if err == nil && info.Mode().Perm()&0o077 != 0 {
+				readable = append(readable, path)
+			}
+			return err
+		})
+	}
+	// A renewal may replace what is being read.
+	require.Eventually(t, func() bool { return read() == nil }, 30*time.Second, time.Millisecond)
+	require.Equal(t, authority.Roots(), roots)
+	require.Empty(t, readable)
 	require.Eventually(t, func() bool {
 		pair, err := tls.LoadX509KeyPair(files.Certificate, files.Key)
 		return err == nil && !bytes.Equal(pair.Certificate[0], first.Certificate[0])

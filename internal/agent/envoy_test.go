@@ -86,12 +86,16 @@ func TestAnEnvoyIsSupervised(t *testing.T) {
 	r := start(t, z, func(c *Config) { c.Bootstrap, c.Envoy, c.Output = "", program, io.Discard })
 	serving := func() bool { return z.hello != nil && !z.hello.GetDraining() }
 	z.await(t, serving)
+	z.mu.Lock()
 	require.Zero(t, z.drains)
 	z.hello = nil
+	z.mu.Unlock()
 	require.NoError(t, syscall.Kill(childOf(t), syscall.SIGKILL))
 	z.await(t, func() bool { return z.drains > 0 })
 	z.await(t, serving)
+	z.mu.Lock()
 	drains := z.drains
+	z.mu.Unlock()
 	r.stop()
 	require.NoError(t, <-r.ended)
 	z.await(t, func() bool { return z.left && z.drains > drains })
