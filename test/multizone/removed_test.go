@@ -92,7 +92,7 @@ func TestTheGossipKeyOfARemovedServerIsReplaced(t *testing.T) {
 		for _, p := range left {
 			require.Contains(t, p.command("status").stdout, known, "before %s", phase)
 		}
-		left[0].must("cluster", "rotate-ca", phase)
+		left[0].await("every server to have followed, for "+phase, func() bool { return left[0].command("cluster", "rotate-ca", phase).code == 0 })
 	}
 	for _, p := range append(left, fourth) {
 		p.await("the new authority alone", func() bool { return !strings.Contains(p.command("status").stdout, known) })
