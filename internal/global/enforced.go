@@ -57,6 +57,16 @@ func samePending(a, b admin.PendingZone) bool {
 	return a.Name == b.Name && a.State == b.State && a.ProxiesBehind == b.ProxiesBehind
 }
 
+// instancesOf counts the connected instances of a zone.
+func instancesOf(known fleetStatus, zone resource.ZoneName) int {
+	for _, k := range known.zones {
+		if k.Name == zone {
+			return len(k.Instances)
+		}
+	}
+	return 0
+}
+
 // proxiesBehind returns the zones with proxies that have yet to accept a change, or of
 // which that is not known. rejected: there is nothing else to wait for than proxies that
 // have rejected it.
@@ -73,6 +83,9 @@ func proxiesBehind(known fleetStatus, all replies, w admin.ZoneWait) (pending []
 	}
 	for _, r := range all.found {
 		z := status(r.zone)
+		if n := instancesOf(known, r.zone); n > 1 {
+			notes = append(notes, fmt.Sprintf("zone %s has %d instances, and one of them was asked: what the proxies of the others have accepted is not known", r.zone, n))
+		}
 		var list answer.ProxiesAnswer
 		err := answer.Unmarshal(r.response.GetJson(), &list)
 		switch b := list.Behind; {

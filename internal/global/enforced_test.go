@@ -78,3 +78,20 @@ func TestWaitForProxiesOfAnOfflineZone(t *testing.T) {
 	})
 	require.ErrorIs(t, err, context.Canceled)
 }
+
+// Of several instances of a zone, one is asked: the answer says so.
+func TestWaitForProxiesOfSeveralInstances(t *testing.T) {
+	s := zonesThat(func(resource.ZoneName) (string, uint64, error) {
+		return `{"items": [], "behind": {"asOf": 9, "count": 0, "rejected": 0, "some": []}}`, 9, nil
+	}, "east", "west")
+	zones := s.zones
+	s.zones = func(ctx context.Context) fleetStatus {
+		known := zones(ctx)
+		known.zones[0].Instances, known.zones[1].Instances = []string{"a", "b"}, []string{"a"}
+		return known
+	}
+	notes, err := s.waitForProxies(t.Context(), admin.ZoneWait{Revision: 9}, nil)
+	require.NoError(t, err)
+	require.Len(t, notes, 1)
+	require.Contains(t, notes[0], "zone east has 2 instances")
+}

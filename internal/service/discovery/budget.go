@@ -66,6 +66,9 @@ func (s *stream) charge() error {
 	if err == nil {
 		err = s.memory.held.Received(memoryBytes + s.memory.Bytes())
 	}
+	if s.ctx.Err() != nil {
+		return nil // it has ended, and some of what it was charged for is given back
+	}
 	if err != nil {
 		return s.service.refuse(err)
 	}

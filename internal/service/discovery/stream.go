@@ -383,20 +383,23 @@ func (s *stream) deliveries(resources []*xds.Resource, out []serve.Delivery) {
 
 // behind returns how a stream stands that has yet to accept a revision; empty for one
 // that has, or that the revision did not touch. busy: it may not know its newest
-// resources yet.
+// resources yet, and what it rejected may be none of them.
 func (s *stream) behind(revision resource.Revision, busy bool) enforce.State {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.machine == nil || !busy && s.machine.AsOf() < revision {
+	if s.machine == nil || s.machine.AsOf() == 0 {
+		return enforce.Pending // it has just come, and nothing is known of it
+	}
+	if !busy && s.machine.AsOf() < revision {
 		return "" // whatever came since did not touch it
 	}
 	var worst enforce.State
 	for _, t := range s.machine.Status(s.service.cfg.Now()) {
 		switch {
 		case t.Revision >= revision:
-		case len(t.Rejections) > 0:
+		case !busy && len(t.Rejections) > 0: // while it is busy, they may be of what it was to have before
 			worst = enforce.Worse(worst, enforce.Rejected)
-		case busy && s.machine.Asked(t.Type), t.State != serve.Synced && t.State != serve.NotSent:
+		case busy && s.machine.Asked(t.Type), t.Behind > 0, t.State != serve.Synced && t.State != serve.NotSent:
 			worst = enforce.Worse(worst, enforce.Pending)
 		}
 	}
