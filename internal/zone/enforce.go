@@ -153,7 +153,7 @@ func (s *inspectService) behind(m *policy.Matcher, revision, asOf resource.Revis
 	err := m.Read(func(r *policy.Reading) error {
 		for key := range r.Dataplanes("") {
 			if at := s.proxies.State(key); at.Connected && at.Lag > 0 && at.Acked < revision {
-				states[key] = enforce.Worse(states[key], pendingState(at.LastError))
+				states[key] = enforce.Worse(states[key], pendingState(at.Refused))
 			}
 		}
 		return nil
@@ -172,8 +172,8 @@ func (s *inspectService) behind(m *policy.Matcher, revision, asOf resource.Revis
 	return b, err
 }
 
-func pendingState(refused string) enforce.State {
-	if refused != "" {
+func pendingState(refused bool) enforce.State {
+	if refused {
 		return enforce.Rejected
 	}
 	return enforce.Pending

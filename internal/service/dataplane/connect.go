@@ -175,7 +175,7 @@ func (d *Service) establish(s *session, hello *meridianv1.DataplaneHello) error 
 	if err != nil {
 		return err
 	}
-	d.connected(s, r)
+	d.connected(s, r, hello.GetDraining())
 	d.logger(s).Info("proxy connected", "registered", byProxy(r))
 	return nil
 }
@@ -220,10 +220,10 @@ func (d *Service) claim(s *session, key resource.Key) {
 
 // connected makes a session hear of what happens to its dataplane, and catches up
 // with what happened since it was registered.
-func (d *Service) connected(s *session, r *resource.Resource) {
+func (d *Service) connected(s *session, r *resource.Resource, drains bool) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	s.registered = true
+	s.registered, s.drains = true, drains
 	if d.draining {
 		s.end(errDraining)
 		return
@@ -231,6 +231,9 @@ func (d *Service) connected(s *session, r *resource.Resource) {
 	stored, ok := d.cfg.Local.View().Get(r.Key())
 	if !ok {
 		stored = nil
+	} else if s.withdrawn(stored) {
+		s.end(errDrained) // the zone drained meanwhile, and no longer does
+		return
 	}
 	s.check(stored)
 	s.markChangedLocked()

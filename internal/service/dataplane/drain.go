@@ -13,6 +13,10 @@ import (
 // errDraining ends the streams of proxies while the zone drains, and refuses new ones.
 var errDraining = rpcerr.New(rpcerr.Unavailable, ReasonDraining, "the zone is draining: register in another zone")
 
+// errDrained ends the streams of proxies whose registration was withdrawn, when the zone
+// no longer drains: their next registration is not.
+var errDrained = rpcerr.New(rpcerr.Unavailable, ReasonNotRegistered, "the zone was draining and no longer is: register again")
+
 // Drain has the zone drain, or take proxies again. While it drains, what proxies have
 // registered is labelled draining, so that others send it no more requests, and the
 // streams of proxies end and are refused with UNAVAILABLE and ReasonDraining; a
@@ -67,7 +71,6 @@ func (d *Service) drainRegistrations(ctx context.Context) error {
 		for d.Draining() && ctx.Err() == nil {
 			more, err := d.withdrawSome(ctx)
 			if err == nil && !more {
-				d.endRegistered()
 				break
 			}
 			if err == nil {
@@ -80,6 +83,9 @@ func (d *Service) drainRegistrations(ctx context.Context) error {
 			case <-time.After(retryRemoval):
 			case <-ctx.Done():
 			}
+		}
+		if ctx.Err() == nil {
+			d.endRegistered()
 		}
 	}
 }
@@ -104,13 +110,24 @@ func (d *Service) withdrawSome(ctx context.Context) (more bool, err error) {
 	return more, err
 }
 
-// endRegistered ends the streams of the proxies that are registered.
+// endRegistered ends the streams of the proxies that are registered: all of them while
+// the zone drains, and after that those whose registration is still labelled.
 func (d *Service) endRegistered() {
 	d.mu.Lock()
 	defer d.mu.Unlock()
+	view := d.cfg.Local.View()
 	for s := range d.sessions {
-		if s.registered && d.draining {
+		if !s.registered {
+			continue // see connected
+		}
+		if d.draining {
 			s.end(errDraining)
+		} else if r, ok := view.Get(s.proxy.key); ok && s.withdrawn(r) {
+			s.end(errDrained)
 		}
 	}
 }
+
+// withdrawn reports whether what a session registered is labelled as draining without its
+// proxy's having asked for that. Called with the service locked.
+func (s *session) withdrawn(r *resource.Resource) bool { return byProxy(r) && draining(r) && !s.drains }

@@ -1,6 +1,7 @@
 package dataplane
 
 import (
+	"errors"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -8,9 +9,13 @@ import (
 	"github.com/stretchr/testify/require"
 	"google.golang.org/grpc/codes"
 
+	meridianv1 "meridian/api/meridian/v1"
 	"meridian/internal/policy"
 	"meridian/internal/rpcerr"
+	"meridian/internal/store"
 )
+
+var errTest = errors.New("no leader")
 
 // reasonOf waits for the end of a stream.
 func (p *proxyClient) reasonOf() (codes.Code, bool) {
@@ -85,6 +90,71 @@ func TestAZoneStartsDraining(t *testing.T) {
 		synctest.Wait()
 		require.False(t, w.state("web-1").Draining)
 		require.True(t, w.state("web-1").Connected)
+		web.leave()
+	})
+}
+
+// A draining that is ended before everything is withdrawn leaves nothing withdrawn: the
+// proxies whose registration is labelled register again, and the others stay.
+func TestADrainingThatIsEndedTooSoon(t *testing.T) {
+	for name, when := range map[string]func(w *world){
+		"during the write": func(w *world) { w.local.Once(func() { w.service.Drain(false) }) },
+		"and the write fails": func(w *world) {
+			w.local.Before(func(store.Txn) error { w.local.Before(nil); w.service.Drain(false); return errTest })
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			inTime(t, func(t *testing.T, w *world) {
+				web := w.connect(w.token(""), "web-1", dataplaneSpec("web"))
+				drains := w.connect(w.token(""), "api-1", dataplaneSpec("api"))
+				synctest.Wait()
+				drains.send(&meridianv1.ConnectRequest{Message: &meridianv1.ConnectRequest_Drain{Drain: &meridianv1.DataplaneDrain{}}})
+				synctest.Wait()
+				when(w)
+				w.service.Drain(true)
+				synctest.Wait()
+				<-time.After(2 * retryRemoval)
+				synctest.Wait()
+				require.False(t, w.service.Draining())
+				require.False(t, drains.over(), "it asked for its label")
+				require.True(t, w.state("api-1").Draining)
+				if w.state("web-1").Draining {
+					code, draining := web.reasonOf()
+					require.Equal(t, codes.Unavailable, code)
+					require.False(t, draining, "it is to register here")
+					web = w.connect(w.token(""), "web-1", dataplaneSpec("web"))
+					synctest.Wait()
+				}
+				require.False(t, web.over())
+				require.False(t, w.state("web-1").Draining)
+				require.True(t, w.state("web-1").Connected)
+				web.leave()
+				drains.leave()
+			})
+		})
+	}
+}
+
+// A zone that drained while a proxy was registering, and no longer does, has it register
+// again when its registration was withdrawn.
+func TestADrainingDuringARegistration(t *testing.T) {
+	inTime(t, func(t *testing.T, w *world) {
+		w.local.Answer(func(result store.Result) error {
+			w.local.Answer(nil)
+			w.service.Drain(true)
+			for !w.state("web-1").Draining {
+				<-time.After(time.Millisecond)
+			}
+			w.service.Drain(false)
+			return result.Err
+		})
+		web := w.connect(w.token(""), "web-1", dataplaneSpec("web"))
+		code, draining := web.reasonOf()
+		require.Equal(t, codes.Unavailable, code)
+		require.False(t, draining)
+		web = w.connect(w.token(""), "web-1", dataplaneSpec("web"))
+		synctest.Wait()
+		require.False(t, w.state("web-1").Draining)
 		web.leave()
 	})
 }

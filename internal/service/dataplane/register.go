@@ -163,6 +163,9 @@ func (d *Service) store(s *session, key resource.Key, described *resource.Resour
 // requests.
 func (d *Service) drain(s *session) error {
 	key := s.proxy.key
+	d.mu.Lock()
+	s.drains = true
+	d.mu.Unlock()
 	var ended error
 	_, err := commit.Write(s.ctx, d.cfg.Writer, func() (batch commit.Batch, err error) {
 		if s.ctx.Err() != nil {

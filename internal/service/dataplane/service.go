@@ -115,7 +115,10 @@ type proxy struct {
 	// settled is how many of them the proxy has.
 	changed, settled uint64
 	acked            resource.Revision
-	lastError        string
+	// lastError is why it refused a configuration, refused the change that this was.
+	// They stay until it accepts one.
+	lastError string
+	refused   uint64
 }
 
 // kept reports whether streams beside the session keep the registration.
@@ -289,6 +292,9 @@ type State struct {
 	Lag uint64
 	// LastError is why it refused the last configuration; empty if it did not.
 	LastError string
+	// Refused: that was the newest change. It is false while the proxy has yet to answer
+	// a later one.
+	Refused bool
 	// Draining: others are to send it no requests.
 	Draining bool
 }
@@ -302,6 +308,7 @@ func (d *Service) State(key resource.Key) State {
 	if p := d.proxies[key]; p != nil {
 		state.Connected = p.session != nil && p.session.registered || p.kept()
 		state.Acked, state.Lag, state.LastError = p.acked, p.changed-p.settled, p.lastError
+		state.Refused = p.lastError != "" && p.refused == p.changed && (p.session == nil || p.session.unacked == nil)
 	}
 	return state
 }

@@ -520,12 +520,15 @@ func TestRefusal(t *testing.T) {
 		p.mu.Unlock()
 		w.global(timeoutTo(t, "b", "*", "backend", "1s"))
 		synctest.Wait()
-		require.Equal(t, State{Connected: true, Registered: true, Acked: took, Lag: 1, LastError: "no such cluster"}, w.state("web-1"))
+		require.Equal(t, State{Connected: true, Registered: true, Acked: took, Lag: 1, LastError: "no such cluster", Refused: true}, w.state("web-1"))
 
 		p.mu.Lock()
-		p.refuse = ""
+		p.refuse, p.hold = "", true
 		p.mu.Unlock()
 		w.global(timeoutTo(t, "b", "*", "backend", "2s"))
+		synctest.Wait()
+		require.Equal(t, State{Connected: true, Registered: true, Acked: took, Lag: 2, LastError: "no such cluster"}, w.state("web-1"), "it has not answered the newer one")
+		p.answer(3, "")
 		synctest.Wait()
 		last := p.messages()[2]
 		require.True(t, last.GetFull())

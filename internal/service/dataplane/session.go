@@ -33,6 +33,8 @@ type session struct {
 
 	// registered is true once the dataplane is stored.
 	registered bool
+	// drains: the proxy asked for the label draining.
+	drains bool
 	// leaving: the proxy said that it leaves for good.
 	leaving bool
 	// ended is true once the session has left the table: nothing is begun any more.
@@ -164,8 +166,12 @@ func (s *session) handleAck(ack *meridianv1.DataplaneAck) error {
 	if ack == nil {
 		return rpcerr.New(rpcerr.Invalid, ReasonBadAnswer, "after its hello a proxy sends answers only")
 	}
-	if message := ack.GetError(); message != "" {
-		defer s.service.rejected(s.proxy, message)
+	message := ack.GetError()
+	if len(message) > maxErrorBytes {
+		message = strings.ToValidUTF8(message[:maxErrorBytes], "")
+	}
+	if message != "" {
+		defer func() { s.service.logger(s).Warn("a proxy refused its configuration", "error", message) }()
 	}
 	s.service.mu.Lock()
 	defer s.service.mu.Unlock()
@@ -177,6 +183,7 @@ func (s *session) handleAck(ack *meridianv1.DataplaneAck) error {
 	if ack.GetError() != "" {
 		// What the proxy holds is not what it was sent: the next one is full.
 		s.full = true
+		s.proxy.refused, s.proxy.lastError = to.changed, message
 	} else {
 		s.proxy.settled, s.proxy.acked, s.proxy.lastError = to.changed, to.revision, ""
 	}
@@ -186,13 +193,3 @@ func (s *session) handleAck(ack *meridianv1.DataplaneAck) error {
 
 // maxErrorBytes bounds what is kept of a proxy's refusal.
 const maxErrorBytes = 1024
-
-func (d *Service) rejected(p *proxy, message string) {
-	if len(message) > maxErrorBytes {
-		message = strings.ToValidUTF8(message[:maxErrorBytes], "")
-	}
-	d.mu.Lock()
-	p.lastError = message
-	d.mu.Unlock()
-	d.cfg.Log.Warn("a proxy refused its configuration", "mesh", p.key.Mesh, "dataplane", p.key.Name, "error", message)
-}
