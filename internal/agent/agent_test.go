@@ -55,6 +55,8 @@ type zone struct {
 	onDrain error
 	// end ends the registration that was accepted last.
 	end func(error)
+	// stop has it gone, with every connection.
+	stop func()
 }
 
 func (z *zone) note(ctx context.Context) error {
@@ -178,7 +180,8 @@ func startZone(t *testing.T) *zone {
 	discoveryv3.RegisterAggregatedDiscoveryServiceServer(server, z)
 	done := make(chan struct{})
 	go func() { defer close(done); _ = server.Serve(listener) }()
-	t.Cleanup(func() { server.Stop(); <-done })
+	z.stop = func() { server.Stop(); <-done }
+	t.Cleanup(z.stop)
 	return z
 }
 

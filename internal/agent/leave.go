@@ -2,6 +2,7 @@ package agent
 
 import (
 	"context"
+	"slices"
 	"sync"
 
 	"google.golang.org/grpc"
@@ -58,13 +59,16 @@ type departure struct {
 }
 
 // next returns where to register: the connection in use, or, while the zone drains and
-// there are several addresses, a new one to the next of them, which moves says.
+// there are several addresses, a new one that tries the next of them first, which moves
+// says.
 func (p *departure) next(a *agent) (conn *grpc.ClientConn, moves bool, err error) {
 	if !p.begun || len(a.cfg.Addresses) < 2 {
 		return a.zone.current(), false, nil
 	}
 	p.tried = (p.tried + 1) % len(a.cfg.Addresses)
-	conn, err = a.dial(a.cfg.Addresses[p.tried])
+	// All of them, that one first: the connection stays, and has to find another zone
+	// when that one goes away.
+	conn, err = a.dial(slices.Concat(a.cfg.Addresses[p.tried:], a.cfg.Addresses[:p.tried])...)
 	return conn, true, err
 }
 

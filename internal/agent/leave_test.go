@@ -41,3 +41,22 @@ func TestAnAgentLeavesAZoneThatDrains(t *testing.T) {
 	require.NoError(t, <-r.ended)
 	second.await(t, func() bool { return second.left })
 }
+
+// An agent that has left a zone that drained comes back when the other one goes away.
+func TestAnAgentComesBack(t *testing.T) {
+	draining := rpcerr.New(rpcerr.Unavailable, dataplane.ReasonDraining, "the zone is draining").GRPCStatus().Err()
+	first, second := startZone(t), startZone(t)
+	first.refuse = draining
+	r := start(t, first, func(c *Config) { c.Addresses = []string{first.address, second.address} })
+	r.bootstrapped(t)
+	second.await(t, func() bool { return second.hello != nil })
+	first.mu.Lock()
+	require.Nil(t, first.hello)
+	first.refuse = nil
+	first.mu.Unlock()
+	second.stop()
+	first.await(t, func() bool { return first.hello != nil })
+	r.stop()
+	require.NoError(t, <-r.ended)
+	first.await(t, func() bool { return first.left })
+}
