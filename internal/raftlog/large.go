@@ -32,6 +32,9 @@ const (
 type boltFile struct {
 	*raftboltdb.BoltStore
 	path string
+	// syncDir is atomicfile.SyncDir and readFile os.ReadFile, except in tests.
+	syncDir  func(dir string) error
+	readFile func(path string) ([]byte, error)
 }
 
 // large is the directory of the files.
@@ -62,7 +65,12 @@ func (b boltFile) StoreLogs(logs []*raft.Log) error {
 		out[i], written = &named, append(written, name)
 	}
 	if len(written) > 0 {
-		if err := atomicfile.SyncDir(b.large()); err != nil {
+		err := b.syncDir(b.large())
+		if isShortage(err) { // as in writeLarge
+			b.remove(written)
+			return b.BoltStore.StoreLogs(logs)
+		}
+		if err != nil {
 			return err
 		}
 	}
@@ -112,33 +120,36 @@ func (b boltFile) remove(names []string) {
 	}
 }
 
-// GetLog implements LogFile. An entry whose file has just been removed is not found.
+// GetLog implements LogFile. A file may be removed between the two reads, after its
+// entry: then bbolt has another entry by now, or none.
 func (b boltFile) GetLog(index uint64, log *raft.Log) error {
-	if err := b.BoltStore.GetLog(index, log); err != nil || log.Type&inOwnFile == 0 {
+	for missing := ""; ; {
+		*log = raft.Log{}
+		if err := b.BoltStore.GetLog(index, log); err != nil || log.Type&inOwnFile == 0 {
+			return err
+		}
+		name := string(log.Data)
+		if !strings.HasPrefix(name, largePrefix(log)) || strings.ContainsRune(name, filepath.Separator) {
+			return fmt.Errorf("its data is in a file with the name %q", name)
+		}
+		data, err := b.readFile(filepath.Join(b.large(), name))
+		if errors.Is(err, fs.ErrNotExist) && name != missing {
+			missing = name
+			continue
+		}
+		log.Type &^= inOwnFile
+		log.Data = data
 		return err
 	}
-	name := string(log.Data)
-	if !strings.HasPrefix(name, largePrefix(log)) || strings.ContainsRune(name, filepath.Separator) {
-		return fmt.Errorf("its data is in a file with the name %q", name)
-	}
-	data, err := os.ReadFile(filepath.Join(b.large(), name))
-	if errors.Is(err, fs.ErrNotExist) {
-		return raft.ErrLogNotFound
-	}
-	log.Type &^= inOwnFile
-	log.Data = data
-	return err
 }
 
-// DeleteRange implements LogFile.
+// DeleteRange implements LogFile. The entries have gone when bbolt says so: files that
+// cannot be listed then are removed by the next start.
 func (b boltFile) DeleteRange(first, last uint64) error {
 	if err := b.BoltStore.DeleteRange(first, last); err != nil {
 		return err
 	}
-	names, err := b.largeFiles()
-	if err != nil {
-		return err
-	}
+	names, _ := b.largeFiles()
 	for _, name := range names {
 		if index := largeIndex(name); first <= index && index <= last {
 			b.remove([]string{name})

@@ -10,6 +10,8 @@ import (
 	"path/filepath"
 	"syscall"
 	"testing"
+	"testing/synctest"
+	"time"
 
 	"github.com/hashicorp/raft"
 	"github.com/stretchr/testify/require"
@@ -220,4 +222,133 @@ func TestNoFileForALargeEntry(t *testing.T) {
 	err = log.StoreLog(largeLog(3, 3, 3))
 	require.ErrorIs(t, err, fs.ErrNotExist)
 	require.NotErrorIs(t, err, ErrDiskFull)
+}
+
+// withFiles has a log use other functions on the files of large entries.
+func withFiles(t *testing.T, log *Log, change func(*boltFile)) {
+	t.Helper()
+	file := boltOf(t, log)
+	change(&file)
+	log.file = file
+}
+
+func noFile(op, path string) error { return &fs.PathError{Op: op, Path: path, Err: syscall.EMFILE} }
+
+// TestNoFileToSyncALargeEntry: bbolt gets the entry as it is when the directory of the
+// files cannot be opened for a sync, and no file stays.
+func TestNoFileToSyncALargeEntry(t *testing.T) {
+	dir := t.TempDir()
+	log := openTestLog(t, dir)
+	withFiles(t, log, func(b *boltFile) { b.syncDir = func(dir string) error { return noFile("open", dir) } })
+	require.NoError(t, log.StoreLog(largeLog(1, 3, 1)))
+	require.Empty(t, ownFiles(t, dir))
+	var got raft.Log
+	require.NoError(t, log.getWhole(1, &got))
+	require.Equal(t, largeLog(1, 3, 1).Data, got.Data)
+	require.Equal(t, raft.LogCommand, got.Type)
+}
+
+// TestNoFileToListLargeEntries: entries are removed also when their files cannot be
+// listed, which the next start removes.
+func TestNoFileToListLargeEntries(t *testing.T) {
+	dir := t.TempDir()
+	log := openTestLog(t, dir)
+	for i := range uint64(3) {
+		require.NoError(t, log.StoreLog(largeLog(i+1, 3, byte(i))))
+	}
+	var before syscall.Rlimit
+	require.NoError(t, syscall.Getrlimit(syscall.RLIMIT_NOFILE, &before))
+	none := before
+	none.Cur = 0
+	require.NoError(t, syscall.Setrlimit(syscall.RLIMIT_NOFILE, &none))
+	err := log.DeleteRange(1, 2)
+	require.NoError(t, syscall.Setrlimit(syscall.RLIMIT_NOFILE, &before))
+	require.NoError(t, err)
+	require.Len(t, ownFiles(t, dir), 3)
+	require.NoError(t, log.Close())
+	log = openTestLog(t, dir)
+	require.Len(t, ownFiles(t, dir), 1)
+	var got raft.Log
+	require.NoError(t, log.getWhole(3, &got))
+}
+
+// closable is the host of a log whose node can be closed.
+type closable struct {
+	afterSnapshot
+	closing chan struct{}
+	failed  error
+}
+
+func (c *closable) Closing() <-chan struct{} { return c.closing }
+func (c *closable) StorageFailed(err error)  { c.failed = err }
+
+// TestNoFileToReadALargeEntry: a read that finds no file to be opened is no damage. It
+// waits for one while raft runs, until the node is closed.
+func TestNoFileToReadALargeEntry(t *testing.T) {
+	log := openTestLog(t, t.TempDir())
+	require.NoError(t, log.StoreLog(largeLog(1, 3, 1)))
+	attempts, enough := 0, 4
+	withFiles(t, log, func(b *boltFile) {
+		b.readFile = func(path string) ([]byte, error) {
+			if attempts++; attempts < enough {
+				return nil, noFile("open", path)
+			}
+			return os.ReadFile(path)
+		}
+	})
+	var got raft.Log
+	err := log.getWhole(1, &got)
+	require.ErrorIs(t, err, syscall.EMFILE, "before raft runs")
+	require.NotErrorIs(t, err, ErrCorrupt)
+	synctest.Test(t, func(t *testing.T) {
+		host := &closable{closing: make(chan struct{})}
+		log.host = host
+		log.Running()
+		begun := time.Now()
+		require.NoError(t, log.getWhole(1, &got))
+		require.Equal(t, 2*shortageRetry, time.Since(begun))
+		require.Equal(t, largeLog(1, 3, 1).Data, got.Data)
+
+		enough = 1 << 30
+		ended := make(chan struct{})
+		go func() {
+			defer close(ended)
+			_ = log.getWhole(1, &got)
+		}()
+		synctest.Wait()
+		close(host.closing)
+		<-ended
+		require.NoError(t, host.failed)
+		require.NoError(t, log.Failure())
+		log.running.Store(false)
+	})
+}
+
+// TestALargeEntryThatIsReplacedWhileItIsRead: the file of an entry may be removed after
+// bbolt has named it, and another entry be stored at its index: that one is read then.
+func TestALargeEntryThatIsReplacedWhileItIsRead(t *testing.T) {
+	for name, size := range map[string]int{"a large one": ownFile, "a small one": 10} {
+		t.Run(name, func(t *testing.T) {
+			log := openTestLog(t, t.TempDir())
+			require.NoError(t, log.StoreLog(largeLog(1, 3, 1)))
+			require.NoError(t, log.StoreLog(largeLog(2, 3, 1)))
+			next := largeLog(2, 4, 2)
+			next.Data = next.Data[:size]
+			turned := false
+			withFiles(t, log, func(b *boltFile) {
+				b.readFile = func(path string) ([]byte, error) {
+					if !turned {
+						turned = true
+						require.NoError(t, log.DeleteRange(2, 2))
+						require.NoError(t, log.StoreLog(next))
+					}
+					return os.ReadFile(path)
+				}
+			})
+			var got raft.Log
+			require.NoError(t, log.getWhole(2, &got))
+			require.Equal(t, next.Term, got.Term)
+			require.Equal(t, next.Data, got.Data)
+		})
+	}
 }

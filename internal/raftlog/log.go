@@ -191,9 +191,22 @@ func (s *Log) GetLog(index uint64, log *raft.Log) error {
 	return s.getWhole(index, log)
 }
 
-// getWhole is GetLog of an entry with its data, from the disk.
+// getWhole is GetLog of an entry with its data, from the disk. Without another file that
+// may be opened it waits for one while raft runs.
 func (s *Log) getWhole(index uint64, log *raft.Log) error {
-	err := s.guard(func() error { return s.readLog(index, log) })
+	read := func() error { return s.guard(func() error { return s.readLog(index, log) }) }
+	err := read()
+	for isShortage(err) {
+		if !s.running.Load() {
+			return err
+		}
+		select {
+		case <-time.After(shortageRetry):
+			err = read()
+		case <-s.host.Closing():
+			return s.neverReturn(err)
+		}
+	}
 	if errors.Is(err, raft.ErrLogNotFound) {
 		s.mu.Lock()
 		first, last := s.first, s.last
@@ -213,6 +226,9 @@ func (s *Log) readLog(index uint64, log *raft.Log) error {
 	if err := s.file.GetLog(index, log); err != nil {
 		if errors.Is(err, raft.ErrLogNotFound) {
 			return err
+		}
+		if isShortage(err) {
+			return fmt.Errorf("raft log %s: entry %d: %w", s.path, index, err)
 		}
 		return corruptLog(s.path, fmt.Errorf("entry %d: %w", index, err))
 	}
@@ -333,6 +349,9 @@ func seal(logs []*raft.Log) []*raft.Log {
 func changesMembers(logs []*raft.Log) bool {
 	return slices.ContainsFunc(logs, func(log *raft.Log) bool { return log.Type == raft.LogConfiguration })
 }
+
+// shortageRetry is how often a read is tried for which there was no file to be opened.
+const shortageRetry = time.Second
 
 // spaceRetry is how often a write that waits for space is tried.
 const spaceRetry = time.Second
