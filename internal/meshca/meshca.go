@@ -307,11 +307,16 @@ func (a *Authority) Step(backend string, acked bool, now time.Time) (*Authority,
 	return next, nil
 }
 
+// formatVersion is the version of documents that this release writes.
+const formatVersion = 1
+
 // document is an authority as it is stored.
 type document struct {
-	Zone  resource.ZoneName `json:"zone"`
-	Mesh  resource.MeshName `json:"mesh"`
-	Roots []rootDocument    `json:"roots"`
+	// FormatVersion is the version of this format; absent in the first documents.
+	FormatVersion int               `json:"formatVersion"`
+	Zone          resource.ZoneName `json:"zone"`
+	Mesh          resource.MeshName `json:"mesh"`
+	Roots         []rootDocument    `json:"roots"`
 }
 
 type rootDocument struct {
@@ -325,7 +330,7 @@ type rootDocument struct {
 
 // Marshal returns the authority with its keys, for storage that keeps secrets.
 func (a *Authority) Marshal() ([]byte, error) {
-	d := document{Zone: a.zone, Mesh: a.mesh}
+	d := document{FormatVersion: formatVersion, Zone: a.zone, Mesh: a.mesh}
 	for i := range a.roots {
 		r := &a.roots[i]
 		stored := rootDocument{
@@ -356,6 +361,9 @@ func Parse(zone resource.ZoneName, mesh resource.MeshName, data []byte) (*Author
 	var d document
 	if json.Unmarshal(data, &d) != nil {
 		return refused("it is no document of one")
+	}
+	if d.FormatVersion > formatVersion {
+		return refused("a later release wrote it")
 	}
 	if d.Zone != zone || d.Mesh != mesh {
 		return refused("it is that of another zone or mesh")

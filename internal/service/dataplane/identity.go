@@ -2,7 +2,6 @@ package dataplane
 
 import (
 	"crypto/ecdsa"
-	"fmt"
 	"time"
 
 	meridianv1 "meridian/api/meridian/v1"
@@ -17,6 +16,9 @@ const ReasonBadRequest = "BAD_CERTIFICATE_REQUEST"
 // requestEvery is the least time between two requests of a stream.
 const requestEvery = time.Second
 
+// retryIdentity is how long a failed write of an authority waits for the next attempt.
+const retryIdentity = 5 * time.Second
+
 // identity is what a session knows of its dataplane's certificate. Guarded by
 // service.mu.
 type identity struct {
@@ -28,6 +30,8 @@ type identity struct {
 	stale bool
 	// of is the dataplane that the last certificate names.
 	of *resource.Resource
+	// refused: the last identity that was sent has no certificate.
+	refused bool
 	// version and stamp are those of the last identity that was sent, since the version of
 	// the first with this stamp, and acked the stamp of the last one that the proxy has
 	// acknowledged.
@@ -98,13 +102,23 @@ func (s *session) sendIdentity() error {
 	issued, err := d.cfg.Identities.Issue(s.ctx, s.proxy.key, key)
 	<-d.signing
 	if err != nil {
-		return rpcerr.New(rpcerr.Unavailable, ReasonNotRegistered, "no certificate could be issued: %w", fmt.Errorf("dataplane %q in mesh %q: %w", s.proxy.key.Name, s.proxy.key.Mesh, err))
+		s.retryIdentity(err)
+		return nil
+	}
+	if issued.Of != nil { // it may have changed since the session was checked
+		if err := checkToken(*s.token, issued.Of); err != nil {
+			return err
+		}
 	}
 	if issued.Refused != "" {
 		d.logger(s).Warn("a dataplane gets no certificate", "reason", issued.Refused)
 	}
 	d.mu.Lock()
 	s.identity.version++
+	s.identity.refused = len(issued.Certificate) == 0
+	if issued.Of != nil {
+		s.identity.of = issued.Of
+	}
 	if s.identity.stamp != issued.Stamp || s.identity.since == 0 {
 		s.identity.stamp, s.identity.since = issued.Stamp, s.identity.version
 	}
@@ -113,6 +127,24 @@ func (s *session) sendIdentity() error {
 	}
 	d.mu.Unlock()
 	return s.stream.Send(&meridianv1.ConnectResponse{Identity: message})
+}
+
+// retryIdentity has an identity made again that a failed write has kept from being made.
+// The stream continues: the proxy keeps what it has.
+func (s *session) retryIdentity(err error) {
+	d := s.service
+	if s.ctx.Err() != nil {
+		return
+	}
+	d.logger(s).Warn("no certificate could be issued: trying again", "error", err)
+	time.AfterFunc(retryIdentity, func() {
+		d.mu.Lock()
+		defer d.mu.Unlock()
+		if !s.ended {
+			s.identity.stale = true
+			s.scheduleLocked()
+		}
+	})
 }
 
 // IdentitiesChanged has the proxies of a mesh be sent new identities.
@@ -128,7 +160,8 @@ func (d *Service) IdentitiesChanged(mesh resource.MeshName) {
 }
 
 // Trust reports whether every proxy of a mesh that has a certificate has acknowledged
-// the identity of a stamp. One that is away, and may come back with what it had, has not.
+// the identity of a stamp. A registered one that is away, and may come back with what it
+// had, has not, and one that was refused a certificate has nothing to acknowledge.
 func (d *Service) Trust(mesh resource.MeshName, stamp string) bool {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -137,7 +170,7 @@ func (d *Service) Trust(mesh resource.MeshName, stamp string) bool {
 		case key.Mesh != mesh:
 		case p.session == nil:
 			return false
-		case p.session.identity.key != nil && p.session.identity.acked != stamp:
+		case p.session.identity.key != nil && !p.session.identity.refused && p.session.identity.acked != stamp:
 			return false
 		}
 	}

@@ -13,6 +13,7 @@ import (
 	"crypto/ecdsa"
 	"encoding/base64"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"log/slog"
 	"strconv"
@@ -54,6 +55,8 @@ type Identity struct {
 	Refused string
 	// Stamp is the state of the authority that this is of.
 	Stamp string
+	// Of is the dataplane that the certificate names; nil without one.
+	Of *resource.Resource
 }
 
 // Proxies are those who have identities.
@@ -81,6 +84,16 @@ type parsed struct {
 	authority *meshca.Authority
 	err       error
 }
+
+// unusableError means that a stored authority cannot be read: it stays so until another
+// one is stored.
+type unusableError struct{ reason error }
+
+func (e *unusableError) Error() string {
+	return fmt.Sprintf("the stored certificate authority of the mesh cannot be used: %v", e.reason)
+}
+
+func (e *unusableError) Unwrap() error { return e.reason }
 
 // New returns a keeper.
 func New(cfg Config) *Keeper {
@@ -132,6 +145,9 @@ func (k *Keeper) Issue(ctx context.Context, dataplane resource.Key, key *ecdsa.P
 		return Identity{Refused: err.Error()}, nil //nolint:nilerr // it is the answer
 	}
 	authority, stamp, err := k.covering(ctx, dataplane.Mesh, s)
+	if damaged := (*unusableError)(nil); errors.As(err, &damaged) {
+		return Identity{Refused: damaged.Error(), Stamp: stamp}, nil
+	}
 	if err != nil {
 		return Identity{}, err
 	}
@@ -139,7 +155,7 @@ func (k *Keeper) Issue(ctx context.Context, dataplane resource.Key, key *ecdsa.P
 	if err != nil {
 		return Identity{Refused: err.Error()}, nil //nolint:nilerr // it is the answer
 	}
-	return Identity{Certificate: certificate.PEM, Roots: authority.Roots(), Stamp: stamp}, nil
+	return Identity{Certificate: certificate.PEM, Roots: authority.Roots(), Stamp: stamp, Of: r}, nil
 }
 
 // covering returns the authority of a mesh, made or changed if need be so that it signs
@@ -181,7 +197,10 @@ func (k *Keeper) readLocked(mesh resource.MeshName) (*meshca.Authority, string, 
 	p := k.parsed[mesh]
 	if p.from != r {
 		p = parsed{from: r}
-		p.authority, p.err = meshca.Parse(k.cfg.Zone, mesh, r.Spec().(*resource.Secret).Bytes())
+		authority, err := meshca.Parse(k.cfg.Zone, mesh, r.Spec().(*resource.Secret).Bytes())
+		if p.authority = authority; err != nil {
+			p.err = &unusableError{err}
+		}
 		k.parsed[mesh] = p
 	}
 	return p.authority, strconv.FormatUint(uint64(r.Meta().Revision), 10), p.err
