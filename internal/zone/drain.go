@@ -1,12 +1,16 @@
 package zone
 
 import (
+	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"io/fs"
+	"log/slog"
 	"os"
 	"path/filepath"
+	"sync"
+	"time"
 
 	"meridian/internal/atomicfile"
 	"meridian/internal/resource"
@@ -54,15 +58,63 @@ func saveDrain(dir string, draining bool) error {
 	return atomicfile.Write(filepath.Join(dir, drainFile), append(data, '\n'), 0o644)
 }
 
+// retryDrain is how often it is tried to keep whether the zone drains.
+const retryDrain = 10 * time.Second
+
+// drainKeeper keeps whether the zone drains, sooner or later: what the global says holds
+// also while the disk is full.
+type drainKeeper struct {
+	dir      string
+	draining func() bool
+	log      *slog.Logger
+	unsaved  chan struct{} // capacity 1
+
+	mu sync.Mutex // held while it is saved
+}
+
+func newDrainKeeper(dir string, draining func() bool, log *slog.Logger) *drainKeeper {
+	return &drainKeeper{dir: dir, draining: draining, log: log, unsaved: make(chan struct{}, 1)}
+}
+
+// save saves it, or has run save it.
+func (k *drainKeeper) save() {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	err := saveDrain(k.dir, k.draining())
+	if err == nil {
+		return
+	}
+	k.log.Error("cannot keep whether the zone drains: trying again", "error", err)
+	select {
+	case k.unsaved <- struct{}{}:
+	default:
+	}
+}
+
+// run saves what could not be saved, until ctx ends.
+func (k *drainKeeper) run(ctx context.Context) error {
+	for {
+		select {
+		case <-k.unsaved:
+		case <-ctx.Done():
+			return nil
+		}
+		select {
+		case <-time.After(retryDrain):
+			k.save()
+		case <-ctx.Done():
+			return nil
+		}
+	}
+}
+
 // drain has the zone drain, or take dataplanes again, and keeps that.
 func (z *zone) drain(draining bool) error {
 	if z.dataplanes.Draining() == draining {
 		return nil
 	}
-	if err := saveDrain(z.cfg.DataDir, draining); err != nil {
-		return fmt.Errorf("keep whether the zone drains: %w", err)
-	}
 	z.dataplanes.Drain(draining)
+	z.drainKeeper.save()
 	if draining {
 		z.Log.Info("draining: no dataplanes are taken, and those that are here are told to leave", "dataplanes", z.Store.View().Count(resource.KindDataplane))
 	} else {

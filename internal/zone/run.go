@@ -63,6 +63,8 @@ type zone struct {
 	globalStore *store.Store
 	replica     *zonesync.Replica
 	client      *zonesync.Client
+	// drainKeeper is nil without a global, as client is.
+	drainKeeper *drainKeeper
 
 	inspect    *inspectService
 	dataplanes *dataplane.Service
@@ -216,6 +218,7 @@ func (z *zone) Serve(ctx context.Context) error {
 		}
 		if z.client != nil {
 			parts.Go(func() error { return z.client.Run(ctx) })
+			parts.Go(func() error { return z.drainKeeper.run(ctx) })
 		}
 		parts.Go(func() error { return z.Matching.Run(ctx) })
 		parts.Go(func() error { return z.dataplanes.Run(ctx) })
@@ -298,6 +301,7 @@ func (z *zone) assemble() error {
 			return err
 		}
 		z.dataplanes.Drain(draining)
+		z.drainKeeper = newDrainKeeper(z.cfg.DataDir, z.dataplanes.Draining, z.Log)
 	}
 	z.discovery = z.newDiscovery()
 	z.inspect.matching, z.inspect.proxies, z.inspect.xds = z.Matching, z.dataplanes, z.discovery
