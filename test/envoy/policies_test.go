@@ -69,6 +69,7 @@ func TestRetries(t *testing.T) {
 	z, c := outbound(t, "http", one)
 	one.status.Store(http.StatusServiceUnavailable)
 	z.set(resource.KindRetry, `{"http":{"numRetries":2,"retryOn":["all_5xx"],"backOff":{"baseInterval":"1ms"}}}`)
+	one.fail.Store(2)
 	c.until("/", func(a answer) bool {
 		one.fail.Store(2)
 		return a.status == http.StatusOK

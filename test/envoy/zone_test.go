@@ -122,7 +122,9 @@ func (z *zone) policy(kind resource.Kind, conf string) store.Op {
 // apply writes a batch.
 func (z *zone) apply(ops ...store.Op) {
 	z.t.Helper()
+	z.mu.Lock() // a worker reads it
 	z.revision++
+	z.mu.Unlock()
 	require.NoError(z.t, z.store.Apply(z.revision, store.Txn{Ops: ops}).Err)
 }
 
@@ -190,12 +192,19 @@ func (z *zone) settle(name string) (refused []string) {
 	}
 }
 
+// given are the ports that free has returned.
+var given sync.Map
+
 // free returns a port of this host that is free, below those that the system gives to
-// connections.
+// connections, and that it has not returned before.
 func free(t *testing.T) int {
 	t.Helper()
 	for {
 		port := 20_000 + rand.N(12_000)
+		if _, used := given.LoadOrStore(port, true); used {
+			require.NoError(t, t.Context().Err())
+			continue
+		}
 		listener, err := net.Listen("tcp", net.JoinHostPort("127.0.0.1", strconv.Itoa(port)))
 		if err != nil {
 			require.NoError(t, t.Context().Err())
