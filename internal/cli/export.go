@@ -126,7 +126,7 @@ func (o *exportOptions) takes(role string, d *resource.Descriptor) bool {
 	switch {
 	case len(o.kinds) > 0 && !slices.Contains(o.kinds, d):
 		return false
-	case o.mesh != "" && d.Scope != resource.MeshScoped:
+	case o.mesh != "" && d.Scope != resource.MeshScoped && d.Kind != resource.KindMesh:
 		return false
 	}
 	return writtenOn(role, d) && o.asksFor(d) && (o.withSecrets || !d.Sensitive) && !(o.clean && record)
@@ -151,7 +151,7 @@ func (a *app) export(ctx context.Context, f print.Format, o exportOptions) error
 	if len(kinds) == 0 {
 		return exit.Usagef("nothing to export: none of the kinds is written on this control plane, in a mesh where -m names one, without --include and --include-secrets")
 	}
-	found, _, err := c.Resources(ctx, &meridianv1.ListRequest{Kinds: kindNames(kinds), Mesh: o.mesh, Consistency: o.consistency})
+	found, err := o.list(ctx, c, kinds)
 	if err != nil {
 		return err
 	}
@@ -170,6 +170,25 @@ func (a *app) export(ctx context.Context, f print.Format, o exportOptions) error
 		a.Message("There is nothing to export.")
 	}
 	return a.Resources(f, found, nil)
+}
+
+// list returns the resources of some kinds: all, or those of the mesh and the Mesh
+// itself.
+func (o *exportOptions) list(ctx context.Context, c *client.Client, kinds []*resource.Descriptor) ([]*resource.Resource, error) {
+	inMesh := slices.DeleteFunc(slices.Clone(kinds), func(d *resource.Descriptor) bool { return o.mesh != "" && d.Kind == resource.KindMesh })
+	var found []*resource.Resource
+	if len(inMesh) < len(kinds) {
+		meshes, _, err := c.Resources(ctx, &meridianv1.ListRequest{Kinds: []string{string(resource.KindMesh)}, Consistency: o.consistency})
+		if err != nil {
+			return nil, err
+		}
+		found = slices.DeleteFunc(meshes, func(r *resource.Resource) bool { return r.Key().Name != o.mesh })
+	}
+	if len(inMesh) == 0 {
+		return found, nil
+	}
+	rest, _, err := c.Resources(ctx, &meridianv1.ListRequest{Kinds: kindNames(inMesh), Mesh: o.mesh, Consistency: o.consistency})
+	return append(found, rest...), err
 }
 
 // writtenOn reports whether a control plane in the given role takes writes of a

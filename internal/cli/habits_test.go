@@ -171,7 +171,9 @@ func TestVersionOfTheServer(t *testing.T) {
 func TestExportOfKindsAndMeshesClean(t *testing.T) {
 	h := twoPolicies(t)
 	require.Equal(t, "Mesh/default\n", h.ok("export", "meshes", "-o", "name"))
-	require.Equal(t, "TrafficPermission/catch-all\nTrafficPermission/web-to-backend\n", h.ok("export", "-m", "default", "-o", "name"))
+	require.Equal(t, "Mesh/default\nTrafficPermission/catch-all\nTrafficPermission/web-to-backend\n", h.ok("export", "-m", "default", "-o", "name"), "eval needs the settings of the mesh")
+	require.Equal(t, "Mesh/default\n", h.ok("export", "meshes", "-m", "default", "-o", "name"))
+	require.Equal(t, "TrafficPermission/catch-all\nTrafficPermission/web-to-backend\n", h.ok("export", "tp", "-m", "default", "-o", "name"))
 	clean := h.ok("export", "--clean")
 	for _, gone := range []string{"creationTime", "modificationTime", "version", "revision"} {
 		require.NotContains(t, clean, gone+":")
