@@ -20,8 +20,9 @@ import (
 	zonesync "meridian/internal/sync"
 )
 
-// drainFile says, below the data directory, that the global had the zone drain. It is
-// there only then: a zone that starts without its global continues as it was told.
+// drainFile says, below the data directory, whether the global had the zone drain when
+// it last told it another state: a zone that starts without its global continues as it was
+// told. A zone that has never drained has none.
 const drainFile = "drain.json"
 
 type drainOrder struct {
