@@ -36,6 +36,11 @@ const (
 	keepAlive = 30 * time.Second
 	// maxSocketPath is the longest path of a unix socket that every system takes.
 	maxSocketPath = 103
+	// maxSocketDir is the longest path of the socket's directory: the socket is made in a
+	// directory there, whose name ends with a number of 32 bits.
+	maxSocketDir = maxSocketPath - len("/"+beginSocket+"4294967295/"+begunSocket)
+	// beginSocket begins the name of that directory, and begunSocket is the socket's.
+	beginSocket, begunSocket = ".mp", "s"
 	// maxTokenBytes bounds the file with the token.
 	maxTokenBytes = 64 << 10
 	// leaving bounds how long the zone may take to end the registration.
@@ -208,6 +213,9 @@ func listen(path string) (net.Listener, error) {
 	if len(path) > maxSocketPath {
 		return nil, fmt.Errorf("--socket %s: the path has %d bytes, and that of a unix socket at most %d: choose a shorter one", path, len(path), maxSocketPath)
 	}
+	if dir := filepath.Dir(path); len(dir) > maxSocketDir {
+		return nil, fmt.Errorf("--socket %s: the path of its directory has %d bytes, and may have at most %d for the socket to be made there: choose a shorter one", path, len(dir), maxSocketDir)
+	}
 	if conn, err := net.Dial("unix", path); err == nil {
 		_ = conn.Close()
 		return nil, fmt.Errorf("--socket %s: another process listens there", path)
@@ -215,12 +223,12 @@ func listen(path string) (net.Listener, error) {
 		return nil, fmt.Errorf("--socket %s: there is a file that is no socket", path)
 	}
 	// The socket gets its name once its mode is right: nothing can connect before.
-	private, err := os.MkdirTemp(filepath.Dir(path), ".mp")
+	private, err := os.MkdirTemp(filepath.Dir(path), beginSocket)
 	if err != nil {
 		return nil, fmt.Errorf("--socket: %w", err)
 	}
 	defer func() { _ = os.RemoveAll(private) }()
-	begun := filepath.Join(private, "s")
+	begun := filepath.Join(private, begunSocket)
 	listener, err := net.Listen("unix", begun)
 	if err != nil {
 		return nil, fmt.Errorf("--socket %s: %w", path, err)

@@ -14,6 +14,7 @@ import (
 	"path/filepath"
 	"regexp"
 	"runtime"
+	"slices"
 	"strconv"
 	"strings"
 	"syscall"
@@ -51,7 +52,9 @@ var envoyVersion = regexp.MustCompile(`version: [0-9a-f]+/([0-9]+)\.([0-9]+)\.([
 func checkEnvoy(ctx context.Context, program string) error {
 	ctx, cancel := context.WithTimeout(ctx, answering)
 	defer cancel()
-	out, err := exec.CommandContext(ctx, program, "--version").Output()
+	cmd := exec.CommandContext(ctx, program, "--version")
+	cmd.Env = childEnvironment()
+	out, err := cmd.Output()
 	if err != nil {
 		return fmt.Errorf("--envoy %s: ask for its version: %w", program, err)
 	}
@@ -65,6 +68,12 @@ func checkEnvoy(ctx context.Context, program string) error {
 		return fmt.Errorf("--envoy %s: it is Envoy %s.%s.%s; use %d.%d or later", program, found[1], found[2], found[3], oldestMajor, oldestMinor)
 	}
 	return nil
+}
+
+// childEnvironment is that of this process without what is for meridian alone, such as a
+// token.
+func childEnvironment() []string {
+	return slices.DeleteFunc(os.Environ(), func(v string) bool { return strings.HasPrefix(v, "MERIDIAN_") })
 }
 
 // supervisor keeps an Envoy running.
@@ -172,7 +181,7 @@ func (s *supervisor) once(ctx context.Context) error {
 	cfg := &s.agent.cfg
 	cmd := exec.Command(cfg.Envoy, "-c", s.path("envoy.json"), "--disable-hot-restart", "--log-level", "warning",
 		"--drain-time-s", strconv.Itoa(int(max(cfg.Drain, time.Second)/time.Second)), "--drain-strategy", "immediate")
-	cmd.Stdout, cmd.Stderr = cfg.Output, cfg.Output
+	cmd.Stdout, cmd.Stderr, cmd.Env = cfg.Output, cfg.Output, childEnvironment()
 	cmd.SysProcAttr = childAttributes()
 	if err := cmd.Start(); err != nil {
 		return err

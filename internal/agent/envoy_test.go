@@ -2,6 +2,8 @@ package agent
 
 import (
 	"io"
+	"log/slog"
+	"net/http"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -55,6 +57,44 @@ func TestOnlyAnEnvoyThatIsNewEnoughIsRun(t *testing.T) {
 		require.ErrorContains(t, err, problem)
 	}
 	require.ErrorContains(t, checkEnvoy(t.Context(), "/nonexistent"), "ask for its version")
+}
+
+// An Envoy has no token of this process.
+func TestAnEnvoyHasNothingOfMeridian(t *testing.T) {
+	t.Setenv("MERIDIAN_TOKEN", "secret")
+	t.Setenv("FOR_ENVOY", "kept")
+	dir := t.TempDir()
+	path, seen := filepath.Join(dir, "envoy"), filepath.Join(dir, "env")
+	require.NoError(t, os.WriteFile(path, []byte("#!/bin/sh\nenv >>'"+seen+"'\necho 'version: 9e55/1.40.0/Clean'\n"), 0o600))
+	require.NoError(t, os.Chmod(path, 0o700))
+	require.NoError(t, checkEnvoy(t.Context(), path))
+	s := &supervisor{agent: &agent{cfg: Config{Envoy: path, Output: io.Discard, Log: slog.New(slog.DiscardHandler)}}, dir: dir, admin: &http.Client{}}
+	require.ErrorContains(t, s.once(t.Context()), "it was not asked to")
+	got, err := os.ReadFile(seen)
+	require.NoError(t, err)
+	require.Equal(t, 2, strings.Count(string(got), "FOR_ENVOY=kept"))
+	require.NotContains(t, string(got), "MERIDIAN_TOKEN")
+}
+
+// What is bound is beside the socket, with a longer path: the longest directory that is
+// taken is one in which it can be made.
+func TestSocketsInLongDirectories(t *testing.T) {
+	base, err := os.MkdirTemp("/tmp", "s")
+	require.NoError(t, err)
+	t.Cleanup(func() { _ = os.RemoveAll(base) })
+	in := func(length int) string {
+		dir := filepath.Join(base, strings.Repeat("d", length-len(base)-1))
+		require.NoError(t, os.Mkdir(dir, 0o700))
+		require.Len(t, dir, length)
+		return filepath.Join(dir, "x")
+	}
+	listener, err := listen(in(maxSocketDir))
+	require.NoError(t, err)
+	require.NoError(t, listener.Close())
+	for _, length := range []int{maxSocketDir + 1, 94} {
+		_, err = listen(in(length))
+		require.ErrorContains(t, err, "choose a shorter one")
+	}
 }
 
 func TestAvailability(t *testing.T) {
