@@ -150,6 +150,18 @@ type ProxyRejection struct {
 	Policies []resource.Key `json:"policies,omitempty"`
 }
 
+// RestrictWithheld returns why a proxy is sent nothing, as a reader sees it: the reason
+// names settings of the mesh.
+func RestrictWithheld(reason string, mesh resource.MeshName, may May) string {
+	if reason == "" {
+		return ""
+	}
+	if read, _ := may(resource.Key{Kind: resource.KindMesh, Name: string(mesh)}); read {
+		return reason
+	}
+	return "the reason is for callers who may read the mesh"
+}
+
 // Restrict leaves out what the reader may not read, and what proxies said of their
 // configuration, which may name any policy.
 func (a *ProxiesAnswer) Restrict(may May) {
@@ -157,6 +169,7 @@ func (a *ProxiesAnswer) Restrict(may May) {
 	a.Items = slices.DeleteFunc(a.Items, func(p ProxyStatus) bool { return !may.all(p.Mesh, resource.KindDataplane, p.Name) })
 	for i := range a.Items {
 		for j := range a.Items[i].Streams {
+			a.Items[i].Streams[j].Withheld = RestrictWithheld(a.Items[i].Streams[j].Withheld, a.Items[i].Mesh, may)
 			types := a.Items[i].Streams[j].Types
 			for k := range types {
 				types[k].Error = ""

@@ -117,7 +117,7 @@ func (s *Service) zonesFor(ctx context.Context, zones []PendingZone) []PendingZo
 			shown[i].LastError, shown[i].Proxies = "", nil
 		}
 		if s.cfg.Access.ReadKey(ctx, resource.Key{Kind: resource.KindZone, Name: string(shown[i].Name)}) != nil {
-			shown[i] = PendingZone{Name: hiddenZone, State: shown[i].State, ProxiesBehind: shown[i].ProxiesBehind}
+			shown[i] = PendingZone{Name: hiddenZone, State: shown[i].State}
 		}
 	}
 	return shown

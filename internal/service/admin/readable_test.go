@@ -544,7 +544,7 @@ func TestGrantedWaits(t *testing.T) {
 	waits, ends := 0, error(nil)
 	s.cfg.WaitForZones = func(_ context.Context, _ ZoneWait, progress func([]PendingZone) error) ([]string, error) {
 		waits++
-		if err := progress([]PendingZone{{Name: "east", State: "stale", LastError: "west"}, {Name: "west", State: "stale"}}); err != nil {
+		if err := progress([]PendingZone{{Name: "east", State: "stale", LastError: "west"}, {Name: "west", State: "stale", ProxiesBehind: 77}}); err != nil {
 			return nil, err
 		}
 		return []string{"zone west is offline"}, ends
@@ -564,6 +564,7 @@ func TestGrantedWaits(t *testing.T) {
 	require.NoError(t, err)
 	require.Contains(t, fmt.Sprint(sent), "east")
 	require.NotContains(t, fmt.Sprint(sent), "west")
+	require.NotContains(t, fmt.Sprint(sent), "77", "how many proxies another zone has")
 	require.Len(t, sent[1].GetWarnings(), 1)
 	sent, err = wait(root)
 	require.NoError(t, err)

@@ -350,6 +350,7 @@ func (a *Answer) Restrict(may answer.May) {
 		ok, _ := may(key)
 		return ok
 	}
+	a.Withheld = answer.RestrictWithheld(a.Withheld, a.Mesh, may)
 	a.Resources = slices.DeleteFunc(a.Resources, func(r Resource) bool {
 		return slices.ContainsFunc(r.Origins, func(o Origin) bool { return !read(o.Kind, o.Name) })
 	})

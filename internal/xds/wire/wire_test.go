@@ -98,6 +98,19 @@ func TestWhatIsWithheld(t *testing.T) {
 	var page bytes.Buffer
 	require.NoError(t, wire.Render(&page, a, answer.Form{}))
 	require.Contains(t, page.String(), "Nothing is sent: mesh m has mutual TLS enabled")
+
+	reason := a.Withheld
+	for _, read := range []bool{true, false} {
+		a.Withheld = reason
+		proxies := answer.ProxiesAnswer{Items: []answer.ProxyStatus{{Mesh: "m", Name: "web-1", Streams: []answer.ProxyStream{{Withheld: reason}}}}}
+		may := func(key resource.Key) (bool, bool) { return read || key.Kind != resource.KindMesh, true }
+		a.Restrict(may)
+		proxies.Restrict(may)
+		for _, got := range []string{a.Withheld, proxies.Items[0].Streams[0].Withheld} {
+			require.NotEmpty(t, got)
+			require.Equal(t, read, strings.Contains(got, "vault"), "what the mesh has is for who may read it: %s", got)
+		}
+	}
 }
 
 // §6.1: what a reader may not read is neither in a resource nor in the name of one.
