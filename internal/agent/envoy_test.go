@@ -65,7 +65,7 @@ func TestAnEnvoyHasNothingOfMeridian(t *testing.T) {
 	t.Setenv("FOR_ENVOY", "kept")
 	dir := t.TempDir()
 	path, seen := filepath.Join(dir, "envoy"), filepath.Join(dir, "env")
-	require.NoError(t, os.WriteFile(path, []byte("#!/bin/sh\nenv >>'"+seen+"'\necho 'version: 9e55/1.40.0/Clean'\n"), 0o600))
+	require.NoError(t, os.WriteFile(path, []byte("#!/bin/sh\nenv | grep -e ^MERIDIAN_ -e ^FOR_ENVOY >>'"+seen+"'\necho 'version: 9e55/1.40.0/Clean'\n"), 0o600))
 	require.NoError(t, os.Chmod(path, 0o700))
 	require.NoError(t, checkEnvoy(t.Context(), path))
 	s := &supervisor{agent: &agent{cfg: Config{Envoy: path, Output: io.Discard, Log: slog.New(slog.DiscardHandler)}}, dir: dir, admin: &http.Client{}}
