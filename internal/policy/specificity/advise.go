@@ -112,11 +112,16 @@ func (s *survey) tie(report *resource.Report, r *resource.Resource) {
 	mine := &bid{compiled: s.policy(r), byTime: matching != resource.Kuma2020}
 	var above, below tied
 	top := mine
+	services := destinationServices(r)
 	for other := range s.view.List(r.Key().Kind, r.Key().Mesh) {
 		if s.left <= 0 {
 			break
 		}
 		if other.Key() == r.Key() {
+			continue
+		}
+		if !mayMeet(services, other) {
+			s.left--
 			continue
 		}
 		theirs := &bid{compiled: s.policy(other), byTime: mine.byTime}
@@ -140,6 +145,34 @@ func (s *survey) tie(report *resource.Report, r *resource.Resource) {
 	cause := fmt.Sprintf("equally specific policies that match the same: %s has priority (%s)", top.key.Name, decides)
 	below.note(report, cause, "has priority over")
 	above.note(report, cause, "has lower priority than")
+}
+
+// destinationServices returns the services that the destinations of a policy name, nil
+// where they may be of any service.
+func destinationServices(r *resource.Resource) []string {
+	spec, ok := r.Spec().(resource.ConnectionSpec)
+	if !ok {
+		return nil
+	}
+	var services []string
+	for _, selector := range spec.DestinationSelectors() {
+		service, ok := selector[resource.ServiceTag]
+		if !ok || service == resource.AnyValue {
+			return nil
+		}
+		services = append(services, service)
+	}
+	return services
+}
+
+// mayMeet reports whether a destination of a policy may be of one of some services, nil
+// for any: the others need not be compiled, which costs more than all else of a write.
+func mayMeet(services []string, r *resource.Resource) bool {
+	if services == nil {
+		return true
+	}
+	theirs := destinationServices(r)
+	return theirs == nil || slices.ContainsFunc(theirs, func(service string) bool { return slices.Contains(services, service) })
 }
 
 // maxTies bounds how many equally specific policies a note names.
