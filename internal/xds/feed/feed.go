@@ -77,12 +77,8 @@ var dialects = map[xds.Dialect]dialect{
 		withheld: func(key resource.Key, _ *resource.Dataplane, w *world.World) string {
 			return envoy.Withheld(key.Mesh, w.Mesh(key.Mesh))
 		},
-		inbounds: func(_ resource.MeshName, _ world.Mesh, spec *resource.Dataplane, rules []policy.Rule) ([]*xds.Resource, error) {
-			return envoy.Inbounds(spec, rules)
-		},
-		shared: func(mesh resource.MeshName, _ world.Mesh, spec *resource.Dataplane, rules []policy.Rule, routes func(string) []*resource.Resource, protocol func(resource.TagSelector) world.Protocol) (*generate.Outbounds, error) {
-			return envoy.MakeOutbounds(mesh, spec, rules, routes, protocol)
-		},
+		inbounds: envoy.Inbounds,
+		shared:   envoy.MakeOutbounds,
 		spelling: envoy.Spelling,
 	},
 }

@@ -27,19 +27,21 @@ import (
 // builder gathers the resources of a dataplane.
 type builder struct {
 	generate.Builder
+	// settings are those of the mesh.
+	settings world.Mesh
 	protocol func(resource.TagSelector) world.Protocol
 	// own is the protocol of the outbound that is being made.
 	own world.Protocol
 }
 
-// MakeOutbounds makes the resources of a dataplane's outbounds, from all its rules.
-// routes returns the routes whose parent a service is, and protocol what the endpoints
+// MakeOutbounds makes the resources of a dataplane's outbounds, from all its rules and the
+// settings of its mesh. routes returns the routes whose parent a service is, and protocol what the endpoints
 // behind a selector speak.
 func MakeOutbounds(
-	mesh resource.MeshName, spec *resource.Dataplane, rules []policy.Rule,
+	mesh resource.MeshName, settings world.Mesh, spec *resource.Dataplane, rules []policy.Rule,
 	routes func(service string) []*resource.Resource, protocol func(resource.TagSelector) world.Protocol,
 ) (*generate.Outbounds, error) {
-	b := &builder{}
+	b := &builder{settings: settings}
 	b.Mesh = mesh
 	b.PerRoute = []resource.Kind{
 		resource.KindMeshCircuitBreaker, resource.KindMeshTrafficRoute, resource.KindMeshUpstreamTimeout, resource.KindMeshHealthCheck,
@@ -204,8 +206,9 @@ const connecting = 10 * time.Second
 
 // Inbounds makes the listeners of a dataplane's inbounds, with their routes, and the
 // clusters of the application behind them.
-func Inbounds(spec *resource.Dataplane, rules []policy.Rule) ([]*xds.Resource, error) {
-	b := &builder{}
+func Inbounds(mesh resource.MeshName, settings world.Mesh, spec *resource.Dataplane, rules []policy.Rule) ([]*xds.Resource, error) {
+	b := &builder{settings: settings}
+	b.Mesh = mesh
 	all := listenersOf(spec)
 	clusters := map[string]bool{}
 	for i := range all.inbounds {

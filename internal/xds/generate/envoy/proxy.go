@@ -23,13 +23,13 @@ func Proxy(m *policy.Matcher, w *world.World, key resource.Key, asOf resource.Re
 		return xds.WithheldSet(asOf, reason), nil
 	}
 	endpoints := func(s resource.TagSelector) *world.Endpoints { return w.Endpoints(key.Mesh, s) }
-	outbounds, err := MakeOutbounds(key.Mesh, spec, rules,
+	outbounds, err := MakeOutbounds(key.Mesh, w.Mesh(key.Mesh), spec, rules,
 		func(service string) []*resource.Resource { return w.Routes(key.Mesh, service) },
 		func(s resource.TagSelector) world.Protocol { return endpoints(s).Protocol })
 	if err != nil {
 		return nil, fmt.Errorf("dataplane %s: %w", key.Name, err)
 	}
-	own, err := Inbounds(spec, rules)
+	own, err := Inbounds(key.Mesh, w.Mesh(key.Mesh), spec, rules)
 	if err != nil {
 		return nil, fmt.Errorf("dataplane %s: %w", key.Name, err)
 	}
