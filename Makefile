@@ -49,7 +49,7 @@ HAS_CC = [ "$$($(GO) env CGO_ENABLED)" = 1 ] && \
 .DEFAULT_GOAL := help
 .PHONY: help
 help: ## List the targets
-	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  %-10s %s\n", $$1, $$2}'
+	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  %-11s %s\n", $$1, $$2}'
 
 .PHONY: build
 build: ## Build bin/meridian, bin/meridian-global and bin/meridian-zone
@@ -171,8 +171,13 @@ $(KUBERNETES)/kube-apiserver: tools/kubernetes/go.mod tools/kubernetes/go.sum
 
 .PHONY: demo
 demo: build ## Start a global, two zones and three gRPC services, apply examples/, show what is effective (KEEP=1 leaves it running)
-	$(GOBUILD) -o $(BIN)/examples/traffic ./examples/traffic
+	$(GOBUILD) -o $(BIN)/examples/shop-grpc ./examples/traffic/grpc
 	@MERIDIAN_BIN=$(BIN) KEEP='$(KEEP)' ./examples/demo.sh
+
+.PHONY: demo-envoy
+demo-envoy: build envoy ## Start a global, a zone and three HTTP services beside Envoy, show the policies that Envoy obeys (KEEP=1 leaves it running)
+	$(GOBUILD) -o $(BIN)/examples/shop-http ./examples/traffic/http
+	@MERIDIAN_BIN=$(BIN) ENVOY_BIN=$(ENVOY) KEEP='$(KEEP)' ./examples/demo.sh envoy
 
 .PHONY: check
 check: ## Run everything that CI runs
