@@ -1,12 +1,16 @@
 package bench
 
 import (
+	"cmp"
+	"context"
 	"encoding/base64"
 	"fmt"
 	"math/rand/v2"
 	"os"
 	"path/filepath"
+	"slices"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -78,6 +82,68 @@ func BenchmarkCatchingUp(b *testing.B) {
 		c.awaitApplied(b, leader)
 		target(b, "join-s", time.Since(began).Seconds(), 60)
 		target(b, "leader-peak-MB", leader.memory(b, "VmHWM"), 1000)
+		writing.Wait()
+	}
+}
+
+// BenchmarkFollowerBehind has clients write as fast as they can for BENCH_BEHIND, an
+// hour for instance, while one server of three is down. It returns while they continue.
+func BenchmarkFollowerBehind(b *testing.B) {
+	away, err := time.ParseDuration(cmp.Or(os.Getenv("BENCH_BEHIND"), "0s"))
+	require.NoError(b, err)
+	if away == 0 {
+		b.Skip("takes as long as BENCH_BEHIND says: BENCH_BEHIND=1h has it run")
+	}
+	procfs(b)
+	for b.Loop() {
+		c := startCluster(b, 3)
+		leader := c.leader(b)
+		i := slices.IndexFunc(c.servers, func(s *global) bool { return s != leader })
+		behind := c.servers[i]
+		behind.kill()
+
+		ctx, stop := context.WithCancel(b.Context())
+		var writing sync.WaitGroup
+		var written, failed atomic.Int64
+		for n := range missedClients {
+			writing.Go(func() {
+				write := ourWrite(b, leader, n)
+				for ctx.Err() == nil {
+					if err := write(ctx); err == nil {
+						written.Add(1)
+					} else {
+						failed.Add(1)
+					}
+				}
+			})
+		}
+		began := time.Now()
+		<-time.After(away)
+		missed := written.Load()
+		report(b, "missed-writes", float64(missed))
+		report(b, "writes/s", float64(missed)/time.Since(began).Seconds())
+		report(b, "log-MB", megabytesBelow(b, leader.dir))
+
+		began = time.Now()
+		c.revive(b, behind)
+		behind = c.servers[i]
+		c.awaitApplied(b, leader)
+		report(b, "return-s", time.Since(began).Seconds())
+		report(b, "meanwhile-writes/s", float64(written.Load()-missed)/time.Since(began).Seconds())
+		// It keeps up from then on: what the leader has now, it has soon, each time.
+		var lag samples
+		for range 100 {
+			began := time.Now()
+			c.awaitApplied(b, leader)
+			lag = append(lag, time.Since(began))
+			<-time.After(100 * time.Millisecond)
+		}
+		report(b, "lag-p50-ms", lag.p50())
+		report(b, "lag-p99-ms", lag.p99())
+		report(b, "leader-peak-MB", leader.memory(b, "VmHWM"))
+		report(b, "follower-peak-MB", behind.memory(b, "VmHWM"))
+		report(b, "failed-writes", float64(failed.Load()))
+		stop()
 		writing.Wait()
 	}
 }
