@@ -71,7 +71,8 @@ func fleetFindings(ctx context.Context, c *client.Client, budget time.Duration, 
 }
 
 // connectedApplied waits for the zones that are connected to apply a revision, for
-// some time at most. It is false where there is no zone to ask.
+// some time at most. It is false where there is no zone to ask. Where too many wait, the
+// zones are asked at once: what they answer says how far they are.
 func connectedApplied(ctx context.Context, c *client.Client, limit time.Duration, revision uint64) bool {
 	ctx, cancel := context.WithTimeout(ctx, limit)
 	defer cancel()
@@ -79,7 +80,11 @@ func connectedApplied(ctx context.Context, c *client.Client, limit time.Duration
 	for err == nil {
 		_, err = stream.Recv()
 	}
-	return errors.Is(err, io.EOF) || ctx.Err() != nil || rpcerr.CodeOf(rpcerr.FromStatus(err)) == rpcerr.Timeout
+	if errors.Is(err, io.EOF) || ctx.Err() != nil {
+		return true
+	}
+	code := rpcerr.CodeOf(rpcerr.FromStatus(err))
+	return code == rpcerr.Timeout || code == rpcerr.TooLarge
 }
 
 // aboutFleet are the warnings about a policy that rest on the dataplanes of zones, and

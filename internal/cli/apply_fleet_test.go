@@ -74,6 +74,14 @@ func TestApplyWithoutAnswersOfZones(t *testing.T) {
 			}
 			return nil
 		}, answer: func(revision uint64) (*meridianv1.InspectResponse, error) { return aboutPolicy(revision), nil }},
+		"too many wait": {before: func(method string) error {
+			if method == "WaitForZones" {
+				return rpcerr.New(rpcerr.TooLarge, "LIMIT_REACHED", "the limit on waits is reached")
+			}
+			return nil
+		}, answer: func(revision uint64) (*meridianv1.InspectResponse, error) {
+			return aboutPolicy(revision-1, `zone "east": behind`), nil
+		}, says: "Note: not every zone said whether the targets select anything: zone \"east\": behind.\n"},
 		"what was there before": {
 			answer: func(revision uint64) (*meridianv1.InspectResponse, error) {
 				return aboutPolicy(revision-1, `zone "east": behind`), nil

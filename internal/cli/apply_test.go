@@ -246,6 +246,17 @@ func TestApplyWaitForProxies(t *testing.T) {
 	require.Equal(t, exit.Usage, h.runWith(t.Context(), webToBackend, "apply", "-f", "-", "--wait=proxies").code)
 }
 
+// A wait that the server does not take on says that the write stands.
+func TestApplyWaitBeyondTheLimit(t *testing.T) {
+	h := newHarness(t)
+	h.server.PendingStay = true
+	h.server.PendingError = rpcerr.New(rpcerr.TooLarge, "LIMIT_REACHED", "the limit on waits for zones is reached")
+	out := h.runWith(t.Context(), webToBackend, "apply", "-f", "-", "--wait=zones")
+	require.Equal(t, exit.Unavailable, out.code)
+	require.Equal(t, "TrafficPermission/web-to-backend created\nrevision 1841\n", out.stdout)
+	require.Contains(t, out.stderr, "Error: revision 1841 is written, but it is not known whether every zone has applied it: the limit on waits for zones is reached")
+}
+
 // An interrupted command says whether it has written.
 func TestInterruptedWrites(t *testing.T) {
 	h := newHarness(t)

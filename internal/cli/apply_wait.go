@@ -84,6 +84,8 @@ func explainWait(c *client.Client, err error, request *meridianv1.WaitForZonesRe
 		out = exit.Failf(exit.Timeout, "revision %d is written, but proxies have rejected it: `meridian proxy status` says why", revision)
 	case errors.Is(err, context.Canceled):
 		out = exit.Failf(exit.Interrupted, "interrupted: revision %d is written, but it is not known whether %s", revision, strings.Replace(what, "not every", "every", 1))
+	case rpcerr.CodeOf(err) == rpcerr.TooLarge:
+		out = exit.Failf(exit.Unavailable, "revision %d is written, but it is not known whether %s: %w", revision, strings.Replace(what, "not every", "every", 1), err)
 	default:
 		return err
 	}

@@ -21,17 +21,40 @@ const (
 	lastProxyPause  = 500 * time.Millisecond
 )
 
+// newProxyRounds returns the questions to zones of the waits for their proxies.
+func newProxyRounds() *rounds[proxyVerdict] {
+	return &rounds[proxyVerdict]{first: firstProxyPause, last: lastProxyPause}
+}
+
+// proxyVerdict is what the zones say of their proxies at one time.
+type proxyVerdict struct {
+	// pending are the zones with proxies that have yet to accept a change, or of which
+	// that is not known; offline are enabled zones that are not connected.
+	pending, offline []admin.PendingZone
+	notes            []string
+	// rejected: nothing is in pending but proxies that have rejected the change.
+	rejected bool
+}
+
 // waitForProxies returns when the proxies that a change touched have accepted it, in
 // every zone that is connected: all of them have applied it. Of a wait for all zones
 // also those count that go away meanwhile, until they are back. It ends early with
 // admin.ErrProxiesRejected when the proxies that are left have rejected it.
 func (s *inspectService) waitForProxies(ctx context.Context, w admin.ZoneWait, progress func([]admin.PendingZone) error) ([]string, error) {
+	wait := s.proxies.join(w.Revision)
+	defer wait.leave()
 	request := question.Request(question.Proxies{Behind: w.Revision}, "", "")
 	var told []admin.PendingZone
-	for pause := firstProxyPause; ; pause = min(2*pause, lastProxyPause) {
-		known := s.zones(ctx)
-		pending, notes, rejected := proxiesBehind(known, s.askEach(ctx, known, request), w)
-		if len(pending) == 0 && ctx.Err() == nil {
+	for {
+		verdict, err := wait.next(ctx, func(ctx context.Context) proxyVerdict {
+			known := s.zones(ctx)
+			return proxiesBehind(known, s.askEach(ctx, known, request), w.Revision)
+		})
+		if err != nil {
+			return nil, fmt.Errorf("the proxies of %d zones have yet to accept it: %w", len(told), err)
+		}
+		pending, notes, rejected := verdict.of(w)
+		if len(pending) == 0 {
 			return notes, nil
 		}
 		if !slices.EqualFunc(told, pending, samePending) {
@@ -43,15 +66,25 @@ func (s *inspectService) waitForProxies(ctx context.Context, w admin.ZoneWait, p
 		if rejected {
 			return nil, admin.ErrProxiesRejected
 		}
-		timer := time.NewTimer(pause)
-		select {
-		case <-timer.C:
-		case <-ctx.Done():
-			timer.Stop()
-			return nil, fmt.Errorf("the proxies of %d zones have yet to accept it: %w", len(pending), context.Cause(ctx))
-		}
 	}
 }
+
+// of is the verdict for a wait: whether zones that are offline count depends on it.
+// rejected: there is nothing else to wait for than proxies that have rejected it.
+func (v proxyVerdict) of(w admin.ZoneWait) (pending []admin.PendingZone, notes []string, rejected bool) {
+	pending, notes = slices.Clone(v.pending), slices.Clone(v.notes)
+	if !w.ConnectedOnly {
+		pending = append(pending, v.offline...)
+		slices.SortFunc(pending, byZone)
+		return pending, notes, v.rejected && len(v.offline) == 0
+	}
+	for _, z := range v.offline {
+		notes = append(notes, fmt.Sprintf("zone %s is offline: what its proxies have accepted is not known", z.Name))
+	}
+	return pending, notes, v.rejected
+}
+
+func byZone(a, b admin.PendingZone) int { return cmp.Compare(a.Name, b.Name) }
 
 func samePending(a, b admin.PendingZone) bool {
 	return a.Name == b.Name && a.State == b.State && a.ProxiesBehind == b.ProxiesBehind
@@ -67,11 +100,9 @@ func instancesOf(known fleetStatus, zone resource.ZoneName) int {
 	return 0
 }
 
-// proxiesBehind returns the zones with proxies that have yet to accept a change, or of
-// which that is not known. rejected: there is nothing else to wait for than proxies that
-// have rejected it.
-func proxiesBehind(known fleetStatus, all replies, w admin.ZoneWait) (pending []admin.PendingZone, notes []string, rejected bool) {
-	rejected = true
+// proxiesBehind is what zones say of the proxies that have yet to accept a revision.
+func proxiesBehind(known fleetStatus, all replies, revision resource.Revision) proxyVerdict {
+	v := proxyVerdict{rejected: true}
 	status := func(zone resource.ZoneName) admin.PendingZone {
 		z := admin.PendingZone{Name: zone, State: string(zonesync.ZoneOffline)}
 		for _, k := range known.zones {
@@ -84,42 +115,37 @@ func proxiesBehind(known fleetStatus, all replies, w admin.ZoneWait) (pending []
 	for _, r := range all.found {
 		z := status(r.zone)
 		if n := instancesOf(known, r.zone); n > 1 {
-			notes = append(notes, fmt.Sprintf("zone %s has %d instances, and one of them was asked: what the proxies of the others have accepted is not known", r.zone, n))
+			v.notes = append(v.notes, fmt.Sprintf("zone %s has %d instances, and one of them was asked: what the proxies of the others have accepted is not known", r.zone, n))
 		}
 		var list answer.ProxiesAnswer
 		err := answer.Unmarshal(r.response.GetJson(), &list)
 		switch b := list.Behind; {
 		case err != nil || b == nil:
-			notes = append(notes, fmt.Sprintf("zone %s cannot say what its proxies have accepted: its release is older than this one's", r.zone))
-		case b.AsOf < w.Revision: // an instance that is behind answered
-			rejected = false
-			pending = append(pending, z)
+			v.notes = append(v.notes, fmt.Sprintf("zone %s cannot say what its proxies have accepted: its release is older than this one's", r.zone))
+		case b.AsOf < revision: // an instance that is behind answered
+			v.rejected = false
+			v.pending = append(v.pending, z)
 		case b.Count > 0:
-			rejected = rejected && b.Rejected == b.Count
+			v.rejected = v.rejected && b.Rejected == b.Count
 			z.ProxiesBehind = b.Count
 			for _, p := range b.Some {
 				z.Proxies = append(z.Proxies, admin.PendingProxy{Mesh: p.Mesh, Name: p.Name, State: p.State})
 			}
-			pending = append(pending, z)
+			v.pending = append(v.pending, z)
 		}
 	}
 	for _, a := range all.absent {
 		z := status(a.Zone)
 		z.LastError = a.Reason
-		rejected = false
-		pending = append(pending, z)
+		v.rejected = false
+		v.pending = append(v.pending, z)
 	}
 	for _, z := range known.zones {
-		_, connected := known.servers[z.Name]
-		switch {
-		case connected || z.State == stateDisabled:
-		case w.ConnectedOnly:
-			notes = append(notes, fmt.Sprintf("zone %s is offline: what its proxies have accepted is not known", z.Name))
-		default:
-			rejected = false
-			pending = append(pending, status(z.Name))
+		if _, connected := known.servers[z.Name]; !connected && z.State != stateDisabled {
+			v.offline = append(v.offline, status(z.Name))
 		}
 	}
-	slices.SortFunc(pending, func(a, b admin.PendingZone) int { return cmp.Compare(a.Name, b.Name) })
-	return pending, notes, rejected && len(pending) > 0
+	slices.SortFunc(v.pending, byZone)
+	v.rejected = v.rejected && len(v.pending) > 0
+	return v
 }

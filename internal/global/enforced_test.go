@@ -64,7 +64,7 @@ func TestWaitForProxies(t *testing.T) {
 
 // A zone that has gone away is waited for, unless only connected ones are.
 func TestWaitForProxiesOfAnOfflineZone(t *testing.T) {
-	s := &inspectService{zones: func(context.Context) fleetStatus {
+	s := &inspectService{proxies: newProxyRounds(), zones: func(context.Context) fleetStatus {
 		return fleetStatus{servers: map[resource.ZoneName]string{}, zones: []zonesync.ZoneStatus{{Name: "east", State: zonesync.ZoneOffline}, {Name: "old", State: stateDisabled}}}
 	}}
 	notes, err := s.waitForProxies(t.Context(), admin.ZoneWait{Revision: 9, ConnectedOnly: true}, nil)

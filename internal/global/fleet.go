@@ -57,6 +57,9 @@ type fleet struct {
 
 	log *slog.Logger
 
+	// applied are the questions of the waits for zones.
+	applied rounds[applied]
+
 	mu sync.Mutex // guards what follows
 	// silentSince are the servers that could not be asked, and since when.
 	silentSince map[string]time.Time
@@ -72,7 +75,7 @@ type peer struct {
 }
 
 func newFleet(zones *zonesync.Server, peers func() []peer, log *slog.Logger) *fleet {
-	return &fleet{zones: zones, peers: peers, log: log, silentSince: map[string]time.Time{}}
+	return &fleet{zones: zones, peers: peers, log: log, applied: rounds[applied]{first: waitPause, last: waitPause}, silentSince: map[string]time.Time{}}
 }
 
 // fleetStatus is what is known of the zones at one moment.
@@ -347,34 +350,46 @@ func (d *fleet) WaitApplied(ctx context.Context, w zoneWait) (notes []string, er
 	if w.all {
 		awaited.Expect(w.enabled()...)
 	}
+	wait := d.applied.join(w.revision)
+	defer wait.leave()
+	late := &zonesync.NotAppliedError{Revision: w.revision}
 	var told []string
-	for {
-		reports, silent := d.await(ctx, w.revision)
+	for asked := false; ; asked = true {
+		now, ended := wait.next(ctx, func(ctx context.Context) applied { return d.await(ctx, w.revision) })
+		late.Cause = ended
+		switch {
+		case ended != nil && asked && now.reports == nil:
+			return nil, late
+		case ended != nil && now.reports == nil:
+			// Another wait was asking, and its answers are not there yet.
+			var here zonesync.Wait
+			late.Zones = here.Missing(d.zones.Await(ctx, w.revision))
+			for _, p := range d.peers() {
+				late.Unasked = append(late.Unasked, p.name)
+			}
+			return nil, late
+		}
 		enabled := w.enabled()
 		disabled := func(z resource.ZoneName) bool { return !slices.Contains(enabled, z) }
-		missing := slices.DeleteFunc(awaited.Missing(reports...), disabled)
-		offline := slices.DeleteFunc(every.Missing(reports...), disabled)
-		var recent []string
-		for _, u := range silent {
+		late.Zones = slices.DeleteFunc(awaited.Missing(now.reports...), disabled)
+		offline := slices.DeleteFunc(every.Missing(now.reports...), disabled)
+		late.Unasked = nil
+		for _, u := range now.silent {
 			if time.Since(u.since) < silentGrace {
-				recent = append(recent, u.name)
+				late.Unasked = append(late.Unasked, u.name)
 			}
 		}
-		if len(missing) == 0 && len(recent) == 0 && ctx.Err() == nil {
-			return append(unaskedNotes(silent, w.revision), offlineNotes(offline, w.revision)...), nil
+		if len(late.Zones) == 0 && len(late.Unasked) == 0 && ended == nil {
+			return append(unaskedNotes(now.silent, w.revision), offlineNotes(offline, w.revision)...), nil
 		}
-		if now := d.statuses(missing, reports); !slices.Equal(told, states(now)) {
+		if now := d.statuses(late.Zones, now.reports); !slices.Equal(told, states(now)) {
 			told = states(now)
 			if err := w.progress(now); err != nil {
 				return nil, err
 			}
 		}
-		pause := time.NewTimer(waitPause)
-		select {
-		case <-pause.C:
-		case <-ctx.Done():
-			pause.Stop()
-			return nil, &zonesync.NotAppliedError{Revision: w.revision, Zones: missing, Unasked: recent, Cause: context.Cause(ctx)}
+		if ended != nil {
+			return nil, late
 		}
 	}
 }
@@ -417,9 +432,15 @@ func offlineNotes(zones []resource.ZoneName, rev resource.Revision) []string {
 	return notes
 }
 
+// applied is what servers say of their zones and a revision.
+type applied struct {
+	reports []zonesync.Report
+	silent  []silentServer
+}
+
 // await asks every server, this one among them, whether its zones have applied a
 // revision, and gives them a while for it.
-func (d *fleet) await(ctx context.Context, rev resource.Revision) ([]zonesync.Report, []silentServer) {
+func (d *fleet) await(ctx context.Context, rev resource.Revision) applied {
 	round, cancel := context.WithTimeout(ctx, waitRound)
 	defer cancel()
 	own := make(chan zonesync.Report, 1)
@@ -434,7 +455,7 @@ func (d *fleet) await(ctx context.Context, rev resource.Revision) ([]zonesync.Re
 		return r.GetReport(), err
 	})
 	asking.Wait()
-	return append(reports, <-own), silent
+	return applied{append(reports, <-own), silent}
 }
 
 // Run looks after the other servers until ctx ends, so that it is known since

@@ -529,7 +529,7 @@ func TestWaitWithAServerLostLongAgo(t *testing.T) {
 		ctx, cancel := context.WithTimeout(t.Context(), 5*time.Second)
 		defer cancel()
 		_, err := waitApplied(ctx, a, f.applied, "east")
-		require.EqualError(t, err, fmt.Sprintf("whether revision %d is applied is not known of the zones of b, which cannot be reached", f.applied))
+		require.EqualError(t, err, fmt.Sprintf("whether revision %d is applied is not known of the zones of b, which have not answered", f.applied))
 		notes, err := waitApplied(t.Context(), a, f.applied, "east")
 		require.NoError(t, err)
 		require.Len(t, notes, 1)

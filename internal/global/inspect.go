@@ -47,6 +47,8 @@ type inspectService struct {
 	asking func(ctx context.Context, zone resource.ZoneName, server string, question []byte) ([]byte, error)
 	// turns bound how many questions are answered here at once, fairly between callers.
 	turns *turns.Turns
+	// proxies are the questions to zones of the waits for their proxies.
+	proxies *rounds[proxyVerdict]
 }
 
 // Inspect passes a question to the zone that it names, or to every connected

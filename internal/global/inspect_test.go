@@ -26,7 +26,8 @@ import (
 // zonesThat returns a service over zones that answer with what reply gives.
 func zonesThat(reply func(zone resource.ZoneName) (string, uint64, error), zones ...resource.ZoneName) *inspectService {
 	return &inspectService{
-		zones: func(context.Context) fleetStatus { return connectedTo("a", zones...) },
+		proxies: newProxyRounds(),
+		zones:   func(context.Context) fleetStatus { return connectedTo("a", zones...) },
 		asking: func(_ context.Context, zone resource.ZoneName, _ string, question []byte) ([]byte, error) {
 			var req meridianv1.InspectRequest
 			if err := proto.Unmarshal(question, &req); err != nil || req.GetZone() != "" {

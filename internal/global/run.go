@@ -57,6 +57,7 @@ type global struct {
 	// fleet knows the zones of all servers; peerService tells the other servers
 	// about those connected here.
 	fleet       *fleet
+	proxyRounds *rounds[proxyVerdict]
 	peerService *peerService
 	// stale: this server cannot tell whether it is up to date. leaders counts
 	// changes of the leader.
@@ -248,6 +249,7 @@ func (g *global) assemble() error {
 	g.peerService.authorities.Store(&authoritiesOf{g.authorities})
 	g.peerService.zones.Store(g.sync)
 	g.fleet = newFleet(g.sync, g.otherServers, g.Log)
+	g.proxyRounds = newProxyRounds()
 	g.Assemble(controlplane.API{
 		Authorize: authz.AuthorizeMethods(map[string]token.Use{
 			syncv1.SyncService_ServiceDesc.ServiceName:     token.ForZone,
@@ -295,7 +297,7 @@ func (g *global) admin() *admin.Service {
 
 // questions returns what answers questions here, from this server and from zones.
 func (g *global) questions() *inspectService {
-	return &inspectService{matching: g.Matching, zones: g.zonesEverywhere, asking: g.fleet.Ask, turns: g.Turns}
+	return &inspectService{matching: g.Matching, zones: g.zonesEverywhere, asking: g.fleet.Ask, turns: g.Turns, proxies: g.proxyRounds}
 }
 
 // owns refuses what only zones own (§1.3).

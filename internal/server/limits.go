@@ -46,7 +46,7 @@ const shortRetry = time.Second
 type Limits struct {
 	refusals                *prometheus.CounterVec
 	grpc, http, webhook     *limits.Connections
-	watches                 *limits.Slots
+	watches, zoneWaits      *limits.Slots
 	writes                  *limits.Writes
 	xds                     *limits.Pool
 	connections, unverified *prometheus.Desc
@@ -80,6 +80,9 @@ const (
 	// addresses have together as one, and as much all callers write.
 	inAll      = 8
 	writeInAll = 2
+	// maxZoneWaits and maxClientZoneWaits bound the waits for zones, in all and of one
+	// client.
+	maxZoneWaits, maxClientZoneWaits = 512, 64
 	// Connections to health and metrics, and to the webhook: few clients have them.
 	maxHTTPConnections, maxHTTPAddress = 1024, 128
 )
@@ -109,6 +112,7 @@ func NewLimits(o LimitOptions) *Limits {
 	}
 	l.http, l.webhook = limits.NewConnections(few, time.Now, l.Refused), limits.NewConnections(few, time.Now, l.Refused)
 	l.watches = limits.NewSlots(limits.LimitWatches, "watches of unauthenticated clients", o.MaxUnauthenticatedWatches, inAll*o.MaxUnauthenticatedWatches)
+	l.zoneWaits = limits.NewSlots(limits.LimitZoneWaits, "waits for zones", maxClientZoneWaits, maxZoneWaits)
 	l.writes = limits.NewWrites(limits.WriteConfig{
 		Requests: float64(o.WriteRate), Bytes: float64(o.WriteBytes), All: writeInAll, LargestRequest: MaxBatchBytes,
 	}, time.Now)

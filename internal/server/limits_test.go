@@ -253,6 +253,32 @@ func TestWatchesOfUnauthenticatedClients(t *testing.T) {
 	}, time.Minute, 10*time.Millisecond)
 }
 
+// Waits for zones are limited for each caller, authenticated or not, and their slots are
+// free again once the caller has gone.
+func TestWaitsForZonesOfOneCaller(t *testing.T) {
+	r := newTestServer(t)
+	wait := func(ctx context.Context, conn *grpc.ClientConn, who string) error {
+		stream, err := meridianv1.NewAdminServiceClient(conn).WaitForZones(metadata.AppendToOutgoingContext(ctx, "is", who), &meridianv1.WaitForZonesRequest{})
+		require.NoError(t, err)
+		_, err = stream.Recv()
+		return err
+	}
+	ctx, leave := context.WithCancel(t.Context())
+	attacker := r.dial()
+	for i := range maxClientZoneWaits {
+		require.NoError(t, wait(ctx, attacker, "user"), i)
+	}
+	for range 3 {
+		r.requireExceeded(limits.LimitZoneWaits, readOnly, wait(ctx, attacker, "user"))
+	}
+	require.NoError(t, wait(ctx, r.dial(), "admin"), "others have room")
+	require.NoError(t, wait(ctx, r.dial(), ""), "so have those without credentials")
+	require.EqualValues(t, maxClientZoneWaits+2, r.resources.waiting.Load())
+	leave()
+	require.Eventually(t, func() bool { return r.resources.waiting.Load() == 0 }, time.Minute, time.Millisecond)
+	require.Eventually(t, func() bool { return wait(t.Context(), attacker, "user") == nil }, time.Minute, 10*time.Millisecond)
+}
+
 // Writes are limited for each caller, and the refusal says when to write again.
 func TestWritesOfOneCaller(t *testing.T) {
 	r := newTestServer(t, func(o *LimitOptions) { o.WriteRate = 2 })

@@ -200,8 +200,8 @@ func (r *receiver) receiving(method string, n int64, handle grpc.StreamHandler) 
 			return err
 		}
 		defer c.request.Done()
-		if !c.known && (n == conversation || lasting(method)) {
-			done, err := r.calls.Limits.watches.Take(c.owner)
+		for _, slots := range r.lasting(c, n) {
+			done, err := slots.Take(c.owner)
 			if err != nil {
 				return r.calls.Limits.exceeded(method, err)
 			}
@@ -214,9 +214,16 @@ func (r *receiver) receiving(method string, n int64, handle grpc.StreamHandler) 
 	}
 }
 
-// lasting reports whether the calls of a method with one request last as watches do.
-func lasting(method string) bool {
-	return strings.HasSuffix(method, watchSuffix) || method == meridianv1.AdminService_WaitForZones_FullMethodName
+// lasting returns the slots that a call of n bytes needs, which may last.
+func (r *receiver) lasting(c *call, n int64) (slots []*limits.Slots) {
+	waits := c.method == meridianv1.AdminService_WaitForZones_FullMethodName
+	if waits {
+		slots = append(slots, r.calls.Limits.zoneWaits)
+	}
+	if !c.known && (n == conversation || waits || strings.HasSuffix(c.method, watchSuffix)) {
+		slots = append(slots, r.calls.Limits.watches)
+	}
+	return slots
 }
 
 // gathering is a handler that keeps all messages it receives.

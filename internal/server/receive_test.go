@@ -47,6 +47,18 @@ func (oneBuffer) Unmarshal(mem.BufferSlice, any) error { return nil }
 type resources struct {
 	meridianv1.UnimplementedAdminServiceServer
 	applied, listed, got atomic.Int32
+	// waiting are the waits for zones, each until its caller has gone.
+	waiting atomic.Int32
+}
+
+func (r *resources) WaitForZones(_ *meridianv1.WaitForZonesRequest, stream grpc.ServerStreamingServer[meridianv1.WaitForZonesResponse]) error {
+	r.waiting.Add(1)
+	defer r.waiting.Add(-1)
+	if err := stream.Send(&meridianv1.WaitForZonesResponse{}); err != nil {
+		return err
+	}
+	<-stream.Context().Done()
+	return context.Cause(stream.Context())
 }
 
 func (r *resources) Apply(stream grpc.ClientStreamingServer[meridianv1.ApplyRequest, meridianv1.ApplyResponse]) error {

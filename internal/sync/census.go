@@ -274,7 +274,7 @@ type NotAppliedError struct {
 
 func (e *NotAppliedError) Error() string {
 	if len(e.Zones) == 0 && len(e.Unasked) > 0 {
-		return fmt.Sprintf("whether revision %d is applied is not known of the zones of %s, which cannot be reached", e.Revision, strings.Join(e.Unasked, ", "))
+		return fmt.Sprintf("whether revision %d is applied is not known of the zones of %s, which have not answered", e.Revision, strings.Join(e.Unasked, ", "))
 	}
 	names := make([]string, len(e.Zones))
 	for i, z := range e.Zones {
@@ -282,7 +282,7 @@ func (e *NotAppliedError) Error() string {
 	}
 	text := fmt.Sprintf("revision %d is not applied yet in: %s", e.Revision, strings.Join(names, ", "))
 	if len(e.Unasked) > 0 {
-		text += "; nor is it known of the zones of " + strings.Join(e.Unasked, ", ") + ", which cannot be reached"
+		text += "; nor is it known of the zones of " + strings.Join(e.Unasked, ", ") + ", which have not answered"
 	}
 	return text
 }

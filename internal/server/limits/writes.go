@@ -129,8 +129,13 @@ type Slots struct {
 	owners map[string]int
 }
 
-// LimitWatches is the name of the limit on watches, as in metrics.
-const LimitWatches = "unauthenticated_watches"
+// The limits on calls that last, as in metrics.
+const (
+	// LimitWatches is the one on watches.
+	LimitWatches = "unauthenticated_watches"
+	// LimitZoneWaits is the one on waits for zones.
+	LimitZoneWaits = "zone_waits"
+)
 
 // NewSlots returns free slots. limit is their name as in metrics, what in words.
 func NewSlots(limit, what string, each, all int) *Slots {
@@ -142,7 +147,7 @@ func (s *Slots) Take(owner string) (done func(), err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.owners[owner] >= s.each || s.total >= s.all {
-		return nil, &Exceeded{Limit: s.limit, What: fmt.Sprintf("%s (%d of one address, %d in all)", s.what, s.each, s.all)}
+		return nil, &Exceeded{Limit: s.limit, What: fmt.Sprintf("%s (%d of one client, %d in all)", s.what, s.each, s.all)}
 	}
 	s.owners[owner]++
 	s.total++
